@@ -1,0 +1,1 @@
+"""HARP: a user-space TCP/IP stack as an NCCL net plugin."""

@@ -1,0 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harp/counters.h"
+
+const struct harp_counter_info harp_counter_info[HARP_COUNTERS] = {
+#define HARP_COUNTER(name, kind, doc) [HARP_COUNTER_##name] = {#name, doc, kind},
+#include "harp/counters.def"
+#undef HARP_COUNTER
+};

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every counter and error that HARP keeps, from the one list in counters.def.
+ *
+ * An instance owns an array of HARP_COUNTERS 64-bit words that only its poller
+ * writes; readers (harp stat, the Prometheus exporter) map it and never write.
+ */
+#ifndef HARP_COUNTERS_H
+#define HARP_COUNTERS_H
+
+#include <stdint.h>
+
+enum harp_counter {
+#define HARP_COUNTER(name, kind, doc) HARP_COUNTER_##name,
+#include "harp/counters.def"
+#undef HARP_COUNTER
+  HARP_COUNTERS
+};
+
+enum harp_counter_kind {
+  HARP_COUNT, /* only grows */
+  HARP_GAUGE, /* a level that moves both ways */
+};
+
+struct harp_counter_info {
+  const char *name;
+  const char *doc; /* one sentence */
+  enum harp_counter_kind kind;
+};
+
+/* Indexed by enum harp_counter. */
+extern const struct harp_counter_info harp_counter_info[HARP_COUNTERS];
+
+#endif
