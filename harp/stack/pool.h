@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A pool of equal objects, allocated once. Free objects are chained through
+ * their first word; an object's content is undefined after pool_get.
+ */
+#ifndef HARP_STACK_POOL_H
+#define HARP_STACK_POOL_H
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+struct harp_pool {
+  void *free;
+  uint8_t *memory;
+  uint32_t total;
+  uint32_t available;
+};
+
+/* 0 or -ENOMEM. size: bytes of an object, at least a pointer's. */
+static inline int pool_create(struct harp_pool *pool, size_t size, uint32_t count) {
+  size = (size + 63) & ~(size_t)63; /* whole cache lines: neighbours never share one */
+  pool->free = NULL;
+  pool->total = pool->available = count;
+  pool->memory = aligned_alloc(64, size * count);
+  if (!pool->memory) {
+    return -ENOMEM;
+  }
+  for (uint32_t i = count; i-- > 0;) {
+    void **object = (void **)(void *)(pool->memory + size * i);
+    *object = pool->free;
+    pool->free = object;
+  }
+  return 0;
+}
+
+static inline void pool_destroy(struct harp_pool *pool) { free(pool->memory); }
+
+/* NULL: none left. */
+static inline void *pool_get(struct harp_pool *pool) {
+  void **object = pool->free;
+  if (object) {
+    pool->free = *object;
+    pool->available--;
+  }
+  return object;
+}
+
+static inline void pool_put(struct harp_pool *pool, void *object) {
+  *(void **)object = pool->free;
+  pool->free = object;
+  pool->available++;
+}
+
+#endif

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Formats on the wire: offsets and constants of Ethernet, ARP (RFC 826), IPv4
+ * (RFC 791), ICMP (RFC 792) and TCP (RFC 9293, 3.1). Nothing here behaves.
+ */
+#ifndef HARP_STACK_WIRE_H
+#define HARP_STACK_WIRE_H
+
+#include <stdint.h>
+
+enum {
+  ETH_DST = 0,
+  ETH_SRC = 6,
+  ETH_TYPE = 12,
+  ETH_HEADER = 14,
+  ETH_TYPE_IPV4 = 0x0800,
+  ETH_TYPE_ARP = 0x0806,
+
+  ARP_OPERATION = 6,
+  ARP_SENDER_MAC = 8,
+  ARP_SENDER_IP = 14,
+  ARP_TARGET_MAC = 18,
+  ARP_TARGET_IP = 24,
+  ARP_LENGTH = 28,
+  ARP_REQUEST = 1,
+  ARP_REPLY = 2,
+
+  IP_TOTAL_LENGTH = 2,
+  IP_ID = 4,
+  IP_FRAGMENT = 6, /* flags and offset */
+  IP_DF = 0x4000,
+  IP_FRAGMENT_MASK = 0x3fff, /* more-fragments and offset */
+  IP_TTL = 8,
+  IP_PROTOCOL = 9,
+  IP_CHECKSUM = 10,
+  IP_SRC = 12,
+  IP_DST = 16,
+  IP_HEADER = 20,
+  IP_PROTOCOL_ICMP = 1,
+  IP_PROTOCOL_TCP = 6,
+  IP_DEFAULT_TTL = 64,
+
+  ICMP_TYPE = 0,
+  ICMP_CODE = 1,
+  ICMP_CHECKSUM = 2,
+  ICMP_NEXT_MTU = 6, /* RFC 1191 */
+  ICMP_HEADER = 8,
+  ICMP_ECHO_REPLY = 0,
+  ICMP_UNREACHABLE = 3,
+  ICMP_ECHO = 8,
+  ICMP_CODE_PROTOCOL = 2,
+  ICMP_CODE_PORT = 3,
+  ICMP_CODE_TOO_BIG = 4,
+
+  TCP_SOURCE = 0,
+  TCP_DEST = 2,
+  TCP_SEQUENCE = 4,
+  TCP_ACKNOWLEDGEMENT = 8,
+  TCP_OFFSET = 12,
+  TCP_FLAG_BYTE = 13,
+  TCP_WINDOW_FIELD = 14,
+  TCP_CHECKSUM = 16,
+  TCP_URGENT_POINTER = 18,
+  TCP_HEADER = 20,
+  TCP_MAX_HEADER = 60,
+
+  FLAG_FIN = 0x01,
+  FLAG_SYN = 0x02,
+  FLAG_RST = 0x04,
+  FLAG_PSH = 0x08,
+  FLAG_ACK = 0x10,
+  FLAG_URG = 0x20,
+
+  OPTION_END = 0,
+  OPTION_NOP = 1,
+  OPTION_MSS = 2,
+  OPTION_WINDOW_SCALE = 3,
+  OPTION_SACK_PERMITTED = 4,
+  OPTION_SACK = 5,
+  OPTION_TIMESTAMP = 8,
+
+  MAX_HEADERS = ETH_HEADER + 60 + TCP_MAX_HEADER,
+};
+
+#endif
