@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stack's public header (harp/stack.h) as Python sees it.
+
+One `Stack` is one stack: frames go in by `input`, come out in the list
+`output`, and time is whatever `advance` said last. `Socket` has the methods of
+Python's own sockets; nothing blocks. A negative errno from the stack becomes an
+OSError of the matching subclass (BlockingIOError for EAGAIN and EINPROGRESS,
+ConnectionRefusedError, TimeoutError, ...).
+
+Threads: a stack belongs to one thread; nothing here locks or drops the GIL.
+"""
+
+import errno
+import os
+import socket as _socket
+import struct
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport UINT64_MAX, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from harp.testing.tcp_info import unpack_tcp_info
+
+
+cdef extern from "<sys/uio.h>":
+    struct iovec:
+        void *iov_base
+        size_t iov_len
+
+
+cdef extern from "<sys/socket.h>":
+    ctypedef unsigned int socklen_t
+    struct sockaddr:
+        pass
+
+
+cdef extern from "harp/stack.h":
+    struct harp_stack:
+        pass
+
+    struct harp_stack_config:
+        size_t size
+        int link
+        uint8_t mac[6]
+        uint32_t address
+        uint8_t prefix
+        uint32_t gateway
+        uint16_t mtu
+        uint64_t seed[2]
+        uint32_t max_connections
+        uint32_t packets
+        uint32_t initial_window
+        uint32_t rto_initial_us
+        uint32_t rto_min_us
+        uint32_t rto_max_us
+        uint32_t delayed_ack_us
+        int timestamps
+        int sack
+        int window_scale
+        uint32_t sndbuf
+        uint32_t rcvbuf
+        const char *cc
+
+    struct harp_stack_callbacks:
+        void *user
+        void (*output)(void *user, const iovec *iov, int count) noexcept
+
+    void harp_stack_config_default(harp_stack_config *config)
+    int harp_stack_create(harp_stack **stack, const harp_stack_config *config,
+                          const harp_stack_callbacks *callbacks)
+    void harp_stack_destroy(harp_stack *stack)
+    int harp_stack_input(harp_stack *stack, const void *frame, size_t length)
+    void harp_stack_advance(harp_stack *stack, uint64_t now_ns)
+    uint64_t harp_stack_next_deadline(harp_stack *stack)
+
+    int harp_tcp_socket(harp_stack *stack)
+    int harp_tcp_bind(harp_stack *stack, int sock, const sockaddr *address, socklen_t length)
+    int harp_tcp_listen(harp_stack *stack, int sock, int backlog)
+    int harp_tcp_accept(harp_stack *stack, int sock, sockaddr *address, socklen_t *length)
+    int harp_tcp_connect(harp_stack *stack, int sock, const sockaddr *address, socklen_t length)
+    int harp_tcp_shutdown(harp_stack *stack, int sock, int how)
+    int harp_tcp_close(harp_stack *stack, int sock)
+    int harp_tcp_getsockopt(harp_stack *stack, int sock, int level, int option, void *value,
+                            socklen_t *length)
+    int harp_tcp_setsockopt(harp_stack *stack, int sock, int level, int option,
+                            const void *value, socklen_t length)
+    ssize_t harp_tcp_send(harp_stack *stack, int sock, const void *data, size_t length, int flags)
+    ssize_t harp_tcp_recv(harp_stack *stack, int sock, void *data, size_t length, int flags)
+    int harp_tcp_poll(harp_stack *stack, int sock)
+
+
+LINK_IP = 0
+LINK_ETHERNET = 1
+
+
+cdef uint32_t _address(text) except? 0:
+    """Dotted quad to network order. OSError if it is none."""
+    cdef bytes raw = _socket.inet_aton(text)
+    cdef const char *data = raw
+    cdef uint32_t value
+    memcpy(&value, data, 4)
+    return value
+
+
+cdef bytes _sockaddr(address):
+    """(host, port) to a struct sockaddr_in."""
+    host, port = address
+    return struct.pack("=H", _socket.AF_INET) + struct.pack(
+        "!H4s8x", port, _socket.inet_aton(host))
+
+
+cdef _check(str call, ssize_t result):
+    if result < 0:
+        raise OSError(-result, f"{call}: {os.strerror(-result)}")
+    return result
+
+
+cdef int _fill(harp_stack_config *config, dict fields) except -1:
+    cdef bytes raw
+    cdef const char *data
+    for name, value in fields.items():
+        if name == "link":
+            config.link = value
+        elif name == "mac":
+            raw = bytes.fromhex(value.replace(":", ""))
+            if len(raw) != 6:
+                raise ValueError(f"mac {value!r}: six bytes in hex are needed, aa:bb:cc:dd:ee:ff")
+            data = raw
+            memcpy(config.mac, data, 6)
+        elif name == "address":
+            config.address = _address(value)
+        elif name == "prefix":
+            config.prefix = value
+        elif name == "gateway":
+            config.gateway = _address(value)
+        elif name == "mtu":
+            config.mtu = value
+        elif name == "seed":
+            config.seed[0], config.seed[1] = value
+        elif name == "max_connections":
+            config.max_connections = value
+        elif name == "packets":
+            config.packets = value
+        elif name == "initial_window":
+            config.initial_window = value
+        elif name == "rto_initial_us":
+            config.rto_initial_us = value
+        elif name == "rto_min_us":
+            config.rto_min_us = value
+        elif name == "rto_max_us":
+            config.rto_max_us = value
+        elif name == "delayed_ack_us":
+            config.delayed_ack_us = value
+        elif name == "timestamps":
+            config.timestamps = value
+        elif name == "sack":
+            config.sack = value
+        elif name == "window_scale":
+            config.window_scale = value
+        elif name == "sndbuf":
+            config.sndbuf = value
+        elif name == "rcvbuf":
+            config.rcvbuf = value
+        else:
+            raise TypeError(f"{name!r} is no field of struct harp_stack_config")
+    return 0
+
+
+cdef void _collect(void *user, const iovec *iov, int count) noexcept:
+    (<Stack>user)._gather(iov, count)
+
+
+cdef class Stack:
+    """A stack of its own.
+
+    Keywords are the fields of struct harp_stack_config in their units (bytes,
+    microseconds, ...); addresses and the MAC are text, `seed` a pair of
+    integers, `cc` text; what is not named keeps the stack's default. OSError
+    (EINVAL, ENOMEM) if the stack refuses them.
+
+    `output` collects every frame that the stack has sent, oldest first; take
+    and clear it as you like (`take`). `now` is the time of the last advance, ns;
+    `address` the stack's own, as it was given.
+    """
+
+    cdef harp_stack *_stack
+    cdef public list output
+    cdef readonly object now
+    cdef readonly object address
+
+    def __cinit__(self, *, cc=None, **fields):
+        cdef harp_stack_config config
+        cdef harp_stack_callbacks callbacks
+        cdef bytes name
+        self.output = []
+        self.now = 0
+        self.address = fields.get("address")
+        harp_stack_config_default(&config)
+        _fill(&config, fields)
+        if cc is not None:
+            name = cc.encode()
+            config.cc = name
+        callbacks.user = <void *>self
+        callbacks.output = _collect
+        _check("harp_stack_create", harp_stack_create(&self._stack, &config, &callbacks))
+
+    def __dealloc__(self):
+        if self._stack is not NULL:
+            # Destruction sends nothing: the object can no longer collect it.
+            harp_stack_destroy(self._stack)
+
+    cdef _gather(self, const iovec *iov, int count):
+        cdef int i
+        cdef list parts = []
+        for i in range(count):
+            parts.append(PyBytes_FromStringAndSize(<const char *>iov[i].iov_base,
+                                                   <Py_ssize_t>iov[i].iov_len))
+        self.output.append(b"".join(parts))
+
+    def input(self, bytes frame not None):
+        """One complete frame. True if it was taken, False if dropped as malformed.
+
+        The stack sees a copy that ends where the frame ends, so that a memory
+        checker notices any look beyond it.
+        """
+        cdef size_t length = len(frame)
+        cdef const char *data = frame
+        cdef char *copy = <char *>malloc(length if length else 1)
+        cdef int result
+        if copy is NULL:
+            raise MemoryError
+        memcpy(copy, data, length)
+        result = harp_stack_input(self._stack, copy, length)
+        free(copy)
+        if result == -errno.EINVAL:
+            return False
+        _check("harp_stack_input", result)
+        return True
+
+    def advance(self, now_ns):
+        """Sets the time (ns, never backwards) and runs what is due."""
+        self.now = now_ns
+        harp_stack_advance(self._stack, now_ns)
+
+    def next_deadline(self):
+        """When advance has something to do next, ns; None: never."""
+        cdef uint64_t deadline = harp_stack_next_deadline(self._stack)
+        return None if deadline == UINT64_MAX else deadline
+
+    def take(self):
+        """The frames sent since the last take, oldest first."""
+        frames = self.output
+        self.output = []
+        return frames
+
+    def socket(self):
+        """A new TCP socket. OSError: EMFILE or ENOMEM when there is no room."""
+        return Socket(self, _check("harp_tcp_socket", harp_tcp_socket(self._stack)))
+
+
+cdef class Socket:
+    """One TCP socket of a stack; made by Stack.socket and Socket.accept.
+
+    Dropping the object does not close the socket.
+    """
+
+    cdef readonly Stack stack
+    cdef readonly int number
+
+    def __init__(self, Stack stack not None, int number):
+        self.stack = stack
+        self.number = number
+
+    def __repr__(self):
+        return f"<harp socket {self.number}>"
+
+    def bind(self, address):
+        cdef bytes raw = _sockaddr(address)
+        cdef const char *data = raw
+        _check("harp_tcp_bind",
+               harp_tcp_bind(self.stack._stack, self.number, <const sockaddr *>data, len(raw)))
+
+    def listen(self, int backlog=16):
+        _check("harp_tcp_listen", harp_tcp_listen(self.stack._stack, self.number, backlog))
+
+    def accept(self):
+        """(socket, (host, port)). BlockingIOError if none waits."""
+        cdef char raw[16]
+        cdef socklen_t length = 16
+        number = _check("harp_tcp_accept", harp_tcp_accept(
+            self.stack._stack, self.number, <sockaddr *>raw, &length))
+        port, host = struct.unpack("!2xH4s8x", PyBytes_FromStringAndSize(raw, 16))
+        return Socket(self.stack, number), (_socket.inet_ntoa(host), port)
+
+    def connect(self, address):
+        """Raises BlockingIOError (EINPROGRESS) where all is well; see connect_ex."""
+        _check("harp_tcp_connect", -self.connect_ex(address))
+
+    def connect_ex(self, address):
+        """Like connect, but returns the errno: 0 or EINPROGRESS, or what went wrong."""
+        cdef bytes raw = _sockaddr(address)
+        cdef const char *data = raw
+        return -harp_tcp_connect(self.stack._stack, self.number, <const sockaddr *>data, len(raw))
+
+    def shutdown(self, int how):
+        _check("harp_tcp_shutdown", harp_tcp_shutdown(self.stack._stack, self.number, how))
+
+    def close(self):
+        _check("harp_tcp_close", harp_tcp_close(self.stack._stack, self.number))
+
+    def setsockopt(self, int level, int option, value):
+        """value: an int (four bytes) or the bytes of a structure."""
+        cdef bytes raw = value if isinstance(value, bytes) else struct.pack("=i", value)
+        cdef const char *data = raw
+        _check("harp_tcp_setsockopt", harp_tcp_setsockopt(
+            self.stack._stack, self.number, level, option, data, len(raw)))
+
+    def getsockopt(self, int level, int option, int size=0):
+        """An int, or with a size the bytes of a structure of at most that size."""
+        cdef char raw[512]
+        cdef socklen_t length = size if size else 4
+        if length > sizeof(raw):
+            raise ValueError(f"size {size}: at most {sizeof(raw)} bytes are possible")
+        _check("harp_tcp_getsockopt", harp_tcp_getsockopt(
+            self.stack._stack, self.number, level, option, raw, &length))
+        value = PyBytes_FromStringAndSize(raw, length)
+        return value if size else struct.unpack("=i", value)[0]
+
+    def tcp_info(self):
+        """Linux's struct tcp_info as a dict, as far as the stack filled it."""
+        return unpack_tcp_info(self.getsockopt(_socket.IPPROTO_TCP, _socket.TCP_INFO, 512))
+
+    def error(self):
+        """SO_ERROR: the errno that waits, which this takes away."""
+        return self.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR)
+
+    def send(self, bytes data not None, int flags=0):
+        """How many bytes were taken. BlockingIOError if none could be."""
+        cdef const char *raw = data
+        return _check("harp_tcp_send", harp_tcp_send(
+            self.stack._stack, self.number, raw, len(data), flags))
+
+    def recv(self, Py_ssize_t size, int flags=0):
+        """Up to size bytes; b"" at the end of the stream. BlockingIOError if none waits."""
+        cdef char *raw = <char *>malloc(size if size > 0 else 1)
+        cdef ssize_t got
+        if raw is NULL:
+            raise MemoryError
+        try:
+            got = harp_tcp_recv(self.stack._stack, self.number, raw, size, flags)
+            _check("harp_tcp_recv", got)
+            return PyBytes_FromStringAndSize(raw, got)
+        finally:
+            free(raw)
+
+    def poll(self):
+        """POLLIN | POLLOUT | POLLHUP | POLLRDHUP | POLLERR, as select.poll's."""
+        return _check("harp_tcp_poll", harp_tcp_poll(self.stack._stack, self.number))

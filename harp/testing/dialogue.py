@@ -1,0 +1,702 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A dialogue: one stack, one scripted peer, virtual time.
+
+A test says what the peer sends and what the stack must answer, and reads like
+a packet trace:
+
+    d = Dialogue()
+    listener = d.listen(80)
+    d.send(TCP(flags="S", seq=0, options=[("MSS", 1460)]))
+    d.expect(TCP(flags="SA", seq=0, ack=1))
+    d.send(TCP(flags="A", seq=1, ack=1))
+    connection = d.accept(listener)
+
+Packets are scapy's. Sequence and acknowledgement numbers (SACK edges too) are
+relative to the sender's initial sequence number, times are milliseconds since
+the dialogue began. What `send` is not told it fills in: ports, the peer's next
+sequence number, an acknowledgement of all that came in order, the window. What
+`expect` is not told it does not compare; only a payload must then be absent,
+and PSH is compared only when it is asked for.
+
+Every frame that the stack sends is checked: lengths, checksums, options.
+`send` refuses to go on while the stack has said something that nobody
+expected: `expect`, `drain` or `ignore` it first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from scapy.layers.inet import ICMP, IP, TCP
+from scapy.layers.l2 import ARP, Ether
+from scapy.packet import NoPayload, Packet, Padding, Raw
+
+from harp.testing._stack import LINK_ETHERNET, LINK_IP, Socket, Stack
+from harp.testing.frames import BadFrame, Segment, check_frame
+from harp.testing.pcapng import write_pcapng
+
+NS_PER_MS = 1_000_000
+_MOD = 1 << 32
+
+# Virtual time does not begin at zero, so that a stack that takes 0 for "never
+# set" is found out.
+_EPOCH_NS = 1_000_000_000_000
+
+STACK_ADDRESS = "192.0.2.1"
+PEER_ADDRESS = "192.0.2.2"
+STACK_MAC = "02:00:5e:00:00:01"
+PEER_MAC = "02:00:5e:00:00:02"
+PEER_PORT = 40000
+
+# What a test that does not care gets: plain Internet behaviour, no surprises.
+DEFAULTS: dict[str, Any] = {
+    "address": STACK_ADDRESS,
+    "prefix": 24,
+    "mtu": 1500,
+    "seed": (0x0123456789ABCDEF, 0xFEDCBA9876543210),
+    "max_connections": 64,
+    "packets": 512,
+    "initial_window": 10,
+    "rto_initial_us": 1_000_000,
+    "rto_min_us": 200_000,
+    "rto_max_us": 60_000_000,
+    "delayed_ack_us": 40_000,
+    "timestamps": 0,
+    "sack": 1,
+    "window_scale": -1,
+    "sndbuf": 262_144,
+    "rcvbuf": 65_535,
+}
+
+
+def make_stack(**config: Any) -> Stack:
+    """A stack with DEFAULTS, changed by `config`. Ethernet gets a MAC if none is given."""
+    fields = {**DEFAULTS, **config}
+    if fields.get("link") == LINK_ETHERNET:
+        fields.setdefault("mac", STACK_MAC)
+    return Stack(**fields)
+
+
+class DialogueError(AssertionError):
+    """The stack did not do what the script says; the message ends with the trace."""
+
+
+@dataclass
+class Flow:
+    """What the peer knows of one connection; numbers relative unless said."""
+
+    iss: int  # absolute, the peer's
+    irs: int | None = None  # absolute, the stack's; None until it has sent a SYN
+    snd_nxt: int = 0
+    rcv_nxt: int = 0
+    ts_recent: int | None = None  # last TSval of the stack
+    ts_offered: bool = False  # the peer's SYN carried timestamps
+    ts_on: bool = False  # both SYNs did
+
+    def relative_seq(self, absolute: int) -> int:
+        """A number in the stack's own sequence space, as small as can be (may be negative)."""
+        return _near(absolute - (self.irs or 0))
+
+    def relative_ack(self, absolute: int) -> int:
+        """A number in the peer's sequence space."""
+        return _near(absolute - self.iss)
+
+
+def _near(difference: int) -> int:
+    difference %= _MOD
+    # Long transfers run forward; a little below zero is an old duplicate.
+    return difference - _MOD if difference >= _MOD - (1 << 24) else difference
+
+
+@dataclass
+class Event:
+    """One line of the trace."""
+
+    ns: int  # since the dialogue began
+    sent: bool  # by the stack
+    frame: bytes
+
+
+def flag_bits(flags: Any) -> int:
+    """TCP flags as a number, from scapy's value or letters."""
+    return int(TCP(flags=flags).flags)
+
+
+class Dialogue:
+    """See the module's text. `config` are fields of struct harp_stack_config.
+
+    peer_iss: the peer's initial sequence number, absolute. tolerance_ms: how far
+    from `at` a frame may come (timers have a granularity). on_arp: answer the
+    stack's ARP requests for the peer by itself (Ethernet). strict: `send`
+    refuses to go on over frames that nobody expected.
+    """
+
+    def __init__(
+        self,
+        *,
+        peer_iss: int = 0x10000000,
+        peer_port: int = PEER_PORT,
+        tolerance_ms: float = 2.0,
+        on_arp: bool = True,
+        strict: bool = True,
+        stack: Stack | None = None,
+        **config: Any,
+    ) -> None:
+        self.ethernet = config.get("link", LINK_IP) == LINK_ETHERNET
+        self.mtu: int = config.get("mtu", DEFAULTS["mtu"])
+        self.stack = stack if stack is not None else make_stack(**config)
+        self.stack_address: str = config.get("address", STACK_ADDRESS)
+        self.peer_address = PEER_ADDRESS
+        self.peer_iss = peer_iss
+        self.peer_port = peer_port
+        self.peer_window = 65535
+        self.stack_port: int | None = None
+        self.tolerance_ns = round(tolerance_ms * NS_PER_MS)
+        self.on_arp = on_arp
+        self.strict = strict
+        self.flows: dict[tuple[int, int], Flow] = {}
+        self.trace: list[Event] = []
+        self._queue: deque[Event] = deque()
+        self._ns = 0
+        self.stack.advance(_EPOCH_NS)
+
+    # Time
+
+    @property
+    def now(self) -> float:
+        """Milliseconds since the dialogue began."""
+        return self._ns / NS_PER_MS
+
+    def run(self, until: float) -> None:
+        """Runs the stack's timers up to `until` (ms); its frames wait to be expected."""
+        self._run(round(until * NS_PER_MS), lambda: False)
+
+    def after(self, ms: float) -> None:
+        """Runs the stack's timers for `ms` milliseconds from now."""
+        self.run(self.now + ms)
+
+    def _run(self, until: int, stop: Callable[[], bool]) -> None:
+        for _ in range(1_000_000):
+            if stop():
+                return
+            deadline = self.stack.next_deadline()
+            if deadline is None or deadline - _EPOCH_NS > until:
+                break
+            self._ns = max(self._ns, deadline - _EPOCH_NS)
+            self._settle()
+        else:
+            self._fail("the stack's timers fire without end: its deadline does not move on")
+        self._ns = max(self._ns, until)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Lets the stack do all that is due now."""
+        for _ in range(1000):
+            self.stack.advance(_EPOCH_NS + self._ns)
+            self._collect()
+            deadline = self.stack.next_deadline()
+            if deadline is None or deadline > _EPOCH_NS + self._ns:
+                return
+        self._fail("next_deadline stays in the past although advance was called 1000 times")
+
+    # Sockets
+
+    def listen(self, port: int = 80, backlog: int = 16) -> Socket:
+        """A listener; the peer's packets go to its port from now on."""
+        listener = self.stack.socket()
+        listener.bind((self.stack_address, port))
+        listener.listen(backlog)
+        self.stack_port = port
+        return listener
+
+    def accept(self, listener: Socket) -> Socket:
+        """The connection that waits; fails if none does."""
+        try:
+            connection, _ = listener.accept()
+        except BlockingIOError:
+            self._fail("accept: no connection waits")
+        return connection
+
+    def connect(self, port: int = 80, local_port: int | None = None) -> Socket:
+        """A socket that has begun to connect to the peer's port."""
+        sock = self.stack.socket()
+        if local_port is not None:
+            sock.bind((self.stack_address, local_port))
+        self.peer_port = port
+        error = sock.connect_ex((self.peer_address, port))
+        if error not in (0, 115):
+            self._fail(f"connect: errno {error} instead of EINPROGRESS")
+        self._settle()
+        return sock
+
+    def syn_options(
+        self, mss: int | None, sack: bool, wscale: int | None, timestamps: bool
+    ) -> list[tuple[str, Any]]:
+        """The options of the peer's SYN."""
+        options: list[tuple[str, Any]] = []
+        if mss is not None:
+            options.append(("MSS", mss))
+        if sack:
+            options.append(("SAckOK", b""))
+        if timestamps:
+            options.append(("Timestamp", (self.peer_clock(), 0)))
+        if wscale is not None:
+            options.append(("WScale", wscale))
+        return options
+
+    def open_passive(
+        self,
+        *,
+        mss: int | None = 1460,
+        sack: bool = True,
+        wscale: int | None = None,
+        timestamps: bool = False,
+        window: int | None = None,
+        port: int = 80,
+    ) -> Socket:
+        """The handshake, begun by the peer; returns the accepted socket."""
+        listener = self.listen(port)
+        options = self.syn_options(mss, sack, wscale, timestamps)
+        self.send(TCP(flags="S", seq=0, options=options, **_window(window)))
+        self.expect(TCP(flags="SA", seq=0, ack=1))
+        self.send(TCP(flags="A", seq=1, ack=1, **_window(window)))
+        connection = self.accept(listener)
+        listener.close()
+        return connection
+
+    def open_active(
+        self,
+        *,
+        mss: int | None = 1460,
+        sack: bool = True,
+        wscale: int | None = None,
+        timestamps: bool = False,
+        window: int | None = None,
+        port: int = 80,
+        before: Callable[[Socket], None] | None = None,
+    ) -> Socket:
+        """The handshake, begun by the stack; `before` may set options on the new socket."""
+        sock = self.stack.socket()
+        if before is not None:
+            before(sock)
+        self.peer_port = port
+        error = sock.connect_ex((self.peer_address, port))
+        if error not in (0, 115):
+            self._fail(f"connect: errno {error} instead of EINPROGRESS")
+        self._settle()
+        self.expect(TCP(flags="S", seq=0))
+        options = self.syn_options(mss, sack, wscale, timestamps)
+        self.send(TCP(flags="SA", seq=0, ack=1, options=options, **_window(window)))
+        self.expect(TCP(flags="A", seq=1, ack=1))
+        return sock
+
+    # Packets
+
+    def peer_clock(self) -> int:
+        """The peer's timestamp clock, 1 ms a tick."""
+        return (5_000_000 + self._ns // NS_PER_MS) % _MOD
+
+    def flow(self, peer_port: int | None = None, stack_port: int | None = None) -> Flow:
+        """The peer's view of a connection; the current one if no ports are named."""
+        peer_port = self.peer_port if peer_port is None else peer_port
+        stack_port = self.stack_port if stack_port is None else stack_port
+        if stack_port is None:
+            raise ValueError("no port of the stack is known: listen or connect first")
+        return self.flows.setdefault((peer_port, stack_port), Flow(self.peer_iss))
+
+    def forget(self, peer_iss: int | None = None) -> None:
+        """The peer drops what it knows of the current connection, to open it anew."""
+        if peer_iss is not None:
+            self.peer_iss = peer_iss
+        self.flows.pop((self.peer_port, self.stack_port or 0), None)
+
+    def send(self, packet: Packet | bytes, at: float | None = None) -> None:
+        """The peer sends a packet now, or at `at` (ms) after letting the timers run.
+
+        A TCP layer gets IP (and Ethernet) around it, an IP or ARP packet
+        Ethernet; bytes go as they are.
+        """
+        if at is not None:
+            if round(at * NS_PER_MS) < self._ns:
+                raise ValueError(f"send at {at} ms: it is {self.now} ms already")
+            self.run(at)
+        if self.strict and self._queue:
+            event = self._queue[0]
+            self._fail(f"the stack sent what nobody expected: {self._line(event)}")
+        self._input(self.build(packet))
+
+    def build(self, packet: Packet | bytes) -> bytes:
+        """The frame that `send` would send."""
+        if isinstance(packet, bytes):
+            return packet
+        packet = packet.copy()
+        if isinstance(packet, TCP):
+            packet = IP(src=self.peer_address, dst=self.stack_address) / self._absolute(packet)
+        if isinstance(packet, ICMP):
+            packet = IP(src=self.peer_address, dst=self.stack_address) / packet
+        if self.ethernet and isinstance(packet, ARP):
+            destination = STACK_MAC if packet.op == 2 else "ff:ff:ff:ff:ff:ff"
+            packet = Ether(src=PEER_MAC, dst=destination) / packet
+        if self.ethernet and isinstance(packet, IP):
+            packet = Ether(src=PEER_MAC, dst=STACK_MAC) / packet
+        return bytes(packet)
+
+    def _absolute(self, tcp: Packet) -> Packet:
+        given = tcp.fields
+        tcp.sport = given.get("sport", self.peer_port)
+        tcp.dport = given.get("dport", self.stack_port)
+        flow = self.flow(tcp.sport, tcp.dport)
+        tcp.flags = given.get("flags", "A")
+        flags = flag_bits(tcp.flags)
+        seq = given.get("seq", flow.snd_nxt)
+        ack = given.get("ack", flow.rcv_nxt if flags & 0x10 else 0)
+        tcp.window = given.get("window", self.peer_window)
+        tcp.options = self._peer_options(flow, flags, list(given.get("options", [])))
+        payload = bytes(tcp.payload)
+        end = seq + len(payload) + bool(flags & 0x02) + bool(flags & 0x01)
+        if not flags & 0x04 and 0 <= seq - flow.snd_nxt <= 65535:
+            flow.snd_nxt = max(flow.snd_nxt, end)
+        tcp.seq = (flow.iss + seq) % _MOD
+        tcp.ack = ((flow.irs or 0) + ack) % _MOD if ack or flags & 0x10 else 0
+        return tcp
+
+    def _peer_options(self, flow: Flow, flags: int, options: list[Any]) -> list[Any]:
+        names = {name for name, _ in options}
+        if flags & 0x02 and not flags & 0x04:
+            flow.ts_offered = "Timestamp" in names
+            flow.ts_on = flow.ts_offered and flow.ts_recent is not None
+        elif flow.ts_on and "Timestamp" not in names and not flags & 0x04:
+            stamp = (self.peer_clock(), flow.ts_recent or 0)
+            options = [("NOP", None), ("NOP", None), ("Timestamp", stamp)] + options
+        if flags & 0x12 == 0x12:
+            options = [
+                (name, (value[0], flow.ts_recent or 0))
+                if name == "Timestamp" and value[1] == 0
+                else (name, value)
+                for name, value in options
+            ]
+        base = flow.irs or 0
+        return [
+            (name, tuple((edge + base) % _MOD for edge in value)) if name == "SAck" else
+            (name, value)
+            for name, value in options
+        ]  # fmt: skip
+
+    def _input(self, frame: bytes) -> None:
+        self.trace.append(Event(self._ns, False, frame))
+        self.stack.advance(_EPOCH_NS + self._ns)
+        self.stack.input(frame)
+        self._settle()
+
+    def _collect(self) -> None:
+        for frame in self.stack.take():
+            event = Event(self._ns, True, frame)
+            self.trace.append(event)
+            try:
+                segment = check_frame(frame, self.ethernet, self.mtu)
+            except BadFrame as wrong:
+                self._fail(f"the stack sent a bad frame: {wrong}: {frame.hex()}")
+            if segment is not None:
+                self._learn(segment, frame)
+            if not (self.ethernet and self.on_arp and self._answer_arp(frame)):
+                self._queue.append(event)
+
+    def _learn(self, segment: Segment, frame: bytes) -> None:
+        key = (segment.dport, segment.sport)
+        syn, rst = segment.flags & 0x02, segment.flags & 0x04
+        if rst and key not in self.flows:
+            return
+        flow = self.flows.setdefault(key, Flow(self.peer_iss))
+        if self.stack_port is None and segment.dport == self.peer_port:
+            self.stack_port = segment.sport
+        if syn and flow.irs != segment.seq:
+            if segment.dport == self.peer_port:
+                self.stack_port = segment.sport
+            flow.irs, flow.rcv_nxt = segment.seq, 1
+        seq = flow.relative_seq(segment.seq)
+        if not rst and seq <= flow.rcv_nxt < seq + segment.length:
+            flow.rcv_nxt = seq + segment.length
+        stamp = _timestamp(segment.options)
+        if stamp is not None:
+            flow.ts_recent = stamp[0]
+            if syn:
+                flow.ts_on = flow.ts_offered or not segment.flags & 0x10
+
+    def _answer_arp(self, frame: bytes) -> bool:
+        packet = Ether(frame)
+        if ARP not in packet or packet[ARP].op != 1 or packet[ARP].pdst != self.peer_address:
+            return False
+        request = packet[ARP]
+        reply = ARP(
+            op=2, hwsrc=PEER_MAC, psrc=self.peer_address, hwdst=request.hwsrc, pdst=request.psrc
+        )
+        raw = bytes(Ether(src=PEER_MAC, dst=request.hwsrc) / reply)
+        self.trace.append(Event(self._ns, False, raw))
+        self.stack.input(raw)
+        return True
+
+    # Expectations
+
+    def expect(
+        self,
+        packet: Packet,
+        at: float | None = None,
+        within: float | None = None,
+        length: int | None = None,
+    ) -> Packet:
+        """The next frame of the stack must match `packet`; it is returned, numbers relative.
+
+        The returned packet's `time` is when it was sent, ms. at: when it must be sent (ms, within the tolerance); within: it must be
+        sent at most so many ms from now; neither: it must have been sent by
+        now. length: bytes of payload, where only their number matters.
+        """
+        limit = self._ns
+        if at is not None:
+            limit = round(at * NS_PER_MS) + self.tolerance_ns
+        elif within is not None:
+            limit = self._ns + round(within * NS_PER_MS)
+        if limit > self._ns:
+            self._run(limit, lambda: bool(self._queue))
+        want = self._describe(packet, length)
+        if not self._queue:
+            self._fail(f"expected {want}, but the stack sent nothing by {limit / NS_PER_MS} ms")
+        event = self._queue.popleft()
+        got = self._relative(event.frame)
+        got.time = event.ns / NS_PER_MS
+        problem = self._mismatch(packet, got, length)
+        if problem:
+            self._fail(f"expected {want}\n     got {self._line(event)}\n     ({problem})")
+        if at is not None and abs(event.ns - round(at * NS_PER_MS)) > self.tolerance_ns:
+            self._fail(f"expected {want} at {at} ms, got it at {event.ns / NS_PER_MS} ms")
+        return got
+
+    def silence(self, until: float | None = None, during: float | None = None) -> None:
+        """The stack must send nothing until `until` (ms), or during so many ms, or by now."""
+        if during is not None:
+            until = self.now + during
+        if until is not None:
+            self._run(round(until * NS_PER_MS), lambda: bool(self._queue))
+        if self._queue:
+            self._fail(f"expected silence, but the stack sent {self._line(self._queue[0])}")
+
+    def settle(self) -> None:
+        """Lets the stack send what it can send at once (after a call on a socket)."""
+        self._settle()
+
+    def drain(self, until: float | None = None) -> list[Packet]:
+        """All frames sent and not yet expected, after running up to `until` (ms)."""
+        if until is not None:
+            self.run(until)
+        else:
+            self._settle()
+        packets = []
+        while self._queue:
+            event = self._queue.popleft()
+            packet = self._relative(event.frame)
+            packet.time = event.ns / NS_PER_MS
+            packets.append(packet)
+        return packets
+
+    def ignore(self, until: float | None = None) -> None:
+        """Forgets the frames sent so far, after running up to `until` (ms)."""
+        self.drain(until)
+
+    def _relative(self, frame: bytes) -> Packet:
+        packet = Ether(frame) if self.ethernet else IP(frame)
+        if TCP not in packet:
+            return packet
+        tcp = packet[TCP]
+        flow = self.flows.get((tcp.dport, tcp.sport))
+        if flow is None:
+            return packet
+        # scapy keeps sequence numbers as 32 bits only when it builds a packet.
+        tcp.seq = flow.relative_seq(tcp.seq) if flow.irs is not None else tcp.seq
+        if flag_bits(tcp.flags) & 0x10:
+            tcp.ack = flow.relative_ack(tcp.ack)
+        tcp.options = [
+            (name, tuple(flow.relative_ack(edge) for edge in value)) if name == "SAck" else
+            (name, value)
+            for name, value in tcp.options
+        ]  # fmt: skip
+        return packet
+
+    def _mismatch(self, want: Packet, got: Packet, length: int | None) -> str | None:
+        """What differs, or None."""
+        layer: Packet = want
+        while not isinstance(layer, (NoPayload, Raw)):
+            kind = type(layer)
+            if kind not in got:
+                return f"no {kind.__name__} in it"
+            problem = _compare_fields(layer, got[kind])
+            if problem:
+                return problem
+            got_payload = got[kind].payload
+            layer = layer.payload
+        if isinstance(got_payload, Padding):
+            got_payload = NoPayload()
+        have = b"" if isinstance(got_payload, Padding) else bytes(got_payload)
+        if TCP in got and TCP in want:
+            have = _payload(got)
+        expected = bytes(layer)
+        if length is not None:
+            return None if len(have) == length else f"{len(have)} bytes of payload, not {length}"
+        if TCP not in want and isinstance(layer, NoPayload):
+            return None
+        if have != expected:
+            return f"payload is {_excerpt(have)}, not {_excerpt(expected)}"
+        return None
+
+    # What went wrong
+
+    def _describe(self, packet: Packet, length: int | None) -> str:
+        text = []
+        layer: Packet = packet
+        while not isinstance(layer, NoPayload):
+            if isinstance(layer, Raw):
+                text.append(_excerpt(bytes(layer)))
+            else:
+                fields = ", ".join(f"{k}={_show(k, v)}" for k, v in layer.fields.items())
+                text.append(f"{type(layer).__name__}({fields})")
+            layer = layer.payload
+        if length is not None:
+            text.append(f"{length} bytes")
+        return " / ".join(text)
+
+    def _line(self, event: Event) -> str:
+        arrow = "<" if event.sent else ">"
+        try:
+            packet = self._relative(event.frame)
+            if not event.sent and TCP in packet:
+                packet = Ether(event.frame) if self.ethernet else IP(event.frame)
+                self._peer_relative(packet[TCP])
+            return f"{event.ns / NS_PER_MS:12.3f} {arrow} {summary(packet)}"
+        except Exception:  # a malformed frame has no better rendering than its bytes
+            return f"{event.ns / NS_PER_MS:12.3f} {arrow} {event.frame[:64].hex()}"
+
+    def _peer_relative(self, tcp: Packet) -> None:
+        flow = self.flows.get((tcp.sport, tcp.dport))
+        if flow is None:
+            return
+        tcp.seq = flow.relative_ack(tcp.seq)
+        if flow.irs is not None and flag_bits(tcp.flags) & 0x10:
+            tcp.ack = flow.relative_seq(tcp.ack)
+        tcp.options = [
+            (name, tuple(flow.relative_seq(edge) for edge in value)) if name == "SAck" else
+            (name, value)
+            for name, value in tcp.options
+        ]  # fmt: skip
+
+    def render(self, last: int = 60) -> str:
+        """The end of the trace as text; `<` is what the stack sent."""
+        lines = [self._line(event) for event in self.trace[-last:]]
+        if len(self.trace) > last:
+            lines.insert(0, f"({len(self.trace) - last} earlier frames)")
+        return "\n".join(lines)
+
+    def save(self, path: Path) -> None:
+        """Writes the whole dialogue as pcapng, with the stack's frames as outbound."""
+        frames = ((_EPOCH_NS + event.ns, event.sent, event.frame) for event in self.trace)
+        write_pcapng(path, frames, self.ethernet)
+
+    def fail(self, message: str) -> NoReturn:
+        """Ends the dialogue with a message and its trace."""
+        self._fail(message)
+
+    def _fail(self, message: str) -> NoReturn:
+        raise DialogueError(f"{message}\nat {self.now} ms; the trace:\n{self.render()}")
+
+
+def _window(window: int | None) -> dict[str, int]:
+    return {} if window is None else {"window": window}
+
+
+def _payload(packet: Packet) -> bytes:
+    """TCP payload by the IP header's length, free of link padding."""
+    ip, tcp = packet[IP], packet[TCP]
+    payload = bytes(tcp.payload)
+    size: int = ip.len - ip.ihl * 4 - tcp.dataofs * 4
+    return payload[:size]
+
+
+def payload(packet: Packet) -> bytes:
+    """The TCP payload of a packet that expect or drain returned."""
+    return _payload(packet)
+
+
+def option(packet: Packet, name: str) -> Any:
+    """The value of a TCP option by scapy's name ("MSS", "SAck", ...); None if it is absent."""
+    for key, value in packet[TCP].options:
+        if key == name:
+            return value
+    return None
+
+
+def _timestamp(options: bytes) -> tuple[int, int] | None:
+    at = 0
+    while at < len(options) and options[at] != 0:
+        if options[at] == 1:
+            at += 1
+        elif options[at] == 8:
+            raw = options[at + 2 : at + 10]
+            return int.from_bytes(raw[:4], "big"), int.from_bytes(raw[4:], "big")
+        else:
+            at += max(options[at + 1], 2)
+    return None
+
+
+def _compare_fields(want: Packet, got: Packet) -> str | None:
+    for name, value in want.fields.items():
+        have = got.getfieldval(name)
+        if name == "options" and isinstance(want, TCP):
+            problem = _compare_options(value, have)
+            if problem:
+                return problem
+        elif name == "flags" and isinstance(want, TCP):
+            wanted, had = flag_bits(value), flag_bits(have)
+            mask = 0xFF if wanted & 0x08 else 0xF7
+            if wanted & mask != had & mask:
+                return f"flags are {have}, not {value}"
+        elif have != value:
+            return f"{name} is {have!r}, not {value!r}"
+    return None
+
+
+def _compare_options(want: Iterable[Any], got: Iterable[Any]) -> str | None:
+    have = {name: value for name, value in got if name not in ("NOP", "EOL")}
+    for name, value in want:
+        if name not in have:
+            return f"option {name} is missing"
+        if value is not ... and have[name] != value:
+            return f"option {name} is {have[name]!r}, not {value!r}"
+    return None
+
+
+def _show(name: str, value: Any) -> str:
+    return f'"{value}"' if name == "flags" else repr(value)
+
+
+def _excerpt(data: bytes) -> str:
+    return f"{data[:16]!r}{'...' if len(data) > 16 else ''} ({len(data)} bytes)"
+
+
+def summary(packet: Packet) -> str:
+    """One line in the manner of tcpdump."""
+    if TCP not in packet:
+        return str(packet.summary())
+    ip, tcp = packet[IP], packet[TCP]
+    size = len(_payload(packet))
+    parts = [f"{ip.src}.{tcp.sport} > {ip.dst}.{tcp.dport}: [{tcp.flags}] seq {tcp.seq}"]
+    if size:
+        parts[0] += f":{tcp.seq + size}"
+    if flag_bits(tcp.flags) & 0x10:
+        parts.append(f"ack {tcp.ack}")
+    parts.append(f"win {tcp.window}")
+    options = [(k, v) for k, v in tcp.options if k not in ("NOP", "EOL")]
+    if options:
+        parts.append("options " + " ".join(k if v in (b"", None) else f"{k} {v}" for k, v in options))
+    parts.append(f"length {size}")
+    return ", ".join(parts)

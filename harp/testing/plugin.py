@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""pytest fixtures for tests at packet level.
+
+`stack(**config)` makes a stack, `dialogue(**config)` a scripted dialogue with
+one, `wire(a, b, **options)` a network of two. When a test fails, its dialogues
+and captured wires are written as pcapng into its tmp_path and named in the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_MADE = pytest.StashKey[list[Any]]()
+
+
+def _remember(request: pytest.FixtureRequest, thing: Any) -> None:
+    request.node.stash.setdefault(_MADE, []).append(thing)
+
+
+@pytest.fixture
+def stack() -> Callable[..., Any]:
+    """Makes a stack; keywords are fields of struct harp_stack_config."""
+    from harp.testing.dialogue import make_stack
+
+    return make_stack
+
+
+@pytest.fixture
+def dialogue(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
+    """Makes a Dialogue; see harp.testing.dialogue."""
+    from harp.testing.dialogue import Dialogue
+
+    def make(**config: Any) -> Dialogue:
+        made = Dialogue(**config)
+        _remember(request, made)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def wire(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
+    """Makes a Wire between two stacks; see harp.testing.wire."""
+    from harp.testing.wire import Wire
+
+    def make(a: Any, b: Any, **options: Any) -> Wire:
+        made = Wire(a, b, **options)
+        _remember(request, made)
+        return made
+
+    return make
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, Any, None]:
+    """Writes the captures of a failed test and names them in its report."""
+    outcome = yield
+    report = outcome.get_result()
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if report.when != "call" or not report.failed or folder is None:
+        return
+    for number, made in enumerate(item.stash.get(_MADE, [])):
+        path = folder / f"{type(made).__name__.lower()}{number}.pcapng"
+        made.save(path)
+        report.sections.append(("capture", str(path)))
