@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Flows: the stack's interface for an engine that owns the poll loop, and for
+ * an upper layer that sends references to its own memory and takes received
+ * bytes where they lie. The sockets of harp/stack.h are one such upper layer.
+ *
+ * Thread: the stack's. The callbacks run inside harp_stack_receive, _advance,
+ * _flush and the flow calls; they may call flow functions, but not receive,
+ * advance or flush.
+ */
+#ifndef HARP_STACK_FLOW_H
+#define HARP_STACK_FLOW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "harp/frame.h"
+#include "harp/stack.h"
+
+struct harp_tcp;      /* a connection: RFC 9293's transmission control block */
+struct harp_listener;
+
+struct harp_flow_ops {
+  /* A listener's connection is established: set its ops and user with
+   * harp_flow_attach and return 0, or return a negative errno to reset it. */
+  int (*accept)(void *user, struct harp_tcp *tcp);
+  /* An active open has succeeded. */
+  void (*established)(void *user, struct harp_tcp *tcp);
+  /* Nothing unsent is queued and the window has room for that many bytes:
+   * harp_flow_push what there is. NULL: everything is pushed unasked. */
+  void (*pull)(void *user, struct harp_tcp *tcp, uint32_t room);
+  /* Payload in order, each byte once. Returns how many bytes were taken; the
+   * rest waits in the stack, against the window, until harp_flow_resume.
+   * NULL: everything waits, for harp_flow_read. */
+  size_t (*deliver)(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length);
+  /* That many more of the pushed bytes are acknowledged; their memory is free. */
+  void (*acked)(void *user, struct harp_tcp *tcp, uint32_t bytes);
+  /* New payload or the peer's FIN waits to be read (flows without deliver: payload too). */
+  void (*readable)(void *user, struct harp_tcp *tcp);
+  /* The last call for this flow; tcp is invalid afterwards. error: 0 after an
+   * orderly close, else a negative errno (-ECONNRESET, -ETIMEDOUT, ...). */
+  void (*closed)(void *user, struct harp_tcp *tcp, int error);
+};
+
+/* How an engine drives a stack, beside the callbacks of harp/stack.h. */
+struct harp_stack_io {
+  void *user;
+  /* 0: taken. -EAGAIN: no room; offered again after the next flush. Other
+   * errors: the frame is lost, as on any wire. */
+  int (*transmit)(void *user, const struct harp_tx_frame *frame);
+  uint32_t offloads;  /* HARP_OFFLOAD_* */
+  uint32_t max_frame; /* with HARP_OFFLOAD_TSO: largest frame, bytes */
+  bool only_asks;     /* somebody else answers ARP and ICMP for the address */
+  uint64_t *counters; /* HARP_COUNTERS words; NULL: the stack's own */
+};
+
+int harp_stack_create_io(struct harp_stack **stack, const struct harp_stack_config *config,
+                         const struct harp_stack_io *io);
+/* One frame of a burst; not kept. Acknowledgements wait for the flush. */
+int harp_stack_receive(struct harp_stack *stack, const struct harp_rx_frame *frame);
+/* Ends a burst: output and acknowledgements, once per connection. */
+void harp_stack_flush(struct harp_stack *stack);
+/* Sets the time without running what is due (advance does both). */
+void harp_stack_set_time(struct harp_stack *stack, uint64_t now_ns);
+uint64_t *harp_stack_counters(struct harp_stack *stack);
+/* The gratuitous request by which a host announces and probes its address
+ * (RFC 5227); an answer counts as a conflict. */
+void harp_stack_announce(struct harp_stack *stack);
+
+/* Addresses in network order, ports in host order. */
+struct harp_endpoint {
+  uint32_t address;
+  uint16_t port;
+};
+
+/* 0: any free local port. -EADDRINUSE, -ENOBUFS, -ENETUNREACH. */
+int harp_flow_connect(struct harp_stack *stack, uint16_t local_port, struct harp_endpoint peer,
+                      const struct harp_flow_ops *ops, void *user, struct harp_tcp **tcp);
+/* backlog: connections in handshake at once. */
+int harp_flow_listen(struct harp_stack *stack, uint16_t local_port, uint32_t backlog,
+                     const struct harp_flow_ops *ops, void *user,
+                     struct harp_listener **listener);
+void harp_flow_unlisten(struct harp_listener *listener);
+void harp_flow_attach(struct harp_tcp *tcp, const struct harp_flow_ops *ops, void *user);
+
+/* Appends a reference: the memory stays unchanged until it is acked (or the
+ * flow closed). -ENOBUFS: too many references wait; -EPIPE: closed. */
+int harp_flow_push(struct harp_tcp *tcp, const void *data, uint32_t length);
+/* How many more references push takes now. */
+uint32_t harp_flow_room(const struct harp_tcp *tcp);
+/* There is something to pull again. */
+void harp_flow_ready(struct harp_tcp *tcp);
+/* Offers again what deliver left. */
+void harp_flow_resume(struct harp_tcp *tcp);
+/* FIN after everything that was pushed. closed() follows when both sides are done. */
+void harp_flow_close(struct harp_tcp *tcp);
+/* RST; closed() is not called, nothing of the user's is referenced any more. */
+void harp_flow_abort(struct harp_tcp *tcp);
+/* The peer is a HARP host: acknowledge every burst, use this RTO floor, keep
+ * the congestion window over idle times. */
+void harp_flow_trust(struct harp_tcp *tcp, uint32_t rto_min_us);
+/* 0 disables. The bound on time without progress while data is unacknowledged (RFC 5482). */
+void harp_flow_set_timeout(struct harp_tcp *tcp, uint32_t timeout_ms);
+void harp_flow_set_keepalive(struct harp_tcp *tcp, uint32_t idle_ms, uint32_t interval_ms,
+                             uint32_t probes);
+/* Nothing waits in the receive queue: the next bytes on the wire are the next to be delivered. */
+bool harp_flow_in_order(const struct harp_tcp *tcp);
+/* Bytes of TCP/IP headers that the peer's data segments carry. */
+uint16_t harp_flow_header_length(const struct harp_tcp *tcp);
+/* The peer has closed its side, and everything before was delivered. */
+bool harp_flow_at_end(const struct harp_tcp *tcp);
+/* Everything pushed is acknowledged, and so is our FIN if it was queued. */
+bool harp_flow_drained(const struct harp_tcp *tcp);
+struct harp_endpoint harp_flow_peer(const struct harp_tcp *tcp);
+uint16_t harp_flow_local_port(const struct harp_tcp *tcp);
+
+struct harp_flow_view {
+  uint8_t state; /* enum of <netinet/tcp.h> */
+  uint32_t cwnd, ssthresh, send_window, receive_window, mss; /* bytes */
+  uint32_t srtt_us, rttvar_us, min_rtt_us, rto_us;
+  uint32_t in_flight, retransmits;
+  uint64_t bytes_in, bytes_out;
+};
+void harp_flow_view(const struct harp_tcp *tcp, struct harp_flow_view *view);
+
+#endif

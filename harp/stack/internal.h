@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The stack's own state, shared by its files. */
+#ifndef HARP_STACK_INTERNAL_H
+#define HARP_STACK_INTERNAL_H
+
+#include "harp/counters.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/neighbour.h"
+#include "harp/stack/pool.h"
+#include "harp/stack/siphash.h"
+#include "harp/stack/tcp.h"
+#include "harp/stack/wire.h"
+
+#define NS_PER_US 1000ull
+#define NS_PER_MS 1000000ull
+#define NS_PER_S 1000000000ull
+
+enum { HARP_MAX_LISTENERS = 4096 };
+
+struct harp_socket;
+
+struct harp_stack {
+  uint64_t now; /* ns */
+  struct harp_stack_config config;
+  struct harp_stack_io io;
+  struct harp_stack_callbacks callbacks; /* of harp_stack_create */
+  uint64_t *counters;
+  uint64_t own_counters[HARP_COUNTERS];
+
+  uint8_t link_header; /* bytes: 14 or 0 */
+  uint32_t max_payload; /* largest TCP payload of one output call, bytes */
+
+  struct harp_tcp **buckets; /* connection table */
+  uint32_t bucket_mask;
+  struct harp_tcp **heap; /* timers: a binary heap by heap_key */
+  uint32_t heap_count;
+  struct harp_tcp *dirty; /* connections with something to do at flush */
+  struct harp_tcp *dirty_last;
+  struct harp_listener *listeners;
+
+  struct harp_pool connections, packets, references, records, runs, listener_pool;
+
+  struct harp_neighbour neighbours[NEIGHBOURS]; /* entry 0 alone on a link without any */
+  uint64_t neighbour_deadline; /* ns; UINT64_MAX: no request is outstanding */
+  uint8_t linear[65536 + 64]; /* for frames that came in awkward pieces */
+
+  uint64_t icmp_window; /* ns: start of the second that icmp_count counts */
+  uint32_t icmp_count;
+  uint32_t port_offset; /* RFC 6056's counter */
+
+  struct harp_socket *sockets;
+  uint32_t socket_count;
+};
+
+#define COUNT(stack, name) ((stack)->counters[HARP_COUNTER_##name]++)
+#define COUNT_N(stack, name, n) ((stack)->counters[HARP_COUNTER_##name] += (n))
+#define COUNT_DOWN(stack, name) ((stack)->counters[HARP_COUNTER_##name]--)
+
+/* ip.c */
+void ip_input(struct harp_stack *stack, const struct harp_rx_frame *frame);
+/* Writes Ethernet and IPv4 headers; returns their length. payload_length:
+ * bytes after the IPv4 header. */
+uint32_t ip_write_headers(struct harp_stack *stack, uint8_t *out, uint32_t source,
+                          uint32_t destination, uint8_t protocol, uint32_t payload_length);
+/* Sends a frame that ip_write_headers began; iov[0] must be writable. While
+ * the neighbour has not answered, the frame waits or is lost: 0 either way. */
+int ip_transmit(struct harp_stack *stack, struct harp_neighbour *neighbour,
+                struct harp_tx_frame *frame);
+/* The neighbour to send to; 0: no route. Addresses in network order. */
+uint32_t ip_next_hop(const struct harp_stack *stack, uint32_t destination);
+
+/* icmp.c */
+void icmp_input(struct harp_stack *stack, const uint8_t *ip, uint32_t header_length,
+                uint32_t length);
+void icmp_send_unreachable(struct harp_stack *stack, const uint8_t *ip, uint32_t header_length,
+                           uint32_t length, uint8_t code);
+
+/* socket.c */
+int sockets_create(struct harp_stack *stack);
+void sockets_destroy(struct harp_stack *stack);
+
+#endif

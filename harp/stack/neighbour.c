@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harp/stack/neighbour.h"
+
+#include "harp/stack/checksum.h"
+#include "harp/stack/internal.h"
+
+/* RFC 1122, 2.3.2.1: at most one request a second for one address. */
+#define ASK_INTERVAL NS_PER_S
+#define FRESH_TIME (60 * NS_PER_S)
+
+enum { PROBE_DISTANCE = 8 /* slots looked at for one address */ };
+
+static void send_arp(struct harp_stack *stack, uint16_t operation, const uint8_t *to_mac,
+                     uint32_t sender_ip, const uint8_t *target_mac, uint32_t target_ip) {
+  uint8_t out[ETH_HEADER + ARP_LENGTH];
+  static const uint8_t fixed[ARP_OPERATION] = {0, 1, 8, 0, 6, 4}; /* Ethernet, IPv4 */
+  memcpy(out + ETH_DST, to_mac, 6);
+  memcpy(out + ETH_SRC, stack->config.mac, 6);
+  store_be16(out + ETH_TYPE, ETH_TYPE_ARP);
+  uint8_t *arp = out + ETH_HEADER;
+  memcpy(arp, fixed, sizeof fixed);
+  store_be16(arp + ARP_OPERATION, operation);
+  memcpy(arp + ARP_SENDER_MAC, stack->config.mac, 6);
+  store_address(arp + ARP_SENDER_IP, sender_ip);
+  memcpy(arp + ARP_TARGET_MAC, target_mac, 6);
+  store_address(arp + ARP_TARGET_IP, target_ip);
+  struct iovec iov = {out, sizeof out};
+  struct harp_tx_frame frame = {
+      .iov = &iov, .iov_count = 1, .header_length = sizeof out, .length = sizeof out};
+  if (stack->io.transmit(stack->io.user, &frame) == 0) {
+    COUNT(stack, tx_frames);
+    COUNT_N(stack, tx_bytes, frame.length);
+  }
+}
+
+static const uint8_t broadcast[6] = {255, 255, 255, 255, 255, 255};
+static const uint8_t nobody[6];
+
+static void ask(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+  /* A known neighbour is asked in person: only silence makes it doubtful. */
+  const uint8_t *to = neighbour->state == NEIGHBOUR_CHECKING ? neighbour->mac : broadcast;
+  neighbour->probes++;
+  neighbour->deadline = stack->now + ASK_INTERVAL;
+  stack->neighbour_deadline = HARP_MIN(stack->neighbour_deadline, neighbour->deadline);
+  COUNT(stack, arp_requests_out);
+  send_arp(stack, ARP_REQUEST, to, stack->config.address, nobody, neighbour->address);
+}
+
+void harp_stack_announce(struct harp_stack *stack) {
+  if (stack->link_header && !stack->io.only_asks) {
+    COUNT(stack, arp_requests_out);
+    send_arp(stack, ARP_REQUEST, broadcast, stack->config.address, nobody, stack->config.address);
+  }
+}
+
+static void drop_queue(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+  for (int i = 0; i < neighbour->queued; i++) {
+    pool_put(&stack->packets, neighbour->queue[i]);
+    COUNT(stack, arp_queue_drops);
+  }
+  neighbour->queued = 0;
+}
+
+static uint32_t slot_of(const struct harp_stack *stack, uint32_t address, uint32_t distance) {
+  uint64_t hash = harp_siphash(stack->config.seed, address, 0);
+  return (uint32_t)(hash + distance) % NEIGHBOURS;
+}
+
+static struct harp_neighbour *find(struct harp_stack *stack, uint32_t address) {
+  for (uint32_t i = 0; i < PROBE_DISTANCE; i++) {
+    struct harp_neighbour *entry = &stack->neighbours[slot_of(stack, address, i)];
+    if (entry->state != NEIGHBOUR_FREE && entry->address == address) {
+      return entry;
+    }
+  }
+  return NULL;
+}
+
+static struct harp_neighbour *create(struct harp_stack *stack, uint32_t address) {
+  struct harp_neighbour *victim = NULL;
+  for (uint32_t i = 0; i < PROBE_DISTANCE; i++) {
+    struct harp_neighbour *entry = &stack->neighbours[slot_of(stack, address, i)];
+    if (entry->state == NEIGHBOUR_FREE) {
+      victim = entry;
+      break;
+    }
+    if (!victim || entry->used < victim->used) {
+      victim = entry;
+    }
+  }
+  drop_queue(stack, victim);
+  *victim = (struct harp_neighbour){.address = address, .state = NEIGHBOUR_ASKED};
+  return victim;
+}
+
+struct harp_neighbour *neighbour_route(struct harp_stack *stack, uint32_t next_hop) {
+  if (stack->link_header == 0) {
+    stack->neighbours[0].address = next_hop;
+    return &stack->neighbours[0];
+  }
+  if (next_hop == 0) {
+    return NULL;
+  }
+  struct harp_neighbour *entry = find(stack, next_hop);
+  if (!entry) {
+    entry = create(stack, next_hop);
+    entry->used = stack->now;
+    if (next_hop == stack->config.address) {
+      memcpy(entry->mac, stack->config.mac, 6);
+      entry->state = NEIGHBOUR_KNOWN;
+      entry->deadline = UINT64_MAX;
+    } else {
+      ask(stack, entry);
+    }
+  }
+  return entry;
+}
+
+bool neighbour_usable(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+  neighbour->used = stack->now;
+  if (neighbour->state == NEIGHBOUR_KNOWN && stack->now >= neighbour->deadline) {
+    neighbour->state = NEIGHBOUR_CHECKING;
+    neighbour->probes = 0;
+    ask(stack, neighbour);
+  }
+  return neighbour->state == NEIGHBOUR_KNOWN || neighbour->state == NEIGHBOUR_CHECKING;
+}
+
+void neighbour_queue(struct harp_stack *stack, struct harp_neighbour *neighbour,
+                     const struct harp_tx_frame *frame) {
+  struct harp_packet *packet = NULL;
+  if (neighbour->state == NEIGHBOUR_ASKED && neighbour->queued < NEIGHBOUR_QUEUE &&
+      frame->length <= HARP_PACKET_DATA) {
+    packet = pool_get(&stack->packets);
+  }
+  if (!packet) {
+    COUNT(stack, arp_queue_drops);
+    return;
+  }
+  packet->length = 0;
+  for (int i = 0; i < frame->iov_count; i++) {
+    memcpy(packet->data + packet->length, frame->iov[i].iov_base, frame->iov[i].iov_len);
+    packet->length += (uint32_t)frame->iov[i].iov_len;
+  }
+  packet->offset = frame->header_length;
+  if (frame->checksum_needed) {
+    uint16_t sum = harp_checksum(packet->data + frame->checksum_start,
+                                 packet->length - frame->checksum_start);
+    memcpy(packet->data + frame->checksum_start + frame->checksum_offset, &sum, 2);
+  }
+  neighbour->queue[neighbour->queued++] = packet;
+}
+
+static void send_queue(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+  int count = neighbour->queued;
+  neighbour->queued = 0;
+  for (int i = 0; i < count; i++) {
+    struct harp_packet *packet = neighbour->queue[i];
+    struct iovec iov = {packet->data, packet->length};
+    struct harp_tx_frame frame = {.iov = &iov,
+                                  .iov_count = 1,
+                                  .header_length = (uint16_t)packet->offset,
+                                  .length = packet->length};
+    ip_transmit(stack, neighbour, &frame);
+    pool_put(&stack->packets, packet);
+  }
+}
+
+/* Learns only about neighbours that we asked for, so a flood of claims fills
+ * nothing; and while a neighbour is known, another's claim to its address is
+ * not believed before the first has had the chance to answer. */
+static void learn(struct harp_stack *stack, uint32_t address, const uint8_t *mac) {
+  struct harp_neighbour *entry = find(stack, address);
+  if (!entry || (mac[0] & 1)) {
+    return;
+  }
+  bool same = memcmp(entry->mac, mac, 6) == 0;
+  if (entry->state == NEIGHBOUR_KNOWN && !same) {
+    entry->state = NEIGHBOUR_CHECKING;
+    entry->probes = 0;
+    ask(stack, entry);
+    return;
+  }
+  if (entry->state == NEIGHBOUR_CHECKING && !same && entry->probes < 2) {
+    return;
+  }
+  memcpy(entry->mac, mac, 6);
+  entry->state = NEIGHBOUR_KNOWN;
+  entry->probes = 0;
+  entry->deadline = stack->now + FRESH_TIME;
+  send_queue(stack, entry);
+}
+
+void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length) {
+  if (length < ETH_HEADER + ARP_LENGTH) {
+    COUNT(stack, rx_drop_truncated);
+    return;
+  }
+  const uint8_t *arp = frame + ETH_HEADER;
+  static const uint8_t fixed[ARP_OPERATION] = {0, 1, 8, 0, 6, 4};
+  uint16_t operation = load_be16(arp + ARP_OPERATION);
+  if (memcmp(arp, fixed, sizeof fixed) != 0 ||
+      (operation != ARP_REQUEST && operation != ARP_REPLY)) {
+    COUNT(stack, rx_drop_malformed);
+    return;
+  }
+  const uint8_t *sender_mac = arp + ARP_SENDER_MAC;
+  uint32_t sender = load_address(arp + ARP_SENDER_IP);
+  uint32_t target = load_address(arp + ARP_TARGET_IP);
+  if (sender == stack->config.address) {
+    if (memcmp(sender_mac, stack->config.mac, 6) != 0) {
+      COUNT(stack, arp_conflicts);
+    }
+    return;
+  }
+  if (target == stack->config.address && operation == ARP_REQUEST) {
+    COUNT(stack, arp_requests_in);
+    if (!stack->io.only_asks) {
+      COUNT(stack, arp_replies_out);
+      send_arp(stack, ARP_REPLY, sender_mac, stack->config.address, sender_mac, sender);
+    }
+  } else if (operation == ARP_REPLY) {
+    COUNT(stack, arp_replies_in);
+  }
+  if (sender != 0) {
+    learn(stack, sender, sender_mac);
+  }
+}
+
+static void give_up(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+  COUNT(stack, arp_failures);
+  drop_queue(stack, neighbour);
+  neighbour->state = NEIGHBOUR_FREE;
+  tcp_neighbour_failed(stack, neighbour->address);
+}
+
+static void timer_fired(struct harp_stack *stack, struct harp_neighbour *entry) {
+  if (entry->probes < NEIGHBOUR_PROBES) {
+    ask(stack, entry);
+  } else if (entry->state == NEIGHBOUR_CHECKING) {
+    /* It no longer answers at its old address: anyone may have it now. */
+    entry->state = NEIGHBOUR_ASKED;
+    entry->probes = 0;
+    ask(stack, entry);
+  } else {
+    give_up(stack, entry);
+  }
+}
+
+void neighbour_timers(struct harp_stack *stack) {
+  if (stack->now < stack->neighbour_deadline) {
+    return;
+  }
+  stack->neighbour_deadline = UINT64_MAX;
+  for (int i = 0; i < NEIGHBOURS; i++) {
+    struct harp_neighbour *entry = &stack->neighbours[i];
+    if (entry->state != NEIGHBOUR_ASKED && entry->state != NEIGHBOUR_CHECKING) {
+      continue;
+    }
+    if (stack->now >= entry->deadline) {
+      timer_fired(stack, entry);
+    } else {
+      stack->neighbour_deadline = HARP_MIN(stack->neighbour_deadline, entry->deadline);
+    }
+  }
+}

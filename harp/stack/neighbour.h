@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Neighbours: who has which hardware address (RFC 826, 5227). A fixed table;
+ * frames for a neighbour that has not answered wait in a short queue.
+ */
+#ifndef HARP_STACK_NEIGHBOUR_H
+#define HARP_STACK_NEIGHBOUR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "harp/stack/flow.h"
+
+enum {
+  NEIGHBOURS = 256,
+  NEIGHBOUR_QUEUE = 4,       /* frames that wait for an answer, each */
+  NEIGHBOUR_PROBES = 4,      /* requests before a neighbour counts as silent */
+};
+
+enum harp_neighbour_state {
+  NEIGHBOUR_FREE,
+  NEIGHBOUR_ASKED,     /* no answer yet */
+  NEIGHBOUR_KNOWN,
+  NEIGHBOUR_CHECKING,  /* known, being asked again */
+};
+
+struct harp_neighbour {
+  uint32_t address; /* network order */
+  uint8_t mac[6];
+  uint8_t state;    /* enum harp_neighbour_state */
+  uint8_t probes;
+  uint8_t queued;
+  uint64_t deadline; /* ns: next request, or when to check again */
+  uint64_t used;     /* ns: last lookup, for replacement */
+  struct harp_packet *queue[NEIGHBOUR_QUEUE];
+};
+
+/* The next hop's entry; NULL: no route (next_hop 0). Asks if need be. */
+struct harp_neighbour *neighbour_route(struct harp_stack *stack, uint32_t next_hop);
+/* The entry can be sent to now; starts a check when it has grown old. */
+bool neighbour_usable(struct harp_stack *stack, struct harp_neighbour *neighbour);
+/* Keeps a frame until the neighbour answers; larger ones than a packet buffer are lost. */
+void neighbour_queue(struct harp_stack *stack, struct harp_neighbour *neighbour,
+                     const struct harp_tx_frame *frame);
+void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length);
+/* Runs what is due; stack->neighbour_deadline says when that is next. */
+void neighbour_timers(struct harp_stack *stack);
+
+#endif

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The transmission control block and what the files of TCP call of each other.
+ *
+ *   tcp_options.c    options, read and written
+ *   tcp_input.c      segment arrives: RFC 9293, 3.10.7, in its order
+ *   tcp_ack.c        what an acknowledgement does: RTT, SACK, reclaim, window
+ *   tcp_recovery.c   what is lost: RACK (RFC 8985), RTO (6298), PRR (6937)
+ *   tcp_rcvq.c       receive queue: order, reassembly, SACK blocks, window
+ *   tcp_sndq.c       send queue: references to bytes, and transmit records
+ *   tcp_output.c     what may be sent, and sending it
+ *   tcp_timer.c      deadlines and what happens at them
+ *   tcp_open.c       opening, listening, closing, the connection table
+ *   cc_cubic.c       congestion control (RFC 9438) behind struct harp_cc_ops
+ */
+#ifndef HARP_STACK_TCP_H
+#define HARP_STACK_TCP_H
+
+#include <netinet/tcp.h> /* the names of states */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "harp/stack/cc.h"
+#include "harp/stack/flow.h"
+#include "harp/stack/seq.h"
+
+enum {
+  TCP_MSS_FLOOR = 88,    /* smaller offers are raised (CVE-2019-11479) */
+  TCP_DEFAULT_MSS = 536, /* RFC 9293, 3.7.1 */
+  TCP_MAX_SACKS = 4,
+  TCP_MAX_RUNS = 64,     /* holes that reassembly keeps, per connection */
+  TCP_MAX_REFERENCES = 4096,
+  TCP_TIMESTAMP_OPTION = 12, /* bytes, padded */
+  TCP_DUPTHRESH = 3,
+};
+
+/* A received segment, parsed once. */
+struct harp_segment {
+  uint32_t source, destination; /* addresses, network order */
+  uint16_t source_port, destination_port;
+  uint32_t seq, ack;
+  uint32_t window; /* as on the wire, unscaled */
+  uint8_t flags;
+  bool has_timestamp, sack_permitted, bad_options;
+  int8_t window_scale; /* -1: absent */
+  uint8_t sack_count;
+  uint16_t mss; /* 0: absent */
+  uint32_t timestamp, echo;
+  struct {
+    uint32_t start, end;
+  } sack[TCP_MAX_SACKS];
+  const uint8_t *payload;
+  uint32_t length;       /* payload bytes */
+  uint16_t segment_size; /* of a merged segment; else 0 */
+};
+
+/* A reference in the send queue: bytes that live until acknowledged. */
+struct harp_reference {
+  struct harp_reference *next;
+  const uint8_t *data;
+  struct harp_packet *packet; /* the copying layer's memory, else NULL */
+  uint32_t seq;
+  uint32_t length;
+};
+
+/*
+ * A transmit record: a stretch of sequence space that went out at one time.
+ * Ordered by sequence (prev, next); older and newer link it into the order of
+ * time while it is in flight (RFC 8985, 5.1), into the queue of what is to be
+ * sent again while it is lost, and nowhere once it is sacked.
+ */
+struct harp_record {
+  struct harp_record *prev, *next;
+  struct harp_record *older, *newer;
+  struct harp_reference *reference; /* holds the byte at seq; NULL: a bare FIN */
+  uint64_t sent;                    /* ns */
+  uint32_t seq, end;
+  uint16_t transmits;
+  bool sacked, lost;
+  bool retransmitted; /* in flight again since it was last marked lost */
+  bool fin;           /* the last number of the range is the FIN */
+};
+
+/* A packet buffer: payload that waits, or the copying layer's unsent bytes. */
+enum { HARP_PACKET_DATA = 2048 - 32 };
+struct harp_packet {
+  struct harp_packet *next;
+  uint32_t seq;
+  uint32_t offset; /* first byte not yet read */
+  uint32_t length; /* bytes in data */
+  uint8_t data[HARP_PACKET_DATA] __attribute__((aligned(8)));
+};
+_Static_assert(sizeof(struct harp_packet) <= 2048, "a packet buffer is 2 KiB");
+
+/* A run of received bytes beyond a hole. */
+struct harp_run {
+  struct harp_run *next;
+  struct harp_packet *first, *last;
+  uint32_t start, end;
+  uint32_t touched; /* when it last grew, for the order of SACK blocks */
+};
+
+enum harp_timer {
+  TIMER_RETRANSMIT, /* RTO, SYN and window probes */
+  TIMER_LOSS,       /* RACK's reordering timer or the tail probe */
+  TIMER_DELAYED_ACK,
+  TIMER_KEEPALIVE,
+  TIMER_USER,       /* user timeout */
+  TIMER_STATE,      /* TIME-WAIT, FIN-WAIT-2 without an owner */
+  TIMERS
+};
+#define TIMER_OFF UINT64_MAX
+
+enum harp_recovery { RECOVERY_NONE, RECOVERY_FAST, RECOVERY_RTO };
+
+struct harp_tcp {
+  /* Line 1: found by every segment. */
+  struct harp_tcp *hash_next;
+  struct harp_stack *stack;
+  uint32_t local_address, remote_address; /* network order */
+  uint16_t local_port, remote_port;
+  uint8_t state;
+  bool timestamps, sack, dirty;
+  uint32_t rcv_nxt;
+  uint32_t rcv_right;  /* right edge ever advertised: what is enforced */
+  uint32_t snd_una, snd_nxt, snd_wnd;
+  uint32_t ts_recent;
+
+  /* Line 2: sending. */
+  uint32_t snd_end;     /* end of what was pushed */
+  uint32_t snd_wl1, snd_wl2;
+  uint32_t max_snd_wnd;
+  uint32_t mss;         /* payload of a full segment, options subtracted */
+  uint32_t peer_mss;
+  uint32_t iss, irs;
+  uint32_t cwnd, ssthresh; /* bytes */
+  uint32_t sacked_out, lost_out, retrans_out; /* bytes */
+  uint32_t reference_count;
+  uint8_t snd_wscale, rcv_wscale;
+  bool nodelay, cork, trusted, active, window_scaling;
+  bool fin_queued, fin_sent, fin_received;
+  bool fin_waiting;     /* a FIN came ahead of a hole: it stands at fin_seq */
+  bool detached;        /* nobody owns it any more: finish alone */
+  bool ack_now, cwnd_limited, window_limited;
+  uint32_t fin_seq;
+
+  /* Receiving. */
+  uint32_t last_ack_sent;
+  uint32_t rcvbuf;
+  uint32_t queued;          /* in-order bytes that wait to be read */
+  uint32_t unacked_full;    /* full segments since the last acknowledgement */
+  uint32_t rcv_mss;         /* estimate of the peer's segments */
+  struct harp_packet *in_order, *in_order_last;
+  struct harp_run *runs;
+  uint32_t run_count, run_clock;
+  uint32_t dsack_start, dsack_end; /* to report once; equal: none */
+  uint64_t ts_recent_time;
+  uint32_t ts_offset;
+
+  /* Send queue and records. */
+  struct harp_reference *references, *references_last;
+  struct harp_reference *send_cursor; /* holds snd_nxt, or NULL */
+  struct harp_record *records, *records_last;
+  struct harp_record *oldest, *newest;         /* in flight, by time */
+  struct harp_record *lost_first, *lost_last;  /* to send again, by older/newer */
+
+  /* Loss recovery. */
+  uint8_t recovery;        /* enum harp_recovery */
+  uint8_t backoff;
+  uint8_t syn_transmits;
+  uint8_t probes;          /* keepalive or window probes unanswered */
+  uint8_t reo_multiplier, reo_persist;
+  bool reordering_seen, probe_outstanding, undo_possible, loss_timer_is_probe;
+  bool probe_retransmitted;
+  uint32_t recovery_point; /* snd_nxt when recovery began */
+  uint32_t prr_delivered, prr_out, prr_flight;
+  uint32_t high_sacked;    /* end of the highest byte ever selectively acknowledged */
+  uint32_t probe_end;      /* snd_nxt when the tail probe was sent */
+  uint32_t rack_end;
+  uint32_t undo_retransmits; /* bytes sent again in this recovery, not yet shown needless */
+  uint64_t rack_sent, rack_rtt; /* of the newest delivered record */
+  uint32_t undo_cwnd, undo_ssthresh;
+
+  /* Round-trip time, ns (RFC 6298). */
+  uint64_t srtt, rttvar, rto, min_rtt;
+  uint64_t syn_sent;
+  uint64_t rto_min;
+  uint64_t last_send, last_receive, last_progress;
+  uint64_t challenge_window; /* RFC 5961, 7: limits per connection */
+  uint32_t challenge_count;
+
+  /* Timers: the earliest decides the place in the stack's heap. */
+  uint64_t timers[TIMERS];
+  uint64_t heap_key;
+  uint32_t heap_index; /* UINT32_MAX: not in it */
+
+  struct harp_cc cc;
+
+  /* Owner. */
+  const struct harp_flow_ops *ops;
+  void *user;
+  struct harp_listener *listener; /* while in handshake or unclaimed */
+  struct harp_tcp *dirty_next;
+  struct harp_neighbour *neighbour;
+  uint32_t next_hop; /* network order; what neighbour must stand for */
+  uint32_t user_timeout_ms, keep_idle_ms, keep_interval_ms, keep_probes;
+  uint32_t retransmits;
+  uint32_t user_mss; /* TCP_MAXSEG; 0: none */
+  uint64_t bytes_in, bytes_out;
+  int error;
+};
+
+struct harp_listener {
+  struct harp_listener *next;
+  struct harp_stack *stack;
+  const struct harp_flow_ops *ops;
+  void *user;
+  uint32_t backlog, pending;
+  uint32_t rcvbuf, user_mss;
+  uint16_t port;
+};
+
+static inline bool tcp_synchronized(const struct harp_tcp *tcp) {
+  return tcp->state != TCP_SYN_SENT && tcp->state != TCP_SYN_RECV && tcp->state != TCP_CLOSE;
+}
+
+/* The sequence space in flight by the sender's best knowledge (RFC 6675's pipe). */
+static inline uint32_t tcp_in_flight(const struct harp_tcp *tcp) {
+  return tcp->snd_nxt - tcp->snd_una - tcp->sacked_out - tcp->lost_out + tcp->retrans_out;
+}
+
+static inline bool tcp_can_receive(const struct harp_tcp *tcp) {
+  return tcp->state == TCP_ESTABLISHED || tcp->state == TCP_FIN_WAIT1 ||
+         tcp->state == TCP_FIN_WAIT2;
+}
+
+/* tcp_options.c */
+/* Reads options into the segment; false: malformed, what came before counts. */
+bool tcp_options_parse(struct harp_segment *segment, const uint8_t *options, uint32_t length);
+uint32_t tcp_options_syn(const struct harp_tcp *tcp, uint8_t *out, bool with_ack);
+/* Timestamp, and SACK blocks if asked for. */
+uint32_t tcp_options_write(struct harp_tcp *tcp, uint8_t *out, bool with_sack);
+uint32_t tcp_timestamp(const struct harp_tcp *tcp);
+
+/* tcp_input.c */
+void tcp_input(struct harp_stack *stack, struct harp_segment *segment);
+void tcp_challenge(struct harp_tcp *tcp);
+
+/* tcp_ack.c */
+/* Takes an acknowledgement that is within what was sent. */
+void tcp_ack(struct harp_tcp *tcp, const struct harp_segment *segment);
+void tcp_update_window(struct harp_tcp *tcp, const struct harp_segment *segment);
+void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt_ns);
+
+/* tcp_recovery.c */
+/* What one acknowledgement has told. */
+struct harp_ack_result {
+  uint32_t delivered;     /* bytes newly acknowledged, cumulatively or selectively */
+  uint32_t una_before;
+  uint32_t dsack;         /* bytes reported as received twice */
+  bool was_limited;       /* the congestion window was in full use */
+  bool sacked;            /* something was newly acknowledged selectively */
+};
+/* The stretch of a record up to end has arrived. */
+void tcp_rack_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end);
+void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result);
+void tcp_recovery_on_rto(struct harp_tcp *tcp);
+void tcp_recovery_on_loss_timer(struct harp_tcp *tcp);
+void tcp_mark_lost(struct harp_tcp *tcp, struct harp_record *record);
+void tcp_arm_tail_probe(struct harp_tcp *tcp);
+
+/* tcp_rcvq.c */
+void tcp_rcvq_payload(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data, uint32_t length);
+void tcp_rcvq_deliver(struct harp_tcp *tcp);
+size_t tcp_rcvq_read(struct harp_tcp *tcp, void *data, size_t length, bool peek);
+void tcp_rcvq_clear(struct harp_tcp *tcp);
+/* Blocks to report, the most recent first, a DSACK before them; returns how many. */
+int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max);
+/* The window to advertise, bytes; the right edge never moves back. */
+uint32_t tcp_rcvq_window(struct harp_tcp *tcp);
+
+/* tcp_sndq.c */
+int tcp_sndq_push(struct harp_tcp *tcp, const void *data, uint32_t length,
+                  struct harp_packet *packet);
+void tcp_sndq_release(struct harp_tcp *tcp, uint32_t una);
+void tcp_sndq_clear(struct harp_tcp *tcp);
+/* The gather list of [seq, seq + length); returns entries used, and in *covered
+ * how many bytes they hold when max was too small for all. */
+int tcp_sndq_gather(const struct harp_reference *reference, uint32_t seq, uint32_t length,
+                    struct iovec *iov, int max, uint32_t *covered);
+struct harp_reference *tcp_sndq_seek(struct harp_reference *reference, uint32_t seq);
+struct harp_record *tcp_record_append(struct harp_tcp *tcp, uint32_t seq, uint32_t end,
+                                      struct harp_reference *reference, bool fin);
+/* Cuts a record in two at seq, which lies within; NULL: no memory. Returns the right part. */
+struct harp_record *tcp_record_split(struct harp_tcp *tcp, struct harp_record *record,
+                                     uint32_t seq);
+void tcp_record_free(struct harp_tcp *tcp, struct harp_record *record);
+/* Links a record into the order of time, as the newest. */
+void tcp_record_in_flight(struct harp_tcp *tcp, struct harp_record *record);
+/* Takes it out of the order of time or the queue of the lost. */
+void tcp_record_unlink(struct harp_tcp *tcp, struct harp_record *record);
+void tcp_record_queue_lost(struct harp_tcp *tcp, struct harp_record *record);
+
+/* tcp_output.c */
+void tcp_output(struct harp_tcp *tcp);
+void tcp_send_ack(struct harp_tcp *tcp);
+void tcp_send_syn(struct harp_tcp *tcp);
+void tcp_send_reset(struct harp_tcp *tcp);
+/* One segment outside of the window rules: seq one below snd_una, no payload. */
+void tcp_send_probe(struct harp_tcp *tcp);
+/* A zero-window probe: the next byte, as a record (RFC 9293, 3.8.6.1). */
+void tcp_send_window_probe(struct harp_tcp *tcp);
+/* Sends up to limit bytes of a record again; cuts the record there. false: the
+ * port is full. */
+bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t limit);
+/* The answer to a segment for which there is no connection (RFC 9293, 3.10.7.1). */
+void tcp_reply_reset(struct harp_stack *stack, const struct harp_segment *segment);
+
+/* tcp_timer.c */
+void tcp_timer_set(struct harp_tcp *tcp, enum harp_timer timer, uint64_t when);
+void tcp_timers_run(struct harp_stack *stack);
+uint64_t tcp_timers_next(struct harp_stack *stack);
+void tcp_timers_remove(struct harp_tcp *tcp);
+void tcp_arm_rto(struct harp_tcp *tcp);
+
+/* tcp_open.c */
+struct harp_tcp *tcp_lookup(struct harp_stack *stack, uint32_t remote_address,
+                            uint16_t remote_port, uint16_t local_port);
+struct harp_listener *tcp_listener(struct harp_stack *stack, uint16_t port);
+void tcp_listen_input(struct harp_listener *listener, const struct harp_segment *segment);
+void tcp_set_state(struct harp_tcp *tcp, uint8_t state);
+void tcp_become_established(struct harp_tcp *tcp);
+/* What the peer offered in its SYN. */
+void tcp_take_syn_options(struct harp_tcp *tcp, const struct harp_segment *segment);
+void tcp_set_mss(struct harp_tcp *tcp);
+/* Enters TIME-WAIT. */
+void tcp_time_wait(struct harp_tcp *tcp);
+/* Reports closed(error) once, unless the owner has let go, and frees. */
+void tcp_finish(struct harp_tcp *tcp, int error);
+void tcp_mark_dirty(struct harp_tcp *tcp);
+/* Nobody answers for this next hop: attempts to open through it end. */
+void tcp_neighbour_failed(struct harp_stack *stack, uint32_t next_hop);
+/* A free local port for this peer (RFC 6056, 3.3.3); 0: none. */
+uint16_t tcp_choose_port(struct harp_stack *stack, struct harp_endpoint peer);
+bool tcp_port_in_use(struct harp_stack *stack, uint16_t port);
+
+#endif

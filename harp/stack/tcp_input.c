@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Segment arrives: RFC 9293, 3.10.7, its steps in their order. */
+#include "harp/stack/internal.h"
+
+/* RFC 5961, 7: at most so many challenge ACKs per second, counted per
+ * connection, since a global count is a side channel (CVE-2016-5696). */
+enum { CHALLENGES_PER_SECOND = 10 };
+
+void tcp_challenge(struct harp_tcp *tcp) {
+  struct harp_stack *stack = tcp->stack;
+  if (stack->now - tcp->challenge_window >= NS_PER_S || tcp->challenge_window == 0) {
+    tcp->challenge_window = HARP_MAX(stack->now, 1);
+    tcp->challenge_count = 0;
+  }
+  if (tcp->challenge_count++ >= CHALLENGES_PER_SECOND) {
+    COUNT(stack, tcp_challenge_limited);
+    return;
+  }
+  COUNT(stack, tcp_challenge_acks);
+  tcp->ack_now = true;
+  tcp_mark_dirty(tcp);
+}
+
+/* The length in sequence space. */
+static uint32_t segment_span(const struct harp_segment *segment) {
+  return segment->length + !!(segment->flags & FLAG_SYN) + !!(segment->flags & FLAG_FIN);
+}
+
+/* --- SYN-SENT (3.10.7.3) --- */
+
+static void syn_sent_input(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  bool has_ack = segment->flags & FLAG_ACK;
+  if (has_ack && segment->ack != tcp->snd_nxt) {
+    if (!(segment->flags & FLAG_RST)) {
+      tcp_reply_reset(tcp->stack, segment);
+    }
+    return;
+  }
+  if (segment->flags & FLAG_RST) {
+    if (has_ack) {
+      COUNT(tcp->stack, tcp_resets_in);
+      tcp_finish(tcp, -ECONNREFUSED);
+    }
+    return;
+  }
+  if (!(segment->flags & FLAG_SYN)) {
+    return;
+  }
+  tcp_take_syn_options(tcp, segment);
+  tcp->irs = segment->seq;
+  tcp->rcv_nxt = tcp->rcv_right = segment->seq + 1;
+  tcp->last_ack_sent = tcp->rcv_nxt;
+  tcp->snd_wnd = tcp->max_snd_wnd = segment->window; /* never scaled in a SYN */
+  tcp->snd_wl1 = segment->seq;
+  tcp->snd_wl2 = segment->ack;
+  if (!has_ack) { /* simultaneous open */
+    tcp_set_state(tcp, TCP_SYN_RECV);
+    tcp_send_syn(tcp);
+    return;
+  }
+  tcp->snd_una = segment->ack;
+  if (tcp->syn_transmits == 1) {
+    tcp_rtt_sample(tcp, tcp->stack->now - tcp->syn_sent);
+  }
+  tcp_become_established(tcp);
+  if (tcp->state == TCP_CLOSE) {
+    return;
+  }
+  tcp->ack_now = true;
+  tcp_mark_dirty(tcp);
+}
+
+/* --- Synchronized states (3.10.7.4) --- */
+
+/* RFC 7323, 5.3 R1: an old timestamp means an old segment; resets are exempt. */
+static bool paws_rejects(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  if (!tcp->timestamps || (segment->flags & FLAG_RST)) {
+    return false;
+  }
+  if (!segment->has_timestamp) {
+    return true; /* RFC 7323, 3.2: dropped once timestamps are agreed */
+  }
+  if (seq_ge(segment->timestamp, tcp->ts_recent)) {
+    return false;
+  }
+  /* RFC 7323, 5.5: after 24 idle days the remembered value is void. */
+  return tcp->stack->now - tcp->ts_recent_time < 24ull * 86400 * NS_PER_S;
+}
+
+/* Step 1: does any of it lie in the window? */
+static bool acceptable(const struct harp_tcp *tcp, const struct harp_segment *segment) {
+  uint32_t window = tcp->rcv_right - tcp->rcv_nxt;
+  uint32_t span = segment_span(segment);
+  uint32_t offset = segment->seq - tcp->rcv_nxt;
+  if (span == 0) {
+    return offset == 0 || offset < window;
+  }
+  if (window == 0) {
+    /* Everything is refused, except that the acknowledgement of a probe that
+     * sits exactly at the edge is worth reading; its payload is trimmed. */
+    return offset == 0;
+  }
+  return offset < window || offset + span - 1 < window;
+}
+
+static void reset_input(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  /* RFC 5961, 3.2: only the exact number resets. */
+  if (segment->seq != tcp->rcv_nxt) {
+    if (segment->seq - tcp->rcv_nxt < tcp->rcv_right - tcp->rcv_nxt) {
+      tcp_challenge(tcp);
+    }
+    return;
+  }
+  COUNT(tcp->stack, tcp_resets_in);
+  switch (tcp->state) {
+  case TCP_SYN_RECV:
+    tcp_finish(tcp, -ECONNREFUSED);
+    break;
+  case TCP_TIME_WAIT: /* RFC 1337: assassination is ignored */
+    break;
+  case TCP_CLOSING:
+  case TCP_LAST_ACK:
+    tcp_finish(tcp, 0);
+    break;
+  case TCP_CLOSE_WAIT:
+    tcp_finish(tcp, -EPIPE);
+    break;
+  default:
+    tcp_finish(tcp, -ECONNRESET);
+    break;
+  }
+}
+
+/* Step 5 for SYN-RECEIVED. false: the segment ends here. */
+static bool syn_received_ack(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  if (segment->ack != tcp->snd_nxt) {
+    tcp_reply_reset(tcp->stack, segment);
+    return false;
+  }
+  tcp->snd_una = segment->ack;
+  tcp->snd_wnd = segment->window << tcp->snd_wscale;
+  tcp->max_snd_wnd = tcp->snd_wnd;
+  tcp->snd_wl1 = segment->seq;
+  tcp->snd_wl2 = segment->ack;
+  if (tcp->syn_transmits == 1) {
+    tcp_rtt_sample(tcp, tcp->stack->now - tcp->syn_sent);
+  }
+  tcp_become_established(tcp);
+  return tcp->state != TCP_CLOSE;
+}
+
+/* What an acknowledgement of our FIN changes. */
+static void fin_acknowledged(struct harp_tcp *tcp) {
+  switch (tcp->state) {
+  case TCP_FIN_WAIT1:
+    tcp_set_state(tcp, TCP_FIN_WAIT2);
+    if (tcp->detached) {
+      tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + 60 * NS_PER_S);
+    }
+    break;
+  case TCP_CLOSING:
+    tcp_time_wait(tcp);
+    break;
+  case TCP_LAST_ACK:
+    tcp_finish(tcp, 0);
+    break;
+  default:
+    break;
+  }
+}
+
+static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  if (tcp->state == TCP_SYN_RECV) {
+    return syn_received_ack(tcp, segment);
+  }
+  if (seq_gt(segment->ack, tcp->snd_nxt)) {
+    COUNT(tcp->stack, tcp_bad_ack);
+    tcp_challenge(tcp);
+    return false;
+  }
+  /* RFC 5961, 5.2: an acknowledgement far below is a blind guess. */
+  if (seq_lt(segment->ack, tcp->snd_una - tcp->max_snd_wnd)) {
+    COUNT(tcp->stack, tcp_bad_ack);
+    tcp_challenge(tcp);
+    return false;
+  }
+  bool fin_open = tcp->fin_sent && seq_lt(tcp->snd_una, tcp->snd_nxt);
+  tcp_ack(tcp, segment);
+  if (tcp->state == TCP_CLOSE) {
+    return false;
+  }
+  if (fin_open && tcp->snd_una == tcp->snd_nxt) {
+    fin_acknowledged(tcp);
+  }
+  return tcp->state != TCP_CLOSE;
+}
+
+/* When to acknowledge what has arrived (RFC 5681, 4.2; RFC 1122, 4.2.3.2). */
+static void schedule_ack(struct harp_tcp *tcp, const struct harp_segment *segment, bool at_once) {
+  struct harp_stack *stack = tcp->stack;
+  uint32_t piece = segment->segment_size ? segment->segment_size : segment->length;
+  tcp->rcv_mss = HARP_MAX(tcp->rcv_mss, HARP_MIN(piece, (uint32_t)stack->config.mtu));
+  if (segment->length >= tcp->rcv_mss) {
+    tcp->unacked_full += segment->length / tcp->rcv_mss;
+  }
+  tcp_mark_dirty(tcp);
+  if (at_once || tcp->trusted || stack->config.delayed_ack_us == 0 || tcp->unacked_full >= 2) {
+    tcp->ack_now = true;
+  } else if (tcp->timers[TIMER_DELAYED_ACK] == TIMER_OFF) {
+    tcp_timer_set(tcp, TIMER_DELAYED_ACK, stack->now + stack->config.delayed_ack_us * NS_PER_US);
+  }
+}
+
+static void fin_input(struct harp_tcp *tcp) {
+  tcp->rcv_nxt++;
+  tcp->rcv_right = seq_max(tcp->rcv_right, tcp->rcv_nxt);
+  tcp->fin_received = true;
+  tcp->fin_waiting = false;
+  tcp->ack_now = true;
+  tcp_mark_dirty(tcp);
+  switch (tcp->state) {
+  case TCP_ESTABLISHED:
+    tcp_set_state(tcp, TCP_CLOSE_WAIT);
+    break;
+  case TCP_FIN_WAIT1:
+    /* Our FIN is not acknowledged, or the ACK would have moved us on. */
+    tcp_set_state(tcp, TCP_CLOSING);
+    break;
+  case TCP_FIN_WAIT2:
+    tcp_time_wait(tcp);
+    return;
+  default:
+    return;
+  }
+  if (tcp->ops->readable) {
+    tcp->ops->readable(tcp->user, tcp);
+  }
+}
+
+/* Steps 7 and 8: payload and FIN, trimmed to the window. */
+static void data_input(struct harp_tcp *tcp, struct harp_segment *segment) {
+  uint32_t seq = segment->seq, length = segment->length;
+  bool fin = segment->flags & FLAG_FIN;
+  bool hole = seq_gt(seq, tcp->rcv_nxt);
+  bool had_holes = tcp->runs != NULL;
+  bool duplicate = length && seq_le(seq + length, tcp->rcv_nxt);
+  const uint8_t *payload = segment->payload;
+  if (length && tcp->detached) {
+    /* Nobody will ever read it (RFC 9293, 3.10.4; RFC 2525, 2.17). */
+    tcp_send_reset(tcp);
+    tcp_finish(tcp, -ECONNRESET);
+    return;
+  }
+  if (seq_gt(seq + length, tcp->rcv_right)) {
+    uint32_t cut = HARP_MIN(length, seq + length - tcp->rcv_right);
+    length -= cut;
+    fin = false;
+  }
+  if (fin) {
+    tcp->fin_waiting = true;
+    tcp->fin_seq = seq + length;
+  }
+  uint32_t before = tcp->rcv_nxt, queued = tcp->queued;
+  if (length) {
+    tcp_rcvq_payload(tcp, seq, payload, length);
+    if (tcp->state == TCP_CLOSE) {
+      return;
+    }
+  }
+  if (segment->length || (segment->flags & FLAG_FIN)) {
+    /* RFC 5681, 4.2: out of order, duplicates and what fills a hole at once. */
+    schedule_ack(tcp, segment, hole || had_holes || duplicate || length < segment->length);
+  }
+  if (tcp->queued != queued && tcp->ops->readable && tcp->rcv_nxt != before) {
+    tcp->ops->readable(tcp->user, tcp);
+    if (tcp->state == TCP_CLOSE) {
+      return;
+    }
+  }
+  if (tcp->fin_waiting && tcp->fin_seq == tcp->rcv_nxt) {
+    fin_input(tcp);
+  }
+}
+
+/* A duplicate SYN of the same handshake: our SYN-ACK was lost. */
+static bool repeated_syn(const struct harp_tcp *tcp, const struct harp_segment *segment) {
+  return tcp->state == TCP_SYN_RECV && segment->seq == tcp->irs &&
+         !(segment->flags & (FLAG_ACK | FLAG_RST));
+}
+
+/* RFC 6191: a new incarnation may take over a connection in TIME-WAIT. */
+static bool reopens(const struct harp_tcp *tcp, const struct harp_segment *segment) {
+  if (tcp->state != TCP_TIME_WAIT || !(segment->flags & FLAG_SYN) ||
+      (segment->flags & (FLAG_ACK | FLAG_RST))) {
+    return false;
+  }
+  bool newer = tcp->timestamps && segment->has_timestamp &&
+               seq_gt(segment->timestamp, tcp->ts_recent);
+  return newer || seq_gt(segment->seq, tcp->rcv_nxt);
+}
+
+static void unacceptable(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  COUNT(tcp->stack, tcp_out_of_window);
+  if (segment->flags & FLAG_RST) {
+    return;
+  }
+  if (segment->length && seq_le(segment->seq + segment->length, tcp->rcv_nxt)) {
+    COUNT(tcp->stack, tcp_duplicates);
+    tcp->dsack_start = segment->seq;
+    tcp->dsack_end = segment->seq + segment->length;
+  }
+  if (tcp->state == TCP_TIME_WAIT && (segment->flags & FLAG_FIN)) {
+    /* The peer missed our last ACK: the wait starts again. */
+    tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + 60 * NS_PER_S);
+  }
+  tcp->ack_now = true;
+  tcp_mark_dirty(tcp);
+}
+
+static void remember_timestamp(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  /* RFC 7323, 4.3 (2): from the segment that spans the last acknowledged number. */
+  if (segment->has_timestamp && tcp->timestamps && seq_le(segment->seq, tcp->last_ack_sent) &&
+      seq_ge(segment->timestamp, tcp->ts_recent)) {
+    tcp->ts_recent = segment->timestamp;
+    tcp->ts_recent_time = tcp->stack->now;
+  }
+}
+
+static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment) {
+  tcp->last_receive = tcp->stack->now;
+  tcp->probes = 0;
+  if (repeated_syn(tcp, segment)) {
+    tcp_send_syn(tcp);
+    return;
+  }
+  if (paws_rejects(tcp, segment)) {
+    COUNT(tcp->stack, tcp_paws_drops);
+    tcp->ack_now = true;
+    tcp_mark_dirty(tcp);
+    return;
+  }
+  if (!acceptable(tcp, segment)) {
+    unacceptable(tcp, segment);
+    return;
+  }
+  if (segment->flags & FLAG_RST) {
+    reset_input(tcp, segment);
+    return;
+  }
+  if (segment->flags & FLAG_SYN) { /* RFC 5961, 4.2 */
+    COUNT(tcp->stack, tcp_syn_in_window);
+    tcp_challenge(tcp);
+    return;
+  }
+  if (!(segment->flags & FLAG_ACK) || !ack_input(tcp, segment)) {
+    return;
+  }
+  remember_timestamp(tcp, segment);
+  if (tcp_can_receive(tcp)) {
+    data_input(tcp, segment);
+  } else if (segment->length || (segment->flags & FLAG_FIN)) {
+    tcp->ack_now = true;
+    tcp_mark_dirty(tcp);
+  }
+}
+
+/*
+ * The predicted case (Van Jacobson's header prediction): an open connection,
+ * the next bytes or a plain acknowledgement, nothing unusual pending. Every
+ * condition is evaluated; none is likely to be true.
+ */
+static bool predicted(const struct harp_tcp *tcp, const struct harp_segment *segment) {
+  bool slow = tcp->state != TCP_ESTABLISHED;
+  slow |= (segment->flags & ~FLAG_PSH) != FLAG_ACK; /* SYN, FIN, RST, URG */
+  slow |= segment->seq != tcp->rcv_nxt;             /* hole or duplicate */
+  slow |= segment->length > tcp->rcv_right - tcp->rcv_nxt; /* beyond the window */
+  slow |= segment->ack - tcp->snd_una > tcp->snd_nxt - tcp->snd_una; /* old or never sent */
+  slow |= segment->has_timestamp != tcp->timestamps;
+  slow |= tcp->timestamps & seq_lt(segment->timestamp, tcp->ts_recent); /* PAWS */
+  slow |= tcp->runs != NULL;   /* reassembly */
+  slow |= tcp->fin_waiting;
+  slow |= tcp->detached;
+  return !slow;
+}
+
+static void fast_path(struct harp_tcp *tcp, struct harp_segment *segment) {
+  COUNT(tcp->stack, tcp_fast_path);
+  tcp->last_receive = tcp->stack->now;
+  tcp->probes = 0;
+  if (tcp->timestamps && segment->timestamp != tcp->ts_recent) {
+    remember_timestamp(tcp, segment);
+  }
+  tcp_ack(tcp, segment);
+  if (segment->length == 0 || tcp->state == TCP_CLOSE) {
+    return;
+  }
+  uint32_t queued = tcp->queued;
+  tcp_rcvq_payload(tcp, segment->seq, segment->payload, segment->length);
+  if (tcp->state == TCP_CLOSE) {
+    return;
+  }
+  schedule_ack(tcp, segment, false);
+  if (tcp->queued != queued && tcp->ops->readable) {
+    tcp->ops->readable(tcp->user, tcp);
+  }
+}
+
+void tcp_input(struct harp_stack *stack, struct harp_segment *segment) {
+  COUNT(stack, tcp_segments_in);
+  struct harp_tcp *tcp = tcp_lookup(stack, segment->source, segment->source_port,
+                                    segment->destination_port);
+  if (tcp && predicted(tcp, segment)) {
+    fast_path(tcp, segment);
+    return;
+  }
+  if (tcp && reopens(tcp, segment) && tcp_listener(stack, segment->destination_port)) {
+    tcp_finish(tcp, 0);
+    tcp = NULL;
+  }
+  if (tcp && tcp->state == TCP_SYN_SENT) {
+    syn_sent_input(tcp, segment);
+  } else if (tcp) {
+    connection_input(tcp, segment);
+  } else {
+    struct harp_listener *listener = tcp_listener(stack, segment->destination_port);
+    if (listener) {
+      tcp_listen_input(listener, segment);
+    } else {
+      COUNT(stack, tcp_no_connection);
+      if (!(segment->flags & FLAG_RST)) {
+        tcp_reply_reset(stack, segment);
+      }
+    }
+  }
+}

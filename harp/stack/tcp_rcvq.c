@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The receive queue. In-order payload goes up by pointer at once; only what
+ * cannot be taken is copied into packet buffers. What lies beyond a hole waits
+ * in runs, each a chain of packets, sorted by sequence. Small segments are
+ * packed into the last packet of their run, so that tiny ones cannot exhaust
+ * the pool before the window closes.
+ *
+ * Acknowledged bytes are never dropped: rcv_nxt moves only over bytes that
+ * were taken or stored.
+ */
+#include "harp/stack/internal.h"
+
+static void free_packets(struct harp_tcp *tcp, struct harp_packet *packet) {
+  while (packet) {
+    struct harp_packet *next = packet->next;
+    pool_put(&tcp->stack->packets, packet);
+    packet = next;
+  }
+}
+
+/* Appends to the chain as much as memory allows; keep: packets to leave in the
+ * pool. Returns bytes stored. */
+static uint32_t store(struct harp_tcp *tcp, struct harp_packet **first,
+                      struct harp_packet **last, uint32_t seq, const uint8_t *data,
+                      uint32_t length, uint32_t keep) {
+  struct harp_pool *pool = &tcp->stack->packets;
+  uint32_t stored = 0;
+  while (stored < length) {
+    struct harp_packet *packet = *last;
+    if (!packet || packet->length == HARP_PACKET_DATA) {
+      if (pool->available <= keep || !(packet = pool_get(pool))) {
+        break;
+      }
+      packet->next = NULL;
+      packet->seq = seq + stored;
+      packet->offset = packet->length = 0;
+      *(*last ? &(*last)->next : first) = packet;
+      *last = packet;
+    }
+    uint32_t part = HARP_MIN(length - stored, HARP_PACKET_DATA - packet->length);
+    memcpy(packet->data + packet->length, data + stored, part);
+    packet->length += part;
+    stored += part;
+  }
+  return stored;
+}
+
+/* Drops the bytes of a chain that lie before seq. */
+static struct harp_packet *trim(struct harp_tcp *tcp, struct harp_packet *packet, uint32_t seq) {
+  while (packet && seq_le(packet->seq + packet->length, seq)) {
+    struct harp_packet *next = packet->next;
+    pool_put(&tcp->stack->packets, packet);
+    packet = next;
+  }
+  if (packet && seq_lt(packet->seq + packet->offset, seq)) {
+    packet->offset = seq - packet->seq;
+  }
+  return packet;
+}
+
+static void remove_run(struct harp_tcp *tcp, struct harp_run **link) {
+  struct harp_run *run = *link;
+  *link = run->next;
+  tcp->run_count--;
+  pool_put(&tcp->stack->runs, run);
+}
+
+/* Gives up the run farthest ahead: the peer will send it again. */
+static bool prune(struct harp_tcp *tcp) {
+  struct harp_run **link = &tcp->runs;
+  if (!*link) {
+    return false;
+  }
+  while ((*link)->next) {
+    link = &(*link)->next;
+  }
+  COUNT_N(tcp->stack, tcp_reassembly_pruned, (*link)->end - (*link)->start);
+  free_packets(tcp, (*link)->first);
+  remove_run(tcp, link);
+  return true;
+}
+
+static uint32_t store_in_order(struct harp_tcp *tcp, const uint8_t *data, uint32_t length) {
+  uint32_t stored = 0;
+  do {
+    stored += store(tcp, &tcp->in_order, &tcp->in_order_last, tcp->rcv_nxt + stored,
+                    data + stored, length - stored, 0);
+  } while (stored < length && prune(tcp));
+  if (stored < length) {
+    COUNT(tcp->stack, tcp_memory_drops);
+  }
+  tcp->queued += stored;
+  return stored;
+}
+
+/* The first run has become contiguous with what was received. */
+static void take_runs(struct harp_tcp *tcp) {
+  while (tcp->runs && seq_le(tcp->runs->start, tcp->rcv_nxt)) {
+    struct harp_run *run = tcp->runs;
+    struct harp_packet *first = trim(tcp, run->first, tcp->rcv_nxt);
+    if (first) {
+      *(tcp->in_order_last ? &tcp->in_order_last->next : &tcp->in_order) = first;
+      tcp->in_order_last = run->last;
+      tcp->queued += run->end - tcp->rcv_nxt;
+      COUNT_N(tcp->stack, tcp_payload_in, run->end - tcp->rcv_nxt);
+      tcp->bytes_in += run->end - tcp->rcv_nxt;
+      tcp->rcv_nxt = run->end;
+    }
+    remove_run(tcp, &tcp->runs);
+  }
+}
+
+static void report_duplicate(struct harp_tcp *tcp, uint32_t start, uint32_t end) {
+  if (tcp->dsack_start == tcp->dsack_end) {
+    tcp->dsack_start = start;
+    tcp->dsack_end = end;
+  }
+}
+
+static struct harp_run *insert_run(struct harp_tcp *tcp, struct harp_run **link, uint32_t seq) {
+  if (tcp->run_count >= TCP_MAX_RUNS) {
+    return NULL;
+  }
+  struct harp_run *run = pool_get(&tcp->stack->runs);
+  if (!run) {
+    return NULL;
+  }
+  *run = (struct harp_run){.next = *link, .start = seq, .end = seq};
+  *link = run;
+  tcp->run_count++;
+  return run;
+}
+
+/* Joins a run with the next one if they have come to touch. */
+static void join_next(struct harp_tcp *tcp, struct harp_run *run) {
+  struct harp_run *next = run->next;
+  if (next && run->end == next->start) {
+    *(run->last ? &run->last->next : &run->first) = next->first;
+    run->last = next->last;
+    run->end = next->end;
+    remove_run(tcp, &run->next);
+  }
+}
+
+/* Stores [seq, end) among the runs; overlapping bytes keep their first version. */
+static void insert_out_of_order(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data,
+                                uint32_t end) {
+  /* Data in order must still find room when out-of-order data has filled the pool. */
+  uint32_t keep = tcp->stack->packets.total / 8;
+  while (seq_lt(seq, end)) {
+    struct harp_run **link = &tcp->runs;
+    while (*link && seq_gt(seq, (*link)->end)) {
+      link = &(*link)->next;
+    }
+    struct harp_run *run = *link;
+    if (!run || seq_lt(seq, run->start)) {
+      run = insert_run(tcp, link, seq);
+      if (!run) {
+        COUNT(tcp->stack, tcp_reassembly_drops);
+        return;
+      }
+    }
+    run->touched = ++tcp->run_clock;
+    if (seq_lt(seq, run->end)) {
+      uint32_t known = seq_min(run->end, end);
+      report_duplicate(tcp, seq, known);
+      data += known - seq;
+      seq = known;
+    }
+    uint32_t stop = run->next ? seq_min(end, run->next->start) : end;
+    if (seq_lt(seq, stop)) {
+      uint32_t stored = store(tcp, &run->first, &run->last, seq, data, stop - seq, keep);
+      run->end += stored;
+      data += stored;
+      seq += stored;
+    }
+    if (run->start == run->end) {
+      remove_run(tcp, link);
+    } else {
+      join_next(tcp, run);
+    }
+    if (seq != stop) {
+      COUNT(tcp->stack, tcp_reassembly_drops);
+      return;
+    }
+  }
+}
+
+static void in_order(struct harp_tcp *tcp, const uint8_t *data, uint32_t length) {
+  struct harp_stack *stack = tcp->stack;
+  uint32_t taken = 0;
+  if (!tcp->in_order && tcp->ops->deliver) {
+    taken = (uint32_t)tcp->ops->deliver(tcp->user, tcp, data, length);
+    if (tcp->state == TCP_CLOSE) {
+      return;
+    }
+  }
+  uint32_t accepted = taken;
+  tcp->rcv_nxt += taken;
+  if (taken < length) {
+    uint32_t stored = store_in_order(tcp, data + taken, length - taken);
+    tcp->rcv_nxt += stored;
+    accepted += stored;
+  }
+  tcp->bytes_in += accepted;
+  COUNT_N(stack, tcp_payload_in, accepted);
+  if (tcp->runs) {
+    take_runs(tcp);
+    tcp_rcvq_deliver(tcp);
+  }
+}
+
+void tcp_rcvq_payload(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data, uint32_t length) {
+  uint32_t end = seq + length;
+  if (seq_lt(seq, tcp->rcv_nxt)) {
+    uint32_t known = seq_min(end, tcp->rcv_nxt);
+    report_duplicate(tcp, seq, known);
+    data += known - seq;
+    seq = known;
+  }
+  if (seq == end) {
+    COUNT(tcp->stack, tcp_duplicates);
+    return;
+  }
+  if (seq == tcp->rcv_nxt) {
+    in_order(tcp, data, end - seq);
+  } else {
+    COUNT(tcp->stack, tcp_out_of_order);
+    insert_out_of_order(tcp, seq, data, end);
+  }
+}
+
+static void drop_head(struct harp_tcp *tcp) {
+  struct harp_packet *packet = tcp->in_order;
+  tcp->in_order = packet->next;
+  if (!tcp->in_order) {
+    tcp->in_order_last = NULL;
+  }
+  pool_put(&tcp->stack->packets, packet);
+}
+
+void tcp_rcvq_deliver(struct harp_tcp *tcp) {
+  while (tcp->in_order && tcp->ops->deliver) {
+    struct harp_packet *packet = tcp->in_order;
+    uint32_t length = packet->length - packet->offset;
+    size_t taken = tcp->ops->deliver(tcp->user, tcp, packet->data + packet->offset, length);
+    if (tcp->state == TCP_CLOSE) {
+      return;
+    }
+    tcp->queued -= (uint32_t)taken;
+    packet->offset += (uint32_t)taken;
+    if (taken < length) {
+      return;
+    }
+    drop_head(tcp);
+  }
+}
+
+size_t tcp_rcvq_read(struct harp_tcp *tcp, void *data, size_t length, bool peek) {
+  size_t done = 0;
+  struct harp_packet *packet = tcp->in_order;
+  while (packet && done < length) {
+    size_t part = HARP_MIN(length - done, (size_t)(packet->length - packet->offset));
+    memcpy((uint8_t *)data + done, packet->data + packet->offset, part);
+    done += part;
+    if (peek) {
+      packet = packet->next;
+      continue;
+    }
+    packet->offset += (uint32_t)part;
+    if (packet->offset == packet->length) {
+      drop_head(tcp);
+    }
+    packet = tcp->in_order;
+    if (done == length) {
+      break;
+    }
+  }
+  if (!peek) {
+    tcp->queued -= (uint32_t)done;
+  }
+  return done;
+}
+
+void tcp_rcvq_clear(struct harp_tcp *tcp) {
+  free_packets(tcp, tcp->in_order);
+  tcp->in_order = tcp->in_order_last = NULL;
+  tcp->queued = 0;
+  while (tcp->runs) {
+    free_packets(tcp, tcp->runs->first);
+    remove_run(tcp, &tcp->runs);
+  }
+}
+
+int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max) {
+  int count = 0;
+  if (tcp->dsack_start != tcp->dsack_end) {
+    blocks[count][0] = tcp->dsack_start;
+    blocks[count++][1] = tcp->dsack_end;
+    tcp->dsack_start = tcp->dsack_end = 0; /* RFC 2883, 4: reported once */
+  }
+  uint32_t newest_before = UINT32_MAX;
+  while (count < max) {
+    const struct harp_run *best = NULL;
+    for (const struct harp_run *run = tcp->runs; run; run = run->next) {
+      if (run->touched < newest_before && (!best || run->touched > best->touched)) {
+        best = run;
+      }
+    }
+    if (!best) {
+      break;
+    }
+    newest_before = best->touched;
+    blocks[count][0] = best->start;
+    blocks[count++][1] = best->end;
+  }
+  return count;
+}
+
+uint32_t tcp_rcvq_window(struct harp_tcp *tcp) {
+  uint32_t room = tcp->rcvbuf > tcp->queued ? tcp->rcvbuf - tcp->queued : 0;
+  uint64_t memory = (uint64_t)tcp->stack->packets.available * HARP_PACKET_DATA;
+  room = (uint32_t)HARP_MIN((uint64_t)room, memory);
+  uint32_t shown = tcp->rcv_right - tcp->rcv_nxt;
+  /* Silly window avoidance (RFC 1122, 4.2.3.3): the right edge moves by a
+   * full segment or half the buffer, or not at all; it never moves back. */
+  uint32_t step = HARP_MIN(tcp->rcvbuf / 2, tcp->rcv_mss);
+  if (room < shown + step) {
+    room = shown;
+  }
+  /* Rounded up to what the field can say, so that it cannot shrink either. */
+  uint32_t unit = 1u << tcp->rcv_wscale;
+  room = (room + unit - 1) & ~(unit - 1);
+  room = HARP_MIN(room, 65535u << tcp->rcv_wscale);
+  return HARP_MAX(room, shown);
+}
