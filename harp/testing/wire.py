@@ -219,7 +219,7 @@ class Wire:
         limit = began + round(limit_s * SECOND_NS)
         stuck = 0
         while True:
-            while any([app.step() for app in apps]):
+            while any([app.step() for app in apps]):  # a list: every app gets its step
                 self.flush()
             self.flush()
             if apps and until is None and all(app.done for app in apps):

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stat and its kin as functions of the plugin's own, for C libraries older
+ * than 2.33: these have only the calls below, which take a version of the
+ * structure first, and newer ones keep them for old binaries. Hidden symbols,
+ * so they serve the objects that are linked with this one, and nobody else.
+ */
+#include <sys/stat.h>
+
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33) && (defined(__x86_64__) || defined(__aarch64__))
+
+/* The version of struct stat that the kernel's 64-bit calls fill. */
+#ifdef __x86_64__
+#define STAT_VERSION 1
+__asm__(".symver old_stat, __xstat@GLIBC_2.2.5");
+__asm__(".symver old_fstat, __fxstat@GLIBC_2.2.5");
+__asm__(".symver old_lstat, __lxstat@GLIBC_2.2.5");
+__asm__(".symver old_fstatat, __fxstatat@GLIBC_2.4");
+#else
+#define STAT_VERSION 0
+__asm__(".symver old_stat, __xstat@GLIBC_2.17");
+__asm__(".symver old_fstat, __fxstat@GLIBC_2.17");
+__asm__(".symver old_lstat, __lxstat@GLIBC_2.17");
+__asm__(".symver old_fstatat, __fxstatat@GLIBC_2.17");
+#endif
+
+int old_stat(int version, const char *path, struct stat *st);
+int old_fstat(int version, int fd, struct stat *st);
+int old_lstat(int version, const char *path, struct stat *st);
+int old_fstatat(int version, int folder, const char *path, struct stat *st, int flags);
+
+int stat(const char *path, struct stat *st)
+{
+  return old_stat(STAT_VERSION, path, st);
+}
+
+int fstat(int fd, struct stat *st)
+{
+  return old_fstat(STAT_VERSION, fd, st);
+}
+
+int lstat(const char *path, struct stat *st)
+{
+  return old_lstat(STAT_VERSION, path, st);
+}
+
+int fstatat(int folder, const char *path, struct stat *st, int flags)
+{
+  return old_fstatat(STAT_VERSION, folder, path, st, flags);
+}
+
+#endif

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plugins load wherever a C library of 2.27 or newer is, and show NCCL's symbols alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+elffile = pytest.importorskip("elftools.elf.elffile")
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
+PLUGINS = ("libnccl-net.so", "libnccl-net-kernel.so")
+
+# The C library's own files as they were when it still came in several.
+C_LIBRARY = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1",
+             "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}  # fmt: skip
+EXPORTS = re.compile(r"nccl\w*Plugin_v\d+")
+FLOOR = (2, 27)
+
+
+class Library:
+    """What the dynamic loader sees of a shared object."""
+
+    def __init__(self, path: Path) -> None:
+        with open(path, "rb") as file:
+            elf = elffile.ELFFile(file)
+            dynamic = elf.get_section_by_name(".dynamic")
+            self.needed = {t.needed for t in dynamic.iter_tags("DT_NEEDED")}
+            self.flags_1 = sum(t["d_val"] for t in dynamic.iter_tags("DT_FLAGS_1"))
+            self.search = [t for t in dynamic.iter_tags()
+                           if t["d_tag"] in ("DT_RPATH", "DT_RUNPATH")]  # fmt: skip
+            self.exports = {
+                s.name
+                for s in elf.get_section_by_name(".dynsym").iter_symbols()
+                if s.name and s.entry.st_shndx != "SHN_UNDEF"
+                and s.entry.st_info.bind in ("STB_GLOBAL", "STB_WEAK", "STB_LOOS")
+            }  # fmt: skip
+            self.versions = self._versions(elf)
+
+    @staticmethod
+    def _versions(elf) -> set[tuple[str, str]]:
+        """(file, version) of every version that is needed."""
+        section = elf.get_section_by_name(".gnu.version_r")
+        if section is None:
+            return set()
+        return {(need.name, aux.name) for need, auxes in section.iter_versions() for aux in auxes}
+
+
+def too_new(versions: set[tuple[str, str]]) -> list[str]:
+    """The needed versions above the floor, or of no number that could be compared."""
+    bad = []
+    for file, version in sorted(versions):
+        number = re.fullmatch(r"GLIBC_(\d+)\.(\d+)(?:\.\d+)?", version)
+        if not number or (int(number[1]), int(number[2])) > FLOOR:
+            bad.append(f"{version} of {file}")
+    return bad
+
+
+@pytest.fixture(params=PLUGINS)
+def library(request: pytest.FixtureRequest) -> Library:
+    path = BUILD / "plugin" / request.param
+    if not path.exists():
+        pytest.skip(f"{path} is not built: meson setup build && meson compile -C build")
+    loaded = Library(path)
+    if any(name.startswith(("libasan", "libubsan")) for name in loaded.needed):
+        pytest.skip("a build with sanitizers needs their run time")
+    return loaded
+
+
+def test_needs_only_the_c_library(library: Library) -> None:
+    assert library.needed <= C_LIBRARY
+    assert not library.search, "a search path for libraries points to the build machine"
+
+
+def test_exports_only_what_nccl_looks_up(library: Library) -> None:
+    assert library.exports
+    assert {name for name in library.exports if not EXPORTS.fullmatch(name)} == set()
+
+
+def test_symbol_versions_are_old_enough(library: Library) -> None:
+    assert library.versions
+    assert not too_new(library.versions)
+
+
+def test_old_systems_find_threads_and_dl(library: Library) -> None:
+    """Up to 2.33 these lived in files of their own; a version need there names the file."""
+    assert {"libpthread.so.0", "libdl.so.2"} <= library.needed
+
+
+def test_stays_mapped(library: Library) -> None:
+    """NCCL closes the library while threads may still be on their way out of it."""
+    assert library.flags_1 & 0x8, "link with -z nodelete"
+
+
+# The checks themselves, on libraries made wrong on purpose.
+
+
+def make_library(tmp_path: Path, code: str, *options: str) -> Library:
+    source, target = tmp_path / "wrong.c", tmp_path / "libwrong.so"
+    source.write_text(code)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", str(target), str(source), *options], check=True
+    )
+    return Library(target)
+
+
+def test_a_foreign_library_is_seen(tmp_path: Path) -> None:
+    make_library(tmp_path, "int other(void) { return 1; }")
+    (tmp_path / "libwrong.so").rename(tmp_path / "libother.so")
+    code = "int other(void); int ncclNetPlugin_v4(void) { return other(); }"
+    library = make_library(tmp_path, code, f"-L{tmp_path}", "-lother", "-Wl,-rpath,/tmp")
+    assert "libother.so" in library.needed - C_LIBRARY
+    assert library.search
+
+
+def test_a_stray_symbol_is_seen(tmp_path: Path) -> None:
+    library = make_library(tmp_path, "int ncclNetPlugin_v4; int stray;")
+    assert {name for name in library.exports if not EXPORTS.fullmatch(name)} == {"stray"}
+
+
+def test_a_new_symbol_version_is_seen(tmp_path: Path) -> None:
+    code = """#include <dlfcn.h>
+    void *ncclNetPlugin_v4(void) { return dlopen("x", RTLD_NOW); }"""
+    library = make_library(tmp_path, code)
+    here = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    if here < "glibc 2.34":
+        pytest.skip(f"{here} has no newer dlopen to be caught")
+    assert too_new(library.versions) == ["GLIBC_2.34 of libc.so.6"]

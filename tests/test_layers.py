@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls go down: plugin -> engine -> stack, and engine -> ports. The includes show it.
+
+The stack may use the C library's arithmetic and memory, never its clocks,
+threads or sockets; that is checked twice, by what it includes and by what the
+archive asks the linker for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
+
+NEUTRAL = ("harp/frame.h", "harp/counters.h", "harp/counters.def")
+
+STACK_SYSTEM = frozenset(
+    """assert.h endian.h errno.h immintrin.h limits.h netinet/in.h netinet/tcp.h poll.h stdalign.h stdbool.h
+    stddef.h stdint.h stdlib.h string.h sys/socket.h sys/types.h sys/uio.h""".split()
+)
+
+# What the archive may ask of the C library: memory at creation and
+# destruction, and copying. Everything else is a clock, a lock or a log.
+STACK_SYMBOLS = frozenset(
+    """malloc calloc aligned_alloc posix_memalign free memcpy memmove memset memcmp strcmp strlen
+    strncmp __assert_fail abort __stack_chk_fail _GLOBAL_OFFSET_TABLE_ __memcpy_chk __memset_chk
+    __memmove_chk""".split()
+)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Which files it is, which of the project's headers they may name, which system headers."""
+
+    files: tuple[str, ...]
+    ours: tuple[str, ...]
+    system: frozenset[str] | None = None  # None: any
+
+
+# The first layer that a file matches is its own.
+LAYERS = {
+    "stack": Layer(
+        ("harp/stack.h", "harp/stack/*"),
+        ("harp/stack.h", "harp/stack/*", *NEUTRAL),
+        STACK_SYSTEM,
+    ),
+    "neutral": Layer(("harp/frame.h", "harp/counters.*"), NEUTRAL, STACK_SYSTEM),
+    "engine": Layer(
+        ("harp/engine/*",),
+        ("harp/engine/*", "harp/stack.h", "harp/stack/*", "dpdk_glue/*", *NEUTRAL),
+    ),
+    "ports": Layer(("dpdk_glue/*",), ("dpdk_glue/*", *NEUTRAL)),
+    "kernel plugin": Layer(("plugin/kernel/*",), ("plugin/*",)),
+    "plugin": Layer(
+        ("plugin/*",), ("plugin/*", "harp/engine/*", "harp/stack/flow.h", "harp/counters.h")
+    ),
+    "glibc floor": Layer(("harp/glibc_floor.*",), ()),
+    "nc": Layer(("harp/nc/*",), ("harp/nc/*", "harp/engine/*", "harp/stack.h", "harp/stack/flow.h")),
+    # The measuring program loads any plugin; of ours it knows NCCL's types only.
+    "bench": Layer(("harp/bench/*",), ("harp/bench/*", "plugin/nccl_types.h")),
+    "relay": Layer(("harp/testing/*",), ("harp/testing/*",)),
+    "tests": Layer(("tests/*",), ("*",)),
+}  # fmt: skip
+
+INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*(\S.*?)[ \t]*(?:/[*/].*)?$", re.MULTILINE)
+
+
+def sources(root: Path = ROOT) -> dict[str, str]:
+    """Every C file of the checkout, by its path from the root."""
+    found = {}
+    for top in ("harp", "dpdk_glue", "plugin", "tests", "tools"):
+        for path in (root / top).rglob("*"):
+            if path.suffix in (".c", ".h", ".def") and path.is_file():
+                found[path.relative_to(root).as_posix()] = path.read_text()
+    return found
+
+
+def layer_of(path: str) -> tuple[str, Layer] | None:
+    for name, layer in LAYERS.items():
+        if any(fnmatch(path, pattern) for pattern in layer.files):
+            return name, layer
+    return None
+
+
+def violations(tree: Mapping[str, str]) -> list[str]:
+    """One line for each include that breaks a rule, in the order of the paths."""
+    found = []
+    for path in sorted(tree):
+        home = layer_of(path)
+        if home is None:
+            found.append(f"{path}: belongs to no layer; give it one in tests/test_layers.py")
+            continue
+        for match in INCLUDE.finditer(tree[path]):
+            line = tree[path].count("\n", 0, match.start()) + 1
+            problem = _problem(home[0], home[1], match[1], tree)
+            if problem:
+                found.append(f"{path}:{line}: {problem}")
+    return found
+
+
+def _problem(name: str, layer: Layer, what: str, tree: Mapping[str, str]) -> str | None:
+    quoted = re.fullmatch(r'"([^"]+)"', what)
+    system = re.fullmatch(r"<([^>]+)>", what)
+    if system:
+        if layer.system is not None and system[1] not in layer.system:
+            return f"the {name} may not include <{system[1]}>"
+        return None
+    if not quoted:
+        return f"include {what} names no file"
+    if quoted[1] not in tree:
+        return f'"{quoted[1]}" is no file; write the path from the root of the checkout'
+    if not any(fnmatch(quoted[1], pattern) for pattern in layer.ours):
+        return f'an arrow against the layers: the {name} may not include "{quoted[1]}"'
+    return None
+
+
+def test_every_include_points_down() -> None:
+    tree = sources()
+    assert "harp/stack.h" in tree
+    found = violations(tree)
+    assert not found, "\n".join(found)
+
+
+FAULTS = {
+    "stack names engine": ("harp/stack/x.c", '#include "harp/engine/x.h"'),
+    "stack names port": ("harp/stack/x.c", '#include "dpdk_glue/port.h"'),
+    "stack reads a clock": ("harp/stack/x.c", "# include <time.h>"),
+    "stack locks": ("harp/stack/x.h", "#include <pthread.h>"),
+    "stack logs": ("harp/stack/x.c", "#include <stdio.h>  /* printf */"),
+    "port names stack": ("dpdk_glue/x.c", '#include "harp/stack/tcp.h"'),
+    "port names engine": ("dpdk_glue/x.c", '#include "harp/engine/x.h"'),
+    "engine names plugin": ("harp/engine/x.c", '#include "plugin/net.h"'),
+    "plugin names port": ("plugin/x.c", '#include "dpdk_glue/port.h"'),
+    "plugin names packets": ("plugin/x.c", '#include "harp/frame.h"'),
+    "plugin names stack's inside": ("plugin/x.c", '#include "harp/stack/tcp.h"'),
+    "kernel plugin names engine": ("plugin/kernel/x.c", '#include "harp/engine/x.h"'),
+    "measuring names plugin": ("harp/bench/x.c", '#include "plugin/net.h"'),
+    "path not from the root": ("harp/stack/x.c", '#include "tcp.h"'),
+    "computed include": ("harp/stack/x.c", "#include HEADER"),
+    "file without a layer": ("harp/x.c", ""),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_seen(fault: str) -> None:
+    headers = ("harp/engine/x.h", "harp/stack/tcp.h", "harp/frame.h", "dpdk_glue/port.h",
+               "plugin/net.h")  # fmt: skip
+    tree = dict.fromkeys(headers, "")
+    assert violations(tree) == []
+    path, text = FAULTS[fault]
+    tree[path] = "int before;\n" + text + "\n"
+    assert len(violations(tree)) == 1
+
+
+def undefined_symbols(archive: Path) -> set[str]:
+    """What the members of a static library ask for and none of them defines."""
+    elffile = pytest.importorskip("elftools.elf.elffile")
+    wanted: set[str] = set()
+    defined: set[str] = set()
+    for member in _members(archive):
+        symbols = elffile.ELFFile(member).get_section_by_name(".symtab")
+        for symbol in symbols.iter_symbols():
+            here = symbol.entry.st_shndx != "SHN_UNDEF"
+            if symbol.name and symbol.entry.st_info.bind != "STB_LOCAL":
+                (defined if here else wanted).add(symbol.name)
+    return wanted - defined
+
+
+def _members(archive: Path):
+    """The object files of an ar archive, regular or thin."""
+    import io
+
+    data = archive.read_bytes()
+    thin = data[:8] == b"!<thin>\n"
+    assert thin or data[:8] == b"!<arch>\n", f"{archive} is no archive"
+    names, at = b"", 8
+    while at + 60 <= len(data):
+        name, size = data[at : at + 16].decode().strip(), int(data[at + 48 : at + 58])
+        body = data[at + 60 : at + 60 + size]
+        special = name in ("/", "//", "/SYM64/")
+        if name == "//":
+            names = body
+        elif not special and thin:
+            member = names[int(name[1:]) :].split(b"/\n")[0].decode()
+            yield io.BytesIO((archive.parent / member).read_bytes())
+        elif not special:
+            yield io.BytesIO(body)
+        at += 60 + (size + size % 2 if special or not thin else 0)
+
+
+def test_the_stack_asks_nothing_of_the_system() -> None:
+    archive = BUILD / "harp/stack/libharp_stack.a"
+    if not archive.exists():
+        pytest.skip(f"{archive} is not built: meson setup build && meson compile -C build")
+    asked = undefined_symbols(archive)
+    if any(name.startswith(("__asan", "__ubsan")) for name in asked):
+        pytest.skip("a build with sanitizers asks for their run time")
+    extra = asked - STACK_SYMBOLS
+    assert not extra, f"{archive} calls {sorted(extra)}"
