@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command tools/lab: hosts to try things on by hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import Optional, Tuple
+
+import click
+
+from harp.testing import lab as labs
+from harp.testing.relay import RelayError, RelaySpec
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Hosts as network namespaces on a virtual wire. Needs root."""
+
+
+@main.command()
+@click.option("--hosts", default=2, show_default=True, help="How many, 2 to 64.")
+@click.option("--wire", default="veth-1500", show_default=True,
+              help="veth-MTU[-nooff][-bridge]; nooff: TSO, GSO, GRO and checksums off.")
+@click.option("--relay", default=None, metavar="SPEC",
+              help="Faults between two hosts: drop=P, drop_burst=N, duplicate=P, reorder=P/N, "
+              "corrupt=P, delay_us=N, rate_mbps=N, queue=N, seed=N, joined by commas.")
+@click.option("--threaded", is_flag=True, help="Threaded NAPI on the hosts' devices.")
+@click.argument("command", nargs=-1)
+def up(
+    hosts: int, wire: str, relay: Optional[str], threaded: bool, command: Tuple[str, ...]
+) -> None:
+    """Make hosts, run COMMAND in the first one (a shell if none), remove the hosts.
+
+    The environment of COMMAND has LAB_HOSTS, the namespaces of all hosts, and
+    LAB_ADDRESSES, in the same order.
+    """
+    try:
+        spec = None if relay is None else RelaySpec.parse(relay)
+        with labs.Lab(hosts, wire, spec, threaded) as lab:
+            for host in lab.hosts:
+                click.echo(f"host {host.index}: {host.address}, ip netns exec {host.namespace} ...")
+            env = {
+                **os.environ,
+                "LAB_HOSTS": " ".join(host.namespace for host in lab.hosts),
+                "LAB_ADDRESSES": " ".join(host.address for host in lab.hosts),
+            }
+            words = command or (os.environ.get("SHELL", "/bin/sh"),)
+            status = _run_in_foreground(lab.hosts[0].command(words), env)
+        if spec:
+            click.echo(f"relay: {lab.relay_counts}")
+    except (labs.LabError, RelayError) as error:
+        raise click.ClickException(str(error)) from None
+    sys.exit(status)
+
+
+def _run_in_foreground(words: "list[str]", env: "dict[str, str]") -> int:
+    """Runs a program that owns the terminal: Ctrl-C is for it to act on, not for us."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with subprocess.Popen(words, env=env, restore_signals=True) as process:
+            try:
+                return process.wait()
+            except BaseException:
+                process.terminate()
+                raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@main.command("list")
+def list_labs() -> None:
+    """Show the hosts there are."""
+    for lab_id, names in labs.labs().items():
+        click.echo(f"{lab_id}: {' '.join(names)}")
+
+
+@main.command()
+def clean() -> None:
+    """Remove hosts whose owner is dead; those of a living owner stay."""
+    for name in labs.clean():
+        click.echo(f"removed {name}")
+
+
+if __name__ == "__main__":
+    main(prog_name="tools/lab")

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frames with numbers, over AF_PACKET: shows a relay's faults one by one.
+
+    numbered_frames.py listen INTERFACE COUNT   prints "listening", then the numbers that came
+    numbered_frames.py send INTERFACE MAC COUNT
+
+The frames are TCP by their IPv4 header only; no kernel has the address, so none answers.
+"""
+
+import socket
+import struct
+import sys
+import time
+
+ETH_P_IP = 0x0800
+TCP = 6
+MARK = b"harp numbered frame "
+ADDRESSES = socket.inet_aton("10.66.0.1") + socket.inet_aton("10.66.0.2")
+QUIET_SECONDS = 0.3
+
+
+def headers(mac: str) -> bytes:
+    ethernet = bytes.fromhex(mac.replace(":", "")) + b"\x02\x66\x00\x00\x00\x01\x08\x00"
+    total = 20 + 20 + len(MARK) + 4
+    ip = struct.pack("!BBHHHBBH", 0x45, 0, total, 0, 0, 64, TCP, 0) + ADDRESSES
+    return ethernet + ip + bytes(20) + MARK
+
+
+def listen(interface: str, count: int) -> None:
+    frames = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_IP))
+    frames.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+    frames.bind((interface, ETH_P_IP))
+    print("listening", flush=True)
+    numbers = []
+    frames.settimeout(10)
+    try:
+        while len(numbers) < 2 * count:
+            frame = frames.recv(2048)
+            frames.settimeout(QUIET_SECONDS)
+            if MARK in frame:
+                numbers.append(struct.unpack("!I", frame[-4:])[0])
+    except socket.timeout:
+        pass
+    print(*numbers)
+
+
+def send(interface: str, mac: str, count: int) -> None:
+    frames = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+    frames.bind((interface, ETH_P_IP))
+    start = headers(mac)
+    for number in range(count):
+        frames.send(start + struct.pack("!I", number))
+        if number % 50 == 49:
+            time.sleep(0.001)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "listen":
+        listen(sys.argv[2], int(sys.argv[3]))
+    else:
+        send(sys.argv[2], sys.argv[3], int(sys.argv[4]))

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labs: hosts that reach each other, wires that are what their names say, and nothing left behind."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from typing import Callable, List
+
+import pytest
+
+from harp.testing import lab as labs
+from harp.testing.lab import LOCKS, Lab, LabError, Wire
+from harp.testing.lab_fixtures import make_lab  # noqa: F401: a fixture
+from tests.tools.transfers import transfer
+
+MakeLab = Callable[..., Lab]
+
+
+def left_behind(lab_id: str) -> List[str]:
+    found = [name for name in labs.namespaces() if lab_id in name]
+    return found + [path.name for path in LOCKS.iterdir() if path.name == lab_id]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "wire"), [(2, "veth-1500"), (2, "veth-1500-nooff"), (2, "veth-9000"), (4, "veth-1500")]
+)
+def test_every_host_reaches_every_other(make_lab: MakeLab, hosts: int, wire: str) -> None:
+    lab = make_lab(hosts, wire)
+    for sender in lab.hosts:
+        for receiver in lab.hosts:
+            if sender is not receiver:
+                result = transfer(sender, receiver, 100_000)
+                assert result.sent == result.received
+
+
+def features(host: labs.Host) -> "dict[str, bool]":
+    lines = host.run(["ethtool", "-k", host.interface]).stdout
+    return {name: value == "on" for name, value in re.findall(r"^\s*([\w-]+): (on|off)", lines, re.M)}
+
+
+def test_a_wire_is_what_its_name_says(make_lab: MakeLab) -> None:
+    for wire, mtu, on in (("veth-1500", 1500, True), ("veth-9000", 9000, True),
+                          ("veth-1500-nooff", 1500, False)):
+        lab = make_lab(2, wire)
+        for host in lab.hosts:
+            assert host.read(f"/sys/class/net/{host.interface}/mtu").strip() == str(mtu)
+            have = features(host)
+            assert have["tcp-segmentation-offload"] is on
+            assert have["generic-segmentation-offload"] is on
+            assert have["tx-checksumming"] is on
+            assert have["rx-checksumming"] is on
+
+
+def test_more_than_two_hosts_hang_on_a_bridge() -> None:
+    assert Lab(hosts=4, wire="veth-1500").wire.name == "veth-1500-bridge"
+    assert Lab(hosts=2, wire="veth-1500").wire.name == "veth-1500"
+
+
+@pytest.mark.parametrize("name", ["veth", "veth-12", "veth-1500-fast", "eth-1500", "veth-1500-bridge-nooff"])
+def test_a_wire_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(LabError, match="wire"):
+        Wire.parse(name)
+
+
+def test_connections_use_cubic(make_lab: MakeLab) -> None:
+    lab = make_lab()
+    server = lab.hosts[0].popen([sys.executable, "-c", textwrap.dedent("""
+        import socket
+        listener = socket.create_server(("0.0.0.0", 5001))
+        print("listening", flush=True)
+        connection, _ = listener.accept()
+        print(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\\0"))
+        """)], stdout=subprocess.PIPE)
+    assert server.stdout and server.stdout.readline()
+    client = lab.hosts[1].run([sys.executable, "-c", textwrap.dedent(f"""
+        import socket
+        connection = socket.create_connection(("{lab.hosts[0].address}", 5001))
+        print(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\\0"))
+        """)])
+    assert client.stdout == server.stdout.readline() == "b'cubic'\n"
+
+
+def test_counters_count(make_lab: MakeLab) -> None:
+    lab = make_lab()
+    sender, receiver = lab.hosts
+    before = sender.counter("TcpOutSegs")
+    transfer(sender, receiver, 1_000_000)
+    moved = sender.counter("TcpOutSegs") - before
+    assert 1_000_000 / 1460 <= moved < 1_000_000 / 1460 + 50
+    with pytest.raises(LabError, match="TcpNoSuch"):
+        sender.counter("TcpNoSuch")
+
+
+def test_nobody_talks_on_a_silent_wire(make_lab: MakeLab) -> None:
+    host = make_lab().hosts[0]
+    time.sleep(1)
+    statistics = f"/sys/class/net/{host.interface}/statistics"
+    assert [host.read(f"{statistics}/{what}_packets") for what in ("rx", "tx")] == ["0\n", "0\n"]
+
+
+def test_a_pulled_cable(make_lab: MakeLab) -> None:
+    host, other = make_lab().hosts
+    for up in (False, True):
+        other.set_link(up)
+        assert host.read(f"/sys/class/net/{host.interface}/carrier").strip() == str(int(up))
+
+
+def test_threaded(make_lab: MakeLab) -> None:
+    host = make_lab(threaded=True).hosts[0]
+    assert host.read(f"/sys/class/net/{host.interface}/threaded").strip() == "1"
+
+
+def test_a_program_that_fails_says_so(make_lab: MakeLab) -> None:
+    host = make_lab().hosts[1]
+    with pytest.raises(LabError, match=r"(?s)host 1 .*sh -c .* ended with 3.*why"):
+        host.run(["sh", "-c", "echo why >&2; exit 3"])
+    start = time.monotonic()
+    with pytest.raises(LabError, match="ran past 0.3 s"):
+        host.run(["sleep", "30"], timeout=0.3)
+    assert time.monotonic() - start < 5
+
+
+def test_nothing_stays_not_even_what_ignores_sigterm() -> None:
+    with Lab() as lab:
+        stubborn = lab.hosts[0].popen(
+            ["sh", "-c", "trap '' TERM; echo up; sleep 100 & wait; sleep 100"],
+            stdout=subprocess.PIPE,
+        )
+        assert stubborn.stdout and stubborn.stdout.readline() == "up\n"
+        # One that has left its parent's process group.
+        lab.hosts[1].run(["sh", "-c", "setsid sleep 100 >/dev/null 2>&1 &"])
+        pids = [int(pid) for host in lab.hosts
+                for pid in labs._ip("netns", "pids", host.namespace).split()]
+    assert len(pids) >= 3
+    deadline = time.monotonic() + 2
+    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(alive(pid) for pid in pids)
+    assert not left_behind(lab.id)
+
+
+def alive(pid: int) -> bool:
+    """Zombies that wait for a parent of another session don't count."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def owner(*, relay: bool = False) -> "subprocess.Popen[str]":
+    """A process that makes a lab, prints its id, and sleeps."""
+    program = textwrap.dedent(f"""
+        import time
+        from harp.testing.lab import Lab
+        from harp.testing.relay import RelaySpec
+        with Lab(relay={'RelaySpec()' if relay else None}) as lab:
+            lab.hosts[0].popen(["sleep", "100"])
+            print(lab.id, flush=True)
+            time.sleep(100)
+        """)
+    return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True,
+                            stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("relay", [False, True])
+def test_a_signal_to_the_owner_removes_all(number: signal.Signals, relay: bool) -> None:
+    with owner(relay=relay) as process:
+        assert process.stdout
+        lab_id = process.stdout.readline().strip()
+        assert len(left_behind(lab_id)) == (4 if relay else 3)
+        process.send_signal(number)
+        process.wait(10)
+    assert not left_behind(lab_id)
+
+
+def test_clean_takes_the_dead_and_spares_the_living() -> None:
+    with owner() as dead, owner() as living:
+        assert dead.stdout and living.stdout
+        dead_id, living_id = dead.stdout.readline().strip(), living.stdout.readline().strip()
+        dead.kill()
+        dead.wait()
+        assert len(left_behind(dead_id)) == 3
+        tool = os.path.join(os.path.dirname(__file__), "../../tools/lab")
+        said = subprocess.run([tool, "clean"], capture_output=True, text=True, check=True).stdout
+        assert dead_id in said and living_id not in said
+        assert not left_behind(dead_id)
+        assert len(left_behind(living_id)) == 3
+        living.terminate()
+    assert not left_behind(living_id)

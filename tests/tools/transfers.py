@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transfers between two hosts of a lab over the kernel's TCP, checked by hash."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from harp.testing.lab import Host
+
+PROGRAM = Path(__file__).with_name("tcp_transfer.py")
+PORT = 5000
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What both ends saw: bytes and hash."""
+
+    sent: str
+    received: str
+
+
+def transfer(sender: Host, receiver: Host, total: int, seed: int = 1) -> Transfer:
+    """Moves `total` bytes; at most 60 s. Whether they are right is for the caller to say."""
+    address = receiver.address
+    listening = receiver.popen(
+        [sys.executable, PROGRAM, "receive", address, PORT], stdout=subprocess.PIPE
+    )
+    assert listening.stdout and listening.stdout.readline() == "listening\n"
+    sent = sender.run([sys.executable, PROGRAM, "send", address, PORT, total, seed], timeout=60)
+    received, _ = listening.communicate(timeout=60)
+    return Transfer(sent.stdout.strip(), received.strip())
