@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "harp/engine/claim.h"
+#include "harp/engine/place.h"
+
+enum { FILES_MAX = 256 };
+
+struct candidate {
+  int fd;
+  struct harp_config config;
+};
+
+struct candidates {
+  const char *folder;
+  int count;
+  struct candidate *of;
+};
+
+__attribute__((format(printf, 3, 4))) static int fail(char *error, int code, const char *format,
+                                                       ...)
+{
+  va_list arguments;
+
+  va_start(arguments, format);
+  vsnprintf(error, HARP_CLAIM_ERROR_SIZE, format, arguments);
+  va_end(arguments);
+  return code;
+}
+
+static int is_configuration(const struct dirent *entry)
+{
+  size_t length = strlen(entry->d_name);
+
+  return length > 5 && strncmp(entry->d_name, "ztcp", 4) == 0 &&
+         strcmp(entry->d_name + length - 5, ".conf") == 0;
+}
+
+/* The descriptor on which the lock will lie is the one that is read, so that the
+ * text in force is the text that was claimed. */
+static int open_candidate(struct candidate *candidate, const char *folder, const char *name,
+                          char *error)
+{
+  char path[sizeof(candidate->config.path)];
+
+  if (snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path))
+    return fail(error, -ENAMETOOLONG, "%.200s: the folder's name is too long; shorten HARP_CONF_DIR",
+                folder);
+  candidate->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+  if (candidate->fd < 0) {
+    int code = errno;
+    return fail(error, -code, "%.200s: cannot be opened: %s; make it readable for this user", path,
+                strerror(code));
+  }
+  return harp_config_read(candidate->fd, path, &candidate->config, error);
+}
+
+static void close_candidates(struct candidates *files)
+{
+  for (int i = 0; i < files->count; i++)
+    if (files->of[i].fd >= 0)
+      close(files->of[i].fd);
+  free(files->of);
+}
+
+static int open_candidates(struct candidates *files, struct dirent **entries, int count,
+                           char *error)
+{
+  int rc = 0;
+
+  files->count = 0;
+  files->of = calloc((size_t)count, sizeof(*files->of));
+  if (!files->of)
+    return fail(error, -ENOMEM, "%.200s: no memory to read %d files", files->folder, count);
+  while (rc == 0 && files->count < count) {
+    rc = open_candidate(&files->of[files->count], files->folder, entries[files->count]->d_name,
+                        error);
+    files->count++;
+  }
+  if (rc)
+    close_candidates(files);
+  return rc;
+}
+
+static int read_folder(struct candidates *files, char *error)
+{
+  struct dirent **entries;
+  int count = scandir(files->folder, &entries, is_configuration, versionsort);
+  int rc;
+
+  if (count < 0) {
+    rc = errno;
+    return fail(error, -rc, "no configuration: folder %.200s: %s; run 'harp setup', or name the "
+                "folder in HARP_CONF_DIR", files->folder, strerror(rc));
+  }
+  if (count == 0)
+    rc = fail(error, -ENOENT, "no configuration: folder %.200s holds no ztcp*.conf; run "
+              "'harp setup', or name the folder in HARP_CONF_DIR", files->folder);
+  else if (count > FILES_MAX)
+    rc = fail(error, -EINVAL, "%.200s holds %d ztcp*.conf and HARP reads at most %d; remove some",
+              files->folder, count, FILES_MAX);
+  else
+    rc = open_candidates(files, entries, count, error);
+  for (int i = 0; i < count; i++)
+    free(entries[i]);
+  free(entries);
+  return rc;
+}
+
+/* A file that can be shared serves any number of ranks. */
+static int check_number(const struct candidates *files, const struct harp_place *place,
+                        char *error)
+{
+  for (int i = 0; i < files->count; i++)
+    if (harp_config_shareable(&files->of[i].config))
+      return 0;
+  if (place->local_size <= files->count)
+    return 0;
+  return fail(error, -EUSERS, "%d files for %d local ranks: %.200s has a ztcp*.conf too few, so "
+              "every rank on this host declines; add %d, or share one with address = kernel",
+              files->count, place->local_size, files->folder, place->local_size - files->count);
+}
+
+/* How near a file is to this process; less is nearer. */
+static int distance(const struct harp_config *config, const struct harp_place *place)
+{
+  if (config->gpu[0] == '\0')
+    return 1;
+  if (place->gpu[0] == '\0')
+    return 1; /* the ranks' order is then the best guess */
+  return strcmp(config->gpu, place->gpu) == 0 ? 0 : 2;
+}
+
+static bool try_lock(struct candidate *candidate)
+{
+  int kind = harp_config_shareable(&candidate->config) ? LOCK_SH : LOCK_EX;
+  int rc;
+
+  do
+    rc = flock(candidate->fd, kind | LOCK_NB);
+  while (rc < 0 && errno == EINTR);
+  return rc == 0;
+}
+
+/* Index of the file now locked, or -1. */
+static int choose(struct candidates *files, const struct harp_place *place)
+{
+  int first = place->local_rank > 0 ? place->local_rank % files->count : 0;
+
+  for (int near = 0; near <= 2; near++) {
+    for (int step = 0; step < files->count; step++) {
+      int i = (first + step) % files->count;
+
+      if (distance(&files->of[i].config, place) == near && try_lock(&files->of[i]))
+        return i;
+    }
+  }
+  return -1;
+}
+
+/* The process that holds a lock on this open file, as /proc/locks tells; 0: not
+ * told (another container's, or another file system's idea of the device). */
+static int lock_holder(int fd)
+{
+  unsigned major, minor;
+  unsigned long long inode;
+  char line[256], kind[16];
+  struct stat status;
+  int pid, holder = 0;
+  FILE *file;
+
+  if (fstat(fd, &status) < 0)
+    return 0;
+  file = fopen("/proc/locks", "re");
+  if (!file)
+    return 0;
+  while (holder == 0 && fgets(line, sizeof(line), file)) {
+    if (sscanf(line, "%*s %15s %*s %*s %d %x:%x:%llu", kind, &pid, &major, &minor, &inode) == 5 &&
+        strcmp(kind, "FLOCK") == 0 && inode == status.st_ino &&
+        makedev(major, minor) == status.st_dev && pid > 0)
+      holder = pid;
+  }
+  fclose(file);
+  return holder;
+}
+
+static void name_of_process(int pid, char *out, size_t size)
+{
+  char path[48];
+  FILE *file;
+
+  snprintf(path, sizeof(path), "/proc/%d/comm", pid);
+  snprintf(out, size, "?");
+  file = fopen(path, "re");
+  if (!file)
+    return;
+  if (fgets(out, (int)size, file))
+    out[strcspn(out, "\n")] = '\0';
+  fclose(file);
+}
+
+static int all_claimed(const struct candidates *files, char *error)
+{
+  char holders[256] = "";
+  size_t used = 0;
+
+  for (int i = 0; i < files->count && used < sizeof(holders); i++) {
+    const char *path = files->of[i].config.path;
+    int pid = lock_holder(files->of[i].fd);
+    char who[64] = "a process unknown here", name[32];
+
+    if (pid) {
+      name_of_process(pid, name, sizeof(name));
+      snprintf(who, sizeof(who), "process %d (%s)", pid, name);
+    }
+    used += (size_t)snprintf(holders + used, sizeof(holders) - used, "%s%s by %s", i ? ", " : "",
+                             strrchr(path, '/') + 1, who);
+  }
+  return fail(error, -EBUSY, "all ztcp*.conf in %.120s are claimed: %s; end one of these, or add a "
+              "file", files->folder, holders);
+}
+
+static int take(struct harp_claim *claim, struct candidates *files, char *error)
+{
+  struct harp_place place;
+  int rc, i;
+
+  harp_place_find(&place, NULL);
+  rc = check_number(files, &place, error);
+  if (rc)
+    return rc;
+  i = choose(files, &place);
+  if (i < 0)
+    return all_claimed(files, error);
+  claim->fd = files->of[i].fd;
+  claim->config = files->of[i].config;
+  claim->shared = harp_config_shareable(&claim->config);
+  files->of[i].fd = -1;
+  return 0;
+}
+
+int harp_claim(struct harp_claim *claim, char *error)
+{
+  const char *disable = getenv("HARP_DISABLE"), *folder = getenv("HARP_CONF_DIR");
+  struct candidates files = {.folder = folder && *folder ? folder : HARP_CONF_DIR_DEFAULT};
+  int rc;
+
+  claim->fd = -1;
+  if (disable && *disable && strcmp(disable, "0") != 0)
+    return fail(error, -ECANCELED, "HARP_DISABLE=%.16s in the environment: HARP declines; unset it "
+                "to use HARP", disable);
+  rc = read_folder(&files, error);
+  if (rc)
+    return rc;
+  rc = take(claim, &files, error);
+  close_candidates(&files);
+  return rc;
+}
+
+void harp_claim_release(struct harp_claim *claim)
+{
+  if (claim->fd < 0)
+    return;
+  /* A child that was forked a moment ago may still hold a copy of the
+   * descriptor; unlocking ends the claim for all copies. */
+  flock(claim->fd, LOCK_UN);
+  harp_claim_forget(claim);
+}
+
+void harp_claim_forget(struct harp_claim *claim)
+{
+  if (claim->fd >= 0)
+    close(claim->fd);
+  claim->fd = -1;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A process takes one ztcp*.conf, and with it a NIC, by a file lock that dies
+ * with the process: exclusive, or shared where the device can be shared. It
+ * prefers the NIC that serves its GPU, then the one of its local rank, then the
+ * files' order (ztcp2 before ztcp10).
+ *
+ * A wrong file makes every rank decline, and so do more ranks than NICs: a job
+ * that ran half over HARP and half over sockets would hang or crawl.
+ *
+ * Thread: any, one at a time per claim.
+ */
+#ifndef HARP_ENGINE_CLAIM_H
+#define HARP_ENGINE_CLAIM_H
+
+#include "harp/engine/config.h"
+
+enum { HARP_CLAIM_ERROR_SIZE = 512 };
+
+#define HARP_CONF_DIR_DEFAULT "/usr/local/tfabric/tools/config"
+
+struct harp_claim {
+  int fd;                    /* the locked file; -1: nothing is claimed */
+  bool shared;               /* other processes may claim the same file */
+  struct harp_config config;
+};
+
+/*
+ * 0, or a negative errno and one line in error (HARP_CLAIM_ERROR_SIZE bytes):
+ * -ECANCELED  HARP_DISABLE=1
+ * -ENOENT     no folder, or no ztcp*.conf in it
+ * -EINVAL     a file is wrong
+ * -EUSERS     fewer files than local ranks
+ * -EBUSY      other processes hold all files
+ */
+int harp_claim(struct harp_claim *claim, char *error);
+
+/* Gives the file back. */
+void harp_claim_release(struct harp_claim *claim);
+
+/* In a forked child: drops the child's copy of the descriptor and leaves the
+ * parent's claim alone. */
+void harp_claim_forget(struct harp_claim *claim);
+
+#endif

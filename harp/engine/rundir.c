@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "harp/engine/rundir.h"
+
+enum {
+  TRACES_KEPT = 32,
+  NEW_FILE_SECONDS = 60, /* a .new this old and unlocked was abandoned before its lock */
+};
+
+const char *harp_rundir_wish(void)
+{
+  const char *folder = getenv("HARP_RUN_DIR");
+
+  return folder && *folder ? folder : HARP_RUN_DIR_DEFAULT;
+}
+
+int harp_rundir_fallback(char *out, size_t size)
+{
+  struct stat status;
+
+  snprintf(out, size, "/dev/shm/harp-%u", (unsigned)geteuid());
+  if (mkdir(out, 0755) < 0 && errno != EEXIST)
+    return -errno;
+  /* /dev/shm is everybody's: another user may have put a link or a folder of
+   * his own in this place. */
+  if (lstat(out, &status) < 0)
+    return -errno;
+  return S_ISDIR(status.st_mode) && status.st_uid == geteuid() ? 0 : -EPERM;
+}
+
+static int reserve(int fd, size_t size)
+{
+  int rc;
+
+  if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+    return -errno;
+  do
+    rc = posix_fallocate(fd, 0, (off_t)size);
+  while (rc == EINTR);
+  return -rc;
+}
+
+int harp_rundir_create(const char *wish, size_t size, char path[HARP_RUN_PATH_SIZE])
+{
+  uint64_t id;
+  int fd, rc;
+
+  if (getrandom(&id, sizeof(id), 0) != sizeof(id))
+    return -EIO;
+  if (snprintf(path, HARP_RUN_PATH_SIZE, "%s/%016llx.new", wish, (unsigned long long)id) >=
+      HARP_RUN_PATH_SIZE - 8)
+    return -ENAMETOOLONG;
+  fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (fd < 0)
+    return -errno;
+  rc = reserve(fd, size);
+  if (rc) {
+    unlink(path);
+    close(fd);
+    return rc;
+  }
+  return fd;
+}
+
+int harp_rundir_publish(char path[HARP_RUN_PATH_SIZE], const char *suffix)
+{
+  char final[HARP_RUN_PATH_SIZE];
+  int stem = (int)(strlen(path) - strlen(".new"));
+
+  snprintf(final, sizeof(final), "%.*s%s", stem, path, suffix);
+  if (rename(path, final) < 0)
+    return -errno;
+  memcpy(path, final, sizeof(final));
+  return 0;
+}
+
+static bool has_suffix(const char *name, const char *suffix)
+{
+  size_t length = strlen(name), tail = strlen(suffix);
+
+  /* Sixteen hexadecimal digits: nothing that others put here is ours to remove. */
+  return length == 16 + tail && strspn(name, "0123456789abcdef") == 16 &&
+         strcmp(name + 16, suffix) == 0;
+}
+
+/* A live owner holds the lock; its death lets it go. */
+static void remove_if_dead(int folder, const char *name, time_t not_after)
+{
+  int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  struct stat status;
+
+  if (fd < 0)
+    return;
+  if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_mtime <= not_after &&
+      flock(fd, LOCK_EX | LOCK_NB) == 0)
+    unlinkat(folder, name, 0);
+  close(fd);
+}
+
+struct trace_file {
+  char name[32];
+  time_t written;
+};
+
+/* Puts a trace among the newest ones; the oldest falls out and is removed. */
+static void keep_newest(int folder, struct trace_file kept[TRACES_KEPT], const char *name)
+{
+  struct trace_file candidate = {.written = 0};
+  struct stat status;
+
+  if (fstatat(folder, name, &status, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(status.st_mode))
+    return;
+  candidate.written = status.st_mtime;
+  memcpy(candidate.name, name, strlen(name) + 1); /* has_suffix knows the length */
+  for (int i = 0; i < TRACES_KEPT; i++) {
+    if (candidate.written > kept[i].written) {
+      struct trace_file pushed = kept[i];
+      kept[i] = candidate;
+      candidate = pushed;
+    }
+  }
+  if (candidate.name[0])
+    unlinkat(folder, candidate.name, 0);
+}
+
+void harp_rundir_sweep(const char *folder)
+{
+  struct trace_file kept[TRACES_KEPT] = {{{0}, 0}};
+  time_t now = time(NULL);
+  DIR *entries = opendir(folder);
+  struct dirent *entry;
+
+  if (!entries)
+    return;
+  while ((entry = readdir(entries))) {
+    if (has_suffix(entry->d_name, ".stat"))
+      remove_if_dead(dirfd(entries), entry->d_name, now);
+    else if (has_suffix(entry->d_name, ".new"))
+      remove_if_dead(dirfd(entries), entry->d_name, now - NEW_FILE_SECONDS);
+    else if (has_suffix(entry->d_name, ".trace"))
+      keep_newest(dirfd(entries), kept, entry->d_name);
+  }
+  closedir(entries);
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "harp/engine/trace.h"
+
+const struct harp_trace_info harp_trace_info[HARP_TRACE_EVENTS] = {
+#define HARP_TRACE_EVENT(name, a, b, doc) {#name, a, b, doc},
+#include "harp/engine/trace_events.def"
+#undef HARP_TRACE_EVENT
+};
+
+int harp_trace_create(struct harp_trace *trace, size_t entries)
+{
+  if (entries == 0 || (entries & (entries - 1)) != 0)
+    return -EINVAL;
+  trace->records = calloc(entries, sizeof(*trace->records));
+  trace->mask = entries - 1;
+  trace->head = 0;
+  return trace->records ? 0 : -ENOMEM;
+}
+
+void harp_trace_destroy(struct harp_trace *trace)
+{
+  free(trace->records);
+  trace->records = NULL;
+}
+
+/* A copy of the ring, oldest first, of what the poller left alone while it was
+ * made. The count of records; they begin at *start. */
+static uint64_t snapshot(const struct harp_trace *trace, struct harp_trace_record *out,
+                         struct harp_trace_record **start)
+{
+  uint64_t entries = trace->mask + 1;
+  uint64_t head = __atomic_load_n(&trace->head, __ATOMIC_ACQUIRE);
+  uint64_t first = head > entries ? head - entries : 0;
+  uint64_t after, lost = 0;
+
+  for (uint64_t i = first; i < head; i++)
+    out[i - first] = trace->records[i & trace->mask];
+  __atomic_thread_fence(__ATOMIC_ACQUIRE);
+  after = __atomic_load_n(&trace->head, __ATOMIC_RELAXED);
+  /* One more than is published may be half written. */
+  if (after + 1 > first + entries)
+    lost = after + 1 - entries - first;
+  if (lost > head - first)
+    lost = head - first;
+  *start = out + lost;
+  return head - first - lost;
+}
+
+static void write_header(struct harp_trace_file *header, unsigned instances, const char *reason,
+                         uint64_t now_ns)
+{
+  struct timespec now;
+
+  memset(header, 0, sizeof(*header));
+  clock_gettime(CLOCK_REALTIME, &now);
+  memcpy(header->magic, HARP_TRACE_MAGIC, sizeof(header->magic));
+  header->version = 1;
+  header->header_size = sizeof(*header);
+  header->event_size = sizeof(struct harp_trace_file_event);
+  header->events = HARP_TRACE_EVENTS;
+  header->instances = instances;
+  header->pid = (uint32_t)getpid();
+  header->now_ns = now_ns;
+  header->realtime_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+  snprintf(header->release, sizeof(header->release), "%s", HARP_VERSION);
+  gethostname(header->host, sizeof(header->host) - 1);
+  snprintf(header->reason, sizeof(header->reason), "%s", reason);
+}
+
+static void write_events(FILE *file)
+{
+  for (unsigned i = 0; i < HARP_TRACE_EVENTS; i++) {
+    struct harp_trace_file_event event = {{0}, {0}, {0}};
+
+    snprintf(event.name, sizeof(event.name), "%s", harp_trace_info[i].name);
+    snprintf(event.a, sizeof(event.a), "%s", harp_trace_info[i].a);
+    snprintf(event.b, sizeof(event.b), "%s", harp_trace_info[i].b);
+    fwrite(&event, sizeof(event), 1, file);
+  }
+}
+
+static int write_ring(FILE *file, const struct harp_trace *trace)
+{
+  struct harp_trace_record *copy = malloc((trace->mask + 1) * sizeof(*copy)), *start;
+  uint64_t count;
+
+  if (!copy)
+    return -ENOMEM;
+  count = snapshot(trace, copy, &start);
+  fwrite(&count, sizeof(count), 1, file);
+  fwrite(start, sizeof(*start), count, file);
+  free(copy);
+  return 0;
+}
+
+static int create(char path[HARP_RUN_PATH_SIZE])
+{
+  char fallback[64];
+  int fd = harp_rundir_create(harp_rundir_wish(), 1, path);
+
+  if (fd >= 0)
+    return fd;
+  if (harp_rundir_fallback(fallback, sizeof(fallback)) < 0)
+    return fd;
+  return harp_rundir_create(fallback, 1, path);
+}
+
+static int write_all(FILE *file, const struct harp_trace *const *traces, unsigned count,
+                     const struct harp_trace_file *header)
+{
+  int rc = 0;
+
+  fwrite(header, sizeof(*header), 1, file);
+  write_events(file);
+  for (unsigned i = 0; i < count && rc == 0; i++)
+    rc = write_ring(file, traces[i]);
+  if (rc == 0 && (fflush(file) != 0 || ferror(file)))
+    rc = -EIO;
+  return rc;
+}
+
+int harp_trace_dump(const struct harp_trace *const *traces, unsigned count, const char *reason,
+                    uint64_t now_ns, char path[HARP_RUN_PATH_SIZE])
+{
+  static unsigned dumps;
+  struct harp_trace_file header;
+  FILE *file;
+  int fd, rc;
+
+  if (__atomic_fetch_add(&dumps, 1, __ATOMIC_RELAXED) >= HARP_TRACE_DUMPS)
+    return -EDQUOT;
+  write_header(&header, count, reason, now_ns);
+  fd = create(path);
+  if (fd < 0)
+    return fd;
+  file = fdopen(fd, "w");
+  if (!file) {
+    rc = -errno;
+    close(fd);
+  } else {
+    rc = write_all(file, traces, count, &header);
+    fclose(file);
+  }
+  if (rc == 0)
+    rc = harp_rundir_publish(path, ".trace");
+  if (rc)
+    unlink(path);
+  return rc;
+}

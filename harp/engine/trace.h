@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The last events of an instance, always on: a ring of 16-byte records that is
+ * written out when something goes wrong and read by `harp stat --trace`.
+ *
+ * Thread: only the instance's poller records. A dump may come from any thread;
+ * records that the poller overwrites meanwhile are left out of it.
+ */
+#ifndef HARP_ENGINE_TRACE_H
+#define HARP_ENGINE_TRACE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "harp/engine/rundir.h"
+
+enum harp_trace_event {
+#define HARP_TRACE_EVENT(name, a, b, doc) HARP_TRACE_##name,
+#include "harp/engine/trace_events.def"
+#undef HARP_TRACE_EVENT
+  HARP_TRACE_EVENTS
+};
+
+struct harp_trace_info {
+  const char *name, *a, *b, *doc;
+};
+
+extern const struct harp_trace_info harp_trace_info[HARP_TRACE_EVENTS];
+
+struct harp_trace_record {
+  uint64_t when;  /* low 48 bits of the instance's clock, ns; below them flow, 16 bits */
+  uint64_t what;  /* b, 32 bits; a, 24 bits; event, 8 bits */
+};
+
+_Static_assert(sizeof(struct harp_trace_record) == 16, "four records a cache line");
+_Static_assert(HARP_TRACE_EVENTS <= 256, "an event has eight bits");
+
+struct harp_trace {
+  struct harp_trace_record *records;
+  uint64_t mask;  /* entries - 1 */
+  uint64_t head;  /* records ever written */
+};
+
+enum { HARP_TRACE_ENTRIES = 64 * 1024 }; /* 1 MiB an instance */
+
+/* entries: a power of two. -EINVAL, -ENOMEM. */
+int harp_trace_create(struct harp_trace *trace, size_t entries);
+void harp_trace_destroy(struct harp_trace *trace);
+
+/* flow: number of the connection; 0xffff: the instance itself. */
+static inline void harp_trace(struct harp_trace *trace, uint64_t now_ns, unsigned flow,
+                              enum harp_trace_event event, uint32_t a, uint32_t b)
+{
+  uint64_t head = trace->head;
+  struct harp_trace_record *record = &trace->records[head & trace->mask];
+
+  record->when = now_ns << 16 | (uint16_t)flow;
+  record->what = (uint64_t)b << 32 | (uint64_t)(a & 0xffffff) << 8 | (uint8_t)event;
+  __atomic_store_n(&trace->head, head + 1, __ATOMIC_RELEASE);
+}
+
+/*
+ * Writes the rings of count instances to a new file in the run folder and its
+ * path to path. now_ns: the instances' clock. reason: one line that the reader
+ * will see. A process writes at most HARP_TRACE_DUMPS files, then -EDQUOT;
+ * otherwise a negative errno if neither the run folder nor its fallback takes it.
+ */
+enum { HARP_TRACE_DUMPS = 8 };
+int harp_trace_dump(const struct harp_trace *const *traces, unsigned count, const char *reason,
+                    uint64_t now_ns, char path[HARP_RUN_PATH_SIZE]);
+
+/*
+ * The file: this header; events entries of struct harp_trace_file_event; then
+ * for each instance a 64-bit count and so many records, oldest first. Integers
+ * are the host's.
+ */
+#define HARP_TRACE_MAGIC "HARPTRCE"
+
+struct harp_trace_file {
+  char magic[8];
+  uint32_t version;      /* 1 */
+  uint32_t header_size;
+  uint32_t event_size;   /* sizeof(struct harp_trace_file_event) */
+  uint32_t events;
+  uint32_t instances;
+  uint32_t pid;
+  uint64_t now_ns;       /* the instances' clock at the dump ... */
+  uint64_t realtime_ns;  /* ... and CLOCK_REALTIME at the same moment */
+  char release[32];
+  char host[64];
+  char reason[256];
+};
+
+struct harp_trace_file_event {
+  char name[32], a[16], b[16];
+};
+
+#endif
