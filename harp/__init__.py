@@ -1,1 +1,24 @@
-"""HARP: a user-space TCP/IP stack as an NCCL net plugin."""
+# SPDX-License-Identifier: Apache-2.0
+"""HARP: a user-space TCP/IP stack as an NCCL net plugin.
+
+The compiled module lies beside this file once installed; in a checkout it lies
+in the build folder, $HARP_BUILD_DIR or build/.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_checkout = Path(__file__).resolve().parents[1]
+if (_checkout / "meson.build").is_file():
+    _build = Path(os.environ.get("HARP_BUILD_DIR") or _checkout / "build").resolve()
+    __path__.append(str(_build / "harp"))
+
+
+def nccl_plugin_path() -> Path:
+    """The plugin's file: what NCCL_NET_PLUGIN may name. Raises FileNotFoundError
+    with how to build it."""
+    from harp.paths import nccl_plugin_path as path
+
+    return Path(path())

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C part's own tables and parser: keys of ztcp*.conf, counters, trace events.
+
+Nothing here is declared twice: Python reads what the C lists say.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport strerror
+
+
+cdef extern from "harp/counters.h" nogil:
+    enum:
+        HARP_COUNTERS
+        HARP_GAUGE
+
+    struct harp_counter_info_t "harp_counter_info":
+        const char *name
+        const char *doc
+        int kind
+
+    harp_counter_info_t counter_info "harp_counter_info"[]
+
+
+cdef extern from "harp/engine/trace.h" nogil:
+    enum:
+        HARP_TRACE_EVENTS
+
+    struct harp_trace_info_t "harp_trace_info":
+        const char *name
+        const char *a
+        const char *b
+        const char *doc
+
+    harp_trace_info_t trace_info "harp_trace_info"[]
+
+
+cdef extern from "harp/engine/config.h" nogil:
+    enum:
+        HARP_CONFIG_KEYS
+        HARP_CONFIG_ERROR_SIZE
+        HARP_FROM_FILE
+        HARP_FROM_ENVIRONMENT
+
+    struct harp_config_key_info_t "harp_config_key_info":
+        const char *name
+        const char *default_meaning
+        const char *allowed
+        const char *doc
+        uint64_t min
+        uint64_t max
+        bint file_only
+
+    harp_config_key_info_t key_info "harp_config_key_info"[]
+
+    struct harp_config:
+        char path[4096]
+        uint8_t source[1]
+
+    int harp_config_parse(const char *text, size_t length, const char *name,
+                          harp_config *config, char *error)
+    int harp_config_load(const char *path, harp_config *config, char *error)
+    char *harp_config_format(const harp_config *config, int key, char *out, size_t size)
+    const char *harp_config_innermost(const char *device)
+    bint harp_config_shareable(const harp_config *config)
+    bint harp_config_peer_allowed(const harp_config *config, uint32_t address)
+
+
+cdef extern from "harp/engine/claim.h" nogil:
+    enum:
+        HARP_CLAIM_ERROR_SIZE
+
+    struct harp_claim_t "harp_claim":
+        int fd
+        bint shared
+        harp_config config
+
+    int c_claim "harp_claim"(harp_claim_t *claim, char *error)
+    void harp_claim_release(harp_claim_t *claim)
+
+
+cdef extern from *:
+    const char *HARP_VERSION
+
+
+class ConfigError(ValueError):
+    """A ztcp*.conf, or the folder of them, is wrong. The text says what, where and
+    how to mend it; `code` is the C part's negative errno."""
+
+    def __init__(self, text, code):
+        super().__init__(text)
+        self.code = code
+
+
+cdef str _text(const char *raw):
+    return (<bytes>raw).decode("utf-8", "replace")
+
+
+def version():
+    """The release, as the C part was built with."""
+    return _text(HARP_VERSION)
+
+
+def keys():
+    """The keys of ztcp*.conf, in the manual's order. Each is a dict: name, default,
+    allowed, doc, min, max (None where the key is no number), file_only."""
+    return [
+        {
+            "name": _text(key_info[i].name),
+            "default": _text(key_info[i].default_meaning),
+            "allowed": _text(key_info[i].allowed),
+            "doc": _text(key_info[i].doc),
+            "min": key_info[i].min if key_info[i].max else None,
+            "max": key_info[i].max if key_info[i].max else None,
+            "file_only": bool(key_info[i].file_only),
+        }
+        for i in range(HARP_CONFIG_KEYS)
+    ]
+
+
+def counters():
+    """The counters, in the order of the arrays: name, kind ("count" or "gauge"), doc."""
+    return [
+        {
+            "name": _text(counter_info[i].name),
+            "kind": "gauge" if counter_info[i].kind == HARP_GAUGE else "count",
+            "doc": _text(counter_info[i].doc),
+        }
+        for i in range(HARP_COUNTERS)
+    ]
+
+
+def trace_events():
+    """The events of the trace: name, a and b (what a record's numbers mean), doc."""
+    return [
+        {
+            "name": _text(trace_info[i].name),
+            "a": _text(trace_info[i].a),
+            "b": _text(trace_info[i].b),
+            "doc": _text(trace_info[i].doc),
+        }
+        for i in range(HARP_TRACE_EVENTS)
+    ]
+
+
+cdef dict _values(const harp_config *config):
+    cdef char out[4096]
+    values = {}
+    for i in range(HARP_CONFIG_KEYS):
+        source = config.source[i]
+        values[_text(key_info[i].name)] = (
+            _text(harp_config_format(config, i, out, sizeof(out))),
+            "file" if source == HARP_FROM_FILE
+            else "environment" if source == HARP_FROM_ENVIRONMENT
+            else "default",
+        )
+    return values
+
+
+def parse(bytes text, str name="memory"):
+    """The values that a file of these bytes gives, without the environment:
+    {key: (text, source)}; "" where the device or a measurement decides.
+    Raises ConfigError."""
+    cdef harp_config config
+    cdef char error[HARP_CONFIG_ERROR_SIZE]
+    cdef int rc = harp_config_parse(text, len(text), name.encode(), &config, error)
+    if rc:
+        raise ConfigError(_text(error), rc)
+    return _values(&config)
+
+
+def load(path):
+    """The values in force for a file: {key: (text, source)}, source being "file",
+    "environment" or "default". Raises ConfigError."""
+    cdef harp_config config
+    cdef char error[HARP_CONFIG_ERROR_SIZE]
+    cdef int rc = harp_config_load(str(path).encode(), &config, error)
+    if rc:
+        raise ConfigError(_text(error), rc)
+    return _values(&config)
+
+
+def check_file(path):
+    """None, or the line that says what is wrong with a file."""
+    try:
+        load(path)
+    except ConfigError as wrong:
+        return str(wrong)
+    return None
+
+
+def shareable(bytes text):
+    """Whether several processes may claim a file of these bytes. Raises ConfigError."""
+    cdef harp_config config
+    cdef char error[HARP_CONFIG_ERROR_SIZE]
+    cdef int rc = harp_config_parse(text, len(text), "memory", &config, error)
+    if rc:
+        raise ConfigError(_text(error), rc)
+    return bool(harp_config_shareable(&config))
+
+
+def peer_allowed(bytes text, bytes address):
+    """Whether a file's peers lets an address (four bytes) connect. Raises ConfigError."""
+    cdef harp_config config
+    cdef char error[HARP_CONFIG_ERROR_SIZE]
+    cdef int rc = harp_config_parse(text, len(text), "memory", &config, error)
+    if rc:
+        raise ConfigError(_text(error), rc)
+    return bool(harp_config_peer_allowed(&config, (<const uint32_t *><const char *>address)[0]))
+
+
+def innermost(str device):
+    """What is behind the fault wrappers of a device: "packet:eth0"."""
+    raw = device.encode()
+    return _text(harp_config_innermost(raw))
+
+
+cdef class Claim:
+    """A claimed ztcp*.conf, as a job's process would claim it: by this process's
+    environment. Held until release() or the end of the object; a context manager.
+    Raises ConfigError when the claim is declined."""
+
+    cdef harp_claim_t _claim
+
+    def __cinit__(self):
+        cdef char error[HARP_CLAIM_ERROR_SIZE]
+        self._claim.fd = -1
+        cdef int rc = c_claim(&self._claim, error)
+        if rc:
+            raise ConfigError(_text(error), rc)
+
+    @property
+    def path(self):
+        return _text(self._claim.config.path)
+
+    @property
+    def shared(self):
+        return bool(self._claim.shared)
+
+    @property
+    def values(self):
+        return _values(&self._claim.config)
+
+    def release(self):
+        harp_claim_release(&self._claim)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *reason):
+        self.release()
+
+    def __dealloc__(self):
+        harp_claim_release(&self._claim)
