@@ -159,9 +159,9 @@ def owner(*, relay: bool = False) -> "subprocess.Popen[str]":
         from harp.testing.lab import Lab
         from harp.testing.relay import RelaySpec
         with Lab(relay={'RelaySpec()' if relay else None}) as lab:
-            lab.hosts[0].popen(["sleep", "100"])
+            lab.hosts[0].popen(["sleep", "20"])
             print(lab.id, flush=True)
-            time.sleep(100)
+            time.sleep(20)
         """)
     return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True,
                             stderr=subprocess.DEVNULL)
