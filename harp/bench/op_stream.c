@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sendrecv, sendrecv_bidir and pingpong: an iteration is one message of the
+ * pass's size, cut in steps. As in NCCL's proxy, steps go through a ring of
+ * buffers, one for each that may be outstanding.
+ */
+#include "harp/bench/clock.h"
+#include "harp/bench/operation.h"
+#include "harp/bench/pattern.h"
+
+#include <string.h>
+
+enum {
+  OUT, IN, /* regions */
+  /* Beyond a step: some receives take more than is sent, and buffers do not
+   * lie a power of two apart. */
+  SLACK = 4096 + 64,
+};
+
+static uint64_t steps(const struct pass *pass)
+{
+  return pass->size ? (pass->size + pass->step - 1) / pass->step : 1;
+}
+
+/* Where a step lies in its message, and how long it is. */
+struct piece {
+  uint32_t iteration;
+  size_t offset, size;
+};
+
+static struct piece piece_at(const struct pass *pass, uint64_t index)
+{
+  uint64_t count = steps(pass);
+  struct piece piece = {
+    .iteration = (uint32_t)(index / count),
+    .offset = (size_t)(index % count) * pass->step,
+  };
+  size_t rest = pass->size - piece.offset;
+  piece.size = rest < pass->step ? rest : pass->step;
+  return piece;
+}
+
+static uint8_t *buffer_at(const struct pass *pass, int region, uint64_t index)
+{
+  return pass->regions[region].data + index % pass->outstanding * (pass->step + SLACK);
+}
+
+static bool send_next(void *user, uint64_t index, struct transfer *transfer)
+{
+  struct pass *pass = user;
+  struct piece piece = piece_at(pass, index);
+  uint8_t *data = buffer_at(pass, OUT, index);
+  if (pass->verify)
+    pattern_fill(data, piece.size, (uint32_t)pass->rank, piece.iteration, piece.offset);
+  *transfer =
+    (struct transfer){.region = &pass->regions[OUT], .data = data, .size = piece.size};
+  return true;
+}
+
+static bool receive_next(void *user, uint64_t index, struct transfer *transfer)
+{
+  struct pass *pass = user;
+  uint8_t *data = buffer_at(pass, IN, index);
+  size_t capacity = index % 2 ? pass->step + SLACK : piece_at(pass, index).size;
+  if (pass->verify)
+    memset(data, PATTERN_POISON, capacity);
+  *transfer = (struct transfer){.region = &pass->regions[IN], .data = data, .size = capacity};
+  return true;
+}
+
+static void sent(void *user, uint64_t index)
+{
+}
+
+static void received(void *user, uint64_t index, size_t size)
+{
+  struct pass *pass = user;
+  if (!pass->verify)
+    return;
+  struct piece piece = piece_at(pass, index);
+  uint8_t *data = buffer_at(pass, IN, index);
+  uint32_t sender = (uint32_t)(1 - pass->rank);
+  pass_inject(pass, data, piece.size);
+  if (size != piece.size)
+    pass->wrong += piece.size ? piece.size : 1;
+  else
+    pass->wrong += pattern_check(data, size, sender, piece.iteration, piece.offset);
+}
+
+static void sizes(const struct pass *pass, size_t size, size_t regions[OPERATION_REGIONS])
+{
+  regions[OUT] = regions[IN] = pass->outstanding * (pass->step + SLACK);
+}
+
+static bool rank_0(int rank)
+{
+  return rank == 0;
+}
+
+static bool rank_1(int rank)
+{
+  return rank == 1;
+}
+
+static bool both(int rank)
+{
+  return true;
+}
+
+static int begin(struct pass *pass)
+{
+  uint64_t count = steps(pass), all = pass->warmup + pass->iterations;
+  if (pass->operation->sends(pass->rank)) {
+    pass->pump.send.total = all * count;
+    pass->pump.warm_send = pass->warmup * count;
+  }
+  if (pass->operation->receives(pass->rank)) {
+    pass->pump.receive.total = all * count;
+    pass->pump.warm_receive = pass->warmup * count;
+  }
+  return 0;
+}
+
+static void finish(struct pass *pass)
+{
+}
+
+static double as_it_is(int ranks)
+{
+  return 1;
+}
+
+static double one_way(int ranks, size_t size)
+{
+  return (double)size;
+}
+
+static double two_ways(int ranks, size_t size)
+{
+  return 2.0 * (double)size;
+}
+
+/* Rank 0 sends a message when the one before has come back, rank 1 when one
+ * has come. */
+static bool send_in_turn(void *user, uint64_t index, struct transfer *transfer)
+{
+  struct pass *pass = user;
+  uint64_t count = steps(pass), iteration = index / count;
+  uint64_t needed = pass->rank == 0 ? iteration * count : (iteration + 1) * count;
+  if (pass->pump.receive.done < needed)
+    return false;
+  if (pass->trips_us && index % count == 0 && iteration >= pass->warmup)
+    pass->trips_us[iteration - pass->warmup] = (double)clock_ns();
+  return send_next(user, index, transfer);
+}
+
+static void received_in_turn(void *user, uint64_t index, size_t size)
+{
+  struct pass *pass = user;
+  uint64_t count = steps(pass), iteration = index / count;
+  if (pass->trips_us && (index + 1) % count == 0 && iteration >= pass->warmup) {
+    double *trip = &pass->trips_us[iteration - pass->warmup];
+    *trip = ((double)clock_ns() - *trip) / 1e3;
+  }
+  received(user, index, size);
+}
+
+/* Steps as in NCCL's send and receive. */
+#define STREAM \
+  .dtype = "uint8", .redop = "none", .unit = 1, .ranks = 2, .outstanding = 8, \
+  .step = 128 * 1024, .sizes = sizes, .begin = begin, .finish = finish, .bus_factor = as_it_is
+
+const struct operation operation_sendrecv = {
+  .name = "sendrecv",
+  .direction = "0->1",
+  .callbacks = {.send = send_next, .receive = receive_next, .sent = sent, .received = received},
+  .sends = rank_0,
+  .receives = rank_1,
+  .bytes_moved = one_way,
+  STREAM,
+};
+
+const struct operation operation_sendrecv_bidir = {
+  .name = "sendrecv_bidir",
+  .callbacks = {.send = send_next, .receive = receive_next, .sent = sent, .received = received},
+  .sends = both,
+  .receives = both,
+  .bytes_moved = two_ways,
+  STREAM,
+};
+
+const struct operation operation_pingpong = {
+  .name = "pingpong",
+  .round_trips = true,
+  .callbacks = {.send = send_in_turn, .receive = receive_next, .sent = sent,
+                .received = received_in_turn},
+  .sends = both,
+  .receives = both,
+  .bytes_moved = two_ways,
+  STREAM,
+};

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Data that say where they come from: each 32-bit word depends on rank,
+ * iteration and offset, so a byte that was lost, moved, or left over from
+ * before does not go unseen.
+ */
+#ifndef HARP_BENCH_PATTERN_H
+#define HARP_BENCH_PATTERN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { PATTERN_POISON = 0xa5 };
+
+static inline uint32_t pattern_word(uint32_t rank, uint32_t iteration, uint64_t index)
+{
+  uint32_t x = (uint32_t)index * 0x9e3779b1u + (uint32_t)(index >> 32);
+  x ^= (rank + 1) * 0x85ebca77u + iteration * 0xc2b2ae3du;
+  x ^= x >> 15;
+  x *= 0x2c1b3c6du;
+  return x ^ x >> 13;
+}
+
+/* offset: where in the rank's message data lies, bytes, a multiple of 4. */
+void pattern_fill(void *data, size_t size, uint32_t rank, uint32_t iteration, uint64_t offset);
+/* Bytes that are wrong. */
+uint64_t pattern_check(const void *data, size_t size, uint32_t rank, uint32_t iteration,
+                       uint64_t offset);
+/* 32-bit words that are not the sum over all ranks. */
+uint64_t pattern_check_sum(const uint32_t *data, size_t count, uint32_t ranks,
+                           uint32_t iteration);
+
+#endif

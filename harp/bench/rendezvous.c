@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harp/bench/rendezvous.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "harp/bench/clock.h"
+
+enum { MAGIC = 0x48505246, RETRY_MS = 50, ERROR_SIZE = 256 };
+
+struct greeting {
+  uint32_t magic;
+  int32_t rank, ranks;
+};
+
+struct rendezvous {
+  int rank, ranks;
+  int timeout_ms;
+  int listener;  /* rank 0, until everybody has come; else -1 */
+  int *peer;     /* rank 0: a socket for each rank; others: peer[0] leads to rank 0 */
+  char error[ERROR_SIZE];
+};
+
+static int fail(struct rendezvous *meeting, const char *format, ...)
+  __attribute__((format(printf, 2, 3)));
+
+static int fail(struct rendezvous *meeting, const char *format, ...)
+{
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(meeting->error, sizeof(meeting->error), format, arguments);
+  va_end(arguments);
+  return -1;
+}
+
+const char *rendezvous_error(const struct rendezvous *meeting)
+{
+  return meeting->error;
+}
+
+struct rendezvous *rendezvous_new(int rank, int ranks, int timeout_ms)
+{
+  struct rendezvous *meeting = calloc(1, sizeof(*meeting));
+  int *peer = calloc((size_t)ranks, sizeof(*peer));
+  if (!meeting || !peer) {
+    free(meeting);
+    free(peer);
+    return NULL;
+  }
+  for (int i = 0; i < ranks; i++)
+    peer[i] = -1;
+  *meeting = (struct rendezvous){
+    .rank = rank, .ranks = ranks, .timeout_ms = timeout_ms, .listener = -1, .peer = peer};
+  return meeting;
+}
+
+void rendezvous_close(struct rendezvous *meeting)
+{
+  for (int i = 0; i < meeting->ranks; i++) {
+    if (meeting->peer[i] >= 0)
+      close(meeting->peer[i]);
+  }
+  if (meeting->listener >= 0)
+    close(meeting->listener);
+  free(meeting->peer);
+  free(meeting);
+}
+
+/* Waits until fd is ready for events. 0; -1: the deadline passed. */
+static int wait_for(int fd, short events, uint64_t deadline_ns)
+{
+  struct pollfd ready = {.fd = fd, .events = events};
+  for (;;) {
+    uint64_t now = clock_ns();
+    if (now >= deadline_ns)
+      return -1;
+    int left = (int)((deadline_ns - now) / 1000000) + 1;
+    if (poll(&ready, 1, left) > 0)
+      return 0;
+  }
+}
+
+/* Moves exactly size bytes. 0, or an errno. */
+static int move(int fd, void *data, size_t size, uint64_t deadline_ns, int writing)
+{
+  size_t moved = 0;
+  while (moved < size) {
+    if (wait_for(fd, writing ? POLLOUT : POLLIN, deadline_ns))
+      return ETIMEDOUT;
+    char *place = (char *)data + moved;
+    ssize_t step = writing ? send(fd, place, size - moved, MSG_NOSIGNAL | MSG_DONTWAIT)
+                           : recv(fd, place, size - moved, MSG_DONTWAIT);
+    if (step == 0 && !writing)
+      return ECONNRESET;
+    if (step < 0 && errno != EAGAIN && errno != EINTR)
+      return errno;
+    if (step > 0)
+      moved += (size_t)step;
+  }
+  return 0;
+}
+
+static uint64_t deadline(const struct rendezvous *meeting)
+{
+  return clock_ns() + (uint64_t)meeting->timeout_ms * 1000000;
+}
+
+static void no_delay(int fd)
+{
+  int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+static int open_listener(struct rendezvous *meeting, const char *host, const char *port)
+{
+  struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found;
+  int on = 1;
+  int unknown = getaddrinfo(host, port, &hints, &found);
+  if (unknown)
+    return fail(meeting, "--rendezvous %s:%s: %s", host, port, gai_strerror(unknown));
+  int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  int bad = fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
+            bind(fd, found->ai_addr, found->ai_addrlen) || listen(fd, meeting->ranks);
+  int error = errno;
+  freeaddrinfo(found);
+  meeting->listener = fd;
+  if (bad)
+    return fail(meeting, "rank 0 cannot listen on %s:%s: %s; name an address of this host and a "
+                "free port in --rendezvous", host, port, strerror(error));
+  return 0;
+}
+
+/* A stranger is sent away; a rank with another idea of the run is an error. */
+static int admit(struct rendezvous *meeting, int fd, uint64_t limit_ns)
+{
+  struct greeting greeting;
+  uint64_t patience = clock_ns() + 1000000000ull;
+  no_delay(fd);
+  if (move(fd, &greeting, sizeof(greeting), patience < limit_ns ? patience : limit_ns, 0) ||
+      greeting.magic != MAGIC) {
+    close(fd);
+    return 0;
+  }
+  if (greeting.ranks != meeting->ranks || greeting.rank < 1 || greeting.rank >= meeting->ranks ||
+      meeting->peer[greeting.rank] >= 0) {
+    close(fd);
+    return fail(meeting, "a rank came as %d of %d, which is not a free place among %d ranks: give "
+                "every rank its own --rank and all the same --nranks",
+                greeting.rank, greeting.ranks, meeting->ranks);
+  }
+  meeting->peer[greeting.rank] = fd;
+  return 1;
+}
+
+static int host_ranks(struct rendezvous *meeting, const char *host, const char *port)
+{
+  uint64_t limit = deadline(meeting);
+  if (open_listener(meeting, host, port))
+    return -1;
+  for (int missing = meeting->ranks - 1; missing > 0;) {
+    if (wait_for(meeting->listener, POLLIN, limit))
+      return fail(meeting, "%d of %d ranks did not come to %s:%s within %d ms", missing,
+                  meeting->ranks, host, port, meeting->timeout_ms);
+    int fd = accept4(meeting->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0)
+      continue;
+    int admitted = admit(meeting, fd, limit);
+    if (admitted < 0)
+      return -1;
+    missing -= admitted;
+  }
+  close(meeting->listener);
+  meeting->listener = -1;
+  return 0;
+}
+
+/* One try at one address; a connected socket, or -1 with errno. */
+static int dial(const struct addrinfo *address, uint64_t limit_ns)
+{
+  int error = 0;
+  socklen_t length = sizeof(error);
+  int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0)
+    return -1;
+  if (connect(fd, address->ai_addr, address->ai_addrlen) && errno != EINPROGRESS)
+    error = errno;
+  else if (wait_for(fd, POLLOUT, limit_ns))
+    error = ETIMEDOUT;
+  else
+    getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
+  if (!error)
+    return fd;
+  close(fd);
+  errno = error;
+  return -1;
+}
+
+static int visit_rank_0(struct rendezvous *meeting, const char *host, const char *port)
+{
+  struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
+  struct greeting greeting = {.magic = MAGIC, .rank = meeting->rank, .ranks = meeting->ranks};
+  uint64_t limit = deadline(meeting);
+  int unknown = getaddrinfo(host, port, &hints, &found);
+  if (unknown)
+    return fail(meeting, "--rendezvous %s:%s: %s", host, port, gai_strerror(unknown));
+  /* Rank 0 may start after us. */
+  while ((meeting->peer[0] = dial(found, limit)) < 0 && clock_ns() < limit)
+    poll(NULL, 0, RETRY_MS);
+  int error = errno;
+  freeaddrinfo(found);
+  if (meeting->peer[0] < 0)
+    return fail(meeting, "rank 0 did not answer at %s:%s within %d ms: %s", host, port,
+                meeting->timeout_ms, strerror(error));
+  no_delay(meeting->peer[0]);
+  error = move(meeting->peer[0], &greeting, sizeof(greeting), limit, 1);
+  return error ? fail(meeting, "rank 0 at %s:%s: %s", host, port, strerror(error)) : 0;
+}
+
+int rendezvous_open(struct rendezvous *meeting, const char *host, const char *port)
+{
+  return meeting->rank == 0 ? host_ranks(meeting, host, port) : visit_rank_0(meeting, host, port);
+}
+
+static int transfer(struct rendezvous *meeting, int rank, void *data, size_t size,
+                    uint64_t limit_ns, int writing)
+{
+  int error = move(meeting->peer[rank], data, size, limit_ns, writing);
+  return error ? fail(meeting, "rank %d is lost (rendezvous: %s)", rank, strerror(error)) : 0;
+}
+
+static int gather_and_share(struct rendezvous *meeting, const void *mine, size_t size, char *all)
+{
+  uint64_t limit = deadline(meeting);
+  memcpy(all, mine, size);
+  for (int rank = 1; rank < meeting->ranks; rank++) {
+    if (transfer(meeting, rank, all + (size_t)rank * size, size, limit, 0))
+      return -1;
+  }
+  for (int rank = 1; rank < meeting->ranks; rank++) {
+    if (transfer(meeting, rank, all, size * (size_t)meeting->ranks, limit, 1))
+      return -1;
+  }
+  return 0;
+}
+
+int rendezvous_exchange(struct rendezvous *meeting, const void *mine, size_t size, void *all)
+{
+  if (meeting->rank == 0)
+    return gather_and_share(meeting, mine, size, all);
+  uint64_t limit = deadline(meeting);
+  memcpy(all, mine, size); /* moved from here, so that mine may stay const */
+  if (transfer(meeting, 0, all, size, limit, 1))
+    return -1;
+  return transfer(meeting, 0, all, size * (size_t)meeting->ranks, limit, 0);
+}
