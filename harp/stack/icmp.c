@@ -16,8 +16,8 @@ static bool may_send(struct harp_stack *stack) {
   return stack->icmp_count++ < ICMP_RATE;
 }
 
-static void send(struct harp_stack *stack, uint32_t destination, uint8_t *message,
-                 uint32_t length) {
+static void send_message(struct harp_stack *stack, uint32_t destination, uint8_t *message,
+                         uint32_t length) {
   struct harp_neighbour *neighbour = neighbour_route(stack, ip_next_hop(stack, destination));
   if (!neighbour) {
     return;
@@ -44,7 +44,7 @@ static void answer_echo(struct harp_stack *stack, const uint8_t *ip, const uint8
   COUNT(stack, icmp_echo_in);
   memcpy(reply, icmp, length);
   reply[ICMP_TYPE] = ICMP_ECHO_REPLY;
-  send(stack, load_address(ip + IP_SRC), reply, length);
+  send_message(stack, load_address(ip + IP_SRC), reply, length);
 }
 
 void icmp_send_unreachable(struct harp_stack *stack, const uint8_t *ip, uint32_t header_length,
@@ -57,7 +57,7 @@ void icmp_send_unreachable(struct harp_stack *stack, const uint8_t *ip, uint32_t
   message[ICMP_CODE] = code;
   uint32_t quoted = HARP_MIN(length, header_length + 8);
   memcpy(message + ICMP_HEADER, ip, quoted);
-  send(stack, load_address(ip + IP_SRC), message, ICMP_HEADER + quoted);
+  send_message(stack, load_address(ip + IP_SRC), message, ICMP_HEADER + quoted);
 }
 
 static void too_big(struct harp_tcp *tcp, uint32_t mtu) {

@@ -48,13 +48,19 @@ struct harp_stack {
   uint32_t icmp_count;
   uint32_t port_offset; /* RFC 6056's counter */
 
+  bool port_full; /* since the last flush began */
   struct harp_socket *sockets;
   uint32_t socket_count;
+  int free_socket; /* head of the list; -1: none */
 };
 
 #define COUNT(stack, name) ((stack)->counters[HARP_COUNTER_##name]++)
 #define COUNT_N(stack, name, n) ((stack)->counters[HARP_COUNTER_##name] += (n))
 #define COUNT_DOWN(stack, name) ((stack)->counters[HARP_COUNTER_##name]--)
+
+/* stack.c */
+/* Returns closed connections' blocks to the pool at once. */
+void stack_free_closed(struct harp_stack *stack);
 
 /* ip.c */
 void ip_input(struct harp_stack *stack, const struct harp_rx_frame *frame);

@@ -217,12 +217,12 @@ uint32_t ip_write_headers(struct harp_stack *stack, uint8_t *out, uint32_t sourc
   store_be16(out + IP_TOTAL_LENGTH, (uint16_t)(IP_HEADER + payload_length));
   /* Never fragmented, so the identification may be zero (RFC 6864, 4.1). */
   store_be16(out + IP_FRAGMENT, IP_DF);
-  out[IP_TTL] = IP_DEFAULT_TTL;
+  out[IP_TTL_BYTE] = IP_DEFAULT_TTL;
   out[IP_PROTOCOL] = protocol;
   store_address(out + IP_SRC, source);
   store_address(out + IP_DST, destination);
   uint16_t sum = harp_checksum(out, IP_HEADER);
-  memcpy(out + IP_CHECKSUM, &sum, 2);
+  memcpy(out + IP_SUM, &sum, 2);
   return stack->link_header + IP_HEADER;
 }
 
@@ -249,5 +249,6 @@ int ip_transmit(struct harp_stack *stack, struct harp_neighbour *neighbour,
     COUNT(stack, tx_frames);
     COUNT_N(stack, tx_bytes, frame->length);
   }
+  stack->port_full |= result == -EAGAIN;
   return result;
 }

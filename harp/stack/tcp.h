@@ -171,7 +171,6 @@ struct harp_tcp {
   uint8_t probes;          /* keepalive or window probes unanswered */
   uint8_t reo_multiplier, reo_persist;
   bool reordering_seen, probe_outstanding, undo_possible, loss_timer_is_probe;
-  bool probe_retransmitted;
   uint32_t recovery_point; /* snd_nxt when recovery began */
   uint32_t prr_delivered, prr_out, prr_flight;
   uint32_t high_sacked;    /* end of the highest byte ever selectively acknowledged */
@@ -276,12 +275,16 @@ size_t tcp_rcvq_read(struct harp_tcp *tcp, void *data, size_t length, bool peek)
 void tcp_rcvq_clear(struct harp_tcp *tcp);
 /* Blocks to report, the most recent first, a DSACK before them; returns how many. */
 int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max);
+/* Something was read: tell the peer if that opened the window enough. */
+void tcp_window_opened(struct harp_tcp *tcp);
 /* The window to advertise, bytes; the right edge never moves back. */
 uint32_t tcp_rcvq_window(struct harp_tcp *tcp);
 
 /* tcp_sndq.c */
 int tcp_sndq_push(struct harp_tcp *tcp, const void *data, uint32_t length,
                   struct harp_packet *packet);
+/* The last reference's memory has grown by length bytes. */
+void tcp_sndq_extend(struct harp_tcp *tcp, uint32_t length);
 void tcp_sndq_release(struct harp_tcp *tcp, uint32_t una);
 void tcp_sndq_clear(struct harp_tcp *tcp);
 /* The gather list of [seq, seq + length); returns entries used, and in *covered
@@ -328,6 +331,9 @@ struct harp_tcp *tcp_lookup(struct harp_stack *stack, uint32_t remote_address,
                             uint16_t remote_port, uint16_t local_port);
 struct harp_listener *tcp_listener(struct harp_stack *stack, uint16_t port);
 void tcp_listen_input(struct harp_listener *listener, const struct harp_segment *segment);
+/* In the table, in state CLOSE, owned by nobody; NULL: no memory or no route. */
+struct harp_tcp *tcp_create(struct harp_stack *stack, struct harp_endpoint peer,
+                            uint16_t local_port);
 void tcp_set_state(struct harp_tcp *tcp, uint8_t state);
 void tcp_become_established(struct harp_tcp *tcp);
 /* What the peer offered in its SYN. */

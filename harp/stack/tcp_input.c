@@ -162,7 +162,12 @@ static void fin_acknowledged(struct harp_tcp *tcp) {
     tcp_time_wait(tcp);
     break;
   case TCP_LAST_ACK:
-    tcp_finish(tcp, 0);
+    if (!tcp->detached && tcp->queued) {
+      /* Done with the peer, but not with the owner, who has not read it all. */
+      tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + 60 * NS_PER_S);
+    } else {
+      tcp_finish(tcp, 0);
+    }
     break;
   default:
     break;

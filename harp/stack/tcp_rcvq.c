@@ -318,10 +318,24 @@ int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max) {
   return count;
 }
 
-uint32_t tcp_rcvq_window(struct harp_tcp *tcp) {
+/* Bytes that could be received from here on. */
+static uint32_t receive_room(const struct harp_tcp *tcp) {
   uint32_t room = tcp->rcvbuf > tcp->queued ? tcp->rcvbuf - tcp->queued : 0;
   uint64_t memory = (uint64_t)tcp->stack->packets.available * HARP_PACKET_DATA;
-  room = (uint32_t)HARP_MIN((uint64_t)room, memory);
+  return (uint32_t)HARP_MIN((uint64_t)room, memory);
+}
+
+void tcp_window_opened(struct harp_tcp *tcp) {
+  uint32_t shown = tcp->rcv_right - tcp->rcv_nxt;
+  uint32_t step = HARP_MIN(tcp->rcvbuf / 2, 2 * tcp->rcv_mss);
+  if (tcp_can_receive(tcp) && shown < tcp->rcvbuf / 2 && receive_room(tcp) >= shown + step) {
+    tcp->ack_now = true;
+    tcp_mark_dirty(tcp);
+  }
+}
+
+uint32_t tcp_rcvq_window(struct harp_tcp *tcp) {
+  uint32_t room = receive_room(tcp);
   uint32_t shown = tcp->rcv_right - tcp->rcv_nxt;
   /* Silly window avoidance (RFC 1122, 4.2.3.3): the right edge moves by a
    * full segment or half the buffer, or not at all; it never moves back. */

@@ -31,6 +31,14 @@ int tcp_sndq_push(struct harp_tcp *tcp, const void *data, uint32_t length,
   return 0;
 }
 
+void tcp_sndq_extend(struct harp_tcp *tcp, uint32_t length) {
+  tcp->references_last->length += length;
+  tcp->snd_end += length;
+  if (!tcp->send_cursor) {
+    tcp->send_cursor = tcp->references_last;
+  }
+}
+
 static void free_reference(struct harp_tcp *tcp) {
   struct harp_reference *reference = tcp->references;
   tcp->references = reference->next;

@@ -30,9 +30,9 @@ enum {
   IP_FRAGMENT = 6, /* flags and offset */
   IP_DF = 0x4000,
   IP_FRAGMENT_MASK = 0x3fff, /* more-fragments and offset */
-  IP_TTL = 8,
+  IP_TTL_BYTE = 8,
   IP_PROTOCOL = 9,
-  IP_CHECKSUM = 10,
+  IP_SUM = 10,
   IP_SRC = 12,
   IP_DST = 16,
   IP_HEADER = 20,

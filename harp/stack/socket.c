@@ -1,0 +1,465 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The socket calls of harp/stack.h: a small copying layer over flows. */
+#include <netinet/in.h>
+#include <poll.h>
+
+#include "harp/stack/socket.h"
+
+static const struct harp_flow_ops socket_ops;
+
+/* --- The table --- */
+
+int sockets_create(struct harp_stack *stack) {
+  stack->socket_count = 2 * stack->config.max_connections + 16;
+  stack->sockets = calloc(stack->socket_count, sizeof *stack->sockets);
+  if (!stack->sockets) {
+    return -ENOMEM;
+  }
+  for (uint32_t i = 0; i < stack->socket_count; i++) {
+    stack->sockets[i].next = i + 1 < stack->socket_count ? (int)i + 1 : -1;
+  }
+  stack->free_socket = 0;
+  return 0;
+}
+
+void sockets_destroy(struct harp_stack *stack) { free(stack->sockets); }
+
+static int number_of(const struct harp_socket *s) { return (int)(s - s->stack->sockets); }
+
+int harp_tcp_socket(struct harp_stack *stack) {
+  int number = stack->free_socket;
+  if (number < 0) {
+    return -EMFILE;
+  }
+  struct harp_socket *s = &stack->sockets[number];
+  stack->free_socket = s->next;
+  *s = (struct harp_socket){
+      .stack = stack,
+      .next = -1,
+      .queue = -1,
+      .queue_last = -1,
+      .used = true,
+      .sndbuf = stack->config.sndbuf,
+      .rcvbuf = stack->config.rcvbuf,
+      .keep_idle_s = 7200, /* RFC 1122, 4.2.3.6 */
+      .keep_interval_s = 75,
+      .keep_count = 9,
+  };
+  return number;
+}
+
+static void release(struct harp_socket *s) {
+  s->used = false;
+  s->next = s->stack->free_socket;
+  s->stack->free_socket = number_of(s);
+}
+
+/* --- What the flow tells --- */
+
+static void apply_options(struct harp_socket *s) {
+  s->tcp->nodelay = s->nodelay;
+  s->tcp->cork = s->cork;
+  s->tcp->rcvbuf = s->rcvbuf;
+  harp_flow_set_timeout(s->tcp, s->user_timeout_ms);
+  socket_apply_keepalive(s);
+}
+
+static void on_established(void *user, struct harp_tcp *tcp) {
+  struct harp_socket *s = user;
+  s->connecting = false;
+  s->connected = true;
+}
+
+static void on_closed(void *user, struct harp_tcp *tcp, int error) {
+  struct harp_socket *s = user;
+  s->tcp = NULL;
+  s->connecting = false;
+  s->ended = true;
+  s->error = -error;
+}
+
+static int on_accept(void *user, struct harp_tcp *tcp) {
+  struct harp_socket *server = user;
+  if (server->queued >= server->backlog) {
+    return -ENOBUFS;
+  }
+  int number = harp_tcp_socket(server->stack);
+  if (number < 0) {
+    return number;
+  }
+  struct harp_socket *s = &server->stack->sockets[number];
+  int keep = s->next;
+  *s = *server; /* options are inherited */
+  s->next = keep;
+  s->listener = NULL;
+  s->queue = s->queue_last = -1;
+  s->queued = 0;
+  s->tcp = tcp;
+  s->connected = true;
+  harp_flow_attach(tcp, &socket_ops, s);
+  apply_options(s);
+  if (server->queue < 0) {
+    server->queue = number;
+  } else {
+    server->stack->sockets[server->queue_last].next = number;
+  }
+  server->queue_last = number;
+  server->queued++;
+  return 0;
+}
+
+static const struct harp_flow_ops socket_ops = {
+    .accept = on_accept,
+    .established = on_established,
+    .closed = on_closed,
+};
+
+/* --- Opening --- */
+
+static int read_address(const struct sockaddr *address, socklen_t length,
+                        struct harp_endpoint *endpoint) {
+  struct sockaddr_in in;
+  if (length < sizeof in) {
+    return -EINVAL;
+  }
+  memcpy(&in, address, sizeof in);
+  if (in.sin_family != AF_INET) {
+    return -EAFNOSUPPORT;
+  }
+  endpoint->address = in.sin_addr.s_addr;
+  endpoint->port = __builtin_bswap16(in.sin_port);
+  return 0;
+}
+
+int harp_tcp_bind(struct harp_stack *stack, int number, const struct sockaddr *address,
+                  socklen_t length) {
+  struct harp_socket *s = socket_get(stack, number);
+  struct harp_endpoint local;
+  if (!s) {
+    return -EBADF;
+  }
+  int result = read_address(address, length, &local);
+  if (result != 0) {
+    return result;
+  }
+  if (s->port || s->tcp || s->listener) {
+    return -EINVAL;
+  }
+  if (local.address != 0 && local.address != stack->config.address) {
+    return -EADDRNOTAVAIL;
+  }
+  if (local.port == 0) {
+    local.port = tcp_choose_port(stack, (struct harp_endpoint){0, 0});
+  } else {
+    for (uint32_t i = 0; i < stack->socket_count; i++) {
+      const struct harp_socket *other = &stack->sockets[i];
+      if (other->used && other != s && other->port == local.port && !other->connected) {
+        return -EADDRINUSE;
+      }
+    }
+    if (tcp_listener(stack, local.port)) {
+      return -EADDRINUSE;
+    }
+  }
+  s->port = local.port;
+  return 0;
+}
+
+int harp_tcp_listen(struct harp_stack *stack, int number, int backlog) {
+  struct harp_socket *s = socket_get(stack, number);
+  if (!s) {
+    return -EBADF;
+  }
+  if (s->tcp || s->connected || s->connecting) {
+    return -EINVAL;
+  }
+  s->backlog = (uint32_t)HARP_MAX(backlog, 1);
+  if (s->listener) {
+    s->listener->backlog = s->backlog;
+    return 0;
+  }
+  if (!s->port) {
+    s->port = tcp_choose_port(stack, (struct harp_endpoint){0, 0});
+  }
+  int result = harp_flow_listen(stack, s->port, s->backlog, &socket_ops, s, &s->listener);
+  if (result == 0) {
+    s->listener->rcvbuf = s->rcvbuf;
+    s->listener->user_mss = s->mss;
+  }
+  return result;
+}
+
+int harp_tcp_accept(struct harp_stack *stack, int number, struct sockaddr *address,
+                    socklen_t *length) {
+  struct harp_socket *server = socket_get(stack, number);
+  if (!server) {
+    return -EBADF;
+  }
+  if (!server->listener) {
+    return -EINVAL;
+  }
+  int child = server->queue;
+  if (child < 0) {
+    return -EAGAIN;
+  }
+  struct harp_socket *s = &stack->sockets[child];
+  server->queue = s->next;
+  if (server->queue < 0) {
+    server->queue_last = -1;
+  }
+  server->queued--;
+  s->next = -1;
+  if (address && length && *length > 0) {
+    struct sockaddr_in in = {.sin_family = AF_INET};
+    if (s->tcp) {
+      in.sin_addr.s_addr = s->tcp->remote_address;
+      in.sin_port = __builtin_bswap16(s->tcp->remote_port);
+    }
+    memcpy(address, &in, HARP_MIN((size_t)*length, sizeof in));
+    *length = sizeof in;
+  }
+  return child;
+}
+
+int harp_tcp_connect(struct harp_stack *stack, int number, const struct sockaddr *address,
+                     socklen_t length) {
+  struct harp_socket *s = socket_get(stack, number);
+  struct harp_endpoint peer;
+  if (!s) {
+    return -EBADF;
+  }
+  int result = read_address(address, length, &peer);
+  if (result != 0) {
+    return result;
+  }
+  if (s->connecting) {
+    return -EALREADY;
+  }
+  if (s->connected || s->listener) {
+    return -EISCONN;
+  }
+  result = harp_flow_connect(stack, s->port, peer, &socket_ops, s, &s->tcp);
+  if (result != 0) {
+    return result;
+  }
+  s->port = s->tcp->local_port;
+  s->connecting = true;
+  s->ended = false;
+  s->error = 0;
+  s->tcp->user_mss = s->mss;
+  apply_options(s);
+  harp_stack_flush(stack);
+  return -EINPROGRESS;
+}
+
+/* --- Closing --- */
+
+static void shut_write(struct harp_socket *s) {
+  s->write_shut = true;
+  if (s->tcp) {
+    s->tcp->cork = false;
+    harp_flow_close(s->tcp);
+  }
+}
+
+int harp_tcp_shutdown(struct harp_stack *stack, int number, int how) {
+  struct harp_socket *s = socket_get(stack, number);
+  if (!s) {
+    return -EBADF;
+  }
+  if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR) {
+    return -EINVAL;
+  }
+  if (!s->connected || !s->tcp) {
+    return -ENOTCONN;
+  }
+  if (how != SHUT_WR) {
+    s->read_shut = true;
+  }
+  if (how != SHUT_RD && !s->write_shut) {
+    shut_write(s);
+  }
+  harp_stack_flush(stack);
+  return 0;
+}
+
+/* Lets the connection finish alone. */
+static void orphan(struct harp_tcp *tcp) {
+  tcp->detached = true;
+  if (tcp->state == TCP_FIN_WAIT2 || (tcp->state == TCP_LAST_ACK && tcp->snd_una == tcp->snd_nxt)) {
+    tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + 60 * NS_PER_S);
+  }
+}
+
+static void close_connection(struct harp_socket *s) {
+  struct harp_tcp *tcp = s->tcp;
+  bool hard = s->linger.l_onoff && s->linger.l_linger == 0;
+  if (hard || tcp->queued) {
+    /* Unread data: the peer must learn that it was for nothing (RFC 2525, 2.17). */
+    harp_flow_abort(tcp);
+    if (tcp->state == TCP_TIME_WAIT) {
+      tcp_finish(tcp, 0);
+    }
+    return;
+  }
+  orphan(tcp);
+  if (!s->write_shut) {
+    shut_write(s);
+  }
+}
+
+int harp_tcp_close(struct harp_stack *stack, int number) {
+  struct harp_socket *s = socket_get(stack, number);
+  if (!s) {
+    return -EBADF;
+  }
+  while (s->queue >= 0) {
+    struct harp_socket *child = &stack->sockets[s->queue];
+    s->queue = child->next;
+    if (child->tcp) {
+      harp_flow_abort(child->tcp);
+    }
+    release(child);
+  }
+  if (s->listener) {
+    harp_flow_unlisten(s->listener);
+  }
+  if (s->tcp) {
+    close_connection(s);
+  }
+  release(s);
+  harp_stack_flush(stack);
+  return 0;
+}
+
+/* --- Bytes --- */
+
+static uint32_t send_space(const struct harp_socket *s) {
+  uint32_t used = s->tcp->snd_end - s->tcp->snd_una;
+  return used < s->sndbuf ? s->sndbuf - used : 0;
+}
+
+/* Fills the last packet first, then new ones; a quarter of the pool stays for receiving. */
+static size_t copy_in(struct harp_socket *s, const uint8_t *data, size_t length) {
+  struct harp_tcp *tcp = s->tcp;
+  struct harp_pool *pool = &s->stack->packets;
+  size_t done = 0;
+  while (done < length) {
+    struct harp_reference *last = tcp->references_last;
+    if (last && last->packet && last->packet->length < HARP_PACKET_DATA) {
+      struct harp_packet *packet = last->packet;
+      size_t part = HARP_MIN(length - done, (size_t)(HARP_PACKET_DATA - packet->length));
+      memcpy(packet->data + packet->length, data + done, part);
+      packet->length += (uint32_t)part;
+      tcp_sndq_extend(tcp, (uint32_t)part);
+      done += part;
+      continue;
+    }
+    if (pool->available <= pool->total / 4) {
+      break;
+    }
+    struct harp_packet *packet = pool_get(pool);
+    packet->length = (uint32_t)HARP_MIN(length - done, (size_t)HARP_PACKET_DATA);
+    memcpy(packet->data, data + done, packet->length);
+    if (tcp_sndq_push(tcp, packet->data, packet->length, packet) != 0) {
+      pool_put(pool, packet);
+      break;
+    }
+    done += packet->length;
+  }
+  return done;
+}
+
+ssize_t harp_tcp_send(struct harp_stack *stack, int number, const void *data, size_t length,
+                      int flags) {
+  struct harp_socket *s = socket_get(stack, number);
+  if (!s) {
+    return -EBADF;
+  }
+  if (s->error) {
+    return socket_take_error(s);
+  }
+  if (s->connecting) {
+    return -EAGAIN;
+  }
+  if (s->write_shut || s->ended) {
+    return -EPIPE;
+  }
+  if (!s->connected) {
+    return -ENOTCONN;
+  }
+  size_t part = HARP_MIN(length, (size_t)send_space(s));
+  size_t done = copy_in(s, data, part);
+  if (done == 0 && length > 0) {
+    return -EAGAIN;
+  }
+  bool cork = s->tcp->cork;
+  s->tcp->cork |= (flags & MSG_MORE) != 0;
+  tcp_mark_dirty(s->tcp);
+  harp_stack_flush(stack);
+  if (s->tcp) {
+    s->tcp->cork = cork;
+  }
+  return (ssize_t)done;
+}
+
+ssize_t harp_tcp_recv(struct harp_stack *stack, int number, void *data, size_t length,
+                      int flags) {
+  struct harp_socket *s = socket_get(stack, number);
+  if (!s) {
+    return -EBADF;
+  }
+  if (s->connecting) {
+    return -EAGAIN;
+  }
+  if (!s->connected && !s->error) {
+    return -ENOTCONN;
+  }
+  if (s->tcp && s->tcp->queued && !s->read_shut) {
+    size_t done = tcp_rcvq_read(s->tcp, data, length, flags & MSG_PEEK);
+    if (!(flags & MSG_PEEK)) {
+      tcp_window_opened(s->tcp);
+      harp_stack_flush(stack);
+    }
+    return (ssize_t)done;
+  }
+  if (s->error) {
+    return socket_take_error(s);
+  }
+  if (s->ended || s->read_shut || s->tcp->fin_received) {
+    return 0;
+  }
+  return -EAGAIN;
+}
+
+int harp_tcp_poll(struct harp_stack *stack, int number) {
+  struct harp_socket *s = socket_get(stack, number);
+  if (!s) {
+    return -EBADF;
+  }
+  if (s->listener) {
+    return s->queue >= 0 ? POLLIN : 0;
+  }
+  int events = s->error ? POLLERR : 0;
+  if (s->connecting) {
+    return events;
+  }
+  bool read_end = s->ended || s->read_shut || (s->tcp && s->tcp->fin_received);
+  bool write_end = s->ended || s->write_shut;
+  if (!s->tcp) {
+    return events | POLLHUP | (s->ended ? POLLIN | POLLRDHUP | POLLOUT : POLLOUT);
+  }
+  if (s->tcp->queued || read_end) {
+    events |= POLLIN;
+  }
+  if (read_end) {
+    events |= POLLRDHUP;
+  }
+  if (read_end && write_end) {
+    events |= POLLHUP;
+  }
+  if (write_end || send_space(s) > s->sndbuf / 3) {
+    events |= POLLOUT;
+  }
+  return events;
+}

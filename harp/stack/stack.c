@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A stack's creation, its clock, and the end of a burst. */
+#include "harp/stack/internal.h"
+
+enum {
+  FLUSH_ROUNDS = 8,     /* output may make more output possible, within bounds */
+  HEADERS_MAX = MAX_HEADERS,
+  TSO_MAX = 65535,      /* IPv4's total length */
+};
+
+void harp_stack_config_default(struct harp_stack_config *config) {
+  *config = (struct harp_stack_config){
+      .size = sizeof *config,
+      .link = HARP_LINK_IP,
+      .prefix = 24,
+      .mtu = 1500,
+      .max_connections = 1024,
+      .packets = 16384,
+      .initial_window = 10,
+      .rto_initial_us = 1000000,
+      .rto_min_us = 200000,
+      .rto_max_us = 120000000,
+      .delayed_ack_us = 40000,
+      .timestamps = 1,
+      .sack = 1,
+      .window_scale = 7,
+      .sndbuf = 1 << 20,
+      .rcvbuf = 4 << 20,
+  };
+}
+
+static bool valid(const struct harp_stack_config *config) {
+  bool good = config->size == sizeof *config;
+  good &= config->link == HARP_LINK_IP || config->link == HARP_LINK_ETHERNET;
+  good &= config->prefix <= 32 && config->mtu >= 576;
+  good &= config->max_connections > 0 && config->max_connections <= 1 << 20;
+  good &= config->packets >= 8 && config->packets <= 1 << 24;
+  good &= config->initial_window > 0 && config->initial_window <= 1000;
+  good &= config->rto_initial_us > 0 && config->rto_min_us > 0;
+  good &= config->rto_max_us >= config->rto_min_us;
+  good &= config->window_scale >= -1 && config->window_scale <= 14;
+  good &= config->sndbuf > 0 && config->rcvbuf > 0 && config->rcvbuf <= 1 << 30;
+  return good && harp_cc_find(config->cc) != NULL;
+}
+
+/* The adapter for users of harp/stack.h, whose frames are complete. */
+static int output_callback(void *user, const struct harp_tx_frame *frame) {
+  struct harp_stack *stack = user;
+  stack->callbacks.output(stack->callbacks.user, frame->iov, frame->iov_count);
+  return 0;
+}
+
+static int create_pools(struct harp_stack *stack) {
+  const struct harp_stack_config *config = &stack->config;
+  uint32_t connections = config->max_connections;
+  /* References and records: enough for every packet buffer to be sent on its
+   * own, and for each connection to have some in flight. */
+  uint32_t pieces = config->packets + 8 * connections;
+  uint32_t buckets = 16;
+  while (buckets < connections) {
+    buckets *= 2;
+  }
+  stack->bucket_mask = buckets - 1;
+  stack->buckets = calloc(buckets, sizeof *stack->buckets);
+  stack->heap = calloc(connections, sizeof *stack->heap);
+  bool failed = !stack->buckets || !stack->heap;
+  failed |= pool_create(&stack->connections, sizeof(struct harp_tcp), connections) != 0;
+  failed |= pool_create(&stack->packets, sizeof(struct harp_packet), config->packets) != 0;
+  failed |= pool_create(&stack->references, sizeof(struct harp_reference), pieces) != 0;
+  failed |= pool_create(&stack->records, sizeof(struct harp_record), pieces) != 0;
+  failed |= pool_create(&stack->runs, sizeof(struct harp_run), config->packets) != 0;
+  failed |= pool_create(&stack->listener_pool, sizeof(struct harp_listener),
+                        HARP_MIN(connections + 16, (uint32_t)HARP_MAX_LISTENERS)) != 0;
+  failed |= sockets_create(stack) != 0;
+  return failed ? -ENOMEM : 0;
+}
+
+static void set_up_link(struct harp_stack *stack) {
+  stack->link_header = stack->config.link == HARP_LINK_ETHERNET ? ETH_HEADER : 0;
+  stack->neighbour_deadline = UINT64_MAX;
+  if (stack->link_header == 0) {
+    stack->neighbours[0].state = NEIGHBOUR_KNOWN;
+    stack->neighbours[0].deadline = UINT64_MAX;
+  }
+  uint32_t largest = TSO_MAX - IP_HEADER - TCP_MAX_HEADER;
+  if (stack->io.offloads & HARP_OFFLOAD_TSO) {
+    largest = HARP_MIN(largest, stack->io.max_frame - HEADERS_MAX);
+  }
+  /* One output call is one transmit record, also where the stack cuts it up
+   * into frames itself. */
+  stack->max_payload = largest;
+}
+
+int harp_stack_create_io(struct harp_stack **out, const struct harp_stack_config *config,
+                         const struct harp_stack_io *io) {
+  if (!valid(config) || !io->transmit) {
+    return -EINVAL;
+  }
+  struct harp_stack *stack = aligned_alloc(64, (sizeof *stack + 63) & ~(size_t)63);
+  if (!stack) {
+    return -ENOMEM;
+  }
+  memset(stack, 0, sizeof *stack);
+  stack->config = *config;
+  stack->io = *io;
+  stack->counters = io->counters ? io->counters : stack->own_counters;
+  set_up_link(stack);
+  if (create_pools(stack) != 0) {
+    harp_stack_destroy(stack);
+    return -ENOMEM;
+  }
+  stack->counters[HARP_COUNTER_packets_total] = config->packets;
+  *out = stack;
+  return 0;
+}
+
+int harp_stack_create(struct harp_stack **out, const struct harp_stack_config *config,
+                      const struct harp_stack_callbacks *callbacks) {
+  if (!callbacks || !callbacks->output) {
+    return -EINVAL;
+  }
+  struct harp_stack_io io = {.transmit = output_callback};
+  int result = harp_stack_create_io(out, config, &io);
+  if (result == 0) {
+    (*out)->callbacks = *callbacks;
+    (*out)->io.user = *out;
+  }
+  return result;
+}
+
+void harp_stack_destroy(struct harp_stack *stack) {
+  if (!stack) {
+    return;
+  }
+  sockets_destroy(stack);
+  pool_destroy(&stack->connections);
+  pool_destroy(&stack->packets);
+  pool_destroy(&stack->references);
+  pool_destroy(&stack->records);
+  pool_destroy(&stack->runs);
+  pool_destroy(&stack->listener_pool);
+  free(stack->buckets);
+  free(stack->heap);
+  free(stack);
+}
+
+uint64_t *harp_stack_counters(struct harp_stack *stack) {
+  stack->counters[HARP_COUNTER_packets_used] = stack->packets.total - stack->packets.available;
+  return stack->counters;
+}
+
+static void service(struct harp_tcp *tcp) {
+  if (tcp->state == TCP_SYN_SENT && tcp->syn_transmits == 0) {
+    tcp_send_syn(tcp);
+    return;
+  }
+  bool wanted = tcp->ack_now;
+  tcp_output(tcp);
+  /* Data carries the acknowledgement along, but only a bare one has room for SACK. */
+  bool sack = wanted && (tcp->runs || tcp->dsack_start != tcp->dsack_end);
+  if (tcp->state != TCP_CLOSE && (tcp->ack_now || sack)) {
+    tcp_send_ack(tcp);
+  }
+}
+
+static struct harp_tcp *take_dirty(struct harp_stack *stack) {
+  struct harp_tcp *list = stack->dirty;
+  stack->dirty = stack->dirty_last = NULL;
+  return list;
+}
+
+void harp_stack_flush(struct harp_stack *stack) {
+  stack->port_full = false;
+  for (int round = 0; round < FLUSH_ROUNDS && stack->dirty && !stack->port_full; round++) {
+    struct harp_tcp *next;
+    for (struct harp_tcp *tcp = take_dirty(stack); tcp; tcp = next) {
+      next = tcp->dirty_next;
+      tcp->dirty = false;
+      if (tcp->state == TCP_CLOSE) {
+        pool_put(&stack->connections, tcp);
+      } else {
+        service(tcp);
+      }
+    }
+  }
+}
+
+void stack_free_closed(struct harp_stack *stack) {
+  struct harp_tcp *next;
+  for (struct harp_tcp *tcp = take_dirty(stack); tcp; tcp = next) {
+    next = tcp->dirty_next;
+    tcp->dirty = false;
+    if (tcp->state == TCP_CLOSE) {
+      pool_put(&stack->connections, tcp);
+    } else {
+      tcp_mark_dirty(tcp);
+    }
+  }
+}
+
+int harp_stack_receive(struct harp_stack *stack, const struct harp_rx_frame *frame) {
+  uint64_t before = stack->counters[HARP_COUNTER_rx_drop_malformed] +
+                    stack->counters[HARP_COUNTER_rx_drop_truncated];
+  ip_input(stack, frame);
+  uint64_t after = stack->counters[HARP_COUNTER_rx_drop_malformed] +
+                   stack->counters[HARP_COUNTER_rx_drop_truncated];
+  return before == after ? 0 : -EINVAL;
+}
+
+int harp_stack_input(struct harp_stack *stack, const void *frame, size_t length) {
+  if (length > 65535 + ETH_HEADER) {
+    COUNT(stack, rx_drop_malformed);
+    return -EINVAL;
+  }
+  struct harp_rx_frame whole = {.header = frame, .header_length = (uint32_t)length};
+  int result = harp_stack_receive(stack, &whole);
+  harp_stack_flush(stack);
+  return result;
+}
+
+void harp_stack_set_time(struct harp_stack *stack, uint64_t now_ns) {
+  if (now_ns > stack->now) {
+    stack->now = now_ns;
+  }
+}
+
+void harp_stack_advance(struct harp_stack *stack, uint64_t now_ns) {
+  harp_stack_set_time(stack, now_ns);
+  neighbour_timers(stack);
+  tcp_timers_run(stack);
+  harp_stack_flush(stack);
+}
+
+uint64_t harp_stack_next_deadline(struct harp_stack *stack) {
+  if (stack->dirty) {
+    return stack->now;
+  }
+  return HARP_MIN(tcp_timers_next(stack), stack->neighbour_deadline);
+}

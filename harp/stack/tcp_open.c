@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening, listening and closing; the table of connections. */
+#include "harp/stack/internal.h"
+
+enum { FIRST_PORT = 49152, LAST_PORT = 65535 }; /* RFC 6335 */
+#define TIME_WAIT_NS (60 * NS_PER_S)
+
+static const struct harp_flow_ops nobody;
+
+/* --- The table --- */
+
+/* Multilinear under two secret keys: universal, so nobody can aim at a bucket. */
+static struct harp_tcp **bucket(struct harp_stack *stack, uint32_t address, uint16_t remote_port,
+                                uint16_t local_port) {
+  uint64_t ports = (uint64_t)remote_port << 16 | local_port;
+  uint64_t hash = (address + stack->config.seed[0]) * (stack->config.seed[1] | 1) +
+                  ports * (stack->config.seed[0] | 1);
+  return &stack->buckets[(hash >> 32) & stack->bucket_mask];
+}
+
+struct harp_tcp *tcp_lookup(struct harp_stack *stack, uint32_t remote_address,
+                            uint16_t remote_port, uint16_t local_port) {
+  struct harp_tcp *tcp = *bucket(stack, remote_address, remote_port, local_port);
+  while (tcp && (tcp->remote_address != remote_address || tcp->remote_port != remote_port ||
+                 tcp->local_port != local_port)) {
+    tcp = tcp->hash_next;
+  }
+  return tcp;
+}
+
+struct harp_listener *tcp_listener(struct harp_stack *stack, uint16_t port) {
+  struct harp_listener *listener = stack->listeners;
+  while (listener && listener->port != port) {
+    listener = listener->next;
+  }
+  return listener;
+}
+
+bool tcp_port_in_use(struct harp_stack *stack, uint16_t port) {
+  if (tcp_listener(stack, port)) {
+    return true;
+  }
+  for (uint32_t i = 0; i <= stack->bucket_mask; i++) {
+    for (struct harp_tcp *tcp = stack->buckets[i]; tcp; tcp = tcp->hash_next) {
+      if (tcp->local_port == port) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+uint16_t tcp_choose_port(struct harp_stack *stack, struct harp_endpoint peer) {
+  uint32_t range = LAST_PORT - FIRST_PORT + 1;
+  uint64_t tuple = (uint64_t)peer.address << 16 | peer.port;
+  uint32_t offset = (uint32_t)harp_siphash(stack->config.seed, tuple, 1);
+  for (uint32_t i = 0; i < range; i++) {
+    uint16_t port = (uint16_t)(FIRST_PORT + (offset + stack->port_offset++) % range);
+    if (!tcp_lookup(stack, peer.address, peer.port, port) && !tcp_listener(stack, port)) {
+      return port;
+    }
+  }
+  return 0;
+}
+
+/* RFC 6528: a clock of about 4 us plus a keyed hash of the four-tuple. */
+static uint32_t initial_sequence(const struct harp_tcp *tcp) {
+  uint64_t addresses = (uint64_t)tcp->local_address << 32 | tcp->remote_address;
+  uint64_t ports = (uint64_t)tcp->local_port << 32 | tcp->remote_port;
+  return (uint32_t)(tcp->stack->now >> 12) +
+         (uint32_t)harp_siphash(tcp->stack->config.seed, addresses, ports);
+}
+
+/* --- A connection's life --- */
+
+/* With the table full, the oldest connection in TIME-WAIT makes room. */
+static bool recycle_time_wait(struct harp_stack *stack) {
+  struct harp_tcp *oldest = NULL;
+  for (uint32_t i = 0; i < stack->heap_count; i++) {
+    struct harp_tcp *tcp = stack->heap[i];
+    if (tcp->state == TCP_TIME_WAIT && tcp->detached &&
+        (!oldest || tcp->timers[TIMER_STATE] < oldest->timers[TIMER_STATE])) {
+      oldest = tcp;
+    }
+  }
+  if (oldest) {
+    tcp_finish(oldest, 0);
+  }
+  return oldest != NULL;
+}
+
+static struct harp_tcp *allocate(struct harp_stack *stack) {
+  if (stack->connections.available == 0 && recycle_time_wait(stack)) {
+    stack_free_closed(stack);
+  }
+  return pool_get(&stack->connections);
+}
+
+struct harp_tcp *tcp_create(struct harp_stack *stack, struct harp_endpoint peer,
+                            uint16_t local_port) {
+  uint32_t next_hop = ip_next_hop(stack, peer.address);
+  struct harp_tcp *tcp = next_hop || !stack->link_header ? allocate(stack) : NULL;
+  if (!tcp) {
+    return NULL;
+  }
+  const struct harp_stack_config *config = &stack->config;
+  *tcp = (struct harp_tcp){
+      .stack = stack,
+      .local_address = config->address,
+      .remote_address = peer.address,
+      .local_port = local_port,
+      .remote_port = peer.port,
+      .state = TCP_CLOSE,
+      .next_hop = next_hop,
+      .rcvbuf = config->rcvbuf,
+      .rcv_wscale = (uint8_t)HARP_MAX(config->window_scale, 0),
+      .rcv_mss = TCP_DEFAULT_MSS,
+      .peer_mss = TCP_DEFAULT_MSS,
+      .ssthresh = UINT32_MAX,
+      .rto = config->rto_initial_us * NS_PER_US,
+      .rto_min = config->rto_min_us * NS_PER_US,
+      .min_rtt = UINT64_MAX,
+      .heap_index = UINT32_MAX,
+      .ops = &nobody,
+      .last_receive = stack->now,
+      .last_progress = stack->now,
+  };
+  for (int i = 0; i < TIMERS; i++) {
+    tcp->timers[i] = TIMER_OFF;
+  }
+  tcp->iss = initial_sequence(tcp);
+  tcp->ts_offset = (uint32_t)harp_siphash(config->seed, tcp->iss, 2);
+  tcp->snd_una = tcp->iss;
+  tcp->snd_nxt = tcp->snd_end = tcp->iss + 1;
+  tcp->high_sacked = tcp->snd_nxt;
+  tcp->cc.ops = harp_cc_find(config->cc);
+  tcp->syn_sent = stack->now;
+  struct harp_tcp **head = bucket(stack, peer.address, peer.port, local_port);
+  tcp->hash_next = *head;
+  *head = tcp;
+  COUNT(stack, tcp_connections);
+  return tcp;
+}
+
+void tcp_set_state(struct harp_tcp *tcp, uint8_t state) {
+  if (tcp->state == TCP_ESTABLISHED) {
+    COUNT_DOWN(tcp->stack, tcp_established);
+  }
+  if (state == TCP_ESTABLISHED) {
+    COUNT(tcp->stack, tcp_established);
+  }
+  tcp->state = state;
+}
+
+void tcp_set_mss(struct harp_tcp *tcp) {
+  uint32_t mss = HARP_MIN(tcp->peer_mss, (uint32_t)tcp->stack->config.mtu - IP_HEADER - TCP_HEADER);
+  if (tcp->user_mss) {
+    mss = HARP_MIN(mss, tcp->user_mss);
+  }
+  mss = HARP_MAX(mss, (uint32_t)TCP_MSS_FLOOR);
+  tcp->mss = mss - (tcp->timestamps ? TCP_TIMESTAMP_OPTION : 0);
+}
+
+void tcp_take_syn_options(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  const struct harp_stack_config *config = &tcp->stack->config;
+  tcp->peer_mss = segment->mss ? segment->mss : TCP_DEFAULT_MSS;
+  tcp->sack = config->sack && segment->sack_permitted;
+  tcp->timestamps = config->timestamps && segment->has_timestamp;
+  if (tcp->timestamps) {
+    tcp->ts_recent = segment->timestamp;
+    tcp->ts_recent_time = tcp->stack->now;
+  }
+  tcp->window_scaling = config->window_scale >= 0 && segment->window_scale >= 0;
+  tcp->snd_wscale = tcp->window_scaling ? (uint8_t)segment->window_scale : 0;
+  if (!tcp->window_scaling) {
+    tcp->rcv_wscale = 0;
+  }
+  tcp_set_mss(tcp);
+}
+
+void tcp_become_established(struct harp_tcp *tcp) {
+  tcp_set_state(tcp, TCP_ESTABLISHED);
+  tcp_timer_set(tcp, TIMER_RETRANSMIT, TIMER_OFF);
+  /* RFC 5681, 3.1: after a lost SYN start with one segment. */
+  uint32_t segments = tcp->syn_transmits > 1 ? 1 : tcp->stack->config.initial_window;
+  tcp->cwnd = segments * tcp->mss;
+  tcp->last_progress = tcp->stack->now;
+  tcp->cc.ops->init(tcp);
+  tcp_mark_dirty(tcp);
+  struct harp_listener *listener = tcp->listener;
+  if (!listener) {
+    if (tcp->ops->established) {
+      tcp->ops->established(tcp->user, tcp);
+    }
+    return;
+  }
+  tcp->listener = NULL;
+  listener->pending--;
+  COUNT(tcp->stack, tcp_passive_opens);
+  if (listener->ops->accept(listener->user, tcp) != 0) {
+    COUNT(tcp->stack, tcp_listen_drops);
+    tcp_send_reset(tcp);
+    tcp_finish(tcp, -ECONNABORTED);
+  }
+}
+
+void tcp_listen_input(struct harp_listener *listener, const struct harp_segment *segment) {
+  struct harp_stack *stack = listener->stack;
+  if (segment->flags & FLAG_RST) {
+    return;
+  }
+  if (segment->flags & FLAG_ACK) {
+    tcp_reply_reset(stack, segment);
+    return;
+  }
+  if ((segment->flags & (FLAG_SYN | FLAG_FIN)) != FLAG_SYN) {
+    return;
+  }
+  struct harp_endpoint peer = {segment->source, segment->source_port};
+  struct harp_tcp *tcp =
+      listener->pending < listener->backlog ? tcp_create(stack, peer, listener->port) : NULL;
+  if (!tcp) {
+    COUNT(stack, tcp_listen_drops);
+    return;
+  }
+  listener->pending++;
+  tcp->listener = listener;
+  tcp->rcvbuf = listener->rcvbuf;
+  tcp->user_mss = listener->user_mss;
+  tcp_take_syn_options(tcp, segment);
+  tcp->irs = segment->seq;
+  tcp->rcv_nxt = tcp->rcv_right = tcp->last_ack_sent = segment->seq + 1;
+  tcp->snd_wnd = tcp->max_snd_wnd = segment->window;
+  tcp_set_state(tcp, TCP_SYN_RECV);
+  tcp_send_syn(tcp);
+}
+
+void tcp_finish(struct harp_tcp *tcp, int error) {
+  struct harp_stack *stack = tcp->stack;
+  if (tcp->state == TCP_CLOSE) {
+    return;
+  }
+  tcp_set_state(tcp, TCP_CLOSE);
+  COUNT_DOWN(stack, tcp_connections);
+  struct harp_tcp **link =
+      bucket(stack, tcp->remote_address, tcp->remote_port, tcp->local_port);
+  while (*link != tcp) {
+    link = &(*link)->hash_next;
+  }
+  *link = tcp->hash_next;
+  if (tcp->listener) {
+    tcp->listener->pending--;
+  }
+  tcp_timers_remove(tcp);
+  tcp_sndq_clear(tcp);
+  tcp_rcvq_clear(tcp);
+  tcp_mark_dirty(tcp); /* flush returns it to the pool, when nobody looks at it */
+  if (!tcp->detached && tcp->ops->closed) {
+    tcp->ops->closed(tcp->user, tcp, error);
+  }
+}
+
+void tcp_time_wait(struct harp_tcp *tcp) {
+  tcp_set_state(tcp, TCP_TIME_WAIT);
+  for (int i = 0; i < TIMERS; i++) {
+    tcp->timers[i] = TIMER_OFF;
+  }
+  tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + TIME_WAIT_NS);
+  if (tcp->detached) {
+    return;
+  }
+  if (tcp->ops->deliver && tcp->queued == 0) {
+    /* Everything was delivered: the owner is done, the block waits alone. */
+    tcp->detached = true;
+    if (tcp->ops->closed) {
+      tcp->ops->closed(tcp->user, tcp, 0);
+    }
+  } else if (tcp->ops->readable) {
+    tcp->ops->readable(tcp->user, tcp);
+  }
+}
+
+void tcp_neighbour_failed(struct harp_stack *stack, uint32_t next_hop) {
+  for (uint32_t i = 0; i <= stack->bucket_mask; i++) {
+    struct harp_tcp *next;
+    for (struct harp_tcp *tcp = stack->buckets[i]; tcp; tcp = next) {
+      next = tcp->hash_next;
+      if (tcp->state == TCP_SYN_SENT && tcp->next_hop == next_hop) {
+        tcp_finish(tcp, -EHOSTUNREACH);
+      }
+    }
+  }
+}
+
+void tcp_mark_dirty(struct harp_tcp *tcp) {
+  struct harp_stack *stack = tcp->stack;
+  if (tcp->dirty) {
+    return;
+  }
+  tcp->dirty = true;
+  tcp->dirty_next = NULL;
+  if (stack->dirty_last) {
+    stack->dirty_last->dirty_next = tcp;
+  } else {
+    stack->dirty = tcp;
+  }
+  stack->dirty_last = tcp;
+}

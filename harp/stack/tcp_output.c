@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What may be sent now, and sending it. */
+#include "harp/stack/checksum.h"
+#include "harp/stack/internal.h"
+
+enum { MAX_IOV = 50 }; /* one for the headers, the rest for payload */
+
+/* The window field for a segment that goes out now; moves the advertised edge. */
+static uint16_t window_field(struct harp_tcp *tcp, bool syn) {
+  if (!tcp_synchronized(tcp) && tcp->state != TCP_SYN_RECV) {
+    return (uint16_t)HARP_MIN(tcp->rcvbuf, 65535u);
+  }
+  if (syn) { /* a SYN's window is never scaled (RFC 7323, 2.2) */
+    uint32_t window = HARP_MIN(tcp->rcvbuf, 65535u);
+    tcp->rcv_right = seq_max(tcp->rcv_right, tcp->rcv_nxt + window);
+    return (uint16_t)window;
+  }
+  uint32_t window = tcp_rcvq_window(tcp);
+  uint32_t field = HARP_MIN(window >> tcp->rcv_wscale, 65535u);
+  tcp->rcv_right = seq_max(tcp->rcv_right, tcp->rcv_nxt + (field << tcp->rcv_wscale));
+  return (uint16_t)field;
+}
+
+/* A segment being built: headers first, then the gather list. */
+struct outgoing {
+  uint8_t headers[MAX_HEADERS];
+  struct iovec iov[MAX_IOV];
+  int iov_count;
+  uint32_t payload;      /* bytes */
+  uint16_t segment_size; /* 0: one frame */
+};
+
+static void fill_checksum(struct harp_stack *stack, struct outgoing *out, uint8_t *tcp_header,
+                          uint32_t tcp_length, struct harp_tx_frame *frame, uint32_t source,
+                          uint32_t destination) {
+  struct harp_sum sum = {0};
+  uint32_t summed = out->payload + tcp_length;
+  harp_sum_add_pseudo(&sum, source, destination, IP_PROTOCOL_TCP, summed);
+  if (stack->io.offloads & HARP_OFFLOAD_TX_CHECKSUM) {
+    uint16_t partial = harp_sum_fold(&sum);
+    memcpy(tcp_header + TCP_CHECKSUM, &partial, 2);
+    frame->checksum_needed = 1;
+    frame->checksum_start = (uint16_t)(tcp_header - out->headers);
+    frame->checksum_offset = TCP_CHECKSUM;
+    return;
+  }
+  harp_sum_add(&sum, tcp_header, tcp_length);
+  for (int i = 1; i < out->iov_count; i++) {
+    harp_sum_add(&sum, out->iov[i].iov_base, out->iov[i].iov_len);
+  }
+  uint16_t full = (uint16_t)~harp_sum_fold(&sum);
+  memcpy(tcp_header + TCP_CHECKSUM, &full, 2);
+}
+
+struct header_fields {
+  uint32_t source, destination; /* network order */
+  uint16_t source_port, destination_port;
+  uint32_t seq, ack;
+  uint8_t flags;
+  uint16_t window;
+  const uint8_t *options;
+  uint32_t options_length;
+};
+
+static int send_frame(struct harp_stack *stack, struct harp_neighbour *neighbour,
+                      struct outgoing *out, const struct header_fields *fields) {
+  uint32_t tcp_length = TCP_HEADER + fields->options_length;
+  uint32_t ip = ip_write_headers(stack, out->headers, fields->source, fields->destination,
+                                 IP_PROTOCOL_TCP, tcp_length + out->payload);
+  uint8_t *header = out->headers + ip;
+  store_be16(header + TCP_SOURCE, fields->source_port);
+  store_be16(header + TCP_DEST, fields->destination_port);
+  store_be32(header + TCP_SEQUENCE, fields->seq);
+  store_be32(header + TCP_ACKNOWLEDGEMENT, fields->ack);
+  header[TCP_OFFSET] = (uint8_t)(tcp_length / 4 << 4);
+  header[TCP_FLAG_BYTE] = fields->flags;
+  store_be16(header + TCP_WINDOW_FIELD, fields->window);
+  memset(header + TCP_CHECKSUM, 0, 4); /* and the urgent pointer */
+  if (fields->options_length) {
+    memcpy(header + TCP_HEADER, fields->options, fields->options_length);
+  }
+  out->iov[0].iov_base = out->headers;
+  out->iov[0].iov_len = ip + tcp_length;
+  struct harp_tx_frame frame = {
+      .iov = out->iov,
+      .iov_count = (uint16_t)out->iov_count,
+      .header_length = (uint16_t)(ip + tcp_length),
+      .segment_size = out->segment_size,
+      .length = ip + tcp_length + out->payload,
+  };
+  fill_checksum(stack, out, header, tcp_length, &frame, fields->source, fields->destination);
+  int result = ip_transmit(stack, neighbour, &frame);
+  if (result == 0) {
+    COUNT(stack, tcp_segments_out);
+  }
+  return result;
+}
+
+static struct harp_neighbour *neighbour_of(struct harp_tcp *tcp) {
+  if (!tcp->neighbour || tcp->neighbour->address != tcp->next_hop ||
+      tcp->neighbour->state == NEIGHBOUR_FREE) {
+    tcp->neighbour = neighbour_route(tcp->stack, tcp->next_hop);
+  }
+  return tcp->neighbour;
+}
+
+/* What every segment of an open connection carries; remembers that the peer
+ * is now told of rcv_nxt. */
+static void acknowledged(struct harp_tcp *tcp) {
+  tcp->last_ack_sent = tcp->rcv_nxt;
+  tcp->ack_now = false;
+  tcp->unacked_full = 0;
+  tcp_timer_set(tcp, TIMER_DELAYED_ACK, TIMER_OFF);
+}
+
+static int send_segment(struct harp_tcp *tcp, struct outgoing *out, uint32_t seq, uint8_t flags,
+                        const uint8_t *options, uint32_t options_length) {
+  struct harp_neighbour *neighbour = neighbour_of(tcp);
+  if (!neighbour) {
+    return -ENETUNREACH;
+  }
+  struct header_fields fields = {
+      .source = tcp->local_address,
+      .destination = tcp->remote_address,
+      .source_port = tcp->local_port,
+      .destination_port = tcp->remote_port,
+      .seq = seq,
+      .ack = flags & FLAG_ACK ? tcp->rcv_nxt : 0,
+      .flags = flags,
+      .window = window_field(tcp, flags & FLAG_SYN),
+      .options = options,
+      .options_length = options_length,
+  };
+  int result = send_frame(tcp->stack, neighbour, out, &fields);
+  if (result == 0 && (flags & FLAG_ACK)) {
+    acknowledged(tcp);
+  }
+  tcp->last_send = tcp->stack->now;
+  return result;
+}
+
+static int send_plain(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, bool with_sack) {
+  struct outgoing out = {.iov_count = 1};
+  uint8_t options[TCP_MAX_HEADER - TCP_HEADER];
+  uint32_t length = tcp_options_write(tcp, options, with_sack);
+  return send_segment(tcp, &out, seq, flags, options, length);
+}
+
+void tcp_send_ack(struct harp_tcp *tcp) {
+  if (send_plain(tcp, tcp->snd_nxt, FLAG_ACK, true) == 0) {
+    COUNT(tcp->stack, tcp_acks_out);
+  } else {
+    tcp_mark_dirty(tcp); /* the port was full: after the next burst */
+  }
+}
+
+void tcp_send_probe(struct harp_tcp *tcp) { send_plain(tcp, tcp->snd_una - 1, FLAG_ACK, false); }
+
+void tcp_send_syn(struct harp_tcp *tcp) {
+  struct outgoing out = {.iov_count = 1};
+  bool with_ack = tcp->state == TCP_SYN_RECV;
+  uint8_t options[TCP_MAX_HEADER - TCP_HEADER];
+  uint32_t length = tcp_options_syn(tcp, options, with_ack);
+  if (tcp->syn_transmits < 255) {
+    tcp->syn_transmits++;
+  }
+  send_segment(tcp, &out, tcp->iss, with_ack ? FLAG_SYN | FLAG_ACK : FLAG_SYN, options, length);
+  tcp_arm_rto(tcp);
+}
+
+void tcp_send_reset(struct harp_tcp *tcp) {
+  if (tcp_synchronized(tcp) || tcp->state == TCP_SYN_RECV) {
+    COUNT(tcp->stack, tcp_resets_out);
+    send_plain(tcp, tcp->snd_nxt, FLAG_RST | FLAG_ACK, false);
+  }
+}
+
+void tcp_reply_reset(struct harp_stack *stack, const struct harp_segment *segment) {
+  struct harp_neighbour *neighbour = neighbour_route(stack, ip_next_hop(stack, segment->source));
+  if (!neighbour) {
+    return;
+  }
+  struct outgoing out = {.iov_count = 1};
+  struct header_fields fields = {
+      .source = segment->destination,
+      .destination = segment->source,
+      .source_port = segment->destination_port,
+      .destination_port = segment->source_port,
+  };
+  if (segment->flags & FLAG_ACK) {
+    fields.seq = segment->ack;
+    fields.flags = FLAG_RST;
+  } else {
+    fields.ack = segment->seq + segment->length + !!(segment->flags & FLAG_SYN) +
+                 !!(segment->flags & FLAG_FIN);
+    fields.flags = FLAG_RST | FLAG_ACK;
+  }
+  COUNT(stack, tcp_resets_out);
+  send_frame(stack, neighbour, &out, &fields);
+}
+
+/*
+ * Payload [seq, seq + length), as one large segment where the port can cut it,
+ * else segment by segment. fin: the last one carries our FIN. Returns how many
+ * payload bytes went out; short: the port is full.
+ */
+static uint32_t send_payload(struct harp_tcp *tcp, const struct harp_reference *reference,
+                             uint32_t seq, uint32_t length, bool fin, bool *fin_sent) {
+  struct harp_stack *stack = tcp->stack;
+  uint8_t options[TCP_MAX_HEADER - TCP_HEADER];
+  uint32_t options_length = tcp_options_write(tcp, options, false);
+  bool tso = stack->io.offloads & HARP_OFFLOAD_TSO;
+  uint32_t sent = 0;
+  *fin_sent = false;
+  do {
+    struct outgoing out;
+    uint32_t part = tso ? length - sent : HARP_MIN(length - sent, tcp->mss);
+    uint32_t covered = 0;
+    out.iov_count = 1 + tcp_sndq_gather(reference, seq + sent, part, out.iov + 1, MAX_IOV - 1,
+                                        &covered);
+    out.payload = covered;
+    out.segment_size = covered > tcp->mss ? (uint16_t)tcp->mss : 0;
+    bool last = sent + covered == length;
+    uint8_t flags = FLAG_ACK | (last ? FLAG_PSH : 0) | (last && fin ? FLAG_FIN : 0);
+    if (length == 0) {
+      flags = FLAG_ACK | FLAG_FIN;
+    }
+    if (send_segment(tcp, &out, seq + sent, flags, options, options_length) == -EAGAIN) {
+      break;
+    }
+    sent += covered;
+    *fin_sent = last && fin;
+    reference = tcp_sndq_seek((struct harp_reference *)(uintptr_t)reference, seq + sent);
+  } while (sent < length);
+  return sent;
+}
+
+bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t limit) {
+  struct harp_stack *stack = tcp->stack;
+  uint32_t length = record->end - record->seq;
+  limit = HARP_MIN(limit, stack->max_payload);
+  if (length > limit && length - record->fin > limit) {
+    if (!tcp_record_split(tcp, record, record->seq + limit)) {
+      return false;
+    }
+    length = limit;
+  }
+  bool fin_sent;
+  uint32_t payload = length - record->fin;
+  uint32_t sent = send_payload(tcp, record->reference, record->seq, payload, record->fin, &fin_sent);
+  if (sent < payload || (record->fin && !fin_sent)) {
+    /* What did go out is in flight a second time, unaccounted: harmless, and rare. */
+    return false;
+  }
+  COUNT(stack, tcp_retransmits);
+  COUNT_N(stack, tcp_retransmit_bytes, payload);
+  tcp->retransmits++;
+  tcp_record_unlink(tcp, record);
+  record->retransmitted = true;
+  if (record->transmits < UINT16_MAX) {
+    record->transmits++;
+  }
+  record->sent = stack->now;
+  tcp_record_in_flight(tcp, record);
+  tcp->retrans_out += length;
+  tcp->undo_retransmits += length;
+  tcp->prr_out += length;
+  return true;
+}
+
+/* Sends again what is lost, as far as the congestion window goes. */
+static bool output_lost(struct harp_tcp *tcp) {
+  while (tcp->lost_first) {
+    uint32_t flight = tcp_in_flight(tcp);
+    uint32_t room = tcp->cwnd > flight ? tcp->cwnd - flight : 0;
+    if (room < tcp->mss && flight > 0) {
+      tcp->cwnd_limited = true;
+      return true;
+    }
+    room = HARP_MAX(room - room % tcp->mss, tcp->mss);
+    if (!tcp_retransmit(tcp, tcp->lost_first, room)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static bool may_send_data(const struct harp_tcp *tcp) {
+  return tcp->state == TCP_ESTABLISHED || tcp->state == TCP_CLOSE_WAIT ||
+         tcp->state == TCP_FIN_WAIT1 || tcp->state == TCP_CLOSING || tcp->state == TCP_LAST_ACK;
+}
+
+/* Bytes of new data that both windows have room for. */
+static uint32_t send_room(struct harp_tcp *tcp) {
+  uint32_t flight = tcp_in_flight(tcp);
+  uint32_t congestion = tcp->cwnd > flight ? tcp->cwnd - flight : 0;
+  int32_t peer = seq_diff(tcp->snd_una + tcp->snd_wnd, tcp->snd_nxt);
+  uint32_t flow = peer > 0 ? (uint32_t)peer : 0;
+  tcp->window_limited = flow < tcp->mss && flow <= congestion;
+  tcp->cwnd_limited = congestion < flow && congestion < tcp->mss;
+  return HARP_MIN(congestion, flow);
+}
+
+/*
+ * How much of unsent to send now: whole segments if there is more than fits;
+ * a short one only when it is all there is and nothing forbids it (Nagle, RFC
+ * 1122, 4.2.3.4), or when the peer's window never was larger.
+ */
+static uint32_t send_length(const struct harp_tcp *tcp, uint32_t unsent, uint32_t room) {
+  uint32_t length = HARP_MIN(HARP_MIN(unsent, room), tcp->stack->max_payload);
+  bool idle = tcp->snd_nxt == tcp->snd_una;
+  if (length == unsent) {
+    uint32_t tail = length % tcp->mss;
+    bool wait = tail && !tcp->fin_queued &&
+                (tcp->cork || (!tcp->nodelay && (!idle || length > tail)));
+    if (!wait || (!tcp->cork && idle && length == tail)) {
+      return length;
+    }
+    return length - tail;
+  }
+  if (length >= tcp->mss) {
+    /* More waits. Large segments are cheaper: let the next acknowledgement
+     * open the window further, unless nothing would bring one. */
+    uint32_t worth = HARP_MIN(HARP_MIN(unsent, tcp->stack->max_payload),
+                              HARP_MIN(tcp->cwnd, tcp->snd_wnd) / 4);
+    if (length < worth && !idle) {
+      return 0;
+    }
+    return length - length % tcp->mss;
+  }
+  return length && length >= tcp->max_snd_wnd / 2 ? length : 0;
+}
+
+/* One call's worth of new data. false: no more can go now. */
+static bool output_new(struct harp_tcp *tcp) {
+  uint32_t room = send_room(tcp);
+  bool idle = tcp->snd_nxt == tcp->snd_una;
+  if (tcp->snd_nxt == tcp->snd_end && (room >= tcp->mss || (room && idle)) && tcp->ops->pull &&
+      !tcp->fin_queued) {
+    tcp->ops->pull(tcp->user, tcp, room);
+    if (tcp->state == TCP_CLOSE) {
+      return false;
+    }
+  }
+  uint32_t unsent = tcp->snd_end - tcp->snd_nxt;
+  uint32_t length = send_length(tcp, unsent, room);
+  bool fin = tcp->fin_queued && length == unsent;
+  if (length == 0 && !(fin && unsent == 0)) {
+    return false;
+  }
+  struct harp_stack *stack = tcp->stack;
+  struct harp_reference *reference = tcp_sndq_seek(tcp->send_cursor, tcp->snd_nxt);
+  if (stack->records.available == 0) {
+    tcp_mark_dirty(tcp);
+    return false;
+  }
+  bool fin_sent;
+  uint32_t sent = send_payload(tcp, reference, tcp->snd_nxt, length, fin, &fin_sent);
+  uint32_t span = sent + fin_sent;
+  if (span == 0) {
+    tcp_mark_dirty(tcp);
+    return false;
+  }
+  tcp_record_append(tcp, tcp->snd_nxt, tcp->snd_nxt + span, reference, fin_sent);
+  tcp->snd_nxt += span;
+  tcp->send_cursor = tcp_sndq_seek(reference, tcp->snd_nxt);
+  COUNT_N(stack, tcp_payload_out, sent);
+  if (tcp->recovery == RECOVERY_FAST) {
+    tcp->prr_out += sent;
+  }
+  if (fin_sent) {
+    tcp->fin_sent = true;
+    tcp->fin_queued = false;
+  }
+  if (idle) {
+    tcp->last_progress = stack->now;
+    tcp_arm_rto(tcp);
+    if (tcp->user_timeout_ms) {
+      tcp_timer_set(tcp, TIMER_USER, stack->now + tcp->user_timeout_ms * NS_PER_MS);
+    }
+  }
+  if (span < length + fin) {
+    tcp_mark_dirty(tcp);
+    return false;
+  }
+  return !fin_sent;
+}
+
+/* RFC 5681, 4.1: an idle sender has lost its clock. Between HARP hosts the
+ * path is known and training stops and goes, so the window is kept. */
+static void restart_after_idle(struct harp_tcp *tcp) {
+  if (!tcp->trusted && tcp->snd_nxt == tcp->snd_una && tcp->last_send &&
+      tcp->stack->now - tcp->last_send > tcp->rto) {
+    tcp->cwnd = HARP_MIN(tcp->cwnd, tcp->stack->config.initial_window * tcp->mss);
+  }
+}
+
+void tcp_output(struct harp_tcp *tcp) {
+  if (!may_send_data(tcp)) {
+    return;
+  }
+  restart_after_idle(tcp);
+  uint32_t before = tcp->snd_nxt;
+  if (!output_lost(tcp)) {
+    tcp_mark_dirty(tcp);
+    return;
+  }
+  while (!tcp->lost_first && !tcp->fin_sent && output_new(tcp)) {
+  }
+  if (tcp->state == TCP_CLOSE) {
+    return;
+  }
+  if (tcp->snd_nxt != before) {
+    tcp_arm_tail_probe(tcp);
+  }
+  if (!tcp->records && tcp->snd_nxt != tcp->snd_end && !tcp->fin_sent &&
+      tcp->timers[TIMER_RETRANSMIT] == TIMER_OFF) {
+    tcp_arm_rto(tcp); /* as the persist timer: the window is too small */
+  }
+}
+
+void tcp_send_window_probe(struct harp_tcp *tcp) {
+  COUNT(tcp->stack, tcp_window_probes);
+  bool fin_sent;
+  struct harp_record *record = tcp->records;
+  if (record) {
+    record->transmits = 2; /* no sample of the round trip from it (Karn) */
+    send_payload(tcp, record->reference, record->seq,
+                 HARP_MIN(record->end - record->seq - record->fin, tcp->mss), false, &fin_sent);
+    return;
+  }
+  struct harp_reference *reference = tcp_sndq_seek(tcp->send_cursor, tcp->snd_nxt);
+  uint32_t length = HARP_MAX(HARP_MIN(tcp->snd_wnd, tcp->snd_end - tcp->snd_nxt), 1);
+  length = HARP_MIN(length, tcp->mss);
+  if (tcp->stack->records.available &&
+      send_payload(tcp, reference, tcp->snd_nxt, length, false, &fin_sent) == length) {
+    tcp_record_append(tcp, tcp->snd_nxt, tcp->snd_nxt + length, reference, false);
+    tcp->snd_nxt += length;
+    tcp->send_cursor = tcp_sndq_seek(reference, tcp->snd_nxt);
+  }
+}

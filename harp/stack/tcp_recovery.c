@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is lost, and how fast to mend it: RACK-TLP (RFC 8985), the
+ * retransmission timeout (RFC 6298), proportional rate reduction (RFC 6937),
+ * and taking back a reaction that a DSACK shows to be wrong (RFC 3708).
+ */
+#include "harp/stack/internal.h"
+
+enum {
+  REO_PERSIST = 16,                 /* recoveries that a widened window lasts (RFC 8985, 6.2) */
+  PEER_DELAYED_ACK_MS = 200,        /* what a lone segment may wait for (RFC 8985, 7.2) */
+};
+/* Scheduling noise of two busy hosts; a probe before that is mostly needless. */
+#define PROBE_FLOOR (2 * NS_PER_MS)
+
+void tcp_rack_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end) {
+  uint64_t rtt = tcp->stack->now - record->sent;
+  if (record->transmits > 1 && rtt < tcp->min_rtt) {
+    return; /* the acknowledgement is of the first transmission (6.2, step 2) */
+  }
+  if (record->sent > tcp->rack_sent ||
+      (record->sent == tcp->rack_sent && seq_gt(end, tcp->rack_end))) {
+    tcp->rack_sent = record->sent;
+    tcp->rack_end = end;
+    tcp->rack_rtt = rtt;
+  }
+}
+
+void tcp_mark_lost(struct harp_tcp *tcp, struct harp_record *record) {
+  uint32_t length = record->end - record->seq;
+  tcp_record_unlink(tcp, record);
+  if (record->retransmitted) {
+    tcp->retrans_out -= length;
+  }
+  if (!record->lost) {
+    tcp->lost_out += length;
+  }
+  record->lost = true;
+  record->retransmitted = false;
+  tcp_record_queue_lost(tcp, record);
+}
+
+/* How long a hole may be reordering (6.2, step 4). */
+static uint64_t reordering_window(const struct harp_tcp *tcp) {
+  if (!tcp->reordering_seen &&
+      (tcp->recovery != RECOVERY_NONE || tcp->sacked_out >= TCP_DUPTHRESH * tcp->mss)) {
+    return 0;
+  }
+  if (tcp->min_rtt == UINT64_MAX) {
+    return 0;
+  }
+  return HARP_MIN(tcp->min_rtt / 4 * (1 + tcp->reo_multiplier), tcp->srtt);
+}
+
+/* Marks what was sent well before something that has arrived (6.2, step 5).
+ * Returns when to look again; TIMER_OFF: no need. */
+static uint64_t detect_loss(struct harp_tcp *tcp) {
+  if (tcp->rack_sent == 0) {
+    return TIMER_OFF;
+  }
+  uint64_t patience = tcp->rack_rtt + reordering_window(tcp);
+  struct harp_record *record = tcp->oldest;
+  while (record && (record->sent < tcp->rack_sent ||
+                    (record->sent == tcp->rack_sent && seq_lt(record->end, tcp->rack_end)))) {
+    if (record->sent + patience > tcp->stack->now) {
+      return record->sent + patience;
+    }
+    struct harp_record *newer = record->newer;
+    tcp_mark_lost(tcp, record);
+    record = newer;
+  }
+  return TIMER_OFF;
+}
+
+static void remember_for_undo(struct harp_tcp *tcp) {
+  tcp->undo_cwnd = tcp->cwnd;
+  tcp->undo_ssthresh = tcp->ssthresh;
+  tcp->undo_retransmits = 0;
+  tcp->undo_possible = true;
+}
+
+static void enter_fast_recovery(struct harp_tcp *tcp, const struct harp_ack_result *result) {
+  COUNT(tcp->stack, tcp_fast_recoveries);
+  remember_for_undo(tcp);
+  tcp->recovery = RECOVERY_FAST;
+  tcp->recovery_point = tcp->snd_nxt;
+  tcp->ssthresh = tcp->cc.ops->on_loss(tcp);
+  tcp->prr_flight = HARP_MAX(tcp->snd_nxt - result->una_before, tcp->mss);
+  tcp->prr_delivered = tcp->prr_out = 0;
+}
+
+static void leave_recovery(struct harp_tcp *tcp) {
+  if (tcp->recovery == RECOVERY_FAST) {
+    tcp->cwnd = tcp->ssthresh;
+    if (tcp->reo_persist && --tcp->reo_persist == 0) {
+      tcp->reo_multiplier = 0;
+    }
+  }
+  tcp->recovery = RECOVERY_NONE;
+}
+
+/* RFC 6937, 3.1, with the slow-start reduction bound. */
+static void proportional_rate_reduction(struct harp_tcp *tcp, uint32_t delivered,
+                                        bool una_advanced) {
+  tcp->prr_delivered += delivered;
+  uint32_t pipe = tcp_in_flight(tcp);
+  int64_t send;
+  if (pipe > tcp->ssthresh) {
+    uint64_t share = ((uint64_t)tcp->prr_delivered * tcp->ssthresh + tcp->prr_flight - 1) /
+                     tcp->prr_flight;
+    send = (int64_t)share - tcp->prr_out;
+  } else {
+    int64_t limit = (int64_t)tcp->prr_delivered - tcp->prr_out;
+    if (una_advanced) {
+      limit = HARP_MAX(limit, (int64_t)delivered) + tcp->mss;
+    }
+    send = HARP_MIN((int64_t)(tcp->ssthresh - pipe), limit);
+  }
+  /* The first retransmission goes out whatever the arithmetic says. */
+  int64_t least = tcp->prr_out == 0 ? tcp->mss : 0;
+  tcp->cwnd = pipe + (uint32_t)HARP_MAX(send, least);
+}
+
+static void grow(struct harp_tcp *tcp, const struct harp_ack_result *result) {
+  uint32_t acked = result->delivered;
+  if (!result->was_limited && tcp->recovery == RECOVERY_NONE) {
+    return; /* not in full use: it has proven nothing (RFC 7661) */
+  }
+  if (tcp->cwnd < tcp->ssthresh) {
+    uint32_t part = HARP_MIN(acked, tcp->ssthresh - tcp->cwnd);
+    tcp->cwnd += HARP_MIN(part, (1u << 30) - tcp->cwnd);
+    acked -= part;
+  }
+  if (acked && tcp->cwnd >= tcp->ssthresh) {
+    tcp->cc.ops->on_ack(tcp, acked);
+  }
+}
+
+static void undo(struct harp_tcp *tcp) {
+  COUNT(tcp->stack, tcp_undos);
+  tcp->cwnd = HARP_MAX(tcp->cwnd, tcp->undo_cwnd);
+  tcp->ssthresh = HARP_MAX(tcp->ssthresh, tcp->undo_ssthresh);
+  tcp->cc.ops->on_undo(tcp);
+  tcp->undo_possible = false;
+  tcp->recovery = RECOVERY_NONE;
+}
+
+static void duplicate_reported(struct harp_tcp *tcp, uint32_t bytes) {
+  COUNT(tcp->stack, tcp_spurious);
+  tcp->reordering_seen = true;
+  if (tcp->reo_multiplier < 255) {
+    tcp->reo_multiplier++;
+  }
+  tcp->reo_persist = REO_PERSIST;
+  if (tcp->undo_possible && tcp->undo_retransmits) {
+    tcp->undo_retransmits -= HARP_MIN(tcp->undo_retransmits, bytes);
+    if (tcp->undo_retransmits == 0) {
+      undo(tcp);
+    }
+  }
+}
+
+/* The end of a tail loss probe's episode (RFC 8985, 7.4): an acknowledgement
+ * of exactly its end may be of the original, and a DSACK will tell. */
+static void probe_answered(struct harp_tcp *tcp, const struct harp_ack_result *result) {
+  bool beyond = seq_gt(tcp->snd_una, tcp->probe_end);
+  if (!beyond && !(tcp->snd_una == tcp->probe_end && result->dsack)) {
+    return;
+  }
+  tcp->probe_outstanding = false;
+  if (!result->dsack && tcp->recovery == RECOVERY_NONE) {
+    /* The probe itself repaired a loss, which nothing else will notice. */
+    tcp->ssthresh = tcp->cc.ops->on_loss(tcp);
+    tcp->cwnd = HARP_MIN(tcp->cwnd, tcp->ssthresh);
+  }
+}
+
+void tcp_arm_tail_probe(struct harp_tcp *tcp) {
+  bool useful = tcp->sack && tcp->recovery == RECOVERY_NONE && tcp->oldest &&
+                !tcp->sacked_out && !tcp->lost_out && !tcp->probe_outstanding && tcp->srtt;
+  if (!useful) {
+    if (tcp->loss_timer_is_probe) {
+      tcp_timer_set(tcp, TIMER_LOSS, TIMER_OFF);
+    }
+    return;
+  }
+  uint64_t wait = 2 * tcp->srtt;
+  if (tcp->trusted) {
+    wait = HARP_MAX(wait, PROBE_FLOOR);
+  } else if (tcp->snd_nxt - tcp->snd_una <= tcp->mss) {
+    wait += PEER_DELAYED_ACK_MS * NS_PER_MS;
+  }
+  uint64_t when = tcp->stack->now + wait;
+  tcp->loss_timer_is_probe = true;
+  tcp_timer_set(tcp, TIMER_LOSS, when < tcp->timers[TIMER_RETRANSMIT] ? when : TIMER_OFF);
+}
+
+static void arm_after_detection(struct harp_tcp *tcp, uint64_t again) {
+  if (again != TIMER_OFF) {
+    tcp->loss_timer_is_probe = false;
+    tcp_timer_set(tcp, TIMER_LOSS, again);
+    return;
+  }
+  if (!tcp->loss_timer_is_probe) {
+    tcp_timer_set(tcp, TIMER_LOSS, TIMER_OFF);
+  }
+  tcp_arm_tail_probe(tcp);
+}
+
+void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result) {
+  bool advanced = tcp->snd_una != result->una_before;
+  if (tcp->probe_outstanding) {
+    probe_answered(tcp, result);
+  } else if (result->dsack) {
+    duplicate_reported(tcp, result->dsack);
+  }
+  uint64_t again = detect_loss(tcp);
+  if (tcp->recovery != RECOVERY_NONE && seq_ge(tcp->snd_una, tcp->recovery_point)) {
+    leave_recovery(tcp);
+  }
+  if (tcp->recovery == RECOVERY_NONE && tcp->lost_first) {
+    enter_fast_recovery(tcp, result);
+  }
+  if (tcp->recovery == RECOVERY_FAST) {
+    proportional_rate_reduction(tcp, result->delivered, advanced);
+  } else if (result->delivered) {
+    grow(tcp, result);
+  }
+  arm_after_detection(tcp, again);
+}
+
+static void tail_probe(struct harp_tcp *tcp) {
+  COUNT(tcp->stack, tcp_tail_probes);
+  tcp->probe_outstanding = true;
+  tcp->probe_end = tcp->snd_nxt;
+  /* The last segment again: its SACK reveals every hole before it. New data
+   * would do too (RFC 8985, 7.3), but an idle tail mostly has none. */
+  struct harp_record *last = tcp->records_last;
+  if (last->end - last->seq > tcp->mss) {
+    struct harp_record *right = tcp_record_split(tcp, last, last->end - tcp->mss);
+    last = right ? right : last;
+  }
+  tcp_mark_lost(tcp, last);
+  tcp_retransmit(tcp, last, tcp->mss);
+  tcp_arm_rto(tcp);
+}
+
+void tcp_recovery_on_loss_timer(struct harp_tcp *tcp) {
+  if (tcp->loss_timer_is_probe) {
+    if (tcp->records_last && !tcp->records_last->sacked && !tcp->records_last->lost) {
+      tail_probe(tcp);
+    }
+    return;
+  }
+  struct harp_ack_result nothing = {.una_before = tcp->snd_una};
+  tcp_recovery_on_ack(tcp, &nothing);
+  tcp_mark_dirty(tcp);
+}
+
+/* A head that was sacked yet is not acknowledged: the peer took it back (RFC 2018, 8). */
+static void forget_sacks(struct harp_tcp *tcp) {
+  COUNT(tcp->stack, tcp_sack_reneged);
+  for (struct harp_record *record = tcp->records; record; record = record->next) {
+    if (record->sacked) {
+      record->sacked = false;
+      tcp_record_in_flight(tcp, record);
+    }
+  }
+  tcp->sacked_out = 0;
+}
+
+void tcp_recovery_on_rto(struct harp_tcp *tcp) {
+  COUNT(tcp->stack, tcp_rto_fired);
+  if (tcp->records->sacked) {
+    forget_sacks(tcp);
+  }
+  while (tcp->oldest) {
+    tcp_mark_lost(tcp, tcp->oldest);
+  }
+  if (tcp->recovery != RECOVERY_RTO) {
+    remember_for_undo(tcp);
+    tcp->ssthresh = tcp->cc.ops->on_loss(tcp);
+  }
+  tcp->recovery = RECOVERY_RTO;
+  tcp->recovery_point = tcp->snd_nxt;
+  tcp->cwnd = tcp->mss;
+  tcp->probe_outstanding = false;
+  tcp_timer_set(tcp, TIMER_LOSS, TIMER_OFF);
+}

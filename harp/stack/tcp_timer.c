@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Deadlines. Every connection stands in one heap at its earliest timer. Moving
+ * a timer to later, which every acknowledgement does, costs nothing: the heap
+ * keeps the old, earlier key until that comes to the top.
+ */
+#include "harp/stack/internal.h"
+
+enum {
+  SYN_RETRIES = 6,
+  DATA_RETRIES = 15, /* with backoff, minutes: RFC 1122, 4.2.3.5 R2 */
+  MAX_SHIFT = 16,
+};
+
+static void place(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp) {
+  stack->heap[index] = tcp;
+  tcp->heap_index = index;
+}
+
+static void sift_up(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp) {
+  while (index > 0 && stack->heap[(index - 1) / 2]->heap_key > tcp->heap_key) {
+    place(stack, index, stack->heap[(index - 1) / 2]);
+    index = (index - 1) / 2;
+  }
+  place(stack, index, tcp);
+}
+
+static void sift_down(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp) {
+  for (;;) {
+    uint32_t child = 2 * index + 1;
+    if (child >= stack->heap_count) {
+      break;
+    }
+    if (child + 1 < stack->heap_count &&
+        stack->heap[child + 1]->heap_key < stack->heap[child]->heap_key) {
+      child++;
+    }
+    if (stack->heap[child]->heap_key >= tcp->heap_key) {
+      break;
+    }
+    place(stack, index, stack->heap[child]);
+    index = child;
+  }
+  place(stack, index, tcp);
+}
+
+void tcp_timers_remove(struct harp_tcp *tcp) {
+  struct harp_stack *stack = tcp->stack;
+  for (int i = 0; i < TIMERS; i++) {
+    tcp->timers[i] = TIMER_OFF;
+  }
+  if (tcp->heap_index == UINT32_MAX) {
+    return;
+  }
+  uint32_t index = tcp->heap_index;
+  struct harp_tcp *last = stack->heap[--stack->heap_count];
+  tcp->heap_index = UINT32_MAX;
+  if (last != tcp) {
+    sift_up(stack, index, last);
+    sift_down(stack, last->heap_index, last);
+  }
+}
+
+void tcp_timer_set(struct harp_tcp *tcp, enum harp_timer timer, uint64_t when) {
+  tcp->timers[timer] = when;
+  if (tcp->heap_index == UINT32_MAX) {
+    if (when != TIMER_OFF) {
+      tcp->heap_key = when;
+      sift_up(tcp->stack, tcp->stack->heap_count++, tcp);
+    }
+  } else if (when < tcp->heap_key) {
+    tcp->heap_key = when;
+    sift_up(tcp->stack, tcp->heap_index, tcp);
+  }
+}
+
+static uint64_t earliest(const struct harp_tcp *tcp) {
+  uint64_t when = TIMER_OFF;
+  for (int i = 0; i < TIMERS; i++) {
+    when = HARP_MIN(when, tcp->timers[i]);
+  }
+  return when;
+}
+
+/* Brings the top's key up to date until it is true. */
+uint64_t tcp_timers_next(struct harp_stack *stack) {
+  while (stack->heap_count) {
+    struct harp_tcp *top = stack->heap[0];
+    uint64_t when = earliest(top);
+    if (when == top->heap_key) {
+      return when;
+    }
+    if (when == TIMER_OFF) {
+      tcp_timers_remove(top);
+    } else {
+      top->heap_key = when;
+      sift_down(stack, 0, top);
+    }
+  }
+  return TIMER_OFF;
+}
+
+void tcp_arm_rto(struct harp_tcp *tcp) {
+  const struct harp_stack_config *config = &tcp->stack->config;
+  uint64_t rto;
+  if (tcp->state == TCP_SYN_SENT || tcp->state == TCP_SYN_RECV) {
+    rto = config->rto_initial_us * NS_PER_US << HARP_MIN(tcp->syn_transmits - 1, (int)MAX_SHIFT);
+  } else if (tcp->records || tcp->snd_nxt != tcp->snd_end + tcp->fin_sent) {
+    rto = tcp->rto << HARP_MIN(tcp->backoff, (int)MAX_SHIFT);
+  } else {
+    tcp_timer_set(tcp, TIMER_RETRANSMIT, TIMER_OFF);
+    return;
+  }
+  rto = HARP_MIN(rto, config->rto_max_us * NS_PER_US);
+  tcp_timer_set(tcp, TIMER_RETRANSMIT, tcp->stack->now + rto);
+}
+
+static void give_up(struct harp_tcp *tcp) {
+  COUNT(tcp->stack, tcp_timeouts);
+  tcp_send_reset(tcp);
+  tcp_finish(tcp, -ETIMEDOUT);
+}
+
+static void syn_timer(struct harp_tcp *tcp) {
+  if (tcp->syn_transmits > SYN_RETRIES) {
+    give_up(tcp);
+    return;
+  }
+  COUNT(tcp->stack, tcp_retransmits);
+  tcp->retransmits++;
+  tcp_send_syn(tcp);
+}
+
+static void retransmit_timer(struct harp_tcp *tcp) {
+  if (tcp->state == TCP_SYN_SENT || tcp->state == TCP_SYN_RECV) {
+    syn_timer(tcp);
+    return;
+  }
+  bool probing = tcp->snd_wnd == 0 || !tcp->records;
+  if ((probing ? tcp->probes : tcp->backoff) >= DATA_RETRIES) {
+    give_up(tcp);
+    return;
+  }
+  if (tcp->backoff < UINT8_MAX) {
+    tcp->backoff++;
+  }
+  if (probing) {
+    tcp->probes++;
+    tcp_send_window_probe(tcp);
+  } else {
+    tcp_recovery_on_rto(tcp);
+    tcp_mark_dirty(tcp);
+  }
+  tcp_arm_rto(tcp);
+}
+
+static void keepalive_timer(struct harp_tcp *tcp) {
+  struct harp_stack *stack = tcp->stack;
+  uint64_t quiet = stack->now - tcp->last_receive;
+  uint64_t idle = tcp->keep_idle_ms * NS_PER_MS;
+  if (quiet < idle || tcp->records) { /* retransmission watches over what is in flight */
+    uint64_t next = quiet < idle ? tcp->last_receive + idle : stack->now + idle;
+    tcp_timer_set(tcp, TIMER_KEEPALIVE, next);
+    return;
+  }
+  if (tcp->probes >= tcp->keep_probes) {
+    give_up(tcp);
+    return;
+  }
+  tcp->probes++;
+  COUNT(stack, tcp_keepalives);
+  tcp_send_probe(tcp);
+  tcp_timer_set(tcp, TIMER_KEEPALIVE, stack->now + tcp->keep_interval_ms * NS_PER_MS);
+}
+
+static void user_timer(struct harp_tcp *tcp) {
+  uint64_t deadline = tcp->last_progress + tcp->user_timeout_ms * NS_PER_MS;
+  if (tcp->user_timeout_ms == 0) {
+    return;
+  }
+  if (tcp->stack->now >= deadline) {
+    give_up(tcp);
+  } else {
+    tcp_timer_set(tcp, TIMER_USER, deadline);
+  }
+}
+
+static void state_timer(struct harp_tcp *tcp) {
+  if (!tcp->detached && tcp->queued) {
+    /* The owner has not read everything yet, and that is never dropped. */
+    tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + 60 * NS_PER_S);
+    return;
+  }
+  tcp_finish(tcp, 0);
+}
+
+static void fire(struct harp_tcp *tcp, enum harp_timer timer) {
+  switch (timer) {
+  case TIMER_RETRANSMIT:
+    retransmit_timer(tcp);
+    break;
+  case TIMER_LOSS:
+    tcp_recovery_on_loss_timer(tcp);
+    break;
+  case TIMER_DELAYED_ACK:
+    tcp->ack_now = true;
+    tcp_mark_dirty(tcp);
+    break;
+  case TIMER_KEEPALIVE:
+    keepalive_timer(tcp);
+    break;
+  case TIMER_USER:
+    user_timer(tcp);
+    break;
+  default:
+    state_timer(tcp);
+    break;
+  }
+}
+
+void tcp_timers_run(struct harp_stack *stack) {
+  while (tcp_timers_next(stack) <= stack->now) {
+    struct harp_tcp *tcp = stack->heap[0];
+    for (int i = 0; i < TIMERS && tcp->state != TCP_CLOSE; i++) {
+      if (tcp->timers[i] <= stack->now) {
+        tcp->timers[i] = TIMER_OFF;
+        fire(tcp, (enum harp_timer)i);
+      }
+    }
+  }
+}
