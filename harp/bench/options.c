@@ -207,7 +207,7 @@ static int set_option(struct options *options, int option, char *text)
   switch (option) {
   case 'b': return set_size("-b", text, &options->min_size);
   case 'e': return set_size("-e", text, &options->max_size);
-  case 'f': return set_unsigned("-f", text, 2, 1024, &options->factor);
+  case 'f': return set_unsigned("-f", text, 2, 1 << 30, &options->factor);
   case 'n': return set_unsigned("-n", text, 1, 10000000, &options->iterations);
   case 'w': return set_unsigned("-w", text, 0, 10000000, &options->warmup);
   case OUTSTANDING:
@@ -305,9 +305,6 @@ static int check_ranks(struct options *options)
 static int check_operation(const struct options *options)
 {
   const struct operation *operation = operation_find(options->op);
-  if (!operation)
-    return usage("there is no operation %s: take all_reduce, sendrecv, sendrecv_bidir or pingpong",
-                 options->op);
   if (operation->ranks && options->ranks != operation->ranks)
     return usage("%s is between %d ranks, not %d", options->op, operation->ranks, options->ranks);
   if (options->min_size % operation->unit || options->max_size % operation->unit ||
@@ -319,6 +316,9 @@ static int check_operation(const struct options *options)
 
 static int check(struct options *options)
 {
+  if (!operation_find(options->op))
+    return usage("there is no operation %s: take all_reduce, sendrecv, sendrecv_bidir or pingpong",
+                 options->op);
   if (options->min_size > options->max_size)
     return usage("-b is larger than -e");
   if ((options->nsocks || options->kernel_cc) && !options->kernel)
@@ -329,26 +329,29 @@ static int check(struct options *options)
   return status < 0 ? check_operation(options) : status;
 }
 
+/* Whether there is a plugin at folder/name; its plain path goes to out. */
+static bool plugin_at(const char *folder, const char *name, char *out)
+{
+  char path[2 * PATH_MAX];
+  snprintf(path, sizeof(path), "%s/%s", folder, name);
+  return realpath(path, out) != NULL;
+}
+
 /* The plugin lies beside this program: where it was built, or installed. */
 static int find_plugin(struct options *options)
 {
   const char *const built = options->kernel ? "../../plugin/libnccl-net-kernel.so"
                                             : "../../plugin/libnccl-net.so";
   const char *const installed = options->kernel ? "libnccl-net-kernel.so" : "libnccl-net-harp.so";
-  char self[PATH_MAX - 64];
-  ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
-  self[length > 0 ? length : 0] = '\0';
-  char *slash = strrchr(self, '/');
+  char folder[PATH_MAX] = "";
+  ssize_t length = readlink("/proc/self/exe", folder, sizeof(folder) - 1);
+  char *slash = length > 0 ? strrchr(folder, '/') : NULL;
   if (slash)
-    slash[1] = '\0';
-  snprintf(options->plugin, sizeof(options->plugin), "%s%s", self, built);
-  if (access(options->plugin, R_OK) == 0)
+    *slash = '\0';
+  if (plugin_at(folder, built, options->plugin) || plugin_at(folder, installed, options->plugin))
     return -1;
-  snprintf(options->plugin, sizeof(options->plugin), "%s%s", self, installed);
-  if (access(options->plugin, R_OK) == 0)
-    return -1;
-  return usage("neither %s nor %s lies beside harp-perf (%s): build it, or name one by --plugin",
-               built, installed, self);
+  return usage("neither %s nor %s lies beside harp-perf in %s: build it, or name one by --plugin",
+               built, installed, folder);
 }
 
 int options_parse(struct options *options, int argc, char **argv)
