@@ -257,13 +257,17 @@ class Dialogue:
         timestamps: bool = False,
         window: int | None = None,
         port: int = 80,
+        rtt: float = 0,
     ) -> Socket:
-        """The handshake, begun by the peer; returns the accepted socket."""
+        """The handshake, begun by the peer, each answer after rtt ms; returns the socket.
+
+        The listener is closed again.
+        """
         listener = self.listen(port)
         options = self.syn_options(mss, sack, wscale, timestamps)
         self.send(TCP(flags="S", seq=0, options=options, **_window(window)))
         self.expect(TCP(flags="SA", seq=0, ack=1))
-        self.send(TCP(flags="A", seq=1, ack=1, **_window(window)))
+        self.send(TCP(flags="A", seq=1, ack=1, **_window(window)), at=self.now + rtt)
         connection = self.accept(listener)
         listener.close()
         return connection
@@ -277,9 +281,13 @@ class Dialogue:
         timestamps: bool = False,
         window: int | None = None,
         port: int = 80,
+        rtt: float = 0,
         before: Callable[[Socket], None] | None = None,
     ) -> Socket:
-        """The handshake, begun by the stack; `before` may set options on the new socket."""
+        """The handshake, begun by the stack, answered after rtt ms.
+
+        `before` may set options on the new socket.
+        """
         sock = self.stack.socket()
         if before is not None:
             before(sock)
@@ -289,6 +297,7 @@ class Dialogue:
             self._fail(f"connect: errno {error} instead of EINPROGRESS")
         self._settle()
         self.expect(TCP(flags="S", seq=0))
+        self.run(self.now + rtt)
         options = self.syn_options(mss, sack, wscale, timestamps)
         self.send(TCP(flags="SA", seq=0, ack=1, options=options, **_window(window)))
         self.expect(TCP(flags="A", seq=1, ack=1))

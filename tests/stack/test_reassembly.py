@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data out of order: reassembly, SACK blocks (RFC 2018), DSACK (RFC 2883), bounds."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from harp.testing.dialogue import option
+from harp.testing.wire import pattern
+from scapy.layers.inet import TCP
+
+
+def read_all(sock) -> bytes:
+    data = b""
+    while True:
+        try:
+            piece = sock.recv(65536)
+        except BlockingIOError:
+            return data
+        if not piece:
+            return data
+        data += piece
+
+
+def blocks(packet) -> list[tuple[int, int]]:
+    edges = option(packet, "SAck") or ()
+    return list(zip(edges[::2], edges[1::2]))
+
+
+def test_a_hole_is_reported_and_filled(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    d.send(TCP(seq=1461, ack=1) / (b"b" * 1460))
+    answer = d.expect(TCP(flags="A", seq=1, ack=1))
+    assert blocks(answer) == [(1461, 2921)]
+    with pytest.raises(BlockingIOError):
+        c.recv(10)
+    d.send(TCP(seq=1, ack=1) / (b"a" * 1460))
+    answer = d.expect(TCP(flags="A", seq=1, ack=2921))
+    assert blocks(answer) == []
+    assert read_all(c) == b"a" * 1460 + b"b" * 1460
+
+
+def test_each_segment_beyond_a_hole_is_answered_at_once(dialogue):
+    """RFC 5681, 4.2: so that the peer can count duplicates."""
+    d = dialogue()
+    d.open_passive()
+    for i in range(1, 5):
+        d.send(TCP(seq=1 + i * 1460, ack=1) / (b"x" * 1460))
+        answer = d.expect(TCP(flags="A", seq=1, ack=1))
+        assert blocks(answer) == [(1461, 1461 + i * 1460)]
+
+
+def test_the_newest_block_comes_first(dialogue):
+    """RFC 2018, 4: the first block holds the segment that caused the acknowledgement."""
+    d = dialogue()
+    d.open_passive()
+    d.send(TCP(seq=101, ack=1) / (b"x" * 50))
+    assert blocks(d.expect(TCP(ack=1))) == [(101, 151)]
+    d.send(TCP(seq=301, ack=1) / (b"x" * 50))
+    assert blocks(d.expect(TCP(ack=1))) == [(301, 351), (101, 151)]
+    d.send(TCP(seq=201, ack=1) / (b"x" * 50))
+    assert blocks(d.expect(TCP(ack=1))) == [(201, 251), (301, 351), (101, 151)]
+    d.send(TCP(seq=151, ack=1) / (b"x" * 10))
+    assert blocks(d.expect(TCP(ack=1)))[0] == (101, 161)
+
+
+def test_blocks_fit_the_header(dialogue):
+    """40 bytes of options hold four blocks, with timestamps three (picotcp #76)."""
+    for timestamps, most in ((False, 4), (True, 3)):
+        d = dialogue(timestamps=1)
+        d.open_passive(timestamps=timestamps)
+        for i in range(1, 8):
+            d.send(TCP(seq=1 + 100 * i, ack=1) / b"x")
+            answer = d.expect(TCP(flags="A", seq=1, ack=1))
+            assert len(blocks(answer)) == min(i, most)
+
+
+def test_a_filled_hole_in_the_middle_joins_blocks(dialogue):
+    d = dialogue()
+    d.open_passive()
+    d.send(TCP(seq=101, ack=1) / (b"x" * 100))
+    d.expect(TCP(ack=1))
+    d.send(TCP(seq=301, ack=1) / (b"x" * 100))
+    d.expect(TCP(ack=1))
+    d.send(TCP(seq=201, ack=1) / (b"x" * 100))
+    assert blocks(d.expect(TCP(ack=1))) == [(101, 401)]
+
+
+def test_one_segment_may_cover_several_blocks(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    data = pattern(0, 1000)
+    for start, end in ((100, 200), (300, 400), (500, 600)):
+        d.send(TCP(seq=1 + start, ack=1) / data[start:end])
+        d.expect(TCP(ack=1))
+    d.send(TCP(seq=51, ack=1) / data[50:650])
+    assert blocks(d.expect(TCP(ack=1)))[0] == (51, 651)
+    d.send(TCP(seq=1, ack=1) / data[:120])
+    d.expect(TCP(ack=651))
+    assert read_all(c) == data[:650]
+
+
+def test_a_duplicate_is_reported(dialogue):
+    """RFC 2883, 4.1: what came twice, once, in the first block."""
+    d = dialogue()
+    d.open_passive()
+    d.send(TCP(seq=1, ack=1) / (b"a" * 1460))
+    d.send(TCP(seq=1461, ack=1) / (b"b" * 1460))
+    d.expect(TCP(ack=2921))
+    d.send(TCP(seq=1461, ack=1) / (b"b" * 1460))
+    assert blocks(d.expect(TCP(flags="A", ack=2921))) == [(1461, 2921)]
+    d.send(TCP(seq=2921, ack=1) / b"c")
+    assert blocks(d.expect(TCP(flags="A", ack=2922), within=500)) == []
+
+
+def test_a_duplicate_beyond_a_hole_is_reported_before_its_block(dialogue):
+    """RFC 2883, 4.1.2: the duplicate first, then the block that contains it."""
+    d = dialogue()
+    d.open_passive()
+    d.send(TCP(seq=101, ack=1) / (b"x" * 100))
+    d.expect(TCP(ack=1))
+    d.send(TCP(seq=201, ack=1) / (b"x" * 100))
+    d.expect(TCP(ack=1))
+    d.send(TCP(seq=201, ack=1) / (b"x" * 100))
+    assert blocks(d.expect(TCP(ack=1))) == [(201, 301), (101, 301)]
+
+
+def test_a_fin_beyond_a_hole_waits(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    d.send(TCP(flags="FA", seq=6, ack=1) / b"world")
+    d.expect(TCP(flags="A", ack=1))
+    with pytest.raises(BlockingIOError):
+        c.recv(10)
+    d.send(TCP(seq=1, ack=1) / b"hello")
+    d.expect(TCP(flags="A", ack=12))
+    assert c.recv(100) == b"helloworld"
+    assert c.recv(100) == b""
+
+
+def test_a_bare_fin_beyond_a_hole_waits(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    d.send(TCP(flags="FA", seq=6, ack=1))
+    d.expect(TCP(flags="A", ack=1))
+    d.send(TCP(seq=1, ack=1) / b"hello")
+    d.expect(TCP(flags="A", ack=7))
+    assert c.recv(100) == b"hello"
+    assert c.recv(100) == b""
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_order_and_any_overlap_gives_the_same_bytes(dialogue, seed):
+    r = random.Random(seed)
+    d = dialogue(packets=2048, delayed_ack_us=0)
+    c = d.open_passive()
+    data = pattern(seed, 40_000)
+    pieces = []
+    at = 0
+    while at < len(data):
+        size = r.choice((1, 7, 100, 536, 1460))
+        pieces.append((max(0, at - r.randrange(300)), min(len(data), at + size)))
+        at += size
+    pieces += r.sample(pieces, len(pieces) // 4)
+    got, acked = b"", 1
+    for _ in range(20):
+        r.shuffle(pieces)
+        for start, end in pieces:
+            end = min(end, start + 1460)
+            d.send(TCP(seq=1 + start, ack=1) / data[start:end])
+            acked = d.drain()[-1][TCP].ack
+        got += read_all(c)
+        d.ignore()
+        if acked == len(data) + 1:
+            break
+    assert got == data
+
+
+def test_tiny_pieces_far_apart_cost_a_bounded_amount(dialogue):
+    """CVE-2018-5390: thousands of holes; the stack may forget, must go on, must not slow down."""
+    import time
+
+    d = dialogue(packets=256, rcvbuf=65_535)
+    c = d.open_passive()
+    d.strict = False
+    order = list(range(1, 65_000, 3))
+    random.Random(7).shuffle(order)
+    frames = [d.build(TCP(seq=1 + i, ack=1) / b"x") for i in order[:3000]]
+    began = time.process_time()
+    for frame in frames * 4:
+        d.stack.input(frame)
+    assert time.process_time() - began < 5
+    d.ignore()
+    data = b"y" * 20_000
+    at = 0
+    while at < len(data):
+        d.send(TCP(seq=1 + at, ack=1) / data[at : at + 1000])
+        at = d.drain()[-1][TCP].ack - 1
+        d.stack.take()
+        assert at >= 0
+        if at >= 20_000:
+            break
+        read_all(c)
+        d.ignore()
+
+
+def test_reassembly_leaves_room_for_data_in_order(dialogue):
+    """With few packets the pieces beyond a hole go first; the hole can always be filled."""
+    d = dialogue(packets=64, rcvbuf=65_535)
+    c = d.open_passive()
+    d.strict = False
+    for i in range(40):
+        d.send(TCP(seq=1 + 1460 * (i + 1), ack=1) / (b"x" * 1460))
+    d.ignore()
+    received = 0
+    for i in range(41):
+        start = 1460 * i
+        d.send(TCP(seq=1 + start, ack=1) / (b"x" * 1460))
+        acked = d.drain(until=d.now + 50)
+        received += len(read_all(c))
+        if acked and acked[-1][TCP].ack >= 1 + 1460 * 41:
+            break
+    d.ignore()
+    assert received == 1460 * 41
+
+
+def test_without_permission_no_blocks_but_reassembly(dialogue):
+    d = dialogue(sack=0)
+    c = d.open_passive(sack=True)
+    d.send(TCP(seq=6, ack=1) / b"world")
+    answer = d.expect(TCP(flags="A", ack=1))
+    assert blocks(answer) == []
+    d.send(TCP(seq=1, ack=1) / b"hello")
+    d.expect(TCP(flags="A", ack=11))
+    assert c.recv(100) == b"helloworld"

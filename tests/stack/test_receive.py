@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data that arrives in order, and when it is acknowledged (RFC 9293, 3.8.6; RFC 5681, 4.2)."""
+
+from __future__ import annotations
+
+import pytest
+from harp.testing.wire import pattern
+from scapy.layers.inet import TCP
+
+
+def read_all(sock) -> bytes:
+    data = b""
+    while True:
+        try:
+            piece = sock.recv(65536)
+        except BlockingIOError:
+            return data
+        if not piece:
+            return data
+        data += piece
+
+
+def test_data_is_handed_over(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    assert c.poll() & 1 == 0
+    d.send(TCP(flags="PA", seq=1, ack=1) / b"hello ")
+    d.send(TCP(flags="PA", seq=7, ack=1) / b"world")
+    assert c.poll() & 1
+    assert c.recv(3) == b"hel"
+    assert c.recv(100) == b"lo world"
+    assert c.poll() & 1 == 0
+
+
+def test_peek_leaves_the_data(dialogue):
+    import socket
+
+    d = dialogue()
+    c = d.open_passive()
+    d.send(TCP(seq=1, ack=1) / b"data")
+    assert c.recv(2, socket.MSG_PEEK) == b"da"
+    assert c.recv(100) == b"data"
+
+
+def test_every_second_full_segment_is_acknowledged_at_once(dialogue):
+    d = dialogue()
+    d.open_passive()
+    for pair in range(3):
+        first = 1 + pair * 2920
+        d.send(TCP(seq=first, ack=1) / (b"a" * 1460))
+        d.silence()
+        d.send(TCP(seq=first + 1460, ack=1) / (b"b" * 1460))
+        d.expect(TCP(flags="A", seq=1, ack=first + 2920))
+
+
+@pytest.mark.parametrize("delay_ms", [10, 40, 200])
+def test_a_single_segment_waits_for_the_timer(dialogue, delay_ms):
+    d = dialogue(delayed_ack_us=delay_ms * 1000)
+    d.open_passive()
+    began = d.now
+    d.send(TCP(seq=1, ack=1) / (b"a" * 1460))
+    d.silence()
+    d.expect(TCP(flags="A", seq=1, ack=1461), at=began + delay_ms)
+    d.silence(during=5000)
+
+
+def test_small_segments_wait_no_longer(dialogue):
+    """RFC 1122, 4.2.3.2: the delay counts from the first unacknowledged byte, 0.5 s at most."""
+    d = dialogue(delayed_ack_us=100_000)
+    d.open_passive()
+    began = d.now
+    for i in range(5):
+        d.strict = False
+        d.send(TCP(seq=1 + i, ack=1) / b"x", at=began + 15 * i)
+    d.expect(TCP(flags="A"), at=None if d._queue else began + 100)
+
+
+def test_without_delay_every_segment_is_acknowledged(dialogue):
+    d = dialogue(delayed_ack_us=0)
+    d.open_passive()
+    for i in range(4):
+        d.send(TCP(seq=1 + i, ack=1) / b"x")
+        d.expect(TCP(flags="A", seq=1, ack=2 + i))
+    d.silence(during=5000)
+
+
+def test_an_answer_carries_the_acknowledgement(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    d.send(TCP(seq=1, ack=1) / b"question")
+    d.silence()
+    c.send(b"answer")
+    d.expect(TCP(seq=1, ack=9) / b"answer")
+    d.send(TCP(seq=9, ack=7))
+    d.silence(during=5000)
+
+
+def test_the_window_shrinks_by_what_waits(dialogue):
+    d = dialogue(rcvbuf=20_000, delayed_ack_us=0)
+    d.open_passive()
+    windows = []
+    for i in range(5):
+        d.send(TCP(seq=1 + i * 1460, ack=1) / (b"a" * 1460))
+        windows.append(d.expect(TCP(flags="A", ack=1461 + i * 1460))[TCP].window)
+    drops = [a - b for a, b in zip(windows, windows[1:])]
+    assert windows[0] <= 20_000
+    assert all(0 <= drop <= 1460 for drop in drops)
+
+
+def test_the_right_edge_never_moves_back(dialogue):
+    """RFC 9293, 3.8.6.2.1 (SHLD-14)."""
+    d = dialogue(rcvbuf=20_000, delayed_ack_us=0)
+    c = d.open_passive()
+    edge, seq = 0, 1
+    for i in range(40):
+        size = (1460, 1, 700, 100)[i % 4]
+        d.send(TCP(seq=seq, ack=1) / (b"a" * size))
+        answer = d.drain()[-1]
+        if answer[TCP].ack == seq + size:
+            seq += size
+        assert answer[TCP].ack + answer[TCP].window >= edge
+        edge = answer[TCP].ack + answer[TCP].window
+        if i % 7 == 3:
+            read_all(c)
+            for update in d.drain():
+                assert update[TCP].ack + update[TCP].window >= edge
+                edge = update[TCP].ack + update[TCP].window
+
+
+def test_what_overlaps_is_taken_once(dialogue):
+    d = dialogue(delayed_ack_us=0)
+    c = d.open_passive()
+    d.send(TCP(seq=1, ack=1) / b"abcdef")
+    d.expect(TCP(ack=7))
+    d.send(TCP(seq=4, ack=1) / b"defghi")
+    d.expect(TCP(ack=10))
+    assert c.recv(100) == b"abcdefghi"
+
+
+def test_the_first_copy_of_a_byte_counts(dialogue):
+    d = dialogue(delayed_ack_us=0)
+    c = d.open_passive()
+    d.send(TCP(seq=1, ack=1) / b"abc")
+    d.expect(TCP(ack=4))
+    d.send(TCP(seq=1, ack=1) / b"XXXdef")
+    d.expect(TCP(ack=7))
+    assert c.recv(100) == b"abcdef"
+
+
+def test_a_duplicate_is_acknowledged_at_once(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    d.send(TCP(seq=1, ack=1) / b"abc")
+    d.expect(TCP(ack=4), within=500)
+    d.send(TCP(seq=1, ack=1) / b"abc")
+    d.expect(TCP(flags="A", seq=1, ack=4))
+    assert c.recv(100) == b"abc"
+
+
+def test_beyond_the_window_nothing_is_taken(dialogue):
+    d = dialogue(rcvbuf=4380, delayed_ack_us=0)
+    c = d.open_passive()
+    d.send(TCP(seq=1, ack=1) / (b"a" * 1460))
+    answer = d.expect(TCP(flags="A", ack=1461))
+    edge = answer[TCP].ack + answer[TCP].window
+    d.send(TCP(seq=edge, ack=1) / b"outside")
+    d.expect(TCP(flags="A", seq=1, ack=1461))
+    d.send(TCP(seq=edge + 100_000, ack=1) / b"far outside")
+    d.expect(TCP(flags="A", seq=1, ack=1461))
+    assert read_all(c) == b"a" * 1460
+
+
+def test_what_sticks_out_of_the_window_is_cut(dialogue):
+    """RFC 9293, 3.10.7.4: the part within may be used; the rest must not be acknowledged."""
+    d = dialogue(rcvbuf=4000, delayed_ack_us=0)
+    c = d.open_passive()
+    data = pattern(0, 12_000)
+    seq, edge = 0, 4000
+    for _ in range(4):
+        d.send(TCP(seq=1 + seq, ack=1) / data[seq : seq + 1460])
+        answer = d.expect(TCP(flags="A"))
+        seq = answer[TCP].ack - 1
+        assert seq <= edge
+        edge = seq + answer[TCP].window
+    assert read_all(c) == data[:seq]
+
+
+def test_acknowledgements_without_data_are_not_acknowledged(dialogue):
+    d = dialogue(delayed_ack_us=0)
+    d.open_passive()
+    for _ in range(10):
+        d.send(TCP(flags="A", seq=1, ack=1))
+    d.silence(during=1000)
+
+
+def test_a_segment_without_ack_is_dropped(dialogue):
+    """RFC 9293, 3.10.7.4, fifth: if the ACK bit is off, drop the segment."""
+    d = dialogue(delayed_ack_us=0)
+    c = d.open_passive()
+    d.send(TCP(flags="P", seq=1) / b"no ack")
+    d.silence()
+    with pytest.raises(BlockingIOError):
+        c.recv(100)
+
+
+def test_urgent_data_stays_in_the_stream(dialogue):
+    d = dialogue(delayed_ack_us=0)
+    c = d.open_passive()
+    d.send(TCP(flags="UA", seq=1, ack=1, urgptr=3) / b"abcdef")
+    d.expect(TCP(flags="A", ack=7))
+    assert c.recv(100) == b"abcdef"
+
+
+def test_unread_data_survives_the_peers_fin(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    d.send(TCP(flags="FPA", seq=1, ack=1) / b"last words")
+    d.expect(TCP(flags="A", ack=12))
+    assert c.recv(4) == b"last"
+    assert c.recv(100) == b" words"
+    assert c.recv(100) == b""
+    assert c.recv(100) == b""
