@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The classic BPF programs of the packet port: which frames its sockets
+ * receive, and which queue each one goes to.
+ */
+#ifndef HARP_DPDK_GLUE_PACKET_FILTER_H
+#define HARP_DPDK_GLUE_PACKET_FILTER_H
+
+#include <linux/filter.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+  PACKET_FILTER_RANGES = 256,
+  PACKET_FILTER_CODE = 64 + 3 * PACKET_FILTER_RANGES,
+};
+
+/* Host order, both ends included. */
+struct packet_range {
+  uint16_t first, last;
+};
+
+struct packet_filter {
+  uint8_t mac[6];
+  uint32_t address; /* network order */
+  bool shared;      /* the kernel owns the address: only what is ours for certain */
+  const struct packet_range *ranges; /* TCP ports that are ours; NULL: all */
+  unsigned range_count;              /* at most PACKET_FILTER_RANGES */
+};
+
+enum packet_filter_kind {
+  PACKET_FILTER_ALL,  /* ARP and IPv4 */
+  PACKET_FILTER_ARP,
+  PACKET_FILTER_IPV4,
+};
+
+/* Sets the socket's filter, replacing the one before it without a gap. 0, or
+ * a negative errno. */
+int harp_packet_filter_attach(int fd, const struct packet_filter *filter,
+                              enum packet_filter_kind kind);
+
+/* Lets the socket's fanout group choose by TCP destination port modulo its
+ * number of sockets (local_ports.h). */
+int harp_packet_fanout_steer(int fd);
+
+/* Makes a kernel socket drop everything that arrives for it. */
+int harp_packet_filter_deafen(int fd);
+
+#endif
