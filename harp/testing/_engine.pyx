@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine's statistics file, trace and log, for tests: what a process with HARP
+in it would publish, without the process."""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+
+cdef extern from "harp/engine/statfile.h" nogil:
+    struct harp_stat_identity:
+        unsigned instances
+        const char *device
+        const char *address
+        const char *config
+        const char *about
+
+    struct harp_stat_flow:
+        uint32_t generation
+        uint32_t state
+        uint32_t link
+        uint16_t flow
+        uint8_t instance
+        uint8_t direction
+        uint32_t local_address
+        uint32_t peer_address
+        uint16_t local_port
+        uint16_t peer_port
+        uint32_t mss
+        uint32_t cwnd
+        uint32_t srtt_us
+        uint32_t rto_us
+        uint32_t retransmits
+        uint64_t bytes_in
+        uint64_t bytes_out
+
+    struct harp_statfile:
+        int fd
+        char path[512]
+
+    int harp_statfile_open(harp_statfile *file, const harp_stat_identity *identity)
+    void harp_statfile_close(harp_statfile *file)
+    void harp_statfile_forget(harp_statfile *file)
+    uint64_t *harp_statfile_counters(const harp_statfile *file, unsigned instance)
+    harp_stat_flow *harp_statfile_flow(const harp_statfile *file, unsigned index)
+    void harp_statfile_flow_write(harp_stat_flow *entry, const harp_stat_flow *values)
+
+
+cdef extern from "harp/engine/trace.h" nogil:
+    struct harp_trace_t "harp_trace":
+        uint64_t head
+
+    int harp_trace_create(harp_trace_t *trace, size_t entries)
+    void harp_trace_destroy(harp_trace_t *trace)
+    void record "harp_trace"(harp_trace_t *trace, uint64_t now_ns, unsigned flow, int event,
+                             uint32_t a, uint32_t b)
+    int harp_trace_dump(const harp_trace_t *const *traces, unsigned count, const char *reason,
+                        uint64_t now_ns, char *path)
+
+
+cdef extern from "harp/engine/log.h":
+    enum:
+        HARP_LOG_WARN
+        HARP_LOG_INFO
+        HARP_LOG_QUEUE
+        HARP_LOG_BURST
+
+    void harp_log_post(int level, const char *format, ...)
+    void harp_log_drain(void (*speak)(int level, const char *line, void *user) noexcept,
+                        void *user)
+    uint64_t harp_log_dropped()
+    void harp_log_forget()
+
+
+QUEUE = HARP_LOG_QUEUE
+BURST = HARP_LOG_BURST
+
+
+cdef class StatFile:
+    """A published statistics file; closed, and removed, by close() or the end of the object."""
+
+    cdef harp_statfile _file
+    cdef bint _open
+
+    def __cinit__(self, unsigned instances=1, bytes device=b"packet:eth0",
+                  bytes address=b"10.0.0.1/24", bytes config=b"/etc/ztcp0.conf",
+                  bytes about=b"test"):
+        cdef harp_stat_identity identity
+        identity.instances = instances
+        identity.device = device
+        identity.address = address
+        identity.config = config
+        identity.about = about
+        cdef int rc = harp_statfile_open(&self._file, &identity)
+        if rc:
+            raise OSError(-rc, "harp_statfile_open")
+        self._open = True
+
+    @property
+    def path(self):
+        """The file's path; "" where the counters are in plain memory."""
+        return (<bytes>self._file.path).decode()
+
+    def set(self, unsigned instance, unsigned counter, uint64_t value):
+        harp_statfile_counters(&self._file, instance)[counter] = value
+
+    def flow(self, unsigned index, **fields):
+        """Publishes a flow; no fields: frees the entry."""
+        cdef harp_stat_flow values
+        memset(&values, 0, sizeof(values))
+        values.state = fields.get("state", 0)
+        values.link = fields.get("link", 0)
+        values.flow = fields.get("flow", 0)
+        values.instance = fields.get("instance", 0)
+        values.direction = ord(fields.get("direction", "\0"))
+        values.local_address = fields.get("local_address", 0)
+        values.peer_address = fields.get("peer_address", 0)
+        values.local_port = fields.get("local_port", 0)
+        values.peer_port = fields.get("peer_port", 0)
+        values.mss = fields.get("mss", 0)
+        values.cwnd = fields.get("cwnd", 0)
+        values.srtt_us = fields.get("srtt_us", 0)
+        values.rto_us = fields.get("rto_us", 0)
+        values.retransmits = fields.get("retransmits", 0)
+        values.bytes_in = fields.get("bytes_in", 0)
+        values.bytes_out = fields.get("bytes_out", 0)
+        harp_statfile_flow_write(harp_statfile_flow(&self._file, index), &values)
+
+    def forget(self):
+        """What a forked child does."""
+        harp_statfile_forget(&self._file)
+
+    def close(self):
+        if self._open:
+            harp_statfile_close(&self._file)
+        self._open = False
+
+    def __dealloc__(self):
+        self.close()
+
+
+cdef class Trace:
+    """An instance's ring of records."""
+
+    cdef harp_trace_t _trace
+    cdef bint _made
+
+    def __cinit__(self, size_t entries):
+        cdef int rc = harp_trace_create(&self._trace, entries)
+        if rc:
+            raise OSError(-rc, "harp_trace_create")
+        self._made = True
+
+    def record(self, uint64_t now_ns, unsigned flow, int event, uint32_t a, uint32_t b):
+        record(&self._trace, now_ns, flow, event, a, b)
+
+    def __dealloc__(self):
+        if self._made:
+            harp_trace_destroy(&self._trace)
+
+
+def dump(list traces, bytes reason, uint64_t now_ns):
+    """Writes the rings to a file; its path. Raises OSError."""
+    cdef const harp_trace_t *rings[16]
+    cdef char path[512]
+    cdef Trace trace
+    for i, trace in enumerate(traces[:16]):
+        rings[i] = &trace._trace
+    cdef int rc = harp_trace_dump(rings, len(traces), reason, now_ns, path)
+    if rc:
+        raise OSError(-rc, "harp_trace_dump")
+    return (<bytes>path).decode()
+
+
+def post(bytes text, bint warn=False):
+    harp_log_post(HARP_LOG_WARN if warn else HARP_LOG_INFO, "%s", <const char *>text)
+
+
+cdef void _speak(int level, const char *line, void *user) noexcept:
+    (<list>user).append(("WARN" if level == HARP_LOG_WARN else "INFO", (<bytes>line).decode()))
+
+
+def drain():
+    """What the log has to say: (level, line), oldest first."""
+    lines = []
+    harp_log_drain(_speak, <void *>lines)
+    return lines
+
+
+def dropped():
+    return harp_log_dropped()
+
+
+def forget_log():
+    harp_log_forget()
