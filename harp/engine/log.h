@@ -22,7 +22,7 @@ enum {
   HARP_LOG_LINE_SIZE = 640,
   HARP_LOG_QUEUE = 128,    /* lines that can wait */
   HARP_LOG_BURST = 16,
-  HARP_LOG_PERIOD_S = 10,
+  HARP_LOG_PERIOD_S = 5,
 };
 
 enum harp_log_level {

@@ -163,20 +163,25 @@ int harp_statfile_open(struct harp_statfile *file, const struct harp_stat_identi
 
 void harp_statfile_close(struct harp_statfile *file)
 {
-  if (file->map)
-    munmap(file->map, file->size);
   if (file->path[0])
     unlink(file->path);
-  harp_statfile_forget(file);
-  file->map = NULL;
-  file->path[0] = '\0';
+  munmap(file->map, file->size);
+  if (file->fd >= 0)
+    close(file->fd);
+  *file = (struct harp_statfile){.fd = -1};
 }
 
 void harp_statfile_forget(struct harp_statfile *file)
 {
-  if (file->fd >= 0)
-    close(file->fd);
+  if (file->fd < 0)
+    return;
+  /* A lock lives as long as any descriptor or mapping of its open file. Plain
+   * memory in the mapping's place also keeps the child off the parent's words. */
+  mmap(file->map, file->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+       0);
+  close(file->fd);
   file->fd = -1;
+  file->path[0] = '\0';
 }
 
 uint64_t *harp_statfile_counters(const struct harp_statfile *file, unsigned instance)

@@ -122,8 +122,8 @@ int harp_statfile_open(struct harp_statfile *file, const struct harp_stat_identi
 /* Unmaps and removes. The counters must not be touched afterwards. */
 void harp_statfile_close(struct harp_statfile *file);
 
-/* In a forked child: drops its copy of the descriptor, and with it its part in
- * the parent's lock. */
+/* In a forked child: drops its part in the parent's lock. The counters are then
+ * zeroed memory of the child's own; close frees it. */
 void harp_statfile_forget(struct harp_statfile *file);
 
 /* HARP_COUNTERS words, page-aligned, zero at the start; instance is below

@@ -45,6 +45,15 @@ cdef extern from "harp/engine/statfile.h" nogil:
     void harp_statfile_flow_write(harp_stat_flow *entry, const harp_stat_flow *values)
 
 
+cdef extern from "harp/engine/place.h" nogil:
+    struct harp_place:
+        int local_rank
+        int local_size
+        char gpu[16]
+
+    void harp_place_find(harp_place *place, const char *gpus)
+
+
 cdef extern from "harp/engine/trace.h" nogil:
     struct harp_trace_t "harp_trace":
         uint64_t head
@@ -69,6 +78,14 @@ cdef extern from "harp/engine/log.h":
                         void *user)
     uint64_t harp_log_dropped()
     void harp_log_forget()
+
+
+def place(bytes gpus):
+    """(local rank or -1, local size or 0, PCI id of the GPU or ""); gpus stands for
+    the driver's folder."""
+    cdef harp_place found
+    harp_place_find(&found, gpus)
+    return found.local_rank, found.local_size, (<bytes>found.gpu).decode()
 
 
 QUEUE = HARP_LOG_QUEUE

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a binary trace that a process wrote when something went wrong.
+
+The file carries the names of its events (see harp/engine/trace.h), so traces of
+other releases can be read too.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, List, Tuple
+
+_MAGIC = b"HARPTRCE"
+_VERSION = 1
+_HEADER = struct.Struct("=8sIIIIIIQQ32s64s256s")
+_EVENT = struct.Struct("=32s16s16s")
+_RECORD = struct.Struct("=QQ")
+_WRAP = 1 << 48  # nanoseconds of a record's clock
+
+NO_FLOW = 0xFFFF
+
+
+class TraceError(ValueError):
+    """A file that is no trace of a release that this one understands."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One event. `time_ns` counts nanoseconds since the epoch; `flow` is None for the
+    instance itself; `values` has what the event's numbers mean."""
+
+    time_ns: int
+    instance: int
+    flow: "int | None"
+    event: str
+    values: Dict[str, int]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """`written_ns` counts nanoseconds since the epoch; `records` are in order of time."""
+
+    pid: int
+    host: str
+    release: str
+    reason: str
+    written_ns: int
+    records: List[Record]
+
+
+def _text(raw: bytes) -> str:
+    return raw.split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
+class _Reader:
+    """Takes structures one after the other from a file's bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.data = path.read_bytes()
+        self.offset = 0
+
+    def take(self, what: struct.Struct) -> Tuple[object, ...]:
+        if self.offset + what.size > len(self.data):
+            raise TraceError(f"{self.path}: ends too early; the file is damaged")
+        values = what.unpack_from(self.data, self.offset)
+        self.offset += what.size
+        return values
+
+
+def _record(when: int, what: int, instance: int, names: List[Tuple[str, str, str]],
+            now_ns: int, realtime_ns: int) -> Record:
+    ago = (now_ns - (when >> 16)) % _WRAP
+    flow = when & 0xFFFF
+    event = what & 0xFF
+    name, a, b = names[event] if event < len(names) else (f"event-{event}", "a", "b")
+    values = {}
+    if a:
+        values[a] = what >> 8 & 0xFFFFFF
+    if b:
+        values[b] = what >> 32
+    return Record(realtime_ns - ago, instance, None if flow == NO_FLOW else flow, name,
+                  values)
+
+
+def read(path: Path) -> Trace:
+    """Raises OSError if the file cannot be read, TraceError if it is wrong."""
+    reader = _Reader(path)
+    if reader.data[:8] != _MAGIC:
+        raise TraceError(f"{path}: no trace of HARP's; those are called *.trace in the run folder")
+    (_, version, _, event_size, events, instances, pid, now_ns, realtime_ns, release, host,
+     reason) = reader.take(_HEADER)
+    if version != _VERSION or event_size != _EVENT.size:
+        raise TraceError(f"{path}: format {version}, and this release reads {_VERSION}")
+    names = [tuple(map(_text, reader.take(_EVENT))) for _ in range(events)]
+    records = []
+    for instance in range(instances):
+        for _ in range(reader.take(struct.Struct("=Q"))[0]):
+            when, what = reader.take(_RECORD)
+            records.append(_record(when, what, instance, names, now_ns, realtime_ns))
+    records.sort(key=lambda record: record.time_ns)
+    return Trace(pid, _text(host), _text(release), _text(reason), realtime_ns, records)

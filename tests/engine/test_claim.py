@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ztcp*.conf a process takes, and what it says when it takes none."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Iterator, List
+
+import pytest
+
+from harp import _tables
+
+OWN = "device = packet:eth{0}\naddress = 10.0.{0}.1/24\n"
+SHARED = "device = packet:eth{0}\n"
+
+# Claims, says which file, and holds it until its standard input ends.
+HOLDER = """
+import sys
+from harp import _tables
+claim = _tables.Claim()
+print(claim.path, flush=True)
+sys.stdin.read()
+"""
+
+
+def write(folder: Path, *texts: str) -> List[Path]:
+    paths = [folder / f"ztcp{i}.conf" for i in range(len(texts))]
+    for i, (path, text) in enumerate(zip(paths, texts)):
+        path.write_text(text.format(i))
+    return paths
+
+
+def declined(code: int) -> str:
+    with pytest.raises(_tables.ConfigError) as caught:
+        _tables.Claim()
+    assert caught.value.code == -code, str(caught.value)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def claimed() -> str:
+    with _tables.Claim() as claim:
+        return str(Path(claim.path).name)
+
+
+@contextmanager
+def another_process() -> Iterator["subprocess.Popen[str]"]:
+    """A process that has made its claim, or failed to, and lives."""
+    process = subprocess.Popen([sys.executable, "-c", HOLDER], text=True,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline().strip().endswith(".conf")
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=20)
+
+
+def test_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARP_CONF_DIR", str(tmp_path / "absent"))
+    assert "absent: No such file or directory; run 'harp setup'" in declined(errno.ENOENT)
+
+
+def test_no_file(conf_dir: Path) -> None:
+    (conf_dir / "ztcp0.conf.bak").write_text("not ours")
+    assert "holds no ztcp*.conf; run 'harp setup'" in declined(errno.ENOENT)
+
+
+def test_disabled(conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(conf_dir, OWN)
+    monkeypatch.setenv("HARP_DISABLE", "1")
+    assert declined(errno.ECANCELED).startswith("HARP_DISABLE=1")
+    monkeypatch.setenv("HARP_DISABLE", "0")
+    assert claimed() == "ztcp0.conf"
+
+
+def test_one_wrong_file_makes_everyone_decline(conf_dir: Path) -> None:
+    write(conf_dir, OWN, "devise = packet:eth1\n")
+    assert "ztcp1.conf:1: unknown key 'devise'" in declined(errno.EINVAL)
+
+
+def test_files_come_in_the_order_of_their_numbers(conf_dir: Path) -> None:
+    for number in (10, 9, 2):
+        (conf_dir / f"ztcp{number}.conf").write_text(OWN.format(number))
+    claims = [_tables.Claim() for _ in range(3)]
+    assert [Path(claim.path).name for claim in claims] == [
+        "ztcp2.conf", "ztcp9.conf", "ztcp10.conf"]
+    for claim in claims:
+        claim.release()
+
+
+def test_an_exclusive_file_is_taken_once_and_its_holder_is_named(conf_dir: Path) -> None:
+    write(conf_dir, OWN)
+    with another_process() as holder:
+        assert f"ztcp0.conf by process {holder.pid} (python" in declined(errno.EBUSY)
+    assert claimed() == "ztcp0.conf"  # the lock died with its process
+
+
+def test_a_shared_file_is_taken_by_all(
+        conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(conf_dir, SHARED)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    with another_process(), another_process():
+        with _tables.Claim() as claim:
+            assert claim.shared
+
+
+def test_a_shared_claim_keeps_an_exclusive_one_out(conf_dir: Path) -> None:
+    path, = write(conf_dir, SHARED)
+    with _tables.Claim():
+        path.write_text(OWN.format(0))
+        declined(errno.EBUSY)
+
+
+def test_release_ends_the_claim_though_a_child_has_a_copy(conf_dir: Path) -> None:
+    write(conf_dir, OWN)
+    claim = _tables.Claim()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writer)
+        os.read(reader, 1)
+        os._exit(0)
+    os.close(reader)
+    claim.release()
+    assert claimed() == "ztcp0.conf"
+    os.close(writer)
+    os.waitpid(child, 0)
+
+
+def test_a_program_that_is_started_gets_no_copy(conf_dir: Path) -> None:
+    write(conf_dir, OWN)
+    with _tables.Claim() as claim:
+        child = subprocess.run(["ls", "-l", "/proc/self/fd"], capture_output=True, text=True,
+                               close_fds=False, check=True, timeout=20)
+        assert claim.path not in child.stdout
+
+
+@pytest.mark.parametrize("rank, size", [
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"),
+    ("PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
+])
+def test_the_local_rank_chooses(
+        rank: str, size: str, conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(conf_dir, OWN, OWN, OWN)
+    monkeypatch.setenv(rank, "2")
+    monkeypatch.setenv(size, "3")
+    assert claimed() == "ztcp2.conf"
+    monkeypatch.setenv(size, "4")
+    assert "3 files for 4 local ranks" in declined(errno.EUSERS)
+
+
+def test_slurm(conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(conf_dir, OWN, OWN, OWN)
+    monkeypatch.setenv("SLURM_LOCALID", "1")
+    monkeypatch.setenv("SLURM_NODEID", "2")
+    monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", "8(x2),3,5")
+    assert claimed() == "ztcp1.conf"
+    monkeypatch.setenv("SLURM_NODEID", "3")
+    assert "3 files for 5 local ranks" in declined(errno.EUSERS)
+    monkeypatch.setenv("SLURM_NODEID", "0")
+    assert "3 files for 8 local ranks" in declined(errno.EUSERS)
+    monkeypatch.setenv("LOCAL_RANK", "2")  # torchrun under SLURM knows better
+    assert claimed() == "ztcp2.conf"
+
+
+def test_a_file_that_is_shared_serves_the_ranks_beyond(
+        conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(conf_dir, OWN, SHARED)
+    monkeypatch.setenv("LOCAL_RANK", "5")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    assert claimed() == "ztcp1.conf"
+
+
+def test_a_taken_file_is_passed_over(
+        conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(conf_dir, OWN, OWN, OWN)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with _tables.Claim() as first:
+        assert Path(first.path).name == "ztcp1.conf"
+        assert claimed() == "ztcp2.conf"
+
+
+def test_an_unreadable_file_is_no_crash(conf_dir: Path) -> None:
+    (conf_dir / "ztcp0.conf").mkdir()
+    assert "cannot be read" in declined(errno.EISDIR)
+    (conf_dir / "ztcp0.conf").rmdir()
+    os.mkfifo(conf_dir / "ztcp0.conf")
+    declined(errno.ESPIPE)
