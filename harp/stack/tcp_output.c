@@ -147,7 +147,10 @@ static int send_plain(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, bool wi
 }
 
 void tcp_send_ack(struct harp_tcp *tcp) {
-  if (send_plain(tcp, tcp->snd_nxt, FLAG_ACK, true) == 0) {
+  /* Beyond the peer's window it accepts nothing and answers (RFC 9293, 3.10.7.4): behind a
+   * probe of a closed window, snd_nxt would start an endless exchange of such answers. */
+  uint32_t seq = seq_min(tcp->snd_nxt, tcp->snd_una + tcp->snd_wnd);
+  if (send_plain(tcp, seq, FLAG_ACK, true) == 0) {
     COUNT(tcp->stack, tcp_acks_out);
   } else {
     tcp_mark_dirty(tcp); /* the port was full: after the next burst */
