@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NCCL's net interface in ctypes: a second description of it, beside the C headers.
+
+It is kept apart on purpose: were a field out of place in the plugin's own
+declarations, plugin and measuring program would still agree with each other,
+but not with this.
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import sys
+from pathlib import Path
+from typing import Any, Optional
+
+SUCCESS, SYSTEM_ERROR, INTERNAL_ERROR, INVALID_USAGE, REMOTE_ERROR = 0, 2, 3, 5, 6
+PTR_HOST, PTR_CUDA = 1, 2
+
+_P = c.c_void_p
+_PP = c.POINTER(c.c_void_p)
+_INT = c.c_int
+_INTP = c.POINTER(c.c_int)
+_SIZEP = c.POINTER(c.c_size_t)
+
+_LOGGER = c.CFUNCTYPE(None, _INT, c.c_ulong, c.c_char_p, _INT, c.c_char_p, c.c_char_p)
+
+
+class NcclError(Exception):
+    """A call of the plugin did not return ncclSuccess."""
+
+    def __init__(self, call: str, code: int) -> None:
+        super().__init__(f"{call}: ncclResult {code}")
+        self.code = code
+
+
+def _struct(name: str, fields: list[tuple[str, Any]]) -> type[c.Structure]:
+    return type(name, (c.Structure,), {"_fields_": fields})
+
+
+def properties_type(api: int) -> type[c.Structure]:
+    """ncclNetProperties_vN_t."""
+    virtual = _struct("VProps", [("ndevs", _INT), ("devs", _INT * (8 if api >= 12 else 4))])
+    fields: list[tuple[str, Any]] = [
+        ("name", c.c_char_p),
+        ("pciPath", c.c_char_p),
+        ("guid", c.c_uint64),
+        ("ptrSupport", _INT),
+    ]
+    if api >= 8:
+        fields.append(("regIsGlobal", _INT))
+    if api >= 9:
+        fields.append(("forceFlush", _INT))
+    fields += [("speed", _INT), ("port", _INT)]
+    if api >= 5:
+        fields.append(("latency", c.c_float))
+    fields.append(("maxComms", _INT))
+    if api >= 5:
+        fields.append(("maxRecvs", _INT))
+    if api >= 7:
+        fields += [("netDeviceType", _INT), ("netDeviceVersion", _INT)]
+    if api >= 9:
+        fields += [("vProps", virtual), ("maxP2pBytes", c.c_size_t), ("maxCollBytes", c.c_size_t)]
+    if api >= 11:
+        fields.append(("maxMultiRequestSize", _INT))
+    if api >= 12:
+        fields += [("railId", c.c_int16), ("planeId", c.c_int16)]
+    return _struct(f"Properties_v{api}", fields)
+
+
+def table_type(api: int, properties: type[c.Structure]) -> type[c.Structure]:
+    """ncclNet_vN_t."""
+
+    def call(*arguments: Any) -> Any:
+        return c.CFUNCTYPE(_INT, *arguments)
+
+    context = [_P] if api >= 11 else []
+    config = [_P] if api == 10 else []
+    device_comm = [_PP] if api >= 7 else []
+    profiler = [_P] if api >= 10 else []
+    register_size = c.c_size_t if api >= 8 else _INT
+    size = c.c_size_t if api >= 9 else _INT
+    if api >= 11:
+        init = call(_PP, c.c_uint64, _P, _LOGGER, _P)
+    elif api == 10:
+        init = call(_LOGGER, _P)
+    else:
+        init = call(_LOGGER)
+    if api == 4:
+        isend = irecv = iflush = call(_P, _P, _INT, _P, _PP)
+    else:
+        isend = call(_P, _P, size, _INT, _P, *profiler, _PP)
+        irecv = call(_P, _INT, _PP, c.POINTER(size), _INTP, _PP, *profiler, _PP)
+        iflush = call(_P, _INT, _PP, _INTP, _PP, _PP)
+    fields: list[tuple[str, Any]] = [
+        ("name", c.c_char_p),
+        ("init", init),
+        ("devices", call(_INTP)),
+        ("getProperties", call(_INT, c.POINTER(properties))),
+        ("listen", call(*context, _INT, _P, _PP)),
+        ("connect", call(*context, _INT, *config, _P, _PP, *device_comm)),
+        ("accept", call(_P, _PP, *device_comm)),
+        ("regMr", call(_P, _P, register_size, _INT, _PP)),
+    ]
+    if api >= 6:
+        fields.append(("regMrDmaBuf", _P))
+    fields += [
+        ("deregMr", call(_P, _P)),
+        ("isend", isend),
+        ("irecv", irecv),
+        ("iflush", iflush),
+        ("test", call(_P, _INTP, _INTP)),
+        ("closeSend", call(_P)),
+        ("closeRecv", call(_P)),
+        ("closeListen", call(_P)),
+    ]
+    if api >= 7:
+        fields += [("getDeviceMr", _P), ("irecvConsumed", _P)]
+    if api >= 9:
+        fields.append(("makeVDevice", _P))
+    if api >= 11:
+        fields += [("finalize", call(_P)), ("setNetAttr", _P)]
+    return _struct(f"Net_v{api}", fields)
+
+
+@_LOGGER
+def _log(level: int, flags: int, file: bytes, line: int, form: bytes, text: bytes) -> None:
+    # The plugins format their lines themselves: the format is "%s".
+    if level <= 2:
+        print(f"NCCL WARN {(text or b'').decode(errors='replace')}", file=sys.stderr, flush=True)
+
+
+class Plugin:
+    """One version of a plugin's interface. Calls raise NcclError."""
+
+    def __init__(self, path: Path, api: int) -> None:
+        """Loads it as NCCL does; OSError or ValueError if it cannot be, or lacks the version."""
+        self.api = api
+        self.handle_size = 64 if api < 5 else 128
+        self.max_requests = 8 if api < 7 else 32
+        self._properties_type = properties_type(api)
+        library = c.CDLL(str(path), mode=c.DEFAULT_MODE)  # ctypes adds RTLD_NOW; local by default
+        self._net = table_type(api, self._properties_type).in_dll(library, f"ncclNetPlugin_v{api}")
+        self._context = _P()
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self._net, name)(*arguments)
+        if code != SUCCESS:
+            raise NcclError(name, code)
+
+    @property
+    def name(self) -> str:
+        return self._net.name.decode()
+
+    def may_be_null(self) -> dict[str, bool]:
+        """For each function that NCCL calls unchecked: whether it is missing."""
+        unchecked = [
+            field
+            for field, kind in self._net._fields_
+            if kind is not _P and field != "name"
+        ]
+        return {field: not getattr(self._net, field) for field in unchecked}
+
+    def init(self) -> None:
+        if self.api >= 11:
+            config = c.c_int(-1)
+            self._call("init", c.byref(self._context), 1, c.addressof(config), _log, None)
+        elif self.api == 10:
+            self._call("init", _log, None)
+        else:
+            self._call("init", _log)
+
+    def finalize(self) -> None:
+        if self.api >= 11:
+            self._call("finalize", self._context)
+
+    def devices(self) -> int:
+        count = _INT()
+        self._call("devices", c.byref(count))
+        return count.value
+
+    def properties(self, device: int = 0) -> dict[str, Any]:
+        properties = self._properties_type()
+        c.memset(c.byref(properties), 0x5A, c.sizeof(properties))  # all of it must be written
+        self._call("getProperties", device, c.byref(properties))
+        found: dict[str, Any] = {}
+        for name, _ in properties._fields_:
+            value = getattr(properties, name)
+            if isinstance(value, bytes):
+                value = value.decode()
+            elif isinstance(value, c.Structure):
+                value = list(value.devs[: value.ndevs])
+            found[name] = value
+        return found
+
+    def _context_first(self) -> list[Any]:
+        return [self._context] if self.api >= 11 else []
+
+    def listen(self, handle: Any, device: int = 0) -> int:
+        listener = _P()
+        self._call("listen", *self._context_first(), device, handle, c.byref(listener))
+        return listener.value or 0
+
+    def connect(self, handle: Any, device: int = 0) -> Optional[int]:
+        """None: not yet. The handle is the caller's scratch."""
+        comm = _P(0x5A5A)
+        config = c.c_int(-1)
+        middle = [c.addressof(config)] if self.api == 10 else []
+        last = [c.byref(_P())] if self.api >= 7 else []
+        self._call(
+            "connect", *self._context_first(), device, *middle, handle, c.byref(comm), *last
+        )
+        return comm.value
+
+    def accept(self, listener: int) -> Optional[int]:
+        comm = _P(0x5A5A)
+        last = [c.byref(_P())] if self.api >= 7 else []
+        self._call("accept", listener, c.byref(comm), *last)
+        return comm.value
+
+    def register(self, comm: int, address: int, size: int, kind: int = PTR_HOST) -> int:
+        mhandle = _P()
+        self._call("regMr", comm, address, size, kind, c.byref(mhandle))
+        return mhandle.value or 0
+
+    def deregister(self, comm: int, mhandle: int) -> None:
+        self._call("deregMr", comm, mhandle)
+
+    def isend(self, comm: int, address: int, size: int, mhandle: int) -> Optional[int]:
+        """The request, or None: it would block."""
+        request = _P(0x5A5A)
+        tag = [7] if self.api >= 5 else []
+        profiler = [None] if self.api >= 10 else []
+        self._call("isend", comm, address, size, *tag, mhandle, *profiler, c.byref(request))
+        return request.value
+
+    def irecv(
+        self, comm: int, address: int, size: int, mhandle: int, entry: int = 1, count: int = 1
+    ) -> Optional[int]:
+        """entry: what *request holds before the call (1: NCCL's optional completion)."""
+        request = _P(entry)
+        if self.api == 4:
+            self._call("irecv", comm, address, size, mhandle, c.byref(request))
+            return request.value
+        kind = c.c_size_t if self.api >= 9 else _INT
+        profiler = [(_P * count)()] if self.api >= 10 else []
+        self._call(
+            "irecv",
+            comm,
+            count,
+            (_P * count)(*[address] * count),
+            (kind * count)(*[size] * count),
+            (_INT * count)(*[7] * count),
+            (_P * count)(*[mhandle] * count),
+            *profiler,
+            c.byref(request),
+        )
+        return request.value
+
+    def iflush(self, comm: int, address: int, size: int, mhandle: int) -> Optional[int]:
+        request = _P(0x5A5A)
+        if self.api == 4:
+            self._call("iflush", comm, address, size, mhandle, c.byref(request))
+        else:
+            one = (_P * 1)(address), (_INT * 1)(size), (_P * 1)(mhandle)
+            self._call("iflush", comm, 1, *one, c.byref(request))
+        return request.value
+
+    def test(self, request: int) -> Optional[int]:
+        """None: not yet; else the bytes that moved."""
+        done, size = _INT(0x5A5A), _INT(-1)
+        self._call("test", request, c.byref(done), c.byref(size))
+        return size.value if done.value else None
+
+    def close_send(self, comm: int) -> None:
+        self._call("closeSend", comm)
+
+    def close_receive(self, comm: int) -> None:
+        self._call("closeRecv", comm)
+
+    def close_listener(self, listener: int) -> None:
+        self._call("closeListen", listener)
