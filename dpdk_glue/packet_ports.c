@@ -54,6 +54,18 @@ static int room_for_listener(struct packet_ports *ports) {
   return 0;
 }
 
+/* Newer kernels allow a filter on a TCP socket only with CAP_NET_ADMIN. What
+ * everybody may ask for is a least time to live (RFC 5082): the kernel drops
+ * without a word what has crossed, or claims to have crossed, a single router,
+ * and every host's segments start lower than 255. */
+static int deafen(int fd) {
+  int least = 255;
+  if (setsockopt(fd, IPPROTO_IP, IP_MINTTL, &least, sizeof(least)) < 0)
+    return -errno;
+  int rc = harp_packet_filter_deafen(fd);
+  return rc == -EPERM ? 0 : rc;
+}
+
 /* Deaf before it is bound: there is no moment in which the kernel would answer
  * a connection request. It must listen, for the kernel resets what finds no
  * listener. */
@@ -64,7 +76,7 @@ static int listen_deaf(uint32_t address, uint16_t *port) {
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0)
     return -errno;
-  int rc = harp_packet_filter_deafen(fd);
+  int rc = deafen(fd);
   if (rc == 0 && (bind(fd, (struct sockaddr *)&name, sizeof(name)) < 0 || listen(fd, 0) < 0 ||
                   getsockname(fd, (struct sockaddr *)&name, &length) < 0))
     rc = -errno;

@@ -3,9 +3,9 @@
  * Local TCP ports of a packet port.
  *
  * On an address of HARP's own they are HARP's to give. On an address that it
- * shares, each must be taken from the kernel: a listening socket holds it, and
- * a filter that drops everything keeps the kernel from answering. They are
- * taken in blocks, because every block changes the packet sockets' filter.
+ * shares, each must be taken from the kernel: a listening socket holds it, deaf
+ * to everything, so that the kernel does not answer. They are taken in blocks,
+ * because every block changes the packet sockets' filter.
  *
  * Not locked: reserve and release come one at a time.
  */
