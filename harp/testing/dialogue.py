@@ -463,6 +463,7 @@ class Dialogue:
         sent at most so many ms from now; neither: it must have been sent by
         now. length: bytes of payload, where only their number matters.
         """
+        self._settle()
         limit = self._ns
         if at is not None:
             limit = round(at * NS_PER_MS) + self.tolerance_ns
@@ -487,13 +488,13 @@ class Dialogue:
         """The stack must send nothing until `until` (ms), or during so many ms, or by now."""
         if during is not None:
             until = self.now + during
-        if until is not None:
-            self._run(round(until * NS_PER_MS), lambda: bool(self._queue))
+        limit = self._ns if until is None else round(until * NS_PER_MS)
+        self._run(limit, lambda: bool(self._queue))
         if self._queue:
             self._fail(f"expected silence, but the stack sent {self._line(self._queue[0])}")
 
     def settle(self) -> None:
-        """Lets the stack send what it can send at once (after a call on a socket)."""
+        """Lets the stack send what it can send at once, after a call on a socket."""
         self._settle()
 
     def drain(self, until: float | None = None) -> list[Packet]:
@@ -634,6 +635,49 @@ def _payload(packet: Packet) -> bytes:
 def payload(packet: Packet) -> bytes:
     """The TCP payload of a packet that expect or drain returned."""
     return _payload(packet)
+
+
+class Sink:
+    """A peer's receive queue: takes the stack's segments in any order, and knows what to say.
+
+    `data` is the stream so far, `ack` the relative number that acknowledges it,
+    `ended` whether the stack's FIN is part of it.
+    """
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.ended = False
+        self._beyond: dict[int, bytes] = {}
+        self._fin: int | None = None
+
+    @property
+    def ack(self) -> int:
+        return 1 + len(self.data) + self.ended
+
+    def take(self, packets: Iterable[Packet]) -> bool:
+        """Takes segments that drain or expect returned; True if any holds data or a FIN."""
+        any_data = False
+        for packet in packets:
+            tcp, piece = packet[TCP], _payload(packet)
+            fin = flag_bits(tcp.flags) & 0x01
+            any_data |= bool(piece) or bool(fin)
+            if piece:
+                self._beyond[tcp.seq - 1] = max(self._beyond.get(tcp.seq - 1, b""), piece, key=len)
+            if fin:
+                self._fin = tcp.seq - 1 + len(piece)
+        self._join()
+        return any_data
+
+    def _join(self) -> None:
+        for at in sorted(self._beyond):
+            have = len(self.data)
+            if at > have:
+                break
+            piece = self._beyond.pop(at)
+            if piece[: have - at] != self.data[at : at + len(piece)]:
+                raise DialogueError(f"byte {at} and on were sent again with other content")
+            self.data += piece[have - at :]
+        self.ended = self._fin == len(self.data)
 
 
 def option(packet: Packet, name: str) -> Any:

@@ -39,8 +39,12 @@ class WireError(AssertionError):
 class App(Protocol):
     """What runs on the wire: `step` does what can be done now, `done` says when it is over."""
 
-    def step(self) -> bool:
-        """True if anything moved."""
+    def step(self, now: int) -> bool:
+        """True if anything moved; now: the wire's time, ns."""
+        ...
+
+    def wakes(self) -> int | None:
+        """When it has something to do although nothing arrives, ns; None: never."""
         ...
 
     @property
@@ -177,16 +181,16 @@ class Wire:
                 self._flying, (leaves + self.delay_ns + late, self._order, 1 - index, copy)
             )
 
-    def _next_event(self) -> int | None:
-        times = [end.stack.next_deadline() for end in self.ends]
+    def _next_event(self, apps: Sequence[App]) -> int | None:
+        times = [end.stack.next_deadline() for end in self.ends] + [app.wakes() for app in apps]
         if self._flying:
             times.append(self._flying[0][0])
         known = [t for t in times if t is not None]
         return min(known) if known else None
 
-    def step(self) -> bool:
+    def step(self, apps: Sequence[App] = ()) -> bool:
         """Moves to the next event and does it; False if none is left."""
-        event = self._next_event()
+        event = self._next_event(apps)
         if event is None:
             return False
         self.now = max(self.now, event)
@@ -219,7 +223,7 @@ class Wire:
         limit = began + round(limit_s * SECOND_NS)
         stuck = 0
         while True:
-            while any([app.step() for app in apps]):  # a list: every app gets its step
+            while any([app.step(self.now) for app in apps]):  # a list: each gets its step
                 self.flush()
             self.flush()
             if apps and until is None and all(app.done for app in apps):
@@ -227,7 +231,7 @@ class Wire:
             if until is not None and until():
                 return self.now - began
             before = self.now
-            if not self.step():
+            if not self.step(apps):
                 if apps or until is not None:
                     raise WireError(f"stalled after {self.elapsed_ns / 1e9:.6f} s: {apps}")
                 return self.now - began
@@ -263,10 +267,19 @@ class Transfer:
 
     shut: the sender shuts its side down behind the last byte, and the receiver
     must see the end of the stream there. chunk: bytes a call of send and recv.
+    read_every_ns: a slow reader, one recv of read_size bytes in so many ns.
     """
 
     def __init__(
-        self, source: Socket, sink: Socket, size: int, *, shut: bool = True, chunk: int = 65536
+        self,
+        source: Socket,
+        sink: Socket,
+        size: int,
+        *,
+        shut: bool = True,
+        chunk: int = 65536,
+        read_every_ns: int = 0,
+        read_size: int = 65536,
     ) -> None:
         self.source = source
         self.sink = sink
@@ -276,7 +289,10 @@ class Transfer:
         self.sent = 0
         self.received = 0
         self.ended = False
+        self.read_every_ns = read_every_ns
+        self.read_size = read_size
         self._shut_done = False
+        self._read_at = 0
 
     def __repr__(self) -> str:
         return f"<transfer of {self.size}: {self.sent} sent, {self.received} received>"
@@ -285,8 +301,14 @@ class Transfer:
     def done(self) -> bool:
         return self.received == self.size and (self.ended or not self.shut)
 
-    def step(self) -> bool:
+    def wakes(self) -> int | None:
+        return self._read_at if self.read_every_ns and not self.done else None
+
+    def step(self, now: int) -> bool:
         moved = self._send()
+        if self.read_every_ns and now < self._read_at:
+            return moved
+        self._read_at = now + self.read_every_ns
         return self._receive() or moved
 
     def _send(self) -> bool:
@@ -307,7 +329,7 @@ class Transfer:
         moved = False
         while not self.ended:
             try:
-                data = self.sink.recv(self.chunk)
+                data = self.sink.recv(self.read_size)
             except BlockingIOError:
                 return moved
             moved = True
@@ -317,6 +339,8 @@ class Transfer:
             if data != pattern(self.received, len(data)):
                 self._complain(data)
             self.received += len(data)
+            if self.read_every_ns:
+                break
         return moved
 
     def _end(self) -> None:

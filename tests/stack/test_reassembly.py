@@ -96,7 +96,8 @@ def test_one_segment_may_cover_several_blocks(dialogue):
         d.send(TCP(seq=1 + start, ack=1) / data[start:end])
         d.expect(TCP(ack=1))
     d.send(TCP(seq=51, ack=1) / data[50:650])
-    assert blocks(d.expect(TCP(ack=1)))[0] == (51, 651)
+    # What came twice may be reported in front (RFC 2883, 4.2.1).
+    assert (51, 651) in blocks(d.expect(TCP(ack=1)))[:2]
     d.send(TCP(seq=1, ack=1) / data[:120])
     d.expect(TCP(ack=651))
     assert read_all(c) == data[:650]
@@ -160,7 +161,7 @@ def test_any_order_and_any_overlap_gives_the_same_bytes(dialogue, seed):
     pieces = []
     at = 0
     while at < len(data):
-        size = r.choice((1, 7, 100, 536, 1460))
+        size = r.choice((1, 7, 100, 536, 1160))
         pieces.append((max(0, at - r.randrange(300)), min(len(data), at + size)))
         at += size
     pieces += r.sample(pieces, len(pieces) // 4)
@@ -168,7 +169,6 @@ def test_any_order_and_any_overlap_gives_the_same_bytes(dialogue, seed):
     for _ in range(20):
         r.shuffle(pieces)
         for start, end in pieces:
-            end = min(end, start + 1460)
             d.send(TCP(seq=1 + start, ack=1) / data[start:end])
             acked = d.drain()[-1][TCP].ack
         got += read_all(c)

@@ -1,0 +1,408 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is lost is sent again: RFC 6298, 5681, 6582, 6675, 8985."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from harp.testing.dialogue import Sink, payload
+from harp.testing.wire import pattern
+from scapy.layers.inet import TCP
+
+MSS = 1460
+
+
+def send_flight(d, sock, segments=10):
+    """Sends so many full segments; fails unless all of them go out at once."""
+    sock.send(pattern(0, segments * MSS))
+    for i in range(segments):
+        d.expect(TCP(seq=1 + i * MSS), length=MSS)
+    d.silence()
+
+
+def seq(i):
+    """Where segment i begins."""
+    return 1 + i * MSS
+
+
+def ack(n, *sacked):
+    """Acknowledges the first n segments; sacked: ranges of segments [i, j)."""
+    edges = tuple(seq(edge) for block in sacked for edge in block)
+    options = [("NOP", None), ("NOP", None), ("SAck", edges)] if edges else []
+    return TCP(flags="A", seq=1, ack=seq(n), options=options)
+
+
+def resent(packets):
+    """(time in ms, first segment's number, bytes) of each data segment."""
+    return [
+        (round(p.time, 3), (p[TCP].seq - 1) / MSS, len(payload(p))) for p in packets if payload(p)
+    ]
+
+
+# Fast retransmission
+
+
+def test_three_sacked_segments_behind_a_hole(dialogue):
+    d = dialogue()
+    c = d.open_passive(rtt=50)
+    send_flight(d, c)
+    d.send(ack(0, (1, 2)), at=d.now + 50)
+    d.send(ack(0, (1, 3)))
+    d.strict = False
+    d.send(ack(0, (1, 4)))
+    first = [p for p in d.drain() if p[TCP].seq == seq(0)]
+    assert len(first) == 1, d.render()
+    assert payload(first[0]) == pattern(0, MSS)
+    assert d.now == 100
+
+
+def test_three_duplicates_without_sack(dialogue):
+    """RFC 5681, 3.2."""
+    d = dialogue(sack=0)
+    c = d.open_passive(sack=False, rtt=50)
+    send_flight(d, c)
+    d.run(d.now + 50)
+    d.strict = False
+    d.send(ack(0))
+    d.send(ack(0))
+    assert not [p for p in d.drain() if p[TCP].seq == seq(0)]
+    d.send(ack(0))
+    again = [p for p in d.drain() if p[TCP].seq == seq(0)]
+    assert len(again) == 1
+    assert d.now == 100
+
+
+def test_a_partial_acknowledgement_shows_the_next_loss_without_sack(dialogue):
+    """RFC 6582, 3.2: NewReno."""
+    d = dialogue(sack=0)
+    c = d.open_passive(sack=False, rtt=50)
+    send_flight(d, c)
+    d.run(d.now + 50)
+    d.strict = False
+    for _ in range(3):
+        d.send(ack(0))
+    d.ignore()
+    d.send(ack(4), at=d.now + 50)
+    assert [p for p in d.drain() if p[TCP].seq == seq(4)], d.render()
+
+
+def test_duplicates_with_data_or_another_window_do_not_count(dialogue):
+    """RFC 5681, 2: a duplicate acknowledgement has neither."""
+    d = dialogue(sack=0, delayed_ack_us=40_000)
+    c = d.open_passive(sack=False, rtt=50)
+    send_flight(d, c)
+    d.run(d.now + 10)
+    d.strict = False
+    for i in range(5):
+        d.send(TCP(flags="A", seq=1, ack=1, window=60_000 + i))
+    for i in range(5):
+        d.send(TCP(flags="PA", seq=1 + i, ack=1, window=60_004) / b"x")
+    assert not [p for p in d.drain() if payload(p) and p[TCP].seq == seq(0)]
+
+
+def test_several_holes_are_filled_in_one_round_trip(dialogue):
+    d = dialogue(initial_window=20)
+    c = d.open_passive(rtt=50)
+    send_flight(d, c, 20)
+    d.run(d.now + 50)
+    d.strict = False
+    # Segments 0, 4 and 8 are lost; the rest arrives.
+    d.send(ack(0, (1, 4)))
+    d.send(ack(0, (5, 8), (1, 4)))
+    for end in range(10, 21):
+        d.send(ack(0, (9, end), (5, 8), (1, 4)))
+    starts = sorted(i for _, i, _ in resent(d.drain(until=d.now + 40)) if i < 20)
+    assert starts == [0, 4, 8], d.render()
+
+
+def test_what_was_sacked_is_not_sent_again(dialogue):
+    d = dialogue()
+    c = d.open_passive(rtt=50)
+    send_flight(d, c)
+    d.run(d.now + 50)
+    d.strict = False
+    d.send(ack(0, (1, 9)))
+    again = [i for _, i, _ in resent(d.drain(until=d.now + 190))]
+    assert 0 in again
+    assert not [i for i in again if 1 <= i < 9]
+
+
+def test_slight_reordering_costs_nothing(dialogue):
+    """RFC 8985: two neighbours that change places are no loss."""
+    d = dialogue()
+    c = d.open_passive(rtt=50)
+    send_flight(d, c)
+    d.run(d.now + 50)
+    d.send(ack(0, (1, 2)))
+    d.send(ack(2), at=d.now + 1)
+    d.send(ack(2, (3, 4)))
+    d.send(ack(4), at=d.now + 1)
+    assert [i for _, i, _ in resent(d.drain()) if i < 10] == []
+
+
+def test_a_lost_retransmission_is_found_without_a_timeout_or_with_one(dialogue):
+    d = dialogue(rto_min_us=200_000)
+    c = d.open_passive(rtt=20)
+    send_flight(d, c)
+    d.run(d.now + 20)
+    d.strict = False
+    d.send(ack(0, (1, 10)))
+    assert [i for _, i, _ in resent(d.drain()) if i == 0] == [0]
+    later = resent(d.drain(until=d.now + 2000))
+    assert [i for _, i, _ in later][0] == 0
+
+
+def test_an_acknowledgement_ends_recovery(dialogue):
+    d = dialogue()
+    c = d.open_passive(rtt=50)
+    send_flight(d, c)
+    d.run(d.now + 50)
+    d.strict = False
+    d.send(ack(0, (1, 10)))
+    d.ignore()
+    d.send(ack(10), at=d.now + 50)
+    d.ignore()
+    d.silence(during=10_000)
+
+
+# The tail
+
+
+def test_a_lost_tail_is_probed_before_the_timeout(dialogue):
+    """RFC 8985, 7.2: after two round trips, not after an RTO of seconds."""
+    d = dialogue(rto_min_us=1_000_000)
+    c = d.open_passive(rtt=50)
+    send_flight(d, c)
+    d.send(ack(8), at=d.now + 50)
+    probe = resent(d.drain(until=d.now + 900))
+    assert len(probe) == 1, d.render()
+    assert probe[0][1] == 9
+    assert 100 + 2 * 50 - 5 <= probe[0][0] <= 100 + 2 * 50 + 260
+
+
+def test_the_probes_answer_starts_recovery(dialogue):
+    d = dialogue(rto_min_us=1_000_000)
+    c = d.open_passive(rtt=50)
+    send_flight(d, c)
+    d.send(ack(5), at=d.now + 50)
+    probe = d.drain(until=d.now + 400)
+    assert [i for _, i, _ in resent(probe)] == [9]
+    d.strict = False
+    d.send(ack(5, (9, 10)), at=d.now + 50)
+    began = d.now
+    have = {9}
+    for _ in range(6):
+        have |= {int(i) for _, i, _ in resent(d.drain(until=d.now + 50))}
+        done = next(i for i in range(5, 11) if i not in have)
+        d.send(ack(done, (9, 10)) if done < 9 else ack(10))
+        if done == 10:
+            break
+    assert done == 10, d.render()
+    assert d.now - began <= 4 * 50  # window by window, and no timeout
+
+
+def test_no_probe_when_everything_is_acknowledged(dialogue):
+    d = dialogue()
+    c = d.open_passive(rtt=50)
+    send_flight(d, c)
+    d.send(ack(10), at=d.now + 50)
+    d.silence(during=100_000)
+
+
+# The timeout
+
+
+def first_timeouts(d, until):
+    """Times of retransmissions of segment 0, a tail probe left out."""
+    return [t for t, i, _ in resent(d.drain(until=until)) if i == 0]
+
+
+def test_timeouts_back_off(dialogue):
+    """RFC 6298, 5.5: twice as long each time, up to the bound."""
+    d = dialogue(rto_min_us=200_000, rto_max_us=5_000_000)
+    c = d.open_passive(rtt=20)
+    c.send(b"x" * MSS)
+    d.expect(TCP(seq=1), length=MSS)
+    times = first_timeouts(d, d.now + 30_000)
+    pauses = [b - a for a, b in zip(times, times[1:])]
+    # A tail probe may come first; it does not count.
+    assert times[0] - 20 <= 250
+    grown = pauses[1:5]
+    assert [round(b / a, 1) for a, b in zip(grown, grown[1:]) if b < 4900] == [2.0] * sum(
+        b < 4900 for b in grown[1:]
+    ), pauses
+    assert max(pauses) == pytest.approx(5000, abs=20)
+
+
+def test_the_timeout_respects_its_floor(dialogue):
+    d = dialogue(rto_min_us=300_000)
+    c = d.open_passive(rtt=1)
+    c.send(b"x" * (20 * MSS))
+    d.ignore()
+    sent = d.now
+    times = [t for t, i, _ in resent(d.drain(until=sent + 2000)) if i == 0]
+    assert times[0] - sent >= 299
+
+
+def test_the_first_timeout_comes_from_the_round_trip(dialogue):
+    """RFC 6298, 2.2: after the first sample R, RTO = R + 4 R / 2 = 3 R."""
+    d = dialogue(rto_min_us=5_000, initial_window=10)
+    c = d.open_passive(rtt=300)
+    assert c.tcp_info()["rto"] == pytest.approx(900_000, rel=0.05)
+    assert c.tcp_info()["rtt"] == pytest.approx(300_000, rel=0.02)
+
+
+def test_the_round_trip_is_smoothed(dialogue):
+    """RFC 6298, 2.3: SRTT = 7/8 SRTT + 1/8 R'."""
+    d = dialogue(rto_min_us=5_000)
+    c = d.open_passive(rtt=80)
+    c.send(b"x")
+    d.expect(TCP(seq=1) / b"x")
+    d.send(TCP(seq=1, ack=2), at=d.now + 160)
+    assert c.tcp_info()["rtt"] == pytest.approx(90_000, rel=0.03)
+
+
+def test_karns_rule(dialogue):
+    """RFC 6298, 3: no sample from what was sent twice; the backoff stays until a new one."""
+    d = dialogue(rto_min_us=200_000, timestamps=0)
+    c = d.open_passive(rtt=50)
+    before = c.tcp_info()["rtt"]
+    c.send(b"x")
+    d.expect(TCP(seq=1) / b"x")
+    d.ignore(until=d.now + 1500)
+    d.send(TCP(seq=1, ack=2))
+    assert c.tcp_info()["rtt"] == before
+
+
+def test_after_a_timeout_one_segment_goes(dialogue):
+    """RFC 5681, 3.1: the loss window is one segment, ssthresh half of what flew."""
+    d = dialogue(rto_min_us=200_000)
+    c = d.open_passive(rtt=20)
+    send_flight(d, c)
+    sent = d.drain(until=d.now + 1000)
+    assert sent
+    info = c.tcp_info()
+    assert info["snd_cwnd"] <= 2
+    assert 2 <= info["snd_ssthresh"] <= 8
+
+
+def test_after_a_timeout_everything_is_recovered(dialogue):
+    d = dialogue(rto_min_us=200_000)
+    c = d.open_passive(rtt=20)
+    send_flight(d, c)
+    d.strict = False
+    sink = Sink()
+    for _ in range(60):
+        if sink.take(d.drain(until=d.now + 100)):
+            d.send(TCP(flags="A", seq=1, ack=sink.ack))
+        if len(sink.data) == 10 * MSS:
+            break
+    assert sink.data == pattern(0, 10 * MSS)
+    d.ignore()
+    d.silence(during=10_000)
+
+
+def test_old_acknowledgements_do_not_restart_the_timer(dialogue):
+    """RFC 6298, 5.3 speaks of new data; duplicates must not postpone the timeout for ever."""
+    d = dialogue(rto_min_us=200_000, sack=0)
+    c = d.open_passive(sack=False, rtt=20)
+    c.send(b"x" * MSS)
+    d.expect(TCP(seq=1), length=MSS)
+    began = d.now
+    d.strict = False
+    for i in range(1, 20):
+        d.send(TCP(flags="A", seq=1, ack=1, window=60_000 + i), at=began + 50 * i)
+    times = [t - began for t, i, _ in resent(d.drain()) if i == 0]
+    assert times and times[0] <= 300
+
+
+def test_new_acknowledgements_restart_the_timer(dialogue):
+    """RFC 6298, 5.3: as long as new data is acknowledged there is no timeout."""
+    d = dialogue(rto_min_us=200_000)
+    c = d.open_passive(rtt=120)
+    send_flight(d, c)
+    for i in range(1, 10):
+        d.send(ack(i), at=d.now + 100)
+        assert [t for t in resent(d.drain()) if t[1] < i] == []
+
+
+def test_reneging_is_survived(dialogue):
+    """RFC 2018, 8: after a timeout what was sacked counts as lost too."""
+    d = dialogue(rto_min_us=200_000)
+    c = d.open_passive(rtt=20)
+    send_flight(d, c)
+    d.run(d.now + 20)
+    d.strict = False
+    d.send(ack(0, (1, 10)))
+    d.ignore()
+    d.send(ack(1), at=d.now + 20)  # the peer has thrown the rest away
+    have = 1
+    for _ in range(100):
+        for packet in d.drain(until=d.now + 100):
+            if payload(packet) and packet[TCP].seq == seq(have):
+                have += 1
+        d.send(ack(have))
+        if have == 10:
+            break
+    assert have == 10, d.render()
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [
+        (seq(20), seq(30)),  # beyond what was sent
+        (seq(3), seq(1)),  # the wrong way round
+        (seq(2), seq(2)),  # empty
+        (-5000, -100),  # long acknowledged
+        (-(1 << 20), seq(5)),  # half of it acknowledged
+        (seq(1), seq(500)),  # reaches beyond what was sent
+    ],
+    ids=str,
+)
+def test_absurd_sack_blocks_are_ignored(dialogue, edges):
+    d = dialogue()
+    c = d.open_passive(rtt=50)
+    send_flight(d, c)
+    d.run(d.now + 50)
+    d.strict = False
+    for _ in range(4):
+        options = [("NOP", None), ("NOP", None), ("SAck", edges)]
+        d.send(TCP(flags="A", seq=1, ack=1, options=options))
+    d.ignore()
+    d.send(ack(10))
+    d.ignore()
+    d.silence(during=10_000)
+    c.send(b"more")
+    d.expect(TCP(seq=seq(10)) / b"more")
+
+
+def test_a_silent_peer_ends_the_connection(dialogue):
+    """RFC 9293, 3.8.3: R2, at least 100 s; then the application is told."""
+    d = dialogue(rto_min_us=200_000)
+    c = d.open_passive(rtt=20)
+    c.send(b"x")
+    d.ignore(until=99_000)
+    assert c.error() == 0
+    d.ignore(until=3_600_000)
+    assert c.error() == errno.ETIMEDOUT
+    d.silence(during=100_000)
+
+
+def test_retransmissions_are_counted(dialogue):
+    d = dialogue(rto_min_us=200_000)
+    c = d.open_passive(rtt=20)
+    assert c.tcp_info()["total_retrans"] == 0
+    c.send(b"x")
+    again = d.drain(until=d.now + 3000)
+    assert c.tcp_info()["total_retrans"] == len(again) - 1 > 2
+
+
+def test_a_retransmission_acknowledges_what_has_come_since(dialogue):
+    d = dialogue(rto_min_us=200_000, delayed_ack_us=0)
+    c = d.open_passive(rtt=20)
+    c.send(b"x")
+    d.expect(TCP(seq=1, ack=1) / b"x")
+    d.send(TCP(seq=1, ack=1) / b"hello")
+    d.expect(TCP(flags="A", seq=2, ack=6))
+    d.expect(TCP(seq=1, ack=6) / b"x", within=2000)

@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Windows that close, open and stay small: RFC 9293, 3.8.6."""
+
+from __future__ import annotations
+
+import pytest
+from harp.testing.dialogue import Sink, make_stack, payload
+from harp.testing.wire import Transfer, connect_pair, pattern
+from scapy.layers.inet import TCP
+
+
+def data_bytes(packets) -> int:
+    return sum(len(payload(p)) for p in packets)
+
+
+def finish(d, size: int, window=65535) -> bytes:
+    """The peer takes and acknowledges until so many bytes have come; returns them."""
+    sink = Sink()
+    d.strict = False
+    d.send(TCP(flags="A", seq=1, ack=1, window=window))
+    for _ in range(200):
+        if sink.take(d.drain(until=d.now + 20)):
+            d.send(TCP(flags="A", seq=1, ack=sink.ack, window=window))
+        if len(sink.data) >= size:
+            return sink.data
+    d.fail(f"only {len(sink.data)} of {size} bytes came")
+
+
+# The sender
+
+
+def test_nothing_goes_into_a_closed_window_but_probes(dialogue):
+    d = dialogue()
+    c = d.open_passive(window=0, rtt=20)
+    c.send(b"x" * 5000)
+    d.silence()
+    probes = d.drain(until=d.now + 100_000)
+    assert probes
+    assert all(len(payload(p)) <= 1 for p in probes)
+    assert all(p[TCP].seq in (0, 1) for p in probes)
+
+
+def test_probes_back_off(dialogue):
+    """RFC 9293, 3.8.6.1: the first after an RTO, then exponentially (MUST-36, SHLD-29, 30)."""
+    d = dialogue(rto_min_us=200_000, rto_max_us=60_000_000)
+    c = d.open_passive(window=0, rtt=20)
+    c.send(b"x" * 5000)
+    d.silence(during=150)
+    times = []
+    while len(times) < 6 and d.now < 60_000:
+        for p in d.drain(until=d.now + 1):
+            times.append(p.time)
+            d.send(TCP(flags="A", seq=1, ack=1, window=0))
+    pauses = [b - a for a, b in zip(times, times[1:])]
+    assert len(pauses) == 5
+    for a, b in zip(pauses, pauses[1:]):
+        assert b >= 1.8 * a
+
+
+def test_a_peer_that_answers_probes_may_take_its_time(dialogue):
+    """RFC 9293, 3.8.6.1 (MUST-37): as long as it answers, the connection stays."""
+    d = dialogue()
+    c = d.open_passive(window=0, rtt=20)
+    c.send(b"hello")
+    d.strict = False
+    while d.now < 3_600_000:
+        if d.drain(until=d.now + 1000):
+            d.send(TCP(flags="A", seq=1, ack=1, window=0))
+    assert c.error() == 0
+    opened = d.now
+    assert finish(d, 5, window=5000) == b"hello"
+    assert d.now - opened <= 100
+
+
+def test_an_opened_window_is_used_at_once(dialogue):
+    d = dialogue()
+    c = d.open_passive(window=0, rtt=20)
+    c.send(pattern(0, 2920))
+    d.silence(during=100)
+    d.send(TCP(flags="A", seq=1, ack=1, window=65535))
+    d.expect(TCP(seq=1) / pattern(0, 1460))
+    d.expect(TCP(seq=1461) / pattern(1460, 1460))
+
+
+def test_a_probe_that_is_taken_counts(dialogue):
+    """The peer may accept a probe's byte; the next data must follow it."""
+    d = dialogue()
+    c = d.open_passive(window=0, rtt=20)
+    c.send(pattern(0, 3000))
+    probe = d.drain(until=d.now + 1000)[0]
+    taken = probe[TCP].seq + len(payload(probe)) if payload(probe) else 1
+    d.ignore()
+    sink = Sink()
+    sink.take([probe])
+    d.send(TCP(flags="A", seq=1, ack=taken, window=65535))
+    sink.take(d.drain(until=d.now + 10))
+    assert len(sink.data) >= 2920
+    d.send(TCP(flags="A", seq=1, ack=sink.ack, window=65535))
+    sink.take(d.drain(until=d.now + 10))
+    assert sink.data == pattern(0, 3000)
+
+
+def test_a_window_that_closes_in_flight(dialogue):
+    d = dialogue()
+    c = d.open_passive(window=2920, rtt=20)
+    c.send(pattern(0, 10_000))
+    d.expect(TCP(seq=1), length=1460)
+    d.expect(TCP(seq=1461), length=1460)
+    d.send(TCP(flags="A", seq=1, ack=2921, window=0), at=d.now + 20)
+    d.silence(during=150)
+    d.send(TCP(flags="A", seq=1, ack=2921, window=2920))
+    d.expect(TCP(seq=2921), length=1460)
+    d.expect(TCP(seq=4381), length=1460)
+
+
+def test_a_lost_window_update_is_found_by_a_probe(dialogue):
+    d = dialogue()
+    c = d.open_passive(window=0, rtt=20)
+    c.send(b"hello")
+    d.drain(until=d.now + 2000)
+    d.ignore()
+    # The update itself was lost; the answer to the next probe shows the window.
+    probes = d.drain(until=d.now + 5000)
+    assert probes
+    opened = d.now
+    assert finish(d, 5, window=1000) == b"hello"
+    assert d.now - opened <= 100
+
+
+def test_a_shrunken_window_is_survived(dialogue):
+    """RFC 9293, 3.8.6 (MUST-34): a usable window below zero."""
+    d = dialogue(rto_min_us=200_000)
+    c = d.open_passive(window=14_600, rtt=20)
+    c.send(pattern(0, 30_000))
+    assert data_bytes(d.drain()) == 14_600
+    d.send(TCP(flags="A", seq=1, ack=1461, window=1460), at=d.now + 20)
+    new = [p for p in d.drain(until=d.now + 100) if p[TCP].seq >= 1 + 14_600]
+    assert new == []
+    d.strict = False
+    d.send(TCP(flags="A", seq=1, ack=14_601, window=65535))
+    assert data_bytes(d.drain()) >= 1460
+
+
+def test_old_segments_do_not_set_the_window(dialogue):
+    """RFC 9293, 3.10.7.4: SND.WL1 and SND.WL2 keep a window from the past out."""
+    d = dialogue(delayed_ack_us=0)
+    c = d.open_passive(window=65535, rtt=20)
+    d.send(TCP(flags="A", seq=1, ack=1, window=65535) / b"abc")
+    d.expect(TCP(ack=4))
+    d.strict = False
+    d.send(TCP(flags="A", seq=1, ack=1, window=0) / b"abc")
+    d.ignore()
+    c.send(b"x" * 1460)
+    d.expect(TCP(seq=1), length=1460)
+
+
+def test_no_small_segments_into_a_window_that_opens_by_bits(dialogue):
+    """RFC 9293, 3.8.6.2.1: the sender's silly-window avoidance."""
+    d = dialogue()
+    c = d.open_passive(window=20_000, rtt=20)
+    c.send(pattern(0, 40_000))
+    flight = d.drain()
+    sent = data_bytes(flight)
+    at = 1 + sent
+    d.strict = False
+    d.send(TCP(flags="A", seq=1, ack=at, window=0), at=d.now + 20)
+    d.ignore()
+    d.send(TCP(flags="A", seq=1, ack=at, window=300))
+    assert data_bytes(d.drain(until=d.now + 50)) <= 1
+    d.send(TCP(flags="A", seq=1, ack=at, window=1460))
+    assert 1459 <= data_bytes(d.drain()) <= 1460
+
+
+def test_a_window_that_stays_small_is_used(dialogue):
+    """RFC 9293, 3.8.6.2.1 (3): half of the greatest window seen is worth a segment."""
+    d = dialogue()
+    c = d.open_passive(window=100, rtt=20)
+    stream = pattern(0, 1000)
+    c.send(stream)
+    got = b""
+    d.strict = False
+    while len(got) < len(stream) and d.now < 60_000:
+        for p in d.drain(until=d.now + 20):
+            if p[TCP].seq == 1 + len(got):
+                got += payload(p)
+        d.send(TCP(flags="A", seq=1, ack=1 + len(got), window=100))
+    assert got == stream
+    assert d.now < 2000
+
+
+def test_a_segment_of_one_byte_at_a_time_is_not_forced(dialogue):
+    """A peer that offers one byte at a time gets few segments, not one for each byte."""
+    d = dialogue()
+    c = d.open_passive(window=20_000, rtt=20)
+    c.send(pattern(0, 30_000))
+    at = 1 + data_bytes(d.drain())
+    d.strict = False
+    segments = 0
+    for _ in range(50):
+        d.send(TCP(flags="A", seq=1, ack=at, window=1), at=d.now + 5)
+        out = [p for p in d.drain() if payload(p)]
+        segments += len(out)
+        for p in out:
+            at = max(at, p[TCP].seq + len(payload(p)))
+    assert segments <= 5
+
+
+# The receiver
+
+
+def fill(d, size=70_000):
+    """Sends until the stack's window is closed; returns the next sequence number."""
+    at = 1
+    edge = 65535
+    while at <= size and edge > at:
+        n = min(1460, edge - at)
+        d.strict = False
+        d.send(TCP(seq=at, ack=1) / pattern(at - 1, n))
+        answers = d.drain(until=d.now + 50)
+        if not answers:
+            break
+        at = answers[-1][TCP].ack
+        edge = at + answers[-1][TCP].window
+        if answers[-1][TCP].window == 0:
+            break
+    return at
+
+
+def test_an_unread_stream_closes_the_window(dialogue):
+    d = dialogue(rcvbuf=16_384, delayed_ack_us=0)
+    d.open_passive()
+    at = fill(d)
+    assert 8192 <= at - 1 <= 16_384
+
+
+def test_a_probe_into_the_closed_window_is_answered(dialogue):
+    """RFC 9293, 3.8.6.1: with the window and the next number that is expected."""
+    d = dialogue(rcvbuf=16_384, delayed_ack_us=0)
+    d.open_passive()
+    at = fill(d)
+    for _ in range(5):
+        d.send(TCP(seq=at, ack=1) / b"?")
+        answer = d.expect(TCP(flags="A", seq=1, ack=at))
+        assert answer[TCP].window == 0
+    d.send(TCP(seq=at - 1, ack=1))
+    d.expect(TCP(flags="A", seq=1, ack=at, window=0))
+
+
+def test_a_closed_window_still_takes_acknowledgements(dialogue):
+    """RFC 9293, 3.10.7.4: ACKs, RSTs and URGs are processed with a zero window."""
+    d = dialogue(rcvbuf=16_384, delayed_ack_us=0)
+    c = d.open_passive()
+    at = fill(d)
+    c.send(b"x" * 100)
+    d.expect(TCP(seq=1), length=100)
+    d.send(TCP(flags="A", seq=at, ack=101))
+    d.silence(during=5000)
+
+
+def test_a_closed_window_still_takes_a_reset(dialogue):
+    import errno
+
+    d = dialogue(rcvbuf=16_384, delayed_ack_us=0)
+    c = d.open_passive()
+    at = fill(d)
+    d.send(TCP(flags="R", seq=at))
+    assert c.error() == errno.ECONNRESET
+
+
+def test_reading_opens_the_window_and_says_so(dialogue):
+    d = dialogue(rcvbuf=16_384, delayed_ack_us=0)
+    c = d.open_passive()
+    at = fill(d)
+    d.ignore()
+    assert c.recv(20_000) == pattern(0, at - 1)
+    update = d.expect(TCP(flags="A", seq=1, ack=at), within=10)
+    assert update[TCP].window >= 8000
+
+
+def test_a_little_reading_is_not_told(dialogue):
+    """RFC 9293, 3.8.6.2.2: below a segment and half the buffer the window stays as it was."""
+    d = dialogue(rcvbuf=16_384, delayed_ack_us=0)
+    c = d.open_passive()
+    fill(d)
+    d.ignore()
+    for _ in range(10):
+        c.recv(50)
+        d.silence(during=1)
+
+
+def test_the_offered_window_does_not_open_by_bits(dialogue):
+    d = dialogue(rcvbuf=16_384, delayed_ack_us=0)
+    c = d.open_passive()
+    at = fill(d)
+    d.ignore()
+    seen = set()
+    for _ in range(20):
+        c.recv(50)
+        d.strict = False
+        d.send(TCP(seq=at, ack=1) / b"?")
+        seen.update(p[TCP].window for p in d.drain())
+    assert all(window == 0 or window >= 1000 for window in seen), seen
+
+
+def test_a_stream_read_slowly_arrives_whole(dialogue, wire):
+    a = make_stack(address="192.0.2.1", sndbuf=20_000)
+    b = make_stack(address="192.0.2.2", rcvbuf=8192, seed=(3, 4))
+    w = wire(a, b, delay_ns=1_000_000)
+    client, server = connect_pair(w)
+
+    w.run([Transfer(client, server, 200_000, read_every_ns=3_000_000, read_size=777)])
+
+
+@pytest.mark.parametrize("seconds", [120])
+def test_two_closed_windows_do_not_chatter(wire, seconds):
+    """Each side's refusal must not draw the other's: an endless exchange of ACKs."""
+    a = make_stack(address="192.0.2.1", rcvbuf=4096, sndbuf=65536)
+    b = make_stack(address="192.0.2.2", rcvbuf=4096, sndbuf=65536, seed=(3, 4))
+    w = wire(a, b, delay_ns=1_000_000)
+    client, server = connect_pair(w)
+    client.send(b"a" * 20_000)
+    server.send(b"b" * 20_000)
+    end = w.now + seconds * 10**9
+    w.run(until=lambda: w.now >= end or a.next_deadline() is None, limit_s=seconds + 60)
+    assert w.frames < 40 + 20 * seconds
