@@ -232,6 +232,19 @@ static bool admit(struct fault_port *fault, struct fault_queue *own, struct harp
   return keep;
 }
 
+/* Hands up what is due, to frames[n] and on, below end; returns the new n. */
+static int take_due(struct fault_queue *own, struct harp_rx_frame *frames, int n, int end,
+                    uint64_t now) {
+  struct fault_frame *due;
+  while (n < end && (due = harp_fault_due(&own->rx, now))) {
+    harp_fault_remove(&own->rx, due);
+    lend(own, due, &frames[n++]);
+  }
+  return n;
+}
+
+/* Arrivals are put so far behind what is handed up already that the late
+ * frames find room among them. */
 static int fault_receive(struct harp_port *port, unsigned queue, const struct harp_rx_hint *hint,
                          struct harp_rx_frame *frames, int max) {
   struct fault_port *fault = fault_of(port);
@@ -240,21 +253,20 @@ static int fault_receive(struct harp_port *port, unsigned queue, const struct ha
   look_at_control(fault, own, now);
   send_due(fault, queue, now);
   free_lent(own);
-  int n = 0;
-  struct fault_frame *due;
-  while (n < max && (due = harp_fault_due(&own->rx, now))) {
-    harp_fault_remove(&own->rx, due);
-    lend(own, due, &frames[n++]);
-  }
+  int n = take_due(own, frames, 0, max, now);
   if (n == max)
     return n;
-  int arrived = fault->inner->ops->receive(fault->inner, queue, hint, frames + n, max - n);
+  int late = (int)own->rx.late_count < max - n - 1 ? (int)own->rx.late_count : max - n - 1;
+  int begin = n + late;
+  int arrived =
+      fault->inner->ops->receive(fault->inner, queue, hint, frames + begin, max - begin);
   if (arrived < 0)
     return n ? n : arrived;
-  int end = n + arrived;
-  for (int i = n; i < end; i++)
+  for (int i = begin; i < begin + arrived; i++) {
     if (admit(fault, own, &frames[i], now))
       frames[n++] = frames[i];
+    n = take_due(own, frames, n, i + 1, now);
+  }
   return n;
 }
 

@@ -43,7 +43,7 @@ static void clear_list(struct fault_list *list) {
 void harp_fault_lane_clear(struct fault_lane *lane) {
   clear_list(&lane->line);
   clear_list(&lane->late);
-  lane->held_bytes = 0;
+  lane->held_bytes = lane->late_count = 0;
 }
 
 static bool is_lost(struct fault_lane *lane, const struct fault_spec *spec, bool struck) {
@@ -158,6 +158,7 @@ void harp_fault_hold(struct fault_lane *lane, struct fault_frame *frame,
   frame->due_ns = verdict->due_ns + (verdict->late ? LATE_LIMIT_NS : 0);
   frame->after = verdict->late ? verdict->after : UINT64_MAX;
   append(verdict->late ? &lane->late : &lane->line, frame);
+  lane->late_count += verdict->late;
 }
 
 struct fault_frame *harp_fault_due(const struct fault_lane *lane, uint64_t now_ns) {
@@ -168,6 +169,7 @@ struct fault_frame *harp_fault_due(const struct fault_lane *lane, uint64_t now_n
   return first && first->due_ns <= now_ns ? first : NULL;
 }
 
+/* False: it is not in this list. */
 static bool unlink_frame(struct fault_list *list, struct fault_frame *frame) {
   struct fault_frame *before = NULL;
   for (struct fault_frame *at = list->first; at; before = at, at = at->next) {
@@ -185,8 +187,11 @@ static bool unlink_frame(struct fault_list *list, struct fault_frame *frame) {
 }
 
 void harp_fault_remove(struct fault_lane *lane, struct fault_frame *frame) {
-  if (unlink_frame(&lane->late, frame) || unlink_frame(&lane->line, frame))
-    lane->held_bytes -= frame->length;
+  if (unlink_frame(&lane->late, frame))
+    lane->late_count--;
+  else
+    unlink_frame(&lane->line, frame);
+  lane->held_bytes -= frame->length;
 }
 
 uint64_t harp_fault_next_due(const struct fault_lane *lane) {

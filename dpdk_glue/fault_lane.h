@@ -38,6 +38,7 @@ struct fault_lane {
   uint64_t held_bytes;
   struct fault_list line; /* delayed, in order */
   struct fault_list late; /* being overtaken */
+  unsigned late_count;
 };
 
 struct fault_verdict {

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""fault: what it does to frames between the two ends of a wire."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import ETHERNET, Frame, PortError, Probe, Received, checksum_ok, sequence_of
+
+A, B = "10.1.0.1", "10.1.0.2"
+MSS = 1448
+
+Make = Callable[..., Probe]
+Pair = Callable[..., "tuple[Probe, Probe]"]
+
+
+@pytest.fixture
+def pair(probe: Make, tmp_path: Path) -> Pair:
+    """Makes (sender, receiver); each end's device may be wrapped."""
+
+    def make(tx: str = "", rx: str = "") -> tuple[Probe, Probe]:
+        ends = []
+        for spec, address in ((tx, A), (rx, B)):
+            one = probe()
+            device = f"wire:{tmp_path}/w"
+            one.open(f"fault:{spec}|{device}" if spec else device, address=f"{address}/24")
+            ends.append(one)
+        return ends[0], ends[1]
+
+    return make
+
+
+def frame(number: int = 0, payload: bytes = b"", **changes: object) -> Frame:
+    words: dict[str, object] = {"src": A, "dst": B, "sport": 1000, "dport": 2000, "seq": number}
+    words.update(changes)
+    return Frame(payload=payload, **words)  # type: ignore[arg-type]
+
+
+def exchange(ends: tuple[Probe, Probe], count: int, payload: bytes = b"") -> list[Received]:
+    """Sends frames 0 to count - 1; what arrives of them."""
+    a, b = ends
+    got: list[Received] = []
+    for number in range(count):
+        a.send(frame(number, payload), flush=number % 16 == 15)
+        if number % 200 == 199:
+            got += b.receive(10000, 0)
+    a.do("flush 0")
+    while more := b.receive(10000, 0.05):
+        got += more
+    return got
+
+
+def numbers(frames: list[Received]) -> list[int]:
+    return [sequence_of(one.data) for one in frames]
+
+
+def within(count: int, probability: float, seen: int) -> bool:
+    """Five standard deviations around what is expected."""
+    spread = 5 * (count * probability * (1 - probability)) ** 0.5
+    return abs(seen - count * probability) <= spread
+
+
+@pytest.fixture(params=["tx", "rx"])
+def side(request: pytest.FixtureRequest) -> Callable[[str], tuple[str, str]]:
+    """Puts a spec on the sender's or on the receiver's port."""
+    if request.param == "tx":
+        return lambda spec: (spec, "")
+    return lambda spec: ("", spec + ",side=rx")
+
+
+Side = Callable[[str], "tuple[str, str]"]
+
+
+def test_nothing_asked_nothing_changed(pair: Pair) -> None:
+    ends = pair("seed=1", "side=both")
+    assert numbers(exchange(ends, 300)) == list(range(300))
+    assert ends[0].info["max_frame"] == 1514, "segments are cut, so that fate strikes each"
+    assert ends[0].info["offloads"] & 2 == 0
+    assert "fault (seed=1) over wire" in ends[0].info["summary"]
+
+
+def test_drop(pair: Pair, side: Side) -> None:
+    got = numbers(exchange(pair(*side("drop=0.1,seed=3")), 2000))
+    assert got == sorted(set(got))
+    assert within(2000, 0.1, 2000 - len(got))
+
+
+def test_drop_burst(pair: Pair, side: Side) -> None:
+    got = numbers(exchange(pair(*side("drop=0.01,drop_burst=5,seed=3")), 2000))
+    lost = sorted(set(range(2000)) - set(got))
+    runs = [n for n in lost if n - 1 not in lost]
+    assert runs and all(set(range(n, min(n + 5, 2000))) <= set(lost) for n in runs)
+
+
+def test_duplicate(pair: Pair, side: Side) -> None:
+    got = numbers(exchange(pair(*side("duplicate=0.1,seed=4")), 2000))
+    assert set(got) == set(range(2000))
+    assert within(2000, 0.1, len(got) - 2000)
+
+
+def test_reorder(pair: Pair, side: Side) -> None:
+    got = numbers(exchange(pair(*side("reorder=0.05/4,seed=5")), 2000))
+    assert sorted(got) == list(range(2000))
+    late = [i for i, n in enumerate(got) if any(m > n for m in got[max(0, i - 8) : i])]
+    assert within(2000, 0.05, len(late))
+    for i in late:
+        assert 1 <= sum(m > got[i] for m in got[:i]) <= 8, "overtaken by about four"
+
+
+def test_last_frame_is_not_late_for_ever(pair: Pair) -> None:
+    a, b = pair("reorder=1/1000")
+    a.send(frame(1))
+    assert not b.receive(1, 0)
+    time.sleep(0.02)
+    a.do("flush 0")
+    assert len(b.receive()) == 1
+
+
+@pytest.mark.parametrize("size", [0, 1, 500, MSS])
+def test_corrupt(pair: Pair, side: Side, size: int) -> None:
+    """Every frame differs in one bit, claims no checksum, and a check finds it out."""
+    payload = os.urandom(size)
+    frames = exchange(pair(*side("corrupt=1")), 40, payload)
+    assert len(frames) == 40
+    for number, got in enumerate(frames):
+        assert not got.good
+        sent = bytes(frame(number, payload, complete=True))
+        assert len(got.data) == len(sent) and got.data[:ETHERNET] == sent[:ETHERNET]
+        flipped = int.from_bytes(got.data, "big") ^ int.from_bytes(sent, "big")
+        assert bin(flipped).count("1") == 1
+        header = got.data[ETHERNET : ETHERNET + 20]
+        words = sum(int.from_bytes(header[i : i + 2], "big") for i in range(0, 20, 2))
+        assert words % 0xFFFF or not checksum_ok(got.data)
+
+
+def test_corrupt_leaves_the_rest_alone(pair: Pair, side: Side) -> None:
+    got = exchange(pair(*side("corrupt=0.1,seed=9")), 1000, b"payload!")
+    assert len(got) == 1000
+    assert within(1000, 0.1, sum(not one.good for one in got))
+    assert all(one.data == bytes(frame(n, b"payload!")) for n, one in enumerate(got) if one.good)
+
+
+def test_merged_segment_is_corrupted_on_receipt(pair: Pair) -> None:
+    """The receiver's checksum covers the segment as it was merged."""
+    a, b = pair("", "corrupt=1,side=rx")
+    a.send(frame(0, bytes(40000)), segment=MSS)
+    (got,) = b.receive()
+    assert not got.good and got.segment == MSS and not checksum_ok(got.data)
+
+
+def test_delay(pair: Pair, side: Side) -> None:
+    ends = pair(*side("delay_us=50000"))
+    begin = time.monotonic()
+    for number in range(5):
+        ends[0].send(frame(number))
+    got: list[Received] = []
+    while len(got) < 5 and time.monotonic() < begin + 3:
+        ends[0].do("flush 0")
+        got += ends[1].receive(5, 0)
+        assert not got or time.monotonic() - begin >= 0.05
+    assert numbers(got) == list(range(5))
+
+
+@pytest.mark.parametrize("spec", ["delay_us=30000", "reorder=1/50"])
+def test_sleeper_is_woken_when_a_held_frame_is_due(pair: Pair, side: Side, spec: str) -> None:
+    a, b = pair(*side(spec))
+    a.send(frame(1))
+    sleeper = a if side("")[1] == "" else b
+    sleeper.receive(1, 0)  # the receiver's port takes the frame in, and holds it
+    assert not sleeper.arm(True)
+    assert sleeper.wait(1), "by the timer"
+    sleeper.arm(False)
+    sleeper.do("flush 0")
+    assert len(b.receive()) == 1
+    assert not sleeper.arm(True) and not sleeper.wait(0.05), "nothing is due any more"
+
+
+def test_arm_with_frames_due(pair: Pair) -> None:
+    a, _ = pair("delay_us=1")
+    a.send(frame(1), flush=False)
+    time.sleep(0.001)
+    assert a.arm(True), "must not sleep on it"
+
+
+def test_rate(pair: Pair) -> None:
+    """100 frames of 1500 bytes at 50 Mbit/s take 24 ms; what queues too long is lost."""
+    ends = pair("rate_mbps=50")
+    begin = time.monotonic()
+    got: list[Received] = []
+    for number in range(100):
+        ends[0].send(frame(number, bytes(MSS)))
+    while len(got) < 100 and time.monotonic() < begin + 3:
+        ends[0].do("flush 0")
+        got += ends[1].receive(100, 0)
+    assert time.monotonic() - begin >= 0.022
+    assert numbers(got) == list(range(100))
+    for number in range(600):
+        ends[0].send(frame(number, bytes(MSS)), flush=False)
+    deadline = time.monotonic() + 0.5
+    got = []
+    while time.monotonic() < deadline:
+        ends[0].do("flush 0")
+        got += ends[1].receive(600, 0)
+    assert 150 < len(got) < 600
+
+
+def test_blackhole(pair: Pair, side: Side) -> None:
+    assert exchange(pair(*side("blackhole=1")), 20) == []
+
+
+def test_same_seed_same_fate(pair: Pair, probe: Make, tmp_path: Path) -> None:
+    """Another run: the same frames are lost; another seed: others are."""
+    spec = "drop=0.1,duplicate=0.1,corrupt=0.1"
+
+    def run(name: str, seed: int) -> list[bytes]:
+        a, b = probe(), probe()
+        a.open(f"fault:{spec},seed={seed}|wire:{tmp_path}/{name}", address=f"{A}/24")
+        b.open(f"wire:{tmp_path}/{name}", address=f"{B}/24")
+        return [one.data for one in exchange((a, b), 300)]
+
+    first = run("one", 7)
+    assert run("two", 7) == first
+    assert run("three", 8) != first
+
+
+def test_one_side_only(pair: Pair) -> None:
+    a, b = pair("blackhole=1,side=rx")
+    a.send(frame(1))
+    assert len(b.receive()) == 1
+    b.send(frame(2))
+    assert a.nothing()
+
+
+def test_one_port_only(pair: Pair) -> None:
+    a, b = pair("blackhole=1,port=2001,side=both")
+    for number, ports in enumerate([(1000, 2000), (1000, 2001), (2001, 1000), (2002, 1)]):
+        a.send(frame(number, sport=ports[0], dport=ports[1]))
+        b.send(frame(number, sport=ports[0], dport=ports[1]))
+    assert numbers(b.receive(4, 0.2)) == [0, 3]
+    assert numbers(a.receive(4, 0.2)) == [0, 3]
+
+
+def test_one_flow_only(pair: Pair) -> None:
+    """flow=1: the second local port that was taken, whatever its number."""
+    a, b = pair("blackhole=1,flow=1,side=both")
+    ports = [a.reserve() for _ in range(3)]
+    for number, port in enumerate(ports):
+        a.send(frame(number, sport=port))
+        b.send(frame(number, dport=port))
+    assert numbers(b.receive(3, 0.2)) == [0, 2]
+    assert numbers(a.receive(3, 0.2)) == [0, 2]
+
+
+def test_control_file(pair: Pair, tmp_path: Path) -> None:
+    control = tmp_path / "control"
+    a, b = pair(f"port=2000,control={control}")
+
+    def passes(number: int) -> bool:
+        time.sleep(0.02)
+        a.send(frame(number))
+        return numbers(b.receive(1, 0.2)) == [number]
+
+    assert passes(1), "there is no file yet"
+    control.write_text("blackhole=1\n")
+    assert not passes(2)
+    control.write_text("blackhole=1, port=2001\n")
+    assert passes(3), "the file lies over the device's spec"
+    control.write_text("blackhole=1, nonsense=1\n")
+    assert passes(4), "a wrong text changes nothing"
+    control.write_text("blackhole=1")
+    assert not passes(5)
+    control.unlink()
+    assert passes(6)
+
+
+def test_large_segments_pass_with_tso(pair: Pair) -> None:
+    ends = pair("tso=1,drop=0.5,seed=2")
+    assert ends[0].info["max_frame"] == 65549 and ends[0].info["offloads"] == 15
+    for number in range(20):
+        ends[0].send(frame(number, bytes(60000)), segment=MSS)
+    got = ends[1].receive(20, 0.2)
+    assert 0 < len(got) < 20 and all(one.segment == MSS for one in got)
+
+
+def test_queues_have_dice_of_their_own(probe: Make, tmp_path: Path) -> None:
+    a, b = probe(), probe()
+    a.open(f"fault:drop=0.5|wire:{tmp_path}/w", 2, f"{A}/24")
+    b.open(f"wire:{tmp_path}/w", 2, f"{B}/24")
+    fates = []
+    for queue in range(2):
+        for number in range(64):
+            a.send(frame(number, dport=2000 + queue), queue=queue)
+        fates.append(numbers(b.receive(64, 0.2, queue=queue)))
+    assert fates[0] != fates[1]
+
+
+def test_faults_on_faults(pair: Pair, probe: Make, tmp_path: Path) -> None:
+    a, b = probe(), probe()
+    a.open(f"fault:duplicate=1|fault:duplicate=1|wire:{tmp_path}/w", address=f"{A}/24")
+    b.open(f"wire:{tmp_path}/w", address=f"{B}/24")
+    a.send(frame(1))
+    assert len(b.receive(5, 0.2)) == 4
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("drop=2", "drop takes a probability"),
+        ("drop=nan", "drop takes a probability"),
+        ("drop", "drop takes a probability"),
+        ("drop=0.1x", "drop takes a probability"),
+        ("dorp=0.1", "one of drop, drop_burst"),
+        ("drop_burst=0", "1 to 1000000"),
+        ("reorder=0.1/0", "0.01/3"),
+        ("blackhole=2", "0 or 1"),
+        ("side=left", "tx, rx or both"),
+        ("port=65536", "a TCP port"),
+        ("flow=1024", "0 to 1023"),
+        ("seed=-1", "a whole number"),
+        ("delay_us=", "microseconds"),
+        ("control=", "the path"),
+        ("tso=1,corrupt=0.1", "leave tso=1 out"),
+    ],
+)
+def test_bad_spec(probe: Make, tmp_path: Path, spec: str, says: str) -> None:
+    with pytest.raises(PortError) as refused:
+        probe().open(f"fault:{spec}|wire:{tmp_path}/w", address=f"{A}/24")
+    assert refused.value.number == errno.EINVAL
+    assert says in str(refused.value)
+
+
+def test_bad_device(probe: Make) -> None:
+    with pytest.raises(PortError, match="write fault:SPEC"):
+        probe().open("fault:drop=0.1", address=f"{A}/24")
+    with pytest.raises(PortError, match="unknown kind of device"):
+        probe().open("fault:drop=0.1|nonsense:x", address=f"{A}/24")
