@@ -419,6 +419,10 @@ void tcp_output(struct harp_tcp *tcp) {
   if (!tcp->records && tcp->snd_nxt != tcp->snd_end && !tcp->fin_sent &&
       tcp->timers[TIMER_RETRANSMIT] == TIMER_OFF) {
     tcp_arm_rto(tcp); /* as the persist timer: the window is too small */
+    if (tcp->user_timeout_ms && tcp->timers[TIMER_USER] == TIMER_OFF) {
+      tcp->last_progress = tcp->stack->now;
+      tcp_timer_set(tcp, TIMER_USER, tcp->stack->now + tcp->user_timeout_ms * NS_PER_MS);
+    }
   }
 }
 
