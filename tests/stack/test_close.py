@@ -1,0 +1,431 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Closing: RFC 9293, 3.6, and the FIN in every state of 3.10.7."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+
+import pytest
+from harp.testing.dialogue import Sink
+from harp.testing.tcp_info import state_name
+from scapy.layers.inet import TCP
+
+
+def state(sock) -> str:
+    return state_name(sock.tcp_info())
+
+
+def shut(sock):
+    sock.shutdown(socket.SHUT_WR)
+
+
+def test_active_close(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    shut(c)
+    d.expect(TCP(flags="FA", seq=1, ack=1))
+    assert state(c) == "FIN_WAIT1"
+    d.send(TCP(flags="A", seq=1, ack=2))
+    assert state(c) == "FIN_WAIT2"
+    d.send(TCP(flags="FA", seq=1, ack=2))
+    d.expect(TCP(flags="A", seq=2, ack=2))
+    assert state(c) == "TIME_WAIT"
+    assert c.recv(10) == b""
+
+
+def test_passive_close(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    d.send(TCP(flags="FA", seq=1, ack=1))
+    d.expect(TCP(flags="A", seq=1, ack=2))
+    assert state(c) == "CLOSE_WAIT"
+    assert c.recv(10) == b""
+    c.close()
+    d.expect(TCP(flags="FA", seq=1, ack=2))
+    d.send(TCP(flags="A", seq=2, ack=2))
+    d.silence(during=600_000)
+    d.send(TCP(flags="A", seq=2, ack=2))
+    d.expect(TCP(flags="R", seq=2))  # nothing is left
+
+
+def test_simultaneous_close(dialogue):
+    """Figure 13: FINs cross, CLOSING, TIME-WAIT."""
+    d = dialogue()
+    c = d.open_passive()
+    shut(c)
+    d.expect(TCP(flags="FA", seq=1, ack=1))
+    d.send(TCP(flags="FA", seq=1, ack=1))
+    d.expect(TCP(flags="A", seq=2, ack=2))
+    assert state(c) == "CLOSING"
+    d.send(TCP(flags="A", seq=2, ack=2))
+    assert state(c) == "TIME_WAIT"
+
+
+def test_fin_and_its_acknowledgement_in_one(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    shut(c)
+    d.expect(TCP(flags="FA", seq=1, ack=1))
+    d.send(TCP(flags="FA", seq=1, ack=2))
+    d.expect(TCP(flags="A", seq=2, ack=2))
+    assert state(c) == "TIME_WAIT"
+
+
+def test_a_fin_follows_all_data(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    c.send(b"x" * 3000)
+    shut(c)
+    d.expect(TCP(flags="A", seq=1), length=1460)
+    d.expect(TCP(flags="A", seq=1461), length=1460)
+    d.expect(TCP(flags="FPA", seq=2921), length=80)
+    d.send(TCP(flags="A", seq=1, ack=3001))
+    assert state(c) == "FIN_WAIT1"
+    d.ignore()
+    d.send(TCP(flags="A", seq=1, ack=3002))
+    assert state(c) == "FIN_WAIT2"
+
+
+def test_half_close_still_receives(dialogue):
+    """RFC 9293, 3.6.1 (MUST-11 and on): after our FIN the peer may talk on."""
+    d = dialogue(delayed_ack_us=0)
+    c = d.open_passive()
+    shut(c)
+    d.expect(TCP(flags="FA", seq=1, ack=1))
+    d.send(TCP(flags="A", seq=1, ack=2) / b"still ")
+    d.expect(TCP(flags="A", seq=2, ack=7))
+    d.send(TCP(flags="A", seq=7, ack=2) / b"here")
+    d.expect(TCP(flags="A", seq=2, ack=11))
+    assert c.recv(100) == b"still here"
+    d.silence(during=3_600_000)  # no hurry: the socket is still open
+    d.send(TCP(flags="FA", seq=11, ack=2) / b"!")
+    d.expect(TCP(flags="A", seq=2, ack=13))
+    assert c.recv(100) == b"!"
+    assert c.recv(100) == b""
+
+
+def test_data_before_our_fin_is_acknowledged_is_taken(dialogue):
+    d = dialogue(delayed_ack_us=0)
+    c = d.open_passive()
+    shut(c)
+    d.expect(TCP(flags="FA", seq=1, ack=1))
+    d.send(TCP(flags="A", seq=1, ack=1) / b"crossed")
+    d.expect(TCP(flags="A", seq=2, ack=8))
+    assert c.recv(100) == b"crossed"
+    assert state(c) == "FIN_WAIT1"
+
+
+def test_after_the_peers_fin_we_may_send_on(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    d.send(TCP(flags="FA", seq=1, ack=1))
+    d.expect(TCP(flags="A", seq=1, ack=2))
+    c.send(b"an answer")
+    d.expect(TCP(flags="PA", seq=1, ack=2) / b"an answer")
+    d.send(TCP(flags="A", seq=2, ack=10))
+    c.close()
+    d.expect(TCP(flags="FA", seq=10, ack=2))
+    d.send(TCP(flags="A", seq=2, ack=11))
+
+
+def test_a_lost_fin_is_sent_again(dialogue):
+    d = dialogue(rto_min_us=200_000)
+    c = d.open_passive(rtt=20)
+    shut(c)
+    d.expect(TCP(flags="FA", seq=1, ack=1))
+    d.expect(TCP(flags="FA", seq=1, ack=1), within=1000)
+    d.expect(TCP(flags="FA", seq=1, ack=1), within=2000)
+    d.send(TCP(flags="A", seq=1, ack=2))
+    assert state(c) == "FIN_WAIT2"
+    d.ignore()
+    d.silence(during=10_000)
+
+
+def test_a_lost_fin_behind_data_is_sent_again(dialogue):
+    d = dialogue(rto_min_us=200_000)
+    c = d.open_passive(rtt=20)
+    c.send(b"data")
+    d.expect(TCP(seq=1) / b"data")
+    shut(c)
+    d.expect(TCP(flags="FA", seq=5, ack=1))
+    d.send(TCP(flags="A", seq=1, ack=5), at=d.now + 20)
+    d.expect(TCP(flags="FA", seq=5, ack=1), within=1000)
+
+
+def test_a_repeated_fin_is_acknowledged_again(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    d.send(TCP(flags="FA", seq=1, ack=1) / b"x")
+    d.expect(TCP(flags="A", seq=1, ack=3))
+    d.send(TCP(flags="FA", seq=1, ack=1) / b"x")
+    d.expect(TCP(flags="A", seq=1, ack=3))
+    assert c.recv(10) == b"x"
+    assert c.recv(10) == b""
+
+
+def test_data_behind_the_peers_fin_is_ignored(dialogue):
+    """RFC 9293, 3.10.7.4, seventh: it should not occur; ignore the segment text."""
+    d = dialogue()
+    c = d.open_passive()
+    d.send(TCP(flags="FA", seq=1, ack=1))
+    d.expect(TCP(flags="A", seq=1, ack=2))
+    d.send(TCP(flags="A", seq=2, ack=1) / b"beyond the end")
+    d.ignore(until=d.now + 500)
+    assert c.recv(100) == b""
+    assert state(c) == "CLOSE_WAIT"
+
+
+# TIME-WAIT
+
+
+def to_time_wait(d):
+    c = d.open_passive()
+    shut(c)
+    d.expect(TCP(flags="FA", seq=1, ack=1))
+    d.send(TCP(flags="FA", seq=1, ack=2))
+    d.expect(TCP(flags="A", seq=2, ack=2))
+    return c
+
+
+def test_time_wait_acknowledges_the_fin_again(dialogue):
+    d = dialogue()
+    to_time_wait(d)
+    d.send(TCP(flags="FA", seq=1, ack=2), at=d.now + 1000)
+    d.expect(TCP(flags="A", seq=2, ack=2))
+
+
+def test_time_wait_ends(dialogue):
+    """RFC 9293, 3.4.2: 2 MSL; HARP's wait may be shorter than 4 minutes, not endless."""
+    d = dialogue()
+    c = to_time_wait(d)
+    c.close()
+    d.silence(during=1000)
+    d.send(TCP(flags="FA", seq=1, ack=2))
+    d.expect(TCP(flags="A", seq=2, ack=2))
+    d.silence(during=300_000)
+    d.send(TCP(flags="A", seq=2, ack=2))
+    d.expect(TCP(flags="R", seq=2))
+    assert d.stack.next_deadline() is None
+
+
+def test_time_wait_is_not_assassinated(dialogue):
+    """RFC 1337: a reset must not end it early."""
+    d = dialogue()
+    to_time_wait(d)
+    d.send(TCP(flags="R", seq=2))
+    d.ignore()
+    d.send(TCP(flags="FA", seq=1, ack=2))
+    d.expect(TCP(flags="A", seq=2, ack=2))
+
+
+def test_time_wait_acknowledges_stray_data(dialogue):
+    d = dialogue()
+    to_time_wait(d)
+    d.send(TCP(flags="A", seq=1, ack=2) / b"old")
+    d.expect(TCP(flags="A", seq=2, ack=2))
+
+
+def test_time_wait_gives_way_to_a_newer_connection(dialogue):
+    """RFC 9293, 3.6.1 (MAY-2): a SYN above what was used begins a new connection."""
+    d = dialogue()
+    c = to_time_wait(d)
+    c.close()
+    listener = d.listen(80)
+    d.forget(peer_iss=d.peer_iss + 100_000)
+    d.send(TCP(flags="S", seq=0))
+    d.expect(TCP(flags="SA", seq=0, ack=1))
+    d.send(TCP(flags="A", seq=1, ack=1) / b"new")
+    assert d.accept(listener).recv(10) == b"new"
+
+
+def test_time_wait_refuses_an_old_syn(dialogue):
+    d = dialogue()
+    c = to_time_wait(d)
+    c.close()
+    listener = d.listen(80)
+    d.send(TCP(flags="S", seq=-1000))
+    d.expect(TCP(flags="A", seq=2, ack=2))
+    with pytest.raises(BlockingIOError):
+        listener.accept()
+
+
+# The application's side
+
+
+def test_close_without_reading_resets(dialogue):
+    """RFC 9293, 3.6.1 with RFC 2525, 2.17: unread data is lost, and the peer must know."""
+    d = dialogue()
+    c = d.open_passive()
+    d.send(TCP(flags="A", seq=1, ack=1) / b"never read")
+    d.silence()
+    c.close()
+    d.settle()
+    reset = [p for p in d.drain() if int(p[TCP].flags) & 0x04]
+    assert len(reset) == 1
+    d.send(TCP(flags="A", seq=11, ack=1))
+    d.expect(TCP(flags="R"))
+
+
+def test_data_after_close_resets(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    c.close()
+    d.expect(TCP(flags="FA", seq=1, ack=1))
+    d.send(TCP(flags="A", seq=1, ack=2))
+    d.send(TCP(flags="A", seq=1, ack=2) / b"nobody listens")
+    answer = d.drain()
+    assert any(int(p[TCP].flags) & 0x04 for p in answer)
+
+
+def test_a_closed_socket_does_not_wait_for_ever_for_the_peers_fin(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    c.close()
+    d.expect(TCP(flags="FA", seq=1, ack=1))
+    d.send(TCP(flags="A", seq=1, ack=2))
+    d.ignore(until=d.now + 600_000)
+    assert d.stack.next_deadline() is None
+
+
+def test_close_sends_what_is_left(dialogue):
+    d = dialogue(rto_min_us=200_000)
+    c = d.open_passive(rtt=20)
+    c.send(b"unsent and soon orphaned")
+    c.close()
+    for wait in (0, 3000):  # the first time it is lost
+        sink = Sink()
+        sink.take(d.drain(until=d.now + wait))
+        assert sink.data == b"unsent and soon orphaned"
+        assert sink.ended
+    d.send(TCP(flags="FA", seq=1, ack=26))
+    d.expect(TCP(flags="A", seq=26, ack=2))
+
+
+def test_linger_zero_resets(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    c.send(b"lost")
+    d.ignore()
+    c.close()
+    d.settle()
+    (reset,) = d.drain()
+    assert int(reset[TCP].flags) & 0x04
+    assert reset[TCP].seq == 5
+    d.silence(during=100_000)
+
+
+def test_linger_is_read_back(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 7))
+    assert struct.unpack("ii", c.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)) == (1, 7)
+
+
+def test_closing_while_connecting_is_silent(dialogue):
+    """RFC 9293, 3.10.4: SYN-SENT, delete the TCB."""
+    d = dialogue()
+    c = d.connect(80)
+    d.expect(TCP(flags="S", seq=0))
+    c.close()
+    d.silence(during=100_000)
+    d.send(TCP(flags="SA", seq=0, ack=1))
+    d.expect(TCP(flags="R", seq=1))
+
+
+def test_closing_a_listener_resets_what_waits_in_it(dialogue):
+    d = dialogue()
+    listener = d.listen(80)
+    d.send(TCP(flags="S", seq=0))
+    d.expect(TCP(flags="SA", seq=0, ack=1))
+    d.send(TCP(flags="A", seq=1, ack=1))
+    listener.close()
+    d.settle()
+    assert any(int(p[TCP].flags) & 0x04 for p in d.drain())
+    d.send(TCP(sport=999, flags="S", seq=0))
+    d.expect(TCP(flags="RA", dport=999))
+
+
+# FIN where it is not welcome
+
+
+def test_fin_to_a_listener_is_dropped(dialogue):
+    d = dialogue()
+    d.listen(80)
+    d.send(TCP(flags="F", seq=0))
+    d.silence(during=1000)
+
+
+def test_fin_in_syn_sent_is_dropped(dialogue):
+    """RFC 9293, 3.10.7.4, eighth: SEG.SEQ cannot be validated yet."""
+    d = dialogue()
+    c = d.connect(80)
+    d.expect(TCP(flags="S", seq=0))
+    d.send(TCP(flags="F", seq=1))
+    d.silence()
+    assert state(c) == "SYN_SENT"
+
+
+def test_fin_in_closing_stays(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    shut(c)
+    d.expect(TCP(flags="FA", seq=1, ack=1))
+    d.send(TCP(flags="FA", seq=1, ack=1))
+    d.expect(TCP(flags="A", seq=2, ack=2))
+    d.send(TCP(flags="FA", seq=1, ack=1))
+    d.expect(TCP(flags="A", seq=2, ack=2))
+    assert state(c) == "CLOSING"
+
+
+def test_fin_in_last_ack_stays(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    d.send(TCP(flags="FA", seq=1, ack=1))
+    d.expect(TCP(flags="A", seq=1, ack=2))
+    shut(c)
+    d.expect(TCP(flags="FA", seq=1, ack=2))
+    assert state(c) == "LAST_ACK"
+    d.send(TCP(flags="FA", seq=1, ack=1))
+    d.expect(TCP(flags="A", seq=2, ack=2))
+    assert state(c) == "LAST_ACK"
+    d.send(TCP(flags="A", seq=2, ack=2))
+    assert state(c) == "CLOSE"
+    assert c.error() == 0
+
+
+def test_sending_after_shutdown_fails(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    shut(c)
+    with pytest.raises(BrokenPipeError):
+        c.send(b"x")
+    d.expect(TCP(flags="FA", seq=1, ack=1))
+
+
+def test_shutdown_twice_is_harmless(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    shut(c)
+    d.expect(TCP(flags="FA", seq=1, ack=1))
+    shut(c)
+    d.silence(during=50)
+
+
+def test_shutdown_of_reading(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    c.shutdown(socket.SHUT_RD)
+    assert c.recv(10) == b""
+    d.silence()
+    c.send(b"x")
+    d.expect(TCP(seq=1) / b"x")
+
+
+def test_shutdown_before_connecting_fails(dialogue):
+    d = dialogue()
+    with pytest.raises(OSError) as caught:
+        d.stack.socket().shutdown(socket.SHUT_WR)
+    assert caught.value.errno == errno.ENOTCONN

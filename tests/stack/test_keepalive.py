@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keepalives (RFC 9293, 3.8.4) and the user timeout (RFC 5482)."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import pytest
+from harp.testing.tcp_info import state_name
+from scapy.layers.inet import TCP
+
+TCP_USER_TIMEOUT = 18
+
+
+def keep_alive(sock, idle=10, interval=2, count=3):
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, count)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def test_off_by_default(dialogue):
+    """MUST-25."""
+    d = dialogue()
+    c = d.open_passive()
+    d.silence(during=24 * 3600 * 1000)
+    assert state_name(c.tcp_info()) == "ESTABLISHED"
+
+
+def test_an_idle_connection_is_probed(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    keep_alive(c)
+    began = d.now
+    probe = d.expect(TCP(flags="A", ack=1), at=began + 10_000)
+    assert probe[TCP].seq == 0  # SND.NXT - 1: what the peer has already
+    d.send(TCP(flags="A", seq=1, ack=1))
+    d.expect(TCP(flags="A", seq=0, ack=1), at=began + 20_000)
+    d.send(TCP(flags="A", seq=1, ack=1))
+    assert c.error() == 0
+
+
+def test_a_dead_peer_is_found(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    keep_alive(c)
+    began = d.now
+    for i in range(3):
+        d.expect(TCP(flags="A", seq=0, ack=1), at=began + 10_000 + 2000 * i)
+    d.ignore(until=began + 16_500)
+    assert c.error() == errno.ETIMEDOUT
+    d.silence(during=100_000)
+
+
+def test_traffic_postpones_the_probe(dialogue):
+    d = dialogue(delayed_ack_us=0)
+    c = d.open_passive()
+    keep_alive(c)
+    began = d.now
+    d.send(TCP(seq=1, ack=1) / b"x", at=began + 7_000)
+    d.expect(TCP(flags="A", ack=2))
+    d.expect(TCP(flags="A", seq=0, ack=2), at=began + 17_000)
+
+
+def test_an_answer_after_lost_probes_saves_the_connection(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    keep_alive(c)
+    began = d.now
+    d.expect(TCP(flags="A", seq=0), at=began + 10_000)
+    d.expect(TCP(flags="A", seq=0), at=began + 12_000)
+    d.send(TCP(flags="A", seq=1, ack=1))
+    d.expect(TCP(flags="A", seq=0), at=began + 22_000)
+    d.expect(TCP(flags="A", seq=0), at=began + 24_000)
+    d.send(TCP(flags="A", seq=1, ack=1))
+    assert c.error() == 0
+
+
+def test_a_peer_that_restarted_answers_with_a_reset(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    keep_alive(c)
+    d.expect(TCP(flags="A", seq=0), within=11_000)
+    d.send(TCP(flags="R", seq=1))
+    assert c.error() == errno.ECONNRESET
+
+
+def test_the_peers_probe_is_answered(dialogue):
+    """With and without the one byte of garbage that old systems add."""
+    d = dialogue()
+    c = d.open_passive()
+    d.send(TCP(flags="A", seq=0, ack=1))
+    d.expect(TCP(flags="A", seq=1, ack=1))
+    d.send(TCP(flags="A", seq=0, ack=1) / b"\0")
+    d.expect(TCP(flags="A", seq=1, ack=1))
+    with pytest.raises(BlockingIOError):
+        c.recv(10)
+
+
+def test_it_can_be_switched_off_again(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    keep_alive(c)
+    d.run(d.now + 5000)
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 0)
+    d.silence(during=100_000)
+
+
+def test_times_are_read_back(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    keep_alive(c, 33, 4, 5)
+    assert c.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert c.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 33
+    assert c.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 4
+    assert c.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 5
+
+
+# User timeout
+
+
+def test_unacknowledged_data_ends_the_connection(dialogue):
+    d = dialogue()
+    c = d.open_passive(rtt=20)
+    c.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, 5000)
+    assert c.getsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT) == 5000
+    c.send(b"x")
+    began = d.now
+    d.ignore(until=began + 4500)
+    assert c.error() == 0
+    d.ignore(until=began + 7500)
+    assert c.error() == errno.ETIMEDOUT
+    d.silence(during=100_000)
+
+
+def test_progress_postpones_it(dialogue):
+    d = dialogue()
+    c = d.open_passive(rtt=20)
+    c.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, 1000)
+    d.strict = False
+    c.send(b"x" * 100)
+    for i in range(1, 100):
+        d.send(TCP(flags="A", seq=1, ack=1 + i), at=d.now + 300)
+    assert c.error() == 0
+    d.ignore(until=d.now + 5000)
+    assert c.error() == errno.ETIMEDOUT
+
+
+def test_an_idle_connection_does_not_time_out(dialogue):
+    d = dialogue()
+    c = d.open_passive(rtt=20)
+    c.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, 1000)
+    c.send(b"x")
+    d.expect(TCP(seq=1) / b"x")
+    d.send(TCP(flags="A", seq=1, ack=2), at=d.now + 20)
+    d.silence(during=3_600_000)
+    assert c.error() == 0
+
+
+def test_data_that_a_closed_window_holds_back_counts(dialogue):
+    d = dialogue()
+    c = d.open_passive(window=0, rtt=20)
+    c.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, 5000)
+    c.send(b"x")
+    began = d.now
+    d.ignore(until=began + 4500)
+    assert c.error() == 0
+    d.ignore(until=began + 10_000)
+    assert c.error() == errno.ETIMEDOUT
+
+
+def test_a_closed_window_whose_owner_answers_is_waited_for(dialogue):
+    """RFC 9293, 3.8.6.1: a peer that answers probes lives."""
+    d = dialogue(rto_max_us=1_000_000)
+    c = d.open_passive(window=0, rtt=20)
+    c.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, 5000)
+    c.send(b"x")
+    while d.now < 60_000:
+        if d.drain(until=d.now + 50):
+            d.send(TCP(flags="A", seq=1, ack=1, window=0))
+    assert c.error() == 0
