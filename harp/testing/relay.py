@@ -12,6 +12,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Callable, Dict
 
+from harp.paths import build_dir
+
 
 class RelayError(RuntimeError):
     """The relay's spec is wrong, it is not built, did not start, or ended by itself."""
@@ -80,8 +82,6 @@ class RelaySpec:
 
 def relay_program() -> Path:
     """The built relay; RelayError says how to build it."""
-    from harp.paths import build_dir
-
     program = build_dir() / "harp" / "testing" / "relay" / "harp-relay"
     if not program.is_file():
         raise RelayError(f"{program} is not there: build it with meson compile -C {build_dir()}")

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark: HARP and the kernel's TCP on the same wire, turn and turn about.
+
+On each wire both sides first try their settings and keep the best one; then
+they are measured in pairs, so that what slows the machine slows both, with
+iperf3 in every round. Figures are medians with their range; a ratio is the
+median of the pairs' ratios.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
+
+import click
+
+from harp.measure.iperf import idle_load, run_iperf
+from harp.measure.records import Document, Record
+from harp.measure.runner import (
+    HarpPacket, KernelTcp, RunError, Sizes, Task, Transport, run_perf,
+)
+from harp.measure.stats import Summary, ratios, summarize
+from harp.measure.tables import markdown, size_text
+from harp.testing.lab import Lab, LabError
+
+MIB = 1 << 20
+KERNEL, HARP, IPERF = "kernel-tcp", "harp-packet", "iperf3"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a row must reach: `ours` over `theirs`, at least or at most `bound`."""
+
+    wire: str
+    op: str
+    ours: str
+    theirs: str
+    bound: float
+    at_most: bool = False
+
+    def text(self) -> str:
+        what = "p50" if self.op == "pingpong" else "GB/s"
+        sign = "≤" if self.at_most else "≥"
+        return f"{self.wire}, {self.op}: {self.ours} {what} {sign} {self.bound}× {self.theirs}"
+
+    def met(self, ratio: float) -> bool:
+        return ratio <= self.bound if self.at_most else ratio >= self.bound
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to measure."""
+
+    wires: Tuple[str, ...]
+    pairs: int
+    iterations: int  # of 1 MiB messages
+    round_trips: int
+    iperf_s: float
+    targets: Tuple[Target, ...]
+
+
+def _targets(wires: Sequence[Tuple[str, float]]) -> Tuple[Target, ...]:
+    found = [Target(wire, "sendrecv", HARP, KERNEL, bound) for wire, bound in wires]
+    found += [Target(wire, "sendrecv", KERNEL, IPERF, 0.9) for wire, _ in wires]
+    found.append(Target("veth-1500", "pingpong", HARP, KERNEL, 1.0, at_most=True))
+    return tuple(found)
+
+
+QUICK = Plan(("veth-1500", "veth-1500-nooff"), pairs=5, iterations=2000, round_trips=10000,
+             iperf_s=1, targets=_targets([("veth-1500", 0.6), ("veth-1500-nooff", 0.5)]))
+FULL = Plan((*QUICK.wires, "veth-9000"), pairs=9, iterations=4000, round_trips=30000, iperf_s=3,
+            targets=QUICK.targets)
+
+
+@dataclass
+class Cell:
+    """One operation on one wire: the settings that won, and what every pair gave."""
+
+    wire: str
+    op: str
+    size: int
+    settings: Dict[str, str] = field(default_factory=dict)
+    records: Dict[str, List[Record]] = field(default_factory=dict)
+    failures: List[str] = field(default_factory=list)
+
+    def title(self) -> str:
+        return f"{self.wire}, {self.op} {size_text(self.size)}"
+
+    def figures(self, transport: str) -> List[float]:
+        """What counts here: GB/s, or for round trips the median in microseconds."""
+        name = "p50_us" if self.op == "pingpong" else "algbw_gbs"
+        return [record[name] for record in self.records.get(transport, [])]
+
+    def ratio(self, ours: str, theirs: str) -> Optional[Summary]:
+        """Over the pairs of which both sides are whole; None if there are none."""
+        pairs = [
+            {record["pair"]: figure for record, figure in zip(self.records.get(name, []),
+                                                              self.figures(name))}
+            for name in (ours, theirs)
+        ]
+        both = sorted(set(pairs[0]) & set(pairs[1]))
+        return ratios(*([by[pair] for pair in both] for by in pairs)) if both else None
+
+
+class Bench:
+    """Runs a plan. `progress` is told what happens, one line at a time."""
+
+    def __init__(self, plan: Plan, progress: Callable[[str], None]) -> None:
+        self._plan = plan
+        self._say = progress
+        self.cells: List[Cell] = []
+        self.records: List[Record] = []
+
+    def run(self) -> None:
+        load = idle_load()
+        self._say(f"the machine's own load is {load:.1%} of its cores")
+        for wire in self._plan.wires:
+            with Lab(2, wire) as lab:
+                self._stream(lab, load)
+                self._round_trips(lab)
+
+    def _stream(self, lab: Lab, load: float) -> None:
+        task = Task("sendrecv", Sizes(MIB, MIB), self._plan.iterations,
+                    warmup=self._plan.iterations // 10, step=MIB, outstanding=8)
+        cell = self._cell(lab, task)
+        sides = [
+            self._best(lab, cell, task, [KernelTcp(nsocks=n) for n in (1, 2, 4)]),
+            self._best(lab, cell, task, [HarpPacket(flows=n) for n in (1, 2, 4)]),
+        ]
+        for pair in range(self._plan.pairs):
+            self._pair(lab, cell, task, sides, pair)
+            try:
+                record = run_iperf(lab, self._plan.iperf_s, load, pair)
+            except LabError as error:
+                cell.failures.append(str(error))
+                continue
+            self._keep(cell, record)
+
+    def _round_trips(self, lab: Lab) -> None:
+        task = Task("pingpong", Sizes(8, 8), self._plan.round_trips, warmup=1000)
+        cell = self._cell(lab, task)
+        sides: List[Optional[Transport]] = [KernelTcp(), HarpPacket(flows=1)]
+        for side in sides:
+            assert side
+            cell.settings[side.name] = side.label()
+        for pair in range(self._plan.pairs):
+            self._pair(lab, cell, task, sides, pair)
+
+    def _cell(self, lab: Lab, task: Task) -> Cell:
+        cell = Cell(lab.wire.name, task.op, task.sizes.first)
+        cell.settings[IPERF] = "iperf3, 1 connection, cubic"
+        self.cells.append(cell)
+        return cell
+
+    def _best(
+        self, lab: Lab, cell: Cell, task: Task, choices: Sequence[Transport]
+    ) -> Optional[Transport]:
+        """The choice with the most GB/s in a short run; None if all fail."""
+        short = replace(task, iterations=max(task.iterations // 4, 1))
+        tried: List[Tuple[float, Transport]] = []
+        for choice in choices:
+            record = self._run(lab, cell, short, choice)
+            if record:
+                tried.append((record["algbw_gbs"], choice))
+        if not tried:
+            return None
+        best = max(tried, key=lambda one: one[0])[1]
+        cell.settings[best.name] = best.label()
+        said = ", ".join(f"{choice.label()} {speed:.2f}" for speed, choice in tried)
+        self._say(f"{cell.title()}: {said} GB/s")
+        return best
+
+    def _pair(
+        self, lab: Lab, cell: Cell, task: Task, sides: Sequence[Optional[Transport]], pair: int
+    ) -> None:
+        """Both sides once; who begins changes from pair to pair."""
+        said: List[str] = []
+        for side in sides if pair % 2 == 0 else reversed(sides):
+            record = self._run(lab, cell, replace(task, pair=pair), side) if side else None
+            if record:
+                self._keep(cell, record)
+                said.append(_one(cell, record))
+        self._say(f"{cell.title()}, pair {pair + 1}: {', '.join(said) or 'nothing'}")
+
+    def _run(self, lab: Lab, cell: Cell, task: Task, side: Transport) -> Optional[Record]:
+        """The record; None if the run failed, which the cell remembers."""
+        try:
+            record = run_perf(lab, task, side)[0]
+        except (RunError, LabError, FileNotFoundError) as error:
+            cell.failures.append(str(error))
+            self._say(f"FAIL {error}")
+            return None
+        if record["wrong"]:
+            cell.failures.append(f"{side.label()} on {cell.wire}: wrong={record['wrong']}")
+        return record
+
+    def _keep(self, cell: Cell, record: Record) -> None:
+        cell.records.setdefault(record["transport"], []).append(record)
+        self.records.append(record)
+
+
+def _one(cell: Cell, record: Record) -> str:
+    if cell.op == "pingpong":
+        return f"{record['transport']} {record['p50_us']:.1f} µs"
+    return f"{record['transport']} {record['algbw_gbs']:.2f} GB/s"
+
+
+# -- what people see
+
+
+def _cell_line(cell: Cell, transport: str) -> List[str]:
+    records = cell.records.get(transport, [])
+    start = [cell.wire, f"{cell.op} {size_text(cell.size)}"]
+    if not records:
+        return [*start, f"{transport}: failed", *["–"] * 5]
+    main = summarize(cell.figures(transport))
+    ratio = cell.ratio(transport, KERNEL) if transport != KERNEL else None
+    over = ratio.text() if ratio else "–"
+    start.append(cell.settings[transport])
+    if cell.op == "pingpong":
+        tail = summarize([record["p99_us"] for record in records])
+        return [*start, "–", main.text(1), f"{tail.median:.1f}", "–", over]
+    cpu = summarize([record["cpu_s_per_gb"] for record in records])
+    return [*start, main.text(), "–", "–", f"{cpu.median:.3f}", over]
+
+
+def table(cells: Sequence[Cell]) -> str:
+    """All cells: medians, and the smallest and largest figure in brackets."""
+    header = ["wire", "operation", "transport", "GB/s", "p50 µs", "p99 µs", "CPU s/GB",
+              "over kernel-tcp"]
+    lines = [
+        _cell_line(cell, transport)
+        for cell in cells
+        for transport in ((KERNEL, HARP) if cell.op == "pingpong" else (KERNEL, HARP, IPERF))
+    ]
+    return markdown(header, lines, [3, 4, 5, 6, 7])
+
+
+def judge(cells: Sequence[Cell], targets: Sequence[Target]) -> List[Tuple[Target, Optional[float]]]:
+    """Every target with the ratio that was reached; None: not measured."""
+    by_name = {(cell.wire, cell.op): cell for cell in cells}
+    judged: List[Tuple[Target, Optional[float]]] = []
+    for target in targets:
+        cell = by_name.get((target.wire, target.op))
+        ratio = cell.ratio(target.ours, target.theirs) if cell else None
+        judged.append((target, ratio.median if ratio else None))
+    return judged
+
+
+def verdict(target: Target, reached: Optional[float]) -> str:
+    if reached is None:
+        return f"missed  {target.text()}: not measured"
+    return f"{'met   ' if target.met(reached) else 'missed'}  {target.text()}: {reached:.2f}×"
+
+
+def _extra(bench: Bench, judged: Sequence[Tuple[Target, Optional[float]]]) -> Dict[str, object]:
+    return {
+        "targets": [
+            {**asdict(target), "ratio": ratio, "met": ratio is not None and target.met(ratio)}
+            for target, ratio in judged
+        ],
+        "failures": [failure for cell in bench.cells for failure in cell.failures],
+    }
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--quick", is_flag=True, help="Two wires and 5 pairs: about three minutes.")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path),
+              help="Write all records and targets to this file.")
+def main(quick: bool, json_path: Optional[Path]) -> None:
+    """Measure HARP beside the kernel's TCP, in interleaved pairs on the same wires.
+
+    Exit: 0 if every run was whole and right, whether or not it met its target;
+    1 if one failed or moved wrong bytes; 2 on wrong usage.
+    """
+    start = time.monotonic()
+    plan = QUICK if quick else FULL
+
+    def say(text: str) -> None:
+        click.echo(f"[{time.monotonic() - start:4.0f} s] {text}", err=True)
+
+    bench = Bench(plan, say)
+    bench.run()
+    judged = judge(bench.cells, plan.targets)
+    click.echo(f"\n{table(bench.cells)}\n")
+    click.echo(f"Medians of {plan.pairs} interleaved pairs (lowest–highest). "
+               "CPU: the whole machine's.\n")
+    for target, reached in judged:
+        click.echo(verdict(target, reached))
+    failures = [failure for cell in bench.cells for failure in cell.failures]
+    for failure in failures:
+        click.echo(f"FAIL {failure.splitlines()[0]}", err=True)
+    if json_path:
+        Document(records=bench.records, extra=_extra(bench, judged)).save(json_path)
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main(prog_name="tools/bench")

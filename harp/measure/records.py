@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents of the schema harp.perf/1: a host and the records measured on it.
+
+A record is a plain dictionary whose fields `harp perf` defines; null where a
+field has no meaning. GB are 10^9 bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Dict, List
+
+SCHEMA = "harp.perf/1"
+
+Record = Dict[str, Any]
+
+FIELDS = (
+    "wire", "transport", "api", "op", "dtype", "size", "direction", "outstanding", "rate_gbs",
+    "time_us", "algbw_gbs", "busbw_gbs", "wrong", "cpu_s_per_gb", "nranks", "flows", "mtu",
+    "offloads", "pair", "kernel_cc", "nsocks", "p50_us", "p99_us", "version",
+)
+
+
+class RecordError(ValueError):
+    """A document is none of this schema."""
+
+
+def make_record(**values: Any) -> Record:
+    """A record with these fields, all others null. RecordError for an unknown field."""
+    unknown = set(values) - set(FIELDS)
+    if unknown:
+        raise RecordError(f"no such fields in {SCHEMA}: {', '.join(sorted(unknown))}")
+    return {name: values.get(name) for name in FIELDS}
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def describe_host() -> Dict[str, Any]:
+    """What a reader of figures has to know about this machine."""
+    return {
+        "name": platform.node(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "processors": os.cpu_count(),
+        "system_cc": Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+
+
+@dataclass
+class Document:
+    """All records of a run, with what else the run found out (`extra`)."""
+
+    host: Dict[str, Any] = field(default_factory=describe_host)
+    records: List[Record] = field(default_factory=list)
+    extra: Dict[str, Any] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        document = {"schema": SCHEMA, "host": self.host, "records": self.records, **self.extra}
+        path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def load_records(path: Path) -> List[Record]:
+    """The records of a file that `harp perf` wrote; RecordError if it is none."""
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: {error}") from None
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise RecordError(f"{path}: its schema is not {SCHEMA}")
+    records: List[Record] = document["records"]
+    return records
