@@ -37,14 +37,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     # Options of this folder are unknown where pytest began further up: then all apply.
+    if "transport" not in metafunc.fixturenames:
+        return
     api = metafunc.config.getoption("--api", default=None)
     transport = metafunc.config.getoption("--transport", default=None)
-    if "transport" in metafunc.fixturenames:
-        metafunc.parametrize(
-            "transport", [transport] if transport else TRANSPORTS, indirect=True, scope="module"
-        )
-    if "api" in metafunc.fixturenames:
-        metafunc.parametrize("api", [api] if api else APIS, ids=lambda value: f"v{value}")
+    metafunc.parametrize(
+        "transport", [transport] if transport else TRANSPORTS, indirect=True, scope="module"
+    )
+    metafunc.parametrize("api", [api] if api else APIS, ids=lambda value: f"v{value}")
 
 
 @dataclass
@@ -111,8 +111,10 @@ def transport(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator
     given = request.config.getoption("--plugin", default=None)
     name = request.param
     try:
-        plugin = Path(given) if given else (
-            paths.kernel_plugin_path() if name == "kernel" else paths.nccl_plugin_path()
+        plugin = (
+            Path(given)
+            if given
+            else (paths.kernel_plugin_path() if name == "kernel" else paths.nccl_plugin_path())
         )
     except FileNotFoundError as error:
         pytest.skip(str(error))

@@ -154,9 +154,7 @@ class Plugin:
     def may_be_null(self) -> dict[str, bool]:
         """For each function that NCCL calls unchecked: whether it is missing."""
         unchecked = [
-            field
-            for field, kind in self._net._fields_
-            if kind is not _P and field != "name"
+            field for field, kind in self._net._fields_ if kind is not _P and field != "name"
         ]
         return {field: not getattr(self._net, field) for field in unchecked}
 
@@ -206,9 +204,7 @@ class Plugin:
         config = c.c_int(-1)
         middle = [c.addressof(config)] if self.api == 10 else []
         last = [c.byref(_P())] if self.api >= 7 else []
-        self._call(
-            "connect", *self._context_first(), device, *middle, handle, c.byref(comm), *last
-        )
+        self._call("connect", *self._context_first(), device, *middle, handle, c.byref(comm), *last)
         return comm.value
 
     def accept(self, listener: int) -> Optional[int]:

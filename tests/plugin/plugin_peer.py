@@ -117,9 +117,7 @@ class Rank:
 
     def register(self, comm: int, buffer: int, kind: int = 1) -> int:
         memory = self.objects[buffer]
-        mhandle = self.plugin.register(
-            self.objects[comm], self._address(buffer), len(memory), kind
-        )
+        mhandle = self.plugin.register(self.objects[comm], self._address(buffer), len(memory), kind)
         if not mhandle:
             raise AssertionError("regMr gave a NULL handle")
         return self._keep(mhandle)

@@ -255,6 +255,7 @@ def test_close_with_requests_outstanding(pair: Pair) -> None:
         except PeerFailure as failure:
             error = failure.code
     assert error == pair.lost
+    time.sleep(0.5)  # what was on its way has come by now
     assert receiver.holds(4 << 20, None)
 
 
@@ -303,11 +304,12 @@ def test_receiver_exits_after_its_last_byte(pair: Pair) -> None:
 
 def test_sender_closes_after_its_last_byte(pair: Pair) -> None:
     """What was sent arrives, also when the receive is posted late."""
-    sender, receiver = ends(pair, 4 * 1000, seed=8)
-    received = receiver.receive(4000)
+    sender, receiver = ends(pair, 4000, seed=8)
     assert sizes(pair.a.wait(requests=[sender.send(4000)])) == [4000]
     pair.a.close(comm=sender.comm, sends=True)
     pair.a.start("leave")
+    pair.a.process.wait(timeout=10)
+    received = receiver.receive(4000)
     assert sizes(pair.b.wait(requests=[received])) == [4000]
     assert receiver.holds(4000, 8)
 
@@ -372,7 +374,8 @@ def test_several_communicators(pair: Pair) -> None:
     sender, receiver = ends(pair, 1000, seed=2)
     for rank in pair.ranks:
         rank.finalize()
-    request = receiver.receive(1000)
-    assert sizes(pair.a.wait(requests=[sender.send(1000)])) == [1000]
-    assert sizes(pair.b.wait(requests=[request])) == [1000]
-    assert receiver.holds(1000, 2)
+    for one, other in ((sender, receiver), ends(pair, 1000, seed=2)):
+        request = other.receive(1000)
+        assert sizes(pair.a.wait(requests=[one.send(1000)])) == [1000]
+        assert sizes(pair.b.wait(requests=[request])) == [1000]
+        assert other.holds(1000, 2)

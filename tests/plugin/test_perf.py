@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harp perf over the kernel plugin: what it prints, records and exits with."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Optional
+
+import pytest
+from click.testing import CliRunner
+
+from harp import paths
+from harp import perf as perf_module
+
+FIELDS = """wire transport api op dtype size direction outstanding rate_gbs time_us algbw_gbs busbw_gbs
+    wrong cpu_s_per_gb nranks flows mtu offloads pair kernel_cc nsocks p50_us p99_us version""".split()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Run:
+    """The ranks of one run, on this machine."""
+
+    def __init__(
+        self,
+        words: Sequence[object],
+        ranks: int = 2,
+        environment: Optional[Mapping[str, str]] = None,
+        told: bool = True,
+    ) -> None:
+        """told: ranks by options; else by a launcher's variables in environment, where
+        {rank} stands for the number."""
+        meeting = f"127.0.0.1:{free_port()}"
+        self.processes = []
+        for rank in range(ranks):
+            more = {k: v.format(rank=rank) for k, v in (environment or {}).items()}
+            where = ["--rank", rank, "--nranks", ranks, "--rendezvous", meeting] if told else []
+            self.processes.append(
+                subprocess.Popen(
+                    [str(word) for word in (paths.perf_program(), *words, *where)],
+                    env={**os.environ, "NCCL_SOCKET_IFNAME": "lo", **more},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+
+    def finish(self, timeout: float = 60) -> list[tuple[int, str, str]]:
+        """Exit status, standard output and errors of each rank. They end in time, or are ended."""
+        ended = []
+        try:
+            for process in self.processes:
+                out, err = process.communicate(timeout=timeout)
+                ended.append((process.returncode, out, err))
+        finally:
+            for process in self.processes:
+                if process.poll() is None:
+                    process.kill()
+                    process.communicate()
+        return ended
+
+
+def statuses(ended: list[tuple[int, str, str]]) -> list[int]:
+    return [status for status, _, _ in ended]
+
+
+def records(tmp_path: Path, words: Sequence[object], ranks: int = 2) -> list[dict[str, Any]]:
+    """The records of a run that ends well."""
+    file = tmp_path / "out.json"
+    ended = Run([*words, "--kernel", "--json", file], ranks).finish()
+    assert statuses(ended) == [0] * ranks, ended
+    found = json.loads(file.read_text())
+    assert found["schema"] == "harp.perf/1"
+    return found["records"]
+
+
+@pytest.mark.parametrize("api", [4, 5, 6, 7, 8, 9, 10, 11, 12])
+def test_every_version_of_the_interface(tmp_path: Path, api: int) -> None:
+    words = ["all_reduce", "--api", api, "-b", "4", "-e", "1M", "-f", "64", "-n", "3"]
+    assert [r["wrong"] for r in records(tmp_path, words)] == [0] * 4
+
+
+@pytest.mark.parametrize("op", ["sendrecv", "sendrecv_bidir", "pingpong"])
+def test_operations_between_two(tmp_path: Path, op: str) -> None:
+    found = records(tmp_path, [op, "-b", "0", "-e", "1000003", "-f", "1000003", "-n", "9"])
+    assert [r["size"] for r in found] == [0, 1, 1_000_003]
+    for r in found:
+        assert (r["op"], r["wrong"]) == (op, 0)
+        assert (r["p50_us"] is not None) == (op == "pingpong")
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_ring(tmp_path: Path, ranks: int) -> None:
+    """Sizes at which some ranks own nothing, and which no rank count divides."""
+    words = ["all_reduce", "-b", "4", "-e", "12M", "-f", "7", "-n", "2"]
+    found = records(tmp_path, words, ranks)
+    assert all(r["wrong"] == 0 and r["nranks"] == ranks for r in found)
+    assert len(found) == 8
+    for r in found:
+        assert r["busbw_gbs"] == pytest.approx(r["algbw_gbs"] * 2 * (ranks - 1) / ranks)
+
+
+def test_record(tmp_path: Path) -> None:
+    words = ["sendrecv", "-b", "1M", "-e", "1M", "-n", "50", "--nsocks", "2", "--api", "8"]
+    words += ["--wire-name", "veth-1500", "--mtu", "1500", "--pair", "0", "--offloads", "on"]
+    (found,) = records(tmp_path, words)
+    assert list(found) == FIELDS
+    assert found["algbw_gbs"] == pytest.approx(found["size"] / found["time_us"] / 1e3)
+    expected = {
+        "wire": "veth-1500", "transport": "kernel-tcp", "api": 8, "dtype": "uint8", "nsocks": 2,
+        "kernel_cc": "cubic", "direction": "0->1", "outstanding": 8, "mtu": 1500, "pair": 0,
+        "flows": None, "offloads": "on", "rate_gbs": None, "p50_us": None, "nranks": 2,
+    }  # fmt: skip
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_rate(tmp_path: Path) -> None:
+    words = ["sendrecv", "-b", "64K", "-e", "64K", "-n", "400", "--rate", "0.8"]
+    (found,) = records(tmp_path, words)
+    assert found["rate_gbs"] == pytest.approx(0.1)
+    assert 0.05 < found["algbw_gbs"] < 0.105
+
+
+@pytest.mark.parametrize("op", perf_module.OPERATIONS)
+def test_one_wrong_byte_is_found(op: str) -> None:
+    words = [op, "--kernel", "-b", "8", "-e", "800K", "-f", "100000", "-n", "4", "--inject-wrong"]
+    ended = Run(words).finish()
+    assert statuses(ended) == [1, 1]
+    wrong = [int(line.split()[8]) for line in ended[0][1].splitlines() if line[0] != "#"]
+    assert len(wrong) == 2 and all(wrong)
+    assert "elements arrived wrong" in ended[0][2]
+
+
+@pytest.mark.parametrize("api,code", [(4, "ncclSystemError"), (12, "ncclRemoteError")])
+@pytest.mark.parametrize("victim", [0, 1])
+def test_killed_rank(api: int, code: str, victim: int) -> None:
+    run = Run(["all_reduce", "--kernel", "-b", "4M", "-e", "4M", "-n", "100000", "--api", api])
+    time.sleep(1)
+    run.processes[victim].kill()
+    killed = time.monotonic()
+    survivor = run.finish()[1 - victim]
+    assert time.monotonic() - killed < 5
+    assert survivor[0] == 1
+    assert re.search(
+        rf"(isend|irecv) of message \d+ of \d+ failed after .* ms.*: {code}", survivor[2]
+    )
+
+
+def test_nobody_comes() -> None:
+    words = [paths.perf_program(), "sendrecv", "--kernel", "--timeout", "1", "--nranks", "2"]
+    words += ["--rendezvous", f"127.0.0.1:{free_port()}", "--rank"]
+    for rank in ("0", "1"):
+        alone = subprocess.run(
+            [*map(str, words), rank], capture_output=True, text=True, timeout=20,
+            env={**os.environ, "NCCL_SOCKET_IFNAME": "lo"},
+        )  # fmt: skip
+        assert alone.returncode == 1
+        assert "within 1000 ms" in alone.stderr
+
+
+def test_plugin_that_declines() -> None:
+    ended = Run(["sendrecv", "--kernel"], environment={"HARP_KERNEL_NSOCKS": "3"}).finish()
+    for status, _, said in ended:
+        assert status == 1
+        assert "declines: init" in said and "set it to 1, 2 or 4" in said
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"OMPI_COMM_WORLD_RANK": "{rank}", "OMPI_COMM_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"},
+        {"RANK": "{rank}", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "PORT"},
+        {"SLURM_PROCID": "{rank}", "SLURM_NTASKS": "2", "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"},
+    ],
+    ids=["mpirun", "torchrun", "srun"],
+)
+def test_launchers(environment: dict[str, str]) -> None:
+    environment = {**environment, "MASTER_PORT": str(free_port() - 1)}
+    words = ["sendrecv", "--kernel", "-b", "8", "-e", "8"]
+    assert statuses(Run(words, environment=environment, told=False).finish()) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["broadcast"],
+        ["sendrecv", "sendrecv"],
+        ["sendrecv", "--frobnicate"],
+        ["sendrecv", "-b", "1X"],
+        ["sendrecv", "-b", "2M", "-e", "1M"],
+        ["sendrecv", "-n", "0"],
+        ["sendrecv", "--nsocks", "2"],
+        ["sendrecv", "--kernel", "--nsocks", "3"],
+        ["sendrecv", "--kernel", "--plugin", "/x"],
+        ["sendrecv", "--api", "3"],
+        ["all_reduce", "-b", "6"],
+        ["sendrecv", "--nranks", "3"],
+        ["sendrecv", "--rank", "2"],
+        ["sendrecv", "--rendezvous", "nowhere"],
+    ],
+)  # fmt: skip
+def test_wrong_usage(words: list[str]) -> None:
+    complete = {"--rank": "0", "--nranks": "2", "--rendezvous": "127.0.0.1:1"}
+    for name, value in complete.items():
+        if name not in words:
+            words = [*words, name, value]
+    done = subprocess.run(
+        [str(paths.perf_program()), *words], capture_output=True, text=True, timeout=20
+    )
+    assert done.returncode == 2
+    assert "harp perf: " in done.stderr and "--help" in done.stderr
+
+
+def test_ranks_must_be_known() -> None:
+    unset = {k: v for k, v in os.environ.items() if "RANK" not in k and "SLURM" not in k}
+    done = subprocess.run(
+        [str(paths.perf_program()), "sendrecv"],
+        capture_output=True,
+        text=True,
+        env=unset,
+        timeout=20,
+    )
+    assert done.returncode == 2 and "--rank" in done.stderr
+
+
+class TestCommand:
+    """The Python side: the same options, handed over."""
+
+    def test_options_are_the_programs(self) -> None:
+        told = subprocess.run(
+            [str(paths.perf_program()), "--help"], capture_output=True, text=True, timeout=20
+        )
+        assert told.returncode == 0
+        words = set(re.findall(r"--[a-z-]+", told.stdout))
+        words.discard("--help")
+        assert words == {max(p.opts, key=len) for p in perf_module.perf.params[1:]}
+
+    def test_hands_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen: list[list[str]] = []
+        monkeypatch.setattr(os, "execv", lambda program, words: seen.append(words))
+        asked = [
+            "sendrecv",
+            "-b",
+            "1M",
+            "--kernel",
+            "--nsocks",
+            "2",
+            "--kernel-cc",
+            "bbr",
+            "-n",
+            "7",
+        ]
+        done = CliRunner().invoke(perf_module.perf, asked)
+        assert done.exit_code == 0, done.output
+        ((program, op, *words),) = seen
+        assert (program, op) == (str(paths.perf_program()), "sendrecv")
+        handed_over = "--min 1M --kernel --nsocks 2 --kernel-cc bbr --iterations 7"
+        assert words == handed_over.split()
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["broadcast"],
+            ["sendrecv", "-b", "1X"],
+            ["sendrecv", "--nsocks", "2"],
+            ["sendrecv", "--kernel", "--plugin", __file__],
+            ["sendrecv", "--rendezvous", "nowhere"],
+            ["sendrecv", "--api", "13"],
+        ],
+    )
+    def test_wrong_usage(self, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(os, "execv", lambda program, words: pytest.fail("it went on"))
+        assert CliRunner().invoke(perf_module.perf, words).exit_code == 2
+
+    def test_not_built(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("HARP_BUILD_DIR", str(tmp_path))
+        done = CliRunner().invoke(perf_module.perf, ["sendrecv", "--kernel"])
+        assert done.exit_code == 1
+        assert "meson compile" in done.output
