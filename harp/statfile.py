@@ -13,9 +13,10 @@ import os
 import re
 import socket
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence
+from typing import Optional
 
 DEFAULT_FOLDER = Path("/usr/local/tfabric/tools/run")
 
@@ -81,12 +82,12 @@ class Process:
     address: str
     config: str
     about: str
-    kinds: Dict[str, str]
-    instances: List[Dict[str, int]]
-    flows: List[Flow]
+    kinds: dict[str, str]
+    instances: list[dict[str, int]]
+    flows: list[Flow]
 
     @property
-    def totals(self) -> Dict[str, int]:
+    def totals(self) -> dict[str, int]:
         """The sum over the instances, by counter."""
         return {name: sum(one[name] for one in self.instances) for name in self.kinds}
 
@@ -146,7 +147,7 @@ def _parse(path: Path, data: mmap.mmap, alive: bool) -> Process:
             or stride < counters * 8 or instance_offset + instances * stride > len(data)
             or flow_offset + flows * flow_size > len(data)):
         raise StatError(f"{path}: its sizes contradict each other; the file is damaged")
-    kinds: Dict[str, str] = {}
+    kinds: dict[str, str] = {}
     for i in range(counters):
         name, kind = _COUNTER.unpack_from(data, table + i * counter_size)
         kinds[_text(name)] = "gauge" if kind else "count"
@@ -175,13 +176,13 @@ def read(path: Path) -> Process:
         os.close(fd)
 
 
-def folders() -> List[Path]:
+def folders() -> list[Path]:
     """Where processes of this host publish: the run folder and its fallbacks."""
     first = Path(os.environ.get("HARP_RUN_DIR") or DEFAULT_FOLDER)
     return [first, *sorted(Path("/dev/shm").glob("harp-[0-9]*"))]
 
 
-def scan(where: Optional[Sequence[Path]] = None) -> List[Process]:
+def scan(where: Optional[Sequence[Path]] = None) -> list[Process]:
     """The processes that live, oldest first. Files that go away meanwhile, or
     belong to nobody any more, or are damaged are passed over."""
     found = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Tuple
+from typing import Any, Optional
 
 _MAGIC = b"HARPTRCE"
 _VERSION = 1
@@ -33,9 +33,9 @@ class Record:
 
     time_ns: int
     instance: int
-    flow: "int | None"
+    flow: Optional[int]
     event: str
-    values: Dict[str, int]
+    values: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Trace:
     release: str
     reason: str
     written_ns: int
-    records: List[Record]
+    records: list[Record]
 
 
 def _text(raw: bytes) -> str:
@@ -62,7 +62,7 @@ class _Reader:
         self.data = path.read_bytes()
         self.offset = 0
 
-    def take(self, what: struct.Struct) -> Tuple[object, ...]:
+    def take(self, what: struct.Struct) -> tuple[Any, ...]:
         if self.offset + what.size > len(self.data):
             raise TraceError(f"{self.path}: ends too early; the file is damaged")
         values = what.unpack_from(self.data, self.offset)
@@ -70,7 +70,7 @@ class _Reader:
         return values
 
 
-def _record(when: int, what: int, instance: int, names: List[Tuple[str, str, str]],
+def _record(when: int, what: int, instance: int, names: list[tuple[str, str, str]],
             now_ns: int, realtime_ns: int) -> Record:
     ago = (now_ns - (when >> 16)) % _WRAP
     flow = when & 0xFFFF
@@ -94,7 +94,10 @@ def read(path: Path) -> Trace:
      reason) = reader.take(_HEADER)
     if version != _VERSION or event_size != _EVENT.size:
         raise TraceError(f"{path}: format {version}, and this release reads {_VERSION}")
-    names = [tuple(map(_text, reader.take(_EVENT))) for _ in range(events)]
+    names = []
+    for _ in range(events):
+        name, a, b = map(_text, reader.take(_EVENT))
+        names.append((name, a, b))
     records = []
     for instance in range(instances):
         for _ in range(reader.take(struct.Struct("=Q"))[0]):

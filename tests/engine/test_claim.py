@@ -7,9 +7,9 @@ import errno
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Iterator, List
 
 import pytest
 
@@ -28,7 +28,7 @@ sys.stdin.read()
 """
 
 
-def write(folder: Path, *texts: str) -> List[Path]:
+def write(folder: Path, *texts: str) -> list[Path]:
     paths = [folder / f"ztcp{i}.conf" for i in range(len(texts))]
     for i, (path, text) in enumerate(zip(paths, texts)):
         path.write_text(text.format(i))

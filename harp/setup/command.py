@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`harp setup`: plan, apply, status, undo."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Callable, Optional
+
+import click
+
+from harp.setup import host
+from harp.setup.apply import apply as apply_steps
+from harp.setup.apply import undo as undo_steps
+from harp.setup.journal import SCHEMA, Journal
+from harp.setup.plan import PlanError, Request, conf_dir, existing_files
+from harp.setup.plan import plan as plan_steps
+from harp.setup.steps import Step, StepError
+
+SUCCESS = "Set up HARP successfully"
+
+FAILURES = (PlanError, StepError, host.HostError, OSError)
+
+
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    """Which NICs, and how; the same for plan, apply and setup itself."""
+    for option in reversed((
+        click.option("--device", "devices", multiple=True, metavar="packet:IFACE",
+                     help="A NIC for HARP; repeat for more. Default: those that are configured, "
+                          "else the only usable one."),
+        click.option("--address", "addresses", multiple=True, metavar="ADDRESS/PREFIX|kernel",
+                     help="HARP's own address on it, or the kernel's [kernel]; one for each "
+                          "--device, in their order."),
+        click.option("--gateway", "gateways", multiple=True, metavar="ADDRESS",
+                     help="Next hop outside the prefix; one for each --device, in their order."),
+        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE",
+                     help="Any other key of ztcp*.conf, for every --device."),
+    )):
+        command = option(command)
+    return command
+
+
+def _as_json(command: Callable[..., None]) -> Callable[..., None]:
+    return click.option("--json", "as_json", is_flag=True, help="Report as JSON.")(command)
+
+
+def _devices() -> list[str]:
+    """The devices that are meant where none is named: those of the files that are
+    there, else the only usable interface. Raises UsageError with the choice."""
+    try:
+        configured = [file.device for file in existing_files(conf_dir())]
+    except FAILURES as failure:
+        raise _fail(failure) from failure
+    usable = host.candidates()
+    if configured or len(usable) == 1:
+        return configured or [f"packet:{usable[0].name}"]
+    if not usable:
+        raise click.UsageError("no Ethernet interface here is up and has an IPv4 address; name "
+                               "one with --device packet:IFACE --address ADDRESS/PREFIX")
+    listed = "\n".join(f"  --device packet:{one.name:<16}{one.describe}" for one in usable)
+    raise click.UsageError(f"which NIC shall HARP use? Name one or more of\n{listed}")
+
+
+def _by_device(values: tuple[str, ...], devices: list[str], option: str) -> list[Optional[str]]:
+    if len(values) not in (0, len(devices)):
+        raise click.UsageError(f"{len(values)} {option} for {len(devices)} --device: give one for "
+                               "each, in their order, or none")
+    return list(values) or [None] * len(devices)
+
+
+def _requests(devices: tuple[str, ...], addresses: tuple[str, ...], gateways: tuple[str, ...],
+              settings: tuple[str, ...]) -> list[Request]:
+    names = list(devices) or _devices()
+    common: dict[str, str] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or key.strip() in ("device", "address", "gateway"):
+            raise click.UsageError(f"--set {setting}: expected KEY=VALUE, and device, address and "
+                                   "gateway by their own options")
+        common[key.strip()] = value.strip()
+    found = []
+    for device, address, gateway in zip(names, _by_device(addresses, names, "--address"),
+                                        _by_device(gateways, names, "--gateway")):
+        request = Request({"device": device})
+        if address:
+            request.settings["address"] = address
+        if gateway:
+            request.settings["gateway"] = gateway
+        request.settings.update(common)
+        found.append(request)
+    return found
+
+
+def _fail(failure: Exception) -> click.ClickException:
+    if isinstance(failure, PermissionError):
+        return click.ClickException(f"{failure}; run as root")
+    return click.ClickException(str(failure))
+
+
+def _rows(steps: list[Step]) -> list[dict[str, str]]:
+    return [{"kind": step.kind, "target": step.target, "does": step.describe()} for step in steps]
+
+
+def _report(steps: list[Step], as_json: bool, **more: Any) -> None:
+    if as_json:
+        click.echo(json.dumps({"schema": SCHEMA, "steps": _rows(steps), **more}, indent=1))
+        return
+    for step in steps:
+        click.echo(f"  {step.describe()}")
+    if not steps:
+        click.echo("  nothing to change")
+
+
+def _plan(options: dict[str, Any]) -> tuple[list[Request], list[Step]]:
+    requests = _requests(options["devices"], options["addresses"], options["gateways"],
+                         options["settings"])
+    try:
+        return requests, plan_steps(requests)
+    except FAILURES as failure:
+        raise _fail(failure) from failure
+
+
+def _apply(requests: list[Request], as_json: bool) -> None:
+    try:
+        steps = apply_steps(requests)
+    except FAILURES as failure:
+        raise _fail(failure) from failure
+    if as_json:
+        _report(steps, True, result=SUCCESS)
+    else:
+        click.echo(SUCCESS)
+
+
+@click.group(invoke_without_command=True)
+@_options
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Only show the plan.")
+@_as_json
+def setup(**options: Any) -> None:
+    """Prepare this host for HARP, or undo that.
+
+    Alone: plans, asks, and applies. Running it again changes nothing. A packet
+    device with the kernel's address needs one ztcp*.conf and no other change; one
+    with an address of its own also needs, where this host forwards, a route that
+    keeps the kernel from forwarding or answering HARP's frames.
+    """
+    if click.get_current_context().invoked_subcommand:
+        given = [name for name, value in options.items() if value]
+        if given:
+            raise click.UsageError("give options behind plan, apply, status or undo")
+        return
+    requests, steps = _plan(options)
+    if options["dry_run"] or not options["as_json"]:
+        _report(steps, options["as_json"])
+    if options["dry_run"]:
+        return
+    if steps and not options["yes"]:
+        click.confirm("Apply this?", abort=True, err=options["as_json"])
+    _apply(requests, options["as_json"])
+
+
+@setup.command("plan")
+@_options
+@_as_json
+def plan_command(as_json: bool, **options: Any) -> None:
+    """Show what apply would change."""
+    _report(_plan(options)[1], as_json)
+
+
+@setup.command("apply")
+@_options
+@_as_json
+def apply_command(as_json: bool, **options: Any) -> None:
+    """Make the changes, without asking."""
+    requests, steps = _plan(options)
+    if not as_json:
+        _report(steps, False)
+    _apply(requests, as_json)
+
+
+@setup.command("status")
+@_as_json
+def status_command(as_json: bool) -> None:
+    """Show what set-up has changed here, and whether it is still in place.
+
+    Exit 1 if something is not, or nothing was set up.
+    """
+    try:
+        entries = Journal(conf_dir()).entries()
+    except FAILURES as failure:
+        raise _fail(failure) from failure
+    if as_json:
+        rows = [{"kind": step.kind, "target": step.target, "state": state}
+                for step, state in entries]
+        click.echo(json.dumps({"schema": SCHEMA, "steps": rows}, indent=1))
+    else:
+        for step, state in entries:
+            click.echo(f"  {state:<8} {step.kind} {step.target}")
+        if not entries:
+            click.echo(f"nothing set up in {conf_dir()}; run harp setup")
+        elif any(state != "done" for _, state in entries):
+            click.echo("not all is in place (a reboot, a crash, or a change by hand); run harp "
+                       "setup again, or harp setup undo")
+    if not entries or any(state != "done" for _, state in entries):
+        raise click.exceptions.Exit(1)
+
+
+@setup.command("undo")
+@_as_json
+def undo_command(as_json: bool) -> None:
+    """Take back everything that set-up has changed here."""
+    said = []
+    try:
+        for line in undo_steps():
+            said.append(line)
+            if not as_json:
+                click.echo(f"  {line}")
+    except FAILURES as failure:
+        raise _fail(failure) from failure
+    if as_json:
+        click.echo(json.dumps({"schema": SCHEMA, "undone": said}, indent=1))
+    elif not said:
+        click.echo("nothing to undo")

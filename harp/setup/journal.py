@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What set-up has done to this host, so that it can be undone, also after a crash
+in the middle: every step is on disk before it is made."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harp.setup.steps import Step, StepError, from_row, write_file
+
+SCHEMA = "harp.setup/1"
+NAME = "setup-journal.json"
+
+
+class Journal:
+    """Steps in the order in which they were begun. `path` need not exist."""
+
+    def __init__(self, folder: Path) -> None:
+        """Reads the folder's journal. Raises StepError if it is damaged."""
+        self.path = folder / NAME
+        self.steps: list[Step] = []
+        self._begun: list[bool] = []
+        try:
+            document = json.loads(self.path.read_text())
+            if document["schema"] != SCHEMA:
+                raise StepError(f"{self.path}: schema {document['schema']!r}, and this release "
+                                f"writes {SCHEMA!r}; use the release that wrote it")
+            rows = [(from_row(row["step"]), row["state"] == "begun") for row in document["steps"]]
+        except FileNotFoundError:
+            return
+        except (ValueError, KeyError, TypeError) as wrong:
+            raise StepError(f"{self.path} is damaged ({wrong}); undo by hand what it lists, then "
+                            "remove it") from wrong
+        self.steps = [step for step, _ in rows]
+        self._begun = [begun for _, begun in rows]
+
+    def _save(self) -> None:
+        # Folders alone are not worth a journal, which would keep them from going.
+        if all(step.is_home for step in self.steps):
+            self.path.unlink(missing_ok=True)
+            return
+        rows = [{"state": "begun" if begun else "done", "step": step.row()}
+                for step, begun in zip(self.steps, self._begun)]
+        document = {"schema": SCHEMA, "steps": rows}
+        write_file(self.path, json.dumps(document, indent=1) + "\n")
+
+    def entries(self) -> list[tuple[Step, str]]:
+        """Each step with its state: "done", "begun" (a crash came between), or
+        "missing" (done, and gone since: a reboot, or by hand)."""
+        return [(step, "begun" if begun and not step.in_place() else
+                 "done" if step.in_place() else "missing")
+                for step, begun in zip(self.steps, self._begun)]
+
+    def _find(self, step: Step) -> int:
+        for i, known in enumerate(self.steps):
+            if (known.kind, known.target) == (step.kind, step.target):
+                return i
+        return -1
+
+    def carry_out(self, step: Step) -> None:
+        """Records the step, makes it, and records that it is made. An
+        earlier step on the same target gives way to this one. (A folder is made
+        first, since the journal may lie in it: a crash leaves it empty at worst.)"""
+        if step.is_home:
+            step.do()
+        i = self._find(step)
+        if i < 0:
+            i = len(self.steps)
+            self.steps.append(step)
+            self._begun.append(True)
+        else:
+            step.follow(self.steps[i])
+            self.steps[i] = step
+            self._begun[i] = True
+        if not step.is_home:
+            self._save()
+            step.do()
+        self._begun[i] = False
+        self._save()
+
+    def undo_last(self) -> str:
+        """Takes back the step that was begun last; says what was done, "" for nothing."""
+        step = self.steps[-1]
+        said = "" if step.is_home else step.undo()
+        self.steps.pop()
+        self._begun.pop()
+        self._save()
+        return step.undo() if step.is_home else said
+
+
+@contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Keeps a second set-up of the same folder out. Raises StepError if one runs."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StepError(f"another harp setup works on {folder}; wait until it ends") from None
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts on which HARP is set up, with folders of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harp.testing.lab import Host, Lab
+
+
+class SetUpHost:
+    """A host, and the two folders that stand for its own."""
+
+    def __init__(self, host: Host, folder: Path) -> None:
+        self.host = host
+        self.tools = folder / "tools"
+        self.conf = self.tools / "config"
+        self.run_dir = self.tools / "run"
+        self.environment = {"HARP_CONF_DIR": str(self.conf), "HARP_RUN_DIR": str(self.run_dir)}
+
+    def harp(self, *words: str, code: int = 0, input: str | None = None,
+             ) -> subprocess.CompletedProcess[str]:
+        """Runs harp here, and sees to its exit status."""
+        done = self.host.run([sys.executable, "-m", "harp", *words], self.environment,
+                             check=False, input=input)
+        assert done.returncode == code, f"harp {words}: {done.returncode}\n{done.stdout}" \
+                                        f"{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done
+
+    def python(self, code: str, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.host.run([sys.executable, "-c", code, *words], self.environment, check=False)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that set-up may change: routes and files."""
+        return {"routes": self.host.run(["ip", "route"]).stdout,
+                "files": {str(path): path.read_text() if path.is_file() else ""
+                          for path in sorted(self.tools.rglob("*"))},
+                "folders": self.tools.is_dir()}
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    if os.geteuid() != 0:
+        pytest.skip("a lab's hosts need root")
+    with Lab(hosts=2) as made:
+        yield made
+
+
+@pytest.fixture
+def host(lab: Lab, tmp_path: Path) -> SetUpHost:
+    return SetUpHost(lab.hosts[1], tmp_path)
