@@ -158,18 +158,21 @@ class Bench:
     def _best(
         self, lab: Lab, cell: Cell, task: Task, choices: Sequence[Transport]
     ) -> Optional[Transport]:
-        """The choice with the most GB/s in a short run; None if all fail."""
+        """The choice with the most GB/s in two short runs; None if all fail.
+
+        Whatever else the machine does only ever slows a run: the faster one counts.
+        """
         short = replace(task, iterations=max(task.iterations // 4, 1))
-        tried: List[Tuple[float, Transport]] = []
-        for choice in choices:
+        speeds: Dict[Transport, float] = {}
+        for choice in [*choices, *choices]:
             record = self._run(lab, cell, short, choice)
             if record:
-                tried.append((record["algbw_gbs"], choice))
-        if not tried:
+                speeds[choice] = max(record["algbw_gbs"], speeds.get(choice, 0.0))
+        if not speeds:
             return None
-        best = max(tried, key=lambda one: one[0])[1]
+        best = max(speeds, key=lambda choice: speeds[choice])
         cell.settings[best.name] = best.label()
-        said = ", ".join(f"{choice.label()} {speed:.2f}" for speed, choice in tried)
+        said = ", ".join(f"{choice.label()} {speed:.2f}" for choice, speed in speeds.items())
         self._say(f"{cell.title()}: {said} GB/s")
         return best
 

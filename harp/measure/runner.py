@@ -6,9 +6,9 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 from harp.measure.records import Record, RecordError, load_records
 from harp.paths import perf_program
@@ -64,7 +64,7 @@ class HarpPacket:
     own_address: bool = False
     api: Optional[int] = None
     flows: Optional[int] = None
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Tuple[Tuple[str, str], ...] = ()  # more keys of the configuration
     name: str = "harp-packet"
 
     def label(self) -> str:
@@ -80,7 +80,7 @@ class HarpPacket:
     def environment(self, host: Host, folder: Path) -> Dict[str, str]:
         """Writes the host's configuration into `folder`; the variables that name it."""
         address = f"{host.own_address}/{host.prefix}" if self.own_address else "kernel"
-        keys = {"device": f"packet:{host.interface}", "address": address, **self.settings}
+        keys = {"device": f"packet:{host.interface}", "address": address, **dict(self.settings)}
         if self.flows:
             keys["flows"] = str(self.flows)
         configuration = folder / "config"

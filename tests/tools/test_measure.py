@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measurement: medians, pairs, targets, documents, and runs of `harp perf` on hosts."""
+
+import json
+from pathlib import Path
+from typing import List, Optional
+
+import pytest
+
+from harp.measure.bench import Cell, Target, judge, table, verdict
+from harp.measure.records import FIELDS, Document, RecordError, load_records, make_record
+from harp.measure.runner import HarpPacket, KernelTcp, RunError, Sizes, Task, run_perf
+from harp.measure.stats import ratios, summarize
+from harp.measure.tables import markdown, size_text
+from harp.testing.lab import Lab
+
+
+def test_a_summary_is_the_middle_and_the_range() -> None:
+    assert summarize([3, 1, 100]).text(0) == "3 (1–100)"
+    with pytest.raises(ValueError, match="no figures"):
+        summarize([])
+
+
+def test_ratios_are_of_pairs() -> None:
+    """A machine that slows down tenfold slows both sides of a pair."""
+    assert ratios([6, 0.6], [10, 1]).low == pytest.approx(0.6)
+    assert ratios([6, 0.6], [10, 1]).high == pytest.approx(0.6)
+    with pytest.raises(ValueError, match="no pairs"):
+        ratios([1], [1, 2])
+
+
+def test_sizes_read_well() -> None:
+    assert [size_text(n) for n in (8, 1024, 1536, 1 << 20, 3 << 30)] == [
+        "8 B", "1 KiB", "1536 B", "1 MiB", "3 GiB"]
+
+
+def test_a_table_lines_up() -> None:
+    lines = markdown(["a", "bb"], [["x", "1"], ["long", "100"]], [1]).splitlines()
+    assert lines == ["| a    |  bb |", "| ---- | --: |", "| x    |   1 |", "| long | 100 |"]
+
+
+def test_a_document_is_read_back(tmp_path: Path) -> None:
+    record = make_record(wire="veth-1500", algbw_gbs=1.5)
+    Document(records=[record], extra={"checks": []}).save(tmp_path / "out.json")
+    assert load_records(tmp_path / "out.json") == [record]
+    assert tuple(record) == FIELDS and record["wrong"] is None
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document["schema"] == "harp.perf/1" and document["host"]["processors"] > 0
+
+
+def test_other_documents_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text('{"schema": "other/1", "records": []}')
+    with pytest.raises(RecordError, match="its schema is not"):
+        load_records(tmp_path / "other")
+    (tmp_path / "half").write_text('{"schema": "har')
+    with pytest.raises(RecordError, match="half"):
+        load_records(tmp_path / "half")
+    with pytest.raises(RecordError, match="speed"):
+        make_record(speed=1)
+
+
+def cell(op: str, ours: List[Optional[float]], theirs: List[Optional[float]]) -> Cell:
+    """A cell with these figures by pair; None: that run failed."""
+    made = Cell("veth-1500", op, 8, {"harp-packet": "harp", "kernel-tcp": "kernel"})
+    name = "p50_us" if op == "pingpong" else "algbw_gbs"
+    for transport, figures in (("harp-packet", ours), ("kernel-tcp", theirs)):
+        made.records[transport] = [
+            make_record(transport=transport, pair=pair, cpu_s_per_gb=0.1, p99_us=9,
+                        **{name: figure})
+            for pair, figure in enumerate(figures) if figure is not None
+        ]
+    return made
+
+
+def test_targets_are_judged_at_their_bound() -> None:
+    speed = Target("veth-1500", "sendrecv", "harp-packet", "kernel-tcp", 0.6)
+    trip = Target("veth-1500", "pingpong", "harp-packet", "kernel-tcp", 1.0, at_most=True)
+    other = Target("veth-9000", "sendrecv", "harp-packet", "kernel-tcp", 0.6)
+    cells = [cell("sendrecv", [0.59, 5.9], [1, 10]), cell("pingpong", [11, 11], [10, 10])]
+    said = [verdict(*one) for one in judge(cells, [speed, trip, other])]
+    assert said[0].startswith("missed") and said[0].endswith("0.59×")
+    assert said[1].startswith("missed") and "1.10×" in said[1]
+    assert said[2].startswith("missed") and said[2].endswith("not measured")
+    met = [cell("sendrecv", [6, 6, 6], [10, 10, 10]), cell("pingpong", [10], [10])]
+    assert all(verdict(*one).startswith("met") for one in judge(met, [speed, trip]))
+
+
+def test_a_failed_run_costs_its_pair_only() -> None:
+    made = cell("sendrecv", [6, None, 8], [10, 1, 10])
+    ratio = made.ratio("harp-packet", "kernel-tcp")
+    assert ratio and (ratio.low, ratio.high, ratio.count) == (0.6, 0.8, 2)
+
+
+def test_a_side_that_failed_stays_in_the_table() -> None:
+    made = cell("sendrecv", [], [10, 10])
+    text = table([made])
+    assert "harp-packet: failed" in text and "iperf3: failed" in text
+    assert "10.00 (10.00–10.00)" in text
+
+
+def test_harp_perf_on_hosts() -> None:
+    with Lab(4) as lab:
+        records = run_perf(lab, Task("all_reduce", Sizes(8, 512, 8), 3, 1), KernelTcp(nsocks=2))
+    assert [record["size"] for record in records] == [8, 64, 512]
+    for record in records:
+        assert record["wrong"] == 0 and record["nranks"] == 4 and record["nsocks"] == 2
+        assert record["wire"] == "veth-1500-bridge" and record["transport"] == "kernel-tcp"
+        assert set(FIELDS) <= set(record)
+
+
+def test_wrong_bytes_are_a_result_and_not_a_failure() -> None:
+    with Lab() as lab:
+        task = Task("sendrecv", Sizes(64, 64), 3, 1, inject_wrong=True)
+        records = run_perf(lab, task, KernelTcp())
+    assert records[0]["wrong"] > 0
+
+
+def test_a_run_that_fails_says_what_the_ranks_said() -> None:
+    with Lab() as lab:
+        with pytest.raises(RunError, match=r"(?s)sendrecv over .*rank . ended with .*-- rank 0"):
+            run_perf(lab, Task("sendrecv", Sizes(8, 8), 1, 0), KernelTcp(cc="no-such-thing"))
+        with pytest.raises(RunError, match="not done within 1 s"):
+            run_perf(lab, Task("sendrecv", Sizes(1 << 20, 1 << 20), 1000000, 0, limit_s=1),
+                     KernelTcp())
+
+
+def test_the_configuration_of_a_host(tmp_path: Path) -> None:
+    host = Lab().hosts[1]
+    variables = HarpPacket(own_address=True, flows=2).environment(host, tmp_path)
+    text = (Path(variables["HARP_CONF_DIR"]) / "ztcp0.conf").read_text()
+    assert text == "device = packet:eth0\naddress = 10.77.0.102/24\nflows = 2\n"
