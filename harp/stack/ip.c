@@ -72,6 +72,10 @@ static void parse_tcp(struct harp_stack *stack, const struct view *view, uint32_
     COUNT(stack, rx_drop_malformed);
     return;
   }
+  if (segment.source == segment.destination && segment.source_port == segment.destination_port) {
+    COUNT(stack, rx_drop_source); /* a connection to itself would answer itself without end */
+    return;
+  }
   segment.bad_options = !tcp_options_parse(&segment, tcp + TCP_HEADER, header - TCP_HEADER);
   if (segment.bad_options) {
     COUNT(stack, tcp_bad_options);
