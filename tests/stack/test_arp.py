@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Neighbours: ARP (RFC 826), its queues, and address conflicts (RFC 5227)."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from harp.testing.dialogue import PEER_ADDRESS, PEER_MAC, STACK_ADDRESS, STACK_MAC, _EPOCH_NS
+from scapy.layers.inet import ICMP, IP, TCP
+from scapy.layers.l2 import ARP, Ether
+
+BROADCAST = "ff:ff:ff:ff:ff:ff"
+OTHER_MAC = "02:00:5e:00:00:99"
+
+
+@pytest.fixture
+def ethernet(dialogue):
+    def make(**config):
+        config.setdefault("on_arp", False)
+        return dialogue(link=1, **config)
+
+    return make
+
+
+def reply(mac=PEER_MAC, address=PEER_ADDRESS):
+    return ARP(op=2, hwsrc=mac, psrc=address, hwdst=STACK_MAC, pdst=STACK_ADDRESS)
+
+
+REQUEST = ARP(op=1, hwsrc=STACK_MAC, psrc=STACK_ADDRESS, pdst=PEER_ADDRESS)
+
+
+def test_an_unknown_neighbour_is_asked_for(ethernet):
+    d = ethernet()
+    d.connect(80)
+    asked = d.expect(REQUEST)
+    assert asked.dst == BROADCAST
+    assert asked.src == STACK_MAC
+    d.send(reply())
+    syn = d.expect(TCP(flags="S", seq=0))
+    assert syn.dst == PEER_MAC
+    assert syn.src == STACK_MAC
+
+
+def test_a_known_neighbour_is_not_asked_for_again(ethernet):
+    d = ethernet()
+    d.connect(80)
+    d.expect(REQUEST)
+    d.send(reply())
+    d.expect(TCP(flags="S", dport=80))
+    d.connect(81)
+    d.expect(TCP(flags="S", dport=81))
+
+
+def test_the_question_is_repeated_at_a_modest_rate(ethernet):
+    """RFC 1122, 2.3.2.1: no more than one request a second for a host."""
+    d = ethernet()
+    d.connect(80)
+    d.expect(REQUEST)
+    d.silence(during=900)
+    d.expect(REQUEST, within=2000)
+    d.silence(during=900)
+    d.expect(REQUEST, within=2000)
+
+
+def test_a_neighbour_that_does_not_answer_is_given_up(ethernet):
+    d = ethernet()
+    sock = d.connect(80)
+    d.ignore(until=300_000)
+    assert sock.error() in (errno.EHOSTUNREACH, errno.ETIMEDOUT)
+
+
+def test_a_late_answer_still_serves(ethernet):
+    d = ethernet()
+    d.connect(80)
+    d.expect(REQUEST)
+    d.expect(REQUEST, within=2000)
+    d.send(reply())
+    assert TCP in d.drain(until=d.now + 4000)[0]
+
+
+def test_what_waits_for_a_neighbour_is_bounded(ethernet):
+    d = ethernet(max_connections=256)
+    for port in range(1, 201):
+        d.stack.socket().connect_ex((PEER_ADDRESS, port))
+    requests = d.drain()
+    assert 1 <= len(requests) <= 10
+    assert all(ARP in p for p in requests)
+    d.send(reply())
+    released = d.drain()
+    assert 1 <= len(released) <= 64
+
+
+def test_strangers_do_not_fill_the_table(ethernet):
+    """Echo requests from thousands of addresses must not push the peer out, or ask for all."""
+    d = ethernet()
+    d.connect(80)
+    d.expect(REQUEST)
+    d.send(reply())
+    d.expect(TCP(flags="S"))
+    d.strict = False
+    for i in range(3000):
+        source = f"10.{i >> 8}.{i & 255}.7"
+        d.send(IP(src=source, dst=STACK_ADDRESS) / ICMP(type=8))
+    d.ignore()
+    d.connect(81)
+    packets = d.drain(until=d.now + 100)
+    if ARP in packets[0]:
+        d.send(reply())
+        packets = d.drain(until=d.now + 4000)
+    assert any(TCP in p and p[TCP].dport == 81 for p in packets)
+
+
+def test_our_address_is_answered_for(ethernet):
+    d = ethernet()
+    d.send(ARP(op=1, hwsrc=PEER_MAC, psrc=PEER_ADDRESS, pdst=STACK_ADDRESS))
+    answer = d.expect(
+        ARP(op=2, hwsrc=STACK_MAC, psrc=STACK_ADDRESS, hwdst=PEER_MAC, pdst=PEER_ADDRESS)
+    )
+    assert answer.dst == PEER_MAC
+
+
+def test_a_probe_for_our_address_is_answered(ethernet):
+    """RFC 5227, 2.1.1: a host that wants our address asks with sender 0.0.0.0."""
+    d = ethernet()
+    d.send(ARP(op=1, hwsrc=OTHER_MAC, psrc="0.0.0.0", pdst=STACK_ADDRESS))
+    d.expect(ARP(op=2, hwsrc=STACK_MAC, psrc=STACK_ADDRESS, hwdst=OTHER_MAC))
+
+
+def test_other_addresses_are_not_answered_for(ethernet):
+    d = ethernet()
+    d.send(ARP(op=1, hwsrc=PEER_MAC, psrc=PEER_ADDRESS, pdst="192.0.2.77"))
+    d.silence(during=1000)
+
+
+def test_who_asks_can_be_reached(ethernet):
+    """RFC 826 would learn from the question; asking back instead lets no flood fill the table."""
+    d = ethernet(on_arp=True)
+    d.send(ARP(op=1, hwsrc=PEER_MAC, psrc=PEER_ADDRESS, pdst=STACK_ADDRESS))
+    d.expect(ARP(op=2))
+    d.connect(80)
+    assert d.expect(TCP(flags="S")).dst == PEER_MAC
+
+
+def test_an_answer_that_nobody_asked_for_is_not_believed(ethernet):
+    d = ethernet()
+    d.send(reply(OTHER_MAC))
+    d.connect(80)
+    d.expect(REQUEST)
+
+
+def test_a_conflict_is_survived_and_seldom_defended(ethernet):
+    """RFC 5227, 2.4: one defence in ten seconds at most, and the address stays in use."""
+    d = ethernet()
+    d.strict = False
+    claim = ARP(op=1, hwsrc=OTHER_MAC, psrc=STACK_ADDRESS, pdst=STACK_ADDRESS)
+    for _ in range(20):
+        d.send(claim, at=d.now + 100)
+    defences = d.drain()
+    assert len(defences) <= 1
+    d.send(ARP(op=1, hwsrc=PEER_MAC, psrc=PEER_ADDRESS, pdst=STACK_ADDRESS))
+    d.expect(ARP(op=2, hwsrc=STACK_MAC))
+
+
+def test_a_conflict_does_not_redirect_our_own_address(ethernet):
+    d = ethernet()
+    d.strict = False
+    d.send(ARP(op=2, hwsrc=OTHER_MAC, psrc=STACK_ADDRESS, hwdst=STACK_MAC, pdst=STACK_ADDRESS))
+    d.ignore()
+    d.connect(80)
+    d.expect(REQUEST)
+
+
+def test_another_networks_hosts_are_reached_through_the_gateway(ethernet):
+    d = ethernet(gateway="192.0.2.254")
+    d.stack.socket().connect_ex(("198.51.100.7", 80))
+    d.settle()
+    d.expect(ARP(op=1, pdst="192.0.2.254"))
+    d.send(reply(OTHER_MAC, "192.0.2.254"))
+    syn = d.expect(TCP(flags="S"))
+    assert syn.dst == OTHER_MAC
+    assert syn[IP].dst == "198.51.100.7"
+
+
+def test_an_on_link_gateway_beside_a_single_address(ethernet):
+    """A cloud's /32: the gateway lies outside the prefix, and is asked for all the same."""
+    d = ethernet(prefix=32, gateway="192.0.2.254")
+    d.stack.socket().connect_ex((PEER_ADDRESS, 80))
+    d.settle()
+    d.expect(ARP(op=1, pdst="192.0.2.254"))
+
+
+def test_without_a_gateway_another_network_is_unreachable(ethernet):
+    d = ethernet()
+    assert d.stack.socket().connect_ex(("198.51.100.7", 80)) == errno.ENETUNREACH
+    d.silence(during=1000)
+
+
+def test_frames_for_other_stations_are_dropped(ethernet):
+    d = ethernet()
+    frame = Ether(src=PEER_MAC, dst=OTHER_MAC) / IP(src=PEER_ADDRESS, dst=STACK_ADDRESS)
+    d.send(frame / ICMP(type=8))
+    d.silence(during=1000)
+
+
+def test_a_multicast_source_is_not_believed(ethernet):
+    d = ethernet()
+    d.connect(80)
+    d.expect(REQUEST)
+    d.send(reply("01:00:5e:00:00:01"))
+    d.send(reply(BROADCAST))
+    assert all(ARP in p for p in d.drain(until=d.now + 500))
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        ARP(hwtype=6, op=1, hwsrc=PEER_MAC, psrc=PEER_ADDRESS, pdst=STACK_ADDRESS),
+        ARP(ptype=0x86DD, op=1, hwsrc=PEER_MAC, psrc=PEER_ADDRESS, pdst=STACK_ADDRESS),
+        ARP(op=9, hwsrc=PEER_MAC, psrc=PEER_ADDRESS, pdst=STACK_ADDRESS),
+    ],
+    ids=["hardware", "protocol", "operation"],
+)
+def test_foreign_kinds_are_ignored(ethernet, packet):
+    d = ethernet()
+    d.send(packet)
+    d.silence(during=1000)
+
+
+def test_truncated_packets_are_ignored(ethernet):
+    d = ethernet()
+    whole = bytes(
+        Ether(src=PEER_MAC, dst=BROADCAST)
+        / ARP(op=1, hwsrc=PEER_MAC, psrc=PEER_ADDRESS, pdst=STACK_ADDRESS)
+    )
+    for length in range(len(whole)):
+        d.send(whole[:length])
+    d.silence(during=1000)
+    d.send(whole + b"\0" * 18)  # padding to the minimum is no fault
+    d.expect(ARP(op=2))
+
+
+def test_a_moved_neighbour_is_found_again(ethernet):
+    """RFC 1122, 2.3.2.1: a stale entry must not last, even if nobody announces the move."""
+    d = ethernet(on_arp=True)
+    c = d.open_passive()
+    d.on_arp = d.strict = False
+    sent = 0
+    while d.now < 180_000:
+        c.send(b"x")
+        for p in d.drain(until=d.now + 2000):
+            if ARP in p and p[ARP].op == 1 and p.dst in (BROADCAST, OTHER_MAC):
+                d.send(reply(OTHER_MAC))
+            elif TCP in p and p.dst == OTHER_MAC:
+                return
+            elif TCP in p and d.now < 10_000:
+                sent += 1  # until then the old station still answers
+                d.send(TCP(flags="A", seq=1, ack=1 + sent))
+    d.fail("frames still go to the old station after three minutes")
+
+
+def test_an_announced_move_is_followed_soon(ethernet):
+    d = ethernet(on_arp=True)
+    c = d.open_passive()
+    d.on_arp = d.strict = False
+    moved = d.now
+    while d.now - moved < 20_000:
+        d.send(ARP(op=1, hwsrc=OTHER_MAC, psrc=PEER_ADDRESS, pdst=PEER_ADDRESS))
+        c.send(b"x")
+        for p in d.drain(until=d.now + 500):
+            if ARP in p and p.dst in (BROADCAST, OTHER_MAC):
+                d.send(reply(OTHER_MAC))
+            elif TCP in p and p.dst == OTHER_MAC:
+                return
+    d.fail("frames still go to the old station after twenty seconds")
+
+
+def test_time_before_the_first_advance_is_harmless(stack):
+    s = stack(link=1)
+    s.socket().connect_ex((PEER_ADDRESS, 80))
+    s.advance(_EPOCH_NS)
+    assert s.take()

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers that nobody may guess: RFC 6528, RFC 6056, RFC 7323, 5.4."""
+
+from __future__ import annotations
+
+from harp.testing.dialogue import make_stack, option
+from harp.testing.frames import check_ipv4
+from scapy.layers.inet import IP, TCP
+
+PEER = "192.0.2.2"
+
+
+def syn_of(stack, port=80, local=None, peer=PEER):
+    sock = stack.socket()
+    if local is not None:
+        sock.bind(("192.0.2.1", local))
+    sock.connect_ex((peer, port))
+    stack.advance(stack.now)
+    (frame,) = stack.take()
+    return sock, check_ipv4(frame)
+
+
+def isn(now=10**12, seed=(1, 2), port=80, local=5000, peer=PEER):
+    stack = make_stack(seed=seed)
+    stack.advance(now)
+    return syn_of(stack, port, local, peer)[1].seq
+
+
+def test_the_same_seed_gives_the_same_number():
+    assert isn() == isn()
+
+
+def test_every_part_of_the_tuple_counts():
+    base = isn()
+    others = [isn(port=81), isn(local=5001), isn(peer="192.0.2.3"), isn(seed=(1, 3)), isn(seed=(2, 2))]
+    assert len({base, *others}) == 6
+    # No fixed step either: what the next port gets tells nothing.
+    steps = {(isn(local=5001 + i) - isn(local=5000 + i)) % 2**32 for i in range(20)}
+    assert len(steps) == 20
+
+
+def test_all_bits_move():
+    numbers = [isn(local=5000 + i) for i in range(64)]
+    for bit in range(32):
+        ones = sum(number >> bit & 1 for number in numbers)
+        assert 10 <= ones <= 54, bit
+
+
+def test_numbers_of_one_tuple_grow_with_time():
+    """RFC 9293, 3.4.1: about 4 us a step, so that incarnations do not overlap."""
+    base = 10**12
+    first = isn(now=base)
+    second = isn(now=base + 10**9)
+    third = isn(now=base + 2 * 10**9)
+    assert 100_000 <= (second - first) % 2**32 <= 10**9
+    assert abs((third - second) % 2**32 - (second - first) % 2**32) <= 2
+
+
+def test_the_passive_side_chooses_no_worse():
+    numbers = set()
+    for port in range(5000, 5020):
+        stack = make_stack(seed=(1, 2))
+        stack.advance(10**12)
+        listener = stack.socket()
+        listener.bind(("192.0.2.1", 80))
+        listener.listen(5)
+        stack.input(bytes(IP(src=PEER, dst="192.0.2.1") / TCP(sport=port, dport=80, flags="S")))
+        stack.advance(stack.now)
+        numbers.add(check_ipv4(stack.take()[0]).seq)
+    assert len(numbers) == 20
+
+
+def ephemeral(seed, count=50):
+    stack = make_stack(seed=seed, max_connections=256)
+    stack.advance(10**12)
+    return [syn_of(stack)[1].sport for _ in range(count)]
+
+
+def test_local_ports_differ_and_are_ephemeral():
+    ports = ephemeral((1, 2))
+    assert len(set(ports)) == len(ports)
+    assert all(port >= 1024 for port in ports)
+
+
+def test_local_ports_depend_on_the_seed():
+    assert ephemeral((1, 2), 5) != ephemeral((3, 4), 5)
+
+
+def test_a_local_port_in_use_is_not_chosen():
+    stack = make_stack(max_connections=64)
+    stack.advance(10**12)
+    first = syn_of(stack)[1].sport
+    again = make_stack(max_connections=64)
+    again.advance(10**12)
+    taken = again.socket()
+    taken.bind(("192.0.2.1", first))
+    taken.listen(1)
+    assert syn_of(again)[1].sport != first
+
+
+def stamp_of(seed, port=80):
+    stack = make_stack(seed=seed, timestamps=1)
+    stack.advance(10**12)
+    sock = stack.socket()
+    sock.bind(("192.0.2.1", 5000))
+    sock.connect_ex((PEER, port))
+    stack.advance(stack.now)
+    return option(IP(stack.take()[0]), "Timestamp")[0]
+
+
+def test_timestamps_do_not_tell_the_time():
+    """RFC 7323, 5.4 and 7.1: an offset for each connection."""
+    values = {stamp_of((1, 2)), stamp_of((3, 4)), stamp_of((1, 2), port=81)}
+    assert len(values) == 3

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resets sent and believed: RFC 9293, 3.5.2 and 3.5.3; blind attacks: RFC 5961."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from harp.testing.dialogue import PEER_ADDRESS, STACK_ADDRESS
+from harp.testing.tcp_info import state_name
+from scapy.layers.inet import IP, TCP
+
+
+# What a closed port answers
+
+
+def test_syn_to_a_closed_port(dialogue):
+    """No ACK: sequence number 0, and the SYN is acknowledged."""
+    d = dialogue()
+    d.send(TCP(dport=81, flags="S", seq=7))
+    reset = d.expect(TCP(flags="RA", sport=81, dport=d.peer_port))
+    assert reset[TCP].seq == 0
+    assert reset[TCP].ack == 8
+
+
+def test_ack_to_a_closed_port(dialogue):
+    """With ACK: the reset takes its number from there, and acknowledges nothing."""
+    d = dialogue()
+    d.send(TCP(dport=81, flags="A", seq=7, ack=12345) / b"data")
+    reset = d.expect(TCP(flags="R", sport=81))
+    assert reset[TCP].seq == 12345
+
+
+@pytest.mark.parametrize(
+    ("flags", "size", "length"), [("", 10, 10), ("F", 0, 1), ("FP", 9, 10), ("SF", 0, 2), ("S", 3, 4)]
+)
+def test_the_reset_acknowledges_the_whole_segment(dialogue, flags, size, length):
+    d = dialogue()
+    d.send(TCP(dport=81, flags=flags, seq=0) / (b"x" * size))
+    reset = d.expect(TCP(flags="RA", sport=81))
+    assert reset[TCP].ack == length
+
+
+def test_a_reset_to_a_closed_port_is_not_answered(dialogue):
+    d = dialogue()
+    d.send(TCP(dport=81, flags="R", seq=0))
+    d.send(TCP(dport=81, flags="RA", seq=0, ack=1))
+    d.silence(during=1000)
+
+
+# What a listener answers
+
+
+def test_an_acknowledgement_to_a_listener(dialogue):
+    d = dialogue()
+    d.listen(80)
+    d.send(TCP(flags="A", seq=0, ack=55))
+    reset = d.expect(TCP(flags="R"))
+    assert reset[TCP].seq == 55
+    d.send(TCP(flags="SA", seq=0, ack=56))
+    reset = d.expect(TCP(flags="R"))
+    assert reset[TCP].seq == 56
+
+
+def test_a_reset_to_a_listener_is_ignored(dialogue):
+    d = dialogue()
+    listener = d.listen(80)
+    d.send(TCP(flags="R", seq=0))
+    d.send(TCP(flags="RA", seq=0, ack=5))
+    d.silence()
+    d.send(TCP(flags="S", seq=0))
+    d.expect(TCP(flags="SA", seq=0, ack=1))
+    d.send(TCP(flags="A", seq=1, ack=1))
+    d.accept(listener)
+
+
+@pytest.mark.parametrize("flags", ["", "F", "P", "FPU", "U"])
+def test_anything_else_to_a_listener_is_dropped(dialogue, flags):
+    d = dialogue()
+    d.listen(80)
+    d.send(TCP(flags=flags, seq=0) / b"stray")
+    d.silence(during=1000)
+
+
+# What resets a connection
+
+
+def test_the_exact_number_resets(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    d.send(TCP(flags="R", seq=1))
+    d.silence(during=1000)
+    assert c.poll() & 0x18  # POLLERR, POLLHUP
+    with pytest.raises(ConnectionResetError):
+        c.recv(10)
+    assert c.recv(10) == b""
+    with pytest.raises(BrokenPipeError):
+        c.send(b"x")
+
+
+def test_the_error_is_told_once(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    d.send(TCP(flags="RA", seq=1, ack=1))
+    assert c.error() == errno.ECONNRESET
+    assert c.error() == 0
+
+
+def test_another_number_in_the_window_is_challenged(dialogue):
+    """RFC 5961, 3.2."""
+    d = dialogue()
+    c = d.open_passive()
+    for seq in (2, 1000, 60_000):
+        d.send(TCP(flags="R", seq=seq))
+        d.expect(TCP(flags="A", seq=1, ack=1))
+    assert state_name(c.tcp_info()) == "ESTABLISHED"
+    d.send(TCP(flags="R", seq=1))  # the true peer's answer to the challenge
+    assert c.error() == errno.ECONNRESET
+
+
+def test_outside_the_window_a_reset_is_dropped(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    for seq in (0, -1, -1000, 100_000, 1 << 31):
+        d.send(TCP(flags="R", seq=seq))
+    d.silence(during=1000)
+    assert state_name(c.tcp_info()) == "ESTABLISHED"
+
+
+def test_a_syn_on_an_open_connection_is_challenged(dialogue):
+    """RFC 5961, 4.2: irrespective of the sequence number."""
+    d = dialogue()
+    c = d.open_passive()
+    for seq in (1, 100, 0, -500, 1_000_000):
+        d.send(TCP(flags="S", seq=seq))
+        d.expect(TCP(flags="A", seq=1, ack=1))
+    d.send(TCP(flags="SA", seq=1, ack=1))
+    d.expect(TCP(flags="A", seq=1, ack=1))
+    assert state_name(c.tcp_info()) == "ESTABLISHED"
+
+
+def test_an_acknowledgement_of_what_was_not_sent_is_challenged(dialogue):
+    """RFC 9293, 3.10.7.4, fifth; the data with it is dropped too."""
+    d = dialogue()
+    c = d.open_passive()
+    d.send(TCP(flags="A", seq=1, ack=2) / b"dropped")
+    d.expect(TCP(flags="A", seq=1, ack=1))
+    with pytest.raises(BlockingIOError):
+        c.recv(10)
+
+
+def test_a_very_old_acknowledgement_is_challenged(dialogue):
+    """RFC 5961, 5.2: below SND.UNA - MAX.SND.WND; the data with it is dropped."""
+    d = dialogue()
+    c = d.open_passive()
+    d.send(TCP(flags="A", seq=1, ack=-100_000) / b"dropped")
+    d.expect(TCP(flags="A", seq=1, ack=1))
+    with pytest.raises(BlockingIOError):
+        c.recv(10)
+
+
+def test_a_slightly_old_acknowledgement_still_brings_data(dialogue):
+    d = dialogue(delayed_ack_us=0)
+    c = d.open_passive()
+    c.send(b"x")
+    d.expect(TCP(seq=1) / b"x")
+    d.send(TCP(flags="A", seq=1, ack=2))
+    d.send(TCP(flags="A", seq=1, ack=1) / b"late")
+    d.expect(TCP(flags="A", seq=2, ack=5))
+    assert c.recv(10) == b"late"
+
+
+def test_challenges_are_limited(dialogue):
+    """RFC 5961, 7: a flood gets few answers, and later ones again."""
+    d = dialogue()
+    c = d.open_passive()
+    d.strict = False
+    for _ in range(500):
+        d.send(TCP(flags="S", seq=1))
+    assert 1 <= len(d.drain()) <= 100
+    d.send(TCP(flags="S", seq=1), at=d.now + 10_000)
+    assert len(d.drain()) == 1
+    assert state_name(c.tcp_info()) == "ESTABLISHED"
+
+
+def test_the_limit_is_of_each_connection(dialogue):
+    """CVE-2016-5696: a shared limit tells an attacker about other connections."""
+    d = dialogue()
+    listener = d.listen(80)
+    for port in (5001, 5002):
+        d.send(TCP(sport=port, flags="S", seq=0))
+        d.expect(TCP(dport=port, flags="SA", seq=0, ack=1))
+        d.send(TCP(sport=port, flags="A", seq=1, ack=1))
+        d.accept(listener)
+    d.strict = False
+    for _ in range(500):
+        d.send(TCP(sport=5001, flags="S", seq=1))
+    d.ignore()
+    d.send(TCP(sport=5002, flags="S", seq=1))
+    d.expect(TCP(dport=5002, flags="A", seq=1, ack=1))
+
+
+def test_a_reset_that_waits_for_data_before_it(dialogue):
+    """In-window but beyond a hole it is challenged; after the data it counts."""
+    d = dialogue(delayed_ack_us=0)
+    c = d.open_passive()
+    d.send(TCP(flags="R", seq=6))
+    d.expect(TCP(flags="A", seq=1, ack=1))
+    d.send(TCP(flags="A", seq=1, ack=1) / b"hello")
+    d.expect(TCP(flags="A", seq=1, ack=6))
+    d.send(TCP(flags="R", seq=6))
+    assert c.error() == errno.ECONNRESET
+
+
+@pytest.mark.parametrize("source", ["224.0.0.1", "255.255.255.255", "0.0.0.0", "192.0.2.255"])
+def test_no_answer_to_a_source_that_is_no_host(dialogue, source):
+    """RFC 1122, 4.2.3.10: drop SYNs from broadcast and multicast addresses."""
+    d = dialogue()
+    d.listen(80)
+    d.send(IP(src=source, dst=STACK_ADDRESS) / TCP(sport=1, dport=80, flags="S"))
+    d.send(IP(src=source, dst=STACK_ADDRESS) / TCP(sport=1, dport=81, flags="A"))
+    d.silence(during=1000)
+
+
+@pytest.mark.parametrize("target", ["224.0.0.1", "255.255.255.255", "192.0.2.255"])
+def test_no_answer_to_a_destination_that_is_no_host(dialogue, target):
+    """RFC 9293, 3.9.2.3 (MUST-57): a SYN to a broadcast or multicast address is ignored."""
+    d = dialogue()
+    d.listen(80)
+    d.send(IP(src=PEER_ADDRESS, dst=target) / TCP(sport=1, dport=80, flags="S"))
+    d.send(IP(src=PEER_ADDRESS, dst=target) / TCP(sport=1, dport=81, flags="A"))
+    d.silence(during=1000)
+
+
+def test_a_segment_from_ourselves_starts_no_storm(dialogue):
+    """The "land" attack: our own address and port as the source, and all answers come back."""
+    d = dialogue()
+    d.listen(80)
+    d.strict = False
+    d.stack.input(
+        d.build(IP(src=STACK_ADDRESS, dst=STACK_ADDRESS) / TCP(sport=80, dport=80, flags="S"))
+    )
+    frames = 0
+    for _ in range(1000):
+        d.drain(until=d.now + 60)
+        new = [e.frame for e in d.trace if e.sent][frames:]
+        frames += len(new)
+        for frame in new:
+            d.stack.input(frame)
+    assert frames < 50
