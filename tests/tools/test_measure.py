@@ -2,6 +2,7 @@
 """Measurement: medians, pairs, targets, documents, and runs of `harp perf` on hosts."""
 
 import json
+import time
 from pathlib import Path
 from typing import List, Optional
 
@@ -119,9 +120,11 @@ def test_a_run_that_fails_says_what_the_ranks_said() -> None:
     with Lab() as lab:
         with pytest.raises(RunError, match=r"(?s)sendrecv over .*rank . ended with .*-- rank 0"):
             run_perf(lab, Task("sendrecv", Sizes(8, 8), 1, 0), KernelTcp(cc="no-such-thing"))
+        start = time.monotonic()
         with pytest.raises(RunError, match="not done within 1 s"):
             run_perf(lab, Task("sendrecv", Sizes(1 << 20, 1 << 20), 1000000, 0, limit_s=1),
                      KernelTcp())
+        assert time.monotonic() - start < 3
 
 
 def test_the_configuration_of_a_host(tmp_path: Path) -> None:
