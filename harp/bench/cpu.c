@@ -42,6 +42,5 @@ double cpu_seconds(const struct cpu_sample *from, const struct cpu_sample *to, d
   double elapsed = elapsed_s(from, to);
   if (elapsed * 1e3 < SHORTEST_MS)
     return -1;
-  double busy = to->busy_s - from->busy_s - baseline * elapsed;
-  return busy > 0 ? busy : 0;
+  return to->busy_s - from->busy_s - baseline * elapsed;
 }

@@ -15,8 +15,8 @@ struct cpu_sample cpu_sample(void);
 /* Processors that are busy on average while the run waits: sleeps for a while. */
 double cpu_idle_baseline(void);
 
-/* Seconds that the machine worked beyond the baseline; negative: the stretch
- * is too short for the kernel's ticks to say. */
+/* Seconds that the machine worked beyond the baseline; negative: they cannot be
+ * told, as the stretch is too short for the kernel's ticks or the baseline too high. */
 double cpu_seconds(const struct cpu_sample *from, const struct cpu_sample *to, double baseline);
 
 #endif
