@@ -79,12 +79,16 @@ void harp_flow_attach(struct harp_tcp *tcp, const struct harp_flow_ops *ops, voi
   tcp->user = user;
 }
 
-int harp_flow_push(struct harp_tcp *tcp, const void *data, uint32_t length) {
+int harp_flow_push(struct harp_tcp *tcp, const void *data, uint32_t length, bool end) {
   if (tcp->fin_queued || tcp->fin_sent || tcp->state == TCP_CLOSE) {
     return -EPIPE;
   }
   tcp_mark_dirty(tcp);
-  return length ? tcp_sndq_push(tcp, data, length, NULL) : 0;
+  int result = length ? tcp_sndq_push(tcp, data, length, NULL) : 0;
+  if (result == 0 && length) {
+    tcp->references_last->end = end;
+  }
+  return result;
 }
 
 uint32_t harp_flow_room(const struct harp_tcp *tcp) {
@@ -156,6 +160,8 @@ uint16_t harp_flow_header_length(const struct harp_tcp *tcp) {
   return (uint16_t)(tcp->stack->link_header + IP_HEADER + TCP_HEADER +
                     (tcp->timestamps ? TCP_TIMESTAMP_OPTION : 0));
 }
+
+bool harp_flow_alive(const struct harp_tcp *tcp) { return tcp->state != TCP_CLOSE; }
 
 bool harp_flow_at_end(const struct harp_tcp *tcp) {
   return tcp->fin_received && tcp->queued == 0;

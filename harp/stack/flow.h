@@ -85,8 +85,9 @@ void harp_flow_unlisten(struct harp_listener *listener);
 void harp_flow_attach(struct harp_tcp *tcp, const struct harp_flow_ops *ops, void *user);
 
 /* Appends a reference: the memory stays unchanged until it is acked (or the
- * flow closed). -ENOBUFS: too many references wait; -EPIPE: closed. */
-int harp_flow_push(struct harp_tcp *tcp, const void *data, uint32_t length);
+ * flow closed). end: a segment ends here, so that the next one begins with what
+ * is pushed next. -ENOBUFS: too many references wait; -EPIPE: closed. */
+int harp_flow_push(struct harp_tcp *tcp, const void *data, uint32_t length, bool end);
 /* How many more references push takes now. */
 uint32_t harp_flow_room(const struct harp_tcp *tcp);
 /* There is something to pull again. */
@@ -108,6 +109,8 @@ void harp_flow_set_keepalive(struct harp_tcp *tcp, uint32_t idle_ms, uint32_t in
 bool harp_flow_in_order(const struct harp_tcp *tcp);
 /* Bytes of TCP/IP headers that the peer's data segments carry. */
 uint16_t harp_flow_header_length(const struct harp_tcp *tcp);
+/* false: aborted or closed during this call; the block is valid until the next flush. */
+bool harp_flow_alive(const struct harp_tcp *tcp);
 /* The peer has closed its side, and everything before was delivered. */
 bool harp_flow_at_end(const struct harp_tcp *tcp);
 /* Everything pushed is acknowledged, and so is our FIN if it was queued. */

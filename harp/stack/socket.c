@@ -235,6 +235,9 @@ int harp_tcp_connect(struct harp_stack *stack, int number, const struct sockaddr
   if (s->connecting) {
     return -EALREADY;
   }
+  if (s->error) {
+    return socket_take_error(s); /* how the last attempt ended; the next call begins anew */
+  }
   if (s->connected || s->listener) {
     return -EISCONN;
   }

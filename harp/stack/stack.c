@@ -32,6 +32,8 @@ void harp_stack_config_default(struct harp_stack_config *config) {
 static bool valid(const struct harp_stack_config *config) {
   bool good = config->size == sizeof *config;
   good &= config->link == HARP_LINK_IP || config->link == HARP_LINK_ETHERNET;
+  uint8_t first = (uint8_t)config->address; /* network order: a host's, not 0 or many's */
+  good &= first != 0 && first < 224 && !(config->mac[0] & 1);
   good &= config->prefix <= 32 && config->mtu >= 576;
   good &= config->max_connections > 0 && config->max_connections <= 1 << 20;
   good &= config->packets >= 8 && config->packets <= 1 << 24;
@@ -102,6 +104,7 @@ int harp_stack_create_io(struct harp_stack **out, const struct harp_stack_config
   }
   memset(stack, 0, sizeof *stack);
   stack->config = *config;
+  stack->config.cc = harp_cc_find(config->cc)->name; /* the caller's string may go */
   stack->io = *io;
   stack->counters = io->counters ? io->counters : stack->own_counters;
   set_up_link(stack);

@@ -61,6 +61,7 @@ struct harp_reference {
   struct harp_packet *packet; /* the copying layer's memory, else NULL */
   uint32_t seq;
   uint32_t length;
+  bool end; /* a segment ends with it */
 };
 
 /*
@@ -288,7 +289,8 @@ void tcp_sndq_extend(struct harp_tcp *tcp, uint32_t length);
 void tcp_sndq_release(struct harp_tcp *tcp, uint32_t una);
 void tcp_sndq_clear(struct harp_tcp *tcp);
 /* The gather list of [seq, seq + length); returns entries used, and in *covered
- * how many bytes they hold when max was too small for all. */
+ * how many bytes they hold: fewer when max was too small for all, or where a
+ * segment is to end. */
 int tcp_sndq_gather(const struct harp_reference *reference, uint32_t seq, uint32_t length,
                     struct iovec *iov, int max, uint32_t *covered);
 struct harp_reference *tcp_sndq_seek(struct harp_reference *reference, uint32_t seq);

@@ -90,6 +90,9 @@ int tcp_sndq_gather(const struct harp_reference *reference, uint32_t seq, uint32
     }
     seq += part;
     left -= part;
+    if (reference->end && seq == reference->seq + reference->length) {
+      break;
+    }
     reference = reference->next;
   }
   *covered = length - left;

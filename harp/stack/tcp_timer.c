@@ -107,6 +107,10 @@ void tcp_arm_rto(struct harp_tcp *tcp) {
     rto = config->rto_initial_us * NS_PER_US << HARP_MIN(tcp->syn_transmits - 1, (int)MAX_SHIFT);
   } else if (tcp->records || tcp->snd_nxt != tcp->snd_end + tcp->fin_sent) {
     rto = tcp->rto << HARP_MIN(tcp->backoff, (int)MAX_SHIFT);
+    if (tcp->user_timeout_ms) {
+      /* A peer that comes back shortly before the timeout must hear of it in time. */
+      rto = HARP_MIN(rto, HARP_MAX(tcp->user_timeout_ms * NS_PER_MS / 8, tcp->rto));
+    }
   } else {
     tcp_timer_set(tcp, TIMER_RETRANSMIT, TIMER_OFF);
     return;

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harp/engine/engine.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "harp/engine/log.h"
+#include "harp/engine/place.h"
+#include "harp/stack/flow.h"
+
+enum {
+  MAX_CONNECTIONS = 4096, /* per instance */
+  PACKETS = 8192,         /* 2 KiB each, per instance */
+  SYN_RTO_US = 200000,    /* a cloud's network is near; RFC 6298 allows no less than it measures */
+  RCVBUF = 4 << 20,       /* the window of a flow: 100 Gbit/s times 300 us */
+};
+
+/* --- Configuration into words that ports and stacks understand --- */
+
+static struct harp_port_config port_config(const struct harp_config *config)
+{
+  struct harp_port_config port = {
+      .device = config->device,
+      .queues = (uint16_t)config->instances,
+      .address = config->address.kernel ? 0 : config->address.address,
+      .prefix = config->address.prefix,
+      .gateway = config->gateway,
+      .mtu = config->mtu,
+      .ports_first = config->tcp_ports.first,
+      .ports_last = config->tcp_ports.last,
+  };
+  memcpy(port.mac, config->mac, sizeof port.mac);
+  return port;
+}
+
+static int stack_config(const struct harp_engine *engine, struct harp_stack_config *stack)
+{
+  const struct harp_port_info *info = &engine->port->info;
+  harp_stack_config_default(stack);
+  stack->link = HARP_LINK_ETHERNET;
+  memcpy(stack->mac, info->mac, sizeof stack->mac);
+  stack->address = info->address;
+  stack->prefix = info->prefix;
+  stack->gateway = engine->config.gateway ? engine->config.gateway : info->gateway;
+  stack->mtu = info->mtu;
+  stack->max_connections = MAX_CONNECTIONS;
+  stack->packets = PACKETS;
+  stack->rto_initial_us = SYN_RTO_US;
+  stack->rcvbuf = RCVBUF;
+  stack->cc = engine->config.cc;
+  ssize_t got = getrandom(stack->seed, sizeof stack->seed, 0);
+  return got == (ssize_t)sizeof stack->seed ? 0 : -EIO;
+}
+
+/* Fewer cores than the threads of all local ranks that would like to spin: each
+ * instance's worker, and the thread of the application that waits for it. */
+static bool cores_are_scarce(const struct harp_config *config)
+{
+  cpu_set_t set;
+  struct harp_place place;
+  harp_place_find(&place, NULL);
+  unsigned ranks = place.local_size > 0 ? (unsigned)place.local_size : 1;
+  unsigned cores = sched_getaffinity(0, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
+  return cores < (config->instances + 1) * ranks + 2;
+}
+
+/* --- Opening --- */
+
+static int create_instances(struct harp_engine *engine, char *error)
+{
+  const struct harp_config *config = &engine->config;
+  struct harp_stack_config stack;
+  int result = stack_config(engine, &stack);
+  bool scarce = cores_are_scarce(config);
+  for (unsigned i = 0; i < config->instances && result == 0; i++) {
+    struct harp_instance_config instance = {
+        .port = engine->port,
+        .queue = i,
+        .stack = stack,
+        .only_asks = engine->port->info.shares_address,
+        .counters = harp_statfile_counters(&engine->statfile, i),
+        .cpu = i < config->cores.count ? config->cores.cpu[i] : -1,
+        .scarce = scarce,
+    };
+    result = harp_instance_create(&engine->instances[i], &instance);
+    if (result == 0) {
+      engine->instance_count++;
+      engine->instances[i]->port_owner = engine->port_owner;
+      engine->instances[i]->siblings = engine->instances;
+    }
+  }
+  if (result != 0) {
+    snprintf(error, HARP_ENGINE_ERROR_SIZE,
+             "no memory for %u instances (%s): free memory, or lower `instances` in %.300s",
+             config->instances, strerror(-result), config->path);
+  }
+  return result;
+}
+
+static int start_workers(struct harp_engine *engine, char *error)
+{
+  for (unsigned i = 0; i < engine->instance_count; i++) {
+    int result = harp_instance_start(engine->instances[i]);
+    if (result != 0) {
+      snprintf(error, HARP_ENGINE_ERROR_SIZE,
+               "cannot start a worker thread (%s): raise the limit on processes (ulimit -u, "
+               "pids.max)",
+               strerror(-result));
+      return result;
+    }
+  }
+  return 0;
+}
+
+static int open_statistics(struct harp_engine *engine)
+{
+  const struct harp_port_info *info = &engine->port->info;
+  char text[INET_ADDRSTRLEN], address[32];
+  inet_ntop(AF_INET, &info->address, text, sizeof text);
+  snprintf(address, sizeof address, "%s/%u", text, info->prefix);
+  struct harp_stat_identity identity = {
+      .instances = engine->config.instances,
+      .device = engine->config.device,
+      .address = address,
+      .config = engine->config.path,
+      .about = info->summary,
+  };
+  return harp_statfile_open(&engine->statfile, &identity);
+}
+
+static void announce(struct harp_instance *instance, void *argument)
+{
+  harp_stack_announce(instance->stack);
+}
+
+static int bring_up(struct harp_engine *engine, char *error)
+{
+  struct harp_port_config port = port_config(&engine->config);
+  if (engine->config.instances > HARP_ENGINE_INSTANCES) {
+    snprintf(error, HARP_ENGINE_ERROR_SIZE, "%.300s: instances = %u: at most %d are allowed",
+             engine->config.path, engine->config.instances, HARP_ENGINE_INSTANCES);
+    return -EINVAL;
+  }
+  int result = harp_port_open(&engine->port, engine->config.device, &port, error);
+  if (result == 0 && open_statistics(engine) != 0) {
+    snprintf(error, HARP_ENGINE_ERROR_SIZE, "no memory for the counters");
+    result = -ENOMEM;
+  }
+  if (result == 0) {
+    result = create_instances(engine, error);
+  }
+  if (result == 0) {
+    result = start_workers(engine, error);
+  }
+  if (result == 0) {
+    harp_instance_call(engine->instances[0], announce, NULL, 100);
+  }
+  return result;
+}
+
+static struct harp_engine *allocate(void)
+{
+  struct harp_engine *engine = calloc(1, sizeof *engine);
+  if (engine) {
+    engine->claim.fd = -1;
+    engine->statfile.fd = -1;
+    pthread_mutex_init(&engine->ports_lock, NULL);
+    harp_regions_init(&engine->regions);
+  }
+  return engine;
+}
+
+int harp_engine_open_config(struct harp_engine **out, const struct harp_config *config,
+                            char *error)
+{
+  struct harp_engine *engine = allocate();
+  if (!engine) {
+    snprintf(error, HARP_ENGINE_ERROR_SIZE, "no memory");
+    return -ENOMEM;
+  }
+  engine->config = *config;
+  int result = bring_up(engine, error);
+  if (result != 0) {
+    harp_engine_close(engine);
+    return result;
+  }
+  *out = engine;
+  return 0;
+}
+
+int harp_engine_open(struct harp_engine **out, char *error)
+{
+  struct harp_engine *engine = allocate();
+  if (!engine) {
+    snprintf(error, HARP_ENGINE_ERROR_SIZE, "no memory");
+    return -ENOMEM;
+  }
+  int result = harp_claim(&engine->claim, error);
+  if (result == 0) {
+    engine->config = engine->claim.config;
+    result = bring_up(engine, error);
+  }
+  if (result != 0) {
+    harp_engine_close(engine);
+    return result;
+  }
+  *out = engine;
+  return 0;
+}
+
+void harp_engine_close(struct harp_engine *engine)
+{
+  if (!engine || engine->forgotten) {
+    return;
+  }
+  for (unsigned i = 0; i < engine->instance_count; i++) {
+    harp_instance_stop(engine->instances[i]);
+  }
+  for (unsigned i = 0; i < engine->instance_count; i++) {
+    harp_instance_destroy(engine->instances[i]);
+  }
+  if (engine->statfile.map) {
+    harp_statfile_close(&engine->statfile);
+  }
+  if (engine->port) {
+    harp_port_close(engine->port);
+  }
+  if (engine->claim.fd >= 0) {
+    harp_claim_release(&engine->claim);
+  }
+  harp_regions_clear(&engine->regions);
+  pthread_mutex_destroy(&engine->ports_lock);
+  free(engine);
+}
+
+void harp_engine_forget(struct harp_engine *engine)
+{
+  engine->forgotten = true;
+  harp_statfile_forget(&engine->statfile);
+  harp_claim_forget(&engine->claim);
+}
+
+/* --- Local ports --- */
+
+int harp_engine_reserve(struct harp_engine *engine, unsigned instance, uint16_t wanted,
+                        uint16_t *port)
+{
+  pthread_mutex_lock(&engine->ports_lock);
+  int result = engine->port->ops->reserve(engine->port, instance, wanted, port);
+  if (result == 0) {
+    atomic_store_explicit(&engine->port_owner[*port], (uint8_t)(instance + 1),
+                          memory_order_release);
+  }
+  pthread_mutex_unlock(&engine->ports_lock);
+  return result;
+}
+
+void harp_engine_release(struct harp_engine *engine, unsigned instance, uint16_t port)
+{
+  pthread_mutex_lock(&engine->ports_lock);
+  atomic_store_explicit(&engine->port_owner[port], 0, memory_order_release);
+  engine->port->ops->release(engine->port, instance, port);
+  pthread_mutex_unlock(&engine->ports_lock);
+}
+
+/* --- Traces --- */
+
+void harp_engine_dump(struct harp_engine *engine, const char *reason)
+{
+  const struct harp_trace *traces[HARP_ENGINE_INSTANCES];
+  char path[HARP_RUN_PATH_SIZE];
+  for (unsigned i = 0; i < engine->instance_count; i++) {
+    traces[i] = &engine->instances[i]->trace;
+  }
+  uint64_t now = engine->instance_count ? engine->instances[0]->now : 0;
+  if (harp_trace_dump(traces, engine->instance_count, reason, now, path) == 0) {
+    harp_log_post(HARP_LOG_INFO, "HARP: the last events are in %s; read them with `harp stat "
+                                 "--trace %s`.",
+                  path, path);
+  }
+}

@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The poll: posts, frames in, timers, frames out. */
+#include "harp/engine/instance.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "harp/engine/clock.h"
+#include "harp/engine/log.h"
+
+enum {
+  BURST = 32,        /* frames a receive call, before acknowledgements go out */
+  LOOP_LIMIT = 1024, /* frames to ourselves that may wait */
+};
+
+/* --- Output --- */
+
+static uint32_t load_u32(const uint8_t *p)
+{
+  uint32_t v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+
+enum { ETH_SIZE = 14, IP_DST_OFFSET = 16, TCP_DST_OFFSET = 22 }; /* headers without IP options */
+
+/* The instance of this process that a frame to our own address is for. */
+static struct harp_instance *own_destination(const struct harp_instance *instance,
+                                             const struct harp_tx_frame *frame)
+{
+  const uint8_t *ip = (const uint8_t *)frame->iov[0].iov_base + ETH_SIZE;
+  if (!instance->port_owner || frame->header_length < ETH_SIZE + 40 ||
+      load_u32(ip + IP_DST_OFFSET) != instance->port->info.address) {
+    return NULL;
+  }
+  uint16_t port = (uint16_t)(ip[TCP_DST_OFFSET] << 8 | ip[TCP_DST_OFFSET + 1]);
+  uint8_t owner = atomic_load_explicit(&instance->port_owner[port], memory_order_acquire);
+  return owner ? instance->siblings[owner - 1] : NULL;
+}
+
+/* No NIC returns a frame to its sender, so what is for ourselves turns round here. */
+static int loop_back(struct harp_instance *target, const struct harp_tx_frame *frame)
+{
+  if (atomic_load_explicit(&target->loop_count, memory_order_relaxed) >= LOOP_LIMIT) {
+    return -EAGAIN;
+  }
+  struct harp_loop_frame *copy = malloc(sizeof *copy + frame->length);
+  if (!copy) {
+    return -EAGAIN;
+  }
+  copy->next = NULL;
+  copy->length = 0;
+  copy->segment_size = frame->segment_size;
+  for (int i = 0; i < frame->iov_count; i++) {
+    memcpy(copy->data + copy->length, frame->iov[i].iov_base, frame->iov[i].iov_len);
+    copy->length += (uint32_t)frame->iov[i].iov_len;
+  }
+  pthread_mutex_lock(&target->loop_lock);
+  *(target->loop_last ? &target->loop_last->next : &target->loop_first) = copy;
+  target->loop_last = copy;
+  atomic_fetch_add_explicit(&target->loop_count, 1, memory_order_release);
+  pthread_mutex_unlock(&target->loop_lock);
+  return 0;
+}
+
+static int transmit(void *user, const struct harp_tx_frame *frame)
+{
+  struct harp_instance *instance = user;
+  struct harp_instance *own = own_destination(instance, frame);
+  if (own) {
+    return loop_back(own, frame);
+  }
+  int result = instance->port->ops->transmit(instance->port, instance->queue, frame);
+  if (result == -EAGAIN) {
+    harp_trace(&instance->trace, instance->now, 0xffff, HARP_TRACE_port_full, 0, 0);
+  }
+  return result;
+}
+
+/* --- Input --- */
+
+static unsigned receive_loop(struct harp_instance *instance)
+{
+  if (atomic_load_explicit(&instance->loop_count, memory_order_acquire) == 0) {
+    return 0;
+  }
+  pthread_mutex_lock(&instance->loop_lock);
+  struct harp_loop_frame *list = instance->loop_first;
+  instance->loop_first = instance->loop_last = NULL;
+  atomic_store_explicit(&instance->loop_count, 0, memory_order_release);
+  pthread_mutex_unlock(&instance->loop_lock);
+  unsigned count = 0;
+  while (list) {
+    struct harp_loop_frame *next = list->next;
+    /* It never left memory: whatever checksum it lacks, the bytes are good. */
+    struct harp_rx_frame frame = {.header = list->data,
+                                  .header_length = list->length,
+                                  .segment_size = list->segment_size,
+                                  .checksum_good = 1};
+    harp_stack_receive(instance->stack, &frame);
+    free(list);
+    list = next;
+    count++;
+  }
+  return count;
+}
+
+static void port_state(struct harp_instance *instance, int error)
+{
+  bool down = error != 0;
+  if (down == instance->link_down) {
+    return;
+  }
+  instance->link_down = down;
+  instance->counters[HARP_COUNTER_port_link_changes]++;
+  if (down) {
+    harp_trace(&instance->trace, instance->now, 0xffff, HARP_TRACE_port_error, (uint32_t)-error,
+               0);
+    harp_log_post(HARP_LOG_WARN,
+                  "HARP: the device of instance %u failed: %s. Links wait until it is back, at "
+                  "most timeout_ms; see `ip link`.",
+                  instance->queue, strerror(-error));
+  }
+}
+
+static unsigned receive_port(struct harp_instance *instance)
+{
+  struct harp_rx_frame frames[BURST];
+  struct harp_rx_hint hint, *expected = NULL;
+  if (instance->expect && instance->expect(instance->expect_user, &hint)) {
+    expected = &hint;
+  }
+  int count =
+      instance->port->ops->receive(instance->port, instance->queue, expected, frames, BURST);
+  if (count <= 0) {
+    port_state(instance, count);
+    return 0;
+  }
+  port_state(instance, 0);
+  for (int i = 0; i < count; i++) {
+    harp_stack_receive(instance->stack, &frames[i]);
+  }
+  return (unsigned)count;
+}
+
+/* --- Work from other threads --- */
+
+static unsigned run_posts(struct harp_instance *instance)
+{
+  if (!atomic_load_explicit(&instance->posts, memory_order_relaxed)) {
+    return 0;
+  }
+  struct harp_post *list = atomic_exchange(&instance->posts, NULL);
+  struct harp_post *in_order = NULL;
+  while (list) { /* they were pushed, so the newest is first */
+    struct harp_post *next = list->next;
+    list->next = in_order;
+    in_order = list;
+    list = next;
+  }
+  unsigned count = 0;
+  while (in_order) {
+    struct harp_post *post = in_order;
+    in_order = post->next;
+    /* Cleared before the run: what is posted from here on runs again. */
+    atomic_store(&post->queued, false);
+    post->run(post, instance);
+    count++;
+  }
+  return count;
+}
+
+static void run_tickers(struct harp_instance *instance)
+{
+  if (instance->now < instance->next_tick) {
+    return;
+  }
+  instance->next_tick = instance->now + HARP_TICK_NS;
+  instance->port->ops->count(instance->port, instance->queue, instance->counters);
+  harp_stack_counters(instance->stack);
+  struct harp_ticker *next;
+  for (struct harp_ticker *ticker = instance->tickers; ticker; ticker = next) {
+    next = ticker->next;
+    ticker->tick(ticker, instance, instance->now);
+  }
+}
+
+void harp_instance_add_ticker(struct harp_instance *instance, struct harp_ticker *ticker)
+{
+  ticker->next = instance->tickers;
+  instance->tickers = ticker;
+}
+
+void harp_instance_remove_ticker(struct harp_instance *instance, struct harp_ticker *ticker)
+{
+  struct harp_ticker **link = &instance->tickers;
+  while (*link && *link != ticker) {
+    link = &(*link)->next;
+  }
+  if (*link) {
+    *link = ticker->next;
+  }
+}
+
+/* --- The poll --- */
+
+static bool poll_once(struct harp_instance *instance)
+{
+  uint64_t sent = instance->counters[HARP_COUNTER_tx_frames];
+  instance->now = harp_clock_ns();
+  harp_stack_set_time(instance->stack, instance->now);
+  unsigned work = run_posts(instance);
+  unsigned frames = receive_loop(instance) + receive_port(instance);
+  run_tickers(instance);
+  harp_stack_advance(instance->stack, instance->now);
+  instance->port->ops->flush(instance->port, instance->queue);
+  unsigned out = (unsigned)(instance->counters[HARP_COUNTER_tx_frames] - sent);
+  work += frames + out;
+  instance->counters[HARP_COUNTER_polls]++;
+  if (work == 0) {
+    instance->counters[HARP_COUNTER_polls_idle]++;
+    return false;
+  }
+  instance->last_work = instance->now;
+  if (frames || out) {
+    harp_trace(&instance->trace, instance->now, 0xffff, HARP_TRACE_poll, frames, out);
+  }
+  return true;
+}
+
+static bool take_baton(struct harp_instance *instance)
+{
+  return !atomic_load_explicit(&instance->baton, memory_order_relaxed) &&
+         !atomic_exchange_explicit(&instance->baton, true, memory_order_acquire);
+}
+
+static void pass_baton(struct harp_instance *instance)
+{
+  atomic_store_explicit(&instance->baton, false, memory_order_release);
+}
+
+static void ring(struct harp_instance *instance)
+{
+  uint64_t one = 1;
+  /* The count of an eventfd saturates: a full one has rung already. */
+  (void)!write(instance->doorbell, &one, sizeof one);
+}
+
+/* The worker sleeps until a time that has become too late. */
+static void wake_for_deadline(struct harp_instance *instance)
+{
+  if (!atomic_load(&instance->asleep)) {
+    return;
+  }
+  uint64_t next = harp_instance_deadline(instance);
+  if (next < atomic_load(&instance->sleeps_until)) {
+    ring(instance);
+  }
+}
+
+uint64_t harp_instance_deadline(struct harp_instance *instance)
+{
+  uint64_t next = harp_stack_next_deadline(instance->stack);
+  if (instance->tickers && instance->next_tick < next) {
+    next = instance->next_tick;
+  }
+  return next;
+}
+
+bool harp_instance_poll(struct harp_instance *instance, bool *worked)
+{
+  if (!take_baton(instance)) {
+    return false;
+  }
+  bool work = poll_once(instance);
+  if (worked) {
+    *worked = work;
+  }
+  pass_baton(instance);
+  return true;
+}
+
+static void poll_as_caller(struct harp_instance *instance)
+{
+  if (!take_baton(instance)) {
+    return;
+  }
+  poll_once(instance);
+  instance->counters[HARP_COUNTER_polls_by_caller]++;
+  atomic_store_explicit(&instance->caller_polled, instance->now, memory_order_relaxed);
+  wake_for_deadline(instance);
+  pass_baton(instance);
+}
+
+void harp_instance_progress(struct harp_instance *instance)
+{
+  if (instance->scarce || atomic_load_explicit(&instance->asleep, memory_order_relaxed)) {
+    poll_as_caller(instance);
+  }
+}
+
+void harp_instance_post(struct harp_instance *instance, struct harp_post *post)
+{
+  if (atomic_exchange(&post->queued, true)) {
+    return;
+  }
+  struct harp_post *head = atomic_load_explicit(&instance->posts, memory_order_relaxed);
+  do {
+    post->next = head;
+  } while (!atomic_compare_exchange_weak(&instance->posts, &head, post));
+  if (atomic_load(&instance->asleep)) {
+    ring(instance);
+  }
+}
+
+/* --- Calls: a post that somebody waits for --- */
+
+enum call_state { CALL_WAITING, CALL_RUNNING, CALL_DONE, CALL_ABANDONED };
+
+struct call {
+  struct harp_post post;
+  void (*function)(struct harp_instance *, void *);
+  void *argument;
+  atomic_int state;
+};
+
+/* Runs it unless the caller has gone; then the call is the poller's to free. */
+static void run_call(struct harp_post *post, struct harp_instance *instance)
+{
+  struct call *call = (struct call *)post;
+  int expected = CALL_WAITING;
+  if (!atomic_compare_exchange_strong(&call->state, &expected, CALL_RUNNING)) {
+    free(call);
+    return;
+  }
+  call->function(instance, call->argument);
+  atomic_store(&call->state, CALL_DONE);
+}
+
+int harp_instance_call(struct harp_instance *instance,
+                       void (*function)(struct harp_instance *, void *), void *argument,
+                       unsigned timeout_ms)
+{
+  struct call *call = calloc(1, sizeof *call);
+  if (!call) {
+    return -ENOMEM;
+  }
+  call->post.run = run_call;
+  call->function = function;
+  call->argument = argument;
+  uint64_t deadline = harp_clock_ns() + timeout_ms * 1000000ull;
+  harp_instance_post(instance, &call->post);
+  for (unsigned round = 0; atomic_load(&call->state) != CALL_DONE; round++) {
+    poll_as_caller(instance);
+    if (atomic_load(&call->state) == CALL_DONE) {
+      break;
+    }
+    int expected = CALL_WAITING;
+    if (harp_clock_ns() >= deadline &&
+        atomic_compare_exchange_strong(&call->state, &expected, CALL_ABANDONED)) {
+      return -ETIMEDOUT; /* a poller will find and free it */
+    }
+    if (round > 64) {
+      harp_sleep_us(20);
+    } else {
+      sched_yield();
+    }
+  }
+  free(call);
+  return 0;
+}
+
+/* --- Life --- */
+
+static int create_stack(struct harp_instance *instance, const struct harp_instance_config *config)
+{
+  const struct harp_port_info *info = &config->port->info;
+  struct harp_stack_io io = {
+      .user = instance,
+      .transmit = transmit,
+      .offloads = info->offloads,
+      .max_frame = info->max_frame,
+      .only_asks = config->only_asks,
+      .counters = config->counters,
+  };
+  int result = harp_stack_create_io(&instance->stack, &config->stack, &io);
+  if (result == 0) {
+    instance->counters = harp_stack_counters(instance->stack);
+  }
+  return result;
+}
+
+int harp_instance_create(struct harp_instance **out, const struct harp_instance_config *config)
+{
+  struct harp_instance *instance = aligned_alloc(64, sizeof *instance);
+  if (!instance) {
+    return -ENOMEM;
+  }
+  memset(instance, 0, sizeof *instance);
+  instance->port = config->port;
+  instance->queue = config->queue;
+  instance->cpu = config->cpu;
+  instance->scarce = config->scarce;
+  instance->now = harp_clock_ns();
+  pthread_mutex_init(&instance->loop_lock, NULL);
+  instance->doorbell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  int result = instance->doorbell < 0 ? -errno : 0;
+  if (result == 0) {
+    result = harp_trace_create(&instance->trace, HARP_TRACE_ENTRIES);
+  }
+  if (result == 0) {
+    result = create_stack(instance, config);
+  }
+  if (result != 0) {
+    harp_instance_destroy(instance);
+    return result;
+  }
+  harp_stack_set_time(instance->stack, instance->now);
+  *out = instance;
+  return 0;
+}
+
+void harp_instance_destroy(struct harp_instance *instance)
+{
+  if (!instance) {
+    return;
+  }
+  harp_instance_stop(instance);
+  harp_stack_destroy(instance->stack);
+  while (instance->loop_first) {
+    struct harp_loop_frame *next = instance->loop_first->next;
+    free(instance->loop_first);
+    instance->loop_first = next;
+  }
+  if (instance->trace.records) {
+    harp_trace_destroy(&instance->trace);
+  }
+  if (instance->doorbell >= 0) {
+    close(instance->doorbell);
+  }
+  pthread_mutex_destroy(&instance->loop_lock);
+  free(instance);
+}

@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harp/engine/region.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "harp/engine/engine.h"
+
+enum {
+  RECLAIM_US = 100000,      /* a device's time to give descriptors back */
+  RECLAIM_CALL_MS = 1000,
+};
+
+void harp_regions_init(struct harp_regions *regions)
+{
+  pthread_mutex_init(&regions->lock, NULL);
+  regions->first = NULL;
+  regions->count = 0;
+}
+
+void harp_regions_clear(struct harp_regions *regions)
+{
+  while (regions->first) {
+    struct harp_region *next = regions->first->next;
+    free(regions->first);
+    regions->first = next;
+  }
+  pthread_mutex_destroy(&regions->lock);
+}
+
+static struct harp_region *find(struct harp_regions *regions, uintptr_t start, uintptr_t end)
+{
+  struct harp_region *region = regions->first;
+  while (region && (region->start != start || region->end != end)) {
+    region = region->next;
+  }
+  return region;
+}
+
+int harp_region_register(struct harp_engine *engine, void *data, size_t size,
+                         struct harp_region **out)
+{
+  uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+  uintptr_t start = (uintptr_t)data & ~(page - 1);
+  uintptr_t end = ((uintptr_t)data + size + page - 1) & ~(page - 1);
+  if (size == 0 || end <= start) {
+    return -EINVAL;
+  }
+  struct harp_regions *regions = &engine->regions;
+  pthread_mutex_lock(&regions->lock);
+  struct harp_region *region = find(regions, start, end);
+  if (!region && (region = calloc(1, sizeof *region))) {
+    region->start = start;
+    region->end = end;
+    region->next = regions->first;
+    regions->first = region;
+    regions->count++;
+  }
+  if (region) {
+    region->count++;
+  }
+  pthread_mutex_unlock(&regions->lock);
+  *out = region;
+  return region ? 0 : -ENOMEM;
+}
+
+static void reclaim(struct harp_instance *instance, void *argument)
+{
+  int *result = argument;
+  int one = instance->port->ops->reclaim(instance->port, instance->queue, RECLAIM_US);
+  *result = one ? one : *result;
+}
+
+/* The last reference is gone: takes the entry out of the table. */
+static int forget(struct harp_regions *regions, struct harp_region *region, struct harp_region **dead)
+{
+  struct harp_region **link = &regions->first;
+  while (*link && *link != region) {
+    link = &(*link)->next;
+  }
+  if (!*link) {
+    return -EINVAL;
+  }
+  if (--region->count == 0) {
+    *link = region->next;
+    regions->count--;
+    *dead = region;
+  }
+  return 0;
+}
+
+int harp_region_deregister(struct harp_engine *engine, struct harp_region *region)
+{
+  struct harp_region *dead = NULL;
+  pthread_mutex_lock(&engine->regions.lock);
+  int result = forget(&engine->regions, region, &dead);
+  pthread_mutex_unlock(&engine->regions.lock);
+  if (!dead) {
+    return result;
+  }
+  free(dead);
+  for (unsigned i = 0; i < engine->instance_count; i++) {
+    int called = harp_instance_call(engine->instances[i], reclaim, &result, RECLAIM_CALL_MS);
+    result = called ? called : result;
+  }
+  return result;
+}

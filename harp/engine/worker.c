@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An instance's worker: polls while there is traffic, then backs off: spin,
+ * yield, sleep on the port's descriptor and the doorbell with the next deadline
+ * as timeout. While an application thread polls in its place it only looks in
+ * now and then.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "harp/engine/clock.h"
+#include "harp/engine/instance.h"
+
+#define SPIN_NS 50000ull          /* busy polls after the last frame */
+#define YIELD_NS 200000ull        /* then with the core offered to others */
+#define SCARCE_SPIN_NS 20000ull   /* both together where cores are scarce */
+#define CALLER_FRESH_NS 300000ull /* a caller that polled so lately will again */
+enum { NAP_US = 1000 };           /* while a caller does the work */
+
+static bool caller_is_polling(struct harp_instance *instance, uint64_t now)
+{
+  uint64_t last = atomic_load_explicit(&instance->caller_polled, memory_order_relaxed);
+  return now < last + CALLER_FRESH_NS;
+}
+
+static void drain_doorbell(struct harp_instance *instance)
+{
+  uint64_t count;
+  (void)!read(instance->doorbell, &count, sizeof count);
+}
+
+static void wait_for_work(struct harp_instance *instance, uint64_t now)
+{
+  uint64_t left = atomic_load(&instance->sleeps_until) - now;
+  struct timespec timeout = {(time_t)(left / 1000000000), (long)(left % 1000000000)};
+  struct pollfd fds[2] = {{.fd = instance->doorbell, .events = POLLIN},
+                          {.fd = -1, .events = POLLIN}};
+  /* A device that is down reports that for ever: then only time and the doorbell count. */
+  if (!instance->link_down) {
+    fds[1].fd = instance->port->ops->descriptor(instance->port, instance->queue);
+  }
+  ppoll(fds, 2, &timeout, NULL);
+  if (fds[0].revents) {
+    drain_doorbell(instance);
+    __atomic_fetch_add(&instance->counters[HARP_COUNTER_wakeups], 1, __ATOMIC_RELAXED);
+  }
+}
+
+/* Announce the sleep, fence, look again, then sleep (a poster does it the other
+ * way round: publish, fence, look whether somebody sleeps). The baton is needed
+ * for the deadline; whoever has it may be about to change that, so come back. */
+static void sleep_until_work(struct harp_instance *instance)
+{
+  if (atomic_exchange_explicit(&instance->baton, true, memory_order_acquire)) {
+    sched_yield();
+    return;
+  }
+  uint64_t now = harp_clock_ns();
+  uint64_t deadline = harp_instance_deadline(instance);
+  uint64_t longest = now + (instance->link_down ? 50000000ull : 1000000000ull);
+  atomic_store(&instance->sleeps_until, deadline < longest ? deadline : longest);
+  atomic_store(&instance->asleep, true);
+  bool stay = deadline <= now || atomic_load(&instance->posts) ||
+              atomic_load(&instance->loop_count) || atomic_load(&instance->stop) ||
+              instance->port->ops->arm(instance->port, instance->queue, true);
+  instance->counters[HARP_COUNTER_sleeps] += !stay;
+  atomic_store_explicit(&instance->baton, false, memory_order_release);
+  if (!stay) {
+    wait_for_work(instance, now);
+  }
+  atomic_store(&instance->asleep, false);
+  instance->port->ops->arm(instance->port, instance->queue, false);
+}
+
+static void *work(void *argument)
+{
+  struct harp_instance *instance = argument;
+  uint64_t last_work = harp_clock_ns();
+  while (!atomic_load_explicit(&instance->stop, memory_order_relaxed)) {
+    uint64_t now = harp_clock_ns();
+    if (caller_is_polling(instance, now)) {
+      harp_sleep_us(NAP_US);
+      last_work = now;
+      continue;
+    }
+    bool worked = false;
+    if (harp_instance_poll(instance, &worked) && worked) {
+      last_work = now;
+      continue;
+    }
+    uint64_t idle = now - last_work;
+    if (idle < (instance->scarce ? 0 : SPIN_NS)) {
+      continue;
+    }
+    if (idle < (instance->scarce ? SCARCE_SPIN_NS : YIELD_NS)) {
+      sched_yield();
+      continue;
+    }
+    sleep_until_work(instance);
+  }
+  return NULL;
+}
+
+static void pin(struct harp_instance *instance)
+{
+  if (instance->cpu >= 0) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET((size_t)instance->cpu, &set);
+    pthread_setaffinity_np(instance->worker, sizeof set, &set);
+  }
+}
+
+int harp_instance_start(struct harp_instance *instance)
+{
+  /* Signals are the application's business: none is delivered to this thread. */
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  atomic_store(&instance->stop, false);
+  int error = pthread_create(&instance->worker, NULL, work, instance);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (error) {
+    return -error;
+  }
+  instance->has_worker = true;
+  pthread_setname_np(instance->worker, "harp");
+  pin(instance);
+  return 0;
+}
+
+void harp_instance_stop(struct harp_instance *instance)
+{
+  if (!instance->has_worker) {
+    return;
+  }
+  atomic_store(&instance->stop, true);
+  uint64_t one = 1;
+  (void)!write(instance->doorbell, &one, sizeof one);
+  pthread_join(instance->worker, NULL);
+  instance->has_worker = false;
+}

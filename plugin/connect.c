@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Links that go out: one flow after the other is opened and greeted; connect is
+ * called again until all have been welcomed. The peer need not accept for that. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "harp/engine/clock.h"
+#include "harp/engine/log.h"
+#include "plugin/link.h"
+
+/* --- Under the flow's baton --- */
+
+void connector_heard(struct link_flow *flow)
+{
+  struct welcome welcome;
+  struct net_link *link = flow->link;
+  if (!link) {
+    flow_end(flow, false);
+    return;
+  }
+  if (!welcome_read(&welcome, flow->heard)) {
+    link_fail(link, -EPROTO, "what answers there is not HARP: is the port taken by something "
+                             "else?");
+    return;
+  }
+  if (welcome.status || welcome.link != link->id || welcome.flow != flow->number) {
+    link_fail(link, -EPROTO, "the peer refused flow %u (%s): do both hosts run the same HARP?",
+              flow->number, strerror(welcome.status));
+    return;
+  }
+  link->peer_mtu = welcome.mtu;
+  flow_open(flow);
+}
+
+struct opening {
+  struct net_link *link;
+  struct handle handle;
+  uint16_t number;
+  int result;
+};
+
+static void open_flow(struct harp_instance *instance, void *argument)
+{
+  struct opening *opening = argument;
+  struct net_link *link = opening->link;
+  struct link_flow *flow = flow_create(link->transport, instance);
+  if (!flow) {
+    opening->result = -ENOMEM;
+    return;
+  }
+  flow_set_link(flow, link, opening->number);
+  struct hello hello = {
+      .version_min = WIRE_VERSION_MIN,
+      .version_max = WIRE_VERSION_MAX,
+      .link = link->id,
+      .flow = opening->number,
+      .flows = link->flow_count,
+      .mtu = instance->port->info.mtu,
+  };
+  memcpy(hello.token, opening->handle.token, TOKEN_SIZE);
+  hello_write(&hello, flow->greeting);
+  struct harp_endpoint peer = {link->peer.address,
+                               opening->handle.ports[opening->number % opening->handle.instances]};
+  opening->result = flow_connect(flow, peer);
+  if (opening->result != 0) {
+    flow_end(flow, false);
+  }
+}
+
+/* --- The service thread --- */
+
+static int open_flows(struct net_link *link, const struct handle *handle)
+{
+  for (uint16_t i = 0; i < link->flow_count; i++) {
+    struct opening opening = {.link = link, .handle = *handle, .number = i};
+    struct harp_instance *instance = link->shares[i % link->share_count].instance;
+    int called = harp_instance_call(instance, open_flow, &opening, LINK_CLOSE_MS);
+    int result = called ? called : opening.result;
+    if (result != 0) {
+      harp_log_post(HARP_LOG_WARN, "HARP: cannot open flow %u to %s: %s; free local ports or "
+                                   "memory, or widen `tcp_ports`",
+                    i, link->peer_name, strerror(-result));
+      return result;
+    }
+  }
+  return 0;
+}
+
+static int begin(struct transport *transport, uint8_t *bytes, struct net_link **out)
+{
+  struct handle handle;
+  char why[200];
+  int result = handle_read(&handle, bytes, why, sizeof why);
+  if (result != 0) {
+    harp_log_post(HARP_LOG_WARN, "HARP: connect: %s. Both hosts need the same libnccl-net.so and "
+                                 "a ztcp*.conf; HARP_DISABLE=1 on both turns HARP off.",
+                  why);
+    return result;
+  }
+  const struct harp_config *config = &transport->engine->config;
+  uint64_t id;
+  if (getrandom(&id, sizeof id, 0) != (ssize_t)sizeof id) {
+    return -EIO;
+  }
+  id |= 1; /* zero in a handle means that nobody has tried it yet */
+  uint32_t flows = config->flows ? config->flows : 1;
+  struct harp_endpoint peer = {handle.address, handle.ports[0]};
+  struct net_link *link = link_create(transport, true, id, peer,
+                                      (uint16_t)(flows < LINK_FLOWS ? flows : LINK_FLOWS));
+  if (!link) {
+    return -ENOMEM;
+  }
+  link->connecting = true;
+  link->deadline = harp_clock_ns() + config->timeout_ms * 1000000ull;
+  result = open_flows(link, &handle);
+  if (result != 0) {
+    link_destroy(link);
+    return result;
+  }
+  transport_add_link(transport, link);
+  handle_set_scratch(bytes, id);
+  *out = link;
+  return 0;
+}
+
+/* The attempt that this handle's scratch names: looked up, never trusted. */
+static struct net_link *find_attempt(struct transport *transport, uint64_t id)
+{
+  pthread_mutex_lock(&transport->lock);
+  struct net_link *link = transport->links;
+  while (link && (!link->connecting || link->id != id)) {
+    link = link->next;
+  }
+  pthread_mutex_unlock(&transport->lock);
+  return link;
+}
+
+static void warn_of_mtu(struct net_link *link)
+{
+  uint16_t own = link->transport->engine->port->info.mtu;
+  if (link->peer_mtu && link->peer_mtu != own) {
+    harp_log_post(HARP_LOG_WARN, "HARP: the MTU here is %u, at %s it is %u: segments are cut to "
+                                 "the smaller one; set both NICs to the same MTU for full speed",
+                  own, link->peer_name, link->peer_mtu);
+  }
+}
+
+static int advance(struct net_link *link)
+{
+  int error = atomic_load(&link->error);
+  if (error) {
+    return error;
+  }
+  if (harp_clock_ns() > link->deadline) {
+    harp_log_post(HARP_LOG_WARN, "HARP: connect to %s: no answer within timeout_ms: is the peer's "
+                                 "process alive, and does a firewall let TCP through?",
+                  link->peer_name);
+    return -ETIMEDOUT;
+  }
+  return 0;
+}
+
+int net_connect(int device, void *handle, struct net_link **out)
+{
+  int error;
+  struct transport *transport = transport_get(&error);
+  *out = NULL;
+  if (!transport || device != 0) {
+    return transport ? -EINVAL : error;
+  }
+  uint64_t id = handle_scratch(handle);
+  struct net_link *link = NULL;
+  int result = 0;
+  if (id == 0) {
+    result = begin(transport, handle, &link);
+  } else if (!(link = find_attempt(transport, id))) {
+    harp_log_post(HARP_LOG_WARN, "HARP: connect: the handle's scratch bytes name no attempt of "
+                                 "this process; it was damaged or comes from another rank");
+    result = -EPROTO;
+  }
+  if (result == 0) {
+    link_progress(link);
+    result = advance(link);
+    if (result != 0) {
+      transport_remove_link(transport, link);
+      link_destroy(link);
+    } else if (atomic_load(&link->flows_open) == link->flow_count) {
+      link->connecting = false;
+      warn_of_mtu(link);
+      *out = link;
+    }
+  }
+  transport_speak();
+  return result;
+}

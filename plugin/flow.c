@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A flow's life: opened, greeted, ended, lingering until its last bytes are acknowledged. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harp/engine/clock.h"
+#include "harp/engine/log.h"
+#include "plugin/link.h"
+
+enum {
+  KEEPALIVE_MAX_MS = 15000, /* cloud firewalls forget after 60 s at the earliest */
+  KEEPALIVE_PROBES = 6,
+};
+
+static void on_established(void *user, struct harp_tcp *tcp)
+{
+  struct link_flow *flow = user;
+  flow->state = FLOW_GREETING;
+  flow_greet(flow, HELLO_SIZE);
+}
+
+static void unlist(struct link_flow *flow)
+{
+  struct link_flow **link = &flow->transport->shares[flow->instance->queue].flows;
+  while (*link != flow) {
+    link = &(*link)->next;
+  }
+  *link = flow->next;
+}
+
+static void stop_expecting(struct link_flow *flow)
+{
+  if (flow->instance->expect_user == flow) {
+    flow->instance->expect = NULL;
+    flow->instance->expect_user = NULL;
+  }
+}
+
+static void flow_free(struct link_flow *flow)
+{
+  stop_expecting(flow);
+  unlist(flow);
+  if (flow->published >= 0) {
+    struct harp_stat_flow none = {0};
+    harp_statfile_flow_write(
+        harp_statfile_flow(&flow->transport->engine->statfile, (unsigned)flow->published), &none);
+    atomic_store(&flow->transport->published[flow->published], false);
+  }
+  if (flow->local_port) {
+    harp_engine_release(flow->transport->engine, flow->instance->queue, flow->local_port);
+  }
+  if (flow->listener) {
+    atomic_fetch_sub(&flow->listener->strangers, 1);
+  }
+  free(flow->chunks);
+  free(flow);
+}
+
+static void on_closed(void *user, struct harp_tcp *tcp, int error)
+{
+  struct link_flow *flow = user;
+  struct net_link *link = flow->link;
+  flow->tcp = NULL;
+  stop_expecting(flow);
+  if (!link) {
+    flow_free(flow);
+    return;
+  }
+  flow->state = FLOW_OVER;
+  harp_trace(&flow->instance->trace, flow->instance->now, flow->local_port, HARP_TRACE_closed,
+             (uint32_t)-error, 0);
+  const char *remedy = error == -ETIMEDOUT
+                           ? "it did not answer within timeout_ms: is the host up, and does a "
+                             "firewall let TCP through?"
+                       : error == -ECONNREFUSED
+                           ? "nothing listens there: did its process end?"
+                       : error == -EHOSTUNREACH
+                           ? "nobody answers ARP for it: are both NICs in one network?"
+                           : "its process ended or gave up: see that host's log";
+  link_fail(link, error ? error : -ECONNRESET, "flow %u: %s; %s", flow->number,
+            strerror(error ? -error : ECONNRESET), remedy);
+}
+
+/* The peer's FIN, or bytes that could not be delivered yet. */
+static void on_readable(void *user, struct harp_tcp *tcp)
+{
+  struct link_flow *flow = user;
+  if (!harp_flow_at_end(tcp) || flow->fin_in) {
+    return;
+  }
+  flow->fin_in = true;
+  struct net_link *link = flow->link;
+  if (!link) {
+    return;
+  }
+  bool waits = !link->sends && !link_idle(link);
+  if (flow->state != FLOW_OPEN || flow->request || waits) {
+    link_fail(link, -ECONNRESET, "flow %u: the peer closed while messages were still expected; "
+                                 "its process ended or gave up: see that host's log",
+              flow->number);
+  }
+}
+
+static const struct harp_flow_ops flow_ops = {
+    .established = on_established,
+    .pull = flow_pull,
+    .deliver = flow_deliver,
+    .acked = flow_acked,
+    .readable = on_readable,
+    .closed = on_closed,
+};
+
+struct link_flow *flow_create(struct transport *transport, struct harp_instance *instance)
+{
+  struct link_flow *flow = calloc(1, sizeof *flow);
+  if (!flow) {
+    return NULL;
+  }
+  flow->chunks = calloc(FLOW_CHUNKS, sizeof *flow->chunks);
+  if (!flow->chunks) {
+    free(flow);
+    return NULL;
+  }
+  struct transport_share *share = &transport->shares[instance->queue];
+  flow->transport = transport;
+  flow->instance = instance;
+  flow->born = instance->now;
+  flow->published = -1;
+  flow->next = share->flows;
+  share->flows = flow;
+  for (int i = 0; i < HARP_STAT_FLOWS && flow->published < 0; i++) {
+    if (!atomic_exchange(&transport->published[i], true)) {
+      flow->published = i;
+    }
+  }
+  return flow;
+}
+
+int flow_connect(struct link_flow *flow, struct harp_endpoint peer)
+{
+  struct harp_engine *engine = flow->transport->engine;
+  uint16_t port;
+  int result = harp_engine_reserve(engine, flow->instance->queue, 0, &port);
+  if (result != 0) {
+    return result;
+  }
+  flow->local_port = port;
+  result = harp_flow_connect(flow->instance->stack, port, peer, &flow_ops, flow, &flow->tcp);
+  if (result == 0) {
+    harp_flow_set_timeout(flow->tcp, engine->config.timeout_ms);
+    harp_trace(&flow->instance->trace, flow->instance->now, port, HARP_TRACE_connect, port,
+               peer.address);
+  }
+  return result;
+}
+
+void flow_adopt(struct link_flow *flow, struct harp_tcp *tcp)
+{
+  flow->tcp = tcp;
+  flow->state = FLOW_GREETING;
+  harp_flow_attach(tcp, &flow_ops, flow);
+  harp_flow_set_timeout(tcp, flow->transport->engine->config.timeout_ms);
+}
+
+void flow_set_link(struct link_flow *flow, struct net_link *link, uint16_t number)
+{
+  flow->link = link;
+  flow->number = number;
+  link->flows[number] = flow;
+}
+
+void flow_greet(struct link_flow *flow, uint32_t size)
+{
+  flow->greeting_left = size;
+  harp_flow_push(flow->tcp, flow->greeting, size, true);
+}
+
+void flow_open(struct link_flow *flow)
+{
+  const struct harp_config *config = &flow->transport->engine->config;
+  uint32_t quarter = config->timeout_ms / 4;
+  flow->state = FLOW_OPEN;
+  harp_flow_trust(flow->tcp, config->rto_min_us);
+  /* Silence is noticed within timeout_ms also when we only wait to receive. */
+  uint32_t idle = quarter < KEEPALIVE_MAX_MS ? quarter : KEEPALIVE_MAX_MS;
+  uint32_t interval = (config->timeout_ms - quarter) / KEEPALIVE_PROBES;
+  harp_flow_set_keepalive(flow->tcp, idle, interval > 0 ? interval : 1, KEEPALIVE_PROBES);
+  atomic_fetch_add(&flow->link->flows_open, 1);
+  harp_flow_ready(flow->tcp);
+}
+
+void flow_kill(struct link_flow *flow)
+{
+  stop_expecting(flow);
+  if (flow->tcp) {
+    harp_flow_abort(flow->tcp);
+    flow->tcp = NULL;
+  }
+  flow->request = NULL;
+  flow->state = FLOW_OVER;
+}
+
+void flow_end(struct link_flow *flow, bool gently)
+{
+  stop_expecting(flow);
+  if (flow->link) {
+    flow->link->flows[flow->number] = NULL;
+    flow->link = NULL;
+  }
+  if (flow->tcp && gently && flow->state == FLOW_OPEN && !flow->request) {
+    harp_flow_close(flow->tcp);
+    return;
+  }
+  flow_kill(flow);
+  flow_free(flow);
+}
+
+bool flow_drained(const struct link_flow *flow)
+{
+  return !flow->tcp || harp_flow_drained(flow->tcp);
+}
+
+void flow_publish(struct link_flow *flow)
+{
+  if (flow->published < 0 || !flow->tcp) {
+    return;
+  }
+  struct harp_flow_view view;
+  harp_flow_view(flow->tcp, &view);
+  struct harp_endpoint peer = harp_flow_peer(flow->tcp);
+  struct harp_stat_flow entry = {
+      .state = view.state,
+      .link = flow->link ? (uint32_t)flow->link->id : 0,
+      .flow = flow->number,
+      .instance = (uint8_t)flow->instance->queue,
+      .direction = flow->link ? (flow->link->sends ? 'S' : 'R') : 0,
+      .local_address = flow->instance->port->info.address,
+      .peer_address = peer.address,
+      .local_port = harp_flow_local_port(flow->tcp),
+      .peer_port = peer.port,
+      .mss = view.mss,
+      .cwnd = view.cwnd,
+      .ssthresh = view.ssthresh,
+      .send_window = view.send_window,
+      .receive_window = view.receive_window,
+      .in_flight = view.in_flight,
+      .srtt_us = view.srtt_us,
+      .rttvar_us = view.rttvar_us,
+      .min_rtt_us = view.min_rtt_us,
+      .rto_us = view.rto_us,
+      .retransmits = view.retransmits,
+      .bytes_in = view.bytes_in,
+      .bytes_out = view.bytes_out,
+      .opened_ns = flow->born,
+  };
+  harp_statfile_flow_write(
+      harp_statfile_flow(&flow->transport->engine->statfile, (unsigned)flow->published), &entry);
+}

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A flow that receives. Payload goes straight to its place in the posted
+ * buffer; where the port has placed it there already, nothing is copied.
+ *
+ * A receive's word `left` counts down by every chunk's length and up, once, by
+ * the message's size, which the chunk that ends it tells: zero means whole.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "plugin/link.h"
+
+enum { EXPECT_LEAST = 512 }; /* smaller segments are not worth a guess */
+
+/* Collects size bytes in flow->heard; returns bytes taken. */
+static size_t hear(struct link_flow *flow, const uint8_t *data, size_t length, uint32_t size)
+{
+  size_t part = size - flow->heard_size;
+  part = part < length ? part : length;
+  if (part) {
+    memcpy(flow->heard + flow->heard_size, data, part);
+    flow->heard_size += (uint32_t)part;
+  }
+  return part;
+}
+
+static uint32_t greeting_size(const struct link_flow *flow)
+{
+  return flow->listener ? HELLO_SIZE : WELCOME_SIZE;
+}
+
+static size_t greeting_in(struct link_flow *flow, const uint8_t *data, size_t length)
+{
+  uint32_t size = greeting_size(flow);
+  size_t taken = hear(flow, data, length, size);
+  if (flow->heard_size == size) {
+    flow->heard_size = 0;
+    if (flow->listener) {
+      listener_heard(flow);
+    } else {
+      connector_heard(flow);
+    }
+  }
+  return taken;
+}
+
+static bool expect(void *user, struct harp_rx_hint *hint)
+{
+  struct link_flow *flow = user;
+  if (!flow->request || flow->stride < EXPECT_LEAST || !harp_flow_in_order(flow->tcp)) {
+    return false;
+  }
+  hint->header_length = harp_flow_header_length(flow->tcp);
+  hint->payload = flow->request->data + flow->chunk.offset + flow->chunk.length - flow->chunk_left;
+  hint->length = flow->chunk_left;
+  hint->stride = flow->stride;
+  return true;
+}
+
+static void set_expectation(struct link_flow *flow)
+{
+  struct harp_instance *instance = flow->instance;
+  if (flow->request && flow->chunk_left > 0) {
+    instance->expect = expect;
+    instance->expect_user = flow;
+  } else if (instance->expect_user == flow) {
+    instance->expect = NULL;
+    instance->expect_user = NULL;
+  }
+}
+
+/* The receive that a chunk belongs to; NULL: not posted yet, or an error. */
+static struct net_request *find_request(struct link_flow *flow)
+{
+  struct net_link *link = flow->link;
+  struct net_request *request = &link->requests[flow->chunk.message % LINK_REQUESTS];
+  if (flow->chunk.message >= atomic_load(&link->posted)) {
+    atomic_store(&flow->stalled, true);
+    /* Announce, then look again: irecv publishes, then looks who is stalled. */
+    if (flow->chunk.message >= atomic_load(&link->posted)) {
+      flow->instance->counters[HARP_COUNTER_receive_stalls]++;
+      return NULL;
+    }
+    atomic_store(&flow->stalled, false);
+  }
+  if (request->message != flow->chunk.message ||
+      atomic_load_explicit(&request->state, memory_order_acquire) != REQUEST_POSTED) {
+    link_fail(link, -EPROTO, "flow %u: a chunk of message %llu, which is complete: the peer "
+                             "contradicts itself",
+              flow->number, (unsigned long long)flow->chunk.message);
+    return NULL;
+  }
+  return request;
+}
+
+static bool chunk_fits(struct link_flow *flow, const struct net_request *request)
+{
+  const struct chunk *chunk = &flow->chunk;
+  if (chunk->length > request->size || chunk->offset > request->size - chunk->length) {
+    link_fail(flow->link, -EMSGSIZE,
+              "message %llu is larger than the receive that was posted for it (%zu bytes): the "
+              "ranks disagree on sizes",
+              (unsigned long long)chunk->message, request->size);
+    return false;
+  }
+  return true;
+}
+
+static void message_whole(struct link_flow *flow, struct net_request *request)
+{
+  uint64_t *counters = flow->instance->counters;
+  counters[HARP_COUNTER_messages_in]++;
+  counters[HARP_COUNTER_message_bytes_in] += request->received;
+  harp_trace(&flow->instance->trace, flow->instance->now, flow->local_port,
+             HARP_TRACE_receive_done, (uint32_t)request->link->id, (uint32_t)request->received);
+  atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
+}
+
+static void chunk_whole(struct link_flow *flow)
+{
+  struct net_request *request = flow->request;
+  const struct chunk *chunk = &flow->chunk;
+  bool last = chunk->flags & CHUNK_LAST;
+  size_t total = chunk->offset + chunk->length;
+  int64_t change = -(int64_t)chunk->length;
+  if (last) {
+    request->received = total;
+    change += (int64_t)total;
+  }
+  flow->request = NULL;
+  flow->heard_size = 0;
+  flow->instance->counters[HARP_COUNTER_chunks_in]++;
+  int64_t left =
+      atomic_fetch_add_explicit(&request->left, change, memory_order_acq_rel) + change;
+  if (left == 0 && (last || chunk->length > 0)) {
+    message_whole(flow, request);
+  }
+}
+
+/* A header is complete in flow->heard. false: wait, or the link has failed. */
+static bool begin_chunk(struct link_flow *flow)
+{
+  chunk_read(&flow->chunk, flow->heard);
+  if (flow->chunk.type != CHUNK_DATA || (flow->chunk.flags & CHUNK_TRAILER) ||
+      flow->link->sends) {
+    link_fail(flow->link, -EPROTO, "flow %u: a chunk of type %u, flags %u, which this release "
+                                   "does not expect: do both hosts run the same HARP?",
+              flow->number, flow->chunk.type, flow->chunk.flags);
+    return false;
+  }
+  struct net_request *request = find_request(flow);
+  if (!request || !chunk_fits(flow, request)) {
+    return false;
+  }
+  flow->request = request;
+  flow->chunk_left = flow->chunk.length;
+  return true;
+}
+
+static size_t payload_in(struct link_flow *flow, const uint8_t *data, size_t length)
+{
+  size_t part = flow->chunk_left < length ? flow->chunk_left : length;
+  uint8_t *place =
+      flow->request->data + flow->chunk.offset + flow->chunk.length - flow->chunk_left;
+  if (place == data) {
+    flow->instance->counters[HARP_COUNTER_rx_placed]++;
+  } else {
+    memmove(place, data, part); /* a wrong guess lies in the same buffer: it may overlap */
+  }
+  flow->chunk_left -= (uint32_t)part;
+  return part;
+}
+
+static size_t chunks_in(struct link_flow *flow, const uint8_t *data, size_t length)
+{
+  size_t taken = 0;
+  for (;;) {
+    if (flow->request && flow->chunk_left == 0) {
+      chunk_whole(flow);
+    } else if (flow->request) {
+      if (taken == length) {
+        break;
+      }
+      taken += payload_in(flow, data + taken, length - taken);
+    } else {
+      taken += hear(flow, data + taken, length - taken, CHUNK_HEADER_SIZE);
+      if (flow->heard_size < CHUNK_HEADER_SIZE || !begin_chunk(flow)) {
+        break;
+      }
+    }
+  }
+  return taken;
+}
+
+size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length)
+{
+  struct link_flow *flow = user;
+  size_t taken = 0;
+  if (flow->state == FLOW_GREETING) {
+    taken = greeting_in(flow, data, length);
+    if (!harp_flow_alive(tcp)) {
+      return length; /* and the flow is gone */
+    }
+    if (taken == length) {
+      return taken;
+    }
+  }
+  if (!flow->link) {
+    /* The link was closed here: whatever still comes has nowhere to go. */
+    flow_end(flow, false);
+    return length;
+  }
+  flow->stride = (uint32_t)length;
+  if (atomic_load_explicit(&flow->link->error, memory_order_relaxed) == 0) {
+    taken += chunks_in(flow, data + taken, length - taken);
+  }
+  if (flow->tcp) {
+    set_expectation(flow);
+  }
+  return taken;
+}
+
+void flow_resume(struct link_flow *flow)
+{
+  if (!flow->tcp || !atomic_exchange(&flow->stalled, false)) {
+    return;
+  }
+  /* The header that waits may be all there is of its message. */
+  chunks_in(flow, flow->heard, 0);
+  if (flow->tcp) {
+    harp_flow_resume(flow->tcp);
+  }
+}

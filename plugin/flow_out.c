@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A flow that sends: it pulls chunks while its window is open. */
+#include "plugin/link.h"
+
+static struct link_share *share_of(struct link_flow *flow)
+{
+  return &flow->link->shares[flow->instance->queue];
+}
+
+static size_t chunk_count(const struct net_request *request)
+{
+  return request->size == 0 ? 1 : (request->size + request->chunk_size - 1) / request->chunk_size;
+}
+
+/*
+ * Takes the next chunk of a message; false: none is left. Instances race for
+ * it by compare and swap; the message's number in the word keeps a late one
+ * from taking a chunk of the message that has the slot next.
+ */
+static bool claim_chunk(struct net_request *request, uint64_t message, uint64_t *index)
+{
+  uint64_t claim = atomic_load_explicit(&request->claim, memory_order_acquire);
+  do {
+    if (claim >> 32 != (message & 0xffffffff) || (claim & 0xffffffff) >= chunk_count(request)) {
+      return false;
+    }
+    *index = claim & 0xffffffff;
+  } while (!atomic_compare_exchange_weak_explicit(&request->claim, &claim, claim + 1,
+                                                  memory_order_acq_rel, memory_order_acquire));
+  return true;
+}
+
+static struct net_request *next_chunk(struct link_flow *flow, uint64_t *index)
+{
+  struct link_share *share = share_of(flow);
+  struct net_link *link = flow->link;
+  uint64_t posted = atomic_load_explicit(&link->posted, memory_order_acquire);
+  while (share->cursor < posted) {
+    struct net_request *request = &link->requests[share->cursor % LINK_REQUESTS];
+    if (claim_chunk(request, share->cursor, index)) {
+      return request;
+    }
+    share->cursor++;
+  }
+  return NULL;
+}
+
+/* Puts a chunk into the stream: its header, and the payload where it lies. */
+static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, uint64_t index)
+{
+  struct chunk_out *out = &flow->chunks[flow->chunk_head++ % FLOW_CHUNKS];
+  uint64_t offset = index * request->chunk_size;
+  size_t rest = request->size - offset;
+  struct chunk chunk = {
+      .message = request->message,
+      .offset = offset,
+      .length = (uint32_t)(rest < request->chunk_size ? rest : request->chunk_size),
+      .type = CHUNK_DATA,
+      .flags = rest <= request->chunk_size ? CHUNK_LAST : 0,
+  };
+  chunk_write(&chunk, out->header);
+  out->request = request;
+  out->length = chunk.length;
+  out->left = CHUNK_HEADER_SIZE + chunk.length;
+  /* A large chunk ends its segment, so that the next one's header begins one:
+   * the receiving port can then place whole segments of payload. */
+  bool large = chunk.length >= 16384;
+  harp_flow_push(flow->tcp, out->header, CHUNK_HEADER_SIZE, chunk.length == 0 && large);
+  harp_flow_push(flow->tcp, request->data + offset, chunk.length, large);
+  flow->instance->counters[HARP_COUNTER_chunks_out]++;
+  harp_trace(&flow->instance->trace, flow->instance->now, flow->local_port, HARP_TRACE_chunk_out,
+             chunk.length, (uint32_t)offset);
+  return out->left;
+}
+
+void flow_pull(void *user, struct harp_tcp *tcp, uint32_t room)
+{
+  struct link_flow *flow = user;
+  if (!flow->link || !flow->link->sends || flow->state != FLOW_OPEN) {
+    return;
+  }
+  uint32_t pulled = 0;
+  while (pulled < room && flow->chunk_head - flow->chunk_tail < FLOW_CHUNKS &&
+         harp_flow_room(tcp) >= 2) {
+    uint64_t index;
+    struct net_request *request = next_chunk(flow, &index);
+    if (!request) {
+      return;
+    }
+    pulled += push_chunk(flow, request, index);
+  }
+}
+
+static void chunk_done(struct link_flow *flow, struct chunk_out *out)
+{
+  struct net_request *request = out->request;
+  if (atomic_fetch_sub_explicit(&request->left, 1, memory_order_acq_rel) != 1) {
+    return;
+  }
+  uint64_t *counters = flow->instance->counters;
+  counters[HARP_COUNTER_messages_out]++;
+  counters[HARP_COUNTER_message_bytes_out] += request->size;
+  harp_trace(&flow->instance->trace, flow->instance->now, flow->local_port, HARP_TRACE_send_done,
+             (uint32_t)request->link->id, (uint32_t)request->size);
+  atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
+}
+
+void flow_acked(void *user, struct harp_tcp *tcp, uint32_t bytes)
+{
+  struct link_flow *flow = user;
+  uint32_t greeting = bytes < flow->greeting_left ? bytes : flow->greeting_left;
+  flow->greeting_left -= greeting;
+  bytes -= greeting;
+  while (bytes > 0 && flow->chunk_tail != flow->chunk_head) {
+    struct chunk_out *out = &flow->chunks[flow->chunk_tail % FLOW_CHUNKS];
+    uint32_t part = bytes < out->left ? bytes : out->left;
+    out->left -= part;
+    bytes -= part;
+    if (out->left == 0) {
+      flow->chunk_tail++;
+      chunk_done(flow, out);
+    }
+  }
+}

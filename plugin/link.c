@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Links: requests, failure, and close. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harp/engine/log.h"
+#include "plugin/link.h"
+
+enum {
+  CHUNK_ALONE = 4 << 20,    /* bytes, where a link has one flow: nothing to share out */
+  CHUNK_SHARED = 128 << 10, /* where flows share: small enough that a slow one holds little */
+};
+
+/* --- Posted work, in the poller --- */
+
+static void share_run(struct harp_post *post, struct harp_instance *instance)
+{
+  struct link_share *share = (struct link_share *)post;
+  struct net_link *link = share->link;
+  bool failed = atomic_load(&link->error) != 0;
+  for (unsigned i = 0; i < link->flow_count; i++) {
+    struct link_flow *flow = link->flows[i];
+    if (!flow || flow->instance != instance) {
+      continue;
+    }
+    if (failed) {
+      flow_kill(flow);
+    } else if (link->sends && flow->tcp) {
+      harp_flow_ready(flow->tcp);
+    } else {
+      flow_resume(flow);
+    }
+  }
+}
+
+static void post_all(struct net_link *link)
+{
+  for (unsigned i = 0; i < link->share_count; i++) {
+    harp_instance_post(link->shares[i].instance, &link->shares[i].post);
+  }
+}
+
+void link_fail(struct net_link *link, int error, const char *format, ...)
+{
+  int none = 0;
+  if (!atomic_compare_exchange_strong(&link->error, &none, error)) {
+    return;
+  }
+  char why[400];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(why, sizeof why, format, arguments);
+  va_end(arguments);
+  harp_log_post(HARP_LOG_WARN, "HARP: the link %s %s failed: %s", link->sends ? "to" : "from",
+                link->peer_name, why);
+  struct harp_engine *engine = link->transport->engine;
+  engine->instances[0]->counters[HARP_COUNTER_link_errors]++;
+  if (!atomic_load(&link->closing)) {
+    post_all(link);
+  }
+}
+
+/* --- Life --- */
+
+struct net_link *link_create(struct transport *transport, bool sends, uint64_t id,
+                             struct harp_endpoint peer, uint16_t flow_count)
+{
+  struct harp_engine *engine = transport->engine;
+  struct net_link *link = aligned_alloc(64, sizeof *link);
+  if (!link) {
+    return NULL;
+  }
+  memset(link, 0, sizeof *link);
+  link->transport = transport;
+  link->sends = sends;
+  link->id = id;
+  link->peer = peer;
+  link->flow_count = flow_count;
+  link->share_count = engine->instance_count;
+  for (unsigned i = 0; i < link->share_count; i++) {
+    link->shares[i] = (struct link_share){
+        .post.run = share_run, .link = link, .instance = engine->instances[i]};
+  }
+  char address[INET_ADDRSTRLEN];
+  inet_ntop(AF_INET, &peer.address, address, sizeof address);
+  snprintf(link->peer_name, sizeof link->peer_name, "%s:%u", address, peer.port);
+  return link;
+}
+
+bool link_idle(const struct net_link *link)
+{
+  for (int i = 0; i < LINK_REQUESTS; i++) {
+    if (atomic_load_explicit(&link->requests[i].state, memory_order_acquire) == REQUEST_POSTED) {
+      return false;
+    }
+  }
+  return true;
+}
+
+struct detaching {
+  struct net_link *link;
+  bool gently;
+};
+
+static void detach(struct harp_instance *instance, void *argument)
+{
+  const struct detaching *detaching = argument;
+  struct net_link *link = detaching->link;
+  for (unsigned i = 0; i < link->flow_count; i++) {
+    if (link->flows[i] && link->flows[i]->instance == instance) {
+      flow_end(link->flows[i], detaching->gently);
+    }
+  }
+}
+
+static void nothing(struct harp_instance *instance, void *argument) {}
+
+bool link_detach(struct net_link *link)
+{
+  struct detaching detaching = {link, link_idle(link) && atomic_load(&link->error) == 0};
+  bool held = false;
+  atomic_store(&link->closing, true);
+  for (unsigned i = 0; i < link->share_count; i++) {
+    held |= harp_instance_call(link->shares[i].instance, detach, &detaching, LINK_CLOSE_MS) != 0;
+  }
+  /* An instance that failed the link meanwhile may have posted to another
+   * before it was detached itself: let such posts run out. */
+  for (unsigned i = 0; i < link->share_count; i++) {
+    held |= harp_instance_call(link->shares[i].instance, nothing, NULL, LINK_CLOSE_MS) != 0;
+  }
+  if (held) {
+    harp_log_post(HARP_LOG_WARN, "HARP: the link with %s is still held by a worker that does not "
+                                 "answer; its memory is left alone",
+                  link->peer_name);
+  }
+  return !held;
+}
+
+void link_destroy(struct net_link *link)
+{
+  if (link_detach(link)) {
+    free(link);
+  }
+}
+
+void link_progress(struct net_link *link)
+{
+  for (unsigned i = 0; i < link->share_count; i++) {
+    harp_instance_progress(link->shares[i].instance);
+  }
+}
+
+/* --- Requests --- */
+
+/* The slot of the next message; NULL: the oldest request in it is still in use. */
+static struct net_request *take_slot(struct net_link *link, uint64_t *message)
+{
+  *message = atomic_load_explicit(&link->posted, memory_order_relaxed);
+  struct net_request *request = &link->requests[*message % LINK_REQUESTS];
+  bool is_free = atomic_load_explicit(&request->state, memory_order_acquire) == REQUEST_FREE;
+  return is_free ? request : NULL;
+}
+
+static void publish(struct net_link *link, struct net_request *request, uint64_t message)
+{
+  request->link = link;
+  request->message = message;
+  atomic_store_explicit(&request->state, REQUEST_POSTED, memory_order_release);
+  atomic_store(&link->posted, message + 1);
+}
+
+int net_isend(struct net_link *link, const void *data, size_t size, struct net_region *region,
+              struct net_request **out)
+{
+  *out = NULL;
+  int error = atomic_load_explicit(&link->error, memory_order_relaxed);
+  uint64_t message;
+  struct net_request *request = take_slot(link, &message);
+  if (error || !request || !link->sends) {
+    return link->sends ? error : -EINVAL;
+  }
+  request->data = (uint8_t *)(uintptr_t)data;
+  request->size = size;
+  request->chunk_size = link->flow_count > 1 ? CHUNK_SHARED : CHUNK_ALONE;
+  size_t chunks = size == 0 ? 1 : (size + request->chunk_size - 1) / request->chunk_size;
+  if (chunks > UINT32_MAX) {
+    return -EMSGSIZE;
+  }
+  atomic_store_explicit(&request->left, (int64_t)chunks, memory_order_relaxed);
+  atomic_store_explicit(&request->claim, message << 32, memory_order_release);
+  publish(link, request, message);
+  post_all(link);
+  *out = request;
+  return 0;
+}
+
+static bool any_stalled(const struct net_link *link)
+{
+  for (unsigned i = 0; i < link->flow_count; i++) {
+    const struct link_flow *flow = link->flows[i];
+    if (flow && atomic_load(&flow->stalled)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+int net_irecv(struct net_link *link, void *data, size_t capacity, struct net_region *region,
+              struct net_request **out)
+{
+  *out = NULL;
+  int error = atomic_load_explicit(&link->error, memory_order_relaxed);
+  uint64_t message;
+  struct net_request *request = take_slot(link, &message);
+  if (error || !request || link->sends) {
+    return link->sends ? -EINVAL : error;
+  }
+  request->data = data;
+  request->size = capacity;
+  request->received = 0;
+  atomic_store_explicit(&request->left, 0, memory_order_relaxed);
+  publish(link, request, message);
+  if (any_stalled(link)) {
+    post_all(link);
+  }
+  *out = request;
+  return 0;
+}
+
+static bool finished(struct net_request *request, int *done, size_t *size)
+{
+  if (atomic_load_explicit(&request->state, memory_order_acquire) != REQUEST_DONE) {
+    return false;
+  }
+  *done = 1;
+  if (size) {
+    *size = request->link->sends ? request->size : request->received;
+  }
+  atomic_store_explicit(&request->state, REQUEST_FREE, memory_order_release);
+  return true;
+}
+
+int net_test(struct net_request *request, int *done, size_t *size)
+{
+  struct net_link *link = request->link;
+  *done = 0;
+  if (finished(request, done, size)) {
+    return 0;
+  }
+  link_progress(link);
+  transport_speak();
+  if (finished(request, done, size)) {
+    return 0;
+  }
+  int error = atomic_load(&link->error);
+  if (error) {
+    atomic_store_explicit(&request->state, REQUEST_FREE, memory_order_release);
+  }
+  return error;
+}
+
+int net_close(struct net_link *link)
+{
+  transport_remove_link(link->transport, link);
+  link_destroy(link);
+  transport_speak();
+  return 0;
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A link carries messages one way over one or more TCP flows.
+ *
+ * Sending: isend publishes a message; every flow of the link, whenever its
+ * window is open, pulls the next chunk of the oldest message that has any
+ * left, so a slow flow never holds the others up. The claim word of a message
+ * is all that instances share.
+ * Receiving: chunks are copied straight to their place in the posted buffer
+ * (or were placed there by the port); what comes before its receive is posted
+ * waits in the stack.
+ *
+ *   transport.c    the process: engine, logger, fork, exit
+ *   listen.c       listeners, strangers, links that come in
+ *   connect.c      links that go out
+ *   link.c         requests: isend, irecv, test; failure; close
+ *   flow.c         a flow's life, from connection to linger
+ *   flow_out.c     a flow that sends: pull, acknowledge
+ *   flow_in.c      a flow that receives: deliver
+ *   protocol.c     bytes on the wire
+ */
+#ifndef HARP_PLUGIN_LINK_H
+#define HARP_PLUGIN_LINK_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "harp/engine/engine.h"
+#include "harp/stack/flow.h"
+#include "plugin/net.h"
+#include "plugin/protocol.h"
+
+enum {
+  LINK_REQUESTS = 64, /* outstanding on one link: twice what NCCL asks for */
+  LINK_FLOWS = 16,
+  FLOW_CHUNKS = 128,  /* chunks of one flow that are not acknowledged yet */
+  LINK_CLOSE_MS = 1000,
+  PEER_NAME_SIZE = 32,
+};
+
+enum request_state { REQUEST_FREE, REQUEST_POSTED, REQUEST_DONE };
+
+struct net_request {
+  _Atomic(uint32_t) state;
+  uint32_t chunk_size;     /* send: bytes of a full chunk */
+  struct net_link *link;
+  uint8_t *data;
+  size_t size;             /* send: bytes; receive: capacity */
+  uint64_t message;        /* number within the link, from 0 */
+  _Atomic(uint64_t) claim; /* send: low 32 bits of message << 32 | next chunk to pull */
+  _Atomic(int64_t) left;   /* send: chunks not acknowledged; receive: see flow_in.c */
+  size_t received;         /* receive: the message's size, once known */
+};
+
+/* What one instance has of a link. */
+struct link_share {
+  struct harp_post post; /* something was posted, or the link failed */
+  struct net_link *link;
+  struct harp_instance *instance;
+  uint64_t cursor;       /* send: oldest message that may have chunks left */
+};
+
+/* A chunk that was pulled, until its bytes are acknowledged. */
+struct chunk_out {
+  uint8_t header[CHUNK_HEADER_SIZE];
+  struct net_request *request;
+  uint32_t left; /* bytes not acknowledged, header included */
+  uint32_t length;
+};
+
+enum flow_state { FLOW_OPENING, FLOW_GREETING, FLOW_OPEN, FLOW_OVER };
+
+struct link_flow {
+  struct net_link *link;         /* NULL: the link is closed, the flow lingers */
+  struct net_listener *listener; /* until the hello has come */
+  struct link_flow *next;        /* of its instance's list */
+  struct transport *transport;
+  struct harp_instance *instance;
+  struct harp_tcp *tcp;          /* NULL: over */
+  uint16_t number;
+  uint16_t local_port;           /* reserved for this flow alone; 0: the listener's */
+  uint8_t state;                 /* enum flow_state */
+  bool fin_in;                   /* the peer sends no more */
+  uint64_t born;                 /* ns */
+  int published;                 /* entry of the statistics file; -1: none */
+
+  uint8_t greeting[HELLO_SIZE];  /* hello or welcome, ours, until acknowledged */
+  uint32_t greeting_left;        /* of ours: bytes not acknowledged */
+  uint8_t heard[HELLO_SIZE];     /* the peer's greeting or chunk header so far */
+  uint32_t heard_size;
+
+  /* Sending: a ring of chunks, oldest at chunk_tail. */
+  struct chunk_out *chunks;
+  uint32_t chunk_head, chunk_tail;
+
+  /* Receiving: the chunk that is coming in. */
+  struct net_request *request;   /* NULL: between chunks */
+  struct chunk chunk;
+  uint32_t chunk_left;
+  uint32_t stride;               /* payload of the last segment */
+  _Atomic(bool) stalled;         /* waits for a receive to be posted */
+};
+
+struct net_link {
+  struct transport *transport;
+  struct net_link *next; /* of the transport's list, or the listener's queue */
+  bool sends;
+  bool connecting;
+  uint64_t id;
+  struct harp_endpoint peer;
+  char peer_name[PEER_NAME_SIZE];
+  uint16_t peer_mtu;
+  uint16_t flow_count;
+  _Atomic(uint16_t) flows_open;
+  uint64_t deadline; /* ns: until when it must be open */
+  _Atomic(bool) closing;
+  struct link_flow *flows[LINK_FLOWS];
+  unsigned share_count;
+  struct link_share shares[HARP_ENGINE_INSTANCES];
+  atomic_int error;  /* negative errno; 0: none */
+
+  /* The application's thread writes, pollers read. */
+  _Alignas(64) _Atomic(uint64_t) posted; /* messages ever posted */
+  _Alignas(64) struct net_request requests[LINK_REQUESTS];
+};
+
+struct net_listener {
+  struct net_listener *next;
+  struct transport *transport;
+  uint8_t token[TOKEN_SIZE];
+  uint16_t ports[HARP_ENGINE_INSTANCES];
+  struct harp_listener *stack_listeners[HARP_ENGINE_INSTANCES];
+  pthread_mutex_t lock;          /* the list below: pollers and the service thread */
+  struct net_link *incoming;     /* not yet accepted, oldest first */
+  atomic_uint strangers;         /* connected, no hello yet */
+};
+
+/* --- transport.c --- */
+
+struct transport {
+  struct harp_engine *engine;
+  pthread_mutex_t lock;   /* the two lists of links; never taken under a baton */
+  struct net_link *links; /* open, or being connected (link->connecting) */
+  /* By instance, under its baton. */
+  struct transport_share {
+    struct harp_ticker ticker;
+    struct transport *transport;
+    struct link_flow *flows; /* all of them; without a link and a listener they linger */
+  } shares[HARP_ENGINE_INSTANCES];
+  atomic_bool published[HARP_STAT_FLOWS]; /* entries in use */
+};
+
+/* The open transport, or NULL with *error set (-ENODEV: no init; -EPERM: in a forked child). */
+struct transport *transport_get(int *error);
+/* Speaks what workers had to say, from a thread of NCCL's. */
+void transport_speak(void);
+void transport_add_link(struct transport *transport, struct net_link *link);
+void transport_remove_link(struct transport *transport, struct net_link *link);
+
+/* --- link.c --- */
+
+struct net_link *link_create(struct transport *transport, bool sends, uint64_t id,
+                             struct harp_endpoint peer, uint16_t flow_count);
+/* Under a baton: the first failure decides; says why, once. */
+__attribute__((format(printf, 3, 4))) void link_fail(struct net_link *link, int error,
+                                                     const char *format, ...);
+/* Service thread: ends the link's flows in all instances, gently if nothing is
+ * outstanding. Nothing of the user's is touched afterwards. false: a worker
+ * does not answer and may still hold it. */
+bool link_detach(struct net_link *link);
+/* The same, and frees it. */
+void link_destroy(struct net_link *link);
+/* Polls where the link's flows live. */
+void link_progress(struct net_link *link);
+/* No request is outstanding. */
+bool link_idle(const struct net_link *link);
+
+/* --- flow.c; everything under the flow's baton --- */
+
+struct link_flow *flow_create(struct transport *transport, struct harp_instance *instance);
+int flow_connect(struct link_flow *flow, struct harp_endpoint peer);
+void flow_adopt(struct link_flow *flow, struct harp_tcp *tcp);
+void flow_set_link(struct link_flow *flow, struct net_link *link, uint16_t number);
+/* The greetings have passed: the peer is a HARP host. */
+void flow_open(struct link_flow *flow);
+/* Lets go of the link. gently: everything pushed is sent, then FIN, and the
+ * flow lingers alone until that is acknowledged; else RST. */
+void flow_end(struct link_flow *flow, bool gently);
+/* Resets the connection; the flow stays its link's until that is closed. */
+void flow_kill(struct link_flow *flow);
+/* Sends a greeting of ours, which is complete in flow->greeting. */
+void flow_greet(struct link_flow *flow, uint32_t size);
+void flow_publish(struct link_flow *flow);
+/* The last bytes, FIN included, are acknowledged. */
+bool flow_drained(const struct link_flow *flow);
+
+/* --- flow_out.c --- */
+
+void flow_pull(void *user, struct harp_tcp *tcp, uint32_t room);
+void flow_acked(void *user, struct harp_tcp *tcp, uint32_t bytes);
+
+/* --- flow_in.c --- */
+
+size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length);
+/* A receive was posted: goes on if the flow waits for one. */
+void flow_resume(struct link_flow *flow);
+
+/* --- The peer's greeting is complete in flow->heard; the flow may be gone afterwards --- */
+
+void listener_heard(struct link_flow *flow);  /* listen.c */
+void connector_heard(struct link_flow *flow); /* connect.c */
+
+#endif

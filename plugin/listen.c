@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Listeners, and links that come in. Who connects is a stranger until its
+ * first bytes present the listener's token; strangers are few, get little time,
+ * and are only counted.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "harp/engine/clock.h"
+#include "harp/engine/log.h"
+#include "plugin/link.h"
+
+enum {
+  BACKLOG = 256,       /* handshakes at once */
+  STRANGERS_MAX = 256, /* connections without a hello at once */
+};
+
+/* --- Under a baton --- */
+
+static int on_accept(void *user, struct harp_tcp *tcp)
+{
+  struct net_listener *listener = user;
+  struct transport *transport = listener->transport;
+  struct harp_instance *instance = NULL;
+  uint16_t port = harp_flow_local_port(tcp);
+  for (unsigned i = 0; i < transport->engine->instance_count; i++) {
+    if (listener->ports[i] == port) {
+      instance = transport->engine->instances[i];
+    }
+  }
+  uint32_t peer = harp_flow_peer(tcp).address;
+  if (!instance || !harp_config_peer_allowed(&transport->engine->config, peer)) {
+    if (instance) {
+      instance->counters[HARP_COUNTER_tcp_peer_refused]++;
+    }
+    return -EPERM;
+  }
+  if (atomic_load(&listener->strangers) >= STRANGERS_MAX) {
+    return -ENOBUFS;
+  }
+  struct link_flow *flow = flow_create(transport, instance);
+  if (!flow) {
+    return -ENOMEM;
+  }
+  flow->listener = listener;
+  atomic_fetch_add(&listener->strangers, 1);
+  flow_adopt(flow, tcp);
+  return 0;
+}
+
+static const struct harp_flow_ops listener_ops = {.accept = on_accept};
+
+static void turn_away(struct link_flow *flow)
+{
+  flow->instance->counters[HARP_COUNTER_strangers]++;
+  harp_trace(&flow->instance->trace, flow->instance->now, 0xffff, HARP_TRACE_stranger,
+             flow->heard_size, harp_flow_peer(flow->tcp).address);
+  flow_end(flow, false);
+}
+
+/* Without a branch on the bytes: the time tells nothing about the token. */
+static bool same_token(const uint8_t *a, const uint8_t *b)
+{
+  uint8_t difference = 0;
+  for (int i = 0; i < TOKEN_SIZE; i++) {
+    difference |= a[i] ^ b[i];
+  }
+  return difference == 0;
+}
+
+/* The link that a hello belongs to, made by its first flow. Under listener->lock. */
+static struct net_link *incoming_link(struct net_listener *listener, const struct hello *hello,
+                                      struct harp_endpoint peer)
+{
+  struct net_link **end = &listener->incoming;
+  for (; *end; end = &(*end)->next) {
+    if ((*end)->id == hello->link && (*end)->peer.address == peer.address) {
+      return *end;
+    }
+  }
+  struct net_link *link = link_create(listener->transport, false, hello->link, peer, hello->flows);
+  if (link) {
+    uint64_t timeout = listener->transport->engine->config.timeout_ms * 1000000ull;
+    link->deadline = harp_clock_ns() + timeout;
+    link->peer_mtu = hello->mtu;
+    *end = link;
+  }
+  return link;
+}
+
+static bool join(struct link_flow *flow, const struct hello *hello)
+{
+  struct net_listener *listener = flow->listener;
+  pthread_mutex_lock(&listener->lock);
+  struct net_link *link = incoming_link(listener, hello, harp_flow_peer(flow->tcp));
+  bool fits = link && hello->flows == link->flow_count && !link->flows[hello->flow];
+  if (fits) {
+    flow_set_link(flow, link, hello->flow);
+  }
+  pthread_mutex_unlock(&listener->lock);
+  return fits;
+}
+
+void listener_heard(struct link_flow *flow)
+{
+  struct hello hello;
+  struct net_listener *listener = flow->listener;
+  if (!hello_read(&hello, flow->heard) || !same_token(hello.token, listener->token) ||
+      hello.flows > LINK_FLOWS) {
+    turn_away(flow);
+    return;
+  }
+  struct welcome welcome = {
+      .version = wire_version_common(hello.version_min, hello.version_max),
+      .link = hello.link,
+      .flow = hello.flow,
+      .mtu = flow->instance->port->info.mtu,
+      .epoch = hello.epoch,
+  };
+  if (welcome.version == 0) {
+    welcome.status = EPROTONOSUPPORT;
+  } else if (!join(flow, &hello)) {
+    turn_away(flow);
+    return;
+  }
+  welcome_write(&welcome, flow->greeting);
+  flow_greet(flow, WELCOME_SIZE);
+  if (welcome.status) {
+    return; /* the peer says why and closes; if not, its time runs out */
+  }
+  flow->listener = NULL;
+  atomic_fetch_sub(&listener->strangers, 1);
+  flow_open(flow);
+}
+
+/* --- The service thread --- */
+
+struct listening {
+  struct net_listener *listener;
+  int result;
+};
+
+static void start_listening(struct harp_instance *instance, void *argument)
+{
+  struct listening *listening = argument;
+  struct net_listener *listener = listening->listener;
+  unsigned i = instance->queue;
+  listening->result =
+      harp_flow_listen(instance->stack, listener->ports[i], BACKLOG, &listener_ops, listener,
+                       &listener->stack_listeners[i]);
+}
+
+static void stop_listening(struct harp_instance *instance, void *argument)
+{
+  struct listening *listening = argument;
+  struct net_listener *listener = listening->listener;
+  unsigned i = instance->queue;
+  if (listener->stack_listeners[i]) {
+    harp_flow_unlisten(listener->stack_listeners[i]);
+    listener->stack_listeners[i] = NULL;
+  }
+  struct link_flow *next;
+  for (struct link_flow *flow = listener->transport->shares[i].flows; flow; flow = next) {
+    next = flow->next;
+    if (flow->listener == listener) {
+      flow_end(flow, false);
+    }
+  }
+}
+
+static void destroy(struct net_listener *listener)
+{
+  struct harp_engine *engine = listener->transport->engine;
+  bool held = false;
+  for (unsigned i = 0; i < engine->instance_count; i++) {
+    struct listening listening = {listener, 0};
+    held |= harp_instance_call(engine->instances[i], stop_listening, &listening,
+                               LINK_CLOSE_MS) != 0;
+    if (listener->ports[i]) {
+      harp_engine_release(engine, i, listener->ports[i]);
+    }
+  }
+  while (listener->incoming) {
+    struct net_link *link = listener->incoming;
+    listener->incoming = link->next;
+    link_destroy(link);
+  }
+  if (!held) {
+    pthread_mutex_destroy(&listener->lock);
+    free(listener);
+  }
+}
+
+static int open_instance(struct net_listener *listener, unsigned i)
+{
+  struct harp_engine *engine = listener->transport->engine;
+  int result = harp_engine_reserve(engine, i, 0, &listener->ports[i]);
+  if (result != 0) {
+    return result;
+  }
+  struct listening listening = {listener, 0};
+  result = harp_instance_call(engine->instances[i], start_listening, &listening, LINK_CLOSE_MS);
+  return result ? result : listening.result;
+}
+
+static void write_handle(const struct net_listener *listener, void *out)
+{
+  const struct harp_engine *engine = listener->transport->engine;
+  struct handle handle = {
+      .version_min = WIRE_VERSION_MIN,
+      .version_max = WIRE_VERSION_MAX,
+      .address = engine->port->info.address,
+      .instances = (uint8_t)engine->instance_count,
+      .mtu = engine->port->info.mtu,
+  };
+  memcpy(handle.ports, listener->ports, sizeof handle.ports);
+  memcpy(handle.token, listener->token, TOKEN_SIZE);
+  handle_write(&handle, out);
+}
+
+int net_listen(int device, void *handle, struct net_listener **out)
+{
+  int error;
+  struct transport *transport = transport_get(&error);
+  if (!transport || device != 0) {
+    return transport ? -EINVAL : error;
+  }
+  struct net_listener *listener = calloc(1, sizeof *listener);
+  if (!listener) {
+    return -ENOMEM;
+  }
+  listener->transport = transport;
+  pthread_mutex_init(&listener->lock, NULL);
+  int result = getrandom(listener->token, TOKEN_SIZE, 0) == TOKEN_SIZE ? 0 : -EIO;
+  for (unsigned i = 0; i < transport->engine->instance_count && result == 0; i++) {
+    result = open_instance(listener, i);
+  }
+  if (result != 0) {
+    harp_log_post(HARP_LOG_WARN, "HARP: cannot listen on %s: %s; free local ports, or widen "
+                                 "`tcp_ports`",
+                  transport->engine->config.device, strerror(-result));
+    destroy(listener);
+    transport_speak();
+    return result;
+  }
+  write_handle(listener, handle);
+  *out = listener;
+  return 0;
+}
+
+/* Takes the oldest complete link out of the queue, and those out whose flows
+ * did not all come in time into *late. */
+static struct net_link *take_ready(struct net_listener *listener, struct net_link **late)
+{
+  struct net_link *ready = NULL;
+  uint64_t now = harp_clock_ns();
+  pthread_mutex_lock(&listener->lock);
+  struct net_link **at = &listener->incoming;
+  while (*at) {
+    struct net_link *link = *at;
+    bool complete = atomic_load(&link->flows_open) == link->flow_count;
+    bool over = !complete && (now > link->deadline || atomic_load(&link->error));
+    if (over || (complete && !ready)) {
+      *at = link->next;
+      link->next = over ? *late : NULL;
+      *(over ? late : &ready) = link;
+    } else {
+      at = &link->next;
+    }
+  }
+  pthread_mutex_unlock(&listener->lock);
+  return ready;
+}
+
+int net_accept(struct net_listener *listener, struct net_link **out)
+{
+  int error;
+  *out = NULL;
+  if (!transport_get(&error)) {
+    return error;
+  }
+  struct harp_engine *engine = listener->transport->engine;
+  for (unsigned i = 0; i < engine->instance_count; i++) {
+    harp_instance_progress(engine->instances[i]);
+  }
+  struct net_link *late = NULL;
+  struct net_link *link = take_ready(listener, &late);
+  while (late) {
+    struct net_link *next = late->next;
+    link_destroy(late);
+    late = next;
+  }
+  if (link) {
+    transport_add_link(listener->transport, link);
+  }
+  transport_speak();
+  *out = link;
+  return 0;
+}
+
+int net_close_listener(struct net_listener *listener)
+{
+  destroy(listener);
+  transport_speak();
+  return 0;
+}

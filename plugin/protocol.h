@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What HARP hosts say to each other inside their TCP streams, and what NCCL's
+ * handle holds. All integers are big-endian; sizes are fixed.
+ *
+ *   connector                          acceptor
+ *   hello (80 bytes)          ->
+ *                             <-       welcome (64 bytes)
+ *   chunk header, payload, ...  ->
+ *
+ * A chunk is a stretch of one message. Chunks of a message may come over
+ * different flows, in any order; each carries its offset.
+ */
+#ifndef HARP_PLUGIN_PROTOCOL_H
+#define HARP_PLUGIN_PROTOCOL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "harp/stack/flow.h"
+
+enum {
+  WIRE_VERSION_MIN = 1, /* what this release speaks */
+  WIRE_VERSION_MAX = 1,
+
+  TOKEN_SIZE = 16,
+  PROOF_SIZE = 32, /* room for a keyed proof; zero while there is no key */
+  HANDLE_SIZE = 64,
+  HANDLE_INSTANCES = 8,
+  HELLO_SIZE = 80,
+  WELCOME_SIZE = 64,
+  CHUNK_HEADER_SIZE = 24,
+};
+
+/* The highest version that both speak; 0: none. */
+uint16_t wire_version_common(uint16_t peer_min, uint16_t peer_max);
+
+/*
+ * NCCL's handle. Its first two bytes are never AF_INET or AF_INET6 in either
+ * byte order, so that a socket transport rejects it, and ours a socket's.
+ *
+ *   0 magic (2)   2 version min, max   4 address   8 ports (8 x 2)
+ *  24 instances   25 zero   26 mtu (2)   28 token (16)   44 check (4)
+ *  48 scratch of the connecting rank (8)   56 zero
+ */
+struct handle {
+  uint8_t version_min, version_max;
+  uint32_t address;                 /* network order */
+  uint16_t ports[HANDLE_INSTANCES]; /* host order; one per instance of the listener */
+  uint8_t instances;
+  uint16_t mtu;
+  uint8_t token[TOKEN_SIZE];
+};
+
+void handle_write(const struct handle *handle, uint8_t out[HANDLE_SIZE]);
+/* Untrusted bytes. 0; -EPROTO: not a HARP handle (why says what it is instead);
+ * -EPROTONOSUPPORT: no common wire version. */
+int handle_read(struct handle *handle, const uint8_t in[HANDLE_SIZE], char *why, uint32_t size);
+/* The scratch word, which the check does not cover. */
+uint64_t handle_scratch(const uint8_t in[HANDLE_SIZE]);
+void handle_set_scratch(uint8_t out[HANDLE_SIZE], uint64_t value);
+
+/*
+ *   0 magic (4)   4 version min (2)   6 max (2)   8 token (16)  24 link (8)
+ *  32 flow (2)   34 flows (2)   36 epoch (4)   40 mtu (2)   42 zero (6)
+ *  48 proof (32)
+ */
+struct hello {
+  uint16_t version_min, version_max;
+  uint8_t token[TOKEN_SIZE];
+  uint64_t link; /* random, the same for all flows of a link */
+  uint16_t flow, flows;
+  uint32_t epoch; /* of the flow: a replacement has a higher one */
+  uint16_t mtu;
+};
+
+void hello_write(const struct hello *hello, uint8_t out[HELLO_SIZE]);
+bool hello_read(struct hello *hello, const uint8_t in[HELLO_SIZE]);
+
+/*
+ *   0 magic (4)   4 version (2)   6 status (2)   8 link (8)   16 flow (2)
+ *  18 mtu (2)   20 epoch (4)   24 proof (32)   56 zero (8)
+ */
+struct welcome {
+  uint16_t version;
+  uint16_t status; /* 0, or an errno that says why not */
+  uint64_t link;
+  uint16_t flow;
+  uint16_t mtu;
+  uint32_t epoch;
+};
+
+void welcome_write(const struct welcome *welcome, uint8_t out[WELCOME_SIZE]);
+bool welcome_read(struct welcome *welcome, const uint8_t in[WELCOME_SIZE]);
+
+/*
+ *   0 message (8)   8 offset (8)   16 length (4)   20 type (1)   21 flags (1)   22 zero (2)
+ *
+ * CHUNK_FENCE and CHUNK_FENCED have no payload: message is the flow that is
+ * fenced, offset its epoch (fence) or, in the answer, the byte of that flow up
+ * to which everything was received.
+ */
+enum chunk_type {
+  CHUNK_DATA = 1,
+  CHUNK_FENCE = 2,
+  CHUNK_FENCED = 3,
+};
+
+enum chunk_flags {
+  CHUNK_LAST = 1,    /* offset + length is the message's size */
+  CHUNK_TRAILER = 2, /* four bytes of CRC32C follow the payload */
+};
+
+struct chunk {
+  uint64_t message;
+  uint64_t offset;
+  uint32_t length;
+  uint8_t type;
+  uint8_t flags;
+};
+
+void chunk_write(const struct chunk *chunk, uint8_t out[CHUNK_HEADER_SIZE]);
+void chunk_read(struct chunk *chunk, const uint8_t in[CHUNK_HEADER_SIZE]);
+
+#endif

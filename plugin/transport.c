@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The process: init and finalize, the device, the logger, fork and exit. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "harp/engine/clock.h"
+#include "harp/engine/log.h"
+#include "plugin/link.h"
+
+enum {
+  MAX_COMMS = 65536,
+  SPEED_UNKNOWN_MBPS = 25000,
+  STRANGER_MS = 5000, /* a stranger's time for its hello */
+  LINGER_MS = 1000,   /* how long finalize and exit wait for last bytes */
+};
+
+const char net_name[] = "HARP";
+
+/* The process's registry: the one place with state of its own. */
+static struct {
+  pthread_mutex_t lock;
+  unsigned users; /* init minus finalize */
+  struct transport *_Atomic transport;
+  ncclDebugLogger_t _Atomic logger;
+  atomic_bool forked;
+  bool handlers; /* atfork and atexit are in place */
+} registry = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* --- Log --- */
+
+static void speak(enum harp_log_level level, const char *line, void *user)
+{
+  ncclDebugLogger_t logger = atomic_load(&registry.logger);
+  if (logger) {
+    logger(level == HARP_LOG_WARN ? NCCL_LOG_WARN : NCCL_LOG_INFO, NCCL_NET | NCCL_INIT, __FILE__,
+           __LINE__, "%s", line);
+  }
+}
+
+void transport_speak(void) { harp_log_drain(speak, NULL); }
+
+/* --- Every instance's tick --- */
+
+static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uint64_t now)
+{
+  struct transport_share *share = (struct transport_share *)ticker;
+  uint64_t links = 0;
+  struct link_flow *next;
+  for (struct link_flow *flow = share->flows; flow; flow = next) {
+    next = flow->next;
+    flow_publish(flow);
+    links += flow->link && flow->number == 0;
+    if (flow->listener && now - flow->born > STRANGER_MS * 1000000ull) {
+      instance->counters[HARP_COUNTER_strangers]++;
+      flow_end(flow, false);
+    }
+  }
+  instance->counters[HARP_COUNTER_links] = links;
+  instance->counters[HARP_COUNTER_log_lines_dropped] = harp_log_dropped();
+}
+
+static void start_ticking(struct harp_instance *instance, void *argument)
+{
+  struct transport *transport = argument;
+  struct transport_share *share = &transport->shares[instance->queue];
+  share->transport = transport;
+  share->ticker.tick = tick;
+  harp_instance_add_ticker(instance, &share->ticker);
+}
+
+/* --- Open and close --- */
+
+static int refuse_unknown_wishes(char *error)
+{
+  if (getenv("HARP_KEY_FILE")) {
+    snprintf(error, HARP_ENGINE_ERROR_SIZE,
+             "HARP_KEY_FILE is set, but this release does not authenticate peers: unset it, and "
+             "keep strangers out by `peers` and a firewall");
+    return -ENOTSUP;
+  }
+  const char *checksum = getenv("HARP_CHECKSUM");
+  if (checksum && strcmp(checksum, "0") != 0) {
+    snprintf(error, HARP_ENGINE_ERROR_SIZE,
+             "HARP_CHECKSUM=%.16s is set, but this release has no end-to-end checksum: unset it",
+             checksum);
+    return -ENOTSUP;
+  }
+  return 0;
+}
+
+static int open_transport(struct transport **out, char *error)
+{
+  struct transport *transport = calloc(1, sizeof *transport);
+  if (!transport) {
+    snprintf(error, HARP_ENGINE_ERROR_SIZE, "no memory");
+    return -ENOMEM;
+  }
+  pthread_mutex_init(&transport->lock, NULL);
+  int result = refuse_unknown_wishes(error);
+  if (result == 0) {
+    result = harp_engine_open(&transport->engine, error);
+  }
+  for (unsigned i = 0; result == 0 && i < transport->engine->instance_count; i++) {
+    result = harp_instance_call(transport->engine->instances[i], start_ticking, transport,
+                                LINK_CLOSE_MS);
+    if (result != 0) {
+      snprintf(error, HARP_ENGINE_ERROR_SIZE, "worker %u does not answer", i);
+      harp_engine_close(transport->engine);
+    }
+  }
+  if (result != 0) {
+    free(transport);
+    return result;
+  }
+  *out = transport;
+  return 0;
+}
+
+struct lingering {
+  struct transport *transport;
+  unsigned count;
+};
+
+static void count_lingering(struct harp_instance *instance, void *argument)
+{
+  struct lingering *lingering = argument;
+  const struct link_flow *flow = lingering->transport->shares[instance->queue].flows;
+  for (; flow; flow = flow->next) {
+    lingering->count += !flow_drained(flow);
+  }
+}
+
+/* A finished job must not turn into an error on the other side: the workers
+ * answer until the last bytes are acknowledged, within a bound. */
+static void linger(struct transport *transport)
+{
+  uint64_t deadline = harp_clock_ns() + LINGER_MS * 1000000ull;
+  struct lingering lingering;
+  do {
+    lingering = (struct lingering){transport, 0};
+    for (unsigned i = 0; i < transport->engine->instance_count; i++) {
+      harp_instance_call(transport->engine->instances[i], count_lingering, &lingering, 100);
+    }
+    if (lingering.count) {
+      harp_sleep_us(500);
+    }
+  } while (lingering.count && harp_clock_ns() < deadline);
+}
+
+static void close_links(struct transport *transport)
+{
+  while (transport->links) {
+    struct net_link *link = transport->links;
+    transport_remove_link(transport, link);
+    link_destroy(link);
+  }
+}
+
+static void forget_flows(struct harp_instance *instance, void *argument)
+{
+  struct transport *transport = argument;
+  struct transport_share *share = &transport->shares[instance->queue];
+  while (share->flows) {
+    flow_end(share->flows, false);
+  }
+}
+
+static void close_transport(struct transport *transport)
+{
+  close_links(transport);
+  linger(transport);
+  for (unsigned i = 0; i < transport->engine->instance_count; i++) {
+    harp_instance_call(transport->engine->instances[i], forget_flows, transport, LINK_CLOSE_MS);
+  }
+  harp_engine_close(transport->engine);
+  pthread_mutex_destroy(&transport->lock);
+  free(transport);
+}
+
+/* --- Fork and exit --- */
+
+static void in_child(void)
+{
+  struct transport *transport = atomic_load(&registry.transport);
+  atomic_store(&registry.forked, transport != NULL);
+  if (transport) {
+    harp_engine_forget(transport->engine);
+    harp_log_forget();
+  }
+}
+
+/* At exit, without finalize: the application's threads may still be inside, so
+ * nothing is freed; links are closed as far as they are idle. */
+static void at_exit(void)
+{
+  struct transport *transport = atomic_load(&registry.transport);
+  if (!transport || atomic_load(&registry.forked)) {
+    return;
+  }
+  atomic_store(&registry.logger, NULL);
+  for (struct net_link *link = transport->links; link; link = link->next) {
+    link_detach(link);
+  }
+  linger(transport);
+  for (unsigned i = 0; i < transport->engine->instance_count; i++) {
+    harp_instance_stop(transport->engine->instances[i]);
+  }
+  unlink(transport->engine->statfile.path);
+}
+
+/* --- plugin/net.h --- */
+
+struct transport *transport_get(int *error)
+{
+  struct transport *transport = atomic_load(&registry.transport);
+  bool forked = atomic_load(&registry.forked);
+  *error = forked ? -EPERM : transport ? 0 : -ENODEV;
+  return *error ? NULL : transport;
+}
+
+void transport_add_link(struct transport *transport, struct net_link *link)
+{
+  pthread_mutex_lock(&transport->lock);
+  link->next = transport->links;
+  transport->links = link;
+  pthread_mutex_unlock(&transport->lock);
+}
+
+void transport_remove_link(struct transport *transport, struct net_link *link)
+{
+  pthread_mutex_lock(&transport->lock);
+  struct net_link **at = &transport->links;
+  while (*at && *at != link) {
+    at = &(*at)->next;
+  }
+  if (*at) {
+    *at = link->next;
+  }
+  pthread_mutex_unlock(&transport->lock);
+}
+
+static void introduce(const struct harp_engine *engine)
+{
+  harp_log_post(HARP_LOG_INFO, "HARP " HARP_VERSION ": %s: %s; %u instance%s, %u flow%s per link; %s",
+                engine->config.device, engine->port->info.summary, engine->instance_count,
+                engine->instance_count == 1 ? "" : "s",
+                engine->config.flows ? engine->config.flows : 1,
+                engine->config.flows > 1 ? "s" : "", engine->config.path);
+}
+
+static int first_init(void)
+{
+  struct transport *transport;
+  char error[HARP_ENGINE_ERROR_SIZE] = "";
+  int result = open_transport(&transport, error);
+  if (result != 0) {
+    /* Turned off is a wish, everything else a fault. */
+    enum harp_log_level level = result == -ECANCELED ? HARP_LOG_INFO : HARP_LOG_WARN;
+    harp_log_post(level, "HARP: %s; NCCL goes on without HARP", error);
+    return result;
+  }
+  introduce(transport->engine);
+  atomic_store(&registry.transport, transport);
+  if (!registry.handlers) {
+    registry.handlers = true;
+    pthread_atfork(NULL, NULL, in_child);
+    atexit(at_exit);
+  }
+  return 0;
+}
+
+int net_init(ncclDebugLogger_t logger)
+{
+  if (atomic_load(&registry.forked)) {
+    return -EPERM;
+  }
+  pthread_mutex_lock(&registry.lock);
+  atomic_store(&registry.logger, logger);
+  int result = atomic_load(&registry.transport) ? 0 : first_init();
+  registry.users += result == 0;
+  transport_speak();
+  pthread_mutex_unlock(&registry.lock);
+  return result;
+}
+
+int net_finalize(void)
+{
+  if (atomic_load(&registry.forked)) {
+    return 0;
+  }
+  pthread_mutex_lock(&registry.lock);
+  struct transport *transport = atomic_load(&registry.transport);
+  if (transport && registry.users > 0 && --registry.users == 0) {
+    atomic_store(&registry.transport, NULL);
+    close_transport(transport);
+    transport_speak();
+    atomic_store(&registry.logger, NULL); /* the caller may be unloaded next */
+  }
+  pthread_mutex_unlock(&registry.lock);
+  return 0;
+}
+
+int net_devices(int *count)
+{
+  int error;
+  *count = transport_get(&error) ? 1 : 0;
+  return error;
+}
+
+int net_get_properties(int device, struct net_properties *properties)
+{
+  int error;
+  const struct transport *transport = transport_get(&error);
+  if (!transport || device != 0) {
+    return transport ? -EINVAL : error;
+  }
+  const struct harp_config *config = &transport->engine->config;
+  const struct harp_port_info *info = &transport->engine->port->info;
+  uint32_t speed = config->speed_mbps ? config->speed_mbps : info->speed_mbps;
+  const char *path = config->pci_path[0] ? config->pci_path : info->pci_path;
+  uint64_t guid = 0;
+  memcpy(&guid, info->mac, sizeof info->mac);
+  *properties = (struct net_properties){
+      .name = net_name,
+      .pci_path = path[0] ? path : NULL,
+      .guid = guid,
+      .speed_mbps = (int)(speed ? speed : SPEED_UNKNOWN_MBPS),
+      .port = 1,
+      .max_comms = MAX_COMMS,
+      .latency_us = 0,
+  };
+  return 0;
+}
+
+int net_register(struct net_link *link, void *data, size_t size, int type,
+                 struct net_region **region)
+{
+  if (type != NCCL_PTR_HOST) {
+    return -EINVAL;
+  }
+  struct harp_region *entry;
+  int result = harp_region_register(link->transport->engine, data, size, &entry);
+  *region = result == 0 ? (struct net_region *)entry : NULL;
+  return result;
+}
+
+int net_deregister(struct net_link *link, struct net_region *region)
+{
+  return harp_region_deregister(link->transport->engine, (struct harp_region *)region);
+}
