@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frames that are wrong: dropped, without an answer, a leak or a scar."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+from harp.testing.dialogue import PEER_ADDRESS, PEER_MAC, STACK_ADDRESS, STACK_MAC, make_stack
+from harp.testing.frames import check_frame
+from scapy.layers.inet import ICMP, IP, TCP, fragment
+from scapy.layers.l2 import ARP, Ether
+
+SYN = IP(src=PEER_ADDRESS, dst=STACK_ADDRESS) / TCP(sport=4000, dport=80, flags="S", seq=1)
+
+
+def still_serves(d, port=4001):
+    """A new connection to the listener on port 80 works."""
+    d.ignore()
+    d.send(TCP(sport=port, dport=80, flags="S", seq=0))
+    d.expect(TCP(dport=port, flags="SA", seq=0, ack=1))
+
+
+def drops(d, *frames):
+    d.listen(80)
+    for frame in frames:
+        d.send(frame if isinstance(frame, bytes) else bytes(frame))
+    d.silence(during=1000)
+    still_serves(d)
+
+
+def changed(packet, offset, value):
+    raw = bytearray(bytes(packet))
+    raw[offset] = value
+    # Header checksum anew, so that only the change itself is the fault.
+    raw[10:12] = b"\0\0"
+    header = bytes(raw[: max(20, (raw[0] & 15) * 4)])
+    total = sum(struct.unpack(f"!{len(header) // 2}H", header[: len(header) // 2 * 2]))
+    total = (total & 0xFFFF) + (total >> 16)
+    total = (total & 0xFFFF) + (total >> 16)
+    raw[10:12] = struct.pack("!H", ~total & 0xFFFF)
+    return bytes(raw)
+
+
+def test_wrong_ip_checksum(dialogue):
+    packet = SYN.copy()
+    packet.chksum = 0x1234
+    drops(dialogue(), packet)
+
+
+def test_wrong_tcp_checksum(dialogue):
+    packet = SYN.copy()
+    packet[TCP].chksum = 0x1234
+    drops(dialogue(), packet)
+
+
+def test_one_wrong_bit_anywhere(dialogue):
+    """Every bit of a SYN is under a checksum, or does not matter."""
+    d = dialogue()
+    d.listen(80)
+    d.strict = False
+    raw = bytes(SYN)
+    for bit in range(len(raw) * 8):
+        frame = bytearray(raw)
+        frame[bit // 8] ^= 1 << bit % 8
+        d.stack.input(bytes(frame))
+    d.silence()
+    still_serves(d)
+
+
+def test_fragments(dialogue):
+    big = IP(src=PEER_ADDRESS, dst=STACK_ADDRESS) / ICMP(type=8) / (b"x" * 3000)
+    first = SYN.copy()
+    first.flags = "MF"
+    later = SYN.copy()
+    later.frag = 10
+    drops(dialogue(), first, later, *fragment(big, 1000))
+
+
+def test_every_truncation(dialogue):
+    d = dialogue()
+    d.listen(80)
+    whole = bytes(SYN / b"payload")
+    for length in range(len(whole)):
+        d.send(whole[:length])
+    d.silence(during=1000)
+    still_serves(d)
+
+
+def test_padding_behind_the_packet_is_no_fault(dialogue):
+    d = dialogue()
+    d.listen(80)
+    d.send(bytes(SYN) + b"\0" * 6)
+    d.drain()
+    d.send(bytes(SYN.copy()) + b"\xff" * 1000)
+    still_serves(d)
+
+
+@pytest.mark.parametrize(
+    ("offset", "value"),
+    [
+        (0, 0x44),  # header length below 20
+        (0, 0x40),
+        (0, 0x4F),  # header runs over the TCP header's place
+        (0, 0x65),  # version 6
+        (0, 0x05),
+        (2, 0xFF),  # total length beyond the frame
+        (3, 19),  # total length below the header
+        (3, 20),  # no room for TCP
+        (3, 39),
+        (9, 17),  # UDP
+        (9, 255),
+    ],
+)
+def test_a_header_that_contradicts_itself(dialogue, offset, value):
+    d = dialogue()
+    d.listen(80)
+    d.send(changed(SYN, offset, value))
+    answers = d.drain(until=d.now + 1000)
+    # At most an ICMP error about a protocol that is not there; never TCP.
+    assert all(p[IP].proto == 1 for p in answers)
+    still_serves(d)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 4, 11, 15])
+def test_a_data_offset_that_contradicts_itself(dialogue, offset):
+    packet = SYN.copy()
+    packet[TCP].dataofs = offset
+    drops(dialogue(), packet)
+
+
+@pytest.mark.parametrize("ports", [(0, 80), (4000, 0), (0, 0)])
+def test_port_zero(dialogue, ports):
+    packet = SYN.copy()
+    packet[TCP].sport, packet[TCP].dport = ports
+    drops(dialogue(), packet)
+
+
+def test_other_peoples_packets(dialogue):
+    packet = SYN.copy()
+    packet.dst = "192.0.2.77"
+    drops(dialogue(), packet)
+
+
+@pytest.mark.parametrize("source", ["127.0.0.1", "0.0.0.0", "255.255.255.255", "239.1.2.3", "240.0.0.1"])
+def test_sources_that_are_no_hosts(dialogue, source):
+    packet = SYN.copy()
+    packet.src = source
+    drops(dialogue(), packet)
+
+
+def test_empty_frames(dialogue):
+    d = dialogue()
+    d.listen(80)
+    assert d.stack.input(b"") is False
+    assert d.stack.input(b"\0") is False
+    still_serves(d)
+
+
+def test_input_says_what_was_malformed(stack):
+    s = stack()
+    assert s.input(b"garbage") is False
+    assert s.input(bytes(SYN)) is True
+
+
+@pytest.mark.parametrize("flags", range(256))
+def test_every_combination_of_flags(dialogue, flags):
+    """On a closed port, a listener and an open connection."""
+    d = dialogue()
+    c = d.open_passive()
+    listener = d.stack.socket()
+    listener.bind((d.stack_address, 81))
+    listener.listen(4)
+    d.strict = False
+    for port in (79, 81, 80):
+        packet = IP(src=PEER_ADDRESS, dst=STACK_ADDRESS) / TCP(
+            sport=d.peer_port, dport=port, flags=flags, seq=d.peer_iss + 9, ack=1
+        )
+        d.send(bytes(packet / b"xyz"))
+    assert len(d.drain()) <= 6
+    c.close()
+
+
+# Floods of garbage
+
+
+def seeds(ethernet):
+    """Real frames of all kinds, to be mutated."""
+    base = IP(src=PEER_ADDRESS, dst=STACK_ADDRESS)
+    options = [("MSS", 1460), ("SAckOK", b""), ("Timestamp", (1, 2)), ("NOP", None), ("WScale", 7)]
+    sack = [("NOP", None), ("NOP", None), ("SAck", (10, 20, 30, 40))]
+    tcp = {"sport": 40000, "dport": 80}
+    quoted = bytes(IP(src=STACK_ADDRESS, dst=PEER_ADDRESS) / TCP(sport=80, dport=40000))[:28]
+    packets = [
+        base / TCP(**tcp, flags="S", options=options),
+        base / TCP(**tcp, flags="A", seq=1, ack=1) / (b"d" * 100),
+        base / TCP(**tcp, flags="A", seq=500, ack=1, options=sack) / (b"d" * 30),
+        base / TCP(**tcp, flags="FA", seq=1, ack=1),
+        base / TCP(**tcp, flags="R", seq=1),
+        base / ICMP(type=8, id=1, seq=2) / b"echo",
+        base / ICMP(type=3, code=4, nexthopmtu=600) / quoted,
+        base / ICMP(type=3, code=3) / quoted,
+    ]
+    if not ethernet:
+        return [bytes(p) for p in packets]
+    frames = [bytes(Ether(src=PEER_MAC, dst=STACK_MAC) / p) for p in packets]
+    arp = ARP(op=1, hwsrc=PEER_MAC, psrc=PEER_ADDRESS, pdst=STACK_ADDRESS)
+    frames.append(bytes(Ether(src=PEER_MAC, dst="ff:ff:ff:ff:ff:ff") / arp))
+    return frames
+
+
+def checksums(frame: bytearray, link: int) -> None:
+    """Makes IP, TCP and ICMP checksums right, so that the mutation gets past them."""
+    if len(frame) < link + 20 or frame[link] >> 4 != 4:
+        return
+    header = (frame[link] & 15) * 4
+    if header < 20 or len(frame) < link + header:
+        return
+    frame[link + 10 : link + 12] = b"\0\0"
+    frame[link + 10 : link + 12] = _sum(bytes(frame[link : link + header]))
+    total = min(int.from_bytes(frame[link + 2 : link + 4], "big"), len(frame) - link)
+    body = link + header
+    length = total - header
+    where = {6: 16, 1: 2}.get(frame[link + 9])
+    if where is None or length < where + 2:
+        return
+    at = body + where
+    frame[at : at + 2] = b"\0\0"
+    data = bytes(frame[body : body + length])
+    if frame[link + 9] == 6:
+        data = bytes(frame[link + 12 : link + 20]) + struct.pack("!BBH", 0, 6, length) + data
+    frame[at : at + 2] = _sum(data)
+
+
+def _sum(data: bytes) -> bytes:
+    if len(data) % 2:
+        data += b"\0"
+    return ((0xFFFF - int.from_bytes(data, "big") % 0xFFFF) % 0xFFFF).to_bytes(2, "big")
+
+
+def garbage(r: random.Random, samples, link: int):
+    """One frame: random bytes, or a real one mutated, mostly with the checksums made right."""
+    kind = r.random()
+    if kind < 0.2:
+        return r.randbytes(r.randrange(0, 120))
+    frame = bytearray(r.choice(samples))
+    for _ in range(r.choice((1, 1, 1, 2, 4, 16))):
+        action = r.random()
+        if action < 0.6:
+            frame[r.randrange(len(frame))] = r.choice((0, 1, 0x7F, 0x80, 0xFF, r.randrange(256)))
+        elif action < 0.75 and len(frame) > 21:
+            del frame[r.randrange(20, len(frame)) :]
+        elif action < 0.85:
+            frame += r.randbytes(r.randrange(1, 80))
+        elif len(frame) > link + 40:
+            # Sequence, acknowledgement, window: the fields with the most to say.
+            at = link + 20 + r.choice((4, 8, 14))
+            frame[at : at + 4] = r.choice((0, 1, 0xFFFFFFFF, 0x80000000, r.getrandbits(32))).to_bytes(
+                4, "big"
+            )
+    if r.random() < 0.9:
+        checksums(frame, link)
+    return bytes(frame)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("ethernet", [False, True], ids=["ip", "ethernet"])
+def test_garbage(ethernet):
+    """Random and mutated frames: every answer is well formed, and the next connection works."""
+    r = random.Random(2024 + ethernet)
+    link = 14 if ethernet else 0
+    samples = seeds(ethernet)
+    s = make_stack(link=int(ethernet), timestamps=1, window_scale=7, max_connections=32, packets=128)
+    listener = s.socket()
+    listener.bind((STACK_ADDRESS, 80))
+    listener.listen(8)
+    now = 10**12
+    accepted = []
+    for i in range(50_000):
+        if i % 100 == 0:
+            now += r.choice((10**3, 10**6, 10**8, 10**9))
+            s.advance(now)
+            accepted = exercise(s, listener, accepted, r)
+        s.input(garbage(r, samples, link))
+        for frame in s.take():
+            check_frame(frame, ethernet, 1500)
+    for sock in accepted:
+        sock.close()
+    s.advance(now + 10**12)
+    s.take()
+    assert_serves(s, listener, link, now + 10**12)
+
+
+def exercise(s, listener, accepted, r):
+    """The application's share: accepts, sends, reads, closes."""
+    try:
+        while True:
+            accepted.append(listener.accept()[0])
+    except BlockingIOError:
+        pass
+    for sock in accepted:
+        try:
+            sock.send(b"x" * r.randrange(1, 3000))
+            sock.recv(1000)
+        except OSError:
+            pass
+    while len(accepted) > 8:
+        accepted.pop(0).close()
+    if r.random() < 0.1:
+        sock = s.socket()
+        sock.connect_ex((PEER_ADDRESS, 40000))
+        accepted.append(sock)
+    return accepted
+
+
+def assert_serves(s, listener, link, now):
+    """A fresh handshake and one byte get through."""
+    wrap = (lambda p: bytes(Ether(src=PEER_MAC, dst=STACK_MAC) / p)) if link else bytes
+    tcp = {"sport": 61234, "dport": 80}
+    base = IP(src=PEER_ADDRESS, dst=STACK_ADDRESS)
+
+    def answers():
+        out = []
+        for _ in range(5):
+            s.advance(now)
+            for frame in s.take():
+                if link and frame[12:14] == b"\x08\x06" and frame[21] == 1:
+                    reply = ARP(op=2, hwsrc=PEER_MAC, psrc=PEER_ADDRESS, hwdst=STACK_MAC,
+                                pdst=STACK_ADDRESS)  # fmt: skip
+                    s.input(bytes(Ether(src=PEER_MAC, dst=STACK_MAC) / reply))
+                else:
+                    out.append(IP(frame[link:]))
+        return [p for p in out if TCP in p and p[TCP].dport == 61234]
+
+    s.input(wrap(base / TCP(**tcp, flags="S", seq=1000)))
+    (syn_ack,) = answers()
+    assert syn_ack[TCP].flags == "SA"
+    ack = syn_ack[TCP].seq + 1
+    s.input(wrap(base / TCP(**tcp, flags="A", seq=1001, ack=ack) / b"!"))
+    while True:
+        sock, address = listener.accept()
+        if address[1] == 61234:
+            break
+    assert sock.recv(10) == b"!"
