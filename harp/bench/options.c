@@ -247,7 +247,6 @@ static const struct launcher {
   {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
   {"RANK", "WORLD_SIZE"},
   {"PMI_RANK", "PMI_SIZE"},
-  {"PMIX_RANK", "PMIX_SIZE"},
   {"SLURM_PROCID", "SLURM_NTASKS"},
 };
 
