@@ -21,7 +21,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "enable": ("harp.toggle", "enable", "Let NCCL find the plugin at a path."),
     "disable": ("harp.toggle", "disable", "Hide the plugin at a path from NCCL."),
     "perf": ("harp.perf", "perf", "Measure a plugin between ranks."),
-    "nc": ("harp.nc.command", "nc", "HARP's TCP as a netcat."),
+    "nc": ("harp.netcat", "nc", "HARP's TCP as a netcat."),
     "stat": ("harp.stat", "stat", "Counters and flows of running processes."),
     "top": ("harp.top", "top", "Rates of running processes, live."),
     "capture": ("harp.capture", "capture", "Record HARP's frames to a pcapng file."),

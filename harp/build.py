@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`harp build`: compiles the C part of a checkout."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from harp import paths
+
+
+def meson() -> list[str]:
+    """The command line of meson: this Python's, else the system's. Raises
+    ClickException with how to get it."""
+    if importlib.util.find_spec("mesonbuild"):
+        return [sys.executable, "-m", "mesonbuild.mesonmain"]
+    program = shutil.which("meson")
+    if program is None:
+        raise click.ClickException("meson is missing; pip install meson ninja cython")
+    return [program]
+
+
+def _run(command: list[str]) -> None:
+    click.echo(" ".join(command), err=True)
+    if subprocess.run(command).returncode:
+        raise click.ClickException(f"{' '.join(command)} failed; its own words are above")
+
+
+@click.command()
+@click.option("--buildtype", type=click.Choice(["release", "debugoptimized", "debug"]),
+              default="release", show_default=True)
+@click.option("--sanitize", is_flag=True, help="With the address and undefined sanitizers.")
+def build(buildtype: str, sanitize: bool) -> None:
+    """Compile the C part of a checkout, in $HARP_BUILD_DIR or build/.
+
+    Needs a C compiler, and meson, ninja and cython. An installed package has
+    nothing to build.
+    """
+    try:
+        folder = paths.build_dir()
+    except FileNotFoundError as installed:
+        raise click.ClickException(f"{installed}; build in a checkout") from installed
+    source = Path(paths.PACKAGE).parent
+    if not (folder / "build.ninja").is_file():
+        options = [f"-Dbuildtype={buildtype}"]
+        if sanitize:
+            options += ["-Db_sanitize=address,undefined", "-Db_lundef=false"]
+        _run([*meson(), "setup", *options, str(folder), str(source)])
+    _run([*meson(), "compile", "-C", str(folder)])
+    click.echo(f"built in {folder}")

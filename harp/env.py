@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`harp env`: the configuration in force, and where each value is from."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from harp import _tables
+from harp.setup.plan import conf_dir, conf_files
+
+# What steers HARP beside the keys of ztcp*.conf.
+VARIABLES = {
+    "HARP_CONF_DIR": "folder of the ztcp*.conf",
+    "HARP_RUN_DIR": "folder for statistics and traces",
+    "HARP_DISABLE": "1: HARP declines, and NCCL uses sockets",
+    "HARP_DEBUG": "1: every log line goes to stderr as well",
+}
+
+
+def allowed(key: dict[str, Any]) -> str:
+    """What a key may be set to, with its range."""
+    if key["max"] is None:
+        return str(key["allowed"])
+    return f"{key['allowed']} from {key['min']} to {key['max']}"
+
+
+def ignored_variables() -> list[str]:
+    """Variables that look like keys but belong to the file alone."""
+    names = (f"HARP_{key['name'].upper()}" for key in _tables.keys() if key["file_only"])
+    return [name for name in names if name in os.environ]
+
+
+@dataclass(frozen=True)
+class File:
+    """A ztcp*.conf: its values with their sources, or what is wrong with it."""
+
+    path: Path
+    values: dict[str, tuple[str, str]]
+    error: str
+
+
+def read(path: Path) -> File:
+    """Never raises: an error is part of the answer."""
+    try:
+        return File(path, _tables.load(path), "")
+    except _tables.ConfigError as wrong:
+        return File(path, {}, str(wrong))
+
+
+def _show_defaults(as_json: bool) -> None:
+    keys = _tables.keys()
+    if as_json:
+        click.echo(json.dumps({"schema": "harp.keys/1", "keys": keys}, indent=1))
+        return
+    for key in keys:
+        click.echo(f"{key['name']}  [{key['default']}]")
+        click.echo(f"    {key['doc']}")
+        click.echo(f"    {allowed(key)}")
+        if not key["file_only"]:
+            click.echo(f"    HARP_{key['name'].upper()} in the environment wins over the file.")
+    click.echo("\nIn the environment alone:")
+    for name, meaning in VARIABLES.items():
+        click.echo(f"    {name:<16}{meaning}")
+
+
+def _show_files(files: list[File]) -> None:
+    defaults = {key["name"]: key["default"] for key in _tables.keys()}
+    for file in files:
+        click.echo(f"{file.path}")
+        if file.error:
+            click.echo(f"    wrong: {file.error}")
+        for key, (value, source) in file.values.items():
+            click.echo(f"    {key:<12}{value or '(' + defaults[key] + ')':<40}  {source}")
+    for name in VARIABLES:
+        if name in os.environ:
+            click.echo(f"{name} = {os.environ[name]}")
+    for name in ignored_variables():
+        click.echo(f"{name} = {os.environ[name]}    ignored: belongs to the file alone")
+
+
+def _as_json(files: list[File]) -> str:
+    return json.dumps({
+        "schema": "harp.env/1",
+        "files": [{"path": str(file.path), "error": file.error or None,
+                   "values": {key: {"value": value or None, "source": source}
+                              for key, (value, source) in file.values.items()}}
+                  for file in files],
+        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "ignored": ignored_variables(),
+    }, indent=1)
+
+
+@click.command()
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--defaults", is_flag=True, help="Print the table of keys instead.")
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+def env(paths: tuple[Path, ...], defaults: bool, as_json: bool) -> None:
+    """Show the values in force, and where each is from.
+
+    PATHS are ztcp*.conf; by default those of the configuration folder. Exit 1 if
+    one of them is wrong, or there is none.
+    """
+    if defaults:
+        _show_defaults(as_json)
+        return
+    chosen = list(paths) or conf_files(conf_dir())
+    files = [read(path) for path in chosen]
+    if as_json:
+        click.echo(_as_json(files))
+    else:
+        _show_files(files)
+        if not files:
+            click.echo(f"no ztcp*.conf in {conf_dir()}; run harp setup")
+    if not files or any(file.error for file in files):
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the dynamic loader, and so NCCL, looks for the plugin."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Optional
+
+NAME = "libnccl-net.so"
+HIDDEN_NAME = "bak.libnccl-net.so"
+
+# What every loader searches, cache or not.
+_DEFAULT = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu",
+            "/usr/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
+
+# A text that only HARP's plugin holds.
+_MARK = b"HARP_CONF_DIR"
+
+
+def _cached() -> list[str]:
+    """Folders of the loader's cache."""
+    for program in ("/sbin/ldconfig", "/usr/sbin/ldconfig"):
+        try:
+            listed = subprocess.run([program, "-p"], capture_output=True, text=True, timeout=30)
+        except OSError:
+            continue
+        return [os.path.dirname(line.rpartition("=> ")[2]) for line in listed.stdout.splitlines()
+                if "=> " in line]
+    return []
+
+
+def folders() -> list[Path]:
+    """LD_LIBRARY_PATH, then the system's folders, in the loader's order."""
+    named = [part for part in os.environ.get("LD_LIBRARY_PATH", "").split(":") if part]
+    ordered = dict.fromkeys([*named, *_cached(), *_DEFAULT])
+    return [Path(folder) for folder in ordered]
+
+
+def find(name: str = NAME) -> Optional[Path]:
+    """The first file of that name on the loader's way."""
+    for folder in folders():
+        if (folder / name).is_file():
+            return folder / name
+    return None
+
+
+def is_harp(path: Path) -> bool:
+    """Whether a library is HARP's plugin, and not another vendor's."""
+    try:
+        return _MARK in path.read_bytes()
+    except OSError:
+        return False
