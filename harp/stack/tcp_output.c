@@ -300,7 +300,9 @@ static uint32_t send_room(struct harp_tcp *tcp) {
   int32_t peer = seq_diff(tcp->snd_una + tcp->snd_wnd, tcp->snd_nxt);
   uint32_t flow = peer > 0 ? (uint32_t)peer : 0;
   tcp->window_limited = flow < tcp->mss && flow <= congestion;
-  tcp->cwnd_limited = congestion < flow && congestion < tcp->mss;
+  /* Also when more waits than goes, though nothing goes yet for the sake of larger segments. */
+  tcp->cwnd_limited = congestion < flow && (congestion < tcp->mss ||
+                                            congestion < tcp->snd_end - tcp->snd_nxt);
   return HARP_MIN(congestion, flow);
 }
 
