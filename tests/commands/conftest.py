@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands run as users run them, in an environment without HARP's or NCCL's variables."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+KEPT = ("HARP_BUILD_DIR",)
+
+Harp = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stands for the host's tools: config and run lie in it."""
+    for name in list(os.environ):
+        if name.startswith(("HARP_", "NCCL_")) and name not in KEPT:
+            monkeypatch.delenv(name)
+    for name in ("config", "run"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv({"config": "HARP_CONF_DIR", "run": "HARP_RUN_DIR"}[name],
+                           str(tmp_path / name))
+    return tmp_path
+
+
+@pytest.fixture
+def harp(folders: Path) -> Harp:
+    """Runs harp, sees to its exit status and that it never shows a traceback."""
+    def run(*words: str, code: int = 0, module: str = "harp") -> subprocess.CompletedProcess[str]:
+        done = subprocess.run([sys.executable, "-m", module, *words], capture_output=True,
+                              text=True, timeout=60, stdin=subprocess.DEVNULL)
+        assert done.returncode == code, f"harp {words}: {done.stdout}{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done
+
+    return run

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every command has its help, its exit status, and a line for whoever misspells it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+COMMANDS = ("build", "setup", "doctor", "env", "enable", "disable", "perf", "stat", "top",
+            "capture")
+
+
+def test_the_commands(harp: Any) -> None:
+    listed = harp("--help").stdout
+    for command in (*COMMANDS, "nc"):
+        assert f"\n  {command} " in listed
+    assert harp("--version").stdout.startswith("harp ")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help(command: str, harp: Any) -> None:
+    assert harp(command, "--help").stdout.startswith(f"Usage: harp {command} ")
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "--colour"])
+def test_wrong_usage(command: str, harp: Any) -> None:
+    assert "Usage: harp" in harp(command, "--no-such-option", code=2).stderr
+    assert "Usage: harp" in harp("no-such-command", code=2).stderr
+
+
+def test_without_the_compiled_part_the_way_to_it_is_told(
+        harp: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setenv("HARP_BUILD_DIR", str(tmp_path))
+    assert "build it with: harp build" in harp("doctor", code=1).stderr
+    assert "build" in harp("--help").stdout
+
+
+@pytest.mark.parametrize("entry", ["setup_main", "run_main"])
+def test_the_other_programs(entry: str, harp: Any) -> None:
+    done = subprocess.run([sys.executable, "-c", f"from harp.cli import {entry}; {entry}()",
+                           "--help"], capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("Usage: harp")
+    assert done.returncode == 0

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harp doctor: each fault that is put in is found and told with its remedy."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harp import _tables
+from harp.testing.lab import Host, Lab
+
+Findings = Callable[..., dict[str, list[str]]]
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    if os.geteuid() != 0:
+        pytest.skip("a lab's hosts need root")
+    with Lab(hosts=2) as made:
+        yield made
+
+
+@pytest.fixture
+def host(lab: Lab) -> Host:
+    return lab.hosts[0]
+
+
+@pytest.fixture
+def conf(folders: Path) -> Path:
+    path = folders / "config" / "ztcp0.conf"
+    path.write_text("device = packet:eth0\n")
+    return path
+
+
+@pytest.fixture
+def findings(host: Host, conf: Path) -> Findings:
+    """Runs doctor on a host; its texts by level, and sees to the exit status."""
+    def run(*prefix: str, **environment: str) -> dict[str, list[str]]:
+        done = host.run([*prefix, sys.executable, "-m", "harp", "doctor", "--json"], environment,
+                        check=False)
+        assert "Traceback" not in done.stderr, done.stderr
+        found: dict[str, list[str]] = {"ok": [], "note": [], "fault": []}
+        for one in json.loads(done.stdout)["findings"]:
+            found[one["level"]].append(f"{one['about']}: {one['text']}")
+        assert done.returncode == (1 if found["fault"] else 0)
+        return found
+
+    return run
+
+
+def has(texts: list[str], part: str) -> bool:
+    return any(part in text for text in texts)
+
+
+def test_a_host_in_order(findings: Findings) -> None:
+    found = findings()
+    assert [text for text in found["fault"] if not text.startswith("plugin")] == []
+    assert has(found["ok"], "ztcp0.conf: shares 10.77.0.1/24 of eth0")
+    assert has(found["ok"], "CAP_NET_RAW")
+    assert has(found["ok"], "0 processes with HARP run now")
+
+
+@pytest.mark.parametrize("text, said", [
+    ("device = packet:eth5", "no interface eth5"),
+    ("device = packet:lo", "lo is no Ethernet interface"),
+    ("device = packet:eth0\nmtu = 9000", "mtu = 9000 is more than eth0's 1500"),
+    ("device = packet:eth0\naddress = 10.77.0.1/24", "the kernel holds 10.77.0.1 itself"),
+    ("device = packet:eth0\ncores = 4000", "cores [4000] are not among those"),
+    ("devise = packet:eth0", "ztcp0.conf:1: unknown key 'devise'"),
+])
+def test_faults_of_a_file(text: str, said: str, conf: Path,
+                          findings: Findings) -> None:
+    conf.write_text(text)
+    assert has(findings()["fault"], said)
+
+
+def test_no_configuration(conf: Path, findings: Findings) -> None:
+    conf.unlink()
+    assert has(findings()["fault"], "no ztcp*.conf in")
+    conf.parent.rmdir()
+    assert has(findings()["fault"], "no folder")
+
+
+def test_a_host_that_forwards(host: Host, conf: Path,
+                              findings: Findings) -> None:
+    conf.write_text("device = packet:eth0\naddress = 10.77.0.101/24\n")
+    assert has(findings()["ok"], "10.77.0.101 is HARP's own on eth0")
+    host.write("/proc/sys/net/ipv4/ip_forward", "1")
+    assert has(findings()["fault"], "would pass on frames for 10.77.0.101; run harp setup")
+    host.run([sys.executable, "-m", "harp", "setup", "--yes"])
+    assert has(findings()["ok"], "10.77.0.101 is HARP's own on eth0")
+    host.run([sys.executable, "-m", "harp", "setup", "undo"])
+    host.write("/proc/sys/net/ipv4/ip_forward", "0")
+
+
+def test_a_link_that_is_down(host: Host,
+                             findings: Findings) -> None:
+    host.set_link(False)
+    try:
+        assert has(findings()["fault"], "eth0 is down; ip link set eth0 up")
+    finally:
+        host.set_link(True)
+
+
+def test_a_claim(conf: Path, findings: Findings) -> None:
+    fd = os.open(conf, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    assert has(findings()["note"], f"ztcp0.conf: claimed by process {os.getpid()}")
+    os.close(fd)
+
+
+def test_no_privileges(findings: Findings) -> None:
+    found = findings("setpriv", "--bounding-set", "-net_raw", "--inh-caps", "-net_raw")
+    assert has(found["fault"], "no CAP_NET_RAW")
+
+
+def test_the_environment(folders: Path,
+                         findings: Findings) -> None:
+    found = findings(HARP_DISABLE="1", HARP_DEVICE="packet:eth0", NCCL_NET="Socket",
+                     HARP_RUN_DIR="/absent")
+    assert has(found["fault"], "HARP_DISABLE is set")
+    assert has(found["fault"], "NCCL_NET=Socket keeps NCCL from HARP")
+    assert has(found["note"], "HARP_DEVICE does nothing")
+    assert has(found["note"], f"/absent is missing or not writable: statistics go to "
+                              f"/dev/shm/harp-{os.geteuid()}")
+
+
+def test_what_nccl_will_load(folders: Path,
+                             findings: Findings) -> None:
+    library = folders / "libnccl-net.so"
+    library.write_text("HARP_CONF_DIR")
+    assert has(findings(LD_LIBRARY_PATH=str(folders))["ok"], f"NCCL: loads {library}")
+    library.write_text("another")
+    assert has(findings(LD_LIBRARY_PATH=str(folders))["note"], "not HARP's")
+    library.rename(folders / "bak.libnccl-net.so")
+    assert has(findings(LD_LIBRARY_PATH=str(folders))["note"], "is disabled; harp enable")
+    assert has(findings(NCCL_NET_PLUGIN="x")["note"], "NCCL_NET_PLUGIN=x decides")
+
+
+def test_no_plugin(folders: Path, findings: Findings) -> None:
+    build = folders / "build" / "harp"
+    build.mkdir(parents=True)
+    shutil.copy(_tables.__file__, build)
+    assert has(findings(HARP_BUILD_DIR=str(build.parent))["fault"], "build it with")

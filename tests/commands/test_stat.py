@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harp stat and top: what processes publish, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harp import _tables
+from harp.testing import _engine
+
+NAMES = [counter["name"] for counter in _tables.counters()]
+
+
+def ip(text: str) -> int:
+    return int(struct.unpack("=I", socket.inet_aton(text))[0])
+
+
+@pytest.fixture
+def published(folders: Path) -> Iterator[_engine.StatFile]:
+    file = _engine.StatFile(instances=2, device=b'packet:eth0', address=b"10.0.0.1/24",
+                            about=b'say "hi"\\')
+    file.set(0, NAMES.index("tx_bytes"), 1000)
+    file.set(1, NAMES.index("tx_bytes"), 500)
+    file.set(1, NAMES.index("links"), 2)
+    file.flow(0, state=1, link=3, flow=1, direction="S", local_address=ip("10.0.0.1"),
+              local_port=50000, peer_address=ip("10.0.0.2"), peer_port=51000, cwnd=14480,
+              srtt_us=250, bytes_out=77)
+    yield file
+    file.close()
+
+
+def test_nobody(harp: Any, folders: Path) -> None:
+    assert "no process with HARP runs here" in harp("stat").stdout
+    assert json.loads(harp("stat", "--json").stdout)["processes"] == []
+    assert "no process 1 publishes" in harp("stat", "--pid", "1", code=1).stderr
+
+
+def test_for_people(harp: Any, published: Any) -> None:
+    text = harp("stat").stdout
+    assert re.search(r"tx_bytes +1500  \(1000 \+ 500\)\n", text)
+    assert "rx_bytes" not in text
+    assert "link 3 flow 1 S ESTABLISHED 10.0.0.1:50000 10.0.0.2:51000" in text
+    assert "cwnd:14480" in text and "rtt:0.25/0" in text and "bytes_acked:77" in text
+    assert re.search(r"rx_bytes +0 ", harp("stat", "--all").stdout)
+    assert "Bytes in frames handed to the port." in harp("stat", "--explain").stdout
+
+
+def test_as_json(harp: Any, published: Any) -> None:
+    process, = json.loads(harp("stat", "--json", "--pid", str(os.getpid())).stdout)["processes"]
+    assert process["pid"] == os.getpid() and process["alive"]
+    assert [one["tx_bytes"] for one in process["instances"]] == [1000, 500]
+    assert process["totals"]["tx_bytes"] == 1500
+    assert process["flows"][0]["peer"] == "10.0.0.2:51000"
+    assert list(process["totals"]) == NAMES
+
+
+def test_for_prometheus(harp: Any, published: Any) -> None:
+    lines = harp("stat", "--prometheus").stdout.splitlines()
+    samples = [line for line in lines if not line.startswith("#")]
+    families = {line.split()[2]: line.split()[3] for line in lines if line.startswith("# TYPE")}
+    assert families["harp_tx_bytes_total"] == "counter" and families["harp_links"] == "gauge"
+    assert len(families) == len(NAMES) + 1
+    assert len(samples) == 2 * len(NAMES) + 1
+    sample = re.compile(r'harp_\w+\{\w+="(?:[^"\\]|\\.)*"(?:,\w+="(?:[^"\\]|\\.)*")*\} \d+')
+    assert [line for line in samples if not sample.fullmatch(line)] == []
+    assert any(re.fullmatch(r'harp_tx_bytes_total\{.*,instance="1"\} 500', line)
+               for line in samples)
+    for family in families:
+        assert any(line.startswith(f"# HELP {family} ") for line in lines)
+
+
+def test_wrong_usage(harp: Any) -> None:
+    harp("stat", "--json", "--prometheus", code=2)
+
+
+def test_a_trace(harp: Any, folders: Path) -> None:
+    code = """
+from harp.testing import _engine
+ring = _engine.Trace(8)
+ring.record(1000, 65535, 0, 1, 2)
+ring.record(3500, 2, 1, 0, 70)
+print(_engine.dump([ring], b"peer 10.0.0.2 is silent", 4000))
+"""
+    path = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          check=True, timeout=60).stdout.strip()
+    text = harp("stat", "--trace", path).stdout.splitlines()
+    assert text[0].endswith("peer 10.0.0.2 is silent")
+    assert re.search(r"\+0\.000 us  instance 0 flow -     poll +frames_in=1 frames_out=2$", text[1])
+    assert re.search(r"\+2\.500 us  instance 0 flow 2     sleep +timeout_us=70$", text[2])
+    records = json.loads(harp("stat", "--json", "--trace", path).stdout)["records"]
+    assert [record["event"] for record in records] == ["poll", "sleep"]
+    assert "no trace of HARP's" in harp("stat", "--trace", "/etc/passwd", code=1).stderr
+    assert "No such file" in harp("stat", "--trace", "/absent", code=1).stderr
+
+
+def test_top(harp: Any, published: Any) -> None:
+    ended = threading.Event()
+
+    def work() -> None:
+        total = 0
+        while not ended.wait(0.01):
+            total += 1_250_000  # in 10 ms: 1 Gbit/s
+            published.set(0, NAMES.index("rx_bytes"), total)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        lines = harp("top", "-n", "2", "-d", "0.5", "--json").stdout.splitlines()
+        text = harp("top", "-n", "1", "-d", "0.2").stdout
+    finally:
+        ended.set()
+        worker.join()
+    assert len(lines) == 2
+    process, = json.loads(lines[1])["processes"]
+    assert 0.3 < process["in_gbit"] < 1.1 and process["out_gbit"] == 0
+    assert process["links"] == 2
+    header, row = text.splitlines()
+    assert "IN Gbit/s" in header and row.split()[0] == str(os.getpid())
+
+
+def test_top_leaves_at_ctrl_c(folders: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-m", "harp", "top", "-d", "0.1"], text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(0.1)
+    process.send_signal(2)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 0 and "Traceback" not in errors
