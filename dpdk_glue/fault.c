@@ -274,6 +274,7 @@ static int fault_descriptor(struct harp_port *port, unsigned queue) {
   return fault_of(port)->queues[queue].epoll_fd;
 }
 
+/* Also takes back that it rang before. */
 static void set_timer(struct fault_queue *own, uint64_t due) {
   struct itimerspec at = {0};
   if (due != UINT64_MAX) {
@@ -293,8 +294,6 @@ static int fault_arm(struct harp_port *port, unsigned queue, bool asleep) {
     if (next <= now || harp_fault_due(&own->tx, now) || harp_fault_due(&own->rx, now))
       return 1;
     set_timer(own, next);
-  } else {
-    set_timer(own, UINT64_MAX);
   }
   return fault->inner->ops->arm(fault->inner, queue, asleep);
 }

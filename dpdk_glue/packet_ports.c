@@ -130,7 +130,6 @@ static int hold_block(struct packet_ports *ports, uint16_t first, unsigned count
     last = next;
   }
   add_range(ports, first, last);
-  ports->pool.next = first;
   return 0;
 }
 

@@ -90,7 +90,11 @@ static bool guess_was_right(const struct packet_slot *slot, const uint8_t *frame
          harp_peek_tcp(frame, slot->header, &peek) && peek.header_length == slot->header;
 }
 
-static void report(struct packet_queue *queue, unsigned i, struct harp_rx_frame *out) {
+/* displaced: an earlier frame of the burst was longer than its place, so its
+ * bytes belong where the later ones were put: those must move out before it is
+ * delivered. */
+static void report(struct packet_queue *queue, unsigned i, bool displaced,
+                   struct harp_rx_frame *out) {
   const struct packet_slot *slot = &queue->slot[i];
   uint8_t *front = slot_front(queue, i);
   uint8_t *frame = front - slot->header;
@@ -110,7 +114,7 @@ static void report(struct packet_queue *queue, unsigned i, struct harp_rx_frame 
   };
   if (length <= slot->header || !slot->placed)
     return;
-  if (guess_was_right(slot, frame, length)) {
+  if (!displaced && guess_was_right(slot, frame, length)) {
     out->header_length = slot->header;
     out->payload = slot->hint;
     out->payload_length = length - slot->header;
@@ -204,11 +208,14 @@ int harp_packet_receive(struct harp_port *port, unsigned number, const struct ha
     return n ? n : rc;
   }
   adapt_burst(queue, (unsigned)got);
+  bool displaced = false;
   for (unsigned i = 0; i < (unsigned)got; i++) {
+    const struct packet_slot *slot = &queue->slot[i];
     if (queue->rx[i].msg_hdr.msg_flags & MSG_TRUNC)
       queue->counts.rx_lost++; /* longer than an IPv4 packet can be */
     else
-      report(queue, i, &frames[n++]);
+      report(queue, i, displaced, &frames[n++]);
+    displaced |= queue->rx[i].msg_len > PACKET_VNET + slot->header + slot->placed;
   }
   return n;
 }

@@ -68,6 +68,12 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
     return;
   }
   flow->state = FLOW_OVER;
+  if (flow->fin_in && link_idle(link)) {
+    /* The peer was done, and so are we: how its connection went is no news. */
+    int none = 0;
+    atomic_compare_exchange_strong(&link->error, &none, -ECONNRESET);
+    return;
+  }
   harp_trace(&flow->instance->trace, flow->instance->now, flow->local_port, HARP_TRACE_closed,
              (uint32_t)-error, 0);
   const char *remedy = error == -ETIMEDOUT
@@ -214,6 +220,15 @@ void flow_end(struct link_flow *flow, bool gently)
   }
   flow_kill(flow);
   flow_free(flow);
+}
+
+void flow_leave(struct link_flow *flow)
+{
+  if (flow_drained(flow)) {
+    flow_free(flow); /* the stack goes too; a reset would only frighten the peer */
+  } else {
+    flow_end(flow, false);
+  }
 }
 
 bool flow_drained(const struct link_flow *flow)

@@ -211,7 +211,7 @@ size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_
     flow_end(flow, false);
     return length;
   }
-  flow->stride = (uint32_t)length;
+  flow->stride = flow->stride > length ? flow->stride : (uint32_t)length;
   if (atomic_load_explicit(&flow->link->error, memory_order_relaxed) == 0) {
     taken += chunks_in(flow, data + taken, length - taken);
   }

@@ -100,7 +100,7 @@ struct link_flow {
   struct net_request *request;   /* NULL: between chunks */
   struct chunk chunk;
   uint32_t chunk_left;
-  uint32_t stride;               /* payload of the last segment */
+  uint32_t stride;               /* the largest segment's payload so far */
   _Atomic(bool) stalled;         /* waits for a receive to be posted */
 };
 
@@ -189,6 +189,8 @@ void flow_open(struct link_flow *flow);
 /* Lets go of the link. gently: everything pushed is sent, then FIN, and the
  * flow lingers alone until that is acknowledged; else RST. */
 void flow_end(struct link_flow *flow, bool gently);
+/* The last of it before the stack itself is destroyed. */
+void flow_leave(struct link_flow *flow);
 /* Resets the connection; the flow stays its link's until that is closed. */
 void flow_kill(struct link_flow *flow);
 /* Sends a greeting of ours, which is complete in flow->greeting. */

@@ -165,7 +165,7 @@ static void forget_flows(struct harp_instance *instance, void *argument)
   struct transport *transport = argument;
   struct transport_share *share = &transport->shares[instance->queue];
   while (share->flows) {
-    flow_end(share->flows, false);
+    flow_leave(share->flows);
   }
 }
 

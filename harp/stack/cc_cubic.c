@@ -41,6 +41,7 @@ static void begin_epoch(struct harp_tcp *tcp, uint32_t window) {
   struct harp_cc *cc = &tcp->cc;
   cc->epoch = HARP_MAX(tcp->stack->now, 1);
   cc->w_est = window;
+  cc->w_est_rest = 0;
   cc->acked_bytes = 0;
   if (window < cc->w_max) {
     /* K = cbrt((W_max - cwnd) / C) seconds, C = 0.4 (4.2). */
@@ -77,8 +78,11 @@ static void cubic_on_ack(struct harp_tcp *tcp, uint32_t acked) {
     begin_epoch(tcp, window);
   }
   uint32_t target = target_window(tcp, window);
-  /* The window that Reno would have (4.3). */
-  cc->w_est += (uint32_t)((uint64_t)ALPHA * bytes / tcp->cwnd);
+  /* The window that Reno would have (4.3): like Reno itself once it is back at W_max. The rest
+   * of the division is kept, since at 500 segments nothing else would be left. */
+  cc->w_est_rest += (uint64_t)(cc->w_est < cc->w_max ? ALPHA : UNIT) * bytes;
+  cc->w_est += (uint32_t)(cc->w_est_rest / tcp->cwnd);
+  cc->w_est_rest %= tcp->cwnd;
   if (target < cc->w_est) {
     tcp->cwnd = HARP_MAX(tcp->cwnd, to_bytes(tcp, cc->w_est));
     return;

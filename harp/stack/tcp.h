@@ -168,6 +168,7 @@ struct harp_tcp {
   /* Loss recovery. */
   uint8_t recovery;        /* enum harp_recovery */
   uint8_t backoff;
+  uint8_t duplicates;      /* acknowledgements in a row, without SACK */
   uint8_t syn_transmits;
   uint8_t probes;          /* keepalive or window probes unanswered */
   uint8_t reo_multiplier, reo_persist;
@@ -259,7 +260,7 @@ struct harp_ack_result {
   uint32_t una_before;
   uint32_t dsack;         /* bytes reported as received twice */
   bool was_limited;       /* the congestion window was in full use */
-  bool sacked;            /* something was newly acknowledged selectively */
+  bool duplicate;         /* a duplicate acknowledgement, without SACK */
 };
 /* The stretch of a record up to end has arrived. */
 void tcp_rack_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end);

@@ -128,7 +128,6 @@ static void sack_input(struct harp_tcp *tcp, const struct harp_segment *segment,
     COUNT(tcp->stack, tcp_sack_in);
     uint32_t newly = sack_block(tcp, start, end, rtt);
     result->delivered += newly;
-    result->sacked |= newly != 0;
     highest = seq_max(highest, end);
   }
   tcp->high_sacked = highest;
@@ -169,9 +168,19 @@ static void advance_una(struct harp_tcp *tcp, uint32_t ack) {
 void tcp_ack(struct harp_tcp *tcp, const struct harp_segment *segment) {
   uint32_t una = tcp->snd_una;
   uint64_t rtt = 0;
+  uint32_t window = tcp->snd_wnd;
   struct harp_ack_result result = {.una_before = una, .was_limited = tcp->cwnd_limited};
   tcp_update_window(tcp, segment);
   bool advances = seq_gt(segment->ack, una);
+  if (!tcp->sack && segment->ack == una && tcp->records && segment->length == 0 && window &&
+      tcp->snd_wnd == window && !(segment->flags & FLAG_FIN)) {
+    /* RFC 5681, 2: a duplicate; some segment has left the network. */
+    result.duplicate = true;
+    result.delivered = tcp->mss;
+    tcp_recovery_on_ack(tcp, &result);
+    tcp_mark_dirty(tcp);
+    return;
+  }
   if (!advances && segment->sack_count == 0) {
     if (tcp->snd_wnd == 0) {
       /* A living peer that has no room: no reason to give it up. */

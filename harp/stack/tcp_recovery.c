@@ -72,6 +72,25 @@ static uint64_t detect_loss(struct harp_tcp *tcp) {
   return TIMER_OFF;
 }
 
+/* Without SACK: the third duplicate acknowledgement tells of a hole at the
+ * head (RFC 5681, 3.2), a partial one in recovery of the next (RFC 6582, 3.2). */
+static void detect_loss_by_duplicates(struct harp_tcp *tcp, const struct harp_ack_result *result) {
+  bool advanced = tcp->snd_una != result->una_before;
+  struct harp_record *head = tcp->records;
+  bool partial = advanced && tcp->recovery == RECOVERY_FAST &&
+                 seq_lt(tcp->snd_una, tcp->recovery_point);
+  tcp->duplicates = advanced ? 0 : tcp->duplicates + result->duplicate;
+  bool third = result->duplicate && tcp->duplicates == TCP_DUPTHRESH &&
+               tcp->recovery == RECOVERY_NONE;
+  if (!head || head->lost || !(partial || third)) {
+    return;
+  }
+  if (head->end - head->seq > tcp->mss) {
+    tcp_record_split(tcp, head, head->seq + tcp->mss);
+  }
+  tcp_mark_lost(tcp, head);
+}
+
 static void remember_for_undo(struct harp_tcp *tcp) {
   tcp->undo_cwnd = tcp->cwnd;
   tcp->undo_ssthresh = tcp->ssthresh;
@@ -214,7 +233,12 @@ void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *res
   } else if (result->dsack) {
     duplicate_reported(tcp, result->dsack);
   }
-  uint64_t again = detect_loss(tcp);
+  uint64_t again = TIMER_OFF;
+  if (tcp->sack) {
+    again = detect_loss(tcp);
+  } else {
+    detect_loss_by_duplicates(tcp, result);
+  }
   if (tcp->recovery != RECOVERY_NONE && seq_ge(tcp->snd_una, tcp->recovery_point)) {
     leave_recovery(tcp);
   }
