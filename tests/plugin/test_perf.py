@@ -20,8 +20,8 @@ from harp import paths
 from harp import perf as perf_module
 
 FIELDS = """
-    wire transport api op dtype size direction outstanding rate_gbs time_us algbw_gbs busbw_gbs wrong
-    cpu_s_per_gb nranks flows mtu offloads pair kernel_cc nsocks p50_us p99_us version
+    wire transport api op dtype size direction outstanding rate_gbs time_us algbw_gbs busbw_gbs
+    wrong cpu_s_per_gb nranks flows mtu offloads pair kernel_cc nsocks p50_us p99_us version
 """.split()
 
 
