@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The congestion window: RFC 5681, 6928, 9438 (CUBIC)."""
+
+from __future__ import annotations
+
+import pytest
+from harp.testing.dialogue import Sink, make_stack, payload
+from harp.testing.wire import Transfer, connect_pair
+from scapy.layers.inet import TCP
+
+MSS = 1460
+
+
+def flight(d):
+    return [p for p in d.drain() if payload(p)]
+
+
+@pytest.mark.parametrize("segments", [1, 2, 10, 30])
+def test_the_initial_window(dialogue, segments):
+    d = dialogue(initial_window=segments, sndbuf=1 << 20)
+    c = d.open_passive(rtt=50)
+    c.send(b"x" * 100 * MSS)
+    assert len(flight(d)) == segments
+
+
+def test_slow_start_doubles_each_round_trip(dialogue):
+    d = dialogue(initial_window=4, sndbuf=1 << 20, window_scale=0)
+    c = d.open_passive(rtt=50, wscale=7, window=60_000)
+    c.send(b"x" * 150 * MSS)
+    sizes, at = [], 1
+    for _ in range(5):
+        packets = flight(d)
+        sizes.append(len(packets))
+        d.run(d.now + 50)
+        d.strict = False
+        for packet in packets:
+            at = packet[TCP].seq + len(payload(packet))
+            d.send(TCP(flags="A", seq=1, ack=at, window=60_000))
+    assert sizes[0] == 4
+    for before, after in zip(sizes, sizes[1:]):
+        assert 1.5 * before <= after <= 2 * before + 1, sizes
+
+
+def test_an_unused_window_does_not_grow(dialogue):
+    """RFC 7661: what was never in use has proven nothing."""
+    d = dialogue(initial_window=10)
+    c = d.open_passive(rtt=50)
+    for i in range(50):
+        c.send(b"x" * 100)
+        d.expect(TCP(seq=1 + 100 * i), length=100)
+        d.send(TCP(flags="A", seq=1, ack=101 + 100 * i), at=d.now + 50)
+    assert c.tcp_info()["snd_cwnd"] <= 20
+
+
+def test_acknowledging_byte_by_byte_gains_nothing(dialogue):
+    """RFC 3465, and Savage's ACK division: growth counts bytes, not acknowledgements."""
+    d = dialogue(initial_window=4, sndbuf=1 << 20)
+    c = d.open_passive(rtt=50)
+    c.send(b"x" * 60 * MSS)
+    flight(d)
+    d.run(d.now + 50)
+    d.strict = False
+    for part in range(1, 101):
+        d.send(TCP(flags="A", seq=1, ack=1 + MSS * part // 100))
+    assert c.tcp_info()["snd_cwnd"] <= 6
+
+
+def lose_one(d, c, cwnd=20):
+    """Brings the window to about cwnd segments, then loses one; returns the info before."""
+    sink = Sink()
+    d.strict = False
+    c.send(b"x" * 400 * MSS)
+    while c.tcp_info()["snd_cwnd"] < cwnd:
+        sink.take(d.drain(until=d.now + 50))
+        d.send(TCP(flags="A", seq=1, ack=sink.ack, window=60_000))
+    packets = [p for p in d.drain() if payload(p)]
+    before = c.tcp_info()
+    first, last = packets[0][TCP].seq, packets[-1][TCP].seq + len(payload(packets[-1]))
+    d.run(d.now + 50)
+    block = [("NOP", None), ("NOP", None), ("SAck", (first + MSS, last))]
+    d.send(TCP(flags="A", seq=1, ack=first, window=60_000, options=block))
+    return before
+
+
+def test_a_loss_costs_three_tenths(dialogue):
+    """RFC 9438, 4.6: beta is 0.7."""
+    d = dialogue(sndbuf=1 << 20, window_scale=0)
+    c = d.open_passive(rtt=50, wscale=4, window=60_000)
+    before = lose_one(d, c)
+    after = c.tcp_info()
+    assert after["snd_ssthresh"] == pytest.approx(0.7 * before["snd_cwnd"], abs=2)
+
+
+def test_several_losses_in_one_window_cost_one_reduction(dialogue):
+    d = dialogue(sndbuf=1 << 20, window_scale=0)
+    c = d.open_passive(rtt=50, wscale=4, window=60_000)
+    before = lose_one(d, c, cwnd=40)
+    d.strict = False
+    for _ in range(5):
+        d.ignore(until=d.now + 1)
+    assert c.tcp_info()["snd_ssthresh"] >= 0.6 * before["snd_cwnd"]
+
+
+LONG = {
+    "window_scale": 9,
+    "timestamps": 1,
+    "sndbuf": 4 << 20,
+    "rcvbuf": 4 << 20,
+    "packets": 8192,
+    "rto_min_us": 200_000,
+    "delayed_ack_us": 1000,
+}
+
+
+def test_cubic_fills_a_long_pipe(wire):
+    """100 Mbit/s, 40 ms round trip, a queue of one bandwidth-delay product."""
+    a = make_stack(address="192.0.2.1", **LONG)
+    b = make_stack(address="192.0.2.2", seed=(3, 4), **LONG)
+    w = wire(a, b, rate_bps=100_000_000, delay_ns=20_000_000, queue=330)
+    client, server = connect_pair(w)
+    size = 20_000_000
+    took = w.run([Transfer(client, server, size)], limit_s=60)
+    assert size * 8 / (took / 1e9) >= 0.7 * 100_000_000
+
+
+def test_cubic_comes_back_to_where_it_was(wire):
+    """RFC 9438, 4.1: after a loss the window returns towards W_max, slower the nearer it is."""
+    a = make_stack(address="192.0.2.1", **LONG)
+    b = make_stack(address="192.0.2.2", seed=(3, 4), **LONG)
+    lost = {"at": None, "done": False}
+
+    def impair(frame):
+        if lost["at"] is not None and not lost["done"] and len(frame) > 1000:
+            lost["done"] = True
+            return []
+        return [(0, frame)]
+
+    w = wire(a, b, delay_ns=20_000_000, impair=impair)
+    client, server = connect_pair(w)
+    transfer = Transfer(client, server, 10**10, shut=False)
+    info = client.tcp_info
+    w.run([transfer], until=lambda: info()["snd_cwnd"] >= 60, limit_s=10)
+    lost["at"] = w.now
+    peak = 0
+
+    def in_recovery() -> bool:
+        nonlocal peak
+        now = info()
+        if now["ca_state"] == 0:
+            peak = max(peak, now["snd_cwnd"])
+        return now["ca_state"] != 0
+
+    w.run([transfer], until=in_recovery, limit_s=5)
+    w.run([transfer], until=lambda: not in_recovery(), limit_s=5)
+    start = w.now
+    assert info()["snd_cwnd"] == pytest.approx(0.7 * peak, rel=0.05)
+    # RFC 9438, 4.2: K is when the window is back, C = 0.4 segments / s^3; and 4.3: not below
+    # what Reno would have, 0.53 segments a round trip up to W_max, then one.
+    k = (0.3 * peak / 0.4) ** (1 / 3)
+    seen = {}
+    for part in (0.25, 0.5, 0.75, 1.0, 1.5):
+        end = start + round(part * k * 10**9)
+        w.run([transfer], until=lambda end=end: w.now >= end, limit_s=20)
+        seen[part] = info()["snd_cwnd"]
+        cubic = 0.4 * ((part - 1) * k) ** 3 + peak
+        rounds = part * k / 0.04
+        steep = min(rounds, 0.3 * peak / 0.53)
+        reno = 0.7 * peak + 0.53 * steep + (rounds - steep)
+        assert 0.93 * cubic <= seen[part] <= 1.07 * max(cubic, reno), seen
+    assert info()["total_retrans"] == 1
+
+
+def test_two_connections_share_a_wire(wire):
+    a = make_stack(address="192.0.2.1", **LONG)
+    b = make_stack(address="192.0.2.2", seed=(3, 4), **LONG)
+    w = wire(a, b, rate_bps=50_000_000, delay_ns=5_000_000, queue=60)
+    first = Transfer(*connect_pair(w, 5001), 100_000_000, shut=False)
+    second = Transfer(*connect_pair(w, 5002), 100_000_000, shut=False)
+    end = w.now + 6 * 10**9
+    w.run([first, second], until=lambda: w.now >= end, limit_s=20)
+    shares = sorted((first.received, second.received))
+    assert sum(shares) * 8 / 6 >= 0.75 * 50_000_000
+    assert shares[0] >= 0.15 * shares[1]
+
+
+def test_after_an_idle_time_the_window_starts_again(dialogue):
+    """RFC 5681, 4.1: no burst of an old window's size into a path nobody has seen for long."""
+    d = dialogue(initial_window=4, sndbuf=1 << 20, window_scale=0)
+    c = d.open_passive(rtt=20, wscale=4, window=60_000)
+    sink = Sink()
+    d.strict = False
+    c.send(b"x" * 100 * MSS)
+    while len(sink.data) < 100 * MSS:
+        sink.take(d.drain(until=d.now + 20))
+        d.send(TCP(flags="A", seq=1, ack=sink.ack, window=60_000))
+    assert c.tcp_info()["snd_cwnd"] >= 30
+    d.run(d.now + 60_000)
+    c.send(b"y" * 100 * MSS)
+    assert len(flight(d)) <= 10

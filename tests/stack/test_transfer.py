@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two stacks move streams over bad wires, in virtual time; every byte is verified."""
+
+from __future__ import annotations
+
+import pytest
+from harp.testing.dialogue import make_stack
+from harp.testing.wire import Impairment, Transfer, connect_pair
+
+FULL = {
+    "timestamps": 1,
+    "window_scale": 7,
+    "sndbuf": 1 << 20,
+    "rcvbuf": 1 << 20,
+    "packets": 4096,
+    "rto_min_us": 5_000,
+    "delayed_ack_us": 1_000,
+}
+A, B = "192.0.2.1", "192.0.2.2"
+
+
+def pair(wire, one=None, other=None, **options):
+    """A wire between two stacks with everything on, changed by `one` and `other`."""
+    a = make_stack(**{**FULL, "address": A, "seed": (1, 2), **(one or {})})
+    b = make_stack(**{**FULL, "address": B, "seed": (3, 4), **(other or one or {})})
+    return wire(a, b, **options)
+
+
+def duplex(client, server, size):
+    return [Transfer(client, server, size), Transfer(server, client, size)]
+
+
+def test_a_clean_wire_needs_no_retransmission(wire):
+    w = pair(wire)
+    client, server = connect_pair(w)
+    w.run([Transfer(client, server, 2_000_000)])
+    assert client.tcp_info()["total_retrans"] == 0
+
+
+def test_both_directions_at_once(wire):
+    w = pair(wire)
+    client, server = connect_pair(w)
+    w.run(duplex(client, server, 1_000_000))
+    assert client.tcp_info()["total_retrans"] + server.tcp_info()["total_retrans"] == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 1459, 1460, 1461, 65_535, 65_536, 100_001])
+def test_every_size(wire, size):
+    w = pair(wire)
+    client, server = connect_pair(w)
+    w.run(duplex(client, server, size), limit_s=20)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"drop": 0.01},
+        {"drop": 0.05},
+        {"drop": 0.2},
+        {"drop": 0.01, "burst": 12},
+        {"duplicate": 0.05},
+        {"reorder": 0.05},
+        {"corrupt": 0.02},
+        {"drop": 0.02, "duplicate": 0.02, "reorder": 0.05, "corrupt": 0.02},
+    ],
+    ids=lambda f: ",".join(f"{k}={v}" for k, v in f.items()),
+)
+def test_a_bad_wire(wire, fault, seed):
+    w = pair(wire, impair=Impairment(seed=seed, **fault))
+    client, server = connect_pair(w)
+    w.run(duplex(client, server, 150_000), limit_s=300)
+    assert sum(w.ends[0].impair.counts.values()) > 0
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"timestamps": 0},
+        {"sack": 0},
+        {"timestamps": 0, "sack": 0, "window_scale": -1, "rcvbuf": 65_535},
+        {"mtu": 576},
+        {"mtu": 9000},
+        {"delayed_ack_us": 0},
+        {"delayed_ack_us": 200_000},
+        {"rcvbuf": 3000},
+        {"rcvbuf": 20_000, "window_scale": 3},
+        {"sndbuf": 4096},
+        {"initial_window": 1},
+        {"packets": 64},
+    ],
+    ids=str,
+)
+def test_a_bad_wire_with_other_settings(wire, config):
+    fault = Impairment(drop=0.02, duplicate=0.01, reorder=0.03, corrupt=0.01, seed=5)
+    w = pair(wire, config, impair=fault, mtu=config.get("mtu", 1500))
+    client, server = connect_pair(w)
+    w.run(duplex(client, server, 60_000), limit_s=600)
+
+
+def test_unequal_sides(wire):
+    one = {"mtu": 9000, "timestamps": 1, "window_scale": 9}
+    other = {"mtu": 1500, "timestamps": 0, "sack": 0, "window_scale": -1, "rcvbuf": 30_000}
+    w = pair(wire, one, other, impair=Impairment(drop=0.01, seed=3))
+    client, server = connect_pair(w)
+    w.run(duplex(client, server, 200_000), limit_s=300)
+
+
+def test_only_acknowledgements_are_lost(wire):
+    """Cumulative acknowledgements make up for each other."""
+    w = pair(wire, impair=Impairment(), impair_back=Impairment(drop=0.3, seed=2))
+    client, server = connect_pair(w)
+    w.run([Transfer(client, server, 500_000)], limit_s=60)
+
+
+def test_many_connections_share_a_bad_wire(wire):
+    w = pair(wire, {"max_connections": 64}, impair=Impairment(drop=0.02, reorder=0.02, seed=9))
+    pairs = [connect_pair(w, port=6000 + i) for i in range(20)]
+    w.run([Transfer(c, s, 30_000) for c, s in pairs], limit_s=300)
+
+
+def test_a_slow_reader_on_a_bad_wire(wire):
+    w = pair(wire, {"rcvbuf": 8000, "sndbuf": 30_000}, impair=Impairment(drop=0.05, seed=4))
+    client, server = connect_pair(w)
+    transfer = Transfer(client, server, 100_000, read_every_ns=2_000_000, read_size=1111)
+    w.run([transfer], limit_s=600)
+
+
+def test_a_narrow_wire_with_a_short_queue(wire):
+    """Tail drop: the only losses are those that the sender causes itself."""
+    w = pair(wire, rate_bps=50_000_000, queue=30, delay_ns=5_000_000)
+    client, server = connect_pair(w)
+    took = w.run([Transfer(client, server, 3_000_000)], limit_s=60)
+    assert w.queue_drops > 0
+    assert 3_000_000 * 8 / (took / 1e9) >= 0.6 * 50_000_000
+
+
+def test_losses_are_mended_without_timeouts(wire):
+    """1 % loss at 10 ms: nearly all by fast retransmission, else this would take much longer."""
+    w = pair(wire, {"rto_min_us": 200_000}, delay_ns=5_000_000, impair=Impairment(drop=0.01, seed=8),
+             impair_back=Impairment())  # fmt: skip
+    client, server = connect_pair(w)
+    took = w.run([Transfer(client, server, 2_000_000)], limit_s=60)
+    assert took < 4e9
+
+
+def test_slight_reordering_does_not_slow_down(wire):
+    """RFC 8985: after the first signs the window for reordering opens."""
+    clean = pair(wire, delay_ns=5_000_000)
+    base = clean.run([Transfer(*connect_pair(clean), 2_000_000)])
+    w = pair(wire, delay_ns=5_000_000, impair=Impairment(reorder=0.05, reorder_ns=300_000, seed=8))
+    client, server = connect_pair(w)
+    took = w.run([Transfer(client, server, 2_000_000)])
+    assert took < 2 * base
+    assert client.tcp_info()["total_retrans"] < 30
+
+
+def test_the_same_seed_gives_the_same_run(wire):
+    def run():
+        w = pair(wire, impair=Impairment(drop=0.03, reorder=0.03, seed=11), capture=True)
+        client, server = connect_pair(w)
+        w.run(duplex(client, server, 50_000), limit_s=100)
+        return w.capture
+
+    assert run() == run()
+
+
+def test_a_path_that_returns(wire):
+    """Half a minute of silence in the middle: the transfer goes on when the path is back."""
+    dead = {"on": False}
+
+    def impair(frame):
+        return [] if dead["on"] else [(0, frame)]
+
+    w = pair(wire, impair=impair, delay_ns=2_000_000, rate_bps=20_000_000)
+    client, server = connect_pair(w)
+    transfer = Transfer(client, server, 1_000_000)
+    w.run([transfer], until=lambda: transfer.received > 300_000, limit_s=10)
+    dead["on"] = True
+    end = w.now + 30 * 10**9
+    w.run([transfer], until=lambda: w.now >= end, limit_s=100)
+    dead["on"] = False
+    w.run([transfer], limit_s=120)
+
+
+def test_nothing_is_left_behind(wire):
+    """After orderly closes and TIME-WAIT both stacks are idle, and serve again."""
+    w = pair(wire, {"max_connections": 16}, impair=Impairment(drop=0.05, seed=6))
+    for round_ in range(40):
+        client, server = connect_pair(w, port=7000 + round_)
+        w.run(duplex(client, server, 3_000), limit_s=100)
+        client.close()
+        server.close()
+    w.run(limit_s=1000)
+    assert w.ends[0].stack.next_deadline() is None
+    assert w.ends[1].stack.next_deadline() is None
