@@ -60,6 +60,7 @@ class Frame:
     flags: int = 0x10
     options: bytes = b"\x01\x01\x08\x0a" + bytes(8)
     fragment: int = 0
+    ttl: int = 64
     complete: bool = False  # the checksum is whole, nothing is left to the device
 
     @property
@@ -81,7 +82,7 @@ class Frame:
             struct.pack_into("!H", tcp, 16, _sum(bytes(tcp) + self.payload) ^ 0xFFFF)
         ip = bytearray(
             struct.pack(
-                "!BBHHHBBH4s4s", 0x45, 0, 20 + tcp_length, 0, self.fragment, 64, 6, 0,
+                "!BBHHHBBH4s4s", 0x45, 0, 20 + tcp_length, 0, self.fragment, self.ttl, 6, 0,
                 socket.inet_aton(self.src), socket.inet_aton(self.dst),
             )
         )  # fmt: skip
@@ -255,6 +256,10 @@ class Probe:
 
     def count(self, queue: int = 0) -> dict[str, int]:
         return dict(json.loads(self.do(f"count {queue}")))
+
+    def descriptors(self) -> int:
+        """How many files the process has open."""
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def kill(self) -> None:
         self.process.kill()

@@ -268,6 +268,8 @@ def test_control_file(pair: Pair, tmp_path: Path) -> None:
     assert passes(1), "there is no file yet"
     control.write_text("blackhole=1\n")
     assert not passes(2)
+    a.send(frame(2, dport=2001))
+    assert numbers(b.receive()) == [2], "the device's port=2000 still holds"
     control.write_text("blackhole=1, port=2001\n")
     assert passes(3), "the file lies over the device's spec"
     control.write_text("blackhole=1, nonsense=1\n")
@@ -276,6 +278,23 @@ def test_control_file(pair: Pair, tmp_path: Path) -> None:
     assert not passes(5)
     control.unlink()
     assert passes(6)
+
+
+def test_order_is_kept_when_the_delay_ends(pair: Pair, side: Side, tmp_path: Path) -> None:
+    control = tmp_path / "control"
+    control.write_text("delay_us=100000")
+    a, b = pair(*side(f"control={control}"))
+    a.send(frame(1))
+    b.receive(1, 0)
+    control.write_text("")
+    time.sleep(0.02)
+    a.send(frame(2))
+    got: list[Received] = []
+    deadline = time.monotonic() + 2
+    while len(got) < 2 and time.monotonic() < deadline:
+        a.do("flush 0")
+        got += b.receive(2, 0)
+    assert numbers(got) == [1, 2]
 
 
 def test_large_segments_pass_with_tso(pair: Pair) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import time
 from collections.abc import Callable
@@ -196,6 +197,8 @@ def test_nothing_is_left_behind(ends: tuple[Probe, Probe], path: str) -> None:
 
 def test_one_process_holds_both_ends(probe: Make, path: str) -> None:
     both = probe()
+    both.do("use 0")  # it runs
+    before = both.descriptors()
     both.open(f"wire:{path}", address=f"{A}/24")
     both.do("use 1")
     both.open(f"wire:{path}", address=f"{B}/24")
@@ -207,6 +210,7 @@ def test_one_process_holds_both_ends(probe: Make, path: str) -> None:
     both.do("use 1")
     both.do("close")
     assert not os.path.exists(path)
+    assert both.descriptors() == before
 
 
 @pytest.mark.parametrize(
@@ -263,8 +267,6 @@ def test_speed(ends: tuple[Probe, Probe], record_property: Callable[[str, object
     b.start("drain 0 500 0 0")
     time.sleep(0.05)
     a.do(f"blast 0 600 {big.header_length} 1448 {CHECKSUM_START} 16 {bytes(big).hex()}")
-    import json
-
     figures = json.loads(b.finish()[1])
     gbit = figures["bytes"] * 8 / figures["ms"] / 1e6
     record_property("gbit", round(gbit, 1))
