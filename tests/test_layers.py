@@ -189,7 +189,7 @@ def _members(archive: Path):
         if name == "//":
             names = body
         elif not special and thin:
-            member = names[int(name[1:]) :].split(b"/\n")[0].decode()
+            member = names[int(name[1:].rstrip("/ ")) :].split(b"/\n")[0].decode()
             yield io.BytesIO((archive.parent / member).read_bytes())
         elif not special:
             yield io.BytesIO(body)
