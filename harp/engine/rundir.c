@@ -86,13 +86,11 @@ int harp_rundir_publish(char path[HARP_RUN_PATH_SIZE], const char *suffix)
   return 0;
 }
 
-static bool has_suffix(const char *name, const char *suffix)
+/* Sixteen hexadecimal digits and the suffix: nothing that others put here is
+ * ours to remove. */
+static bool is_ours(const char *name, const char *suffix)
 {
-  size_t length = strlen(name), tail = strlen(suffix);
-
-  /* Sixteen hexadecimal digits: nothing that others put here is ours to remove. */
-  return length == 16 + tail && strspn(name, "0123456789abcdef") == 16 &&
-         strcmp(name + 16, suffix) == 0;
+  return strspn(name, "0123456789abcdef") == 16 && strcmp(name + 16, suffix) == 0;
 }
 
 /* A live owner holds the lock; its death lets it go. */
@@ -123,7 +121,7 @@ static void keep_newest(int folder, struct trace_file kept[TRACES_KEPT], const c
   if (fstatat(folder, name, &status, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(status.st_mode))
     return;
   candidate.written = status.st_mtime;
-  memcpy(candidate.name, name, strlen(name) + 1); /* has_suffix knows the length */
+  memcpy(candidate.name, name, strlen(name) + 1); /* is_ours knows the length */
   for (int i = 0; i < TRACES_KEPT; i++) {
     if (candidate.written > kept[i].written) {
       struct trace_file pushed = kept[i];
@@ -145,11 +143,11 @@ void harp_rundir_sweep(const char *folder)
   if (!entries)
     return;
   while ((entry = readdir(entries))) {
-    if (has_suffix(entry->d_name, ".stat"))
+    if (is_ours(entry->d_name, ".stat"))
       remove_if_dead(dirfd(entries), entry->d_name, now);
-    else if (has_suffix(entry->d_name, ".new"))
+    else if (is_ours(entry->d_name, ".new"))
       remove_if_dead(dirfd(entries), entry->d_name, now - NEW_FILE_SECONDS);
-    else if (has_suffix(entry->d_name, ".trace"))
+    else if (is_ours(entry->d_name, ".trace"))
       keep_newest(dirfd(entries), kept, entry->d_name);
   }
   closedir(entries);

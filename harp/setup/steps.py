@@ -211,8 +211,7 @@ class Blackhole(Step):
         return host.has_blackhole(self.address)
 
     def do(self) -> None:
-        if not self.in_place():
-            host.ip("route", "add", "blackhole", f"{self.address}/32")
+        host.ip("route", "add", "blackhole", f"{self.address}/32")
 
     def undo(self) -> str:
         if not self.in_place():

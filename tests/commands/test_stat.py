@@ -30,8 +30,7 @@ def ip(text: str) -> int:
 
 @pytest.fixture
 def published(folders: Path) -> Iterator[_engine.StatFile]:
-    file = _engine.StatFile(instances=2, device=b'packet:eth0', address=b"10.0.0.1/24",
-                            about=b'say "hi"\\')
+    file = _engine.StatFile(instances=2, device=b'wire:/a"b\\', address=b"10.0.0.1/24")
     file.set(0, NAMES.index("tx_bytes"), 1000)
     file.set(1, NAMES.index("tx_bytes"), 500)
     file.set(1, NAMES.index("links"), 2)
@@ -110,22 +109,23 @@ def test_top(harp: Any, published: Any) -> None:
     ended = threading.Event()
 
     def work() -> None:
-        total = 0
-        while not ended.wait(0.01):
-            total += 1_250_000  # in 10 ms: 1 Gbit/s
-            published.set(0, NAMES.index("rx_bytes"), total)
+        begun = time.monotonic()
+        while not ended.wait(0.005):
+            gbit = time.monotonic() - begun  # at 1 Gbit/s
+            published.set(0, NAMES.index("rx_bytes"), int(gbit * 1e9 / 8))
+            published.set(1, NAMES.index("tx_bytes"), int(gbit * 1e9 / 16))
 
     worker = threading.Thread(target=work)
     worker.start()
     try:
-        lines = harp("top", "-n", "2", "-d", "0.5", "--json").stdout.splitlines()
+        lines = harp("top", "-n", "2", "-d", "0.4", "--json").stdout.splitlines()
         text = harp("top", "-n", "1", "-d", "0.2").stdout
     finally:
         ended.set()
         worker.join()
     assert len(lines) == 2
     process, = json.loads(lines[1])["processes"]
-    assert 0.3 < process["in_gbit"] < 1.1 and process["out_gbit"] == 0
+    assert 0.85 < process["in_gbit"] < 1.15 and 0.42 < process["out_gbit"] < 0.58
     assert process["links"] == 2
     header, row = text.splitlines()
     assert "IN Gbit/s" in header and row.split()[0] == str(os.getpid())

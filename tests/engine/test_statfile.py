@@ -196,6 +196,9 @@ def test_damaged_files(run_dir: Path) -> None:
         damaged.write_bytes(good[:offset] + b"\xff\xff\xff\x7f" + good[offset + 4:])
         with pytest.raises(statfile.StatError, match=str(damaged)):
             statfile.read(damaged)
+    damaged.write_bytes(good[:64] + bytes(8) + good[72:])  # instances on top of each other
+    with pytest.raises(statfile.StatError, match="contradict each other"):
+        statfile.read(damaged)
     for length in (0, 7, 900, 5000):
         damaged.write_bytes(good[:length])
         with pytest.raises(statfile.StatError, match=str(damaged)):

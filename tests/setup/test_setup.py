@@ -7,6 +7,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -269,7 +270,8 @@ def test_a_crash_anywhere_is_undone(host: Host) -> None:
         assert blackholes(host) == ""
         assert not list(host.tools.rglob("ztcp*"))
         assert not list(host.tools.rglob("*.json"))
-    assert crashes > 5
+        shutil.rmtree(host.tools, ignore_errors=True)  # empty folders may be left
+    assert crashes > 10
 
 
 @pytest.mark.usefixtures("forwarding")
