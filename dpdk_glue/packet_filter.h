@@ -11,7 +11,9 @@
 #include <stdint.h>
 
 enum {
-  PACKET_FILTER_RANGES = 256,
+  /* Two filters of this size, one replacing the other, fit in what a socket
+   * may take of the kernel's memory (net.core.optmem_max, 20 KiB of old). */
+  PACKET_FILTER_RANGES = 128,
   PACKET_FILTER_CODE = 64 + 3 * PACKET_FILTER_RANGES,
 };
 

@@ -11,7 +11,8 @@
 #include <unistd.h>
 
 enum {
-  BLOCK = 16,        /* ports taken at a time */
+  BLOCK = 16,        /* ports taken at a time at first; later as many as are held, */
+  BLOCK_MOST = 64,   /* up to here, so that the filter stays short */
   BLOCK_TRIES = 64,  /* until a block has a port for the queue */
 };
 
@@ -151,6 +152,13 @@ static int hold_any_block(struct packet_ports *ports, unsigned count) {
   return -EADDRINUSE;
 }
 
+/* At least one port for every queue. */
+static unsigned block_size(const struct packet_ports *ports) {
+  unsigned count = ports->listener_count < BLOCK ? BLOCK : ports->listener_count;
+  count = count > BLOCK_MOST ? BLOCK_MOST : count;
+  return count < ports->queues ? ports->queues : count;
+}
+
 int harp_packet_ports_take(struct packet_ports *ports, unsigned queue, uint16_t wanted,
                            uint16_t *local, bool *changed) {
   struct harp_local_ports *pool = &ports->pool;
@@ -163,9 +171,8 @@ int harp_packet_ports_take(struct packet_ports *ports, unsigned queue, uint16_t 
     *changed = rc == 0;
     return rc < 0 ? rc : harp_local_ports_take(pool, queue, ports->queues, wanted, local);
   }
-  unsigned count = ports->queues > BLOCK ? ports->queues : BLOCK;
   for (int i = 0; i < BLOCK_TRIES; i++) {
-    rc = hold_any_block(ports, count);
+    rc = hold_any_block(ports, block_size(ports));
     if (rc < 0)
       return rc;
     *changed = true;

@@ -104,7 +104,9 @@ static int send_held(struct packet_queue *queue) {
 }
 
 static int hold(struct packet_queue *queue, const struct harp_tx_frame *frame) {
-  if (queue->held_count == PACKET_HELD && send_held(queue) < 0)
+  if (queue->held_count == PACKET_HELD)
+    send_held(queue);
+  if (queue->held_count == PACKET_HELD)
     return -EAGAIN;
   struct packet_held *held = &queue->held[queue->held_count];
   fill_vnet(&held->vnet, frame);

@@ -43,6 +43,14 @@ static uint64_t now_ms(void) {
   return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
+/* What the process has computed, so that a busy machine can be told from a
+ * slow path. */
+static uint64_t cpu_ms(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
 static void answer(int rc) {
   if (rc < 0)
     printf("error %d %s\n", -rc, strerror(-rc));
@@ -241,7 +249,7 @@ static void do_blast(const char *line) {
       .checksum_needed = 1,
       .length = length,
   };
-  uint64_t sent = 0, full = 0, begin = now_ms();
+  uint64_t sent = 0, full = 0, begin = now_ms(), cpu = cpu_ms();
   while (now_ms() - begin < milliseconds) {
     for (int i = 0; i < BURST; i++) {
       int rc = port->ops->transmit(port, queue, &frame);
@@ -250,8 +258,9 @@ static void do_blast(const char *line) {
     }
     port->ops->flush(port, queue);
   }
-  printf("ok {\"frames\": %llu, \"full\": %llu, \"ms\": %llu}\n", (unsigned long long)sent,
-         (unsigned long long)full, (unsigned long long)(now_ms() - begin));
+  printf("ok {\"frames\": %llu, \"full\": %llu, \"ms\": %llu, \"cpu_ms\": %llu}\n",
+         (unsigned long long)sent, (unsigned long long)full,
+         (unsigned long long)(now_ms() - begin), (unsigned long long)(cpu_ms() - cpu));
 }
 
 static void do_drain(const char *line) {

@@ -247,7 +247,10 @@ def test_filter_of_an_own_address(pair: tuple[Probe, Probe], hosts: Hosts) -> No
     a.send(bytes(between(a, b))[:12] + b"\x86\xdd" + bytes(100))  # IPv6
     a.send(bytes(between(a, b))[:12] + b"\x81\x00\x00\x05" + bytes(between(a, b))[12:])
     a.send(between(a, b, b"ours", complete=True))
-    assert [f.data[HEADERS:] for f in b.receive(6, 0.3)] == [b"ours"]
+    # A tag of VLAN 0 says priority, not VLAN; the kernel takes it off.
+    urgent = bytes(between(a, b, b"urgent", complete=True))
+    a.send(urgent[:12] + b"\x81\x00\xe0\x00" + urgent[12:])
+    assert [f.data[HEADERS:] for f in b.receive(7, 0.3)] == [b"ours", b"urgent"]
 
 
 def test_own_address_shared_by_ports(probe: Make, hosts: Hosts, pair: tuple[Probe, Probe]) -> None:
@@ -390,6 +393,17 @@ def test_blocks_of_ports(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
     assert {b.reserve() for _ in range(40)} <= held
 
 
+def test_blocks_grow(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
+    """Hundreds of ports make few ranges: every one of them is heard."""
+    a, b = shared
+    ports = [b.reserve() for _ in range(300)]
+    assert len(set(ports)) == 300
+    for local in ports:
+        a.send(between(a, b, dport=local), flush=False)
+    a.do("flush 0")
+    assert [int.from_bytes(f.data[36:38], "big") for f in b.receive(300)] == ports
+
+
 def test_wanted_port(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
     a, b = shared
     host = hosts("veth-1500")[1]
@@ -515,6 +529,35 @@ def test_losses_are_counted(probe: Make, hosts: Hosts) -> None:
     lost = b.count()["lost"]
     assert waiting + lost == sent["frames"]
     assert b.count()["lost"] == 0, "counted once"
+
+
+def test_full_device(probe: Make, hosts: Hosts) -> None:
+    """A queueing discipline that takes no more: nothing small is lost, nothing sleeps on it."""
+    first, second = hosts("veth-1500")
+    a, b = probe(first), probe(second)
+    a.open("packet:eth0", address=f"{first.own_address}/24")
+    b.open("packet:eth0", address=f"{second.own_address}/24")
+    limit = ["rate", "100kbit", "burst", "3000", "limit", "6000"]
+    first.run(["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", *limit])
+    sent = 0
+    try:
+        with pytest.raises(PortError) as full:
+            while sent < 500:
+                a.send(between(a, b, seq=sent), flush=False)
+                sent += 1
+        assert full.value.number == errno.EAGAIN
+        with pytest.raises(PortError) as full:
+            a.send(between(a, b, bytes(1000)))
+        assert full.value.number == errno.EAGAIN
+        assert a.arm(True), "frames are held"
+    finally:
+        first.run(["tc", "qdisc", "del", "dev", "eth0", "root"])
+    a.do("flush 0")
+    assert not a.arm(True)
+    got = [sequence_of(f.data) for f in b.receive(sent, 0.5)]
+    after = got[got.index(max(n for n in got if n + 1 not in got and n + 1 < sent)) + 1 :]
+    assert after == list(range(sent - len(after), sent)), "what was held when it was full"
+    assert a.count()["full"] >= 3
 
 
 def test_interface_goes_down_and_comes_back(probe: Make, hosts: Hosts) -> None:
