@@ -3,8 +3,8 @@
 
 On each wire both sides first try their settings and keep the best one; then
 they are measured in pairs, so that what slows the machine slows both, with
-iperf3 in every round. Figures are medians with their range; a ratio is the
-median of the pairs' ratios.
+iperf3 and the packet port's raw speed in every round. Figures are medians with
+their range; a ratio is the median of the pairs' ratios.
 """
 
 from __future__ import annotations
@@ -18,16 +18,27 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 import click
 
 from harp.measure.iperf import idle_load, run_iperf
+from harp.measure.raw import run_raw
 from harp.measure.records import Document, Record
 from harp.measure.runner import (
-    HarpPacket, KernelTcp, RunError, Sizes, Task, Transport, run_perf,
+    HarpPacket,
+    KernelTcp,
+    RunError,
+    Sizes,
+    Task,
+    Transport,
+    run_perf,
 )
 from harp.measure.stats import Summary, ratios, summarize
 from harp.measure.tables import markdown, size_text
 from harp.testing.lab import Lab, LabError
 
 MIB = 1 << 20
-KERNEL, HARP, IPERF = "kernel-tcp", "harp-packet", "iperf3"
+KERNEL, HARP, IPERF, RAW = "kernel-tcp", "harp-packet", "iperf3", "raw"
+YARDSTICKS = {
+    IPERF: "iperf3, 1 connection, cubic",
+    RAW: "raw, the packet port without TCP",
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +69,7 @@ class Plan:
     pairs: int
     iterations: int  # of 1 MiB messages
     round_trips: int
-    iperf_s: float
+    yardstick_s: float  # of iperf3, and of raw frames
     targets: Tuple[Target, ...]
 
 
@@ -69,10 +80,22 @@ def _targets(wires: Sequence[Tuple[str, float]]) -> Tuple[Target, ...]:
     return tuple(found)
 
 
-QUICK = Plan(("veth-1500", "veth-1500-nooff"), pairs=5, iterations=2000, round_trips=10000,
-             iperf_s=1, targets=_targets([("veth-1500", 0.6), ("veth-1500-nooff", 0.5)]))
-FULL = Plan((*QUICK.wires, "veth-9000"), pairs=9, iterations=4000, round_trips=30000, iperf_s=3,
-            targets=QUICK.targets)
+QUICK = Plan(
+    ("veth-1500", "veth-1500-nooff"),
+    pairs=5,
+    iterations=2000,
+    round_trips=10000,
+    yardstick_s=1,
+    targets=_targets([("veth-1500", 0.6), ("veth-1500-nooff", 0.5)]),
+)
+FULL = Plan(
+    (*QUICK.wires, "veth-9000"),
+    pairs=9,
+    iterations=4000,
+    round_trips=30000,
+    yardstick_s=3,
+    targets=QUICK.targets,
+)
 
 
 @dataclass
@@ -97,8 +120,10 @@ class Cell:
     def ratio(self, ours: str, theirs: str) -> Optional[Summary]:
         """Over the pairs of which both sides are whole; None if there are none."""
         pairs = [
-            {record["pair"]: figure for record, figure in zip(self.records.get(name, []),
-                                                              self.figures(name))}
+            {
+                record["pair"]: figure
+                for record, figure in zip(self.records.get(name, []), self.figures(name))
+            }
             for name in (ours, theirs)
         ]
         both = sorted(set(pairs[0]) & set(pairs[1]))
@@ -123,8 +148,14 @@ class Bench:
                 self._round_trips(lab)
 
     def _stream(self, lab: Lab, load: float) -> None:
-        task = Task("sendrecv", Sizes(MIB, MIB), self._plan.iterations,
-                    warmup=self._plan.iterations // 10, step=MIB, outstanding=8)
+        task = Task(
+            "sendrecv",
+            Sizes(MIB, MIB),
+            self._plan.iterations,
+            warmup=self._plan.iterations // 10,
+            step=MIB,
+            outstanding=8,
+        )
         cell = self._cell(lab, task)
         sides = [
             self._best(lab, cell, task, [KernelTcp(nsocks=n) for n in (1, 2, 4)]),
@@ -132,12 +163,20 @@ class Bench:
         ]
         for pair in range(self._plan.pairs):
             self._pair(lab, cell, task, sides, pair)
+            self._yardsticks(lab, cell, load, pair)
+
+    def _yardsticks(self, lab: Lab, cell: Cell, load: float, pair: int) -> None:
+        seconds = self._plan.yardstick_s
+        measures: List[Callable[[], Record]] = [
+            lambda: run_iperf(lab, seconds, load, pair),
+            lambda: run_raw(lab, seconds, pair),
+        ]
+        for measure in measures:
             try:
-                record = run_iperf(lab, self._plan.iperf_s, load, pair)
-            except LabError as error:
+                self._keep(cell, measure())
+            except (LabError, FileNotFoundError) as error:
                 cell.failures.append(str(error))
-                continue
-            self._keep(cell, record)
+                self._say(f"FAIL {error}")
 
     def _round_trips(self, lab: Lab) -> None:
         task = Task("pingpong", Sizes(8, 8), self._plan.round_trips, warmup=1000)
@@ -151,7 +190,7 @@ class Bench:
 
     def _cell(self, lab: Lab, task: Task) -> Cell:
         cell = Cell(lab.wire.name, task.op, task.sizes.first)
-        cell.settings[IPERF] = "iperf3, 1 connection, cubic"
+        cell.settings.update(YARDSTICKS)
         self.cells.append(cell)
         return cell
 
@@ -226,18 +265,27 @@ def _cell_line(cell: Cell, transport: str) -> List[str]:
     if cell.op == "pingpong":
         tail = summarize([record["p99_us"] for record in records])
         return [*start, "–", main.text(1), f"{tail.median:.1f}", "–", over]
-    cpu = summarize([record["cpu_s_per_gb"] for record in records])
-    return [*start, main.text(), "–", "–", f"{cpu.median:.3f}", over]
+    costs = [record["cpu_s_per_gb"] for record in records if record["cpu_s_per_gb"] is not None]
+    cpu = f"{summarize(costs).median:.3f}" if costs else "–"
+    return [*start, main.text(), "–", "–", cpu, over]
 
 
 def table(cells: Sequence[Cell]) -> str:
     """All cells: medians, and the smallest and largest figure in brackets."""
-    header = ["wire", "operation", "transport", "GB/s", "p50 µs", "p99 µs", "CPU s/GB",
-              "over kernel-tcp"]
+    header = [
+        "wire",
+        "operation",
+        "transport",
+        "GB/s",
+        "p50 µs",
+        "p99 µs",
+        "CPU s/GB",
+        "over kernel-tcp",
+    ]
     lines = [
         _cell_line(cell, transport)
         for cell in cells
-        for transport in ((KERNEL, HARP) if cell.op == "pingpong" else (KERNEL, HARP, IPERF))
+        for transport in ((KERNEL, HARP) if cell.op == "pingpong" else (KERNEL, HARP, *YARDSTICKS))
     ]
     return markdown(header, lines, [3, 4, 5, 6, 7])
 
@@ -271,8 +319,12 @@ def _extra(bench: Bench, judged: Sequence[Tuple[Target, Optional[float]]]) -> Di
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--quick", is_flag=True, help="Two wires and 5 pairs: about three minutes.")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path),
-              help="Write all records and targets to this file.")
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write all records and targets to this file.",
+)
 def main(quick: bool, json_path: Optional[Path]) -> None:
     """Measure HARP beside the kernel's TCP, in interleaved pairs on the same wires.
 
@@ -289,8 +341,9 @@ def main(quick: bool, json_path: Optional[Path]) -> None:
     bench.run()
     judged = judge(bench.cells, plan.targets)
     click.echo(f"\n{table(bench.cells)}\n")
-    click.echo(f"Medians of {plan.pairs} interleaved pairs (lowest–highest). "
-               "CPU: the whole machine's.\n")
+    click.echo(
+        f"Medians of {plan.pairs} interleaved pairs (lowest–highest). CPU: the whole machine's.\n"
+    )
     for target, reached in judged:
         click.echo(verdict(target, reached))
     failures = [failure for cell in bench.cells for failure in cell.failures]

@@ -142,8 +142,23 @@ class Watch:
     def _capture(self, what: str) -> None:
         host = self._lab.hosts[0]
         path = Path(self._folder.name) / f"{len(self._captures)}.pcap"
-        words = ["tcpdump", "-i", host.interface, "-n", "-s", SNAP, "-B", CAPTURE_BUFFER_KIB,
-                 "-U", "--immediate-mode", "-Z", "root", "-w", "-", what]
+        words = [
+            "tcpdump",
+            "-i",
+            host.interface,
+            "-n",
+            "-s",
+            SNAP,
+            "-B",
+            CAPTURE_BUFFER_KIB,
+            "-U",
+            "--immediate-mode",
+            "-Z",
+            "root",
+            "-w",
+            "-",
+            what,
+        ]
         with open(path, "wb") as file:
             process = host.popen(words, stdout=file, stderr=subprocess.PIPE)
         assert process.stderr

@@ -18,7 +18,14 @@ import click
 from harp.measure.carriers import Carriers, Watch
 from harp.measure.records import Document, Record
 from harp.measure.runner import (
-    RENDEZVOUS_PORT, HarpPacket, KernelTcp, RunError, Sizes, Task, Transport, run_perf,
+    RENDEZVOUS_PORT,
+    HarpPacket,
+    KernelTcp,
+    RunError,
+    Sizes,
+    Task,
+    Transport,
+    run_perf,
 )
 from harp.measure.tables import markdown, size_text
 from harp.testing.lab import Lab, LabError
@@ -52,20 +59,24 @@ class Row:
 
     def bytes_past_host_0(self) -> float:
         """The least that the timed iterations put on host 0's wire, both ways, bytes."""
-        sizes = sum(record["size"] for record in self.records)
+        sizes: int = sum(record["size"] for record in self.records)
         return sizes * 4 * (self.hosts - 1) / self.hosts * ITERATIONS[self.hosts]
 
 
 def rows() -> List[Row]:
-    two = [KernelTcp(), *(HarpPacket(own, api) for own in (False, True) for api in (12, 4))]
-    four = [KernelTcp(), HarpPacket(False, 12), HarpPacket(True, 12)]
+    two: List[Transport] = [
+        KernelTcp(),
+        *(HarpPacket(own, api) for own in (False, True) for api in (12, 4)),
+    ]
+    four: List[Transport] = [KernelTcp(), HarpPacket(False, 12), HarpPacket(True, 12)]
     return [Row(2, transport) for transport in two] + [Row(4, transport) for transport in four]
 
 
 def run_row(row: Row, last: int, inject_wrong: bool) -> None:
     """Fills in what the row saw, or why it failed."""
-    task = Task("all_reduce", Sizes(FIRST, last), ITERATIONS[row.hosts], warmup=2,
-                inject_wrong=inject_wrong)
+    task = Task(
+        "all_reduce", Sizes(FIRST, last), ITERATIONS[row.hosts], warmup=2, inject_wrong=inject_wrong
+    )
     try:
         with Lab(row.hosts, WIRE) as lab, Watch(lab, RENDEZVOUS_PORT) as watch:
             row.records = run_perf(lab, task, row.transport)
@@ -144,12 +155,24 @@ def say(start: float, text: str) -> None:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path),
-              help="Write all records and checks to this file.")
-@click.option("--inject-wrong", is_flag=True,
-              help="Flip one received byte of each size: shows that the demo would notice.")
-@click.option("--last", default=64 << 20, show_default=True, type=click.IntRange(FIRST),
-              help="Largest message, bytes.")
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write all records and checks to this file.",
+)
+@click.option(
+    "--inject-wrong",
+    is_flag=True,
+    help="Flip one received byte of each size: shows that the demo would notice.",
+)
+@click.option(
+    "--last",
+    default=64 << 20,
+    show_default=True,
+    type=click.IntRange(FIRST),
+    help="Largest message, bytes.",
+)
 def main(json_path: Optional[Path], inject_wrong: bool, last: int) -> None:
     """Two hosts, then four, add up their data through HARP, beside kernel TCP.
 

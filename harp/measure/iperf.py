@@ -53,8 +53,17 @@ def run_iperf(lab: Lab, seconds: float, load: float, pair: int) -> Record:
     rate = received["bits_per_second"] / 8e9
     busy = (after[0] - before[0]) - load * (after[1] - before[1])
     return make_record(
-        wire=lab.wire.name, transport="iperf3", op="sendrecv", direction="0->1", nranks=2, flows=1,
-        mtu=lab.wire.mtu, offloads="all" if lab.wire.offloads else "none", pair=pair,
-        kernel_cc="cubic", algbw_gbs=rate, busbw_gbs=rate,
+        wire=lab.wire.name,
+        transport="iperf3",
+        op="sendrecv",
+        direction="0->1",
+        nranks=2,
+        flows=1,
+        mtu=lab.wire.mtu,
+        offloads="all" if lab.wire.offloads else "none",
+        pair=pair,
+        kernel_cc="cubic",
+        algbw_gbs=rate,
+        busbw_gbs=rate,
         cpu_s_per_gb=max(busy, 0) / (received["bytes"] / 1e9),
     )

@@ -20,9 +20,30 @@ SCHEMA = "harp.perf/1"
 Record = Dict[str, Any]
 
 FIELDS = (
-    "wire", "transport", "api", "op", "dtype", "size", "direction", "outstanding", "rate_gbs",
-    "time_us", "algbw_gbs", "busbw_gbs", "wrong", "cpu_s_per_gb", "nranks", "flows", "mtu",
-    "offloads", "pair", "kernel_cc", "nsocks", "p50_us", "p99_us", "version",
+    "wire",
+    "transport",
+    "api",
+    "op",
+    "dtype",
+    "size",
+    "direction",
+    "outstanding",
+    "rate_gbs",
+    "time_us",
+    "algbw_gbs",
+    "busbw_gbs",
+    "wrong",
+    "cpu_s_per_gb",
+    "nranks",
+    "flows",
+    "mtu",
+    "offloads",
+    "pair",
+    "kernel_cc",
+    "nsocks",
+    "p50_us",
+    "p99_us",
+    "version",
 )
 
 

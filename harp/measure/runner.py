@@ -116,8 +116,11 @@ class Task:
     def arguments(self) -> List[str]:
         words = [self.op, *self.sizes.arguments()]
         words += ["-n", str(self.iterations), "-w", str(self.warmup)]
-        for option, value in (("--outstanding", self.outstanding), ("--step", self.step),
-                              ("--pair", self.pair)):
+        for option, value in (
+            ("--outstanding", self.outstanding),
+            ("--step", self.step),
+            ("--pair", self.pair),
+        ):
             if value is not None:
                 words += [option, str(value)]
         return words + (["--inject-wrong"] if self.inject_wrong else [])
@@ -135,10 +138,20 @@ def _start(
     home = folder / str(rank)
     home.mkdir()
     words = [
-        perf_program(), *task.arguments(), *transport.arguments(), *_wire_arguments(lab),
-        "--transport-name", transport.name, "--json", folder / "records.json",
-        "--rank", rank, "--nranks", len(lab.hosts),
-        "--rendezvous", f"{lab.hosts[0].address}:{RENDEZVOUS_PORT}",
+        perf_program(),
+        *task.arguments(),
+        *transport.arguments(),
+        *_wire_arguments(lab),
+        "--transport-name",
+        transport.name,
+        "--json",
+        folder / "records.json",
+        "--rank",
+        rank,
+        "--nranks",
+        len(lab.hosts),
+        "--rendezvous",
+        f"{lab.hosts[0].address}:{RENDEZVOUS_PORT}",
     ]
     with open(home / "output", "w") as output:
         environment = transport.environment(host, home)
@@ -183,9 +196,8 @@ def run_perf(lab: Lab, task: Task, transport: Transport) -> List[Record]:
         found = load_records(records) if failed is None else _records_of_wrong_bytes(records)
         if found:
             return [{**record, **transport.facts()} for record in found]
-        said = "".join(
-            f"-- rank {rank}\n{(folder / str(rank) / 'output').read_text()}" for rank in range(count)
-        )
+        outputs = [(folder / str(rank) / "output").read_text() for rank in range(count)]
+        said = "".join(f"-- rank {rank}\n{text}" for rank, text in enumerate(outputs))
         raise RunError(
             f"{task.op} over {transport.label()} on {lab.wire.name}: "
             f"{failed or 'it wrote no records'}\n{said}"

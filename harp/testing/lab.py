@@ -16,6 +16,7 @@ behind is found, and removed, by the next one (see `clean`).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -28,7 +29,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Type, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Type
 
 from harp.testing.relay import Relay, RelaySpec
 
@@ -68,7 +69,7 @@ class Wire:
         return cls(name, mtu, "nooff" not in rest, "bridge" in rest)
 
 
-def _ip(*words: Union[str, int]) -> str:
+def _ip(*words: object) -> str:
     """Runs ip(8); its standard output, or LabError with what it said."""
     command = ["ip", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30)
@@ -80,10 +81,8 @@ def _ip(*words: Union[str, int]) -> str:
 
 def _end(process: "subprocess.Popen[Any]", number: int) -> None:
     """Sends a signal to a process that a host started, and to its group."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
-    except ProcessLookupError:
-        pass
 
 
 @dataclass
@@ -111,13 +110,13 @@ class Host:
     def mac(self) -> str:
         return f"02:77:00:00:00:{self.index + 1:02x}"
 
-    def command(self, words: Sequence[Union[str, Path]]) -> List[str]:
+    def command(self, words: Sequence[object]) -> List[str]:
         """The command line that runs `words` in this host; it keeps its pid through exec."""
         return ["ip", "netns", "exec", self.namespace, *map(str, words)]
 
     def popen(
         self,
-        words: Sequence[Union[str, Path]],
+        words: Sequence[object],
         env: Optional[Mapping[str, str]] = None,
         **options: Any,
     ) -> "subprocess.Popen[Any]":
@@ -140,7 +139,7 @@ class Host:
 
     def run(
         self,
-        words: Sequence[Union[str, Path]],
+        words: Sequence[object],
         env: Optional[Mapping[str, str]] = None,
         timeout: float = 60,
         check: bool = True,
@@ -172,7 +171,7 @@ class Host:
             raise LabError(f"{self._says(words)} ended with {process.returncode}\n{out}{err}")
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def _says(self, words: Sequence[Union[str, Path]]) -> str:
+    def _says(self, words: Sequence[object]) -> str:
         return f"host {self.index} ({self.namespace}): {' '.join(map(str, words))}"
 
     def read(self, path: str) -> str:
@@ -331,8 +330,21 @@ class Lab:
     def _join_by_bridge(self) -> None:
         middle = self._middle
         assert middle
-        _ip("-n", middle, "link", "add", "bridge0", "mtu", self.wire.mtu, "type", "bridge",
-            "stp_state", 0, "mcast_snooping", 0)
+        _ip(
+            "-n",
+            middle,
+            "link",
+            "add",
+            "bridge0",
+            "mtu",
+            self.wire.mtu,
+            "type",
+            "bridge",
+            "stp_state",
+            0,
+            "mcast_snooping",
+            0,
+        )
         _ip("-n", middle, "link", "set", "bridge0", "up")
         for host in self.hosts:
             port = self._port(host)
@@ -365,8 +377,23 @@ class Lab:
             host.write(f"/sys/class/net/{INTERFACE}/threaded", "1")
         # The machine's default may be one that a namespace cannot change; a route
         # may name the congestion control of its connections all the same.
-        _ip("-n", name, "route", "change", f"10.77.0.0/{host.prefix}", "dev", INTERFACE,
-            "proto", "kernel", "scope", "link", "src", host.address, "congctl", "cubic")
+        _ip(
+            "-n",
+            name,
+            "route",
+            "change",
+            f"10.77.0.0/{host.prefix}",
+            "dev",
+            INTERFACE,
+            "proto",
+            "kernel",
+            "scope",
+            "link",
+            "src",
+            host.address,
+            "congctl",
+            "cubic",
+        )
 
 
 def _leave(number: int, frame: Optional[FrameType]) -> None:
@@ -433,10 +460,8 @@ def _remove(lab_id: str) -> List[str]:
     gone = [name for name in namespaces() if name.startswith(f"{PREFIX}{lab_id}-")]
     for name in gone:
         for pid in _ip("netns", "pids", name).split():
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         _ip("netns", "delete", name)
     return gone
 

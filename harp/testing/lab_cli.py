@@ -22,11 +22,19 @@ def main() -> None:
 
 @main.command()
 @click.option("--hosts", default=2, show_default=True, help="How many, 2 to 64.")
-@click.option("--wire", default="veth-1500", show_default=True,
-              help="veth-MTU[-nooff][-bridge]; nooff: TSO, GSO, GRO and checksums off.")
-@click.option("--relay", default=None, metavar="SPEC",
-              help="Faults between two hosts: drop=P, drop_burst=N, duplicate=P, reorder=P/N, "
-              "corrupt=P, delay_us=N, rate_mbps=N, queue=N, seed=N, joined by commas.")
+@click.option(
+    "--wire",
+    default="veth-1500",
+    show_default=True,
+    help="veth-MTU[-nooff][-bridge]; nooff: TSO, GSO, GRO and checksums off.",
+)
+@click.option(
+    "--relay",
+    default=None,
+    metavar="SPEC",
+    help="Faults between two hosts: drop=P, drop_burst=N, duplicate=P, reorder=P/N, "
+    "corrupt=P, delay_us=N, rate_mbps=N, queue=N, seed=N, joined by commas.",
+)
 @click.option("--threaded", is_flag=True, help="Threaded NAPI on the hosts' devices.")
 @click.argument("command", nargs=-1)
 def up(

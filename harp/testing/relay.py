@@ -126,9 +126,7 @@ class Relay:
             _, said = self._process.communicate()
         try:
             if early or self._process.returncode:
-                raise RelayError(
-                    f"the relay ended with {self._process.returncode}: {said.strip()}"
-                )
+                raise RelayError(f"the relay ended with {self._process.returncode}: {said.strip()}")
             counts: Dict[str, Any] = json.loads(self._report.read_text())
         finally:
             self._folder.cleanup()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves bytes over the kernel's TCP and says what arrived: a program for a lab's hosts.
 
-    tcp_transfer.py receive ADDRESS PORT          prints "listening", then count and hash
-    tcp_transfer.py send ADDRESS PORT BYTES SEED  prints count and hash
+tcp_transfer.py receive ADDRESS PORT          prints "listening", then count and hash
+tcp_transfer.py send ADDRESS PORT BYTES SEED  prints count and hash
 """
 
 import hashlib

@@ -64,6 +64,10 @@ def test_a_failure_inside_leaves_no_capture_behind() -> None:
             with Watch(lab, CONTROL) as watch:
                 raise KeyError("as a row that fails")
         assert watch.seen is None
-        alive = subprocess.run(["ip", "netns", "pids", lab.hosts[0].namespace],
-                               capture_output=True, text=True, check=True).stdout
+        alive = subprocess.run(
+            ["ip", "netns", "pids", lab.hosts[0].namespace],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
         assert alive.split() == []

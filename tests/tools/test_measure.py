@@ -32,7 +32,12 @@ def test_ratios_are_of_pairs() -> None:
 
 def test_sizes_read_well() -> None:
     assert [size_text(n) for n in (8, 1024, 1536, 1 << 20, 3 << 30)] == [
-        "8 B", "1 KiB", "1536 B", "1 MiB", "3 GiB"]
+        "8 B",
+        "1 KiB",
+        "1536 B",
+        "1 MiB",
+        "3 GiB",
+    ]
 
 
 def test_a_table_lines_up() -> None:
@@ -66,9 +71,11 @@ def cell(op: str, ours: List[Optional[float]], theirs: List[Optional[float]]) ->
     name = "p50_us" if op == "pingpong" else "algbw_gbs"
     for transport, figures in (("harp-packet", ours), ("kernel-tcp", theirs)):
         made.records[transport] = [
-            make_record(transport=transport, pair=pair, cpu_s_per_gb=0.1, p99_us=9,
-                        **{name: figure})
-            for pair, figure in enumerate(figures) if figure is not None
+            make_record(
+                transport=transport, pair=pair, cpu_s_per_gb=0.1, p99_us=9, **{name: figure}
+            )
+            for pair, figure in enumerate(figures)
+            if figure is not None
         ]
     return made
 
@@ -122,8 +129,9 @@ def test_a_run_that_fails_says_what_the_ranks_said() -> None:
             run_perf(lab, Task("sendrecv", Sizes(8, 8), 1, 0), KernelTcp(cc="no-such-thing"))
         start = time.monotonic()
         with pytest.raises(RunError, match="not done within 1 s"):
-            run_perf(lab, Task("sendrecv", Sizes(1 << 20, 1 << 20), 1000000, 0, limit_s=1),
-                     KernelTcp())
+            run_perf(
+                lab, Task("sendrecv", Sizes(1 << 20, 1 << 20), 1000000, 0, limit_s=1), KernelTcp()
+            )
         assert time.monotonic() - start < 3
 
 

@@ -29,7 +29,8 @@ def moved(spec: RelaySpec, total: int, wire: str = "veth-1500") -> Dict[str, Any
         after = sender.counters(), receiver.counters()
     assert result.received == result.sent
     kernel = {
-        name: sum(a.get(name, 0) - b.get(name, 0) for a, b in zip(after, before)) for name in after[0]
+        name: sum(a.get(name, 0) - b.get(name, 0) for a, b in zip(after, before))
+        for name in after[0]
     }
     return {**lab.relay_counts, "kernel": kernel}
 
@@ -56,9 +57,16 @@ def test_large_segments_leave_as_frames_of_the_mtu() -> None:
 def test_a_corrupt_frame_is_one_that_the_checksum_finds(wire: str) -> None:
     counts = moved(RelaySpec(corrupt=0.002, seed=3), 20 * MB, wire)
     spoilt = counts["a_to_b"]["corrupted"] + counts["b_to_a"]["corrupted"]
-    found = sum(counts["kernel"][name] for name in ("TcpInCsumErrors", "IpExtInCsumErrors",
-                                                   "IpInHdrErrors", "IpInAddrErrors",
-                                                   "IpExtInTruncatedPkts"))
+    found = sum(
+        counts["kernel"][name]
+        for name in (
+            "TcpInCsumErrors",
+            "IpExtInCsumErrors",
+            "IpInHdrErrors",
+            "IpInAddrErrors",
+            "IpExtInTruncatedPkts",
+        )
+    )
     assert spoilt > 5
     # A flipped byte in the IP header may hit a field that the kernel looks at
     # before the checksum, which some kernels count elsewhere.
@@ -123,8 +131,7 @@ def test_a_reordered_frame_is_overtaken_by_3_to_depth_others() -> None:
     arrived = arrivals(RelaySpec(reorder=0.01, reorder_depth=12, seed=4))
     assert sorted(arrived) == list(range(2000))
     overtakers = [
-        sum(earlier > number for earlier in arrived[:place])
-        for place, number in enumerate(arrived)
+        sum(earlier > number for earlier in arrived[:place]) for place, number in enumerate(arrived)
     ]
     late = [count for count in overtakers if count]
     assert len(late) > 10
