@@ -1,278 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ports under test: each in a probe process of its own, in a host of a lab or here."""
+"""Probes with ports, and the hosts that they run in."""
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-import struct
-import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from contextlib import ExitStack
 
 import pytest
+from port_probe import PROBE, Probe
 
 from harp.testing.lab import Host, Lab
 
-ROOT = Path(__file__).resolve().parents[2]
-PROBE = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build") / "dpdk_glue" / "ports_probe"
 
-ETHERNET = 14
-HEADERS = 66  # Ethernet, IPv4, TCP with a timestamp option
-CHECKSUM_START = 34
-CHECKSUM_OFFSET = 16
-BROADCAST = "ff:ff:ff:ff:ff:ff"
-
-
-def _mac(text: str) -> bytes:
-    return bytes.fromhex(text.replace(":", ""))
-
-
-def _sum(data: bytes) -> int:
-    """The ones' complement sum of 16-bit words (RFC 1071), not inverted."""
-    if len(data) % 2:
-        data += b"\0"
-    total = sum(struct.unpack(f"!{len(data) // 2}H", data))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return total
-
-
-def _pseudo(src: str, dst: str, length: int) -> bytes:
-    return socket.inet_aton(src) + socket.inet_aton(dst) + struct.pack("!BBH", 0, 6, length)
-
-
-@dataclass
-class Frame:
-    """A TCP segment to send; the checksum field as a device with checksum offload wants it."""
-
-    src: str
-    dst: str
-    sport: int
-    dport: int
-    payload: bytes = b""
-    src_mac: str = "02:77:00:00:00:01"
-    dst_mac: str = "02:77:00:00:00:02"
-    seq: int = 1
-    flags: int = 0x10
-    options: bytes = b"\x01\x01\x08\x0a" + bytes(8)
-    fragment: int = 0
-    ttl: int = 64
-    complete: bool = False  # the checksum is whole, nothing is left to the device
-
-    @property
-    def header_length(self) -> int:
-        return ETHERNET + 20 + 20 + len(self.options)
-
-    def __bytes__(self) -> bytes:
-        tcp_length = 20 + len(self.options) + len(self.payload)
-        offset = (20 + len(self.options)) // 4 << 4
-        tcp = bytearray(
-            struct.pack(
-                "!HHIIBBHHH", self.sport, self.dport, self.seq, 1, offset, self.flags, 65535, 0, 0
-            )
-            + self.options
-        )
-        pseudo = _sum(_pseudo(self.src, self.dst, tcp_length))
-        struct.pack_into("!H", tcp, 16, pseudo)
-        if self.complete:
-            struct.pack_into("!H", tcp, 16, _sum(bytes(tcp) + self.payload) ^ 0xFFFF)
-        ip = bytearray(
-            struct.pack(
-                "!BBHHHBBH4s4s", 0x45, 0, 20 + tcp_length, 0, self.fragment, self.ttl, 6, 0,
-                socket.inet_aton(self.src), socket.inet_aton(self.dst),
-            )
-        )  # fmt: skip
-        struct.pack_into("!H", ip, 10, _sum(bytes(ip)) ^ 0xFFFF)
-        ethernet = _mac(self.dst_mac) + _mac(self.src_mac) + b"\x08\x00"
-        return ethernet + bytes(ip) + bytes(tcp) + self.payload
-
-
-def arp_request(src_mac: str, src: str, dst: str) -> bytes:
-    """Who has dst?, as a frame."""
-    return (
-        _mac(BROADCAST) + _mac(src_mac) + b"\x08\x06"
-        + struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1)
-        + _mac(src_mac) + socket.inet_aton(src) + bytes(6) + socket.inet_aton(dst)
-    )  # fmt: skip
-
-
-def icmp_unreachable(src: str, dst: str, src_mac: str, dst_mac: str, quoted: Frame) -> bytes:
-    """The frame in which src tells dst that its segment `quoted` got nowhere."""
-    body = struct.pack("!BBHI", 3, 1, 0, 0) + bytes(quoted)[ETHERNET : ETHERNET + 28]
-    body = body[:2] + struct.pack("!H", _sum(body) ^ 0xFFFF) + body[4:]
-    ip = bytearray(
-        struct.pack(
-            "!BBHHHBBH4s4s", 0x45, 0, 20 + len(body), 0, 0, 64, 1, 0,
-            socket.inet_aton(src), socket.inet_aton(dst),
-        )
-    )  # fmt: skip
-    struct.pack_into("!H", ip, 10, _sum(bytes(ip)) ^ 0xFFFF)
-    return _mac(dst_mac) + _mac(src_mac) + b"\x08\x00" + bytes(ip) + body
-
-
-def checksum_ok(frame: bytes) -> bool:
-    """Whether a TCP frame's checksum is complete and right."""
-    ihl = (frame[ETHERNET] & 15) * 4
-    end = ETHERNET + struct.unpack_from("!H", frame, ETHERNET + 2)[0]
-    segment = frame[ETHERNET + ihl : end]
-    src, dst = frame[ETHERNET + 12 : ETHERNET + 16], frame[ETHERNET + 16 : ETHERNET + 20]
-    return _sum(src + dst + struct.pack("!BBH", 0, 6, len(segment)) + segment) == 0xFFFF
-
-
-def sequence_of(frame: bytes) -> int:
-    return int(struct.unpack_from("!I", frame, ETHERNET + 20 + 4)[0])
-
-
-@dataclass(frozen=True)
-class Received:
-    """What a port said about a frame, and its bytes. place: payload's offset in
-    the hinted stretch, -1 if it is elsewhere."""
-
-    header_length: int
-    payload_length: int
-    segment: int
-    good: bool
-    place: int
-    data: bytes
-
-
-class PortError(Exception):
-    """The port's answer was an error: `number` is the errno, the text its line."""
-
-    def __init__(self, number: int, text: str) -> None:
-        super().__init__(text)
-        self.number = number
-
-
-@dataclass
-class Probe:
-    """A process with a port (two, for both ends of a wire); see probe.c."""
-
-    host: Host | None = None
-    wrapper: tuple[str, ...] = ()
-    info: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        words = [*self.wrapper, str(PROBE)]
-        if self.host:
-            words = self.host.command(words)
-        self.process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
-
-    def start(self, command: str) -> None:
-        """Sends a command; `finish` reads its answer."""
-        assert self.process.stdin
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
-
-    def finish(self) -> tuple[list[str], str]:
-        """(lines before the answer, what follows its "ok"); raises PortError."""
-        assert self.process.stdout
-        lines = []
-        for line in self.process.stdout:
-            word, _, rest = line.rstrip("\n").partition(" ")
-            if word == "ok":
-                return lines, rest
-            if word == "error":
-                number, _, text = rest.partition(" ")
-                raise PortError(int(number), text)
-            lines.append(line)
-        raise AssertionError(f"the probe ended with {self.process.wait(5)}")
-
-    def do(self, command: str) -> str:
-        self.start(command)
-        return self.finish()[1]
-
-    def open(
-        self,
-        device: str,
-        queues: int = 1,
-        address: str = "-",
-        mtu: int = 0,
-        ports: str = "0-0",
-        mac: str = "-",
-    ) -> dict[str, Any]:
-        """Opens the port; returns its info."""
-        info = json.loads(self.do(f"open {device} {queues} {address} {mtu} {ports} {mac}"))
-        self.info = dict(info)
-        return self.info
-
-    def send(
-        self,
-        frame: Frame | bytes,
-        queue: int = 0,
-        segment: int = 0,
-        pieces: int = 1,
-        flush: bool = True,
-    ) -> None:
-        """Transmits a frame, its payload cut into pieces; raises PortError (EAGAIN: full)."""
-        data = bytes(frame)
-        offload = isinstance(frame, Frame) and not frame.complete
-        header = frame.header_length if isinstance(frame, Frame) else len(data)
-        sums = f"{CHECKSUM_START} {CHECKSUM_OFFSET} 1" if offload else "0 0 0"
-        self.do(f"send {queue} {header} {segment} {sums} {pieces} {data.hex()}")
-        if flush:
-            self.do(f"flush {queue}")
-
-    def receive(
-        self,
-        most: int = 1,
-        timeout: float = 2.0,
-        queue: int = 0,
-        hint: tuple[int, int, int] = (0, 0, 0),
-    ) -> list[Received]:
-        """Up to `most` frames within `timeout` seconds. hint: header, length, stride in bytes."""
-        self.start("receive %d %d %d %d %d %d" % (queue, most, int(timeout * 1000), *hint))
-        frames = []
-        for line in self.finish()[0]:
-            words = line.split()
-            numbers = [int(word) for word in words[1:6]]
-            data = bytes.fromhex(words[6]) if len(words) > 6 else b""
-            frames.append(
-                Received(numbers[0], numbers[1], numbers[2], bool(numbers[3]), numbers[4], data)
-            )
-        return frames
-
-    def nothing(self, queue: int = 0, timeout: float = 0.2) -> bool:
-        return not self.receive(1, timeout, queue)
-
-    def arm(self, asleep: bool, queue: int = 0) -> bool:
-        return self.do(f"arm {queue} {int(asleep)}") == "1"
-
-    def wait(self, timeout: float, queue: int = 0) -> bool:
-        """Whether the descriptor becomes readable within `timeout` seconds."""
-        return self.do(f"wait {queue} {int(timeout * 1000)}") == "1"
-
-    def reserve(self, queue: int = 0, wanted: int = 0) -> int:
-        return int(self.do(f"reserve {queue} {wanted}"))
-
-    def release(self, local: int, queue: int = 0) -> None:
-        self.do(f"release {queue} {local}")
-
-    def count(self, queue: int = 0) -> dict[str, int]:
-        return dict(json.loads(self.do(f"count {queue}")))
-
-    def descriptors(self) -> int:
-        """How many files the process has open."""
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait(10)
-
-    def end(self) -> int:
-        """Closes the port and the process; its exit status."""
-        assert self.process.stdin and self.process.stdout
-        if self.process.poll() is None:
-            self.process.stdin.close()
-        status = self.process.wait(10)
-        self.process.stdout.close()
-        return status
+def _end_well(probe: Probe) -> None:
+    """A sanitizer's complaint or a crash shows in the status."""
+    status = probe.end()
+    assert status in (0, -9), f"the probe ended with {status}"
 
 
 @pytest.fixture
@@ -286,9 +30,9 @@ def probe() -> Iterator[Callable[..., Probe]]:
         return made[-1]
 
     yield make
-    # All are told to end before any verdict, so that none is left behind.
-    statuses = [one.end() for one in made]
-    assert all(status in (0, -9) for status in statuses), statuses
+    with ExitStack() as ends:  # all of them, also if one fails
+        for one in made:
+            ends.callback(_end_well, one)
 
 
 def _know_each_other(lab: Lab) -> None:

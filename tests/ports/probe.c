@@ -15,8 +15,9 @@
  *   drain QUEUE MILLISECONDS HINT_HEADER HINT_STRIDE
  *   close                use NUMBER
  *
- * A probe has two ports; use says which one the next commands mean. wait polls the descriptor. blast sends one frame over and over; drain
- * receives and drops, from the first frame on.
+ * A probe has two ports; use says which one the next commands mean. wait polls
+ * the descriptor. blast sends one frame over and over; drain receives and
+ * drops, from the first frame on.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -33,7 +34,7 @@ enum { FRAME_ROOM = 70000, BURST = 32, PIECES = 300, HINT_ROOM = 4 * 1024 * 1024
 
 static struct harp_port *ports[2];
 static unsigned current;
-#define port (ports[current])
+#define port (ports[current]) /* the one that commands mean */
 static uint8_t frame_bytes[FRAME_ROOM];
 static uint8_t hint_bytes[HINT_ROOM];
 

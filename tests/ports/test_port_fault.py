@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ETHERNET, Frame, PortError, Probe, Received, checksum_ok, sequence_of
+from port_probe import ETHERNET, Frame, PortError, Probe, Received, checksum_ok, sequence_of
 
 A, B = "10.1.0.1", "10.1.0.2"
 MSS = 1448

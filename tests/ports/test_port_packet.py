@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from conftest import (
+from port_probe import (
     CHECKSUM_START,
     HEADERS,
     Frame,

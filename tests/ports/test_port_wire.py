@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import CHECKSUM_START, Frame, PortError, Probe, arp_request, sequence_of
+from port_probe import CHECKSUM_START, Frame, PortError, Probe, arp_request, sequence_of
 
 A, B = "10.1.0.1", "10.1.0.2"
 ALL_OFFLOADS = 15
@@ -223,7 +223,9 @@ def test_one_process_holds_both_ends(probe: Make, path: str) -> None:
         ("wirre:{}", 1, f"{A}/24", "packet:, wire:, fault:"),
     ],
 )
-def test_bad_open(probe: Make, path: str, device: str, queues: int, address: str, says: str) -> None:
+def test_bad_open(
+    probe: Make, path: str, device: str, queues: int, address: str, says: str
+) -> None:
     with pytest.raises(PortError) as refused:
         probe().open(device.format(path), queues, address)
     assert says in str(refused.value)
