@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One rank of a fault test: a process with a plugin in it, led line by line.
+ *
+ * Usage: rank PLUGIN API. Each line of standard input is a command, each
+ * answered by one line: "ok ..." or "failed CALL CODE MS", with NCCL's code and
+ * the milliseconds that the command took. Commands that wait for something are
+ * told how long at most, and then answer "late". What the plugin logs goes to
+ * standard error as "NCCL WARN ..." or "NCCL INFO ...".
+ *
+ *   init                         ok DEVICES
+ *   listen                       ok LISTENER HANDLE
+ *   connect HANDLE MS            ok COMM
+ *   accept LISTENER MS           ok COMM
+ *   send COMM COUNT SIZE MS      that many messages of SIZE bytes, a window of
+ *   receive COMM COUNT SIZE MS   eight at a time; "wrong MESSAGE" if bytes differ
+ *   close COMM                   ok MS
+ *   unlisten LISTENER
+ *   fork LISTENER COMM           the calls' codes in a child that inherited them
+ *   finalize
+ *   exit                         as main would: exit handlers run
+ *   leave                        none of them runs
+ *
+ * Lines may be sent ahead: the next is read once the one before is answered.
+ */
+#include <sched.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "harp/bench/clock.h"
+#include "harp/bench/netapi.h"
+
+enum { OBJECTS = 512, LINE = 1024, HANDLE_MOST = 128, WINDOW = 8, PERIOD = 251 };
+
+struct comm {
+  void *comm;
+  bool sends;
+};
+
+static struct {
+  struct netapi api;
+  void *listeners[OBJECTS];
+  struct comm comms[OBJECTS];
+  int listener_count, comm_count;
+  uint64_t began_ns; /* the command */
+} rank;
+
+/* --- Answers --- */
+
+__attribute__((format(printf, 1, 2))) static void answer(const char *format, ...)
+{
+  va_list arguments;
+  va_start(arguments, format);
+  vprintf(format, arguments);
+  va_end(arguments);
+  putchar('\n');
+  fflush(stdout);
+}
+
+static double elapsed_ms(void) { return (double)(clock_ns() - rank.began_ns) / 1e6; }
+
+static bool failed(const char *call, ncclResult_t result)
+{
+  if (result != ncclSuccess)
+    answer("failed %s %d %.1f", call, (int)result, elapsed_ms());
+  return result != ncclSuccess;
+}
+
+static void say(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
+                const char *format, ...) __attribute__((format(printf, 5, 6)));
+
+static void say(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
+                const char *format, ...)
+{
+  char text[LINE];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  fprintf(stderr, "NCCL %s %s\n", level <= NCCL_LOG_WARN ? "WARN" : "INFO", text);
+}
+
+static void fatal(const char *what)
+{
+  fprintf(stderr, "rank: %s\n", what);
+  exit(2);
+}
+
+/* --- Links --- */
+
+static void *listener_of(int number)
+{
+  if (number < 0 || number >= rank.listener_count)
+    fatal("no such listener");
+  return rank.listeners[number];
+}
+
+static struct comm *comm_of(int number)
+{
+  if (number < 0 || number >= rank.comm_count)
+    fatal("no such comm");
+  return &rank.comms[number];
+}
+
+static void do_init(const char *words)
+{
+  int devices = 0;
+  if (failed("init", rank.api.init(say)) || failed("devices", rank.api.devices(&devices)))
+    return;
+  answer("ok %d", devices);
+}
+
+static void do_listen(const char *words)
+{
+  unsigned char handle[HANDLE_MOST] = {0};
+  char text[2 * HANDLE_MOST + 1];
+  void *listener = NULL;
+  if (rank.listener_count == OBJECTS)
+    fatal("too many listeners");
+  if (failed("listen", rank.api.listen(0, handle, &listener)))
+    return;
+  for (size_t i = 0; i < rank.api.handle_size; i++)
+    sprintf(text + 2 * i, "%02x", handle[i]);
+  rank.listeners[rank.listener_count++] = listener;
+  answer("ok %d %s", rank.listener_count - 1, text);
+}
+
+static void keep(void *comm, bool sends)
+{
+  if (rank.comm_count == OBJECTS)
+    fatal("too many comms");
+  rank.comms[rank.comm_count++] = (struct comm){comm, sends};
+  answer("ok %d", rank.comm_count - 1);
+}
+
+static bool in_time(double limit_ms)
+{
+  struct timespec pause = {.tv_nsec = 100 * 1000};
+  nanosleep(&pause, NULL);
+  return elapsed_ms() < limit_ms;
+}
+
+static void do_connect(const char *words)
+{
+  unsigned char handle[HANDLE_MOST] = {0};
+  char text[2 * HANDLE_MOST + 2];
+  double limit_ms;
+  void *comm = NULL;
+  if (sscanf(words, "%257s %lf", text, &limit_ms) != 2)
+    fatal("connect HANDLE MS");
+  for (size_t i = 0; i < HANDLE_MOST; i++)
+    if (sscanf(text + 2 * i, "%2hhx", &handle[i]) != 1)
+      break;
+  do {
+    if (failed("connect", rank.api.connect(0, handle, &comm)))
+      return;
+  } while (!comm && in_time(limit_ms));
+  if (comm)
+    keep(comm, true);
+  else
+    answer("late");
+}
+
+static void do_accept(const char *words)
+{
+  int number;
+  double limit_ms;
+  void *comm = NULL;
+  if (sscanf(words, "%d %lf", &number, &limit_ms) != 2)
+    fatal("accept LISTENER MS");
+  do {
+    if (failed("accept", rank.api.accept(listener_of(number), &comm)))
+      return;
+  } while (!comm && in_time(limit_ms));
+  if (comm)
+    keep(comm, false);
+  else
+    answer("late");
+}
+
+/* --- Messages --- */
+
+struct stream {
+  struct comm *comm;
+  unsigned long count, size, posted, done;
+  double limit_ms;
+  unsigned char *memory; /* a slot for each message of the window, and the pattern */
+  void *mhandle;
+  void *requests[WINDOW];
+};
+
+static unsigned char *slot(const struct stream *stream, unsigned long message)
+{
+  return stream->memory + message % WINDOW * stream->size;
+}
+
+/* Byte i of a message is (message + i) modulo a prime: each message is a piece
+ * of one periodic text, which lies behind the slots. */
+static const unsigned char *expected(const struct stream *stream, unsigned long message)
+{
+  return stream->memory + WINDOW * stream->size + message % PERIOD;
+}
+
+static size_t memory_size(const struct stream *stream)
+{
+  return (WINDOW + 1) * stream->size + PERIOD;
+}
+
+/* 1: posted; 0: not now; -1: answered. */
+static int post(struct stream *stream)
+{
+  struct netapi *api = &rank.api;
+  unsigned char *data = slot(stream, stream->posted);
+  void **request = &stream->requests[stream->posted % WINDOW];
+  ncclResult_t result;
+  *request = NULL;
+  if (stream->comm->sends) {
+    memcpy(data, expected(stream, stream->posted), stream->size);
+    result = api->isend(stream->comm->comm, data, stream->size, stream->mhandle, request);
+  } else {
+    memset(data, 0xa5, stream->size);
+    result = api->irecv(stream->comm->comm, data, stream->size, stream->mhandle, request);
+  }
+  if (failed(stream->comm->sends ? "isend" : "irecv", result))
+    return -1;
+  stream->posted += *request != NULL;
+  return *request != NULL;
+}
+
+/* 1: the oldest is through; 0: not yet; -1: answered. */
+static int test(struct stream *stream)
+{
+  int done = 0, size = 0;
+  if (failed("test", rank.api.test(stream->requests[stream->done % WINDOW], &done, &size)))
+    return -1;
+  if (done && !stream->comm->sends &&
+      ((unsigned long)size != stream->size ||
+       memcmp(slot(stream, stream->done), expected(stream, stream->done), stream->size) != 0)) {
+    answer("wrong %lu", stream->done);
+    return -1;
+  }
+  stream->done += done != 0;
+  return done != 0;
+}
+
+static void pump(struct stream *stream)
+{
+  while (stream->done < stream->count) {
+    int posted = 0, tested = 0;
+    if (stream->posted < stream->count && stream->posted - stream->done < WINDOW)
+      posted = post(stream);
+    if (posted >= 0 && stream->done < stream->posted)
+      tested = test(stream);
+    if (posted < 0 || tested < 0)
+      return;
+    if (posted + tested)
+      continue;
+    if (elapsed_ms() > stream->limit_ms) {
+      answer("late");
+      return;
+    }
+    sched_yield();
+  }
+  answer("ok %.1f", elapsed_ms());
+}
+
+static void do_stream(const char *words)
+{
+  int number;
+  struct stream stream = {0};
+  if (sscanf(words, "%d %lu %lu %lf", &number, &stream.count, &stream.size, &stream.limit_ms) != 4)
+    fatal("send or receive COMM COUNT SIZE MS");
+  stream.comm = comm_of(number);
+  stream.memory = mmap(NULL, memory_size(&stream), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (stream.memory == MAP_FAILED)
+    fatal("no memory for the messages");
+  for (size_t i = 0; i < stream.size + PERIOD; i++)
+    stream.memory[WINDOW * stream.size + i] = (unsigned char)(i % PERIOD);
+  if (!failed("regMr", rank.api.register_memory(stream.comm->comm, stream.memory,
+                                                memory_size(&stream), &stream.mhandle))) {
+    pump(&stream);
+    rank.api.deregister_memory(stream.comm->comm, stream.mhandle);
+  }
+  /* Requests of a stream that did not end may still use the memory: it stays. */
+  if (stream.done == stream.count)
+    munmap(stream.memory, memory_size(&stream));
+}
+
+/* --- Ends --- */
+
+static ncclResult_t close_comm(struct comm *comm)
+{
+  return comm->sends ? rank.api.close_send(comm->comm) : rank.api.close_receive(comm->comm);
+}
+
+static void do_close(const char *words)
+{
+  if (!failed("close", close_comm(comm_of(atoi(words)))))
+    answer("ok %.1f", elapsed_ms());
+}
+
+static void do_unlisten(const char *words)
+{
+  if (!failed("closeListen", rank.api.close_listener(listener_of(atoi(words)))))
+    answer("ok");
+}
+
+static void do_finalize(const char *words)
+{
+  if (!failed("finalize", rank.api.finalize()))
+    answer("ok");
+}
+
+/* Everything that a child could try with what it inherited. */
+static void try_all(void *listener, struct comm *comm)
+{
+  struct netapi *api = &rank.api;
+  unsigned char handle[HANDLE_MOST] = {0};
+  char data[64] = {0};
+  int count = 0;
+  void *made = NULL, *mhandle = NULL, *request = NULL;
+  ncclResult_t devices = api->devices(&count);
+  ncclResult_t listens = api->listen(0, handle, &made);
+  ncclResult_t accepts = api->accept(listener, &made);
+  ncclResult_t registers = api->register_memory(comm->comm, data, sizeof data, &mhandle);
+  ncclResult_t posts = comm->sends
+                           ? api->isend(comm->comm, data, sizeof data, mhandle, &request)
+                           : api->irecv(comm->comm, data, sizeof data, mhandle, &request);
+  ncclResult_t inits = api->init(say);
+  ncclResult_t closes = close_comm(comm);
+  ncclResult_t unlistens = api->close_listener(listener);
+  api->finalize();
+  answer("ok init=%d devices=%d listen=%d accept=%d regMr=%d post=%d close=%d closeListen=%d",
+         inits, devices, listens, accepts, registers, posts, closes, unlistens);
+}
+
+static void do_fork(const char *words)
+{
+  int listener, number, status;
+  if (sscanf(words, "%d %d", &listener, &number) != 2)
+    fatal("fork LISTENER COMM");
+  pid_t child = fork();
+  if (child == 0) {
+    try_all(listener_of(listener), comm_of(number));
+    exit(0);
+  }
+  if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+    answer("the child ended with %d", status);
+}
+
+static void do_exit(const char *words) { exit(0); }
+
+static void do_leave(const char *words) { _exit(0); }
+
+static const struct {
+  const char *name;
+  void (*run)(const char *words);
+} commands[] = {
+    {"init", do_init},     {"listen", do_listen},     {"connect", do_connect},
+    {"accept", do_accept}, {"send", do_stream},       {"receive", do_stream},
+    {"close", do_close},   {"unlisten", do_unlisten}, {"finalize", do_finalize},
+    {"fork", do_fork},     {"exit", do_exit},         {"leave", do_leave},
+};
+
+static void run(const char *line)
+{
+  size_t length = strcspn(line, " \n");
+  for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+    if (strlen(commands[i].name) == length && strncmp(commands[i].name, line, length) == 0) {
+      rank.began_ns = clock_ns();
+      commands[i].run(line + length);
+      return;
+    }
+  }
+  fatal("no such command");
+}
+
+int main(int argc, char **argv)
+{
+  char line[LINE], error[NETAPI_ERROR];
+  if (argc != 3)
+    fatal("usage: rank PLUGIN API");
+  if (netapi_open(&rank.api, argv[1], atoi(argv[2]), error))
+    fatal(error);
+  while (fgets(line, sizeof line, stdin))
+    run(line);
+  return 0;
+}
