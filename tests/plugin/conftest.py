@@ -26,7 +26,7 @@ from harp import paths
 
 TRANSPORTS = ("kernel", "wire", "packet")
 APIS = (4, 6, 8, 12)
-TIMEOUT_MS = 4000  # a lost peer is noticed in so long, in these tests
+TIMEOUT_MS = 3000  # a lost peer is noticed in so long, in these tests
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -110,14 +110,8 @@ def _packet(folder: Path) -> Iterator[tuple[Side, Side]]:
 def transport(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Transport]:
     given = request.config.getoption("--plugin", default=None)
     name = request.param
-    try:
-        plugin = (
-            Path(given)
-            if given
-            else (paths.kernel_plugin_path() if name == "kernel" else paths.nccl_plugin_path())
-        )
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
+    built = paths.kernel_plugin_path if name == "kernel" else paths.nccl_plugin_path
+    plugin = Path(given) if given else built()
     folder = tmp_path_factory.mktemp(name)
     makers = {"kernel": _kernel, "wire": lambda: _wire(folder), "packet": lambda: _packet(folder)}
     for sides in makers[name]():
@@ -133,10 +127,14 @@ class Pair:
         self.max_requests = 8 if api < 7 else 32
         self.ranks = [Peer(side.prefix, side.environment) for side in transport.sides]
         self.a, self.b = self.ranks
-        # One after the other: over a wire, the first makes what the second joins.
-        for rank in self.ranks:
-            rank.open(path=str(transport.plugin), api=api)
-            assert rank.init() == 1
+        try:
+            # One after the other: over a wire, the first makes what the second joins.
+            for rank in self.ranks:
+                rank.open(path=str(transport.plugin), api=api)
+                assert rank.init() == 1
+        except BaseException:
+            self.end()
+            raise
 
     def comm(self, sender: Peer, receiver: Peer) -> tuple[int, int]:
         """A connection: the sender's comm and the receiver's. Connect goes before accept."""
