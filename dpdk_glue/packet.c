@@ -287,6 +287,7 @@ static int set_up(struct packet_port *packet, const struct harp_port_config *con
   rc = open_queues(packet, config->device, error);
   if (rc == 0 && has_own_mac(&device, config))
     rc = listen_for_mac(packet, config->device, error);
+  packet->port.info.receive_depth = (uint32_t)packet->receive_buffer;
   if (rc == 0)
     summarize(packet, config->device);
   return rc;
@@ -364,7 +365,6 @@ static void packet_count(struct harp_port *port, unsigned number, uint64_t *coun
   counters[HARP_COUNTER_port_tx_full] += queue->counts.tx_full;
   counters[HARP_COUNTER_port_tx_errors] += queue->counts.tx_errors;
   counters[HARP_COUNTER_port_rx_lost] += queue->counts.rx_lost;
-  counters[HARP_COUNTER_port_link_changes] += queue->counts.link_changes;
   memset(&queue->counts, 0, sizeof(queue->counts));
 }
 

@@ -44,7 +44,7 @@ struct packet_held {
 
 /* Counts since the last count(); port.h's counters of the same names. */
 struct packet_counts {
-  uint64_t tx_copied, tx_full, tx_errors, rx_lost, link_changes;
+  uint64_t tx_copied, tx_full, tx_errors, rx_lost;
 };
 
 /* One poller's. */

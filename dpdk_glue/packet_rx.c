@@ -153,13 +153,10 @@ static bool arp_is_due(struct packet_queue *queue) {
  * asked. It may also have been removed, which ends the port's life. */
 static int check_link(const struct packet_port *packet, struct packet_queue *queue) {
   int state = harp_netdev_state(packet->ifindex);
+  queue->down = state <= 0;
   if (state < 0)
     return -ENODEV;
-  if (state == 0)
-    return -ENETDOWN;
-  queue->down = false;
-  queue->counts.link_changes++;
-  return 0;
+  return state == 0 ? -ENETDOWN : 0;
 }
 
 static int receive_failed(const struct packet_port *packet, struct packet_queue *queue,
@@ -169,8 +166,6 @@ static int receive_failed(const struct packet_port *packet, struct packet_queue 
     case EINTR:
       return 0;
     case ENETDOWN:
-      queue->down = true;
-      queue->counts.link_changes++;
       return check_link(packet, queue);
     case ENXIO:
     case ENODEV:

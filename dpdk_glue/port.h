@@ -37,6 +37,7 @@ struct harp_port_info {
   uint16_t mtu;            /* largest IPv4 packet of one wire frame, bytes */
   uint32_t speed_mbps;     /* 0: unknown */
   uint32_t offloads;       /* HARP_OFFLOAD_*: what this port does, both ways */
+  uint32_t receive_depth;  /* bytes that wait for us before the device drops; 0: no such bound */
   uint32_t max_frame;      /* largest frame that transmit takes with segment_size set, bytes */
   uint32_t address;        /* network order: the one in use, also when it is the kernel's */
   uint8_t prefix;

@@ -140,7 +140,8 @@ static struct net_link *find_attempt(struct transport *transport, uint64_t id)
 static void warn_of_mtu(struct net_link *link)
 {
   uint16_t own = link->transport->engine->port->info.mtu;
-  if (link->peer_mtu && link->peer_mtu != own) {
+  if (link->peer_mtu && link->peer_mtu != own &&
+      !atomic_exchange(&link->transport->warned_of_mtu, true)) {
     harp_log_post(HARP_LOG_WARN, "HARP: the MTU here is %u, at %s it is %u: segments are cut to "
                                  "the smaller one; set both NICs to the same MTU for full speed",
                   own, link->peer_name, link->peer_mtu);

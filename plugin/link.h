@@ -143,6 +143,7 @@ struct net_listener {
 struct transport {
   struct harp_engine *engine;
   pthread_mutex_t lock;   /* the two lists of links; never taken under a baton */
+  atomic_bool warned_of_mtu; /* once is enough, whatever the number of links */
   struct net_link *links; /* open, or being connected (link->connecting) */
   /* By instance, under its baton. */
   struct transport_share {

@@ -18,6 +18,7 @@ enum {
   PACKETS = 8192,         /* 2 KiB each, per instance */
   SYN_RTO_US = 200000,    /* a cloud's network is near; RFC 6298 allows no less than it measures */
   RCVBUF = 4 << 20,       /* the window of a flow: 100 Gbit/s times 300 us */
+  RCVBUF_LEAST = 64 << 10,
 };
 
 /* --- Configuration into words that ports and stacks understand --- */
@@ -51,7 +52,12 @@ static int stack_config(const struct harp_engine *engine, struct harp_stack_conf
   stack->max_connections = MAX_CONNECTIONS;
   stack->packets = PACKETS;
   stack->rto_initial_us = SYN_RTO_US;
+  /* What a shallow device drops costs more than a small window. */
   stack->rcvbuf = RCVBUF;
+  uint32_t depth = info->receive_depth / 2;
+  if (depth && depth < RCVBUF) {
+    stack->rcvbuf = depth > RCVBUF_LEAST ? depth : RCVBUF_LEAST;
+  }
   stack->cc = engine->config.cc;
   ssize_t got = getrandom(stack->seed, sizeof stack->seed, 0);
   return got == (ssize_t)sizeof stack->seed ? 0 : -EIO;
