@@ -221,13 +221,11 @@ static void do_count(const char *line) {
   uint64_t counters[HARP_COUNTERS] = {0};
   sscanf(line, "count %u", &queue);
   port->ops->count(port, queue, counters);
-  printf("ok {\"copied\": %llu, \"full\": %llu, \"errors\": %llu, \"lost\": %llu, "
-         "\"links\": %llu}\n",
+  printf("ok {\"copied\": %llu, \"full\": %llu, \"errors\": %llu, \"lost\": %llu}\n",
          (unsigned long long)counters[HARP_COUNTER_tx_copied_bytes],
          (unsigned long long)counters[HARP_COUNTER_port_tx_full],
          (unsigned long long)counters[HARP_COUNTER_port_tx_errors],
-         (unsigned long long)counters[HARP_COUNTER_port_rx_lost],
-         (unsigned long long)counters[HARP_COUNTER_port_link_changes]);
+         (unsigned long long)counters[HARP_COUNTER_port_rx_lost]);
 }
 
 static void do_blast(const char *line) {

@@ -583,8 +583,7 @@ def test_interface_goes_down_and_comes_back(probe: Make, hosts: Hosts) -> None:
         a.send(between(a, b, b"back"))
         got = [f for f in b.receive(4, 0.1) if f.data[HEADERS:] == b"back"]
     assert got
-    counts = b.count()
-    assert counts["links"] == 2 and counts["errors"] == 4
+    assert b.count()["errors"] == 4
 
 
 def test_interface_is_removed(probe: Make, hosts: Hosts) -> None:
