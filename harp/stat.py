@@ -34,7 +34,8 @@ def _flow_lines(flow: Flow) -> Iterator[str]:
     """As `ss -ti` says it: the ends, then the numbers by the field's names."""
     yield (f"  link {flow.link} flow {flow.flow} {flow.direction or '-'} {flow.state} "
            f"{flow.local} {flow.peer}")
-    yield (f"      cwnd:{flow.cwnd} ssthresh:{flow.ssthresh} mss:{flow.mss} "
+    ssthresh = f"ssthresh:{flow.ssthresh} " if flow.ssthresh < 1 << 31 else ""  # no loss yet
+    yield (f"      cwnd:{flow.cwnd} {ssthresh}mss:{flow.mss} "
            f"rtt:{flow.srtt_us / 1000:g}/{flow.rttvar_us / 1000:g} "
            f"minrtt:{flow.min_rtt_us / 1000:g} rto:{flow.rto_us / 1000:g} "
            f"retrans:{flow.retransmits} unacked:{flow.in_flight} snd_wnd:{flow.send_window} "

@@ -54,8 +54,8 @@ static int open_candidate(struct candidate *candidate, const char *folder, const
   char path[sizeof(candidate->config.path)];
 
   if (snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path))
-    return fail(error, -ENAMETOOLONG, "%.200s: the folder's name is too long; shorten HARP_CONF_DIR",
-                folder);
+    return fail(error, -ENAMETOOLONG, "%.200s: the folder's name is too long; shorten "
+                "HARP_CONF_DIR", folder);
   candidate->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   if (candidate->fd < 0) {
     int code = errno;
