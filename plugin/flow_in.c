@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "plugin/crc32c.h"
 #include "plugin/link.h"
 
 enum { EXPECT_LEAST = 512 }; /* smaller segments are not worth a guess */
@@ -142,8 +143,7 @@ static void chunk_whole(struct link_flow *flow)
 static bool begin_chunk(struct link_flow *flow)
 {
   chunk_read(&flow->chunk, flow->heard);
-  if (flow->chunk.type != CHUNK_DATA || (flow->chunk.flags & CHUNK_TRAILER) ||
-      flow->link->sends) {
+  if (flow->chunk.type != CHUNK_DATA || flow->link->sends) {
     link_fail(flow->link, -EPROTO, "flow %u: a chunk of type %u, flags %u, which this release "
                                    "does not expect: do both hosts run the same HARP?",
               flow->number, flow->chunk.type, flow->chunk.flags);
@@ -155,6 +155,8 @@ static bool begin_chunk(struct link_flow *flow)
   }
   flow->request = request;
   flow->chunk_left = flow->chunk.length;
+  flow->crc = 0;
+  flow->heard_size = 0;
   return true;
 }
 
@@ -168,8 +170,24 @@ static size_t payload_in(struct link_flow *flow, const uint8_t *data, size_t len
   } else {
     memmove(place, data, part); /* a wrong guess lies in the same buffer: it may overlap */
   }
+  if (flow->chunk.flags & CHUNK_TRAILER) {
+    flow->crc = crc32c(flow->crc, place, part);
+  }
   flow->chunk_left -= (uint32_t)part;
   return part;
+}
+
+/* The trailer is complete in flow->heard. */
+static bool payload_intact(struct link_flow *flow)
+{
+  if (chunk_trailer_read(flow->heard) == flow->crc) {
+    return true;
+  }
+  link_fail(flow->link, -EBADMSG,
+            "flow %u: bytes of message %llu changed between the sender's memory and ours: suspect "
+            "memory, NIC or cable, or a buffer that was written to while it was being sent",
+            flow->number, (unsigned long long)flow->chunk.message);
+  return false;
 }
 
 static size_t chunks_in(struct link_flow *flow, const uint8_t *data, size_t length)
@@ -177,6 +195,12 @@ static size_t chunks_in(struct link_flow *flow, const uint8_t *data, size_t leng
   size_t taken = 0;
   for (;;) {
     if (flow->request && flow->chunk_left == 0) {
+      if (flow->chunk.flags & CHUNK_TRAILER) {
+        taken += hear(flow, data + taken, length - taken, CHUNK_TRAILER_SIZE);
+        if (flow->heard_size < CHUNK_TRAILER_SIZE || !payload_intact(flow)) {
+          break;
+        }
+      }
       chunk_whole(flow);
     } else if (flow->request) {
       if (taken == length) {

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A flow that sends: it pulls chunks while its window is open. */
+#include "plugin/crc32c.h"
 #include "plugin/link.h"
+
+enum { PUSHES_PER_CHUNK = 3 }; /* header, payload, trailer */
 
 static struct link_share *share_of(struct link_flow *flow)
 {
@@ -58,15 +61,23 @@ static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, 
       .type = CHUNK_DATA,
       .flags = rest <= request->chunk_size ? CHUNK_LAST : 0,
   };
+  const uint8_t *payload = request->data + offset;
+  bool checked = flow->transport->checksum;
+  if (checked) {
+    chunk.flags |= CHUNK_TRAILER;
+    chunk_trailer_write(crc32c(0, payload, chunk.length), out->trailer);
+  }
   chunk_write(&chunk, out->header);
   out->request = request;
-  out->length = chunk.length;
-  out->left = CHUNK_HEADER_SIZE + chunk.length;
+  out->left = CHUNK_HEADER_SIZE + chunk.length + (checked ? CHUNK_TRAILER_SIZE : 0);
   /* A large chunk ends its segment, so that the next one's header begins one:
    * the receiving port can then place whole segments of payload. */
   bool large = chunk.length >= 16384;
-  harp_flow_push(flow->tcp, out->header, CHUNK_HEADER_SIZE, chunk.length == 0 && large);
-  harp_flow_push(flow->tcp, request->data + offset, chunk.length, large);
+  harp_flow_push(flow->tcp, out->header, CHUNK_HEADER_SIZE, false);
+  harp_flow_push(flow->tcp, payload, chunk.length, large && !checked);
+  if (checked) {
+    harp_flow_push(flow->tcp, out->trailer, CHUNK_TRAILER_SIZE, large);
+  }
   flow->instance->counters[HARP_COUNTER_chunks_out]++;
   harp_trace(&flow->instance->trace, flow->instance->now, flow->local_port, HARP_TRACE_chunk_out,
              chunk.length, (uint32_t)offset);
@@ -81,7 +92,7 @@ void flow_pull(void *user, struct harp_tcp *tcp, uint32_t room)
   }
   uint32_t pulled = 0;
   while (pulled < room && flow->chunk_head - flow->chunk_tail < FLOW_CHUNKS &&
-         harp_flow_room(tcp) >= 2) {
+         harp_flow_room(tcp) >= PUSHES_PER_CHUNK) {
     uint64_t index;
     struct net_request *request = next_chunk(flow, &index);
     if (!request) {

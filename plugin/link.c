@@ -186,7 +186,9 @@ int net_isend(struct net_link *link, const void *data, size_t size, struct net_r
   }
   request->data = (uint8_t *)(uintptr_t)data;
   request->size = size;
-  request->chunk_size = link->flow_count > 1 ? CHUNK_SHARED : CHUNK_ALONE;
+  /* A checksum is taken when a chunk is pulled: not of much at once. */
+  bool small = link->flow_count > 1 || link->transport->checksum;
+  request->chunk_size = small ? CHUNK_SHARED : CHUNK_ALONE;
   size_t chunks = size == 0 ? 1 : (size + request->chunk_size - 1) / request->chunk_size;
   if (chunks > UINT32_MAX) {
     return -EMSGSIZE;

@@ -66,9 +66,9 @@ struct link_share {
 /* A chunk that was pulled, until its bytes are acknowledged. */
 struct chunk_out {
   uint8_t header[CHUNK_HEADER_SIZE];
+  uint8_t trailer[CHUNK_TRAILER_SIZE];
   struct net_request *request;
-  uint32_t left; /* bytes not acknowledged, header included */
-  uint32_t length;
+  uint32_t left; /* bytes not acknowledged, header and trailer included */
 };
 
 enum flow_state { FLOW_OPENING, FLOW_GREETING, FLOW_OPEN, FLOW_OVER };
@@ -100,6 +100,7 @@ struct link_flow {
   struct net_request *request;   /* NULL: between chunks */
   struct chunk chunk;
   uint32_t chunk_left;
+  uint32_t crc;                  /* of its payload so far, if it has a trailer */
   uint32_t stride;               /* the largest segment's payload so far */
   _Atomic(bool) stalled;         /* waits for a receive to be posted */
 };
@@ -143,6 +144,7 @@ struct net_listener {
 struct transport {
   struct harp_engine *engine;
   pthread_mutex_t lock;   /* the two lists of links; never taken under a baton */
+  bool checksum;          /* HARP_CHECKSUM=1: our chunks carry a trailer */
   atomic_bool warned_of_mtu; /* once is enough, whatever the number of links */
   struct net_link *links; /* open, or being connected (link->connecting) */
   /* By instance, under its baton. */

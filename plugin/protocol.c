@@ -191,3 +191,7 @@ void chunk_read(struct chunk *chunk, const uint8_t in[CHUNK_HEADER_SIZE])
       .flags = in[21],
   };
 }
+
+void chunk_trailer_write(uint32_t crc, uint8_t out[CHUNK_TRAILER_SIZE]) { put(out, crc, 4); }
+
+uint32_t chunk_trailer_read(const uint8_t in[CHUNK_TRAILER_SIZE]) { return (uint32_t)take(in, 4); }

@@ -30,6 +30,7 @@ enum {
   HELLO_SIZE = 80,
   WELCOME_SIZE = 64,
   CHUNK_HEADER_SIZE = 24,
+  CHUNK_TRAILER_SIZE = 4,
 };
 
 /* The highest version that both speak; 0: none. */
@@ -121,5 +122,7 @@ struct chunk {
 
 void chunk_write(const struct chunk *chunk, uint8_t out[CHUNK_HEADER_SIZE]);
 void chunk_read(struct chunk *chunk, const uint8_t in[CHUNK_HEADER_SIZE]);
+void chunk_trailer_write(uint32_t crc, uint8_t out[CHUNK_TRAILER_SIZE]);
+uint32_t chunk_trailer_read(const uint8_t in[CHUNK_TRAILER_SIZE]);
 
 #endif

@@ -82,13 +82,6 @@ static int refuse_unknown_wishes(char *error)
              "keep strangers out by `peers` and a firewall");
     return -ENOTSUP;
   }
-  const char *checksum = getenv("HARP_CHECKSUM");
-  if (checksum && strcmp(checksum, "0") != 0) {
-    snprintf(error, HARP_ENGINE_ERROR_SIZE,
-             "HARP_CHECKSUM=%.16s is set, but this release has no end-to-end checksum: unset it",
-             checksum);
-    return -ENOTSUP;
-  }
   return 0;
 }
 
@@ -100,6 +93,8 @@ static int open_transport(struct transport **out, char *error)
     return -ENOMEM;
   }
   pthread_mutex_init(&transport->lock, NULL);
+  const char *checksum = getenv("HARP_CHECKSUM");
+  transport->checksum = checksum && checksum[0] && strcmp(checksum, "0") != 0;
   int result = refuse_unknown_wishes(error);
   if (result == 0) {
     result = harp_engine_open(&transport->engine, error);
