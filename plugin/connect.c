@@ -171,16 +171,10 @@ int net_connect(int device, void *handle, struct net_link **out)
   if (!transport || device != 0) {
     return transport ? -EINVAL : error;
   }
+  /* Scratch that names no attempt of ours says nothing yet: the handle is judged first. */
   uint64_t id = handle_scratch(handle);
-  struct net_link *link = NULL;
-  int result = 0;
-  if (id == 0) {
-    result = begin(transport, handle, &link);
-  } else if (!(link = find_attempt(transport, id))) {
-    harp_log_post(HARP_LOG_WARN, "HARP: connect: the handle's scratch bytes name no attempt of "
-                                 "this process; it was damaged or comes from another rank");
-    result = -EPROTO;
-  }
+  struct net_link *link = id ? find_attempt(transport, id) : NULL;
+  int result = link ? 0 : begin(transport, handle, &link);
   if (result == 0) {
     link_progress(link);
     result = advance(link);
