@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run folder is a convenience: without it, or without room in it, the job runs, with one warning."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ranks import Rank, Site, connect, packet_site
+
+from harp.testing.lab import Lab
+
+# A mount namespace of the rank's own, in which memory file systems are mounted;
+# 64 KiB are less than a statistics file takes.
+SCRIPT = 'mount -t tmpfs -o {options} none "{where}" && exec "$@"'
+
+
+def mounted(site: Site, where: Path, options: str) -> Site:
+    """The site with a file system over a folder, for its processes alone."""
+    script = SCRIPT.format(options=options, where=where)
+    site.prefix = [*site.prefix, "unshare", "-m", "sh", "-c", script, "sh"]
+    return site
+
+
+def runs(first: Site, second: Site) -> list[str]:
+    """A job between the two sites, the first of which is in trouble; its warnings."""
+    with Rank(first) as a, Rank(second) as b:
+        a.init()
+        b.init()
+        connect(a, b).move()
+        connect(b, a).move()
+        for rank in (a, b):
+            rank.do("finalize")
+        assert b.warnings == []
+        return a.warnings
+
+
+@pytest.fixture
+def sites(lab: Lab, tmp_path: Path) -> tuple[Site, Site]:
+    one, other = (packet_site(tmp_path / str(host.index), host) for host in lab.hosts)
+    return one, other
+
+
+FALLBACK = "statistics go to /dev/shm/harp-0 instead: run 'harp setup', or name a writable folder"
+
+
+def test_all_is_well(sites: tuple[Site, Site]) -> None:
+    assert runs(*sites) == []
+
+
+def test_missing(sites: tuple[Site, Site]) -> None:
+    sites[0].environment["HARP_RUN_DIR"] = "/nowhere/run"
+    (warning,) = runs(*sites)
+    assert "run directory /nowhere/run: No such file or directory" in warning
+    assert FALLBACK in warning
+
+
+def test_fallback_is_where_harp_stat_looks(sites: tuple[Site, Site]) -> None:
+    site = sites[0]
+    site.environment["HARP_RUN_DIR"] = "/nowhere/run"
+    with Rank(site) as rank:
+        rank.init()
+        words = [sys.executable, "-m", "harp", "stat", "--json", "--pid", str(rank.process.pid)]
+        said = subprocess.run(
+            words, capture_output=True, text=True, timeout=20, check=True, env=site.all_environment()
+        )
+        (process,) = json.loads(said.stdout)["processes"]
+        assert process["pid"] == rank.process.pid
+        rank.do("finalize")
+
+
+def test_read_only(sites: tuple[Site, Site]) -> None:
+    (warning,) = runs(mounted(sites[0], sites[0].run_folder, "ro"), sites[1])
+    assert f"run directory {sites[0].run_folder}: Read-only file system" in warning
+    assert FALLBACK in warning
+
+
+def test_full(sites: tuple[Site, Site]) -> None:
+    (warning,) = runs(mounted(sites[0], sites[0].run_folder, "size=64k"), sites[1])
+    assert f"run directory {sites[0].run_folder}: No space left on device" in warning
+    assert FALLBACK in warning
+
+
+def test_memory_is_full_but_not_needed(sites: tuple[Site, Site]) -> None:
+    assert runs(mounted(sites[0], Path("/dev/shm"), "size=64k"), sites[1]) == []
+
+
+@pytest.mark.parametrize("options,error", [("size=64k", "No space left"), ("ro", "Read-only file")])
+def test_neither_place(sites: tuple[Site, Site], options: str, error: str) -> None:
+    """Then nobody can see the process's counters, and it runs all the same."""
+    sites[0].environment["HARP_RUN_DIR"] = "/nowhere/run"
+    (warning,) = runs(mounted(sites[0], Path("/dev/shm"), options), sites[1])
+    assert "run directory /nowhere/run: No such file or directory, and /dev/shm/harp-0: " in warning
+    assert error in warning
+    assert "harp stat cannot see this process: name a writable folder in HARP_RUN_DIR" in warning
