@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Three ways to say what to run on: options, a file, or nothing, which means
+ * the file that a job on this host would take. All end in one configuration of
+ * a single instance.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "harp/nc/nc.h"
+
+/* Options become lines of a file, so that both are understood and refused alike. */
+static int from_options(struct nc_source *source, const struct nc_options *options)
+{
+  const struct {
+    const char *key, *value;
+  } given[] = {
+      {"device", options->device},
+      {"address", options->address},
+      {"gateway", options->gateway},
+      {"mtu", options->mtu},
+  };
+  char text[1024], error[HARP_CONFIG_ERROR_SIZE];
+  size_t used = 0;
+  for (size_t i = 0; i < sizeof given / sizeof given[0]; i++) {
+    if (given[i].value && used < sizeof text) {
+      used += (size_t)snprintf(text + used, sizeof text - used, "%s = %s\n", given[i].key,
+                               given[i].value);
+    }
+  }
+  if (used >= sizeof text) {
+    nc_fail("the device, address, gateway and mtu given are longer than any that exist");
+    return NC_USAGE;
+  }
+  if (harp_config_parse(text, used, "options", &source->config, error) != 0) {
+    nc_fail("%s", error);
+    return NC_USAGE;
+  }
+  return -1;
+}
+
+/* As any process of a job claims it. */
+static int lock(struct nc_source *source)
+{
+  bool shared = harp_config_shareable(&source->config);
+  if (flock(source->claim.fd, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) == 0) {
+    source->claim.shared = shared;
+    return -1;
+  }
+  if (errno == EWOULDBLOCK) {
+    return nc_fail("%s: another process has claimed it (harp stat shows which); end that, or use "
+                   "another file",
+                   source->config.path);
+  }
+  return nc_fail("%s: cannot be locked: %s; put it on a file system that knows flock",
+                 source->config.path, strerror(errno));
+}
+
+static int from_file(struct nc_source *source, const char *path)
+{
+  char error[HARP_CONFIG_ERROR_SIZE];
+  source->claim.fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+  if (source->claim.fd < 0) {
+    return nc_fail("%s: cannot be opened: %s; check the path and its permissions", path,
+                   strerror(errno));
+  }
+  if (harp_config_read(source->claim.fd, path, &source->config, error) != 0) {
+    return nc_fail("%s", error);
+  }
+  return lock(source);
+}
+
+static int from_job(struct nc_source *source)
+{
+  char error[HARP_CLAIM_ERROR_SIZE];
+  if (harp_claim(&source->claim, error) != 0) {
+    return nc_fail("%s (or name a device: --device packet:IFACE)", error);
+  }
+  source->config = source->claim.config;
+  return -1;
+}
+
+/* One thread polls one instance. A port asked for by number is the only one
+ * that an address of HARP's own has to answer for, unless the file says more. */
+static void narrow(struct harp_config *config, uint16_t local_port)
+{
+  config->instances = 1;
+  config->cores.count = 0;
+  if (local_port && !config->address.kernel &&
+      config->source[HARP_KEY_tcp_ports] == HARP_FROM_DEFAULT) {
+    config->tcp_ports = (struct harp_config_ports){local_port, local_port};
+  }
+}
+
+int nc_source_find(struct nc_source *source, const struct nc_options *options)
+{
+  int status;
+  source->claim.fd = -1;
+  if (options->device) {
+    status = from_options(source, options);
+  } else if (options->conf) {
+    status = from_file(source, options->conf);
+  } else {
+    status = from_job(source);
+  }
+  if (status >= 0) {
+    nc_source_release(source);
+    return status;
+  }
+  narrow(&source->config, options->local_port);
+  return -1;
+}
+
+void nc_source_release(struct nc_source *source)
+{
+  harp_claim_release(&source->claim);
+}
