@@ -260,6 +260,7 @@ struct harp_ack_result {
   uint32_t una_before;
   uint32_t dsack;         /* bytes reported as received twice */
   bool was_limited;       /* the congestion window was in full use */
+  bool original;          /* what was given up as lost arrived, sent only once */
   bool duplicate;         /* a duplicate acknowledgement, without SACK */
 };
 /* The stretch of a record up to end has arrived. */

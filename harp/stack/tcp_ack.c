@@ -21,8 +21,9 @@ void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt) {
 }
 
 /* Takes records below ack out; returns through rtt the sample of the newest
- * one that was sent only once (Karn). */
-static uint32_t ack_records(struct harp_tcp *tcp, uint32_t ack, uint64_t *rtt) {
+ * one that was sent only once (Karn), and through original whether one that a
+ * timeout had given up arrived without being sent again. */
+static uint32_t ack_records(struct harp_tcp *tcp, uint32_t ack, uint64_t *rtt, bool *original) {
   uint32_t delivered = 0;
   while (tcp->records && seq_lt(tcp->records->seq, ack)) {
     struct harp_record *record = tcp->records;
@@ -40,6 +41,7 @@ static uint32_t ack_records(struct harp_tcp *tcp, uint32_t ack, uint64_t *rtt) {
       }
       if (record->transmits == 1) {
         *rtt = tcp->stack->now - record->sent;
+        *original |= record->lost;
         if (seq_lt(record->seq, tcp->high_sacked) && !tcp->reordering_seen) {
           /* Never sent again, yet it arrived after something higher. */
           tcp->reordering_seen = true;
@@ -192,7 +194,7 @@ void tcp_ack(struct harp_tcp *tcp, const struct harp_segment *segment) {
     return;
   }
   if (advances) {
-    result.delivered = ack_records(tcp, segment->ack, &rtt);
+    result.delivered = ack_records(tcp, segment->ack, &rtt, &result.original);
     advance_una(tcp, segment->ack);
   }
   if (tcp->sack && segment->sack_count) {

@@ -164,6 +164,21 @@ static void undo(struct harp_tcp *tcp) {
   tcp->recovery = RECOVERY_NONE;
 }
 
+/* RFC 5682 with SACK: after a timeout something arrived that was in flight at
+ * the time and was not sent again since. So nothing was lost but time (the
+ * peer's host was busy): the rest of that flight is on its way too. */
+static void timeout_was_spurious(struct harp_tcp *tcp) {
+  COUNT(tcp->stack, tcp_spurious);
+  struct harp_record *record;
+  while ((record = tcp->lost_first)) {
+    tcp_record_unlink(tcp, record);
+    record->lost = false;
+    tcp->lost_out -= record->end - record->seq;
+    tcp_record_in_flight(tcp, record);
+  }
+  undo(tcp);
+}
+
 static void duplicate_reported(struct harp_tcp *tcp, uint32_t bytes) {
   COUNT(tcp->stack, tcp_spurious);
   tcp->reordering_seen = true;
@@ -228,6 +243,9 @@ static void arm_after_detection(struct harp_tcp *tcp, uint64_t again) {
 
 void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result) {
   bool advanced = tcp->snd_una != result->una_before;
+  if (result->original && tcp->recovery == RECOVERY_RTO && tcp->undo_possible && tcp->sack) {
+    timeout_was_spurious(tcp);
+  }
   if (tcp->probe_outstanding) {
     probe_answered(tcp, result);
   } else if (result->dsack) {
