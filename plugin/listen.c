@@ -21,6 +21,27 @@ enum {
 
 /* --- Under a baton --- */
 
+static void turn_away(struct link_flow *flow)
+{
+  flow->instance->counters[HARP_COUNTER_strangers]++;
+  harp_trace(&flow->instance->trace, flow->instance->now, 0xffff, HARP_TRACE_stranger,
+             flow->heard_size, harp_flow_peer(flow->tcp).address);
+  flow_end(flow, false);
+}
+
+/* A crowd of silent ones must not keep a peer out: who has waited longest makes room. */
+static void turn_oldest_away(struct net_listener *listener, struct harp_instance *instance)
+{
+  struct link_flow *oldest = NULL; /* new flows go to the list's front */
+  struct link_flow *flow = listener->transport->shares[instance->queue].flows;
+  for (; flow; flow = flow->next) {
+    oldest = flow->listener == listener ? flow : oldest;
+  }
+  if (oldest) {
+    turn_away(oldest);
+  }
+}
+
 static int on_accept(void *user, struct harp_tcp *tcp)
 {
   struct net_listener *listener = user;
@@ -40,7 +61,7 @@ static int on_accept(void *user, struct harp_tcp *tcp)
     return -EPERM;
   }
   if (atomic_load(&listener->strangers) >= STRANGERS_MAX) {
-    return -ENOBUFS;
+    turn_oldest_away(listener, instance);
   }
   struct link_flow *flow = flow_create(transport, instance);
   if (!flow) {
@@ -53,14 +74,6 @@ static int on_accept(void *user, struct harp_tcp *tcp)
 }
 
 static const struct harp_flow_ops listener_ops = {.accept = on_accept};
-
-static void turn_away(struct link_flow *flow)
-{
-  flow->instance->counters[HARP_COUNTER_strangers]++;
-  harp_trace(&flow->instance->trace, flow->instance->now, 0xffff, HARP_TRACE_stranger,
-             flow->heard_size, harp_flow_peer(flow->tcp).address);
-  flow_end(flow, false);
-}
 
 /* Without a branch on the bytes: the time tells nothing about the token. */
 static bool same_token(const uint8_t *a, const uint8_t *b)
