@@ -105,7 +105,7 @@ def wire_site(folder: Path, wire: Path, number: int, **keys: object) -> Site:
 
 
 class Program:
-    """A program at a site; its lines of standard error are kept with their moment."""
+    """A program at a site; what it says is kept with the moment of each line."""
 
     def __init__(self, site: Site, words: Words) -> None:
         self.site = site
@@ -207,7 +207,11 @@ class Rank(Program):
     def _collect(self) -> None:
         assert self.process.stdout
         for line in self.process.stdout:
-            self._answers.put(line.rstrip("\n"))
+            # In their order: what was logged before an answer is known when that is taken.
+            if line.startswith("NCCL "):
+                self.said.append((time.monotonic(), line.rstrip("\n")))
+            else:
+                self._answers.put(line.rstrip("\n"))
         self._answers.put(None)
 
     def start(self, *words: object) -> None:

@@ -5,8 +5,8 @@
  * Usage: rank PLUGIN API. Each line of standard input is a command, each
  * answered by one line: "ok ..." or "failed CALL CODE MS", with NCCL's code and
  * the milliseconds that the command took. Commands that wait for something are
- * told how long at most, and then answer "late". What the plugin logs goes to
- * standard error as "NCCL WARN ..." or "NCCL INFO ...".
+ * told how long at most, and then answer "late". What the plugin logs meanwhile
+ * stands before the answer, as lines "NCCL WARN ..." and "NCCL INFO ...".
  *
  *   init                         ok DEVICES
  *   listen                       ok LISTENER HANDLE
@@ -84,7 +84,7 @@ static void say(ncclDebugLogLevel level, unsigned long flags, const char *file, 
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
-  fprintf(stderr, "NCCL %s %s\n", level <= NCCL_LOG_WARN ? "WARN" : "INFO", text);
+  answer("NCCL %s %s", level <= NCCL_LOG_WARN ? "WARN" : "INFO", text);
 }
 
 static void fatal(const char *what)
