@@ -218,10 +218,8 @@ void tcp_arm_tail_probe(struct harp_tcp *tcp) {
     }
     return;
   }
-  uint64_t wait = 2 * tcp->srtt;
-  if (tcp->trusted) {
-    wait = HARP_MAX(wait, PROBE_FLOOR);
-  } else if (tcp->snd_nxt - tcp->snd_una <= tcp->mss) {
+  uint64_t wait = HARP_MAX(2 * tcp->srtt, PROBE_FLOOR);
+  if (!tcp->trusted && tcp->snd_nxt - tcp->snd_una <= tcp->mss) {
     wait += PEER_DELAYED_ACK_MS * NS_PER_MS;
   }
   uint64_t when = tcp->stack->now + wait;
