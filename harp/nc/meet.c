@@ -9,7 +9,8 @@
 #include "harp/nc/nc.h"
 
 enum {
-  BUFFER = 4 << 20, /* bytes each way: a memory-speed link times a busy host's delays */
+  SEND_BUFFER = 4 << 20,    /* bytes: a memory-speed link times a busy host's delays */
+  RECEIVE_BUFFER = 8 << 20, /* more than hosts keep in flight: only a slow reader closes it */
   BACKLOG = 8,
 };
 
@@ -47,7 +48,7 @@ static int make_socket(struct nc *nc)
 {
   struct harp_stack *stack = nc->instance->stack;
   struct sockaddr_in local = {.sin_family = AF_INET, .sin_port = htons(nc->local_port)};
-  int size = BUFFER;
+  int send = SEND_BUFFER, receive = RECEIVE_BUFFER;
   int number = harp_tcp_socket(stack);
   int result = number < 0 ? number
                           : harp_tcp_bind(stack, number, (struct sockaddr *)&local, sizeof local);
@@ -55,8 +56,8 @@ static int make_socket(struct nc *nc)
     return nc_fail("%s: no socket on port %u: %s; try another port", nc->source.config.device,
                    nc->local_port, strerror(-result));
   }
-  harp_tcp_setsockopt(stack, number, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
-  harp_tcp_setsockopt(stack, number, SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
+  harp_tcp_setsockopt(stack, number, SOL_SOCKET, SO_SNDBUF, &send, sizeof send);
+  harp_tcp_setsockopt(stack, number, SOL_SOCKET, SO_RCVBUF, &receive, sizeof receive);
   nc->socket = number;
   return NC_WELL;
 }

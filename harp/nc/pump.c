@@ -9,7 +9,10 @@
 
 #include "harp/engine/clock.h"
 
-enum { BUFFER = 256 * 1024 }; /* bytes, each way: stays in a core's cache */
+enum {
+  BUFFER = 256 * 1024, /* bytes, each way: stays in a core's cache */
+  STEPS = 32,          /* between two polls: more than a burst of frames brings */
+};
 
 #define NS_PER_MS 1000000ull
 #define NS_PER_S 1000000000ull
@@ -255,11 +258,22 @@ static void linger(struct nc_pump *pump)
   }
 }
 
+/* As long as it moves something: what a burst brought leaves the stack before the
+ * next one, so that the window closes for a slow reader only. */
+static int repeat(int (*step)(struct nc_pump *pump), struct nc_pump *pump)
+{
+  int result = step(pump), moved = result;
+  for (int i = 1; i < STEPS && result > 0; i++) {
+    result = step(pump);
+  }
+  return result < 0 ? result : moved;
+}
+
 static int move(struct nc_pump *pump)
 {
   while (!over(pump)) {
     bool worked = nc_poll(pump->nc);
-    int in = step_in(pump);
+    int in = repeat(step_in, pump);
     int out = in < 0 ? in : step_out(pump);
     uint64_t now = pump->nc->instance->now;
     if (out < 0 || nc_signal()) {
