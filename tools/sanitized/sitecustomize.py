@@ -8,7 +8,7 @@ Only itself: were the preload inherited, the sanitizer would judge ip and sh too
 Python leaks by design, so it is not asked about leaks; HARP's own programs,
 which bring their runtime with them, are.
 
-HARP_SANITIZER_RUNTIME: path of libasan.so.
+SANITIZER_RUNTIME: path of libasan.so. No name begins with HARP_: tests clear those.
 """
 
 import os
@@ -16,7 +16,7 @@ import sys
 
 PRELOAD = "LD_PRELOAD"
 OPTIONS = "ASAN_OPTIONS"
-KEPT_OPTIONS = "HARP_ASAN_OPTIONS"
+KEPT_OPTIONS = "SANITIZER_KEPT_OPTIONS"
 
 
 def start_again(runtime: str) -> None:
@@ -38,4 +38,4 @@ def hide_from_children() -> None:
 if KEPT_OPTIONS in os.environ:
     hide_from_children()
 else:
-    start_again(os.environ["HARP_SANITIZER_RUNTIME"])
+    start_again(os.environ["SANITIZER_RUNTIME"])
