@@ -24,7 +24,10 @@
 #include "dpdk_glue/netdev.h"
 #include "dpdk_glue/packet.h"
 
-enum { LEAST_BURST = 2 };
+enum {
+  LEAST_BURST = 2,
+  LEAST_HEADERS = HARP_ETHERNET_HEADER + 20 + 20, /* IPv4 and TCP without options */
+};
 
 int harp_packet_rx_init(struct packet_queue *queue) {
   queue->slots = mmap(NULL, (size_t)PACKET_BURST * PACKET_SLOT, PROT_READ | PROT_WRITE,
@@ -52,7 +55,7 @@ static uint8_t *slot_front(struct packet_queue *queue, unsigned i) {
 /* What the hint says about frame i; placed 0: nothing. */
 static struct packet_slot apply_hint(const struct harp_rx_hint *hint, unsigned i) {
   struct packet_slot slot = {0};
-  if (!hint || !hint->payload || hint->header_length < HARP_ETHERNET_HEADER ||
+  if (!hint || !hint->payload || hint->header_length < LEAST_HEADERS ||
       hint->header_length > PACKET_HEADER_ROOM - PACKET_VNET)
     return slot;
   size_t offset = i * hint->stride;
@@ -81,19 +84,29 @@ static void prepare(struct packet_queue *queue, const struct harp_rx_hint *hint,
   }
 }
 
-/* Whether the payload begins exactly behind the hint's header and ends within
- * what was placed. */
-static bool guess_was_right(const struct packet_slot *slot, const uint8_t *frame,
+/* What the hint's guess was worth for one frame. */
+struct verdict {
+  bool right;   /* the payload begins behind the hint's header and lies where it was placed */
+  bool overran; /* it is longer than its place, however the frame was laid out */
+};
+
+static struct verdict judge(const struct packet_slot *slot, const uint8_t *frame,
                             uint32_t length) {
   struct harp_tcp_peek peek;
-  return slot->placed && length - slot->header <= slot->placed &&
-         harp_peek_tcp(frame, slot->header, &peek) && peek.header_length == slot->header;
+  struct verdict verdict = {0};
+  if (!harp_peek_tcp(frame, slot->header, &peek))
+    return verdict;
+  verdict.overran = length > peek.header_length + slot->placed;
+  verdict.right = peek.header_length == slot->header && !verdict.overran;
+  return verdict;
 }
 
-/* displaced: an earlier frame of the burst was longer than its place, so its
+/*
+ * displaced: an earlier frame of the burst was longer than its place, so its
  * bytes belong where the later ones were put: those must move out before it is
- * delivered. */
-static void report(struct packet_queue *queue, unsigned i, bool displaced,
+ * delivered. Set here for the frames that follow.
+ */
+static void report(struct packet_queue *queue, unsigned i, bool *displaced,
                    struct harp_rx_frame *out) {
   const struct packet_slot *slot = &queue->slot[i];
   uint8_t *front = slot_front(queue, i);
@@ -114,14 +127,16 @@ static void report(struct packet_queue *queue, unsigned i, bool displaced,
   };
   if (length <= slot->header || !slot->placed)
     return;
-  if (!displaced && guess_was_right(slot, frame, length)) {
+  uint32_t behind = length - slot->header;
+  struct verdict verdict = judge(slot, frame, length);
+  if (verdict.right && !*displaced) {
     out->header_length = slot->header;
     out->payload = slot->hint;
-    out->payload_length = length - slot->header;
-    return;
+    out->payload_length = behind;
+  } else {
+    memcpy(front, slot->hint, behind < slot->placed ? behind : slot->placed);
   }
-  uint32_t astray = length - slot->header;
-  memcpy(front, slot->hint, astray < slot->placed ? astray : slot->placed);
+  *displaced |= verdict.overran;
 }
 
 /* ARP frames are short and rare: no vnet header, and what is longer than an
@@ -205,12 +220,10 @@ int harp_packet_receive(struct harp_port *port, unsigned number, const struct ha
   adapt_burst(queue, (unsigned)got);
   bool displaced = false;
   for (unsigned i = 0; i < (unsigned)got; i++) {
-    const struct packet_slot *slot = &queue->slot[i];
     if (queue->rx[i].msg_hdr.msg_flags & MSG_TRUNC)
       queue->counts.rx_lost++; /* longer than an IPv4 packet can be */
     else
-      report(queue, i, displaced, &frames[n++]);
-    displaced |= queue->rx[i].msg_len > PACKET_VNET + slot->header + slot->placed;
+      report(queue, i, &displaced, &frames[n++]);
   }
   return n;
 }

@@ -195,6 +195,36 @@ def test_longer_than_guessed(pair: tuple[Probe, Probe], size: int) -> None:
     check_contiguous(got, one)
 
 
+@pytest.mark.parametrize(
+    ("size", "options"),
+    [(STRIDE + 1, b"\x01\x01\x08\x0a" + bytes(8)), (STRIDE + 12, b""), (STRIDE + 1, b"\x01" * 40)],
+)
+def test_later_frames_make_way(pair: tuple[Probe, Probe], size: int, options: bytes) -> None:
+    """A payload longer than its place will be delivered over the next one's: that moves out."""
+    a, b = pair
+    first = between(a, b, os.urandom(size), options=options)
+    second = between(a, b, os.urandom(STRIDE))
+    for one in (first, second):
+        a.send(one, segment=1400)
+    time.sleep(0.05)
+    got = b.receive(2, hint=HINT)
+    for frame, one in zip(got, (first, second)):
+        check_contiguous(frame, one)
+
+
+def test_other_frames_do_not_displace(pair: tuple[Probe, Probe]) -> None:
+    """What needs no more than its place leaves the next one where it was put."""
+    a, b = pair
+    request = arp_request(a.info["mac"], a.info["address"], b.info["address"])
+    for first in (between(a, b), between(a, b, bytes(STRIDE), options=b""), request):
+        second = between(a, b, os.urandom(STRIDE))
+        a.send(first, segment=1400)
+        a.send(second, segment=MSS)
+        time.sleep(0.05)
+        got = b.receive(2, hint=HINT)
+        assert [frame.place for frame in got] == [-1, STRIDE]
+
+
 def test_nothing_is_written_behind_the_hint(pair: tuple[Probe, Probe]) -> None:
     """The stretch ends within the second frame's stride: the rest goes to the slot."""
     a, b = pair
@@ -224,7 +254,7 @@ def test_hint_and_arp(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
     request = arp_request(a.info["mac"], a.info["address"], b.info["address"])
     a.send(request)
-    (got,) = b.receive(1, hint=(40, 1000, 1000))
+    (got,) = b.receive(1, hint=(HEADERS, 1000, 1000))
     assert got.data == request and got.payload_length == 0
 
 
