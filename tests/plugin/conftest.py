@@ -80,14 +80,15 @@ def _kernel() -> Iterator[tuple[Side, Side]]:
 
 
 def _wire(folder: Path) -> Iterator[tuple[Side, Side]]:
-    memory = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
+    memory = Path(f"/dev/shm/harp-conformance-{uuid.uuid4().hex[:12]}")
     try:
         yield (
             Side(environment=_configuration(folder / "a", f"wire:{memory}", "10.9.0.1/24")),
             Side(environment=_configuration(folder / "b", f"wire:{memory}", "10.9.0.2/24")),
         )
     finally:
-        memory.unlink(missing_ok=True)
+        for ring in memory.parent.glob(f"{memory.name}*"):  # a killed rank leaves its own
+            ring.unlink()
 
 
 def _packet(folder: Path) -> Iterator[tuple[Side, Side]]:
@@ -147,6 +148,8 @@ class Pair:
         return sending, receiving
 
     def end(self) -> None:
+        for rank in self.ranks:  # together, as the ranks of a job
+            rank.dismiss()
         for rank in self.ranks:
             rank.end()
 
