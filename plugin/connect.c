@@ -12,31 +12,35 @@
 
 /* --- Under the flow's baton --- */
 
-void connector_heard(struct link_flow *flow)
+bool connector_heard(struct link_flow *flow)
 {
   struct welcome welcome;
-  struct net_link *link = flow->link;
+  struct net_link *link = flow->replaces ? flow->replaces->link : flow->link;
   if (!link) {
     flow_end(flow, false);
-    return;
+    return false;
   }
   if (!welcome_read(&welcome, flow->heard)) {
     link_fail(link, -EPROTO, "what answers there is not HARP: is the port taken by something "
                              "else?");
-    return;
+    return true;
   }
   if (welcome.status || welcome.link != link->id || welcome.flow != flow->number) {
     link_fail(link, -EPROTO, "the peer refused flow %u (%s): do both hosts run the same HARP?",
               flow->number, strerror(welcome.status));
-    return;
+    return true;
+  }
+  if (flow->replaces) {
+    flow_candidate_welcomed(flow, &welcome);
+    return false;
   }
   link->peer_mtu = welcome.mtu;
   flow_open(flow);
+  return true;
 }
 
 struct opening {
   struct net_link *link;
-  struct handle handle;
   uint16_t number;
   int result;
 };
@@ -51,19 +55,8 @@ static void open_flow(struct harp_instance *instance, void *argument)
     return;
   }
   flow_set_link(flow, link, opening->number);
-  struct hello hello = {
-      .version_min = WIRE_VERSION_MIN,
-      .version_max = WIRE_VERSION_MAX,
-      .link = link->id,
-      .flow = opening->number,
-      .flows = link->flow_count,
-      .mtu = instance->port->info.mtu,
-  };
-  memcpy(hello.token, opening->handle.token, TOKEN_SIZE);
-  hello_write(&hello, flow->greeting);
-  struct harp_endpoint peer = {link->peer.address,
-                               opening->handle.ports[opening->number % opening->handle.instances]};
-  opening->result = flow_connect(flow, peer);
+  flow_write_hello(flow, link, opening->number);
+  opening->result = flow_connect(flow, link, opening->number);
   if (opening->result != 0) {
     flow_end(flow, false);
   }
@@ -71,10 +64,10 @@ static void open_flow(struct harp_instance *instance, void *argument)
 
 /* --- The service thread --- */
 
-static int open_flows(struct net_link *link, const struct handle *handle)
+static int open_flows(struct net_link *link)
 {
   for (uint16_t i = 0; i < link->flow_count; i++) {
-    struct opening opening = {.link = link, .handle = *handle, .number = i};
+    struct opening opening = {.link = link, .number = i};
     struct harp_instance *instance = link->shares[i % link->share_count].instance;
     int called = harp_instance_call(instance, open_flow, &opening, LINK_CLOSE_MS);
     int result = called ? called : opening.result;
@@ -114,7 +107,8 @@ static int begin(struct transport *transport, uint8_t *bytes, struct net_link **
   }
   link->connecting = true;
   link->deadline = harp_clock_ns() + config->timeout_ms * 1000000ull;
-  result = open_flows(link, &handle);
+  link->handle = handle;
+  result = open_flows(link);
   if (result != 0) {
     link_destroy(link);
     return result;

@@ -20,6 +20,21 @@ static void on_established(void *user, struct harp_tcp *tcp)
   flow_greet(flow, HELLO_SIZE);
 }
 
+void flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16_t number)
+{
+  struct hello hello = {
+      .version_min = WIRE_VERSION_MIN,
+      .version_max = WIRE_VERSION_MAX,
+      .link = link->id,
+      .flow = number,
+      .flows = link->flow_count,
+      .epoch = flow->epoch,
+      .mtu = flow->instance->port->info.mtu,
+  };
+  memcpy(hello.token, link->handle.token, TOKEN_SIZE);
+  hello_write(&hello, flow->greeting);
+}
+
 static void unlist(struct link_flow *flow)
 {
   struct link_flow **link = &flow->transport->shares[flow->instance->queue].flows;
@@ -37,10 +52,17 @@ static void stop_expecting(struct link_flow *flow)
   }
 }
 
-static void flow_free(struct link_flow *flow)
+void flow_free(struct link_flow *flow)
 {
   stop_expecting(flow);
   unlist(flow);
+  if (flow->replaces) {
+    flow->replaces->candidate = NULL;
+  }
+  if (flow->candidate) {
+    flow->candidate->replaces = NULL;
+    flow_end(flow->candidate, false);
+  }
   if (flow->published >= 0) {
     struct harp_stat_flow none = {0};
     harp_statfile_flow_write(
@@ -66,6 +88,9 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
   if (!link) {
     flow_free(flow);
     return;
+  }
+  if (flow->candidate) {
+    return; /* the peer has dropped this connection for the new one already */
   }
   flow->state = FLOW_OVER;
   if (flow->fin_in && link_idle(link)) {
@@ -143,8 +168,10 @@ struct link_flow *flow_create(struct transport *transport, struct harp_instance 
   return flow;
 }
 
-int flow_connect(struct link_flow *flow, struct harp_endpoint peer)
+int flow_connect(struct link_flow *flow, const struct net_link *link, uint16_t number)
 {
+  struct harp_endpoint peer = {link->peer.address,
+                               link->handle.ports[number % link->handle.instances]};
   struct harp_engine *engine = flow->transport->engine;
   uint16_t port;
   int result = harp_engine_reserve(engine, flow->instance->queue, 0, &port);
@@ -169,6 +196,13 @@ void flow_adopt(struct link_flow *flow, struct harp_tcp *tcp)
   harp_flow_set_timeout(tcp, flow->transport->engine->config.timeout_ms);
 }
 
+void flow_take_connection(struct link_flow *flow, struct link_flow *from)
+{
+  flow->tcp = from->tcp;
+  from->tcp = NULL;
+  harp_flow_attach(flow->tcp, &flow_ops, flow);
+}
+
 void flow_set_link(struct link_flow *flow, struct net_link *link, uint16_t number)
 {
   flow->link = link;
@@ -184,6 +218,12 @@ void flow_greet(struct link_flow *flow, uint32_t size)
 
 void flow_open(struct link_flow *flow)
 {
+  flow_reopen(flow);
+  atomic_fetch_add(&flow->link->flows_open, 1);
+}
+
+void flow_reopen(struct link_flow *flow)
+{
   const struct harp_config *config = &flow->transport->engine->config;
   uint32_t quarter = config->timeout_ms / 4;
   flow->state = FLOW_OPEN;
@@ -192,7 +232,6 @@ void flow_open(struct link_flow *flow)
   uint32_t idle = quarter < KEEPALIVE_MAX_MS ? quarter : KEEPALIVE_MAX_MS;
   uint32_t interval = (config->timeout_ms - quarter) / KEEPALIVE_PROBES;
   harp_flow_set_keepalive(flow->tcp, idle, interval > 0 ? interval : 1, KEEPALIVE_PROBES);
-  atomic_fetch_add(&flow->link->flows_open, 1);
   harp_flow_ready(flow->tcp);
 }
 
@@ -214,7 +253,8 @@ void flow_end(struct link_flow *flow, bool gently)
     flow->link->flows[flow->number] = NULL;
     flow->link = NULL;
   }
-  if (flow->tcp && gently && flow->state == FLOW_OPEN && !flow->request) {
+  bool clean = flow->state == FLOW_OPEN && !flow->request && !flow->candidate;
+  if (flow->tcp && gently && clean && harp_flow_in_order(flow->tcp)) {
     harp_flow_close(flow->tcp);
     return;
   }

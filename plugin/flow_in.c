@@ -31,17 +31,15 @@ static uint32_t greeting_size(const struct link_flow *flow)
   return flow->listener ? HELLO_SIZE : WELCOME_SIZE;
 }
 
-static size_t greeting_in(struct link_flow *flow, const uint8_t *data, size_t length)
+/* gone: the flow no longer exists; its connection may go on as another's. */
+static size_t greeting_in(struct link_flow *flow, const uint8_t *data, size_t length, bool *gone)
 {
   uint32_t size = greeting_size(flow);
   size_t taken = hear(flow, data, length, size);
+  *gone = false;
   if (flow->heard_size == size) {
     flow->heard_size = 0;
-    if (flow->listener) {
-      listener_heard(flow);
-    } else {
-      connector_heard(flow);
-    }
+    *gone = !(flow->listener ? listener_heard(flow) : connector_heard(flow));
   }
   return taken;
 }
@@ -222,11 +220,9 @@ size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_
   struct link_flow *flow = user;
   size_t taken = 0;
   if (flow->state == FLOW_GREETING) {
-    taken = greeting_in(flow, data, length);
-    if (!harp_flow_alive(tcp)) {
-      return length; /* and the flow is gone */
-    }
-    if (taken == length) {
+    bool gone;
+    taken = greeting_in(flow, data, length, &gone);
+    if (gone || taken == length) {
       return taken;
     }
   }

@@ -3,7 +3,10 @@
 #include "plugin/crc32c.h"
 #include "plugin/link.h"
 
-enum { PUSHES_PER_CHUNK = 3 }; /* header, payload, trailer */
+enum {
+  PUSHES_PER_CHUNK = 3, /* header, payload, trailer */
+  LARGE_CHUNK = 16384,  /* bytes */
+};
 
 static struct link_share *share_of(struct link_flow *flow)
 {
@@ -48,6 +51,31 @@ static struct net_request *next_chunk(struct link_flow *flow, uint64_t *index)
   return NULL;
 }
 
+/* Pushes the part of a chunk that is not acknowledged. */
+static void push_rest(struct link_flow *flow, struct chunk_out *out)
+{
+  struct chunk chunk;
+  chunk_read(&chunk, out->header);
+  bool checked = chunk.flags & CHUNK_TRAILER;
+  const uint8_t *payload = out->request->data + chunk.offset;
+  struct {
+    const uint8_t *data;
+    uint32_t length;
+  } parts[PUSHES_PER_CHUNK] = {{out->header, CHUNK_HEADER_SIZE},
+                               {payload, chunk.length},
+                               {out->trailer, checked ? CHUNK_TRAILER_SIZE : 0}};
+  uint32_t done = CHUNK_HEADER_SIZE + chunk.length + parts[2].length - out->left;
+  /* A large chunk ends its segment, so that the next one's header begins one:
+   * the receiving port can then place whole segments of payload. */
+  bool end = chunk.length >= LARGE_CHUNK;
+  for (int i = 0; i < PUSHES_PER_CHUNK; i++) {
+    uint32_t skip = done < parts[i].length ? done : parts[i].length;
+    bool last = i == 2 || (i == 1 && !checked);
+    harp_flow_push(flow->tcp, parts[i].data + skip, parts[i].length - skip, last && end);
+    done -= skip;
+  }
+}
+
 /* Puts a chunk into the stream: its header, and the payload where it lies. */
 static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, uint64_t index)
 {
@@ -70,14 +98,7 @@ static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, 
   chunk_write(&chunk, out->header);
   out->request = request;
   out->left = CHUNK_HEADER_SIZE + chunk.length + (checked ? CHUNK_TRAILER_SIZE : 0);
-  /* A large chunk ends its segment, so that the next one's header begins one:
-   * the receiving port can then place whole segments of payload. */
-  bool large = chunk.length >= 16384;
-  harp_flow_push(flow->tcp, out->header, CHUNK_HEADER_SIZE, false);
-  harp_flow_push(flow->tcp, payload, chunk.length, large && !checked);
-  if (checked) {
-    harp_flow_push(flow->tcp, out->trailer, CHUNK_TRAILER_SIZE, large);
-  }
+  push_rest(flow, out);
   flow->instance->counters[HARP_COUNTER_chunks_out]++;
   harp_trace(&flow->instance->trace, flow->instance->now, flow->local_port, HARP_TRACE_chunk_out,
              chunk.length, (uint32_t)offset);
@@ -102,6 +123,13 @@ void flow_pull(void *user, struct harp_tcp *tcp, uint32_t room)
   }
 }
 
+void flow_push_again(struct link_flow *flow)
+{
+  for (uint32_t i = flow->chunk_tail; i != flow->chunk_head; i++) {
+    push_rest(flow, &flow->chunks[i % FLOW_CHUNKS]);
+  }
+}
+
 static void chunk_done(struct link_flow *flow, struct chunk_out *out)
 {
   struct net_request *request = out->request;
@@ -121,10 +149,16 @@ void flow_acked(void *user, struct harp_tcp *tcp, uint32_t bytes)
   struct link_flow *flow = user;
   uint32_t greeting = bytes < flow->greeting_left ? bytes : flow->greeting_left;
   flow->greeting_left -= greeting;
-  bytes -= greeting;
+  flow_skip(flow, bytes - greeting);
+}
+
+bool flow_skip(struct link_flow *flow, uint64_t bytes)
+{
+  flow->acked += bytes;
+  atomic_store_explicit(&flow->progressed, flow->instance->now, memory_order_relaxed);
   while (bytes > 0 && flow->chunk_tail != flow->chunk_head) {
     struct chunk_out *out = &flow->chunks[flow->chunk_tail % FLOW_CHUNKS];
-    uint32_t part = bytes < out->left ? bytes : out->left;
+    uint32_t part = bytes < out->left ? (uint32_t)bytes : out->left;
     out->left -= part;
     bytes -= part;
     if (out->left == 0) {
@@ -132,4 +166,5 @@ void flow_acked(void *user, struct harp_tcp *tcp, uint32_t bytes)
       chunk_done(flow, out);
     }
   }
+  return bytes == 0;
 }

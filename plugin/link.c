@@ -143,8 +143,12 @@ bool link_detach(struct net_link *link)
 
 void link_destroy(struct net_link *link)
 {
+  struct net_listener *listener = link->listener;
   if (link_detach(link)) {
     free(link);
+    if (listener) {
+      listener_put(listener);
+    }
   }
 }
 

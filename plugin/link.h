@@ -17,6 +17,7 @@
  *   flow.c         a flow's life, from connection to linger
  *   flow_out.c     a flow that sends: pull, acknowledge
  *   flow_in.c      a flow that receives: deliver
+ *   flow_replace.c a dead flow's connection is replaced
  *   protocol.c     bytes on the wire
  */
 #ifndef HARP_PLUGIN_LINK_H
@@ -84,6 +85,9 @@ struct link_flow {
   uint16_t local_port;           /* reserved for this flow alone; 0: the listener's */
   uint8_t state;                 /* enum flow_state */
   bool fin_in;                   /* the peer sends no more */
+  uint32_t epoch;                /* how often its connection was replaced */
+  struct link_flow *candidate;   /* is being opened to take this one's place */
+  struct link_flow *replaces;    /* the other way round */
   uint64_t born;                 /* ns */
   int published;                 /* entry of the statistics file; -1: none */
 
@@ -95,8 +99,11 @@ struct link_flow {
   /* Sending: a ring of chunks, oldest at chunk_tail. */
   struct chunk_out *chunks;
   uint32_t chunk_head, chunk_tail;
+  uint64_t acked;                /* bytes of chunks, over all epochs */
+  _Atomic(uint64_t) progressed;  /* ns: when the last of them were */
 
   /* Receiving: the chunk that is coming in. */
+  uint64_t received_before;      /* bytes of chunks, over earlier epochs */
   struct net_request *request;   /* NULL: between chunks */
   struct chunk chunk;
   uint32_t chunk_left;
@@ -115,6 +122,8 @@ struct net_link {
   char peer_name[PEER_NAME_SIZE];
   uint16_t peer_mtu;
   uint16_t flow_count;
+  struct handle handle;          /* send: of the listener, to open flows again */
+  struct net_listener *listener; /* receive: open as long as the link, for the same reason */
   _Atomic(uint16_t) flows_open;
   uint64_t deadline; /* ns: until when it must be open */
   _Atomic(bool) closing;
@@ -128,9 +137,11 @@ struct net_link {
   _Alignas(64) struct net_request requests[LINK_REQUESTS];
 };
 
+/* Lives until NCCL has closed it and so are all links that came through it. */
 struct net_listener {
-  struct net_listener *next;
   struct transport *transport;
+  atomic_uint users;
+  atomic_bool closed;            /* no new links */
   uint8_t token[TOKEN_SIZE];
   uint16_t ports[HARP_ENGINE_INSTANCES];
   struct harp_listener *stack_listeners[HARP_ENGINE_INSTANCES];
@@ -184,14 +195,21 @@ bool link_idle(const struct net_link *link);
 /* --- flow.c; everything under the flow's baton --- */
 
 struct link_flow *flow_create(struct transport *transport, struct harp_instance *instance);
-int flow_connect(struct link_flow *flow, struct harp_endpoint peer);
+/* Opens the connection of a link's flow to the peer's instance that serves it. */
+int flow_connect(struct link_flow *flow, const struct net_link *link, uint16_t number);
 void flow_adopt(struct link_flow *flow, struct harp_tcp *tcp);
+/* flow goes on with the connection of from, which has none then. */
+void flow_take_connection(struct link_flow *flow, struct link_flow *from);
 void flow_set_link(struct link_flow *flow, struct net_link *link, uint16_t number);
 /* The greetings have passed: the peer is a HARP host. */
 void flow_open(struct link_flow *flow);
+/* The same for a flow that was open before. */
+void flow_reopen(struct link_flow *flow);
 /* Lets go of the link. gently: everything pushed is sent, then FIN, and the
  * flow lingers alone until that is acknowledged; else RST. */
 void flow_end(struct link_flow *flow, bool gently);
+/* Frees what has no connection any more. */
+void flow_free(struct link_flow *flow);
 /* The last of it before the stack itself is destroyed. */
 void flow_leave(struct link_flow *flow);
 /* Resets the connection; the flow stays its link's until that is closed. */
@@ -213,9 +231,32 @@ size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_
 /* A receive was posted: goes on if the flow waits for one. */
 void flow_resume(struct link_flow *flow);
 
-/* --- The peer's greeting is complete in flow->heard; the flow may be gone afterwards --- */
+/* What is received over fresh counts as bytes of chunks, oldest first; returns
+ * false if there are not so many unacknowledged. */
+bool flow_skip(struct link_flow *flow, uint64_t bytes);
+/* Pushes again everything that is not acknowledged. */
+void flow_push_again(struct link_flow *flow);
 
-void listener_heard(struct link_flow *flow);  /* listen.c */
-void connector_heard(struct link_flow *flow); /* connect.c */
+/* --- flow_replace.c --- */
+
+/* At every tick: is the flow's connection dead, and does its replacement get on? */
+void flow_watch(struct link_flow *flow, uint64_t now);
+/* Sender: the candidate was welcomed. It is gone afterwards. */
+void flow_candidate_welcomed(struct link_flow *candidate, const struct welcome *welcome);
+/* Receiver: a hello names a flow that is open here. */
+struct link_flow *flow_named(struct link_flow *fresh, const struct hello *hello);
+/* fresh's connection becomes old's, and fresh is gone. Returns bytes that the
+ * old connection has received, its greeting included. */
+uint64_t flow_transplant(struct link_flow *old, struct link_flow *fresh);
+/* A greeting for a flow's connection with this epoch. */
+void flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16_t number);
+
+/* --- The peer's greeting is complete in flow->heard; false: the flow is gone --- */
+
+bool listener_heard(struct link_flow *flow);  /* listen.c */
+bool connector_heard(struct link_flow *flow); /* connect.c */
+
+/* listen.c: one user less; the last one's going ends the listener. Service thread. */
+void listener_put(struct net_listener *listener);
 
 #endif

@@ -100,6 +100,8 @@ static struct net_link *incoming_link(struct net_listener *listener, const struc
     uint64_t timeout = listener->transport->engine->config.timeout_ms * 1000000ull;
     link->deadline = harp_clock_ns() + timeout;
     link->peer_mtu = hello->mtu;
+    link->listener = listener;
+    atomic_fetch_add(&listener->users, 1);
     *end = link;
   }
   return link;
@@ -118,14 +120,42 @@ static bool join(struct link_flow *flow, const struct hello *hello)
   return fits;
 }
 
-void listener_heard(struct link_flow *flow)
+/* A flow that is open here gets a new connection. */
+static void go_on(struct link_flow *old, struct link_flow *fresh, const struct hello *hello)
+{
+  uint16_t mtu = fresh->instance->port->info.mtu;
+  old->received_before += flow_transplant(old, fresh) - HELLO_SIZE;
+  struct welcome welcome = {
+      .version = wire_version_common(hello->version_min, hello->version_max),
+      .link = hello->link,
+      .flow = hello->flow,
+      .mtu = mtu,
+      .epoch = hello->epoch,
+      .received = old->received_before,
+  };
+  old->epoch = hello->epoch;
+  welcome_write(&welcome, old->greeting);
+  flow_greet(old, WELCOME_SIZE);
+  flow_reopen(old);
+}
+
+bool listener_heard(struct link_flow *flow)
 {
   struct hello hello;
   struct net_listener *listener = flow->listener;
   if (!hello_read(&hello, flow->heard) || !same_token(hello.token, listener->token) ||
       hello.flows > LINK_FLOWS) {
     turn_away(flow);
-    return;
+    return false;
+  }
+  struct link_flow *old = flow_named(flow, &hello);
+  if (old) {
+    go_on(old, flow, &hello);
+    return false;
+  }
+  if (atomic_load(&listener->closed) || hello.epoch > 0) {
+    turn_away(flow);
+    return false;
   }
   struct welcome welcome = {
       .version = wire_version_common(hello.version_min, hello.version_max),
@@ -138,16 +168,17 @@ void listener_heard(struct link_flow *flow)
     welcome.status = EPROTONOSUPPORT;
   } else if (!join(flow, &hello)) {
     turn_away(flow);
-    return;
+    return false;
   }
   welcome_write(&welcome, flow->greeting);
   flow_greet(flow, WELCOME_SIZE);
   if (welcome.status) {
-    return; /* the peer says why and closes; if not, its time runs out */
+    return true; /* the peer says why and closes; if not, its time runs out */
   }
   flow->listener = NULL;
   atomic_fetch_sub(&listener->strangers, 1);
   flow_open(flow);
+  return true;
 }
 
 /* --- The service thread --- */
@@ -197,14 +228,16 @@ static void destroy(struct net_listener *listener)
       harp_engine_release(engine, i, listener->ports[i]);
     }
   }
-  while (listener->incoming) {
-    struct net_link *link = listener->incoming;
-    listener->incoming = link->next;
-    link_destroy(link);
-  }
   if (!held) {
     pthread_mutex_destroy(&listener->lock);
     free(listener);
+  }
+}
+
+void listener_put(struct net_listener *listener)
+{
+  if (atomic_fetch_sub(&listener->users, 1) == 1) {
+    destroy(listener);
   }
 }
 
@@ -247,6 +280,7 @@ int net_listen(int device, void *handle, struct net_listener **out)
     return -ENOMEM;
   }
   listener->transport = transport;
+  atomic_store(&listener->users, 1);
   pthread_mutex_init(&listener->lock, NULL);
   int result = getrandom(listener->token, TOKEN_SIZE, 0) == TOKEN_SIZE ? 0 : -EIO;
   for (unsigned i = 0; i < transport->engine->instance_count && result == 0; i++) {
@@ -315,9 +349,21 @@ int net_accept(struct net_listener *listener, struct net_link **out)
   return 0;
 }
 
+/* Links that came through it may need it for new connections of their flows;
+ * those that nobody has accepted are over. */
 int net_close_listener(struct net_listener *listener)
 {
-  destroy(listener);
+  atomic_store(&listener->closed, true);
+  pthread_mutex_lock(&listener->lock);
+  struct net_link *link = listener->incoming;
+  listener->incoming = NULL;
+  pthread_mutex_unlock(&listener->lock);
+  while (link) {
+    struct net_link *next = link->next;
+    link_destroy(link);
+    link = next;
+  }
+  listener_put(listener);
   transport_speak();
   return 0;
 }

@@ -156,6 +156,7 @@ void welcome_write(const struct welcome *welcome, uint8_t out[WELCOME_SIZE])
   put(out + 16, welcome->flow, 2);
   put(out + 18, welcome->mtu, 2);
   put(out + 20, welcome->epoch, 4);
+  put(out + 56, welcome->received, 8);
 }
 
 bool welcome_read(struct welcome *welcome, const uint8_t in[WELCOME_SIZE])
@@ -167,6 +168,7 @@ bool welcome_read(struct welcome *welcome, const uint8_t in[WELCOME_SIZE])
       .flow = (uint16_t)take(in + 16, 2),
       .mtu = (uint16_t)take(in + 18, 2),
       .epoch = (uint32_t)take(in + 20, 4),
+      .received = take(in + 56, 8),
   };
   return take(in, 4) == WELCOME_MAGIC;
 }

@@ -80,7 +80,12 @@ bool hello_read(struct hello *hello, const uint8_t in[HELLO_SIZE]);
 
 /*
  *   0 magic (4)   4 version (2)   6 status (2)   8 link (8)   16 flow (2)
- *  18 mtu (2)   20 epoch (4)   24 proof (32)   56 zero (8)
+ *  18 mtu (2)   20 epoch (4)   24 proof (32)   56 received (8)
+ *
+ * A hello with an epoch above that of the flow it names is a fence: from then
+ * on nothing of the flow's older connections is listened to, and the welcome
+ * tells how many bytes of chunks were received over them. Resending starts
+ * exactly there.
  */
 struct welcome {
   uint16_t version;
@@ -89,6 +94,7 @@ struct welcome {
   uint16_t flow;
   uint16_t mtu;
   uint32_t epoch;
+  uint64_t received; /* bytes of chunks, all earlier epochs together */
 };
 
 void welcome_write(const struct welcome *welcome, uint8_t out[WELCOME_SIZE]);
@@ -96,15 +102,9 @@ bool welcome_read(struct welcome *welcome, const uint8_t in[WELCOME_SIZE]);
 
 /*
  *   0 message (8)   8 offset (8)   16 length (4)   20 type (1)   21 flags (1)   22 zero (2)
- *
- * CHUNK_FENCE and CHUNK_FENCED have no payload: message is the flow that is
- * fenced, offset its epoch (fence) or, in the answer, the byte of that flow up
- * to which everything was received.
  */
 enum chunk_type {
   CHUNK_DATA = 1,
-  CHUNK_FENCE = 2,
-  CHUNK_FENCED = 3,
 };
 
 enum chunk_flags {

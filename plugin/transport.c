@@ -53,6 +53,7 @@ static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uin
   for (struct link_flow *flow = share->flows; flow; flow = next) {
     next = flow->next;
     flow_publish(flow);
+    flow_watch(flow, now);
     links += flow->link && flow->number == 0;
     if (flow->listener && now - flow->born > STRANGER_MS * 1000000ull) {
       instance->counters[HARP_COUNTER_strangers]++;

@@ -102,6 +102,18 @@ void harp_flow_resume(struct harp_tcp *tcp) {
   tcp_window_opened(tcp);
 }
 
+void harp_flow_replace(struct harp_tcp *fresh, struct harp_tcp *old) {
+  if (old->in_order) {
+    *(fresh->in_order_last ? &fresh->in_order_last->next : &fresh->in_order) = old->in_order;
+    fresh->in_order_last = old->in_order_last;
+    fresh->queued += old->queued;
+    old->in_order = old->in_order_last = NULL;
+    old->queued = 0;
+  }
+  old->detached = true;
+  tcp_finish(old, -ECONNABORTED);
+}
+
 void harp_flow_close(struct harp_tcp *tcp) {
   switch (tcp->state) {
   case TCP_SYN_SENT:
@@ -191,6 +203,9 @@ void harp_flow_view(const struct harp_tcp *tcp, struct harp_flow_view *view) {
       .rto_us = (uint32_t)(tcp->rto / NS_PER_US),
       .in_flight = tcp_in_flight(tcp),
       .retransmits = tcp->retransmits,
+      .unacked = tcp->snd_end - tcp->snd_una,
+      .probes = tcp->probes,
+      .last_progress = tcp->last_progress,
       .bytes_in = tcp->bytes_in,
       .bytes_out = tcp->bytes_out,
   };

@@ -94,6 +94,10 @@ uint32_t harp_flow_room(const struct harp_tcp *tcp);
 void harp_flow_ready(struct harp_tcp *tcp);
 /* Offers again what deliver left. */
 void harp_flow_resume(struct harp_tcp *tcp);
+/* fresh goes on for old, of the same stack: it inherits what old has received
+ * in order and not delivered. old is gone without a word to the peer, and
+ * without closed(). */
+void harp_flow_replace(struct harp_tcp *fresh, struct harp_tcp *old);
 /* FIN after everything that was pushed. closed() follows when both sides are done. */
 void harp_flow_close(struct harp_tcp *tcp);
 /* RST; closed() is not called, nothing of the user's is referenced any more. */
@@ -123,6 +127,9 @@ struct harp_flow_view {
   uint32_t cwnd, ssthresh, send_window, receive_window, mss; /* bytes */
   uint32_t srtt_us, rttvar_us, min_rtt_us, rto_us;
   uint32_t in_flight, retransmits;
+  uint32_t unacked;       /* bytes pushed and not acknowledged */
+  uint32_t probes;        /* keepalive or window probes without an answer */
+  uint64_t last_progress; /* ns: last acknowledgement of something, or sign of a closed window */
   uint64_t bytes_in, bytes_out;
 };
 void harp_flow_view(const struct harp_tcp *tcp, struct harp_flow_view *view);

@@ -338,14 +338,15 @@ uint32_t tcp_rcvq_window(struct harp_tcp *tcp) {
   uint32_t room = receive_room(tcp);
   uint32_t shown = tcp->rcv_right - tcp->rcv_nxt;
   /* Silly window avoidance (RFC 1122, 4.2.3.3): the right edge moves by a
-   * full segment or half the buffer, or not at all; it never moves back. */
+   * full segment or half the buffer, or not at all. */
   uint32_t step = HARP_MIN(tcp->rcvbuf / 2, tcp->rcv_mss);
-  if (room < shown + step) {
-    room = shown;
-  }
-  /* Rounded up to what the field can say, so that it cannot shrink either. */
+  /* What moves is rounded up to what the field can say, or a small window would
+   * be scaled away; what stays is rounded down (RFC 7323, 2.4), or the edge
+   * would creep on with every acknowledgement, beyond all memory. */
   uint32_t unit = 1u << tcp->rcv_wscale;
+  if (room < shown + step) {
+    return shown & ~(unit - 1);
+  }
   room = (room + unit - 1) & ~(unit - 1);
-  room = HARP_MIN(room, 65535u << tcp->rcv_wscale);
-  return HARP_MAX(room, shown);
+  return HARP_MIN(room, 65535u << tcp->rcv_wscale);
 }

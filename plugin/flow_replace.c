@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A flow whose connection is dead while its peer lives (a path that swallows
+ * its packets, a firewall that has forgotten it) gets a new connection, and the
+ * link does not notice. The sender opens it, from another local port, and says
+ * in its hello which flow it goes on for; the receiver drops the old connection
+ * before it answers, so no late copy can reach a buffer, and answers how much
+ * of the flow's stream it has. The sender goes on exactly there.
+ */
+#include <errno.h>
+
+#include "harp/engine/log.h"
+#include "plugin/link.h"
+
+/* A flow is dead after so long without progress while others progress ... */
+#define PATIENCE_LEAST 100000000ull /* ns; or 4 RTO */
+/* ... and after this if there is nothing to compare it with. */
+#define PATIENCE_ALONE 1000000000ull /* ns; or 8 RTO */
+#define ATTEMPT_TIME 1000000000ull   /* ns without an answer: then another port is tried */
+enum { SILENT_PROBES = 2 };          /* keepalives without an answer, on an idle flow */
+
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+static bool others_progress_since(const struct link_flow *flow, uint64_t when)
+{
+  const struct net_link *link = flow->link;
+  for (unsigned i = 0; i < link->flow_count; i++) {
+    const struct link_flow *other = link->flows[i];
+    if (other && other != flow &&
+        atomic_load_explicit(&other->progressed, memory_order_relaxed) > when) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static bool is_dead(const struct link_flow *flow, uint64_t now)
+{
+  struct harp_flow_view view;
+  if (!flow->tcp) {
+    return true; /* reset, while its candidate was on the way */
+  }
+  harp_flow_view(flow->tcp, &view);
+  if (view.unacked == 0) {
+    return view.probes >= SILENT_PROBES;
+  }
+  uint64_t rto = view.rto_us * 1000ull;
+  uint64_t stuck = now - view.last_progress;
+  uint64_t patience = larger(4 * rto, PATIENCE_LEAST);
+  if (stuck > larger(8 * rto, PATIENCE_ALONE)) {
+    return true;
+  }
+  return stuck > patience && others_progress_since(flow, view.last_progress + patience / 2);
+}
+
+static void begin(struct link_flow *flow)
+{
+  struct link_flow *candidate = flow_create(flow->transport, flow->instance);
+  if (!candidate) {
+    return; /* the next tick tries again */
+  }
+  candidate->replaces = flow;
+  candidate->number = flow->number;
+  candidate->epoch = ++flow->epoch;
+  flow->candidate = candidate;
+  flow_write_hello(candidate, flow->link, flow->number);
+  harp_trace(&flow->instance->trace, flow->instance->now, flow->local_port, HARP_TRACE_fence,
+             flow->epoch, (uint32_t)flow->acked);
+  if (flow_connect(candidate, flow->link, flow->number) != 0) {
+    flow_end(candidate, false);
+  }
+}
+
+void flow_watch(struct link_flow *flow, uint64_t now)
+{
+  struct net_link *link = flow->link;
+  if (!link || !link->sends || flow->state != FLOW_OPEN || atomic_load(&link->error)) {
+    return;
+  }
+  struct link_flow *candidate = flow->candidate;
+  bool dead = is_dead(flow, now);
+  if (!candidate) {
+    if (dead) {
+      begin(flow);
+    }
+    return;
+  }
+  /* Once the hello is out the receiver may have dropped the old connection:
+   * there is no way back, only patience. */
+  uint64_t time = candidate->state == FLOW_OPENING
+                      ? ATTEMPT_TIME
+                      : flow->transport->engine->config.timeout_ms * 1000000ull;
+  bool recovered = candidate->state == FLOW_OPENING && !dead;
+  if (recovered || now - candidate->born > time) {
+    flow_end(candidate, false);
+    if (!flow->tcp) {
+      link_fail(link, -ETIMEDOUT, "flow %u: its connection was reset, and a new one is not "
+                                  "answered: is the host up, and does a firewall let TCP through?",
+                flow->number);
+    }
+  }
+}
+
+uint64_t flow_transplant(struct link_flow *old, struct link_flow *fresh)
+{
+  struct harp_flow_view view = {0};
+  uint16_t port = old->local_port;
+  if (old->tcp) {
+    harp_flow_view(old->tcp, &view);
+    harp_flow_replace(fresh->tcp, old->tcp);
+  }
+  flow_take_connection(old, fresh);
+  old->local_port = fresh->local_port;
+  fresh->local_port = port; /* released with fresh */
+  old->greeting_left = 0;
+  flow_free(fresh);
+  return view.bytes_in;
+}
+
+struct link_flow *flow_named(struct link_flow *fresh, const struct hello *hello)
+{
+  struct link_flow *flow = fresh->transport->shares[fresh->instance->queue].flows;
+  for (; flow; flow = flow->next) {
+    const struct net_link *link = flow->link;
+    if (link && !link->sends && link->id == hello->link && flow->number == hello->flow &&
+        link->peer.address == harp_flow_peer(fresh->tcp).address && hello->epoch > flow->epoch &&
+        flow->state == FLOW_OPEN && flow->tcp) {
+      return flow;
+    }
+  }
+  return NULL;
+}
+
+void flow_candidate_welcomed(struct link_flow *candidate, const struct welcome *welcome)
+{
+  struct link_flow *flow = candidate->replaces;
+  uint64_t missed = welcome->received - flow->acked;
+  flow_transplant(flow, candidate);
+  flow->state = FLOW_OPEN;
+  /* What had arrived although its acknowledgement did not. */
+  if (!flow_skip(flow, missed)) {
+    link_fail(flow->link, -EPROTO, "flow %u: the peer claims %llu bytes more than were sent: do "
+                                   "both hosts run the same HARP?",
+              flow->number, (unsigned long long)missed);
+    return;
+  }
+  flow_push_again(flow);
+  flow_reopen(flow);
+  flow->instance->counters[HARP_COUNTER_flows_replaced]++;
+  harp_log_post(HARP_LOG_INFO, "HARP: flow %u to %s made no progress and got a new connection "
+                               "(number %u); a path there loses packets silently",
+                flow->number, flow->link->peer_name, flow->epoch);
+}
