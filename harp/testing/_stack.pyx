@@ -16,17 +16,13 @@ import socket as _socket
 import struct
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport UINT64_MAX, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport UINT64_MAX, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from harp.testing.tcp_info import unpack_tcp_info
 
-
-cdef extern from "<sys/uio.h>":
-    struct iovec:
-        void *iov_base
-        size_t iov_len
+include "config.pxi"
 
 
 cdef extern from "<sys/socket.h>":
@@ -36,37 +32,10 @@ cdef extern from "<sys/socket.h>":
 
 
 cdef extern from "harp/stack.h":
-    struct harp_stack:
-        pass
-
-    struct harp_stack_config:
-        size_t size
-        int link
-        uint8_t mac[6]
-        uint32_t address
-        uint8_t prefix
-        uint32_t gateway
-        uint16_t mtu
-        uint64_t seed[2]
-        uint32_t max_connections
-        uint32_t packets
-        uint32_t initial_window
-        uint32_t rto_initial_us
-        uint32_t rto_min_us
-        uint32_t rto_max_us
-        uint32_t delayed_ack_us
-        int timestamps
-        int sack
-        int window_scale
-        uint32_t sndbuf
-        uint32_t rcvbuf
-        const char *cc
-
     struct harp_stack_callbacks:
         void *user
         void (*output)(void *user, const iovec *iov, int count) noexcept
 
-    void harp_stack_config_default(harp_stack_config *config)
     int harp_stack_create(harp_stack **stack, const harp_stack_config *config,
                           const harp_stack_callbacks *callbacks)
     void harp_stack_destroy(harp_stack *stack)
@@ -94,77 +63,11 @@ LINK_IP = 0
 LINK_ETHERNET = 1
 
 
-cdef uint32_t _address(text) except? 0:
-    """Dotted quad to network order. OSError if it is none."""
-    cdef bytes raw = _socket.inet_aton(text)
-    cdef const char *data = raw
-    cdef uint32_t value
-    memcpy(&value, data, 4)
-    return value
-
-
 cdef bytes _sockaddr(address):
     """(host, port) to a struct sockaddr_in."""
     host, port = address
     return struct.pack("=H", _socket.AF_INET) + struct.pack(
         "!H4s8x", port, _socket.inet_aton(host))
-
-
-cdef _check(str call, ssize_t result):
-    if result < 0:
-        raise OSError(-result, f"{call}: {os.strerror(-result)}")
-    return result
-
-
-cdef int _fill(harp_stack_config *config, dict fields) except -1:
-    cdef bytes raw
-    cdef const char *data
-    for name, value in fields.items():
-        if name == "link":
-            config.link = value
-        elif name == "mac":
-            raw = bytes.fromhex(value.replace(":", ""))
-            if len(raw) != 6:
-                raise ValueError(f"mac {value!r}: six bytes in hex are needed, aa:bb:cc:dd:ee:ff")
-            data = raw
-            memcpy(config.mac, data, 6)
-        elif name == "address":
-            config.address = _address(value)
-        elif name == "prefix":
-            config.prefix = value
-        elif name == "gateway":
-            config.gateway = _address(value)
-        elif name == "mtu":
-            config.mtu = value
-        elif name == "seed":
-            config.seed[0], config.seed[1] = value
-        elif name == "max_connections":
-            config.max_connections = value
-        elif name == "packets":
-            config.packets = value
-        elif name == "initial_window":
-            config.initial_window = value
-        elif name == "rto_initial_us":
-            config.rto_initial_us = value
-        elif name == "rto_min_us":
-            config.rto_min_us = value
-        elif name == "rto_max_us":
-            config.rto_max_us = value
-        elif name == "delayed_ack_us":
-            config.delayed_ack_us = value
-        elif name == "timestamps":
-            config.timestamps = value
-        elif name == "sack":
-            config.sack = value
-        elif name == "window_scale":
-            config.window_scale = value
-        elif name == "sndbuf":
-            config.sndbuf = value
-        elif name == "rcvbuf":
-            config.rcvbuf = value
-        else:
-            raise TypeError(f"{name!r} is no field of struct harp_stack_config")
-    return 0
 
 
 cdef void _collect(void *user, const iovec *iov, int count) noexcept:

@@ -71,6 +71,47 @@ def test_what_was_acknowledged_is_there(dialogue, size):
         assert data == pattern(port, len(data))
 
 
+@pytest.mark.parametrize("scale", [0, 7, 10, 14])
+def test_an_unread_stream_stays_within_its_buffer(dialogue, scale):
+    """RFC 7323, 2.4: rounding to the window field's unit must not move the edge on and on."""
+    d = dialogue(rcvbuf=100_000, window_scale=scale, packets=4096, delayed_ack_us=0)
+    d.open_passive(wscale=0)
+    d.strict = False
+    at, refused = 0, 0
+    for _ in range(2000):
+        d.stack.input(d.build(TCP(flags="A", seq=1 + at, ack=1) / (b"x" * 100)))
+        d.settle()
+        acked = d.drain()[-1][TCP].ack - 1
+        refused += acked == at
+        at = acked
+        if refused == 5:
+            break
+    assert at <= 100_000 + 2 * (1 << scale)
+    assert at >= 40_000
+
+
+def test_in_order_data_pushes_out_what_lies_beyond(dialogue):
+    """The hole is wide, the pool too small for both: what is beyond it goes, and comes again."""
+    d = dialogue(packets=40, rcvbuf=65_535, delayed_ack_us=0)
+    c = d.open_passive()
+    data = pattern(0, 44 * 1460)
+    d.strict = False
+
+    def send(first, last):
+        for i in range(first, last):
+            d.stack.input(
+                d.build(TCP(flags="A", seq=1 + 1460 * i, ack=1) / data[1460 * i : 1460 * (i + 1)])
+            )
+        return d.drain()[-1][TCP].ack - 1
+
+    send(30, 44)
+    assert send(0, 30) >= 30 * 1460
+    got = read_all(c)
+    assert send(30, 44) == 44 * 1460
+    got += read_all(c)
+    assert got == data
+
+
 def test_a_full_pool_serves_again(dialogue):
     d = dialogue(packets=32, rcvbuf=65_535, delayed_ack_us=0)
     c = d.open_passive()

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stack as an engine drives it: references, bursts, offloads, frames in pieces."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+
+import pytest
+from harp.testing._flow import FlowStack
+from harp.testing.device import FlowHost, FlowTransfer, connect_flows, finish
+from harp.testing.frames import check_ipv4
+from harp.testing.wire import Impairment, WireError, pattern
+from scapy.layers.inet import ICMP, IP, TCP
+from scapy.layers.l2 import ARP, Ether
+
+A, B = "192.0.2.1", "192.0.2.2"
+BASE = {
+    "prefix": 24,
+    "max_connections": 64,
+    "packets": 2048,
+    "rto_min_us": 5_000,
+    "delayed_ack_us": 1_000,
+    "timestamps": 1,
+    "window_scale": 7,
+    "rcvbuf": 1 << 20,
+}
+TX = ("tx_checksum",)
+TSO = ("tx_checksum", "tso")
+
+
+def pair(wire, *, offloads=(), device=None, impair=None, delay_ns=20_000, rate_bps=0, capture=False,
+         **config):  # fmt: skip
+    """A wire between two hosts with devices."""
+    hosts = []
+    for address, seed in ((A, (1, 2)), (B, (3, 4))):
+        fields = {**BASE, "address": address, "seed": seed, **config}
+        stack = FlowStack(offloads=offloads, **fields)
+        hosts.append(FlowHost(stack, seed=seed[0], **(device or {})))
+    mtu = config.get("mtu", 1500)
+    w = wire(*hosts, impair=impair, mtu=mtu, delay_ns=delay_ns, rate_bps=rate_bps, capture=capture)
+    return w, hosts[0], hosts[1]
+
+
+def test_references_reach_the_other_side(wire):
+    w, a, b = pair(wire)
+    one, other = connect_flows(w, a, b)
+    w.run([FlowTransfer(one, other, 300_000)])
+    assert one.pushed == one.acked == 300_000
+
+
+@pytest.mark.parametrize("offloads", [(), TX, TSO], ids=["none", "checksum", "tso"])
+@pytest.mark.parametrize("split", ["whole", "headers", "anywhere"])
+@pytest.mark.parametrize("merge", [0, 60_000], ids=["single", "merged"])
+@pytest.mark.parametrize("faults", [0, 0.02], ids=["clean", "faulty"])
+def test_every_kind_of_device(wire, offloads, split, merge, faults):
+    impair = Impairment(drop=faults, duplicate=faults, reorder=faults, corrupt=faults, seed=3)
+    w, a, b = pair(wire, offloads=offloads, device={"split": split, "merge": merge}, impair=impair)
+    one, other = connect_flows(w, a, b)
+    w.run([FlowTransfer(one, other, 200_000), FlowTransfer(other, one, 100_000)], limit_s=120)
+    if merge and offloads == TSO:
+        assert b.merged > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_device_that_is_often_full(wire, seed):
+    w, a, b = pair(wire, device={"refuse": 3}, impair=Impairment(drop=0.01, seed=seed))
+    one, other = connect_flows(w, a, b)
+    w.run([FlowTransfer(one, other, 150_000), FlowTransfer(other, one, 150_000)], limit_s=120)
+
+
+@pytest.mark.parametrize("pieces", [(1,), (3, 1), (1460,), (100_000,), (16, 40, 9000), (65_536, 16)])
+@pytest.mark.parametrize("every", [0, 1, 2])
+def test_every_size_of_reference(wire, pieces, every):
+    w, a, b = pair(wire, offloads=TSO, impair=Impairment(drop=0.01, seed=2))
+    one, other = connect_flows(w, a, b)
+    size = min(400_000, 700 * sum(pieces))
+    w.run([FlowTransfer(one, other, size, pieces=pieces, every=every)], limit_s=120)
+
+
+def test_a_marked_end_begins_a_new_segment(wire):
+    """What is pushed behind an end mark is the first payload of a segment."""
+    w, a, b = pair(wire, offloads=TSO, capture=True)
+    one, other = connect_flows(w, a, b)
+    one.trust(5000)
+    w.run([FlowTransfer(one, other, 4 * 5000, pieces=(5000,), every=1)])
+    segments = [check_ipv4(f) for _, sent, f in w.capture if sent]
+    data = [s for s in segments if s and s.payload]
+    starts = {(s.seq - data[0].seq) % 2**32 for s in data}
+    assert starts >= {0, 5000, 10_000, 15_000}
+
+
+@pytest.mark.parametrize("appetite", [1, 700, 5000, 40_000])
+def test_a_receiver_that_takes_little(wire, appetite):
+    w, a, b = pair(wire, rcvbuf=60_000)
+    one, other = connect_flows(w, a, b)
+    size = min(300 * appetite, 200_000)
+    w.run([FlowTransfer(one, other, size, appetite=appetite)], limit_s=600)
+
+
+def test_a_receiver_that_takes_nothing_closes_the_window(wire):
+    w, a, b = pair(wire, rcvbuf=60_000)
+    one, other = connect_flows(w, a, b)
+    transfer = FlowTransfer(one, other, 500_000, close=False)
+    other.limit = 0
+    end = w.now + 10**9
+    w.run([transfer], until=lambda: w.now >= end, limit_s=5)
+    assert 30_000 <= one.acked < 60_000 + 128  # the window field counts in 128 bytes
+    assert not other.in_order()
+    other.limit = None
+    other.resume()
+    assert other.in_order()
+    w.run([transfer])
+
+
+def test_memory_is_not_read_after_its_acknowledgement(wire):
+    """Flow spoils what is acknowledged; with losses and duplicates nothing spoiled may appear."""
+    faults = Impairment(drop=0.05, duplicate=0.05, reorder=0.1, reorder_ns=5_000_000, seed=7)
+    w, a, b = pair(wire, impair=faults, offloads=TSO)
+    one, other = connect_flows(w, a, b)
+    w.run([FlowTransfer(one, other, 400_000, pieces=(1000,))], limit_s=120)
+
+
+def test_closing_tells_both_owners(wire):
+    w, a, b = pair(wire)
+    one, other = connect_flows(w, a, b)
+    w.run([FlowTransfer(one, other, 10_000)])
+    w.run(until=other.at_end, limit_s=1)
+    assert other.readable > 0
+    other.close()
+    w.run(until=lambda: other.closed is not None and one.closed is not None, limit_s=100)
+    assert (one.closed, other.closed) == (0, 0)
+    with pytest.raises(ValueError):
+        one.ready()
+
+
+def test_aborting_resets(wire):
+    w, a, b = pair(wire)
+    one, other = connect_flows(w, a, b)
+    one.push(b"x" * 100_000)
+    one.abort()
+    w.run(until=lambda: other.closed is not None, limit_s=1)
+    assert other.closed == errno.ECONNRESET
+    assert one.closed is None  # closed() is not called after abort
+    w.run(limit_s=10)
+    assert a.next_deadline() is None
+
+
+def test_pushing_behind_the_end_fails(wire):
+    w, a, b = pair(wire)
+    one, _ = connect_flows(w, a, b)
+    one.close()
+    with pytest.raises(BrokenPipeError):
+        one.push(b"late")
+
+
+def test_references_are_bounded(wire):
+    w, a, b = pair(wire, impair=lambda frame: [(0, frame)])
+    one, other = connect_flows(w, a, b)
+    other.limit = 0
+    with pytest.raises(OSError) as caught:
+        for _ in range(100_000):
+            one.push(b"x")
+    assert caught.value.errno == errno.ENOBUFS
+    other.limit = None
+    sent = one.pushed
+    other.resume()
+    w.run(until=lambda: len(other.received) == sent, limit_s=10)
+
+
+def test_drained_means_acknowledged(wire):
+    w, a, b = pair(wire)
+    one, _ = connect_flows(w, a, b)
+    assert one.drained()
+    one.push(b"x")
+    assert not one.drained()
+    w.run(until=one.drained, limit_s=1)
+
+
+def test_a_refused_flow_is_reset(wire):
+    w, a, b = pair(wire)
+    listener = b.stack.listen(7000)
+    listener.refuse = -errno.EACCES
+    flow = a.stack.connect(B, 7000)
+    w.run(until=lambda: flow.closed is not None, limit_s=10)
+    assert flow.closed == errno.ECONNRESET
+
+
+def test_a_burst_is_acknowledged_once(wire):
+    """Between HARP hosts: one acknowledgement for all that came in one burst, and at once."""
+    w, a, b = pair(wire, delayed_ack_us=200_000)
+    one, other = connect_flows(w, a, b)
+    one.trust(5000)
+    other.trust(5000)
+    w.run([FlowTransfer(one, other, 100_000, close=False)])
+    counters = b.stack.counters()
+    assert counters["tcp_acks_out"] <= counters["tcp_segments_in"] / 3
+    began = w.now
+    one.push(b"x")
+    w.run(until=one.drained, limit_s=1)
+    assert w.now - began <= 45_000  # two crossings of 20 us, no timer
+
+
+def test_a_timeout_is_told(wire):
+    alive = {"on": True}
+    w, a, b = pair(wire, impair=lambda f: [(0, f)] if alive["on"] else [])
+    one, other = connect_flows(w, a, b)
+    one.set_timeout(300)
+    alive["on"] = False
+    began = w.now
+    one.push(b"x")
+    w.run(until=lambda: one.closed is not None, limit_s=10)
+    assert one.closed == errno.ETIMEDOUT
+    assert 299_000_000 <= w.now - began <= 600_000_000
+
+
+def test_keepalives_find_a_dead_peer(wire):
+    alive = {"on": True}
+    w, a, b = pair(wire, impair=lambda f: [(0, f)] if alive["on"] else [])
+    one, other = connect_flows(w, a, b)
+    one.set_keepalive(1000, 200, 3)
+    end = w.now + 5 * 10**9
+    w.run(until=lambda: w.now >= end, limit_s=10)
+    assert one.closed is None
+    alive["on"] = False
+    began = w.now
+    w.run(until=lambda: one.closed is not None, limit_s=10)
+    assert one.closed == errno.ETIMEDOUT
+    assert w.now - began <= 2_000_000_000
+
+
+def test_counters_tell_the_story(wire):
+    w, a, b = pair(wire, impair=Impairment(drop=0.05, seed=1))
+    one, other = connect_flows(w, a, b)
+    w.run([FlowTransfer(one, other, 300_000)], limit_s=60)
+    sender, receiver = a.stack.counters(), b.stack.counters()
+    assert sender["tcp_payload_out"] == receiver["tcp_payload_in"] == 300_000
+    assert sender["tcp_retransmits"] > 0
+    assert sender["tcp_active_opens"] == receiver["tcp_passive_opens"] == 1
+    assert receiver["tcp_out_of_order"] > 0
+    assert sender["tcp_sack_in"] > 0
+
+
+def test_packets_come_back(wire):
+    """After the last byte no packet buffer is in use on either side."""
+    faults = Impairment(drop=0.03, duplicate=0.03, reorder=0.05, corrupt=0.02, seed=5)
+    w, a, b = pair(wire, impair=faults)
+    for port in range(7000, 7010):
+        one, other = connect_flows(w, a, b, port)
+        w.run([FlowTransfer(one, other, 50_000, appetite=9000)], limit_s=120)
+        other.close()
+    w.run(limit_s=1000)
+    for host in (a, b):
+        counters = host.stack.counters()
+        assert counters.get("packets_used", 0) == 0
+        assert counters.get("tcp_connections", 0) == 0
+        assert counters.get("tcp_established", 0) == 0
+
+
+# Ethernet, and a shared address
+
+
+def ethernet_stack(**options):
+    return FlowStack(address=A, prefix=24, link=1, mac="02:00:5e:00:00:01", packets=64,
+                     max_connections=8, **options)  # fmt: skip
+
+
+def packets(stack):
+    return [Ether(wire) for frame in stack.take() for wire in finish(frame, 14)]
+
+
+def test_announcing_asks_for_the_own_address():
+    """RFC 5227, 2.3: sender and target are our address, the question goes to all."""
+    stack = ethernet_stack()
+    stack.announce()
+    (packet,) = packets(stack)
+    assert packet.dst == "ff:ff:ff:ff:ff:ff"
+    assert (packet[ARP].op, packet[ARP].psrc, packet[ARP].pdst) == (1, A, A)
+
+
+def test_a_shared_address_leaves_the_answers_to_its_owner():
+    """The kernel answers ARP, echo and closed ports for it; the stack only asks."""
+    stack = ethernet_stack(only_asks=True)
+    stack.advance(10**12)
+    peer = "02:00:5e:00:00:02"
+    to_us = Ether(src=peer, dst="02:00:5e:00:00:01") / IP(src=B, dst=A)
+    for packet in (
+        Ether(src=peer, dst="ff:ff:ff:ff:ff:ff") / ARP(op=1, hwsrc=peer, psrc=B, pdst=A),
+        to_us / ICMP(type=8),
+        Ether(src=peer, dst="02:00:5e:00:00:01") / IP(src=B, dst=A, proto=99) / b"x",
+    ):
+        stack.receive(bytes(packet))
+    stack.announce()
+    stack.flush()
+    assert packets(stack) == []
+    stack.connect(B, 80)
+    stack.flush()
+    (asked,) = packets(stack)
+    assert asked[ARP].pdst == B
+
+
+@pytest.mark.parametrize("offloads", [(), TX, TSO], ids=["none", "checksum", "tso"])
+def test_what_waits_for_a_neighbour_is_whole(offloads):
+    stack = ethernet_stack(offloads=offloads)
+    stack.advance(10**12)
+    stack.connect(B, 80)
+    stack.flush()
+    (asked,) = packets(stack)
+    reply = ARP(op=2, hwsrc="02:00:5e:00:00:02", psrc=B, hwdst=asked[ARP].hwsrc, pdst=A)
+    stack.receive(bytes(Ether(src="02:00:5e:00:00:02", dst=asked.src) / reply))
+    stack.flush()
+    (syn,) = packets(stack)
+    assert check_ipv4(bytes(syn[IP])[: syn[IP].len]).flags == 0x02
+
+
+def test_a_frame_in_two_pieces_is_cut_anywhere(stack):
+    """Every place at which a device may have split a frame gives the same answer."""
+    syn = bytes(IP(src=B, dst=A) / TCP(sport=9, dport=80, flags="S", seq=5,
+                                       options=[("MSS", 1000), ("WScale", 2)]) / b"")  # fmt: skip
+    echo = bytes(IP(src=B, dst=A) / ICMP(type=8, id=3) / pattern(0, 64))
+    for frame, answers in ((syn, 1), (echo, 1)):
+        whole = None
+        for at in itertools.chain([len(frame)], range(len(frame))):
+            s = FlowStack(address=A, prefix=24, packets=16, max_connections=4)
+            s.advance(10**12)
+            s.listen(80)
+            s.receive(frame[:at], frame[at:])
+            s.flush()
+            out = [f.data for f in s.take()]
+            whole = whole or out
+            assert len(out) == answers
+            assert out == whole, at
+
+
+def test_a_device_that_lies_about_merging_is_survived():
+    """segment_size of nonsense: at worst acknowledgements come oddly."""
+    for size in (1, 7, 65_535):
+        s = FlowStack(address=A, prefix=24, packets=64, max_connections=4)
+        s.advance(10**12)
+        listener = s.listen(80)
+        s.receive(bytes(IP(src=B, dst=A) / TCP(sport=9, dport=80, flags="S", seq=5)))
+        s.flush()
+        ack = check_ipv4(s.take()[0].data).seq + 1
+        base = IP(src=B, dst=A)
+        s.receive(bytes(base / TCP(sport=9, dport=80, flags="A", seq=6, ack=ack)))
+        s.receive(
+            bytes(base / TCP(sport=9, dport=80, flags="A", seq=6, ack=ack) / pattern(0, 1000)),
+            b"", size, True,
+        )  # fmt: skip
+        s.flush()
+        assert bytes(listener.accepted[0].received) == pattern(0, 1000)
+
+
+# The device itself
+
+
+def test_the_device_finds_what_a_real_one_would_spoil(wire):
+    w, a, b = pair(wire, offloads=TSO)
+    one, _ = connect_flows(w, a, b)
+    one.trust(5000)  # no waiting for full segments
+    one.push(b"x" * 5000)
+    a.stack.flush()
+    (frame,) = a.stack.take()
+    assert len(finish(frame, 0)) == 4
+    with pytest.raises(WireError, match="pseudo-header"):
+        finish(frame._replace(data=frame.data[:36] + b"\x00\x01" + frame.data[38:]), 0)
+    with pytest.raises(WireError, match="checksum at"):
+        finish(frame._replace(checksum_start=21), 0)
+    with pytest.raises(WireError, match="segment_size"):
+        finish(frame._replace(segment_size=9000), 0)
