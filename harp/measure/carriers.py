@@ -66,11 +66,23 @@ def _parse(frame: bytes) -> Optional[Segment]:
     return Segment(source, source_port, target, target_port, total - header - (tcp[12] >> 4) * 4)
 
 
+@dataclass(frozen=True)
+class Sent:
+    """A kernel's count of the TCP segments that it has sent, and of the resets among them."""
+
+    segments: int
+    resets: int
+
+    def since(self, then: Sent) -> Sent:
+        return Sent(self.segments - then.segments, self.resets - then.resets)
+
+
 @dataclass
 class Carriers:
     """What was seen while a row ran."""
 
     kernel_segments: List[int]  # by host: how far the kernel's count moved
+    kernel_resets: List[int]  # by host: of these, resets
     control_segments: List[int]  # by host: captured, sent on the control connection
     control_bytes: int
     data_bytes: int  # payload captured on all other ports
@@ -82,9 +94,12 @@ class Carriers:
         return self.kernel_segments == self.control_segments
 
     def kernel_text(self) -> str:
+        """One clause a host: what its kernel sent, and what of it is accounted for."""
         return ", ".join(
-            f"host {i} +{moved} (control {control})"
-            for i, (moved, control) in enumerate(zip(self.kernel_segments, self.control_segments))
+            f"host {i} +{moved} (control {control}{f', resets {resets}' if resets else ''})"
+            for i, (moved, control, resets) in enumerate(
+                zip(self.kernel_segments, self.control_segments, self.kernel_resets)
+            )
         )
 
     def capture_text(self) -> str:
@@ -106,7 +121,7 @@ class Watch:
     def __init__(self, lab: Lab, control_port: int) -> None:
         self._lab = lab
         self._port = control_port
-        self._before: List[int] = []
+        self._before: List[Sent] = []
         self._folder = tempfile.TemporaryDirectory(prefix="harp-watch-")
         self._captures: List[Tuple[Path, "subprocess.Popen[str]"]] = []
         self.seen: Optional[Carriers] = None
@@ -116,7 +131,7 @@ class Watch:
         # because the other one is busy.
         self._capture(f"tcp port {self._port}")
         self._capture(f"tcp and not port {self._port}")
-        self._before = self._out_segments()
+        self._before = self._sent()
         return self
 
     def __exit__(
@@ -126,18 +141,21 @@ class Watch:
         trace: Optional[TracebackType],
     ) -> None:
         try:
-            after = self._out_segments()
+            after = self._sent()
             self._settle()
             lost = sum(self._stop(process) for _, process in self._captures)
             if kind is None:
-                moved = [now - then for now, then in zip(after, self._before)]
+                moved = [now.since(then) for now, then in zip(after, self._before)]
                 self.seen = self._sum_up(moved, lost)
         finally:
             self._folder.cleanup()
 
-    def _out_segments(self) -> List[int]:
+    def _sent(self) -> List[Sent]:
         counters = [host.counters() for host in self._lab.hosts]
-        return [count["TcpOutSegs"] + count["TcpRetransSegs"] for count in counters]
+        return [
+            Sent(count["TcpOutSegs"] + count["TcpRetransSegs"], count["TcpOutRsts"])
+            for count in counters
+        ]
 
     def _capture(self, what: str) -> None:
         host = self._lab.hosts[0]
@@ -187,7 +205,7 @@ class Watch:
                 return int(line.split()[0])
         return 0
 
-    def _sum_up(self, moved: List[int], lost: int) -> Carriers:
+    def _sum_up(self, moved: List[Sent], lost: int) -> Carriers:
         control, data = (list(read_capture(path.read_bytes())) for path, _ in self._captures)
         ports: Dict[Tuple[str, int], int] = defaultdict(int)
         for segment in data:
@@ -198,7 +216,8 @@ class Watch:
         for segment in control:
             sent[segment.source] += max(1, -(-segment.payload // mss))
         return Carriers(
-            kernel_segments=moved,
+            kernel_segments=[sent.segments for sent in moved],
+            kernel_resets=[sent.resets for sent in moved],
             control_segments=[sent[host.address] for host in self._lab.hosts],
             control_bytes=sum(segment.payload for segment in control),
             data_bytes=sum(segment.payload for segment in data),

@@ -42,6 +42,8 @@ def test_one_segment_of_the_kernels_elsewhere_shows() -> None:
             lab.hosts[1].run([sys.executable, "-c", code])
     assert watch.seen and not watch.seen.kernel_only_controlled()
     assert watch.seen.kernel_segments == [1, 1]
+    assert watch.seen.kernel_resets == [1, 0]
+    assert watch.seen.kernel_text() == "host 0 +1 (control 0, resets 1), host 1 +1 (control 0)"
     assert watch.seen.control_segments == [0, 0]
 
 
