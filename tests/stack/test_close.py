@@ -348,6 +348,96 @@ def test_closing_a_listener_resets_what_waits_in_it(dialogue):
     d.expect(TCP(flags="RA", dport=999))
 
 
+# Unread data, and resets, on the way out
+
+
+def test_the_last_acknowledgement_does_not_take_unread_data(dialogue):
+    """LAST-ACK is over, but the application has not read everything yet."""
+    d = dialogue()
+    c = d.open_passive()
+    d.send(TCP(flags="FA", seq=1, ack=1) / b"read me later")
+    d.expect(TCP(flags="A", ack=15))
+    shut(c)
+    d.expect(TCP(flags="FA", seq=1, ack=15))
+    d.send(TCP(flags="A", seq=15, ack=2))
+    d.silence(during=600_000)
+    assert c.recv(100) == b"read me later"
+    assert c.recv(100) == b""
+    c.close()
+
+
+def test_time_wait_does_not_take_unread_data(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    shut(c)
+    d.expect(TCP(flags="FA", seq=1, ack=1))
+    d.send(TCP(flags="FA", seq=1, ack=2) / b"read me later")
+    d.expect(TCP(flags="A", seq=2, ack=15))
+    d.silence(during=1_000_000)
+    assert c.recv(100) == b"read me later"
+    assert c.recv(100) == b""
+
+
+def test_a_reset_in_close_wait(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    d.send(TCP(flags="FA", seq=1, ack=1))
+    d.expect(TCP(flags="A", ack=2))
+    d.send(TCP(flags="R", seq=2))
+    assert c.error() in (errno.EPIPE, errno.ECONNRESET)
+
+
+def test_a_reset_in_closing_or_last_ack_ends_quietly(dialogue):
+    """RFC 9293, 3.10.7.4, second: enter CLOSED; both sides had said all they had to say."""
+    d = dialogue()
+    c = d.open_passive()
+    d.send(TCP(flags="FA", seq=1, ack=1))
+    d.expect(TCP(flags="A", ack=2))
+    shut(c)
+    d.expect(TCP(flags="FA", seq=1, ack=2))
+    d.send(TCP(flags="R", seq=2))
+    assert state(c) == "CLOSE"
+    d.silence(during=100_000)
+
+
+@pytest.mark.parametrize("how", ["SYN_RECV", "FIN_WAIT1", "FIN_WAIT2"])
+def test_a_reset_elsewhere(dialogue, how):
+    d = dialogue()
+    if how == "SYN_RECV":
+        c = d.connect(80)
+        d.expect(TCP(flags="S"))
+        d.send(TCP(flags="S", seq=0))
+        d.expect(TCP(flags="SA", seq=0, ack=1))
+    else:
+        c = d.open_passive()
+        shut(c)
+        d.expect(TCP(flags="FA", seq=1))
+        if how == "FIN_WAIT2":
+            d.send(TCP(flags="A", seq=1, ack=2))
+    assert state(c) == how
+    d.send(TCP(flags="R", seq=1))
+    assert c.error() in (errno.ECONNRESET, errno.ECONNREFUSED)
+    d.silence(during=100_000)
+
+
+def test_a_newer_timestamp_reopens_time_wait(dialogue):
+    """RFC 6191: also with a sequence number below the old connection's."""
+    d = dialogue(timestamps=1)
+    c = d.open_passive(timestamps=True)
+    shut(c)
+    d.expect(TCP(flags="FA", seq=1, ack=1))
+    d.send(TCP(flags="FA", seq=1, ack=2))
+    d.expect(TCP(flags="A", seq=2, ack=2))
+    c.close()
+    listener = d.listen(80)
+    d.run(d.now + 100)
+    d.forget(peer_iss=d.peer_iss - 5_000_000)
+    d.send(TCP(flags="S", seq=0, options=[("Timestamp", (d.peer_clock(), 0))]))
+    d.expect(TCP(flags="SA", seq=0, ack=1))
+    d.send(TCP(flags="A", seq=1, ack=1))
+    d.accept(listener)
+
+
 # FIN where it is not welcome
 
 

@@ -166,6 +166,44 @@ def test_an_acknowledgement_ends_recovery(dialogue):
     d.silence(during=10_000)
 
 
+def test_a_needless_retransmission_is_taken_back(dialogue):
+    """RFC 3708: a DSACK shows that everything had arrived; the window comes back."""
+    d = dialogue(initial_window=20)
+    c = d.open_passive(rtt=50)
+    send_flight(d, c, 20)
+    before = c.tcp_info()["snd_cwnd"]
+    d.run(d.now + 50)
+    d.strict = False
+    # Segment 0 is late, not lost: its retransmission crosses the acknowledgement.
+    d.send(ack(0, (1, 6)))
+    assert [i for _, i, _ in resent(d.drain()) if i == 0] == [0]
+    assert c.tcp_info()["ca_state"] != 0
+    d.send(ack(20), at=d.now + 5)
+    d.ignore()
+    options = [("NOP", None), ("NOP", None), ("SAck", (seq(0), seq(1)))]
+    d.send(TCP(flags="A", seq=1, ack=seq(20), options=options), at=d.now + 50)
+    assert c.tcp_info()["snd_cwnd"] >= before
+
+
+def test_a_needless_timeout_is_taken_back(dialogue):
+    d = dialogue(rto_min_us=200_000, sack=1)
+    c = d.open_passive(rtt=20)
+    send_flight(d, c)
+    before = c.tcp_info()["snd_cwnd"]
+    again = resent(d.drain(until=d.now + 250))
+    assert [i for _, i, _ in again if i == 0] == [0]
+    d.strict = False
+    # The path was only slow: everything arrives, and the copies are reported.
+    copies = sorted({i for _, i, _ in again})
+    options = lambda i: [("NOP", None), ("NOP", None), ("SAck", (seq(i), seq(i + 1)))]  # noqa: E731
+    d.send(ack(10))
+    d.ignore()
+    for i in copies:
+        d.send(TCP(flags="A", seq=1, ack=seq(10), options=options(int(i))), at=d.now + 1)
+    assert c.tcp_info()["snd_cwnd"] >= before
+    assert c.tcp_info()["ca_state"] == 0
+
+
 # The tail
 
 

@@ -422,6 +422,74 @@ def test_a_bound_port_serves_two_peers(dialogue):
     fails(errno.EADDRINUSE, b.bind, (d.stack_address, 4321))
 
 
+def test_port_zero_is_any_port(dialogue):
+    d = dialogue()
+    bound, listening = d.stack.socket(), d.stack.socket()
+    bound.bind((d.stack_address, 0))
+    bound.connect_ex((d.peer_address, 80))
+    assert d.expect(TCP(flags="S"))[TCP].sport >= 1024
+    listening.listen(1)  # without bind: a port of the stack's choice
+    assert listening.poll() == 0
+
+
+def test_listening_again_changes_the_backlog(dialogue):
+    d = dialogue()
+    listener = d.listen(80, backlog=1)
+    listener.listen(5)
+    d.strict = False
+    for port in range(1001, 1005):
+        d.send(TCP(sport=port, flags="S", seq=0))
+        d.expect(TCP(dport=port, flags="SA"))
+        d.send(TCP(sport=port, flags="A", seq=1, ack=1))
+    for _ in range(4):
+        d.accept(listener)
+
+
+def test_maxseg_of_a_connection(dialogue):
+    d = dialogue()
+    c = d.open_passive(mss=1000)
+    assert c.getsockopt(TCPL, socket.TCP_MAXSEG) == 1000
+    c.setsockopt(TCPL, socket.TCP_MAXSEG, 500)
+    c.send(b"x" * 1000)
+    assert [len(dialogues.payload(p)) for p in d.drain()] == [500, 500]
+
+
+def test_options_that_tell_what_a_socket_is(dialogue):
+    d = dialogue()
+    sock = d.stack.socket()
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) == socket.SOCK_STREAM
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 0
+    assert d.listen(80).getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+
+def test_accepted_sockets_inherit_options(dialogue):
+    d = dialogue()
+    listener = d.stack.socket()
+    listener.setsockopt(TCPL, socket.TCP_NODELAY, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listener.setsockopt(TCPL, socket.TCP_KEEPIDLE, 10)
+    listener.bind((d.stack_address, 80))
+    listener.listen(4)
+    d.stack_port = 80
+    d.send(TCP(flags="S", seq=0))
+    d.expect(TCP(flags="SA"))
+    d.send(TCP(flags="A", seq=1, ack=1))
+    c = d.accept(listener)
+    assert c.getsockopt(TCPL, socket.TCP_NODELAY) == 1
+    d.expect(TCP(flags="A", seq=0, ack=1), within=11_000)  # the keepalive
+
+
+def test_more_to_come(dialogue):
+    """MSG_MORE holds a short segment back, like a cork for one call."""
+    d = dialogue()
+    c = d.open_passive(rtt=20)
+    c.send(b"header ", socket.MSG_MORE)
+    d.silence(during=20)
+    c.send(b"body")
+    d.expect(TCP(flags="PA", seq=1) / b"header body")
+
+
 # TCP_INFO
 
 
