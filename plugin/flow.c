@@ -265,7 +265,13 @@ void flow_end(struct link_flow *flow, bool gently)
 void flow_leave(struct link_flow *flow)
 {
   if (flow_drained(flow)) {
-    flow_free(flow); /* the stack goes too; a reset would only frighten the peer */
+    /* The stack goes too, and a reset would only frighten the peer; until then
+     * nothing may call back. */
+    static const struct harp_flow_ops nobody = {0};
+    if (flow->tcp) {
+      harp_flow_attach(flow->tcp, &nobody, NULL);
+    }
+    flow_free(flow);
   } else {
     flow_end(flow, false);
   }
@@ -273,7 +279,13 @@ void flow_leave(struct link_flow *flow)
 
 bool flow_drained(const struct link_flow *flow)
 {
-  return !flow->tcp || harp_flow_drained(flow->tcp);
+  if (!flow->tcp || harp_flow_drained(flow->tcp)) {
+    return true;
+  }
+  /* A peer that has closed was idle: it waits for nothing of ours. */
+  struct harp_flow_view view;
+  harp_flow_view(flow->tcp, &view);
+  return flow->fin_in && view.unacked == 0;
 }
 
 void flow_publish(struct link_flow *flow)
