@@ -16,6 +16,7 @@ enum {
   SPEED_UNKNOWN_MBPS = 25000,
   STRANGER_MS = 5000, /* a stranger's time for its hello */
   LINGER_MS = 1000,   /* how long finalize and exit wait for last bytes */
+  COURTESY_MS = 100,  /* and for the peer to close as well */
 };
 
 const char net_name[] = "HARP";
@@ -118,7 +119,8 @@ static int open_transport(struct transport **out, char *error)
 
 struct lingering {
   struct transport *transport;
-  unsigned count;
+  unsigned owed; /* flows with bytes that the peer may still need */
+  unsigned open; /* flows that are not closed in order on both sides */
 };
 
 static void count_lingering(struct harp_instance *instance, void *argument)
@@ -126,25 +128,28 @@ static void count_lingering(struct harp_instance *instance, void *argument)
   struct lingering *lingering = argument;
   const struct link_flow *flow = lingering->transport->shares[instance->queue].flows;
   for (; flow; flow = flow->next) {
-    lingering->count += !flow_drained(flow);
+    lingering->owed += !flow_drained(flow);
+    lingering->open += flow->tcp != NULL;
   }
 }
 
 /* A finished job must not turn into an error on the other side: the workers
- * answer until the last bytes are acknowledged, within a bound. */
+ * answer until the last bytes are acknowledged, within a bound; and a little
+ * longer for the peer's FIN, or the kernel would answer that with a reset. */
 static void linger(struct transport *transport)
 {
-  uint64_t deadline = harp_clock_ns() + LINGER_MS * 1000000ull;
-  struct lingering lingering;
-  do {
-    lingering = (struct lingering){transport, 0};
+  uint64_t began = harp_clock_ns();
+  for (;;) {
+    struct lingering lingering = {.transport = transport};
     for (unsigned i = 0; i < transport->engine->instance_count; i++) {
       harp_instance_call(transport->engine->instances[i], count_lingering, &lingering, 100);
     }
-    if (lingering.count) {
-      harp_sleep_us(500);
+    uint64_t bound = lingering.owed ? LINGER_MS : lingering.open ? COURTESY_MS : 0;
+    if (harp_clock_ns() - began >= bound * 1000000ull) {
+      return;
     }
-  } while (lingering.count && harp_clock_ns() < deadline);
+    harp_sleep_us(500);
+  }
 }
 
 static void close_links(struct transport *transport)
