@@ -70,7 +70,7 @@ void flow_free(struct link_flow *flow)
     atomic_store(&flow->transport->published[flow->published], false);
   }
   if (flow->local_port) {
-    harp_engine_release(flow->transport->engine, flow->instance->queue, flow->local_port);
+    transport_retire_port(flow->transport, flow->instance, flow->local_port);
   }
   if (flow->listener) {
     atomic_fetch_sub(&flow->listener->strangers, 1);

@@ -163,6 +163,7 @@ struct transport {
     struct harp_ticker ticker;
     struct transport *transport;
     struct link_flow *flows; /* all of them; without a link and a listener they linger */
+    struct retired_port *retired;
   } shares[HARP_ENGINE_INSTANCES];
   atomic_bool published[HARP_STAT_FLOWS]; /* entries in use */
 };
@@ -171,6 +172,10 @@ struct transport {
 struct transport *transport_get(int *error);
 /* Speaks what workers had to say, from a thread of NCCL's. */
 void transport_speak(void);
+/* Under the baton. Gives a local port back after a while: whatever of the peer's
+ * is still on its way must meet HARP's connection in TIME-WAIT, not the kernel. */
+void transport_retire_port(struct transport *transport, struct harp_instance *instance,
+                           uint16_t port);
 void transport_add_link(struct transport *transport, struct net_link *link);
 void transport_remove_link(struct transport *transport, struct net_link *link);
 

@@ -17,6 +17,8 @@ enum {
   STRANGER_MS = 5000, /* a stranger's time for its hello */
   LINGER_MS = 1000,   /* how long finalize and exit wait for last bytes */
   COURTESY_MS = 100,  /* and for the peer to close as well */
+  ECHO_MS = 5,        /* and for what it sent twice */
+  RETIRED_MS = 2000,  /* a used port waits for late segments */
 };
 
 const char net_name[] = "HARP";
@@ -44,6 +46,43 @@ static void speak(enum harp_log_level level, const char *line, void *user)
 
 void transport_speak(void) { harp_log_drain(speak, NULL); }
 
+/* --- Local ports that were used --- */
+
+struct retired_port {
+  struct retired_port *next;
+  uint64_t since; /* ns */
+  uint16_t port;
+};
+
+void transport_retire_port(struct transport *transport, struct harp_instance *instance,
+                           uint16_t port)
+{
+  struct transport_share *share = &transport->shares[instance->queue];
+  struct retired_port *retired = malloc(sizeof *retired);
+  if (!retired) {
+    harp_engine_release(transport->engine, instance->queue, port);
+    return;
+  }
+  *retired = (struct retired_port){share->retired, instance->now, port};
+  share->retired = retired;
+}
+
+static void release_retired(struct transport_share *share, struct harp_instance *instance,
+                            uint64_t least_age)
+{
+  struct retired_port **at = &share->retired;
+  while (*at) {
+    struct retired_port *retired = *at;
+    if (instance->now - retired->since < least_age) {
+      at = &retired->next;
+      continue;
+    }
+    *at = retired->next;
+    harp_engine_release(share->transport->engine, instance->queue, retired->port);
+    free(retired);
+  }
+}
+
 /* --- Every instance's tick --- */
 
 static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uint64_t now)
@@ -51,6 +90,7 @@ static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uin
   struct transport_share *share = (struct transport_share *)ticker;
   uint64_t links = 0;
   struct link_flow *next;
+  release_retired(share, instance, RETIRED_MS * 1000000ull);
   for (struct link_flow *flow = share->flows; flow; flow = next) {
     next = flow->next;
     flow_publish(flow);
@@ -146,10 +186,11 @@ static void linger(struct transport *transport)
     }
     uint64_t bound = lingering.owed ? LINGER_MS : lingering.open ? COURTESY_MS : 0;
     if (harp_clock_ns() - began >= bound * 1000000ull) {
-      return;
+      break;
     }
     harp_sleep_us(500);
   }
+  harp_sleep_us(ECHO_MS * 1000);
 }
 
 static void close_links(struct transport *transport)
@@ -168,6 +209,7 @@ static void forget_flows(struct harp_instance *instance, void *argument)
   while (share->flows) {
     flow_leave(share->flows);
   }
+  release_retired(share, instance, 0);
 }
 
 static void close_transport(struct transport *transport)
