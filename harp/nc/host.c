@@ -152,6 +152,11 @@ void nc_wait(struct nc *nc, const struct pollfd *others, int count, uint64_t unt
   port->arm(instance->port, instance->queue, false);
 }
 
+struct harp_endpoint nc_local(const struct nc *nc)
+{
+  return (struct harp_endpoint){nc->engine->port->info.address, nc->local_port};
+}
+
 const char *nc_endpoint(struct harp_endpoint endpoint)
 {
   static char text[INET_ADDRSTRLEN + 8];

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "harp/engine/clock.h"
@@ -13,6 +14,13 @@ enum {
   RECEIVE_BUFFER = 8 << 20, /* more than hosts keep in flight: only a slow reader closes it */
   BACKLOG = 8,
 };
+
+static void say(const struct nc *nc, const char *what, struct harp_endpoint whom)
+{
+  if (nc->options->verbose) {
+    fprintf(stderr, "harp nc: %s %s\n", what, nc_endpoint(whom));
+  }
+}
 
 static uint64_t deadline_of(const struct nc *nc)
 {
@@ -150,7 +158,11 @@ int nc_connect(struct nc *nc)
   if (error == EINTR) {
     return NC_FAILED; /* a signal needs no words */
   }
-  return error ? connect_failed(nc, error) : NC_WELL;
+  if (error) {
+    return connect_failed(nc, error);
+  }
+  say(nc, "connected to", nc->peer);
+  return NC_WELL;
 }
 
 /* Takes a peer from the listener into nc->socket; false: it may not connect. */
@@ -188,17 +200,19 @@ int nc_accept(struct nc *nc)
   }
   int listener = nc->socket, error;
   harp_tcp_listen(stack, listener, BACKLOG);
+  say(nc, "listening on", nc_local(nc));
   do {
     nc->socket = listener;
     error = wait_for(nc, POLLIN, deadline);
   } while (error == 0 && !take_peer(nc, listener));
   if (error == 0) {
     harp_tcp_close(stack, listener);
+    say(nc, "connected from", nc->peer);
     return NC_WELL;
   }
-  return error == EINTR ? NC_FAILED
-                        : nc_fail("nobody connected to %s within %u s: start the peer, or raise -w",
-                                  nc_endpoint((struct harp_endpoint){
-                                      nc->engine->port->info.address, nc->local_port}),
-                                  nc->options->timeout_s);
+  if (error == EINTR) {
+    return NC_FAILED; /* a signal needs no words */
+  }
+  return nc_fail("nobody connected to %s within %u s: start the peer, or raise -w",
+                 nc_endpoint(nc_local(nc)), nc->options->timeout_s);
 }

@@ -74,6 +74,8 @@ enum { NC_WAIT_MAX = 2 };
 void nc_wait(struct nc *nc, const struct pollfd *others, int count, uint64_t until_ns);
 /* The signal that asked for the end; 0: none. */
 int nc_signal(void);
+/* HARP's side of the connection. */
+struct harp_endpoint nc_local(const struct nc *nc);
 /* "10.0.3.7:5000" in a static buffer. */
 const char *nc_endpoint(struct harp_endpoint endpoint);
 

@@ -45,16 +45,10 @@ static double seconds_of(const struct nc_pump *pump)
   return (double)(pump->moved_ns - pump->began_ns) / 1e9;
 }
 
-static struct harp_endpoint local_of(const struct nc_pump *pump)
-{
-  const struct nc *nc = pump->nc;
-  return (struct harp_endpoint){nc->engine->port->info.address, nc->local_port};
-}
-
 static void print_line(const struct nc_pump *pump, const uint64_t *counters)
 {
   const struct tcp_info *info = &pump->info;
-  fprintf(stderr, "harp nc: %s", nc_endpoint(local_of(pump)));
+  fprintf(stderr, "harp nc: %s", nc_endpoint(nc_local(pump->nc)));
   fprintf(stderr, " - %s %s cubic", nc_endpoint(pump->nc->peer), state_names[info->tcpi_state]);
   fprintf(stderr, "%s%s", info->tcpi_options & TCPI_OPT_TIMESTAMPS ? " ts" : "",
           info->tcpi_options & TCPI_OPT_SACK ? " sack" : "");
@@ -86,7 +80,7 @@ static void write_json(FILE *file, const struct nc_pump *pump, const uint64_t *c
 {
   const struct tcp_info *info = &pump->info;
   fprintf(file, "{\"schema\": \"harp.nc/1\", \"status\": %d, \"local\": \"%s\"", status,
-          nc_endpoint(local_of(pump)));
+          nc_endpoint(nc_local(pump->nc)));
   fprintf(file, ", \"peer\": \"%s\", \"bytes_out\": %" PRIu64 ", \"bytes_in\": %" PRIu64,
           nc_endpoint(pump->nc->peer), pump->bytes_out, pump->bytes_in);
   fprintf(file, ", \"seconds\": %.9f,\n \"tcp_info\": {\"state\": \"%s\", \"options\": %u",

@@ -26,6 +26,12 @@ static int from_options(struct nc_source *source, const struct nc_options *optio
   };
   char text[1024], error[HARP_CONFIG_ERROR_SIZE];
   size_t used = 0;
+  if (!options->address && strncmp(harp_config_innermost(options->device), "packet:", 7) != 0) {
+    nc_fail("--device %s: only packet devices can share the kernel's address: give --address "
+            "A.B.C.D/N, too",
+            options->device);
+    return NC_USAGE;
+  }
   for (size_t i = 0; i < sizeof given / sizeof given[0]; i++) {
     if (given[i].value && used < sizeof text) {
       used += (size_t)snprintf(text + used, sizeof text - used, "%s = %s\n", given[i].key,
