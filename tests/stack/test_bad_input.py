@@ -7,10 +7,18 @@ import random
 import struct
 
 import pytest
-from harp.testing.dialogue import PEER_ADDRESS, PEER_MAC, STACK_ADDRESS, STACK_MAC, make_stack
-from harp.testing.frames import check_frame
+from harp.testing._flow import FlowStack
 from scapy.layers.inet import ICMP, IP, TCP, fragment
 from scapy.layers.l2 import ARP, Ether
+
+from harp.testing.dialogue import (
+    PEER_ADDRESS,
+    PEER_MAC,
+    STACK_ADDRESS,
+    STACK_MAC,
+    make_stack,
+)
+from harp.testing.frames import check_frame
 
 SYN = IP(src=PEER_ADDRESS, dst=STACK_ADDRESS) / TCP(sport=4000, dport=80, flags="S", seq=1)
 
@@ -239,66 +247,191 @@ def _sum(data: bytes) -> bytes:
     return ((0xFFFF - int.from_bytes(data, "big") % 0xFFFF) % 0xFFFF).to_bytes(2, "big")
 
 
-def garbage(r: random.Random, samples, link: int):
-    """One frame: random bytes, or a real one mutated, mostly with the checksums made right."""
-    kind = r.random()
-    if kind < 0.2:
-        return r.randbytes(r.randrange(0, 120))
-    frame = bytearray(r.choice(samples))
-    for _ in range(r.choice((1, 1, 1, 2, 4, 16))):
-        action = r.random()
-        if action < 0.6:
-            frame[r.randrange(len(frame))] = r.choice((0, 1, 0x7F, 0x80, 0xFF, r.randrange(256)))
-        elif action < 0.75 and len(frame) > 21:
-            del frame[r.randrange(20, len(frame)) :]
-        elif action < 0.85:
-            frame += r.randbytes(r.randrange(1, 80))
-        elif len(frame) > link + 40:
-            # Sequence, acknowledgement, window: the fields with the most to say.
-            at = link + 20 + r.choice((4, 8, 14))
-            frame[at : at + 4] = r.choice((0, 1, 0xFFFFFFFF, 0x80000000, r.getrandbits(32))).to_bytes(
-                4, "big"
-            )
-    if r.random() < 0.9:
-        checksums(frame, link)
-    return bytes(frame)
+class Vandal:
+    """Makes frames that are wrong, half of them where it hurts: on live connections.
+
+    It listens to what the stack sends, so that it knows numbers that lie in the
+    windows.
+    """
+
+    def __init__(self, seed: int, ethernet: bool) -> None:
+        self.r = random.Random(seed)
+        self.samples = seeds(ethernet)
+        self.ethernet = ethernet
+        self.link = 14 if ethernet else 0
+        # (peer's port, stack's port): [next number of the peer, of the stack]
+        self.live: dict[tuple[int, int], list[int]] = {}
+        self.established = 0
+
+    def hear(self, frame: bytes) -> None:
+        segment = check_frame(frame, self.ethernet, 1500)
+        if segment is None:
+            return
+        key = (segment.dport, segment.sport)
+        if segment.flags & 0x04:
+            self.live.pop(key, None)
+            return
+        peer = segment.ack if segment.flags & 0x10 else self.r.getrandbits(32)
+        self.live[key] = [peer, (segment.seq + segment.length) % 2**32]
+        if len(self.live) > 40:
+            self.live.pop(next(iter(self.live)))
+
+    def frame(self) -> bytes:
+        """One frame: noise, a spoiled sample, or a spoiled segment of a connection."""
+        kind = self.r.random()
+        if kind < 0.1:
+            return self.r.randbytes(self.r.randrange(0, 120))
+        if kind < 0.4:
+            frame = bytearray(self.r.choice(self.samples))
+        else:
+            frame = bytearray(self._segment())
+        if self.r.random() < 0.6:
+            self._spoil(frame)
+        if self.r.random() < 0.95:
+            checksums(frame, self.link)
+        return bytes(frame)
+
+    def _segment(self) -> bytes:
+        r = self.r
+        if not self.live or r.random() < 0.05:
+            port, numbers, flags = (r.randrange(1, 65536), 80), [r.getrandbits(32), 0], 0x02
+        else:
+            port = r.choice(list(self.live))
+            numbers = self.live[port]
+            flags = r.choice((0x10,) * 12 + (0x18, 0x11, 0x12, 0x14, 0x04, 0x02, 0x01, 0x30, 0))
+        jump = r.choice((0,) * 6 + (1, -1, 100, -100, 1460, 5000, -5000, 65_535, 1 << 31))
+        back = r.choice((0,) * 6 + (1, -1, -1000, 1000, -100_000, 1 << 31))
+        edge = numbers[1] - r.randrange(0, 9000)
+        options = r.choice((
+            b"",
+            b"\x01\x01\x08\x0a" + r.randbytes(8),
+            b"\x01\x01\x05\x0a" + struct.pack("!II", edge % 2**32, (edge + 1460) % 2**32),
+            b"\x02\x04" + r.randbytes(2) + b"\x04\x02\x03\x03" + bytes([r.randrange(20)]) + b"\0",
+        ))  # fmt: skip
+        tcp = struct.pack(
+            "!HHIIBBHHH", port[0], port[1], (numbers[0] + jump) % 2**32,
+            (numbers[1] + back) % 2**32, (5 + len(options) // 4) << 4, flags,
+            r.choice((0, 1, 1000, 65_535)), 0, 0,
+        ) + options + bytes(r.choice((0, 0, 1, 10, 100, 1460)))  # fmt: skip
+        ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(tcp), 0, 0x4000, 64, 6, 0)
+        ip += bytes([192, 0, 2, 2, 192, 0, 2, 1])
+        mac = bytes.fromhex((STACK_MAC + PEER_MAC).replace(":", "")) + b"\x08\0"
+        return (mac if self.ethernet else b"") + ip + tcp
+
+    def _spoil(self, frame: bytearray) -> None:
+        r = self.r
+        for _ in range(r.choice((1, 1, 1, 2, 4, 16))):
+            action = r.random()
+            if action < 0.7:
+                value = r.choice((0, 1, 0x7F, 0x80, 0xFF, r.randrange(256)))
+                frame[r.randrange(len(frame))] = value
+            elif action < 0.85 and len(frame) > 21:
+                del frame[r.randrange(20, len(frame)) :]
+            else:
+                frame += r.randbytes(r.randrange(1, 80))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("ethernet", [False, True], ids=["ip", "ethernet"])
 def test_garbage(ethernet):
-    """Random and mutated frames: every answer is well formed, and the next connection works."""
-    r = random.Random(2024 + ethernet)
-    link = 14 if ethernet else 0
-    samples = seeds(ethernet)
+    """400,000 random and mutated frames of each kind: answers are well formed, service goes on."""
+    vandal = Vandal(2024 + ethernet, ethernet)
     s = make_stack(link=int(ethernet), timestamps=1, window_scale=7, max_connections=32, packets=128)
     listener = s.socket()
     listener.bind((STACK_ADDRESS, 80))
     listener.listen(8)
     now = 10**12
     accepted = []
-    for i in range(50_000):
-        if i % 100 == 0:
-            now += r.choice((10**3, 10**6, 10**8, 10**9))
+    served = 0
+    for i in range(400_000):
+        if i % 50 == 0:
+            now += vandal.r.choice((10**3, 10**6, 10**7, 10**9))
             s.advance(now)
-            accepted = exercise(s, listener, accepted, r)
-        s.input(garbage(r, samples, link))
+            served += exercise(s, listener, accepted, vandal.r)
+        s.input(vandal.frame())
         for frame in s.take():
-            check_frame(frame, ethernet, 1500)
+            vandal.hear(frame)
+    assert served > 1000
     for sock in accepted:
         sock.close()
     s.advance(now + 10**12)
     s.take()
-    assert_serves(s, listener, link, now + 10**12)
+    assert_serves(s, listener, vandal.link, now + 10**12)
 
 
-def exercise(s, listener, accepted, r):
-    """The application's share: accepts, sends, reads, closes."""
+@pytest.mark.timeout(600)
+def test_garbage_in_pieces():
+    """200,000 frames as devices split them: all counted, and no buffer or connection is lost."""
+    vandal = Vandal(77, ethernet=True)
+    r = vandal.r
+    s = FlowStack(address=STACK_ADDRESS, prefix=24, link=1, mac=STACK_MAC, timestamps=1,
+                  max_connections=32, packets=128, window_scale=7)  # fmt: skip
+    listener = s.listen(80)
+    now = 10**12
+    answers = 0
+    for i in range(200_000):
+        frame = vandal.frame()
+        at = r.randrange(min(14, len(frame)), len(frame) + 1)
+        s.receive(frame[:at], frame[at:], r.choice((0, 0, 0, 1, 500, 65_535)))
+        if i % 5 == 0:
+            s.flush()
+            if i % 50 == 0:
+                now += r.choice((10**3, 10**6, 10**8))
+                s.advance(now)
+            for sent in s.take():
+                vandal.hear(sent.data)
+                answers += answer_arp(s, sent.data)
+            for flow in listener.accepted[-30:]:
+                if flow.closed is None and r.random() < 0.05:
+                    act(r, flow)
+    for flow in listener.accepted:
+        if flow.closed is None:
+            flow.abort()
+    for hour in range(1, 10):
+        s.advance(now + hour * 3600 * 10**9)
+    counters = s.counters()
+    dropped = sum(v for k, v in counters.items() if k.startswith("rx_drop_"))
+    assert counters["rx_frames"] == 200_000 + answers
+    assert counters["rx_frames"] / 10 < dropped < counters["rx_frames"]
+    assert len(listener.accepted) > 200
+    assert counters.get("tcp_connections", 0) == 0
+    assert counters.get("packets_used", 0) == 0
+
+
+def act(r, flow):
+    """Something that an owner does: reads slowly, pushes, or closes."""
+    what = r.randrange(4)
+    if what == 0:
+        flow.limit = r.choice((0, 10, 10_000))
+        flow.resume()
+    elif what == 1 and r.random() < 0.1:
+        flow.close()
+    else:
+        try:
+            flow.push(b"x" * 3000)
+        except OSError:
+            pass  # closed, or enough is waiting
+
+
+def answer_arp(s, frame) -> bool:
+    """The peer answers for its address; whether it was asked."""
+    asked = frame[12:14] == b"\x08\x06" and frame[21] == 1
+    if asked:
+        reply = frame[6:12] + bytes.fromhex(PEER_MAC.replace(":", "")) + frame[12:20] + b"\0\2"
+        reply += bytes.fromhex(PEER_MAC.replace(":", "")) + frame[38:42] + frame[22:32]
+        s.receive(reply)
+    return asked
+
+
+def exercise(s, listener, accepted, r) -> int:
+    """The application's share: accepts, sends, reads, closes. How many were accepted."""
+    before = len(accepted)
     try:
         while True:
             accepted.append(listener.accept()[0])
     except BlockingIOError:
         pass
+    served = len(accepted) - before
     for sock in accepted:
         try:
             sock.send(b"x" * r.randrange(1, 3000))
@@ -311,7 +444,7 @@ def exercise(s, listener, accepted, r):
         sock = s.socket()
         sock.connect_ex((PEER_ADDRESS, 40000))
         accepted.append(sock)
-    return accepted
+    return served
 
 
 def assert_serves(s, listener, link, now):
