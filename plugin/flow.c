@@ -89,7 +89,7 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
     flow_free(flow);
     return;
   }
-  if (flow->candidate) {
+  if (flow->candidate && error != -ETIMEDOUT) {
     return; /* the peer has dropped this connection for the new one already */
   }
   flow->state = FLOW_OVER;
@@ -238,6 +238,9 @@ void flow_reopen(struct link_flow *flow)
 void flow_kill(struct link_flow *flow)
 {
   stop_expecting(flow);
+  if (flow->candidate) {
+    flow_end(flow->candidate, false);
+  }
   if (flow->tcp) {
     harp_flow_abort(flow->tcp);
     flow->tcp = NULL;
