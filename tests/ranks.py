@@ -14,7 +14,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -303,12 +303,18 @@ class Perf(Program):
         return [int(line.split()[8]) for line in self.table if not line.startswith("#")]
 
 
-def wait_until(what: Any, timeout: float, why: str) -> Any:
-    """What the function returns once that is true; AssertionError with why after timeout s."""
+def wait_until(
+    what: Callable[[], Any], timeout: float, why: str, of: Sequence[Program] = ()
+) -> Any:
+    """What the function returns once that is true. AssertionError with why, and what the
+    programs said, after timeout seconds, or if one of them has ended."""
     limit = time.monotonic() + timeout
     while True:
         found = what()
         if found:
             return found
-        assert time.monotonic() < limit, why
+        late = time.monotonic() > limit
+        if late or any(program.process.poll() is not None for program in of):
+            said = [program.lines() for program in of]
+            raise AssertionError(f"{why} in {timeout} s: {said}")
         time.sleep(0.01)

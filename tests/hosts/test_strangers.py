@@ -86,7 +86,7 @@ class Stranger:
         def ended() -> bool:
             return self.do("state")[1] >= count
 
-        wait_until(ended, timeout, f"{count} strangers were not turned away in {timeout} s")
+        wait_until(ended, timeout, f"{count} strangers were not turned away")
         return self.do("state")[2]
 
 
