@@ -36,6 +36,7 @@ struct harp_stack {
   uint32_t heap_count;
   struct harp_tcp *dirty; /* connections with something to do at flush */
   struct harp_tcp *dirty_last;
+  struct harp_tcp *held; /* connections whose acknowledgement waits for the next flush */
   struct harp_listener *listeners;
 
   struct harp_pool connections, packets, references, records, runs, listener_pool;

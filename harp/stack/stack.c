@@ -152,6 +152,25 @@ uint64_t *harp_stack_counters(struct harp_stack *stack) {
   return stack->counters;
 }
 
+static void hold(struct harp_tcp *tcp) {
+  tcp->ack_held = false;
+  tcp->on_hold = true;
+  tcp->held_next = tcp->stack->held;
+  tcp->stack->held = tcp;
+}
+
+/* What the flush before has held back. */
+static void send_held(struct harp_tcp *list) {
+  while (list) {
+    struct harp_tcp *tcp = list;
+    list = tcp->held_next;
+    tcp->on_hold = false;
+    if (tcp->ack_now && tcp->state != TCP_CLOSE) {
+      tcp_send_ack(tcp);
+    }
+  }
+}
+
 static void service(struct harp_tcp *tcp) {
   if (tcp->state == TCP_SYN_SENT && tcp->syn_transmits == 0) {
     tcp_send_syn(tcp);
@@ -162,7 +181,11 @@ static void service(struct harp_tcp *tcp) {
   /* Data carries the acknowledgement along, but only a bare one has room for SACK. */
   bool sack = wanted && (tcp->runs || tcp->dsack_start != tcp->dsack_end);
   if (tcp->state != TCP_CLOSE && (tcp->ack_now || sack)) {
-    tcp_send_ack(tcp);
+    if (tcp->ack_held && !tcp->on_hold && !sack) {
+      hold(tcp);
+    } else {
+      tcp_send_ack(tcp);
+    }
   }
 }
 
@@ -172,7 +195,18 @@ static struct harp_tcp *take_dirty(struct harp_stack *stack) {
   return list;
 }
 
+/* Back to the pool, unless a list still knows it: then at a later flush. */
+static void release(struct harp_tcp *tcp) {
+  if (tcp->on_hold) {
+    tcp_mark_dirty(tcp);
+  } else {
+    pool_put(&tcp->stack->connections, tcp);
+  }
+}
+
 void harp_stack_flush(struct harp_stack *stack) {
+  struct harp_tcp *held = stack->held;
+  stack->held = NULL;
   stack->port_full = false;
   for (int round = 0; round < FLUSH_ROUNDS && stack->dirty && !stack->port_full; round++) {
     struct harp_tcp *next;
@@ -180,12 +214,13 @@ void harp_stack_flush(struct harp_stack *stack) {
       next = tcp->dirty_next;
       tcp->dirty = false;
       if (tcp->state == TCP_CLOSE) {
-        pool_put(&stack->connections, tcp);
+        release(tcp);
       } else {
         service(tcp);
       }
     }
   }
+  send_held(held);
 }
 
 void stack_free_closed(struct harp_stack *stack) {
@@ -194,7 +229,7 @@ void stack_free_closed(struct harp_stack *stack) {
     next = tcp->dirty_next;
     tcp->dirty = false;
     if (tcp->state == TCP_CLOSE) {
-      pool_put(&stack->connections, tcp);
+      release(tcp);
     } else {
       tcp_mark_dirty(tcp);
     }
@@ -235,7 +270,7 @@ void harp_stack_advance(struct harp_stack *stack, uint64_t now_ns) {
 }
 
 uint64_t harp_stack_next_deadline(struct harp_stack *stack) {
-  if (stack->dirty) {
+  if (stack->dirty || stack->held) {
     return stack->now;
   }
   return HARP_MIN(tcp_timers_next(stack), stack->neighbour_deadline);

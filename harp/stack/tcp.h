@@ -143,6 +143,8 @@ struct harp_tcp {
   bool fin_waiting;     /* a FIN came ahead of a hole: it stands at fin_seq */
   bool detached;        /* nobody owns it any more: finish alone */
   bool ack_now, cwnd_limited, window_limited;
+  bool ack_held;        /* not in this flush, but in the next */
+  bool on_hold;         /* in the stack's list of those */
   uint32_t fin_seq;
 
   /* Receiving. */
@@ -202,6 +204,7 @@ struct harp_tcp {
   void *user;
   struct harp_listener *listener; /* while in handshake or unclaimed */
   struct harp_tcp *dirty_next;
+  struct harp_tcp *held_next;
   struct harp_neighbour *neighbour;
   uint32_t next_hop; /* network order; what neighbour must stand for */
   uint32_t user_timeout_ms, keep_idle_ms, keep_interval_ms, keep_probes;

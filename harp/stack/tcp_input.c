@@ -209,6 +209,9 @@ static void schedule_ack(struct harp_tcp *tcp, const struct harp_segment *segmen
     tcp->unacked_full += segment->length / tcp->rcv_mss;
   }
   tcp_mark_dirty(tcp);
+  /* A lone short message is answered first, and acknowledged by the next poll:
+   * what it is waited for is its answer. */
+  tcp->ack_held = tcp->trusted && !at_once && !tcp->ack_now && segment->length < tcp->mss;
   if (at_once || tcp->trusted || stack->config.delayed_ack_us == 0 || tcp->unacked_full >= 2) {
     tcp->ack_now = true;
   } else if (tcp->timers[TIMER_DELAYED_ACK] == TIMER_OFF) {
