@@ -24,8 +24,9 @@ BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
 NEUTRAL = ("harp/frame.h", "harp/counters.h", "harp/counters.def")
 
 STACK_SYSTEM = frozenset(
-    """assert.h endian.h errno.h immintrin.h limits.h netinet/in.h netinet/tcp.h poll.h stdalign.h stdbool.h
-    stddef.h stdint.h stdlib.h string.h sys/socket.h sys/types.h sys/uio.h""".split()
+    """assert.h endian.h errno.h immintrin.h limits.h netinet/in.h netinet/tcp.h poll.h
+    stdalign.h stdbool.h stddef.h stdint.h stdlib.h string.h
+    sys/socket.h sys/types.h sys/uio.h""".split()
 )
 
 # What the archive may ask of the C library: memory at creation and
@@ -64,7 +65,9 @@ LAYERS = {
         ("plugin/*",), ("plugin/*", "harp/engine/*", "harp/stack/flow.h", "harp/counters.h")
     ),
     "glibc floor": Layer(("harp/glibc_floor.*",), ()),
-    "nc": Layer(("harp/nc/*",), ("harp/nc/*", "harp/engine/*", "harp/stack.h", "harp/stack/flow.h")),
+    "nc": Layer(
+        ("harp/nc/*",), ("harp/nc/*", "harp/engine/*", "harp/stack.h", "harp/stack/flow.h")
+    ),
     # The measuring program loads any plugin; of ours it knows NCCL's types only.
     "bench": Layer(("harp/bench/*",), ("harp/bench/*", "plugin/nccl_types.h")),
     "relay": Layer(("harp/testing/*",), ("harp/testing/*",)),

@@ -12,7 +12,7 @@ import struct
 
 from harp.testing._flow import Flow, FlowStack, TxFrame
 from harp.testing.frames import ACK, FIN, IPPROTO_TCP, PSH, check_frame
-from harp.testing.wire import WireError, pattern
+from harp.testing.wire import Wire, WireError, pattern
 
 ETHERNET_HEADER = 14
 
@@ -212,7 +212,7 @@ class FlowTransfer:
         source.ready()
 
     def __repr__(self) -> str:
-        return f"<flow transfer of {self.size}: {self.source.acked} acked, {self.verified} verified>"
+        return f"<flow of {self.size}: {self.source.acked} acked, {self.verified} verified>"
 
     @property
     def done(self) -> bool:
@@ -225,7 +225,7 @@ class FlowTransfer:
         moved = False
         if self.appetite and now >= self._eat_at and self.sink.closed is None:
             self._eat_at = now + self.pause_ns
-            self.sink.limit += self.appetite
+            self.sink.limit = (self.sink.limit or 0) + self.appetite
             self.sink.resume()
         have = len(self.sink.received)
         if have > self.verified:
@@ -241,10 +241,10 @@ class FlowTransfer:
         return moved
 
 
-def connect_flows(wire: object, a: FlowHost, b: FlowHost, port: int = 7000) -> tuple[Flow, Flow]:
+def connect_flows(wire: Wire, a: FlowHost, b: FlowHost, port: int = 7000) -> tuple[Flow, Flow]:
     """(flow on a, flow on b), connected over `wire`."""
     listener = b.stack.listen(port)
     flow = a.stack.connect(b.address, port)
-    wire.run(until=lambda: flow.established and bool(listener.accepted), limit_s=200)  # type: ignore[attr-defined]
+    wire.run(until=lambda: flow.established and bool(listener.accepted), limit_s=200)
     listener.close()
     return flow, listener.accepted[0]

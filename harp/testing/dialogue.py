@@ -459,9 +459,10 @@ class Dialogue:
     ) -> Packet:
         """The next frame of the stack must match `packet`; it is returned, numbers relative.
 
-        The returned packet's `time` is when it was sent, ms. at: when it must be sent (ms, within the tolerance); within: it must be
+        at: when it must be sent (ms, within the tolerance); within: it must be
         sent at most so many ms from now; neither: it must have been sent by
-        now. length: bytes of payload, where only their number matters.
+        now. length: bytes of payload, where only their number matters. The
+        returned packet's `time` is when it was sent, ms.
         """
         self._settle()
         limit = self._ns
@@ -620,7 +621,7 @@ class Dialogue:
         raise DialogueError(f"{message}\nat {self.now} ms; the trace:\n{self.render()}")
 
 
-def _window(window: int | None) -> dict[str, int]:
+def _window(window: int | None) -> dict[str, Any]:
     return {} if window is None else {"window": window}
 
 
@@ -750,6 +751,7 @@ def summary(packet: Packet) -> str:
     parts.append(f"win {tcp.window}")
     options = [(k, v) for k, v in tcp.options if k not in ("NOP", "EOL")]
     if options:
-        parts.append("options " + " ".join(k if v in (b"", None) else f"{k} {v}" for k, v in options))
+        shown = [k if v in (b"", None) else f"{k} {v}" for k, v in options]
+        parts.append("options " + " ".join(shown))
     parts.append(f"length {size}")
     return ", ".join(parts)

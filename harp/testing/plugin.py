@@ -65,7 +65,8 @@ def pytest_runtest_makereport(
     folder = getattr(item, "funcargs", {}).get("tmp_path")
     if report.when != "call" or not report.failed or folder is None:
         return
-    for number, made in enumerate(item.stash.get(_MADE, [])):
+    made_here: list[Any] = item.stash.get(_MADE, [])
+    for number, made in enumerate(made_here):
         path = folder / f"{type(made).__name__.lower()}{number}.pcapng"
         made.save(path)
         report.sections.append(("capture", str(path)))

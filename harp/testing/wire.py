@@ -36,6 +36,18 @@ class WireError(AssertionError):
     """A run that ended wrongly: stalled, out of time, or with a bad frame or byte."""
 
 
+class Host(Protocol):
+    """What stands at an end of a wire: a Stack, or a stack with a device around it."""
+
+    def advance(self, now_ns: int, /) -> None: ...
+
+    def next_deadline(self) -> int | None: ...
+
+    def input(self, frame: bytes, /) -> bool: ...
+
+    def take(self) -> list[bytes]: ...
+
+
 class App(Protocol):
     """What runs on the wire: `step` does what can be done now, `done` says when it is over."""
 
@@ -104,7 +116,7 @@ class Impairment:
 
 @dataclass
 class _End:
-    stack: Stack
+    stack: Host
     impair: Impair
     free_at: int = 0  # when the transmitter has sent all it holds, ns
 
@@ -120,8 +132,8 @@ class Wire:
 
     def __init__(
         self,
-        a: Stack,
-        b: Stack,
+        a: Host,
+        b: Host,
         *,
         delay_ns: int = 50_000,
         rate_bps: int = 0,
@@ -167,7 +179,8 @@ class Wire:
         try:
             check_frame(frame, self.ethernet, self.mtu)
         except BadFrame as wrong:
-            raise WireError(f"stack {'ab'[index]} sent a bad frame: {wrong}: {frame.hex()}") from None
+            who = "ab"[index]
+            raise WireError(f"stack {who} sent a bad frame: {wrong}: {frame.hex()}") from None
         leaves = self.now
         if self.rate_bps:
             takes = len(frame) * 8 * SECOND_NS // self.rate_bps
@@ -359,6 +372,7 @@ def connect_pair(
 ) -> tuple[Socket, Socket]:
     """(client on a, server on b), connected; `before` may set options on both and the listener."""
     a, b = wire.ends[0].stack, wire.ends[1].stack
+    assert isinstance(a, Stack) and isinstance(b, Stack)
     listener = b.socket()
     client = a.socket()
     if before is not None:

@@ -151,7 +151,9 @@ def test_other_peoples_packets(dialogue):
     drops(dialogue(), packet)
 
 
-@pytest.mark.parametrize("source", ["127.0.0.1", "0.0.0.0", "255.255.255.255", "239.1.2.3", "240.0.0.1"])
+@pytest.mark.parametrize(
+    "source", ["127.0.0.1", "0.0.0.0", "255.255.255.255", "239.1.2.3", "240.0.0.1"]
+)
 def test_sources_that_are_no_hosts(dialogue, source):
     packet = SYN.copy()
     packet.src = source
@@ -336,7 +338,9 @@ class Vandal:
 def test_garbage(ethernet):
     """400,000 random and mutated frames of each kind: answers are well formed, service goes on."""
     vandal = Vandal(2024 + ethernet, ethernet)
-    s = make_stack(link=int(ethernet), timestamps=1, window_scale=7, max_connections=32, packets=128)
+    s = make_stack(
+        link=int(ethernet), timestamps=1, window_scale=7, max_connections=32, packets=128
+    )
     listener = s.socket()
     listener.bind((STACK_ADDRESS, 80))
     listener.listen(8)

@@ -69,7 +69,9 @@ def test_a_device_that_is_often_full(wire, seed):
     w.run([FlowTransfer(one, other, 150_000), FlowTransfer(other, one, 150_000)], limit_s=120)
 
 
-@pytest.mark.parametrize("pieces", [(1,), (3, 1), (1460,), (100_000,), (16, 40, 9000), (65_536, 16)])
+@pytest.mark.parametrize(
+    "pieces", [(1,), (3, 1), (1460,), (100_000,), (16, 40, 9000), (65_536, 16)]
+)
 @pytest.mark.parametrize("every", [0, 1, 2])
 def test_every_size_of_reference(wire, pieces, every):
     w, a, b = pair(wire, offloads=TSO, impair=Impairment(drop=0.01, seed=2))

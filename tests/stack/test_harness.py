@@ -136,7 +136,8 @@ def test_frames_above_the_mtu_are_found():
 
 
 @pytest.mark.parametrize(
-    "options", [b"\x02\x04\x05", b"\x02\x03\x05\x00", b"\x08\x0a", b"\x02\x04\x05\xb4" * 2, b"\x00\x01"]
+    "options",
+    [b"\x02\x04\x05", b"\x02\x03\x05\x00", b"\x08\x0a", b"\x02\x04\x05\xb4" * 2, b"\x00\x01"],
 )
 def test_wrong_options_are_found(options):
     with pytest.raises(BadFrame):

@@ -96,7 +96,7 @@ def test_a_program_of_its_own(tmp_path: Path, archive: Path, standard: str) -> N
     source.write_text(PROGRAM)
     subprocess.run(
         ["cc", f"-std={standard}", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers",
-         "-Wno-sign-compare", f"-I{tmp_path}/include", "-o", str(program), str(source), str(archive)],
+         "-Wno-sign-compare", f"-I{tmp_path}/include", "-o", program, source, archive],
         check=True,
     )  # fmt: skip
     done = subprocess.run([str(program)], capture_output=True, text=True, timeout=20, check=True)
@@ -107,5 +107,6 @@ def test_the_header_serves_cxx(tmp_path: Path) -> None:
     if not shutil.which("c++"):
         pytest.skip("no C++ compiler")
     source = tmp_path / "x.cc"
-    source.write_text('#include "harp/stack.h"\nint main() { return harp_tcp_socket(nullptr) > 0; }\n')
-    subprocess.run(["c++", "-fsyntax-only", "-Wall", "-Werror", f"-I{ROOT}", str(source)], check=True)
+    code = '#include "harp/stack.h"\nint main() { return harp_tcp_socket(nullptr) > 0; }\n'
+    source.write_text(code)
+    subprocess.run(["c++", "-fsyntax-only", "-Wall", "-Werror", f"-I{ROOT}", source], check=True)

@@ -32,7 +32,8 @@ def test_ack_to_a_closed_port(dialogue):
 
 
 @pytest.mark.parametrize(
-    ("flags", "size", "length"), [("", 10, 10), ("F", 0, 1), ("FP", 9, 10), ("SF", 0, 2), ("S", 3, 4)]
+    ("flags", "size", "length"),
+    [("", 10, 10), ("F", 0, 1), ("FP", 9, 10), ("SF", 0, 2), ("S", 3, 4)],
 )
 def test_the_reset_acknowledges_the_whole_segment(dialogue, flags, size, length):
     d = dialogue()

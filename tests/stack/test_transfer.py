@@ -137,8 +137,8 @@ def test_a_narrow_wire_with_a_short_queue(wire):
 
 def test_losses_are_mended_without_timeouts(wire):
     """1 % loss at 10 ms: nearly all by fast retransmission, else this would take much longer."""
-    w = pair(wire, {"rto_min_us": 200_000}, delay_ns=5_000_000, impair=Impairment(drop=0.01, seed=8),
-             impair_back=Impairment())  # fmt: skip
+    bad, good = Impairment(drop=0.01, seed=8), Impairment()
+    w = pair(wire, {"rto_min_us": 200_000}, delay_ns=5_000_000, impair=bad, impair_back=good)
     client, server = connect_pair(w)
     took = w.run([Transfer(client, server, 2_000_000)], limit_s=60)
     assert took < 4e9

@@ -13,12 +13,6 @@ MSS = 1460
 NEAR = [2**32 - 1, 2**32 - 2, 2**32 - 700, 2**32 - 3 * MSS, 2**32 - 7 * MSS - 13]
 
 
-def seed_for(distance, port=40000):
-    """A seed with which the stack's own number lies so close below 2^32 (passive open, port 80)."""
-    for i in range(1 << 20):
-        yield i
-
-
 @pytest.mark.parametrize("iss", NEAR)
 def test_receiving(dialogue, iss):
     d = dialogue(peer_iss=iss, delayed_ack_us=0)
