@@ -34,6 +34,8 @@ from harp.measure.tables import markdown, size_text
 from harp.testing.lab import Lab, LabError
 
 MIB = 1 << 20
+TRIAL_ITERATIONS = 300
+BUSY = 0.2  # of the cores: above it the machine's own load drowns what a run costs
 KERNEL, HARP, IPERF, RAW = "kernel-tcp", "harp-packet", "iperf3", "raw"
 YARDSTICKS = {
     IPERF: "iperf3, 1 connection, cubic",
@@ -67,7 +69,7 @@ class Plan:
 
     wires: Tuple[str, ...]
     pairs: int
-    iterations: int  # of 1 MiB messages
+    seconds: float  # that 1 MiB messages flow in each run, at the faster side's speed
     round_trips: int
     yardstick_s: float  # of iperf3, and of raw frames
     targets: Tuple[Target, ...]
@@ -83,7 +85,7 @@ def _targets(wires: Sequence[Tuple[str, float]]) -> Tuple[Target, ...]:
 QUICK = Plan(
     ("veth-1500", "veth-1500-nooff"),
     pairs=5,
-    iterations=2000,
+    seconds=1,
     round_trips=10000,
     yardstick_s=1,
     targets=_targets([("veth-1500", 0.6), ("veth-1500-nooff", 0.5)]),
@@ -91,7 +93,7 @@ QUICK = Plan(
 FULL = Plan(
     (*QUICK.wires, "veth-9000"),
     pairs=9,
-    iterations=4000,
+    seconds=2,
     round_trips=30000,
     yardstick_s=3,
     targets=QUICK.targets,
@@ -136,39 +138,43 @@ class Bench:
     def __init__(self, plan: Plan, progress: Callable[[str], None]) -> None:
         self._plan = plan
         self._say = progress
+        self.load = 0.0  # of the machine before the first run, a fraction of its cores
         self.cells: List[Cell] = []
         self.records: List[Record] = []
 
     def run(self) -> None:
-        load = idle_load()
-        self._say(f"the machine's own load is {load:.1%} of its cores")
+        self.load = idle_load()
+        self._say(f"the machine's own load is {self.load:.1%} of its cores")
         for wire in self._plan.wires:
             with Lab(2, wire) as lab:
-                self._stream(lab, load)
+                self._stream(lab)
                 self._round_trips(lab)
 
-    def _stream(self, lab: Lab, load: float) -> None:
-        task = Task(
+    def _stream(self, lab: Lab) -> None:
+        short = Task(
             "sendrecv",
             Sizes(MIB, MIB),
-            self._plan.iterations,
-            warmup=self._plan.iterations // 10,
+            TRIAL_ITERATIONS,
+            warmup=TRIAL_ITERATIONS // 10,
             step=MIB,
             outstanding=8,
         )
-        cell = self._cell(lab, task)
-        sides = [
-            self._best(lab, cell, task, [KernelTcp(nsocks=n) for n in (1, 2, 4)]),
-            self._best(lab, cell, task, [HarpPacket(flows=n) for n in (1, 2, 4)]),
+        cell = self._cell(lab, short)
+        best = [
+            self._best(lab, cell, short, [KernelTcp(nsocks=n) for n in (1, 2, 4)]),
+            self._best(lab, cell, short, [HarpPacket(flows=n) for n in (1, 2, 4)]),
         ]
+        fastest = max((speed for _, speed in filter(None, best)), default=0.0)
+        task = replace(short, iterations=max(int(fastest * 1e9 / MIB * self._plan.seconds), 100))
+        sides = [one and one[0] for one in best]
         for pair in range(self._plan.pairs):
             self._pair(lab, cell, task, sides, pair)
-            self._yardsticks(lab, cell, load, pair)
+            self._yardsticks(lab, cell, pair)
 
-    def _yardsticks(self, lab: Lab, cell: Cell, load: float, pair: int) -> None:
+    def _yardsticks(self, lab: Lab, cell: Cell, pair: int) -> None:
         seconds = self._plan.yardstick_s
         measures: List[Callable[[], Record]] = [
-            lambda: run_iperf(lab, seconds, load, pair),
+            lambda: run_iperf(lab, seconds, self.load, pair),
             lambda: run_raw(lab, seconds, pair),
         ]
         for measure in measures:
@@ -195,13 +201,12 @@ class Bench:
         return cell
 
     def _best(
-        self, lab: Lab, cell: Cell, task: Task, choices: Sequence[Transport]
-    ) -> Optional[Transport]:
-        """The choice with the most GB/s in two short runs; None if all fail.
+        self, lab: Lab, cell: Cell, short: Task, choices: Sequence[Transport]
+    ) -> Optional[Tuple[Transport, float]]:
+        """The choice with the most GB/s in two short runs, and how many; None if all fail.
 
         Whatever else the machine does only ever slows a run: the faster one counts.
         """
-        short = replace(task, iterations=max(task.iterations // 4, 1))
         speeds: Dict[Transport, float] = {}
         for choice in [*choices, *choices]:
             record = self._run(lab, cell, short, choice)
@@ -213,7 +218,7 @@ class Bench:
         cell.settings[best.name] = best.label()
         said = ", ".join(f"{choice.label()} {speed:.2f}" for choice, speed in speeds.items())
         self._say(f"{cell.title()}: {said} GB/s")
-        return best
+        return best, speeds[best]
 
     def _pair(
         self, lab: Lab, cell: Cell, task: Task, sides: Sequence[Optional[Transport]], pair: int
@@ -309,6 +314,7 @@ def verdict(target: Target, reached: Optional[float]) -> str:
 
 def _extra(bench: Bench, judged: Sequence[Tuple[Target, Optional[float]]]) -> Dict[str, object]:
     return {
+        "own_load": bench.load,
         "targets": [
             {**asdict(target), "ratio": ratio, "met": ratio is not None and target.met(ratio)}
             for target, ratio in judged
@@ -344,6 +350,11 @@ def main(quick: bool, json_path: Optional[Path]) -> None:
     click.echo(
         f"Medians of {plan.pairs} interleaved pairs (lowest–highest). CPU: the whole machine's.\n"
     )
+    if bench.load > BUSY:
+        click.echo(
+            f"The machine was busy with other work ({bench.load:.0%} of its cores): "
+            "its figures are worth little, and CPU nothing.\n"
+        )
     for target, reached in judged:
         click.echo(verdict(target, reached))
     failures = [failure for cell in bench.cells for failure in cell.failures]
