@@ -145,7 +145,7 @@ static void warn_of_mtu(struct net_link *link)
 static int advance(struct net_link *link)
 {
   int error = atomic_load(&link->error);
-  if (error) {
+  if (error && error != -ESHUTDOWN) {
     return error;
   }
   if (harp_clock_ns() > link->deadline) {

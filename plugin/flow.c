@@ -94,9 +94,7 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
   }
   flow->state = FLOW_OVER;
   if (flow->fin_in && link_idle(link)) {
-    /* The peer was done, and so are we: how its connection went is no news. */
-    int none = 0;
-    atomic_compare_exchange_strong(&link->error, &none, -ECONNRESET);
+    link_over(link); /* the peer was done, and so are we: how its connection went is no news */
     return;
   }
   harp_trace(&flow->instance->trace, flow->instance->now, flow->local_port, HARP_TRACE_closed,
@@ -125,11 +123,14 @@ static void on_readable(void *user, struct harp_tcp *tcp)
   if (!link) {
     return;
   }
+  atomic_fetch_add(&link->flows_ended, 1);
   bool waits = !link->sends && !link_idle(link);
   if (flow->state != FLOW_OPEN || flow->request || waits) {
     link_fail(link, -ECONNRESET, "flow %u: the peer closed while messages were still expected; "
                                  "its process ended or gave up: see that host's log",
               flow->number);
+  } else if (link_idle(link)) {
+    link_over(link);
   }
 }
 

@@ -65,6 +65,28 @@ void link_fail(struct net_link *link, int error, const char *format, ...)
   }
 }
 
+void link_over(struct net_link *link)
+{
+  int none = 0;
+  if (!link->sends && atomic_load(&link->flows_ended) < link->flow_count) {
+    return; /* other flows may hold what no receive was posted for yet */
+  }
+  atomic_compare_exchange_strong(&link->error, &none, -ESHUTDOWN);
+}
+
+/* What a request on a link that is no more is told. */
+static int refuse(struct net_link *link, int error)
+{
+  if (error == -ESHUTDOWN) {
+    harp_log_post(HARP_LOG_WARN, "HARP: the link %s %s failed: the peer has closed it, and more "
+                                 "was posted here; its process ended, or the ranks disagree on "
+                                 "the number of messages: see that host's log",
+                  link->sends ? "to" : "from", link->peer_name);
+    transport_speak();
+  }
+  return error;
+}
+
 /* --- Life --- */
 
 struct net_link *link_create(struct transport *transport, bool sends, uint64_t id,
@@ -122,7 +144,8 @@ static void nothing(struct harp_instance *instance, void *argument) {}
 
 bool link_detach(struct net_link *link)
 {
-  struct detaching detaching = {link, link_idle(link) && atomic_load(&link->error) == 0};
+  int error = atomic_load(&link->error);
+  struct detaching detaching = {link, link_idle(link) && (error == 0 || error == -ESHUTDOWN)};
   bool held = false;
   atomic_store(&link->closing, true);
   for (unsigned i = 0; i < link->share_count; i++) {
@@ -186,7 +209,7 @@ int net_isend(struct net_link *link, const void *data, size_t size, struct net_r
   uint64_t message;
   struct net_request *request = take_slot(link, &message);
   if (error || !request || !link->sends) {
-    return link->sends ? error : -EINVAL;
+    return link->sends ? refuse(link, error) : -EINVAL;
   }
   request->data = (uint8_t *)(uintptr_t)data;
   request->size = size;
@@ -224,7 +247,7 @@ int net_irecv(struct net_link *link, void *data, size_t capacity, struct net_reg
   uint64_t message;
   struct net_request *request = take_slot(link, &message);
   if (error || !request || link->sends) {
-    return link->sends ? -EINVAL : error;
+    return link->sends ? -EINVAL : refuse(link, error);
   }
   request->data = data;
   request->size = capacity;
@@ -267,7 +290,7 @@ int net_test(struct net_request *request, int *done, size_t *size)
   if (error) {
     atomic_store_explicit(&request->state, REQUEST_FREE, memory_order_release);
   }
-  return error;
+  return refuse(link, error);
 }
 
 int net_close(struct net_link *link)

@@ -125,6 +125,7 @@ struct net_link {
   struct handle handle;          /* send: of the listener, to open flows again */
   struct net_listener *listener; /* receive: open as long as the link, for the same reason */
   _Atomic(uint16_t) flows_open;
+  _Atomic(uint16_t) flows_ended; /* the peer sends no more on them */
   uint64_t deadline; /* ns: until when it must be open */
   _Atomic(bool) closing;
   struct link_flow *flows[LINK_FLOWS];
@@ -186,6 +187,9 @@ struct net_link *link_create(struct transport *transport, bool sends, uint64_t i
 /* Under a baton: the first failure decides; says why, once. */
 __attribute__((format(printf, 3, 4))) void link_fail(struct net_link *link, int error,
                                                      const char *format, ...);
+/* Under a baton: the peer has closed a flow and nothing is outstanding. That is
+ * no failure until something is posted. */
+void link_over(struct net_link *link);
 /* Service thread: ends the link's flows in all instances, gently if nothing is
  * outstanding. Nothing of the user's is touched afterwards. false: a worker
  * does not answer and may still hold it. */
