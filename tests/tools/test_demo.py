@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo, with small messages: every check holds, and each fails when there is reason to."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+import pytest
+
+from harp.measure.carriers import Carriers
+from harp.measure.demo import Row, check_row
+from harp.measure.records import make_record
+from harp.measure.runner import HarpPacket, KernelTcp
+from harp.measure.runner import Transport as AnyTransport
+
+
+def demo(folder: Path, *options: str) -> Tuple[int, Dict[str, Any]]:
+    """Exit status and document of a run with messages up to 4 KiB."""
+    path = folder / "out.json"
+    command = [sys.executable, "-m", "harp.measure.demo", "--last", "4096", "--json", str(path)]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=110)
+    assert path.is_file(), done.stdout + done.stderr
+    return done.returncode, json.loads(path.read_text())
+
+
+def failed(document: Dict[str, Any]) -> List[str]:
+    return [f"{check['name']}: {check['text']}" for check in document["checks"] if not check["ok"]]
+
+
+def test_every_check_holds(tmp_path: Path) -> None:
+    status, document = demo(tmp_path)
+    assert (status, failed(document)) == (0, [])
+    seen = {
+        (r["wire"], r["transport"], r["address"], r["api"], r["nranks"])
+        for r in document["records"]
+    }
+    for address in ("kernel", "own"):
+        assert ("veth-1500", "harp-packet", address, 4, 2) in seen
+        assert ("veth-1500", "harp-packet", address, 12, 2) in seen
+    assert ("veth-1500-bridge", "harp-packet", "kernel", 12, 4) in seen
+    assert {one[1] for one in seen} == {"harp-packet", "kernel-tcp"}
+
+
+def test_an_injected_byte_is_noticed(tmp_path: Path) -> None:
+    status, document = demo(tmp_path, "--inject-wrong")
+    assert status == 1
+    wrong = [check for check in document["checks"] if check["name"].endswith("wrong=0")]
+    assert len(wrong) == 8 and not any(check["ok"] for check in wrong)
+
+
+def row(transport: AnyTransport, wrong: int = 0, **changes: Any) -> Row:
+    """A row in order, or with something wrong with it."""
+    sound: Dict[str, Any] = {
+        "kernel_segments": [10, 10],
+        "kernel_resets": [0, 0],
+        "control_segments": [10, 10],
+        "control_bytes": 100,
+        "data_bytes": 1 << 30,
+    }
+    return Row(2, transport, [make_record(size=8, wrong=wrong)], Carriers(**{**sound, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("change", "check"),
+    [
+        ({}, None),
+        ({"wrong": 1}, "wrong=0"),
+        ({"kernel_segments": [10, 11]}, "TcpOutSegs"),
+        ({"kernel_segments": [9, 10]}, "TcpOutSegs"),
+        ({"data_bytes": 100}, "capture"),
+    ],
+)
+def test_each_check_of_a_row_fails_for_its_reason(change: Dict[str, Any], check: str) -> None:
+    bad = [one.name for one in check_row(row(HarpPacket(), **change)) if not one.ok]
+    assert [name for name in bad if check and check in name] == bad
+    assert len(bad) == (1 if check else 0)
+
+
+def test_the_counter_is_seen_to_count_when_the_kernel_sends() -> None:
+    assert [one.ok for one in check_row(row(KernelTcp(), kernel_segments=[99, 99]))] == [True, True]
+    assert [one.ok for one in check_row(row(KernelTcp()))] == [True, False]
+
+
+def test_a_row_that_fails_is_a_failed_check() -> None:
+    bad = Row(2, HarpPacket(), failure="rank 0 ended with 1")
+    assert [(one.ok, one.text) for one in check_row(bad)] == [(False, "rank 0 ended with 1")]
