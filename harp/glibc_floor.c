@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stat and its kin as functions of the plugin's own, for C libraries older
+ * stat and its kin as functions of one's own, for C libraries older
  * than 2.33: these have only the calls below, which take a version of the
  * structure first, and newer ones keep them for old binaries. Hidden symbols,
  * so they serve the objects that are linked with this one, and nobody else.

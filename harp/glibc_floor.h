@@ -8,11 +8,12 @@
  * new version to everything that moved from libpthread, libdl and librt into
  * libc, and 2.38 another name to strtol and its kin; the old versions are
  * still there with the same behaviour, so the references name them.
- * On a 2.27 the symbols live in the files that they moved from, so a plugin
- * must keep those among the files it needs (plugin/meson.build).
+ * On a 2.27 the symbols live in the files that they moved from, so what is
+ * given away keeps those among the files it needs (harp/meson.build).
  *
  * Functions that an old C library has under no version (stat and its kin
- * before 2.33) are in glibc_floor.c. tests/test_elf.py finds what is missing.
+ * before 2.33) are in glibc_floor.c, how a program begins in glibc_floor_main.c.
+ * tests/test_elf.py finds what is missing.
  */
 #ifndef HARP_GLIBC_FLOOR_H
 #define HARP_GLIBC_FLOOR_H

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugins load wherever a C library of 2.27 or newer is, and show NCCL's symbols alone."""
+"""What is given away loads on a C library of 2.27; plugins show NCCL's symbols alone."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ elffile = pytest.importorskip("elftools.elf.elffile")
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
 PLUGINS = ("libnccl-net.so", "libnccl-net-kernel.so")
+# The rest of the package that is machine code.
+GIVEN_AWAY = (
+    "harp/_tables*.so", "harp/bench/harp-perf", "harp/nc/harp-nc", "harp/testing/_engine*.so",
+    "harp/testing/_flow*.so", "harp/testing/_stack*.so",
+)  # fmt: skip
 
 # The C library's own files as they were when it still came in several.
 C_LIBRARY = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1",
@@ -85,6 +90,25 @@ def test_exports_only_what_nccl_looks_up(library: Library) -> None:
 def test_symbol_versions_are_old_enough(library: Library) -> None:
     assert library.versions
     assert not too_new(library.versions)
+
+
+@pytest.fixture(params=GIVEN_AWAY)
+def given_away(request: pytest.FixtureRequest) -> Library:
+    found = sorted(BUILD.glob(request.param))
+    if not found:
+        pytest.skip(f"{BUILD / request.param} is not built: meson compile -C build")
+    loaded = Library(found[0])
+    if any(name.startswith(("libasan", "libubsan")) for name in loaded.needed):
+        pytest.skip("a build with sanitizers needs their run time")
+    return loaded
+
+
+def test_whatever_a_package_holds_is_old_enough(given_away: Library) -> None:
+    """One file that asks for more would keep the whole package off old hosts."""
+    assert given_away.needed <= C_LIBRARY
+    assert not given_away.search
+    assert given_away.versions
+    assert not too_new(given_away.versions)
 
 
 def test_old_systems_find_threads_and_dl(library: Library) -> None:

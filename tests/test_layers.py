@@ -64,7 +64,7 @@ LAYERS = {
     "plugin": Layer(
         ("plugin/*",), ("plugin/*", "harp/engine/*", "harp/stack/flow.h", "harp/counters.h")
     ),
-    "glibc floor": Layer(("harp/glibc_floor.*",), ()),
+    "glibc floor": Layer(("harp/glibc_floor*",), ()),
     "nc": Layer(
         ("harp/nc/*",), ("harp/nc/*", "harp/engine/*", "harp/stack.h", "harp/stack/flow.h")
     ),
