@@ -58,6 +58,7 @@ void link_fail(struct net_link *link, int error, const char *format, ...)
   va_end(arguments);
   harp_log_post(HARP_LOG_WARN, "HARP: the link %s %s failed: %s", link->sends ? "to" : "from",
                 link->peer_name, why);
+  transport_ask_for_trace(link->transport, why);
   struct harp_engine *engine = link->transport->engine;
   engine->instances[0]->counters[HARP_COUNTER_link_errors]++;
   if (!atomic_load(&link->closing)) {
@@ -201,15 +202,25 @@ static void publish(struct net_link *link, struct net_request *request, uint64_t
   atomic_store(&link->posted, message + 1);
 }
 
+/* Whether a message may be posted on this link, in this direction. */
+static int usable(struct net_link *link, bool to_send)
+{
+  if (transport_forked()) {
+    return -EPERM;
+  }
+  int error = atomic_load_explicit(&link->error, memory_order_relaxed);
+  return link->sends == to_send ? refuse(link, error) : -EINVAL;
+}
+
 int net_isend(struct net_link *link, const void *data, size_t size, struct net_region *region,
               struct net_request **out)
 {
   *out = NULL;
-  int error = atomic_load_explicit(&link->error, memory_order_relaxed);
   uint64_t message;
   struct net_request *request = take_slot(link, &message);
-  if (error || !request || !link->sends) {
-    return link->sends ? refuse(link, error) : -EINVAL;
+  int error = usable(link, true);
+  if (error || !request) {
+    return error;
   }
   request->data = (uint8_t *)(uintptr_t)data;
   request->size = size;
@@ -243,11 +254,11 @@ int net_irecv(struct net_link *link, void *data, size_t capacity, struct net_reg
               struct net_request **out)
 {
   *out = NULL;
-  int error = atomic_load_explicit(&link->error, memory_order_relaxed);
   uint64_t message;
   struct net_request *request = take_slot(link, &message);
-  if (error || !request || link->sends) {
-    return link->sends ? -EINVAL : refuse(link, error);
+  int error = usable(link, false);
+  if (error || !request) {
+    return error;
   }
   request->data = data;
   request->size = capacity;
@@ -278,6 +289,9 @@ int net_test(struct net_request *request, int *done, size_t *size)
 {
   struct net_link *link = request->link;
   *done = 0;
+  if (transport_forked()) {
+    return -EPERM;
+  }
   if (finished(request, done, size)) {
     return 0;
   }
@@ -295,6 +309,9 @@ int net_test(struct net_request *request, int *done, size_t *size)
 
 int net_close(struct net_link *link)
 {
+  if (transport_forked()) {
+    return -EPERM;
+  }
   transport_remove_link(link->transport, link);
   link_destroy(link);
   transport_speak();

@@ -156,6 +156,8 @@ struct net_listener {
 struct transport {
   struct harp_engine *engine;
   pthread_mutex_t lock;   /* the two lists of links; never taken under a baton */
+  atomic_int trace_wanted; /* enum in transport.c: asked for once */
+  char trace_reason[200];
   bool checksum;          /* HARP_CHECKSUM=1: our chunks carry a trailer */
   atomic_bool warned_of_mtu; /* once is enough, whatever the number of links */
   struct net_link *links; /* open, or being connected (link->connecting) */
@@ -171,8 +173,13 @@ struct transport {
 
 /* The open transport, or NULL with *error set (-ENODEV: no init; -EPERM: in a forked child). */
 struct transport *transport_get(int *error);
-/* Speaks what workers had to say, from a thread of NCCL's. */
+/* 0, or -EPERM in a forked child, which has no HARP: nothing may be touched there. */
+int transport_forked(void);
+/* Speaks what workers had to say, and writes out the trace that the first
+ * failure asks for; from a thread of NCCL's. */
 void transport_speak(void);
+/* Any thread: something has gone wrong that the trace may explain. */
+void transport_ask_for_trace(struct transport *transport, const char *reason);
 /* Under the baton. Gives a local port back after a while: whatever of the peer's
  * is still on its way must meet HARP's connection in TIME-WAIT, not the kernel. */
 void transport_retire_port(struct transport *transport, struct harp_instance *instance,

@@ -353,6 +353,9 @@ int net_accept(struct net_listener *listener, struct net_link **out)
  * those that nobody has accepted are over. */
 int net_close_listener(struct net_listener *listener)
 {
+  if (transport_forked()) {
+    return -EPERM;
+  }
   atomic_store(&listener->closed, true);
   pthread_mutex_lock(&listener->lock);
   struct net_link *link = listener->incoming;

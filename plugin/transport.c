@@ -44,7 +44,32 @@ static void speak(enum harp_log_level level, const char *line, void *user)
   }
 }
 
-void transport_speak(void) { harp_log_drain(speak, NULL); }
+enum trace_wish { TRACE_NONE, TRACE_ASKING, TRACE_ASKED, TRACE_WRITTEN };
+
+void transport_ask_for_trace(struct transport *transport, const char *reason)
+{
+  int none = TRACE_NONE;
+  if (atomic_compare_exchange_strong(&transport->trace_wanted, &none, TRACE_ASKING)) {
+    snprintf(transport->trace_reason, sizeof transport->trace_reason, "%s", reason);
+    atomic_store(&transport->trace_wanted, TRACE_ASKED);
+  }
+}
+
+void transport_speak(void)
+{
+  struct transport *transport = atomic_load_explicit(&registry.transport, memory_order_relaxed);
+  int asked = TRACE_ASKED;
+  if (transport && atomic_load_explicit(&transport->trace_wanted, memory_order_relaxed) == asked &&
+      atomic_compare_exchange_strong(&transport->trace_wanted, &asked, TRACE_WRITTEN)) {
+    harp_engine_dump(transport->engine, transport->trace_reason);
+  }
+  harp_log_drain(speak, NULL);
+}
+
+int transport_forked(void)
+{
+  return atomic_load_explicit(&registry.forked, memory_order_relaxed) ? -EPERM : 0;
+}
 
 /* --- Local ports that were used --- */
 
@@ -304,7 +329,8 @@ static int first_init(void)
     /* Turned off is a wish, everything else a fault. */
     enum harp_log_level level = result == -ECANCELED ? HARP_LOG_INFO : HARP_LOG_WARN;
     harp_log_post(level, "HARP: %s; NCCL goes on without HARP", error);
-    return result;
+    /* A wrong file is the user's mistake, not a misuse of ours by NCCL. */
+    return result == -EINVAL ? -EBADF : result;
   }
   introduce(transport->engine);
   atomic_store(&registry.transport, transport);
@@ -382,8 +408,8 @@ int net_get_properties(int device, struct net_properties *properties)
 int net_register(struct net_link *link, void *data, size_t size, int type,
                  struct net_region **region)
 {
-  if (type != NCCL_PTR_HOST) {
-    return -EINVAL;
+  if (transport_forked() || type != NCCL_PTR_HOST) {
+    return transport_forked() ? -EPERM : -EINVAL;
   }
   struct harp_region *entry;
   int result = harp_region_register(link->transport->engine, data, size, &entry);
@@ -393,5 +419,8 @@ int net_register(struct net_link *link, void *data, size_t size, int type,
 
 int net_deregister(struct net_link *link, struct net_region *region)
 {
+  if (transport_forked()) {
+    return -EPERM;
+  }
   return harp_region_deregister(link->transport->engine, (struct harp_region *)region);
 }
