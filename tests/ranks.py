@@ -197,6 +197,7 @@ class Rank(Program):
     tells of wrong bytes, is an AssertionError."""
 
     def __init__(self, site: Site, api: int = API, plugin: Optional[Path] = None) -> None:
+        self.api = api
         program = paths.build_dir() / "tests" / "hosts" / "rank"
         assert program.exists(), f"{program} is not built: meson compile -C {paths.build_dir()}"
         super().__init__(site, [str(program), str(plugin or paths.nccl_plugin_path()), str(api)])

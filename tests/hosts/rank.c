@@ -17,6 +17,7 @@
  *   close COMM                   ok MS
  *   unlisten LISTENER
  *   fork LISTENER COMM           the calls' codes in a child that inherited them
+ *   child MS                     forks a child that only sleeps for so long
  *   finalize
  *   exit                         as main would: exit handlers run
  *   leave                        none of them runs
@@ -356,6 +357,20 @@ static void do_fork(const char *words)
     answer("the child ended with %d", status);
 }
 
+static void do_child(const char *words)
+{
+  pid_t child = fork();
+  if (child == 0) {
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+      close(fd); /* whoever reads them waits for the parent's end only */
+    usleep((useconds_t)atoi(words) * 1000);
+    _exit(0);
+  }
+  if (child < 0)
+    fatal("no child");
+  answer("ok");
+}
+
 static void do_exit(const char *words) { exit(0); }
 
 static void do_leave(const char *words) { _exit(0); }
@@ -367,7 +382,8 @@ static const struct {
     {"init", do_init},     {"listen", do_listen},     {"connect", do_connect},
     {"accept", do_accept}, {"send", do_stream},       {"receive", do_stream},
     {"close", do_close},   {"unlisten", do_unlisten}, {"finalize", do_finalize},
-    {"fork", do_fork},     {"exit", do_exit},         {"leave", do_leave},
+    {"fork", do_fork},     {"child", do_child},       {"exit", do_exit},
+    {"leave", do_leave},
 };
 
 static void run(const char *line)

@@ -102,6 +102,7 @@ def test_killed(lab: Lab, sites: list[Site], number: int, mode: str) -> None:
         killed = ranks[victim].signal(signal.SIGKILL)
         fails_in_time(ranks[1 - victim], sites[victim].address, killed, api)
         assert ranks[1 - victim].wait(5) == 1
+    assert list(sites[1 - victim].run_folder.glob("*.trace")), "no trace was written out"
 
 
 @pytest.mark.parametrize("mode", ["kernel address", "own address", "wire"])
