@@ -62,6 +62,8 @@ def pytest_runtest_makereport(
     """Writes the captures of a failed test and names them in its report."""
     outcome = yield
     report = outcome.get_result()
+    if report.when == "teardown":
+        item.stash[_MADE] = []  # pytest keeps its items; these are large
     folder = getattr(item, "funcargs", {}).get("tmp_path")
     if report.when != "call" or not report.failed or folder is None:
         return

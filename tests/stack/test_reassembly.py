@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 from harp.testing.dialogue import option
@@ -180,30 +181,26 @@ def test_any_order_and_any_overlap_gives_the_same_bytes(dialogue, seed):
 
 def test_tiny_pieces_far_apart_cost_a_bounded_amount(dialogue):
     """CVE-2018-5390: thousands of holes; the stack may forget, must go on, must not slow down."""
-    import time
-
     d = dialogue(packets=256, rcvbuf=65_535)
     c = d.open_passive()
     d.strict = False
     order = list(range(1, 65_000, 3))
     random.Random(7).shuffle(order)
-    frames = [d.build(TCP(seq=1 + i, ack=1) / b"x") for i in order[:3000]]
+    frames = [d.build(TCP(seq=1 + i, ack=1) / b"x") for i in order[:1500]]
     began = time.process_time()
-    for frame in frames * 4:
+    for frame in frames * 20:
         d.stack.input(frame)
-    assert time.process_time() - began < 5
-    d.ignore()
+    assert time.process_time() - began < 5  # 30,000 segments: well below a second
+    d.stack.take()
     data = b"y" * 20_000
     at = 0
-    while at < len(data):
+    for _ in range(100):
         d.send(TCP(seq=1 + at, ack=1) / data[at : at + 1000])
         at = d.drain()[-1][TCP].ack - 1
-        d.stack.take()
-        assert at >= 0
-        if at >= 20_000:
-            break
         read_all(c)
-        d.ignore()
+        if at >= len(data):
+            break
+    assert at >= len(data)
 
 
 def test_reassembly_leaves_room_for_data_in_order(dialogue):
