@@ -10,8 +10,11 @@ enum {
   REO_PERSIST = 16,                 /* recoveries that a widened window lasts (RFC 8985, 6.2) */
   PEER_DELAYED_ACK_MS = 200,        /* what a lone segment may wait for (RFC 8985, 7.2) */
 };
-/* Scheduling noise of two busy hosts; a probe before that is mostly needless. */
-#define PROBE_FLOOR (2 * NS_PER_MS)
+/* Scheduling noise of two busy hosts; a probe before that is mostly needless.
+ * Others than HARP hosts may hold an acknowledgement back until their reader
+ * has come to read: Linux's own senders grant them two ticks, 8 ms. */
+#define PROBE_FLOOR_TRUSTED (2 * NS_PER_MS)
+#define PROBE_FLOOR (8 * NS_PER_MS)
 
 void tcp_rack_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end) {
   uint64_t rtt = tcp->stack->now - record->sent;
@@ -218,7 +221,7 @@ void tcp_arm_tail_probe(struct harp_tcp *tcp) {
     }
     return;
   }
-  uint64_t wait = HARP_MAX(2 * tcp->srtt, PROBE_FLOOR);
+  uint64_t wait = HARP_MAX(2 * tcp->srtt, tcp->trusted ? PROBE_FLOOR_TRUSTED : PROBE_FLOOR);
   if (!tcp->trusted && tcp->snd_nxt - tcp->snd_una <= tcp->mss) {
     wait += PEER_DELAYED_ACK_MS * NS_PER_MS;
   }
