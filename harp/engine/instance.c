@@ -15,6 +15,7 @@
 enum {
   BURST = 32,        /* frames a receive call, before acknowledgements go out */
   LOOP_LIMIT = 1024, /* frames to ourselves that may wait */
+  TIMERS_WAIT = 16,  /* polls that found frames, before timers run all the same */
 };
 
 /* --- Output --- */
@@ -208,6 +209,19 @@ void harp_instance_remove_ticker(struct harp_instance *instance, struct harp_tic
 
 /* --- The poll --- */
 
+/* A host that was busy elsewhere finds late timers and, behind this burst, frames
+ * that came in time: those first, within bounds, or it would send again what was
+ * acknowledged long ago. */
+static void run_timers(struct harp_instance *instance, unsigned frames)
+{
+  if (frames && instance->timers_waited++ < TIMERS_WAIT) {
+    harp_stack_flush(instance->stack);
+    return;
+  }
+  instance->timers_waited = 0;
+  harp_stack_advance(instance->stack, instance->now);
+}
+
 static bool poll_once(struct harp_instance *instance)
 {
   uint64_t sent = instance->counters[HARP_COUNTER_tx_frames];
@@ -216,7 +230,7 @@ static bool poll_once(struct harp_instance *instance)
   unsigned work = run_posts(instance);
   unsigned frames = receive_loop(instance) + receive_port(instance);
   run_tickers(instance);
-  harp_stack_advance(instance->stack, instance->now);
+  run_timers(instance, frames);
   instance->port->ops->flush(instance->port, instance->queue);
   unsigned out = (unsigned)(instance->counters[HARP_COUNTER_tx_frames] - sent);
   work += frames + out;

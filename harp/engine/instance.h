@@ -66,6 +66,7 @@ struct harp_instance {
   _Alignas(64) uint64_t now;
   uint64_t last_work;              /* ns: last poll that found something */
   uint64_t next_tick;
+  unsigned timers_waited;          /* polls in a row that found frames and ran no timers */
   struct harp_ticker *tickers;
   struct harp_trace trace;
   bool (*expect)(void *user, struct harp_rx_hint *hint); /* where the next payload goes */
