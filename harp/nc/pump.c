@@ -274,8 +274,10 @@ static int move(struct nc_pump *pump)
   while (!over(pump)) {
     bool worked = nc_poll(pump->nc);
     int in = repeat(step_in, pump);
+    uint64_t now = harp_clock_ns();
+    /* Writing may have taken long; what is sent now is sent now. */
+    harp_stack_set_time(stack_of(pump), now);
     int out = in < 0 ? in : step_out(pump);
-    uint64_t now = pump->nc->instance->now;
     if (out < 0 || nc_signal()) {
       return NC_FAILED;
     }
