@@ -210,6 +210,8 @@ void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length) 
   if (sender == stack->config.address) {
     if (memcmp(sender_mac, stack->config.mac, 6) != 0) {
       COUNT(stack, arp_conflicts);
+    } else {
+      COUNT(stack, rx_drop_source);
     }
     return;
   }
@@ -221,6 +223,8 @@ void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length) 
     }
   } else if (operation == ARP_REPLY) {
     COUNT(stack, arp_replies_in);
+  } else {
+    COUNT(stack, rx_drop_not_ours);
   }
   if (sender != 0) {
     learn(stack, sender, sender_mac);
