@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several instances, each with its own stack and worker, share a link's flows; and a rank that
+connects to itself."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Callable
+
+import pytest
+from plugin_peer import Peer
+
+from harp import paths, statfile
+
+API = 12
+INSTANCES, FLOWS = 2, 4
+COUNT, SIZE = 40, 1_000_003
+
+Start = Callable[[int], "list[Peer]"]
+
+
+def _site(folder: Path, wire: Path, number: int) -> dict[str, str]:
+    folder.mkdir()
+    (folder / "ztcp0.conf").write_text(
+        f"device = wire:{wire}\naddress = 10.9.0.{number}/24\n"
+        f"instances = {INSTANCES}\nflows = {FLOWS}\n"
+    )
+    return {"HARP_CONF_DIR": str(folder), "HARP_RUN_DIR": str(folder)}
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """start(n): n ranks, loaded and brought up; their folders are 0, 1, ..."""
+    wire = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
+    ranks: list[Peer] = []
+
+    def make(count: int) -> list[Peer]:
+        for number in range(count):
+            ranks.append(Peer([], _site(tmp_path / str(number), wire, number + 1)))
+            ranks[-1].open(path=str(paths.nccl_plugin_path()), api=API)
+            assert ranks[-1].init() == 1
+        return ranks
+
+    try:
+        yield make
+    finally:
+        for rank in ranks:
+            rank.end()
+        for left in wire.parent.glob(f"{wire.name}*"):
+            left.unlink()
+
+
+def by_instance(folder: Path, name: str) -> list[int]:
+    (process,) = statfile.scan([folder])
+    return [instance[name] for instance in process.instances]
+
+
+def test_all_instances_carry_a_link(start: Start, tmp_path: Path) -> None:
+    sender, receiver = start(2)
+    listening = receiver.listen()
+    sends = sender.connect(handle=listening["handle"])["comm"]
+    receives = receiver.accept(listener=listening["listener"])["comm"]
+    how = {"count": COUNT, "size": SIZE, "seed": 7, "outstanding": 4}
+    sending = sender.start("stream", comm=sends, sends=True, **how)
+    got = receiver.stream(comm=receives, sends=False, **how)
+    assert (got["done"], got["wrong"], got["error"]) == (COUNT, 0, None)
+    assert sending.result(timeout=20)["done"] == COUNT
+    for folder, name in ((tmp_path / "0", "chunks_out"), (tmp_path / "1", "chunks_in")):
+        chunks = by_instance(folder, name)
+        assert len(chunks) == INSTANCES and all(chunks), chunks
+
+
+def test_a_rank_connects_to_itself(start: Start) -> None:
+    """No NIC returns a frame to its sender: these turn round inside the process."""
+    (rank,) = start(1)
+    listening = rank.listen()
+    sends = rank.connect(handle=listening["handle"])["comm"]
+    receives = rank.accept(listener=listening["listener"])["comm"]
+    out, place = rank.buffer(size=SIZE, seed=3), rank.buffer(size=SIZE)
+    out_handle = rank.register(comm=sends, buffer=out)
+    place_handle = rank.register(comm=receives, buffer=place)
+    received = rank.irecv(comm=receives, buffer=place, offset=0, size=SIZE, mhandle=place_handle)
+    sent = rank.isend(comm=sends, buffer=out, offset=0, size=SIZE, mhandle=out_handle)
+    outcomes = rank.wait(requests=[received, sent])
+    assert [outcome["size"] for outcome in outcomes] == [SIZE, SIZE], outcomes
+    assert rank.check(buffer=place, offset=0, size=SIZE, seed=3)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HARP_CHECKSUM=1: a byte that changes between the sender's memory and the wire is an error and is
+never delivered. HARP_KEY_FILE: refused, since nothing would keep the promise.
+
+The byte is changed while the fault port swallows what is sent: what TCP then sends again is
+read from the changed memory, and TCP's own checksum is right.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+from nccl_plugin import SYSTEM_ERROR
+from plugin_peer import Peer, PeerFailure
+
+from harp import paths
+
+API = 12
+SIZE = 300_000
+TIMEOUT_MS = 5000
+
+Start = Callable[..., "tuple[Peer, Peer]"]
+
+
+def _site(folder: Path, device: str, address: str, **environment: str) -> dict[str, str]:
+    folder.mkdir()
+    (folder / "ztcp0.conf").write_text(f"device = {device}\naddress = {address}\n")
+    return {
+        "HARP_CONF_DIR": str(folder),
+        "HARP_RUN_DIR": str(folder),
+        "HARP_TIMEOUT_MS": str(TIMEOUT_MS),
+        **environment,
+    }
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """start(**environment of the sender): a sender and a receiver, loaded and brought up."""
+    wire = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
+    control = tmp_path / "faults"
+    control.touch()
+    ranks: list[Peer] = []
+
+    def make(**environment: str) -> tuple[Peer, Peer]:
+        device = f"fault:control={control},tso=1|wire:{wire}"
+        ranks.append(Peer([], _site(tmp_path / "a", device, "10.9.0.1/24", **environment)))
+        ranks.append(Peer([], _site(tmp_path / "b", f"wire:{wire}", "10.9.0.2/24")))
+        for rank in ranks:
+            rank.open(path=str(paths.nccl_plugin_path()), api=API)
+            assert rank.init() == 1
+        return ranks[0], ranks[1]
+
+    try:
+        yield make
+    finally:
+        for rank in ranks:
+            rank.end()
+        for left in wire.parent.glob(f"{wire.name}*"):
+            left.unlink()
+
+
+def impair(folder: Path, spec: str) -> None:
+    """From now on (the port looks every 10 ms)."""
+    fresh = folder / "faults.new"
+    fresh.write_text(spec)
+    os.replace(fresh, folder / "faults")
+    time.sleep(0.05)
+
+
+def move(sender: Peer, receiver: Peer, folder: Path, *, change: bool) -> tuple[dict[str, Any], int]:
+    """Sends a message, the seed 1's pattern; change: seed 2's is put in its place under way.
+    How the receive ended, and the buffer."""
+    listening = receiver.listen()
+    sending = sender.connect(handle=listening["handle"])["comm"]
+    receiving = receiver.accept(listener=listening["listener"])["comm"]
+    out, place = sender.buffer(size=SIZE, seed=1), receiver.buffer(size=SIZE)
+    out_handle = sender.register(comm=sending, buffer=out)
+    place_handle = receiver.register(comm=receiving, buffer=place)
+    request = receiver.irecv(
+        comm=receiving, buffer=place, offset=0, size=SIZE, mhandle=place_handle
+    )
+    if change:
+        impair(folder, "blackhole=1,side=tx")
+    sent = sender.isend(comm=sending, buffer=out, offset=0, size=SIZE, mhandle=out_handle)
+    waiting = sender.start("wait", requests=[sent])
+    if change:
+        time.sleep(0.05)  # until it has been summed, and swallowed
+        sender.fill(buffer=out, offset=0, size=SIZE, seed=2)
+        impair(folder, "")
+    (outcome,) = receiver.wait(requests=[request])
+    waiting.result(timeout=20)
+    return outcome, place
+
+
+def test_what_is_unharmed_arrives(start: Start, tmp_path: Path) -> None:
+    sender, receiver = start(HARP_CHECKSUM="1")
+    outcome, place = move(sender, receiver, tmp_path, change=False)
+    assert (outcome["size"], outcome["error"]) == (SIZE, None)
+    assert receiver.check(buffer=place, offset=0, size=SIZE, seed=1)
+
+
+def test_what_has_changed_is_an_error(start: Start, tmp_path: Path) -> None:
+    outcome, _ = move(*start(HARP_CHECKSUM="1"), tmp_path, change=True)
+    assert (outcome["size"], outcome["error"]) == (None, SYSTEM_ERROR)
+
+
+def test_without_the_checksum_nobody_notices(start: Start, tmp_path: Path) -> None:
+    """That the test before it changes what arrives."""
+    sender, receiver = start()
+    outcome, place = move(sender, receiver, tmp_path, change=True)
+    assert (outcome["size"], outcome["error"]) == (SIZE, None)
+    assert not receiver.check(buffer=place, offset=0, size=SIZE, seed=1)
+
+
+def test_a_key_is_refused(start: Start, tmp_path: Path) -> None:
+    with pytest.raises(PeerFailure) as failure:
+        start(HARP_KEY_FILE=str(tmp_path / "key"))
+    assert failure.value.code == SYSTEM_ERROR
