@@ -166,6 +166,13 @@ void harp_flow_set_keepalive(struct harp_tcp *tcp, uint32_t idle_ms, uint32_t in
   tcp_timer_set(tcp, TIMER_KEEPALIVE, idle_ms ? when : TIMER_OFF);
 }
 
+void harp_flow_probe(struct harp_tcp *tcp) {
+  if (tcp_synchronized(tcp)) {
+    COUNT(tcp->stack, tcp_keepalives);
+    tcp_send_probe(tcp);
+  }
+}
+
 bool harp_flow_in_order(const struct harp_tcp *tcp) { return !tcp->in_order && !tcp->runs; }
 
 uint16_t harp_flow_header_length(const struct harp_tcp *tcp) {
@@ -206,6 +213,7 @@ void harp_flow_view(const struct harp_tcp *tcp, struct harp_flow_view *view) {
       .unacked = tcp->snd_end - tcp->snd_una,
       .probes = tcp->probes,
       .last_progress = tcp->last_progress,
+      .last_receive = tcp->last_receive,
       .bytes_in = tcp->bytes_in,
       .bytes_out = tcp->bytes_out,
   };

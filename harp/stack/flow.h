@@ -109,6 +109,8 @@ void harp_flow_trust(struct harp_tcp *tcp, uint32_t rto_min_us);
 void harp_flow_set_timeout(struct harp_tcp *tcp, uint32_t timeout_ms);
 void harp_flow_set_keepalive(struct harp_tcp *tcp, uint32_t idle_ms, uint32_t interval_ms,
                              uint32_t probes);
+/* Asks the peer for a sign of life, by a segment that it must answer. */
+void harp_flow_probe(struct harp_tcp *tcp);
 /* Nothing waits in the receive queue: the next bytes on the wire are the next to be delivered. */
 bool harp_flow_in_order(const struct harp_tcp *tcp);
 /* Bytes of TCP/IP headers that the peer's data segments carry. */
@@ -130,6 +132,7 @@ struct harp_flow_view {
   uint32_t unacked;       /* bytes pushed and not acknowledged */
   uint32_t probes;        /* keepalive or window probes without an answer */
   uint64_t last_progress; /* ns: last acknowledgement of something, or sign of a closed window */
+  uint64_t last_receive;  /* ns: last segment from the peer */
   uint64_t bytes_in, bytes_out;
 };
 void harp_flow_view(const struct harp_tcp *tcp, struct harp_flow_view *view);
