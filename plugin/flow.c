@@ -16,6 +16,10 @@ enum {
 static void on_established(void *user, struct harp_tcp *tcp)
 {
   struct link_flow *flow = user;
+  if (flow->replaces && !flow_is_dead(flow->replaces, flow->instance->now)) {
+    flow_end(flow, false); /* it has recovered meanwhile */
+    return;
+  }
   flow->state = FLOW_GREETING;
   flow_greet(flow, HELLO_SIZE);
 }
@@ -79,6 +83,21 @@ void flow_free(struct link_flow *flow)
   free(flow);
 }
 
+/* Without a connection for this flow its link is over. */
+static void lost(struct net_link *link, const struct link_flow *flow, int error)
+{
+  const char *remedy = error == -ETIMEDOUT
+                           ? "it did not answer within timeout_ms: is the host up, and does a "
+                             "firewall let TCP through?"
+                       : error == -ECONNREFUSED
+                           ? "nothing listens there: did its process end?"
+                       : error == -EHOSTUNREACH
+                           ? "nobody answers ARP for it: are both NICs in one network?"
+                           : "its process ended or gave up: see that host's log";
+  link_fail(link, error ? error : -ECONNRESET, "flow %u: %s; %s", flow->number,
+            strerror(error ? -error : ECONNRESET), remedy);
+}
+
 static void on_closed(void *user, struct harp_tcp *tcp, int error)
 {
   struct link_flow *flow = user;
@@ -86,6 +105,9 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
   flow->tcp = NULL;
   stop_expecting(flow);
   if (!link) {
+    if (flow->replaces && !flow->replaces->tcp) {
+      lost(flow->replaces->link, flow, error); /* the peer has dropped both */
+    }
     flow_free(flow);
     return;
   }
@@ -99,16 +121,7 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
   }
   harp_trace(&flow->instance->trace, flow->instance->now, flow->local_port, HARP_TRACE_closed,
              (uint32_t)-error, 0);
-  const char *remedy = error == -ETIMEDOUT
-                           ? "it did not answer within timeout_ms: is the host up, and does a "
-                             "firewall let TCP through?"
-                       : error == -ECONNREFUSED
-                           ? "nothing listens there: did its process end?"
-                       : error == -EHOSTUNREACH
-                           ? "nobody answers ARP for it: are both NICs in one network?"
-                           : "its process ended or gave up: see that host's log";
-  link_fail(link, error ? error : -ECONNRESET, "flow %u: %s; %s", flow->number,
-            strerror(error ? -error : ECONNRESET), remedy);
+  lost(link, flow, error);
 }
 
 /* The peer's FIN, or bytes that could not be delivered yet. */

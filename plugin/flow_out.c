@@ -155,7 +155,6 @@ void flow_acked(void *user, struct harp_tcp *tcp, uint32_t bytes)
 bool flow_skip(struct link_flow *flow, uint64_t bytes)
 {
   flow->acked += bytes;
-  atomic_store_explicit(&flow->progressed, flow->instance->now, memory_order_relaxed);
   while (bytes > 0 && flow->chunk_tail != flow->chunk_head) {
     struct chunk_out *out = &flow->chunks[flow->chunk_tail % FLOW_CHUNKS];
     uint32_t part = bytes < out->left ? (uint32_t)bytes : out->left;

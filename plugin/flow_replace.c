@@ -12,45 +12,69 @@
 #include "harp/engine/log.h"
 #include "plugin/link.h"
 
-/* A flow is dead after so long without progress while others progress ... */
+/* A flow is dead after so long without progress while its peer is heard on others ... */
 #define PATIENCE_LEAST 100000000ull /* ns; or 4 RTO */
 /* ... and after this if there is nothing to compare it with. */
 #define PATIENCE_ALONE 1000000000ull /* ns; or 8 RTO */
+#define DOUBT_TIME (2 * HARP_TICK_NS)
 #define ATTEMPT_TIME 1000000000ull   /* ns without an answer: then another port is tried */
-enum { SILENT_PROBES = 2 };          /* keepalives without an answer, on an idle flow */
+enum { SILENT_PROBES = 2 };          /* without an answer, where there is nothing else to answer */
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-static bool others_progress_since(const struct link_flow *flow, uint64_t when)
+/* On another flow of the link. */
+static bool peer_heard_since(const struct link_flow *flow, uint64_t when)
 {
   const struct net_link *link = flow->link;
+  if (atomic_load(&link->closing)) {
+    return false; /* flows of other instances may go away */
+  }
   for (unsigned i = 0; i < link->flow_count; i++) {
     const struct link_flow *other = link->flows[i];
     if (other && other != flow &&
-        atomic_load_explicit(&other->progressed, memory_order_relaxed) > when) {
+        atomic_load_explicit(&other->answered, memory_order_relaxed) > when) {
       return true;
     }
   }
   return false;
 }
 
-static bool is_dead(const struct link_flow *flow, uint64_t now)
+bool flow_is_dead(const struct link_flow *flow, uint64_t now)
 {
   struct harp_flow_view view;
   if (!flow->tcp) {
     return true; /* reset, while its candidate was on the way */
   }
   harp_flow_view(flow->tcp, &view);
-  if (view.unacked == 0) {
-    return view.probes >= SILENT_PROBES;
+  if (view.unacked == 0 || view.send_window == 0) {
+    return view.probes >= SILENT_PROBES; /* a peer that is slow to receive answers them */
   }
+  /* While this host was held up, answers may have waited unread. */
+  uint64_t since = larger(view.last_progress,
+                          flow->transport->shares[flow->instance->queue].resumed);
   uint64_t rto = view.rto_us * 1000ull;
-  uint64_t stuck = now - view.last_progress;
+  uint64_t stuck = now - since;
   uint64_t patience = larger(4 * rto, PATIENCE_LEAST);
   if (stuck > larger(8 * rto, PATIENCE_ALONE)) {
     return true;
   }
-  return stuck > patience && others_progress_since(flow, view.last_progress + patience / 2);
+  if (stuck > patience / 2) {
+    atomic_store_explicit(&flow->link->doubted, now, memory_order_relaxed);
+  }
+  return stuck > patience && peer_heard_since(flow, since + patience / 2);
+}
+
+/* What a link has to send may all wait for one dead flow. The others are idle
+ * then, and say nothing about the peer unless they are asked. */
+static void testify(struct link_flow *flow, uint64_t now)
+{
+  struct harp_flow_view view;
+  harp_flow_view(flow->tcp, &view);
+  atomic_store_explicit(&flow->answered, view.last_receive, memory_order_relaxed);
+  uint64_t doubted = atomic_load_explicit(&flow->link->doubted, memory_order_relaxed);
+  if (doubted + DOUBT_TIME > now && view.unacked == 0) {
+    harp_flow_probe(flow->tcp);
+  }
 }
 
 static void begin(struct link_flow *flow)
@@ -78,7 +102,10 @@ void flow_watch(struct link_flow *flow, uint64_t now)
     return;
   }
   struct link_flow *candidate = flow->candidate;
-  bool dead = is_dead(flow, now);
+  bool dead = flow_is_dead(flow, now);
+  if (flow->tcp) {
+    testify(flow, now);
+  }
   if (!candidate) {
     if (dead) {
       begin(flow);

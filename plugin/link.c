@@ -22,6 +22,9 @@ static void share_run(struct harp_post *post, struct harp_instance *instance)
 {
   struct link_share *share = (struct link_share *)post;
   struct net_link *link = share->link;
+  if (atomic_load(&link->closing)) {
+    return; /* its flows go away, on every instance */
+  }
   bool failed = atomic_load(&link->error) != 0;
   for (unsigned i = 0; i < link->flow_count; i++) {
     struct link_flow *flow = link->flows[i];
@@ -47,8 +50,7 @@ static void post_all(struct net_link *link)
 
 void link_fail(struct net_link *link, int error, const char *format, ...)
 {
-  int none = 0;
-  if (!atomic_compare_exchange_strong(&link->error, &none, error)) {
+  if (atomic_load(&link->error) || atomic_exchange(&link->failing, true)) {
     return;
   }
   char why[400];
@@ -59,6 +61,7 @@ void link_fail(struct net_link *link, int error, const char *format, ...)
   harp_log_post(HARP_LOG_WARN, "HARP: the link %s %s failed: %s", link->sends ? "to" : "from",
                 link->peer_name, why);
   transport_ask_for_trace(link->transport, why);
+  atomic_store(&link->error, error); /* who sees it finds the line that says why */
   struct harp_engine *engine = link->transport->engine;
   engine->instances[0]->counters[HARP_COUNTER_link_errors]++;
   if (!atomic_load(&link->closing)) {
@@ -83,6 +86,8 @@ static int refuse(struct net_link *link, int error)
                                  "was posted here; its process ended, or the ranks disagree on "
                                  "the number of messages: see that host's log",
                   link->sends ? "to" : "from", link->peer_name);
+  }
+  if (error) {
     transport_speak();
   }
   return error;
@@ -149,6 +154,10 @@ bool link_detach(struct net_link *link)
   struct detaching detaching = {link, link_idle(link) && (error == 0 || error == -ESHUTDOWN)};
   bool held = false;
   atomic_store(&link->closing, true);
+  /* Instances look at each other's flows: none may be in the middle of that. */
+  for (unsigned i = 0; i < link->share_count && link->share_count > 1; i++) {
+    held |= harp_instance_call(link->shares[i].instance, nothing, NULL, LINK_CLOSE_MS) != 0;
+  }
   for (unsigned i = 0; i < link->share_count; i++) {
     held |= harp_instance_call(link->shares[i].instance, detach, &detaching, LINK_CLOSE_MS) != 0;
   }

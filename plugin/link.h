@@ -100,7 +100,7 @@ struct link_flow {
   struct chunk_out *chunks;
   uint32_t chunk_head, chunk_tail;
   uint64_t acked;                /* bytes of chunks, over all epochs */
-  _Atomic(uint64_t) progressed;  /* ns: when the last of them were */
+  _Atomic(uint64_t) answered;    /* ns: when the peer was heard on it, as of the last tick */
 
   /* Receiving: the chunk that is coming in. */
   uint64_t received_before;      /* bytes of chunks, over earlier epochs */
@@ -128,10 +128,12 @@ struct net_link {
   _Atomic(uint16_t) flows_ended; /* the peer sends no more on them */
   uint64_t deadline; /* ns: until when it must be open */
   _Atomic(bool) closing;
-  struct link_flow *flows[LINK_FLOWS];
+  struct link_flow *_Atomic flows[LINK_FLOWS]; /* each is its instance's */
   unsigned share_count;
   struct link_share shares[HARP_ENGINE_INSTANCES];
   atomic_int error;  /* negative errno; 0: none */
+  atomic_bool failing; /* the first failure decides, and is about to set error */
+  _Atomic(uint64_t) doubted; /* ns: when a flow of it last was suspected to be dead */
 
   /* The application's thread writes, pollers read. */
   _Alignas(64) _Atomic(uint64_t) posted; /* messages ever posted */
@@ -166,6 +168,8 @@ struct transport {
     struct harp_ticker ticker;
     struct transport *transport;
     struct link_flow *flows; /* all of them; without a link and a listener they linger */
+    uint64_t ticked;         /* ns */
+    uint64_t resumed;        /* ns: when the worker last came back from being held up */
     struct retired_port *retired;
   } shares[HARP_ENGINE_INSTANCES];
   atomic_bool published[HARP_STAT_FLOWS]; /* entries in use */
@@ -257,6 +261,8 @@ void flow_push_again(struct link_flow *flow);
 
 /* At every tick: is the flow's connection dead, and does its replacement get on? */
 void flow_watch(struct link_flow *flow, uint64_t now);
+/* Of a flow that sends. */
+bool flow_is_dead(const struct link_flow *flow, uint64_t now);
 /* Sender: the candidate was welcomed. It is gone afterwards. */
 void flow_candidate_welcomed(struct link_flow *candidate, const struct welcome *welcome);
 /* Receiver: a hello names a flow that is open here. */

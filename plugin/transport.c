@@ -116,6 +116,10 @@ static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uin
   uint64_t links = 0;
   struct link_flow *next;
   release_retired(share, instance, RETIRED_MS * 1000000ull);
+  if (now - share->ticked > 2 * HARP_TICK_NS) {
+    share->resumed = now;
+  }
+  share->ticked = now;
   for (struct link_flow *flow = share->flows; flow; flow = next) {
     next = flow->next;
     flow_publish(flow);
