@@ -46,10 +46,10 @@ def test_an_unused_window_does_not_grow(dialogue):
     d = dialogue(initial_window=10)
     c = d.open_passive(rtt=50)
     for i in range(50):
-        c.send(b"x" * 100)
-        d.expect(TCP(seq=1 + 100 * i), length=100)
-        d.send(TCP(flags="A", seq=1, ack=101 + 100 * i), at=d.now + 50)
-    assert c.tcp_info()["snd_cwnd"] <= 20
+        c.send(b"x" * MSS)
+        d.expect(TCP(seq=1 + MSS * i), length=MSS)
+        d.send(TCP(flags="A", seq=1, ack=1 + MSS * (i + 1)), at=d.now + 50)
+    assert c.tcp_info()["snd_cwnd"] <= 15
 
 
 def test_acknowledging_byte_by_byte_gains_nothing(dialogue):

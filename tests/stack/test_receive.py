@@ -185,6 +185,27 @@ def test_what_sticks_out_of_the_window_is_cut(dialogue):
     assert read_all(c) == data[:seq]
 
 
+def test_a_fin_beyond_the_window_waits_for_its_data(dialogue):
+    """What the window cuts off is not there yet, and neither is the FIN behind it."""
+    d = dialogue(rcvbuf=4000, delayed_ack_us=0)
+    c = d.open_passive()
+    data = pattern(0, 6000)
+    for at in (0, 1460):
+        d.send(TCP(seq=1 + at, ack=1) / data[at : at + 1460])
+        d.expect(TCP(flags="A", ack=1461 + at))
+    d.send(TCP(flags="FA", seq=2921, ack=1) / data[2920:4380])
+    taken = d.expect(TCP(flags="A"))[TCP].ack - 1
+    assert taken < 4380
+    assert read_all(c) == data[:taken]
+    with pytest.raises(BlockingIOError):
+        c.recv(1)
+    d.ignore(until=d.now + 10)
+    d.send(TCP(flags="FA", seq=1 + taken, ack=1) / data[taken:4380])
+    d.expect(TCP(flags="A", ack=4382))
+    assert read_all(c) == data[taken:4380]
+    assert c.recv(1) == b""
+
+
 def test_acknowledgements_without_data_are_not_acknowledged(dialogue):
     d = dialogue(delayed_ack_us=0)
     d.open_passive()

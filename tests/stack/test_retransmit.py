@@ -298,7 +298,11 @@ def test_the_round_trip_is_smoothed(dialogue):
     c.send(b"x")
     d.expect(TCP(seq=1) / b"x")
     d.send(TCP(seq=1, ack=2), at=d.now + 160)
-    assert c.tcp_info()["rtt"] == pytest.approx(90_000, rel=0.03)
+    info = c.tcp_info()
+    assert info["rtt"] == pytest.approx(90_000, rel=0.03)
+    # RTTVAR = 3/4 RTTVAR + 1/4 |SRTT - R'|, RTO = SRTT + 4 RTTVAR.
+    assert info["rttvar"] == pytest.approx(50_000, rel=0.03)
+    assert info["rto"] == pytest.approx(290_000, rel=0.03)
 
 
 def test_karns_rule(dialogue):
@@ -413,6 +417,23 @@ def test_absurd_sack_blocks_are_ignored(dialogue, edges):
     d.silence(during=10_000)
     c.send(b"more")
     d.expect(TCP(seq=seq(10)) / b"more")
+
+
+def test_sack_of_what_was_never_sent_leaves_no_trace(dialogue):
+    """A forged block must not pass for reordering, and make later losses wait."""
+    d = dialogue(initial_window=20)
+    c = d.open_passive(rtt=50)
+    send_flight(d, c, 10)
+    d.run(d.now + 50)
+    d.send(ack(0, (30, 40)))
+    d.send(ack(0, (5, 15)))
+    d.send(ack(10))
+    c.send(pattern(0, 10 * MSS))
+    assert len(d.drain()) == 10
+    d.run(d.now + 50)
+    d.strict = False
+    d.send(ack(10, (11, 14)))
+    assert [i for _, i, _ in resent(d.drain()) if i == 10] == [10]
 
 
 def test_a_silent_peer_ends_the_connection(dialogue):
