@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conversations of `harp nc` with the kernel's TCP between the hosts of a lab, and of two
+kernels for comparison. Every byte is checked by hash, by who asks for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harp import paths
+from harp.testing.lab import Host
+
+PEER = Path(__file__).with_name("tcp_peer.py")
+SANITIZED = "HARP_SANITIZER_RUNTIME" in os.environ
+PATIENCE_S = 60
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one side sends: bytes that depend on `seed`, at most `rate` (10^6 bytes/s; 0: any)."""
+
+    bytes: int = 0
+    seed: int = 1
+    rate: float = 0.0
+
+    def words(self) -> list[str]:
+        return [f"--send={self.bytes}", f"--seed={self.seed}", f"--rate={self.rate}"]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a side says it sent and received; `seconds` from the first byte received to the last."""
+
+    sent: int
+    sent_sha256: str
+    received: int
+    received_sha256: str
+    seconds: float
+
+    @property
+    def goodput(self) -> float:
+        """Received, in 10^6 bytes per second."""
+        return self.received / self.seconds / 1e6
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Both sides of a connection; `report` is what `harp nc --json` wrote (none: two kernels)."""
+
+    first: Told
+    second: Told
+    report: dict[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """AssertionError if a byte is missing, too many or wrong, in either direction."""
+        for sender, receiver in ((self.first, self.second), (self.second, self.first)):
+            assert receiver.received == sender.sent
+            assert receiver.received_sha256 == sender.sent_sha256
+
+
+def _wait_until_ready(process: "subprocess.Popen[str]") -> None:
+    assert process.stderr
+    first = process.stderr.readline()
+    assert first == "ready\n", first + process.stderr.read()
+
+
+class Peer:
+    """The kernel's side. prefix: words before the program's name."""
+
+    def __init__(
+        self,
+        host: Host,
+        role: str,
+        address: str,
+        port: int,
+        load: Load,
+        prefix: Sequence[str] = (),
+    ) -> None:
+        words = [*prefix, sys.executable, PEER, role, address, port, *load.words()]
+        self.process = host.popen(
+            [str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        if role == "listen":
+            _wait_until_ready(self.process)
+
+    def end(self) -> Told:
+        """Waits for the end; AssertionError with what it said if that was not well."""
+        said, complaint = self.process.communicate(timeout=PATIENCE_S)
+        assert self.process.returncode == 0, complaint
+        return Told(**json.loads(said))
+
+
+class Netcat:
+    """HARP's side: a source, `harp nc` and a sink, joined by pipes.
+
+    own: an address of HARP's own instead of the kernel's. fault: what a fault port does to
+    its frames. prefix: words before the programs' names.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        words: list[str],
+        load: Load,
+        folder: Path,
+        own: bool = False,
+        fault: str = "",
+        prefix: Sequence[str] = (),
+    ) -> None:
+        self.json = folder / f"nc-{host.index}.json"
+        self.json.unlink(missing_ok=True)
+        name = f"packet:{host.interface}"
+        device = ["--device", f"fault:{fault}|{name}" if fault else name]
+        address = ["--address", f"{host.own_address}/{host.prefix}"] if own else []
+        source_end, sink_end = os.pipe(), os.pipe()
+        # The sink comes first: a reader that is still starting would close the window.
+        self.sink = host.popen(
+            [*prefix, sys.executable, PEER, "sink"],
+            stdin=sink_end[0], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        _wait_until_ready(self.sink)
+        self.process = host.popen(
+            [*prefix, paths.nc_program(), *device, *address, "--json", self.json, "-v", "-w", "20",
+             *words],
+            env={"HARP_RUN_DIR": str(folder)},
+            stdin=source_end[0], stdout=sink_end[1], stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.source = host.popen(
+            [*prefix, sys.executable, PEER, "source", *load.words()],
+            stdout=source_end[1], stderr=subprocess.PIPE,
+        )  # fmt: skip
+        for end in (*source_end, *sink_end):
+            os.close(end)  # the children's alone, or none of them would ever see an end
+        if "-l" in words:
+            self._wait_until_listening()
+
+    def _wait_until_listening(self) -> None:
+        assert self.process.stderr
+        said = ""
+        for line in self.process.stderr:
+            said += line
+            if "listening on" in line:
+                return
+        raise AssertionError(said)
+
+    def end(self) -> tuple[Told, dict[str, Any]]:
+        """Waits for the end; AssertionError with what it said if that was not well."""
+        _, said = self.process.communicate(timeout=PATIENCE_S)
+        assert self.process.returncode == 0, said
+        received, _ = self.sink.communicate(timeout=10)
+        _, sent = self.source.communicate(timeout=10)
+        told = Told(**json.loads(sent), **json.loads(received))
+        return told, json.loads(self.json.read_text())
+
+
+def two_kernels(sender: Host, receiver: Host, load: Load, port: int) -> Conversation:
+    """One way."""
+    listening = Peer(receiver, "listen", receiver.address, port, Load())
+    sending = Peer(sender, "connect", receiver.address, port, load)
+    return Conversation(sending.end(), listening.end())
+
+
+def with_harp(
+    harp: Host,
+    kernel: Host,
+    folder: Path,
+    connects: bool,
+    own: bool,
+    port: int,
+    to_kernel: Load = Load(),
+    to_harp: Load = Load(),
+    fault: str = "",
+    prefix: Sequence[str] = (),
+) -> Conversation:
+    """Between HARP (`first`) and a kernel (`second`), either of which connects."""
+    address = harp.own_address if own else harp.address
+    if connects:
+        second = Peer(kernel, "listen", kernel.address, port, to_harp, prefix)
+        words = [kernel.address, str(port)]
+        first = Netcat(harp, words, to_kernel, folder, own, fault, prefix)
+    else:
+        first = Netcat(harp, ["-l", str(port)], to_kernel, folder, own, fault, prefix)
+        second = Peer(kernel, "connect", address, port, to_harp, prefix)
+    told, report = first.end()
+    return Conversation(told, second.end(), report)

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HARP's TCP and Linux's TCP with each other: `harp nc` on one host, kernel sockets on the other.
+
+Every byte is checked by hash. On a good wire an expert (tshark) has nothing to
+complain of; on a bad one HARP is at least half as fast as two kernels are.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+from expert import Capture
+from netcat import SANITIZED, Conversation, Load, two_kernels, with_harp
+
+from harp.testing.lab import Host, Lab
+from harp.testing.relay import RelaySpec
+
+MB = 1_000_000
+# A sanitizer makes the stack slow, and the hosts around it no faster.
+CLEAN_BYTES = (50 if SANITIZED else 1000) * MB
+CLEAN_RATE = 300.0  # 10^6 bytes/s: no side ever waits for a window
+CLEAN_TRIES = 4
+FLAT_OUT_BYTES = (50 if SANITIZED else 1000) * MB
+BAD_BYTES = (4 if SANITIZED else 20) * MB
+BAD_PAIRS = 1 if SANITIZED else 5
+BAD_WIRE = RelaySpec(drop=0.01, reorder=0.01, duplicate=0.01, corrupt=0.001)
+
+roles = pytest.mark.parametrize("connects", [True, False], ids=["harp connects", "harp listens"])
+addresses = pytest.mark.parametrize("own", [False, True], ids=["kernel address", "own address"])
+directions = pytest.mark.parametrize("sends", [True, False], ids=["harp sends", "harp receives"])
+
+_ports = count(5000)  # none is used twice: no connection waits for another's TIME-WAIT
+
+
+@pytest.fixture(scope="module")
+def bad_lab() -> Iterator[Lab]:
+    if os.geteuid() != 0:
+        pytest.skip("a lab's hosts need root")
+    with Lab(hosts=2, relay=BAD_WIRE) as made:
+        yield made
+
+
+def at_once() -> list[str]:
+    """What runs a program before all others, as if the machine were idle; nothing if not allowed."""
+    words = ["chrt", "--rr", "1"]
+    allowed = subprocess.run([*words, "true"], capture_output=True).returncode == 0
+    return words if allowed and not SANITIZED else []
+
+
+def complaints(
+    hosts: list[Host], folder: Path, connects: bool, own: bool, sends: bool, seed: int
+) -> str:
+    """What the expert says of one transfer, whose bytes are right; "" is nothing."""
+    harp, kernel = hosts
+    load, port = Load(CLEAN_BYTES, seed, CLEAN_RATE), next(_ports)
+    with Capture(kernel, port, folder / "clean.pcapng") as capture:
+        conversation = with_harp(
+            harp, kernel, folder, connects, own, port,
+            to_kernel=load if sends else Load(), to_harp=Load() if sends else load,
+            prefix=at_once(),
+        )  # fmt: skip
+    conversation.check()
+    assert capture.frames > CLEAN_BYTES / 65536
+    findings = capture.findings()
+    if findings or capture.lost:
+        return f"{dict(findings)}; the capture lost {capture.lost} of {capture.frames} frames"
+    return ""
+
+
+@roles
+@addresses
+@directions
+@pytest.mark.timeout(120)
+def test_nothing_to_complain_of(
+    lab: Lab, tmp_path: Path, connects: bool, own: bool, sends: bool
+) -> None:
+    """Every byte is right, and nothing is at severity warning or above.
+
+    A host that gets no processor for milliseconds acknowledges late, and its
+    peer sends again: that is the machine's doing, so there are some tries.
+    What the stack does wrong it does in each.
+    """
+    seen = []
+    for seed in range(1, 2 if SANITIZED else 1 + CLEAN_TRIES):
+        seen.append(complaints(lab.hosts, tmp_path, connects, own, sends, seed))
+        if not seen[-1]:
+            return
+    assert SANITIZED, "\n".join(seen)  # too slow to be in time: only the bytes count
+
+
+def test_the_expert_sees_a_lost_frame(lab: Lab, tmp_path: Path) -> None:
+    """Or else its silence would prove nothing."""
+    harp, kernel = lab.hosts
+    port = next(_ports)
+    with Capture(kernel, port, tmp_path / "lossy.pcapng") as capture:
+        with_harp(
+            harp, kernel, tmp_path, True, False, port,
+            to_kernel=Load(5 * MB), fault="drop=0.01,seed=5",
+        ).check()  # fmt: skip
+    assert capture.lost == 0
+    assert any("not captured" in message for message in capture.findings())
+
+
+@pytest.mark.parametrize(
+    ("connects", "own"), [(True, True), (False, False)], ids=["harp connects", "harp listens"]
+)
+@directions
+@pytest.mark.timeout(120)
+def test_flat_out(lab: Lab, tmp_path: Path, connects: bool, own: bool, sends: bool) -> None:
+    """One way, as fast as it goes: windows close and open, and every byte is right."""
+    load = Load(FLAT_OUT_BYTES, seed=7)
+    harp, kernel = lab.hosts
+    conversation = with_harp(
+        harp, kernel, tmp_path, connects, own, next(_ports),
+        to_kernel=load if sends else Load(), to_harp=Load() if sends else load,
+    )  # fmt: skip
+    conversation.check()
+
+
+def one_pair(
+    hosts: list[Host], folder: Path, connects: bool, own: bool, sends: bool, seed: int
+) -> tuple[float, float]:
+    """Goodput over the bad wire of two kernels and of HARP with one, the same way, in 10^6 bytes/s."""
+    harp, kernel = hosts
+    load = Load(BAD_BYTES, seed)
+    sender, receiver = (harp, kernel) if sends else (kernel, harp)
+    baseline = two_kernels(sender, receiver, load, next(_ports))
+    baseline.check()
+    conversation = with_harp(
+        harp, kernel, folder, connects, own, next(_ports),
+        to_kernel=load if sends else Load(), to_harp=Load() if sends else load,
+    )  # fmt: skip
+    conversation.check()
+    received = conversation.second if sends else conversation.first
+    return baseline.second.goodput, received.goodput
+
+
+@roles
+@directions
+@pytest.mark.timeout(240)
+def test_a_bad_wire(bad_lab: Lab, tmp_path: Path, connects: bool, sends: bool) -> None:
+    """The same faults for both: medians of interleaved pairs, with either kind of address."""
+    own = connects != sends
+    pairs = [
+        one_pair(bad_lab.hosts, tmp_path, connects, own, sends, seed) for seed in range(BAD_PAIRS)
+    ]
+    kernels, ours = (statistics.median(column) for column in zip(*pairs))
+    told = f"two kernels {kernels:.1f}, with HARP {ours:.1f} MB/s; pairs: {pairs}"
+    print(told)
+    assert SANITIZED or ours >= 0.5 * kernels, told
+
+
+def test_a_wrong_byte_is_seen(bad_lab: Lab) -> None:
+    """Sender and receiver must agree on every byte, not only on their number."""
+    right = two_kernels(*bad_lab.hosts, Load(MB), next(_ports))
+    right.check()
+    for wrong in (
+        replace(right.second, received_sha256=right.first.sent_sha256[::-1]),
+        replace(right.second, received=right.second.received - 1),
+    ):
+        with pytest.raises(AssertionError):
+            Conversation(right.first, wrong).check()
