@@ -326,9 +326,8 @@ static uint32_t send_length(const struct harp_tcp *tcp, uint32_t unsent, uint32_
   if (length >= tcp->mss) {
     /* More waits. Large segments are cheaper: let the next acknowledgement
      * open the window further, unless nothing would bring one. */
-    bool tso = tcp->stack->io.offloads & HARP_OFFLOAD_TSO;
     uint32_t worth = HARP_MIN(HARP_MIN(unsent, tcp->stack->max_payload),
-                              tso ? HARP_MIN(tcp->cwnd, tcp->snd_wnd) / 8 : tcp->mss);
+                              HARP_MIN(tcp->cwnd, tcp->snd_wnd) / 4);
     if (length < worth && !idle) {
       return 0;
     }
