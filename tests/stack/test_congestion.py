@@ -23,6 +23,27 @@ def test_the_initial_window(dialogue, segments):
     assert len(flight(d)) == segments
 
 
+@pytest.mark.parametrize("active", [False, True])
+def test_a_lost_syn_costs_the_initial_window(dialogue, active):
+    """RFC 6928, 2 and RFC 5681, 3.1: then one segment begins."""
+    d = dialogue(initial_window=10, rto_initial_us=1_000_000)
+    if active:
+        c = d.connect(80)
+        d.expect(TCP(flags="S", seq=0))
+        d.expect(TCP(flags="S", seq=0), within=1100)
+        d.send(TCP(flags="SA", seq=0, ack=1, options=[("MSS", MSS)]))
+        d.expect(TCP(flags="A", seq=1, ack=1))
+    else:
+        listener = d.listen(80)
+        d.send(TCP(flags="S", seq=0, options=[("MSS", MSS)]))
+        d.expect(TCP(flags="SA", seq=0, ack=1))
+        d.expect(TCP(flags="SA", seq=0, ack=1), within=1100)
+        d.send(TCP(flags="A", seq=1, ack=1))
+        c = d.accept(listener)
+    c.send(b"x" * 20 * MSS)
+    assert len(flight(d)) == 1
+
+
 def test_slow_start_doubles_each_round_trip(dialogue):
     d = dialogue(initial_window=4, sndbuf=1 << 20, window_scale=0)
     c = d.open_passive(rtt=50, wscale=7, window=60_000)

@@ -259,6 +259,27 @@ def test_packets_come_back(wire):
         assert counters.get("tcp_established", 0) == 0
 
 
+def test_holes_are_bounded():
+    """CVE-2018-5390: ten thousand pieces with holes between them keep a few packets only."""
+    s = FlowStack(address=A, prefix=24, packets=8192, max_connections=4, rcvbuf=1 << 20,
+                  window_scale=7)  # fmt: skip
+    s.advance(10**12)
+    s.listen(80)
+    base = IP(src=B, dst=A)
+    syn = TCP(sport=9, dport=80, flags="S", seq=5, options=[("WScale", 7)])
+    s.receive(bytes(base / syn))
+    s.flush()
+    ack = check_ipv4(s.take()[0].data).seq + 1
+    s.receive(bytes(base / TCP(sport=9, dport=80, flags="A", seq=6, ack=ack)))
+    frame = bytearray(bytes(base / TCP(sport=9, dport=80, flags="A", seq=0, ack=ack) / b"x"))
+    for i in range(10_000):
+        frame[24:28] = (8 + 3 * i).to_bytes(4, "big")
+        s.receive(bytes(frame), b"", 0, True)
+        s.flush()
+    assert s.counters()["tcp_reassembly_drops"] > 9000
+    assert s.counters()["packets_used"] <= 256
+
+
 # Ethernet, and a shared address
 
 

@@ -311,6 +311,17 @@ def test_a_full_backlog_serves_again(dialogue):
     d.expect(TCP(dport=2000, flags="SA"))
 
 
+def test_half_open_handshakes_are_bounded(dialogue):
+    """What the backlog does not hold gets no answer, and no memory."""
+    d = dialogue(max_connections=64)
+    d.listen(80, backlog=4)
+    d.strict = False
+    for port in range(1001, 1051):
+        d.send(TCP(sport=port, flags="S", seq=0))
+    answered = {p[TCP].dport for p in d.drain()}
+    assert 4 <= len(answered) <= 8
+
+
 def test_half_open_handshakes_do_not_block_for_ever(dialogue):
     """A SYN flood: after the flood has timed out, the listener serves."""
     d = dialogue(max_connections=64)
