@@ -15,6 +15,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(at, size) ((void)0)
+#define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)0)
+#endif
 
 #include "dpdk_glue/fail.h"
 #include "dpdk_glue/local_ports.h"
@@ -49,7 +55,8 @@ struct wire_out {
   bool unannounced;  /* written to since the last flush */
 };
 
-/* The reader's side. */
+/* The reader's side. With the address sanitizer nothing of the ring may be read
+ * but what is lent: a header that lies about its length is then found out. */
 struct wire_in {
   struct wire_ring *ring;
   const uint8_t *bytes;
@@ -172,10 +179,21 @@ static void wire_flush(struct harp_port *port, unsigned queue) {
   }
 }
 
+/* The ring's bytes between two positions, at most once around it. */
+static void forbid(const struct wire_port *wire, const struct wire_in *in, uint64_t from,
+                   uint64_t to) {
+  for (uint64_t end; from < to; from = end) {
+    end = (from | wire->mask) + 1;
+    end = end < to ? end : to;
+    ASAN_POISON_MEMORY_REGION(in->bytes + (from & wire->mask), end - from);
+  }
+}
+
 /* Gives the last receive's bytes back to the writer. */
 static void give_back(struct wire_port *wire, struct wire_in *in, unsigned from) {
   if (in->consumed == in->lent)
     return;
+  forbid(wire, in, in->consumed, in->lent);
   in->consumed = in->lent;
   atomic_store_explicit(&in->ring->consumed, in->consumed, memory_order_release);
   atomic_thread_fence(memory_order_seq_cst);
@@ -202,6 +220,7 @@ static int take(struct wire_port *wire, struct wire_queue *own, struct wire_in *
   while (n < max && in->lent != written) {
     const uint8_t *at = in->bytes + (in->lent & wire->mask);
     struct wire_record record;
+    ASAN_UNPOISON_MEMORY_REGION(at, sizeof(record));
     memcpy(&record, at, sizeof(record));
     if (!plausible(wire, &record, in->lent, written - in->lent)) {
       in->lent = written;
@@ -211,6 +230,7 @@ static int take(struct wire_port *wire, struct wire_queue *own, struct wire_in *
     in->lent += record_bytes(record.length);
     if (record.skip)
       continue;
+    ASAN_UNPOISON_MEMORY_REGION(at + sizeof(record), record.length);
     frames[n++] = (struct harp_rx_frame){
         .header = at + sizeof(record),
         .header_length = record.length,
@@ -294,8 +314,10 @@ static void wire_count(struct harp_port *port, unsigned queue, uint64_t *counter
 
 static void wire_close(struct harp_port *port) {
   struct wire_port *wire = wire_of(port);
-  if (wire->file.header)
+  if (wire->file.header) {
+    ASAN_UNPOISON_MEMORY_REGION(wire->file.header, wire->file.size); /* others may map there */
     harp_wire_leave(&wire->file);
+  }
   free(wire->queues);
   free(wire);
 }
@@ -313,6 +335,7 @@ static void connect_rings(struct wire_port *wire) {
       in->ring = &file->header->rings[!file->end][other][own];
       in->bytes = harp_wire_bytes(file, !file->end, other, own);
       in->consumed = in->lent = atomic_load(&in->ring->consumed);
+      forbid(wire, in, 0, wire->mask + 1);
     }
 }
 
