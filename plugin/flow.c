@@ -103,6 +103,7 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
   struct link_flow *flow = user;
   struct net_link *link = flow->link;
   flow->tcp = NULL;
+  flow_share_end(flow);
   stop_expecting(flow);
   if (!link) {
     if (flow->replaces && !flow->replaces->tcp) {
@@ -171,6 +172,7 @@ struct link_flow *flow_create(struct transport *transport, struct harp_instance 
   flow->transport = transport;
   flow->instance = instance;
   flow->born = instance->now;
+  flow_share_end(flow);
   flow->published = -1;
   flow->next = share->flows;
   share->flows = flow;
@@ -241,6 +243,7 @@ void flow_reopen(struct link_flow *flow)
   const struct harp_config *config = &flow->transport->engine->config;
   uint32_t quarter = config->timeout_ms / 4;
   flow->state = FLOW_OPEN;
+  flow_share_begin(flow);
   harp_flow_trust(flow->tcp, config->rto_min_us);
   /* Silence is noticed within timeout_ms also when we only wait to receive. */
   uint32_t idle = quarter < KEEPALIVE_MAX_MS ? quarter : KEEPALIVE_MAX_MS;
@@ -259,6 +262,7 @@ void flow_kill(struct link_flow *flow)
     harp_flow_abort(flow->tcp);
     flow->tcp = NULL;
   }
+  flow_share_end(flow);
   flow->request = NULL;
   flow->state = FLOW_OVER;
 }

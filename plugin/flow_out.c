@@ -18,6 +18,18 @@ static size_t chunk_count(const struct net_request *request)
   return request->size == 0 ? 1 : (request->size + request->chunk_size - 1) / request->chunk_size;
 }
 
+/* Whether a claim word is the message's own and names a chunk of it. */
+static bool claims_one(const struct net_request *request, uint64_t message, uint64_t claim)
+{
+  return claim >> 32 == (message & 0xffffffff) && (claim & 0xffffffff) < chunk_count(request);
+}
+
+static bool has_chunks(const struct net_request *request, uint64_t message)
+{
+  return claims_one(request, message,
+                    atomic_load_explicit(&request->claim, memory_order_acquire));
+}
+
 /*
  * Takes the next chunk of a message; false: none is left. Instances race for
  * it by compare and swap; the message's number in the word keeps a late one
@@ -27,7 +39,7 @@ static bool claim_chunk(struct net_request *request, uint64_t message, uint64_t 
 {
   uint64_t claim = atomic_load_explicit(&request->claim, memory_order_acquire);
   do {
-    if (claim >> 32 != (message & 0xffffffff) || (claim & 0xffffffff) >= chunk_count(request)) {
+    if (!claims_one(request, message, claim)) {
       return false;
     }
     *index = claim & 0xffffffff;
@@ -36,6 +48,7 @@ static bool claim_chunk(struct net_request *request, uint64_t message, uint64_t 
   return true;
 }
 
+/* NULL: there is none, or it is another flow's. */
 static struct net_request *next_chunk(struct link_flow *flow, uint64_t *index)
 {
   struct link_share *share = share_of(flow);
@@ -43,8 +56,13 @@ static struct net_request *next_chunk(struct link_flow *flow, uint64_t *index)
   uint64_t posted = atomic_load_explicit(&link->posted, memory_order_acquire);
   while (share->cursor < posted) {
     struct net_request *request = &link->requests[share->cursor % LINK_REQUESTS];
-    if (claim_chunk(request, share->cursor, index)) {
-      return request;
+    if (has_chunks(request, share->cursor)) {
+      if (!flow_takes(flow, request->chunk_size)) {
+        return NULL;
+      }
+      if (claim_chunk(request, share->cursor, index)) {
+        return request;
+      }
     }
     share->cursor++;
   }
@@ -98,6 +116,7 @@ static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, 
   chunk_write(&chunk, out->header);
   out->request = request;
   out->left = CHUNK_HEADER_SIZE + chunk.length + (checked ? CHUNK_TRAILER_SIZE : 0);
+  flow_holds_more(flow, out->left);
   push_rest(flow, out);
   flow->instance->counters[HARP_COUNTER_chunks_out]++;
   harp_trace(&flow->instance->trace, flow->instance->now, flow->local_port, HARP_TRACE_chunk_out,
@@ -160,6 +179,7 @@ bool flow_skip(struct link_flow *flow, uint64_t bytes)
     uint32_t part = bytes < out->left ? (uint32_t)bytes : out->left;
     out->left -= part;
     bytes -= part;
+    flow_holds_less(flow, part);
     if (out->left == 0) {
       flow->chunk_tail++;
       chunk_done(flow, out);

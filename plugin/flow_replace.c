@@ -105,6 +105,7 @@ void flow_watch(struct link_flow *flow, uint64_t now)
   bool dead = flow_is_dead(flow, now);
   if (flow->tcp) {
     testify(flow, now);
+    flow_share_tick(flow);
   }
   if (!candidate) {
     if (dead) {

@@ -17,6 +17,7 @@
  *   flow.c         a flow's life, from connection to linger
  *   flow_out.c     a flow that sends: pull, acknowledge
  *   flow_in.c      a flow that receives: deliver
+ *   flow_share.c   which flow of a link takes the next chunk
  *   flow_replace.c a dead flow's connection is replaced
  *   protocol.c     bytes on the wire
  */
@@ -100,6 +101,10 @@ struct link_flow {
   struct chunk_out *chunks;
   uint32_t chunk_head, chunk_tail;
   uint64_t acked;                /* bytes of chunks, over all epochs */
+  _Atomic(uint64_t) held;        /* bytes of chunks that are not acknowledged */
+  _Atomic(uint64_t) cost;        /* ns that 4 KiB take, lately; see flow_share.c */
+  uint64_t sample_since;         /* ns: since when it has been busy, or last was judged */
+  uint64_t sample_bytes;         /* acknowledged since then */
   _Atomic(uint64_t) answered;    /* ns: when the peer was heard on it, as of the last tick */
 
   /* Receiving: the chunk that is coming in. */
@@ -244,6 +249,17 @@ bool flow_drained(const struct link_flow *flow);
 
 void flow_pull(void *user, struct harp_tcp *tcp, uint32_t room);
 void flow_acked(void *user, struct harp_tcp *tcp, uint32_t bytes);
+
+/* --- flow_share.c --- */
+
+/* The flow is to take a chunk of so many bytes; false: another one was asked to. */
+bool flow_takes(struct link_flow *flow, uint32_t bytes);
+void flow_holds_more(struct link_flow *flow, uint32_t bytes);
+void flow_holds_less(struct link_flow *flow, uint32_t bytes);
+/* It has a connection, has none any more. */
+void flow_share_begin(struct link_flow *flow);
+void flow_share_end(struct link_flow *flow);
+void flow_share_tick(struct link_flow *flow);
 
 /* --- flow_in.c --- */
 
