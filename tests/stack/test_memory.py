@@ -92,7 +92,7 @@ def test_an_unread_stream_stays_within_its_buffer(dialogue, scale):
 
 def test_in_order_data_pushes_out_what_lies_beyond(dialogue):
     """The hole is wide, the pool too small for both: what is beyond it goes, and comes again."""
-    d = dialogue(packets=40, rcvbuf=65_535, delayed_ack_us=0)
+    d = dialogue(packets=28, rcvbuf=65_535, delayed_ack_us=0)
     c = d.open_passive()
     data = pattern(0, 44 * 1460)
     d.strict = False
