@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A flow whose path swallows its packets gets a new connection, and the job does not notice. A
+link none of whose paths is left fails in time; one whose peer is only slow does not."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Callable
+
+from jobs import FULL, Job, Joint, all_reduce, job, over
+from ranks import Rank, connect, wait_until
+
+from harp.statfile import Flow
+
+Join = Callable[..., Joint]
+
+FLOWS = 4
+ROUNDS = 24 if FULL else 4
+PAUSE_S = 1.0 if FULL else 0.1
+ALONE_S = 1.0  # what it takes without other flows to compare with
+TIMEOUT_MS = 1500
+SLACK_S = 0.7
+ENDLESS = 10_000_000
+
+
+def swallow(joint: Joint, flow: Flow, side: str) -> None:
+    """No packet passes any more of a connection of the first site."""
+    joint.impair(f"blackhole=1,port={flow.local.rpartition(':')[2]},side={side}")
+
+
+def grows(running: Job, number: int) -> Flow:
+    """A flow by which the first site sends, once it is seen to carry data."""
+    before = running.sending(0)[number]
+
+    def moved() -> bool:
+        return running.sending(0)[number].bytes_out > before.bytes_out + 100_000
+
+    wait_until(moved, 5, f"flow {number} carries nothing", running.ranks)
+    return running.sending(0)[number]
+
+
+@over("join,side", ("wire", "tx"), ("packet", "both"))
+def test_one_flow_after_another(join: Join, side: str) -> None:
+    joint = join(flows=FLOWS)
+    iterations = int(ROUNDS * (PAUSE_S + 0.8) * 8)
+    with job(joint.sites, joint.host, all_reduce("8M", iterations, 1)) as running:
+        times = []
+        for number in range(ROUNDS):
+            flow = grows(running, number % FLOWS)
+            swallow(joint, flow, side)
+            times.append(running.await_count(0, "flows_replaced", number + 1))
+            fresh = lambda: running.sending(0)[flow.flow].local != flow.local  # noqa: E731
+            wait_until(fresh, 2, "the old connection is still there", running.ranks)
+            time.sleep(PAUSE_S)
+        joint.impair()
+        running.ends_well()
+        assert [seen["flows_replaced"] for seen in running.seen] == [ROUNDS, 0]
+        print([f"{took:.3f} s" for took in times])
+        assert min(times) < ALONE_S
+
+
+@over("join,side", ("wire", "rx"), ("packet", "tx"))
+def test_the_only_flow(join: Join, side: str) -> None:
+    """For good, and in one direction: what it carried has arrived and was not acknowledged, or
+    has not arrived."""
+    joint = join(flows=1)
+    with job(joint.sites, joint.host, all_reduce("4M", 20, 1)) as running:
+        swallow(joint, grows(running, 0), side)
+        running.await_count(0, "flows_replaced", 1)
+        running.ends_well()
+        assert [seen["flows_replaced"] for seen in running.seen] == [1, 0]
+
+
+@over("join,flows", ("wire", 1), ("packet", FLOWS))
+def test_no_path_is_left(join: Join, flows: int) -> None:
+    """Both sides' requests fail in time, and each log names the peer."""
+    joint = join(flows=flows, timeout_ms=TIMEOUT_MS)
+    with job(joint.sites, joint.host, all_reduce("4M", ENDLESS, 1)) as running:
+        joint.impair("blackhole=1,side=both")
+        began = time.monotonic()
+        for number, rank in enumerate(running.ranks):
+            moment, line = rank.wait_for_line(" failed after ", TIMEOUT_MS / 1e3 + 5)
+            print(f"rank {number}: {moment - began:.3f} s: {line}; {rank.warnings}")
+            assert line.endswith(": ncclRemoteError")
+            assert moment - began < TIMEOUT_MS / 1e3 + SLACK_S
+            peer = re.escape(joint.sites[1 - number].address)
+            assert rank.warnings
+            for warning in rank.warnings:
+                assert re.search(rf"HARP: the link (to|from) {peer}:\d+ failed: ", warning)
+        assert running.finish(10) == [1, 1]
+
+
+@over("join,", ("packet",))
+def test_a_short_silence(join: Join) -> None:
+    """All paths are dead, but not for long: the job goes on, whatever was tried meanwhile."""
+    joint = join(flows=FLOWS, timeout_ms=4 * TIMEOUT_MS)
+    with job(joint.sites, joint.host, all_reduce("8M", 100 if FULL else 12, 1)) as running:
+        for silence in (0.3, 1.5, 1.1, 2.0) if FULL else (1.2,):
+            joint.impair("blackhole=1,side=both")
+            time.sleep(silence)
+            joint.impair()
+            before = running.count(1, "messages_in")
+            running.await_count(1, "messages_in", before + 20)
+        running.ends_well()
+
+
+@over("join,", ("packet",))
+def test_the_peer_dies_while_its_path_is_dead(join: Join) -> None:
+    """A new connection is on the way then, and is refused or not answered, like the old one."""
+    joint = join(flows=1, timeout_ms=TIMEOUT_MS)
+    with job(joint.sites, joint.host, all_reduce("4M", ENDLESS, 1)) as running:
+        survivor, victim = running.ranks
+        joint.impair("blackhole=1,side=both")
+        time.sleep(1.25)  # a second and a tick: the new connection is being tried
+        victim.signal(signal.SIGKILL)
+        joint.impair()
+        began = time.monotonic()
+        moment, line = survivor.wait_for_line(" failed after ", TIMEOUT_MS / 1e3 + 5)
+        assert line.endswith(": ncclRemoteError")
+        assert moment - began < TIMEOUT_MS / 1e3 + SLACK_S
+        assert survivor.wait(5) == 1
+
+
+@over("join,", ("wire",))
+def test_a_slow_receiver_is_no_dead_path(join: Join) -> None:
+    """It lives and posts nothing, its windows full, for longer than any patience."""
+    joint = join(flows=2)
+    with Rank(joint.sites[0]) as sender, Rank(joint.sites[1]) as receiver:
+        sender.init()
+        receiver.init()
+        link = connect(sender, receiver)
+        link.move()
+        sender.start("send", link.sends, 24, 2 << 20, 20000)
+        time.sleep(5 if FULL else 2.5)
+        receiver.start("receive", link.receives, 24, 2 << 20, 20000)
+        link.finish(20)
+        (process,) = joint.sites[0].published()
+        assert process.totals["tcp_window_probes"] > 0
+        assert process.totals["flows_replaced"] == 0
+        assert sender.warnings == receiver.warnings == []
