@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -60,8 +61,10 @@ class Conversation:
     def check(self) -> None:
         """AssertionError if a byte is missing, too many or wrong, in either direction."""
         for sender, receiver in ((self.first, self.second), (self.second, self.first)):
-            assert receiver.received == sender.sent
-            assert receiver.received_sha256 == sender.sent_sha256
+            sent, received = sender.sent, receiver.received
+            assert received == sent, f"{sent} bytes were sent and {received} received"
+            right = receiver.received_sha256 == sender.sent_sha256
+            assert right, f"of {sent} bytes received, some are not those that were sent"
 
 
 def _wait_until_ready(process: "subprocess.Popen[str]") -> None:
@@ -100,7 +103,8 @@ class Netcat:
     """HARP's side: a source, `harp nc` and a sink, joined by pipes.
 
     own: an address of HARP's own instead of the kernel's. fault: what a fault port does to
-    its frames. prefix: words before the programs' names.
+    its frames. prefix: words before the programs' names. stall: for how many seconds
+    the sink does not read, once something has come.
     """
 
     def __init__(
@@ -112,6 +116,7 @@ class Netcat:
         own: bool = False,
         fault: str = "",
         prefix: Sequence[str] = (),
+        stall: float = 0.0,
     ) -> None:
         self.json = folder / f"nc-{host.index}.json"
         self.json.unlink(missing_ok=True)
@@ -121,7 +126,7 @@ class Netcat:
         source_end, sink_end = os.pipe(), os.pipe()
         # The sink comes first: a reader that is still starting would close the window.
         self.sink = host.popen(
-            [*prefix, sys.executable, PEER, "sink"],
+            [*prefix, sys.executable, PEER, "sink", f"--stall={stall}"],
             stdin=sink_end[0], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         _wait_until_ready(self.sink)
@@ -148,6 +153,12 @@ class Netcat:
             if "listening on" in line:
                 return
         raise AssertionError(said)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that `harp nc` has in use."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index]
 
     def end(self) -> tuple[Told, dict[str, Any]]:
         """Waits for the end; AssertionError with what it said if that was not well."""

@@ -6,7 +6,8 @@
     tcp_peer.py source [OPTIONS]                 to standard output
     tcp_peer.py sink                             from standard input; "ready" first, too
 
-Options: --send BYTES, --seed N, --rate MB (per second, 10^6 bytes; 0 is no limit), --cc NAME.
+Options: --send BYTES, --seed N, --rate MB (per second, 10^6 bytes; 0 is no limit), --cc NAME;
+of the sink: --stall SECONDS, for which it does not read, once something has come.
 
 What was sent and received is told as JSON at the end: bytes and SHA-256 of each, and
 the seconds from the first byte received to the last. The source tells on standard
@@ -63,13 +64,15 @@ def send(write: Callable[[bytes], Any], total: int, seed: int, rate: float) -> d
     return {"sent": total, "sent_sha256": digest.hexdigest()}
 
 
-def receive(read_into: Callable[[memoryview], int]) -> dict[str, Any]:
+def receive(read_into: Callable[[memoryview], int], stall: float = 0.0) -> dict[str, Any]:
     """Receives to the end; what came, and in how many seconds."""
     digest, count, view = hashlib.sha256(), 0, memoryview(bytearray(CHUNK))
     first = last = time.monotonic()
     while length := read_into(view):
         last = time.monotonic()
-        first = first if count else last
+        if count == 0:
+            first = last
+            time.sleep(stall)
         digest.update(view[:length])
         count += length
     return {"received": count, "received_sha256": digest.hexdigest(), "seconds": last - first}
@@ -121,7 +124,9 @@ def parse() -> argparse.Namespace:
             one.add_argument("address")
             one.add_argument("port", type=int)
             one.add_argument("--cc", default="cubic")
-        if role != "sink":
+        if role == "sink":
+            one.add_argument("--stall", type=float, default=0.0)
+        else:
             one.add_argument("--send", type=int, default=0)
             one.add_argument("--seed", type=int, default=1)
             one.add_argument("--rate", type=float, default=0.0)
@@ -135,7 +140,7 @@ def main() -> None:
         print(json.dumps(told), file=sys.stderr)
     elif options.role == "sink":
         say_ready()
-        print(json.dumps(receive(lambda view: os.readv(0, [view]))))
+        print(json.dumps(receive(lambda view: os.readv(0, [view]), options.stall)))
     else:
         with connected(options) as connection:
             print(json.dumps(converse(connection, options)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import statistics
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from expert import Capture
-from netcat import SANITIZED, Conversation, Load, two_kernels, with_harp
+from netcat import SANITIZED, Conversation, Load, Netcat, Peer, two_kernels, with_harp
 
 from harp.testing.lab import Host, Lab
 from harp.testing.relay import RelaySpec
@@ -122,6 +123,23 @@ def test_flat_out(lab: Lab, tmp_path: Path, connects: bool, own: bool, sends: bo
         to_kernel=load if sends else Load(), to_harp=Load() if sends else load,
     )  # fmt: skip
     conversation.check()
+
+
+def test_a_reader_that_stalls(lab: Lab, tmp_path: Path) -> None:
+    """The window closes, memory does not grow, and nothing is lost."""
+    harp, kernel = lab.hosts
+    port, load = next(_ports), Load(100 * MB)
+    probes = kernel.counter("TcpExtTCPWinProbe")
+    netcat = Netcat(harp, ["-l", str(port)], Load(), tmp_path, stall=2.0)
+    before = netcat.memory
+    peer = Peer(kernel, "connect", harp.address, port, load)
+    time.sleep(1.5)
+    grown = netcat.memory - before
+    told, _ = netcat.end()
+    Conversation(told, peer.end()).check()
+    assert told.seconds > 2.0, "the reader did not stall"
+    assert kernel.counter("TcpExtTCPWinProbe") > probes
+    assert grown < 20 * MB, f"{grown} bytes more while the reader stalled"
 
 
 def one_pair(
