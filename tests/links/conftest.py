@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from jobs import Joint
-from ranks import packet_site, wire_path, wire_site
 
+from harp.testing.jobs import Joint
 from harp.testing.lab import Lab
+from harp.testing.ranks import packet_site, wire_path, wire_site
 
 
 @pytest.fixture(scope="module")

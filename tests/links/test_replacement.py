@@ -9,10 +9,11 @@ import signal
 import time
 from collections.abc import Callable
 
-from jobs import FULL, Job, Joint, all_reduce, job, over
+from jobs import FULL, over
 from ranks import Rank, connect, wait_until
 
 from harp.statfile import Flow
+from harp.testing.jobs import Job, Joint, all_reduce, job
 
 Join = Callable[..., Joint]
 
