@@ -12,12 +12,21 @@
 #include <unistd.h>
 
 #include "harp/engine/claim.h"
+#include "harp/engine/nearness.h"
 #include "harp/engine/place.h"
 
-enum { FILES_MAX = 256 };
+enum {
+  FILES_MAX = 256,
+  /* distances */
+  OWN_GPU = 0,
+  ANY_GPU = 1, /* and the NIC's nearness to the process's GPU */
+  FOREIGN_GPU = ANY_GPU + HARP_NEAR_UNKNOWN + 1,
+  NOWHERE,
+};
 
 struct candidate {
   int fd;
+  unsigned distance; /* from this process; less is nearer */
   struct harp_config config;
 };
 
@@ -131,14 +140,14 @@ static int check_number(const struct candidates *files, const struct harp_place 
               files->count, place->local_size, files->folder, place->local_size - files->count);
 }
 
-/* How near a file is to this process; less is nearer. */
-static int distance(const struct harp_config *config, const struct harp_place *place)
+/* A NIC that is said to serve a GPU serves the others last. Where this process's
+ * GPU is unknown, all are the same: the ranks' order is then the best guess. */
+static unsigned distance(const struct harp_config *config, const struct harp_place *place,
+                         const char *root)
 {
-  if (config->gpu[0] == '\0')
-    return 1;
-  if (place->gpu[0] == '\0')
-    return 1; /* the ranks' order is then the best guess */
-  return strcmp(config->gpu, place->gpu) == 0 ? 0 : 2;
+  if (place->gpu[0] && config->gpu[0])
+    return strcmp(config->gpu, place->gpu) == 0 ? OWN_GPU : FOREIGN_GPU;
+  return ANY_GPU + harp_nearness(config, place->gpu, root);
 }
 
 static bool try_lock(struct candidate *candidate)
@@ -152,20 +161,47 @@ static bool try_lock(struct candidate *candidate)
   return rc == 0;
 }
 
-/* Index of the file now locked, or -1. */
-static int choose(struct candidates *files, const struct harp_place *place)
+static unsigned next_distance(const struct candidates *files, unsigned least)
 {
-  int first = place->local_rank > 0 ? place->local_rank % files->count : 0;
+  unsigned next = NOWHERE;
 
-  for (int near = 0; near <= 2; near++) {
-    for (int step = 0; step < files->count; step++) {
-      int i = (first + step) % files->count;
+  for (int i = 0; i < files->count; i++)
+    if (files->of[i].distance >= least && files->of[i].distance < next)
+      next = files->of[i].distance;
+  return next;
+}
 
-      if (distance(&files->of[i].config, place) == near && try_lock(&files->of[i]))
-        return i;
-    }
+/* Of the files that are so far away, the rank's, or the first one behind it that is
+ * free: ranks whose GPUs hang on one switch share out the NICs there. Returns the
+ * index of the file now locked, or -1. */
+static int lock_one(struct candidates *files, unsigned away, int local_rank)
+{
+  int same[FILES_MAX], count = 0, rank = local_rank > 0 ? local_rank : 0;
+
+  for (int i = 0; i < files->count; i++)
+    if (files->of[i].distance == away)
+      same[count++] = i;
+  for (int step = 0; step < count; step++) {
+    int i = same[(rank % count + step) % count];
+
+    if (try_lock(&files->of[i]))
+      return i;
   }
   return -1;
+}
+
+/* Index of the file now locked, or -1. */
+static int choose(struct candidates *files, const struct harp_place *place, const char *root)
+{
+  unsigned away;
+  int chosen = -1;
+
+  for (int i = 0; i < files->count; i++)
+    files->of[i].distance = distance(&files->of[i].config, place, root);
+  for (away = next_distance(files, 0); chosen < 0 && away < NOWHERE;
+       away = next_distance(files, away + 1))
+    chosen = lock_one(files, away, place->local_rank);
+  return chosen;
 }
 
 /* The process that holds a lock on this open file, as /proc/locks tells; 0: not
@@ -230,16 +266,16 @@ static int all_claimed(const struct candidates *files, char *error)
               "file", files->folder, holders);
 }
 
-static int take(struct harp_claim *claim, struct candidates *files, char *error)
+static int take(struct harp_claim *claim, struct candidates *files, const char *root, char *error)
 {
   struct harp_place place;
   int rc, i;
 
-  harp_place_find(&place, NULL);
+  harp_place_find(&place, root);
   rc = check_number(files, &place, error);
   if (rc)
     return rc;
-  i = choose(files, &place);
+  i = choose(files, &place, root);
   if (i < 0)
     return all_claimed(files, error);
   claim->fd = files->of[i].fd;
@@ -249,7 +285,7 @@ static int take(struct harp_claim *claim, struct candidates *files, char *error)
   return 0;
 }
 
-int harp_claim(struct harp_claim *claim, char *error)
+int harp_claim_below(struct harp_claim *claim, const char *root, char *error)
 {
   const char *disable = getenv("HARP_DISABLE"), *folder = getenv("HARP_CONF_DIR");
   struct candidates files = {.folder = folder && *folder ? folder : HARP_CONF_DIR_DEFAULT};
@@ -262,9 +298,14 @@ int harp_claim(struct harp_claim *claim, char *error)
   rc = read_folder(&files, error);
   if (rc)
     return rc;
-  rc = take(claim, &files, error);
+  rc = take(claim, &files, root, error);
   close_candidates(&files);
   return rc;
+}
+
+int harp_claim(struct harp_claim *claim, char *error)
+{
+  return harp_claim_below(claim, "", error);
 }
 
 void harp_claim_release(struct harp_claim *claim)

@@ -2,7 +2,8 @@
 /*
  * A process takes one ztcp*.conf, and with it a NIC, by a file lock that dies
  * with the process: exclusive, or shared where the device can be shared. It
- * prefers the NIC that serves its GPU, then the one of its local rank, then the
+ * prefers the NIC that serves its GPU by the key `gpu`, then those whose key is
+ * `any` by their nearness to the GPU, then the one of its local rank, then the
  * files' order (ztcp2 before ztcp10).
  *
  * A wrong file makes every rank decline, and so do more ranks than NICs: a job
@@ -34,6 +35,9 @@ struct harp_claim {
  * -EBUSY      other processes hold all files
  */
 int harp_claim(struct harp_claim *claim, char *error);
+
+/* The same for tests: root is a folder below which /proc/driver and /sys are looked for. */
+int harp_claim_below(struct harp_claim *claim, const char *root, char *error);
 
 /* Gives the file back. */
 void harp_claim_release(struct harp_claim *claim);

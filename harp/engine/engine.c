@@ -69,7 +69,7 @@ static bool cores_are_scarce(const struct harp_config *config)
 {
   cpu_set_t set;
   struct harp_place place;
-  harp_place_find(&place, NULL);
+  harp_place_find(&place, "");
   unsigned ranks = place.local_size > 0 ? (unsigned)place.local_size : 1;
   unsigned cores = sched_getaffinity(0, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
   return cores < (config->instances + 1) * ranks + 2;

@@ -80,8 +80,11 @@ static void find_rank(struct harp_place *place)
   }
 }
 
-/* The process's entry of CUDA_VISIBLE_DEVICES: the only one, or its rank's.
- * "": unknown. Without the variable every GPU is visible, in their order. */
+/*
+ * The process's entry of CUDA_VISIBLE_DEVICES: the only one, or its rank's.
+ * "": unknown. Without the variable every GPU is visible, in their order. As for
+ * CUDA, blanks before an entry do not count, and what stands behind -1 is hidden.
+ */
 static void visible_entry(int local_rank, char *out, size_t size)
 {
   const char *list = getenv("CUDA_VISIBLE_DEVICES");
@@ -95,12 +98,16 @@ static void visible_entry(int local_rank, char *out, size_t size)
   }
   if (strchr(list, ','))
     index = local_rank;
-  for (; index > 0 && list; index--) {
-    list = strchr(list, ',');
-    list = list ? list + 1 : NULL;
+  for (; index >= 0; index--) {
+    list += strspn(list, " \t");
+    if (strncmp(list, "-1", 2) == 0)
+      return;
+    if (index == 0)
+      snprintf(out, size, "%.*s", (int)strcspn(list, ", \t"), list);
+    list += strcspn(list, ",");
+    if (!*list++)
+      return;
   }
-  if (list && index == 0)
-    snprintf(out, size, "%.*s", (int)strcspn(list, ","), list);
 }
 
 static int is_pci_id(const struct dirent *entry)
@@ -110,52 +117,106 @@ static int is_pci_id(const struct dirent *entry)
   return harp_pci_id_parse(entry->d_name, id);
 }
 
-/* The driver writes "GPU UUID: GPU-8c3b..." into each GPU's information. An entry
- * of CUDA_VISIBLE_DEVICES may be a prefix of it. */
-static bool has_uuid(const char *gpus, const char *id, const char *uuid)
+/* The driver's GPUs, in the order of their PCI ids. */
+struct gpus {
+  char folder[512];
+  struct dirent **entries;
+  int count;
+};
+
+/* What the driver says about a GPU on its line "KEY: VALUE"; "" if it says nothing. */
+static void gpu_says(const struct gpus *gpus, int gpu, const char *key, char *out, size_t size)
 {
-  char path[512], line[256];
-  bool found = false;
+  char path[sizeof(gpus->folder) + 300], line[256];
   FILE *file;
 
-  snprintf(path, sizeof(path), "%s/%s/information", gpus, id);
+  out[0] = '\0';
+  snprintf(path, sizeof(path), "%s/%s/information", gpus->folder, gpus->entries[gpu]->d_name);
   file = fopen(path, "re");
   if (!file)
-    return false;
-  while (!found && fgets(line, sizeof(line), file)) {
-    const char *value = strstr(line, "GPU-");
-    found = strncmp(line, "GPU UUID", 8) == 0 && value && strncmp(value, uuid, strlen(uuid)) == 0;
+    return;
+  while (!out[0] && fgets(line, sizeof(line), file)) {
+    const char *colon = strchr(line, ':');
+
+    if (colon && strncmp(line, key, strlen(key)) == 0 && line + strlen(key) == colon) {
+      colon += 1 + strspn(colon + 1, " \t");
+      snprintf(out, size, "%.*s", (int)strcspn(colon, "\n"), colon);
+    }
   }
   fclose(file);
+}
+
+/* CUDA counts the fastest GPU first, and equal ones in the order of their PCI ids:
+ * where they differ, only CUDA knows its order, unless it was told to take the other. */
+static bool order_is_known(const struct gpus *gpus)
+{
+  const char *order = getenv("CUDA_DEVICE_ORDER");
+  char first[128], other[128];
+
+  if (order && strcmp(order, "PCI_BUS_ID") == 0)
+    return true;
+  for (int i = 0; i < gpus->count; i++) {
+    gpu_says(gpus, i, "Model", i ? other : first, sizeof(first));
+    if (i && strcmp(first, other) != 0)
+      return false;
+  }
+  return true;
+}
+
+/* An entry may be the beginning of a UUID, if it is that of one GPU only. */
+static int gpu_with_uuid(const struct gpus *gpus, const char *uuid, size_t length)
+{
+  int found = -1;
+
+  for (int i = 0; i < gpus->count; i++) {
+    char whole[64];
+
+    gpu_says(gpus, i, "GPU UUID", whole, sizeof(whole));
+    if (strncmp(whole, uuid, length) != 0)
+      continue;
+    if (found >= 0)
+      return -1;
+    found = i;
+  }
   return found;
 }
 
-/* CUDA counts equal GPUs in the order of their PCI ids, as the folder's sorted
- * names do. */
-static void find_gpu(struct harp_place *place, const char *gpus)
+/* The GPU that an entry names; -1: not to be known without CUDA. A part of a GPU is
+ * MIG-GPU-<the GPU's UUID>/<instance>/<instance> for older drivers; newer ones give
+ * it a UUID of its own, which tells something only where there is one GPU. */
+static int gpu_named(const struct gpus *gpus, const char *entry)
 {
-  struct dirent **entries;
+  if (strncmp(entry, "MIG-GPU-", 8) == 0)
+    return gpu_with_uuid(gpus, entry + 4, strcspn(entry + 4, "/"));
+  if (strncmp(entry, "MIG-", 4) == 0)
+    return gpus->count == 1 ? 0 : -1;
+  if (strncmp(entry, "GPU-", 4) == 0)
+    return gpu_with_uuid(gpus, entry, strlen(entry));
+  return order_is_known(gpus) ? number_or(entry, -1) : -1;
+}
+
+static void find_gpu(struct harp_place *place, const char *root)
+{
+  struct gpus gpus;
   char wanted[64];
-  int count, index;
+  int found;
 
   place->gpu[0] = '\0';
   visible_entry(place->local_rank, wanted, sizeof(wanted));
-  count = wanted[0] ? scandir(gpus, &entries, is_pci_id, alphasort) : -1;
-  if (count < 0)
+  snprintf(gpus.folder, sizeof(gpus.folder), "%s/proc/driver/nvidia/gpus", root);
+  gpus.count = wanted[0] ? scandir(gpus.folder, &gpus.entries, is_pci_id, alphasort) : -1;
+  if (gpus.count < 0)
     return;
-  index = number_or(wanted, -1);
-  for (int i = 0; i < count; i++) {
-    bool by_uuid = strncmp(wanted, "GPU-", 4) == 0 && has_uuid(gpus, entries[i]->d_name, wanted);
-
-    if (i == index || by_uuid)
-      harp_pci_id_parse(entries[i]->d_name, place->gpu);
-    free(entries[i]);
-  }
-  free(entries);
+  found = gpu_named(&gpus, wanted);
+  if (found >= 0 && found < gpus.count)
+    harp_pci_id_parse(gpus.entries[found]->d_name, place->gpu);
+  for (int i = 0; i < gpus.count; i++)
+    free(gpus.entries[i]);
+  free(gpus.entries);
 }
 
-void harp_place_find(struct harp_place *place, const char *gpus)
+void harp_place_find(struct harp_place *place, const char *root)
 {
   find_rank(place);
-  find_gpu(place, gpus ? gpus : "/proc/driver/nvidia/gpus");
+  find_gpu(place, root);
 }

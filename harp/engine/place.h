@@ -14,7 +14,7 @@ struct harp_place {
   char gpu[16];   /* PCI id as in sysfs, lower case; "": unknown */
 };
 
-/* gpus: the NVIDIA driver's folder of GPUs; NULL: /proc/driver/nvidia/gpus. */
-void harp_place_find(struct harp_place *place, const char *gpus);
+/* root: "", or in tests the folder below which /proc/driver/nvidia is looked for. */
+void harp_place_find(struct harp_place *place, const char *root);
 
 #endif

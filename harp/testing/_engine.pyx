@@ -51,7 +51,21 @@ cdef extern from "harp/engine/place.h" nogil:
         int local_size
         char gpu[16]
 
-    void harp_place_find(harp_place *place, const char *gpus)
+    void harp_place_find(harp_place *place, const char *root)
+
+
+cdef extern from "harp/engine/claim.h" nogil:
+    enum:
+        HARP_CLAIM_ERROR_SIZE
+
+    struct harp_config:
+        char path[4096]
+
+    struct harp_claim:
+        harp_config config
+
+    int harp_claim_below(harp_claim *claim, const char *root, char *error)
+    void harp_claim_release(harp_claim *claim)
 
 
 cdef extern from "harp/engine/trace.h" nogil:
@@ -80,12 +94,25 @@ cdef extern from "harp/engine/log.h":
     void harp_log_forget()
 
 
-def place(bytes gpus):
-    """(local rank or -1, local size or 0, PCI id of the GPU or ""); gpus stands for
-    the driver's folder."""
+def place(bytes root):
+    """(local rank or -1, local size or 0, PCI id of the GPU or ""); the driver's folder
+    is looked for below root."""
     cdef harp_place found
-    harp_place_find(&found, gpus)
+    harp_place_find(&found, root)
     return found.local_rank, found.local_size, (<bytes>found.gpu).decode()
+
+
+def claim_below(bytes root):
+    """The path of the ztcp*.conf that this process would claim on a host whose /proc/driver
+    and /sys lie below root; it is given back. Raises RuntimeError with the line that
+    HARP declines by."""
+    cdef harp_claim claim
+    cdef char error[HARP_CLAIM_ERROR_SIZE]
+    if harp_claim_below(&claim, root, error):
+        raise RuntimeError((<bytes>error).decode())
+    path = (<bytes>claim.config.path).decode()
+    harp_claim_release(&claim)
+    return path
 
 
 QUEUE = HARP_LOG_QUEUE

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How near a NIC is to a GPU, as sysfs shows their places on the PCI buses.
+ *
+ * Thread: any; reads /sys only, and keeps no state.
+ */
+#ifndef HARP_ENGINE_NEARNESS_H
+#define HARP_ENGINE_NEARNESS_H
+
+#include "harp/engine/config.h"
+
+enum {
+  HARP_NEAR_NODE = 100,    /* another host bridge, the same NUMA node */
+  HARP_NEAR_SYSTEM = 200,  /* another NUMA node */
+  HARP_NEAR_UNKNOWN = 300, /* a virtual NIC, or sysfs does not tell */
+};
+
+/*
+ * The bridges and ports between the GPU (PCI id; "": unknown) and the NIC of this
+ * configuration, or one of the above; less is nearer. root: "", or in tests the
+ * folder below which /sys is looked for.
+ */
+unsigned harp_nearness(const struct harp_config *config, const char *gpu, const char *root);
+
+#endif
