@@ -15,7 +15,7 @@ import click
 
 from harp import paths
 
-OPERATIONS = ("all_reduce", "sendrecv", "sendrecv_bidir", "pingpong")
+OPERATIONS = ("all_reduce", "sendrecv", "sendrecv_bidir", "pingpong", "mixed")
 
 
 class Size(click.ParamType):
@@ -98,6 +98,18 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         },
     ),
     (
+        ("--verified",),
+        {"is_flag": True, "help": "Only verify, time nothing; mixed never times."},
+    ),
+    (
+        ("--pause",),
+        {
+            "type": click.IntRange(1, 3600000),
+            "metavar": "MS",
+            "help": "At SIGUSR1 all_reduce begins its next verified iteration so late.",
+        },
+    ),
+    (
         ("--inject-wrong",),
         {"is_flag": True, "help": "Flip one received byte of each size before it is verified."},
     ),
@@ -163,7 +175,8 @@ def perf(op: str, **options: Any) -> None:
 
     Start it on every host with its --rank, the same --nranks and the same
     --rendezvous, or by mpirun, torchrun or srun. all_reduce sums uint32 around
-    the ring; sendrecv goes from rank 0 to 1; pingpong times full round trips.
+    the ring; sendrecv goes from rank 0 to 1; pingpong times full round trips;
+    mixed sends messages both ways, each of a size of its own, mostly small.
 
     Exit: 0 all well, 1 it failed or bytes arrived wrong, 2 wrong usage.
     """

@@ -3,6 +3,7 @@
  * sendrecv, sendrecv_bidir and pingpong: an iteration is one message of the
  * pass's size, cut in steps. As in NCCL's proxy, steps go through a ring of
  * buffers, one for each that may be outstanding.
+ * mixed: an iteration is one message of a size of its own, whole, both ways.
  */
 #include "harp/bench/clock.h"
 #include "harp/bench/operation.h"
@@ -15,10 +16,32 @@ enum {
   /* Beyond a step: some receives take more than is sent, and buffers do not
    * lie a power of two apart. */
   SLACK = 4096 + 64,
+  SMALL = 1024, /* bytes: most messages of mixed are no larger */
+  DRAW = 1 << 30, /* where a pattern's words decide about sizes; no message is so long */
 };
+
+/* Of 64 messages one may be of any size up to the pass's. No size, and each
+ * doubling of it, is as likely as the next. Both ranks come to the same. */
+static size_t drawn_size(const struct pass *pass, uint32_t sender, uint32_t iteration)
+{
+  uint32_t draw = pattern_word(sender, iteration, DRAW);
+  size_t most = pass->size < pass->step ? pass->size : pass->step, doublings = 1;
+  if (draw % 64 && most > SMALL)
+    most = SMALL;
+  while (most >> doublings)
+    doublings++;
+  size_t doubling = draw / 64 % (doublings + 1);
+  if (doubling == 0)
+    return 0;
+  size_t low = (size_t)1 << (doubling - 1);
+  size_t size = low + pattern_word(sender, iteration, DRAW + 1) % low;
+  return size < most ? size : most;
+}
 
 static uint64_t steps(const struct pass *pass)
 {
+  if (pass->operation->draws)
+    return 1;
   return pass->size ? (pass->size + pass->step - 1) / pass->step : 1;
 }
 
@@ -28,13 +51,17 @@ struct piece {
   size_t offset, size;
 };
 
-static struct piece piece_at(const struct pass *pass, uint64_t index)
+static struct piece piece_at(const struct pass *pass, int sender, uint64_t index)
 {
   uint64_t count = steps(pass);
   struct piece piece = {
     .iteration = (uint32_t)(index / count),
     .offset = (size_t)(index % count) * pass->step,
   };
+  if (pass->operation->draws) {
+    piece.size = drawn_size(pass, (uint32_t)sender, piece.iteration);
+    return piece;
+  }
   size_t rest = pass->size - piece.offset;
   piece.size = rest < pass->step ? rest : pass->step;
   return piece;
@@ -48,7 +75,7 @@ static uint8_t *buffer_at(const struct pass *pass, int region, uint64_t index)
 static bool send_next(void *user, uint64_t index, struct transfer *transfer)
 {
   struct pass *pass = user;
-  struct piece piece = piece_at(pass, index);
+  struct piece piece = piece_at(pass, pass->rank, index);
   uint8_t *data = buffer_at(pass, OUT, index);
   if (pass->verify)
     pattern_fill(data, piece.size, (uint32_t)pass->rank, piece.iteration, piece.offset);
@@ -61,7 +88,7 @@ static bool receive_next(void *user, uint64_t index, struct transfer *transfer)
 {
   struct pass *pass = user;
   uint8_t *data = buffer_at(pass, IN, index);
-  size_t capacity = index % 2 ? pass->step + SLACK : piece_at(pass, index).size;
+  size_t capacity = piece_at(pass, 1 - pass->rank, index).size + (index % 2 ? SLACK : 0);
   if (pass->verify)
     memset(data, PATTERN_POISON, capacity);
   *transfer = (struct transfer){.region = &pass->regions[IN], .data = data, .size = capacity};
@@ -77,14 +104,14 @@ static void received(void *user, uint64_t index, size_t size)
   struct pass *pass = user;
   if (!pass->verify)
     return;
-  struct piece piece = piece_at(pass, index);
+  int sender = 1 - pass->rank;
+  struct piece piece = piece_at(pass, sender, index);
   uint8_t *data = buffer_at(pass, IN, index);
-  uint32_t sender = (uint32_t)(1 - pass->rank);
   pass_inject(pass, data, piece.size);
   if (size != piece.size)
     pass->wrong += piece.size ? piece.size : 1;
   else
-    pass->wrong += pattern_check(data, size, sender, piece.iteration, piece.offset);
+    pass->wrong += pattern_check(data, size, (uint32_t)sender, piece.iteration, piece.offset);
 }
 
 static void sizes(const struct pass *pass, size_t size, size_t regions[OPERATION_REGIONS])
@@ -166,9 +193,9 @@ static void received_in_turn(void *user, uint64_t index, size_t size)
 }
 
 /* Steps as in NCCL's send and receive. */
-#define STREAM \
+#define STREAM(largest) \
   .dtype = "uint8", .redop = "none", .unit = 1, .ranks = 2, .outstanding = 8, \
-  .step = 128 * 1024, .sizes = sizes, .begin = begin, .finish = finish, .bus_factor = as_it_is
+  .step = (largest), .sizes = sizes, .begin = begin, .finish = finish, .bus_factor = as_it_is
 
 const struct operation operation_sendrecv = {
   .name = "sendrecv",
@@ -177,7 +204,7 @@ const struct operation operation_sendrecv = {
   .sends = rank_0,
   .receives = rank_1,
   .bytes_moved = one_way,
-  STREAM,
+  STREAM(128 * 1024),
 };
 
 const struct operation operation_sendrecv_bidir = {
@@ -186,7 +213,7 @@ const struct operation operation_sendrecv_bidir = {
   .sends = both,
   .receives = both,
   .bytes_moved = two_ways,
-  STREAM,
+  STREAM(128 * 1024),
 };
 
 const struct operation operation_pingpong = {
@@ -197,5 +224,15 @@ const struct operation operation_pingpong = {
   .sends = both,
   .receives = both,
   .bytes_moved = two_ways,
-  STREAM,
+  STREAM(128 * 1024),
+};
+
+const struct operation operation_mixed = {
+  .name = "mixed",
+  .draws = true,
+  .callbacks = {.send = send_next, .receive = receive_next, .sent = sent, .received = received},
+  .sends = both,
+  .receives = both,
+  .bytes_moved = two_ways,
+  STREAM(1024 * 1024),
 };

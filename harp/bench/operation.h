@@ -27,6 +27,7 @@ struct pass {
   unsigned iterations;
   bool verify;
   bool inject;          /* flip a byte that this rank receives, once */
+  unsigned pause_ms;    /* see pause.h */
   struct region *regions; /* OPERATION_REGIONS of them, as operation->sizes said */
   struct pump pump;     /* send and receive totals are the operation's to set */
   double *trips_us;     /* pingpong, rank 0: the time of each round trip; else NULL */
@@ -44,6 +45,7 @@ struct operation {
   size_t step;              /* likewise, bytes */
   const char *direction;    /* which side sends; NULL: has no meaning */
   bool round_trips;         /* pass.trips_us is wanted */
+  bool draws;               /* messages have sizes of their own: no pass can be timed */
   const struct pump_callbacks callbacks; /* their user is the pass */
   bool (*sends)(int rank), (*receives)(int rank);
   /* Bytes of each region for messages up to size. */
@@ -56,7 +58,7 @@ struct operation {
 };
 
 extern const struct operation operation_all_reduce, operation_sendrecv, operation_sendrecv_bidir,
-  operation_pingpong;
+  operation_pingpong, operation_mixed;
 
 /* NULL: there is none of this name. */
 const struct operation *operation_find(const char *name);

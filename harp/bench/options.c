@@ -16,7 +16,7 @@ static const char default_port[] = "29411";
 
 enum long_option {
   OUTSTANDING = 256, STEP, RATE, PLUGIN, API, KERNEL, NSOCKS, KERNEL_CC, RANK, NRANKS, RENDEZVOUS,
-  JSON, INJECT_WRONG, TIMEOUT, WIRE_NAME, TRANSPORT_NAME, DIRECTION, OFFLOADS, FLOWS, MTU, PAIR,
+  JSON, VERIFIED, PAUSE, INJECT_WRONG, TIMEOUT, WIRE_NAME, TRANSPORT_NAME, DIRECTION, OFFLOADS, FLOWS, MTU, PAIR,
 };
 
 static const struct option long_options[] = {
@@ -37,6 +37,8 @@ static const struct option long_options[] = {
   {"nranks", required_argument, NULL, NRANKS},
   {"rendezvous", required_argument, NULL, RENDEZVOUS},
   {"json", required_argument, NULL, JSON},
+  {"verified", no_argument, NULL, VERIFIED},
+  {"pause", required_argument, NULL, PAUSE},
   {"inject-wrong", no_argument, NULL, INJECT_WRONG},
   {"timeout", required_argument, NULL, TIMEOUT},
   {"wire-name", required_argument, NULL, WIRE_NAME},
@@ -53,7 +55,8 @@ static const struct option long_options[] = {
 static const char help[] =
   "Usage: harp-perf OP [options]\n"
   "Drives an NCCL net plugin as NCCL's proxy does, and measures it.\n"
-  "OP: all_reduce, sendrecv (rank 0 to 1), sendrecv_bidir, pingpong (full round trips)\n"
+  "OP: all_reduce, sendrecv (rank 0 to 1), sendrecv_bidir, pingpong (full round trips),\n"
+  "  mixed (both ways; each message of a size of its own up to -e, mostly small)\n"
   "\n"
   "  -b, --min SIZE           smallest message, bytes, or with K, M, G (8)\n"
   "  -e, --max SIZE           largest message (64M)\n"
@@ -71,6 +74,8 @@ static const char help[] =
   "  --rank R --nranks N --rendezvous HOST:PORT\n"
   "                           or by mpirun, torchrun or srun; rank 0 listens there\n"
   "  --json FILE              rank 0 writes the records (harp.perf/1)\n"
+  "  --verified               only verify, time nothing; mixed never times\n"
+  "  --pause MS               at SIGUSR1 all_reduce begins its next verified iteration so late\n"
   "  --inject-wrong           flip one received byte of each size before it is verified\n"
   "  --timeout SECONDS        the longest wait for any progress (30)\n"
   "  --wire-name, --transport-name, --direction, --offloads TEXT; --flows, --mtu, --pair N\n"
@@ -208,7 +213,7 @@ static int set_option(struct options *options, int option, char *text)
   case 'b': return set_size("-b", text, &options->min_size);
   case 'e': return set_size("-e", text, &options->max_size);
   case 'f': return set_unsigned("-f", text, 2, 1 << 30, &options->factor);
-  case 'n': return set_unsigned("-n", text, 1, 10000000, &options->iterations);
+  case 'n': return set_unsigned("-n", text, 1, 1000000000, &options->iterations);
   case 'w': return set_unsigned("-w", text, 0, 10000000, &options->warmup);
   case OUTSTANDING:
     return set_unsigned("--outstanding", text, 1, PUMP_MAX_OUTSTANDING, &options->outstanding);
@@ -223,6 +228,8 @@ static int set_option(struct options *options, int option, char *text)
   case NRANKS: return set_int("--nranks", text, 2, 65536, &options->ranks);
   case RENDEZVOUS: return set_rendezvous(text, options);
   case JSON: return set_text(text, &options->json);
+  case VERIFIED: return set_flag(&options->verified);
+  case PAUSE: return set_int("--pause", text, 1, 3600000, &options->pause_ms);
   case INJECT_WRONG: return set_flag(&options->inject_wrong);
   case TIMEOUT: return set_timeout(text, options);
   case WIRE_NAME: return set_text(text, &options->wire);
@@ -316,8 +323,8 @@ static int check_operation(const struct options *options)
 static int check(struct options *options)
 {
   if (!operation_find(options->op))
-    return usage("there is no operation %s: take all_reduce, sendrecv, sendrecv_bidir or pingpong",
-                 options->op);
+    return usage("there is no operation %s: take all_reduce, sendrecv, sendrecv_bidir, pingpong or "
+                 "mixed", options->op);
   if (options->min_size > options->max_size)
     return usage("-b is larger than -e");
   if ((options->nsocks || options->kernel_cc) && !options->kernel)
@@ -368,8 +375,8 @@ int options_parse(struct options *options, int argc, char **argv)
       return status;
   }
   if (optind + 1 != argc)
-    return usage(optind == argc ? "name an operation: all_reduce, sendrecv, sendrecv_bidir or "
-                                  "pingpong" : "one operation at a time");
+    return usage(optind == argc ? "name an operation: all_reduce, sendrecv, sendrecv_bidir, "
+                                  "pingpong or mixed" : "one operation at a time");
   options->op = argv[optind];
   int status = check(options);
   if (status < 0 && !options->plugin[0])

@@ -23,6 +23,8 @@ struct options {
   int rank, ranks;
   const char *host, *port;    /* of the rendezvous */
   const char *json;           /* file; "-": standard output; NULL: none */
+  bool verified;              /* the verified passes alone: nothing is timed */
+  int pause_ms;               /* of the application, at each SIGUSR1; 0: the signal is not caught */
   bool inject_wrong;
   int timeout_ms;
   bool debug;                 /* the plugin's INFO lines too */

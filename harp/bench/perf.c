@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * harp perf: for every size a timed pass and a verified one, then one line of
- * the table. All ranks go through the same steps and tell each other how each
+ * harp perf: for every size a timed pass, unless only verified ones are wanted,
+ * and a verified one, then one line of the table. All ranks go through the same steps and tell each other how each
  * pass ended, so that a failure of one ends the run of all.
  */
 #include <stdio.h>
@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "harp/bench/cpu.h"
+#include "harp/bench/pause.h"
 #include "harp/bench/report.h"
 #include "harp/bench/session.h"
 
@@ -99,8 +100,6 @@ static int timed_pass(struct session *session, size_t size, double baseline,
   struct cpu_sample before = cpu_sample();
   int bad = run_together(session, &pass, &summary);
   if (!bad) {
-    measured->size = size;
-    measured->outstanding = session->outstanding;
     measured->time_us = summary.elapsed_ns / 1e3 / pass.iterations;
     measured->cpu_s_per_gb = cpu_per_gb(&pass, &before, baseline);
     percentiles(&pass, measured);
@@ -136,11 +135,19 @@ static size_t next_size(const struct options *options, size_t size)
 static int measure_all(struct session *session, struct report *report, uint64_t *wrong)
 {
   const struct options *options = session->options;
-  double baseline = idle_baseline(session);
+  bool times = !options->verified && !session->operation->draws;
+  double baseline = times ? idle_baseline(session) : 0;
   for (size_t size = options->min_size; size <= options->max_size;
        size = next_size(options, size)) {
-    struct measurement measured = {0};
-    if (timed_pass(session, size, baseline, &measured) ||
+    struct measurement measured = {
+      .size = size,
+      .outstanding = session->outstanding,
+      .time_us = -1,
+      .cpu_s_per_gb = -1,
+      .p50_us = -1,
+      .p99_us = -1,
+    };
+    if ((times && timed_pass(session, size, baseline, &measured)) ||
         verified_pass(session, size, &measured))
       return -1;
     *wrong += measured.wrong;
@@ -178,6 +185,8 @@ int main(int argc, char **argv)
   int status = options_parse(&options, argc, argv);
   if (status >= 0)
     return status;
+  if (options.pause_ms)
+    pause_listen();
   status = session_open(&session, &options) ? FAILED : run(&session);
   session_close(&session);
   return status;

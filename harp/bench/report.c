@@ -189,12 +189,16 @@ static void put_optional(FILE *file, int width, int digits, double value)
 void report_add(struct report *report, const struct measurement *measured)
 {
   FILE *table = report->table;
-  double algbw = (double)measured->size / measured->time_us / 1e3;
-  double busbw = algbw * report->operation->bus_factor(report->options->ranks);
-  fprintf(table, "  %10zu %12zu %8s %6s %5d %10.2f %8.3f %8.3f %7llu", measured->size,
+  bool timed = measured->time_us >= 0;
+  double algbw = timed ? (double)measured->size / measured->time_us / 1e3 : -1;
+  double busbw = timed ? algbw * report->operation->bus_factor(report->options->ranks) : -1;
+  fprintf(table, "  %10zu %12zu %8s %6s %5d", measured->size,
           measured->size / report->operation->unit, report->operation->dtype,
-          report->operation->redop, -1, measured->time_us, algbw, busbw,
-          (unsigned long long)measured->wrong);
+          report->operation->redop, -1);
+  put_optional(table, 10, 2, measured->time_us);
+  put_optional(table, 8, 3, algbw);
+  put_optional(table, 8, 3, busbw);
+  fprintf(table, " %7llu", (unsigned long long)measured->wrong);
   put_optional(table, 8, 3, measured->cpu_s_per_gb);
   put_optional(table, 9, 2, measured->p50_us);
   put_optional(table, 9, 2, measured->p99_us);

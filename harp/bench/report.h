@@ -13,7 +13,7 @@
 struct measurement {
   size_t size;         /* bytes */
   unsigned outstanding;
-  double time_us;      /* of one iteration */
+  double time_us;      /* of one iteration; negative: none was timed */
   double cpu_s_per_gb; /* negative: unknown */
   double p50_us, p99_us; /* of round trips; negative: none were timed */
   uint64_t wrong;      /* elements, all ranks */

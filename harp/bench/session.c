@@ -272,6 +272,7 @@ void session_prepare(const struct session *session, struct pass *pass, size_t si
     .step = session->step,
     .outstanding = session->outstanding,
     .iterations = options->iterations,
+    .pause_ms = (unsigned)options->pause_ms,
     .regions = (struct region *)(uintptr_t)session->regions,
     .pump = {
       .api = &session->api,
@@ -297,6 +298,9 @@ int session_run(struct session *session, struct pass *pass)
   pthread_mutex_unlock(&session->lock);
   if (outcome)
     session_say(session, "%zu bytes: %s", pass->size, pass->pump.failure);
+  if (outcome && pass->verify)
+    session_say(session, "%llu messages had come before that, with %llu wrong elements",
+                (unsigned long long)pass->pump.receive.done, (unsigned long long)pass->wrong);
   pass->operation->finish(pass);
   return outcome;
 }

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import time
@@ -134,6 +135,40 @@ def test_rate(tmp_path: Path) -> None:
     assert 0.05 < found["algbw_gbs"] < 0.105
 
 
+def test_mixed(tmp_path: Path) -> None:
+    """Of many sizes both ways; what has no size of its own has no time."""
+    (found,) = records(tmp_path, ["mixed", "-b", "1M", "-e", "1M", "-n", "2000"])
+    assert (found["wrong"], found["time_us"], found["algbw_gbs"]) == (0, None, None)
+
+
+def test_verified_alone(tmp_path: Path) -> None:
+    found = records(tmp_path, ["all_reduce", "-b", "4K", "-e", "64K", "-f", "16", "--verified"])
+    assert [(r["size"], r["wrong"]) for r in found] == [(4096, 0), (65536, 0)]
+    assert [r["time_us"] for r in found] == [None, None]
+
+
+def test_what_a_failed_pass_saw() -> None:
+    """A wrong byte is told of, too, when the pass does not come to its end."""
+    words = ["all_reduce", "--kernel", "-b", "1M", "-e", "1M", "-n", "1000000", "--verified"]
+    run = Run([*words, "--inject-wrong"])
+    time.sleep(1)
+    run.processes[0].kill()
+    _, _, said = run.finish()[1]
+    (come, wrong), = re.findall(r"(\d+) messages had come before that, with (\d+) wrong", said)
+    assert int(come) > 0 and int(wrong) > 0
+
+
+def test_pause() -> None:
+    """The other rank waits for the one that is held up."""
+    words = ["all_reduce", "--kernel", "-b", "64K", "-e", "64K", "-n", "1000", "--verified"]
+    run = Run([*words, "--rate", "0.5", "--pause", "3000"])
+    began = time.monotonic()
+    time.sleep(0.5)
+    run.processes[1].send_signal(signal.SIGUSR1)
+    assert statuses(run.finish()) == [0, 0]
+    assert time.monotonic() - began > 3
+
+
 @pytest.mark.parametrize("op", perf_module.OPERATIONS)
 def test_one_wrong_byte_is_found(op: str) -> None:
     words = [op, "--kernel", "-b", "8", "-e", "800K", "-f", "100000", "-n", "4", "--inject-wrong"]
@@ -203,6 +238,7 @@ def test_launchers(environment: dict[str, str]) -> None:
         ["sendrecv", "-b", "1X"],
         ["sendrecv", "-b", "2M", "-e", "1M"],
         ["sendrecv", "-n", "0"],
+        ["all_reduce", "--pause", "0"],
         ["sendrecv", "--nsocks", "2"],
         ["sendrecv", "--kernel", "--nsocks", "3"],
         ["sendrecv", "--kernel", "--plugin", "/x"],
