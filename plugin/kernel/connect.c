@@ -21,18 +21,23 @@
 
 #include "plugin/kernel/kernel.h"
 
-#define HANDLE_MAGIC 0x3150435454454eabull /* first bytes are no address family */
+#define HANDLE_MAGIC 0x3150435454454eabull
 #define HELLO_MAGIC 0x304c4c45484cabcdull
 
 enum { MAX_ARRIVALS = 256 };
 
-/* What travels to the peer, and there is scratch of its connect. */
+/* What travels to the peer, and there is scratch of its connect. It begins as the
+ * handles of NCCL's own socket transport do: the address that is listened on, in
+ * the room of an IPv6 one, a magic number, two counts. */
 struct handle {
-  uint64_t magic;
-  uint64_t token;    /* whoever connects must present it */
-  uint32_t address;  /* network order */
+  uint16_t family;   /* AF_INET */
   uint16_t port;     /* network order */
-  uint16_t sockets;
+  uint32_t address;  /* network order */
+  uint8_t unused[24];
+  uint64_t magic;
+  uint32_t sockets;
+  uint32_t threads;  /* beside the progress thread: none */
+  uint64_t token;    /* whoever connects must present it */
   uint32_t attempt;  /* scratch: the connect that this handle has under way; 0: none */
 };
 _Static_assert(sizeof(struct handle) <= NET_HANDLE_SIZE, "the handle must fit NCCL's");
@@ -145,11 +150,12 @@ int net_listen(int device, void *opaque, struct net_listener **out)
     return error;
   }
   struct handle handle = {
-    .magic = HANDLE_MAGIC,
-    .token = listener->token,
-    .address = local.sin_addr.s_addr,
+    .family = AF_INET,
     .port = local.sin_port,
-    .sockets = (uint16_t)listener->sockets,
+    .address = local.sin_addr.s_addr,
+    .magic = HANDLE_MAGIC,
+    .sockets = (uint32_t)listener->sockets,
+    .token = listener->token,
   };
   memset(opaque, 0, NET_HANDLE_SIZE);
   memcpy(opaque, &handle, sizeof(handle));
@@ -213,18 +219,24 @@ static int attempt_open(struct attempt *attempt, const struct handle *handle)
   return 0;
 }
 
+static bool handle_is_ours(const struct handle *handle)
+{
+  return handle->family == AF_INET && handle->magic == HANDLE_MAGIC && handle->sockets >= 1 &&
+         handle->sockets <= KERNEL_MAX_SOCKETS;
+}
+
 static int attempt_begin(const struct handle *handle, struct attempt **out)
 {
-  if (handle->magic != HANDLE_MAGIC || handle->sockets < 1 ||
-      handle->sockets > KERNEL_MAX_SOCKETS) {
-    kernel_warn("NET/KERNEL: the peer's handle is not one of this transport (magic %016llx): "
-                "let every rank load the same plugin", (unsigned long long)handle->magic);
+  if (!handle_is_ours(handle)) {
+    kernel_warn("NET/KERNEL: the peer uses another transport (its handle has the address family "
+                "%u and the magic number %016llx): let every rank load the same plugin",
+                handle->family, (unsigned long long)handle->magic);
     return -EPROTO;
   }
   struct attempt *attempt = calloc(1, sizeof(*attempt));
   if (!attempt)
     return -ENOMEM;
-  attempt->link = kernel_link_new(handle->sockets, true);
+  attempt->link = kernel_link_new((int)handle->sockets, true);
   attempt->deadline_ms = kernel_now_ms() + (uint64_t)kernel_settings.timeout_ms;
   attempt->hello = (struct hello){
     .magic = HELLO_MAGIC,

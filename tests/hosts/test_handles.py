@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 from ranks import REMOTE_ERROR, SYSTEM_ERROR, Failed, Link, Rank, connect, packet_site
 
-from harp import paths
 from harp.testing.lab import Host, Lab
 
 TIMEOUT_MS = 1500
@@ -120,17 +119,6 @@ def test_socket_transport_of_ipv6(rank: Rank) -> None:
     handle = sockets_handle(socket.AF_INET6, bytes(4) + address, 4711)
     _, warning = refused(rank, handle)
     assert "the peer at fd00::77:2 port 4711 uses a socket transport" in warning
-
-
-def test_kernel_plugin(lab: Lab, tmp_path: Path, rank: Rank) -> None:
-    """The ranks were told to load different plugins, whichever way round."""
-    site = packet_site(tmp_path / "1", lab.hosts[1])
-    site.environment.update(NCCL_SOCKET_IFNAME=lab.hosts[1].interface)
-    with Rank(site, plugin=paths.kernel_plugin_path()) as other:
-        other.init()
-        _, warning = refused(rank, other.listen()[1])
-        assert "the peer's handle is not HARP's" in warning and REMEDY in warning
-        refused(other, rank.listen()[1])
 
 
 @pytest.mark.parametrize("versions", [(2, 2), (7, 9), (0, 0)])
