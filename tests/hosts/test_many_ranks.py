@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many ranks on one packet device: eight of a job on each host, and two jobs at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from ranks import Site, packet_site
+
+from harp.testing.jobs import all_reduce, job
+from harp.testing.lab import Lab
+
+LOCAL_RANKS = 8
+
+
+def sites_of(folder: Path, lab: Lab, local_ranks: int, own_order: bool) -> list[Site]:
+    """A site for each rank; those of a host share its one file, and so its device and address.
+
+    own_order: by hosts, so that most of a ring's links join siblings; else in turn, so
+    that all of them cross the wire.
+    """
+    found: list[Site] = []
+    for host in lab.hosts:
+        shared = packet_site(folder / str(host.index), host)
+        for rank in range(local_ranks):
+            told = {
+                "HARP_CONF_DIR": str(shared.folder),
+                "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": str(local_ranks),
+            }
+            own = shared.folder / f"rank{rank}"
+            found.append(Site(own, shared.prefix, told, shared.address))
+    if not own_order:
+        found = [found[i + host * local_ranks] for i in range(local_ranks) for host in (0, 1)]
+    return found
+
+
+def messages(sites: Sequence[Site]) -> list[int]:
+    return [process.totals["messages_in"] for site in sites for process in site.published()]
+
+
+@pytest.mark.parametrize("own_order", [False, True], ids=["in turn", "by hosts"])
+def test_eight_ranks_on_a_device(lab: Lab, tmp_path: Path, own_order: bool) -> None:
+    sites = sites_of(tmp_path, lab, LOCAL_RANKS, own_order)
+    with job(sites, sites[0].address, all_reduce("256K", 50, 0.2, "--timeout", 60)) as running:
+        resets = [host.counter("TcpOutRsts") for host in lab.hosts]
+        running.ends_well()
+        assert len(running.ranks) == 2 * LOCAL_RANKS
+    assert [host.counter("TcpOutRsts") for host in lab.hosts] == resets
+
+
+def test_two_jobs_at_once(lab: Lab, tmp_path: Path) -> None:
+    """On the same devices and addresses; each has its own bytes, and right ones."""
+    words = all_reduce("256K", 200, 0.5, "--timeout", 60)
+    one, other = (sites_of(tmp_path / name, lab, 2, True) for name in ("one", "other"))
+    with job(one, one[0].address, words) as first, job(other, other[0].address, words) as second:
+        for running in (first, second):
+            assert [rank.process.poll() for rank in running.ranks] == [None] * 4, "not at once"
+        assert all(messages(one)) and all(messages(other))
+        first.ends_well()
+        second.ends_well()
