@@ -18,6 +18,8 @@ from harp.setup.plan import conf_dir, conf_files
 VARIABLES = {
     "HARP_CONF_DIR": "folder of the ztcp*.conf",
     "HARP_RUN_DIR": "folder for statistics and traces",
+    "HARP_CHECKSUM": "1: every chunk that is sent carries a CRC32C",
+    "HARP_KEY_FILE": "a key that hosts must prove before they are let in",
     "HARP_DISABLE": "1: HARP declines, and NCCL uses sockets",
     "HARP_DEBUG": "1: every log line goes to stderr as well",
 }

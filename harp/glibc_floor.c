@@ -39,6 +39,14 @@ int fstat(int fd, struct stat *st)
   return old_fstat(STAT_VERSION, fd, st);
 }
 
+/* What was compiled without 64-bit offsets (libsodium's archive) calls it by
+ * this name; the structure is the same. */
+int plain_fstat(int fd, struct stat *st) __asm__("fstat");
+int plain_fstat(int fd, struct stat *st)
+{
+  return old_fstat(STAT_VERSION, fd, st);
+}
+
 int lstat(const char *path, struct stat *st)
 {
   return old_lstat(STAT_VERSION, path, st);

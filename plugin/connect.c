@@ -12,6 +12,42 @@
 
 /* --- Under the flow's baton --- */
 
+#define SAME_KEY "HARP_KEY_FILE must name the same key on every host of the job"
+
+/* The peer wants a proof that we have the key: the hello once more, with it. */
+static void answer_challenge(struct link_flow *flow, struct net_link *link)
+{
+  const struct proof_key *key = &flow->transport->key;
+  if (!key->set) {
+    link_fail(link, -EACCES, "the peer asks for a key, and this host has none: " SAME_KEY);
+    return;
+  }
+  if (flow->proof.challenged || flow->greeting_left > 0) {
+    link_fail(link, -EPROTO, "the peer greets out of order: do both hosts run the same HARP?");
+    return;
+  }
+  flow->proof.challenged = true;
+  memcpy(flow->proof.hello, flow->greeting, HELLO_SIZE);
+  memcpy(flow->proof.challenge, flow->heard, WELCOME_SIZE);
+  memset(flow->greeting + HELLO_PROOF, 0, PROOF_SIZE);
+  proof_make(key, PROOF_CONNECTOR, &flow->proof, flow->greeting, HELLO_SIZE,
+             flow->greeting + HELLO_PROOF);
+  flow_greet(flow, HELLO_SIZE);
+}
+
+/* The welcome in flow->heard carries the proof that the peer has the key too. */
+static bool peer_proved(struct link_flow *flow, const struct welcome *welcome)
+{
+  const struct proof_key *key = &flow->transport->key;
+  uint8_t proof[PROOF_SIZE];
+  if (!key->set) {
+    return true;
+  }
+  memset(flow->heard + WELCOME_PROOF, 0, PROOF_SIZE);
+  proof_make(key, PROOF_ACCEPTOR, &flow->proof, flow->heard, WELCOME_SIZE, proof);
+  return flow->proof.challenged && proof_same(proof, welcome->proof);
+}
+
 bool connector_heard(struct link_flow *flow)
 {
   struct welcome welcome;
@@ -25,9 +61,21 @@ bool connector_heard(struct link_flow *flow)
                              "else?");
     return true;
   }
+  if (welcome.status == WELCOME_CHALLENGE) {
+    answer_challenge(flow, link);
+    return true;
+  }
+  if (welcome.status == EACCES) {
+    link_fail(link, -EACCES, "the peer has another key: " SAME_KEY);
+    return true;
+  }
   if (welcome.status || welcome.link != link->id || welcome.flow != flow->number) {
     link_fail(link, -EPROTO, "the peer refused flow %u (%s): do both hosts run the same HARP?",
               flow->number, strerror(welcome.status));
+    return true;
+  }
+  if (!peer_proved(flow, &welcome)) {
+    link_fail(link, -EACCES, "the peer does not prove that it has the key: " SAME_KEY);
     return true;
   }
   if (flow->replaces) {
@@ -55,8 +103,10 @@ static void open_flow(struct harp_instance *instance, void *argument)
     return;
   }
   flow_set_link(flow, link, opening->number);
-  flow_write_hello(flow, link, opening->number);
-  opening->result = flow_connect(flow, link, opening->number);
+  opening->result = flow_write_hello(flow, link, opening->number);
+  if (opening->result == 0) {
+    opening->result = flow_connect(flow, link, opening->number);
+  }
   if (opening->result != 0) {
     flow_end(flow, false);
   }

@@ -24,7 +24,7 @@ static void on_established(void *user, struct harp_tcp *tcp)
   flow_greet(flow, HELLO_SIZE);
 }
 
-void flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16_t number)
+int flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16_t number)
 {
   struct hello hello = {
       .version_min = WIRE_VERSION_MIN,
@@ -36,7 +36,9 @@ void flow_write_hello(struct link_flow *flow, const struct net_link *link, uint1
       .mtu = flow->instance->port->info.mtu,
   };
   memcpy(hello.token, link->handle.token, TOKEN_SIZE);
+  int result = flow->transport->key.set ? proof_challenge(hello.proof) : 0;
   hello_write(&hello, flow->greeting);
+  return result;
 }
 
 static void unlist(struct link_flow *flow)

@@ -20,6 +20,7 @@
  *   flow_share.c   which flow of a link takes the next chunk
  *   flow_replace.c a dead flow's connection is replaced
  *   protocol.c     bytes on the wire
+ *   proof.c        a shared key, and proofs of it in greetings
  */
 #ifndef HARP_PLUGIN_LINK_H
 #define HARP_PLUGIN_LINK_H
@@ -33,6 +34,7 @@
 #include "harp/engine/engine.h"
 #include "harp/stack/flow.h"
 #include "plugin/net.h"
+#include "plugin/proof.h"
 #include "plugin/protocol.h"
 
 enum {
@@ -96,6 +98,7 @@ struct link_flow {
   uint32_t greeting_left;        /* of ours: bytes not acknowledged */
   uint8_t heard[HELLO_SIZE];     /* the peer's greeting or chunk header so far */
   uint32_t heard_size;
+  struct proof_transcript proof; /* with a key */
 
   /* Sending: a ring of chunks, oldest at chunk_tail. */
   struct chunk_out *chunks;
@@ -166,6 +169,7 @@ struct transport {
   atomic_int trace_wanted; /* enum in transport.c: asked for once */
   char trace_reason[200];
   bool checksum;          /* HARP_CHECKSUM=1: our chunks carry a trailer */
+  struct proof_key key;   /* HARP_KEY_FILE */
   atomic_bool warned_of_mtu; /* once is enough, whatever the number of links */
   struct net_link *links; /* open, or being connected (link->connecting) */
   /* By instance, under its baton. */
@@ -286,8 +290,8 @@ struct link_flow *flow_named(struct link_flow *fresh, const struct hello *hello)
 /* fresh's connection becomes old's, and fresh is gone. Returns bytes that the
  * old connection has received, its greeting included. */
 uint64_t flow_transplant(struct link_flow *old, struct link_flow *fresh);
-/* A greeting for a flow's connection with this epoch. */
-void flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16_t number);
+/* A greeting for a flow's connection with this epoch. -EIO: no challenge could be made. */
+int flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16_t number);
 
 /* --- The peer's greeting is complete in flow->heard; false: the flow is gone --- */
 

@@ -120,22 +120,92 @@ static bool join(struct link_flow *flow, const struct hello *hello)
   return fits;
 }
 
-/* A flow that is open here gets a new connection. */
-static void go_on(struct link_flow *old, struct link_flow *fresh, const struct hello *hello)
+/* The welcome that a hello gets if all is well. */
+static struct welcome answer_to(const struct link_flow *flow, const struct hello *hello)
 {
-  uint16_t mtu = fresh->instance->port->info.mtu;
-  old->received_before += flow_transplant(old, fresh) - HELLO_SIZE;
-  struct welcome welcome = {
+  return (struct welcome){
       .version = wire_version_common(hello->version_min, hello->version_max),
       .link = hello->link,
       .flow = hello->flow,
-      .mtu = mtu,
+      .mtu = flow->instance->port->info.mtu,
       .epoch = hello->epoch,
-      .received = old->received_before,
   };
+}
+
+static void send_welcome(struct link_flow *flow, const struct welcome *welcome)
+{
+  const struct proof_key *key = &flow->transport->key;
+  welcome_write(welcome, flow->greeting);
+  if (key->set && welcome->status == 0) {
+    proof_make(key, PROOF_ACCEPTOR, &flow->proof, flow->greeting, WELCOME_SIZE,
+               flow->greeting + WELCOME_PROOF);
+  }
+  flow_greet(flow, WELCOME_SIZE);
+}
+
+/* Asks for a proof that the peer has the key; false: the flow is gone. */
+static bool challenge(struct link_flow *flow, const struct hello *hello)
+{
+  struct welcome welcome = answer_to(flow, hello);
+  welcome.status = WELCOME_CHALLENGE;
+  if (proof_challenge(welcome.proof) != 0) {
+    turn_away(flow);
+    return false;
+  }
+  send_welcome(flow, &welcome);
+  flow->proof.challenged = true;
+  memcpy(flow->proof.hello, flow->heard, HELLO_SIZE);
+  memcpy(flow->proof.challenge, flow->greeting, WELCOME_SIZE);
+  return true;
+}
+
+/* The second hello, in flow->heard, is the first one with the proof in it. */
+static bool proved(struct link_flow *flow, const struct hello *hello)
+{
+  uint8_t proof[PROOF_SIZE];
+  memset(flow->heard + HELLO_PROOF, 0, PROOF_SIZE);
+  proof_make(&flow->transport->key, PROOF_CONNECTOR, &flow->proof, flow->heard, HELLO_SIZE,
+             proof);
+  return memcmp(flow->proof.hello, flow->heard, HELLO_PROOF) == 0 &&
+         proof_same(proof, hello->proof);
+}
+
+/* The peer says why and closes; if not, its time runs out. */
+static void refuse(struct link_flow *flow, const struct hello *hello, uint16_t status)
+{
+  struct welcome welcome = answer_to(flow, hello);
+  welcome.status = status;
+  send_welcome(flow, &welcome);
+}
+
+static void refuse_unproved(struct link_flow *flow, const struct hello *hello)
+{
+  struct harp_endpoint peer = harp_flow_peer(flow->tcp);
+  char name[INET_ADDRSTRLEN];
+  inet_ntop(AF_INET, &peer.address, name, sizeof name);
+  flow->instance->counters[HARP_COUNTER_keys_refused]++;
+  harp_log_post(HARP_LOG_WARN, "HARP: %s knows this job's token but not its key, and was refused: "
+                               "HARP_KEY_FILE must name the same key on every host of the job",
+                name);
+  refuse(flow, hello, EACCES);
+}
+
+/* Bytes of greetings that a flow's connection has received. */
+static uint32_t greeting_of(const struct link_flow *flow)
+{
+  return flow->proof.challenged ? 2 * HELLO_SIZE : HELLO_SIZE;
+}
+
+/* A flow that is open here gets a new connection. */
+static void go_on(struct link_flow *old, struct link_flow *fresh, const struct hello *hello)
+{
+  uint32_t greeting = greeting_of(old);
+  old->proof = fresh->proof;
+  old->received_before += flow_transplant(old, fresh) - greeting;
   old->epoch = hello->epoch;
-  welcome_write(&welcome, old->greeting);
-  flow_greet(old, WELCOME_SIZE);
+  struct welcome welcome = answer_to(old, hello);
+  welcome.received = old->received_before;
+  send_welcome(old, &welcome);
   flow_reopen(old);
 }
 
@@ -144,9 +214,16 @@ bool listener_heard(struct link_flow *flow)
   struct hello hello;
   struct net_listener *listener = flow->listener;
   if (!hello_read(&hello, flow->heard) || !same_token(hello.token, listener->token) ||
-      hello.flows > LINK_FLOWS) {
+      hello.flows > LINK_FLOWS || flow->greeting_left > 0) {
     turn_away(flow);
     return false;
+  }
+  if (flow->transport->key.set && !flow->proof.challenged) {
+    return challenge(flow, &hello);
+  }
+  if (flow->transport->key.set && !proved(flow, &hello)) {
+    refuse_unproved(flow, &hello);
+    return true;
   }
   struct link_flow *old = flow_named(flow, &hello);
   if (old) {
@@ -157,24 +234,16 @@ bool listener_heard(struct link_flow *flow)
     turn_away(flow);
     return false;
   }
-  struct welcome welcome = {
-      .version = wire_version_common(hello.version_min, hello.version_max),
-      .link = hello.link,
-      .flow = hello.flow,
-      .mtu = flow->instance->port->info.mtu,
-      .epoch = hello.epoch,
-  };
+  struct welcome welcome = answer_to(flow, &hello);
   if (welcome.version == 0) {
-    welcome.status = EPROTONOSUPPORT;
-  } else if (!join(flow, &hello)) {
+    refuse(flow, &hello, EPROTONOSUPPORT);
+    return true;
+  }
+  if (!join(flow, &hello)) {
     turn_away(flow);
     return false;
   }
-  welcome_write(&welcome, flow->greeting);
-  flow_greet(flow, WELCOME_SIZE);
-  if (welcome.status) {
-    return true; /* the peer says why and closes; if not, its time runs out */
-  }
+  send_welcome(flow, &welcome);
   flow->listener = NULL;
   atomic_fetch_sub(&listener->strangers, 1);
   flow_open(flow);

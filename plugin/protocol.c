@@ -129,6 +129,7 @@ void hello_write(const struct hello *hello, uint8_t out[HELLO_SIZE])
   put(out + 34, hello->flows, 2);
   put(out + 36, hello->epoch, 4);
   put(out + 40, hello->mtu, 2);
+  memcpy(out + HELLO_PROOF, hello->proof, PROOF_SIZE);
 }
 
 bool hello_read(struct hello *hello, const uint8_t in[HELLO_SIZE])
@@ -143,6 +144,7 @@ bool hello_read(struct hello *hello, const uint8_t in[HELLO_SIZE])
       .mtu = (uint16_t)take(in + 40, 2),
   };
   memcpy(hello->token, in + 8, TOKEN_SIZE);
+  memcpy(hello->proof, in + HELLO_PROOF, PROOF_SIZE);
   return take(in, 4) == HELLO_MAGIC && hello->flow < hello->flows;
 }
 
@@ -156,6 +158,7 @@ void welcome_write(const struct welcome *welcome, uint8_t out[WELCOME_SIZE])
   put(out + 16, welcome->flow, 2);
   put(out + 18, welcome->mtu, 2);
   put(out + 20, welcome->epoch, 4);
+  memcpy(out + WELCOME_PROOF, welcome->proof, PROOF_SIZE);
   put(out + 56, welcome->received, 8);
 }
 
@@ -170,6 +173,7 @@ bool welcome_read(struct welcome *welcome, const uint8_t in[WELCOME_SIZE])
       .epoch = (uint32_t)take(in + 20, 4),
       .received = take(in + 56, 8),
   };
+  memcpy(welcome->proof, in + WELCOME_PROOF, PROOF_SIZE);
   return take(in, 4) == WELCOME_MAGIC;
 }
 

@@ -8,6 +8,15 @@
  *                             <-       welcome (64 bytes)
  *   chunk header, payload, ...  ->
  *
+ * With a shared key, a challenge and its answer come in between, in the same
+ * two formats:
+ *
+ *   hello, proof = random     ->
+ *                             <-       welcome, status = challenge, proof = random
+ *   hello again, proof        ->
+ *                             <-       welcome, proof
+ *   chunk header, payload, ...  ->
+ *
  * A chunk is a stretch of one message. Chunks of a message may come over
  * different flows, in any order; each carries its offset.
  */
@@ -24,7 +33,7 @@ enum {
   WIRE_VERSION_MAX = 1,
 
   TOKEN_SIZE = 16,
-  PROOF_SIZE = 32, /* room for a keyed proof; zero while there is no key */
+  PROOF_SIZE = 32, /* zero without a key */
   HANDLE_SIZE = 64,
   HANDLE_INSTANCES = 8,
   HELLO_SIZE = 80,
@@ -73,7 +82,10 @@ struct hello {
   uint16_t flow, flows;
   uint32_t epoch; /* of the flow: a replacement has a higher one */
   uint16_t mtu;
+  uint8_t proof[PROOF_SIZE];
 };
+
+enum { HELLO_PROOF = 48 }; /* where it lies */
 
 void hello_write(const struct hello *hello, uint8_t out[HELLO_SIZE]);
 bool hello_read(struct hello *hello, const uint8_t in[HELLO_SIZE]);
@@ -87,15 +99,20 @@ bool hello_read(struct hello *hello, const uint8_t in[HELLO_SIZE]);
  * tells how many bytes of chunks were received over them. Resending starts
  * exactly there.
  */
+enum { WELCOME_CHALLENGE = 0xffff }; /* status: first prove that you have the key */
+
 struct welcome {
   uint16_t version;
-  uint16_t status; /* 0, or an errno that says why not */
+  uint16_t status; /* 0; WELCOME_CHALLENGE; or an errno that says why not */
   uint64_t link;
   uint16_t flow;
   uint16_t mtu;
   uint32_t epoch;
   uint64_t received; /* bytes of chunks, all earlier epochs together */
+  uint8_t proof[PROOF_SIZE];
 };
+
+enum { WELCOME_PROOF = 24 }; /* where it lies */
 
 void welcome_write(const struct welcome *welcome, uint8_t out[WELCOME_SIZE]);
 bool welcome_read(struct welcome *welcome, const uint8_t in[WELCOME_SIZE]);

@@ -145,15 +145,19 @@ static void start_ticking(struct harp_instance *instance, void *argument)
 
 /* --- Open and close --- */
 
-static int refuse_unknown_wishes(char *error)
+static int read_key(struct transport *transport, char *error)
 {
-  if (getenv("HARP_KEY_FILE")) {
-    snprintf(error, HARP_ENGINE_ERROR_SIZE,
-             "HARP_KEY_FILE is set, but this release does not authenticate peers: unset it, and "
-             "keep strangers out by `peers` and a firewall");
-    return -ENOTSUP;
+  const char *path = getenv("HARP_KEY_FILE");
+  if (!path || !path[0]) {
+    return 0;
   }
-  return 0;
+  int result = proof_key_read(&transport->key, path, error);
+  if (transport->key.loose) {
+    harp_log_post(HARP_LOG_WARN, "HARP: HARP_KEY_FILE %s: every user of this host may read or "
+                                 "change it; chmod 600 it",
+                  path);
+  }
+  return result;
 }
 
 static int open_transport(struct transport **out, char *error)
@@ -166,7 +170,7 @@ static int open_transport(struct transport **out, char *error)
   pthread_mutex_init(&transport->lock, NULL);
   const char *checksum = getenv("HARP_CHECKSUM");
   transport->checksum = checksum && checksum[0] && strcmp(checksum, "0") != 0;
-  int result = refuse_unknown_wishes(error);
+  int result = read_key(transport, error);
   if (result == 0) {
     result = harp_engine_open(&transport->engine, error);
   }
@@ -179,6 +183,7 @@ static int open_transport(struct transport **out, char *error)
     }
   }
   if (result != 0) {
+    proof_key_forget(&transport->key);
     free(transport);
     return result;
   }
@@ -250,6 +255,7 @@ static void close_transport(struct transport *transport)
   }
   harp_engine_close(transport->engine);
   pthread_mutex_destroy(&transport->lock);
+  proof_key_forget(&transport->key);
   free(transport);
 }
 

@@ -1,133 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who connects without the handle's token gets nowhere and is counted; the listener still serves.
-
-The strangers are sockets of the other host's kernel.
-"""
+"""Who connects without the token gets nowhere and is counted; the listener still serves."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import secrets
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks import Rank, connect, packet_site, wait_until
+from ranks import Rank, packet_site, wait_until
+from strangers import Scene, hello, token_of
 
-from harp.testing.lab import Host, Lab
+from harp.testing.lab import Lab
 
 STRANGER_S = 5  # what one who says nothing is given
 ROOM = 256  # for so many of them at a time
-
-# Led by lines: "open N" makes N connections; "send HEX", "reset" and "finish"
-# (end of data) apply to all of them; "state" tells how many the other side
-# has ended, and what it sent.
-STRANGER = """
-import select, socket, struct, sys
-address, port = sys.argv[1], int(sys.argv[2])
-held, ended, heard = [], 0, b""
-for line in sys.stdin:
-    word, _, rest = line.strip().partition(" ")
-    if word == "open":
-        for _ in range(int(rest)):
-            try:
-                held.append(socket.create_connection((address, port), 3))
-            except OSError:
-                ended += 1
-    for one in list(held):
-        try:
-            if word == "send":
-                one.sendall(bytes.fromhex(rest))
-            elif word == "finish":
-                one.shutdown(socket.SHUT_WR)
-            elif word == "reset":
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                one.close()
-                held.remove(one)
-            elif word == "state" and select.select([one], [], [], 0)[0]:
-                data = one.recv(4096)
-                heard += data
-                if not data:
-                    raise ConnectionResetError
-        except OSError:
-            held.remove(one)
-            ended += 1
-    print(len(held), ended, heard.hex() or "-", flush=True)
-"""
-
-
-class Stranger:
-    """Connections from a host's kernel to a listener."""
-
-    def __init__(self, host: Host, address: str, port: int) -> None:
-        words = [sys.executable, "-c", STRANGER, address, str(port)]
-        self.process = host.popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def do(self, command: str) -> tuple[int, int, bytes]:
-        """How many connections it holds, how many were ended, what was heard on them."""
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
-        held, ended, heard = self.process.stdout.readline().split()
-        return int(held), int(ended), b"" if heard == "-" else bytes.fromhex(heard)
-
-    def is_rid_of(self, count: int, timeout: float = 2) -> bytes:
-        """Once so many connections were ended: what was heard on them."""
-
-        def ended() -> bool:
-            return self.do("state")[1] >= count
-
-        wait_until(ended, timeout, f"{count} strangers were not turned away")
-        return self.do("state")[2]
-
-
-@dataclass
-class Scene:
-    """A listening rank, one that wants to connect to it, and where the strangers live."""
-
-    listening: Rank
-    other: Rank
-    listener: tuple[int, str]
-    host: Host
-
-    @property
-    def handle(self) -> bytes:
-        return bytes.fromhex(self.listener[1])
-
-    @contextmanager
-    def stranger(self) -> Iterator[Stranger]:
-        (port,) = struct.unpack("!H", self.handle[8:10])
-        made = Stranger(self.host, self.listening.site.address, port)
-        try:
-            yield made
-        finally:
-            made.process.kill()
-            made.process.wait(5)
-
-    def counted(self) -> int:
-        """The counter, as harp stat tells it."""
-        words = [sys.executable, "-m", "harp", "stat", "--json", "--pid"]
-        said = subprocess.run(
-            [*words, str(self.listening.process.pid)],
-            capture_output=True, text=True, timeout=20, check=True,
-            env=self.listening.site.all_environment(),
-        )  # fmt: skip
-        (process,) = json.loads(said.stdout)["processes"]
-        return int(process["totals"]["strangers"])
-
-    def still_serves(self) -> None:
-        connect(self.other, self.listening, self.listener).move()
-        assert self.listening.warnings == []
-        assert self.other.warnings == []
 
 
 @pytest.fixture(params=[False, True], ids=["kernel address", "own address"])
@@ -139,16 +31,6 @@ def scene(lab: Lab, tmp_path: Path, request: Any) -> Iterator[Scene]:
         yield Scene(listening, other, listening.listen(), lab.hosts[1])
 
 
-def hello(token: bytes, version: tuple[int, int] = (1, 1), flow: int = 0, flows: int = 1) -> bytes:
-    """The first bytes of a connector: magic, versions, token, link, flow, flows, epoch, MTU."""
-    numbers = struct.pack("!QHHIH", 0x1234567890ABCDEF, flow, flows, 0, 1500)
-    return (b"HARP" + struct.pack("!HH", *version) + token + numbers).ljust(80, b"\0")
-
-
-def token_of(scene: Scene) -> bytes:
-    return scene.handle[28:44]
-
-
 def test_garbage(scene: Scene) -> None:
     seed = secrets.randbits(32)
     print(f"seed {seed}")
@@ -156,7 +38,8 @@ def test_garbage(scene: Scene) -> None:
     texts = [
         draw.randbytes(80),
         draw.randbytes(4000),
-        b"GET / HTTP/1.1\r\nHost: 10.77.0.1\r\nUser-Agent: something longer than a hello\r\n\r\n" * 2,
+        b"GET / HTTP/1.1\r\nHost: 10.77.0.1\r\nUser-Agent: something longer than a hello\r\n\r\n"
+        * 2,
         bytes(80),
         b"HARP" + draw.randbytes(76),
         hello(draw.randbytes(16)),  # a hello without the token

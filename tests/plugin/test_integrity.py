@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """HARP_CHECKSUM=1: a byte that changes between the sender's memory and the wire is an error and is
-never delivered. HARP_KEY_FILE: refused, since nothing would keep the promise.
+never delivered.
 
 The byte is changed while the fault port swallows what is sent: what TCP then sends again is
 read from the changed memory, and TCP's own checksum is right.
@@ -17,7 +17,7 @@ from typing import Any, Callable
 
 import pytest
 from nccl_plugin import SYSTEM_ERROR
-from plugin_peer import Peer, PeerFailure
+from plugin_peer import Peer
 
 from harp import paths
 
@@ -116,9 +116,3 @@ def test_without_the_checksum_nobody_notices(start: Start, tmp_path: Path) -> No
     outcome, place = move(sender, receiver, tmp_path, change=True)
     assert (outcome["size"], outcome["error"]) == (SIZE, None)
     assert not receiver.check(buffer=place, offset=0, size=SIZE, seed=1)
-
-
-def test_a_key_is_refused(start: Start, tmp_path: Path) -> None:
-    with pytest.raises(PeerFailure) as failure:
-        start(HARP_KEY_FILE=str(tmp_path / "key"))
-    assert failure.value.code == SYSTEM_ERROR

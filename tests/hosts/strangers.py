@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strangers: sockets of the other host's kernel that connect to a listening rank."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ranks import Rank, connect, wait_until
+
+from harp.testing.lab import Host
+
+# Led by lines: "open N" makes N connections; "send HEX", "reset" and "finish"
+# (end of data) apply to all of them; "state" tells how many the other side
+# has ended, and what it sent.
+STRANGER = """
+import select, socket, struct, sys
+address, port = sys.argv[1], int(sys.argv[2])
+held, ended, heard = [], 0, b""
+for line in sys.stdin:
+    word, _, rest = line.strip().partition(" ")
+    if word == "open":
+        for _ in range(int(rest)):
+            try:
+                held.append(socket.create_connection((address, port), 3))
+            except OSError:
+                ended += 1
+    for one in list(held):
+        try:
+            if word == "send":
+                one.sendall(bytes.fromhex(rest))
+            elif word == "finish":
+                one.shutdown(socket.SHUT_WR)
+            elif word == "reset":
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                one.close()
+                held.remove(one)
+            elif word == "state" and select.select([one], [], [], 0)[0]:
+                data = one.recv(4096)
+                heard += data
+                if not data:
+                    raise ConnectionResetError
+        except OSError:
+            held.remove(one)
+            ended += 1
+    print(len(held), ended, heard.hex() or "-", flush=True)
+"""
+
+
+class Stranger:
+    """Connections from a host's kernel to a listener."""
+
+    def __init__(self, host: Host, address: str, port: int) -> None:
+        words = [sys.executable, "-c", STRANGER, address, str(port)]
+        self.process = host.popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def do(self, command: str) -> tuple[int, int, bytes]:
+        """How many connections it holds, how many were ended, what was heard on them."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        held, ended, heard = self.process.stdout.readline().split()
+        return int(held), int(ended), b"" if heard == "-" else bytes.fromhex(heard)
+
+    def is_rid_of(self, count: int, timeout: float = 2) -> bytes:
+        """Once so many connections were ended: what was heard on them."""
+
+        def ended() -> bool:
+            return self.do("state")[1] >= count
+
+        wait_until(ended, timeout, f"{count} strangers were not turned away")
+        return self.do("state")[2]
+
+
+@dataclass
+class Scene:
+    """A listening rank, one that wants to connect to it, and where the strangers live."""
+
+    listening: Rank
+    other: Rank
+    listener: tuple[int, str]
+    host: Host
+
+    @property
+    def handle(self) -> bytes:
+        return bytes.fromhex(self.listener[1])
+
+    @contextmanager
+    def stranger(self) -> Iterator[Stranger]:
+        (port,) = struct.unpack("!H", self.handle[8:10])
+        made = Stranger(self.host, self.listening.site.address, port)
+        try:
+            yield made
+        finally:
+            made.process.kill()
+            made.process.wait(5)
+
+    def counted(self, name: str = "strangers") -> int:
+        """A counter, as harp stat tells it."""
+        words = [sys.executable, "-m", "harp", "stat", "--json", "--pid"]
+        said = subprocess.run(
+            [*words, str(self.listening.process.pid)],
+            capture_output=True, text=True, timeout=20, check=True,
+            env=self.listening.site.all_environment(),
+        )  # fmt: skip
+        (process,) = json.loads(said.stdout)["processes"]
+        return int(process["totals"][name])
+
+    def still_serves(self) -> None:
+        connect(self.other, self.listening, self.listener).move()
+        assert self.listening.warnings == []
+        assert self.other.warnings == []
+
+
+def hello(token: bytes, version: tuple[int, int] = (1, 1), flow: int = 0, flows: int = 1) -> bytes:
+    """The first bytes of a connector: magic, versions, token, link, flow, flows, epoch, MTU."""
+    numbers = struct.pack("!QHHIH", 0x1234567890ABCDEF, flow, flows, 0, 1500)
+    return (b"HARP" + struct.pack("!HH", *version) + token + numbers).ljust(80, b"\0")
+
+
+def token_of(scene: Scene) -> bytes:
+    return scene.handle[28:44]
