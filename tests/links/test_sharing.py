@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 from harp.testing.jobs import job
-from harp.testing.ranks import Site, wire_path, wire_site
+from harp.testing.ranks import wire_path, wire_site
 
 FLOWS = 4
 FLOW_MBPS = 100  # each; four of them are well below what a busy machine does
