@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two ranks with a plugin, for every transport and version of the interface.
 
-    pytest tests/plugin                        all transports, v4, v6, v8 and v12
+    pytest tests/plugin                        all transports and versions
     pytest tests/plugin --api 8 --transport wire
     pytest tests/plugin --plugin ./libnccl-net.so --transport kernel
+    pytest tests/plugin --api 12 --rounds 1000 -k reload
 
 Transports say how the two processes reach each other: kernel (the plain
 kernel-TCP plugin over loopback), wire (HARP over shared memory), packet (HARP
-between two namespaces; needs root).
+between two namespaces; needs root). With --plugin, "kernel" is any plugin that
+reaches a peer over loopback by itself; tests of what only HARP promises are
+marked harp_only and left out there.
+
+Most tests share two ranks, and leave them as a job leaves its process: reset
+closes what is open, in whatever state. Whatever kills or ends a rank, and
+whatever fails, is followed by fresh ones.
 """
 
 from __future__ import annotations
@@ -17,23 +24,32 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
-from plugin_peer import Peer
+from plugin_peer import Peer, end_all
 
 from harp import paths
 
 TRANSPORTS = ("kernel", "wire", "packet")
 # HARP_TEST_APIS=4,12: a shorter list, for builds that are slow.
-APIS = tuple(map(int, os.environ.get("HARP_TEST_APIS", "4,6,8,12").split(",")))
-TIMEOUT_MS = 3000  # a lost peer is noticed in so long, in these tests
+APIS = tuple(map(int, os.environ.get("HARP_TEST_APIS", "4,5,6,7,8,9,10,11,12").split(",")))
+TIMEOUT_MS = 3000  # a link without progress for so long has failed, in these tests
+IMPATIENT_MS = 1000  # the same where that is what a test waits for
+NOTICED_MS = TIMEOUT_MS + 2000  # a lost peer is noticed, also on a machine that is busy
+
+harp_only = pytest.mark.harp_only
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--plugin", help="the libnccl-net.so to test (the built ones)")
     parser.addoption("--api", type=int, help="only this version of the interface")
     parser.addoption("--transport", choices=TRANSPORTS, help="only this transport")
+    parser.addoption("--rounds", type=int, help="load, init, job, unload: so often (a few times)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "harp_only: promised by HARP, not by every plugin")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -42,10 +58,28 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     api = metafunc.config.getoption("--api", default=None)
     transport = metafunc.config.getoption("--transport", default=None)
+    marks = list(metafunc.definition.iter_markers("harp_only"))
+    transports = [transport] if transport else [t for t in TRANSPORTS if not marks or t != "kernel"]
+    metafunc.parametrize("transport", transports, indirect=True, scope="module")
     metafunc.parametrize(
-        "transport", [transport] if transport else TRANSPORTS, indirect=True, scope="module"
+        "api", [api] if api else APIS, ids=lambda value: f"v{value}", scope="module"
     )
-    metafunc.parametrize("api", [api] if api else APIS, ids=lambda value: f"v{value}")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    callspec = getattr(item, "callspec", None)
+    if item.get_closest_marker("harp_only") and callspec.params["transport"] == "kernel":
+        pytest.skip("only HARP promises this")
+
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    outcome: Any = yield
+    if outcome.get_result().failed:
+        item.stash[FAILED] = True
 
 
 @dataclass
@@ -68,15 +102,11 @@ def _configuration(folder: Path, device: str, address: str) -> dict[str, str]:
     folder.mkdir()
     (folder / "ztcp0.conf").write_text(f"device = {device}\naddress = {address}\n")
     (folder / "run").mkdir()
-    return {
-        "HARP_CONF_DIR": str(folder),
-        "HARP_RUN_DIR": str(folder / "run"),
-        "HARP_TIMEOUT_MS": str(TIMEOUT_MS),
-    }
+    return {"HARP_CONF_DIR": str(folder), "HARP_RUN_DIR": str(folder / "run")}
 
 
 def _kernel() -> Iterator[tuple[Side, Side]]:
-    environment = {"NCCL_SOCKET_IFNAME": "lo", "HARP_TIMEOUT_MS": str(TIMEOUT_MS)}
+    environment = {"NCCL_SOCKET_IFNAME": "lo"}
     yield Side(environment=environment), Side(environment=environment)
 
 
@@ -123,42 +153,109 @@ def transport(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator
 class Pair:
     """Two ranks, a and b, with the plugin loaded and brought up."""
 
-    def __init__(self, transport: Transport, api: int) -> None:
+    def __init__(self, transport: Transport, api: int, timeout_ms: int = TIMEOUT_MS) -> None:
         self.api = api
+        self.transport = transport
         self.lost = 2 if api < 6 else 6  # ncclSystemError, ncclRemoteError
         self.max_requests = 8 if api < 7 else 32
-        self.ranks = [Peer(side.prefix, side.environment) for side in transport.sides]
+        patience = {"HARP_TIMEOUT_MS": str(timeout_ms)}
+        self.ranks = [
+            Peer(side.prefix, {**side.environment, **patience}) for side in transport.sides
+        ]
         self.a, self.b = self.ranks
         try:
-            # One after the other: over a wire, the first makes what the second joins.
-            for rank in self.ranks:
-                rank.open(path=str(transport.plugin), api=api)
-                assert rank.init() == 1
+            self.load()
         except BaseException:
-            self.end()
+            self.abandon()
             raise
 
-    def comm(self, sender: Peer, receiver: Peer) -> tuple[int, int]:
-        """A connection: the sender's comm and the receiver's. Connect goes before accept."""
-        listening = receiver.listen()
-        sending = sender.connect(handle=listening["handle"])["comm"]
-        assert sending, "connect did not come through"
-        receiving = receiver.accept(listener=listening["listener"])["comm"]
-        assert receiving, "accept did not come through"
-        receiver.close_listener(listener=listening["listener"])
-        return sending, receiving
+    def load(self) -> None:
+        # One after the other: over a wire, the first makes what the second joins.
+        for rank in self.ranks:
+            rank.open(path=str(self.transport.plugin), api=self.api)
+            assert rank.init() == 1
+
+    @property
+    def whole(self) -> bool:
+        return all(rank.process.poll() is None for rank in self.ranks)
+
+    def reset(self) -> None:
+        for waiting in [rank.start("reset") for rank in self.ranks]:
+            waiting.result(timeout=60)
 
     def end(self) -> None:
-        for rank in self.ranks:  # together, as the ranks of a job
-            rank.dismiss()
+        """Together, as the ranks of a job; AssertionError if one does not end well."""
+        end_all(self.ranks)
+
+    def abandon(self) -> None:
+        """Nobody asks how they end."""
         for rank in self.ranks:
-            rank.end()
+            rank.kill()
+
+
+class Ranks:
+    """The pair that tests share, one after the other, while they ask for the same version."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.pair: Optional[Pair] = None
+
+    def take(self, api: int) -> Pair:
+        if self.pair and self.pair.api != api:
+            self.drop()
+        if not self.pair:
+            self.pair = Pair(self.transport, api)
+        return self.pair
+
+    def drop(self) -> None:
+        pair, self.pair = self.pair, None
+        if pair:
+            pair.end()
+
+
+@pytest.fixture(scope="module")
+def ranks(transport: Transport) -> Iterator[Ranks]:
+    shared = Ranks(transport)
+    yield shared
+    shared.drop()
+
+
+def _failed(request: pytest.FixtureRequest) -> bool:
+    return request.node.stash.get(FAILED, False)
 
 
 @pytest.fixture
-def pair(transport: Transport, api: int) -> Iterator[Pair]:
-    ranks = Pair(transport, api)
-    try:
-        yield ranks
-    finally:
-        ranks.end()
+def pair(ranks: Ranks, api: int, request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """The two ranks that tests share."""
+    taken = ranks.take(api)
+    yield taken
+    ranks.pair = None
+    if _failed(request):
+        taken.abandon()
+    else:
+        taken.reset()
+        ranks.pair = taken
+
+
+def _of_its_own(
+    ranks: Ranks, request: pytest.FixtureRequest, api: int, timeout_ms: int
+) -> Iterator[Pair]:
+    ranks.drop()  # a wire has two ends
+    fresh = Pair(ranks.transport, api, timeout_ms)
+    yield fresh
+    if _failed(request):
+        fresh.abandon()
+    else:
+        fresh.end()
+
+
+@pytest.fixture
+def fresh(ranks: Ranks, api: int, request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """Two ranks for a test after which they are no more what they were."""
+    yield from _of_its_own(ranks, request, api, TIMEOUT_MS)
+
+
+@pytest.fixture
+def impatient(ranks: Ranks, api: int, request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """The same; they give a lost peer up soon."""
+    yield from _of_its_own(ranks, request, api, IMPATIENT_MS)

@@ -8,7 +8,9 @@ but not with this.
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes as c
+import os
 import sys
 from pathlib import Path
 from typing import Any, Optional
@@ -122,11 +124,27 @@ def table_type(api: int, properties: type[c.Structure]) -> type[c.Structure]:
     return _struct(f"Net_v{api}", fields)
 
 
-@_LOGGER
-def _log(level: int, flags: int, file: bytes, line: int, form: bytes, text: bytes) -> None:
-    # The plugins format their lines themselves: the format is "%s".
-    if level <= 2:
-        print(f"NCCL WARN {(text or b'').decode(errors='replace')}", file=sys.stderr, flush=True)
+class _Logger:
+    """NCCL's logger, which a plugin may call from init to its last finalize, no longer: then
+    it may be unloaded. A call after that ends the process."""
+
+    def __init__(self) -> None:
+        self.over = False
+        self.function = _LOGGER(self._log)
+
+    def _log(
+        self, level: int, flags: int, file: bytes, line: int, form: bytes, text: bytes
+    ) -> None:
+        if self.over:
+            print("the logger was called after the last finalize", file=sys.stderr, flush=True)
+            os.abort()
+        # The plugins format their lines themselves: the format is "%s".
+        if level <= 2:
+            said = (text or b"").decode(errors="replace")
+            print(f"NCCL WARN {said}", file=sys.stderr, flush=True)
+
+
+_loggers: list[_Logger] = []  # an unloaded plugin may still have one: they stay
 
 
 class Plugin:
@@ -138,9 +156,21 @@ class Plugin:
         self.handle_size = 64 if api < 5 else 128
         self.max_requests = 8 if api < 7 else 32
         self._properties_type = properties_type(api)
-        library = c.CDLL(str(path), mode=c.DEFAULT_MODE)  # ctypes adds RTLD_NOW; local by default
-        self._net = table_type(api, self._properties_type).in_dll(library, f"ncclNetPlugin_v{api}")
-        self._context = _P()
+        # ctypes adds RTLD_NOW; local by default
+        self._library = c.CDLL(str(path), mode=c.DEFAULT_MODE)
+        self._net = table_type(api, self._properties_type).in_dll(
+            self._library, f"ncclNetPlugin_v{api}"
+        )
+        self._contexts: list[c.c_void_p] = []  # from version 11 on: one for each init
+        self._logger = _Logger()
+        _loggers.append(self._logger)
+
+    def unload(self) -> None:
+        """As NCCL does when its last communicator has gone. Nothing here may be called again."""
+        _ctypes.dlclose(self._library._handle)
+
+    def exports(self, symbol: str) -> bool:
+        return hasattr(self._library, symbol)
 
     def _call(self, name: str, *arguments: Any) -> None:
         code = getattr(self._net, name)(*arguments)
@@ -159,17 +189,23 @@ class Plugin:
         return {field: not getattr(self._net, field) for field in unchecked}
 
     def init(self) -> None:
+        log = self._logger.function
+        self._logger.over = False
         if self.api >= 11:
-            config = c.c_int(-1)
-            self._call("init", c.byref(self._context), 1, c.addressof(config), _log, None)
+            config, context = c.c_int(-1), _P()
+            number = len(self._contexts) + 1
+            self._call("init", c.byref(context), number, c.addressof(config), log, None)
+            self._contexts.append(context)
         elif self.api == 10:
-            self._call("init", _log, None)
+            self._call("init", log, None)
         else:
-            self._call("init", _log)
+            self._call("init", log)
 
     def finalize(self) -> None:
+        """Ends the communicator that began last. Before version 11 there is nothing to call."""
         if self.api >= 11:
-            self._call("finalize", self._context)
+            self._call("finalize", self._contexts.pop())
+            self._logger.over = not self._contexts
 
     def devices(self) -> int:
         count = _INT()
@@ -191,7 +227,9 @@ class Plugin:
         return found
 
     def _context_first(self) -> list[Any]:
-        return [self._context] if self.api >= 11 else []
+        if self.api < 11:
+            return []
+        return [self._contexts[-1] if self._contexts else _P()]
 
     def listen(self, handle: Any, device: int = 0) -> int:
         listener = _P()

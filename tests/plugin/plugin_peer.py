@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of a conformance test: a process with a plugin in it, led by its standard input.
 
-Every line is a call: {"id", "call", "thread", arguments}. Answers come back as
-lines on standard output. Calls run on one of two threads, as in NCCL: service
-(listen, connect, accept, regMr, close) and progress (isend, irecv, test).
+Every line is a call: {"id", "call", arguments}. Answers come back as lines on
+standard output. Calls run on one of two threads, as in NCCL: service (listen,
+connect, accept, regMr, close) and progress (isend, irecv, test); or on a thread
+of their own, by its name in "thread".
 
 Peer, at the end, is the leading side.
 """
@@ -11,6 +12,7 @@ Peer, at the end, is the leading side.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import mmap
 import os
@@ -20,7 +22,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence
 
@@ -41,50 +45,99 @@ class Rank:
     def __init__(self) -> None:
         self.plugin: Plugin
         self.objects: dict[int, Any] = {}
-        self.lock = threading.Lock()
+        self.open_ends: dict[int, Callable[[int], None]] = {}  # and how each is closed
+        self.registered: dict[int, int] = {}  # memory handle to comm
+        self.finished = 0  # messages of streams
+        self.threads: set[str] = set()  # ids of those that the plugin's init began
+        self._numbers = itertools.count(1)
 
     def _keep(self, thing: Any) -> int:
-        with self.lock:
-            number = len(self.objects) + 1
-            self.objects[number] = thing
+        number = next(self._numbers)
+        self.objects[number] = thing
         return number
 
     def open(self, path: str, api: int) -> dict[str, Any]:
         self.plugin = Plugin(Path(path), api)
-        return {"name": self.plugin.name, "missing": self.plugin.may_be_null()}
+        collnet = self.plugin.exports(f"ncclCollNetPlugin_v{api}")
+        name, missing = self.plugin.name, self.plugin.may_be_null()
+        return {"name": name, "missing": missing, "collnet": collnet}
 
     def init(self) -> int:
+        before = set(os.listdir("/proc/self/task"))
         self.plugin.init()
+        self.threads |= set(os.listdir("/proc/self/task")) - before
         return self.plugin.devices()
 
     def finalize(self) -> None:
         self.plugin.finalize()
 
+    def unload(self) -> None:
+        self.plugin.unload()
+
+    def devices(self) -> int:
+        return self.plugin.devices()
+
     def properties(self, device: int = 0) -> dict[str, Any]:
         return self.plugin.properties(device)
 
-    def listen(self) -> dict[str, Any]:
+    def signal_masks(self) -> dict[str, int]:
+        """Of the plugin's threads, by their names: the signals that are blocked."""
+        masks = {}
+        for thread in self.threads:
+            status = Path("/proc/self/task", thread, "status").read_text()
+            words = dict(line.split(":", 1) for line in status.splitlines())
+            masks[words["Name"].strip()] = int(words["SigBlk"], 16)
+        return masks
+
+    def resources(self) -> dict[str, int]:
+        """What this process has that a plugin might leave behind: counts. A sanitizer has
+        anonymous memory of its own, which is not told from the plugin's."""
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        named = [line for line in maps if len(line.split()) > 5 and "[" not in line]
+        sanitized = any("san.so" in line for line in named)
+        return {
+            "descriptors": len(os.listdir("/proc/self/fd")),
+            "files mapped": len(named),
+            "anonymous": 0 if sanitized else len(maps) - len(named),
+            "threads": len(os.listdir("/proc/self/task")),
+        }
+
+    def listen(self, device: int = 0) -> dict[str, Any]:
         size = self.plugin.handle_size
         handle = ctypes.create_string_buffer(b"\0" * size + CANARY, size + len(CANARY))
-        listener = self.plugin.listen(handle)
+        listener = self._keep(self.plugin.listen(handle, device))
+        self.open_ends[listener] = self.plugin.close_listener
         if handle.raw[size:] != CANARY:
             raise AssertionError("listen wrote beyond the handle")
-        return {"handle": handle.raw[:size].hex(), "listener": self._keep(listener)}
+        return {"handle": handle.raw[:size].hex(), "listener": listener}
 
-    def connect(self, handle: str, timeout: float = 10) -> dict[str, Any]:
+    def connect(self, handle: str, timeout: float = 10, device: int = 0) -> dict[str, Any]:
         """As NCCL: the same scratch again and again. The comm is None if time ran out."""
-        raw = bytes.fromhex(handle)
-        scratch = ctypes.create_string_buffer(raw + CANARY, len(raw) + len(CANARY))
+        (outcome,) = self.connect_all([handle], timeout, device)
+        return outcome
+
+    def connect_all(
+        self, handles: list[str], timeout: float = 10, device: int = 0
+    ) -> list[dict[str, Any]]:
+        """All at once, turn and turn about, each with a copy of its handle as its scratch."""
+        texts = [bytes.fromhex(handle) + CANARY for handle in handles]
+        scratches = [ctypes.create_string_buffer(text, len(text)) for text in texts]
+        outcomes: list[dict[str, Any]] = [{"comm": None, "tries": 0} for _ in handles]
+        left = list(zip(scratches, outcomes))
         began = time.monotonic()
-        tries, comm = 0, None
-        while comm is None and time.monotonic() - began < timeout:
-            comm = self.plugin.connect(scratch)
-            tries += 1
-            if comm is None:
+        while left and time.monotonic() - began < timeout:
+            for scratch, outcome in left:
+                comm = self.plugin.connect(scratch, device)
+                outcome["tries"] += 1
+                if comm:
+                    outcome["comm"] = self._keep(comm)
+                    self.open_ends[outcome["comm"]] = self.plugin.close_send
+            left = [(scratch, outcome) for scratch, outcome in left if not outcome["comm"]]
+            if left:
                 time.sleep(0.0002)
-        if scratch.raw[len(raw) :] != CANARY:
+        if any(not scratch.raw.endswith(CANARY) for scratch in scratches):
             raise AssertionError("connect wrote beyond the handle")
-        return {"comm": comm and self._keep(comm), "tries": tries}
+        return outcomes
 
     def accept(self, listener: int, timeout: float = 10) -> dict[str, Any]:
         began = time.monotonic()
@@ -94,7 +147,10 @@ class Rank:
             tries += 1
             if comm is None:
                 time.sleep(0.0002)
-        return {"comm": comm and self._keep(comm), "tries": tries}
+        number = comm and self._keep(comm)
+        if number:
+            self.open_ends[number] = self.plugin.close_receive
+        return {"comm": number, "tries": tries}
 
     def buffer(self, size: int, seed: Optional[int] = None) -> int:
         """Page-aligned memory, with the seed's pattern or poison."""
@@ -120,39 +176,40 @@ class Rank:
         mhandle = self.plugin.register(self.objects[comm], self._address(buffer), len(memory), kind)
         if not mhandle:
             raise AssertionError("regMr gave a NULL handle")
-        return self._keep(mhandle)
+        number = self._keep(mhandle)
+        self.registered[number] = comm
+        return number
 
     def deregister(self, comm: int, mhandle: int) -> None:
+        del self.registered[mhandle]
         self.plugin.deregister(self.objects[comm], self.objects[mhandle])
 
-    def _post(self, call: Any, timeout: float = 5) -> int:
-        """Asks until there is a request: None means that it would block."""
-        began = time.monotonic()
-        request = call()
-        while request is None and time.monotonic() - began < timeout:
-            time.sleep(0.0002)
-            request = call()
-        if request is None:
-            raise TimeoutError("no request was given")
+    def _post(self, post: "Callable[..., Optional[int]]", *place: Any) -> Optional[int]:
+        """One call of isend or irecv; place: comm, buffer, offset, size, mhandle and, of irecv,
+        more. None: it would block."""
+        comm, buffer, offset, size, mhandle, *more = place
+        address = self._address(buffer) + offset
+        request = post(self.objects[comm], address, size, self.objects[mhandle], *more)
         if request in (1, 0x5A5A):
             raise AssertionError("*request was not written")
-        return self._keep(request)
+        return self._keep(request) if request else None
+
+    def _post_soon(self, post: "Callable[..., Optional[int]]", *place: Any) -> int:
+        began = time.monotonic()
+        while time.monotonic() - began < 5:
+            request = self._post(post, *place)
+            if request:
+                return request
+            time.sleep(0.0002)
+        raise TimeoutError("no request was given")
 
     def isend(self, comm: int, buffer: int, offset: int, size: int, mhandle: int) -> int:
-        address = self._address(buffer) + offset
-        return self._post(
-            lambda: self.plugin.isend(self.objects[comm], address, size, self.objects[mhandle])
-        )
+        return self._post_soon(self.plugin.isend, comm, buffer, offset, size, mhandle)
 
     def irecv(
         self, comm: int, buffer: int, offset: int, size: int, mhandle: int, count: int = 1
     ) -> int:
-        address = self._address(buffer) + offset
-        return self._post(
-            lambda: self.plugin.irecv(
-                self.objects[comm], address, size, self.objects[mhandle], 1, count
-            )
-        )
+        return self._post_soon(self.plugin.irecv, comm, buffer, offset, size, mhandle, 1, count)
 
     def iflush(self, comm: int, buffer: int, size: int, mhandle: int) -> Optional[int]:
         return self.plugin.iflush(
@@ -183,48 +240,114 @@ class Rank:
     def stream(
         self, comm: int, sends: bool, count: int, size: int, seed: int, outstanding: int
     ) -> dict[str, Any]:
-        """Sends or receives count messages with so many outstanding, oldest
-        first. Message i is the pattern of seed + i. Returns what was wrong, or
-        the error that ended it."""
+        """Sends or receives count messages with so many outstanding, or as many as the plugin
+        takes, oldest first. Message i is the pattern of seed + i. Returns what was wrong, or the
+        error that ended it."""
         buffers = [self.buffer(size) for _ in range(outstanding)]
         mhandles = [self.register(comm, buffer) for buffer in buffers]
-        pending: list[tuple[int, int]] = []
-        began, wrong, done, error = time.monotonic(), 0, 0, None
+        post = self.plugin.isend if sends else self.plugin.irecv
+        pending: list[int] = []
+        began, posted, done, wrong, error = time.monotonic(), 0, 0, 0, None
         try:
-            for index in range(count + outstanding):
-                slot = index % outstanding
-                if len(pending) == min(outstanding, count) or (index >= count and pending):
-                    number, request = pending.pop(0)
-                    outcome = self.wait([request])[0]
-                    if outcome["error"] is not None or outcome["size"] is None:
-                        error = outcome["error"] or "no progress"
+            while done < count and error is None:
+                while posted < count and posted - done < outstanding:
+                    slot = posted % outstanding
+                    self.fill(buffers[slot], 0, size, seed + posted if sends else None)
+                    request = self._post(post, comm, buffers[slot], 0, size, mhandles[slot])
+                    if request is None:
                         break
-                    done += 1
-                    if not sends:
-                        place = buffers[number % outstanding]
-                        good = outcome["size"] == size and self.check(place, 0, size, seed + number)
-                        wrong += not good
-                if index >= count:
+                    pending.append(request)
+                    posted += 1
+                if not pending:
                     continue
-                if sends:
-                    self.fill(buffers[slot], 0, size, seed + index)
-                else:
-                    self.fill(buffers[slot], 0, size)
-                post = self.isend if sends else self.irecv
-                pending.append((index, post(comm, buffers[slot], 0, size, mhandles[slot])))
+                outcome = self.wait([pending.pop(0)])[0]
+                if outcome["size"] is None:
+                    error = outcome["error"] or "no progress"
+                    break
+                place = buffers[done % outstanding]
+                good = outcome["size"] == size and self.check(place, 0, size, seed + done)
+                wrong += not good
+                done += 1
+                self.finished += 1
         except NcclError as failure:
             error = failure.code
         ms = round((time.monotonic() - began) * 1e3, 1)
         return {"done": done, "wrong": wrong, "error": error, "ms": ms}
 
-    def close(self, comm: int, sends: bool) -> float:
+    def messages(self) -> int:
+        """How many messages of streams are through, here."""
+        return self.finished
+
+    def close(self, comm: int) -> float:
         """Milliseconds that it took."""
         began = time.monotonic()
-        (self.plugin.close_send if sends else self.plugin.close_receive)(self.objects[comm])
+        self.open_ends.pop(comm)(self.objects[comm])
         return round((time.monotonic() - began) * 1e3, 1)
 
     def close_listener(self, listener: int) -> None:
-        self.plugin.close_listener(self.objects[listener])
+        self.open_ends.pop(listener)(self.objects[listener])
+
+    def abort(self, comm: int, buffer: int) -> float:
+        """Closes a comm, whatever is outstanding, and at once unmaps the buffer: who touches
+        that again ends this process. Milliseconds that close took."""
+        took = self.close(comm)
+        self.objects.pop(buffer).close()
+        return took
+
+    def reset(self) -> None:
+        """The end of a job: memory is deregistered, every end closed in whatever state it is,
+        and the memory unmapped."""
+        for mhandle, comm in list(self.registered.items()):
+            if comm in self.open_ends:
+                self.deregister(comm, mhandle)
+        for number, close in list(self.open_ends.items()):
+            del self.open_ends[number]
+            close(self.objects[number])
+        self.registered.clear()
+        self.objects.clear()
+
+    def fork(self, **given: Any) -> dict[str, int]:
+        """NCCL's code of each call that a child of this process makes with what it inherits."""
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(writer, json.dumps(self._try_all(**given)).encode())
+            self.leave()
+        os.close(writer)
+        with os.fdopen(reader) as codes:
+            text = codes.read()
+        if os.waitpid(child, 0)[1] != 0 or not text:
+            raise AssertionError(f"the child died; before that: {text!r}")
+        return json.loads(text)
+
+    def _try_all(
+        self, handle: str, listener: int, comm: int, buffer: int, mhandle: int, request: int
+    ) -> dict[str, int]:
+        """comm: one that receives, with an unfinished request."""
+        place = {"comm": comm, "buffer": buffer}
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("devices", {}),
+            ("properties", {}),
+            ("listen", {}),
+            ("connect", {"handle": handle}),
+            ("accept", {"listener": listener}),
+            ("register", place),
+            ("irecv", {**place, "offset": 0, "size": 16, "mhandle": mhandle}),
+            ("test", {"request": request}),
+            ("deregister", {"comm": comm, "mhandle": mhandle}),
+            ("init", {}),
+            ("close", {"comm": comm}),
+            ("close_listener", {"listener": listener}),
+            ("finalize", {}),
+        ]
+        codes = {}
+        for name, arguments in calls:
+            try:
+                getattr(self, name)(**arguments)
+                codes[name] = 0
+            except NcclError as error:
+                codes[name] = error.code
+        return codes
 
     def leave(self) -> None:
         """Exits at once by the C library, as a job does whose work is done."""
@@ -255,12 +378,13 @@ def main() -> None:
     """Serves calls until standard input ends."""
     rank, lock = Rank(), threading.Lock()
     queues: dict[str, "queue.Queue[Optional[dict[str, Any]]]"] = {}
-    for name in ("service", "progress"):
-        queues[name] = queue.Queue()
-        threading.Thread(target=_work, args=(rank, queues[name], lock), daemon=True).start()
     for text in sys.stdin:
         line = json.loads(text)
-        queues["progress" if line["call"] in PROGRESS else "service"].put(line)
+        name = line.pop("thread", "progress" if line["call"] in PROGRESS else "service")
+        if name not in queues:
+            queues[name] = queue.Queue()
+            threading.Thread(target=_work, args=(rank, queues[name], lock), daemon=True).start()
+        queues[name].put(line)
 
 
 class PeerFailure(AssertionError):
@@ -278,6 +402,7 @@ class Peer:
     def __init__(
         self, prefix: Sequence[str] = (), environment: Optional[Mapping[str, str]] = None
     ) -> None:
+        self.killed = False
         self.process = subprocess.Popen(
             [*prefix, sys.executable, __file__],
             stdin=subprocess.PIPE,
@@ -319,6 +444,7 @@ class Peer:
         return lambda **arguments: self.start(call, **arguments).result(timeout=60)
 
     def kill(self) -> None:
+        self.killed = True
         self.process.kill()
         self.process.wait(timeout=10)
 
@@ -331,12 +457,24 @@ class Peer:
             pass
 
     def end(self) -> None:
-        """Ends the process; it has lived long enough."""
+        """Ends the process, which has lived long enough; AssertionError if it was not killed
+        and does not end well. A sanitizer, too, speaks through the exit status."""
         self.dismiss()
         try:
-            self.process.wait(timeout=5)
+            status = self.process.wait(timeout=20)
         except subprocess.TimeoutExpired:
             self.kill()
+            raise AssertionError("a rank lives on though its input has ended") from None
+        assert self.killed or status == 0, f"a rank ended with {status}"
+
+
+def end_all(ranks: Iterable[Peer]) -> None:
+    """Ends the ranks of a job, together. Raises what the first of them that did not end well
+    gives reason to."""
+    with ExitStack() as stack:
+        for rank in ranks:
+            stack.callback(rank.end)
+            rank.dismiss()
 
 
 if __name__ == "__main__":

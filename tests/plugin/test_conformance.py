@@ -4,106 +4,75 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from conftest import TIMEOUT_MS, Pair, Transport
+from conftest import IMPATIENT_MS, NOTICED_MS, Pair, harp_only
+from ends import (
+    End,
+    all_through,
+    ends,
+    ends_between,
+    errors_of,
+    first_error,
+    flowing,
+    move,
+    sizes,
+    stream,
+)
 from nccl_plugin import INTERNAL_ERROR, INVALID_USAGE, PTR_CUDA, PTR_HOST
-from plugin_peer import Peer, PeerFailure
-
-# A lost peer must be noticed in timeout_ms; the rest is for a machine that is busy.
-NOTICED_MS = TIMEOUT_MS + 2000
+from plugin_peer import PeerFailure
 
 
-@dataclass
-class End:
-    """A comm with one buffer registered."""
-
-    rank: Peer
-    comm: int
-    buffer: int
-    mhandle: int
-
-    @classmethod
-    def of(cls, rank: Peer, comm: int, size: int, seed: Any = None) -> End:
-        buffer = rank.buffer(size=size, seed=seed)
-        return cls(rank, comm, buffer, rank.register(comm=comm, buffer=buffer))
-
-    def send(self, size: int, offset: int = 0) -> int:
-        return self.rank.isend(
-            comm=self.comm, buffer=self.buffer, offset=offset, size=size, mhandle=self.mhandle
-        )
-
-    def receive(self, capacity: int, offset: int = 0) -> int:
-        return self.rank.irecv(
-            comm=self.comm, buffer=self.buffer, offset=offset, size=capacity, mhandle=self.mhandle
-        )
-
-    def holds(self, size: int, seed: Any, offset: int = 0) -> bool:
-        return self.rank.check(buffer=self.buffer, offset=offset, size=size, seed=seed)
-
-
-def ends(pair: Pair, size: int, seed: Any = None) -> tuple[End, End]:
-    """A connection from a to b with a buffer each; the sender's holds the seed's pattern."""
-    sending, receiving = pair.comm(pair.a, pair.b)
-    return End.of(pair.a, sending, size, seed), End.of(pair.b, receiving, size)
-
-
-def sizes(outcomes: list[dict[str, Any]]) -> list[Any]:
-    assert all(outcome["error"] is None for outcome in outcomes), outcomes
-    return [outcome["size"] for outcome in outcomes]
-
-
-def first_error(end: End, post: Callable[[], int]) -> Any:
-    """NCCL's code, once posting or waiting for what was posted fails; None: nothing has in time.
-    What had arrived, or left, before the other side went may still come through."""
-    deadline = time.monotonic() + NOTICED_MS / 1e3
-    error = None
-    while error is None and time.monotonic() < deadline:
-        try:
-            (error,) = errors_of(end.rank, [post()], NOTICED_MS / 1e3)
-        except PeerFailure as failure:
-            error = failure.code
-    return error
-
-
-def errors_of(rank: Peer, requests: list[int], timeout: float) -> list[Any]:
-    return [outcome["error"] for outcome in rank.wait(requests=requests, timeout=timeout)]
-
-
-def test_table_and_properties(transport: Transport, api: int) -> None:
-    side = transport.sides[0]
-    rank = Peer(side.prefix, side.environment)
-    try:
-        opened = rank.open(path=str(transport.plugin), api=api)
+def test_table(fresh: Pair) -> None:
+    """What NCCL calls unchecked is there, finalize included."""
+    for rank in fresh.ranks:
+        opened = rank.open(path=str(fresh.transport.plugin), api=fresh.api)
+        assert opened["name"]
         assert not any(opened["missing"].values()), opened["missing"]
-        assert rank.init() == 1
-        found = rank.properties()
-        assert found["name"]
-        assert found["pciPath"] is None or found["pciPath"].startswith("/sys/")
-        assert found["ptrSupport"] == PTR_HOST
-        assert 0 < found["speed"] < 10_000_000
-        assert found["maxComms"] > 0
-        if api >= 5:
-            assert found["maxRecvs"] == 1
-            assert 0 <= found["latency"] < 1e6
-        if api >= 7:
-            assert (found["netDeviceType"], found["netDeviceVersion"]) == (0, 0)
-        if api >= 9:
-            assert found["vProps"] == [0]
-            assert 0 < found["maxP2pBytes"] <= 1 << 40
-            assert 0 < found["maxCollBytes"] <= 1 << 40
-        if api >= 11:
-            assert found["maxMultiRequestSize"] == 1
-        if api >= 12:
-            assert (found["railId"], found["planeId"]) == (-1, -1)
+
+
+@harp_only
+def test_no_collnet(pair: Pair) -> None:
+    assert not pair.a.open(path=str(pair.transport.plugin), api=pair.api)["collnet"]
+
+
+def check_properties(found: dict[str, Any], api: int) -> None:
+    assert found["name"]
+    assert found["pciPath"] is None or found["pciPath"].startswith("/sys/")
+    assert found["ptrSupport"] == PTR_HOST
+    assert 0 < found["speed"] < 10_000_000
+    assert found["maxComms"] > 0
+    if api >= 5:
+        assert found["maxRecvs"] == 1
+        assert 0 <= found["latency"] < 1e6
+    if api >= 7:
+        assert (found["netDeviceType"], found["netDeviceVersion"]) == (0, 0)
+    if api >= 9:
+        assert found["vProps"] == [0]
+        assert 0 < found["maxP2pBytes"] <= 1 << 40
+        assert 0 < found["maxCollBytes"] <= 1 << 40
+    if api >= 11:
+        assert found["maxMultiRequestSize"] == 1
+    if api >= 12:
+        assert (found["railId"], found["planeId"]) == (-1, -1)
+
+
+def test_properties(pair: Pair) -> None:
+    """They make sense, and both ranks say the same of their one device."""
+    told = [rank.properties() for rank in pair.ranks]
+    check_properties(told[0], pair.api)
+    for found in told:
+        del found["guid"], found["pciPath"]  # which NIC it is
+    assert told[0] == told[1]
+
+
+def test_a_device_that_there_is_not(pair: Pair) -> None:
+    handle = pair.b.listen()["handle"]
+    for call, more in (("properties", {}), ("listen", {}), ("connect", {"handle": handle})):
         with pytest.raises(PeerFailure) as failure:
-            rank.properties(device=1)
-        assert failure.value.code == INTERNAL_ERROR
-    finally:
-        rank.end()
+            getattr(pair.a, call)(device=1, **more)
+        assert failure.value.code == INTERNAL_ERROR, call
 
 
 def test_connect_completes_before_accept(pair: Pair) -> None:
@@ -117,11 +86,7 @@ def test_connect_completes_before_accept(pair: Pair) -> None:
     assert accepted["comm"]
     pair.b.close_listener(listener=listening["listener"])
     sender = End.of(pair.a, connected["comm"], 100, seed=1)
-    receiver = End.of(pair.b, accepted["comm"], 100)
-    request = receiver.receive(100)
-    assert sizes(pair.a.wait(requests=[sender.send(100)])) == [100]
-    assert sizes(pair.b.wait(requests=[request])) == [100]
-    assert receiver.holds(100, 1)
+    move(sender, End.of(pair.b, accepted["comm"], 100), 100, 1)
 
 
 def test_accept_is_asked_while_nobody_comes(pair: Pair) -> None:
@@ -144,6 +109,33 @@ def test_connects_and_accepts_at_once(pair: Pair) -> None:
     accepting = pair.a.start("accept", listener=there["listener"])
     assert pair.b.accept(listener=back["listener"])["comm"]
     assert accepting.result(timeout=20)["comm"]
+
+
+def test_connects_take_turns(pair: Pair) -> None:
+    """The handle's bytes are each attempt's own scratch, also where one handle was copied."""
+    listening = [pair.b.listen() for _ in range(3)]
+    connected = pair.a.connect_all(handles=[one["handle"] for one in listening] * 2)
+    comms = [one["comm"] for one in connected]
+    assert None not in comms and len(set(comms)) == 6
+    for index, one in enumerate(listening):
+        seeds = {index, index + 3}
+        sent = [End.of(pair.a, comms[seed], 1000, seed).send(1000) for seed in seeds]
+        waiting = pair.a.start("wait", requests=sent)
+        found = []
+        for _ in seeds:  # in which order they are accepted is nobody's promise
+            comm = pair.b.accept(listener=one["listener"])["comm"]
+            receiver = End.of(pair.b, comm, 1000)
+            assert sizes(pair.b.wait(requests=[receiver.receive(1000)])) == [1000]
+            found += [seed for seed in seeds if receiver.holds(1000, seed)]
+        assert set(found) == seeds
+        assert sizes(waiting.result(timeout=20)) == [1000] * 2
+
+
+def test_a_rank_connects_to_itself(pair: Pair) -> None:
+    sender, receiver = ends_between(pair.a, pair.a, 300_000, seed=6)
+    for _ in range(3):
+        pair.a.fill(buffer=receiver.buffer, offset=0, size=300_000)
+        move(sender, receiver, 300_000, 6)
 
 
 def test_messages_of_many_sizes(pair: Pair) -> None:
@@ -204,6 +196,34 @@ def test_all_requests_outstanding(pair: Pair, first: str) -> None:
         assert receiver.holds(length, number, number * room), f"message {number}"
 
 
+def test_more_requests_than_nccl_posts(pair: Pair) -> None:
+    """What cannot be taken is no error: there is no request, and the call is made again."""
+    count, room = 300, 1000
+    sender, receiver = ends(pair, room, seed=2)
+    shape = {"count": count, "size": room, "seed": 3, "outstanding": 100}
+    sent = pair.a.start("stream", comm=sender.comm, sends=True, **shape)
+    received = pair.b.start("stream", comm=receiver.comm, sends=False, **shape)
+    all_through([sent, received], count)
+
+
+def test_a_request_is_asked_after_its_end(pair: Pair) -> None:
+    """NCCL does not; it must neither crash nor touch what comes next."""
+    sender, receiver = ends(pair, 5000, seed=7)
+    request = receiver.receive(5000)
+    sent = sender.send(5000)
+    assert sizes(pair.a.wait(requests=[sent])) == [5000]
+    assert sizes(pair.b.wait(requests=[request])) == [5000]
+    for rank, over in ((pair.a, sent), (pair.b, request)):
+        for _ in range(3):
+            try:
+                rank.test(request=over)
+            except PeerFailure as failure:
+                assert failure.code in (INTERNAL_ERROR, INVALID_USAGE)
+    for _ in range(pair.max_requests):
+        pair.b.fill(buffer=receiver.buffer, offset=0, size=5000)
+        move(sender, receiver, 5000, 7)
+
+
 def test_last_request_finishes_though_only_it_is_tested(pair: Pair) -> None:
     sender, receiver = ends(pair, 4 * 200_000, seed=5)
     received = [receiver.receive(200_000, index * 200_000) for index in range(4)]
@@ -219,8 +239,7 @@ def test_many_comms(pair: Pair) -> None:
     links = []
     for index in range(16):
         one, other = (pair.a, pair.b) if index % 2 else (pair.b, pair.a)
-        sending, receiving = pair.comm(one, other)
-        links.append((End.of(one, sending, 30_000, seed=index), End.of(other, receiving, 30_000)))
+        links.append(ends_between(one, other, 30_000, seed=index))
     for _ in range(3):
         received = [receiver.receive(30_000) for _, receiver in links]
         sent = [sender.send(30_000 - index) for index, (sender, _) in enumerate(links)]
@@ -230,36 +249,30 @@ def test_many_comms(pair: Pair) -> None:
             assert sizes(waiting.result(timeout=20)) == [30_000 - index]
             assert receiver.holds(30_000 - index, index)
     for sender, receiver in links:
-        sender.rank.deregister(comm=sender.comm, mhandle=sender.mhandle)
-        receiver.rank.deregister(comm=receiver.comm, mhandle=receiver.mhandle)
-        sender.rank.close(comm=sender.comm, sends=True)
-        receiver.rank.close(comm=receiver.comm, sends=False)
+        for end in (sender, receiver):
+            end.rank.deregister(comm=end.comm, mhandle=end.mhandle)
+            end.close()
 
 
 def test_service_and_progress_at_once(pair: Pair) -> None:
     """Comms come and go while another one carries messages."""
-    sending, receiving = pair.comm(pair.a, pair.b)
-    shape = {"count": 300, "size": 50_000, "seed": 9, "outstanding": 8}
-    sender = pair.a.start("stream", comm=sending, sends=True, **shape)
-    receiver = pair.b.start("stream", comm=receiving, sends=False, **shape)
+    streams = stream(*ends(pair, 8), count=300, size=50_000)
     rounds = 0
-    while rounds < 5 or (not receiver.done() and rounds < 50):
-        one, other = pair.comm(pair.b, pair.a)
-        pair.b.close(comm=one, sends=True)
-        pair.a.close(comm=other, sends=False)
+    while rounds < 5 or (not streams[0].done() and rounds < 50):
+        for end in ends_between(pair.b, pair.a, 8):
+            end.close()
         rounds += 1
-    for stream in (sender.result(timeout=60), receiver.result(timeout=60)):
-        assert (stream["done"], stream["wrong"], stream["error"]) == (300, 0, None)
+    all_through(streams, 300)
 
 
 def test_close_with_requests_outstanding(pair: Pair) -> None:
     """Close is prompt, the memory stays as it is, and the other side gets to know."""
     sender, receiver = ends(pair, 4 << 20, seed=4)
     receiver.receive(4 << 20)
-    assert pair.b.close(comm=receiver.comm, sends=False) < 2000
+    assert receiver.close() < 2000
     pair.b.fill(buffer=receiver.buffer, offset=0, size=4 << 20)
     assert first_error(sender, lambda: sender.send(4 << 20)) == pair.lost
-    time.sleep(0.5)  # what was on its way has come by now
+    time.sleep(0.2)  # what was on its way has come by now
     assert receiver.holds(4 << 20, None)
 
 
@@ -267,53 +280,73 @@ def test_close_of_a_sender_with_requests_outstanding(pair: Pair) -> None:
     sender, receiver = ends(pair, 4 << 20, seed=4)
     for _ in range(pair.max_requests):
         sender.send(4 << 20)
-    assert pair.a.close(comm=sender.comm, sends=True) < 2000
+    assert sender.close() < 2000
     assert first_error(receiver, lambda: receiver.receive(4 << 20)) == pair.lost
 
 
-def test_killed_peer_while_receiving(pair: Pair) -> None:
-    _, receiver = ends(pair, 1000)
+@pytest.mark.parametrize("aborts", ["sender", "receiver"])
+def test_memory_goes_with_the_close(pair: Pair, aborts: str) -> None:
+    """An abort: requests are half way through, the comm is closed and the memory unmapped at
+    once, on one side and then on the other. Who still touched it would end the rank."""
+    room = 1 << 20
+    for number in range(3):
+        sender, receiver = ends(pair, 8 * room, seed=number)
+        received = [receiver.receive(room, index * room) for index in range(8)]
+        sent = [sender.send(room, index * room) for index in range(8)]
+        through = pair.a.start("wait", requests=sent[: 2 * number])
+        assert sizes(pair.b.wait(requests=received[: 2 * number])) == [room] * (2 * number)
+        through.result(timeout=20)
+        order = [sender, receiver] if aborts == "sender" else [receiver, sender]
+        for end in order:
+            assert end.rank.abort(comm=end.comm, buffer=end.buffer) < 2000
+    move(*ends(pair, 1000, seed=1), 1000, 1)
+
+
+def test_killed_peer_while_receiving(impatient: Pair) -> None:
+    _, receiver = ends(impatient, 1000)
     requests = [receiver.receive(1000) for _ in range(3)]
-    waiting = pair.b.start("wait", requests=requests, timeout=NOTICED_MS / 1e3)
-    pair.a.kill()
-    assert [outcome["error"] for outcome in waiting.result(timeout=30)] == [pair.lost] * 3
+    waiting = impatient.b.start("wait", requests=requests, timeout=NOTICED_MS / 1e3)
+    impatient.a.kill()
+    outcomes = waiting.result(timeout=30)
+    assert [outcome["error"] for outcome in outcomes] == [impatient.lost] * 3
 
 
-def test_killed_peer_while_sending(pair: Pair) -> None:
+def test_killed_peer_while_sending(impatient: Pair) -> None:
     """The receiver dies in the middle of a stream."""
-    sending, receiving = pair.comm(pair.a, pair.b)
-    shape = {"count": 1_000_000, "size": 1 << 16, "seed": 9, "outstanding": 8}
-    pair.b.start("stream", comm=receiving, sends=False, **shape)
-    sender = pair.a.start("stream", comm=sending, sends=True, **shape)
-    time.sleep(0.5)
-    assert not sender.done()
+    a, b = impatient.ranks
+    receives, sends = stream(*ends(impatient, 8), count=1_000_000, size=1 << 16)
+    flowing([a, b], 20)
+    assert not sends.done()
     killed = time.monotonic()
-    pair.b.kill()
-    assert sender.result(timeout=30)["error"] == pair.lost
-    assert (time.monotonic() - killed) * 1e3 < NOTICED_MS
+    b.kill()
+    assert sends.result(timeout=30)["error"] == impatient.lost
+    assert (time.monotonic() - killed) * 1e3 < IMPATIENT_MS + 2000
 
 
-def test_receiver_exits_after_its_last_byte(pair: Pair) -> None:
+def test_receiver_exits_after_its_last_byte(fresh: Pair) -> None:
     """A finished job is no error on the other side."""
-    sender, receiver = ends(pair, 1 << 20, seed=8)
+    sender, receiver = ends(fresh, 1 << 20, seed=8)
     received = receiver.receive(1 << 20)
-    waiting = pair.a.start("wait", requests=[sender.send(1 << 20)])
-    assert sizes(pair.b.wait(requests=[received])) == [1 << 20]
+    waiting = fresh.a.start("wait", requests=[sender.send(1 << 20)])
+    assert sizes(fresh.b.wait(requests=[received])) == [1 << 20]
     assert receiver.holds(1 << 20, 8)
-    pair.b.start("leave")
+    fresh.b.start("leave")
     assert sizes(waiting.result(timeout=20)) == [1 << 20]
 
 
-def test_sender_closes_after_its_last_byte(pair: Pair) -> None:
-    """What was sent arrives, also when the receive is posted late."""
-    sender, receiver = ends(pair, 4000, seed=8)
-    assert sizes(pair.a.wait(requests=[sender.send(4000)])) == [4000]
-    pair.a.close(comm=sender.comm, sends=True)
-    pair.a.start("leave")
-    pair.a.process.wait(timeout=10)
-    received = receiver.receive(4000)
-    assert sizes(pair.b.wait(requests=[received])) == [4000]
-    assert receiver.holds(4000, 8)
+def test_sender_closes_after_its_last_byte(fresh: Pair) -> None:
+    """What was sent arrives, also when the receives are posted late."""
+    count = 4
+    sender, receiver = ends(fresh, count * 4000, seed=8)
+    sent = [sender.send(4000, index * 4000) for index in range(count)]
+    assert sizes(fresh.a.wait(requests=sent)) == [4000] * count
+    sender.close()
+    fresh.a.start("leave")
+    fresh.a.process.wait(timeout=10)
+    for index in range(count):
+        received = receiver.receive(4000, index * 4000)
+        assert sizes(fresh.b.wait(requests=[received])) == [4000]
+    assert receiver.holds(count * 4000, 8)
 
 
 @pytest.mark.parametrize(
@@ -354,9 +387,7 @@ def test_misuse_is_refused(pair: Pair) -> None:
                 count=2,
             )
         assert failure.value.code == INTERNAL_ERROR
-    request = receiver.receive(4096)
-    assert sizes(pair.a.wait(requests=[sender.send(4096)])) == [4096]
-    assert sizes(pair.b.wait(requests=[request])) == [4096]
+    move(sender, receiver, 4096, 1)
 
 
 def test_flush_needs_nothing(pair: Pair) -> None:
@@ -367,17 +398,3 @@ def test_flush_needs_nothing(pair: Pair) -> None:
         )
         is None
     )
-
-
-def test_several_communicators(pair: Pair) -> None:
-    """init is counted: one communicator's end does not disturb another's links."""
-    for rank in pair.ranks:
-        assert rank.init() == 1
-    sender, receiver = ends(pair, 1000, seed=2)
-    for rank in pair.ranks:
-        rank.finalize()
-    for one, other in ((sender, receiver), ends(pair, 1000, seed=2)):
-        request = other.receive(1000)
-        assert sizes(pair.a.wait(requests=[one.send(1000)])) == [1000]
-        assert sizes(pair.b.wait(requests=[request])) == [1000]
-        assert other.holds(1000, 2)

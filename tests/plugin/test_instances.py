@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Callable
 
 import pytest
-from plugin_peer import Peer
+from plugin_peer import Peer, end_all
 
 from harp import paths, statfile
 
@@ -46,8 +46,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     try:
         yield make
     finally:
-        for rank in ranks:
-            rank.end()
+        end_all(ranks)
         for left in wire.parent.glob(f"{wire.name}*"):
             left.unlink()
 

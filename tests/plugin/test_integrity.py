@@ -17,7 +17,7 @@ from typing import Any, Callable
 
 import pytest
 from nccl_plugin import SYSTEM_ERROR
-from plugin_peer import Peer
+from plugin_peer import Peer, end_all
 
 from harp import paths
 
@@ -59,8 +59,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     try:
         yield make
     finally:
-        for rank in ranks:
-            rank.end()
+        end_all(ranks)
         for left in wire.parent.glob(f"{wire.name}*"):
             left.unlink()
 

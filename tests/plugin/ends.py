@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two ends of a connection, as conformance tests use them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from conftest import NOTICED_MS, Pair
+from plugin_peer import Peer, PeerFailure
+
+
+@dataclass
+class End:
+    """A comm with one buffer registered."""
+
+    rank: Peer
+    comm: int
+    buffer: int
+    mhandle: int
+
+    @classmethod
+    def of(cls, rank: Peer, comm: int, size: int, seed: Any = None) -> End:
+        buffer = rank.buffer(size=size, seed=seed)
+        return cls(rank, comm, buffer, rank.register(comm=comm, buffer=buffer))
+
+    def send(self, size: int, offset: int = 0) -> int:
+        return self.rank.isend(
+            comm=self.comm, buffer=self.buffer, offset=offset, size=size, mhandle=self.mhandle
+        )
+
+    def receive(self, capacity: int, offset: int = 0) -> int:
+        return self.rank.irecv(
+            comm=self.comm, buffer=self.buffer, offset=offset, size=capacity, mhandle=self.mhandle
+        )
+
+    def holds(self, size: int, seed: Any, offset: int = 0) -> bool:
+        return self.rank.check(buffer=self.buffer, offset=offset, size=size, seed=seed)
+
+    def close(self) -> float:
+        """Milliseconds that it took."""
+        return self.rank.close(comm=self.comm)
+
+
+def ends_between(one: Peer, other: Peer, size: int, seed: Any = None) -> tuple[End, End]:
+    """A connection from one to the other with a buffer each; the sender's holds the seed's
+    pattern. Connect goes before accept."""
+    listening = other.listen()
+    sends = one.connect(handle=listening["handle"])["comm"]
+    assert sends, "connect did not come through"
+    receives = other.accept(listener=listening["listener"])["comm"]
+    assert receives, "accept did not come through"
+    other.close_listener(listener=listening["listener"])
+    return End.of(one, sends, size, seed), End.of(other, receives, size)
+
+
+def ends(pair: Pair, size: int, seed: Any = None) -> tuple[End, End]:
+    """A connection from a to b."""
+    return ends_between(pair.a, pair.b, size, seed)
+
+
+def sizes(outcomes: list[dict[str, Any]]) -> list[Any]:
+    assert all(outcome["error"] is None for outcome in outcomes), outcomes
+    return [outcome["size"] for outcome in outcomes]
+
+
+def move(sender: End, receiver: End, size: int, seed: Any) -> None:
+    """One message crosses and arrives right; the sender's buffer holds the seed's pattern."""
+    request = receiver.receive(size)
+    sent = sender.rank.start("wait", requests=[sender.send(size)])
+    # Another thread's name: sender and receiver may be the same rank.
+    assert sizes(receiver.rank.wait(requests=[request], thread="receiver")) == [size]
+    assert sizes(sent.result(timeout=20)) == [size]
+    assert receiver.holds(size, seed)
+
+
+def errors_of(rank: Peer, requests: list[int], timeout: float) -> list[Any]:
+    return [outcome["error"] for outcome in rank.wait(requests=requests, timeout=timeout)]
+
+
+def first_error(end: End, post: Callable[[], int]) -> Any:
+    """NCCL's code, once posting or waiting for what was posted fails; None: nothing has in time.
+    What had arrived, or left, before the other side went may still come through."""
+    deadline = time.monotonic() + NOTICED_MS / 1e3
+    error = None
+    while error is None and time.monotonic() < deadline:
+        try:
+            (error,) = errors_of(end.rank, [post()], NOTICED_MS / 1e3)
+        except PeerFailure as failure:
+            error = failure.code
+    return error
+
+
+def stream(
+    sender: End, receiver: End, count: int, size: int, seed: int = 9, outstanding: int = 8
+) -> list[Any]:
+    """Begins messages of both ends, each on a thread of its own. Futures of the two outcomes."""
+    shape = {"count": count, "size": size, "seed": seed, "outstanding": outstanding}
+    return [
+        end.rank.start("stream", comm=end.comm, sends=end is sender, thread=name, **shape)
+        for end, name in ((receiver, f"receives {seed}"), (sender, f"sends {seed}"))
+    ]
+
+
+def all_through(outcomes: list[Any], count: int) -> None:
+    """Streams end, whole and right."""
+    for outcome in outcomes:
+        found = outcome.result(timeout=60)
+        assert (found["done"], found["wrong"], found["error"]) == (count, 0, None), found
+
+
+def flowing(ranks: list[Peer], least: int) -> None:
+    """Waits until streams have brought each rank so many messages."""
+    deadline = time.monotonic() + 20
+    while min(rank.messages() for rank in ranks) < least:
+        assert time.monotonic() < deadline, [rank.messages() for rank in ranks]
+        time.sleep(0.005)

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes, communicators and threads: what NCCL, and the programs around it, may do with a
+plugin beside sending messages."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from conftest import TIMEOUT_MS, Pair, harp_only
+from ends import End, all_through, ends, ends_between, first_error, flowing, move, stream
+from nccl_plugin import SYSTEM_ERROR
+from plugin_peer import Peer, PeerFailure
+
+ROUNDS, ROUNDS_WARM = 20, 3
+ACCEPT_LIMIT_S = 120  # version 4's
+
+# What cannot be blocked, and the two that the C library keeps to itself.
+UNBLOCKABLE = {signal.SIGKILL, signal.SIGSTOP, 32, 33}
+
+
+def test_several_communicators(pair: Pair) -> None:
+    """init is counted: one communicator's end does not disturb another's links."""
+    for rank in pair.ranks:
+        assert rank.init() == 1
+    sender, receiver = ends(pair, 1000, seed=2)
+    for rank in pair.ranks:
+        rank.finalize()
+    for one, other in ((sender, receiver), ends(pair, 1000, seed=2)):
+        move(one, other, 1000, 2)
+
+
+def test_several_progress_threads(pair: Pair) -> None:
+    """Each communicator has its own, from version 11 on; others come and go meanwhile."""
+    links = [
+        ends_between(*((pair.a, pair.b) if number % 2 else (pair.b, pair.a)), 8)
+        for number in range(4)
+    ]
+    streams = [
+        outcome
+        for number, (sender, receiver) in enumerate(links)
+        for outcome in stream(sender, receiver, 100, 30_000 + number, 1000 * number)
+    ]
+    rounds = 0
+    while rounds < 3 or (not all(one.done() for one in streams) and rounds < 30):
+        for rank in pair.ranks:
+            assert rank.init() == 1
+            rank.finalize()
+        rounds += 1
+    all_through(streams, 100)
+
+
+def test_a_communicator_after_the_last(pair: Pair) -> None:
+    """Without one a plugin fails politely, and init begins anew."""
+    if pair.api < 11:
+        pytest.skip("before version 11 nothing ends a communicator")
+    for rank in pair.ranks:
+        rank.finalize()
+    if pair.transport.name != "kernel":  # HARP has let go of its device
+        with pytest.raises(PeerFailure) as failure:
+            pair.a.listen()
+        assert failure.value.code == SYSTEM_ERROR
+    for rank in pair.ranks:
+        assert rank.init() == 1
+    move(*ends(pair, 1000, seed=2), 1000, 2)
+
+
+def test_finalize_with_everything_open(fresh: Pair) -> None:
+    """An abort that closes nothing: what HARP had is gone, the other side gets to know."""
+    if fresh.api < 11:
+        pytest.skip("before version 11 nothing ends a communicator")
+    sender, receiver = ends(fresh, 1 << 20, seed=2)
+    fresh.b.listen()
+    receiver.receive(1 << 20)
+    sender.send(1 << 20)
+    sender.send(1 << 20)
+    if fresh.transport.name == "kernel":
+        receiver.close()  # its sockets are the links'
+    fresh.b.finalize()
+    assert first_error(sender, lambda: sender.send(1 << 20)) == fresh.lost
+
+
+def test_reload(fresh: Pair, request: pytest.FixtureRequest) -> None:
+    """Load, init, a job, unload, again and again: nothing is left behind."""
+    asked = request.config.getoption("--rounds", default=None)
+    rounds = asked or (ROUNDS if fresh.api == 12 else ROUNDS_WARM + 1)
+    before: list[dict[str, int]] = []
+    for number in range(rounds):
+        move(*ends(fresh, 10_000, seed=number), 10_000, number)
+        fresh.reset()
+        for rank in fresh.ranks:
+            rank.finalize()
+            rank.unload()
+        found = [rank.resources() for rank in fresh.ranks]
+        if number < ROUNDS_WARM:  # pools and caches have what they want then
+            before = found
+        fresh.load()
+    for was, now in zip(before, found):
+        # The allocator may split a mapping or two, not one a round.
+        assert now.pop("anonymous") <= was.pop("anonymous") + rounds // 4 + 2, (was, now)
+        assert now == was
+
+
+def test_exit_under_way(fresh: Pair) -> None:
+    """A process exits while its progress threads are busy: it ends well, without finalize, and
+    the other side gets to know."""
+    there = stream(*ends(fresh, 8), count=1_000_000, size=50_000, seed=1)
+    back = stream(*ends_between(fresh.b, fresh.a, 8), count=1_000_000, size=50_000, seed=2)
+    flowing(fresh.ranks, 50)
+    fresh.b.start("leave")
+    assert fresh.b.process.wait(timeout=20) == 0
+    for outcome in (there[1], back[0]):
+        assert outcome.result(timeout=30)["error"] == fresh.lost
+
+
+def test_unaccepted(pair: Pair) -> None:
+    """A listener goes while a peer has connected to it: that is the peer's loss."""
+    listening = pair.b.listen()
+    comm = pair.a.connect(handle=listening["handle"])["comm"]
+    pair.b.close_listener(listener=listening["listener"])
+    sender = End.of(pair.a, comm, 1 << 20, seed=1)
+    assert first_error(sender, lambda: sender.send(1 << 20)) == pair.lost
+
+
+def test_closed_before_it_was_accepted(pair: Pair) -> None:
+    """The connecting side has changed its mind: accept finds a comm that fails, or nobody."""
+    listening = pair.b.listen()
+    pair.a.close(comm=pair.a.connect(handle=listening["handle"])["comm"])
+    if pair.api > 4:  # version 4 would wait for the next one
+        time.sleep(0.05)
+        comm = pair.b.accept(listener=listening["listener"], timeout=0.2)["comm"]
+        if comm:
+            receiver = End.of(pair.b, comm, 100)
+            assert first_error(receiver, lambda: receiver.receive(100)) == pair.lost
+    other = pair.b.listen()
+    comm = pair.a.connect(handle=other["handle"])["comm"]
+    accepted = pair.b.accept(listener=other["listener"])["comm"]
+    move(End.of(pair.a, comm, 100, seed=3), End.of(pair.b, accepted, 100), 100, 3)
+
+
+def test_accept_waits_in_version_4(pair: Pair) -> None:
+    if pair.api > 4:
+        pytest.skip("later versions are asked again and again")
+    listening = pair.b.listen()
+    accepting = pair.b.start("accept", listener=listening["listener"])
+    time.sleep(0.3)
+    assert not accepting.done()
+    comm = pair.a.connect(handle=listening["handle"])["comm"]
+    accepted = accepting.result(timeout=20)
+    assert accepted["tries"] == 1
+    move(End.of(pair.a, comm, 100, seed=3), End.of(pair.b, accepted["comm"], 100), 100, 3)
+
+
+@pytest.mark.skipif(not os.environ.get("HARP_TEST_FULL"), reason="takes two minutes")
+@pytest.mark.timeout(2 * ACCEPT_LIMIT_S)
+def test_accept_gives_up_in_version_4(pair: Pair) -> None:
+    if pair.api > 4:
+        pytest.skip("later versions are asked again and again")
+    listener = pair.b.listen()["listener"]
+    began = time.monotonic()
+    with pytest.raises(PeerFailure) as failure:
+        pair.b.start("accept", listener=listener).result(timeout=ACCEPT_LIMIT_S + 10)
+    assert failure.value.code == pair.lost
+    assert time.monotonic() - began < ACCEPT_LIMIT_S + 5
+
+
+def test_two_ranks_of_one_host(pair: Pair) -> None:
+    if pair.transport.name == "wire":
+        pytest.skip("a wire has two ends")
+    side = pair.transport.sides[0]
+    sibling = Peer(side.prefix, {**side.environment, "HARP_TIMEOUT_MS": str(TIMEOUT_MS)})
+    try:
+        sibling.open(path=str(pair.transport.plugin), api=pair.api)
+        assert sibling.init() == 1
+        for one, other in ((pair.a, sibling), (sibling, pair.a), (sibling, pair.b)):
+            sender, receiver = ends_between(one, other, 200_000, seed=5)
+            move(sender, receiver, 200_000, 5)
+            for end in (sender, receiver):
+                end.close()
+    finally:
+        sibling.end()
+
+
+@harp_only
+def test_signals_are_not_for_the_plugins_threads(pair: Pair) -> None:
+    wanted = {number for number in range(1, 65) if number not in UNBLOCKABLE}
+    for rank in pair.ranks:
+        masks = rank.signal_masks()
+        assert masks, "no worker was seen to begin"
+        for name, mask in masks.items():
+            blocked = {number for number in range(1, 65) if mask >> (number - 1) & 1}
+            assert wanted <= blocked, (name, wanted - blocked)
+
+
+@harp_only
+def test_a_child_has_no_harp(pair: Pair) -> None:
+    """Each call fails politely, with what it inherited; the parent goes on."""
+    sender, receiver = ends(pair, 2000, seed=3)
+    inherited = {
+        "handle": pair.a.listen()["handle"],
+        "listener": pair.b.listen()["listener"],
+        "comm": receiver.comm,
+        "buffer": receiver.buffer,
+        "mhandle": receiver.mhandle,
+    }
+    for _ in range(3):
+        request = receiver.receive(2000)
+        codes = pair.b.fork(**inherited, request=request)
+        # There is nothing to close or to finalize, which is as good as done.
+        ends_of_it = {codes.pop(name) for name in ("close", "close_listener", "finalize")}
+        assert ends_of_it <= {0, SYSTEM_ERROR}
+        assert set(codes.values()) == {SYSTEM_ERROR}, codes
+        sent = pair.a.start("wait", requests=[sender.send(2000)])
+        (outcome,) = pair.b.wait(requests=[request])
+        assert (outcome["size"], outcome["error"]) == (2000, None)
+        sent.result(timeout=20)
+        assert receiver.holds(2000, 3)
+    move(*ends_between(pair.b, pair.a, 1000, seed=2), 1000, 2)
