@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "harp/engine/clock.h"
 #include "harp/engine/log.h"
 #include "harp/engine/place.h"
 #include "harp/stack/flow.h"
@@ -283,8 +284,7 @@ void harp_engine_dump(struct harp_engine *engine, const char *reason)
   for (unsigned i = 0; i < engine->instance_count; i++) {
     traces[i] = &engine->instances[i]->trace;
   }
-  uint64_t now = engine->instance_count ? engine->instances[0]->now : 0;
-  if (harp_trace_dump(traces, engine->instance_count, reason, now, path) == 0) {
+  if (harp_trace_dump(traces, engine->instance_count, reason, harp_clock_ns(), path) == 0) {
     harp_log_post(HARP_LOG_INFO, "HARP: the last events are in %s; read them with `harp stat "
                                  "--trace %s`.",
                   path, path);

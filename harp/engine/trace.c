@@ -40,8 +40,11 @@ static uint64_t snapshot(const struct harp_trace *trace, struct harp_trace_recor
   uint64_t first = head > entries ? head - entries : 0;
   uint64_t after, lost = 0;
 
-  for (uint64_t i = first; i < head; i++)
-    out[i - first] = trace->records[i & trace->mask];
+  for (uint64_t i = first; i < head; i++) {
+    const struct harp_trace_record *record = &trace->records[i & trace->mask];
+    out[i - first].when = __atomic_load_n(&record->when, __ATOMIC_RELAXED);
+    out[i - first].what = __atomic_load_n(&record->what, __ATOMIC_RELAXED);
+  }
   __atomic_thread_fence(__ATOMIC_ACQUIRE);
   after = __atomic_load_n(&trace->head, __ATOMIC_RELAXED);
   /* One more than is published may be half written. */

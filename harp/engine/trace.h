@@ -54,8 +54,11 @@ static inline void harp_trace(struct harp_trace *trace, uint64_t now_ns, unsigne
   uint64_t head = trace->head;
   struct harp_trace_record *record = &trace->records[head & trace->mask];
 
-  record->when = now_ns << 16 | (uint16_t)flow;
-  record->what = (uint64_t)b << 32 | (uint64_t)(a & 0xffffff) << 8 | (uint8_t)event;
+  uint64_t what = (uint64_t)b << 32 | (uint64_t)(a & 0xffffff) << 8 | (uint8_t)event;
+
+  /* Atomic, because a dump may read what is overwritten here; it drops that then. */
+  __atomic_store_n(&record->when, now_ns << 16 | (uint16_t)flow, __ATOMIC_RELAXED);
+  __atomic_store_n(&record->what, what, __ATOMIC_RELAXED);
   __atomic_store_n(&trace->head, head + 1, __ATOMIC_RELEASE);
 }
 
