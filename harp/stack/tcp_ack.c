@@ -136,8 +136,10 @@ static void sack_input(struct harp_tcp *tcp, const struct harp_segment *segment,
 }
 
 void tcp_update_window(struct harp_tcp *tcp, const struct harp_segment *segment) {
-  /* RFC 9293, 3.10.7.4: from the newest segment only. */
-  if (seq_lt(tcp->snd_wl1, segment->seq) ||
+  /* RFC 9293, 3.10.7.4: from the newest segment only. That is also one that acknowledges more,
+   * though another overtook it: the window counts from what is acknowledged, and the old one
+   * would reach beyond what the peer has offered. */
+  if (seq_gt(segment->ack, tcp->snd_una) || seq_lt(tcp->snd_wl1, segment->seq) ||
       (tcp->snd_wl1 == segment->seq && seq_le(tcp->snd_wl2, segment->ack))) {
     uint32_t window = segment->window << tcp->snd_wscale;
     if (tcp->snd_wnd == 0 && window && tcp->window_limited) {

@@ -72,6 +72,19 @@ def test_a_peer_that_answers_probes_may_take_its_time(dialogue):
     assert d.now - opened <= 100
 
 
+def test_an_overtaken_acknowledgement_brings_its_own_window(dialogue):
+    """What was acknowledged later says where the window ends, even in an earlier segment."""
+    d = dialogue()
+    c = d.open_passive(window=4000, rtt=20)
+    c.send(b"x" * 20_000)
+    d.drain(until=d.now + 5)
+    d.strict = False
+    d.send(TCP(flags="A", seq=101, ack=1, window=4000) / (b"y" * 100))
+    d.send(TCP(flags="A", seq=1, ack=2921, window=1500) / (b"z" * 100))
+    sent = d.drain(until=d.now + 1000)
+    assert 2921 < max(p[TCP].seq + len(payload(p)) for p in sent) <= 2921 + 1500
+
+
 def test_an_opened_window_is_used_at_once(dialogue):
     d = dialogue()
     c = d.open_passive(window=0, rtt=20)
