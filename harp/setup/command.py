@@ -8,12 +8,14 @@ from typing import Any, Callable, Optional
 
 import click
 
-from harp.setup import host
+from harp.setup import dpdk, host, nics, pages
 from harp.setup.apply import apply as apply_steps
+from harp.setup.apply import planned
 from harp.setup.apply import undo as undo_steps
+from harp.setup.bind import Bind
 from harp.setup.journal import SCHEMA, Journal
-from harp.setup.plan import PlanError, Request, conf_dir, existing_files
-from harp.setup.plan import plan as plan_steps
+from harp.setup.plan import conf_dir, existing_files
+from harp.setup.request import PlanError, Request
 from harp.setup.steps import Step, StepError
 
 SUCCESS = "Set up HARP successfully"
@@ -23,18 +25,71 @@ FAILURES = (PlanError, StepError, host.HostError, OSError)
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
     """Which NICs, and how; the same for plan, apply and setup itself."""
-    for option in reversed((
-        click.option("--device", "devices", multiple=True, metavar="packet:IFACE",
-                     help="A NIC for HARP; repeat for more. Default: those that are configured, "
-                          "else the only usable one."),
-        click.option("--address", "addresses", multiple=True, metavar="ADDRESS/PREFIX|kernel",
-                     help="HARP's own address on it, or the kernel's [kernel]; one for each "
-                          "--device, in their order."),
-        click.option("--gateway", "gateways", multiple=True, metavar="ADDRESS",
-                     help="Next hop outside the prefix; one for each --device, in their order."),
-        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE",
-                     help="Any other key of ztcp*.conf, for every --device."),
-    )):
+    for option in reversed(
+        (
+            click.option(
+                "--device",
+                "devices",
+                multiple=True,
+                metavar="DEVICE",
+                help="A NIC for HARP; repeat for more. dpdk:IFACE or dpdk:PCI-ID gives it to "
+                "HARP alone, packet:IFACE shares it with the kernel. Default: those that "
+                "are configured, else all NICs that nobody uses, to give away, else the "
+                "only one that can be shared.",
+            ),
+            click.option(
+                "--address",
+                "addresses",
+                multiple=True,
+                metavar="ADDRESS/PREFIX|kernel",
+                help="HARP's own address on it, or (packet) the kernel's. Default: dpdk takes "
+                "over the interface's, packet shares it. One for each --device, in their "
+                "order.",
+            ),
+            click.option(
+                "--gateway",
+                "gateways",
+                multiple=True,
+                metavar="ADDRESS",
+                help="Next hop outside the prefix; one for each --device, in their order.",
+            ),
+            click.option(
+                "--set",
+                "settings",
+                multiple=True,
+                metavar="KEY=VALUE",
+                help="Any other key of ztcp*.conf, for every --device.",
+            ),
+            click.option(
+                "--driver",
+                type=click.Choice(nics.DRIVERS),
+                help="For dpdk devices. Default: vfio-pci, also without an IOMMU where the "
+                "kernel allows that, else uio_pci_generic.",
+            ),
+            click.option(
+                "--hugepages",
+                type=click.IntRange(0, 1048576),
+                metavar="MIB",
+                default=pages.MIB_PER_NIC,
+                show_default=True,
+                help="Memory in 2 MiB pages for each dpdk device, until the next boot.",
+            ),
+            click.option(
+                "--pages",
+                type=click.Choice(["2M", "1G"]),
+                default="2M",
+                show_default=True,
+                help="1G also puts 1 GiB pages on the kernel's command line: 5 for each GPU "
+                "and 10 more, 50 for eight. They are there from the next boot on.",
+            ),
+            click.option(
+                "--even-if-used",
+                is_flag=True,
+                help="Give a NIC away that is in use. Never the one of the default route or "
+                "of your ssh session.",
+            ),
+        )
+    ):
         command = option(command)
     return command
 
@@ -43,43 +98,72 @@ def _as_json(command: Callable[..., None]) -> Callable[..., None]:
     return click.option("--json", "as_json", is_flag=True, help="Report as JSON.")(command)
 
 
+def _known() -> list[str]:
+    """The devices that set-up looks after already: of the files that are there, and of
+    NICs that a crash has left half given away."""
+    configured = [file.device for file in existing_files(conf_dir())]
+    places = {file.place for file in existing_files(conf_dir())}
+    begun = [step.pci_id for step in Journal(conf_dir()).steps if isinstance(step, Bind)]
+    return configured + [f"dpdk:{pci_id}" for pci_id in begun if pci_id not in places]
+
+
 def _devices() -> list[str]:
-    """The devices that are meant where none is named: those of the files that are
-    there, else the only usable interface. Raises UsageError with the choice."""
+    """The devices that are meant where none is named: those that are known already, else
+    the NICs that are free, else the only usable interface. Raises UsageError with the
+    choice."""
     try:
-        configured = [file.device for file in existing_files(conf_dir())]
+        known = _known()
+        given = known or [f"dpdk:{nic.device.id}" for nic in nics.all_nics() if nic.is_free]
+        usable = host.candidates()
     except FAILURES as failure:
         raise _fail(failure) from failure
-    usable = host.candidates()
-    if configured or len(usable) == 1:
-        return configured or [f"packet:{usable[0].name}"]
+    if given or len(usable) == 1:
+        return given or [f"packet:{usable[0].name}"]
     if not usable:
-        raise click.UsageError("no Ethernet interface here is up and has an IPv4 address; name "
-                               "one with --device packet:IFACE --address ADDRESS/PREFIX")
+        raise click.UsageError(
+            "no Ethernet interface here is up and has an IPv4 address; name "
+            "one with --device packet:IFACE --address ADDRESS/PREFIX"
+        )
     listed = "\n".join(f"  --device packet:{one.name:<16}{one.describe}" for one in usable)
     raise click.UsageError(f"which NIC shall HARP use? Name one or more of\n{listed}")
 
 
 def _by_device(values: tuple[str, ...], devices: list[str], option: str) -> list[Optional[str]]:
     if len(values) not in (0, len(devices)):
-        raise click.UsageError(f"{len(values)} {option} for {len(devices)} --device: give one for "
-                               "each, in their order, or none")
+        raise click.UsageError(
+            f"{len(values)} {option} for {len(devices)} --device: give one for "
+            "each, in their order, or none"
+        )
     return list(values) or [None] * len(devices)
 
 
-def _requests(devices: tuple[str, ...], addresses: tuple[str, ...], gateways: tuple[str, ...],
-              settings: tuple[str, ...]) -> list[Request]:
-    names = list(devices) or _devices()
+def _resolved(device: str) -> str:
+    try:
+        return dpdk.resolved(device)
+    except FAILURES as failure:
+        raise _fail(failure) from failure
+
+
+def _requests(
+    devices: tuple[str, ...],
+    addresses: tuple[str, ...],
+    gateways: tuple[str, ...],
+    settings: tuple[str, ...],
+) -> list[Request]:
+    names = [_resolved(device) for device in devices] or _devices()
     common: dict[str, str] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or key.strip() in ("device", "address", "gateway"):
-            raise click.UsageError(f"--set {setting}: expected KEY=VALUE, and device, address and "
-                                   "gateway by their own options")
+            raise click.UsageError(
+                f"--set {setting}: expected KEY=VALUE, and device, address and "
+                "gateway by their own options"
+            )
         common[key.strip()] = value.strip()
     found = []
-    for device, address, gateway in zip(names, _by_device(addresses, names, "--address"),
-                                        _by_device(gateways, names, "--gateway")):
+    for device, address, gateway in zip(
+        names, _by_device(addresses, names, "--address"), _by_device(gateways, names, "--gateway")
+    ):
         request = Request({"device": device})
         if address:
             request.settings["address"] = address
@@ -110,24 +194,34 @@ def _report(steps: list[Step], as_json: bool, **more: Any) -> None:
         click.echo("  nothing to change")
 
 
+def _choice(options: dict[str, Any]) -> dpdk.Choice:
+    return dpdk.Choice(
+        options["driver"], options["pages"], options["hugepages"], options["even_if_used"]
+    )
+
+
 def _plan(options: dict[str, Any]) -> tuple[list[Request], list[Step]]:
-    requests = _requests(options["devices"], options["addresses"], options["gateways"],
-                         options["settings"])
+    requests = _requests(
+        options["devices"], options["addresses"], options["gateways"], options["settings"]
+    )
     try:
-        return requests, plan_steps(requests)
+        return requests, planned(requests, _choice(options))
     except FAILURES as failure:
         raise _fail(failure) from failure
 
 
-def _apply(requests: list[Request], as_json: bool) -> None:
+def _apply(requests: list[Request], choice: dpdk.Choice, as_json: bool) -> None:
     try:
-        steps = apply_steps(requests)
+        steps = apply_steps(requests, choice)
+        advice = dpdk.advice(Journal(conf_dir()).steps)
     except FAILURES as failure:
         raise _fail(failure) from failure
     if as_json:
-        _report(steps, True, result=SUCCESS)
-    else:
-        click.echo(SUCCESS)
+        _report(steps, True, result=SUCCESS, advice=advice)
+        return
+    for line in advice:
+        click.echo(f"note: {line}")
+    click.echo(SUCCESS)
 
 
 @click.group(invoke_without_command=True)
@@ -141,11 +235,13 @@ def setup(**options: Any) -> None:
     Alone: plans, asks, and applies. Running it again changes nothing. A packet
     device with the kernel's address needs one ztcp*.conf and no other change; one
     with an address of its own also needs, where this host forwards, a route that
-    keeps the kernel from forwarding or answering HARP's frames.
+    keeps the kernel from forwarding or answering HARP's frames. A dpdk device is
+    taken from the kernel, with its address, and given back by undo.
     """
-    if click.get_current_context().invoked_subcommand:
-        given = [name for name, value in options.items() if value]
-        if given:
+    context = click.get_current_context()
+    if context.invoked_subcommand:
+        default = click.core.ParameterSource.DEFAULT
+        if any(context.get_parameter_source(name) != default for name in options):
             raise click.UsageError("give options behind plan, apply, status or undo")
         return
     requests, steps = _plan(options)
@@ -155,7 +251,7 @@ def setup(**options: Any) -> None:
         return
     if steps and not options["yes"]:
         click.confirm("Apply this?", abort=True, err=options["as_json"])
-    _apply(requests, options["as_json"])
+    _apply(requests, _choice(options), options["as_json"])
 
 
 @setup.command("plan")
@@ -174,7 +270,24 @@ def apply_command(as_json: bool, **options: Any) -> None:
     requests, steps = _plan(options)
     if not as_json:
         _report(steps, False)
-    _apply(requests, as_json)
+    _apply(requests, _choice(options), as_json)
+
+
+@setup.command("nics")
+@_as_json
+def nics_command(as_json: bool) -> None:
+    """List the NICs on the PCI bus, and what keeps them from being given away."""
+    try:
+        found = nics.all_nics()
+    except FAILURES as failure:
+        raise _fail(failure) from failure
+    if as_json:
+        click.echo(json.dumps({"schema": SCHEMA, "nics": [nic.row() for nic in found]}, indent=1))
+        return
+    for nic in found:
+        click.echo(nic.describe())
+    if not found:
+        click.echo("there are no NICs on the PCI bus")
 
 
 @setup.command("status")
@@ -189,8 +302,9 @@ def status_command(as_json: bool) -> None:
     except FAILURES as failure:
         raise _fail(failure) from failure
     if as_json:
-        rows = [{"kind": step.kind, "target": step.target, "state": state}
-                for step, state in entries]
+        rows = [
+            {"kind": step.kind, "target": step.target, "state": state} for step, state in entries
+        ]
         click.echo(json.dumps({"schema": SCHEMA, "steps": rows}, indent=1))
     else:
         for step, state in entries:
@@ -198,8 +312,10 @@ def status_command(as_json: bool) -> None:
         if not entries:
             click.echo(f"nothing set up in {conf_dir()}; run harp setup")
         elif any(state != "done" for _, state in entries):
-            click.echo("not all is in place (a reboot, a crash, or a change by hand); run harp "
-                       "setup again, or harp setup undo")
+            click.echo(
+                "not all is in place (a reboot, a crash, or a change by hand); run harp "
+                "setup again, or harp setup undo"
+            )
     if not entries or any(state != "done" for _, state in entries):
         raise click.exceptions.Exit(1)
 

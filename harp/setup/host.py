@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-NET = Path("/sys/class/net")
-IPV4 = Path("/proc/sys/net/ipv4")
+from harp.setup import sysfs
 
 _ETHERNET = "1"  # ARPHRD_ETHER
 
@@ -26,11 +25,13 @@ def ip(*words: str) -> str:
     """Runs ip(8); its standard output. Raises HostError with what it said."""
     command = ["ip", *words]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30,
-                              env={**os.environ, "LC_ALL": "C"})
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=30, env={**os.environ, "LC_ALL": "C"}
+        )
     except FileNotFoundError:
-        raise HostError("the command ip is missing; install iproute2 (Debian, Ubuntu) or "
-                        "iproute (CentOS)") from None
+        raise HostError(
+            "the command ip is missing; install iproute2 (Debian, Ubuntu) or iproute (CentOS)"
+        ) from None
     if done.returncode:
         raise HostError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout
@@ -54,8 +55,11 @@ class Interface:
     @property
     def describe(self) -> str:
         """One line for people."""
-        words = [self.driver or "virtual", f"mtu {self.mtu}",
-                 ", ".join(self.addresses) or "no IPv4 address"]
+        words = [
+            self.driver or "virtual",
+            f"mtu {self.mtu}",
+            ", ".join(self.addresses) or "no IPv4 address",
+        ]
         if not self.up:
             words.append("down")
         elif not self.carrier:
@@ -63,50 +67,46 @@ class Interface:
         return f"{self.name}: {'; '.join(words)}"
 
 
-def _attribute(folder: Path, name: str) -> str:
-    try:
-        return (folder / name).read_text().strip()
-    except OSError:  # also: carrier of an interface that is down
-        return ""
+def net() -> Path:
+    """The kernel's folder of interfaces."""
+    return sysfs.at("sys/class/net")
 
 
-def _addresses(name: str) -> list[str]:
+def addresses(name: str) -> list[str]:
+    """The interface's IPv4 addresses with their prefixes."""
     listed = ip("-o", "-4", "addr", "show", "dev", name)
     return re.findall(r"\binet (\d+\.\d+\.\d+\.\d+(?:/\d+)?)", listed)
 
 
 def interface(name: str) -> Optional[Interface]:
     """The interface of that name; None if there is none in this network namespace."""
-    folder = NET / name
+    folder = net() / name
     if "/" in name or not name or not folder.is_dir():
         return None
-    driver = folder / "device" / "driver"
     return Interface(
         name=name,
-        ethernet=_attribute(folder, "type") == _ETHERNET,
-        up=int(_attribute(folder, "flags") or "0", 16) & 1 != 0,
-        carrier=_attribute(folder, "carrier") == "1",
-        mtu=int(_attribute(folder, "mtu") or "0"),
-        mac=_attribute(folder, "address"),
-        driver=driver.resolve().name if driver.exists() else "",
+        ethernet=sysfs.text(folder / "type") == _ETHERNET,
+        up=int(sysfs.text(folder / "flags") or "0", 16) & 1 != 0,
+        carrier=sysfs.text(folder / "carrier") == "1",
+        mtu=int(sysfs.text(folder / "mtu") or "0"),
+        mac=sysfs.text(folder / "address"),
+        driver=sysfs.link(folder / "device" / "driver"),
         bridge=(folder / "bridge").is_dir(),
-        addresses=_addresses(name))
+        addresses=addresses(name),
+    )
 
 
 def interfaces() -> list[Interface]:
     """All of this network namespace, by name."""
-    try:
-        names = sorted(os.listdir(NET))
-    except OSError:
-        return []
-    found = (interface(name) for name in names)
+    found = (interface(name) for name in sysfs.names(net()))
     return [one for one in found if one]
 
 
 def candidates() -> list[Interface]:
     """Interfaces that HARP could use with the kernel's address as they are."""
-    return [one for one in interfaces()
-            if one.ethernet and one.up and not one.bridge and one.addresses]
+    return [
+        one for one in interfaces() if one.ethernet and one.up and not one.bridge and one.addresses
+    ]
 
 
 def is_local(address: str) -> bool:
@@ -119,7 +119,7 @@ def is_local(address: str) -> bool:
 
 def forwards(name: str) -> bool:
     """Whether the kernel passes on frames that arrive on the interface for others."""
-    return _attribute(IPV4 / "conf" / name, "forwarding") == "1"
+    return sysfs.text(sysfs.at("proc/sys/net/ipv4/conf") / name / "forwarding") == "1"
 
 
 def has_blackhole(address: str) -> bool:

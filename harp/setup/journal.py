@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from harp.setup.steps import Step, StepError, from_row, write_file
+from harp.setup.kinds import from_row
+from harp.setup.steps import Step, StepError, remove_file, write_file
 
 SCHEMA = "harp.setup/1"
 NAME = "setup-journal.json"
@@ -28,33 +29,50 @@ class Journal:
         try:
             document = json.loads(self.path.read_text())
             if document["schema"] != SCHEMA:
-                raise StepError(f"{self.path}: schema {document['schema']!r}, and this release "
-                                f"writes {SCHEMA!r}; use the release that wrote it")
+                raise StepError(
+                    f"{self.path}: schema {document['schema']!r}, and this release "
+                    f"writes {SCHEMA!r}; use the release that wrote it"
+                )
             rows = [(from_row(row["step"]), row["state"] == "begun") for row in document["steps"]]
         except FileNotFoundError:
             return
         except (ValueError, KeyError, TypeError) as wrong:
-            raise StepError(f"{self.path} is damaged ({wrong}); undo by hand what it lists, then "
-                            "remove it") from wrong
+            raise StepError(
+                f"{self.path} is damaged ({wrong}); undo by hand what it lists, then remove it"
+            ) from wrong
         self.steps = [step for step, _ in rows]
         self._begun = [begun for _, begun in rows]
 
     def _save(self) -> None:
         # Folders alone are not worth a journal, which would keep them from going.
         if all(step.is_home for step in self.steps):
-            self.path.unlink(missing_ok=True)
+            self.discard()
             return
-        rows = [{"state": "begun" if begun else "done", "step": step.row()}
-                for step, begun in zip(self.steps, self._begun)]
+        rows = [
+            {"state": "begun" if begun else "done", "step": step.row()}
+            for step, begun in zip(self.steps, self._begun)
+        ]
         document = {"schema": SCHEMA, "steps": rows}
         write_file(self.path, json.dumps(document, indent=1) + "\n")
+
+    def discard(self) -> None:
+        """Removes the file, and what a crash has left of one."""
+        remove_file(self.path)
 
     def entries(self) -> list[tuple[Step, str]]:
         """Each step with its state: "done", "begun" (a crash came between), or
         "missing" (done, and gone since: a reboot, or by hand)."""
-        return [(step, "begun" if begun and not step.in_place() else
-                 "done" if step.in_place() else "missing")
-                for step, begun in zip(self.steps, self._begun)]
+        return [
+            (
+                step,
+                "begun"
+                if begun and not step.in_place()
+                else "done"
+                if step.in_place()
+                else "missing",
+            )
+            for step, begun in zip(self.steps, self._begun)
+        ]
 
     def _find(self, step: Step) -> int:
         for i, known in enumerate(self.steps):

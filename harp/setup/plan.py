@@ -5,50 +5,20 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
 from harp import _tables
-from harp.setup import host
+from harp.setup import dpdk, host, pci
+from harp.setup.request import PlanError, Request, place_of
 from harp.setup.steps import Blackhole, MakeFolder, Step, WriteFile
 from harp.statfile import DEFAULT_FOLDER as RUN_DIR
 
 CONF_DIR = Path("/usr/local/tfabric/tools/config")
 
 _HEADER = "# HARP: one file a NIC. The keys: harp env --defaults\n"
-
-
-class PlanError(ValueError):
-    """What was asked for cannot be set up on this host. The text says why and what
-    would do."""
-
-
-@dataclass
-class Request:
-    """A NIC as the user asks for it: `settings` are keys of ztcp*.conf, device first."""
-
-    settings: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def device(self) -> str:
-        return self.settings["device"]
-
-    @property
-    def interface(self) -> str:
-        """The network interface, without fault wrappers. Raises PlanError for a device
-        that set-up does not know."""
-        scheme, _, name = _tables.innermost(self.device).partition(":")
-        if scheme != "packet":
-            raise PlanError(f"device {self.device}: set-up knows packet:IFACE devices; "
-                            "write a ztcp*.conf for others by hand")
-        return name
-
-    @property
-    def own_address(self) -> Optional[str]:
-        """HARP's own address without its prefix; None where it shares the kernel's."""
-        address = self.settings["address"]
-        return None if address == "kernel" else address.partition("/")[0]
 
 
 def conf_dir() -> Path:
@@ -63,9 +33,9 @@ def run_dir() -> Path:
 
 def conf_files(folder: Path) -> list[Path]:
     """The folder's ztcp*.conf, ztcp2 before ztcp10."""
+
     def order(path: Path) -> list[object]:
-        return [int(part) if part.isdigit() else part
-                for part in re.split(r"(\d+)", path.name)]
+        return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
 
     return sorted(folder.glob("ztcp*.conf"), key=order)
 
@@ -93,33 +63,49 @@ def _check_values(request: Request) -> None:
         raise PlanError(str(wrong)) from None
 
 
+def _check_scheme(request: Request) -> None:
+    if request.scheme in ("packet", "dpdk"):
+        return
+    _check_values(request)  # what is no device at all has an answer of its own
+    raise PlanError(
+        f"device {request.device}: set-up knows packet:IFACE and dpdk:NIC; write a "
+        "ztcp*.conf for others by hand"
+    )
+
+
 def _check_host(request: Request) -> None:
-    name = request.interface
+    name = request.place
     device = host.interface(name)
     if device is None:
         known = ", ".join(one.name for one in host.candidates()) or "none"
-        raise PlanError(f"{request.device}: no interface {name} in this network namespace; "
-                        f"usable ones: {known} (a pod needs hostNetwork or an interface of its "
-                        "own)")
+        raise PlanError(
+            f"{request.device}: no interface {name} in this network namespace; "
+            f"usable ones: {known} (a pod needs hostNetwork or an interface of its "
+            "own)"
+        )
     if not device.ethernet:
         raise PlanError(f"{request.device}: {name} is no Ethernet interface, and HARP needs one")
     if not device.up:
         raise PlanError(f"{request.device}: {name} is down; ip link set {name} up")
     if request.own_address is None and not device.addresses:
-        raise PlanError(f"{request.device}: {name} has no IPv4 address to share; give it one, or "
-                        "give HARP one of its own with --address ADDRESS/PREFIX")
+        raise PlanError(
+            f"{request.device}: {name} has no IPv4 address to share; give it one, or "
+            "give HARP one of its own with --address ADDRESS/PREFIX"
+        )
     if request.own_address is not None and host.is_local(request.own_address):
-        raise PlanError(f"{request.device}: the kernel holds {request.own_address} itself; take an "
-                        "address that no host uses, or share the kernel's with --address kernel")
+        raise PlanError(
+            f"{request.device}: the kernel holds {request.own_address} itself; take an "
+            "address that no host uses, or share the kernel's with --address kernel"
+        )
 
 
 def _check_together(requests: list[Request]) -> None:
     devices: set[str] = set()
     addresses: set[str] = set()
     for request in requests:
-        if request.interface in devices:
-            raise PlanError(f"{request.device} is named twice; one file serves an interface")
-        devices.add(request.interface)
+        if request.place in devices:
+            raise PlanError(f"{request.device} is named twice; one file serves a NIC")
+        devices.add(request.place)
         if request.own_address in addresses:
             raise PlanError(f"address {request.own_address} is given to two devices")
         if request.own_address:
@@ -146,12 +132,18 @@ def _folders(conf: Path, run: Path) -> list[Step]:
 @dataclass(frozen=True)
 class Existing:
     """A ztcp*.conf that is there: its device as it is written, without fault
-    wrappers, and the address it uses."""
+    wrappers, and its address and gateway ("" for none)."""
 
     path: Path
     device: str
     inner: str
     address: str
+    gateway: str
+
+    @property
+    def place(self) -> str:
+        """What the file is about: an interface, or a device of DPDK's."""
+        return place_of(self.device)
 
 
 def existing_files(folder: Path) -> list[Existing]:
@@ -161,10 +153,15 @@ def existing_files(folder: Path) -> list[Existing]:
         try:
             values = _tables.load(path)
         except _tables.ConfigError as wrong:
-            raise PlanError(f"{wrong} (mend or remove the file first: with it every job would "
-                            "decline)") from None
+            raise PlanError(
+                f"{wrong} (mend or remove the file first: with it every job would decline)"
+            ) from None
         device = values["device"][0]
-        found.append(Existing(path, device, _tables.innermost(device), values["address"][0]))
+        found.append(
+            Existing(
+                path, device, _tables.innermost(device), values["address"][0], values["gateway"][0]
+            )
+        )
     return found
 
 
@@ -176,8 +173,9 @@ def _file(request: Request, folder: Path, file: Optional[Existing], taken: set[s
     while f"ztcp{number}.conf" in taken:
         number += 1
     taken.add(f"ztcp{number}.conf")
-    return WriteFile(str(folder / f"ztcp{number}.conf"), _HEADER + updated("", request.settings),
-                     None)
+    return WriteFile(
+        str(folder / f"ztcp{number}.conf"), _HEADER + updated("", request.settings), None
+    )
 
 
 def _keeps_values(step: WriteFile) -> bool:
@@ -185,31 +183,74 @@ def _keeps_values(step: WriteFile) -> bool:
     if step.before is None:
         return False
     try:
-        return (_tables.parse(step.before.encode(errors="surrogateescape"))
-                == _tables.parse(step.text.encode(errors="surrogateescape")))
+        return _tables.parse(step.before.encode(errors="surrogateescape")) == _tables.parse(
+            step.text.encode(errors="surrogateescape")
+        )
     except _tables.ConfigError:
         return False
 
 
-def plan(requests: list[Request]) -> list[Step]:
+def _check_shared(given: dpdk.Given, files: list[Existing]) -> None:
+    for file in files:
+        if file.inner == f"packet:{given.nic.name}":
+            raise PlanError(
+                f"{given.request.device}: {file.path} shares {given.nic.name} with the "
+                "kernel; remove that file first (harp setup undo, if set-up wrote it)"
+            )
+
+
+def _plan_dpdk(
+    requests: list[Request], files: list[Existing], choice: dpdk.Choice, journal: Sequence[Step]
+) -> list[Step]:
+    """Completes these requests, and finds the steps that give their NICs away."""
+    configured = {file.place: file for file in files if file.inner.startswith("dpdk:")}
+    found = [given for given in (dpdk.find(request, journal) for request in requests) if given]
+    gpus = pci.nearest_gpus(
+        [given.device for given in found], [device for device in pci.devices() if device.is_gpu]
+    )
+    for given in found:
+        file = configured.get(given.request.place)
+        if file is None:
+            dpdk.complete(given, gpus.get(given.device.id))
+        else:
+            given.request.settings.setdefault("address", file.address)
+            if file.gateway:
+                given.request.settings.setdefault("gateway", file.gateway)
+        _check_shared(given, files)
+        _check_values(given.request)
+    return dpdk.plan(found, set(configured), choice, journal)
+
+
+def plan(requests: list[Request], choice: dpdk.Choice, journal: Sequence[Step]) -> list[Step]:
     """The steps that are not in place yet, in order. A device whose address is not
-    asked for keeps that of its file, or shares the kernel's. Raises PlanError,
-    HostError or OSError."""
+    asked for keeps that of its file, or takes over or shares the kernel's. `journal`
+    is what earlier set-ups have begun. Raises PlanError, HostError, StepError or
+    OSError."""
     folder = conf_dir()
-    files = {file.inner: file for file in existing_files(folder)}
+    files = existing_files(folder)
+    by_place = {file.place: file for file in files}
+    steps = _folders(folder, run_dir())
     for request in requests:
-        file = files.get(_tables.innermost(request.device))
+        _check_scheme(request)
+    shared = [request for request in requests if request.scheme == "packet"]
+    for request in shared:
+        file = by_place.get(request.place)
         request.settings.setdefault("address", file.address if file else "kernel")
         _check_values(request)
         _check_host(request)
+    steps += _plan_dpdk([one for one in requests if one.scheme == "dpdk"], files, choice, journal)
     _check_together(requests)
-    taken = {file.path.name for file in files.values()}
-    steps = _folders(folder, run_dir())
+    taken = {file.path.name for file in files}
     for request in requests:
         address = request.own_address
-        if address and host.forwards(request.interface) and not host.has_blackhole(address):
+        if (
+            request in shared
+            and address
+            and host.forwards(request.place)
+            and not host.has_blackhole(address)
+        ):
             steps.append(Blackhole(address))
-        step = _file(request, folder, files.get(_tables.innermost(request.device)), taken)
+        step = _file(request, folder, by_place.get(request.place), taken)
         if not _keeps_values(step):
             steps.append(step)
     return steps

@@ -21,7 +21,7 @@ class StepError(RuntimeError):
     """A step cannot be made or taken back. The text says how to mend it."""
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Makes a rename or removal in a folder survive a crash of the machine."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -30,16 +30,33 @@ def _sync(folder: Path) -> None:
         os.close(fd)
 
 
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f".{path.name}.new")
+
+
 def write_file(path: Path, text: str, mode: int = 0o644) -> None:
     """Replaces a file by a new one in a single move, on disk when this returns."""
-    new = path.with_name(f".{path.name}.new")
+    new = _unfinished(path)
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     with os.fdopen(fd, "w") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
     os.replace(new, path)
-    _sync(path.parent)
+    sync_folder(path.parent)
+
+
+def discard_unfinished(path: Path) -> None:
+    """Removes what a write_file of the path has left if it was killed."""
+    _unfinished(path).unlink(missing_ok=True)
+
+
+def remove_file(path: Path) -> None:
+    """Removes a file that may be there, on disk when this returns."""
+    discard_unfinished(path)
+    if path.exists():
+        path.unlink()
+        sync_folder(path.parent)
 
 
 def is_claimed(path: Path) -> bool:
@@ -175,6 +192,7 @@ class WriteFile(Step):
         path = Path(self.path)
         now = _read(path)
         if now == self.before:
+            discard_unfinished(path)
             return ""
         _refuse_if_claimed(path)
         said = ""
@@ -183,8 +201,7 @@ class WriteFile(Step):
             write_file(kept, now)
             said = f"kept what was edited by hand as {kept}; "
         if self.before is None:
-            path.unlink()
-            _sync(path.parent)
+            remove_file(path)
             return f"{said}removed {path}"
         write_file(path, self.before)
         return f"{said}restored {path}"
@@ -204,8 +221,10 @@ class Blackhole(Step):
         return self.address
 
     def describe(self) -> str:
-        return (f"ip route add blackhole {self.address}/32 "
-                "(this host forwards: the kernel must leave HARP's frames alone)")
+        return (
+            f"ip route add blackhole {self.address}/32 "
+            "(this host forwards: the kernel must leave HARP's frames alone)"
+        )
 
     def in_place(self) -> bool:
         return host.has_blackhole(self.address)
@@ -218,20 +237,3 @@ class Blackhole(Step):
             return ""
         host.ip("route", "del", "blackhole", f"{self.address}/32")
         return f"removed the blackhole route for {self.address}"
-
-
-KINDS: list[type[Step]] = [MakeFolder, WriteFile, Blackhole]
-
-
-def from_row(row: dict[str, Any]) -> Step:
-    """The step of a journal's row. Raises StepError for a row of another release."""
-    fields = dict(row)
-    kind = fields.pop("kind", None)
-    for step in KINDS:
-        if step.kind == kind:
-            try:
-                return step(**fields)
-            except TypeError:
-                break
-    raise StepError(f"the journal holds a step that this release does not know ({kind!r}); "
-                    "undo with the release that made it")

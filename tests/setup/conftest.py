@@ -25,13 +25,19 @@ class SetUpHost:
         self.run_dir = self.tools / "run"
         self.environment = {"HARP_CONF_DIR": str(self.conf), "HARP_RUN_DIR": str(self.run_dir)}
 
-    def harp(self, *words: str, code: int = 0, input: str | None = None,
-             ) -> subprocess.CompletedProcess[str]:
+    def harp(
+        self,
+        *words: str,
+        code: int = 0,
+        input: str | None = None,
+    ) -> subprocess.CompletedProcess[str]:
         """Runs harp here, and sees to its exit status."""
-        done = self.host.run([sys.executable, "-m", "harp", *words], self.environment,
-                             check=False, input=input)
-        assert done.returncode == code, f"harp {words}: {done.returncode}\n{done.stdout}" \
-                                        f"{done.stderr}"
+        done = self.host.run(
+            [sys.executable, "-m", "harp", *words], self.environment, check=False, input=input
+        )
+        assert done.returncode == code, (
+            f"harp {words}: {done.returncode}\n{done.stdout}{done.stderr}"
+        )
         assert "Traceback" not in done.stderr
         return done
 
@@ -40,10 +46,14 @@ class SetUpHost:
 
     def state(self) -> dict[str, Any]:
         """Everything that set-up may change: routes and files."""
-        return {"routes": self.host.run(["ip", "route"]).stdout,
-                "files": {str(path): path.read_text() if path.is_file() else ""
-                          for path in sorted(self.tools.rglob("*"))},
-                "folders": self.tools.is_dir()}
+        return {
+            "routes": self.host.run(["ip", "route"]).stdout,
+            "files": {
+                str(path): path.read_text() if path.is_file() else ""
+                for path in sorted(self.tools.rglob("*"))
+            },
+            "folders": self.tools.is_dir(),
+        }
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,9 @@ def test_with_the_kernels_address_only_a_file_is_written(host: Host) -> None:
     done = host.harp("setup", "--yes")
     assert done.stdout.splitlines()[-1] == "Set up HARP successfully"
     assert (host.conf / "ztcp0.conf").read_text().splitlines()[1:] == [
-        "device = packet:eth0", "address = kernel"]
+        "device = packet:eth0",
+        "address = kernel",
+    ]
     assert host.run_dir.stat().st_mode & 0o7777 == 0o1777
     assert host.state()["routes"] == before["routes"]
     host.harp("setup", "undo")
@@ -77,7 +79,11 @@ def test_an_own_address_on_a_host_that_forwards(host: Host) -> None:
     host.harp("setup", "apply", *OWN_ARGUMENTS, "--gateway", "10.77.0.1", "--set", "flows=2")
     assert blackholes(host) == f"blackhole {OWN}"
     assert (host.conf / "ztcp0.conf").read_text().splitlines()[1:] == [
-        "device = packet:eth0", f"address = {OWN}/24", "gateway = 10.77.0.1", "flows = 2"]
+        "device = packet:eth0",
+        f"address = {OWN}/24",
+        "gateway = 10.77.0.1",
+        "flows = 2",
+    ]
     assert "done     blackhole" in host.harp("setup", "status").stdout
     host.harp("setup", "undo")
     assert host.state() == before
@@ -109,32 +115,44 @@ def test_a_route_that_was_there_is_not_ours_to_remove(host: Host) -> None:
     assert blackholes(host) == f"blackhole {OWN}"
 
 
-@pytest.mark.parametrize("words, said", [
-    (("--device", "packet:eth9"), "no interface eth9 in this network namespace; usable ones: eth0"),
-    (("--device", "packet:lo"), "lo is no Ethernet interface"),
-    (("--device", "packet:eth0", "--address", "10.77.0.2/24"), "the kernel holds 10.77.0.2 itself"),
-    (("--device", "packet:eth0", "--address", "127.0.0.5/8"), "address = '127.0.0.5/8' is not"),
-    (("--device", "packet:eth0", "--address", "10.77.0.102"), "with its prefix"),
-    (("--device", "eth0"), "device = 'eth0' is not allowed"),
-    (("--device", "wire:/x", "--address", "10.0.0.1/24"), "set-up knows packet:IFACE"),
-    (("--device", "packet:eth0", "--set", "mtu=9"), "from 576 to 65535"),
-    (("--device", "packet:eth0", "--device", "packet:eth0"), "named twice"),
-    (("--device", "packet:eth0", "--set", "colour=blue"), "unknown key 'colour'"),
-])
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (
+            ("--device", "packet:eth9"),
+            "no interface eth9 in this network namespace; usable ones: eth0",
+        ),
+        (("--device", "packet:lo"), "lo is no Ethernet interface"),
+        (
+            ("--device", "packet:eth0", "--address", "10.77.0.2/24"),
+            "the kernel holds 10.77.0.2 itself",
+        ),
+        (("--device", "packet:eth0", "--address", "127.0.0.5/8"), "address = '127.0.0.5/8' is not"),
+        (("--device", "packet:eth0", "--address", "10.77.0.102"), "with its prefix"),
+        (("--device", "eth0"), "device = 'eth0' is not allowed"),
+        (("--device", "wire:/x", "--address", "10.0.0.1/24"), "set-up knows packet:IFACE"),
+        (("--device", "packet:eth0", "--set", "mtu=9"), "from 576 to 65535"),
+        (("--device", "packet:eth0", "--device", "packet:eth0"), "named twice"),
+        (("--device", "packet:eth0", "--set", "colour=blue"), "unknown key 'colour'"),
+    ],
+)
 def test_refusals(words: tuple[str, ...], said: str, host: Host) -> None:
     before = host.state()
     assert said in host.harp("setup", "apply", *words, code=1).stderr
     assert host.state() == before
 
 
-@pytest.mark.parametrize("words", [
-    ("setup", "apply", "--device", "packet:eth0", "--address", "kernel", "--address", "kernel"),
-    ("setup", "apply", "--set", "flows"),
-    ("setup", "apply", "--set", "device=packet:eth0"),
-    ("setup", "--yes", "undo"),
-    ("setup", "mend"),
-    ("setup", "--colour"),
-])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("setup", "apply", "--device", "packet:eth0", "--address", "kernel", "--address", "kernel"),
+        ("setup", "apply", "--set", "flows"),
+        ("setup", "apply", "--set", "device=packet:eth0"),
+        ("setup", "--yes", "undo"),
+        ("setup", "mend"),
+        ("setup", "--colour"),
+    ],
+)
 def test_wrong_usage(words: tuple[str, ...], host: Host) -> None:
     host.harp(*words, code=2)
     assert not host.conf.exists()
@@ -170,7 +188,8 @@ def test_a_file_by_hand_keeps_what_was_not_asked_about(host: Host) -> None:
     assert same.stdout == f"  make the folder {host.run_dir}\n"
     host.harp("setup", "apply", "--device", "packet:eth0", "--set", "flows=8", "--set", "mtu=1400")
     assert (host.conf / "ztcp7.conf").read_text() == (
-        "# mine\ndevice = packet:eth0\naddress = kernel\nflows = 8\nmtu = 1400\n")
+        "# mine\ndevice = packet:eth0\naddress = kernel\nflows = 8\nmtu = 1400\n"
+    )
     host.harp("setup", "undo")
     assert host.state() == before
 
@@ -190,8 +209,9 @@ def test_a_file_that_a_job_uses_is_not_touched(host: Host) -> None:
     fd = os.open(path, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_SH)
     assert "claimed by a running job" in host.harp("setup", "undo", code=1).stderr
-    assert "claimed by a running job" in host.harp(
-        "setup", "apply", "--set", "flows=2", code=1).stderr
+    assert (
+        "claimed by a running job" in host.harp("setup", "apply", "--set", "flows=2", code=1).stderr
+    )
     assert path.exists()
     os.close(fd)
     host.harp("setup", "undo")

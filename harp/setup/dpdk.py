@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the NICs that shall be HARP's alone to the steps that make them so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Optional
+
+from harp.setup import bootline, host, netstate, nics, pages, pci, sysfs
+from harp.setup.bind import Bind
+from harp.setup.kernel import LoadModule, SetValue
+from harp.setup.nics import UIO, VFIO, Nic
+from harp.setup.request import PlanError, Request
+from harp.setup.steps import Step
+
+_MODULES = {VFIO: ("vfio", "vfio_iommu_type1", VFIO), UIO: ("uio", UIO)}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How NICs are given away. `driver` is None for the best one; `page_size` "2M" or "1G";
+    `hugepages` MiB for each NIC; `even_if_used`: told twice."""
+
+    driver: Optional[str] = None
+    page_size: str = "2M"
+    hugepages: int = pages.MIB_PER_NIC
+    even_if_used: bool = False
+
+
+@dataclass(frozen=True)
+class Given:
+    """A NIC that a request is about: as it is, and its interface's settings, of now or
+    as the journal remembers them from before a crash; None if it had no interface."""
+
+    request: Request
+    nic: Nic
+    settings: Optional[netstate.Settings]
+
+    @property
+    def device(self) -> pci.PciDevice:
+        return self.nic.device
+
+
+def resolved(device: str) -> str:
+    """A device as the file will name it: dpdk:IFACE stands for the NIC behind it.
+    Raises PlanError for an interface without one."""
+    wrappers, scheme, name = device.rpartition("dpdk:")
+    if not scheme or wrappers and not wrappers.endswith("|") or host.interface(name) is None:
+        return device
+    behind = pci.of_interface(name)
+    if behind is None:
+        raise PlanError(
+            f"{device}: {name} is not on the PCI bus and cannot be given away; "
+            f"share it as packet:{name}"
+        )
+    return f"{wrappers}dpdk:{behind.id}"
+
+
+def _remembered(journal: Sequence[Step], pci_id: str) -> Optional[netstate.Settings]:
+    for step in journal:
+        if isinstance(step, Bind) and step.pci_id == pci_id and step.boot == sysfs.boot():
+            return step.settings
+    return None
+
+
+def find(request: Request, journal: Sequence[Step]) -> Optional[Given]:
+    """The request's NIC; None for a device without one (virtio_user and the like).
+    Raises PlanError if it is not there."""
+    if not pci.ID.fullmatch(request.place):
+        return None
+    device = pci.device(request.place)
+    if device is None or not device.is_nic:
+        known = "".join(f"\n  {one.describe()}" for one in nics.all_nics()) or " none"
+        raise PlanError(
+            f"{request.device}: there is no NIC {request.place}; those that there are:{known}"
+        )
+    nic = nics.look(device)
+    return Given(request, nic, nic.settings or _remembered(journal, device.id))
+
+
+# -- what the file says
+
+
+def _gateway(settings: netstate.Settings) -> Optional[str]:
+    """Where the interface's traffic for others went: by a default route, else by any."""
+    ways = [route.split() for route in settings.routes if route.startswith("-4 ")]
+    ways = [words for words in ways if "via" in words]
+    ways.sort(key=lambda words: words[1] != "default")
+    return ways[0][ways[0].index("via") + 1] if ways else None
+
+
+def complete(given: Given, gpu: Optional[str]) -> None:
+    """Fills in what the kernel knew about the NIC, and was not asked for otherwise.
+    Raises PlanError if there is no address."""
+    wanted, found = given.request.settings, given.settings
+    if found:
+        gateway = _gateway(found)
+        if found.ipv4:
+            wanted.setdefault("address", found.ipv4[0])
+        if gateway and wanted.get("address") in found.ipv4:
+            wanted.setdefault("gateway", gateway)
+        wanted.setdefault("mtu", str(found.mtu))
+        if found.mac:
+            wanted.setdefault("mac", found.mac)
+    if gpu:
+        wanted.setdefault("gpu", gpu)
+    wanted.setdefault("pci_path", str(given.device.folder))
+    if "address" not in wanted:
+        raise PlanError(
+            f"{given.request.device}: the NIC has no IPv4 address that HARP could take "
+            "over; give it one with --address ADDRESS/PREFIX"
+        )
+
+
+def _check_address(given: Given) -> None:
+    address = given.request.settings["address"]
+    own = given.request.own_address
+    theirs = [one.partition("/")[0] for one in given.settings.ipv4] if given.settings else []
+    if own is None:
+        raise PlanError(
+            f"{given.request.device}: a NIC of HARP's own shares no address with the "
+            "kernel; leave --address out, or give one"
+        )
+    if own not in theirs and host.is_local(own):
+        raise PlanError(
+            f"{given.request.device}: the kernel holds {own} on another interface; "
+            "take an address that no host uses"
+        )
+    if address.endswith("/32") and "gateway" not in given.request.settings:
+        raise PlanError(
+            f"{given.request.device}: beyond {address} nobody can be reached without a --gateway"
+        )
+
+
+# -- whether it may be given away
+
+
+def _check_use(given: Given, choice: Choice) -> None:
+    nic, device = given.nic, given.request.device
+    if nic.refusal:
+        raise PlanError(f"{device}: {nic.name or 'the NIC'} is not given away: {nic.refusal}")
+    if nic.uses and not choice.even_if_used:
+        raise PlanError(
+            f"{device}: {nic.name} is in use: {'; '.join(nic.uses)}. End that, or say "
+            "so twice: --even-if-used"
+        )
+
+
+def _check_group(given: Given, wanted: set[str]) -> None:
+    others = [
+        one
+        for one in pci.group_members(given.device.group)
+        if one.id not in wanted and one.driver not in ("", *nics.GIVEN)
+    ]
+    if others:
+        named = ", ".join(f"{one.id} ({one.driver})" for one in others)
+        raise PlanError(
+            f"{given.request.device}: shares IOMMU group {given.device.group} with "
+            f"{named}, and a group is given away as a whole: name those NICs as well, "
+            "or move the card to another slot"
+        )
+
+
+def _driver(given: Given, choice: Choice) -> str:
+    try:
+        driver = nics.choose_driver(given.device, choice.driver)
+    except ValueError as wrong:
+        raise PlanError(f"{given.request.device}: {wrong}") from None
+    if not driver:
+        raise PlanError(
+            f"{given.request.device}: this kernel has neither vfio-pci nor "
+            "uio_pci_generic; install the kernel's package of extra modules, or share "
+            f"the NIC: --device packet:{given.nic.name}"
+        )
+    return driver
+
+
+# -- the steps
+
+
+def _driver_steps(given: Given, driver: str) -> list[Step]:
+    steps: list[Step] = [LoadModule.of(name) for name in _MODULES[driver]]
+    if driver == VFIO and not nics.has_iommu(given.device):
+        path = nics.noiommu_value()
+        steps.insert(1, SetValue(path, "Y", sysfs.text(sysfs.at(path)) or "N"))
+    return steps
+
+
+def _page_steps(nodes: Sequence[int], choice: Choice, journal: Sequence[Step]) -> list[Step]:
+    found: list[Step] = []
+    large = pages.total(pages.pool(pages.LARGE_KB, -1)) * 1024
+    if large >= choice.hugepages * len(nodes):
+        return found
+    earlier = {step.folder: step for step in journal if isinstance(step, pages.Pages)}
+    folders = [pages.pool(pages.SMALL_KB, node) for node in nodes]
+    for folder in sorted(set(folders)):
+        wanted = -(-choice.hugepages // 2) * folders.count(folder)
+        step = pages.small(folder, wanted, earlier.get(folder))
+        if step:
+            found.append(step)
+    return found
+
+
+def _boot_steps(nic_count: int) -> list[Step]:
+    cards = sum(device.is_gpu for device in pci.devices()) or nic_count
+    wanted = pages.gibibytes(cards)
+    if bootline.told() >= wanted:
+        return []
+    memory = re.search(r"MemTotal:\s+(\d+) kB", sysfs.text(sysfs.at("proc/meminfo")))
+    if memory and wanted * 1048576 > int(memory.group(1)) * 3 // 4:
+        raise PlanError(
+            f"{wanted} GiB of hugepages for {cards} cards would leave this host with "
+            f"{int(memory.group(1)) // 1048576} GiB of memory too little; take "
+            "--pages 2M"
+        )
+    tool = bootline.tool()
+    if not tool:
+        raise PlanError(
+            "neither update-grub nor grubby is here to change the kernel's command "
+            f"line; add by hand: {bootline.words(wanted)}, and take --pages 2M till "
+            "then"
+        )
+    step = bootline.BootPages(wanted, tool)
+    return [] if step.in_place() else [step]
+
+
+def plan(
+    found: list[Given], configured: set[str], choice: Choice, journal: Sequence[Step]
+) -> list[Step]:
+    """The steps that are not in place yet. `configured` are the PCI ids of files that
+    are there already, whose hugepages count, too. Raises PlanError."""
+    wanted = {given.device.id for given in found} | configured
+    steps: dict[tuple[str, str], Step] = {}
+    binds: list[Step] = []
+    for given in found:
+        _check_address(given)
+        if given.device.driver in nics.GIVEN:
+            continue
+        _check_use(given, choice)
+        driver = _driver(given, choice)
+        if driver == VFIO and nics.has_iommu(given.device):
+            _check_group(given, wanted)
+        for step in _driver_steps(given, driver):
+            steps.setdefault((step.kind, step.target), step)
+        binds.append(Bind.of(given.device, driver, given.nic.settings))
+    nodes = [device.node for device in map(pci.device, sorted(wanted)) if device]
+    more = _page_steps(nodes, choice, journal) if choice.hugepages else []
+    if choice.page_size == "1G":
+        more += _boot_steps(len(nodes))
+    return [step for step in steps.values() if not step.in_place()] + more + binds
+
+
+def advice(journal: Sequence[Step]) -> list[str]:
+    """What people should know about a host on which these steps are in place."""
+    said = []
+    binds = [step for step in journal if isinstance(step, Bind) and step.in_place()]
+    groups: dict[str, list[str]] = {}
+    for bind in binds:
+        device = pci.device(bind.pci_id)
+        if device and nics.has_iommu(device):
+            groups.setdefault(device.group, []).append(bind.pci_id)
+    if len(binds) > sum(map(len, groups.values())):
+        said.append(
+            "there is no IOMMU here: the NIC can reach all of the host's memory, and jobs "
+            "must run as root"
+        )
+    for group, members in groups.items():
+        if len(members) > 1:
+            said.append(
+                f"{' and '.join(members)} share IOMMU group {group}: one process may drive "
+                "them together, two may not share them out"
+            )
+    for step in journal:
+        if isinstance(step, bootline.BootPages) and bootline.told() < step.pages:
+            said.append(f"reboot for {step.pages} hugepages of 1 GiB")
+    if binds:
+        said.append("drivers and 2 MiB pages last until the next boot; run harp setup again then")
+    return said

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel forgets of an interface when its driver lets go, and making it so again."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from harp.setup import host, sysfs
+
+FAMILIES = ("-4", "-6")
+_SET_BY_HAND = 3  # NET_ADDR_SET in addr_assign_type
+
+
+@dataclass
+class Settings:
+    """An interface as it is. `mtu` in bytes; `mac` is "" unless somebody has set it;
+    `addresses` and `routes` are words for ip(8)."""
+
+    name: str
+    mtu: int
+    mac: str
+    up: bool
+    addresses: list[str]
+    routes: list[str]
+
+    @property
+    def ipv4(self) -> list[str]:
+        """Its IPv4 addresses with their prefixes."""
+        found = (words.split()[0] for words in self.addresses)
+        return [one if "/" in one else f"{one}/32" for one in found if ":" not in one]
+
+
+def routes(name: str) -> list[str]:
+    """The routes over the interface that somebody has set, as ip(8) takes them; not
+    those that the kernel makes out of addresses. On-link ones come first, since
+    gateways need them."""
+    found = []
+    for family in FAMILIES:
+        for line in host.ip(family, "route", "show", "table", "all", "dev", name).splitlines():
+            words = [word for word in line.split() if word not in ("linkdown", "dead")]
+            if (
+                words
+                and not re.search(r"\bproto (kernel|ra)\b", line)
+                and words[0] not in ("local", "broadcast", "multicast", "anycast")
+            ):
+                found.append(" ".join([family, *words]))
+    return sorted(found, key=lambda line: " via " in line)
+
+
+def _address_words(name: str) -> list[str]:
+    found = []
+    for line in host.ip("-o", "addr", "show", "dev", name).splitlines():
+        match = re.search(r"\binet6? (\S+(?: (?:peer|metric|brd) \S+)* scope (\S+))", line)
+        # The kernel gives every interface its fe80:: address by itself.
+        if match and not (match.group(2) == "link" and ":" in match.group(1)):
+            found.append(match.group(1))
+    return found
+
+
+def settings(name: str) -> Settings:
+    """The interface as it is. Raises HostError if it is gone."""
+    folder = sysfs.at("sys/class/net") / name
+    by_hand = sysfs.number(folder / "addr_assign_type") == _SET_BY_HAND
+    return Settings(
+        name=name,
+        mtu=sysfs.number(folder / "mtu"),
+        mac=sysfs.text(folder / "address") if by_hand else "",
+        up=sysfs.number(folder / "flags") & 1 != 0,
+        addresses=_address_words(name),
+        routes=routes(name),
+    )
+
+
+def restore(now: str, wanted: Settings) -> None:
+    """Makes the interface that is called `now` what it was. May be repeated. Raises
+    HostError."""
+    if now != wanted.name:
+        host.ip("link", "set", "dev", now, "down")
+        host.ip("link", "set", "dev", now, "name", wanted.name)
+    link = ["link", "set", "dev", wanted.name, "mtu", str(wanted.mtu)]
+    host.ip(*link, *(["address", wanted.mac] if wanted.mac else []))
+    for address in wanted.addresses:
+        host.ip("addr", "replace", *address.split(), "dev", wanted.name)
+    host.ip("link", "set", "dev", wanted.name, "up" if wanted.up else "down")
+    for route in wanted.routes:
+        family, *words = route.split()
+        host.ip(family, "route", "replace", *words, "dev", wanted.name)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PCI devices as sysfs shows them: NICs, GPUs, their drivers, groups and distances. Reads only."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from harp.setup import sysfs
+
+ID = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+_NETWORK, _DISPLAY, _BRIDGE = 0x02, 0x03, 0x06  # base classes
+_NVIDIA = 0x10DE
+
+
+@dataclass(frozen=True)
+class PciDevice:
+    """`folder` is its real place in sysfs, which tells who its neighbours are;
+    `driver` the kernel's, "" for none; `interfaces` those of this network
+    namespace; `group` its IOMMU group, "" without an IOMMU; `node` the NUMA node
+    of its memory, -1 if that makes no difference."""
+
+    id: str
+    folder: Path
+    vendor: int
+    base_class: int
+    driver: str
+    interfaces: tuple[str, ...]
+    group: str
+    node: int
+
+    @property
+    def is_nic(self) -> bool:
+        return self.base_class == _NETWORK
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.base_class == _DISPLAY and self.vendor == _NVIDIA
+
+    @property
+    def is_bridge(self) -> bool:
+        return self.base_class == _BRIDGE
+
+
+def link_of(pci_id: str) -> Path:
+    """Where the kernel takes orders for the device."""
+    return sysfs.at("sys/bus/pci/devices") / pci_id
+
+
+def driver_of(pci_id: str) -> str:
+    """The kernel's driver of the device; "" for none."""
+    return sysfs.link(link_of(pci_id) / "driver")
+
+
+def interfaces_of(pci_id: str) -> list[str]:
+    """The device's interfaces in this network namespace, also behind virtio."""
+    folder = link_of(pci_id)
+    found = sysfs.names(folder / "net")
+    for child in sysfs.names(folder):
+        if child.startswith("virtio"):
+            found += sysfs.names(folder / child / "net")
+    return found
+
+
+def device(pci_id: str) -> PciDevice | None:
+    """The device of that id (0000:3b:00.0); None if there is none."""
+    link = link_of(pci_id)
+    if not ID.fullmatch(pci_id) or not link.exists():
+        return None
+    return PciDevice(
+        id=pci_id,
+        folder=link.resolve(),
+        vendor=sysfs.number(link / "vendor"),
+        base_class=sysfs.number(link / "class") >> 16,
+        driver=driver_of(pci_id),
+        interfaces=tuple(interfaces_of(pci_id)),
+        group=sysfs.link(link / "iommu_group"),
+        node=sysfs.number(link / "numa_node", -1),
+    )
+
+
+def devices() -> list[PciDevice]:
+    """All of this machine, by id."""
+    found = (device(name) for name in sysfs.names(sysfs.at("sys/bus/pci/devices")))
+    return [one for one in found if one]
+
+
+def of_interface(name: str) -> PciDevice | None:
+    """The PCI device behind an interface; None for virtual ones."""
+    place = (sysfs.at("sys/class/net") / name / "device").resolve()
+    for folder in (place, *place.parents):
+        if ID.fullmatch(folder.name):
+            return device(folder.name)
+    return None
+
+
+def group_members(group: str) -> list[PciDevice]:
+    """The devices that the IOMMU cannot tell apart, bridges left out: a group is
+    given away as a whole."""
+    folder = sysfs.at("sys/kernel/iommu_groups") / group / "devices"
+    found = (device(name) for name in sysfs.names(folder))
+    return [one for one in found if one and not one.is_bridge]
+
+
+def distance(one: PciDevice, other: PciDevice) -> int:
+    """How many steps apart in the tree of bridges; across root complexes it is
+    further than within any."""
+    mine, theirs = one.folder.parts, other.folder.parts
+    shared = 0
+    while shared < min(len(mine), len(theirs)) and mine[shared] == theirs[shared]:
+        shared += 1
+    steps = len(mine) + len(theirs) - 2 * shared
+    bus = next((i for i, part in enumerate(mine) if part.startswith("pci")), 0)
+    if shared > bus:
+        return steps
+    return steps + (100 if one.node == other.node else 200)
+
+
+def nearest_gpus(nics: list[PciDevice], gpus: list[PciDevice]) -> dict[str, str]:
+    """A GPU for each NIC, by ids: the nearest pairs first, each GPU once. NICs
+    beyond the number of GPUs get none."""
+    pairs = sorted((distance(nic, gpu), nic.id, gpu.id) for nic in nics for gpu in gpus)
+    chosen: dict[str, str] = {}
+    for _, nic, gpu in pairs:
+        if nic not in chosen and gpu not in chosen.values():
+            chosen[nic] = gpu
+    return chosen

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user asks set-up for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Optional
+
+from harp import _tables
+
+
+class PlanError(ValueError):
+    """What was asked for cannot be set up on this host. The text says why and what
+    would do."""
+
+
+def place_of(device: str) -> str:
+    """What a device is about, without fault wrappers and options: an interface for
+    packet, a PCI id or the name of a software device for dpdk."""
+    scheme, _, name = _tables.innermost(device).partition(":")
+    return name.partition(",")[0] if scheme == "dpdk" else name
+
+
+@dataclass
+class Request:
+    """A NIC as the user asks for it: `settings` are keys of ztcp*.conf, device first."""
+
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def device(self) -> str:
+        return self.settings["device"]
+
+    @property
+    def scheme(self) -> str:
+        """The kind of device, without fault wrappers: packet, dpdk."""
+        return _tables.innermost(self.device).partition(":")[0]
+
+    @property
+    def place(self) -> str:
+        return place_of(self.device)
+
+    @property
+    def own_address(self) -> Optional[str]:
+        """HARP's own address without its prefix; None where it shares the kernel's."""
+        address = self.settings["address"]
+        return None if address == "kernel" else address.partition("/")[0]
