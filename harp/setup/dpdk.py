@@ -116,13 +116,8 @@ def complete(given: Given, gpu: Optional[str]) -> None:
 
 def _check_address(given: Given) -> None:
     address = given.request.settings["address"]
-    own = given.request.own_address
+    own = address.partition("/")[0]
     theirs = [one.partition("/")[0] for one in given.settings.ipv4] if given.settings else []
-    if own is None:
-        raise PlanError(
-            f"{given.request.device}: a NIC of HARP's own shares no address with the "
-            "kernel; leave --address out, or give one"
-        )
     if own not in theirs and host.is_local(own):
         raise PlanError(
             f"{given.request.device}: the kernel holds {own} on another interface; "
@@ -137,7 +132,8 @@ def _check_address(given: Given) -> None:
 # -- whether it may be given away
 
 
-def _check_use(given: Given, choice: Choice) -> None:
+def check_use(given: Given, choice: Choice) -> None:
+    """Raises PlanError for a NIC that is not given away."""
     nic, device = given.nic, given.request.device
     if nic.refusal:
         raise PlanError(f"{device}: {nic.name or 'the NIC'} is not given away: {nic.refusal}")
@@ -238,7 +234,6 @@ def plan(
         _check_address(given)
         if given.device.driver in nics.GIVEN:
             continue
-        _check_use(given, choice)
         driver = _driver(given, choice)
         if driver == VFIO and nics.has_iommu(given.device):
             _check_group(given, wanted)

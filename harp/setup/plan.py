@@ -209,6 +209,7 @@ def _plan_dpdk(
         [given.device for given in found], [device for device in pci.devices() if device.is_gpu]
     )
     for given in found:
+        dpdk.check_use(given, choice)
         file = configured.get(given.request.place)
         if file is None:
             dpdk.complete(given, gpus.get(given.device.id))
