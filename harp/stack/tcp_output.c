@@ -251,9 +251,14 @@ bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t l
   bool fin_sent;
   uint32_t payload = length - record->fin;
   uint32_t sent = send_payload(tcp, record->reference, record->seq, payload, record->fin, &fin_sent);
-  if (sent < payload || (record->fin && !fin_sent)) {
-    /* What did go out is in flight a second time, unaccounted: harmless, and rare. */
+  bool full = sent < payload || (record->fin && !fin_sent);
+  if (full && (sent == 0 || !tcp_record_split(tcp, record, record->seq + sent))) {
     return false;
+  }
+  if (full) {
+    /* What did go out is in flight again, or the next attempt would begin with it, and none
+     * get farther; the rest goes on being lost. */
+    length = payload = sent;
   }
   COUNT(stack, tcp_retransmits);
   COUNT_N(stack, tcp_retransmit_bytes, payload);
@@ -268,7 +273,7 @@ bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t l
   tcp->retrans_out += length;
   tcp->undo_retransmits += length;
   tcp->prr_out += length;
-  return true;
+  return !full;
 }
 
 /* Sends again what is lost, as far as the congestion window goes. */

@@ -69,6 +69,28 @@ def test_a_device_that_is_often_full(wire, seed):
     w.run([FlowTransfer(one, other, 150_000), FlowTransfer(other, one, 150_000)], limit_s=120)
 
 
+def test_a_full_device_takes_a_retransmission_piece_by_piece(wire):
+    """What of a long one it took is not offered again: that would never come to an end."""
+    losses = 12
+    sent = []
+
+    def impair(frame):
+        segment = check_ipv4(frame)
+        if segment.src == A and segment.payload:
+            sent.append(segment.seq)
+            if len(sent) <= losses:
+                return []
+        return [(0, frame)]
+
+    w, a, b = pair(wire, impair=impair, initial_window=100, rto_min_us=500_000)
+    one, other = connect_flows(w, a, b)
+    transfer = FlowTransfer(one, other, 60_000)
+    w.run([transfer], until=lambda: len(sent) > losses, limit_s=20)
+    a.refuse = 1
+    w.run([transfer], limit_s=20)
+    assert len(sent) == len(set(sent)) + losses
+
+
 @pytest.mark.parametrize(
     "pieces", [(1,), (3, 1), (1460,), (100_000,), (16, 40, 9000), (65_536, 16)]
 )
