@@ -313,6 +313,24 @@ static void fault_release(struct harp_port *port, unsigned queue, uint16_t local
   fault->inner->ops->release(fault->inner, queue, local);
 }
 
+/* Frames that are held back are copies: only the inner port refers. */
+static int fault_lend(struct harp_port *port, uintptr_t start, uintptr_t end) {
+  struct harp_port *inner = fault_of(port)->inner;
+  return inner->ops->lend ? inner->ops->lend(inner, start, end) : 0;
+}
+
+static void fault_revoke(struct harp_port *port, uintptr_t start, uintptr_t end) {
+  struct harp_port *inner = fault_of(port)->inner;
+  if (inner->ops->revoke)
+    inner->ops->revoke(inner, start, end);
+}
+
+static void fault_settle(struct harp_port *port) {
+  struct harp_port *inner = fault_of(port)->inner;
+  if (inner->ops->settle)
+    inner->ops->settle(inner);
+}
+
 static int fault_reclaim(struct harp_port *port, unsigned queue, uint32_t timeout_us) {
   struct fault_port *fault = fault_of(port);
   return fault->inner->ops->reclaim(fault->inner, queue, timeout_us);
@@ -412,6 +430,9 @@ const struct harp_port_ops harp_port_fault = {
     .arm = fault_arm,
     .reserve = fault_reserve,
     .release = fault_release,
+    .lend = fault_lend,
+    .revoke = fault_revoke,
+    .settle = fault_settle,
     .reclaim = fault_reclaim,
     .count = fault_count,
 };

@@ -13,6 +13,7 @@
 
 static const struct harp_port_ops *const schemes[] = {
     &harp_port_packet,
+    &harp_port_dpdk,
     &harp_port_wire,
     &harp_port_fault,
 };

@@ -30,6 +30,7 @@ struct harp_port_config {
   uint16_t mtu;          /* 0: the device's */
   uint8_t mac[6];        /* zero: the device's */
   uint16_t ports_first, ports_last; /* local ports to take; 0, 0: what the kernel grants */
+  uint32_t hugepages;    /* MiB to take in hugepages (dpdk); 0: what there is, or none */
 };
 
 struct harp_port_info {
@@ -87,6 +88,15 @@ struct harp_port_ops {
    * packets arrive on this queue. local: host order. -EADDRINUSE. */
   int (*reserve)(struct harp_port *port, unsigned queue, uint16_t wanted, uint16_t *local);
   void (*release)(struct harp_port *port, unsigned queue, uint16_t local);
+  /* Memory of the application's that transmit may refer to from here on, whole
+   * pages; ranges may overlap. From any thread, one call at a time. revoke:
+   * no new references; then the poller of every queue calls reclaim; then
+   * settle takes back what kept the memory in the device's reach. NULL, all
+   * three: the port never refers. 0 (also where the device cannot reach the
+   * memory and it will be copied), -ENOMEM. */
+  int (*lend)(struct harp_port *port, uintptr_t start, uintptr_t end);
+  void (*revoke)(struct harp_port *port, uintptr_t start, uintptr_t end);
+  void (*settle)(struct harp_port *port);
   /* Waits, at most timeout_us, until the device reads no foreign memory of
    * this queue any more. 0, or -ETIMEDOUT. */
   int (*reclaim)(struct harp_port *port, unsigned queue, uint32_t timeout_us);
@@ -106,6 +116,7 @@ int harp_port_open(struct harp_port **port, const char *device,
 void harp_port_close(struct harp_port *port);
 
 extern const struct harp_port_ops harp_port_packet; /* AF_PACKET on an interface */
+extern const struct harp_port_ops harp_port_dpdk;   /* a NIC, or whatever DPDK drives */
 extern const struct harp_port_ops harp_port_wire;   /* two processes, shared memory */
 extern const struct harp_port_ops harp_port_fault;  /* impairs any other */
 

@@ -18,6 +18,8 @@
 #ifndef HARP_GLIBC_FLOOR_H
 #define HARP_GLIBC_FLOOR_H
 
+#ifndef __ASSEMBLER__ /* which names its versions itself: dpdk_glue/dpdk_floor.S */
+
 #include <features.h>
 
 #if defined(__GLIBC__) && (defined(__x86_64__) || defined(__aarch64__))
@@ -74,6 +76,8 @@ HARP_OLD(__isoc23_sscanf, __isoc99_sscanf, "2.7");
 HARP_OLD(__isoc23_fscanf, __isoc99_fscanf, "2.7");
 
 #undef HARP_OLD
+
+#endif
 
 #endif
 

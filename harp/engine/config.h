@@ -83,7 +83,7 @@ struct harp_config {
   char cc[16];
   uint32_t rto_min_us;
   uint32_t timeout_ms;
-  uint32_t hugepages;  /* MiB; 0: choose by measurement */
+  uint32_t hugepages;  /* MiB; 0: those that are free, or none */
 
   uint8_t source[HARP_CONFIG_KEYS]; /* enum harp_config_source */
 };

@@ -35,6 +35,7 @@ static struct harp_port_config port_config(const struct harp_config *config)
       .mtu = config->mtu,
       .ports_first = config->tcp_ports.first,
       .ports_last = config->tcp_ports.last,
+      .hugepages = config->hugepages,
   };
   memcpy(port.mac, config->mac, sizeof port.mac);
   return port;

@@ -15,6 +15,7 @@ enum {
 void harp_regions_init(struct harp_regions *regions)
 {
   pthread_mutex_init(&regions->lock, NULL);
+  pthread_mutex_init(&regions->returning, NULL);
   regions->first = NULL;
   regions->count = 0;
 }
@@ -27,6 +28,7 @@ void harp_regions_clear(struct harp_regions *regions)
     regions->first = next;
   }
   pthread_mutex_destroy(&regions->lock);
+  pthread_mutex_destroy(&regions->returning);
 }
 
 static struct harp_region *find(struct harp_regions *regions, uintptr_t start, uintptr_t end)
@@ -36,6 +38,30 @@ static struct harp_region *find(struct harp_regions *regions, uintptr_t start, u
     region = region->next;
   }
   return region;
+}
+
+/* A new entry, in the reach of the device where it has one. With the lock. */
+static int add(struct harp_engine *engine, uintptr_t start, uintptr_t end,
+               struct harp_region **out)
+{
+  struct harp_regions *regions = &engine->regions;
+  const struct harp_port_ops *ops = engine->port->ops;
+  struct harp_region *region = calloc(1, sizeof *region);
+  int result = region ? 0 : -ENOMEM;
+  if (result == 0 && ops->lend) {
+    result = ops->lend(engine->port, start, end);
+  }
+  if (result != 0) {
+    free(region);
+    return result;
+  }
+  region->start = start;
+  region->end = end;
+  region->next = regions->first;
+  regions->first = region;
+  regions->count++;
+  *out = region;
+  return 0;
 }
 
 int harp_region_register(struct harp_engine *engine, void *data, size_t size,
@@ -50,19 +76,13 @@ int harp_region_register(struct harp_engine *engine, void *data, size_t size,
   struct harp_regions *regions = &engine->regions;
   pthread_mutex_lock(&regions->lock);
   struct harp_region *region = find(regions, start, end);
-  if (!region && (region = calloc(1, sizeof *region))) {
-    region->start = start;
-    region->end = end;
-    region->next = regions->first;
-    regions->first = region;
-    regions->count++;
-  }
-  if (region) {
+  int result = region ? 0 : add(engine, start, end, &region);
+  if (result == 0) {
     region->count++;
+    *out = region;
   }
   pthread_mutex_unlock(&regions->lock);
-  *out = region;
-  return region ? 0 : -ENOMEM;
+  return result;
 }
 
 static void reclaim(struct harp_instance *instance, void *argument)
@@ -90,19 +110,46 @@ static int forget(struct harp_regions *regions, struct harp_region *region, stru
   return 0;
 }
 
+static int reclaim_all(struct harp_engine *engine)
+{
+  int result = 0;
+  for (unsigned i = 0; i < engine->instance_count; i++) {
+    int called = harp_instance_call(engine->instances[i], reclaim, &result, RECLAIM_CALL_MS);
+    result = called ? called : result;
+  }
+  return result;
+}
+
+/* No new references, wait for the old ones, out of the device's reach. */
+static int give_back(struct harp_engine *engine, const struct harp_region *region)
+{
+  struct harp_regions *regions = &engine->regions;
+  const struct harp_port_ops *ops = engine->port->ops;
+  pthread_mutex_lock(&regions->returning);
+  if (ops->revoke) {
+    pthread_mutex_lock(&regions->lock);
+    ops->revoke(engine->port, region->start, region->end);
+    pthread_mutex_unlock(&regions->lock);
+  }
+  int result = reclaim_all(engine);
+  if (result == 0 && ops->settle) {
+    pthread_mutex_lock(&regions->lock);
+    ops->settle(engine->port);
+    pthread_mutex_unlock(&regions->lock);
+  }
+  pthread_mutex_unlock(&regions->returning);
+  return result;
+}
+
 int harp_region_deregister(struct harp_engine *engine, struct harp_region *region)
 {
   struct harp_region *dead = NULL;
   pthread_mutex_lock(&engine->regions.lock);
   int result = forget(&engine->regions, region, &dead);
   pthread_mutex_unlock(&engine->regions.lock);
-  if (!dead) {
-    return result;
-  }
-  free(dead);
-  for (unsigned i = 0; i < engine->instance_count; i++) {
-    int called = harp_instance_call(engine->instances[i], reclaim, &result, RECLAIM_CALL_MS);
-    result = called ? called : result;
+  if (dead) {
+    result = give_back(engine, dead);
+    free(dead);
   }
   return result;
 }

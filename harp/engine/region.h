@@ -2,7 +2,7 @@
 /*
  * Memory that the application has registered: sends may refer to it until the
  * region is gone. Ranges are page-granular and counted; the same range
- * registered twice is one entry.
+ * registered twice is one entry. The port is lent each entry once.
  *
  * Thread: any; one mutex, never on the data path.
  */
@@ -23,6 +23,7 @@ struct harp_region {
 
 struct harp_regions {
   pthread_mutex_t lock;
+  pthread_mutex_t returning; /* one region at a time goes back; taken before lock */
   struct harp_region *first;
   unsigned count; /* entries */
 };

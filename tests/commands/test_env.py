@@ -20,7 +20,7 @@ KEYS = {
     "cores": "none: workers are not pinned", "flows": "chosen by measurement",
     "tcp_ports": "49152-65535; for address = kernel, what the kernel grants", "peers": "any",
     "cc": "cubic", "rto_min_us": "5000", "timeout_ms": "10000",
-    "hugepages": "chosen by measurement",
+    "hugepages": "what is free, or none",
 }
 
 

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dpdk_glue/ethdev_lend.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <rte_dev.h>
+#include <rte_memory.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum {
+  EXTENTS = 1 << 18,        /* address space of the table; pages come when they are touched */
+  MAPPINGS = 200,           /* VFIO takes about 256, and DPDK has some itself */
+  HUGE_PAGE = 2 << 20,      /* the smallest page that the kernel does not move */
+  KPF_HUGE = 17,            /* Linux's admin-guide/mm/pagemap: a page of hugetlbfs */
+};
+
+static void *reserve(void) {
+  void *table = mmap(NULL, EXTENTS * sizeof(struct ethdev_extent), PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return table == MAP_FAILED ? NULL : table;
+}
+
+int harp_ethdev_lent_init(struct ethdev_lent *lent, enum ethdev_reach reach,
+                          struct rte_device *device, uint32_t budget) {
+  memset(lent, 0, sizeof(*lent));
+  pthread_mutex_init(&lent->lock, NULL);
+  lent->reach = reach;
+  lent->device = device;
+  lent->budget = budget ? budget : reach == REACH_MAPPED ? MAPPINGS : EXTENTS;
+  lent->extents = reserve();
+  lent->dead = reserve();
+  return lent->extents && lent->dead ? 0 : -ENOMEM;
+}
+
+void harp_ethdev_lent_close(struct ethdev_lent *lent) {
+  unsigned count = atomic_load(&lent->count);
+  for (unsigned i = 0; i < count; i++)
+    if (lent->extents[i].mapped)
+      lent->dead[lent->dead_count++] = lent->extents[i];
+  if (lent->dead)
+    harp_ethdev_settle(lent);
+  if (lent->extents)
+    munmap(lent->extents, EXTENTS * sizeof(struct ethdev_extent));
+  if (lent->dead)
+    munmap(lent->dead, EXTENTS * sizeof(struct ethdev_extent));
+  if (lent->extents || lent->dead)
+    pthread_mutex_destroy(&lent->lock);
+  lent->extents = lent->dead = NULL;
+}
+
+/* --- What the device can reach --- */
+
+/* Whether the page at a physical address is the kernel's to move or swap. */
+static bool stays(uint64_t physical) {
+  uint64_t flags = 0, page = physical / (uint64_t)sysconf(_SC_PAGESIZE);
+  int fd = open("/proc/kpageflags", O_RDONLY | O_CLOEXEC);
+  bool read = fd >= 0 && pread(fd, &flags, sizeof(flags), (off_t)(page * 8)) == sizeof(flags);
+  if (fd >= 0)
+    close(fd);
+  return read && (flags >> KPF_HUGE & 1);
+}
+
+/* The longest part of the extent that is one physical run, or that has none. */
+static void locate(struct ethdev_extent *extent) {
+  uintptr_t at = extent->start;
+  uint64_t first = rte_mem_virt2phy((const void *)at);
+  extent->reachable = first != RTE_BAD_IOVA && stays(first);
+  extent->iova = first;
+  for (;;) {
+    at = (at & ~(uintptr_t)(HUGE_PAGE - 1)) + HUGE_PAGE;
+    if (at >= extent->end)
+      return;
+    uint64_t next = rte_mem_virt2phy((const void *)at);
+    bool reachable = next != RTE_BAD_IOVA && stays(next);
+    if (reachable != extent->reachable ||
+        (reachable && next != first + (at - extent->start))) {
+      extent->end = at;
+      return;
+    }
+  }
+}
+
+/* Decides about the first part of [start, end), and says how long that is. */
+static struct ethdev_extent reach(struct ethdev_lent *lent, uintptr_t start, uintptr_t end) {
+  struct ethdev_extent extent = {.start = start, .end = end, .iova = start};
+  bool room = lent->used < lent->budget;
+  switch (lent->reach) {
+    case REACH_NOTHING:
+      break;
+    case REACH_PROCESS:
+      extent.reachable = room;
+      break;
+    case REACH_MAPPED:
+      extent.reachable = extent.mapped =
+          room && rte_dev_dma_map(lent->device, (void *)start, start, end - start) == 0;
+      break;
+    case REACH_PHYSICAL:
+      locate(&extent);
+      extent.reachable = extent.reachable && room;
+      break;
+  }
+  lent->used += extent.reachable;
+  return extent;
+}
+
+/* --- The table --- */
+
+static void begin_change(struct ethdev_lent *lent) {
+  atomic_fetch_add_explicit(&lent->version, 1, memory_order_relaxed);
+  atomic_thread_fence(memory_order_release);
+}
+
+static void end_change(struct ethdev_lent *lent) {
+  atomic_fetch_add_explicit(&lent->version, 1, memory_order_release);
+}
+
+/* The first extent that ends behind address. */
+static unsigned first_behind(const struct ethdev_lent *lent, uintptr_t address, unsigned count) {
+  unsigned low = 0, high = count;
+  while (low < high) {
+    unsigned middle = (low + high) / 2;
+    if (lent->extents[middle].end > address)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
+static void insert(struct ethdev_lent *lent, unsigned at, const struct ethdev_extent *extent) {
+  unsigned count = atomic_load_explicit(&lent->count, memory_order_relaxed);
+  begin_change(lent);
+  memmove(&lent->extents[at + 1], &lent->extents[at], (count - at) * sizeof(*extent));
+  lent->extents[at] = *extent;
+  atomic_store_explicit(&lent->count, count + 1, memory_order_relaxed);
+  end_change(lent);
+}
+
+static void remove_at(struct ethdev_lent *lent, unsigned at) {
+  unsigned count = atomic_load_explicit(&lent->count, memory_order_relaxed);
+  struct ethdev_extent *extent = &lent->extents[at];
+  lent->used -= extent->reachable;
+  if (extent->mapped)
+    lent->dead[lent->dead_count++] = *extent;
+  begin_change(lent);
+  memmove(extent, extent + 1, (count - at - 1) * sizeof(*extent));
+  atomic_store_explicit(&lent->count, count - 1, memory_order_relaxed);
+  end_change(lent);
+}
+
+/* Extents for the pages from start to end, which are in none, from position at
+ * on; the position behind them. */
+static unsigned fill(struct ethdev_lent *lent, unsigned at, uintptr_t start, uintptr_t end) {
+  while (start < end) {
+    struct ethdev_extent extent = reach(lent, start, end);
+    extent.loans = 1;
+    insert(lent, at++, &extent);
+    start = extent.end;
+  }
+  return at;
+}
+
+/* How many more extents a loan can come to: one between each two that there
+ * are, or one a huge page. */
+static bool has_room(const struct ethdev_lent *lent, uintptr_t start, uintptr_t end) {
+  unsigned count = atomic_load_explicit(&lent->count, memory_order_relaxed);
+  uintptr_t pieces = (end - start) / HUGE_PAGE + 2;
+  return 2 * (uintptr_t)count + 1 + pieces < EXTENTS && lent->dead_count + count < EXTENTS;
+}
+
+int harp_ethdev_lend(struct ethdev_lent *lent, uintptr_t start, uintptr_t end) {
+  pthread_mutex_lock(&lent->lock);
+  if (!has_room(lent, start, end)) {
+    pthread_mutex_unlock(&lent->lock);
+    return -ENOMEM;
+  }
+  unsigned at =
+      first_behind(lent, start, atomic_load_explicit(&lent->count, memory_order_relaxed));
+  while (at < atomic_load_explicit(&lent->count, memory_order_relaxed) &&
+         lent->extents[at].start < end) {
+    at = fill(lent, at, start, lent->extents[at].start);
+    lent->extents[at].loans++;
+    start = lent->extents[at].end;
+    at++;
+  }
+  fill(lent, at, start, end);
+  pthread_mutex_unlock(&lent->lock);
+  return 0;
+}
+
+/* While a loan lived, all of its pages were in extents that counted it, and
+ * none of these can have gone or come. */
+void harp_ethdev_revoke(struct ethdev_lent *lent, uintptr_t start, uintptr_t end) {
+  pthread_mutex_lock(&lent->lock);
+  unsigned at =
+      first_behind(lent, start, atomic_load_explicit(&lent->count, memory_order_relaxed));
+  while (at < atomic_load_explicit(&lent->count, memory_order_relaxed) &&
+         lent->extents[at].start < end) {
+    if (--lent->extents[at].loans == 0)
+      remove_at(lent, at);
+    else
+      at++;
+  }
+  pthread_mutex_unlock(&lent->lock);
+}
+
+void harp_ethdev_settle(struct ethdev_lent *lent) {
+  pthread_mutex_lock(&lent->lock);
+  for (unsigned i = 0; i < lent->dead_count; i++) {
+    struct ethdev_extent *extent = &lent->dead[i];
+    rte_dev_dma_unmap(lent->device, (void *)extent->start, extent->iova,
+                      extent->end - extent->start);
+  }
+  lent->dead_count = 0;
+  pthread_mutex_unlock(&lent->lock);
+}
+
+static bool holds(const struct ethdev_extent *extent, uintptr_t address) {
+  return extent->start <= address && address < extent->end;
+}
+
+bool harp_ethdev_find(struct ethdev_lent *lent, uintptr_t address, unsigned *recent,
+                      struct ethdev_extent *extent) {
+  unsigned version = atomic_load_explicit(&lent->version, memory_order_acquire);
+  unsigned count = atomic_load_explicit(&lent->count, memory_order_relaxed);
+  unsigned at = *recent;
+  if (version & 1)
+    return false;
+  if (at >= count || !holds(&lent->extents[at], address))
+    at = first_behind(lent, address, count);
+  if (at >= count)
+    return false;
+  *extent = lent->extents[at];
+  atomic_thread_fence(memory_order_acquire);
+  if (atomic_load_explicit(&lent->version, memory_order_relaxed) != version)
+    return false;
+  *recent = at;
+  return extent->reachable && holds(extent, address);
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory that the application lends, as the device can address it: whole pages,
+ * in extents that do not overlap, each counted by the loans that reach into it.
+ *
+ * Written by whoever lends and revokes (one at a time), read by all pollers
+ * without a lock: a lookup that met a change finds nothing, and the frame is
+ * copied. What a poller still holds when an extent goes, reclaim waits for.
+ */
+#ifndef HARP_DPDK_GLUE_ETHDEV_LEND_H
+#define HARP_DPDK_GLUE_ETHDEV_LEND_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct rte_device;
+
+/* From where a device reads what it sends. */
+enum ethdev_reach {
+  REACH_NOTHING,  /* DPDK's own memory only */
+  REACH_PROCESS,  /* whatever its driver can read with the CPU */
+  REACH_MAPPED,   /* what is mapped for it, at the same addresses */
+  REACH_PHYSICAL, /* pages that stay where they are, by physical address */
+};
+
+struct ethdev_extent {
+  uintptr_t start, end;
+  uint64_t iova;    /* where start is for the device */
+  uint32_t loans;
+  bool reachable;   /* else it counts, and its bytes are copied */
+  bool mapped;      /* the device's mapping is to be taken back */
+};
+
+struct ethdev_lent {
+  enum ethdev_reach reach;
+  struct rte_device *device;
+  uint32_t budget, used;   /* reachable extents: most, and those that there are */
+  pthread_mutex_t lock;
+  atomic_uint version;     /* odd: being changed */
+  struct ethdev_extent *extents; /* by address */
+  atomic_uint count;
+  struct ethdev_extent *dead; /* revoked, not unmapped yet */
+  unsigned dead_count;
+};
+
+/* budget 0: as many as such a device takes. -ENOMEM, or 0. */
+int harp_ethdev_lent_init(struct ethdev_lent *lent, enum ethdev_reach reach,
+                          struct rte_device *device, uint32_t budget);
+void harp_ethdev_lent_close(struct ethdev_lent *lent);
+
+/* Whole pages. 0 (also where the device cannot reach them), or -ENOMEM. */
+int harp_ethdev_lend(struct ethdev_lent *lent, uintptr_t start, uintptr_t end);
+/* From here on no lookup finds the pages that no other loan reaches into. */
+void harp_ethdev_revoke(struct ethdev_lent *lent, uintptr_t start, uintptr_t end);
+/* Nothing refers to revoked pages any more: unmaps them. */
+void harp_ethdev_settle(struct ethdev_lent *lent);
+
+/* A poller: the extent that holds address, if the device can reach it; *extent
+ * is a copy. recent: where the last one was found, the caller's to keep. */
+bool harp_ethdev_find(struct ethdev_lent *lent, uintptr_t address, unsigned *recent,
+                      struct ethdev_extent *extent);
+
+#endif
