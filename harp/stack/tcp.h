@@ -145,6 +145,7 @@ struct harp_tcp {
   bool ack_now, cwnd_limited, window_limited;
   bool ack_held;        /* not in this flush, but in the next */
   bool on_hold;         /* in the stack's list of those */
+  bool refused;         /* data in order found no memory: the window says so until there is some */
   uint32_t fin_seq;
 
   /* Receiving. */

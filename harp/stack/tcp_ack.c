@@ -185,11 +185,11 @@ void tcp_ack(struct harp_tcp *tcp, const struct harp_segment *segment) {
     tcp_mark_dirty(tcp);
     return;
   }
+  if (!advances && tcp->snd_wnd == 0) {
+    /* A living peer that has no room: no reason to give it up. */
+    tcp->last_progress = tcp->stack->now;
+  }
   if (!advances && segment->sack_count == 0) {
-    if (tcp->snd_wnd == 0) {
-      /* A living peer that has no room: no reason to give it up. */
-      tcp->last_progress = tcp->stack->now;
-    }
     if (tcp->snd_nxt != tcp->snd_end || tcp->lost_first || tcp->ops->pull) {
       tcp_mark_dirty(tcp);
     }

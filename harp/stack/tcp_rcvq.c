@@ -203,6 +203,7 @@ static void in_order(struct harp_tcp *tcp, const uint8_t *data, uint32_t length)
     tcp->rcv_nxt += stored;
     accepted += stored;
   }
+  tcp->refused = accepted < length;
   tcp->bytes_in += accepted;
   COUNT_N(stack, tcp_payload_in, accepted);
   if (tcp->runs) {
@@ -326,7 +327,7 @@ static uint32_t receive_room(const struct harp_tcp *tcp) {
 }
 
 void tcp_window_opened(struct harp_tcp *tcp) {
-  uint32_t shown = tcp->rcv_right - tcp->rcv_nxt;
+  uint32_t shown = tcp->refused ? 0 : tcp->rcv_right - tcp->rcv_nxt;
   uint32_t step = HARP_MIN(tcp->rcvbuf / 2, 2 * tcp->rcv_mss);
   if (tcp_can_receive(tcp) && shown < tcp->rcvbuf / 2 && receive_room(tcp) >= shown + step) {
     tcp->ack_now = true;
@@ -337,6 +338,12 @@ void tcp_window_opened(struct harp_tcp *tcp) {
 uint32_t tcp_rcvq_window(struct harp_tcp *tcp) {
   uint32_t room = receive_room(tcp);
   uint32_t shown = tcp->rcv_right - tcp->rcv_nxt;
+  /* The windows of all connections are more than the memory that they share. A peer whose data
+   * fell victim to that must not take this host for dead: it sees a closed window, and asks
+   * (RFC 9293, 3.8.6.1), though what it has sent is still taken if there is room again. */
+  if (tcp->refused && room < HARP_MIN(tcp->rcvbuf / 2, 2 * tcp->rcv_mss)) {
+    return 0;
+  }
   /* Silly window avoidance (RFC 1122, 4.2.3.3): the right edge moves by a
    * full segment or half the buffer, or not at all. */
   uint32_t step = HARP_MIN(tcp->rcvbuf / 2, tcp->rcv_mss);

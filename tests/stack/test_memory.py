@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import socket
 
 import pytest
 from harp.testing.dialogue import make_stack
@@ -154,6 +155,51 @@ def test_out_of_order_data_goes_first(dialogue):
         got += read_all(other)
     assert got == pattern(0, 60_000)
     assert one.error() == 0
+
+
+def test_a_peer_that_is_refused_sees_a_closed_window(dialogue):
+    """Not because of what it sent itself: others have taken all memory. It must not believe that
+    nobody is there, and what it sends again is taken as soon as there is room."""
+    d = dialogue(packets=32, rcvbuf=65_535, max_connections=8, delayed_ack_us=0)
+    listener = d.listen(80)
+    for port in (5001, 5002):
+        d.send(TCP(sport=port, flags="S", seq=0))
+        d.expect(TCP(dport=port, flags="SA"))
+        d.send(TCP(sport=port, flags="A", seq=1, ack=1))
+    one, other = d.accept(listener), d.accept(listener)
+    d.strict = False
+    for i in range(44):
+        d.stack.input(d.build(TCP(sport=5001, flags="A", seq=1 + 1460 * i, ack=1) / (b"x" * 1460)))
+    d.ignore()
+
+    def answer():
+        data = pattern(0, 1460)
+        d.stack.input(d.build(TCP(sport=5002, flags="A", seq=1, ack=1) / data))
+        (ack,) = (p for p in d.drain() if p[TCP].dport == 5002)
+        return ack[TCP].ack, ack[TCP].window
+
+    for _ in range(3):
+        assert answer() == (1, 0)
+    read_all(one)
+    d.ignore()
+    acked, window = answer()
+    assert acked == 1461 and window > 0
+    assert read_all(other) == pattern(0, 1460)
+
+
+def test_a_sender_that_is_refused_has_patience(dialogue):
+    """It is answered that there is no room, with what has arrived out of order: beyond any user
+    timeout."""
+    d = dialogue(rto_min_us=200_000)
+    c = d.open_passive(sack=True)
+    c.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000)
+    c.send(b"x" * 2920)
+    d.strict = False
+    d.ignore()
+    for _ in range(40):
+        d.send(TCP(flags="A", seq=1, ack=1, window=0, options=[("NOP", None), ("NOP", None), ("SAck", (1461, 2921))]))
+        d.ignore(until=d.now + 100)
+    assert c.error() == 0
 
 
 @pytest.mark.parametrize("seed", range(4))
