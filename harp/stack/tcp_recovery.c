@@ -317,8 +317,11 @@ void tcp_recovery_on_rto(struct harp_tcp *tcp) {
   if (tcp->records->sacked) {
     forget_sacks(tcp);
   }
-  while (tcp->oldest) {
-    tcp_mark_lost(tcp, tcp->oldest);
+  /* The earliest goes first (RFC 6298, 5.4): what was lost before and waits, too, takes its turn. */
+  for (struct harp_record *record = tcp->records; record; record = record->next) {
+    if (!record->sacked) {
+      tcp_mark_lost(tcp, record);
+    }
   }
   if (tcp->recovery != RECOVERY_RTO) {
     remember_for_undo(tcp);

@@ -329,6 +329,19 @@ def test_after_a_timeout_one_segment_goes(dialogue):
     assert 2 <= info["snd_ssthresh"] <= 8
 
 
+def test_after_a_timeout_the_earliest_segment_goes_first(dialogue):
+    """RFC 6298, 5.4: also before others that were lost earlier and have waited since."""
+    d = dialogue()
+    c = d.open_passive(rtt=50)
+    send_flight(d, c)
+    d.send(ack(0, (7, 10)), at=d.now + 50)
+    d.strict = False
+    first = resent(d.drain(until=d.now + 5))
+    assert first[0][1] == 0
+    assert sum(size for _, _, size in first) < 7 * MSS
+    assert resent(d.drain(until=d.now + 2000))[0][1] == 0
+
+
 def test_after_a_timeout_everything_is_recovered(dialogue):
     d = dialogue(rto_min_us=200_000)
     c = d.open_passive(rtt=20)
