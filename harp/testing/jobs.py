@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Optional
 
 from harp.statfile import Flow
-from harp.testing.ranks import START_S, Perf, Site, wait_until
+from harp.testing.ranks import START_S, Perf, Site, TooLate, wait_until
 
 
 @dataclass
@@ -31,6 +32,11 @@ class Joint:
         fresh = self.control.with_suffix(".new")
         fresh.write_text(spec)
         os.replace(fresh, self.control)  # a reader sees the old text or the new one
+
+    def swallow(self, flow: Flow, side: str) -> None:
+        """No packet passes any more of a connection by which either site sends; side: tx, rx or
+        both, as the first one sees it."""
+        self.impair(f"blackhole=1,port={flow.local.rpartition(':')[2]},side={side}")
 
 
 @dataclass
@@ -65,17 +71,38 @@ class Job:
         )
         return time.monotonic() - began
 
+    def await_messages(self, least: int) -> None:
+        """Waits until so many have come to each site."""
+        for number in range(len(self.sites)):
+            self.await_count(number, "messages_in", least, START_S)
+
     def sending(self, number: int) -> dict[int, Flow]:
         """The connections by which a site sends, by their flows' numbers."""
         flows = [flow for process in self.sites[number].published() for flow in process.flows]
         return {flow.flow: flow for flow in flows if flow.direction == "S"}
 
+    def grows(self, number: int, site: int = 0) -> Flow:
+        """A flow by which a site sends, once it is seen to carry data."""
+        seen: dict[str, Flow] = {}
+
+        def moved() -> Optional[Flow]:
+            flow = self.sending(site).get(number)
+            if not flow:
+                return None
+            before = seen.setdefault(flow.local, flow)
+            return flow if flow.bytes_out > before.bytes_out + 100_000 else None
+
+        why = f"flow {number} of site {site} carries nothing"
+        found: Flow = wait_until(moved, 5, why, self.ranks)
+        return found
+
     def finish(self, timeout: float = 60) -> list[int]:
-        """The ranks' exit statuses; counters are watched until the end."""
+        """The ranks' exit statuses; counters are watched until the end. TooLate after timeout s."""
         limit = time.monotonic() + timeout
         while any(rank.process.poll() is None for rank in self.ranks):
             self.look()
-            assert time.monotonic() < limit, [rank.lines() for rank in self.ranks]
+            if time.monotonic() > limit:
+                raise TooLate(f"not done in {timeout} s: {[rank.lines() for rank in self.ranks]}")
             time.sleep(0.005)
         return [rank.wait(5) for rank in self.ranks]
 
@@ -101,8 +128,8 @@ def job(
                 for number, site in enumerate(sites)
             ],
         )
-        for number in range(len(sites)) if flowing else ():
-            made.await_count(number, "messages_in", flowing, START_S)
+        if flowing:
+            made.await_messages(flowing)
         yield made
 
 

@@ -114,6 +114,7 @@ class Program:
         self.process = subprocess.Popen(
             site.command(words),
             env=site.all_environment(),
+            cwd=site.folder,  # where a core file would go
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

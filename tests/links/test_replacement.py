@@ -12,8 +12,7 @@ from collections.abc import Callable
 from jobs import FULL, over
 from ranks import Rank, connect, wait_until
 
-from harp.statfile import Flow
-from harp.testing.jobs import Job, Joint, all_reduce, job
+from harp.testing.jobs import Joint, all_reduce, job
 
 Join = Callable[..., Joint]
 
@@ -26,22 +25,6 @@ SLACK_S = 0.7
 ENDLESS = 10_000_000
 
 
-def swallow(joint: Joint, flow: Flow, side: str) -> None:
-    """No packet passes any more of a connection of the first site."""
-    joint.impair(f"blackhole=1,port={flow.local.rpartition(':')[2]},side={side}")
-
-
-def grows(running: Job, number: int) -> Flow:
-    """A flow by which the first site sends, once it is seen to carry data."""
-    before = running.sending(0)[number]
-
-    def moved() -> bool:
-        return running.sending(0)[number].bytes_out > before.bytes_out + 100_000
-
-    wait_until(moved, 5, f"flow {number} carries nothing", running.ranks)
-    return running.sending(0)[number]
-
-
 @over("join,side", ("wire", "tx"), ("packet", "both"))
 def test_one_flow_after_another(join: Join, side: str) -> None:
     joint = join(flows=FLOWS)
@@ -49,8 +32,8 @@ def test_one_flow_after_another(join: Join, side: str) -> None:
     with job(joint.sites, joint.host, all_reduce("8M", iterations, 1)) as running:
         times = []
         for number in range(ROUNDS):
-            flow = grows(running, number % FLOWS)
-            swallow(joint, flow, side)
+            flow = running.grows(number % FLOWS)
+            joint.swallow(flow, side)
             times.append(running.await_count(0, "flows_replaced", number + 1))
             fresh = lambda: running.sending(0)[flow.flow].local != flow.local  # noqa: E731
             wait_until(fresh, 2, "the old connection is still there", running.ranks)
@@ -68,7 +51,7 @@ def test_the_only_flow(join: Join, side: str) -> None:
     has not arrived."""
     joint = join(flows=1)
     with job(joint.sites, joint.host, all_reduce("4M", 20, 1)) as running:
-        swallow(joint, grows(running, 0), side)
+        joint.swallow(running.grows(0), side)
         running.await_count(0, "flows_replaced", 1)
         running.ends_well()
         assert [seen["flows_replaced"] for seen in running.seen] == [1, 0]
@@ -124,10 +107,11 @@ def test_the_peer_dies_while_its_path_is_dead(join: Join) -> None:
         assert survivor.wait(5) == 1
 
 
-@over("join,", ("wire",))
-def test_a_slow_receiver_is_no_dead_path(join: Join) -> None:
-    """It lives and posts nothing, its windows full, for longer than any patience."""
-    joint = join(flows=2)
+@over("join,flows", ("wire", 2), ("packet", 16))
+def test_a_slow_receiver_is_no_dead_path(join: Join, flows: int) -> None:
+    """It lives and posts nothing for longer than any patience, its windows full; and, with many
+    flows, its packet memory, which is less than their windows together."""
+    joint = join(flows=flows, timeout_ms=TIMEOUT_MS)
     with Rank(joint.sites[0]) as sender, Rank(joint.sites[1]) as receiver:
         sender.init()
         receiver.init()
@@ -138,6 +122,9 @@ def test_a_slow_receiver_is_no_dead_path(join: Join) -> None:
         receiver.start("receive", link.receives, 24, 2 << 20, 20000)
         link.finish(20)
         (process,) = joint.sites[0].published()
+        if flows == 16:
+            (refused,) = joint.sites[1].published()
+            assert refused.totals["tcp_memory_drops"] > 0
         assert process.totals["tcp_window_probes"] > 0
         assert process.totals["flows_replaced"] == 0
         assert sender.warnings == receiver.warnings == []
