@@ -123,6 +123,11 @@ static void reset_input(struct harp_tcp *tcp, const struct harp_segment *segment
     tcp_finish(tcp, 0);
     break;
   case TCP_CLOSE_WAIT:
+    /* The peer had said all it would, and nothing of ours is on its way: a reset
+     * tells only that its end is gone. What its owner has not read stays. */
+    if (tcp->queued && tcp->snd_una == tcp->snd_end) {
+      break;
+    }
     tcp_finish(tcp, -EPIPE);
     break;
   default:

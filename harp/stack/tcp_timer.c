@@ -162,7 +162,10 @@ static void keepalive_timer(struct harp_tcp *tcp) {
   struct harp_stack *stack = tcp->stack;
   uint64_t quiet = stack->now - tcp->last_receive;
   uint64_t idle = tcp->keep_idle_ms * NS_PER_MS;
-  if (quiet < idle || tcp->records) { /* retransmission watches over what is in flight */
+  /* Retransmission watches over what is in flight. And a peer that has said all it
+   * would may go: its silence must not cost what its last bytes wait for. */
+  bool needless = tcp->records || (tcp->fin_received && tcp->queued);
+  if (quiet < idle || needless) {
     uint64_t next = quiet < idle ? tcp->last_receive + idle : stack->now + idle;
     tcp_timer_set(tcp, TIMER_KEEPALIVE, next);
     return;

@@ -50,6 +50,38 @@ def test_passive_close(dialogue):
     d.expect(TCP(flags="R", seq=2))  # nothing is left
 
 
+def test_a_reset_behind_the_fin_takes_nothing_back(dialogue):
+    """What was acknowledged is never dropped. The reset says that the peer's end is gone, as a
+    process is that has ended."""
+    d = dialogue(delayed_ack_us=0)
+    c = d.open_passive()
+    d.send(TCP(flags="PA", seq=1, ack=1) / b"last words")
+    d.expect(TCP(flags="A", ack=11))
+    d.send(TCP(flags="FA", seq=11, ack=1))
+    d.expect(TCP(flags="A", seq=1, ack=12))
+    d.send(TCP(flags="R", seq=12))
+    assert c.recv(100) == b"last words"
+    assert c.recv(100) == b""
+    c.close()
+    d.expect(TCP(flags="FA", seq=1, ack=12))
+    d.send(TCP(flags="R", seq=12))
+    d.silence(during=10_000)
+
+
+def test_a_reset_while_something_is_under_way(dialogue):
+    """That will not arrive, and its sender has to know."""
+    d = dialogue(delayed_ack_us=0)
+    c = d.open_passive()
+    d.send(TCP(flags="PA", seq=1, ack=1) / b"last words")
+    d.expect(TCP(flags="A", ack=11))
+    d.send(TCP(flags="FA", seq=11, ack=1))
+    d.expect(TCP(flags="A", seq=1, ack=12))
+    c.send(b"an answer")
+    d.expect(TCP(flags="PA", seq=1, ack=12), length=9)
+    d.send(TCP(flags="R", seq=12))
+    assert c.error() == errno.EPIPE
+
+
 def test_simultaneous_close(dialogue):
     """Figure 13: FINs cross, CLOSING, TIME-WAIT."""
     d = dialogue()

@@ -77,6 +77,22 @@ def test_an_answer_after_lost_probes_saves_the_connection(dialogue):
     assert c.error() == 0
 
 
+def test_a_peer_that_is_through_is_not_probed(dialogue):
+    """Its last bytes wait for their reader, and it may be gone by then."""
+    d = dialogue(delayed_ack_us=0)
+    c = d.open_passive()
+    keep_alive(c)
+    d.send(TCP(flags="PA", seq=1, ack=1) / b"last words")
+    d.expect(TCP(flags="A", ack=11))
+    d.send(TCP(flags="FA", seq=11, ack=1))
+    d.expect(TCP(flags="A", ack=12))
+    ended = d.now
+    d.silence(during=95_000)
+    assert c.recv(100) == b"last words"
+    assert c.recv(100) == b""
+    d.expect(TCP(flags="A", seq=0, ack=12), at=ended + 100_000)  # we may have something to say
+
+
 def test_a_peer_that_restarted_answers_with_a_reset(dialogue):
     d = dialogue()
     c = d.open_passive()
