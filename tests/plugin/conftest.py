@@ -31,8 +31,8 @@ from plugin_peer import Peer, end_all
 
 from harp import paths
 
-TRANSPORTS = ("kernel", "wire", "packet")
-# HARP_TEST_APIS=4,12: a shorter list, for builds that are slow.
+# HARP_TEST_TRANSPORTS=wire and HARP_TEST_APIS=4,12: shorter lists, for builds that are slow.
+TRANSPORTS = tuple(os.environ.get("HARP_TEST_TRANSPORTS", "kernel,wire,packet").split(","))
 APIS = tuple(map(int, os.environ.get("HARP_TEST_APIS", "4,5,6,7,8,9,10,11,12").split(",")))
 TIMEOUT_MS = 3000  # a link without progress for so long has failed, in these tests
 IMPATIENT_MS = 1000  # the same where that is what a test waits for

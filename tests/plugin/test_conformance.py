@@ -334,18 +334,20 @@ def test_receiver_exits_after_its_last_byte(fresh: Pair) -> None:
     assert sizes(waiting.result(timeout=20)) == [1 << 20]
 
 
-def test_sender_closes_after_its_last_byte(fresh: Pair) -> None:
-    """What was sent arrives, also when the receives are posted late."""
+def test_sender_closes_after_its_last_byte(impatient: Pair) -> None:
+    """What was sent arrives, also when the receives are posted late: so late that, were more
+    expected of it, the sender's silence would be noticed."""
     count = 4
-    sender, receiver = ends(fresh, count * 4000, seed=8)
+    sender, receiver = ends(impatient, count * 4000, seed=8)
     sent = [sender.send(4000, index * 4000) for index in range(count)]
-    assert sizes(fresh.a.wait(requests=sent)) == [4000] * count
+    assert sizes(impatient.a.wait(requests=sent)) == [4000] * count
     sender.close()
-    fresh.a.start("leave")
-    fresh.a.process.wait(timeout=10)
+    impatient.a.start("leave")
+    assert impatient.a.process.wait(timeout=10) == 0
+    time.sleep(IMPATIENT_MS / 2e3)
     for index in range(count):
         received = receiver.receive(4000, index * 4000)
-        assert sizes(fresh.b.wait(requests=[received])) == [4000]
+        assert sizes(impatient.b.wait(requests=[received])) == [4000]
     assert receiver.holds(count * 4000, 8)
 
 
