@@ -14,7 +14,7 @@
  */
 #include "harp/bench/operation.h"
 #include "harp/bench/pattern.h"
-#include "harp/bench/pause.h"
+#include "harp/bench/signals.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -140,7 +140,7 @@ static void begin_iteration(struct pass *pass, uint32_t iteration)
 {
   if (!pass->verify)
     return;
-  pause_if_asked(pass->pause_ms);
+  signals_pause(pass->pause_ms);
   pattern_fill(pass->regions[INPUT].data, pass->size, (uint32_t)pass->rank, iteration, 0);
   memset(pass->regions[OUTPUT].data, PATTERN_POISON, pass->size);
 }

@@ -27,7 +27,7 @@ struct pass {
   unsigned iterations;
   bool verify;
   bool inject;          /* flip a byte that this rank receives, once */
-  unsigned pause_ms;    /* see pause.h */
+  unsigned pause_ms;    /* see signals.h */
   struct region *regions; /* OPERATION_REGIONS of them, as operation->sizes said */
   struct pump pump;     /* send and receive totals are the operation's to set */
   double *trips_us;     /* pingpong, rank 0: the time of each round trip; else NULL */

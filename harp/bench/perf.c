@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "harp/bench/cpu.h"
-#include "harp/bench/pause.h"
 #include "harp/bench/report.h"
 #include "harp/bench/session.h"
+#include "harp/bench/signals.h"
 
 enum { ALL_WELL = 0, FAILED = 1 };
 
@@ -55,6 +55,8 @@ static int run_together(struct session *session, struct pass *pass, struct summa
   if (summarise(session, &mine, summary))
     return -1;
   mine.failed = session_run(session, pass) != 0;
+  if (signals_stop())
+    return -1; /* the others learn it by their links, which close now */
   mine.wrong = pass->wrong;
   mine.elapsed_ns = (double)(pass->pump.end_ns - pass->pump.start_ns);
   return summarise(session, &mine, summary);
@@ -186,7 +188,7 @@ int main(int argc, char **argv)
   if (status >= 0)
     return status;
   if (options.pause_ms)
-    pause_listen();
+    signals_await_pause();
   status = session_open(&session, &options) ? FAILED : run(&session);
   session_close(&session);
   return status;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "harp/bench/clock.h"
+#include "harp/bench/signals.h"
 
 static struct pending *slot(struct pump_side *side, uint64_t index)
 {
@@ -39,6 +40,13 @@ static int stalled(struct pump *pump, uint64_t since_ns)
              "%s of message %llu of %llu: the plugin took no request for %.1f ms", side->verb,
              (unsigned long long)side->posted, (unsigned long long)side->total,
              (double)(clock_ns() - since_ns) / 1e6);
+  return -1;
+}
+
+static int interrupted(struct pump *pump)
+{
+  snprintf(pump->failure, sizeof(pump->failure), "a signal ended the pass after %.1f ms",
+           (double)(clock_ns() - pump->began_ns) / 1e6);
   return -1;
 }
 
@@ -145,6 +153,8 @@ int pump_run(struct pump *pump)
   uint64_t progress_ns = pump->began_ns;
   start_clock_when_warm(pump);
   while (pump->send.done < pump->send.total || pump->receive.done < pump->receive.total) {
+    if (signals_stop())
+      return interrupted(pump);
     int events = turn(pump);
     if (events < 0)
       return -1;

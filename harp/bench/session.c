@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "harp/bench/clock.h"
+#include "harp/bench/signals.h"
 
 static int said_rank;
 static bool say_info;
@@ -289,6 +290,7 @@ void session_prepare(const struct session *session, struct pass *pass, size_t si
 int session_run(struct session *session, struct pass *pass)
 {
   pass->pump.user = pass;
+  signals_await_stop(true);
   pthread_mutex_lock(&session->lock);
   session->job = pass;
   pthread_cond_broadcast(&session->changed);
@@ -296,6 +298,7 @@ int session_run(struct session *session, struct pass *pass)
     pthread_cond_wait(&session->changed, &session->lock);
   int outcome = session->outcome;
   pthread_mutex_unlock(&session->lock);
+  signals_await_stop(false);
   if (outcome)
     session_say(session, "%zu bytes: %s", pass->size, pass->pump.failure);
   if (outcome && pass->verify)

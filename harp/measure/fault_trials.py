@@ -21,7 +21,15 @@ from typing import Optional
 
 from harp.testing.jobs import Job, Joint, all_reduce, job
 from harp.testing.lab import Lab, LabError
-from harp.testing.ranks import Perf, TooLate, packet_site, wait_until, wire_path, wire_site
+from harp.testing.ranks import (
+    Perf,
+    TooLate,
+    packet_site,
+    wait_until,
+    wire_path,
+    wire_site,
+    wrong_elements,
+)
 
 TRANSPORTS = ("packet", "packet-own", "wire")
 FLOWS = 4
@@ -38,7 +46,6 @@ HANG, CRASH, WRONG, OTHER = "hang", "crash", "wrong", "other"
 
 DEVICE_IS_GONE = "the device of instance"
 SANITIZER = re.compile(r"ERROR: \w+Sanitizer|runtime error:")
-WRONG_ELEMENTS = re.compile(r"(\d+) (?:wrong elements|elements arrived wrong)")
 
 
 class Misbehaved(Exception):
@@ -136,13 +143,12 @@ class Trial:
         """A rank comes to its end by itself, with this status and no wrong byte."""
         found = self._wait(rank)
         check_crash(rank)
-        told = [WRONG_ELEMENTS.search(line) for line in rank.lines()]
-        wrong = [int(seen.group(1)) for seen in told if seen]
-        if any(wrong):
-            raise Misbehaved(WRONG, f"{max(wrong)} elements are wrong: {rank.lines()}")
+        wrong = wrong_elements(rank)
+        if wrong:
+            raise Misbehaved(WRONG, f"{wrong} elements are wrong: {rank.lines()}")
         if found != status:
             raise Misbehaved(OTHER, f"exit status {found}: {rank.lines()}")
-        if status and not wrong:  # else the status says it
+        if status and wrong is None:  # else the status says it
             raise Misbehaved(OTHER, f"no word about its bytes: {rank.lines()}")
 
     def _wait(self, rank: Perf) -> int:

@@ -8,6 +8,7 @@ it says are kept with the moment of each; a Perf is one rank of harp-perf.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from harp import paths, statfile
 from harp.testing.lab import Host
@@ -203,6 +204,15 @@ class Perf(Program):
     def wrong(self) -> list[int]:
         """The table's column of wrong elements, by row."""
         return [int(line.split()[8]) for line in self.table if not line.startswith("#")]
+
+
+WRONG_ELEMENTS = re.compile(r"(\d+) (?:wrong elements|elements arrived wrong)")
+
+
+def wrong_elements(rank: Perf) -> Optional[int]:
+    """Elements that a rank which has failed saw arrive wrong; None: it does not say."""
+    told = [WRONG_ELEMENTS.search(line) for line in rank.lines()]
+    return max((int(found.group(1)) for found in told if found), default=None)
 
 
 def wait_until(

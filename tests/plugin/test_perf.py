@@ -154,8 +154,22 @@ def test_what_a_failed_pass_saw() -> None:
     time.sleep(1)
     run.processes[0].kill()
     _, _, said = run.finish()[1]
-    (come, wrong), = re.findall(r"(\d+) messages had come before that, with (\d+) wrong", said)
+    ((come, wrong),) = re.findall(r"(\d+) messages had come before that, with (\d+) wrong", said)
     assert int(come) > 0 and int(wrong) > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted(number: int) -> None:
+    """It says what it has seen, and so does the one that is left alone."""
+    words = ["all_reduce", "--kernel", "-b", "1M", "-e", "1M", "-n", "1000000", "--verified"]
+    run = Run(words)
+    time.sleep(1)
+    run.processes[0].send_signal(number)
+    ended = run.finish()
+    assert statuses(ended) == [1, 1]
+    assert "a signal ended the pass" in ended[0][2]
+    for _, _, said in ended:
+        assert re.search(r"\d+ messages had come before that, with 0 wrong", said)
 
 
 def test_pause() -> None:

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harp/bench/signals.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <time.h>
+
+/* Lock-free, so handlers may set them. */
+static atomic_bool pause_asked, stop_asked;
+
+static void ask_for_pause(int number)
+{
+  atomic_store(&pause_asked, true);
+}
+
+static void ask_for_stop(int number)
+{
+  atomic_store(&stop_asked, true);
+}
+
+void signals_await_pause(void)
+{
+  struct sigaction action = {.sa_handler = ask_for_pause, .sa_flags = SA_RESTART};
+  sigaction(SIGUSR1, &action, NULL);
+}
+
+void signals_pause(unsigned ms)
+{
+  struct timespec left = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000l};
+  if (!atomic_exchange(&pause_asked, false))
+    return;
+  while (nanosleep(&left, &left))
+    ;
+}
+
+void signals_await_stop(bool wanted)
+{
+  static const int numbers[] = {SIGINT, SIGTERM};
+  struct sigaction action = {.sa_handler = wanted ? ask_for_stop : SIG_DFL,
+                             .sa_flags = SA_RESTART | SA_RESETHAND};
+  for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+    struct sigaction before;
+    /* Who started this rank may want it deaf. */
+    if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+      sigaction(numbers[i], &action, NULL);
+  }
+}
+
+bool signals_stop(void)
+{
+  return atomic_load_explicit(&stop_asked, memory_order_relaxed);
+}

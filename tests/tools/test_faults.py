@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every fault once, with jobs that end as they have to; and what has to be noticed, is noticed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harp.measure import fault_trials
+from harp.measure.fault_series import Series, run_series
+from harp.measure.fault_trials import (
+    CRASH,
+    ERROR,
+    FAULTS,
+    HANG,
+    OTHER,
+    WENT_ON,
+    WRONG,
+    Fault,
+    Outcome,
+    Setting,
+    Trial,
+    run_trial,
+)
+from harp.testing.lab import Lab, namespaces
+from harp.testing.ranks import wait_until
+
+SEED = 7
+TIMEOUT_MS = 2000  # this machine may be busy
+BY_NAME = {fault.name: fault for fault in FAULTS}
+SERIES_S = int(os.environ.get("HARP_TEST_SERIES_S") or 3)
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    if os.geteuid() != 0:
+        pytest.skip("a lab's hosts need root")
+    with Lab(hosts=2, wire="veth-1500") as made:
+        yield made
+
+
+@pytest.fixture
+def trial(lab: Lab, tmp_path: Path) -> Run:
+    def run(fault: Fault, transport: str = "packet", inject_wrong: bool = False) -> Outcome:
+        setting = Setting(transport, lab, SEED, TIMEOUT_MS, inject_wrong)
+        outcome = run_trial(fault, 0, setting, tmp_path)
+        print(outcome)
+        return outcome
+
+    return run
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_every_fault(trial: Run, name: str) -> None:
+    outcome = trial(BY_NAME[name])
+    assert (outcome.kind, outcome.text) == (BY_NAME[name].ends, "")
+    assert outcome.expected
+    assert (outcome.error_s is not None) == (BY_NAME[name].ends == ERROR)
+
+
+@pytest.mark.parametrize("transport,name", [("packet-own", "replaced"), ("wire", "stop-long")])
+def test_over_another_transport(trial: Run, transport: str, name: str) -> None:
+    outcome = trial(BY_NAME[name], transport)
+    assert (outcome.kind, outcome.text) == (ERROR, "")
+
+
+# -- what has to be noticed
+
+
+def nothing(trial: Trial) -> None:
+    """No fault at all."""
+
+
+def no_error(trial: Trial) -> None:
+    trial.fails(0, time.monotonic())
+
+
+def segfault(trial: Trial) -> None:
+    trial.ranks[0].signal(signal.SIGSEGV)
+
+
+def stopped_for_good(trial: Trial) -> None:
+    trial.ranks[0].signal(signal.SIGSTOP)
+    trial.ranks[1].signal(signal.SIGSTOP)
+
+
+def killed_later(trial: Trial) -> None:
+    """The error comes, but long after what is said to be its cause."""
+    trial.killed.append(trial.ranks[1])
+    trial.ranks[1].signal(signal.SIGKILL)
+    trial.fails(0, time.monotonic() - 5)
+
+
+WRONGS = {
+    "a job that has to end goes on": (Fault("x", "", ERROR, no_error), HANG),
+    "a job that has to go on hangs": (Fault("x", "", WENT_ON, stopped_for_good), HANG),
+    "a job that has to go on ends": (Fault("x", "", WENT_ON, fault_trials.kill), OTHER),
+    "a crash": (Fault("x", "", WENT_ON, segfault), CRASH),
+    "a late error": (Fault("x", "", ERROR, killed_later), OTHER),
+    "a flow that is not replaced": (Fault("x", "", WENT_ON, nothing, replaces=1), OTHER),
+}
+
+
+@pytest.mark.parametrize("case", WRONGS)
+def test_what_is_wrong_is_noticed(trial: Run, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault, kind = WRONGS[case]
+    monkeypatch.setattr(fault_trials, "HANG_S", 1.0)
+    monkeypatch.setattr(fault_trials, "END_S", 8.0)
+    outcome = trial(fault)
+    assert (outcome.kind, outcome.expected) == (kind, False)
+    assert outcome.text
+
+
+@pytest.mark.parametrize("name", ["config-removed", "kill"])
+def test_a_wrong_byte_is_noticed(trial: Run, name: str) -> None:
+    """However the job ends."""
+    outcome = trial(replace(BY_NAME[name], words=("--step", "64K")), inject_wrong=True)
+    assert (outcome.kind, outcome.expected) == (WRONG, False)
+
+
+# -- a blackhole each second
+
+
+def test_series(lab: Lab, tmp_path: Path) -> None:
+    seen = run_series(Setting("packet", lab, SEED, TIMEOUT_MS), SERIES_S, tmp_path)
+    print(seen)
+    assert seen.failure is None
+    assert (seen.blackholes, seen.replaced, seen.wrong) == (SERIES_S, SERIES_S, 0)
+    assert len(seen.times) == SERIES_S
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        Series(blackholes=3, replaced=2, wrong=0),
+        Series(blackholes=3, replaced=4, wrong=0),
+        Series(blackholes=3, replaced=3, wrong=1),
+        Series(blackholes=3, replaced=3, wrong=None),
+        Series(blackholes=0, replaced=0, wrong=0),
+    ],
+)
+def test_a_bad_series_is_noticed(series: Series) -> None:
+    assert series.judge().failure
+    assert Series(blackholes=3, replaced=3, wrong=0).judge().failure is None
+
+
+# -- the command
+
+COMMAND = [sys.executable, "-m", "harp.measure.faults"]
+
+
+def command(*words: object) -> subprocess.CompletedProcess[str]:
+    if os.geteuid() != 0:
+        pytest.skip("a lab's hosts need root")
+    return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=100)
+
+
+def test_table(tmp_path: Path) -> None:
+    done = command("--times", 2, "--only", "kill,folder-full-killed", "--json", tmp_path / "j",
+                   "--seed", 3, "--logs", tmp_path / "logs")  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 of 4 trials ended as expected" in done.stdout
+    assert "| kill: a rank is killed " in done.stdout
+    document = json.loads((tmp_path / "j").read_text())
+    assert (document["schema"], document["seed"]) == ("harp.faults/1", 3)
+    assert [one["kind"] for one in document["trials"]] == [ERROR] * 4
+    assert not (tmp_path / "logs").exists()
+
+
+def test_what_is_not_as_expected_ends_it(tmp_path: Path) -> None:
+    """And its logs are kept, with the traces."""
+    logs = tmp_path / "logs"
+    done = command("--times", 20, "--only", "kill", "--inject-wrong", "--logs", logs)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "kill 0: wrong: " in done.stdout
+    assert " of 20 trials ended as expected" in done.stdout
+    assert len(list(logs.iterdir())) < 20
+    kept = next(logs.iterdir())
+    assert "elements" in (kept / "0.log").read_text() + (kept / "1.log").read_text()
+    assert list(kept.glob("*/run/*.trace"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted(number: int, tmp_path: Path) -> None:
+    """Nothing is left behind."""
+    if os.geteuid() != 0:
+        pytest.skip("a lab's hosts need root")
+    before = set(namespaces())
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    words = [*COMMAND, "--only", "folder-full", "--at-once", "2"]
+    process = subprocess.Popen(
+        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    try:
+        wait_until(lambda: list(tmp_path.glob("harp-faults-*/0/run/*.stat")), 30, "no trial runs")
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    print(said)
+    assert process.returncode not in (0, 2)
+    assert list(tmp_path.iterdir()) == []
+    left = [name for name in set(namespaces()) - before if str(process.pid) in name]
+    assert left == []
+    assert str(tmp_path) not in Path("/proc/mounts").read_text()
+
+
+@pytest.mark.parametrize(
+    "words,said",
+    [
+        (["--only", "flood"], "there is no fault 'flood'; there are kill, "),
+        (["--only", "link-long", "--transport", "wire"], "link-long: not over wire"),
+        (["--times", "0"], "--times"),
+    ],
+)
+def test_wrong_usage(words: list[str], said: str) -> None:
+    done = command(*words)
+    assert done.returncode == 2
+    assert said in done.stderr
