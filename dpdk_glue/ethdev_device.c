@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <poll.h>
 #include <pthread.h>
 #include <rte_dev.h>
@@ -126,6 +127,12 @@ static int try_socket(const char *path) {
 
 /* A socket that nobody listens at is what a killed process left. */
 static int make_way(const struct ethdev_spec *spec, char *error) {
+  char folder[sizeof(spec->socket)];
+  snprintf(folder, sizeof(folder), "%s", spec->socket);
+  if (access(dirname(folder), W_OK) < 0)
+    return harp_port_fail(error, -errno, "dpdk:%.60s: no socket can be made at %.107s: %s; name a "
+                          "folder that is there and writable", spec->name, spec->socket,
+                          strerror(errno));
   if (access(spec->socket, F_OK) < 0)
     return 0;
   if (try_socket(spec->socket) == 0 || errno != ECONNREFUSED)

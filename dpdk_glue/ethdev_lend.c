@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <rte_dev.h>
 #include <rte_memory.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -16,38 +17,30 @@ enum {
   KPF_HUGE = 17,            /* Linux's admin-guide/mm/pagemap: a page of hugetlbfs */
 };
 
-static void *reserve(void) {
-  void *table = mmap(NULL, EXTENTS * sizeof(struct ethdev_extent), PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return table == MAP_FAILED ? NULL : table;
-}
-
 int harp_ethdev_lent_init(struct ethdev_lent *lent, enum ethdev_reach reach,
                           struct rte_device *device, uint32_t budget) {
   memset(lent, 0, sizeof(*lent));
-  pthread_mutex_init(&lent->lock, NULL);
   lent->reach = reach;
   lent->device = device;
   lent->budget = budget ? budget : reach == REACH_MAPPED ? MAPPINGS : EXTENTS;
-  lent->extents = reserve();
-  lent->dead = reserve();
-  return lent->extents && lent->dead ? 0 : -ENOMEM;
+  void *table = mmap(NULL, EXTENTS * sizeof(struct ethdev_extent), PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (table == MAP_FAILED)
+    return -ENOMEM;
+  lent->extents = table;
+  pthread_mutex_init(&lent->lock, NULL);
+  return 0;
 }
 
 void harp_ethdev_lent_close(struct ethdev_lent *lent) {
-  unsigned count = atomic_load(&lent->count);
-  for (unsigned i = 0; i < count; i++)
-    if (lent->extents[i].mapped)
-      lent->dead[lent->dead_count++] = lent->extents[i];
-  if (lent->dead)
-    harp_ethdev_settle(lent);
-  if (lent->extents)
-    munmap(lent->extents, EXTENTS * sizeof(struct ethdev_extent));
-  if (lent->dead)
-    munmap(lent->dead, EXTENTS * sizeof(struct ethdev_extent));
-  if (lent->extents || lent->dead)
-    pthread_mutex_destroy(&lent->lock);
-  lent->extents = lent->dead = NULL;
+  if (!lent->extents)
+    return;
+  while (atomic_load_explicit(&lent->count, memory_order_relaxed))
+    harp_ethdev_revoke(lent, 0, UINTPTR_MAX);
+  harp_ethdev_settle(lent);
+  munmap(lent->extents, EXTENTS * sizeof(struct ethdev_extent));
+  pthread_mutex_destroy(&lent->lock);
+  lent->extents = NULL;
 }
 
 /* --- What the device can reach --- */
@@ -62,46 +55,53 @@ static bool stays(uint64_t physical) {
   return read && (flags >> KPF_HUGE & 1);
 }
 
-/* The longest part of the extent that is one physical run, or that has none. */
-static void locate(struct ethdev_extent *extent) {
+/* Cuts the extent behind the longest first part that is one physical run, or
+ * that is none; whether it is one. */
+static bool locate(struct ethdev_extent *extent) {
   uintptr_t at = extent->start;
   uint64_t first = rte_mem_virt2phy((const void *)at);
-  extent->reachable = first != RTE_BAD_IOVA && stays(first);
+  bool run = first != RTE_BAD_IOVA && stays(first);
   extent->iova = first;
   for (;;) {
     at = (at & ~(uintptr_t)(HUGE_PAGE - 1)) + HUGE_PAGE;
     if (at >= extent->end)
-      return;
+      return run;
     uint64_t next = rte_mem_virt2phy((const void *)at);
-    bool reachable = next != RTE_BAD_IOVA && stays(next);
-    if (reachable != extent->reachable ||
-        (reachable && next != first + (at - extent->start))) {
+    bool also = next != RTE_BAD_IOVA && stays(next);
+    if (also != run || (run && next != first + (at - extent->start))) {
       extent->end = at;
-      return;
+      return run;
     }
   }
 }
 
-/* Decides about the first part of [start, end), and says how long that is. */
-static struct ethdev_extent reach(struct ethdev_lent *lent, uintptr_t start, uintptr_t end) {
-  struct ethdev_extent extent = {.start = start, .end = end, .iova = start};
-  bool room = lent->used < lent->budget;
+static bool map(struct ethdev_lent *lent, struct ethdev_extent *extent) {
   switch (lent->reach) {
+    case REACH_PROCESS:
+      return true;
+    case REACH_MAPPED: /* fails for pages that an older mapping holds still, too */
+      return lent->used < lent->budget &&
+             rte_dev_dma_map(lent->device, (void *)extent->start, extent->start,
+                             extent->end - extent->start) == 0;
+    case REACH_PHYSICAL:
+      return locate(extent);
     case REACH_NOTHING:
       break;
-    case REACH_PROCESS:
-      extent.reachable = room;
-      break;
-    case REACH_MAPPED:
-      extent.reachable = extent.mapped =
-          room && rte_dev_dma_map(lent->device, (void *)start, start, end - start) == 0;
-      break;
-    case REACH_PHYSICAL:
-      locate(&extent);
-      extent.reachable = extent.reachable && room;
-      break;
   }
-  lent->used += extent.reachable;
+  return false;
+}
+
+/* Decides about the first part of [start, end), and says how long that is. */
+static struct ethdev_extent reach(struct ethdev_lent *lent, uintptr_t start, uintptr_t end) {
+  struct ethdev_extent extent = {.start = start, .end = end, .iova = start, .loans = 1};
+  struct ethdev_mapping *mapping = malloc(sizeof(*mapping));
+  if (!mapping || !map(lent, &extent) || lent->used >= lent->budget) {
+    free(mapping);
+    return extent;
+  }
+  *mapping = (struct ethdev_mapping){.start = start, .end = extent.end, .extents = 1};
+  extent.mapping = mapping;
+  lent->used++;
   return extent;
 }
 
@@ -141,13 +141,32 @@ static void insert(struct ethdev_lent *lent, unsigned at, const struct ethdev_ex
 static void remove_at(struct ethdev_lent *lent, unsigned at) {
   unsigned count = atomic_load_explicit(&lent->count, memory_order_relaxed);
   struct ethdev_extent *extent = &lent->extents[at];
-  lent->used -= extent->reachable;
-  if (extent->mapped)
-    lent->dead[lent->dead_count++] = *extent;
+  struct ethdev_mapping *mapping = extent->mapping;
   begin_change(lent);
   memmove(extent, extent + 1, (count - at - 1) * sizeof(*extent));
   atomic_store_explicit(&lent->count, count - 1, memory_order_relaxed);
   end_change(lent);
+  if (mapping && --mapping->extents == 0) {
+    mapping->next = lent->dead;
+    lent->dead = mapping;
+  }
+}
+
+/* Makes address the border of extents, if it lies within one. */
+static void split(struct ethdev_lent *lent, uintptr_t address) {
+  unsigned count = atomic_load_explicit(&lent->count, memory_order_relaxed);
+  unsigned at = first_behind(lent, address, count);
+  if (at == count || lent->extents[at].start >= address)
+    return;
+  struct ethdev_extent second = lent->extents[at];
+  second.iova += address - second.start;
+  second.start = address;
+  if (second.mapping)
+    second.mapping->extents++;
+  begin_change(lent);
+  lent->extents[at].end = address;
+  end_change(lent);
+  insert(lent, at + 1, &second);
 }
 
 /* Extents for the pages from start to end, which are in none, from position at
@@ -155,7 +174,6 @@ static void remove_at(struct ethdev_lent *lent, unsigned at) {
 static unsigned fill(struct ethdev_lent *lent, unsigned at, uintptr_t start, uintptr_t end) {
   while (start < end) {
     struct ethdev_extent extent = reach(lent, start, end);
-    extent.loans = 1;
     insert(lent, at++, &extent);
     start = extent.end;
   }
@@ -163,11 +181,11 @@ static unsigned fill(struct ethdev_lent *lent, unsigned at, uintptr_t start, uin
 }
 
 /* How many more extents a loan can come to: one between each two that there
- * are, or one a huge page. */
+ * are, or one a huge page, and two where its ends split others. */
 static bool has_room(const struct ethdev_lent *lent, uintptr_t start, uintptr_t end) {
   unsigned count = atomic_load_explicit(&lent->count, memory_order_relaxed);
   uintptr_t pieces = (end - start) / HUGE_PAGE + 2;
-  return 2 * (uintptr_t)count + 1 + pieces < EXTENTS && lent->dead_count + count < EXTENTS;
+  return 2 * (uintptr_t)count + 3 + pieces < EXTENTS;
 }
 
 int harp_ethdev_lend(struct ethdev_lent *lent, uintptr_t start, uintptr_t end) {
@@ -176,6 +194,8 @@ int harp_ethdev_lend(struct ethdev_lent *lent, uintptr_t start, uintptr_t end) {
     pthread_mutex_unlock(&lent->lock);
     return -ENOMEM;
   }
+  split(lent, start);
+  split(lent, end);
   unsigned at =
       first_behind(lent, start, atomic_load_explicit(&lent->count, memory_order_relaxed));
   while (at < atomic_load_explicit(&lent->count, memory_order_relaxed) &&
@@ -190,8 +210,8 @@ int harp_ethdev_lend(struct ethdev_lent *lent, uintptr_t start, uintptr_t end) {
   return 0;
 }
 
-/* While a loan lived, all of its pages were in extents that counted it, and
- * none of these can have gone or come. */
+/* While a loan lived, all of its pages were in extents that counted it, and its
+ * ends were borders. */
 void harp_ethdev_revoke(struct ethdev_lent *lent, uintptr_t start, uintptr_t end) {
   pthread_mutex_lock(&lent->lock);
   unsigned at =
@@ -208,12 +228,15 @@ void harp_ethdev_revoke(struct ethdev_lent *lent, uintptr_t start, uintptr_t end
 
 void harp_ethdev_settle(struct ethdev_lent *lent) {
   pthread_mutex_lock(&lent->lock);
-  for (unsigned i = 0; i < lent->dead_count; i++) {
-    struct ethdev_extent *extent = &lent->dead[i];
-    rte_dev_dma_unmap(lent->device, (void *)extent->start, extent->iova,
-                      extent->end - extent->start);
+  while (lent->dead) {
+    struct ethdev_mapping *mapping = lent->dead;
+    lent->dead = mapping->next;
+    if (lent->reach == REACH_MAPPED)
+      rte_dev_dma_unmap(lent->device, (void *)mapping->start, mapping->start,
+                        mapping->end - mapping->start);
+    free(mapping);
+    lent->used--;
   }
-  lent->dead_count = 0;
   pthread_mutex_unlock(&lent->lock);
 }
 
@@ -237,5 +260,5 @@ bool harp_ethdev_find(struct ethdev_lent *lent, uintptr_t address, unsigned *rec
   if (atomic_load_explicit(&lent->version, memory_order_relaxed) != version)
     return false;
   *recent = at;
-  return extent->reachable && holds(extent, address);
+  return extent->mapping && holds(extent, address);
 }

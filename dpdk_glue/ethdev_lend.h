@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Memory that the application lends, as the device can address it: whole pages,
- * in extents that do not overlap, each counted by the loans that reach into it.
+ * in extents that do not overlap, each counted by the loans that cover it. What
+ * made an extent reachable is its mapping; an extent that a later loan covers in
+ * part is split, and the halves share the mapping, which cannot be.
  *
  * Written by whoever lends and revokes (one at a time), read by all pollers
  * without a lock: a lookup that met a change finds nothing, and the frame is
@@ -26,24 +28,29 @@ enum ethdev_reach {
   REACH_PHYSICAL, /* pages that stay where they are, by physical address */
 };
 
+/* Made and taken back as a whole. */
+struct ethdev_mapping {
+  struct ethdev_mapping *next; /* among the dead */
+  uintptr_t start, end;
+  uint32_t extents;            /* that it serves */
+};
+
 struct ethdev_extent {
   uintptr_t start, end;
   uint64_t iova;    /* where start is for the device */
   uint32_t loans;
-  bool reachable;   /* else it counts, and its bytes are copied */
-  bool mapped;      /* the device's mapping is to be taken back */
+  struct ethdev_mapping *mapping; /* NULL: out of reach, its bytes are copied */
 };
 
 struct ethdev_lent {
   enum ethdev_reach reach;
   struct rte_device *device;
-  uint32_t budget, used;   /* reachable extents: most, and those that there are */
+  uint32_t budget, used;   /* mappings: most, and those that there are */
   pthread_mutex_t lock;
   atomic_uint version;     /* odd: being changed */
   struct ethdev_extent *extents; /* by address */
   atomic_uint count;
-  struct ethdev_extent *dead; /* revoked, not unmapped yet */
-  unsigned dead_count;
+  struct ethdev_mapping *dead; /* revoked, not taken back yet */
 };
 
 /* budget 0: as many as such a device takes. -ENOMEM, or 0. */

@@ -13,10 +13,12 @@
  *   reserve QUEUE PORT   release QUEUE PORT   count QUEUE
  *   blast QUEUE MILLISECONDS HEADER SEGMENT SUM_START SUM_OFFSET HEX
  *   drain QUEUE MILLISECONDS HINT_HEADER HINT_STRIDE
+ *   lend | revoke | settle                   reclaim QUEUE MICROSECONDS
  *   close                use NUMBER
  *
  * A probe has two ports; use says which one the next commands mean. wait polls
- * the descriptor. blast sends one frame over and over; drain receives and
+ * the descriptor. lend, revoke and settle are about the memory that frames are
+ * sent from. blast sends one frame over and over; drain receives and
  * drops, from the first frame on.
  */
 #include <arpa/inet.h>
@@ -30,12 +32,12 @@
 #include "dpdk_glue/port.h"
 #include "harp/counters.h"
 
-enum { FRAME_ROOM = 70000, BURST = 32, PIECES = 300, HINT_ROOM = 4 * 1024 * 1024 };
+enum { PAGE = 4096, FRAME_ROOM = 70000, BURST = 32, PIECES = 300, HINT_ROOM = 4 * 1024 * 1024 };
 
 static struct harp_port *ports[2];
 static unsigned current;
 #define port (ports[current]) /* the one that commands mean */
-static uint8_t frame_bytes[FRAME_ROOM];
+static _Alignas(PAGE) uint8_t frame_bytes[(FRAME_ROOM + PAGE - 1) / PAGE * PAGE];
 static uint8_t hint_bytes[HINT_ROOM];
 
 static uint64_t now_ms(void) {
@@ -221,11 +223,14 @@ static void do_count(const char *line) {
   uint64_t counters[HARP_COUNTERS] = {0};
   sscanf(line, "count %u", &queue);
   port->ops->count(port, queue, counters);
-  printf("ok {\"copied\": %llu, \"full\": %llu, \"errors\": %llu, \"lost\": %llu}\n",
+  printf("ok {\"copied\": %llu, \"full\": %llu, \"errors\": %llu, \"lost\": %llu, "
+         "\"referred\": %llu, \"handed\": %llu}\n",
          (unsigned long long)counters[HARP_COUNTER_tx_copied_bytes],
          (unsigned long long)counters[HARP_COUNTER_port_tx_full],
          (unsigned long long)counters[HARP_COUNTER_port_tx_errors],
-         (unsigned long long)counters[HARP_COUNTER_port_rx_lost]);
+         (unsigned long long)counters[HARP_COUNTER_port_rx_lost],
+         (unsigned long long)counters[HARP_COUNTER_tx_ref_bytes],
+         (unsigned long long)counters[HARP_COUNTER_port_rx_handed]);
 }
 
 static void do_blast(const char *line) {
@@ -304,6 +309,24 @@ static void do_port(const char *line) {
   }
 }
 
+static void do_memory(const char *line) {
+  uintptr_t start = (uintptr_t)frame_bytes, end = start + sizeof(frame_bytes);
+  unsigned queue, timeout;
+  if (sscanf(line, "reclaim %u %u", &queue, &timeout) == 2) {
+    answer(port->ops->reclaim(port, queue, timeout));
+  } else if (!port->ops->lend) {
+    answer(-ENOTSUP);
+  } else if (strncmp(line, "lend", 4) == 0) {
+    answer(port->ops->lend(port, start, end));
+  } else if (strncmp(line, "revoke", 6) == 0) {
+    port->ops->revoke(port, start, end);
+    answer(0);
+  } else {
+    port->ops->settle(port);
+    answer(0);
+  }
+}
+
 static void do_small(const char *line) {
   unsigned queue = 0, value = 0;
   if (sscanf(line, "arm %u %u", &queue, &value) == 2) {
@@ -331,6 +354,8 @@ static void obey(const char *line) {
       {"open ", do_open},       {"send ", do_send},   {"receive ", do_receive},
       {"wait ", do_wait},       {"count ", do_count}, {"blast ", do_blast},
       {"drain ", do_drain},     {"reserve ", do_port}, {"release ", do_port},
+      {"lend", do_memory},      {"revoke", do_memory}, {"settle", do_memory},
+      {"reclaim ", do_memory},
   };
   for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
     if (strncmp(line, commands[i].word, strlen(commands[i].word)) == 0) {

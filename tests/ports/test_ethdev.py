@@ -1,0 +1,460 @@
+# SPDX-License-Identifier: Apache-2.0
+"""dpdk: a virtio_user device and a vhost device, joined by a socket, in two processes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from port_probe import (
+    PROBE,
+    Frame,
+    PortError,
+    Probe,
+    Received,
+    arp_request,
+    checksum_ok,
+    sequence_of,
+)
+
+A, B = "10.1.0.1", "10.1.0.2"
+TX_CHECKSUM, TSO, RX_CHECKSUM, LRO = 1, 2, 4, 8
+HEADERS = 66
+PLAIN = ";tx_checksum=0;rx_checksum=0"
+PATIENCE_S = 15.0  # for a device to appear on a busy machine
+
+Make = Callable[..., Probe]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def dpdk() -> None:
+    """Skips where there is no port to test."""
+    one = Probe()
+    try:
+        with pytest.raises(PortError) as refused:
+            one.open("dpdk:", address=f"{A}/24")
+    finally:
+        one.end()
+    if "without DPDK" in str(refused.value):
+        pytest.skip(f"{PROBE} was built without DPDK: install libdpdk-dev")
+
+
+@dataclass
+class Link:
+    """virtio is the process with virtio_user, which has its buffers in shared memory;
+    vhost reads and writes those."""
+
+    virtio: Probe
+    vhost: Probe
+    socket: Path
+
+    def both_ways(self) -> Iterator[tuple[Probe, Probe]]:
+        yield self.virtio, self.vhost
+        yield self.vhost, self.virtio
+
+    def meet(self) -> None:
+        """Until frames pass both ways: vhost's part of the handshake has a thread of its own."""
+        for sender, receiver in self.both_ways():
+            deadline = time.monotonic() + PATIENCE_S
+            while time.monotonic() < deadline:
+                sender.send(frame(b"hello", seq=1))
+                if receiver.receive(1, 0.2):
+                    break
+            else:
+                raise AssertionError("nothing comes through")
+            while receiver.receive(8, 0.05):
+                pass
+            sender.count()
+
+
+def frame(payload: bytes = b"", **changes: object) -> Frame:
+    fields = {"complete": True, **changes}
+    return Frame(A, B, 1000, 2000, payload, **fields)  # type: ignore[arg-type]
+
+
+def open_both(
+    virtio: Probe, vhost: Probe, socket: Path, more_virtio: str = "", more_vhost: str = "",
+    options: str = "", queues: int = 1, mtu: int = 0,
+) -> Link:  # fmt: skip
+    """vhost first: it makes the socket."""
+    vhost.open(f"dpdk:net_vhost0,iface={socket}{more_vhost}{options}", queues, f"{B}/24", mtu)
+    virtio.open(
+        f"dpdk:virtio_user0,path={socket},queue_size=256{more_virtio}{options}",
+        queues, f"{A}/24", mtu,
+    )  # fmt: skip
+    return Link(virtio, vhost, socket)
+
+
+@pytest.fixture
+def link(probe: Make, tmp_path: Path) -> Callable[..., Link]:
+    def make(**how: object) -> Link:
+        made = open_both(probe(), probe(), tmp_path / "v", **how)  # type: ignore[arg-type]
+        made.meet()
+        return made
+
+    return make
+
+
+@pytest.fixture
+def large(link: Callable[..., Link]) -> Link:
+    """With everything that cloud NICs have: large and merged segments."""
+    return link(more_virtio=",mrg_rxbuf=1", more_vhost=",tso=1")
+
+
+def payload_of(frames: list[Received]) -> bytes:
+    return b"".join(one.data[HEADERS:] for one in frames)
+
+
+def receive_bytes(receiver: Probe, size: int) -> list[Received]:
+    """Frames until their payload comes to `size` bytes, or nothing more comes."""
+    frames: list[Received] = []
+    while len(payload_of(frames)) < size:
+        more = receiver.receive(32, 0.1) or receiver.receive(1, 5)
+        if not more:
+            break
+        frames += more
+    return frames
+
+
+# -- frames
+
+
+@pytest.mark.parametrize("mtu", [1500, 9000])
+def test_whole_frames_both_ways(link: Callable[..., Link], mtu: int) -> None:
+    joined = link(options=PLAIN, mtu=mtu)
+    assert joined.virtio.info["offloads"] & ~LRO == joined.vhost.info["offloads"] == 0
+    assert joined.vhost.info["max_frame"] == mtu + 14
+    for sender, receiver in joined.both_ways():
+        for size in (0, 1, 400, mtu - 52):
+            one = frame(os.urandom(size))
+            sender.send(one, pieces=3)
+            (got,) = receiver.receive()
+            assert got.data == bytes(one) and got.segment == 0 and not got.good
+        with pytest.raises(PortError) as refused:
+            sender.send(frame(bytes(mtu - 51)))
+        assert refused.value.number == errno.EMSGSIZE
+
+
+def test_device_sums(link: Callable[..., Link]) -> None:
+    """A checksum left to the device: the receiver need not look, or finds it whole."""
+    joined = link(options=";tso=0;lro=0")
+    for sender, receiver in joined.both_ways():
+        assert sender.info["offloads"] == TX_CHECKSUM | RX_CHECKSUM
+        sender.send(frame(b"x" * 1000, complete=False))
+        (got,) = receiver.receive()
+        assert got.good or checksum_ok(got.data)
+        assert got.data[HEADERS:] == b"x" * 1000
+
+
+def test_large_segments_cross_whole(large: Link) -> None:
+    """As one segment: taken apart by buffers, with headers, flags and numbers that are right."""
+    for sender, receiver in large.both_ways():
+        assert sender.info["offloads"] == TX_CHECKSUM | TSO | RX_CHECKSUM | LRO
+        one = frame(os.urandom(64000), complete=False, seq=0xFFFFF000, flags=0x19)  # FIN, PSH
+        sender.send(one, segment=1448, pieces=5)
+        parts = receive_bytes(receiver, 64000)
+        assert payload_of(parts) == one.payload
+        number = one.seq
+        for part in parts:
+            assert sequence_of(part.data) == number
+            assert part.good and part.segment in (0, 1448)
+            assert int.from_bytes(part.data[16:18], "big") == len(part.data) - 14
+            number = (number + len(part.data) - HEADERS) % 2**32
+        flags = [part.data[47] for part in parts]
+        assert flags == [0x10] * (len(parts) - 1) + [0x19], "flags belong to the last part"
+
+
+def test_switched_off(link: Callable[..., Link]) -> None:
+    joined = link(more_virtio=",mrg_rxbuf=1", more_vhost=",tso=1", options=";tso=0")
+    assert not joined.vhost.info["offloads"] & TSO and joined.vhost.info["max_frame"] == 1514
+
+
+def test_a_full_ring_and_room_again(link: Callable[..., Link]) -> None:
+    """Nothing is lost where the other side waits: what the ring has no room for is refused."""
+    joined = link(options=PLAIN)
+    for sender, receiver in joined.both_ways():
+        sent = 0
+        with pytest.raises(PortError) as full:
+            while sent < 5000:
+                sender.send(frame(sent.to_bytes(4, "big") * 300))
+                sent += 1
+        assert full.value.number == errno.EAGAIN
+        assert sender.count()["full"] == 1
+        got: list[Received] = []
+        while len(got) < sent:
+            more = receiver.receive(32, 0.05)
+            sender.do("flush 0")  # what it has taken and not handed on yet
+            assert more, f"{len(got)} of {sent}"
+            got += more
+        assert [one.data[HEADERS : HEADERS + 4] for one in got] == [
+            number.to_bytes(4, "big") for number in range(sent)
+        ]
+        sender.send(frame(b"again"))
+        assert payload_of(receiver.receive()) == b"again"
+
+
+# -- who copies
+
+
+def test_vhost_refers_to_lent_memory(large: Link) -> None:
+    vhost, virtio = large.vhost, large.virtio
+    one = frame(os.urandom(60000), complete=False)
+
+    def cross() -> dict[str, int]:
+        vhost.send(one, segment=1448, pieces=5)
+        assert payload_of(receive_bytes(virtio, 60000)) == one.payload
+        return vhost.count()
+
+    assert cross() == {**dict.fromkeys(vhost.count(), 0), "copied": 60000}
+    vhost.do("lend")
+    assert cross() == {**dict.fromkeys(vhost.count(), 0), "referred": 60000}
+    vhost.do("lend")  # twice, and taken back once
+    vhost.do("revoke")
+    assert cross()["referred"] == 60000
+    vhost.do("revoke")
+    assert vhost.do("reclaim 0 1000000") == "0"
+    vhost.do("settle")
+    assert cross()["copied"] == 60000
+    vhost.do("lend")
+    assert cross()["copied"] == 0
+
+
+def test_virtio_user_copies_and_says_so(large: Link) -> None:
+    """Its peer reads the memory of DPDK that it was given, and no other."""
+    large.virtio.do("lend")
+    large.virtio.send(frame(bytes(60000), complete=False), segment=1448, pieces=3)
+    assert len(payload_of(receive_bytes(large.vhost, 60000))) == 60000
+    counts = large.virtio.count()
+    assert (counts["copied"], counts["referred"]) == (60000, 0)
+
+
+def test_reference_switched_off(link: Callable[..., Link]) -> None:
+    joined = link(more_virtio=",mrg_rxbuf=1", more_vhost=",tso=1", options=";reference=0")
+    joined.vhost.do("lend")
+    joined.vhost.send(frame(bytes(9000), complete=False), segment=1448, pieces=3)
+    assert joined.vhost.count()["copied"] == 9000
+
+
+def test_reclaim_when_nobody_reads(link: Callable[..., Link]) -> None:
+    """Frames wait for a peer that has stopped: reclaim gives them up, and is soon through."""
+    joined = link(options=PLAIN)
+    joined.vhost.do("lend")
+    with pytest.raises(PortError):
+        for _ in range(5000):
+            joined.vhost.send(frame(bytes(1400)), pieces=2)
+    joined.vhost.do("revoke")
+    begin = time.monotonic()
+    assert joined.vhost.do("reclaim 0 100000") == "0"
+    assert time.monotonic() - begin < 5
+    joined.vhost.do("settle")
+
+
+@pytest.mark.parametrize(("seed", "budget"), [(1, 0), (2, 0), (3, 40), (4, 1)])
+def test_random_loans(seed: int, budget: int) -> None:
+    """4,000 loans of all sizes, overlapping and adjacent, in any order: every page is found as
+    long as somebody lends it, or the budget is used up and it is copied; none is left over."""
+    said = subprocess.run(
+        [PROBE.parent / "lend_check", str(seed), "4000", str(budget)],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert said.returncode == 0, said.stdout + said.stderr
+    _, within, _, beyond = said.stdout.split()
+    assert int(within) > 1000
+    assert (int(beyond) > 0) == (budget > 0)
+
+
+# -- several queues
+
+
+def test_frames_reach_the_queue_of_their_port(link: Callable[..., Link]) -> None:
+    """No side steers: what arrives elsewhere is handed over and counted; ARP reaches all."""
+    joined = link(more_virtio=",queues=2", more_vhost=",queues=2", options=PLAIN, queues=2)
+    for sender, receiver in joined.both_ways():
+        for port in (2000, 2001, 2002, 2003):
+            one = Frame(A, B, 1000, port, b"to %d" % port, complete=True)
+            sender.send(one, queue=0)
+            receiver.receive(1, 0.05, queue=0)  # it came on queue 0, so that one must look
+            got = receiver.receive(1, 5, queue=1) if port % 2 else None
+            if got is not None:
+                assert payload_of(got) == one.payload
+        assert receiver.count(0)["handed"] == 2
+        sender.send(arp_request("02:77:00:00:00:01", A, B), queue=0)
+        assert receiver.receive(1, 5, queue=0) and receiver.receive(1, 5, queue=1)
+
+
+def test_more_queues_than_there_are(probe: Make, tmp_path: Path) -> None:
+    with pytest.raises(PortError, match="2 instances need as many queues, and the device has 1"):
+        probe().open(f"dpdk:net_vhost0,iface={tmp_path}/v", queues=2, address=f"{A}/24")
+
+
+def test_local_ports_by_queue(link: Callable[..., Link]) -> None:
+    joined = link(more_virtio=",queues=2", more_vhost=",queues=2", queues=2)
+    for queue in (0, 1):
+        local = joined.vhost.reserve(queue)
+        assert local % 2 == queue
+        with pytest.raises(PortError) as taken:
+            joined.vhost.reserve(queue, local)
+        assert taken.value.number == errno.EADDRINUSE
+        joined.vhost.release(local, queue)
+
+
+# -- sleeping
+
+
+def test_a_sleeper_is_woken_by_time(link: Callable[..., Link]) -> None:
+    """There is no interrupt: the descriptor becomes readable by itself, after a short while."""
+    joined = link(options=PLAIN)
+    for sender, receiver in joined.both_ways():
+        for _ in range(8):  # longer and longer, up to a bound
+            assert not receiver.arm(True)
+            assert receiver.wait(5)
+            receiver.arm(False)
+        assert not receiver.wait(0.05), "taken back"
+        sender.send(frame(b"x"))
+        assert receiver.receive(1, 5)
+
+
+# -- the other side goes and comes
+
+
+def test_peer_goes_and_comes_back(probe: Make, tmp_path: Path) -> None:
+    joined = open_both(probe(), probe(), tmp_path / "v", options=PLAIN)
+    joined.meet()
+    joined.virtio.kill()
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        joined.vhost.count()  # looks at the link
+        try:
+            joined.vhost.receive(1, 0)
+        except PortError as gone:
+            assert gone.number == errno.ENETDOWN
+            break
+    else:
+        raise AssertionError("vhost does not notice")
+    back = probe()
+    back.open(f"dpdk:virtio_user0,path={joined.socket},queue_size=256{PLAIN}", address=f"{A}/24")
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        joined.vhost.count()
+        back.send(frame(b"back"))
+        try:
+            if payload_of(joined.vhost.receive(1, 0.1)) == b"back":
+                return
+        except PortError:
+            pass
+    raise AssertionError("the new peer is not heard")
+
+
+def test_a_server_leaves_no_socket(probe: Make, tmp_path: Path) -> None:
+    """virtio_user as the server: the socket is gone with the port; a killed one's is taken over."""
+    socket = tmp_path / "s"
+    virtio_device = f"dpdk:virtio_user0,path={socket},server=1{PLAIN}"
+    vhost_device = f"dpdk:net_vhost0,iface={socket},client=1{PLAIN}"
+    for end in (Probe.kill, Probe.end, None):
+        virtio, vhost = probe(), probe()
+        vhost.open(vhost_device, address=f"{B}/24")
+        virtio.open(virtio_device, address=f"{A}/24")
+        Link(virtio, vhost, socket).meet()
+        if end is None:
+            virtio.do("close")
+        else:
+            end(virtio)
+        vhost.end()
+        assert socket.exists() == (end is Probe.kill)
+
+
+# -- errors, in one line
+
+
+@pytest.mark.parametrize(
+    ("device", "says"),
+    [
+        ("", "names no device"),
+        ("net_vhost0,iface=/tmp/x;tos=1", "'tos=1' is no option; behind a semicolon"),
+        ("net_vhost0,iface=/tmp/x;tso=2", "'tso=2' is no option"),
+        ("net_vhost0,iface=/tmp/x;descriptors=1", "descriptors (64 to 4096)"),
+        ("0000:ff:1f.7", "there is no such PCI device; see lspci -D"),
+        ("ff:1f.7", "dpdk:0000:ff:1f.7: there is no such PCI device"),
+        ("no-such-device", "DPDK cannot take the device"),
+        ("net_vhost0,iface=/nowhere/v", "no socket can be made at /nowhere/v: No such file"),
+    ],
+)
+def test_bad_device(probe: Make, device: str, says: str) -> None:
+    one = probe()
+    with pytest.raises(PortError) as refused:
+        one.open(f"dpdk:{device}", address=f"{A}/24")
+    text = str(refused.value)
+    assert says in text and text.startswith("dpdk:") and "\n" not in text
+
+
+def test_address_is_needed(probe: Make) -> None:
+    with pytest.raises(PortError, match="set address = A.B.C.D/N"):
+        probe().open("dpdk:net_vhost0,iface=/tmp/x")
+
+
+def test_mtu_beyond_the_device(link: Callable[..., Link], probe: Make, tmp_path: Path) -> None:
+    vhost = probe()
+    vhost.open(f"dpdk:net_vhost0,iface={tmp_path}/m", address=f"{B}/24")
+    with pytest.raises(PortError, match="mtu = 60000 is beyond the device's"):
+        probe().open(f"dpdk:virtio_user0,path={tmp_path}/m", address=f"{A}/24", mtu=60000)
+
+
+def test_a_socket_that_is_taken(probe: Make, tmp_path: Path) -> None:
+    first = probe()
+    first.open(f"dpdk:net_vhost0,iface={tmp_path}/v", address=f"{A}/24")
+    with pytest.raises(PortError, match="is there already") as refused:
+        probe().open(f"dpdk:net_vhost0,iface={tmp_path}/v", address=f"{B}/24")
+    assert refused.value.number == errno.EBUSY
+    with pytest.raises(PortError, match="this process has the device already|there already"):
+        first.do("use 1")
+        first.open(f"dpdk:net_vhost0,iface={tmp_path}/w", address=f"{B}/24")
+
+
+def _kernel_nic() -> str:
+    for path in sorted(Path("/sys/bus/pci/devices").glob("*")):
+        driver = path / "driver"
+        if driver.exists() and "vfio" not in driver.resolve().name:
+            return path.name
+    pytest.skip("this machine has no PCI device that the kernel drives")
+
+
+def test_a_device_of_the_kernels(probe: Make) -> None:
+    with pytest.raises(PortError, match="the kernel's, bound to its driver .*; bind it to vfio"):
+        probe().open(f"dpdk:{_kernel_nic()}", address=f"{A}/24")
+
+
+# -- what the application does not notice
+
+
+def test_the_applications_thread_is_left_alone(link: Callable[..., Link]) -> None:
+    """DPDK binds the thread that starts it, and shares the signal mask of whoever asks it for
+    threads."""
+    joined = link(options=PLAIN)
+    pid = joined.vhost.process.pid
+    assert os.sched_getaffinity(pid) == os.sched_getaffinity(0)
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        status = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines())
+        blocked = int(status["SigBlk"], 16)
+        assert (task.name == str(pid)) == (blocked == 0), status["Name"]
+
+
+def test_nothing_stays_in_the_file_system(link: Callable[..., Link]) -> None:
+    joined = link(options=PLAIN)
+    for process in (joined.virtio, joined.vhost):
+        left = subprocess.run(
+            ["find", "/run/dpdk", "/dev/hugepages", "/dev/shm", "-name", f"*{process.process.pid}*"],
+            capture_output=True, text=True,
+        ).stdout  # fmt: skip
+        assert not left
+
+
+def test_a_process_without_dpdk_devices_has_no_eal(probe: Make, tmp_path: Path) -> None:
+    one = probe()
+    one.open(f"wire:{tmp_path}/w", address=f"{A}/24")
+    assert len(os.listdir(f"/proc/{one.process.pid}/task")) == 1
