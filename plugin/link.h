@@ -128,7 +128,7 @@ struct net_link {
   uint64_t id;
   struct harp_endpoint peer;
   char peer_name[PEER_NAME_SIZE];
-  uint16_t peer_mtu;
+  _Atomic(uint16_t) peer_mtu; /* as each of its flows is told; instances open them at once */
   uint16_t flow_count;
   struct handle handle;          /* send: of the listener, to open flows again */
   struct net_listener *listener; /* receive: open as long as the link, for the same reason */

@@ -310,16 +310,20 @@ void listener_put(struct net_listener *listener)
   }
 }
 
-static int open_instance(struct net_listener *listener, unsigned i)
+/* All ports are known before the first worker accepts: each looks at all of them. */
+static int open_instances(struct net_listener *listener)
 {
   struct harp_engine *engine = listener->transport->engine;
-  int result = harp_engine_reserve(engine, i, 0, &listener->ports[i]);
-  if (result != 0) {
-    return result;
+  int result = 0;
+  for (unsigned i = 0; i < engine->instance_count && result == 0; i++) {
+    result = harp_engine_reserve(engine, i, 0, &listener->ports[i]);
   }
-  struct listening listening = {listener, 0};
-  result = harp_instance_call(engine->instances[i], start_listening, &listening, LINK_CLOSE_MS);
-  return result ? result : listening.result;
+  for (unsigned i = 0; i < engine->instance_count && result == 0; i++) {
+    struct listening listening = {listener, 0};
+    result = harp_instance_call(engine->instances[i], start_listening, &listening, LINK_CLOSE_MS);
+    result = result ? result : listening.result;
+  }
+  return result;
 }
 
 static void write_handle(const struct net_listener *listener, void *out)
@@ -352,8 +356,8 @@ int net_listen(int device, void *handle, struct net_listener **out)
   atomic_store(&listener->users, 1);
   pthread_mutex_init(&listener->lock, NULL);
   int result = getrandom(listener->token, TOKEN_SIZE, 0) == TOKEN_SIZE ? 0 : -EIO;
-  for (unsigned i = 0; i < transport->engine->instance_count && result == 0; i++) {
-    result = open_instance(listener, i);
+  if (result == 0) {
+    result = open_instances(listener);
   }
   if (result != 0) {
     harp_log_post(HARP_LOG_WARN, "HARP: cannot listen on %s: %s; free local ports, or widen "
