@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The soak, short: nothing grows and no byte is wrong; and what grows, or is wrong, is noticed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harp.measure.soak import GROWTH_KIB, Sample, growth
+
+LEVEL_KIB = 100_000
+
+
+def soak(*words: object) -> subprocess.CompletedProcess[str]:
+    if os.geteuid() != 0:
+        pytest.skip("a lab's hosts need root")
+    command = [sys.executable, "-m", "harp.measure.soak", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=110)
+
+
+def test_short(tmp_path: Path) -> None:
+    done = soak("--messages", 400_000, "--json", tmp_path / "out.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert (document["schema"], document["wrong"]) == ("harp.soak/1", 0)
+    assert document["messages"] == 400_000
+    assert document["failures"] == []
+
+
+def test_for_a_time(tmp_path: Path) -> None:
+    """What came until then counts, and both ranks say that it was right."""
+    done = soak("--minutes", 0.1, "--json", tmp_path / "out.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document["wrong"] == 0 and 0 < document["messages"] < document["wanted"]
+    assert 5 < document["seconds"] < 60
+
+
+def test_a_wrong_byte_is_noticed() -> None:
+    done = soak("--messages", 100_000, "--inject-wrong")
+    assert done.returncode == 1
+    assert "FAIL 1 bytes are wrong" in done.stderr
+
+
+def samples(resident_kib: float = 0, descriptors: float = 0, early_kib: float = 0) -> list[Sample]:
+    """Of ranks of which the second one gains so much over the run; early_kib: only before the
+    second fifth."""
+    found = []
+    for i in range(101):
+        gained = resident_kib * i / 100 + early_kib * min(1.0, i / 20)
+        found.append(
+            Sample(
+                seconds=i,
+                messages=i * 1000,
+                resident_kib=(LEVEL_KIB, LEVEL_KIB + round(gained)),
+                descriptors=(24, 24 + round(descriptors * i / 100)),
+            )
+        )
+    return found
+
+
+def test_what_is_flat_is_flat() -> None:
+    assert growth(samples()) == []
+    assert growth(samples(early_kib=50_000)) == []
+    assert growth(samples(resident_kib=GROWTH_KIB)) == []
+    assert growth(samples(resident_kib=-9000, descriptors=-4)) == []
+
+
+@pytest.mark.parametrize(
+    "change,said",
+    [
+        ({"resident_kib": 2 * GROWTH_KIB}, "rank 1: resident memory grew from "),
+        ({"descriptors": 3}, "rank 1: descriptors grew from 25 to 27"),
+    ],
+)
+def test_what_grows_is_noticed(change: dict[str, float], said: str) -> None:
+    (found,) = growth(samples(**change))
+    assert found.startswith(said)
+
+
+def test_a_few_samples_are_no_proof() -> None:
+    for few in ([], samples()[:1], samples()[:1] + samples()[-1:]):
+        assert "too few samples" in growth(few)[0]
+
+
+@pytest.mark.parametrize("words", [["--messages", "5"], ["--minutes", "0"], ["--forever"]])
+def test_wrong_usage(words: list[str]) -> None:
+    assert soak(*words).returncode == 2
