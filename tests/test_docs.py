@@ -16,7 +16,7 @@ import click
 import pytest
 
 from harp import cli
-from harp.measure import bench, demo
+from harp.measure import bench, demo, faults, soak
 from harp.run import run
 from harp.testing import lab_cli
 
@@ -33,6 +33,8 @@ VARIABLE = re.compile(r"\bHARP_[A-Z][A-Z_]*\b")
 PYTHON_TOOLS: dict[str, click.Command] = {
     "demo": demo.main,
     "bench": bench.main,
+    "faults": faults.main,
+    "soak": soak.main,
     "lab": lab_cli.main,
 }
 # Of docker, and of pytest in tests/plugin.
