@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Optional
 
@@ -18,7 +19,7 @@ def place_of(device: str) -> str:
     """What a device is about, without fault wrappers and options: an interface for
     packet, a PCI id or the name of a software device for dpdk."""
     scheme, _, name = _tables.innermost(device).partition(":")
-    return name.partition(",")[0] if scheme == "dpdk" else name
+    return re.split("[,;]", name)[0] if scheme == "dpdk" else name
 
 
 @dataclass

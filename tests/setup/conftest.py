@@ -41,8 +41,10 @@ class SetUpHost:
         assert "Traceback" not in done.stderr
         return done
 
-    def python(self, code: str, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.host.run([sys.executable, "-c", code, *words], self.environment, check=False)
+    def script(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """Runs a script that lies beside this file; its exit status is the caller's."""
+        path = Path(__file__).with_name(name)
+        return self.host.run([sys.executable, path, *words], self.environment, check=False)
 
     def state(self) -> dict[str, Any]:
         """Everything that set-up may change: routes and files."""

@@ -266,10 +266,20 @@ def test_a_nic_that_another_file_shares_is_refused(fake: FakeHost, tmp_path: Pat
 
 
 def test_a_device_of_software_needs_no_host(fake: FakeHost) -> None:
-    device = "dpdk:virtio_user0,path=/run/x"
+    device = "dpdk:virtio_user0,path=/run/x;tso=0"
     steps = steps_for(device, keys={"address": "10.0.9.1/24"})
     assert [step.kind for step in steps] == ["file"]
     assert settings_of(steps) == [{"device": device, "address": "10.0.9.1/24"}]
+
+
+def test_options_belong_to_the_device(fake: FakeHost, tmp_path: Path) -> None:
+    steps = steps_for(f"dpdk:{ID};tso=0")
+    assert settings_of(steps)[0]["device"] == f"dpdk:{ID};tso=0"
+    file = next(step for step in steps if isinstance(step, WriteFile))
+    (tmp_path / "conf/ztcp0.conf").write_text(file.text)
+    steps = steps_for(f"dpdk:{ID}")  # it is the same NIC, and the same file
+    assert [step.path for step in steps if isinstance(step, WriteFile)] == [file.path]
+    assert settings_of(steps)[0]["device"] == f"dpdk:{ID}"
 
 
 # -- drivers

@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -244,37 +245,11 @@ def test_status_of_a_host_without(host: Host) -> None:
     assert "nothing to undo" in host.harp("setup", "undo").stdout
 
 
-# Dies, as by kill -9, in front of the n-th call that changes something on disk
-# or in the kernel.
-CRASH = """
-import os, sys
-from harp.cli import main
-from harp.setup import host, steps
-
-left = int(sys.argv[1])
-
-def counted(function):
-    def call(*arguments, **options):
-        global left
-        if arguments[0] not in ("-o", "route") or arguments[1] in ("add", "del"):
-            left -= 1
-            if left < 0:
-                os._exit(77)
-        return function(*arguments, **options)
-    return call
-
-for module, name in ((os, "replace"), (os, "mkdir"), (os, "chmod"), (os, "unlink"),
-                     (os, "rmdir"), (host, "ip")):
-    setattr(module, name, counted(getattr(module, name)))
-main(sys.argv[2:])
-"""
-
-
 def crash_everywhere(host: Host, words: tuple[str, ...]) -> Iterator[int]:
     """Runs harp again and again, dying one change later each time, until it ends well."""
     for calls in range(60):
-        done = host.python(CRASH, str(calls), *words)
-        assert done.returncode in (0, 77), done.stdout + done.stderr
+        done = host.script("crashing.py", str(calls), *words)
+        assert done.returncode in (0, -signal.SIGKILL), done.stdout + done.stderr
         if done.returncode == 0:
             return
         yield calls
