@@ -8,7 +8,8 @@
 
 Transports say how the two processes reach each other: kernel (the plain
 kernel-TCP plugin over loopback), wire (HARP over shared memory), packet (HARP
-between two namespaces; needs root). With --plugin, "kernel" is any plugin that
+between two namespaces; needs root), flows (wire, with links of several flows
+over several instances). With --plugin, "kernel" is any plugin that
 reaches a peer over loopback by itself; tests of what only HARP promises are
 marked harp_only and left out there.
 
@@ -32,8 +33,10 @@ from plugin_peer import Peer, end_all
 from harp import paths
 
 # HARP_TEST_TRANSPORTS=wire and HARP_TEST_APIS=4,12: shorter lists, for builds that are slow.
-TRANSPORTS = tuple(os.environ.get("HARP_TEST_TRANSPORTS", "kernel,wire,packet").split(","))
+ALL_TRANSPORTS = "kernel,wire,flows,packet"
+TRANSPORTS = tuple(os.environ.get("HARP_TEST_TRANSPORTS", ALL_TRANSPORTS).split(","))
 APIS = tuple(map(int, os.environ.get("HARP_TEST_APIS", "4,5,6,7,8,9,10,11,12").split(",")))
+FEW_APIS = {"flows": (12,)}  # where one version is as good as another
 TIMEOUT_MS = 3000  # a link without progress for so long has failed, in these tests
 IMPATIENT_MS = 1000  # the same where that is what a test waits for
 NOTICED_MS = TIMEOUT_MS + 2000  # a lost peer is noticed, also on a machine that is busy
@@ -60,10 +63,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     transport = metafunc.config.getoption("--transport", default=None)
     marks = list(metafunc.definition.iter_markers("harp_only"))
     transports = [transport] if transport else [t for t in TRANSPORTS if not marks or t != "kernel"]
-    metafunc.parametrize("transport", transports, indirect=True, scope="module")
-    metafunc.parametrize(
-        "api", [api] if api else APIS, ids=lambda value: f"v{value}", scope="module"
-    )
+    cases = [
+        pytest.param(name, version, id=f"{name}-v{version}")
+        for name in transports
+        for version in ([api] if api else APIS)
+        if api or version in FEW_APIS.get(name, APIS)
+    ]
+    metafunc.parametrize(("transport", "api"), cases, indirect=["transport"], scope="module")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -97,10 +103,10 @@ class Transport:
     sides: tuple[Side, Side]
 
 
-def _configuration(folder: Path, device: str, address: str) -> dict[str, str]:
+def _configuration(folder: Path, device: str, address: str, more: str = "") -> dict[str, str]:
     """A HARP process's environment, with a configuration file of its own."""
     folder.mkdir()
-    (folder / "ztcp0.conf").write_text(f"device = {device}\naddress = {address}\n")
+    (folder / "ztcp0.conf").write_text(f"device = {device}\naddress = {address}\n{more}")
     (folder / "run").mkdir()
     return {"HARP_CONF_DIR": str(folder), "HARP_RUN_DIR": str(folder / "run")}
 
@@ -110,12 +116,12 @@ def _kernel() -> Iterator[tuple[Side, Side]]:
     yield Side(environment=environment), Side(environment=environment)
 
 
-def _wire(folder: Path) -> Iterator[tuple[Side, Side]]:
+def _wire(folder: Path, more: str = "") -> Iterator[tuple[Side, Side]]:
     memory = Path(f"/dev/shm/harp-conformance-{uuid.uuid4().hex[:12]}")
     try:
         yield (
-            Side(environment=_configuration(folder / "a", f"wire:{memory}", "10.9.0.1/24")),
-            Side(environment=_configuration(folder / "b", f"wire:{memory}", "10.9.0.2/24")),
+            Side(environment=_configuration(folder / "a", f"wire:{memory}", "10.9.0.1/24", more)),
+            Side(environment=_configuration(folder / "b", f"wire:{memory}", "10.9.0.2/24", more)),
         )
     finally:
         for ring in memory.parent.glob(f"{memory.name}*"):  # a killed rank leaves its own
@@ -145,7 +151,12 @@ def transport(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator
     built = paths.kernel_plugin_path if name == "kernel" else paths.nccl_plugin_path
     plugin = Path(given) if given else built()
     folder = tmp_path_factory.mktemp(name)
-    makers = {"kernel": _kernel, "wire": lambda: _wire(folder), "packet": lambda: _packet(folder)}
+    makers = {
+        "kernel": _kernel,
+        "wire": lambda: _wire(folder),
+        "flows": lambda: _wire(folder, "instances = 2\nflows = 4\n"),
+        "packet": lambda: _packet(folder),
+    }
     for sides in makers[name]():
         yield Transport(name, plugin, sides)
 
