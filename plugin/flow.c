@@ -165,11 +165,6 @@ struct link_flow *flow_create(struct transport *transport, struct harp_instance 
   if (!flow) {
     return NULL;
   }
-  flow->chunks = calloc(FLOW_CHUNKS, sizeof *flow->chunks);
-  if (!flow->chunks) {
-    free(flow);
-    return NULL;
-  }
   struct transport_share *share = &transport->shares[instance->queue];
   flow->transport = transport;
   flow->instance = instance;
@@ -178,11 +173,6 @@ struct link_flow *flow_create(struct transport *transport, struct harp_instance 
   flow->published = -1;
   flow->next = share->flows;
   share->flows = flow;
-  for (int i = 0; i < HARP_STAT_FLOWS && flow->published < 0; i++) {
-    if (!atomic_exchange(&transport->published[i], true)) {
-      flow->published = i;
-    }
-  }
   return flow;
 }
 
@@ -192,7 +182,8 @@ int flow_connect(struct link_flow *flow, const struct net_link *link, uint16_t n
                                link->handle.ports[number % link->handle.instances]};
   struct harp_engine *engine = flow->transport->engine;
   uint16_t port;
-  int result = harp_engine_reserve(engine, flow->instance->queue, 0, &port);
+  flow->chunks = calloc(FLOW_CHUNKS, sizeof *flow->chunks);
+  int result = flow->chunks ? harp_engine_reserve(engine, flow->instance->queue, 0, &port) : -ENOMEM;
   if (result != 0) {
     return result;
   }
@@ -221,11 +212,22 @@ void flow_take_connection(struct link_flow *flow, struct link_flow *from)
   harp_flow_attach(flow->tcp, &flow_ops, flow);
 }
 
+/* In the statistics file. Strangers get none: they could take them all. */
+static void find_entry(struct link_flow *flow)
+{
+  for (int i = 0; i < HARP_STAT_FLOWS && flow->published < 0; i++) {
+    if (!atomic_exchange(&flow->transport->published[i], true)) {
+      flow->published = i;
+    }
+  }
+}
+
 void flow_set_link(struct link_flow *flow, struct net_link *link, uint16_t number)
 {
   flow->link = link;
   flow->number = number;
   link->flows[number] = flow;
+  find_entry(flow);
 }
 
 void flow_greet(struct link_flow *flow, uint32_t size)

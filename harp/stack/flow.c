@@ -61,15 +61,9 @@ void harp_flow_unlisten(struct harp_listener *listener) {
     link = &(*link)->next;
   }
   *link = listener->next;
-  for (uint32_t i = 0; listener->pending && i <= stack->bucket_mask; i++) {
-    struct harp_tcp *next;
-    for (struct harp_tcp *tcp = stack->buckets[i]; tcp; tcp = next) {
-      next = tcp->hash_next;
-      if (tcp->listener == listener) {
-        tcp_send_reset(tcp);
-        tcp_finish(tcp, -ECONNABORTED);
-      }
-    }
+  while (listener->half_open_oldest) {
+    tcp_send_reset(listener->half_open_oldest);
+    tcp_finish(listener->half_open_oldest, -ECONNABORTED);
   }
   pool_put(&stack->listener_pool, listener);
 }
@@ -136,7 +130,9 @@ void harp_flow_close(struct harp_tcp *tcp) {
 void harp_flow_abort(struct harp_tcp *tcp) {
   tcp->detached = true;
   if (tcp->state != TCP_TIME_WAIT) {
-    tcp_send_reset(tcp);
+    if (tcp->trusted || tcp_may_reset(tcp->stack)) {
+      tcp_send_reset(tcp);
+    }
     tcp_finish(tcp, -ECONNABORTED);
   }
 }

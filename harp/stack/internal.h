@@ -47,6 +47,8 @@ struct harp_stack {
 
   uint64_t icmp_window; /* ns: start of the second that icmp_count counts */
   uint32_t icmp_count;
+  uint64_t reset_window; /* as icmp_window, of reset_count */
+  uint32_t reset_count;
   uint32_t port_offset; /* RFC 6056's counter */
 
   bool port_full; /* since the last flush began */

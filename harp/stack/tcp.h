@@ -204,6 +204,7 @@ struct harp_tcp {
   const struct harp_flow_ops *ops;
   void *user;
   struct harp_listener *listener; /* while in handshake or unclaimed */
+  struct harp_tcp *half_open_older, *half_open_newer; /* among its listener's */
   struct harp_tcp *dirty_next;
   struct harp_tcp *held_next;
   struct harp_neighbour *neighbour;
@@ -221,6 +222,7 @@ struct harp_listener {
   const struct harp_flow_ops *ops;
   void *user;
   uint32_t backlog, pending;
+  struct harp_tcp *half_open_oldest, *half_open_newest; /* the pending ones */
   uint32_t rcvbuf, user_mss;
   uint16_t port;
 };
@@ -324,6 +326,9 @@ void tcp_send_window_probe(struct harp_tcp *tcp);
 /* Sends up to limit bytes of a record again; cuts the record there. false: the
  * port is full. */
 bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t limit);
+/* Whether a stranger may be sent a reset now. It is a service to whoever is mistaken; a
+ * flood must not be answered by one of resets. */
+bool tcp_may_reset(struct harp_stack *stack);
 /* The answer to a segment for which there is no connection (RFC 9293, 3.10.7.1). */
 void tcp_reply_reset(struct harp_stack *stack, const struct harp_segment *segment);
 

@@ -4,6 +4,10 @@
 
 enum { FIRST_PORT = 49152, LAST_PORT = 65535 }; /* RFC 6335 */
 #define TIME_WAIT_NS (60 * NS_PER_S)
+/* A handshake that has lasted so long makes room where there is none. Hosts of one
+ * network take less, and at most a backlog in this time may be begun: a bound for
+ * what a flood of SYNs costs. */
+#define HALF_OPEN_LEAST_NS (25 * NS_PER_MS)
 
 static const struct harp_flow_ops nobody;
 
@@ -69,6 +73,42 @@ static uint32_t initial_sequence(const struct harp_tcp *tcp) {
   uint64_t ports = (uint64_t)tcp->local_port << 32 | tcp->remote_port;
   return (uint32_t)(tcp->stack->now >> 12) +
          (uint32_t)harp_siphash(tcp->stack->config.seed, addresses, ports);
+}
+
+/* --- Handshakes under way --- */
+
+static void join_half_open(struct harp_listener *listener, struct harp_tcp *tcp) {
+  tcp->listener = listener;
+  tcp->half_open_older = listener->half_open_newest;
+  *(tcp->half_open_older ? &tcp->half_open_older->half_open_newer : &listener->half_open_oldest) =
+      tcp;
+  listener->half_open_newest = tcp;
+  listener->pending++;
+}
+
+static void leave_half_open(struct harp_tcp *tcp) {
+  struct harp_listener *listener = tcp->listener;
+  *(tcp->half_open_older ? &tcp->half_open_older->half_open_newer : &listener->half_open_oldest) =
+      tcp->half_open_newer;
+  *(tcp->half_open_newer ? &tcp->half_open_newer->half_open_older : &listener->half_open_newest) =
+      tcp->half_open_older;
+  tcp->listener = NULL;
+  listener->pending--;
+}
+
+/* Whether a handshake may begin. Of those under way, the oldest is the likeliest to be a
+ * flood's (RFC 4987, 3.4). */
+static bool make_room(struct harp_listener *listener) {
+  struct harp_tcp *oldest = listener->half_open_oldest;
+  if (listener->pending < listener->backlog) {
+    return true;
+  }
+  if (!oldest || listener->stack->now - oldest->syn_sent < HALF_OPEN_LEAST_NS) {
+    return false;
+  }
+  COUNT(listener->stack, tcp_half_open_dropped);
+  tcp_finish(oldest, -ETIMEDOUT);
+  return true;
 }
 
 /* --- A connection's life --- */
@@ -194,8 +234,7 @@ void tcp_become_established(struct harp_tcp *tcp) {
     }
     return;
   }
-  tcp->listener = NULL;
-  listener->pending--;
+  leave_half_open(tcp);
   COUNT(tcp->stack, tcp_passive_opens);
   if (listener->ops->accept(listener->user, tcp) != 0) {
     COUNT(tcp->stack, tcp_listen_drops);
@@ -217,14 +256,12 @@ void tcp_listen_input(struct harp_listener *listener, const struct harp_segment 
     return;
   }
   struct harp_endpoint peer = {segment->source, segment->source_port};
-  struct harp_tcp *tcp =
-      listener->pending < listener->backlog ? tcp_create(stack, peer, listener->port) : NULL;
+  struct harp_tcp *tcp = make_room(listener) ? tcp_create(stack, peer, listener->port) : NULL;
   if (!tcp) {
     COUNT(stack, tcp_listen_drops);
     return;
   }
-  listener->pending++;
-  tcp->listener = listener;
+  join_half_open(listener, tcp);
   tcp->rcvbuf = listener->rcvbuf;
   tcp->user_mss = listener->user_mss;
   tcp_take_syn_options(tcp, segment);
@@ -249,7 +286,7 @@ void tcp_finish(struct harp_tcp *tcp, int error) {
   }
   *link = tcp->hash_next;
   if (tcp->listener) {
-    tcp->listener->pending--;
+    leave_half_open(tcp);
   }
   tcp_timers_remove(tcp);
   tcp_sndq_clear(tcp);

@@ -3,7 +3,10 @@
 #include "harp/stack/checksum.h"
 #include "harp/stack/internal.h"
 
-enum { MAX_IOV = 50 }; /* one for the headers, the rest for payload */
+enum {
+  MAX_IOV = 50,             /* one for the headers, the rest for payload */
+  RESETS_PER_SECOND = 1000, /* to strangers */
+};
 
 /* The window field for a segment that goes out now; moves the advertised edge. */
 static uint16_t window_field(struct harp_tcp *tcp, bool syn) {
@@ -178,7 +181,20 @@ void tcp_send_reset(struct harp_tcp *tcp) {
   }
 }
 
+bool tcp_may_reset(struct harp_stack *stack) {
+  if (stack->now - stack->reset_window >= NS_PER_S) {
+    stack->reset_window = stack->now;
+    stack->reset_count = 0;
+  }
+  bool may = stack->reset_count++ < RESETS_PER_SECOND;
+  COUNT_N(stack, tcp_resets_limited, !may);
+  return may;
+}
+
 void tcp_reply_reset(struct harp_stack *stack, const struct harp_segment *segment) {
+  if (!tcp_may_reset(stack)) {
+    return;
+  }
   struct harp_neighbour *neighbour = neighbour_route(stack, ip_next_hop(stack, segment->source));
   if (!neighbour) {
     return;

@@ -31,6 +31,21 @@ def test_ack_to_a_closed_port(dialogue):
     assert reset[TCP].seq == 12345
 
 
+def test_a_flood_is_not_answered_by_another(dialogue):
+    """At most a thousand resets a second; the next second has its own."""
+    d = dialogue()
+    d.strict = False
+
+    def resets() -> int:
+        for port in range(10000, 11200):
+            d.send(TCP(sport=port, dport=81, flags="A", seq=7, ack=12345))
+        return len(d.drain())
+
+    assert resets() == 1000
+    d.run(d.now + 1000)
+    assert resets() == 1000
+
+
 @pytest.mark.parametrize(
     ("flags", "size", "length"),
     [("", 10, 10), ("F", 0, 1), ("FP", 9, 10), ("SF", 0, 2), ("S", 3, 4)],

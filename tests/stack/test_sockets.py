@@ -334,6 +334,46 @@ def test_half_open_handshakes_do_not_block_for_ever(dialogue):
     d.expect(TCP(dport=2000, flags="SA"))
 
 
+def test_a_flood_of_half_open_handshakes_makes_room(dialogue):
+    """Who comes after it is served as soon as the flood's oldest ones have had their time."""
+    d = dialogue(max_connections=64)
+    d.listen(80, backlog=4)
+    for port in range(1001, 1005):
+        d.send(TCP(sport=port, flags="S", seq=0))
+        d.expect(TCP(dport=port, flags="SA"))
+    d.send(TCP(sport=2000, flags="S", seq=0))
+    d.silence(during=20)
+    d.send(TCP(sport=2001, flags="S", seq=0), at=d.now + 10)
+    d.expect(TCP(dport=2001, flags="SA"))
+    # The oldest one is over, the others are not.
+    for port, flags in ((1001, "R"), (1002, None), (1004, None), (2001, None)):
+        d.send(TCP(sport=port, flags="A", seq=1, ack=1))
+        if flags:
+            d.expect(TCP(dport=port, flags=flags))
+        else:
+            d.silence()
+
+
+def test_half_open_handshakes_end_in_any_order(dialogue):
+    """The list of those under way survives that each of them completes, resets or gives up."""
+    d = dialogue(max_connections=64)
+    listener = d.listen(80, backlog=6)
+    for port in range(1001, 1007):
+        d.send(TCP(sport=port, flags="S", seq=0))
+        d.expect(TCP(dport=port, flags="SA"))
+    for port in (1003, 1001, 1006):
+        d.send(TCP(sport=port, flags="A", seq=1, ack=1))
+    d.send(TCP(sport=1004, flags="R", seq=1))
+    d.ignore()
+    for _ in range(3):
+        listener.accept()
+    for port in range(2001, 2005):
+        d.send(TCP(sport=port, flags="S", seq=0))
+        d.expect(TCP(dport=port, flags="SA"))
+    d.send(TCP(sport=2005, flags="S", seq=0))
+    d.silence()
+
+
 # poll
 
 
