@@ -219,14 +219,7 @@ static bool holds_foreign(const struct ethdev_queue *queue) {
   return rte_mbuf_ext_refcnt_read(&queue->lent) > 1;
 }
 
-/*
- * Drivers look for what the device has sent when they send again, some only
- * then. So they are given a frame to send, to ourselves, that nobody wants.
- */
-static void nudge(struct ethdev_port *ethdev, struct ethdev_queue *queue) {
-  struct rte_mbuf *mbuf = rte_pktmbuf_alloc(queue->small);
-  if (!mbuf)
-    return;
+static void fill_nudge(const struct ethdev_port *ethdev, struct rte_mbuf *mbuf) {
   uint8_t *frame = rte_pktmbuf_mtod(mbuf, uint8_t *);
   mbuf->data_len = NUDGE_LENGTH;
   mbuf->pkt_len = NUDGE_LENGTH;
@@ -235,9 +228,20 @@ static void nudge(struct ethdev_port *ethdev, struct ethdev_queue *queue) {
   memcpy(frame + 6, ethdev->port.info.mac, 6);
   frame[12] = NUDGE_TYPE >> 8;
   frame[13] = NUDGE_TYPE & 0xff;
-  queue->pending[queue->pending_count++] = mbuf;
+}
+
+/*
+ * Drivers look for what the device has sent when they send again, some only
+ * then. So they are given a frame to send, to ourselves, that nobody wants.
+ */
+static void nudge(struct ethdev_port *ethdev, struct ethdev_queue *queue) {
+  struct rte_mbuf *mbuf =
+      queue->pending_count < ETHDEV_PENDING ? rte_pktmbuf_alloc(queue->small) : NULL;
+  if (mbuf) {
+    fill_nudge(ethdev, mbuf);
+    queue->pending[queue->pending_count++] = mbuf;
+  }
   push(ethdev, queue);
-  harp_ethdev_tx_drop(queue);
 }
 
 /* Drivers that can free what has been sent without sending do. */
@@ -248,15 +252,35 @@ static void clean_up(struct ethdev_port *ethdev, struct ethdev_queue *queue) {
   harp_ethdev_leave_gate(queue);
 }
 
+/* What waits for the device's room goes on as a copy: it may wait for long. */
+static void copy_pending(struct ethdev_queue *queue) {
+  unsigned kept = 0;
+  for (unsigned i = 0; i < queue->pending_count; i++) {
+    struct rte_mbuf *mbuf = queue->pending[i];
+    uint64_t foreign = 0;
+    for (const struct rte_mbuf *part = mbuf; part; part = part->next)
+      foreign += RTE_MBUF_HAS_EXTBUF(part) ? part->data_len : 0;
+    if (foreign) {
+      mbuf = rte_pktmbuf_copy(queue->pending[i], queue->large, 0, UINT32_MAX);
+      rte_pktmbuf_free(queue->pending[i]);
+      queue->counts.tx_referred -= foreign;
+      queue->counts.tx_copied += foreign;
+      queue->counts.tx_errors += !mbuf;
+    }
+    if (mbuf)
+      queue->pending[kept++] = mbuf;
+  }
+  queue->pending_count = kept;
+}
+
 int harp_ethdev_reclaim(struct harp_port *port, unsigned number, uint32_t timeout_us) {
   struct ethdev_port *ethdev = harp_ethdev_of(port);
   struct ethdev_queue *queue = &ethdev->queues[number];
   harp_ethdev_enter(queue);
   if (!holds_foreign(queue))
     return 0;
-  /* What the device has not taken yet it need not take: TCP sends again. */
   push(ethdev, queue);
-  harp_ethdev_tx_drop(queue);
+  copy_pending(queue);
   uint64_t end = rte_get_timer_cycles() + timeout_us * (rte_get_timer_hz() / 1000000);
   while (holds_foreign(queue) && !atomic_load(&ethdev->gone)) {
     clean_up(ethdev, queue);

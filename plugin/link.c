@@ -144,6 +144,8 @@ static void detach(struct harp_instance *instance, void *argument)
       flow_end(link->flows[i], detaching->gently);
     }
   }
+  /* Frames that refer to the requests' memory may be on their way to the device. */
+  harp_instance_reclaim(instance);
 }
 
 static void nothing(struct harp_instance *instance, void *argument) {}
@@ -183,6 +185,28 @@ void link_destroy(struct net_link *link)
       listener_put(listener);
     }
   }
+}
+
+static bool uses(const struct net_link *link, const struct net_region *region)
+{
+  for (int i = 0; i < LINK_REQUESTS; i++) {
+    const struct net_request *request = &link->requests[i];
+    if (atomic_load_explicit(&request->state, memory_order_acquire) == REQUEST_POSTED &&
+        request->region == region) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void link_lose_memory(struct net_link *link, const struct net_region *region)
+{
+  int none = 0;
+  if (!uses(link, region)) {
+    return;
+  }
+  atomic_compare_exchange_strong(&link->error, &none, -ECANCELED);
+  link_detach(link);
 }
 
 void link_progress(struct net_link *link)
@@ -232,6 +256,7 @@ int net_isend(struct net_link *link, const void *data, size_t size, struct net_r
     return error;
   }
   request->data = (uint8_t *)(uintptr_t)data;
+  request->region = region;
   request->size = size;
   /* A checksum is taken when a chunk is pulled: not of much at once. */
   bool small = link->flow_count > 1 || link->transport->checksum;
@@ -270,6 +295,7 @@ int net_irecv(struct net_link *link, void *data, size_t capacity, struct net_reg
     return error;
   }
   request->data = data;
+  request->region = region;
   request->size = capacity;
   request->received = 0;
   atomic_store_explicit(&request->left, 0, memory_order_relaxed);

@@ -15,6 +15,7 @@
 enum {
   BURST = 32,        /* frames a receive call, before acknowledgements go out */
   LOOP_LIMIT = 1024, /* frames to ourselves that may wait */
+  RECLAIM_US = 100000, /* a device's time to give descriptors back */
   TIMERS_WAIT = 16,  /* polls that found frames, before timers run all the same */
 };
 
@@ -386,6 +387,11 @@ int harp_instance_call(struct harp_instance *instance,
   }
   free(call);
   return 0;
+}
+
+int harp_instance_reclaim(struct harp_instance *instance)
+{
+  return instance->port->ops->reclaim(instance->port, instance->queue, RECLAIM_US);
 }
 
 /* --- Life --- */

@@ -129,6 +129,9 @@ int harp_instance_call(struct harp_instance *instance,
                        void *argument, unsigned timeout_ms);
 
 /* Under the baton. */
+/* Waits, with a bound, until the device reads no memory of the application's
+ * any more. 0, or -ETIMEDOUT. */
+int harp_instance_reclaim(struct harp_instance *instance);
 /* ns: when the instance has to be polled next; UINT64_MAX: never. */
 uint64_t harp_instance_deadline(struct harp_instance *instance);
 void harp_instance_add_ticker(struct harp_instance *instance, struct harp_ticker *ticker);

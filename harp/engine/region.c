@@ -8,7 +8,6 @@
 #include "harp/engine/engine.h"
 
 enum {
-  RECLAIM_US = 100000,      /* a device's time to give descriptors back */
   RECLAIM_CALL_MS = 1000,
 };
 
@@ -85,10 +84,22 @@ int harp_region_register(struct harp_engine *engine, void *data, size_t size,
   return result;
 }
 
+unsigned harp_region_users(struct harp_engine *engine, const struct harp_region *region)
+{
+  pthread_mutex_lock(&engine->regions.lock);
+  const struct harp_region *entry = engine->regions.first;
+  while (entry && entry != region) {
+    entry = entry->next;
+  }
+  unsigned count = entry ? entry->count : 0;
+  pthread_mutex_unlock(&engine->regions.lock);
+  return count;
+}
+
 static void reclaim(struct harp_instance *instance, void *argument)
 {
   int *result = argument;
-  int one = instance->port->ops->reclaim(instance->port, instance->queue, RECLAIM_US);
+  int one = harp_instance_reclaim(instance);
   *result = one ? one : *result;
 }
 

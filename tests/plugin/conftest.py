@@ -9,7 +9,8 @@
 Transports say how the two processes reach each other: kernel (the plain
 kernel-TCP plugin over loopback), wire (HARP over shared memory), packet (HARP
 between two namespaces; needs root), flows (wire, with links of several flows
-over several instances). With --plugin, "kernel" is any plugin that
+over several instances), ethdev (HARP over DPDK: vhost and virtio_user). With
+--plugin, "kernel" is any plugin that
 reaches a peer over loopback by itself; tests of what only HARP promises are
 marked harp_only and left out there.
 
@@ -33,11 +34,11 @@ from plugin_peer import Peer, end_all
 from harp import paths
 
 # HARP_TEST_TRANSPORTS=wire and HARP_TEST_APIS=4,12: shorter lists, for builds that are slow.
-ALL_TRANSPORTS = "kernel,wire,flows,packet"
+ALL_TRANSPORTS = "kernel,wire,flows,packet,ethdev"
 TRANSPORTS = tuple(os.environ.get("HARP_TEST_TRANSPORTS", ALL_TRANSPORTS).split(","))
 APIS = tuple(map(int, os.environ.get("HARP_TEST_APIS", "4,5,6,7,8,9,10,11,12").split(",")))
-FEW_APIS = {"flows": (12,)}  # where one version is as good as another
 TIMEOUT_MS = 3000  # a link without progress for so long has failed, in these tests
+FEW_APIS = {"flows": (12,), "ethdev": (4, 12)}  # where one version is as good as another
 IMPATIENT_MS = 1000  # the same where that is what a test waits for
 NOTICED_MS = TIMEOUT_MS + 2000  # a lost peer is noticed, also on a machine that is busy
 
@@ -128,6 +129,16 @@ def _wire(folder: Path, more: str = "") -> Iterator[tuple[Side, Side]]:
             ring.unlink()
 
 
+def _ethdev(folder: Path) -> Iterator[tuple[Side, Side]]:
+    """vhost makes the socket, virtio_user joins it; virtio_user sends what it has copied."""
+    socket = folder / "vhost"
+    devices = (f"dpdk:net_vhost0,iface={socket}", f"dpdk:virtio_user0,path={socket}")
+    yield (
+        Side(environment=_configuration(folder / "a", devices[0], "10.9.0.1/24")),
+        Side(environment=_configuration(folder / "b", devices[1], "10.9.0.2/24")),
+    )
+
+
 def _packet(folder: Path) -> Iterator[tuple[Side, Side]]:
     from harp.testing.lab import Lab
 
@@ -156,6 +167,7 @@ def transport(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator
         "wire": lambda: _wire(folder),
         "flows": lambda: _wire(folder, "instances = 2\nflows = 4\n"),
         "packet": lambda: _packet(folder),
+        "ethdev": lambda: _ethdev(folder),
     }
     for sides in makers[name]():
         yield Transport(name, plugin, sides)
