@@ -38,7 +38,7 @@ PYTHON_TOOLS: dict[str, click.Command] = {
     "lab": lab_cli.main,
 }
 # Of docker, and of pytest in tests/plugin.
-OTHERS_OPTIONS = ("--cap-add", "--net", "--plugin", "--api", "--transport")
+OTHERS_OPTIONS = ("--cap-add", "--net", "--plugin", "--api", "--transport", "--rounds")
 
 FIGURES = re.compile(r"<!-- figures: (.*?) -->\n(.*?)<!-- end of figures -->", re.DOTALL)
 
