@@ -70,6 +70,7 @@ LAYERS = {
     ),
     # The measuring program loads any plugin; of ours it knows NCCL's types only.
     "bench": Layer(("harp/bench/*",), ("harp/bench/*", "plugin/nccl_types.h")),
+    "flood": Layer(("harp/testing/flood/*",), ("harp/testing/*", "harp/stack/checksum.h")),
     "relay": Layer(("harp/testing/*",), ("harp/testing/*",)),
     "tests": Layer(("tests/*",), ("*",)),
 }  # fmt: skip

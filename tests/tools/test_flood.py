@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/flood: strangers flood a rank. Short floods; what they cost is not judged here, since the
+machine may be busy with anything, but bytes, memory and counters are."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harp.measure.flood import (
+    MEMORY_MOST,
+    RATIO_LEAST,
+    USUAL,
+    Attack,
+    Phase,
+    Plan,
+    Row,
+    attacks,
+    table,
+)
+
+COMMAND = [sys.executable, "-m", "harp.measure.flood"]
+SHORT = ("--connections", "1500", "--rate", "4000")
+
+
+def flood(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=200)
+
+
+def rows(path: Path, *words: str) -> dict[str, dict[str, Any]]:
+    """The rows of a short flood by attack; only its rate may have missed what is asked for."""
+    if os.geteuid() != 0:
+        pytest.skip("a lab's hosts need root")
+    done = flood(*SHORT, "--json", str(path), *words)
+    assert done.returncode in (0, 1), done.stderr
+    document = json.loads(path.read_text())
+    assert document["schema"] == "harp.flood/1"
+    found = {row["attack"]["name"]: row for row in document["rows"]}
+    for row in found.values():
+        assert all(fault.startswith("the rate fell") for fault in row["faults"]), done.stderr
+        assert row["wrong"] == 0
+        assert row["grown"] <= MEMORY_MOST
+        assert row["report"]["frames"] > 0
+        assert f"| {row['attack']['name']}: " in done.stdout
+    return found
+
+
+def test_the_usual_ones(tmp_path: Path) -> None:
+    found = rows(tmp_path / "rows.json", "--address", "kernel")
+    assert list(found) == list(USUAL)
+    for name in ("tokens", "replay"):
+        report = found[name]["report"]
+        assert report["answered"] > report["connections"] / 20, "no handshakes came about"
+        assert found[name]["strangers"] > report["answered"] / 4, "who are they, if no strangers?"
+    assert found["half-open"]["report"]["answered"] > 0
+    assert found["half-open"]["strangers"] <= found["tokens"]["strangers"]
+    assert found["byte-by-byte"]["report"]["answered"] > 0
+    assert found["byte-by-byte"]["strangers"] > 0
+
+
+def test_the_other_ones(tmp_path: Path) -> None:
+    """With an address of the rank's own, where HARP is asked for it, too."""
+    others = [name for name in attacks() if name not in USUAL]
+    assert len(others) > 3
+    words = [word for name in others for word in ("--attack", name)]
+    found = rows(tmp_path / "rows.json", "--address", "own", *words)
+    assert list(found) == others
+    assert found["stray"]["report"]["resets"] > 0
+
+
+def test_a_wrong_byte_is_noticed() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("a lab's hosts need root")
+    done = flood(*SHORT, "--address", "kernel", "--attack", "half-open", "--inject-wrong")
+    assert done.returncode == 1
+    assert "FAIL half-open, kernel: wrong elements: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words,says",
+    [
+        (("--attack", "hugs"), "--attack hugs: there are tokens, half-open,"),
+        (("--rate", "1"), "Invalid value for '--rate'"),
+        (("--address", "nobody"), "Invalid value for '--address'"),
+    ],
+)
+def test_wrong_usage(words: tuple[str, ...], says: str) -> None:
+    done = flood(*words)
+    assert done.returncode == 2 and says in done.stderr
+
+
+def test_list() -> None:
+    done = flood("--list")
+    assert done.returncode == 0
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == list(attacks())
+
+
+# -- the judge, on made-up rows
+
+
+def judged(
+    victim: float = 1.0, nobody: float = 1.0, grown: int = 0, wrong: "int | None" = 0
+) -> Row:
+    row = Row(Attack("tokens", "connections", 2), "kernel", grown=grown, wrong=wrong)
+    row.victim = [Phase(victim, 1.0)] * 3
+    row.nobody = [Phase(nobody, 1.0)] * 3
+    row.report = {"frames": 100, "seconds": 2.0, "connections": 25, "answered": 25}
+    return row
+
+
+def test_what_is_well() -> None:
+    assert judged().faults() == []
+    assert judged(RATIO_LEAST, 1.0, MEMORY_MOST).faults() == []
+    assert "| 0.50 |" in table([judged(0.5)])
+
+
+@pytest.mark.parametrize(
+    "row,says",
+    [
+        (judged(0.8), "the rate fell to 0.80"),
+        (judged(grown=MEMORY_MOST + 1), "memory grew"),
+        (judged(wrong=1), "wrong elements: 1"),
+        (judged(wrong=None), "not verified"),
+    ],
+)
+def test_what_is_not(row: Row, says: str) -> None:
+    (fault,) = row.faults()
+    assert says in fault
+    assert row.as_json()["faults"] == [fault]
+
+
+def test_a_plan_makes_as_many_connections_as_it_says() -> None:
+    plan = Plan(100_000, 10_000)
+    assert plan.flood_s(Attack("a", "", 2)) == pytest.approx(40)
+    assert plan.flood_s(Attack("a", "", 1)) == pytest.approx(20)
+    many = Attack("a", "", 81)
+    assert many.connections(100_000) == 2469
+    assert plan.flood_s(many) == pytest.approx(40)
+    assert Plan(1, 10_000).flood_s(Attack("a", "", 1)) == pytest.approx(1)
