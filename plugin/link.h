@@ -53,6 +53,7 @@ struct net_request {
   struct net_link *link;
   uint8_t *data;
   size_t size;             /* send: bytes; receive: capacity */
+  struct net_region *region; /* what its memory was registered as; may be NULL */
   uint64_t message;        /* number within the link, from 0 */
   _Atomic(uint64_t) claim; /* send: low 32 bits of message << 32 | next chunk to pull */
   _Atomic(int64_t) left;   /* send: chunks not acknowledged; receive: see flow_in.c */
@@ -100,7 +101,7 @@ struct link_flow {
   uint32_t heard_size;
   struct proof_transcript proof; /* with a key */
 
-  /* Sending: a ring of chunks, oldest at chunk_tail. */
+  /* Sending: a ring of chunks, oldest at chunk_tail; NULL in a flow that came in. */
   struct chunk_out *chunks;
   uint32_t chunk_head, chunk_tail;
   uint64_t acked;                /* bytes of chunks, over all epochs */
@@ -216,6 +217,9 @@ void link_over(struct net_link *link);
 bool link_detach(struct net_link *link);
 /* The same, and frees it. */
 void link_destroy(struct net_link *link);
+/* Service thread: if a request in this memory is outstanding, everything on the
+ * link ends, and nothing of the user's is touched afterwards. */
+void link_lose_memory(struct net_link *link, const struct net_region *region);
 /* Polls where the link's flows live. */
 void link_progress(struct net_link *link);
 /* No request is outstanding. */
