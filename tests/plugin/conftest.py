@@ -73,6 +73,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(("transport", "api"), cases, indirect=["transport"], scope="module")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    rounds = config.getoption("--rounds", default=None)
+    for item in items:
+        if rounds and item.name.startswith("test_reload["):
+            item.add_marker(pytest.mark.timeout(60 + rounds))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     callspec = getattr(item, "callspec", None)
     if item.get_closest_marker("harp_only") and callspec.params["transport"] == "kernel":
