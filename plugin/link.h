@@ -217,8 +217,10 @@ void link_over(struct net_link *link);
 bool link_detach(struct net_link *link);
 /* The same, and frees it. */
 void link_destroy(struct net_link *link);
-/* Service thread: if a request in this memory is outstanding, everything on the
- * link ends, and nothing of the user's is touched afterwards. */
+/* Service thread: memory that was registered on this link goes. If a request in
+ * it is outstanding, the whole link ends, and nothing of the user's is touched
+ * afterwards: NCCL gives back the memory of a communicator that has failed, and
+ * closes its comms later. */
 void link_lose_memory(struct net_link *link, const struct net_region *region);
 /* Polls where the link's flows live. */
 void link_progress(struct net_link *link);

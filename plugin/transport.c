@@ -427,25 +427,11 @@ int net_register(struct net_link *link, void *data, size_t size, int type,
   return result;
 }
 
-/* NCCL gives the memory of a communicator that has failed back before it closes
- * its comms: what is outstanding there will never be asked for again. */
-static void lose_memory(struct transport *transport, const struct net_region *region)
-{
-  pthread_mutex_lock(&transport->lock);
-  for (struct net_link *link = transport->links; link; link = link->next) {
-    link_lose_memory(link, region);
-  }
-  pthread_mutex_unlock(&transport->lock);
-}
-
 int net_deregister(struct net_link *link, struct net_region *region)
 {
-  struct transport *transport = link->transport;
   if (transport_forked()) {
     return -EPERM;
   }
-  if (harp_region_users(transport->engine, (struct harp_region *)region) == 1) {
-    lose_memory(transport, region);
-  }
-  return harp_region_deregister(transport->engine, (struct harp_region *)region);
+  link_lose_memory(link, region);
+  return harp_region_deregister(link->transport->engine, (struct harp_region *)region);
 }

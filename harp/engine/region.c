@@ -84,18 +84,6 @@ int harp_region_register(struct harp_engine *engine, void *data, size_t size,
   return result;
 }
 
-unsigned harp_region_users(struct harp_engine *engine, const struct harp_region *region)
-{
-  pthread_mutex_lock(&engine->regions.lock);
-  const struct harp_region *entry = engine->regions.first;
-  while (entry && entry != region) {
-    entry = entry->next;
-  }
-  unsigned count = entry ? entry->count : 0;
-  pthread_mutex_unlock(&engine->regions.lock);
-  return count;
-}
-
 static void reclaim(struct harp_instance *instance, void *argument)
 {
   int *result = argument;

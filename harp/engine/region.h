@@ -35,9 +35,6 @@ void harp_regions_clear(struct harp_regions *regions);
 int harp_region_register(struct harp_engine *engine, void *data, size_t size,
                          struct harp_region **region);
 
-/* How often it is registered; 0: there is no such region. */
-unsigned harp_region_users(struct harp_engine *engine, const struct harp_region *region);
-
 /* Waits, with a bound, until no device reads foreign memory any more, so that
  * the memory may be unmapped. -EINVAL: no such region; -ETIMEDOUT: a device
  * has not let go (the region is gone from the table all the same). */

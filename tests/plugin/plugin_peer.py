@@ -287,12 +287,18 @@ class Rank:
     def close_listener(self, listener: int) -> None:
         self.open_ends.pop(listener)(self.objects[listener])
 
-    def abort(self, comm: int, buffer: int) -> float:
+    def abort(self, comm: int, buffer: int, mhandle: Optional[int] = None) -> float:
         """Closes a comm, whatever is outstanding, and at once unmaps the buffer: who touches
-        that again ends this process. Milliseconds that close took."""
-        took = self.close(comm)
+        that again ends this process. With mhandle, the memory is deregistered and unmapped a
+        moment before the comm is closed. Milliseconds that close took."""
+        if mhandle is None:
+            took = self.close(comm)
+            self.objects.pop(buffer).close()
+            return took
+        self.deregister(comm, mhandle)
         self.objects.pop(buffer).close()
-        return took
+        time.sleep(0.02)  # what is on its way comes
+        return self.close(comm)
 
     def reset(self) -> None:
         """The end of a job: memory is deregistered, every end closed in whatever state it is,

@@ -284,10 +284,12 @@ def test_close_of_a_sender_with_requests_outstanding(pair: Pair) -> None:
     assert first_error(receiver, lambda: receiver.receive(4 << 20)) == pair.lost
 
 
+@pytest.mark.parametrize("when", ["with the close", "before the close"])
 @pytest.mark.parametrize("aborts", ["sender", "receiver"])
-def test_memory_goes_with_the_close(pair: Pair, aborts: str) -> None:
+def test_memory_goes(pair: Pair, aborts: str, when: str) -> None:
     """An abort: requests are half way through, the comm is closed and the memory unmapped at
-    once, on one side and then on the other. Who still touched it would end the rank."""
+    once, or deregistered and unmapped first, as NCCL does; on one side and then on the other.
+    Who still touched it would end the rank."""
     room = 1 << 20
     for number in range(3):
         sender, receiver = ends(pair, 8 * room, seed=number)
@@ -298,7 +300,8 @@ def test_memory_goes_with_the_close(pair: Pair, aborts: str) -> None:
         through.result(timeout=20)
         order = [sender, receiver] if aborts == "sender" else [receiver, sender]
         for end in order:
-            assert end.rank.abort(comm=end.comm, buffer=end.buffer) < 2000
+            known = {} if when == "with the close" else {"mhandle": end.mhandle}
+            assert end.rank.abort(comm=end.comm, buffer=end.buffer, **known) < 2000
     move(*ends(pair, 1000, seed=1), 1000, 1)
 
 
