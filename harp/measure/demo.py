@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: all-reduce over two hosts, then four, by kernel TCP and by HARP on the same wire.
+"""The demo: all-reduce over two hosts, then four, by kernel TCP and by HARP on the same wire;
+and by HARP over DPDK, on links of shared memory.
 
 Every byte is verified, and for every row of HARP's the kernels' own counters and
 a capture say who carried the bytes.
@@ -27,6 +28,7 @@ from harp.measure.runner import (
     Transport,
     run_perf,
 )
+from harp.measure.shared import SHARED, HarpEthdev
 from harp.measure.tables import markdown, size_text
 from harp.testing.lab import Lab, LabError
 
@@ -67,6 +69,7 @@ def rows() -> List[Row]:
     two: List[Transport] = [
         KernelTcp(),
         *(HarpPacket(own, api) for own in (False, True) for api in (12, 4)),
+        *(HarpEthdev(SHARED[link]) for link in ("vhost-1500", "vhost-tso")),
     ]
     four: List[Transport] = [KernelTcp(), HarpPacket(False, 12), HarpPacket(True, 12)]
     return [Row(2, transport) for transport in two] + [Row(4, transport) for transport in four]
@@ -95,6 +98,8 @@ def check_row(row: Row) -> List[Check]:
     if row.carriers:
         if isinstance(row.transport, HarpPacket):
             checks += [_check_kernels_are_silent(row, row.carriers), _check_wire(row, row.carriers)]
+        elif isinstance(row.transport, HarpEthdev):
+            checks.append(_check_kernels_are_silent(row, row.carriers))
         else:
             checks.append(_check_kernels_speak(row, row.carriers))
     return checks

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 from harp.measure.records import Record, RecordError, load_records
+from harp.measure.shared import HarpEthdev
 from harp.paths import perf_program
 from harp.testing.lab import Host, Lab
 
@@ -96,7 +97,7 @@ class HarpPacket:
         return {"address": "own" if self.own_address else "kernel"}
 
 
-Transport = Union[KernelTcp, HarpPacket]
+Transport = Union[KernelTcp, HarpPacket, HarpEthdev]
 
 
 @dataclass(frozen=True)

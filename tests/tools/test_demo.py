@@ -40,14 +40,16 @@ def test_every_check_holds(tmp_path: Path) -> None:
         assert ("veth-1500", "harp-packet", address, 4, 2) in seen
         assert ("veth-1500", "harp-packet", address, 12, 2) in seen
     assert ("veth-1500-bridge", "harp-packet", "kernel", 12, 4) in seen
-    assert {one[1] for one in seen} == {"harp-packet", "kernel-tcp"}
+    for link in ("vhost-1500", "vhost-tso"):
+        assert (link, "harp-ethdev", "own", 12, 2) in seen
+    assert {one[1] for one in seen} == {"harp-packet", "harp-ethdev", "kernel-tcp"}
 
 
 def test_an_injected_byte_is_noticed(tmp_path: Path) -> None:
     status, document = demo(tmp_path, "--inject-wrong")
     assert status == 1
     wrong = [check for check in document["checks"] if check["name"].endswith("wrong=0")]
-    assert len(wrong) == 8 and not any(check["ok"] for check in wrong)
+    assert len(wrong) == 10 and not any(check["ok"] for check in wrong)
 
 
 def row(transport: AnyTransport, wrong: int = 0, **changes: Any) -> Row:
