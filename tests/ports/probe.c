@@ -12,14 +12,14 @@
  *   arm QUEUE 0|1        wait QUEUE TIMEOUT_MS
  *   reserve QUEUE PORT   release QUEUE PORT   count QUEUE
  *   blast QUEUE MILLISECONDS HEADER SEGMENT SUM_START SUM_OFFSET HEX
- *   drain QUEUE MILLISECONDS HINT_HEADER HINT_STRIDE
+ *   drain QUEUE MILLISECONDS HINT_HEADER HINT_STRIDE [COPY]
  *   lend | revoke | settle                   reclaim QUEUE MICROSECONDS
  *   close                use NUMBER
  *
  * A probe has two ports; use says which one the next commands mean. wait polls
  * the descriptor. lend, revoke and settle are about the memory that frames are
  * sent from. blast sends one frame over and over; drain receives and
- * drops, from the first frame on.
+ * drops, from the first frame on; COPY 1: not before it has copied the payload.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -267,20 +267,33 @@ static void do_blast(const char *line) {
          (unsigned long long)(now_ms() - begin), (unsigned long long)(cpu_ms() - cpu));
 }
 
+/* As an application would, to the next place in its buffer; the place after it. */
+static uint32_t keep(const struct harp_rx_frame *frame, uint32_t place) {
+  uint32_t length = frame->header_length;
+  if (place + length > HINT_ROOM)
+    place = 0;
+  memcpy(hint_bytes + place, frame->header, length);
+  return place + length;
+}
+
 static void do_drain(const char *line) {
-  unsigned queue, milliseconds, header, stride;
-  if (sscanf(line, "drain %u %u %u %u", &queue, &milliseconds, &header, &stride) != 4) {
+  unsigned queue, milliseconds, header, stride, copy = 0;
+  if (sscanf(line, "drain %u %u %u %u %u", &queue, &milliseconds, &header, &stride, &copy) < 4) {
     answer(-EINVAL);
     return;
   }
   struct harp_rx_hint hint = {(uint16_t)header, hint_bytes, HINT_ROOM, stride};
   struct harp_rx_frame frames[BURST];
   uint64_t count = 0, bytes = 0, begin = 0, last = 0, end = now_ms() + 10000, polls = 0;
+  uint32_t place = 0;
   while (now_ms() < end) {
     int n = port->ops->receive(port, queue, header ? &hint : NULL, frames, BURST);
     polls++;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
       bytes += frames[i].header_length + frames[i].payload_length;
+      if (copy)
+        place = keep(&frames[i], place);
+    }
     if (n <= 0)
       continue;
     count += (uint64_t)n;
