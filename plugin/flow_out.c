@@ -13,38 +13,34 @@ static struct link_share *share_of(struct link_flow *flow)
   return &flow->link->shares[flow->instance->queue];
 }
 
-static size_t chunk_count(const struct net_request *request)
+/* Whether a claim word is the message's own and it has chunks left. */
+static bool claims_one(uint64_t message, uint64_t claim)
 {
-  return request->size == 0 ? 1 : (request->size + request->chunk_size - 1) / request->chunk_size;
-}
-
-/* Whether a claim word is the message's own and names a chunk of it. */
-static bool claims_one(const struct net_request *request, uint64_t message, uint64_t claim)
-{
-  return claim >> 32 == (message & 0xffffffff) && (claim & 0xffffffff) < chunk_count(request);
+  return claim >> 32 == (message & 0xffffffff) && (claim & 0xffffffff) > 0;
 }
 
 static bool has_chunks(const struct net_request *request, uint64_t message)
 {
-  return claims_one(request, message,
-                    atomic_load_explicit(&request->claim, memory_order_acquire));
+  return claims_one(message, atomic_load_explicit(&request->claim, memory_order_acquire));
 }
 
 /*
  * Takes the next chunk of a message; false: none is left. Instances race for
- * it by compare and swap; the message's number in the word keeps a late one
- * from taking a chunk of the message that has the slot next.
+ * it by compare and swap. The word alone decides, since the rest of the slot may
+ * be another message's by now, even half written; the message's number in it
+ * keeps a late one from taking a chunk of that. Who has a chunk may read the
+ * rest: it stays until the chunk is acknowledged.
  */
 static bool claim_chunk(struct net_request *request, uint64_t message, uint64_t *index)
 {
   uint64_t claim = atomic_load_explicit(&request->claim, memory_order_acquire);
   do {
-    if (!claims_one(request, message, claim)) {
+    if (!claims_one(message, claim)) {
       return false;
     }
-    *index = claim & 0xffffffff;
-  } while (!atomic_compare_exchange_weak_explicit(&request->claim, &claim, claim + 1,
+  } while (!atomic_compare_exchange_weak_explicit(&request->claim, &claim, claim - 1,
                                                   memory_order_acq_rel, memory_order_acquire));
+  *index = link_chunks(request->link, request->size) - (claim & 0xffffffff);
   return true;
 }
 
@@ -57,7 +53,7 @@ static struct net_request *next_chunk(struct link_flow *flow, uint64_t *index)
   while (share->cursor < posted) {
     struct net_request *request = &link->requests[share->cursor % LINK_REQUESTS];
     if (has_chunks(request, share->cursor)) {
-      if (!flow_takes(flow, request->chunk_size)) {
+      if (!flow_takes(flow, link->chunk_size)) {
         return NULL;
       }
       if (claim_chunk(request, share->cursor, index)) {
@@ -98,14 +94,15 @@ static void push_rest(struct link_flow *flow, struct chunk_out *out)
 static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, uint64_t index)
 {
   struct chunk_out *out = &flow->chunks[flow->chunk_head++ % FLOW_CHUNKS];
-  uint64_t offset = index * request->chunk_size;
+  uint32_t most = request->link->chunk_size;
+  uint64_t offset = index * most;
   size_t rest = request->size - offset;
   struct chunk chunk = {
       .message = request->message,
       .offset = offset,
-      .length = (uint32_t)(rest < request->chunk_size ? rest : request->chunk_size),
+      .length = (uint32_t)(rest < most ? rest : most),
       .type = CHUNK_DATA,
-      .flags = rest <= request->chunk_size ? CHUNK_LAST : 0,
+      .flags = rest <= most ? CHUNK_LAST : 0,
   };
   const uint8_t *payload = request->data + offset;
   bool checked = flow->transport->checksum;

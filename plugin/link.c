@@ -109,6 +109,8 @@ struct net_link *link_create(struct transport *transport, bool sends, uint64_t i
   link->id = id;
   link->peer = peer;
   link->flow_count = flow_count;
+  /* A checksum is taken when a chunk is pulled: not of much at once. */
+  link->chunk_size = flow_count > 1 || transport->checksum ? CHUNK_SHARED : CHUNK_ALONE;
   link->share_count = engine->instance_count;
   for (unsigned i = 0; i < link->share_count; i++) {
     link->shares[i] = (struct link_share){
@@ -258,15 +260,12 @@ int net_isend(struct net_link *link, const void *data, size_t size, struct net_r
   request->data = (uint8_t *)(uintptr_t)data;
   request->region = region;
   request->size = size;
-  /* A checksum is taken when a chunk is pulled: not of much at once. */
-  bool small = link->flow_count > 1 || link->transport->checksum;
-  request->chunk_size = small ? CHUNK_SHARED : CHUNK_ALONE;
-  size_t chunks = size == 0 ? 1 : (size + request->chunk_size - 1) / request->chunk_size;
+  uint64_t chunks = link_chunks(link, size);
   if (chunks > UINT32_MAX) {
     return -EMSGSIZE;
   }
   atomic_store_explicit(&request->left, (int64_t)chunks, memory_order_relaxed);
-  atomic_store_explicit(&request->claim, message << 32, memory_order_release);
+  atomic_store_explicit(&request->claim, message << 32 | chunks, memory_order_release);
   publish(link, request, message);
   post_all(link);
   *out = request;

@@ -49,13 +49,12 @@ enum request_state { REQUEST_FREE, REQUEST_POSTED, REQUEST_DONE };
 
 struct net_request {
   _Atomic(uint32_t) state;
-  uint32_t chunk_size;     /* send: bytes of a full chunk */
   struct net_link *link;
   uint8_t *data;
   size_t size;             /* send: bytes; receive: capacity */
   struct net_region *region; /* what its memory was registered as; may be NULL */
   uint64_t message;        /* number within the link, from 0 */
-  _Atomic(uint64_t) claim; /* send: low 32 bits of message << 32 | next chunk to pull */
+  _Atomic(uint64_t) claim; /* send: low 32 bits of message << 32 | chunks not yet pulled */
   _Atomic(int64_t) left;   /* send: chunks not acknowledged; receive: see flow_in.c */
   size_t received;         /* receive: the message's size, once known */
 };
@@ -131,6 +130,7 @@ struct net_link {
   char peer_name[PEER_NAME_SIZE];
   _Atomic(uint16_t) peer_mtu; /* as each of its flows is told; instances open them at once */
   uint16_t flow_count;
+  uint32_t chunk_size;           /* send: bytes of a full chunk */
   struct handle handle;          /* send: of the listener, to open flows again */
   struct net_listener *listener; /* receive: open as long as the link, for the same reason */
   _Atomic(uint16_t) flows_open;
@@ -224,6 +224,11 @@ void link_destroy(struct net_link *link);
 void link_lose_memory(struct net_link *link, const struct net_region *region);
 /* Polls where the link's flows live. */
 void link_progress(struct net_link *link);
+/* How many chunks a message of so many bytes has: an empty one has one. */
+static inline uint64_t link_chunks(const struct net_link *link, size_t size)
+{
+  return size == 0 ? 1 : (size + link->chunk_size - 1) / link->chunk_size;
+}
 /* No request is outstanding. */
 bool link_idle(const struct net_link *link);
 
