@@ -141,7 +141,8 @@ static void retransmit_timer(struct harp_tcp *tcp) {
     return;
   }
   bool probing = tcp->snd_wnd == 0 || !tcp->records;
-  if ((probing ? tcp->probes : tcp->backoff) >= DATA_RETRIES) {
+  bool bounded = tcp->timers[TIMER_USER] != TIMER_OFF; /* RFC 5482: that counts, however long */
+  if (!bounded && (probing ? tcp->probes : tcp->backoff) >= DATA_RETRIES) {
     give_up(tcp);
     return;
   }
@@ -162,9 +163,11 @@ static void keepalive_timer(struct harp_tcp *tcp) {
   struct harp_stack *stack = tcp->stack;
   uint64_t quiet = stack->now - tcp->last_receive;
   uint64_t idle = tcp->keep_idle_ms * NS_PER_MS;
-  /* Retransmission watches over what is in flight. And a peer that has said all it
-   * would may go: its silence must not cost what its last bytes wait for. */
-  bool needless = tcp->records || (tcp->fin_received && tcp->queued);
+  /* Retransmission watches over what is in flight, and over what no probe could carry
+   * yet. And a peer that has said all it would may go: its silence must not cost what its
+   * last bytes wait for. */
+  bool sends = tcp->records || tcp->snd_nxt != tcp->snd_end + tcp->fin_sent;
+  bool needless = sends || (tcp->fin_received && tcp->queued);
   if (quiet < idle || needless) {
     uint64_t next = quiet < idle ? tcp->last_receive + idle : stack->now + idle;
     tcp_timer_set(tcp, TIMER_KEEPALIVE, next);

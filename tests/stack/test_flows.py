@@ -253,6 +253,37 @@ def test_keepalives_find_a_dead_peer(wire):
     assert w.now - began <= 2_000_000_000
 
 
+@pytest.mark.parametrize("timeout_ms", [5000, 40_000])
+def test_a_timeout_is_as_long_as_it_says(wire, timeout_ms):
+    """However often something was sent again until then."""
+    alive = {"on": True}
+    w, a, b = pair(wire, impair=lambda f: [(0, f)] if alive["on"] else [])
+    one, other = connect_flows(w, a, b)
+    one.set_timeout(timeout_ms)
+    one.set_keepalive(timeout_ms // 3, timeout_ms // 10, 6)
+    alive["on"] = False
+    began = w.now
+    one.push(b"x")
+    w.run(until=lambda: one.closed is not None, limit_s=100)
+    assert timeout_ms - 1 <= (w.now - began) / 1e6 <= timeout_ms + 300
+
+
+def test_a_full_device_is_no_dead_peer(wire):
+    """For a while it takes nothing, probes neither: they are no keepalives without an answer."""
+    w, a, b = pair(wire)
+    one, other = connect_flows(w, a, b)
+    one.set_timeout(1000)
+    one.set_keepalive(333, 50, 6)
+    a.stack.room = 0
+    one.push(b"x" * 1000)
+    for _ in range(800):
+        w.now += 1_000_000
+        a.stack.advance(w.now)
+    assert one.closed is None
+    a.stack.room = None
+    w.run(until=one.drained, limit_s=1)
+
+
 def test_counters_tell_the_story(wire):
     w, a, b = pair(wire, impair=Impairment(drop=0.05, seed=1))
     one, other = connect_flows(w, a, b)
