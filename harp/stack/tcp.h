@@ -131,6 +131,7 @@ struct harp_tcp {
   uint32_t snd_end;     /* end of what was pushed */
   uint32_t snd_wl1, snd_wl2;
   uint32_t max_snd_wnd;
+  uint32_t snd_edge;    /* the highest right edge of the peer's window so far */
   uint32_t mss;         /* payload of a full segment, options subtracted */
   uint32_t peer_mss;
   uint32_t iss, irs;

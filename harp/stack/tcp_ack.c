@@ -151,6 +151,7 @@ void tcp_update_window(struct harp_tcp *tcp, const struct harp_segment *segment)
     }
     tcp->snd_wnd = window;
     tcp->max_snd_wnd = HARP_MAX(tcp->max_snd_wnd, window);
+    tcp->snd_edge = seq_max(tcp->snd_edge, segment->ack + window);
     tcp->snd_wl1 = segment->seq;
     tcp->snd_wl2 = segment->ack;
   }

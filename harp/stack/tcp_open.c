@@ -172,7 +172,7 @@ struct harp_tcp *tcp_create(struct harp_stack *stack, struct harp_endpoint peer,
   tcp->ts_offset = (uint32_t)harp_siphash(config->seed, tcp->iss, 2);
   tcp->snd_una = tcp->iss;
   tcp->snd_nxt = tcp->snd_end = tcp->iss + 1;
-  tcp->high_sacked = tcp->snd_nxt;
+  tcp->high_sacked = tcp->snd_edge = tcp->snd_nxt;
   tcp->cc.ops = harp_cc_find(config->cc);
   tcp->syn_sent = stack->now;
   struct harp_tcp **head = bucket(stack, peer.address, peer.port, local_port);
@@ -221,6 +221,7 @@ void tcp_take_syn_options(struct harp_tcp *tcp, const struct harp_segment *segme
 void tcp_become_established(struct harp_tcp *tcp) {
   tcp_set_state(tcp, TCP_ESTABLISHED);
   tcp_timer_set(tcp, TIMER_RETRANSMIT, TIMER_OFF);
+  tcp->snd_edge = tcp->snd_una + tcp->snd_wnd;
   /* RFC 5681, 3.1: after a lost SYN start with one segment. */
   uint32_t segments = tcp->syn_transmits > 1 ? 1 : tcp->stack->config.initial_window;
   tcp->cwnd = segments * tcp->mss;

@@ -151,8 +151,9 @@ static int send_plain(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, bool wi
 
 void tcp_send_ack(struct harp_tcp *tcp) {
   /* Beyond the peer's window it accepts nothing and answers (RFC 9293, 3.10.7.4): behind a
-   * probe of a closed window, snd_nxt would start an endless exchange of such answers. */
-  uint32_t seq = seq_min(tcp->snd_nxt, tcp->snd_una + tcp->snd_wnd);
+   * probe of a closed window, snd_nxt would start an endless exchange of such answers. So would
+   * a number below what it has received: a window that was rounded down since is no measure. */
+  uint32_t seq = seq_min(tcp->snd_nxt, tcp->snd_edge);
   if (send_plain(tcp, seq, FLAG_ACK, true) == 0) {
     COUNT(tcp->stack, tcp_acks_out);
   } else {
@@ -297,7 +298,8 @@ static bool output_lost(struct harp_tcp *tcp) {
   while (tcp->lost_first) {
     uint32_t flight = tcp_in_flight(tcp);
     uint32_t room = tcp->cwnd > flight ? tcp->cwnd - flight : 0;
-    if (room < tcp->mss && flight > 0) {
+    uint32_t length = tcp->lost_first->end - tcp->lost_first->seq;
+    if (room < HARP_MIN(tcp->mss, length) && flight > 0) {
       tcp->cwnd_limited = true;
       return true;
     }

@@ -85,6 +85,18 @@ def test_an_overtaken_acknowledgement_brings_its_own_window(dialogue):
     assert 2921 < max(p[TCP].seq + len(payload(p)) for p in sent) <= 2921 + 1500
 
 
+def test_an_acknowledgement_stands_behind_what_was_sent_though_the_window_shrank(dialogue):
+    """An older number would be answered like a duplicate, and that answer likewise, for ever."""
+    d = dialogue()
+    c = d.open_passive(window=5000, rtt=20)
+    c.send(b"x" * 2920)
+    d.drain(until=d.now + 1)
+    d.strict = False
+    d.send(TCP(flags="A", seq=101, ack=1, window=1000) / (b"y" * 100))  # beyond a hole
+    answers = [p for p in d.drain(until=d.now + 5) if not payload(p)]
+    assert [p[TCP].seq for p in answers] == [2921]
+
+
 def test_an_opened_window_is_used_at_once(dialogue):
     d = dialogue()
     c = d.open_passive(window=0, rtt=20)
