@@ -5,6 +5,10 @@ On each wire both sides first try their settings and keep the best one; then
 they are measured in pairs, so that what slows the machine slows both, with
 iperf3 and the packet port's raw speed in every round. Figures are medians with
 their range; a ratio is the median of the pairs' ratios.
+
+On links of shared memory (harp/measure/shared.py) HARP's two directions are
+measured beside the kernel's TCP on the veth that comes nearest, and beside the
+link's own raw speed, with and without the copy that every receiver has to make.
 """
 
 from __future__ import annotations
@@ -12,13 +16,14 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import click
 
 from harp.measure.iperf import idle_load, run_iperf
-from harp.measure.raw import run_raw
+from harp.measure.raw import run_raw, run_raw_shared
 from harp.measure.records import Document, Record
 from harp.measure.runner import (
     HarpPacket,
@@ -29,18 +34,39 @@ from harp.measure.runner import (
     Transport,
     run_perf,
 )
+from harp.measure.shared import DIRECTIONS, SHARED, HarpEthdev, SharedLink
 from harp.measure.stats import Summary, ratios, summarize
 from harp.measure.tables import markdown, size_text
 from harp.testing.lab import Lab, LabError
 
 MIB = 1 << 20
 TRIAL_ITERATIONS = 300
+TRIAL = Task(
+    "sendrecv",
+    Sizes(MIB, MIB),
+    TRIAL_ITERATIONS,
+    warmup=TRIAL_ITERATIONS // 10,
+    step=MIB,
+    outstanding=8,
+)
 BUSY = 0.2  # of the cores: above it the machine's own load drowns what a run costs
 KERNEL, HARP, IPERF, RAW = "kernel-tcp", "harp-packet", "iperf3", "raw"
+ETHDEV = tuple(f"harp-ethdev {direction}" for direction in DIRECTIONS)
+RAW_SHARED = tuple(
+    f"raw {direction}{copied}" for direction in DIRECTIONS for copied in ("", ", copied")
+)
 YARDSTICKS = {
     IPERF: "iperf3, 1 connection, cubic",
     RAW: "raw, the packet port without TCP",
 }
+
+
+def row_of(record: Record) -> str:
+    """Which row of a cell a record belongs to: its transport, and who sent where that matters."""
+    words = [record["transport"]]
+    if record["direction"] in DIRECTIONS:
+        words.append(record["direction"] + (", copied" if record.get("copy") else ""))
+    return " ".join(words)
 
 
 @dataclass(frozen=True)
@@ -68,6 +94,7 @@ class Plan:
     """How much to measure."""
 
     wires: Tuple[str, ...]
+    shared: Tuple[str, ...]
     pairs: int
     seconds: float  # that 1 MiB messages flow in each run, at the faster side's speed
     round_trips: int
@@ -82,21 +109,38 @@ def _targets(wires: Sequence[Tuple[str, float]]) -> Tuple[Target, ...]:
     return tuple(found)
 
 
+def _shared_targets(links: Sequence[Tuple[str, float]]) -> Tuple[Target, ...]:
+    """For each direction: it is the worse one that counts."""
+    found = [
+        Target(link, "sendrecv", row, KERNEL, bound) for link, bound in links for row in ETHDEV
+    ]
+    found += [
+        Target("vhost-1500", "sendrecv", f"harp-ethdev {way}", f"raw {way}, copied", 0.25)
+        for way in DIRECTIONS
+    ]
+    found += [Target(link, "pingpong", ETHDEV[0], KERNEL, 0.3, at_most=True) for link, _ in links]
+    return tuple(found)
+
+
 QUICK = Plan(
     ("veth-1500", "veth-1500-nooff"),
+    ("vhost-1500", "vhost-tso"),
     pairs=5,
     seconds=1,
     round_trips=10000,
     yardstick_s=1,
-    targets=_targets([("veth-1500", 0.6), ("veth-1500-nooff", 0.5)]),
+    targets=_targets([("veth-1500", 0.6), ("veth-1500-nooff", 0.5)])
+    + _shared_targets([("vhost-1500", 3.0), ("vhost-tso", 1.2)]),
 )
 FULL = Plan(
     (*QUICK.wires, "veth-9000"),
+    (*QUICK.shared, "vhost-9000"),
     pairs=9,
     seconds=2,
     round_trips=30000,
     yardstick_s=3,
-    targets=QUICK.targets,
+    targets=_targets([("veth-1500", 0.6), ("veth-1500-nooff", 0.5)])
+    + _shared_targets([("vhost-1500", 3.0), ("vhost-tso", 1.2), ("vhost-9000", 1.0)]),
 )
 
 
@@ -107,6 +151,7 @@ class Cell:
     wire: str
     op: str
     size: int
+    rows: Tuple[str, ...] = (KERNEL, HARP)
     settings: Dict[str, str] = field(default_factory=dict)
     records: Dict[str, List[Record]] = field(default_factory=dict)
     failures: List[str] = field(default_factory=list)
@@ -149,34 +194,72 @@ class Bench:
             with Lab(2, wire) as lab:
                 self._stream(lab)
                 self._round_trips(lab)
+        for name in self._plan.shared:
+            link = SHARED[name]
+            with Lab(2, link.beside) as lab:
+                self._stream_shared(lab, link)
+                self._round_trips_shared(lab, link)
 
     def _stream(self, lab: Lab) -> None:
-        short = Task(
-            "sendrecv",
-            Sizes(MIB, MIB),
-            TRIAL_ITERATIONS,
-            warmup=TRIAL_ITERATIONS // 10,
-            step=MIB,
-            outstanding=8,
-        )
-        cell = self._cell(lab, short)
+        short = TRIAL
+        cell = self._cell(lab.wire.name, short, (KERNEL, HARP, *YARDSTICKS))
         best = [
             self._best(lab, cell, short, [KernelTcp(nsocks=n) for n in (1, 2, 4)]),
             self._best(lab, cell, short, [HarpPacket(flows=n) for n in (1, 2, 4)]),
         ]
-        fastest = max((speed for _, speed in filter(None, best)), default=0.0)
-        task = replace(short, iterations=max(int(fastest * 1e9 / MIB * self._plan.seconds), 100))
+        task = self._long_enough(max((speed for _, speed in filter(None, best)), default=0.0))
         sides = [one and one[0] for one in best]
         for pair in range(self._plan.pairs):
             self._pair(lab, cell, task, sides, pair)
             self._yardsticks(lab, cell, pair)
 
+    def _long_enough(self, fastest: float) -> Task:
+        """Messages for as long as the plan says, at so many GB/s."""
+        return replace(TRIAL, iterations=max(int(fastest * 1e9 / MIB * self._plan.seconds), 100))
+
+    def _stream_shared(self, lab: Lab, link: SharedLink) -> None:
+        cell = self._cell(link.name, TRIAL, (KERNEL, *ETHDEV, *RAW_SHARED))
+        choices: List[Transport] = [HarpEthdev(link, direction) for direction in DIRECTIONS]
+        sides: List[Transport] = [KernelTcp(), *choices]
+        speeds = [one and one[1] for one in (self._best(lab, cell, TRIAL, [s]) for s in sides)]
+        self._name_sides(cell, link, lab)
+        task = self._long_enough(max(filter(None, speeds), default=0.0))
+        for pair in range(self._plan.pairs):
+            self._pair(lab, cell, task, sides, pair)
+            self._measure(cell, self._raw_shared(lab, link, pair))
+
+    def _raw_shared(self, lab: Lab, link: SharedLink, pair: int) -> List[Callable[[], Record]]:
+        seconds = self._plan.yardstick_s
+        return [
+            partial(run_raw_shared, lab, link, direction, copy, seconds, pair)
+            for direction in DIRECTIONS
+            for copy in (False, True)
+        ]
+
+    def _round_trips_shared(self, lab: Lab, link: SharedLink) -> None:
+        task = Task("pingpong", Sizes(8, 8), self._plan.round_trips, warmup=1000)
+        cell = self._cell(link.name, task, (KERNEL, ETHDEV[0]))
+        self._name_sides(cell, link, lab)
+        for pair in range(self._plan.pairs):
+            self._pair(lab, cell, task, [KernelTcp(), HarpEthdev(link)], pair)
+
+    @staticmethod
+    def _name_sides(cell: Cell, link: SharedLink, lab: Lab) -> None:
+        cell.settings[KERNEL] = f"{KernelTcp().label()}, on {lab.wire.name}"
+        for row in (*ETHDEV, *RAW_SHARED):
+            cell.settings[row] = f"{row} (shared memory)"
+
     def _yardsticks(self, lab: Lab, cell: Cell, pair: int) -> None:
         seconds = self._plan.yardstick_s
-        measures: List[Callable[[], Record]] = [
-            lambda: run_iperf(lab, seconds, self.load, pair),
-            lambda: run_raw(lab, seconds, pair),
-        ]
+        self._measure(
+            cell,
+            [
+                lambda: run_iperf(lab, seconds, self.load, pair),
+                lambda: run_raw(lab, seconds, pair),
+            ],
+        )
+
+    def _measure(self, cell: Cell, measures: Sequence[Callable[[], Record]]) -> None:
         for measure in measures:
             try:
                 self._keep(cell, measure())
@@ -186,7 +269,7 @@ class Bench:
 
     def _round_trips(self, lab: Lab) -> None:
         task = Task("pingpong", Sizes(8, 8), self._plan.round_trips, warmup=1000)
-        cell = self._cell(lab, task)
+        cell = self._cell(lab.wire.name, task, (KERNEL, HARP))
         sides: List[Optional[Transport]] = [KernelTcp(), HarpPacket(flows=1)]
         for side in sides:
             assert side
@@ -194,8 +277,8 @@ class Bench:
         for pair in range(self._plan.pairs):
             self._pair(lab, cell, task, sides, pair)
 
-    def _cell(self, lab: Lab, task: Task) -> Cell:
-        cell = Cell(lab.wire.name, task.op, task.sizes.first)
+    def _cell(self, wire: str, task: Task, rows: Tuple[str, ...]) -> Cell:
+        cell = Cell(wire, task.op, task.sizes.first, rows)
         cell.settings.update(YARDSTICKS)
         self.cells.append(cell)
         return cell
@@ -245,14 +328,14 @@ class Bench:
         return record
 
     def _keep(self, cell: Cell, record: Record) -> None:
-        cell.records.setdefault(record["transport"], []).append(record)
+        cell.records.setdefault(row_of(record), []).append(record)
         self.records.append(record)
 
 
 def _one(cell: Cell, record: Record) -> str:
     if cell.op == "pingpong":
-        return f"{record['transport']} {record['p50_us']:.1f} µs"
-    return f"{record['transport']} {record['algbw_gbs']:.2f} GB/s"
+        return f"{row_of(record)} {record['p50_us']:.1f} µs"
+    return f"{row_of(record)} {record['algbw_gbs']:.2f} GB/s"
 
 
 # -- what people see
@@ -287,11 +370,7 @@ def table(cells: Sequence[Cell]) -> str:
         "CPU s/GB",
         "over kernel-tcp",
     ]
-    lines = [
-        _cell_line(cell, transport)
-        for cell in cells
-        for transport in ((KERNEL, HARP) if cell.op == "pingpong" else (KERNEL, HARP, *YARDSTICKS))
-    ]
+    lines = [_cell_line(cell, transport) for cell in cells for transport in cell.rows]
     return markdown(header, lines, [3, 4, 5, 6, 7])
 
 
@@ -324,7 +403,11 @@ def _extra(bench: Bench, judged: Sequence[Tuple[Target, Optional[float]]]) -> Di
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--quick", is_flag=True, help="Two wires and 5 pairs: about three minutes.")
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Two wires, two links of shared memory and 5 pairs: about six minutes.",
+)
 @click.option(
     "--json",
     "json_path",

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ceiling: what the packet port moves when nobody speaks TCP above it.
+"""The ceiling: what a port moves when nobody speaks TCP above it.
 
-One side sends the same 64 KiB segment over and over, the other receives and
-drops: no acknowledgement, no copy to where the bytes belong, no window.
+One side sends the same segment over and over, the other receives and drops: no
+acknowledgement, no window, and no copy to where the bytes belong, unless asked
+for. Segments are of 64 KiB where devices cut them, else one frame each.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import json
 import socket
 import struct
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, Dict, List
 
 from harp.measure.records import Record, make_record
+from harp.measure.shared import SharedLink, sides
 from harp.paths import build_dir
 from harp.testing.lab import Host, Lab, LabError
 
@@ -23,6 +26,7 @@ HEADERS = 14 + 20 + 32  # Ethernet, IPv4, TCP with timestamps
 TCP_START = 14 + 20
 TCP_CHECKSUM = 16  # from there
 LEAD_MS = 100  # the sender runs so much longer than the receiver measures, at each end
+MEET_MS = 3000  # the same where two processes with DPDK have to start and find each other
 
 
 def _probe() -> Path:
@@ -42,7 +46,7 @@ def _sum(data: bytes) -> int:
 
 
 def _segment(sender: Host, receiver: Host, payload: int) -> bytes:
-    """A large segment whose checksum is left to the device."""
+    """A segment whose checksum is left to the device; where there is none, nobody looks."""
     addresses = socket.inet_aton(sender.own_address) + socket.inet_aton(receiver.own_address)
     pseudo = _sum(addresses + struct.pack("!BBH", 0, 6, 32 + payload))
     tcp = struct.pack("!HHIIBBHHH", 50000, 50001, 1, 1, 0x80, 0x10, 65535, pseudo, 0)
@@ -52,8 +56,8 @@ def _segment(sender: Host, receiver: Host, payload: int) -> bytes:
     return macs + b"\x08\x00" + ip + tcp + b"\x01\x01\x08\x0a" + bytes(8 + payload)
 
 
-def _drive(host: Host, *commands: str) -> "subprocess.Popen[str]":
-    opened = f"open packet:{host.interface} 1 {host.own_address}/{host.prefix} 0 0-0 -"
+def _drive(host: Host, device: str, mtu: int, *commands: str) -> "subprocess.Popen[str]":
+    opened = f"open {device} 1 {host.own_address}/{host.prefix} {mtu} 0-0 -"
     process = host.popen([_probe()], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin
     process.stdin.write("".join(f"{line}\n" for line in (opened, *commands)))
@@ -62,15 +66,16 @@ def _drive(host: Host, *commands: str) -> "subprocess.Popen[str]":
 
 
 def _answers(process: "subprocess.Popen[str]", seconds: float) -> List[Dict[str, Any]]:
+    """What the probe said about itself and about its last command."""
     try:
         said, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         raise LabError(f"the ports' probe did not end within {seconds} s") from None
     lines = said.splitlines()
-    failed = [line for line in lines if not line.startswith("ok {")]
+    failed = [line for line in lines if not line.startswith("ok")]
     if failed or not lines:
         raise LabError(f"the ports' probe: {failed[0] if failed else 'it said nothing'}")
-    return [json.loads(line[3:]) for line in lines]
+    return [json.loads(line[3:]) for line in lines if line.startswith("ok {")]
 
 
 def run_raw(lab: Lab, seconds: float, pair: int) -> Record:
@@ -80,10 +85,17 @@ def run_raw(lab: Lab, seconds: float, pair: int) -> Record:
     payload = 65000 - 65000 % mss
     milliseconds = int(seconds * 1000)
     frame = _segment(sender, receiver, payload)
-    receiving = _drive(receiver, f"drain 0 {milliseconds} {HEADERS} {payload}")
+    receiving = _drive(
+        receiver,
+        f"packet:{receiver.interface}",
+        0,
+        f"drain 0 {milliseconds} {HEADERS} {payload}",
+    )
     time.sleep(LEAD_MS / 1000)
     sending = _drive(
         sender,
+        f"packet:{sender.interface}",
+        0,
         f"blast 0 {milliseconds + 2 * LEAD_MS} {HEADERS} {mss} {TCP_START} {TCP_CHECKSUM} "
         f"{frame.hex()}",
     )
@@ -102,3 +114,41 @@ def run_raw(lab: Lab, seconds: float, pair: int) -> Record:
         algbw_gbs=rate,
         busbw_gbs=rate,
     )
+
+
+def run_raw_shared(
+    lab: Lab, link: SharedLink, direction: str, copy: bool, seconds: float, pair: int
+) -> Record:
+    """Segments from host 0 to host 1 over a link of shared memory; copy: the receiver copies
+    them into a buffer of its own, as an application would. LabError if a port fails."""
+    sender, receiver = lab.hosts[:2]
+    mss = link.mtu - 52
+    payload = 65000 - 65000 % mss if link.segments else mss
+    sums = f"{TCP_START} {TCP_CHECKSUM}" if link.segments else "0 0"
+    milliseconds = int(seconds * 1000)
+    frame = _segment(sender, receiver, payload).hex()
+    with tempfile.TemporaryDirectory(prefix="harp-raw-") as folder:
+        devices = [link.device(side, Path(folder) / "vhost") for side in sides(direction)]
+        receiving = _drive(
+            receiver, devices[1], link.mtu, f"drain 0 {milliseconds} 0 0 {int(copy)}"
+        )
+        sending = _drive(
+            sender,
+            devices[0],
+            link.mtu,
+            "lend",
+            f"blast 0 {milliseconds + MEET_MS} {HEADERS} {mss if link.segments else 0} {sums} "
+            f"{frame}",
+        )
+        received = _answers(receiving, seconds + 30)[-1]
+        sending.kill()
+        sending.wait()
+    rate = received["bytes"] / max(received["ms"], 1) / 1e6
+    return {
+        **make_record(
+            transport="raw", op="sendrecv", nranks=2, pair=pair, algbw_gbs=rate, busbw_gbs=rate
+        ),
+        **link.facts(),
+        "direction": direction,
+        "copy": copy,
+    }

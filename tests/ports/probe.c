@@ -250,7 +250,7 @@ static void do_blast(const char *line) {
       .segment_size = (uint16_t)segment,
       .checksum_start = (uint16_t)start,
       .checksum_offset = (uint16_t)offset,
-      .checksum_needed = 1,
+      .checksum_needed = start != 0,
       .length = length,
   };
   uint64_t sent = 0, full = 0, begin = now_ms(), cpu = cpu_ms();

@@ -8,9 +8,11 @@ from typing import List, Optional
 
 import pytest
 
-from harp.measure.bench import Cell, Target, judge, table, verdict
+from harp.measure.bench import ETHDEV, RAW_SHARED, Cell, Target, judge, row_of, table, verdict
+from harp.measure.raw import run_raw_shared
 from harp.measure.records import FIELDS, Document, RecordError, load_records, make_record
 from harp.measure.runner import HarpPacket, KernelTcp, RunError, Sizes, Task, run_perf
+from harp.measure.shared import DIRECTIONS, SHARED, HarpEthdev, SharedLink
 from harp.measure.stats import ratios, summarize
 from harp.measure.tables import markdown, size_text
 from harp.testing.lab import Lab
@@ -67,7 +69,7 @@ def test_other_documents_are_refused(tmp_path: Path) -> None:
 
 def cell(op: str, ours: List[Optional[float]], theirs: List[Optional[float]]) -> Cell:
     """A cell with these figures by pair; None: that run failed."""
-    made = Cell("veth-1500", op, 8, {"harp-packet": "harp", "kernel-tcp": "kernel"})
+    made = Cell("veth-1500", op, 8, settings={"harp-packet": "harp", "kernel-tcp": "kernel"})
     name = "p50_us" if op == "pingpong" else "algbw_gbs"
     for transport, figures in (("harp-packet", ours), ("kernel-tcp", theirs)):
         made.records[transport] = [
@@ -140,3 +142,36 @@ def test_the_configuration_of_a_host(tmp_path: Path) -> None:
     variables = HarpPacket(own_address=True, flows=2).environment(host, tmp_path)
     text = (Path(variables["HARP_CONF_DIR"]) / "ztcp0.conf").read_text()
     assert text == "device = packet:eth0\naddress = 10.77.0.102/24\nflows = 2\n"
+
+
+def test_directions_of_a_shared_link_are_rows_of_their_own() -> None:
+    """A Target that named no row would be "not measured" for ever."""
+    for number, direction in enumerate(DIRECTIONS):
+        records = [
+            make_record(transport="harp-ethdev", direction=direction),
+            {**make_record(transport="raw", direction=direction), "copy": False},
+            {**make_record(transport="raw", direction=direction), "copy": True},
+        ]
+        rows = [ETHDEV[number], *RAW_SHARED[2 * number : 2 * number + 2]]
+        assert [row_of(record) for record in records] == rows
+    assert row_of(make_record(transport="raw", direction="0->1")) == "raw"
+
+
+@pytest.mark.parametrize("link", SHARED.values(), ids=SHARED)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_run_over_shared_memory(link: SharedLink, direction: str) -> None:
+    task = Task("all_reduce", Sizes(8, 1 << 20, 64), iterations=3, warmup=1)
+    with Lab(2, link.beside) as lab:
+        records = run_perf(lab, task, HarpEthdev(link, direction))
+    assert [record["wrong"] for record in records] == [0, 0, 0]
+    for record in records:
+        assert (record["wire"], record["mtu"]) == (link.name, link.mtu)
+        assert (record["direction"], record["transport"]) == (direction, "harp-ethdev")
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_the_raw_speed_of_shared_memory(direction: str) -> None:
+    with Lab(2, "veth-1500") as lab:
+        record = run_raw_shared(lab, SHARED["vhost-tso"], direction, True, 0.3, 7)
+    assert record["algbw_gbs"] > 0
+    assert (record["wire"], record["pair"], record["copy"]) == ("vhost-tso", 7, True)
