@@ -69,7 +69,8 @@ def test_other_documents_are_refused(tmp_path: Path) -> None:
 
 def cell(op: str, ours: List[Optional[float]], theirs: List[Optional[float]]) -> Cell:
     """A cell with these figures by pair; None: that run failed."""
-    made = Cell("veth-1500", op, 8, settings={"harp-packet": "harp", "kernel-tcp": "kernel"})
+    rows = ("kernel-tcp", "harp-packet") + (("iperf3",) if op == "sendrecv" else ())
+    made = Cell("veth-1500", op, 8, rows, {"harp-packet": "harp", "kernel-tcp": "kernel"})
     name = "p50_us" if op == "pingpong" else "algbw_gbs"
     for transport, figures in (("harp-packet", ours), ("kernel-tcp", theirs)):
         made.records[transport] = [
