@@ -31,7 +31,9 @@ struct harp_stack {
   uint32_t max_payload; /* largest TCP payload of one output call, bytes */
 
   struct harp_tcp **buckets; /* connection table */
-  uint32_t bucket_mask;
+  uint64_t bucket_multiplier; /* secret, odd */
+  uint32_t bucket_count;      /* a power of two, */
+  uint32_t bucket_shift;      /* and 64 less its logarithm */
   struct harp_tcp **heap; /* timers: a binary heap by heap_key */
   uint32_t heap_count;
   struct harp_tcp *dirty; /* connections with something to do at flush */
@@ -87,5 +89,18 @@ void icmp_send_unreachable(struct harp_stack *stack, const uint8_t *ip, uint32_t
 /* socket.c */
 int sockets_create(struct harp_stack *stack);
 void sockets_destroy(struct harp_stack *stack);
+
+/* Multiply-shift under a secret odd multiplier: universal, so nobody can aim at a bucket. */
+static inline struct harp_tcp **tcp_bucket(const struct harp_stack *stack, uint64_t key) {
+  return &stack->buckets[key * stack->bucket_multiplier >> stack->bucket_shift];
+}
+
+static inline struct harp_tcp *tcp_find(const struct harp_stack *stack, uint64_t key) {
+  struct harp_tcp *tcp = *tcp_bucket(stack, key);
+  while (tcp && tcp->key != key) {
+    tcp = tcp->hash_next;
+  }
+  return tcp;
+}
 
 #endif

@@ -185,8 +185,6 @@ static void ipv4_input(struct harp_stack *stack, const struct harp_rx_frame *fra
 }
 
 void ip_input(struct harp_stack *stack, const struct harp_rx_frame *frame) {
-  COUNT(stack, rx_frames);
-  COUNT_N(stack, rx_bytes, frame->header_length + frame->payload_length);
   if (stack->link_header == 0) {
     ipv4_input(stack, frame);
     return;

@@ -58,12 +58,14 @@ static int create_pools(struct harp_stack *stack) {
   /* References and records: enough for every packet buffer to be sent on its
    * own, and for each connection to have some in flight. */
   uint32_t pieces = config->packets + 8 * connections;
-  uint32_t buckets = 16;
-  while (buckets < connections) {
-    buckets *= 2;
+  stack->bucket_count = 16;
+  stack->bucket_shift = 64 - 4;
+  while (stack->bucket_count < connections) {
+    stack->bucket_count *= 2;
+    stack->bucket_shift--;
   }
-  stack->bucket_mask = buckets - 1;
-  stack->buckets = calloc(buckets, sizeof *stack->buckets);
+  stack->bucket_multiplier = harp_siphash(config->seed, stack->bucket_count, 0) | 1;
+  stack->buckets = calloc(stack->bucket_count, sizeof *stack->buckets);
   stack->heap = calloc(connections, sizeof *stack->heap);
   bool failed = !stack->buckets || !stack->heap;
   failed |= pool_create(&stack->connections, sizeof(struct harp_tcp), connections) != 0;
@@ -236,13 +238,19 @@ void stack_free_closed(struct harp_stack *stack) {
   }
 }
 
-int harp_stack_receive(struct harp_stack *stack, const struct harp_rx_frame *frame) {
+__attribute__((noinline)) static int receive_unpredicted(struct harp_stack *stack, const struct harp_rx_frame *frame) {
   uint64_t before = stack->counters[HARP_COUNTER_rx_drop_malformed] +
                     stack->counters[HARP_COUNTER_rx_drop_truncated];
   ip_input(stack, frame);
   uint64_t after = stack->counters[HARP_COUNTER_rx_drop_malformed] +
                    stack->counters[HARP_COUNTER_rx_drop_truncated];
   return before == after ? 0 : -EINVAL;
+}
+
+int harp_stack_receive(struct harp_stack *stack, const struct harp_rx_frame *frame) {
+  COUNT(stack, rx_frames);
+  COUNT_N(stack, rx_bytes, frame->header_length + frame->payload_length);
+  return tcp_predicted(stack, frame) ? 0 : receive_unpredicted(stack, frame);
 }
 
 int harp_stack_input(struct harp_stack *stack, const void *frame, size_t length) {

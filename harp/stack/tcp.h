@@ -3,6 +3,7 @@
  * The transmission control block and what the files of TCP call of each other.
  *
  *   tcp_options.c    options, read and written
+ *   tcp_predict.c    the next segment of an open connection, by a short way
  *   tcp_input.c      segment arrives: RFC 9293, 3.10.7, in its order
  *   tcp_ack.c        what an acknowledgement does: RTT, SACK, reclaim, window
  *   tcp_recovery.c   what is lost: RACK (RFC 8985), RTO (6298), PRR (6937)
@@ -118,10 +119,18 @@ struct harp_tcp {
   /* Line 1: found by every segment. */
   struct harp_tcp *hash_next;
   struct harp_stack *stack;
-  uint32_t local_address, remote_address; /* network order */
-  uint16_t local_port, remote_port;
+  union {
+    struct {
+      uint16_t local_port, remote_port;
+      uint32_t remote_address; /* network order */
+    };
+    uint64_t key; /* the three in one word: tcp_key */
+  };
+  uint32_t local_address;      /* network order */
   uint8_t state;
-  bool timestamps, sack, dirty;
+  bool timestamps;      /* agreed on */
+  bool fin_waiting;     /* a FIN came ahead of a hole: it stands at fin_seq */
+  bool detached;        /* nobody owns it any more: finish alone */
   uint32_t rcv_nxt;
   uint32_t rcv_right;  /* right edge ever advertised: what is enforced */
   uint32_t snd_una, snd_nxt, snd_wnd;
@@ -141,8 +150,7 @@ struct harp_tcp {
   uint8_t snd_wscale, rcv_wscale;
   bool nodelay, cork, trusted, active, window_scaling;
   bool fin_queued, fin_sent, fin_received;
-  bool fin_waiting;     /* a FIN came ahead of a hole: it stands at fin_seq */
-  bool detached;        /* nobody owns it any more: finish alone */
+  bool sack, dirty;
   bool ack_now, cwnd_limited, window_limited;
   bool ack_held;        /* not in this flush, but in the next */
   bool on_hold;         /* in the stack's list of those */
@@ -252,7 +260,14 @@ uint32_t tcp_timestamp(const struct harp_tcp *tcp);
 
 /* tcp_input.c */
 void tcp_input(struct harp_stack *stack, struct harp_segment *segment);
+/* When to acknowledge payload that has arrived, segment_size bytes in each of its
+ * segments if it is merged ones, else 0; at_once: it was out of order. */
+void tcp_schedule_ack(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool at_once);
 void tcp_challenge(struct harp_tcp *tcp);
+
+/* tcp_predict.c */
+/* Takes a frame if it is what was to be expected; false: nothing has happened. */
+bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame);
 
 /* tcp_ack.c */
 /* Takes an acknowledgement that is within what was sent. */
@@ -280,6 +295,8 @@ void tcp_arm_tail_probe(struct harp_tcp *tcp);
 
 /* tcp_rcvq.c */
 void tcp_rcvq_payload(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data, uint32_t length);
+/* Of payload that begins at rcv_nxt so much was taken: stores the rest. */
+void tcp_rcvq_accept(struct harp_tcp *tcp, const uint8_t *data, uint32_t length, uint32_t taken);
 void tcp_rcvq_deliver(struct harp_tcp *tcp);
 size_t tcp_rcvq_read(struct harp_tcp *tcp, void *data, size_t length, bool peek);
 void tcp_rcvq_clear(struct harp_tcp *tcp);
@@ -341,6 +358,10 @@ void tcp_timers_remove(struct harp_tcp *tcp);
 void tcp_arm_rto(struct harp_tcp *tcp);
 
 /* tcp_open.c */
+/* ports: the remote one in the upper half, as they lie in a received header. */
+static inline uint64_t tcp_key(uint32_t remote_address, uint32_t ports) {
+  return (uint64_t)remote_address << 32 | ports;
+}
 struct harp_tcp *tcp_lookup(struct harp_stack *stack, uint32_t remote_address,
                             uint16_t remote_port, uint16_t local_port);
 struct harp_listener *tcp_listener(struct harp_stack *stack, uint16_t port);

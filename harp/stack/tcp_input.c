@@ -206,21 +206,29 @@ static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment) 
 }
 
 /* When to acknowledge what has arrived (RFC 5681, 4.2; RFC 1122, 4.2.3.2). */
-static void schedule_ack(struct harp_tcp *tcp, const struct harp_segment *segment, bool at_once) {
-  struct harp_stack *stack = tcp->stack;
-  uint32_t piece = segment->segment_size ? segment->segment_size : segment->length;
-  tcp->rcv_mss = HARP_MAX(tcp->rcv_mss, HARP_MIN(piece, (uint32_t)stack->config.mtu));
-  if (segment->length >= tcp->rcv_mss) {
-    tcp->unacked_full += segment->length / tcp->rcv_mss;
+void tcp_schedule_ack(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool at_once) {
+  const struct harp_stack_config *config = &tcp->stack->config;
+  uint32_t piece = segment_size ? segment_size : length;
+  if (piece > tcp->rcv_mss) {
+    tcp->rcv_mss = HARP_MIN(piece, (uint32_t)config->mtu);
   }
   tcp_mark_dirty(tcp);
-  /* A lone short message is answered first, and acknowledged by the next poll:
-   * what it is waited for is its answer. */
-  tcp->ack_held = tcp->trusted && !at_once && !tcp->ack_now && segment->length < tcp->mss;
-  if (at_once || tcp->trusted || stack->config.delayed_ack_us == 0 || tcp->unacked_full >= 2) {
+  if (tcp->trusted) {
+    /* A lone short message is answered first, and acknowledged by the next poll:
+     * what it is waited for is its answer. */
+    tcp->ack_held = !at_once && !tcp->ack_now && length < tcp->mss;
+    tcp->ack_now = true;
+    return;
+  }
+  if (length >= tcp->rcv_mss) {
+    tcp->unacked_full += length / tcp->rcv_mss;
+  }
+  tcp->ack_held = false;
+  if (at_once || config->delayed_ack_us == 0 || tcp->unacked_full >= 2) {
     tcp->ack_now = true;
   } else if (tcp->timers[TIMER_DELAYED_ACK] == TIMER_OFF) {
-    tcp_timer_set(tcp, TIMER_DELAYED_ACK, stack->now + stack->config.delayed_ack_us * NS_PER_US);
+    tcp_timer_set(tcp, TIMER_DELAYED_ACK,
+                  tcp->stack->now + config->delayed_ack_us * NS_PER_US);
   }
 }
 
@@ -282,7 +290,8 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment) {
   }
   if (segment->length || (segment->flags & FLAG_FIN)) {
     /* RFC 5681, 4.2: out of order, duplicates and what fills a hole at once. */
-    schedule_ack(tcp, segment, hole || had_holes || duplicate || length < segment->length);
+    tcp_schedule_ack(tcp, segment->length, segment->segment_size,
+                     hole || had_holes || duplicate || length < segment->length);
   }
   if (tcp->queued != queued && tcp->ops->readable && tcp->rcv_nxt != before) {
     tcp->ops->readable(tcp->user, tcp);
@@ -377,55 +386,10 @@ static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment)
   }
 }
 
-/*
- * The predicted case (Van Jacobson's header prediction): an open connection,
- * the next bytes or a plain acknowledgement, nothing unusual pending. Every
- * condition is evaluated; none is likely to be true.
- */
-static bool predicted(const struct harp_tcp *tcp, const struct harp_segment *segment) {
-  bool slow = tcp->state != TCP_ESTABLISHED;
-  slow |= (segment->flags & ~FLAG_PSH) != FLAG_ACK; /* SYN, FIN, RST, URG */
-  slow |= segment->seq != tcp->rcv_nxt;             /* hole or duplicate */
-  slow |= segment->length > tcp->rcv_right - tcp->rcv_nxt; /* beyond the window */
-  slow |= segment->ack - tcp->snd_una > tcp->snd_nxt - tcp->snd_una; /* old or never sent */
-  slow |= segment->has_timestamp != tcp->timestamps;
-  slow |= tcp->timestamps & seq_lt(segment->timestamp, tcp->ts_recent); /* PAWS */
-  slow |= tcp->runs != NULL;   /* reassembly */
-  slow |= tcp->fin_waiting;
-  slow |= tcp->detached;
-  return !slow;
-}
-
-static void fast_path(struct harp_tcp *tcp, struct harp_segment *segment) {
-  COUNT(tcp->stack, tcp_fast_path);
-  tcp->last_receive = tcp->stack->now;
-  tcp->probes = 0;
-  if (tcp->timestamps && segment->timestamp != tcp->ts_recent) {
-    remember_timestamp(tcp, segment);
-  }
-  tcp_ack(tcp, segment);
-  if (segment->length == 0 || tcp->state == TCP_CLOSE) {
-    return;
-  }
-  uint32_t queued = tcp->queued;
-  tcp_rcvq_payload(tcp, segment->seq, segment->payload, segment->length);
-  if (tcp->state == TCP_CLOSE) {
-    return;
-  }
-  schedule_ack(tcp, segment, false);
-  if (tcp->queued != queued && tcp->ops->readable) {
-    tcp->ops->readable(tcp->user, tcp);
-  }
-}
-
 void tcp_input(struct harp_stack *stack, struct harp_segment *segment) {
   COUNT(stack, tcp_segments_in);
   struct harp_tcp *tcp = tcp_lookup(stack, segment->source, segment->source_port,
                                     segment->destination_port);
-  if (tcp && predicted(tcp, segment)) {
-    fast_path(tcp, segment);
-    return;
-  }
   if (tcp && reopens(tcp, segment) && tcp_listener(stack, segment->destination_port)) {
     tcp_finish(tcp, 0);
     tcp = NULL;

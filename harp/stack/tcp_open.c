@@ -13,23 +13,9 @@ static const struct harp_flow_ops nobody;
 
 /* --- The table --- */
 
-/* Multilinear under two secret keys: universal, so nobody can aim at a bucket. */
-static struct harp_tcp **bucket(struct harp_stack *stack, uint32_t address, uint16_t remote_port,
-                                uint16_t local_port) {
-  uint64_t ports = (uint64_t)remote_port << 16 | local_port;
-  uint64_t hash = (address + stack->config.seed[0]) * (stack->config.seed[1] | 1) +
-                  ports * (stack->config.seed[0] | 1);
-  return &stack->buckets[(hash >> 32) & stack->bucket_mask];
-}
-
 struct harp_tcp *tcp_lookup(struct harp_stack *stack, uint32_t remote_address,
                             uint16_t remote_port, uint16_t local_port) {
-  struct harp_tcp *tcp = *bucket(stack, remote_address, remote_port, local_port);
-  while (tcp && (tcp->remote_address != remote_address || tcp->remote_port != remote_port ||
-                 tcp->local_port != local_port)) {
-    tcp = tcp->hash_next;
-  }
-  return tcp;
+  return tcp_find(stack, tcp_key(remote_address, (uint32_t)remote_port << 16 | local_port));
 }
 
 struct harp_listener *tcp_listener(struct harp_stack *stack, uint16_t port) {
@@ -44,7 +30,7 @@ bool tcp_port_in_use(struct harp_stack *stack, uint16_t port) {
   if (tcp_listener(stack, port)) {
     return true;
   }
-  for (uint32_t i = 0; i <= stack->bucket_mask; i++) {
+  for (uint32_t i = 0; i < stack->bucket_count; i++) {
     for (struct harp_tcp *tcp = stack->buckets[i]; tcp; tcp = tcp->hash_next) {
       if (tcp->local_port == port) {
         return true;
@@ -175,7 +161,7 @@ struct harp_tcp *tcp_create(struct harp_stack *stack, struct harp_endpoint peer,
   tcp->high_sacked = tcp->snd_edge = tcp->snd_nxt;
   tcp->cc.ops = harp_cc_find(config->cc);
   tcp->syn_sent = stack->now;
-  struct harp_tcp **head = bucket(stack, peer.address, peer.port, local_port);
+  struct harp_tcp **head = tcp_bucket(stack, tcp->key);
   tcp->hash_next = *head;
   *head = tcp;
   COUNT(stack, tcp_connections);
@@ -280,8 +266,7 @@ void tcp_finish(struct harp_tcp *tcp, int error) {
   }
   tcp_set_state(tcp, TCP_CLOSE);
   COUNT_DOWN(stack, tcp_connections);
-  struct harp_tcp **link =
-      bucket(stack, tcp->remote_address, tcp->remote_port, tcp->local_port);
+  struct harp_tcp **link = tcp_bucket(stack, tcp->key);
   while (*link != tcp) {
     link = &(*link)->hash_next;
   }
@@ -319,7 +304,7 @@ void tcp_time_wait(struct harp_tcp *tcp) {
 }
 
 void tcp_neighbour_failed(struct harp_stack *stack, uint32_t next_hop) {
-  for (uint32_t i = 0; i <= stack->bucket_mask; i++) {
+  for (uint32_t i = 0; i < stack->bucket_count; i++) {
     struct harp_tcp *next;
     for (struct harp_tcp *tcp = stack->buckets[i]; tcp; tcp = next) {
       next = tcp->hash_next;

@@ -187,15 +187,8 @@ static void insert_out_of_order(struct harp_tcp *tcp, uint32_t seq, const uint8_
   }
 }
 
-static void in_order(struct harp_tcp *tcp, const uint8_t *data, uint32_t length) {
+void tcp_rcvq_accept(struct harp_tcp *tcp, const uint8_t *data, uint32_t length, uint32_t taken) {
   struct harp_stack *stack = tcp->stack;
-  uint32_t taken = 0;
-  if (!tcp->in_order && tcp->ops->deliver) {
-    taken = (uint32_t)tcp->ops->deliver(tcp->user, tcp, data, length);
-    if (tcp->state == TCP_CLOSE) {
-      return;
-    }
-  }
   uint32_t accepted = taken;
   tcp->rcv_nxt += taken;
   if (taken < length) {
@@ -209,6 +202,16 @@ static void in_order(struct harp_tcp *tcp, const uint8_t *data, uint32_t length)
   if (tcp->runs) {
     take_runs(tcp);
     tcp_rcvq_deliver(tcp);
+  }
+}
+
+static void in_order(struct harp_tcp *tcp, const uint8_t *data, uint32_t length) {
+  uint32_t taken = 0;
+  if (!tcp->in_order && tcp->ops->deliver) {
+    taken = (uint32_t)tcp->ops->deliver(tcp->user, tcp, data, length);
+  }
+  if (tcp->state != TCP_CLOSE) {
+    tcp_rcvq_accept(tcp, data, length, taken);
   }
 }
 
