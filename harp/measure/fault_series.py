@@ -42,15 +42,16 @@ class Series:
 
 
 def run_series(setting: Setting, seconds: int, folder: Path) -> Series:
-    """One blackhole a second in an empty folder. LabError if the hosts cannot be made use of."""
+    """One blackhole a second, in an empty folder, and with the timeout that links have by default:
+    patience with a flow grows with its round trips, which are long on a busy machine. LabError if
+    the hosts cannot be made use of."""
     draw = random.Random(f"{setting.seed}/series")
     series = Series()
     words = [*words_for(seconds * PERIOD_S + 1, "8M"), "--timeout", 30]
     if setting.inject_wrong:
         words.append("--inject-wrong")
     with ExitStack() as stack:
-        keys = {"timeout_ms": setting.timeout_ms, "flows": FLOWS}
-        joint = stack.enter_context(join(setting.transport, setting.lab, folder, **keys))
+        joint = stack.enter_context(join(setting.transport, setting.lab, folder, flows=FLOWS))
         running = stack.enter_context(job(joint.sites, joint.host, words))
         next_at = time.monotonic()
         try:

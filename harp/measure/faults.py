@@ -246,10 +246,13 @@ def _series_text(series: Series) -> str:
     )
 
 
-def _series(seconds: int, transport: str, settings: dict[str, Any]) -> Series:
+def _series(seconds: int, transport: str, settings: dict[str, Any], logs: Path) -> Series:
     try:
         with _hosts(transport) as lab, tempfile.TemporaryDirectory(prefix="harp-faults-") as folder:
-            return run_series(Setting(transport, lab, **settings), seconds, Path(folder))
+            seen = run_series(Setting(transport, lab, **settings), seconds, Path(folder))
+            if seen.failure:
+                shutil.copytree(folder, logs, dirs_exist_ok=True)
+            return seen
     except LabError as error:
         raise click.ClickException(str(error)) from None
 
@@ -270,7 +273,8 @@ def _series(seconds: int, transport: str, settings: dict[str, Any]) -> Series:
     "--series",
     type=click.IntRange(1, 3600),
     metavar="SECONDS",
-    help="Instead: a blackhole each second on one flow of four of one job.",
+    help="Instead: a blackhole each second on one flow of four of one job, with the timeout that "
+    "links have by default.",
 )
 @click.option("--seed", type=int, help="Decides the random moments [drawn, and printed].")
 @click.option(
@@ -328,20 +332,20 @@ def main(
     seed = secrets.randbits(32) if seed is None else seed
     settings = {"seed": seed, "timeout_ms": timeout_ms, "inject_wrong": inject_wrong}
     asked = {"transport": transport, **settings}
+    where = logs or Path(tempfile.gettempdir()) / f"harp-faults-{seed}"
     click.echo(f"--seed {seed}, over {transport}, timeout_ms {timeout_ms}")
     if series:
-        seen = _series(series, transport, settings)
+        seen = _series(series, transport, settings, where)
         click.echo(_series_text(seen))
         if json_path:
             _save(json_path, **asked, series=asdict(seen))
         if seen.failure:
-            click.echo(f"FAIL {seen.failure}", err=True)
+            click.echo(f"FAIL {seen.failure}\nits logs: {where}", err=True)
         sys.exit(1 if seen.failure else 0)
 
     _allow_core_files()
     rows = {fault.name: Row(fault) for fault in chosen}
     tasks = [(name, number) for name in rows for number in range(times)]
-    where = logs or Path(tempfile.gettempdir()) / f"harp-faults-{seed}"
     try:
         with Servers(min(at_once, len(tasks)), transport, settings, where) as servers:
             _follow(rows, servers.run(tasks, not keep_going), times)
