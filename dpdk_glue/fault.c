@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "dpdk_glue/fail.h"
+#include "dpdk_glue/fault_hold.h"
 #include "dpdk_glue/fault_lane.h"
 #include "dpdk_glue/fault_spec.h"
 #include "dpdk_glue/peek.h"
@@ -44,6 +45,7 @@ struct fault_queue {
   struct fault_control control;
   struct fault_lane tx, rx;
   struct fault_list lent; /* copies that the last receive gave away */
+  struct fault_held held;
   int epoll_fd;           /* the inner port's descriptor and the timer; -1: there is none */
   int timer_fd;           /* for frames that become due while the poller sleeps */
 };
@@ -54,6 +56,7 @@ struct fault_port {
   struct fault_spec base; /* as the device names it */
   _Atomic uint16_t locals[FLOWS]; /* ports in the order they were taken */
   unsigned local_count;
+  struct fault_loans loans;
   unsigned queue_count;
   struct fault_queue queues[];
 };
@@ -177,12 +180,16 @@ static int fault_transmit(struct harp_port *port, unsigned queue,
   int rc = send_one(fault, queue, frame, &verdict);
   if (rc == 0 && verdict.duplicate)
     send_one(fault, queue, frame, &verdict); /* best effort: the frame itself has gone */
+  if (rc == 0 && fault->base.hold_us)
+    harp_fault_keep(&own->held, &fault->loans, frame, now + fault->base.hold_us * 1000);
   return rc;
 }
 
 static void fault_flush(struct harp_port *port, unsigned queue) {
   struct fault_port *fault = fault_of(port);
-  send_due(fault, queue, now_ns());
+  uint64_t now = now_ns();
+  send_due(fault, queue, now);
+  harp_fault_let_go(&fault->queues[queue].held, now);
   fault->inner->ops->flush(fault->inner, queue);
 }
 
@@ -290,7 +297,8 @@ static int fault_arm(struct harp_port *port, unsigned queue, bool asleep) {
   if (asleep) {
     uint64_t now = now_ns();
     uint64_t tx = harp_fault_next_due(&own->tx), rx = harp_fault_next_due(&own->rx);
-    uint64_t next = tx < rx ? tx : rx;
+    uint64_t next = tx < rx ? tx : rx, held = harp_fault_held_until(&own->held);
+    next = held && held < next ? held : next;
     if (next <= now || harp_fault_due(&own->tx, now) || harp_fault_due(&own->rx, now))
       return 1;
     set_timer(own, next);
@@ -313,16 +321,23 @@ static void fault_release(struct harp_port *port, unsigned queue, uint16_t local
   fault->inner->ops->release(fault->inner, queue, local);
 }
 
-/* Frames that are held back are copies: only the inner port refers. */
+/* Frames that are held back are copies: only the inner port refers, and hold_us. */
 static int fault_lend(struct harp_port *port, uintptr_t start, uintptr_t end) {
-  struct harp_port *inner = fault_of(port)->inner;
-  return inner->ops->lend ? inner->ops->lend(inner, start, end) : 0;
+  struct fault_port *fault = fault_of(port);
+  int rc = harp_fault_loan(&fault->loans, start, end);
+  if (rc == 0 && fault->inner->ops->lend) {
+    rc = fault->inner->ops->lend(fault->inner, start, end);
+    if (rc < 0)
+      harp_fault_revoke(&fault->loans, start, end);
+  }
+  return rc;
 }
 
 static void fault_revoke(struct harp_port *port, uintptr_t start, uintptr_t end) {
-  struct harp_port *inner = fault_of(port)->inner;
-  if (inner->ops->revoke)
-    inner->ops->revoke(inner, start, end);
+  struct fault_port *fault = fault_of(port);
+  harp_fault_revoke(&fault->loans, start, end);
+  if (fault->inner->ops->revoke)
+    fault->inner->ops->revoke(fault->inner, start, end);
 }
 
 static void fault_settle(struct harp_port *port) {
@@ -333,6 +348,14 @@ static void fault_settle(struct harp_port *port) {
 
 static int fault_reclaim(struct harp_port *port, unsigned queue, uint32_t timeout_us) {
   struct fault_port *fault = fault_of(port);
+  struct fault_held *held = &fault->queues[queue].held;
+  uint64_t end = now_ns() + timeout_us * UINT64_C(1000);
+  for (uint64_t until; (until = harp_fault_held_until(held)); harp_fault_let_go(held, now_ns())) {
+    if (until > end)
+      return -ETIMEDOUT;
+    struct timespec at = {(time_t)(until / 1000000000), (long)(until % 1000000000)};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+  }
   return fault->inner->ops->reclaim(fault->inner, queue, timeout_us);
 }
 
@@ -356,6 +379,7 @@ static void fault_close(struct harp_port *port) {
   for (unsigned q = 0; q < fault->queue_count; q++)
     close_queue(&fault->queues[q]);
   harp_port_close(fault->inner);
+  harp_fault_loans_clear(&fault->loans);
   free(fault);
 }
 
@@ -404,6 +428,7 @@ static int fault_open(struct harp_port **port, const struct harp_port_config *co
   if (!fault)
     return harp_port_fail(error, -ENOMEM, "fault:%.150s: out of memory", config->device);
   fault->port.ops = &harp_port_fault;
+  harp_fault_loans_init(&fault->loans);
   harp_fault_spec_default(&fault->base);
   int rc = harp_fault_spec_parse(&fault->base, config->device, spec_length, false, error);
   if (rc == 0)

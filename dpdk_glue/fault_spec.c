@@ -45,6 +45,7 @@ static const struct key keys[] = {
     {"flow", INDEX, AT(flow), 1024, false, "the index of a local port, 0 to 1023"},
     {"seed", NUMBER, AT(seed), UINT64_MAX, true, "a whole number"},
     {"tso", NUMBER, AT(tso), 1, true, "0 or 1"},
+    {"hold_us", NUMBER, AT(hold_us), 1000000, true, "microseconds, 0 to 1000000"},
     {"control", PATH, AT(control), 0, true, "the path of a file, at most 255 bytes"},
 };
 

@@ -27,6 +27,7 @@ struct fault_spec {
   uint64_t tcp_port;    /* with it, only TCP frames from or to this port; 0: all frames */
   uint64_t flow;        /* 1 + index of a local port in the order they were taken; 0: all */
   uint64_t tso;         /* boolean: let large segments pass whole */
+  uint64_t hold_us;     /* references to sent memory are kept so long; see fault_hold.h */
   char control[256];    /* file with a spec that is laid over this one; "": none */
 };
 
@@ -35,7 +36,7 @@ void harp_fault_spec_default(struct fault_spec *spec);
 /*
  * Changes spec by a list "key=value,..." of length bytes; white space around
  * items is skipped. running: the text is that of a control file, which may not
- * name what only open can settle (seed, tso, control). On -EINVAL spec is as
+ * name what only open can settle (seed, tso, hold_us, control). On -EINVAL spec is as
  * it was and error (HARP_PORT_ERROR_SIZE bytes) names the key and what is
  * allowed.
  */

@@ -274,6 +274,29 @@ class Rank:
         ms = round((time.monotonic() - began) * 1e3, 1)
         return {"done": done, "wrong": wrong, "error": error, "ms": ms}
 
+    def send_fleeting(self, comm: int, count: int, size: int, seed: int) -> Optional[int]:
+        """Sends count messages, each from memory that is registered, sent, deregistered and
+        unmapped the moment its send is done; now and then nothing takes its place for a while.
+        NCCL's code, if that fails."""
+        for number in range(count):
+            memory = mmap.mmap(-1, size)
+            memory[:] = pattern(seed + number, size)
+            address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+            try:
+                mhandle = self.plugin.register(self.objects[comm], address, size, 1)
+                request = None
+                while request is None:
+                    request = self.plugin.isend(self.objects[comm], address, size, mhandle)
+                while self.plugin.test(request) is None:
+                    os.sched_yield()
+                self.plugin.deregister(self.objects[comm], mhandle)
+            except NcclError as error:
+                return error.code
+            memory.close()
+            if number % 8 == 0:
+                time.sleep(0.002)
+        return None
+
     def messages(self) -> int:
         """How many messages of streams are through, here."""
         return self.finished

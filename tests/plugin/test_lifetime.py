@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that is gone the moment its send is done, below a device that lets go late."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from plugin_peer import Peer, end_all
+
+from harp import paths
+
+SIZE = 16384
+HOLD_US = 300
+ROUNDS = 300  # --rounds 100000 for the patient
+
+Start = Callable[[str, str], "tuple[Peer, Peer]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Two ranks by their devices, brought up one after the other."""
+    ranks: list[Peer] = []
+
+    def make(*devices: str) -> tuple[Peer, Peer]:
+        for number, device in enumerate(devices, 1):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            (folder / "ztcp0.conf").write_text(f"device = {device}\naddress = 10.9.0.{number}/24\n")
+            site = {"HARP_CONF_DIR": str(folder), "HARP_RUN_DIR": str(folder)}
+            ranks.append(Peer([], site))
+            ranks[-1].open(path=str(paths.nccl_plugin_path()), api=12)
+            assert ranks[-1].init() == 1
+        return ranks[0], ranks[1]
+
+    try:
+        yield make
+    finally:
+        end_all(ranks)
+
+
+@pytest.fixture
+def devices(tmp_path: Path) -> Callable[[str], "tuple[str, str]"]:
+    """Two ends of a wire, the first behind faults."""
+    wire = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
+    return lambda faults: (f"fault:{faults}|wire:{wire}", f"wire:{wire}")
+
+
+def test_a_device_that_lets_go_late(
+    start: Start, devices: Callable[[str], "tuple[str, str]"], request: pytest.FixtureRequest
+) -> None:
+    """It reads the memory once more, long after the peer's acknowledgement. Whoever unmaps that
+    right after deregistration must have been made to wait."""
+    rounds = request.config.getoption("--rounds", default=None) or ROUNDS
+    sender, receiver = start(*devices(f"hold_us={HOLD_US}"))
+    listening = receiver.listen()
+    sends = sender.connect(handle=listening["handle"])["comm"]
+    receives = receiver.accept(listener=listening["listener"])["comm"]
+    receiving = receiver.start(
+        "stream", comm=receives, sends=False, count=rounds, size=SIZE, seed=1, outstanding=8
+    )
+    sending = sender.start("send_fleeting", comm=sends, count=rounds, size=SIZE, seed=1)
+    assert sending.result(timeout=30 + rounds) is None
+    outcome = receiving.result(timeout=60)
+    assert (outcome["done"], outcome["wrong"], outcome["error"]) == (rounds, 0, None)
