@@ -170,7 +170,7 @@ class Program:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
             self.process.send_signal(signal.SIGCONT)
-        self.process.wait(10)
+        self.process.wait(60)  # a machine that is busy
         for reader in self._readers:
             reader.join(5)
         assert self.process.stdin
