@@ -28,6 +28,7 @@ from typing import Any, Optional
 
 import click
 
+from harp.measure.iperf import idle_load
 from harp.measure.records import describe_host
 from harp.measure.stats import Summary, ratios
 from harp.measure.tables import markdown
@@ -43,6 +44,7 @@ NOBODYS = "10.77.0.99"
 SIZE = "4M"  # of the all-reduce
 RATIO_LEAST = 0.9
 MEMORY_MOST = 16 << 20  # bytes that a rank may grow by: what its pools had not touched before
+BUSY = 0.2  # of the cores, with other work
 FLOOD_LEAST_S = 1.0
 VERIFY_S = 0.5
 PHASE_S = 0.25
@@ -88,11 +90,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Phase:
-    """What the all-reduce did in it: GB/s, and GB for each second of the ranks' CPU time, which
-    other work on the machine hardly touches."""
+    """What the all-reduce did in it: GB/s, and the ranks' CPU time, seconds a second."""
 
     rate: float
-    yield_: float
+    cpu: float
 
 
 @dataclass
@@ -113,9 +114,12 @@ class Row:
         return ratios([one.rate for one in self.victim], [one.rate for one in self.nobody])
 
     @property
-    def cpu_ratio(self) -> Summary:
-        """As ratio, by CPU time instead of time."""
-        return ratios([one.yield_ for one in self.victim], [one.yield_ for one in self.nobody])
+    def cost_us(self) -> float:
+        """CPU time of the ranks that a frame costs, beyond what the job's bytes take without
+        it: other work on the machine hardly touches that."""
+        pairs = zip(self.victim, self.nobody)
+        extra = [one.cpu - one.rate * other.cpu / other.rate for one, other in pairs]
+        return median(extra) / self.frames_per_s * 1e6
 
     @property
     def frames_per_s(self) -> float:
@@ -136,7 +140,7 @@ class Row:
         return {
             **asdict(self),
             "ratio": asdict(self.ratio),
-            "cpu_ratio": asdict(self.cpu_ratio),
+            "cost_us": self.cost_us,
             "frames_per_s": self.frames_per_s,
             "faults": self.faults(),
         }
@@ -277,7 +281,7 @@ class Scene:
         if last.time > ends or took < (ends - begins) / 2:
             return None
         moved = (last.bytes - first.bytes) / 1e9
-        return Phase(moved / took, moved / max(last.cpu_s - first.cpu_s, 1e-9))
+        return Phase(moved / took, (last.cpu_s - first.cpu_s) / took)
 
 
 def _sites(folder: Path, lab: Lab, own_address: bool) -> list[Site]:
@@ -321,7 +325,7 @@ def measure(where: Scene, row: Row, plan: Plan) -> None:
             victim = where.phase(begins, begins + phase_s)
             nobody = where.phase(begins + phase_s, begins + 2 * phase_s)
             row.grown = max(row.grown, where.resident() - resident)
-            if victim and nobody and nobody.rate > 0 and nobody.yield_ > 0:
+            if victim and nobody and nobody.rate > 0:
                 row.victim.append(victim)
                 row.nobody.append(nobody)
     row.report = _result(process, PATIENCE_S)
@@ -373,7 +377,7 @@ def run(
 # -- what people see
 
 HEADER = ("attack", "address", "connections", "frames/s", "answered", "GB/s", "to nobody",
-          "ratio", "by CPU", "pairs",
+          "ratio", "pairs", "CPU µs a frame",
           "strangers", "grown KiB", "wrong")  # fmt: skip
 
 
@@ -388,8 +392,8 @@ def table(rows: Sequence[Row]) -> str:
             f"{median(one.rate for one in row.victim):.2f}",
             f"{median(one.rate for one in row.nobody):.2f}",
             f"{row.ratio.median:.2f}",
-            f"{row.cpu_ratio.median:.2f}",
             str(row.ratio.count),
+            f"{row.cost_us:.1f}",
             str(row.strangers),
             str(row.grown >> 10),
             "–" if row.wrong is None else str(row.wrong),
@@ -474,6 +478,7 @@ def main(connections: int, rate: int, names: tuple[str, ...], every: bool,
         plan = Plan(connections, rate)
         more = ["--inject-wrong"] if inject_wrong else []
         rows: list[Row] = []
+        load = idle_load()
         with Lab(hosts=3) as lab:
             for address in addresses or ADDRESSES:
                 rows += run(lab, address, which, plan, more, say)
@@ -485,13 +490,23 @@ def main(connections: int, rate: int, names: tuple[str, ...], every: bool,
         "Medians of phases of the same flood, to the rank and to nobody in turn. Connections, "
         "answers and strangers are those of the phases on the rank.\n"
     )
+    if load > BUSY:
+        click.echo(
+            f"The machine was busy with other work ({load:.0%} of its cores): the ranks had little "
+            "of it, and a flood costs them more of that little.\n"
+        )
     faults = [
         f"{row.attack.name}, {row.address}: {fault}" for row in rows for fault in row.faults()
     ]
     for fault in faults:
         click.echo(f"FAIL {fault}", err=True)
     if json_path:
-        document = {"schema": SCHEMA, "host": describe_host(), "rows": [r.as_json() for r in rows]}
+        document = {
+            "schema": SCHEMA,
+            "host": describe_host(),
+            "own_load": load,
+            "rows": [r.as_json() for r in rows],
+        }
         json_path.write_text(json.dumps(document, indent=1) + "\n")
     sys.exit(1 if faults else 0)
 

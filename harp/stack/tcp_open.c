@@ -7,7 +7,7 @@ enum { FIRST_PORT = 49152, LAST_PORT = 65535 }; /* RFC 6335 */
 /* A handshake that has lasted so long makes room where there is none. Hosts of one
  * network take less, and at most a backlog in this time may be begun: a bound for
  * what a flood of SYNs costs. */
-#define HALF_OPEN_LEAST_NS (25 * NS_PER_MS)
+#define HALF_OPEN_LEAST_NS (50 * NS_PER_MS)
 
 static const struct harp_flow_ops nobody;
 

@@ -342,7 +342,7 @@ def test_a_flood_of_half_open_handshakes_makes_room(dialogue):
         d.send(TCP(sport=port, flags="S", seq=0))
         d.expect(TCP(dport=port, flags="SA"))
     d.send(TCP(sport=2000, flags="S", seq=0))
-    d.silence(during=20)
+    d.silence(during=45)
     d.send(TCP(sport=2001, flags="S", seq=0), at=d.now + 10)
     d.expect(TCP(dport=2001, flags="SA"))
     # The oldest one is over, the others are not.
