@@ -31,6 +31,7 @@ enum {
   RSS_TABLE = 512,        /* longest table of queues */
   LINK_WAIT_MS = 9000,    /* for a NIC to agree on a speed */
   VIRTIO_KEEPS = 4,       /* descriptors that virtio's driver refuses to clean before */
+  VIRTIO_LEAST = 32,      /* of them that a ring of virtio's has */
 };
 
 static bool driver_is(const struct rte_eth_dev_info *info, const char *name) {
@@ -157,10 +158,10 @@ static struct rte_mempool *make_pool(const struct ethdev_port *ethdev, unsigned 
   snprintf(name, sizeof(name), "harp-%u-%u-%s", ethdev->id, queue, kind);
   struct rte_pktmbuf_pool_private shape = {
       .mbuf_data_room_size = (uint16_t)(RTE_PKTMBUF_HEADROOM + room)};
-  /* Without hugepages a buffer may cross pages, unless the device goes by
-   * physical addresses: laid out page by page they would all fall on the same
-   * cache sets. */
-  unsigned flags = ethdev->spec.physical ? 0 : RTE_MEMPOOL_F_NO_IOVA_CONTIG;
+  /* Software on the other side goes by the process's addresses, and a buffer may
+   * cross pages: laid out page by page they would all fall on the same cache
+   * sets. With this flag the pool knows no addresses for a NIC. */
+  unsigned flags = ethdev->spec.pci ? 0 : RTE_MEMPOOL_F_NO_IOVA_CONTIG;
   struct rte_mempool *pool = rte_mempool_create_empty(
       name, count, (unsigned)sizeof(struct rte_mbuf) + shape.mbuf_data_room_size, CACHE,
       sizeof(shape), SOCKET_ID_ANY, flags);
@@ -199,24 +200,38 @@ static int make_buffers(struct ethdev_port *ethdev, unsigned room, char *error) 
 
 /* --- Queues --- */
 
-static int set_up_queue(const struct ethdev_port *ethdev, const struct rte_eth_dev_info *info,
+/* virtio's driver looks for what the device has sent only when the ring is
+ * this empty: without that, references would come back very late. How large the
+ * ring is, the device alone decides, and tells by refusing more. */
+static int set_up_virtio_tx(struct ethdev_port *ethdev, uint16_t q, unsigned socket,
+                            struct rte_eth_txconf *conf) {
+  int rc;
+  for (;; ethdev->tx_descriptors /= 2) {
+    conf->tx_free_thresh = (uint16_t)(ethdev->tx_descriptors - VIRTIO_KEEPS);
+    rc = rte_eth_tx_queue_setup(ethdev->id, q, ethdev->tx_descriptors, socket, conf);
+    if (rc != -EINVAL || ethdev->tx_descriptors <= VIRTIO_LEAST)
+      break;
+  }
+  /* What comes in has a ring of the same size, and may need it at once. */
+  ethdev->rx_descriptors = RTE_MIN(ethdev->rx_descriptors, ethdev->tx_descriptors);
+  return rc;
+}
+
+static int set_up_queue(struct ethdev_port *ethdev, const struct rte_eth_dev_info *info,
                         uint16_t q, uint64_t rx, uint64_t tx) {
   const struct ethdev_queue *queue = &ethdev->queues[q];
   struct rte_eth_rxconf rx_conf = info->default_rxconf;
   struct rte_eth_txconf tx_conf = info->default_txconf;
   rx_conf.offloads = rx;
   tx_conf.offloads = tx;
-  /* virtio's driver looks for what the device has sent only when the ring is
-   * this empty: without that, references would come back very late. */
+  unsigned socket = (unsigned)rte_eth_dev_socket_id(ethdev->id);
+  int rc = rte_eth_rx_queue_setup(ethdev->id, q, ethdev->rx_descriptors, socket, &rx_conf,
+                                  queue->large);
+  if (rc < 0)
+    return rc;
   if (driver_is(info, "net_virtio"))
-    tx_conf.tx_free_thresh = (uint16_t)(ethdev->tx_descriptors - VIRTIO_KEEPS);
-  int socket = rte_eth_dev_socket_id(ethdev->id);
-  int rc = rte_eth_rx_queue_setup(ethdev->id, q, ethdev->rx_descriptors, (unsigned)socket,
-                                  &rx_conf, queue->large);
-  if (rc == 0)
-    rc = rte_eth_tx_queue_setup(ethdev->id, q, ethdev->tx_descriptors, (unsigned)socket,
-                                &tx_conf);
-  return rc;
+    return set_up_virtio_tx(ethdev, q, socket, &tx_conf);
+  return rte_eth_tx_queue_setup(ethdev->id, q, ethdev->tx_descriptors, socket, &tx_conf);
 }
 
 static int set_up(struct ethdev_port *ethdev, const struct rte_eth_dev_info *info, uint64_t rx,
