@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from math import ceil
 from pathlib import Path
@@ -49,6 +49,7 @@ FLOOD_LEAST_S = 1.0
 VERIFY_S = 0.5
 PHASE_S = 0.25
 LONG_PHASE_S = 0.5  # where a connection takes many frames
+NICE_FIRST = -18
 SETTLE_S = 0.02  # of a phase, before its rate counts
 PATIENCE_S = 20.0  # for programs to start and end, on a busy machine
 
@@ -284,6 +285,23 @@ class Scene:
         return Phase(moved / took, (last.cpu_s - first.cpu_s) / took)
 
 
+@contextmanager
+def going_first() -> Iterator[None]:
+    """What is started from here runs before most other work on this machine; it needs root."""
+    usual, group = os.getpriority(os.PRIO_PROCESS, 0), Path("/proc/self/autogroup")
+    # Where sessions, not processes, are weighed against each other: "/autogroup-7 nice 0".
+    weight = group.read_text().split()[-1] if group.exists() else None
+    os.setpriority(os.PRIO_PROCESS, 0, NICE_FIRST)
+    try:
+        if weight is not None:
+            group.write_text(str(NICE_FIRST))
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, usual)
+        if weight is not None:
+            group.write_text(weight)
+
+
 def _sites(folder: Path, lab: Lab, own_address: bool) -> list[Site]:
     return [packet_site(folder / str(host.index), host, own_address) for host in lab.hosts[:2]]
 
@@ -454,11 +472,14 @@ def _list_attacks(context: click.Context, _: click.Parameter, wanted: bool) -> N
     help="Write all rows to this file.",
 )
 @click.option(
+    "--first", is_flag=True, help="The ranks run before other work on this machine, if it has any."
+)
+@click.option(
     "--inject-wrong", is_flag=True, help="Flip one received byte: shows that it would be noticed."
 )
 def main(connections: int, rate: int, names: tuple[str, ...], every: bool,
          addresses: tuple[str, ...], json_path: Optional[Path],
-         inject_wrong: bool) -> None:  # fmt: skip
+         first: bool, inject_wrong: bool) -> None:  # fmt: skip
     """Flood a rank with strangers while an all-reduce runs, and see what it loses.
 
     Exit: 0 if it keeps 0.9 of its rate, its memory is bounded and every byte is right; 1 if
@@ -479,7 +500,7 @@ def main(connections: int, rate: int, names: tuple[str, ...], every: bool,
         more = ["--inject-wrong"] if inject_wrong else []
         rows: list[Row] = []
         load = idle_load()
-        with Lab(hosts=3) as lab:
+        with going_first() if first else nullcontext(), Lab(hosts=3) as lab:
             for address in addresses or ADDRESSES:
                 rows += run(lab, address, which, plan, more, say)
     except (FloodError, LabError, TooLate, OSError) as error:
@@ -490,10 +511,10 @@ def main(connections: int, rate: int, names: tuple[str, ...], every: bool,
         "Medians of phases of the same flood, to the rank and to nobody in turn. Connections, "
         "answers and strangers are those of the phases on the rank.\n"
     )
-    if load > BUSY:
+    if load > BUSY and not first:
         click.echo(
             f"The machine was busy with other work ({load:.0%} of its cores): the ranks had little "
-            "of it, and a flood costs them more of that little.\n"
+            "of it, and a flood costs them more of that little. --first lets them run before it.\n"
         )
     faults = [
         f"{row.attack.name}, {row.address}: {fault}" for row in rows for fault in row.faults()
