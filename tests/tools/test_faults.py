@@ -35,7 +35,7 @@ from harp.testing.lab import Lab, namespaces
 from harp.testing.ranks import wait_until
 
 SEED = 7
-TIMEOUT_MS = 2000  # this machine may be busy
+TIMEOUT_MS = 3000  # this machine may be busy
 BY_NAME = {fault.name: fault for fault in FAULTS}
 SERIES_S = int(os.environ.get("HARP_TEST_SERIES_S") or 3)
 
