@@ -10,9 +10,8 @@ Transports say how the two processes reach each other: kernel (the plain
 kernel-TCP plugin over loopback), wire (HARP over shared memory), packet (HARP
 between two namespaces; needs root), flows (wire, with links of several flows
 over several instances), ethdev (HARP over DPDK: vhost and virtio_user). With
---plugin, "kernel" is any plugin that
-reaches a peer over loopback by itself; tests of what only HARP promises are
-marked harp_only and left out there.
+--plugin, "kernel" is any plugin that reaches a peer over loopback by itself;
+tests of what only HARP promises are marked harp_only and left out there.
 
 Most tests share two ranks, and leave them as a job leaves its process: reset
 closes what is open, in whatever state. Whatever kills or ends a rank, and
@@ -24,12 +23,11 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 import pytest
-from plugin_peer import Peer, end_all
+from pairs import IMPATIENT_MS, TIMEOUT_MS, Pair, Ranks, Side, Transport
 
 from harp import paths
 
@@ -37,12 +35,7 @@ from harp import paths
 ALL_TRANSPORTS = "kernel,wire,flows,packet,ethdev"
 TRANSPORTS = tuple(os.environ.get("HARP_TEST_TRANSPORTS", ALL_TRANSPORTS).split(","))
 APIS = tuple(map(int, os.environ.get("HARP_TEST_APIS", "4,5,6,7,8,9,10,11,12").split(",")))
-TIMEOUT_MS = 3000  # a link without progress for so long has failed, in these tests
 FEW_APIS = {"flows": (12,), "ethdev": (4, 12)}  # where one version is as good as another
-IMPATIENT_MS = 1000  # the same where that is what a test waits for
-NOTICED_MS = TIMEOUT_MS + 2000  # a lost peer is noticed, also on a machine that is busy
-
-harp_only = pytest.mark.harp_only
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -94,21 +87,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     outcome: Any = yield
     if outcome.get_result().failed:
         item.stash[FAILED] = True
-
-
-@dataclass
-class Side:
-    """How one of the two processes is started."""
-
-    prefix: list[str] = field(default_factory=list)
-    environment: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass
-class Transport:
-    name: str
-    plugin: Path
-    sides: tuple[Side, Side]
 
 
 def _configuration(folder: Path, device: str, address: str, more: str = "") -> dict[str, str]:
@@ -178,69 +156,6 @@ def transport(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator
     }
     for sides in makers[name]():
         yield Transport(name, plugin, sides)
-
-
-class Pair:
-    """Two ranks, a and b, with the plugin loaded and brought up."""
-
-    def __init__(self, transport: Transport, api: int, timeout_ms: int = TIMEOUT_MS) -> None:
-        self.api = api
-        self.transport = transport
-        self.lost = 2 if api < 6 else 6  # ncclSystemError, ncclRemoteError
-        self.max_requests = 8 if api < 7 else 32
-        patience = {"HARP_TIMEOUT_MS": str(timeout_ms)}
-        self.ranks = [
-            Peer(side.prefix, {**side.environment, **patience}) for side in transport.sides
-        ]
-        self.a, self.b = self.ranks
-        try:
-            self.load()
-        except BaseException:
-            self.abandon()
-            raise
-
-    def load(self) -> None:
-        # One after the other: over a wire, the first makes what the second joins.
-        for rank in self.ranks:
-            rank.open(path=str(self.transport.plugin), api=self.api)
-            assert rank.init() == 1
-
-    @property
-    def whole(self) -> bool:
-        return all(rank.process.poll() is None for rank in self.ranks)
-
-    def reset(self) -> None:
-        for waiting in [rank.start("reset") for rank in self.ranks]:
-            waiting.result(timeout=60)
-
-    def end(self) -> None:
-        """Together, as the ranks of a job; AssertionError if one does not end well."""
-        end_all(self.ranks)
-
-    def abandon(self) -> None:
-        """Nobody asks how they end."""
-        for rank in self.ranks:
-            rank.kill()
-
-
-class Ranks:
-    """The pair that tests share, one after the other, while they ask for the same version."""
-
-    def __init__(self, transport: Transport) -> None:
-        self.transport = transport
-        self.pair: Optional[Pair] = None
-
-    def take(self, api: int) -> Pair:
-        if self.pair and self.pair.api != api:
-            self.drop()
-        if not self.pair:
-            self.pair = Pair(self.transport, api)
-        return self.pair
-
-    def drop(self) -> None:
-        pair, self.pair = self.pair, None
-        if pair:
-            pair.end()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from conftest import NOTICED_MS, Pair
+from pairs import NOTICED_MS, Pair
 from plugin_peer import Peer, PeerFailure
 
 

@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import pytest
-from conftest import IMPATIENT_MS, NOTICED_MS, Pair, harp_only
 from ends import (
     End,
     all_through,
@@ -21,6 +20,7 @@ from ends import (
     stream,
 )
 from nccl_plugin import INTERNAL_ERROR, INVALID_USAGE, PTR_CUDA, PTR_HOST
+from pairs import IMPATIENT_MS, NOTICED_MS, Pair
 from plugin_peer import PeerFailure
 
 
@@ -32,7 +32,7 @@ def test_table(fresh: Pair) -> None:
         assert not any(opened["missing"].values()), opened["missing"]
 
 
-@harp_only
+@pytest.mark.harp_only
 def test_no_collnet(pair: Pair) -> None:
     assert not pair.a.open(path=str(pair.transport.plugin), api=pair.api)["collnet"]
 

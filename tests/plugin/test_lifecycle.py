@@ -9,9 +9,9 @@ import signal
 import time
 
 import pytest
-from conftest import TIMEOUT_MS, Pair, harp_only
 from ends import End, all_through, ends, ends_between, first_error, flowing, move, stream
 from nccl_plugin import SYSTEM_ERROR
+from pairs import TIMEOUT_MS, Pair
 from plugin_peer import Peer, PeerFailure
 
 ROUNDS, ROUNDS_WARM = 20, 3
@@ -183,7 +183,7 @@ def test_two_ranks_of_one_host(pair: Pair) -> None:
         sibling.end()
 
 
-@harp_only
+@pytest.mark.harp_only
 def test_signals_are_not_for_the_plugins_threads(pair: Pair) -> None:
     wanted = {number for number in range(1, 65) if number not in UNBLOCKABLE}
     for rank in pair.ranks:
@@ -194,7 +194,7 @@ def test_signals_are_not_for_the_plugins_threads(pair: Pair) -> None:
             assert wanted <= blocked, (name, wanted - blocked)
 
 
-@harp_only
+@pytest.mark.harp_only
 def test_a_child_has_no_harp(pair: Pair) -> None:
     """Each call fails politely, with what it inherited; the parent goes on."""
     sender, receiver = ends(pair, 2000, seed=3)

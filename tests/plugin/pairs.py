@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two ranks with a plugin in them, and how they reach each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Optional
+
+from plugin_peer import Peer, end_all
+
+TIMEOUT_MS = 3000  # a link without progress for so long has failed, in these tests
+IMPATIENT_MS = 1000  # the same where that is what a test waits for
+NOTICED_MS = TIMEOUT_MS + 2000  # a lost peer is noticed, also on a machine that is busy
+
+
+@dataclass
+class Side:
+    """How one of the two processes is started."""
+
+    prefix: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Transport:
+    name: str
+    plugin: Path
+    sides: tuple[Side, Side]
+
+
+class Pair:
+    """Two ranks, a and b, with the plugin loaded and brought up."""
+
+    def __init__(self, transport: Transport, api: int, timeout_ms: int = TIMEOUT_MS) -> None:
+        self.api = api
+        self.transport = transport
+        self.lost = 2 if api < 6 else 6  # ncclSystemError, ncclRemoteError
+        self.max_requests = 8 if api < 7 else 32
+        patience = {"HARP_TIMEOUT_MS": str(timeout_ms)}
+        self.ranks = [
+            Peer(side.prefix, {**side.environment, **patience}) for side in transport.sides
+        ]
+        self.a, self.b = self.ranks
+        try:
+            self.load()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def load(self) -> None:
+        # One after the other: over a wire, the first makes what the second joins.
+        for rank in self.ranks:
+            rank.open(path=str(self.transport.plugin), api=self.api)
+            assert rank.init() == 1
+
+    @property
+    def whole(self) -> bool:
+        return all(rank.process.poll() is None for rank in self.ranks)
+
+    def reset(self) -> None:
+        for waiting in [rank.start("reset") for rank in self.ranks]:
+            waiting.result(timeout=60)
+
+    def end(self) -> None:
+        """Together, as the ranks of a job; AssertionError if one does not end well."""
+        end_all(self.ranks)
+
+    def abandon(self) -> None:
+        """Nobody asks how they end."""
+        for rank in self.ranks:
+            rank.kill()
+
+
+class Ranks:
+    """The pair that tests share, one after the other, while they ask for the same version."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.pair: Optional[Pair] = None
+
+    def take(self, api: int) -> Pair:
+        if self.pair and self.pair.api != api:
+            self.drop()
+        if not self.pair:
+            self.pair = Pair(self.transport, api)
+        return self.pair
+
+    def drop(self) -> None:
+        pair, self.pair = self.pair, None
+        if pair:
+            pair.end()
