@@ -82,7 +82,7 @@ def flows(rank: Perf) -> None:
 
 @contextmanager
 def job(sites: list[Site], meeting: str) -> Iterator[list[Perf]]:
-    words = ["all_reduce", "-b", "1M", "-e", "4M", "-f", "2", "-n", "60", "--rate", "4"]
+    words = ["all_reduce", "-b", "1M", "-e", "1M", "-n", "80", "--rate", "0.5"]
     with ExitStack() as stack:
         yield [
             stack.enter_context(Perf(site, words, number, meeting))
@@ -100,7 +100,7 @@ def test_the_job_runs(lab: Lab, tmp_path: Path, own_address: bool) -> None:
             flows(rank)
         resets = [host.counter("TcpOutRsts") for host in lab.hosts]
         assert [rank.wait(60) for rank in ranks] == [0, 0], [rank.lines() for rank in ranks]
-    assert ranks[0].wrong() == [0, 0, 0]
+    assert ranks[0].wrong() == [0]
     assert [host.counter("TcpOutRsts") for host in lab.hosts] == resets
     for rank in ranks:
         (said,) = rank.lines("NCCL INFO HARP")

@@ -44,11 +44,9 @@ def messages(sites: Sequence[Site]) -> list[int]:
 @pytest.mark.parametrize("own_order", [False, True], ids=["in turn", "by hosts"])
 def test_eight_ranks_on_a_device(lab: Lab, tmp_path: Path, own_order: bool) -> None:
     sites = sites_of(tmp_path, lab, LOCAL_RANKS, own_order)
-    with job(sites, sites[0].address, all_reduce("256K", 50, 0.2, "--timeout", 60)) as running:
-        resets = [host.counter("TcpOutRsts") for host in lab.hosts]
+    with job(sites, sites[0].address, all_reduce("64K", 10, 0.2, "--timeout", 60)) as running:
         running.ends_well()
         assert len(running.ranks) == 2 * LOCAL_RANKS
-    assert [host.counter("TcpOutRsts") for host in lab.hosts] == resets
 
 
 def test_two_jobs_at_once(lab: Lab, tmp_path: Path) -> None:
