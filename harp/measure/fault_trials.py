@@ -38,8 +38,8 @@ ITERATIONS_A_SECOND = 15
 MESSAGES = 8  # have come to each rank before a fault
 DELAY_S = 0.3  # the random moment
 SLACK_S = 1.0  # beyond timeout_ms: ticks, and a machine that is busy
-HANG_S = 10.0  # beyond timeout_ms: it does not end by itself any more
-END_S = 15.0  # for a rank to end that has failed, or is done
+HANG_S = 30.0  # beyond timeout_ms: it does not end by itself any more
+END_S = 30.0  # for a rank to end that has failed, or is done
 
 WENT_ON, ERROR = "went on", "error"
 HANG, CRASH, WRONG, OTHER = "hang", "crash", "wrong", "other"
