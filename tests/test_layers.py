@@ -69,6 +69,7 @@ LAYERS = {
         ("harp/nc/*",), ("harp/nc/*", "harp/engine/*", "harp/stack.h", "harp/stack/flow.h")
     ),
     # The measuring program loads any plugin; of ours it knows NCCL's types only.
+    "measure": Layer(("harp/measure/*",), ("harp/stack.h", "harp/stack/flow.h", *NEUTRAL)),
     "bench": Layer(("harp/bench/*",), ("harp/bench/*", "plugin/nccl_types.h")),
     "flood": Layer(("harp/testing/flood/*",), ("harp/testing/*", "harp/stack/checksum.h")),
     "relay": Layer(("harp/testing/*",), ("harp/testing/*",)),

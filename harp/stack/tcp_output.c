@@ -24,75 +24,83 @@ static uint16_t window_field(struct harp_tcp *tcp, bool syn) {
   return (uint16_t)field;
 }
 
-/* A segment being built: headers first, then the gather list. */
+/*
+ * A segment being built: headers first, then the gather list. The next of a
+ * series, equal in length, needs only another number and other flags.
+ */
 struct outgoing {
+  struct harp_tx_frame frame;
+  uint8_t *tcp;          /* the TCP header, in headers */
+  uint32_t tcp_length;   /* its bytes */
+  uint32_t payload;      /* bytes that the headers speak of */
+  uint32_t pseudo;       /* the pseudo-header's sum, folded, as it lies in memory */
   uint8_t headers[MAX_HEADERS];
   struct iovec iov[MAX_IOV];
-  int iov_count;
-  uint32_t payload;      /* bytes */
-  uint16_t segment_size; /* 0: one frame */
 };
 
-static void fill_checksum(struct harp_stack *stack, struct outgoing *out, uint8_t *tcp_header,
-                          uint32_t tcp_length, struct harp_tx_frame *frame, uint32_t source,
-                          uint32_t destination) {
-  struct harp_sum sum = {0};
-  uint32_t summed = out->payload + tcp_length;
-  harp_sum_add_pseudo(&sum, source, destination, IP_PROTOCOL_TCP, summed);
-  if (stack->io.offloads & HARP_OFFLOAD_TX_CHECKSUM) {
-    uint16_t partial = harp_sum_fold(&sum);
-    memcpy(tcp_header + TCP_CHECKSUM, &partial, 2);
-    frame->checksum_needed = 1;
-    frame->checksum_start = (uint16_t)(tcp_header - out->headers);
-    frame->checksum_offset = TCP_CHECKSUM;
-    return;
-  }
-  harp_sum_add(&sum, tcp_header, tcp_length);
-  for (int i = 1; i < out->iov_count; i++) {
-    harp_sum_add(&sum, out->iov[i].iov_base, out->iov[i].iov_len);
-  }
-  uint16_t full = (uint16_t)~harp_sum_fold(&sum);
-  memcpy(tcp_header + TCP_CHECKSUM, &full, 2);
-}
-
+/* What does not change within a series. */
 struct header_fields {
   uint32_t source, destination; /* network order */
   uint16_t source_port, destination_port;
-  uint32_t seq, ack;
-  uint8_t flags;
+  uint32_t ack;
   uint16_t window;
   const uint8_t *options;
   uint32_t options_length;
 };
 
-static int send_frame(struct harp_stack *stack, struct harp_neighbour *neighbour,
-                      struct outgoing *out, const struct header_fields *fields) {
-  uint32_t tcp_length = TCP_HEADER + fields->options_length;
+static void write_headers(struct harp_stack *stack, struct outgoing *out,
+                          const struct header_fields *fields, uint32_t payload) {
+  out->payload = payload;
+  out->tcp_length = TCP_HEADER + fields->options_length;
   uint32_t ip = ip_write_headers(stack, out->headers, fields->source, fields->destination,
-                                 IP_PROTOCOL_TCP, tcp_length + out->payload);
-  uint8_t *header = out->headers + ip;
+                                 IP_PROTOCOL_TCP, out->tcp_length + payload);
+  uint8_t *header = out->tcp = out->headers + ip;
   store_be16(header + TCP_SOURCE, fields->source_port);
   store_be16(header + TCP_DEST, fields->destination_port);
-  store_be32(header + TCP_SEQUENCE, fields->seq);
   store_be32(header + TCP_ACKNOWLEDGEMENT, fields->ack);
-  header[TCP_OFFSET] = (uint8_t)(tcp_length / 4 << 4);
-  header[TCP_FLAG_BYTE] = fields->flags;
+  header[TCP_OFFSET] = (uint8_t)(out->tcp_length / 4 << 4);
   store_be16(header + TCP_WINDOW_FIELD, fields->window);
-  memset(header + TCP_CHECKSUM, 0, 4); /* and the urgent pointer */
+  store_be16(header + TCP_URGENT_POINTER, 0);
   if (fields->options_length) {
     memcpy(header + TCP_HEADER, fields->options, fields->options_length);
   }
+  struct harp_sum sum = {0};
+  harp_sum_add_pseudo(&sum, fields->source, fields->destination, IP_PROTOCOL_TCP,
+                      payload + out->tcp_length);
+  out->pseudo = harp_sum_fold(&sum);
   out->iov[0].iov_base = out->headers;
-  out->iov[0].iov_len = ip + tcp_length;
-  struct harp_tx_frame frame = {
+  out->iov[0].iov_len = ip + out->tcp_length;
+  out->frame = (struct harp_tx_frame){
       .iov = out->iov,
-      .iov_count = (uint16_t)out->iov_count,
-      .header_length = (uint16_t)(ip + tcp_length),
-      .segment_size = out->segment_size,
-      .length = ip + tcp_length + out->payload,
+      .header_length = (uint16_t)(ip + out->tcp_length),
+      .length = ip + out->tcp_length + payload,
   };
-  fill_checksum(stack, out, header, tcp_length, &frame, fields->source, fields->destination);
-  int result = ip_transmit(stack, neighbour, &frame);
+  if (stack->io.offloads & HARP_OFFLOAD_TX_CHECKSUM) {
+    out->frame.checksum_needed = 1;
+    out->frame.checksum_start = (uint16_t)ip;
+    out->frame.checksum_offset = TCP_CHECKSUM;
+  }
+}
+
+/* Sends what write_headers has begun; pieces: entries of the gather list behind the headers. */
+static int send_written(struct harp_stack *stack, struct harp_neighbour *neighbour,
+                        struct outgoing *out, int pieces, uint32_t seq, uint8_t flags) {
+  uint8_t *header = out->tcp;
+  uint16_t checksum = (uint16_t)out->pseudo;
+  store_be32(header + TCP_SEQUENCE, seq);
+  header[TCP_FLAG_BYTE] = flags;
+  out->frame.iov_count = (uint16_t)(1 + pieces);
+  if (!out->frame.checksum_needed) {
+    struct harp_sum sum = {.value = checksum};
+    memset(header + TCP_CHECKSUM, 0, 2);
+    harp_sum_add(&sum, header, out->tcp_length);
+    for (int i = 1; i <= pieces; i++) {
+      harp_sum_add(&sum, out->iov[i].iov_base, out->iov[i].iov_len);
+    }
+    checksum = (uint16_t)~harp_sum_fold(&sum);
+  }
+  memcpy(header + TCP_CHECKSUM, &checksum, 2);
+  int result = ip_transmit(stack, neighbour, &out->frame);
   if (result == 0) {
     COUNT(stack, tcp_segments_out);
   }
@@ -116,25 +124,33 @@ static void acknowledged(struct harp_tcp *tcp) {
   tcp_timer_set(tcp, TIMER_DELAYED_ACK, TIMER_OFF);
 }
 
-static int send_segment(struct harp_tcp *tcp, struct outgoing *out, uint32_t seq, uint8_t flags,
-                        const uint8_t *options, uint32_t options_length) {
-  struct harp_neighbour *neighbour = neighbour_of(tcp);
-  if (!neighbour) {
-    return -ENETUNREACH;
-  }
-  struct header_fields fields = {
+/* The fields of a connection's next segments; options: room for TCP's most. */
+static struct header_fields fields_of(struct harp_tcp *tcp, bool ack, bool syn,
+                                      const uint8_t *options, uint32_t options_length) {
+  return (struct header_fields){
       .source = tcp->local_address,
       .destination = tcp->remote_address,
       .source_port = tcp->local_port,
       .destination_port = tcp->remote_port,
-      .seq = seq,
-      .ack = flags & FLAG_ACK ? tcp->rcv_nxt : 0,
-      .flags = flags,
-      .window = window_field(tcp, flags & FLAG_SYN),
+      .ack = ack ? tcp->rcv_nxt : 0,
+      .window = window_field(tcp, syn),
       .options = options,
       .options_length = options_length,
   };
-  int result = send_frame(tcp->stack, neighbour, out, &fields);
+}
+
+/* A segment without payload. */
+static int send_bare(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, const uint8_t *options,
+                     uint32_t options_length) {
+  struct harp_neighbour *neighbour = neighbour_of(tcp);
+  if (!neighbour) {
+    return -ENETUNREACH;
+  }
+  struct outgoing out;
+  struct header_fields fields =
+      fields_of(tcp, flags & FLAG_ACK, flags & FLAG_SYN, options, options_length);
+  write_headers(tcp->stack, &out, &fields, 0);
+  int result = send_written(tcp->stack, neighbour, &out, 0, seq, flags);
   if (result == 0 && (flags & FLAG_ACK)) {
     acknowledged(tcp);
   }
@@ -143,10 +159,9 @@ static int send_segment(struct harp_tcp *tcp, struct outgoing *out, uint32_t seq
 }
 
 static int send_plain(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, bool with_sack) {
-  struct outgoing out = {.iov_count = 1};
   uint8_t options[TCP_MAX_HEADER - TCP_HEADER];
   uint32_t length = tcp_options_write(tcp, options, with_sack);
-  return send_segment(tcp, &out, seq, flags, options, length);
+  return send_bare(tcp, seq, flags, options, length);
 }
 
 void tcp_send_ack(struct harp_tcp *tcp) {
@@ -164,14 +179,13 @@ void tcp_send_ack(struct harp_tcp *tcp) {
 void tcp_send_probe(struct harp_tcp *tcp) { send_plain(tcp, tcp->snd_una - 1, FLAG_ACK, false); }
 
 void tcp_send_syn(struct harp_tcp *tcp) {
-  struct outgoing out = {.iov_count = 1};
   bool with_ack = tcp->state == TCP_SYN_RECV;
   uint8_t options[TCP_MAX_HEADER - TCP_HEADER];
   uint32_t length = tcp_options_syn(tcp, options, with_ack);
   if (tcp->syn_transmits < 255) {
     tcp->syn_transmits++;
   }
-  send_segment(tcp, &out, tcp->iss, with_ack ? FLAG_SYN | FLAG_ACK : FLAG_SYN, options, length);
+  send_bare(tcp, tcp->iss, with_ack ? FLAG_SYN | FLAG_ACK : FLAG_SYN, options, length);
   tcp_arm_rto(tcp);
 }
 
@@ -200,23 +214,25 @@ void tcp_reply_reset(struct harp_stack *stack, const struct harp_segment *segmen
   if (!neighbour) {
     return;
   }
-  struct outgoing out = {.iov_count = 1};
   struct header_fields fields = {
       .source = segment->destination,
       .destination = segment->source,
       .source_port = segment->destination_port,
       .destination_port = segment->source_port,
   };
+  uint32_t seq = 0;
+  uint8_t flags = FLAG_RST;
   if (segment->flags & FLAG_ACK) {
-    fields.seq = segment->ack;
-    fields.flags = FLAG_RST;
+    seq = segment->ack;
   } else {
     fields.ack = segment->seq + segment->length + !!(segment->flags & FLAG_SYN) +
                  !!(segment->flags & FLAG_FIN);
-    fields.flags = FLAG_RST | FLAG_ACK;
+    flags |= FLAG_ACK;
   }
   COUNT(stack, tcp_resets_out);
-  send_frame(stack, neighbour, &out, &fields);
+  struct outgoing out;
+  write_headers(stack, &out, &fields, 0);
+  send_written(stack, neighbour, &out, 0, seq, flags);
 }
 
 /*
@@ -227,31 +243,44 @@ void tcp_reply_reset(struct harp_stack *stack, const struct harp_segment *segmen
 static uint32_t send_payload(struct harp_tcp *tcp, const struct harp_reference *reference,
                              uint32_t seq, uint32_t length, bool fin, bool *fin_sent) {
   struct harp_stack *stack = tcp->stack;
+  struct harp_neighbour *neighbour = neighbour_of(tcp);
+  *fin_sent = false;
+  if (!neighbour) {
+    return 0;
+  }
   uint8_t options[TCP_MAX_HEADER - TCP_HEADER];
   uint32_t options_length = tcp_options_write(tcp, options, false);
-  bool tso = stack->io.offloads & HARP_OFFLOAD_TSO;
+  struct header_fields fields = fields_of(tcp, true, false, options, options_length);
+  uint32_t most = stack->io.offloads & HARP_OFFLOAD_TSO ? length : tcp->mss;
   uint32_t sent = 0;
-  *fin_sent = false;
+  struct outgoing out;
+  bool written = false, told = false, last;
   do {
-    struct outgoing out;
-    uint32_t part = tso ? length - sent : HARP_MIN(length - sent, tcp->mss);
     uint32_t covered = 0;
-    out.iov_count = 1 + tcp_sndq_gather(reference, seq + sent, part, out.iov + 1, MAX_IOV - 1,
-                                        &covered);
-    out.payload = covered;
-    out.segment_size = covered > tcp->mss ? (uint16_t)tcp->mss : 0;
-    bool last = sent + covered == length;
-    uint8_t flags = FLAG_ACK | (last ? FLAG_PSH : 0) | (last && fin ? FLAG_FIN : 0);
-    if (length == 0) {
-      flags = FLAG_ACK | FLAG_FIN;
+    int pieces = tcp_sndq_gather(reference, seq + sent, HARP_MIN(length - sent, most), out.iov + 1,
+                                 MAX_IOV - 1, &covered);
+    last = sent + covered == length;
+    if (!written || covered != out.payload) {
+      write_headers(stack, &out, &fields, covered);
+      out.frame.segment_size = covered > tcp->mss ? (uint16_t)tcp->mss : 0;
+      written = true;
     }
-    if (send_segment(tcp, &out, seq + sent, flags, options, options_length) == -EAGAIN) {
+    uint8_t flags = FLAG_ACK | (last && length ? FLAG_PSH : 0) | (last && fin ? FLAG_FIN : 0);
+    int result = send_written(stack, neighbour, &out, pieces, seq + sent, flags);
+    if (result == -EAGAIN) {
       break;
     }
+    told |= result == 0;
     sent += covered;
     *fin_sent = last && fin;
-    reference = tcp_sndq_seek((struct harp_reference *)(uintptr_t)reference, seq + sent);
-  } while (sent < length);
+    if (!last) {
+      reference = tcp_sndq_seek((struct harp_reference *)(uintptr_t)reference, seq + sent);
+    }
+  } while (!last);
+  if (told) {
+    acknowledged(tcp);
+  }
+  tcp->last_send = stack->now;
   return sent;
 }
 

@@ -79,6 +79,11 @@ struct harp_reference *tcp_sndq_seek(struct harp_reference *reference, uint32_t 
 
 int tcp_sndq_gather(const struct harp_reference *reference, uint32_t seq, uint32_t length,
                     struct iovec *iov, int max, uint32_t *covered) {
+  if (reference && reference->length - (seq - reference->seq) >= length) {
+    iov[0].iov_base = (void *)(uintptr_t)(reference->data + (seq - reference->seq));
+    iov[0].iov_len = *covered = length;
+    return length > 0;
+  }
   int count = 0;
   uint32_t left = length;
   while (left && reference && count < max) {
