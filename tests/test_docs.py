@@ -16,7 +16,7 @@ import click
 import pytest
 
 from harp import cli
-from harp.measure import bench, demo, faults, soak
+from harp.measure import bench, demo, faults, flood, soak
 from harp.run import run
 from harp.testing import lab_cli
 
@@ -34,6 +34,7 @@ PYTHON_TOOLS: dict[str, click.Command] = {
     "demo": demo.main,
     "bench": bench.main,
     "faults": faults.main,
+    "flood": flood.main,
     "soak": soak.main,
     "lab": lab_cli.main,
 }
