@@ -17,7 +17,7 @@
 #include "dpdk_glue/peek.h"
 
 enum {
-  OWN_WORDS = 64,      /* what is not lent and so short is the engine's: headers of chunks */
+  OWN_WORDS = 128,     /* what is not lent and so short is ours: greetings, chunk headers */
   NUDGE_LENGTH = 60,   /* the shortest Ethernet frame without its checksum */
   NUDGE_TYPE = 0x88b5, /* IEEE 802's type for local experiments: nobody listens */
   PAUSE_US = 20,
