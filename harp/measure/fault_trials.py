@@ -196,10 +196,9 @@ def stop_long(trial: Trial) -> None:
 def _link_down(trial: Trial) -> Iterator[float]:
     assert trial.lab
     host = trial.lab.hosts[trial.one()]
-    moment = time.monotonic()
-    host.set_link(False)
     try:
-        yield moment
+        host.set_link(False)
+        yield time.monotonic()
     finally:
         host.set_link(True)
 
