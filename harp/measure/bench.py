@@ -13,6 +13,7 @@ link's own raw speed, with and without the copy that every receiver has to make.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from dataclasses import asdict, dataclass, field, replace
@@ -22,6 +23,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import click
 
+from harp.measure import instructions
 from harp.measure.iperf import idle_load, run_iperf
 from harp.measure.raw import run_raw, run_raw_shared
 from harp.measure.records import Document, Record
@@ -402,6 +404,23 @@ def _extra(bench: Bench, judged: Sequence[Tuple[Target, Optional[float]]]) -> Di
     }
 
 
+def _count(json_path: Optional[Path]) -> int:
+    """The exit status: 1 if there is nothing to count with."""
+    try:
+        rows = instructions.rows()
+    except instructions.CannotCount as error:
+        click.echo(f"bench: {error}", err=True)
+        return 1
+    click.echo(f"\n{instructions.table(rows)}\n")
+    click.echo("Instructions; bursts of 32 segments of 1448 bytes, checksums and copies apart.")
+    if json_path:
+        text = json.dumps(
+            {"schema": "harp.instructions/1", "rows": [asdict(row) for row in rows]}, indent=1
+        )
+        json_path.write_text(text + "\n")
+    return 0
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--quick",
@@ -414,12 +433,20 @@ def _extra(bench: Bench, judged: Sequence[Tuple[Target, Optional[float]]]) -> Di
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write all records and targets to this file.",
 )
-def main(quick: bool, json_path: Optional[Path]) -> None:
+@click.option(
+    "--instructions",
+    "counted",
+    is_flag=True,
+    help="Only count what a segment costs the stack, by callgrind: repeatable, about a minute.",
+)
+def main(quick: bool, json_path: Optional[Path], counted: bool) -> None:
     """Measure HARP beside the kernel's TCP, in interleaved pairs on the same wires.
 
     Exit: 0 if every run was whole and right, whether or not it met its target;
     1 if one failed or moved wrong bytes; 2 on wrong usage.
     """
+    if counted:
+        sys.exit(_count(json_path))
     start = time.monotonic()
     plan = QUICK if quick else FULL
 

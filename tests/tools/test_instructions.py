@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a segment costs the stack, in instructions; and that the counting counts."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from harp.measure.instructions import FEW, STEPS, CannotCount, Cost, Step, cost_of, count
+from harp.paths import build_dir
+
+ANNOTATED = """
+--------------------------------------------------------------------------------
+Ir
+--------------------------------------------------------------------------------
+10,500 (100.0%)  PROGRAM TOTALS
+10,500 (100.0%)  ???:measure_transmit [/x/harp-segments]
+10,000 (95.2%)  /x/stack.c:harp_stack_flush [/x/harp-segments]
+ 2,000 (19.0%)  /x/segments.c:hand_over [/x/harp-segments]
+   400 ( 3.8%)  ./string/memmove.S:__memcpy_avx_unaligned_erms [/usr/lib/libc.so.6]
+"""
+
+
+def test_what_is_not_the_stacks_is_left_out() -> None:
+    assert cost_of(STEPS[0], ANNOTATED, segments=32, acknowledgements=1) == Cost(250.0, 8000.0)
+
+
+def test_a_function_that_was_not_seen() -> None:
+    with pytest.raises(CannotCount, match="has not seen harp_stack_receive"):
+        cost_of(STEPS[1], ANNOTATED, 32, 1)
+
+
+@pytest.mark.parametrize("connections", [1, 40])
+def test_every_byte_arrives(connections: int) -> None:
+    words = [build_dir() / "harp" / "measure" / "harp-segments", str(connections), "100"]
+    said = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True).stdout
+    assert said.split() == ["3200", "100"]
+
+
+@pytest.mark.skipif(not shutil.which("valgrind"), reason="there is no valgrind")
+@pytest.mark.parametrize("step", [step for step in STEPS if step.most], ids=lambda step: step.name)
+def test_no_more_than_its_bound(step: Step) -> None:
+    cost = count(step, FEW)
+    print(f"{step.name}: {cost.segment:.0f} instructions a segment")
+    assert 100 < cost.segment <= step.most
