@@ -392,9 +392,10 @@ static uint32_t send_length(const struct harp_tcp *tcp, uint32_t unsent, uint32_
 static bool output_new(struct harp_tcp *tcp) {
   uint32_t room = send_room(tcp);
   bool idle = tcp->snd_nxt == tcp->snd_una;
-  if (tcp->snd_nxt == tcp->snd_end && (room >= tcp->mss || (room && idle)) && tcp->ops->pull &&
+  if (tcp->snd_nxt == tcp->snd_end && (room >= tcp->mss || idle) && tcp->ops->pull &&
       !tcp->fin_queued) {
-    tcp->ops->pull(tcp->user, tcp, room);
+    /* Also for a closed window: only what waits makes this side ask when it opens again. */
+    tcp->ops->pull(tcp->user, tcp, HARP_MAX(room, 1));
     if (tcp->state == TCP_CLOSE) {
       return false;
     }

@@ -137,6 +137,27 @@ def test_a_receiver_that_takes_nothing_closes_the_window(wire):
     w.run([transfer])
 
 
+def test_a_lost_word_of_an_opened_window_is_asked_for(wire):
+    """A closed window is probed although all that was pushed is acknowledged: more can be pulled."""
+    deaf = {"on": False}
+
+    def impair(frame):
+        return [] if deaf["on"] and check_ipv4(frame).src == B else [(0, frame)]
+
+    w, a, b = pair(wire, rcvbuf=20_000, window_scale=0, impair=impair)
+    one, other = connect_flows(w, a, b)
+    other.limit = 0
+    transfer = FlowTransfer(one, other, 60_000, pieces=(1000,))
+    w.run([transfer], until=lambda: one.acked == 20_000, limit_s=20)
+    deaf["on"] = True
+    other.limit = None
+    other.resume()
+    b.stack.flush()
+    w.flush()
+    deaf["on"] = False
+    w.run([transfer], limit_s=20)
+
+
 def test_memory_is_not_read_after_its_acknowledgement(wire):
     """Flow spoils what is acknowledged; with losses and duplicates nothing spoiled may appear."""
     faults = Impairment(drop=0.05, duplicate=0.05, reorder=0.1, reorder_ns=5_000_000, seed=7)
