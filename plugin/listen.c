@@ -17,6 +17,7 @@
 enum {
   BACKLOG = 256,       /* handshakes at once */
   STRANGERS_MAX = 256, /* connections without a hello at once */
+  INCOMING_MAX = 256,  /* links that nobody has accepted: who knows the token may begin no more */
 };
 
 /* --- Under a baton --- */
@@ -90,10 +91,15 @@ static struct net_link *incoming_link(struct net_listener *listener, const struc
                                       struct harp_endpoint peer)
 {
   struct net_link **end = &listener->incoming;
+  unsigned waiting = 0;
   for (; *end; end = &(*end)->next) {
     if ((*end)->id == hello->link && (*end)->peer.address == peer.address) {
       return *end;
     }
+    waiting++;
+  }
+  if (waiting >= INCOMING_MAX) {
+    return NULL;
   }
   struct net_link *link = link_create(listener->transport, false, hello->link, peer, hello->flows);
   if (link) {

@@ -7,6 +7,7 @@ import contextlib
 import random
 import secrets
 import struct
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,6 +96,35 @@ def test_comes_and_goes(scene: Scene) -> None:
             stranger.do("open 20")
             stranger.do("reset")
     scene.still_serves()
+
+
+# Connects with one hello after the other, each for a link of its own; prints how many it was
+# welcomed for, and how often it was turned away.
+LINKS = """
+import socket, sys
+address, port, hello, count = sys.argv[1], int(sys.argv[2]), bytes.fromhex(sys.argv[3]), 300
+held = []
+for number in range(count):
+    one = socket.create_connection((address, port), 10)
+    one.sendall(hello[:24] + (number + 1).to_bytes(8, "big") + hello[32:])
+    held.append(one)
+answers = []
+for one in held:
+    one.settimeout(10)
+    try:
+        answers.append(one.recv(64)[:4])
+    except ConnectionResetError:
+        answers.append(b"")
+print(answers.count(b"harp"), answers.count(b""))
+"""
+
+
+@pytest.mark.parametrize("scene", [False], ids=["kernel address"], indirect=True)
+def test_who_has_the_token_cannot_begin_any_number_of_links(scene: Scene) -> None:
+    (port,) = struct.unpack("!H", scene.handle[8:10])
+    begun = hello(token_of(scene), flows=2).hex()
+    words = [sys.executable, "-c", LINKS, scene.listening.site.address, port, begun]
+    assert scene.host.run(words, timeout=60).stdout == f"{ROOM} {300 - ROOM}\n"
 
 
 def test_more_than_there_is_room_for(scene: Scene) -> None:
