@@ -51,6 +51,7 @@ COMMON = {
     "CUDA_VISIBLE_DEVICES": "0",
     "NCCL_CONF_FILE": "/dev/null",
     "NCCL_CUMEM_ENABLE": "0",
+    "NCCL_CUMEM_HOST_ENABLE": "0",
     "NCCL_DEBUG": "INFO",
     "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV",
     "NCCL_IB_DISABLE": "1",
@@ -58,6 +59,7 @@ COMMON = {
     "NCCL_MULTI_RANK_GPU_ENABLE": "1",
     "NCCL_NVLS_ENABLE": "0",
     "NCCL_P2P_DISABLE": "1",
+    "NCCL_RAS_ENABLE": "0",
     "NCCL_SHM_DISABLE": "1",
     "PYTHONUNBUFFERED": "1",
 }
