@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many stacks in virtual time: what seeds draw breaks no rule, and what must hold holds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import golden
+import pytest
+from simulator import KINDS, SCENARIOS, Result, SimError, Total, program, run, run_seeds
+
+CI_SEEDS = 60
+# With the sanitizers everything takes several times as long; rules are what they watch, not rates.
+SANITIZED = "SANITIZER_RUNTIME" in os.environ
+RATES = pytest.mark.skipif(SANITIZED, reason="rates are looked at with the plain build")
+
+
+def payload_rate(line_mbps: int, mtu: int = 1500) -> float:
+    """Mbit/s of payload that a line can carry: headers, timestamps and Ethernet's gaps left out."""
+    return line_mbps * (mtu - 52) / (mtu + 38)
+
+
+@pytest.fixture(scope="module")
+def seen() -> Callable[[str], list[Result]]:
+    """The runs of a scenario's golden row, made once."""
+    made: dict[str, list[Result]] = {}
+
+    def results(name: str) -> list[Result]:
+        if name not in made:
+            made[name] = golden.results(name)
+        return made[name]
+
+    return results
+
+
+def test_many_seeds_break_no_rule() -> None:
+    total = Total()
+    for result in run_seeds(1, CI_SEEDS):
+        total.add(result)
+    assert [(result.seed, result.violation) for result in total.broken] == []
+    assert total.runs == CI_SEEDS
+    assert total.connections > 3000
+    assert total.unseen() == []
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    assert list(run_seeds(7, 2)) == list(run_seeds(7, 2))
+
+
+@RATES
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_change_must_explain_itself(name: str, seen: Callable[[str], list[Result]]) -> None:
+    """If it does: tools/sim --golden --write, and the reason into the commit."""
+    runs = seen(name)
+    assert [result.violation for result in runs if result.violation] == []
+    found = golden.changes(name, golden.read()[name], golden.row_of(runs))
+    assert not found, "\n".join(map(str, found))
+
+
+# What must hold
+
+
+@RATES
+def test_one_flow_fills_a_long_fast_line(seen: Callable[[str], list[Result]]) -> None:
+    """100 Gbit/s, 100 µs: at least 0.95 of the line."""
+    for result in seen("one flow"):
+        assert result.goodput_mbps >= 0.95 * payload_rate(100_000)
+
+
+@RATES
+def test_one_flow_fills_what_is_outstanding(seen: Callable[[str], list[Result]]) -> None:
+    """1 MiB in a round trip of 100 µs is less than the line."""
+    for result in seen("one flow, 1 MiB outstanding"):
+        assert result.goodput_mbps >= 0.95 * (1 << 20) * 8 / 100
+
+
+@RATES
+def test_incast_keeps_the_line_full_and_nobody_out(seen: Callable[[str], list[Result]]) -> None:
+    line = payload_rate(25_000)
+    for result in seen("incast 8 to 1"):
+        assert result.goodput_mbps >= 0.9 * line
+        assert min(result.flow_mbps) >= 0.5 * line / 8
+
+
+@RATES
+def test_a_ring_over_a_narrow_core_keeps_step(seen: Callable[[str], list[Result]]) -> None:
+    for result in seen("ring of 64"):
+        assert result.steps["count"] == 64 * 15
+        assert result.steps["p99_ns"] <= 2 * result.steps["median_ns"]
+
+
+@RATES
+@pytest.mark.parametrize("name", ["two flows", "a late second flow"])
+def test_two_flows_share(name: str, seen: Callable[[str], list[Result]]) -> None:
+    """Within 20 % of each other, over seeds."""
+    sums = [sum(flow) for flow in zip(*(result.flow_mbps for result in seen(name)))]
+    assert min(sums) >= 0.8 * max(sums)
+
+
+# The simulator itself
+
+
+def test_each_kind_of_fault_is_told() -> None:
+    assert set(KINDS) == set(run("bytes=1000").faults)
+
+
+def test_a_broken_rule_is_told() -> None:
+    """A line that loses everything: the connection dies, and that is a violation."""
+    result = run("bytes=1000,drop=1")
+    assert result.violation and "error -110" in result.violation
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ("drop=2", "drop=2: allowed is 0 to 1"),
+        ("mtu=100", "mtu=100: allowed is 576 to 65535"),
+        ("speed=1", "there is no key 'speed'"),
+        ("drop", "write key=value"),
+        ("hosts=3", "pairs need an even number"),
+    ],
+)
+def test_wrong_words_are_refused(words: str, said: str) -> None:
+    with pytest.raises(SimError, match=said):
+        run(words)
+
+
+def test_a_capture_is_one_that_others_read(tmp_path: Path) -> None:
+    capture = tmp_path / "run.pcapng"
+    result = run("bytes=20000", capture)
+    expert = subprocess.run(
+        ["tshark", "-r", str(capture), "-Y", "tcp", "-T", "fields", "-e", "tcp.checksum.status",
+         "-o", "tcp.check_checksum:TRUE"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    lines = expert.stdout.split()
+    assert len(lines) >= 2 * result.frames - 4
+    assert "0" not in lines  # bad
+
+
+def test_the_program_tells_its_keys() -> None:
+    told = subprocess.run([str(program()), "--help"], capture_output=True, text=True, check=True)
+    assert "rate_mbps" in told.stdout
+    assert subprocess.run([str(program())], capture_output=True).returncode == 2
