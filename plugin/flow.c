@@ -20,6 +20,9 @@ static void on_established(void *user, struct harp_tcp *tcp)
     flow_end(flow, false); /* it has recovered meanwhile */
     return;
   }
+  struct harp_flow_view view;
+  harp_flow_view(tcp, &view);
+  flow_trace(flow, HARP_TRACE_established, view.mss, harp_flow_peer(tcp).address);
   flow->state = FLOW_GREETING;
   flow_greet(flow, HELLO_SIZE);
 }
@@ -122,8 +125,7 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
     link_over(link); /* the peer was done, and so are we: how its connection went is no news */
     return;
   }
-  harp_trace(&flow->instance->trace, flow->instance->now, flow->local_port, HARP_TRACE_closed,
-             (uint32_t)-error, 0);
+  flow_trace(flow, HARP_TRACE_closed, (uint32_t)-error, 0);
   lost(link, flow, error);
 }
 
@@ -169,6 +171,7 @@ struct link_flow *flow_create(struct transport *transport, struct harp_instance 
   flow->transport = transport;
   flow->instance = instance;
   flow->born = instance->now;
+  flow->opened = harp_clock_wall_ns();
   flow_share_end(flow);
   flow->published = -1;
   flow->next = share->flows;
@@ -191,8 +194,7 @@ int flow_connect(struct link_flow *flow, const struct net_link *link, uint16_t n
   result = harp_flow_connect(flow->instance->stack, port, peer, &flow_ops, flow, &flow->tcp);
   if (result == 0) {
     harp_flow_set_timeout(flow->tcp, engine->config.timeout_ms);
-    harp_trace(&flow->instance->trace, flow->instance->now, port, HARP_TRACE_connect, port,
-               peer.address);
+    flow_trace(flow, HARP_TRACE_connect, port, peer.address);
   }
   return result;
 }
@@ -202,6 +204,7 @@ void flow_adopt(struct link_flow *flow, struct harp_tcp *tcp)
   flow->tcp = tcp;
   flow->state = FLOW_GREETING;
   harp_flow_attach(tcp, &flow_ops, flow);
+  flow_trace(flow, HARP_TRACE_accept, harp_flow_local_port(tcp), harp_flow_peer(tcp).address);
   harp_flow_set_timeout(tcp, flow->transport->engine->config.timeout_ms);
 }
 
@@ -247,6 +250,7 @@ void flow_reopen(struct link_flow *flow)
   const struct harp_config *config = &flow->transport->engine->config;
   uint32_t quarter = config->timeout_ms / 4;
   flow->state = FLOW_OPEN;
+  flow_trace(flow, HARP_TRACE_hello, (uint32_t)flow->link->id, flow->epoch);
   flow_share_begin(flow);
   harp_flow_trust(flow->tcp, config->rto_min_us);
   /* Silence is noticed within timeout_ms also when we only wait to receive. */
@@ -344,7 +348,7 @@ void flow_publish(struct link_flow *flow)
       .retransmits = view.retransmits,
       .bytes_in = view.bytes_in,
       .bytes_out = view.bytes_out,
-      .opened_ns = flow->born,
+      .opened_ns = flow->opened,
   };
   harp_statfile_flow_write(
       harp_statfile_flow(&flow->transport->engine->statfile, (unsigned)flow->published), &entry);

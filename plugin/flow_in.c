@@ -79,6 +79,7 @@ static struct net_request *find_request(struct link_flow *flow)
     /* Announce, then look again: irecv publishes, then looks who is stalled. */
     if (flow->chunk.message >= atomic_load(&link->posted)) {
       flow->instance->counters[HARP_COUNTER_receive_stalls]++;
+      flow_trace(flow, HARP_TRACE_receive_stall, (uint32_t)link->id, 0);
       return NULL;
     }
     atomic_store(&flow->stalled, false);
@@ -111,8 +112,8 @@ static void message_whole(struct link_flow *flow, struct net_request *request)
   uint64_t *counters = flow->instance->counters;
   counters[HARP_COUNTER_messages_in]++;
   counters[HARP_COUNTER_message_bytes_in] += request->received;
-  harp_trace(&flow->instance->trace, flow->instance->now, flow->local_port,
-             HARP_TRACE_receive_done, (uint32_t)request->link->id, (uint32_t)request->received);
+  flow_trace(flow, HARP_TRACE_receive_done, (uint32_t)request->link->id,
+             (uint32_t)request->received);
   atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
 }
 
@@ -130,6 +131,7 @@ static void chunk_whole(struct link_flow *flow)
   flow->request = NULL;
   flow->heard_size = 0;
   flow->instance->counters[HARP_COUNTER_chunks_in]++;
+  flow_trace(flow, HARP_TRACE_chunk_in, chunk->length, (uint32_t)chunk->offset);
   int64_t left =
       atomic_fetch_add_explicit(&request->left, change, memory_order_acq_rel) + change;
   if (left == 0 && (last || chunk->length > 0)) {

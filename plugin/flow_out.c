@@ -116,8 +116,7 @@ static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, 
   flow_holds_more(flow, out->left);
   push_rest(flow, out);
   flow->instance->counters[HARP_COUNTER_chunks_out]++;
-  harp_trace(&flow->instance->trace, flow->instance->now, flow->local_port, HARP_TRACE_chunk_out,
-             chunk.length, (uint32_t)offset);
+  flow_trace(flow, HARP_TRACE_chunk_out, chunk.length, (uint32_t)offset);
   return out->left;
 }
 
@@ -155,8 +154,7 @@ static void chunk_done(struct link_flow *flow, struct chunk_out *out)
   uint64_t *counters = flow->instance->counters;
   counters[HARP_COUNTER_messages_out]++;
   counters[HARP_COUNTER_message_bytes_out] += request->size;
-  harp_trace(&flow->instance->trace, flow->instance->now, flow->local_port, HARP_TRACE_send_done,
-             (uint32_t)request->link->id, (uint32_t)request->size);
+  flow_trace(flow, HARP_TRACE_send_done, (uint32_t)request->link->id, (uint32_t)request->size);
   atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
 }
 

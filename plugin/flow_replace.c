@@ -87,8 +87,7 @@ static void begin(struct link_flow *flow)
   candidate->number = flow->number;
   candidate->epoch = ++flow->epoch;
   flow->candidate = candidate;
-  harp_trace(&flow->instance->trace, flow->instance->now, flow->local_port, HARP_TRACE_fence,
-             flow->epoch, (uint32_t)flow->acked);
+  flow_trace(flow, HARP_TRACE_fence, flow->epoch, (uint32_t)flow->acked);
   if (flow_write_hello(candidate, flow->link, flow->number) != 0 ||
       flow_connect(candidate, flow->link, flow->number) != 0) {
     flow_end(candidate, false);

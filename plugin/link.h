@@ -92,6 +92,7 @@ struct link_flow {
   struct link_flow *candidate;   /* is being opened to take this one's place */
   struct link_flow *replaces;    /* the other way round */
   uint64_t born;                 /* ns */
+  uint64_t opened;               /* the same by the wall's clock */
   int published;                 /* entry of the statistics file; -1: none */
 
   uint8_t greeting[HELLO_SIZE];  /* hello or welcome, ours, until acknowledged */
@@ -233,6 +234,16 @@ static inline uint64_t link_chunks(const struct net_link *link, size_t size)
 bool link_idle(const struct net_link *link);
 
 /* --- flow.c; everything under the flow's baton --- */
+
+/* An event of the flow, for the trace. */
+static inline void flow_trace(struct link_flow *flow, enum harp_trace_event event, uint32_t a,
+                              uint32_t b)
+{
+  uint16_t port = flow->local_port ? flow->local_port
+                  : flow->tcp      ? harp_flow_local_port(flow->tcp)
+                                   : 0xffff;
+  harp_trace(&flow->instance->trace, flow->instance->now, port, event, a, b);
+}
 
 struct link_flow *flow_create(struct transport *transport, struct harp_instance *instance);
 /* Opens the connection of a link's flow to the peer's instance that serves it. */

@@ -19,4 +19,12 @@ static inline void harp_sleep_us(unsigned us)
   nanosleep(&t, NULL);
 }
 
+/* The wall's clock, for people: ns since 1970. */
+static inline uint64_t harp_clock_wall_ns(void)
+{
+  struct timespec t;
+  clock_gettime(CLOCK_REALTIME, &t);
+  return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+}
+
 #endif

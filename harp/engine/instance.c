@@ -396,12 +396,28 @@ int harp_instance_reclaim(struct harp_instance *instance)
 
 /* --- Life --- */
 
+/* The stack's events, by their names in the trace. */
+static void trace_stack(void *user, uint16_t local_port, enum harp_stack_event event, uint32_t a,
+                        uint32_t b)
+{
+  static const uint8_t names[HARP_EVENTS] = {
+      [HARP_EVENT_RETRANSMIT] = HARP_TRACE_retransmit,
+      [HARP_EVENT_RECOVERY] = HARP_TRACE_recovery,
+      [HARP_EVENT_TIMEOUT] = HARP_TRACE_rto,
+      [HARP_EVENT_WINDOW_CLOSED] = HARP_TRACE_window_closed,
+      [HARP_EVENT_RESET] = HARP_TRACE_reset,
+  };
+  struct harp_instance *instance = user;
+  harp_trace(&instance->trace, instance->now, local_port, names[event], a, b);
+}
+
 static int create_stack(struct harp_instance *instance, const struct harp_instance_config *config)
 {
   const struct harp_port_info *info = &config->port->info;
   struct harp_stack_io io = {
       .user = instance,
       .transmit = transmit,
+      .event = trace_stack,
       .offloads = info->offloads,
       .max_frame = info->max_frame,
       .only_asks = config->only_asks,

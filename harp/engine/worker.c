@@ -68,7 +68,11 @@ static void sleep_until_work(struct harp_instance *instance)
   bool stay = deadline <= now || atomic_load(&instance->posts) ||
               atomic_load(&instance->loop_count) || atomic_load(&instance->stop) ||
               instance->port->ops->arm(instance->port, instance->queue, true);
-  instance->counters[HARP_COUNTER_sleeps] += !stay;
+  if (!stay) {
+    instance->counters[HARP_COUNTER_sleeps]++;
+    harp_trace(&instance->trace, now, 0xffff, HARP_TRACE_sleep, 0,
+               (uint32_t)((atomic_load(&instance->sleeps_until) - now) / 1000));
+  }
   atomic_store_explicit(&instance->baton, false, memory_order_release);
   if (!stay) {
     wait_for_work(instance, now);

@@ -43,12 +43,26 @@ struct harp_flow_ops {
   void (*closed)(void *user, struct harp_tcp *tcp, int error);
 };
 
+/* What explains later why a connection was slow, or failed. b: sequence numbers
+ * count from the connection's first byte. */
+enum harp_stack_event {
+  HARP_EVENT_RETRANSMIT,    /* a: bytes, b: the first of them */
+  HARP_EVENT_RECOVERY,      /* of a loss begins. a: the congestion window before, KiB; b: up to where */
+  HARP_EVENT_TIMEOUT,       /* the RTO. a: how many in a row, b: the first byte not acknowledged */
+  HARP_EVENT_WINDOW_CLOSED, /* the peer has no room. b: its window's edge */
+  HARP_EVENT_RESET,         /* by the peer. b: what was expected of it next */
+  HARP_EVENTS
+};
+
 /* How an engine drives a stack, beside the callbacks of harp/stack.h. */
 struct harp_stack_io {
   void *user;
   /* 0: taken. -EAGAIN: no room; offered again after the next flush. Other
    * errors: the frame is lost, as on any wire. */
   int (*transmit)(void *user, const struct harp_tx_frame *frame);
+  /* For a trace; NULL: not wanted. */
+  void (*event)(void *user, uint16_t local_port, enum harp_stack_event event, uint32_t a,
+                uint32_t b);
   uint32_t offloads;  /* HARP_OFFLOAD_* */
   uint32_t max_frame; /* with HARP_OFFLOAD_TSO: largest frame, bytes */
   bool only_asks;     /* somebody else answers ARP and ICMP for the address */

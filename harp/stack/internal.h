@@ -67,6 +67,15 @@ struct harp_stack {
 /* Returns closed connections' blocks to the pool at once. */
 void stack_free_closed(struct harp_stack *stack);
 
+/* For the engine's trace: things that are rare, or ought to be. */
+static inline void stack_event(const struct harp_tcp *tcp, enum harp_stack_event event,
+                               uint32_t a, uint32_t b) {
+  const struct harp_stack_io *io = &tcp->stack->io;
+  if (io->event) {
+    io->event(io->user, tcp->local_port, event, a, b);
+  }
+}
+
 /* ip.c */
 void ip_input(struct harp_stack *stack, const struct harp_rx_frame *frame);
 /* Writes Ethernet and IPv4 headers; returns their length. payload_length:

@@ -149,6 +149,9 @@ void tcp_update_window(struct harp_tcp *tcp, const struct harp_segment *segment)
         tcp_mark_lost(tcp, tcp->records);
       }
     }
+    if (tcp->snd_wnd && !window) {
+      stack_event(tcp, HARP_EVENT_WINDOW_CLOSED, 0, segment->ack - tcp->iss - 1);
+    }
     tcp->snd_wnd = window;
     tcp->max_snd_wnd = HARP_MAX(tcp->max_snd_wnd, window);
     tcp->snd_edge = seq_max(tcp->snd_edge, segment->ack + window);

@@ -112,6 +112,7 @@ static void reset_input(struct harp_tcp *tcp, const struct harp_segment *segment
     return;
   }
   COUNT(tcp->stack, tcp_resets_in);
+  stack_event(tcp, HARP_EVENT_RESET, 0, tcp->rcv_nxt - tcp->irs - 1);
   switch (tcp->state) {
   case TCP_SYN_RECV:
     tcp_finish(tcp, -ECONNREFUSED);

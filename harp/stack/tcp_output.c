@@ -309,6 +309,7 @@ bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t l
   COUNT(stack, tcp_retransmits);
   COUNT_N(stack, tcp_retransmit_bytes, payload);
   tcp->retransmits++;
+  stack_event(tcp, HARP_EVENT_RETRANSMIT, payload, record->seq - tcp->iss - 1);
   tcp_record_unlink(tcp, record);
   record->retransmitted = true;
   if (record->transmits < UINT16_MAX) {

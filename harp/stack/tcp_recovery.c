@@ -103,6 +103,7 @@ static void remember_for_undo(struct harp_tcp *tcp) {
 
 static void enter_fast_recovery(struct harp_tcp *tcp, const struct harp_ack_result *result) {
   COUNT(tcp->stack, tcp_fast_recoveries);
+  stack_event(tcp, HARP_EVENT_RECOVERY, tcp->cwnd >> 10, tcp->snd_nxt - tcp->iss - 1);
   remember_for_undo(tcp);
   tcp->recovery = RECOVERY_FAST;
   tcp->recovery_point = tcp->snd_nxt;
@@ -314,6 +315,7 @@ static void forget_sacks(struct harp_tcp *tcp) {
 
 void tcp_recovery_on_rto(struct harp_tcp *tcp) {
   COUNT(tcp->stack, tcp_rto_fired);
+  stack_event(tcp, HARP_EVENT_TIMEOUT, tcp->backoff, tcp->snd_una - tcp->iss - 1);
   if (tcp->records->sacked) {
     forget_sacks(tcp);
   }

@@ -96,7 +96,7 @@ def test_values(line: str, key: str, expected: str) -> None:
     ("gpu = 0000:3b:00.8", "a PCI id"),
     ("pci_path = sys/devices", "begins with /"),
     ("speed_mbps = 0", "from 1 to"),
-    ("instances = -1", "from 1 to 64"),
+    ("instances = -1", "from 1 to 8"),
     ("cores = 3-1", "a list of CPU numbers"),
     ("cores = 1,,2", "a list of CPU numbers"),
     ("cores = 0-64", "a list of CPU numbers"),

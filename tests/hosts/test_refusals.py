@@ -70,7 +70,7 @@ def test_unknown_key(tmp_path: Path) -> None:
     [
         ("address = 10.0.0.300/24", "expected an IPv4 address with its prefix"),
         ("device = eth0", "expected packet:IFACE"),
-        ("flows = many", "expected a whole number from 1 to 64"),
+        ("flows = many", "expected a whole number from 1 to 16"),
         ("timeout_ms = 5", "expected a whole number from 100 to 3600000"),
         ("mtu =", "mtu has no value"),
         ("mac = 01:00:00:00:00:01", "not a multicast address"),

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A link that fails leaves a trace in which its flows' lives can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jobs import over
+
+from harp import trace
+from harp.testing.jobs import Joint, all_reduce, job
+
+SENDS = {"connect", "established", "chunk_out", "send_done", "retransmit", "rto"}
+RECEIVES = {"accept", "chunk_in", "receive_done"}
+
+
+@over("join,", ("wire",))
+def test_of_a_job_whose_paths_die(join: Callable[..., Joint]) -> None:
+    joint = join(flows=2, timeout_ms=1500)
+    with job(joint.sites, joint.host, all_reduce("4M", 10_000_000, 1)) as running:
+        joint.impair("blackhole=1,side=both")
+        assert running.finish(20) == [1, 1]
+    for site in joint.sites:
+        (path,) = site.run_folder.glob("*.trace")
+        found = trace.read(path)
+        assert "timed out" in found.reason or "failed" in found.reason
+        events = {record.event for record in found.records}
+        assert events >= SENDS | RECEIVES | {"poll", "hello"}, SENDS - events
+        (hello, *_) = [one for one in found.records if one.event == "hello"]
+        assert hello.values["epoch"] == 0
+        times = [one.time_ns for one in found.records]
+        assert times == sorted(times)
