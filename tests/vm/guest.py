@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A virtual machine as a host for tests: Debian's kernel under QEMU, the files of this
+machine read-only below it, and NICs on the PCI bus.
+
+    with Guest(kernel, lab.hosts[0], folder, iommu=True) as guest:
+        print(guest.run("uname", "-r").out)
+
+QEMU and its NICs' other ends, taps, live in a namespace of a lab: they go with it.
+No KVM is used, so a guest runs everywhere, at a tenth of the speed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Optional
+
+from harp.testing.lab import Host
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+VIRTIOFSD = "/usr/lib/qemu/virtiofsd"
+# What the first process needs before it has the disk with all the others.
+EARLY_MODULES = ("virtiofs", "overlay", "virtio_pci", "virtio_console")
+MEMORY_MIB = 1280
+BOOT_S = 240.0  # an idle machine takes 5
+
+
+class GuestError(RuntimeError):
+    """The guest did not start, or has gone. The text has the end of its console."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended in the guest."""
+
+    words: tuple[str, ...]
+    code: int
+    out: str
+    err: str
+
+    def __str__(self) -> str:
+        return f"{' '.join(self.words)}: {self.code}\n{self.out}{self.err}"
+
+
+@dataclass(frozen=True)
+class Nic:
+    """A NIC of the guest's: its place on the bus, and the two ends of its cable. The
+    guest's kernel names NICs eth0, eth1, ... in this order."""
+
+    name: str
+    pci_id: str
+    tap: str
+    address: str
+    peer: str
+    prefix: int = 24
+
+
+MANAGEMENT = Nic("eth0", "0000:00:04.0", "tap0", "10.79.0.2", "10.79.0.1")
+DATA = Nic("eth1", "0000:00:05.0", "tap1", "10.78.0.2", "10.78.0.1")
+# Two more, behind one old PCI bridge: an IOMMU cannot tell them apart.
+TWINS = (
+    Nic("eth2", "0000:01:01.0", "tap2", "10.80.0.2", "10.80.0.1"),
+    Nic("eth3", "0000:01:02.0", "tap3", "10.81.0.2", "10.81.0.1"),
+)
+
+
+def make_initramfs(kernel: Path, folder: Path) -> Path:
+    """An archive with busybox, init, and the modules that init needs."""
+    release = (kernel / "release").read_text().strip()
+    tree = folder / "initramfs"
+    for name in ("bin", "lib/modules", "root", "memory", "host", "kernel", "proc", "sys", "dev"):
+        (tree / name).mkdir(parents=True)
+    shutil.copy("/usr/bin/busybox", tree / "bin/busybox")
+    shutil.copy(HERE / "init", tree / "init")
+    (tree / "init").chmod(0o755)
+    files: list[str] = []
+    for module in EARLY_MODULES:
+        command = ["modprobe", "-d", str(kernel), "-S", release, "--show-depends", module]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        files += [line.split()[1] for line in listed.splitlines() if line.startswith("insmod")]
+    for i, file in enumerate(dict.fromkeys(files)):
+        shutil.copy(file, tree / f"lib/modules/{i:02}-{Path(file).name}")
+    names = subprocess.run(["find", "."], cwd=tree, capture_output=True, check=True).stdout
+    archive = folder / "initramfs.cpio"
+    with archive.open("wb") as out:
+        subprocess.run(
+            ["cpio", "--quiet", "-o", "-H", "newc"], cwd=tree, input=names, stdout=out, check=True
+        )
+    shutil.rmtree(tree)
+    return archive
+
+
+@dataclass(repr=False)
+class Guest:
+    """`kernel` is the folder that tests/vm/prepare made; `host` the namespace for QEMU and
+    the taps; `folder` is for sockets and the console; `iommu`: whether there is one."""
+
+    kernel: Path
+    host: Host
+    folder: Path
+    iommu: bool
+    nics: tuple[Nic, ...] = (MANAGEMENT, DATA)
+    _processes: "list[subprocess.Popen[Any]]" = field(default_factory=list)
+    _socket: Optional[socket.socket] = None
+    _received: bytes = b""
+    _answers: dict[int, Done] = field(default_factory=dict)
+    _words: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def console(self) -> Path:
+        """Everything that the guest's kernel and its agent have said."""
+        return self.folder / "console.log"
+
+    # -- life
+
+    def __enter__(self) -> Guest:
+        try:
+            for nic in self.nics:
+                self._make_tap(nic)
+            self._serve_files("host", Path("/"))
+            self._serve_files("kernel", self.kernel)
+            self._start(self.host.popen(self._qemu(), **self._log("qemu")))
+            self._hear_agent()
+            self._configure()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the machine. May be called again."""
+        if self._socket:
+            self._socket.close()
+            self._socket = None
+        for process in reversed(self._processes):
+            process.kill()
+            process.wait()
+        self._processes.clear()
+
+    def _start(self, process: "subprocess.Popen[Any]") -> None:
+        self._processes.append(process)
+
+    def _log(self, name: str) -> dict[str, Any]:
+        file = (self.folder / f"{name}.log").open("wb")
+        return {"stdout": file, "stderr": subprocess.STDOUT}
+
+    def _make_tap(self, nic: Nic) -> None:
+        ip = ("ip",)
+        self.host.run([*ip, "tuntap", "add", nic.tap, "mode", "tap", "vnet_hdr"])
+        self.host.run([*ip, "address", "add", f"{nic.peer}/{nic.prefix}", "dev", nic.tap])
+        self.host.run([*ip, "link", "set", nic.tap, "up"])
+
+    def _serve_files(self, tag: str, source: Path) -> None:
+        path = self.folder / f"{tag}.socket"
+        # The files are this machine's and hold still; the guest may remember them.
+        options = f"source={source},sandbox=chroot,cache=always"
+        words = [VIRTIOFSD, f"--socket-path={path}", "-o", options]
+        self._start(self.host.popen(words, **self._log(f"files-{tag}")))
+        end = time.monotonic() + 20
+        while not path.exists():
+            if self._processes[-1].poll() is not None or time.monotonic() > end:
+                said = (self.folder / f"files-{tag}.log").read_text(errors="replace")
+                raise GuestError(f"{' '.join(words)} did not start:\n{said}")
+            time.sleep(0.02)
+
+    def _qemu(self) -> list[str]:
+        machine = "q35,memory-backend=memory" + (",kernel-irqchip=off" if self.iommu else "")
+        words = ["qemu-system-x86_64", "-accel", "tcg", "-machine", machine, "-cpu", "max"]
+        words += ["-smp", "2", "-m", str(MEMORY_MIB), "-nodefaults", "-no-user-config"]
+        words += ["-display", "none", "-no-reboot", "-serial", f"file:{self.console}"]
+        # Shared, since the files are served by other processes.
+        memory = f"memory-backend-memfd,id=memory,size={MEMORY_MIB}M,share=on"
+        words += ["-object", memory, "-kernel", str(self.kernel / "vmlinuz")]
+        words += ["-initrd", str(make_initramfs(self.kernel, self.folder))]
+        words += ["-append", self._command_line()]
+        if self.iommu:
+            words += ["-device", "intel-iommu,intremap=on,device-iotlb=on,aw-bits=48"]
+        for tag in ("host", "kernel"):
+            words += ["-chardev", f"socket,id={tag},path={self.folder}/{tag}.socket"]
+            words += ["-device", f"vhost-user-fs-pci,chardev={tag},tag={tag}"]
+        agent = f"socket,id=agent,path={self.folder}/agent.socket,server=on,wait=off"
+        words += ["-chardev", agent, "-device", "virtio-serial-pci"]
+        words += ["-device", "virtserialport,chardev=agent,nr=1"]
+        return words + self._qemu_nics()
+
+    def _qemu_nics(self) -> list[str]:
+        words = []
+        if len(self.nics) > 2:
+            words += ["-device", "pcie-pci-bridge,id=old,bus=pcie.0,addr=6"]
+        for i, nic in enumerate(self.nics):
+            _, bus, slot = nic.pci_id.split(":")
+            place = f"bus={'pcie.0' if bus == '00' else 'old'},addr={slot}"
+            options = f"virtio-net-pci,netdev=n{i},mac=02:78:00:00:00:{i:02x},romfile=,{place}"
+            if self.iommu:
+                options += ",disable-legacy=on,iommu_platform=on,ats=on"
+            words += ["-netdev", f"tap,id=n{i},ifname={nic.tap},script=no,downscript=no,vhost=off"]
+            words += ["-device", options]
+        return words
+
+    def _command_line(self) -> str:
+        # The timer is not checked: on a busy machine it would seem not to work.
+        words = ["console=ttyS0", "panic=-1", "mitigations=off", "no_timer_check"]
+        if self.iommu:
+            words += ["intel_iommu=on", "iommu=pt"]
+        return " ".join([*words, f"vm.python={sys.executable}", f"vm.agent={HERE / 'agent.py'}"])
+
+    def _hear_agent(self) -> None:
+        path = self.folder / "agent.socket"
+        end = time.monotonic() + BOOT_S
+        while self._socket is None:
+            self._check_alive(end)
+            fresh = socket.socket(socket.AF_UNIX)
+            try:
+                fresh.connect(str(path))
+                self._socket = fresh
+            except OSError:
+                fresh.close()
+                time.sleep(0.05)
+        if self._line(end) != b"ready":
+            raise GuestError(f"the agent said something else\n{self._console_end()}")
+
+    def _configure(self) -> None:
+        for command in ("harp", "harp-setup", "harprun"):
+            entry = {"harp": "main", "harp-setup": "setup_main", "harprun": "run_main"}[command]
+            self.write(
+                f"/usr/local/bin/{command}",
+                f"#!/bin/sh\nexec env PYTHONPATH={ROOT} HARP_BUILD_DIR={build_dir()} "
+                f'{sys.executable} -c "from harp.cli import {entry} as m; m()" "$@"\n',
+                executable=True,
+            )
+        lines = ["ip link set lo up", "modprobe virtio_net"]
+        for nic in self.nics[:2]:
+            lines.append(f"ip address add {nic.address}/{nic.prefix} dev {nic.name}")
+            lines.append(f"ip link set {nic.name} up")
+        lines.append(f"ip route add default via {MANAGEMENT.peer}")
+        self.check("sh", "-ec", "\n".join(lines))
+
+    # -- commands
+
+    def _check_alive(self, end: float) -> None:
+        if self._processes[-1].poll() is not None:
+            said = (self.folder / "qemu.log").read_text(errors="replace")
+            raise GuestError(f"QEMU has ended\n{said}{self._console_end()}")
+        if time.monotonic() > end:
+            raise GuestError(f"the guest did not answer in time\n{self._console_end()}")
+
+    def _console_end(self) -> str:
+        text = self.console.read_text(errors="replace") if self.console.exists() else ""
+        return "\n".join(["-- the end of its console:", *text.splitlines()[-40:]])
+
+    def _line(self, end: float) -> bytes:
+        assert self._socket
+        self._socket.settimeout(0.5)
+        while b"\n" not in self._received:
+            self._check_alive(end)
+            try:
+                more = self._socket.recv(65536)
+            except TimeoutError:
+                continue
+            if not more:
+                time.sleep(0.1)  # QEMU is about to end
+            self._received += more
+        line, _, self._received = self._received.partition(b"\n")
+        return line
+
+    def start(
+        self,
+        *words: object,
+        env: Optional[dict[str, str]] = None,
+        input: Optional[str] = None,
+        timeout: float = 400,
+    ) -> int:
+        """Starts a command; its number, for `wait`. At most `timeout` seconds."""
+        assert self._socket
+        number = len(self._words)
+        self._words[number] = tuple(map(str, words))
+        request = {"id": number, "words": self._words[number], "env": env or {}, "input": input}
+        request["timeout"] = timeout
+        self._socket.settimeout(timeout)
+        self._socket.sendall(json.dumps(request).encode() + b"\n")
+        return number
+
+    def wait(self, number: int, timeout: float = 500) -> Done:
+        """The end of a command. GuestError if the guest does not answer in time."""
+        end = time.monotonic() + timeout
+        while number not in self._answers:
+            answer = json.loads(self._line(end))
+            words = self._words[answer["id"]]
+            self._answers[answer["id"]] = Done(words, answer["code"], answer["out"], answer["err"])
+        return self._answers[number]
+
+    def run(self, *words: object, timeout: float = 400, **options: Any) -> Done:
+        """Runs a command to its end."""
+        return self.wait(self.start(*words, timeout=timeout, **options), timeout + 30)
+
+    def check(self, *words: object, **options: Any) -> str:
+        """Runs a command that has to end well; its output."""
+        done = self.run(*words, **options)
+        assert done.code == 0, str(done)
+        return done.out
+
+    def write(self, path: str, text: str, executable: bool = False) -> None:
+        """Writes a file in the guest, in its memory."""
+        mode = "755" if executable else "644"
+        script = 'mkdir -p "$(dirname "$1")" && cat > "$1" && chmod "$2" "$1"'
+        self.check("sh", "-c", script, "sh", path, mode, input=text)
+
+    def read(self, path: str) -> str:
+        """A file of the guest's."""
+        return self.check("cat", path)
+
+
+def build_dir() -> Path:
+    """Where the guest finds what has been built."""
+    return Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build").resolve()

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs in the guest: set-up is killed before each change that it makes, and undone; then
+undo itself is killed before each of its own. After each the host has to be as before.
+
+Prints {"killed": times set-up was, "undo_killed": times undo was}; exit 1 with the
+difference if something is left. Processes are forked with everything loaded, since a
+guest without KVM takes seconds to start one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "setup"))
+
+import crashing  # noqa: E402
+
+from harp.cli import main  # noqa: E402
+
+MOST = 80  # changes: a bound for the loops
+TREES = ("/usr/local/tfabric", "/etc/default/grub.d")
+
+
+def _lines(*command: str) -> list[str]:
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    # The kernel makes fe80:: addresses by itself, when it finds the time.
+    return [line for line in done.stdout.splitlines() if not re.search("fe80:|ff00:", line)]
+
+
+def state() -> dict[str, Any]:
+    """Everything that set-up may change, but for folders that are empty."""
+    devices = {}
+    for folder in sorted(Path("/sys/bus/pci/devices").iterdir()):
+        driver = folder / "driver"
+        override = (folder / "driver_override").read_text().strip()
+        devices[folder.name] = [driver.resolve().name if driver.exists() else "", override]
+    inet = re.compile(r"^\d+: (\S+) +(inet.*?) (?:tentative )?\\")
+    addresses = [match.groups() for match in map(inet.match, _lines("ip", "-o", "addr")) if match]
+    links = re.compile(r"^\d+: (\S+): .*?(mtu \d+).* (link/ether \S+)")
+    files = {
+        str(path): path.read_text()
+        for tree in TREES
+        for path in sorted(Path(tree).rglob("*"))
+        if path.is_file()
+    }
+    return {
+        "devices": devices,
+        "addresses": addresses,
+        "links": [
+            match.groups() for match in map(links.match, _lines("ip", "-o", "link")) if match
+        ],
+        "routes": _lines("ip", "route", "show", "table", "all"),
+        "pages": Path("/proc/sys/vm/nr_hugepages").read_text(),
+        "modules": sorted(line.split()[0] for line in open("/proc/modules")),
+        "files": files,
+    }
+
+
+def run(change: int, words: Sequence[str]) -> int:
+    """harp in a process of its own, killed before a change (none for a negative one): its
+    exit status, or minus the signal. What it said is kept for `complain`."""
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with open("/tmp/said", "w") as said:
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+    code = 1
+    with contextlib.suppress(Exception):
+        if change >= 0:
+            crashing.die_before(change)
+        try:
+            main(list(words))
+        except SystemExit as end:
+            code = int(end.code or 0)
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def complain(what: str, before: dict[str, Any]) -> None:
+    """Ends with 1 if the host is not as it was."""
+    now = state()
+    if now == before:
+        return
+    for key, value in before.items():
+        if now[key] != value:
+            print(f"{what}: {key} was\n{value}\nand is\n{now[key]}")
+    print(Path("/tmp/said").read_text())
+    sys.exit(1)
+
+
+def expect(code: int, allowed: Sequence[int], what: str) -> None:
+    if code not in allowed:
+        print(f"{what} ended with {code}\n{Path('/tmp/said').read_text()}")
+        sys.exit(1)
+
+
+def everywhere(words: Sequence[str], after: Callable[[int], None]) -> int:
+    """Kills harp before its first change, then before its second, until it ends well."""
+    for change in range(MOST):
+        code = run(change, words)
+        expect(code, (0, -signal.SIGKILL), f"{words}, to be killed before change {change}")
+        if code == 0:
+            return change
+        after(change)
+    raise SystemExit(f"{words} made over {MOST} changes")
+
+
+def killed(words: list[str]) -> None:
+    before = state()
+
+    def undo(change: int) -> None:
+        expect(run(-1, ["setup", "undo"]), (0,), f"undo after a kill before change {change}")
+        complain(f"undo after a kill before change {change}", before)
+
+    changes = everywhere(words, undo)
+    undone = everywhere(["setup", "undo"], lambda change: None)
+    complain("undo that was killed again and again", before)
+    print(json.dumps({"killed": changes, "undo_killed": undone}))
+
+
+if __name__ == "__main__":
+    killed(sys.argv[1:])

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harp setup on a machine with NICs to give away: it gives one to HARP and takes it back,
+behind an IOMMU (vfio-pci) and without one (uio_pci_generic)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from guest import DATA, MANAGEMENT, ROOT, TWINS, Guest, build_dir
+
+from harp.setup.plan import CONF_DIR
+
+SUCCESS = "Set up HARP successfully"
+KILLED = Path(__file__).with_name("killed_anywhere.py")
+pytestmark = pytest.mark.timeout(900)  # seconds; a machine without KVM, maybe a busy one
+
+PYTHON = {"PYTHONPATH": str(ROOT), "HARP_BUILD_DIR": str(build_dir())}
+
+
+def state(guest: Guest) -> str:
+    """Everything that set-up may change."""
+    code = "import json, killed_anywhere; print(json.dumps(killed_anywhere.state()))"
+    path = f"{ROOT}:{KILLED.parent}"
+    return guest.check(sys.executable, "-c", code, env={**PYTHON, "PYTHONPATH": path})
+
+
+def driver(guest: Guest, pci_id: str) -> str:
+    return Path(guest.check("readlink", f"/sys/bus/pci/devices/{pci_id}/driver").strip()).name
+
+
+def reaches_peer(guest: Guest) -> bool:
+    """Whether the kernel's own network works over the second NIC."""
+    return guest.run("busybox", "ping", "-c", "3", "-w", "20", "-I", DATA.name, DATA.peer).code == 0
+
+
+def test_as_a_new_user(guest: Guest) -> None:
+    before = state(guest)
+    assert reaches_peer(guest)
+    done = guest.run("harp-setup", "--yes")
+    assert done.code == 0 and done.out.splitlines()[-1] == SUCCESS, str(done)
+    assert driver(guest, DATA.pci_id) == ("vfio-pci" if guest.iommu else "uio_pci_generic")
+    assert guest.read(f"{CONF_DIR}/ztcp0.conf").splitlines()[1:] == [
+        f"device = dpdk:{DATA.pci_id}",
+        f"address = {DATA.address}/{DATA.prefix}",
+        "mtu = 1500",
+        f"pci_path = /sys/devices/pci0000:00/{DATA.pci_id}",
+    ]
+    assert int(guest.read("/proc/sys/vm/nr_hugepages")) == 128
+    assert not reaches_peer(guest)
+    assert ("no IOMMU here" in done.out) == (not guest.iommu)
+
+    again = guest.run("harp-setup", "--yes")
+    assert again.code == 0 and again.out.splitlines()[0] == "  nothing to change", str(again)
+    said = guest.check("harp", "setup", "undo")
+    assert f"gave {DATA.pci_id} back to virtio-pci: eth1, {DATA.address}" in said
+    assert state(guest) == before
+    assert reaches_peer(guest)
+
+
+def test_never_the_default_routes_nic(guest: Guest) -> None:
+    before = state(guest)
+    for device in (f"dpdk:{MANAGEMENT.pci_id}", "dpdk:eth0"):
+        done = guest.run("harp-setup", "--yes", "--device", device, "--even-if-used")
+        assert done.code == 1 and "it carries the default route" in done.err, str(done)
+    assert state(guest) == before
+
+
+def test_killed_anywhere_and_undone(guest: Guest) -> None:
+    words = ["setup", "apply", "--device", f"dpdk:{DATA.pci_id}"]
+    done = guest.run(sys.executable, KILLED, *words, env=PYTHON, timeout=800)
+    assert done.code == 0, str(done)
+    counts = json.loads(done.out)
+    # Modules, pages and three orders to the kernel, and the journal's rows about them.
+    assert counts["killed"] > 20 and counts["undo_killed"] > 10
+
+
+def test_a_group_of_two(guest: Guest) -> None:
+    if not guest.iommu:
+        pytest.skip("groups are an IOMMU's")
+    before = state(guest)
+    for nic in TWINS:
+        guest.check("ip", "address", "add", f"{nic.address}/{nic.prefix}", "dev", nic.name)
+    try:
+        alone = guest.run("harp", "setup", "apply", "--device", "dpdk:eth2")
+        assert alone.code == 1 and f"with {TWINS[1].pci_id}" in alone.err, str(alone)
+        both = guest.run("harp", "setup", "apply", "--device", "dpdk:eth2", "--device", "dpdk:eth3")
+        assert both.code == 0 and "share IOMMU group" in both.out, str(both)
+        assert [driver(guest, nic.pci_id) for nic in TWINS] == ["vfio-pci"] * 2
+        guest.check("harp", "setup", "undo")
+    finally:
+        for nic in TWINS:
+            guest.run("ip", "address", "flush", "dev", nic.name)
+    assert state(guest) == before
