@@ -280,9 +280,11 @@ static void at_exit(void)
     return;
   }
   atomic_store(&registry.logger, NULL);
+  pthread_mutex_lock(&transport->lock); /* NCCL's threads may close links meanwhile */
   for (struct net_link *link = transport->links; link; link = link->next) {
     link_detach(link);
   }
+  pthread_mutex_unlock(&transport->lock);
   linger(transport);
   for (unsigned i = 0; i < transport->engine->instance_count; i++) {
     harp_instance_stop(transport->engine->instances[i]);

@@ -60,7 +60,7 @@ class Job:
     def count(self, number: int, name: str) -> int:
         return self.look()[number].get(name, 0)
 
-    def await_count(self, number: int, name: str, least: int, timeout: float = 5) -> float:
+    def await_count(self, number: int, name: str, least: int, timeout: float = 15) -> float:
         """Waits until a site's counter is so high; the seconds that it took."""
         began = time.monotonic()
         wait_until(
