@@ -6,6 +6,7 @@
 enum {
   MAX_IOV = 50,             /* one for the headers, the rest for payload */
   RESETS_PER_SECOND = 1000, /* to strangers */
+  LEAST_WINDOW_UNITS = 16,  /* that a receive buffer should hold (RFC 7323, 2.3 leaves it to us) */
 };
 
 /* The window field for a segment that goes out now; moves the advertised edge. */
@@ -178,8 +179,18 @@ void tcp_send_ack(struct harp_tcp *tcp) {
 
 void tcp_send_probe(struct harp_tcp *tcp) { send_plain(tcp, tcp->snd_una - 1, FLAG_ACK, false); }
 
+/* The window's unit must be small beside the buffer, or little room can't be told. */
+static void fit_window_scale(struct harp_tcp *tcp) {
+  while (tcp->rcv_wscale > 0 && tcp->rcvbuf >> tcp->rcv_wscale < LEAST_WINDOW_UNITS) {
+    tcp->rcv_wscale--;
+  }
+}
+
 void tcp_send_syn(struct harp_tcp *tcp) {
   bool with_ack = tcp->state == TCP_SYN_RECV;
+  if (tcp->syn_transmits == 0) {
+    fit_window_scale(tcp);
+  }
   uint8_t options[TCP_MAX_HEADER - TCP_HEADER];
   uint32_t length = tcp_options_syn(tcp, options, with_ack);
   if (tcp->syn_transmits < 255) {
@@ -393,7 +404,10 @@ static uint32_t send_length(const struct harp_tcp *tcp, uint32_t unsent, uint32_
 static bool output_new(struct harp_tcp *tcp) {
   uint32_t room = send_room(tcp);
   bool idle = tcp->snd_nxt == tcp->snd_una;
-  if (tcp->snd_nxt == tcp->snd_end && (room >= tcp->mss || idle) && tcp->ops->pull &&
+  uint32_t waits = tcp->snd_end - tcp->snd_nxt;
+  /* Nagle holds a short tail back until it is full or alone: it may be filled. */
+  bool short_tail = waits < tcp->mss && !tcp->nodelay;
+  if ((waits == 0 || short_tail) && (room >= tcp->mss || idle) && tcp->ops->pull &&
       !tcp->fin_queued) {
     /* Also for a closed window: only what waits makes this side ask when it opens again. */
     tcp->ops->pull(tcp->user, tcp, HARP_MAX(room, 1));

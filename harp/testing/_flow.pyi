@@ -53,6 +53,7 @@ class Listener:
 
 class Flow:
     to_pull: deque[tuple[bytes, bool]]
+    one_by_one: bool
     limit: int | None
     established: bool
     readable: int

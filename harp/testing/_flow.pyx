@@ -360,7 +360,7 @@ cdef class Flow:
     """One connection.
 
     to_pull: pieces (bytes, whether a segment ends behind it) handed out when
-    the stack pulls. limit: how many bytes deliver takes from now on (None: all);
+    the stack pulls, as many as there is room for, or one_by_one. limit: how many bytes deliver takes from now on (None: all);
     received: what it took. acked: bytes acknowledged; closed: None, or the
     errno (0: orderly) of the last call; readable: how often that was called.
     """
@@ -368,6 +368,7 @@ cdef class Flow:
     cdef harp_tcp *_tcp
     cdef readonly FlowStack stack
     cdef public object to_pull
+    cdef public bint one_by_one
     cdef object _held
     cdef list _spoiled
     cdef public object limit
@@ -406,6 +407,8 @@ cdef class Flow:
             data, end = self.to_pull.popleft()
             self.push(data, end)
             given += len(data)
+            if self.one_by_one:
+                break
 
     cdef size_t _delivered(self, const uint8_t *data, size_t length) except? 0:
         cdef size_t part = length

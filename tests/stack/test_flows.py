@@ -158,6 +158,16 @@ def test_a_lost_word_of_an_opened_window_is_asked_for(wire):
     w.run([transfer], limit_s=20)
 
 
+def test_a_short_tail_is_filled_by_what_can_be_pulled(wire):
+    """Nagle holds it back; if nobody asked for more, each would wait for a delayed acknowledgement."""
+    w, a, b = pair(wire, delayed_ack_us=40_000)
+    one, other = connect_flows(w, a, b)
+    one.one_by_one = True
+    began = w.now
+    w.run([FlowTransfer(one, other, 1_000_000, pieces=(5000,))], limit_s=20)
+    assert w.now - began < 30_000_000  # ns: not even one of the peer's delays
+
+
 def test_memory_is_not_read_after_its_acknowledgement(wire):
     """Flow spoils what is acknowledged; with losses and duplicates nothing spoiled may appear."""
     faults = Impairment(drop=0.05, duplicate=0.05, reorder=0.1, reorder_ns=5_000_000, seed=7)

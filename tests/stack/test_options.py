@@ -196,6 +196,16 @@ def test_our_window_is_scaled(dialogue):
     assert 1 << 17 <= answer[TCP].window << 7 <= 1 << 20
 
 
+def test_a_small_buffer_offers_a_small_shift(dialogue):
+    """Else its room would be less than a unit of the field, and never told."""
+    d = dialogue(window_scale=14, rcvbuf=8000)
+    d.listen(80)
+    d.send(TCP(flags="S", seq=0, options=[("MSS", 1460), ("WScale", 14)]))
+    answer = d.expect(TCP(flags="SA", seq=0, ack=1))
+    shift = dict(answer[TCP].options)["WScale"]
+    assert 8000 // 32 < 1 << shift <= 8000 // 16
+
+
 def test_without_the_peers_offer_nothing_is_scaled(dialogue):
     d = dialogue(window_scale=7, rcvbuf=1 << 20, initial_window=40, sndbuf=1 << 20)
     c = d.open_passive(wscale=None, window=5000)
