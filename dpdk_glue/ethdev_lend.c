@@ -79,7 +79,9 @@ static bool map(struct ethdev_lent *lent, struct ethdev_extent *extent) {
   switch (lent->reach) {
     case REACH_PROCESS:
       return true;
-    case REACH_MAPPED: /* fails for pages that an older mapping holds still, too */
+    /* Fails also for pages that an older mapping holds still, and where neither
+     * CAP_IPC_LOCK nor the limit on locked memory lets them be pinned. */
+    case REACH_MAPPED:
       return lent->used < lent->budget &&
              rte_dev_dma_map(lent->device, (void *)extent->start, extent->start,
                              extent->end - extent->start) == 0;
