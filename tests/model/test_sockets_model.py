@@ -14,7 +14,14 @@ from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, multiple, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
 
 from harp.testing._stack import Socket
 from harp.testing.dialogue import make_stack
@@ -204,11 +211,14 @@ class Sockets(RuleBasedStateMachine):
             assert side.ended
 
 
-TestSockets = Sockets.TestCase
-TestSockets.settings = settings(
+SETTINGS = settings(
     max_examples=30,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
 )
+
+
+def test_the_calls_do_what_the_model_allows() -> None:
+    run_state_machine_as_test(Sockets, settings=SETTINGS)
