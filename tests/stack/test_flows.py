@@ -165,7 +165,7 @@ def test_a_short_tail_is_filled_by_what_can_be_pulled(wire):
     one.one_by_one = True
     began = w.now
     w.run([FlowTransfer(one, other, 1_000_000, pieces=(5000,))], limit_s=20)
-    assert w.now - began < 30_000_000  # ns: not even one of the peer's delays
+    assert w.now - began < 2_000_000  # ns: 8 ms with a stop at every tail
 
 
 def test_memory_is_not_read_after_its_acknowledgement(wire):
