@@ -22,6 +22,13 @@ enum { SILENT_PROBES = 2 };          /* without an answer, where there is nothin
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
+/* The other half of timeout_ms must do for a new connection. */
+static uint64_t bounded(const struct link_flow *flow, uint64_t patience)
+{
+  uint64_t half = flow->transport->engine->config.timeout_ms * 1000000ull / 2;
+  return patience < half ? patience : half;
+}
+
 /* On another flow of the link. */
 static bool peer_heard_since(const struct link_flow *flow, uint64_t when)
 {
@@ -54,8 +61,8 @@ bool flow_is_dead(const struct link_flow *flow, uint64_t now)
                           flow->transport->shares[flow->instance->queue].resumed);
   uint64_t rto = view.rto_us * 1000ull;
   uint64_t stuck = now - since;
-  uint64_t patience = larger(4 * rto, PATIENCE_LEAST);
-  if (stuck > larger(8 * rto, PATIENCE_ALONE)) {
+  uint64_t patience = bounded(flow, larger(4 * rto, PATIENCE_LEAST));
+  if (stuck > bounded(flow, larger(8 * rto, PATIENCE_ALONE))) {
     return true;
   }
   if (stuck > patience / 2) {

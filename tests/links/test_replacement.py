@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 
+import pytest
 from jobs import FULL, over
 from ranks import Rank, connect, wait_until
 
@@ -55,6 +56,16 @@ def test_the_only_flow(join: Join, side: str) -> None:
         running.await_count(0, "flows_replaced", 1)
         running.ends_well()
         assert [seen["flows_replaced"] for seen in running.seen] == [1, 0]
+
+
+@pytest.mark.skipif(not FULL, reason="a machine that stands still for a second fails it")
+@over("join,", ("wire",))
+def test_a_short_timeout_leaves_time_for_a_new_connection(join: Join) -> None:
+    joint = join(flows=1, timeout_ms=1000)
+    with job(joint.sites, joint.host, all_reduce("4M", 20, 1)) as running:
+        joint.swallow(running.grows(0), "both")
+        running.await_count(0, "flows_replaced", 1)
+        running.ends_well()
 
 
 @over("join,flows", ("wire", 1), ("packet", FLOWS))
