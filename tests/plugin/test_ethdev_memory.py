@@ -24,9 +24,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """A rank with vhost, which can refer, and one with virtio_user, which cannot."""
     ranks: list[Peer] = []
 
-    def make(more: str = "") -> tuple[Peer, Peer]:
+    def make(more: str = "", faults: str = "") -> tuple[Peer, Peer]:
+        behind = f"fault:{faults}|" if faults else ""
         devices = (
-            f"dpdk:net_vhost0,iface={tmp_path}/v,tso=1",
+            f"{behind}dpdk:net_vhost0,iface={tmp_path}/v,tso=1",
             f"dpdk:virtio_user0,path={tmp_path}/v,queue_size=1024,mrg_rxbuf=1",
         )
         for number, device in enumerate(devices):
@@ -75,6 +76,23 @@ def counts(folder: Path) -> dict[str, int]:
         time.sleep(0.05)
 
 
+def threads(rank: Peer) -> list[str]:
+    tasks = Path(f"/proc/{rank.process.pid}/task").iterdir()
+    return [(task / "comm").read_text().strip() for task in tasks]
+
+
+def test_dpdk_starts_with_its_first_device(start: Start) -> None:
+    """Loading the file costs no thread of DPDK's."""
+    rank = Peer([], {})
+    try:
+        before = threads(rank)
+        rank.open(path=str(paths.nccl_plugin_path()), api=12)
+        assert threads(rank) == before
+    finally:
+        rank.end()
+    assert any(name.startswith("eal") for name in threads(start()[0]))
+
+
 def test_who_copies(start: Start, tmp_path: Path) -> None:
     """vhost reads the application's memory: not a byte is copied, and all are referred to, those
     sent twice counted twice. virtio_user copies every byte."""
@@ -87,6 +105,14 @@ def test_who_copies(start: Start, tmp_path: Path) -> None:
     assert payload <= one["tx_ref_bytes"] <= payload + one["tcp_retransmit_bytes"]
     assert other["tx_ref_bytes"] == 0
     assert other["tx_copied_bytes"] >= payload
+
+
+def test_frames_are_lost(start: Start, tmp_path: Path) -> None:
+    """What is sent again is read from the application's memory again."""
+    vhost, virtio = start(faults="drop=0.01,seed=3")
+    stream(vhost, virtio)
+    one = counts(tmp_path / "0")
+    assert one["tcp_retransmits"] > 0 and one["tx_copied_bytes"] == 0
 
 
 @pytest.fixture
