@@ -38,14 +38,15 @@ def _lines(*command: str) -> list[str]:
 
 
 def state() -> dict[str, Any]:
-    """Everything that set-up may change, but for folders that are empty."""
+    """Everything that set-up may change, but for folders that are empty. Sorted: an
+    interface that comes back gets a new number, which is nobody's business."""
     devices = {}
     for folder in sorted(Path("/sys/bus/pci/devices").iterdir()):
         driver = folder / "driver"
         override = (folder / "driver_override").read_text().strip()
         devices[folder.name] = [driver.resolve().name if driver.exists() else "", override]
     inet = re.compile(r"^\d+: (\S+) +(inet.*?) (?:tentative )?\\")
-    addresses = [match.groups() for match in map(inet.match, _lines("ip", "-o", "addr")) if match]
+    addresses = [one.groups() for one in map(inet.match, _lines("ip", "-o", "addr")) if one]
     links = re.compile(r"^\d+: (\S+): .*?(mtu \d+).* (link/ether \S+)")
     files = {
         str(path): path.read_text()
@@ -55,11 +56,11 @@ def state() -> dict[str, Any]:
     }
     return {
         "devices": devices,
-        "addresses": addresses,
-        "links": [
-            match.groups() for match in map(links.match, _lines("ip", "-o", "link")) if match
-        ],
-        "routes": _lines("ip", "route", "show", "table", "all"),
+        "addresses": sorted(addresses),
+        "links": sorted(
+            one.groups() for one in map(links.match, _lines("ip", "-o", "link")) if one
+        ),
+        "routes": sorted(_lines("ip", "route", "show", "table", "all")),
         "pages": Path("/proc/sys/vm/nr_hugepages").read_text(),
         "modules": sorted(line.split()[0] for line in open("/proc/modules")),
         "files": files,

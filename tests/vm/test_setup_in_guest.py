@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from guest import DATA, MANAGEMENT, ROOT, TWINS, Guest, build_dir
@@ -20,11 +21,11 @@ pytestmark = pytest.mark.timeout(900)  # seconds; a machine without KVM, maybe a
 PYTHON = {"PYTHONPATH": str(ROOT), "HARP_BUILD_DIR": str(build_dir())}
 
 
-def state(guest: Guest) -> str:
-    """Everything that set-up may change."""
+def state(guest: Guest) -> Any:
+    """Everything that set-up may change, as the script looks at it."""
     code = "import json, killed_anywhere; print(json.dumps(killed_anywhere.state()))"
     path = f"{ROOT}:{KILLED.parent}"
-    return guest.check(sys.executable, "-c", code, env={**PYTHON, "PYTHONPATH": path})
+    return json.loads(guest.check(sys.executable, "-c", code, env={**PYTHON, "PYTHONPATH": path}))
 
 
 def driver(guest: Guest, pci_id: str) -> str:
@@ -73,8 +74,8 @@ def test_killed_anywhere_and_undone(guest: Guest) -> None:
     done = guest.run(sys.executable, KILLED, *words, env=PYTHON, timeout=800)
     assert done.code == 0, str(done)
     counts = json.loads(done.out)
-    # Modules, pages and three orders to the kernel, and the journal's rows about them.
-    assert counts["killed"] > 20 and counts["undo_killed"] > 10
+    # Folders, modules, pages and orders to the kernel, and the journal's rows about them.
+    assert counts["killed"] > 15 and counts["undo_killed"] > 10
 
 
 def test_a_group_of_two(guest: Guest) -> None:
