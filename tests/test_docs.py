@@ -279,7 +279,7 @@ FAULTS = {
     "no such subcommand": ("`harp setup prepare`", "harp setup has no command prepare"),
     "no such tool": ("`./tools/deploy now`", "there is no tools/deploy"),
     "no such option of a tool": ("`tools/bench --slow`", "tools/bench has no option --slow"),
-    "no such option of the tests": ("`./tools/test --vm`", "tools/test has no option --vm"),
+    "no such option of the tests": ("`./tools/test --vms`", "tools/test has no option --vms"),
     "an option of harprun": ("`harprun --force train.py`", "harprun has no option --force"),
     "on a line that goes on": ("```sh\nmpirun -np 2 \\\n  harprun --frob a\n```",
                                "harprun has no option --frob"),
