@@ -68,6 +68,7 @@ static void restart(void *argument) {
     atomic_store(&ethdev->gone, true);
   else
     rte_eth_dev_callback_register(ethdev->id, RTE_ETH_EVENT_INTR_RMV, device_removed, ethdev);
+  harp_ethdev_lent_move(&ethdev->lent, ethdev->device);
 }
 
 /* A closed device reads nothing any more, and its driver has freed what it had. */

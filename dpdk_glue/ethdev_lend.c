@@ -32,6 +32,12 @@ int harp_ethdev_lent_init(struct ethdev_lent *lent, enum ethdev_reach reach,
   return 0;
 }
 
+void harp_ethdev_lent_move(struct ethdev_lent *lent, struct rte_device *device) {
+  pthread_mutex_lock(&lent->lock);
+  lent->device = device;
+  pthread_mutex_unlock(&lent->lock);
+}
+
 void harp_ethdev_lent_close(struct ethdev_lent *lent) {
   if (!lent->extents)
     return;
@@ -82,7 +88,7 @@ static bool map(struct ethdev_lent *lent, struct ethdev_extent *extent) {
     /* Fails also for pages that an older mapping holds still, and where neither
      * CAP_IPC_LOCK nor the limit on locked memory lets them be pinned. */
     case REACH_MAPPED:
-      return lent->used < lent->budget &&
+      return lent->device && lent->used < lent->budget &&
              rte_dev_dma_map(lent->device, (void *)extent->start, extent->start,
                              extent->end - extent->start) == 0;
     case REACH_PHYSICAL:
@@ -233,7 +239,7 @@ void harp_ethdev_settle(struct ethdev_lent *lent) {
   while (lent->dead) {
     struct ethdev_mapping *mapping = lent->dead;
     lent->dead = mapping->next;
-    if (lent->reach == REACH_MAPPED)
+    if (lent->reach == REACH_MAPPED && lent->device)
       rte_dev_dma_unmap(lent->device, (void *)mapping->start, mapping->start,
                         mapping->end - mapping->start);
     free(mapping);

@@ -56,6 +56,8 @@ struct ethdev_lent {
 /* budget 0: as many as such a device takes. -ENOMEM, or 0. */
 int harp_ethdev_lent_init(struct ethdev_lent *lent, enum ethdev_reach reach,
                           struct rte_device *device, uint32_t budget);
+/* The device was taken away and is there again as this one; NULL: it is not. */
+void harp_ethdev_lent_move(struct ethdev_lent *lent, struct rte_device *device);
 void harp_ethdev_lent_close(struct ethdev_lent *lent);
 
 /* Whole pages. 0 (also where the device cannot reach them), or -ENOMEM. */
