@@ -42,14 +42,16 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def devices(tmp_path: Path) -> Callable[[str], "tuple[str, str]"]:
+def devices() -> Iterator[Callable[[str], "tuple[str, str]"]]:
     """Two ends of a wire, the first behind faults."""
     wire = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
-    return lambda faults: (f"fault:{faults}|wire:{wire}", f"wire:{wire}")
+    yield lambda faults: (f"fault:{faults}|wire:{wire}", f"wire:{wire}")
+    for left in wire.parent.glob(f"{wire.name}*"):  # a killed rank leaves its own
+        left.unlink()
 
 
 def test_a_device_that_lets_go_late(
-    start: Start, devices: Callable[[str], "tuple[str, str]"], request: pytest.FixtureRequest
+    devices: Callable[[str], "tuple[str, str]"], start: Start, request: pytest.FixtureRequest
 ) -> None:
     """It reads the memory once more, long after the peer's acknowledgement. Whoever unmaps that
     right after deregistration must have been made to wait."""
