@@ -75,7 +75,7 @@ def test_killed_anywhere_and_undone(guest: Guest) -> None:
     assert done.code == 0, str(done)
     counts = json.loads(done.out)
     # Folders, modules, pages and orders to the kernel, and the journal's rows about them.
-    assert counts["killed"] > 15 and counts["undo_killed"] > 10
+    assert counts["killed"] > 15 and counts["undo_killed"] > 5
 
 
 def test_a_group_of_two(guest: Guest) -> None:
