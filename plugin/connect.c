@@ -108,7 +108,7 @@ static void open_flow(struct harp_instance *instance, void *argument)
     opening->result = flow_connect(flow, link, opening->number);
   }
   if (opening->result != 0) {
-    flow_end(flow, false);
+    flow_kill(flow); /* freed with its link: other instances may look at it */
   }
 }
 

@@ -75,14 +75,15 @@ static struct net_request *find_request(struct link_flow *flow)
   struct net_link *link = flow->link;
   struct net_request *request = &link->requests[flow->chunk.message % LINK_REQUESTS];
   if (flow->chunk.message >= atomic_load(&link->posted)) {
-    atomic_store(&flow->stalled, true);
-    /* Announce, then look again: irecv publishes, then looks who is stalled. */
+    flow->stalled = true;
+    atomic_store(&link->stalled, true);
+    /* Announce, then look again: irecv publishes, then looks whether one is stalled. */
     if (flow->chunk.message >= atomic_load(&link->posted)) {
       flow->instance->counters[HARP_COUNTER_receive_stalls]++;
       flow_trace(flow, HARP_TRACE_receive_stall, (uint32_t)link->id, 0);
       return NULL;
     }
-    atomic_store(&flow->stalled, false);
+    flow->stalled = false;
   }
   if (request->message != flow->chunk.message ||
       atomic_load_explicit(&request->state, memory_order_acquire) != REQUEST_POSTED) {
@@ -245,9 +246,10 @@ size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_
 
 void flow_resume(struct link_flow *flow)
 {
-  if (!flow->tcp || !atomic_exchange(&flow->stalled, false)) {
+  if (!flow->tcp || !flow->stalled) {
     return;
   }
+  flow->stalled = false;
   /* The header that waits may be all there is of its message. */
   chunks_in(flow, flow->heard, 0);
   if (flow->tcp) {

@@ -66,7 +66,7 @@ static struct net_request *next_chunk(struct link_flow *flow, uint64_t *index)
 }
 
 /* Pushes the part of a chunk that is not acknowledged. */
-static void push_rest(struct link_flow *flow, struct chunk_out *out)
+static bool push_rest(struct link_flow *flow, struct chunk_out *out)
 {
   struct chunk chunk;
   chunk_read(&chunk, out->header);
@@ -82,12 +82,15 @@ static void push_rest(struct link_flow *flow, struct chunk_out *out)
   /* A large chunk ends its segment, so that the next one's header begins one:
    * the receiving port can then place whole segments of payload. */
   bool end = chunk.length >= LARGE_CHUNK;
-  for (int i = 0; i < PUSHES_PER_CHUNK; i++) {
+  bool pushed = true;
+  for (int i = 0; i < PUSHES_PER_CHUNK && pushed; i++) {
     uint32_t skip = done < parts[i].length ? done : parts[i].length;
     bool last = i == 2 || (i == 1 && !checked);
-    harp_flow_push(flow->tcp, parts[i].data + skip, parts[i].length - skip, last && end);
+    pushed = harp_flow_push(flow->tcp, parts[i].data + skip, parts[i].length - skip,
+                            last && end) == 0;
     done -= skip;
   }
+  return pushed;
 }
 
 /* Puts a chunk into the stream: its header, and the payload where it lies. */
@@ -138,11 +141,13 @@ void flow_pull(void *user, struct harp_tcp *tcp, uint32_t room)
   }
 }
 
-void flow_push_again(struct link_flow *flow)
+bool flow_push_again(struct link_flow *flow)
 {
-  for (uint32_t i = flow->chunk_tail; i != flow->chunk_head; i++) {
-    push_rest(flow, &flow->chunks[i % FLOW_CHUNKS]);
+  bool pushed = true;
+  for (uint32_t i = flow->chunk_tail; i != flow->chunk_head && pushed; i++) {
+    pushed = push_rest(flow, &flow->chunks[i % FLOW_CHUNKS]);
   }
+  return pushed;
 }
 
 static void chunk_done(struct link_flow *flow, struct chunk_out *out)
@@ -166,7 +171,7 @@ void flow_acked(void *user, struct harp_tcp *tcp, uint32_t bytes)
   flow_skip(flow, bytes - greeting);
 }
 
-bool flow_skip(struct link_flow *flow, uint64_t bytes)
+void flow_skip(struct link_flow *flow, uint64_t bytes)
 {
   flow->acked += bytes;
   while (bytes > 0 && flow->chunk_tail != flow->chunk_head) {
@@ -180,5 +185,4 @@ bool flow_skip(struct link_flow *flow, uint64_t bytes)
       chunk_done(flow, out);
     }
   }
-  return bytes == 0;
 }

@@ -26,7 +26,8 @@ static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static uint64_t bounded(const struct link_flow *flow, uint64_t patience)
 {
   uint64_t half = flow->transport->engine->config.timeout_ms * 1000000ull / 2;
-  return patience < half ? patience : half;
+  uint64_t most = larger(half, PATIENCE_LEAST);
+  return patience < most ? patience : most;
 }
 
 /* On another flow of the link. */
@@ -169,16 +170,22 @@ void flow_candidate_welcomed(struct link_flow *candidate, const struct welcome *
 {
   struct link_flow *flow = candidate->replaces;
   uint64_t missed = welcome->received - flow->acked;
+  uint64_t held = atomic_load_explicit(&flow->held, memory_order_relaxed);
   flow_transplant(flow, candidate);
   flow->state = FLOW_OPEN;
-  /* What had arrived although its acknowledgement did not. */
-  if (!flow_skip(flow, missed)) {
-    link_fail(flow->link, -EPROTO, "flow %u: the peer claims %llu bytes more than were sent: do "
-                                   "both hosts run the same HARP?",
-              flow->number, (unsigned long long)missed);
+  if (missed > held) {
+    link_fail(flow->link, -EPROTO, "flow %u: the peer claims %llu bytes where %llu were not "
+                                   "acknowledged: do both hosts run the same HARP?",
+              flow->number, (unsigned long long)missed, (unsigned long long)held);
     return;
   }
-  flow_push_again(flow);
+  flow_skip(flow, missed); /* what had arrived although its acknowledgement did not */
+  if (!flow_push_again(flow)) {
+    link_fail(flow->link, -ENOBUFS, "flow %u: no memory to send again what its old connection "
+                                    "carried; fewer `flows`, or more `instances`",
+              flow->number);
+    return;
+  }
   flow_reopen(flow);
   flow->instance->counters[HARP_COUNTER_flows_replaced]++;
   harp_log_post(HARP_LOG_INFO, "HARP: flow %u to %s made no progress and got a new connection "

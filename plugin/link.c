@@ -182,6 +182,7 @@ void link_destroy(struct net_link *link)
 {
   struct net_listener *listener = link->listener;
   if (link_detach(link)) {
+    link_give_memory_back(link);
     free(link);
     if (listener) {
       listener_put(listener);
@@ -204,7 +205,8 @@ static bool uses(const struct net_link *link, const struct net_region *region)
 void link_lose_memory(struct net_link *link, const struct net_region *region)
 {
   int none = 0;
-  if (!uses(link, region)) {
+  /* A link that has failed may still be letting go, on some instance, of what was posted. */
+  if (!uses(link, region) && !atomic_load(&link->error)) {
     return;
   }
   atomic_compare_exchange_strong(&link->error, &none, -ECANCELED);
@@ -272,17 +274,6 @@ int net_isend(struct net_link *link, const void *data, size_t size, struct net_r
   return 0;
 }
 
-static bool any_stalled(const struct net_link *link)
-{
-  for (unsigned i = 0; i < link->flow_count; i++) {
-    const struct link_flow *flow = link->flows[i];
-    if (flow && atomic_load(&flow->stalled)) {
-      return true;
-    }
-  }
-  return false;
-}
-
 int net_irecv(struct net_link *link, void *data, size_t capacity, struct net_region *region,
               struct net_request **out)
 {
@@ -299,7 +290,8 @@ int net_irecv(struct net_link *link, void *data, size_t capacity, struct net_reg
   request->received = 0;
   atomic_store_explicit(&request->left, 0, memory_order_relaxed);
   publish(link, request, message);
-  if (any_stalled(link)) {
+  if (atomic_load(&link->stalled)) {
+    atomic_store(&link->stalled, false);
     post_all(link);
   }
   *out = request;

@@ -14,6 +14,7 @@
  *   listen.c       listeners, strangers, links that come in
  *   connect.c      links that go out
  *   link.c         requests: isend, irecv, test; failure; close
+ *   registration.c memory that is registered on a link
  *   flow.c         a flow's life, from connection to linger
  *   flow_out.c     a flow that sends: pull, acknowledge
  *   flow_in.c      a flow that receives: deliver
@@ -118,7 +119,7 @@ struct link_flow {
   uint32_t chunk_left;
   uint32_t crc;                  /* of its payload so far, if it has a trailer */
   uint32_t stride;               /* the largest segment's payload so far */
-  _Atomic(bool) stalled;         /* waits for a receive to be posted */
+  bool stalled;                  /* waits for a receive to be posted */
 };
 
 struct net_link {
@@ -137,7 +138,9 @@ struct net_link {
   _Atomic(uint16_t) flows_open;
   _Atomic(uint16_t) flows_ended; /* the peer sends no more on them */
   uint64_t deadline; /* ns: until when it must be open */
+  struct net_region *regions; /* memory registered on it */
   _Atomic(bool) closing;
+  _Atomic(bool) stalled;         /* receive: a flow waits for one to be posted */
   struct link_flow *_Atomic flows[LINK_FLOWS]; /* each is its instance's */
   unsigned share_count;
   struct link_share shares[HARP_ENGINE_INSTANCES];
@@ -233,6 +236,11 @@ static inline uint64_t link_chunks(const struct net_link *link, size_t size)
 /* No request is outstanding. */
 bool link_idle(const struct net_link *link);
 
+/* --- registration.c --- */
+
+/* What NCCL has not deregistered; nothing refers to it any more. */
+void link_give_memory_back(struct net_link *link);
+
 /* --- flow.c; everything under the flow's baton --- */
 
 /* An event of the flow, for the trace. */
@@ -293,11 +301,11 @@ size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_
 /* A receive was posted: goes on if the flow waits for one. */
 void flow_resume(struct link_flow *flow);
 
-/* What is received over fresh counts as bytes of chunks, oldest first; returns
- * false if there are not so many unacknowledged. */
-bool flow_skip(struct link_flow *flow, uint64_t bytes);
-/* Pushes again everything that is not acknowledged. */
-void flow_push_again(struct link_flow *flow);
+/* So many bytes of chunks, oldest first, are acknowledged. */
+void flow_skip(struct link_flow *flow, uint64_t bytes);
+/* Pushes again everything that is not acknowledged. false: the stack has no room
+ * for it, and the stream has a hole. */
+bool flow_push_again(struct link_flow *flow);
 
 /* --- flow_replace.c --- */
 

@@ -117,7 +117,10 @@ static bool join(struct link_flow *flow, const struct hello *hello)
 {
   struct net_listener *listener = flow->listener;
   pthread_mutex_lock(&listener->lock);
-  struct net_link *link = incoming_link(listener, hello, harp_flow_peer(flow->tcp));
+  struct net_link *link = NULL;
+  if (!atomic_load(&listener->closed)) { /* since listener_heard looked */
+    link = incoming_link(listener, hello, harp_flow_peer(flow->tcp));
+  }
   bool fits = link && hello->flows == link->flow_count && !link->flows[hello->flow];
   if (fits) {
     flow_set_link(flow, link, hello->flow);
@@ -435,8 +438,8 @@ int net_close_listener(struct net_listener *listener)
   if (transport_forked()) {
     return -EPERM;
   }
-  atomic_store(&listener->closed, true);
   pthread_mutex_lock(&listener->lock);
+  atomic_store(&listener->closed, true); /* join looks under the lock */
   struct net_link *link = listener->incoming;
   listener->incoming = NULL;
   pthread_mutex_unlock(&listener->lock);

@@ -416,24 +416,3 @@ int net_get_properties(int device, struct net_properties *properties)
   };
   return 0;
 }
-
-int net_register(struct net_link *link, void *data, size_t size, int type,
-                 struct net_region **region)
-{
-  if (transport_forked() || type != NCCL_PTR_HOST) {
-    return transport_forked() ? -EPERM : -EINVAL;
-  }
-  struct harp_region *entry;
-  int result = harp_region_register(link->transport->engine, data, size, &entry);
-  *region = result == 0 ? (struct net_region *)entry : NULL;
-  return result;
-}
-
-int net_deregister(struct net_link *link, struct net_region *region)
-{
-  if (transport_forked()) {
-    return -EPERM;
-  }
-  link_lose_memory(link, region);
-  return harp_region_deregister(link->transport->engine, (struct harp_region *)region);
-}

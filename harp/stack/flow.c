@@ -93,6 +93,12 @@ void harp_flow_ready(struct harp_tcp *tcp) { tcp_mark_dirty(tcp); }
 
 void harp_flow_resume(struct harp_tcp *tcp) {
   tcp_rcvq_deliver(tcp);
+  if (tcp->refused && !tcp->in_order) {
+    /* Its owner takes what comes from now on; the peer believes in a closed window. */
+    tcp->refused = false;
+    tcp->ack_now = true;
+    tcp_mark_dirty(tcp);
+  }
   tcp_window_opened(tcp);
 }
 

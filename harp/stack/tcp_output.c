@@ -501,9 +501,11 @@ void tcp_send_window_probe(struct harp_tcp *tcp) {
   bool fin_sent;
   struct harp_record *record = tcp->records;
   if (record) {
+    uint32_t payload = record->end - record->seq - record->fin;
     record->transmits = 2; /* no sample of the round trip from it (Karn) */
-    send_payload(tcp, record->reference, record->seq,
-                 HARP_MIN(record->end - record->seq - record->fin, tcp->mss), false, &fin_sent);
+    /* A FIN alone needs no room: the peer takes it at once. */
+    send_payload(tcp, record->reference, record->seq, HARP_MIN(payload, tcp->mss), payload == 0,
+                 &fin_sent);
     return;
   }
   struct harp_reference *reference = tcp_sndq_seek(tcp->send_cursor, tcp->snd_nxt);

@@ -121,6 +121,7 @@ static void take_payload(struct harp_tcp *tcp, const uint8_t *payload, uint32_t 
     }
   }
   if (taken == length) {
+    tcp->refused = false;
     tcp->rcv_nxt += length;
     tcp->bytes_in += length;
     COUNT_N(tcp->stack, tcp_payload_in, length);

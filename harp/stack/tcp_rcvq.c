@@ -11,6 +11,8 @@
  */
 #include "harp/stack/internal.h"
 
+enum { LEAST_PROMISE = 65536 }; /* bytes of window, to a flow whose owner keeps up */
+
 static void free_packets(struct harp_tcp *tcp, struct harp_packet *packet) {
   while (packet) {
     struct harp_packet *next = packet->next;
@@ -322,10 +324,14 @@ int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max) {
   return count;
 }
 
-/* Bytes that could be received from here on. */
+/* Bytes that could be received from here on. What is taken as it comes needs no memory: others
+ * that hold all of it must not stop such a flow. Should it not be taken after all, it is refused. */
 static uint32_t receive_room(const struct harp_tcp *tcp) {
   uint32_t room = tcp->rcvbuf > tcp->queued ? tcp->rcvbuf - tcp->queued : 0;
   uint64_t memory = (uint64_t)tcp->stack->packets.available * HARP_PACKET_DATA;
+  if (tcp->ops->deliver && !tcp->in_order && !tcp->refused) {
+    memory = HARP_MAX(memory, (uint64_t)LEAST_PROMISE);
+  }
   return (uint32_t)HARP_MIN((uint64_t)room, memory);
 }
 

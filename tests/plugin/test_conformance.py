@@ -254,6 +254,19 @@ def test_many_comms(pair: Pair) -> None:
             end.close()
 
 
+def test_memory_that_is_registered_twice(pair: Pair) -> None:
+    """It stays registered until it was deregistered as often; what is under way goes on."""
+    sender, receiver = ends(pair, 300_000, seed=7)
+    for end in (sender, receiver):
+        again = end.rank.register(comm=end.comm, buffer=end.buffer)
+        request = receiver.receive(300_000)
+        end.rank.deregister(comm=end.comm, mhandle=again)
+        waiting = sender.rank.start("wait", requests=[sender.send(300_000)])
+        assert sizes(receiver.rank.wait(requests=[request])) == [300_000]
+        assert sizes(waiting.result(timeout=20)) == [300_000]
+        assert receiver.holds(300_000, 7)
+
+
 def test_service_and_progress_at_once(pair: Pair) -> None:
     """Comms come and go while another one carries messages."""
     streams = stream(*ends(pair, 8), count=300, size=50_000)

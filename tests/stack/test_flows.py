@@ -168,6 +168,27 @@ def test_a_short_tail_is_filled_by_what_can_be_pulled(wire):
     assert w.now - began < 2_000_000  # ns: 8 ms with a stop at every tail
 
 
+def test_memory_that_another_holds_stops_nobody_who_takes_what_comes(wire):
+    """One flow's owner is late and its bytes fill the memory. The other's was late, too, and then
+    takes everything: it has been refused, and is told at once that there is room."""
+    w, a, b = pair(wire, packets=64)
+    late, late_other = connect_flows(w, a, b, 7000)
+    good, good_other = connect_flows(w, a, b, 7001)
+    late_other.limit = good_other.limit = 0
+    hold = FlowTransfer(late, late_other, 300_000)
+    w.run([hold], until=lambda: w.now > 0 and late.acked >= 100_000, limit_s=5)
+    moved = FlowTransfer(good, good_other, 460_000)
+    refused = lambda: b.stack.counters().get("tcp_memory_drops", 0) > 0  # noqa: E731
+    w.run([moved], until=refused, limit_s=5)
+    good_other.limit = None
+    good_other.resume()
+    b.stack.flush()
+    w.flush()
+    began = w.now
+    w.run([moved], limit_s=20)
+    assert w.now - began < 500_000_000  # ns
+
+
 def test_memory_is_not_read_after_its_acknowledgement(wire):
     """Flow spoils what is acknowledged; with losses and duplicates nothing spoiled may appear."""
     faults = Impairment(drop=0.05, duplicate=0.05, reorder=0.1, reorder_ns=5_000_000, seed=7)

@@ -138,6 +138,19 @@ def test_a_window_that_closes_in_flight(dialogue):
     d.expect(TCP(seq=4381), length=1460)
 
 
+def test_a_lost_fin_goes_again_into_a_closed_window(dialogue):
+    """It needs no room there, and the end of the stream is news."""
+    d = dialogue(rto_min_us=200_000)
+    c = d.open_passive(window=1000, rtt=20)
+    c.send(b"x" * 1000)
+    c.close()
+    d.strict = False
+    d.drain(until=d.now + 100)
+    d.send(TCP(flags="A", seq=1, ack=1001, window=0))
+    sent = d.drain(until=d.now + 5000)
+    assert any(p[TCP].flags.F and p[TCP].seq == 1001 for p in sent), [p.summary() for p in sent]
+
+
 def test_a_lost_window_update_is_found_by_a_probe(dialogue):
     d = dialogue()
     c = d.open_passive(window=0, rtt=20)
