@@ -66,7 +66,7 @@ class Publisher:
 
 
 def start_capture(host: Host, path: Path) -> subprocess.Popen[str]:
-    process = host.popen([sys.executable, "-m", "harp", "capture", "-w", path, "--seconds", "4"],
+    process = host.popen([sys.executable, "-m", "harp", "capture", "-w", path, "--seconds", "7"],
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     for _ in range(200):  # its packet socket shows that it listens
         if "\n" in host.read("/proc/net/packet").strip():
@@ -91,7 +91,7 @@ def test_the_kernels_address_only_the_flows_ports(lab: Lab, folders: Path) -> No
     process = start_capture(server, path)
     connect(client, server.address, 5001, 5002)
     publisher.flow(5003)
-    subprocess.run(["sleep", "1.3"])  # flows are looked up once a second
+    subprocess.run(["sleep", "3"])  # flows are looked up once a second
     connect(client, server.address, 5003, 5002)
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 0, output

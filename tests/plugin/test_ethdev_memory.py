@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -140,6 +141,10 @@ def test_without_hugepages(start: Start, tmp_path: Path) -> None:
     assert "no hugepages" in published(tmp_path / "0").about
 
 
+@pytest.mark.skipif(
+    not os.environ.get("HARP_TEST_ALONE"),
+    reason="hugepages are for all: tools/test runs it when nothing else does (HARP_TEST_ALONE=1)",
+)
 @pytest.mark.parametrize("more", ["", "hugepages = 100\n"])
 def test_with_hugepages(start: Start, tmp_path: Path, hugepages: None, more: str) -> None:
     stream(*start(more))
