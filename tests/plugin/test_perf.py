@@ -147,10 +147,22 @@ def test_verified_alone(tmp_path: Path) -> None:
     assert [r["time_us"] for r in found] == [None, None]
 
 
+def until_caught(process: "subprocess.Popen[str]", number: int) -> None:
+    """Until the process has a handler for that signal: before, it would be its end."""
+    for _ in range(600):
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        caught = re.search(r"SigCgt:\s*([0-9a-f]+)", status)
+        if caught and int(caught[1], 16) >> (number - 1) & 1:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"signal {number} is not waited for")
+
+
 def test_what_a_failed_pass_saw() -> None:
     """A wrong byte is told of, too, when the pass does not come to its end."""
     words = ["all_reduce", "--kernel", "-b", "1M", "-e", "1M", "-n", "1000000", "--verified"]
     run = Run([*words, "--inject-wrong"])
+    until_caught(run.processes[1], signal.SIGINT)  # the pass has begun
     time.sleep(1)
     run.processes[0].kill()
     _, _, said = run.finish()[1]
@@ -163,6 +175,8 @@ def test_interrupted(number: int) -> None:
     """It says what it has seen, and so does the one that is left alone."""
     words = ["all_reduce", "--kernel", "-b", "1M", "-e", "1M", "-n", "1000000", "--verified"]
     run = Run(words)
+    for process in run.processes:
+        until_caught(process, signal.SIGINT)
     time.sleep(1)
     run.processes[0].send_signal(number)
     ended = run.finish()
@@ -177,7 +191,7 @@ def test_pause() -> None:
     words = ["all_reduce", "--kernel", "-b", "64K", "-e", "64K", "-n", "1000", "--verified"]
     run = Run([*words, "--rate", "0.5", "--pause", "3000"])
     began = time.monotonic()
-    time.sleep(0.5)
+    until_caught(run.processes[1], signal.SIGUSR1)
     run.processes[1].send_signal(signal.SIGUSR1)
     assert statuses(run.finish()) == [0, 0]
     assert time.monotonic() - began > 3
