@@ -28,7 +28,8 @@ struct harp_flow_ops {
   /* An active open has succeeded. */
   void (*established)(void *user, struct harp_tcp *tcp);
   /* Nothing unsent is queued, or only a short tail that Nagle holds back, and the
-   * window has room for that many bytes: harp_flow_push what there is. NULL: everything is pushed unasked. */
+   * window has room for that many bytes: harp_flow_push what there is. NULL:
+   * everything is pushed unasked. */
   void (*pull)(void *user, struct harp_tcp *tcp, uint32_t room);
   /* Payload in order, each byte once. Returns how many bytes were taken; the
    * rest waits in the stack, against the window, until harp_flow_resume.

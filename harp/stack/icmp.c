@@ -9,11 +9,7 @@ enum {
 };
 
 static bool may_send(struct harp_stack *stack) {
-  if (stack->now - stack->icmp_window >= NS_PER_S) {
-    stack->icmp_window = stack->now;
-    stack->icmp_count = 0;
-  }
-  return stack->icmp_count++ < ICMP_RATE;
+  return limit_allows(&stack->icmp_limit, stack->now, ICMP_RATE);
 }
 
 static void send_message(struct harp_stack *stack, uint32_t destination, uint8_t *message,

@@ -47,10 +47,8 @@ struct harp_stack {
   uint64_t neighbour_deadline; /* ns; UINT64_MAX: no request is outstanding */
   uint8_t linear[65536 + 64]; /* for frames that came in awkward pieces */
 
-  uint64_t icmp_window; /* ns: start of the second that icmp_count counts */
-  uint32_t icmp_count;
-  uint64_t reset_window; /* as icmp_window, of reset_count */
-  uint32_t reset_count;
+  struct harp_limit icmp_limit;  /* messages */
+  struct harp_limit reset_limit; /* of strangers */
   uint32_t port_offset; /* RFC 6056's counter */
 
   bool port_full; /* since the last flush began */

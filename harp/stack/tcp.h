@@ -23,6 +23,7 @@
 
 #include "harp/stack/cc.h"
 #include "harp/stack/flow.h"
+#include "harp/stack/limit.h"
 #include "harp/stack/seq.h"
 
 enum {
@@ -199,8 +200,7 @@ struct harp_tcp {
   uint64_t syn_sent;
   uint64_t rto_min;
   uint64_t last_send, last_receive, last_progress;
-  uint64_t challenge_window; /* RFC 5961, 7: limits per connection */
-  uint32_t challenge_count;
+  struct harp_limit challenge_limit; /* RFC 5961, 7 */
 
   /* Timers: the earliest decides the place in the stack's heap. */
   uint64_t timers[TIMERS];

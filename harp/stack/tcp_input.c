@@ -8,11 +8,7 @@ enum { CHALLENGES_PER_SECOND = 10 };
 
 void tcp_challenge(struct harp_tcp *tcp) {
   struct harp_stack *stack = tcp->stack;
-  if (stack->now - tcp->challenge_window >= NS_PER_S || tcp->challenge_window == 0) {
-    tcp->challenge_window = HARP_MAX(stack->now, 1);
-    tcp->challenge_count = 0;
-  }
-  if (tcp->challenge_count++ >= CHALLENGES_PER_SECOND) {
+  if (!limit_allows(&tcp->challenge_limit, stack->now, CHALLENGES_PER_SECOND)) {
     COUNT(stack, tcp_challenge_limited);
     return;
   }

@@ -125,7 +125,7 @@ static void acknowledged(struct harp_tcp *tcp) {
   tcp_timer_set(tcp, TIMER_DELAYED_ACK, TIMER_OFF);
 }
 
-/* The fields of a connection's next segments; options: room for TCP's most. */
+/* What the next segments of a connection have in common. */
 static struct header_fields fields_of(struct harp_tcp *tcp, bool ack, bool syn,
                                       const uint8_t *options, uint32_t options_length) {
   return (struct header_fields){
@@ -208,11 +208,7 @@ void tcp_send_reset(struct harp_tcp *tcp) {
 }
 
 bool tcp_may_reset(struct harp_stack *stack) {
-  if (stack->now - stack->reset_window >= NS_PER_S) {
-    stack->reset_window = stack->now;
-    stack->reset_count = 0;
-  }
-  bool may = stack->reset_count++ < RESETS_PER_SECOND;
+  bool may = limit_allows(&stack->reset_limit, stack->now, RESETS_PER_SECOND);
   COUNT_N(stack, tcp_resets_limited, !may);
   return may;
 }
