@@ -82,22 +82,22 @@ class Nccl:
 
     def __init__(self, torch: Any, task: dict[str, Any], store: Any) -> None:
         # PyTorch has loaded it: its name is enough.
-        self.library = ctypes.CDLL("libnccl.so.2")
-        self.library.ncclGetErrorString.restype = ctypes.c_char_p
+        self.nccl = ctypes.CDLL("libnccl.so.2")
+        self.nccl.ncclGetErrorString.restype = ctypes.c_char_p
         self.torch = torch
         name, self.comm = UniqueId(), ctypes.c_void_p()
         if task["rank"] == 0:
-            self.must("ncclGetUniqueId", self.library.ncclGetUniqueId(ctypes.byref(name)))
+            self.must("ncclGetUniqueId", self.nccl.ncclGetUniqueId(ctypes.byref(name)))
             store.set("nccl id", bytes(name).hex())
         name = UniqueId.from_buffer_copy(bytes.fromhex(store.get("nccl id").decode()))
-        result = self.library.ncclCommInitRank(
+        result = self.nccl.ncclCommInitRank(
             ctypes.byref(self.comm), task["ranks"], name, task["rank"]
         )
         self.must("ncclCommInitRank", result)
 
     def must(self, call: str, result: int) -> None:
         if result:
-            raise RuntimeError(f"{call}: {self.library.ncclGetErrorString(result).decode()}")
+            raise RuntimeError(f"{call}: {self.nccl.ncclGetErrorString(result).decode()}")
 
     def all_reduce(self, data: Any) -> None:
         kind = FLOAT32 if data.dtype == self.torch.float32 else INT32
@@ -106,12 +106,12 @@ class Nccl:
         count = ctypes.c_size_t(data.numel())
         self.must(
             "ncclAllReduce",
-            self.library.ncclAllReduce(at, at, count, kind, SUM, self.comm, stream),
+            self.nccl.ncclAllReduce(at, at, count, kind, SUM, self.comm, stream),
         )
 
     def close(self) -> None:
         self.torch.cuda.synchronize()
-        self.must("ncclCommDestroy", self.library.ncclCommDestroy(self.comm))
+        self.must("ncclCommDestroy", self.nccl.ncclCommDestroy(self.comm))
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 
 from harp.measure.records import Record, RecordError, load_records
 from harp.measure.shared import HarpEthdev
+from harp.measure.site import perf_words, write_configuration
 from harp.paths import perf_program
 from harp.testing.lab import Host, Lab
 
@@ -75,8 +76,7 @@ class HarpPacket:
         return ", ".join(words)
 
     def arguments(self) -> List[str]:
-        words = ["--api", str(self.api)] if self.api else []
-        return words + (["--flows", str(self.flows)] if self.flows else [])
+        return perf_words(self.api, self.flows)
 
     def environment(self, host: Host, folder: Path) -> Dict[str, str]:
         """Writes the host's configuration into `folder`; the variables that name it."""
@@ -84,13 +84,7 @@ class HarpPacket:
         keys = {"device": f"packet:{host.interface}", "address": address, **dict(self.settings)}
         if self.flows:
             keys["flows"] = str(self.flows)
-        configuration = folder / "config"
-        run = folder / "run"
-        configuration.mkdir()
-        run.mkdir()
-        lines = [f"{key} = {value}\n" for key, value in keys.items()]
-        (configuration / "ztcp0.conf").write_text("".join(lines))
-        return {"HARP_CONF_DIR": str(configuration), "HARP_RUN_DIR": str(run)}
+        return write_configuration(folder, keys)
 
     def facts(self) -> Record:
         """What of it belongs in a record beyond what `harp perf` knows."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Dict, List, Optional
 
 from harp.measure.records import Record
+from harp.measure.site import perf_words, write_configuration
 from harp.testing.lab import Host
 
 DESCRIPTORS = 1024
@@ -76,8 +77,7 @@ class HarpEthdev:
         return f"{self.name} in shared memory ({self.link.name}), {self.direction}"
 
     def arguments(self) -> List[str]:
-        words = ["--api", str(self.api)] if self.api else []
-        return words + (["--flows", str(self.flows)] if self.flows else [])
+        return perf_words(self.api, self.flows)
 
     def environment(self, host: Host, folder: Path) -> Dict[str, str]:
         """Writes the host's configuration into `folder`; the variables that name it. The socket
@@ -88,12 +88,7 @@ class HarpEthdev:
             "address": f"{host.own_address}/{host.prefix}",
             "mtu": str(self.link.mtu),
         }
-        configuration, run = folder / "config", folder / "run"
-        configuration.mkdir()
-        run.mkdir()
-        lines = [f"{key} = {value}\n" for key, value in keys.items()]
-        (configuration / "ztcp0.conf").write_text("".join(lines))
-        return {"HARP_CONF_DIR": str(configuration), "HARP_RUN_DIR": str(run)}
+        return write_configuration(folder, keys)
 
     def facts(self) -> Record:
         """What of it belongs in a record beyond what `harp perf` knows."""

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rank of HARP is told in a measurement."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Dict, List, Mapping, Optional
+
+
+def write_configuration(folder: Path, keys: Mapping[str, str]) -> Dict[str, str]:
+    """Writes one ztcp*.conf below `folder`, which is there; the variables that name it and a
+    run folder beside it."""
+    configuration, run = folder / "config", folder / "run"
+    configuration.mkdir()
+    run.mkdir()
+    lines = [f"{key} = {value}\n" for key, value in keys.items()]
+    (configuration / "ztcp0.conf").write_text("".join(lines))
+    return {"HARP_CONF_DIR": str(configuration), "HARP_RUN_DIR": str(run)}
+
+
+def perf_words(api: Optional[int], flows: Optional[int]) -> List[str]:
+    """The options of `harp perf` for these, where they are given."""
+    words = ["--api", str(api)] if api else []
+    return words + (["--flows", str(flows)] if flows else [])
