@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pytest fixtures for tests that need hosts: `from harp.testing.lab_fixtures import make_lab`."""
+"""pytest fixtures for tests that need hosts: `from harp.testing.lab_fixtures import lab`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,15 @@ from typing import Any, Callable, Iterator
 import pytest
 
 from harp.testing.lab import Lab
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    """Two hosts on a wire, made once for each file of tests."""
+    if os.geteuid() != 0:
+        pytest.skip("a lab's hosts need root")
+    with Lab(hosts=2, wire="veth-1500") as made:
+        yield made
 
 
 @pytest.fixture

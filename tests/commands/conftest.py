@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from harp.testing.lab_fixtures import lab
+
+__all__ = ["folders", "harp", "lab"]
+
 KEPT = ("HARP_BUILD_DIR",)
 
 Harp = Callable[..., "subprocess.CompletedProcess[str]"]

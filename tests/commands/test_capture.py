@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from scapy.all import IP, TCP, rdpcap
 
 from harp.capture import Target, _attach
@@ -36,14 +33,6 @@ for port in sys.argv[1:]:
 print("ready", flush=True)
 sys.stdin.read()
 """
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    if os.geteuid() != 0:
-        pytest.skip("a lab's hosts need root")
-    with Lab(hosts=2) as made:
-        yield made
 
 
 class Publisher:

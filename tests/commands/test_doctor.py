@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,14 +17,6 @@ from harp import _tables
 from harp.testing.lab import Host, Lab
 
 Findings = Callable[..., dict[str, list[str]]]
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    if os.geteuid() != 0:
-        pytest.skip("a lab's hosts need root")
-    with Lab(hosts=2) as made:
-        yield made
 
 
 @pytest.fixture

@@ -1,19 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two hosts on a wire, made once for each file of tests."""
 
-from __future__ import annotations
+from harp.testing.lab_fixtures import lab
 
-import os
-from collections.abc import Iterator
-
-import pytest
-
-from harp.testing.lab import Lab
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    if os.geteuid() != 0:
-        pytest.skip("a lab's hosts need root")
-    with Lab(hosts=2, wire="veth-1500") as made:
-        yield made
+__all__ = ["lab"]

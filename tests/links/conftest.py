@@ -3,23 +3,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from harp.testing.jobs import Joint
-from harp.testing.lab import Lab
+from harp.testing.lab_fixtures import lab
 from harp.testing.ranks import packet_site, wire_path, wire_site
 
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    if os.geteuid() != 0:
-        pytest.skip("a lab's hosts need root")
-    with Lab(hosts=2, wire="veth-1500") as made:
-        yield made
+__all__ = ["join", "lab"]
 
 
 @pytest.fixture

@@ -9,9 +9,27 @@ from typing import Optional
 
 from plugin_peer import Peer, end_all
 
+from harp import paths
+
 TIMEOUT_MS = 3000  # a link without progress for so long has failed, in these tests
 IMPATIENT_MS = 1000  # the same where that is what a test waits for
 NOTICED_MS = TIMEOUT_MS + 2000  # a lost peer is noticed, also on a machine that is busy
+
+
+def rank_at(folder: Path, keys: str, api: int = 12, **environment: str) -> Peer:
+    """A rank with HARP in it, loaded and brought up; the new folder holds its configuration,
+    which is these lines, and is its run folder."""
+    folder.mkdir()
+    (folder / "ztcp0.conf").write_text(keys)
+    site = {"HARP_CONF_DIR": str(folder), "HARP_RUN_DIR": str(folder), **environment}
+    rank = Peer([], site)
+    try:
+        rank.open(path=str(paths.nccl_plugin_path()), api=api)
+        assert rank.init() == 1
+    except BaseException:
+        rank.kill()
+        raise
+    return rank
 
 
 @dataclass

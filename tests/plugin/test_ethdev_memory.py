@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pairs import rank_at
 from plugin_peer import Peer, PeerFailure, end_all
 
 from harp import paths, statfile
@@ -32,15 +33,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
             f"dpdk:virtio_user0,path={tmp_path}/v,queue_size=1024,mrg_rxbuf=1",
         )
         for number, device in enumerate(devices):
-            folder = tmp_path / str(number)
-            folder.mkdir()
-            (folder / "ztcp0.conf").write_text(
-                f"device = {device}\naddress = 10.9.0.{number + 1}/24\n{more}"
-            )
-            site = {"HARP_CONF_DIR": str(folder), "HARP_RUN_DIR": str(folder)}
-            ranks.append(Peer([], site))
-            ranks[-1].open(path=str(paths.nccl_plugin_path()), api=12)
-            assert ranks[-1].init() == 1
+            keys = f"device = {device}\naddress = 10.9.0.{number + 1}/24\n{more}"
+            ranks.append(rank_at(tmp_path / str(number), keys))
         return ranks[0], ranks[1]
 
     try:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Callable
 
 import pytest
+from pairs import rank_at
 from plugin_peer import Peer, end_all
 
-from harp import paths, statfile
+from harp import statfile
 
 API = 12
 INSTANCES, FLOWS = 2, 4
@@ -21,13 +22,11 @@ COUNT, SIZE = 40, 1_000_003
 Start = Callable[[int], "list[Peer]"]
 
 
-def _site(folder: Path, wire: Path, number: int) -> dict[str, str]:
-    folder.mkdir()
-    (folder / "ztcp0.conf").write_text(
+def _keys(wire: Path, number: int) -> str:
+    return (
         f"device = wire:{wire}\naddress = 10.9.0.{number}/24\n"
         f"instances = {INSTANCES}\nflows = {FLOWS}\n"
     )
-    return {"HARP_CONF_DIR": str(folder), "HARP_RUN_DIR": str(folder)}
 
 
 @pytest.fixture
@@ -38,9 +37,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def make(count: int) -> list[Peer]:
         for number in range(count):
-            ranks.append(Peer([], _site(tmp_path / str(number), wire, number + 1)))
-            ranks[-1].open(path=str(paths.nccl_plugin_path()), api=API)
-            assert ranks[-1].init() == 1
+            ranks.append(rank_at(tmp_path / str(number), _keys(wire, number + 1), API))
         return ranks
 
     try:

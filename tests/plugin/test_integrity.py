@@ -17,26 +17,14 @@ from typing import Any, Callable
 
 import pytest
 from nccl_plugin import SYSTEM_ERROR
+from pairs import rank_at
 from plugin_peer import Peer, end_all
-
-from harp import paths
 
 API = 12
 SIZE = 300_000
 TIMEOUT_MS = 5000
 
 Start = Callable[..., "tuple[Peer, Peer]"]
-
-
-def _site(folder: Path, device: str, address: str, **environment: str) -> dict[str, str]:
-    folder.mkdir()
-    (folder / "ztcp0.conf").write_text(f"device = {device}\naddress = {address}\n")
-    return {
-        "HARP_CONF_DIR": str(folder),
-        "HARP_RUN_DIR": str(folder),
-        "HARP_TIMEOUT_MS": str(TIMEOUT_MS),
-        **environment,
-    }
 
 
 @pytest.fixture
@@ -48,12 +36,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
     ranks: list[Peer] = []
 
     def make(**environment: str) -> tuple[Peer, Peer]:
-        device = f"fault:control={control},tso=1|wire:{wire}"
-        ranks.append(Peer([], _site(tmp_path / "a", device, "10.9.0.1/24", **environment)))
-        ranks.append(Peer([], _site(tmp_path / "b", f"wire:{wire}", "10.9.0.2/24")))
-        for rank in ranks:
-            rank.open(path=str(paths.nccl_plugin_path()), api=API)
-            assert rank.init() == 1
+        devices = (f"fault:control={control},tso=1|wire:{wire}", f"wire:{wire}")
+        for number, device in enumerate(devices, 1):
+            keys = f"device = {device}\naddress = 10.9.0.{number}/24\n"
+            keys += f"timeout_ms = {TIMEOUT_MS}\n"
+            mine = environment if number == 1 else {}
+            ranks.append(rank_at(tmp_path / str(number), keys, API, **mine))
         return ranks[0], ranks[1]
 
     try:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pairs import rank_at
 from plugin_peer import Peer, end_all
-
-from harp import paths
 
 SIZE = 16384
 HOLD_US = 300
@@ -26,13 +25,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def make(*devices: str) -> tuple[Peer, Peer]:
         for number, device in enumerate(devices, 1):
-            folder = tmp_path / str(number)
-            folder.mkdir()
-            (folder / "ztcp0.conf").write_text(f"device = {device}\naddress = 10.9.0.{number}/24\n")
-            site = {"HARP_CONF_DIR": str(folder), "HARP_RUN_DIR": str(folder)}
-            ranks.append(Peer([], site))
-            ranks[-1].open(path=str(paths.nccl_plugin_path()), api=12)
-            assert ranks[-1].init() == 1
+            keys = f"device = {device}\naddress = 10.9.0.{number}/24\n"
+            ranks.append(rank_at(tmp_path / str(number), keys))
         return ranks[0], ranks[1]
 
     try:

@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harp.testing.lab import Host, Lab
+from harp.testing.lab_fixtures import lab
+
+__all__ = ["host", "lab"]
 
 
 class SetUpHost:
@@ -56,14 +57,6 @@ class SetUpHost:
             },
             "folders": self.tools.is_dir(),
         }
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    if os.geteuid() != 0:
-        pytest.skip("a lab's hosts need root")
-    with Lab(hosts=2) as made:
-        yield made
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,14 +40,6 @@ BY_NAME = {fault.name: fault for fault in FAULTS}
 SERIES_S = int(os.environ.get("HARP_TEST_SERIES_S") or 3)
 
 Run = Callable[..., Outcome]
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    if os.geteuid() != 0:
-        pytest.skip("a lab's hosts need root")
-    with Lab(hosts=2, wire="veth-1500") as made:
-        yield made
 
 
 @pytest.fixture
