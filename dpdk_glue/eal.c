@@ -25,6 +25,7 @@ enum {
 static struct {
   bool tried, running;
   bool huge, physical;
+  uint32_t mib;
   char memory[64];
 } eal;
 
@@ -105,6 +106,7 @@ static int choose_memory(const struct harp_eal_wish *wish, char *error) {
   uint64_t page_kib, free_mib = free_hugepages(&page_kib);
   uint32_t needed = wish->hugepages ? wish->hugepages : wish->need_mib;
   eal.huge = free_mib >= needed;
+  eal.mib = eal.huge ? needed : PLAIN_MIB;
   if (!eal.huge && wish->hugepages)
     return harp_port_fail(error, -ENOMEM, "dpdk:%.150s: hugepages = %u asks for more than the %lu "
                           "MiB that are free: set some aside (sysctl vm.nr_hugepages), lower the "
@@ -208,6 +210,10 @@ const char *harp_eal_memory(void) {
 
 bool harp_eal_has_hugepages(void) {
   return eal.huge;
+}
+
+uint32_t harp_eal_mib(void) {
+  return eal.mib;
 }
 
 /* --- The thread --- */

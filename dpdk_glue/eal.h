@@ -25,6 +25,8 @@ int harp_eal_start(const struct harp_eal_wish *wish, char *error);
 /* One clause: what kind of memory it has. */
 const char *harp_eal_memory(void);
 bool harp_eal_has_hugepages(void);
+/* What it will want to map for a device behind an IOMMU, at least. */
+uint32_t harp_eal_mib(void);
 
 /* What DPDK has said went wrong since the last forget; "" for nothing. */
 const char *harp_eal_complaint(void);

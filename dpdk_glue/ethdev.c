@@ -120,6 +120,8 @@ static void close_device(void *argument) {
   harp_ethdev_lent_close(&ethdev->lent);
   harp_ethdev_detach(ethdev);
   harp_ethdev_free(ethdev);
+  if (ethdev->lock_fd >= 0)
+    close(ethdev->lock_fd);
 }
 
 static void ethdev_close(struct harp_port *port) {
@@ -153,6 +155,7 @@ static int ethdev_open(struct harp_port **port, const struct harp_port_config *c
   if (!ethdev)
     return harp_port_fail(error, -ENOMEM, "dpdk:%.150s: out of memory", config->device);
   ethdev->port.ops = &harp_port_dpdk;
+  ethdev->lock_fd = -1;
   int rc = set_up(ethdev, config, error);
   if (rc < 0) {
     ethdev_close(&ethdev->port);
@@ -230,6 +233,7 @@ static void ethdev_count(struct harp_port *port, unsigned number, uint64_t *coun
   counters[HARP_COUNTER_port_tx_errors] += counts->tx_errors;
   counters[HARP_COUNTER_port_rx_lost] += counts->rx_lost;
   counters[HARP_COUNTER_port_rx_handed] += counts->rx_handed;
+  counters[HARP_COUNTER_port_resets] += counts->resets;
   memset(counts, 0, sizeof(*counts));
 }
 

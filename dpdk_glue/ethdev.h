@@ -30,7 +30,7 @@ enum {
 
 /* Counts since the last count(); port.h's counters of the same names. */
 struct ethdev_counts {
-  uint64_t tx_copied, tx_referred, tx_full, tx_errors, rx_lost, rx_handed;
+  uint64_t tx_copied, tx_referred, tx_full, tx_errors, rx_lost, rx_handed, resets;
 };
 
 /* The rest of a received chain, of which every buffer becomes a segment. */
@@ -76,6 +76,7 @@ struct ethdev_port {
   struct harp_port port;
   struct ethdev_spec spec;
   struct harp_port_config config; /* as it was opened with; device is spec's */
+  int lock_fd;           /* of a NIC that is ours alone; -1: none */
   uint16_t id;
   struct rte_device *device;
   unsigned queue_count;
@@ -91,7 +92,7 @@ struct ethdev_port {
   struct ethdev_queue *queues;
 };
 
-/* Fills spec.physical and finds out whether the device can be had at all:
+/* Fills spec.physical and spec.iommu and finds out whether the device can be had:
  * 0, or a negative errno and one line. */
 int harp_ethdev_look(struct ethdev_port *ethdev, char *error);
 /* Hands the device to DPDK: id and device. */

@@ -3,9 +3,11 @@
  * From a name to a device that DPDK has: what can be known beforehand is looked
  * at first, because DPDK's own words for it help nobody.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <linux/capability.h>
 #include <poll.h>
 #include <pthread.h>
 #include <rte_dev.h>
@@ -14,7 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -42,6 +47,18 @@ static void read_link(const struct ethdev_spec *spec, const char *what, char *ou
   target[length > 0 ? length : 0] = '\0';
   const char *slash = strrchr(target, '/');
   snprintf(out, size, "%s", slash ? slash + 1 : "");
+}
+
+/* The first word of a file in the function's folder; "": no such file. */
+static void read_text(const struct ethdev_spec *spec, const char *what, char *out, size_t size) {
+  char path[160];
+  function_path(spec, what, path, sizeof(path));
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  ssize_t length = fd < 0 ? 0 : read(fd, out, size - 1);
+  if (fd >= 0)
+    close(fd);
+  out[length > 0 ? length : 0] = '\0';
+  out[strcspn(out, " \n")] = '\0';
 }
 
 /* Whether somebody else has the file open, or it is closed to us. */
@@ -73,6 +90,35 @@ static unsigned iommu_bits(const struct ethdev_spec *spec) {
   return capabilities ? (unsigned)(capabilities >> 16 & 63) + 1 : 0;
 }
 
+/* Whether a device of the group is none of VFIO's business: a bridge, or nobody's. */
+static bool stands_aside(const char *driver, const char *class) {
+  return !driver[0] || strcmp(driver, "vfio-pci") == 0 || strcmp(driver, "pci-stub") == 0 ||
+         strncmp(class, "0x06", 4) == 0;
+}
+
+/* A group is given away as a whole: VFIO refuses it while the kernel has a part. */
+static int look_at_group(const struct ethdev_spec *spec, const char *group, char *error) {
+  char folder[96];
+  int rc = 0;
+  snprintf(folder, sizeof(folder), "/sys/kernel/iommu_groups/%s/devices", group);
+  DIR *members = opendir(folder);
+  for (struct dirent *entry; rc == 0 && members && (entry = readdir(members));) {
+    struct ethdev_spec other = {.pci = true};
+    char driver[64], class[16] = "";
+    snprintf(other.name, sizeof(other.name), "%.63s", entry->d_name);
+    read_link(&other, "driver", driver, sizeof(driver));
+    read_text(&other, "class", class, sizeof(class));
+    if (!stands_aside(driver, class))
+      rc = harp_port_fail(error, -EBUSY, "dpdk:%s: shares IOMMU group %s with %s, which the "
+                          "kernel's %s has, and a group is given away as a whole: name that device "
+                          "to harp setup as well, or move the card to another slot", spec->name,
+                          group, other.name, driver);
+  }
+  if (members)
+    closedir(members);
+  return rc;
+}
+
 static int look_at_vfio(struct ethdev_spec *spec, char *error) {
   char group[32], path[96];
   read_link(spec, "iommu_group", group, sizeof(group));
@@ -81,11 +127,41 @@ static int look_at_vfio(struct ethdev_spec *spec, char *error) {
                           "switch the IOMMU on, or allow VFIO without one (harp setup)",
                           spec->name);
   snprintf(path, sizeof(path), "/dev/vfio/%s", group);
-  if (access(path, F_OK) < 0)
+  spec->iommu = access(path, F_OK) == 0;
+  if (!spec->iommu)
     snprintf(path, sizeof(path), "/dev/vfio/noiommu-%s", group);
+  if (access(path, F_OK) < 0)
+    return harp_port_fail(error, -ENOENT, "dpdk:%s: there is no /dev/vfio/%s: a container needs "
+                          "it, and /dev/vfio/vfio (docker run --device, or a privileged pod)",
+                          spec->name, group);
   unsigned bits = iommu_bits(spec);
-  spec->physical = strstr(path, "noiommu") || (bits && bits < ADDRESS_BITS);
-  return try_file(spec, path, error);
+  spec->physical = !spec->iommu || (bits && bits < ADDRESS_BITS);
+  int rc = try_file(spec, path, error);
+  if (rc == 0)
+    rc = try_file(spec, "/dev/vfio/vfio", error);
+  return rc == 0 && spec->iommu ? look_at_group(spec, group, error) : rc;
+}
+
+/* VFIO counts what it maps against the limit of whoever has no CAP_IPC_LOCK. */
+static bool may_lock_all(void) {
+  struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+  struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3] = {0};
+  struct rlimit limit = {0};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur == RLIM_INFINITY)
+    return true;
+  return syscall(SYS_capget, &header, caps) == 0 && caps[0].effective & 1u << CAP_IPC_LOCK;
+}
+
+static int look_at_limit(const struct ethdev_spec *spec, char *error) {
+  struct rlimit limit = {0};
+  uint32_t needed = harp_eal_mib();
+  if (!spec->iommu || may_lock_all() || getrlimit(RLIMIT_MEMLOCK, &limit) < 0 ||
+      limit.rlim_cur >> 20 >= needed)
+    return 0;
+  return harp_port_fail(error, -EPERM, "dpdk:%s: %u MiB are to be mapped for the device, and this "
+                        "process may lock %lu: give it CAP_IPC_LOCK, or raise the limit (ulimit -l "
+                        "unlimited, docker run --ulimit memlock=-1)", spec->name, needed,
+                        (unsigned long)(limit.rlim_cur >> 20));
 }
 
 static int look_at_uio(struct ethdev_spec *spec, char *error) {
@@ -94,6 +170,18 @@ static int look_at_uio(struct ethdev_spec *spec, char *error) {
     return harp_port_fail(error, -EPERM, "dpdk:%s: a device bound to uio_pci_generic is root's "
                           "alone; bind it to vfio-pci, or run as root", spec->name);
   return 0;
+}
+
+/* UIO lets in whoever comes, and each who goes stops the device's memory accesses.
+ * So HARP's processes exclude each other by a lock, which goes with its process. */
+static int lock_device(struct ethdev_port *ethdev, char *error) {
+  char path[160];
+  function_path(&ethdev->spec, "config", path, sizeof(path));
+  ethdev->lock_fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (ethdev->lock_fd < 0 || flock(ethdev->lock_fd, LOCK_EX | LOCK_NB) == 0)
+    return 0;
+  return harp_port_fail(error, -EBUSY, "dpdk:%s: another process with HARP uses the device; end "
+                        "it, or give this process another NIC", ethdev->spec.name);
 }
 
 static int look_at_pci(struct ethdev_spec *spec, char *error) {
@@ -166,6 +254,8 @@ static int look_at_socket(const struct ethdev_spec *spec, char *error) {
 int harp_ethdev_look(struct ethdev_port *ethdev, char *error) {
   struct ethdev_spec *spec = &ethdev->spec;
   int rc = spec->pci ? look_at_pci(spec, error) : look_at_socket(spec, error);
+  if (rc == 0 && spec->pci)
+    rc = lock_device(ethdev, error);
   if (rc < 0)
     return rc;
   struct harp_eal_wish wish = {
@@ -174,11 +264,16 @@ int harp_ethdev_look(struct ethdev_port *ethdev, char *error) {
       .need_mib = BASE_MIB + QUEUE_MIB * ethdev->queue_count,
       .physical = spec->physical,
   };
-  return harp_eal_start(&wish, error);
+  rc = harp_eal_start(&wish, error);
+  return rc < 0 ? rc : look_at_limit(spec, error);
 }
 
 static int attach_failed(const struct ethdev_spec *spec, int code, char *error) {
   const char *said = harp_eal_complaint();
+  if (strstr(said, "DMA"))
+    return harp_port_fail(error, code, "dpdk:%.100s: the IOMMU takes none of HARP's memory (%s): "
+                          "raise the limit on locked memory (CAP_IPC_LOCK, ulimit -l unlimited); "
+                          "the kernel's log (dmesg) may say more", spec->name, said);
   return harp_port_fail(error, code, "dpdk:%.150s: DPDK cannot take the device: %s%s%s", spec->name,
                         strerror(-code), *said ? "; it says " : "", said);
 }

@@ -3,8 +3,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <rte_dev.h>
 #include <rte_memory.h>
+#include <rte_vfio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -85,12 +85,13 @@ static bool map(struct ethdev_lent *lent, struct ethdev_extent *extent) {
   switch (lent->reach) {
     case REACH_PROCESS:
       return true;
-    /* Fails also for pages that an older mapping holds still, and where neither
-     * CAP_IPC_LOCK nor the limit on locked memory lets them be pinned. */
+    /* By VFIO itself: rte_dev_dma_map takes only memory that DPDK knows. Fails also
+     * for pages that an older mapping holds still, and where neither CAP_IPC_LOCK
+     * nor the limit on locked memory lets them be pinned. */
     case REACH_MAPPED:
       return lent->device && lent->used < lent->budget &&
-             rte_dev_dma_map(lent->device, (void *)extent->start, extent->start,
-                             extent->end - extent->start) == 0;
+             rte_vfio_container_dma_map(RTE_VFIO_DEFAULT_CONTAINER_FD, extent->start,
+                                        extent->start, extent->end - extent->start) == 0;
     case REACH_PHYSICAL:
       return locate(extent);
     case REACH_NOTHING:
@@ -240,8 +241,8 @@ void harp_ethdev_settle(struct ethdev_lent *lent) {
     struct ethdev_mapping *mapping = lent->dead;
     lent->dead = mapping->next;
     if (lent->reach == REACH_MAPPED && lent->device)
-      rte_dev_dma_unmap(lent->device, (void *)mapping->start, mapping->start,
-                        mapping->end - mapping->start);
+      rte_vfio_container_dma_unmap(RTE_VFIO_DEFAULT_CONTAINER_FD, mapping->start,
+                                   mapping->start, mapping->end - mapping->start);
     free(mapping);
     lent->used--;
   }

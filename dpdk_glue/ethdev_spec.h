@@ -15,6 +15,7 @@ struct ethdev_spec {
   char name[64];       /* the device's: devargs up to the first comma */
   bool pci;            /* name is a PCI id with its domain, lower case */
   bool physical;       /* it must be given physical addresses */
+  bool iommu;          /* it reaches only what is mapped for it */
   char socket[108];    /* by which virtio_user and vhost meet; "": none */
   bool serves;         /* this side makes it */
 

@@ -287,8 +287,10 @@ int harp_ethdev_reclaim(struct harp_port *port, unsigned number, uint32_t timeou
     if (!holds_foreign(queue))
       break;
     nudge(ethdev, queue);
-    if (rte_get_timer_cycles() >= end)
+    if (rte_get_timer_cycles() >= end) {
+      queue->counts.resets++;
       return harp_ethdev_reset(ethdev);
+    }
     rte_delay_us_sleep(PAUSE_US);
   }
   return 0;

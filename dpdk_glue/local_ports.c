@@ -5,13 +5,12 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* A random start keeps a restarted process away from the four-tuples that its
- * predecessor left in the peers' TIME-WAIT (RFC 6056, section 3.3). */
-static uint16_t random_start(uint16_t first, uint16_t last) {
-  uint32_t draw = 0;
-  if (getrandom(&draw, sizeof(draw), GRND_NONBLOCK) != sizeof(draw))
-    return first;
-  return (uint16_t)(first + draw % (last - first + 1u));
+/* RFC 6056: whoever is not on the path shall not guess the next port. Below any. */
+static unsigned draw(struct harp_local_ports *ports, unsigned any) {
+  uint32_t random;
+  if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != sizeof(random))
+    random = ports->draws++ * UINT32_C(2654435761); /* while the host boots: any will do */
+  return random % any;
 }
 
 void harp_local_ports_init(struct harp_local_ports *ports, uint16_t first, uint16_t last) {
@@ -19,16 +18,64 @@ void harp_local_ports_init(struct harp_local_ports *ports, uint16_t first, uint1
   ports->strict = first != 0;
   ports->first = first ? first : HARP_LOCAL_FIRST;
   ports->last = first ? last : HARP_LOCAL_LAST;
-  ports->next = random_start(ports->first, ports->last);
   ports->taken[0] = 1; /* port 0 is not a port */
 }
 
+static uint64_t bit(unsigned local) { return UINT64_C(1) << (local % 64); }
+
 bool harp_local_ports_taken(const struct harp_local_ports *ports, uint16_t local) {
-  return ports->taken[local / 64] >> (local % 64) & 1;
+  return ports->taken[local / 64] & bit(local);
+}
+
+/* place: in the list of those that rest. */
+static void stop_resting(struct harp_local_ports *ports, unsigned place) {
+  uint16_t local = ports->rest[place];
+  ports->resting[local / 64] &= ~bit(local);
+  ports->rest_count--;
+  memmove(ports->rest + place, ports->rest + place + 1,
+          (ports->rest_count - place) * sizeof(*ports->rest));
 }
 
 static void mark_taken(struct harp_local_ports *ports, uint16_t local) {
-  ports->taken[local / 64] |= UINT64_C(1) << (local % 64);
+  ports->taken[local / 64] |= bit(local);
+  for (unsigned i = 0; (ports->resting[local / 64] & bit(local)) && i < ports->rest_count; i++) {
+    if (ports->rest[i] == local)
+      stop_resting(ports, i);
+  }
+}
+
+/* Of the queue's ports that are free and have rested, the one with so many before it; false:
+ * there are fewer, namely *count. */
+static bool find_rested(const struct harp_local_ports *ports, unsigned queue, unsigned queues,
+                        unsigned before, unsigned *count, uint16_t *local) {
+  *count = 0;
+  unsigned first = ports->first + (queue + queues - ports->first % queues) % queues;
+  for (unsigned port = first; port <= ports->last; port += queues) {
+    if ((ports->taken[port / 64] | ports->resting[port / 64]) & bit(port))
+      continue;
+    if ((*count)++ == before) {
+      *local = (uint16_t)port;
+      return true;
+    }
+  }
+  return false;
+}
+
+/* By chance among those that have rested; where all others are taken, the one that has rested
+ * longest: a peer may still keep it in TIME-WAIT. */
+static bool choose(struct harp_local_ports *ports, unsigned queue, unsigned queues,
+                   uint16_t *local) {
+  unsigned count;
+  find_rested(ports, queue, queues, UINT32_MAX, &count, local);
+  if (count)
+    return find_rested(ports, queue, queues, draw(ports, count), &count, local);
+  for (unsigned i = 0; i < ports->rest_count; i++) {
+    *local = ports->rest[i];
+    bool inside = *local >= ports->first && *local <= ports->last;
+    if (inside && *local % queues == queue)
+      return true;
+  }
+  return false;
 }
 
 static int take_wanted(struct harp_local_ports *ports, unsigned queue, unsigned queues,
@@ -49,22 +96,25 @@ int harp_local_ports_take(struct harp_local_ports *ports, unsigned queue, unsign
     *local = wanted;
     return 0;
   }
-  unsigned span = ports->last - ports->first + 1u;
-  for (unsigned i = 0; i < span; i++) {
-    uint16_t candidate = (uint16_t)(ports->first + (ports->next - ports->first + i) % span);
-    if (candidate % queues != queue || harp_local_ports_taken(ports, candidate))
-      continue;
-    mark_taken(ports, candidate);
-    ports->next = candidate == ports->last ? ports->first : (uint16_t)(candidate + 1);
-    *local = candidate;
-    return 0;
-  }
-  return -EADDRINUSE;
+  if (!choose(ports, queue, queues, local))
+    return -EADDRINUSE;
+  mark_taken(ports, *local);
+  return 0;
+}
+
+void harp_local_ports_add(struct harp_local_ports *ports, uint16_t local) {
+  if (local)
+    ports->taken[local / 64] &= ~bit(local);
 }
 
 void harp_local_ports_give(struct harp_local_ports *ports, uint16_t local) {
-  if (local)
-    ports->taken[local / 64] &= ~(UINT64_C(1) << (local % 64));
+  if (!local || !harp_local_ports_taken(ports, local))
+    return;
+  harp_local_ports_add(ports, local);
+  if (ports->rest_count == HARP_LOCAL_REST)
+    stop_resting(ports, 0);
+  ports->rest[ports->rest_count++] = local;
+  ports->resting[local / 64] |= bit(local);
 }
 
 void harp_local_ports_take_all(struct harp_local_ports *ports) {

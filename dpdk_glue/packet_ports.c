@@ -96,7 +96,7 @@ static int hold(struct packet_ports *ports, uint16_t *port) {
   if (fd < 0)
     return fd;
   ports->listeners[ports->listener_count++] = fd;
-  harp_local_ports_give(&ports->pool, *port);
+  harp_local_ports_add(&ports->pool, *port);
   return 0;
 }
 

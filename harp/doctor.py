@@ -7,37 +7,18 @@ import ctypes
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from harp import _tables, env, loader, nccl_plugin_path, statfile
+from harp import _tables, doctor_dpdk, env, loader, nccl_plugin_path, statfile
+from harp.findings import Finding, fault, note, ok
 from harp.setup import host
 from harp.setup.plan import conf_dir, conf_files, run_dir
+from harp.setup.steps import StepError
 
 APIS = range(4, 13)  # versions of NCCL's net interface
-
-
-@dataclass(frozen=True)
-class Finding:
-    """`level`: "ok", "note" (works, but not as one might think) or "fault"."""
-
-    level: str
-    about: str
-    text: str
-
-
-def ok(about: str, text: str) -> Finding:
-    return Finding("ok", about, text)
-
-
-def note(about: str, text: str) -> Finding:
-    return Finding("note", about, text)
-
-
-def fault(about: str, text: str) -> Finding:
-    return Finding("fault", about, text)
 
 
 # -- configuration
@@ -113,6 +94,8 @@ def _check_file(path: Path) -> Iterator[Finding]:
     scheme, _, name = _tables.innermost(file.values["device"][0]).partition(":")
     if scheme == "packet":
         yield from _check_packet(about, name, file.values)
+    elif scheme == "dpdk":
+        yield from doctor_dpdk.check(about, file.values)
     else:
         yield ok(about, f"device = {file.values['device'][0]}")
     yield from _check_cores(about, file.values)
@@ -147,10 +130,17 @@ def environment() -> Iterator[Finding]:
                                    "unset it, or set HARP")
 
 
+def _wants_packet_sockets() -> bool:
+    """Whether a file shares a NIC with the kernel, or none says yet."""
+    files = [env.read(path) for path in conf_files(conf_dir())]
+    devices = [file.values["device"][0] for file in files if not file.error]
+    return not devices or any(_tables.innermost(one).startswith("packet:") for one in devices)
+
+
 def privileges() -> Iterator[Finding]:
     if host.may_open_packet_sockets():
         yield ok("privileges", "packet sockets may be opened (CAP_NET_RAW)")
-    else:
+    elif _wants_packet_sockets():
         yield fault("privileges", "no CAP_NET_RAW, which packet devices need; run as root, or "
                                   "docker run --cap-add NET_RAW, or in a pod "
                                   "securityContext.capabilities.add: [NET_RAW]")
@@ -216,7 +206,7 @@ def doctor(as_json: bool) -> None:
     for check in CHECKS:
         try:
             findings += check()
-        except (host.HostError, OSError) as failure:
+        except (host.HostError, StepError, OSError) as failure:
             findings.append(fault(check.__name__.replace("_", " "), str(failure)))
     if as_json:
         click.echo(json.dumps({"schema": "harp.doctor/1",

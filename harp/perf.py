@@ -102,6 +102,14 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {"is_flag": True, "help": "Only verify, time nothing; mixed never times."},
     ),
     (
+        ("--hugepages",),
+        {
+            "is_flag": True,
+            "help": "What is sent and received lies in hugepages of 2 MiB, which a NIC can read in "
+            "place also without an IOMMU.",
+        },
+    ),
+    (
         ("--pause",),
         {
             "type": click.IntRange(1, 3600000),

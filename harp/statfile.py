@@ -144,7 +144,8 @@ def _parse(path: Path, data: mmap.mmap, alive: bool) -> Process:
                         f"use the harp of release {_text(release)}")
     if (file_size > len(data) or counter_size < _COUNTER.size or flow_size < _FLOW.size
             or table + counters * counter_size > len(data)
-            or stride < counters * 8 or instance_offset + instances * stride > len(data)
+            or not counters or stride < counters * 8
+            or instance_offset + instances * stride > len(data)
             or flow_offset + flows * flow_size > len(data)):
         raise StatError(f"{path}: its sizes contradict each other; the file is damaged")
     kinds: dict[str, str] = {}

@@ -11,6 +11,7 @@
 enum {
   KEEPALIVE_MAX_MS = 15000, /* cloud firewalls forget after 60 s at the earliest */
   KEEPALIVE_PROBES = 6,
+  PORT_TRIES = 1024, /* local ports that are tried for a connection */
 };
 
 static void on_established(void *user, struct harp_tcp *tcp)
@@ -156,6 +157,7 @@ static const struct harp_flow_ops flow_ops = {
     .established = on_established,
     .pull = flow_pull,
     .deliver = flow_deliver,
+    .place = flow_place,
     .acked = flow_acked,
     .readable = on_readable,
     .closed = on_closed,
@@ -179,22 +181,42 @@ struct link_flow *flow_create(struct transport *transport, struct harp_instance 
   return flow;
 }
 
+/* From a local port that has no connection to the peer: one of an earlier link may still be in
+ * TIME-WAIT, for longer than its port rests. Those are given back in the end, not at once, so
+ * that each is tried once. 0 with the flow's port and connection, or -EADDRINUSE, -ENOMEM. */
+static int connect_from_some_port(struct link_flow *flow, struct harp_endpoint peer)
+{
+  struct harp_engine *engine = flow->transport->engine;
+  unsigned queue = flow->instance->queue, passed = 0;
+  uint16_t port, occupied[PORT_TRIES];
+  int result;
+  do {
+    result = harp_engine_reserve(engine, queue, 0, &port);
+    if (result != 0) {
+      break;
+    }
+    result = harp_flow_connect(flow->instance->stack, port, peer, &flow_ops, flow, &flow->tcp);
+    if (result == 0) {
+      flow->local_port = port;
+    } else {
+      occupied[passed++] = port;
+    }
+  } while (result == -EADDRINUSE && passed < PORT_TRIES);
+  while (passed > 0) {
+    harp_engine_release(engine, queue, occupied[--passed]);
+  }
+  return result;
+}
+
 int flow_connect(struct link_flow *flow, const struct net_link *link, uint16_t number)
 {
   struct harp_endpoint peer = {link->peer.address,
                                link->handle.ports[number % link->handle.instances]};
-  struct harp_engine *engine = flow->transport->engine;
-  uint16_t port;
   flow->chunks = calloc(FLOW_CHUNKS, sizeof *flow->chunks);
-  int result = flow->chunks ? harp_engine_reserve(engine, flow->instance->queue, 0, &port) : -ENOMEM;
-  if (result != 0) {
-    return result;
-  }
-  flow->local_port = port;
-  result = harp_flow_connect(flow->instance->stack, port, peer, &flow_ops, flow, &flow->tcp);
+  int result = flow->chunks ? connect_from_some_port(flow, peer) : -ENOMEM;
   if (result == 0) {
-    harp_flow_set_timeout(flow->tcp, engine->config.timeout_ms);
-    flow_trace(flow, HARP_TRACE_connect, port, peer.address);
+    harp_flow_set_timeout(flow->tcp, flow->transport->engine->config.timeout_ms);
+    flow_trace(flow, HARP_TRACE_connect, flow->local_port, peer.address);
   }
   return result;
 }

@@ -289,6 +289,8 @@ int net_irecv(struct net_link *link, void *data, size_t capacity, struct net_reg
   request->size = capacity;
   request->received = 0;
   atomic_store_explicit(&request->left, 0, memory_order_relaxed);
+  atomic_store_explicit(&request->edges, 0, memory_order_relaxed);
+  atomic_store_explicit(&request->claim, receive_unclaimed(message), memory_order_release);
   publish(link, request, message);
   if (atomic_load(&link->stalled)) {
     atomic_store(&link->stalled, false);

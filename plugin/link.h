@@ -55,8 +55,10 @@ struct net_request {
   size_t size;             /* send: bytes; receive: capacity */
   struct net_region *region; /* what its memory was registered as; may be NULL */
   uint64_t message;        /* number within the link, from 0 */
-  _Atomic(uint64_t) claim; /* send: low 32 bits of message << 32 | chunks not yet pulled */
+  /* send: low 32 bits of message << 32 | chunks not yet pulled; receive: see flow_in.c */
+  _Atomic(uint64_t) claim;
   _Atomic(int64_t) left;   /* send: chunks not acknowledged; receive: see flow_in.c */
+  _Atomic(uint64_t) edges; /* receive: see flow_in.c */
   size_t received;         /* receive: the message's size, once known */
 };
 
@@ -117,6 +119,7 @@ struct link_flow {
   struct net_request *request;   /* NULL: between chunks */
   struct chunk chunk;
   uint32_t chunk_left;
+  uint8_t *offered;              /* where the stack may have copied payload to */
   uint32_t crc;                  /* of its payload so far, if it has a trailer */
   uint32_t stride;               /* the largest segment's payload so far */
   bool stalled;                  /* waits for a receive to be posted */
@@ -298,6 +301,9 @@ void flow_share_tick(struct link_flow *flow);
 /* --- flow_in.c --- */
 
 size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length);
+uint8_t *flow_place(void *user, struct harp_tcp *tcp, uint32_t length);
+/* The claim of a receive that is posted for a message. */
+uint64_t receive_unclaimed(uint64_t message);
 /* A receive was posted: goes on if the flow waits for one. */
 void flow_resume(struct link_flow *flow);
 

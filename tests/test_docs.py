@@ -16,7 +16,7 @@ import click
 import pytest
 
 from harp import cli
-from harp.measure import bench, demo, faults, flood, soak
+from harp.measure import bench, demo, faults, flood, recovery, soak
 from harp.run import run
 from harp.testing import lab_cli
 
@@ -35,6 +35,7 @@ PYTHON_TOOLS: dict[str, click.Command] = {
     "bench": bench.main,
     "faults": faults.main,
     "flood": flood.main,
+    "recovery": recovery.main,
     "soak": soak.main,
     "lab": lab_cli.main,
 }

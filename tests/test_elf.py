@@ -26,6 +26,10 @@ C_LIBRARY = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.s
              "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}  # fmt: skip
 EXPORTS = re.compile(r"nccl\w*Plugin_v\d+")
 FLOOR = (2, 27)
+EXECUTABLE = 0x1  # of a segment
+BIND_NOW = 0x8  # in DT_FLAGS; in DT_FLAGS_1:
+NOW_1 = 0x1
+PIE_1 = 0x08000000
 
 
 class Library:
@@ -45,7 +49,26 @@ class Library:
                 if s.name and s.entry.st_shndx != "SHN_UNDEF"
                 and s.entry.st_info.bind in ("STB_GLOBAL", "STB_WEAK", "STB_LOOS")
             }  # fmt: skip
+            self.asks = {
+                s.name for s in elf.get_section_by_name(".dynsym").iter_symbols()
+                if s.entry.st_shndx == "SHN_UNDEF"
+            }  # fmt: skip
             self.versions = self._versions(elf)
+            self.flags = sum(t["d_val"] for t in dynamic.iter_tags("DT_FLAGS"))
+            self.segments = {s["p_type"]: s["p_flags"] for s in elf.iter_segments()}
+
+    def open_to_attack(self) -> list[str]:
+        """What an attacker could use that the usual flags would have taken away."""
+        bad = []
+        if self.segments.get("PT_GNU_STACK", EXECUTABLE) & EXECUTABLE:
+            bad.append("the stack is executable")
+        if "PT_GNU_RELRO" not in self.segments:
+            bad.append("relocated tables stay writable")
+        if not (self.flags & BIND_NOW or self.flags_1 & NOW_1):
+            bad.append("functions are bound when they are first called: their table stays writable")
+        if "PT_INTERP" in self.segments and not self.flags_1 & PIE_1:
+            bad.append("the program lies at a fixed address")
+        return bad
 
     @staticmethod
     def _versions(elf) -> set[tuple[str, str]]:
@@ -116,6 +139,16 @@ def test_old_systems_find_threads_and_dl(library: Library) -> None:
     assert {"libpthread.so.0", "libdl.so.2"} <= library.needed
 
 
+def test_a_plugin_is_hardened(library: Library) -> None:
+    assert not library.open_to_attack()
+    assert "__stack_chk_fail" in library.asks, "no stack protector"
+    assert "__snprintf_chk" in library.asks, "nothing is fortified"
+
+
+def test_whatever_a_package_holds_is_hardened(given_away: Library) -> None:
+    assert not given_away.open_to_attack()
+
+
 def test_stays_mapped(library: Library) -> None:
     """NCCL closes the library while threads may still be on their way out of it."""
     assert library.flags_1 & 0x8, "link with -z nodelete"
@@ -155,3 +188,21 @@ def test_a_new_symbol_version_is_seen(tmp_path: Path) -> None:
     if here < "glibc 2.34":
         pytest.skip(f"{here} has no newer dlopen to be caught")
     assert too_new(library.versions) == ["GLIBC_2.34 of libc.so.6"]
+
+
+@pytest.mark.parametrize("options, problem", [
+    (("-Wl,-z,execstack", "-Wl,-z,relro,-z,now"), "the stack is executable"),
+    (("-Wl,-z,norelro,-z,now",), "relocated tables stay writable"),
+    (("-Wl,-z,relro,-z,lazy",), "functions are bound when they are first called"),
+])  # fmt: skip
+def test_a_file_without_hardening_is_seen(tmp_path: Path, options: tuple[str, ...],
+                                          problem: str) -> None:
+    library = make_library(tmp_path, "int ncclNetPlugin_v4;", *options)
+    assert [bad for bad in library.open_to_attack() if bad.startswith(problem)]
+
+
+def test_a_program_at_a_fixed_address_is_seen(tmp_path: Path) -> None:
+    source, target = tmp_path / "fixed.c", tmp_path / "fixed"
+    source.write_text("int main(void) { return 0; }")
+    subprocess.run(["cc", "-no-pie", "-Wl,-z,relro,-z,now", "-o", target, source], check=True)
+    assert Library(target).open_to_attack() == ["the program lies at a fixed address"]

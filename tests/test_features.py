@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FEATURES.yaml: each status is one that there is, and what is claimed is shown by tests that exist.
+"""FEATURES.yaml: each status is one that there is, what is claimed is shown by tests that exist.
 
 Tests are found by reading the files, so this needs no build.
 """
@@ -70,7 +70,9 @@ def test_what_is_claimed_is_shown() -> None:
     assert sum(len(area["features"]) for area in areas) > 50
 
 
-GOOD: dict[str, Any] = {"name": "x", "status": "supported", "what": "Works.", "tests": ["tests/test_features.py"]}  # fmt: skip
+GOOD: dict[str, Any] = {
+    "name": "x", "status": "supported", "what": "Works.", "tests": ["tests/test_features.py"],
+}  # fmt: skip
 HERE = "tests/test_features.py::"
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "status": ({"status": "mostly"}, "x: 'mostly' is no status; it is supported, partly, not"),
@@ -98,5 +100,5 @@ def test_other_faults_are_seen() -> None:
     assert "x: named twice" in problems([{"area": "a", "features": [GOOD, GOOD]}])
     assert problems([{"area": "a", "features": [{"name": "x", "what": "Works."}]}])
     assert problems([{"area": "a", "features": [{**GOOD, "colour": "red"}]}])
-    assert not problems([{"area": "a", "features": [
-        {**GOOD, "tests": ["tests/plugin/test_perf.py::TestCommand::test_not_built"]}]}])  # fmt: skip
+    of_a_class = {**GOOD, "tests": ["tests/plugin/test_perf.py::TestCommand::test_not_built"]}
+    assert not problems([{"area": "a", "features": [of_a_class]}])

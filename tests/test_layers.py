@@ -24,9 +24,9 @@ BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
 NEUTRAL = ("harp/frame.h", "harp/counters.h", "harp/counters.def")
 
 STACK_SYSTEM = frozenset(
-    """assert.h endian.h errno.h immintrin.h limits.h netinet/in.h netinet/tcp.h poll.h
-    stdalign.h stdbool.h stddef.h stdint.h stdlib.h string.h
-    sys/socket.h sys/types.h sys/uio.h""".split()
+    """arm_neon.h assert.h endian.h errno.h immintrin.h limits.h netinet/in.h netinet/tcp.h poll.h
+    sanitizer/asan_interface.h stdalign.h stdbool.h stddef.h stdint.h stdlib.h string.h
+    sys/socket.h sys/types.h sys/uio.h""".split()  # the sanitizer's: in its build alone
 )
 
 # What the archive may ask of the C library: memory at creation and
@@ -72,6 +72,7 @@ LAYERS = {
     "measure": Layer(("harp/measure/*",), ("harp/stack.h", "harp/stack/flow.h", *NEUTRAL)),
     "bench": Layer(("harp/bench/*",), ("harp/bench/*", "plugin/nccl_types.h")),
     "flood": Layer(("harp/testing/flood/*",), ("harp/testing/*", "harp/stack/checksum.h")),
+    "between": Layer(("harp/testing/between.*",), ("harp/testing/*", "dpdk_glue/port.h")),
     "relay": Layer(("harp/testing/*",), ("harp/testing/*",)),
     "tests": Layer(("tests/*",), ("*",)),
 }  # fmt: skip

@@ -16,7 +16,7 @@ static const char default_port[] = "29411";
 
 enum long_option {
   OUTSTANDING = 256, STEP, RATE, PLUGIN, API, KERNEL, NSOCKS, KERNEL_CC, RANK, NRANKS, RENDEZVOUS,
-  JSON, VERIFIED, PAUSE, INJECT_WRONG, TIMEOUT, WIRE_NAME, TRANSPORT_NAME, DIRECTION, OFFLOADS, FLOWS, MTU, PAIR,
+  JSON, VERIFIED, HUGEPAGES, PAUSE, INJECT_WRONG, TIMEOUT, WIRE_NAME, TRANSPORT_NAME, DIRECTION, OFFLOADS, FLOWS, MTU, PAIR,
 };
 
 static const struct option long_options[] = {
@@ -38,6 +38,7 @@ static const struct option long_options[] = {
   {"rendezvous", required_argument, NULL, RENDEZVOUS},
   {"json", required_argument, NULL, JSON},
   {"verified", no_argument, NULL, VERIFIED},
+  {"hugepages", no_argument, NULL, HUGEPAGES},
   {"pause", required_argument, NULL, PAUSE},
   {"inject-wrong", no_argument, NULL, INJECT_WRONG},
   {"timeout", required_argument, NULL, TIMEOUT},
@@ -75,6 +76,7 @@ static const char help[] =
   "                           or by mpirun, torchrun or srun; rank 0 listens there\n"
   "  --json FILE              rank 0 writes the records (harp.perf/1)\n"
   "  --verified               only verify, time nothing; mixed never times\n"
+  "  --hugepages              what is sent and received lies in hugepages of 2 MiB\n"
   "  --pause MS               at SIGUSR1 all_reduce begins its next verified iteration so late\n"
   "  --inject-wrong           flip one received byte of each size before it is verified\n"
   "  --timeout SECONDS        the longest wait for any progress (30)\n"
@@ -229,6 +231,7 @@ static int set_option(struct options *options, int option, char *text)
   case RENDEZVOUS: return set_rendezvous(text, options);
   case JSON: return set_text(text, &options->json);
   case VERIFIED: return set_flag(&options->verified);
+  case HUGEPAGES: return set_flag(&options->hugepages);
   case PAUSE: return set_int("--pause", text, 1, 3600000, &options->pause_ms);
   case INJECT_WRONG: return set_flag(&options->inject_wrong);
   case TIMEOUT: return set_timeout(text, options);
@@ -276,7 +279,7 @@ static void ask_launcher(struct options *options)
 /* torchrun's own store listens on MASTER_PORT: the next port is ours. */
 static const char *port_after(const char *text)
 {
-  static char port[8];
+  static char port[24]; /* any number that a long holds */
   long value;
   if (!text || !parse_number(text, 1, 65534, &value))
     return default_port;

@@ -24,6 +24,7 @@ struct options {
   const char *host, *port;    /* of the rendezvous */
   const char *json;           /* file; "-": standard output; NULL: none */
   bool verified;              /* the verified passes alone: nothing is timed */
+  bool hugepages;             /* messages lie in some of 2 MiB */
   int pause_ms;               /* of the application, at each SIGUSR1; 0: the signal is not caught */
   bool inject_wrong;
   int timeout_ms;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "harp/bench/session.h"
 
+#include <linux/mman.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,6 +12,8 @@
 
 #include "harp/bench/clock.h"
 #include "harp/bench/signals.h"
+
+enum { HUGE_PAGE = 2 << 20 };
 
 static int said_rank;
 static bool say_info;
@@ -197,6 +200,18 @@ static int register_region(struct session *session, struct region *region)
   return result == ncclSuccess ? 0 : failed(session, "regMr", result);
 }
 
+/* Zeroed memory for messages; *size becomes what it really is. NULL: there is none. */
+static void *map_region(const struct session *session, size_t *size)
+{
+  int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE;
+  if (session->options->hugepages) {
+    flags |= MAP_HUGETLB | MAP_HUGE_2MB;
+    *size = (*size + HUGE_PAGE - 1) & ~(size_t)(HUGE_PAGE - 1);
+  }
+  void *data = mmap(NULL, *size, PROT_READ | PROT_WRITE, flags, -1, 0);
+  return data == MAP_FAILED ? NULL : data;
+}
+
 static int make_regions(struct session *session)
 {
   size_t sizes[OPERATION_REGIONS] = {0};
@@ -206,11 +221,11 @@ static int make_regions(struct session *session)
   for (int i = 0; i < OPERATION_REGIONS; i++) {
     if (!sizes[i])
       continue;
-    void *data = mmap(NULL, sizes[i], PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (data == MAP_FAILED) {
-      session_say(session, "there is no memory for messages of %zu bytes: lower -e",
-                  session->options->max_size);
+    void *data = map_region(session, &sizes[i]);
+    if (!data) {
+      session_say(session, "there is no memory for messages of %zu bytes: lower -e%s",
+                  session->options->max_size, session->options->hugepages
+                  ? ", or set hugepages of 2 MiB aside (sysctl vm.nr_hugepages)" : "");
       return -1;
     }
     session->regions[i] = (struct region){.data = data, .size = sizes[i]};

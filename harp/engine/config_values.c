@@ -69,12 +69,16 @@ static void write_uint16(const void *field, char *out, size_t size)
   write_number(*(const uint16_t *)field, out, size);
 }
 
+/* No control characters: such values are repeated in lines of a log. */
 static bool copy_text(const char *text, char *out, size_t size)
 {
   size_t length = strlen(text);
 
   if (length >= size)
     return false;
+  for (size_t i = 0; i < length; i++)
+    if ((unsigned char)text[i] < 0x20 || text[i] == 0x7f)
+      return false;
   memcpy(out, text, length + 1);
   return true;
 }

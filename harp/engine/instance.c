@@ -114,10 +114,10 @@ static unsigned receive_loop(struct harp_instance *instance)
 static void port_state(struct harp_instance *instance, int error)
 {
   bool down = error != 0;
-  if (down == instance->link_down) {
+  if (down == atomic_load_explicit(&instance->link_down, memory_order_relaxed)) {
     return;
   }
-  instance->link_down = down;
+  atomic_store_explicit(&instance->link_down, down, memory_order_relaxed);
   instance->counters[HARP_COUNTER_port_link_changes]++;
   if (down) {
     harp_trace(&instance->trace, instance->now, 0xffff, HARP_TRACE_port_error, (uint32_t)-error,

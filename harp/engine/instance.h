@@ -71,7 +71,7 @@ struct harp_instance {
   struct harp_trace trace;
   bool (*expect)(void *user, struct harp_rx_hint *hint); /* where the next payload goes */
   void *expect_user;
-  bool link_down;
+  atomic_bool link_down; /* written under the baton; the worker looks before it sleeps, too */
 
   /* Frames to ourselves. */
   pthread_mutex_t loop_lock;

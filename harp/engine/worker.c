@@ -40,8 +40,9 @@ static void wait_for_work(struct harp_instance *instance, uint64_t now)
   struct timespec timeout = {(time_t)(left / 1000000000), (long)(left % 1000000000)};
   struct pollfd fds[2] = {{.fd = instance->doorbell, .events = POLLIN},
                           {.fd = -1, .events = POLLIN}};
-  /* A device that is down reports that for ever: then only time and the doorbell count. */
-  if (!instance->link_down) {
+  /* A device that is down reports that for ever: then only time and the doorbell count.
+   * Nothing else hangs on it: who sees it late wakes once too often, or by the time. */
+  if (!atomic_load_explicit(&instance->link_down, memory_order_relaxed)) {
     fds[1].fd = instance->port->ops->descriptor(instance->port, instance->queue);
   }
   ppoll(fds, 2, &timeout, NULL);
@@ -62,7 +63,8 @@ static void sleep_until_work(struct harp_instance *instance)
   }
   uint64_t now = harp_clock_ns();
   uint64_t deadline = harp_instance_deadline(instance);
-  uint64_t longest = now + (instance->link_down ? 50000000ull : 1000000000ull);
+  bool down = atomic_load_explicit(&instance->link_down, memory_order_relaxed);
+  uint64_t longest = now + (down ? 50000000ull : 1000000000ull);
   atomic_store(&instance->sleeps_until, deadline < longest ? deadline : longest);
   atomic_store(&instance->asleep, true);
   bool stay = deadline <= now || atomic_load(&instance->posts) ||
@@ -138,6 +140,17 @@ int harp_instance_start(struct harp_instance *instance)
   return 0;
 }
 
+/* What the port has seen since the last tick: the counters are about to be final. A
+ * caller that polled in the worker's place may have been the last to touch them. */
+static void count_to_the_end(struct harp_instance *instance)
+{
+  while (atomic_exchange_explicit(&instance->baton, true, memory_order_acquire)) {
+    sched_yield();
+  }
+  instance->port->ops->count(instance->port, instance->queue, instance->counters);
+  atomic_store_explicit(&instance->baton, false, memory_order_release);
+}
+
 void harp_instance_stop(struct harp_instance *instance)
 {
   if (!instance->has_worker) {
@@ -148,4 +161,5 @@ void harp_instance_stop(struct harp_instance *instance)
   (void)!write(instance->doorbell, &one, sizeof one);
   pthread_join(instance->worker, NULL);
   instance->has_worker = false;
+  count_to_the_end(instance);
 }

@@ -25,6 +25,7 @@ import click
 
 from harp.measure import instructions
 from harp.measure.iperf import idle_load, run_iperf
+from harp.measure.options import json_option
 from harp.measure.raw import run_raw, run_raw_shared
 from harp.measure.records import Document, Record
 from harp.measure.runner import (
@@ -39,6 +40,7 @@ from harp.measure.runner import (
 from harp.measure.shared import DIRECTIONS, SHARED, HarpEthdev, SharedLink
 from harp.measure.stats import Summary, ratios, summarize
 from harp.measure.tables import markdown, size_text
+from harp.measure.verdicts import Verdict
 from harp.testing.lab import Lab, LabError
 
 MIB = 1 << 20
@@ -389,8 +391,8 @@ def judge(cells: Sequence[Cell], targets: Sequence[Target]) -> List[Tuple[Target
 
 def verdict(target: Target, reached: Optional[float]) -> str:
     if reached is None:
-        return f"missed  {target.text()}: not measured"
-    return f"{'met   ' if target.met(reached) else 'missed'}  {target.text()}: {reached:.2f}×"
+        return str(Verdict(f"{target.text()}: not measured", False))
+    return str(Verdict(f"{target.text()}: {reached:.2f}×", target.met(reached)))
 
 
 def _extra(bench: Bench, judged: Sequence[Tuple[Target, Optional[float]]]) -> Dict[str, object]:
@@ -427,12 +429,7 @@ def _count(json_path: Optional[Path]) -> int:
     is_flag=True,
     help="Two wires, two links of shared memory and 5 pairs: about six minutes.",
 )
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write all records and targets to this file.",
-)
+@json_option("all records and targets")
 @click.option(
     "--instructions",
     "counted",

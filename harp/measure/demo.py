@@ -17,6 +17,7 @@ from typing import Dict, List, Optional
 import click
 
 from harp.measure.carriers import Carriers, Watch
+from harp.measure.options import json_option
 from harp.measure.records import Document, Record
 from harp.measure.runner import (
     RENDEZVOUS_PORT,
@@ -160,12 +161,7 @@ def say(start: float, text: str) -> None:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write all records and checks to this file.",
-)
+@json_option("all records and checks")
 @click.option(
     "--inject-wrong",
     is_flag=True,

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Optional
 
-from harp.measure.fault_trials import FLOWS, Setting, join, swallow_one, words_for
+from harp.measure.fault_table import swallow_one
+from harp.measure.fault_trials import FLOWS, Setting, join, words_for
 from harp.testing.jobs import job
 from harp.testing.ranks import TooLate
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -17,21 +18,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from harp.testing.jobs import Job, Joint, all_reduce, job
 from harp.testing.lab import Lab, LabError
 from harp.testing.ranks import (
     Perf,
     TooLate,
+    ethdev_site,
     packet_site,
-    wait_until,
     wire_path,
     wire_site,
     wrong_elements,
 )
 
-TRANSPORTS = ("packet", "packet-own", "wire")
+TRANSPORTS = ("packet", "packet-own", "wire", "ethdev")
+BETWEEN_PROCESSES = ("wire", "ethdev")  # of this machine: no hosts, and no root, are needed
+SOCKET = "vhost"  # in a trial's folder, over ethdev
 FLOWS = 4
 GBIT = 0.5  # offered; with 4 MiB an iteration takes 67 ms
 ITERATIONS_A_SECOND = 15
@@ -40,12 +43,14 @@ DELAY_S = 0.3  # the random moment
 SLACK_S = 1.0  # beyond timeout_ms: ticks, and a machine that is busy
 HANG_S = 30.0  # beyond timeout_ms: it does not end by itself any more
 END_S = 30.0  # for a rank to end that has failed, or is done
+SHORT_MOST = 0.75  # of timeout_ms: what a fault that a job has to outlive may last
+TRIES = 5  # of a trial that the machine turns into another one
 
 WENT_ON, ERROR = "went on", "error"
 HANG, CRASH, WRONG, OTHER = "hang", "crash", "wrong", "other"
 
 DEVICE_IS_GONE = "the device of instance"
-SANITIZER = re.compile(r"ERROR: \w+Sanitizer|runtime error:")
+SANITIZER = re.compile(r"(ERROR|WARNING): \w+Sanitizer|runtime error:")
 
 
 class Misbehaved(Exception):
@@ -56,9 +61,18 @@ class Misbehaved(Exception):
         self.kind = kind
 
 
+class Missed(Misbehaved):
+    """This machine made something else of the trial than its fault wants, which says nothing about
+    the job: the trial is to be done again."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(OTHER, text)
+
+
 @dataclass
 class Outcome:
-    """What came of a trial. error_s: from the fault to the last error that it had to cause."""
+    """What came of a trial. error_s: from the fault to the last error that it had to cause;
+    missed: how often it was done again."""
 
     fault: str
     number: int
@@ -66,6 +80,7 @@ class Outcome:
     expected: bool = True
     text: str = ""
     error_s: Optional[float] = None
+    missed: int = 0
     seconds: float = 0.0
     logs: Optional[str] = None
 
@@ -95,6 +110,12 @@ class Trial:
     def short(self) -> float:
         """Seconds that a job has to outlive."""
         return self.draw.uniform(0.1, 0.6) * self.timeout_s
+
+    def was_short(self, since: float) -> None:
+        """What began then, and is over, a job had to outlive. Missed if it took too long."""
+        took = time.monotonic() - since
+        if took > SHORT_MOST * self.timeout_s:
+            raise Missed(f"the fault lasted {took:.2f} s: this machine is too busy")
 
     def kill(self, number: int) -> float:
         """The moment."""
@@ -139,16 +160,16 @@ class Trial:
         if not any(re.search(names, warning) for warning in rank.warnings):
             raise Misbehaved(OTHER, f"rank {number}: no line names the peer {peer}: {rank.lines()}")
 
-    def ended(self, rank: Perf, status: int) -> None:
-        """A rank comes to its end by itself, with this status and no wrong byte."""
+    def ended(self, rank: Perf, *statuses: int) -> None:
+        """A rank comes to its end by itself, with one of these statuses and no wrong byte."""
         found = self._wait(rank)
         check_crash(rank)
         wrong = wrong_elements(rank)
         if wrong:
             raise Misbehaved(WRONG, f"{wrong} elements are wrong: {rank.lines()}")
-        if found != status:
+        if found not in statuses:
             raise Misbehaved(OTHER, f"exit status {found}: {rank.lines()}")
-        if status and wrong is None:  # else the status says it
+        if found and wrong is None:  # else the status says it
             raise Misbehaved(OTHER, f"no word about its bytes: {rank.lines()}")
 
     def _wait(self, rank: Perf) -> int:
@@ -174,119 +195,6 @@ def check_crash(rank: Perf) -> None:
         raise Misbehaved(CRASH, f"it ended with {status}: {rank.lines()}")
 
 
-# -- what strikes
-
-
-def kill(trial: Trial) -> None:
-    victim = trial.one()
-    trial.fails(1 - victim, trial.kill(victim))
-
-
-def stop_short(trial: Trial) -> None:
-    victim = trial.ranks[trial.one()]
-    victim.signal(signal.SIGSTOP)
-    time.sleep(trial.short())
-    victim.signal(signal.SIGCONT)
-
-
-def stop_long(trial: Trial) -> None:
-    victim = trial.one()
-    trial.fails(1 - victim, trial.ranks[victim].signal(signal.SIGSTOP))
-    # It wakes up in a world that has moved on.
-    trial.fails(victim, trial.ranks[victim].signal(signal.SIGCONT))
-
-
-@contextmanager
-def _link_down(trial: Trial) -> Iterator[float]:
-    assert trial.lab
-    host = trial.lab.hosts[trial.one()]
-    try:
-        host.set_link(False)
-        yield time.monotonic()
-    finally:
-        host.set_link(True)
-
-
-def link_short(trial: Trial) -> None:
-    with _link_down(trial):
-        time.sleep(trial.short())
-
-
-def link_long(trial: Trial) -> None:
-    with _link_down(trial) as since:
-        for number in (0, 1):
-            trial.fails(number, since)
-
-
-def blackhole_one(trial: Trial) -> None:
-    swallow_one(trial.job, trial.joint, trial.draw)
-
-
-def blackhole_all(trial: Trial) -> None:
-    trial.joint.impair("blackhole=1,side=both")
-    since = time.monotonic()
-    for number in (0, 1):
-        trial.fails(number, since)
-
-
-def replaced(trial: Trial) -> None:
-    """The new process is one of a new job, which has to be able to do its work."""
-    victim = trial.one()
-    since = trial.kill(victim)
-    trial.ranks[victim].wait(END_S)  # until then its claims are its own
-    with trial.another_job() as start:
-        ranks = [start(victim)]
-        if trial.shared:
-            ranks.append(start(1 - victim))
-        trial.fails(1 - victim, since)
-        if not trial.shared:
-            trial.ended(trial.ranks[1 - victim], 1)
-            ranks.append(start(1 - victim))
-        for rank in ranks:
-            trial.ended(rank, 0)
-
-
-def config_removed(trial: Trial) -> None:
-    for site in trial.joint.sites:
-        for path in site.folder.glob("ztcp*.conf"):
-            path.unlink()
-
-
-def memory(trial: Trial) -> None:
-    """A rank's application is busy elsewhere: what its peer sends meanwhile waits in packet
-    memory, and is more than fits."""
-    victim = trial.one()
-    before = trial.job.count(victim, "tcp_memory_drops")
-    trial.ranks[victim].signal(signal.SIGUSR1)
-
-    def exhausted() -> bool:
-        count = trial.job.look()[victim]
-        full = count["packets_used"] >= 0.95 * count["packets_total"]
-        return full or count["tcp_memory_drops"] > before
-
-    wait_until(exhausted, END_S, "packet memory does not fill up", trial.ranks)
-
-
-def fill(trial: Trial) -> None:
-    """Both run folders, up to the last byte."""
-    for site in trial.joint.sites:
-        with open(site.run_folder / "filler", "wb", buffering=0) as file:
-            try:
-                while file.write(bytes(65536)):
-                    pass
-            except OSError:
-                continue
-
-
-def folder_full_killed(trial: Trial) -> None:
-    """There is no room for the trace that the error asks for."""
-    fill(trial)
-    kill(trial)
-    for site in trial.joint.sites:
-        if list(site.run_folder.glob("*.trace")):
-            raise Misbehaved(OTHER, "the run folder was not full: a trace is there")
-
-
 @dataclass(frozen=True)
 class Fault:
     """`strike` comes back when what is expected at once has been seen; ends: how the job has to
@@ -306,31 +214,6 @@ class Fault:
     transports: Sequence[str] = TRANSPORTS
 
 
-PACKET = ("packet", "packet-own")
-
-FAULTS = (
-    Fault("kill", "a rank is killed", ERROR, kill),
-    Fault("stop-short", "a rank is stopped for less than timeout_ms", WENT_ON, stop_short),
-    Fault("stop-long", "a rank is stopped for longer", ERROR, stop_long),
-    Fault("link-short", "a host's link is down for less than timeout_ms", WENT_ON, link_short,
-          transports=PACKET),
-    Fault("link-long", "a host's link is down for longer", ERROR, link_long, transports=PACKET),
-    Fault("blackhole-one", "one flow of four is swallowed", WENT_ON, blackhole_one, 1,
-          {"flows": FLOWS}),
-    Fault("blackhole-all", "all packets are swallowed", ERROR, blackhole_all,
-          keys={"flows": FLOWS}),
-    Fault("replaced", "another process takes a killed rank's address", ERROR, replaced,
-          transports=PACKET),
-    Fault("config-removed", "both configurations are removed", WENT_ON, config_removed),
-    # Packet memory is 16 MiB: the first 20 MiB of an iteration wait for nothing that comes back.
-    Fault("memory", "a rank's packet memory is exhausted", WENT_ON, memory, keys={"flows": 8},
-          size="40M", rate=2.0, words=("--step", "10M", "--pause", "600")),
-    Fault("folder-full", "both run folders are full", WENT_ON, fill, run_folder_kib=1024),
-    Fault("folder-full-killed", "the same, and then a rank is killed", ERROR, folder_full_killed,
-          run_folder_kib=1024),
-)  # fmt: skip
-
-
 # -- the trial
 
 
@@ -341,17 +224,8 @@ def words_for(seconds: float, size: str = "4M", rate: float = GBIT) -> list[obje
     return all_reduce(size, iterations, rate, "--verified")
 
 
-def swallow_one(running: Job, joint: Joint, draw: random.Random) -> float:
-    """One flow's packets are swallowed from now on; seconds until it was replaced."""
-    site = draw.randrange(2)
-    before = running.count(site, "flows_replaced")
-    flow = running.grows(draw.randrange(FLOWS), site)
-    joint.swallow(flow, draw.choice(("tx", "rx", "both")))
-    return running.await_count(site, "flows_replaced", before + 1)
-
-
 @contextmanager
-def join(transport: str, lab: Optional[Lab], folder: Path, **keys: object) -> Iterator[Joint]:
+def join(transport: str, lab: Optional[Lab], folder: Path, **keys: Any) -> Iterator[Joint]:
     """Two sites, of which the first one's device obeys a file of faults."""
     control = folder / "faults"
     control.touch()
@@ -369,17 +243,22 @@ def join(transport: str, lab: Optional[Lab], folder: Path, **keys: object) -> It
             for left in path.parent.glob(f"{path.name}*"):  # a killed end leaves files
                 left.unlink()
         return
+    if transport == "ethdev":
+        socket = folder / SOCKET
+        sites = [
+            ethdev_site(places[0], socket, 1, faults, **keys),
+            ethdev_site(places[1], socket, 2, **keys),
+        ]
+        yield Joint(sites, "127.0.0.1", control)
+        return
     assert lab
     own = transport == "packet-own"
     first, second = lab.hosts
-    yield Joint(
-        [
-            packet_site(places[0], first, own, faults, **keys),
-            packet_site(places[1], second, own, **keys),
-        ],
-        first.address,
-        control,
-    )
+    sites = [
+        packet_site(places[0], first, own, faults, **keys),
+        packet_site(places[1], second, own, **keys),
+    ]
+    yield Joint(sites, first.address, control)
 
 
 @contextmanager
@@ -450,10 +329,16 @@ def _see_it_through(fault: Fault, trial: Trial) -> None:
 
 
 def _judge(fault: Fault, trial: Trial) -> Optional[Misbehaved]:
-    """Sees the trial through; what was wrong with it. A crash explains all else."""
+    """Sees the trial through; what was wrong with it. A crash explains all else. Whether a job goes
+    on or fails whose trial was missed is the same; how, is not."""
     try:
         try:
             _see_it_through(fault, trial)
+        except Missed as missed:
+            _come_to_the_end(trial)
+            for rank in trial.ranks:
+                trial.ended(rank, 0, 1)
+            return missed
         except (Misbehaved, TooLate) as bad:
             trial.look_for_crashes()
             return bad if isinstance(bad, Misbehaved) else Misbehaved(OTHER, str(bad))
@@ -474,10 +359,10 @@ class Setting:
     inject_wrong: bool = False
 
 
-def run_trial(fault: Fault, number: int, setting: Setting, folder: Path) -> Outcome:
-    """One trial in an empty folder, where logs lie afterwards. The seed, the fault and the number
-    decide what is random. LabError if the hosts do not do what they are told."""
-    draw = random.Random(f"{setting.seed}/{fault.name}/{number}")
+def _try(
+    fault: Fault, draw: random.Random, setting: Setting, folder: Path
+) -> tuple[Trial, Optional[Misbehaved]]:
+    """The trial, which is over, and what was wrong with it."""
     timeout_s = setting.timeout_ms / 1e3
     began = time.monotonic()
     with ExitStack() as stack:
@@ -493,7 +378,27 @@ def run_trial(fault: Fault, number: int, setting: Setting, folder: Path) -> Outc
     for index, rank in enumerate(trial.programs):
         said = "".join(f"{moment - began:8.3f} {line}\n" for moment, line in rank.said)
         (folder / f"{index}.log").write_text(said + "".join(rank.table))
-    outcome = Outcome(fault.name, number, fault.ends, seconds=time.monotonic() - began)
+    return trial, bad
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def run_trial(fault: Fault, number: int, setting: Setting, folder: Path) -> Outcome:
+    """One trial in an empty folder, where the logs of its last try lie afterwards. The seed, the
+    fault and the number decide what is random. LabError if the hosts do not do what they are told.
+    """
+    draw = random.Random(f"{setting.seed}/{fault.name}/{number}")
+    outcome = Outcome(fault.name, number, fault.ends)
+    began = time.monotonic()
+    for outcome.missed in range(TRIES):
+        _empty(folder)
+        trial, bad = _try(fault, draw, setting, folder)
+        if not isinstance(bad, Missed):
+            break
+    outcome.seconds = time.monotonic() - began
     outcome.error_s = max(trial.errors, default=None)
     if bad:
         outcome.kind, outcome.expected, outcome.text = bad.kind, False, str(bad)

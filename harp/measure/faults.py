@@ -26,9 +26,10 @@ from typing import Any, Optional
 import click
 
 from harp.measure.fault_series import Series, run_series
+from harp.measure.fault_table import FAULTS
 from harp.measure.fault_trials import (
+    BETWEEN_PROCESSES,
     CRASH,
-    FAULTS,
     HANG,
     OTHER,
     TRANSPORTS,
@@ -38,6 +39,8 @@ from harp.measure.fault_trials import (
     Setting,
     run_trial,
 )
+from harp.measure.options import first_option, json_option
+from harp.measure.priority import going_first
 from harp.measure.records import describe_host
 from harp.measure.tables import markdown
 from harp.paths import nccl_plugin_path, perf_program
@@ -66,18 +69,20 @@ class Row:
         times = [one.error_s for one in self.outcomes if one.error_s is not None]
         seconds = [f"{median(times):.2f}", f"{max(times):.2f}"] if times else ["–", "–"]
         counts = [str(self.count(kind)) for kind in (self.fault.ends, HANG, CRASH, WRONG, OTHER)]
+        again = str(sum(one.missed for one in self.outcomes))
         fault = self.fault
         return [
             f"{fault.name}: {fault.what}",
             str(len(self.outcomes)),
             fault.ends,
             *counts,
+            again,
             *seconds,
         ]
 
 
 HEADER = ("fault", "times", "expected", "as expected", "hangs", "crashes", "wrong bytes", "other",
-          "error after p50 s", "max s")  # fmt: skip
+          "done again", "error after p50 s", "max s")  # fmt: skip
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -90,7 +95,7 @@ def table(rows: Sequence[Row]) -> str:
 
 @contextmanager
 def _hosts(transport: str) -> Iterator[Optional[Lab]]:
-    if transport == "wire":
+    if transport in BETWEEN_PROCESSES:
         yield None
     else:
         with Lab(hosts=2, wire="veth-1500") as lab:
@@ -207,7 +212,7 @@ def _chosen(names: Optional[str], transport: str) -> list[Fault]:
 
 
 def _check_host(transport: str) -> None:
-    if transport != "wire" and os.geteuid() != 0:
+    if transport not in BETWEEN_PROCESSES and os.geteuid() != 0:
         raise click.UsageError("hosts are network namespaces: run this as root")
     try:
         perf_program(), nccl_plugin_path()
@@ -267,7 +272,8 @@ def _series(seconds: int, transport: str, settings: dict[str, Any], logs: Path) 
     default="packet",
     show_default=True,
     type=click.Choice(TRANSPORTS),
-    help="packet: the kernel's address; packet-own: beside it; wire: in memory.",
+    help="packet: the kernel's address; packet-own: beside it; wire: in memory; ethdev: DPDK, "
+    "between vhost and virtio_user.",
 )
 @click.option(
     "--series",
@@ -299,12 +305,8 @@ def _series(seconds: int, transport: str, settings: dict[str, Any], logs: Path) 
     help="Where the logs of what is not as expected go [a new folder in the system's for temporary "
     "files].",
 )
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write all outcomes to this file.",
-)
+@json_option("all outcomes")
+@first_option
 def main(
     times: int,
     only: Optional[str],
@@ -317,6 +319,7 @@ def main(
     inject_wrong: bool,
     logs: Optional[Path],
     json_path: Optional[Path],
+    first: bool,
 ) -> None:
     """Let faults strike all-reduces at random moments, and see how the jobs end.
 
@@ -335,7 +338,8 @@ def main(
     where = logs or Path(tempfile.gettempdir()) / f"harp-faults-{seed}"
     click.echo(f"--seed {seed}, over {transport}, timeout_ms {timeout_ms}")
     if series:
-        seen = _series(series, transport, settings, where)
+        with going_first(first):
+            seen = _series(series, transport, settings, where)
         click.echo(_series_text(seen))
         if json_path:
             _save(json_path, **asked, series=asdict(seen))
@@ -347,7 +351,8 @@ def main(
     rows = {fault.name: Row(fault) for fault in chosen}
     tasks = [(name, number) for name in rows for number in range(times)]
     try:
-        with Servers(min(at_once, len(tasks)), transport, settings, where) as servers:
+        servers = Servers(min(at_once, len(tasks)), transport, settings, where)
+        with going_first(first), servers:
             _follow(rows, servers.run(tasks, not keep_going), times)
     finally:
         click.echo()

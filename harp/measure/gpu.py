@@ -321,8 +321,8 @@ def bandwidth(jobs: Sequence[Job]) -> list[dict[str, Any]]:
     for job in jobs:
         for one in job.found[0]:
             if one["kind"] == "timed":
-                by = found.setdefault((one["by"], one["size"]), {})
-                by.setdefault(job.kind, []).append(one["busbw_gbs"])
+                speeds = found.setdefault((one["by"], one["size"]), {})
+                speeds.setdefault(job.kind, []).append(one["busbw_gbs"])
     rows = []
     for (by, size), kinds_of in found.items():
         middle = {kind: median(values) for kind, values in kinds_of.items()}

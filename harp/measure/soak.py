@@ -22,6 +22,8 @@ from typing import Optional
 
 import click
 
+from harp.measure.options import first_option, json_option
+from harp.measure.priority import going_first
 from harp.measure.records import describe_host
 from harp.paths import nccl_plugin_path, perf_program
 from harp.testing.jobs import Job, job
@@ -199,14 +201,14 @@ def _leave(number: int, frame: Optional[FrameType]) -> None:
     help="End after so long, if the messages are not through by then.",
 )
 @click.option("--inject-wrong", is_flag=True, help="Flip a byte: it has to be noticed.")
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write what was seen to this file.",
-)
+@json_option("what was seen")
+@first_option
 def main(
-    messages: int, minutes: Optional[float], inject_wrong: bool, json_path: Optional[Path]
+    messages: int,
+    minutes: Optional[float],
+    inject_wrong: bool,
+    json_path: Optional[Path],
+    first: bool,
 ) -> None:
     """Send many messages of mixed sizes both ways over the packet port, every byte verified.
 
@@ -220,7 +222,8 @@ def main(
     signal.signal(signal.SIGTERM, _leave)
     try:
         perf_program(), nccl_plugin_path()
-        with Lab(hosts=2, wire="veth-1500") as lab, tempfile.TemporaryDirectory() as folder:
+        with going_first(first), Lab(hosts=2, wire="veth-1500") as lab, ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
             limit_s = minutes * 60 if minutes else None
             soak = run_soak(lab, Path(folder), messages, limit_s, inject_wrong)
     except (LabError, TooLate, FileNotFoundError) as error:

@@ -15,6 +15,7 @@ from typing import Optional
 from harp.setup import sysfs
 
 _ETHERNET = "1"  # ARPHRD_ETHER
+_IP_S = 30.0  # seconds for ip(8), which waits for whoever changes the network
 
 
 class HostError(RuntimeError):
@@ -26,11 +27,20 @@ def ip(*words: str) -> str:
     command = ["ip", *words]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=30, env={**os.environ, "LC_ALL": "C"}
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_IP_S,
+            env={**os.environ, "LC_ALL": "C"},
         )
     except FileNotFoundError:
         raise HostError(
             "the command ip is missing; install iproute2 (Debian, Ubuntu) or iproute (CentOS)"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise HostError(
+            f"{' '.join(command)} did not end within {_IP_S:.0f} s; try again when the host is "
+            "less busy"
         ) from None
     if done.returncode:
         raise HostError(f"{' '.join(command)}: {done.stderr.strip()}")

@@ -12,6 +12,12 @@ from harp.setup.steps import Step, StepError
 
 SMALL_KB, LARGE_KB = 2048, 1048576
 MIB_PER_NIC = 256  # what a process takes for one
+_BASE_MIB, _QUEUE_MIB = 32, 48  # as in dpdk_glue/ethdev_device.c
+
+
+def least_mib(instances: int) -> int:
+    """MiB without which a process goes without hugepages, or not at all."""
+    return _BASE_MIB + _QUEUE_MIB * instances
 
 
 def gibibytes(cards: int) -> int:

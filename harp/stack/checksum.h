@@ -18,6 +18,8 @@ struct harp_sum {
 };
 
 void harp_sum_add(struct harp_sum *sum, const void *data, size_t length);
+/* The same, and copies the bytes on the way; to must not overlap from. */
+void harp_sum_copy(struct harp_sum *sum, void *to, const void *from, size_t length);
 
 /* Addresses in network order; length: TCP header and payload, bytes. */
 void harp_sum_add_pseudo(struct harp_sum *sum, uint32_t source, uint32_t destination,

@@ -119,7 +119,8 @@ void harp_flow_close(struct harp_tcp *tcp) {
   case TCP_SYN_SENT:
     tcp_finish(tcp, 0);
     return;
-  case TCP_SYN_RECV:
+  case TCP_SYN_RECV: /* the FIN waits for the end of the handshake (RFC 9293, 3.10.4) */
+    break;
   case TCP_ESTABLISHED:
     tcp_set_state(tcp, TCP_FIN_WAIT1);
     break;
@@ -170,7 +171,6 @@ void harp_flow_set_keepalive(struct harp_tcp *tcp, uint32_t idle_ms, uint32_t in
 
 void harp_flow_probe(struct harp_tcp *tcp) {
   if (tcp_synchronized(tcp)) {
-    COUNT(tcp->stack, tcp_keepalives);
     tcp_send_probe(tcp);
   }
 }

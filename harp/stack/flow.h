@@ -35,6 +35,10 @@ struct harp_flow_ops {
    * rest waits in the stack, against the window, until harp_flow_resume.
    * NULL: everything waits, for harp_flow_read. */
   size_t (*deliver)(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length);
+  /* Where the next so many bytes of payload will go, in one piece, or NULL. A segment that nobody
+   * has summed yet may be copied there while it is: deliver is then given that place, or the
+   * segment was wrong, and what was written there is not yet received. The function may be NULL. */
+  uint8_t *(*place)(void *user, struct harp_tcp *tcp, uint32_t length);
   /* That many more of the pushed bytes are acknowledged; their memory is free. */
   void (*acked)(void *user, struct harp_tcp *tcp, uint32_t bytes);
   /* New payload or the peer's FIN waits to be read (flows without deliver: payload too). */

@@ -49,6 +49,8 @@ struct harp_stack {
 
   struct harp_limit icmp_limit;  /* messages */
   struct harp_limit reset_limit; /* of strangers */
+  struct harp_limit cookie_limit;
+  struct harp_limit arp_limit; /* replies */
   uint32_t port_offset; /* RFC 6056's counter */
 
   bool port_full; /* since the last flush began */

@@ -7,8 +7,13 @@
 /* RFC 1122, 2.3.2.1: at most one request a second for one address. */
 #define ASK_INTERVAL NS_PER_S
 #define FRESH_TIME (60 * NS_PER_S)
+#define DISPUTED_TIME (5 * NS_PER_S) /* what the old owner says may be its last word */
 
-enum { PROBE_DISTANCE = 8 /* slots looked at for one address */ };
+enum {
+  PROBE_DISTANCE = 8,        /* slots looked at for one address */
+  ASKED_IN_PERSON = 2,       /* requests to a known neighbour, before everybody is asked */
+  REPLIES_PER_SECOND = 1000, /* to strangers: a storm must not be answered by another */
+};
 
 static void send_arp(struct harp_stack *stack, uint16_t operation, const uint8_t *to_mac,
                      uint32_t sender_ip, const uint8_t *target_mac, uint32_t target_ip) {
@@ -38,12 +43,21 @@ static const uint8_t nobody[6];
 
 static void ask(struct harp_stack *stack, struct harp_neighbour *neighbour) {
   /* A known neighbour is asked in person: only silence makes it doubtful. */
-  const uint8_t *to = neighbour->state == NEIGHBOUR_CHECKING ? neighbour->mac : broadcast;
+  bool in_person =
+      neighbour->state == NEIGHBOUR_CHECKING && neighbour->probes < ASKED_IN_PERSON;
+  const uint8_t *to = in_person ? neighbour->mac : broadcast;
   neighbour->probes++;
+  neighbour->asked = stack->now;
   neighbour->deadline = stack->now + ASK_INTERVAL;
   stack->neighbour_deadline = HARP_MIN(stack->neighbour_deadline, neighbour->deadline);
   COUNT(stack, arp_requests_out);
   send_arp(stack, ARP_REQUEST, to, stack->config.address, nobody, neighbour->address);
+}
+
+static void check(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+  neighbour->state = NEIGHBOUR_CHECKING;
+  neighbour->probes = 0;
+  ask(stack, neighbour);
 }
 
 void harp_stack_announce(struct harp_stack *stack) {
@@ -76,6 +90,13 @@ static struct harp_neighbour *find(struct harp_stack *stack, uint32_t address) {
   return NULL;
 }
 
+/* Who has not answered yet goes before who has: senders that somebody invents, and
+ * whom we answer all the same, do not push a peer out. */
+static bool goes_before(const struct harp_neighbour *one, const struct harp_neighbour *other) {
+  bool asked = one->state == NEIGHBOUR_ASKED;
+  return asked != (other->state == NEIGHBOUR_ASKED) ? asked : one->used < other->used;
+}
+
 static struct harp_neighbour *create(struct harp_stack *stack, uint32_t address) {
   struct harp_neighbour *victim = NULL;
   for (uint32_t i = 0; i < PROBE_DISTANCE; i++) {
@@ -84,7 +105,7 @@ static struct harp_neighbour *create(struct harp_stack *stack, uint32_t address)
       victim = entry;
       break;
     }
-    if (!victim || entry->used < victim->used) {
+    if (!victim || goes_before(entry, victim)) {
       victim = entry;
     }
   }
@@ -119,9 +140,7 @@ struct harp_neighbour *neighbour_route(struct harp_stack *stack, uint32_t next_h
 bool neighbour_usable(struct harp_stack *stack, struct harp_neighbour *neighbour) {
   neighbour->used = stack->now;
   if (neighbour->state == NEIGHBOUR_KNOWN && stack->now >= neighbour->deadline) {
-    neighbour->state = NEIGHBOUR_CHECKING;
-    neighbour->probes = 0;
-    ask(stack, neighbour);
+    check(stack, neighbour);
   }
   return neighbour->state == NEIGHBOUR_KNOWN || neighbour->state == NEIGHBOUR_CHECKING;
 }
@@ -171,24 +190,40 @@ static void send_queue(struct harp_stack *stack, struct harp_neighbour *neighbou
  * not believed before the first has had the chance to answer. */
 static void learn(struct harp_stack *stack, uint32_t address, const uint8_t *mac) {
   struct harp_neighbour *entry = find(stack, address);
-  if (!entry || (mac[0] & 1)) {
+  if (!entry) {
     return;
   }
   bool same = memcmp(entry->mac, mac, 6) == 0;
   if (entry->state == NEIGHBOUR_KNOWN && !same) {
-    entry->state = NEIGHBOUR_CHECKING;
-    entry->probes = 0;
-    ask(stack, entry);
+    entry->disputed = true;
+    if (stack->now - entry->asked >= ASK_INTERVAL) {
+      check(stack, entry);
+    } else { /* a flood of claims does not make us ask all the time, nor this one be forgotten */
+      entry->deadline = HARP_MIN(entry->deadline, entry->asked + ASK_INTERVAL);
+    }
     return;
   }
-  if (entry->state == NEIGHBOUR_CHECKING && !same && entry->probes < 2) {
+  if (entry->state == NEIGHBOUR_CHECKING && !same && entry->probes <= ASKED_IN_PERSON) {
+    entry->disputed = true;
     return;
   }
   memcpy(entry->mac, mac, 6);
   entry->state = NEIGHBOUR_KNOWN;
   entry->probes = 0;
-  entry->deadline = stack->now + FRESH_TIME;
+  entry->deadline = stack->now + (entry->disputed ? DISPUTED_TIME : FRESH_TIME);
+  entry->disputed = false;
   send_queue(stack, entry);
+}
+
+/* A neighbour that we know is always answered. */
+static bool may_reply(struct harp_stack *stack, uint32_t address, const uint8_t *mac) {
+  const struct harp_neighbour *entry = find(stack, address);
+  if (entry && entry->state != NEIGHBOUR_ASKED && memcmp(entry->mac, mac, 6) == 0) {
+    return true;
+  }
+  bool may = limit_allows(&stack->arp_limit, stack->now, REPLIES_PER_SECOND);
+  COUNT_N(stack, arp_replies_limited, !may);
+  return may;
 }
 
 void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length) {
@@ -205,6 +240,10 @@ void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length) 
     return;
   }
   const uint8_t *sender_mac = arp + ARP_SENDER_MAC;
+  if (sender_mac[0] & 1) { /* an answer to many would multiply the question */
+    COUNT(stack, rx_drop_malformed);
+    return;
+  }
   uint32_t sender = load_address(arp + ARP_SENDER_IP);
   uint32_t target = load_address(arp + ARP_TARGET_IP);
   if (sender == stack->config.address) {
@@ -217,7 +256,7 @@ void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length) 
   }
   if (target == stack->config.address && operation == ARP_REQUEST) {
     COUNT(stack, arp_requests_in);
-    if (!stack->io.only_asks) {
+    if (!stack->io.only_asks && may_reply(stack, sender, sender_mac)) {
       COUNT(stack, arp_replies_out);
       send_arp(stack, ARP_REPLY, sender_mac, stack->config.address, sender_mac, sender);
     }

@@ -31,7 +31,9 @@ struct harp_neighbour {
   uint8_t state;    /* enum harp_neighbour_state */
   uint8_t probes;
   uint8_t queued;
+  bool disputed;    /* another has claimed the address since it was last confirmed */
   uint64_t deadline; /* ns: next request, or when to check again */
+  uint64_t asked;    /* ns: last request */
   uint64_t used;     /* ns: last lookup, for replacement */
   struct harp_packet *queue[NEIGHBOUR_QUEUE];
 };

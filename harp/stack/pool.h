@@ -10,9 +10,26 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#if defined(__SANITIZE_ADDRESS__)
+#define HARP_POOL_WATCHED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define HARP_POOL_WATCHED 1
+#endif
+#endif
+
+/* What is free may not be touched beyond its first word: the sanitizer would know no better. */
+#ifdef HARP_POOL_WATCHED
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(start, size) ((void)(start), (void)(size))
+#define ASAN_UNPOISON_MEMORY_REGION(start, size) ((void)(start), (void)(size))
+#endif
+
 struct harp_pool {
   void *free;
   uint8_t *memory;
+  size_t size; /* bytes of an object */
   uint32_t total;
   uint32_t available;
 };
@@ -21,6 +38,7 @@ struct harp_pool {
 static inline int pool_create(struct harp_pool *pool, size_t size, uint32_t count) {
   size = (size + 63) & ~(size_t)63; /* whole cache lines: neighbours never share one */
   pool->free = NULL;
+  pool->size = size;
   pool->total = pool->available = count;
   pool->memory = aligned_alloc(64, size * count);
   if (!pool->memory) {
@@ -30,6 +48,7 @@ static inline int pool_create(struct harp_pool *pool, size_t size, uint32_t coun
     void **object = (void **)(void *)(pool->memory + size * i);
     *object = pool->free;
     pool->free = object;
+    ASAN_POISON_MEMORY_REGION(object + 1, size - sizeof *object);
   }
   return 0;
 }
@@ -42,6 +61,7 @@ static inline void *pool_get(struct harp_pool *pool) {
   if (object) {
     pool->free = *object;
     pool->available--;
+    ASAN_UNPOISON_MEMORY_REGION(object, pool->size);
   }
   return object;
 }
@@ -50,6 +70,7 @@ static inline void pool_put(struct harp_pool *pool, void *object) {
   *(void **)object = pool->free;
   pool->free = object;
   pool->available++;
+  ASAN_POISON_MEMORY_REGION((void **)object + 1, pool->size - sizeof(void *));
 }
 
 #endif

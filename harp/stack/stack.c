@@ -57,7 +57,7 @@ static int create_pools(struct harp_stack *stack) {
   uint32_t connections = config->max_connections;
   /* References and records: enough for every packet buffer to be sent on its
    * own, and for each connection to have some in flight. */
-  uint32_t pieces = config->packets + 8 * connections;
+  uint32_t pieces = config->packets + 4 * connections;
   stack->bucket_count = 16;
   stack->bucket_shift = 64 - 4;
   while (stack->bucket_count < connections) {

@@ -5,13 +5,15 @@
  *   tcp_options.c    options, read and written
  *   tcp_predict.c    the next segment of an open connection, by a short way
  *   tcp_input.c      segment arrives: RFC 9293, 3.10.7, in its order
- *   tcp_ack.c        what an acknowledgement does: RTT, SACK, reclaim, window
+ *   tcp_ack.c        what an acknowledgement does: RTT, reclaim, window
+ *   tcp_sack.c       the scoreboard: SACK (RFC 2018), DSACK (2883)
  *   tcp_recovery.c   what is lost: RACK (RFC 8985), RTO (6298), PRR (6937)
  *   tcp_rcvq.c       receive queue: order, reassembly, SACK blocks, window
  *   tcp_sndq.c       send queue: references to bytes, and transmit records
  *   tcp_output.c     what may be sent, and sending it
  *   tcp_timer.c      deadlines and what happens at them
  *   tcp_open.c       opening, listening, closing, the connection table
+ *   tcp_cookie.c     handshakes without memory (RFC 4987)
  *   cc_cubic.c       congestion control (RFC 9438) behind struct harp_cc_ops
  */
 #ifndef HARP_STACK_TCP_H
@@ -70,7 +72,8 @@ struct harp_reference {
  * A transmit record: a stretch of sequence space that went out at one time.
  * Ordered by sequence (prev, next); older and newer link it into the order of
  * time while it is in flight (RFC 8985, 5.1), into the queue of what is to be
- * sent again while it is lost, and nowhere once it is sacked.
+ * sent again while it is lost, and into the runs once it is sacked: what is
+ * sacked side by side is one record.
  */
 struct harp_record {
   struct harp_record *prev, *next;
@@ -177,6 +180,8 @@ struct harp_tcp {
   struct harp_record *records, *records_last;
   struct harp_record *oldest, *newest;         /* in flight, by time */
   struct harp_record *lost_first, *lost_last;  /* to send again, by older/newer */
+  struct harp_record *sacked_first, *sacked_last; /* runs, by older/newer: lower, higher */
+  struct harp_record *sack_hint;               /* the run that grew last; NULL: gone */
 
   /* Loss recovery. */
   uint8_t recovery;        /* enum harp_recovery */
@@ -192,6 +197,8 @@ struct harp_tcp {
   uint32_t probe_end;      /* snd_nxt when the tail probe was sent */
   uint32_t rack_end;
   uint32_t undo_retransmits; /* bytes sent again in this recovery, not yet shown needless */
+  uint32_t undo_stamp;     /* the timestamp that the first of them carried */
+  uint32_t undo_end;       /* behind recovery: what was sent by its end */
   uint64_t rack_sent, rack_rtt; /* of the newest delivered record */
   uint32_t undo_cwnd, undo_ssthresh;
 
@@ -200,7 +207,8 @@ struct harp_tcp {
   uint64_t syn_sent;
   uint64_t rto_min;
   uint64_t last_send, last_receive, last_progress;
-  struct harp_limit challenge_limit; /* RFC 5961, 7 */
+  struct harp_limit challenge_limit; /* RFC 5961, 7: of SYNs and resets, */
+  struct harp_limit answer_limit;    /* and of bare segments: neither uses up the other's */
 
   /* Timers: the earliest decides the place in the stack's heap. */
   uint64_t timers[TIMERS];
@@ -233,7 +241,9 @@ struct harp_listener {
   uint32_t backlog, pending;
   struct harp_tcp *half_open_oldest, *half_open_newest; /* the pending ones */
   uint32_t rcvbuf, user_mss;
+  uint64_t cookie_period; /* of the latest cookie */
   uint16_t port;
+  bool cookies;           /* there was one */
 };
 
 static inline bool tcp_synchronized(const struct harp_tcp *tcp) {
@@ -256,14 +266,15 @@ bool tcp_options_parse(struct harp_segment *segment, const uint8_t *options, uin
 uint32_t tcp_options_syn(const struct harp_tcp *tcp, uint8_t *out, bool with_ack);
 /* Timestamp, and SACK blocks if asked for. */
 uint32_t tcp_options_write(struct harp_tcp *tcp, uint8_t *out, bool with_sack);
+/* The timestamp (RFC 7323) of a segment that is sent now, or was at a time, ns. */
 uint32_t tcp_timestamp(const struct harp_tcp *tcp);
+uint32_t tcp_timestamp_at(const struct harp_tcp *tcp, uint64_t time);
 
 /* tcp_input.c */
 void tcp_input(struct harp_stack *stack, struct harp_segment *segment);
 /* When to acknowledge payload that has arrived, segment_size bytes in each of its
  * segments if it is merged ones, else 0; at_once: it was out of order. */
 void tcp_schedule_ack(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool at_once);
-void tcp_challenge(struct harp_tcp *tcp);
 
 /* tcp_predict.c */
 /* Takes a frame if it is what was to be expected; false: nothing has happened. */
@@ -274,6 +285,17 @@ bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame);
 void tcp_ack(struct harp_tcp *tcp, const struct harp_segment *segment);
 void tcp_update_window(struct harp_tcp *tcp, const struct harp_segment *segment);
 void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt_ns);
+struct harp_ack_result;
+/* The stretch of a record up to end, in flight or lost, has arrived: the books and the result. */
+void tcp_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end,
+                   struct harp_ack_result *result);
+
+/* tcp_sack.c */
+/* Takes the blocks of an acknowledgement that the records have been told of. */
+void tcp_sack_input(struct harp_tcp *tcp, const struct harp_segment *segment,
+                    struct harp_ack_result *result);
+/* The peer took back what it had sacked (RFC 2018, 8): all of it is in flight. */
+void tcp_sack_forget(struct harp_tcp *tcp);
 
 /* tcp_recovery.c */
 /* What one acknowledgement has told. */
@@ -281,8 +303,12 @@ struct harp_ack_result {
   uint32_t delivered;     /* bytes newly acknowledged, cumulatively or selectively */
   uint32_t una_before;
   uint32_t dsack;         /* bytes reported as received twice */
+  uint64_t rtt;           /* ns, of the newest record that was sent only once (Karn); 0: none */
   bool was_limited;       /* the congestion window was in full use */
   bool original;          /* what was given up as lost arrived, sent only once */
+  bool first_copy;        /* by its timestamp: what was sent again arrived as it was sent first */
+  bool timed;             /* there is an echo: it advances, with a timestamp */
+  uint32_t echo;          /* of the segment that filled the hole at its head */
   bool duplicate;         /* a duplicate acknowledgement, without SACK */
 };
 /* The stretch of a record up to end has arrived. */
@@ -299,6 +325,8 @@ void tcp_rcvq_payload(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data, u
 void tcp_rcvq_accept(struct harp_tcp *tcp, const uint8_t *data, uint32_t length, uint32_t taken);
 void tcp_rcvq_deliver(struct harp_tcp *tcp);
 size_t tcp_rcvq_read(struct harp_tcp *tcp, void *data, size_t length, bool peek);
+/* The FIN has been reached: what a peer that contradicts itself has sent beyond it goes. */
+void tcp_rcvq_at_end(struct harp_tcp *tcp);
 void tcp_rcvq_clear(struct harp_tcp *tcp);
 /* Blocks to report, the most recent first, a DSACK before them; returns how many. */
 int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max);
@@ -322,25 +350,35 @@ int tcp_sndq_gather(const struct harp_reference *reference, uint32_t seq, uint32
 struct harp_reference *tcp_sndq_seek(struct harp_reference *reference, uint32_t seq);
 struct harp_record *tcp_record_append(struct harp_tcp *tcp, uint32_t seq, uint32_t end,
                                       struct harp_reference *reference, bool fin);
-/* Cuts a record in two at seq, which lies within; NULL: no memory. Returns the right part. */
+/* Cuts a record that is not sacked in two at seq, which lies within; NULL: no memory. Returns
+ * the right part. */
 struct harp_record *tcp_record_split(struct harp_tcp *tcp, struct harp_record *record,
                                      uint32_t seq);
 void tcp_record_free(struct harp_tcp *tcp, struct harp_record *record);
 /* Links a record into the order of time, as the newest. */
 void tcp_record_in_flight(struct harp_tcp *tcp, struct harp_record *record);
-/* Takes it out of the order of time or the queue of the lost. */
+/* Takes it out of the order of time, the queue of the lost or the runs. */
 void tcp_record_unlink(struct harp_tcp *tcp, struct harp_record *record);
 void tcp_record_queue_lost(struct harp_tcp *tcp, struct harp_record *record);
+/* Links a record into the runs behind another; NULL: as the first. */
+void tcp_record_link_sacked(struct harp_tcp *tcp, struct harp_record *record,
+                            struct harp_record *run);
 
 /* tcp_output.c */
 void tcp_output(struct harp_tcp *tcp);
 void tcp_send_ack(struct harp_tcp *tcp);
+/* SYN or SYN-ACK, and its timer. */
 void tcp_send_syn(struct harp_tcp *tcp);
+/* Without the timer. */
+void tcp_send_syn_once(struct harp_tcp *tcp);
+/* Makes the scale to offer so small that rcvbuf can be told in its units. */
+void tcp_fit_window_scale(struct harp_tcp *tcp);
 void tcp_send_reset(struct harp_tcp *tcp);
-/* One segment outside of the window rules: seq one below snd_una, no payload. */
-void tcp_send_probe(struct harp_tcp *tcp);
-/* A zero-window probe: the next byte, as a record (RFC 9293, 3.8.6.1). */
-void tcp_send_window_probe(struct harp_tcp *tcp);
+/* One segment outside of the window rules: seq one below snd_una, no payload. false: the port
+ * is full, nobody was asked. */
+bool tcp_send_probe(struct harp_tcp *tcp);
+/* A zero-window probe: the next byte, as a record (RFC 9293, 3.8.6.1). false: the port is full. */
+bool tcp_send_window_probe(struct harp_tcp *tcp);
 /* Sends up to limit bytes of a record again; cuts the record there. false: the
  * port is full. */
 bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t limit);
@@ -365,7 +403,16 @@ static inline uint64_t tcp_key(uint32_t remote_address, uint32_t ports) {
 struct harp_tcp *tcp_lookup(struct harp_stack *stack, uint32_t remote_address,
                             uint16_t remote_port, uint16_t local_port);
 struct harp_listener *tcp_listener(struct harp_stack *stack, uint16_t port);
-void tcp_listen_input(struct harp_listener *listener, const struct harp_segment *segment);
+/* Returns the connection that the segment belongs to, if it is one that acknowledges a cookie. */
+struct harp_tcp *tcp_listen_input(struct harp_listener *listener,
+                                  const struct harp_segment *segment);
+/* A connection as it is before anything was sent, not in the table; false: no route. */
+bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_endpoint peer,
+                    uint16_t local_port);
+void tcp_set_iss(struct harp_tcp *tcp, uint32_t iss);
+/* The listener's settings, and what the peer's SYN says. */
+void tcp_take_syn(struct harp_tcp *tcp, const struct harp_listener *listener,
+                  const struct harp_segment *syn);
 /* In the table, in state CLOSE, owned by nobody; NULL: no memory or no route. */
 struct harp_tcp *tcp_create(struct harp_stack *stack, struct harp_endpoint peer,
                             uint16_t local_port);
@@ -384,5 +431,18 @@ void tcp_neighbour_failed(struct harp_stack *stack, uint32_t next_hop);
 /* A free local port for this peer (RFC 6056, 3.3.3); 0: none. */
 uint16_t tcp_choose_port(struct harp_stack *stack, struct harp_endpoint peer);
 bool tcp_port_in_use(struct harp_stack *stack, uint16_t port);
+
+/* tcp_cookie.c */
+enum tcp_cookie {
+  COOKIE_NONE,    /* no cookie of the listener's is out */
+  COOKIE_REFUSED, /* some are, but this is none that holds: it may be a later segment of one that
+                   * was given a cookie, so it gets no reset */
+  COOKIE_TAKEN,
+};
+/* Answers a SYN by a cookie, at most so many a second. */
+void tcp_cookie_send(struct harp_listener *listener, const struct harp_segment *syn);
+/* Makes the connection, in state CLOSE, whose handshake an acknowledgement completes. */
+enum tcp_cookie tcp_cookie_take(struct harp_listener *listener, const struct harp_segment *segment,
+                                struct harp_tcp **out);
 
 #endif

@@ -20,35 +20,56 @@ void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt) {
   tcp->rto = HARP_MIN(HARP_MAX(rto, tcp->rto_min), max);
 }
 
-/* Takes records below ack out; returns through rtt the sample of the newest
- * one that was sent only once (Karn), and through original whether one that a
- * timeout had given up arrived without being sent again. */
-static uint32_t ack_records(struct harp_tcp *tcp, uint32_t ack, uint64_t *rtt, bool *original) {
-  uint32_t delivered = 0;
+/* RFC 8985, 6.2, step 3: never sent again, yet it arrived after something higher. */
+static void detect_reordering(struct harp_tcp *tcp, const struct harp_record *record) {
+  if (seq_lt(record->seq, tcp->high_sacked) && !tcp->reordering_seen) {
+    tcp->reordering_seen = true;
+    COUNT(tcp->stack, tcp_reordering);
+  }
+}
+
+/* RFC 8985, 6.2, step 2: whether the newest copy is not what arrived. The echo tells, but not
+ * while a hole is open, for then it is of what came before that. So it goes by time; the shortest
+ * round trip says little where a queue stands, and not to count an answer costs little. */
+static bool is_answer_to_earlier(const struct harp_tcp *tcp, const struct harp_record *record,
+                                 const struct harp_ack_result *result) {
+  if (result->timed) {
+    return seq_lt(result->echo, tcp_timestamp_at(tcp, record->sent));
+  }
+  return tcp->stack->now - record->sent < tcp->srtt / 4 * 3;
+}
+
+void tcp_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end,
+                   struct harp_ack_result *result) {
+  uint32_t length = end - record->seq;
+  result->delivered += length;
+  if (record->lost) {
+    tcp->lost_out -= length;
+  }
+  if (record->retransmitted) {
+    tcp->retrans_out -= length;
+  }
+  if (record->transmits == 1) {
+    result->rtt = tcp->stack->now - record->sent;
+    result->original |= record->lost;
+    detect_reordering(tcp, record);
+  }
+  if (record->transmits == 1 || !is_answer_to_earlier(tcp, record, result)) {
+    tcp_rack_delivered(tcp, record, end);
+  }
+}
+
+/* Takes out what lies below ack. */
+static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_result *result) {
+  bool copies = false;
   while (tcp->records && seq_lt(tcp->records->seq, ack)) {
     struct harp_record *record = tcp->records;
     uint32_t end = seq_min(record->end, ack);
-    uint32_t length = end - record->seq;
     if (record->sacked) {
-      tcp->sacked_out -= length;
+      tcp->sacked_out -= end - record->seq;
     } else {
-      delivered += length;
-      if (record->lost) {
-        tcp->lost_out -= length;
-      }
-      if (record->retransmitted) {
-        tcp->retrans_out -= length;
-      }
-      if (record->transmits == 1) {
-        *rtt = tcp->stack->now - record->sent;
-        *original |= record->lost;
-        if (seq_lt(record->seq, tcp->high_sacked) && !tcp->reordering_seen) {
-          /* Never sent again, yet it arrived after something higher. */
-          tcp->reordering_seen = true;
-          COUNT(tcp->stack, tcp_reordering);
-        }
-      }
-      tcp_rack_delivered(tcp, record, end);
+      tcp_delivered(tcp, record, end, result);
+      copies |= record->transmits > 1;
     }
     if (end == record->end) {
       tcp_record_free(tcp, record);
@@ -57,82 +78,9 @@ static uint32_t ack_records(struct harp_tcp *tcp, uint32_t ack, uint64_t *rtt, b
       record->reference = tcp_sndq_seek(record->reference, end);
     }
   }
-  return delivered;
-}
-
-static void mark_sacked(struct harp_tcp *tcp, struct harp_record *record, uint64_t *rtt) {
-  uint32_t length = record->end - record->seq;
-  tcp_record_unlink(tcp, record);
-  if (record->lost) {
-    tcp->lost_out -= length;
+  if (copies) {
+    result->rtt = 0; /* what lay behind the hole waited for it to be filled */
   }
-  if (record->retransmitted) {
-    tcp->retrans_out -= length;
-  }
-  if (record->transmits == 1) {
-    *rtt = tcp->stack->now - record->sent;
-    if (seq_lt(record->end, tcp->high_sacked) && !tcp->reordering_seen) {
-      tcp->reordering_seen = true;
-      COUNT(tcp->stack, tcp_reordering);
-    }
-  }
-  record->lost = record->retransmitted = false;
-  record->sacked = true;
-  tcp->sacked_out += length;
-  tcp_rack_delivered(tcp, record, record->end);
-}
-
-static uint32_t sack_block(struct harp_tcp *tcp, uint32_t start, uint32_t end, uint64_t *rtt) {
-  uint32_t newly = 0;
-  for (struct harp_record *record = tcp->records; record && seq_lt(record->seq, end);
-       record = record->next) {
-    if (record->sacked || seq_le(record->end, start)) {
-      continue;
-    }
-    if (seq_lt(record->seq, start)) {
-      if (!tcp_record_split(tcp, record, start)) {
-        return newly;
-      }
-      continue; /* the right part comes next */
-    }
-    if (seq_gt(record->end, end) && !tcp_record_split(tcp, record, end)) {
-      return newly;
-    }
-    newly += record->end - record->seq;
-    mark_sacked(tcp, record, rtt);
-  }
-  return newly;
-}
-
-/* RFC 2883, 4: the first block repeats what is acknowledged, or lies in the second. */
-static bool is_dsack(const struct harp_segment *segment) {
-  if (seq_le(segment->sack[0].end, segment->ack)) {
-    return true;
-  }
-  return segment->sack_count > 1 && seq_ge(segment->sack[0].start, segment->sack[1].start) &&
-         seq_le(segment->sack[0].end, segment->sack[1].end);
-}
-
-static void sack_input(struct harp_tcp *tcp, const struct harp_segment *segment,
-                       struct harp_ack_result *result, uint64_t *rtt) {
-  uint32_t highest = tcp->high_sacked;
-  for (int i = 0; i < segment->sack_count; i++) {
-    uint32_t start = segment->sack[i].start, end = segment->sack[i].end;
-    bool sane = seq_lt(start, end) && end - start <= (1u << 30) && seq_le(end, tcp->snd_nxt);
-    if (i == 0 && sane && is_dsack(segment)) {
-      result->dsack = end - start;
-      continue;
-    }
-    if (!sane || seq_lt(start, tcp->snd_una)) {
-      COUNT(tcp->stack, tcp_sack_ignored);
-      continue;
-    }
-    COUNT(tcp->stack, tcp_sack_in);
-    uint32_t newly = sack_block(tcp, start, end, rtt);
-    result->delivered += newly;
-    highest = seq_max(highest, end);
-  }
-  tcp->high_sacked = highest;
 }
 
 void tcp_update_window(struct harp_tcp *tcp, const struct harp_segment *segment) {
@@ -173,9 +121,15 @@ static void advance_una(struct harp_tcp *tcp, uint32_t ack) {
   tcp_arm_rto(tcp);
 }
 
+/* The Eifel detection (RFC 3522, 3.2): what fills the hole was sent before the first
+ * retransmission, so that one was needless. Only a copy in a later tick can be told apart. */
+static bool is_first_copy(const struct harp_tcp *tcp, const struct harp_ack_result *result) {
+  return tcp->undo_possible && tcp->undo_retransmits && tcp->records->transmits > 1 &&
+         result->timed && seq_lt(result->echo, tcp->undo_stamp);
+}
+
 void tcp_ack(struct harp_tcp *tcp, const struct harp_segment *segment) {
   uint32_t una = tcp->snd_una;
-  uint64_t rtt = 0;
   uint32_t window = tcp->snd_wnd;
   struct harp_ack_result result = {.una_before = una, .was_limited = tcp->cwnd_limited};
   tcp_update_window(tcp, segment);
@@ -200,14 +154,17 @@ void tcp_ack(struct harp_tcp *tcp, const struct harp_segment *segment) {
     return;
   }
   if (advances) {
-    result.delivered = ack_records(tcp, segment->ack, &rtt, &result.original);
+    result.timed = tcp->timestamps && segment->has_timestamp;
+    result.echo = segment->echo;
+    result.first_copy = is_first_copy(tcp, &result);
+    ack_records(tcp, segment->ack, &result);
     advance_una(tcp, segment->ack);
   }
   if (tcp->sack && segment->sack_count) {
-    sack_input(tcp, segment, &result, &rtt);
+    tcp_sack_input(tcp, segment, &result);
   }
-  if (rtt) {
-    tcp_rtt_sample(tcp, rtt);
+  if (result.rtt) {
+    tcp_rtt_sample(tcp, result.rtt);
   }
   tcp_recovery_on_ack(tcp, &result);
   tcp_mark_dirty(tcp);

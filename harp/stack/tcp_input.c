@@ -6,9 +6,9 @@
  * connection, since a global count is a side channel (CVE-2016-5696). */
 enum { CHALLENGES_PER_SECOND = 10 };
 
-void tcp_challenge(struct harp_tcp *tcp) {
+static void challenge(struct harp_tcp *tcp, struct harp_limit *limit) {
   struct harp_stack *stack = tcp->stack;
-  if (!limit_allows(&tcp->challenge_limit, stack->now, CHALLENGES_PER_SECOND)) {
+  if (!limit_allows(limit, stack->now, CHALLENGES_PER_SECOND)) {
     COUNT(stack, tcp_challenge_limited);
     return;
   }
@@ -103,7 +103,7 @@ static void reset_input(struct harp_tcp *tcp, const struct harp_segment *segment
   /* RFC 5961, 3.2: only the exact number resets. */
   if (segment->seq != tcp->rcv_nxt) {
     if (segment->seq - tcp->rcv_nxt < tcp->rcv_right - tcp->rcv_nxt) {
-      tcp_challenge(tcp);
+      challenge(tcp, &tcp->challenge_limit);
     }
     return;
   }
@@ -117,7 +117,8 @@ static void reset_input(struct harp_tcp *tcp, const struct harp_segment *segment
     break;
   case TCP_CLOSING:
   case TCP_LAST_ACK:
-    tcp_finish(tcp, 0);
+    /* Both sides had said all; but the peer may not have heard it. */
+    tcp_finish(tcp, seq_lt(tcp->snd_una, tcp->snd_end) ? -ECONNRESET : 0);
     break;
   case TCP_CLOSE_WAIT:
     /* The peer had said all it would, and nothing of ours is on its way: a reset
@@ -182,13 +183,13 @@ static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment) 
   }
   if (seq_gt(segment->ack, tcp->snd_nxt)) {
     COUNT(tcp->stack, tcp_bad_ack);
-    tcp_challenge(tcp);
+    challenge(tcp, &tcp->answer_limit);
     return false;
   }
   /* RFC 5961, 5.2: an acknowledgement far below is a blind guess. */
   if (seq_lt(segment->ack, tcp->snd_una - tcp->max_snd_wnd)) {
     COUNT(tcp->stack, tcp_bad_ack);
-    tcp_challenge(tcp);
+    challenge(tcp, &tcp->answer_limit);
     return false;
   }
   bool fin_open = tcp->fin_sent && seq_lt(tcp->snd_una, tcp->snd_nxt);
@@ -234,6 +235,7 @@ static void fin_input(struct harp_tcp *tcp) {
   tcp->rcv_right = seq_max(tcp->rcv_right, tcp->rcv_nxt);
   tcp->fin_received = true;
   tcp->fin_waiting = false;
+  tcp_rcvq_at_end(tcp);
   tcp->ack_now = true;
   tcp_mark_dirty(tcp);
   switch (tcp->state) {
@@ -318,6 +320,19 @@ static bool reopens(const struct harp_tcp *tcp, const struct harp_segment *segme
   return newer || seq_gt(segment->seq, tcp->rcv_nxt);
 }
 
+/* Tells the peer where this side stands. Payload may be a retransmission whose answer was lost, and
+ * just below the window a keepalive asks: those are always answered. The rest is bare, old or
+ * forged, and a flood of it must not be answered by another. */
+static void set_right(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  bool asks = segment_span(segment) || segment->seq == tcp->rcv_nxt - 1;
+  if (!asks && !limit_allows(&tcp->answer_limit, tcp->stack->now, CHALLENGES_PER_SECOND)) {
+    COUNT(tcp->stack, tcp_challenge_limited);
+    return;
+  }
+  tcp->ack_now = true;
+  tcp_mark_dirty(tcp);
+}
+
 static void unacceptable(struct harp_tcp *tcp, const struct harp_segment *segment) {
   COUNT(tcp->stack, tcp_out_of_window);
   if (segment->flags & FLAG_RST) {
@@ -332,8 +347,7 @@ static void unacceptable(struct harp_tcp *tcp, const struct harp_segment *segmen
     /* The peer missed our last ACK: the wait starts again. */
     tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + 60 * NS_PER_S);
   }
-  tcp->ack_now = true;
-  tcp_mark_dirty(tcp);
+  set_right(tcp, segment);
 }
 
 static void remember_timestamp(struct harp_tcp *tcp, const struct harp_segment *segment) {
@@ -352,10 +366,16 @@ static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment)
     tcp_send_syn(tcp);
     return;
   }
+  if ((segment->flags & (FLAG_SYN | FLAG_RST)) == FLAG_SYN) {
+    /* RFC 5961, 4.2: whatever its number. A peer that has restarted answers by a reset; its SYN
+     * may be without the timestamps that the old connection had. */
+    COUNT(tcp->stack, tcp_syn_in_window);
+    challenge(tcp, &tcp->challenge_limit);
+    return;
+  }
   if (paws_rejects(tcp, segment)) {
     COUNT(tcp->stack, tcp_paws_drops);
-    tcp->ack_now = true;
-    tcp_mark_dirty(tcp);
+    set_right(tcp, segment);
     return;
   }
   if (!acceptable(tcp, segment)) {
@@ -364,11 +384,6 @@ static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment)
   }
   if (segment->flags & FLAG_RST) {
     reset_input(tcp, segment);
-    return;
-  }
-  if (segment->flags & FLAG_SYN) { /* RFC 5961, 4.2 */
-    COUNT(tcp->stack, tcp_syn_in_window);
-    tcp_challenge(tcp);
     return;
   }
   if (!(segment->flags & FLAG_ACK) || !ack_input(tcp, segment)) {
@@ -391,19 +406,18 @@ void tcp_input(struct harp_stack *stack, struct harp_segment *segment) {
     tcp_finish(tcp, 0);
     tcp = NULL;
   }
+  struct harp_listener *listener = tcp ? NULL : tcp_listener(stack, segment->destination_port);
+  if (listener) {
+    tcp = tcp_listen_input(listener, segment);
+  }
   if (tcp && tcp->state == TCP_SYN_SENT) {
     syn_sent_input(tcp, segment);
   } else if (tcp) {
     connection_input(tcp, segment);
-  } else {
-    struct harp_listener *listener = tcp_listener(stack, segment->destination_port);
-    if (listener) {
-      tcp_listen_input(listener, segment);
-    } else {
-      COUNT(stack, tcp_no_connection);
-      if (!(segment->flags & FLAG_RST)) {
-        tcp_reply_reset(stack, segment);
-      }
+  } else if (!listener) {
+    COUNT(stack, tcp_no_connection);
+    if (!(segment->flags & FLAG_RST)) {
+      tcp_reply_reset(stack, segment);
     }
   }
 }

@@ -5,8 +5,8 @@
 enum { FIRST_PORT = 49152, LAST_PORT = 65535 }; /* RFC 6335 */
 #define TIME_WAIT_NS (60 * NS_PER_S)
 /* A handshake that has lasted so long makes room where there is none. Hosts of one
- * network take less, and at most a backlog in this time may be begun: a bound for
- * what a flood of SYNs costs. */
+ * network take less. A newcomer is better off so than with a cookie: it keeps all options,
+ * and a lost answer is repeated. Only a flood turns a backlog over faster. */
 #define HALF_OPEN_LEAST_NS (50 * NS_PER_MS)
 
 static const struct harp_flow_ops nobody;
@@ -59,6 +59,13 @@ static uint32_t initial_sequence(const struct harp_tcp *tcp) {
   uint64_t ports = (uint64_t)tcp->local_port << 32 | tcp->remote_port;
   return (uint32_t)(tcp->stack->now >> 12) +
          (uint32_t)harp_siphash(tcp->stack->config.seed, addresses, ports);
+}
+
+/* RFC 7323, 5.4 and 7.1: hides the uptime. One for the four numbers, not for each connection:
+ * the next one on them must go on where the last has stopped (RFC 6191). */
+static uint32_t timestamp_offset(const struct harp_tcp *tcp) {
+  uint64_t local = (uint64_t)tcp->local_address << 32 | 2;
+  return (uint32_t)harp_siphash(tcp->stack->config.seed, tcp->key, local);
 }
 
 /* --- Handshakes under way --- */
@@ -122,12 +129,17 @@ static struct harp_tcp *allocate(struct harp_stack *stack) {
   return pool_get(&stack->connections);
 }
 
-struct harp_tcp *tcp_create(struct harp_stack *stack, struct harp_endpoint peer,
-                            uint16_t local_port) {
+void tcp_set_iss(struct harp_tcp *tcp, uint32_t iss) {
+  tcp->iss = tcp->snd_una = iss;
+  tcp->snd_nxt = tcp->snd_end = iss + 1;
+  tcp->high_sacked = tcp->snd_edge = tcp->snd_nxt;
+}
+
+bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_endpoint peer,
+                    uint16_t local_port) {
   uint32_t next_hop = ip_next_hop(stack, peer.address);
-  struct harp_tcp *tcp = next_hop || !stack->link_header ? allocate(stack) : NULL;
-  if (!tcp) {
-    return NULL;
+  if (!next_hop && stack->link_header) {
+    return false;
   }
   const struct harp_stack_config *config = &stack->config;
   *tcp = (struct harp_tcp){
@@ -154,13 +166,23 @@ struct harp_tcp *tcp_create(struct harp_stack *stack, struct harp_endpoint peer,
   for (int i = 0; i < TIMERS; i++) {
     tcp->timers[i] = TIMER_OFF;
   }
-  tcp->iss = initial_sequence(tcp);
-  tcp->ts_offset = (uint32_t)harp_siphash(config->seed, tcp->iss, 2);
-  tcp->snd_una = tcp->iss;
-  tcp->snd_nxt = tcp->snd_end = tcp->iss + 1;
-  tcp->high_sacked = tcp->snd_edge = tcp->snd_nxt;
+  tcp->ts_offset = timestamp_offset(tcp);
   tcp->cc.ops = harp_cc_find(config->cc);
   tcp->syn_sent = stack->now;
+  return true;
+}
+
+struct harp_tcp *tcp_create(struct harp_stack *stack, struct harp_endpoint peer,
+                            uint16_t local_port) {
+  struct harp_tcp *tcp = allocate(stack);
+  if (!tcp) {
+    return NULL;
+  }
+  if (!tcp_initialise(tcp, stack, peer, local_port)) {
+    pool_put(&stack->connections, tcp);
+    return NULL;
+  }
+  tcp_set_iss(tcp, initial_sequence(tcp));
   struct harp_tcp **head = tcp_bucket(stack, tcp->key);
   tcp->hash_next = *head;
   *head = tcp;
@@ -207,6 +229,7 @@ void tcp_take_syn_options(struct harp_tcp *tcp, const struct harp_segment *segme
 void tcp_become_established(struct harp_tcp *tcp) {
   tcp_set_state(tcp, TCP_ESTABLISHED);
   tcp_timer_set(tcp, TIMER_RETRANSMIT, TIMER_OFF);
+  tcp_timer_set(tcp, TIMER_USER, TIMER_OFF); /* it was the SYN's */
   tcp->snd_edge = tcp->snd_una + tcp->snd_wnd;
   /* RFC 5681, 3.1: after a lost SYN start with one segment. */
   uint32_t segments = tcp->syn_transmits > 1 ? 1 : tcp->stack->config.initial_window;
@@ -216,7 +239,9 @@ void tcp_become_established(struct harp_tcp *tcp) {
   tcp_mark_dirty(tcp);
   struct harp_listener *listener = tcp->listener;
   if (!listener) {
-    if (tcp->ops->established) {
+    if (tcp->fin_queued) {
+      tcp_set_state(tcp, TCP_FIN_WAIT1); /* its owner has closed it meanwhile */
+    } else if (tcp->ops->established) {
       tcp->ops->established(tcp->user, tcp);
     }
     return;
@@ -230,33 +255,64 @@ void tcp_become_established(struct harp_tcp *tcp) {
   }
 }
 
-void tcp_listen_input(struct harp_listener *listener, const struct harp_segment *segment) {
+void tcp_take_syn(struct harp_tcp *tcp, const struct harp_listener *listener,
+                  const struct harp_segment *syn) {
+  tcp->rcvbuf = listener->rcvbuf;
+  tcp->user_mss = listener->user_mss;
+  tcp_take_syn_options(tcp, syn);
+  tcp->irs = syn->seq;
+  tcp->rcv_nxt = tcp->rcv_right = tcp->last_ack_sent = syn->seq + 1;
+  tcp->snd_wnd = tcp->max_snd_wnd = syn->window;
+}
+
+static void syn_input(struct harp_listener *listener, const struct harp_segment *segment) {
   struct harp_stack *stack = listener->stack;
-  if (segment->flags & FLAG_RST) {
-    return;
-  }
-  if (segment->flags & FLAG_ACK) {
-    tcp_reply_reset(stack, segment);
-    return;
-  }
-  if ((segment->flags & (FLAG_SYN | FLAG_FIN)) != FLAG_SYN) {
+  if (!make_room(listener)) {
+    tcp_cookie_send(listener, segment);
     return;
   }
   struct harp_endpoint peer = {segment->source, segment->source_port};
-  struct harp_tcp *tcp = make_room(listener) ? tcp_create(stack, peer, listener->port) : NULL;
+  struct harp_tcp *tcp = tcp_create(stack, peer, listener->port);
   if (!tcp) {
     COUNT(stack, tcp_listen_drops);
     return;
   }
   join_half_open(listener, tcp);
-  tcp->rcvbuf = listener->rcvbuf;
-  tcp->user_mss = listener->user_mss;
-  tcp_take_syn_options(tcp, segment);
-  tcp->irs = segment->seq;
-  tcp->rcv_nxt = tcp->rcv_right = tcp->last_ack_sent = segment->seq + 1;
-  tcp->snd_wnd = tcp->max_snd_wnd = segment->window;
+  tcp_take_syn(tcp, listener, segment);
   tcp_set_state(tcp, TCP_SYN_RECV);
   tcp_send_syn(tcp);
+}
+
+/* An acknowledgement without a connection: of a cookie, or of nothing. */
+static struct harp_tcp *ack_input(struct harp_listener *listener,
+                                  const struct harp_segment *segment) {
+  struct harp_tcp *tcp = NULL;
+  switch (tcp_cookie_take(listener, segment, &tcp)) {
+  case COOKIE_TAKEN:
+    join_half_open(listener, tcp); /* which it leaves with this segment */
+    tcp_set_state(tcp, TCP_SYN_RECV);
+    break;
+  case COOKIE_NONE:
+    tcp_reply_reset(listener->stack, segment);
+    break;
+  case COOKIE_REFUSED:
+    break;
+  }
+  return tcp;
+}
+
+struct harp_tcp *tcp_listen_input(struct harp_listener *listener,
+                                  const struct harp_segment *segment) {
+  if (segment->flags & FLAG_RST) {
+    return NULL;
+  }
+  if (segment->flags & FLAG_ACK) {
+    return ack_input(listener, segment);
+  }
+  if ((segment->flags & (FLAG_SYN | FLAG_FIN)) == FLAG_SYN) {
+    syn_input(listener, segment);
+  }
+  return NULL;
 }
 
 void tcp_finish(struct harp_tcp *tcp, int error) {

@@ -69,8 +69,12 @@ bool tcp_options_parse(struct harp_segment *segment, const uint8_t *options, uin
 
 /* Ticks of 2^20 ns, within the 1 ms to 1 s that RFC 7323, 5.4 asks for; the
  * offset hides the host's uptime. */
+uint32_t tcp_timestamp_at(const struct harp_tcp *tcp, uint64_t time) {
+  return (uint32_t)(time >> 20) + tcp->ts_offset;
+}
+
 uint32_t tcp_timestamp(const struct harp_tcp *tcp) {
-  return (uint32_t)(tcp->stack->now >> 20) + tcp->ts_offset;
+  return tcp_timestamp_at(tcp, tcp->stack->now);
 }
 
 static uint8_t *write_timestamp(const struct harp_tcp *tcp, uint8_t *out, uint32_t echo) {

@@ -177,19 +177,23 @@ void tcp_send_ack(struct harp_tcp *tcp) {
   }
 }
 
-void tcp_send_probe(struct harp_tcp *tcp) { send_plain(tcp, tcp->snd_una - 1, FLAG_ACK, false); }
+bool tcp_send_probe(struct harp_tcp *tcp) {
+  bool sent = send_plain(tcp, tcp->snd_una - 1, FLAG_ACK, false) != -EAGAIN;
+  COUNT_N(tcp->stack, tcp_keepalives, sent);
+  return sent;
+}
 
 /* The window's unit must be small beside the buffer, or little room can't be told. */
-static void fit_window_scale(struct harp_tcp *tcp) {
+void tcp_fit_window_scale(struct harp_tcp *tcp) {
   while (tcp->rcv_wscale > 0 && tcp->rcvbuf >> tcp->rcv_wscale < LEAST_WINDOW_UNITS) {
     tcp->rcv_wscale--;
   }
 }
 
-void tcp_send_syn(struct harp_tcp *tcp) {
+void tcp_send_syn_once(struct harp_tcp *tcp) {
   bool with_ack = tcp->state == TCP_SYN_RECV;
   if (tcp->syn_transmits == 0) {
-    fit_window_scale(tcp);
+    tcp_fit_window_scale(tcp);
   }
   uint8_t options[TCP_MAX_HEADER - TCP_HEADER];
   uint32_t length = tcp_options_syn(tcp, options, with_ack);
@@ -197,6 +201,10 @@ void tcp_send_syn(struct harp_tcp *tcp) {
     tcp->syn_transmits++;
   }
   send_bare(tcp, tcp->iss, with_ack ? FLAG_SYN | FLAG_ACK : FLAG_SYN, options, length);
+}
+
+void tcp_send_syn(struct harp_tcp *tcp) {
+  tcp_send_syn_once(tcp);
   tcp_arm_rto(tcp);
 }
 
@@ -325,6 +333,9 @@ bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t l
   record->sent = stack->now;
   tcp_record_in_flight(tcp, record);
   tcp->retrans_out += length;
+  if (tcp->undo_retransmits == 0) {
+    tcp->undo_stamp = tcp_timestamp(tcp);
+  }
   tcp->undo_retransmits += length;
   tcp->prr_out += length;
   return !full;
@@ -353,10 +364,17 @@ static bool may_send_data(const struct harp_tcp *tcp) {
          tcp->state == TCP_FIN_WAIT1 || tcp->state == TCP_CLOSING || tcp->state == TCP_LAST_ACK;
 }
 
+/* RFC 3042: for each of the first duplicates a segment has left. With SACK the flight says so. */
+static uint32_t limited_transmit(const struct harp_tcp *tcp) {
+  bool counts = !tcp->sack && tcp->recovery == RECOVERY_NONE;
+  return counts ? HARP_MIN(tcp->duplicates, TCP_DUPTHRESH - 1) * tcp->mss : 0;
+}
+
 /* Bytes of new data that both windows have room for. */
 static uint32_t send_room(struct harp_tcp *tcp) {
   uint32_t flight = tcp_in_flight(tcp);
-  uint32_t congestion = tcp->cwnd > flight ? tcp->cwnd - flight : 0;
+  uint32_t cwnd = tcp->cwnd + limited_transmit(tcp);
+  uint32_t congestion = cwnd > flight ? cwnd - flight : 0;
   int32_t peer = seq_diff(tcp->snd_una + tcp->snd_wnd, tcp->snd_nxt);
   uint32_t flow = peer > 0 ? (uint32_t)peer : 0;
   tcp->window_limited = flow < tcp->mss && flow <= congestion;
@@ -388,7 +406,7 @@ static uint32_t send_length(const struct harp_tcp *tcp, uint32_t unsent, uint32_
      * open the window further, unless nothing would bring one. */
     uint32_t worth = HARP_MIN(HARP_MIN(unsent, tcp->stack->max_payload),
                               HARP_MIN(tcp->cwnd, tcp->snd_wnd) / 4);
-    if (length < worth && !idle) {
+    if (length < worth && !idle && !limited_transmit(tcp)) {
       return 0;
     }
     return length - length % tcp->mss;
@@ -492,25 +510,27 @@ void tcp_output(struct harp_tcp *tcp) {
   }
 }
 
-void tcp_send_window_probe(struct harp_tcp *tcp) {
-  COUNT(tcp->stack, tcp_window_probes);
-  bool fin_sent;
+bool tcp_send_window_probe(struct harp_tcp *tcp) {
+  struct harp_stack *stack = tcp->stack;
+  bool fin_sent, sent = false;
   struct harp_record *record = tcp->records;
   if (record) {
     uint32_t payload = record->end - record->seq - record->fin;
     record->transmits = 2; /* no sample of the round trip from it (Karn) */
     /* A FIN alone needs no room: the peer takes it at once. */
-    send_payload(tcp, record->reference, record->seq, HARP_MIN(payload, tcp->mss), payload == 0,
-                 &fin_sent);
-    return;
+    sent = send_payload(tcp, record->reference, record->seq, HARP_MIN(payload, tcp->mss),
+                        payload == 0, &fin_sent) || fin_sent;
+  } else if (stack->records.available) {
+    struct harp_reference *reference = tcp_sndq_seek(tcp->send_cursor, tcp->snd_nxt);
+    uint32_t length = HARP_MAX(HARP_MIN(tcp->snd_wnd, tcp->snd_end - tcp->snd_nxt), 1);
+    length = HARP_MIN(length, tcp->mss);
+    sent = send_payload(tcp, reference, tcp->snd_nxt, length, false, &fin_sent) == length;
+    if (sent) {
+      tcp_record_append(tcp, tcp->snd_nxt, tcp->snd_nxt + length, reference, false);
+      tcp->snd_nxt += length;
+      tcp->send_cursor = tcp_sndq_seek(reference, tcp->snd_nxt);
+    }
   }
-  struct harp_reference *reference = tcp_sndq_seek(tcp->send_cursor, tcp->snd_nxt);
-  uint32_t length = HARP_MAX(HARP_MIN(tcp->snd_wnd, tcp->snd_end - tcp->snd_nxt), 1);
-  length = HARP_MIN(length, tcp->mss);
-  if (tcp->stack->records.available &&
-      send_payload(tcp, reference, tcp->snd_nxt, length, false, &fin_sent) == length) {
-    tcp_record_append(tcp, tcp->snd_nxt, tcp->snd_nxt + length, reference, false);
-    tcp->snd_nxt += length;
-    tcp->send_cursor = tcp_sndq_seek(reference, tcp->snd_nxt);
-  }
+  COUNT_N(stack, tcp_window_probes, sent);
+  return sent;
 }

@@ -22,7 +22,7 @@ _Static_assert(offsetof(struct harp_tcp, timestamps) == offsetof(struct harp_tcp
 
 /* A segment's numbers, in host order. */
 struct numbers {
-  uint32_t seq, ack, length, window, timestamp;
+  uint32_t seq, ack, length, window, timestamp, echo;
 };
 
 static uint64_t load_64(const uint8_t *p) {
@@ -61,12 +61,23 @@ static bool usual_tcp(const uint8_t *tcp) {
   return !(other | (load_address(tcp + TCP_HEADER) ^ __builtin_bswap32(0x0101080a)));
 }
 
-static bool sum_right(const uint8_t *ip, const uint8_t *payload, uint32_t length) {
+/* Where the payload of the next segment may be copied to while it is summed:
+ * the owner takes what comes at that place, and a segment that turns out to be
+ * damaged moves nothing, so that the same bytes are still to come and will be
+ * written over. Whatever the damage is, in numbers or in ports, it was held to
+ * be the next segment of this connection, and so this is where it does no harm. */
+static uint8_t *place_for(struct harp_tcp *tcp, uint32_t length) {
+  bool taken = length && !tcp->in_order && tcp->ops->place && tcp->ops->deliver;
+  return taken ? tcp->ops->place(tcp->user, tcp, length) : NULL;
+}
+
+static bool sum_right(const uint8_t *ip, uint8_t *place, const uint8_t *payload,
+                      uint32_t length) {
   struct harp_sum sum = {0};
   harp_sum_add_pseudo(&sum, load_address(ip + IP_SRC), load_address(ip + IP_DST),
                       IP_PROTOCOL_TCP, USUAL_TCP + length);
   harp_sum_add(&sum, ip + IP_HEADER, USUAL_TCP);
-  harp_sum_add(&sum, payload, length);
+  harp_sum_copy(&sum, place, payload, length);
   return harp_sum_fold(&sum) == 0xffff;
 }
 
@@ -97,6 +108,8 @@ static void take_ack(struct harp_tcp *tcp, const struct numbers *in) {
   segment.window = in->window;
   segment.length = in->length;
   segment.flags = FLAG_ACK;
+  segment.has_timestamp = true;
+  segment.echo = in->echo;
   segment.sack_count = 0; /* and what else there is, tcp_ack does not look at */
   tcp_ack(tcp, &segment);
 }
@@ -153,6 +166,7 @@ bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame) 
       .length = load_be16(ip + IP_TOTAL_LENGTH) - USUAL_HEADERS, /* huge if less than that */
       .window = load_be16(wire + TCP_WINDOW_FIELD),
       .timestamp = load_be32(wire + TCP_HEADER + 4),
+      .echo = load_be32(wire + TCP_HEADER + 8),
   };
   const uint8_t *payload = ip + USUAL_HEADERS;
   uint32_t present = frame->header_length - headers;
@@ -161,9 +175,16 @@ bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame) 
     payload = present ? NULL : frame->payload;
     present = frame->payload_length;
   }
-  if (!tcp || in.length > present || !payload || !next_of(tcp, &in) ||
-      (!frame->checksum_good && !sum_right(ip, payload, in.length))) {
+  if (!tcp || in.length > present || !payload || !next_of(tcp, &in)) {
     return false;
+  }
+  if (!frame->checksum_good) {
+    uint8_t *place = frame->payload_length ? NULL : place_for(tcp, in.length);
+    if (!sum_right(ip, place, payload, in.length)) {
+      return false;
+    }
+    payload = place ? place : payload;
+    COUNT_N(stack, rx_summed, place != NULL);
   }
   COUNT(stack, tcp_segments_in);
   COUNT(stack, tcp_fast_path);

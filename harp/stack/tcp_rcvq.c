@@ -289,14 +289,18 @@ size_t tcp_rcvq_read(struct harp_tcp *tcp, void *data, size_t length, bool peek)
   return done;
 }
 
-void tcp_rcvq_clear(struct harp_tcp *tcp) {
-  free_packets(tcp, tcp->in_order);
-  tcp->in_order = tcp->in_order_last = NULL;
-  tcp->queued = 0;
+void tcp_rcvq_at_end(struct harp_tcp *tcp) {
   while (tcp->runs) {
     free_packets(tcp, tcp->runs->first);
     remove_run(tcp, &tcp->runs);
   }
+}
+
+void tcp_rcvq_clear(struct harp_tcp *tcp) {
+  free_packets(tcp, tcp->in_order);
+  tcp->in_order = tcp->in_order_last = NULL;
+  tcp->queued = 0;
+  tcp_rcvq_at_end(tcp);
 }
 
 int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max) {

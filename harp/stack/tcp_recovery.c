@@ -2,7 +2,8 @@
 /*
  * What is lost, and how fast to mend it: RACK-TLP (RFC 8985), the
  * retransmission timeout (RFC 6298), proportional rate reduction (RFC 6937),
- * and taking back a reaction that a DSACK shows to be wrong (RFC 3708).
+ * and taking back a reaction that a DSACK (RFC 3708) or an echo (RFC 3522)
+ * shows to be wrong.
  */
 #include "harp/stack/internal.h"
 
@@ -19,7 +20,7 @@ enum {
 void tcp_rack_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end) {
   uint64_t rtt = tcp->stack->now - record->sent;
   if (record->transmits > 1 && rtt < tcp->min_rtt) {
-    return; /* the acknowledgement is of the first transmission (6.2, step 2) */
+    return; /* the acknowledgement is of an earlier transmission (6.2, step 2) */
   }
   if (record->sent > tcp->rack_sent ||
       (record->sent == tcp->rack_sent && seq_gt(end, tcp->rack_end))) {
@@ -120,6 +121,7 @@ static void leave_recovery(struct harp_tcp *tcp) {
     }
   }
   tcp->recovery = RECOVERY_NONE;
+  tcp->undo_end = tcp->snd_nxt;
 }
 
 /* RFC 6937, 3.1, with the slow-start reduction bound. */
@@ -168,19 +170,36 @@ static void undo(struct harp_tcp *tcp) {
   tcp->recovery = RECOVERY_NONE;
 }
 
-/* RFC 5682 with SACK: after a timeout something arrived that was in flight at
- * the time and was not sent again since. So nothing was lost but time (the
- * peer's host was busy): the rest of that flight is on its way too. */
+/* Nothing was lost but time (the peer's host was busy): the rest of that flight is on its way
+ * too. It was sent before all that is in flight, and so stands before it. */
 static void timeout_was_spurious(struct harp_tcp *tcp) {
   COUNT(tcp->stack, tcp_spurious);
-  struct harp_record *record;
-  while ((record = tcp->lost_first)) {
-    tcp_record_unlink(tcp, record);
+  for (struct harp_record *record = tcp->lost_first; record; record = record->newer) {
     record->lost = false;
     tcp->lost_out -= record->end - record->seq;
-    tcp_record_in_flight(tcp, record);
+  }
+  if (tcp->lost_first) {
+    tcp->lost_last->newer = tcp->oldest;
+    *(tcp->oldest ? &tcp->oldest->older : &tcp->newest) = tcp->lost_last;
+    tcp->oldest = tcp->lost_first;
+    tcp->lost_first = tcp->lost_last = NULL;
   }
   undo(tcp);
+}
+
+/* Whether the acknowledgement shows that recovery began without need, in time: after a timeout
+ * by what was never sent again (RFC 5682, with SACK), always by timestamps (RFC 3522; in fast
+ * recovery when nothing else that was sent again is still out, RFC 4015). */
+static void undo_if_spurious(struct harp_tcp *tcp, const struct harp_ack_result *result) {
+  if (!tcp->undo_possible) {
+    return;
+  }
+  if (tcp->recovery == RECOVERY_RTO && (result->first_copy || (result->original && tcp->sack))) {
+    timeout_was_spurious(tcp);
+  } else if (tcp->recovery == RECOVERY_FAST && result->first_copy && tcp->retrans_out == 0) {
+    COUNT(tcp->stack, tcp_spurious);
+    undo(tcp);
+  }
 }
 
 static void duplicate_reported(struct harp_tcp *tcp, uint32_t bytes) {
@@ -245,13 +264,14 @@ static void arm_after_detection(struct harp_tcp *tcp, uint64_t again) {
 
 void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result) {
   bool advanced = tcp->snd_una != result->una_before;
-  if (result->original && tcp->recovery == RECOVERY_RTO && tcp->undo_possible && tcp->sack) {
-    timeout_was_spurious(tcp);
-  }
+  undo_if_spurious(tcp, result);
   if (tcp->probe_outstanding) {
     probe_answered(tcp, result);
   } else if (result->dsack) {
     duplicate_reported(tcp, result->dsack);
+  }
+  if (tcp->recovery == RECOVERY_NONE && seq_gt(tcp->snd_una, tcp->undo_end)) {
+    tcp->undo_possible = false; /* what a later report tells of is another flight */
   }
   uint64_t again = TIMER_OFF;
   if (tcp->sack) {
@@ -267,7 +287,7 @@ void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *res
   }
   if (tcp->recovery == RECOVERY_FAST) {
     proportional_rate_reduction(tcp, result->delivered, advanced);
-  } else if (result->delivered) {
+  } else if (result->delivered && !result->duplicate) {
     grow(tcp, result);
   }
   arm_after_detection(tcp, again);
@@ -301,23 +321,11 @@ void tcp_recovery_on_loss_timer(struct harp_tcp *tcp) {
   tcp_mark_dirty(tcp);
 }
 
-/* A head that was sacked yet is not acknowledged: the peer took it back (RFC 2018, 8). */
-static void forget_sacks(struct harp_tcp *tcp) {
-  COUNT(tcp->stack, tcp_sack_reneged);
-  for (struct harp_record *record = tcp->records; record; record = record->next) {
-    if (record->sacked) {
-      record->sacked = false;
-      tcp_record_in_flight(tcp, record);
-    }
-  }
-  tcp->sacked_out = 0;
-}
-
 void tcp_recovery_on_rto(struct harp_tcp *tcp) {
   COUNT(tcp->stack, tcp_rto_fired);
   stack_event(tcp, HARP_EVENT_TIMEOUT, tcp->backoff, tcp->snd_una - tcp->iss - 1);
   if (tcp->records->sacked) {
-    forget_sacks(tcp);
+    tcp_sack_forget(tcp); /* sacked, yet not acknowledged */
   }
   /* The earliest goes first (RFC 6298, 5.4): what was lost before and waits, too, takes its turn. */
   for (struct harp_record *record = tcp->records; record; record = record->next) {

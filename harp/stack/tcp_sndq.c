@@ -126,10 +126,26 @@ void tcp_record_queue_lost(struct harp_tcp *tcp, struct harp_record *record) {
   tcp->lost_last = record;
 }
 
+void tcp_record_link_sacked(struct harp_tcp *tcp, struct harp_record *record,
+                            struct harp_record *run) {
+  record->older = run;
+  record->newer = run ? run->newer : tcp->sacked_first;
+  *(record->newer ? &record->newer->older : &tcp->sacked_last) = record;
+  *(run ? &run->newer : &tcp->sacked_first) = record;
+}
+
 void tcp_record_unlink(struct harp_tcp *tcp, struct harp_record *record) {
-  bool waits = record->lost && !record->retransmitted;
-  struct harp_record **first = waits ? &tcp->lost_first : &tcp->oldest;
-  struct harp_record **last = waits ? &tcp->lost_last : &tcp->newest;
+  struct harp_record **first = &tcp->oldest, **last = &tcp->newest;
+  if (record->sacked) {
+    first = &tcp->sacked_first;
+    last = &tcp->sacked_last;
+    if (tcp->sack_hint == record) {
+      tcp->sack_hint = record->older;
+    }
+  } else if (record->lost && !record->retransmitted) {
+    first = &tcp->lost_first;
+    last = &tcp->lost_last;
+  }
   *(record->older ? &record->older->newer : first) = record->newer;
   *(record->newer ? &record->newer->older : last) = record->older;
 }
@@ -169,20 +185,16 @@ struct harp_record *tcp_record_split(struct harp_tcp *tcp, struct harp_record *r
   record->fin = false;
   record->next = right;
   *(right->next ? &right->next->prev : &tcp->records_last) = right;
-  if (!record->sacked) {
-    /* Same time, higher sequence: directly behind in its order. */
-    bool waits = record->lost && !record->retransmitted;
-    right->older = record;
-    record->newer = right;
-    *(right->newer ? &right->newer->older : waits ? &tcp->lost_last : &tcp->newest) = right;
-  }
+  /* Same time, higher sequence: directly behind in its order. */
+  bool waits = record->lost && !record->retransmitted;
+  right->older = record;
+  record->newer = right;
+  *(right->newer ? &right->newer->older : waits ? &tcp->lost_last : &tcp->newest) = right;
   return right;
 }
 
 void tcp_record_free(struct harp_tcp *tcp, struct harp_record *record) {
-  if (!record->sacked) {
-    tcp_record_unlink(tcp, record);
-  }
+  tcp_record_unlink(tcp, record);
   *(record->prev ? &record->prev->next : &tcp->records) = record->next;
   *(record->next ? &record->next->prev : &tcp->records_last) = record->prev;
   pool_put(&tcp->stack->records, record);

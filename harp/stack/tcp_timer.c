@@ -150,8 +150,7 @@ static void retransmit_timer(struct harp_tcp *tcp) {
     tcp->backoff++;
   }
   if (probing) {
-    tcp->probes++;
-    tcp_send_window_probe(tcp);
+    tcp->probes += tcp_send_window_probe(tcp);
   } else {
     tcp_recovery_on_rto(tcp);
     tcp_mark_dirty(tcp);
@@ -162,7 +161,7 @@ static void retransmit_timer(struct harp_tcp *tcp) {
 static void keepalive_timer(struct harp_tcp *tcp) {
   struct harp_stack *stack = tcp->stack;
   uint64_t quiet = stack->now - tcp->last_receive;
-  uint64_t idle = tcp->keep_idle_ms * NS_PER_MS;
+  uint64_t idle = tcp->keep_idle_ms * NS_PER_MS, interval = tcp->keep_interval_ms * NS_PER_MS;
   /* Retransmission watches over what is in flight, and over what no probe could carry
    * yet. And a peer that has said all it would may go: its silence must not cost what its
    * last bytes wait for. */
@@ -177,10 +176,13 @@ static void keepalive_timer(struct harp_tcp *tcp) {
     give_up(tcp);
     return;
   }
-  tcp->probes++;
-  COUNT(stack, tcp_keepalives);
-  tcp_send_probe(tcp);
-  tcp_timer_set(tcp, TIMER_KEEPALIVE, stack->now + tcp->keep_interval_ms * NS_PER_MS);
+  bool asked = tcp_send_probe(tcp);
+  if (!asked && quiet >= idle + 2 * tcp->keep_probes * interval) {
+    give_up(tcp); /* the device has refused all probes, for twice the time that they have */
+    return;
+  }
+  tcp->probes += asked; /* whom nobody asked owes no answer */
+  tcp_timer_set(tcp, TIMER_KEEPALIVE, stack->now + interval);
 }
 
 static void user_timer(struct harp_tcp *tcp) {

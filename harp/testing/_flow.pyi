@@ -55,6 +55,7 @@ class Flow:
     to_pull: deque[tuple[bytes, bool]]
     one_by_one: bool
     limit: int | None
+    places: bytearray | None
     established: bool
     readable: int
     @property

@@ -27,14 +27,6 @@ cdef extern from *:
     ctypedef bint cbool "_Bool"
 
 
-cdef extern from "harp/counters.h":
-    struct harp_counter_info:
-        const char *name
-    harp_counter_info harp_counters "harp_counter_info"[1]
-    enum:
-        HARP_COUNTERS
-
-
 cdef extern from "harp/frame.h":
     enum:
         HARP_OFFLOAD_TX_CHECKSUM
@@ -73,6 +65,7 @@ cdef extern from "harp/stack/flow.h":
         void (*established)(void *user, harp_tcp *tcp) noexcept
         void (*pull)(void *user, harp_tcp *tcp, uint32_t room) noexcept
         size_t (*deliver)(void *user, harp_tcp *tcp, const uint8_t *data, size_t length) noexcept
+        uint8_t *(*place)(void *user, harp_tcp *tcp, uint32_t length) noexcept
         void (*acked)(void *user, harp_tcp *tcp, uint32_t size) noexcept
         void (*readable)(void *user, harp_tcp *tcp) noexcept
         void (*closed)(void *user, harp_tcp *tcp, int error) noexcept
@@ -113,7 +106,6 @@ cdef extern from "harp/stack/flow.h":
     void harp_stack_advance(harp_stack *stack, uint64_t now_ns)
     void harp_stack_set_time(harp_stack *stack, uint64_t now_ns)
     uint64_t harp_stack_next_deadline(harp_stack *stack)
-    uint64_t *harp_stack_counters(harp_stack *stack)
     void harp_stack_announce(harp_stack *stack)
     int harp_flow_connect(harp_stack *stack, uint16_t local_port, harp_endpoint peer,
                           const harp_flow_ops *ops, void *user, harp_tcp **tcp)
@@ -172,6 +164,10 @@ cdef size_t _deliver(void *user, harp_tcp *tcp, const uint8_t *data, size_t leng
     return (<Flow>user)._delivered(data, length)
 
 
+cdef uint8_t *_place(void *user, harp_tcp *tcp, uint32_t length) noexcept:
+    return (<Flow>user)._placed(length)
+
+
 cdef void _acked(void *user, harp_tcp *tcp, uint32_t size) noexcept:
     (<Flow>user)._released(size)
 
@@ -190,6 +186,7 @@ cdef harp_flow_ops flow_ops
 flow_ops.established = _established
 flow_ops.pull = _pull
 flow_ops.deliver = _deliver
+flow_ops.place = _place
 flow_ops.acked = _acked
 flow_ops.readable = _readable
 flow_ops.closed = _closed
@@ -305,8 +302,7 @@ cdef class FlowStack:
 
     def counters(self):
         """The counters that are not zero, by name."""
-        cdef uint64_t *values = harp_stack_counters(self._stack)
-        return {harp_counters[i].name.decode(): values[i] for i in range(HARP_COUNTERS) if values[i]}
+        return _counters(self._stack)
 
     def listen(self, int port, int backlog=16):
         """A Listener. OSError: EADDRINUSE, ENOBUFS."""
@@ -361,7 +357,7 @@ cdef class Flow:
 
     to_pull: pieces (bytes, whether a segment ends behind it) handed out when
     the stack pulls, as many as there is room for, or one_by_one. limit: how many bytes deliver takes from now on (None: all);
-    received: what it took. acked: bytes acknowledged; closed: None, or the
+    received: what it took. places: None, or memory in which each byte of the stream has its place. acked: bytes acknowledged; closed: None, or the
     errno (0: orderly) of the last call; readable: how often that was called.
     """
 
@@ -373,6 +369,7 @@ cdef class Flow:
     cdef list _spoiled
     cdef public object limit
     cdef readonly bytearray received
+    cdef public bytearray places
     cdef readonly object acked
     cdef readonly object pushed
     cdef public bint established
@@ -417,6 +414,11 @@ cdef class Flow:
             self.limit -= part
         self.received += PyBytes_FromStringAndSize(<const char *>data, <Py_ssize_t>part)
         return part
+
+    cdef uint8_t *_placed(self, uint32_t length) except? NULL:
+        if self.places is None or len(self.received) + length > len(self.places):
+            return NULL
+        return <uint8_t *>PyByteArray_AsString(self.places) + len(self.received)
 
     cdef _released(self, uint32_t size):
         cdef bytearray piece

@@ -157,6 +157,10 @@ cdef class Stack:
         self.output = []
         return frames
 
+    def counters(self):
+        """The counters that are not zero, by name."""
+        return _counters(self._stack)
+
     def socket(self):
         """A new TCP socket. OSError: EMFILE or ENOMEM when there is no room."""
         return Socket(self, _check("harp_tcp_socket", harp_tcp_socket(self._stack)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What the bindings share: a stack's configuration from keywords, and errors.
+# What the bindings share: a stack's configuration from keywords, its counters, and errors.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -38,6 +38,24 @@ cdef extern from "harp/stack.h":
         const char *cc
 
     void harp_stack_config_default(harp_stack_config *config)
+
+
+cdef extern from "harp/counters.h":
+    struct harp_counter_info:
+        const char *name
+    harp_counter_info harp_counters "harp_counter_info"[1]
+    enum:
+        HARP_COUNTERS
+
+
+cdef extern from "harp/stack/flow.h":
+    uint64_t *harp_stack_counters(harp_stack *stack)
+
+
+cdef dict _counters(harp_stack *stack):
+    """A stack's counters that are not zero, by name."""
+    cdef uint64_t *values = harp_stack_counters(stack)
+    return {harp_counters[i].name.decode(): values[i] for i in range(HARP_COUNTERS) if values[i]}
 
 
 cdef uint32_t _address(text) except? 0:

@@ -135,6 +135,8 @@ class Dialogue:
     refuses to go on over frames that nobody expected.
     """
 
+    who = "harp"  # whose TCP it is; see harp.testing.linux_dialogue
+
     def __init__(
         self,
         *,
@@ -401,9 +403,13 @@ class Dialogue:
         self.stack.input(frame)
         self._settle()
 
+    def _taken(self) -> list[tuple[int, bytes]]:
+        """What the stack has sent, with its time since the dialogue began."""
+        return [(self._ns, frame) for frame in self.stack.take()]
+
     def _collect(self) -> None:
-        for frame in self.stack.take():
-            event = Event(self._ns, True, frame)
+        for ns, frame in self._taken():
+            event = Event(ns, True, frame)
             self.trace.append(event)
             try:
                 segment = check_frame(frame, self.ethernet, self.mtu)
@@ -491,7 +497,7 @@ class Dialogue:
             until = self.now + during
         limit = self._ns if until is None else round(until * NS_PER_MS)
         self._run(limit, lambda: bool(self._queue))
-        if self._queue:
+        if self._queue and self._queue[0].ns <= limit:
             self._fail(f"expected silence, but the stack sent {self._line(self._queue[0])}")
 
     def settle(self) -> None:

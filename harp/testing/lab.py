@@ -37,6 +37,7 @@ LOCKS = Path("/run/harp-lab")
 PREFIX = "harp-"
 INTERFACE = "eth0"
 OFFLOADS = ("tso", "gso", "gro", "tx", "rx")
+LINK_S = 20.0  # for kernels to notice a cable, on a busy machine
 SNMP_FILES = ("/proc/net/snmp", "/proc/net/netstat")
 
 
@@ -203,6 +204,11 @@ class Host:
         """Plugs the host's cable in or pulls it."""
         _ip("-n", self.namespace, "link", "set", self.interface, "up" if up else "down")
 
+    def has_link(self) -> bool:
+        """Whether its kernel has come to look at the carrier, and sends. Until then a frame that is
+        sent vanishes without an error."""
+        return self.read(f"/sys/class/net/{self.interface}/operstate").strip() == "up"
+
     def end_processes(self, patience: float = 2.0) -> None:
         """Ends what popen started: SIGTERM, then after `patience` seconds SIGKILL."""
         alive = [p for p in self.processes if p.poll() is None]
@@ -252,6 +258,16 @@ class Lab:
         self._middle = f"{PREFIX}{self.id}-mid" if relay or parsed.bridge else None
         self._lock: Optional[int] = None
         self._sigterm: Any = None
+
+    def await_links(self) -> None:
+        """Waits until every host's interface carries frames, as it does a while after a cable was
+        plugged in at either end. LabError after LINK_S."""
+        limit = time.monotonic() + LINK_S
+        for host in self.hosts:
+            while not host.has_link():
+                if time.monotonic() > limit:
+                    raise LabError(f"host {host.index}: its link is not up after {LINK_S} s")
+                time.sleep(0.005)
 
     # -- life
 
@@ -319,8 +335,20 @@ class Lab:
         for host in self.hosts:
             self._configure(host)
         if self.relay_spec:
-            assert self._middle
-            self.relay = Relay(self.relay_spec, self._middle, "port0", "port1")
+            self._start_relay(self.relay_spec)
+
+    def _start_relay(self, spec: RelaySpec) -> None:
+        assert self._middle
+        self.relay_spec = spec
+        self.relay = Relay(spec, self._middle, "port0", "port1")
+
+    def impair(self, spec: RelaySpec) -> Dict[str, Any]:
+        """Other faults from now on; what the relay did so far. What waits in it is lost."""
+        assert self.relay, "this lab has no relay"
+        counts = self.relay.stop()
+        self.relay = None
+        self._start_relay(spec)
+        return counts
 
     def _veth(self, host: Host, peer_namespace: str, peer: str) -> None:
         mtu = self.wire.mtu

@@ -78,13 +78,17 @@ def _is_setting(name: str) -> bool:
     return (name.startswith("HARP_") and name != "HARP_BUILD_DIR") or name.startswith("NCCL_")
 
 
+def _behind(faults: str, device: str) -> str:
+    return f"fault:{faults}|{device}" if faults else device
+
+
 def packet_site(
     folder: Path, host: Host, own_address: bool = False, faults: str = "", **keys: object
 ) -> Site:
     """HARP over a host's interface; faults: a specification for the fault port."""
     address = f"{host.own_address}/{host.prefix}" if own_address else "kernel"
     device = f"packet:{host.interface}"
-    lines = {"device": f"fault:{faults}|{device}" if faults else device, "address": address, **keys}
+    lines = {"device": _behind(faults, device), "address": address, **keys}
     site = Site(
         folder,
         host.command([]),
@@ -100,10 +104,29 @@ def wire_path() -> Path:
 
 def wire_site(folder: Path, wire: Path, number: int, **keys: object) -> Site:
     """One end of a wire between two processes of this machine; number: 1 or 2."""
+    return _end_site(folder, number, **{"device": f"wire:{wire}", **keys})
+
+
+def _end_site(folder: Path, number: int, **keys: object) -> Site:
     address = f"10.9.0.{number}"
-    lines = {"device": f"wire:{wire}", "address": f"{address}/24", **keys}
+    lines = {"address": f"{address}/24", **keys}
     site = Site(folder, address=address)
     return site.configure("".join(f"{key} = {value}\n" for key, value in lines.items()))
+
+
+def ethdev_devices(socket: Path) -> tuple[str, str]:
+    """The ends of a link over DPDK, with large segments: vhost, which makes the socket and may
+    refer to memory, and virtio_user, which joins it and copies."""
+    return (
+        f"dpdk:net_vhost0,iface={socket},tso=1",
+        f"dpdk:virtio_user0,path={socket},queue_size=1024,mrg_rxbuf=1",
+    )
+
+
+def ethdev_site(folder: Path, socket: Path, number: int, faults: str = "", **keys: object) -> Site:
+    """One end of such a link; number: 1 (vhost) or 2."""
+    device = ethdev_devices(socket)[number - 1]
+    return _end_site(folder, number, device=_behind(faults, device), **keys)
 
 
 class Program:
@@ -160,7 +183,8 @@ class Program:
         try:
             status = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
-            raise TooLate(f"{self.process.args} lives after {timeout} s; {self.lines()}") from None
+            late = f"{self.process.args!r} lives after {timeout} s; {self.lines()}"
+            raise TooLate(late) from None
         for reader in self._readers:
             reader.join(5)
         return status

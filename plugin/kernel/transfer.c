@@ -121,7 +121,7 @@ static int send_on(struct net_request *request, int socket)
       return (int)moved;
     size_t of_header = (size_t)moved < header ? (size_t)moved : header;
     request->header_moved += (uint32_t)of_header;
-    if ((size_t)moved > of_header)
+    if (slice && (size_t)moved > of_header)
       account(request, slice, (size_t)moved - of_header);
   }
 }

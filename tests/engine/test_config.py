@@ -105,6 +105,7 @@ def test_values(line: str, key: str, expected: str) -> None:
     ("tcp_ports = 51000-50000", "FIRST-LAST"),
     ("peers = 10.0.0.0/8,", "a list of at most 64 networks"),
     ("peers = " + ",".join(["10.0.0.1"] * 65), "a list of at most 64 networks"),
+    ("device = dpdk:net_tap0,\tiface=x", "dpdk:"),
     ("cc = reno", "cubic"),
     ("mtu =", "has no value"),
 ])
@@ -125,6 +126,7 @@ def test_a_bad_value_names_file_line_key_and_what_is_allowed(line: str, allowed:
     (PACKET + b"mtu = 1500\nmtu = 1500", "ztcp3.conf:3: mtu is given twice, first in line 2"),
     (PACKET + b"instances = 2\ncores = 1", "cores lists 1 CPUs for instances = 2"),
     (PACKET + b"mtu = 15\x0000", "mtu = '15?00' is not allowed"),
+    (PACKET + b"mtu = 1500\x00", "mtu = '1500?' is not allowed"),
     (PACKET + b"pci_path = /" + b"x" * 5000, "pci_path = '/xxx"),
 ])
 def test_errors(text: bytes, said: str) -> None:

@@ -199,6 +199,11 @@ def test_damaged_files(run_dir: Path) -> None:
     damaged.write_bytes(good[:64] + bytes(8) + good[72:])  # instances on top of each other
     with pytest.raises(statfile.StatError, match="contradict each other"):
         statfile.read(damaged)
+    # Without counters, any number of instances would fit.
+    damaged.write_bytes(good[:40] + struct.pack("=II", 1 << 20, 0) + good[48:64] + bytes(8)
+                        + good[72:])
+    with pytest.raises(statfile.StatError, match="contradict each other"):
+        statfile.read(damaged)
     for length in (0, 7, 900, 5000):
         damaged.write_bytes(good[:length])
         with pytest.raises(statfile.StatError, match=str(damaged)):

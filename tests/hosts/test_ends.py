@@ -17,6 +17,8 @@ from harp.testing.lab import Lab
 SEED = int(os.environ.get("HARP_TEST_SEED") or secrets.randbits(32))
 ROUNDS = 100
 TIMEOUT_MS = 3000
+PORTS_HELD = 16  # local ports that the packet port takes at first
+PORTS_REST_S = 2.2  # and more than they rest behind a link
 CONTROL_S = 0.1  # the fault port looks at its file more often than that
 
 
@@ -167,3 +169,20 @@ def test_both_close(lab: Lab, tmp_path: Path) -> None:
         for rank in (sender, receiver):
             rank.do("finalize")
             assert rank.warnings == []
+
+
+def test_many_links_one_after_the_other(lab: Lab, tmp_path: Path) -> None:
+    """Local ports come round again sooner than their last connections to the same listener are
+    forgotten (TIME-WAIT)."""
+    sites = [packet_site(tmp_path / str(host.index), host) for host in lab.hosts]
+    with Rank(sites[0]) as sender, Rank(sites[1]) as receiver:
+        sender.init()
+        receiver.init()
+        listener = receiver.listen()
+        for _ in range(2):
+            for _ in range(PORTS_HELD - 1):
+                link = connect(sender, receiver, listener)
+                sender.do("close", link.sends)
+                receiver.do("close", link.receives)
+            time.sleep(PORTS_REST_S)
+        assert sender.warnings == [] and receiver.warnings == []

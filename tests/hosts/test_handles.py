@@ -97,7 +97,8 @@ def test_contradicts_itself(rank: Rank, peer: Rank) -> None:
 def sockets_handle(family: int, address: bytes, port: int) -> str:
     """As NCCL's socket transport writes it: the address it listens on, a magic number, counts."""
     name = struct.pack("=H", family) + struct.pack("!H", port) + address
-    return (name.ljust(32, b"\0") + struct.pack("=QII", 0x564AB9F2FC4B9D6C, 1, 0)).ljust(128, b"\0").hex()
+    counts = struct.pack("=QII", 0x564AB9F2FC4B9D6C, 1, 0)
+    return (name.ljust(32, b"\0") + counts).ljust(128, b"\0").hex()
 
 
 @pytest.mark.parametrize("api", [4, 12])
@@ -220,7 +221,8 @@ def test_answers_like_something_else(lab: Lab, rank: Rank, peer: Rank) -> None:
     with server(lab.hosts[1], hello.hex()) as port:
         code, warning = refused(rank, moved(peer, lab.hosts[1].address, port))
     assert code == SYSTEM_ERROR
-    assert f"the link to {lab.hosts[1].address}:{port} failed: what answers there is not HARP" in warning
+    place = f"{lab.hosts[1].address}:{port}"
+    assert f"the link to {place} failed: what answers there is not HARP" in warning
 
 
 def test_hangs_up(lab: Lab, rank: Rank, peer: Rank) -> None:

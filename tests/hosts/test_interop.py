@@ -18,8 +18,16 @@ from pathlib import Path
 
 import pytest
 from expert import Capture
-from netcat import SANITIZED, Conversation, Load, Netcat, Peer, two_kernels, with_harp
 
+from harp.testing.conversations import (
+    SANITIZED,
+    Conversation,
+    Load,
+    Netcat,
+    OneWay,
+    Peer,
+    with_harp,
+)
 from harp.testing.lab import Host, Lab
 from harp.testing.relay import RelaySpec
 
@@ -49,7 +57,7 @@ def bad_lab() -> Iterator[Lab]:
 
 
 def at_once() -> list[str]:
-    """What runs a program before all others, as if the machine were idle; nothing if not allowed."""
+    """What runs a program before all others, as if the machine were idle; nothing if forbidden."""
     words = ["chrt", "--rr", "1"]
     allowed = subprocess.run([*words, "true"], capture_output=True).returncode == 0
     return words if allowed and not SANITIZED else []
@@ -145,11 +153,11 @@ def test_a_reader_that_stalls(lab: Lab, tmp_path: Path) -> None:
 def one_pair(
     hosts: list[Host], folder: Path, connects: bool, own: bool, sends: bool, seed: int
 ) -> tuple[float, float]:
-    """Goodput over the bad wire of two kernels and of HARP with one, the same way, in 10^6 bytes/s."""
+    """Goodput over the bad wire of two kernels and of HARP with one, the same way, in MB/s."""
     harp, kernel = hosts
     load = Load(BAD_BYTES, seed)
-    sender, receiver = (harp, kernel) if sends else (kernel, harp)
-    baseline = two_kernels(sender, receiver, load, next(_ports))
+    sender_first = hosts if sends else hosts[::-1]
+    baseline = OneWay(sender_first, (False, False), load, folder, next(_ports)).end()
     baseline.check()
     conversation = with_harp(
         harp, kernel, folder, connects, own, next(_ports),
@@ -175,9 +183,9 @@ def test_a_bad_wire(bad_lab: Lab, tmp_path: Path, connects: bool, sends: bool) -
     assert SANITIZED or ours >= 0.5 * kernels, told
 
 
-def test_a_wrong_byte_is_seen(bad_lab: Lab) -> None:
+def test_a_wrong_byte_is_seen(bad_lab: Lab, tmp_path: Path) -> None:
     """Sender and receiver must agree on every byte, not only on their number."""
-    right = two_kernels(*bad_lab.hosts, Load(MB), next(_ports))
+    right = OneWay(bad_lab.hosts, (False, False), Load(MB), tmp_path, next(_ports)).end()
     right.check()
     for wrong in (
         replace(right.second, received_sha256=right.first.sent_sha256[::-1]),

@@ -26,7 +26,8 @@ def mss_in_use(rank: Rank) -> set[int]:
     """Of its flows, once they have been published."""
 
     def published() -> set[int]:
-        return {flow.mss for process in rank.site.published() for flow in process.flows if flow.link}
+        flows = [flow for process in rank.site.published() for flow in process.flows]
+        return {flow.mss for flow in flows if flow.link}
 
     return wait_until(published, 3, "no flow was published")
 

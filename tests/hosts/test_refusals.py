@@ -119,6 +119,28 @@ def test_own_address_is_the_kernels(site: Site, host: Host) -> None:
     assert "set address = kernel to share it, or choose one" in warning
 
 
+@pytest.mark.parametrize(
+    "device,more,expected",
+    [
+        ("0000:ff:1f.7", "", "dpdk:0000:ff:1f.7: there is no such PCI device; see lspci -D"),
+        ("ff:1f.7", "", "dpdk:0000:ff:1f.7: there is no such PCI device; see lspci -D"),
+        ("no_such_driver", "", "dpdk:no_such_driver: DPDK cannot take the device"),
+        ("net_vhost0,iface=/nowhere/v", "", "no socket can be made at /nowhere/v: No such file"),
+        ("net_vhost0,iface={}/v;tso=2", "", "'tso=2' is no option; behind a semicolon"),
+        ("net_vhost0,iface={}/v", "hugepages = 1000000\n", "= 1000000 asks for more than the"),
+        ("net_vhost0,iface={}/v", "instances = 2\n", "lower `instances`, or give the device q"),
+        ("virtio_user0,path={}/v", "", "nobody listens at {}/v since 10 s: start the other side"),
+    ],
+    ids=["absent", "short id", "no driver", "no folder", "option", "hugepages", "queues", "alone"],
+)  # fmt: skip
+def test_a_device_of_dpdks(tmp_path: Path, device: str, more: str, expected: str) -> None:
+    """(Those that need a NIC on the PCI bus, a virtual machine shows: tests/vm.)"""
+    device = device.format(tmp_path)
+    text = f"device = dpdk:{device}\naddress = 10.9.0.1/24\n{more}"
+    assert expected.format(tmp_path) in declines(Site(tmp_path).configure(text))
+    assert not (tmp_path / "v").exists()
+
+
 DROPPED = ["setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw"]
 # May enter folders that are their owner's alone: a checkout often lies in one.
 ENTERS = "-all,+dac_read_search"
@@ -133,7 +155,8 @@ def test_no_right_to_raw_packets(site: Site, wrapper: list[str]) -> None:
     _let_everybody_in(site.folder)
     site.prefix = [*site.prefix, *wrapper]
     warning = declines(site)
-    assert "packet:eth0: not allowed to open a packet socket; give the process CAP_NET_RAW" in warning
+    assert "packet:eth0: not allowed to open a packet socket" in warning
+    assert "give the process CAP_NET_RAW" in warning
     assert "--cap-add NET_RAW" in warning
 
 

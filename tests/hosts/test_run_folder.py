@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run folder is a convenience: without it, or without room in it, the job runs, with one warning."""
+"""The run folder is a convenience: without it, or room in it, the job runs, with one warning."""
 
 from __future__ import annotations
 
@@ -64,8 +64,9 @@ def test_fallback_is_where_harp_stat_looks(sites: tuple[Site, Site]) -> None:
     with Rank(site) as rank:
         rank.init()
         words = [sys.executable, "-m", "harp", "stat", "--json", "--pid", str(rank.process.pid)]
+        environment = site.all_environment()
         said = subprocess.run(
-            words, capture_output=True, text=True, timeout=20, check=True, env=site.all_environment()
+            words, capture_output=True, text=True, timeout=20, check=True, env=environment
         )
         (process,) = json.loads(said.stdout)["processes"]
         assert process["pid"] == rank.process.pid

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks import Rank, packet_site, wait_until
-from strangers import Scene, hello, token_of
+from ranks import Failed, Rank, packet_site, wait_until
+from strangers import Scene, Stranger, hello, token_of
 
 from harp.testing.lab import Lab
 
@@ -177,3 +177,75 @@ def test_address_that_may_not_connect(lab: Lab, tmp_path: Path) -> None:
             stranger.is_rid_of(3)
         (process,) = sites[0].published()
         assert process.totals["tcp_peer_refused"] == 3
+
+
+SIZE = 4096  # of the message that is told in contradictions
+TEXT = bytes(i % 251 for i in range(SIZE))  # what the rank expects in its message 0
+
+
+def chunk(
+    flow: int, begin: int, end: int, last: bool = False, sent: int = SIZE
+) -> tuple[int, bytes]:
+    """Bytes of message 0, over one of two flows; of its payload no more than `sent` are sent."""
+    header = struct.pack("!QQIBBH", 0, begin, end - begin, 1, int(last), 0)
+    return flow, header + TEXT[begin:end][:sent]
+
+
+CONTRADICTIONS = {
+    "bytes that are still coming in over another flow": [
+        chunk(0, 0, SIZE, sent=1000), chunk(1, 0, SIZE, last=True), (0, TEXT[1000:])],
+    "bytes that have come": [
+        chunk(0, 0, 1024), chunk(1, 0, 1024), chunk(0, 2048, SIZE, last=True)],
+    "bytes beyond the size": [
+        chunk(0, 2048, SIZE, sent=1000), chunk(1, 0, 2048, last=True), (0, TEXT[3048:])],
+    "bytes beyond a size that comes after them": [
+        chunk(0, 2048, SIZE), chunk(1, 0, 2048, last=True)],
+    "a size twice": [
+        chunk(0, 2048, SIZE, last=True), chunk(1, 2048, SIZE, last=True)],
+    "two sizes": [
+        chunk(0, 2048, SIZE, last=True), chunk(1, 0, 2048, last=True)],
+    "an end before the beginning": [
+        (0, struct.pack("!QQIBBH", 0, 2**64 - 1, 2, 1, 1, 0) + TEXT[:2])],
+    "nothing, in the middle": [chunk(0, 0, 1024), chunk(1, 1024, 1024)],
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def both_flows(scene: Scene) -> Iterator[tuple[int, list[Stranger]]]:
+    """Who has the token begins a link of two flows: the rank's number for it, and the flows."""
+    with scene.stranger() as first, scene.stranger() as second:
+        for number, stranger in enumerate((first, second)):
+            stranger.do("open 1")
+            stranger.do(f"send {hello(token_of(scene), flow=number, flows=2).hex()}")
+        yield scene.listening.accept(scene.listener[0]), [first, second]
+
+
+@pytest.mark.parametrize("scene", [False], ids=["kernel address"], indirect=True)
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_chunks_that_contradict_each_other(scene: Scene, case: str) -> None:
+    """The link ends with an error, and nothing is written to memory whose message is through: the
+    rank gives that back at once, and would end."""
+    rank = scene.listening
+    with both_flows(scene) as (link, flows):
+        rank.start("receive", link, 1, SIZE, 3000)
+        for flow, sent in CONTRADICTIONS[case]:
+            flows[flow].do(f"send {sent.hex()}")
+        with pytest.raises(Failed) as failure:
+            rank.finish()
+        assert failure.value.call == "test"
+        (warning,) = rank.warnings
+        assert "contradicts the others" in warning or "overlap" in warning, warning
+
+
+@pytest.mark.parametrize("scene", [False], ids=["kernel address"], indirect=True)
+def test_a_chunk_of_a_message_that_is_through(scene: Scene) -> None:
+    rank = scene.listening
+    with both_flows(scene) as (link, flows):
+        rank.start("receive", link, 1, SIZE, 3000)
+        for flow, sent in (chunk(0, 0, 1000), chunk(1, 1000, SIZE, last=True)):
+            flows[flow].do(f"send {sent.hex()}")
+        rank.finish()
+        flows[0].do(f"send {chunk(0, 0, 1000)[1].hex()}")
+        with pytest.raises(Failed):
+            rank.do("receive", link, 1, SIZE, 3000)
+        assert "contradicts the others" in rank.warnings[0]

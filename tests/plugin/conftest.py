@@ -35,6 +35,7 @@ from harp import paths
 ALL_TRANSPORTS = "kernel,wire,flows,packet,ethdev"
 TRANSPORTS = tuple(os.environ.get("HARP_TEST_TRANSPORTS", ALL_TRANSPORTS).split(","))
 APIS = tuple(map(int, os.environ.get("HARP_TEST_APIS", "4,5,6,7,8,9,10,11,12").split(",")))
+IN_ROUNDS = ("test_reload[", "test_a_device_that_lets_go_late")
 FEW_APIS = {"flows": (12,), "ethdev": (4, 12)}  # where one version is as good as another
 
 
@@ -42,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--plugin", help="the libnccl-net.so to test (the built ones)")
     parser.addoption("--api", type=int, help="only this version of the interface")
     parser.addoption("--transport", choices=TRANSPORTS, help="only this transport")
-    parser.addoption("--rounds", type=int, help="load, init, job, unload: so often (a few times)")
+    parser.addoption("--rounds", type=int, help="so often: load, init, job, unload; and lending")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -69,7 +70,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     rounds = config.getoption("--rounds", default=None)
     for item in items:
-        if rounds and item.name.startswith("test_reload["):
+        if rounds and item.name.startswith(IN_ROUNDS):
             item.add_marker(pytest.mark.timeout(60 + rounds))
 
 

@@ -32,11 +32,34 @@ from nccl_plugin import NcclError, Plugin
 
 PROGRESS = {"isend", "irecv", "iflush", "test", "wait", "stream"}
 CANARY = b"\xc7" * 64
+BEYOND = 2000  # bytes that are watched behind a message
+ARENA, LIVE = 16 << 20, 300  # registrations at random: bytes, and how many at once
 
 
 def pattern(seed: int, size: int) -> bytes:
     """The first size bytes of the seed's stream: a shorter one is a longer one's beginning."""
     return random.Random(seed).randbytes((size + 3) // 4 * 4)[:size]
+
+
+class MallocInfo(ctypes.Structure):
+    """struct mallinfo2"""
+
+    _fields_ = [("words", ctypes.c_size_t * 10)]
+
+
+def _odd_stretch(
+    draw: random.Random, live: "list[tuple[int, int, int]]", least: int
+) -> tuple[int, int]:
+    """Offset and length of at least so many bytes within ARENA: anywhere, right behind a live one
+    or the same again."""
+    kind = draw.random()
+    length = max(least, draw.randrange(1, draw.choice((200, 50_000, 50_000, 4_000_000))))
+    if not live or kind < 0.6:
+        return draw.randrange(ARENA - length), length
+    offset, other, _ = draw.choice(live)
+    if kind < 0.8 and other >= least:
+        return offset, other
+    return min(offset + other, ARENA - length), length
 
 
 class Rank:
@@ -171,9 +194,13 @@ class Rank:
     def _address(self, buffer: int) -> int:
         return ctypes.addressof(ctypes.c_char.from_buffer(self.objects[buffer]))
 
-    def register(self, comm: int, buffer: int, kind: int = 1) -> int:
-        memory = self.objects[buffer]
-        mhandle = self.plugin.register(self.objects[comm], self._address(buffer), len(memory), kind)
+    def register(
+        self, comm: int, buffer: int, kind: int = 1, offset: int = 0, size: Optional[int] = None
+    ) -> int:
+        """A stretch of a buffer, or the whole of it."""
+        size = len(self.objects[buffer]) if size is None else size
+        address = self._address(buffer) + offset
+        mhandle = self.plugin.register(self.objects[comm], address, size, kind)
         if not mhandle:
             raise AssertionError("regMr gave a NULL handle")
         number = self._keep(mhandle)
@@ -182,7 +209,7 @@ class Rank:
 
     def deregister(self, comm: int, mhandle: int) -> None:
         del self.registered[mhandle]
-        self.plugin.deregister(self.objects[comm], self.objects[mhandle])
+        self.plugin.deregister(self.objects[comm], self.objects.pop(mhandle))
 
     def _post(self, post: "Callable[..., Optional[int]]", *place: Any) -> Optional[int]:
         """One call of isend or irecv; place: comm, buffer, offset, size, mhandle and, of irecv,
@@ -241,9 +268,9 @@ class Rank:
         self, comm: int, sends: bool, count: int, size: int, seed: int, outstanding: int
     ) -> dict[str, Any]:
         """Sends or receives count messages with so many outstanding, or as many as the plugin
-        takes, oldest first. Message i is the pattern of seed + i. Returns what was wrong, or the
-        error that ended it."""
-        buffers = [self.buffer(size) for _ in range(outstanding)]
+        takes, oldest first. Message i is the pattern of seed + i; behind its place nothing may
+        change. Returns what was wrong, or the error that ended it."""
+        buffers = [self.buffer(size + BEYOND) for _ in range(outstanding)]
         mhandles = [self.register(comm, buffer) for buffer in buffers]
         post = self.plugin.isend if sends else self.plugin.irecv
         pending: list[int] = []
@@ -266,7 +293,7 @@ class Rank:
                     break
                 place = buffers[done % outstanding]
                 good = outcome["size"] == size and self.check(place, 0, size, seed + done)
-                wrong += not good
+                wrong += not (good and self.check(place, size, BEYOND))
                 done += 1
                 self.finished += 1
         except NcclError as failure:
@@ -296,6 +323,37 @@ class Rank:
             if number % 8 == 0:
                 time.sleep(0.002)
         return None
+
+    def register_at_random(self, comm: int, count: int, sends: int, size: int, seed: int) -> None:
+        """Makes count registrations of odd stretches of one buffer, which overlap, touch or are
+        the same, and gives them back in any order. Now and then, sends times in all, a message of
+        so many bytes goes out from one while another is given back."""
+        draw, live = random.Random(seed), []
+        buffer = self.buffer(ARENA)
+        for number in range(count):
+            message, due = divmod(number, count // sends)
+            offset, length = _odd_stretch(draw, live, size if due == 0 else 1)
+            mhandle = self.register(comm, buffer, offset=offset, size=length)
+            live.append((offset, length, mhandle))
+            if due == 0:
+                self.fill(buffer, offset, size, seed + message)
+                request = self.isend(comm, buffer, offset, size, mhandle)
+                if len(live) > 1:
+                    self.deregister(comm, live.pop(-2)[2])
+                (outcome,) = self.wait([request])
+                if outcome["size"] != size:
+                    raise AssertionError(f"message {message}: {outcome}")
+            while live and (len(live) > LIVE or draw.random() < 0.45):
+                self.deregister(comm, live.pop(draw.randrange(len(live)))[2])
+        for _, _, mhandle in live:
+            self.deregister(comm, mhandle)
+        self.objects.pop(buffer).close()
+
+    def heap(self) -> int:
+        """Bytes that this process has from malloc; 0: a sanitizer has its own."""
+        mallinfo = ctypes.CDLL(None).mallinfo2
+        mallinfo.restype = MallocInfo
+        return mallinfo().words[7]  # uordblks
 
     def messages(self) -> int:
         """How many messages of streams are through, here."""

@@ -13,6 +13,8 @@ from pairs import rank_at
 from plugin_peer import Peer, PeerFailure, end_all
 
 from harp import paths, statfile
+from harp.testing.jobs import all_reduce, job
+from harp.testing.ranks import ethdev_devices, ethdev_site
 
 COUNT, SIZE = 30, 1_000_003
 PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
@@ -26,13 +28,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """A rank with vhost, which can refer, and one with virtio_user, which cannot."""
     ranks: list[Peer] = []
 
-    def make(more: str = "", faults: str = "") -> tuple[Peer, Peer]:
+    def make(more: str = "", faults: str = "", options: str = "") -> tuple[Peer, Peer]:
         behind = f"fault:{faults}|" if faults else ""
-        devices = (
-            f"{behind}dpdk:net_vhost0,iface={tmp_path}/v,tso=1",
-            f"dpdk:virtio_user0,path={tmp_path}/v,queue_size=1024,mrg_rxbuf=1",
-        )
-        for number, device in enumerate(devices):
+        vhost, virtio = ethdev_devices(tmp_path / "v")
+        for number, device in enumerate((f"{behind}{vhost}{options}", f"{virtio}{options}")):
             keys = f"device = {device}\naddress = 10.9.0.{number + 1}/24\n{more}"
             ranks.append(rank_at(tmp_path / str(number), keys))
         return ranks[0], ranks[1]
@@ -48,25 +47,30 @@ def published(folder: Path) -> statfile.Process:
     return process
 
 
-def stream(sender: Peer, receiver: Peer) -> None:
-    """COUNT messages of SIZE bytes, every byte checked."""
+def link(sender: Peer, receiver: Peer) -> tuple[int, int]:
+    """A comm that sends, and one that receives."""
     listening = receiver.listen()
     sends = sender.connect(handle=listening["handle"])["comm"]
-    receives = receiver.accept(listener=listening["listener"])["comm"]
-    job = {"count": COUNT, "size": SIZE, "seed": 7, "outstanding": 8}
+    return sends, receiver.accept(listener=listening["listener"])["comm"]
+
+
+def stream(sender: Peer, receiver: Peer, size: int = SIZE) -> None:
+    """COUNT messages, every byte checked."""
+    sends, receives = link(sender, receiver)
+    job = {"count": COUNT, "size": size, "seed": 7, "outstanding": 8}
     sending = sender.start("stream", comm=sends, sends=True, **job)
     receiving = receiver.start("stream", comm=receives, sends=False, **job)
     for outcome in (sending.result(timeout=60), receiving.result(timeout=60)):
         assert (outcome["done"], outcome["wrong"], outcome["error"]) == (COUNT, 0, None)
 
 
-def counts(folder: Path) -> dict[str, int]:
+def counts(folder: Path, least: int = COUNT * SIZE) -> dict[str, int]:
     """Once the port has added up all that was sent."""
     deadline = time.monotonic() + 10
     while True:
         (found,) = published(folder).instances
         told = found["tx_copied_bytes"] + found["tx_ref_bytes"]
-        if told >= COUNT * SIZE or time.monotonic() > deadline:
+        if told >= least or time.monotonic() > deadline:
             return dict(found)
         time.sleep(0.05)
 
@@ -103,12 +107,78 @@ def test_who_copies(start: Start, tmp_path: Path) -> None:
     assert other["tx_copied_bytes"] >= payload
 
 
+def test_a_whole_all_reduce(tmp_path: Path) -> None:
+    """As a job does it: vhost's rank copies nothing before its device reads it."""
+    sites = [ethdev_site(tmp_path / str(n), tmp_path / "v", n) for n in (1, 2)]
+    with job(sites, "127.0.0.1", all_reduce("1M", 200, 2.0)) as running:
+        running.ends_well()
+    vhost, virtio = running.seen
+    assert vhost["tx_copied_bytes"] == 0 and virtio["tx_ref_bytes"] == 0
+    # The port's own counts are added up every 100 ms: the last ones are not seen.
+    assert 0.7 * vhost["message_bytes_out"] < vhost["tx_ref_bytes"]
+    assert 0.7 * virtio["message_bytes_out"] < virtio["tx_copied_bytes"]
+
+
 def test_frames_are_lost(start: Start, tmp_path: Path) -> None:
     """What is sent again is read from the application's memory again."""
     vhost, virtio = start(faults="drop=0.01,seed=3")
     stream(vhost, virtio)
     one = counts(tmp_path / "0")
     assert one["tcp_retransmits"] > 0 and one["tx_copied_bytes"] == 0
+
+
+def test_frames_are_damaged(start: Start, tmp_path: Path) -> None:
+    """No device sums: payload is summed while it is copied to the receive's buffer, and what was
+    damaged is never received."""
+    nothing = ";tx_checksum=0;rx_checksum=0;tso=0;lro=0"
+    vhost, virtio = start(faults="corrupt=0.01,side=rx,seed=5", options=nothing)
+    stream(virtio, vhost)
+    (one,) = published(tmp_path / "0").instances
+    assert one["rx_drop_checksum"] > 50
+    assert one["rx_summed"] > 0.3 * COUNT * SIZE / 1448
+    assert one["rx_placed"] == 0
+    stream(virtio, vhost, 5000)  # more than one in a segment
+
+
+REGISTRATIONS, MESSAGES, SHORT = 4000, 100, 3001
+LEAST_LEAK = 16  # bytes: what malloc takes for the smallest thing
+
+
+def register_at_random(sender: Peer, receiver: Peer, comms: tuple[int, int]) -> None:
+    """And send from what is registered; every byte is checked."""
+    sends, receives = comms
+    job = {"size": SHORT, "seed": 11}
+    receiving = receiver.start(
+        "stream", comm=receives, sends=False, count=MESSAGES, outstanding=4, **job
+    )
+    registering = sender.start(
+        "register_at_random", comm=sends, count=REGISTRATIONS, sends=MESSAGES, **job
+    )
+    registering.result(timeout=90)
+    outcome = receiving.result(timeout=30)
+    assert (outcome["done"], outcome["wrong"], outcome["error"]) == (MESSAGES, 0, None)
+
+
+@pytest.mark.parametrize("regions", [0, 20])
+def test_random_registrations(start: Start, tmp_path: Path, regions: int) -> None:
+    """4,000 of odd sizes and places, twice: none fails, what is beyond the device's budget is
+    copied, and nothing is left over, of memory, of mappings or of the budget."""
+    vhost, virtio = start(options=f";regions={regions}" if regions else "")
+    comms = link(vhost, virtio)
+    payload = MESSAGES * SHORT
+    register_at_random(vhost, virtio, comms)
+    one = counts(tmp_path / "0", payload)
+    assert (one["tx_copied_bytes"] > 0) == (regions > 0)
+    before = vhost.resources(), vhost.heap()
+    register_at_random(vhost, virtio, comms)
+    after = vhost.resources(), vhost.heap()
+    assert after[0] == before[0]
+    assert after[1] - before[1] < REGISTRATIONS * LEAST_LEAK
+    copied = counts(tmp_path / "0", 2 * payload)["tx_copied_bytes"]
+    stream(vhost, virtio)
+    whole = counts(tmp_path / "0", 2 * payload + COUNT * SIZE)
+    assert whole["tx_copied_bytes"] == copied, "a part of the budget is still in use"
+    assert whole["tx_ref_bytes"] >= COUNT * SIZE
 
 
 @pytest.fixture

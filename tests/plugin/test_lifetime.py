@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that is gone the moment its send is done, below a device that lets go late."""
+"""Memory that is gone the moment its send is done, above a device that lets go late.
+
+    pytest tests/plugin/test_lifetime.py --rounds 100000     some minutes
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from plugin_peer import Peer, end_all
 
 SIZE = 16384
 HOLD_US = 300
-ROUNDS = 300  # --rounds 100000 for the patient
+ROUNDS = 300
 
 Start = Callable[[str, str], "tuple[Peer, Peer]"]
 

@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from harp import paths
 from harp import perf as perf_module
 
+PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
 FIELDS = """
     wire transport api op dtype size direction outstanding rate_gbs time_us algbw_gbs busbw_gbs
     wrong cpu_s_per_gb nranks flows mtu offloads pair kernel_cc nsocks p50_us p99_us version
@@ -101,6 +102,16 @@ def test_operations_between_two(tmp_path: Path, op: str) -> None:
     for r in found:
         assert (r["op"], r["wrong"]) == (op, 0)
         assert (r["p50_us"] is not None) == (op == "pingpong")
+
+
+@pytest.mark.skipif(not PAGES.exists(), reason="this kernel has no hugepages of 2 MiB")
+def test_messages_in_hugepages_that_are_not_there() -> None:
+    """(With them: tests/vm.)"""
+    beyond = (int(PAGES.read_text()) + 1) << 21
+    words = ["sendrecv", "--kernel", "--hugepages", "-b", beyond, "-e", beyond]
+    for status, _, err in Run(words).finish():
+        assert status == 1
+        assert f"no memory for messages of {beyond} bytes: lower -e, or set hugepages" in err
 
 
 @pytest.mark.parametrize("ranks", [3, 4])

@@ -13,12 +13,13 @@
  *   reserve QUEUE PORT   release QUEUE PORT   count QUEUE
  *   blast QUEUE MILLISECONDS HEADER SEGMENT SUM_START SUM_OFFSET HEX
  *   drain QUEUE MILLISECONDS HINT_HEADER HINT_STRIDE [COPY]
- *   lend | revoke | settle                   reclaim QUEUE MICROSECONDS
+ *   lend | revoke | settle | hold            reclaim QUEUE MICROSECONDS
  *   close                use NUMBER
  *
  * A probe has two ports; use says which one the next commands mean. wait polls
  * the descriptor. lend, revoke and settle are about the memory that frames are
- * sent from. blast sends one frame over and over; drain receives and
+ * sent from. hold (with DPDK; holder.c) makes devices keep what they are given.
+ * blast sends one frame over and over; drain receives and
  * drops, from the first frame on; COPY 1: not before it has copied the payload.
  */
 #include <arpa/inet.h>
@@ -33,6 +34,8 @@
 #include "harp/counters.h"
 
 enum { PAGE = 4096, FRAME_ROOM = 70000, BURST = 32, PIECES = 300, HINT_ROOM = 4 * 1024 * 1024 };
+
+__attribute__((weak)) int probe_hold(void); /* NULL: there is no DPDK */
 
 static struct harp_port *ports[2];
 static unsigned current;
@@ -224,13 +227,14 @@ static void do_count(const char *line) {
   sscanf(line, "count %u", &queue);
   port->ops->count(port, queue, counters);
   printf("ok {\"copied\": %llu, \"full\": %llu, \"errors\": %llu, \"lost\": %llu, "
-         "\"referred\": %llu, \"handed\": %llu}\n",
+         "\"referred\": %llu, \"handed\": %llu, \"resets\": %llu}\n",
          (unsigned long long)counters[HARP_COUNTER_tx_copied_bytes],
          (unsigned long long)counters[HARP_COUNTER_port_tx_full],
          (unsigned long long)counters[HARP_COUNTER_port_tx_errors],
          (unsigned long long)counters[HARP_COUNTER_port_rx_lost],
          (unsigned long long)counters[HARP_COUNTER_tx_ref_bytes],
-         (unsigned long long)counters[HARP_COUNTER_port_rx_handed]);
+         (unsigned long long)counters[HARP_COUNTER_port_rx_handed],
+         (unsigned long long)counters[HARP_COUNTER_port_resets]);
 }
 
 static void do_blast(const char *line) {
@@ -350,6 +354,8 @@ static void do_small(const char *line) {
   } else if (sscanf(line, "use %u", &value) == 1 && value < 2) {
     current = value;
     answer(0);
+  } else if (strncmp(line, "hold", 4) == 0) {
+    answer(probe_hold ? probe_hold() : -ENOTSUP);
   } else if (strncmp(line, "close", 5) == 0) {
     harp_port_close(port);
     port = NULL;

@@ -63,9 +63,14 @@ class Link:
         for sender, receiver in self.both_ways():
             deadline = time.monotonic() + PATIENCE_S
             while time.monotonic() < deadline:
-                sender.send(frame(b"hello", seq=1))
-                if receiver.receive(1, 0.2):
-                    break
+                try:
+                    sender.send(frame(b"hello", seq=1))
+                    if receiver.receive(1, 0.2):
+                        break
+                except PortError as down:
+                    assert down.number in (errno.ENETDOWN, errno.EAGAIN)
+                for end in (sender, receiver):  # that looks at the link, too
+                    end.count()
             else:
                 raise AssertionError("nothing comes through")
             while receiver.receive(8, 0.05):
@@ -253,6 +258,35 @@ def test_reclaim_when_nobody_reads(link: Callable[..., Link]) -> None:
     assert joined.vhost.do("reclaim 0 100000") == "0"
     assert time.monotonic() - begin < 5
     joined.vhost.do("settle")
+
+
+def test_reclaim_when_the_device_holds_on(probe: Make, tmp_path: Path) -> None:
+    """For ever: it is closed and opened again, counted, and goes on; the memory is nobody's."""
+    joined = open_both(probe(), probe(), tmp_path / "v", options=PLAIN)
+    joined.meet()
+    vhost = joined.vhost
+    vhost.do("lend")
+    vhost.do("hold")
+    for number in range(3):
+        vhost.send(frame(bytes([number]) * 1400), pieces=2)
+        assert payload_of(joined.virtio.receive()) == bytes([number]) * 1400
+    vhost.do("revoke")
+    begin = time.monotonic()
+    assert vhost.do("reclaim 0 50000") == "0"
+    assert time.monotonic() - begin < PATIENCE_S
+    vhost.do("settle")
+    counts = vhost.count()
+    assert (counts["referred"], counts["resets"]) == (3 * 1400, 1)
+    joined.virtio.end()  # which has lost it, and joins once
+    back = probe()
+    back.open(f"dpdk:virtio_user0,path={joined.socket},queue_size=256{PLAIN}", address=f"{A}/24")
+    Link(back, vhost, joined.socket).meet()
+    vhost.do("lend")
+    vhost.send(frame(bytes(1400)), pieces=2)
+    assert payload_of(back.receive()) == bytes(1400)
+    vhost.do("revoke")
+    assert vhost.do("reclaim 0 1000000") == "0"
+    assert vhost.count()["resets"] == 0
 
 
 @pytest.mark.parametrize(("seed", "budget"), [(1, 0), (2, 0), (3, 40), (4, 1)])

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_host import fake
 
 from harp.testing.lab import Host, Lab
 from harp.testing.lab_fixtures import lab
 
-__all__ = ["host", "lab"]
+__all__ = ["fake", "host", "lab"]
 
 
 class SetUpHost:

@@ -7,9 +7,13 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harp.setup import host
+import pytest
+
+from harp.setup import bootline, host, kernel, nics, sysfs
 
 GIB_KB = 1048576
+POOL = "sys/kernel/mm/hugepages/hugepages-2048kB"
+ID = "0000:00:05.0"  # of the NIC that nobody uses
 
 
 @dataclass
@@ -138,3 +142,24 @@ class FakeHost:
             self.write("boot/grub/grub.cfg", extra.read_text() if extra.exists() else "plain")
             return True, ""
         raise AssertionError(command)
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
+    """A host with two NICs: eth0 has the default route, eth1 an address and no more."""
+    made = FakeHost(tmp_path / "root")
+    monkeypatch.setattr(sysfs, "ROOT", made.root)
+    monkeypatch.setattr(host, "ip", made.ip)
+    for module in (kernel, nics, bootline):
+        monkeypatch.setattr(module, "run_tool", made.run_tool)
+    monkeypatch.setenv("HARP_CONF_DIR", str(tmp_path / "conf"))
+    monkeypatch.setenv("HARP_RUN_DIR", str(tmp_path / "run"))
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "run").mkdir()
+    made.write("proc/sys/kernel/random/boot_id", "this-boot\n")
+    made.write("proc/cmdline", "quiet\n")
+    made.set_pages(POOL, 0, 0)
+    made.add_nic("eth0", "pci0000:00/0000:00:04.0", addresses=("10.0.0.9/24",))
+    made.add_nic("eth1", f"pci0000:00/{ID}", addresses=("10.0.3.7/24",))
+    made.default_routes = ["default via 10.0.0.1 dev eth0 proto dhcp metric 100"]
+    return made

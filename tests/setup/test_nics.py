@@ -4,46 +4,24 @@ hosts made of files. (That it can do so, and undo it, a virtual machine shows: t
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_host import GIB_KB, FakeHost
+from fake_host import GIB_KB, ID, POOL, FakeHost
 
 from harp import _tables
-from harp.setup import bootline, host, kernel, nics, pages, pci, sysfs
+from harp.setup import bootline, host, nics, pages, pci
 from harp.setup.bind import Bind
 from harp.setup.dpdk import Choice, advice, resolved
 from harp.setup.plan import plan
 from harp.setup.request import PlanError, Request
 from harp.setup.steps import Step, WriteFile
 
-POOL = "sys/kernel/mm/hugepages/hugepages-2048kB"
 LARGE_POOL = "sys/kernel/mm/hugepages/hugepages-1048576kB"
-ID = "0000:00:05.0"
-
-
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
-    """A host with two NICs: eth0 has the default route, eth1 an address and no more."""
-    made = FakeHost(tmp_path / "root")
-    monkeypatch.setattr(sysfs, "ROOT", made.root)
-    monkeypatch.setattr(host, "ip", made.ip)
-    for module in (kernel, nics, bootline):
-        monkeypatch.setattr(module, "run_tool", made.run_tool)
-    monkeypatch.setenv("HARP_CONF_DIR", str(tmp_path / "conf"))
-    monkeypatch.setenv("HARP_RUN_DIR", str(tmp_path / "run"))
-    (tmp_path / "conf").mkdir()
-    (tmp_path / "run").mkdir()
-    made.write("proc/sys/kernel/random/boot_id", "this-boot\n")
-    made.write("proc/cmdline", "quiet\n")
-    made.set_pages(POOL, 0, 0)
-    made.add_nic("eth0", "pci0000:00/0000:00:04.0", addresses=("10.0.0.9/24",))
-    made.add_nic("eth1", f"pci0000:00/{ID}", addresses=("10.0.3.7/24",))
-    made.default_routes = ["default via 10.0.0.1 dev eth0 proto dhcp metric 100"]
-    return made
 
 
 def steps_for(*devices: str, journal: tuple[Step, ...] = (), **options: Any) -> list[Step]:
@@ -491,3 +469,12 @@ def test_distances() -> None:
     far, further = at("pci0000:40/0000:40:00.0"), at("pci0000:80/0000:80:00.0", 1)
     found = [pci.distance(nic, other) for other in (near, same_root, far, further)]
     assert found == sorted(found) and len(set(found)) == 4
+
+
+def test_a_tool_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ip").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "ip").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(host, "_IP_S", 0.2)
+    with pytest.raises(host.HostError, match="ip -o addr did not end within 0 s; try again"):
+        host.ip("-o", "addr")

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import errno
+import socket
 
 import pytest
-from harp.testing.dialogue import PEER_ADDRESS, PEER_MAC, STACK_ADDRESS, STACK_MAC, _EPOCH_NS
 from scapy.layers.inet import ICMP, IP, TCP
 from scapy.layers.l2 import ARP, Ether
+
+from harp.testing.dialogue import _EPOCH_NS, PEER_ADDRESS, PEER_MAC, STACK_ADDRESS, STACK_MAC
 
 BROADCAST = "ff:ff:ff:ff:ff:ff"
 OTHER_MAC = "02:00:5e:00:00:99"
@@ -109,6 +111,26 @@ def test_strangers_do_not_fill_the_table(ethernet):
         d.send(reply())
         packets = d.drain(until=d.now + 4000)
     assert any(TCP in p and p[TCP].dport == 81 for p in packets)
+
+
+def test_invented_senders_do_not_push_a_peer_out(ethernet):
+    """Their SYNs are answered, so each of them is asked for; nobody says anything."""
+    d = ethernet(prefix=16)
+    d.connect(80)
+    d.expect(REQUEST)
+    d.send(reply())
+    d.expect(TCP(flags="S", dport=80))
+    d.listen(90, backlog=16)
+    d.strict = False
+    network = STACK_ADDRESS.rsplit(".", 2)[0]
+    for number in range(1000):
+        source = f"{network}.{100 + number // 250}.{1 + number % 250}"
+        d.send(Ether(src=OTHER_MAC, dst=STACK_MAC)
+               / IP(src=source, dst=STACK_ADDRESS) / TCP(flags="S", dport=90, seq=1))  # fmt: skip
+    d.ignore(until=d.now + 10)
+    d.connect(81)
+    (syn,) = (p for p in d.drain() if TCP in p and p[TCP].flags == "S")
+    assert syn.dst == PEER_MAC
 
 
 def test_our_address_is_answered_for(ethernet):
@@ -259,6 +281,25 @@ def test_a_moved_neighbour_is_found_again(ethernet):
     d.fail("frames still go to the old station after three minutes")
 
 
+def test_a_known_neighbour_is_not_hijacked(ethernet):
+    """While a neighbour answers, nobody else gets its frames: it is asked in person first."""
+    d = ethernet(on_arp=True)
+    c = d.open_passive()
+    d.on_arp = d.strict = False
+    d.run(d.now + 1100)  # it is asked at most once a second
+    for sent in range(3):
+        d.send(reply(OTHER_MAC))
+        d.send(ARP(op=1, hwsrc=OTHER_MAC, psrc=PEER_ADDRESS, pdst=STACK_ADDRESS))
+        c.send(b"x")
+        packets = d.drain()
+        assert [p.dst for p in packets if TCP in p] == [PEER_MAC]
+        asked = [p for p in packets if ARP in p and p[ARP].op == 1]
+        assert [p.dst for p in asked] == [PEER_MAC]
+        d.send(reply())
+        d.send(TCP(flags="A", seq=1, ack=2 + sent))
+        d.ignore(until=d.now + 1100)
+
+
 def test_an_announced_move_is_followed_soon(ethernet):
     d = ethernet(on_arp=True)
     c = d.open_passive()
@@ -273,6 +314,92 @@ def test_an_announced_move_is_followed_soon(ethernet):
             elif TCP in p and p.dst == OTHER_MAC:
                 return
     d.fail("frames still go to the old station after twenty seconds")
+
+
+def known(d):
+    """The peer is known; nothing is under way, and each send is a segment."""
+    c = d.open_passive()
+    c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    d.on_arp = d.strict = False
+    d.run(d.now + 1500)
+    d.ignore()
+    return c
+
+
+def to_whom(d, c, during=300):
+    """Hardware addresses that our segments went to; the frames besides."""
+    c.send(b"x")
+    packets = d.drain(until=d.now + during)
+    return {p.dst for p in packets if TCP in p}, [p for p in packets if ARP in p]
+
+
+def test_a_peer_that_answers_cannot_be_hijacked(ethernet):
+    """A storm of claims, asked for and not: segments go on to the one that answers."""
+    d = ethernet(on_arp=True)
+    c = known(d)
+    for i in range(100):
+        for _ in range(10):
+            d.send(reply(OTHER_MAC))
+            d.send(ARP(op=1, hwsrc=OTHER_MAC, psrc=PEER_ADDRESS, pdst=PEER_ADDRESS))
+        there, asked = to_whom(d, c)
+        assert there <= {PEER_MAC}, i
+        if any(p.dst == PEER_MAC for p in asked):
+            d.send(reply())
+        d.send(TCP(flags="A", seq=1, ack=d.flow().rcv_nxt))
+
+
+def test_claims_do_not_make_us_ask_without_end(ethernet):
+    """RFC 1122, 2.3.2.1: at most once a second, though every claim is denied at once."""
+    d = ethernet(on_arp=True)
+    c = known(d)
+    began, asked = d.now, 0
+    while d.now < began + 10_000:
+        d.send(reply(OTHER_MAC))
+        found = to_whom(d, c, during=10)[1]
+        asked += len(found)
+        if found:
+            d.send(reply())
+        d.send(TCP(flags="A", seq=1, ack=d.flow().rcv_nxt))
+    assert 2 <= asked <= 11
+
+
+def test_a_move_right_behind_the_old_ones_last_word_is_noticed(ethernet):
+    """The new station announces itself once; what the old one says then was its last word."""
+    d = ethernet(on_arp=True)
+    c = known(d)
+    d.send(reply(OTHER_MAC))
+    d.send(reply())
+    moved = d.now
+    while d.now < moved + 12_000:
+        there, asked = to_whom(d, c)
+        if OTHER_MAC in there:
+            return
+        if any(p.dst in (BROADCAST, OTHER_MAC) for p in asked):
+            d.send(reply(OTHER_MAC))
+    d.fail("frames still go to the old station after twelve seconds")
+
+
+def test_a_storm_of_questions_is_not_answered_by_another(ethernet):
+    """At most a thousand answers a second to strangers; who is known is always answered."""
+    d = ethernet(on_arp=True)
+    known(d)
+    for i in range(1100):
+        d.send(ARP(op=1, hwsrc=OTHER_MAC, psrc=f"192.0.2.{i % 200 + 20}", pdst=STACK_ADDRESS))
+    assert len([p for p in d.drain() if p[ARP].op == 2]) == 1000
+    d.send(ARP(op=1, hwsrc=PEER_MAC, psrc=PEER_ADDRESS, pdst=STACK_ADDRESS))
+    d.expect(ARP(op=2, hwdst=PEER_MAC))
+    d.run(d.now + 1000)
+    d.ignore()
+    d.send(ARP(op=1, hwsrc=OTHER_MAC, psrc="192.0.2.20", pdst=STACK_ADDRESS))
+    d.expect(ARP(op=2, hwdst=OTHER_MAC))
+
+
+@pytest.mark.parametrize("mac", ["01:00:5e:00:00:01", BROADCAST])
+def test_no_answer_to_many(ethernet, mac):
+    """A question whose sender is a group would be answered to all of it."""
+    d = ethernet()
+    d.send(ARP(op=1, hwsrc=mac, psrc=PEER_ADDRESS, pdst=STACK_ADDRESS))
+    d.silence(during=1000)
 
 
 def test_time_before_the_first_advance_is_harmless(stack):

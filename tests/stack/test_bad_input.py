@@ -7,10 +7,10 @@ import random
 import struct
 
 import pytest
-from harp.testing._flow import FlowStack
 from scapy.layers.inet import ICMP, IP, TCP, fragment
 from scapy.layers.l2 import ARP, Ether
 
+from harp.testing._flow import FlowStack
 from harp.testing.dialogue import (
     PEER_ADDRESS,
     PEER_MAC,

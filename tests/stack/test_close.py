@@ -8,9 +8,10 @@ import socket
 import struct
 
 import pytest
-from harp.testing.dialogue import Sink
-from harp.testing.tcp_info import state_name
 from scapy.layers.inet import TCP
+
+from harp.testing.dialogue import Sink, option
+from harp.testing.tcp_info import state_name
 
 
 def state(sock) -> str:
@@ -103,6 +104,18 @@ def test_fin_and_its_acknowledgement_in_one(dialogue):
     d.send(TCP(flags="FA", seq=1, ack=2))
     d.expect(TCP(flags="A", seq=2, ack=2))
     assert state(c) == "TIME_WAIT"
+
+
+def test_what_lies_beyond_a_fin_is_dropped(dialogue):
+    """A peer that contradicts itself: bytes beyond a hole in which there is only its FIN."""
+    d = dialogue()
+    c = d.open_passive(sack=True)
+    d.send(TCP(flags="A", seq=3, ack=1) / b"beyond")
+    d.expect(TCP(flags="A", ack=1, options=[("SAck", (3, 9))]))
+    d.send(TCP(flags="FA", seq=1, ack=1))
+    assert option(d.expect(TCP(flags="A", seq=1, ack=2)), "SAck") is None
+    assert state(c) == "CLOSE_WAIT"
+    assert c.recv(100) == b""
 
 
 def test_a_fin_follows_all_data(dialogue):
@@ -430,6 +443,24 @@ def test_a_reset_in_closing_or_last_ack_ends_quietly(dialogue):
     d.send(TCP(flags="R", seq=2))
     assert state(c) == "CLOSE"
     d.silence(during=100_000)
+
+
+@pytest.mark.parametrize("acknowledged", [0, 3, 7])
+def test_a_reset_in_last_ack_before_all_was_acknowledged(dialogue, acknowledged):
+    """What the peer has not acknowledged it may not have heard: no quiet end."""
+    d = dialogue()
+    c = d.open_passive(rtt=20)
+    d.send(TCP(flags="FA", seq=1, ack=1))
+    d.expect(TCP(flags="A", ack=2))
+    c.send(b"seven b")
+    shut(c)
+    d.ignore()
+    d.send(TCP(flags="A", seq=2, ack=1 + acknowledged))
+    d.ignore()
+    assert state(c) == "LAST_ACK"
+    d.send(TCP(flags="R", seq=2))
+    assert state(c) == "CLOSE"
+    assert c.error() == (errno.ECONNRESET if acknowledged < 7 else 0)
 
 
 @pytest.mark.parametrize("how", ["SYN_RECV", "FIN_WAIT1", "FIN_WAIT2"])

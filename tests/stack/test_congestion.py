@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import pytest
+from scapy.layers.inet import TCP
+
 from harp.testing.dialogue import Sink, make_stack, payload
 from harp.testing.wire import Transfer, connect_pair
-from scapy.layers.inet import TCP
 
 MSS = 1460
 
@@ -113,13 +114,36 @@ def test_a_loss_costs_three_tenths(dialogue):
 
 
 def test_several_losses_in_one_window_cost_one_reduction(dialogue):
-    d = dialogue(sndbuf=1 << 20, window_scale=0)
-    c = d.open_passive(rtt=50, wscale=4, window=60_000)
-    before = lose_one(d, c, cwnd=40)
+    d = dialogue(initial_window=20, sndbuf=1 << 20)
+    c = d.open_passive(rtt=50)
+    c.send(b"x" * 60 * MSS)
+    assert len(flight(d)) == 20
+    d.run(d.now + 50)
     d.strict = False
-    for _ in range(5):
-        d.ignore(until=d.now + 1)
-    assert c.tcp_info()["snd_ssthresh"] >= 0.6 * before["snd_cwnd"]
+    edges: list[int] = []
+    for first, end in ((1, 5), (6, 10), (11, 20)):  # three holes, one after the other
+        edges = [1 + first * MSS, 1 + end * MSS, *edges]
+        block = [("NOP", None), ("NOP", None), ("SAck", tuple(edges))]
+        d.send(TCP(flags="A", seq=1, ack=1, options=block))
+        d.ignore()
+    assert c.tcp_info()["total_retrans"] >= 3
+    assert c.tcp_info()["snd_ssthresh"] >= 0.6 * 20
+
+
+def test_recovery_sends_in_proportion(dialogue):
+    """RFC 6937: while a loss is mended, what goes out follows what arrives."""
+    d = dialogue(initial_window=20, sndbuf=1 << 20)
+    c = d.open_passive(rtt=50)
+    c.send(b"x" * 60 * MSS)
+    assert len(flight(d)) == 20
+    d.run(d.now + 50)
+    d.strict = False
+    sent = []
+    for end in range(2, 21):
+        block = [("NOP", None), ("NOP", None), ("SAck", (1 + MSS, 1 + MSS * end))]
+        d.send(TCP(flags="A", seq=1, ack=1, options=block))
+        sent.append(len(flight(d)))
+    assert max(sent) <= 5 and 10 <= sum(sent) <= 19, sent
 
 
 LONG = {

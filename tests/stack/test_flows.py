@@ -7,12 +7,13 @@ import errno
 import itertools
 
 import pytest
+from scapy.layers.inet import ICMP, IP, TCP
+from scapy.layers.l2 import ARP, Ether
+
 from harp.testing._flow import FlowStack
 from harp.testing.device import FlowHost, FlowTransfer, connect_flows, finish
 from harp.testing.frames import check_ipv4
 from harp.testing.wire import Impairment, WireError, pattern
-from scapy.layers.inet import ICMP, IP, TCP
-from scapy.layers.l2 import ARP, Ether
 
 A, B = "192.0.2.1", "192.0.2.2"
 BASE = {
@@ -138,7 +139,7 @@ def test_a_receiver_that_takes_nothing_closes_the_window(wire):
 
 
 def test_a_lost_word_of_an_opened_window_is_asked_for(wire):
-    """A closed window is probed although all that was pushed is acknowledged: more can be pulled."""
+    """A closed window is probed although all that was pushed is acknowledged: there is more."""
     deaf = {"on": False}
 
     def impair(frame):
@@ -159,7 +160,7 @@ def test_a_lost_word_of_an_opened_window_is_asked_for(wire):
 
 
 def test_a_short_tail_is_filled_by_what_can_be_pulled(wire):
-    """Nagle holds it back; if nobody asked for more, each would wait for a delayed acknowledgement."""
+    """Nagle holds it back; if nobody asked for more, each would wait for a delayed answer."""
     w, a, b = pair(wire, delayed_ack_us=40_000)
     one, other = connect_flows(w, a, b)
     one.one_by_one = True
@@ -336,6 +337,37 @@ def test_a_full_device_is_no_dead_peer(wire):
     w.run(until=one.drained, limit_s=1)
 
 
+def refuse(w, a, seconds):
+    """The device takes nothing for so long."""
+    end = w.now + int(seconds * 10**9)
+    while w.now < end:
+        a.stack.room = 0
+        a.stack.advance(w.now)
+        w.now += 50_000_000
+
+
+def test_who_was_not_asked_owes_no_answer(wire):
+    """Keepalives that a full port refuses: as soon as one goes out, the peer answers."""
+    w, a, b = pair(wire)
+    client, _ = connect_flows(w, a, b)
+    client.set_keepalive(1000, 100, 3)
+    refuse(w, a, 1.5)
+    assert client.closed is None
+    assert a.stack.counters().get("tcp_keepalives", 0) == 0
+    a.stack.room = None
+    w.run(until=lambda: a.stack.counters().get("tcp_keepalives", 0) >= 2, limit_s=10)
+    assert client.closed is None
+
+
+def test_a_device_that_never_takes_a_probe(wire):
+    """It has gone, and a connection that only waits has no other timer to end it."""
+    w, a, b = pair(wire)
+    client, _ = connect_flows(w, a, b)
+    client.set_keepalive(1000, 100, 3)
+    refuse(w, a, 2)
+    assert client.closed == errno.ETIMEDOUT
+
+
 def test_counters_tell_the_story(wire):
     w, a, b = pair(wire, impair=Impairment(drop=0.05, seed=1))
     one, other = connect_flows(w, a, b)
@@ -496,3 +528,94 @@ def test_the_device_finds_what_a_real_one_would_spoil(wire):
         finish(frame._replace(checksum_start=21), 0)
     with pytest.raises(WireError, match="segment_size"):
         finish(frame._replace(segment_size=9000), 0)
+
+
+def test_closed_while_syns_cross(wire):
+    """RFC 9293, 3.10.4: in SYN-RECEIVED the FIN waits until the handshake is over."""
+    syn_received = 3
+    w, a, b = pair(wire)
+    one = a.stack.connect(B, 7002, 7001)
+    other = b.stack.connect(A, 7001, 7002)
+    w.run(until=lambda: one.view()["state"] == syn_received, limit_s=1)
+    one.close()
+    assert one.view()["state"] == syn_received
+    w.run(until=other.at_end, limit_s=1)
+    other.push(b"the other half is open")
+    w.run(until=lambda: other.acked == other.pushed, limit_s=1)
+    other.close()
+    w.run(until=lambda: one.closed is not None and other.closed is not None, limit_s=1)
+    assert (one.closed, other.closed) == (0, 0)
+    assert bytes(one.received) == b"the other half is open"
+
+
+# -- summed while it is copied
+
+
+def test_sums_while_copying(wire):
+    """What the device has not summed goes to its place in one pass, and only once it is right."""
+    faults = Impairment(drop=0.02, duplicate=0.02, reorder=0.03, corrupt=0.05, seed=9)
+    w, a, b = pair(wire, impair=faults)
+    one, other = connect_flows(w, a, b)
+    size = 400_000
+    other.places = bytearray(size)
+    w.run([FlowTransfer(one, other, size)])
+    counters = b.stack.counters()
+    assert counters["rx_drop_checksum"] > 5
+    assert counters["rx_summed"] > 50
+    assert other.received == pattern(0, size)
+    placed = sum(x == y for x, y in zip(other.places, other.received))
+    assert placed > counters["rx_summed"] * 1000
+
+
+def open_to_places(wire):
+    """(sender, receiver with places for more than a segment, the sender's next frame)"""
+    w, a, b = pair(wire)
+    one, other = connect_flows(w, a, b)
+    w.run([FlowTransfer(one, other, 5000, close=False)])
+    other.places = bytearray(b"\xee" * 7000)
+    a.stack.take(), b.stack.take()
+    one.push(b"x" * 1000)
+    a.stack.flush()
+    (frame,) = [wire for frame in a.stack.take() for wire in finish(frame, 0)]
+    return one, other, frame
+
+
+def changed(frame: bytes, at: int) -> bytes:
+    return frame[:at] + bytes([frame[at] ^ 0x01]) + frame[at + 1 :]
+
+
+TCP_AT, PAYLOAD_AT = 20, 52
+HEADER_BYTES = {"sequence": 7, "acknowledgement": 11, "window": 15, "checksum": 17, "time": 27}
+
+
+@pytest.mark.parametrize("at", [PAYLOAD_AT, PAYLOAD_AT + 999])
+def test_a_damaged_segment_may_only_write_what_is_still_to_come(wire, at):
+    one, other, frame = open_to_places(wire)
+    other.stack.receive(changed(frame, at))
+    other.stack.flush()
+    assert (len(other.received), other.stack.take()) == (5000, [])
+    assert other.places[:5000] == b"\xee" * 5000 and other.places[6000:] == b"\xee" * 1000
+    assert other.stack.counters()["rx_drop_checksum"] == 1
+    other.stack.receive(frame)
+    assert other.received[5000:] == other.places[5000:6000] == b"x" * 1000
+    assert other.stack.counters()["rx_summed"] == 1
+
+
+@pytest.mark.parametrize("field", HEADER_BYTES)
+def test_no_number_is_believed_before_the_sum(wire, field):
+    one, other, frame = open_to_places(wire)
+    before = other.view()
+    other.stack.receive(changed(frame, TCP_AT + HEADER_BYTES[field]))
+    other.stack.flush()
+    assert other.view() == before and other.stack.take() == []
+    assert other.places[:5000] == b"\xee" * 5000 and other.places[6000:] == b"\xee" * 1000
+    other.stack.receive(frame)
+    assert other.received[5000:] == b"x" * 1000
+
+
+def test_what_does_not_fit_its_place_is_summed_first(wire):
+    one, other, frame = open_to_places(wire)
+    other.places = bytearray(5999)
+    other.stack.receive(frame)
+    assert other.received[5000:] == b"x" * 1000 and other.places == bytes(5999)
+    assert "rx_summed" not in other.stack.counters()

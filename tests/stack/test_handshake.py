@@ -6,9 +6,10 @@ from __future__ import annotations
 import errno
 
 import pytest
+from scapy.layers.inet import TCP
+
 from harp.testing.dialogue import make_stack, option
 from harp.testing.tcp_info import state_name
-from scapy.layers.inet import TCP
 
 
 def test_passive_open(dialogue):

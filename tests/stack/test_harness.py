@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import pytest
+from scapy.layers.inet import ICMP, IP, TCP
+from scapy.layers.l2 import Ether
+from scapy.utils import rdpcap
+
 from harp.testing.dialogue import Dialogue, DialogueError, Sink, make_stack, option
 from harp.testing.frames import BadFrame, check_frame, check_ipv4, check_options
 from harp.testing.pcapng import write_pcapng
 from harp.testing.wire import Impairment, Transfer, WireError, connect_pair, pattern
-from scapy.layers.inet import ICMP, IP, TCP
-from scapy.layers.l2 import Ether
-from scapy.utils import rdpcap
 
 pytest_plugins = ["pytester"]
 

@@ -6,11 +6,12 @@ from __future__ import annotations
 import errno
 
 import pytest
+from scapy.layers.inet import ICMP, IP, TCP, IPOption
+from scapy.packet import Raw
+
 from harp.testing.dialogue import PEER_ADDRESS, STACK_ADDRESS, payload
 from harp.testing.tcp_info import state_name
 from harp.testing.wire import pattern
-from scapy.layers.inet import ICMP, IP, TCP, IPOption
-from scapy.packet import Raw
 
 MSS = 1460
 
@@ -29,6 +30,18 @@ def test_a_wrong_checksum_is_dropped(dialogue):
     d = dialogue()
     d.send(ICMP(type=8, id=7, seq=9, chksum=0x1234) / b"data")
     d.silence(during=1000)
+
+
+def test_echoes_are_limited(dialogue):
+    """RFC 1812, 4.3.2.8: a flood is not answered by another, and afterwards service goes on."""
+    d = dialogue()
+    d.strict = False
+    asked = d.build(ICMP(type=8, id=7, seq=9) / b"data")
+    for _ in range(1200):
+        d.stack.input(asked)
+    assert len(d.drain()) == 1000
+    d.send(asked, at=d.now + 1001)
+    assert len(d.drain()) == 1
 
 
 def test_an_answer_is_not_answered(dialogue):

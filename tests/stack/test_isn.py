@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from scapy.layers.inet import IP, TCP
+
 from harp.testing.dialogue import make_stack, option
 from harp.testing.frames import check_ipv4
-from scapy.layers.inet import IP, TCP
 
 PEER = "192.0.2.2"
 
@@ -113,3 +114,20 @@ def test_timestamps_do_not_tell_the_time():
     """RFC 7323, 5.4 and 7.1: an offset for each connection."""
     values = {stamp_of((1, 2)), stamp_of((3, 4)), stamp_of((1, 2), port=81)}
     assert len(values) == 3
+
+
+def test_timestamps_go_on_from_one_connection_to_the_next():
+    """RFC 6191: on the same four numbers the next incarnation's are later, or a peer in TIME-WAIT
+    refuses it; from both sides, and whatever the initial sequence number."""
+    stack = make_stack(seed=(1, 2), timestamps=1)
+    stamps = []
+    for second in range(5):
+        stack.advance(10**12 + second * 10**9)
+        sock = stack.socket()
+        sock.bind(("192.0.2.1", 5000))
+        sock.connect_ex((PEER, 80))
+        stack.advance(stack.now)
+        stamps.append(option(IP(stack.take()[0]), "Timestamp")[0])
+        sock.close()
+    steps = {(after - before) % 2**32 for before, after in zip(stamps, stamps[1:])}
+    assert steps <= {953, 954}  # of 2^20 ns

@@ -7,8 +7,9 @@ import errno
 import socket
 
 import pytest
-from harp.testing.tcp_info import state_name
 from scapy.layers.inet import TCP
+
+from harp.testing.tcp_info import state_name
 
 TCP_USER_TIMEOUT = 18
 
@@ -196,3 +197,14 @@ def test_a_closed_window_whose_owner_answers_is_waited_for(dialogue):
         if d.drain(until=d.now + 50):
             d.send(TCP(flags="A", seq=1, ack=1, window=0))
     assert c.error() == 0
+
+
+def test_a_timeout_of_the_handshake_ends_with_it(dialogue):
+    """Set before the connection was open, it bounds the SYN; the open connection may idle."""
+    d = dialogue()
+    c = d.open_active(
+        rtt=20, before=lambda s: s.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, 1000)
+    )
+    d.silence(during=3_600_000)
+    assert c.error() == 0
+    assert state_name(c.tcp_info()) == "ESTABLISHED"

@@ -7,9 +7,10 @@ import random
 import socket
 
 import pytest
+from scapy.layers.inet import TCP
+
 from harp.testing.dialogue import make_stack
 from harp.testing.wire import Impairment, Transfer, connect_pair, pattern
-from scapy.layers.inet import TCP
 
 
 def read_all(sock) -> bytes:
@@ -197,7 +198,8 @@ def test_a_sender_that_is_refused_has_patience(dialogue):
     d.strict = False
     d.ignore()
     for _ in range(40):
-        d.send(TCP(flags="A", seq=1, ack=1, window=0, options=[("NOP", None), ("NOP", None), ("SAck", (1461, 2921))]))
+        sack = [("NOP", None), ("NOP", None), ("SAck", (1461, 2921))]
+        d.send(TCP(flags="A", seq=1, ack=1, window=0, options=sack))
         d.ignore(until=d.now + 100)
     assert c.error() == 0
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import socket
 
+from scapy.layers.inet import TCP
+
 from harp.testing.dialogue import payload
 from harp.testing.wire import pattern
-from scapy.layers.inet import TCP
 
 MSS = 1460
 

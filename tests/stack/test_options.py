@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import pytest
-from harp.testing.dialogue import option, payload
 from scapy.layers.inet import TCP
+
+from harp.testing.dialogue import option, payload
 
 ALL = {"timestamps": 1, "sack": 1, "window_scale": 7}
 

@@ -7,9 +7,10 @@ import random
 import time
 
 import pytest
+from scapy.layers.inet import TCP
+
 from harp.testing.dialogue import option
 from harp.testing.wire import pattern
-from scapy.layers.inet import TCP
 
 
 def read_all(sock) -> bytes:

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import pytest
-from harp.testing.wire import pattern
 from scapy.layers.inet import TCP
+
+from harp.testing.wire import pattern
 
 
 def read_all(sock) -> bytes:
@@ -170,10 +171,11 @@ def test_beyond_the_window_nothing_is_taken(dialogue):
     assert read_all(c) == b"a" * 1460
 
 
-def test_what_sticks_out_of_the_window_is_cut(dialogue):
+@pytest.mark.parametrize("timestamps", [False, True])
+def test_what_sticks_out_of_the_window_is_cut(dialogue, timestamps):
     """RFC 9293, 3.10.7.4: the part within may be used; the rest must not be acknowledged."""
-    d = dialogue(rcvbuf=4000, delayed_ack_us=0)
-    c = d.open_passive()
+    d = dialogue(rcvbuf=4000, delayed_ack_us=0, timestamps=int(timestamps))
+    c = d.open_passive(timestamps=timestamps)
     data = pattern(0, 12_000)
     seq, edge = 0, 4000
     for _ in range(4):

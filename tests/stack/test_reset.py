@@ -6,10 +6,10 @@ from __future__ import annotations
 import errno
 
 import pytest
-from harp.testing.dialogue import PEER_ADDRESS, STACK_ADDRESS
-from harp.testing.tcp_info import state_name
 from scapy.layers.inet import IP, TCP
 
+from harp.testing.dialogue import PEER_ADDRESS, STACK_ADDRESS
+from harp.testing.tcp_info import state_name
 
 # What a closed port answers
 
@@ -214,6 +214,58 @@ def test_the_limit_is_of_each_connection(dialogue):
     d.ignore()
     d.send(TCP(sport=5002, flags="S", seq=1))
     d.expect(TCP(dport=5002, flags="A", seq=1, ack=1))
+
+
+def test_bare_segments_do_not_use_up_the_challenges(dialogue):
+    """A blind flood of acknowledgements must not keep a restarted peer from being told."""
+    d = dialogue()
+    c = d.open_passive()
+    d.strict = False
+    for i in range(500):
+        d.send(TCP(flags="A", seq=1, ack=1000 + i))
+        d.send(TCP(flags="A", seq=100_000 + i, ack=1))
+    assert len(d.drain()) <= 20
+    d.send(TCP(flags="S", seq=70_000))
+    d.expect(TCP(flags="A", seq=1, ack=1))
+    d.send(TCP(flags="R", seq=2))
+    d.expect(TCP(flags="A", seq=1, ack=1))
+    d.send(TCP(flags="A", seq=0, ack=1))  # a keepalive
+    d.expect(TCP(flags="A", seq=1, ack=1))
+    d.send(TCP(flags="A", seq=-4, ack=1) / b"again")  # whose answer was lost
+    d.expect(TCP(flags="A", seq=1, ack=1))
+    assert c.error() == 0
+
+
+def test_a_flood_outside_the_window_is_not_answered_by_another(dialogue):
+    """Also one without timestamps on a connection that has them (RFC 7323, 3.2)."""
+    for stamped in (False, True):
+        d = dialogue(timestamps=1)
+        d.open_passive(timestamps=stamped)
+        d.flow().ts_on = False
+        d.strict = False
+        for i in range(300):
+            d.send(TCP(flags="A", seq=1 if stamped else 200_000 + i, ack=1))
+        assert 1 <= len(d.drain()) <= 20
+
+
+@pytest.mark.parametrize("timestamps", [True, False])
+def test_a_peer_that_restarted_is_told_and_tells(dialogue, timestamps):
+    """RFC 9293, 3.5.1: its SYN is challenged, also one without the timestamps that the old
+    connection had; its reset frees the way, and the SYN comes again."""
+    d = dialogue(timestamps=1)
+    c = d.open_passive(timestamps=True)
+    listener = d.listen(80)
+    options = [("Timestamp", (1000, 0))] if timestamps else []
+    d.flow().ts_on = False
+    d.send(TCP(flags="S", seq=5_000_000, options=options))
+    answer = d.expect(TCP(flags="A", seq=1, ack=1))
+    d.send(TCP(flags="R", seq=answer[TCP].ack))
+    assert c.error() == errno.ECONNRESET
+    d.forget(peer_iss=d.peer_iss + 5_000_000)
+    d.send(TCP(flags="S", seq=0, options=options))
+    d.expect(TCP(flags="SA", seq=0, ack=1))
+    d.send(TCP(flags="A", seq=1, ack=1))
+    d.accept(listener)
 
 
 def test_a_reset_that_waits_for_data_before_it(dialogue):

@@ -6,9 +6,10 @@ from __future__ import annotations
 import errno
 
 import pytest
-from harp.testing.dialogue import Sink, payload
-from harp.testing.wire import pattern
 from scapy.layers.inet import TCP
+
+from harp.testing.dialogue import Sink, option, payload
+from harp.testing.wire import pattern
 
 MSS = 1460
 
@@ -185,6 +186,65 @@ def test_a_needless_retransmission_is_taken_back(dialogue):
     assert c.tcp_info()["snd_cwnd"] >= before
 
 
+def dsack(n, i):
+    """Acknowledges the first n segments, and reports segment i as received twice."""
+    return TCP(flags="A", seq=1, ack=seq(n),
+               options=[("NOP", None), ("NOP", None), ("SAck", (seq(i), seq(i + 1)))])  # fmt: skip
+
+
+def test_one_needless_copy_of_two_proves_nothing(dialogue):
+    """RFC 3708, 3: the reduction is taken back only when every copy was needless."""
+    d = dialogue(initial_window=20)
+    c = d.open_passive(rtt=50)
+    send_flight(d, c, 20)
+    before = c.tcp_info()["snd_cwnd"]
+    d.run(d.now + 50)
+    d.strict = False
+    d.send(ack(0, (1, 2)))
+    d.send(ack(0, (3, 8), (1, 2)))
+    d.send(ack(0, (3, 10), (1, 2)))
+    assert sorted(i for _, i, _ in resent(d.drain()) if i < 20) == [0, 2]
+    d.send(ack(20), at=d.now + 5)
+    d.send(dsack(20, 0), at=d.now + 50)
+    assert c.tcp_info()["snd_cwnd"] < before
+    d.send(dsack(20, 2))
+    assert c.tcp_info()["snd_cwnd"] >= before
+
+
+def test_a_reported_duplicate_makes_patient(dialogue):
+    """RFC 8985, 6.2, step 4: a path that is known to reorder gets time to do so."""
+    d = dialogue(initial_window=20)
+    c = d.open_passive(rtt=50)
+    send_flight(d, c, 20)
+    d.run(d.now + 50)
+    d.strict = False
+    d.send(ack(0, (1, 6)))
+    assert [i for _, i, _ in resent(d.drain()) if i == 0] == [0]
+    d.send(ack(20), at=d.now + 5)
+    d.send(dsack(20, 0), at=d.now + 50)
+    d.ignore()
+    c.send(pattern(20 * MSS, 10 * MSS))
+    d.ignore()
+    d.send(ack(20, (21, 26)), at=d.now + 50)
+    again = resent(d.drain(until=d.now + 100))
+    began = d.now - 100
+    assert [i for _, i, _ in again if i < 30] == [20]
+    assert again[0][0] - began >= 10, d.render()
+
+
+def test_an_answer_to_the_original_proves_no_loss(dialogue):
+    """RFC 8985, 6.2, step 2: an acknowledgement sooner than any round trip is not the copy's."""
+    d = dialogue()
+    c = d.open_passive(rtt=50)
+    send_flight(d, c)
+    d.run(d.now + 50)
+    d.strict = False
+    d.send(ack(0, (1, 4)))
+    assert 0 in [i for _, i, _ in resent(d.drain())]
+    d.send(ack(4), at=d.now + 2)
+    assert [i for _, i, _ in resent(d.drain(until=d.now + 20)) if i < 10] == []
+
+
 def test_a_needless_timeout_is_taken_back(dialogue):
     d = dialogue(rto_min_us=200_000, sack=1)
     c = d.open_passive(rtt=20)
@@ -202,6 +262,130 @@ def test_a_needless_timeout_is_taken_back(dialogue):
         d.send(TCP(flags="A", seq=1, ack=seq(10), options=options(int(i))), at=d.now + 1)
     assert c.tcp_info()["snd_cwnd"] >= before
     assert c.tcp_info()["ca_state"] == 0
+
+
+def test_what_was_not_sent_again_arrives_after_a_timeout(dialogue):
+    """RFC 5682, with SACK: it was in flight all the time, so the timeout was needless."""
+    d = dialogue(rto_min_us=200_000, sack=1)
+    c = d.open_passive(rtt=20)
+    send_flight(d, c)
+    before = c.tcp_info()["snd_cwnd"]
+    d.drain(until=d.now + 270)
+    assert c.tcp_info()["ca_state"] != 0
+    d.strict = False
+    d.send(ack(0, (4, 5)))
+    assert c.tcp_info()["ca_state"] == 0
+    assert c.tcp_info()["snd_cwnd"] >= before
+
+
+def test_limited_transmit_without_sack(dialogue):
+    """RFC 3042: a new segment for each of the first two duplicates, so that a third may come."""
+    d = dialogue(sack=0, initial_window=4)
+    c = d.open_passive(sack=False, rtt=50)
+    c.send(pattern(0, 20 * MSS))
+    assert len(d.drain()) == 4
+    d.run(d.now + 50)
+    d.send(ack(0))
+    d.expect(TCP(seq=seq(4)), length=MSS)
+    d.send(ack(0))
+    d.expect(TCP(seq=seq(5)), length=MSS)
+    d.send(ack(0))
+    assert resent(d.drain())[0][1] == 0
+
+
+# What timestamps tell
+
+
+def test_a_tick_that_two_copies_share_tells_nothing(dialogue):
+    """The echo fits the copy, but no answer comes sooner than the shortest round trip."""
+    d = dialogue(timestamps=1)
+    c = d.open_passive(rtt=50, timestamps=True)
+    mss = c.tcp_info()["snd_mss"]
+    c.send(pattern(0, 10 * mss))
+    first = d.drain()[0]
+    d.run(d.now + 50)
+    d.strict = False
+    answer = stamped(first, d, 0)
+    answer.options += [("SAck", (1 + mss, 1 + 4 * mss))]
+    d.send(answer)
+    (copy,) = [p for p in d.drain() if payload(p) and p[TCP].seq == 1]
+    answer = stamped(copy, d, 0)
+    answer.ack = 1 + 4 * mss
+    d.send(answer, at=d.now + 2)
+    again = [p for p in d.drain(until=d.now + 20) if payload(p)]
+    assert [p for p in again if p[TCP].seq < 1 + 10 * mss] == []
+
+
+def stamped(packet, d, n, *sacked):
+    """ack(n, *sacked), echoing the timestamp that a packet carried."""
+    answer = ack(n, *sacked)
+    echo = ("Timestamp", (d.peer_clock(), option(packet, "Timestamp")[0]))
+    answer.options = [("NOP", None), ("NOP", None), echo, *answer.options]
+    return answer
+
+
+@pytest.mark.parametrize("which", ["first", "copy"])
+@pytest.mark.parametrize("sack", [0, 1])
+def test_a_timeout_is_judged_by_timestamps(dialogue, which, sack):
+    """RFC 3522, Eifel: the answer to the first copy shows that the timeout was needless."""
+    d = dialogue(rto_min_us=200_000, timestamps=1, sack=sack)
+    c = d.open_passive(rtt=20, sack=bool(sack), timestamps=True)
+    mss = c.tcp_info()["snd_mss"]
+    c.send(pattern(0, 10 * mss))
+    first = d.drain()[0]
+    before = c.tcp_info()["snd_cwnd"]
+    sent = [p for p in d.drain(until=d.now + 270) if p[TCP].seq == 1]
+    assert len(sent) == 1 and c.tcp_info()["ca_state"] != 0
+    d.strict = False
+    answer = stamped(first if which == "first" else sent[0], d, 0)
+    answer.ack = 1 + mss
+    d.send(answer)
+    again = [p for p in d.drain() if payload(p)]
+    spurious = which == "first"
+    assert (c.tcp_info()["ca_state"] == 0) == spurious
+    assert (c.tcp_info()["snd_cwnd"] >= before) == spurious
+    assert bool(again) != spurious  # the rest is on its way, or lost too
+
+
+@pytest.mark.parametrize("which", ["first", "copy"])
+def test_a_fast_retransmission_is_judged_by_timestamps(dialogue, which):
+    d = dialogue(initial_window=20, timestamps=1)
+    c = d.open_passive(rtt=50, timestamps=True)
+    mss = c.tcp_info()["snd_mss"]
+    c.send(pattern(0, 20 * mss))
+    first = d.drain()[0]
+    before = c.tcp_info()["snd_cwnd"]
+    d.run(d.now + 50)
+    d.strict = False
+    answer = stamped(first, d, 0)
+    answer.options += [("SAck", (1 + mss, 1 + 6 * mss))]
+    d.send(answer)
+    copies = [p for p in d.drain() if payload(p) and p[TCP].seq == 1]
+    assert len(copies) == 1 and c.tcp_info()["ca_state"] != 0
+    answer = stamped(first if which == "first" else copies[0], d, 0)
+    answer.ack = 1 + 6 * mss
+    d.send(answer, at=d.now + 5)
+    assert (c.tcp_info()["ca_state"] == 0) == (which == "first")
+    assert (c.tcp_info()["snd_cwnd"] >= before) == (which == "first")
+
+
+def test_a_late_duplicate_report_takes_nothing_back(dialogue):
+    """What is reported when later flights are acknowledged is not of that recovery any more."""
+    d = dialogue(initial_window=20)
+    c = d.open_passive(rtt=50)
+    send_flight(d, c, 20)
+    d.run(d.now + 50)
+    d.strict = False
+    d.send(ack(0, (1, 6)))
+    d.send(ack(20), at=d.now + 5)
+    d.ignore()
+    after = c.tcp_info()["snd_cwnd"]
+    c.send(pattern(20 * MSS, 5 * MSS))
+    d.ignore()
+    d.send(ack(25), at=d.now + 50)
+    options = [("NOP", None), ("NOP", None), ("SAck", (seq(0), seq(1)))]
+    d.send(TCP(flags="A", seq=1, ack=seq(25), options=options), at=d.now + 50)
+    assert c.tcp_info()["snd_cwnd"] == after < 20
 
 
 # The tail
@@ -240,6 +424,21 @@ def test_the_probes_answer_starts_recovery(dialogue):
     assert d.now - began <= 4 * 50  # window by window, and no timeout
 
 
+def test_a_loss_that_the_probe_repaired_counts(dialogue):
+    """RFC 8985, 7.4: without a DSACK the probe has mended a loss, and the sender slows down."""
+    d = dialogue(rto_min_us=1_000_000)
+    c = d.open_passive(rtt=50)
+    send_flight(d, c)
+    d.send(ack(9), at=d.now + 50)
+    before = c.tcp_info()["snd_cwnd"]
+    assert [i for _, i, _ in resent(d.drain(until=d.now + 400))] == [9]
+    d.send(ack(10))
+    c.send(pattern(10 * MSS, MSS))
+    d.expect(TCP(seq=seq(10)), length=MSS)
+    d.send(ack(11), at=d.now + 50)
+    assert c.tcp_info()["snd_cwnd"] <= 0.8 * before
+
+
 def test_no_probe_when_everything_is_acknowledged(dialogue):
     d = dialogue()
     c = d.open_passive(rtt=50)
@@ -271,6 +470,20 @@ def test_timeouts_back_off(dialogue):
         b < 4900 for b in grown[1:]
     ), pauses
     assert max(pauses) == pytest.approx(5000, abs=20)
+
+
+def test_progress_ends_the_backoff(dialogue):
+    """RFC 6298, 5: what is acknowledged sets the next timeout to what the round trip says."""
+    d = dialogue(rto_min_us=200_000)
+    c = d.open_passive(rtt=20)
+    c.send(b"x" * MSS)
+    assert len(first_timeouts(d, d.now + 2000)) >= 3
+    d.send(ack(1))
+    c.send(b"y" * MSS)
+    d.expect(TCP(seq=seq(1)), length=MSS)
+    sent = d.now
+    again = resent(d.drain(until=sent + 1000))
+    assert again and again[0][0] - sent <= 230, d.render()  # before a probe, which waits 240
 
 
 def test_the_timeout_respects_its_floor(dialogue):
@@ -314,6 +527,33 @@ def test_karns_rule(dialogue):
     d.expect(TCP(seq=1) / b"x")
     d.ignore(until=d.now + 1500)
     d.send(TCP(seq=1, ack=2))
+    assert c.tcp_info()["rtt"] == before
+
+
+def test_karns_rule_for_sacked_copies(dialogue):
+    d = dialogue(initial_window=20)
+    c = d.open_passive(rtt=50)
+    send_flight(d, c, 20)
+    d.run(d.now + 50)
+    d.strict = False
+    d.send(ack(0, (2, 12)))
+    assert 1 in [i for _, i, _ in resent(d.drain())]
+    before = c.tcp_info()["rtt"]
+    d.send(ack(0, (1, 12)), at=d.now + 10)
+    assert c.tcp_info()["rtt"] == before
+
+
+def test_no_sample_from_behind_a_hole(dialogue):
+    """What a copy at last lets be acknowledged has long arrived."""
+    d = dialogue(initial_window=20)
+    c = d.open_passive(rtt=50)
+    send_flight(d, c, 20)
+    d.run(d.now + 50)
+    d.strict = False
+    d.send(ack(0, (1, 4)))
+    d.ignore()
+    before = c.tcp_info()["rtt"]
+    d.send(ack(10), at=d.now + 90)
     assert c.tcp_info()["rtt"] == before
 
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 import errno
 
 import pytest
+from scapy.layers.inet import TCP
+
 from harp.testing.dialogue import option
 from harp.testing.tcp_info import state_name
-from scapy.layers.inet import TCP
 
 DAY_MS = 86_400_000
 

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import pytest
+
 from harp.testing.dialogue import make_stack
-from harp.testing.wire import Impairment, Transfer, connect_pair
+from harp.testing.wire import Impairment, Transfer, connect_pair, unharmed
 
 FULL = {
     "timestamps": 1,
@@ -142,6 +143,31 @@ def test_losses_are_mended_without_timeouts(wire):
     client, server = connect_pair(w)
     took = w.run([Transfer(client, server, 2_000_000)], limit_s=60)
     assert took < 4e9
+
+
+@pytest.mark.parametrize(
+    ("late", "timestamps"),
+    [({120: 12}, 1), ({120: 12}, 0), ({120: 20, 121: 5}, 1)],
+    ids=["one", "one without timestamps", "two, the second selectively acknowledged"],
+)
+def test_late_segments_cost_a_copy_each(wire, late, timestamps):
+    """RFC 8985, 6.2, step 2: where a queue stands, the original's answer comes soon after its
+    copy was sent, yet later than the shortest round trip. It says nothing about all the rest.
+
+    late: which segments of full size come how late, ms."""
+    seen = 0
+
+    def hold(frame):
+        nonlocal seen
+        seen += len(frame) > 1000
+        return [(late.get(seen, 0) * 1_000_000 if len(frame) > 1000 else 0, frame)]
+
+    settings = {"sndbuf": 4 << 20, "timestamps": timestamps}
+    link = {"delay_ns": 100_000, "rate_bps": 20_000_000, "queue": 8192}
+    w = pair(wire, settings, impair=hold, impair_back=unharmed, **link)
+    client, server = connect_pair(w)
+    w.run([Transfer(client, server, 600_000)])
+    assert client.tcp_info()["total_retrans"] == len(late)
 
 
 def test_slight_reordering_does_not_slow_down(wire):

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import pytest
+from scapy.layers.inet import TCP
+
 from harp.testing.dialogue import Sink, make_stack, option, payload
 from harp.testing.frames import check_ipv4
 from harp.testing.wire import Impairment, Transfer, connect_pair, pattern
-from scapy.layers.inet import TCP
 
 MSS = 1460
 NEAR = [2**32 - 1, 2**32 - 2, 2**32 - 700, 2**32 - 3 * MSS, 2**32 - 7 * MSS - 13]

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import pytest
+from scapy.layers.inet import TCP
+
 from harp.testing.dialogue import Sink, make_stack, payload
 from harp.testing.wire import Transfer, connect_pair, pattern
-from scapy.layers.inet import TCP
 
 
 def data_bytes(packets) -> int:

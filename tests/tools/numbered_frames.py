@@ -3,6 +3,7 @@
 
     numbered_frames.py listen INTERFACE COUNT   prints "listening", then the numbers that came
     numbered_frames.py send INTERFACE MAC COUNT
+    numbered_frames.py bytes INTERFACE MAC BEGIN:END...   segments with these bytes of a stream
 
 The frames are TCP by their IPv4 header only; no kernel has the address, so none answers.
 """
@@ -19,11 +20,11 @@ ADDRESSES = socket.inet_aton("10.66.0.1") + socket.inet_aton("10.66.0.2")
 QUIET_SECONDS = 0.3
 
 
-def headers(mac: str) -> bytes:
+def headers(mac: str, payload: int) -> bytes:
+    """Of Ethernet and IPv4, for so many bytes behind TCP's."""
     ethernet = bytes.fromhex(mac.replace(":", "")) + b"\x02\x66\x00\x00\x00\x01\x08\x00"
-    total = 20 + 20 + len(MARK) + 4
-    ip = struct.pack("!BBHHHBBH", 0x45, 0, total, 0, 0, 64, TCP, 0) + ADDRESSES
-    return ethernet + ip + bytes(20) + MARK
+    ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + 20 + payload, 0, 0, 64, TCP, 0) + ADDRESSES
+    return ethernet + ip
 
 
 def listen(interface: str, count: int) -> None:
@@ -44,18 +45,32 @@ def listen(interface: str, count: int) -> None:
     print(*numbers)
 
 
-def send(interface: str, mac: str, count: int) -> None:
+def open_sender(interface: str) -> socket.socket:
     frames = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     frames.bind((interface, ETH_P_IP))
-    start = headers(mac)
+    return frames
+
+
+def send(interface: str, mac: str, count: int) -> None:
+    frames = open_sender(interface)
+    start = headers(mac, len(MARK) + 4) + bytes(20) + MARK
     for number in range(count):
         frames.send(start + struct.pack("!I", number))
         if number % 50 == 49:
             time.sleep(0.001)
 
 
+def send_bytes(interface: str, mac: str, ranges: list[str]) -> None:
+    frames = open_sender(interface)
+    for begin, end in (map(int, one.split(":")) for one in ranges):
+        tcp = struct.pack("!HHIIBBHHH", 1, 2, begin % 2**32, 0, 5 << 4, 0, 0, 0, 0)
+        frames.send(headers(mac, end - begin) + tcp + bytes(end - begin))
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "listen":
         listen(sys.argv[2], int(sys.argv[3]))
+    elif sys.argv[1] == "bytes":
+        send_bytes(sys.argv[2], sys.argv[3], sys.argv[4:])
     else:
         send(sys.argv[2], sys.argv[3], int(sys.argv[4]))

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from harp.measure import fault_trials
+from harp.measure import fault_table, fault_trials
 from harp.measure.fault_series import Series, run_series
+from harp.measure.fault_table import FAULTS
 from harp.measure.fault_trials import (
     CRASH,
     ERROR,
-    FAULTS,
     HANG,
     OTHER,
     WENT_ON,
@@ -53,18 +53,31 @@ def trial(lab: Lab, tmp_path: Path) -> Run:
     return run
 
 
-@pytest.mark.parametrize("name", BY_NAME)
-def test_every_fault(trial: Run, name: str) -> None:
-    outcome = trial(BY_NAME[name])
-    assert (outcome.kind, outcome.text) == (BY_NAME[name].ends, "")
+def ends_as_it_has_to(outcome: Outcome) -> None:
+    ends = BY_NAME[outcome.fault].ends
+    assert (outcome.kind, outcome.text) == (ends, "")
     assert outcome.expected
-    assert (outcome.error_s is not None) == (BY_NAME[name].ends == ERROR)
+    assert (outcome.error_s is not None) == (ends == ERROR)
+
+
+@pytest.mark.parametrize("name", [name for name in BY_NAME if "packet" in BY_NAME[name].transports])
+def test_every_fault(trial: Run, name: str) -> None:
+    ends_as_it_has_to(trial(BY_NAME[name]))
 
 
 @pytest.mark.parametrize("transport,name", [("packet-own", "replaced"), ("wire", "stop-long")])
 def test_over_another_transport(trial: Run, transport: str, name: str) -> None:
-    outcome = trial(BY_NAME[name], transport)
-    assert (outcome.kind, outcome.text) == (ERROR, "")
+    ends_as_it_has_to(trial(BY_NAME[name], transport))
+
+
+OVER_ETHDEV = [name for name in BY_NAME if "ethdev" in BY_NAME[name].transports]
+if not os.environ.get("HARP_TEST_FULL"):
+    OVER_ETHDEV = ["kill", "stop-short", "blackhole-one", "device-closed"]
+
+
+@pytest.mark.parametrize("name", OVER_ETHDEV)
+def test_over_ethdev(trial: Run, name: str) -> None:
+    ends_as_it_has_to(trial(BY_NAME[name], "ethdev"))
 
 
 # -- what has to be noticed
@@ -97,7 +110,7 @@ def killed_later(trial: Trial) -> None:
 WRONGS = {
     "a job that has to end goes on": (Fault("x", "", ERROR, no_error), HANG),
     "a job that has to go on hangs": (Fault("x", "", WENT_ON, stopped_for_good), HANG),
-    "a job that has to go on ends": (Fault("x", "", WENT_ON, fault_trials.kill), OTHER),
+    "a job that has to go on ends": (Fault("x", "", WENT_ON, fault_table.kill), OTHER),
     "a crash": (Fault("x", "", WENT_ON, segfault), CRASH),
     "a late error": (Fault("x", "", ERROR, killed_later), OTHER),
     "a flow that is not replaced": (Fault("x", "", WENT_ON, nothing, replaces=1), OTHER),
@@ -108,7 +121,8 @@ WRONGS = {
 def test_what_is_wrong_is_noticed(trial: Run, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault, kind = WRONGS[case]
     monkeypatch.setattr(fault_trials, "HANG_S", 1.0)
-    monkeypatch.setattr(fault_trials, "END_S", 8.0)
+    for module in (fault_trials, fault_table):
+        monkeypatch.setattr(module, "END_S", 8.0)
     outcome = trial(fault)
     assert (outcome.kind, outcome.expected) == (kind, False)
     assert outcome.text
@@ -119,6 +133,29 @@ def test_a_wrong_byte_is_noticed(trial: Run, name: str) -> None:
     """However the job ends."""
     outcome = trial(replace(BY_NAME[name], words=("--step", "64K")), inject_wrong=True)
     assert (outcome.kind, outcome.expected) == (WRONG, False)
+
+
+def lasted(*seconds: float) -> Fault:
+    """A fault that lasts so long in one try after the other."""
+    left = list(seconds)
+    return Fault("x", "", WENT_ON, lambda trial: trial.was_short(time.monotonic() - left.pop(0)))
+
+
+def test_a_trial_that_was_missed_is_done_again(trial: Run) -> None:
+    outcome = trial(lasted(5, 0))
+    assert (outcome.kind, outcome.text, outcome.missed) == (WENT_ON, "", 1)
+
+
+def test_a_trial_that_is_always_missed(trial: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fault_trials, "TRIES", 2)
+    outcome = trial(lasted(5, 5))
+    assert (outcome.kind, outcome.expected, outcome.missed) == (OTHER, False, 1)
+    assert "this machine is too busy" in outcome.text
+
+
+def test_a_missed_trial_hides_nothing(trial: Run) -> None:
+    outcome = trial(replace(lasted(5), words=("--step", "64K")), inject_wrong=True)
+    assert (outcome.kind, outcome.missed) == (WRONG, 0)
 
 
 # -- a blackhole each second

@@ -14,6 +14,7 @@ import pytest
 
 from harp.testing import lab as labs
 from harp.testing.lab import LOCKS, Lab, LabError, Wire
+from harp.testing.ranks import wait_until
 from tests.tools.transfers import transfer
 
 MakeLab = Callable[..., Lab]
@@ -220,3 +221,14 @@ def test_clean_takes_the_dead_and_spares_the_living() -> None:
         assert len(left_behind(living_id)) == 3
         living.terminate()
     assert not left_behind(living_id)
+
+
+def test_a_link_is_up_when_both_kernels_say_so(lab: Lab) -> None:
+    near, far = lab.hosts
+    lab.await_links()
+    near.set_link(False)
+    wait_until(lambda: not near.has_link() and not far.has_link(), 20, "a link is up without cable")
+    near.set_link(True)
+    lab.await_links()
+    assert near.has_link() and far.has_link()
+    assert transfer(far, near, 100_000).received

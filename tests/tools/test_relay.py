@@ -7,7 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import pytest
 
@@ -137,6 +137,68 @@ def test_a_reordered_frame_is_overtaken_by_3_to_depth_others() -> None:
     assert len(late) > 10
     assert all(3 <= count <= 12 for count in late)
     assert min(late) < 6 and max(late) > 9
+
+
+WRAP = 2**32
+
+
+@pytest.mark.parametrize(
+    ("ranges", "retransmitted", "needless"),
+    [
+        ([(0, 100), (100, 200), (200, 300)], 0, 0),
+        ([(0, 100), (100, 200), (100, 200), (200, 300), (0, 100)], 2, 2),
+        ([(0, 100), (200, 300), (100, 200)], 1, 0),
+        ([(0, 100), (200, 300), (400, 500), (600, 700), (100, 700)], 1, 0),
+        ([(0, 100), (200, 300), (400, 500), (200, 300), (400, 500)], 2, 2),
+        ([(0, 100), (200, 300), (100, 200), (200, 300), (250, 350), (0, 350)], 4, 2),
+        ([(0, 100), (200, 300), (250, 400), (200, 400), (50, 150), (0, 150)], 4, 2),
+        ([(100 * n, 100 * n + 50) for n in (*range(50), *range(50))], 50, 50),
+        ([(WRAP - 100, WRAP), (WRAP, WRAP + 100), (WRAP - 50, WRAP + 50)], 1, 1),
+    ],
+    ids=["in order", "again", "a hole filled", "holes filled at once", "behind holes",
+         "more than was known", "ranges that overlap", "only holes", "past the end of numbers"],
+)  # fmt: skip
+def test_what_is_delivered_twice(
+    ranges: List[Tuple[int, int]], retransmitted: int, needless: int
+) -> None:
+    with Lab(hosts=2, wire="veth-1500-nooff", relay=RelaySpec()) as lab:
+        sender, receiver = lab.hosts
+        words = [f"{begin}:{end}" for begin, end in ranges]
+        sender.run([sys.executable, FRAMES, "bytes", sender.interface, receiver.mac, *words])
+        counts = lab.impair(RelaySpec())["a_to_b"]
+    assert (counts["retransmitted"], counts["needless"]) == (retransmitted, needless)
+
+
+def test_what_was_lost_is_not_sent_again_in_vain() -> None:
+    """Each frame lost is one sent again; what goes beyond that was delivered twice."""
+    forward = moved(RelaySpec(drop=0.02, reorder=0.02, seed=12), 10 * MB)["a_to_b"]
+    assert forward["needless"] > 0, "nothing was put to the test"
+    mended = forward["retransmitted"] - forward["needless"]
+    assert forward["dropped"] * 0.95 - 3 <= mended <= forward["dropped"] * 1.05 + 3
+
+
+def test_a_copy_of_the_relay_s_is_no_retransmission() -> None:
+    forward = moved(RelaySpec(duplicate=0.05, seed=13), 5 * MB)["a_to_b"]
+    assert forward["duplicated"] > 100
+    assert forward["needless"] <= forward["retransmitted"] < 10
+
+
+def test_a_spoilt_frame_is_not_delivered() -> None:
+    forward = moved(RelaySpec(corrupt=0.02, seed=14), 5 * MB, "veth-1500-nooff")["a_to_b"]
+    assert forward["corrupted"] > 30
+    assert forward["needless"] < forward["corrupted"] / 2
+
+
+def test_other_faults_on_the_same_hosts() -> None:
+    with Lab(hosts=2, relay=RelaySpec(drop=1.0)) as lab:
+        sender, receiver = lab.hosts
+        words = [sys.executable, FRAMES, "send", sender.interface, receiver.mac, "20"]
+        sender.run(words)
+        counts = [lab.impair(RelaySpec())["a_to_b"]]
+        sender.run(words)
+        counts.append(lab.impair(RelaySpec(drop=1.0))["a_to_b"])
+    assert [one["dropped"] for one in counts] == [20, 0]
+    assert counts[1]["frames_out"] >= 20
 
 
 def test_the_last_frame_is_not_held_for_ever() -> None:

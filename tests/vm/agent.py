@@ -50,7 +50,8 @@ def serve(port: BinaryIO) -> None:
     def answer(request: dict[str, Any]) -> None:
         line = json.dumps(run(request)).encode() + b"\n"
         with one_at_a_time:
-            port.write(line)
+            while line:  # a port takes 32 KiB at a time
+                line = line[port.write(line) :]
 
     port.write(b"ready\n")
     for line in port:

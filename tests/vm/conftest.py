@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from given import configured
 from guest import DATA, MANAGEMENT, TWINS, Guest
 
 from harp.testing.lab import Lab
@@ -17,13 +19,22 @@ KERNEL = os.environ.get("HARP_TEST_VM")  # what tests/vm/prepare has made
 collect_ignore_glob = [] if KERNEL else ["test_*.py"]
 
 
-def _boot(flavour: str, factory: pytest.TempPathFactory) -> Iterator[Guest]:
+def _boot(flavour: str, config: pytest.Config, folder: Path) -> Iterator[Guest]:
     assert KERNEL
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    capture = config.pluginmanager.get_plugin("capturemanager")
+
+    def say(text: str) -> None:
+        with capture.global_and_fixture_disabled():
+            reporter.ensure_newline()
+            reporter.write_line(f"vm: {flavour}: {text}")
+
     iommu = flavour == "iommu"
     nics = (MANAGEMENT, DATA, *TWINS) if iommu else (MANAGEMENT, DATA)
-    folder = factory.mktemp(flavour)
-    with Lab() as lab, Guest(Path(KERNEL), lab.hosts[0], folder, iommu, nics) as guest:
+    with Lab() as lab, Guest(Path(KERNEL), lab.hosts[0], folder, iommu, nics, say) as guest:
         yield guest
+        with contextlib.suppress(OSError):  # it may have died
+            say(f"ends after {guest.cpu_s():.0f} s of CPU time")
 
 
 # One alone, so that the other can run beside it.
@@ -33,7 +44,20 @@ FLAVOURS = os.environ.get("HARP_TEST_VM_FLAVOUR", "iommu no-iommu").split()
 @pytest.fixture(scope="session", params=FLAVOURS)
 def guest(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A guest with two NICs: one has the default route. Behind an IOMMU two more."""
-    yield from _boot(request.param, tmp_path_factory)
+    yield from _boot(request.param, request.config, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="session")
+def given(guest: Guest) -> Iterator[Guest]:
+    """The guest with its second NIC given to HARP, once for all that need it so."""
+    with configured(guest, "--device", f"dpdk:{DATA.name}"):
+        yield guest
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that need a NIC given away come last, together."""
+    items.sort(key=lambda item: "given" in getattr(item, "fixturenames", ()))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +32,13 @@ VIRTIOFSD = "/usr/lib/qemu/virtiofsd"
 # What the first process needs before it has the disk with all the others.
 EARLY_MODULES = ("virtiofs", "overlay", "virtio_pci", "virtio_console")
 MEMORY_MIB = 1280
-BOOT_S = 240.0  # an idle machine takes 5
+MTU = 1500
+# How much longer than usual things may take on a machine that is busy otherwise.
+PATIENCE = max(1.0, float(os.environ.get("HARP_TEST_VM_MINUTES", "10")) / 10)
+BOOT_S = 240.0 * PATIENCE  # an idle machine takes 5
+COMMAND_S = 400.0 * PATIENCE
+TEST_S = 900.0 * PATIENCE
+NEWS_S = 15.0  # between two lines about a boot that takes long
 
 
 class GuestError(RuntimeError):
@@ -102,13 +109,15 @@ def make_initramfs(kernel: Path, folder: Path) -> Path:
 @dataclass(repr=False)
 class Guest:
     """`kernel` is the folder that tests/vm/prepare made; `host` the namespace for QEMU and
-    the taps; `folder` is for sockets and the console; `iommu`: whether there is one."""
+    the taps; `folder` is for sockets and the console; `iommu`: whether there is one;
+    `say` is told what goes on."""
 
     kernel: Path
     host: Host
     folder: Path
     iommu: bool
     nics: tuple[Nic, ...] = (MANAGEMENT, DATA)
+    say: Callable[[str], None] = lambda text: None
     _processes: "list[subprocess.Popen[Any]]" = field(default_factory=list)
     _socket: Optional[socket.socket] = None
     _received: bytes = b""
@@ -183,7 +192,8 @@ class Guest:
     def _qemu(self) -> list[str]:
         machine = "q35,memory-backend=memory" + (",kernel-irqchip=off" if self.iommu else "")
         words = ["qemu-system-x86_64", "-accel", "tcg", "-machine", machine, "-cpu", "max"]
-        words += ["-smp", "2", "-m", str(MEMORY_MIB), "-nodefaults", "-no-user-config"]
+        # One CPU: two guests side by side are as many as many a machine has.
+        words += ["-smp", "1", "-m", str(MEMORY_MIB), "-nodefaults", "-no-user-config"]
         words += ["-display", "none", "-no-reboot", "-serial", f"file:{self.console}"]
         # Shared, since the files are served by other processes.
         memory = f"memory-backend-memfd,id=memory,size={MEMORY_MIB}M,share=on"
@@ -208,6 +218,7 @@ class Guest:
             _, bus, slot = nic.pci_id.split(":")
             place = f"bus={'pcie.0' if bus == '00' else 'old'},addr={slot}"
             options = f"virtio-net-pci,netdev=n{i},mac=02:78:00:00:00:{i:02x},romfile=,{place}"
+            options += f",host_mtu={MTU}"  # the device knows what it can take
             if self.iommu:
                 options += ",disable-legacy=on,iommu_platform=on,ats=on"
             words += ["-netdev", f"tap,id=n{i},ifname={nic.tap},script=no,downscript=no,vhost=off"]
@@ -223,7 +234,9 @@ class Guest:
 
     def _hear_agent(self) -> None:
         path = self.folder / "agent.socket"
-        end = time.monotonic() + BOOT_S
+        began = time.monotonic()
+        end = began + BOOT_S
+        self.say(f"boots; its console: {self.console}")
         while self._socket is None:
             self._check_alive(end)
             fresh = socket.socket(socket.AF_UNIX)
@@ -233,8 +246,9 @@ class Guest:
             except OSError:
                 fresh.close()
                 time.sleep(0.05)
-        if self._line(end) != b"ready":
+        if self._line(end, self._tell_boot) != b"ready":
             raise GuestError(f"the agent said something else\n{self._console_end()}")
+        self.say(f"is up after {time.monotonic() - began:.0f} s")
 
     def _configure(self) -> None:
         for command in ("harp", "harp-setup", "harprun"):
@@ -252,6 +266,11 @@ class Guest:
         lines.append(f"ip route add default via {MANAGEMENT.peer}")
         self.check("sh", "-ec", "\n".join(lines))
 
+    def cpu_s(self) -> float:
+        """CPU seconds that QEMU has taken so far."""
+        words = Path(f"/proc/{self._processes[-1].pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
     # -- commands
 
     def _check_alive(self, end: float) -> None:
@@ -265,11 +284,20 @@ class Guest:
         text = self.console.read_text(errors="replace") if self.console.exists() else ""
         return "\n".join(["-- the end of its console:", *text.splitlines()[-40:]])
 
-    def _line(self, end: float) -> bytes:
+    def _tell_boot(self) -> None:
+        text = self.console.read_text(errors="replace") if self.console.exists() else ""
+        self.say(f"still boots: {(text.splitlines() or ['nothing said yet'])[-1]}")
+
+    def _line(self, end: float, tell: Callable[[], None] = lambda: None) -> bytes:
+        """The next line from the agent; calls `tell` now and then while there is none."""
         assert self._socket
         self._socket.settimeout(0.5)
+        next_news = time.monotonic() + NEWS_S
         while b"\n" not in self._received:
             self._check_alive(end)
+            if time.monotonic() > next_news:
+                tell()
+                next_news += NEWS_S
             try:
                 more = self._socket.recv(65536)
             except TimeoutError:
@@ -285,7 +313,7 @@ class Guest:
         *words: object,
         env: Optional[dict[str, str]] = None,
         input: Optional[str] = None,
-        timeout: float = 400,
+        timeout: float = COMMAND_S,
     ) -> int:
         """Starts a command; its number, for `wait`. At most `timeout` seconds."""
         assert self._socket
@@ -297,7 +325,7 @@ class Guest:
         self._socket.sendall(json.dumps(request).encode() + b"\n")
         return number
 
-    def wait(self, number: int, timeout: float = 500) -> Done:
+    def wait(self, number: int, timeout: float = COMMAND_S + 100) -> Done:
         """The end of a command. GuestError if the guest does not answer in time."""
         end = time.monotonic() + timeout
         while number not in self._answers:
@@ -306,7 +334,7 @@ class Guest:
             self._answers[answer["id"]] = Done(words, answer["code"], answer["out"], answer["err"])
         return self._answers[number]
 
-    def run(self, *words: object, timeout: float = 400, **options: Any) -> Done:
+    def run(self, *words: object, timeout: float = COMMAND_S, **options: Any) -> Done:
         """Runs a command to its end."""
         return self.wait(self.start(*words, timeout=timeout, **options), timeout + 30)
 

@@ -9,13 +9,13 @@ guest without KVM takes seconds to start one.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,14 +77,16 @@ def run(change: int, words: Sequence[str]) -> int:
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
     code = 1
-    with contextlib.suppress(Exception):
+    try:
         if change >= 0:
             crashing.die_before(change)
-        try:
-            main(list(words))
-        except SystemExit as end:
-            code = int(end.code or 0)
+        main(list(words))
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except Exception:
+        traceback.print_exc()
     sys.stdout.flush()
+    sys.stderr.flush()
     os._exit(code)
 
 

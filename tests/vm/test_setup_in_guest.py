@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guest import DATA, MANAGEMENT, ROOT, TWINS, Guest, build_dir
+from guest import COMMAND_S, DATA, MANAGEMENT, ROOT, TEST_S, TWINS, Guest, build_dir
 
 from harp.setup.plan import CONF_DIR
 
 SUCCESS = "Set up HARP successfully"
 KILLED = Path(__file__).with_name("killed_anywhere.py")
-pytestmark = pytest.mark.timeout(900)  # seconds; a machine without KVM, maybe a busy one
+pytestmark = pytest.mark.timeout(TEST_S)
 
 PYTHON = {"PYTHONPATH": str(ROOT), "HARP_BUILD_DIR": str(build_dir())}
 
@@ -71,7 +71,7 @@ def test_never_the_default_routes_nic(guest: Guest) -> None:
 
 def test_killed_anywhere_and_undone(guest: Guest) -> None:
     words = ["setup", "apply", "--device", f"dpdk:{DATA.pci_id}"]
-    done = guest.run(sys.executable, KILLED, *words, env=PYTHON, timeout=800)
+    done = guest.run(sys.executable, KILLED, *words, env=PYTHON, timeout=2 * COMMAND_S)
     assert done.code == 0, str(done)
     counts = json.loads(done.out)
     # Folders, modules, pages and orders to the kernel, and the journal's rows about them.

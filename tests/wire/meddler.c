@@ -15,7 +15,6 @@
  * It ends with its standard input.
  */
 #include <errno.h>
-#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,12 +22,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "dpdk_glue/port.h"
+#include "harp/testing/between.h"
 #include "tests/wire/spoil.h"
 
-enum { VICTIM, OTHER, ENDS, BURST = 32, NAP_MS = 100, STUCK_S = 20 };
+enum { BURST = 32, NAP_MS = 100, STUCK_S = 20 };
 
-static struct harp_port *ports[ENDS];
+static struct between between;
 static struct spoil spoil;
 static bool flooding; /* what comes meanwhile may be an answer to garbage: nothing to learn from */
 
@@ -38,52 +37,23 @@ static void fatal(const char *what, const char *why)
   exit(2);
 }
 
-static void open_end(int end, const char *path)
+static bool seen(void *user, enum between_end from, const struct harp_rx_frame *frame)
 {
-  char device[200], error[HARP_PORT_ERROR_SIZE];
-  struct harp_port_config config = {.queues = 1, .address = 0x0900000a, .prefix = 8};
-  snprintf(device, sizeof device, "wire:%s", path);
-  if (harp_port_open(&ports[end], device, &config, error) < 0)
-    fatal(device, error);
+  if (from == BETWEEN_OTHER && !flooding)
+    spoil_learn(&spoil, frame->header, frame->header_length, frame->segment_size,
+                frame->checksum_good);
+  return true;
 }
 
 /* false: the wire is full. */
-static bool put(int end, const uint8_t *bytes, uint32_t length, uint16_t segment_size,
-                bool vouched)
+static bool put(const struct spoil_frame *frame)
 {
-  struct iovec iov = {(void *)(uintptr_t)bytes, length};
-  struct harp_tx_frame frame = {
-      .iov = &iov,
-      .iov_count = 1,
-      .length = length,
-      .header_length = (uint16_t)(length < UINT16_MAX ? length : UINT16_MAX),
-      .segment_size = segment_size,
-      .checksum_needed = vouched,
-  };
-  int rc = ports[end]->ops->transmit(ports[end], 0, &frame);
+  int rc = between_put(&between, BETWEEN_VICTIM, frame->bytes, frame->length,
+                       frame->segment_size, frame->vouched);
   if (rc < 0 && rc != -EAGAIN)
     fatal("a frame cannot be sent", strerror(-rc));
   return rc == 0;
 }
-
-/* Passes on one burst; a full wire loses frames, as wires do. */
-static int pass_on(int from)
-{
-  struct harp_rx_frame frames[BURST];
-  int count = ports[from]->ops->receive(ports[from], 0, NULL, frames, BURST);
-  for (int i = 0; i < count; i++) {
-    const struct harp_rx_frame *frame = &frames[i];
-    put(!from, frame->header, frame->header_length, frame->segment_size, frame->checksum_good);
-    if (from == OTHER && !flooding)
-      spoil_learn(&spoil, frame->header, frame->header_length, frame->segment_size,
-                  frame->checksum_good);
-  }
-  if (count > 0)
-    ports[!from]->ops->flush(ports[!from], 0);
-  return count;
-}
-
-static int pass_all_on(void) { return pass_on(VICTIM) + pass_on(OTHER); }
 
 static time_t seconds(void)
 {
@@ -101,21 +71,21 @@ static void flood(unsigned long count, uint64_t seed, bool vouched)
   for (unsigned long sent = 0; sent < count;) {
     spoil_next(&spoil, &frame);
     frame.vouched &= vouched;
-    while (!put(VICTIM, frame.bytes, frame.length, frame.segment_size, frame.vouched)) {
-      ports[VICTIM]->ops->flush(ports[VICTIM], 0);
-      pass_all_on();
+    while (!put(&frame)) {
+      between_flush(&between, BETWEEN_VICTIM);
+      between_pass(&between);
       sched_yield();
       if (seconds() - progress > STUCK_S)
         fatal("flood", "the victim takes no more frames");
     }
     sent++;
     if (sent % BURST == 0) {
-      ports[VICTIM]->ops->flush(ports[VICTIM], 0);
-      pass_all_on();
+      between_flush(&between, BETWEEN_VICTIM);
+      between_pass(&between);
       progress = seconds();
     }
   }
-  ports[VICTIM]->ops->flush(ports[VICTIM], 0);
+  between_flush(&between, BETWEEN_VICTIM);
   flooding = false;
   printf("ok %u\n", spoil.seen);
   fflush(stdout);
@@ -138,39 +108,24 @@ static bool obey(void)
   return true;
 }
 
-/* Waits for a frame or a command, or a moment; whether there is a command. */
-static bool wait_for_something(void)
-{
-  struct pollfd fds[ENDS + 1] = {{.fd = STDIN_FILENO, .events = POLLIN}};
-  bool busy = false;
-  for (int end = 0; end < ENDS; end++) {
-    fds[1 + end] = (struct pollfd){.fd = ports[end]->ops->descriptor(ports[end], 0),
-                                   .events = POLLIN};
-    busy |= ports[end]->ops->arm(ports[end], 0, true) > 0;
-  }
-  poll(fds, ENDS + 1, busy ? 0 : NAP_MS);
-  for (int end = 0; end < ENDS; end++)
-    ports[end]->ops->arm(ports[end], 0, false);
-  return fds[0].revents != 0;
-}
-
 int main(int argc, char **argv)
 {
   if (argc != 3)
     fatal("usage", "meddler VICTIM OTHER");
+  char error[HARP_PORT_ERROR_SIZE];
   spoil_seed(&spoil, 1);
-  open_end(VICTIM, argv[1]);
-  open_end(OTHER, argv[2]);
+  between.seen = seen;
+  if (between_open(&between, argv[1], argv[2], error) < 0)
+    fatal(argv[1], error);
   printf("ok\n");
   fflush(stdout);
   for (bool alive = true; alive;) {
-    int passed = pass_all_on();
-    if (wait_for_something())
+    int passed = between_pass(&between);
+    if (between_wait(&between, STDIN_FILENO, NAP_MS))
       alive = obey();
     else if (passed > 0)
       sched_yield();
   }
-  for (int end = 0; end < ENDS; end++)
-    harp_port_close(ports[end]);
+  between_close(&between);
   return 0;
 }

@@ -2,7 +2,11 @@
 /*
  * harp-flood: one host that means no good, beside a job that runs.
  *
- *   main.c     what to do, the pace, the report
+ *   main.c     what to do
+ *   words.c    the same in words: keys and values
+ *   pace.c     visitors and their turns, the report
+ *   road.c     the way to the victim: an interface, or between two wires
+ *   middle.c   between two wires
  *   attacks.c  the table of attacks: which frames, in which order
  *   frames.c   frames as they go on the wire, and what the answers say
  *   hear.c     a hello, recorded from the wire
@@ -12,12 +16,16 @@
 #ifndef HARP_TESTING_FLOOD_H
 #define HARP_TESTING_FLOOD_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
+
+struct between;
 
 enum {
-  FLOOD_FRAME = 256,          /* bytes; no frame here is longer */
+  FLOOD_FRAME = 1536,         /* bytes; no frame here is longer */
   FLOOD_HELLO = 80,           /* bytes of HARP's first greeting */
   FLOOD_VISITORS = 8192,      /* connections under way at once */
   FLOOD_ANSWER_NS = 30000000, /* behind a first frame, unless the victim answers before */
@@ -34,7 +42,8 @@ struct visitor {
 };
 
 struct flood {
-  int fd;
+  int fd;                       /* a packet socket; or, if not NULL: */
+  struct between *between;
   uint8_t mac[6], to_mac[6];
   uint32_t from, to;            /* addresses, network order; to: of this phase */
   uint32_t victim, nobody;      /* the phases' addresses; nobody 0: there is one phase */
@@ -65,7 +74,25 @@ struct attack {
 extern const struct attack attacks[];
 extern const size_t attack_count;
 
+/* NULL: there is no such. */
+const struct attack *attack_named(const char *name);
+
 uint64_t flood_random(struct flood *flood);
+/* ns, of the monotonic clock. */
+uint64_t flood_now(void);
+/* Reads words KEY=VALUE, up to NULL, and writes over them. false: said what is wrong. */
+bool flood_told(struct flood *flood, const struct attack *attack, char **words);
+/* Says "ready" and attacks as told, until flood_stop at most, and reports. 0, or negative errno. */
+int flood_run(struct flood *flood, const struct attack *attack);
+extern volatile sig_atomic_t flood_stop; /* a signal's number */
+bool read_number(const char *text, uint64_t most, uint64_t *out);
+
+/* How many frames went, or negative errno. What finds a full wire is lost. */
+int road_send(struct flood *flood, const struct iovec *frames, unsigned count);
+/* Takes notice of what has come. */
+void road_listen(struct flood *flood);
+/* Until that time, ns; between wires frames pass meanwhile. */
+void road_wait(struct flood *flood, uint64_t until);
 
 /* A TCP segment. options: a multiple of four bytes. */
 struct segment {
@@ -73,12 +100,17 @@ struct segment {
   uint16_t source_port, port;
   uint32_t seq, ack;
   uint8_t flags; /* of netinet/tcp.h */
+  bool closed;   /* the window */
   const void *options, *payload;
   size_t option_bytes, payload_bytes;
 };
 
 /* Each returns the frame's bytes; out has room for FLOOD_FRAME. */
 size_t frame_tcp(const struct flood *flood, const struct segment *segment, uint8_t *out);
+/* A piece of that segment's packet: its first 64 bytes for offset 0, else what lies behind
+ * `offset` bytes, and there is more to come in either case. */
+size_t frame_fragment(const struct flood *flood, const struct segment *segment, uint16_t id,
+                      uint16_t offset, uint8_t *out);
 /* "Fragmentation needed" about a segment from the victim to its peer. */
 size_t frame_too_big(const struct flood *flood, uint32_t source, uint32_t seq, uint16_t mtu,
                      uint8_t *out);
@@ -92,6 +124,14 @@ void frame_heard(struct flood *flood, const uint8_t *frame, size_t length);
 
 /* A packet socket on the interface; its hardware address in mac. -1: said why. */
 int flood_open(const char *interface, uint8_t mac[6]);
+
+/* Prints the hello that a frame carries to the address, with the frame's addresses; false:
+ * it carries none. */
+bool hello_heard(const uint8_t *frame, size_t length, uint32_t address);
+
+/* Sits between two wires until standard input ends, and attacks as that says. address: of the
+ * victim, network order. Returns the exit status. */
+int stand_between(const char *victim, const char *other, uint32_t address);
 
 /* Waits for a hello to this address (network order) and prints it with its addresses.
  * Returns the exit status. */

@@ -8,7 +8,6 @@
 #include <netinet/ip_icmp.h>
 #include <netinet/tcp.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "harp/stack/checksum.h"
 
@@ -46,7 +45,7 @@ size_t frame_tcp(const struct flood *flood, const struct segment *segment, uint8
                        .th_ack = htonl(segment->ack),
                        .th_off = (uint8_t)((sizeof tcp + segment->option_bytes) / 4) & 0xf,
                        .th_flags = segment->flags,
-                       .th_win = htons(65535)};
+                       .th_win = htons(segment->closed ? 0 : 65535)};
   size_t at = ethernet(flood->mac, flood->to_mac, ETHERTYPE_IP, out);
   at += ipv4(segment->source, flood->to, IPPROTO_TCP, length, out + at);
   memcpy(out + at, &tcp, sizeof tcp);
@@ -61,6 +60,25 @@ size_t frame_tcp(const struct flood *flood, const struct segment *segment, uint8
   tcp.th_sum = (uint16_t)~harp_sum_fold(&sum);
   memcpy(out + at, &tcp, sizeof tcp);
   return at + length;
+}
+
+size_t frame_fragment(const struct flood *flood, const struct segment *segment, uint16_t id,
+                      uint16_t offset, uint8_t *out)
+{
+  size_t length = frame_tcp(flood, segment, out), head = ETHER_HDR_LEN + sizeof(struct iphdr);
+  size_t piece = (length - head - offset) & ~7u;
+  struct iphdr ip;
+  if (offset == 0)
+    piece = 64;
+  memcpy(&ip, out + ETHER_HDR_LEN, sizeof ip);
+  memmove(out + head, out + head + offset, piece);
+  ip.id = htons(id);
+  ip.frag_off = htons((uint16_t)(IP_MF | offset / 8));
+  ip.tot_len = htons((uint16_t)(sizeof ip + piece));
+  ip.check = 0;
+  ip.check = harp_checksum(&ip, sizeof ip);
+  memcpy(out + ETHER_HDR_LEN, &ip, sizeof ip);
+  return head + piece;
 }
 
 size_t frame_too_big(const struct flood *flood, uint32_t source, uint32_t seq, uint16_t mtu,
@@ -112,7 +130,7 @@ static void arp_heard(struct flood *flood, const uint8_t *arp)
     return;
   memcpy(&sender, arp + 14, 4);
   size_t length = frame_arp(flood->mac, arp + 8, ARPOP_REPLY, flood->from, sender, answer);
-  flood->count.arp += send(flood->fd, answer, length, MSG_DONTWAIT) == (ssize_t)length;
+  flood->count.arp += road_send(flood, &(struct iovec){answer, length}, 1) == 1;
 }
 
 static void tcp_heard(struct flood *flood, const struct tcphdr *tcp)

@@ -38,8 +38,7 @@ int flood_open(const char *interface, uint8_t mac[6])
   return -1;
 }
 
-/* Prints the hello that a frame carries to the address; false: it carries none. */
-static bool is_hello(const uint8_t *frame, size_t length, uint32_t address)
+bool hello_heard(const uint8_t *frame, size_t length, uint32_t address)
 {
   struct iphdr ip;
   struct tcphdr tcp;
@@ -55,7 +54,9 @@ static bool is_hello(const uint8_t *frame, size_t length, uint32_t address)
   if (length < at + FLOOD_HELLO || memcmp(frame + at, "HARP", 4) != 0)
     return false;
   inet_ntop(AF_INET, &ip.saddr, from, sizeof from);
-  printf("{\"peer\": \"%s\", \"peer_port\": %u, \"port\": %u, \"hello\": \"", from,
+  printf("{\"mac\": \"%02x:%02x:%02x:%02x:%02x:%02x\", ", frame[0], frame[1], frame[2], frame[3],
+         frame[4], frame[5]);
+  printf("\"peer\": \"%s\", \"peer_port\": %u, \"port\": %u, \"hello\": \"", from,
          ntohs(tcp.source), ntohs(tcp.dest));
   for (int i = 0; i < FLOOD_HELLO; i++)
     printf("%02x", frame[at + (size_t)i]);
@@ -75,7 +76,7 @@ int hear(const char *interface, uint32_t address, unsigned seconds)
   fflush(stdout);
   while (time(NULL) < limit) {
     ssize_t length = poll(&ready, 1, 1000) > 0 ? recv(ready.fd, frame, sizeof frame, 0) : 0;
-    if (length > 0 && is_hello(frame, (size_t)length, address))
+    if (length > 0 && hello_heard(frame, (size_t)length, address))
       return 0;
   }
   fprintf(stderr, "harp-flood: no hello came within %u s: is it HARP that runs there?\n", seconds);

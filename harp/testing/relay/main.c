@@ -15,6 +15,8 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+enum { PASSES_AT_STOP = 100 };
+
 static volatile sig_atomic_t stop;
 
 static void on_signal(int number)
@@ -59,11 +61,15 @@ static void wait_for_frames(struct relay_path *paths, uint64_t now_ns)
   ppoll(fds, 2, &timeout, NULL);
 }
 
+/* What has come when it is told to stop is still counted. */
 static int forward(struct relay_path *paths)
 {
-  while (!stop) {
+  bool busy = true;
+
+  for (int rest = PASSES_AT_STOP; !stop || (busy && rest > 0); rest -= stop != 0) {
     uint64_t now = clock_ns();
-    bool busy = false;
+
+    busy = false;
 
     for (int i = 0; i < 2; i++) {
       int received = relay_socket_receive(&paths[i], now);
@@ -73,7 +79,7 @@ static int forward(struct relay_path *paths)
       busy |= received > 0;
       busy |= relay_path_flush(&paths[i], now);
     }
-    if (!busy)
+    if (!busy && !stop)
       wait_for_frames(paths, now);
   }
   return 0;
@@ -89,7 +95,9 @@ static void report_path(FILE *out, const struct relay_path *path)
   fprintf(out, "\"passed\": %" PRIu64 ", \"dropped\": %" PRIu64 ", ", c->passed, c->dropped);
   fprintf(out, "\"duplicated\": %" PRIu64 ", \"reordered\": %" PRIu64 ", ", c->duplicated,
           c->reordered);
-  fprintf(out, "\"corrupted\": %" PRIu64 ", \"overflowed\": %" PRIu64 ", ", c->corrupted,
+  fprintf(out, "\"corrupted\": %" PRIu64 ", \"retransmitted\": %" PRIu64 ", ", c->corrupted,
+          c->retransmitted);
+  fprintf(out, "\"needless\": %" PRIu64 ", \"overflowed\": %" PRIu64 ", ", c->needless,
           c->overflowed);
   fprintf(out, "\"unusable\": %" PRIu64 ", \"kernel_lost\": %" PRIu64 ", ", c->unusable,
           c->kernel_lost);

@@ -27,6 +27,8 @@ enum {
   RELAY_ALIGN = 2,            /* in front of a frame, so that its IP header is aligned */
   RELAY_HOLD_MAX = 64,        /* frames held back at a time for reordering */
   RELAY_REORDER_MIN = 3,      /* fewer than three overtakers are no reordering to TCP */
+  RELAY_FLOWS = 64,           /* TCP flows of one direction whose bytes are known */
+  RELAY_RANGES = 4096,        /* of a flow's bytes that came ahead of a hole */
 };
 
 /* What the relay does to each frame, in both directions. */
@@ -51,6 +53,9 @@ struct relay_counts {
   uint64_t duplicated;
   uint64_t reordered;   /* at least one later frame left before it */
   uint64_t corrupted;
+  uint64_t retransmitted; /* came with payload that had come before */
+  uint64_t needless;      /* left with payload that had all left before, whole and right;
+                             copies that the relay made are none */
   uint64_t overflowed;  /* lost because the queue was full */
   uint64_t unusable;    /* lost because they were malformed or larger than the MTU */
   uint64_t kernel_lost; /* lost before the relay could read them */
@@ -62,6 +67,7 @@ struct relay_counts {
 struct relay_frame {
   uint64_t release_ns;
   uint32_t length;
+  bool spoilt; /* its receiver will drop it */
   uint8_t *data;
 };
 
@@ -69,6 +75,26 @@ struct relay_held {
   struct relay_frame frame;
   uint32_t overtakers; /* frames that still have to pass */
   bool overtaken;
+};
+
+struct relay_flow_key {
+  uint32_t from, to; /* network order, these and the ports */
+  uint16_t from_port, to_port;
+};
+
+/* Bytes [begin, end), in sequence numbers. */
+struct relay_range {
+  uint32_t begin, end;
+};
+
+/* One direction of a TCP connection. */
+struct relay_flow {
+  struct relay_flow_key key;
+  uint32_t first;     /* its first byte */
+  uint32_t sent;      /* behind the last byte that came */
+  uint32_t delivered; /* all bytes before it have left */
+  uint32_t beyond_used;
+  struct relay_range beyond[RELAY_RANGES]; /* also left; in order, apart from each other */
 };
 
 /* One direction: reads from `in`, writes to `out`. */
@@ -85,6 +111,8 @@ struct relay_path {
   uint32_t head, used;
   struct relay_held held[RELAY_HOLD_MAX];
   uint32_t held_used;
+  struct relay_flow *flows; /* owned */
+  uint32_t flows_used, flows_next;
   void *memory; /* of all frames; owned */
   struct relay_counts counts;
 };
@@ -108,6 +136,13 @@ struct virtio_net_hdr;
 void relay_frame_complete(struct relay_path *path, const struct virtio_net_hdr *vnet,
                           uint8_t *frame, size_t length, uint64_t now_ns);
 bool relay_frame_is_tcp(const uint8_t *frame, size_t length);
+/* Length of all headers of a TCP frame; 0: they are not whole. */
+size_t relay_frame_tcp_headers(const uint8_t *frame, size_t length);
+
+/* relay_flow.c. Each TCP frame that came, and each that will arrive as it was
+ * sent, without copies made here: counts what was sent again. */
+void relay_flow_sent(struct relay_path *path, const uint8_t *frame, size_t length);
+void relay_flow_delivered(struct relay_path *path, const uint8_t *frame, size_t length);
 
 /* relay_path.c */
 int relay_path_init(struct relay_path *path, const struct relay_spec *spec, size_t frame_size);

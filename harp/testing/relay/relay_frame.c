@@ -63,8 +63,7 @@ bool relay_frame_is_tcp(const uint8_t *frame, size_t length)
          ip->protocol == IPPROTO_TCP;
 }
 
-/* Length of all headers of a TCP frame; 0: they are not whole. */
-static size_t tcp_headers(const uint8_t *frame, size_t length)
+size_t relay_frame_tcp_headers(const uint8_t *frame, size_t length)
 {
   const struct iphdr *ip = (const struct iphdr *)(frame + ETHER_HDR_LEN);
 
@@ -138,7 +137,7 @@ void relay_frame_complete(struct relay_path *path, const struct virtio_net_hdr *
 
   path->counts.frames_in++;
   if (kind == VIRTIO_NET_HDR_GSO_TCPV4) {
-    size_t headers = tcp_headers(frame, length);
+    size_t headers = relay_frame_tcp_headers(frame, length);
 
     if (headers && vnet->gso_size && headers + vnet->gso_size <= path->frame_size)
       cut(path, frame, length, headers, vnet->gso_size, now_ns);

@@ -60,9 +60,11 @@ int relay_path_init(struct relay_path *path, const struct relay_spec *spec, size
   path->spec = spec;
   path->frame_size = frame_size;
   path->queue = calloc(spec->queue, sizeof *path->queue);
-  if (!memory || !path->queue) {
+  path->flows = calloc(RELAY_FLOWS, sizeof *path->flows);
+  if (!memory || !path->queue || !path->flows) {
     free(memory);
     free(path->queue);
+    free(path->flows);
     return -ENOMEM;
   }
   path->memory = memory;
@@ -77,6 +79,7 @@ void relay_path_free(struct relay_path *path)
 {
   free(path->memory);
   free(path->queue);
+  free(path->flows);
 }
 
 uint8_t *relay_path_room(struct relay_path *path)
@@ -101,13 +104,24 @@ static void append(struct relay_path *path, uint32_t length, uint64_t now_ns)
   frame->release_ns = path->line_free_ns + spec->delay_ns;
 }
 
-static void corrupt(struct relay_path *path, uint8_t *frame, size_t length)
+/* The same, for a TCP frame that is no copy: the queue loses none. */
+static void append_tcp(struct relay_path *path, uint32_t length, uint64_t now_ns)
+{
+  const struct relay_frame *frame = slot(path, path->used);
+
+  append(path, length, now_ns);
+  if (!frame->spoilt)
+    relay_flow_delivered(path, frame->data, length);
+}
+
+static void corrupt(struct relay_path *path, struct relay_frame *frame, size_t length)
 {
   uint64_t random = draw(path, DRAW_CORRUPT_WHERE);
   uint8_t flip = (uint8_t)(random >> 56);
 
   /* Behind the Ethernet header: every byte there is under a checksum. */
-  frame[ETHER_HDR_LEN + random % (length - ETHER_HDR_LEN)] ^= flip ? flip : 1;
+  frame->data[ETHER_HDR_LEN + random % (length - ETHER_HDR_LEN)] ^= flip ? flip : 1;
+  frame->spoilt = true;
   path->counts.corrupted++;
 }
 
@@ -119,7 +133,7 @@ static void hold(struct relay_path *path, uint32_t length, uint64_t now_ns)
   uint32_t spread = path->spec->reorder_depth - RELAY_REORDER_MIN + 1;
   uint8_t *spare = held->frame.data;
 
-  held->frame = (struct relay_frame){now_ns + HOLD_MAX_NS, length, frame->data};
+  held->frame = (struct relay_frame){now_ns + HOLD_MAX_NS, length, frame->spoilt, frame->data};
   held->overtakers = RELAY_REORDER_MIN + (uint32_t)(draw(path, DRAW_REORDER_DEPTH) % spread);
   held->overtaken = false;
   frame->data = spare;
@@ -137,7 +151,8 @@ static void let_go(struct relay_path *path, uint32_t i, uint64_t now_ns)
 
   path->counts.reordered += held.overtaken;
   frame->data = held.frame.data;
-  append(path, held.frame.length, now_ns);
+  frame->spoilt = held.frame.spoilt;
+  append_tcp(path, held.frame.length, now_ns);
   path->held[i] = *last;
   last->frame.data = spare;
 }
@@ -180,16 +195,19 @@ static void duplicate(struct relay_path *path, size_t length, uint64_t now_ns)
 static void add_tcp(struct relay_path *path, size_t length, uint64_t now_ns)
 {
   const struct relay_spec *spec = path->spec;
+  struct relay_frame *frame = slot(path, path->used);
 
+  relay_flow_sent(path, frame->data, length);
   if (lost(path))
     return;
+  frame->spoilt = false;
   if (happens(path, DRAW_CORRUPT, spec->corrupt))
-    corrupt(path, slot(path, path->used)->data, length);
+    corrupt(path, frame, length);
   if (path->held_used < RELAY_HOLD_MAX && happens(path, DRAW_REORDER, spec->reorder)) {
     hold(path, (uint32_t)length, now_ns);
     return;
   }
-  append(path, (uint32_t)length, now_ns);
+  append_tcp(path, (uint32_t)length, now_ns);
   if (happens(path, DRAW_DUPLICATE, spec->duplicate))
     duplicate(path, length, now_ns);
   overtake(path, now_ns);

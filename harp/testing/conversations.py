@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversations of `harp nc` with the kernel's TCP between the hosts of a lab, and of two
-kernels for comparison. Every byte is checked by hash, by who asks for it."""
+"""Conversations of `harp nc` with the kernel's TCP between the hosts of a lab, of two of
+HARP's, and of two kernels for comparison. Every byte is checked by hash, by who asks for it."""
 
 from __future__ import annotations
 
@@ -24,25 +24,34 @@ PATIENCE_S = 60
 
 @dataclass(frozen=True)
 class Load:
-    """What one side sends: bytes that depend on `seed`, at most `rate` (10^6 bytes/s; 0: any)."""
+    """What one side sends: bytes that depend on `seed`, at most `rate` (10^6 bytes/s; 0: any).
+
+    held: not before it is let go.
+    """
 
     bytes: int = 0
     seed: int = 1
     rate: float = 0.0
+    held: bool = False
 
     def words(self) -> list[str]:
-        return [f"--send={self.bytes}", f"--seed={self.seed}", f"--rate={self.rate}"]
+        words = [f"--send={self.bytes}", f"--seed={self.seed}", f"--rate={self.rate}"]
+        return words + (["--held"] if self.held else [])
 
 
 @dataclass(frozen=True)
 class Told:
-    """What a side says it sent and received; `seconds` from the first byte received to the last."""
+    """What a side says it sent and received; `seconds` from the first byte received to the last.
+
+    timeline: how many bytes had come at moments of CLOCK_MONOTONIC, s.
+    """
 
     sent: int
     sent_sha256: str
     received: int
     received_sha256: str
     seconds: float
+    timeline: Sequence[tuple[float, int]] = ()
 
     @property
     def goodput(self) -> float:
@@ -52,7 +61,8 @@ class Told:
 
 @dataclass(frozen=True)
 class Conversation:
-    """Both sides of a connection; `report` is what `harp nc --json` wrote (none: two kernels)."""
+    """Both sides of a connection; `report` is what `harp nc --json` wrote on the first that has
+    it (none: two kernels)."""
 
     first: Told
     second: Told
@@ -87,14 +97,20 @@ class Peer:
     ) -> None:
         words = [*prefix, sys.executable, PEER, role, address, port, *load.words()]
         self.process = host.popen(
-            [str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+            [str(word) for word in words],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.source = self.process
         if role == "listen":
             _wait_until_ready(self.process)
 
-    def end(self) -> Told:
+    def wait_until_held(self) -> None:
+        """Connected, and would send."""
+        _wait_until_ready(self.process)
+
+    def end(self, patience_s: float = PATIENCE_S) -> Told:
         """Waits for the end; AssertionError with what it said if that was not well."""
-        said, complaint = self.process.communicate(timeout=PATIENCE_S)
+        said, complaint = self.process.communicate(timeout=patience_s)
         assert self.process.returncode == 0, complaint
         return Told(**json.loads(said))
 
@@ -118,7 +134,7 @@ class Netcat:
         prefix: Sequence[str] = (),
         stall: float = 0.0,
     ) -> None:
-        self.json = folder / f"nc-{host.index}.json"
+        self.json = folder / f"nc-{host.index}-{words[-1]}.json"
         self.json.unlink(missing_ok=True)
         name = f"packet:{host.interface}"
         device = ["--device", f"fault:{fault}|{name}" if fault else name]
@@ -138,21 +154,26 @@ class Netcat:
         )  # fmt: skip
         self.source = host.popen(
             [*prefix, sys.executable, PEER, "source", *load.words()],
-            stdout=source_end[1], stderr=subprocess.PIPE,
+            stdin=subprocess.PIPE, stdout=source_end[1], stderr=subprocess.PIPE,
         )  # fmt: skip
         for end in (*source_end, *sink_end):
             os.close(end)  # the children's alone, or none of them would ever see an end
         if "-l" in words:
-            self._wait_until_listening()
+            self._wait_until_said("listening on")
 
-    def _wait_until_listening(self) -> None:
+    def _wait_until_said(self, what: str) -> None:
         assert self.process.stderr
         said = ""
         for line in self.process.stderr:
             said += line
-            if "listening on" in line:
+            if what in line:
                 return
         raise AssertionError(said)
+
+    def wait_until_held(self) -> None:
+        """Connected, and the source would send."""
+        self._wait_until_said("connected to")
+        _wait_until_ready(self.source)
 
     @property
     def memory(self) -> int:
@@ -160,9 +181,9 @@ class Netcat:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index]
 
-    def end(self) -> tuple[Told, dict[str, Any]]:
+    def end(self, patience_s: float = PATIENCE_S) -> tuple[Told, dict[str, Any]]:
         """Waits for the end; AssertionError with what it said if that was not well."""
-        _, said = self.process.communicate(timeout=PATIENCE_S)
+        _, said = self.process.communicate(timeout=patience_s)
         assert self.process.returncode == 0, said
         received, _ = self.sink.communicate(timeout=10)
         _, sent = self.source.communicate(timeout=10)
@@ -170,11 +191,50 @@ class Netcat:
         return told, json.loads(self.json.read_text())
 
 
-def two_kernels(sender: Host, receiver: Host, load: Load, port: int) -> Conversation:
-    """One way."""
-    listening = Peer(receiver, "listen", receiver.address, port, Load())
-    sending = Peer(sender, "connect", receiver.address, port, load)
-    return Conversation(sending.end(), listening.end())
+class OneWay:
+    """A transfer under way to the second host from the first, which connects.
+
+    harp: which of them has HARP's TCP, and not the kernel's; each has its kernel's address.
+    """
+
+    def __init__(
+        self, hosts: Sequence[Host], harp: tuple[bool, bool], load: Load, folder: Path, port: int
+    ) -> None:
+        sender, receiver = hosts
+        self._receives: Peer | Netcat = (
+            Netcat(receiver, ["-l", str(port)], Load(), folder)
+            if harp[1]
+            else Peer(receiver, "listen", receiver.address, port, Load())
+        )
+        self._sends: Peer | Netcat = (
+            Netcat(sender, [receiver.address, str(port)], load, folder)
+            if harp[0]
+            else Peer(sender, "connect", receiver.address, port, load)
+        )
+
+    def wait_until_held(self) -> None:
+        """For a load that is held: connected, and would send."""
+        self._sends.wait_until_held()
+
+    def let_go(self) -> None:
+        """The sender may send, if its load was held."""
+        pipe = self._sends.source.stdin
+        assert pipe
+        pipe.write("\n")
+        pipe.flush()
+
+    def end(self, patience_s: float = PATIENCE_S) -> Conversation:
+        """Waits for the end; AssertionError with what a side said if that was not well."""
+        told: list[Told] = []
+        report: dict[str, Any] = {}
+        for side in (self._sends, self._receives):
+            if isinstance(side, Netcat):
+                one, own = side.end(patience_s)
+                report = report or own
+            else:
+                one = side.end(patience_s)
+            told.append(one)
+        return Conversation(told[0], told[1], report)
 
 
 def with_harp(

@@ -6,12 +6,13 @@
     tcp_peer.py source [OPTIONS]                 to standard output
     tcp_peer.py sink                             from standard input; "ready" first, too
 
-Options: --send BYTES, --seed N, --rate MB (per second, 10^6 bytes; 0 is no limit), --cc NAME;
+Options: --send BYTES, --seed N, --rate MB (per second, 10^6 bytes; 0 is no limit), --cc NAME,
+--held ("ready" to standard error first; until standard input has a line, nothing is sent);
 of the sink: --stall SECONDS, for which it does not read, once something has come.
 
-What was sent and received is told as JSON at the end: bytes and SHA-256 of each, and
-the seconds from the first byte received to the last. The source tells on standard
-error, all others on standard output.
+What was sent and received is told as JSON at the end: bytes and SHA-256 of each, the
+seconds from the first byte received to the last, and how much had come when (seconds of
+CLOCK_MONOTONIC). The source tells on standard error, all others on standard output.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from typing import Any
 
 CHUNK = 1 << 18
 TIMEOUT_S = 60
+SAMPLE_S = 0.02
 
 
 def pieces(total: int, seed: int) -> Iterator[bytes]:
@@ -54,20 +56,24 @@ class Pace:
             time.sleep(max(0.0, self.start + self.bytes / self.rate - time.monotonic()))
 
 
-def send(write: Callable[[bytes], Any], total: int, seed: int, rate: float) -> dict[str, Any]:
-    """Sends so many bytes; what they were."""
-    digest, pace = hashlib.sha256(), Pace(rate)
-    for piece in pieces(total, seed):
+def send(write: Callable[[bytes], Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Sends what the options say; what that was."""
+    if options.held:
+        say_ready()
+        sys.stdin.readline()
+    digest, pace = hashlib.sha256(), Pace(options.rate)
+    for piece in pieces(options.send, options.seed):
         digest.update(piece)
         write(piece)
         pace.wait(len(piece))
-    return {"sent": total, "sent_sha256": digest.hexdigest()}
+    return {"sent": options.send, "sent_sha256": digest.hexdigest()}
 
 
 def receive(read_into: Callable[[memoryview], int], stall: float = 0.0) -> dict[str, Any]:
     """Receives to the end; what came, and in how many seconds."""
     digest, count, view = hashlib.sha256(), 0, memoryview(bytearray(CHUNK))
     first = last = time.monotonic()
+    timeline: list[tuple[float, int]] = []
     while length := read_into(view):
         last = time.monotonic()
         if count == 0:
@@ -75,14 +81,21 @@ def receive(read_into: Callable[[memoryview], int], stall: float = 0.0) -> dict[
             time.sleep(stall)
         digest.update(view[:length])
         count += length
-    return {"received": count, "received_sha256": digest.hexdigest(), "seconds": last - first}
+        if not timeline or last - timeline[-1][0] >= SAMPLE_S:
+            timeline.append((last, count))
+    return {
+        "received": count,
+        "received_sha256": digest.hexdigest(),
+        "seconds": last - first,
+        "timeline": timeline,
+    }
 
 
 def converse(connection: socket.socket, options: argparse.Namespace) -> dict[str, Any]:
     """Sends and receives at the same time, as far as each side has something to say."""
     with ThreadPoolExecutor(1) as receiver:
         received = receiver.submit(receive, connection.recv_into)
-        sent = send(connection.sendall, options.send, options.seed, options.rate)
+        sent = send(connection.sendall, options)
         connection.shutdown(socket.SHUT_WR)
         return {**sent, **received.result()}
 
@@ -130,13 +143,14 @@ def parse() -> argparse.Namespace:
             one.add_argument("--send", type=int, default=0)
             one.add_argument("--seed", type=int, default=1)
             one.add_argument("--rate", type=float, default=0.0)
+            one.add_argument("--held", action="store_true")
     return parser.parse_args()
 
 
 def main() -> None:
     options = parse()
     if options.role == "source":
-        told = send(write_all, options.send, options.seed, options.rate)
+        told = send(write_all, options)
         print(json.dumps(told), file=sys.stderr)
     elif options.role == "sink":
         say_ready()

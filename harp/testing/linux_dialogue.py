@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same dialogues with Linux's own TCP: a wrong expectation shows itself.
+
+`LinuxStack` stands in for a `Stack`: its packets come from and go to a TUN
+device in a network namespace of its own, which has no name and goes with its
+descriptors, and its sockets are real. Time is real, too, so a script says when
+something must come by `within` and `silence`, not to the millisecond. What the
+kernel sent carries the kernel's own time, so that a busy machine, where the
+script runs late, makes no silence look broken.
+
+Needs root and /dev/net/tun (`why_not` says what is missing).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import select
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from scapy.packet import Packet
+
+from harp.testing.dialogue import _EPOCH_NS, DEFAULTS, NS_PER_MS, PEER_ADDRESS, Dialogue
+from harp.testing.tcp_info import unpack_tcp_info
+
+DEVICE = "tun0"
+TUN = Path("/dev/net/tun")
+GRACE_MS = 1000  # for what is due at once
+QUIET_MS = 20  # after that nothing more is due at once
+TICK_NS = NS_PER_MS
+
+_CLONE_NEWNET = 0x40000000  # <sched.h>
+_TUNSETIFF = 0x400454CA  # <linux/if_tun.h>
+_IFF_TUN_NO_PI = 0x1001
+_ETH_P_ALL, _ETH_P_IP = 3, 0x0800  # <linux/if_ether.h>
+_PACKET_OUTGOING = 4  # <linux/if_packet.h>
+_SO_TIMESTAMPNS = 35  # <asm-generic/socket.h>
+
+
+def why_not() -> str:
+    """What keeps Linux dialogues from running here; "" if nothing does."""
+    if os.geteuid() != 0:
+        return "a network namespace needs root"
+    return "" if os.access(TUN, os.R_OK | os.W_OK) else f"{TUN} is not there"
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+class LinuxSocket(socket.socket):
+    """What a dialogue's sockets can do, by a real one, which does not block. As a stack's number
+    does, it stays open though the script forgets it: its family keeps it until the stack's end.
+    """
+
+    def join(self, family: list[LinuxSocket]) -> LinuxSocket:
+        self._family = family
+        family.append(self)
+        self.setblocking(False)
+        return self
+
+    def accept(self) -> tuple[LinuxSocket, Any]:
+        """Waits a moment: the kernel may be about to make the connection."""
+        select.select([self], [], [], GRACE_MS / 1000)
+        descriptor, address = self._accept()  # type: ignore[attr-defined]
+        return LinuxSocket(fileno=descriptor).join(self._family), address
+
+    def recv(self, size: int, flags: int = 0) -> bytes:  # type: ignore[override]
+        select.select([self], [], [], QUIET_MS / 1000)
+        return super().recv(size, flags)
+
+    def tcp_info(self) -> dict[str, int]:
+        return unpack_tcp_info(self.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 512))
+
+    def error(self) -> int:
+        return self.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+
+class LinuxStack:
+    """Linux's TCP in a namespace. `config`: the fields of struct harp_stack_config that Linux has,
+    too; ValueError: another one. RFC 1337 is followed, which Linux leaves to its administrator.
+    """
+
+    def __init__(self, **config: Any) -> None:
+        settings = {**DEFAULTS, **config}
+        self._buffers = {name: settings[key] for name, key in
+                         ((socket.SO_RCVBUF, "rcvbuf"), (socket.SO_SNDBUF, "sndbuf"))
+                         if key in config}  # fmt: skip
+        unknown = sorted(set(config) - _SETTINGS)
+        if unknown:
+            raise ValueError(f"Linux has no {', '.join(unknown)}")
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        self._inside = -1
+        self._ahead_ns = 0  # of the dialogue's clock before the system's
+        self._sockets: list[LinuxSocket] = []
+        with self._unshared():
+            self._set_up(settings)
+
+    @contextmanager
+    def _unshared(self) -> Iterator[None]:
+        """This thread in the namespace; the first time, a new one."""
+        if self._inside < 0:
+            _check(self._libc.unshare(_CLONE_NEWNET))
+            self._inside = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        else:
+            _check(self._libc.setns(self._inside, _CLONE_NEWNET))
+        try:
+            yield
+        finally:
+            _check(self._libc.setns(self._home, _CLONE_NEWNET))
+
+    def _set_up(self, settings: dict[str, Any]) -> None:
+        self._tun = os.open(TUN, os.O_RDWR | os.O_NONBLOCK)
+        fcntl.ioctl(self._tun, _TUNSETIFF, struct.pack("16sH14x", DEVICE.encode(), _IFF_TUN_NO_PI))
+        for name, value in {
+            "tcp_timestamps": settings["timestamps"],
+            "tcp_sack": settings["sack"],
+            "tcp_window_scaling": int(settings["window_scale"] >= 0),
+            "tcp_rfc1337": 1,
+            "tcp_ecn": 0,
+            "tcp_no_metrics_save": 1,
+        }.items():
+            Path(f"/proc/sys/net/ipv4/{name}").write_text(str(value))
+        # What the device hears before the tap is open is the kernel's own chatter.
+        self._tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
+        self._tap.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        self._tap.setblocking(False)
+        prefix = f"{settings['address']}/{settings['prefix']}"
+        subprocess.run(
+            ["ip", "-batch", "-"], check=True, text=True, timeout=60,
+            input=f"link set {DEVICE} mtu {settings['mtu']} up\n"
+                  f"address add {prefix} dev {DEVICE}\n"
+                  f"route add {PEER_ADDRESS} dev {DEVICE} initcwnd {settings['initial_window']} "
+                  f"rto_min {settings['rto_min_us'] // 1000}ms "
+                  f"quickack {int(settings['delayed_ack_us'] == 0)}\n",
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Ends the namespace with all that is in it."""
+        for one in self._sockets:
+            one.close()
+        self._tap.close()
+        for descriptor in (self._tun, self._inside, self._home):
+            os.close(descriptor)
+
+    @property
+    def now(self) -> int:
+        return time.time_ns() + self._ahead_ns
+
+    def advance(self, now_ns: int) -> None:
+        """Waits until then. The first call sets the clock."""
+        if self._ahead_ns == 0:
+            self._ahead_ns = now_ns - time.time_ns()
+        time.sleep(max(now_ns - self.now, 0) / 1e9)
+
+    def next_deadline(self) -> int:
+        """Linux does not tell: so the next tick."""
+        return self.now + TICK_NS
+
+    def input(self, frame: bytes) -> bool:
+        os.write(self._tun, frame)
+        return True
+
+    def take(self) -> list[tuple[int, bytes]]:
+        """What the kernel has sent since, with its time on the dialogue's clock."""
+        taken = []
+        while True:
+            try:
+                frame, words, _, address = self._tap.recvmsg(65536, 64)
+            except BlockingIOError:
+                break
+            if address[1] == _ETH_P_IP and address[2] == _PACKET_OUTGOING:
+                seconds, nanoseconds = struct.unpack("qq", words[0][2][:16])
+                taken.append((seconds * 10**9 + nanoseconds + self._ahead_ns, frame))
+        while True:  # the tap has it: the device's queue only must not fill up
+            try:
+                os.read(self._tun, 65536)
+            except BlockingIOError:
+                return taken
+
+    def socket(self) -> LinuxSocket:
+        with self._unshared():
+            made = LinuxSocket(socket.AF_INET, socket.SOCK_STREAM).join(self._sockets)
+        for name, size in self._buffers.items():
+            made.setsockopt(socket.SOL_SOCKET, name, size)
+        return made
+
+
+_SETTINGS = {"mtu", "initial_window", "rto_min_us", "delayed_ack_us", "timestamps", "sack",
+             "window_scale", "sndbuf", "rcvbuf"}  # fmt: skip
+
+
+class LinuxDialogue(Dialogue):
+    """A Dialogue with a LinuxStack. What is due at once gets a moment to come."""
+
+    who = "linux"
+
+    def __init__(self, **words: Any) -> None:
+        config = {key: words[key] for key in list(words) if key in _SETTINGS}
+        rest = {key: value for key, value in words.items() if key not in _SETTINGS}
+        self._linux = LinuxStack(**config)
+        mtu = {"mtu": config["mtu"]} if "mtu" in config else {}
+        super().__init__(stack=self._linux, tolerance_ms=100, **mtu, **rest)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self._linux.close()
+
+    def _taken(self) -> list[tuple[int, bytes]]:
+        return [(ns - _EPOCH_NS, frame) for ns, frame in self._linux.take()]
+
+    def _settle(self) -> None:
+        super()._settle()
+        self._ns = max(self._ns, self._linux.now - _EPOCH_NS)
+
+    def _quiet(self, until: float | None) -> float:
+        return self.now + QUIET_MS if until is None else until
+
+    def send(self, packet: Packet | bytes, at: float | None = None) -> None:
+        super().send(packet, None if at is None else max(at, self.now))
+
+    def expect(
+        self,
+        packet: Packet,
+        at: float | None = None,
+        within: float | None = None,
+        length: int | None = None,
+    ) -> Packet:
+        if at is None:
+            within = GRACE_MS + (within or 0)
+        return super().expect(packet, at, within, length)
+
+    def silence(self, until: float | None = None, during: float | None = None) -> None:
+        super().silence(self._quiet(until) if during is None else None, during)
+
+    def settle(self) -> None:
+        self.run(self._quiet(None))
+
+    def drain(self, until: float | None = None) -> list[Packet]:
+        return super().drain(self._quiet(until))

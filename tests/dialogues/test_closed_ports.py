@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where nobody listens, a segment is answered by a reset (RFC 9293, 3.10.7.1)."""
+
+from __future__ import annotations
+
+from scapy.layers.inet import TCP
+
+
+def test_a_syn(either):
+    d = either()
+    d.stack_port = 81
+    d.send(TCP(flags="S", seq=0))
+    d.expect(TCP(flags="RA", ack=1))
+
+
+def test_an_acknowledgement(either):
+    d = either()
+    d.stack_port = 81
+    d.send(TCP(flags="A", seq=5, ack=1000))
+    assert d.expect(TCP(flags="R"))[TCP].window == 0
+
+
+def test_a_reset_is_not_answered(either):
+    d = either()
+    d.stack_port = 81
+    d.send(TCP(flags="R", seq=5))
+    d.silence(during=50)

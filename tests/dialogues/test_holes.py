@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Beyond a hole data waits and is reported by SACK (RFC 2018), duplicates too (RFC 2883)."""
+
+from __future__ import annotations
+
+from scapy.layers.inet import TCP
+
+from harp.testing.dialogue import option
+
+
+def sacked(packet):
+    edges = option(packet, "SAck")
+    return list(zip(edges[::2], edges[1::2]))
+
+
+def test_each_segment_beyond_a_hole_is_answered_at_once(either):
+    d = either()
+    c = d.open_passive()
+    d.send(TCP(seq=101, ack=1) / (b"b" * 100))
+    assert sacked(d.expect(TCP(flags="A", ack=1))) == [(101, 201)]
+    d.send(TCP(seq=301, ack=1) / (b"d" * 100))
+    assert sacked(d.expect(TCP(flags="A", ack=1))) == [(301, 401), (101, 201)]
+    d.send(TCP(seq=501, ack=1) / (b"f" * 100))
+    assert sacked(d.expect(TCP(flags="A", ack=1))) == [(501, 601), (301, 401), (101, 201)]
+    d.send(TCP(seq=201, ack=1) / (b"c" * 100))
+    assert sacked(d.expect(TCP(flags="A", ack=1))) == [(101, 401), (501, 601)]
+    d.send(TCP(seq=1, ack=1) / (b"a" * 100))
+    assert sacked(d.expect(TCP(flags="A", ack=401))) == [(501, 601)]
+    assert c.recv(1000) == b"a" * 100 + b"b" * 100 + b"c" * 100 + b"d" * 100
+
+
+def test_a_duplicate_is_reported(either):
+    d = either(delayed_ack_us=0)
+    d.open_passive()
+    d.send(TCP(seq=1, ack=1) / (b"a" * 100))
+    assert option(d.expect(TCP(flags="A", ack=101)), "SAck") is None
+    d.send(TCP(seq=1, ack=1) / (b"a" * 100))
+    assert sacked(d.expect(TCP(flags="A", ack=101))) == [(1, 101)]
+
+
+def test_what_overlaps_is_taken_once(either):
+    d = either(delayed_ack_us=0)
+    c = d.open_passive()
+    d.send(TCP(seq=1, ack=1) / b"abcdef")
+    d.expect(TCP(flags="A", ack=7))
+    d.send(TCP(seq=4, ack=1) / b"XYZghi")
+    d.expect(TCP(flags="A", ack=10))
+    assert c.recv(100) == b"abcdefghi"
+
+
+def test_without_permission_there_are_no_blocks(either):
+    d = either()
+    d.open_passive(sack=False)
+    d.send(TCP(seq=101, ack=1) / (b"b" * 100))
+    assert option(d.expect(TCP(flags="A", ack=1)), "SAck") is None
+
+
+def test_a_fin_beyond_a_hole_waits(either):
+    d = either()
+    c = d.open_passive()
+    d.send(TCP(flags="FA", seq=4, ack=1) / b"def")
+    d.expect(TCP(flags="A", ack=1))
+    d.send(TCP(flags="A", seq=1, ack=1) / b"abc")
+    d.expect(TCP(flags="A", ack=8))
+    assert c.recv(100) == b"abcdef"
+    assert c.recv(100) == b""

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connection is opened from either side (RFC 9293, 3.5)."""
+
+from __future__ import annotations
+
+import errno
+
+from scapy.layers.inet import TCP
+
+
+def test_the_peer_opens(either):
+    d = either()
+    listener = d.listen(80)
+    d.send(TCP(flags="S", seq=0, options=[("MSS", 1460)]))
+    d.expect(TCP(flags="SA", seq=0, ack=1, options=[("MSS", 1460)]))
+    d.send(TCP(flags="A", seq=1, ack=1))
+    c = d.accept(listener)
+    d.send(TCP(seq=1, ack=1) / b"hello")
+    assert c.recv(100) == b"hello"
+
+
+def test_the_stack_opens(either):
+    d = either()
+    d.connect(80)
+    d.expect(TCP(flags="S", seq=0, options=[("MSS", 1460)]))
+    d.send(TCP(flags="SA", seq=0, ack=1, options=[("MSS", 1460)]))
+    d.expect(TCP(flags="A", seq=1, ack=1))
+    d.silence()
+
+
+def test_both_open_at_once(either):
+    """RFC 9293, 3.5: the SYNs cross."""
+    d = either()
+    d.connect(80)
+    d.expect(TCP(flags="S", seq=0))
+    d.send(TCP(flags="S", seq=0, options=[("MSS", 1460)]))
+    d.expect(TCP(flags="SA", seq=0, ack=1))
+    d.send(TCP(flags="SA", seq=0, ack=1, options=[("MSS", 1460)]))
+    # Linux acknowledges the repeated SYN once more; HARP has nothing new to say.
+    d.ignore(d.now + 20)
+    d.send(TCP(seq=1, ack=1) / b"x")
+    d.expect(TCP(flags="A", seq=1, ack=2), within=60)
+
+
+def test_a_lost_syn_is_sent_again(either):
+    """RFC 6298, 2.1: after a second."""
+    d = either()
+    d.connect(80)
+    d.expect(TCP(flags="S", seq=0))
+    d.silence(during=900)
+    d.expect(TCP(flags="S", seq=0), within=300)
+
+
+def test_a_refused_connection(either):
+    d = either()
+    c = d.connect(80)
+    d.expect(TCP(flags="S", seq=0))
+    d.send(TCP(flags="RA", seq=0, ack=1))
+    assert c.error() == errno.ECONNREFUSED
+
+
+def test_a_wrong_acknowledgement_is_reset(either):
+    """RFC 9293, 3.10.7.3: it is an old connection's."""
+    d = either()
+    d.connect(80)
+    d.expect(TCP(flags="S", seq=0))
+    d.send(TCP(flags="A", seq=9, ack=77))
+    d.expect(TCP(flags="R", seq=77))

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A router says that a segment was too big (RFC 1191), and is believed within bounds."""
+
+from __future__ import annotations
+
+from scapy.layers.inet import ICMP, IP, TCP
+
+
+def too_big(d, mtu, seq):
+    flow = d.flow()
+    quoted = IP(src=d.stack_address, dst=d.peer_address, len=1500, flags="DF") / TCP(
+        sport=d.stack_port, dport=d.peer_port, seq=(flow.irs + seq) % 2**32, flags="A")  # fmt: skip
+    message = ICMP(type=3, code=4, nexthopmtu=mtu) / bytes(quoted)[:28]
+    d.send(IP(src="192.0.2.9", dst=d.stack_address) / message)
+
+
+def test_what_flies_goes_again_smaller(either):
+    d = either(rto_min_us=1_000_000)
+    c = d.open_passive(rtt=200)
+    c.send(b"x" * 2920)
+    d.expect(TCP(seq=1), length=1460)
+    d.expect(TCP(seq=1461), length=1460)
+    d.strict = False
+    too_big(d, 1000, 1)
+    d.expect(TCP(seq=1), length=960)
+
+
+def test_what_does_not_fly_changes_nothing(either):
+    """RFC 5927, 7.2."""
+    d = either(rto_min_us=1_000_000)
+    c = d.open_passive(rtt=200)
+    c.send(b"x" * 1460)
+    d.expect(TCP(seq=1), length=1460)
+    too_big(d, 1000, 500_000)
+    d.send(TCP(flags="A", seq=1, ack=1461))
+    c.send(b"x" * 1460)
+    d.expect(TCP(seq=1461), length=1460)

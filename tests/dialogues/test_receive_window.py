@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lies beyond the window is not taken (RFC 9293, 3.10.7.4)."""
+
+from __future__ import annotations
+
+import pytest
+from scapy.layers.inet import TCP
+
+
+def test_far_beyond_the_edge(either):
+    d = either(delayed_ack_us=0)
+    c = d.open_passive()
+    d.send(TCP(seq=1_000_000, ack=1) / b"far away")
+    d.expect(TCP(flags="A", seq=1, ack=1))
+    d.send(TCP(seq=1, ack=1) / b"near")
+    d.expect(TCP(flags="A", seq=1, ack=5))
+    assert c.recv(100) == b"near"
+
+
+def test_a_segment_without_ack_is_dropped(either):
+    d = either()
+    c = d.open_passive()
+    d.send(TCP(flags="P", seq=1) / b"nothing")
+    d.silence(during=60)
+    with pytest.raises(BlockingIOError):
+        c.recv(100)
+
+
+def test_an_unread_stream_closes_the_window(either):
+    d = either(rcvbuf=4096, delayed_ack_us=0)
+    c = d.open_passive()
+    d.strict = False
+    sent, window = 0, 1
+    while window and sent < 40_000:
+        d.send(TCP(flags="A", seq=1 + sent, ack=1) / (b"x" * 500))
+        answer = d.expect(TCP(flags="A"))[TCP]
+        sent, window = answer.ack - 1, answer.window
+        if window < 500:
+            break
+    assert 1500 <= sent <= 16_000
+    assert len(c.recv(65536)) == sent

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who closes first waits, and is not disturbed (RFC 9293, 3.6.1; RFC 1337; RFC 6191)."""
+
+from __future__ import annotations
+
+from scapy.layers.inet import TCP
+
+
+def closed(d):
+    c = d.open_passive()
+    c.shutdown(1)
+    d.expect(TCP(flags="FA", seq=1, ack=1))
+    d.send(TCP(flags="FA", seq=1, ack=2))
+    d.expect(TCP(flags="A", seq=2, ack=2))
+    c.close()
+    d.settle()
+
+
+def test_a_repeated_fin_is_acknowledged_again(either):
+    d = either()
+    closed(d)
+    d.send(TCP(flags="FA", seq=1, ack=2))
+    d.expect(TCP(flags="A", seq=2, ack=2))
+
+
+def test_a_reset_ends_nothing(either):
+    d = either()
+    closed(d)
+    d.send(TCP(flags="R", seq=2))
+    d.silence()
+    d.send(TCP(flags="FA", seq=1, ack=2))
+    d.expect(TCP(flags="A", seq=2, ack=2))
+
+
+def test_a_newer_syn_opens_anew(either):
+    d = either()
+    listener = d.listen(80)
+    d.send(TCP(flags="S", seq=0, options=[("MSS", 1460)]))
+    d.expect(TCP(flags="SA", seq=0, ack=1))
+    d.send(TCP(flags="A", seq=1, ack=1))
+    c = d.accept(listener)
+    c.shutdown(1)
+    d.expect(TCP(flags="FA", seq=1, ack=1))
+    d.send(TCP(flags="FA", seq=1, ack=2))
+    d.expect(TCP(flags="A", seq=2, ack=2))
+    c.close()
+    d.settle()
+    d.forget(d.peer_iss + 100_000)
+    d.send(TCP(flags="S", seq=0, options=[("MSS", 1460)]))
+    d.expect(TCP(flags="SA", seq=0, ack=1))

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What nobody acknowledges goes again, ever more seldom (RFC 6298)."""
+
+from __future__ import annotations
+
+from flights import flight, resent
+from scapy.layers.inet import TCP
+
+
+def test_pauses_double(either):
+    d = either(rto_min_us=200_000)
+    c = d.open_passive(rtt=20)
+    c.send(b"x")
+    first = d.expect(TCP(seq=1) / b"x").time
+    times = [p.time for p in d.drain(first + 1900)]
+    # A tail probe may come first; the pauses between timeouts double.
+    pauses = [b - a for a, b in zip(times, times[1:])]
+    assert times[0] - first >= 200
+    assert len(pauses) >= 2 and all(1.6 <= b / a <= 2.5 for a, b in zip(pauses, pauses[1:])), times
+
+
+def test_karns_rule(either):
+    """RFC 6298, 3: no sample from what was sent twice."""
+    d = either(rto_min_us=200_000)
+    c = d.open_passive(rtt=50)
+    before = c.tcp_info()["rtt"]
+    c.send(b"x")
+    d.expect(TCP(seq=1) / b"x")
+    d.expect(TCP(seq=1) / b"x", within=1000)
+    d.strict = False
+    d.send(TCP(seq=1, ack=2))
+    assert c.tcp_info()["rtt"] == before
+
+
+def test_after_a_timeout_one_segment_goes(either):
+    """RFC 5681, 3.1: the loss window."""
+    d = either(rto_min_us=200_000)
+    c = d.open_passive(rtt=20)
+    flight(d, c)
+    d.strict = False
+    again = resent(d.drain(d.now + 600))
+    assert 0 in again and set(again) <= {0, 9}, again  # 9: the tail probe
+    assert c.tcp_info()["snd_cwnd"] <= 2

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The window field is scaled once both have said so (RFC 7323, 2)."""
+
+from __future__ import annotations
+
+from scapy.layers.inet import TCP
+
+from harp.testing.dialogue import option, payload
+
+
+def reached(d):
+    """How many bytes have been sent, once or more often."""
+    return max(p[TCP].seq - 1 + len(payload(p)) for p in d.drain())
+
+
+def test_the_peers_window_is_scaled(either):
+    d = either(window_scale=7, initial_window=4)
+    c = d.open_passive(wscale=3, window=100)
+    c.send(b"x" * 2000)
+    # The SYN's 100 bytes were not scaled, the acknowledgement's 100 are 800. Linux sends a small
+    # window's content in halves, and the second again as a tail probe.
+    assert reached(d) == 800
+
+
+def test_without_the_peers_offer_nothing_is_scaled(either):
+    d = either(window_scale=7, initial_window=4)
+    listener = d.listen(80)
+    d.send(TCP(flags="S", seq=0, options=[("MSS", 1460)], window=700))
+    assert option(d.expect(TCP(flags="SA", seq=0, ack=1)), "WScale") is None
+    d.send(TCP(flags="A", seq=1, ack=1, window=700))
+    d.accept(listener).send(b"x" * 2000)
+    assert reached(d) == 700

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An arena whose content, and the sanitizer's idea of it, are kept and restored:
+ * a live connection for each input at the price of copying it. The linker sends
+ * all calls of malloc and its like here (--wrap).
+ */
+#include <errno.h>
+#include <sanitizer/asan_interface.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/fuzz/fuzz.h"
+
+enum {
+  ARENA_SIZE = 4 << 20,
+  MARGIN = 64,     /* bytes between allocations */
+  GRAIN = 64,      /* alignment; covers whole bytes of the sanitizer's shadow */
+  SKIPS_MAX = 8,
+  HEADER = GRAIN,  /* the size of an allocation lies before it */
+};
+
+static _Alignas(4096) uint8_t arena[ARENA_SIZE];
+static uint8_t kept[ARENA_SIZE], kept_shadow[ARENA_SIZE / 8];
+static size_t used, kept_size;
+static bool inside;
+static struct {
+  size_t start, end;
+} skips[SKIPS_MAX];
+static unsigned skip_count;
+
+/* The sanitizer's runtime has it, its public header does not. */
+void __asan_get_shadow_mapping(size_t *scale, size_t *offset);
+
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
+void *__real_realloc(void *old, size_t size);
+void *__real_aligned_alloc(size_t alignment, size_t size);
+void __real_free(void *memory);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_realloc(void *old, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
+void __wrap_free(void *memory);
+
+void arena_enter(void) { inside = true; }
+void arena_leave(void) { inside = false; }
+
+static bool within(const void *memory)
+{
+  return (const uint8_t *)memory >= arena && (const uint8_t *)memory < arena + ARENA_SIZE;
+}
+
+static size_t round_up(size_t size) { return (size + GRAIN - 1) & ~(size_t)(GRAIN - 1); }
+
+static void *take(size_t size)
+{
+  size_t start = used + HEADER;
+  if (size > ARENA_SIZE || start + round_up(size) + MARGIN > ARENA_SIZE) {
+    errno = ENOMEM;
+    return NULL;
+  }
+  if (used == 0) {
+    ASAN_POISON_MEMORY_REGION(arena, ARENA_SIZE);
+  }
+  used = start + round_up(size) + MARGIN;
+  ASAN_UNPOISON_MEMORY_REGION(arena + start - sizeof size, sizeof size);
+  memcpy(arena + start - sizeof size, &size, sizeof size);
+  ASAN_UNPOISON_MEMORY_REGION(arena + start, size);
+  return arena + start;
+}
+
+void *__wrap_malloc(size_t size) { return inside ? take(size) : __real_malloc(size); }
+
+void *__wrap_calloc(size_t count, size_t size)
+{
+  size_t total;
+  if (!inside) {
+    return __real_calloc(count, size);
+  }
+  void *memory = __builtin_mul_overflow(count, size, &total) ? NULL : take(total);
+  return memory ? memset(memory, 0, total) : NULL;
+}
+
+void *__wrap_realloc(void *old, size_t size)
+{
+  if (!within(old) && (old || !inside)) {
+    return __real_realloc(old, size);
+  }
+  size_t before = 0;
+  void *memory = take(size);
+  if (old && memory) {
+    memcpy(&before, (uint8_t *)old - sizeof before, sizeof before);
+    memcpy(memory, old, before < size ? before : size);
+    __wrap_free(old);
+  }
+  return memory;
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
+{
+  return inside && alignment <= GRAIN ? take(size) : __real_aligned_alloc(alignment, size);
+}
+
+void __wrap_free(void *memory)
+{
+  size_t size;
+  if (!within(memory)) {
+    __real_free(memory);
+    return;
+  }
+  memcpy(&size, (uint8_t *)memory - sizeof size, sizeof size); /* traps if freed before */
+  ASAN_POISON_MEMORY_REGION((uint8_t *)memory - HEADER, HEADER + round_up(size));
+}
+
+void arena_skip(const void *start, size_t size)
+{
+  size_t from = round_up((size_t)((const uint8_t *)start - arena));
+  size_t to = (size_t)((const uint8_t *)start + size - arena) & ~(size_t)(GRAIN - 1);
+  FUZZ_EXPECT(skip_count < SKIPS_MAX && (skip_count == 0 || skips[skip_count - 1].end <= from));
+  skips[skip_count].start = from;
+  skips[skip_count++].end = to;
+}
+
+static uint8_t *shadow(void)
+{
+  size_t scale, offset;
+  __asan_get_shadow_mapping(&scale, &offset);
+  return (uint8_t *)(((uintptr_t)arena >> scale) + offset);
+}
+
+/* Copies words without asking the sanitizer: what is freed is kept and restored, too. */
+__attribute__((no_sanitize("address", "undefined", "coverage"))) static void
+copy(uint8_t *to, const uint8_t *from, size_t size)
+{
+  uint64_t *out = (uint64_t *)(void *)to;
+  const uint64_t *in = (const uint64_t *)(const void *)from;
+  for (size_t i = 0; i < size / sizeof *out; i++) {
+    out[i] = in[i];
+  }
+}
+
+static void copy_content(uint8_t *to, const uint8_t *from)
+{
+  size_t at = 0;
+  for (unsigned i = 0; i < skip_count; i++) {
+    copy(to + at, from + at, skips[i].start - at);
+    at = skips[i].end;
+  }
+  copy(to + at, from + at, kept_size - at);
+}
+
+void arena_keep(void)
+{
+  kept_size = used;
+  copy_content(kept, arena);
+  copy(kept_shadow, shadow(), kept_size / 8);
+}
+
+void arena_restore(void)
+{
+  inside = false;
+  if (used > kept_size) {
+    ASAN_POISON_MEMORY_REGION(arena + kept_size, used - kept_size);
+  }
+  copy(shadow(), kept_shadow, kept_size / 8);
+  copy_content(arena, kept);
+  used = kept_size;
+}

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ARP and ICMP, well-formed and nearly so, to a host that has neighbours to ask
+ * for and connections that messages may be about.
+ */
+#include "tests/fuzz/ether.h"
+#include "tests/fuzz/frames.h"
+
+enum { STEPS_MAX = 48, MESSAGE_MAX = 200 };
+
+enum operation { STEP_ARP, STEP_ICMP, STEP_CONNECT, STEP_TIME, STEP_ANNOUNCE, STEP_RAW, STEP_KINDS };
+
+struct step {
+  uint8_t kind, choice, operation, code;
+  uint16_t mtu, length;
+  uint32_t number, address;
+};
+_Static_assert(sizeof(struct step) == STEP_SIZE, "an input is a list of them");
+
+static struct world *world;
+
+static const uint8_t everybody[6] = {255, 255, 255, 255, 255, 255};
+
+static uint32_t address(unsigned choice, uint32_t other)
+{
+  const uint32_t addresses[4] = {WORLD_PEER, WORLD_ADDRESS, 0x0300090au + ((other & 63) << 24),
+                                 other};
+  return addresses[choice & 3];
+}
+
+/* The last byte of a hardware address of the step's choice. */
+static void hardware(uint8_t out[6], unsigned choice)
+{
+  memcpy(out, ether_peer, 6);
+  out[5] = (uint8_t)(1 + (choice & 7));
+  out[0] |= choice & 8 ? 1 : 0; /* a group's */
+}
+
+static void arp(const struct step *step)
+{
+  uint8_t bytes[ETH_HEADER + ARP_LENGTH];
+  struct ether_arp_words words = {
+      .operation = step->operation & 0x80 ? step->mtu : 1 + (step->operation & 1),
+      .sender = address(step->choice, step->address),
+      .target = address(step->choice >> 2, step->number),
+  };
+  hardware(words.sender_mac, step->code);
+  hardware(words.target_mac, step->code >> 4);
+  ether_header(step->choice & 16 ? everybody : ether_own, words.sender_mac, ETH_TYPE_ARP, bytes);
+  ether_arp(&words, bytes + ETH_HEADER);
+  if (step->choice & 32) { /* a wrong byte within its first words */
+    bytes[ETH_HEADER + step->length % 8] ^= (uint8_t)(step->length >> 8);
+  }
+  uint32_t length = step->choice & 64 ? step->length % sizeof bytes : sizeof bytes;
+  world_receive(world, bytes, length, step->choice & 128 ? step->mtu : length);
+}
+
+/* About a segment, or a part of one, that the host has sent or could have. */
+static uint32_t quoted(const struct step *step, uint8_t *out)
+{
+  const struct connection *connection = &world->connections[step->choice >> 6 & 1];
+  const struct harp_tcp *tcp = world_find(world, connection);
+  uint32_t length = frame_ipv4(address(step->choice & 1, WORLD_ADDRESS) == WORLD_PEER
+                                   ? WORLD_ADDRESS : step->address,
+                               WORLD_PEER, step->choice & 2 ? step->code : IP_PROTOCOL_TCP,
+                               step->length, out);
+  out[0] = step->choice & 4 ? (uint8_t)step->length : out[0];
+  store_be16(out + length + TCP_SOURCE, connection->local_port);
+  store_be16(out + length + TCP_DEST,
+             (uint16_t)(WORLD_PEER_PORT + (connection - world->connections)));
+  store_be32(out + length + TCP_SEQUENCE,
+             tcp && step->choice & 8 ? tcp->snd_una + (step->number & 0xffff) : step->number);
+  return length + 8;
+}
+
+static void icmp(const struct step *step)
+{
+  uint8_t bytes[ETH_HEADER + IP_HEADER + MESSAGE_MAX] = {0};
+  uint8_t *message = bytes + ETH_HEADER + IP_HEADER;
+  uint32_t length = ICMP_HEADER + quoted(step, message + ICMP_HEADER);
+  length = step->choice & 16 ? step->mtu % (length + 1) : length;
+  message[ICMP_TYPE] = step->operation;
+  message[ICMP_CODE] = step->code;
+  store_be16(message + ICMP_NEXT_MTU, step->mtu);
+  ether_header(ether_own, ether_peer, ETH_TYPE_IPV4, bytes);
+  frame_ipv4(WORLD_PEER, WORLD_ADDRESS, IP_PROTOCOL_ICMP, length, bytes + ETH_HEADER);
+  length += ETH_HEADER + IP_HEADER;
+  frame_mend(bytes + ETH_HEADER, length - ETH_HEADER);
+  world_receive(world, bytes, length, step->choice & 32 ? step->length : length);
+}
+
+/* A connection to somebody whose hardware address has to be asked for. */
+static void open_to(const struct step *step)
+{
+  static const struct harp_flow_ops nobody;
+  struct harp_endpoint peer = {address(2, step->address), 80};
+  struct harp_tcp *tcp;
+  if (harp_flow_connect(world->stack, 0, peer, &nobody, NULL, &tcp) == 0) {
+    harp_flow_set_timeout(tcp, 1 + step->mtu);
+    harp_stack_flush(world->stack);
+  }
+}
+
+/* Another protocol, or any first bytes behind the IPv4 header. */
+static void raw(const struct step *step)
+{
+  uint8_t bytes[ETH_HEADER + IP_HEADER + STEP_SIZE];
+  ether_header(ether_own, ether_peer, ETH_TYPE_IPV4, bytes);
+  frame_ipv4(WORLD_PEER, WORLD_ADDRESS, step->operation, STEP_SIZE, bytes + ETH_HEADER);
+  memcpy(bytes + ETH_HEADER + IP_HEADER, step, STEP_SIZE);
+  frame_mend(bytes + ETH_HEADER, sizeof bytes - ETH_HEADER);
+  world_receive(world, bytes, sizeof bytes, step->choice & 1 ? step->length : sizeof bytes);
+}
+
+static void run(const struct step *step)
+{
+  switch (step->kind % STEP_KINDS) {
+  case STEP_ARP:
+    arp(step);
+    break;
+  case STEP_ICMP:
+    icmp(step);
+    break;
+  case STEP_CONNECT:
+    open_to(step);
+    break;
+  case STEP_TIME:
+    world_advance(world, world->now + ((uint64_t)step->number << step->code % 10));
+    break;
+  case STEP_ANNOUNCE:
+    harp_stack_announce(world->stack);
+    break;
+  default:
+    raw(step);
+  }
+}
+
+static void check_neighbours(void)
+{
+  for (int i = 0; i < NEIGHBOURS; i++) {
+    const struct harp_neighbour *neighbour = &world->stack->neighbours[i];
+    FUZZ_EXPECT(neighbour->state <= NEIGHBOUR_CHECKING);
+    FUZZ_EXPECT(neighbour->queued <= NEIGHBOUR_QUEUE);
+    FUZZ_EXPECT(neighbour->state == NEIGHBOUR_ASKED || neighbour->queued == 0);
+    FUZZ_EXPECT(!(neighbour->mac[0] & 1));
+    FUZZ_EXPECT(neighbour->deadline >= world->stack->neighbour_deadline ||
+                neighbour->state == NEIGHBOUR_FREE || neighbour->state == NEIGHBOUR_KNOWN);
+  }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+  if (!world) {
+    arena_enter();
+    world = ether_world();
+    arena_keep();
+  }
+  arena_restore();
+  arena_enter();
+  for (size_t i = 0; i < STEPS_MAX && (i + 1) * STEP_SIZE <= size; i++) {
+    struct step step;
+    memcpy(&step, data + i * STEP_SIZE, sizeof step);
+    run(&step);
+    check_neighbours();
+  }
+  world_check(world);
+  world_end(world);
+  arena_leave();
+  return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned seed)
+{
+  return steps_mutate(data, size, room, seed);
+}

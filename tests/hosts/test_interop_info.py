@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What HARP's TCP_INFO says of a connection, beside what Linux says of it at the other end, and
+beside what was on the wire: the fields that `ss -ti` shows."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Optional
+
+import pytest
+from scapy.layers.inet import IP, TCP
+
+from harp.testing.dialogue import make_stack
+from harp.testing.tun import HARP_ADDRESS, KERNEL_ADDRESS, Kernel, TunWire, info_of, state_of
+from harp.testing.wire import pattern
+
+PORT = 4000
+MSS = 1448  # with timestamps
+TIMESTAMPS, SACK, WINDOW_SCALE = 1, 2, 4
+INFINITE = 0x7FFFFFFF  # Linux's for an ssthresh that was never set
+LATE_MS = 100  # more than a busy machine takes for a step, mostly
+OPEN, RECOVERY = 0, 3  # of tcpi_ca_state
+
+
+class Pair:
+    """An established connection of HARP (`harp`) with the kernel (`linux`), which listened."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        stack = make_stack(address=HARP_ADDRESS, timestamps=1, window_scale=7, rcvbuf=1 << 18)
+        self.wire = TunWire(stack, kernel)
+        self.listener = kernel.socket()
+        self.listener.bind((KERNEL_ADDRESS, PORT))
+        self.listener.listen(1)
+        self.harp = stack.socket()
+        self.harp.connect_ex((KERNEL_ADDRESS, PORT))
+        self.wire.run(lambda: state_of(self.harp) == "ESTABLISHED")
+        taken: list[socket.socket] = []
+
+        def accepted() -> bool:
+            with suppress(BlockingIOError):
+                taken.append(self.listener.accept()[0])
+            return bool(taken)
+
+        self.wire.run(accepted)
+        (self.linux,) = taken
+        self.linux.setblocking(False)
+
+    def close(self) -> None:
+        self.linux.close()
+        self.listener.close()
+
+    def move(self, size: int, back: bool = False) -> None:
+        """So many bytes to the kernel, or from it; until they are acknowledged, too."""
+        sender, receiver = (self.linux, self.harp) if back else (self.harp, self.linux)
+        sent = received = 0
+
+        def over() -> bool:
+            nonlocal sent, received
+            with suppress(BlockingIOError):
+                while sent < size:
+                    sent += sender.send(pattern(sent, min(size - sent, 1 << 16)))
+            with suppress(BlockingIOError):
+                received += len(receiver.recv(1 << 16))
+            return received == size and info_of(sender)["unacked"] == 0
+
+        self.wire.run(over)
+
+    def data(self, to_kernel: bool = True) -> list[TCP]:
+        """Segments with data that were on the wire."""
+        segments = [IP(raw)[TCP] for way, raw in self.wire.seen if way == to_kernel]
+        return [segment for segment in segments if segment.payload]
+
+    def again(self, to_kernel: bool = True) -> int:
+        """Segments with data that are not the first of their number."""
+        numbers = [segment.seq for segment in self.data(to_kernel)]
+        return len(numbers) - len(set(numbers))
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with Kernel() as kernel:
+        made = Pair(kernel)
+        yield made
+        made.close()
+
+
+def test_after_a_transfer_each_way(pair: Pair) -> None:
+    harp, linux = info_of(pair.harp), info_of(pair.linux)
+    assert harp["snd_ssthresh"] == linux["snd_ssthresh"] == INFINITE
+    assert harp["snd_cwnd"] == linux["snd_cwnd"] == 10
+    pair.move(300_000)
+    pair.move(200_000, back=True)
+    harp, linux = info_of(pair.harp), info_of(pair.linux)
+    assert harp["state"] == linux["state"]
+    assert harp["options"] == linux["options"] == TIMESTAMPS | SACK | WINDOW_SCALE
+    assert harp["snd_mss"] == linux["snd_mss"] == harp["rcv_mss"] == linux["rcv_mss"] == MSS
+    assert harp["pmtu"] == linux["pmtu"] == 1500
+    assert harp["advmss"] - linux["advmss"] in (0, 12)  # Linux takes its timestamps off
+    assert harp["ca_state"] == OPEN and harp["backoff"] == harp["probes"] == 0
+    assert harp["unacked"] == harp["sacked"] == harp["lost"] == harp["retrans"] == 0
+    assert harp["snd_cwnd"] > 10 and linux["snd_cwnd"] > 10
+    for to_kernel, info in ((True, harp), (False, linux)):
+        assert 0 < info["rtt"] < 10**6
+        assert info["rto"] >= 200_000
+        assert info["total_retrans"] == pair.again(to_kernel)  # on a busy machine there are some
+
+
+def test_when_something_moved_last(pair: Pair) -> None:
+    pair.move(1000)
+    pair.wire.run_for(0.3)
+    for to_kernel, info in ((True, info_of(pair.harp)), (False, info_of(pair.linux))):
+        quiet = info["last_data_sent" if to_kernel else "last_data_recv"]
+        assert 250 <= quiet < 300 + 10 * LATE_MS
+    harp, linux = info_of(pair.harp), info_of(pair.linux)
+    assert abs(harp["last_data_sent"] - linux["last_data_recv"]) < LATE_MS
+    assert abs(harp["last_ack_recv"] - harp["last_data_sent"]) < LATE_MS
+
+
+def test_what_is_on_its_way(pair: Pair) -> None:
+    """Nothing is acknowledged: what HARP calls unacknowledged is what it has sent."""
+    pair.wire.hold(False)
+    pair.wire.seen.clear()
+    pair.harp.send(pattern(0, 100_000))
+    pair.wire.run_for(0.02)
+    harp = info_of(pair.harp)
+    assert harp["unacked"] == len({one.seq for one in pair.data()}) == harp["snd_cwnd"] == 10
+    pair.wire.hold(False, on=False)
+    pair.wire.run(lambda: info_of(pair.harp)["unacked"] != 10)
+
+
+def test_holes(pair: Pair) -> None:
+    """The first segment is late, all behind it come: as many are selectively acknowledged as Linux
+    says came out of order. Then it is sent again, and that is counted as Linux would."""
+    pair.move(50_000)
+    late: Optional[int] = None
+
+    def first_is_late(to_kernel: bool, packet: bytes) -> bool:
+        nonlocal late
+        segment = IP(packet)[TCP]
+        if not to_kernel or not segment.payload:
+            return True
+        late = segment.seq if late is None else late
+        return bool(segment.seq != late)
+
+    pair.wire.fate = first_is_late
+    pair.harp.send(pattern(0, 8 * MSS))
+    pair.wire.run(lambda: info_of(pair.harp)["sacked"] == 7)
+    pair.wire.run(lambda: info_of(pair.harp)["retrans"] >= 1)
+    harp, linux = info_of(pair.harp), info_of(pair.linux)
+    assert linux["rcv_ooopack"] == 7
+    assert (harp["unacked"], harp["sacked"], harp["lost"]) == (8, 7, 1)
+    assert harp["ca_state"] == RECOVERY
+    assert harp["snd_ssthresh"] < INFINITE
+    pair.wire.fate = None
+    pair.wire.run(lambda: info_of(pair.harp)["unacked"] == 0)
+    assert info_of(pair.harp)["total_retrans"] == pair.again() >= 1
+    assert info_of(pair.harp)["ca_state"] == OPEN

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lists of mutations: what is broken on purpose, and which tests have to see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Optional
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+LISTS = Path(__file__).resolve().parent
+
+
+class MutationError(Exception):
+    """An entry that does not fit the source, in a sentence."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One line of one file, made wrong."""
+
+    area: str  # its list's name
+    name: str
+    feature: str  # the feature's name in FEATURES.yaml that is lost by it
+    file: str
+    line: str  # a whole line, without its indentation
+    becomes: str
+    caught_by: tuple[str, ...]  # tests as pytest names them, without parameters: each must fail
+    why: str
+    after: Optional[str] = None  # a line that stands once: the mutated one is the next such line
+
+    def apply(self, text: str) -> str:
+        """The file's text with the line made wrong; MutationError: the line is not there once."""
+        lines = text.splitlines(keepends=True)
+        begin = 0 if self.after is None else self._only(lines, self.after) + 1
+        index = (self._only(lines, self.line) if self.after is None
+                 else self._next(lines, begin))  # fmt: skip
+        lines[index] = lines[index].replace(self.line, self.becomes)
+        return "".join(lines)
+
+    def _next(self, lines: list[str], begin: int) -> int:
+        for index in range(begin, len(lines)):
+            if lines[index].strip() == self.line:
+                return index
+        raise MutationError(f"{self.name}: {self.file} has no such line behind {self.after!r}")
+
+    def _only(self, lines: list[str], wanted: str) -> int:
+        found = [index for index, line in enumerate(lines) if line.strip() == wanted]
+        if len(found) != 1:
+            raise MutationError(f"{self.name}: {self.file} has {len(found)} times {wanted!r}")
+        return found[0]
+
+
+NEEDED = {field.name for field in fields(Mutation)} - {"area", "after"}
+
+
+def read_entry(area: str, entry: Any) -> Mutation:
+    """MutationError: fields are missing or unknown, or it would change nothing."""
+    if not isinstance(entry, dict) or not NEEDED <= set(entry) <= NEEDED | {"after"}:
+        raise MutationError(f"{area}: {entry}: an entry has {', '.join(sorted(NEEDED))}")
+    if not entry["caught_by"] or entry["line"] == entry["becomes"]:
+        raise MutationError(f"{entry['name']}: nothing changes, or nothing notices")
+    return Mutation(area=area, **{**entry, "caught_by": tuple(entry["caught_by"])})
+
+
+def read_all() -> Iterator[Mutation]:
+    for path in sorted(LISTS.glob("*.yaml")):
+        for entry in yaml.safe_load(path.read_text()):
+            yield read_entry(path.stem, entry)

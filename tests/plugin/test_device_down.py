@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A device goes down under a job and comes back: pollers and sleepers of one instance see it at
+their own times, which the thread sanitizer looks at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ranks import packet_site
+
+from harp.testing.jobs import all_reduce, job
+from harp.testing.lab import Lab
+from harp.testing.lab_fixtures import lab
+
+__all__ = ["lab"]
+
+
+def test_the_job_goes_on(lab: Lab, tmp_path: Path) -> None:
+    sites = [packet_site(tmp_path / str(host.index), host) for host in lab.hosts]
+    words = all_reduce("1M", 200, 0.5, "--verified")
+    with job(sites, lab.hosts[0].address, words) as running:
+        for host in lab.hosts:
+            host.set_link(False)
+            running.await_count(host.index, "port_link_changes", 1)
+            host.set_link(True)
+            lab.await_links()
+        assert running.finish() == [0, 0], [rank.lines() for rank in running.ranks]
+        assert not any(running.ranks[0].wrong())

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which local port a connection gets: one that nobody guesses, that arrives where it should, and
+that no peer remembers (RFC 6056). On a wire port; all ports choose by the same rule."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from port_probe import PortError, Probe
+
+Make = Callable[..., Probe]
+FIRST, LAST = 49152, 65535
+EIGHTH = (LAST + 1 - FIRST) // 8
+
+
+def opened(probe: Make, path: Path, queues: int = 1, ports: str = "") -> Probe:
+    a = probe()
+    if ports:
+        a.open(f"wire:{path}", queues, "10.1.0.1/24", ports=ports)
+    else:
+        a.open(f"wire:{path}", queues, "10.1.0.1/24")
+    return a
+
+
+@pytest.mark.parametrize("queues", [1, 3, 8])
+def test_the_choice_is_by_chance_and_arrives_where_it_should(
+    probe: Make, tmp_path: Path, queues: int
+) -> None:
+    a = opened(probe, tmp_path / "w", queues)
+    for queue in range(queues):
+        got = [a.reserve(queue) for _ in range(60)]
+        assert len(set(got)) == len(got)
+        assert all(port % queues == queue and FIRST <= port <= LAST for port in got)
+        # All but never is an eighth left out, or one port the last one's neighbour throughout.
+        assert len({(port - FIRST) // EIGHTH for port in got}) >= 6
+        steps = {after - before for before, after in zip(got, got[1:])}
+        assert len(steps) > 50
+
+
+def test_two_processes_choose_differently(probe: Make, tmp_path: Path) -> None:
+    one, other = opened(probe, tmp_path / "w"), opened(probe, tmp_path / "w2")
+    assert [one.reserve() for _ in range(5)] != [other.reserve() for _ in range(5)]
+
+
+def test_by_chance_also_when_few_are_free(probe: Make, tmp_path: Path) -> None:
+    first = set()
+    for i in range(30):
+        first.add(opened(probe, tmp_path / f"w{i}", ports="6000-6001").reserve())
+        if len(first) == 2:
+            return
+    pytest.fail(f"thirty times {first}")
+
+
+def test_what_was_given_back_rests_while_others_are_free(probe: Make, tmp_path: Path) -> None:
+    """A peer may keep it in TIME-WAIT; a new connection would meet that."""
+    a = opened(probe, tmp_path / "w", ports="6000-6007")
+    used = [a.reserve() for _ in range(4)]
+    for port in used:
+        a.release(port)
+    fresh = [a.reserve() for _ in range(4)]
+    assert set(used) | set(fresh) == set(range(6000, 6008))
+    # Now in the order in which they have rested.
+    assert [a.reserve() for _ in range(4)] == used
+    with pytest.raises(PortError) as none:
+        a.reserve()
+    assert none.value.number == errno.EADDRINUSE
+
+
+def test_a_port_taken_by_number_need_not_rest(probe: Make, tmp_path: Path) -> None:
+    """And its rest begins anew when it is given back again."""
+    a = opened(probe, tmp_path / "w", ports="6000-6003")
+    for port in (6000, 6001, 6002, 6003):
+        assert a.reserve(0, port) == port
+        a.release(port)
+    assert a.reserve(0, 6000) == 6000
+    a.release(6000)
+    assert [a.reserve() for _ in range(4)] == [6001, 6002, 6003, 6000]
+
+
+def test_resting_ports_go_to_their_queue(probe: Make, tmp_path: Path) -> None:
+    a = opened(probe, tmp_path / "w", 2, ports="6000-6003")
+    for port in (6001, 6000, 6003, 6002):
+        a.reserve(port % 2, port)
+        a.release(port)
+    assert [a.reserve(0), a.reserve(1), a.reserve(0), a.reserve(1)] == [6000, 6001, 6002, 6003]
+
+
+def test_a_rest_has_an_end(probe: Make, tmp_path: Path) -> None:
+    """Of more than 4096 that were given back the earliest are as good as new."""
+    a = opened(probe, tmp_path / "w", ports="10000-14096")  # 4097 ports
+    for port in range(10000, 14097):
+        a.reserve(0, port)
+        a.release(port)
+    assert a.reserve() == 10000
+    assert a.reserve() == 10001

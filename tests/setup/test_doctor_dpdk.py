@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What harp doctor says of NICs that HARP has to itself, on hosts made of files."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_host import ID, POOL, FakeHost
+
+from harp import doctor_dpdk, env
+from harp.setup import pages
+from harp.setup.bind import Bind
+from harp.setup.journal import Journal
+from harp.setup.plan import conf_dir
+
+Findings = Callable[..., "dict[str, list[str]]"]
+GIVEN = "0000:00:06.0"
+NODE = "dev/vfio/7"
+
+
+@pytest.fixture
+def host(fake: FakeHost) -> FakeHost:
+    """Beside eth0 and eth1 a NIC that set-up has bound to vfio-pci, in group 7."""
+    fake.add_device(f"pci0000:00/{GIVEN}", "0x020000", "vfio-pci")
+    fake.join_group(GIVEN, "7")
+    fake.write(NODE)
+    fake.write("proc/self/status", "Name:\tharp\nCapEff:\t000001ffffffffff\n")
+    fake.set_pages(POOL, 128, 128)
+    return fake
+
+
+@pytest.fixture
+def findings(host: FakeHost, tmp_path: Path) -> Findings:
+    """Texts by level, for a file of these lines."""
+
+    def look(device: str = GIVEN, *lines: str) -> dict[str, list[str]]:
+        path = tmp_path / "conf/ztcp0.conf"
+        text = [f"device = dpdk:{device}", "address = 10.0.3.7/24", *lines]
+        path.write_text("\n".join(text) + "\n")
+        found: dict[str, list[str]] = {"ok": [], "note": [], "fault": []}
+        for one in doctor_dpdk.check("ztcp0.conf", env.read(path).values):
+            assert one.about == "ztcp0.conf"
+            found[one.level].append(one.text)
+        return found
+
+    return look
+
+
+def test_all_is_well(findings: Findings) -> None:
+    found = findings()
+    assert found["fault"] == [] and found["note"] == []
+    assert found["ok"] == [
+        f"{GIVEN} is bound to vfio-pci, IOMMU group 7", "256 MiB of hugepages are free",
+    ]  # fmt: skip
+    assert findings("00:06.0") == found
+    assert findings("virtio_user0,path=/run/x")["ok"] == ["device = dpdk:virtio_user0,path=/run/x"]
+
+
+def rebind(host: FakeHost, driver: str) -> None:
+    """As if another driver had the NIC, "" for none."""
+    link = (host.root / "sys/bus/pci/devices" / GIVEN).resolve() / "driver"
+    link.unlink()
+    if driver:
+        target = host.root / "sys/bus/pci/drivers" / driver
+        target.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
+
+
+def no_group(host: FakeHost) -> None:
+    ((host.root / "sys/bus/pci/devices" / GIVEN).resolve() / "iommu_group").unlink()
+
+
+def no_iommu(host: FakeHost) -> None:
+    host.write("sys/kernel/iommu_groups/7/name", "vfio-noiommu\n")
+
+
+def a_neighbour(host: FakeHost) -> None:
+    host.add_device("pci0000:00/0000:00:07.0", "0x010000", "ahci")
+    host.join_group("0000:00:07.0", "7")
+
+
+FAULTS: dict[str, tuple[Callable[[FakeHost], object], str]] = {
+    "kernel": (
+        lambda host: rebind(host, "virtio-pci"),
+        f"the kernel's, bound to its driver virtio-pci; harp setup --device dpdk:{GIVEN} binds it",
+    ),
+    "unbound": (lambda host: rebind(host, ""), "is unbound; harp setup --device"),
+    "no group": (no_group, "bound to vfio-pci, but in no IOMMU group; switch the IOMMU on"),
+    "container": (
+        lambda host: (host.root / NODE).unlink(),
+        "no /dev/vfio/7 here; a container needs it and /dev/vfio/vfio",
+    ),
+    "group": (a_neighbour, "shares IOMMU group 7 with 0000:00:07.0 (ahci), and a group is given"),
+    "address": (
+        lambda host: host.towards.update({"10.0.3.7": "local 10.0.3.7 dev lo"}),
+        "the kernel holds 10.0.3.7 itself",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_with_its_remedy(fault: str, host: FakeHost, findings: Findings) -> None:
+    assert findings()["fault"] == []
+    damage, said = FAULTS[fault]
+    damage(host)
+    (text,) = findings()["fault"]
+    assert said in text and "\n" not in text
+
+
+def test_an_absent_device(findings: Findings) -> None:
+    assert "there is no PCI device 0000:00:66.0" in findings("0000:00:66.0")["fault"][0]
+    assert findings(ID)["fault"]  # there, and without a driver of ours
+
+
+def test_a_group_that_is_not_this_users(
+    findings: Findings, host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """(That a user is really kept out, a virtual machine shows: tests/vm.)"""
+    asked: list[tuple[Path, int]] = []
+
+    def refuse(path: Path, mode: int) -> bool:
+        asked.append((path, mode))
+        return False
+
+    monkeypatch.setattr(os, "access", refuse)
+    (text,) = findings()["fault"]
+    assert text == f"/{NODE} cannot be opened by this user; chown it, or run as root"
+    assert asked == [(host.root / NODE, os.R_OK | os.W_OK)]
+
+
+def test_memory_that_may_not_be_locked(
+    findings: Findings, host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (8 << 20, 8 << 20))
+    assert findings()["fault"] == []
+    host.write("proc/self/status", "CapEff:\t0000000000000000\n")
+    (text,) = findings()["fault"]
+    assert "may lock 8 MiB" in text and "CAP_IPC_LOCK, or ulimit -l unlimited" in text
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
+    assert findings()["fault"] == []
+
+
+def test_a_device_that_a_process_has(findings: Findings, host: FakeHost) -> None:
+    folder = host.root / "proc/4711/fd"
+    folder.mkdir(parents=True)
+    (folder / "9").symlink_to("/dev/vfio/7")
+    host.set_pages(POOL, 128, 0)  # it has them
+    found = findings()
+    assert found["note"] == [f"{GIVEN} is in use by process 4711"] and found["fault"] == []
+
+
+def test_hugepages(findings: Findings, host: FakeHost) -> None:
+    assert "hugepages = 300 is more than the 256 MiB that are free" in findings(
+        GIVEN, "hugepages = 300"
+    )["fault"][0]  # fmt: skip
+    host.set_pages(POOL, 128, 39)
+    assert "78 MiB of hugepages are free: ordinary pages" in findings()["note"][0]
+    host.set_pages(POOL, 128, 40)
+    assert findings()["note"] == []
+    assert "ordinary pages" in findings(GIVEN, "instances = 2")["note"][0]
+
+
+def test_without_an_iommu(
+    findings: Findings, host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_iommu(host)
+    found = findings()
+    assert found["fault"] == [] and "any of this host's memory" in found["note"][0]
+    assert found["ok"][0] == f"{GIVEN} is bound to vfio-pci"
+    host.set_pages(POOL, 128, 39)
+    assert f"without an IOMMU {GIVEN} needs 80 MiB of hugepages" in findings()["fault"][0]
+    rebind(host, "uio_pci_generic")
+    host.set_pages(POOL, 128, 128)
+    assert findings()["fault"] == []
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "is root's alone" in findings()["fault"][0]
+
+
+def test_the_driver_needs_as_much_as_doctor_says() -> None:
+    """One rule in two languages."""
+    root = Path(__file__).resolve().parents[2]
+    source = (root / "dpdk_glue/ethdev_device.c").read_text()
+    mib = {name: int(text) for name, text in re.findall(r"\b(BASE|QUEUE)_MIB = (\d+)", source)}
+    assert "BASE_MIB + QUEUE_MIB * ethdev->queue_count" in source
+    for count in (1, 8):
+        assert pages.least_mib(count) == mib["BASE"] + count * mib["QUEUE"]
+
+
+def test_an_mtu_that_the_interface_had_not(findings: Findings) -> None:
+    settings = {"name": "eth2", "mtu": 1500, "mac": "", "up": True, "routes": [], "addresses": []}
+    step = Bind(GIVEN, "vfio-pci", "virtio-pci", "", settings, "this-boot")
+    Journal(conf_dir()).carry_out(step)
+    assert findings(GIVEN, "mtu = 1500")["note"] == []
+    (text,) = findings(GIVEN, "mtu = 9000")["note"]
+    assert "mtu = 9000 is more than the 1500 that eth2 had" in text

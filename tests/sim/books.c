@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/sim/books.h"
+
+enum { LONG_LIST = 256 }; /* records */
+
+#define REQUIRE(condition) \
+  do { \
+    if (!(condition)) { \
+      return #condition; \
+    } \
+  } while (0)
+
+/* The bytes of the records by what has become of them. */
+struct sums {
+  uint32_t sacked, lost, again, count;
+};
+
+static const char *records(const struct harp_tcp *tcp, bool whole) {
+  struct sums sums = {0};
+  uint32_t at = tcp->snd_una;
+  for (const struct harp_record *record = tcp->records; record; record = record->next) {
+    uint32_t length = record->end - record->seq;
+    REQUIRE(record->seq == at && length > 0);
+    REQUIRE(!(record->sacked && (record->lost || record->retransmitted)));
+    REQUIRE(record->next || record == tcp->records_last);
+    sums.sacked += record->sacked ? length : 0;
+    sums.lost += record->lost ? length : 0;
+    sums.again += record->retransmitted ? length : 0;
+    at = record->end;
+    if (++sums.count > LONG_LIST && !whole) {
+      return NULL;
+    }
+  }
+  REQUIRE(at == tcp->snd_nxt);
+  REQUIRE(sums.sacked == tcp->sacked_out);
+  REQUIRE(sums.lost == tcp->lost_out);
+  REQUIRE(sums.again == tcp->retrans_out);
+  return NULL;
+}
+
+static const char *sending(const struct harp_tcp *tcp) {
+  REQUIRE(seq_le(tcp->snd_una, tcp->snd_nxt));
+  REQUIRE(seq_le(tcp->snd_nxt, tcp->snd_end + tcp->fin_sent));
+  REQUIRE(tcp->sacked_out + tcp->lost_out <= tcp->snd_nxt - tcp->snd_una + tcp->retrans_out);
+  REQUIRE(tcp->cwnd <= 1u << 30);
+  REQUIRE(tcp->cwnd > 0 || tcp->recovery != RECOVERY_NONE);
+  return NULL;
+}
+
+static const char *receiving(const struct harp_tcp *tcp) {
+  uint32_t unit = 1u << tcp->rcv_wscale;
+  REQUIRE(tcp->queued + (tcp->rcv_right - tcp->rcv_nxt) < tcp->rcvbuf + unit);
+  REQUIRE(tcp->run_count <= TCP_MAX_RUNS);
+  uint32_t at = tcp->rcv_nxt, count = 0;
+  for (const struct harp_run *run = tcp->runs; run; run = run->next, count++) {
+    REQUIRE(seq_gt(run->start, at) && seq_gt(run->end, run->start));
+    REQUIRE(seq_le(run->end, tcp->rcv_right));
+    at = run->end;
+  }
+  REQUIRE(count == tcp->run_count);
+  return NULL;
+}
+
+/* Whoever waits for the peer has a timer, unless it is its turn now. */
+static const char *timers(const struct harp_tcp *tcp) {
+  uint64_t earliest = TIMER_OFF;
+  for (int i = 0; i < TIMERS; i++) {
+    earliest = HARP_MIN(earliest, tcp->timers[i]);
+  }
+  REQUIRE(earliest == TIMER_OFF || tcp->heap_index != UINT32_MAX);
+  REQUIRE(earliest == TIMER_OFF || tcp->heap_key <= earliest);
+  bool waits = tcp->snd_una != tcp->snd_end + tcp->fin_sent || tcp->fin_queued;
+  REQUIRE(!waits || tcp->dirty || tcp->timers[TIMER_RETRANSMIT] != TIMER_OFF);
+  uint64_t farthest = tcp->stack->now + tcp->stack->config.rto_max_us * NS_PER_US;
+  REQUIRE(tcp->timers[TIMER_RETRANSMIT] == TIMER_OFF || tcp->timers[TIMER_RETRANSMIT] <= farthest);
+  return NULL;
+}
+
+const char *tcp_books(const struct harp_tcp *tcp, bool whole) {
+  const char *wrong = sending(tcp);
+  wrong = wrong ? wrong : records(tcp, whole);
+  wrong = wrong ? wrong : receiving(tcp);
+  return wrong ? wrong : timers(tcp);
+}
+
+const char *stack_in_use(const struct harp_stack *stack, const struct harp_pool **pool) {
+  const struct {
+    const struct harp_pool *pool;
+    const char *what;
+  } pools[] = {
+      {&stack->connections, "connections"}, {&stack->packets, "packet buffers"},
+      {&stack->references, "references"},   {&stack->records, "transmit records"},
+      {&stack->runs, "runs"},
+  };
+  for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) {
+    if (pools[i].pool->available != pools[i].pool->total) {
+      *pool = pools[i].pool;
+      return pools[i].what;
+    }
+  }
+  return NULL;
+}

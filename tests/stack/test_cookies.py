@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SYN cookies: who comes while the backlog is full is answered and forgotten (RFC 4987, 3.6)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from scapy.layers.inet import IP, TCP
+
+from harp.testing._flow import FlowStack
+from harp.testing.dialogue import PEER_ADDRESS, STACK_ADDRESS, option, payload
+from harp.testing.frames import check_ipv4
+from harp.testing.wire import pattern
+
+PERIOD_MS = 2**36 / 1e6  # of a cookie; it holds for the next one, too
+ALL = [("MSS", 1400), ("SAckOK", b""), ("Timestamp", (5_000_000, 0)), ("WScale", 9)]
+
+
+def flooded(dialogue, backlog=4, **config):
+    """A listener whose backlog has just been filled by hosts that will never answer."""
+    d = dialogue(**{"max_connections": 64, **config})
+    listener = d.listen(80, backlog=backlog)
+    for port in range(1001, 1001 + backlog):
+        d.send(TCP(sport=port, flags="S", seq=0))
+        d.expect(TCP(dport=port, flags="SA"))
+    d.peer_port = 2000
+    return d, listener
+
+
+def test_who_comes_to_a_full_backlog_is_served(dialogue):
+    d, listener = flooded(dialogue)
+    d.send(TCP(flags="S", seq=0, options=[("MSS", 1460)]))
+    d.expect(TCP(flags="SA", seq=0, ack=1))
+    d.send(TCP(flags="A", seq=1, ack=1))
+    connection = d.accept(listener)
+    d.send(TCP(seq=1, ack=1) / b"ping")
+    assert connection.recv(10) == b"ping"
+    d.ignore()
+    connection.send(b"pong")
+    d.expect(TCP(seq=1, ack=5) / b"pong")
+
+
+def test_the_flood_itself_leaves_nothing():
+    """A thousand SYNs, a backlog of eight: eight blocks, eight timers, and the ninth is served."""
+    s = FlowStack(address=STACK_ADDRESS, prefix=24, max_connections=64, packets=64)
+    s.advance(10**12)
+    listener = s.listen(80, backlog=8)
+    base = IP(src=PEER_ADDRESS, dst=STACK_ADDRESS)
+    for port in range(1000, 2000):
+        s.receive(bytes(base / TCP(sport=port, dport=80, flags="S", seq=7)))
+        s.flush()
+    counters = s.counters()
+    assert counters["tcp_connections"] == 8
+    assert counters["tcp_cookies_out"] == 992
+    s.take()
+    s.receive(bytes(base / TCP(sport=999, dport=80, flags="S", seq=7)))
+    s.flush()
+    answer = check_ipv4(s.take()[-1].data)
+    s.receive(bytes(base / TCP(sport=999, dport=80, flags="A", seq=8, ack=answer.seq + 1)))
+    assert len(listener.accepted) == 1
+    assert s.counters()["tcp_cookies_in"] == 1
+
+
+def test_cookies_are_limited():
+    """Ten thousand in a second, or the answers would cost more than the flood."""
+    s = FlowStack(address=STACK_ADDRESS, prefix=24, max_connections=16, packets=64)
+    s.advance(10**12)
+    s.listen(80, backlog=1)
+    frame = bytearray(
+        bytes(IP(src=PEER_ADDRESS, dst=STACK_ADDRESS) / TCP(sport=1, dport=80, flags="S"))
+    )
+    for port in range(1, 12_001):
+        frame[20:22] = port.to_bytes(2, "big")
+        s.receive(bytes(frame), b"", 0, True)
+    s.flush()
+    counters = s.counters()
+    assert counters["tcp_cookies_out"] == 10_000
+    assert counters["tcp_listen_drops"] == 12_000 - 10_000 - 1
+
+
+@pytest.mark.parametrize(
+    ("mss", "expected"),
+    [(None, 536), (10, 88), (536, 536), (1199, 536), (1400, 1360), (1460, 1460), (9000, 1460)],
+)
+def test_the_mss_comes_back_in_steps(dialogue, mss, expected):
+    """Never above what the peer has offered."""
+    d, listener = flooded(dialogue)
+    d.send(TCP(flags="S", seq=0, options=[("MSS", mss)] if mss else []))
+    d.expect(TCP(flags="SA"))
+    d.send(TCP(flags="A", seq=1, ack=1))
+    connection = d.accept(listener)
+    connection.send(b"x" * 4000)
+    assert len(payload(d.drain()[0])) == expected
+
+
+def test_options_come_back_in_the_timestamp(dialogue):
+    d, listener = flooded(dialogue, timestamps=1, window_scale=7, rcvbuf=1 << 20, delayed_ack_us=0)
+    d.send(TCP(flags="S", seq=0, options=ALL))
+    answer = d.expect(TCP(flags="SA"))
+    assert option(answer, "SAckOK") is not None
+    assert option(answer, "WScale") == 7
+    d.send(TCP(flags="A", seq=1, ack=1, window=100))
+    connection = d.accept(listener)
+    info = connection.tcp_info()
+    assert info["options"] & 7 == 7  # timestamps, SACK, window scale
+    assert (info["snd_wscale"], info["rcv_wscale"]) == (9, 7)
+    d.send(TCP(seq=101, ack=1, window=100) / b"y")
+    assert option(d.expect(TCP(ack=1)), "SAck") == (101, 102)
+    connection.send(pattern(0, 2696))
+    # Two full segments. 100 << 9 is room for them; 100 would not be.
+    assert [len(payload(p)) for p in d.drain()] == [1348, 1348]
+
+
+@pytest.mark.parametrize("left_out", ["SAckOK", "WScale"])
+def test_an_option_that_was_not_offered_does_not_come_back(dialogue, left_out):
+    d, listener = flooded(dialogue, timestamps=1, window_scale=7)
+    d.send(TCP(flags="S", seq=0, options=[o for o in ALL if o[0] != left_out]))
+    assert option(d.expect(TCP(flags="SA")), left_out) is None
+    d.send(TCP(flags="A", seq=1, ack=1))
+    info = d.accept(listener).tcp_info()
+    assert info["options"] & 7 == (1 | (2 if left_out == "WScale" else 4))
+
+
+def test_without_timestamps_there_are_no_other_options(dialogue):
+    """They could not be remembered, so they are not agreed to."""
+    d, listener = flooded(dialogue, timestamps=1, window_scale=7)
+    d.send(TCP(flags="S", seq=0, options=[o for o in ALL if o[0] != "Timestamp"]))
+    answer = d.expect(TCP(flags="SA"))
+    assert {name for name, _ in answer[TCP].options} == {"MSS"}
+    d.send(TCP(flags="A", seq=1, ack=1))
+    assert d.accept(listener).tcp_info()["options"] & 7 == 0
+
+
+def test_the_clock_goes_on_behind_the_cookie(dialogue):
+    """The low bits are taken from the past: what follows is no older (RFC 7323, 5.3)."""
+    for at in range(0, 40, 3):
+        d, listener = flooded(dialogue, timestamps=1, delayed_ack_us=0)
+        d.send(TCP(flags="S", seq=0, options=ALL), at=at)
+        first = option(d.expect(TCP(flags="SA")), "Timestamp")[0]
+        d.send(TCP(flags="A", seq=1, ack=1))
+        d.accept(listener)
+        d.send(TCP(seq=1, ack=1) / b"x")
+        second = option(d.expect(TCP(ack=2)), "Timestamp")[0]
+        assert (second - first) % 2**32 < 100
+
+
+def test_a_lost_last_ack_does_not_matter(dialogue):
+    """The first segment of data brings the same acknowledgement."""
+    d, listener = flooded(dialogue)
+    d.send(TCP(flags="S", seq=0))
+    d.expect(TCP(flags="SA"))
+    d.send(TCP(seq=1, ack=1) / b"hello")
+    assert d.accept(listener).recv(10) == b"hello"
+
+
+def test_what_overtakes_the_first_segment_resets_nothing(dialogue):
+    d, listener = flooded(dialogue)
+    d.send(TCP(flags="S", seq=0))
+    d.expect(TCP(flags="SA"))
+    d.send(TCP(seq=6, ack=1) / b"world")
+    d.silence()
+    d.send(TCP(seq=1, ack=1) / b"hello")
+    connection = d.accept(listener)
+    d.ignore()
+    d.send(TCP(seq=6, ack=1) / b"world")
+    assert connection.recv(20) == b"helloworld"
+
+
+@pytest.mark.parametrize("periods", [0, 1])
+def test_a_cookie_holds_for_its_time(dialogue, periods):
+    d, listener = flooded(dialogue)
+    d.send(TCP(flags="S", seq=0))
+    d.expect(TCP(flags="SA"))
+    d.ignore(until=d.now + periods * PERIOD_MS)
+    d.send(TCP(flags="A", seq=1, ack=1))
+    d.accept(listener)
+
+
+def test_an_old_cookie_holds_no_more(dialogue):
+    d, listener = flooded(dialogue)
+    d.send(TCP(flags="S", seq=0))
+    d.expect(TCP(flags="SA"))
+    d.ignore(until=d.now + 2 * PERIOD_MS)
+    d.strict = False
+    for port in range(3001, 3006):  # there are others out
+        d.send(TCP(sport=port, flags="S", seq=0))
+    d.ignore()
+    d.send(TCP(flags="A", seq=1, ack=1))
+    d.silence()
+    with pytest.raises(BlockingIOError):
+        listener.accept()
+
+
+def test_a_cookie_is_of_one_connection_only(dialogue):
+    """Other ports, another number of the peer's, another cookie: nothing."""
+    d, listener = flooded(dialogue)
+    d.send(TCP(flags="S", seq=0))
+    number = (d.expect(TCP(flags="SA")), d.flow().irs)[1]
+    assert number is not None
+
+    def ack(port, seq, cookie):
+        tcp = TCP(sport=port, dport=80, flags="A", seq=d.peer_iss + seq, ack=(cookie + 1) % 2**32)
+        d.send(bytes(IP(src=PEER_ADDRESS, dst=STACK_ADDRESS) / tcp))
+        d.silence()
+
+    ack(2001, 1, number)
+    ack(2000, 2, number)
+    for bit in range(32):
+        if bit >= 3:  # the lowest bits say no more than an MSS, which is the peer's to choose
+            ack(2000, 1, number ^ 1 << bit)
+    r = random.Random(1)
+    for _ in range(500):
+        ack(r.randrange(1024, 65536), r.randrange(2**31), r.getrandbits(32))
+    with pytest.raises(BlockingIOError):
+        listener.accept()
+    ack(2000, 1, number)
+    listener.accept()
+
+
+def test_without_a_flood_no_acknowledgement_opens_anything(dialogue):
+    """What would be a cookie under the same key is none while none is out."""
+    d, listener = flooded(dialogue)
+    d.send(TCP(flags="S", seq=0))
+    d.expect(TCP(flags="SA"))
+    irs = d.flow().irs
+    calm = dialogue(max_connections=64)
+    calm_listener = calm.listen(80, backlog=4)
+    tcp = TCP(sport=2000, dport=80, flags="A", seq=d.peer_iss + 1, ack=(irs + 1) % 2**32)
+    calm.send(bytes(IP(src=PEER_ADDRESS, dst=STACK_ADDRESS) / tcp))
+    assert int(calm.drain()[0][TCP].flags) == 0x04
+    with pytest.raises(BlockingIOError):
+        calm_listener.accept()

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A guest that is set up, and an all_reduce between it and this machine: its rank 1 and, on the
+tap at the other end of the cable, rank 0."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from guest import DATA, MANAGEMENT, Guest, build_dir
+
+from harp import statfile
+
+PORT = 5999
+RUN_DIR = "/tmp/harp-run"
+KEPT = "/tmp/kept.stat"
+PATIENCE = ("--timeout", "60")
+
+# A process unlinks its counters when it ends; a second name keeps what they were then.
+KEEPING = f"""
+rm -rf {RUN_DIR} {KEPT}; mkdir -p {RUN_DIR}
+until ln {RUN_DIR}/*.stat {KEPT} 2>/dev/null; do sleep 0.3; done & keeper=$!
+"$@"; code=$?
+kill $keeper 2>/dev/null
+exit $code
+"""
+
+
+@contextmanager
+def configured(guest: Guest, *words: str) -> Iterator[None]:
+    """A guest that is set up, and as before behind the block."""
+    done = guest.run("harp-setup", "--yes", *words)
+    assert done.code == 0, str(done)
+    try:
+        yield
+    finally:
+        undone = guest.run("harp", "setup", "undo")
+    assert undone.code == 0, str(undone)
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What an all_reduce left: rank 0's records, what the guest's rank said, and its counters
+    when it ended."""
+
+    records: list[dict[str, Any]]
+    said: str
+    counters: dict[str, int]
+
+    @property
+    def is_right(self) -> bool:
+        return bool(self.records) and all(one["wrong"] == 0 for one in self.records)
+
+
+def _host_rank(guest: Guest, folder: Path, words: list[str]) -> "subprocess.Popen[str]":
+    (folder / "run").mkdir()
+    conf = f"device = packet:{DATA.tap}\naddress = kernel\ntimeout_ms = 60000\n"
+    (folder / "ztcp0.conf").write_text(conf)
+    environment = {"HARP_CONF_DIR": str(folder), "HARP_RUN_DIR": str(folder / "run")}
+    command = [sys.executable, "-m", "harp", "perf", *words, "--rank", "0", "--json", "-"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return guest.host.popen(command, environment, **pipes)
+
+
+def _counters(guest: Guest, folder: Path) -> dict[str, int]:
+    copy = folder / "kept.stat"
+    copy.write_bytes(base64.b64decode(guest.check("base64", KEPT)))
+    return statfile.read(copy).totals
+
+
+def reduce_together(guest: Guest, folder: Path, sizes: tuple[str, ...], *more: str) -> Reduced:
+    """An all_reduce of these sizes; `more` are words for the guest's rank alone."""
+    meeting = f"{MANAGEMENT.peer}:{PORT}"
+    words = ["all_reduce", *sizes, *PATIENCE, "--nranks", "2", "--rendezvous", meeting]
+    here = _host_rank(guest, folder, words)
+    environment = {"NCCL_DEBUG": "INFO", "HARP_TIMEOUT_MS": "60000", "HARP_RUN_DIR": RUN_DIR}
+    # The program behind `harp perf`: to start a Python takes a guest seconds.
+    command = [build_dir() / "harp/bench/harp-perf", *words, *more, "--rank", "1"]
+    command += ["--plugin", build_dir() / "plugin/libnccl-net.so"]
+    there = guest.run("sh", "-c", KEEPING, "sh", *command, env=environment)
+    out, err = here.communicate(timeout=60)
+    assert there.code == 0 and here.returncode == 0, f"{there}\n-- the host's rank:\n{out}{err}"
+    return Reduced(json.loads(out)["records"], there.out + there.err, _counters(guest, folder))
