@@ -3,19 +3,28 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import sys
 import tempfile
 import threading
-from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Optional
 
 import click
 from mutations import Mutation, MutationError, read_all
-from workbench import BROKEN, CAUGHT, SURVIVED, Verdict, Workbench
+from workbench import BROKEN, CAUGHT, SURVIVED, Stopped, Verdict, Workbench
+
+from harp.testing import lab
+
+PREFIX = "harp-mutations-"
 
 
 def chosen(names: Sequence[str]) -> list[Mutation]:
@@ -28,22 +37,31 @@ def chosen(names: Sequence[str]) -> list[Mutation]:
     return [one for one in everything if not names or one.name in names or one.area in names]
 
 
-def share(mutations: Sequence[Mutation], count: int) -> list[list[Mutation]]:
-    """In parts of about the same length; neighbours touch the same file, which compiles once."""
-    ordered = sorted(mutations, key=lambda one: (one.area, one.file))
-    length = -(-len(ordered) // count)
-    return [ordered[i:i + length] for i in range(0, len(ordered), length)]  # fmt: skip
+def in_groups(mutations: Sequence[Mutation]) -> Iterator[list[Mutation]]:
+    """Those of one list and file, which compile little anew."""
+    where = attrgetter("area", "file")
+    for _, group in groupby(sorted(mutations, key=where), where):
+        yield list(group)
 
 
 class Run:
-    """Mutations under way: verdicts come in from several threads."""
+    """Mutations under way: several threads take groups of them, each for its copy of the tree."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, mutations: Sequence[Mutation], copies: Sequence[Path]) -> None:
         self.verdicts: list[Verdict] = []
         self.outputs: list[str] = []  # of tests that fail while nothing is broken
-        self.stopped = threading.Event()  # after what is under way
-        self._total = total
+        self.stopped = False
+        self._benches = [Workbench(folder) for folder in copies]
+        self._groups = deque(in_groups(mutations))
+        self._total = len(mutations)
         self._lock = threading.Lock()
+        self._began = time.monotonic()
+
+    def stop(self) -> None:
+        """Ends what is under way, within seconds, and begins nothing more."""
+        self.stopped = True
+        for bench in self._benches:
+            bench.stop()
 
     def add(self, verdict: Verdict) -> None:
         with self._lock:
@@ -51,22 +69,54 @@ class Run:
             count, name = f"{len(self.verdicts)}/{self._total}", verdict.mutation.name
             click.echo(f"{count} {verdict.what:8} {name} ({verdict.seconds:.0f} s): {verdict.how}")
 
-    def try_all(self, folder: Path, mutations: Sequence[Mutation]) -> None:
-        """One copy's share. MutationError: the copy cannot be built."""
-        bench = Workbench(folder)
-        tests = [test for mutation in mutations for test in mutation.caught_by]
-        bench.set_up()
-        broken = bench.missing(tests)
-        self.outputs += broken.values()
-        for mutation in mutations:
-            if self.stopped.is_set():
-                return
-            already = [test for test in mutation.caught_by if test in broken]
-            if already:
-                how = f"fails or is skipped while nothing is broken: {', '.join(already)}"
-                self.add(Verdict(mutation, BROKEN, how, 0))
-            else:
-                self.add(bench.attempt(mutation))
+    def work(self) -> Optional[str]:
+        """Tries all there are. What failed, where one copy cannot be built."""
+        futures: list[Future[Optional[str]]] = []
+        with ThreadPoolExecutor(len(self._benches)) as pool:
+            try:
+                futures += [pool.submit(self._work_at, bench) for bench in self._benches]
+                wait(futures)
+            except KeyboardInterrupt:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                self.stop()
+        failed = [failure for future in futures if (failure := future.result())]
+        return failed[0] if failed else None
+
+    def _work_at(self, bench: Workbench) -> Optional[str]:
+        passing: dict[str, bool] = {}  # tests, while nothing is broken
+        try:
+            bench.set_up()
+            while group := self._next():
+                tests = {test for one in group for test in one.caught_by} - set(passing)
+                broken = bench.missing(tests) if tests else {}
+                passing.update((test, test not in broken) for test in tests)
+                self.outputs += broken.values()
+                for mutation in group:
+                    self.add(self._try(bench, mutation, passing))
+        except MutationError as error:
+            return str(error)
+        except Stopped:
+            pass
+        return None
+
+    def _next(self) -> Optional[list[Mutation]]:
+        with self._lock:
+            return self._groups.popleft() if self._groups else None
+
+    @staticmethod
+    def _try(bench: Workbench, mutation: Mutation, passing: dict[str, bool]) -> Verdict:
+        already = [test for test in mutation.caught_by if not passing[test]]
+        if already:
+            how = f"fails or is skipped while nothing is broken: {', '.join(already)}"
+            return Verdict(mutation, BROKEN, how, 0)
+        return bench.attempt(mutation)
+
+    def pace(self) -> str:
+        minutes = (time.monotonic() - self._began) / 60
+        return (f"{len(self.verdicts)} of {self._total} mutations in {minutes:.1f} min, "
+                f"{len(self.verdicts) / minutes:.1f} a minute, "
+                f"in {len(self._benches)} copies of the tree")  # fmt: skip
 
     def table(self) -> str:
         rows = Counter((verdict.mutation.area, verdict.what) for verdict in self.verdicts)
@@ -82,9 +132,18 @@ class Run:
         return [verdict for verdict in self.verdicts if verdict.what != CAUGHT]
 
 
+def sweep() -> None:
+    """Removes what runs have left that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+        pid = folder.name[len(PREFIX) :].partition("-")[0]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--list", "only_list", is_flag=True, help="Print the mutations and their tests.")
-@click.option("--jobs", type=click.IntRange(1, 16), default=2, show_default=True,
+@click.option("--jobs", type=click.IntRange(1, 64), default=len(os.sched_getaffinity(0)),
+              show_default="one for each core",
               help="Copies of the tree that are built and tried side by side.")  # fmt: skip
 @click.argument("names", nargs=-1, metavar="[NAME|LIST]...")
 def main(only_list: bool, jobs: int, names: tuple[str, ...]) -> None:
@@ -102,28 +161,20 @@ def main(only_list: bool, jobs: int, names: tuple[str, ...]) -> None:
         for one in mutations:
             click.echo(f"{one.area}/{one.name}: {one.why} [{', '.join(one.caught_by)}]")
         return
-    run = Run(len(mutations))
-    failure: Optional[MutationError] = None
-    with tempfile.TemporaryDirectory(prefix="harp-mutations-") as folder:
-        with ThreadPoolExecutor(jobs) as pool:
-            parts = [pool.submit(run.try_all, Path(folder) / str(i), part)
-                     for i, part in enumerate(share(mutations, jobs))]  # fmt: skip
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
-            for part in parts:
-                try:
-                    part.result()
-                except MutationError as error:
-                    failure = error
-                except KeyboardInterrupt:
-                    run.stopped.set()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sweep()
+    with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-") as folder:
+        run = Run(mutations, [Path(folder, str(number)) for number in range(jobs)])
+        failure = run.work()
+    lab.clean()  # hosts of tests that were ended
     for output in run.outputs[:1]:
         click.echo(output, err=True)
-    click.echo(f"\n{run.table()}\n")
+    click.echo(f"\n{run.table()}\n\n{run.pace()}")
     for verdict in run.bad:
         click.echo(f"{verdict.what}: {verdict.mutation.name}: {verdict.how}")
     if failure:
-        click.echo(str(failure), err=True)
-    if run.stopped.is_set():
+        click.echo(failure, err=True)
+    if run.stopped:
         sys.exit(130)
     sys.exit(1 if failure or run.bad else 0)
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("yaml")
 
 from mutations import Mutation  # noqa: E402
-from workbench import BROKEN, CAUGHT, SURVIVED, Workbench  # noqa: E402
+from workbench import BROKEN, CAUGHT, SURVIVED, Stopped, Workbench  # noqa: E402
 
 SUM = "int sum(int a, int b) { return a + b; }"
 PYTHON_SUM = "return a + b"
@@ -82,3 +82,15 @@ def test_one_that_hangs_is_an_error(bench: Workbench) -> None:
 def test_what_fails_without_a_fault_is_told(bench: Workbench) -> None:
     broken = "tests/test_small.py::test_broken"
     assert set(bench.missing([C, broken])) == {broken}
+
+
+def test_a_line_that_is_not_there_is_an_error(bench: Workbench) -> None:
+    assert verdict(bench, mutation(WRONG, C, line="int sum(int a);")) == BROKEN
+
+
+def test_who_is_stopped_begins_nothing_more(bench: Workbench) -> None:
+    other = Workbench(bench.tree.parent, bench.tree)
+    other.stop()
+    with pytest.raises(Stopped):
+        other.attempt(mutation(WRONG, C))
+    assert (bench.tree / "small.c").read_text() == FILES["small.c"]

@@ -3,21 +3,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Optional
 
 from mutations import ROOT, Mutation, MutationError
 
 BUILD_S = 1800  # the first build of all, on a busy machine
 TESTS_S = 600
+GRACE_S = 10  # for tests to take down what they have put up
 NOT_COPIED = re.compile(r"build.*|\.(venv|git|\w+_cache)")
 OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR) ([^\s[]+)", re.MULTILINE)
 
@@ -51,22 +56,27 @@ class Outcome:
     output: str
 
 
-def _run(command: list[str], folder: Path, bound_s: float, **more: str) -> tuple[int, str]:
-    """Exit status and output; -SIGKILL with all its children where it ran past bound_s."""
-    process = subprocess.Popen(
-        command, cwd=folder, env={**os.environ, **more}, text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    try:
-        output, _ = process.communicate(timeout=bound_s)
-    except subprocess.TimeoutExpired:
+class Stopped(Exception):
+    """Somebody has called stop."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that is over."""
+
+    status: int
+    output: str
+    late: bool  # it ran past its bound
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Interrupts a command and its children, and kills whoever of them does not go."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+        limit = time.monotonic() + GRACE_S
+        while process.poll() is None and time.monotonic() < limit:
+            time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        raise
-    return process.returncode, output
 
 
 def targets_of(tests: Iterable[str]) -> list[str]:
@@ -81,15 +91,19 @@ def targets_of(tests: Iterable[str]) -> list[str]:
 
 
 class Workbench:
-    """Not for two threads at once. Nothing outside of its folder is written."""
+    """For one thread, but for stop. Nothing outside of its folder is written."""
 
     def __init__(self, folder: Path, root: Path = ROOT) -> None:
         self._root = root
+        self._lock = threading.Lock()
+        self._process: Optional[subprocess.Popen[bytes]] = None  # under way
+        self._stopped = False
         self.tree = folder / "tree"
         self.build = folder / "build"
 
     def set_up(self) -> None:
         """Copies the tree and makes its build folder."""
+
         def left_out(folder: str, names: list[str]) -> list[str]:
             top = Path(folder) == self._root
             return [name for name in names
@@ -98,35 +112,69 @@ class Workbench:
         shutil.copytree(self._root, self.tree, ignore=left_out, symlinks=True)
         self._must(["meson", "setup", str(self.build), "-Dbuildtype=debug", "-Doptimization=1"])
 
-    def _must(self, command: list[str]) -> None:
-        status, output = self._command(command)
-        if status != 0:
-            raise MutationError(f"the copy does not build:\n{output[-4000:]}")
+    def stop(self) -> None:
+        """From any thread: ends what is under way. That, and all that is begun later, ends by
+        Stopped."""
+        with self._lock:
+            self._stopped = True
+            process = self._process
+        if process:
+            _end(process)
 
-    def _command(self, command: list[str]) -> tuple[int, str]:
+    def _run(self, command: list[str], bound_s: float, **more: str) -> Ended:
+        late = False
+        # A file, not a pipe: whoever is left behind would hold that open.
+        with tempfile.TemporaryFile("w+", dir=self.tree.parent, errors="replace") as said:
+            with self._lock:
+                if self._stopped:
+                    raise Stopped
+                process = self._process = subprocess.Popen(
+                    command, cwd=self.tree, env={**os.environ, **more}, start_new_session=True,
+                    stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT,
+                )  # fmt: skip
+            try:
+                process.wait(bound_s)
+            except subprocess.TimeoutExpired:
+                late = True
+                _end(process)
+                process.wait()
+            with self._lock:
+                self._process = None
+                if self._stopped:
+                    raise Stopped
+            said.seek(0)
+            return Ended(process.returncode, said.read(), late)
+
+    def _must(self, command: list[str]) -> None:
+        ended = self._command(command)
+        if ended.status != 0:
+            raise MutationError(f"the copy does not build:\n{ended.output[-4000:]}")
+
+    def _command(self, command: list[str]) -> Ended:
         beside = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        return _run(command, self.tree, BUILD_S, PATH=beside)
+        # A compiler that is ended leaves its temporary files.
+        return self._run(command, BUILD_S, PATH=beside, TMPDIR=str(self.tree.parent))
 
     def _ninja(self, tests: Iterable[str]) -> list[str]:
         return ["ninja", "-C", str(self.build), *targets_of(tests)]
 
     def run_tests(self, tests: Iterable[str], bound_s: float) -> Outcome:
-        status, output = _run(
+        ended = self._run(
             [sys.executable, "-m", "pytest", "-q", "-rpfE", "-p", "no:cacheprovider", *tests],
-            self.tree, bound_s, HARP_BUILD_DIR=str(self.build), PYTHONPATH=str(self.tree),
+            bound_s, HARP_BUILD_DIR=str(self.build), PYTHONPATH=str(self.tree),
         )  # fmt: skip
         seen: dict[str, set[str]] = {}
-        for what, name in OUTCOME.findall(output):
+        for what, name in OUTCOME.findall(ended.output):
             seen.setdefault(name, set()).add(what)
         killed = ""
-        if status == -signal.SIGKILL:
+        if ended.late:
             killed = f"still ran after {bound_s:.0f} s"
-        elif status < 0:
-            killed = signal.Signals(-status).name
+        elif ended.status < 0:
+            killed = signal.Signals(-ended.status).name
         return Outcome(
             frozenset(name for name, what in seen.items() if what == {"PASSED"}),
             frozenset(name for name, what in seen.items() if what != {"PASSED"}),
-            killed, output,
+            killed, ended.output,
         )  # fmt: skip
 
     def missing(self, tests: Iterable[str]) -> dict[str, str]:
@@ -138,21 +186,23 @@ class Workbench:
         return {test: outcome.output[-4000:] for test in tests if test not in outcome.passed}
 
     def attempt(self, mutation: Mutation, bound_s: float = TESTS_S) -> Verdict:
-        """MutationError: the line is not there."""
+        """Breaks the tree, tries, and mends it."""
         began = time.monotonic()
         path = self.tree / mutation.file
         original = path.read_text()
-        path.write_text(mutation.apply(original))
         try:
+            path.write_text(mutation.apply(original))
             what, how = self._judge(mutation, bound_s)
+        except MutationError as error:
+            what, how = BROKEN, str(error)
         finally:
             path.write_text(original)
         return Verdict(mutation, what, how, time.monotonic() - began)
 
     def _judge(self, mutation: Mutation, bound_s: float) -> tuple[str, str]:
-        status, output = self._command(self._ninja(mutation.caught_by))
-        if status != 0:
-            return BROKEN, f"it does not compile:\n{output[-2000:]}"
+        built = self._command(self._ninja(mutation.caught_by))
+        if built.status != 0:
+            return BROKEN, f"it does not compile:\n{built.output[-2000:]}"
         outcome = self.run_tests(mutation.caught_by, bound_s)
         if outcome.killed.startswith("SIG"):
             return CAUGHT, f"the tests' process ended by {outcome.killed}"
