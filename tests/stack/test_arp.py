@@ -68,8 +68,8 @@ def test_the_question_is_repeated_at_a_modest_rate(ethernet):
 def test_a_neighbour_that_does_not_answer_is_given_up(ethernet):
     d = ethernet()
     sock = d.connect(80)
-    d.ignore(until=300_000)
-    assert sock.error() in (errno.EHOSTUNREACH, errno.ETIMEDOUT)
+    d.ignore(until=10_000)  # a SYN would be repeated for two minutes
+    assert sock.error() == errno.EHOSTUNREACH
 
 
 def test_a_late_answer_still_serves(ethernet):

@@ -86,6 +86,21 @@ def test_fragments(dialogue):
     drops(dialogue(), first, later, *fragment(big, 1000))
 
 
+@pytest.mark.parametrize(("offset", "value"), [(6, 0x20), (6, 0x60), (6, 0x01), (7, 0x01)])
+def test_a_fragment_of_the_very_next_segment(dialogue, offset, value):
+    """All numbers fit, so the usual path has to look, too: it would take a piece for the whole."""
+    d = dialogue(timestamps=1, delayed_ack_us=0)
+    c = d.open_passive(timestamps=True)
+    frame = d.build(TCP(seq=1, ack=1) / b"a piece")
+    d.send(changed(frame, offset, value))
+    d.silence(during=1000)
+    assert "tcp_fast_path" not in d.stack.counters()
+    d.send(frame)
+    d.expect(TCP(flags="A", ack=8))
+    assert c.recv(100) == b"a piece"
+    assert d.stack.counters()["tcp_fast_path"] == 1
+
+
 def test_every_truncation(dialogue):
     d = dialogue()
     d.listen(80)

@@ -285,6 +285,21 @@ def test_time_wait_gives_way_to_a_newer_connection(dialogue):
     assert d.accept(listener).recv(10) == b"new"
 
 
+def test_a_full_table_gives_up_who_has_waited_longest(dialogue):
+    d = dialogue(max_connections=2)
+    for port in (5001, 5002):
+        d.peer_port = port
+        to_time_wait(d).close()
+        d.run(d.now + 1000)
+    d.listen(80)
+    d.send(TCP(sport=5003, flags="S", seq=0))
+    d.expect(TCP(dport=5003, flags="SA", seq=0, ack=1))
+    d.send(TCP(sport=5002, flags="FA", seq=1, ack=2))
+    d.expect(TCP(dport=5002, flags="A", ack=2))
+    d.send(TCP(sport=5001, flags="FA", seq=1, ack=2))
+    d.expect(TCP(dport=5001, flags="R"))
+
+
 def test_time_wait_refuses_an_old_syn(dialogue):
     d = dialogue()
     c = to_time_wait(d)

@@ -168,51 +168,90 @@ def test_cubic_fills_a_long_pipe(wire):
     assert size * 8 / (took / 1e9) >= 0.7 * 100_000_000
 
 
-def test_cubic_comes_back_to_where_it_was(wire):
-    """RFC 9438, 4.1: after a loss the window returns towards W_max, slower the nearer it is."""
-    a = make_stack(address="192.0.2.1", **LONG)
-    b = make_stack(address="192.0.2.2", seed=(3, 4), **LONG)
-    lost = {"at": None, "done": False}
+class Losing:
+    """A transfer without end, from slow start; `lose` takes a segment away."""
 
-    def impair(frame):
-        if lost["at"] is not None and not lost["done"] and len(frame) > 1000:
-            lost["done"] = True
+    def __init__(self, wire, *, delay_ns):
+        config = {**LONG, "rto_min_us": 1_000_000}  # beyond any round trip here
+        a = make_stack(address="192.0.2.1", **config)
+        b = make_stack(address="192.0.2.2", seed=(3, 4), **config)
+        self.armed = False
+        self.wire = wire(a, b, delay_ns=delay_ns, impair=self._impair)
+        client, server = connect_pair(self.wire)
+        self.transfer = Transfer(client, server, 10**10, shut=False)
+        self.info = client.tcp_info
+        self.run(lambda: self.info()["snd_cwnd"] >= 60)
+
+    def _impair(self, frame):
+        if self.armed and len(frame) > 1000:
+            self.armed = False
             return []
         return [(0, frame)]
 
-    w = wire(a, b, delay_ns=20_000_000, impair=impair)
-    client, server = connect_pair(w)
-    transfer = Transfer(client, server, 10**10, shut=False)
-    info = client.tcp_info
-    w.run([transfer], until=lambda: info()["snd_cwnd"] >= 60, limit_s=10)
-    lost["at"] = w.now
-    peak = 0
+    def run(self, until):
+        self.wire.run([self.transfer], until=until, limit_s=20)
 
-    def in_recovery() -> bool:
-        nonlocal peak
-        now = info()
-        if now["ca_state"] == 0:
-            peak = max(peak, now["snd_cwnd"])
-        return now["ca_state"] != 0
+    def lose(self):
+        """Loses one segment, and waits until that is mended; the window before, in segments."""
+        peak = 0
 
-    w.run([transfer], until=in_recovery, limit_s=5)
-    w.run([transfer], until=lambda: not in_recovery(), limit_s=5)
-    start = w.now
-    assert info()["snd_cwnd"] == pytest.approx(0.7 * peak, rel=0.05)
+        def in_recovery() -> bool:
+            nonlocal peak
+            now = self.info()
+            if now["ca_state"] == 0:
+                peak = max(peak, now["snd_cwnd"])
+            return now["ca_state"] != 0
+
+        self.armed = True
+        self.run(in_recovery)
+        self.run(lambda: not in_recovery())
+        return peak
+
+    def after(self, seconds):
+        """The window so long from now."""
+        end = self.wire.now + round(seconds * 10**9)
+        self.run(lambda: self.wire.now >= end)
+        return self.info()["snd_cwnd"]
+
+
+def test_cubic_comes_back_to_where_it_was(wire):
+    """RFC 9438, 4.1: after a loss the window returns towards W_max, slower the nearer it is."""
+    w = Losing(wire, delay_ns=20_000_000)
+    peak = w.lose()
+    assert w.info()["snd_cwnd"] == pytest.approx(0.7 * peak, rel=0.05)
     # RFC 9438, 4.2: K is when the window is back, C = 0.4 segments / s^3; and 4.3: not below
     # what Reno would have, 0.53 segments a round trip up to W_max, then one.
     k = (0.3 * peak / 0.4) ** (1 / 3)
-    seen = {}
+    seen, before = {}, 0.0
     for part in (0.25, 0.5, 0.75, 1.0, 1.5):
-        end = start + round(part * k * 10**9)
-        w.run([transfer], until=lambda end=end: w.now >= end, limit_s=20)
-        seen[part] = info()["snd_cwnd"]
+        seen[part] = w.after((part - before) * k)
+        before = part
         cubic = 0.4 * ((part - 1) * k) ** 3 + peak
         rounds = part * k / 0.04
         steep = min(rounds, 0.3 * peak / 0.53)
         reno = 0.7 * peak + 0.53 * steep + (rounds - steep)
         assert 0.93 * cubic <= seen[part] <= 1.07 * max(cubic, reno), seen
-    assert info()["total_retrans"] == 1
+    assert w.info()["total_retrans"] == 1
+
+
+def test_cubic_is_no_slower_than_reno(wire):
+    """RFC 9438, 4.3: at short round trips Reno's line is above the cubic for a long time."""
+    w = Losing(wire, delay_ns=1_000_000)
+    peak = w.lose()
+    rounds = 0.3 * peak / 0.53
+    assert (0.3 * peak / 0.4) ** (1 / 3) > 10 * rounds * 0.002  # when the cubic would be back
+    assert 0.93 * peak <= w.after(rounds * 0.002) <= 1.05 * peak
+
+
+def test_cubic_makes_room_for_newcomers(wire):
+    """RFC 9438, 4.7: who loses before it is back at W_max lowers its sights, by more than beta."""
+    w = Losing(wire, delay_ns=200_000_000)
+    peak = w.lose()
+    second = w.lose()
+    assert second <= 0.85 * peak
+    sights = 0.85 * second
+    k = ((sights - 0.7 * second) / 0.4) ** (1 / 3)
+    assert w.after(k) == pytest.approx(sights, rel=0.06)  # without that it is at `second` nearly
 
 
 def test_two_connections_share_a_wire(wire):

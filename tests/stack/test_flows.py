@@ -473,6 +473,39 @@ def test_what_waits_for_a_neighbour_is_whole(offloads):
     assert check_ipv4(bytes(syn[IP])[: syn[IP].len]).flags == 0x02
 
 
+def test_what_is_too_large_does_not_wait_for_a_neighbour():
+    """A connection's neighbour has gone silent and been forgotten: what waits takes one packet
+    buffer, and a large segment has no room there."""
+    stack = ethernet_stack(offloads=TSO)
+    now = 10**12
+    stack.advance(now)
+    listener = stack.listen(80)
+    peer, other = "02:00:5e:00:00:02", "02:00:5e:00:00:03"
+
+    def arrives(packet, source=peer):
+        stack.receive(bytes(Ether(src=source, dst="02:00:5e:00:00:01") / packet))
+        stack.flush()
+        return packets(stack)
+
+    def is_at(mac):
+        return ARP(op=2, hwsrc=mac, psrc=B, hwdst="02:00:5e:00:00:01", pdst=A)
+
+    base = IP(src=B, dst=A)
+    assert ARP in arrives(base / TCP(sport=9, dport=80, flags="S", seq=5))[0]
+    (answer,) = arrives(is_at(peer))
+    arrives(base / TCP(sport=9, dport=80, flags="A", seq=6, ack=answer[TCP].seq + 1))
+    stack.advance(now := now + 2 * 10**9)
+    assert arrives(is_at(other), other)[0].dst == peer  # who is asked, and says nothing
+    for _ in range(20):
+        stack.advance(now := now + 10**9)
+    packets(stack)
+    listener.accepted[0].push(b"x" * 5000)
+    stack.flush()
+    assert [packet.haslayer(TCP) for packet in packets(stack)] == [0]
+    assert stack.counters()["arp_queue_drops"] == 1
+    assert stack.counters().get("packets_used", 0) == 0
+
+
 def test_a_frame_in_two_pieces_is_cut_anywhere(stack):
     """Every place at which a device may have split a frame gives the same answer."""
     syn = bytes(IP(src=B, dst=A) / TCP(sport=9, dport=80, flags="S", seq=5,

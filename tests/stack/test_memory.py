@@ -57,9 +57,7 @@ def test_what_was_acknowledged_is_there(dialogue, size):
         port = r.choice(list(sockets))
         at = max(0, acked[port] - r.randrange(3)) if r.random() < 0.8 else (
             acked[port] + r.randrange(1, 3000))  # fmt: skip
-        frame = d.build(
-            TCP(sport=port, flags="A", seq=1 + at, ack=1) / pattern(port + at, size)
-        )
+        frame = d.build(TCP(sport=port, flags="A", seq=1 + at, ack=1) / pattern(port + at, size))
         d.stack.input(frame)
         for packet in d.drain():
             peer = packet[TCP].dport
@@ -144,9 +142,7 @@ def test_out_of_order_data_goes_first(dialogue):
     one, other = d.accept(listener), d.accept(listener)
     d.strict = False
     for i in range(60):
-        d.stack.input(
-            d.build(TCP(sport=5001, flags="A", seq=1001 + 700 * i, ack=1) / (b"h" * 500))
-        )
+        d.stack.input(d.build(TCP(sport=5001, flags="A", seq=1001 + 700 * i, ack=1) / (b"h" * 500)))
     d.ignore()
     got, at = b"", 0
     for _ in range(60):
@@ -214,6 +210,19 @@ def test_transfers_through_a_tiny_pool(wire, seed):
     pairs = [connect_pair(w, 6000 + i) for i in range(4)]
     apps = [Transfer(c, s, 40_000) for c, s in pairs] + [Transfer(s, c, 40_000) for c, s in pairs]
     w.run(apps, limit_s=2000)
+
+
+def test_what_is_acknowledged_gives_its_packets_back(dialogue):
+    """While the connection goes on, and no sooner."""
+    d = dialogue()
+    c = d.open_passive()
+    c.send(b"x" * 14_600)
+    assert len(d.drain()) == 10
+    used = d.stack.counters()["packets_used"]
+    d.send(TCP(flags="A", seq=1, ack=1 + 7300))
+    assert 0 < d.stack.counters()["packets_used"] <= used / 2 + 1
+    d.send(TCP(flags="A", seq=1, ack=1 + 14_600))
+    assert d.stack.counters().get("packets_used", 0) == 0
 
 
 def test_a_closed_connection_gives_its_packets_back(dialogue):

@@ -159,6 +159,17 @@ def test_malformed_options_survive(dialogue, data):
     assert d.accept(listener).recv(100) == b"still here"
 
 
+def test_an_option_does_not_go_on_into_the_payload(dialogue):
+    """The header has room for half of an MSS; what follows would make it 100 bytes."""
+    d = dialogue()
+    listener = d.listen(80)
+    d.send(TCP(dataofs=6, flags="S", seq=0) / bytes([1, 1, 2, 4, 0, 100, 0, 0]))
+    d.expect(TCP(flags="SA", seq=0, ack=1))
+    d.send(TCP(flags="A", seq=1, ack=1))
+    d.accept(listener).send(b"x" * 2000)
+    assert sizes(d)[0] == 536
+
+
 def test_malformed_options_on_data_survive(dialogue):
     d = dialogue()
     c = d.open_passive()
