@@ -6,6 +6,7 @@
 #ifndef HARP_STACK_CC_H
 #define HARP_STACK_CC_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct harp_tcp;
@@ -31,6 +32,20 @@ struct harp_cc {
   uint32_t acked_bytes;     /* not yet turned into window */
   uint32_t prior_w_max;     /* before the last loss, for undo */
 };
+
+/* The first slow start (cc_hystart.c); round trips are ns. */
+struct harp_hystart {
+  uint64_t round_min, last_min; /* the least round trip of this round and of the last */
+  uint64_t baseline;            /* round_min when it had grown */
+  uint32_t round_end;           /* snd_nxt when the round began */
+  uint8_t samples;              /* of this round, as far as it matters */
+  uint8_t rounds;               /* of growth at a quarter of the speed; 0: at full speed */
+  bool begun;
+};
+
+/* What acked bytes add to the window before the first loss; rtt: ns, 0 if none was measured. May
+ * set ssthresh. */
+uint32_t hystart_growth(struct harp_tcp *tcp, uint32_t acked, uint64_t rtt);
 
 /* NULL: unknown name. */
 const struct harp_cc_ops *harp_cc_find(const char *name);

@@ -190,7 +190,8 @@ struct harp_tcp {
   uint8_t syn_transmits;
   uint8_t probes;          /* keepalive or window probes unanswered */
   uint8_t reo_multiplier, reo_persist;
-  bool reordering_seen, probe_outstanding, undo_possible, loss_timer_is_probe;
+  bool reordering_seen, undo_possible, loss_timer_is_probe;
+  bool probe_outstanding, probe_is_copy; /* the tail probe; of data that was sent before */
   uint32_t recovery_point; /* snd_nxt when recovery began */
   uint32_t prr_delivered, prr_out, prr_flight;
   uint32_t high_sacked;    /* end of the highest byte ever selectively acknowledged */
@@ -200,13 +201,15 @@ struct harp_tcp {
   uint32_t undo_stamp;     /* the timestamp that the first of them carried */
   uint32_t undo_end;       /* behind recovery: what was sent by its end */
   uint64_t rack_sent, rack_rtt; /* of the newest delivered record */
+  uint64_t dsack_round_end; /* ns: reports of duplicates until then are one */
   uint32_t undo_cwnd, undo_ssthresh;
 
   /* Round-trip time, ns (RFC 6298). */
   uint64_t srtt, rttvar, rto, min_rtt;
   uint64_t syn_sent;
   uint64_t rto_min;
-  uint64_t last_send, last_receive, last_progress;
+  uint64_t last_send;      /* of payload */
+  uint64_t last_receive, last_progress;
   struct harp_limit challenge_limit; /* RFC 5961, 7: of SYNs and resets, */
   struct harp_limit answer_limit;    /* and of bare segments: neither uses up the other's */
 
@@ -216,6 +219,7 @@ struct harp_tcp {
   uint32_t heap_index; /* UINT32_MAX: not in it */
 
   struct harp_cc cc;
+  struct harp_hystart hystart;
 
   /* Owner. */
   const struct harp_flow_ops *ops;
@@ -379,6 +383,9 @@ void tcp_send_reset(struct harp_tcp *tcp);
 bool tcp_send_probe(struct harp_tcp *tcp);
 /* A zero-window probe: the next byte, as a record (RFC 9293, 3.8.6.1). false: the port is full. */
 bool tcp_send_window_probe(struct harp_tcp *tcp);
+/* A tail probe of new data, beyond the congestion window, as a record. false: there is none that
+ * the peer has room for, or the port is full; the owner, asked for some, may have closed. */
+bool tcp_send_new_probe(struct harp_tcp *tcp);
 /* Sends up to limit bytes of a record again; cuts the record there. false: the
  * port is full. */
 bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t limit);

@@ -160,6 +160,7 @@ bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_
       .min_rtt = UINT64_MAX,
       .heap_index = UINT32_MAX,
       .ops = &nobody,
+      .last_send = stack->now,
       .last_receive = stack->now,
       .last_progress = stack->now,
   };

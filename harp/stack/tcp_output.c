@@ -155,7 +155,6 @@ static int send_bare(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, const ui
   if (result == 0 && (flags & FLAG_ACK)) {
     acknowledged(tcp);
   }
-  tcp->last_send = tcp->stack->now;
   return result;
 }
 
@@ -473,10 +472,10 @@ static bool output_new(struct harp_tcp *tcp) {
   return !fin_sent;
 }
 
-/* RFC 5681, 4.1: an idle sender has lost its clock. Between HARP hosts the
- * path is known and training stops and goes, so the window is kept. */
+/* RFC 5681, 4.1: an idle sender has lost its clock; acknowledging what others send does not keep
+ * it. Between HARP hosts the path is known and training stops and goes, so the window is kept. */
 static void restart_after_idle(struct harp_tcp *tcp) {
-  if (!tcp->trusted && tcp->snd_nxt == tcp->snd_una && tcp->last_send &&
+  if (!tcp->trusted && tcp->snd_nxt == tcp->snd_una &&
       tcp->stack->now - tcp->last_send > tcp->rto) {
     tcp->cwnd = HARP_MIN(tcp->cwnd, tcp->stack->config.initial_window * tcp->mss);
   }
@@ -510,8 +509,39 @@ void tcp_output(struct harp_tcp *tcp) {
   }
 }
 
+/* One segment of new data that a window has no room for, whole or not at all. */
+static bool send_beyond(struct harp_tcp *tcp, uint32_t length) {
+  if (tcp->stack->records.available == 0) {
+    return false;
+  }
+  bool fin_sent;
+  struct harp_reference *reference = tcp_sndq_seek(tcp->send_cursor, tcp->snd_nxt);
+  if (send_payload(tcp, reference, tcp->snd_nxt, length, false, &fin_sent) != length) {
+    return false;
+  }
+  tcp_record_append(tcp, tcp->snd_nxt, tcp->snd_nxt + length, reference, false);
+  tcp->snd_nxt += length;
+  tcp->send_cursor = tcp_sndq_seek(reference, tcp->snd_nxt);
+  return true;
+}
+
+bool tcp_send_new_probe(struct harp_tcp *tcp) {
+  int32_t room = seq_diff(tcp->snd_una + tcp->snd_wnd, tcp->snd_nxt);
+  if (room < (int32_t)tcp->mss || tcp->fin_sent || !may_send_data(tcp)) {
+    return false;
+  }
+  if (tcp->snd_nxt == tcp->snd_end && tcp->ops->pull && !tcp->fin_queued) {
+    tcp->ops->pull(tcp->user, tcp, tcp->mss);
+  }
+  uint32_t length = HARP_MIN(tcp->snd_end - tcp->snd_nxt, tcp->mss);
+  if (tcp->state == TCP_CLOSE || length == 0 || !send_beyond(tcp, length)) {
+    return false;
+  }
+  COUNT_N(tcp->stack, tcp_payload_out, length);
+  return true;
+}
+
 bool tcp_send_window_probe(struct harp_tcp *tcp) {
-  struct harp_stack *stack = tcp->stack;
   bool fin_sent, sent = false;
   struct harp_record *record = tcp->records;
   if (record) {
@@ -520,17 +550,10 @@ bool tcp_send_window_probe(struct harp_tcp *tcp) {
     /* A FIN alone needs no room: the peer takes it at once. */
     sent = send_payload(tcp, record->reference, record->seq, HARP_MIN(payload, tcp->mss),
                         payload == 0, &fin_sent) || fin_sent;
-  } else if (stack->records.available) {
-    struct harp_reference *reference = tcp_sndq_seek(tcp->send_cursor, tcp->snd_nxt);
+  } else {
     uint32_t length = HARP_MAX(HARP_MIN(tcp->snd_wnd, tcp->snd_end - tcp->snd_nxt), 1);
-    length = HARP_MIN(length, tcp->mss);
-    sent = send_payload(tcp, reference, tcp->snd_nxt, length, false, &fin_sent) == length;
-    if (sent) {
-      tcp_record_append(tcp, tcp->snd_nxt, tcp->snd_nxt + length, reference, false);
-      tcp->snd_nxt += length;
-      tcp->send_cursor = tcp_sndq_seek(reference, tcp->snd_nxt);
-    }
+    sent = send_beyond(tcp, HARP_MIN(length, tcp->mss));
   }
-  COUNT_N(stack, tcp_window_probes, sent);
+  COUNT_N(tcp->stack, tcp_window_probes, sent);
   return sent;
 }

@@ -116,9 +116,9 @@ static void enter_fast_recovery(struct harp_tcp *tcp, const struct harp_ack_resu
 static void leave_recovery(struct harp_tcp *tcp) {
   if (tcp->recovery == RECOVERY_FAST) {
     tcp->cwnd = tcp->ssthresh;
-    if (tcp->reo_persist && --tcp->reo_persist == 0) {
-      tcp->reo_multiplier = 0;
-    }
+  }
+  if (tcp->reo_persist && --tcp->reo_persist == 0) {
+    tcp->reo_multiplier = 0;
   }
   tcp->recovery = RECOVERY_NONE;
   tcp->undo_end = tcp->snd_nxt;
@@ -153,7 +153,9 @@ static void grow(struct harp_tcp *tcp, const struct harp_ack_result *result) {
   }
   if (tcp->cwnd < tcp->ssthresh) {
     uint32_t part = HARP_MIN(acked, tcp->ssthresh - tcp->cwnd);
-    tcp->cwnd += HARP_MIN(part, (1u << 30) - tcp->cwnd);
+    bool first = tcp->ssthresh == UINT32_MAX;
+    uint32_t growth = first ? hystart_growth(tcp, part, result->rtt) : part;
+    tcp->cwnd += HARP_MIN(growth, (1u << 30) - tcp->cwnd);
     acked -= part;
   }
   if (acked && tcp->cwnd >= tcp->ssthresh) {
@@ -202,13 +204,23 @@ static void undo_if_spurious(struct harp_tcp *tcp, const struct harp_ack_result 
   }
 }
 
-static void duplicate_reported(struct harp_tcp *tcp, uint32_t bytes) {
-  COUNT(tcp->stack, tcp_spurious);
+/* Once a round trip the reordering window grows (RFC 8985, 6.2, step 4): one wrong guess may make
+ * many copies. By time, not by sequence numbers, which wrap between two rare reports. */
+static void widen_reordering_window(struct harp_tcp *tcp) {
   tcp->reordering_seen = true;
-  if (tcp->reo_multiplier < 255) {
+  tcp->reo_persist = REO_PERSIST;
+  if (tcp->stack->now < tcp->dsack_round_end) {
+    return;
+  }
+  tcp->dsack_round_end = tcp->stack->now + tcp->srtt;
+  if (tcp->reo_multiplier < UINT8_MAX) {
     tcp->reo_multiplier++;
   }
-  tcp->reo_persist = REO_PERSIST;
+}
+
+static void duplicate_reported(struct harp_tcp *tcp, uint32_t bytes) {
+  COUNT(tcp->stack, tcp_spurious);
+  widen_reordering_window(tcp);
   if (tcp->undo_possible && tcp->undo_retransmits) {
     tcp->undo_retransmits -= HARP_MIN(tcp->undo_retransmits, bytes);
     if (tcp->undo_retransmits == 0) {
@@ -217,9 +229,13 @@ static void duplicate_reported(struct harp_tcp *tcp, uint32_t bytes) {
   }
 }
 
-/* The end of a tail loss probe's episode (RFC 8985, 7.4): an acknowledgement
+/* The end of a tail loss probe's episode (RFC 8985, 7.4). Of a copy an acknowledgement
  * of exactly its end may be of the original, and a DSACK will tell. */
 static void probe_answered(struct harp_tcp *tcp, const struct harp_ack_result *result) {
+  if (!tcp->probe_is_copy) {
+    tcp->probe_outstanding = seq_lt(tcp->snd_una, tcp->probe_end);
+    return;
+  }
   bool beyond = seq_gt(tcp->snd_una, tcp->probe_end);
   if (!beyond && !(tcp->snd_una == tcp->probe_end && result->dsack)) {
     return;
@@ -265,9 +281,11 @@ static void arm_after_detection(struct harp_tcp *tcp, uint64_t again) {
 void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result) {
   bool advanced = tcp->snd_una != result->una_before;
   undo_if_spurious(tcp, result);
+  bool of_probe = tcp->probe_outstanding && tcp->probe_is_copy;
   if (tcp->probe_outstanding) {
     probe_answered(tcp, result);
-  } else if (result->dsack) {
+  }
+  if (result->dsack && !of_probe) {
     duplicate_reported(tcp, result->dsack);
   }
   if (tcp->recovery == RECOVERY_NONE && seq_gt(tcp->snd_una, tcp->undo_end)) {
@@ -293,19 +311,26 @@ void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *res
   arm_after_detection(tcp, again);
 }
 
+/* The SACK of what comes last reveals every hole before it: new data, which nobody can have sent
+ * in vain, or else the last segment again (RFC 8985, 7.3). */
 static void tail_probe(struct harp_tcp *tcp) {
+  bool fresh = tcp_send_new_probe(tcp);
+  if (tcp->state == TCP_CLOSE) {
+    return;
+  }
   COUNT(tcp->stack, tcp_tail_probes);
   tcp->probe_outstanding = true;
+  tcp->probe_is_copy = !fresh;
   tcp->probe_end = tcp->snd_nxt;
-  /* The last segment again: its SACK reveals every hole before it. New data
-   * would do too (RFC 8985, 7.3), but an idle tail mostly has none. */
-  struct harp_record *last = tcp->records_last;
-  if (last->end - last->seq > tcp->mss) {
-    struct harp_record *right = tcp_record_split(tcp, last, last->end - tcp->mss);
-    last = right ? right : last;
+  if (!fresh) {
+    struct harp_record *last = tcp->records_last;
+    if (last->end - last->seq > tcp->mss) {
+      struct harp_record *right = tcp_record_split(tcp, last, last->end - tcp->mss);
+      last = right ? right : last;
+    }
+    tcp_mark_lost(tcp, last);
+    tcp_retransmit(tcp, last, tcp->mss);
   }
-  tcp_mark_lost(tcp, last);
-  tcp_retransmit(tcp, last, tcp->mss);
   tcp_arm_rto(tcp);
 }
 

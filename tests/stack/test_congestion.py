@@ -279,5 +279,54 @@ def test_after_an_idle_time_the_window_starts_again(dialogue):
         d.send(TCP(flags="A", seq=1, ack=sink.ack, window=60_000))
     assert c.tcp_info()["snd_cwnd"] >= 30
     d.run(d.now + 60_000)
+    d.send(TCP(flags="PA", seq=1, ack=sink.ack, window=60_000) / b"z")
+    d.drain(until=d.now + 100)  # acknowledging it is no use of the window
     c.send(b"y" * 100 * MSS)
     assert len(flight(d)) <= 10
+
+
+def rounds(d, c, trips):
+    """The congestion window in segments after each round trip of so many ms, each segment
+    acknowledged by itself."""
+    windows = []
+    d.strict = False
+    for trip in trips:
+        c.send(b"x" * 400 * MSS)
+        packets = flight(d)
+        d.run(d.now + trip)
+        for packet in packets:
+            end = packet[TCP].seq + len(payload(packet))
+            d.send(TCP(flags="A", seq=1, ack=end, window=60_000))
+        windows.append(c.tcp_info()["snd_cwnd"])
+    return windows
+
+
+def begin_slow_start(dialogue):
+    d = dialogue(initial_window=10, sndbuf=1 << 23, window_scale=0)
+    c = d.open_passive(rtt=50, wscale=10, window=60_000)
+    return d, c
+
+
+def test_a_growing_round_trip_ends_slow_start(dialogue):
+    """RFC 9406, 4.2: a quarter of the speed for five rounds, then congestion avoidance."""
+    d, c = begin_slow_start(dialogue)
+    windows = rounds(d, c, [50, 50, 50] + [60] * 12)
+    assert windows[2] >= 1.7 * windows[1], windows
+    for slow in range(3, 8):
+        assert 1.1 * windows[slow - 1] < windows[slow] < 1.5 * windows[slow - 1], windows
+    assert windows[14] <= 1.05 * windows[8], windows
+
+
+def test_slow_start_goes_on_after_jitter(dialogue):
+    d, c = begin_slow_start(dialogue)
+    windows = rounds(d, c, [50, 50, 60, 50, 50])
+    assert windows[2] < 1.5 * windows[1], windows
+    assert windows[4] >= 1.7 * windows[3], windows
+
+
+def test_a_round_trip_that_grows_slowly_does_not_end_slow_start(dialogue):
+    """RFC 9406, 4.2: an eighth, and at least 4 ms."""
+    d, c = begin_slow_start(dialogue)
+    windows = rounds(d, c, [50, 53, 56, 59, 62])
+    for before, after in zip(windows, windows[1:]):
+        assert after >= 1.7 * before, windows

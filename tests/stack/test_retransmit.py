@@ -414,6 +414,30 @@ def test_a_late_duplicate_report_takes_nothing_back(dialogue):
     assert c.tcp_info()["snd_cwnd"] == after < 20
 
 
+def test_reports_of_one_round_trip_are_one(dialogue):
+    """RFC 8985, 6.2, step 4: the window grows by a step a round trip, however many copies one
+    wrong guess has made."""
+    d = dialogue(initial_window=20)
+    c = d.open_passive(rtt=50)
+    send_flight(d, c, 20)
+    d.run(d.now + 50)
+    d.strict = False
+    d.send(ack(0, (10, 16)))
+    assert [i for _, i, _ in resent(d.drain()) if i < 10] == list(range(6)), d.render()
+    d.send(ack(20), at=d.now + 5)
+    d.run(d.now + 50)
+    for i in range(6):
+        d.send(dsack(20, i))
+    d.ignore()
+    c.send(pattern(20 * MSS, 10 * MSS))
+    d.ignore()
+    d.send(ack(20, (21, 26)), at=d.now + 50)
+    again = resent(d.drain(until=d.now + 100))
+    began = d.now - 100
+    assert [i for _, i, _ in again if i < 30] == [20]
+    assert 10 <= again[0][0] - began <= 30, d.render()
+
+
 # The tail
 
 
@@ -463,6 +487,41 @@ def test_a_loss_that_the_probe_repaired_counts(dialogue):
     d.expect(TCP(seq=seq(10)), length=MSS)
     d.send(ack(11), at=d.now + 50)
     assert c.tcp_info()["snd_cwnd"] <= 0.8 * before
+
+
+def test_new_data_is_the_better_probe(dialogue):
+    """RFC 8985, 7.3: it reveals the same holes, and is never in vain."""
+    d = dialogue(rto_min_us=1_000_000)
+    c = d.open_passive(rtt=50)
+    c.send(pattern(0, 20 * MSS))
+    for i in range(10):
+        d.expect(TCP(seq=seq(i)), length=MSS)
+    probe = resent(d.drain(until=d.now + 400))
+    assert [(i, length) for _, i, length in probe] == [(10, MSS)], d.render()
+    d.strict = False
+    d.send(ack(0, (10, 11)), at=d.now + 50)
+    assert [i for _, i, _ in resent(d.drain()) if i == 0] == [0]
+
+
+def test_nothing_new_is_a_probe_for_a_peer_without_room(dialogue):
+    d = dialogue(rto_min_us=1_000_000)
+    c = d.open_passive(rtt=50, window=10 * MSS, wscale=0)
+    c.send(pattern(0, 20 * MSS))
+    for i in range(10):
+        d.expect(TCP(seq=seq(i)), length=MSS)
+    assert [i for _, i, _ in resent(d.drain(until=d.now + 400))] == [9], d.render()
+
+
+def test_behind_a_fin_nothing_is_new(dialogue):
+    d = dialogue(rto_min_us=1_000_000)
+    c = d.open_passive(rtt=50)
+    c.send(pattern(0, 2 * MSS))
+    c.close()
+    d.expect(TCP(seq=seq(0)), length=MSS)
+    d.expect(TCP(flags="PA", seq=seq(1)), length=MSS)
+    d.expect(TCP(flags="FA", seq=seq(2)))
+    probe = d.drain(until=d.now + 400)
+    assert [(p[TCP].seq, len(payload(p))) for p in probe] == [(seq(2), 0)], d.render()
 
 
 def test_no_probe_when_everything_is_acknowledged(dialogue):

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * HyStart++ (RFC 9406): the first slow start ends when the round trip grows, before the queue
+ * that makes it grow overflows. What it calls conservative slow start goes on at a quarter of the
+ * speed for some rounds, and goes back if the growth was a mistake. Its limit on what one
+ * acknowledgement adds is left out: between HARP hosts one tells of a whole burst.
+ */
+#include "harp/stack/internal.h"
+
+enum {
+  ROUND_SAMPLES = 8,     /* N_RTT_SAMPLE: a round's least round trip means something from here */
+  MIN_GROWTH_MS = 4,     /* MIN_RTT_THRESH */
+  MAX_GROWTH_MS = 16,    /* MAX_RTT_THRESH */
+  GROWTH_DIVISOR = 8,    /* MIN_RTT_DIVISOR */
+  SPEED_DIVISOR = 4,     /* CSS_GROWTH_DIVISOR */
+  CONSERVATIVE_ROUNDS = 5, /* CSS_ROUNDS */
+};
+
+static void begin_round(struct harp_tcp *tcp) {
+  struct harp_hystart *hystart = &tcp->hystart;
+  hystart->round_end = tcp->snd_nxt;
+  hystart->last_min = hystart->samples ? hystart->round_min : UINT64_MAX;
+  hystart->samples = 0;
+}
+
+static void sample(struct harp_hystart *hystart, uint64_t rtt) {
+  hystart->round_min = hystart->samples ? HARP_MIN(hystart->round_min, rtt) : rtt;
+  if (hystart->samples < ROUND_SAMPLES) {
+    hystart->samples++;
+  }
+}
+
+static bool has_grown(const struct harp_hystart *hystart) {
+  uint64_t growth = hystart->last_min / GROWTH_DIVISOR;
+  growth = HARP_MIN(HARP_MAX(growth, MIN_GROWTH_MS * NS_PER_MS), MAX_GROWTH_MS * NS_PER_MS);
+  return hystart->last_min != UINT64_MAX && hystart->round_min >= hystart->last_min + growth;
+}
+
+/* Enters conservative slow start or leaves it for the fast one, once the round is known. */
+static void judge(struct harp_hystart *hystart) {
+  if (hystart->samples < ROUND_SAMPLES) {
+    return;
+  }
+  if (hystart->rounds == 0 && has_grown(hystart)) {
+    hystart->baseline = hystart->round_min;
+    hystart->rounds = 1;
+  } else if (hystart->rounds && hystart->round_min < hystart->baseline) {
+    hystart->rounds = 0; /* it was jitter */
+  }
+}
+
+uint32_t hystart_growth(struct harp_tcp *tcp, uint32_t acked, uint64_t rtt) {
+  struct harp_hystart *hystart = &tcp->hystart;
+  if (!hystart->begun) {
+    hystart->begun = true;
+    begin_round(tcp);
+  }
+  if (rtt) {
+    sample(hystart, rtt);
+    judge(hystart);
+  }
+  if (seq_ge(tcp->snd_una, hystart->round_end)) {
+    begin_round(tcp);
+    if (hystart->rounds && ++hystart->rounds > CONSERVATIVE_ROUNDS) {
+      COUNT(tcp->stack, tcp_slow_start_exits);
+      tcp->ssthresh = tcp->cwnd;
+      return 0;
+    }
+  }
+  return hystart->rounds ? acked / SPEED_DIVISOR : acked;
+}
