@@ -56,16 +56,14 @@ def _vfio(about: str, device: pci.PciDevice) -> Iterator[Finding]:
     elif not os.access(sysfs.at(node), os.R_OK | os.W_OK):
         yield fault(about, f"/{node} cannot be opened by this user; chown it, or run as root")
     yield from _group(about, device)
-    if nics.has_iommu(device):
-        yield from _locked_memory(about)
-    else:
+    if not nics.has_iommu(device):
         yield from _without_iommu(about, device)
 
 
 def _group(about: str, device: pci.PciDevice) -> Iterator[Finding]:
     if not nics.has_iommu(device):
         return
-    kept = [one for one in pci.group_members(device.group) if one.driver not in ("", *nics.GIVEN)]
+    kept = nics.in_the_way(device.group)
     if kept:
         named = ", ".join(f"{one.id} ({one.driver})" for one in kept)
         yield fault(
@@ -83,23 +81,33 @@ def _without_iommu(about: str, device: pci.PciDevice) -> Iterator[Finding]:
     yield note(about, f"no IOMMU keeps {device.id} from any of this host's memory")
 
 
+# -- memory
+
+
 def _may_lock_all() -> bool:
     status = sysfs.text(sysfs.at("proc/self/status"))
     words = [line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")]
     return bool(words) and bool(int(words[0], 16) >> _CAP_IPC_LOCK & 1)
 
 
-def _locked_memory(about: str) -> Iterator[Finding]:
+def _locked_memory(about: str, needed: int) -> Iterator[Finding]:
+    """`needed`: MiB that are mapped for the NIC before any of NCCL's memory."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if limit != resource.RLIM_INFINITY and not _may_lock_all():
+    if limit == resource.RLIM_INFINITY or _may_lock_all():
+        return
+    remedy = "give it CAP_IPC_LOCK, or ulimit -l unlimited"
+    may = limit >> 20
+    if may < needed:
         yield fault(
             about,
-            f"this process may lock {limit >> 20} MiB of memory, and all that the NIC reaches "
-            "has to be locked; give it CAP_IPC_LOCK, or ulimit -l unlimited",
+            f"{needed} MiB are to be mapped for the NIC, and this process may lock {may}; {remedy}",
         )
-
-
-# -- memory
+    else:
+        yield note(
+            about,
+            f"this process may lock {may} MiB: {may - needed} of NCCL's memory are sent in place, "
+            f"and what is beyond is copied; {remedy}",
+        )
 
 
 def _free_mib() -> int:
@@ -131,6 +139,9 @@ def _memory(about: str, device: pci.PciDevice, values: Values) -> Iterator[Findi
         yield note(
             about, f"{free} MiB of hugepages are free: ordinary pages will be used; {remedy}"
         )
+        needed = pages.PLAIN_MIB
+    if nics.has_iommu(device):
+        yield from _locked_memory(about, needed)
 
 
 # -- what the file says

@@ -145,11 +145,7 @@ def check_use(given: Given, choice: Choice) -> None:
 
 
 def _check_group(given: Given, wanted: set[str]) -> None:
-    others = [
-        one
-        for one in pci.group_members(given.device.group)
-        if one.id not in wanted and one.driver not in ("", *nics.GIVEN)
-    ]
+    others = [one for one in nics.in_the_way(given.device.group) if one.id not in wanted]
     if others:
         named = ", ".join(f"{one.id} ({one.driver})" for one in others)
         raise PlanError(

@@ -13,6 +13,8 @@ VFIO, UIO = "vfio-pci", "uio_pci_generic"
 DRIVERS = (VFIO, UIO)
 # Those under which a user's process drives a device.
 GIVEN = (*DRIVERS, "igb_uio")
+# Whose devices do not keep VFIO from an IOMMU group: as in dpdk_glue/ethdev_device.c.
+ASIDE = ("", VFIO, "pci-stub")
 # The kernel's drivers of the NICs that HARP can drive itself.
 KNOWN = ("virtio-pci", "ena", "gve", "iavf", "ice", "i40e", "ixgbe", "ixgbevf", "vmxnet3")
 
@@ -108,6 +110,11 @@ def has_iommu(device: pci.PciDevice) -> bool:
     vfio itself has made, without an IOMMU, says so in its name."""
     name = sysfs.at("sys/kernel/iommu_groups") / device.group / "name"
     return bool(device.group) and sysfs.text(name) != "vfio-noiommu"
+
+
+def in_the_way(group: str) -> list[pci.PciDevice]:
+    """The devices whose drivers keep VFIO from their IOMMU group: it is given away as a whole."""
+    return [one for one in pci.group_members(group) if one.driver not in ASIDE]
 
 
 def noiommu_value() -> str:

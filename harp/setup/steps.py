@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Optional
@@ -87,7 +88,7 @@ def _refuse_if_claimed(path: Path) -> None:
 
 
 @dataclass
-class Step:
+class Step(ABC):
     """Fields are what JSON knows: a step is a row of the journal."""
 
     kind: ClassVar[str]
@@ -96,28 +97,28 @@ class Step:
     is_home: ClassVar[bool] = False
 
     @property
+    @abstractmethod
     def target(self) -> str:
         """What the step is about; two steps of a kind and target are the same."""
-        raise NotImplementedError
 
+    @abstractmethod
     def describe(self) -> str:
         """One line that says what will be done."""
-        raise NotImplementedError
 
+    @abstractmethod
     def in_place(self) -> bool:
         """Whether there is nothing to do."""
-        raise NotImplementedError
 
+    @abstractmethod
     def do(self) -> None:
         """Makes the change. Raises StepError, HostError or OSError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def undo(self) -> str:
         """Takes the change back, whether or not it was made; says what it did, ""
         for nothing. Raises StepError, HostError or OSError."""
-        raise NotImplementedError
 
-    def follow(self, earlier: Step) -> None:
+    def follow(self, earlier: Step) -> None:  # noqa: B027 (most need nothing)
         """Takes over what undoing needs from an earlier step on the same target."""
 
     def row(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 from fake_host import ID, POOL, FakeHost
 
 from harp import doctor_dpdk, env
-from harp.setup import pages
+from harp.setup import nics, pages
 from harp.setup.bind import Bind
 from harp.setup.journal import Journal
 from harp.setup.plan import conf_dir
@@ -136,13 +136,38 @@ def test_a_group_that_is_not_this_users(
 def test_memory_that_may_not_be_locked(
     findings: Findings, host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (8 << 20, 8 << 20))
+    def limit(size: int) -> None:
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (size, size))
+
+    limit(8 << 20)
     assert findings()["fault"] == []
     host.write("proc/self/status", "CapEff:\t0000000000000000\n")
     (text,) = findings()["fault"]
-    assert "may lock 8 MiB" in text and "CAP_IPC_LOCK, or ulimit -l unlimited" in text
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
-    assert findings()["fault"] == []
+    assert "80 MiB are to be mapped for the NIC, and this process may lock 8;" in text
+    assert "CAP_IPC_LOCK, or ulimit -l unlimited" in text
+    limit(resource.RLIM_INFINITY)
+    assert findings()["fault"] == findings()["note"] == []
+    limit(80 << 20)
+    (text,) = findings()["note"]
+    assert "may lock 80 MiB: 0 of NCCL's memory are sent in place" in text
+    limit((80 << 20) - 1)
+    assert findings()["fault"]
+
+
+def test_as_much_as_is_mapped_may_be_locked(
+    findings: Findings, host: FakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what the process will take: more for each instance, as much as is asked for, and
+    without hugepages the whole of what takes their place."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (100 << 20, 100 << 20))
+    host.write("proc/self/status", "CapEff:\t0000000000000000\n")
+    assert "20 of NCCL's memory" in findings()["note"][0] and findings()["fault"] == []
+    assert "128 MiB are to be mapped" in findings(GIVEN, "instances = 2")["fault"][0]
+    assert "120 MiB are to be mapped" in findings(GIVEN, "hugepages = 120")["fault"][0]
+    host.set_pages(POOL, 128, 39)
+    assert "1024 MiB are to be mapped" in findings()["fault"][0]
+    no_iommu(host)
+    assert not any("mapped" in text for text in findings()["fault"])
 
 
 def test_a_device_that_a_process_has(findings: Findings, host: FakeHost) -> None:
@@ -189,6 +214,28 @@ def test_the_driver_needs_as_much_as_doctor_says() -> None:
     assert "BASE_MIB + QUEUE_MIB * ethdev->queue_count" in source
     for count in (1, 8):
         assert pages.least_mib(count) == mib["BASE"] + count * mib["QUEUE"]
+    assert f"PLAIN_MIB = {pages.PLAIN_MIB}," in (root / "dpdk_glue/eal.c").read_text()
+
+
+def test_the_driver_has_the_same_idea_of_a_group() -> None:
+    root = Path(__file__).resolve().parents[2]
+    source = (root / "dpdk_glue/ethdev_device.c").read_text()
+    rule = source.partition("static bool stands_aside(")[2].partition("}")[0]
+    assert re.findall(r'strcmp\(driver, "([^"]+)"\) == 0', rule) == [*filter(None, nics.ASIDE)]
+    assert "!driver[0] ||" in rule and 'strncmp(class, "0x06", 4) == 0' in rule  # a bridge
+    assert rule.count("||") == len(nics.ASIDE)
+
+
+@pytest.mark.parametrize(
+    ("driver", "keeps"),
+    [("pci-stub", False), ("vfio-pci", False), ("", False), ("uio_pci_generic", True)],
+)
+def test_who_keeps_vfio_from_a_group(
+    findings: Findings, host: FakeHost, driver: str, keeps: bool
+) -> None:
+    other = host.add_device("pci0000:00/0000:00:07.0", "0x020000", driver)
+    host.join_group(other, "7")
+    assert any(f"with {other} ({driver})" in text for text in findings()["fault"]) == keeps
 
 
 def test_an_mtu_that_the_interface_had_not(findings: Findings) -> None:
