@@ -120,13 +120,17 @@ static void close_device(void *argument) {
   harp_ethdev_lent_close(&ethdev->lent);
   harp_ethdev_detach(ethdev);
   harp_ethdev_free(ethdev);
-  if (ethdev->lock_fd >= 0)
-    close(ethdev->lock_fd);
+  harp_ethdev_owner_give(&ethdev->owner);
 }
 
 static void ethdev_close(struct harp_port *port) {
   harp_eal_thread(close_device, port);
   free(port);
+}
+
+/* Links in software have files of DPDK's own, which stay open here. */
+static void ethdev_forget(struct harp_port *port) {
+  harp_ethdev_owner_forget(&harp_ethdev_of(port)->owner);
 }
 
 static int set_up(struct ethdev_port *ethdev, const struct harp_port_config *config,
@@ -155,7 +159,7 @@ static int ethdev_open(struct harp_port **port, const struct harp_port_config *c
   if (!ethdev)
     return harp_port_fail(error, -ENOMEM, "dpdk:%.150s: out of memory", config->device);
   ethdev->port.ops = &harp_port_dpdk;
-  ethdev->lock_fd = -1;
+  harp_ethdev_owner_init(&ethdev->owner);
   int rc = set_up(ethdev, config, error);
   if (rc < 0) {
     ethdev_close(&ethdev->port);
@@ -241,6 +245,7 @@ const struct harp_port_ops harp_port_dpdk = {
     .scheme = "dpdk",
     .open = ethdev_open,
     .close = ethdev_close,
+    .forget = ethdev_forget,
     .receive = harp_ethdev_receive,
     .transmit = harp_ethdev_transmit,
     .flush = harp_ethdev_flush,

@@ -3,7 +3,7 @@
  * "dpdk:DEVICE": the parts of the DPDK port. ethdev.c opens it and takes ports,
  * ethdev_device.c finds and attaches the device, ethdev_setup.c configures it,
  * ethdev_rx.c receives, ethdev_tx.c sends, ethdev_lend.c keeps the table of
- * memory that the application lends.
+ * memory that the application lends, ethdev_owner.c other processes out.
  */
 #ifndef HARP_DPDK_GLUE_ETHDEV_H
 #define HARP_DPDK_GLUE_ETHDEV_H
@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "dpdk_glue/ethdev_lend.h"
+#include "dpdk_glue/ethdev_owner.h"
 #include "dpdk_glue/ethdev_spec.h"
 #include "dpdk_glue/local_ports.h"
 #include "dpdk_glue/port.h"
@@ -76,7 +77,7 @@ struct ethdev_port {
   struct harp_port port;
   struct ethdev_spec spec;
   struct harp_port_config config; /* as it was opened with; device is spec's */
-  int lock_fd;           /* of a NIC that is ours alone; -1: none */
+  struct ethdev_owner owner;
   uint16_t id;
   struct rte_device *device;
   unsigned queue_count;
@@ -92,7 +93,7 @@ struct ethdev_port {
   struct ethdev_queue *queues;
 };
 
-/* Fills spec.physical and spec.iommu and finds out whether the device can be had:
+/* Fills spec.physical, iommu and uio, and finds out whether the device can be had:
  * 0, or a negative errno and one line. */
 int harp_ethdev_look(struct ethdev_port *ethdev, char *error);
 /* Hands the device to DPDK: id and device. */

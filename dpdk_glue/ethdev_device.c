@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -164,24 +163,13 @@ static int look_at_limit(const struct ethdev_spec *spec, char *error) {
                         (unsigned long)(limit.rlim_cur >> 20));
 }
 
-static int look_at_uio(struct ethdev_spec *spec, char *error) {
+static int look_at_uio(struct ethdev_spec *spec, const char *driver, char *error) {
   spec->physical = true;
+  snprintf(spec->uio, sizeof(spec->uio), "%.23s", driver);
   if (geteuid() != 0)
-    return harp_port_fail(error, -EPERM, "dpdk:%s: a device bound to uio_pci_generic is root's "
-                          "alone; bind it to vfio-pci, or run as root", spec->name);
+    return harp_port_fail(error, -EPERM, "dpdk:%s: a device bound to %s is root's alone; bind it "
+                          "to vfio-pci, or run as root", spec->name, driver);
   return 0;
-}
-
-/* UIO lets in whoever comes, and each who goes stops the device's memory accesses.
- * So HARP's processes exclude each other by a lock, which goes with its process. */
-static int lock_device(struct ethdev_port *ethdev, char *error) {
-  char path[160];
-  function_path(&ethdev->spec, "config", path, sizeof(path));
-  ethdev->lock_fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (ethdev->lock_fd < 0 || flock(ethdev->lock_fd, LOCK_EX | LOCK_NB) == 0)
-    return 0;
-  return harp_port_fail(error, -EBUSY, "dpdk:%s: another process with HARP uses the device; end "
-                        "it, or give this process another NIC", ethdev->spec.name);
 }
 
 static int look_at_pci(struct ethdev_spec *spec, char *error) {
@@ -194,7 +182,7 @@ static int look_at_pci(struct ethdev_spec *spec, char *error) {
   if (strcmp(driver, "vfio-pci") == 0)
     return look_at_vfio(spec, error);
   if (strcmp(driver, "uio_pci_generic") == 0 || strcmp(driver, "igb_uio") == 0)
-    return look_at_uio(spec, error);
+    return look_at_uio(spec, driver, error);
   return harp_port_fail(error, -EBUSY, "dpdk:%s: the NIC is %s%s; bind it to vfio-pci (harp setup "
                         "does)", spec->name, driver[0] ? "the kernel's, bound to its driver " : "",
                         driver[0] ? driver : "bound to no driver");
@@ -255,7 +243,7 @@ int harp_ethdev_look(struct ethdev_port *ethdev, char *error) {
   struct ethdev_spec *spec = &ethdev->spec;
   int rc = spec->pci ? look_at_pci(spec, error) : look_at_socket(spec, error);
   if (rc == 0 && spec->pci)
-    rc = lock_device(ethdev, error);
+    rc = harp_ethdev_owner_take(&ethdev->owner, spec, error);
   if (rc < 0)
     return rc;
   struct harp_eal_wish wish = {
@@ -338,12 +326,15 @@ int harp_ethdev_attach(struct ethdev_port *ethdev, char *error) {
   if (rc < 0)
     return attach_failed(spec, rc, error);
   ethdev->device = info.device;
+  if (spec->pci)
+    harp_ethdev_owner_attached(&ethdev->owner);
   return 0;
 }
 
 void harp_ethdev_detach(struct ethdev_port *ethdev) {
   if (!ethdev->device)
     return;
+  harp_ethdev_owner_detaching(&ethdev->owner);
   rte_eth_dev_stop(ethdev->id);
   rte_eth_dev_close(ethdev->id);
   rte_dev_remove(ethdev->device);

@@ -16,6 +16,7 @@ struct ethdev_spec {
   bool pci;            /* name is a PCI id with its domain, lower case */
   bool physical;       /* it must be given physical addresses */
   bool iommu;          /* it reaches only what is mapped for it */
+  char uio[24];        /* the kernel's driver that lets processes in without VFIO; "": none */
   char socket[108];    /* by which virtio_user and vhost meet; "": none */
   bool serves;         /* this side makes it */
 

@@ -444,10 +444,16 @@ static int fault_open(struct harp_port **port, const struct harp_port_config *co
   return 0;
 }
 
+static void fault_forget(struct harp_port *port) {
+  struct harp_port *inner = fault_of(port)->inner;
+  inner->ops->forget(inner);
+}
+
 const struct harp_port_ops harp_port_fault = {
     .scheme = "fault",
     .open = fault_open,
     .close = fault_close,
+    .forget = fault_forget,
     .receive = fault_receive,
     .transmit = fault_transmit,
     .flush = fault_flush,

@@ -170,19 +170,32 @@ static void close_fd(int fd) {
     close(fd);
 }
 
-static void packet_close(struct harp_port *port) {
-  struct packet_port *packet = packet_of(port);
+static void close_sockets(const struct packet_port *packet) {
   for (unsigned q = 0; packet->queues && q < packet->queue_count; q++) {
-    struct packet_queue *queue = &packet->queues[q];
+    const struct packet_queue *queue = &packet->queues[q];
     close_fd(queue->fd);
     close_fd(queue->arp_fd);
     close_fd(queue->epoll_fd);
-    harp_packet_rx_free(queue);
   }
-  /* Last: until the packet sockets are gone the kernel must not answer. */
+}
+
+static void packet_close(struct harp_port *port) {
+  struct packet_port *packet = packet_of(port);
+  close_sockets(packet);
+  /* Not before: until the packet sockets are gone the kernel must not answer. */
   harp_packet_ports_close(&packet->ports);
+  for (unsigned q = 0; packet->queues && q < packet->queue_count; q++)
+    harp_packet_rx_free(&packet->queues[q]);
   free(packet->queues);
   free(packet);
+}
+
+/* A child that outlives its parent would keep the kernel silent, and the peers
+ * waiting for the dead. */
+static void packet_forget(struct harp_port *port) {
+  const struct packet_port *packet = packet_of(port);
+  close_sockets(packet);
+  harp_packet_ports_forget(&packet->ports);
 }
 
 static int check_device(const struct harp_netdev *device, const struct harp_port_config *config,
@@ -372,6 +385,7 @@ const struct harp_port_ops harp_port_packet = {
     .scheme = "packet",
     .open = packet_open,
     .close = packet_close,
+    .forget = packet_forget,
     .receive = harp_packet_receive,
     .transmit = harp_packet_transmit,
     .flush = harp_packet_flush,

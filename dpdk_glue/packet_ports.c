@@ -35,9 +35,13 @@ void harp_packet_ports_init(struct packet_ports *ports, bool shared, uint32_t ad
   harp_local_ports_take_all(&ports->pool);
 }
 
-void harp_packet_ports_close(struct packet_ports *ports) {
+void harp_packet_ports_forget(const struct packet_ports *ports) {
   for (unsigned i = 0; i < ports->listener_count; i++)
     close(ports->listeners[i]);
+}
+
+void harp_packet_ports_close(struct packet_ports *ports) {
+  harp_packet_ports_forget(ports);
   free(ports->listeners);
   ports->listeners = NULL;
   ports->listener_count = 0;
@@ -47,11 +51,14 @@ static int room_for_listener(struct packet_ports *ports) {
   if (ports->listener_count < ports->listener_room)
     return 0;
   unsigned room = ports->listener_room ? ports->listener_room * 2 : BLOCK;
-  int *grown = realloc(ports->listeners, room * sizeof(*grown));
+  int *grown = malloc(room * sizeof(*grown)), *old = ports->listeners;
   if (!grown)
     return -ENOMEM;
-  ports->listeners = grown;
+  if (old)
+    memcpy(grown, old, ports->listener_count * sizeof(*grown));
+  ports->listeners = grown; /* never none that is valid: a child may be forked now */
   ports->listener_room = room;
+  free(old);
   return 0;
 }
 

@@ -34,6 +34,8 @@ struct packet_ports {
 void harp_packet_ports_init(struct packet_ports *ports, bool shared, uint32_t address,
                             unsigned queues, uint16_t first, uint16_t last);
 void harp_packet_ports_close(struct packet_ports *ports);
+/* In a forked child: the parent's ports are free once the parent has gone. */
+void harp_packet_ports_forget(const struct packet_ports *ports);
 
 /* As reserve in port.h. *changed: ranges are others now, the filters must
  * follow before the port is used. */

@@ -3,7 +3,7 @@
  * A port moves frames between the stack and a device, one queue per instance.
  * It knows frames and offloads; it does not know TCP connections.
  *
- * Threads: open, close, reserve and release may come from any thread, one at a
+ * Threads: open, close, forget, reserve and release may come from any thread, one at a
  * time per port. receive, transmit, flush, arm and reclaim of one queue come
  * from that queue's poller only; different queues run at the same time and
  * share nothing that is written.
@@ -67,6 +67,10 @@ struct harp_port_ops {
   const char *scheme; /* "packet" of "packet:eth0" */
   int (*open)(struct harp_port **port, const struct harp_port_config *config, char *error);
   void (*close)(struct harp_port *port);
+  /* In a forked child, whose copy of the port nobody uses any more: lets go of
+   * what would keep the device, the address or local ports from others when
+   * the parent has gone. Closes and unmaps, and changes nothing for the parent. */
+  void (*forget)(struct harp_port *port);
   /* Up to max frames, valid until the next receive on this queue. Returns how
    * many; 0: none waits. -ENETDOWN, -ENODEV: the device is gone or down. */
   int (*receive)(struct harp_port *port, unsigned queue, const struct harp_rx_hint *hint,

@@ -312,14 +312,24 @@ static void wire_count(struct harp_port *port, unsigned queue, uint64_t *counter
   own->copied = own->full = own->broken = 0;
 }
 
+static void allow_all(const struct wire_file *file) {
+  ASAN_UNPOISON_MEMORY_REGION(file->header, file->size); /* others may map there */
+}
+
 static void wire_close(struct harp_port *port) {
   struct wire_port *wire = wire_of(port);
   if (wire->file.header) {
-    ASAN_UNPOISON_MEMORY_REGION(wire->file.header, wire->file.size); /* others may map there */
+    allow_all(&wire->file);
     harp_wire_leave(&wire->file);
   }
   free(wire->queues);
   free(wire);
+}
+
+static void wire_forget(struct harp_port *port) {
+  struct wire_file *file = &wire_of(port)->file;
+  allow_all(file);
+  harp_wire_forget(file);
 }
 
 static void connect_rings(struct wire_port *wire) {
@@ -391,6 +401,7 @@ const struct harp_port_ops harp_port_wire = {
     .scheme = "wire",
     .open = wire_open,
     .close = wire_close,
+    .forget = wire_forget,
     .receive = wire_receive,
     .transmit = wire_transmit,
     .flush = wire_flush,

@@ -260,6 +260,11 @@ void harp_wire_leave(struct wire_file *file) {
   let_go(file); /* and with the descriptor, every lock */
 }
 
+/* An end is held as long as any descriptor or mapping of its open file. */
+void harp_wire_forget(struct wire_file *file) {
+  let_go(file);
+}
+
 void harp_wire_wake(const struct wire_file *file, int end, unsigned queue) {
   struct wire_sleeper *sleeper = &file->header->sleepers[end][queue];
   if (!atomic_load_explicit(&sleeper->asleep, memory_order_relaxed) ||

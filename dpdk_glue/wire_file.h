@@ -58,6 +58,8 @@ struct wire_file {
  * into error and returns a negative errno: -EBUSY, both ends are held. */
 int harp_wire_join(struct wire_file *file, const char *path, unsigned queues, char *error);
 void harp_wire_leave(struct wire_file *file);
+/* In a forked child: the end is the parent's alone, and free once that has gone. */
+void harp_wire_forget(struct wire_file *file);
 
 /* The bytes of one ring. */
 uint8_t *harp_wire_bytes(const struct wire_file *file, int end, unsigned from, unsigned to);

@@ -249,6 +249,7 @@ void harp_engine_close(struct harp_engine *engine)
 void harp_engine_forget(struct harp_engine *engine)
 {
   engine->forgotten = true;
+  engine->port->ops->forget(engine->port);
   harp_statfile_forget(&engine->statfile);
   harp_claim_forget(&engine->claim);
 }

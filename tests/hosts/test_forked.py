@@ -9,11 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks import SYSTEM_ERROR, Failed, Rank, connect, packet_site, wait_until
+from ranks import (
+    REMOTE_ERROR,
+    SYSTEM_ERROR,
+    Failed,
+    Rank,
+    connect,
+    packet_site,
+    wait_until,
+    wire_path,
+    wire_site,
+)
 
 from harp.testing.lab import Lab
 
 CHILD_S = 4.0  # how long a child that does nothing stays
+NOTICED_MS = 2500  # far less than that, and than timeout_ms
 
 
 @pytest.fixture(params=[4, 12], ids=["v4", "v12"])
@@ -21,6 +32,17 @@ def ranks(lab: Lab, tmp_path: Path, request: Any) -> Iterator[list[Rank]]:
     sites = [packet_site(tmp_path / str(host.index), host, True) for host in lab.hosts]
     with Rank(sites[0], request.param) as one, Rank(sites[1], request.param) as other:
         yield [one.init(), other.init()]
+
+
+@pytest.fixture
+def joined(tmp_path: Path) -> Iterator[list[Rank]]:
+    """The two ends of a wire, which has no third."""
+    path = wire_path()
+    with Rank(wire_site(tmp_path / "1", path, 1)) as one:
+        with Rank(wire_site(tmp_path / "2", path, 2)) as other:
+            yield [one.init(), other.init()]
+    for left in path.parent.glob(f"{path.name}*"):  # a killed end leaves files
+        left.unlink()
 
 
 def undisturbed(rank: Rank) -> bool:
@@ -63,6 +85,15 @@ def test_parent_works_beside_its_child(ranks: list[Rank]) -> None:
 
 def test_claim_dies_with_the_parent(ranks: list[Rank]) -> None:
     """Whoever comes next gets the file and the address, whatever the children do."""
+    _is_succeeded(ranks)
+
+
+def test_an_end_dies_with_the_parent(joined: list[Rank]) -> None:
+    """And the place at the wire."""
+    _is_succeeded(joined)
+
+
+def _is_succeeded(ranks: list[Rank]) -> None:
     link = connect(*ranks)
     link.move()
     ranks[0].do("child", int(CHILD_S * 1000))
@@ -78,3 +109,22 @@ def test_claim_dies_with_the_parent(ranks: list[Rank]) -> None:
             with pytest.raises(Failed):
                 none.init()  # that file's owner lives
         connect(successor, ranks[1]).move()
+
+
+@pytest.mark.parametrize("faults", ["", "drop=0"], ids=["packet", "behind faults"])
+def test_a_child_does_not_hide_the_parents_end(lab: Lab, tmp_path: Path, faults: str) -> None:
+    """On the kernel's address it is the kernel that tells the peers, at once: nobody holds the
+    ports and hears for them any more."""
+    sites = [packet_site(tmp_path / str(host.index), host, faults=faults) for host in lab.hosts]
+    with Rank(sites[0]) as victim, Rank(sites[1]) as survivor:
+        link = connect(survivor.init(), victim.init())
+        link.move()
+        victim.do("child", int(CHILD_S * 1000))
+        time.sleep(0.1)  # it first has to let go of what it inherited
+        victim.signal(9)
+        victim.process.wait(5)
+        survivor.start("send", link.sends, 1, 65536, 10000)
+        with pytest.raises(Failed) as failure:
+            survivor.finish()
+        assert failure.value.code == REMOTE_ERROR
+        assert failure.value.ms < NOTICED_MS, "it waited for timeout_ms, or for the child"

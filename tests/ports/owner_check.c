@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A process that has a NIC to itself, as far as other processes are concerned:
+ * nobody drives it. Led line by line.
+ *
+ * Usage: owner_check ID DRIVER FILE. It takes the PCI function, says "has" or what
+ * keeps it from that, and opens FILE, as DPDK opens a device. Then it answers
+ *   child   by the number of a forked child that only sleeps, having let go
+ *   give    by "given": the NIC is anybody's
+ * and goes when the lines end.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dpdk_glue/ethdev_owner.h"
+#include "dpdk_glue/port.h"
+
+static void answer_child(struct ethdev_owner *owner) {
+  int told[2];
+  char done;
+  pid_t child = pipe(told) == 0 ? fork() : -1;
+  if (child == 0) {
+    harp_ethdev_owner_forget(owner);
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)
+      close(fd); /* whoever reads them waits for the parent's end only */
+    close(told[1]);
+    for (;;)
+      pause();
+  }
+  close(told[1]); /* the child's copy goes when it has let go */
+  while (read(told[0], &done, 1) > 0)
+    continue;
+  close(told[0]);
+  printf("%d\n", (int)child);
+}
+
+int main(int argc, char **argv) {
+  char line[32], error[HARP_PORT_ERROR_SIZE];
+  struct ethdev_spec spec;
+  struct ethdev_owner owner;
+  if (argc != 4 || harp_ethdev_spec_parse(&spec, argv[1], error) < 0)
+    return 2;
+  snprintf(spec.uio, sizeof(spec.uio), "%s", argv[2]);
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  harp_ethdev_owner_init(&owner);
+  if (harp_ethdev_owner_take(&owner, &spec, error) < 0) {
+    printf("%s\n", error);
+    return 1;
+  }
+  int device = open(argv[3], O_RDWR);
+  harp_ethdev_owner_attached(&owner);
+  printf("has %u\n", owner.file_count);
+  while (fgets(line, sizeof(line), stdin)) {
+    if (strcmp(line, "child\n") == 0) {
+      answer_child(&owner);
+    } else if (strcmp(line, "give\n") == 0) {
+      harp_ethdev_owner_detaching(&owner);
+      close(device);
+      harp_ethdev_owner_give(&owner);
+      printf("given\n");
+    }
+  }
+  return 0;
+}
