@@ -50,6 +50,7 @@ int netapi_open(struct netapi *api, const char *path, int version, char *error)
     const void *symbol = find(library, candidate);
     if (symbol) {
       binders[candidate - NETAPI_FIRST](api, symbol);
+      api->library = library;
       return 0;
     }
   }
@@ -61,6 +62,12 @@ int netapi_open(struct netapi *api, const char *path, int version, char *error)
              path, NETAPI_FIRST, NETAPI_LAST);
   dlclose(library);
   return -1;
+}
+
+void netapi_close(struct netapi *api)
+{
+  dlclose(api->library);
+  *api = (struct netapi){0};
 }
 
 const char *netapi_result_name(ncclResult_t result)

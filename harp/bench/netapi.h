@@ -16,6 +16,7 @@
 enum { NETAPI_FIRST = 4, NETAPI_LAST = 12, NETAPI_ERROR = 512 };
 
 struct netapi {
+  void *library;
   int version;
   int max_requests;  /* outstanding on a communicator */
   size_t handle_size; /* bytes */
@@ -40,6 +41,8 @@ struct netapi {
 /* Loads path as NCCL would. version 0: the highest that the plugin has.
  * 0, or -1 with a sentence in error[NETAPI_ERROR]. */
 int netapi_open(struct netapi *api, const char *path, int version, char *error);
+/* Unloads it, as NCCL does after the last finalize. Nothing of it may be called again. */
+void netapi_close(struct netapi *api);
 
 const char *netapi_result_name(ncclResult_t result);
 

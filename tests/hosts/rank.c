@@ -19,11 +19,16 @@
  *   fork LISTENER COMM           the calls' codes in a child that inherited them
  *   child MS                     forks a child that only sleeps for so long
  *   finalize
+ *   unload                       after the last finalize
+ *   load                         as at the start
+ *   drop USER                    every thread becomes another user's, and has no capability
+ *                                any more; nor can this one get any
  *   exit                         as main would: exit handlers run
  *   leave                        none of them runs
  *
  * Lines may be sent ahead: the next is read once the one before is answered.
  */
+#include <grp.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -31,6 +36,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -46,6 +52,8 @@ struct comm {
 };
 
 static struct {
+  const char *plugin;
+  int version;
   struct netapi api;
   void *listeners[OBJECTS];
   struct comm comms[OBJECTS];
@@ -320,6 +328,37 @@ static void do_finalize(const char *words)
     answer("ok");
 }
 
+static void load(void)
+{
+  char error[NETAPI_ERROR];
+  if (netapi_open(&rank.api, rank.plugin, rank.version, error))
+    fatal(error);
+}
+
+static void do_load(const char *words)
+{
+  load();
+  answer("ok");
+}
+
+static void do_unload(const char *words)
+{
+  netapi_close(&rank.api);
+  answer("ok");
+}
+
+/* The C library tells every thread of the new user, and the kernel takes all
+ * capabilities from a thread that leaves root behind. */
+static void do_drop(const char *words)
+{
+  uid_t user = (uid_t)atoi(words);
+  for (unsigned long number = 0; prctl(PR_CAPBSET_READ, number, 0, 0, 0) >= 0; number++)
+    prctl(PR_CAPBSET_DROP, number, 0, 0, 0);
+  if (setgroups(0, NULL) || setresgid(user, user, user) || setresuid(user, user, user))
+    fatal("cannot become another user");
+  answer("ok");
+}
+
 /* Everything that a child could try with what it inherited. */
 static void try_all(void *listener, struct comm *comm)
 {
@@ -382,7 +421,8 @@ static const struct {
     {"init", do_init},     {"listen", do_listen},     {"connect", do_connect},
     {"accept", do_accept}, {"send", do_stream},       {"receive", do_stream},
     {"close", do_close},   {"unlisten", do_unlisten}, {"finalize", do_finalize},
-    {"fork", do_fork},     {"child", do_child},       {"exit", do_exit},
+    {"fork", do_fork},     {"child", do_child},       {"load", do_load},
+    {"unload", do_unload}, {"drop", do_drop},         {"exit", do_exit},
     {"leave", do_leave},
 };
 
@@ -401,11 +441,12 @@ static void run(const char *line)
 
 int main(int argc, char **argv)
 {
-  char line[LINE], error[NETAPI_ERROR];
+  char line[LINE];
   if (argc != 3)
     fatal("usage: rank PLUGIN API");
-  if (netapi_open(&rank.api, argv[1], atoi(argv[2]), error))
-    fatal(error);
+  rank.plugin = argv[1];
+  rank.version = atoi(argv[2]);
+  load();
   while (fgets(line, sizeof line, stdin))
     run(line);
   return 0;
