@@ -223,7 +223,7 @@ def key_problems(text: str) -> list[str]:
     unknown = [f"there is no key {name}" for name in found if name not in keys()]
     variables = {f"HARP_{key.upper()}" for key in keys()}
     for name in sorted(set(VARIABLE.findall(text))):
-        if name not in variables and not re.search(rf'["\'(]{name}\b', sources()):
+        if name not in variables and not re.search(rf'["\'({{]{name}\b', sources()):
             unknown.append(f"nothing reads {name}")
     return unknown
 

@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     rounds = config.getoption("--rounds", default=None)
     for item in items:
         if rounds and item.name.startswith(IN_ROUNDS):
-            item.add_marker(pytest.mark.timeout(60 + rounds))
+            item.add_marker(pytest.mark.timeout(60 + 3 * rounds))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

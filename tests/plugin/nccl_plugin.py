@@ -12,6 +12,7 @@ import _ctypes
 import ctypes as c
 import os
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any, Optional
 
@@ -39,6 +40,7 @@ def _struct(name: str, fields: list[tuple[str, Any]]) -> type[c.Structure]:
     return type(name, (c.Structure,), {"_fields_": fields})
 
 
+@cache
 def properties_type(api: int) -> type[c.Structure]:
     """ncclNetProperties_vN_t."""
     virtual = _struct("VProps", [("ndevs", _INT), ("devs", _INT * (8 if api >= 12 else 4))])
@@ -69,6 +71,7 @@ def properties_type(api: int) -> type[c.Structure]:
     return _struct(f"Properties_v{api}", fields)
 
 
+@cache
 def table_type(api: int, properties: type[c.Structure]) -> type[c.Structure]:
     """ncclNet_vN_t."""
 
@@ -144,7 +147,7 @@ class _Logger:
             print(f"NCCL WARN {said}", file=sys.stderr, flush=True)
 
 
-_loggers: list[_Logger] = []  # an unloaded plugin may still have one: they stay
+_logger = _Logger()  # an unloaded plugin may still have it: it stays
 
 
 class Plugin:
@@ -162,8 +165,6 @@ class Plugin:
             self._library, f"ncclNetPlugin_v{api}"
         )
         self._contexts: list[c.c_void_p] = []  # from version 11 on: one for each init
-        self._logger = _Logger()
-        _loggers.append(self._logger)
 
     def unload(self) -> None:
         """As NCCL does when its last communicator has gone. Nothing here may be called again."""
@@ -189,8 +190,8 @@ class Plugin:
         return {field: not getattr(self._net, field) for field in unchecked}
 
     def init(self) -> None:
-        log = self._logger.function
-        self._logger.over = False
+        log = _logger.function
+        _logger.over = False
         if self.api >= 11:
             config, context = c.c_int(-1), _P()
             number = len(self._contexts) + 1
@@ -205,7 +206,7 @@ class Plugin:
         """Ends the communicator that began last. Before version 11 there is nothing to call."""
         if self.api >= 11:
             self._call("finalize", self._contexts.pop())
-            self._logger.over = not self._contexts
+            _logger.over = not self._contexts
 
     def devices(self) -> int:
         count = _INT()

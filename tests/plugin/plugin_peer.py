@@ -12,6 +12,7 @@ Peer, at the end, is the leading side.
 from __future__ import annotations
 
 import ctypes
+import gc
 import itertools
 import json
 import mmap
@@ -33,6 +34,7 @@ from nccl_plugin import NcclError, Plugin
 PROGRESS = {"isend", "irecv", "iflush", "test", "wait", "stream"}
 CANARY = b"\xc7" * 64
 BEYOND = 2000  # bytes that are watched behind a message
+M_MMAP_THRESHOLD = -3  # of mallopt
 ARENA, LIVE = 16 << 20, 300  # registrations at random: bytes, and how many at once
 
 
@@ -60,6 +62,15 @@ def _odd_stretch(
     if kind < 0.8 and other >= least:
         return offset, other
     return min(offset + other, ARENA - length), length
+
+
+def _mappings() -> tuple[list[list[str]], list[list[str]]]:
+    """This process's, of files and others, in their words; none of the latter where a sanitizer
+    has some of its own."""
+    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    named = [words for words in lines if len(words) > 5 and not words[5].startswith("[")]
+    sanitized = any("san.so" in words[5] for words in named)
+    return named, [] if sanitized else [words for words in lines if words not in named]
 
 
 class Rank:
@@ -115,15 +126,22 @@ class Rank:
     def resources(self) -> dict[str, int]:
         """What this process has that a plugin might leave behind: counts. A sanitizer has
         anonymous memory of its own, which is not told from the plugin's."""
-        maps = Path("/proc/self/maps").read_text().splitlines()
-        named = [line for line in maps if len(line.split()) > 5 and "[" not in line]
-        sanitized = any("san.so" in line for line in named)
+        named, anonymous = _mappings()
         return {
             "descriptors": len(os.listdir("/proc/self/fd")),
             "files mapped": len(named),
-            "anonymous": 0 if sanitized else len(maps) - len(named),
+            "anonymous": len(anonymous),
             "threads": len(os.listdir("/proc/self/task")),
         }
+
+    def memory(self) -> dict[str, int]:
+        """KiB that this process has to itself: mapped, since what lies side by side counts as one,
+        and from malloc. 0 with a sanitizer."""
+        gc.collect()
+        _, anonymous = _mappings()
+        spans = [words[0].split("-") for words in anonymous if "w" in words[1]]
+        mapped = sum(int(end, 16) - int(begin, 16) for begin, end in spans)
+        return {"anonymous KiB": mapped >> 10, "heap KiB": self.heap() >> 10}
 
     def listen(self, device: int = 0) -> dict[str, Any]:
         size = self.plugin.handle_size
@@ -348,6 +366,11 @@ class Rank:
         for _, _, mhandle in live:
             self.deregister(comm, mhandle)
         self.objects.pop(buffer).close()
+
+    def give_memory_back(self) -> None:
+        """From here on malloc gives large pieces back as soon as they are free, instead of
+        learning to keep them: what is mapped tells then what is used."""
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 128 << 10)
 
     def heap(self) -> int:
         """Bytes that this process has from malloc; 0: a sanitizer has its own."""

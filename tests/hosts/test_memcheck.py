@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plugin's life in a process that valgrind watches: load, init, jobs whose bytes are verified,
+close, finalize, unload, and all of it again. No memory is used that was never written, none that
+was given back, and none is lost.
+
+The other rank runs as it is, and both of them send and receive. HARP_TEST_FULL=1: over packet
+sockets and DPDK, too, and with several instances."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import Rank, Site, connect, packet_site, wire_path, wire_site
+
+from harp.testing.ranks import ethdev_site
+
+FULL = bool(os.environ.get("HARP_TEST_FULL"))
+JOINTS = ["wire", "packet", "own address", "instances", "ethdev"] if FULL else ["wire"]
+ROUNDS = 2  # of load to unload
+FOUND = 99  # the exit status if valgrind has something to say
+PATIENCE_S = 120.0  # it is thirty times slower
+MEMCHECK = (
+    "valgrind", "--tool=memcheck", f"--error-exitcode={FOUND}", "--fair-sched=yes",
+    "--leak-check=full", "--show-leak-kinds=definite", "--errors-for-leak-kinds=definite",
+    "--num-callers=30", "--quiet",
+)  # fmt: skip
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not shutil.which("valgrind"), reason="there is no valgrind"),
+]
+
+
+@pytest.fixture(params=JOINTS)
+def sites(request: Any, tmp_path: Path) -> Iterator[list[Site]]:
+    """Of two ranks; the parameter: what joins them."""
+    keys: dict[str, object] = {"timeout_ms": 60000}
+    if request.param in ("packet", "own address"):
+        own = request.param == "own address"
+        hosts = request.getfixturevalue("lab").hosts
+        yield [packet_site(tmp_path / str(host.index), host, own, **keys) for host in hosts]
+        return
+    if request.param == "ethdev":
+        socket = tmp_path / "vhost"
+        yield [ethdev_site(tmp_path / str(end), socket, end, **keys) for end in (1, 2)]
+        return
+    if request.param == "instances":
+        keys |= {"instances": 2, "flows": 4}
+    path = wire_path()
+    yield [wire_site(tmp_path / str(end), path, end, **keys) for end in (1, 2)]
+    for left in path.parent.glob(f"{path.name}*"):  # a killed end leaves files
+        left.unlink()
+
+
+def watched(site: Site) -> Site:
+    return Site(site.folder, [*site.prefix, *MEMCHECK], site.environment, site.address)
+
+
+def a_job(one: Rank, other: Rank) -> None:
+    """Links both ways, with messages of every kind; one link is left to finalize."""
+    for ends in ((one, other), (other, one)):
+        listener = ends[1].listen()
+        link = connect(*ends, listener)
+        ends[1].do("unlisten", listener[0])
+        for count, size in ((3, 0), (20, 8), (4, 4000), (3, 3 << 20)):
+            link.start(count, size, int(PATIENCE_S * 1e3))
+            link.finish(PATIENCE_S)
+        if ends[0] is one:
+            link.sender.do("close", link.sends)
+            link.receiver.do("close", link.receives)
+
+
+def test_life_under_memcheck(sites: list[Site]) -> None:
+    with Rank(watched(sites[0])) as one, Rank(sites[1]) as other:
+        for number in range(ROUNDS):
+            for rank in (one, other):
+                if number:
+                    rank.do("load")
+                rank.start("init")
+            for rank in (one, other):
+                assert rank.finish(PATIENCE_S) == ["1"]
+            a_job(one, other)
+            for rank in (one, other):
+                rank.do("finalize")
+                rank.do("unload")
+        for rank in (one, other):
+            rank.start("exit")
+            status = rank.wait(PATIENCE_S)
+            assert status == 0, "\n".join([f"exit status {status}", *rank.lines()])
+        assert one.lines("==") == []
