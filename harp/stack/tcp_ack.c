@@ -33,10 +33,14 @@ static void detect_reordering(struct harp_tcp *tcp, const struct harp_record *re
  * round trip says little where a queue stands, and not to count an answer costs little. */
 static bool is_answer_to_earlier(const struct harp_tcp *tcp, const struct harp_record *record,
                                  const struct harp_ack_result *result) {
+  uint64_t rtt = tcp->stack->now - record->sent;
+  if (rtt < tcp->min_rtt) {
+    return true;
+  }
   if (result->timed) {
     return seq_lt(result->echo, tcp_timestamp_at(tcp, record->sent));
   }
-  return tcp->stack->now - record->sent < tcp->srtt / 4 * 3;
+  return rtt < tcp->srtt / 4 * 3;
 }
 
 void tcp_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end,

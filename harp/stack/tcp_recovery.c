@@ -18,15 +18,11 @@ enum {
 #define PROBE_FLOOR (8 * NS_PER_MS)
 
 void tcp_rack_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end) {
-  uint64_t rtt = tcp->stack->now - record->sent;
-  if (record->transmits > 1 && rtt < tcp->min_rtt) {
-    return; /* the acknowledgement is of an earlier transmission (6.2, step 2) */
-  }
   if (record->sent > tcp->rack_sent ||
       (record->sent == tcp->rack_sent && seq_gt(end, tcp->rack_end))) {
     tcp->rack_sent = record->sent;
     tcp->rack_end = end;
-    tcp->rack_rtt = rtt;
+    tcp->rack_rtt = tcp->stack->now - record->sent;
   }
 }
 
