@@ -158,8 +158,7 @@ struct link_flow *flow_named(struct link_flow *fresh, const struct hello *hello)
   for (; flow; flow = flow->next) {
     const struct net_link *link = flow->link;
     if (link && !link->sends && link->id == hello->link && flow->number == hello->flow &&
-        link->peer.address == harp_flow_peer(fresh->tcp).address && hello->epoch > flow->epoch &&
-        flow->state == FLOW_OPEN && flow->tcp) {
+        link->peer.address == harp_flow_peer(fresh->tcp).address) {
       return flow;
     }
   }

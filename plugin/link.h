@@ -321,7 +321,7 @@ void flow_watch(struct link_flow *flow, uint64_t now);
 bool flow_is_dead(const struct link_flow *flow, uint64_t now);
 /* Sender: the candidate was welcomed. It is gone afterwards. */
 void flow_candidate_welcomed(struct link_flow *candidate, const struct welcome *welcome);
-/* Receiver: a hello names a flow that is open here. */
+/* Receiver: the flow of this instance that a hello names; NULL: there is none yet. */
 struct link_flow *flow_named(struct link_flow *fresh, const struct hello *hello);
 /* fresh's connection becomes old's, and fresh is gone. Returns bytes that the
  * old connection has received, its greeting included. */

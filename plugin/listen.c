@@ -205,6 +205,12 @@ static uint32_t greeting_of(const struct link_flow *flow)
   return flow->proof.challenged ? 2 * HELLO_SIZE : HELLO_SIZE;
 }
 
+/* A hello that was under way for long must not cut a living flow off. */
+static bool may_replace(const struct link_flow *flow, const struct hello *hello)
+{
+  return hello->epoch > flow->epoch && flow->state == FLOW_OPEN && flow->tcp;
+}
+
 /* A flow that is open here gets a new connection. */
 static void go_on(struct link_flow *old, struct link_flow *fresh, const struct hello *hello)
 {
@@ -235,11 +241,11 @@ bool listener_heard(struct link_flow *flow)
     return true;
   }
   struct link_flow *old = flow_named(flow, &hello);
-  if (old) {
+  if (old && may_replace(old, &hello)) {
     go_on(old, flow, &hello);
     return false;
   }
-  if (atomic_load(&listener->closed) || hello.epoch > 0) {
+  if (old || atomic_load(&listener->closed) || hello.epoch > 0) {
     turn_away(flow);
     return false;
   }

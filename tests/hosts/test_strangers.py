@@ -249,3 +249,13 @@ def test_a_chunk_of_a_message_that_is_through(scene: Scene) -> None:
         with pytest.raises(Failed):
             rank.do("receive", link, 1, SIZE, 3000)
         assert "contradicts the others" in rank.warnings[0]
+
+
+@pytest.mark.parametrize("scene", [False], ids=["kernel address"], indirect=True)
+def test_a_flow_of_a_link_that_is_accepted_again(scene: Scene) -> None:
+    """It begins no second link, which would be found in the place of the first one."""
+    with both_flows(scene), scene.stranger() as third:
+        third.do("open 1")
+        third.do(f"send {hello(token_of(scene), flow=0, flows=2).hex()}")
+        assert third.is_rid_of(1) == b""
+    assert scene.counted() == 1
