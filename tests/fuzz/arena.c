@@ -12,7 +12,7 @@
 #include "tests/fuzz/fuzz.h"
 
 enum {
-  ARENA_SIZE = 4 << 20,
+  ARENA_SIZE = 8 << 20,
   MARGIN = 64,     /* bytes between allocations */
   GRAIN = 64,      /* alignment; covers whole bytes of the sanitizer's shadow */
   SKIPS_MAX = 8,
@@ -22,6 +22,7 @@ enum {
 static _Alignas(4096) uint8_t arena[ARENA_SIZE];
 static uint8_t kept[ARENA_SIZE], kept_shadow[ARENA_SIZE / 8];
 static size_t used, kept_size;
+static size_t held, kept_held; /* bytes that were taken and not freed */
 static bool inside;
 static struct {
   size_t start, end;
@@ -63,6 +64,7 @@ static void *take(size_t size)
     ASAN_POISON_MEMORY_REGION(arena, ARENA_SIZE);
   }
   used = start + round_up(size) + MARGIN;
+  held += size;
   ASAN_UNPOISON_MEMORY_REGION(arena + start - sizeof size, sizeof size);
   memcpy(arena + start - sizeof size, &size, sizeof size);
   ASAN_UNPOISON_MEMORY_REGION(arena + start, size);
@@ -109,6 +111,7 @@ void __wrap_free(void *memory)
     return;
   }
   memcpy(&size, (uint8_t *)memory - sizeof size, sizeof size); /* traps if freed before */
+  held -= size;
   ASAN_POISON_MEMORY_REGION((uint8_t *)memory - HEADER, HEADER + round_up(size));
 }
 
@@ -139,21 +142,25 @@ copy(uint8_t *to, const uint8_t *from, size_t size)
   }
 }
 
-static void copy_content(uint8_t *to, const uint8_t *from)
+/* Of the arena, or of something that has one byte for each `ratio` bytes of it. */
+static void copy_content(uint8_t *to, const uint8_t *from, size_t ratio)
 {
   size_t at = 0;
   for (unsigned i = 0; i < skip_count; i++) {
-    copy(to + at, from + at, skips[i].start - at);
+    copy(to + at / ratio, from + at / ratio, (skips[i].start - at) / ratio);
     at = skips[i].end;
   }
-  copy(to + at, from + at, kept_size - at);
+  copy(to + at / ratio, from + at / ratio, (kept_size - at) / ratio);
 }
+
+size_t arena_held(void) { return held; }
 
 void arena_keep(void)
 {
   kept_size = used;
-  copy_content(kept, arena);
-  copy(kept_shadow, shadow(), kept_size / 8);
+  kept_held = held;
+  copy_content(kept, arena, 1);
+  copy_content(kept_shadow, shadow(), 8);
 }
 
 void arena_restore(void)
@@ -162,7 +169,8 @@ void arena_restore(void)
   if (used > kept_size) {
     ASAN_POISON_MEMORY_REGION(arena + kept_size, used - kept_size);
   }
-  copy(shadow(), kept_shadow, kept_size / 8);
-  copy_content(arena, kept);
+  copy_content(shadow(), kept_shadow, 8);
+  copy_content(arena, kept, 1);
   used = kept_size;
+  held = kept_held;
 }

@@ -40,6 +40,14 @@ uint32_t frame_tcp_headers(const struct fuzz_segment *segment, uint8_t *out)
   return IP_HEADER + header;
 }
 
+uint8_t *frame_timestamp(uint8_t *at, uint32_t value, uint32_t echo)
+{
+  store_be32(at, 0x0101080a);
+  store_be32(at + 4, value);
+  store_be32(at + 8, echo);
+  return at + 12;
+}
+
 /* The transport's checksum field within its header; 0: a protocol without one that is known. */
 static uint32_t checksum_at(uint8_t protocol)
 {

@@ -25,6 +25,8 @@ struct fuzz_segment {
 
 /* Writes IPv4 and TCP headers; returns their length. The device vouches for the segment's sum. */
 uint32_t frame_tcp_headers(const struct fuzz_segment *segment, uint8_t *out);
+/* The timestamp option (RFC 7323), padded; returns its end. */
+uint8_t *frame_timestamp(uint8_t *at, uint32_t value, uint32_t echo);
 /* An IPv4 header before payload_length bytes; returns its length. */
 uint32_t frame_ipv4(uint32_t from, uint32_t to, uint8_t protocol, uint32_t payload_length,
                     uint8_t *out);

@@ -7,6 +7,7 @@
  *   bytes.c        an input, read piece by piece; the pattern of streams
  *   frames.c       IPv4 packets of a peer; ether.c: and what carries them
  *   world.c        a stack with live connections, and their owner
+ *   host.c         a HARP process without threads; remote.c: who it talks to
  *   steps.c        inputs made of steps of equal size, and how they mutate
  *   fuzz_*.c       one target each; a target is a program of libFuzzer's
  *
@@ -44,6 +45,8 @@ void arena_skip(const void *start, size_t size);
 /* Keeps what is in the arena, once; what is allocated later goes with the next restore. */
 void arena_keep(void);
 void arena_restore(void);
+/* Bytes of it that are in use. */
+size_t arena_held(void);
 
 /* --- bytes.c --- */
 
@@ -66,7 +69,14 @@ const uint8_t *pattern_at(uint32_t number);
 /* --- steps.c --- */
 
 enum { STEP_SIZE = 16 };
-/* A mutation that mostly leaves the borders of steps where they are. */
-size_t steps_mutate(uint8_t *data, size_t size, size_t room, unsigned seed);
+
+/* A target whose inputs are lists of steps: this is all that it defines. */
+struct steps_target {
+  unsigned most;                  /* steps that are looked at */
+  void (*set_up)(void);           /* what each input finds, in the arena; once */
+  void (*step)(const void *step); /* STEP_SIZE bytes */
+  void (*end)(void);              /* after the last one */
+};
+extern const struct steps_target steps_target;
 
 #endif

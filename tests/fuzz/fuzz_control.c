@@ -6,7 +6,7 @@
 #include "tests/fuzz/ether.h"
 #include "tests/fuzz/frames.h"
 
-enum { STEPS_MAX = 48, MESSAGE_MAX = 200 };
+enum { MESSAGE_MAX = 200 };
 
 enum operation { STEP_ARP, STEP_ICMP, STEP_CONNECT, STEP_TIME, STEP_ANNOUNCE, STEP_RAW, STEP_KINDS };
 
@@ -148,28 +148,21 @@ static void check_neighbours(void)
   }
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void set_up(void) { world = ether_world(); }
+
+static void one_step(const void *bytes)
 {
-  if (!world) {
-    arena_enter();
-    world = ether_world();
-    arena_keep();
-  }
-  arena_restore();
-  arena_enter();
-  for (size_t i = 0; i < STEPS_MAX && (i + 1) * STEP_SIZE <= size; i++) {
-    struct step step;
-    memcpy(&step, data + i * STEP_SIZE, sizeof step);
-    run(&step);
-    check_neighbours();
-  }
-  world_check(world);
-  world_end(world);
-  arena_leave();
-  return 0;
+  struct step step;
+  memcpy(&step, bytes, sizeof step);
+  run(&step);
+  check_neighbours();
 }
 
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned seed)
+static void end(void)
 {
-  return steps_mutate(data, size, room, seed);
+  world_check(world);
+  world_end(world);
 }
+
+const struct steps_target steps_target = {
+    .most = 48, .set_up = set_up, .step = one_step, .end = end};

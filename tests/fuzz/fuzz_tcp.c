@@ -9,7 +9,7 @@
 #include "tests/fuzz/frames.h"
 #include "tests/fuzz/world.h"
 
-enum { STEPS_MAX = 64, PAYLOAD_MAX = 3000, FRESH = 0x1000 /* the peer's first number */ };
+enum { PAYLOAD_MAX = 3000, FRESH = 0x1000 /* the peer's first number */ };
 
 enum operation {
   STEP_SEGMENT,
@@ -76,14 +76,6 @@ static uint32_t our_number(const struct harp_tcp *tcp, unsigned choice, uint32_t
   return numbers[choice & 7];
 }
 
-static uint8_t *timestamp_option(uint8_t *at, uint32_t value, uint32_t echo)
-{
-  store_be32(at, 0x0101080a);
-  store_be32(at + 4, value);
-  store_be32(at + 8, echo);
-  return at + 12;
-}
-
 static uint8_t *syn_options(uint8_t *at, uint16_t mss, uint8_t shift)
 {
   const uint8_t options[] = {OPTION_MSS, 4, (uint8_t)(mss >> 8), (uint8_t)mss,
@@ -113,8 +105,8 @@ static uint8_t write_options(uint8_t *options, const struct harp_tcp *tcp,
   uint8_t *at = options;
   if (step->choice & (WITH_TIMESTAMP | WITH_OLD_TIMESTAMP)) {
     uint32_t recent = tcp ? tcp->ts_recent : 1;
-    at = timestamp_option(at, step->choice & WITH_OLD_TIMESTAMP ? recent - 1 : recent,
-                          tcp ? tcp_timestamp(tcp) : 0);
+    at = frame_timestamp(at, step->choice & WITH_OLD_TIMESTAMP ? recent - 1 : recent,
+                         tcp ? tcp_timestamp(tcp) : 0);
   }
   if (step->choice & WITH_SYN_OPTIONS) {
     at = syn_options(at, step->window, (uint8_t)step->b);
@@ -336,7 +328,6 @@ static void be_answered(struct connection *connection)
 
 static void set_up(void)
 {
-  arena_enter();
   world = world_create(HARP_LINK_IP);
   shake_hands(&world->connections[0], WITH_TIMESTAMP | WITH_SYN_OPTIONS);
   be_answered(&world->connections[1]);
@@ -347,28 +338,17 @@ static void set_up(void)
     harp_stack_flush(world->stack);
   }
   world_check(world);
-  arena_keep();
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void one_step(const void *bytes)
 {
-  if (!world) {
-    set_up();
-  }
-  arena_restore();
-  arena_enter();
-  for (size_t i = 0; i < STEPS_MAX && (i + 1) * STEP_SIZE <= size; i++) {
-    struct step step;
-    memcpy(&step, data + i * STEP_SIZE, sizeof step);
-    run(&step);
-    world_check(world);
-  }
-  world_end(world);
-  arena_leave();
-  return 0;
+  struct step step;
+  memcpy(&step, bytes, sizeof step);
+  run(&step);
+  world_check(world);
 }
 
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned seed)
-{
-  return steps_mutate(data, size, room, seed);
-}
+static void end(void) { world_end(world); }
+
+const struct steps_target steps_target = {
+    .most = 64, .set_up = set_up, .step = one_step, .end = end};

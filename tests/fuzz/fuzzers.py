@@ -51,6 +51,7 @@ TARGETS = {
         Target("control", 768),
         Target("config", 1500),
         Target("formats", 80),
+        Target("link", 1024),
     )
 }
 

@@ -42,7 +42,8 @@ static void swap_steps(uint8_t *data, size_t steps, unsigned *seed)
   memcpy(b, step, STEP_SIZE);
 }
 
-size_t steps_mutate(uint8_t *data, size_t size, size_t room, unsigned seed)
+/* A mutation that mostly leaves the borders of steps where they are. */
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned seed)
 {
   size_t steps = size / STEP_SIZE;
   if (steps == 0) {
@@ -62,4 +63,23 @@ size_t steps_mutate(uint8_t *data, size_t size, size_t room, unsigned seed)
     LLVMFuzzerMutate(data + draw(&seed, steps) * STEP_SIZE, STEP_SIZE, STEP_SIZE);
     return steps * STEP_SIZE;
   }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+  static bool ready;
+  if (!ready) {
+    arena_enter();
+    steps_target.set_up();
+    arena_keep();
+    ready = true;
+  }
+  arena_restore();
+  arena_enter();
+  for (size_t i = 0; i < steps_target.most && (i + 1) * STEP_SIZE <= size; i++) {
+    steps_target.step(data + i * STEP_SIZE);
+  }
+  steps_target.end();
+  arena_leave();
+  return 0;
 }

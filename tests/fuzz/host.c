@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/fuzz/host.h"
+
+#include <sys/random.h>
+#include <time.h>
+
+enum { FIRST_PORT = 10000, TRACE = 64 /* events */ };
+#define REST_NS (5 * NS_PER_S)
+
+static struct host *host;
+static struct harp_engine *engine;
+
+/* --- Time and chance (the linker sends these calls here: --wrap) --- */
+
+int __real_clock_gettime(clockid_t clock, struct timespec *time);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *time);
+ssize_t __wrap_getrandom(void *out, size_t size, unsigned flags);
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *time)
+{
+  if (!host || clock != CLOCK_MONOTONIC) {
+    return __real_clock_gettime(clock, time);
+  }
+  *time = (struct timespec){(time_t)(host->now / NS_PER_S), (long)(host->now % NS_PER_S)};
+  return 0;
+}
+
+ssize_t __wrap_getrandom(void *out, size_t size, unsigned flags)
+{
+  uint8_t *bytes = out;
+  for (size_t i = 0; i < size; i++) {
+    bytes[i] = (uint8_t)(++host->drawn * 0x9e3779b97f4a7c15ull >> 56);
+  }
+  return (ssize_t)size;
+}
+
+/* --- The port --- */
+
+static void hand_back(struct host_queue *queue)
+{
+  for (unsigned i = 0; i < queue->given_count; i++) {
+    free(queue->given[i]);
+  }
+  queue->given_count = 0;
+}
+
+/* As a port does that receives into places: the device writes before anybody looks. *displaced:
+ * a frame before was longer than its place, so what follows lies elsewhere than expected. */
+static void place(const struct host_frame *frame, const struct harp_rx_hint *hint, size_t number,
+                  bool *displaced, struct harp_rx_frame *out)
+{
+  *out = (struct harp_rx_frame){.header = frame->bytes,
+                                .header_length = frame->length,
+                                .payload = frame->bytes + frame->length,
+                                .checksum_good = frame->checksum_good};
+  size_t offset = hint ? number * hint->stride : 0;
+  if (!hint || !frame->scattered || !hint->payload || offset >= hint->length ||
+      frame->length <= hint->header_length) {
+    return;
+  }
+  size_t room = HARP_MIN(hint->length - offset, hint->stride);
+  uint32_t behind = frame->length - hint->header_length;
+  bool overran = frame->length > frame->header_length + room;
+  memcpy(hint->payload + offset, frame->bytes + hint->header_length, HARP_MIN(behind, room));
+  if (frame->header_length == hint->header_length && !overran && !*displaced) {
+    out->header_length = hint->header_length;
+    out->payload = hint->payload + offset;
+    out->payload_length = behind;
+  }
+  *displaced |= overran;
+}
+
+static int receive(struct harp_port *port, unsigned number, const struct harp_rx_hint *hint,
+                   struct harp_rx_frame *frames, int max)
+{
+  struct host_queue *queue = &host->queues[number];
+  bool displaced = false;
+  hand_back(queue);
+  FUZZ_EXPECT(queue->waiting_count <= (unsigned)max);
+  for (unsigned i = 0; i < queue->waiting_count; i++) {
+    place(queue->waiting[i], hint, i, &displaced, &frames[i]);
+    queue->given[i] = queue->waiting[i];
+  }
+  queue->given_count = queue->waiting_count;
+  queue->waiting_count = 0;
+  return (int)queue->given_count;
+}
+
+static int transmit(struct harp_port *port, unsigned queue, const struct harp_tx_frame *frame)
+{
+  if (host->refuses > 0) {
+    host->refuses--;
+    return -EAGAIN;
+  }
+  host->hears(queue, frame);
+  return 0;
+}
+
+static void flush(struct harp_port *port, unsigned queue) {}
+
+static int reserve(struct harp_port *port, unsigned queue, uint16_t wanted, uint16_t *local)
+{
+  for (unsigned i = queue; i < HOST_PORTS; i += HOST_INSTANCES) {
+    if (!host->ports[i]) {
+      host->ports[i] = true;
+      host->ports_taken++;
+      *local = (uint16_t)(FIRST_PORT + i);
+      return 0;
+    }
+  }
+  return -EADDRINUSE;
+}
+
+static void release(struct harp_port *port, unsigned queue, uint16_t local)
+{
+  unsigned i = (unsigned)local - FIRST_PORT;
+  FUZZ_EXPECT(i < HOST_PORTS && i % HOST_INSTANCES == queue && host->ports[i]);
+  host->ports[i] = false;
+  host->ports_taken--;
+}
+
+static int reclaim(struct harp_port *port, unsigned queue, uint32_t timeout_us) { return 0; }
+
+static void count(struct harp_port *port, unsigned queue, uint64_t *counters) {}
+
+static const struct harp_port_ops port_ops = {
+    .scheme = "fuzz",
+    .receive = receive,
+    .transmit = transmit,
+    .flush = flush,
+    .reserve = reserve,
+    .release = release,
+    .reclaim = reclaim,
+    .count = count,
+};
+
+/* --- The engine (in the place of harp/engine/engine.c: nobody polls but who is asked to) --- */
+
+static struct harp_port *port_create(void)
+{
+  struct harp_port *port = calloc(1, sizeof *port);
+  port->ops = &port_ops;
+  port->info.mtu = 1500;
+  port->info.offloads = HARP_OFFLOAD_TX_CHECKSUM | HARP_OFFLOAD_TSO | HARP_OFFLOAD_RX_CHECKSUM;
+  port->info.max_frame = 65536;
+  port->info.address = HOST_ADDRESS;
+  port->info.prefix = 24;
+  return port;
+}
+
+static struct harp_instance *instance_create(struct harp_port *port, unsigned queue)
+{
+  struct harp_instance *instance;
+  struct harp_instance_config config = {.port = port, .queue = queue, .cpu = -1, .scarce = true};
+  harp_stack_config_default(&config.stack);
+  config.stack.address = HOST_ADDRESS;
+  config.stack.max_connections = 24;
+  config.stack.packets = 24;
+  config.stack.rcvbuf = 24 << 10;
+  FUZZ_EXPECT(harp_instance_create(&instance, &config) == 0);
+  arena_skip(instance->trace.records, HARP_TRACE_ENTRIES * sizeof *instance->trace.records);
+  instance->trace.mask = TRACE - 1;
+  arena_skip(instance->stack->linear, sizeof instance->stack->linear);
+  return instance;
+}
+
+/* The flows' table alone. */
+static void statistics_create(struct harp_statfile *file)
+{
+  struct harp_stat_header *header =
+      calloc(1, sizeof *header + HARP_STAT_FLOWS * sizeof(struct harp_stat_flow));
+  header->flow_offset = sizeof *header;
+  file->map = header;
+  arena_skip(header + 1, HARP_STAT_FLOWS * sizeof(struct harp_stat_flow));
+}
+
+int harp_engine_open(struct harp_engine **out, char *error)
+{
+  engine = calloc(1, sizeof *engine);
+  pthread_mutex_init(&engine->ports_lock, NULL);
+  harp_regions_init(&engine->regions);
+  engine->config.timeout_ms = HOST_TIMEOUT_MS;
+  engine->config.rto_min_us = 5000;
+  engine->config.flows = 2;
+  engine->port = port_create();
+  statistics_create(&engine->statfile);
+  for (unsigned i = 0; i < HOST_INSTANCES; i++) {
+    engine->instances[i] = instance_create(engine->port, i);
+    engine->instance_count++;
+  }
+  *out = engine;
+  return 0;
+}
+
+int harp_engine_reserve(struct harp_engine *of, unsigned instance, uint16_t wanted, uint16_t *out)
+{
+  return of->port->ops->reserve(of->port, instance, wanted, out);
+}
+
+void harp_engine_release(struct harp_engine *of, unsigned instance, uint16_t port)
+{
+  of->port->ops->release(of->port, instance, port);
+}
+
+/* The first link that fails asks for it: nothing is written. */
+void harp_engine_dump(struct harp_engine *of, const char *reason) {}
+
+/* A process ends with its inputs. */
+void harp_engine_close(struct harp_engine *of) {}
+void harp_engine_forget(struct harp_engine *of) {}
+
+/* --- What an input may ask for --- */
+
+static void speak(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
+                  const char *format, ...)
+{
+}
+
+struct host *host_create(void (*hears)(unsigned queue, const struct harp_tx_frame *frame))
+{
+  int error;
+  host = calloc(1, sizeof *host);
+  host->now = 1000 * NS_PER_S;
+  host->hears = hears;
+  FUZZ_EXPECT(net_init(speak) == 0);
+  host->transport = transport_get(&error);
+  return host;
+}
+
+void host_poll(void)
+{
+  for (unsigned i = 0; i < HOST_INSTANCES; i++) {
+    harp_instance_poll(engine->instances[i], NULL);
+  }
+}
+
+static void go_to(uint64_t when)
+{
+  host->now = HARP_MAX(when, host->now + 1);
+  host_poll();
+}
+
+void host_advance(uint64_t most)
+{
+  uint64_t next = host->now + most;
+  for (unsigned i = 0; i < HOST_INSTANCES; i++) {
+    next = HARP_MIN(next, harp_instance_deadline(engine->instances[i]));
+  }
+  go_to(next);
+}
+
+void host_rest(void)
+{
+  uint64_t next = host->now + REST_NS;
+  for (unsigned i = 0; i < HOST_INSTANCES; i++) {
+    next = HARP_MIN(next, harp_stack_next_deadline(host_stack(i)));
+  }
+  go_to(next);
+}
+
+struct host_frame *host_frame(unsigned queue, uint32_t header_length, uint32_t payload_length)
+{
+  struct host_queue *to = &host->queues[queue];
+  uint32_t length = header_length + payload_length;
+  struct host_frame *frame =
+      to->waiting_count < HOST_FRAMES ? malloc(sizeof *frame + length) : NULL;
+  if (frame) {
+    frame->length = length;
+    frame->header_length = header_length;
+    to->waiting[to->waiting_count++] = frame;
+  }
+  return frame;
+}
+
+struct harp_stack *host_stack(unsigned queue) { return engine->instances[queue]->stack; }
