@@ -111,16 +111,27 @@ def _is_succeeded(ranks: list[Rank]) -> None:
         connect(successor, ranks[1]).move()
 
 
-@pytest.mark.parametrize("faults", ["", "drop=0"], ids=["packet", "behind faults"])
-def test_a_child_does_not_hide_the_parents_end(lab: Lab, tmp_path: Path, faults: str) -> None:
+@pytest.mark.parametrize(
+    ("faults", "instances"),
+    [("", 1), ("drop=0", 1), ("", 2)],
+    ids=["packet", "behind faults", "two queues"],
+)
+def test_a_child_does_not_hide_the_parents_end(
+    lab: Lab, tmp_path: Path, faults: str, instances: int
+) -> None:
     """On the kernel's address it is the kernel that tells the peers, at once: nobody holds the
     ports and hears for them any more."""
-    sites = [packet_site(tmp_path / str(host.index), host, faults=faults) for host in lab.hosts]
+    sites = [
+        packet_site(tmp_path / str(host.index), host, faults=faults, instances=instances)
+        for host in lab.hosts
+    ]
     with Rank(sites[0]) as victim, Rank(sites[1]) as survivor:
         link = connect(survivor.init(), victim.init())
         link.move()
         victim.do("child", int(CHILD_S * 1000))
         time.sleep(0.1)  # it first has to let go of what it inherited
+        link.move()
+        connect(survivor, victim).move()
         victim.signal(9)
         victim.process.wait(5)
         survivor.start("send", link.sends, 1, 65536, 10000)
