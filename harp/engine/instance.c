@@ -197,17 +197,6 @@ void harp_instance_add_ticker(struct harp_instance *instance, struct harp_ticker
   instance->tickers = ticker;
 }
 
-void harp_instance_remove_ticker(struct harp_instance *instance, struct harp_ticker *ticker)
-{
-  struct harp_ticker **link = &instance->tickers;
-  while (*link && *link != ticker) {
-    link = &(*link)->next;
-  }
-  if (*link) {
-    *link = ticker->next;
-  }
-}
-
 /* --- The poll --- */
 
 /* A host that was busy elsewhere finds late timers and, behind this burst, frames

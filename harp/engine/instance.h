@@ -135,6 +135,5 @@ int harp_instance_reclaim(struct harp_instance *instance);
 /* ns: when the instance has to be polled next; UINT64_MAX: never. */
 uint64_t harp_instance_deadline(struct harp_instance *instance);
 void harp_instance_add_ticker(struct harp_instance *instance, struct harp_ticker *ticker);
-void harp_instance_remove_ticker(struct harp_instance *instance, struct harp_ticker *ticker);
 
 #endif

@@ -182,8 +182,6 @@ uint16_t harp_flow_header_length(const struct harp_tcp *tcp) {
                     (tcp->timestamps ? TCP_TIMESTAMP_OPTION : 0));
 }
 
-bool harp_flow_alive(const struct harp_tcp *tcp) { return tcp->state != TCP_CLOSE; }
-
 bool harp_flow_at_end(const struct harp_tcp *tcp) {
   return tcp->fin_received && tcp->queued == 0;
 }

@@ -134,8 +134,6 @@ void harp_flow_probe(struct harp_tcp *tcp);
 bool harp_flow_in_order(const struct harp_tcp *tcp);
 /* Bytes of TCP/IP headers that the peer's data segments carry. */
 uint16_t harp_flow_header_length(const struct harp_tcp *tcp);
-/* false: aborted or closed during this call; the block is valid until the next flush. */
-bool harp_flow_alive(const struct harp_tcp *tcp);
 /* The peer has closed its side, and everything before was delivered. */
 bool harp_flow_at_end(const struct harp_tcp *tcp);
 /* Everything pushed is acknowledged, and so is our FIN if it was queued. */

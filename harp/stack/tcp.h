@@ -437,7 +437,6 @@ void tcp_mark_dirty(struct harp_tcp *tcp);
 void tcp_neighbour_failed(struct harp_stack *stack, uint32_t next_hop);
 /* A free local port for this peer (RFC 6056, 3.3.3); 0: none. */
 uint16_t tcp_choose_port(struct harp_stack *stack, struct harp_endpoint peer);
-bool tcp_port_in_use(struct harp_stack *stack, uint16_t port);
 
 /* tcp_cookie.c */
 enum tcp_cookie {

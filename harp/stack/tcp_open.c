@@ -26,20 +26,6 @@ struct harp_listener *tcp_listener(struct harp_stack *stack, uint16_t port) {
   return listener;
 }
 
-bool tcp_port_in_use(struct harp_stack *stack, uint16_t port) {
-  if (tcp_listener(stack, port)) {
-    return true;
-  }
-  for (uint32_t i = 0; i < stack->bucket_count; i++) {
-    for (struct harp_tcp *tcp = stack->buckets[i]; tcp; tcp = tcp->hash_next) {
-      if (tcp->local_port == port) {
-        return true;
-      }
-    }
-  }
-  return false;
-}
-
 uint16_t tcp_choose_port(struct harp_stack *stack, struct harp_endpoint peer) {
   uint32_t range = LAST_PORT - FIRST_PORT + 1;
   uint64_t tuple = (uint64_t)peer.address << 16 | peer.port;

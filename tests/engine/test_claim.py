@@ -51,8 +51,9 @@ def claimed() -> str:
 @contextmanager
 def another_process() -> Iterator["subprocess.Popen[str]"]:
     """A process that has made its claim, or failed to, and lives."""
-    process = subprocess.Popen([sys.executable, "-c", HOLDER], text=True,
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert process.stdout is not None
     try:
         assert process.stdout.readline().strip().endswith(".conf")
@@ -90,7 +91,10 @@ def test_files_come_in_the_order_of_their_numbers(conf_dir: Path) -> None:
         (conf_dir / f"ztcp{number}.conf").write_text(OWN.format(number))
     claims = [_tables.Claim() for _ in range(3)]
     assert [Path(claim.path).name for claim in claims] == [
-        "ztcp2.conf", "ztcp9.conf", "ztcp10.conf"]
+        "ztcp2.conf",
+        "ztcp9.conf",
+        "ztcp10.conf",
+    ]
     for claim in claims:
         claim.release()
 
@@ -102,8 +106,7 @@ def test_an_exclusive_file_is_taken_once_and_its_holder_is_named(conf_dir: Path)
     assert claimed() == "ztcp0.conf"  # the lock died with its process
 
 
-def test_a_shared_file_is_taken_by_all(
-        conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shared_file_is_taken_by_all(conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(conf_dir, SHARED)
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
@@ -113,7 +116,7 @@ def test_a_shared_file_is_taken_by_all(
 
 
 def test_a_shared_claim_keeps_an_exclusive_one_out(conf_dir: Path) -> None:
-    path, = write(conf_dir, SHARED)
+    (path,) = write(conf_dir, SHARED)
     with _tables.Claim():
         path.write_text(OWN.format(0))
         declined(errno.EBUSY)
@@ -138,21 +141,31 @@ def test_release_ends_the_claim_though_a_child_has_a_copy(conf_dir: Path) -> Non
 def test_a_program_that_is_started_gets_no_copy(conf_dir: Path) -> None:
     write(conf_dir, OWN)
     with _tables.Claim() as claim:
-        child = subprocess.run(["ls", "-l", "/proc/self/fd"], capture_output=True, text=True,
-                               close_fds=False, check=True, timeout=20)
+        child = subprocess.run(
+            ["ls", "-l", "/proc/self/fd"],
+            capture_output=True,
+            text=True,
+            close_fds=False,
+            check=True,
+            timeout=20,
+        )
         assert claim.path not in child.stdout
 
 
-@pytest.mark.parametrize("rank, size", [
-    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    ("MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
-    ("PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"),
-    ("PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
-])
+@pytest.mark.parametrize(
+    "rank, size",
+    [
+        ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+        ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+        ("MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
+        ("PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"),
+        ("PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
+    ],
+)
 def test_the_local_rank_chooses(
-        rank: str, size: str, conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rank: str, size: str, conf_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(conf_dir, OWN, OWN, OWN)
     monkeypatch.setenv(rank, "2")
     monkeypatch.setenv(size, "3")
@@ -176,15 +189,15 @@ def test_slurm(conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_that_is_shared_serves_the_ranks_beyond(
-        conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(conf_dir, OWN, SHARED)
     monkeypatch.setenv("LOCAL_RANK", "5")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     assert claimed() == "ztcp1.conf"
 
 
-def test_a_taken_file_is_passed_over(
-        conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_taken_file_is_passed_over(conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(conf_dir, OWN, OWN, OWN)
     monkeypatch.setenv("LOCAL_RANK", "1")
     with _tables.Claim() as first:
@@ -198,3 +211,22 @@ def test_an_unreadable_file_is_no_crash(conf_dir: Path) -> None:
     (conf_dir / "ztcp0.conf").rmdir()
     os.mkfifo(conf_dir / "ztcp0.conf")
     declined(errno.ESPIPE)
+
+
+def test_a_file_that_cannot_be_opened_is_named(conf_dir: Path) -> None:
+    (conf_dir / "ztcp0.conf").symlink_to("nowhere")
+    assert "ztcp0.conf: cannot be opened: No such file" in declined(errno.ENOENT)
+
+
+def test_more_files_than_are_read(conf_dir: Path) -> None:
+    write(conf_dir, *[SHARED] * 257)
+    assert "holds 257 ztcp*.conf and HARP reads at most 256" in declined(errno.EINVAL)
+    (conf_dir / "ztcp256.conf").unlink()
+    assert claimed() == "ztcp0.conf"
+
+
+def test_a_folder_with_too_long_a_name(conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is found, the file's name does not fit behind it."""
+    write(conf_dir, SHARED)
+    monkeypatch.setenv("HARP_CONF_DIR", f"{conf_dir}/" + "./" * ((4090 - len(str(conf_dir))) // 2))
+    assert "the folder's name is too long; shorten HARP_CONF_DIR" in declined(errno.ENAMETOOLONG)

@@ -13,6 +13,7 @@ import pytest
 from jobs import FULL, over
 from ranks import Rank, connect, wait_until
 
+from harp.statfile import Process
 from harp.testing.jobs import Joint, all_reduce, job
 
 Join = Callable[..., Joint]
@@ -116,6 +117,34 @@ def test_the_peer_dies_while_its_path_is_dead(join: Join) -> None:
         assert line.endswith(": ncclRemoteError")
         assert moment - began < TIMEOUT_MS / 1e3 + SLACK_S
         assert survivor.wait(5) == 1
+
+
+@over("join,", ("wire",))
+def test_the_path_to_a_slow_receiver_dies(join: Join) -> None:
+    """What the old connection had brought, and nobody has taken yet, is not sent again: it goes
+    over to the new one."""
+    joint = join(flows=1)
+    with Rank(joint.sites[0]) as sender, Rank(joint.sites[1]) as receiver:
+        sender.init()
+        receiver.init()
+        link = connect(sender, receiver)
+        link.move()
+        sender.start("send", link.sends, 24, 2 << 20, 20000)
+
+        def seen() -> Process:
+            (process,) = joint.sites[0].published()
+            return process
+
+        def new_connection() -> bool:
+            return seen().totals["flows_replaced"] > 0
+
+        wait_until(lambda: seen().totals["tcp_window_probes"] > 0, 10, "no probes", [sender])
+        (flow,) = wait_until(lambda: seen().flows, 10, "the flow is not published", [sender])
+        joint.swallow(flow, "both")
+        wait_until(new_connection, 10, "no new connection", [sender])
+        receiver.start("receive", link.receives, 24, 2 << 20, 20000)
+        link.finish(20)
+        assert sender.warnings == receiver.warnings == []
 
 
 @over("join,flows", ("wire", 2), ("packet", 16))

@@ -378,6 +378,15 @@ class Rank:
         mallinfo.restype = MallocInfo
         return mallinfo().words[7]  # uordblks
 
+    def can_refuse(self) -> bool:
+        """Whether tests/plugin/stingy.c is preloaded here."""
+        return hasattr(ctypes.CDLL(None), "stingy_refuse")
+
+    def refuse(self, number: int) -> int:
+        """The number-th thing that the plugin will ask the system for is refused; 0: nothing is.
+        How much of an earlier wish was still to come: 0, if that has been refused."""
+        return ctypes.CDLL(None).stingy_refuse(number)
+
     def messages(self) -> int:
         """How many messages of streams are through, here."""
         return self.finished

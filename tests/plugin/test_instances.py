@@ -4,6 +4,7 @@ connects to itself."""
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
             left.unlink()
 
 
+def _number(task: Path) -> int:
+    return int(task.name)
+
+
 def by_instance(folder: Path, name: str) -> list[int]:
     (process,) = statfile.scan([folder])
     return [instance[name] for instance in process.instances]
@@ -66,6 +71,23 @@ def test_all_instances_carry_a_link(start: Start, tmp_path: Path) -> None:
     for folder, name in ((tmp_path / "0", "chunks_out"), (tmp_path / "1", "chunks_in")):
         chunks = by_instance(folder, name)
         assert len(chunks) == INSTANCES and all(chunks), chunks
+
+
+def test_workers_keep_to_the_cores_that_they_were_given(tmp_path: Path) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    given = [cores[-1], cores[0]]
+    wire = f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}"
+    rank = rank_at(tmp_path / "0", _keys(Path(wire), 1) + f"cores = {given[0]},{given[1]}\n", API)
+    try:
+        kept = []
+        for task in sorted(Path(f"/proc/{rank.process.pid}/task").iterdir(), key=_number):
+            if (task / "comm").read_text() == "harp\n":
+                kept.append(os.sched_getaffinity(_number(task)))
+    finally:
+        rank.end()
+        for left in Path("/dev/shm").glob(f"{Path(wire).name}*"):
+            left.unlink()
+    assert kept == [{core} for core in given]
 
 
 def test_a_rank_connects_to_itself(start: Start) -> None:

@@ -438,6 +438,20 @@ def test_time_wait_does_not_take_unread_data(dialogue):
     assert c.recv(100) == b""
 
 
+def test_closing_with_unread_data_in_time_wait_is_silent(dialogue):
+    """Both sides have acknowledged everything: there is nobody to tell, and nothing to wait for."""
+    d = dialogue()
+    c = d.open_passive()
+    shut(c)
+    d.expect(TCP(flags="FA", seq=1, ack=1))
+    d.send(TCP(flags="FA", seq=1, ack=2) / b"nobody reads me")
+    d.expect(TCP(flags="A", seq=2, ack=17))
+    c.close()
+    d.silence(during=1000)
+    d.send(TCP(flags="A", seq=17, ack=2))
+    d.expect(TCP(flags="R", seq=2))
+
+
 def test_a_reset_in_close_wait(dialogue):
     d = dialogue()
     c = d.open_passive()

@@ -199,6 +199,9 @@ def test_unknown_options(dialogue):
     sock = d.stack.socket()
     fails(errno.ENOPROTOOPT, sock.setsockopt, TCPL, 9999, 1)
     fails(errno.ENOPROTOOPT, sock.getsockopt, TCPL, 9999)
+    for level in (socket.SOL_SOCKET, socket.IPPROTO_IP):
+        fails(errno.ENOPROTOOPT, sock.setsockopt, level, 9999, 1)
+        fails(errno.ENOPROTOOPT, sock.getsockopt, level, 9999)
 
 
 def test_options_of_a_wrong_size(dialogue):
@@ -462,6 +465,38 @@ def test_a_receive_buffer_bounds_the_window(dialogue):
     listener.listen(4)
     d.send(TCP(flags="S", seq=0, options=[("MSS", 1460)]))
     assert d.expect(TCP(flags="SA"))[TCP].window <= 16_000
+
+
+def test_options_of_a_listening_socket_are_those_of_the_next_connection(dialogue):
+    d = dialogue(rcvbuf=65_535)
+    d.stack_port = 80
+    listener = d.listen(80)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8000)
+    listener.setsockopt(TCPL, socket.TCP_MAXSEG, 700)
+    d.send(TCP(flags="S", seq=0, options=[("MSS", 1460)]))
+    answer = d.expect(TCP(flags="SA"))
+    assert answer[TCP].window <= 16_000
+    assert dialogues.option(answer, "MSS") == 700
+
+
+def test_the_receive_buffer_of_a_connection_grows(dialogue):
+    d = dialogue(rcvbuf=8000, delayed_ack_us=0)
+    c = d.open_passive()
+    d.send(TCP(flags="PA", seq=1, ack=1) / (b"x" * 1000))
+    assert d.expect(TCP(flags="A", ack=1001))[TCP].window <= 8000
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32_000)
+    d.ignore()
+    d.send(TCP(flags="PA", seq=1001, ack=1) / (b"x" * 1000))
+    assert 28_000 <= d.expect(TCP(flags="A", ack=2001))[TCP].window <= 32_000
+
+
+def test_switches_are_read_back(dialogue):
+    sock = dialogue().stack.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # allowed, and nothing to do
+    for name in (socket.TCP_NODELAY, socket.TCP_CORK):
+        for value in (1, 0):
+            sock.setsockopt(TCPL, name, value)
+            assert sock.getsockopt(TCPL, name) == value
 
 
 def test_the_local_port_of_a_bound_socket_is_used(dialogue):
