@@ -88,6 +88,9 @@ static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_resu
 }
 
 void tcp_update_window(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  if (seq_lt(segment->ack, tcp->snd_una)) {
+    return; /* old news, whatever its number: behind a lost segment the newest may come first */
+  }
   /* RFC 9293, 3.10.7.4: from the newest segment only. That is also one that acknowledges more,
    * though another overtook it: the window counts from what is acknowledged, and the old one
    * would reach beyond what the peer has offered. */

@@ -86,6 +86,20 @@ def test_an_overtaken_acknowledgement_brings_its_own_window(dialogue):
     assert 2921 < max(p[TCP].seq + len(payload(p)) for p in sent) <= 2921 + 1500
 
 
+def test_what_was_sent_again_says_more_than_what_came_before(dialogue):
+    """A segment that fills a hole acknowledges more than one that came before it, and has the
+    lower number: the other's window, late, counts from what it acknowledges itself."""
+    d = dialogue()
+    c = d.open_passive(window=4000, rtt=20)
+    c.send(b"x" * 20_000)
+    d.drain(until=d.now + 5)
+    d.strict = False
+    d.send(TCP(flags="A", seq=1, ack=2921, window=1500) / (b"z" * 100))
+    d.send(TCP(flags="A", seq=201, ack=1461, window=4000) / (b"y" * 100))
+    sent = d.drain(until=d.now + 100)
+    assert 2921 < max(p[TCP].seq + len(payload(p)) for p in sent) <= 1461 + 4000
+
+
 def test_an_acknowledgement_stands_behind_what_was_sent_though_the_window_shrank(dialogue):
     """An older number would be answered like a duplicate, and that answer likewise, for ever."""
     d = dialogue()
@@ -206,6 +220,20 @@ def test_an_older_acknowledgement_does_not_set_the_window(dialogue):
     c.send(pattern(2920, 2920))
     d.expect(TCP(seq=2921), length=1460)
     d.expect(TCP(seq=4381), length=1460)
+
+
+def test_an_older_segment_does_not_set_the_window(dialogue):
+    """The same acknowledgement, a lower sequence number."""
+    d = dialogue()
+    c = d.open_passive(window=20_000, rtt=20)
+    c.send(pattern(0, 2920))
+    d.expect(TCP(seq=1), length=1460)
+    d.expect(TCP(seq=1461), length=1460)
+    d.strict = False
+    d.send(TCP(flags="A", seq=101, ack=2921, window=20_000) / (b"y" * 100), at=d.now + 20)
+    d.send(TCP(flags="A", seq=1, ack=2921, window=1) / (b"z" * 100))
+    c.send(pattern(2920, 2920))
+    assert data_bytes(d.drain(until=d.now + 5)) == 2920
 
 
 def test_no_small_segments_into_a_window_that_opens_by_bits(dialogue):
