@@ -41,7 +41,7 @@ struct harp_stack {
   struct harp_tcp *held; /* connections whose acknowledgement waits for the next flush */
   struct harp_listener *listeners;
 
-  struct harp_pool connections, packets, references, records, runs, listener_pool;
+  struct harp_pool connections, packets, references, records, listener_pool;
 
   struct harp_neighbour neighbours[NEIGHBOURS]; /* entry 0 alone on a link without any */
   uint64_t neighbour_deadline; /* ns; UINT64_MAX: no request is outstanding */

@@ -69,10 +69,9 @@ static int create_pools(struct harp_stack *stack) {
   stack->heap = calloc(connections, sizeof *stack->heap);
   bool failed = !stack->buckets || !stack->heap;
   failed |= pool_create(&stack->connections, sizeof(struct harp_tcp), connections) != 0;
-  failed |= pool_create(&stack->packets, sizeof(struct harp_packet), config->packets) != 0;
+  failed |= pool_create(&stack->packets, HARP_PACKET_SIZE, config->packets) != 0;
   failed |= pool_create(&stack->references, sizeof(struct harp_reference), pieces) != 0;
   failed |= pool_create(&stack->records, sizeof(struct harp_record), pieces) != 0;
-  failed |= pool_create(&stack->runs, sizeof(struct harp_run), config->packets) != 0;
   failed |= pool_create(&stack->listener_pool, sizeof(struct harp_listener),
                         HARP_MIN(connections + 16, (uint32_t)HARP_MAX_LISTENERS)) != 0;
   failed |= sockets_create(stack) != 0;
@@ -142,7 +141,6 @@ void harp_stack_destroy(struct harp_stack *stack) {
   pool_destroy(&stack->packets);
   pool_destroy(&stack->references);
   pool_destroy(&stack->records);
-  pool_destroy(&stack->runs);
   pool_destroy(&stack->listener_pool);
   free(stack->buckets);
   free(stack->heap);

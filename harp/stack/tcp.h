@@ -9,6 +9,7 @@
  *   tcp_sack.c       the scoreboard: SACK (RFC 2018), DSACK (2883)
  *   tcp_recovery.c   what is lost: RACK (RFC 8985), RTO (6298), PRR (6937)
  *   tcp_rcvq.c       receive queue: order, reassembly, SACK blocks, window
+ *   tcp_runs.c       the table of what lies beyond holes
  *   tcp_sndq.c       send queue: references to bytes, and transmit records
  *   tcp_output.c     what may be sent, and sending it
  *   tcp_timer.c      deadlines and what happens at them
@@ -33,6 +34,7 @@ enum {
   TCP_DEFAULT_MSS = 536, /* RFC 9293, 3.7.1 */
   TCP_MAX_SACKS = 4,
   TCP_MAX_RUNS = 64,     /* holes that reassembly keeps, per connection */
+  TCP_NO_RUN = 255,
   TCP_MAX_REFERENCES = 4096,
   TCP_TIMESTAMP_OPTION = 12, /* bytes, padded */
   TCP_DUPTHRESH = 3,
@@ -88,7 +90,7 @@ struct harp_record {
 };
 
 /* A packet buffer: payload that waits, or the copying layer's unsent bytes. */
-enum { HARP_PACKET_DATA = 2048 - 32 };
+enum { HARP_PACKET_SIZE = 2048, HARP_PACKET_DATA = HARP_PACKET_SIZE - 32 };
 struct harp_packet {
   struct harp_packet *next;
   uint32_t seq;
@@ -96,15 +98,24 @@ struct harp_packet {
   uint32_t length; /* bytes in data */
   uint8_t data[HARP_PACKET_DATA] __attribute__((aligned(8)));
 };
-_Static_assert(sizeof(struct harp_packet) <= 2048, "a packet buffer is 2 KiB");
+_Static_assert(sizeof(struct harp_packet) <= HARP_PACKET_SIZE, "a packet buffer is 2 KiB");
 
 /* A run of received bytes beyond a hole. */
 struct harp_run {
-  struct harp_run *next;
   struct harp_packet *first, *last;
   uint32_t start, end;
-  uint32_t touched; /* when it last grew, for the order of SACK blocks */
 };
+
+/* A connection's runs (tcp_runs.c), in the memory of a packet buffer. */
+struct harp_runs {
+  uint8_t count;
+  uint8_t newest;              /* the place of the one that grew last */
+  uint8_t order[TCP_MAX_RUNS]; /* places: count of them by sequence, then those that are free */
+  uint8_t newer[TCP_MAX_RUNS]; /* places, by place: of those that grew last after it */
+  uint8_t older[TCP_MAX_RUNS]; /* and before; TCP_NO_RUN: none */
+  struct harp_run run[TCP_MAX_RUNS];
+};
+_Static_assert(sizeof(struct harp_runs) <= HARP_PACKET_SIZE, "it fits a packet buffer");
 
 enum harp_timer {
   TIMER_RETRANSMIT, /* RTO, SYN and window probes */
@@ -168,8 +179,7 @@ struct harp_tcp {
   uint32_t unacked_full;    /* full segments since the last acknowledgement */
   uint32_t rcv_mss;         /* estimate of the peer's segments */
   struct harp_packet *in_order, *in_order_last;
-  struct harp_run *runs;
-  uint32_t run_count, run_clock;
+  struct harp_runs *runs; /* NULL: no hole */
   uint32_t dsack_start, dsack_end; /* to report once; equal: none */
   uint64_t ts_recent_time;
   uint32_t ts_offset;
@@ -338,6 +348,22 @@ int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max);
 void tcp_window_opened(struct harp_tcp *tcp);
 /* The window to advertise, bytes; the right edge never moves back. */
 uint32_t tcp_rcvq_window(struct harp_tcp *tcp);
+
+/* tcp_runs.c */
+/* By sequence: 0 is the first run; NULL: there are not so many. */
+struct harp_run *tcp_run(const struct harp_tcp *tcp, uint32_t index);
+/* How many runs begin at seq or before. */
+uint32_t tcp_runs_before(const struct harp_tcp *tcp, uint32_t seq);
+/* An empty run at seq, before the one that is index-th now, the newest by time; keep: packets to
+ * leave in the pool. NULL: too many, or no memory. */
+struct harp_run *tcp_run_insert(struct harp_tcp *tcp, uint32_t index, uint32_t seq, uint32_t keep);
+/* It has grown, and is the newest. */
+void tcp_run_touch(struct harp_tcp *tcp, const struct harp_run *run);
+/* Its packets are the caller's. With the last run its table goes. */
+void tcp_run_remove(struct harp_tcp *tcp, uint32_t index);
+/* By when they last grew; NULL: none. */
+const struct harp_run *tcp_run_newest(const struct harp_tcp *tcp);
+const struct harp_run *tcp_run_older(const struct harp_tcp *tcp, const struct harp_run *run);
 
 /* tcp_sndq.c */
 int tcp_sndq_push(struct harp_tcp *tcp, const void *data, uint32_t length,

@@ -2,9 +2,9 @@
 /*
  * The receive queue. In-order payload goes up by pointer at once; only what
  * cannot be taken is copied into packet buffers. What lies beyond a hole waits
- * in runs, each a chain of packets, sorted by sequence. Small segments are
- * packed into the last packet of their run, so that tiny ones cannot exhaust
- * the pool before the window closes.
+ * in runs (tcp_runs.c), each a chain of packets. Small segments are packed into
+ * the last packet of their run, so that tiny ones cannot exhaust the pool
+ * before the window closes.
  *
  * Acknowledged bytes are never dropped: rcv_nxt moves only over bytes that
  * were taken or stored.
@@ -61,25 +61,16 @@ static struct harp_packet *trim(struct harp_tcp *tcp, struct harp_packet *packet
   return packet;
 }
 
-static void remove_run(struct harp_tcp *tcp, struct harp_run **link) {
-  struct harp_run *run = *link;
-  *link = run->next;
-  tcp->run_count--;
-  pool_put(&tcp->stack->runs, run);
-}
-
 /* Gives up the run farthest ahead: the peer will send it again. */
 static bool prune(struct harp_tcp *tcp) {
-  struct harp_run **link = &tcp->runs;
-  if (!*link) {
+  if (!tcp->runs) {
     return false;
   }
-  while ((*link)->next) {
-    link = &(*link)->next;
-  }
-  COUNT_N(tcp->stack, tcp_reassembly_pruned, (*link)->end - (*link)->start);
-  free_packets(tcp, (*link)->first);
-  remove_run(tcp, link);
+  uint32_t farthest = tcp->runs->count - 1u;
+  const struct harp_run *run = tcp_run(tcp, farthest);
+  COUNT_N(tcp->stack, tcp_reassembly_pruned, run->end - run->start);
+  free_packets(tcp, run->first);
+  tcp_run_remove(tcp, farthest);
   return true;
 }
 
@@ -98,8 +89,8 @@ static uint32_t store_in_order(struct harp_tcp *tcp, const uint8_t *data, uint32
 
 /* The first run has become contiguous with what was received. */
 static void take_runs(struct harp_tcp *tcp) {
-  while (tcp->runs && seq_le(tcp->runs->start, tcp->rcv_nxt)) {
-    struct harp_run *run = tcp->runs;
+  const struct harp_run *run;
+  while ((run = tcp_run(tcp, 0)) && seq_le(run->start, tcp->rcv_nxt)) {
     struct harp_packet *first = trim(tcp, run->first, tcp->rcv_nxt);
     if (first) {
       *(tcp->in_order_last ? &tcp->in_order_last->next : &tcp->in_order) = first;
@@ -109,7 +100,7 @@ static void take_runs(struct harp_tcp *tcp) {
       tcp->bytes_in += run->end - tcp->rcv_nxt;
       tcp->rcv_nxt = run->end;
     }
-    remove_run(tcp, &tcp->runs);
+    tcp_run_remove(tcp, 0);
   }
 }
 
@@ -120,28 +111,15 @@ static void report_duplicate(struct harp_tcp *tcp, uint32_t start, uint32_t end)
   }
 }
 
-static struct harp_run *insert_run(struct harp_tcp *tcp, struct harp_run **link, uint32_t seq) {
-  if (tcp->run_count >= TCP_MAX_RUNS) {
-    return NULL;
-  }
-  struct harp_run *run = pool_get(&tcp->stack->runs);
-  if (!run) {
-    return NULL;
-  }
-  *run = (struct harp_run){.next = *link, .start = seq, .end = seq};
-  *link = run;
-  tcp->run_count++;
-  return run;
-}
-
 /* Joins a run with the next one if they have come to touch. */
-static void join_next(struct harp_tcp *tcp, struct harp_run *run) {
-  struct harp_run *next = run->next;
+static void join_next(struct harp_tcp *tcp, uint32_t index) {
+  struct harp_run *run = tcp_run(tcp, index);
+  const struct harp_run *next = tcp_run(tcp, index + 1);
   if (next && run->end == next->start) {
     *(run->last ? &run->last->next : &run->first) = next->first;
     run->last = next->last;
     run->end = next->end;
-    remove_run(tcp, &run->next);
+    tcp_run_remove(tcp, index + 1);
   }
 }
 
@@ -151,26 +129,23 @@ static void insert_out_of_order(struct harp_tcp *tcp, uint32_t seq, const uint8_
   /* Data in order must still find room when out-of-order data has filled the pool. */
   uint32_t keep = tcp->stack->packets.total / 8;
   while (seq_lt(seq, end)) {
-    struct harp_run **link = &tcp->runs;
-    while (*link && seq_gt(seq, (*link)->end)) {
-      link = &(*link)->next;
+    uint32_t index = tcp_runs_before(tcp, seq);
+    struct harp_run *run = index ? tcp_run(tcp, index - 1) : NULL;
+    if (run && seq_le(seq, run->end)) {
+      index--;
+      tcp_run_touch(tcp, run);
+    } else if (!(run = tcp_run_insert(tcp, index, seq, keep))) {
+      COUNT(tcp->stack, tcp_reassembly_drops);
+      return;
     }
-    struct harp_run *run = *link;
-    if (!run || seq_lt(seq, run->start)) {
-      run = insert_run(tcp, link, seq);
-      if (!run) {
-        COUNT(tcp->stack, tcp_reassembly_drops);
-        return;
-      }
-    }
-    run->touched = ++tcp->run_clock;
     if (seq_lt(seq, run->end)) {
       uint32_t known = seq_min(run->end, end);
       report_duplicate(tcp, seq, known);
       data += known - seq;
       seq = known;
     }
-    uint32_t stop = run->next ? seq_min(end, run->next->start) : end;
+    const struct harp_run *next = tcp_run(tcp, index + 1);
+    uint32_t stop = next ? seq_min(end, next->start) : end;
     if (seq_lt(seq, stop)) {
       uint32_t stored = store(tcp, &run->first, &run->last, seq, data, stop - seq, keep);
       run->end += stored;
@@ -178,9 +153,9 @@ static void insert_out_of_order(struct harp_tcp *tcp, uint32_t seq, const uint8_
       seq += stored;
     }
     if (run->start == run->end) {
-      remove_run(tcp, link);
+      tcp_run_remove(tcp, index);
     } else {
-      join_next(tcp, run);
+      join_next(tcp, index);
     }
     if (seq != stop) {
       COUNT(tcp->stack, tcp_reassembly_drops);
@@ -291,8 +266,8 @@ size_t tcp_rcvq_read(struct harp_tcp *tcp, void *data, size_t length, bool peek)
 
 void tcp_rcvq_at_end(struct harp_tcp *tcp) {
   while (tcp->runs) {
-    free_packets(tcp, tcp->runs->first);
-    remove_run(tcp, &tcp->runs);
+    free_packets(tcp, tcp_run(tcp, 0)->first);
+    tcp_run_remove(tcp, 0);
   }
 }
 
@@ -310,20 +285,10 @@ int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max) {
     blocks[count++][1] = tcp->dsack_end;
     tcp->dsack_start = tcp->dsack_end = 0; /* RFC 2883, 4: reported once */
   }
-  uint32_t newest_before = UINT32_MAX;
-  while (count < max) {
-    const struct harp_run *best = NULL;
-    for (const struct harp_run *run = tcp->runs; run; run = run->next) {
-      if (run->touched < newest_before && (!best || run->touched > best->touched)) {
-        best = run;
-      }
-    }
-    if (!best) {
-      break;
-    }
-    newest_before = best->touched;
-    blocks[count][0] = best->start;
-    blocks[count++][1] = best->end;
+  const struct harp_run *run = tcp_run_newest(tcp);
+  for (; run && count < max; run = tcp_run_older(tcp, run)) {
+    blocks[count][0] = run->start;
+    blocks[count++][1] = run->end;
   }
   return count;
 }

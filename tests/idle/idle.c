@@ -125,8 +125,7 @@ static uint32_t used(const struct harp_pool *pool) { return pool->total - pool->
 
 /* What the idle connections of a stack hold beside their blocks. */
 static uint32_t held(const struct harp_stack *stack) {
-  return used(&stack->packets) + used(&stack->references) + used(&stack->records) +
-         used(&stack->runs);
+  return used(&stack->packets) + used(&stack->references) + used(&stack->records);
 }
 
 static bool open_all(uint32_t connections, struct harp_tcp **flows) {
@@ -177,7 +176,7 @@ int main(int argc, char **argv) {
   pass(wires[0].to->now + NS_PER_S); /* delayed acknowledgements, if any */
   uint64_t chatter = pass(wires[0].to->now + 3600 * NS_PER_S);
   long block = (long)wires[1].to->connections.size;
-  long common = 1024l * (long)sizeof(struct harp_packet) + (long)sizeof *wires[1].to; /* for any number */
+  long common = 1024l * HARP_PACKET_SIZE + (long)sizeof *wires[1].to; /* for any number */
   long each = (resident() - before - common) / (long)connections;
   printf("connections %u\nblock_bytes %ld\nbeside_bytes %ld\n", accepted, block, each - block);
   printf("held %u\nframes_in_an_hour %lu\n", held(wires[0].to) + held(wires[1].to), chatter);

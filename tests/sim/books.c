@@ -47,18 +47,27 @@ static const char *sending(const struct harp_tcp *tcp) {
   return NULL;
 }
 
-static const char *receiving(const struct harp_tcp *tcp) {
-  uint32_t unit = 1u << tcp->rcv_wscale;
-  REQUIRE(tcp->queued + (tcp->rcv_right - tcp->rcv_nxt) < tcp->rcvbuf + unit);
-  REQUIRE(tcp->run_count <= TCP_MAX_RUNS);
+/* By sequence and by time: the same runs, each with a hole before it, and a table only for some. */
+static const char *runs(const struct harp_tcp *tcp) {
   uint32_t at = tcp->rcv_nxt, count = 0;
-  for (const struct harp_run *run = tcp->runs; run; run = run->next, count++) {
+  REQUIRE(!tcp->runs || (tcp->runs->count > 0 && tcp->runs->count <= TCP_MAX_RUNS));
+  for (const struct harp_run *run; (run = tcp_run(tcp, count)); count++) {
     REQUIRE(seq_gt(run->start, at) && seq_gt(run->end, run->start));
     REQUIRE(seq_le(run->end, tcp->rcv_right));
     at = run->end;
   }
-  REQUIRE(count == tcp->run_count);
+  const struct harp_run *run = tcp_run_newest(tcp);
+  for (; run && count > 0; run = tcp_run_older(tcp, run)) {
+    count--;
+  }
+  REQUIRE(count == 0 && !run);
   return NULL;
+}
+
+static const char *receiving(const struct harp_tcp *tcp) {
+  uint32_t unit = 1u << tcp->rcv_wscale;
+  REQUIRE(tcp->queued + (tcp->rcv_right - tcp->rcv_nxt) < tcp->rcvbuf + unit);
+  return runs(tcp);
 }
 
 /* Whoever waits for the peer has a timer, unless it is its turn now. */
@@ -90,7 +99,6 @@ const char *stack_in_use(const struct harp_stack *stack, const struct harp_pool 
   } pools[] = {
       {&stack->connections, "connections"}, {&stack->packets, "packet buffers"},
       {&stack->references, "references"},   {&stack->records, "transmit records"},
-      {&stack->runs, "runs"},
   };
   for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) {
     if (pools[i].pool->available != pools[i].pool->total) {
