@@ -473,8 +473,9 @@ enum tcp_cookie {
 };
 /* Answers a SYN by a cookie, at most so many a second. */
 void tcp_cookie_send(struct harp_listener *listener, const struct harp_segment *syn);
-/* Makes the connection, in state CLOSE, whose handshake an acknowledgement completes. */
+/* Gives a connection what the cookie says that an acknowledgement brings. *tcp: the handshake
+ * under way between the same ports; NULL: a connection is made, in state CLOSE. */
 enum tcp_cookie tcp_cookie_take(struct harp_listener *listener, const struct harp_segment *segment,
-                                struct harp_tcp **out);
+                                struct harp_tcp **tcp);
 
 #endif

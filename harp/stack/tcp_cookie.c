@@ -90,7 +90,7 @@ static bool holds(const struct harp_stack *stack, const struct harp_segment *in,
 }
 
 enum tcp_cookie tcp_cookie_take(struct harp_listener *listener, const struct harp_segment *segment,
-                                struct harp_tcp **out) {
+                                struct harp_tcp **tcp) {
   struct harp_stack *stack = listener->stack;
   if (!cookies_out(listener) || (segment->flags & FLAG_SYN)) {
     return COOKIE_NONE;
@@ -101,7 +101,7 @@ enum tcp_cookie tcp_cookie_take(struct harp_listener *listener, const struct har
     return COOKIE_REFUSED;
   }
   struct harp_endpoint peer = {segment->source, segment->source_port};
-  struct harp_tcp *made = tcp_create(stack, peer, listener->port);
+  struct harp_tcp *made = *tcp ? *tcp : tcp_create(stack, peer, listener->port);
   if (!made) {
     COUNT(stack, tcp_listen_drops);
     return COOKIE_REFUSED;
@@ -112,11 +112,13 @@ enum tcp_cookie tcp_cookie_take(struct harp_listener *listener, const struct har
   syn.mss = sizes[index];
   syn.sack_permitted = segment->has_timestamp && (segment->echo & SACK_BIT);
   syn.window_scale = segment->has_timestamp && scale != NO_SCALE ? (int8_t)scale : -1;
+  made->rcv_wscale = (uint8_t)HARP_MAX(stack->config.window_scale, 0);
+  made->syn_transmits = 0; /* nobody knows when the cookie was sent: it times nothing */
   tcp_take_syn(made, listener, &syn);
   tcp_fit_window_scale(made);
   tcp_set_iss(made, number);
   made->rcv_right = made->rcv_nxt + HARP_MIN(made->rcvbuf, 65535u); /* as the SYN-ACK said */
   COUNT(stack, tcp_cookies_in);
-  *out = made;
+  *tcp = made;
   return COOKIE_TAKEN;
 }

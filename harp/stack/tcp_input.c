@@ -134,10 +134,20 @@ static void reset_input(struct harp_tcp *tcp, const struct harp_segment *segment
   }
 }
 
+/* Whether an acknowledgement of something else is of a cookie: the peer was given one before its
+ * SYN, sent again, found a place. */
+static bool of_a_cookie(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  enum tcp_cookie cookie =
+      tcp->listener ? tcp_cookie_take(tcp->listener, segment, &tcp) : COOKIE_NONE;
+  if (cookie == COOKIE_NONE) {
+    tcp_reply_reset(tcp->stack, segment);
+  }
+  return cookie == COOKIE_TAKEN;
+}
+
 /* Step 5 for SYN-RECEIVED. false: the segment ends here. */
 static bool syn_received_ack(struct harp_tcp *tcp, const struct harp_segment *segment) {
-  if (segment->ack != tcp->snd_nxt) {
-    tcp_reply_reset(tcp->stack, segment);
+  if (segment->ack != tcp->snd_nxt && !of_a_cookie(tcp, segment)) {
     return false;
   }
   tcp->snd_una = segment->ack;

@@ -271,8 +271,8 @@ static void syn_input(struct harp_listener *listener, const struct harp_segment 
 }
 
 /* An acknowledgement without a connection: of a cookie, or of nothing. */
-static struct harp_tcp *ack_input(struct harp_listener *listener,
-                                  const struct harp_segment *segment) {
+static struct harp_tcp *unconnected_ack(struct harp_listener *listener,
+                                        const struct harp_segment *segment) {
   struct harp_tcp *tcp = NULL;
   switch (tcp_cookie_take(listener, segment, &tcp)) {
   case COOKIE_TAKEN:
@@ -294,7 +294,7 @@ struct harp_tcp *tcp_listen_input(struct harp_listener *listener,
     return NULL;
   }
   if (segment->flags & FLAG_ACK) {
-    return ack_input(listener, segment);
+    return unconnected_ack(listener, segment);
   }
   if ((segment->flags & (FLAG_SYN | FLAG_FIN)) == FLAG_SYN) {
     syn_input(listener, segment);

@@ -231,3 +231,64 @@ def test_without_a_flood_no_acknowledgement_opens_anything(dialogue):
     assert int(calm.drain()[0][TCP].flags) == 0x04
     with pytest.raises(BlockingIOError):
         calm_listener.accept()
+
+
+def two_answers(d, **options):
+    """A SYN that is given a cookie, and later, sent again, a place. Returned is what the peer knows
+    if it was the cookie that came through first: its number and its timestamp."""
+    d.send(TCP(flags="S", seq=0, **options))
+    d.expect(TCP(flags="SA"))
+    cookie = {"irs": d.flow().irs, "ts_recent": d.flow().ts_recent}
+    d.send(TCP(flags="S", seq=0, **options), at=d.now + 60)
+    d.expect(TCP(flags="SA"))
+    assert d.flow().irs != cookie["irs"]
+    return cookie
+
+
+def test_the_cookie_is_acknowledged_though_the_syn_has_a_place_by_now(dialogue):
+    """The answer to the first SYN was on its way when the second was sent."""
+    d, listener = flooded(dialogue, timestamps=1, window_scale=7)
+    vars(d.flow()).update(two_answers(d, options=ALL))
+    d.send(TCP(flags="A", seq=1, ack=1, window=100), at=d.now + 10)
+    connection = d.accept(listener)
+    info = connection.tcp_info()
+    assert info["options"] & 7 == 7  # timestamps, SACK, window scale
+    assert (info["snd_wscale"], info["rcv_wscale"]) == (9, 7)
+    assert info["rtt"] == 0  # nobody knows when the cookie was sent
+    d.send(TCP(seq=1, ack=1, window=100) / b"ping")
+    assert connection.recv(10) == b"ping"
+    d.ignore()
+    connection.send(b"pong")
+    d.expect(TCP(seq=1, ack=5) / b"pong")
+    assert d.stack.counters()["tcp_cookies_in"] == 1
+
+
+def test_the_cookie_says_less_than_the_second_answer(dialogue):
+    """Without timestamps a cookie agrees to nothing; then nothing is agreed."""
+    d, listener = flooded(dialogue, window_scale=7)
+    options = [("MSS", 1400), ("SAckOK", b""), ("WScale", 9)]
+    vars(d.flow()).update(two_answers(d, options=options))
+    d.send(TCP(flags="A", seq=1, ack=1))
+    info = d.accept(listener).tcp_info()
+    assert (info["options"] & 7, info["snd_wscale"], info["rcv_wscale"]) == (0, 0, 0)
+
+
+def test_either_answer_may_be_acknowledged(dialogue):
+    d, listener = flooded(dialogue)
+    two_answers(d)
+    d.send(TCP(flags="A", seq=1, ack=1))
+    d.accept(listener)
+    assert "tcp_cookies_in" not in d.stack.counters()
+
+
+def test_what_acknowledges_neither_answer(dialogue):
+    """It may be a later segment of who was given the cookie: no reset, and nothing is open."""
+    d, listener = flooded(dialogue)
+    vars(d.flow()).update(two_answers(d))
+    d.send(TCP(seq=6, ack=1) / b"world")
+    d.send(TCP(flags="A", seq=1, ack=77))
+    d.silence()
+    with pytest.raises(BlockingIOError):
+        listener.accept()
+    d.send(TCP(seq=1, ack=1) / b"hello")
+    assert d.accept(listener).recv(10) == b"hello"
