@@ -54,11 +54,7 @@ static int on_accept(void *user, struct harp_tcp *tcp)
       instance = transport->engine->instances[i];
     }
   }
-  uint32_t peer = harp_flow_peer(tcp).address;
-  if (!instance || !harp_config_peer_allowed(&transport->engine->config, peer)) {
-    if (instance) {
-      instance->counters[HARP_COUNTER_tcp_peer_refused]++;
-    }
+  if (!instance) {
     return -EPERM;
   }
   if (atomic_load(&listener->strangers) >= STRANGERS_MAX) {

@@ -88,6 +88,7 @@ static int create_instances(struct harp_engine *engine, char *error)
   for (unsigned i = 0; i < config->instances && result == 0; i++) {
     struct harp_instance_config instance = {
         .port = engine->port,
+        .config = config,
         .queue = i,
         .stack = stack,
         .only_asks = engine->port->info.shares_address,

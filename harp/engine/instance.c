@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "harp/engine/clock.h"
+#include "harp/engine/config.h"
 #include "harp/engine/log.h"
 
 enum {
@@ -400,6 +401,12 @@ static void trace_stack(void *user, uint16_t local_port, enum harp_stack_event e
   harp_trace(&instance->trace, instance->now, local_port, names[event], a, b);
 }
 
+static bool admits(void *user, uint32_t address)
+{
+  const struct harp_instance *instance = user;
+  return harp_config_peer_allowed(instance->config, address);
+}
+
 static int create_stack(struct harp_instance *instance, const struct harp_instance_config *config)
 {
   const struct harp_port_info *info = &config->port->info;
@@ -409,6 +416,7 @@ static int create_stack(struct harp_instance *instance, const struct harp_instan
       .event = trace_stack,
       .offloads = info->offloads,
       .max_frame = info->max_frame,
+      .admits = admits,
       .only_asks = config->only_asks,
       .counters = config->counters,
   };
@@ -427,6 +435,7 @@ int harp_instance_create(struct harp_instance **out, const struct harp_instance_
   }
   memset(instance, 0, sizeof *instance);
   instance->port = config->port;
+  instance->config = config->config;
   instance->queue = config->queue;
   instance->cpu = config->cpu;
   instance->scarce = config->scarce;

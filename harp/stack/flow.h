@@ -70,6 +70,9 @@ struct harp_stack_io {
                 uint32_t b);
   uint32_t offloads;  /* HARP_OFFLOAD_* */
   uint32_t max_frame; /* with HARP_OFFLOAD_TSO: largest frame, bytes */
+  /* Whether listeners hear this address (network order); to others their ports are closed.
+   * NULL: they hear all. */
+  bool (*admits)(void *user, uint32_t address);
   bool only_asks;     /* somebody else answers ARP and ICMP for the address */
   uint64_t *counters; /* HARP_COUNTERS words; NULL: the stack's own */
 };

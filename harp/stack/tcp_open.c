@@ -290,7 +290,13 @@ static struct harp_tcp *unconnected_ack(struct harp_listener *listener,
 
 struct harp_tcp *tcp_listen_input(struct harp_listener *listener,
                                   const struct harp_segment *segment) {
+  struct harp_stack *stack = listener->stack;
   if (segment->flags & FLAG_RST) {
+    return NULL;
+  }
+  if (stack->io.admits && !stack->io.admits(stack->io.user, segment->source)) {
+    COUNT(stack, tcp_peer_refused);
+    tcp_reply_reset(stack, segment); /* for these the port is closed */
     return NULL;
   }
   if (segment->flags & FLAG_ACK) {

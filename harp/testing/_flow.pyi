@@ -27,7 +27,7 @@ class FlowStack:
     def listeners(self) -> list[Listener]: ...
     def __init__(
         self, *, offloads: Iterable[str] = (), max_frame: int = 65535, only_asks: bool = False,
-        **fields: Any,
+        peers: Iterable[str] | None = None, **fields: Any,
     ) -> None: ...
     def receive(
         self, header: bytes, payload: bytes = b"", segment_size: int = 0,

@@ -75,6 +75,7 @@ cdef extern from "harp/stack/flow.h":
         int (*transmit)(void *user, const harp_tx_frame *frame) noexcept
         uint32_t offloads
         uint32_t max_frame
+        cbool (*admits)(void *user, uint32_t address) noexcept
         cbool only_asks
         uint64_t *counters
 
@@ -148,6 +149,10 @@ cdef int _transmit(void *user, const harp_tx_frame *frame) noexcept:
     return (<FlowStack>user)._take(frame)
 
 
+cdef cbool _admits(void *user, uint32_t address) noexcept:
+    return address in (<FlowStack>user)._peers
+
+
 cdef int _accept(void *user, harp_tcp *tcp) noexcept:
     return (<Listener>user)._accepted(tcp)
 
@@ -196,12 +201,14 @@ cdef class FlowStack:
     """A stack under an engine's interface.
 
     offloads: names of OFFLOADS; max_frame: with tso, bytes; only_asks: another
-    one answers ARP and ICMP; the rest as for harp.testing._stack.Stack.
+    one answers ARP and ICMP; peers: the addresses that may connect, None: all;
+    the rest as for harp.testing._stack.Stack.
     `output` collects TxFrame tuples; `room` is how many more the device takes
     before it says EAGAIN (None: any number).
     """
 
     cdef harp_stack *_stack
+    cdef set _peers
     cdef public list output
     cdef public object room
     cdef readonly object now
@@ -209,7 +216,7 @@ cdef class FlowStack:
     cdef readonly list flows
     cdef readonly list listeners
 
-    def __cinit__(self, *, offloads=(), max_frame=65535, only_asks=False, **fields):
+    def __cinit__(self, *, offloads=(), max_frame=65535, only_asks=False, peers=None, **fields):
         cdef harp_stack_config config
         cdef harp_stack_io io
         self.output = []
@@ -226,6 +233,9 @@ cdef class FlowStack:
         io.offloads = sum(OFFLOADS[name] for name in offloads)
         io.max_frame = max_frame
         io.only_asks = only_asks
+        if peers is not None:
+            self._peers = {_address(peer) for peer in peers}
+            io.admits = _admits
         _check("harp_stack_create_io", harp_stack_create_io(&self._stack, &config, &io))
 
     def __dealloc__(self):
