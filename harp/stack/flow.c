@@ -23,6 +23,7 @@ int harp_flow_connect(struct harp_stack *stack, uint16_t local_port, struct harp
   tcp->ops = ops;
   tcp->user = user;
   tcp->active = true;
+  neighbour_expect(stack, tcp->next_hop);
   COUNT(stack, tcp_active_opens);
   tcp_set_state(tcp, TCP_SYN_SENT);
   *out = tcp;

@@ -45,12 +45,14 @@ struct harp_stack {
 
   struct harp_neighbour neighbours[NEIGHBOURS]; /* entry 0 alone on a link without any */
   uint64_t neighbour_deadline; /* ns; UINT64_MAX: no request is outstanding */
+  uint32_t expected[NEIGHBOURS]; /* addresses that may be asked for at any time, by their hash */
   uint8_t linear[65536 + 64]; /* for frames that came in awkward pieces */
 
   struct harp_limit icmp_limit;  /* messages */
   struct harp_limit reset_limit; /* of strangers */
   struct harp_limit cookie_limit;
   struct harp_limit arp_limit; /* replies */
+  struct harp_limit arp_ask_limit;
   uint32_t port_offset; /* RFC 6056's counter */
 
   bool port_full; /* since the last flush began */

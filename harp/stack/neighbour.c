@@ -13,6 +13,8 @@ enum {
   PROBE_DISTANCE = 8,        /* slots looked at for one address */
   ASKED_IN_PERSON = 2,       /* requests to a known neighbour, before everybody is asked */
   REPLIES_PER_SECOND = 1000, /* to strangers: a storm must not be answered by another */
+  /* For strangers: no more than the table has room for until they are asked again. */
+  REQUESTS_PER_SECOND = NEIGHBOURS,
 };
 
 static void send_arp(struct harp_stack *stack, uint16_t operation, const uint8_t *to_mac,
@@ -41,6 +43,11 @@ static void send_arp(struct harp_stack *stack, uint16_t operation, const uint8_t
 static const uint8_t broadcast[6] = {255, 255, 255, 255, 255, 255};
 static const uint8_t nobody[6];
 
+static void ask_later(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+  neighbour->deadline = stack->now + ASK_INTERVAL;
+  stack->neighbour_deadline = HARP_MIN(stack->neighbour_deadline, neighbour->deadline);
+}
+
 static void ask(struct harp_stack *stack, struct harp_neighbour *neighbour) {
   /* A known neighbour is asked in person: only silence makes it doubtful. */
   bool in_person =
@@ -48,8 +55,7 @@ static void ask(struct harp_stack *stack, struct harp_neighbour *neighbour) {
   const uint8_t *to = in_person ? neighbour->mac : broadcast;
   neighbour->probes++;
   neighbour->asked = stack->now;
-  neighbour->deadline = stack->now + ASK_INTERVAL;
-  stack->neighbour_deadline = HARP_MIN(stack->neighbour_deadline, neighbour->deadline);
+  ask_later(stack, neighbour);
   COUNT(stack, arp_requests_out);
   send_arp(stack, ARP_REQUEST, to, stack->config.address, nobody, neighbour->address);
 }
@@ -114,6 +120,20 @@ static struct harp_neighbour *create(struct harp_stack *stack, uint32_t address)
   return victim;
 }
 
+void neighbour_expect(struct harp_stack *stack, uint32_t address) {
+  stack->expected[slot_of(stack, address, 0)] = address;
+}
+
+/* Who floods us from invented addresses must not make us flood the network with questions. */
+static bool may_ask(struct harp_stack *stack, uint32_t address) {
+  if (address == stack->config.gateway || stack->expected[slot_of(stack, address, 0)] == address) {
+    return true;
+  }
+  bool may = limit_allows(&stack->arp_ask_limit, stack->now, REQUESTS_PER_SECOND);
+  COUNT_N(stack, arp_requests_limited, !may);
+  return may;
+}
+
 struct harp_neighbour *neighbour_route(struct harp_stack *stack, uint32_t next_hop) {
   if (stack->link_header == 0) {
     stack->neighbours[0].address = next_hop;
@@ -130,8 +150,10 @@ struct harp_neighbour *neighbour_route(struct harp_stack *stack, uint32_t next_h
       memcpy(entry->mac, stack->config.mac, 6);
       entry->state = NEIGHBOUR_KNOWN;
       entry->deadline = UINT64_MAX;
-    } else {
+    } else if (may_ask(stack, next_hop)) {
       ask(stack, entry);
+    } else {
+      ask_later(stack, entry);
     }
   }
   return entry;
@@ -226,6 +248,13 @@ static bool may_reply(struct harp_stack *stack, uint32_t address, const uint8_t 
   return may;
 }
 
+static void answer(struct harp_stack *stack, uint32_t address, const uint8_t *mac) {
+  if (!stack->io.only_asks) {
+    COUNT(stack, arp_replies_out);
+    send_arp(stack, ARP_REPLY, mac, stack->config.address, mac, address);
+  }
+}
+
 void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length) {
   if (length < ETH_HEADER + ARP_LENGTH) {
     COUNT(stack, rx_drop_truncated);
@@ -256,9 +285,9 @@ void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length) 
   }
   if (target == stack->config.address && operation == ARP_REQUEST) {
     COUNT(stack, arp_requests_in);
-    if (!stack->io.only_asks && may_reply(stack, sender, sender_mac)) {
-      COUNT(stack, arp_replies_out);
-      send_arp(stack, ARP_REPLY, sender_mac, stack->config.address, sender_mac, sender);
+    if (may_reply(stack, sender, sender_mac)) {
+      neighbour_expect(stack, sender); /* who asks has something to say, and wants an answer */
+      answer(stack, sender, sender_mac);
     }
   } else if (operation == ARP_REPLY) {
     COUNT(stack, arp_replies_in);

@@ -38,6 +38,9 @@ struct harp_neighbour {
   struct harp_packet *queue[NEIGHBOUR_QUEUE];
 };
 
+/* A request for this address is due to somebody's wish, ours or its own, and not held back by the
+ * limit for strangers; of about as many as there are neighbours the latest are remembered. */
+void neighbour_expect(struct harp_stack *stack, uint32_t address);
 /* The next hop's entry; NULL: no route (next_hop 0). Asks if need be. */
 struct harp_neighbour *neighbour_route(struct harp_stack *stack, uint32_t next_hop);
 /* The entry can be sent to now; starts a check when it has grown old. */

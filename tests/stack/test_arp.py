@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from functools import cache
 
 import pytest
 from scapy.layers.inet import ICMP, IP, TCP
@@ -113,6 +114,37 @@ def test_strangers_do_not_fill_the_table(ethernet):
     assert any(TCP in p and p[TCP].dport == 81 for p in packets)
 
 
+@cache
+def invented():
+    """SYNs from a thousand addresses of our own network, of which each has to be asked for."""
+    network = STACK_ADDRESS.rsplit(".", 2)[0]
+    sources = [f"{network}.{100 + number // 250}.{1 + number % 250}" for number in range(1000)]
+    return [bytes(Ether(src=OTHER_MAC, dst=STACK_MAC)
+                  / IP(src=source, dst=STACK_ADDRESS) / TCP(flags="S", dport=90, seq=1))
+            for source in sources]  # fmt: skip
+
+
+def flood(d, count=1000):
+    for frame in invented()[:count]:
+        d.stack.input(frame)
+    d.settle()
+
+
+@pytest.fixture
+def flooded(ethernet):
+    """A listener under such a flood; what was said to it is forgotten."""
+
+    def make(count=1000, **config):
+        d = ethernet(prefix=16, max_connections=2048, **config)
+        d.listen(90, backlog=2048)
+        d.strict = False
+        flood(d, count)
+        d.ignore()
+        return d
+
+    return make
+
+
 def test_invented_senders_do_not_push_a_peer_out(ethernet):
     """Their SYNs are answered, so each of them is asked for; nobody says anything."""
     d = ethernet(prefix=16)
@@ -122,15 +154,60 @@ def test_invented_senders_do_not_push_a_peer_out(ethernet):
     d.expect(TCP(flags="S", dport=80))
     d.listen(90, backlog=16)
     d.strict = False
-    network = STACK_ADDRESS.rsplit(".", 2)[0]
-    for number in range(1000):
-        source = f"{network}.{100 + number // 250}.{1 + number % 250}"
-        d.send(Ether(src=OTHER_MAC, dst=STACK_MAC)
-               / IP(src=source, dst=STACK_ADDRESS) / TCP(flags="S", dport=90, seq=1))  # fmt: skip
+    flood(d)
     d.ignore(until=d.now + 10)
     d.connect(81)
     (syn,) = (p for p in d.drain() if TCP in p and p[TCP].flags == "S")
     assert syn.dst == PEER_MAC
+
+
+def asked_for(packets):
+    return [p[ARP].pdst for p in packets if ARP in p and p[ARP].op == 1]
+
+
+def test_a_flood_does_not_become_one_of_questions(ethernet):
+    """256 new addresses a second, and those once more that have not answered."""
+    d = ethernet(prefix=16, max_connections=2048)
+    d.listen(90, backlog=2048)
+    flood(d)
+    assert len(asked_for(d.drain())) == 256
+    assert d.stack.counters()["arp_requests_limited"] == 1000 - 256
+    began, asked = d.now, 0
+    while d.now < began + 5000:
+        flood(d)
+        asked += len(asked_for(d.drain(until=d.now + 250)))
+    assert 256 < asked <= 5 * (256 + 256)
+
+
+def test_who_has_asked_is_asked_in_a_flood(flooded):
+    """Its question shows that it wants an answer; it is not lost among the invented ones."""
+    d = flooded()
+    d.send(ARP(op=1, hwsrc=PEER_MAC, psrc=PEER_ADDRESS, pdst=STACK_ADDRESS))
+    d.expect(ARP(op=2, hwdst=PEER_MAC))
+    d.send(TCP(flags="S", dport=90, seq=0))
+    assert asked_for(d.drain()) == [PEER_ADDRESS]
+    d.send(reply())
+    assert d.expect(TCP(flags="SA")).dst == PEER_MAC
+
+
+def test_whom_we_connect_to_is_asked_for_in_a_flood(flooded):
+    d = flooded()
+    d.connect(80)
+    d.expect(REQUEST)
+
+
+def test_who_was_put_off_is_asked_later(flooded):
+    d = flooded(256)
+    d.send(TCP(flags="S", dport=90, seq=0))
+    d.silence(during=900)
+    assert PEER_ADDRESS in asked_for(d.drain(until=d.now + 200))
+
+
+def test_the_gateway_is_asked_for_in_a_flood(flooded):
+    d = flooded(gateway="192.0.255.1")
+    d.send(Ether(src=OTHER_MAC, dst=STACK_MAC)
+           / IP(src="10.1.2.3", dst=STACK_ADDRESS) / TCP(flags="S", dport=90, seq=1))  # fmt: skip
+    assert asked_for(d.drain()) == ["192.0.255.1"]
 
 
 def test_our_address_is_answered_for(ethernet):
