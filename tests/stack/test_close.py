@@ -234,13 +234,6 @@ def to_time_wait(d):
     return c
 
 
-def test_time_wait_acknowledges_the_fin_again(dialogue):
-    d = dialogue()
-    to_time_wait(d)
-    d.send(TCP(flags="FA", seq=1, ack=2), at=d.now + 1000)
-    d.expect(TCP(flags="A", seq=2, ack=2))
-
-
 def test_time_wait_ends(dialogue):
     """RFC 9293, 3.4.2: 2 MSL; HARP's wait may be shorter than 4 minutes, not endless."""
     d = dialogue()
@@ -253,16 +246,6 @@ def test_time_wait_ends(dialogue):
     d.send(TCP(flags="A", seq=2, ack=2))
     d.expect(TCP(flags="R", seq=2))
     assert d.stack.next_deadline() is None
-
-
-def test_time_wait_is_not_assassinated(dialogue):
-    """RFC 1337: a reset must not end it early."""
-    d = dialogue()
-    to_time_wait(d)
-    d.send(TCP(flags="R", seq=2))
-    d.ignore()
-    d.send(TCP(flags="FA", seq=1, ack=2))
-    d.expect(TCP(flags="A", seq=2, ack=2))
 
 
 def test_time_wait_acknowledges_stray_data(dialogue):

@@ -155,26 +155,6 @@ def test_a_syn_on_an_open_connection_is_challenged(dialogue):
     assert state_name(c.tcp_info()) == "ESTABLISHED"
 
 
-def test_an_acknowledgement_of_what_was_not_sent_is_challenged(dialogue):
-    """RFC 9293, 3.10.7.4, fifth; the data with it is dropped too."""
-    d = dialogue()
-    c = d.open_passive()
-    d.send(TCP(flags="A", seq=1, ack=2) / b"dropped")
-    d.expect(TCP(flags="A", seq=1, ack=1))
-    with pytest.raises(BlockingIOError):
-        c.recv(10)
-
-
-def test_a_very_old_acknowledgement_is_challenged(dialogue):
-    """RFC 5961, 5.2: below SND.UNA - MAX.SND.WND; the data with it is dropped."""
-    d = dialogue()
-    c = d.open_passive()
-    d.send(TCP(flags="A", seq=1, ack=-100_000) / b"dropped")
-    d.expect(TCP(flags="A", seq=1, ack=1))
-    with pytest.raises(BlockingIOError):
-        c.recv(10)
-
-
 def test_a_slightly_old_acknowledgement_still_brings_data(dialogue):
     d = dialogue(delayed_ack_us=0)
     c = d.open_passive()
