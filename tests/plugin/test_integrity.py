@@ -9,7 +9,6 @@ read from the changed memory, and TCP's own checksum is right.
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 import uuid
 from collections.abc import Iterator
@@ -20,8 +19,6 @@ import pytest
 from nccl_plugin import SYSTEM_ERROR
 from pairs import rank_at
 from plugin_peer import Peer, end_all
-
-from harp import paths
 
 API = 12
 SIZE = 300_000
@@ -98,12 +95,6 @@ def test_what_is_unharmed_arrives(start: Start, tmp_path: Path) -> None:
 def test_what_has_changed_is_an_error(start: Start, tmp_path: Path) -> None:
     outcome, _ = move(*start(HARP_CHECKSUM="1"), tmp_path, change=True)
     assert (outcome["size"], outcome["error"]) == (None, SYSTEM_ERROR)
-
-
-def test_with_and_without_an_instruction_for_it() -> None:
-    check = paths.build_dir() / "tests/plugin/crc_check"
-    said = subprocess.run([check, "1", "2000"], capture_output=True, text=True, timeout=60)
-    assert said.returncode == 0, said.stdout + said.stderr
 
 
 def test_without_the_checksum_nobody_notices(start: Start, tmp_path: Path) -> None:
