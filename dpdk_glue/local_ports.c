@@ -44,19 +44,41 @@ static void mark_taken(struct harp_local_ports *ports, uint16_t local) {
   }
 }
 
+/* The bits of a word that are so far apart, from the lowest on: so lie a queue's ports. */
+static uint64_t every(unsigned queues) {
+  uint64_t bits = 0;
+  for (unsigned i = 0; i < 64; i += queues)
+    bits |= bit(i);
+  return bits;
+}
+
+/* The ports of a word that are free and have rested, a bit each, whosever they are. */
+static uint64_t rested(const struct harp_local_ports *ports, unsigned word) {
+  uint64_t bits = ~(ports->taken[word] | ports->resting[word]);
+  if (word == ports->first / 64)
+    bits &= UINT64_MAX << ports->first % 64;
+  if (word == ports->last / 64)
+    bits &= UINT64_MAX >> (63 - ports->last % 64);
+  return bits;
+}
+
 /* Of the queue's ports that are free and have rested, the one with so many before it; false:
- * there are fewer, namely *count. */
+ * there are fewer, namely *count. A word at a time: a connection may try many ports. */
 static bool find_rested(const struct harp_local_ports *ports, unsigned queue, unsigned queues,
                         unsigned before, unsigned *count, uint16_t *local) {
+  const uint64_t spaced = every(queues);
   *count = 0;
-  unsigned first = ports->first + (queue + queues - ports->first % queues) % queues;
-  for (unsigned port = first; port <= ports->last; port += queues) {
-    if ((ports->taken[port / 64] | ports->resting[port / 64]) & bit(port))
-      continue;
-    if ((*count)++ == before) {
-      *local = (uint16_t)port;
+  for (unsigned word = ports->first / 64; word <= ports->last / 64; word++) {
+    unsigned skip = (queue + queues - word * 64 % queues) % queues;
+    uint64_t bits = skip < 64 ? rested(ports, word) & spaced << skip : 0;
+    unsigned here = (unsigned)__builtin_popcountll(bits);
+    if (before - *count < here) {
+      for (; before > *count; before--)
+        bits &= bits - 1;
+      *local = (uint16_t)(word * 64 + (unsigned)__builtin_ctzll(bits));
       return true;
     }
+    *count += here;
   }
   return false;
 }

@@ -141,6 +141,15 @@ static int hold_block(struct packet_ports *ports, uint16_t first, unsigned count
   return 0;
 }
 
+/* What is held cannot be bound again: there is no need to ask the kernel. */
+static bool is_held(const struct packet_ports *ports, uint16_t port) {
+  for (unsigned i = 0; i < ports->range_count; i++) {
+    if (ports->ranges[i].first <= port && port <= ports->ranges[i].last)
+      return true;
+  }
+  return false;
+}
+
 /* Within a configured range HARP looks for itself, from a random place so that
  * several processes do not meet; else the kernel grants the block's first. */
 static int hold_any_block(struct packet_ports *ports, unsigned count) {
@@ -152,7 +161,7 @@ static int hold_any_block(struct packet_ports *ports, unsigned count) {
     start = 0;
   for (unsigned i = 0; i < span; i++) {
     uint16_t first = (uint16_t)(ports->first + (start % span + i) % span);
-    int rc = hold_block(ports, first, count);
+    int rc = is_held(ports, first) ? -EADDRINUSE : hold_block(ports, first, count);
     if (rc != -EADDRINUSE)
       return rc;
   }

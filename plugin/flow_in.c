@@ -123,6 +123,7 @@ static uint8_t *next_place(const struct link_flow *flow)
 static bool expect(void *user, struct harp_rx_hint *hint)
 {
   struct link_flow *flow = user;
+  flow->offered = NULL; /* that of a segment that was wrong, if it still stands */
   if (!flow->request || flow->stride < EXPECT_LEAST || !harp_flow_in_order(flow->tcp)) {
     return false;
   }

@@ -5,6 +5,7 @@ that no peer remembers (RFC 6056). On a wire port; all ports choose by the same 
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -96,3 +97,31 @@ def test_a_rest_has_an_end(probe: Make, tmp_path: Path) -> None:
         a.release(port)
     assert a.reserve() == 10000
     assert a.reserve() == 10001
+
+
+@pytest.mark.parametrize("queues", [1, 3, 8])
+@pytest.mark.parametrize("ports", ["6000-6001", "5990-6150", "6016-6079", "6017-6144"])
+def test_every_port_of_the_range_is_found(
+    probe: Make, tmp_path: Path, queues: int, ports: str
+) -> None:
+    first, last = map(int, ports.split("-"))
+    a = opened(probe, tmp_path / "w", queues, ports)
+    for queue in range(queues):
+        theirs = [port for port in range(first, last + 1) if port % queues == queue]
+        assert sorted(a.reserve(queue) for _ in theirs) == theirs
+        with pytest.raises(PortError):
+            a.reserve(queue)
+
+
+def user_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()
+    return int(fields[11]) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_choice_does_not_look_at_each_port(probe: Make, tmp_path: Path) -> None:
+    """A connection may try a thousand, each of them one of sixteen thousand."""
+    a = opened(probe, tmp_path / "w")
+    before = user_seconds(a.process.pid)
+    for _ in range(8000):
+        a.reserve()
+    assert user_seconds(a.process.pid) - before < 0.1
