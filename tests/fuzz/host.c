@@ -151,7 +151,8 @@ static struct harp_port *port_create(void)
 static struct harp_instance *instance_create(struct harp_port *port, unsigned queue)
 {
   struct harp_instance *instance;
-  struct harp_instance_config config = {.port = port, .queue = queue, .cpu = -1, .scarce = true};
+  struct harp_instance_config config = {
+      .port = port, .config = &engine->config, .queue = queue, .cpu = -1, .scarce = true};
   harp_stack_config_default(&config.stack);
   config.stack.address = HOST_ADDRESS;
   config.stack.max_connections = 24;
