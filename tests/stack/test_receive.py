@@ -171,6 +171,20 @@ def test_beyond_the_window_nothing_is_taken(dialogue):
     assert read_all(c) == b"a" * 1460
 
 
+@pytest.mark.parametrize("text", [b"", b"outside"])
+@pytest.mark.parametrize("where", [100_000, -100_000])
+def test_what_lies_outside_acknowledges_nothing(dialogue, where, text):
+    """RFC 9293, 3.10.7.4, first: such a segment is answered, and not looked at any further."""
+    d = dialogue(rto_min_us=200_000)
+    c = d.open_passive(rtt=20)
+    c.send(b"x" * 100)
+    d.expect(TCP(seq=1) / (b"x" * 100))
+    sent = d.now
+    d.send(TCP(flags="A", seq=where, ack=101, window=0) / text, at=sent + 10)
+    d.expect(TCP(flags="A", seq=101, ack=1))
+    d.expect(TCP(seq=1) / (b"x" * 100), within=500)
+
+
 @pytest.mark.parametrize("timestamps", [False, True])
 def test_what_sticks_out_of_the_window_is_cut(dialogue, timestamps):
     """RFC 9293, 3.10.7.4: the part within may be used; the rest must not be acknowledged."""

@@ -423,4 +423,4 @@ def test_two_closed_windows_do_not_chatter(wire, seconds):
     server.send(b"b" * 20_000)
     end = w.now + seconds * 10**9
     w.run(until=lambda: w.now >= end or a.next_deadline() is None, limit_s=seconds + 60)
-    assert w.frames < 40 + 20 * seconds
+    assert w.frames < 100
