@@ -86,6 +86,15 @@ def test_damaged(rank: Rank, peer: Rank) -> None:
         assert code == SYSTEM_ERROR and "is not HARP's" in warning
 
 
+@pytest.mark.parametrize("at", [0, 1])
+def test_begins_with_something_else(rank: Rank, peer: Rank, at: int) -> None:
+    """Another kind of handle, whose check agrees."""
+    handle = bytearray.fromhex(peer.listen()[1])
+    handle[at] ^= 0x10
+    code, warning = refused(rank, with_check(bytes(handle)))
+    assert code == SYSTEM_ERROR and "is not HARP's" in warning
+
+
 def test_contradicts_itself(rank: Rank, peer: Rank) -> None:
     handle = bytearray.fromhex(peer.listen()[1])
     for instances in (0, 9, 255):

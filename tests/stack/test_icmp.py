@@ -20,9 +20,7 @@ MSS = 1460
 def test_echo(dialogue, size):
     d = dialogue()
     d.send(ICMP(type=8, id=7, seq=9) / pattern(0, size))
-    answer = d.expect(
-        IP(src=STACK_ADDRESS, dst=PEER_ADDRESS) / ICMP(type=0, code=0, id=7, seq=9)
-    )
+    answer = d.expect(IP(src=STACK_ADDRESS, dst=PEER_ADDRESS) / ICMP(type=0, code=0, id=7, seq=9))
     assert bytes(answer[ICMP].payload) == pattern(0, size)
 
 
