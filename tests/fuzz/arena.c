@@ -154,6 +154,7 @@ static void copy_content(uint8_t *to, const uint8_t *from, size_t ratio)
 }
 
 size_t arena_held(void) { return held; }
+size_t arena_left(void) { return ARENA_SIZE - used; }
 
 void arena_keep(void)
 {

@@ -45,8 +45,9 @@ void arena_skip(const void *start, size_t size);
 /* Keeps what is in the arena, once; what is allocated later goes with the next restore. */
 void arena_keep(void);
 void arena_restore(void);
-/* Bytes of it that are in use. */
+/* Bytes of it that are in use; that have never been: what is freed is not taken again. */
 size_t arena_held(void);
+size_t arena_left(void);
 
 /* --- bytes.c --- */
 

@@ -11,23 +11,22 @@
  * the application's again; with the peer gone each request ends, with all links closed
  * no memory is left.
  */
-#include <errno.h>
-
 #include "plugin/crc32c.h"
 #include "tests/fuzz/remote.h"
 #include "tests/sim/books.h"
 
 enum {
   LINES = 4,
-  IDS = 4, /* of links that come in */
-  CHUNK_SIZE = 700,     /* of what HARP sends: messages are small here */
-  UNTOUCHED = 0xee,     /* in a receive's buffer */
+  IDS = 4,                      /* of links that come in */
+  CHUNK_SIZE = 700,             /* of what HARP sends: messages are small here */
+  UNTOUCHED = 0xee,             /* in a receive's buffer */
   BUFFER_MAX = 8192,
   TALK_MAX = LINK_REQUESTS + 8, /* messages, */
   TALK_LENGTH = 16,             /* and bytes of each */
-  LINKS_MEMORY = 2 << 20, /* bytes that links, flows and frames may take */
-  GONE_S = 60,          /* until a request on a link without a peer has ended */
-  REST_S = 600,         /* until the last connection is forgotten */
+  LINKS_MEMORY = 2 << 20,       /* bytes that links, flows and frames may take */
+  MEMORY_FOR_THE_END = 2 << 20, /* bytes; links are closed by calls, which take some */
+  GONE_S = 60,                  /* until a request on a link without a peer has ended */
+  REST_S = 600,                 /* until the last connection is forgotten */
 };
 
 enum operation {
@@ -690,6 +689,9 @@ static void set_up(void)
 static void one_step(const void *bytes)
 {
   struct step step;
+  if (arena_left() < MEMORY_FOR_THE_END) {
+    return;
+  }
   memcpy(&step, bytes, sizeof step);
   run(&step);
   check();
