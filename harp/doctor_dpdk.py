@@ -119,6 +119,11 @@ def _free_mib() -> int:
     return found >> 10
 
 
+def _is_mapped(device: pci.PciDevice) -> bool:
+    """Whether an IOMMU stands before the memory: under uio there is none, whatever the host has."""
+    return device.driver == nics.VFIO and nics.has_iommu(device)
+
+
 def _memory(about: str, device: pci.PciDevice, values: Values) -> Iterator[Finding]:
     asked = int(values["hugepages"][0] or 0)
     needed, free = asked or pages.least_mib(int(values["instances"][0])), _free_mib()
@@ -129,7 +134,7 @@ def _memory(about: str, device: pci.PciDevice, values: Values) -> Iterator[Findi
         yield fault(
             about, f"hugepages = {asked} is more than the {free} MiB that are free; {remedy}"
         )
-    elif not nics.has_iommu(device):
+    elif not _is_mapped(device):
         yield fault(
             about,
             f"without an IOMMU {device.id} needs {needed} MiB of hugepages, and {free} are free; "
@@ -140,7 +145,7 @@ def _memory(about: str, device: pci.PciDevice, values: Values) -> Iterator[Findi
             about, f"{free} MiB of hugepages are free: ordinary pages will be used; {remedy}"
         )
         needed = pages.PLAIN_MIB
-    if nics.has_iommu(device):
+    if _is_mapped(device):
         yield from _locked_memory(about, needed)
 
 
@@ -176,7 +181,7 @@ def _pci(about: str, device: pci.PciDevice, values: Values) -> Iterator[Finding]
     found = list(look(about, device))
     yield from found
     if not any(one.level == "fault" for one in found):
-        group = f", IOMMU group {device.group}" if nics.has_iommu(device) else ""
+        group = f", IOMMU group {device.group}" if _is_mapped(device) else ""
         yield ok(about, f"{device.id} is bound to {device.driver}{group}")
     users = holders(device_nodes(device))
     if users:

@@ -20,6 +20,7 @@
 #define YIELD_NS 200000ull        /* then with the core offered to others */
 #define SCARCE_SPIN_NS 20000ull   /* both together where cores are scarce */
 #define CALLER_FRESH_NS 300000ull /* a caller that polled so lately will again */
+#define LAST_COUNT_NS 100000000ull
 enum { NAP_US = 1000 };           /* while a caller does the work */
 
 static bool caller_is_polling(struct harp_instance *instance, uint64_t now)
@@ -141,10 +142,16 @@ int harp_instance_start(struct harp_instance *instance)
 }
 
 /* What the port has seen since the last tick: the counters are about to be final. A
- * caller that polled in the worker's place may have been the last to touch them. */
+ * caller that polled in the worker's place may have been the last to touch them; one that
+ * was ended inside a poll, or is this thread itself, never gives the baton back, and then
+ * the last counts are not worth waiting for. */
 static void count_to_the_end(struct harp_instance *instance)
 {
+  uint64_t deadline = harp_clock_ns() + LAST_COUNT_NS;
   while (atomic_exchange_explicit(&instance->baton, true, memory_order_acquire)) {
+    if (harp_clock_ns() > deadline) {
+      return;
+    }
     sched_yield();
   }
   instance->port->ops->count(instance->port, instance->queue, instance->counters);

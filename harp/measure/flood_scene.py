@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import json
 import re
-import select
 import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, TimeoutError
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,9 +164,15 @@ class WireFlooder(Flooder):
 def _line(process: "subprocess.Popen[str]", within_s: float) -> dict[str, Any]:
     """The document that it says next."""
     assert process.stdout
-    if not select.select([process.stdout], [], [], within_s)[0]:
-        raise FloodError(f"harp-flood says nothing within {within_s} s")
-    document: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
+    # Not select: what was read ahead with an earlier line waits in no pipe.
+    reader = ThreadPoolExecutor(1)
+    try:
+        line = reader.submit(process.stdout.readline).result(within_s)
+    except TimeoutError:
+        raise FloodError(f"harp-flood says nothing within {within_s} s") from None
+    finally:
+        reader.shutdown(wait=False)
+    document: dict[str, Any] = json.loads(line or "{}")
     if not document:
         raise FloodError("harp-flood has ended")
     return document

@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -26,9 +25,10 @@ from typing import Any, Optional
 import click
 
 from harp.measure import fairness
-from harp.measure.flood import going_first
 from harp.measure.iperf import idle_load
 from harp.measure.meter import Meter
+from harp.measure.options import first_option, json_option
+from harp.measure.priority import going_first
 from harp.measure.records import describe_host
 from harp.measure.stats import Summary, summarize
 from harp.measure.tables import markdown
@@ -349,11 +349,8 @@ def _lab() -> Lab:
     "--fairness", "fair", is_flag=True,
     help="Instead: two flows at once, of HARP or one of the kernel, and what each gets.",
 )  # fmt: skip
-@click.option("--first", is_flag=True, help="Run before other work on this machine, if it has any.")
-@click.option(
-    "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path),
-    help="Write all trials and targets to this file.",
-)  # fmt: skip
+@first_option
+@json_option("all trials and targets")
 def main(only: tuple[str, ...], runs: int, seconds: float, wanted_mbps: Optional[int], queue: int,
          fair: bool, first: bool, json_path: Optional[Path]) -> None:  # fmt: skip
     """Measure loss recovery through a relay: HARP, the kernel, and each with the other.
@@ -370,7 +367,7 @@ def main(only: tuple[str, ...], runs: int, seconds: float, wanted_mbps: Optional
         click.echo(f"[{time.monotonic() - start:4.0f} s] {text}", err=True)
 
     try:
-        with going_first() if first else nullcontext(), _folder() as folder, _lab() as lab:
+        with going_first(first), _folder() as folder, _lab() as lab:
             measuring = Recovery(lab, Path(folder), seconds, say, queue)
             if wanted_mbps:
                 measuring.rate_mbps = wanted_mbps

@@ -51,7 +51,8 @@ static void judge(struct harp_hystart *hystart) {
 
 uint32_t hystart_growth(struct harp_tcp *tcp, uint32_t acked, uint64_t rtt) {
   struct harp_hystart *hystart = &tcp->hystart;
-  if (!hystart->begun) {
+  /* It may be long ago, by more than numbers can tell, that the window was last in full use. */
+  if (!hystart->begun || seq_gt(hystart->round_end, tcp->snd_nxt)) {
     hystart->begun = true;
     begin_round(tcp);
   }

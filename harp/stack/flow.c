@@ -150,7 +150,7 @@ void harp_flow_trust(struct harp_tcp *tcp, uint32_t rto_min_us) {
   tcp->nodelay = true;
   tcp->rto_min = rto_min_us * NS_PER_US;
   if (tcp->srtt) {
-    tcp->rto = HARP_MAX(tcp->srtt + 4 * tcp->rttvar, tcp->rto_min);
+    tcp_set_rto(tcp);
   }
 }
 

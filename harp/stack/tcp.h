@@ -177,6 +177,7 @@ struct harp_tcp {
   uint32_t rcvbuf;
   uint32_t queued;          /* in-order bytes that wait to be read */
   uint32_t unacked_full;    /* full segments since the last acknowledgement */
+  uint8_t quick_acks;       /* after a hole, how many more segments are acknowledged at once */
   uint32_t rcv_mss;         /* estimate of the peer's segments */
   struct harp_packet *in_order, *in_order_last;
   struct harp_runs *runs; /* NULL: no hole */
@@ -299,6 +300,8 @@ bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame);
 void tcp_ack(struct harp_tcp *tcp, const struct harp_segment *segment);
 void tcp_update_window(struct harp_tcp *tcp, const struct harp_segment *segment);
 void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt_ns);
+/* The timeout that the round trips measured so far call for, within its bounds. */
+void tcp_set_rto(struct harp_tcp *tcp);
 struct harp_ack_result;
 /* The stretch of a record up to end, in flight or lost, has arrived: the books and the result. */
 void tcp_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end,

@@ -2,6 +2,16 @@
 /* What an acknowledgement tells: what has arrived, how fast, and how much room there is. */
 #include "harp/stack/internal.h"
 
+/* The granularity of clocks, G (RFC 6298, 2.3): hosts are not scheduled more finely, and a round
+ * trip that does not vary must not end in a timeout itself. */
+#define LEAST_VARIATION NS_PER_MS
+
+void tcp_set_rto(struct harp_tcp *tcp) {
+  uint64_t rto = tcp->srtt + HARP_MAX(4 * tcp->rttvar, LEAST_VARIATION);
+  uint64_t max = tcp->stack->config.rto_max_us * NS_PER_US;
+  tcp->rto = HARP_MIN(HARP_MAX(rto, tcp->rto_min), max);
+}
+
 /* RFC 6298, 2; with a sample per acknowledgement the gains stay those of one
  * per round trip closely enough (RFC 7323, appendix G). */
 void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt) {
@@ -15,9 +25,7 @@ void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt) {
     tcp->srtt = (7 * tcp->srtt + rtt) / 8;
   }
   tcp->min_rtt = HARP_MIN(tcp->min_rtt, rtt);
-  uint64_t rto = tcp->srtt + 4 * tcp->rttvar;
-  uint64_t max = tcp->stack->config.rto_max_us * NS_PER_US;
-  tcp->rto = HARP_MIN(HARP_MAX(rto, tcp->rto_min), max);
+  tcp_set_rto(tcp);
 }
 
 /* RFC 8985, 6.2, step 3: never sent again, yet it arrived after something higher. */

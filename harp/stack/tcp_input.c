@@ -6,6 +6,8 @@
  * connection, since a global count is a side channel (CVE-2016-5696). */
 enum { CHALLENGES_PER_SECOND = 10 };
 
+enum { QUICK_ACKS = 16 }; /* as many as Linux grants a sender that has lost something */
+
 static void challenge(struct harp_tcp *tcp, struct harp_limit *limit) {
   struct harp_stack *stack = tcp->stack;
   if (!limit_allows(limit, stack->now, CHALLENGES_PER_SECOND)) {
@@ -232,7 +234,12 @@ void tcp_schedule_ack(struct harp_tcp *tcp, uint32_t length, uint32_t segment_si
     tcp->unacked_full += length / tcp->rcv_mss;
   }
   tcp->ack_held = false;
-  if (at_once || config->delayed_ack_us == 0 || tcp->unacked_full >= 2) {
+  /* A sender that has just lost something has a small window, and nothing else to wait for. */
+  if (at_once) {
+    tcp->quick_acks = QUICK_ACKS;
+  }
+  if (tcp->quick_acks || config->delayed_ack_us == 0 || tcp->unacked_full >= 2) {
+    tcp->quick_acks -= tcp->quick_acks > 0;
     tcp->ack_now = true;
   } else if (tcp->timers[TIMER_DELAYED_ACK] == TIMER_OFF) {
     tcp_timer_set(tcp, TIMER_DELAYED_ACK,

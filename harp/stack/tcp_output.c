@@ -509,20 +509,21 @@ void tcp_output(struct harp_tcp *tcp) {
   }
 }
 
-/* One segment of new data that a window has no room for, whole or not at all. */
-static bool send_beyond(struct harp_tcp *tcp, uint32_t length) {
+/* Up to length bytes of new data that a window has no room for. Returns how many went out, and
+ * are in a record: pieces of a segment's length may be several segments, the port full after one. */
+static uint32_t send_beyond(struct harp_tcp *tcp, uint32_t length) {
   if (tcp->stack->records.available == 0) {
-    return false;
+    return 0;
   }
   bool fin_sent;
   struct harp_reference *reference = tcp_sndq_seek(tcp->send_cursor, tcp->snd_nxt);
-  if (send_payload(tcp, reference, tcp->snd_nxt, length, false, &fin_sent) != length) {
-    return false;
+  uint32_t sent = send_payload(tcp, reference, tcp->snd_nxt, length, false, &fin_sent);
+  if (sent) {
+    tcp_record_append(tcp, tcp->snd_nxt, tcp->snd_nxt + sent, reference, false);
+    tcp->snd_nxt += sent;
+    tcp->send_cursor = tcp_sndq_seek(reference, tcp->snd_nxt);
   }
-  tcp_record_append(tcp, tcp->snd_nxt, tcp->snd_nxt + length, reference, false);
-  tcp->snd_nxt += length;
-  tcp->send_cursor = tcp_sndq_seek(reference, tcp->snd_nxt);
-  return true;
+  return sent;
 }
 
 bool tcp_send_new_probe(struct harp_tcp *tcp) {
@@ -534,11 +535,12 @@ bool tcp_send_new_probe(struct harp_tcp *tcp) {
     tcp->ops->pull(tcp->user, tcp, tcp->mss);
   }
   uint32_t length = HARP_MIN(tcp->snd_end - tcp->snd_nxt, tcp->mss);
-  if (tcp->state == TCP_CLOSE || length == 0 || !send_beyond(tcp, length)) {
+  if (tcp->state == TCP_CLOSE || length == 0) {
     return false;
   }
-  COUNT_N(tcp->stack, tcp_payload_out, length);
-  return true;
+  uint32_t sent = send_beyond(tcp, length);
+  COUNT_N(tcp->stack, tcp_payload_out, sent);
+  return sent > 0;
 }
 
 bool tcp_send_window_probe(struct harp_tcp *tcp) {
@@ -552,7 +554,7 @@ bool tcp_send_window_probe(struct harp_tcp *tcp) {
                         payload == 0, &fin_sent) || fin_sent;
   } else {
     uint32_t length = HARP_MAX(HARP_MIN(tcp->snd_wnd, tcp->snd_end - tcp->snd_nxt), 1);
-    sent = send_beyond(tcp, HARP_MIN(length, tcp->mss));
+    sent = send_beyond(tcp, HARP_MIN(length, tcp->mss)) > 0;
   }
   COUNT_N(tcp->stack, tcp_window_probes, sent);
   return sent;

@@ -68,6 +68,13 @@ static struct harp_record *mark_sacked(struct harp_tcp *tcp, struct harp_record 
   return record;
 }
 
+/* Records are all connections': what a peer draws into its blocks must not use up the last. */
+static struct harp_record *split_for_block(struct harp_tcp *tcp, struct harp_record *record,
+                                           uint32_t at) {
+  const struct harp_pool *records = &tcp->stack->records;
+  return records->available > records->total / 8 ? tcp_record_split(tcp, record, at) : NULL;
+}
+
 /* [start, end) has arrived. */
 static void take_block(struct harp_tcp *tcp, uint32_t start, uint32_t end,
                        struct harp_ack_result *result) {
@@ -78,10 +85,10 @@ static void take_block(struct harp_tcp *tcp, uint32_t start, uint32_t end,
   while (seq_lt(start, end)) {
     struct harp_record *record = find_in_hole(tcp, run, start);
     if (seq_lt(record->seq, start)) {
-      record = tcp_record_split(tcp, record, start);
+      record = split_for_block(tcp, record, start);
     }
-    if (!record || (seq_gt(record->end, end) && !tcp_record_split(tcp, record, end))) {
-      return; /* no memory: the peer says it again */
+    if (!record || (seq_gt(record->end, end) && !split_for_block(tcp, record, end))) {
+      return; /* no memory for it: the peer says it again */
     }
     run = mark_sacked(tcp, record, run, result);
     start = run->end;

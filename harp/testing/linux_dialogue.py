@@ -13,8 +13,6 @@ Needs root and /dev/net/tun (`why_not` says what is missing).
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import os
 import select
 import socket
@@ -30,16 +28,13 @@ from scapy.packet import Packet
 
 from harp.testing.dialogue import _EPOCH_NS, DEFAULTS, NS_PER_MS, PEER_ADDRESS, Dialogue
 from harp.testing.tcp_info import unpack_tcp_info
+from harp.testing.tun_device import TUN, enter_network, open_tun, unshare_network
 
 DEVICE = "tun0"
-TUN = Path("/dev/net/tun")
 GRACE_MS = 1000  # for what is due at once
 QUIET_MS = 20  # after that nothing more is due at once
 TICK_NS = NS_PER_MS
 
-_CLONE_NEWNET = 0x40000000  # <sched.h>
-_TUNSETIFF = 0x400454CA  # <linux/if_tun.h>
-_IFF_TUN_NO_PI = 0x1001
 _ETH_P_ALL, _ETH_P_IP = 3, 0x0800  # <linux/if_ether.h>
 _PACKET_OUTGOING = 4  # <linux/if_packet.h>
 _SO_TIMESTAMPNS = 35  # <asm-generic/socket.h>
@@ -50,12 +45,6 @@ def why_not() -> str:
     if os.geteuid() != 0:
         return "a network namespace needs root"
     return "" if os.access(TUN, os.R_OK | os.W_OK) else f"{TUN} is not there"
-
-
-def _check(result: int) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
 
 
 class LinuxSocket(socket.socket):
@@ -99,7 +88,6 @@ class LinuxStack:
         unknown = sorted(set(config) - _SETTINGS)
         if unknown:
             raise ValueError(f"Linux has no {', '.join(unknown)}")
-        self._libc = ctypes.CDLL(None, use_errno=True)
         self._home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         self._inside = -1
         self._ahead_ns = 0  # of the dialogue's clock before the system's
@@ -111,18 +99,17 @@ class LinuxStack:
     def _unshared(self) -> Iterator[None]:
         """This thread in the namespace; the first time, a new one."""
         if self._inside < 0:
-            _check(self._libc.unshare(_CLONE_NEWNET))
+            unshare_network()
             self._inside = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         else:
-            _check(self._libc.setns(self._inside, _CLONE_NEWNET))
+            enter_network(self._inside)
         try:
             yield
         finally:
-            _check(self._libc.setns(self._home, _CLONE_NEWNET))
+            enter_network(self._home)
 
     def _set_up(self, settings: dict[str, Any]) -> None:
-        self._tun = os.open(TUN, os.O_RDWR | os.O_NONBLOCK)
-        fcntl.ioctl(self._tun, _TUNSETIFF, struct.pack("16sH14x", DEVICE.encode(), _IFF_TUN_NO_PI))
+        self._tun = open_tun(DEVICE)
         for name, value in {
             "tcp_timestamps": settings["timestamps"],
             "tcp_sack": settings["sack"],

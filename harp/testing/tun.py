@@ -16,12 +16,9 @@ It needs root. Nothing here blocks for longer than it says.
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import os
 import select
 import socket
-import struct
 import subprocess
 import time
 from collections.abc import Callable
@@ -32,25 +29,18 @@ from typing import Optional, Union
 
 from harp.testing._stack import Socket, Stack
 from harp.testing.tcp_info import state_name, unpack_tcp_info
+from harp.testing.tun_device import open_tun, unshare_network
 
 HARP_ADDRESS = "192.0.2.1"
 KERNEL_ADDRESS = "192.0.2.2"
 PATIENCE_S = 20.0
 STEP_S = 0.005
 BURST = 64  # packets between two looks at the time
-_CLONE_NEWNET = 0x40000000
-_TUNSETIFF = 0x400454CA
-_IFF_TUN_NO_PI = 0x1001
 _TCP_INFO_SIZE = 512
 
 AnySocket = Union[Socket, socket.socket]
 # A packet on its way to the kernel (True) or to HARP: whether it may go on.
 Fate = Callable[[bool, bytes], bool]
-
-
-def _enter_namespace() -> None:
-    if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNET):
-        raise OSError(ctypes.get_errno(), "no network namespace of one's own (needs root)")
 
 
 class Kernel:
@@ -61,7 +51,7 @@ class Kernel:
     """
 
     def __init__(self, mtu: int = 1500, **sysctls: object) -> None:
-        self._thread = ThreadPoolExecutor(1, initializer=_enter_namespace)
+        self._thread = ThreadPoolExecutor(1, initializer=unshare_network)
         try:
             self.fd = self._thread.submit(self._build, mtu, sysctls).result(PATIENCE_S)
         except BaseException:
@@ -70,8 +60,7 @@ class Kernel:
 
     @staticmethod
     def _build(mtu: int, sysctls: "dict[str, object]") -> int:
-        fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", b"tun0", _IFF_TUN_NO_PI))
+        fd = open_tun("tun0")
         for name, value in sysctls.items():
             Path("/proc/sys/net/ipv4", name).write_text(str(value))
         Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text("1")

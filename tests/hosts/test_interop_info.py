@@ -125,9 +125,10 @@ def test_what_is_on_its_way(pair: Pair) -> None:
     pair.harp.send(pattern(0, 100_000))
     pair.wire.run_for(0.02)
     harp = info_of(pair.harp)
-    assert harp["unacked"] == len({one.seq for one in pair.data()}) == harp["snd_cwnd"] == 10
+    assert harp["unacked"] == len({one.seq for one in pair.data()})
+    assert harp["snd_cwnd"] == 10 and harp["unacked"] in (10, 11), "and perhaps a tail probe"
     pair.wire.hold(False, on=False)
-    pair.wire.run(lambda: info_of(pair.harp)["unacked"] != 10)
+    pair.wire.run(lambda: info_of(pair.harp)["unacked"] != harp["unacked"])
 
 
 def test_holes(pair: Pair) -> None:

@@ -206,6 +206,13 @@ def test_without_an_iommu(
     assert "is root's alone" in findings()["fault"][0]
 
 
+def test_under_uio_the_hosts_iommu_does_not_count(findings: Findings, host: FakeHost) -> None:
+    rebind(host, "uio_pci_generic")
+    assert findings()["ok"][0] == f"{GIVEN} is bound to uio_pci_generic"
+    host.set_pages(POOL, 128, 39)
+    assert f"without an IOMMU {GIVEN} needs 80 MiB of hugepages" in findings()["fault"][0]
+
+
 def test_the_driver_needs_as_much_as_doctor_says() -> None:
     """One rule in two languages."""
     root = Path(__file__).resolve().parents[2]

@@ -92,6 +92,26 @@ def test_a_full_device_takes_a_retransmission_piece_by_piece(wire):
     assert len(sent) == len(set(sent)) + losses
 
 
+def test_a_full_device_takes_a_part_of_a_tail_probe(wire):
+    """New data of a segment's length, in pieces that are segments each: what the device took of it
+    the peer acknowledges like all else."""
+    lost = []
+
+    def impair(frame):
+        segment = check_ipv4(frame)
+        if segment.src == A and segment.payload and len(lost) < 4:
+            lost.append(segment.seq)
+            return []
+        return [(0, frame)]
+
+    w, a, b = pair(wire, impair=impair, initial_window=2, rto_min_us=500_000)
+    one, other = connect_flows(w, a, b)
+    a.refuse = 1
+    w.run([FlowTransfer(one, other, 30_000, pieces=(700,), every=1)], limit_s=20)
+    counters = a.stack.counters()
+    assert counters["tcp_tail_probes"] > 0 and "tcp_bad_ack" not in counters
+
+
 @pytest.mark.parametrize(
     "pieces", [(1,), (3, 1), (1460,), (100_000,), (16, 40, 9000), (65_536, 16)]
 )

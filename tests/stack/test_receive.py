@@ -76,6 +76,22 @@ def test_small_segments_wait_no_longer(dialogue):
     d.expect(TCP(flags="A"), at=None if d._queue else began + 100)
 
 
+def test_behind_a_hole_acknowledgements_are_quick(dialogue):
+    """A sender in recovery has a small window: nothing but an acknowledgement lets it go on."""
+    d = dialogue(delayed_ack_us=100_000)
+    d.open_passive()
+    d.send(TCP(flags="A", seq=1461, ack=1) / (b"y" * 1460))
+    d.expect(TCP(flags="A", seq=1, ack=1))
+    d.send(TCP(flags="A", seq=1, ack=1) / (b"x" * 1460))
+    d.expect(TCP(flags="A", seq=1, ack=2921))
+    for last in range(2921 + 1460, 2921 + 1460 * 16, 1460):
+        d.send(TCP(flags="A", seq=last - 1460, ack=1) / (b"z" * 1460))
+        d.expect(TCP(flags="A", seq=1, ack=last))
+    d.send(TCP(flags="A", seq=last, ack=1) / (b"z" * 1460))
+    d.silence(during=50)
+    d.expect(TCP(flags="A", seq=1, ack=last + 1460), within=60)
+
+
 def test_without_delay_every_segment_is_acknowledged(dialogue):
     d = dialogue(delayed_ack_us=0)
     d.open_passive()

@@ -528,6 +528,17 @@ def test_progress_ends_the_backoff(dialogue):
     assert again and again[0][0] - sent <= 230, d.render()  # before a probe, which waits 240
 
 
+def test_a_round_trip_that_never_varies_is_no_timeout(dialogue):
+    """RFC 6298, 2.3: the clock's granularity is the least that stands for the variation."""
+    d = dialogue(rto_min_us=200_000)
+    c = d.open_passive(rtt=400)
+    for i in range(60):
+        c.send(pattern(i * MSS, MSS))
+        d.expect(TCP(seq=seq(i)), length=MSS)
+        d.send(ack(i + 1), at=d.now + 400)
+    assert c.tcp_info()["total_retrans"] == 0
+
+
 def test_the_timeout_respects_its_floor(dialogue):
     d = dialogue(rto_min_us=300_000)
     c = d.open_passive(rtt=1)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import pytest
 from scapy.layers.inet import TCP
 
+from harp.testing.dialogue import payload
+
 MSS = 1460
 SEGMENTS = 120
 
@@ -81,3 +83,22 @@ def test_a_run_is_one_record(say):
     assert say((20, 51), ack=20) <= 2
     say(ack=51)
     assert say.sacked() == 0
+
+
+def test_made_up_blocks_leave_records_to_others(dialogue):
+    """A peer that names every other byte has a record for each; the last are not for that."""
+    d = dialogue(initial_window=SEGMENTS, sndbuf=1 << 20, window_scale=0)
+    c = d.open_passive(rtt=50, wscale=7, window=60_000)
+    c.send(b"x" * SEGMENTS * MSS)
+    d.ignore()
+    d.strict = False
+    for first in range(1000, 4000, 6):
+        flat = tuple(edge + first for edge in (4, 5, 2, 3, 0, 1))
+        options = [("NOP", None), ("NOP", None), ("SAck", flat)]
+        d.send(TCP(flags="A", seq=1, ack=1, window=60_000, options=options))
+        d.stack.take()
+    d.ignore()
+    d.peer_port += 1
+    other = d.open_passive(port=81)
+    other.send(b"y" * 100)
+    assert b"y" * 100 in [payload(p) for p in d.drain(until=d.now + 5)]
