@@ -39,17 +39,25 @@ static void join_time(struct harp_runs *runs, uint8_t place) {
   runs->newest = place;
 }
 
+static struct harp_run *run_at(struct harp_runs *runs, uint32_t index) {
+  return &runs->run[runs->order[index]];
+}
+
 struct harp_run *tcp_run(const struct harp_tcp *tcp, uint32_t index) {
   struct harp_runs *runs = tcp->runs;
-  return runs && index < runs->count ? &runs->run[runs->order[index]] : NULL;
+  return runs && index < runs->count ? run_at(runs, index) : NULL;
 }
 
 uint32_t tcp_runs_before(const struct harp_tcp *tcp, uint32_t seq) {
-  uint32_t low = 0, high = tcp->runs ? tcp->runs->count : 0;
+  struct harp_runs *runs = tcp->runs;
+  if (!runs) {
+    return 0;
+  }
+  uint32_t low = 0, high = runs->count;
   uint32_t middle = high - 1; /* behind one loss, all that comes goes to the last run */
   uint64_t steps = 0;
   for (; low < high; steps++) {
-    bool before = seq_le(tcp_run(tcp, middle)->start, seq);
+    bool before = seq_le(run_at(runs, middle)->start, seq);
     *(before ? &low : &high) = middle + before;
     middle = (low + high) / 2;
   }
