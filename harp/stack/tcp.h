@@ -387,8 +387,12 @@ struct harp_record *tcp_record_append(struct harp_tcp *tcp, uint32_t seq, uint32
  * the right part. */
 struct harp_record *tcp_record_split(struct harp_tcp *tcp, struct harp_record *record,
                                      uint32_t seq);
+/* ns since it was sent. */
+uint64_t tcp_record_age(const struct harp_tcp *tcp, const struct harp_record *record);
 void tcp_record_free(struct harp_tcp *tcp, struct harp_record *record);
-/* Links a record into the order of time, as the newest. */
+/* Links a record into the order of time, as the newest, and sets when it was sent: now. RACK goes
+ * by who was sent before whom, and at the same time by sequence (RFC 8985, 6.2); a copy is therefore
+ * a nanosecond later than what the same reading of the clock found sent. */
 void tcp_record_in_flight(struct harp_tcp *tcp, struct harp_record *record);
 /* Takes it out of the order of time, the queue of the lost or the runs. */
 void tcp_record_unlink(struct harp_tcp *tcp, struct harp_record *record);

@@ -41,7 +41,7 @@ static void detect_reordering(struct harp_tcp *tcp, const struct harp_record *re
  * round trip says little where a queue stands, and not to count an answer costs little. */
 static bool is_answer_to_earlier(const struct harp_tcp *tcp, const struct harp_record *record,
                                  const struct harp_ack_result *result) {
-  uint64_t rtt = tcp->stack->now - record->sent;
+  uint64_t rtt = tcp_record_age(tcp, record);
   if (rtt < tcp->min_rtt) {
     return true;
   }
@@ -62,7 +62,7 @@ void tcp_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint3
     tcp->retrans_out -= length;
   }
   if (record->transmits == 1) {
-    result->rtt = tcp->stack->now - record->sent;
+    result->rtt = tcp_record_age(tcp, record);
     result->original |= record->lost;
     detect_reordering(tcp, record);
   }

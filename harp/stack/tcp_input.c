@@ -297,6 +297,9 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment) {
     tcp->fin_waiting = true;
     tcp->fin_seq = seq + length;
   }
+  if (tcp->quick_acks && tcp->ack_now) {
+    tcp_send_ack(tcp); /* of the one before: a sender without SACK counts them, and any may be lost */
+  }
   uint32_t before = tcp->rcv_nxt, queued = tcp->queued;
   if (length) {
     tcp_rcvq_payload(tcp, seq, payload, length);

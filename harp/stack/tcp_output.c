@@ -329,7 +329,6 @@ bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t l
   if (record->transmits < UINT16_MAX) {
     record->transmits++;
   }
-  record->sent = stack->now;
   tcp_record_in_flight(tcp, record);
   tcp->retrans_out += length;
   if (tcp->undo_retransmits == 0) {

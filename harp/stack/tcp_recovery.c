@@ -22,7 +22,7 @@ void tcp_rack_delivered(struct harp_tcp *tcp, const struct harp_record *record, 
       (record->sent == tcp->rack_sent && seq_gt(end, tcp->rack_end))) {
     tcp->rack_sent = record->sent;
     tcp->rack_end = end;
-    tcp->rack_rtt = tcp->stack->now - record->sent;
+    tcp->rack_rtt = tcp_record_age(tcp, record);
   }
 }
 

@@ -104,7 +104,16 @@ int tcp_sndq_gather(const struct harp_reference *reference, uint32_t seq, uint32
   return count;
 }
 
+uint64_t tcp_record_age(const struct harp_tcp *tcp, const struct harp_record *record) {
+  uint64_t now = tcp->stack->now;
+  return now > record->sent ? now - record->sent : 0;
+}
+
 void tcp_record_in_flight(struct harp_tcp *tcp, struct harp_record *record) {
+  record->sent = tcp->stack->now;
+  if (tcp->newest) {
+    record->sent = HARP_MAX(record->sent, tcp->newest->sent + (record->transmits > 1));
+  }
   record->newer = NULL;
   record->older = tcp->newest;
   if (tcp->newest) {
@@ -159,7 +168,6 @@ struct harp_record *tcp_record_append(struct harp_tcp *tcp, uint32_t seq, uint32
   *record = (struct harp_record){
       .prev = tcp->records_last,
       .reference = reference,
-      .sent = tcp->stack->now,
       .seq = seq,
       .end = end,
       .transmits = 1,

@@ -298,6 +298,26 @@ def test_a_burst_is_acknowledged_once(wire):
     assert w.now - began <= 45_000  # two crossings of 20 us, no timer
 
 
+def test_behind_a_hole_each_segment_of_a_burst_is_acknowledged(wire):
+    """RFC 5681, 4.2: by a stranger's. Of several acknowledgements one may be lost."""
+    answers = []
+
+    def impair(frame):
+        segment = check_ipv4(frame)
+        if segment.src == B:
+            answers.append(segment.ack)
+            return [] if len(answers) > 1 else [(0, frame)]  # all but the SYN's
+        missing = segment.payload and not lost
+        lost.extend([segment.seq] if missing else [])
+        return [] if missing else [(0, frame)]
+
+    lost = []
+    w, a, b = pair(wire, impair=impair, initial_window=10, rto_min_us=500_000)
+    one, other = connect_flows(w, a, b)
+    w.run([FlowTransfer(one, other, 100_000)], until=lambda: len(answers) > 5, limit_s=1)
+    assert answers[1:] == lost * 9
+
+
 def test_a_timeout_is_told(wire):
     alive = {"on": True}
     w, a, b = pair(wire, impair=lambda f: [(0, f)] if alive["on"] else [])

@@ -114,6 +114,24 @@ def test_several_holes_are_filled_in_one_round_trip(dialogue):
     assert starts == [0, 4, 8], d.render()
 
 
+def test_what_went_out_in_one_tick_has_an_order(dialogue):
+    """RFC 8985, 6.2: at the same time the lower sequence counts as sent first, but a copy is later
+    than the new data that the same tick let out before it."""
+    d = dialogue(sndbuf=1 << 20)
+    c = d.open_passive(rtt=50)
+    c.send(pattern(0, 14 * MSS))
+    assert len(d.drain()) == 10
+    d.run(d.now + 50)
+    d.strict = False
+    for end in (2, 3, 4):  # some new ones, then the copy
+        d.send(ack(0, (1, end)))
+    later = [p[TCP].seq for p in d.drain() if payload(p)]
+    assert later[-1] == 1 and len(later) > 1
+    d.run(d.now + 50)
+    d.send(ack(0, (1, 14)))
+    assert [p for p in d.drain(until=d.now + 20) if payload(p) and p[TCP].seq == 1] == []
+
+
 def test_what_was_sacked_is_not_sent_again(dialogue):
     d = dialogue()
     c = d.open_passive(rtt=50)
