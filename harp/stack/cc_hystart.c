@@ -9,7 +9,8 @@
 
 enum {
   ROUND_SAMPLES = 8,     /* N_RTT_SAMPLE: a round's least round trip means something from here */
-  MIN_GROWTH_MS = 4,     /* MIN_RTT_THRESH */
+  MIN_GROWTH_MS = 1,     /* MIN_RTT_THRESH: with its 4 ms most queues between hosts of one
+                            datacenter overflow first, and a round's least hides jitter */
   MAX_GROWTH_MS = 16,    /* MAX_RTT_THRESH */
   GROWTH_DIVISOR = 8,    /* MIN_RTT_DIVISOR */
   SPEED_DIVISOR = 4,     /* CSS_GROWTH_DIVISOR */

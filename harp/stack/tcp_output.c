@@ -382,6 +382,17 @@ static uint32_t send_room(struct harp_tcp *tcp) {
   return HARP_MIN(congestion, flow);
 }
 
+/* What is worth waiting for, since large segments are cheaper: a quarter of a window, but no more
+ * than the flow sends in a quarter of a millisecond. A burst that finds a queue nearly full loses
+ * what the same segments, one by one, would not: beside others that do not burst, most of it. */
+static uint32_t worthwhile_burst(const struct harp_tcp *tcp) {
+  uint64_t burst = HARP_MIN(tcp->cwnd, tcp->snd_wnd) / 4;
+  if (tcp->srtt > NS_PER_MS) {
+    burst = burst * NS_PER_MS / tcp->srtt;
+  }
+  return (uint32_t)HARP_MIN(burst, tcp->stack->max_payload);
+}
+
 /*
  * How much of unsent to send now: whole segments if there is more than fits;
  * a short one only when it is all there is and nothing forbids it (Nagle, RFC
@@ -400,10 +411,9 @@ static uint32_t send_length(const struct harp_tcp *tcp, uint32_t unsent, uint32_
     return length - tail;
   }
   if (length >= tcp->mss) {
-    /* More waits. Large segments are cheaper: let the next acknowledgement
-     * open the window further, unless nothing would bring one. */
-    uint32_t worth = HARP_MIN(HARP_MIN(unsent, tcp->stack->max_payload),
-                              HARP_MIN(tcp->cwnd, tcp->snd_wnd) / 4);
+    /* More waits: let the next acknowledgement open the window further, unless nothing would
+     * bring one. */
+    uint32_t worth = HARP_MIN(unsent, worthwhile_burst(tcp));
     if (length < worth && !idle && !limited_transmit(tcp)) {
       return 0;
     }
