@@ -37,6 +37,7 @@ struct harp_cc {
 struct harp_hystart {
   uint64_t round_min, last_min; /* the least round trip of this round and of the last */
   uint64_t baseline;            /* round_min when it had grown */
+  uint64_t sampled;             /* ns: when the last sample was counted */
   uint32_t round_end;           /* snd_nxt when the round began */
   uint8_t samples;              /* of this round, as far as it matters */
   uint8_t rounds;               /* of growth at a quarter of the speed; 0: at full speed */

@@ -2,15 +2,20 @@
 /*
  * HyStart++ (RFC 9406): the first slow start ends when the round trip grows, before the queue
  * that makes it grow overflows. What it calls conservative slow start goes on at a quarter of the
- * speed for some rounds, and goes back if the growth was a mistake. Its limit on what one
- * acknowledgement adds is left out: between HARP hosts one tells of a whole burst.
+ * speed for some rounds, and goes back if the growth was a mistake.
+ *
+ * Three things differ, for hosts of one datacenter. The least growth that counts is smaller; where
+ * it is half a round trip, slow start ends at once, since a window that doubles each round has
+ * filled a queue of some milliseconds before a second one could tell; and what arrives at one
+ * reading of the clock is one sample, since a host that did not run for a while finds all of a
+ * round late. The RFC's limit on what one acknowledgement adds is left out: between HARP hosts one
+ * tells of a whole burst.
  */
 #include "harp/stack/internal.h"
 
 enum {
   ROUND_SAMPLES = 8,     /* N_RTT_SAMPLE: a round's least round trip means something from here */
-  MIN_GROWTH_MS = 1,     /* MIN_RTT_THRESH: with its 4 ms most queues between hosts of one
-                            datacenter overflow first, and a round's least hides jitter */
+  MIN_GROWTH_MS = 1,     /* MIN_RTT_THRESH; 4 in the RFC */
   MAX_GROWTH_MS = 16,    /* MAX_RTT_THRESH */
   GROWTH_DIVISOR = 8,    /* MIN_RTT_DIVISOR */
   SPEED_DIVISOR = 4,     /* CSS_GROWTH_DIVISOR */
@@ -24,10 +29,11 @@ static void begin_round(struct harp_tcp *tcp) {
   hystart->samples = 0;
 }
 
-static void sample(struct harp_hystart *hystart, uint64_t rtt) {
+static void sample(struct harp_hystart *hystart, uint64_t rtt, uint64_t now) {
   hystart->round_min = hystart->samples ? HARP_MIN(hystart->round_min, rtt) : rtt;
-  if (hystart->samples < ROUND_SAMPLES) {
+  if (hystart->samples < ROUND_SAMPLES && (hystart->samples == 0 || hystart->sampled != now)) {
     hystart->samples++;
+    hystart->sampled = now;
   }
 }
 
@@ -37,10 +43,11 @@ static bool has_grown(const struct harp_hystart *hystart) {
   return hystart->last_min != UINT64_MAX && hystart->round_min >= hystart->last_min + growth;
 }
 
-/* Enters conservative slow start or leaves it for the fast one, once the round is known. */
-static void judge(struct harp_hystart *hystart) {
+/* Enters conservative slow start or leaves it for the fast one, once the round is known. Returns
+ * whether there is nothing left to find out. */
+static bool judge(struct harp_hystart *hystart, uint64_t min_rtt) {
   if (hystart->samples < ROUND_SAMPLES) {
-    return;
+    return false;
   }
   if (hystart->rounds == 0 && has_grown(hystart)) {
     hystart->baseline = hystart->round_min;
@@ -48,6 +55,14 @@ static void judge(struct harp_hystart *hystart) {
   } else if (hystart->rounds && hystart->round_min < hystart->baseline) {
     hystart->rounds = 0; /* it was jitter */
   }
+  return hystart->rounds && hystart->round_min >= min_rtt + min_rtt / 2;
+}
+
+/* The window is what the path holds, more or less: congestion avoidance finds the rest. */
+static uint32_t end_slow_start(struct harp_tcp *tcp) {
+  COUNT(tcp->stack, tcp_slow_start_exits);
+  tcp->ssthresh = tcp->cwnd;
+  return 0;
 }
 
 uint32_t hystart_growth(struct harp_tcp *tcp, uint32_t acked, uint64_t rtt) {
@@ -58,15 +73,15 @@ uint32_t hystart_growth(struct harp_tcp *tcp, uint32_t acked, uint64_t rtt) {
     begin_round(tcp);
   }
   if (rtt) {
-    sample(hystart, rtt);
-    judge(hystart);
+    sample(hystart, rtt, tcp->stack->now);
+    if (judge(hystart, tcp->min_rtt)) {
+      return end_slow_start(tcp);
+    }
   }
   if (seq_ge(tcp->snd_una, hystart->round_end)) {
     begin_round(tcp);
     if (hystart->rounds && ++hystart->rounds > CONSERVATIVE_ROUNDS) {
-      COUNT(tcp->stack, tcp_slow_start_exits);
-      tcp->ssthresh = tcp->cwnd;
-      return 0;
+      return end_slow_start(tcp);
     }
   }
   return hystart->rounds ? acked / SPEED_DIVISOR : acked;

@@ -289,9 +289,9 @@ def test_after_an_idle_time_the_window_starts_again(dialogue, receives):
     assert len(flight(d)) <= 10
 
 
-def rounds(d, c, trips):
+def rounds(d, c, trips, apart=0.001):
     """The congestion window in segments after each round trip of so many ms, each segment
-    acknowledged by itself."""
+    acknowledged by itself, so many ms after the one before."""
     windows = []
     d.strict = False
     for trip in trips:
@@ -300,7 +300,7 @@ def rounds(d, c, trips):
         d.run(d.now + trip)
         for packet in packets:
             end = packet[TCP].seq + len(payload(packet))
-            d.send(TCP(flags="A", seq=1, ack=end, window=60_000))
+            d.send(TCP(flags="A", seq=1, ack=end, window=60_000), at=d.now + apart)
         windows.append(c.tcp_info()["snd_cwnd"])
     return windows
 
@@ -351,8 +351,16 @@ def test_a_round_trip_that_grows_slowly_does_not_end_slow_start(dialogue):
             assert after >= 1.7 * before, windows
 
 
-def test_a_short_round_trip_that_grows_by_a_ms_ends_slow_start(dialogue):
-    """RFC 9406's 4 ms would be a queue of 12 MB at 25 Gbit/s: more than there is."""
+def test_a_queue_of_half_a_round_trip_ends_slow_start_at_once(dialogue):
+    """Of 1 ms here; RFC 9406's 4 ms would be 12 MB at 25 Gbit/s, more than there is."""
     d, c = begin_slow_start(dialogue, 2)
     windows = rounds(d, c, [2, 2, 2] + [3.1] * 4)
-    assert windows[6] < 1.5 * windows[5], windows
+    assert windows[2] >= 1.7 * windows[1] and windows[6] <= 1.05 * windows[4], windows
+
+
+def test_what_is_late_together_is_one_sample(dialogue):
+    """A host that did not run for a while finds a whole round late: that is no queue."""
+    d, c = begin_slow_start(dialogue, 2)
+    windows = rounds(d, c, [2, 2, 8, 8, 2], apart=0)
+    for before, after in zip(windows, windows[1:]):
+        assert after >= 1.7 * before, windows
