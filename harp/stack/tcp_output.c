@@ -336,6 +336,9 @@ bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t l
   }
   tcp->undo_retransmits += length;
   tcp->prr_out += length;
+  if (record == tcp->records) {
+    tcp_arm_rto(tcp); /* nothing can be acknowledged before the answer to this, a round trip away */
+  }
   return !full;
 }
 

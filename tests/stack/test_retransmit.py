@@ -557,6 +557,23 @@ def test_a_round_trip_that_never_varies_is_no_timeout(dialogue):
     assert c.tcp_info()["total_retrans"] == 0
 
 
+def test_a_copy_of_the_first_has_a_timeout_of_its_own(dialogue):
+    """Where round trips hardly vary, one more and the time until the loss showed exceed it."""
+    d = dialogue(rto_min_us=5_000)
+    c = d.open_passive(rtt=50)
+    for i in range(60):  # until hardly any variation is left
+        c.send(pattern(i * MSS, MSS))
+        d.expect(TCP(seq=seq(i)), length=MSS)
+        d.send(ack(i + 1), at=d.now + 50)
+    d.strict = False
+    c.send(pattern(60 * MSS, 5 * MSS))
+    d.drain()
+    d.run(d.now + 48)
+    for late in range(2, 5):
+        d.send(ack(60, (61, 60 + late)), at=d.now + 1)
+    assert [i for _, i, _ in resent(d.drain(until=d.now + 50))] == [60]
+
+
 def test_the_timeout_respects_its_floor(dialogue):
     d = dialogue(rto_min_us=300_000)
     c = d.open_passive(rtt=1)
