@@ -568,9 +568,9 @@ def test_a_copy_of_the_first_has_a_timeout_of_its_own(dialogue):
     d.strict = False
     c.send(pattern(60 * MSS, 5 * MSS))
     d.drain()
-    d.run(d.now + 48)
+    d.run(d.now + 50)
     for late in range(2, 5):
-        d.send(ack(60, (61, 60 + late)), at=d.now + 1)
+        d.send(ack(60, (61, 60 + late)))
     assert [i for _, i, _ in resent(d.drain(until=d.now + 50))] == [60]
 
 
