@@ -54,7 +54,8 @@ RATE_MOST = 1000  # Mbit/s: more would only take more of the machine
 QUEUE = 256  # frames
 CALIBRATION_BYTES = 8_000_000
 PILOT_SHARE = 0.25  # of a run
-BYTES_LEAST = 300_000  # a run of fewer would be all slow start
+PILOTS = 3  # one alone may consist of a timeout
+BYTES_LEAST = 2_000_000  # a run of fewer would be all slow start
 PATIENCE_S = 20.0
 BUSY = 0.2  # of the cores, with other work
 FAILURES = (AssertionError, LabError, RelayError, subprocess.TimeoutExpired, OSError)
@@ -222,12 +223,14 @@ class Recovery:
         spec = point.spec(self.rate_mbps, self._queue, 1)
         self._lab.impair(spec)
         line = self.rate_mbps * 1e6 / 8 * self._seconds
+        size = max(int(line * PILOT_SHARE), BYTES_LEAST)
         try:
-            pilot = self._run(LINUX, 0, max(int(line * PILOT_SHARE), BYTES_LEAST), spec)
+            pilots = [self._run(LINUX, number, size, spec) for number in range(PILOTS)]
         except FAILURES as failure:
-            self._say(f"{point.name}: the first try failed: {failure}")
+            self._say(f"{point.name}: a first try failed: {failure}")
             return BYTES_LEAST
-        return max(min(int(pilot.goodput * 1e6 * self._seconds), int(line)), BYTES_LEAST)
+        goodput = summarize([pilot.goodput for pilot in pilots]).median
+        return max(min(int(goodput * 1e6 * self._seconds), int(line)), BYTES_LEAST)
 
     def _run(self, pair: str, run: int, size: int, after: RelaySpec) -> Trial:
         """One transfer; then the relay goes on with other faults."""

@@ -4,18 +4,21 @@
  * that makes it grow overflows. What it calls conservative slow start goes on at a quarter of the
  * speed for some rounds, and goes back if the growth was a mistake.
  *
- * Three things differ, for hosts of one datacenter. The least growth that counts is smaller; where
- * it is half a round trip, slow start ends at once, since a window that doubles each round has
- * filled a queue of some milliseconds before a second one could tell; and what arrives at one
- * reading of the clock is one sample, since a host that did not run for a while finds all of a
- * round late. The RFC's limit on what one acknowledgement adds is left out: between HARP hosts one
- * tells of a whole burst.
+ * Four things differ, for hosts of one datacenter:
+ *   - The least growth that counts is 1 ms, for most queues there hold no more.
+ *   - Where it is half a round trip, slow start ends at once, since a window that doubles each round
+ *     has filled such a queue before the next round can tell. With round trips below 2 ms, the
+ *     first suspicion is thus the last; a mistake costs one segment more a round trip, not two.
+ *   - Its samples come at several readings of the clock: a host that did not run for a while finds
+ *     all of a round late at one.
+ *   - No limit on what one acknowledgement adds, for between HARP hosts one tells of a whole burst.
  */
 #include "harp/stack/internal.h"
 
 enum {
   ROUND_SAMPLES = 8,     /* N_RTT_SAMPLE: a round's least round trip means something from here */
-  MIN_GROWTH_MS = 1,     /* MIN_RTT_THRESH; 4 in the RFC */
+  ROUND_READINGS = 3,    /* of the clock, at which they came */
+  MIN_GROWTH_MS = 1,     /* MIN_RTT_THRESH: 4 in the RFC */
   MAX_GROWTH_MS = 16,    /* MAX_RTT_THRESH */
   GROWTH_DIVISOR = 8,    /* MIN_RTT_DIVISOR */
   SPEED_DIVISOR = 4,     /* CSS_GROWTH_DIVISOR */
@@ -27,12 +30,16 @@ static void begin_round(struct harp_tcp *tcp) {
   hystart->round_end = tcp->snd_nxt;
   hystart->last_min = hystart->samples ? hystart->round_min : UINT64_MAX;
   hystart->samples = 0;
+  hystart->readings = 0;
 }
 
 static void sample(struct harp_hystart *hystart, uint64_t rtt, uint64_t now) {
   hystart->round_min = hystart->samples ? HARP_MIN(hystart->round_min, rtt) : rtt;
-  if (hystart->samples < ROUND_SAMPLES && (hystart->samples == 0 || hystart->sampled != now)) {
+  if (hystart->samples < ROUND_SAMPLES) {
     hystart->samples++;
+  }
+  if (hystart->readings < ROUND_READINGS && (hystart->readings == 0 || hystart->sampled != now)) {
+    hystart->readings++;
     hystart->sampled = now;
   }
 }
@@ -46,7 +53,7 @@ static bool has_grown(const struct harp_hystart *hystart) {
 /* Enters conservative slow start or leaves it for the fast one, once the round is known. Returns
  * whether there is nothing left to find out. */
 static bool judge(struct harp_hystart *hystart, uint64_t min_rtt) {
-  if (hystart->samples < ROUND_SAMPLES) {
+  if (hystart->samples < ROUND_SAMPLES || hystart->readings < ROUND_READINGS) {
     return false;
   }
   if (hystart->rounds == 0 && has_grown(hystart)) {

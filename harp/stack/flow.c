@@ -147,6 +147,7 @@ void harp_flow_abort(struct harp_tcp *tcp) {
 
 void harp_flow_trust(struct harp_tcp *tcp, uint32_t rto_min_us) {
   tcp->trusted = true;
+  tcp->quick_acks = 0;
   tcp->nodelay = true;
   tcp->rto_min = rto_min_us * NS_PER_US;
   if (tcp->srtt) {

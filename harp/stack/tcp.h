@@ -16,6 +16,7 @@
  *   tcp_open.c       opening, listening, closing, the connection table
  *   tcp_cookie.c     handshakes without memory (RFC 4987)
  *   cc_cubic.c       congestion control (RFC 9438) behind struct harp_cc_ops
+ *   cc_hystart.c     the end of the first slow start (RFC 9406)
  */
 #ifndef HARP_STACK_TCP_H
 #define HARP_STACK_TCP_H
@@ -390,9 +391,11 @@ struct harp_record *tcp_record_split(struct harp_tcp *tcp, struct harp_record *r
 /* ns since it was sent. */
 uint64_t tcp_record_age(const struct harp_tcp *tcp, const struct harp_record *record);
 void tcp_record_free(struct harp_tcp *tcp, struct harp_record *record);
-/* Links a record into the order of time, as the newest, and sets when it was sent: now. RACK goes
- * by who was sent before whom, and at the same time by sequence (RFC 8985, 6.2); a copy is therefore
- * a nanosecond later than what the same reading of the clock found sent. */
+/* It was sent now: sets when, and links it into the order of time. RACK goes by who was sent before
+ * whom, and at the same time by sequence (RFC 8985, 6.2); a copy is therefore at least a nanosecond
+ * later than the newest in flight, be that ahead of the clock. */
+void tcp_record_sent(struct harp_tcp *tcp, struct harp_record *record);
+/* Links a record into the order of time, as the newest. */
 void tcp_record_in_flight(struct harp_tcp *tcp, struct harp_record *record);
 /* Takes it out of the order of time, the queue of the lost or the runs. */
 void tcp_record_unlink(struct harp_tcp *tcp, struct harp_record *record);

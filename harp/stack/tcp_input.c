@@ -8,13 +8,17 @@ enum { CHALLENGES_PER_SECOND = 10 };
 
 enum { QUICK_ACKS = 16 }; /* as many as Linux grants a sender that has lost something */
 
+static bool may_answer(struct harp_tcp *tcp, struct harp_limit *limit) {
+  bool may = limit_allows(limit, tcp->stack->now, CHALLENGES_PER_SECOND);
+  COUNT_N(tcp->stack, tcp_challenge_limited, !may);
+  return may;
+}
+
 static void challenge(struct harp_tcp *tcp, struct harp_limit *limit) {
-  struct harp_stack *stack = tcp->stack;
-  if (!limit_allows(limit, stack->now, CHALLENGES_PER_SECOND)) {
-    COUNT(stack, tcp_challenge_limited);
+  if (!may_answer(tcp, limit)) {
     return;
   }
-  COUNT(stack, tcp_challenge_acks);
+  COUNT(tcp->stack, tcp_challenge_acks);
   tcp->ack_now = true;
   tcp_mark_dirty(tcp);
 }
@@ -297,9 +301,6 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment) {
     tcp->fin_waiting = true;
     tcp->fin_seq = seq + length;
   }
-  if (tcp->quick_acks && tcp->ack_now) {
-    tcp_send_ack(tcp); /* of the one before: a sender without SACK counts them, and any may be lost */
-  }
   uint32_t before = tcp->rcv_nxt, queued = tcp->queued;
   if (length) {
     tcp_rcvq_payload(tcp, seq, payload, length);
@@ -345,8 +346,7 @@ static bool reopens(const struct harp_tcp *tcp, const struct harp_segment *segme
  * forged, and a flood of it must not be answered by another. */
 static void set_right(struct harp_tcp *tcp, const struct harp_segment *segment) {
   bool asks = segment_span(segment) || segment->seq == tcp->rcv_nxt - 1;
-  if (!asks && !limit_allows(&tcp->answer_limit, tcp->stack->now, CHALLENGES_PER_SECOND)) {
-    COUNT(tcp->stack, tcp_challenge_limited);
+  if (!asks && !may_answer(tcp, &tcp->answer_limit)) {
     return;
   }
   tcp->ack_now = true;
@@ -408,6 +408,11 @@ static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment)
   }
   if (!(segment->flags & FLAG_ACK) || !ack_input(tcp, segment)) {
     return;
+  }
+  if (tcp->quick_acks && tcp->ack_now && segment->length) {
+    /* The one of the segment before, with its echo: a sender without SACK counts acknowledgements,
+     * and one for a whole burst could be lost. */
+    tcp_send_ack(tcp);
   }
   remember_timestamp(tcp, segment);
   if (tcp_can_receive(tcp)) {

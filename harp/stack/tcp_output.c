@@ -329,7 +329,7 @@ bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t l
   if (record->transmits < UINT16_MAX) {
     record->transmits++;
   }
-  tcp_record_in_flight(tcp, record);
+  tcp_record_sent(tcp, record);
   tcp->retrans_out += length;
   if (tcp->undo_retransmits == 0) {
     tcp->undo_stamp = tcp_timestamp(tcp);
@@ -337,7 +337,7 @@ bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t l
   tcp->undo_retransmits += length;
   tcp->prr_out += length;
   if (record == tcp->records) {
-    tcp_arm_rto(tcp); /* nothing can be acknowledged before the answer to this, a round trip away */
+    tcp_arm_rto(tcp); /* unless the first one was only late, its answer is what snd_una waits for */
   }
   return !full;
 }
@@ -386,8 +386,8 @@ static uint32_t send_room(struct harp_tcp *tcp) {
 }
 
 /* What is worth waiting for, since large segments are cheaper: a quarter of a window, but no more
- * than the flow sends in a quarter of a millisecond. A burst that finds a queue nearly full loses
- * what the same segments, one by one, would not: beside others that do not burst, most of it. */
+ * than the flow sends in a quarter of a millisecond. Of a queue that is nearly full, bursts get
+ * nearly all the drops, and flows that send a segment at a time hardly any. */
 static uint32_t worthwhile_burst(const struct harp_tcp *tcp) {
   uint64_t burst = HARP_MIN(tcp->cwnd, tcp->snd_wnd) / 4;
   if (tcp->srtt > NS_PER_MS) {
@@ -425,6 +425,24 @@ static uint32_t send_length(const struct harp_tcp *tcp, uint32_t unsent, uint32_
   return length && length >= tcp->max_snd_wnd / 2 ? length : 0;
 }
 
+/* New data, and our FIN if fin, whatever the windows say. Returns how many bytes of payload went
+ * out, and are in a record: fewer than length if the port is full. *fin_sent: the FIN did. */
+static uint32_t send_new(struct harp_tcp *tcp, uint32_t length, bool fin, bool *fin_sent) {
+  *fin_sent = false;
+  if (tcp->stack->records.available == 0) {
+    return 0;
+  }
+  struct harp_reference *reference = tcp_sndq_seek(tcp->send_cursor, tcp->snd_nxt);
+  uint32_t sent = send_payload(tcp, reference, tcp->snd_nxt, length, fin, fin_sent);
+  uint32_t span = sent + *fin_sent;
+  if (span) {
+    tcp_record_append(tcp, tcp->snd_nxt, tcp->snd_nxt + span, reference, *fin_sent);
+    tcp->snd_nxt += span;
+    tcp->send_cursor = tcp_sndq_seek(reference, tcp->snd_nxt);
+  }
+  return sent;
+}
+
 /* One call's worth of new data. false: no more can go now. */
 static bool output_new(struct harp_tcp *tcp) {
   uint32_t room = send_room(tcp);
@@ -447,21 +465,13 @@ static bool output_new(struct harp_tcp *tcp) {
     return false;
   }
   struct harp_stack *stack = tcp->stack;
-  struct harp_reference *reference = tcp_sndq_seek(tcp->send_cursor, tcp->snd_nxt);
-  if (stack->records.available == 0) {
-    tcp_mark_dirty(tcp);
-    return false;
-  }
   bool fin_sent;
-  uint32_t sent = send_payload(tcp, reference, tcp->snd_nxt, length, fin, &fin_sent);
+  uint32_t sent = send_new(tcp, length, fin, &fin_sent);
   uint32_t span = sent + fin_sent;
   if (span == 0) {
     tcp_mark_dirty(tcp);
     return false;
   }
-  tcp_record_append(tcp, tcp->snd_nxt, tcp->snd_nxt + span, reference, fin_sent);
-  tcp->snd_nxt += span;
-  tcp->send_cursor = tcp_sndq_seek(reference, tcp->snd_nxt);
   COUNT_N(stack, tcp_payload_out, sent);
   if (tcp->recovery == RECOVERY_FAST) {
     tcp->prr_out += sent;
@@ -521,23 +531,6 @@ void tcp_output(struct harp_tcp *tcp) {
   }
 }
 
-/* Up to length bytes of new data that a window has no room for. Returns how many went out, and
- * are in a record: pieces of a segment's length may be several segments, the port full after one. */
-static uint32_t send_beyond(struct harp_tcp *tcp, uint32_t length) {
-  if (tcp->stack->records.available == 0) {
-    return 0;
-  }
-  bool fin_sent;
-  struct harp_reference *reference = tcp_sndq_seek(tcp->send_cursor, tcp->snd_nxt);
-  uint32_t sent = send_payload(tcp, reference, tcp->snd_nxt, length, false, &fin_sent);
-  if (sent) {
-    tcp_record_append(tcp, tcp->snd_nxt, tcp->snd_nxt + sent, reference, false);
-    tcp->snd_nxt += sent;
-    tcp->send_cursor = tcp_sndq_seek(reference, tcp->snd_nxt);
-  }
-  return sent;
-}
-
 bool tcp_send_new_probe(struct harp_tcp *tcp) {
   int32_t room = seq_diff(tcp->snd_una + tcp->snd_wnd, tcp->snd_nxt);
   if (room < (int32_t)tcp->mss || tcp->fin_sent || !may_send_data(tcp)) {
@@ -550,7 +543,8 @@ bool tcp_send_new_probe(struct harp_tcp *tcp) {
   if (tcp->state == TCP_CLOSE || length == 0) {
     return false;
   }
-  uint32_t sent = send_beyond(tcp, length);
+  bool fin_sent;
+  uint32_t sent = send_new(tcp, length, false, &fin_sent);
   COUNT_N(tcp->stack, tcp_payload_out, sent);
   return sent > 0;
 }
@@ -566,7 +560,7 @@ bool tcp_send_window_probe(struct harp_tcp *tcp) {
                         payload == 0, &fin_sent) || fin_sent;
   } else {
     uint32_t length = HARP_MAX(HARP_MIN(tcp->snd_wnd, tcp->snd_end - tcp->snd_nxt), 1);
-    sent = send_beyond(tcp, HARP_MIN(length, tcp->mss)) > 0;
+    sent = send_new(tcp, HARP_MIN(length, tcp->mss), false, &fin_sent) > 0;
   }
   COUNT_N(tcp->stack, tcp_window_probes, sent);
   return sent;

@@ -109,11 +109,15 @@ uint64_t tcp_record_age(const struct harp_tcp *tcp, const struct harp_record *re
   return now > record->sent ? now - record->sent : 0;
 }
 
-void tcp_record_in_flight(struct harp_tcp *tcp, struct harp_record *record) {
+void tcp_record_sent(struct harp_tcp *tcp, struct harp_record *record) {
   record->sent = tcp->stack->now;
   if (tcp->newest) {
     record->sent = HARP_MAX(record->sent, tcp->newest->sent + (record->transmits > 1));
   }
+  tcp_record_in_flight(tcp, record);
+}
+
+void tcp_record_in_flight(struct harp_tcp *tcp, struct harp_record *record) {
   record->newer = NULL;
   record->older = tcp->newest;
   if (tcp->newest) {
@@ -175,7 +179,7 @@ struct harp_record *tcp_record_append(struct harp_tcp *tcp, uint32_t seq, uint32
   };
   *(tcp->records_last ? &tcp->records_last->next : &tcp->records) = record;
   tcp->records_last = record;
-  tcp_record_in_flight(tcp, record);
+  tcp_record_sent(tcp, record);
   return record;
 }
 
