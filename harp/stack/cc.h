@@ -37,9 +37,9 @@ struct harp_cc {
 struct harp_hystart {
   uint64_t round_min, last_min; /* the least round trip of this round and of the last */
   uint64_t baseline;            /* round_min when it had grown */
-  uint64_t sampled;             /* ns: the last reading of the clock that counts */
+  uint64_t late_since;          /* ns: when round trips began to be longer by half */
   uint32_t round_end;           /* snd_nxt when the round began */
-  uint8_t samples, readings;    /* of this round, as far as it matters */
+  uint8_t samples, late;        /* of this round and of those, as far as they matter */
   uint8_t rounds;               /* of growth at a quarter of the speed; 0: at full speed */
   bool begun;
 };

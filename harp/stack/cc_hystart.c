@@ -6,19 +6,17 @@
  *
  * Four things differ, for hosts of one datacenter:
  *   - The least growth that counts is 1 ms, for most queues there hold no more.
- *   - Where it is half a round trip, slow start ends at once, since a window that doubles each round
- *     has filled such a queue before the next round can tell. With round trips below 2 ms, the
- *     first suspicion is thus the last; a mistake costs one segment more a round trip, not two.
- *   - Its samples come at several readings of the clock: a host that did not run for a while finds
- *     all of a round late at one.
+ *   - Slow start ends at once, within a round, where a queue of half a round trip and 1 ms has stood
+ *     for half a millisecond: a window that doubles each round fills such a queue before the round's
+ *     least can tell. A host that did not run for a while finds all of a round late, but at once.
  *   - No limit on what one acknowledgement adds, for between HARP hosts one tells of a whole burst.
  */
 #include "harp/stack/internal.h"
 
 enum {
   ROUND_SAMPLES = 8,     /* N_RTT_SAMPLE: a round's least round trip means something from here */
-  ROUND_READINGS = 3,    /* of the clock, at which they came */
   MIN_GROWTH_MS = 1,     /* MIN_RTT_THRESH: 4 in the RFC */
+  STANDING_US = 500,     /* in so long a host that was late has caught up */
   MAX_GROWTH_MS = 16,    /* MAX_RTT_THRESH */
   GROWTH_DIVISOR = 8,    /* MIN_RTT_DIVISOR */
   SPEED_DIVISOR = 4,     /* CSS_GROWTH_DIVISOR */
@@ -30,17 +28,12 @@ static void begin_round(struct harp_tcp *tcp) {
   hystart->round_end = tcp->snd_nxt;
   hystart->last_min = hystart->samples ? hystart->round_min : UINT64_MAX;
   hystart->samples = 0;
-  hystart->readings = 0;
 }
 
-static void sample(struct harp_hystart *hystart, uint64_t rtt, uint64_t now) {
+static void sample(struct harp_hystart *hystart, uint64_t rtt) {
   hystart->round_min = hystart->samples ? HARP_MIN(hystart->round_min, rtt) : rtt;
   if (hystart->samples < ROUND_SAMPLES) {
     hystart->samples++;
-  }
-  if (hystart->readings < ROUND_READINGS && (hystart->readings == 0 || hystart->sampled != now)) {
-    hystart->readings++;
-    hystart->sampled = now;
   }
 }
 
@@ -50,11 +43,10 @@ static bool has_grown(const struct harp_hystart *hystart) {
   return hystart->last_min != UINT64_MAX && hystart->round_min >= hystart->last_min + growth;
 }
 
-/* Enters conservative slow start or leaves it for the fast one, once the round is known. Returns
- * whether there is nothing left to find out. */
-static bool judge(struct harp_hystart *hystart, uint64_t min_rtt) {
-  if (hystart->samples < ROUND_SAMPLES || hystart->readings < ROUND_READINGS) {
-    return false;
+/* Enters conservative slow start or leaves it for the fast one, once the round is known. */
+static void judge(struct harp_hystart *hystart) {
+  if (hystart->samples < ROUND_SAMPLES) {
+    return;
   }
   if (hystart->rounds == 0 && has_grown(hystart)) {
     hystart->baseline = hystart->round_min;
@@ -62,7 +54,24 @@ static bool judge(struct harp_hystart *hystart, uint64_t min_rtt) {
   } else if (hystart->rounds && hystart->round_min < hystart->baseline) {
     hystart->rounds = 0; /* it was jitter */
   }
-  return hystart->rounds && hystart->round_min >= min_rtt + min_rtt / 2;
+}
+
+/* Whether all round trips have been longer by half, and by 1 ms, for a while. */
+static bool queue_stands(struct harp_tcp *tcp, uint64_t rtt) {
+  struct harp_hystart *hystart = &tcp->hystart;
+  uint64_t growth = HARP_MAX(tcp->min_rtt / 2, MIN_GROWTH_MS * NS_PER_MS);
+  if (rtt < tcp->min_rtt + growth) {
+    hystart->late = 0;
+    return false;
+  }
+  if (hystart->late == 0) {
+    hystart->late_since = tcp->stack->now;
+  }
+  if (hystart->late < ROUND_SAMPLES) {
+    hystart->late++;
+  }
+  return hystart->late == ROUND_SAMPLES &&
+         tcp->stack->now - hystart->late_since >= STANDING_US * NS_PER_US;
 }
 
 /* The window is what the path holds, more or less: congestion avoidance finds the rest. */
@@ -80,10 +89,11 @@ uint32_t hystart_growth(struct harp_tcp *tcp, uint32_t acked, uint64_t rtt) {
     begin_round(tcp);
   }
   if (rtt) {
-    sample(hystart, rtt, tcp->stack->now);
-    if (judge(hystart, tcp->min_rtt)) {
+    if (queue_stands(tcp, rtt)) {
       return end_slow_start(tcp);
     }
+    sample(hystart, rtt);
+    judge(hystart);
   }
   if (seq_ge(tcp->snd_una, hystart->round_end)) {
     begin_round(tcp);
