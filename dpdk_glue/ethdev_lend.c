@@ -6,7 +6,6 @@
 #include <rte_memory.h>
 #include <rte_vfio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -116,6 +115,25 @@ static struct ethdev_extent reach(struct ethdev_lent *lent, uintptr_t start, uin
 
 /* --- The table --- */
 
+/* Pollers read while it is written, and find out afterwards: word by word, each whole. Loans are no
+ * business of theirs. */
+static void put(struct ethdev_extent *place, const struct ethdev_extent *extent) {
+  __atomic_store_n(&place->start, extent->start, __ATOMIC_RELAXED);
+  __atomic_store_n(&place->end, extent->end, __ATOMIC_RELAXED);
+  __atomic_store_n(&place->iova, extent->iova, __ATOMIC_RELAXED);
+  __atomic_store_n(&place->mapping, extent->mapping, __ATOMIC_RELAXED);
+  place->loans = extent->loans;
+}
+
+static struct ethdev_extent get(const struct ethdev_extent *place) {
+  return (struct ethdev_extent){
+      .start = __atomic_load_n(&place->start, __ATOMIC_RELAXED),
+      .end = __atomic_load_n(&place->end, __ATOMIC_RELAXED),
+      .iova = __atomic_load_n(&place->iova, __ATOMIC_RELAXED),
+      .mapping = __atomic_load_n(&place->mapping, __ATOMIC_RELAXED),
+  };
+}
+
 static void begin_change(struct ethdev_lent *lent) {
   atomic_fetch_add_explicit(&lent->version, 1, memory_order_relaxed);
   atomic_thread_fence(memory_order_release);
@@ -130,7 +148,7 @@ static unsigned first_behind(const struct ethdev_lent *lent, uintptr_t address, 
   unsigned low = 0, high = count;
   while (low < high) {
     unsigned middle = (low + high) / 2;
-    if (lent->extents[middle].end > address)
+    if (__atomic_load_n(&lent->extents[middle].end, __ATOMIC_RELAXED) > address)
       high = middle;
     else
       low = middle + 1;
@@ -141,18 +159,19 @@ static unsigned first_behind(const struct ethdev_lent *lent, uintptr_t address, 
 static void insert(struct ethdev_lent *lent, unsigned at, const struct ethdev_extent *extent) {
   unsigned count = atomic_load_explicit(&lent->count, memory_order_relaxed);
   begin_change(lent);
-  memmove(&lent->extents[at + 1], &lent->extents[at], (count - at) * sizeof(*extent));
-  lent->extents[at] = *extent;
+  for (unsigned i = count; i > at; i--)
+    put(&lent->extents[i], &lent->extents[i - 1]);
+  put(&lent->extents[at], extent);
   atomic_store_explicit(&lent->count, count + 1, memory_order_relaxed);
   end_change(lent);
 }
 
 static void remove_at(struct ethdev_lent *lent, unsigned at) {
   unsigned count = atomic_load_explicit(&lent->count, memory_order_relaxed);
-  struct ethdev_extent *extent = &lent->extents[at];
-  struct ethdev_mapping *mapping = extent->mapping;
+  struct ethdev_mapping *mapping = lent->extents[at].mapping;
   begin_change(lent);
-  memmove(extent, extent + 1, (count - at - 1) * sizeof(*extent));
+  for (unsigned i = at; i + 1 < count; i++)
+    put(&lent->extents[i], &lent->extents[i + 1]);
   atomic_store_explicit(&lent->count, count - 1, memory_order_relaxed);
   end_change(lent);
   if (mapping && --mapping->extents == 0) {
@@ -173,7 +192,7 @@ static void split(struct ethdev_lent *lent, uintptr_t address) {
   if (second.mapping)
     second.mapping->extents++;
   begin_change(lent);
-  lent->extents[at].end = address;
+  __atomic_store_n(&lent->extents[at].end, address, __ATOMIC_RELAXED);
   end_change(lent);
   insert(lent, at + 1, &second);
 }
@@ -260,11 +279,14 @@ bool harp_ethdev_find(struct ethdev_lent *lent, uintptr_t address, unsigned *rec
   unsigned at = *recent;
   if (version & 1)
     return false;
-  if (at >= count || !holds(&lent->extents[at], address))
+  if (at < count)
+    *extent = get(&lent->extents[at]);
+  if (at >= count || !holds(extent, address)) {
     at = first_behind(lent, address, count);
-  if (at >= count)
-    return false;
-  *extent = lent->extents[at];
+    if (at >= count)
+      return false;
+    *extent = get(&lent->extents[at]);
+  }
   atomic_thread_fence(memory_order_acquire);
   if (atomic_load_explicit(&lent->version, memory_order_relaxed) != version)
     return false;

@@ -68,7 +68,7 @@ void harp_ethdev_revoke(struct ethdev_lent *lent, uintptr_t start, uintptr_t end
 void harp_ethdev_settle(struct ethdev_lent *lent);
 
 /* A poller: the extent that holds address, if the device can reach it; *extent
- * is a copy. recent: where the last one was found, the caller's to keep. */
+ * is a copy, but for the loans. recent: where the last one was found, the caller's to keep. */
 bool harp_ethdev_find(struct ethdev_lent *lent, uintptr_t address, unsigned *recent,
                       struct ethdev_extent *extent);
 
