@@ -4,7 +4,7 @@
  * that makes it grow overflows. What it calls conservative slow start goes on at a quarter of the
  * speed for some rounds, and goes back if the growth was a mistake.
  *
- * Four things differ, for hosts of one datacenter:
+ * Three things differ, for hosts of one datacenter:
  *   - The least growth that counts is 1 ms, for most queues there hold no more.
  *   - Slow start ends at once, within a round, where a queue of half a round trip and 1 ms has stood
  *     for half a millisecond: a window that doubles each round fills such a queue before the round's
@@ -16,11 +16,11 @@
 enum {
   ROUND_SAMPLES = 8,     /* N_RTT_SAMPLE: a round's least round trip means something from here */
   MIN_GROWTH_MS = 1,     /* MIN_RTT_THRESH: 4 in the RFC */
-  STANDING_US = 500,     /* in so long a host that was late has caught up */
   MAX_GROWTH_MS = 16,    /* MAX_RTT_THRESH */
   GROWTH_DIVISOR = 8,    /* MIN_RTT_DIVISOR */
   SPEED_DIVISOR = 4,     /* CSS_GROWTH_DIVISOR */
   CONSERVATIVE_ROUNDS = 5, /* CSS_ROUNDS */
+  STANDING_US = 500,     /* in so long a host that was late has caught up */
 };
 
 static void begin_round(struct harp_tcp *tcp) {
