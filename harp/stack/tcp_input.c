@@ -353,16 +353,21 @@ static void set_right(struct harp_tcp *tcp, const struct harp_segment *segment) 
   tcp_mark_dirty(tcp);
 }
 
-static void unacceptable(struct harp_tcp *tcp, const struct harp_segment *segment) {
-  COUNT(tcp->stack, tcp_out_of_window);
-  if (segment->flags & FLAG_RST) {
-    return;
-  }
+/* RFC 2883, 4: the sender shall hear of a segment that brought nothing new. */
+static void report_duplicate(struct harp_tcp *tcp, const struct harp_segment *segment) {
   if (segment->length && seq_le(segment->seq + segment->length, tcp->rcv_nxt)) {
     COUNT(tcp->stack, tcp_duplicates);
     tcp->dsack_start = segment->seq;
     tcp->dsack_end = segment->seq + segment->length;
   }
+}
+
+static void unacceptable(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  COUNT(tcp->stack, tcp_out_of_window);
+  if (segment->flags & FLAG_RST) {
+    return;
+  }
+  report_duplicate(tcp, segment);
   if (tcp->state == TCP_TIME_WAIT && (segment->flags & FLAG_FIN)) {
     /* The peer missed our last ACK: the wait starts again. */
     tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + 60 * NS_PER_S);
@@ -395,6 +400,7 @@ static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment)
   }
   if (paws_rejects(tcp, segment)) {
     COUNT(tcp->stack, tcp_paws_drops);
+    report_duplicate(tcp, segment); /* an original that its copy overtook is the older of the two */
     set_right(tcp, segment);
     return;
   }

@@ -27,6 +27,16 @@ def test_an_old_segment_is_dropped(either):
     assert c.recv(100) == b"new"
 
 
+def test_an_original_behind_its_copy_is_reported(either):
+    """RFC 2883, 4: old by its timestamp; its sender must hear that the copy was needless."""
+    d = either(timestamps=1, delayed_ack_us=0)
+    d.open_passive(timestamps=True)
+    d.send(TCP(seq=1, ack=1, options=stamped(d.peer_clock() + 10)) / (b"a" * 100))
+    d.expect(TCP(flags="A", ack=101))
+    d.send(TCP(seq=1, ack=1, options=stamped(d.peer_clock() - 10)) / (b"a" * 100))
+    assert option(d.expect(TCP(flags="A", ack=101)), "SAck") == (1, 101)
+
+
 def test_the_peers_clock_is_echoed(either):
     d = either(timestamps=1, delayed_ack_us=0)
     d.open_passive(timestamps=True)
