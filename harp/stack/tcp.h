@@ -213,6 +213,7 @@ struct harp_tcp {
   uint32_t undo_stamp;     /* the timestamp that the first of them carried */
   uint32_t undo_end;       /* behind recovery: what was sent by its end */
   uint64_t rack_sent, rack_rtt; /* of the newest delivered record */
+  uint64_t reo_late;        /* ns: how late something came, at most */
   uint64_t dsack_round_end; /* ns: reports of duplicates until then are one */
   uint32_t undo_cwnd, undo_ssthresh;
 
@@ -320,7 +321,8 @@ void tcp_sack_forget(struct harp_tcp *tcp);
 struct harp_ack_result {
   uint32_t delivered;     /* bytes newly acknowledged, cumulatively or selectively */
   uint32_t una_before;
-  uint32_t dsack;         /* bytes reported as received twice */
+  uint32_t dsack;         /* bytes reported as received twice, */
+  uint32_t dsack_end;     /* and behind them */
   uint64_t rtt;           /* ns, of the newest record that was sent only once (Karn); 0: none */
   bool was_limited;       /* the congestion window was in full use */
   bool original;          /* what was given up as lost arrived, sent only once */
@@ -336,6 +338,18 @@ void tcp_recovery_on_rto(struct harp_tcp *tcp);
 void tcp_recovery_on_loss_timer(struct harp_tcp *tcp);
 void tcp_mark_lost(struct harp_tcp *tcp, struct harp_record *record);
 void tcp_arm_tail_probe(struct harp_tcp *tcp);
+
+/* tcp_reordering.c */
+/* How long, ns, what was sent before something that has arrived may take longer than that. */
+uint64_t tcp_reordering_window(const struct harp_tcp *tcp);
+/* What was sent once has arrived: whether later than something that was sent after it. */
+void tcp_reordering_detect(struct harp_tcp *tcp, const struct harp_record *record);
+/* The original of what was sent again has arrived, before its copy can have. */
+void tcp_reordering_overtaken(struct harp_tcp *tcp, const struct harp_record *record);
+/* A DSACK tells that a copy was needless. */
+void tcp_reordering_reported(struct harp_tcp *tcp);
+/* A recovery has ended: what was learned long ago is forgotten. */
+void tcp_reordering_recovered(struct harp_tcp *tcp);
 
 /* tcp_rcvq.c */
 void tcp_rcvq_payload(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data, uint32_t length);

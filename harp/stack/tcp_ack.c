@@ -28,14 +28,6 @@ void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt) {
   tcp_set_rto(tcp);
 }
 
-/* RFC 8985, 6.2, step 3: never sent again, yet it arrived after something higher. */
-static void detect_reordering(struct harp_tcp *tcp, const struct harp_record *record) {
-  if (seq_lt(record->seq, tcp->high_sacked) && !tcp->reordering_seen) {
-    tcp->reordering_seen = true;
-    COUNT(tcp->stack, tcp_reordering);
-  }
-}
-
 /* RFC 8985, 6.2, step 2: whether the newest copy is not what arrived. The echo tells, but not
  * while a hole is open, for then it is of what came before that. So it goes by time; the shortest
  * round trip says little where a queue stands, and not to count an answer costs little. */
@@ -64,10 +56,12 @@ void tcp_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint3
   if (record->transmits == 1) {
     result->rtt = tcp_record_age(tcp, record);
     result->original |= record->lost;
-    detect_reordering(tcp, record);
+    tcp_reordering_detect(tcp, record);
   }
   if (record->transmits == 1 || !is_answer_to_earlier(tcp, record, result)) {
     tcp_rack_delivered(tcp, record, end);
+  } else if (result->first_copy) {
+    tcp_reordering_overtaken(tcp, record);
   }
 }
 

@@ -7,10 +7,7 @@
  */
 #include "harp/stack/internal.h"
 
-enum {
-  REO_PERSIST = 16,                 /* recoveries that a widened window lasts (RFC 8985, 6.2) */
-  PEER_DELAYED_ACK_MS = 200,        /* what a lone segment may wait for (RFC 8985, 7.2) */
-};
+enum { PEER_DELAYED_ACK_MS = 200 }; /* what a lone segment may wait for (RFC 8985, 7.2) */
 /* Scheduling noise of two busy hosts; a probe before that is mostly needless.
  * Others than HARP hosts may hold an acknowledgement back until their reader
  * has come to read: Linux's own senders grant them two ticks, 8 ms. */
@@ -40,25 +37,13 @@ void tcp_mark_lost(struct harp_tcp *tcp, struct harp_record *record) {
   tcp_record_queue_lost(tcp, record);
 }
 
-/* How long a hole may be reordering (6.2, step 4). */
-static uint64_t reordering_window(const struct harp_tcp *tcp) {
-  if (!tcp->reordering_seen &&
-      (tcp->recovery != RECOVERY_NONE || tcp->sacked_out >= TCP_DUPTHRESH * tcp->mss)) {
-    return 0;
-  }
-  if (tcp->min_rtt == UINT64_MAX) {
-    return 0;
-  }
-  return HARP_MIN(tcp->min_rtt / 4 * (1 + tcp->reo_multiplier), tcp->srtt);
-}
-
 /* Marks what was sent well before something that has arrived (6.2, step 5).
  * Returns when to look again; TIMER_OFF: no need. */
 static uint64_t detect_loss(struct harp_tcp *tcp) {
   if (tcp->rack_sent == 0) {
     return TIMER_OFF;
   }
-  uint64_t patience = tcp->rack_rtt + reordering_window(tcp);
+  uint64_t patience = tcp->rack_rtt + tcp_reordering_window(tcp);
   struct harp_record *record = tcp->oldest;
   while (record && (record->sent < tcp->rack_sent ||
                     (record->sent == tcp->rack_sent && seq_lt(record->end, tcp->rack_end)))) {
@@ -113,9 +98,7 @@ static void leave_recovery(struct harp_tcp *tcp) {
   if (tcp->recovery == RECOVERY_FAST) {
     tcp->cwnd = tcp->ssthresh;
   }
-  if (tcp->reo_persist && --tcp->reo_persist == 0) {
-    tcp->reo_multiplier = 0;
-  }
+  tcp_reordering_recovered(tcp);
   tcp->recovery = RECOVERY_NONE;
   tcp->undo_end = tcp->snd_nxt;
 }
@@ -200,25 +183,12 @@ static void undo_if_spurious(struct harp_tcp *tcp, const struct harp_ack_result 
   }
 }
 
-/* Once a round trip the reordering window grows (RFC 8985, 6.2, step 4): one wrong guess may make
- * many copies. By time, not by sequence numbers, which wrap between two rare reports. */
-static void widen_reordering_window(struct harp_tcp *tcp) {
-  tcp->reordering_seen = true;
-  tcp->reo_persist = REO_PERSIST;
-  if (tcp->stack->now < tcp->dsack_round_end) {
-    return;
-  }
-  tcp->dsack_round_end = tcp->stack->now + tcp->srtt;
-  if (tcp->reo_multiplier < UINT8_MAX) {
-    tcp->reo_multiplier++;
-  }
-}
-
-static void duplicate_reported(struct harp_tcp *tcp, uint32_t bytes) {
+static void duplicate_reported(struct harp_tcp *tcp, const struct harp_ack_result *result) {
   COUNT(tcp->stack, tcp_spurious);
-  widen_reordering_window(tcp);
-  if (tcp->undo_possible && tcp->undo_retransmits) {
-    tcp->undo_retransmits -= HARP_MIN(tcp->undo_retransmits, bytes);
+  tcp_reordering_reported(tcp);
+  bool of_recovery = tcp->recovery != RECOVERY_NONE || seq_le(result->dsack_end, tcp->undo_end);
+  if (tcp->undo_possible && tcp->undo_retransmits && of_recovery) {
+    tcp->undo_retransmits -= HARP_MIN(tcp->undo_retransmits, result->dsack);
     if (tcp->undo_retransmits == 0) {
       undo(tcp);
     }
@@ -282,10 +252,10 @@ void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *res
     probe_answered(tcp, result);
   }
   if (result->dsack && !of_probe) {
-    duplicate_reported(tcp, result->dsack);
+    duplicate_reported(tcp, result);
   }
-  if (tcp->recovery == RECOVERY_NONE && seq_gt(tcp->snd_una, tcp->undo_end)) {
-    tcp->undo_possible = false; /* what a later report tells of is another flight */
+  if (tcp->recovery == RECOVERY_NONE && seq_gt(tcp->snd_una, tcp->undo_end + tcp->undo_cwnd)) {
+    tcp->undo_possible = false; /* an original that has not come by now was lost */
   }
   uint64_t again = TIMER_OFF;
   if (tcp->sack) {

@@ -112,6 +112,7 @@ void tcp_sack_input(struct harp_tcp *tcp, const struct harp_segment *segment,
     bool sane = seq_lt(start, end) && end - start <= (1u << 30) && seq_le(end, tcp->snd_nxt);
     if (i == 0 && sane && is_dsack(segment)) {
       result->dsack = end - start;
+      result->dsack_end = end;
       continue;
     }
     if (!sane || seq_lt(start, tcp->snd_una)) {

@@ -3,26 +3,27 @@
 
 from __future__ import annotations
 
-from flights import MSS, ack, flight, resent, seq
 from scapy.layers.inet import TCP
+
+from harp.testing.flights import MSS, ack, numbers, send_flight, seq
 
 
 def test_what_sacks_show_missing(either):
     d = either(rto_min_us=1_000_000)
     c = d.open_passive(rtt=200)
-    flight(d, c)
+    send_flight(d, c)
     d.run(d.now + 200)
     d.strict = False
     for end in (2, 3, 4, 5):
         d.send(ack(0, (1, end)))
     d.expect(TCP(seq=seq(0)), length=MSS, within=100)
-    assert [i for i in resent(d.drain()) if i < 5] == []
+    assert [i for i in numbers(d.drain()) if i < 5] == []
 
 
 def test_three_duplicates_without_sack(either):
     d = either(sack=0, rto_min_us=1_000_000)
     c = d.open_passive(sack=False, rtt=200)
-    flight(d, c)
+    send_flight(d, c)
     d.run(d.now + 200)
     d.strict = False
     d.send(ack(0))
@@ -31,17 +32,17 @@ def test_three_duplicates_without_sack(either):
     d.send(ack(0))
     d.expect(TCP(seq=seq(0)), length=MSS, within=100)
     d.send(ack(4), at=d.now + 200)
-    assert 4 in resent(d.drain(d.now + 300))
+    assert 4 in numbers(d.drain(d.now + 300))
 
 
 def test_neighbours_that_change_places_are_no_loss(either):
     """RFC 8985, 6.2: for a quarter of a round trip at least."""
     d = either(rto_min_us=1_000_000)
     c = d.open_passive(rtt=200)
-    flight(d, c)
+    send_flight(d, c)
     d.send(ack(0, (1, 2)), at=d.now + 200)
     d.send(ack(2))
     d.send(ack(2, (3, 4)))
     d.send(ack(4))
     d.send(ack(10))
-    assert resent(d.drain(d.now + 100)) == []
+    assert numbers(d.drain(d.now + 100)) == []

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from flights import MSS, ack, flight, seq
 from scapy.layers.inet import TCP
+
+from harp.testing.flights import MSS, ack, send_flight, seq
 
 
 def test_the_last_segment_goes_again(either):
     d = either(rto_min_us=3_000_000)
     c = d.open_passive(rtt=100)
-    flight(d, c)
+    send_flight(d, c)
     d.send(ack(8), at=d.now + 100)
     d.silence(during=100)
     d.expect(TCP(seq=seq(9)), length=MSS, within=500)
@@ -19,7 +20,7 @@ def test_the_last_segment_goes_again(either):
 def test_the_probes_answer_shows_the_hole(either):
     d = either(rto_min_us=3_000_000)
     c = d.open_passive(rtt=100)
-    flight(d, c)
+    send_flight(d, c)
     d.send(ack(8), at=d.now + 100)
     d.expect(TCP(seq=seq(9)), length=MSS, within=500)
     # An answer sooner than any round trip would be the original's.

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from flights import flight, resent
 from scapy.layers.inet import TCP
+
+from harp.testing.flights import numbers, send_flight
 
 
 def test_pauses_double(either):
@@ -36,8 +37,8 @@ def test_after_a_timeout_one_segment_goes(either):
     """RFC 5681, 3.1: the loss window."""
     d = either(rto_min_us=200_000)
     c = d.open_passive(rtt=20)
-    flight(d, c)
+    send_flight(d, c)
     d.strict = False
-    again = resent(d.drain(d.now + 600))
+    again = numbers(d.drain(d.now + 600))
     assert 0 in again and set(again) <= {0, 9}, again  # 9: the tail probe
     assert c.tcp_info()["snd_cwnd"] <= 2

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Full segments on their way in a dialogue, by number, and what the peer says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from scapy.layers.inet import TCP
+from scapy.packet import Packet
+
+from harp.testing._stack import Socket
+from harp.testing.dialogue import Dialogue, option, payload
+from harp.testing.wire import pattern
+
+MSS = 1460
+
+
+def seq(i: int, mss: int = MSS) -> int:
+    """Where segment i begins."""
+    return 1 + i * mss
+
+
+def ack(n: int, *sacked: tuple[int, int], mss: int = MSS) -> Packet:
+    """Acknowledges the first n segments; sacked: ranges of segments [i, j)."""
+    edges = tuple(seq(edge, mss) for block in sacked for edge in block)
+    options = [("NOP", None), ("NOP", None), ("SAck", edges)] if edges else []
+    return TCP(flags="A", seq=1, ack=seq(n, mss), options=options)
+
+
+def dsack(n: int, i: int) -> Packet:
+    """Acknowledges the first n segments, and reports segment i as received twice."""
+    return ack(n, (i, i + 1))
+
+
+def stamped(
+    packet: Packet, d: Dialogue, n: int, *sacked: tuple[int, int], mss: int = MSS
+) -> Packet:
+    """ack(n, *sacked), echoing the timestamp that a packet carried."""
+    answer = ack(n, *sacked, mss=mss)
+    echo = ("Timestamp", (d.peer_clock(), option(packet, "Timestamp")[0]))
+    answer.options = [("NOP", None), ("NOP", None), echo, *answer.options]
+    return answer
+
+
+def send_flight(d: Dialogue, sock: Socket, segments: int = 10) -> None:
+    """Sends so many full segments; fails unless all of them go out at once."""
+    sock.send(pattern(0, segments * MSS))
+    for i in range(segments):
+        d.expect(TCP(seq=seq(i)), length=MSS)
+    d.silence()
+
+
+def resent(packets: Iterable[Packet]) -> list[tuple[float, float, int]]:
+    """(time in ms, segment's number, bytes) of each data segment."""
+    return [
+        (round(float(p.time), 3), (p[TCP].seq - 1) / MSS, len(payload(p)))
+        for p in packets
+        if payload(p)
+    ]
+
+
+def numbers(packets: Iterable[Packet]) -> list[int]:
+    """Which segments the data segments are."""
+    return [int(number) for _, number, _ in resent(packets)]
