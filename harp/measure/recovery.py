@@ -113,21 +113,24 @@ class Trial:
 
 @dataclass
 class Cell:
-    """A point, and what every run at it gave."""
+    """A point, and by pair what every run at it gave: a trial, or a failure in words."""
 
     point: Point
     trials: dict[str, list[Trial]] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
+    failures: dict[str, list[str]] = field(default_factory=dict)
 
     def figures(self, pair: str, name: str) -> Optional[Summary]:
-        """Over the runs; None if there is none."""
-        trials = self.trials.get(pair, [])
-        return summarize([getattr(one, name) for one in trials]) if trials else None
+        """Over the runs; None if there is none. A run that failed is one without goodput: left
+        out, those that a pair cannot end at all would make it look faster."""
+        values = [getattr(one, name) for one in self.trials.get(pair, [])]
+        if values and name == "goodput":
+            values += [0.0] * len(self.failures.get(pair, []))
+        return summarize(values) if values else None
 
     def ratio(self, pair: str) -> Optional[float]:
-        """The median goodput over that of two kernels."""
+        """The median goodput over that of two kernels; None if either has none."""
         ours, theirs = self.figures(pair, "goodput"), self.figures(LINUX, "goodput")
-        return ours.median / theirs.median if ours and theirs else None
+        return ours.median / theirs.median if ours and theirs and theirs.median else None
 
 
 def judge(cell: Cell) -> list[Verdict]:
@@ -211,7 +214,7 @@ class Recovery:
                 trial = self._run(pair, run, size, after)
             except FAILURES as failure:
                 said = f"{point.name}, {pair}, run {run}: {failure}"
-                cell.failures.append(said)
+                cell.failures.setdefault(pair, []).append(said)
                 self._say(f"FAIL {said}")
                 continue
             cell.trials.setdefault(pair, []).append(trial)
@@ -301,7 +304,8 @@ def _show(cells: Sequence[Cell], runs: int, rate_mbps: int, queue: int) -> list[
     click.echo(
         f"Medians of {runs} interleaved runs (lowest–highest) at {rate_mbps} Mbit/s through a "
         f"queue of {queue} frames, bursts of {BURST}. Lost: frames; sent again and needless: data "
-        "segments, needless those that had been delivered before. CPU: the whole machine's.\n"
+        "segments, needless those that had been delivered before. CPU: the whole machine's. A run "
+        "that failed counts as one without goodput.\n"
     )
     verdicts = [verdict for cell in cells for verdict in judge(cell)]
     show_verdicts(verdicts)
@@ -393,7 +397,9 @@ def main(only: tuple[str, ...], runs: int, seconds: float, wanted_mbps: Optional
             else:
                 cells = [measuring.measure(point, runs) for point in chosen]
                 verdicts = _show(cells, runs, measuring.rate_mbps, queue)
-                failures = [failure for cell in cells for failure in cell.failures]
+                failures = [
+                    one for cell in cells for said in cell.failures.values() for one in said
+                ]
                 document["points"] = [asdict(cell) for cell in cells]
     except FAILURES as error:
         raise click.ClickException(str(error)) from None

@@ -211,7 +211,7 @@ struct harp_tcp {
   uint32_t rack_end;
   uint32_t undo_retransmits; /* bytes sent again in this recovery, not yet shown needless */
   uint32_t undo_stamp;     /* the timestamp that the first of them carried */
-  uint32_t undo_end;       /* behind recovery: what was sent by its end */
+  uint32_t undo_start, undo_end; /* of recovery: snd_una at its beginning, snd_nxt at its end */
   uint64_t rack_sent, rack_rtt; /* of the newest delivered record */
   uint64_t reo_late;        /* ns: how late something came, at most */
   uint64_t dsack_round_end; /* ns: reports of duplicates until then are one */
@@ -325,6 +325,7 @@ struct harp_ack_result {
   uint32_t dsack_end;     /* and behind them */
   uint64_t rtt;           /* ns, of the newest record that was sent only once (Karn); 0: none */
   bool was_limited;       /* the congestion window was in full use */
+  bool copies;            /* what was sent again filled a hole: the rest may have come long ago */
   bool original;          /* what was given up as lost arrived, sent only once */
   bool first_copy;        /* by its timestamp: what was sent again arrived as it was sent first */
   bool timed;             /* there is an echo: it advances, with a timestamp */

@@ -56,18 +56,19 @@ void tcp_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint3
   if (record->transmits == 1) {
     result->rtt = tcp_record_age(tcp, record);
     result->original |= record->lost;
-    tcp_reordering_detect(tcp, record);
+    if (!result->copies) {
+      tcp_reordering_detect(tcp, record);
+    }
   }
   if (record->transmits == 1 || !is_answer_to_earlier(tcp, record, result)) {
     tcp_rack_delivered(tcp, record, end);
-  } else if (result->first_copy) {
+  } else if (result->first_copy && tcp->recovery == RECOVERY_FAST) {
     tcp_reordering_overtaken(tcp, record);
   }
 }
 
 /* Takes out what lies below ack. */
 static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_result *result) {
-  bool copies = false;
   while (tcp->records && seq_lt(tcp->records->seq, ack)) {
     struct harp_record *record = tcp->records;
     uint32_t end = seq_min(record->end, ack);
@@ -75,7 +76,7 @@ static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_resu
       tcp->sacked_out -= end - record->seq;
     } else {
       tcp_delivered(tcp, record, end, result);
-      copies |= record->transmits > 1;
+      result->copies |= record->transmits > 1;
     }
     if (end == record->end) {
       tcp_record_free(tcp, record);
@@ -84,7 +85,7 @@ static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_resu
       record->reference = tcp_sndq_seek(record->reference, end);
     }
   }
-  if (copies) {
+  if (result->copies) {
     result->rtt = 0; /* what lay behind the hole waited for it to be filled */
   }
 }

@@ -80,6 +80,7 @@ static void remember_for_undo(struct harp_tcp *tcp) {
   tcp->undo_cwnd = tcp->cwnd;
   tcp->undo_ssthresh = tcp->ssthresh;
   tcp->undo_retransmits = 0;
+  tcp->undo_start = tcp->snd_una;
   tcp->undo_possible = true;
 }
 
@@ -186,7 +187,8 @@ static void undo_if_spurious(struct harp_tcp *tcp, const struct harp_ack_result 
 static void duplicate_reported(struct harp_tcp *tcp, const struct harp_ack_result *result) {
   COUNT(tcp->stack, tcp_spurious);
   tcp_reordering_reported(tcp);
-  bool of_recovery = tcp->recovery != RECOVERY_NONE || seq_le(result->dsack_end, tcp->undo_end);
+  bool of_recovery = seq_gt(result->dsack_end, tcp->undo_start) &&
+                     (tcp->recovery != RECOVERY_NONE || seq_le(result->dsack_end, tcp->undo_end));
   if (tcp->undo_possible && tcp->undo_retransmits && of_recovery) {
     tcp->undo_retransmits -= HARP_MIN(tcp->undo_retransmits, result->dsack);
     if (tcp->undo_retransmits == 0) {

@@ -106,6 +106,46 @@ def test_an_original_behind_its_copy_shows_how_late_segments_come(dialogue, late
     assert [p.time - began for p in again] == [pytest.approx(patience, abs=1)], d.render()
 
 
+def assert_without_patience(d, c, acked, mss):
+    """The third segment behind a hole shows the loss, as where nothing was ever reordered."""
+    c.send(pattern(acked * mss, 10 * mss))
+    later = d.drain()
+    d.run(d.now + 50)
+    d.send(stamped(later[0], d, acked, (acked + 1, acked + 4), mss=mss))
+    assert [p for p in d.drain() if payload(p) and p[TCP].seq == 1 + acked * mss], d.render()
+
+
+def test_what_waited_behind_a_hole_was_not_late(dialogue):
+    """It may have come long ago, and what told of it was lost."""
+    d = dialogue(initial_window=20, timestamps=1)
+    c = d.open_passive(rtt=50, timestamps=True)
+    mss = c.tcp_info()["snd_mss"]
+    c.send(pattern(0, 20 * mss))
+    sent = d.drain()
+    d.run(d.now + 50)
+    d.strict = False
+    d.send(stamped(sent[0], d, 0, (12, 15), mss=mss))
+    copies = [p for p in d.drain() if payload(p) and p[TCP].seq < 1 + 12 * mss]
+    assert 1 <= len(copies) < 12, d.render()
+    d.send(stamped(copies[0], d, 20, mss=mss), at=d.now + 50)
+    d.ignore()
+    assert_without_patience(d, c, 20, mss)
+
+
+def test_a_pause_is_no_reordering(dialogue):
+    """After a needless timeout, too, an original is answered behind its copy."""
+    d = dialogue(rto_min_us=200_000, timestamps=1)
+    c = d.open_passive(rtt=50, timestamps=True)
+    mss = c.tcp_info()["snd_mss"]
+    c.send(pattern(0, 10 * mss))
+    first = d.drain()[0]
+    assert [p for p in d.drain(until=d.now + 300) if p[TCP].seq == 1]
+    d.strict = False
+    d.send(stamped(first, d, 10, mss=mss))
+    d.ignore()
+    assert_without_patience(d, c, 10, mss)
+
+
 @pytest.mark.parametrize("learned", ["from a report", "from a hole"])
 def test_patience_has_an_end(dialogue, learned):
     """RFC 8985, 6.2, step 4: after sixteen recoveries the widened window is as it was."""
@@ -301,3 +341,20 @@ def test_a_report_after_the_end_of_recovery(dialogue, reported, later, back):
     assert slowed < before
     d.send(dsack(20 + later, reported))
     assert c.tcp_info()["snd_cwnd"] == (before if back else slowed)
+
+
+def test_a_report_of_the_recovery_before_takes_nothing_back(dialogue):
+    d = dialogue(initial_window=20)
+    c = d.open_passive(rtt=50)
+    send_flight(d, c, 20)
+    d.run(d.now + 50)
+    d.strict = False
+    d.send(ack(0, (1, 6)))
+    d.send(ack(20), at=d.now + 50)
+    d.ignore()
+    c.send(pattern(20 * MSS, 10 * MSS))
+    d.ignore()
+    d.send(ack(20, (21, 26)), at=d.now + 50)
+    assert 20 in [i for _, i, _ in resent(d.drain())]
+    d.send(ack(20, (0, 1), (21, 26)))
+    assert c.tcp_info()["ca_state"] != 0
