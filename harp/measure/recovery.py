@@ -11,6 +11,7 @@ what of that had been delivered already.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -128,9 +129,11 @@ class Cell:
         return summarize(values) if values else None
 
     def ratio(self, pair: str) -> Optional[float]:
-        """The median goodput over that of two kernels; None if either has none."""
+        """The median goodput over that of two kernels; None if either is not measured."""
         ours, theirs = self.figures(pair, "goodput"), self.figures(LINUX, "goodput")
-        return ours.median / theirs.median if ours and theirs and theirs.median else None
+        if not ours or not theirs:
+            return None
+        return ours.median / theirs.median if theirs.median else math.inf
 
 
 def judge(cell: Cell) -> list[Verdict]:
@@ -268,7 +271,7 @@ class Recovery:
         said = []
         for pair in PAIRS:
             goodput, ratio = cell.figures(pair, "goodput"), cell.ratio(pair)
-            if goodput and ratio:
+            if goodput and ratio is not None:
                 said.append(f"{pair} {goodput.median:.1f} ({ratio:.2f}×)")
         self._say(f"{cell.point.name}, {size / 1e6:.1f} MB: {', '.join(said)} MB/s")
 

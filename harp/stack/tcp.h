@@ -212,8 +212,10 @@ struct harp_tcp {
   uint32_t undo_retransmits; /* bytes sent again in this recovery, not yet shown needless */
   uint32_t undo_stamp;     /* the timestamp that the first of them carried */
   uint32_t undo_start, undo_end; /* of recovery: snd_una at its beginning, snd_nxt at its end */
+  uint64_t undo_deadline;  /* behind recovery: until when a DSACK tells of it */
   uint64_t rack_sent, rack_rtt; /* of the newest delivered record */
-  uint64_t reo_late;        /* ns: how late something came, at most */
+  uint64_t reo_late;        /* ns: how late segments come, as far as seen and not long ago */
+  uint64_t reo_waited;      /* ns: the window when the last loss was found */
   uint64_t dsack_round_end; /* ns: reports of duplicates until then are one */
   uint32_t undo_cwnd, undo_ssthresh;
 
@@ -293,6 +295,10 @@ void tcp_input(struct harp_stack *stack, struct harp_segment *segment);
  * segments if it is merged ones, else 0; at_once: it was out of order. */
 void tcp_schedule_ack(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool at_once);
 
+/* Sends what that has made due at once, to others than HARP hosts: RFC 5681, 4.2, asks for one for
+ * every second segment, and of one for a whole burst a small window's sender may never hear. */
+void tcp_ack_stranger(struct harp_tcp *tcp);
+
 /* tcp_predict.c */
 /* Takes a frame if it is what was to be expected; false: nothing has happened. */
 bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame);
@@ -322,10 +328,11 @@ struct harp_ack_result {
   uint32_t delivered;     /* bytes newly acknowledged, cumulatively or selectively */
   uint32_t una_before;
   uint32_t dsack;         /* bytes reported as received twice, */
-  uint32_t dsack_end;     /* and behind them */
+  uint32_t dsack_end;     /* and the end of that block */
   uint64_t rtt;           /* ns, of the newest record that was sent only once (Karn); 0: none */
   bool was_limited;       /* the congestion window was in full use */
-  bool copies;            /* what was sent again filled a hole: the rest may have come long ago */
+  uint64_t late;          /* ns that something came after what was sent behind it; 0: nothing did */
+  bool copies;            /* some of it had been sent again: the rest may have come long ago */
   bool original;          /* what was given up as lost arrived, sent only once */
   bool first_copy;        /* by its timestamp: what was sent again arrived as it was sent first */
   bool timed;             /* there is an echo: it advances, with a timestamp */
@@ -343,13 +350,15 @@ void tcp_arm_tail_probe(struct harp_tcp *tcp);
 /* tcp_reordering.c */
 /* How long, ns, what was sent before something that has arrived may take longer than that. */
 uint64_t tcp_reordering_window(const struct harp_tcp *tcp);
-/* What was sent once has arrived: whether later than something that was sent after it. */
-void tcp_reordering_detect(struct harp_tcp *tcp, const struct harp_record *record);
-/* The original of what was sent again has arrived, before its copy can have. */
-void tcp_reordering_overtaken(struct harp_tcp *tcp, const struct harp_record *record);
+/* What was sent once has arrived: how long after its turn, ns; 0: in order. */
+uint64_t tcp_reordering_late(const struct harp_tcp *tcp, const struct harp_record *record);
+/* Something has come so late, ns. */
+void tcp_reordering_seen(struct harp_tcp *tcp, uint64_t late);
+/* The original of the first record, which was sent again, fills the hole at snd_una. */
+void tcp_reordering_overtaken(struct harp_tcp *tcp);
 /* A DSACK tells that a copy was needless. */
 void tcp_reordering_reported(struct harp_tcp *tcp);
-/* A recovery has ended: what was learned long ago is forgotten. */
+/* A recovery has ended: what was learned is forgotten by and by. */
 void tcp_reordering_recovered(struct harp_tcp *tcp);
 
 /* tcp_rcvq.c */
@@ -361,6 +370,9 @@ size_t tcp_rcvq_read(struct harp_tcp *tcp, void *data, size_t length, bool peek)
 /* The FIN has been reached: what a peer that contradicts itself has sent beyond it goes. */
 void tcp_rcvq_at_end(struct harp_tcp *tcp);
 void tcp_rcvq_clear(struct harp_tcp *tcp);
+/* [start, end) was there already: to be reported, with what touches it. Of several apart from
+ * each other between two acknowledgements only the first is. */
+void tcp_rcvq_duplicate(struct harp_tcp *tcp, uint32_t start, uint32_t end);
 /* Blocks to report, the most recent first, a DSACK before them; returns how many. */
 int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max);
 /* Something was read: tell the peer if that opened the window enough. */

@@ -56,14 +56,11 @@ void tcp_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint3
   if (record->transmits == 1) {
     result->rtt = tcp_record_age(tcp, record);
     result->original |= record->lost;
-    if (!result->copies) {
-      tcp_reordering_detect(tcp, record);
-    }
+    result->late = HARP_MAX(result->late, tcp_reordering_late(tcp, record));
   }
+  result->copies |= record->transmits > 1;
   if (record->transmits == 1 || !is_answer_to_earlier(tcp, record, result)) {
     tcp_rack_delivered(tcp, record, end);
-  } else if (result->first_copy && tcp->recovery == RECOVERY_FAST) {
-    tcp_reordering_overtaken(tcp, record);
   }
 }
 
@@ -76,7 +73,6 @@ static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_resu
       tcp->sacked_out -= end - record->seq;
     } else {
       tcp_delivered(tcp, record, end, result);
-      result->copies |= record->transmits > 1;
     }
     if (end == record->end) {
       tcp_record_free(tcp, record);
@@ -167,11 +163,17 @@ void tcp_ack(struct harp_tcp *tcp, const struct harp_segment *segment) {
     result.timed = tcp->timestamps && segment->has_timestamp;
     result.echo = segment->echo;
     result.first_copy = is_first_copy(tcp, &result);
+    if (result.first_copy) {
+      tcp_reordering_overtaken(tcp);
+    }
     ack_records(tcp, segment->ack, &result);
     advance_una(tcp, segment->ack);
   }
   if (tcp->sack && segment->sack_count) {
     tcp_sack_input(tcp, segment, &result);
+  }
+  if (result.late && !result.copies) {
+    tcp_reordering_seen(tcp, result.late);
   }
   if (result.rtt) {
     tcp_rtt_sample(tcp, result.rtt);

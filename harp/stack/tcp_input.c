@@ -219,6 +219,13 @@ static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment) 
   return tcp->state != TCP_CLOSE;
 }
 
+void tcp_ack_stranger(struct harp_tcp *tcp) {
+  bool with_data = tcp->snd_nxt != tcp->snd_end + tcp->fin_sent; /* at the end of this burst */
+  if (tcp->ack_now && !tcp->trusted && !with_data) {
+    tcp_send_ack(tcp);
+  }
+}
+
 /* When to acknowledge what has arrived (RFC 5681, 4.2; RFC 1122, 4.2.3.2). */
 void tcp_schedule_ack(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool at_once) {
   const struct harp_stack_config *config = &tcp->stack->config;
@@ -321,6 +328,8 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment) {
   }
   if (tcp->fin_waiting && tcp->fin_seq == tcp->rcv_nxt) {
     fin_input(tcp);
+  } else {
+    tcp_ack_stranger(tcp);
   }
 }
 
@@ -351,14 +360,14 @@ static void set_right(struct harp_tcp *tcp, const struct harp_segment *segment) 
   }
   tcp->ack_now = true;
   tcp_mark_dirty(tcp);
+  tcp_ack_stranger(tcp);
 }
 
 /* RFC 2883, 4: the sender shall hear of a segment that brought nothing new. */
 static void report_duplicate(struct harp_tcp *tcp, const struct harp_segment *segment) {
   if (segment->length && seq_le(segment->seq + segment->length, tcp->rcv_nxt)) {
     COUNT(tcp->stack, tcp_duplicates);
-    tcp->dsack_start = segment->seq;
-    tcp->dsack_end = segment->seq + segment->length;
+    tcp_rcvq_duplicate(tcp, segment->seq, segment->seq + segment->length);
   }
 }
 
@@ -400,7 +409,9 @@ static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment)
   }
   if (paws_rejects(tcp, segment)) {
     COUNT(tcp->stack, tcp_paws_drops);
-    report_duplicate(tcp, segment); /* an original that its copy overtook is the older of the two */
+    if (segment->has_timestamp) {
+      report_duplicate(tcp, segment); /* the original is older than a copy that overtook it */
+    }
     set_right(tcp, segment);
     return;
   }
@@ -414,11 +425,6 @@ static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment)
   }
   if (!(segment->flags & FLAG_ACK) || !ack_input(tcp, segment)) {
     return;
-  }
-  if (tcp->quick_acks && tcp->ack_now && segment->length) {
-    /* The one of the segment before, with its echo: a sender without SACK counts acknowledgements,
-     * and one for a whole burst could be lost. */
-    tcp_send_ack(tcp);
   }
   remember_timestamp(tcp, segment);
   if (tcp_can_receive(tcp)) {

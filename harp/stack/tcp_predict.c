@@ -121,6 +121,7 @@ static void acknowledge(struct harp_tcp *tcp, uint32_t length, uint32_t segment_
     tcp->ack_held = false;
   } else {
     tcp_schedule_ack(tcp, length, segment_size, false);
+    tcp_ack_stranger(tcp);
   }
 }
 

@@ -104,10 +104,11 @@ static void take_runs(struct harp_tcp *tcp) {
   }
 }
 
-static void report_duplicate(struct harp_tcp *tcp, uint32_t start, uint32_t end) {
-  if (tcp->dsack_start == tcp->dsack_end) {
-    tcp->dsack_start = start;
-    tcp->dsack_end = end;
+void tcp_rcvq_duplicate(struct harp_tcp *tcp, uint32_t start, uint32_t end) {
+  bool none = tcp->dsack_start == tcp->dsack_end;
+  if (none || (seq_le(start, tcp->dsack_end) && seq_ge(end, tcp->dsack_start))) {
+    tcp->dsack_start = none ? start : seq_min(start, tcp->dsack_start);
+    tcp->dsack_end = none ? end : seq_max(end, tcp->dsack_end);
   }
 }
 
@@ -140,7 +141,7 @@ static void insert_out_of_order(struct harp_tcp *tcp, uint32_t seq, const uint8_
     }
     if (seq_lt(seq, run->end)) {
       uint32_t known = seq_min(run->end, end);
-      report_duplicate(tcp, seq, known);
+      tcp_rcvq_duplicate(tcp, seq, known);
       data += known - seq;
       seq = known;
     }
@@ -196,7 +197,7 @@ void tcp_rcvq_payload(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data, u
   uint32_t end = seq + length;
   if (seq_lt(seq, tcp->rcv_nxt)) {
     uint32_t known = seq_min(end, tcp->rcv_nxt);
-    report_duplicate(tcp, seq, known);
+    tcp_rcvq_duplicate(tcp, seq, known);
     data += known - seq;
     seq = known;
   }

@@ -43,7 +43,8 @@ static uint64_t detect_loss(struct harp_tcp *tcp) {
   if (tcp->rack_sent == 0) {
     return TIMER_OFF;
   }
-  uint64_t patience = tcp->rack_rtt + tcp_reordering_window(tcp);
+  uint64_t window = tcp_reordering_window(tcp);
+  uint64_t patience = tcp->rack_rtt + window;
   struct harp_record *record = tcp->oldest;
   while (record && (record->sent < tcp->rack_sent ||
                     (record->sent == tcp->rack_sent && seq_lt(record->end, tcp->rack_end)))) {
@@ -51,6 +52,7 @@ static uint64_t detect_loss(struct harp_tcp *tcp) {
       return record->sent + patience;
     }
     struct harp_record *newer = record->newer;
+    tcp->reo_waited = window;
     tcp_mark_lost(tcp, record);
     record = newer;
   }
@@ -102,6 +104,7 @@ static void leave_recovery(struct harp_tcp *tcp) {
   tcp_reordering_recovered(tcp);
   tcp->recovery = RECOVERY_NONE;
   tcp->undo_end = tcp->snd_nxt;
+  tcp->undo_deadline = tcp->stack->now + tcp->rto;
 }
 
 /* RFC 6937, 3.1, with the slow-start reduction bound. */
@@ -184,12 +187,19 @@ static void undo_if_spurious(struct harp_tcp *tcp, const struct harp_ack_result 
   }
 }
 
+/* What a DSACK tells of was sent again in this recovery, or in the one that has just ended. */
+static bool is_of_recovery(const struct harp_tcp *tcp, const struct harp_ack_result *result) {
+  if (tcp->recovery == RECOVERY_NONE &&
+      (seq_gt(result->dsack_end, tcp->undo_end) || tcp->stack->now > tcp->undo_deadline)) {
+    return false;
+  }
+  return seq_ge(result->dsack_end - result->dsack, tcp->undo_start);
+}
+
 static void duplicate_reported(struct harp_tcp *tcp, const struct harp_ack_result *result) {
   COUNT(tcp->stack, tcp_spurious);
   tcp_reordering_reported(tcp);
-  bool of_recovery = seq_gt(result->dsack_end, tcp->undo_start) &&
-                     (tcp->recovery != RECOVERY_NONE || seq_le(result->dsack_end, tcp->undo_end));
-  if (tcp->undo_possible && tcp->undo_retransmits && of_recovery) {
+  if (tcp->undo_possible && tcp->undo_retransmits && is_of_recovery(tcp, result)) {
     tcp->undo_retransmits -= HARP_MIN(tcp->undo_retransmits, result->dsack);
     if (tcp->undo_retransmits == 0) {
       undo(tcp);
@@ -255,9 +265,6 @@ void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *res
   }
   if (result->dsack && !of_probe) {
     duplicate_reported(tcp, result);
-  }
-  if (tcp->recovery == RECOVERY_NONE && seq_gt(tcp->snd_una, tcp->undo_end + tcp->undo_cwnd)) {
-    tcp->undo_possible = false; /* an original that has not come by now was lost */
   }
   uint64_t again = TIMER_OFF;
   if (tcp->sack) {

@@ -5,13 +5,16 @@
  *
  * The RFC's window begins with a quarter of the shortest round trip and grows
  * by another with each round trip in which a DSACK tells of a needless copy.
- * How late segments came can be seen sooner: by what filled a hole by itself,
- * and by the echo of an original that its copy did not overtake. The window
- * is twice that, if it is more.
+ * How late segments come can be seen sooner: by what fills a hole by itself,
+ * and by the echo of an original while its copy is on its way. The window is
+ * twice that, if that is more than the first quarter, and the steps besides.
  */
 #include "harp/stack/internal.h"
 
-enum { REO_PERSIST = 16 }; /* recoveries that a wider window lasts (RFC 8985, 6.2, step 4) */
+enum {
+  REO_PERSIST = 16, /* recoveries that a step lasts without a DSACK (RFC 8985, 6.2, step 4) */
+  LATE_FADES = 8,   /* of what was seen, the part that each recovery takes away */
+};
 
 uint64_t tcp_reordering_window(const struct harp_tcp *tcp) {
   if (!tcp->reordering_seen &&
@@ -25,33 +28,36 @@ uint64_t tcp_reordering_window(const struct harp_tcp *tcp) {
   return HARP_MIN(HARP_MAX(step, 2 * tcp->reo_late) + tcp->reo_multiplier * step, tcp->srtt);
 }
 
-static void seen(struct harp_tcp *tcp) {
+uint64_t tcp_reordering_late(const struct harp_tcp *tcp, const struct harp_record *record) {
+  if (seq_ge(record->seq, tcp->high_sacked)) {
+    return 0;
+  }
+  uint64_t age = tcp_record_age(tcp, record);
+  return age > tcp->rack_rtt ? age - tcp->rack_rtt : 1;
+}
+
+void tcp_reordering_seen(struct harp_tcp *tcp, uint64_t late) {
   if (!tcp->reordering_seen) {
     tcp->reordering_seen = true;
     COUNT(tcp->stack, tcp_reordering);
   }
-  tcp->reo_persist = REO_PERSIST;
-}
-
-void tcp_reordering_detect(struct harp_tcp *tcp, const struct harp_record *record) {
-  if (seq_lt(record->seq, tcp->high_sacked)) {
-    uint64_t age = tcp_record_age(tcp, record);
-    tcp->reo_late = HARP_MAX(tcp->reo_late, age - HARP_MIN(age, tcp->rack_rtt));
-    seen(tcp);
-  }
-}
-
-void tcp_reordering_overtaken(struct harp_tcp *tcp, const struct harp_record *record) {
-  /* When its copy was sent, it was late by the window, or by more. */
-  uint64_t late = tcp_reordering_window(tcp) + tcp_record_age(tcp, record);
   tcp->reo_late = HARP_MAX(tcp->reo_late, late);
-  seen(tcp);
+}
+
+void tcp_reordering_overtaken(struct harp_tcp *tcp) {
+  /* Any later than a round trip, and the answer may be to the copy; and after a timeout a pause
+   * is the likelier reason. */
+  uint64_t since_copy = tcp_record_age(tcp, tcp->records);
+  if (tcp->recovery == RECOVERY_FAST && since_copy < tcp->min_rtt) {
+    tcp_reordering_seen(tcp, tcp->reo_waited + since_copy);
+  }
 }
 
 /* Once a round trip: one wrong guess may make many copies. By time, not by sequence numbers, which
  * wrap between two rare reports. */
 void tcp_reordering_reported(struct harp_tcp *tcp) {
-  seen(tcp);
+  tcp_reordering_seen(tcp, 0);
+  tcp->reo_persist = REO_PERSIST;
   if (tcp->stack->now < tcp->dsack_round_end) {
     return;
   }
@@ -62,8 +68,8 @@ void tcp_reordering_reported(struct harp_tcp *tcp) {
 }
 
 void tcp_reordering_recovered(struct harp_tcp *tcp) {
+  tcp->reo_late -= tcp->reo_late / LATE_FADES;
   if (tcp->reo_persist && --tcp->reo_persist == 0) {
     tcp->reo_multiplier = 0;
-    tcp->reo_late = 0;
   }
 }

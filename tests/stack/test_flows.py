@@ -318,6 +318,25 @@ def test_behind_a_hole_each_segment_of_a_burst_is_acknowledged(wire):
     assert answers[1:] == lost * 9
 
 
+@pytest.mark.parametrize(
+    ("trusted", "shut", "answers"),
+    [(False, False, 6), (False, True, 6), (True, False, 1)],
+    ids=["a stranger", "a stranger who hears no more", "a HARP host"],
+)
+def test_who_is_answered_for_every_second_segment(wire, trusted, shut, answers):
+    """RFC 5681, 4.2: of ten and a FIN in one burst. HARP hosts get one acknowledgement a burst."""
+    w, a, b = pair(wire, initial_window=10, delayed_ack_us=40_000)
+    one, other = connect_flows(w, a, b)
+    if trusted:
+        other.trust(5000)
+    if shut:
+        other.close()
+    w.run(limit_s=0.1)
+    before = b.stack.counters().get("tcp_acks_out", 0)
+    w.run([FlowTransfer(one, other, 10 * 1448)], limit_s=1)
+    assert b.stack.counters()["tcp_acks_out"] - before == answers
+
+
 def test_a_timeout_is_told(wire):
     alive = {"on": True}
     w, a, b = pair(wire, impair=lambda f: [(0, f)] if alive["on"] else [])
