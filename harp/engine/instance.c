@@ -213,11 +213,26 @@ static void run_timers(struct harp_instance *instance, unsigned frames)
   harp_stack_advance(instance->stack, instance->now);
 }
 
+/* A ticker is due every HARP_TICK_NS. Where polls lie farther apart, nobody ran: the process was
+ * stopped, or the host had no time for it. */
+static void notice_pause(struct harp_instance *instance, uint64_t before)
+{
+  uint64_t gap = instance->now - before;
+  if (instance->tickers && gap > 2 * HARP_TICK_NS) {
+    instance->held_up += gap - HARP_TICK_NS;
+    instance->resumed = instance->now;
+    instance->counters[HARP_COUNTER_pauses]++;
+    harp_stack_held_up(instance->stack, gap - HARP_TICK_NS);
+  }
+}
+
 static bool poll_once(struct harp_instance *instance)
 {
   uint64_t sent = instance->counters[HARP_COUNTER_tx_frames];
+  uint64_t before = instance->now;
   instance->now = harp_clock_ns();
   harp_stack_set_time(instance->stack, instance->now);
+  notice_pause(instance, before);
   unsigned work = run_posts(instance);
   unsigned frames = receive_loop(instance) + receive_port(instance);
   run_tickers(instance);

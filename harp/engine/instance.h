@@ -68,6 +68,8 @@ struct harp_instance {
   _Alignas(64) uint64_t now;
   uint64_t last_work;              /* ns: last poll that found something */
   uint64_t next_tick;
+  uint64_t held_up;                /* ns: time in which nobody could poll, all together */
+  uint64_t resumed;                /* ns: when the last such time ended */
   unsigned timers_waited;          /* polls in a row that found frames and ran no timers */
   struct harp_ticker *tickers;
   struct harp_trace trace;
@@ -137,6 +139,12 @@ int harp_instance_call(struct harp_instance *instance,
 int harp_instance_reclaim(struct harp_instance *instance);
 /* ns: when the instance has to be polled next; UINT64_MAX: never. */
 uint64_t harp_instance_deadline(struct harp_instance *instance);
+/* ns: a clock that stands still while nobody could poll (the process was stopped, the host was busy
+ * elsewhere). How long a peer has been silent is measured by it. */
+static inline uint64_t harp_instance_running_time(const struct harp_instance *instance)
+{
+  return instance->now - instance->held_up;
+}
 void harp_instance_add_ticker(struct harp_instance *instance, struct harp_ticker *ticker);
 
 #endif

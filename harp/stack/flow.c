@@ -92,8 +92,23 @@ uint32_t harp_flow_room(const struct harp_tcp *tcp) {
 
 void harp_flow_ready(struct harp_tcp *tcp) { tcp_mark_dirty(tcp); }
 
+/* The owner has just taken the last byte before the peer's FIN: only now is the FIN its turn. */
+static void tell_of_fin(struct harp_tcp *tcp) {
+  if (tcp->ops->readable) {
+    tcp->ops->readable(tcp->user, tcp);
+  }
+  if (tcp->state == TCP_TIME_WAIT && !tcp->detached) {
+    tcp_owner_done(tcp);
+  }
+}
+
 void harp_flow_resume(struct harp_tcp *tcp) {
+  bool waited = tcp->queued > 0;
   tcp_rcvq_deliver(tcp);
+  if (waited && tcp->queued == 0 && tcp->fin_received && tcp->state != TCP_CLOSE) {
+    tell_of_fin(tcp);
+    return; /* nothing comes any more that a window were for */
+  }
   if (tcp->refused && !tcp->in_order) {
     /* Its owner takes what comes from now on; the peer believes in a closed window. */
     tcp->refused = false;

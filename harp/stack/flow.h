@@ -85,6 +85,9 @@ int harp_stack_receive(struct harp_stack *stack, const struct harp_rx_frame *fra
 void harp_stack_flush(struct harp_stack *stack);
 /* Sets the time without running what is due (advance does both). */
 void harp_stack_set_time(struct harp_stack *stack, uint64_t now_ns);
+/* Nobody drove the stack for pause ns until now (a stopped process, a busy host). The user timeout
+ * and keepalives measure a peer's silence; they do not count this time. */
+void harp_stack_held_up(struct harp_stack *stack, uint64_t pause_ns);
 uint64_t *harp_stack_counters(struct harp_stack *stack);
 /* The gratuitous request by which a host announces and probes its address
  * (RFC 5227); an answer counts as a conflict. */

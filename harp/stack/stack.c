@@ -277,6 +277,10 @@ void harp_stack_advance(struct harp_stack *stack, uint64_t now_ns) {
   harp_stack_flush(stack);
 }
 
+void harp_stack_held_up(struct harp_stack *stack, uint64_t pause_ns) {
+  tcp_held_up(stack, pause_ns);
+}
+
 uint64_t harp_stack_next_deadline(struct harp_stack *stack) {
   if (stack->dirty || stack->held) {
     return stack->now;

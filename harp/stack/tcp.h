@@ -464,6 +464,8 @@ void tcp_timers_run(struct harp_stack *stack);
 uint64_t tcp_timers_next(struct harp_stack *stack);
 void tcp_timers_remove(struct harp_tcp *tcp);
 void tcp_arm_rto(struct harp_tcp *tcp);
+/* The host did not run for so many ns: that was no silence of any peer's. */
+void tcp_held_up(struct harp_stack *stack, uint64_t pause);
 
 /* tcp_open.c */
 /* ports: the remote one in the upper half, as they lie in a received header. */
@@ -493,6 +495,8 @@ void tcp_take_syn_options(struct harp_tcp *tcp, const struct harp_segment *segme
 void tcp_set_mss(struct harp_tcp *tcp);
 /* Enters TIME-WAIT. */
 void tcp_time_wait(struct harp_tcp *tcp);
+/* In TIME-WAIT the owner has everything: it is told closed(0), and the block waits alone. */
+void tcp_owner_done(struct harp_tcp *tcp);
 /* Reports closed(error) once, unless the owner has let go, and frees. */
 void tcp_finish(struct harp_tcp *tcp, int error);
 void tcp_mark_dirty(struct harp_tcp *tcp);

@@ -120,7 +120,7 @@ static void advance_una(struct harp_tcp *tcp, uint32_t ack) {
   tcp->backoff = 0;
   tcp->last_progress = tcp->stack->now;
   if (tcp->timers[TIMER_USER] != TIMER_OFF) {
-    bool open = ack != tcp->snd_nxt || tcp->snd_nxt != tcp->snd_end;
+    bool open = ack != tcp->snd_end + tcp->fin_sent;
     tcp_timer_set(tcp, TIMER_USER, open ? tcp->stack->now + tcp->user_timeout_ms * NS_PER_MS
                                         : TIMER_OFF);
   }

@@ -332,6 +332,13 @@ void tcp_finish(struct harp_tcp *tcp, int error) {
   }
 }
 
+void tcp_owner_done(struct harp_tcp *tcp) {
+  tcp->detached = true;
+  if (tcp->ops->closed) {
+    tcp->ops->closed(tcp->user, tcp, 0);
+  }
+}
+
 void tcp_time_wait(struct harp_tcp *tcp) {
   tcp_set_state(tcp, TCP_TIME_WAIT);
   for (int i = 0; i < TIMERS; i++) {
@@ -342,11 +349,7 @@ void tcp_time_wait(struct harp_tcp *tcp) {
     return;
   }
   if (tcp->ops->deliver && tcp->queued == 0) {
-    /* Everything was delivered: the owner is done, the block waits alone. */
-    tcp->detached = true;
-    if (tcp->ops->closed) {
-      tcp->ops->closed(tcp->user, tcp, 0);
-    }
+    tcp_owner_done(tcp);
   } else if (tcp->ops->readable) {
     tcp->ops->readable(tcp->user, tcp);
   }

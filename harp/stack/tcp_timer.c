@@ -11,6 +11,7 @@ enum {
   DATA_RETRIES = 15, /* with backoff, minutes: RFC 1122, 4.2.3.5 R2 */
   MAX_SHIFT = 16,
 };
+#define TRUSTED_RTO_MAX (500 * NS_PER_MS) /* of a backed-off timeout between HARP hosts */
 
 static void place(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp) {
   stack->heap[index] = tcp;
@@ -111,6 +112,10 @@ void tcp_arm_rto(struct harp_tcp *tcp) {
       /* A peer that comes back shortly before the timeout must hear of it in time. */
       rto = HARP_MIN(rto, HARP_MAX(tcp->user_timeout_ms * NS_PER_MS / 8, tcp->rto));
     }
+    if (tcp->trusted) {
+      /* A HARP peer may be stopped for most of a minute: it goes on soon after it is back. */
+      rto = HARP_MIN(rto, HARP_MAX(TRUSTED_RTO_MAX, tcp->rto));
+    }
   } else {
     tcp_timer_set(tcp, TIMER_RETRANSMIT, TIMER_OFF);
     return;
@@ -158,6 +163,21 @@ static void retransmit_timer(struct harp_tcp *tcp) {
   tcp_arm_rto(tcp);
 }
 
+/* What a peer's silence, ns, and the probes without an answer say. As in Linux, a user timeout
+ * counts instead of the number of probes. */
+static bool peer_is_dead(const struct harp_tcp *tcp, uint64_t quiet) {
+  return tcp->user_timeout_ms ? tcp->probes > 0 && quiet >= tcp->user_timeout_ms * NS_PER_MS
+                              : tcp->probes >= tcp->keep_probes;
+}
+
+/* The device has refused every probe for twice the time that they have. */
+static bool device_is_dead(const struct harp_tcp *tcp, uint64_t quiet) {
+  uint64_t probing = tcp->keep_probes * tcp->keep_interval_ms;
+  uint64_t bound = tcp->user_timeout_ms ? 2ull * tcp->user_timeout_ms
+                                        : tcp->keep_idle_ms + 2 * probing;
+  return quiet >= bound * NS_PER_MS;
+}
+
 static void keepalive_timer(struct harp_tcp *tcp) {
   struct harp_stack *stack = tcp->stack;
   uint64_t quiet = stack->now - tcp->last_receive;
@@ -172,17 +192,24 @@ static void keepalive_timer(struct harp_tcp *tcp) {
     tcp_timer_set(tcp, TIMER_KEEPALIVE, next);
     return;
   }
-  if (tcp->probes >= tcp->keep_probes) {
+  if (peer_is_dead(tcp, quiet)) {
     give_up(tcp);
     return;
   }
   bool asked = tcp_send_probe(tcp);
-  if (!asked && quiet >= idle + 2 * tcp->keep_probes * interval) {
-    give_up(tcp); /* the device has refused all probes, for twice the time that they have */
+  if (!asked && device_is_dead(tcp, quiet)) {
+    give_up(tcp);
     return;
   }
-  tcp->probes += asked; /* whom nobody asked owes no answer */
-  tcp_timer_set(tcp, TIMER_KEEPALIVE, stack->now + interval);
+  if (asked && tcp->probes < UINT8_MAX) {
+    tcp->probes++; /* a probe that the device refused needs no answer */
+  }
+  uint64_t next = stack->now + interval;
+  uint64_t deadline = tcp->last_receive + tcp->user_timeout_ms * NS_PER_MS;
+  if (tcp->user_timeout_ms && deadline > stack->now) {
+    next = HARP_MIN(next, deadline);
+  }
+  tcp_timer_set(tcp, TIMER_KEEPALIVE, next);
 }
 
 static void user_timer(struct harp_tcp *tcp) {
@@ -194,6 +221,15 @@ static void user_timer(struct harp_tcp *tcp) {
     give_up(tcp);
   } else {
     tcp_timer_set(tcp, TIMER_USER, deadline);
+  }
+}
+
+void tcp_held_up(struct harp_stack *stack, uint64_t pause) {
+  for (uint32_t i = 0; i < stack->bucket_count; i++) {
+    for (struct harp_tcp *tcp = stack->buckets[i]; tcp; tcp = tcp->hash_next) {
+      tcp->last_receive = HARP_MIN(tcp->last_receive + pause, stack->now);
+      tcp->last_progress = HARP_MIN(tcp->last_progress + pause, stack->now);
+    }
   }
 }
 
