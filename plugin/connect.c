@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links that go out: one flow after the other is opened and greeted; connect is
- * called again until all have been welcomed. The peer need not accept for that. */
+/*
+ * Links that go out: one flow after the other is opened and greeted; connect is
+ * called again until all have been welcomed. The peer need not accept for that.
+ * The time to open a link is the flows', not the caller's: however late connect is
+ * called again, a link that has come up meanwhile is a good one.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,6 +13,9 @@
 #include "harp/engine/clock.h"
 #include "harp/engine/log.h"
 #include "plugin/link.h"
+
+enum { ABANDONED_TIMEOUTS = 4 };        /* without a call of connect: NCCL does not come back, */
+#define ABANDONED_LEAST 5000000000ull  /* ns; but not sooner than this */
 
 /* --- Under the flow's baton --- */
 
@@ -56,6 +63,13 @@ bool connector_heard(struct link_flow *flow)
     flow_end(flow, false);
     return false;
   }
+  if (flow->greeting_left > 0) {
+    /* No peer can answer what it has not received; and what is not acknowledged may be sent again
+     * from this flow's memory. */
+    link_fail(link, -EPROTO, "the peer answers before it has acknowledged: do both hosts run the "
+                             "same HARP?");
+    return true;
+  }
   if (!welcome_read(&welcome, flow->heard)) {
     link_fail(link, -EPROTO, "what answers there is not HARP: is the port taken by something "
                              "else?");
@@ -83,8 +97,42 @@ bool connector_heard(struct link_flow *flow)
     return false;
   }
   link->peer_mtu = welcome.mtu;
+  flow->checked = flow->transport->checksum && welcome.version >= WIRE_VERSION_CHECKED;
   flow_open(flow);
   return true;
+}
+
+/* NCCL may be away from connect for long, but an aborted communicator never comes back, and nobody
+ * closes what connect has not returned: the peer would wait for it for ever. */
+static void watch_caller(struct net_link *link, uint64_t now)
+{
+  uint64_t timeout = link->transport->engine->config.timeout_ms * 1000000ull;
+  uint64_t bound = timeout * ABANDONED_TIMEOUTS;
+  if (atomic_exchange(&link->called, false)) {
+    link->called_at = now;
+  } else if (now - link->called_at > (bound > ABANDONED_LEAST ? bound : ABANDONED_LEAST)) {
+    link_fail(link, -ECANCELED, "connect was not called again: NCCL has given up this communicator");
+    atomic_store(&link->abandoned, true);
+  }
+}
+
+void link_watch_opening(struct link_flow *flow)
+{
+  struct net_link *link = flow->link;
+  if (!link) {
+    return;
+  }
+  uint64_t now = harp_instance_running_time(flow->instance);
+  uint64_t timeout = link->transport->engine->config.timeout_ms * 1000000ull;
+  unsigned open = atomic_load(&link->flows_open);
+  if (open < link->flow_count && now - flow->born > timeout) {
+    link_fail(link, -ETIMEDOUT, "%u of %u flows are open after timeout_ms: is the peer's process "
+                                "alive and running, and does a firewall let TCP through?",
+              open, link->flow_count);
+  }
+  if (flow->number == 0 && atomic_load(&link->connecting)) {
+    watch_caller(link, now);
+  }
 }
 
 struct opening {
@@ -155,8 +203,8 @@ static int begin(struct transport *transport, uint8_t *bytes, struct net_link **
   if (!link) {
     return -ENOMEM;
   }
-  link->connecting = true;
-  link->deadline = harp_clock_ns() + config->timeout_ms * 1000000ull;
+  atomic_store(&link->connecting, true);
+  atomic_store(&link->called, true);
   link->handle = handle;
   result = open_flows(link);
   if (result != 0) {
@@ -174,8 +222,12 @@ static struct net_link *find_attempt(struct transport *transport, uint64_t id)
 {
   pthread_mutex_lock(&transport->lock);
   struct net_link *link = transport->links;
-  while (link && (!link->connecting || link->id != id)) {
+  while (link && (!atomic_load(&link->connecting) || link->id != id)) {
     link = link->next;
+  }
+  if (link) {
+    atomic_store(&link->called, true);
+    atomic_store(&link->abandoned, false);
   }
   pthread_mutex_unlock(&transport->lock);
   return link;
@@ -192,19 +244,28 @@ static void warn_of_mtu(struct net_link *link)
   }
 }
 
-static int advance(struct net_link *link)
+/* Links whose connect was never called again, as after an abort, hold ports and memory. */
+static void reap_abandoned(struct transport *transport)
 {
-  int error = atomic_load(&link->error);
-  if (error && error != -ESHUTDOWN) {
-    return error;
+  struct net_link *reaped = NULL;
+  pthread_mutex_lock(&transport->lock);
+  struct net_link **at = &transport->links;
+  while (*at) {
+    struct net_link *link = *at;
+    if (atomic_load(&link->abandoned)) {
+      *at = link->next;
+      link->next = reaped;
+      reaped = link;
+    } else {
+      at = &link->next;
+    }
   }
-  if (harp_clock_ns() > link->deadline) {
-    harp_log_post(HARP_LOG_WARN, "HARP: connect to %s: no answer within timeout_ms: is the peer's "
-                                 "process alive, and does a firewall let TCP through?",
-                  link->peer_name);
-    return -ETIMEDOUT;
+  pthread_mutex_unlock(&transport->lock);
+  while (reaped) {
+    struct net_link *next = reaped->next;
+    link_destroy(reaped);
+    reaped = next;
   }
-  return 0;
 }
 
 int net_connect(int device, void *handle, struct net_link **out)
@@ -218,15 +279,17 @@ int net_connect(int device, void *handle, struct net_link **out)
   /* Scratch that names no attempt of ours says nothing yet: the handle is judged first. */
   uint64_t id = handle_scratch(handle);
   struct net_link *link = id ? find_attempt(transport, id) : NULL;
+  reap_abandoned(transport);
   int result = link ? 0 : begin(transport, handle, &link);
   if (result == 0) {
     link_progress(link);
-    result = advance(link);
+    error = atomic_load(&link->error);
+    result = error == -ESHUTDOWN ? 0 : error;
     if (result != 0) {
       transport_remove_link(transport, link);
       link_destroy(link);
     } else if (atomic_load(&link->flows_open) == link->flow_count) {
-      link->connecting = false;
+      atomic_store(&link->connecting, false);
       warn_of_mtu(link);
       *out = link;
     }

@@ -38,6 +38,7 @@ int flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16
       .flows = link->flow_count,
       .epoch = flow->epoch,
       .mtu = flow->instance->port->info.mtu,
+      .flags = flow->transport->checksum ? HELLO_CHECKED : 0,
   };
   memcpy(hello.token, link->handle.token, TOKEN_SIZE);
   int result = flow->transport->key.set ? proof_challenge(hello.proof) : 0;
@@ -130,11 +131,10 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
   lost(link, flow, error);
 }
 
-/* The peer's FIN, or bytes that could not be delivered yet. */
-static void on_readable(void *user, struct harp_tcp *tcp)
+void flow_notice_end(struct link_flow *flow)
 {
-  struct link_flow *flow = user;
-  if (!harp_flow_at_end(tcp) || flow->fin_in) {
+  /* A header that waits for its receive may be all there is of its message. */
+  if (!flow->tcp || flow->fin_in || flow->stalled || !harp_flow_at_end(flow->tcp)) {
     return;
   }
   flow->fin_in = true;
@@ -142,9 +142,11 @@ static void on_readable(void *user, struct harp_tcp *tcp)
   if (!link) {
     return;
   }
-  atomic_fetch_add(&link->flows_ended, 1);
-  bool waits = !link->sends && !link_idle(link);
-  if (flow->state != FLOW_OPEN || flow->request || waits) {
+  bool in_chunk = flow->request || flow->heard_size > 0;
+  unsigned ended = atomic_fetch_add(&link->flows_ended, 1) + 1u;
+  /* Until the last flow has ended, another may still hold what is waited for. */
+  bool waits = ended == link->flow_count && !link->sends && !link_idle(link);
+  if (flow->state != FLOW_OPEN || in_chunk || waits) {
     link_fail(link, -ECONNRESET, "flow %u: the peer closed while messages were still expected; "
                                  "its process ended or gave up: see that host's log",
               flow->number);
@@ -152,6 +154,9 @@ static void on_readable(void *user, struct harp_tcp *tcp)
     link_over(link);
   }
 }
+
+/* The peer's FIN, or bytes that could not be delivered yet. */
+static void on_readable(void *user, struct harp_tcp *tcp) { flow_notice_end(user); }
 
 static const struct harp_flow_ops flow_ops = {
     .established = on_established,
@@ -172,7 +177,7 @@ struct link_flow *flow_create(struct transport *transport, struct harp_instance 
   struct transport_share *share = &transport->shares[instance->queue];
   flow->transport = transport;
   flow->instance = instance;
-  flow->born = instance->now;
+  flow->born = harp_instance_running_time(instance);
   flow->opened = harp_clock_wall_ns();
   flow_share_end(flow);
   flow->published = -1;

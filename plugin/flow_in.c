@@ -225,10 +225,24 @@ static void chunk_whole(struct link_flow *flow)
   }
 }
 
+/* A checked flow's header says what was written, the trailer included. */
+static bool header_intact(struct link_flow *flow)
+{
+  if (!flow->checked || (chunk_header_intact(flow->heard) && flow->chunk.flags & CHUNK_TRAILER)) {
+    return true;
+  }
+  link_fail(flow->link, -EBADMSG, "flow %u: the header of a chunk changed between the sender's "
+                                  "memory and ours: suspect memory, NIC or cable", flow->number);
+  return false;
+}
+
 /* A header is complete in flow->heard. false: wait, or the link has failed. */
 static bool begin_chunk(struct link_flow *flow)
 {
   chunk_read(&flow->chunk, flow->heard);
+  if (!header_intact(flow)) {
+    return false;
+  }
   if (flow->chunk.type != CHUNK_DATA || flow->link->sends) {
     link_fail(flow->link, -EPROTO, "flow %u: a chunk of type %u, flags %u, which this release "
                                    "does not expect: do both hosts run the same HARP?",
@@ -293,8 +307,8 @@ static size_t chunks_in(struct link_flow *flow, const uint8_t *data, size_t leng
       }
       taken += payload_in(flow, data + taken, length - taken);
     } else {
-      taken += hear(flow, data + taken, length - taken, CHUNK_HEADER_SIZE);
-      if (flow->heard_size < CHUNK_HEADER_SIZE || !begin_chunk(flow)) {
+      taken += hear(flow, data + taken, length - taken, flow_header_size(flow));
+      if (flow->heard_size < flow_header_size(flow) || !begin_chunk(flow)) {
         break;
       }
     }
@@ -347,5 +361,6 @@ void flow_resume(struct link_flow *flow)
   chunks_in(flow, flow->heard, 0);
   if (flow->tcp) {
     harp_flow_resume(flow->tcp);
+    flow_notice_end(flow);
   }
 }

@@ -71,14 +71,15 @@ static bool push_rest(struct link_flow *flow, struct chunk_out *out)
   struct chunk chunk;
   chunk_read(&chunk, out->header);
   bool checked = chunk.flags & CHUNK_TRAILER;
+  uint32_t header = flow_header_size(flow);
   const uint8_t *payload = out->request->data + chunk.offset;
   struct {
     const uint8_t *data;
     uint32_t length;
-  } parts[PUSHES_PER_CHUNK] = {{out->header, CHUNK_HEADER_SIZE},
+  } parts[PUSHES_PER_CHUNK] = {{out->header, header},
                                {payload, chunk.length},
                                {out->trailer, checked ? CHUNK_TRAILER_SIZE : 0}};
-  uint32_t done = CHUNK_HEADER_SIZE + chunk.length + parts[2].length - out->left;
+  uint32_t done = header + chunk.length + parts[2].length - out->left;
   /* A large chunk ends its segment, so that the next one's header begins one:
    * the receiving port can then place whole segments of payload. */
   bool end = chunk.length >= LARGE_CHUNK;
@@ -114,8 +115,11 @@ static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, 
     chunk_trailer_write(crc32c(0, payload, chunk.length), out->trailer);
   }
   chunk_write(&chunk, out->header);
+  if (flow->checked) {
+    chunk_header_seal(out->header);
+  }
   out->request = request;
-  out->left = CHUNK_HEADER_SIZE + chunk.length + (checked ? CHUNK_TRAILER_SIZE : 0);
+  out->left = flow_header_size(flow) + chunk.length + (checked ? CHUNK_TRAILER_SIZE : 0);
   flow_holds_more(flow, out->left);
   push_rest(flow, out);
   flow->instance->counters[HARP_COUNTER_chunks_out]++;

@@ -58,8 +58,7 @@ bool flow_is_dead(const struct link_flow *flow, uint64_t now)
     return view.probes >= SILENT_PROBES; /* a peer that is slow to receive answers them */
   }
   /* While this host was held up, answers may have waited unread. */
-  uint64_t since = larger(view.last_progress,
-                          flow->transport->shares[flow->instance->queue].resumed);
+  uint64_t since = larger(view.last_progress, flow->instance->resumed);
   uint64_t rto = view.rto_us * 1000ull;
   uint64_t stuck = now - since;
   uint64_t patience = bounded(flow, larger(4 * rto, PATIENCE_LEAST));
@@ -126,7 +125,7 @@ void flow_watch(struct link_flow *flow, uint64_t now)
                       ? ATTEMPT_TIME
                       : flow->transport->engine->config.timeout_ms * 1000000ull;
   bool recovered = candidate->state == FLOW_OPENING && !dead;
-  if (recovered || now - candidate->born > time) {
+  if (recovered || harp_instance_running_time(flow->instance) - candidate->born > time) {
     flow_end(candidate, false);
     if (!flow->tcp) {
       link_fail(link, -ETIMEDOUT, "flow %u: its connection was reset, and a new one is not "

@@ -19,6 +19,7 @@
  *   flow_out.c     a flow that sends: pull, acknowledge
  *   flow_in.c      a flow that receives: deliver
  *   flow_share.c   which flow of a link takes the next chunk
+ *   flow_liveness.c a silent peer is asked for a sign of life
  *   flow_replace.c a dead flow's connection is replaced
  *   protocol.c     bytes on the wire
  *   proof.c        a shared key, and proofs of it in greetings
@@ -72,7 +73,7 @@ struct link_share {
 
 /* A chunk that was pulled, until its bytes are acknowledged. */
 struct chunk_out {
-  uint8_t header[CHUNK_HEADER_SIZE];
+  uint8_t header[CHUNK_CHECKED_HEADER_SIZE];
   uint8_t trailer[CHUNK_TRAILER_SIZE];
   struct net_request *request;
   uint32_t left; /* bytes not acknowledged, header and trailer included */
@@ -91,10 +92,12 @@ struct link_flow {
   uint16_t local_port;           /* reserved for this flow alone; 0: the listener's */
   uint8_t state;                 /* enum flow_state */
   bool fin_in;                   /* the peer sends no more */
+  bool checked;                  /* chunks have a checked header and a trailer */
   uint32_t epoch;                /* how often its connection was replaced */
   struct link_flow *candidate;   /* is being opened to take this one's place */
   struct link_flow *replaces;    /* the other way round */
-  uint64_t born;                 /* ns */
+  uint64_t born;                 /* ns of its instance's running time */
+  uint64_t probed;               /* ns: when the peer was last asked for a sign of life */
   uint64_t opened;               /* the same by the wall's clock */
   int published;                 /* entry of the statistics file; -1: none */
 
@@ -129,7 +132,10 @@ struct net_link {
   struct transport *transport;
   struct net_link *next; /* of the transport's list, or the listener's queue */
   bool sends;
-  bool connecting;
+  atomic_bool connecting;        /* connect has not returned it yet */
+  atomic_bool called;            /* connect was called for it since its last tick */
+  atomic_bool abandoned;         /* nobody calls connect for it any more */
+  uint64_t called_at;            /* ns of running time of flow 0's instance: the last such tick */
   uint64_t id;
   struct harp_endpoint peer;
   char peer_name[PEER_NAME_SIZE];
@@ -140,7 +146,6 @@ struct net_link {
   struct net_listener *listener; /* receive: open as long as the link, for the same reason */
   _Atomic(uint16_t) flows_open;
   _Atomic(uint16_t) flows_ended; /* the peer sends no more on them */
-  uint64_t deadline; /* ns: until when it must be open */
   struct net_region *regions; /* memory registered on it */
   _Atomic(bool) closing;
   _Atomic(bool) stalled;         /* receive: a flow waits for one to be posted */
@@ -185,8 +190,6 @@ struct transport {
     struct harp_ticker ticker;
     struct transport *transport;
     struct link_flow *flows; /* all of them; without a link and a listener they linger */
-    uint64_t ticked;         /* ns */
-    uint64_t resumed;        /* ns: when the worker last came back from being held up */
     struct retired_port *retired;
   } shares[HARP_ENGINE_INSTANCES];
   atomic_bool published[HARP_STAT_FLOWS]; /* entries in use */
@@ -239,6 +242,12 @@ static inline uint64_t link_chunks(const struct net_link *link, size_t size)
 /* No request is outstanding. */
 bool link_idle(const struct net_link *link);
 
+/* --- connect.c --- */
+
+/* Under a baton, at every tick: a link that does not come up, or that nobody
+ * takes from connect, fails. */
+void link_watch_opening(struct link_flow *flow);
+
 /* --- registration.c --- */
 
 /* What NCCL has not deregistered; nothing refers to it any more. */
@@ -254,6 +263,12 @@ static inline void flow_trace(struct link_flow *flow, enum harp_trace_event even
                   : flow->tcp      ? harp_flow_local_port(flow->tcp)
                                    : 0xffff;
   harp_trace(&flow->instance->trace, flow->instance->now, port, event, a, b);
+}
+
+/* Bytes of a chunk's header on this flow. */
+static inline uint32_t flow_header_size(const struct link_flow *flow)
+{
+  return flow->checked ? CHUNK_CHECKED_HEADER_SIZE : CHUNK_HEADER_SIZE;
 }
 
 struct link_flow *flow_create(struct transport *transport, struct harp_instance *instance);
@@ -279,6 +294,8 @@ void flow_kill(struct link_flow *flow);
 /* Sends a greeting of ours, which is complete in flow->greeting. */
 void flow_greet(struct link_flow *flow, uint32_t size);
 void flow_publish(struct link_flow *flow);
+/* The peer's FIN counts once everything before it was handed over. */
+void flow_notice_end(struct link_flow *flow);
 /* The last bytes, FIN included, are acknowledged. */
 bool flow_drained(const struct link_flow *flow);
 
@@ -297,6 +314,11 @@ void flow_holds_less(struct link_flow *flow, uint32_t bytes);
 void flow_share_begin(struct link_flow *flow);
 void flow_share_end(struct link_flow *flow);
 void flow_share_tick(struct link_flow *flow);
+
+/* --- flow_liveness.c --- */
+
+/* At every tick, now in ns: asks a silent peer for a sign of life while messages are outstanding. */
+void flow_watch_peer(struct link_flow *flow, uint64_t now);
 
 /* --- flow_in.c --- */
 

@@ -99,8 +99,6 @@ static struct net_link *incoming_link(struct net_listener *listener, const struc
   }
   struct net_link *link = link_create(listener->transport, false, hello->link, peer, hello->flows);
   if (link) {
-    uint64_t timeout = listener->transport->engine->config.timeout_ms * 1000000ull;
-    link->deadline = harp_clock_ns() + timeout;
     link->peer_mtu = hello->mtu;
     link->listener = listener;
     atomic_fetch_add(&listener->users, 1);
@@ -254,6 +252,7 @@ bool listener_heard(struct link_flow *flow)
     turn_away(flow);
     return false;
   }
+  flow->checked = welcome.version >= WIRE_VERSION_CHECKED && hello.flags & HELLO_CHECKED;
   send_welcome(flow, &welcome);
   flow->listener = NULL;
   atomic_fetch_sub(&listener->strangers, 1);
@@ -383,22 +382,21 @@ int net_listen(int device, void *handle, struct net_listener **out)
   return 0;
 }
 
-/* Takes the oldest complete link out of the queue, and those out whose flows
- * did not all come in time into *late. */
-static struct net_link *take_ready(struct net_listener *listener, struct net_link **late)
+/* Takes the oldest complete link out of the queue, and into *failed those whose
+ * flows did not all come. */
+static struct net_link *take_ready(struct net_listener *listener, struct net_link **failed)
 {
   struct net_link *ready = NULL;
-  uint64_t now = harp_clock_ns();
   pthread_mutex_lock(&listener->lock);
   struct net_link **at = &listener->incoming;
   while (*at) {
     struct net_link *link = *at;
     bool complete = atomic_load(&link->flows_open) == link->flow_count;
-    bool over = !complete && (now > link->deadline || atomic_load(&link->error));
+    bool over = !complete && atomic_load(&link->error);
     if (over || (complete && !ready)) {
       *at = link->next;
-      link->next = over ? *late : NULL;
-      *(over ? late : &ready) = link;
+      link->next = over ? *failed : NULL;
+      *(over ? failed : &ready) = link;
     } else {
       at = &link->next;
     }
@@ -418,19 +416,21 @@ int net_accept(struct net_listener *listener, struct net_link **out)
   for (unsigned i = 0; i < engine->instance_count; i++) {
     harp_instance_progress(engine->instances[i]);
   }
-  struct net_link *late = NULL;
-  struct net_link *link = take_ready(listener, &late);
-  while (late) {
-    struct net_link *next = late->next;
-    link_destroy(late);
-    late = next;
+  struct net_link *failed = NULL;
+  struct net_link *link = take_ready(listener, &failed);
+  while (failed) {
+    struct net_link *next = failed->next;
+    error = atomic_load(&failed->error);
+    link_destroy(failed);
+    failed = next;
   }
   if (link) {
     transport_add_link(listener->transport, link);
   }
   transport_speak();
   *out = link;
-  return 0;
+  /* Who knew the token came and failed, and does not come again: waiting on would be for ever. */
+  return link ? 0 : error;
 }
 
 /* Links that came through it may need it for new connections of their flows;

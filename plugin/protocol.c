@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "plugin/crc32c.h"
+
 #define HELLO_MAGIC 0x48415250u   /* "HARP" */
 #define WELCOME_MAGIC 0x68617270u /* "harp" */
 
@@ -129,6 +131,7 @@ void hello_write(const struct hello *hello, uint8_t out[HELLO_SIZE])
   put(out + 34, hello->flows, 2);
   put(out + 36, hello->epoch, 4);
   put(out + 40, hello->mtu, 2);
+  out[42] = hello->flags;
   memcpy(out + HELLO_PROOF, hello->proof, PROOF_SIZE);
 }
 
@@ -142,6 +145,7 @@ bool hello_read(struct hello *hello, const uint8_t in[HELLO_SIZE])
       .flows = (uint16_t)take(in + 34, 2),
       .epoch = (uint32_t)take(in + 36, 4),
       .mtu = (uint16_t)take(in + 40, 2),
+      .flags = in[42],
   };
   memcpy(hello->token, in + 8, TOKEN_SIZE);
   memcpy(hello->proof, in + HELLO_PROOF, PROOF_SIZE);
@@ -196,6 +200,16 @@ void chunk_read(struct chunk *chunk, const uint8_t in[CHUNK_HEADER_SIZE])
       .type = in[20],
       .flags = in[21],
   };
+}
+
+void chunk_header_seal(uint8_t header[CHUNK_CHECKED_HEADER_SIZE])
+{
+  put(header + CHUNK_HEADER_SIZE, crc32c(0, header, CHUNK_HEADER_SIZE), 4);
+}
+
+bool chunk_header_intact(const uint8_t header[CHUNK_CHECKED_HEADER_SIZE])
+{
+  return take(header + CHUNK_HEADER_SIZE, 4) == crc32c(0, header, CHUNK_HEADER_SIZE);
 }
 
 void chunk_trailer_write(uint32_t crc, uint8_t out[CHUNK_TRAILER_SIZE]) { put(out, crc, 4); }

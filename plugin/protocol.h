@@ -30,7 +30,8 @@
 
 enum {
   WIRE_VERSION_MIN = 1, /* what this release speaks */
-  WIRE_VERSION_MAX = 1,
+  WIRE_VERSION_MAX = 2,
+  WIRE_VERSION_CHECKED = 2, /* from here on chunk headers may carry a check */
 
   TOKEN_SIZE = 16,
   PROOF_SIZE = 32, /* zero without a key */
@@ -39,6 +40,7 @@ enum {
   HELLO_SIZE = 80,
   WELCOME_SIZE = 64,
   CHUNK_HEADER_SIZE = 24,
+  CHUNK_CHECKED_HEADER_SIZE = 28,
   CHUNK_TRAILER_SIZE = 4,
 };
 
@@ -72,9 +74,13 @@ void handle_set_scratch(uint8_t out[HANDLE_SIZE], uint64_t value);
 
 /*
  *   0 magic (4)   4 version min (2)   6 max (2)   8 token (16)  24 link (8)
- *  32 flow (2)   34 flows (2)   36 epoch (4)   40 mtu (2)   42 zero (6)
+ *  32 flow (2)   34 flows (2)   36 epoch (4)   40 mtu (2)   42 flags (1)   43 zero (5)
  *  48 proof (32)
  */
+enum hello_flags {
+  HELLO_CHECKED = 1, /* from version 2 on: every chunk has a checked header and a trailer */
+};
+
 struct hello {
   uint16_t version_min, version_max;
   uint8_t token[TOKEN_SIZE];
@@ -82,6 +88,7 @@ struct hello {
   uint16_t flow, flows;
   uint32_t epoch; /* of the flow: a replacement has a higher one */
   uint16_t mtu;
+  uint8_t flags; /* enum hello_flags */
   uint8_t proof[PROOF_SIZE];
 };
 
@@ -119,6 +126,9 @@ bool welcome_read(struct welcome *welcome, const uint8_t in[WELCOME_SIZE]);
 
 /*
  *   0 message (8)   8 offset (8)   16 length (4)   20 type (1)   21 flags (1)   22 zero (2)
+ *
+ * A checked header has four bytes more: the CRC32C of those before. A damaged length or offset
+ * must not be acted upon, and the trailer comes too late for that.
  */
 enum chunk_type {
   CHUNK_DATA = 1,
@@ -139,6 +149,9 @@ struct chunk {
 
 void chunk_write(const struct chunk *chunk, uint8_t out[CHUNK_HEADER_SIZE]);
 void chunk_read(struct chunk *chunk, const uint8_t in[CHUNK_HEADER_SIZE]);
+/* Writes the check behind a header that is complete but for it. */
+void chunk_header_seal(uint8_t header[CHUNK_CHECKED_HEADER_SIZE]);
+bool chunk_header_intact(const uint8_t header[CHUNK_CHECKED_HEADER_SIZE]);
 void chunk_trailer_write(uint32_t crc, uint8_t out[CHUNK_TRAILER_SIZE]);
 uint32_t chunk_trailer_read(const uint8_t in[CHUNK_TRAILER_SIZE]);
 

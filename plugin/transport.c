@@ -116,16 +116,15 @@ static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uin
   uint64_t links = 0;
   struct link_flow *next;
   release_retired(share, instance, RETIRED_MS * 1000000ull);
-  if (now - share->ticked > 2 * HARP_TICK_NS) {
-    share->resumed = now;
-  }
-  share->ticked = now;
+  uint64_t running = harp_instance_running_time(instance);
   for (struct link_flow *flow = share->flows; flow; flow = next) {
     next = flow->next;
     flow_publish(flow);
     flow_watch(flow, now);
+    flow_watch_peer(flow, now);
+    link_watch_opening(flow);
     links += flow->link && flow->number == 0;
-    if (flow->listener && now - flow->born > STRANGER_MS * 1000000ull) {
+    if (flow->listener && running - flow->born > STRANGER_MS * 1000000ull) {
       instance->counters[HARP_COUNTER_strangers]++;
       flow_end(flow, false);
     }

@@ -74,7 +74,7 @@ def test_nothing(scene: Scene) -> None:
     """Their time runs out, whether they say nothing, too little, that they are done, or speak
     another version and do not go."""
     says = ["", f"send {hello(token_of(scene))[:79].hex()}", "finish",
-            f"send {hello(token_of(scene), version=(2, 3)).hex()}"]  # fmt: skip
+            f"send {hello(token_of(scene), version=(3, 4)).hex()}"]  # fmt: skip
     with contextlib.ExitStack() as stack:
         strangers = [stack.enter_context(scene.stranger()) for _ in says]
         began = time.monotonic()
@@ -140,7 +140,7 @@ def test_another_wire_version(scene: Scene) -> None:
     """With the token: it is told why, and the listener still serves."""
     with scene.stranger() as stranger:
         stranger.do("open 1")
-        stranger.do(f"send {hello(token_of(scene), version=(2, 3)).hex()}")
+        stranger.do(f"send {hello(token_of(scene), version=(3, 4)).hex()}")
 
         def answered() -> bytes:
             return stranger.do("state")[2]

@@ -152,13 +152,16 @@ class Rank:
             raise AssertionError("listen wrote beyond the handle")
         return {"handle": handle.raw[:size].hex(), "listener": listener}
 
-    def connect(self, handle: str, timeout: float = 10, device: int = 0) -> dict[str, Any]:
-        """As NCCL: the same scratch again and again. The comm is None if time ran out."""
-        (outcome,) = self.connect_all([handle], timeout, device)
+    def connect(
+        self, handle: str, timeout: float = 10, device: int = 0, pause: float = 0.0002
+    ) -> dict[str, Any]:
+        """As NCCL: the same scratch again and again, every pause seconds. The comm is None if time
+        ran out."""
+        (outcome,) = self.connect_all([handle], timeout, device, pause)
         return outcome
 
     def connect_all(
-        self, handles: list[str], timeout: float = 10, device: int = 0
+        self, handles: list[str], timeout: float = 10, device: int = 0, pause: float = 0.0002
     ) -> list[dict[str, Any]]:
         """All at once, turn and turn about, each with a copy of its handle as its scratch."""
         texts = [bytes.fromhex(handle) + CANARY for handle in handles]
@@ -175,7 +178,7 @@ class Rank:
                     self.open_ends[outcome["comm"]] = self.plugin.close_send
             left = [(scratch, outcome) for scratch, outcome in left if not outcome["comm"]]
             if left:
-                time.sleep(0.0002)
+                time.sleep(pause)
         if any(not scratch.raw.endswith(CANARY) for scratch in scratches):
             raise AssertionError("connect wrote beyond the handle")
         return outcomes

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""connect as NCCL calls it when it is busy elsewhere: late, or never again."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ends import End, errors_of
+from nccl_plugin import REMOTE_ERROR
+from pairs import rank_at
+from plugin_peer import Peer, end_all
+
+API = 12
+TIMEOUT_MS = 1000
+ABANDONED_S = 5.0  # without a call of connect
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Iterator[tuple[Peer, Peer]]:
+    wire = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
+    made: list[Peer] = []
+    try:
+        for number in (1, 2):
+            keys = f"device = wire:{wire}\naddress = 10.9.0.{number}/24\n"
+            keys += f"timeout_ms = {TIMEOUT_MS}\nflows = 2\n"
+            made.append(rank_at(tmp_path / str(number), keys, API))
+        yield made[0], made[1]
+    finally:
+        end_all(made)
+        for left in wire.parent.glob(f"{wire.name}*"):
+            left.unlink()
+
+
+def test_the_caller_is_away_for_longer_than_the_timeout(ranks: tuple[Peer, Peer]) -> None:
+    one, other = ranks
+    listening = other.listen()
+    outcome = one.connect(handle=listening["handle"], pause=2.5 * TIMEOUT_MS / 1e3)
+    assert outcome["comm"] and outcome["tries"] == 2
+    assert other.accept(listener=listening["listener"])["comm"]
+
+
+def test_the_caller_never_comes_back(ranks: tuple[Peer, Peer]) -> None:
+    """The peer has accepted and waits for a message: it is told, and nothing is left."""
+    one, other = ranks
+    listening = other.listen()
+    outcome = one.connect(handle=listening["handle"], timeout=0.0001)
+    assert outcome["comm"] is None and outcome["tries"] == 1
+    end = End.of(other, other.accept(listener=listening["listener"])["comm"], 4096)
+    assert errors_of(other, [end.receive(4096)], ABANDONED_S + 5) == [REMOTE_ERROR]
+    again = other.listen()
+    assert one.connect(handle=again["handle"])["comm"]
+    assert other.accept(listener=again["listener"])["comm"]
