@@ -84,7 +84,7 @@ void flow_free(struct link_flow *flow)
     transport_retire_port(flow->transport, flow->instance, flow->local_port);
   }
   if (flow->listener) {
-    atomic_fetch_sub(&flow->listener->strangers, 1);
+    listener_forget(flow);
   }
   free(flow->chunks);
   free(flow);

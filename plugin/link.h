@@ -85,6 +85,7 @@ struct link_flow {
   struct net_link *link;         /* NULL: the link is closed, the flow lingers */
   struct net_listener *listener; /* until the hello has come */
   struct link_flow *next;        /* of its instance's list */
+  struct link_flow *stranger_older, *stranger_newer; /* while it has a listener */
   struct transport *transport;
   struct harp_instance *instance;
   struct harp_tcp *tcp;          /* NULL: over */
@@ -171,7 +172,6 @@ struct net_listener {
   struct harp_listener *stack_listeners[HARP_ENGINE_INSTANCES];
   pthread_mutex_t lock;          /* the list below: pollers and the service thread */
   struct net_link *incoming;     /* not yet accepted, oldest first */
-  atomic_uint strangers;         /* connected, no hello yet */
 };
 
 /* --- transport.c --- */
@@ -190,6 +190,8 @@ struct transport {
     struct harp_ticker ticker;
     struct transport *transport;
     struct link_flow *flows; /* all of them; without a link and a listener they linger */
+    struct link_flow *stranger_oldest, *stranger_newest; /* connected, no hello yet */
+    unsigned strangers;
     struct retired_port *retired;
   } shares[HARP_ENGINE_INSTANCES];
   atomic_bool published[HARP_STAT_FLOWS]; /* entries in use */
@@ -355,6 +357,9 @@ int flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16
 
 bool listener_heard(struct link_flow *flow);  /* listen.c */
 bool connector_heard(struct link_flow *flow); /* connect.c */
+
+/* listen.c: under the baton. It is no stranger any more, or gone. */
+void listener_forget(struct link_flow *flow);
 
 /* listen.c: one user less; the last one's going ends the listener. Service thread. */
 void listener_put(struct net_listener *listener);

@@ -16,7 +16,9 @@
 
 enum {
   BACKLOG = 256,       /* handshakes at once */
-  STRANGERS_MAX = 256, /* connections without a hello at once */
+  /* Connections without a hello at once, to all listeners of an instance: together they must not
+   * take the places of its links. */
+  STRANGERS_MAX = 512,
   INCOMING_MAX = 256,  /* links that nobody has accepted: who knows the token may begin no more */
 };
 
@@ -30,17 +32,25 @@ static void turn_away(struct link_flow *flow)
   flow_end(flow, false);
 }
 
-/* A crowd of silent ones must not keep a peer out: who has waited longest makes room. */
-static void turn_oldest_away(struct net_listener *listener, struct harp_instance *instance)
+static void remember(struct net_listener *listener, struct link_flow *flow)
 {
-  struct link_flow *oldest = NULL; /* new flows go to the list's front */
-  struct link_flow *flow = listener->transport->shares[instance->queue].flows;
-  for (; flow; flow = flow->next) {
-    oldest = flow->listener == listener ? flow : oldest;
-  }
-  if (oldest) {
-    turn_away(oldest);
-  }
+  struct transport_share *share = &flow->transport->shares[flow->instance->queue];
+  struct link_flow *older = share->stranger_newest;
+  flow->listener = listener;
+  flow->stranger_older = older;
+  *(older ? &older->stranger_newer : &share->stranger_oldest) = flow;
+  share->stranger_newest = flow;
+  share->strangers++;
+}
+
+void listener_forget(struct link_flow *flow)
+{
+  struct transport_share *share = &flow->transport->shares[flow->instance->queue];
+  struct link_flow *older = flow->stranger_older, *newer = flow->stranger_newer;
+  *(older ? &older->stranger_newer : &share->stranger_oldest) = newer;
+  *(newer ? &newer->stranger_older : &share->stranger_newest) = older;
+  flow->listener = NULL;
+  share->strangers--;
 }
 
 static int on_accept(void *user, struct harp_tcp *tcp)
@@ -57,15 +67,16 @@ static int on_accept(void *user, struct harp_tcp *tcp)
   if (!instance) {
     return -EPERM;
   }
-  if (atomic_load(&listener->strangers) >= STRANGERS_MAX) {
-    turn_oldest_away(listener, instance);
+  /* A crowd of silent ones must not keep a peer out: who has waited longest makes room. */
+  struct transport_share *share = &transport->shares[instance->queue];
+  if (share->strangers >= STRANGERS_MAX) {
+    turn_away(share->stranger_oldest);
   }
   struct link_flow *flow = flow_create(transport, instance);
   if (!flow) {
     return -ENOMEM;
   }
-  flow->listener = listener;
-  atomic_fetch_add(&listener->strangers, 1);
+  remember(listener, flow);
   flow_adopt(flow, tcp);
   return 0;
 }
@@ -254,8 +265,7 @@ bool listener_heard(struct link_flow *flow)
   }
   flow->checked = welcome.version >= WIRE_VERSION_CHECKED && hello.flags & HELLO_CHECKED;
   send_welcome(flow, &welcome);
-  flow->listener = NULL;
-  atomic_fetch_sub(&listener->strangers, 1);
+  listener_forget(flow);
   flow_open(flow);
   return true;
 }

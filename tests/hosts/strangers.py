@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Optional
 
 from ranks import Rank, connect, wait_until
 
@@ -91,8 +92,9 @@ class Scene:
         return bytes.fromhex(self.listener[1])
 
     @contextmanager
-    def stranger(self) -> Iterator[Stranger]:
-        (port,) = struct.unpack("!H", self.handle[8:10])
+    def stranger(self, handle: Optional[bytes] = None) -> Iterator[Stranger]:
+        """To the listener of a handle; None: of the scene's."""
+        (port,) = struct.unpack("!H", (handle or self.handle)[8:10])
         made = Stranger(self.host, self.listening.site.address, port)
         try:
             yield made

@@ -20,7 +20,8 @@ from strangers import Scene, Stranger, hello, token_of
 from harp.testing.lab import Lab
 
 STRANGER_S = 5  # what one who says nothing is given
-ROOM = 256  # for so many of them at a time
+ROOM = 512  # for so many of them at a time, at all listeners of an instance
+LINKS_MOST = 256  # that nobody has accepted, of a listener
 
 
 @pytest.fixture(params=[False, True], ids=["kernel address", "own address"])
@@ -124,16 +125,31 @@ def test_who_has_the_token_cannot_begin_any_number_of_links(scene: Scene) -> Non
     (port,) = struct.unpack("!H", scene.handle[8:10])
     begun = hello(token_of(scene), flows=2).hex()
     words = [sys.executable, "-c", LINKS, scene.listening.site.address, port, begun]
-    assert scene.host.run(words, timeout=60).stdout == f"{ROOM} {300 - ROOM}\n"
+    assert scene.host.run(words, timeout=60).stdout == f"{LINKS_MOST} {300 - LINKS_MOST}\n"
 
 
 def test_more_than_there_is_room_for(scene: Scene) -> None:
     """Silent ones in any number do not keep a peer out."""
     with scene.stranger() as crowd:
-        crowd.do("open 300")
+        crowd.do("open 600")
         scene.still_serves()
-        crowd.is_rid_of(300 - ROOM)
-    assert scene.counted() >= 300 - ROOM
+        crowd.is_rid_of(600 - ROOM)
+    assert scene.counted() >= 600 - ROOM
+
+
+@pytest.mark.parametrize("scene", [False], ids=["kernel address"], indirect=True)
+def test_strangers_of_all_listeners_together(scene: Scene) -> None:
+    """However many listeners there are, a crowd at each leaves the instance's places to links."""
+    handles = [scene.handle, *(bytes.fromhex(scene.listening.listen()[1]) for _ in range(2))]
+    with contextlib.ExitStack() as stack:
+        crowds = [stack.enter_context(scene.stranger(handle)) for handle in handles]
+        for crowd in crowds:
+            crowd.do("open 250")
+        wait_until(
+            lambda: sum(crowd.do("state")[1] for crowd in crowds) >= 750 - ROOM,
+            STRANGER_S - 2, "all of them found a place",
+        )  # fmt: skip
+        scene.still_serves()
 
 
 def test_another_wire_version(scene: Scene) -> None:
