@@ -204,6 +204,26 @@ static int choose(struct candidates *files, const struct harp_place *place, cons
   return chosen;
 }
 
+/*
+ * All processes of a host tell NCCL one speed, whichever NIC they have: it comes from all
+ * files of the folder and from sysfs alone, since a NIC that another process drives is
+ * closed to this one.
+ */
+static uint32_t slowest(const struct candidates *files, const char *root)
+{
+  uint32_t least = UINT32_MAX;
+
+  for (int i = 0; i < files->count; i++) {
+    const struct harp_config *config = &files->of[i].config;
+    uint32_t speed = config->speed_mbps ? config->speed_mbps : harp_nic_speed(config, root);
+
+    if (speed == 0)
+      speed = HARP_SPEED_UNKNOWN_MBPS;
+    least = speed < least ? speed : least;
+  }
+  return least;
+}
+
 /* The process that holds a lock on this open file, as /proc/locks tells; 0: not
  * told (another container's, or another file system's idea of the device). */
 static int lock_holder(int fd)
@@ -281,6 +301,7 @@ static int take(struct harp_claim *claim, struct candidates *files, const char *
   claim->fd = files->of[i].fd;
   claim->config = files->of[i].config;
   claim->shared = harp_config_shareable(&claim->config);
+  claim->slowest_mbps = slowest(files, root);
   files->of[i].fd = -1;
   return 0;
 }

@@ -16,7 +16,10 @@
 
 #include "harp/engine/config.h"
 
-enum { HARP_CLAIM_ERROR_SIZE = 512 };
+enum {
+  HARP_CLAIM_ERROR_SIZE = 512,
+  HARP_SPEED_UNKNOWN_MBPS = 25000, /* what a NIC counts for whose speed nobody tells */
+};
 
 #define HARP_CONF_DIR_DEFAULT "/usr/local/tfabric/tools/config"
 
@@ -24,6 +27,7 @@ struct harp_claim {
   int fd;                    /* the locked file; -1: nothing is claimed */
   bool shared;               /* other processes may claim the same file */
   struct harp_config config;
+  uint32_t slowest_mbps;     /* the slowest NIC of the folder, whichever is claimed */
 };
 
 /*

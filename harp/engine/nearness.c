@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <glob.h>
 #include <limits.h>
 #include <net/if.h>
 #include <stdio.h>
@@ -7,6 +8,8 @@
 
 #include "harp/engine/config_values.h"
 #include "harp/engine/nearness.h"
+
+enum { FASTEST_MBPS = 10 * 1000 * 1000 };
 
 /* The whole number in a file of a folder in sysfs, or otherwise. */
 static int number_in(const char *folder, const char *name, int otherwise)
@@ -114,4 +117,47 @@ unsigned harp_nearness(const struct harp_config *config, const char *gpu, const 
     return steps(one, shared) + steps(other, shared);
   return number_in(one, "numa_node", -1) == number_in(other, "numa_node", -1) ? HARP_NEAR_NODE
                                                                               : HARP_NEAR_SYSTEM;
+}
+
+/* -1, 65535 and what no NIC has are the drivers' words for "unknown". */
+static uint32_t speed_in(const char *interface)
+{
+  int speed = number_in(interface, "speed", 0);
+
+  return speed > 0 && speed <= FASTEST_MBPS && speed != UINT16_MAX ? (uint32_t)speed : 0;
+}
+
+/* A function may have several interfaces: the fastest counts. */
+static uint32_t speed_of_function(const char *function)
+{
+  char pattern[PATH_MAX + 8];
+  uint32_t fastest = 0;
+  glob_t found;
+
+  snprintf(pattern, sizeof(pattern), "%s/net/*", function);
+  if (glob(pattern, GLOB_NOSORT, NULL, &found) != 0)
+    return 0;
+  for (size_t i = 0; i < found.gl_pathc; i++) {
+    uint32_t speed = speed_in(found.gl_pathv[i]);
+
+    fastest = speed > fastest ? speed : fastest;
+  }
+  globfree(&found);
+  return fastest;
+}
+
+uint32_t harp_nic_speed(const struct harp_config *config, const char *root)
+{
+  const char *device = harp_config_innermost(config->device);
+  char link[PATH_MAX], function[PATH_MAX];
+
+  if (strncmp(device, "packet:", 7) == 0) {
+    int length = snprintf(link, sizeof(link), "%s/sys/class/net/%s", root, device + 7);
+
+    return length < (int)sizeof(link) && !is_namesake(link, device + 7) ? speed_in(link) : 0;
+  }
+  if (!nic_link(config, root, link, sizeof(link)) || !realpath(link, function) ||
+      !end_at_function(function))
+    return 0;
+  return speed_of_function(function);
 }

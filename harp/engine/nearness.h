@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How near a NIC is to a GPU, as sysfs shows their places on the PCI buses.
+ * How near a NIC is to a GPU, as sysfs shows their places on the PCI buses, and how
+ * fast it is.
  *
  * Thread: any; reads /sys only, and keeps no state.
  */
@@ -21,5 +22,9 @@ enum {
  * folder below which /sys is looked for.
  */
 unsigned harp_nearness(const struct harp_config *config, const char *gpu, const char *root);
+
+/* The NIC's speed in Mbit/s by sysfs alone, so that every process is told the same, whether
+ * it has opened the NIC or not. 0: unknown. root: as above. */
+uint32_t harp_nic_speed(const struct harp_config *config, const char *root);
 
 #endif

@@ -63,6 +63,7 @@ cdef extern from "harp/engine/claim.h" nogil:
 
     struct harp_claim:
         harp_config config
+        uint32_t slowest_mbps
 
     int harp_claim_below(harp_claim *claim, const char *root, char *error)
     void harp_claim_release(harp_claim *claim)
@@ -104,15 +105,15 @@ def place(bytes root):
 
 def claim_below(bytes root):
     """The path of the ztcp*.conf that this process would claim on a host whose /proc/driver
-    and /sys lie below root; it is given back. Raises RuntimeError with the line that
-    HARP declines by."""
+    and /sys lie below root, and the Mbit/s that it would tell NCCL; the file is given back.
+    Raises RuntimeError with the line that HARP declines by."""
     cdef harp_claim claim
     cdef char error[HARP_CLAIM_ERROR_SIZE]
     if harp_claim_below(&claim, root, error):
         raise RuntimeError((<bytes>error).decode())
     path = (<bytes>claim.config.path).decode()
     harp_claim_release(&claim)
-    return path
+    return path, claim.slowest_mbps
 
 
 QUEUE = HARP_LOG_QUEUE

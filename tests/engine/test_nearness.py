@@ -46,6 +46,11 @@ class Machine:
         interface.mkdir()
         (interface / "device").symlink_to(device)
         (interface / "ifindex").write_text(f"{index}\n")
+        (device / "net").mkdir()
+        (device / "net" / name).symlink_to(interface)
+
+    def speed(self, name: str, says: str) -> None:
+        (self.root / "sys/class/net" / name / "speed").write_text(f"{says}\n")
 
 
 @pytest.fixture
@@ -77,7 +82,7 @@ def taken(machine: Machine, monkeypatch: pytest.MonkeyPatch, rank: int, **extra:
     monkeypatch.setenv("LOCAL_RANK", str(rank))
     for name, value in extra.items():
         monkeypatch.setenv(name, value)
-    path = _engine.claim_below(str(machine.root).encode())
+    path, _ = _engine.claim_below(str(machine.root).encode())
     return Path(path).read_text().splitlines()[0].split(":", 1)[1]
 
 
