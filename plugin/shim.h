@@ -5,6 +5,11 @@
  * version's signatures, and the table at the end is what NCCL looks up. The
  * compiler checks every signature against plugin/nccl_types.h.
  *
+ * NCCL 2.19 to 2.30 hold a connection for made though connect or accept failed,
+ * and close what they got from it. So an output is NULL after an error, to end
+ * NULL is as good as done, and to use it is NCCL's mistake: plugin/net.h gets
+ * no NULL object.
+ *
  * No include guard: the text depends on API and serves one file each.
  */
 #include <errno.h>
@@ -101,9 +106,9 @@ static ncclResult_t shim_properties_get(int device, shim_properties *out)
 {
   struct net_properties properties;
   int error = net_get_properties(device, &properties);
+  memset(out, 0, sizeof(*out));
   if (error)
     return nccl_result(error, API);
-  memset(out, 0, sizeof(*out));
   /* NCCL declares them without const and does not write to them. */
   out->name = (char *)(uintptr_t)properties.name;
   out->pciPath = (char *)(uintptr_t)properties.pci_path;
@@ -196,7 +201,7 @@ static ncclResult_t shim_accept(void *listener, void **comm)
   struct net_link *link = NULL;
   int error;
   do
-    error = net_accept(listener, &link);
+    error = listener ? net_accept(listener, &link) : -EINVAL;
   while (block_more(start, link, &error));
   *comm = link;
   return nccl_result(error, API);
@@ -214,7 +219,7 @@ static ncclResult_t shim_connect(CONTEXT int device, CONNECT_CONFIG void *handle
 static ncclResult_t shim_accept(void *listener, void **comm DEVICE_COMM)
 {
   struct net_link *link = NULL;
-  int error = net_accept(listener, &link);
+  int error = listener ? net_accept(listener, &link) : -EINVAL;
   *comm = link;
   return nccl_result(error, API);
 }
@@ -225,17 +230,18 @@ static ncclResult_t shim_register(void *comm, void *data, register_size size, in
 {
   struct net_region *region = NULL;
 #if API < 8
-  if (size < 0)
-    return nccl_result(-EINVAL, API);
+  bool valid = comm && size >= 0;
+#else
+  bool valid = comm;
 #endif
-  int error = net_register(comm, data, (size_t)size, type, &region);
+  int error = valid ? net_register(comm, data, (size_t)size, type, &region) : -EINVAL;
   *mhandle = region;
   return nccl_result(error, API);
 }
 
 static ncclResult_t shim_deregister(void *comm, void *mhandle)
 {
-  return nccl_result(net_deregister(comm, mhandle), API);
+  return nccl_result(comm && mhandle ? net_deregister(comm, mhandle) : 0, API);
 }
 
 /* *request is always written: on entry it may hold anything (from version 9
@@ -244,7 +250,8 @@ static ncclResult_t shim_send(void *comm, const void *data, size_t size, void *m
                               void **request)
 {
   struct net_request *made = NULL;
-  int error = size > INT_MAX ? -EINVAL : net_isend(comm, data, size, mhandle, &made);
+  bool valid = comm && size <= INT_MAX;
+  int error = valid ? net_isend(comm, data, size, mhandle, &made) : -EINVAL;
   *request = made;
   return nccl_result(error, API);
 }
@@ -253,7 +260,8 @@ static ncclResult_t shim_receive(void *comm, void *data, size_t size, void *mhan
                                  void **request)
 {
   struct net_request *made = NULL;
-  int error = size > INT_MAX ? -EINVAL : net_irecv(comm, data, size, mhandle, &made);
+  bool valid = comm && size <= INT_MAX;
+  int error = valid ? net_irecv(comm, data, size, mhandle, &made) : -EINVAL;
   *request = made;
   return nccl_result(error, API);
 }
@@ -314,12 +322,12 @@ static ncclResult_t shim_test(void *request, int *done, int *size)
 
 static ncclResult_t shim_close(void *comm)
 {
-  return nccl_result(net_close(comm), API);
+  return nccl_result(comm ? net_close(comm) : 0, API);
 }
 
 static ncclResult_t shim_close_listener(void *listener)
 {
-  return nccl_result(net_close_listener(listener), API);
+  return nccl_result(listener ? net_close_listener(listener) : 0, API);
 }
 
 /* What NCCL may find NULL stays NULL: regMrDmaBuf, getDeviceMr, irecvConsumed,

@@ -189,6 +189,17 @@ class Plugin:
         ]
         return {field: not getattr(self._net, field) for field in unchecked}
 
+    def _make(self, name: str, out: Any, *arguments: Any, held: int = 0x5A5A) -> Any:
+        """A call with an output, whose value this is; before, that is whatever the caller held
+        there, and after an error nothing that NCCL could use or close."""
+        out.value = held
+        code = getattr(self._net, name)(*arguments)
+        if code != SUCCESS and out.value:
+            raise AssertionError(f"{name}: its output is {out.value:#x} after error {code}")
+        if code != SUCCESS:
+            raise NcclError(name, code)
+        return out.value
+
     def init(self) -> None:
         log = _logger.function
         _logger.over = False
@@ -210,13 +221,16 @@ class Plugin:
 
     def devices(self) -> int:
         count = _INT()
-        self._call("devices", c.byref(count))
-        return count.value
+        return self._make("devices", count, c.byref(count))
 
     def properties(self, device: int = 0) -> dict[str, Any]:
         properties = self._properties_type()
         c.memset(c.byref(properties), 0x5A, c.sizeof(properties))  # all of it must be written
-        self._call("getProperties", device, c.byref(properties))
+        try:
+            self._call("getProperties", device, c.byref(properties))
+        except NcclError:
+            assert not any(bytes(properties)), "getProperties failed, and wrote something"
+            raise
         found: dict[str, Any] = {}
         for name, _ in properties._fields_:
             value = getattr(properties, name)
@@ -234,52 +248,49 @@ class Plugin:
 
     def listen(self, handle: Any, device: int = 0) -> int:
         listener = _P()
-        self._call("listen", *self._context_first(), device, handle, c.byref(listener))
-        return listener.value or 0
+        context = self._context_first()
+        return self._make("listen", listener, *context, device, handle, c.byref(listener)) or 0
 
     def connect(self, handle: Any, device: int = 0) -> Optional[int]:
         """None: not yet. The handle is the caller's scratch."""
-        comm = _P(0x5A5A)
+        comm = _P()
         config = c.c_int(-1)
         middle = [c.addressof(config)] if self.api == 10 else []
-        last = [c.byref(_P())] if self.api >= 7 else []
-        self._call("connect", *self._context_first(), device, *middle, handle, c.byref(comm), *last)
-        return comm.value
+        first, last = self._context_first(), [c.byref(_P())] if self.api >= 7 else []
+        return self._make("connect", comm, *first, device, *middle, handle, c.byref(comm), *last)
 
     def accept(self, listener: int) -> Optional[int]:
-        comm = _P(0x5A5A)
+        comm = _P()
         last = [c.byref(_P())] if self.api >= 7 else []
-        self._call("accept", listener, c.byref(comm), *last)
-        return comm.value
+        return self._make("accept", comm, listener, c.byref(comm), *last)
 
     def register(self, comm: int, address: int, size: int, kind: int = PTR_HOST) -> int:
         mhandle = _P()
-        self._call("regMr", comm, address, size, kind, c.byref(mhandle))
-        return mhandle.value or 0
+        return self._make("regMr", mhandle, comm, address, size, kind, c.byref(mhandle)) or 0
 
     def deregister(self, comm: int, mhandle: int) -> None:
         self._call("deregMr", comm, mhandle)
 
     def isend(self, comm: int, address: int, size: int, mhandle: int) -> Optional[int]:
         """The request, or None: it would block."""
-        request = _P(0x5A5A)
+        request = _P()
         tag = [7] if self.api >= 5 else []
-        profiler = [None] if self.api >= 10 else []
-        self._call("isend", comm, address, size, *tag, mhandle, *profiler, c.byref(request))
-        return request.value
+        last = [*([None] if self.api >= 10 else []), c.byref(request)]
+        return self._make("isend", request, comm, address, size, *tag, mhandle, *last)
 
     def irecv(
         self, comm: int, address: int, size: int, mhandle: int, entry: int = 1, count: int = 1
     ) -> Optional[int]:
         """entry: what *request holds before the call (1: NCCL's optional completion)."""
-        request = _P(entry)
+        request = _P()
         if self.api == 4:
-            self._call("irecv", comm, address, size, mhandle, c.byref(request))
-            return request.value
+            place = [comm, address, size, mhandle, c.byref(request)]
+            return self._make("irecv", request, *place, held=entry)
         kind = c.c_size_t if self.api >= 9 else _INT
         profiler = [(_P * count)()] if self.api >= 10 else []
-        self._call(
+        return self._make(
             "irecv",
+            request,
             comm,
             count,
             (_P * count)(*[address] * count),
@@ -288,23 +299,45 @@ class Plugin:
             (_P * count)(*[mhandle] * count),
             *profiler,
             c.byref(request),
+            held=entry,
         )
-        return request.value
 
     def iflush(self, comm: int, address: int, size: int, mhandle: int) -> Optional[int]:
-        request = _P(0x5A5A)
-        if self.api == 4:
-            self._call("iflush", comm, address, size, mhandle, c.byref(request))
-        else:
-            one = (_P * 1)(address), (_INT * 1)(size), (_P * 1)(mhandle)
-            self._call("iflush", comm, 1, *one, c.byref(request))
-        return request.value
+        request = _P()
+        place: list[Any] = [address, size, mhandle]
+        if self.api >= 5:
+            place = [1, (_P * 1)(address), (_INT * 1)(size), (_P * 1)(mhandle)]
+        return self._make("iflush", request, comm, *place, c.byref(request))
 
     def test(self, request: int) -> Optional[int]:
         """None: not yet; else the bytes that moved."""
-        done, size = _INT(0x5A5A), _INT(-1)
-        self._call("test", request, c.byref(done), c.byref(size))
-        return size.value if done.value else None
+        done, size = _INT(), _INT(-1)
+        over = self._make("test", done, request, c.byref(done), c.byref(size))
+        return size.value if over else None
+
+    def null_calls(self, comm: int) -> dict[str, int]:
+        """The code of each call that NCCL may make with NULL, which is what it got from one that
+        failed, or never made. comm: one, or 0, whose memory handle is NULL."""
+        calls: dict[str, tuple[Any, ...]] = {
+            "accept": (self.accept, 0),
+            "regMr": (self.register, 0, 4096, 1),
+            "deregMr": (self.deregister, comm, 0),
+            "isend": (self.isend, 0, 4096, 1, 0),
+            "irecv": (self.irecv, 0, 4096, 1, 0),
+            "iflush": (self.iflush, 0, 4096, 1, 0),
+            "test": (self.test, 0),
+            "closeSend": (self.close_send, 0),
+            "closeRecv": (self.close_receive, 0),
+            "closeListen": (self.close_listener, 0),
+        }
+        codes = {}
+        for name, (call, *arguments) in calls.items():
+            try:
+                call(*arguments)
+                codes[name] = SUCCESS
+            except NcclError as error:
+                codes[name] = error.code
+        return codes
 
     def close_send(self, comm: int) -> None:
         self._call("closeSend", comm)

@@ -29,6 +29,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence
 
+from mappings import heap, mappings
 from nccl_plugin import NcclError, Plugin
 
 PROGRESS = {"isend", "irecv", "iflush", "test", "wait", "stream"}
@@ -41,12 +42,6 @@ ARENA, LIVE = 16 << 20, 300  # registrations at random: bytes, and how many at o
 def pattern(seed: int, size: int) -> bytes:
     """The first size bytes of the seed's stream: a shorter one is a longer one's beginning."""
     return random.Random(seed).randbytes((size + 3) // 4 * 4)[:size]
-
-
-class MallocInfo(ctypes.Structure):
-    """struct mallinfo2"""
-
-    _fields_ = [("words", ctypes.c_size_t * 10)]
 
 
 def _odd_stretch(
@@ -62,15 +57,6 @@ def _odd_stretch(
     if kind < 0.8 and other >= least:
         return offset, other
     return min(offset + other, ARENA - length), length
-
-
-def _mappings() -> tuple[list[list[str]], list[list[str]]]:
-    """This process's, of files and others, in their words; none of the latter where a sanitizer
-    has some of its own."""
-    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
-    named = [words for words in lines if len(words) > 5 and not words[5].startswith("[")]
-    sanitized = any("san.so" in words[5] for words in named)
-    return named, [] if sanitized else [words for words in lines if words not in named]
 
 
 class Rank:
@@ -126,7 +112,7 @@ class Rank:
     def resources(self) -> dict[str, int]:
         """What this process has that a plugin might leave behind: counts. A sanitizer has
         anonymous memory of its own, which is not told from the plugin's."""
-        named, anonymous = _mappings()
+        named, anonymous = mappings()
         return {
             "descriptors": len(os.listdir("/proc/self/fd")),
             "files mapped": len(named),
@@ -138,10 +124,10 @@ class Rank:
         """KiB that this process has to itself: mapped, since what lies side by side counts as one,
         and from malloc. 0 with a sanitizer."""
         gc.collect()
-        _, anonymous = _mappings()
+        _, anonymous = mappings()
         spans = [words[0].split("-") for words in anonymous if "w" in words[1]]
         mapped = sum(int(end, 16) - int(begin, 16) for begin, end in spans)
-        return {"anonymous KiB": mapped >> 10, "heap KiB": self.heap() >> 10}
+        return {"anonymous KiB": mapped >> 10, "heap KiB": heap() >> 10}
 
     def listen(self, device: int = 0) -> dict[str, Any]:
         size = self.plugin.handle_size
@@ -264,6 +250,9 @@ class Rank:
             self.objects[comm], self._address(buffer), size, self.objects[mhandle]
         )
 
+    def null_calls(self, comm: Optional[int] = None) -> dict[str, int]:
+        return self.plugin.null_calls(self.objects[comm] if comm else 0)
+
     def test(self, request: int) -> Optional[int]:
         return self.plugin.test(self.objects[request])
 
@@ -374,12 +363,6 @@ class Rank:
         """From here on malloc gives large pieces back as soon as they are free, instead of
         learning to keep them: what is mapped tells then what is used."""
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 128 << 10)
-
-    def heap(self) -> int:
-        """Bytes that this process has from malloc; 0: a sanitizer has its own."""
-        mallinfo = ctypes.CDLL(None).mallinfo2
-        mallinfo.restype = MallocInfo
-        return mallinfo().words[7]  # uordblks
 
     def can_refuse(self) -> bool:
         """Whether tests/plugin/stingy.c is preloaded here."""

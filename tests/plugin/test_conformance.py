@@ -406,6 +406,60 @@ def test_misuse_is_refused(pair: Pair) -> None:
     move(sender, receiver, 4096, 1)
 
 
+# What NCCL makes of it where there is nothing: ends of it are as good as done.
+NULL_CALLS = {
+    **dict.fromkeys(("accept", "regMr", "isend", "irecv", "test"), INTERNAL_ERROR),
+    **dict.fromkeys(("deregMr", "iflush", "closeSend", "closeRecv", "closeListen"), 0),
+}
+
+
+def _no_such_device(pair: Pair) -> None:
+    pair.a.listen(device=1)
+
+
+def _connect_by_a_strange_handle(pair: Pair) -> None:
+    pair.a.connect(handle=bytes(range(64 if pair.api == 4 else 128)).hex())
+
+
+def _connect_to_nobody(pair: Pair) -> None:
+    listening = pair.b.listen()
+    pair.b.close_listener(listener=listening["listener"])
+    pair.a.connect(handle=listening["handle"], timeout=2 * NOTICED_MS / 1e3)
+
+
+def _memory_of_a_gpu(pair: Pair) -> None:
+    sender, _ = ends(pair, 4096)
+    pair.a.register(comm=sender.comm, buffer=sender.buffer, kind=PTR_CUDA)
+
+
+def _send_the_wrong_way(pair: Pair) -> None:
+    receiver, _ = ends_between(pair.b, pair.a, 4096)[::-1]
+    receiver.send(4096)
+
+
+FAILURES = {
+    "listen": _no_such_device,
+    "connect": _connect_by_a_strange_handle,
+    "connect, later": _connect_to_nobody,
+    "regMr": _memory_of_a_gpu,
+    "isend": _send_the_wrong_way,
+}
+
+
+@pytest.mark.parametrize("fails", FAILURES)
+def test_what_nccl_calls_after_an_error(pair: Pair, fails: str) -> None:
+    """NCCL 2.19 to 2.30 hold a connection for made though connect or accept failed, and close
+    what they got from it: NULL."""
+    with pytest.raises(PeerFailure) as failure:
+        FAILURES[fails](pair)
+    assert failure.value.code is not None, failure.value
+    assert pair.a.null_calls() == NULL_CALLS
+    sender, receiver = ends(pair, 1000, seed=1)
+    for end in (sender, receiver):
+        assert end.rank.null_calls(comm=end.comm) == NULL_CALLS
+    move(sender, receiver, 1000, 1)
+
+
 def test_flush_needs_nothing(pair: Pair) -> None:
     _, receiver = ends(pair, 4096)
     assert (

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What memory this process has, mapped and from malloc."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+
+class MallocInfo(ctypes.Structure):
+    """struct mallinfo2"""
+
+    _fields_ = [("words", ctypes.c_size_t * 10)]
+
+
+def mappings() -> tuple[list[list[str]], list[list[str]]]:
+    """This process's, of files and others, in their words; none of the latter where a sanitizer
+    has some of its own."""
+    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    named = [words for words in lines if len(words) > 5 and not words[5].startswith("[")]
+    sanitized = any("san.so" in words[5] for words in named)
+    return named, [] if sanitized else [words for words in lines if words not in named]
+
+
+def heap() -> int:
+    """Bytes that this process has from malloc; 0: a sanitizer has its own."""
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = MallocInfo
+    return mallinfo().words[7]  # uordblks
