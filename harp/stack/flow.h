@@ -155,7 +155,7 @@ struct harp_flow_view {
   uint32_t unacked;       /* bytes pushed and not acknowledged */
   uint32_t probes;        /* keepalive or window probes without an answer */
   uint64_t last_progress; /* ns: last acknowledgement of something, or sign of a closed window */
-  uint64_t last_receive;  /* ns: last segment from the peer */
+  uint64_t last_receive;  /* ns: last acceptable segment from the peer */
   uint64_t bytes_in, bytes_out;
 };
 void harp_flow_view(const struct harp_tcp *tcp, struct harp_flow_view *view);

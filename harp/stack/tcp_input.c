@@ -208,6 +208,10 @@ static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment) 
     challenge(tcp, &tcp->answer_limit);
     return false;
   }
+  /* Only now: whose number or acknowledgement is far off may be anybody, and must not keep a
+   * dead peer's connection open. */
+  tcp->last_receive = tcp->stack->now;
+  tcp->probes = 0;
   bool fin_open = tcp->fin_sent && seq_lt(tcp->snd_una, tcp->snd_nxt);
   tcp_ack(tcp, segment);
   if (tcp->state == TCP_CLOSE) {
@@ -394,8 +398,6 @@ static void remember_timestamp(struct harp_tcp *tcp, const struct harp_segment *
 }
 
 static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment) {
-  tcp->last_receive = tcp->stack->now;
-  tcp->probes = 0;
   if (repeated_syn(tcp, segment)) {
     tcp_send_syn(tcp);
     return;

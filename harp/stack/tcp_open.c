@@ -221,7 +221,7 @@ void tcp_become_established(struct harp_tcp *tcp) {
   /* RFC 5681, 3.1: after a lost SYN start with one segment. */
   uint32_t segments = tcp->syn_transmits > 1 ? 1 : tcp->stack->config.initial_window;
   tcp->cwnd = segments * tcp->mss;
-  tcp->last_progress = tcp->stack->now;
+  tcp->last_receive = tcp->last_progress = tcp->stack->now;
   tcp->cc.ops->init(tcp);
   tcp_mark_dirty(tcp);
   struct harp_listener *listener = tcp->listener;

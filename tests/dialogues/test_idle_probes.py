@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
+import pytest
 from scapy.layers.inet import TCP
 
 
@@ -17,3 +19,28 @@ def test_after_a_second(either):
     d.expect(TCP(flags="A", seq=0, ack=1), within=400)
     d.send(TCP(flags="A", seq=1, ack=1))
     d.silence(during=300)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        TCP(flags="A", seq=1_000_000, ack=1),
+        TCP(flags="PA", seq=-1_000_000, ack=1) / b"old",
+        TCP(flags="PA", seq=1, ack=-1_000_000) / b"acknowledges nothing of ours",
+        TCP(flags="S", seq=1_000_000),
+        TCP(flags="R", seq=100),
+    ],
+    ids=["far away", "old", "wrong acknowledgement", "syn", "reset"],
+)
+def test_what_is_not_the_peers_keeps_nothing_open(either, forged):
+    """A segment outside of the window may be anybody's: it is no sign of life."""
+    d = either()
+    c = d.open_passive()
+    c.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+    c.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    c.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 1)
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    d.strict = False
+    for _ in range(6):
+        d.send(forged, at=d.now + 500)
+    assert c.error() == errno.ETIMEDOUT
