@@ -95,7 +95,9 @@ static bool acceptable(const struct harp_tcp *tcp, const struct harp_segment *se
   uint32_t span = segment_span(segment);
   uint32_t offset = segment->seq - tcp->rcv_nxt;
   if (span == 0) {
-    return offset == 0 || offset < window;
+    /* Also at the right edge: where a lost segment keeps the window filled, that is the peer's
+     * next number. */
+    return offset <= window;
   }
   if (window == 0) {
     /* Everything is refused, except that the acknowledgement of a probe that

@@ -17,6 +17,26 @@ def test_far_beyond_the_edge(either):
     assert c.recv(100) == b"near"
 
 
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_an_acknowledgement_behind_a_filled_window(either, beyond):
+    """With a byte lost and the window filled, all that the peer says stands at its right edge: it
+    acknowledges, and is not answered. What stands farther is, and acknowledges nothing."""
+    d = either(rto_min_us=200_000)
+    c = d.open_passive(rtt=20)
+    c.send(b"x" * 100)
+    sent = d.expect(TCP(seq=1) / (b"x" * 100))
+    edge = sent[TCP].ack + sent[TCP].window
+    d.send(TCP(flags="A", seq=edge - 100, ack=1) / (b"y" * 100))
+    answer = d.expect(TCP(flags="A", seq=101, ack=1))[TCP]
+    edge = max(edge, answer.ack + answer.window)
+    d.send(TCP(flags="A", seq=edge + beyond, ack=101))
+    if beyond:
+        d.expect(TCP(flags="A", seq=101, ack=1))
+        d.expect(TCP(seq=1) / (b"x" * 100), within=500)
+    else:
+        d.silence(during=500)
+
+
 def test_a_segment_without_ack_is_dropped(either):
     d = either()
     c = d.open_passive()
