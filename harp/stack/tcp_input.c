@@ -158,8 +158,9 @@ static bool syn_received_ack(struct harp_tcp *tcp, const struct harp_segment *se
   if (segment->ack != tcp->snd_nxt && !of_a_cookie(tcp, segment)) {
     return false;
   }
+  bool syn = segment->flags & FLAG_SYN;
   tcp->snd_una = segment->ack;
-  tcp->snd_wnd = segment->window << tcp->snd_wscale;
+  tcp->snd_wnd = segment->window << (syn ? 0 : tcp->snd_wscale);
   tcp->max_snd_wnd = tcp->snd_wnd;
   tcp->snd_wl1 = segment->seq;
   tcp->snd_wl2 = segment->ack;
@@ -345,6 +346,14 @@ static bool repeated_syn(const struct harp_tcp *tcp, const struct harp_segment *
          !(segment->flags & (FLAG_ACK | FLAG_RST));
 }
 
+/* The other half of a simultaneous open (RFC 9293, 3.5): the peer's SYN once more, now with an
+ * acknowledgement of ours. */
+static bool completes_open(const struct harp_tcp *tcp, const struct harp_segment *segment) {
+  return tcp->state == TCP_SYN_RECV && tcp->active && segment->seq == tcp->irs &&
+         segment->ack == tcp->snd_nxt && segment->length == 0 &&
+         (segment->flags & (FLAG_SYN | FLAG_ACK | FLAG_FIN | FLAG_RST)) == (FLAG_SYN | FLAG_ACK);
+}
+
 /* RFC 6191: a new incarnation may take over a connection in TIME-WAIT. */
 static bool reopens(const struct harp_tcp *tcp, const struct harp_segment *segment) {
   if (tcp->state != TCP_TIME_WAIT || !(segment->flags & FLAG_SYN) ||
@@ -402,6 +411,15 @@ static void remember_timestamp(struct harp_tcp *tcp, const struct harp_segment *
 static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment) {
   if (repeated_syn(tcp, segment)) {
     tcp_send_syn(tcp);
+    return;
+  }
+  if (completes_open(tcp, segment)) {
+    /* Acknowledged, because some stacks answer a SYN-ACK here and take only that. */
+    if (syn_received_ack(tcp, segment)) {
+      remember_timestamp(tcp, segment);
+      tcp->ack_now = true;
+      tcp_mark_dirty(tcp);
+    }
     return;
   }
   if ((segment->flags & (FLAG_SYN | FLAG_RST)) == FLAG_SYN) {

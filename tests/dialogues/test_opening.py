@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import errno
 
+import pytest
 from scapy.layers.inet import TCP
+
+from harp.testing.tcp_info import state_name
 
 
 def test_the_peer_opens(either):
@@ -29,17 +32,31 @@ def test_the_stack_opens(either):
 
 
 def test_both_open_at_once(either):
-    """RFC 9293, 3.5: the SYNs cross."""
+    """RFC 9293, 3.5: the SYNs cross, and so do their answers."""
     d = either()
-    d.connect(80)
+    c = d.connect(80)
     d.expect(TCP(flags="S", seq=0))
     d.send(TCP(flags="S", seq=0, options=[("MSS", 1460)]))
     d.expect(TCP(flags="SA", seq=0, ack=1))
     d.send(TCP(flags="SA", seq=0, ack=1, options=[("MSS", 1460)]))
-    # Linux acknowledges the repeated SYN once more; HARP has nothing new to say.
-    d.ignore(d.now + 20)
+    d.expect(TCP(flags="A", seq=1, ack=1))  # opens a peer that does not take a SYN-ACK, either
+    d.silence()
+    assert state_name(c.tcp_info()) == "ESTABLISHED"
     d.send(TCP(seq=1, ack=1) / b"x")
     d.expect(TCP(flags="A", seq=1, ack=2), within=60)
+
+
+@pytest.mark.parametrize("wrong", [{"ack": 2}, {"seq": 1}, {"flags": "SAF"}], ids=str)
+def test_no_answer_to_a_simultaneous_open(either, wrong):
+    """It acknowledges the SYN, repeats the peer's, and is nothing else; or it opens nothing."""
+    d = either()
+    c = d.connect(80)
+    d.expect(TCP(flags="S", seq=0))
+    d.send(TCP(flags="S", seq=0, options=[("MSS", 1460)]))
+    d.expect(TCP(flags="SA", seq=0, ack=1))
+    d.send(TCP(**{"flags": "SA", "seq": 0, "ack": 1, "options": [("MSS", 1460)], **wrong}))
+    d.ignore(d.now + 20)
+    assert state_name(c.tcp_info()) == "SYN_RECV"
 
 
 def test_a_lost_syn_is_sent_again(either):

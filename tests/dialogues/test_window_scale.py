@@ -22,6 +22,25 @@ def test_the_peers_window_is_scaled(either):
     assert reached(d) == 800
 
 
+def test_when_both_open_at_once(either):
+    """Both of the peer's SYNs have a window that is not scaled."""
+    d = either(window_scale=7, initial_window=4)
+    c = d.connect(80)
+    d.expect(TCP(flags="S", seq=0))
+    options = [("MSS", 1460), ("WScale", 3)]
+    d.send(TCP(flags="S", seq=0, window=100, options=options))
+    d.expect(TCP(flags="SA", seq=0, ack=1))
+    d.send(TCP(flags="SA", seq=0, ack=1, window=100, options=options))
+    d.expect(TCP(flags="A", seq=1, ack=1))
+    c.send(b"x" * 2000)
+    if d.who == "linux":
+        assert reached(d) > 100  # it scales the second SYN's, against RFC 7323, 2.2
+        return
+    assert reached(d) == 100
+    d.send(TCP(flags="A", seq=1, ack=101, window=100))
+    assert reached(d) == 900
+
+
 def test_without_the_peers_offer_nothing_is_scaled(either):
     d = either(window_scale=7, initial_window=4)
     listener = d.listen(80)

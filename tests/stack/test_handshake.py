@@ -178,12 +178,24 @@ def test_simultaneous_open(dialogue):
     d.expect(TCP(flags="SA", seq=0, ack=1))
     assert state_name(sock.tcp_info()) == "SYN_RECV"
     d.send(TCP(flags="SA", seq=0, ack=1))
-    d.ignore()
-    d.send(TCP(flags="A", seq=1, ack=1))
+    d.expect(TCP(flags="A", seq=1, ack=1))
     assert state_name(sock.tcp_info()) == "ESTABLISHED"
     sock.send(b"x" * 1001)
     d.settle()
     d.expect(TCP(seq=1, ack=1), length=1000)
+
+
+def test_simultaneous_open_with_a_peer_that_answers_the_syn_ack(dialogue):
+    """It opens by the answer that it gets in turn, and sends a bare acknowledgement itself."""
+    d = dialogue()
+    sock = d.connect(80)
+    d.expect(TCP(flags="S", seq=0))
+    d.send(TCP(flags="S", seq=0, options=[("MSS", 1000)]))
+    d.expect(TCP(flags="SA", seq=0, ack=1))
+    d.send(TCP(flags="A", seq=1, ack=1))
+    assert state_name(sock.tcp_info()) == "ESTABLISHED"
+    d.send(TCP(flags="SA", seq=0, ack=1))
+    d.expect(TCP(flags="A", seq=1, ack=1))
 
 
 def test_simultaneous_open_between_two_stacks(wire):
