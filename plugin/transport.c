@@ -12,7 +12,7 @@
 #include "plugin/link.h"
 
 enum {
-  MAX_COMMS = 65536,
+  MAX_COMMS = HARP_ENGINE_CONNECTIONS, /* of one flow each */
   DEVICE_GUID = 0x50524148, /* any number, as long as it is the same everywhere */
   STRANGER_MS = 5000, /* a stranger's time for its hello */
   LINGER_MS = 1000,   /* how long finalize and exit wait for last bytes */

@@ -15,7 +15,6 @@
 #include "harp/stack/flow.h"
 
 enum {
-  MAX_CONNECTIONS = 4096, /* per instance */
   PACKETS = 8192,         /* 2 KiB each, per instance */
   SYN_RTO_US = 200000,    /* a cloud's network is near; RFC 6298 allows no less than it measures */
   RCVBUF = 4 << 20,       /* the window of a flow: 100 Gbit/s times 300 us */
@@ -51,7 +50,7 @@ static int stack_config(const struct harp_engine *engine, struct harp_stack_conf
   stack->prefix = info->prefix;
   stack->gateway = engine->config.gateway ? engine->config.gateway : info->gateway;
   stack->mtu = info->mtu;
-  stack->max_connections = MAX_CONNECTIONS;
+  stack->max_connections = HARP_ENGINE_CONNECTIONS;
   stack->packets = PACKETS;
   stack->rto_initial_us = SYN_RTO_US;
   /* What a shallow device drops costs more than a small window. */

@@ -21,6 +21,7 @@
 
 enum {
   HARP_ENGINE_INSTANCES = 8, /* what a handle has room to name */
+  HARP_ENGINE_CONNECTIONS = 4096, /* of each */
   HARP_ENGINE_ERROR_SIZE = 512,
 };
 

@@ -43,16 +43,23 @@ struct harp_stack {
 
   struct harp_pool connections, packets, references, records, listener_pool;
 
-  struct harp_neighbour neighbours[NEIGHBOURS]; /* entry 0 alone on a link without any */
-  uint64_t neighbour_deadline; /* ns; UINT64_MAX: no request is outstanding */
-  uint32_t expected[NEIGHBOURS]; /* addresses that may be asked for at any time, by their hash */
+  struct harp_neighbour *neighbours; /* entry 0 alone on a link without any */
+  struct harp_neighbour **neighbour_buckets;
+  uint32_t *expected;          /* addresses that may be asked for at any time, by their hash */
+  uint32_t neighbour_count;    /* entries; of buckets and expected there are a power of two */
+  uint32_t neighbour_shift;    /* 64 less its logarithm */
+  uint32_t neighbour_frames;   /* that wait for answers */
+  struct harp_list neighbours_free, neighbours_waiting; /* waiting: by deadline */
+  struct harp_list neighbours_holding; /* frames, the first the longest */
+  struct harp_list neighbours_asked, neighbours_idle; /* without a connection, the oldest first */
   uint8_t linear[65536 + 64]; /* for frames that came in awkward pieces */
 
   struct harp_limit icmp_limit;  /* messages */
   struct harp_limit reset_limit; /* of strangers */
   struct harp_limit cookie_limit;
   struct harp_limit arp_limit; /* replies */
-  struct harp_limit arp_ask_limit;
+  struct harp_limit arp_ask_limit;    /* of strangers for the first time */
+  struct harp_limit arp_repeat_limit; /* and again */
   uint32_t port_offset; /* RFC 6056's counter */
 
   bool port_full; /* since the last flush began */

@@ -10,11 +10,11 @@
 #define DISPUTED_TIME (5 * NS_PER_S) /* what the old owner says may be its last word */
 
 enum {
-  PROBE_DISTANCE = 8,        /* slots looked at for one address */
   ASKED_IN_PERSON = 2,       /* requests to a known neighbour, before everybody is asked */
-  REPLIES_PER_SECOND = 1000, /* to strangers: a storm must not be answered by another */
-  /* For strangers: no more than the table has room for until they are asked again. */
-  REQUESTS_PER_SECOND = NEIGHBOURS,
+  /* To strangers: a storm must not be answered by another, and hide no peer's question. */
+  REPLIES_PER_SECOND = 10000,
+  REQUESTS_PER_SECOND = 256, /* for strangers for the first time, and as many again */
+  QUEUED_SHARE = 8,          /* so small a part of the packets may wait for answers */
 };
 
 static void send_arp(struct harp_stack *stack, uint16_t operation, const uint8_t *to_mac,
@@ -44,8 +44,8 @@ static const uint8_t broadcast[6] = {255, 255, 255, 255, 255, 255};
 static const uint8_t nobody[6];
 
 static void ask_later(struct harp_stack *stack, struct harp_neighbour *neighbour) {
-  neighbour->deadline = stack->now + ASK_INTERVAL;
-  stack->neighbour_deadline = HARP_MIN(stack->neighbour_deadline, neighbour->deadline);
+  neighbour->deadline = stack->now + ASK_INTERVAL; /* the same for all, so the list is in order */
+  list_move(&stack->neighbours_waiting, &neighbour->waits);
 }
 
 static void ask(struct harp_stack *stack, struct harp_neighbour *neighbour) {
@@ -60,12 +60,6 @@ static void ask(struct harp_stack *stack, struct harp_neighbour *neighbour) {
   send_arp(stack, ARP_REQUEST, to, stack->config.address, nobody, neighbour->address);
 }
 
-static void check(struct harp_stack *stack, struct harp_neighbour *neighbour) {
-  neighbour->state = NEIGHBOUR_CHECKING;
-  neighbour->probes = 0;
-  ask(stack, neighbour);
-}
-
 void harp_stack_announce(struct harp_stack *stack) {
   if (stack->link_header && !stack->io.only_asks) {
     COUNT(stack, arp_requests_out);
@@ -78,65 +72,161 @@ static void drop_queue(struct harp_stack *stack, struct harp_neighbour *neighbou
     pool_put(&stack->packets, neighbour->queue[i]);
     COUNT(stack, arp_queue_drops);
   }
+  stack->neighbour_frames -= neighbour->queued;
   neighbour->queued = 0;
+  list_remove(&neighbour->holds);
 }
 
-static uint32_t slot_of(const struct harp_stack *stack, uint32_t address, uint32_t distance) {
-  uint64_t hash = harp_siphash(stack->config.seed, address, 0);
-  return (uint32_t)(hash + distance) % NEIGHBOURS;
+static bool known(const struct harp_neighbour *neighbour) {
+  return neighbour->state == NEIGHBOUR_KNOWN || neighbour->state == NEIGHBOUR_CHECKING;
 }
 
-static struct harp_neighbour *find(struct harp_stack *stack, uint32_t address) {
-  for (uint32_t i = 0; i < PROBE_DISTANCE; i++) {
-    struct harp_neighbour *entry = &stack->neighbours[slot_of(stack, address, i)];
-    if (entry->state != NEIGHBOUR_FREE && entry->address == address) {
-      return entry;
-    }
+/* Under a key, so that nobody can aim at a bucket. */
+static uint32_t bucket_of(const struct harp_stack *stack, uint32_t address) {
+  return (uint32_t)(harp_siphash(stack->config.seed, address, 0) >> stack->neighbour_shift);
+}
+
+static struct harp_neighbour *find(const struct harp_stack *stack, uint32_t address) {
+  struct harp_neighbour *entry = stack->neighbour_buckets[bucket_of(stack, address)];
+  while (entry && entry->address != address) {
+    entry = entry->hash_next;
   }
-  return NULL;
+  return entry;
+}
+
+/* Without a connection it stands among those that make room. */
+static void find_place(struct harp_stack *stack, struct harp_neighbour *entry) {
+  if (entry->user_count > 0) {
+    list_remove(&entry->place);
+  } else {
+    bool asked = entry->state == NEIGHBOUR_ASKED;
+    list_move(asked ? &stack->neighbours_asked : &stack->neighbours_idle, &entry->place);
+  }
+}
+
+static void set_state(struct harp_stack *stack, struct harp_neighbour *entry,
+                      enum harp_neighbour_state state) {
+  entry->state = (uint8_t)state;
+  entry->probes = 0;
+  list_remove(&entry->waits); /* ask_later puts it there again */
+  find_place(stack, entry);
+}
+
+static void release(struct harp_stack *stack, struct harp_neighbour *entry) {
+  struct harp_neighbour **link = &stack->neighbour_buckets[bucket_of(stack, entry->address)];
+  while (*link != entry) {
+    link = &(*link)->hash_next;
+  }
+  *link = entry->hash_next;
+  drop_queue(stack, entry);
+  entry->state = NEIGHBOUR_FREE;
+  list_remove(&entry->waits);
+  list_move(&stack->neighbours_free, &entry->place);
 }
 
 /* Who has not answered yet goes before who has: senders that somebody invents, and
- * whom we answer all the same, do not push a peer out. */
-static bool goes_before(const struct harp_neighbour *one, const struct harp_neighbour *other) {
-  bool asked = one->state == NEIGHBOUR_ASKED;
-  return asked != (other->state == NEIGHBOUR_ASKED) ? asked : one->used < other->used;
+ * whom we answer all the same, do not push a peer out. Whom a connection sends to stays. */
+static void make_room(struct harp_stack *stack) {
+  struct harp_list *from = &stack->neighbours_idle;
+  if (!list_empty(&stack->neighbours_asked)) {
+    from = &stack->neighbours_asked;
+  }
+  COUNT(stack, neighbours_replaced);
+  release(stack, HARP_CONTAINER(from->next, struct harp_neighbour, place));
 }
 
 static struct harp_neighbour *create(struct harp_stack *stack, uint32_t address) {
-  struct harp_neighbour *victim = NULL;
-  for (uint32_t i = 0; i < PROBE_DISTANCE; i++) {
-    struct harp_neighbour *entry = &stack->neighbours[slot_of(stack, address, i)];
-    if (entry->state == NEIGHBOUR_FREE) {
-      victim = entry;
-      break;
-    }
-    if (!victim || goes_before(entry, victim)) {
-      victim = entry;
-    }
+  if (list_empty(&stack->neighbours_free)) {
+    make_room(stack);
   }
-  drop_queue(stack, victim);
-  *victim = (struct harp_neighbour){.address = address, .state = NEIGHBOUR_ASKED};
-  return victim;
+  struct harp_list *place = stack->neighbours_free.next;
+  struct harp_neighbour *entry = HARP_CONTAINER(place, struct harp_neighbour, place);
+  struct harp_neighbour **bucket = &stack->neighbour_buckets[bucket_of(stack, address)];
+  list_remove(place);
+  *entry = (struct harp_neighbour){.address = address, .hash_next = *bucket};
+  list_init(&entry->waits);
+  list_init(&entry->place);
+  list_init(&entry->users);
+  list_init(&entry->holds);
+  *bucket = entry;
+  set_state(stack, entry, NEIGHBOUR_ASKED);
+  return entry;
+}
+
+int neighbours_create(struct harp_stack *stack) {
+  bool any = stack->link_header != 0;
+  uint32_t buckets = 16;
+  stack->neighbour_count = any ? stack->config.max_connections + NEIGHBOURS_SPARE : 1;
+  stack->neighbour_shift = 64 - 4;
+  while (any && buckets < stack->neighbour_count) {
+    buckets *= 2;
+    stack->neighbour_shift--;
+  }
+  stack->neighbours = calloc(stack->neighbour_count, sizeof *stack->neighbours);
+  stack->neighbour_buckets = calloc(buckets, sizeof(struct harp_neighbour *));
+  stack->expected = calloc(buckets, sizeof *stack->expected);
+  if (!stack->neighbours || !stack->neighbour_buckets || !stack->expected) {
+    return -ENOMEM;
+  }
+  list_init(&stack->neighbours_free);
+  list_init(&stack->neighbours_waiting);
+  list_init(&stack->neighbours_holding);
+  list_init(&stack->neighbours_asked);
+  list_init(&stack->neighbours_idle);
+  for (uint32_t i = 0; i < stack->neighbour_count; i++) {
+    struct harp_neighbour *entry = &stack->neighbours[i];
+    list_init(&entry->waits);
+    list_init(&entry->users);
+    list_init(&entry->holds);
+    list_append(&stack->neighbours_free, &entry->place);
+  }
+  if (!any) {
+    create(stack, 0)->state = NEIGHBOUR_KNOWN;
+    stack->neighbours[0].deadline = UINT64_MAX;
+  }
+  return 0;
+}
+
+void neighbours_destroy(struct harp_stack *stack) {
+  free(stack->neighbours);
+  free(stack->neighbour_buckets);
+  free(stack->expected);
+}
+
+static void check(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+  set_state(stack, neighbour, NEIGHBOUR_CHECKING);
+  ask(stack, neighbour);
 }
 
 void neighbour_expect(struct harp_stack *stack, uint32_t address) {
-  stack->expected[slot_of(stack, address, 0)] = address;
+  stack->expected[bucket_of(stack, address)] = address;
 }
 
 /* Who floods us from invented addresses must not make us flood the network with questions. */
-static bool may_ask(struct harp_stack *stack, uint32_t address) {
-  if (address == stack->config.gateway || stack->expected[slot_of(stack, address, 0)] == address) {
+static bool may_ask(struct harp_stack *stack, const struct harp_neighbour *entry) {
+  uint32_t address = entry->address;
+  if (address == stack->config.gateway ||
+      stack->expected[bucket_of(stack, address)] == address) {
     return true;
   }
-  bool may = limit_allows(&stack->arp_ask_limit, stack->now, REQUESTS_PER_SECOND);
+  bool before = entry->asked != 0;
+  bool may = limit_allows(before ? &stack->arp_repeat_limit : &stack->arp_ask_limit, stack->now,
+                          REQUESTS_PER_SECOND);
   COUNT_N(stack, arp_requests_limited, !may);
   return may;
 }
 
+static void ask_if_allowed(struct harp_stack *stack, struct harp_neighbour *entry) {
+  if (may_ask(stack, entry)) {
+    ask(stack, entry);
+  } else {
+    entry->probes++;
+    ask_later(stack, entry);
+  }
+}
+
 struct harp_neighbour *neighbour_route(struct harp_stack *stack, uint32_t next_hop) {
   if (stack->link_header == 0) {
-    stack->neighbours[0].address = next_hop;
     return &stack->neighbours[0];
   }
   if (next_hop == 0) {
@@ -145,26 +235,59 @@ struct harp_neighbour *neighbour_route(struct harp_stack *stack, uint32_t next_h
   struct harp_neighbour *entry = find(stack, next_hop);
   if (!entry) {
     entry = create(stack, next_hop);
-    entry->used = stack->now;
     if (next_hop == stack->config.address) {
       memcpy(entry->mac, stack->config.mac, 6);
-      entry->state = NEIGHBOUR_KNOWN;
+      set_state(stack, entry, NEIGHBOUR_KNOWN);
       entry->deadline = UINT64_MAX;
-    } else if (may_ask(stack, next_hop)) {
-      ask(stack, entry);
     } else {
-      ask_later(stack, entry);
+      ask_if_allowed(stack, entry);
     }
   }
   return entry;
 }
 
+struct harp_neighbour *neighbour_attach(struct harp_tcp *tcp) {
+  struct harp_neighbour *entry = neighbour_route(tcp->stack, tcp->next_hop);
+  if (entry) {
+    entry->user_count++;
+    list_append(&entry->users, &tcp->neighbour_link);
+    find_place(tcp->stack, entry);
+    tcp->neighbour = entry;
+  }
+  return entry;
+}
+
+void neighbour_detach(struct harp_tcp *tcp) {
+  struct harp_neighbour *entry = tcp->neighbour;
+  if (!entry) {
+    return;
+  }
+  tcp->neighbour = NULL;
+  list_remove(&tcp->neighbour_link);
+  entry->user_count--;
+  if (entry->user_count == 0 && entry->state == NEIGHBOUR_FAILED) {
+    release(tcp->stack, entry);
+  } else {
+    find_place(tcp->stack, entry);
+  }
+}
+
 bool neighbour_usable(struct harp_stack *stack, struct harp_neighbour *neighbour) {
-  neighbour->used = stack->now;
   if (neighbour->state == NEIGHBOUR_KNOWN && stack->now >= neighbour->deadline) {
     check(stack, neighbour);
+  } else if (neighbour->state == NEIGHBOUR_FAILED) {
+    set_state(stack, neighbour, NEIGHBOUR_ASKED);
+    ask_if_allowed(stack, neighbour);
   }
-  return neighbour->state == NEIGHBOUR_KNOWN || neighbour->state == NEIGHBOUR_CHECKING;
+  return known(neighbour);
+}
+
+/* What is for nobody must not take the packets: those that have waited longest for an answer go. */
+static void bound_queues(struct harp_stack *stack) {
+  if (stack->neighbour_frames >= HARP_MAX(stack->packets.total / QUEUED_SHARE, 1u)) {
+    struct harp_list *first = stack->neighbours_holding.next;
+    drop_queue(stack, HARP_CONTAINER(first, struct harp_neighbour, holds));
+  }
 }
 
 void neighbour_queue(struct harp_stack *stack, struct harp_neighbour *neighbour,
@@ -172,6 +295,7 @@ void neighbour_queue(struct harp_stack *stack, struct harp_neighbour *neighbour,
   struct harp_packet *packet = NULL;
   if (neighbour->state == NEIGHBOUR_ASKED && neighbour->queued < NEIGHBOUR_QUEUE &&
       frame->length <= HARP_PACKET_DATA) {
+    bound_queues(stack);
     packet = pool_get(&stack->packets);
   }
   if (!packet) {
@@ -189,12 +313,18 @@ void neighbour_queue(struct harp_stack *stack, struct harp_neighbour *neighbour,
                                  packet->length - frame->checksum_start);
     memcpy(packet->data + frame->checksum_start + frame->checksum_offset, &sum, 2);
   }
+  if (neighbour->queued == 0) {
+    list_append(&stack->neighbours_holding, &neighbour->holds);
+  }
   neighbour->queue[neighbour->queued++] = packet;
+  stack->neighbour_frames++;
 }
 
 static void send_queue(struct harp_stack *stack, struct harp_neighbour *neighbour) {
   int count = neighbour->queued;
   neighbour->queued = 0;
+  stack->neighbour_frames -= (uint32_t)count;
+  list_remove(&neighbour->holds);
   for (int i = 0; i < count; i++) {
     struct harp_packet *packet = neighbour->queue[i];
     struct iovec iov = {packet->data, packet->length};
@@ -230,8 +360,7 @@ static void learn(struct harp_stack *stack, uint32_t address, const uint8_t *mac
     return;
   }
   memcpy(entry->mac, mac, 6);
-  entry->state = NEIGHBOUR_KNOWN;
-  entry->probes = 0;
+  set_state(stack, entry, NEIGHBOUR_KNOWN);
   entry->deadline = stack->now + (entry->disputed ? DISPUTED_TIME : FRESH_TIME);
   entry->disputed = false;
   send_queue(stack, entry);
@@ -240,7 +369,7 @@ static void learn(struct harp_stack *stack, uint32_t address, const uint8_t *mac
 /* A neighbour that we know is always answered. */
 static bool may_reply(struct harp_stack *stack, uint32_t address, const uint8_t *mac) {
   const struct harp_neighbour *entry = find(stack, address);
-  if (entry && entry->state != NEIGHBOUR_ASKED && memcmp(entry->mac, mac, 6) == 0) {
+  if (entry && known(entry) && memcmp(entry->mac, mac, 6) == 0) {
     return true;
   }
   bool may = limit_allows(&stack->arp_limit, stack->now, REPLIES_PER_SECOND);
@@ -302,37 +431,39 @@ void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length) 
 static void give_up(struct harp_stack *stack, struct harp_neighbour *neighbour) {
   COUNT(stack, arp_failures);
   drop_queue(stack, neighbour);
-  neighbour->state = NEIGHBOUR_FREE;
-  tcp_neighbour_failed(stack, neighbour->address);
+  if (neighbour->user_count > 0) {
+    set_state(stack, neighbour, NEIGHBOUR_FAILED);
+    tcp_neighbour_failed(neighbour);
+  } else {
+    release(stack, neighbour);
+  }
 }
 
 static void timer_fired(struct harp_stack *stack, struct harp_neighbour *entry) {
-  if (entry->probes < NEIGHBOUR_PROBES) {
+  if (entry->state == NEIGHBOUR_CHECKING && entry->probes < NEIGHBOUR_PROBES) {
     ask(stack, entry);
   } else if (entry->state == NEIGHBOUR_CHECKING) {
     /* It no longer answers at its old address: anyone may have it now. */
-    entry->state = NEIGHBOUR_ASKED;
-    entry->probes = 0;
+    set_state(stack, entry, NEIGHBOUR_ASKED);
     ask(stack, entry);
+  } else if (entry->probes < NEIGHBOUR_PROBES) {
+    ask_if_allowed(stack, entry);
   } else {
     give_up(stack, entry);
   }
 }
 
 void neighbour_timers(struct harp_stack *stack) {
-  if (stack->now < stack->neighbour_deadline) {
-    return;
+  while (neighbour_timers_next(stack) <= stack->now) {
+    struct harp_list *first = stack->neighbours_waiting.next;
+    timer_fired(stack, HARP_CONTAINER(first, struct harp_neighbour, waits));
   }
-  stack->neighbour_deadline = UINT64_MAX;
-  for (int i = 0; i < NEIGHBOURS; i++) {
-    struct harp_neighbour *entry = &stack->neighbours[i];
-    if (entry->state != NEIGHBOUR_ASKED && entry->state != NEIGHBOUR_CHECKING) {
-      continue;
-    }
-    if (stack->now >= entry->deadline) {
-      timer_fired(stack, entry);
-    } else {
-      stack->neighbour_deadline = HARP_MIN(stack->neighbour_deadline, entry->deadline);
-    }
+}
+
+uint64_t neighbour_timers_next(const struct harp_stack *stack) {
+  if (list_empty(&stack->neighbours_waiting)) {
+    return UINT64_MAX;
   }
+  struct harp_list *first = stack->neighbours_waiting.next;
+  return HARP_CONTAINER(first, struct harp_neighbour, waits)->deadline;
 }

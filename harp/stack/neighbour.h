@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Neighbours: who has which hardware address (RFC 826, 5227). A fixed table;
- * frames for a neighbour that has not answered wait in a short queue.
+ * Neighbours: who has which hardware address (RFC 826, 5227). A table with a place for each
+ * connection, and some for those that have none: a connection keeps its neighbour (neighbour_of),
+ * so the table is never full of those in use; of the others the oldest makes room. Frames for a
+ * neighbour that has not answered wait in a short queue.
  */
 #ifndef HARP_STACK_NEIGHBOUR_H
 #define HARP_STACK_NEIGHBOUR_H
@@ -11,9 +13,10 @@
 #include <sys/uio.h>
 
 #include "harp/stack/flow.h"
+#include "harp/stack/list.h"
 
 enum {
-  NEIGHBOURS = 256,
+  NEIGHBOURS_SPARE = 256,    /* places beyond one for each connection */
   NEIGHBOUR_QUEUE = 4,       /* frames that wait for an answer, each */
   NEIGHBOUR_PROBES = 4,      /* requests before a neighbour counts as silent */
 };
@@ -23,7 +26,10 @@ enum harp_neighbour_state {
   NEIGHBOUR_ASKED,     /* no answer yet */
   NEIGHBOUR_KNOWN,
   NEIGHBOUR_CHECKING,  /* known, being asked again */
+  NEIGHBOUR_FAILED,    /* has answered nothing; asked anew when there is something to send */
 };
+
+struct harp_tcp;
 
 struct harp_neighbour {
   uint32_t address; /* network order */
@@ -34,22 +40,35 @@ struct harp_neighbour {
   bool disputed;    /* another has claimed the address since it was last confirmed */
   uint64_t deadline; /* ns: next request, or when to check again */
   uint64_t asked;    /* ns: last request */
-  uint64_t used;     /* ns: last lookup, for replacement */
+  struct harp_neighbour *hash_next;
+  struct harp_list waits; /* ASKED and CHECKING: by deadline */
+  struct harp_list place; /* without a connection: among those that make room, or the free ones */
+  struct harp_list users; /* connections that send to it (neighbour_link of struct harp_tcp) */
+  uint32_t user_count;
+  struct harp_list holds; /* with frames in its queue: by the time of the first */
   struct harp_packet *queue[NEIGHBOUR_QUEUE];
 };
 
 /* A request for this address is due to somebody's wish, ours or its own, and not held back by the
  * limit for strangers; of about as many as there are neighbours the latest are remembered. */
 void neighbour_expect(struct harp_stack *stack, uint32_t address);
-/* The next hop's entry; NULL: no route (next_hop 0). Asks if need be. */
+/* 0 or -ENOMEM. */
+int neighbours_create(struct harp_stack *stack);
+void neighbours_destroy(struct harp_stack *stack);
+/* The next hop's entry, until another is asked for; NULL: no route (next_hop 0). Asks if need be. */
 struct harp_neighbour *neighbour_route(struct harp_stack *stack, uint32_t next_hop);
+/* The same for a connection, which keeps it until neighbour_detach. */
+struct harp_neighbour *neighbour_attach(struct harp_tcp *tcp);
+void neighbour_detach(struct harp_tcp *tcp);
 /* The entry can be sent to now; starts a check when it has grown old. */
 bool neighbour_usable(struct harp_stack *stack, struct harp_neighbour *neighbour);
 /* Keeps a frame until the neighbour answers; larger ones than a packet buffer are lost. */
 void neighbour_queue(struct harp_stack *stack, struct harp_neighbour *neighbour,
                      const struct harp_tx_frame *frame);
 void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length);
-/* Runs what is due; stack->neighbour_deadline says when that is next. */
+/* Runs what is due. */
 void neighbour_timers(struct harp_stack *stack);
+/* ns: when that is next; UINT64_MAX: no request is outstanding. */
+uint64_t neighbour_timers_next(const struct harp_stack *stack);
 
 #endif

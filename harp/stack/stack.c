@@ -75,16 +75,12 @@ static int create_pools(struct harp_stack *stack) {
   failed |= pool_create(&stack->listener_pool, sizeof(struct harp_listener),
                         HARP_MIN(connections + 16, (uint32_t)HARP_MAX_LISTENERS)) != 0;
   failed |= sockets_create(stack) != 0;
+  failed |= neighbours_create(stack) != 0;
   return failed ? -ENOMEM : 0;
 }
 
 static void set_up_link(struct harp_stack *stack) {
   stack->link_header = stack->config.link == HARP_LINK_ETHERNET ? ETH_HEADER : 0;
-  stack->neighbour_deadline = UINT64_MAX;
-  if (stack->link_header == 0) {
-    stack->neighbours[0].state = NEIGHBOUR_KNOWN;
-    stack->neighbours[0].deadline = UINT64_MAX;
-  }
   uint32_t largest = TSO_MAX - IP_HEADER - TCP_MAX_HEADER;
   if (stack->io.offloads & HARP_OFFLOAD_TSO) {
     largest = HARP_MIN(largest, stack->io.max_frame - HEADERS_MAX);
@@ -137,6 +133,7 @@ void harp_stack_destroy(struct harp_stack *stack) {
     return;
   }
   sockets_destroy(stack);
+  neighbours_destroy(stack);
   pool_destroy(&stack->connections);
   pool_destroy(&stack->packets);
   pool_destroy(&stack->references);
@@ -285,5 +282,5 @@ uint64_t harp_stack_next_deadline(struct harp_stack *stack) {
   if (stack->dirty || stack->held) {
     return stack->now;
   }
-  return HARP_MIN(tcp_timers_next(stack), stack->neighbour_deadline);
+  return HARP_MIN(tcp_timers_next(stack), neighbour_timers_next(stack));
 }

@@ -28,6 +28,7 @@
 #include "harp/stack/cc.h"
 #include "harp/stack/flow.h"
 #include "harp/stack/limit.h"
+#include "harp/stack/list.h"
 #include "harp/stack/seq.h"
 
 enum {
@@ -243,8 +244,9 @@ struct harp_tcp {
   struct harp_tcp *half_open_older, *half_open_newer; /* among its listener's */
   struct harp_tcp *dirty_next;
   struct harp_tcp *held_next;
-  struct harp_neighbour *neighbour;
-  uint32_t next_hop; /* network order; what neighbour must stand for */
+  struct harp_neighbour *neighbour; /* NULL: nothing was sent yet */
+  struct harp_list neighbour_link;  /* among its users */
+  uint32_t next_hop;                /* network order */
   uint32_t user_timeout_ms, keep_idle_ms, keep_interval_ms, keep_probes;
   uint32_t retransmits;
   uint32_t user_mss; /* TCP_MAXSEG; 0: none */
@@ -500,8 +502,8 @@ void tcp_owner_done(struct harp_tcp *tcp);
 /* Reports closed(error) once, unless the owner has let go, and frees. */
 void tcp_finish(struct harp_tcp *tcp, int error);
 void tcp_mark_dirty(struct harp_tcp *tcp);
-/* Nobody answers for this next hop: attempts to open through it end. */
-void tcp_neighbour_failed(struct harp_stack *stack, uint32_t next_hop);
+/* Nobody answers for this neighbour: attempts to open through it end, and it may be gone then. */
+void tcp_neighbour_failed(struct harp_neighbour *neighbour);
 /* A free local port for this peer (RFC 6056, 3.3.3); 0: none. */
 uint16_t tcp_choose_port(struct harp_stack *stack, struct harp_endpoint peer);
 

@@ -70,6 +70,7 @@ void tcp_cookie_send(struct harp_listener *listener, const struct harp_segment *
   tcp_set_iss(&tcp, cookie(syn, stack, syn->seq, period, size_index(tcp.peer_mss)));
   tcp.ts_offset += stamp(&tcp) - tcp_timestamp(&tcp);
   tcp.state = TCP_SYN_RECV;
+  tcp.neighbour = neighbour_route(stack, tcp.next_hop); /* not kept: it ends with this answer */
   COUNT(stack, tcp_cookies_out);
   tcp_send_syn_once(&tcp);
   listener->cookie_period = period;

@@ -153,6 +153,7 @@ bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_
   for (int i = 0; i < TIMERS; i++) {
     tcp->timers[i] = TIMER_OFF;
   }
+  list_init(&tcp->neighbour_link);
   tcp->ts_offset = timestamp_offset(tcp);
   tcp->cc.ops = harp_cc_find(config->cc);
   tcp->syn_sent = stack->now;
@@ -323,6 +324,7 @@ void tcp_finish(struct harp_tcp *tcp, int error) {
   if (tcp->listener) {
     leave_half_open(tcp);
   }
+  neighbour_detach(tcp);
   tcp_timers_remove(tcp);
   tcp_sndq_clear(tcp);
   tcp_rcvq_clear(tcp);
@@ -355,14 +357,18 @@ void tcp_time_wait(struct harp_tcp *tcp) {
   }
 }
 
-void tcp_neighbour_failed(struct harp_stack *stack, uint32_t next_hop) {
-  for (uint32_t i = 0; i < stack->bucket_count; i++) {
-    struct harp_tcp *next;
-    for (struct harp_tcp *tcp = stack->buckets[i]; tcp; tcp = next) {
-      next = tcp->hash_next;
-      if (tcp->state == TCP_SYN_SENT && tcp->next_hop == next_hop) {
-        tcp_finish(tcp, -EHOSTUNREACH);
-      }
+void tcp_neighbour_failed(struct harp_neighbour *neighbour) {
+  /* Their owners may end others meanwhile: what is still to be looked at stands in a list. */
+  struct harp_list left, *link;
+  list_init(&left);
+  while ((link = list_first(&neighbour->users))) {
+    list_move(&left, link);
+  }
+  while ((link = list_first(&left))) {
+    struct harp_tcp *tcp = HARP_CONTAINER(link, struct harp_tcp, neighbour_link);
+    list_move(&neighbour->users, link);
+    if (tcp->state == TCP_SYN_SENT) {
+      tcp_finish(tcp, -EHOSTUNREACH); /* the last user's end may free the neighbour */
     }
   }
 }

@@ -109,11 +109,7 @@ static int send_written(struct harp_stack *stack, struct harp_neighbour *neighbo
 }
 
 static struct harp_neighbour *neighbour_of(struct harp_tcp *tcp) {
-  if (!tcp->neighbour || tcp->neighbour->address != tcp->next_hop ||
-      tcp->neighbour->state == NEIGHBOUR_FREE) {
-    tcp->neighbour = neighbour_route(tcp->stack, tcp->next_hop);
-  }
-  return tcp->neighbour;
+  return tcp->neighbour ? tcp->neighbour : neighbour_attach(tcp);
 }
 
 /* What every segment of an open connection carries; remembers that the peer

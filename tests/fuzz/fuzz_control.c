@@ -137,15 +137,24 @@ static void run(const struct step *step)
 
 static void check_neighbours(void)
 {
-  for (int i = 0; i < NEIGHBOURS; i++) {
-    const struct harp_neighbour *neighbour = &world->stack->neighbours[i];
-    FUZZ_EXPECT(neighbour->state <= NEIGHBOUR_CHECKING);
+  const struct harp_stack *stack = world->stack;
+  uint32_t frames = 0;
+  for (uint32_t i = 0; i < stack->neighbour_count; i++) {
+    const struct harp_neighbour *neighbour = &stack->neighbours[i];
+    bool asking = neighbour->state == NEIGHBOUR_ASKED || neighbour->state == NEIGHBOUR_CHECKING;
+    frames += neighbour->queued;
+    FUZZ_EXPECT(neighbour->state <= NEIGHBOUR_FAILED);
     FUZZ_EXPECT(neighbour->queued <= NEIGHBOUR_QUEUE);
     FUZZ_EXPECT(neighbour->state == NEIGHBOUR_ASKED || neighbour->queued == 0);
+    FUZZ_EXPECT((neighbour->queued == 0) == list_empty(&neighbour->holds));
     FUZZ_EXPECT(!(neighbour->mac[0] & 1));
-    FUZZ_EXPECT(neighbour->deadline >= world->stack->neighbour_deadline ||
-                neighbour->state == NEIGHBOUR_FREE || neighbour->state == NEIGHBOUR_KNOWN);
+    FUZZ_EXPECT(asking != list_empty(&neighbour->waits));
+    FUZZ_EXPECT(!asking || neighbour->deadline >= neighbour_timers_next(stack));
+    FUZZ_EXPECT((neighbour->user_count > 0) == list_empty(&neighbour->place));
+    FUZZ_EXPECT((neighbour->user_count > 0) != list_empty(&neighbour->users));
+    FUZZ_EXPECT(neighbour->state != NEIGHBOUR_FAILED || neighbour->user_count > 0);
   }
+  FUZZ_EXPECT(frames == stack->neighbour_frames);
 }
 
 static void set_up(void) { world = ether_world(); }
