@@ -11,6 +11,7 @@
  * waits in the stack.
  *
  *   transport.c    the process: engine, logger, fork, exit
+ *   contexts.c     the communicators that are open
  *   listen.c       listeners, strangers, links that come in
  *   connect.c      links that go out
  *   link.c         requests: isend, irecv, test; failure; close

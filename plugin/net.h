@@ -35,10 +35,14 @@ struct net_properties {
 
 extern const char net_name[]; /* "HARP" */
 
-/* Service thread. May be called again: init and finalize are counted. init
- * does everything that can fail, so that NCCL can still fall back. */
-int net_init(ncclDebugLogger_t logger);
-int net_finalize(void);
+/* Service thread. init may be called again: all share what the first one opened,
+ * and the last one's finalize closes it. init does everything that can fail, so
+ * that NCCL can still fall back. context: where the communicator's own is put; NULL
+ * before version 11, which has neither contexts nor a finalize.
+ * finalize of a context that init has not given, or that has ended, ends nothing:
+ * 0 for NULL, else -EINVAL. */
+int net_init(ncclDebugLogger_t logger, void **context);
+int net_finalize(void *context);
 int net_devices(int *count);
 int net_get_properties(int device, struct net_properties *properties);
 

@@ -77,23 +77,23 @@ typedef ncclNetProperties_v4_t shim_properties;
 static ncclResult_t shim_init(void **context, uint64_t comm_id, ncclNetCommConfig_v10_t *config,
                               ncclDebugLogger_t logger, ncclProfilerCallback_t profiler)
 {
-  *context = NULL; /* every communicator of the process shares the one transport */
-  return nccl_result(net_init(logger), API);
+  *context = NULL;
+  return nccl_result(net_init(logger, context), API);
 }
 
 static ncclResult_t shim_finalize(void *context)
 {
-  return nccl_result(net_finalize(), API);
+  return nccl_result(net_finalize(context), API);
 }
 #elif API == 10
 static ncclResult_t shim_init(ncclDebugLogger_t logger, ncclProfilerCallback_t profiler)
 {
-  return nccl_result(net_init(logger), API);
+  return nccl_result(net_init(logger, NULL), API);
 }
 #else
 static ncclResult_t shim_init(ncclDebugLogger_t logger)
 {
-  return nccl_result(net_init(logger), API);
+  return nccl_result(net_init(logger, NULL), API);
 }
 #endif
 

@@ -9,6 +9,7 @@
 
 #include "harp/engine/clock.h"
 #include "harp/engine/log.h"
+#include "plugin/contexts.h"
 #include "plugin/link.h"
 
 enum {
@@ -27,6 +28,7 @@ const char net_name[] = "HARP";
 static struct {
   pthread_mutex_t lock;
   unsigned users; /* init minus finalize */
+  struct net_contexts contexts;
   struct transport *_Atomic transport;
   ncclDebugLogger_t _Atomic logger;
   atomic_bool forked;
@@ -353,35 +355,55 @@ static int first_init(void)
   return 0;
 }
 
-int net_init(ncclDebugLogger_t logger)
+/* With the registry's lock. */
+static int begin_communicator(void **context)
+{
+  int result = context ? contexts_add(&registry.contexts, context) : 0;
+  if (result == 0 && !atomic_load(&registry.transport)) {
+    result = first_init();
+  }
+  if (result == 0) {
+    registry.users++;
+  } else if (context && contexts_remove(&registry.contexts, *context)) {
+    *context = NULL;
+  }
+  return result;
+}
+
+int net_init(ncclDebugLogger_t logger, void **context)
 {
   if (atomic_load(&registry.forked)) {
     return -EPERM;
   }
   pthread_mutex_lock(&registry.lock);
   atomic_store(&registry.logger, logger);
-  int result = atomic_load(&registry.transport) ? 0 : first_init();
-  registry.users += result == 0;
+  int result = begin_communicator(context);
   transport_speak();
   pthread_mutex_unlock(&registry.lock);
   return result;
 }
 
-int net_finalize(void)
+/* The last communicator has ended. With the registry's lock. */
+static void last_finalize(void)
 {
-  if (atomic_load(&registry.forked)) {
+  struct transport *transport = atomic_exchange(&registry.transport, NULL);
+  close_transport(transport);
+  transport_speak();
+  atomic_store(&registry.logger, NULL); /* the caller may be unloaded next */
+}
+
+int net_finalize(void *context)
+{
+  if (!context || atomic_load(&registry.forked)) {
     return 0;
   }
   pthread_mutex_lock(&registry.lock);
-  struct transport *transport = atomic_load(&registry.transport);
-  if (transport && registry.users > 0 && --registry.users == 0) {
-    atomic_store(&registry.transport, NULL);
-    close_transport(transport);
-    transport_speak();
-    atomic_store(&registry.logger, NULL); /* the caller may be unloaded next */
+  bool known = contexts_remove(&registry.contexts, context);
+  if (known && --registry.users == 0) {
+    last_finalize();
   }
   pthread_mutex_unlock(&registry.lock);
-  return 0;
+  return known ? 0 : -EINVAL;
 }
 
 int net_devices(int *count)

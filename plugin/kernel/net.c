@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "plugin/contexts.h"
 #include "plugin/kernel/kernel.h"
 
 enum { DEFAULT_SPEED_MBPS = 10000, DEFAULT_TIMEOUT_MS = 10000, LOG_LINE = 512 };
@@ -25,7 +26,8 @@ const char net_name[] = "KERNEL";
 struct kernel_settings kernel_settings;
 
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
-static int init_count; /* under init_lock */
+static int init_count; /* under init_lock, and so the contexts */
+static struct net_contexts contexts;
 static ncclDebugLogger_t logger;
 static char pci_path[PATH_MAX]; /* "": a virtual device */
 static int speed_mbps;
@@ -158,26 +160,29 @@ static int first_init(void)
   return 0;
 }
 
-int net_init(ncclDebugLogger_t log)
+int net_init(ncclDebugLogger_t log, void **context)
 {
   pthread_mutex_lock(&init_lock);
   if (log)
     logger = log;
   int error = init_count ? 0 : first_init();
+  if (!error && context)
+    error = contexts_add(&contexts, context);
   if (!error)
     init_count++;
   pthread_mutex_unlock(&init_lock);
   return error;
 }
 
-int net_finalize(void)
+int net_finalize(void *context)
 {
+  if (!context)
+    return 0;
   pthread_mutex_lock(&init_lock);
-  int error = init_count ? 0 : -EINVAL;
-  if (!error)
-    init_count--;
+  bool known = contexts_remove(&contexts, context);
+  init_count -= known;
   pthread_mutex_unlock(&init_lock);
-  return error;
+  return known ? 0 : -EINVAL;
 }
 
 int net_devices(int *count)

@@ -223,7 +223,7 @@ struct host *host_create(void (*hears)(unsigned queue, const struct harp_tx_fram
   host = calloc(1, sizeof *host);
   host->now = 1000 * NS_PER_S;
   host->hears = hears;
-  FUZZ_EXPECT(net_init(speak) == 0);
+  FUZZ_EXPECT(net_init(speak, NULL) == 0);
   host->transport = transport_get(&error);
   return host;
 }

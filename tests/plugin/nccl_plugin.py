@@ -206,7 +206,8 @@ class Plugin:
         if self.api >= 11:
             config, context = c.c_int(-1), _P()
             number = len(self._contexts) + 1
-            self._call("init", c.byref(context), number, c.addressof(config), log, None)
+            place = [c.byref(context), number, c.addressof(config)]
+            self._make("init", context, *place, log, None)
             self._contexts.append(context)
         elif self.api == 10:
             self._call("init", log, None)
@@ -216,8 +217,19 @@ class Plugin:
     def finalize(self) -> None:
         """Ends the communicator that began last. Before version 11 there is nothing to call."""
         if self.api >= 11:
-            self._call("finalize", self._contexts.pop())
-            _logger.over = not self._contexts
+            self.end(self.contexts()[-1])
+
+    def contexts(self) -> list[int]:
+        """Of the communicators that are open, in the order of their beginning."""
+        return [context.value or 0 for context in self._contexts]
+
+    def end(self, context: int) -> None:
+        """finalize, with whatever stands for a context."""
+        self._call("finalize", context)
+        known = [index for index, one in enumerate(self.contexts()) if one == context]
+        if known:
+            del self._contexts[known[-1]]
+        _logger.over = not self._contexts
 
     def devices(self) -> int:
         count = _INT()

@@ -91,6 +91,12 @@ class Rank:
     def finalize(self) -> None:
         self.plugin.finalize()
 
+    def contexts(self) -> list[int]:
+        return self.plugin.contexts()
+
+    def end_context(self, context: int) -> None:
+        self.plugin.end(context)
+
     def unload(self) -> None:
         self.plugin.unload()
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from ends import End, all_through, ends, ends_between, first_error, flowing, move, stream
-from nccl_plugin import SYSTEM_ERROR
+from nccl_plugin import INTERNAL_ERROR, SYSTEM_ERROR
 from pairs import TIMEOUT_MS, Pair
 from plugin_peer import Peer, PeerFailure
 
@@ -33,6 +33,31 @@ def test_several_communicators(pair: Pair) -> None:
         rank.finalize()
     for one, other in ((sender, receiver), ends(pair, 1000, seed=2)):
         move(one, other, 1000, 2)
+
+
+@pytest.mark.harp_only
+def test_a_context_is_its_communicators_own(pair: Pair) -> None:
+    """Each ends by itself, once; what is no open communicator's ends nothing."""
+    if pair.api < 11:
+        pytest.skip("before version 11 a communicator has no context")
+    first, rank = pair.a.contexts()[0], pair.a
+    assert rank.init() == 1
+    second = rank.contexts()[1]
+    assert first and second and first != second
+    sender, receiver = ends(pair, 1000, seed=2)
+    rank.end_context(context=0)
+    rank.end_context(context=first)
+    for nobodys in (first, second + 1, 0x5A5A5A5A):
+        with pytest.raises(PeerFailure) as failure:
+            rank.end_context(context=nobodys)
+        assert failure.value.code == INTERNAL_ERROR
+    move(sender, receiver, 1000, 2)
+    pair.reset()
+    rank.end_context(context=second)
+    rank.end_context(context=0)  # without an init
+    assert rank.init() == 1
+    assert rank.contexts()[0] not in (first, second)
+    move(*ends(pair, 1000, seed=2), 1000, 2)
 
 
 def test_several_progress_threads(pair: Pair) -> None:
