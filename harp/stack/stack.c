@@ -176,7 +176,8 @@ static void service(struct harp_tcp *tcp) {
   bool wanted = tcp->ack_now;
   tcp_output(tcp);
   /* Data carries the acknowledgement along, but only a bare one has room for SACK. */
-  bool sack = wanted && (tcp->runs || tcp->dsack_start != tcp->dsack_end);
+  bool beyond = tcp->runs || tcp->fin_waiting;
+  bool sack = wanted && (beyond || tcp->dsack_start != tcp->dsack_end);
   if (tcp->state != TCP_CLOSE && (tcp->ack_now || sack)) {
     if (tcp->ack_held && !tcp->on_hold && !sack) {
       hold(tcp);

@@ -167,6 +167,7 @@ struct harp_tcp {
   uint8_t snd_wscale, rcv_wscale;
   bool nodelay, cork, trusted, active, window_scaling;
   bool fin_queued, fin_sent, fin_received;
+  bool fin_newest;      /* the FIN that waits is what came last beyond a hole */
   bool sack, dirty;
   bool ack_now, cwnd_limited, window_limited;
   bool ack_held;        /* not in this flush, but in the next */

@@ -311,8 +311,9 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment) {
     length -= cut;
     fin = false;
   }
+  bool fin_again = fin && tcp->fin_waiting && tcp->fin_seq == seq + length;
   if (fin) {
-    tcp->fin_waiting = true;
+    tcp->fin_waiting = tcp->fin_newest = true;
     tcp->fin_seq = seq + length;
   }
   uint32_t before = tcp->rcv_nxt, queued = tcp->queued;
@@ -321,6 +322,9 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment) {
     if (tcp->state == TCP_CLOSE) {
       return;
     }
+  }
+  if (fin_again) {
+    tcp_rcvq_duplicate(tcp, tcp->fin_seq, tcp->fin_seq + 1);
   }
   if (segment->length || (segment->flags & FLAG_FIN)) {
     /* RFC 5681, 4.2: out of order, duplicates and what fills a hole at once. */
@@ -380,9 +384,10 @@ static void set_right(struct harp_tcp *tcp, const struct harp_segment *segment) 
 
 /* RFC 2883, 4: the sender shall hear of a segment that brought nothing new. */
 static void report_duplicate(struct harp_tcp *tcp, const struct harp_segment *segment) {
-  if (segment->length && seq_le(segment->seq + segment->length, tcp->rcv_nxt)) {
+  uint32_t span = segment_span(segment);
+  if (span && seq_le(segment->seq + span, tcp->rcv_nxt)) {
     COUNT(tcp->stack, tcp_duplicates);
-    tcp_rcvq_duplicate(tcp, segment->seq, segment->seq + segment->length);
+    tcp_rcvq_duplicate(tcp, segment->seq, segment->seq + span);
   }
 }
 

@@ -91,6 +91,9 @@ static uint32_t store_in_order(struct harp_tcp *tcp, const uint8_t *data, uint32
 static void take_runs(struct harp_tcp *tcp) {
   const struct harp_run *run;
   while ((run = tcp_run(tcp, 0)) && seq_le(run->start, tcp->rcv_nxt)) {
+    if (seq_lt(run->start, tcp->rcv_nxt)) {
+      tcp_rcvq_duplicate(tcp, run->start, seq_min(run->end, tcp->rcv_nxt));
+    }
     struct harp_packet *first = trim(tcp, run->first, tcp->rcv_nxt);
     if (first) {
       *(tcp->in_order_last ? &tcp->in_order_last->next : &tcp->in_order) = first;
@@ -279,17 +282,44 @@ void tcp_rcvq_clear(struct harp_tcp *tcp) {
   tcp_rcvq_at_end(tcp);
 }
 
+/* A FIN beyond a hole, with the last of its data missing, too. */
+static bool is_fin_alone(const struct harp_tcp *tcp) {
+  if (!tcp->fin_waiting || seq_le(tcp->fin_seq, tcp->rcv_nxt)) {
+    return false;
+  }
+  uint32_t before = tcp_runs_before(tcp, tcp->fin_seq);
+  return before == 0 || seq_lt(tcp_run(tcp, before - 1)->end, tcp->fin_seq);
+}
+
+static int add_block(uint32_t blocks[][2], int count, int max, uint32_t start, uint32_t end) {
+  if (count < max) {
+    blocks[count][0] = start;
+    blocks[count++][1] = end;
+  }
+  return count;
+}
+
 int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max) {
   int count = 0;
   if (tcp->dsack_start != tcp->dsack_end) {
-    blocks[count][0] = tcp->dsack_start;
-    blocks[count++][1] = tcp->dsack_end;
+    count = add_block(blocks, count, max, tcp->dsack_start, tcp->dsack_end);
     tcp->dsack_start = tcp->dsack_end = 0; /* RFC 2883, 4: reported once */
   }
   const struct harp_run *run = tcp_run_newest(tcp);
+  uint32_t fin = tcp->fin_seq;
+  bool fin_alone = is_fin_alone(tcp);
+  if (fin_alone && (tcp->fin_newest || !run)) {
+    count = add_block(blocks, count, max, fin, fin + 1);
+    fin_alone = false;
+  }
   for (; run && count < max; run = tcp_run_older(tcp, run)) {
-    blocks[count][0] = run->start;
-    blocks[count++][1] = run->end;
+    bool with_fin = tcp->fin_waiting && run->end == fin;
+    count = add_block(blocks, count, max, run->start, run->end + with_fin);
+    if (fin_alone) {
+      /* Behind the newest, not by its age: it tells that all before it was sent. */
+      count = add_block(blocks, count, max, fin, fin + 1);
+      fin_alone = false;
+    }
   }
   return count;
 }

@@ -81,6 +81,7 @@ struct harp_run *tcp_run_insert(struct harp_tcp *tcp, uint32_t index, uint32_t s
   struct harp_run *run = &runs->run[place];
   *run = (struct harp_run){.start = seq, .end = seq};
   join_time(runs, place);
+  tcp->fin_newest = false;
   return run;
 }
 
@@ -88,6 +89,7 @@ void tcp_run_touch(struct harp_tcp *tcp, const struct harp_run *run) {
   uint8_t place = (uint8_t)(run - tcp->runs->run);
   leave_time(tcp->runs, place);
   join_time(tcp->runs, place);
+  tcp->fin_newest = false;
 }
 
 void tcp_run_remove(struct harp_tcp *tcp, uint32_t index) {

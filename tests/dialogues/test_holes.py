@@ -9,7 +9,7 @@ from harp.testing.dialogue import option
 
 
 def sacked(packet):
-    edges = option(packet, "SAck")
+    edges = option(packet, "SAck") or ()
     return list(zip(edges[::2], edges[1::2]))
 
 
@@ -64,3 +64,84 @@ def test_a_fin_beyond_a_hole_waits(either):
     d.expect(TCP(flags="A", ack=8))
     assert c.recv(100) == b"abcdef"
     assert c.recv(100) == b""
+
+
+def test_a_fin_beyond_a_hole_is_reported_with_its_data(either):
+    d = either()
+    d.open_passive()
+    d.send(TCP(flags="FA", seq=101, ack=1) / (b"b" * 100))
+    assert sacked(d.expect(TCP(flags="A", ack=1))) == [(101, 202)]
+    d.send(TCP(flags="FA", seq=101, ack=1) / (b"b" * 100))
+    assert sacked(d.expect(TCP(flags="A", ack=1))) == [(101, 202), (101, 202)]
+    d.send(TCP(flags="A", seq=1, ack=1) / (b"a" * 100))
+    assert sacked(d.expect(TCP(flags="A", ack=202))) == []
+
+
+def test_a_fin_behind_the_data_beyond_a_hole(either):
+    d = either()
+    d.open_passive()
+    d.send(TCP(flags="A", seq=101, ack=1) / (b"b" * 100))
+    assert sacked(d.expect(TCP(flags="A", ack=1))) == [(101, 201)]
+    d.send(TCP(flags="FA", seq=201, ack=1))
+    assert sacked(d.expect(TCP(flags="A", ack=1))) == [(101, 202)]
+    d.send(TCP(flags="FA", seq=201, ack=1))
+    assert sacked(d.expect(TCP(flags="A", ack=1))) == [(201, 202), (101, 202)]
+
+
+def test_a_fin_of_which_all_data_is_missing(either):
+    """It has a block of its own: first as it comes, then among the others."""
+    d = either()
+    d.open_passive()
+    d.send(TCP(flags="A", seq=51, ack=1) / (b"b" * 10))
+    assert sacked(d.expect(TCP(flags="A", ack=1))) == [(51, 61)]
+    d.send(TCP(flags="FA", seq=101, ack=1))
+    assert sacked(d.expect(TCP(flags="A", ack=1))) == [(101, 102), (51, 61)]
+    d.send(TCP(flags="FA", seq=101, ack=1))
+    assert sacked(d.expect(TCP(flags="A", ack=1))) == [(101, 102), (101, 102), (51, 61)]
+    d.send(TCP(flags="A", seq=21, ack=1) / (b"a" * 10))
+    blocks = sacked(d.expect(TCP(flags="A", ack=1)))
+    assert blocks[0] == (21, 31) and sorted(blocks[1:]) == [(51, 61), (101, 102)]
+    d.send(TCP(flags="A", seq=61, ack=1) / (b"c" * 40))
+    assert sacked(d.expect(TCP(flags="A", ack=1))) == [(51, 102), (21, 31)]
+    d.send(TCP(flags="A", seq=1, ack=1) / (b"d" * 50))
+    assert sacked(d.expect(TCP(flags="A", ack=102)))[1:] == []
+
+
+def test_a_fin_that_comes_again_is_reported(either):
+    """As needless as it is: only by all of it does the sender know that it lost nothing."""
+    d = either()
+    d.open_passive()
+    d.send(TCP(flags="FA", seq=1, ack=1) / (b"a" * 100))
+    d.expect(TCP(flags="A", ack=102), within=60)
+    d.send(TCP(flags="FA", seq=1, ack=1) / (b"a" * 100))
+    assert sacked(d.expect(TCP(flags="A", ack=102))) == [(1, 102)]
+    d.send(TCP(flags="FA", seq=101, ack=1))
+    assert sacked(d.expect(TCP(flags="A", ack=102))) == [(101, 102)]
+
+
+def test_what_is_covered_later_is_reported(either):
+    """RFC 2883, 4.1: what lay beyond the hole has come twice."""
+    d = either(delayed_ack_us=0)
+    c = d.open_passive()
+    d.send(TCP(seq=101, ack=1) / (b"b" * 100))
+    assert sacked(d.expect(TCP(flags="A", ack=1))) == [(101, 201)]
+    d.send(TCP(seq=1, ack=1) / (b"a" * 100 + b"b" * 50))
+    assert sacked(d.expect(TCP(flags="A", ack=201))) == [(101, 151)]
+    d.send(TCP(seq=301, ack=1) / (b"d" * 100))
+    assert sacked(d.expect(TCP(flags="A", ack=201))) == [(301, 401)]
+    d.send(TCP(seq=501, ack=1) / (b"f" * 100))
+    assert sacked(d.expect(TCP(flags="A", ack=201))) == [(501, 601), (301, 401)]
+    d.send(TCP(seq=201, ack=1) / (b"c" * 100 + b"d" * 100 + b"e" * 100))
+    assert sacked(d.expect(TCP(flags="A", ack=601))) == [(301, 401)]
+    assert c.recv(1000) == b"".join(bytes([x]) * 100 for x in b"abcdef")
+
+
+def test_a_fin_that_is_covered_later_is_reported(either):
+    d = either(delayed_ack_us=0)
+    d.open_passive()
+    d.send(TCP(flags="FA", seq=101, ack=1) / (b"b" * 100))
+    d.expect(TCP(flags="A", ack=1))
+    d.send(TCP(flags="FA", seq=1, ack=1) / (b"a" * 100 + b"b" * 100))
+    blocks = sacked(d.expect(TCP(flags="A", ack=202)))
+    # Linux gives up what lies beyond a hole as soon as a FIN comes in order, and tells nothing.
+    assert blocks == ([(101, 202)] if d.who == "harp" else [])

@@ -154,6 +154,17 @@ def test_a_bare_fin_beyond_a_hole_waits(dialogue):
     assert c.recv(100) == b""
 
 
+def test_a_bare_fin_beyond_a_hole_is_reported_beside_data(dialogue):
+    """Data has no room for blocks: a bare acknowledgement follows it."""
+    d = dialogue(initial_window=1)
+    c = d.open_passive()
+    c.send(bytes(2000))
+    d.expect(TCP(seq=1), length=1460)
+    d.send(TCP(flags="FA", seq=6, ack=1461))
+    d.expect(TCP(seq=1461, ack=1), length=540)
+    assert blocks(d.expect(TCP(flags="A", seq=2001, ack=1))) == [(6, 7)]
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_any_order_and_any_overlap_gives_the_same_bytes(dialogue, seed):
     r = random.Random(seed)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from harp.testing.dialogue import make_stack
+from harp.testing.tcp_info import state_name
 from harp.testing.wire import Impairment, Transfer, connect_pair, unharmed
 
 FULL = {
@@ -27,6 +28,17 @@ def pair(wire, one=None, other=None, **options):
     return wire(a, b, **options)
 
 
+class Loss:
+    """Loses the nth frame from `armed` on, once."""
+
+    def __init__(self) -> None:
+        self.left = 0
+
+    def __call__(self, frame: bytes) -> list[tuple[int, bytes]]:
+        self.left -= 1
+        return [] if self.left == 0 else [(0, frame)]
+
+
 def duplex(client, server, size):
     return [Transfer(client, server, size), Transfer(server, client, size)]
 
@@ -36,6 +48,24 @@ def test_a_clean_wire_needs_no_retransmission(wire):
     client, server = connect_pair(w)
     w.run([Transfer(client, server, 2_000_000)])
     assert client.tcp_info()["total_retrans"] == 0
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_a_loss_before_the_fin_costs_no_timeout(wire, lost):
+    """The FIN's block tells of it (RFC 2018), as any data's would."""
+    loss = Loss()
+    w = pair(wire, {"rto_min_us": 200_000}, delay_ns=500_000, impair=loss, impair_back=unharmed)
+    client, server = connect_pair(w)
+    loss.left = lost
+    began = w.now
+    client.send(bytes(3 * 1448))
+    w.flush()
+    client.shutdown(1)
+    w.flush()
+    w.run(until=lambda: state_name(client.tcp_info()) == "FIN_WAIT2")
+    assert w.now - began < 5_000_000
+    assert server.recv(65536) == bytes(3 * 1448)
+    assert client.tcp_info()["total_retrans"] == 1
 
 
 def test_both_directions_at_once(wire):
