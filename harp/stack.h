@@ -47,7 +47,7 @@ struct harp_stack_config {
   uint32_t packets;        /* packet buffers for data that waits, 2 KiB each */
   uint32_t initial_window; /* congestion window at the start, segments (RFC 6928) */
   uint32_t rto_initial_us; /* RFC 6298 */
-  uint32_t rto_min_us;
+  uint32_t rto_min_us;     /* least of the timeout beyond the smoothed round trip, as in Linux */
   uint32_t rto_max_us;
   uint32_t delayed_ack_us; /* RFC 1122 4.2.3.2; 0: acknowledge every burst */
   int timestamps;          /* RFC 7323; boolean */

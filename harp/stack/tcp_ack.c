@@ -2,14 +2,11 @@
 /* What an acknowledgement tells: what has arrived, how fast, and how much room there is. */
 #include "harp/stack/internal.h"
 
-/* The granularity of clocks, G (RFC 6298, 2.3): hosts are not scheduled more finely, and a round
- * trip that does not vary must not end in a timeout itself. */
-#define LEAST_VARIATION NS_PER_MS
-
+/* RFC 6298, 2.3, with Linux's floor, which stands for the variation: a peer may hold an answer back
+ * for as long, however long the round trip is. */
 void tcp_set_rto(struct harp_tcp *tcp) {
-  uint64_t rto = tcp->srtt + HARP_MAX(4 * tcp->rttvar, LEAST_VARIATION);
-  uint64_t max = tcp->stack->config.rto_max_us * NS_PER_US;
-  tcp->rto = HARP_MIN(HARP_MAX(rto, tcp->rto_min), max);
+  uint64_t rto = tcp->srtt + HARP_MAX(4 * tcp->rttvar, tcp->rto_min);
+  tcp->rto = HARP_MIN(rto, tcp->stack->config.rto_max_us * NS_PER_US);
 }
 
 /* RFC 6298, 2; with a sample per acknowledgement the gains stay those of one

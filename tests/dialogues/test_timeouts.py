@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from scapy.layers.inet import TCP
 
-from harp.testing.flights import numbers, send_flight
+from harp.testing.flights import MSS, ack, numbers, send_flight, seq
+from harp.testing.wire import pattern
 
 
 def test_pauses_double(either):
@@ -18,6 +19,21 @@ def test_pauses_double(either):
     pauses = [b - a for a, b in zip(times, times[1:])]
     assert times[0] - first >= 200
     assert len(pauses) >= 2 and all(1.6 <= b / a <= 2.5 for a, b in zip(pauses, pauses[1:])), times
+
+
+def test_an_answer_that_is_late_by_less_than_the_floor(either):
+    """RTO = SRTT + max(floor, 4 RTTVAR): the floor counts from the round trip's end."""
+    d = either(rto_min_us=200_000)
+    c = d.open_passive(rtt=190)
+    for i in range(12):  # until hardly any variation is left
+        c.send(pattern(i * MSS, MSS))
+        d.expect(TCP(seq=seq(i)), length=MSS)
+        d.send(ack(i + 1), at=d.now + 190)
+    c.send(pattern(12 * MSS, MSS))
+    d.expect(TCP(seq=seq(12)), length=MSS)
+    d.silence(during=190 + 45)
+    d.send(ack(13))
+    assert c.tcp_info()["rto"] >= 380_000
 
 
 def test_karns_rule(either):

@@ -76,3 +76,14 @@ def test_a_loss_at_the_end_costs_milliseconds(wire):
     w.run(until=lambda: len(sent) == 5, limit_s=1)
     pauses = [(after - before) / 1e6 for before, after in zip(sent, sent[1:])]
     assert pauses == pytest.approx([2, 5, 10, 20], rel=0.02)
+
+
+def test_an_answer_that_is_late_by_less_than_the_floor(wire):
+    """The floor counts from the round trip's end: here 20 ms, and 3 ms more once."""
+    late = {B: 20_000_000, A: 0}
+    w, a, b, one, other = pair(wire, lambda frame: [(late[check_ipv4(frame).src], frame)])
+    for turn in range(40):  # until hardly any variation is left
+        late[B] += 3_000_000 * (turn == 39)
+        one.push(b"x" * 1000)
+        w.run(until=one.drained, limit_s=1)
+    assert a.stack.counters().get("tcp_retransmits", 0) == 0
