@@ -25,6 +25,9 @@ struct harp_flow_ops {
   /* A listener's connection is established: set its ops and user with
    * harp_flow_attach and return 0, or return a negative errno to reset it. */
   int (*accept)(void *user, struct harp_tcp *tcp);
+  /* Of a listener: whether accept would find no room now. The handshake is not completed then,
+   * and the peer tries again. NULL: there always is. */
+  bool (*full)(void *user);
   /* An active open has succeeded. */
   void (*established)(void *user, struct harp_tcp *tcp);
   /* Nothing unsent is queued, or only a short tail that Nagle holds back, and the
@@ -43,8 +46,9 @@ struct harp_flow_ops {
   void (*acked)(void *user, struct harp_tcp *tcp, uint32_t bytes);
   /* New payload or the peer's FIN waits to be read (flows without deliver: payload too). */
   void (*readable)(void *user, struct harp_tcp *tcp);
-  /* The last call for this flow; tcp is invalid afterwards. error: 0 after an
-   * orderly close, else a negative errno (-ECONNRESET, -ETIMEDOUT, ...). */
+  /* The last call for this flow, which may take what waits to be read (tcp_rcvq_take); tcp is
+   * invalid afterwards. error: 0 after an orderly close, else a negative errno (-ECONNRESET,
+   * -ETIMEDOUT, ...). */
   void (*closed)(void *user, struct harp_tcp *tcp, int error);
 };
 

@@ -49,6 +49,8 @@ int harp_tcp_socket(struct harp_stack *stack) {
 }
 
 static void release(struct harp_socket *s) {
+  tcp_packets_free(&s->stack->packets, s->unread);
+  s->unread = NULL;
   s->used = false;
   s->next = s->stack->free_socket;
   s->stack->free_socket = number_of(s);
@@ -73,16 +75,21 @@ static void on_established(void *user, struct harp_tcp *tcp) {
 static void on_closed(void *user, struct harp_tcp *tcp, int error) {
   struct harp_socket *s = user;
   s->tcp = NULL;
+  s->unread = tcp_rcvq_take(tcp); /* it was acknowledged: however this ended, it can be read */
+  s->heard_end = tcp->fin_received;
   s->connecting = false;
   s->ended = true;
   s->error = -error;
 }
 
+/* One more than the backlog says is kept, as by Linux. */
+static bool on_full(void *user) {
+  const struct harp_socket *server = user;
+  return server->queued > server->backlog || server->stack->free_socket < 0;
+}
+
 static int on_accept(void *user, struct harp_tcp *tcp) {
   struct harp_socket *server = user;
-  if (server->queued >= server->backlog) {
-    return -ENOBUFS;
-  }
   int number = harp_tcp_socket(server->stack);
   if (number < 0) {
     return number;
@@ -95,6 +102,7 @@ static int on_accept(void *user, struct harp_tcp *tcp) {
   s->queue = s->queue_last = -1;
   s->queued = 0;
   s->tcp = tcp;
+  s->peer = harp_flow_peer(tcp);
   s->connected = true;
   harp_flow_attach(tcp, &socket_ops, s);
   apply_options(s);
@@ -110,6 +118,7 @@ static int on_accept(void *user, struct harp_tcp *tcp) {
 
 static const struct harp_flow_ops socket_ops = {
     .accept = on_accept,
+    .full = on_full,
     .established = on_established,
     .closed = on_closed,
 };
@@ -129,6 +138,17 @@ static int read_address(const struct sockaddr *address, socklen_t length,
   endpoint->address = in.sin_addr.s_addr;
   endpoint->port = __builtin_bswap16(in.sin_port);
   return 0;
+}
+
+static void write_address(struct harp_endpoint endpoint, struct sockaddr *address,
+                          socklen_t *length) {
+  struct sockaddr_in in = {
+      .sin_family = AF_INET,
+      .sin_port = __builtin_bswap16(endpoint.port),
+      .sin_addr.s_addr = endpoint.address,
+  };
+  memcpy(address, &in, HARP_MIN((size_t)*length, sizeof in));
+  *length = sizeof in;
 }
 
 int harp_tcp_bind(struct harp_stack *stack, int number, const struct sockaddr *address,
@@ -173,9 +193,9 @@ int harp_tcp_listen(struct harp_stack *stack, int number, int backlog) {
   if (s->tcp || s->connected || s->connecting) {
     return -EINVAL;
   }
-  s->backlog = (uint32_t)HARP_MAX(backlog, 1);
+  s->backlog = (uint32_t)HARP_MAX(backlog, 0);
   if (s->listener) {
-    s->listener->backlog = s->backlog;
+    s->listener->backlog = HARP_MAX(s->backlog, 1);
     return 0;
   }
   if (!s->port) {
@@ -210,13 +230,7 @@ int harp_tcp_accept(struct harp_stack *stack, int number, struct sockaddr *addre
   server->queued--;
   s->next = -1;
   if (address && length && *length > 0) {
-    struct sockaddr_in in = {.sin_family = AF_INET};
-    if (s->tcp) {
-      in.sin_addr.s_addr = s->tcp->remote_address;
-      in.sin_port = __builtin_bswap16(s->tcp->remote_port);
-    }
-    memcpy(address, &in, HARP_MIN((size_t)*length, sizeof in));
-    *length = sizeof in;
+    write_address(s->peer, address, length);
   }
   return child;
 }
@@ -246,6 +260,7 @@ int harp_tcp_connect(struct harp_stack *stack, int number, const struct sockaddr
     return result;
   }
   s->port = s->tcp->local_port;
+  s->peer = peer;
   s->connecting = true;
   s->ended = false;
   s->error = 0;
@@ -418,13 +433,20 @@ ssize_t harp_tcp_recv(struct harp_stack *stack, int number, void *data, size_t l
   if (!s->connected && !s->error) {
     return -ENOTCONN;
   }
+  bool peek = flags & MSG_PEEK;
   if (s->tcp && s->tcp->queued && !s->read_shut) {
-    size_t done = tcp_rcvq_read(s->tcp, data, length, flags & MSG_PEEK);
-    if (!(flags & MSG_PEEK)) {
+    size_t done = tcp_rcvq_read(s->tcp, data, length, peek);
+    if (!peek) {
       tcp_window_opened(s->tcp);
       harp_stack_flush(stack);
     }
     return (ssize_t)done;
+  }
+  if (s->unread && !s->read_shut) {
+    return (ssize_t)tcp_packets_read(&stack->packets, &s->unread, data, length, peek);
+  }
+  if (s->heard_end) {
+    return 0;
   }
   if (s->error) {
     return socket_take_error(s);

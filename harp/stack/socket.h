@@ -12,10 +12,13 @@ struct harp_socket {
   int next;                       /* free list, or the listener's queue; -1: end */
   int queue, queue_last;          /* a listener's sockets to accept; -1: none */
   uint32_t queued, backlog;
+  struct harp_packet *unread;     /* what a connection that is over has left to be read */
+  bool heard_end;                 /* its peer had said all it would */
   bool used, connecting, connected, write_shut, read_shut, ended;
   bool nodelay, cork, keepalive;
   struct linger linger;
   uint16_t port; /* bound, host order; 0: not bound */
+  struct harp_endpoint peer; /* of a connection, also of one that is over */
   int error;     /* SO_ERROR, positive */
   uint32_t sndbuf, rcvbuf, mss, user_timeout_ms;
   uint32_t keep_idle_s, keep_interval_s, keep_count;

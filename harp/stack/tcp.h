@@ -29,6 +29,7 @@
 #include "harp/stack/flow.h"
 #include "harp/stack/limit.h"
 #include "harp/stack/list.h"
+#include "harp/stack/pool.h"
 #include "harp/stack/seq.h"
 
 enum {
@@ -370,6 +371,12 @@ void tcp_rcvq_payload(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data, u
 void tcp_rcvq_accept(struct harp_tcp *tcp, const uint8_t *data, uint32_t length, uint32_t taken);
 void tcp_rcvq_deliver(struct harp_tcp *tcp);
 size_t tcp_rcvq_read(struct harp_tcp *tcp, void *data, size_t length, bool peek);
+/* What waits to be read, as a chain of packets, is the caller's from now on; NULL: nothing. */
+struct harp_packet *tcp_rcvq_take(struct harp_tcp *tcp);
+/* Reads from such a chain, which then begins behind what was read; returns bytes. */
+size_t tcp_packets_read(struct harp_pool *pool, struct harp_packet **first, void *data,
+                        size_t length, bool peek);
+void tcp_packets_free(struct harp_pool *pool, struct harp_packet *packet);
 /* The FIN has been reached: what a peer that contradicts itself has sent beyond it goes. */
 void tcp_rcvq_at_end(struct harp_tcp *tcp);
 void tcp_rcvq_clear(struct harp_tcp *tcp);
@@ -478,6 +485,9 @@ static inline uint64_t tcp_key(uint32_t remote_address, uint32_t ports) {
 struct harp_tcp *tcp_lookup(struct harp_stack *stack, uint32_t remote_address,
                             uint16_t remote_port, uint16_t local_port);
 struct harp_listener *tcp_listener(struct harp_stack *stack, uint16_t port);
+/* Whether its owner takes no more connections for now: a peer's SYN or the last segment of its
+ * handshake is dropped then, and counted, as Linux does. The peer tries again. */
+bool tcp_listener_full(struct harp_listener *listener);
 /* Returns the connection that the segment belongs to, if it is one that acknowledges a cookie. */
 struct harp_tcp *tcp_listen_input(struct harp_listener *listener,
                                   const struct harp_segment *segment);

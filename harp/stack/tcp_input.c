@@ -130,8 +130,8 @@ static void reset_input(struct harp_tcp *tcp, const struct harp_segment *segment
     break;
   case TCP_CLOSE_WAIT:
     /* The peer had said all it would, and nothing of ours is on its way: a reset
-     * tells only that its end is gone. What its owner has not read stays. */
-    if (tcp->queued && tcp->snd_una == tcp->snd_end) {
+     * tells only that its end is gone. What its owner has not taken stays. */
+    if (tcp->queued && tcp->ops->deliver && tcp->snd_una == tcp->snd_end) {
       break;
     }
     tcp_finish(tcp, -EPIPE);
@@ -159,13 +159,16 @@ static bool syn_received_ack(struct harp_tcp *tcp, const struct harp_segment *se
     return false;
   }
   bool syn = segment->flags & FLAG_SYN;
+  if (tcp->syn_transmits == 1 && tcp->snd_una != segment->ack) {
+    tcp_rtt_sample(tcp, tcp->stack->now - tcp->syn_sent);
+  }
   tcp->snd_una = segment->ack;
   tcp->snd_wnd = segment->window << (syn ? 0 : tcp->snd_wscale);
   tcp->max_snd_wnd = tcp->snd_wnd;
   tcp->snd_wl1 = segment->seq;
   tcp->snd_wl2 = segment->ack;
-  if (tcp->syn_transmits == 1) {
-    tcp_rtt_sample(tcp, tcp->stack->now - tcp->syn_sent);
+  if (tcp->listener && tcp_listener_full(tcp->listener)) {
+    return false;
   }
   tcp_become_established(tcp);
   return tcp->state != TCP_CLOSE;

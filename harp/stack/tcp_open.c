@@ -75,6 +75,12 @@ static void leave_half_open(struct harp_tcp *tcp) {
   listener->pending--;
 }
 
+bool tcp_listener_full(struct harp_listener *listener) {
+  bool full = listener->ops->full && listener->ops->full(listener->user);
+  COUNT_N(listener->stack, tcp_listen_drops, full);
+  return full;
+}
+
 /* Whether a handshake may begin. Of those under way, the oldest is the likeliest to be a
  * flood's (RFC 4987, 3.4). */
 static bool make_room(struct harp_listener *listener) {
@@ -84,6 +90,9 @@ static bool make_room(struct harp_listener *listener) {
   }
   if (!oldest || listener->stack->now - oldest->syn_sent < HALF_OPEN_LEAST_NS) {
     return false;
+  }
+  if (oldest->snd_una == oldest->snd_nxt) {
+    return false; /* its peer has answered, and waits for a place in the queue: it is real */
   }
   COUNT(listener->stack, tcp_half_open_dropped);
   tcp_finish(oldest, -ETIMEDOUT);
@@ -255,6 +264,9 @@ void tcp_take_syn(struct harp_tcp *tcp, const struct harp_listener *listener,
 
 static void syn_input(struct harp_listener *listener, const struct harp_segment *segment) {
   struct harp_stack *stack = listener->stack;
+  if (tcp_listener_full(listener)) {
+    return;
+  }
   if (!make_room(listener)) {
     tcp_cookie_send(listener, segment);
     return;
@@ -279,6 +291,10 @@ static struct harp_tcp *unconnected_ack(struct harp_listener *listener,
   case COOKIE_TAKEN:
     join_half_open(listener, tcp); /* which it leaves with this segment */
     tcp_set_state(tcp, TCP_SYN_RECV);
+    if (tcp_listener_full(listener)) {
+      tcp_finish(tcp, 0); /* its next one brings the cookie once more */
+      tcp = NULL;
+    }
     break;
   case COOKIE_NONE:
     tcp_reply_reset(listener->stack, segment);
@@ -327,11 +343,11 @@ void tcp_finish(struct harp_tcp *tcp, int error) {
   neighbour_detach(tcp);
   tcp_timers_remove(tcp);
   tcp_sndq_clear(tcp);
-  tcp_rcvq_clear(tcp);
   tcp_mark_dirty(tcp); /* flush returns it to the pool, when nobody looks at it */
   if (!tcp->detached && tcp->ops->closed) {
     tcp->ops->closed(tcp->user, tcp, error);
   }
+  tcp_rcvq_clear(tcp); /* what was acknowledged and not read, the owner may have taken */
 }
 
 void tcp_owner_done(struct harp_tcp *tcp) {

@@ -13,10 +13,10 @@
 
 enum { LEAST_PROMISE = 65536 }; /* bytes of window, to a flow whose owner keeps up */
 
-static void free_packets(struct harp_tcp *tcp, struct harp_packet *packet) {
+void tcp_packets_free(struct harp_pool *pool, struct harp_packet *packet) {
   while (packet) {
     struct harp_packet *next = packet->next;
-    pool_put(&tcp->stack->packets, packet);
+    pool_put(pool, packet);
     packet = next;
   }
 }
@@ -69,7 +69,7 @@ static bool prune(struct harp_tcp *tcp) {
   uint32_t farthest = tcp->runs->count - 1u;
   const struct harp_run *run = tcp_run(tcp, farthest);
   COUNT_N(tcp->stack, tcp_reassembly_pruned, run->end - run->start);
-  free_packets(tcp, run->first);
+  tcp_packets_free(&tcp->stack->packets, run->first);
   tcp_run_remove(tcp, farthest);
   return true;
 }
@@ -242,25 +242,31 @@ void tcp_rcvq_deliver(struct harp_tcp *tcp) {
   }
 }
 
-size_t tcp_rcvq_read(struct harp_tcp *tcp, void *data, size_t length, bool peek) {
+size_t tcp_packets_read(struct harp_pool *pool, struct harp_packet **first, void *data,
+                        size_t length, bool peek) {
   size_t done = 0;
-  struct harp_packet *packet = tcp->in_order;
+  struct harp_packet *packet = *first;
   while (packet && done < length) {
     size_t part = HARP_MIN(length - done, (size_t)(packet->length - packet->offset));
+    struct harp_packet *next = packet->next;
     memcpy((uint8_t *)data + done, packet->data + packet->offset, part);
     done += part;
-    if (peek) {
-      packet = packet->next;
-      continue;
+    if (!peek) {
+      packet->offset += (uint32_t)part;
+      if (packet->offset == packet->length) {
+        *first = next;
+        pool_put(pool, packet);
+      }
     }
-    packet->offset += (uint32_t)part;
-    if (packet->offset == packet->length) {
-      drop_head(tcp);
-    }
-    packet = tcp->in_order;
-    if (done == length) {
-      break;
-    }
+    packet = next;
+  }
+  return done;
+}
+
+size_t tcp_rcvq_read(struct harp_tcp *tcp, void *data, size_t length, bool peek) {
+  size_t done = tcp_packets_read(&tcp->stack->packets, &tcp->in_order, data, length, peek);
+  if (!tcp->in_order) {
+    tcp->in_order_last = NULL;
   }
   if (!peek) {
     tcp->queued -= (uint32_t)done;
@@ -268,17 +274,22 @@ size_t tcp_rcvq_read(struct harp_tcp *tcp, void *data, size_t length, bool peek)
   return done;
 }
 
+struct harp_packet *tcp_rcvq_take(struct harp_tcp *tcp) {
+  struct harp_packet *first = tcp->in_order;
+  tcp->in_order = tcp->in_order_last = NULL;
+  tcp->queued = 0;
+  return first;
+}
+
 void tcp_rcvq_at_end(struct harp_tcp *tcp) {
   while (tcp->runs) {
-    free_packets(tcp, tcp_run(tcp, 0)->first);
+    tcp_packets_free(&tcp->stack->packets, tcp_run(tcp, 0)->first);
     tcp_run_remove(tcp, 0);
   }
 }
 
 void tcp_rcvq_clear(struct harp_tcp *tcp) {
-  free_packets(tcp, tcp->in_order);
-  tcp->in_order = tcp->in_order_last = NULL;
-  tcp->queued = 0;
+  tcp_packets_free(&tcp->stack->packets, tcp_rcvq_take(tcp));
   tcp_rcvq_at_end(tcp);
 }
 

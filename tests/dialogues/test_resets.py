@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 
+import pytest
 from scapy.layers.inet import TCP
 
 
@@ -32,3 +33,31 @@ def test_outside_the_window_nothing_happens(either):
     d.silence()
     d.send(TCP(seq=1, ack=1) / b"still here")
     assert c.recv(100) == b"still here"
+
+
+def test_what_was_acknowledged_can_be_read_after_the_reset(either):
+    d = either()
+    c = d.open_passive()
+    d.send(TCP(flags="PA", seq=1, ack=1) / b"the last words")
+    d.expect(TCP(flags="A", seq=1, ack=15), within=60)
+    d.send(TCP(flags="R", seq=15))
+    d.silence()
+    assert c.recv(4) == b"the "
+    assert c.recv(100) == b"last words"
+    with pytest.raises(ConnectionResetError):
+        c.recv(100)
+    assert c.recv(100) == b""
+
+
+def test_a_reset_behind_the_peers_end(either):
+    """All that the peer said was heard: it is read to its end, and only who sends learns more."""
+    d = either()
+    c = d.open_passive()
+    d.send(TCP(flags="FPA", seq=1, ack=1) / b"the last words")
+    d.expect(TCP(flags="A", seq=1, ack=16), within=60)
+    d.send(TCP(flags="R", seq=16))
+    d.silence()
+    assert c.recv(100) == b"the last words"
+    assert c.recv(100) == b""
+    with pytest.raises(BrokenPipeError):
+        c.send(b"x")

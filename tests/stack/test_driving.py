@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Driving a stack: its deadlines, and that the same calls give the same frames."""
+
+from __future__ import annotations
+
+from scapy.layers.inet import TCP
+
+
+def test_the_deadline_asks_for_pending_output(dialogue):
+    """Who calls only when next_deadline says so must not leave data lying."""
+    d = dialogue()
+    c = d.open_passive()
+    c.send(b"x")
+    if not d.stack.output:
+        assert d.stack.next_deadline() is not None
+        assert d.stack.next_deadline() <= d.stack.now
+    d.expect(TCP(seq=1) / b"x")
+
+
+def test_an_idle_stack_has_no_deadline(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    assert d.stack.next_deadline() is None
+    c.send(b"x")
+    d.expect(TCP(seq=1) / b"x")
+    assert d.stack.next_deadline() is not None
+    d.send(TCP(flags="A", seq=1, ack=2))
+    assert d.stack.next_deadline() is None
+
+
+def test_the_same_calls_give_the_same_frames(stack):
+    def run():
+        s = stack(seed=(9, 9))
+        s.advance(10**12)
+        for port in range(1, 10):
+            s.socket().connect_ex(("192.0.2.2", port))
+        for step in range(1, 20):
+            s.advance(10**12 + step * 10**9)
+        return s.take()
+
+    assert run() == run()
+
+
+def test_stacks_come_and_go(stack):
+    for _ in range(200):
+        s = stack()
+        s.advance(10**12)
+        listener = s.socket()
+        listener.bind(("192.0.2.1", 80))
+        listener.listen(4)
+        s.socket().connect_ex(("192.0.2.2", 80))

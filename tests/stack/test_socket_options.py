@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of sockets, TCP_INFO among them."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import pytest
+from scapy.layers.inet import TCP
+
+from harp.testing import dialogue as dialogues
+from harp.testing.tcp_info import state_name
+
+TCPL = socket.IPPROTO_TCP
+
+
+def test_buffers_are_read_back(dialogue):
+    d = dialogue()
+    sock = d.stack.socket()
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        sock.setsockopt(socket.SOL_SOCKET, option, 50_000)
+        assert sock.getsockopt(socket.SOL_SOCKET, option) in (50_000, 100_000)  # Linux doubles
+
+
+def test_a_receive_buffer_bounds_the_window(dialogue):
+    d = dialogue(rcvbuf=65_535)
+    d.stack_port = 80
+    listener = d.stack.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8000)
+    listener.bind((d.stack_address, 80))
+    listener.listen(4)
+    d.send(TCP(flags="S", seq=0, options=[("MSS", 1460)]))
+    assert d.expect(TCP(flags="SA"))[TCP].window <= 16_000
+
+
+def test_options_of_a_listening_socket_are_those_of_the_next_connection(dialogue):
+    d = dialogue(rcvbuf=65_535)
+    d.stack_port = 80
+    listener = d.listen(80)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8000)
+    listener.setsockopt(TCPL, socket.TCP_MAXSEG, 700)
+    d.send(TCP(flags="S", seq=0, options=[("MSS", 1460)]))
+    answer = d.expect(TCP(flags="SA"))
+    assert answer[TCP].window <= 16_000
+    assert dialogues.option(answer, "MSS") == 700
+
+
+def test_the_receive_buffer_of_a_connection_grows(dialogue):
+    d = dialogue(rcvbuf=8000, delayed_ack_us=0)
+    c = d.open_passive()
+    d.send(TCP(flags="PA", seq=1, ack=1) / (b"x" * 1000))
+    assert d.expect(TCP(flags="A", ack=1001))[TCP].window <= 8000
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32_000)
+    d.ignore()
+    d.send(TCP(flags="PA", seq=1001, ack=1) / (b"x" * 1000))
+    assert 28_000 <= d.expect(TCP(flags="A", ack=2001))[TCP].window <= 32_000
+
+
+def test_switches_are_read_back(dialogue):
+    sock = dialogue().stack.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # allowed, and nothing to do
+    for name in (socket.TCP_NODELAY, socket.TCP_CORK):
+        for value in (1, 0):
+            sock.setsockopt(TCPL, name, value)
+            assert sock.getsockopt(TCPL, name) == value
+
+
+def test_the_local_port_of_a_bound_socket_is_used(dialogue):
+    d = dialogue()
+    d.connect(80, local_port=4321)
+    d.expect(TCP(flags="S", sport=4321))
+
+
+def test_a_bound_port_serves_two_peers(dialogue):
+    d = dialogue()
+    a, b = d.stack.socket(), d.stack.socket()
+    a.bind((d.stack_address, 4321))
+    assert a.connect_ex((d.peer_address, 80)) == errno.EINPROGRESS
+    with pytest.raises(OSError) as caught:
+        b.bind((d.stack_address, 4321))
+    assert caught.value.errno == errno.EADDRINUSE
+
+
+def test_port_zero_is_any_port(dialogue):
+    d = dialogue()
+    bound, listening = d.stack.socket(), d.stack.socket()
+    bound.bind((d.stack_address, 0))
+    bound.connect_ex((d.peer_address, 80))
+    assert d.expect(TCP(flags="S"))[TCP].sport >= 1024
+    listening.listen(1)  # without bind: a port of the stack's choice
+    assert listening.poll() == 0
+
+
+def test_listening_again_changes_the_backlog(dialogue):
+    d = dialogue()
+    listener = d.listen(80, backlog=1)
+    listener.listen(5)
+    d.strict = False
+    for port in range(1001, 1005):
+        d.send(TCP(sport=port, flags="S", seq=0))
+        d.expect(TCP(dport=port, flags="SA"))
+        d.send(TCP(sport=port, flags="A", seq=1, ack=1))
+    for _ in range(4):
+        d.accept(listener)
+
+
+def test_maxseg_of_a_connection(dialogue):
+    d = dialogue()
+    c = d.open_passive(mss=1000)
+    assert c.getsockopt(TCPL, socket.TCP_MAXSEG) == 1000
+    c.setsockopt(TCPL, socket.TCP_MAXSEG, 500)
+    c.send(b"x" * 1000)
+    assert [len(dialogues.payload(p)) for p in d.drain()] == [500, 500]
+
+
+def test_options_that_tell_what_a_socket_is(dialogue):
+    d = dialogue()
+    sock = d.stack.socket()
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) == socket.SOCK_STREAM
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 0
+    assert d.listen(80).getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+
+def test_accepted_sockets_inherit_options(dialogue):
+    d = dialogue()
+    listener = d.stack.socket()
+    listener.setsockopt(TCPL, socket.TCP_NODELAY, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listener.setsockopt(TCPL, socket.TCP_KEEPIDLE, 10)
+    listener.bind((d.stack_address, 80))
+    listener.listen(4)
+    d.stack_port = 80
+    d.send(TCP(flags="S", seq=0))
+    d.expect(TCP(flags="SA"))
+    d.send(TCP(flags="A", seq=1, ack=1))
+    c = d.accept(listener)
+    assert c.getsockopt(TCPL, socket.TCP_NODELAY) == 1
+    d.expect(TCP(flags="A", seq=0, ack=1), within=11_000)  # the keepalive
+
+
+def test_more_to_come(dialogue):
+    """MSG_MORE holds a short segment back, like a cork for one call."""
+    d = dialogue()
+    c = d.open_passive(rtt=20)
+    c.send(b"header ", socket.MSG_MORE)
+    d.silence(during=20)
+    c.send(b"body")
+    d.expect(TCP(flags="PA", seq=1) / b"header body")
+
+
+# TCP_INFO
+
+
+def test_tcp_info(dialogue):
+    d = dialogue(initial_window=10, rto_min_us=200_000)
+    c = d.open_passive(mss=1000, rtt=50, wscale=None)
+    info = c.tcp_info()
+    assert state_name(info) == "ESTABLISHED"
+    assert info["snd_mss"] == 1000
+    assert info["snd_cwnd"] == 10
+    assert info["rtt"] == pytest.approx(50_000, rel=0.05)
+    assert info["rto"] >= 200_000
+    assert info["unacked"] == 0
+    assert info["total_retrans"] == 0
+    assert 1040 <= info["pmtu"] <= 1500
+    c.send(b"x" * 3000)
+    d.settle()
+    assert c.tcp_info()["unacked"] == 3
+
+
+def test_tcp_info_shows_what_was_agreed(dialogue):
+    d = dialogue(timestamps=1, window_scale=5)
+    c = d.open_passive(timestamps=True, wscale=3)
+    info = c.tcp_info()
+    assert info["options"] & 1  # timestamps
+    assert info["options"] & 2  # SACK
+    assert info["options"] & 4  # window scale
+    assert (info["snd_wscale"], info["rcv_wscale"]) == (3, 5)
+
+
+def test_tcp_info_may_be_asked_for_in_part(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    assert len(c.getsockopt(TCPL, socket.TCP_INFO, 8)) == 8
