@@ -45,8 +45,10 @@ def _flow_lines(flow: Flow) -> Iterator[str]:
 
 def table(process: Process, everything: bool, explain: bool) -> Iterator[str]:
     """The lines that describe a process; counters that are 0 only with `everything`."""
-    yield (f"{process.command} pid {process.pid} on {process.host}, "
+    rank = "" if process.rank is None else f"rank {process.rank} "
+    yield (f"{process.command} {rank}pid {process.pid} on {process.host}, user {process.uid}, "
            f"up {_ago(time.time() - process.started)}, release {process.release}")
+    yield f"  id {process.id}" + (f", GPU {process.gpu}" if process.gpu else "")
     yield f"  {process.device}, {process.address}, {process.config}"
     if process.about:
         yield f"  {process.about}"
@@ -78,32 +80,53 @@ def _labels(**labels: Any) -> str:
     return ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items())
 
 
+def _identity(process: Process) -> dict[str, Any]:
+    """Labels that no other process has: ids are unique among a user's files."""
+    return {"rank": "" if process.rank is None else process.rank, "host": process.host,
+            "gpu": process.gpu, "device": process.device, "id": process.id, "uid": process.uid}
+
+
 def prometheus(processes: list[Process]) -> Iterator[str]:
     """The text format: one family for each counter, a sample for each instance.
 
-    The start time is a label, because process ids repeat.
+    Pids are no labels: in containers, many processes are number 1.
     """
     yield "# HELP harp_process_info A process with HARP in it."
     yield "# TYPE harp_process_info gauge"
     for process in processes:
-        labels = _labels(pid=process.pid, started=int(process.started), device=process.device,
-                         address=process.address, command=process.command,
+        labels = _labels(**_identity(process), address=process.address, command=process.command,
                          release=process.release)
         yield f"harp_process_info{{{labels}}} 1"
-    sentences = documented()
-    kinds: dict[str, str] = {}
+    yield "# HELP harp_process_start_time_seconds When the process began, since the epoch."
+    yield "# TYPE harp_process_start_time_seconds gauge"
     for process in processes:
-        kinds.update(process.kinds)
-    for name, kind in kinds.items():
-        family = f"harp_{name}" if kind == "gauge" else f"harp_{name}_total"
+        labels = _labels(**_identity(process))
+        yield f"harp_process_start_time_seconds{{{labels}}} {process.started:.3f}"
+    sentences = documented()
+    for family, (name, kind) in _families(processes).items():
         yield f"# HELP {family} {sentences.get(name, name)}"
         yield f"# TYPE {family} {'gauge' if kind == 'gauge' else 'counter'}"
         for process in processes:
+            if process.kinds.get(name) != kind:
+                continue
             for number, instance in enumerate(process.instances):
-                labels = _labels(pid=process.pid, started=int(process.started),
-                                 device=process.device, instance=number)
-                if name in instance:
-                    yield f"{family}{{{labels}}} {instance[name]}"
+                labels = _labels(**_identity(process), instance=number)
+                yield f"{family}{{{labels}}} {instance[name]}"
+
+
+def _families(processes: list[Process]) -> dict[str, tuple[str, str]]:
+    """Each family's counter and kind. This release's own come first: what a file of another
+    says must neither turn one into something else nor name it twice."""
+    named = {counter["name"]: counter["kind"] for counter in _tables.counters()}
+    pairs = list(named.items())
+    for process in processes:
+        pairs += process.kinds.items()
+    families: dict[str, tuple[str, str]] = {}
+    for name, kind in pairs:
+        family = f"harp_{name}" if kind == "gauge" else f"harp_{name}_total"
+        families.setdefault(family, (name, kind))
+    published = {name for process in processes for name in process.kinds}
+    return {family: one for family, one in families.items() if one[0] in published}
 
 
 # -- a trace
@@ -141,18 +164,11 @@ def _show_trace(path: Path, wants_json: bool) -> None:
         click.echo(line)
 
 
-def _selected(pids: tuple[int, ...]) -> list[Process]:
-    processes = [one for one in statfile.scan() if not pids or one.pid in pids]
-    missing = set(pids) - {one.pid for one in processes}
-    if missing:
-        raise click.ClickException(
-            f"no process {', '.join(map(str, sorted(missing)))} publishes in "
-            f"{', '.join(map(str, statfile.folders()))}")
-    return processes
-
-
 @click.command()
 @click.option("--pid", "pids", type=int, multiple=True, help="Only this process; repeat for more.")
+@click.option("--rank", "ranks", type=int, multiple=True, help="Only this rank; repeat for more.")
+@click.option("--id", "ids", multiple=True,
+              help="Only the process whose id begins so: pids repeat among containers.")
 @click.option("--all", "everything", is_flag=True, help="Counters that are 0 as well.")
 @click.option("--explain", is_flag=True, help="Say what each counter counts.")
 @click.option("--json", "wants_json", is_flag=True, help="Report as JSON.")
@@ -160,8 +176,9 @@ def _selected(pids: tuple[int, ...]) -> list[Process]:
               help="Report in Prometheus' text format.")
 @click.option("--trace", "trace_path", type=click.Path(path_type=Path), metavar="FILE",
               help="Show a trace that a process wrote when something went wrong.")
-def stat(pids: tuple[int, ...], everything: bool, explain: bool, wants_json: bool,
-         wants_prometheus: bool, trace_path: Optional[Path]) -> None:
+def stat(pids: tuple[int, ...], ranks: tuple[int, ...], ids: tuple[str, ...], everything: bool,
+         explain: bool, wants_json: bool, wants_prometheus: bool,
+         trace_path: Optional[Path]) -> None:
     """Show the counters and flows of the processes that run here with HARP.
 
     Reads their files in the run folder and disturbs nobody.
@@ -171,7 +188,10 @@ def stat(pids: tuple[int, ...], everything: bool, explain: bool, wants_json: boo
     if trace_path is not None:
         _show_trace(trace_path, wants_json)
         return
-    processes = _selected(pids)
+    try:
+        processes = statfile.chosen(statfile.scan(), pids, ranks, ids)
+    except LookupError as missing:
+        raise click.ClickException(str(missing.args[0])) from missing
     if wants_json:
         click.echo(as_json(processes))
     elif wants_prometheus:

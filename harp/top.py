@@ -8,15 +8,16 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import Optional
 
 import click
 
 from harp import statfile
 from harp.statfile import Process
 
-_HEADER = (f"{'PID':>8} {'COMMAND':<16} {'DEVICE':<20} {'LINKS':>5} {'FLOWS':>5} "
-           f"{'OUT Gbit/s':>11} {'IN Gbit/s':>11} {'MSG/s':>10} {'RETRANS/s':>10} "
-           f"{'DROPS/s':>8} {'BUSY %':>7}")
+_HEADER = (f"{'ID':<8} {'RANK':>5} {'PID':>8} {'COMMAND':<16} {'DEVICE':<20} "
+           f"{'LINKS':>5} {'FLOWS':>5} {'OUT Gbit/s':>11} {'IN Gbit/s':>11} "
+           f"{'MSG/s':>10} {'RETRANS/s':>10} {'DROPS/s':>8} {'BUSY %':>7}")
 
 _DROPS = ("rx_drop_truncated", "rx_drop_checksum", "rx_drop_malformed", "tcp_memory_drops",
           "tcp_reassembly_drops", "port_rx_lost")
@@ -27,6 +28,10 @@ class Rates:
     """A process over one interval. `busy` is the share of polls that found something
     to do, in percent."""
 
+    id: str
+    rank: Optional[int]
+    host: str
+    gpu: str
     pid: int
     command: str
     device: str
@@ -49,7 +54,8 @@ def rates(before: Process, now: Process, seconds: float) -> Rates:
 
     polls = moved("polls")
     return Rates(
-        pid=now.pid, command=now.command, device=now.device, links=new.get("links", 0),
+        id=now.id, rank=now.rank, host=now.host, gpu=now.gpu, pid=now.pid,
+        command=now.command, device=now.device, links=new.get("links", 0),
         flows=new.get("tcp_established", 0),
         out_gbit=moved("tx_bytes") * 8e-9 / seconds, in_gbit=moved("rx_bytes") * 8e-9 / seconds,
         messages=moved("messages_out", "messages_in") / seconds,
@@ -58,9 +64,10 @@ def rates(before: Process, now: Process, seconds: float) -> Rates:
 
 
 def line(one: Rates) -> str:
-    return (f"{one.pid:>8} {one.command[:16]:<16} {one.device[:20]:<20} {one.links:>5} "
-            f"{one.flows:>5} {one.out_gbit:>11.3f} {one.in_gbit:>11.3f} {one.messages:>10.0f} "
-            f"{one.retransmits:>10.1f} {one.drops:>8.1f} {one.busy:>7.1f}")
+    rank = "-" if one.rank is None else one.rank
+    return (f"{one.id[:8]} {rank:>5} {one.pid:>8} {one.command[:16]:<16} {one.device[:20]:<20} "
+            f"{one.links:>5} {one.flows:>5} {one.out_gbit:>11.3f} {one.in_gbit:>11.3f} "
+            f"{one.messages:>10.0f} {one.retransmits:>10.1f} {one.drops:>8.1f} {one.busy:>7.1f}")
 
 
 def intervals(seconds: float, count: int) -> Iterator[list[Rates]]:

@@ -7,10 +7,13 @@ other releases can be read too.
 
 from __future__ import annotations
 
+import socket
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
+
+from harp import foreign
 
 _MAGIC = b"HARPTRCE"
 _VERSION = 1
@@ -18,6 +21,7 @@ _HEADER = struct.Struct("=8sIIIIIIQQ32s64s256s")
 _EVENT = struct.Struct("=32s16s16s")
 _RECORD = struct.Struct("=QQ")
 _WRAP = 1 << 48  # nanoseconds of a record's clock
+_SIZE_MOST = 128 << 20  # bytes of a file; 64 instances take less
 
 NO_FLOW = 0xFFFF
 
@@ -29,13 +33,14 @@ class TraceError(ValueError):
 @dataclass(frozen=True)
 class Record:
     """One event. `time_ns` counts nanoseconds since the epoch; `flow` is None for the
-    instance itself; `values` has what the event's numbers mean."""
+    instance itself; `values` has what the event's numbers mean, addresses
+    with dots."""
 
     time_ns: int
     instance: int
     flow: Optional[int]
     event: str
-    values: dict[str, int]
+    values: dict[str, Union[int, str]]
 
 
 @dataclass(frozen=True)
@@ -50,16 +55,12 @@ class Trace:
     records: list[Record]
 
 
-def _text(raw: bytes) -> str:
-    return raw.split(b"\0", 1)[0].decode("utf-8", "replace")
-
-
 class _Reader:
     """Takes structures one after the other from a file's bytes."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, data: bytes) -> None:
         self.path = path
-        self.data = path.read_bytes()
+        self.data = data
         self.offset = 0
 
     def take(self, what: struct.Struct) -> tuple[Any, ...]:
@@ -70,25 +71,37 @@ class _Reader:
         return values
 
 
+def _value(name: str, number: int) -> Union[int, str]:
+    """An address lies in the record as it does in a packet."""
+    return socket.inet_ntoa(struct.pack("=I", number)) if name.endswith("_address") else number
+
+
 def _record(when: int, what: int, instance: int, names: list[tuple[str, str, str]],
             now_ns: int, realtime_ns: int) -> Record:
     ago = (now_ns - (when >> 16)) % _WRAP
     flow = when & 0xFFFF
     event = what & 0xFF
     name, a, b = names[event] if event < len(names) else (f"event-{event}", "a", "b")
-    values = {}
+    values: dict[str, Union[int, str]] = {}
     if a:
         values[a] = what >> 8 & 0xFFFFFF
     if b:
-        values[b] = what >> 32
+        values[b] = _value(b, what >> 32)
     return Record(realtime_ns - ago, instance, None if flow == NO_FLOW else flow, name,
                   values)
 
 
 def read(path: Path) -> Trace:
     """Raises OSError if the file cannot be read, TraceError if it is wrong."""
-    reader = _Reader(path)
-    if reader.data[:8] != _MAGIC:
+    try:
+        return _parse(path, foreign.read(path, _SIZE_MOST))
+    except foreign.ForeignError as wrong:
+        raise TraceError(str(wrong)) from wrong
+
+
+def _parse(path: Path, data: bytes) -> Trace:
+    reader = _Reader(path, data)
+    if data[:8] != _MAGIC:
         raise TraceError(f"{path}: no trace of HARP's; those are called *.trace in the run folder")
     (_, version, _, event_size, events, instances, pid, now_ns, realtime_ns, release, host,
      reason) = reader.take(_HEADER)
@@ -96,7 +109,7 @@ def read(path: Path) -> Trace:
         raise TraceError(f"{path}: format {version}, and this release reads {_VERSION}")
     names = []
     for _ in range(events):
-        name, a, b = map(_text, reader.take(_EVENT))
+        name, a, b = map(foreign.text, reader.take(_EVENT))
         names.append((name, a, b))
     records = []
     for instance in range(instances):
@@ -104,4 +117,5 @@ def read(path: Path) -> Trace:
             when, what = reader.take(_RECORD)
             records.append(_record(when, what, instance, names, now_ns, realtime_ns))
     records.sort(key=lambda record: record.time_ns)
-    return Trace(pid, _text(host), _text(release), _text(reason), realtime_ns, records)
+    return Trace(pid, foreign.text(host), foreign.text(release), foreign.text(reason), realtime_ns,
+                 records)

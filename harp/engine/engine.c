@@ -129,6 +129,8 @@ static int open_statistics(struct harp_engine *engine)
 {
   const struct harp_port_info *info = &engine->port->info;
   char text[INET_ADDRSTRLEN], address[32];
+  struct harp_place place;
+  harp_place_find(&place, "");
   inet_ntop(AF_INET, &info->address, text, sizeof text);
   snprintf(address, sizeof address, "%s/%u", text, info->prefix);
   struct harp_stat_identity identity = {
@@ -137,6 +139,8 @@ static int open_statistics(struct harp_engine *engine)
       .address = address,
       .config = engine->config.path,
       .about = info->summary,
+      .rank = place.rank,
+      .gpu = place.gpu,
   };
   return harp_statfile_open(&engine->statfile, &identity);
 }

@@ -26,6 +26,11 @@ static const struct {
   {"SLURM_LOCALID", NULL},
 };
 
+/* Ranks of the job, in the same order; a process alone on its host may have only such a one. */
+static const char *const job_ranks[] = {
+  "OMPI_COMM_WORLD_RANK", "RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID",
+};
+
 /* A non-negative number that is all of the text, or otherwise. */
 static int number_or(const char *text, int otherwise)
 {
@@ -64,7 +69,14 @@ static int slurm_local_size(void)
   return 0;
 }
 
-static void find_rank(struct harp_place *place)
+static void find_job_rank(struct harp_place *place)
+{
+  place->rank = -1;
+  for (size_t i = 0; place->rank < 0 && i < sizeof(job_ranks) / sizeof(job_ranks[0]); i++)
+    place->rank = number_or(getenv(job_ranks[i]), -1);
+}
+
+static void find_local_rank(struct harp_place *place)
 {
   place->local_rank = -1;
   place->local_size = 0;
@@ -217,6 +229,7 @@ static void find_gpu(struct harp_place *place, const char *root)
 
 void harp_place_find(struct harp_place *place, const char *root)
 {
-  find_rank(place);
+  find_job_rank(place);
+  find_local_rank(place);
   find_gpu(place, root);
 }

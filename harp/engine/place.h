@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where this process stands on its host: its number among the job's local
- * ranks, as the launcher tells it, and the GPU that it will use.
+ * Where this process stands: its number among the job's ranks and among those of
+ * its host, as the launcher tells them, and the GPU that it will use.
  *
  * Thread: any; reads the environment and /proc only.
  */
@@ -9,6 +9,7 @@
 #define HARP_ENGINE_PLACE_H
 
 struct harp_place {
+  int rank;       /* -1: unknown */
   int local_rank; /* -1: unknown */
   int local_size; /* ranks on this host; 0: unknown */
   char gpu[16];   /* PCI id as in sysfs, lower case; "": unknown */

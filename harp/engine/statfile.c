@@ -142,6 +142,8 @@ static void write_header(struct harp_stat_header *header, const struct layout *a
   copy(header->address, sizeof(header->address), identity->address);
   copy(header->config, sizeof(header->config), identity->config);
   copy(header->about, sizeof(header->about), identity->about);
+  header->rank = identity->rank;
+  copy(header->gpu, sizeof(header->gpu), identity->gpu);
   memcpy(header->magic, HARP_STAT_MAGIC, sizeof(header->magic));
 }
 

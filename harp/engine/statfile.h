@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a process publishes about itself: a mapped file that readers (harp stat,
- * harp top, an exporter) map without disturbing it.
+ * harp top, an exporter) copy without disturbing it.
  *
  *   header | counter table | page: instance 0's counters | page: instance 1's |
  *   ... | page: flows
@@ -35,8 +35,8 @@ struct harp_stat_header {
   uint32_t header_size;
   uint64_t file_size;
   uint64_t start_ns;         /* CLOCK_REALTIME */
-  uint32_t pid;              /* as the process itself sees it */
-  uint32_t uid;
+  uint32_t pid;              /* as the process itself sees it: many are 1, in containers */
+  uint32_t uid;              /* for readers of old; others ask who owns the file */
   uint32_t instances;
   uint32_t counters;         /* 64-bit words of an instance */
   uint32_t counter_table;    /* offset of struct harp_stat_counter[counters] */
@@ -53,6 +53,9 @@ struct harp_stat_header {
   char address[32];          /* "10.0.3.7/24" */
   char config[512];          /* path of the ztcp*.conf */
   char about[256];           /* offloads and the like, one clause */
+  /* What follows is there if header_size says so. */
+  int32_t rank;              /* in the job; -1: unknown */
+  char gpu[20];              /* PCI id; "": unknown */
 };
 
 struct harp_stat_counter {
@@ -103,6 +106,8 @@ struct harp_stat_identity {
   const char *address;
   const char *config;
   const char *about;
+  int rank;         /* -1: unknown */
+  const char *gpu;  /* "": unknown */
 };
 
 struct harp_statfile {

@@ -13,6 +13,8 @@ cdef extern from "harp/engine/statfile.h" nogil:
         const char *address
         const char *config
         const char *about
+        int rank
+        const char *gpu
 
     struct harp_stat_flow:
         uint32_t generation
@@ -47,6 +49,7 @@ cdef extern from "harp/engine/statfile.h" nogil:
 
 cdef extern from "harp/engine/place.h" nogil:
     struct harp_place:
+        int rank
         int local_rank
         int local_size
         char gpu[16]
@@ -103,6 +106,13 @@ def place(bytes root):
     return found.local_rank, found.local_size, (<bytes>found.gpu).decode()
 
 
+def job_rank():
+    """The process's rank in its job, -1 if no launcher tells."""
+    cdef harp_place found
+    harp_place_find(&found, b"")
+    return found.rank
+
+
 def claim_below(bytes root):
     """The path of the ztcp*.conf that this process would claim on a host whose /proc/driver
     and /sys lie below root, and the Mbit/s that it would tell NCCL; the file is given back.
@@ -128,13 +138,15 @@ cdef class StatFile:
 
     def __cinit__(self, unsigned instances=1, bytes device=b"packet:eth0",
                   bytes address=b"10.0.0.1/24", bytes config=b"/etc/ztcp0.conf",
-                  bytes about=b"test"):
+                  bytes about=b"test", int rank=-1, bytes gpu=b""):
         cdef harp_stat_identity identity
         identity.instances = instances
         identity.device = device
         identity.address = address
         identity.config = config
         identity.about = about
+        identity.rank = rank
+        identity.gpu = gpu
         cdef int rc = harp_statfile_open(&self._file, &identity)
         if rc:
             raise OSError(-rc, "harp_statfile_open")

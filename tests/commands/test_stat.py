@@ -44,7 +44,7 @@ def published(folders: Path) -> Iterator[_engine.StatFile]:
 def test_nobody(harp: Any, folders: Path) -> None:
     assert "no process with HARP runs here" in harp("stat").stdout
     assert json.loads(harp("stat", "--json").stdout)["processes"] == []
-    assert "no process 1 publishes" in harp("stat", "--pid", "1", code=1).stderr
+    assert "no process with pid 1 publishes" in harp("stat", "--pid", "1", code=1).stderr
 
 
 def test_for_people(harp: Any, published: Any) -> None:
@@ -71,14 +71,57 @@ def test_for_prometheus(harp: Any, published: Any) -> None:
     samples = [line for line in lines if not line.startswith("#")]
     families = {line.split()[2]: line.split()[3] for line in lines if line.startswith("# TYPE")}
     assert families["harp_tx_bytes_total"] == "counter" and families["harp_links"] == "gauge"
-    assert len(families) == len(NAMES) + 1
-    assert len(samples) == 2 * len(NAMES) + 1
-    sample = re.compile(r'harp_\w+\{\w+="(?:[^"\\]|\\.)*"(?:,\w+="(?:[^"\\]|\\.)*")*\} \d+')
+    assert len(families) == len(NAMES) + 2
+    assert len(samples) == 2 * len(NAMES) + 2
+    sample = re.compile(
+        r'harp_\w+\{\w+="(?:[^"\\]|\\.)*"(?:,\w+="(?:[^"\\]|\\.)*")*\} \d+(?:\.\d+)?')
     assert [line for line in samples if not sample.fullmatch(line)] == []
     assert any(re.fullmatch(r'harp_tx_bytes_total\{.*,instance="1"\} 500', line)
                for line in samples)
     for family in families:
         assert any(line.startswith(f"# HELP {family} ") for line in lines)
+
+
+# Publishes as the rank that its environment says, as number 1 of its own pid namespace.
+FIRST_OF_ITS_OWN = """
+import os, sys
+from harp.testing import _engine
+assert os.getpid() == 1
+file = _engine.StatFile(rank=_engine.job_rank(), gpu=sys.argv[1].encode())
+print(file.path, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes pid namespaces: needs root")
+def test_two_processes_that_are_both_number_one(harp: Any, folders: Path) -> None:
+    ranks = []
+    for rank, gpu in enumerate(["0000:3b:00.0", "0000:86:00.0"]):
+        ranks.append(subprocess.Popen(
+            ["unshare", "--pid", "--fork", sys.executable, "-c", FIRST_OF_ITS_OWN, gpu],
+            env={**os.environ, "RANK": str(rank)}, text=True, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE))
+    try:
+        ids = [Path(one.stdout.readline().strip()).stem for one in ranks if one.stdout]
+        samples = [line.rpartition(" ")[0] for line in
+                   harp("stat", "--prometheus").stdout.splitlines() if not line.startswith("#")]
+        assert len(samples) == len(set(samples)) == 2 * (len(NAMES) + 2)
+        assert not any("pid=" in line or "started=" in line for line in samples)
+        info = [line for line in samples if line.startswith("harp_process_info")]
+        for rank, (gpu, name) in enumerate(zip(["0000:3b:00.0", "0000:86:00.0"], ids)):
+            wanted = [f'rank="{rank}"', f'host="{socket.gethostname()}"', f'gpu="{gpu}"',
+                      f'id="{name}"']
+            assert [line for line in info if all(label in line for label in wanted)]
+            for words in (["--rank", str(rank)], ["--id", name[:8]], ["--pid", "1", "--id", name]):
+                process, = json.loads(harp("stat", "--json", *words).stdout)["processes"]
+                assert (process["id"], process["rank"], process["gpu"]) == (name, rank, gpu)
+        assert f"rank 1 pid 1 on {socket.gethostname()}" in harp("stat").stdout
+        rows = json.loads(harp("top", "-n", "1", "-d", "0.1", "--json").stdout)["processes"]
+        assert {(row["id"], row["rank"]) for row in rows} == set(zip(ids, (0, 1)))
+        assert "no process with rank 2 publishes" in harp("stat", "--rank", "2", code=1).stderr
+    finally:
+        for one in ranks:
+            one.communicate(timeout=20)
 
 
 def test_wrong_usage(harp: Any) -> None:
@@ -128,7 +171,7 @@ def test_top(harp: Any, published: Any) -> None:
     assert 0.85 < process["in_gbit"] < 1.15 and 0.42 < process["out_gbit"] < 0.58
     assert process["links"] == 2
     header, row = text.splitlines()
-    assert "IN Gbit/s" in header and row.split()[0] == str(os.getpid())
+    assert "IN Gbit/s" in header and row.split()[2] == str(os.getpid())
 
 
 def test_top_leaves_at_ctrl_c(folders: Path) -> None:

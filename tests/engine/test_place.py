@@ -9,6 +9,8 @@ import pytest
 
 from harp.testing import _engine
 
+RANKS = ("OMPI_COMM_WORLD_RANK", "RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID",
+         "SLURM_PROCID")
 IDS = ("0000:3b:00.0", "0000:86:00.0", "0001:05:00.0")
 
 
@@ -110,3 +112,14 @@ def test_a_strange_list_of_slurms(text: str, root: bytes, monkeypatch: pytest.Mo
     monkeypatch.setenv("SLURM_NODEID", "2")
     monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", text)
     assert _engine.place(root)[1] in (0, 8)
+
+
+def test_the_rank_in_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in RANKS:
+        monkeypatch.delenv(name, raising=False)
+    assert _engine.job_rank() == -1
+    for number, name in reversed(list(enumerate(RANKS))):  # the launcher's before SLURM's
+        monkeypatch.setenv(name, str(number))
+        assert _engine.job_rank() == number
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "none")
+    assert _engine.job_rank() == 1

@@ -59,8 +59,21 @@ def test_what_is_published_is_what_is_read(run_dir: Path) -> None:
     assert list(process.kinds) == names
     assert process.kinds["tcp_established"] == "gauge"
     assert process.flows == []
+    assert (process.id, process.rank, process.gpu) == (Path(file.path).stem, None, "")
     file.close()
     assert os.listdir(run_dir) == []
+
+
+def test_who_it_is(run_dir: Path) -> None:
+    file = _engine.StatFile(rank=70000, gpu=b"0000:3b:00.0")
+    process = statfile.read(Path(file.path))
+    assert (process.rank, process.gpu) == (70000, "0000:3b:00.0")
+    with open(file.path, "r+b") as raw:  # as a release that does not say it
+        raw.seek(12)
+        raw.write(struct.pack("=I", 1304))
+    process = statfile.read(Path(file.path))
+    assert (process.rank, process.gpu) == (None, "")
+    file.close()
 
 
 def test_flows(run_dir: Path) -> None:

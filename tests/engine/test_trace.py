@@ -47,6 +47,21 @@ print(_engine.dump([one, two], b"link 7 failed", 10_000_002_000))
     assert [found.written_ns - one.time_ns for one in found.records] == [2000, 1500, 1000]
 
 
+def test_an_address_is_told_with_dots(run_dir: Path) -> None:
+    events = [EVENTS.index(name) for name in ("connect", "accept", "established", "stranger")]
+    path = in_a_process(f"""
+ring = _engine.Trace(16)
+for event in {events}:
+    ring.record(1, 1, event, 50000, int.from_bytes(bytes((10, 1, 3, 2)), "little"))
+print(_engine.dump([ring], b"", 1))
+""")
+    records = trace.read(Path(path)).records
+    assert len(records) == 4 and {one.values["peer_address"] for one in records} == {"10.1.3.2"}
+    said = subprocess.run([sys.executable, "-m", "harp", "stat", "--trace", path],
+                          capture_output=True, text=True, timeout=60, check=True).stdout
+    assert said.count("peer_address=10.1.3.2\n") == 4
+
+
 def test_the_ring_keeps_the_last(run_dir: Path) -> None:
     path = in_a_process("""
 ring = _engine.Trace(8)

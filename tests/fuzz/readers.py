@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fuzzer for the readers of mapped statistics and of traces, which are Python: files that
+"""A fuzzer for the readers of statistics and of traces, which are Python: files that
 almost make sense. Anyone on the host may have written them.
 
 Usage: readers.py SECONDS [SEED]. Whatever the bytes, a reader says what is wrong or returns
@@ -76,25 +76,15 @@ def spoil(draw: random.Random, data: bytearray) -> None:
 
 def read_statistics(data: bytes) -> None:
     try:
-        process = statfile._parse(NAMED, data, True)  # type: ignore[arg-type]
+        process = statfile._parse(NAMED, lambda: data, True, 0)
     except statfile.StatError:
         return
     assert len(process.instances) <= len(data) and len(process.flows) <= len(data)
 
 
-class _Bytes:
-    """What trace.read wants of a path."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-    def read_bytes(self) -> bytes:
-        return self.data
-
-
 def read_trace(data: bytes) -> None:
     try:
-        found = trace.read(_Bytes(data))  # type: ignore[arg-type]
+        found = trace._parse(NAMED, data)
     except trace.TraceError:
         return
     assert len(found.records) <= len(data)
