@@ -77,6 +77,13 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--api",),
         {"type": click.IntRange(4, 12), "help": "Version of its interface [the highest it has]."},
     ),
+    (
+        ("--flows",),
+        {
+            "type": click.IntRange(1, 16),
+            "help": "HARP's TCP connections per link [those of its configuration].",
+        },
+    ),
     (("--kernel",), {"is_flag": True, "help": "HARP's plain kernel-TCP plugin instead."}),
     (
         ("--nsocks",),
@@ -129,13 +136,19 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "help": "The longest wait for any progress [30].",
         },
     ),
-    (("--wire-name",), {"metavar": "TEXT", "help": "Recorded as it is, like the six below."}),
+    (
+        ("--wire-name",),
+        {
+            "metavar": "TEXT",
+            "help": "A label: it changes nothing, and the records say what you say here. So are the "
+            "five below.",
+        },
+    ),
     (("--transport-name",), {"metavar": "TEXT"}),
-    (("--direction",), {"metavar": "TEXT"}),
-    (("--offloads",), {"metavar": "TEXT"}),
-    (("--flows",), {"type": click.IntRange(1)}),
-    (("--mtu",), {"type": click.IntRange(576, 65535)}),
-    (("--pair",), {"type": click.IntRange(0)}),
+    (("--label-direction",), {"metavar": "TEXT"}),
+    (("--label-offloads",), {"metavar": "TEXT"}),
+    (("--label-mtu",), {"type": click.IntRange(576, 65535)}),
+    (("--label-pair",), {"type": click.IntRange(0)}),
 )
 
 
@@ -159,6 +172,8 @@ def arguments(op: str, options: dict[str, Any]) -> list[str]:
 def _check(options: dict[str, Any]) -> None:
     if not options["kernel"] and (options["nsocks"] or options["kernel_cc"]):
         raise click.UsageError("--nsocks and --kernel-cc go with --kernel")
+    if options["kernel"] and options["flows"]:
+        raise click.UsageError("--flows are HARP's; --kernel has --nsocks")
     if options["kernel"] and options["plugin"]:
         raise click.UsageError("--kernel names a plugin, and --plugin another: give one")
 

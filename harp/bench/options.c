@@ -44,11 +44,11 @@ static const struct option long_options[] = {
   {"timeout", required_argument, NULL, TIMEOUT},
   {"wire-name", required_argument, NULL, WIRE_NAME},
   {"transport-name", required_argument, NULL, TRANSPORT_NAME},
-  {"direction", required_argument, NULL, DIRECTION},
-  {"offloads", required_argument, NULL, OFFLOADS},
+  {"label-direction", required_argument, NULL, DIRECTION},
+  {"label-offloads", required_argument, NULL, OFFLOADS},
   {"flows", required_argument, NULL, FLOWS},
-  {"mtu", required_argument, NULL, MTU},
-  {"pair", required_argument, NULL, PAIR},
+  {"label-mtu", required_argument, NULL, MTU},
+  {"label-pair", required_argument, NULL, PAIR},
   {"help", no_argument, NULL, 'h'},
   {0},
 };
@@ -69,6 +69,7 @@ static const char help[] =
   "  --rate GBIT              offer no more than so many Gbit/s\n"
   "  --plugin PATH            a libnccl-net.so (HARP's)\n"
   "  --api N                  version of its interface, 4 to 12 (the highest it has)\n"
+  "  --flows N                HARP's TCP connections per link (those of its configuration)\n"
   "  --kernel                 HARP's plain kernel-TCP plugin instead\n"
   "  --nsocks N               its sockets per link: 1, 2 or 4 (1)\n"
   "  --kernel-cc NAME         its congestion control (cubic)\n"
@@ -80,8 +81,9 @@ static const char help[] =
   "  --pause MS               at SIGUSR1 all_reduce begins its next verified iteration so late\n"
   "  --inject-wrong           flip one received byte of each size before it is verified\n"
   "  --timeout SECONDS        the longest wait for any progress (30)\n"
-  "  --wire-name, --transport-name, --direction, --offloads TEXT; --flows, --mtu, --pair N\n"
-  "                           recorded as they are\n"
+  "  --wire-name, --transport-name, --label-direction, --label-offloads TEXT;\n"
+  "  --label-mtu, --label-pair N\n"
+  "                           change nothing: the records say what you say here\n"
   "\n"
   "Exit: 0 all well, 1 it failed or bytes were wrong, 2 wrong usage.\n";
 
@@ -239,9 +241,9 @@ static int set_option(struct options *options, int option, char *text)
   case TRANSPORT_NAME: return set_text(text, &options->transport);
   case DIRECTION: return set_text(text, &options->direction);
   case OFFLOADS: return set_text(text, &options->offloads);
-  case FLOWS: return set_int("--flows", text, 1, 65536, &options->flows);
-  case MTU: return set_int("--mtu", text, 576, 65535, &options->mtu);
-  case PAIR: return set_int("--pair", text, 0, INT_MAX, &options->pair);
+  case FLOWS: return set_int("--flows", text, 1, 16, &options->flows);
+  case MTU: return set_int("--label-mtu", text, 576, 65535, &options->mtu);
+  case PAIR: return set_int("--label-pair", text, 0, INT_MAX, &options->pair);
   case 'h':
     fputs(help, stdout);
     return 0;
@@ -332,6 +334,8 @@ static int check(struct options *options)
     return usage("-b is larger than -e");
   if ((options->nsocks || options->kernel_cc) && !options->kernel)
     return usage("--nsocks and --kernel-cc go with --kernel");
+  if (options->kernel && options->flows)
+    return usage("--flows are HARP's; --kernel has --nsocks");
   if (options->kernel && options->plugin[0])
     return usage("--kernel names a plugin, and --plugin another: give one");
   int status = check_ranks(options);

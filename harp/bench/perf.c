@@ -165,6 +165,7 @@ static int run(struct session *session)
     .options = session->options,
     .operation = session->operation,
     .api = &session->api,
+    .flows = session->flows,
     .device = session->device,
   };
   uint64_t wrong = 0;

@@ -165,7 +165,7 @@ static void put_record(struct report *report, const struct measurement *measured
   put_number(file, "wrong", (double)measured->wrong);
   put_number(file, "cpu_s_per_gb", measured->cpu_s_per_gb);
   put_number(file, "nranks", options->ranks);
-  put_number(file, "flows", told(options->flows));
+  put_number(file, "flows", told(report->flows));
   put_number(file, "mtu", told(options->mtu));
   put_text(file, "offloads", options->offloads);
   put_number(file, "pair", options->pair);

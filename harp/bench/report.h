@@ -24,6 +24,7 @@ struct report {
   const struct operation *operation;
   const struct netapi *api;
   const char *device;
+  int flows; /* per link; 0: not known */
   FILE *table, *json; /* json NULL: not wanted */
   unsigned records;
 };

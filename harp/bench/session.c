@@ -17,6 +17,18 @@ enum { HUGE_PAGE = 2 << 20 };
 
 static int said_rank;
 static bool say_info;
+static int said_flows; /* TCP connections per link, in HARP's own words; 0: it has not said */
+
+/* HARP's line at init has "N flows per link" in it: what is in force, wherever it is from. */
+static void hear_flows(const char *text)
+{
+  const char *at = strstr(text, " per link; ");
+  int flows;
+  while (at && at > text && *at != ',')
+    at--;
+  if (strncmp(text, "HARP ", 5) == 0 && at && sscanf(at, ", %d flow", &flows) == 1)
+    said_flows = flows;
+}
 
 /* NCCL's logger, as the plugin sees it. */
 static void log_line(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
@@ -27,11 +39,12 @@ static void log_line(ncclDebugLogLevel level, unsigned long flags, const char *f
 {
   char text[1024];
   va_list arguments;
-  if (level > NCCL_LOG_WARN && !say_info)
-    return;
   va_start(arguments, format);
   vsnprintf(text, sizeof(text), format, arguments);
   va_end(arguments);
+  hear_flows(text);
+  if (level > NCCL_LOG_WARN && !say_info)
+    return;
   fprintf(stderr, "[%d] NCCL %s %s\n", said_rank, level <= NCCL_LOG_WARN ? "WARN" : "INFO", text);
 }
 
@@ -52,9 +65,14 @@ static int failed(const struct session *session, const char *call, ncclResult_t 
   return -1;
 }
 
-static void kernel_settings(const struct options *options)
+/* What a plugin is told, it is told by the environment. */
+static void plugin_settings(const struct options *options)
 {
   char number[16];
+  if (options->flows) {
+    snprintf(number, sizeof(number), "%d", options->flows);
+    setenv("HARP_FLOWS", number, 1);
+  }
   if (options->nsocks) {
     snprintf(number, sizeof(number), "%d", options->nsocks);
     setenv("HARP_KERNEL_NSOCKS", number, 1);
@@ -75,6 +93,7 @@ static int bring_up(struct session *session)
                 devices);
     return -1;
   }
+  session->flows = said_flows;
   result = session->api.device_name(0, &session->device);
   return result == ncclSuccess ? 0 : failed(session, "getProperties", result);
 }
@@ -90,7 +109,7 @@ int session_open(struct session *session, const struct options *options)
   };
   said_rank = options->rank;
   say_info = options->debug;
-  kernel_settings(options);
+  plugin_settings(options);
   if (netapi_open(&session->api, options->plugin, options->api, error)) {
     session_say(session, "%s", error);
     return -1;

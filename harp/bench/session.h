@@ -21,6 +21,7 @@ struct session {
   const struct operation *operation;
   struct netapi api;
   const char *device;
+  int flows;               /* per link; 0: the plugin has not said */
   struct rendezvous *meeting;
   void *everybody;         /* room for an exchange of all ranks */
   void *listener, *send_comm, *receive_comm;

@@ -82,8 +82,6 @@ class HarpPacket:
         """Writes the host's configuration into `folder`; the variables that name it."""
         address = f"{host.own_address}/{host.prefix}" if self.own_address else "kernel"
         keys = {"device": f"packet:{host.interface}", "address": address, **dict(self.settings)}
-        if self.flows:
-            keys["flows"] = str(self.flows)
         return write_configuration(folder, keys)
 
     def facts(self) -> Record:
@@ -114,7 +112,7 @@ class Task:
         for option, value in (
             ("--outstanding", self.outstanding),
             ("--step", self.step),
-            ("--pair", self.pair),
+            ("--label-pair", self.pair),
         ):
             if value is not None:
                 words += [option, str(value)]
@@ -123,7 +121,8 @@ class Task:
 
 def _wire_arguments(lab: Lab) -> List[str]:
     offloads = "all" if lab.wire.offloads else "none"
-    return ["--wire-name", lab.wire.name, "--mtu", str(lab.wire.mtu), "--offloads", offloads]
+    labels = ["--wire-name", lab.wire.name, "--label-mtu", str(lab.wire.mtu)]
+    return [*labels, "--label-offloads", offloads]
 
 
 def _start(

@@ -127,7 +127,8 @@ def test_ring(tmp_path: Path, ranks: int) -> None:
 
 def test_record(tmp_path: Path) -> None:
     words = ["sendrecv", "-b", "1M", "-e", "1M", "-n", "50", "--nsocks", "2", "--api", "8"]
-    words += ["--wire-name", "veth-1500", "--mtu", "1500", "--pair", "0", "--offloads", "on"]
+    words += ["--wire-name", "veth-1500", "--label-mtu", "1500"]
+    words += ["--label-pair", "0", "--label-offloads", "on"]
     (found,) = records(tmp_path, words)
     assert list(found) == FIELDS
     assert found["algbw_gbs"] == pytest.approx(found["size"] / found["time_us"] / 1e3)
@@ -353,6 +354,8 @@ class TestCommand:
             ["sendrecv", "-b", "1X"],
             ["sendrecv", "--nsocks", "2"],
             ["sendrecv", "--kernel", "--plugin", __file__],
+            ["sendrecv", "--kernel", "--flows", "2"],
+            ["sendrecv", "--mtu", "1500"],
             ["sendrecv", "--rendezvous", "nowhere"],
             ["sendrecv", "--api", "13"],
         ],

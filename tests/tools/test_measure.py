@@ -11,7 +11,15 @@ import pytest
 from harp.measure.bench import ETHDEV, RAW_SHARED, Cell, Target, judge, row_of, table, verdict
 from harp.measure.raw import run_raw_shared
 from harp.measure.records import FIELDS, Document, RecordError, load_records, make_record
-from harp.measure.runner import HarpPacket, KernelTcp, RunError, Sizes, Task, run_perf
+from harp.measure.runner import (
+    HarpPacket,
+    KernelTcp,
+    RunError,
+    Sizes,
+    Task,
+    Transport,
+    run_perf,
+)
 from harp.measure.shared import DIRECTIONS, SHARED, HarpEthdev, SharedLink
 from harp.measure.stats import ratios, summarize
 from harp.measure.tables import markdown, size_text
@@ -140,9 +148,28 @@ def test_a_run_that_fails_says_what_the_ranks_said() -> None:
 
 def test_the_configuration_of_a_host(tmp_path: Path) -> None:
     host = Lab().hosts[1]
-    variables = HarpPacket(own_address=True, flows=2).environment(host, tmp_path)
+    settings = (("instances", "2"),)
+    variables = HarpPacket(own_address=True, settings=settings).environment(host, tmp_path)
     text = (Path(variables["HARP_CONF_DIR"]) / "ztcp0.conf").read_text()
-    assert text == "device = packet:eth0\naddress = 10.77.0.102/24\nflows = 2\n"
+    assert text == "device = packet:eth0\naddress = 10.77.0.102/24\ninstances = 2\n"
+
+
+@pytest.mark.parametrize(
+    "transport, flows",
+    [
+        (HarpPacket(), 1),
+        (HarpPacket(settings=(("flows", "3"),)), 3),
+        (HarpPacket(settings=(("flows", "3"),), flows=2), 2),
+        (KernelTcp(), None),
+    ],
+    ids=["default", "file", "told", "kernel"],
+)
+def test_the_flows_of_a_record_are_those_in_force(
+    transport: Transport, flows: Optional[int]
+) -> None:
+    with Lab() as lab:
+        (record,) = run_perf(lab, Task("sendrecv", Sizes(8, 8), 1, 0), transport)
+    assert record["flows"] == flows
 
 
 def test_directions_of_a_shared_link_are_rows_of_their_own() -> None:
