@@ -5,7 +5,7 @@ Nothing here is declared twice: Python reads what the C lists say.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport strerror
+from libc.string cimport memset, strerror
 
 
 cdef extern from "harp/counters.h" nogil:
@@ -65,6 +65,35 @@ cdef extern from "harp/engine/config.h" nogil:
     bint harp_config_peer_allowed(const harp_config *config, uint32_t address)
 
 
+cdef extern from "harp/engine/variables.h":
+    enum:
+        HARP_VARIABLES
+
+    struct harp_variable_info_t "harp_variable_info":
+        const char *name
+        const char *doc
+
+    harp_variable_info_t variable_info "harp_variable_info"[]
+
+    void harp_variables_unknown(
+        char **environment,
+        void (*tell)(const char *name, const char *nearest, void *user) noexcept, void *user)
+
+
+cdef extern from "unistd.h":
+    char **environ
+
+
+cdef extern from "harp/engine/key_file.h" nogil:
+    enum:
+        HARP_KEY_FILE_ERROR_SIZE
+
+    struct harp_key_file:
+        bint loose
+
+    int harp_key_file_read(harp_key_file *file, const char *path, char *error)
+
+
 cdef extern from "harp/engine/claim.h" nogil:
     enum:
         HARP_CLAIM_ERROR_SIZE
@@ -115,6 +144,37 @@ def keys():
         }
         for i in range(HARP_CONFIG_KEYS)
     ]
+
+
+def variables():
+    """What the environment may set beside the keys: name, with HARP_, and doc."""
+    return [
+        {"name": _text(variable_info[i].name), "doc": _text(variable_info[i].doc)}
+        for i in range(HARP_VARIABLES)
+    ]
+
+
+cdef void _remember(const char *name, const char *nearest, void *user) noexcept:
+    (<list>user).append((_text(name), _text(nearest) if nearest is not NULL else ""))
+
+
+def unknown_variables():
+    """The variables of this process's environment that begin with HARP_ and that nothing reads,
+    each with the one that may be meant, "" for none."""
+    found = []
+    harp_variables_unknown(environ, _remember, <void *>found)
+    return sorted(found)
+
+
+def check_key_file(path):
+    """(what is wrong with a file for HARP_KEY_FILE, or ""; whether every user of this host may
+    read or change it)."""
+    cdef harp_key_file file
+    cdef char error[HARP_KEY_FILE_ERROR_SIZE]
+    cdef int rc = harp_key_file_read(&file, str(path).encode(), error)
+    loose = bool(file.loose)
+    memset(&file, 0, sizeof(file))
+    return (_text(error) if rc else "", loose)
 
 
 def counters():

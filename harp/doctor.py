@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import ipaddress
 import json
 import os
 from collections.abc import Iterator
@@ -53,12 +54,25 @@ def _check_packet(about: str, name: str, values: dict[str, tuple[str, str]]) -> 
     if mtu and int(mtu) > device.mtu:
         yield fault(about, f"mtu = {mtu} is more than {name}'s {device.mtu}; lower it, or "
                            f"ip link set {name} mtu {mtu}")
-    yield from _check_address(about, device, values["address"][0])
+    yield from _check_address(about, device, values["address"][0], values["gateway"][0])
 
 
-def _check_address(about: str, device: host.Interface, address: str) -> Iterator[Finding]:
+def _reaches(interface: host.Interface, gateway: str) -> bool:
+    """Whether a gateway lies in one of the interface's networks, or beside an address alone in
+    its network."""
+    networks = [ipaddress.ip_interface(one).network for one in interface.addresses]
+    gate = ipaddress.ip_address(gateway)
+    return any(network.prefixlen == 32 or gate in network for network in networks)
+
+
+def _check_address(about: str, device: host.Interface, address: str,
+                   gateway: str) -> Iterator[Finding]:
     if address == "kernel":
-        if device.addresses:
+        if device.addresses and gateway and not _reaches(device, gateway):
+            yield fault(about, f"gateway = {gateway} is outside {' and '.join(device.addresses)} "
+                               f"of {device.name}, where no host could reach it; correct it, or "
+                               "leave it out: the kernel's route is taken then")
+        elif device.addresses:
             yield ok(about, f"shares {device.addresses[0]} of {device.name}")
         else:
             yield fault(about, f"{device.name} has no IPv4 address to share; give it one, or give "
@@ -119,12 +133,28 @@ def configuration() -> Iterator[Finding]:
 # -- the process's surroundings
 
 
+def _check_key_file(path: str) -> Iterator[Finding]:
+    wrong, loose = _tables.check_key_file(path)
+    if wrong:
+        yield fault("environment", wrong)
+    elif loose:
+        yield note("environment", f"HARP_KEY_FILE {path}: every user of this host may read or "
+                                  f"change it; chmod 600 {path}")
+    else:
+        yield ok("environment", f"HARP_KEY_FILE {path} holds a key")
+
+
 def environment() -> Iterator[Finding]:
-    """Variables that turn HARP off, or that do nothing."""
+    """Variables that turn HARP off, or that do nothing, and the key's file."""
     if os.environ.get("HARP_DISABLE", "0") not in ("", "0"):
         yield fault("environment", "HARP_DISABLE is set: HARP declines; unset it")
     for name in env.ignored_variables():
         yield note("environment", f"{name} does nothing: the key belongs to the file alone")
+    for name, question in env.unknown_variables().items():
+        yield note("environment", f"nothing reads {name}{question or ';'} harp env --defaults lists those "
+                                  "that there are")
+    if os.environ.get("HARP_KEY_FILE"):
+        yield from _check_key_file(os.environ["HARP_KEY_FILE"])
     if os.environ.get("NCCL_NET", "HARP") != "HARP":
         yield fault("environment", f"NCCL_NET={os.environ['NCCL_NET']} keeps NCCL from HARP; "
                                    "unset it, or set HARP")

@@ -8,6 +8,7 @@ import os
 import resource
 from collections.abc import Iterator
 
+from harp import loader, nccl_plugin_path
 from harp.findings import Finding, fault, note, ok
 from harp.setup import host, nics, pages, pci, sysfs
 from harp.setup.bind import Bind, device_nodes, holders
@@ -191,17 +192,38 @@ def _pci(about: str, device: pci.PciDevice, values: Values) -> Iterator[Finding]
     yield from _mtu(about, device, values["mtu"][0])
 
 
+def _no_device(about: str, place: str) -> Finding:
+    return fault(
+        about,
+        f"there is no PCI device {place}, nor a driver of DPDK's in software of that name "
+        f"({', '.join(nics.SOFTWARE)}); harp setup nics lists the NICs that there are",
+    )
+
+
+def _build(about: str, place: str) -> Iterator[Finding]:
+    try:
+        lacks = loader.lacks_dpdk(nccl_plugin_path())
+    except FileNotFoundError:
+        return  # doctor says so elsewhere
+    if lacks:
+        yield fault(
+            about,
+            f"dpdk:{place}: this HARP was built without DPDK; build it where libdpdk-dev is "
+            "installed, or share the NIC with the kernel as packet:IFACE",
+        )
+
+
 def check(about: str, values: Values) -> Iterator[Finding]:
     """Findings about a dpdk device; `about` names its file. Raises HostError, StepError or
     OSError."""
     place = place_of(values["device"][0])
-    full = place if place.count(":") == 2 else f"0000:{place}"
-    if not pci.ID.fullmatch(full):
+    yield from _build(about, place)
+    if nics.is_software(place):
         yield ok(about, f"device = {values['device'][0]}")
         return
     yield from _address(about, values)
-    device = pci.device(full)
+    device = pci.device(place)
     if device is None:
-        yield fault(about, f"there is no PCI device {place}; harp setup nics lists those there are")
+        yield _no_device(about, place)
     else:
         yield from _pci(about, device, values)

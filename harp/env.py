@@ -14,22 +14,23 @@ import click
 from harp import _tables
 from harp.setup.plan import conf_dir, conf_files
 
-# What steers HARP beside the keys of ztcp*.conf.
-VARIABLES = {
-    "HARP_CONF_DIR": "folder of the ztcp*.conf",
-    "HARP_RUN_DIR": "folder for statistics and traces",
-    "HARP_CHECKSUM": "1: every chunk that is sent carries a CRC32C",
-    "HARP_KEY_FILE": "a key that hosts must prove before they are let in",
-    "HARP_DISABLE": "1: HARP declines, and NCCL uses sockets",
-    "HARP_DEBUG": "1: every log line goes to stderr as well",
-}
-
-
 def allowed(key: dict[str, Any]) -> str:
     """What a key may be set to, with its range."""
     if key["max"] is None:
         return str(key["allowed"])
     return f"{key['allowed']} from {key['min']} to {key['max']}"
+
+
+def variables() -> dict[str, str]:
+    """What steers HARP beside the keys of ztcp*.conf, with its meaning."""
+    return {one["name"]: one["doc"] for one in _tables.variables()}
+
+
+def unknown_variables() -> dict[str, str]:
+    """What is set, begins with HARP_, and that nothing reads, each with a question after what may
+    be meant, or ""."""
+    found = _tables.unknown_variables()
+    return {name: f"; is {meant} meant?" if meant else "" for name, meant in found}
 
 
 def ignored_variables() -> list[str]:
@@ -67,7 +68,7 @@ def _show_defaults(as_json: bool) -> None:
         if not key["file_only"]:
             click.echo(f"    HARP_{key['name'].upper()} in the environment wins over the file.")
     click.echo("\nIn the environment alone:")
-    for name, meaning in VARIABLES.items():
+    for name, meaning in variables().items():
         click.echo(f"    {name:<16}{meaning}")
 
 
@@ -79,11 +80,13 @@ def _show_files(files: list[File]) -> None:
             click.echo(f"    wrong: {file.error}")
         for key, (value, source) in file.values.items():
             click.echo(f"    {key:<12}{value or '(' + defaults[key] + ')':<40}  {source}")
-    for name in VARIABLES:
+    for name in variables():
         if name in os.environ:
             click.echo(f"{name} = {os.environ[name]}")
     for name in ignored_variables():
         click.echo(f"{name} = {os.environ[name]}    ignored: belongs to the file alone")
+    for name, question in unknown_variables().items():
+        click.echo(f"{name} = {os.environ.get(name, '?')}    nothing reads it{question}")
 
 
 def _as_json(files: list[File]) -> str:
@@ -93,8 +96,9 @@ def _as_json(files: list[File]) -> str:
                    "values": {key: {"value": value or None, "source": source}
                               for key, (value, source) in file.values.items()}}
                   for file in files],
-        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "environment": {name: os.environ[name] for name in variables() if name in os.environ},
         "ignored": ignored_variables(),
+        "unknown": {name: meant or None for name, meant in _tables.unknown_variables()},
     }, indent=1)
 
 

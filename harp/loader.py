@@ -15,8 +15,10 @@ HIDDEN_NAME = "bak.libnccl-net.so"
 _DEFAULT = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu",
             "/usr/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
 
-# A text that only HARP's plugin holds.
+# A text that only HARP's plugin holds, and one that only a build without DPDK does (what it says
+# when it declines: dpdk_glue/ethdev_none.c).
 _MARK = b"HARP_CONF_DIR"
+_NO_DPDK = b"this HARP was built without DPDK"
 
 
 def _cached() -> list[str]:
@@ -46,9 +48,18 @@ def find(name: str = NAME) -> Optional[Path]:
     return None
 
 
-def is_harp(path: Path) -> bool:
-    """Whether a library is HARP's plugin, and not another vendor's."""
+def _holds(path: Path, mark: bytes) -> bool:
     try:
-        return _MARK in path.read_bytes()
+        return mark in path.read_bytes()
     except OSError:
         return False
+
+
+def is_harp(path: Path) -> bool:
+    """Whether a library is HARP's plugin, and not another vendor's."""
+    return _holds(path, _MARK)
+
+
+def lacks_dpdk(path: Path) -> bool:
+    """Whether a library is HARP's plugin of a build without DPDK."""
+    return _holds(path, _NO_DPDK)

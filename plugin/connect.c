@@ -196,7 +196,7 @@ static int begin(struct transport *transport, uint8_t *bytes, struct net_link **
     return -EIO;
   }
   id |= 1; /* zero in a handle means that nobody has tried it yet */
-  uint32_t flows = config->flows ? config->flows : 1;
+  uint32_t flows = config->flows;
   struct harp_endpoint peer = {handle.address, handle.ports[0]};
   struct net_link *link = link_create(transport, true, id, peer,
                                       (uint16_t)(flows < LINK_FLOWS ? flows : LINK_FLOWS));

@@ -10,6 +10,7 @@
 #include "harp/engine/clock.h"
 #include "harp/engine/log.h"
 #include "plugin/contexts.h"
+#include "harp/engine/variables.h"
 #include "plugin/link.h"
 
 enum {
@@ -33,6 +34,7 @@ static struct {
   ncclDebugLogger_t _Atomic logger;
   atomic_bool forked;
   bool handlers; /* atfork and atexit are in place */
+  bool told;     /* what of the environment nothing reads */
 } registry = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* --- Log --- */
@@ -329,8 +331,14 @@ static void introduce(const struct harp_engine *engine)
   harp_log_post(HARP_LOG_INFO, "HARP " HARP_VERSION ": %s: %s; %u instance%s, %u flow%s per link; %s",
                 engine->config.device, engine->port->info.summary, engine->instance_count,
                 engine->instance_count == 1 ? "" : "s",
-                engine->config.flows ? engine->config.flows : 1,
-                engine->config.flows > 1 ? "s" : "", engine->config.path);
+                engine->config.flows, engine->config.flows == 1 ? "" : "s", engine->config.path);
+}
+
+static void tell_unknown(const char *name, const char *nearest, void *user)
+{
+  harp_log_post(HARP_LOG_WARN, "HARP: nothing reads the variable %s%s%s%s harp env --defaults lists "
+                               "those that there are",
+                name, nearest ? "; is " : "", nearest ? nearest : "", nearest ? " meant?" : ";");
 }
 
 static int first_init(void)
@@ -338,6 +346,11 @@ static int first_init(void)
   struct transport *transport;
   char error[HARP_ENGINE_ERROR_SIZE] = "";
   int result = open_transport(&transport, error);
+  /* A setting that does nothing looks like one that does not help. */
+  if (result != -ECANCELED && !registry.told) {
+    registry.told = true;
+    harp_variables_unknown(environ, tell_unknown, NULL);
+  }
   if (result != 0) {
     /* Turned off is a wish, everything else a fault. */
     enum harp_log_level level = result == -ECANCELED ? HARP_LOG_INFO : HARP_LOG_WARN;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -99,6 +100,7 @@ static int find_key(struct span name)
   return -1;
 }
 
+/* Each line says first where the text stands: "FILE:3: ", or nothing for a text without a name. */
 static int unknown_key(const char *where, struct span name, char *error)
 {
   char quoted[QUOTED_MAX + 4], list[HARP_CONFIG_ERROR_SIZE / 2] = "";
@@ -107,7 +109,7 @@ static int unknown_key(const char *where, struct span name, char *error)
   for (int i = 0; i < HARP_CONFIG_KEYS && used < sizeof(list); i++)
     used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "",
                              harp_config_key_info[i].name);
-  return fail(error, -EINVAL, "%s: unknown key '%s'; the keys are %s", where,
+  return fail(error, -EINVAL, "%sunknown key '%s'; the keys are %s", where,
               quote(name, quoted), list);
 }
 
@@ -120,9 +122,9 @@ static int bad_value(const char *where, int key, struct span value, char *error)
     snprintf(range, sizeof(range), " from %llu to %llu", (unsigned long long)info->min,
              (unsigned long long)info->max);
   if (value.length == 0)
-    return fail(error, -EINVAL, "%s: %s has no value; expected %s%s, or leave the line out", where,
+    return fail(error, -EINVAL, "%s%s has no value; expected %s%s, or leave the line out", where,
                 info->name, info->allowed, range);
-  return fail(error, -EINVAL, "%s: %s = '%s' is not allowed; expected %s%s", where, info->name,
+  return fail(error, -EINVAL, "%s%s = '%s' is not allowed; expected %s%s", where, info->name,
               quote(value, quoted), info->allowed, range);
 }
 
@@ -152,7 +154,7 @@ static int set_defaults(struct harp_config *config, const char *name, char *erro
   for (int key = 0; key < HARP_CONFIG_KEYS; key++) {
     const char *preset = keys[key].preset;
 
-    if (preset && set_value(config, key, (struct span){preset, strlen(preset)}, "default", error))
+    if (preset && set_value(config, key, (struct span){preset, strlen(preset)}, "default: ", error))
       return -EINVAL;
   }
   return 0;
@@ -161,17 +163,18 @@ static int set_defaults(struct harp_config *config, const char *name, char *erro
 static int parse_line(struct harp_config *config, struct span line, unsigned number,
                       unsigned seen[HARP_CONFIG_KEYS], char *error)
 {
-  char where[224], quoted[QUOTED_MAX + 4];
+  char where[224] = "", quoted[QUOTED_MAX + 4];
   struct span name, value;
   int key;
 
   line = trim(cut(line, '#'));
   if (line.length == 0)
     return 0;
-  snprintf(where, sizeof(where), "%.200s:%u", config->path, number);
+  if (config->path[0])
+    snprintf(where, sizeof(where), "%.200s:%u: ", config->path, number);
   name = cut(line, '=');
   if (name.length == line.length)
-    return fail(error, -EINVAL, "%s: '%s' is not of the form key = value; # starts a comment",
+    return fail(error, -EINVAL, "%s'%s' is not of the form key = value; # starts a comment",
                 where, quote(line, quoted));
   value = trim((struct span){name.start + name.length + 1, line.length - name.length - 1});
   name = trim(name);
@@ -179,7 +182,7 @@ static int parse_line(struct harp_config *config, struct span line, unsigned num
   if (key < 0)
     return unknown_key(where, name, error);
   if (seen[key])
-    return fail(error, -EINVAL, "%s: %s is given twice, first in line %u; keep one of them", where,
+    return fail(error, -EINVAL, "%s%s is given twice, first in line %u; keep one of them", where,
                 harp_config_key_info[key].name, seen[key]);
   seen[key] = number;
   config->source[key] = HARP_FROM_FILE;
@@ -216,7 +219,7 @@ static void environment_name(int key, char out[32])
 static int apply_environment(struct harp_config *config, char *error)
 {
   for (int key = 0; key < HARP_CONFIG_KEYS; key++) {
-    char name[32], where[48];
+    char name[32], where[50];
     const char *value;
     int rc;
 
@@ -224,7 +227,7 @@ static int apply_environment(struct harp_config *config, char *error)
     value = harp_config_key_info[key].file_only ? NULL : getenv(name);
     if (!value)
       continue;
-    snprintf(where, sizeof(where), "environment, %s", name);
+    snprintf(where, sizeof(where), "environment, %s: ", name);
     rc = set_value(config, key, trim((struct span){value, strlen(value)}), where, error);
     if (rc)
       return rc;
@@ -245,32 +248,50 @@ static void default_ports(struct harp_config *config)
     config->tcp_ports = (struct harp_config_ports){49152, 65535};
 }
 
+/* A gateway beyond the network is out of reach, but for an address alone in its network (/32). */
+static int check_gateway(const struct harp_config *config, const char *where, char *error)
+{
+  char gateway[INET_ADDRSTRLEN];
+  uint8_t prefix = config->address.prefix;
+
+  if (config->gateway == 0 || config->address.kernel || prefix == 32 ||
+      ((config->gateway ^ config->address.address) & htonl(0xffffffffu << (32 - prefix))) == 0)
+    return 0;
+  return fail(error, -EINVAL,
+              "%sgateway = %s is outside the address's network (/%u), where no host could reach it; "
+              "correct one of the two, or give the address as /32 if the gateway is on the link",
+              where, inet_ntop(AF_INET, &config->gateway, gateway, sizeof(gateway)), prefix);
+}
+
 /* What no key can decide alone. */
 static int check_together(struct harp_config *config, char *error)
 {
+  char where[224] = "";
   bool packet;
 
+  if (config->path[0])
+    snprintf(where, sizeof(where), "%.200s: ", config->path);
   if (!given(config, HARP_KEY_device))
-    return fail(error, -EINVAL, "%.200s: device is missing; add a line device = %s", config->path,
+    return fail(error, -EINVAL, "%sdevice is missing; add a line device = %s", where,
                 harp_config_key_info[HARP_KEY_device].allowed);
   packet = strncmp(harp_config_innermost(config->device), "packet:", 7) == 0;
   if (!given(config, HARP_KEY_address)) {
     if (!packet)
       return fail(error, -EINVAL,
-                  "%.200s: address is missing: only packet devices can share the kernel's; "
-                  "add a line address = 10.0.3.7/24", config->path);
+                  "%saddress is missing: only packet devices can share the kernel's; "
+                  "add a line address = 10.0.3.7/24", where);
     config->address.kernel = true;
   } else if (config->address.kernel && !packet) {
     return fail(error, -EINVAL,
-                "%.200s: address = kernel needs a packet device, and device is '%.60s'; "
-                "give HARP an address of its own", config->path, config->device);
+                "%saddress = kernel needs a packet device, and device is '%.60s'; "
+                "give HARP an address of its own", where, config->device);
   }
   if (config->cores.count != 0 && config->cores.count != config->instances)
     return fail(error, -EINVAL,
-                "%.200s: cores lists %u CPUs for instances = %u; give one for each instance, "
-                "or leave cores out", config->path, config->cores.count, config->instances);
+                "%scores lists %u CPUs for instances = %u; give one for each instance, "
+                "or leave cores out", where, config->cores.count, config->instances);
   default_ports(config);
-  return 0;
+  return check_gateway(config, where, error);
 }
 
 static int build(struct harp_config *config, struct span text, const char *name,

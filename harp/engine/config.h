@@ -77,7 +77,7 @@ struct harp_config {
   uint32_t speed_mbps; /* 0: the device's */
   uint32_t instances;
   struct harp_config_cores cores;
-  uint32_t flows;      /* 0: choose by measurement */
+  uint32_t flows;
   struct harp_config_ports tcp_ports;
   struct harp_config_peers peers;
   char cc[16];
@@ -107,7 +107,7 @@ extern const struct harp_config_key_info harp_config_key_info[HARP_CONFIG_KEYS];
  */
 
 /* From memory: file and defaults, no environment. name stands for the file in
- * the error line. */
+ * the error line; "" if there is none. */
 int harp_config_parse(const char *text, size_t length, const char *name,
                       struct harp_config *config, char *error);
 

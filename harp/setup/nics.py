@@ -18,6 +18,10 @@ ASIDE = ("", VFIO, "pci-stub")
 # The kernel's drivers of the NICs that HARP can drive itself.
 KNOWN = ("virtio-pci", "ena", "gve", "iavf", "ice", "i40e", "ixgbe", "ixgbevf", "vmxnet3")
 
+# DPDK's devices in software begin with the name of a driver: those of dpdk_glue/meson.build,
+# with their other names.
+SOFTWARE = ("eth_vhost", "net_memif", "net_vhost", "net_virtio_user", "virtio_user")
+
 _NOIOMMU = "sys/module/vfio/parameters/enable_unsafe_noiommu_mode"
 
 
@@ -100,6 +104,11 @@ def look(device: pci.PciDevice) -> Nic:
 def all_nics() -> list[Nic]:
     """Every NIC on the PCI bus."""
     return [look(device) for device in pci.devices() if device.is_nic]
+
+
+def is_software(place: str) -> bool:
+    """Whether a dpdk device of that name is made in software, without a NIC."""
+    return place.startswith(SOFTWARE)
 
 
 # -- drivers

@@ -44,6 +44,12 @@ class PciDevice:
         return self.base_class == _BRIDGE
 
 
+def full_id(text: str) -> str:
+    """A PCI id with its domain, which may be left out ("3b:00.0"); "" for what is none."""
+    full = text.lower() if text.count(":") == 2 else f"0000:{text.lower()}"
+    return full if ID.fullmatch(full) else ""
+
+
 def link_of(pci_id: str) -> Path:
     """Where the kernel takes orders for the device."""
     return sysfs.at("sys/bus/pci/devices") / pci_id

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from harp import _tables
+from harp.setup import pci
 
 
 class PlanError(ValueError):
@@ -15,16 +16,24 @@ class PlanError(ValueError):
     would do."""
 
 
+class WrongUsage(PlanError):
+    """What was asked for is wrong on any host."""
+
+
 def place_of(device: str) -> str:
     """What a device is about, without fault wrappers and options: an interface for
-    packet, a PCI id or the name of a software device for dpdk."""
+    packet, a PCI id (with its domain) or the name of a software device for dpdk."""
     scheme, _, name = _tables.innermost(device).partition(":")
-    return re.split("[,;]", name)[0] if scheme == "dpdk" else name
+    if scheme != "dpdk":
+        return name
+    short = re.split("[,;]", name)[0]
+    return pci.full_id(short) or short
 
 
 @dataclass
 class Request:
-    """A NIC as the user asks for it: `settings` are keys of ztcp*.conf, device first."""
+    """A NIC as the user asks for it: `settings` are keys of ztcp*.conf, device first; one that is
+    "" shall not be there."""
 
     settings: dict[str, str] = field(default_factory=dict)
 
@@ -43,6 +52,7 @@ class Request:
 
     @property
     def own_address(self) -> Optional[str]:
-        """HARP's own address without its prefix; None where it shares the kernel's."""
+        """HARP's own address without its prefix; None where it shares the kernel's. Known once
+        the address is."""
         address = self.settings["address"]
         return None if address == "kernel" else address.partition("/")[0]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from harp import _tables
+from harp import _tables, nccl_plugin_path
 from harp.testing.lab import Host, Lab
 
 Findings = Callable[..., dict[str, list[str]]]
@@ -66,6 +67,12 @@ def test_a_host_in_order(findings: Findings) -> None:
     ("device = packet:eth0\naddress = 10.77.0.1/24", "the kernel holds 10.77.0.1 itself"),
     ("device = packet:eth0\ncores = 4000", "cores [4000] are not among those"),
     ("devise = packet:eth0", "ztcp0.conf:1: unknown key 'devise'"),
+    ("device = packet:eth0\naddress = 10.77.0.101/24\ngateway = 10.78.0.1",
+     "gateway = 10.78.0.1 is outside the address's network (/24)"),
+    ("device = packet:eth0\ngateway = 10.78.0.1",
+     "gateway = 10.78.0.1 is outside 10.77.0.1/24 of eth0"),
+    ("device = dpdk:nosuch\naddress = 10.77.0.101/24",
+     "there is no PCI device nosuch, nor a driver of DPDK's in software of that name"),
 ])
 def test_faults_of_a_file(text: str, said: str, conf: Path,
                           findings: Findings) -> None:
@@ -122,6 +129,44 @@ def test_the_environment(folders: Path,
     assert has(found["note"], "HARP_DEVICE does nothing")
     assert has(found["note"], f"/absent is missing or not writable: statistics go to "
                               f"/dev/shm/harp-{os.geteuid()}")
+
+
+def test_variables_that_nothing_reads(findings: Findings) -> None:
+    found = findings(HARP_FLOW="4", HARP_ELEPHANT="1", HARP_TEST_SEED="7")
+    assert has(found["note"], "nothing reads HARP_FLOW; is HARP_FLOWS meant?")
+    assert has(found["note"], "nothing reads HARP_ELEPHANT; harp env --defaults lists")
+    assert not has(found["note"], "HARP_TEST")
+
+
+def test_the_key_file(folders: Path, findings: Findings) -> None:
+    key = folders / "key"
+    assert has(findings(HARP_KEY_FILE=str(key))["fault"], f"{key}: No such file")
+    key.write_text("too short\n")
+    assert has(findings(HARP_KEY_FILE=str(key))["fault"], "fewer than 16 bytes can be guessed")
+    key.write_text("x" * 4097)
+    assert has(findings(HARP_KEY_FILE=str(key))["fault"], "more than 4096 bytes are no key")
+    key.write_text("0123456789abcdef\n")
+    key.chmod(0o644)
+    assert has(findings(HARP_KEY_FILE=str(key))["note"], f"may read or change it; chmod 600 {key}")
+    key.chmod(0o600)
+    assert has(findings(HARP_KEY_FILE=str(key))["ok"], f"HARP_KEY_FILE {key} holds a key")
+    assert not any("HARP_KEY_FILE" in text for text in findings(HARP_KEY_FILE="")["fault"])
+
+
+def test_a_build_without_dpdk(conf: Path, folders: Path, findings: Findings) -> None:
+    conf.write_text("device = dpdk:virtio_user0,path=/x\naddress = 10.77.0.101/24\n")
+    without = "dpdk:virtio_user0: this HARP was built without DPDK; build it where libdpdk-dev"
+    plugin = nccl_plugin_path().read_bytes()
+    assert has(findings()["fault"], without) == (b"was built without DPDK" in plugin)
+    build = folders / "build"
+    (build / "harp").mkdir(parents=True)
+    shutil.copy(_tables.__file__, build / "harp")
+    (build / "plugin").mkdir()
+    # What dpdk_glue/ethdev_none.c puts into the plugin of such a build.
+    none = (Path(__file__).parents[2] / "dpdk_glue" / "ethdev_none.c").read_text()
+    (said,) = re.findall(r"this HARP was built without DPDK", none)
+    (build / "plugin" / "libnccl-net.so").write_bytes(plugin + said.encode())
+    assert has(findings(HARP_BUILD_DIR=str(build))["fault"], without)
 
 
 def test_what_nccl_will_load(folders: Path,

@@ -17,7 +17,7 @@ KEYS = {
     "gateway": "the kernel's route for packet, else none", "mtu": "the device's",
     "mac": "the device's", "gpu": "any", "pci_path": "none",
     "speed_mbps": "the device's, else 25000", "instances": "1",
-    "cores": "none: workers are not pinned", "flows": "chosen by measurement",
+    "cores": "none: workers are not pinned", "flows": "1",
     "tcp_ports": "49152-65535; for address = kernel, what the kernel grants", "peers": "any",
     "cc": "cubic", "rto_min_us": "5000", "timeout_ms": "10000",
     "hugepages": "what is free, or none",
@@ -43,11 +43,24 @@ def test_values_and_sources(harp: Any, folders: Path, monkeypatch: pytest.Monkey
     assert values["flows"] == {"value": "2", "source": "file"}
     assert values["mtu"] == {"value": "1400", "source": "environment"}
     assert values["gpu"] == {"value": "any", "source": "default"}
+    assert values["instances"] == {"value": "1", "source": "default"}
     assert values["gateway"] == {"value": None, "source": "default"}
     assert report["ignored"] == ["HARP_GPU"]
     text = harp("env").stdout
     assert "HARP_GPU = 0000:01:00.0    ignored" in text
     assert f"HARP_CONF_DIR = {folders}/config" in text
+
+
+def test_a_variable_that_nothing_reads(harp: Any, folders: Path,
+                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    (folders / "config" / "ztcp0.conf").write_text("device = packet:eth0\n")
+    monkeypatch.setenv("HARP_FLOW", "4")
+    monkeypatch.setenv("HARP_ELEPHANT", "1")
+    assert json.loads(harp("env", "--json").stdout)["unknown"] == {
+        "HARP_ELEPHANT": None, "HARP_FLOW": "HARP_FLOWS"}
+    text = harp("env").stdout
+    assert "HARP_FLOW = 4    nothing reads it; is HARP_FLOWS meant?\n" in text
+    assert "HARP_ELEPHANT = 1    nothing reads it\n" in text
 
 
 def test_a_wrong_file(harp: Any, folders: Path) -> None:

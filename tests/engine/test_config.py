@@ -31,7 +31,7 @@ def test_defaults_of_a_packet_file() -> None:
     assert values == {
         "device": "packet:eth0", "address": "kernel", "gateway": "", "mtu": "", "mac": "",
         "gpu": "any", "pci_path": "", "speed_mbps": "", "instances": "1", "cores": "",
-        "flows": "", "tcp_ports": "", "peers": "any", "cc": "cubic", "rto_min_us": "5000",
+        "flows": "1", "tcp_ports": "", "peers": "any", "cc": "cubic", "rto_min_us": "5000",
         "timeout_ms": "10000", "hugepages": "",
     }
 
@@ -125,12 +125,34 @@ def test_a_bad_value_names_file_line_key_and_what_is_allowed(line: str, allowed:
     (PACKET + b"\nmtu", "ztcp3.conf:3: 'mtu' is not of the form key = value"),
     (PACKET + b"mtu = 1500\nmtu = 1500", "ztcp3.conf:3: mtu is given twice, first in line 2"),
     (PACKET + b"instances = 2\ncores = 1", "cores lists 1 CPUs for instances = 2"),
+    (OWN + b"gateway = 10.0.4.1", "gateway = 10.0.4.1 is outside the address's network (/24)"),
+    (PACKET + b"address = 10.0.0.1/31\ngateway = 10.0.0.2", "outside the address's network (/31)"),
     (PACKET + b"mtu = 15\x0000", "mtu = '15?00' is not allowed"),
     (PACKET + b"mtu = 1500\x00", "mtu = '1500?' is not allowed"),
     (PACKET + b"pci_path = /" + b"x" * 5000, "pci_path = '/xxx"),
 ])
 def test_errors(text: bytes, said: str) -> None:
     assert said in error(text)
+
+
+@pytest.mark.parametrize("text", [
+    OWN + b"gateway = 10.0.3.1",
+    b"device = dpdk:x\naddress = 10.0.3.7/32\ngateway = 169.254.1.1",
+    PACKET + b"gateway = 10.9.9.9",  # beside which address of the kernel's, the port knows
+])
+def test_gateways_within_reach(text: bytes) -> None:
+    assert _tables.parse(text)["gateway"][1] == "file"
+
+
+def test_a_text_without_a_name_has_errors_without_a_place() -> None:
+    for text, said in ((b"device = eth0", "device = 'eth0' is not allowed; expected packet:IFACE"),
+                       (b"colour = blue", "unknown key 'colour'; the keys are device"),
+                       (b"flows = 2", "device is missing"),
+                       (PACKET + b"mtu", "'mtu' is not of the form"),
+                       (PACKET + b"instances = 2\ncores = 1", "cores lists 1 CPUs")):
+        with pytest.raises(_tables.ConfigError) as caught:
+            _tables.parse(text, "")
+        assert str(caught.value).startswith(said)
 
 
 def test_a_file_too_large(tmp_path: Path) -> None:

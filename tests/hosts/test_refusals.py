@@ -97,6 +97,28 @@ def test_bad_value_in_the_environment(site: Site) -> None:
     assert "expected a whole number from 100 to 3600000" in warning
 
 
+def test_a_variable_that_nothing_reads(site: Site) -> None:
+    """HARP works without it: it is named, and once."""
+    site.environment.update(HARP_FLOW="4", HARP_ELEPHANT="1", HARP_TEST_SEED="7", HARP_FLOWS="2")
+    with Rank(site) as rank:
+        rank.init()
+        assert sorted(line.partition("HARP: ")[2] for line in rank.warnings) == [
+            "nothing reads the variable HARP_ELEPHANT; harp env --defaults lists those that there "
+            "are",
+            "nothing reads the variable HARP_FLOW; is HARP_FLOWS meant? harp env --defaults "
+            "lists those that there are",
+        ]
+        rank.do("finalize")
+        rank.init()
+        assert len(rank.warnings) == 2
+
+
+def test_a_gateway_that_no_host_could_reach(site: Site, host: Host) -> None:
+    text = f"device = packet:{host.interface}\naddress = {host.own_address}/24\n"
+    warning = declines(site.configure(text + "gateway = 10.78.0.1\n"))
+    assert "gateway = 10.78.0.1 is outside the address's network (/24)" in warning
+
+
 def test_no_such_interface(site: Site) -> None:
     warning = declines(site.configure("device = packet:eth7\n"))
     assert "packet:eth7: no such interface in this network namespace" in warning

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harp/engine/variables.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "harp/engine/config.h"
+
+enum {
+  ANYWHERE = false,
+  FILE_ONLY = true,
+  TOOLS = true,
+  NAME_SIZE = 64,
+  LIKE_MAX = 3, /* letters that a misspelt name may differ by */
+};
+
+static const char prefix[] = "HARP_";
+static const char tests_prefix[] = "HARP_TEST_";
+
+const struct harp_variable_info harp_variable_info[HARP_VARIABLES] = {
+#define HARP_VARIABLE(name, doc) {"HARP_" #name, doc},
+#define HARP_TOOL_VARIABLE(name)
+#include "harp/engine/variables.def"
+#undef HARP_VARIABLE
+#undef HARP_TOOL_VARIABLE
+};
+
+/* Keys are declared in small letters; spell() knows what they are in the environment. */
+static const struct known {
+  const char *name;
+  bool silent; /* it is nobody's advice: it belongs to the file alone, or to the tools */
+} known[] = {
+#define HARP_KEY(name, kind, scope, preset, meaning, min, max, allowed, doc) {"HARP_" #name, scope},
+#include "harp/engine/config_keys.def"
+#undef HARP_KEY
+#define HARP_VARIABLE(name, doc) {"HARP_" #name, false},
+#define HARP_TOOL_VARIABLE(name) {"HARP_" #name, TOOLS},
+#include "harp/engine/variables.def"
+#undef HARP_VARIABLE
+#undef HARP_TOOL_VARIABLE
+};
+
+enum { KNOWN = sizeof(known) / sizeof(known[0]) };
+
+static char capital(char c) { return (char)(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c); }
+
+static const char *spell(const struct known *one, char out[NAME_SIZE])
+{
+  size_t i = 0;
+  for (; one->name[i] && i + 1 < NAME_SIZE; i++)
+    out[i] = capital(one->name[i]);
+  out[i] = '\0';
+  return out;
+}
+
+static bool is_known(const char *name)
+{
+  char spelt[NAME_SIZE];
+  for (int i = 0; i < KNOWN; i++)
+    if (strcmp(spell(&known[i], spelt), name) == 0)
+      return true;
+  return strncmp(name, tests_prefix, sizeof(tests_prefix) - 1) == 0;
+}
+
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+/* How many letters are added, left out or changed between two names (Levenshtein's distance);
+ * small letters are as good as capitals. Both are shorter than NAME_SIZE. */
+static size_t difference(const char *a, const char *b)
+{
+  size_t row[NAME_SIZE], width = strlen(b);
+  for (size_t j = 0; j <= width; j++)
+    row[j] = j;
+  for (size_t i = 1; a[i - 1]; i++) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= width; j++) {
+      size_t changed = diagonal + (capital(a[i - 1]) != b[j - 1]);
+      diagonal = row[j];
+      row[j] = least(changed, least(row[j], row[j - 1]) + 1);
+    }
+  }
+  return row[width];
+}
+
+/* The known name that is spelt most like it; NULL if a third of the letters are others. */
+static const char *nearest(const char *name, char out[NAME_SIZE])
+{
+  char spelt[NAME_SIZE];
+  size_t length = strlen(name) - (sizeof(prefix) - 1);
+  size_t best = least(LIKE_MAX, 1 + length / 3) + 1;
+  bool found = false;
+  for (int i = 0; i < KNOWN; i++) {
+    size_t away = known[i].silent ? best : difference(name, spell(&known[i], spelt));
+    if (away < best) {
+      best = away;
+      found = true;
+      memcpy(out, spelt, sizeof(spelt));
+    }
+  }
+  return found ? out : NULL;
+}
+
+/* The name of NAME=VALUE as it may stand in a line of a log. */
+static void name_of(const char *entry, char out[NAME_SIZE])
+{
+  size_t i = 0;
+  for (; entry[i] && entry[i] != '=' && i + 1 < NAME_SIZE; i++) {
+    unsigned char c = (unsigned char)entry[i];
+    out[i] = (char)(c < 0x20 || c >= 0x7f ? '?' : c);
+  }
+  out[i] = '\0';
+}
+
+void harp_variables_unknown(char *const *environment, harp_variable_tell tell, void *user)
+{
+  for (; *environment; environment++) {
+    char name[NAME_SIZE], like[NAME_SIZE];
+    if (strncmp(*environment, prefix, sizeof(prefix) - 1) != 0)
+      continue;
+    name_of(*environment, name);
+    if (!is_known(name))
+      tell(name, nearest(name, like), user);
+  }
+}
