@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from harp.setup import home
 from harp.setup.dpdk import Choice
-from harp.setup.journal import Journal, only_one
+from harp.setup.journal import Journal
 from harp.setup.plan import conf_dir, plan
 from harp.setup.request import Request
 from harp.setup.steps import Step
@@ -21,26 +22,26 @@ def apply(requests: list[Request], choice: Choice) -> list[Step]:
     """Makes what is missing; the steps that were made. After a failure or a crash
     in the middle, apply goes on and undo goes back. Raises PlanError, StepError,
     HostError or OSError."""
-    folders = [step for step in planned(requests, choice) if step.is_home]
-    for step in folders:
-        step.do()  # the lock and the journal need a place
-    with only_one(conf_dir()):
+    planned(requests, choice)  # what is refused leaves nothing behind
+    with home.opened(conf_dir()) as made:
         journal = Journal(conf_dir())
-        steps = folders + plan(requests, choice, journal.steps)
+        steps = plan(requests, choice, journal.steps)
         for step in steps:
             journal.carry_out(step)
-    return steps
+    return made + steps
 
 
 def undo() -> Iterator[str]:
     """Takes back everything, the last step first, and yields what was done. Raises
     as apply; what is left then is still in the journal."""
-    if not conf_dir().is_dir():
-        return
-    with only_one(conf_dir()):
-        journal = Journal(conf_dir())
-        while journal.steps:
+    conf = conf_dir()
+    with home.locked(conf):
+        yield from home.sweep(conf)
+        if not conf.is_dir():
+            return
+        journal = Journal(conf)
+        while not all(home.is_home(step, conf) for step in journal.steps):
             said = journal.undo_last()
             if said:
                 yield said
-        journal.discard()
+        yield from home.take_away(journal, conf)

@@ -4,18 +4,19 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any, Callable, Optional
 
 import click
 
-from harp.setup import dpdk, host, nics, pages
+from harp.setup import dpdk, host, nics, pages, use
 from harp.setup.apply import apply as apply_steps
 from harp.setup.apply import planned
 from harp.setup.apply import undo as undo_steps
 from harp.setup.bind import Bind
 from harp.setup.journal import SCHEMA, Journal
 from harp.setup.plan import conf_dir, existing_files
-from harp.setup.request import PlanError, Request
+from harp.setup.request import PlanError, Request, WrongUsage
 from harp.setup.steps import Step, StepError
 
 SUCCESS = "Set up HARP successfully"
@@ -32,10 +33,15 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 "devices",
                 multiple=True,
                 metavar="DEVICE",
-                help="A NIC for HARP; repeat for more. dpdk:IFACE or dpdk:PCI-ID gives it to "
-                "HARP alone, packet:IFACE shares it with the kernel. Default: those that "
-                "are configured, else all NICs that nobody uses, to give away, else the "
-                "only one that can be shared.",
+                help="A NIC for HARP; repeat for more. packet:IFACE shares it with the kernel, "
+                "dpdk:IFACE or dpdk:PCI-ID gives it to HARP alone. Default: those that are "
+                "configured, else the job's interface, shared: NCCL_SOCKET_IFNAME, or the only "
+                "one that can be, or the default route's.",
+            ),
+            click.option(
+                "--dpdk",
+                is_flag=True,
+                help="Give all NICs that nobody uses to HARP alone (harp setup nics).",
             ),
             click.option(
                 "--address",
@@ -50,15 +56,15 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 "--gateway",
                 "gateways",
                 multiple=True,
-                metavar="ADDRESS",
-                help="Next hop outside the prefix; one for each --device, in their order.",
+                metavar="ADDRESS|none",
+                help="Next hop outside the prefix, or none; one for each --device, in their order.",
             ),
             click.option(
                 "--set",
                 "settings",
                 multiple=True,
                 metavar="KEY=VALUE",
-                help="Any other key of ztcp*.conf, for every --device.",
+                help="Any other key of ztcp*.conf, for every --device; KEY= takes it out.",
             ),
             click.option(
                 "--driver",
@@ -98,43 +104,68 @@ def _as_json(command: Callable[..., None]) -> Callable[..., None]:
     return click.option("--json", "as_json", is_flag=True, help="Report as JSON.")(command)
 
 
-def _known() -> list[str]:
-    """The devices that set-up looks after already: of the files that are there, and of
-    NICs that a crash has left half given away."""
-    configured = [file.device for file in existing_files(conf_dir())]
-    places = {file.place for file in existing_files(conf_dir())}
+def _known() -> list[Request]:
+    """What set-up looks after already: the files that are there, and NICs that a crash has left
+    half given away."""
+    files = existing_files(conf_dir())
+    places = {file.place for file in files}
     begun = [step.pci_id for step in Journal(conf_dir()).steps if isinstance(step, Bind)]
-    return configured + [f"dpdk:{pci_id}" for pci_id in begun if pci_id not in places]
+    return [Request({"device": file.device, "address": file.address}) for file in files] + [
+        Request({"device": f"dpdk:{pci_id}"}) for pci_id in begun if pci_id not in places
+    ]
 
 
-def _devices() -> list[str]:
-    """The devices that are meant where none is named: those that are known already, else
-    the NICs that are free, else the only usable interface. Raises UsageError with the
-    choice."""
-    try:
-        known = _known()
-        given = known or [f"dpdk:{nic.device.id}" for nic in nics.all_nics() if nic.is_free]
-        usable = host.candidates()
-    except FAILURES as failure:
-        raise _fail(failure) from failure
-    if given or len(usable) == 1:
-        return given or [f"packet:{usable[0].name}"]
+def _free() -> list[Request]:
+    """The NICs that may be given away without being named. Raises ClickException if none may."""
+    found = [Request({"device": f"dpdk:{nic.device.id}"}) for nic in nics.all_nics() if nic.is_free]
+    if not found:
+        raise click.ClickException("no NIC is free; harp setup nics says what keeps each")
+    return found
+
+
+def _jobs_interfaces() -> list[host.Interface]:
+    """Those that a job's traffic takes. Raises UsageError with the choice."""
+    usable = host.candidates()
     if not usable:
         raise click.UsageError(
             "no Ethernet interface here is up and has an IPv4 address; name "
             "one with --device packet:IFACE --address ADDRESS/PREFIX"
         )
+    wanted = os.environ.get("NCCL_SOCKET_IFNAME", "")
+    default = use.default_interfaces()
+    found = [one for one in usable if wanted and host.is_chosen(one.name, wanted)]
+    found = found or (usable if len(usable) == 1 else [])
+    found = found or [one for one in usable if one.name in default]
+    if found:
+        others = [one.name for one in usable if one not in found]
+        if others:
+            click.echo(f"note: {', '.join(others)} could be used as well: --device", err=True)
+        return found
     listed = "\n".join(f"  --device packet:{one.name:<16}{one.describe}" for one in usable)
     raise click.UsageError(f"which NIC shall HARP use? Name one or more of\n{listed}")
 
 
-def _by_device(values: tuple[str, ...], devices: list[str], option: str) -> list[Optional[str]]:
-    if len(values) not in (0, len(devices)):
+def _unnamed(dpdk_wanted: bool) -> list[Request]:
+    """What is meant where no device is named. Raises ClickException."""
+    try:
+        if dpdk_wanted:
+            return _free()
+        return _known() or [
+            Request({"device": f"packet:{one.name}"}) for one in _jobs_interfaces()
+        ]
+    except FAILURES as failure:
+        raise _fail(failure) from failure
+
+
+def _by_device(
+    values: tuple[str, ...], requests: list[Request], option: str
+) -> list[Optional[str]]:
+    if len(values) not in (0, len(requests)):
         raise click.UsageError(
-            f"{len(values)} {option} for {len(devices)} --device: give one for "
+            f"{len(values)} {option} for {len(requests)} --device: give one for "
             "each, in their order, or none"
         )
-    return list(values) or [None] * len(devices)
+    return list(values) or [None] * len(requests)
 
 
 def _resolved(device: str) -> str:
@@ -144,14 +175,9 @@ def _resolved(device: str) -> str:
         raise _fail(failure) from failure
 
 
-def _requests(
-    devices: tuple[str, ...],
-    addresses: tuple[str, ...],
-    gateways: tuple[str, ...],
-    settings: tuple[str, ...],
-) -> list[Request]:
-    names = [_resolved(device) for device in devices] or _devices()
-    common: dict[str, str] = {}
+def _common(settings: tuple[str, ...]) -> dict[str, str]:
+    """The keys of every device; "" for one that shall not be there."""
+    found: dict[str, str] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or key.strip() in ("device", "address", "gateway"):
@@ -159,22 +185,30 @@ def _requests(
                 f"--set {setting}: expected KEY=VALUE, and device, address and "
                 "gateway by their own options"
             )
-        common[key.strip()] = value.strip()
-    found = []
-    for device, address, gateway in zip(
-        names, _by_device(addresses, names, "--address"), _by_device(gateways, names, "--gateway")
-    ):
-        request = Request({"device": device})
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _requests(options: dict[str, Any]) -> list[Request]:
+    if options["devices"] and options["dpdk"]:
+        raise click.UsageError("--dpdk means all free NICs; name those of --device dpdk:IFACE")
+    named = [Request({"device": _resolved(device)}) for device in options["devices"]]
+    found = named or _unnamed(options["dpdk"])
+    common = _common(options["settings"])
+    addresses = _by_device(options["addresses"], found, "--address")
+    gateways = _by_device(options["gateways"], found, "--gateway")
+    for request, address, gateway in zip(found, addresses, gateways):
         if address:
             request.settings["address"] = address
         if gateway:
-            request.settings["gateway"] = gateway
+            request.settings["gateway"] = "" if gateway == "none" else gateway
         request.settings.update(common)
-        found.append(request)
     return found
 
 
 def _fail(failure: Exception) -> click.ClickException:
+    if isinstance(failure, WrongUsage):
+        return click.UsageError(str(failure))
     if isinstance(failure, PermissionError):
         return click.ClickException(f"{failure}; run as root")
     return click.ClickException(str(failure))
@@ -182,6 +216,16 @@ def _fail(failure: Exception) -> click.ClickException:
 
 def _rows(steps: list[Step]) -> list[dict[str, str]]:
     return [{"kind": step.kind, "target": step.target, "does": step.describe()} for step in steps]
+
+
+def _edits(entries: list[tuple[Step, str]]) -> list[str]:
+    """What may be done about files that somebody has edited since set-up wrote them."""
+    return [
+        f"{step.target} was edited by hand and stays so (undo keeps it as {step.target}.edited); "
+        "to have what set-up wrote: harp setup undo, then harp setup again"
+        for step, state in entries
+        if state == "edited"
+    ]
 
 
 def _report(steps: list[Step], as_json: bool, **more: Any) -> None:
@@ -192,6 +236,10 @@ def _report(steps: list[Step], as_json: bool, **more: Any) -> None:
         click.echo(f"  {step.describe()}")
     if not steps:
         click.echo("  nothing to change")
+    changed = {step.target for step in steps}
+    kept = [entry for entry in Journal(conf_dir()).entries() if entry[0].target not in changed]
+    for line in _edits(kept):
+        click.echo(f"note: {line}")
 
 
 def _choice(options: dict[str, Any]) -> dpdk.Choice:
@@ -201,9 +249,7 @@ def _choice(options: dict[str, Any]) -> dpdk.Choice:
 
 
 def _plan(options: dict[str, Any]) -> tuple[list[Request], list[Step]]:
-    requests = _requests(
-        options["devices"], options["addresses"], options["gateways"], options["settings"]
-    )
+    requests = _requests(options)
     try:
         return requests, planned(requests, _choice(options))
     except FAILURES as failure:
@@ -290,15 +336,33 @@ def nics_command(as_json: bool) -> None:
         click.echo("there are no NICs on the PCI bus")
 
 
+def _astray(entries: list[tuple[Step, str]]) -> bool:
+    return any(state not in ("done", "edited") for _, state in entries)
+
+
+def _show_advice(entries: list[tuple[Step, str]]) -> None:
+    if not entries:
+        click.echo(f"nothing set up in {conf_dir()}; run harp setup")
+    if _astray(entries):
+        click.echo(
+            "not all is in place (a reboot, a crash, or a change by hand); run harp "
+            "setup again, or harp setup undo"
+        )
+    for line in _edits(entries):
+        click.echo(line)
+
+
 @setup.command("status")
 @_as_json
 def status_command(as_json: bool) -> None:
     """Show what set-up has changed here, and whether it is still in place.
 
-    Exit 1 if something is not, or nothing was set up.
+    Exit 1 if something is not, or nothing was set up; a file that was edited by hand
+    is in place.
     """
     try:
         entries = Journal(conf_dir()).entries()
+        existing_files(conf_dir())
     except FAILURES as failure:
         raise _fail(failure) from failure
     if as_json:
@@ -309,14 +373,8 @@ def status_command(as_json: bool) -> None:
     else:
         for step, state in entries:
             click.echo(f"  {state:<8} {step.kind} {step.target}")
-        if not entries:
-            click.echo(f"nothing set up in {conf_dir()}; run harp setup")
-        elif any(state != "done" for _, state in entries):
-            click.echo(
-                "not all is in place (a reboot, a crash, or a change by hand); run harp "
-                "setup again, or harp setup undo"
-            )
-    if not entries or any(state != "done" for _, state in entries):
+        _show_advice(entries)
+    if not entries or _astray(entries):
         raise click.exceptions.Exit(1)
 
 

@@ -47,15 +47,19 @@ def resolved(device: str) -> str:
     """A device as the file will name it: dpdk:IFACE stands for the NIC behind it.
     Raises PlanError for an interface without one."""
     wrappers, scheme, name = device.rpartition("dpdk:")
-    if not scheme or wrappers and not wrappers.endswith("|") or host.interface(name) is None:
+    if not scheme or wrappers and not wrappers.endswith("|"):
         return device
-    behind = pci.of_interface(name)
-    if behind is None:
-        raise PlanError(
-            f"{device}: {name} is not on the PCI bus and cannot be given away; "
-            f"share it as packet:{name}"
-        )
-    return f"{wrappers}dpdk:{behind.id}"
+    place = re.split("[,;]", name)[0]
+    full = pci.full_id(place)
+    if not full and host.interface(place) is not None:
+        behind = pci.of_interface(place)
+        if behind is None:
+            raise PlanError(
+                f"{device}: {place} is not on the PCI bus and cannot be given away; "
+                f"share it as packet:{place}"
+            )
+        full = behind.id
+    return f"{wrappers}dpdk:{full or place}{name[len(place) :]}"
 
 
 def _remembered(journal: Sequence[Step], pci_id: str) -> Optional[netstate.Settings]:
@@ -65,16 +69,26 @@ def _remembered(journal: Sequence[Step], pci_id: str) -> Optional[netstate.Setti
     return None
 
 
+def _check_software(request: Request) -> None:
+    if "address" not in request.settings:
+        raise PlanError(
+            f"{request.device}: a device in software has no address that HARP could take over; "
+            "give it one with --address ADDRESS/PREFIX"
+        )
+
+
 def find(request: Request, journal: Sequence[Step]) -> Optional[Given]:
     """The request's NIC; None for a device without one (virtio_user and the like).
     Raises PlanError if it is not there."""
-    if not pci.ID.fullmatch(request.place):
+    if nics.is_software(request.place):
+        _check_software(request)
         return None
     device = pci.device(request.place)
     if device is None or not device.is_nic:
         known = "".join(f"\n  {one.describe()}" for one in nics.all_nics()) or " none"
         raise PlanError(
-            f"{request.device}: there is no NIC {request.place}; those that there are:{known}"
+            f"{request.device}: there is no NIC {request.place}; those that there are:{known}\n"
+            f"(and in software: {', '.join(nics.SOFTWARE)})"
         )
     nic = nics.look(device)
     return Given(request, nic, nic.settings or _remembered(journal, device.id))
@@ -123,7 +137,7 @@ def _check_address(given: Given) -> None:
             f"{given.request.device}: the kernel holds {own} on another interface; "
             "take an address that no host uses"
         )
-    if address.endswith("/32") and "gateway" not in given.request.settings:
+    if address.endswith("/32") and not given.request.settings.get("gateway"):
         raise PlanError(
             f"{given.request.device}: beyond {address} nobody can be reached without a --gateway"
         )

@@ -119,6 +119,16 @@ def candidates() -> list[Interface]:
     ]
 
 
+def is_chosen(name: str, pattern: str) -> bool:
+    """Whether NCCL_SOCKET_IFNAME chooses the interface: a list of beginnings of names, after "="
+    of whole names, after "^" of those that are not meant."""
+    but = pattern.startswith("^")
+    listed = pattern.lstrip("^")
+    whole = listed.startswith("=")
+    parts = [part for part in listed.lstrip("=").split(",") if part]
+    return any(name == part if whole else name.startswith(part) for part in parts) != but
+
+
 def is_local(address: str) -> bool:
     """Whether the kernel holds the address (no prefix) itself."""
     try:

@@ -44,10 +44,6 @@ class Journal:
         self._begun = [begun for _, begun in rows]
 
     def _save(self) -> None:
-        # Folders alone are not worth a journal, which would keep them from going.
-        if all(step.is_home for step in self.steps):
-            self.discard()
-            return
         rows = [
             {"state": "begun" if begun else "done", "step": step.row()}
             for step, begun in zip(self.steps, self._begun)
@@ -60,19 +56,21 @@ class Journal:
         remove_file(self.path)
 
     def entries(self) -> list[tuple[Step, str]]:
-        """Each step with its state: "done", "begun" (a crash came between), or
-        "missing" (done, and gone since: a reboot, or by hand)."""
-        return [
-            (
-                step,
-                "begun"
-                if begun and not step.in_place()
-                else "done"
-                if step.in_place()
-                else "missing",
-            )
-            for step, begun in zip(self.steps, self._begun)
-        ]
+        """Each step with its state: "done", "begun" (a crash came between), "missing" (done, and
+        gone since: a reboot, or by hand), or "edited" (a file that is another now)."""
+
+        def state(step: Step, begun: bool) -> str:
+            if step.in_place():
+                return "done"
+            return "begun" if begun else step.strayed()
+
+        return [(step, state(step, begun)) for step, begun in zip(self.steps, self._begun)]
+
+    def take_as_made(self, steps: list[Step]) -> None:
+        """Records steps that are made together with the journal."""
+        self.steps += steps
+        self._begun += [False] * len(steps)
+        self._save()
 
     def _find(self, step: Step) -> int:
         for i, known in enumerate(self.steps):
@@ -82,10 +80,7 @@ class Journal:
 
     def carry_out(self, step: Step) -> None:
         """Records the step, makes it, and records that it is made. An
-        earlier step on the same target gives way to this one. (A folder is made
-        first, since the journal may lie in it: a crash leaves it empty at worst.)"""
-        if step.is_home:
-            step.do()
+        earlier step on the same target gives way to this one."""
         i = self._find(step)
         if i < 0:
             i = len(self.steps)
@@ -95,20 +90,18 @@ class Journal:
             step.follow(self.steps[i])
             self.steps[i] = step
             self._begun[i] = True
-        if not step.is_home:
-            self._save()
-            step.do()
+        self._save()
+        step.do()
         self._begun[i] = False
         self._save()
 
     def undo_last(self) -> str:
         """Takes back the step that was begun last; says what was done, "" for nothing."""
-        step = self.steps[-1]
-        said = "" if step.is_home else step.undo()
+        said = self.steps[-1].undo()
         self.steps.pop()
         self._begun.pop()
         self._save()
-        return step.undo() if step.is_home else said
+        return said
 
 
 @contextmanager

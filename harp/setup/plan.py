@@ -12,7 +12,8 @@ from typing import Optional
 
 from harp import _tables
 from harp.setup import dpdk, host, pci
-from harp.setup.request import PlanError, Request, place_of
+from harp.setup.home import missing_folders
+from harp.setup.request import PlanError, Request, WrongUsage, place_of
 from harp.setup.steps import Blackhole, MakeFolder, Step, WriteFile
 from harp.statfile import DEFAULT_FOLDER as RUN_DIR
 
@@ -42,32 +43,42 @@ def conf_files(folder: Path) -> list[Path]:
 
 def updated(text: str, settings: dict[str, str]) -> str:
     """The text with these keys set: lines that hold them are replaced, others,
-    comments included, stay; missing ones are added at the end."""
+    comments included, stay; missing ones are added at the end. A key with "" goes."""
     left = dict(settings)
     lines = []
     for line in text.splitlines():
         key = line.partition("#")[0].partition("=")[0].strip()
-        if key in left:
-            lines.append(f"{key} = {left.pop(key)}")
-        else:
+        if key not in left:
             lines.append(line)
-    lines += [f"{key} = {value}" for key, value in left.items()]
+        elif left[key]:
+            lines.append(f"{key} = {left[key]}")
+        left.pop(key, None)
+    lines += [f"{key} = {value}" for key, value in left.items() if value]
     return "\n".join(lines) + "\n"
 
 
 def _check_values(request: Request) -> None:
-    text = updated("", request.settings)
+    for key in set(request.settings) - {key["name"] for key in _tables.keys()}:
+        raise WrongUsage(f"unknown key {key!r}; harp env --defaults lists them")
     try:
-        _tables.parse(text.encode(), "the plan")
+        _tables.parse(updated("", request.settings).encode(), "")
     except _tables.ConfigError as wrong:
-        raise PlanError(str(wrong)) from None
+        raise WrongUsage(str(wrong)) from None
+
+
+def _check_text(step: WriteFile) -> None:
+    """What is well alone may not go with what the file says already."""
+    try:
+        _tables.parse(step.text.encode(errors="surrogateescape"), step.path)
+    except _tables.ConfigError as wrong:
+        raise PlanError(f"with that, {wrong}") from None
 
 
 def _check_scheme(request: Request) -> None:
     if request.scheme in ("packet", "dpdk"):
         return
     _check_values(request)  # what is no device at all has an answer of its own
-    raise PlanError(
+    raise WrongUsage(
         f"device {request.device}: set-up knows packet:IFACE and dpdk:NIC; write a "
         "ztcp*.conf for others by hand"
     )
@@ -100,30 +111,26 @@ def _check_host(request: Request) -> None:
 
 
 def _check_together(requests: list[Request]) -> None:
-    devices: set[str] = set()
+    own: dict[str, list[Optional[str]]] = {}
     addresses: set[str] = set()
     for request in requests:
-        if request.place in devices:
-            raise PlanError(f"{request.device} is named twice; one file serves a NIC")
-        devices.add(request.place)
+        earlier = own.setdefault(request.place, [])
+        earlier.append(request.own_address)
+        if len(earlier) > 1 and (request.scheme != "packet" or None in earlier):
+            raise WrongUsage(
+                f"{request.device} is named twice: one file serves a NIC. (Several may share a "
+                "packet device, each with an --address of HARP's own.)"
+            )
         if request.own_address in addresses:
-            raise PlanError(f"address {request.own_address} is given to two devices")
+            raise WrongUsage(f"address {request.own_address} is given twice")
         if request.own_address:
             addresses.add(request.own_address)
-
-
-def _missing_folders(path: Path) -> list[Path]:
-    missing: list[Path] = []
-    while not path.is_dir():
-        missing.insert(0, path)
-        path = path.parent
-    return missing
 
 
 def _folders(conf: Path, run: Path) -> list[Step]:
     # Everybody's jobs publish in the run folder; the sticky bit keeps them from
     # removing each other's files.
-    modes = {path: 0o755 for path in [*_missing_folders(conf), *_missing_folders(run)]}
+    modes = {path: 0o755 for path in [*missing_folders(conf), *missing_folders(run)]}
     if run in modes:
         modes[run] = 0o1777
     return [MakeFolder(str(path), mode) for path, mode in modes.items()]
@@ -165,6 +172,41 @@ def existing_files(folder: Path) -> list[Existing]:
     return found
 
 
+def _file_of(request: Request, alone: bool, files: list[Existing]) -> Optional[Existing]:
+    """Which of the files about its place, those that no other request has, a request is about;
+    `alone`: no other names the place."""
+    if not alone:
+        return files[0] if files else None
+    if len(files) < 2:
+        return files[0] if files else None
+    if "address" in request.settings:
+        return None
+    listed = ", ".join(f"{file.path.name} ({file.address})" for file in files)
+    raise WrongUsage(f"{len(files)} files are about {request.place}: {listed}; name one by --address")
+
+
+def _assigned(requests: list[Request], files: list[Existing]) -> list[Optional[Existing]]:
+    """The file that each request is about: the one of its place and address, else one of its
+    place; None for a new one. Raises WrongUsage."""
+    left = list(files)
+    found: dict[int, Optional[Existing]] = {}
+    for i, request in enumerate(requests):
+        same = (request.place, request.settings.get("address"))
+        exact = next((file for file in left if (file.place, file.address) == same), None)
+        if exact:
+            left.remove(exact)
+            found[i] = exact
+    for i, request in enumerate(requests):
+        if i in found:
+            continue
+        alone = [one.place for one in requests].count(request.place) == 1
+        about = _file_of(request, alone, [file for file in left if file.place == request.place])
+        if about:
+            left.remove(about)
+        found[i] = about
+    return [found[i] for i in range(len(requests))]
+
+
 def _file(request: Request, folder: Path, file: Optional[Existing], taken: set[str]) -> WriteFile:
     if file is not None:
         before = file.path.read_text(errors="surrogateescape")
@@ -200,26 +242,37 @@ def _check_shared(given: dpdk.Given, files: list[Existing]) -> None:
 
 
 def _plan_dpdk(
-    requests: list[Request], files: list[Existing], choice: dpdk.Choice, journal: Sequence[Step]
+    wanted: list[tuple[Request, Optional[Existing]]],
+    files: list[Existing],
+    choice: dpdk.Choice,
+    journal: Sequence[Step],
 ) -> list[Step]:
     """Completes these requests, and finds the steps that give their NICs away."""
-    configured = {file.place: file for file in files if file.inner.startswith("dpdk:")}
-    found = [given for given in (dpdk.find(request, journal) for request in requests) if given]
+    configured = {file.place for file in files if file.inner.startswith("dpdk:")}
+    for request, file in wanted:
+        if file is not None:
+            request.settings.setdefault("address", file.address)
+            request.settings.setdefault("gateway", file.gateway)
+    found = [given for given in (dpdk.find(one, journal) for one, _ in wanted) if given]
     gpus = pci.nearest_gpus(
         [given.device for given in found], [device for device in pci.devices() if device.is_gpu]
     )
     for given in found:
         dpdk.check_use(given, choice)
-        file = configured.get(given.request.place)
-        if file is None:
+        if given.request.place not in configured:
             dpdk.complete(given, gpus.get(given.device.id))
-        else:
-            given.request.settings.setdefault("address", file.address)
-            if file.gateway:
-                given.request.settings.setdefault("gateway", file.gateway)
         _check_shared(given, files)
-        _check_values(given.request)
-    return dpdk.plan(found, set(configured), choice, journal)
+    for request, _ in wanted:
+        _check_values(request)
+    return dpdk.plan(found, configured, choice, journal)
+
+
+def _packet_steps(request: Request) -> list[Step]:
+    """What the kernel must be told, so that it leaves frames for HARP's own address alone."""
+    address = request.own_address
+    if address and host.forwards(request.place) and not host.has_blackhole(address):
+        return [Blackhole(address)]
+    return []
 
 
 def plan(requests: list[Request], choice: dpdk.Choice, journal: Sequence[Step]) -> list[Step]:
@@ -229,29 +282,23 @@ def plan(requests: list[Request], choice: dpdk.Choice, journal: Sequence[Step]) 
     OSError."""
     folder = conf_dir()
     files = existing_files(folder)
-    by_place = {file.place: file for file in files}
     steps = _folders(folder, run_dir())
     for request in requests:
         _check_scheme(request)
-    shared = [request for request in requests if request.scheme == "packet"]
-    for request in shared:
-        file = by_place.get(request.place)
-        request.settings.setdefault("address", file.address if file else "kernel")
-        _check_values(request)
-        _check_host(request)
-    steps += _plan_dpdk([one for one in requests if one.scheme == "dpdk"], files, choice, journal)
+    wanted = list(zip(requests, _assigned(requests, files)))
+    for request, file in wanted:
+        if request.scheme == "packet":
+            request.settings.setdefault("address", file.address if file else "kernel")
+            _check_values(request)
+            _check_host(request)
+    given = [(request, file) for request, file in wanted if request.scheme == "dpdk"]
+    steps += _plan_dpdk(given, files, choice, journal)
     _check_together(requests)
     taken = {file.path.name for file in files}
-    for request in requests:
-        address = request.own_address
-        if (
-            request in shared
-            and address
-            and host.forwards(request.place)
-            and not host.has_blackhole(address)
-        ):
-            steps.append(Blackhole(address))
-        step = _file(request, folder, by_place.get(request.place), taken)
+    for request, file in wanted:
+        steps += _packet_steps(request) if request.scheme == "packet" else []
+        step = _file(request, folder, file, taken)
+        _check_text(step)
         if not _keeps_values(step):
             steps.append(step)
     return steps

@@ -31,13 +31,14 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _unfinished(path: Path) -> Path:
+def unfinished(path: Path) -> Path:
+    """What write_file writes before the move."""
     return path.with_name(f".{path.name}.new")
 
 
 def write_file(path: Path, text: str, mode: int = 0o644) -> None:
     """Replaces a file by a new one in a single move, on disk when this returns."""
-    new = _unfinished(path)
+    new = unfinished(path)
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     with os.fdopen(fd, "w") as file:
         file.write(text)
@@ -49,7 +50,7 @@ def write_file(path: Path, text: str, mode: int = 0o644) -> None:
 
 def discard_unfinished(path: Path) -> None:
     """Removes what a write_file of the path has left if it was killed."""
-    _unfinished(path).unlink(missing_ok=True)
+    unfinished(path).unlink(missing_ok=True)
 
 
 def remove_file(path: Path) -> None:
@@ -92,9 +93,6 @@ class Step(ABC):
     """Fields are what JSON knows: a step is a row of the journal."""
 
     kind: ClassVar[str]
-    # Whether the journal's own home may hang on it: its row is then written after
-    # it is made and removed before it is taken back.
-    is_home: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -108,6 +106,10 @@ class Step(ABC):
     @abstractmethod
     def in_place(self) -> bool:
         """Whether there is nothing to do."""
+
+    def strayed(self) -> str:
+        """What to call it where it was made and is not in place now."""
+        return "missing"
 
     @abstractmethod
     def do(self) -> None:
@@ -130,7 +132,6 @@ class MakeFolder(Step):
     """A folder; `mode` are its permission bits. Undone if it is empty then."""
 
     kind: ClassVar[str] = "folder"
-    is_home: ClassVar[bool] = True
     path: str
     mode: int
 
@@ -179,6 +180,9 @@ class WriteFile(Step):
 
     def in_place(self) -> bool:
         return _read(Path(self.path)) == self.text
+
+    def strayed(self) -> str:
+        return "edited" if Path(self.path).exists() else "missing"
 
     def do(self) -> None:
         _refuse_if_claimed(Path(self.path))

@@ -54,9 +54,8 @@ class SetUpHost:
             "routes": self.host.run(["ip", "route"]).stdout,
             "files": {
                 str(path): path.read_text() if path.is_file() else ""
-                for path in sorted(self.tools.rglob("*"))
+                for path in sorted(self.tools.parent.rglob("*"))
             },
-            "folders": self.tools.is_dir(),
         }
 
 

@@ -19,6 +19,7 @@ from harp.setup import bootline, host, kernel
 # Which calls change something: all, or those that say so in their words.
 CHANGES: list[tuple[Any, str, set[str]]] = [
     (os, "replace", set()),
+    (os, "rename", set()),
     (os, "mkdir", set()),
     (os, "chmod", set()),
     (os, "unlink", set()),

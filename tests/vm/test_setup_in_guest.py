@@ -40,7 +40,7 @@ def reaches_peer(guest: Guest) -> bool:
 def test_as_a_new_user(guest: Guest) -> None:
     before = state(guest)
     assert reaches_peer(guest)
-    done = guest.run("harp-setup", "--yes")
+    done = guest.run("harp-setup", "--yes", "--dpdk")
     assert done.code == 0 and done.out.splitlines()[-1] == SUCCESS, str(done)
     assert driver(guest, DATA.pci_id) == ("vfio-pci" if guest.iommu else "uio_pci_generic")
     assert guest.read(f"{CONF_DIR}/ztcp0.conf").splitlines()[1:] == [
