@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
@@ -40,12 +41,14 @@ def folders() -> list[Path]:
     return [Path(folder) for folder in ordered]
 
 
+def find_all(name: str) -> Iterator[Path]:
+    """The files of that name on the loader's way, in its order."""
+    return (folder / name for folder in folders() if (folder / name).is_file())
+
+
 def find(name: str = NAME) -> Optional[Path]:
     """The first file of that name on the loader's way."""
-    for folder in folders():
-        if (folder / name).is_file():
-            return folder / name
-    return None
+    return next(find_all(name), None)
 
 
 def _holds(path: Path, mark: bytes) -> bool:

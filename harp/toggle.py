@@ -22,11 +22,15 @@ def _folder(path: Optional[str]) -> Path:
             raise click.UsageError(f"{given}: give a folder, or a file called {loader.NAME} or "
                                    f"{loader.HIDDEN_NAME}")
         return given.parent
-    found = loader.find(loader.NAME) or loader.find(loader.HIDDEN_NAME)
-    if found is None:
-        raise click.ClickException(f"no {loader.NAME} and no {loader.HIDDEN_NAME} where the loader "
-                                   "looks; name the folder")
-    return found.parent
+    others = []
+    for name in (loader.NAME, loader.HIDDEN_NAME):
+        for found in loader.find_all(name):
+            if loader.is_harp(found):
+                return found.parent
+            others.append(str(found))
+    there = f"; {' and '.join(others)} is not HARP's" if others else ""
+    raise click.ClickException(f"no {loader.NAME} of HARP's and no {loader.HIDDEN_NAME} where the "
+                               f"loader looks{there}; name the folder")
 
 
 def _rename(folder: Path, source: str, target: str, state: str) -> None:
@@ -37,6 +41,9 @@ def _rename(folder: Path, source: str, target: str, state: str) -> None:
             return
         raise click.ClickException(f"{folder} holds neither {source} nor {target}; name the folder "
                                    "where the plugin lies")
+    if not loader.is_harp(here):
+        raise click.ClickException(f"{here} is not HARP's but another plugin under that name, and "
+                                   "stays as it is")
     if there.exists():
         raise click.ClickException(f"{there} is there beside {source}; remove the one that is not "
                                    "wanted")
@@ -44,8 +51,7 @@ def _rename(folder: Path, source: str, target: str, state: str) -> None:
         os.rename(here, there)
     except OSError as failure:
         raise click.ClickException(f"{failure}; run as the folder's owner") from failure
-    whose = "" if loader.is_harp(there) else " (not HARP's: another plugin under that name)"
-    click.echo(f"{there}: {state}{whose}")
+    click.echo(f"{there}: {state}")
 
 
 @click.command()
@@ -53,8 +59,8 @@ def _rename(folder: Path, source: str, target: str, state: str) -> None:
 def enable(path: Optional[str]) -> None:
     """Give the plugin back the name that NCCL looks for.
 
-    PATH is the plugin or its folder; by default the first one where the loader
-    looks. Renames bak.libnccl-net.so to libnccl-net.so.
+    PATH is the plugin or its folder; by default HARP's first one where the loader
+    looks. Another vendor's stays as it is. Renames bak.libnccl-net.so to libnccl-net.so.
     """
     _rename(_folder(path), loader.HIDDEN_NAME, loader.NAME, "enabled")
 
@@ -64,7 +70,7 @@ def enable(path: Optional[str]) -> None:
 def disable(path: Optional[str]) -> None:
     """Take the plugin out of NCCL's sight; jobs use sockets then.
 
-    PATH is the plugin or its folder; by default the first one where the loader
-    looks. Renames libnccl-net.so to bak.libnccl-net.so.
+    PATH is the plugin or its folder; by default HARP's first one where the loader
+    looks. Another vendor's stays as it is. Renames libnccl-net.so to bak.libnccl-net.so.
     """
     _rename(_folder(path), loader.NAME, loader.HIDDEN_NAME, "disabled")
