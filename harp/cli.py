@@ -51,6 +51,10 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, _, line) in _COMMANDS.items()])
 
 
+# -h, too, for the programs here and all that is below them.
+HELP = {"help_option_names": ["-h", "--help"]}
+
+
 def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
         from harp import _tables
@@ -59,9 +63,12 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         context.exit()
 
 
-@click.group(cls=_LazyGroup)
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
-              help="Show the release and leave.")
+version_option = click.option("--version", is_flag=True, is_eager=True, expose_value=False,
+                              callback=_version, help="Show the release and leave.")
+
+
+@click.group(cls=_LazyGroup, context_settings=HELP)
+@version_option
 def harp() -> None:
     """A user-space TCP/IP stack as an NCCL net plugin."""
 
@@ -75,7 +82,7 @@ def setup_main() -> Any:
     """The command `harp-setup`: harp setup."""
     from harp.setup.command import setup
 
-    return setup.main(prog_name="harp-setup")
+    return setup.main(prog_name="harp-setup", **HELP)
 
 
 def run_main() -> Any:

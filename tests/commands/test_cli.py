@@ -17,12 +17,14 @@ def test_the_commands(harp: Any) -> None:
     listed = harp("--help").stdout
     for command in (*COMMANDS, "nc"):
         assert f"\n  {command} " in listed
+    assert harp("-h").stdout == listed
     assert harp("--version").stdout.startswith("harp ")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help(command: str, harp: Any) -> None:
     assert harp(command, "--help").stdout.startswith(f"Usage: harp {command} ")
+    assert harp(command, "-h").stdout == harp(command, "--help").stdout
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "--colour"])
@@ -38,9 +40,10 @@ def test_without_the_compiled_part_the_way_to_it_is_told(
     assert "build" in harp("--help").stdout
 
 
+@pytest.mark.parametrize("option", ["-h", "--help"])
 @pytest.mark.parametrize("entry", ["setup_main", "run_main"])
-def test_the_other_programs(entry: str, harp: Any) -> None:
+def test_the_other_programs(entry: str, option: str, harp: Any) -> None:
     done = subprocess.run([sys.executable, "-c", f"from harp.cli import {entry}; {entry}()",
-                           "--help"], capture_output=True, text=True, timeout=60)
+                           option], capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("Usage: harp")
     assert done.returncode == 0

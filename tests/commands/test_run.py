@@ -54,13 +54,52 @@ def test_a_plugin_of_that_name_needs_no_link(harprun: Any, tmp_path: Path) -> No
     assert done.stdout.strip() == str(tmp_path)
 
 
+def test_two_installations_do_not_share_a_link(
+        harprun: Any, folders: Path, tmp_path: Path) -> None:
+    """Jobs of both run at the same time."""
+    found = {}
+    for name in ("one", "two", "one"):
+        path = tmp_path / name / "libnccl-net-harp.so"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"plugin {name}")
+        found[name] = harprun("--plugin", str(path), "sh", "-c", "echo $LD_LIBRARY_PATH").stdout
+    for name, folder in found.items():
+        assert (Path(folder.strip()) / "libnccl-net.so").read_text() == f"plugin {name}"
+
+
+def test_many_at_once(harprun: Any, plugin: Path, tmp_path: Path) -> None:
+    """Ranks of several hosts may have one home."""
+    words = [sys.executable, "-c", RUN, "--plugin", str(plugin), "sh", "-c",
+             "cat $LD_LIBRARY_PATH/libnccl-net.so"]
+    jobs = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(6)]
+    assert [job.communicate(timeout=60)[0] for job in jobs] == ["a plugin"] * 6
+    left = [path.name for path in (tmp_path / "cache").rglob("*") if path.is_symlink()]
+    assert left == ["libnccl-net.so"]
+
+
 def test_a_home_that_cannot_be_written(
         harprun: Any, plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
+    """NCCL 2.11 and later find the plugin by the name in the wheel; nothing is left anywhere."""
+    for name in ("file", "passing", "runtime"):
+        (tmp_path / name).mkdir() if name != "file" else (tmp_path / name).write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    done = harprun("--plugin", str(plugin), "sh", "-c", "cat $LD_LIBRARY_PATH/libnccl-net.so")
-    assert done.stdout == "a plugin"
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "passing"))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    show = ("sh", "-c", "echo $NCCL_NET_PLUGIN $LD_LIBRARY_PATH")
+    done = harprun("--plugin", str(plugin), *show)
+    assert done.stdout == f"harp {plugin.parent}\n"
+    assert "NCCL before 2.11 will not find it. Set XDG_CACHE_HOME." in done.stderr
+    other = plugin.rename(tmp_path / "libmine.so")
+    assert harprun("--plugin", str(other), *show).stdout == f"{other} {tmp_path}\n"
+    assert list((tmp_path / "passing").iterdir()) == []
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+    done = harprun("--plugin", str(other), "sh", "-c", "cat $LD_LIBRARY_PATH/libnccl-net.so")
+    assert done.stdout == "a plugin" and done.stderr == ""
+
+
+def test_the_version(harprun: Any) -> None:
+    assert harprun("--version").stdout.startswith("harp ")
+    assert harprun("-h").stdout == harprun("--help").stdout
 
 
 def test_the_job_keeps_its_words_and_its_status(harprun: Any, plugin: Path) -> None:
