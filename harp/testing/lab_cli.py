@@ -4,15 +4,39 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
-from typing import Optional, Tuple
+import tempfile
+from pathlib import Path
+from typing import Dict, Optional, Tuple
 
 import click
 
 from harp.testing import lab as labs
 from harp.testing.relay import RelayError, RelaySpec
+
+
+def _folders(folder: Path, host: labs.Host) -> Dict[str, str]:
+    """The variables that name a host's folders: a namespace has the machine's files, and what is
+    set up in a lab is not for the machine."""
+    home = folder / f"host{host.index}"
+    return {"HARP_CONF_DIR": str(home / "config"), "HARP_RUN_DIR": str(home / "run")}
+
+
+def _write_program(folder: Path, host: labs.Host) -> None:
+    """The program that runs a command in a host, a shell if none is named."""
+    variables = _folders(folder, host)
+    Path(variables["HARP_RUN_DIR"]).mkdir(parents=True)
+    path = folder / "bin" / f"h{host.index}"
+    path.parent.mkdir(exist_ok=True)
+    exports = "".join(f"export {name}={shlex.quote(text)}\n" for name, text in variables.items())
+    path.write_text(
+        f'#!/bin/sh\n{exports}[ $# -gt 0 ] || set -- "${{SHELL:-sh}}"\n'
+        f'exec {shlex.join(host.command([]))} "$@"\n'
+    )
+    path.chmod(0o755)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -42,16 +66,23 @@ def up(
 ) -> None:
     """Make hosts, run COMMAND in the first one (a shell if none), remove the hosts.
 
-    The environment of COMMAND has LAB_HOSTS, the namespaces of all hosts, and
-    LAB_ADDRESSES, in the same order.
+    COMMAND finds programs h0, h1 and so on, which run a command in one of the
+    hosts. Each host has folders of its own for HARP's configuration and
+    statistics. The environment of COMMAND has LAB_HOSTS, the namespaces of all
+    hosts, and LAB_ADDRESSES, in the same order.
     """
     try:
         spec = None if relay is None else RelaySpec.parse(relay)
-        with labs.Lab(hosts, wire, spec, threaded) as lab:
+        with tempfile.TemporaryDirectory(prefix="harp-lab-") as name, labs.Lab(
+            hosts, wire, spec, threaded
+        ) as lab:
             for host in lab.hosts:
-                click.echo(f"host {host.index}: {host.address}, ip netns exec {host.namespace} ...")
+                _write_program(Path(name), host)
+                click.echo(f"host {host.index}: {host.address}, h{host.index} COMMAND")
             env = {
                 **os.environ,
+                **_folders(Path(name), lab.hosts[0]),
+                "PATH": f"{name}/bin:{os.environ.get('PATH', os.defpath)}",
                 "LAB_HOSTS": " ".join(host.namespace for host in lab.hosts),
                 "LAB_ADDRESSES": " ".join(host.address for host in lab.hosts),
             }

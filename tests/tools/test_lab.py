@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 from typing import Callable, List
 
 import pytest
@@ -232,3 +233,27 @@ def test_a_link_is_up_when_both_kernels_say_so(lab: Lab) -> None:
     lab.await_links()
     assert near.has_link() and far.has_link()
     assert transfer(far, near, 100_000).received
+
+
+def test_what_is_set_up_in_a_lab_is_not_the_machines(tmp_path: Path) -> None:
+    """A namespace has the machine's files: each host has folders of its own."""
+    script = (
+        "harp() { %s -m harp \"$@\"; }; show() { cat $HARP_CONF_DIR/ztcp0.conf; };"
+        "harp setup --yes && show && h1 sh -c 'test ! -e $HARP_CONF_DIR && ls -d $HARP_RUN_DIR' &&"
+        "h1 %s -m harp setup --yes --set flows=2 && h1 sh -c 'cat $HARP_CONF_DIR/ztcp0.conf' &&"
+        "h1 hostname -I && echo $HARP_CONF_DIR"
+    ) % (sys.executable, sys.executable)
+    done = subprocess.run(
+        [sys.executable, "-m", "harp.testing.lab_cli", "up", "--", "sh", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "HARP_CONF_DIR": str(tmp_path / "machine"), "TMPDIR": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "host 1: 10.77.0.2, h1 COMMAND\n" in done.stdout
+    assert done.stdout.count("device = packet:eth0\n") == 2
+    assert done.stdout.count("\nflows = 2\n") == 1 and "10.77.0.2 \n" in done.stdout
+    folder = done.stdout.splitlines()[-1]
+    assert folder.startswith(f"{tmp_path}/harp-lab-") and folder.endswith("/host0/config")
+    assert list(tmp_path.iterdir()) == []
