@@ -52,7 +52,7 @@ class _LazyGroup(click.Group):
 
 
 # -h, too, for the programs here and all that is below them.
-HELP = {"help_option_names": ["-h", "--help"]}
+HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
 def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:

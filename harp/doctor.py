@@ -151,8 +151,8 @@ def environment() -> Iterator[Finding]:
     for name in env.ignored_variables():
         yield note("environment", f"{name} does nothing: the key belongs to the file alone")
     for name, question in env.unknown_variables().items():
-        yield note("environment", f"nothing reads {name}{question or ';'} harp env --defaults lists those "
-                                  "that there are")
+        yield note("environment", f"nothing reads {name}{question or ';'} harp env --defaults "
+                                  "lists those that there are")
     if os.environ.get("HARP_KEY_FILE"):
         yield from _check_key_file(os.environ["HARP_KEY_FILE"])
     if os.environ.get("NCCL_NET", "HARP") != "HARP":

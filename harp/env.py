@@ -14,6 +14,7 @@ import click
 from harp import _tables
 from harp.setup.plan import conf_dir, conf_files
 
+
 def allowed(key: dict[str, Any]) -> str:
     """What a key may be set to, with its range."""
     if key["max"] is None:

@@ -140,8 +140,8 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--wire-name",),
         {
             "metavar": "TEXT",
-            "help": "A label: it changes nothing, and the records say what you say here. So are the "
-            "five below.",
+            "help": "A label: it changes nothing, and the records say what you say here. So are "
+            "the five below.",
         },
     ),
     (("--transport-name",), {"metavar": "TEXT"}),

@@ -150,9 +150,7 @@ def _unnamed(dpdk_wanted: bool) -> list[Request]:
     try:
         if dpdk_wanted:
             return _free()
-        return _known() or [
-            Request({"device": f"packet:{one.name}"}) for one in _jobs_interfaces()
-        ]
+        return _known() or [Request({"device": f"packet:{one.name}"}) for one in _jobs_interfaces()]
     except FAILURES as failure:
         raise _fail(failure) from failure
 

@@ -182,7 +182,9 @@ def _file_of(request: Request, alone: bool, files: list[Existing]) -> Optional[E
     if "address" in request.settings:
         return None
     listed = ", ".join(f"{file.path.name} ({file.address})" for file in files)
-    raise WrongUsage(f"{len(files)} files are about {request.place}: {listed}; name one by --address")
+    raise WrongUsage(
+        f"{len(files)} files are about {request.place}: {listed}; name one by --address"
+    )
 
 
 def _assigned(requests: list[Request], files: list[Existing]) -> list[Optional[Existing]]:

@@ -73,9 +73,10 @@ def up(
     """
     try:
         spec = None if relay is None else RelaySpec.parse(relay)
-        with tempfile.TemporaryDirectory(prefix="harp-lab-") as name, labs.Lab(
-            hosts, wire, spec, threaded
-        ) as lab:
+        with (
+            tempfile.TemporaryDirectory(prefix="harp-lab-") as name,
+            labs.Lab(hosts, wire, spec, threaded) as lab,
+        ):
             for host in lab.hosts:
                 _write_program(Path(name), host)
                 click.echo(f"host {host.index}: {host.address}, h{host.index} COMMAND")

@@ -238,7 +238,7 @@ def test_a_link_is_up_when_both_kernels_say_so(lab: Lab) -> None:
 def test_what_is_set_up_in_a_lab_is_not_the_machines(tmp_path: Path) -> None:
     """A namespace has the machine's files: each host has folders of its own."""
     script = (
-        "harp() { %s -m harp \"$@\"; }; show() { cat $HARP_CONF_DIR/ztcp0.conf; };"
+        'harp() { %s -m harp "$@"; }; show() { cat $HARP_CONF_DIR/ztcp0.conf; };'
         "harp setup --yes && show && h1 sh -c 'test ! -e $HARP_CONF_DIR && ls -d $HARP_RUN_DIR' &&"
         "h1 %s -m harp setup --yes --set flows=2 && h1 sh -c 'cat $HARP_CONF_DIR/ztcp0.conf' &&"
         "h1 hostname -I && echo $HARP_CONF_DIR"
