@@ -145,7 +145,7 @@ def _jobs_interfaces() -> list[host.Interface]:
     raise click.UsageError(f"which NIC shall HARP use? Name one or more of\n{listed}")
 
 
-def _unnamed(dpdk_wanted: bool) -> list[Request]:
+def unnamed(dpdk_wanted: bool) -> list[Request]:
     """What is meant where no device is named. Raises ClickException."""
     try:
         if dpdk_wanted:
@@ -191,7 +191,7 @@ def _requests(options: dict[str, Any]) -> list[Request]:
     if options["devices"] and options["dpdk"]:
         raise click.UsageError("--dpdk means all free NICs; name those of --device dpdk:IFACE")
     named = [Request({"device": _resolved(device)}) for device in options["devices"]]
-    found = named or _unnamed(options["dpdk"])
+    found = named or unnamed(options["dpdk"])
     common = _common(options["settings"])
     addresses = _by_device(options["addresses"], found, "--address")
     gateways = _by_device(options["gateways"], found, "--gateway")

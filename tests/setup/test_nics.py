@@ -10,11 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from fake_host import GIB_KB, ID, POOL, FakeHost
 
-from harp import _tables
-from harp.setup import bootline, host, nics, pages, pci
+from harp import _tables, loader, nccl_plugin_path
+from harp.setup import bootline, command, host, nics, pages, pci
 from harp.setup.bind import Bind
 from harp.setup.dpdk import Choice, advice, resolved
 from harp.setup.plan import plan
@@ -56,6 +57,15 @@ def test_only_the_nic_that_nobody_uses_is_free(fake: FakeHost) -> None:
     assert [(nic.name, nic.is_free) for nic in found] == [("eth0", False), ("eth1", True)]
     assert "it carries the default route" in found[0].describe()
     assert found[1].describe().endswith("10.0.3.7/24: free")
+
+
+def test_nothing_is_given_away_unasked(fake: FakeHost) -> None:
+    """Though eth1 is free: what the default route takes is shared."""
+    assert [one.device for one in command.unnamed(False)] == ["packet:eth0"]
+    assert [one.device for one in command.unnamed(True)] == [f"dpdk:{ID}"]
+    fake.default_routes = []
+    with pytest.raises(click.UsageError, match="which NIC shall HARP use"):
+        command.unnamed(False)
 
 
 @pytest.mark.parametrize("by_parent", [False, True])
@@ -168,6 +178,8 @@ def test_an_interface_stands_for_its_nic(fake: FakeHost) -> None:
     assert resolved("fault:drop=0.1|dpdk:eth1") == f"fault:drop=0.1|dpdk:{ID}"
     assert resolved("packet:eth1") == "packet:eth1"
     assert resolved(f"dpdk:{ID},x=1") == f"dpdk:{ID},x=1"
+    assert resolved("dpdk:00:05.0;tso=0") == f"dpdk:{ID};tso=0"
+    assert resolved("dpdk:eth1;tso=0") == f"dpdk:{ID};tso=0"
     (fake.root / "sys/devices/virtual/net/tun0").mkdir(parents=True)
     (fake.root / "sys/class/net/tun0").symlink_to(fake.root / "sys/devices/virtual/net/tun0")
     with pytest.raises(PlanError, match="tun0 is not on the PCI bus"):
@@ -250,6 +262,14 @@ def test_a_device_of_software_needs_no_host(fake: FakeHost) -> None:
     assert settings_of(steps) == [{"device": device, "address": "10.0.9.1/24"}]
 
 
+@pytest.mark.parametrize("name", nics.SOFTWARE)
+def test_the_plugin_has_the_devices_of_software(name: str) -> None:
+    plugin = nccl_plugin_path()
+    if loader.lacks_dpdk(plugin):
+        pytest.skip("built without DPDK")
+    assert f"{name}\0".encode() in plugin.read_bytes()
+
+
 def test_options_belong_to_the_device(fake: FakeHost, tmp_path: Path) -> None:
     steps = steps_for(f"dpdk:{ID};tso=0")
     assert settings_of(steps)[0]["device"] == f"dpdk:{ID};tso=0"
@@ -257,6 +277,12 @@ def test_options_belong_to_the_device(fake: FakeHost, tmp_path: Path) -> None:
     (tmp_path / "conf/ztcp0.conf").write_text(file.text)
     steps = steps_for(f"dpdk:{ID}")  # it is the same NIC, and the same file
     assert [step.path for step in steps if isinstance(step, WriteFile)] == [file.path]
+    (tmp_path / "conf/ztcp0.conf").write_text(file.text.replace(ID, ID[5:]))
+    assert [
+        step.path
+        for step in steps_for(f"dpdk:{ID}", keys={"mtu": "1400"})
+        if isinstance(step, WriteFile)
+    ] == [file.path]  # and so it is by its short id
     assert settings_of(steps)[0]["device"] == f"dpdk:{ID}"
 
 
