@@ -206,6 +206,7 @@ static int begin(struct transport *transport, uint8_t *bytes, struct net_link **
   atomic_store(&link->connecting, true);
   atomic_store(&link->called, true);
   link->handle = handle;
+  link->peer_kernel_address = handle.flags & HANDLE_KERNEL_ADDRESS;
   result = open_flows(link);
   if (result != 0) {
     link_destroy(link);

@@ -38,7 +38,8 @@ int flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16
       .flows = link->flow_count,
       .epoch = flow->epoch,
       .mtu = flow->instance->port->info.mtu,
-      .flags = flow->transport->checksum ? HELLO_CHECKED : 0,
+      .flags = (flow->transport->checksum ? HELLO_CHECKED : 0) |
+               (flow->instance->port->info.shares_address ? HELLO_KERNEL_ADDRESS : 0),
   };
   memcpy(hello.token, link->handle.token, TOKEN_SIZE);
   int result = flow->transport->key.set ? proof_challenge(hello.proof) : 0;
@@ -94,8 +95,8 @@ void flow_free(struct link_flow *flow)
 static void lost(struct net_link *link, const struct link_flow *flow, int error)
 {
   const char *remedy = error == -ETIMEDOUT
-                           ? "it did not answer within timeout_ms: is the host up, and does a "
-                             "firewall let TCP through?"
+                           ? "it did not answer within timeout_ms: is its process stopped, or its "
+                             "host busy or down, or does a firewall drop TCP?"
                        : error == -ECONNREFUSED
                            ? "nothing listens there: did its process end?"
                        : error == -EHOSTUNREACH

@@ -11,6 +11,18 @@
 #include "plugin/link.h"
 
 #define QUIET_TIME 400000000ull /* ns of silence before a probe, and between two of them */
+#define DOUBT_TIME 800000000ull  /* ns of silence before the host is asked by ARP */
+#define ARP_ROUND 8000000000ull  /* ns that the requests of one round take */
+
+/* Its kernel answers ARP as long as the host lives. A round of requests that began while our own
+ * link was down says nothing. */
+static bool host_is_dead(const struct link_flow *flow, const struct harp_flow_view *view)
+{
+  const struct harp_instance *instance = flow->instance;
+  return flow->link->peer_kernel_address && view->arp_failed > 0 &&
+         !atomic_load_explicit(&instance->link_down, memory_order_relaxed) &&
+         view->arp_failed > instance->link_changed + ARP_ROUND;
+}
 
 void flow_watch_peer(struct link_flow *flow, uint64_t now)
 {
@@ -21,9 +33,19 @@ void flow_watch_peer(struct link_flow *flow, uint64_t now)
   struct harp_flow_view view;
   harp_flow_view(flow->tcp, &view);
   uint64_t quiet = now - view.last_receive;
-  if (quiet < QUIET_TIME || now - flow->probed < QUIET_TIME || link_idle(link)) {
+  if (quiet < QUIET_TIME || link_idle(link)) {
     return;
   }
-  flow->probed = now;
-  harp_flow_probe(flow->tcp);
+  if (host_is_dead(flow, &view)) {
+    link_fail(link, -EHOSTDOWN, "flow %u: its host does not answer ARP any more: is it down, or "
+                                "its link?", flow->number);
+    return;
+  }
+  if (now - flow->probed >= QUIET_TIME) {
+    flow->probed = now;
+    harp_flow_probe(flow->tcp);
+  }
+  if (quiet > DOUBT_TIME) {
+    harp_flow_doubt(flow->tcp); /* at most once a second */
+  }
 }

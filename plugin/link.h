@@ -142,6 +142,7 @@ struct net_link {
   struct harp_endpoint peer;
   char peer_name[PEER_NAME_SIZE];
   _Atomic(uint16_t) peer_mtu; /* as each of its flows is told; instances open them at once */
+  bool peer_kernel_address;   /* its kernel answers ARP, also for a process that is stopped */
   uint16_t flow_count;
   uint32_t chunk_size;           /* send: bytes of a full chunk */
   struct handle handle;          /* send: of the listener, to open flows again */

@@ -111,6 +111,7 @@ static struct net_link *incoming_link(struct net_listener *listener, const struc
   struct net_link *link = link_create(listener->transport, false, hello->link, peer, hello->flows);
   if (link) {
     link->peer_mtu = hello->mtu;
+    link->peer_kernel_address = hello->flags & HELLO_KERNEL_ADDRESS;
     link->listener = listener;
     atomic_fetch_add(&listener->users, 1);
     *end = link;
@@ -354,6 +355,7 @@ static void write_handle(const struct net_listener *listener, void *out)
       .version_max = WIRE_VERSION_MAX,
       .address = engine->port->info.address,
       .instances = (uint8_t)engine->instance_count,
+      .flags = engine->port->info.shares_address ? HANDLE_KERNEL_ADDRESS : 0,
       .mtu = engine->port->info.mtu,
   };
   memcpy(handle.ports, listener->ports, sizeof handle.ports);

@@ -57,6 +57,7 @@ void handle_write(const struct handle *handle, uint8_t out[HANDLE_SIZE])
     put(out + 8 + 2 * i, handle->ports[i], 2);
   }
   out[24] = handle->instances;
+  out[25] = handle->flags;
   put(out + 26, handle->mtu, 2);
   memcpy(out + 28, handle->token, TOKEN_SIZE);
   put(out + 44, handle_check(out), 4);
@@ -93,6 +94,7 @@ int handle_read(struct handle *handle, const uint8_t in[HANDLE_SIZE], char *why,
       .version_min = in[2],
       .version_max = in[3],
       .instances = in[24],
+      .flags = in[25],
       .mtu = (uint16_t)take(in + 26, 2),
   };
   memcpy(&handle->address, in + 4, 4);

@@ -52,14 +52,19 @@ uint16_t wire_version_common(uint16_t peer_min, uint16_t peer_max);
  * byte order, so that a socket transport rejects it, and ours a socket's.
  *
  *   0 magic (2)   2 version min, max   4 address   8 ports (8 x 2)
- *  24 instances   25 zero   26 mtu (2)   28 token (16)   44 check (4)
+ *  24 instances   25 flags   26 mtu (2)   28 token (16)   44 check (4)
  *  48 scratch of the connecting rank (8)   56 zero
  */
+enum handle_flags {
+  HANDLE_KERNEL_ADDRESS = 1, /* its host's kernel answers ARP, whatever becomes of the process */
+};
+
 struct handle {
   uint8_t version_min, version_max;
   uint32_t address;                 /* network order */
   uint16_t ports[HANDLE_INSTANCES]; /* host order; one per instance of the listener */
   uint8_t instances;
+  uint8_t flags; /* enum handle_flags */
   uint16_t mtu;
   uint8_t token[TOKEN_SIZE];
 };
@@ -78,7 +83,8 @@ void handle_set_scratch(uint8_t out[HANDLE_SIZE], uint64_t value);
  *  48 proof (32)
  */
 enum hello_flags {
-  HELLO_CHECKED = 1, /* from version 2 on: every chunk has a checked header and a trailer */
+  HELLO_CHECKED = 1,        /* from version 2 on: every chunk has a checked header and a trailer */
+  HELLO_KERNEL_ADDRESS = 2, /* as in the handle */
 };
 
 struct hello {

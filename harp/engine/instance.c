@@ -119,6 +119,7 @@ static void port_state(struct harp_instance *instance, int error)
     return;
   }
   atomic_store_explicit(&instance->link_down, down, memory_order_relaxed);
+  instance->link_changed = instance->now;
   instance->counters[HARP_COUNTER_port_link_changes]++;
   if (down) {
     harp_trace(&instance->trace, instance->now, 0xffff, HARP_TRACE_port_error, (uint32_t)-error,

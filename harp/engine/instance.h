@@ -75,6 +75,7 @@ struct harp_instance {
   struct harp_trace trace;
   bool (*expect)(void *user, struct harp_rx_hint *hint); /* where the next payload goes */
   void *expect_user;
+  uint64_t link_changed; /* ns: when the port last went down or came back */
   atomic_bool link_down; /* written under the baton; the worker looks before it sleeps, too */
 
   /* Frames to ourselves. */

@@ -192,6 +192,17 @@ void harp_flow_probe(struct harp_tcp *tcp) {
   }
 }
 
+/* The peer itself is the next hop, and something was sent to it. */
+static bool has_neighbour(const struct harp_tcp *tcp) {
+  return tcp->stack->link_header && tcp->neighbour && tcp->next_hop == tcp->remote_address;
+}
+
+void harp_flow_doubt(struct harp_tcp *tcp) {
+  if (has_neighbour(tcp)) {
+    neighbour_doubt(tcp->stack, tcp->neighbour);
+  }
+}
+
 bool harp_flow_in_order(const struct harp_tcp *tcp) { return !tcp->in_order && !tcp->runs; }
 
 uint16_t harp_flow_header_length(const struct harp_tcp *tcp) {
@@ -231,6 +242,7 @@ void harp_flow_view(const struct harp_tcp *tcp, struct harp_flow_view *view) {
       .probes = tcp->probes,
       .last_progress = tcp->last_progress,
       .last_receive = tcp->last_receive,
+      .arp_failed = has_neighbour(tcp) ? tcp->neighbour->failed_at : 0,
       .bytes_in = tcp->bytes_in,
       .bytes_out = tcp->bytes_out,
   };

@@ -140,6 +140,8 @@ void harp_flow_set_keepalive(struct harp_tcp *tcp, uint32_t idle_ms, uint32_t in
                              uint32_t probes);
 /* Asks the peer for a sign of life, by a segment that it must answer. */
 void harp_flow_probe(struct harp_tcp *tcp);
+/* The peer is silent: asks by ARP whether its host still answers for the address. */
+void harp_flow_doubt(struct harp_tcp *tcp);
 /* Nothing waits in the receive queue: the next bytes on the wire are the next to be delivered. */
 bool harp_flow_in_order(const struct harp_tcp *tcp);
 /* Bytes of TCP/IP headers that the peer's data segments carry. */
@@ -160,6 +162,8 @@ struct harp_flow_view {
   uint32_t probes;        /* keepalive or window probes without an answer */
   uint64_t last_progress; /* ns: last acknowledgement of something, or sign of a closed window */
   uint64_t last_receive;  /* ns: last acceptable segment from the peer */
+  uint64_t arp_failed;    /* ns: when the peer's host last left a round of ARP requests without an
+                           * answer; 0: it has answered since, or is behind a gateway */
   uint64_t bytes_in, bytes_out;
 };
 void harp_flow_view(const struct harp_tcp *tcp, struct harp_flow_view *view);

@@ -198,6 +198,13 @@ static void check(struct harp_stack *stack, struct harp_neighbour *neighbour) {
   ask(stack, neighbour);
 }
 
+void neighbour_doubt(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+  if (neighbour->state == NEIGHBOUR_KNOWN && neighbour->deadline != UINT64_MAX &&
+      stack->now - neighbour->asked >= ASK_INTERVAL) {
+    check(stack, neighbour);
+  }
+}
+
 void neighbour_expect(struct harp_stack *stack, uint32_t address) {
   stack->expected[bucket_of(stack, address)] = address;
 }
@@ -363,6 +370,7 @@ static void learn(struct harp_stack *stack, uint32_t address, const uint8_t *mac
   set_state(stack, entry, NEIGHBOUR_KNOWN);
   entry->deadline = stack->now + (entry->disputed ? DISPUTED_TIME : FRESH_TIME);
   entry->disputed = false;
+  entry->failed_at = 0;
   send_queue(stack, entry);
 }
 
@@ -431,6 +439,7 @@ void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length) 
 static void give_up(struct harp_stack *stack, struct harp_neighbour *neighbour) {
   COUNT(stack, arp_failures);
   drop_queue(stack, neighbour);
+  neighbour->failed_at = stack->now;
   if (neighbour->user_count > 0) {
     set_state(stack, neighbour, NEIGHBOUR_FAILED);
     tcp_neighbour_failed(neighbour);

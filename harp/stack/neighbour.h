@@ -40,6 +40,7 @@ struct harp_neighbour {
   bool disputed;    /* another has claimed the address since it was last confirmed */
   uint64_t deadline; /* ns: next request, or when to check again */
   uint64_t asked;    /* ns: last request */
+  uint64_t failed_at; /* ns: when the last of a round of requests had no answer; 0: answered since */
   struct harp_neighbour *hash_next;
   struct harp_list waits; /* ASKED and CHECKING: by deadline */
   struct harp_list place; /* without a connection: among those that make room, or the free ones */
@@ -62,6 +63,8 @@ struct harp_neighbour *neighbour_attach(struct harp_tcp *tcp);
 void neighbour_detach(struct harp_tcp *tcp);
 /* The entry can be sent to now; starts a check when it has grown old. */
 bool neighbour_usable(struct harp_stack *stack, struct harp_neighbour *neighbour);
+/* The layers above get no answers through it: it is asked now, not when it has grown old. */
+void neighbour_doubt(struct harp_stack *stack, struct harp_neighbour *neighbour);
 /* Keeps a frame until the neighbour answers; larger ones than a packet buffer are lost. */
 void neighbour_queue(struct harp_stack *stack, struct harp_neighbour *neighbour,
                      const struct harp_tx_frame *frame);

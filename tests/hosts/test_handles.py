@@ -181,7 +181,7 @@ def test_nobody_has_the_address(rank: Rank, peer: Rank) -> None:
     code, warning = refused(rank, moved(peer, "10.77.0.77", 5000), TIMEOUT_MS + SLACK_MS)
     assert code == REMOTE_ERROR
     assert "the link to 10.77.0.77:5000 failed: flow 0: Connection timed out" in warning
-    assert "is the host up, and does a firewall let TCP through?" in warning
+    assert "is its process stopped, or its host busy or down" in warning
 
 
 def test_nobody_answers_arp(lab: Lab, tmp_path: Path, peer: Rank) -> None:

@@ -164,6 +164,71 @@ def test_idle_link(sites: list[Site], waits: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["kernel address"])
+@pytest.mark.parametrize("waits", ["receiver", "sender", "stopped before"])
+def test_a_killed_process_is_noticed_within_a_second(
+    lab: Lab, tmp_path: Path, waits: str, mode: str
+) -> None:
+    """Whatever timeout_ms: its kernel resets what reaches the closed port. Also by one that only
+    waits, or whose own segments have gone unanswered for a while."""
+    sites = [packet_site(tmp_path / str(host.index), host) for host in lab.hosts]
+    with Rank(sites[0]) as sender, Rank(sites[1]) as receiver:
+        sender.init()
+        receiver.init()
+        link = connect(sender, receiver)
+        link.move()
+        survivor, victim = (receiver, sender) if waits == "receiver" else (sender, receiver)
+        if waits == "receiver":
+            receiver.start("receive", link.receives, 4, 1 << 20, 60_000)
+        else:
+            sender.start("send", link.sends, 32, 1 << 20, 60_000)
+        time.sleep(0.5)
+        if waits == "stopped before":
+            victim.signal(signal.SIGSTOP)
+            time.sleep(2.5)
+        killed = victim.signal(signal.SIGKILL)
+        with pytest.raises(Failed) as failure:
+            survivor.finish(20)
+        took = time.monotonic() - killed
+        print(f"noticed after {took * 1e3:.0f} ms")
+        assert failure.value.code == REMOTE_ERROR
+        assert took < 1.0 + SLACK_S
+
+
+@pytest.mark.parametrize("mode", ["kernel address"])
+@pytest.mark.parametrize("waits", ["receiver", "sender"])
+def test_a_dead_host_is_noticed_within_ten_seconds(
+    lab: Lab, tmp_path: Path, waits: str, mode: str
+) -> None:
+    """Whatever timeout_ms: nobody answers ARP for it, as a living kernel would."""
+    sites = [packet_site(tmp_path / str(host.index), host) for host in lab.hosts]
+    with Rank(sites[0]) as sender, Rank(sites[1]) as receiver:
+        sender.init()
+        receiver.init()
+        link = connect(sender, receiver)
+        link.move()
+        survivor, victim = (receiver, sender) if waits == "receiver" else (sender, receiver)
+        if waits == "receiver":
+            receiver.start("receive", link.receives, 4, 1 << 20, 60_000)
+        else:
+            sender.start("send", link.sends, 32, 1 << 20, 60_000)
+        host = lab.hosts[1 - sites.index(survivor.site)]
+        silent = "net.ipv4.conf.all.arp_ignore"
+        try:
+            began = victim.signal(signal.SIGSTOP)
+            host.run(["sysctl", "-qw", f"{silent}=8"], timeout=5)
+            with pytest.raises(Failed) as failure:
+                survivor.finish(30)
+            took = time.monotonic() - began
+        finally:
+            host.run(["sysctl", "-qw", f"{silent}=0"], timeout=5)
+        print(f"noticed after {took * 1e3:.0f} ms")
+        assert failure.value.code == REMOTE_ERROR
+        assert took < 10.0 + SLACK_S
+        (warning,) = survivor.warnings
+        assert "does not answer ARP" in warning
+
+
+@pytest.mark.parametrize("mode", ["kernel address"])
 def test_slow_receiver_is_no_lost_one(sites: list[Site]) -> None:
     """It lives and posts nothing for longer than timeout_ms, its window full: it is waited for."""
     with Rank(sites[0]) as sender, Rank(sites[1]) as receiver:
