@@ -495,6 +495,12 @@ static void say_chunk(struct remote *remote, const struct step *step)
   said->message += chunk.flags & CHUNK_LAST;
 }
 
+/* enum remote_choice: the target's number leaves four bits. */
+static unsigned pushed_how(const struct step *step)
+{
+  return step->target >> 5 | (step->target & 16 ? REMOTE_UNACKED : 0);
+}
+
 /* Small messages, as many as wear out all places of a link and more. */
 static void talk(struct remote *remote, struct line *line, const struct step *step)
 {
@@ -504,7 +510,7 @@ static void talk(struct remote *remote, struct line *line, const struct step *st
   for (int i = 0; i < step->flags % TALK_MAX; i++) {
     post_one(line, false, TALK_LENGTH, false);
     say_chunk(remote, &chunk);
-    remote_push(remote, step->cut, 32768, step->target >> 5);
+    remote_push(remote, step->cut, 32768, pushed_how(step));
     host_poll();
     test_line(line);
   }
@@ -525,7 +531,7 @@ static void say_raw(struct remote *remote, const struct step *step)
 static void push(struct remote *remote, const struct step *step)
 {
   remote_push(remote, step->cut, step->kind % STEP_KINDS == STEP_PUSH ? step->length : 32768,
-              step->target >> 5);
+              pushed_how(step));
 }
 
 /* Of the application's, and of the two hosts' surroundings. */

@@ -320,15 +320,16 @@ void remote_push(struct remote *remote, uint32_t cut, uint16_t window, unsigned 
     return;
   }
   uint32_t seq = taken(remote, tcp);
+  uint32_t ack = choice & REMOTE_UNACKED ? tcp->snd_una : tcp->snd_nxt;
   cut = cut && cut < SEGMENT_MAX ? cut : SEGMENT_MAX;
   uint32_t segments = HARP_MIN((remote->waiting + cut - 1) / cut, (uint32_t)SEGMENTS_MAX);
   for (uint32_t i = 0; i < segments; i++) {
     uint32_t from = cut * (choice & REMOTE_REVERSED ? segments - 1 - i : i);
-    emit(remote, seq + from, tcp->snd_nxt, FLAG_ACK, window, stream(remote) + from,
+    emit(remote, seq + from, ack, FLAG_ACK, window, stream(remote) + from,
          HARP_MIN(cut, remote->waiting - from), choice);
   }
   if (segments == 0) {
-    emit(remote, seq, tcp->snd_nxt, FLAG_ACK, window, NULL, 0, choice);
+    emit(remote, seq, ack, FLAG_ACK, window, NULL, 0, choice);
   }
 }
 

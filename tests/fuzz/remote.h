@@ -68,6 +68,7 @@ enum remote_choice {
   REMOTE_CHECKED = 1,  /* the device vouches for their checksums */
   REMOTE_PLACED = 2,   /* and puts them where they are expected */
   REMOTE_REVERSED = 4, /* the last segment is the first to come */
+  REMOTE_UNACKED = 8,  /* nothing new is acknowledged: what was sent may be sent again */
 };
 
 /* Once, within the arena. */
@@ -88,7 +89,7 @@ void remote_say(struct remote *remote, const void *bytes, uint32_t length);
  * there is no room for it. */
 bool remote_go_on(struct remote *remote, struct remote *old);
 /* Sends what waits, in segments of at most so many bytes (0: what fits), and acknowledges
- * everything, with that window. */
+ * everything unless the choice says otherwise, with that window. */
 void remote_push(struct remote *remote, uint32_t cut, uint16_t window, unsigned choice);
 /* An end: flags of TCP, behind everything that the host has taken. */
 void remote_end(struct remote *remote, uint8_t flags);
