@@ -155,7 +155,7 @@ def environment() -> Iterator[Finding]:
                                   "lists those that there are")
     if os.environ.get("HARP_KEY_FILE"):
         yield from _check_key_file(os.environ["HARP_KEY_FILE"])
-    if os.environ.get("NCCL_NET", "HARP") != "HARP":
+    if os.environ.get("NCCL_NET", "").upper() not in ("", "HARP"):
         yield fault("environment", f"NCCL_NET={os.environ['NCCL_NET']} keeps NCCL from HARP; "
                                    "unset it, or set HARP")
 

@@ -98,10 +98,11 @@ static void lost(struct net_link *link, const struct link_flow *flow, int error)
                            ? "it did not answer within timeout_ms: is its process stopped, or its "
                              "host busy or down, or does a firewall drop TCP?"
                        : error == -ECONNREFUSED
-                           ? "nothing listens there: did its process end?"
+                           ? "nothing listens there: did its process end? If it lives, `peers` there "
+                             "may not name this host's address"
                        : error == -EHOSTUNREACH
                            ? "nobody answers ARP for it: are both NICs in one network?"
-                           : "its process ended or gave up: see that host's log";
+                           : "the peer aborted it, or its process ended: see that host's log";
   link_fail(link, error ? error : -ECONNRESET, "flow %u: %s; %s", flow->number,
             strerror(error ? -error : ECONNRESET), remedy);
 }
@@ -149,7 +150,7 @@ void flow_notice_end(struct link_flow *flow)
   bool waits = ended == link->flow_count && !link->sends && !link_idle(link);
   if (flow->state != FLOW_OPEN || in_chunk || waits) {
     link_fail(link, -ECONNRESET, "flow %u: the peer closed while messages were still expected; "
-                                 "its process ended or gave up: see that host's log",
+                                 "the peer aborted it, or its process ended: see that host's log",
               flow->number);
   } else if (link_idle(link)) {
     link_over(link);

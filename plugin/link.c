@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harp/engine/clock.h"
 #include "harp/engine/log.h"
 #include "plugin/link.h"
 
@@ -58,9 +59,13 @@ void link_fail(struct net_link *link, int error, const char *format, ...)
   va_start(arguments, format);
   vsnprintf(why, sizeof why, format, arguments);
   va_end(arguments);
-  harp_log_post(HARP_LOG_WARN, "HARP: the link %s %s failed: %s", link->sends ? "to" : "from",
-                link->peer_name, why);
-  transport_ask_for_trace(link->transport, why);
+  bool news = error != -ECONNRESET ||
+              aborts_reset_is_news(&link->transport->aborts, link->peer.address, harp_clock_ns());
+  harp_log_post(news ? HARP_LOG_WARN : HARP_LOG_INFO, "HARP: the link %s %s failed: %s",
+                link->sends ? "to" : "from", link->peer_name, why);
+  if (news) {
+    transport_ask_for_trace(link->transport, why);
+  }
   atomic_store(&link->error, error); /* who sees it finds the line that says why */
   struct harp_engine *engine = link->transport->engine;
   engine->instances[0]->counters[HARP_COUNTER_link_errors]++;
@@ -157,6 +162,9 @@ bool link_detach(struct net_link *link)
   int error = atomic_load(&link->error);
   struct detaching detaching = {link, link_idle(link) && (error == 0 || error == -ESHUTDOWN)};
   bool held = false;
+  if (!link_idle(link) && (error == 0 || error == -ECANCELED)) {
+    aborts_begin(&link->transport->aborts, harp_clock_ns());
+  }
   atomic_store(&link->closing, true);
   /* Instances look at each other's flows: none may be in the middle of that. */
   for (unsigned i = 0; i < link->share_count && link->share_count > 1; i++) {

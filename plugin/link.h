@@ -12,6 +12,7 @@
  *
  *   transport.c    the process: engine, logger, fork, exit
  *   contexts.c     the communicators that are open
+ *   aborts.c       which resets are news
  *   listen.c       listeners, strangers, links that come in
  *   connect.c      links that go out
  *   link.c         requests: isend, irecv, test; failure; close
@@ -36,6 +37,7 @@
 
 #include "harp/engine/engine.h"
 #include "harp/stack/flow.h"
+#include "plugin/aborts.h"
 #include "plugin/net.h"
 #include "plugin/proof.h"
 #include "plugin/protocol.h"
@@ -185,6 +187,7 @@ struct transport {
   char trace_reason[200];
   bool checksum;          /* HARP_CHECKSUM=1: our chunks carry a trailer */
   struct proof_key key;   /* HARP_KEY_FILE */
+  struct aborts aborts;
   atomic_bool warned_of_mtu; /* once is enough, whatever the number of links */
   struct net_link *links; /* open, or being connected (link->connecting) */
   /* By instance, under its baton. */

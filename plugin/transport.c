@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "harp/engine/clock.h"
@@ -328,7 +329,8 @@ void transport_remove_link(struct transport *transport, struct net_link *link)
 
 static void introduce(const struct harp_engine *engine)
 {
-  harp_log_post(HARP_LOG_INFO, "HARP " HARP_VERSION ": %s: %s; %u instance%s, %u flow%s per link; %s",
+  harp_log_post(HARP_LOG_INFO, "HARP " HARP_VERSION ": %s: %s; %u instance%s, %u flow%s per link; %s; "
+                               "all hosts of the job must use HARP, or none",
                 engine->config.device, engine->port->info.summary, engine->instance_count,
                 engine->instance_count == 1 ? "" : "s",
                 engine->config.flows, engine->config.flows == 1 ? "" : "s", engine->config.path);
@@ -341,10 +343,40 @@ static void tell_unknown(const char *name, const char *nearest, void *user)
                 name, nearest ? "; is " : "", nearest ? nearest : "", nearest ? " meant?" : ";");
 }
 
+/* The transport that the user wants of NCCL; NULL: any. */
+static const char *wanted_net(void)
+{
+  const char *name = getenv("NCCL_NET");
+  return name && name[0] ? name : NULL;
+}
+
+/* Says why there is no HARP here, and what follows from that for the job. */
+static void decline(int result, const char *error)
+{
+  const char *wanted = wanted_net();
+  if (wanted) {
+    harp_log_post(HARP_LOG_WARN, "HARP: %s; NCCL_NET=%s lets NCCL use nothing else: the job fails",
+                  error, wanted);
+    return;
+  }
+  /* Turned off is a wish, everything else a fault. NCCL's words are those of its socket
+   * transport, which takes the first bytes of HARP's handle for an address. */
+  harp_log_post(result == -ECANCELED ? HARP_LOG_INFO : HARP_LOG_WARN,
+                "HARP: %s; NCCL goes on without HARP, and so must all hosts of the job, or it "
+                "fails (\"address with family 45640\")",
+                error);
+}
+
 static int first_init(void)
 {
   struct transport *transport;
   char error[HARP_ENGINE_ERROR_SIZE] = "";
+  const char *wanted = wanted_net();
+  if (wanted && strcasecmp(wanted, net_name) != 0) {
+    /* NCCL opens a transport before it asks for the name, and in this way. */
+    harp_log_post(HARP_LOG_INFO, "HARP: NCCL_NET=%.64s asks for another transport", wanted);
+    return -ECANCELED;
+  }
   int result = open_transport(&transport, error);
   /* A setting that does nothing looks like one that does not help. */
   if (result != -ECANCELED && !registry.told) {
@@ -352,9 +384,7 @@ static int first_init(void)
     harp_variables_unknown(environ, tell_unknown, NULL);
   }
   if (result != 0) {
-    /* Turned off is a wish, everything else a fault. */
-    enum harp_log_level level = result == -ECANCELED ? HARP_LOG_INFO : HARP_LOG_WARN;
-    harp_log_post(level, "HARP: %s; NCCL goes on without HARP", error);
+    decline(result, error);
     /* A wrong file is the user's mistake, not a misuse of ours by NCCL. */
     return result == -EINVAL ? -EBADF : result;
   }

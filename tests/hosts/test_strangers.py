@@ -193,6 +193,10 @@ def test_address_that_may_not_connect(lab: Lab, tmp_path: Path) -> None:
             stranger.is_rid_of(3)
         (process,) = sites[0].published()
         assert process.totals["tcp_peer_refused"] == 3
+        with pytest.raises(Failed):
+            other.connect(listening.listen()[1])
+        (warning,) = other.warnings
+        assert "nothing listens there: did its process end? If it lives, `peers`" in warning
 
 
 SIZE = 4096  # of the message that is told in contradictions

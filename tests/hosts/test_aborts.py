@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job that is aborted on purpose: NCCL gives back memory and closes links with requests
+outstanding. What follows from that is no news, and nobody is said to have crashed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ranks import REMOTE_ERROR, Failed, Link, Rank, connect, packet_site
+
+from harp.testing.lab import Lab
+
+LINKS = 4
+SOON_S = 5.0
+FAILED = "failed: flow 0"
+TRUTH = "the peer aborted it, or its process ended: see that host's log"
+
+
+@pytest.fixture
+def ranks(lab: Lab, tmp_path: Path) -> Iterator[tuple[Rank, Rank]]:
+    sites = [packet_site(tmp_path / str(host.index), host) for host in lab.hosts]
+    with Rank(sites[0]) as one, Rank(sites[1]) as other:
+        yield one.init(), other.init()
+
+
+def abort(link: Link) -> None:
+    """By the receiver, while a request of its is outstanding."""
+    with pytest.raises(AssertionError, match="late"):
+        link.receiver.do("receive", link.receives, 1, 1000, 10)
+    link.receiver.do("close", link.receives)
+
+
+def told(rank: Rank, count: int) -> list[str]:
+    """So many lines of links that have failed; the rank calls until they are there."""
+    limit = time.monotonic() + SOON_S
+    while len(rank.lines(FAILED)) < count and time.monotonic() < limit:
+        rank.do("unlisten", rank.listen()[0])
+    assert len(rank.lines(FAILED)) == count, rank.lines()
+    return rank.lines(FAILED)
+
+
+def test_the_other_side_warns_once(ranks: tuple[Rank, Rank]) -> None:
+    """Not once a link; each link's line is there for who wants to know."""
+    one, other = ranks
+    for link in [connect(other, one) for _ in range(LINKS)]:
+        abort(link)
+    first, *more = told(other, LINKS)
+    assert "NCCL WARN" in first and first.endswith(TRUTH)
+    assert all("NCCL INFO" in line for line in more)
+    assert one.warnings == []
+
+
+def test_who_aborts_does_not_warn_of_what_follows(ranks: tuple[Rank, Rank]) -> None:
+    """The peer's process ends while some of the links are still open, and being used."""
+    one, other = ranks
+    first, second = connect(other, one), connect(one, other)
+    abort(first)
+    one.start("send", second.sends, 10**6, 65536, 20000)
+    with pytest.raises(AssertionError, match="late"):
+        other.do("receive", second.receives, 10**6, 65536, 100)
+    with pytest.raises(Failed) as failure:
+        one.finish()
+    assert failure.value.code == REMOTE_ERROR
+    assert one.warnings == []
+    assert len(told(one, 1)) == 1
+    assert not list(one.site.run_folder.glob("*.trace"))
+
+
+def test_a_peer_that_goes_by_itself_is_a_warning(ranks: tuple[Rank, Rank]) -> None:
+    """Nobody here has aborted anything: closing what is done is not an abort."""
+    one, other = ranks
+    done = connect(one, other)
+    done.move()
+    one.do("close", done.sends)
+    link = connect(one, other)
+    other.signal(9)
+    other.wait(5)
+    with pytest.raises(Failed):
+        one.do("send", link.sends, 1000, 65536, 20000)
+    (line,) = told(one, 1)
+    assert "NCCL WARN" in line and line.endswith(TRUTH)
