@@ -206,7 +206,7 @@ struct transport {
 struct transport *transport_get(int *error);
 /* 0, or -EPERM in a forked child, which has no HARP: nothing may be touched there. */
 int transport_forked(void);
-/* Speaks what workers had to say, and writes out the trace that the first
+/* Speaks what workers had to say, and has the trace written out that the first
  * failure asks for; from a thread of NCCL's. */
 void transport_speak(void);
 /* Any thread: something has gone wrong that the trace may explain. */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "harp/engine/clock.h"
+#include "harp/engine/dump.h"
 #include "harp/engine/log.h"
 #include "plugin/contexts.h"
 #include "harp/engine/variables.h"
@@ -21,6 +22,7 @@ enum {
   LINGER_MS = 1000,   /* how long finalize and exit wait for last bytes */
   COURTESY_MS = 100,  /* and for the peer to close as well */
   ECHO_MS = 5,        /* and for what it sent twice */
+  TRACE_MS = 2000,    /* and for a trace that is being written */
   RETIRED_MS = 2000,  /* a used port waits for late segments */
 };
 
@@ -258,6 +260,7 @@ static void close_transport(struct transport *transport)
     harp_instance_call(transport->engine->instances[i], forget_flows, transport, LINK_CLOSE_MS);
   }
   harp_engine_close(transport->engine);
+  harp_dump_wait(TRACE_MS);
   pthread_mutex_destroy(&transport->lock);
   proof_key_forget(&transport->key);
   free(transport);
@@ -294,6 +297,7 @@ static void at_exit(void)
     harp_instance_stop(transport->engine->instances[i]);
   }
   unlink(transport->engine->statfile.path);
+  harp_dump_wait(TRACE_MS);
 }
 
 /* --- plugin/net.h --- */

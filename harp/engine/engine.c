@@ -10,7 +10,7 @@
 #include <sys/random.h>
 
 #include "harp/engine/clock.h"
-#include "harp/engine/log.h"
+#include "harp/engine/dump.h"
 #include "harp/engine/place.h"
 #include "harp/stack/flow.h"
 
@@ -286,13 +286,8 @@ void harp_engine_release(struct harp_engine *engine, unsigned instance, uint16_t
 void harp_engine_dump(struct harp_engine *engine, const char *reason)
 {
   const struct harp_trace *traces[HARP_ENGINE_INSTANCES];
-  char path[HARP_RUN_PATH_SIZE];
   for (unsigned i = 0; i < engine->instance_count; i++) {
     traces[i] = &engine->instances[i]->trace;
   }
-  if (harp_trace_dump(traces, engine->instance_count, reason, harp_clock_ns(), path) == 0) {
-    harp_log_post(HARP_LOG_INFO, "HARP: the last events are in %s; read them with `harp stat "
-                                 "--trace %s`.",
-                  path, path);
-  }
+  harp_dump_begin(traces, engine->instance_count, reason, harp_clock_ns());
 }

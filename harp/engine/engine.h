@@ -56,7 +56,7 @@ int harp_engine_reserve(struct harp_engine *engine, unsigned instance, uint16_t 
                         uint16_t *port);
 void harp_engine_release(struct harp_engine *engine, unsigned instance, uint16_t port);
 
-/* Writes the traces of all instances out and says where, once per reason that
+/* Begins to write the traces of all instances out (dump.h), once per reason that
  * goes wrong; a process leaves a few files at most. */
 void harp_engine_dump(struct harp_engine *engine, const char *reason);
 

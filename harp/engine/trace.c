@@ -8,6 +8,16 @@
 
 #include "harp/engine/trace.h"
 
+struct ring_copy {
+  struct harp_trace_record *records, *start; /* start: the oldest that is whole */
+  uint64_t count;
+};
+
+struct harp_trace_copy {
+  struct harp_trace_file header;
+  struct ring_copy rings[]; /* header.instances */
+};
+
 const struct harp_trace_info harp_trace_info[HARP_TRACE_EVENTS] = {
 #define HARP_TRACE_EVENT(name, a, b, doc) {#name, a, b, doc},
 #include "harp/engine/trace_events.def"
@@ -89,18 +99,10 @@ static void write_events(FILE *file)
   }
 }
 
-static int write_ring(FILE *file, const struct harp_trace *trace)
+static void write_ring(FILE *file, const struct ring_copy *ring)
 {
-  struct harp_trace_record *copy = malloc((trace->mask + 1) * sizeof(*copy)), *start;
-  uint64_t count;
-
-  if (!copy)
-    return -ENOMEM;
-  count = snapshot(trace, copy, &start);
-  fwrite(&count, sizeof(count), 1, file);
-  fwrite(start, sizeof(*start), count, file);
-  free(copy);
-  return 0;
+  fwrite(&ring->count, sizeof(ring->count), 1, file);
+  fwrite(ring->start, sizeof(*ring->start), ring->count, file);
 }
 
 static int create(char path[HARP_RUN_PATH_SIZE])
@@ -115,32 +117,54 @@ static int create(char path[HARP_RUN_PATH_SIZE])
   return harp_rundir_create(fallback, 1, path);
 }
 
-static int write_all(FILE *file, const struct harp_trace *const *traces, unsigned count,
-                     const struct harp_trace_file *header)
+static int write_all(FILE *file, const struct harp_trace_copy *copy)
 {
-  int rc = 0;
-
-  fwrite(header, sizeof(*header), 1, file);
+  fwrite(&copy->header, sizeof(copy->header), 1, file);
   write_events(file);
-  for (unsigned i = 0; i < count && rc == 0; i++)
-    rc = write_ring(file, traces[i]);
-  if (rc == 0 && (fflush(file) != 0 || ferror(file)))
-    rc = -EIO;
-  return rc;
+  for (unsigned i = 0; i < copy->header.instances; i++)
+    write_ring(file, &copy->rings[i]);
+  return fflush(file) != 0 || ferror(file) ? -EIO : 0;
 }
 
-int harp_trace_dump(const struct harp_trace *const *traces, unsigned count, const char *reason,
-                    uint64_t now_ns, char path[HARP_RUN_PATH_SIZE])
+int harp_trace_take(struct harp_trace_copy **out, const struct harp_trace *const *traces,
+                    unsigned count, const char *reason, uint64_t now_ns)
 {
-  static unsigned dumps;
-  struct harp_trace_file header;
-  FILE *file;
-  int fd, rc;
+  static unsigned taken;
+  struct harp_trace_copy *copy;
 
-  if (__atomic_fetch_add(&dumps, 1, __ATOMIC_RELAXED) >= HARP_TRACE_DUMPS)
+  *out = NULL;
+  if (__atomic_fetch_add(&taken, 1, __ATOMIC_RELAXED) >= HARP_TRACE_DUMPS)
     return -EDQUOT;
-  write_header(&header, count, reason, now_ns);
-  fd = create(path);
+  copy = calloc(1, sizeof(*copy) + count * sizeof(copy->rings[0]));
+  if (!copy)
+    return -ENOMEM;
+  write_header(&copy->header, count, reason, now_ns);
+  for (unsigned i = 0; i < count; i++) {
+    struct ring_copy *ring = &copy->rings[i];
+
+    ring->records = malloc((traces[i]->mask + 1) * sizeof(*ring->records));
+    if (!ring->records) {
+      harp_trace_copy_free(copy);
+      return -ENOMEM;
+    }
+    ring->count = snapshot(traces[i], ring->records, &ring->start);
+  }
+  *out = copy;
+  return 0;
+}
+
+void harp_trace_copy_free(struct harp_trace_copy *copy)
+{
+  for (unsigned i = 0; i < copy->header.instances; i++)
+    free(copy->rings[i].records);
+  free(copy);
+}
+
+int harp_trace_write(const struct harp_trace_copy *copy, char path[HARP_RUN_PATH_SIZE])
+{
+  FILE *file;
+  int fd = create(path), rc;
+
   if (fd < 0)
     return fd;
   file = fdopen(fd, "w");
@@ -148,7 +172,7 @@ int harp_trace_dump(const struct harp_trace *const *traces, unsigned count, cons
     rc = -errno;
     close(fd);
   } else {
-    rc = write_all(file, traces, count, &header);
+    rc = write_all(file, copy);
     fclose(file);
   }
   if (rc == 0)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The last events of an instance, always on: a ring of 16-byte records that is
- * written out when something goes wrong and read by `harp stat --trace`.
+ * written out when something goes wrong (dump.h) and read by `harp stat --trace`.
  *
- * Thread: only the instance's poller records. A dump may come from any thread;
- * records that the poller overwrites meanwhile are left out of it.
+ * Thread: only the instance's poller records. Any thread may take a copy; records
+ * that the poller overwrites meanwhile are left out of it.
  */
 #ifndef HARP_ENGINE_TRACE_H
 #define HARP_ENGINE_TRACE_H
@@ -62,15 +62,25 @@ static inline void harp_trace(struct harp_trace *trace, uint64_t now_ns, unsigne
   __atomic_store_n(&trace->head, head + 1, __ATOMIC_RELEASE);
 }
 
+/* A copy of rings, for whoever writes them out later. */
+struct harp_trace_copy;
+
 /*
- * Writes the rings of count instances to a new file in the run folder and its
- * path to path. now_ns: the instances' clock. reason: one line that the reader
- * will see. A process writes at most HARP_TRACE_DUMPS files, then -EDQUOT;
- * otherwise a negative errno if neither the run folder nor its fallback takes it.
+ * Copies the rings of count instances, 1 MiB each at most: a fraction of a
+ * millisecond. now_ns: the instances' clock. reason: one line that the reader will
+ * see. 0; -EDQUOT: a process writes at most HARP_TRACE_DUMPS files; -ENOMEM. The
+ * copy is the caller's to free.
  */
 enum { HARP_TRACE_DUMPS = 8 };
-int harp_trace_dump(const struct harp_trace *const *traces, unsigned count, const char *reason,
-                    uint64_t now_ns, char path[HARP_RUN_PATH_SIZE]);
+int harp_trace_take(struct harp_trace_copy **copy, const struct harp_trace *const *traces,
+                    unsigned count, const char *reason, uint64_t now_ns);
+
+/* Writes a copy to a new file in the run folder, and its path to path; takes as long
+ * as the file system does. A negative errno if neither that folder nor its fallback
+ * takes it. */
+int harp_trace_write(const struct harp_trace_copy *copy, char path[HARP_RUN_PATH_SIZE]);
+
+void harp_trace_copy_free(struct harp_trace_copy *copy);
 
 /*
  * The file: this header; events entries of struct harp_trace_file_event; then

@@ -9,12 +9,12 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "harp/engine/clock.h"
 #include "harp/engine/instance.h"
+#include "harp/engine/thread.h"
 
 #define SPIN_NS 50000ull          /* busy polls after the last frame */
 #define YIELD_NS 200000ull        /* then with the core offered to others */
@@ -125,18 +125,12 @@ static void pin(struct harp_instance *instance)
 
 int harp_instance_start(struct harp_instance *instance)
 {
-  /* Signals are the application's business: none is delivered to this thread. */
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
   atomic_store(&instance->stop, false);
-  int error = pthread_create(&instance->worker, NULL, work, instance);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (error) {
-    return -error;
+  int result = harp_thread_start(&instance->worker, work, instance, "harp");
+  if (result != 0) {
+    return result;
   }
   instance->has_worker = true;
-  pthread_setname_np(instance->worker, "harp");
   pin(instance);
   return 0;
 }

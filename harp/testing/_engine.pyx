@@ -80,8 +80,13 @@ cdef extern from "harp/engine/trace.h" nogil:
     void harp_trace_destroy(harp_trace_t *trace)
     void record "harp_trace"(harp_trace_t *trace, uint64_t now_ns, unsigned flow, int event,
                              uint32_t a, uint32_t b)
-    int harp_trace_dump(const harp_trace_t *const *traces, unsigned count, const char *reason,
-                        uint64_t now_ns, char *path)
+    struct harp_trace_copy:
+        pass
+
+    int harp_trace_take(harp_trace_copy **copy, const harp_trace_t *const *traces,
+                        unsigned count, const char *reason, uint64_t now_ns)
+    int harp_trace_write(const harp_trace_copy *copy, char *path)
+    void harp_trace_copy_free(harp_trace_copy *copy)
 
 
 cdef extern from "harp/engine/log.h":
@@ -222,9 +227,13 @@ def dump(list traces, bytes reason, uint64_t now_ns):
     cdef Trace trace
     for i, trace in enumerate(traces[:16]):
         rings[i] = &trace._trace
-    cdef int rc = harp_trace_dump(rings, len(traces), reason, now_ns, path)
+    cdef harp_trace_copy *copy
+    cdef int rc = harp_trace_take(&copy, rings, len(traces), reason, now_ns)
+    if rc == 0:
+        rc = harp_trace_write(copy, path)
+        harp_trace_copy_free(copy)
     if rc:
-        raise OSError(-rc, "harp_trace_dump")
+        raise OSError(-rc, "harp_trace_write")
     return (<bytes>path).decode()
 
 

@@ -370,9 +370,9 @@ class Rank:
         learning to keep them: what is mapped tells then what is used."""
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 128 << 10)
 
-    def can_refuse(self) -> bool:
-        """Whether tests/plugin/stingy.c is preloaded here."""
-        return hasattr(ctypes.CDLL(None), "stingy_refuse")
+    def has_symbol(self, name: str) -> bool:
+        """Whether what is preloaded here has it."""
+        return hasattr(ctypes.CDLL(None), name)
 
     def refuse(self, number: int) -> int:
         """The number-th thing that the plugin will ask the system for is refused; 0: nothing is.

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harp/engine/dump.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "harp/engine/clock.h"
+#include "harp/engine/log.h"
+#include "harp/engine/thread.h"
+
+static atomic_uint writing; /* threads that have not done yet */
+
+static void *write_out(void *argument)
+{
+  struct harp_trace_copy *copy = argument;
+  char path[HARP_RUN_PATH_SIZE];
+  if (harp_trace_write(copy, path) == 0) {
+    harp_log_post(HARP_LOG_INFO, "HARP: the last events are in %s; read them with `harp stat "
+                                 "--trace %s`.",
+                  path, path);
+  }
+  harp_trace_copy_free(copy);
+  atomic_fetch_sub(&writing, 1);
+  return NULL;
+}
+
+int harp_dump_begin(const struct harp_trace *const *traces, unsigned count, const char *reason,
+                    uint64_t now_ns)
+{
+  struct harp_trace_copy *copy;
+  pthread_t thread;
+  int result = harp_trace_take(&copy, traces, count, reason, now_ns);
+  if (result != 0) {
+    return result;
+  }
+  atomic_fetch_add(&writing, 1);
+  result = harp_thread_start(&thread, write_out, copy, "harp-trace");
+  if (result != 0) {
+    atomic_fetch_sub(&writing, 1);
+    harp_trace_copy_free(copy);
+    return result;
+  }
+  pthread_detach(thread);
+  return 0;
+}
+
+bool harp_dump_wait(unsigned ms)
+{
+  uint64_t deadline = harp_clock_ns() + ms * UINT64_C(1000000);
+  while (atomic_load(&writing) > 0) {
+    if (harp_clock_ns() > deadline) {
+      return false;
+    }
+    harp_sleep_us(500);
+  }
+  return true;
+}

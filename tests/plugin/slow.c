@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Preloaded: a run folder on a file system that is slow, as NFS may be. To give a trace its name
+ * takes SLOW_TRACE_MS milliseconds; nothing else is slow.
+ *
+ * Any thread.
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define EXPORTED __attribute__((visibility("default")))
+
+EXPORTED int rename(const char *from, const char *to)
+{
+  int (*real)(const char *, const char *);
+  *(void **)&real = dlsym(RTLD_NEXT, "rename");
+  const char *end = strrchr(to, '.');
+  const char *slow = getenv("SLOW_TRACE_MS");
+  if (slow && end && strcmp(end, ".trace") == 0) {
+    long ms = atol(slow);
+    struct timespec pause = {ms / 1000, ms % 1000 * 1000000};
+    nanosleep(&pause, NULL);
+  }
+  return real(from, to);
+}
+
+/* By this a process knows that it is preloaded with it. */
+EXPORTED const int slow_is_here = 1;
