@@ -39,7 +39,8 @@ def test_several_communicators(pair: Pair) -> None:
 def test_a_context_is_its_communicators_own(pair: Pair) -> None:
     """Each ends by itself, once; what is no open communicator's ends nothing."""
     if pair.api < 11:
-        pytest.skip("before version 11 a communicator has no context")
+        assert pair.a.contexts() == []
+        return
     first, rank = pair.a.contexts()[0], pair.a
     assert rank.init() == 1
     second = rank.contexts()[1]
