@@ -346,10 +346,19 @@ static uint32_t receive_room(const struct harp_tcp *tcp) {
   return (uint32_t)HARP_MIN((uint64_t)room, memory);
 }
 
+static uint32_t most_in_field(const struct harp_tcp *tcp) { return 65535u << tcp->rcv_wscale; }
+
+/* Half of what the field can say, if the buffer is larger: beyond that an acknowledgement would look
+ * like the last one, and a peer without SACK take it for a sign of loss (RFC 5681, 2). */
+static uint32_t half_window(const struct harp_tcp *tcp) {
+  return HARP_MIN(tcp->rcvbuf, most_in_field(tcp)) / 2;
+}
+
 void tcp_window_opened(struct harp_tcp *tcp) {
   uint32_t shown = tcp->refused ? 0 : tcp->rcv_right - tcp->rcv_nxt;
-  uint32_t step = HARP_MIN(tcp->rcvbuf / 2, 2 * tcp->rcv_mss);
-  if (tcp_can_receive(tcp) && shown < tcp->rcvbuf / 2 && receive_room(tcp) >= shown + step) {
+  uint32_t half = half_window(tcp);
+  uint32_t step = HARP_MIN(half, 2 * tcp->rcv_mss);
+  if (tcp_can_receive(tcp) && shown < half && receive_room(tcp) >= shown + step) {
     tcp->ack_now = true;
     tcp_mark_dirty(tcp);
   }
@@ -361,7 +370,7 @@ uint32_t tcp_rcvq_window(struct harp_tcp *tcp) {
   /* The windows of all connections are more than the memory that they share. A peer whose data
    * fell victim to that must not take this host for dead: it sees a closed window, and asks
    * (RFC 9293, 3.8.6.1), though what it has sent is still taken if there is room again. */
-  if (tcp->refused && room < HARP_MIN(tcp->rcvbuf / 2, 2 * tcp->rcv_mss)) {
+  if (tcp->refused && room < HARP_MIN(half_window(tcp), 2 * tcp->rcv_mss)) {
     return 0;
   }
   /* Silly window avoidance (RFC 1122, 4.2.3.3): the right edge moves by a
@@ -375,5 +384,5 @@ uint32_t tcp_rcvq_window(struct harp_tcp *tcp) {
     return shown & ~(unit - 1);
   }
   room = (room + unit - 1) & ~(unit - 1);
-  return HARP_MIN(room, 65535u << tcp->rcv_wscale);
+  return HARP_MIN(room, most_in_field(tcp));
 }

@@ -59,3 +59,22 @@ def test_an_unread_stream_closes_the_window(either):
             break
     assert 1500 <= sent <= 16_000
     assert len(c.recv(65536)) == sent
+
+
+@pytest.mark.parametrize(
+    "config", [{"rcvbuf": 1_000_000}, {"rcvbuf": 1_000_000, "window_scale": 0}], ids=str
+)
+def test_reading_repeats_no_acknowledgement(either, config):
+    """Where the buffer is larger than the window field can say, reading changes nothing that the
+    peer sees; without SACK the third of such duplicates would make it retransmit (RFC 5681, 2)."""
+    d = either(delayed_ack_us=0, **config)
+    c = d.open_passive(sack=False, wscale=7 if "window_scale" in config else None)
+    d.strict = False
+    said = []
+    for i in range(20):
+        d.send(TCP(seq=1 + 1460 * i, ack=1) / (b"x" * 1460))
+        if i % 4 == 3:
+            assert len(c.recv(4000)) == 4000
+        said += [(p[TCP].ack, p[TCP].window) for p in d.drain()]
+    assert said[-1][0] == 1 + 20 * 1460
+    assert len(set(said)) == len(said)
