@@ -180,9 +180,9 @@ struct harp_tcp {
   uint32_t last_ack_sent;
   uint32_t rcvbuf;
   uint32_t queued;          /* in-order bytes that wait to be read */
-  uint32_t unacked_full;    /* full segments since the last acknowledgement */
   uint8_t quick_acks;       /* after a hole, how many more segments are acknowledged at once */
-  uint32_t rcv_mss;         /* estimate of the peer's segments */
+  uint32_t rcv_mss;         /* estimate of the peer's full segments */
+  uint32_t last_smaller;    /* the last segment's size, if it may be a full one; else 0 */
   struct harp_packet *in_order, *in_order_last;
   struct harp_runs *runs; /* NULL: no hole */
   uint32_t dsack_start, dsack_end; /* to report once; equal: none */
@@ -296,8 +296,9 @@ uint32_t tcp_timestamp_at(const struct harp_tcp *tcp, uint64_t time);
 /* tcp_input.c */
 void tcp_input(struct harp_stack *stack, struct harp_segment *segment);
 /* When to acknowledge payload that has arrived, segment_size bytes in each of its
- * segments if it is merged ones, else 0; at_once: it was out of order. */
-void tcp_schedule_ack(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool at_once);
+ * segments if it is merged ones, else 0; pushed: with the PSH flag; at_once: it was out of order. */
+void tcp_schedule_ack(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool pushed,
+                      bool at_once);
 
 /* Sends what that has made due at once, to others than HARP hosts: RFC 5681, 4.2, asks for one for
  * every second segment, and of one for a whole burst a small window's sender may never hear. */

@@ -8,6 +8,9 @@ enum { CHALLENGES_PER_SECOND = 10 };
 
 enum { QUICK_ACKS = 16 }; /* as many as Linux grants a sender that has lost something */
 
+/* Payload that every path can take (RFC 9293, 3.7.1), timestamps subtracted. */
+enum { LEAST_PUSHED = TCP_DEFAULT_MSS - TCP_TIMESTAMP_OPTION };
+
 static bool may_answer(struct harp_tcp *tcp, struct harp_limit *limit) {
   bool may = limit_allows(limit, tcp->stack->now, CHALLENGES_PER_SECOND);
   COUNT_N(tcp->stack, tcp_challenge_limited, !may);
@@ -236,12 +239,25 @@ void tcp_ack_stranger(struct harp_tcp *tcp) {
   }
 }
 
+/* The estimate follows the largest segments, and smaller ones once two in a row are of a size: the
+ * path has become narrower. A pushed one may be all that somebody has written, unless it is as
+ * large as any path can take (as in Linux, tcp_measure_rcv_mss). */
+static void measure_segments(struct harp_tcp *tcp, uint32_t size, bool pushed) {
+  uint32_t last = tcp->last_smaller;
+  tcp->last_smaller = 0;
+  if (size >= tcp->rcv_mss || size == last) {
+    tcp->rcv_mss = HARP_MIN(size, (uint32_t)tcp->stack->config.mtu);
+  } else if (size >= (pushed ? LEAST_PUSHED : TCP_MSS_FLOOR)) {
+    tcp->last_smaller = size;
+  }
+}
+
 /* When to acknowledge what has arrived (RFC 5681, 4.2; RFC 1122, 4.2.3.2). */
-void tcp_schedule_ack(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool at_once) {
+void tcp_schedule_ack(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool pushed,
+                      bool at_once) {
   const struct harp_stack_config *config = &tcp->stack->config;
-  uint32_t piece = segment_size ? segment_size : length;
-  if (piece > tcp->rcv_mss) {
-    tcp->rcv_mss = HARP_MIN(piece, (uint32_t)config->mtu);
+  if (length) {
+    measure_segments(tcp, segment_size ? segment_size : length, pushed);
   }
   tcp_mark_dirty(tcp);
   if (tcp->trusted) {
@@ -251,15 +267,13 @@ void tcp_schedule_ack(struct harp_tcp *tcp, uint32_t length, uint32_t segment_si
     tcp->ack_now = true;
     return;
   }
-  if (length >= tcp->rcv_mss) {
-    tcp->unacked_full += length / tcp->rcv_mss;
-  }
   tcp->ack_held = false;
   /* A sender that has just lost something has a small window, and nothing else to wait for. */
   if (at_once) {
     tcp->quick_acks = QUICK_ACKS;
   }
-  if (tcp->quick_acks || config->delayed_ack_us == 0 || tcp->unacked_full >= 2) {
+  bool second = tcp->rcv_nxt - tcp->last_ack_sent > tcp->rcv_mss; /* more than a full one waits */
+  if (tcp->quick_acks || config->delayed_ack_us == 0 || second) {
     tcp->quick_acks -= tcp->quick_acks > 0;
     tcp->ack_now = true;
   } else if (tcp->timers[TIMER_DELAYED_ACK] == TIMER_OFF) {
@@ -331,7 +345,7 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment) {
   }
   if (segment->length || (segment->flags & FLAG_FIN)) {
     /* RFC 5681, 4.2: out of order, duplicates and what fills a hole at once. */
-    tcp_schedule_ack(tcp, segment->length, segment->segment_size,
+    tcp_schedule_ack(tcp, segment->length, segment->segment_size, segment->flags & FLAG_PSH,
                      hole || had_holes || duplicate || length < segment->length);
   }
   if (tcp->queued != queued && tcp->ops->readable && tcp->rcv_nxt != before) {

@@ -117,7 +117,6 @@ static struct harp_neighbour *neighbour_of(struct harp_tcp *tcp) {
 static void acknowledged(struct harp_tcp *tcp) {
   tcp->last_ack_sent = tcp->rcv_nxt;
   tcp->ack_now = false;
-  tcp->unacked_full = 0;
   tcp_timer_set(tcp, TIMER_DELAYED_ACK, TIMER_OFF);
 }
 

@@ -114,19 +114,19 @@ static void take_ack(struct harp_tcp *tcp, const struct numbers *in) {
   tcp_ack(tcp, &segment);
 }
 
-/* What tcp_schedule_ack does, for all but the first segment of a burst. */
-static void acknowledge(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size) {
-  uint32_t piece = segment_size ? segment_size : length;
-  if ((tcp->ack_now & tcp->dirty) && piece <= tcp->rcv_mss) {
+/* What tcp_schedule_ack does, for all but the first segment of a burst, whose size stands for all. */
+static void acknowledge(struct harp_tcp *tcp, uint32_t length, const struct harp_rx_frame *frame) {
+  if (tcp->ack_now & tcp->dirty) {
     tcp->ack_held = false;
   } else {
-    tcp_schedule_ack(tcp, length, segment_size, false);
+    const uint8_t *wire = frame->header + tcp->stack->link_header + IP_HEADER;
+    tcp_schedule_ack(tcp, length, frame->segment_size, wire[TCP_FLAG_BYTE] & FLAG_PSH, false);
     tcp_ack_stranger(tcp);
   }
 }
 
 static void take_payload(struct harp_tcp *tcp, const uint8_t *payload, uint32_t length,
-                         uint32_t segment_size) {
+                         const struct harp_rx_frame *frame) {
   uint32_t queued = tcp->queued, taken = 0;
   if (!tcp->in_order && tcp->ops->deliver) {
     taken = (uint32_t)tcp->ops->deliver(tcp->user, tcp, payload, length);
@@ -139,11 +139,11 @@ static void take_payload(struct harp_tcp *tcp, const uint8_t *payload, uint32_t 
     tcp->rcv_nxt += length;
     tcp->bytes_in += length;
     COUNT_N(tcp->stack, tcp_payload_in, length);
-    acknowledge(tcp, length, segment_size);
+    acknowledge(tcp, length, frame);
     return;
   }
   tcp_rcvq_accept(tcp, payload, length, taken);
-  acknowledge(tcp, length, segment_size);
+  acknowledge(tcp, length, frame);
   if (tcp->queued != queued && tcp->ops->readable) {
     tcp->ops->readable(tcp->user, tcp);
   }
@@ -197,7 +197,7 @@ bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame) 
   }
   take_ack(tcp, &in);
   if (in.length && tcp->state != TCP_CLOSE) {
-    take_payload(tcp, payload, in.length, frame->segment_size);
+    take_payload(tcp, payload, in.length, frame);
   }
   return true;
 }

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from scapy.layers.inet import TCP
 
 
@@ -15,6 +16,44 @@ def test_two_full_segments_are_acknowledged_at_once(either):
     d.strict = False
     d.send(TCP(seq=1461, ack=1) / (b"b" * 1460))
     assert d.drain()[-1][TCP].ack == 2921
+
+
+def after_large_segments(either):
+    """A dialogue whose peer has sent segments of 1460 bytes, the socket, and the next number."""
+    d = either()
+    c = d.open_passive()
+    d.strict = False
+    for i in range(40):  # Linux acknowledges each of the first ones
+        d.send(TCP(seq=1 + 1460 * i, ack=1) / (b"a" * 1460))
+        if i % 2:
+            d.expect(TCP(flags="A"))
+            assert len(c.recv(10_000)) == 2920
+    d.ignore(d.now + 100)
+    return d, c, 1 + 1460 * 40
+
+
+@pytest.mark.parametrize(("size", "flags"), [(600, "PA"), (300, "A")])
+def test_smaller_segments_are_the_full_ones_by_and_by(either, size, flags):
+    """The path has become narrower. By two of a size it is known; pushed ones, which may be what
+    somebody writes, have to be as large as any path can take."""
+    d, c, seq = after_large_segments(either)
+    for i in range(8):
+        d.send(TCP(flags=flags, seq=seq, ack=1) / (b"b" * size))
+        d.send(TCP(flags=flags, seq=seq + size, ack=1) / (b"c" * size))
+        seq += 2 * size
+        assert len(c.recv(10_000)) == 2 * size  # Linux waits for that, as it tells of the window
+        acks = [p[TCP].ack for p in d.drain()]
+        assert i == 0 or acks[-1] >= seq - size
+
+
+def test_more_than_a_full_segment_is_acknowledged_at_once(either):
+    """However it is cut: what carries the peer's own blocks has less room for data."""
+    d, _, seq = after_large_segments(either)
+    for size in (1000, 800, 1400, 700):
+        d.send(TCP(flags="PA", seq=seq, ack=1) / (b"b" * size))
+        seq += size
+        if size < 1000:
+            d.expect(TCP(flags="A", ack=seq))
 
 
 def test_a_lone_segment_is_acknowledged_soon(either):

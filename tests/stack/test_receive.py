@@ -76,6 +76,32 @@ def test_small_segments_wait_no_longer(dialogue):
     d.expect(TCP(flags="A"), at=None if d._queue else began + 100)
 
 
+def test_small_writes_are_no_full_segments(dialogue):
+    """What is pushed may end where its writer did: such segments wait for the timer."""
+    d = dialogue()
+    d.open_passive()
+    d.send(TCP(seq=1, ack=1) / (b"a" * 1460))
+    d.expect(TCP(flags="A", ack=1461), within=60)
+    for last in (2061, 2661, 3261):
+        d.send(TCP(flags="PA", seq=last - 600, ack=1) / (b"b" * 300))
+        d.send(TCP(flags="PA", seq=last - 300, ack=1) / (b"c" * 300))
+        d.silence(during=30)
+        d.expect(TCP(flags="A", ack=last), within=20)
+
+
+def test_two_sizes_in_turn_are_no_estimate(dialogue):
+    """Only what comes twice in a row tells of the path."""
+    d = dialogue()
+    d.open_passive()
+    d.send(TCP(seq=1, ack=1) / (b"a" * 1460))
+    d.expect(TCP(flags="A", ack=1461), within=60)
+    for last in (2661, 3861, 5061):
+        d.send(TCP(flags="A", seq=last - 1200, ack=1) / (b"b" * 700))
+        d.send(TCP(flags="A", seq=last - 500, ack=1) / (b"c" * 500))
+        d.silence(during=30)
+        d.expect(TCP(flags="A", ack=last), within=20)
+
+
 def test_behind_a_hole_acknowledgements_are_quick(dialogue):
     """A sender in recovery has a small window: nothing but an acknowledgement lets it go on."""
     d = dialogue(delayed_ack_us=100_000)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from harp.testing.dialogue import make_stack
@@ -48,6 +50,18 @@ def test_a_clean_wire_needs_no_retransmission(wire):
     client, server = connect_pair(w)
     w.run([Transfer(client, server, 2_000_000)])
     assert client.tcp_info()["total_retrans"] == 0
+
+
+@pytest.mark.parametrize("mss", [1400, 1000, 600])
+def test_a_path_that_became_narrower_is_no_slower(wire, mss):
+    """Segments smaller than the largest so far are acknowledged as those were, not by the timer."""
+    w = pair(wire, {"rto_min_us": 200_000, "delayed_ack_us": 40_000}, delay_ns=500_000)
+    client, server = connect_pair(w)
+    w.run([Transfer(client, server, 10_000, shut=False)])
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, mss)
+    began = w.now
+    w.run([Transfer(client, server, 200_000)])
+    assert w.now - began < 20_000_000
 
 
 @pytest.mark.parametrize("lost", [1, 3])
