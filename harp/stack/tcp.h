@@ -7,7 +7,7 @@
  *   tcp_input.c      segment arrives: RFC 9293, 3.10.7, in its order
  *   tcp_ack.c        what an acknowledgement does: RTT, reclaim, window
  *   tcp_sack.c       the scoreboard: SACK (RFC 2018), DSACK (2883)
- *   tcp_recovery.c   what is lost: RACK (RFC 8985), RTO (6298), PRR (6937)
+ *   tcp_recovery.c   what is lost: RACK (RFC 8985), RTO (6298)
  *   tcp_rcvq.c       receive queue: order, reassembly, SACK blocks, window
  *   tcp_runs.c       the table of what lies beyond holes
  *   tcp_sndq.c       send queue: references to bytes, and transmit records
@@ -15,6 +15,7 @@
  *   tcp_timer.c      deadlines and what happens at them
  *   tcp_open.c       opening, listening, closing, the connection table
  *   tcp_cookie.c     handshakes without memory (RFC 4987)
+ *   tcp_prr.c        how much may be sent in fast recovery (RFC 9937)
  *   cc_cubic.c       congestion control (RFC 9438) behind struct harp_cc_ops
  *   cc_hystart.c     the end of the first slow start (RFC 9406)
  */
@@ -163,6 +164,7 @@ struct harp_tcp {
   uint32_t peer_mss;
   uint32_t iss, irs;
   uint32_t cwnd, ssthresh; /* bytes */
+  uint32_t growth_due;  /* bytes sacked while snd_una stands still, which cwnd has not grown by */
   uint32_t sacked_out, lost_out, retrans_out; /* bytes */
   uint32_t reference_count;
   uint8_t snd_wscale, rcv_wscale;
@@ -208,7 +210,8 @@ struct harp_tcp {
   bool reordering_seen, undo_possible, loss_timer_is_probe;
   bool probe_outstanding, probe_is_copy; /* the tail probe; of data that was sent before */
   uint32_t recovery_point; /* snd_nxt when recovery began */
-  uint32_t prr_delivered, prr_out, prr_flight;
+  uint32_t prr_delivered, prr_out, prr_flight; /* RFC 9937; the last is RecoverFS */
+  uint32_t prr_credit;     /* bytes that duplicates stood for, without SACK */
   uint32_t high_sacked;    /* end of the highest byte ever selectively acknowledged */
   uint32_t probe_end;      /* snd_nxt when the tail probe was sent */
   uint32_t rack_end;
@@ -351,6 +354,12 @@ void tcp_recovery_on_rto(struct harp_tcp *tcp);
 void tcp_recovery_on_loss_timer(struct harp_tcp *tcp);
 void tcp_mark_lost(struct harp_tcp *tcp, struct harp_record *record);
 void tcp_arm_tail_probe(struct harp_tcp *tcp);
+
+/* tcp_prr.c */
+/* Fast recovery begins, by this acknowledgement, or by a timer, with an empty result. */
+void tcp_prr_begin(struct harp_tcp *tcp, const struct harp_ack_result *result);
+/* Sets the congestion window in fast recovery. safe: it advances, and shows no further loss. */
+void tcp_prr_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result, bool safe);
 
 /* tcp_reordering.c */
 /* How long, ns, what was sent before something that has arrived may take longer than that. */

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is lost, and how fast to mend it: RACK-TLP (RFC 8985), the
- * retransmission timeout (RFC 6298), proportional rate reduction (RFC 6937),
- * and taking back a reaction that a DSACK (RFC 3708) or an echo (RFC 3522)
- * shows to be wrong.
+ * What is lost: RACK-TLP (RFC 8985), the retransmission timeout (RFC 6298), and
+ * taking back a reaction that a DSACK (RFC 3708) or an echo (RFC 3522) shows to
+ * be wrong.
  */
 #include "harp/stack/internal.h"
 
@@ -84,6 +83,7 @@ static void remember_for_undo(struct harp_tcp *tcp) {
   tcp->undo_retransmits = 0;
   tcp->undo_start = tcp->snd_una;
   tcp->undo_possible = true;
+  tcp->growth_due = 0;
 }
 
 static void enter_fast_recovery(struct harp_tcp *tcp, const struct harp_ack_result *result) {
@@ -93,8 +93,7 @@ static void enter_fast_recovery(struct harp_tcp *tcp, const struct harp_ack_resu
   tcp->recovery = RECOVERY_FAST;
   tcp->recovery_point = tcp->snd_nxt;
   tcp->ssthresh = tcp->cc.ops->on_loss(tcp);
-  tcp->prr_flight = HARP_MAX(tcp->snd_nxt - result->una_before, tcp->mss);
-  tcp->prr_delivered = tcp->prr_out = 0;
+  tcp_prr_begin(tcp, result);
 }
 
 static void leave_recovery(struct harp_tcp *tcp) {
@@ -107,30 +106,9 @@ static void leave_recovery(struct harp_tcp *tcp) {
   tcp->undo_deadline = tcp->stack->now + tcp->rto;
 }
 
-/* RFC 6937, 3.1, with the slow-start reduction bound. */
-static void proportional_rate_reduction(struct harp_tcp *tcp, uint32_t delivered,
-                                        bool una_advanced) {
-  tcp->prr_delivered += delivered;
-  uint32_t pipe = tcp_in_flight(tcp);
-  int64_t send;
-  if (pipe > tcp->ssthresh) {
-    uint64_t share = ((uint64_t)tcp->prr_delivered * tcp->ssthresh + tcp->prr_flight - 1) /
-                     tcp->prr_flight;
-    send = (int64_t)share - tcp->prr_out;
-  } else {
-    int64_t limit = (int64_t)tcp->prr_delivered - tcp->prr_out;
-    if (una_advanced) {
-      limit = HARP_MAX(limit, (int64_t)delivered) + tcp->mss;
-    }
-    send = HARP_MIN((int64_t)(tcp->ssthresh - pipe), limit);
-  }
-  /* The first retransmission goes out whatever the arithmetic says. */
-  int64_t least = tcp->prr_out == 0 ? tcp->mss : 0;
-  tcp->cwnd = pipe + (uint32_t)HARP_MAX(send, least);
-}
-
 static void grow(struct harp_tcp *tcp, const struct harp_ack_result *result) {
-  uint32_t acked = result->delivered;
+  uint32_t acked = result->delivered + tcp->growth_due;
+  tcp->growth_due = 0;
   if (!result->was_limited && tcp->recovery == RECOVERY_NONE) {
     return; /* not in full use: it has proven nothing (RFC 7661) */
   }
@@ -267,6 +245,7 @@ void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *res
     duplicate_reported(tcp, result);
   }
   uint64_t again = TIMER_OFF;
+  uint32_t flight = tcp_in_flight(tcp);
   if (tcp->sack) {
     again = detect_loss(tcp);
   } else {
@@ -279,9 +258,11 @@ void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *res
     enter_fast_recovery(tcp, result);
   }
   if (tcp->recovery == RECOVERY_FAST) {
-    proportional_rate_reduction(tcp, result->delivered, advanced);
-  } else if (result->delivered && !result->duplicate) {
+    tcp_prr_on_ack(tcp, result, advanced && tcp_in_flight(tcp) == flight);
+  } else if (advanced) {
     grow(tcp, result);
+  } else if (tcp->sack) { /* a duplicate: the window stays as it is (RFC 5681, 3.2) */
+    tcp->growth_due += result->delivered;
   }
   arm_after_detection(tcp, again);
 }

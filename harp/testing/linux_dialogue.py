@@ -130,6 +130,7 @@ class LinuxStack:
                   f"address add {prefix} dev {DEVICE}\n"
                   f"route add {PEER_ADDRESS} dev {DEVICE} initcwnd {settings['initial_window']} "
                   f"rto_min {settings['rto_min_us'] // 1000}ms "
+                  "congctl cubic "  # what HARP has, whatever this machine's choice is
                   f"quickack {int(settings['delayed_ack_us'] == 0)}\n",
         )  # fmt: skip
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from scapy.layers.inet import TCP
 
 from harp.testing.flights import MSS, ack, numbers, send_flight, seq
+from harp.testing.wire import pattern
 
 
 def test_what_sacks_show_missing(either):
@@ -18,6 +19,51 @@ def test_what_sacks_show_missing(either):
         d.send(ack(0, (1, end)))
     d.expect(TCP(seq=seq(0)), length=MSS, within=100)
     assert [i for i in numbers(d.drain()) if i < 5] == []
+
+
+def test_duplicates_let_new_segments_out_but_no_more(either):
+    """RFC 5681, 3.2: one for each of the first two, by what has left the network, while the
+    congestion window stays as it is."""
+    d = either(rto_min_us=1_000_000)
+    c = d.open_passive(rtt=200)
+    c.send(pattern(0, 30 * MSS))
+    for i in range(10):
+        d.expect(TCP(seq=seq(i)), length=MSS)
+    d.run(d.now + 200)
+    for end in (2, 3):
+        d.send(ack(0, (1, end)))
+        d.expect(TCP(seq=seq(8 + end)), length=MSS)
+        d.silence()
+        assert c.tcp_info()["snd_cwnd"] == 10
+
+
+def test_a_loss_that_only_the_clock_shows(either):
+    """RFC 9937, 4: recovery that a timer began goes on by what is delivered, though the first
+    segment's copy is lost, too, and snd_una stands still."""
+    d = either(rto_min_us=3_000_000)
+    c = d.open_passive(rtt=200)
+    send_flight(d, c)
+    d.send(ack(0, (8, 9)), at=d.now + 200)
+    d.expect(TCP(seq=seq(0)), length=MSS, within=150)
+    d.silence()
+    d.send(ack(0, (8, 10)))
+    d.expect(TCP(seq=seq(1)), length=MSS)
+    d.silence()
+
+
+def test_one_more_where_recovery_goes_well(either):
+    """RFC 9937: an acknowledgement that advances and shows no further loss."""
+    d = either(rto_min_us=3_000_000)
+    c = d.open_passive(rtt=200)
+    send_flight(d, c)
+    d.run(d.now + 200)
+    d.send(ack(0, (9, 10)))
+    d.expect(TCP(seq=seq(0)), length=MSS, within=150)
+    d.silence()
+    d.send(ack(1, (9, 10)))
+    for i in (1, 2):
+        d.expect(TCP(seq=seq(i)), length=MSS)
+    d.silence()
 
 
 def test_three_duplicates_without_sack(either):

@@ -7,6 +7,7 @@ import pytest
 from scapy.layers.inet import TCP
 
 from harp.testing.dialogue import Sink, make_stack, payload
+from harp.testing.flights import ack, numbers, send_flight
 from harp.testing.wire import Transfer, connect_pair
 
 MSS = 1460
@@ -131,7 +132,7 @@ def test_several_losses_in_one_window_cost_one_reduction(dialogue):
 
 
 def test_recovery_sends_in_proportion(dialogue):
-    """RFC 6937: while a loss is mended, what goes out follows what arrives."""
+    """RFC 9937: while a loss is mended, what goes out follows what arrives."""
     d = dialogue(initial_window=20, sndbuf=1 << 20)
     c = d.open_passive(rtt=50)
     c.send(b"x" * 60 * MSS)
@@ -144,6 +145,64 @@ def test_recovery_sends_in_proportion(dialogue):
         d.send(TCP(flags="A", seq=1, ack=1, options=block))
         sent.append(len(flight(d)))
     assert max(sent) <= 5 and 10 <= sum(sent) <= 19, sent
+
+
+def test_a_further_loss_lets_nothing_more_out(dialogue):
+    """RFC 9937: an acknowledgement that advances is not safe if it shows more to be lost."""
+    d = dialogue(initial_window=30, sndbuf=1 << 20)
+    c = d.open_passive(rtt=50)
+    send_flight(d, c, 30)
+    d.run(d.now + 50)
+    d.strict = False
+    d.send(ack(0, (10, 14)))
+    assert numbers(flight(d)) == [0, 1, 2, 3]
+    d.send(ack(1, (10, 14), (24, 25)))
+    assert numbers(flight(d)) == [4, 5]
+
+
+def test_without_sack_what_duplicates_stood_for_counts_once(dialogue):
+    """RFC 9937: a partial acknowledgement has delivered the hole alone, for what it covers beyond
+    was counted before, by duplicates."""
+    d = dialogue(sack=0, initial_window=20, sndbuf=1 << 20)
+    c = d.open_passive(sack=False, rtt=50)
+    c.send(b"x" * 44 * MSS)
+    assert len(flight(d)) == 20
+    d.run(d.now + 50)
+    d.strict = False
+    for _ in range(17):  # 0 and 5 are lost, and one is still on its way
+        d.send(ack(0))
+    d.ignore()
+    d.send(ack(5))
+    assert numbers(flight(d)) == [5]
+
+
+def test_without_sack_duplicates_count_for_what_is_in_flight(dialogue):
+    """RFC 9937: a peer can make up any number of them (Savage's attack)."""
+    d = dialogue(sack=0, sndbuf=1 << 20, window_scale=0)
+    c = d.open_passive(sack=False, rtt=50, wscale=7, window=60_000)
+    c.send(b"x" * 300 * MSS)
+    assert len(flight(d)) == 10
+    d.run(d.now + 50)
+    d.strict = False
+    for _ in range(200):
+        d.send(TCP(flags="A", seq=1, ack=1, window=60_000))
+    assert 20 <= len(flight(d)) <= 40
+
+
+@pytest.mark.parametrize("sack", [True, False])
+def test_what_came_out_of_order_counts_in_the_end(dialogue, sack):
+    """RFC 5681, 3.1 and 3.2: the window grows by what is acknowledged cumulatively, once."""
+    d = dialogue(sndbuf=1 << 20, sack=int(sack))
+    c = d.open_passive(rtt=50, sack=sack)
+    c.send(b"x" * 44 * MSS)
+    assert len(flight(d)) == 10
+    d.run(d.now + 50)
+    d.strict = False
+    for end in (2, 3):
+        d.send(ack(0, *([(1, end)] if sack else [])))
+        assert c.tcp_info()["snd_cwnd"] == 10
+    d.send(ack(4))
+    assert c.tcp_info()["snd_cwnd"] == 14
 
 
 LONG = {
