@@ -81,6 +81,7 @@ static int set_tcp_level(struct harp_socket *s, int option, int value) {
     s->nodelay = value != 0;
     if (s->tcp) {
       s->tcp->nodelay = s->nodelay;
+      s->tcp->push_end = s->nodelay ? s->tcp->snd_end : s->tcp->push_end;
     }
     push_out(s);
     return 0;

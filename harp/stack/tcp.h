@@ -164,6 +164,8 @@ struct harp_tcp {
   uint32_t peer_mss;
   uint32_t iss, irs;
   uint32_t cwnd, ssthresh; /* bytes */
+  uint32_t short_end;   /* end of the latest segment that was not full */
+  uint32_t push_end;    /* what was pushed before TCP_NODELAY was set: it waits for nothing */
   uint32_t growth_due;  /* bytes sacked while snd_una stands still, which cwnd has not grown by */
   uint32_t sacked_out, lost_out, retrans_out; /* bytes */
   uint32_t reference_count;

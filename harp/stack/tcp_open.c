@@ -128,6 +128,7 @@ void tcp_set_iss(struct harp_tcp *tcp, uint32_t iss) {
   tcp->iss = tcp->snd_una = iss;
   tcp->snd_nxt = tcp->snd_end = iss + 1;
   tcp->high_sacked = tcp->snd_edge = tcp->snd_nxt;
+  tcp->short_end = tcp->push_end = iss;
 }
 
 bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_endpoint peer,

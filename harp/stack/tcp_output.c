@@ -391,22 +391,30 @@ static uint32_t worthwhile_burst(const struct harp_tcp *tcp) {
   return (uint32_t)HARP_MIN(burst, tcp->stack->max_payload);
 }
 
+/* Whether a short segment, all that is unsent, waits to be filled: under TCP_CORK, or, as in Linux
+ * by Minshall's modification of Nagle's algorithm (RFC 9293, 3.7.4), behind an earlier short one.
+ * TCP_NODELAY lets go what is there when it is set, also under TCP_CORK. */
+static bool tail_waits(const struct harp_tcp *tcp) {
+  bool pushed = seq_lt(tcp->snd_nxt, tcp->push_end) && seq_le(tcp->push_end, tcp->snd_end);
+  if (tcp->fin_queued || pushed) {
+    return false;
+  }
+  bool short_in_flight =
+      seq_gt(tcp->short_end, tcp->snd_una) && seq_le(tcp->short_end, tcp->snd_nxt);
+  return tcp->cork || (!tcp->nodelay && short_in_flight);
+}
+
 /*
  * How much of unsent to send now: whole segments if there is more than fits;
- * a short one only when it is all there is and nothing forbids it (Nagle, RFC
- * 1122, 4.2.3.4), or when the peer's window never was larger.
+ * a short one only when it is all there is and need not wait, or when the
+ * peer's window never was larger.
  */
 static uint32_t send_length(const struct harp_tcp *tcp, uint32_t unsent, uint32_t room) {
   uint32_t length = HARP_MIN(HARP_MIN(unsent, room), tcp->stack->max_payload);
   bool idle = tcp->snd_nxt == tcp->snd_una;
   if (length == unsent) {
     uint32_t tail = length % tcp->mss;
-    bool wait = tail && !tcp->fin_queued &&
-                (tcp->cork || (!tcp->nodelay && (!idle || length > tail)));
-    if (!wait || (!tcp->cork && idle && length == tail)) {
-      return length;
-    }
-    return length - tail;
+    return tail && tail_waits(tcp) ? length - tail : length;
   }
   if (length >= tcp->mss) {
     /* More waits: let the next acknowledgement open the window further, unless nothing would
@@ -433,6 +441,9 @@ static uint32_t send_new(struct harp_tcp *tcp, uint32_t length, bool fin, bool *
   if (span) {
     tcp_record_append(tcp, tcp->snd_nxt, tcp->snd_nxt + span, reference, *fin_sent);
     tcp->snd_nxt += span;
+    if (sent % tcp->mss) {
+      tcp->short_end = tcp->snd_nxt;
+    }
     tcp->send_cursor = tcp_sndq_seek(reference, tcp->snd_nxt);
   }
   return sent;

@@ -7,6 +7,9 @@ import socket
 
 from scapy.layers.inet import TCP
 
+from harp.testing.flights import MSS, seq
+from harp.testing.wire import pattern
+
 
 def test_the_second_small_segment_waits(either):
     d = either(rto_min_us=1_000_000)
@@ -20,6 +23,23 @@ def test_the_second_small_segment_waits(either):
     d.expect(TCP(seq=2) / b"bc")
 
 
+def test_the_short_end_of_a_long_message_goes_at_once(either):
+    """Minshall's modification: only behind an earlier short segment does it wait."""
+    d = either(rto_min_us=1_000_000)
+    c = d.open_passive(rtt=20)
+    c.send(pattern(0, 2 * MSS + 100))
+    d.expect(TCP(seq=seq(0)), length=MSS)
+    d.expect(TCP(seq=seq(1)), length=MSS)
+    d.expect(TCP(seq=seq(2)), length=100)
+    c.send(pattern(0, MSS + 50))
+    d.expect(TCP(seq=seq(2) + 100), length=MSS)
+    d.silence(during=10)
+    d.send(TCP(seq=1, ack=seq(2)))  # the short one is still on its way
+    d.silence(during=10)
+    d.send(TCP(seq=1, ack=seq(2) + 100))
+    d.expect(TCP(seq=seq(3) + 100), length=50)
+
+
 def test_nodelay(either):
     d = either(rto_min_us=1_000_000)
     c = d.open_passive(rtt=20)
@@ -27,6 +47,21 @@ def test_nodelay(either):
     c.send(b"a")
     d.expect(TCP(seq=1) / b"a")
     c.send(b"b")
+    d.expect(TCP(seq=2) / b"b")
+
+
+def test_nodelay_lets_go_what_a_cork_holds(either):
+    """What is there then; what is written after it is held again."""
+    d = either(rto_min_us=1_000_000)
+    c = d.open_passive(rtt=20)
+    c.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+    c.send(b"a")
+    d.silence(during=30)
+    c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    d.expect(TCP(seq=1) / b"a")
+    c.send(b"b")
+    d.silence(during=30)
+    c.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
     d.expect(TCP(seq=2) / b"b")
 
 

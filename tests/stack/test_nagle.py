@@ -54,15 +54,29 @@ def test_a_full_segment_never_waits(dialogue):
     d.expect(TCP(seq=2 + MSS) / b"d")
 
 
-def test_the_tail_of_a_long_message_waits(dialogue):
+def test_the_tail_of_a_long_message_waits_behind_a_short_segment(dialogue):
     d = dialogue()
     c = d.open_passive(rtt=50)
+    c.send(b"a")
+    d.expect(TCP(seq=1) / b"a")
     c.send(pattern(0, 2 * MSS + 100))
-    d.expect(TCP(seq=1), length=MSS)
-    d.expect(TCP(seq=1 + MSS), length=MSS)
+    d.expect(TCP(seq=2), length=MSS)
+    d.expect(TCP(seq=2 + MSS), length=MSS)
     d.silence(during=5)
-    d.send(TCP(seq=1, ack=1 + 2 * MSS))
-    d.expect(TCP(flags="PA", seq=1 + 2 * MSS), length=100)
+    d.send(TCP(seq=1, ack=2))
+    d.expect(TCP(flags="PA", seq=2 + 2 * MSS), length=100)
+
+
+def test_what_a_closed_window_keeps_from_being_pushed_is_pushed_later(dialogue):
+    """TCP_NODELAY under TCP_CORK lets go what is there, as soon as it may go."""
+    d = dialogue()
+    c = d.open_passive(rtt=50, window=0)
+    cork(c)
+    c.send(b"held")
+    nodelay(c)
+    d.silence(during=20)
+    d.send(TCP(flags="A", seq=1, ack=1, window=1000))
+    d.expect(TCP(flags="PA", seq=1) / b"held")
 
 
 def test_nodelay_sends_everything_at_once(dialogue):
