@@ -103,11 +103,15 @@ void tcp_update_window(struct harp_tcp *tcp, const struct harp_segment *segment)
     if (tcp->snd_wnd && !window) {
       stack_event(tcp, HARP_EVENT_WINDOW_CLOSED, 0, segment->ack - tcp->iss - 1);
     }
+    bool turned = !tcp->snd_wnd != !window;
     tcp->snd_wnd = window;
     tcp->max_snd_wnd = HARP_MAX(tcp->max_snd_wnd, window);
     tcp->snd_edge = seq_max(tcp->snd_edge, segment->ack + window);
     tcp->snd_wl1 = segment->seq;
     tcp->snd_wl2 = segment->ack;
+    if (turned) {
+      tcp_arm_tail_probe(tcp); /* off when it closes, and on again when it opens */
+    }
   }
 }
 

@@ -205,7 +205,8 @@ static void probe_answered(struct harp_tcp *tcp, const struct harp_ack_result *r
 }
 
 void tcp_arm_tail_probe(struct harp_tcp *tcp) {
-  bool useful = tcp->sack && tcp->recovery == RECOVERY_NONE && tcp->oldest &&
+  /* Into a closed window only the retransmission timer sends, as the persist timer. */
+  bool useful = tcp->sack && tcp->recovery == RECOVERY_NONE && tcp->oldest && tcp->snd_wnd &&
                 !tcp->sacked_out && !tcp->lost_out && !tcp->probe_outstanding && tcp->srtt;
   if (!useful) {
     if (tcp->loss_timer_is_probe) {

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import pytest
 from scapy.layers.inet import TCP
+
+from harp.testing.flights import MSS, send_flight, seq
 
 
 def test_a_closed_window_is_probed(either):
@@ -46,3 +49,15 @@ def test_an_older_segment_does_not_set_the_window(either):
     d.ignore(d.now + 60)
     c.send(b"data")
     d.silence(during=100)
+
+
+@pytest.mark.parametrize("advances", [True, False])
+def test_no_tail_probe_into_a_closed_window(either, advances):
+    """RFC 8985, 7.3 wants room for a probe; what a closed window gets, the timeout sends."""
+    d = either(rto_min_us=1_500_000)
+    c = d.open_passive(rtt=200)
+    send_flight(d, c)
+    first = 8 if advances else 0
+    d.send(TCP(flags="A", seq=1, ack=seq(first), window=0), at=d.now + 50)
+    d.silence(during=900)
+    d.expect(TCP(seq=seq(first)), length=MSS, within=1500)

@@ -7,6 +7,7 @@ import pytest
 from scapy.layers.inet import TCP
 
 from harp.testing.dialogue import Sink, make_stack, payload
+from harp.testing.flights import MSS, ack, send_flight, seq
 from harp.testing.wire import Transfer, connect_pair, pattern
 
 
@@ -71,6 +72,18 @@ def test_a_peer_that_answers_probes_may_take_its_time(dialogue):
     opened = d.now
     assert finish(d, 5, window=5000) == b"hello"
     assert d.now - opened <= 100
+
+
+def test_an_opened_window_gets_the_tail_probe_that_a_closed_one_did_not(dialogue):
+    """Not only what the timeout sends: that waits much longer, here three seconds."""
+    d = dialogue(rto_min_us=3_000_000)
+    c = d.open_passive(rtt=50)
+    send_flight(d, c)
+    d.send(TCP(flags="A", seq=1, ack=1, window=0), at=d.now + 50)
+    d.silence(during=300)
+    d.send(ack(0))
+    d.silence(during=90)
+    d.expect(TCP(seq=seq(9)), length=MSS, within=20)
 
 
 def test_an_overtaken_acknowledgement_brings_its_own_window(dialogue):
