@@ -26,7 +26,7 @@ NEUTRAL = ("harp/frame.h", "harp/counters.h", "harp/counters.def")
 STACK_SYSTEM = frozenset(
     """arm_neon.h assert.h endian.h errno.h immintrin.h limits.h netinet/in.h netinet/tcp.h poll.h
     sanitizer/asan_interface.h stdalign.h stdbool.h stddef.h stdint.h stdlib.h string.h
-    sys/socket.h sys/types.h sys/uio.h""".split()  # the sanitizer's: in its build alone
+    sys/ioctl.h sys/socket.h sys/types.h sys/uio.h""".split()  # the sanitizer's: in its build alone
 )
 
 # What the archive may ask of the C library: memory at creation and

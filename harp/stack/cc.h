@@ -48,6 +48,8 @@ struct harp_hystart {
  * set ssthresh. */
 uint32_t hystart_growth(struct harp_tcp *tcp, uint32_t acked, uint64_t rtt);
 
+extern const struct harp_cc_ops harp_cc_cubic, harp_cc_reno;
+
 /* NULL: unknown name. */
 const struct harp_cc_ops *harp_cc_find(const char *name);
 

@@ -110,7 +110,7 @@ static void cubic_on_undo(struct harp_tcp *tcp) {
   tcp->cc.epoch = 0;
 }
 
-static const struct harp_cc_ops cubic = {
+const struct harp_cc_ops harp_cc_cubic = {
     .name = "cubic",
     .init = cubic_init,
     .on_ack = cubic_on_ack,
@@ -119,5 +119,8 @@ static const struct harp_cc_ops cubic = {
 };
 
 const struct harp_cc_ops *harp_cc_find(const char *name) {
-  return !name || strcmp(name, cubic.name) == 0 ? &cubic : NULL;
+  if (!name || strcmp(name, harp_cc_cubic.name) == 0) {
+    return &harp_cc_cubic;
+  }
+  return strcmp(name, harp_cc_reno.name) == 0 ? &harp_cc_reno : NULL;
 }

@@ -48,6 +48,7 @@ int harp_flow_listen(struct harp_stack *stack, uint16_t local_port, uint32_t bac
       .user = user,
       .backlog = HARP_MAX(backlog, 1),
       .rcvbuf = stack->config.rcvbuf,
+      .rcv_wscale = (uint8_t)HARP_MAX(stack->config.window_scale, 0),
       .port = local_port,
   };
   stack->listeners = listener;

@@ -23,7 +23,7 @@ static void send_message(struct harp_stack *stack, uint32_t destination, uint8_t
   memcpy(message + ICMP_CHECKSUM, &sum, 2);
   uint8_t headers[MAX_HEADERS];
   uint32_t header = ip_write_headers(stack, headers, stack->config.address, destination,
-                                     IP_PROTOCOL_ICMP, length);
+                                     IP_PROTOCOL_ICMP, 0, length);
   struct iovec iov[2] = {{headers, header}, {message, length}};
   struct harp_tx_frame frame = {
       .iov = iov, .iov_count = 2, .header_length = (uint16_t)header, .length = header + length};

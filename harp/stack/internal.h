@@ -66,6 +66,8 @@ struct harp_stack {
   struct harp_socket *sockets;
   uint32_t socket_count;
   int free_socket; /* head of the list; -1: none */
+  int ready_first, ready_last; /* sockets that harp_tcp_ready will list; -1: none */
+  bool starved; /* a socket found no memory to send from */
 };
 
 #define COUNT(stack, name) ((stack)->counters[HARP_COUNTER_##name]++)
@@ -90,7 +92,8 @@ void ip_input(struct harp_stack *stack, const struct harp_rx_frame *frame);
 /* Writes Ethernet and IPv4 headers; returns their length. payload_length:
  * bytes after the IPv4 header. */
 uint32_t ip_write_headers(struct harp_stack *stack, uint8_t *out, uint32_t source,
-                          uint32_t destination, uint8_t protocol, uint32_t payload_length);
+                          uint32_t destination, uint8_t protocol, uint8_t tos,
+                          uint32_t payload_length);
 /* Sends a frame that ip_write_headers began; iov[0] must be writable. While
  * the neighbour has not answered, the frame waits or is lost: 0 either way. */
 int ip_transmit(struct harp_stack *stack, struct harp_neighbour *neighbour,

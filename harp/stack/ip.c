@@ -207,7 +207,8 @@ void ip_input(struct harp_stack *stack, const struct harp_rx_frame *frame) {
 }
 
 uint32_t ip_write_headers(struct harp_stack *stack, uint8_t *out, uint32_t source,
-                          uint32_t destination, uint8_t protocol, uint32_t payload_length) {
+                          uint32_t destination, uint8_t protocol, uint8_t tos,
+                          uint32_t payload_length) {
   if (stack->link_header) {
     memset(out + ETH_DST, 0, 6); /* ip_transmit fills it in */
     memcpy(out + ETH_SRC, stack->config.mac, 6);
@@ -215,7 +216,7 @@ uint32_t ip_write_headers(struct harp_stack *stack, uint8_t *out, uint32_t sourc
     out += ETH_HEADER;
   }
   memset(out, 0, IP_HEADER);
-  out[0] = 0x45;
+  store_be16(out, (uint16_t)(0x4500 | tos));
   store_be16(out + IP_TOTAL_LENGTH, (uint16_t)(IP_HEADER + payload_length));
   /* Never fragmented, so the identification may be zero (RFC 6864, 4.1). */
   store_be16(out + IP_FRAGMENT, IP_DF);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The socket calls of harp/stack.h: a small copying layer over flows. */
+/* Sockets are opened, named and closed: a small layer over flows. */
 #include <netinet/in.h>
-#include <poll.h>
 
 #include "harp/stack/socket.h"
 
@@ -19,12 +18,11 @@ int sockets_create(struct harp_stack *stack) {
     stack->sockets[i].next = i + 1 < stack->socket_count ? (int)i + 1 : -1;
   }
   stack->free_socket = 0;
+  stack->ready_first = stack->ready_last = -1;
   return 0;
 }
 
 void sockets_destroy(struct harp_stack *stack) { free(stack->sockets); }
-
-static int number_of(const struct harp_socket *s) { return (int)(s - s->stack->sockets); }
 
 int harp_tcp_socket(struct harp_stack *stack) {
   int number = stack->free_socket;
@@ -38,9 +36,13 @@ int harp_tcp_socket(struct harp_stack *stack) {
       .next = -1,
       .queue = -1,
       .queue_last = -1,
+      .ready_previous = -1,
+      .ready_next = -1,
       .used = true,
       .sndbuf = stack->config.sndbuf,
       .rcvbuf = stack->config.rcvbuf,
+      .rcv_wscale = (uint8_t)HARP_MAX(stack->config.window_scale, 0),
+      .cc = harp_cc_find(stack->config.cc),
       .keep_idle_s = 7200, /* RFC 1122, 4.2.3.6 */
       .keep_interval_s = 75,
       .keep_count = 9,
@@ -49,11 +51,12 @@ int harp_tcp_socket(struct harp_stack *stack) {
 }
 
 static void release(struct harp_socket *s) {
+  socket_unlist(s);
   tcp_packets_free(&s->stack->packets, s->unread);
   s->unread = NULL;
   s->used = false;
   s->next = s->stack->free_socket;
-  s->stack->free_socket = number_of(s);
+  s->stack->free_socket = socket_number(s);
 }
 
 /* --- What the flow tells --- */
@@ -62,6 +65,8 @@ static void apply_options(struct harp_socket *s) {
   s->tcp->nodelay = s->nodelay;
   s->tcp->cork = s->cork;
   s->tcp->rcvbuf = s->rcvbuf;
+  s->tcp->tos = s->tos;
+  socket_apply_congestion(s);
   harp_flow_set_timeout(s->tcp, s->user_timeout_ms);
   socket_apply_keepalive(s);
 }
@@ -70,6 +75,14 @@ static void on_established(void *user, struct harp_tcp *tcp) {
   struct harp_socket *s = user;
   s->connecting = false;
   s->connected = true;
+  s->writable = true;
+  socket_ready(s);
+}
+
+static void on_readable(void *user, struct harp_tcp *tcp) { socket_ready(user); }
+
+static void on_acked(void *user, struct harp_tcp *tcp, uint32_t bytes) {
+  socket_room_changed(user);
 }
 
 static void on_closed(void *user, struct harp_tcp *tcp, int error) {
@@ -80,6 +93,7 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error) {
   s->connecting = false;
   s->ended = true;
   s->error = -error;
+  socket_ready(s);
 }
 
 /* One more than the backlog says is kept, as by Linux. */
@@ -101,7 +115,11 @@ static int on_accept(void *user, struct harp_tcp *tcp) {
   s->listener = NULL;
   s->queue = s->queue_last = -1;
   s->queued = 0;
+  s->listed = false;
+  s->ready_previous = s->ready_next = -1;
+  s->waiting = s->writable = true;
   s->tcp = tcp;
+  s->address = tcp->local_address;
   s->peer = harp_flow_peer(tcp);
   s->connected = true;
   harp_flow_attach(tcp, &socket_ops, s);
@@ -113,6 +131,7 @@ static int on_accept(void *user, struct harp_tcp *tcp) {
   }
   server->queue_last = number;
   server->queued++;
+  socket_ready(server);
   return 0;
 }
 
@@ -120,6 +139,8 @@ static const struct harp_flow_ops socket_ops = {
     .accept = on_accept,
     .full = on_full,
     .established = on_established,
+    .acked = on_acked,
+    .readable = on_readable,
     .closed = on_closed,
 };
 
@@ -182,6 +203,7 @@ int harp_tcp_bind(struct harp_stack *stack, int number, const struct sockaddr *a
     }
   }
   s->port = local.port;
+  s->address = local.address;
   return 0;
 }
 
@@ -204,7 +226,9 @@ int harp_tcp_listen(struct harp_stack *stack, int number, int backlog) {
   int result = harp_flow_listen(stack, s->port, s->backlog, &socket_ops, s, &s->listener);
   if (result == 0) {
     s->listener->rcvbuf = s->rcvbuf;
+    s->listener->rcv_wscale = s->rcv_wscale;
     s->listener->user_mss = s->mss;
+    s->listener->tos = s->tos;
   }
   return result;
 }
@@ -229,6 +253,8 @@ int harp_tcp_accept(struct harp_stack *stack, int number, struct sockaddr *addre
   }
   server->queued--;
   s->next = -1;
+  s->waiting = false;
+  socket_ready(s);
   if (address && length && *length > 0) {
     write_address(s->peer, address, length);
   }
@@ -260,14 +286,41 @@ int harp_tcp_connect(struct harp_stack *stack, int number, const struct sockaddr
     return result;
   }
   s->port = s->tcp->local_port;
+  s->address = stack->config.address;
   s->peer = peer;
   s->connecting = true;
   s->ended = false;
   s->error = 0;
   s->tcp->user_mss = s->mss;
+  s->tcp->rcv_wscale = s->rcv_wscale;
   apply_options(s);
   harp_stack_flush(stack);
   return -EINPROGRESS;
+}
+
+/* --- Names --- */
+
+int harp_tcp_getsockname(struct harp_stack *stack, int number, struct sockaddr *address,
+                         socklen_t *length) {
+  const struct harp_socket *s = socket_get(stack, number);
+  if (!s) {
+    return -EBADF;
+  }
+  write_address((struct harp_endpoint){s->address, s->port}, address, length);
+  return 0;
+}
+
+int harp_tcp_getpeername(struct harp_stack *stack, int number, struct sockaddr *address,
+                         socklen_t *length) {
+  const struct harp_socket *s = socket_get(stack, number);
+  if (!s) {
+    return -EBADF;
+  }
+  if (!s->connected || !s->tcp) {
+    return -ENOTCONN;
+  }
+  write_address(s->peer, address, length);
+  return 0;
 }
 
 /* --- Closing --- */
@@ -297,6 +350,7 @@ int harp_tcp_shutdown(struct harp_stack *stack, int number, int how) {
   if (how != SHUT_RD && !s->write_shut) {
     shut_write(s);
   }
+  socket_ready(s);
   harp_stack_flush(stack);
   return 0;
 }
@@ -348,143 +402,4 @@ int harp_tcp_close(struct harp_stack *stack, int number) {
   release(s);
   harp_stack_flush(stack);
   return 0;
-}
-
-/* --- Bytes --- */
-
-static uint32_t send_space(const struct harp_socket *s) {
-  uint32_t used = s->tcp->snd_end - s->tcp->snd_una;
-  return used < s->sndbuf ? s->sndbuf - used : 0;
-}
-
-/* Fills the last packet first, then new ones; a quarter of the pool stays for receiving. */
-static size_t copy_in(struct harp_socket *s, const uint8_t *data, size_t length) {
-  struct harp_tcp *tcp = s->tcp;
-  struct harp_pool *pool = &s->stack->packets;
-  size_t done = 0;
-  while (done < length) {
-    struct harp_reference *last = tcp->references_last;
-    if (last && last->packet && last->packet->length < HARP_PACKET_DATA) {
-      struct harp_packet *packet = last->packet;
-      size_t part = HARP_MIN(length - done, (size_t)(HARP_PACKET_DATA - packet->length));
-      memcpy(packet->data + packet->length, data + done, part);
-      packet->length += (uint32_t)part;
-      tcp_sndq_extend(tcp, (uint32_t)part);
-      done += part;
-      continue;
-    }
-    if (pool->available <= pool->total / 4) {
-      break;
-    }
-    struct harp_packet *packet = pool_get(pool);
-    packet->length = (uint32_t)HARP_MIN(length - done, (size_t)HARP_PACKET_DATA);
-    memcpy(packet->data, data + done, packet->length);
-    if (tcp_sndq_push(tcp, packet->data, packet->length, packet) != 0) {
-      pool_put(pool, packet);
-      break;
-    }
-    done += packet->length;
-  }
-  return done;
-}
-
-ssize_t harp_tcp_send(struct harp_stack *stack, int number, const void *data, size_t length,
-                      int flags) {
-  struct harp_socket *s = socket_get(stack, number);
-  if (!s) {
-    return -EBADF;
-  }
-  if (s->error) {
-    return socket_take_error(s);
-  }
-  if (s->connecting) {
-    return -EAGAIN;
-  }
-  if (s->write_shut || s->ended) {
-    return -EPIPE;
-  }
-  if (!s->connected) {
-    return -ENOTCONN;
-  }
-  size_t part = HARP_MIN(length, (size_t)send_space(s));
-  size_t done = copy_in(s, data, part);
-  if (done == 0 && length > 0) {
-    return -EAGAIN;
-  }
-  bool cork = s->tcp->cork;
-  s->tcp->cork |= (flags & MSG_MORE) != 0;
-  tcp_mark_dirty(s->tcp);
-  harp_stack_flush(stack);
-  if (s->tcp) {
-    s->tcp->cork = cork;
-  }
-  return (ssize_t)done;
-}
-
-ssize_t harp_tcp_recv(struct harp_stack *stack, int number, void *data, size_t length,
-                      int flags) {
-  struct harp_socket *s = socket_get(stack, number);
-  if (!s) {
-    return -EBADF;
-  }
-  if (s->connecting) {
-    return -EAGAIN;
-  }
-  if (!s->connected && !s->error) {
-    return -ENOTCONN;
-  }
-  bool peek = flags & MSG_PEEK;
-  if (s->tcp && s->tcp->queued && !s->read_shut) {
-    size_t done = tcp_rcvq_read(s->tcp, data, length, peek);
-    if (!peek) {
-      tcp_window_opened(s->tcp);
-      harp_stack_flush(stack);
-    }
-    return (ssize_t)done;
-  }
-  if (s->unread && !s->read_shut) {
-    return (ssize_t)tcp_packets_read(&stack->packets, &s->unread, data, length, peek);
-  }
-  if (s->heard_end) {
-    return 0;
-  }
-  if (s->error) {
-    return socket_take_error(s);
-  }
-  if (s->ended || s->read_shut || s->tcp->fin_received) {
-    return 0;
-  }
-  return -EAGAIN;
-}
-
-int harp_tcp_poll(struct harp_stack *stack, int number) {
-  struct harp_socket *s = socket_get(stack, number);
-  if (!s) {
-    return -EBADF;
-  }
-  if (s->listener) {
-    return s->queue >= 0 ? POLLIN : 0;
-  }
-  int events = s->error ? POLLERR : 0;
-  if (s->connecting) {
-    return events;
-  }
-  bool read_end = s->ended || s->read_shut || (s->tcp && s->tcp->fin_received);
-  bool write_end = s->ended || s->write_shut;
-  if (!s->tcp) {
-    return events | POLLHUP | (s->ended ? POLLIN | POLLRDHUP | POLLOUT : POLLOUT);
-  }
-  if (s->tcp->queued || read_end) {
-    events |= POLLIN;
-  }
-  if (read_end) {
-    events |= POLLRDHUP;
-  }
-  if (read_end && write_end) {
-    events |= POLLHUP;
-  }
-  if (write_end || send_space(s) > s->sndbuf / 3) {
-    events |= POLLOUT;
-  }
-  return events;
 }

@@ -1,5 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A socket's own state, shared by the calls (socket.c) and the options (socket_options.c). */
+/*
+ * A socket's own state, and what the files of the socket calls call of each other.
+ *
+ *   socket.c          the table; opening, names and closing
+ *   socket_data.c     bytes: send, recv, poll, ioctl
+ *   socket_ready.c    which sockets have something new to tell
+ *   socket_options.c  getsockopt and setsockopt
+ *   socket_info.c     TCP_INFO
+ */
 #ifndef HARP_STACK_SOCKET_H
 #define HARP_STACK_SOCKET_H
 
@@ -16,11 +24,19 @@ struct harp_socket {
   bool heard_end;                 /* its peer had said all it would */
   bool used, connecting, connected, write_shut, read_shut, ended;
   bool nodelay, cork, keepalive;
+  bool waiting;                   /* in a listener's queue: nobody knows its number */
+  bool writable;                  /* as poll has told, or would have */
+  bool starved;                   /* it found no memory to send from */
+  bool listed;                    /* among those that are ready */
+  int ready_previous, ready_next; /* there; -1: none */
   struct linger linger;
   uint16_t port; /* bound, host order; 0: not bound */
+  uint32_t address; /* as bound, network order */
   struct harp_endpoint peer; /* of a connection, also of one that is over */
   int error;     /* SO_ERROR, positive */
   uint32_t sndbuf, rcvbuf, mss, user_timeout_ms;
+  uint8_t rcv_wscale, tos;
+  const struct harp_cc_ops *cc;
   uint32_t keep_idle_s, keep_interval_s, keep_count;
 };
 
@@ -45,5 +61,31 @@ static inline void socket_apply_keepalive(struct harp_socket *s) {
                             s->keep_interval_s * 1000, s->keep_count);
   }
 }
+
+static inline void socket_apply_congestion(struct harp_socket *s) {
+  if (s->tcp && s->tcp->cc.ops != s->cc) {
+    s->tcp->cc.ops = s->cc;
+    s->cc->init(s->tcp);
+  }
+}
+
+static inline int socket_number(const struct harp_socket *s) {
+  return (int)(s - s->stack->sockets);
+}
+
+/* socket_data.c */
+uint32_t socket_readable(const struct harp_socket *s); /* bytes */
+/* Whether send would take something worth waking up for. */
+bool socket_writable(const struct harp_socket *s);
+
+/* socket_ready.c */
+/* poll may have something new to tell. */
+void socket_ready(struct harp_socket *s);
+void socket_unlist(struct harp_socket *s);
+/* Its room to send may have changed. */
+void socket_room_changed(struct harp_socket *s);
+
+/* socket_info.c */
+void socket_info(const struct harp_socket *s, struct harp_tcp_info *info);
 
 #endif

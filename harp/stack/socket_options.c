@@ -17,6 +17,23 @@ static uint32_t clamp(int value, uint32_t low, uint32_t high) {
 
 /* --- Integers --- */
 
+/* What the window field can say is settled by the SYN; the buffer may change later. */
+static void set_rcvbuf(struct harp_socket *s, uint32_t bytes) {
+  int least = s->stack->config.window_scale;
+  s->rcvbuf = bytes;
+  s->rcv_wscale = (uint8_t)HARP_MAX(least, 0);
+  while (least >= 0 && s->rcv_wscale < 14 && bytes > 65535u << s->rcv_wscale) {
+    s->rcv_wscale++;
+  }
+  if (s->tcp) {
+    s->tcp->rcvbuf = bytes;
+  }
+  if (s->listener) {
+    s->listener->rcvbuf = bytes;
+    s->listener->rcv_wscale = s->rcv_wscale;
+  }
+}
+
 static int set_socket_level(struct harp_socket *s, int option, int value) {
   switch (option) {
   case SO_KEEPALIVE:
@@ -25,15 +42,10 @@ static int set_socket_level(struct harp_socket *s, int option, int value) {
     return 0;
   case SO_SNDBUF:
     s->sndbuf = clamp(value, SNDBUF_MIN, BUFFER_MAX);
+    socket_room_changed(s);
     return 0;
   case SO_RCVBUF:
-    s->rcvbuf = clamp(value, RCVBUF_MIN, BUFFER_MAX);
-    if (s->tcp) {
-      s->tcp->rcvbuf = s->rcvbuf;
-    }
-    if (s->listener) {
-      s->listener->rcvbuf = s->rcvbuf;
-    }
+    set_rcvbuf(s, clamp(value, RCVBUF_MIN, BUFFER_MAX));
     return 0;
   case SO_REUSEADDR: /* addresses in TIME-WAIT never stand in the way here */
     return 0;
@@ -114,6 +126,39 @@ static int set_tcp_level(struct harp_socket *s, int option, int value) {
   }
 }
 
+/* The two lowest bits are those of ECN (RFC 3168), and the stack's own. */
+static int set_tos(struct harp_socket *s, const void *value, socklen_t length) {
+  int word;
+  if (length < 1) {
+    return -EINVAL;
+  }
+  if (length < sizeof word) {
+    s->tos = *(const uint8_t *)value & 0xfc; /* one byte is allowed, too (ip(7)) */
+  } else {
+    memcpy(&word, value, sizeof word);
+    s->tos = (uint8_t)word & 0xfc;
+  }
+  if (s->tcp) {
+    s->tcp->tos = s->tos;
+  }
+  if (s->listener) {
+    s->listener->tos = s->tos;
+  }
+  return 0;
+}
+
+static int set_congestion(struct harp_socket *s, const char *value, socklen_t length) {
+  char name[16] = "";
+  memcpy(name, value, HARP_MIN((size_t)length, sizeof name - 1));
+  const struct harp_cc_ops *ops = harp_cc_find(name);
+  if (!ops) {
+    return -ENOENT;
+  }
+  s->cc = ops;
+  socket_apply_congestion(s);
+  return 0;
+}
+
 int harp_tcp_setsockopt(struct harp_stack *stack, int number, int level, int option,
                         const void *value, socklen_t length) {
   struct harp_socket *s = socket_get(stack, number);
@@ -127,6 +172,12 @@ int harp_tcp_setsockopt(struct harp_stack *stack, int number, int level, int opt
     memcpy(&s->linger, value, sizeof s->linger);
     return 0;
   }
+  if (level == IPPROTO_IP && option == IP_TOS) {
+    return set_tos(s, value, length);
+  }
+  if (level == IPPROTO_TCP && option == TCP_CONGESTION) {
+    return set_congestion(s, value, length);
+  }
   int number_value;
   if (length < sizeof number_value) {
     return -EINVAL;
@@ -139,53 +190,6 @@ int harp_tcp_setsockopt(struct harp_stack *stack, int number, int level, int opt
 }
 
 /* --- Reading --- */
-
-static uint8_t congestion_state(const struct harp_tcp *tcp) {
-  static const uint8_t by_recovery[] = {TCP_CA_Open, TCP_CA_Recovery, TCP_CA_Loss};
-  return by_recovery[tcp->recovery];
-}
-
-static void fill_info(const struct harp_socket *s, struct tcp_info *info) {
-  *info = (struct tcp_info){.tcpi_state = TCP_CLOSE};
-  const struct harp_tcp *tcp = s->tcp;
-  if (!tcp) {
-    info->tcpi_state = s->listener ? TCP_LISTEN : TCP_CLOSE;
-    return;
-  }
-  uint32_t mss = HARP_MAX(tcp->mss, 1);
-  uint64_t now = s->stack->now;
-  info->tcpi_state = tcp->state;
-  info->tcpi_ca_state = congestion_state(tcp);
-  info->tcpi_retransmits = tcp->backoff;
-  info->tcpi_probes = tcp->probes;
-  info->tcpi_backoff = tcp->backoff;
-  info->tcpi_options = (tcp->timestamps ? TCPI_OPT_TIMESTAMPS : 0) |
-                       (tcp->sack ? TCPI_OPT_SACK : 0) |
-                       (tcp->window_scaling ? TCPI_OPT_WSCALE : 0);
-  info->tcpi_snd_wscale = tcp->snd_wscale & 15;
-  info->tcpi_rcv_wscale = tcp->rcv_wscale & 15;
-  info->tcpi_rto = (uint32_t)(tcp->rto / NS_PER_US);
-  info->tcpi_ato = s->stack->config.delayed_ack_us;
-  info->tcpi_snd_mss = tcp->mss;
-  info->tcpi_rcv_mss = tcp->rcv_mss;
-  info->tcpi_unacked = (tcp->snd_nxt - tcp->snd_una + mss - 1) / mss;
-  info->tcpi_sacked = (tcp->sacked_out + mss - 1) / mss;
-  info->tcpi_lost = (tcp->lost_out + mss - 1) / mss;
-  info->tcpi_retrans = (tcp->retrans_out + mss - 1) / mss;
-  info->tcpi_last_data_sent = (uint32_t)((now - tcp->last_send) / NS_PER_MS);
-  info->tcpi_last_data_recv = (uint32_t)((now - tcp->last_receive) / NS_PER_MS);
-  info->tcpi_last_ack_recv = (uint32_t)((now - tcp->last_progress) / NS_PER_MS);
-  info->tcpi_pmtu = tcp->peer_mss + IP_HEADER + TCP_HEADER;
-  info->tcpi_rcv_ssthresh = tcp->rcvbuf;
-  info->tcpi_rtt = (uint32_t)(tcp->srtt / NS_PER_US);
-  info->tcpi_rttvar = (uint32_t)(tcp->rttvar / NS_PER_US);
-  info->tcpi_snd_ssthresh = tcp->ssthresh == UINT32_MAX ? INT32_MAX : tcp->ssthresh / mss;
-  info->tcpi_snd_cwnd = tcp->cwnd / mss;
-  info->tcpi_advmss = s->stack->config.mtu - IP_HEADER - TCP_HEADER;
-  info->tcpi_reordering = TCP_DUPTHRESH;
-  info->tcpi_rcv_space = tcp->rcv_right - tcp->rcv_nxt;
-  info->tcpi_total_retrans = tcp->retransmits;
-}
 
 static int get_integer(struct harp_socket *s, int level, int option, int *value) {
   if (level == SOL_SOCKET) {
@@ -255,14 +259,18 @@ int harp_tcp_getsockopt(struct harp_stack *stack, int number, int level, int opt
     return 0;
   }
   if (level == IPPROTO_TCP && option == TCP_INFO) {
-    struct tcp_info info;
-    fill_info(s, &info);
+    struct harp_tcp_info info;
+    socket_info(s, &info);
     copy_out(&info, sizeof info, value, length);
     return 0;
   }
   if (level == IPPROTO_TCP && option == TCP_CONGESTION) {
-    const char *name = harp_cc_find(stack->config.cc)->name;
-    copy_out(name, strlen(name) + 1, value, length);
+    copy_out(s->cc->name, strlen(s->cc->name) + 1, value, length);
+    return 0;
+  }
+  if (level == IPPROTO_IP && option == IP_TOS) {
+    int tos = s->tos;
+    copy_out(&tos, sizeof tos, value, length);
     return 0;
   }
   if (level != SOL_SOCKET && level != IPPROTO_TCP) {

@@ -149,6 +149,14 @@ uint64_t *harp_stack_counters(struct harp_stack *stack) {
   return stack->counters;
 }
 
+const char *harp_stack_counter_name(unsigned int index) {
+  return index < HARP_COUNTERS ? harp_counter_info[index].name : NULL;
+}
+
+uint64_t harp_stack_counter(struct harp_stack *stack, unsigned int index) {
+  return index < HARP_COUNTERS ? harp_stack_counters(stack)[index] : 0;
+}
+
 static void hold(struct harp_tcp *tcp) {
   tcp->ack_held = false;
   tcp->on_hold = true;
@@ -251,15 +259,24 @@ int harp_stack_receive(struct harp_stack *stack, const struct harp_rx_frame *fra
   return tcp_predicted(stack, frame) ? 0 : receive_unpredicted(stack, frame);
 }
 
-int harp_stack_input(struct harp_stack *stack, const void *frame, size_t length) {
+int harp_stack_input_merged(struct harp_stack *stack, const void *frame, size_t length,
+                            uint16_t gso_size) {
   if (length > 65535 + ETH_HEADER) {
     COUNT(stack, rx_drop_malformed);
     return -EINVAL;
   }
-  struct harp_rx_frame whole = {.header = frame, .header_length = (uint32_t)length};
+  struct harp_rx_frame whole = {
+      .header = frame,
+      .header_length = (uint32_t)length,
+      .segment_size = gso_size,
+  };
   int result = harp_stack_receive(stack, &whole);
   harp_stack_flush(stack);
   return result;
+}
+
+int harp_stack_input(struct harp_stack *stack, const void *frame, size_t length) {
+  return harp_stack_input_merged(stack, frame, length, 0);
 }
 
 void harp_stack_set_time(struct harp_stack *stack, uint64_t now_ns) {

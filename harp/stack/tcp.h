@@ -17,6 +17,7 @@
  *   tcp_cookie.c     handshakes without memory (RFC 4987)
  *   tcp_prr.c        how much may be sent in fast recovery (RFC 9937)
  *   cc_cubic.c       congestion control (RFC 9438) behind struct harp_cc_ops
+ *   cc_reno.c        another (RFC 5681)
  *   cc_hystart.c     the end of the first slow start (RFC 9406)
  */
 #ifndef HARP_STACK_TCP_H
@@ -178,6 +179,7 @@ struct harp_tcp {
   bool ack_held;        /* not in this flush, but in the next */
   bool on_hold;         /* in the stack's list of those */
   bool refused;         /* data in order found no memory: the window says so until there is some */
+  uint8_t tos;          /* IP_TOS, of all its packets */
   uint32_t fin_seq;
 
   /* Receiving. */
@@ -257,7 +259,16 @@ struct harp_tcp {
   uint32_t user_timeout_ms, keep_idle_ms, keep_interval_ms, keep_probes;
   uint32_t retransmits;
   uint32_t user_mss; /* TCP_MAXSEG; 0: none */
+  uint16_t advertised_mss; /* by our SYN */
   uint64_t bytes_in, bytes_out;
+
+  /* For TCP_INFO alone. */
+  uint64_t bytes_retransmitted;
+  uint64_t busy_since, busy_time; /* ns, that something was in flight; since 0: nothing is */
+  uint32_t duplicates_reported;   /* segments, by DSACK */
+  uint32_t reorderings;           /* that the sender has noticed */
+  uint32_t out_of_order;          /* segments received */
+  uint16_t timeouts, timeout_recoveries;
   int error;
 };
 
@@ -269,6 +280,7 @@ struct harp_listener {
   uint32_t backlog, pending;
   struct harp_tcp *half_open_oldest, *half_open_newest; /* the pending ones */
   uint32_t rcvbuf, user_mss;
+  uint8_t rcv_wscale, tos;
   uint64_t cookie_period; /* of the latest cookie */
   uint16_t port;
   bool cookies;           /* there was one */
@@ -460,8 +472,9 @@ void tcp_send_ack(struct harp_tcp *tcp);
 void tcp_send_syn(struct harp_tcp *tcp);
 /* Without the timer. */
 void tcp_send_syn_once(struct harp_tcp *tcp);
-/* Makes the scale to offer so small that rcvbuf can be told in its units. */
-void tcp_fit_window_scale(struct harp_tcp *tcp);
+/* Settles what the SYN offers: the MSS, and a scale so small that rcvbuf can be told in its
+ * units. */
+void tcp_settle_offer(struct harp_tcp *tcp);
 void tcp_send_reset(struct harp_tcp *tcp);
 /* One segment outside of the window rules: seq one below snd_una, no payload. false: the port
  * is full, nobody was asked. */

@@ -113,10 +113,9 @@ enum tcp_cookie tcp_cookie_take(struct harp_listener *listener, const struct har
   syn.mss = sizes[index];
   syn.sack_permitted = segment->has_timestamp && (segment->echo & SACK_BIT);
   syn.window_scale = segment->has_timestamp && scale != NO_SCALE ? (int8_t)scale : -1;
-  made->rcv_wscale = (uint8_t)HARP_MAX(stack->config.window_scale, 0);
   made->syn_transmits = 0; /* nobody knows when the cookie was sent: it times nothing */
   tcp_take_syn(made, listener, &syn);
-  tcp_fit_window_scale(made);
+  tcp_settle_offer(made);
   tcp_set_iss(made, number);
   made->rcv_right = made->rcv_nxt + HARP_MIN(made->rcvbuf, 65535u); /* as the SYN-ACK said */
   COUNT(stack, tcp_cookies_in);

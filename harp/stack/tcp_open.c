@@ -257,6 +257,8 @@ void tcp_take_syn(struct harp_tcp *tcp, const struct harp_listener *listener,
                   const struct harp_segment *syn) {
   tcp->rcvbuf = listener->rcvbuf;
   tcp->user_mss = listener->user_mss;
+  tcp->rcv_wscale = listener->rcv_wscale;
+  tcp->tos = listener->tos;
   tcp_take_syn_options(tcp, syn);
   tcp->irs = syn->seq;
   tcp->rcv_nxt = tcp->rcv_right = tcp->last_ack_sent = syn->seq + 1;

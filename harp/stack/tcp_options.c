@@ -87,13 +87,9 @@ static uint8_t *write_timestamp(const struct harp_tcp *tcp, uint8_t *out, uint32
 uint32_t tcp_options_syn(const struct harp_tcp *tcp, uint8_t *out, bool with_ack) {
   const struct harp_stack_config *config = &tcp->stack->config;
   uint8_t *p = out;
-  uint32_t mss = config->mtu - IP_HEADER - TCP_HEADER;
-  if (tcp->user_mss) {
-    mss = HARP_MIN(mss, tcp->user_mss);
-  }
   *p++ = OPTION_MSS;
   *p++ = 4;
-  store_be16(p, (uint16_t)mss);
+  store_be16(p, tcp->advertised_mss);
   p += 2;
   if (with_ack ? tcp->sack : config->sack) {
     *p++ = OPTION_NOP;

@@ -45,6 +45,7 @@ struct header_fields {
   uint16_t source_port, destination_port;
   uint32_t ack;
   uint16_t window;
+  uint8_t tos;
   const uint8_t *options;
   uint32_t options_length;
 };
@@ -54,7 +55,7 @@ static void write_headers(struct harp_stack *stack, struct outgoing *out,
   out->payload = payload;
   out->tcp_length = TCP_HEADER + fields->options_length;
   uint32_t ip = ip_write_headers(stack, out->headers, fields->source, fields->destination,
-                                 IP_PROTOCOL_TCP, out->tcp_length + payload);
+                                 IP_PROTOCOL_TCP, fields->tos, out->tcp_length + payload);
   uint8_t *header = out->tcp = out->headers + ip;
   store_be16(header + TCP_SOURCE, fields->source_port);
   store_be16(header + TCP_DEST, fields->destination_port);
@@ -130,6 +131,7 @@ static struct header_fields fields_of(struct harp_tcp *tcp, bool ack, bool syn,
       .destination_port = tcp->remote_port,
       .ack = ack ? tcp->rcv_nxt : 0,
       .window = window_field(tcp, syn),
+      .tos = tcp->tos,
       .options = options,
       .options_length = options_length,
   };
@@ -177,8 +179,10 @@ bool tcp_send_probe(struct harp_tcp *tcp) {
   return sent;
 }
 
-/* The window's unit must be small beside the buffer, or little room can't be told. */
-void tcp_fit_window_scale(struct harp_tcp *tcp) {
+void tcp_settle_offer(struct harp_tcp *tcp) {
+  uint32_t mss = tcp->stack->config.mtu - IP_HEADER - TCP_HEADER;
+  tcp->advertised_mss = (uint16_t)(tcp->user_mss ? HARP_MIN(mss, tcp->user_mss) : mss);
+  /* The window's unit must be small beside the buffer, or little room can't be told. */
   while (tcp->rcv_wscale > 0 && tcp->rcvbuf >> tcp->rcv_wscale < LEAST_WINDOW_UNITS) {
     tcp->rcv_wscale--;
   }
@@ -187,7 +191,7 @@ void tcp_fit_window_scale(struct harp_tcp *tcp) {
 void tcp_send_syn_once(struct harp_tcp *tcp) {
   bool with_ack = tcp->state == TCP_SYN_RECV;
   if (tcp->syn_transmits == 0) {
-    tcp_fit_window_scale(tcp);
+    tcp_settle_offer(tcp);
   }
   uint8_t options[TCP_MAX_HEADER - TCP_HEADER];
   uint32_t length = tcp_options_syn(tcp, options, with_ack);
@@ -318,6 +322,7 @@ bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t l
   COUNT(stack, tcp_retransmits);
   COUNT_N(stack, tcp_retransmit_bytes, payload);
   tcp->retransmits++;
+  tcp->bytes_retransmitted += payload;
   stack_event(tcp, HARP_EVENT_RETRANSMIT, payload, record->seq - tcp->iss - 1);
   tcp_record_unlink(tcp, record);
   record->retransmitted = true;
@@ -488,6 +493,7 @@ static bool output_new(struct harp_tcp *tcp) {
   }
   if (idle) {
     tcp->last_progress = stack->now;
+    tcp->busy_since = HARP_MAX(stack->now, 1);
     tcp_arm_rto(tcp);
     if (tcp->user_timeout_ms) {
       tcp_timer_set(tcp, TIMER_USER, stack->now + tcp->user_timeout_ms * NS_PER_MS);

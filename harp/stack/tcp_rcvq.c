@@ -212,6 +212,7 @@ void tcp_rcvq_payload(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data, u
     in_order(tcp, data, end - seq);
   } else {
     COUNT(tcp->stack, tcp_out_of_order);
+    tcp->out_of_order++;
     insert_out_of_order(tcp, seq, data, end);
   }
 }

@@ -41,6 +41,7 @@ void tcp_reordering_seen(struct harp_tcp *tcp, uint64_t late) {
     tcp->reordering_seen = true;
     COUNT(tcp->stack, tcp_reordering);
   }
+  tcp->reorderings++;
   tcp->reo_late = HARP_MAX(tcp->reo_late, late);
 }
 

@@ -113,6 +113,7 @@ void tcp_sack_input(struct harp_tcp *tcp, const struct harp_segment *segment,
     if (i == 0 && sane && is_dsack(segment)) {
       result->dsack = end - start;
       result->dsack_end = end;
+      tcp->duplicates_reported += (end - start + tcp->mss - 1) / tcp->mss;
       continue;
     }
     if (!sane || seq_lt(start, tcp->snd_una)) {

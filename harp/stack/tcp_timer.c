@@ -118,6 +118,10 @@ void tcp_arm_rto(struct harp_tcp *tcp) {
     }
   } else {
     tcp_timer_set(tcp, TIMER_RETRANSMIT, TIMER_OFF);
+    if (tcp->busy_since) {
+      tcp->busy_time += tcp->stack->now - tcp->busy_since;
+      tcp->busy_since = 0;
+    }
     return;
   }
   rto = HARP_MIN(rto, config->rto_max_us * NS_PER_US);
@@ -130,6 +134,12 @@ static void give_up(struct harp_tcp *tcp) {
   tcp_finish(tcp, -ETIMEDOUT);
 }
 
+/* first: none before it since something was last acknowledged. */
+static void count_timeout(struct harp_tcp *tcp, bool first) {
+  tcp->timeouts++;
+  tcp->timeout_recoveries += first;
+}
+
 static void syn_timer(struct harp_tcp *tcp) {
   if (tcp->syn_transmits > SYN_RETRIES) {
     give_up(tcp);
@@ -137,6 +147,7 @@ static void syn_timer(struct harp_tcp *tcp) {
   }
   COUNT(tcp->stack, tcp_retransmits);
   tcp->retransmits++;
+  count_timeout(tcp, tcp->syn_transmits == 1);
   tcp_send_syn(tcp);
 }
 
@@ -157,6 +168,7 @@ static void retransmit_timer(struct harp_tcp *tcp) {
   if (probing) {
     tcp->probes += tcp_send_window_probe(tcp);
   } else {
+    count_timeout(tcp, tcp->backoff == 1);
     tcp_recovery_on_rto(tcp);
     tcp_mark_dirty(tcp);
   }

@@ -16,7 +16,7 @@ import socket as _socket
 import struct
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport UINT64_MAX, uint64_t
+from libc.stdint cimport UINT64_MAX, uint16_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
@@ -57,6 +57,14 @@ cdef extern from "harp/stack.h":
     ssize_t harp_tcp_send(harp_stack *stack, int sock, const void *data, size_t length, int flags)
     ssize_t harp_tcp_recv(harp_stack *stack, int sock, void *data, size_t length, int flags)
     int harp_tcp_poll(harp_stack *stack, int sock)
+    int harp_stack_input_merged(harp_stack *stack, const void *frame, size_t length,
+                                uint16_t gso_size)
+    const char *harp_stack_counter_name(unsigned int index)
+    uint64_t harp_stack_counter(harp_stack *stack, unsigned int index)
+    int harp_tcp_getsockname(harp_stack *stack, int sock, sockaddr *address, socklen_t *length)
+    int harp_tcp_getpeername(harp_stack *stack, int sock, sockaddr *address, socklen_t *length)
+    int harp_tcp_ioctl(harp_stack *stack, int sock, unsigned long request, int *value)
+    int harp_tcp_ready(harp_stack *stack, int *sockets, int max)
 
 
 LINK_IP = 0
@@ -68,6 +76,12 @@ cdef bytes _sockaddr(address):
     host, port = address
     return struct.pack("=H", _socket.AF_INET) + struct.pack(
         "!H4s8x", port, _socket.inet_aton(host))
+
+
+cdef tuple _address_of(bytes raw):
+    """A struct sockaddr_in to (host, port)."""
+    port, host = struct.unpack("!2xH4s8x", raw)
+    return _socket.inet_ntoa(host), port
 
 
 cdef void _collect(void *user, const iovec *iov, int count) noexcept:
@@ -121,9 +135,10 @@ cdef class Stack:
                                                    <Py_ssize_t>iov[i].iov_len))
         self.output.append(b"".join(parts))
 
-    def input(self, bytes frame not None):
+    def input(self, bytes frame not None, int gso_size=0):
         """One complete frame. True if it was taken, False if dropped as malformed.
 
+        gso_size: payload bytes of each segment that was merged into it; 0: it is a single one.
         The stack sees a copy that ends where the frame ends, so that a memory
         checker notices any look beyond it.
         """
@@ -134,7 +149,10 @@ cdef class Stack:
         if copy is NULL:
             raise MemoryError
         memcpy(copy, data, length)
-        result = harp_stack_input(self._stack, copy, length)
+        if gso_size:
+            result = harp_stack_input_merged(self._stack, copy, length, gso_size)
+        else:
+            result = harp_stack_input(self._stack, copy, length)
         free(copy)
         if result == -errno.EINVAL:
             return False
@@ -159,7 +177,20 @@ cdef class Stack:
 
     def counters(self):
         """The counters that are not zero, by name."""
-        return _counters(self._stack)
+        cdef unsigned int index = 0
+        counters = {}
+        while harp_stack_counter_name(index) is not NULL:
+            value = harp_stack_counter(self._stack, index)
+            if value:
+                counters[harp_stack_counter_name(index).decode()] = value
+            index += 1
+        return counters
+
+    def ready(self, int most=64):
+        """The numbers of at most so many sockets that have something new to tell by poll."""
+        cdef int numbers[64]
+        cdef int count = harp_tcp_ready(self._stack, numbers, min(most, 64))
+        return [numbers[i] for i in range(count)]
 
     def socket(self):
         """A new TCP socket. OSError: EMFILE or ENOMEM when there is no room."""
@@ -197,8 +228,30 @@ cdef class Socket:
         cdef socklen_t length = 16
         number = _check("harp_tcp_accept", harp_tcp_accept(
             self.stack._stack, self.number, <sockaddr *>raw, &length))
-        port, host = struct.unpack("!2xH4s8x", PyBytes_FromStringAndSize(raw, 16))
-        return Socket(self.stack, number), (_socket.inet_ntoa(host), port)
+        return Socket(self.stack, number), _address_of(PyBytes_FromStringAndSize(raw, 16))
+
+    def getsockname(self):
+        """(host, port) of this end."""
+        cdef char raw[16]
+        cdef socklen_t length = 16
+        _check("harp_tcp_getsockname", harp_tcp_getsockname(
+            self.stack._stack, self.number, <sockaddr *>raw, &length))
+        return _address_of(PyBytes_FromStringAndSize(raw, 16))
+
+    def getpeername(self):
+        """(host, port) of the other end."""
+        cdef char raw[16]
+        cdef socklen_t length = 16
+        _check("harp_tcp_getpeername", harp_tcp_getpeername(
+            self.stack._stack, self.number, <sockaddr *>raw, &length))
+        return _address_of(PyBytes_FromStringAndSize(raw, 16))
+
+    def ioctl(self, unsigned long request):
+        """The value of termios.FIONREAD (SIOCINQ) or termios.TIOCOUTQ (SIOCOUTQ)."""
+        cdef int value = 0
+        _check("harp_tcp_ioctl", harp_tcp_ioctl(
+            self.stack._stack, self.number, request, &value))
+        return value
 
     def connect(self, address):
         """Raises BlockingIOError (EINPROGRESS) where all is well; see connect_ex."""

@@ -13,6 +13,7 @@ Needs root and /dev/net/tun (`why_not` says what is missing).
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import socket
@@ -70,6 +71,9 @@ class LinuxSocket(socket.socket):
 
     def tcp_info(self) -> dict[str, int]:
         return unpack_tcp_info(self.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 512))
+
+    def ioctl(self, request: int) -> int:
+        return int(struct.unpack("i", fcntl.ioctl(self, request, bytes(4)))[0])
 
     def error(self) -> int:
         return self.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)

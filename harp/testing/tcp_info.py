@@ -38,6 +38,11 @@ _FIELDS = tuple(
     ("reord_seen", "I"),
     ("rcv_ooopack", "I"),
     ("snd_wnd", "I"),
+    ("rcv_wnd", "I"),
+    ("rehash", "I"),
+    ("total_rto", "H"),
+    ("total_rto_recoveries", "H"),
+    ("total_rto_time", "I"),
 )
 
 # tcpi_state, as the kernel counts.

@@ -41,7 +41,7 @@ def test_the_handshakes_last_segment_is_dropped_and_taken_later(either):
     listener = full_listener(d, 2001)
     complete(d, 2001)  # no reset
     d.send(TCP(sport=2001, flags="PA", seq=1, ack=1) / b"again")
-    d.silence()
+    d.silence(during=100)  # longer than an acknowledgement is put off
     accepted = [d.accept(listener)]
     d.send(TCP(sport=2001, flags="PA", seq=1, ack=1) / b"again")
     d.expect(TCP(dport=2001, flags="A", seq=1, ack=6), within=60)

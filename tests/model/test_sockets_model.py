@@ -10,6 +10,9 @@ from __future__ import annotations
 import errno
 import select
 import socket
+import struct
+import termios
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hypothesis import HealthCheck, settings
@@ -18,6 +21,7 @@ from hypothesis.stateful import (
     Bundle,
     RuleBasedStateMachine,
     consumes,
+    invariant,
     multiple,
     rule,
     run_state_machine_as_test,
@@ -25,6 +29,7 @@ from hypothesis.stateful import (
 
 from harp.testing._stack import Socket
 from harp.testing.dialogue import make_stack
+from harp.testing.tcp_info import state_name
 from harp.testing.wire import Wire, connect_pair, pattern
 
 CONFIG = {
@@ -51,7 +56,15 @@ class Side:
     shut: bool = False  # our direction has ended
     closed: bool = False
     ended: bool = False  # the end of the stream was seen
+    told: int = 0  # what poll said when the socket was last listed as ready
     other: Side = field(init=False)
+
+    def waits(self) -> int:
+        """Bytes that can be read."""
+        return self.socket.ioctl(termios.FIONREAD)
+
+    def unacknowledged(self) -> int:
+        return self.socket.ioctl(termios.TIOCOUTQ)
 
     @property
     def may_be_reset(self) -> bool:
@@ -86,6 +99,7 @@ class Sockets(RuleBasedStateMachine):
         a = make_stack(**CONFIG, address="192.0.2.1", seed=(1, 2))
         b = make_stack(**CONFIG, address="192.0.2.2", seed=(3, 4))
         self.wire = Wire(a, b, delay_ns=100_000, rate_bps=100_000_000, impair=self.losses)
+        self.stacks = (a, b)
         self.port = 5000
         self.all: list[Side] = []
 
@@ -130,21 +144,22 @@ class Sockets(RuleBasedStateMachine):
     def receive(self, side: Side, size: int, peek: bool) -> None:
         if side.closed:
             return
-        ready = side.socket.poll()
+        ready, waits = side.socket.poll(), side.waits()
         try:
             data = side.socket.recv(size, socket.MSG_PEEK if peek else 0)
         except BlockingIOError:
-            assert not ready & (select.POLLIN | select.POLLHUP)
+            assert not waits and not ready & (select.POLLIN | select.POLLHUP)
             assert not side.ended
             return
         except OSError as error:
             assert error.errno in RESET
             assert side.may_be_reset
+            assert not waits  # what was acknowledged comes first
             assert ready & (select.POLLIN | select.POLLERR)
             return
         assert ready & select.POLLIN
         assert data == side.unread()[: len(data)]
-        assert len(data) <= size
+        assert len(data) == min(size, waits)
         if not data:
             assert side.other.shut or side.other.closed
             assert side.read == side.other.sent or side.may_be_reset
@@ -168,6 +183,42 @@ class Sockets(RuleBasedStateMachine):
     def close(self, side: Side) -> None:
         side.socket.close()
         side.shut = side.closed = True
+
+    @rule(side=consumes(sides))
+    def reset(self, side: Side) -> None:
+        """What the peer has of it by then is read as if there had been no reset."""
+        side.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        side.socket.close()
+        side.shut = side.closed = True
+
+    @rule()
+    def list_what_is_ready(self) -> None:
+        """Whoever has more to tell than when it was last listed is listed, and nobody else's
+        number."""
+        for stack in self.stacks:
+            open_here = {s.socket.number: s for s in self.open_sides() if s.socket.stack is stack}
+            told = {number: side.told for number, side in open_here.items()}
+            listed = list(iter(lambda: stack.ready(3), []))
+            numbers = [number for some in listed for number in some]
+            assert len(set(numbers)) == len(numbers)
+            assert set(numbers) <= set(open_here)
+            for number, side in open_here.items():
+                side.told = side.socket.poll()
+                assert number in numbers or not side.told & ~told[number]
+
+    # -- what always holds
+
+    def open_sides(self) -> Iterator[Side]:
+        return (side for side in self.all if not side.closed)
+
+    @invariant()
+    def what_is_counted_is_there(self) -> None:
+        for side in self.open_sides():
+            assert side.waits() <= side.other.sent - side.read
+            assert side.unacknowledged() <= side.sent + side.shut
+            if not side.other.closed and state_name(side.other.socket.tcp_info()) != "CLOSE":
+                missing = side.other.sent - side.read - side.waits()
+                assert missing <= side.other.unacknowledged()
 
     # -- the network and time
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pytest
 from scapy.layers.inet import TCP
 
 
@@ -26,6 +27,27 @@ def test_an_idle_stack_has_no_deadline(dialogue):
     assert d.stack.next_deadline() is not None
     d.send(TCP(flags="A", seq=1, ack=2))
     assert d.stack.next_deadline() is None
+
+
+@pytest.mark.parametrize("timestamps", [False, True], ids=["long way", "predicted"])
+def test_merged_segments_are_acknowledged_as_segments(dialogue, timestamps):
+    """What a device has merged tells the peer's segment size by gso_size, not by its length."""
+    d = dialogue(timestamps=int(timestamps))
+    c = d.open_passive(timestamps=timestamps)
+    size = 1448
+    d.stack.input(d.build(TCP(seq=1, ack=1) / (b"x" * (3 * size))), size)
+    d.expect(TCP(flags="A", ack=1 + 3 * size))  # more than two segments: at once
+    assert c.tcp_info()["rcv_mss"] == size
+    for i in range(3, 5):
+        d.send(TCP(seq=1 + i * size, ack=1) / (b"x" * size))
+    d.expect(TCP(flags="A", ack=1 + 5 * size))  # and so for every second one
+
+
+def test_counters_have_names(dialogue):
+    d = dialogue()
+    d.open_passive()
+    counters = d.stack.counters()
+    assert counters["tcp_passive_opens"] == counters["tcp_established"] == 1
 
 
 def test_the_same_calls_give_the_same_frames(stack):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -18,9 +19,11 @@ PROGRAM = r"""
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include "harp/stack.h"
 
 struct queue { char frame[64][2048]; size_t length[64]; int count; };
@@ -36,8 +39,16 @@ static void output(void *user, const struct iovec *iov, int count) {
 }
 
 static void carry(struct queue *from, struct harp_stack *to) {
-  for (int i = 0; i < from->count; i++) harp_stack_input(to, from->frame[i], from->length[i]);
+  for (int i = 0; i < from->count; i++)
+    harp_stack_input_merged(to, from->frame[i], from->length[i], 0);
   from->count = 0;
+}
+
+static uint64_t counter(struct harp_stack *stack, const char *wanted) {
+  const char *name;
+  for (unsigned int i = 0; (name = harp_stack_counter_name(i)); i++)
+    if (strcmp(name, wanted) == 0) return harp_stack_counter(stack, i);
+  return 0;
 }
 
 int main(void) {
@@ -62,14 +73,27 @@ int main(void) {
   int peer = -1;
   char text[16] = "";
   for (int round = 1; round < 20; round++) {
-    for (int i = 0; i < 2; i++) harp_stack_advance(stacks[i], 1000000000 + round * 1000000);
+    for (int i = 0; i < 2; i++) harp_stack_advance(stacks[i], 1000000000 + round * 10000000);
     carry(&queues[0], stacks[1]);
     carry(&queues[1], stacks[0]);
-    if (peer < 0 && (peer = harp_tcp_accept(stacks[1], server, 0, 0)) >= 0)
-      harp_tcp_send(stacks[1], peer, "hello", 5, 0);
+    int ready[4], waits = 0;
+    for (int i = harp_tcp_ready(stacks[1], ready, 4); i > 0; i--)
+      if (ready[i - 1] == server && (peer = harp_tcp_accept(stacks[1], server, 0, 0)) >= 0)
+        harp_tcp_send(stacks[1], peer, "hello", 5, 0);
+    harp_tcp_ioctl(stacks[0], client, FIONREAD, &waits);
     if (harp_tcp_poll(stacks[0], client) & POLLIN)
-      harp_tcp_recv(stacks[0], client, text, sizeof text - 1, 0);
+      if (harp_tcp_recv(stacks[0], client, text, sizeof text - 1, 0) != waits) return 5;
   }
+  struct sockaddr_in ours, theirs;
+  socklen_t length = sizeof ours;
+  if (harp_tcp_getsockname(stacks[0], client, (struct sockaddr *)&ours, &length)) return 6;
+  if (harp_tcp_getpeername(stacks[1], peer, (struct sockaddr *)&theirs, &length)) return 7;
+  if (memcmp(&ours, &theirs, sizeof ours)) return 8;
+  struct harp_tcp_info info;
+  length = sizeof info;
+  if (harp_tcp_getsockopt(stacks[1], peer, IPPROTO_TCP, TCP_INFO, &info, &length)) return 9;
+  if (length != sizeof info || info.tcpi_bytes_acked != 5 || info.tcpi_bytes_sent != 5) return 10;
+  if (counter(stacks[1], "tcp_passive_opens") != 1) return 11;
   puts(text);
   for (int i = 0; i < 2; i++) harp_stack_destroy(stacks[i]);
   return 0;
@@ -101,6 +125,35 @@ def test_a_program_of_its_own(tmp_path: Path, archive: Path, standard: str) -> N
     )  # fmt: skip
     done = subprocess.run([str(program)], capture_output=True, text=True, timeout=20, check=True)
     assert done.stdout == "hello\n"
+
+
+SAME = r"""
+#include <linux/tcp.h>
+#include "harp/stack.h"
+#define SIZE(type, name) sizeof(((struct type *)0)->name)
+#define SAME(name) \
+  _Static_assert(offsetof(struct tcp_info, name) == offsetof(struct harp_tcp_info, name), #name); \
+  _Static_assert(SIZE(tcp_info, name) == SIZE(harp_tcp_info, name), #name)
+"""
+LINUX_HEADER = Path("/usr/include/linux/tcp.h")
+
+
+def test_tcp_info_is_linuxs(tmp_path: Path) -> None:
+    """Field by field, as far as this machine's <linux/tcp.h> goes."""
+    if not LINUX_HEADER.exists():
+        pytest.skip("no <linux/tcp.h>: apt install linux-libc-dev")
+    ours = re.findall(r"(tcpi_\w+)(?= *[;,:])", (ROOT / "harp/stack.h").read_text())
+    body = re.sub(r"/\*.*?\*/", "", LINUX_HEADER.read_text(), flags=re.DOTALL)
+    body = body.split("struct tcp_info {")[1].split("};")[0]
+    theirs = re.findall(r"tcpi_\w+", body)
+    common = min(len(ours), len(theirs))
+    assert common > 50
+    assert ours[:common] == theirs[:common]
+    bits = {name for name in re.findall(r"(tcpi_\w+)\s*:", body)}
+    checks = "".join(f"SAME({name});\n" for name in ours[:common] if name not in bits)
+    source = tmp_path / "layout.c"
+    source.write_text(SAME + checks)
+    subprocess.run(["cc", "-fsyntax-only", "-Wall", "-Werror", f"-I{ROOT}", source], check=True)
 
 
 def test_the_header_serves_cxx(tmp_path: Path) -> None:

@@ -57,6 +57,86 @@ def test_the_receive_buffer_of_a_connection_grows(dialogue):
     assert 28_000 <= d.expect(TCP(flags="A", ack=2001))[TCP].window <= 32_000
 
 
+SCALES = [(60_000, 3), (65_535 << 7, 7), (64 << 20, 11), (1 << 30, 14)]
+
+
+@pytest.mark.parametrize(("rcvbuf", "scale"), SCALES)
+def test_the_window_scale_fits_a_sockets_buffer(dialogue, rcvbuf, scale):
+    """At least the configured one; larger where the buffer needs it (RFC 7323, 2.3)."""
+    d = dialogue(window_scale=3)
+    sock = d.stack.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
+    sock.connect_ex((d.peer_address, 80))
+    assert dialogues.option(d.expect(TCP(flags="S")), "WScale") == scale
+
+
+@pytest.mark.parametrize(("rcvbuf", "scale"), SCALES)
+@pytest.mark.parametrize("cookie", [False, True], ids=["place", "cookie"])
+def test_the_window_scale_fits_a_listeners_buffer(dialogue, rcvbuf, scale, cookie):
+    d = dialogue(window_scale=3, timestamps=1, delayed_ack_us=0)
+    d.stack_port = 80
+    listener = d.stack.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
+    listener.bind((d.stack_address, 80))
+    listener.listen(1)
+    options = d.syn_options(1460, True, 0, True)
+    if cookie:
+        d.send(TCP(sport=999, flags="S", seq=0, options=options))
+        d.expect(TCP(dport=999, flags="SA"))
+    d.send(TCP(flags="S", seq=0, options=options))
+    answer = d.expect(TCP(flags="SA", dport=d.peer_port))
+    assert dialogues.option(answer, "WScale") == scale
+    d.send(TCP(flags="A", seq=1, ack=1))
+    assert d.accept(listener).tcp_info()["rcv_wscale"] == scale
+
+
+def test_without_window_scaling_no_buffer_asks_for_it(dialogue):
+    d = dialogue(window_scale=-1)
+    sock = d.stack.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
+    sock.connect_ex((d.peer_address, 80))
+    assert dialogues.option(d.expect(TCP(flags="S")), "WScale") is None
+
+
+@pytest.mark.parametrize("chosen", ["cubic", "reno"])
+def test_the_chosen_congestion_control_decides(dialogue, chosen):
+    """After a loss Reno goes on with half of the window, CUBIC with seven tenths."""
+    d = dialogue(initial_window=20)
+    listener = d.listen(80)
+    listener.setsockopt(TCPL, socket.TCP_CONGESTION, chosen.encode())
+    d.send(TCP(flags="S", seq=0, options=d.syn_options(1000, True, None, False)))
+    d.expect(TCP(flags="SA"))
+    d.send(TCP(flags="A", seq=1, ack=1), at=d.now + 20)
+    c = d.accept(listener)
+    for _ in range(20):
+        c.send(b"x" * 1000)
+    d.drain()
+    d.send(TCP(ack=1, options=[("SAck", (1001, 20_001))]), at=d.now + 20)
+    d.drain()
+    assert c.tcp_info()["snd_ssthresh"] == {"cubic": 14, "reno": 10}[chosen]
+
+
+def test_reno_grows_by_a_segment_a_round_trip(dialogue):
+    d = dialogue(cc="reno", initial_window=10)
+    c = d.open_passive(mss=1000, rtt=20)
+    for _ in range(12):
+        c.send(b"x" * 1000)
+    d.drain()
+    d.send(TCP(ack=1, options=[("SAck", (1001, 10_001))]), at=d.now + 20)
+    sink = dialogues.Sink()
+    sink.take(d.drain())
+    d.send(TCP(ack=12_001), at=d.now + 20)
+    grown = []
+    ack = 12_001
+    for _ in range(4):
+        c.send(b"x" * 20_000)
+        sent = sum(len(dialogues.payload(p)) for p in d.drain())
+        ack += sent
+        d.send(TCP(ack=ack), at=d.now + 20)
+        grown.append(c.tcp_info()["snd_cwnd"])
+    assert [b - a for a, b in zip(grown, grown[1:])] == [1, 1, 1]
+
+
 def test_switches_are_read_back(dialogue):
     sock = dialogue().stack.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # allowed, and nothing to do

@@ -115,6 +115,30 @@ def test_a_partial_send_can_be_resumed(dialogue):
     assert total > first + 10_000
 
 
+FASTOPEN, ZEROCOPY, NOBODYS = 0x20000000, 0x4000000, 1 << 24  # <linux/socket.h>
+
+
+@pytest.mark.parametrize("flag", [socket.MSG_OOB, FASTOPEN, ZEROCOPY, NOBODYS], ids=hex)
+def test_flags_that_would_be_misunderstood_are_refused(dialogue, flag):
+    d = dialogue(delayed_ack_us=0)
+    c = d.open_passive()
+    fails(errno.EOPNOTSUPP, c.send, b"x", flag)
+    d.send(TCP(flags="A", seq=1, ack=1) / b"data")
+    d.expect(TCP(flags="A", ack=5))
+    fails(errno.EINVAL, c.recv, 1, flag)
+    assert c.recv(10) == b"data"
+
+
+def test_flags_that_change_nothing_here(dialogue):
+    d = dialogue(delayed_ack_us=0)
+    c = d.open_passive()
+    d.send(TCP(flags="A", seq=1, ack=1) / b"data")
+    d.expect(TCP(flags="A", ack=5))
+    known = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+    assert c.recv(10, known | socket.MSG_WAITALL) == b"data"
+    assert c.send(b"x", known) == 1
+
+
 def test_broken_pipe(dialogue):
     d = dialogue()
     c = d.open_passive()

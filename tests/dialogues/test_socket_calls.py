@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the socket calls say of a connection, and what they change on the wire."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import termios
+
+import pytest
+from scapy.layers.inet import IP, TCP
+
+TCPL = socket.IPPROTO_TCP
+INQ, OUTQ = termios.FIONREAD, termios.TIOCOUTQ
+TOS = 0x48
+
+
+def test_names(either):
+    d = either()
+    c = d.open_passive()
+    assert c.getsockname() == (d.stack_address, 80)
+    assert c.getpeername() == (d.peer_address, d.peer_port)
+
+
+def test_names_before_there_is_a_connection(either):
+    d = either()
+    s = d.stack.socket()
+    assert s.getsockname() == ("0.0.0.0", 0)
+    s.bind(("0.0.0.0", 4321))
+    assert s.getsockname() == ("0.0.0.0", 4321)
+    with pytest.raises(OSError) as caught:
+        s.getpeername()
+    assert caught.value.errno == errno.ENOTCONN
+    s.connect_ex((d.peer_address, 80))
+    assert s.getsockname() == (d.stack_address, 4321)
+    with pytest.raises(OSError) as caught:
+        s.getpeername()
+    assert caught.value.errno == errno.ENOTCONN
+
+
+def test_names_behind_a_reset(either):
+    d = either()
+    c = d.open_passive()
+    d.send(TCP(flags="R", seq=1))
+    assert c.getsockname() == (d.stack_address, 80)
+    with pytest.raises(OSError) as caught:
+        c.getpeername()
+    assert caught.value.errno == errno.ENOTCONN
+
+
+def test_what_waits_to_be_read(either):
+    d = either()
+    c = d.open_passive()
+    assert c.ioctl(INQ) == 0
+    d.send(TCP(seq=1, ack=1) / b"hello")
+    d.expect(TCP(flags="A", ack=6), within=60)
+    assert c.ioctl(INQ) == 5
+    c.recv(2)
+    assert c.ioctl(INQ) == 3
+    d.send(TCP(flags="FA", seq=6, ack=1))
+    d.expect(TCP(flags="A", ack=7), within=60)
+    assert c.ioctl(INQ) == 3  # a FIN is not read
+    d.send(TCP(flags="R", seq=7))
+    assert c.ioctl(INQ) == 3
+
+
+def test_what_is_not_acknowledged(either):
+    d = either(initial_window=2)
+    c = d.open_passive(mss=1000)
+    assert c.ioctl(OUTQ) == 0
+    c.send(b"x" * 5000)
+    d.expect(TCP(flags="A", seq=1), length=1000)
+    d.expect(TCP(flags="A", seq=1001), length=1000)
+    assert c.ioctl(OUTQ) == 5000
+    d.send(TCP(seq=1, ack=1001))
+    d.ignore()
+    assert c.ioctl(OUTQ) == 4000
+
+
+def test_a_fin_counts_until_it_is_acknowledged(either):
+    d = either()
+    c = d.open_passive()
+    c.shutdown(socket.SHUT_WR)
+    d.expect(TCP(flags="FA", seq=1))
+    assert c.ioctl(OUTQ) == 1
+    d.send(TCP(seq=1, ack=2))
+    d.silence()
+    assert c.ioctl(OUTQ) == 0
+
+
+def test_a_listener_has_no_bytes(either):
+    d = either()
+    with pytest.raises(OSError) as caught:
+        d.listen(80).ioctl(INQ)
+    assert caught.value.errno == errno.EINVAL
+
+
+def test_urgent_bytes_that_there_are_not(either):
+    d = either()
+    c = d.open_passive()
+    with pytest.raises(OSError) as caught:
+        c.recv(1, socket.MSG_OOB)
+    assert caught.value.errno == errno.EINVAL
+
+
+def test_all_packets_have_the_type_of_service(either):
+    d = either()
+    c = d.open_active(before=lambda s: s.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, TOS | 3))
+    c.send(b"x")
+    d.expect(TCP(flags="A", seq=1), length=1)
+    d.send(TCP(flags="A", seq=1, ack=2) / b"y")
+    d.expect(TCP(flags="A", seq=2, ack=2), within=60)
+    c.recv(1)
+    c.close()
+    d.expect(TCP(flags="FA", seq=2, ack=2))
+    sent = [IP(event.frame).tos for event in d.trace if event.sent]
+    assert sent == [TOS] * 5  # the bits of ECN are not the application's
+
+
+def test_the_type_of_service_is_inherited(either):
+    d = either()
+    listener = d.listen(80)
+    listener.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, TOS)
+    d.send(TCP(flags="S", seq=0, options=[("MSS", 1460)]))
+    d.expect(TCP(flags="SA", seq=0, ack=1))
+    d.send(TCP(flags="A", seq=1, ack=1))
+    c = d.accept(listener)
+    assert c.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) == TOS
+    c.send(b"x")
+    d.expect(TCP(flags="A", seq=1), length=1)
+    assert [IP(event.frame).tos for event in d.trace if event.sent] == [TOS] * 2
+
+
+def test_congestion_control_is_chosen(either):
+    d = either()
+    c = d.open_passive()
+    c.setsockopt(TCPL, socket.TCP_CONGESTION, b"reno")
+    assert c.getsockopt(TCPL, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"reno"
+    with pytest.raises(OSError) as caught:
+        c.setsockopt(TCPL, socket.TCP_CONGESTION, b"vegas-of-mars")
+    assert caught.value.errno == errno.ENOENT
+    assert c.getsockopt(TCPL, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"reno"
+
+
+def test_the_segment_size_that_was_offered(either):
+    d = either()
+    c = d.open_active(before=lambda s: s.setsockopt(TCPL, socket.TCP_MAXSEG, 700))
+    assert c.tcp_info()["advmss"] == 700
+    c.setsockopt(TCPL, socket.TCP_MAXSEG, 600)
+    assert c.tcp_info()["advmss"] == 700  # it was said already
+
+
+def test_the_segment_size_that_a_listener_offers(either):
+    d = either()
+    listener = d.listen(80)
+    listener.setsockopt(TCPL, socket.TCP_MAXSEG, 700)
+    d.send(TCP(flags="S", seq=0, options=[("MSS", 1460)]))
+    d.expect(TCP(flags="SA", seq=0, ack=1, options=[("MSS", 700)]))
+    d.send(TCP(flags="A", seq=1, ack=1))
+    assert d.accept(listener).tcp_info()["advmss"] == 700
+
+
+def test_what_was_sent_is_counted(either):
+    """tcp_info through a loss that three selective acknowledgements show, and a needless copy."""
+    d = either()
+    c = d.open_passive(mss=1000, window=5000)
+    for _ in range(4):
+        c.send(b"x" * 1000)
+    d.drain()
+    d.send(TCP(ack=1, options=[("SAck", (1001, 4001))]))
+    d.expect(TCP(seq=1), length=1000)
+    d.send(TCP(ack=4001, window=3000))
+    d.silence()
+    info = c.tcp_info()
+    assert (info["bytes_sent"], info["bytes_retrans"], info["dsack_dups"]) == (5000, 1000, 0)
+    assert (info["snd_wnd"], info["notsent_bytes"], info["total_rto"]) == (3000, 0, 0)
+    d.send(TCP(ack=4001, window=3000, options=[("SAck", (1, 1001))]))
+    d.silence()
+    assert c.tcp_info()["dsack_dups"] == 1
+
+
+def test_what_came_out_of_order_is_counted(either):
+    d = either()
+    c = d.open_passive()
+    d.send(TCP(seq=101, ack=1) / (b"x" * 100))
+    d.expect(TCP(flags="A", ack=1))
+    d.send(TCP(seq=301, ack=1) / (b"x" * 100))
+    d.expect(TCP(flags="A", ack=1))
+    info = c.tcp_info()
+    assert (info["rcv_ooopack"], info["bytes_received"]) == (2, 0)
+    d.send(TCP(seq=1, ack=1) / (b"x" * 100))
+    d.expect(TCP(flags="A", ack=201))
+    assert c.tcp_info()["bytes_received"] == 200
+
+
+def test_time_in_flight_is_counted(either):
+    d = either()
+    c = d.open_passive()
+    for _ in range(2):
+        c.send(b"x" * 100)
+        d.drain()
+        d.after(50)
+        d.send(TCP(seq=1))
+        d.silence(during=50)
+    # A clock of Linux's has ticks of up to ten milliseconds.
+    assert 80_000 <= c.tcp_info()["busy_time"] <= (101_000 if d.who == "harp" else 200_000)
+
+
+def test_timeouts_are_counted(either):
+    d = either()
+    c = d.open_passive()
+    c.send(b"x" * 100)
+    d.drain()
+    d.ignore(d.now + 900)  # the tail probe, and two timeouts at least
+    info = c.tcp_info()
+    if d.who == "linux" and "total_rto" not in info:
+        pytest.skip("this kernel is older than that field")
+    assert info["total_rto"] >= 1
+    assert info["total_rto_recoveries"] == 1

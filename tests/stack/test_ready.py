@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harp_tcp_ready: the sockets that have something new to tell, each once, without asking all."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from scapy.layers.inet import TCP
+
+
+def test_nothing_is_ready(dialogue):
+    d = dialogue()
+    d.listen(80)
+    d.connect(80)
+    d.expect(TCP(flags="S"))
+    assert d.stack.ready() == []
+
+
+def test_a_connections_life(dialogue):
+    d = dialogue(delayed_ack_us=0)
+    c = d.connect(80)
+    d.expect(TCP(flags="S"))
+    d.send(TCP(flags="SA", seq=0, ack=1))
+    d.expect(TCP(flags="A"))
+    assert d.stack.ready() == [c.number]
+    assert d.stack.ready() == []
+    for seq in (1, 2):
+        d.send(TCP(flags="A", seq=seq, ack=1) / b"x")
+        d.expect(TCP(flags="A", ack=seq + 1))
+    assert d.stack.ready() == [c.number]  # once for both
+    d.send(TCP(flags="FA", seq=3, ack=1))
+    d.expect(TCP(flags="A", ack=4))
+    assert d.stack.ready() == [c.number]
+    d.send(TCP(flags="R", seq=4))
+    assert d.stack.ready() == [c.number]
+    c.close()
+    assert d.stack.ready() == []
+
+
+def test_a_listener_and_who_it_accepts(dialogue):
+    d = dialogue(delayed_ack_us=0)
+    listener = d.listen(80)
+    d.send(TCP(flags="S", seq=0))
+    d.expect(TCP(flags="SA"))
+    d.send(TCP(flags="PA", seq=1, ack=1) / b"early")
+    d.expect(TCP(flags="A", ack=6))
+    assert d.stack.ready() == [listener.number]  # the other's number nobody knows yet
+    c = d.accept(listener)
+    assert d.stack.ready() == [c.number]
+
+
+def test_the_order_is_that_of_the_news(dialogue):
+    d = dialogue(delayed_ack_us=0)
+    listener = d.listen(80)
+    numbers = {}
+    for port in (1001, 1002, 1003):
+        d.send(TCP(sport=port, flags="S", seq=0))
+        d.expect(TCP(dport=port, flags="SA"))
+        d.send(TCP(sport=port, flags="A", seq=1, ack=1))
+        numbers[port] = d.accept(listener)
+    d.stack.ready()
+    for port in (1002, 1003, 1001, 1002):
+        d.send(TCP(sport=port, flags="A", ack=1) / b"x")
+        d.expect(TCP(dport=port, flags="A"))
+    numbers[1003].close()
+    d.ignore()
+    assert d.stack.ready(1) == [numbers[1002].number]
+    assert d.stack.ready() == [numbers[1001].number]
+
+
+def test_room_to_send(dialogue):
+    d = dialogue(sndbuf=9000)
+    c = d.open_passive(mss=1000)
+    d.stack.ready()
+    with pytest.raises(BlockingIOError):
+        while True:
+            c.send(b"x" * 1000)
+    d.drain()
+    d.send(TCP(ack=1001))
+    d.drain()
+    assert d.stack.ready() == []  # a ninth of the buffer is not worth waking up for
+    d.send(TCP(ack=8001))
+    d.drain()
+    assert d.stack.ready() == [c.number]
+    d.send(TCP(ack=9001))
+    d.drain()
+    assert d.stack.ready() == []  # it was writable before
+
+
+def test_memory_to_send_from(dialogue):
+    """Others hold the memory that a socket needs: it is told when they give it back."""
+    d = dialogue(packets=32, sndbuf=1 << 20, delayed_ack_us=0)
+    listener = d.listen(80)
+    greedy, hungry = [], []
+    for port, kept in ((1001, greedy), (1002, hungry)):
+        d.send(TCP(sport=port, flags="S", seq=0, options=[("MSS", 1460)]))
+        d.expect(TCP(dport=port, flags="SA"))
+        d.send(TCP(sport=port, flags="A", seq=1, ack=1))
+        kept.append(d.accept(listener))
+    d.stack.ready()
+    with pytest.raises(BlockingIOError):
+        while True:
+            greedy[0].send(b"x" * 2000)
+    with pytest.raises(BlockingIOError):
+        hungry[0].send(b"x")
+    assert not hungry[0].poll() & 4  # POLLOUT
+    sent = max(p[TCP].seq + len(bytes(p[TCP].payload)) for p in d.drain())
+    assert d.stack.ready() == []
+    d.send(TCP(sport=1001, ack=sent))
+    d.drain()
+    assert hungry[0].number in d.stack.ready()
+    assert hungry[0].send(b"x") == 1
+
+
+def test_shutting_down_is_news(dialogue):
+    d = dialogue()
+    c = d.open_passive()
+    d.stack.ready()
+    c.shutdown(socket.SHUT_RDWR)
+    assert d.stack.ready() == [c.number]
