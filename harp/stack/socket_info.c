@@ -7,8 +7,11 @@ static uint8_t congestion_state(const struct harp_tcp *tcp) {
   return by_recovery[tcp->recovery];
 }
 
-/* Bytes, our FIN aside, that were sent and not acknowledged. */
+/* Bytes, our SYN and FIN aside, that were sent and not acknowledged. */
 static uint32_t outstanding(const struct harp_tcp *tcp) {
+  if (!tcp_synchronized(tcp)) {
+    return 0;
+  }
   uint32_t fin = tcp->fin_sent && tcp->snd_una != tcp->snd_nxt;
   return tcp->snd_nxt - tcp->snd_una - fin;
 }

@@ -260,6 +260,23 @@ def test_tcp_info_shows_what_was_agreed(dialogue):
     assert (info["snd_wscale"], info["rcv_wscale"]) == (3, 5)
 
 
+def test_neither_syn_nor_fin_is_a_byte(dialogue):
+    d = dialogue()
+    c = d.connect(80)
+    d.expect(TCP(flags="S"))
+    assert c.tcp_info()["bytes_sent"] == 0
+    d.send(TCP(flags="SA", seq=0, ack=1))
+    d.expect(TCP(flags="A"))
+    c.send(b"xyz")
+    d.expect(TCP(seq=1), length=3)
+    c.shutdown(socket.SHUT_WR)
+    d.expect(TCP(flags="FA", seq=4))
+    for ack in (1, 4, 5):
+        d.send(TCP(seq=1, ack=ack))
+        info = c.tcp_info()
+        assert (info["bytes_sent"], info["bytes_acked"]) == (3, min(ack - 1, 3))
+
+
 def test_tcp_info_may_be_asked_for_in_part(dialogue):
     d = dialogue()
     c = d.open_passive()
