@@ -16,7 +16,7 @@ int harp_flow_connect(struct harp_stack *stack, uint16_t local_port, struct harp
   if (stack->link_header && ip_next_hop(stack, peer.address) == 0) {
     return -ENETUNREACH;
   }
-  struct harp_tcp *tcp = tcp_create(stack, peer, local_port);
+  struct harp_tcp *tcp = tcp_create(stack, peer, local_port, true);
   if (!tcp) {
     return -ENOBUFS;
   }
@@ -41,8 +41,9 @@ int harp_flow_listen(struct harp_stack *stack, uint16_t local_port, uint32_t bac
   if (!listener) {
     return -ENOBUFS;
   }
+  struct harp_listener **bucket = listener_bucket(stack, local_port);
   *listener = (struct harp_listener){
-      .next = stack->listeners,
+      .hash_next = *bucket,
       .stack = stack,
       .ops = ops,
       .user = user,
@@ -51,21 +52,24 @@ int harp_flow_listen(struct harp_stack *stack, uint16_t local_port, uint32_t bac
       .rcv_wscale = (uint8_t)HARP_MAX(stack->config.window_scale, 0),
       .port = local_port,
   };
-  stack->listeners = listener;
+  list_init(&listener->half_open);
+  *bucket = listener;
   *out = listener;
   return 0;
 }
 
 void harp_flow_unlisten(struct harp_listener *listener) {
   struct harp_stack *stack = listener->stack;
-  struct harp_listener **link = &stack->listeners;
+  struct harp_listener **link = listener_bucket(stack, listener->port);
   while (*link != listener) {
-    link = &(*link)->next;
+    link = &(*link)->hash_next;
   }
-  *link = listener->next;
-  while (listener->half_open_oldest) {
-    tcp_send_reset(listener->half_open_oldest);
-    tcp_finish(listener->half_open_oldest, -ECONNABORTED);
+  *link = listener->hash_next;
+  while (!list_empty(&listener->half_open)) {
+    struct harp_list *first = listener->half_open.next;
+    struct harp_tcp *tcp = HARP_CONTAINER(first, struct harp_tcp, half_open_link);
+    tcp_send_reset(tcp);
+    tcp_finish(tcp, -ECONNABORTED);
   }
   pool_put(&stack->listener_pool, listener);
 }
@@ -152,7 +156,7 @@ void harp_flow_close(struct harp_tcp *tcp) {
 }
 
 void harp_flow_abort(struct harp_tcp *tcp) {
-  tcp->detached = true;
+  tcp_detach(tcp);
   if (tcp->state != TCP_TIME_WAIT) {
     if (tcp->trusted || tcp_may_reset(tcp->stack)) {
       tcp_send_reset(tcp);

@@ -39,7 +39,11 @@ struct harp_stack {
   struct harp_tcp *dirty; /* connections with something to do at flush */
   struct harp_tcp *dirty_last;
   struct harp_tcp *held; /* connections whose acknowledgement waits for the next flush */
-  struct harp_listener *listeners;
+  struct harp_listener **listeners; /* by port */
+  uint32_t listener_shift;
+  /* What makes room when there is none, the oldest first: handshakes, and ownerless TIME-WAIT. */
+  struct harp_list half_open, time_wait;
+  uint32_t half_open_count;
 
   struct harp_pool connections, packets, references, records, listener_pool;
 
@@ -114,6 +118,11 @@ void sockets_destroy(struct harp_stack *stack);
 /* Multiply-shift under a secret odd multiplier: universal, so nobody can aim at a bucket. */
 static inline struct harp_tcp **tcp_bucket(const struct harp_stack *stack, uint64_t key) {
   return &stack->buckets[key * stack->bucket_multiplier >> stack->bucket_shift];
+}
+
+static inline struct harp_listener **listener_bucket(const struct harp_stack *stack,
+                                                     uint16_t port) {
+  return &stack->listeners[port * stack->bucket_multiplier >> stack->listener_shift];
 }
 
 static inline struct harp_tcp *tcp_find(const struct harp_stack *stack, uint64_t key) {

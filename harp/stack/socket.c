@@ -357,7 +357,7 @@ int harp_tcp_shutdown(struct harp_stack *stack, int number, int how) {
 
 /* Lets the connection finish alone. */
 static void orphan(struct harp_tcp *tcp) {
-  tcp->detached = true;
+  tcp_detach(tcp);
   if (tcp->state == TCP_FIN_WAIT2 || (tcp->state == TCP_LAST_ACK && tcp->snd_una == tcp->snd_nxt)) {
     tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + 60 * NS_PER_S);
   }

@@ -65,15 +65,21 @@ static int create_pools(struct harp_stack *stack) {
     stack->bucket_shift--;
   }
   stack->bucket_multiplier = harp_siphash(config->seed, stack->bucket_count, 0) | 1;
+  uint32_t listeners = HARP_MIN(connections + 16, (uint32_t)HARP_MAX_LISTENERS), chains = 16;
+  stack->listener_shift = 64 - 4;
+  while (chains < listeners) {
+    chains *= 2;
+    stack->listener_shift--;
+  }
   stack->buckets = calloc(stack->bucket_count, sizeof *stack->buckets);
+  stack->listeners = calloc(chains, sizeof *stack->listeners);
   stack->heap = calloc(connections, sizeof *stack->heap);
-  bool failed = !stack->buckets || !stack->heap;
+  bool failed = !stack->buckets || !stack->heap || !stack->listeners;
   failed |= pool_create(&stack->connections, sizeof(struct harp_tcp), connections) != 0;
   failed |= pool_create(&stack->packets, HARP_PACKET_SIZE, config->packets) != 0;
   failed |= pool_create(&stack->references, sizeof(struct harp_reference), pieces) != 0;
   failed |= pool_create(&stack->records, sizeof(struct harp_record), pieces) != 0;
-  failed |= pool_create(&stack->listener_pool, sizeof(struct harp_listener),
-                        HARP_MIN(connections + 16, (uint32_t)HARP_MAX_LISTENERS)) != 0;
+  failed |= pool_create(&stack->listener_pool, sizeof(struct harp_listener), listeners) != 0;
   failed |= sockets_create(stack) != 0;
   failed |= neighbours_create(stack) != 0;
   return failed ? -ENOMEM : 0;
@@ -104,6 +110,8 @@ int harp_stack_create_io(struct harp_stack **out, const struct harp_stack_config
   stack->config.cc = harp_cc_find(config->cc)->name; /* the caller's string may go */
   stack->io = *io;
   stack->counters = io->counters ? io->counters : stack->own_counters;
+  list_init(&stack->half_open);
+  list_init(&stack->time_wait);
   set_up_link(stack);
   if (create_pools(stack) != 0) {
     harp_stack_destroy(stack);
@@ -140,6 +148,7 @@ void harp_stack_destroy(struct harp_stack *stack) {
   pool_destroy(&stack->records);
   pool_destroy(&stack->listener_pool);
   free(stack->buckets);
+  free(stack->listeners);
   free(stack->heap);
   free(stack);
 }

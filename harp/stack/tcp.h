@@ -250,7 +250,8 @@ struct harp_tcp {
   const struct harp_flow_ops *ops;
   void *user;
   struct harp_listener *listener; /* while in handshake or unclaimed */
-  struct harp_tcp *half_open_older, *half_open_newer; /* among its listener's */
+  struct harp_list half_open_link; /* among its listener's */
+  struct harp_list turn; /* to make room: among all handshakes, or, ownerless, in TIME-WAIT */
   struct harp_tcp *dirty_next;
   struct harp_tcp *held_next;
   struct harp_neighbour *neighbour; /* NULL: nothing was sent yet */
@@ -273,12 +274,12 @@ struct harp_tcp {
 };
 
 struct harp_listener {
-  struct harp_listener *next;
+  struct harp_listener *hash_next;
   struct harp_stack *stack;
   const struct harp_flow_ops *ops;
   void *user;
   uint32_t backlog, pending;
-  struct harp_tcp *half_open_oldest, *half_open_newest; /* the pending ones */
+  struct harp_list half_open; /* the pending ones, the oldest first */
   uint32_t rcvbuf, user_mss;
   uint8_t rcv_wscale, tos;
   uint64_t cookie_period; /* of the latest cookie */
@@ -523,9 +524,10 @@ void tcp_set_iss(struct harp_tcp *tcp, uint32_t iss);
 /* The listener's settings, and what the peer's SYN says. */
 void tcp_take_syn(struct harp_tcp *tcp, const struct harp_listener *listener,
                   const struct harp_segment *syn);
-/* In the table, in state CLOSE, owned by nobody; NULL: no memory or no route. */
+/* In the table, in state CLOSE, owned by nobody; NULL: no memory or no route. own: it is opened
+ * from here. An eighth of the places is kept for those, and any handshake makes room for them. */
 struct harp_tcp *tcp_create(struct harp_stack *stack, struct harp_endpoint peer,
-                            uint16_t local_port);
+                            uint16_t local_port, bool own);
 void tcp_set_state(struct harp_tcp *tcp, uint8_t state);
 void tcp_become_established(struct harp_tcp *tcp);
 /* What the peer offered in its SYN. */
@@ -535,6 +537,10 @@ void tcp_set_mss(struct harp_tcp *tcp);
 void tcp_time_wait(struct harp_tcp *tcp);
 /* In TIME-WAIT the owner has everything: it is told closed(0), and the block waits alone. */
 void tcp_owner_done(struct harp_tcp *tcp);
+/* The wait begins again. */
+void tcp_time_wait_again(struct harp_tcp *tcp);
+/* Its owner lets go: it finishes alone. */
+void tcp_detach(struct harp_tcp *tcp);
 /* Reports closed(error) once, unless the owner has let go, and frees. */
 void tcp_finish(struct harp_tcp *tcp, int error);
 void tcp_mark_dirty(struct harp_tcp *tcp);

@@ -416,7 +416,7 @@ static void unacceptable(struct harp_tcp *tcp, const struct harp_segment *segmen
   report_duplicate(tcp, segment);
   if (tcp->state == TCP_TIME_WAIT && (segment->flags & FLAG_FIN)) {
     /* The peer missed our last ACK: the wait starts again. */
-    tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + 60 * NS_PER_S);
+    tcp_time_wait_again(tcp);
   }
   set_right(tcp, segment);
 }

@@ -2,7 +2,12 @@
 /* Opening, listening and closing; the table of connections. */
 #include "harp/stack/internal.h"
 
-enum { FIRST_PORT = 49152, LAST_PORT = 65535 }; /* RFC 6335 */
+enum {
+  FIRST_PORT = 49152, /* RFC 6335 */
+  LAST_PORT = 65535,
+  HALF_OPEN_SHARE = 2, /* of the connections: so many of them may be handshakes of others */
+  OWN_SHARE = 8,       /* and so many are only for those that are opened from here */
+};
 #define TIME_WAIT_NS (60 * NS_PER_S)
 /* A handshake that has lasted so long makes room where there is none. Hosts of one
  * network take less. A newcomer is better off so than with a cookie: it keeps all options,
@@ -19,9 +24,9 @@ struct harp_tcp *tcp_lookup(struct harp_stack *stack, uint32_t remote_address,
 }
 
 struct harp_listener *tcp_listener(struct harp_stack *stack, uint16_t port) {
-  struct harp_listener *listener = stack->listeners;
+  struct harp_listener *listener = *listener_bucket(stack, port);
   while (listener && listener->port != port) {
-    listener = listener->next;
+    listener = listener->hash_next;
   }
   return listener;
 }
@@ -58,21 +63,18 @@ static uint32_t timestamp_offset(const struct harp_tcp *tcp) {
 
 static void join_half_open(struct harp_listener *listener, struct harp_tcp *tcp) {
   tcp->listener = listener;
-  tcp->half_open_older = listener->half_open_newest;
-  *(tcp->half_open_older ? &tcp->half_open_older->half_open_newer : &listener->half_open_oldest) =
-      tcp;
-  listener->half_open_newest = tcp;
+  list_append(&listener->half_open, &tcp->half_open_link);
   listener->pending++;
+  list_append(&tcp->stack->half_open, &tcp->turn);
+  tcp->stack->half_open_count++;
 }
 
 static void leave_half_open(struct harp_tcp *tcp) {
-  struct harp_listener *listener = tcp->listener;
-  *(tcp->half_open_older ? &tcp->half_open_older->half_open_newer : &listener->half_open_oldest) =
-      tcp->half_open_newer;
-  *(tcp->half_open_newer ? &tcp->half_open_newer->half_open_older : &listener->half_open_newest) =
-      tcp->half_open_older;
+  list_remove(&tcp->half_open_link);
+  tcp->listener->pending--;
   tcp->listener = NULL;
-  listener->pending--;
+  list_remove(&tcp->turn);
+  tcp->stack->half_open_count--;
 }
 
 bool tcp_listener_full(struct harp_listener *listener) {
@@ -81,48 +83,56 @@ bool tcp_listener_full(struct harp_listener *listener) {
   return full;
 }
 
-/* Whether a handshake may begin. Of those under way, the oldest is the likeliest to be a
- * flood's (RFC 4987, 3.4). */
-static bool make_room(struct harp_listener *listener) {
-  struct harp_tcp *oldest = listener->half_open_oldest;
-  if (listener->pending < listener->backlog) {
-    return true;
-  }
-  if (!oldest || listener->stack->now - oldest->syn_sent < HALF_OPEN_LEAST_NS) {
+/* Of handshakes under way, the oldest is the likeliest to be a flood's (RFC 4987, 3.4). false: there
+ * is none, or it is not so old (least: ns; 0: whichever it is), or its peer has answered and waits
+ * for a place in the accept queue: that one is real. */
+static bool drop_half_open(struct harp_stack *stack, struct harp_tcp *oldest, uint64_t least) {
+  if (!oldest || stack->now - oldest->syn_sent < least) {
     return false;
   }
-  if (oldest->snd_una == oldest->snd_nxt) {
-    return false; /* its peer has answered, and waits for a place in the queue: it is real */
+  if (least && oldest->snd_una == oldest->snd_nxt) {
+    return false;
   }
-  COUNT(listener->stack, tcp_half_open_dropped);
+  COUNT(stack, tcp_half_open_dropped);
   tcp_finish(oldest, -ETIMEDOUT);
   return true;
 }
 
-/* --- A connection's life --- */
+static struct harp_tcp *oldest_of(struct harp_list *turns) {
+  return list_empty(turns) ? NULL : HARP_CONTAINER(turns->next, struct harp_tcp, turn);
+}
 
-/* With the table full, the oldest connection in TIME-WAIT makes room. */
-static bool recycle_time_wait(struct harp_stack *stack) {
-  struct harp_tcp *oldest = NULL;
-  for (uint32_t i = 0; i < stack->heap_count; i++) {
-    struct harp_tcp *tcp = stack->heap[i];
-    if (tcp->state == TCP_TIME_WAIT && tcp->detached &&
-        (!oldest || tcp->timers[TIMER_STATE] < oldest->timers[TIMER_STATE])) {
-      oldest = tcp;
+/* Sees to it that more than so many places are free: ownerless connections in TIME-WAIT make
+ * room, and handshakes that have lasted so long, ns. */
+static bool free_places(struct harp_stack *stack, uint32_t keep, uint64_t least) {
+  while (stack->connections.available <= keep) {
+    stack_free_closed(stack);
+    if (stack->connections.available > keep) {
+      break;
+    }
+    struct harp_tcp *waiting = oldest_of(&stack->time_wait);
+    if (waiting) {
+      tcp_finish(waiting, 0);
+    } else if (!drop_half_open(stack, oldest_of(&stack->half_open), least)) {
+      return false;
     }
   }
-  if (oldest) {
-    tcp_finish(oldest, 0);
-  }
-  return oldest != NULL;
+  return true;
 }
 
-static struct harp_tcp *allocate(struct harp_stack *stack) {
-  if (stack->connections.available == 0 && recycle_time_wait(stack)) {
-    stack_free_closed(stack);
+/* Whether a handshake may begin: each listener has a bound, and so has the stack. */
+static bool make_room(struct harp_listener *listener) {
+  struct harp_stack *stack = listener->stack;
+  struct harp_tcp *oldest = NULL;
+  if (listener->pending >= listener->backlog) {
+    oldest = HARP_CONTAINER(listener->half_open.next, struct harp_tcp, half_open_link);
+  } else if (stack->half_open_count >= HARP_MAX(stack->connections.total / HALF_OPEN_SHARE, 1u)) {
+    oldest = oldest_of(&stack->half_open);
   }
-  return pool_get(&stack->connections);
+  return !oldest || drop_half_open(stack, oldest, HALF_OPEN_LEAST_NS);
 }
+
+/* --- A connection's life --- */
 
 void tcp_set_iss(struct harp_tcp *tcp, uint32_t iss) {
   tcp->iss = tcp->snd_una = iss;
@@ -164,6 +174,8 @@ bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_
     tcp->timers[i] = TIMER_OFF;
   }
   list_init(&tcp->neighbour_link);
+  list_init(&tcp->half_open_link);
+  list_init(&tcp->turn);
   tcp->ts_offset = timestamp_offset(tcp);
   tcp->cc.ops = harp_cc_find(config->cc);
   tcp->syn_sent = stack->now;
@@ -171,11 +183,12 @@ bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_
 }
 
 struct harp_tcp *tcp_create(struct harp_stack *stack, struct harp_endpoint peer,
-                            uint16_t local_port) {
-  struct harp_tcp *tcp = allocate(stack);
-  if (!tcp) {
+                            uint16_t local_port, bool own) {
+  uint32_t keep = own ? 0 : stack->connections.total / OWN_SHARE;
+  if (!free_places(stack, keep, own ? 0 : HALF_OPEN_LEAST_NS)) {
     return NULL;
   }
+  struct harp_tcp *tcp = pool_get(&stack->connections);
   if (!tcp_initialise(tcp, stack, peer, local_port)) {
     pool_put(&stack->connections, tcp);
     return NULL;
@@ -270,14 +283,11 @@ static void syn_input(struct harp_listener *listener, const struct harp_segment 
   if (tcp_listener_full(listener)) {
     return;
   }
-  if (!make_room(listener)) {
-    tcp_cookie_send(listener, segment);
-    return;
-  }
   struct harp_endpoint peer = {segment->source, segment->source_port};
-  struct harp_tcp *tcp = tcp_create(stack, peer, listener->port);
+  struct harp_tcp *tcp =
+      make_room(listener) ? tcp_create(stack, peer, listener->port, false) : NULL;
   if (!tcp) {
-    COUNT(stack, tcp_listen_drops);
+    tcp_cookie_send(listener, segment);
     return;
   }
   join_half_open(listener, tcp);
@@ -343,6 +353,7 @@ void tcp_finish(struct harp_tcp *tcp, int error) {
   if (tcp->listener) {
     leave_half_open(tcp);
   }
+  list_remove(&tcp->turn);
   neighbour_detach(tcp);
   tcp_timers_remove(tcp);
   tcp_sndq_clear(tcp);
@@ -354,9 +365,23 @@ void tcp_finish(struct harp_tcp *tcp, int error) {
 }
 
 void tcp_owner_done(struct harp_tcp *tcp) {
-  tcp->detached = true;
+  tcp_detach(tcp);
   if (tcp->ops->closed) {
     tcp->ops->closed(tcp->user, tcp, 0);
+  }
+}
+
+void tcp_detach(struct harp_tcp *tcp) {
+  tcp->detached = true;
+  if (tcp->state == TCP_TIME_WAIT) {
+    list_move(&tcp->stack->time_wait, &tcp->turn);
+  }
+}
+
+void tcp_time_wait_again(struct harp_tcp *tcp) {
+  tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + TIME_WAIT_NS);
+  if (tcp->detached) {
+    list_move(&tcp->stack->time_wait, &tcp->turn);
   }
 }
 
@@ -365,7 +390,7 @@ void tcp_time_wait(struct harp_tcp *tcp) {
   for (int i = 0; i < TIMERS; i++) {
     tcp->timers[i] = TIMER_OFF;
   }
-  tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + TIME_WAIT_NS);
+  tcp_time_wait_again(tcp);
   if (tcp->detached) {
     return;
   }

@@ -15,9 +15,9 @@ _OWN = bytes(map(int, OWN.split(".")))
 
 
 def crowded(**config: object) -> FlowStack:
-    """A stack on the link, with a listener on PORT's place left to the test."""
-    stack = FlowStack(link=1, address=OWN, mac=OWN_MAC.hex(":"), prefix=16,
-                      **{"max_connections": 64, "packets": 1024, **config})  # fmt: skip
+    """A stack on the link; link=0: without one."""
+    usual = {"link": 1, "mac": OWN_MAC.hex(":"), "max_connections": 64, "packets": 1024}
+    stack = FlowStack(address=OWN, prefix=16, **{**usual, **config})
     stack.advance(10**12)
     return stack
 

@@ -30,7 +30,7 @@ def send_to_each(stack: FlowStack, flows: list, numbers: range) -> list[int]:
 
 def test_as_many_as_there_are_connections() -> None:
     """Each of 4,096 hosts is asked for once, and none is forgotten while it has a connection."""
-    stack = crowded(max_connections=MANY, packets=8192)
+    stack = crowded(max_connections=MANY * 8 // 7 + 8, packets=8192)  # an eighth is for our own
     listener = stack.listen(80, backlog=MANY)
     for number in range(MANY):
         open_from(stack, number)
@@ -57,6 +57,20 @@ def test_whom_a_connection_sends_to_is_not_forgotten() -> None:
         heard(stack)
     assert stack.counters()["neighbours_replaced"] > 2500
     assert send_to_each(stack, listener.accepted, range(1)) == []
+
+
+def test_who_has_answered_stays_longer_than_who_has_not() -> None:
+    """A host without a connection is known; three times as many as there are places are not."""
+    stack = crowded(max_connections=8)
+    stray = segment(0, 1, ACK, 5, 5, dport=81)
+    tell(stack, arp(0, 1), stray)
+    tell(stack, arp(0, 2))
+    heard(stack)
+    tell(stack, *(segment(number, 1, ACK, 5, 5, dport=81) for number in range(1, 800)))
+    heard(stack)
+    tell(stack, stray)
+    asked, segments = heard(stack)
+    assert (asked, [there for there, _ in segments]) == ([], [0])
 
 
 def test_who_lost_its_connection_makes_room() -> None:

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Handshakes under way are bounded for all listeners together: a flood leaves places for others,
+and for those that are opened from here."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from crowd import address, crowded, dotted, segment
+
+from harp.testing._flow import Flow, FlowStack
+from harp.testing.frames import ACK, RST, SYN
+
+LISTENERS = 17
+PER_MS = 2  # spoofed SYNs
+MS = 10**6
+
+
+def tell(stack: FlowStack, frame: bytes) -> list[bytes]:
+    """TCP headers of the answers to the host that the frame claims to be from."""
+    stack.receive(frame[14:], b"", 0, True)
+    stack.flush()
+    return [out.data[20:] for out in stack.take() if out.data[16:20] == frame[26:30]]
+
+
+def number(tcp: bytes) -> int:
+    return int.from_bytes(tcp[4:8], "big")
+
+
+def shake(stack: FlowStack, host: int, sport: int, dport: int = 80) -> None:
+    """A handshake that must end well, with whatever the SYN is answered by."""
+    (answer,) = tell(stack, segment(host, sport, SYN, 0, 0, dport=dport))
+    assert answer[13] == SYN | ACK
+    ack = (number(answer) + 1) & 0xFFFFFFFF
+    assert tell(stack, segment(host, sport, ACK, 1, ack, dport=dport)) == []
+
+
+def meet(stack: FlowStack, host: int, port: int) -> Flow:
+    """A connection from here that must come about."""
+    flow = stack.connect(dotted(host), port)
+    stack.flush()
+    (syn,) = (out.data[20:] for out in stack.take() if out.data[16:20] == address(host))
+    sport = int.from_bytes(syn[0:2], "big")
+    tell(stack, segment(host, port, SYN | ACK, 5, (number(syn) + 1) & 0xFFFFFFFF, dport=sport))
+    assert flow.established
+    return flow
+
+
+def test_a_flood_on_many_listeners_keeps_nobody_out() -> None:
+    """2,000 spoofed SYNs a second, as HARP's instance is made: 4096 connections, 256 handshakes
+    of each listener. Whoever comes meanwhile is served at once, and so are we."""
+    stack = crowded(link=0, max_connections=4096, packets=1024)
+    listeners = [stack.listen(1000 + i, backlog=256) for i in range(LISTENERS)]
+    spoofed = 0
+    for ms in range(5000):
+        stack.advance(stack.now + MS)
+        for _ in range(PER_MS):
+            tell(stack, segment(10_000 + spoofed % 40_000, 7 + spoofed // 40_000, SYN, 0, 0,
+                                dport=1000 + spoofed % LISTENERS))  # fmt: skip
+            spoofed += 1
+        if ms % 50 == 49:
+            shake(stack, 1, 2000 + ms, 1000 + ms % LISTENERS)
+            meet(stack, 2, 3000 + ms)
+    assert sum(len(listener.accepted) for listener in listeners) == 100
+    assert "tcp_listen_drops" not in stack.counters()
+
+
+def full(**config: object) -> tuple[FlowStack, object]:
+    """A stack of 64 connections, of which peers have all that they can get."""
+    stack = crowded(link=0, max_connections=64, **config)
+    listener = stack.listen(80, backlog=64)
+    for host in range(56):
+        shake(stack, host, 1000)
+    assert len(listener.accepted) == 56
+    return stack, listener
+
+
+def test_an_eighth_is_for_those_that_are_opened_from_here() -> None:
+    stack, _ = full()
+    for port in range(8):
+        meet(stack, 100, 1 + port)
+    with pytest.raises(OSError) as refused:
+        stack.connect(dotted(100), 50)
+    assert refused.value.errno == errno.ENOBUFS
+
+
+def test_a_full_table_gives_a_cookie() -> None:
+    """It is forgotten until there is a place; what comes before that is not answered by a reset."""
+    stack, listener = full()
+    (answer,) = tell(stack, segment(100, 1000, SYN, 0, 0))
+    assert answer[13] == SYN | ACK
+    ack = (number(answer) + 1) & 0xFFFFFFFF
+    assert tell(stack, segment(100, 1000, ACK, 1, ack)) == []
+    assert stack.counters()["tcp_cookies_out"] == 1
+    listener.accepted[0].abort()
+    stack.flush()
+    tell(stack, segment(100, 1000, ACK, 1, ack, b"x"))
+    assert bytes(listener.accepted[-1].received) == b"x"
+    assert len(listener.accepted) == 57
+
+
+def test_handshakes_make_room_for_those_that_are_opened_from_here() -> None:
+    """However young they are; the oldest first."""
+    stack = crowded(link=0, max_connections=16)
+    stack.listen(80, backlog=16)
+    for host in range(6):
+        shake(stack, host, 1000)
+    for host in range(8):
+        tell(stack, segment(200 + host, 1000, SYN, 0, 0))
+    assert stack.counters()["tcp_connections"] == 14
+    for port in range(10):
+        meet(stack, 100, 1 + port)
+    assert stack.counters()["tcp_half_open_dropped"] == 8
+    (answer,) = tell(stack, segment(200, 1000, ACK, 1, 1))
+    assert answer[13] & RST
+
+
+def test_half_of_the_table_may_be_handshakes() -> None:
+    """The rest get cookies while none of them is old; then the oldest makes room."""
+    stack = crowded(link=0, max_connections=16)
+    for port in (80, 81):
+        stack.listen(port, backlog=16)
+    for host in range(20):
+        tell(stack, segment(200 + host, 1000, SYN, 0, 0, dport=80 + host % 2))
+    assert stack.counters()["tcp_connections"] == 8
+    assert stack.counters()["tcp_cookies_out"] == 12
+    stack.advance(stack.now + 60 * MS)
+    for host in range(3):
+        tell(stack, segment(300 + host, 1000, SYN, 0, 0))
+    assert stack.counters()["tcp_connections"] == 8
+    assert stack.counters()["tcp_half_open_dropped"] == 3
+    assert stack.counters()["tcp_cookies_out"] == 12
