@@ -6,6 +6,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Union
 
 LINKTYPE_ETHERNET = 1
 LINKTYPE_RAW = 101  # starts with the IPv4 header
@@ -13,6 +14,9 @@ LINKTYPE_RAW = 101  # starts with the IPv4 header
 _SECTION, _INTERFACE, _PACKET = 0x0A0D0D0A, 1, 6
 _OPTION_COMMENT, _OPTION_FLAGS, _OPTION_TSRESOL = 1, 2, 9
 _INBOUND, _OUTBOUND = 1, 2
+_TOTAL = struct.Struct("<I")
+
+Bytes = Union[bytes, memoryview]
 
 
 def _option(code: int, value: bytes) -> bytes:
@@ -24,6 +28,35 @@ def _block(kind: int, body: bytes) -> bytes:
     return struct.pack("<II", kind, total) + body + struct.pack("<I", total)
 
 
+def head(ethernet: bool, comment: str = "", snaplen: int = 0) -> bytes:
+    """What a capture begins with; `comment` is kept with it. `snaplen`: no frame is kept
+    longer; 0: each is whole."""
+    options = _option(_OPTION_COMMENT, comment.encode()[:65535]) if comment else b""
+    options += _option(0, b"") if options else b""
+    linktype = LINKTYPE_ETHERNET if ethernet else LINKTYPE_RAW
+    resolution = _option(_OPTION_TSRESOL, b"\x09") + _option(0, b"")
+    return (_block(_SECTION, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1) + options)
+            + _block(_INTERFACE, struct.pack("<HHI", linktype, 0, snaplen) + resolution))
+
+
+_PACKET_HEAD = struct.Struct("<IIIIIII")
+_PACKET_TAIL = {
+    sent: _option(_OPTION_FLAGS, struct.pack("<I", _OUTBOUND if sent else _INBOUND))
+    + _option(0, b"") for sent in (False, True)}
+_PADDING = [b"\0" * (-i % 4) for i in range(4)]
+
+
+def packet(when: int, sent: bool, data: Bytes, length: int) -> tuple[bytes, Bytes, bytes]:
+    """A frame of `length` bytes, of which `data` was kept, in pieces that follow each other.
+    `when` is in ns; `sent`: by the stack."""
+    kept = len(data)
+    tail = _PACKET_TAIL[sent]
+    padding = _PADDING[kept % 4]
+    total = _PACKET_HEAD.size + kept + len(padding) + len(tail) + 4
+    return (_PACKET_HEAD.pack(_PACKET, total, 0, when >> 32, when & 0xFFFFFFFF, kept, length),
+            data, padding + tail + _TOTAL.pack(total))
+
+
 def write_pcapng(
     path: Path, frames: Iterable[tuple[int, bool, bytes]], ethernet: bool, comment: str = ""
 ) -> None:
@@ -31,15 +64,7 @@ def write_pcapng(
 
     `comment` is kept with the capture. OSError if the file cannot be written.
     """
-    options = _option(_OPTION_COMMENT, comment.encode()[:65535]) if comment else b""
-    options += _option(0, b"") if options else b""
-    linktype = LINKTYPE_ETHERNET if ethernet else LINKTYPE_RAW
     with open(path, "wb") as out:
-        out.write(_block(_SECTION, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1) + options))
-        resolution = _option(_OPTION_TSRESOL, b"\x09") + _option(0, b"")
-        out.write(_block(_INTERFACE, struct.pack("<HHI", linktype, 0, 0) + resolution))
+        out.write(head(ethernet, comment))
         for when, sent, frame in frames:
-            head = struct.pack("<IIIII", 0, when >> 32, when & 0xFFFFFFFF, len(frame), len(frame))
-            flags = struct.pack("<I", _OUTBOUND if sent else _INBOUND)
-            tail = _option(_OPTION_FLAGS, flags) + _option(0, b"")
-            out.write(_block(_PACKET, head + frame + b"\0" * (-len(frame) % 4) + tail))
+            out.writelines(packet(when, sent, frame, len(frame)))

@@ -3,17 +3,27 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import socket
+import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Optional
 
+import pytest
 from scapy.all import IP, TCP, rdpcap
 
-from harp.capture import Target, _attach
+from harp.capture import Capture, Narrowed
+from harp.capture_files import CaptureFiles
+from harp.capture_filter import Target, program
+from harp.packet_ring import Frame, attach
 from harp.testing.lab import Host, Lab
 
-# Publishes a flow, and later a second one, as a process would whose flows come and go.
+# Publishes flows, as a process would whose flows come and go. A line has a local port, and it
+# may have link, flow, peer and the peer's port.
 PUBLISHER = """
 import socket, struct, sys
 from harp.testing import _engine
@@ -21,7 +31,9 @@ def ip(text): return struct.unpack("=I", socket.inet_aton(text))[0]
 file = _engine.StatFile(device=sys.argv[1].encode(), address=sys.argv[2].encode())
 print("ready", flush=True)
 for number, line in enumerate(sys.stdin):
-    file.flow(number, state=1, local_address=ip(sys.argv[2].split("/")[0]), local_port=int(line))
+    port, link, flow, peer, peer_port = [*line.split(), "0", "0", "0.0.0.0", "0"][:5]
+    file.flow(number, state=1, local_address=ip(sys.argv[2].split("/")[0]), local_port=int(port),
+              link=int(link), flow=int(flow), peer_address=ip(peer), peer_port=int(peer_port))
     print("published", flush=True)
 """
 
@@ -35,6 +47,19 @@ sys.stdin.read()
 """
 
 
+# Takes what is sent to port 5001, connection by connection.
+SINK = """
+import socket
+listener = socket.create_server(("", 5001))
+print("ready", flush=True)
+memory = bytearray(1 << 20)
+while True:
+    connection, _ = listener.accept()
+    while connection.recv_into(memory):
+        pass
+"""
+
+
 class Publisher:
     def __init__(self, host: Host, device: str, address: str) -> None:
         self.process = host.popen([sys.executable, "-c", PUBLISHER, device, address],
@@ -44,9 +69,9 @@ class Publisher:
     def _expect(self, word: str) -> None:
         assert self.process.stdout and self.process.stdout.readline().strip() == word
 
-    def flow(self, port: int) -> None:
+    def flow(self, port: int, *more: object) -> None:
         assert self.process.stdin
-        self.process.stdin.write(f"{port}\n")
+        self.process.stdin.write(" ".join(map(str, [port, *more])) + "\n")
         self.process.stdin.flush()
         self._expect("published")
 
@@ -54,13 +79,36 @@ class Publisher:
         self.process.communicate()
 
 
-def start_capture(host: Host, path: Path) -> subprocess.Popen[str]:
-    process = host.popen([sys.executable, "-m", "harp", "capture", "-w", path, "--seconds", "7"],
+def start_capture(host: Host, path: Path, *words: str) -> subprocess.Popen[str]:
+    process = host.popen([sys.executable, "-m", "harp", "capture", "-w", path,
+                          *(words or ["--seconds", "7"])],
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    for _ in range(200):  # its packet socket shows that it listens
-        if "\n" in host.read("/proc/net/packet").strip():
+    for _ in range(400):  # its packet socket shows that it listens: bound, and running
+        sockets = [line.split() for line in host.read("/proc/net/packet").splitlines()[1:]]
+        if any(columns[4] != "0" and columns[5] == "1" for columns in sockets):
             return process
+        if process.poll() is not None:
+            raise AssertionError(process.communicate()[0])
     raise AssertionError("it does not listen")
+
+
+def end(process: subprocess.Popen[str], number: int = signal.SIGINT) -> str:
+    """Ctrl-C; what it said."""
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 0 and "Aborted" not in output, output
+    return output
+
+
+def lengths(path: Path) -> list[tuple[int, int]]:
+    """Of each frame: the bytes kept, and those that it had."""
+    data, found, at = path.read_bytes(), [], 0
+    while at < len(data):
+        kind, size = struct.unpack_from("<II", data, at)
+        if kind == 6:  # an enhanced packet block
+            found.append(struct.unpack_from("<II", data, at + 20))
+        at += size
+    return found
 
 
 def connect(client: Host, address: str, *ports: int) -> None:
@@ -125,13 +173,206 @@ def test_refusals(lab: Lab, folders: Path) -> None:
     assert "its frames pass no packet socket" in refused()
     gone = Publisher(host, "packet:eth9", "10.0.0.1/24")
     text = refused(code=2)
-    assert f"--pid {wire.process.pid}" in text and f"--pid {gone.process.pid}" in text
+    assert "--id " in text
+    assert f"--pid {wire.process.pid} " in text and f"--pid {gone.process.pid} " in text
     assert "No such device" in refused("--pid", str(gone.process.pid))
     wire.close()
     gone.close()
 
 
-def test_the_filter_takes_a_hundred_ports() -> None:
-    wanted = Target("lo", "127.0.0.1", frozenset(range(1000, 1100)))
+def test_the_filter_takes_all_ports_of_a_statistics_file() -> None:
+    wanted = Target("lo", "127.0.0.1", frozenset(range(1000, 1511)))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        _attach(any_socket, wanted)  # the kernel checks the program
+        attach(any_socket, program(wanted, 65535))  # the kernel checks the program
+
+
+@pytest.fixture
+def served(lab: Lab, folders: Path) -> Iterator[Publisher]:
+    """The first host has sockets on ports 5001 to 5003, and a process with HARP publishes
+    them as flows 0 and 1 of link 4, and as link 5."""
+    server = lab.hosts[0]
+    sockets = server.popen([sys.executable, "-c", SERVER, "5001", "5002", "5003"],
+                           stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert sockets.stdout and sockets.stdout.readline()
+    publisher = Publisher(server, "packet:eth0", f"{server.address}/24")
+    for port, link, flow in ((5001, 4, 0), (5002, 4, 1), (5003, 5, 0)):
+        publisher.flow(port, link, flow, lab.hosts[1].address, port + 1000)
+    yield publisher
+    publisher.close()
+    sockets.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_with_a_summary(lab: Lab, folders: Path, served: Publisher, number: int) -> None:
+    server, client = lab.hosts
+    path = folders / "out.pcapng"
+    process = start_capture(server, path, "-c", "100000")
+    connect(client, server.address, 5001)
+    output = end(process, number)
+    assert f"{path}: {len(rdpcap(str(path)))} frames, 0 lost" in output
+    assert sum(length for _, length in lengths(path)) > 5000
+
+
+# Sends from the port that is 1000 above the one it sends to.
+FROM_A_PORT = """
+import socket, sys
+for port in map(int, sys.argv[2:]):
+    s = socket.create_connection((sys.argv[1], port), 5, ("", port + 1000)); s.sendall(b"x" * 5000)
+    s.shutdown(socket.SHUT_WR)
+"""
+
+
+@pytest.mark.parametrize("words, ports, sources", [
+    (["--port", "5002"], {5002}, None),
+    (["--port", "6002", "--port", "5003"], {5002, 5003}, None),
+    (["--flow", "4"], {5001, 5002}, None),
+    (["--flow", "4.1"], {5002}, None),
+    (["--flow", "4.1", "--flow", "5"], {5002, 5003}, None),
+    (["--flow", "4", "--port", "5002"], {5002}, None),
+    (["--direction", "in"], {5001, 5002, 5003}, 1),
+    (["--direction", "out", "--flow", "5.0"], {5003}, 0),
+    (["--host", "HOST"], {5001, 5002, 5003}, None),
+    (["--host", "203.0.113.9"], set(), None),
+    (["--host", "203.0.113.9", "--host", "HOST", "--port", "5001"], {5001}, None),
+])
+def test_filters(lab: Lab, folders: Path, served: Publisher, words: list[str], ports: set[int],
+                 sources: Optional[int]) -> None:
+    """`sources`: the only host that frames are from; None: both."""
+    server, client = lab.hosts
+    path = folders / "out.pcapng"
+    process = start_capture(server, path, *(client.address if word == "HOST" else word
+                                            for word in words))
+    client.run([sys.executable, "-c", FROM_A_PORT, server.address, "5001", "5002", "5003"])
+    end(process)
+    frames = rdpcap(str(path))
+    assert {min(frame[TCP].sport, frame[TCP].dport) for frame in frames} == ports
+    both = {host.address for host in lab.hosts} if ports else set()
+    assert {frame[IP].src for frame in frames} == (
+        both if sources is None else {lab.hosts[sources].address})
+
+
+def test_wrong_words(harp: Any, folders: Path) -> None:
+    for words in (["--flow", "1.2.3"], ["--host", "nobody"], ["--files", "3"], ["--port", "0"],
+                  ["--direction", "up"]):
+        assert "Usage" in harp("capture", "-w", str(folders / "x"), *words, code=2).stderr
+
+
+def test_no_such_flow(lab: Lab, folders: Path, served: Publisher) -> None:
+    done = lab.hosts[0].run([sys.executable, "-m", "harp", "capture", "-w",
+                             str(folders / "x.pcapng"), "--flow", "9"], check=False)
+    assert done.returncode == 1 and "no such flow" in done.stderr
+
+
+def test_so_much_of_each_frame(lab: Lab, folders: Path, served: Publisher) -> None:
+    server, client = lab.hosts
+    path = folders / "out.pcapng"
+    process = start_capture(server, path, "--snaplen", "100")
+    connect(client, server.address, 5001)
+    assert "0 lost" in end(process)
+    found = lengths(path)
+    assert max(kept for kept, _ in found) == 100 and sum(length for _, length in found) > 5000
+    assert rdpcap(str(path))[-1][IP].dst  # readers take it
+
+
+def test_a_ring_of_files(lab: Lab, folders: Path, served: Publisher) -> None:
+    server, client = lab.hosts
+    path = folders / "out.pcapng"
+    process = start_capture(server, path, "--file-size", "0.02", "--files", "3",
+                            "--snaplen", "1000")
+    connect(client, server.address, *[5001] * 60)
+    output = end(process)
+    names = sorted(file.name for file in folders.glob("out*"))
+    assert names == ["out-0.pcapng", "out-1.pcapng", "out-2.pcapng"]
+    total = int(re.search(r" ([0-9]+) frames", output)[1])  # type: ignore[index]
+    assert all((folders / name).stat().st_size <= 20_000 for name in names)
+    kept = sum(len(rdpcap(str(folders / name))) for name in names)
+    assert 0 < kept < total
+    first, last = re.search(r"(out-[0-9].pcapng) to (out-[0-9].pcapng)", output).groups()
+    times = [rdpcap(str(folders / name))[0].time for name in (first, last)]
+    assert times[0] < times[1]
+
+
+MANY = """
+import socket, sys
+s = socket.create_connection((sys.argv[1], 5001), 5)
+for _ in range(200): s.sendall(bytes(1 << 20))
+"""
+
+
+def test_a_reader_that_stands_still_loses_nothing(lab: Lab, folders: Path) -> None:
+    """200 MB of large frames while it cannot run; and where there is no room, it says so."""
+    server, client = lab.hosts
+    sink = server.popen([sys.executable, "-c", SINK], stdout=subprocess.PIPE)
+    assert sink.stdout and sink.stdout.readline()
+    publisher = Publisher(server, "packet:eth0", f"{server.address}/24")
+    publisher.flow(5001)
+    path = folders / "out.pcapng"
+    for words in (["--snaplen", "200"], ["--buffer", "2"]):
+        process = start_capture(server, path, *words, "--direction", "in")
+        process.send_signal(signal.SIGSTOP)
+        client.run([sys.executable, "-c", MANY, server.address])
+        process.send_signal(signal.SIGCONT)
+        output = end(process)
+        taken, lost = map(int, re.search(r" ([0-9]+) frames, ([0-9]+) lost",  # type: ignore
+                                         output).groups())
+        seen = sum(length for _, length in lengths(path))
+        assert taken == len(lengths(path))
+        assert (seen >= 200 << 20) == (lost == 0) == (words[0] == "--snaplen"), output
+        assert ("--buffer makes more room" in output) == (lost > 0)
+    publisher.close()
+    sink.kill()
+    sink.communicate(timeout=20)
+
+
+class Ring:
+    """Stands for a ring of 16 blocks, of which `waiting` are to be read; a block has a frame of
+    10,000 bytes, kept as the filter says."""
+
+    size = 16
+
+    def __init__(self, waiting: list[int]) -> None:
+        self.waiting = waiting
+        self.kept = [10_000]
+
+    def blocks(self, timeout: float) -> Iterator[list[Frame]]:
+        data = memoryview(bytes(min(self.kept[-1], 10_000)))
+        yield [Frame(0, True, 10_000, data)] if self.kept[-1] else []
+        if len(self.waiting) > 1:
+            del self.waiting[0]
+
+    def holds(self, blocks: int) -> bool:
+        return self.waiting[0] >= blocks
+
+    def filter(self, code: list[tuple[int, int, int, int]]) -> None:
+        self.kept.append(code[-1][3])
+
+
+def test_who_falls_behind_keeps_headers_until_it_is_through(tmp_path: Path) -> None:
+    wanted = Target("eth0", "10.0.0.1", None)
+    one = Capture(tmp_path, Narrowed(), wanted, 262144, 1 << 20, 8, 0.0)
+    ring = Ring([1, 3, 4, 9, 1, 0, 0, 0])
+    with CaptureFiles(tmp_path / "x.pcapng", "", 262144, 0, 0) as files:
+        one._record(ring, files)  # type: ignore[arg-type]
+    assert ring.kept == [10_000, 256, 262144, 0]  # the last: nothing more is taken
+    kept = [kept for kept, length in lengths(tmp_path / "x.pcapng")]
+    assert (one.taken, kept.count(256), one.cut) == (8, 2, 2)
+
+
+def test_most_frames_are_recorded_at_full_rate(lab: Lab, folders: Path) -> None:
+    server, client = lab.hosts
+    sink = server.popen([sys.executable, "-c", SINK], stdout=subprocess.PIPE)
+    assert sink.stdout and sink.stdout.readline()
+    publisher = Publisher(server, "packet:eth0", f"{server.address}/24")
+    publisher.flow(5001)
+    path = folders / "out.pcapng"
+    process = start_capture(server, path)
+    for _ in range(4):
+        client.run([sys.executable, "-c", MANY, server.address])
+    output = end(process)
+    taken, lost = map(int, re.search(r" ([0-9]+) frames, ([0-9]+) lost",  # type: ignore
+                                     output).groups())
+    assert taken > 9 * lost, output
+    assert lost or sum(length for _, length in lengths(path)) > 800 << 20
+    publisher.close()
+    sink.kill()
+    sink.communicate(timeout=20)
