@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dpdk_glue/packet_ports.h"
 
+#include "dpdk_glue/kernel_ports.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -122,8 +124,10 @@ static void add_range(struct packet_ports *ports, uint16_t first, uint16_t last)
   ports->ranges[ports->range_count++] = (struct packet_range){first, last};
 }
 
-/* Holds the ports from first on, as many as are free, at most count. */
-static int hold_block(struct packet_ports *ports, uint16_t first, unsigned count) {
+/* Holds the ports from first on, as many as are free, at most count, and of those behind first
+ * only what the kernel would grant as well; kernel NULL: all. */
+static int hold_block(struct packet_ports *ports, uint16_t first, unsigned count,
+                      const struct harp_kernel_ports *kernel) {
   if (ports->range_count == PACKET_FILTER_RANGES)
     return -EADDRINUSE;
   int rc = hold(ports, &first);
@@ -133,6 +137,8 @@ static int hold_block(struct packet_ports *ports, uint16_t first, unsigned count
   uint16_t limit = ports->last ? ports->last : 65535;
   while (last < limit && last - first + 1u < count) {
     uint16_t next = (uint16_t)(last + 1);
+    if (kernel && !harp_kernel_ports_offered(kernel, next))
+      break;
     if (hold(ports, &next) < 0)
       break;
     last = next;
@@ -150,18 +156,26 @@ static bool is_held(const struct packet_ports *ports, uint16_t port) {
   return false;
 }
 
+/* The kernel grants the block's first port. */
+static int hold_granted_block(struct packet_ports *ports, unsigned count) {
+  struct harp_kernel_ports kernel;
+  harp_kernel_ports_read(&kernel);
+  return hold_block(ports, 0, count, &kernel);
+}
+
 /* Within a configured range HARP looks for itself, from a random place so that
- * several processes do not meet; else the kernel grants the block's first. */
+ * several processes do not meet. Reserved ports are for those to whom they were given, as
+ * they are in that range. */
 static int hold_any_block(struct packet_ports *ports, unsigned count) {
   if (!ports->first)
-    return hold_block(ports, 0, count);
+    return hold_granted_block(ports, count);
   unsigned span = ports->last - ports->first + 1u;
   uint32_t start = 0;
   if (getrandom(&start, sizeof(start), GRND_NONBLOCK) != sizeof(start))
     start = 0;
   for (unsigned i = 0; i < span; i++) {
     uint16_t first = (uint16_t)(ports->first + (start % span + i) % span);
-    int rc = is_held(ports, first) ? -EADDRINUSE : hold_block(ports, first, count);
+    int rc = is_held(ports, first) ? -EADDRINUSE : hold_block(ports, first, count, NULL);
     if (rc != -EADDRINUSE)
       return rc;
   }
@@ -183,7 +197,7 @@ int harp_packet_ports_take(struct packet_ports *ports, unsigned queue, uint16_t 
   if (rc != -EADDRINUSE || !ports->shared)
     return rc;
   if (wanted) {
-    rc = hold_block(ports, wanted, 1);
+    rc = hold_block(ports, wanted, 1, NULL);
     *changed = rc == 0;
     return rc < 0 ? rc : harp_local_ports_take(pool, queue, ports->queues, wanted, local);
   }

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from port_probe import (
@@ -406,6 +406,42 @@ def test_kernel_tcp_works_beside(shared: tuple[Probe, Probe], hosts: Hosts) -> N
     server.wait(5)
     frames = shared[1].receive(10, 0.2)
     assert not [f for f in frames if f.data[12:14] == b"\x08\x00"]
+
+
+@pytest.fixture
+def few_offered(hosts: Hosts) -> Iterator[set[int]]:
+    """The only ports that the kernel of the second host would choose: others of its range are
+    reserved."""
+    host = hosts("veth-1500")[1]
+    names = ("net.ipv4.ip_local_port_range", "net.ipv4.ip_local_reserved_ports")
+    before = [host.run(["sysctl", "-n", name]).stdout.strip() for name in names]
+    reserved = {*range(40003, 40008), *range(40012, 41000, 2), *range(41000, 42001)}
+    listed = ",".join(["40003-40007", *map(str, range(40012, 41000, 2)), "41000-42000"])
+    host.run(["sysctl", "-qw", f"{names[0]}=40000 42003"])
+    host.run(["sysctl", "-qw", f"{names[1]}={listed}"])
+    yield set(range(40000, 42004)) - reserved
+    for name, text in zip(names, before):
+        host.run(["sysctl", "-qw", f"{name}={text}"])
+
+
+def test_ports_that_are_kept_for_others(
+    few_offered: set[int], shared: tuple[Probe, Probe], hosts: Hosts
+) -> None:
+    """Beside what the kernel grants, only what it would grant."""
+    before = listening(hosts("veth-1500")[1])
+    taken = {shared[1].reserve() for _ in range(100)}
+    held = listening(hosts("veth-1500")[1]) - before
+    assert taken <= held <= few_offered
+
+
+def test_a_configured_range_may_be_kept_for_harp(
+    few_offered: set[int], probe: Make, hosts: Hosts
+) -> None:
+    """Its ports are reserved so that nobody else gets them."""
+    host = hosts("veth-1500")[1]
+    one = probe(host)
+    one.open(f"packet:{host.interface}", ports="40003-40007")
+    assert {one.reserve() for _ in range(5)} == set(range(40003, 40008))
 
 
 def test_blocks_of_ports(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
