@@ -54,6 +54,35 @@ uint32_t crc32c(uint32_t crc, const void *data, size_t length)
   return __builtin_cpu_supports("sse4.2") ? crc32c_sse42(crc, data, length)
                                           : crc32c_portable(crc, data, length);
 }
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+
+/* From asm/hwcap.h: the CRC32 instructions, optional in ARMv8.0. */
+enum { CPU_HAS_CRC32 = 1 << 7 };
+
+__attribute__((target("+crc"))) static uint32_t crc32c_arm(uint32_t crc, const void *data,
+                                                           size_t length)
+{
+  const uint8_t *p = data;
+  crc = ~crc;
+  while (length >= 8) {
+    uint64_t word;
+    memcpy(&word, p, sizeof word);
+    crc = __builtin_aarch64_crc32cx(crc, word);
+    p += 8;
+    length -= 8;
+  }
+  while (length-- > 0) {
+    crc = __builtin_aarch64_crc32cb(crc, *p++);
+  }
+  return ~crc;
+}
+
+uint32_t crc32c(uint32_t crc, const void *data, size_t length)
+{
+  return getauxval(AT_HWCAP) & CPU_HAS_CRC32 ? crc32c_arm(crc, data, length)
+                                             : crc32c_portable(crc, data, length);
+}
 #else
 uint32_t crc32c(uint32_t crc, const void *data, size_t length)
 {
