@@ -7,11 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "harp/engine/claim.h"
+#include "harp/engine/lock_holder.h"
 #include "harp/engine/nearness.h"
 #include "harp/engine/place.h"
 
@@ -224,47 +223,6 @@ static uint32_t slowest(const struct candidates *files, const char *root)
   return least;
 }
 
-/* The process that holds a lock on this open file, as /proc/locks tells; 0: not
- * told (another container's, or another file system's idea of the device). */
-static int lock_holder(int fd)
-{
-  unsigned major, minor;
-  unsigned long long inode;
-  char line[256], kind[16];
-  struct stat status;
-  int pid, holder = 0;
-  FILE *file;
-
-  if (fstat(fd, &status) < 0)
-    return 0;
-  file = fopen("/proc/locks", "re");
-  if (!file)
-    return 0;
-  while (holder == 0 && fgets(line, sizeof(line), file)) {
-    if (sscanf(line, "%*s %15s %*s %*s %d %x:%x:%llu", kind, &pid, &major, &minor, &inode) == 5 &&
-        strcmp(kind, "FLOCK") == 0 && inode == status.st_ino &&
-        makedev(major, minor) == status.st_dev && pid > 0)
-      holder = pid;
-  }
-  fclose(file);
-  return holder;
-}
-
-static void name_of_process(int pid, char *out, size_t size)
-{
-  char path[48];
-  FILE *file;
-
-  snprintf(path, sizeof(path), "/proc/%d/comm", pid);
-  snprintf(out, size, "?");
-  file = fopen(path, "re");
-  if (!file)
-    return;
-  if (fgets(out, (int)size, file))
-    out[strcspn(out, "\n")] = '\0';
-  fclose(file);
-}
-
 static int all_claimed(const struct candidates *files, char *error)
 {
   char holders[256] = "";
@@ -272,13 +230,9 @@ static int all_claimed(const struct candidates *files, char *error)
 
   for (int i = 0; i < files->count && used < sizeof(holders); i++) {
     const char *path = files->of[i].config.path;
-    int pid = lock_holder(files->of[i].fd);
-    char who[64] = "a process unknown here", name[32];
+    char who[96];
 
-    if (pid) {
-      name_of_process(pid, name, sizeof(name));
-      snprintf(who, sizeof(who), "process %d (%s)", pid, name);
-    }
+    harp_lock_holder(files->of[i].fd, who, sizeof(who));
     used += (size_t)snprintf(holders + used, sizeof(holders) - used, "%s%s by %s", i ? ", " : "",
                              strrchr(path, '/') + 1, who);
   }
