@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Optional
 
 from harp.setup import host
+from harp.setup.folders import FolderError, make_folder
 
 
 class StepError(RuntimeError):
@@ -39,7 +40,8 @@ def unfinished(path: Path) -> Path:
 def write_file(path: Path, text: str, mode: int = 0o644) -> None:
     """Replaces a file by a new one in a single move, on disk when this returns."""
     new = unfinished(path)
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    new.unlink(missing_ok=True)  # what a write left that was killed, or somebody's link
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(fd, "w") as file:
         file.write(text)
         file.flush()
@@ -146,8 +148,10 @@ class MakeFolder(Step):
         return Path(self.path).is_dir()
 
     def do(self) -> None:
-        os.makedirs(self.path, exist_ok=True)
-        os.chmod(self.path, self.mode)
+        try:
+            make_folder(self.path, self.mode)
+        except FolderError as wrong:
+            raise StepError(str(wrong)) from wrong
 
     def undo(self) -> str:
         try:

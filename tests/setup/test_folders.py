@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Set-up makes folders as root, also where everybody may put a link in their place meanwhile."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from harp.setup.steps import MakeFolder, StepError, write_file
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def everybodys(tmp_path: Path) -> Path:
+    folder = tmp_path / "everybodys"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return folder
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    folder = tmp_path / "victim"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def test_a_folder_and_those_above_it(everybodys: Path) -> None:
+    path = everybodys / "a/b/run"
+    MakeFolder(str(path), 0o1777).do()
+    assert mode(path) == 0o1777 and mode(path.parent) == 0o755
+    MakeFolder(str(path), 0o1777).do()  # again, after a crash
+
+
+def test_a_link_in_its_place(everybodys: Path, victim: Path) -> None:
+    (everybodys / "run").symlink_to(victim)
+    with pytest.raises(StepError, match="run"):
+        MakeFolder(str(everybodys / "run"), 0o1777).do()
+    assert mode(victim) == 0o700
+
+
+def test_a_link_above_it(everybodys: Path, victim: Path) -> None:
+    (everybodys / "tools").symlink_to(victim)
+    with pytest.raises(StepError, match="tools"):
+        MakeFolder(str(everybodys / "tools/run"), 0o1777).do()
+    assert os.listdir(victim) == []
+
+
+def test_a_link_that_nobody_else_can_have_made(tmp_path: Path, victim: Path) -> None:
+    """Many a /usr/local is one."""
+    (tmp_path / "local").symlink_to(victim)
+    MakeFolder(str(tmp_path / "local/run"), 0o755).do()
+    assert mode(victim / "run") == 0o755
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives folders away: needs root")
+def test_a_folder_of_somebody_elses(everybodys: Path) -> None:
+    path = everybodys / "tools"
+    path.mkdir()
+    os.chown(path, 12345, -1)
+    for wanted in (path, path / "run"):
+        with pytest.raises(StepError, match="12345"):
+            MakeFolder(str(wanted), 0o755).do()
+    assert os.listdir(path) == []
+
+
+def test_a_link_where_a_file_is_to_be_written(everybodys: Path, victim: Path) -> None:
+    target = victim / "precious"
+    target.write_text("kept")
+    (everybodys / ".ztcp0.conf.new").symlink_to(target)
+    write_file(everybodys / "ztcp0.conf", "text")
+    assert target.read_text() == "kept"
+    assert (everybodys / "ztcp0.conf").read_text() == "text"
+    assert not (everybodys / "ztcp0.conf").is_symlink()
