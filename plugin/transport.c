@@ -373,7 +373,7 @@ static void decline(int result, const char *error)
 
 static int first_init(void)
 {
-  struct transport *transport;
+  struct transport *transport = NULL;
   char error[HARP_ENGINE_ERROR_SIZE] = "";
   const char *wanted = wanted_net();
   if (wanted && strcasecmp(wanted, net_name) != 0) {
