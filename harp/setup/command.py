@@ -15,7 +15,7 @@ from harp.setup.apply import planned
 from harp.setup.apply import undo as undo_steps
 from harp.setup.bind import Bind
 from harp.setup.journal import SCHEMA, Journal
-from harp.setup.plan import conf_dir, existing_files
+from harp.setup.plan import SCHEMES, conf_dir, existing_files
 from harp.setup.request import PlanError, Request, WrongUsage
 from harp.setup.steps import Step, StepError
 
@@ -105,9 +105,9 @@ def _as_json(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _known() -> list[Request]:
-    """What set-up looks after already: the files that are there, and NICs that a crash has left
-    half given away."""
-    files = existing_files(conf_dir())
+    """What set-up looks after already: the files that are there, but for devices that it does not
+    know, and NICs that a crash has left half given away."""
+    files = [one for one in existing_files(conf_dir()) if one.inner.startswith(SCHEMES)]
     places = {file.place for file in files}
     begun = [step.pci_id for step in Journal(conf_dir()).steps if isinstance(step, Bind)]
     return [Request({"device": file.device, "address": file.address}) for file in files] + [

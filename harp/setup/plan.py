@@ -19,6 +19,8 @@ from harp.statfile import DEFAULT_FOLDER as RUN_DIR
 
 CONF_DIR = Path("/usr/local/tfabric/tools/config")
 
+SCHEMES = ("packet:", "dpdk:")  # of devices that set-up knows
+
 _HEADER = "# HARP: one file a NIC. The keys: harp env --defaults\n"
 
 
@@ -75,7 +77,7 @@ def _check_text(step: WriteFile) -> None:
 
 
 def _check_scheme(request: Request) -> None:
-    if request.scheme in ("packet", "dpdk"):
+    if f"{request.scheme}:" in SCHEMES:
         return
     _check_values(request)  # what is no device at all has an answer of its own
     raise WrongUsage(

@@ -282,6 +282,16 @@ def test_the_jobs_interface_is_shared(host: Host) -> None:
     assert "note: eth0 could be used as well" in done.stderr
 
 
+def test_files_for_other_devices_are_left_alone(host: Host) -> None:
+    host.conf.mkdir(parents=True)
+    (host.conf / "ztcp0.conf").write_text("device = wire:/x\naddress = 10.0.0.1/24\n")
+    host.harp("setup", "--yes")
+    assert "device = packet:eth0" in lines(host, 1)
+    assert "nothing to change" in host.harp("setup", "--yes").stdout
+    host.harp("setup", "undo")
+    assert (host.conf / "ztcp0.conf").read_text().startswith("device = wire:/x\n")
+
+
 def test_no_nic_is_given_away_unasked(host: Host) -> None:
     assert "packet:eth0" in host.harp("setup", "plan").stdout
     assert "no NIC is free; harp setup nics" in host.harp("setup", "plan", "--dpdk", code=1).stderr
