@@ -13,7 +13,7 @@ struct harp_tcp;
 
 struct harp_cc_ops {
   const char *name;
-  void (*init)(struct harp_tcp *tcp);
+  void (*init)(struct harp_tcp *tcp); /* makes it the connection's, as at its start */
   /* acked bytes arrived while the window was in full use and nothing is lost. */
   void (*on_ack)(struct harp_tcp *tcp, uint32_t acked);
   /* A loss: returns the new ssthresh, and remembers. */

@@ -32,10 +32,7 @@ static uint32_t cube_root(uint64_t x) {
   return (uint32_t)root;
 }
 
-static void cubic_init(struct harp_tcp *tcp) {
-  const struct harp_cc_ops *ops = tcp->cc.ops;
-  tcp->cc = (struct harp_cc){.ops = ops};
-}
+static void cubic_init(struct harp_tcp *tcp) { tcp->cc = (struct harp_cc){.ops = &harp_cc_cubic}; }
 
 static void begin_epoch(struct harp_tcp *tcp, uint32_t window) {
   struct harp_cc *cc = &tcp->cc;

@@ -64,13 +64,17 @@ static inline void socket_apply_keepalive(struct harp_socket *s) {
 
 static inline void socket_apply_congestion(struct harp_socket *s) {
   if (s->tcp && s->tcp->cc.ops != s->cc) {
-    s->tcp->cc.ops = s->cc;
     s->cc->init(s->tcp);
   }
 }
 
 static inline int socket_number(const struct harp_socket *s) {
   return (int)(s - s->stack->sockets);
+}
+
+/* Whether there is memory to send from: a quarter of it stays for receiving. */
+static inline bool socket_memory(const struct harp_stack *stack) {
+  return stack->packets.available > stack->packets.total / 4;
 }
 
 /* socket_data.c */

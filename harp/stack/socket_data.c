@@ -17,18 +17,14 @@ static uint32_t send_space(const struct harp_socket *s) {
   return used < s->sndbuf ? s->sndbuf - used : 0;
 }
 
-static bool has_memory(const struct harp_stack *stack) {
-  return stack->packets.available > stack->packets.total / 4;
-}
-
 bool socket_writable(const struct harp_socket *s) {
   if (!s->tcp || s->write_shut) {
     return !s->connecting;
   }
-  return !s->connecting && send_space(s) > s->sndbuf / 3 && has_memory(s->stack);
+  return !s->connecting && send_space(s) > s->sndbuf / 3 && socket_memory(s->stack);
 }
 
-/* Fills the last packet first, then new ones; a quarter of the pool stays for receiving. */
+/* Fills the last packet first, then new ones. */
 static size_t copy_in(struct harp_socket *s, const uint8_t *data, size_t length) {
   struct harp_tcp *tcp = s->tcp;
   struct harp_pool *pool = &s->stack->packets;
@@ -44,7 +40,7 @@ static size_t copy_in(struct harp_socket *s, const uint8_t *data, size_t length)
       done += part;
       continue;
     }
-    if (!has_memory(s->stack)) {
+    if (!socket_memory(s->stack)) {
       s->starved = s->stack->starved = true;
       break;
     }

@@ -37,8 +37,7 @@ void socket_room_changed(struct harp_socket *s) {
 
 /* Memory is all sockets': whoever gives some back does not know who waits for it. */
 static void feed(struct harp_stack *stack) {
-  const struct harp_pool *packets = &stack->packets;
-  if (!stack->starved || packets->available <= packets->total / 4) {
+  if (!stack->starved || !socket_memory(stack)) {
     return;
   }
   stack->starved = false;
