@@ -123,7 +123,8 @@ def test_a_fin_follows_all_data(dialogue):
     shut(c)
     d.expect(TCP(flags="A", seq=1), length=1460)
     d.expect(TCP(flags="A", seq=1461), length=1460)
-    d.expect(TCP(flags="FPA", seq=2921), length=80)
+    d.expect(TCP(flags="PA", seq=2921), length=80)
+    d.expect(TCP(flags="FA", seq=3001), length=0)
     d.send(TCP(flags="A", seq=1, ack=3001))
     assert state(c) == "FIN_WAIT1"
     d.ignore()
