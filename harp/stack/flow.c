@@ -16,7 +16,7 @@ int harp_flow_connect(struct harp_stack *stack, uint16_t local_port, struct harp
   if (stack->link_header && ip_next_hop(stack, peer.address) == 0) {
     return -ENETUNREACH;
   }
-  struct harp_tcp *tcp = tcp_create(stack, peer, local_port, true);
+  struct harp_tcp *tcp = tcp_create(stack, peer, local_port, OPENING_OWN);
   if (!tcp) {
     return -ENOBUFS;
   }

@@ -524,10 +524,14 @@ void tcp_set_iss(struct harp_tcp *tcp, uint32_t iss);
 /* The listener's settings, and what the peer's SYN says. */
 void tcp_take_syn(struct harp_tcp *tcp, const struct harp_listener *listener,
                   const struct harp_segment *syn);
-/* In the table, in state CLOSE, owned by nobody; NULL: no memory or no route. own: it is opened
- * from here. An eighth of the places is kept for those, and any handshake makes room for them. */
+enum tcp_opening {
+  OPENING_SYN,    /* may be a flood's: only a handshake that has had its time makes room for it */
+  OPENING_COOKIE, /* the peer is there, so any handshake does */
+  OPENING_OWN,    /* from here: the same, and an eighth of the places is kept for these */
+};
+/* In the table, in state CLOSE, owned by nobody; NULL: no memory or no route. */
 struct harp_tcp *tcp_create(struct harp_stack *stack, struct harp_endpoint peer,
-                            uint16_t local_port, bool own);
+                            uint16_t local_port, enum tcp_opening opening);
 void tcp_set_state(struct harp_tcp *tcp, uint8_t state);
 void tcp_become_established(struct harp_tcp *tcp);
 /* What the peer offered in its SYN. */

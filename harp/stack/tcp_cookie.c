@@ -102,7 +102,7 @@ enum tcp_cookie tcp_cookie_take(struct harp_listener *listener, const struct har
     return COOKIE_REFUSED;
   }
   struct harp_endpoint peer = {segment->source, segment->source_port};
-  struct harp_tcp *made = *tcp ? *tcp : tcp_create(stack, peer, listener->port, false);
+  struct harp_tcp *made = *tcp ? *tcp : tcp_create(stack, peer, listener->port, OPENING_COOKIE);
   if (!made) {
     COUNT(stack, tcp_listen_drops);
     return COOKIE_REFUSED;

@@ -183,9 +183,9 @@ bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_
 }
 
 struct harp_tcp *tcp_create(struct harp_stack *stack, struct harp_endpoint peer,
-                            uint16_t local_port, bool own) {
-  uint32_t keep = own ? 0 : stack->connections.total / OWN_SHARE;
-  if (!free_places(stack, keep, own ? 0 : HALF_OPEN_LEAST_NS)) {
+                            uint16_t local_port, enum tcp_opening opening) {
+  uint32_t keep = opening == OPENING_OWN ? 0 : stack->connections.total / OWN_SHARE;
+  if (!free_places(stack, keep, opening == OPENING_SYN ? HALF_OPEN_LEAST_NS : 0)) {
     return NULL;
   }
   struct harp_tcp *tcp = pool_get(&stack->connections);
@@ -285,7 +285,7 @@ static void syn_input(struct harp_listener *listener, const struct harp_segment 
   }
   struct harp_endpoint peer = {segment->source, segment->source_port};
   struct harp_tcp *tcp =
-      make_room(listener) ? tcp_create(stack, peer, listener->port, false) : NULL;
+      make_room(listener) ? tcp_create(stack, peer, listener->port, OPENING_SYN) : NULL;
   if (!tcp) {
     tcp_cookie_send(listener, segment);
     return;

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 from harp.testing._flow import FlowStack
 from harp.testing.frames import ACK, ETHERTYPE_ARP, SYN, strip_ethernet
@@ -14,10 +15,10 @@ PORT = 80
 _OWN = bytes(map(int, OWN.split(".")))
 
 
-def crowded(**config: object) -> FlowStack:
+def crowded(**config: Any) -> FlowStack:
     """A stack on the link; link=0: without one."""
-    usual = {"link": 1, "mac": OWN_MAC.hex(":"), "max_connections": 64, "packets": 1024}
-    stack = FlowStack(address=OWN, prefix=16, **{**usual, **config})
+    usual: dict[str, Any] = {"link": 1, "max_connections": 64, "packets": 1024}
+    stack = FlowStack(address=OWN, mac=OWN_MAC.hex(":"), prefix=16, **{**usual, **config})
     stack.advance(10**12)
     return stack
 

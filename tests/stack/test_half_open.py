@@ -116,6 +116,20 @@ def test_handshakes_make_room_for_those_that_are_opened_from_here() -> None:
     assert answer[13] & RST
 
 
+def test_handshakes_make_room_for_who_brings_a_cookie() -> None:
+    """That peer is there, and the youngest of them may not be."""
+    stack = crowded(link=0, max_connections=16)
+    listener = stack.listen(80, backlog=16)
+    for host in range(6):
+        shake(stack, host, 1000)
+    for host in range(8):
+        tell(stack, segment(200 + host, 1000, SYN, 0, 0))
+    shake(stack, 100, 1000)
+    assert stack.counters()["tcp_cookies_in"] == 1
+    assert stack.counters()["tcp_half_open_dropped"] == 1
+    assert len(listener.accepted) == 7
+
+
 def test_half_of_the_table_may_be_handshakes() -> None:
     """The rest get cookies while none of them is old; then the oldest makes room."""
     stack = crowded(link=0, max_connections=16)
