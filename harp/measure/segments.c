@@ -125,7 +125,7 @@ static void create(struct host *host, struct host *peer, uint32_t address, unsig
   config.link = HARP_LINK_ETHERNET;
   config.address = htonl(address);
   memcpy(config.mac, (uint8_t[6]){2, 0, 0, 0, 0, (uint8_t)address}, 6);
-  config.max_connections = connections + 16;
+  config.max_connections = connections * 8 / 7 + 16; /* an eighth is for those from here */
   config.initial_window = 2 * BURST;
   host->peer = peer;
   must(harp_stack_create_io(&host->stack, &config, &io) == 0, "no stack");

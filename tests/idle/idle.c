@@ -113,7 +113,7 @@ static struct harp_stack *create(const char *address, uint32_t connections, stru
   struct harp_stack_config config;
   harp_stack_config_default(&config);
   config.address = inet_addr(address);
-  config.max_connections = connections;
+  config.max_connections = connections * 8 / 7 + 8; /* an eighth is for those from here */
   config.packets = 1024;
   config.seed[0] = config.address;
   struct harp_stack_io io = {.transmit = transmit, .user = out};
@@ -177,8 +177,9 @@ int main(int argc, char **argv) {
   uint64_t chatter = pass(wires[0].to->now + 3600 * NS_PER_S);
   long block = (long)wires[1].to->connections.size;
   long common = 1024l * HARP_PACKET_SIZE + (long)sizeof *wires[1].to; /* for any number */
-  long each = (resident() - before - common) / (long)connections;
-  printf("connections %u\nblock_bytes %ld\nbeside_bytes %ld\n", accepted, block, each - block);
+  long blocks = block * (long)wires[1].to->connections.total;
+  long beside = (resident() - before - common - blocks) / (long)connections;
+  printf("connections %u\nblock_bytes %ld\nbeside_bytes %ld\n", accepted, block, beside);
   printf("held %u\nframes_in_an_hour %lu\n", held(wires[0].to) + held(wires[1].to), chatter);
   good &= use_all(connections, flows);
   printf("answered %u\nheld_after %u\n", answered, held(wires[0].to) + held(wires[1].to));

@@ -23,7 +23,8 @@ static void configure(struct sim_host *host) {
   config->seed[0] = random_next(&host->sim->random);
   config->seed[1] = random_next(&host->sim->random);
   uint64_t share = spec->connections + spec->hosts;
-  config->max_connections = (uint32_t)(share < 20000 ? share : 20000) + 16;
+  /* An eighth is for those that a host opens itself. */
+  config->max_connections = (uint32_t)(share < 20000 ? share : 20000) * 8 / 7 + 16;
   config->packets = (uint32_t)spec->packets;
   config->initial_window = (uint32_t)spec->initial_window;
   config->rto_initial_us = (uint32_t)spec->rto_initial_us;

@@ -130,6 +130,21 @@ def test_handshakes_make_room_for_who_brings_a_cookie() -> None:
     assert len(listener.accepted) == 7
 
 
+def test_no_more_listeners_than_there_is_room() -> None:
+    """One that is closed makes room, and those that are left are found."""
+    stack = crowded(link=0, max_connections=16)
+    listeners = [stack.listen(1000 + i) for i in range(32)]
+    with pytest.raises(OSError) as refused:
+        stack.listen(2000)
+    assert refused.value.errno == errno.ENOBUFS
+    listeners[7].close()
+    stack.listen(2000)
+    for number_of_them, port in enumerate((1000, 1031, 2000)):
+        shake(stack, number_of_them, 1000, port)
+    (answer,) = tell(stack, segment(9, 1000, SYN, 0, 0, dport=1007))
+    assert answer[13] & RST
+
+
 def test_half_of_the_table_may_be_handshakes() -> None:
     """The rest get cookies while none of them is old; then the oldest makes room."""
     stack = crowded(link=0, max_connections=16)
