@@ -63,6 +63,8 @@ def test_properties(pair: Pair) -> None:
     told = [rank.properties() for rank in pair.ranks]
     check_properties(told[0], pair.api)
     assert told[0] == told[1]
+    if pair.transport.name != "kernel":
+        assert told[0]["maxComms"] == 4096  # connections that an instance has
 
 
 def test_a_device_that_there_is_not(pair: Pair) -> None:

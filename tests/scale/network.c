@@ -25,6 +25,7 @@ static struct {
   uint8_t data[FRAME_MOST];
 } * ring;
 static uint64_t ring_head, ring_tail;
+static struct end *accepted;
 static const uint8_t message[MESSAGE];
 
 static void must(bool good, const char *what) {
@@ -93,11 +94,7 @@ static size_t deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, siz
 static void closed(void *user, struct harp_tcp *tcp, int error) {
   struct end *end = user;
   end->tcp = NULL;
-  if (end->connects) {
-    network.failed++;
-  } else {
-    free(end);
-  }
+  network.failed += end->connects;
 }
 
 static const struct harp_flow_ops ops = {
@@ -106,7 +103,8 @@ static const struct harp_flow_ops ops = {
 static int accept_there(void *user, struct harp_tcp *tcp) {
   struct end *end = calloc(1, sizeof *end);
   must(end != NULL, "no memory");
-  *end = (struct end){.host = user, .tcp = tcp};
+  *end = (struct end){.host = user, .tcp = tcp, .next = accepted};
+  accepted = end;
   harp_flow_attach(tcp, &ops, end);
   harp_flow_trust(tcp, 5000);
   return 0;
@@ -179,6 +177,11 @@ void network_create(uint32_t hosts, uint32_t connections, uint32_t ports) {
 void network_destroy(void) {
   for (uint32_t i = 0; i < network.count; i++) {
     harp_stack_destroy(network.hosts[i].stack);
+  }
+  while (accepted) {
+    struct end *end = accepted;
+    accepted = end->next;
+    free(end);
   }
   free(network.hosts);
   free(ring);

@@ -32,6 +32,7 @@ struct end {
   uint64_t began;       /* to talk; 0: it does not */
   uint32_t received;
   bool connects;        /* and speaks first */
+  struct end *next;     /* of those that were accepted */
 };
 
 struct network {
