@@ -52,6 +52,7 @@ static void place(const struct host_frame *frame, const struct harp_rx_hint *hin
   *out = (struct harp_rx_frame){.header = frame->bytes,
                                 .header_length = frame->length,
                                 .payload = frame->bytes + frame->length,
+                                .segment_size = frame->segment_size,
                                 .checksum_good = frame->checksum_good};
   size_t offset = hint ? number * hint->stride : 0;
   if (!hint || !frame->scattered || !hint->payload || offset >= hint->length ||
@@ -141,9 +142,9 @@ static struct harp_port *port_create(void)
   struct harp_port *port = calloc(1, sizeof *port);
   port->ops = &port_ops;
   port->info.mtu = 1500;
-  port->info.offloads = HARP_OFFLOAD_TX_CHECKSUM | HARP_OFFLOAD_TSO | HARP_OFFLOAD_RX_CHECKSUM;
+  port->info.offloads = host->setup->offloads;
   port->info.max_frame = 65536;
-  port->info.address = HOST_ADDRESS;
+  port->info.address = host->setup->address;
   port->info.prefix = 24;
   return port;
 }
@@ -152,16 +153,14 @@ static struct harp_instance *instance_create(struct harp_port *port, unsigned qu
 {
   struct harp_instance *instance;
   struct harp_instance_config config = {
-      .port = port, .config = &engine->config, .queue = queue, .cpu = -1, .scarce = true};
+      .port = port, .config = &engine->config, .queue = queue, .cpu = -1, .scarce = host->setup->scarce};
   harp_stack_config_default(&config.stack);
-  config.stack.address = HOST_ADDRESS;
-  config.stack.max_connections = 24;
-  config.stack.packets = 24;
-  config.stack.rcvbuf = 24 << 10;
+  config.stack.address = host->setup->address;
+  config.stack.max_connections = host->setup->max_connections;
+  config.stack.packets = host->setup->packets;
+  config.stack.rcvbuf = host->setup->rcvbuf;
   FUZZ_EXPECT(harp_instance_create(&instance, &config) == 0);
-  arena_skip(instance->trace.records, HARP_TRACE_ENTRIES * sizeof *instance->trace.records);
   instance->trace.mask = TRACE - 1;
-  arena_skip(instance->stack->linear, sizeof instance->stack->linear);
   return instance;
 }
 
@@ -172,7 +171,6 @@ static void statistics_create(struct harp_statfile *file)
       calloc(1, sizeof *header + HARP_STAT_FLOWS * sizeof(struct harp_stat_flow));
   header->flow_offset = sizeof *header;
   file->map = header;
-  arena_skip(header + 1, HARP_STAT_FLOWS * sizeof(struct harp_stat_flow));
 }
 
 int harp_engine_open(struct harp_engine **out, char *error)
@@ -180,12 +178,12 @@ int harp_engine_open(struct harp_engine **out, char *error)
   engine = calloc(1, sizeof *engine);
   pthread_mutex_init(&engine->ports_lock, NULL);
   harp_regions_init(&engine->regions);
-  engine->config.timeout_ms = HOST_TIMEOUT_MS;
+  engine->config.timeout_ms = host->setup->timeout_ms;
   engine->config.rto_min_us = 5000;
-  engine->config.flows = 2;
+  engine->config.flows = host->setup->flows;
   engine->port = port_create();
   statistics_create(&engine->statfile);
-  for (unsigned i = 0; i < HOST_INSTANCES; i++) {
+  for (unsigned i = 0; i < host->setup->instances; i++) {
     engine->instances[i] = instance_create(engine->port, i);
     engine->instance_count++;
   }
@@ -206,8 +204,19 @@ void harp_engine_release(struct harp_engine *of, unsigned instance, uint16_t por
 /* The first link that fails asks for it: nothing is written. */
 void harp_engine_dump(struct harp_engine *of, const char *reason) {}
 
-/* A process ends with its inputs. */
-void harp_engine_close(struct harp_engine *of) {}
+void harp_engine_close(struct harp_engine *of)
+{
+  for (unsigned i = 0; i < of->instance_count; i++) {
+    harp_instance_destroy(of->instances[i]);
+    hand_back(&host->queues[i]);
+  }
+  harp_regions_clear(&of->regions);
+  pthread_mutex_destroy(&of->ports_lock);
+  free(of->statfile.map);
+  free(of->port);
+  free(of);
+}
+
 void harp_engine_forget(struct harp_engine *of) {}
 
 /* --- What an input may ask for --- */
@@ -217,20 +226,34 @@ static void speak(ncclDebugLogLevel level, unsigned long flags, const char *file
 {
 }
 
-struct host *host_create(void (*hears)(unsigned queue, const struct harp_tx_frame *frame))
+struct host *host_create(const struct host_setup *setup, uint64_t now,
+                         void (*hears)(unsigned queue, const struct harp_tx_frame *frame))
 {
   int error;
   host = calloc(1, sizeof *host);
-  host->now = 1000 * NS_PER_S;
+  host->setup = setup;
+  host->now = now;
   host->hears = hears;
-  FUZZ_EXPECT(net_init(speak, NULL) == 0);
+  FUZZ_EXPECT(net_init(speak, &host->context) == 0);
   host->transport = transport_get(&error);
   return host;
 }
 
-void host_poll(void)
+void host_destroy(void)
 {
   for (unsigned i = 0; i < HOST_INSTANCES; i++) {
+    struct host_queue *queue = &host->queues[i];
+    while (queue->waiting_count > 0) {
+      free(queue->waiting[--queue->waiting_count]);
+    }
+  }
+  free(host);
+  host = NULL;
+}
+
+void host_poll(void)
+{
+  for (unsigned i = 0; i < engine->instance_count; i++) {
     harp_instance_poll(engine->instances[i], NULL);
   }
 }
@@ -244,7 +267,7 @@ static void go_to(uint64_t when)
 void host_advance(uint64_t most)
 {
   uint64_t next = host->now + most;
-  for (unsigned i = 0; i < HOST_INSTANCES; i++) {
+  for (unsigned i = 0; i < engine->instance_count; i++) {
     next = HARP_MIN(next, harp_instance_deadline(engine->instances[i]));
   }
   go_to(next);
@@ -253,7 +276,7 @@ void host_advance(uint64_t most)
 void host_rest(void)
 {
   uint64_t next = host->now + REST_NS;
-  for (unsigned i = 0; i < HOST_INSTANCES; i++) {
+  for (unsigned i = 0; i < engine->instance_count; i++) {
     next = HARP_MIN(next, harp_stack_next_deadline(host_stack(i)));
   }
   go_to(next);
@@ -268,9 +291,12 @@ struct host_frame *host_frame(unsigned queue, uint32_t header_length, uint32_t p
   if (frame) {
     frame->length = length;
     frame->header_length = header_length;
+    frame->segment_size = 0;
     to->waiting[to->waiting_count++] = frame;
   }
   return frame;
 }
+
+struct harp_instance *host_instance(unsigned queue) { return engine->instances[queue]; }
 
 struct harp_stack *host_stack(unsigned queue) { return engine->instances[queue]->stack; }
