@@ -80,6 +80,9 @@ void link_over(struct net_link *link)
   if (!link->sends && atomic_load(&link->flows_ended) < link->flow_count) {
     return; /* other flows may hold what no receive was posted for yet */
   }
+  if (atomic_load(&link->flows_open) < link->flow_count) {
+    return; /* connect still waits for the others, and is told if they do not come */
+  }
   atomic_compare_exchange_strong(&link->error, &none, -ESHUTDOWN);
 }
 
