@@ -60,8 +60,7 @@ bool connector_heard(struct link_flow *flow)
   struct welcome welcome;
   struct net_link *link = flow->replaces ? flow->replaces->link : flow->link;
   if (!link) {
-    flow_end(flow, false);
-    return false;
+    return true; /* its link was closed in order, and so is this connection */
   }
   if (flow->greeting_left > 0) {
     /* No peer can answer what it has not received; and what is not acknowledged may be sent again

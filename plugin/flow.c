@@ -304,6 +304,19 @@ void flow_kill(struct link_flow *flow)
   flow->state = FLOW_OVER;
 }
 
+/* A flow whose connection was about to be replaced ends in order. Once the candidate's hello is
+ * out, the peer may have dropped the old connection for it: then both say that this is the end. */
+static void end_candidate_in_order(struct link_flow *candidate)
+{
+  if (candidate->state != FLOW_GREETING || !candidate->tcp) {
+    flow_end(candidate, false);
+    return;
+  }
+  candidate->replaces->candidate = NULL;
+  candidate->replaces = NULL;
+  harp_flow_close(candidate->tcp);
+}
+
 void flow_end(struct link_flow *flow, bool gently)
 {
   stop_expecting(flow);
@@ -311,8 +324,11 @@ void flow_end(struct link_flow *flow, bool gently)
     flow->link->flows[flow->number] = NULL;
     flow->link = NULL;
   }
-  bool clean = flow->state == FLOW_OPEN && !flow->request && !flow->candidate;
-  if (flow->tcp && gently && clean && harp_flow_in_order(flow->tcp)) {
+  bool clean = gently && flow->state == FLOW_OPEN && !flow->request;
+  if (clean && flow->candidate) {
+    end_candidate_in_order(flow->candidate);
+  }
+  if (flow->tcp && clean && harp_flow_in_order(flow->tcp)) {
     harp_flow_close(flow->tcp);
     return;
   }
