@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a process of the model shows, and its surroundings: sleep, log, and the count of its memory. */
+#include "tests/model/process.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "harp/engine/log.h"
+#include "tests/sim/books.h"
+
+static const struct process_calls *calls;
+static long blocks;
+
+/* --- The linker sends these calls here (--wrap) --- */
+
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
+void *__real_malloc(size_t size);
+void *__real_calloc(size_t count, size_t size);
+void *__real_aligned_alloc(size_t alignment, size_t size);
+void __real_free(void *memory);
+void *__wrap_malloc(size_t size);
+void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
+void __wrap_free(void *memory);
+
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
+{
+  calls->sleeps((uint64_t)time->tv_sec * NS_PER_S + (uint64_t)time->tv_nsec);
+  return 0;
+}
+
+static void *counted(void *memory)
+{
+  blocks += memory != NULL;
+  return memory;
+}
+
+void *__wrap_malloc(size_t size) { return counted(__real_malloc(size)); }
+
+void *__wrap_calloc(size_t count, size_t size) { return counted(__real_calloc(count, size)); }
+
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
+{
+  return counted(__real_aligned_alloc(alignment, size));
+}
+
+void __wrap_free(void *memory)
+{
+  blocks -= memory != NULL;
+  __real_free(memory);
+}
+
+/* --- In the place of harp/engine/log.c: no line waits, and none is held back --- */
+
+void harp_log_post(enum harp_log_level level, const char *format, ...)
+{
+  char text[HARP_LOG_LINE_SIZE];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  calls->says(level == HARP_LOG_WARN, text);
+}
+
+void harp_log_drain(harp_log_speak speak, void *user) {}
+uint64_t harp_log_dropped(void) { return 0; }
+void harp_log_forget(void) {}
+
+/* --- tests/fuzz/fuzz.h --- */
+
+void fuzz_wrong(const char *file, int line, const char *what)
+{
+  fprintf(stderr, "%s:%d: %s\n", file, line, what);
+  abort();
+}
+
+/* --- What the owner calls --- */
+
+static struct host *here;
+
+static struct host *create(const struct host_setup *setup, uint64_t now, uint64_t seed,
+                           const struct process_calls *of)
+{
+  calls = of;
+  here = host_create(setup, now, of->hears);
+  here->drawn = seed << 32;
+  return here;
+}
+
+static void finalize(void) { net_finalize(here->context); }
+
+static void destroy(void)
+{
+  host_destroy();
+  here = NULL;
+}
+
+static void poll_one(unsigned queue) { harp_instance_poll(host_instance(queue), NULL); }
+
+static uint64_t deadline(unsigned queue) { return harp_instance_deadline(host_instance(queue)); }
+
+static uint64_t rest_deadline(unsigned queue)
+{
+  return harp_stack_next_deadline(host_stack(queue));
+}
+
+static const char *in_use(void)
+{
+  const struct harp_pool *pool;
+  const char *what = here->ports_taken ? "local ports" : NULL;
+  for (unsigned i = 0; i < here->setup->instances && !what; i++) {
+    const struct transport_share *share = &here->transport->shares[i];
+    what = share->flows ? "flows" : share->retired ? "used ports" : NULL;
+    what = what ? what : stack_in_use(host_stack(i), &pool);
+  }
+  return what;
+}
+
+static long blocks_taken(void) { return blocks; }
+
+__attribute__((visibility("default"))) const struct process_api harp_model_process = {
+    .create = create,
+    .finalize = finalize,
+    .destroy = destroy,
+    .instance = host_instance,
+    .poll = poll_one,
+    .deadline = deadline,
+    .rest_deadline = rest_deadline,
+    .frame = host_frame,
+    .in_use = in_use,
+    .blocks = blocks_taken,
+    .peer = harp_flow_peer,
+    .local_port = harp_flow_local_port,
+    .listen = net_listen,
+    .connect = net_connect,
+    .accept = net_accept,
+    .isend = net_isend,
+    .irecv = net_irecv,
+    .test = net_test,
+    .close = net_close,
+    .close_listener = net_close_listener,
+};

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A process of the model: the plugin and a host of tests/fuzz/host.h in a shared object,
+ * with a registry of its own. The object is built twice, so that two processes fit into one.
+ */
+#ifndef HARP_TESTS_MODEL_PROCESS_H
+#define HARP_TESTS_MODEL_PROCESS_H
+
+#include "tests/fuzz/host.h"
+
+/* What a process asks of its surroundings. */
+struct process_calls {
+  void (*hears)(unsigned queue, const struct harp_tx_frame *frame);
+  void (*sleeps)(uint64_t ns);
+  void (*says)(bool warning, const char *line);
+};
+
+struct process_api {
+  /* net_init; random numbers begin with seed. */
+  struct host *(*create)(const struct host_setup *setup, uint64_t now, uint64_t seed,
+                         const struct process_calls *calls);
+  /* net_finalize, which waits for the last bytes; then host_destroy. */
+  void (*finalize)(void);
+  void (*destroy)(void);
+  struct harp_instance *(*instance)(unsigned queue);
+  void (*poll)(unsigned queue);
+  uint64_t (*deadline)(unsigned queue);      /* ns: of the instance, */
+  uint64_t (*rest_deadline)(unsigned queue); /* of its stack's timers alone */
+  struct host_frame *(*frame)(unsigned queue, uint32_t header_length, uint32_t payload_length);
+  /* NULL, or what a process without links and listeners still has. */
+  const char *(*in_use)(void);
+  /* Blocks of memory that were taken and not given back. */
+  long (*blocks)(void);
+  struct harp_endpoint (*peer)(const struct harp_tcp *tcp);
+  uint16_t (*local_port)(const struct harp_tcp *tcp);
+
+  int (*listen)(int device, void *handle, struct net_listener **listener);
+  int (*connect)(int device, void *handle, struct net_link **link);
+  int (*accept)(struct net_listener *listener, struct net_link **link);
+  int (*isend)(struct net_link *link, const void *data, size_t size, struct net_region *region,
+               struct net_request **request);
+  int (*irecv)(struct net_link *link, void *data, size_t capacity, struct net_region *region,
+               struct net_request **request);
+  int (*test)(struct net_request *request, int *done, size_t *size);
+  int (*close)(struct net_link *link);
+  int (*close_listener)(struct net_listener *listener);
+};
+
+/* Of each of the two objects. */
+extern const struct process_api harp_model_process;
+
+#endif

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rank's calls, as NCCL makes them, and what they must return. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/model/links.h"
+
+enum { UNTOUCHED = 0xee, PATTERN = 65536 };
+
+static const struct process_api *api_of(const struct line *line, unsigned kind)
+{
+  return world.sides[role_side(line, kind)].api;
+}
+
+static const char *role_name(unsigned kind) { return kind == SENDER ? "sender" : "receiver"; }
+
+/* --- What is excused --- */
+
+void line_excuse(struct line *line, const char *why)
+{
+  if (line->used && !line->excuse) {
+    tell("line %u is excused: %s", line->number, why);
+    line->excuse = why;
+  }
+}
+
+void excuse_all(const char *why)
+{
+  for (unsigned i = 0; i < LINES; i++) {
+    line_excuse(&world.lines[i], why);
+  }
+}
+
+void excuse_opening(const char *why)
+{
+  for (unsigned i = 0; i < LINES; i++) {
+    const struct role *roles = world.lines[i].roles;
+    if (roles[SENDER].state == ROLE_OPENING || roles[RECEIVER].state == ROLE_OPENING) {
+      line_excuse(&world.lines[i], why);
+    }
+  }
+}
+
+/* Message `number` can't come to pass, since the other rank closed without it. */
+static bool left_out(const struct line *line, unsigned kind, unsigned number)
+{
+  const struct role *other = &line->roles[!kind];
+  unsigned reached = kind == SENDER ? other->done : line->count;
+  return other->state == ROLE_CLOSED && number >= reached;
+}
+
+bool anything_excused(void)
+{
+  for (unsigned i = 0; i < LINES; i++) {
+    const struct line *line = &world.lines[i];
+    if (line->excuse || left_out(line, SENDER, line->count ? line->count - 1 : 0) ||
+        (line->roles[RECEIVER].wanted > line->count && left_out(line, RECEIVER, line->count))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+#define AT_ONCE (TIMEOUT_NS / 4)
+
+/* Of a receive that nothing is sent for any more. */
+static void check_prompt(const struct line *line, unsigned number)
+{
+  const struct role *role = &line->roles[RECEIVER];
+  const struct side *side = &world.sides[role_side(line, RECEIVER)];
+  uint64_t since = HARP_MAX(role->posts[number % LINK_REQUESTS].since, role->last_done);
+  since = HARP_MAX(since, HARP_MAX(line->roles[SENDER].closed_at, world.disturbed_until));
+  since = HARP_MAX(since, side->away_until);
+  if (world.now > since + AT_ONCE) {
+    wrong("line %u: only after %llu ms a receive is told that the sender has closed", line->number,
+          (unsigned long long)((world.now - since) / 1000000));
+  }
+}
+
+static void role_fails(struct line *line, unsigned kind, unsigned number, int error,
+                       const char *call)
+{
+  struct role *role = &line->roles[kind];
+  tell("line %u: %s's %s of message %u: %s", line->number, role_name(kind), call, number,
+       strerror(-error));
+  if (!line->excuse && !left_out(line, kind, number)) {
+    wrong("line %u: %s's %s of message %u fails although nothing was wrong: %s", line->number,
+          role_name(kind), call, number, strerror(-error));
+  }
+  if (!line->excuse && kind == RECEIVER) {
+    check_prompt(line, number);
+  }
+  role->state = ROLE_FAILED;
+}
+
+/* --- Messages --- */
+
+/* Bytes that only this message has, in this order. */
+static const uint8_t *message_bytes(const struct line *line, unsigned number)
+{
+  static uint8_t pattern[PATTERN + MESSAGE_MAX];
+  if (!pattern[0]) {
+    struct sim_random random = random_stream(1, 1);
+    for (unsigned i = 0; i < sizeof pattern; i++) {
+      pattern[i] = (uint8_t)(1 + random_below(&random, 255));
+    }
+  }
+  struct sim_random at = random_stream(number, line->number);
+  return pattern + random_below(&at, PATTERN);
+}
+
+static void take_back(struct post *post)
+{
+  free(post->data);
+  post->data = NULL;
+  post->request = NULL;
+}
+
+static void check_received(const struct line *line, const struct post *post, unsigned number,
+                           size_t size)
+{
+  if (number >= line->count) {
+    wrong("line %u: message %u is received, and was never sent", line->number, number);
+  }
+  if (size != line->sizes[number]) {
+    wrong("line %u: message %u has %zu bytes, received as %zu", line->number, number,
+          line->sizes[number], size);
+  }
+  if (memcmp(post->data, message_bytes(line, number), size) != 0) {
+    wrong("line %u: message %u is received with other bytes", line->number, number);
+  }
+  for (size_t i = size; i < post->size + GUARD; i++) {
+    if (post->data[i] != UNTOUCHED) {
+      wrong("line %u: message %u: byte %zu behind its end is written to", line->number, number, i);
+    }
+  }
+}
+
+static void test_post(struct line *line, unsigned kind, unsigned number)
+{
+  struct role *role = &line->roles[kind];
+  struct post *post = &role->posts[number % LINK_REQUESTS];
+  size_t size = 0;
+  int done;
+  int error = api_of(line, kind)->test(post->request, &done, &size);
+  if (error) {
+    role_fails(line, kind, number, error, "test");
+    post->request = NULL; /* its memory stays until the link is closed */
+  } else if (done) {
+    if (kind == RECEIVER) {
+      check_received(line, post, number, size);
+    }
+    take_back(post);
+    tell("line %u: message %u is %s", line->number, number, kind == SENDER ? "sent" : "received");
+    role->done++;
+    role->last_done = world.now;
+  }
+}
+
+static void test_all(struct line *line, unsigned kind)
+{
+  struct role *role = &line->roles[kind];
+  unsigned first = role->posted > LINK_REQUESTS ? role->posted - LINK_REQUESTS : 0;
+  for (unsigned i = first; i < role->posted; i++) {
+    if (role->posts[i % LINK_REQUESTS].request) {
+      test_post(line, kind, i);
+    }
+  }
+}
+
+unsigned role_open_posts(const struct role *role)
+{
+  unsigned open = 0;
+  for (unsigned i = 0; i < LINK_REQUESTS; i++) {
+    open += role->posts[i].request != NULL;
+  }
+  return open;
+}
+
+static int post_message(struct line *line, unsigned kind, struct post *post)
+{
+  struct role *role = &line->roles[kind];
+  unsigned number = role->posted;
+  const struct process_api *api = api_of(line, kind);
+  bool known = number < line->count;
+  size_t size = known ? line->sizes[number] : MESSAGE_MAX;
+  *post = (struct post){.data = malloc(size + GUARD), .size = size, .since = world.now};
+  if (!post->data) {
+    abort();
+  }
+  memset(post->data, UNTOUCHED, size + GUARD);
+  if (kind == SENDER) {
+    memcpy(post->data, message_bytes(line, number), size);
+    return api->isend(role->link, post->data, size, NULL, &post->request);
+  }
+  return api->irecv(role->link, post->data, size, NULL, &post->request);
+}
+
+static void post_wanted(struct line *line, unsigned kind)
+{
+  struct role *role = &line->roles[kind];
+  unsigned wanted = kind == SENDER ? line->count : role->wanted;
+  while (role->state == ROLE_OPEN && role->posted < wanted) {
+    struct post *post = &role->posts[role->posted % LINK_REQUESTS];
+    if (post->data) {
+      return; /* all of them are in use */
+    }
+    int error = post_message(line, kind, post);
+    if (error || !post->request) {
+      take_back(post);
+    }
+    if (error) {
+      role_fails(line, kind, role->posted, error, kind == SENDER ? "isend" : "irecv");
+    }
+    if (!post->request) {
+      return;
+    }
+    role->posted++;
+  }
+}
+
+/* --- Open and close --- */
+
+void line_open(struct line *line, unsigned from)
+{
+  line->from = from;
+  line->used = true;
+  int error = api_of(line, RECEIVER)->listen(0, line->handle, &line->listener);
+  if (error) {
+    wrong("line %u: listen: %s", line->number, strerror(-error));
+  }
+  line->roles[SENDER].state = line->roles[RECEIVER].state = ROLE_OPENING;
+  if (world_is_disturbed()) {
+    line_excuse(line, "it was opened when all was disturbed");
+  }
+}
+
+static void ask(struct line *line, unsigned kind)
+{
+  struct role *role = &line->roles[kind];
+  const struct process_api *api = api_of(line, kind);
+  line->heard_of |= line->listener && line->listener->incoming;
+  int error = kind == SENDER ? api->connect(0, line->handle, &role->link)
+                             : api->accept(line->listener, &role->link);
+  if (error) {
+    role_fails(line, kind, 0, error, kind == SENDER ? "connect" : "accept");
+  } else if (role->link) {
+    tell("line %u: %s is open", line->number, role_name(kind));
+    role->state = ROLE_OPEN;
+    role->was_open = true;
+    role->link->chunk_size = CHUNK_SIZE;
+  }
+}
+
+static void close_role(struct line *line, unsigned kind)
+{
+  struct role *role = &line->roles[kind];
+  bool outstanding = role_open_posts(role) > 0;
+  tell("line %u: %s closes%s", line->number, role_name(kind),
+       outstanding ? " with requests outstanding" : "");
+  if (outstanding || role->state == ROLE_FAILED) {
+    line_excuse(line, "an end was closed in the middle");
+  }
+  if (kind == RECEIVER && role->done < line->count) {
+    line_excuse(line, "its receiver closed before it had everything");
+  }
+  if (line->wounded) {
+    line_excuse(line, "what says how an end was closed is swallowed");
+  }
+  if (kind == SENDER) {
+    line->count = role->posted; /* what it wanted to send, nobody waits for */
+  }
+  role->state = ROLE_CLOSED;
+  role->closed_at = world.now;
+  if (role->link) {
+    struct net_link *link = role->link;
+    role->link = NULL;
+    api_of(line, kind)->close(link);
+  }
+  for (unsigned i = 0; i < LINK_REQUESTS; i++) {
+    take_back(&role->posts[i]);
+  }
+}
+
+static bool is_through(const struct line *line, unsigned kind)
+{
+  const struct role *role = &line->roles[kind];
+  unsigned wanted = kind == SENDER ? line->count : role->wanted;
+  return role_open_posts(role) == 0 && (role->state == ROLE_FAILED || role->done == wanted);
+}
+
+static void role_calls(struct line *line, unsigned kind)
+{
+  struct role *role = &line->roles[kind];
+  if (role->state == ROLE_OPENING && !role->abandoned) {
+    ask(line, kind);
+  }
+  if (role->state != ROLE_OPEN && role->state != ROLE_FAILED) {
+    return;
+  }
+  if (role->wants_drop) {
+    close_role(line, kind);
+    return;
+  }
+  test_all(line, kind);
+  post_wanted(line, kind);
+  if (role->wants_close && is_through(line, kind)) {
+    close_role(line, kind);
+  }
+}
+
+void close_listeners(unsigned side)
+{
+  for (unsigned i = 0; i < LINES; i++) {
+    struct line *line = &world.lines[i];
+    if (line->listener && role_side(line, RECEIVER) == side) {
+      struct net_listener *listener = line->listener;
+      line->listener = NULL;
+      if (line->roles[RECEIVER].state == ROLE_OPENING) {
+        line->roles[RECEIVER].state = ROLE_CLOSED;
+      }
+      api_of(line, RECEIVER)->close_listener(listener);
+    }
+  }
+}
+
+/* All that a side's rank has asked for is closed. */
+static bool has_closed(unsigned side)
+{
+  for (unsigned i = 0; i < LINES; i++) {
+    for (unsigned kind = 0; kind < ROLES; kind++) {
+      const struct line *line = &world.lines[i];
+      unsigned state = line->roles[kind].state;
+      if (role_side(line, kind) == side && state != ROLE_NONE && state != ROLE_CLOSED) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+static void end_process(unsigned number)
+{
+  struct side *side = &world.sides[number];
+  tell("%c ends", 'a' + (char)number);
+  close_listeners(number);
+  side_ends(side);
+}
+
+void rank_calls(unsigned side)
+{
+  for (unsigned i = 0; i < LINES && !world.over; i++) {
+    struct line *line = &world.lines[i];
+    for (unsigned kind = 0; kind < ROLES && line->used; kind++) {
+      if (role_side(line, kind) == side) {
+        role_calls(line, kind);
+      }
+    }
+  }
+  if (world.sides[side].wants_end && has_closed(side)) {
+    end_process(side);
+  }
+}
+
+/* Links that no rank will ever ask for are taken down by the next call of connect. */
+void rank_connects_nowhere(unsigned side)
+{
+  uint8_t handle[NET_HANDLE_SIZE] = {0};
+  struct net_link *link;
+  if (world.sides[side].api->connect(0, handle, &link) == 0) {
+    wrong("%c connects to a handle that is none", 'a' + (char)side);
+  }
+}
+
+void rank_killed(unsigned side)
+{
+  excuse_all("a process was killed");
+  world.sides[side].gone = true;
+  for (unsigned i = 0; i < LINES; i++) {
+    struct line *line = &world.lines[i];
+    for (unsigned kind = 0; kind < ROLES && line->used; kind++) {
+      struct role *role = &line->roles[kind];
+      if (role_side(line, kind) == side && role->state != ROLE_CLOSED) {
+        close_role(line, kind); /* gives its memory back; nobody hears of it */
+      }
+    }
+  }
+  close_listeners(side);
+}

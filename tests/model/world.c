@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Time: what happens next, at either side. */
+#include <string.h>
+
+#include "tests/model/links.h"
+
+enum {
+  WAKES_NS = 20000,  /* until a worker or a caller that has something to do comes to it, at most */
+  STEPS_MAX = 4000000,
+};
+#define NEVER UINT64_MAX
+
+struct world world;
+
+static uint64_t soon(void) { return world.now + 1 + random_below(&world.random, WAKES_NS); }
+
+/* --- Sides --- */
+
+void side_says(unsigned side, bool warning, const char *text)
+{
+  tell("%c says%s: %s", 'a' + (char)side, warning ? " WARN" : "", text);
+  if (warning && !world.over && !anything_excused()) {
+    wrong("%c warns although nothing was wrong: %s", 'a' + (char)side, text);
+  }
+}
+
+static void open_side(unsigned number)
+{
+  struct side *side = &world.sides[number];
+  const struct settings *settings = &world.settings;
+  side->setup = (struct host_setup){
+      .address = number ? HOST_PEER : HOST_ADDRESS,
+      .instances = settings->instances[number],
+      .flows = settings->flows,
+      .timeout_ms = TIMEOUT_MS,
+      .offloads = HARP_OFFLOAD_TX_CHECKSUM | HARP_OFFLOAD_RX_CHECKSUM |
+                  (settings->tso ? HARP_OFFLOAD_TSO | HARP_OFFLOAD_LRO : 0),
+      .scarce = settings->scarce,
+      .max_connections = 64,
+      .packets = 96,
+      .rcvbuf = 32 << 10,
+  };
+  side->host = side->api->create(&side->setup, world.now, settings->seed * SIDES + number + 1,
+                                 &side_calls[number]);
+  side->host->transport->checksum = settings->checksum;
+}
+
+void world_open(const struct settings *settings)
+{
+  const struct process_api *api[SIDES] = {world.sides[0].api, world.sides[1].api};
+  memset(&world, 0, sizeof world);
+  world.settings = *settings;
+  world.random = random_stream(settings->seed, 0);
+  world.now = 1000 * NS_PER_S;
+  for (unsigned i = 0; i < SIDES; i++) {
+    world.sides[i].api = api[i];
+    open_side(i);
+  }
+  for (unsigned i = 0; i < LINES; i++) {
+    world.lines[i].number = i;
+  }
+}
+
+void side_ends(struct side *side)
+{
+  side->api->finalize();
+  side->gone = true;
+  side->api->destroy();
+  side->host = NULL;
+}
+
+void world_close(void)
+{
+  world.over = true;
+  for (unsigned i = 0; i < SIDES; i++) {
+    struct side *side = &world.sides[i];
+    if (side->host) {
+      side_ends(side);
+    }
+    if (side->api->blocks() != 0) {
+      wrong("%c has %ld blocks of memory left", 'a' + (char)i, side->api->blocks());
+    }
+  }
+  wire_clear();
+}
+
+/* --- Events --- */
+
+static void set_now(uint64_t now)
+{
+  world.now = now > world.now ? now : world.now + 1;
+  for (unsigned i = 0; i < SIDES; i++) {
+    if (world.sides[i].host) {
+      world.sides[i].host->now = world.now;
+    }
+  }
+}
+
+/* A side's instances that were given something to do. */
+static void wake(struct side *side)
+{
+  for (unsigned i = 0; i < side->setup.instances; i++) {
+    bool work = atomic_load(&side->api->instance(i)->posts) || side->host->queues[i].waiting_count;
+    uint64_t wakes = work && side->poll_at[i] > world.now + WAKES_NS ? soon() : NEVER;
+    side->poll_at[i] = HARP_MIN(side->poll_at[i], HARP_MIN(wakes, side->api->deadline(i)));
+  }
+}
+
+static void poll(struct side *side, unsigned queue)
+{
+  side->api->poll(queue);
+  side->poll_at[queue] = side->api->deadline(queue);
+  if (side->call_at == NEVER) {
+    side->call_at = soon(); /* as often as that the rank looks */
+  }
+}
+
+struct event {
+  uint64_t when;
+  unsigned side, queue;
+  enum { EVENT_NONE, EVENT_FRAME, EVENT_POLL, EVENT_CALL } kind;
+};
+
+static void consider(struct event *event, uint64_t when, unsigned kind, unsigned side,
+                     unsigned queue)
+{
+  if (when < event->when) {
+    *event = (struct event){when, side, queue, kind};
+  }
+}
+
+static struct event next_event(void)
+{
+  struct event event = {.when = NEVER};
+  if (world.wire) {
+    consider(&event, world.wire->arrives, EVENT_FRAME, 0, 0);
+  }
+  for (unsigned i = 0; i < SIDES; i++) {
+    struct side *side = &world.sides[i];
+    if (side->gone) {
+      continue;
+    }
+    wake(side);
+    for (unsigned j = 0; j < side->setup.instances; j++) {
+      uint64_t free = HARP_MAX(side->held_until[j], side->paused_until);
+      consider(&event, HARP_MAX(side->poll_at[j], free), EVENT_POLL, i, j);
+    }
+    if (!side->busy) {
+      uint64_t free = HARP_MAX(side->away_until, side->paused_until);
+      consider(&event, HARP_MAX(side->call_at, free), EVENT_CALL, i, 0);
+    }
+  }
+  return event;
+}
+
+/* false: nothing happens until then. */
+static bool step(uint64_t until)
+{
+  struct event event = next_event();
+  if (event.when > until) {
+    set_now(until);
+    return false;
+  }
+  set_now(event.when);
+  if (++world.steps > STEPS_MAX) {
+    wrong("it never comes to rest");
+  }
+  struct side *side = &world.sides[event.side];
+  if (event.kind == EVENT_FRAME) {
+    wire_deliver();
+  } else if (event.kind == EVENT_POLL) {
+    poll(side, event.queue);
+  } else {
+    side->call_at = NEVER;
+    rank_calls(event.side);
+  }
+  return true;
+}
+
+void world_run(uint64_t until)
+{
+  while (step(until)) {
+  }
+}
+
+bool world_run_until(bool (*condition)(void), uint64_t until)
+{
+  bool more = true;
+  while (!condition()) {
+    if (!more) {
+      return false;
+    }
+    more = step(until);
+  }
+  return true;
+}
+
+void world_skip(uint64_t to)
+{
+  set_now(world.wire ? HARP_MIN(to, world.wire->arrives) : to);
+  while (world.wire && world.wire->arrives <= world.now) {
+    wire_deliver();
+  }
+  for (unsigned i = 0; i < SIDES; i++) {
+    for (unsigned j = 0; j < world.sides[i].setup.instances && !world.sides[i].gone; j++) {
+      world.sides[i].api->poll(j);
+    }
+  }
+}
+
+void world_kick(void)
+{
+  for (unsigned i = 0; i < SIDES; i++) {
+    world.sides[i].call_at = HARP_MIN(world.sides[i].call_at, soon());
+  }
+}
+
+/* --- Disturbances --- */
+
+/* What a link must bear: less than so much of its timeout. */
+#define BORNE (TIMEOUT_NS / 10 * 6)
+
+void world_disturb(uint64_t ns, const char *what)
+{
+  if (world.now > world.disturbed_until + TIMEOUT_NS) {
+    world.silence = 0;
+  }
+  world.silence += ns;
+  world.disturbed_until = HARP_MAX(world.disturbed_until, world.now) + ns;
+  if (world.silence > BORNE) {
+    excuse_all(what);
+  } else if (world.settings.loss) {
+    excuse_opening("a handshake that paused takes long to notice a loss");
+  }
+}
+
+bool world_is_disturbed(void)
+{
+  return world.now < world.disturbed_until + TIMEOUT_NS &&
+         (world.silence > BORNE || world.settings.loss);
+}
+
+uint64_t world_paused_until(void)
+{
+  uint64_t until = world.now;
+  for (unsigned i = 0; i < SIDES; i++) {
+    const struct side *side = &world.sides[i];
+    until = HARP_MAX(until, HARP_MAX(side->paused_until, side->away_until));
+    until = HARP_MAX(until, HARP_MAX(side->held_until[0], side->held_until[1]));
+  }
+  return until;
+}
