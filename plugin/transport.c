@@ -218,14 +218,14 @@ static void count_lingering(struct harp_instance *instance, void *argument)
  * longer for the peer's FIN, or the kernel would answer that with a reset. */
 static void linger(struct transport *transport)
 {
-  uint64_t began = harp_clock_ns();
+  struct harp_run_time waited = {0};
   for (;;) {
     struct lingering lingering = {.transport = transport};
     for (unsigned i = 0; i < transport->engine->instance_count; i++) {
       harp_instance_call(transport->engine->instances[i], count_lingering, &lingering, 100);
     }
     uint64_t bound = lingering.owed ? LINGER_MS : lingering.open ? COURTESY_MS : 0;
-    if (harp_clock_ns() - began >= bound * 1000000ull) {
+    if (harp_ran_ns(&waited) >= bound * 1000000ull) {
       break;
     }
     harp_sleep_us(500);

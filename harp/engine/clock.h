@@ -27,4 +27,21 @@ static inline uint64_t harp_clock_wall_ns(void)
   return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
+/* How long a loop has waited, not counting time in which its process was stopped. */
+struct harp_run_time {
+  uint64_t last; /* ns: when it was last asked; 0: never */
+  uint64_t ran;  /* ns */
+};
+
+/* ns since it was first asked. The loop asks every few milliseconds, so a longer gap is a pause. */
+static inline uint64_t harp_ran_ns(struct harp_run_time *time)
+{
+  const uint64_t longest = 50000000;
+  uint64_t now = harp_clock_ns();
+  uint64_t gap = time->last ? now - time->last : 0;
+  time->last = now;
+  time->ran += gap < longest ? gap : longest;
+  return time->ran;
+}
+
 #endif

@@ -373,7 +373,7 @@ int harp_instance_call(struct harp_instance *instance,
   call->post.run = run_call;
   call->function = function;
   call->argument = argument;
-  uint64_t deadline = harp_clock_ns() + timeout_ms * 1000000ull;
+  struct harp_run_time waited = {0};
   harp_instance_post(instance, &call->post);
   for (unsigned round = 0; atomic_load(&call->state) != CALL_DONE; round++) {
     poll_as_caller(instance);
@@ -381,7 +381,7 @@ int harp_instance_call(struct harp_instance *instance,
       break;
     }
     int expected = CALL_WAITING;
-    if (harp_clock_ns() >= deadline &&
+    if (harp_ran_ns(&waited) >= timeout_ms * 1000000ull &&
         atomic_compare_exchange_strong(&call->state, &expected, CALL_ABANDONED)) {
       return -ETIMEDOUT; /* a poller will find and free it */
     }

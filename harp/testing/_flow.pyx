@@ -106,6 +106,7 @@ cdef extern from "harp/stack/flow.h":
     void harp_stack_flush(harp_stack *stack)
     void harp_stack_advance(harp_stack *stack, uint64_t now_ns)
     void harp_stack_set_time(harp_stack *stack, uint64_t now_ns)
+    void harp_stack_held_up(harp_stack *stack, uint64_t pause_ns)
     uint64_t harp_stack_next_deadline(harp_stack *stack)
     void harp_stack_announce(harp_stack *stack)
     int harp_flow_connect(harp_stack *stack, uint16_t local_port, harp_endpoint peer,
@@ -295,6 +296,10 @@ cdef class FlowStack:
     def set_time(self, now_ns):
         self.now = now_ns
         harp_stack_set_time(self._stack, now_ns)
+
+    def held_up(self, pause_ns):
+        """Nobody drove the stack for so long until now."""
+        harp_stack_held_up(self._stack, pause_ns)
 
     def next_deadline(self):
         """ns; None: never."""

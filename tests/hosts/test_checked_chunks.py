@@ -78,6 +78,7 @@ def test_what_is_unharmed_arrives(scene: Scene) -> None:
 def test_one_bit_of_the_header_changed(scene: Scene, field: str) -> None:
     with pytest.raises(Failed) as failure:
         receive(scene, chunk(HEADER_BITS[field]))
-    assert (failure.value.call, failure.value.code) == ("test", SYSTEM_ERROR)
+    assert failure.value.code == SYSTEM_ERROR
+    assert failure.value.call in ("irecv", "test")
     (warning,) = scene.listening.warnings
     assert "the header of a chunk changed" in warning

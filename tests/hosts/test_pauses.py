@@ -38,10 +38,10 @@ def ranks(lab: Lab, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[
         yield [one, other]
 
 
-def pause(rank: Rank) -> None:
+def pause(rank: Rank, seconds: float = PAUSE_S) -> None:
     rank.signal(signal.SIGSTOP)
     try:
-        time.sleep(PAUSE_S)
+        time.sleep(seconds)
     finally:
         rank.signal(signal.SIGCONT)
 
@@ -97,6 +97,19 @@ def test_a_pause(ranks: list[Rank], moment: Callable[[Rank, Link], None], stoppe
 def test_a_pause_with_an_address_of_its_own(ranks: list[Rank], stopped: str) -> None:
     """Nobody answers ARP for it meanwhile."""
     go_on(ranks, under_way, stopped)
+
+
+@pytest.mark.parametrize("ranks", [True], ids=["own address"], indirect=True)
+def test_a_long_pause_with_an_address_of_its_own(ranks: list[Rank]) -> None:
+    """Longer than a dead host is waited for."""
+    one, other = ranks
+    link = connect(one, other)
+    link.move()
+    other.start("receive", link.receives, 4, SIZE, WAIT_MS)
+    pause(one, 11.0)
+    one.do("send", link.sends, 4, SIZE, WAIT_MS, timeout=WAIT_MS / 1e3)
+    other.finish(WAIT_MS / 1e3)
+    assert one.warnings == other.warnings == []
 
 
 @pytest.mark.parametrize("stopped", ["connector", "acceptor"])

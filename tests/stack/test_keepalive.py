@@ -137,6 +137,19 @@ def test_times_are_read_back(dialogue):
 # User timeout
 
 
+def test_a_user_timeout_counts_instead_of_the_number_of_probes(dialogue):
+    """As in Linux: TCP_KEEPCNT is without effect beside TCP_USER_TIMEOUT."""
+    d = dialogue()
+    c = d.open_passive()
+    keep_alive(c, idle=2, interval=1, count=3)
+    c.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, 20_000)
+    began = d.now
+    d.ignore(until=began + 19_500)
+    assert c.error() == 0
+    d.ignore(until=began + 20_500)
+    assert c.error() == errno.ETIMEDOUT
+
+
 def test_unacknowledged_data_ends_the_connection(dialogue):
     d = dialogue()
     c = d.open_passive(rtt=20)
