@@ -117,6 +117,7 @@ static void hear(struct remote *remote, const uint8_t *bytes, uint32_t length)
   } else if (!remote->unread && remote->heard + length <= GREETINGS_MAX) {
     memcpy(remote->greeting + remote->heard, bytes, length);
     remote->heard += length;
+    remote->greeting_size = remote->heard;
     check_fence(remote);
     return;
   } else {
@@ -134,6 +135,16 @@ static struct remote *find(unsigned queue, uint16_t port, uint16_t to_port)
     }
   }
   return NULL;
+}
+
+/* What is sent again is what was sent before: its memory is still the flow's. */
+static void hear_again(const struct remote *remote, uint32_t at, const uint8_t *bytes,
+                       uint32_t length)
+{
+  if (at < remote->greeting_size) {
+    uint32_t part = HARP_MIN(length, remote->greeting_size - at);
+    FUZZ_EXPECT(memcmp(bytes, remote->greeting + at, part) == 0);
+  }
 }
 
 /* The host opens a connection: it waits for an answer. */
@@ -171,6 +182,7 @@ void remotes_hear(unsigned queue, const struct harp_tx_frame *frame)
     uint32_t length = (uint32_t)frame->iov[i].iov_len;
     FUZZ_EXPECT(at <= remote->heard); /* what was refused comes again */
     uint32_t known = HARP_MIN(remote->heard - at, length);
+    hear_again(remote, at, frame->iov[i].iov_base, known);
     hear(remote, (const uint8_t *)frame->iov[i].iov_base + known, length - known);
     at += length;
   }
