@@ -78,6 +78,7 @@ struct harp_stack_io {
    * NULL: they hear all. */
   bool (*admits)(void *user, uint32_t address);
   bool only_asks;     /* somebody else answers ARP and ICMP for the address */
+  bool tentative;     /* the address is not used before harp_stack_use_address */
   uint64_t *counters; /* HARP_COUNTERS words; NULL: the stack's own */
 };
 
@@ -93,8 +94,19 @@ void harp_stack_set_time(struct harp_stack *stack, uint64_t now_ns);
  * and keepalives measure a peer's silence; they do not count this time. */
 void harp_stack_held_up(struct harp_stack *stack, uint64_t pause_ns);
 uint64_t *harp_stack_counters(struct harp_stack *stack);
-/* The gratuitous request by which a host announces and probes its address
- * (RFC 5227); an answer counts as a conflict. */
+/* RFC 5227, 2.1: an ARP probe, a request for our own address that names no sender's. While the
+ * address is tentative the stack answers neither ARP nor IP for it, and nothing may be opened. How
+ * many probes there are, and how far apart, is the caller's to decide. */
+void harp_stack_probe(struct harp_stack *stack);
+/* Ends the tentative state. -EADDRINUSE: another host has the address, or wants it at the same
+ * time; it stays tentative then, for good. */
+int harp_stack_use_address(struct harp_stack *stack);
+/* Whether another host has claimed our address since the stack was created: with its hardware
+ * address, the last one's if there were several. */
+bool harp_stack_conflict(const struct harp_stack *stack, uint8_t mac[6]);
+/* RFC 5227, 2.3: the announcement by which a host says that it has the address. From then on the
+ * stack defends it (2.4 b) by one more announcement, but by none within 10 s of another conflict.
+ * It keeps the address in any case. */
 void harp_stack_announce(struct harp_stack *stack);
 
 /* Addresses in network order, ports in host order. */

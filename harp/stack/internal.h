@@ -58,6 +58,12 @@ struct harp_stack {
   struct harp_list neighbours_asked, neighbours_idle; /* without a connection, the oldest first */
   uint8_t linear[65536 + 64]; /* for frames that came in awkward pieces */
 
+  bool tentative;          /* the address is not ours yet: nothing is answered for it */
+  bool announced;          /* and so it is defended */
+  bool conflicted;         /* conflict_mac has claimed it, */
+  uint8_t conflict_mac[6];
+  uint64_t conflict_heard; /* ns: then for the last time */
+
   struct harp_limit icmp_limit;  /* messages */
   struct harp_limit reset_limit; /* of strangers */
   struct harp_limit cookie_limit;

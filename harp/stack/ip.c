@@ -196,7 +196,7 @@ void ip_input(struct harp_stack *stack, const struct harp_rx_frame *frame) {
   }
   uint16_t type = load_be16(eth + ETH_TYPE);
   bool ours = memcmp(eth + ETH_DST, stack->config.mac, 6) == 0;
-  if (type == ETH_TYPE_IPV4 && ours) {
+  if (type == ETH_TYPE_IPV4 && ours && !stack->tentative) {
     ipv4_input(stack, frame);
   } else if (type == ETH_TYPE_ARP && (ours || (eth[ETH_DST] & 1))) {
     uint8_t arp[ETH_HEADER + ARP_LENGTH];

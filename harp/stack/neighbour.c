@@ -17,8 +17,8 @@ enum {
   QUEUED_SHARE = 8,          /* so small a part of the packets may wait for answers */
 };
 
-static void send_arp(struct harp_stack *stack, uint16_t operation, const uint8_t *to_mac,
-                     uint32_t sender_ip, const uint8_t *target_mac, uint32_t target_ip) {
+void arp_send(struct harp_stack *stack, uint16_t operation, const uint8_t *to_mac,
+              uint32_t sender_ip, const uint8_t *target_mac, uint32_t target_ip) {
   uint8_t out[ETH_HEADER + ARP_LENGTH];
   static const uint8_t fixed[ARP_OPERATION] = {0, 1, 8, 0, 6, 4}; /* Ethernet, IPv4 */
   memcpy(out + ETH_DST, to_mac, 6);
@@ -40,8 +40,8 @@ static void send_arp(struct harp_stack *stack, uint16_t operation, const uint8_t
   }
 }
 
-static const uint8_t broadcast[6] = {255, 255, 255, 255, 255, 255};
-static const uint8_t nobody[6];
+const uint8_t arp_broadcast[6] = {255, 255, 255, 255, 255, 255};
+const uint8_t arp_nobody[6];
 
 static void ask_later(struct harp_stack *stack, struct harp_neighbour *neighbour) {
   neighbour->deadline = stack->now + ASK_INTERVAL; /* the same for all, so the list is in order */
@@ -52,19 +52,12 @@ static void ask(struct harp_stack *stack, struct harp_neighbour *neighbour) {
   /* A known neighbour is asked in person: only silence makes it doubtful. */
   bool in_person =
       neighbour->state == NEIGHBOUR_CHECKING && neighbour->probes < ASKED_IN_PERSON;
-  const uint8_t *to = in_person ? neighbour->mac : broadcast;
+  const uint8_t *to = in_person ? neighbour->mac : arp_broadcast;
   neighbour->probes++;
   neighbour->asked = stack->now;
   ask_later(stack, neighbour);
   COUNT(stack, arp_requests_out);
-  send_arp(stack, ARP_REQUEST, to, stack->config.address, nobody, neighbour->address);
-}
-
-void harp_stack_announce(struct harp_stack *stack) {
-  if (stack->link_header && !stack->io.only_asks) {
-    COUNT(stack, arp_requests_out);
-    send_arp(stack, ARP_REQUEST, broadcast, stack->config.address, nobody, stack->config.address);
-  }
+  arp_send(stack, ARP_REQUEST, to, stack->config.address, arp_nobody, neighbour->address);
 }
 
 static void drop_queue(struct harp_stack *stack, struct harp_neighbour *neighbour) {
@@ -386,9 +379,9 @@ static bool may_reply(struct harp_stack *stack, uint32_t address, const uint8_t 
 }
 
 static void answer(struct harp_stack *stack, uint32_t address, const uint8_t *mac) {
-  if (!stack->io.only_asks) {
+  if (!stack->io.only_asks && !stack->tentative) {
     COUNT(stack, arp_replies_out);
-    send_arp(stack, ARP_REPLY, mac, stack->config.address, mac, address);
+    arp_send(stack, ARP_REPLY, mac, stack->config.address, mac, address);
   }
 }
 
@@ -412,12 +405,12 @@ void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length) 
   }
   uint32_t sender = load_address(arp + ARP_SENDER_IP);
   uint32_t target = load_address(arp + ARP_TARGET_IP);
+  if (address_conflicts(stack, arp)) {
+    address_conflict(stack, sender_mac);
+    return;
+  }
   if (sender == stack->config.address) {
-    if (memcmp(sender_mac, stack->config.mac, 6) != 0) {
-      COUNT(stack, arp_conflicts);
-    } else {
-      COUNT(stack, rx_drop_source);
-    }
+    COUNT(stack, rx_drop_source);
     return;
   }
   if (target == stack->config.address && operation == ARP_REQUEST) {

@@ -69,6 +69,17 @@ void neighbour_doubt(struct harp_stack *stack, struct harp_neighbour *neighbour)
 void neighbour_queue(struct harp_stack *stack, struct harp_neighbour *neighbour,
                      const struct harp_tx_frame *frame);
 void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length);
+extern const uint8_t arp_broadcast[6], arp_nobody[6];
+/* One ARP packet with our hardware address as its sender's. Addresses in network order. */
+void arp_send(struct harp_stack *stack, uint16_t operation, const uint8_t *to_mac,
+              uint32_t sender_ip, const uint8_t *target_mac, uint32_t target_ip);
+
+/* address.c */
+/* Whether an ARP packet (its first byte behind the link header) shows another host that has our
+ * address or, while ours is tentative, wants it. */
+bool address_conflicts(const struct harp_stack *stack, const uint8_t *arp);
+/* Such a packet came from mac. */
+void address_conflict(struct harp_stack *stack, const uint8_t *mac);
 /* Runs what is due. */
 void neighbour_timers(struct harp_stack *stack);
 /* ns: when that is next; UINT64_MAX: no request is outstanding. */

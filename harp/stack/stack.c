@@ -109,6 +109,7 @@ int harp_stack_create_io(struct harp_stack **out, const struct harp_stack_config
   stack->config = *config;
   stack->config.cc = harp_cc_find(config->cc)->name; /* the caller's string may go */
   stack->io = *io;
+  stack->tentative = io->tentative;
   stack->counters = io->counters ? io->counters : stack->own_counters;
   list_init(&stack->half_open);
   list_init(&stack->time_wait);

@@ -77,6 +77,7 @@ cdef extern from "harp/stack/flow.h":
         uint32_t max_frame
         cbool (*admits)(void *user, uint32_t address) noexcept
         cbool only_asks
+        cbool tentative
         uint64_t *counters
 
     struct harp_endpoint:
@@ -108,6 +109,9 @@ cdef extern from "harp/stack/flow.h":
     void harp_stack_set_time(harp_stack *stack, uint64_t now_ns)
     void harp_stack_held_up(harp_stack *stack, uint64_t pause_ns)
     uint64_t harp_stack_next_deadline(harp_stack *stack)
+    void harp_stack_probe(harp_stack *stack)
+    int harp_stack_use_address(harp_stack *stack)
+    cbool harp_stack_conflict(const harp_stack *stack, uint8_t *mac)
     void harp_stack_announce(harp_stack *stack)
     int harp_flow_connect(harp_stack *stack, uint16_t local_port, harp_endpoint peer,
                           const harp_flow_ops *ops, void *user, harp_tcp **tcp)
@@ -202,8 +206,9 @@ cdef class FlowStack:
     """A stack under an engine's interface.
 
     offloads: names of OFFLOADS; max_frame: with tso, bytes; only_asks: another
-    one answers ARP and ICMP; peers: the addresses that may connect, None: all;
-    the rest as for harp.testing._stack.Stack.
+    one answers ARP and ICMP; tentative: the address waits for use_address; peers:
+    the addresses that may connect, None: all; the rest as for
+    harp.testing._stack.Stack.
     `output` collects TxFrame tuples; `room` is how many more the device takes
     before it says EAGAIN (None: any number).
     """
@@ -217,7 +222,8 @@ cdef class FlowStack:
     cdef readonly list flows
     cdef readonly list listeners
 
-    def __cinit__(self, *, offloads=(), max_frame=65535, only_asks=False, peers=None, **fields):
+    def __cinit__(self, *, offloads=(), max_frame=65535, only_asks=False, tentative=False,
+                  peers=None, **fields):
         cdef harp_stack_config config
         cdef harp_stack_io io
         self.output = []
@@ -234,6 +240,7 @@ cdef class FlowStack:
         io.offloads = sum(OFFLOADS[name] for name in offloads)
         io.max_frame = max_frame
         io.only_asks = only_asks
+        io.tentative = tentative
         if peers is not None:
             self._peers = {_address(peer) for peer in peers}
             io.admits = _admits
@@ -305,6 +312,20 @@ cdef class FlowStack:
         """ns; None: never."""
         cdef uint64_t deadline = harp_stack_next_deadline(self._stack)
         return None if deadline == UINT64_MAX else deadline
+
+    def probe(self):
+        harp_stack_probe(self._stack)
+
+    def use_address(self):
+        """OSError: EADDRINUSE."""
+        _check("harp_stack_use_address", harp_stack_use_address(self._stack))
+
+    def conflict(self):
+        """The hardware address of who has claimed ours; None: nobody has."""
+        cdef uint8_t mac[6]
+        if not harp_stack_conflict(self._stack, mac):
+            return None
+        return ":".join(f"{byte:02x}" for byte in mac[:6])
 
     def announce(self):
         harp_stack_announce(self._stack)
