@@ -358,6 +358,7 @@ static void describe(struct ethdev_port *ethdev, const struct rte_eth_dev_info *
   info->address = config->address;
   info->prefix = config->prefix;
   info->gateway = config->gateway;
+  info->point_to_point = ethdev->spec.serves; /* one joins our socket, perhaps much later */
   if (ethdev->spec.pci) {
     char link[128], path[PATH_MAX];
     snprintf(link, sizeof(link), "/sys/bus/pci/devices/%s", ethdev->spec.name);

@@ -44,6 +44,7 @@ struct harp_port_info {
   uint8_t prefix;
   uint32_t gateway;        /* network order; 0: none */
   bool shares_address;     /* the kernel owns the address: it answers ARP, HARP only asks */
+  bool point_to_point;     /* one peer, and no network behind it: nobody else can have the address */
   char pci_path[256];      /* the NIC's folder in sysfs; "": a virtual device */
   char summary[160];       /* one clause for the log: device, offloads, address */
 };

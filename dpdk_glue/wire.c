@@ -361,6 +361,7 @@ static void describe(struct wire_port *wire, const struct harp_port_config *conf
   info->address = config->address;
   info->prefix = config->prefix;
   info->gateway = config->gateway;
+  info->point_to_point = true;
   snprintf(info->summary, sizeof(info->summary), "wire %s, end %d, mtu %u, %u queues of %d MiB",
            wire->file.path, wire->file.end, info->mtu, wire->file.queues, WIRE_BYTES >> 20);
 }

@@ -11,6 +11,7 @@
 
 #include "harp/engine/clock.h"
 #include "harp/engine/dump.h"
+#include "harp/engine/own_address.h"
 #include "harp/engine/place.h"
 #include "harp/stack/flow.h"
 
@@ -91,6 +92,7 @@ static int create_instances(struct harp_engine *engine, char *error)
         .queue = i,
         .stack = stack,
         .only_asks = engine->port->info.shares_address,
+        .tentative = harp_own_address_doubtful(&engine->port->info),
         .counters = harp_statfile_counters(&engine->statfile, i),
         .cpu = i < config->cores.count ? config->cores.cpu[i] : -1,
         .scarce = scarce,
@@ -145,11 +147,6 @@ static int open_statistics(struct harp_engine *engine)
   return harp_statfile_open(&engine->statfile, &identity);
 }
 
-static void announce(struct harp_instance *instance, void *argument)
-{
-  harp_stack_announce(instance->stack);
-}
-
 static int bring_up(struct harp_engine *engine, char *error)
 {
   struct harp_port_config port = port_config(&engine->config);
@@ -170,7 +167,7 @@ static int bring_up(struct harp_engine *engine, char *error)
     result = start_workers(engine, error);
   }
   if (result == 0) {
-    harp_instance_call(engine->instances[0], announce, NULL, 100);
+    result = harp_own_address_take(engine, error);
   }
   return result;
 }

@@ -2,6 +2,7 @@
 /* The poll: posts, frames in, timers, frames out. */
 #include "harp/engine/instance.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -178,6 +179,25 @@ static unsigned run_posts(struct harp_instance *instance)
   return count;
 }
 
+/* Of an address that the kernel has, the kernel knows; and a host with several interfaces may well
+ * speak of it through another of them. */
+static void tell_conflict(struct harp_instance *instance)
+{
+  const struct harp_port_info *info = &instance->port->info;
+  uint8_t mac[6];
+  if (instance->conflict_told || info->shares_address || instance->queue != 0 ||
+      !harp_stack_conflict(instance->stack, mac)) {
+    return;
+  }
+  char address[INET_ADDRSTRLEN];
+  inet_ntop(AF_INET, &info->address, address, sizeof address);
+  instance->conflict_told = true;
+  harp_log_post(HARP_LOG_WARN,
+                "HARP: another host has begun to use %s: %02x:%02x:%02x:%02x:%02x:%02x. Links may "
+                "stall; take the address from that host (`harp stat` counts arp_conflicts)",
+                address, mac[0], mac[1], mac[2], mac[3], mac[4], mac[5]);
+}
+
 static void run_tickers(struct harp_instance *instance)
 {
   if (instance->now < instance->next_tick) {
@@ -186,6 +206,7 @@ static void run_tickers(struct harp_instance *instance)
   instance->next_tick = instance->now + HARP_TICK_NS;
   instance->port->ops->count(instance->port, instance->queue, instance->counters);
   harp_stack_counters(instance->stack);
+  tell_conflict(instance);
   struct harp_ticker *next;
   for (struct harp_ticker *ticker = instance->tickers; ticker; ticker = next) {
     next = ticker->next;
@@ -434,6 +455,7 @@ static int create_stack(struct harp_instance *instance, const struct harp_instan
       .max_frame = info->max_frame,
       .admits = admits,
       .only_asks = config->only_asks,
+      .tentative = config->tentative,
       .counters = config->counters,
   };
   int result = harp_stack_create_io(&instance->stack, &config->stack, &io);
@@ -455,6 +477,7 @@ int harp_instance_create(struct harp_instance **out, const struct harp_instance_
   instance->queue = config->queue;
   instance->cpu = config->cpu;
   instance->scarce = config->scarce;
+  instance->conflict_told = config->tentative;
   instance->now = harp_clock_ns();
   pthread_mutex_init(&instance->loop_lock, NULL);
   instance->doorbell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);

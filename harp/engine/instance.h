@@ -70,6 +70,7 @@ struct harp_instance {
   uint64_t next_tick;
   uint64_t held_up;                /* ns: time in which nobody could poll, all together */
   uint64_t resumed;                /* ns: when the last such time ended */
+  bool conflict_told;              /* also while the address is tentative: init tells then */
   unsigned timers_waited;          /* polls in a row that found frames and ran no timers */
   struct harp_ticker *tickers;
   struct harp_trace trace;
@@ -101,6 +102,7 @@ struct harp_instance_config {
   unsigned queue;
   struct harp_stack_config stack;
   bool only_asks;               /* the kernel answers ARP and ICMP for the address */
+  bool tentative;               /* the address is not used before harp_stack_use_address */
   uint64_t *counters;           /* HARP_COUNTERS words; NULL: the stack's own */
   int cpu;
   bool scarce;

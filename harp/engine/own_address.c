@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harp/engine/own_address.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdio.h>
+
+#include "harp/engine/clock.h"
+#include "harp/engine/engine.h"
+#include "harp/stack/flow.h"
+
+/*
+ * RFC 5227, 1.1 has a host wait 5 to 8 s for an address: 1 s at most before the first probe, 1 to
+ * 2 s between probes, 2 s after the last. That is for home networks with slow hosts and bridges.
+ * A job's init waits for us, and hosts of a datacenter answer ARP within a millisecond: as many
+ * probes, each with 100 ms for its answer. There is no delay at random: whoever probes at the same
+ * moment is heard by its probe, and both decline.
+ */
+enum {
+  PROBES = 3,           /* PROBE_NUM */
+  PROBE_WAIT_US = 100000,
+  CALL_MS = 1000,       /* a worker's time to run a call, on a busy host */
+  ANNOUNCE_MS = 100,    /* without it all goes well, too */
+};
+
+bool harp_own_address_doubtful(const struct harp_port_info *info)
+{
+  return !info->shares_address && !info->point_to_point;
+}
+
+static void probe(struct harp_instance *instance, void *argument)
+{
+  harp_stack_probe(instance->stack);
+}
+
+static void announce(struct harp_instance *instance, void *argument)
+{
+  harp_stack_announce(instance->stack);
+}
+
+struct verdict {
+  int result;     /* of harp_stack_use_address */
+  uint8_t mac[6]; /* whose the address is if that failed */
+};
+
+static void judge(struct harp_instance *instance, void *argument)
+{
+  struct verdict *verdict = argument;
+  verdict->result = harp_stack_use_address(instance->stack);
+  harp_stack_conflict(instance->stack, verdict->mac);
+  instance->conflict_told = verdict->result != 0;
+}
+
+static void say(const struct harp_engine *engine, const uint8_t *mac, char *error)
+{
+  char address[INET_ADDRSTRLEN];
+  inet_ntop(AF_INET, &engine->port->info.address, address, sizeof address);
+  snprintf(error, HARP_ENGINE_ERROR_SIZE,
+           "%.100s: another host has the address %s: %02x:%02x:%02x:%02x:%02x:%02x answers ARP for "
+           "it, or wants it too; take it from that host, or set an address in %.200s that no host "
+           "has",
+           engine->config.device, address, mac[0], mac[1], mac[2], mac[3], mac[4], mac[5],
+           engine->config.path);
+}
+
+/* What has arrived is read before it is judged: a call runs ahead of its poll's frames. */
+static int judge_all(struct harp_engine *engine, char *error)
+{
+  for (unsigned i = 0; i < engine->instance_count; i++) {
+    struct verdict verdict = {0};
+    harp_instance_poll(engine->instances[i], NULL);
+    int result = harp_instance_call(engine->instances[i], judge, &verdict, CALL_MS);
+    if (result == 0 && verdict.result != 0) {
+      say(engine, verdict.mac, error);
+      result = verdict.result;
+    }
+    if (result != 0) {
+      return result;
+    }
+  }
+  return 0;
+}
+
+int harp_own_address_take(struct harp_engine *engine, char *error)
+{
+  struct harp_instance *first = engine->instances[0];
+  int result = 0;
+  if (harp_own_address_doubtful(&engine->port->info)) {
+    for (int i = 0; i < PROBES && result == 0; i++) {
+      result = harp_instance_call(first, probe, NULL, CALL_MS);
+      harp_sleep_us(PROBE_WAIT_US);
+    }
+    result = result == 0 ? judge_all(engine, error) : result;
+  }
+  if (result == 0) {
+    harp_instance_call(first, announce, NULL, ANNOUNCE_MS);
+  } else if (result == -ETIMEDOUT) {
+    snprintf(error, HARP_ENGINE_ERROR_SIZE,
+             "a worker does not run within %d ms; this host is too busy", CALL_MS);
+  }
+  return result;
+}

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An address of HARP's own that another host has, or wants: HARP declines, names that host, and
+does not answer for the address (RFC 5227)."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ranks import SYSTEM_ERROR, Failed, Rank, Site, packet_site, wait_until
+
+from harp.testing.lab import Host, Lab
+
+# Asks for an address all the time, as the stranger 10.77.0.99, and prints the kind and the sender's
+# address of each ARP packet that the host with this hardware address sends. It ends with its input.
+WATCH = """
+import select, socket, sys
+address, mac = socket.inet_aton(sys.argv[1]), bytes.fromhex(sys.argv[2].replace(":", ""))
+own = bytes.fromhex("027700000099")
+wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0806))
+wire.bind(("eth0", 0x0806))
+ask = b"\\xff" * 6 + own + bytes.fromhex("08060001080006040001") + own
+ask += socket.inet_aton("10.77.0.99") + bytes(6) + address
+print("watching", flush=True)
+while not select.select([sys.stdin], [], [], 0)[0]:
+    wire.send(ask)
+    while select.select([wire], [], [], 0.01)[0]:
+        frame = wire.recv(2048)
+        if frame[6:12] == mac:
+            print(frame[21], socket.inet_ntoa(frame[28:32]), flush=True)
+"""
+REQUEST, REPLY = "1", "2"
+NOBODY = "0.0.0.0"
+
+# Says once, to everybody, that this host has the address.
+CLAIM = """
+import socket, sys
+address, mac = socket.inet_aton(sys.argv[1]), bytes.fromhex(sys.argv[2].replace(":", ""))
+wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+wire.bind(("eth0", 0))
+wire.send(b"\\xff" * 6 + mac + bytes.fromhex("08060001080006040001") + mac + address + bytes(6)
+          + address)
+"""
+
+
+class Watch:
+    """What a host says by ARP, as another one hears it that asks for an address."""
+
+    def __init__(self, at: Host, address: str, of: Host) -> None:
+        words = [sys.executable, "-u", "-c", WATCH, address, of.mac]
+        self.process = at.popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self.process.stdout
+        assert self.process.stdout.readline() == "watching\n"
+
+    def heard(self) -> list[tuple[str, str]]:
+        """Kind and sender of each packet until now."""
+        said, _ = self.process.communicate("end\n", timeout=30)
+        return [(line.split()[0], line.split()[1]) for line in said.splitlines()]
+
+
+@contextlib.contextmanager
+def kernel_has(host: Host, address: str) -> Iterator[None]:
+    host.run(["ip", "addr", "add", f"{address}/24", "dev", host.interface])
+    try:
+        yield
+    finally:
+        host.run(["ip", "addr", "del", f"{address}/24", "dev", host.interface])
+
+
+def declines(rank: Rank) -> str:
+    """Its only warning."""
+    with pytest.raises(Failed) as failure:
+        rank.init()
+    assert (failure.value.call, failure.value.code) == ("init", SYSTEM_ERROR)
+    (warning,) = rank.warnings
+    return warning
+
+
+def test_another_hosts_address_is_declined_and_left_alone(lab: Lab, tmp_path: Path) -> None:
+    host, other = lab.hosts
+    site = packet_site(tmp_path, host, own_address=True)
+    with kernel_has(other, host.own_address), Rank(site) as rank:
+        watch = Watch(other, host.own_address, host)
+        warning = declines(rank)
+        heard = watch.heard()
+        assert not site.published()
+    assert f"packet:eth0: another host has the address {host.own_address}: {other.mac}" in warning
+    assert f"take it from that host, or set an address in {tmp_path}/ztcp0.conf" in warning
+    assert set(heard) == {(REQUEST, NOBODY)}
+    with Rank(site) as rank:  # so the silence above means something
+        watch = Watch(other, host.own_address, host)
+        rank.init()
+        heard = watch.heard()
+    assert {(REQUEST, NOBODY), (REQUEST, host.own_address)} <= set(heard)
+    announced = heard.index((REQUEST, host.own_address))
+    assert (REPLY, host.own_address) not in heard[:announced]
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+def test_each_instance_declines(lab: Lab, tmp_path: Path, instances: int) -> None:
+    """All of them hear the answer, and none of them answers."""
+    host, other = lab.hosts
+    site = packet_site(tmp_path, host, own_address=True, instances=instances)
+    with kernel_has(other, host.own_address), Rank(site) as rank:
+        watch = Watch(other, host.own_address, host)
+        assert other.mac in declines(rank)
+        assert set(watch.heard()) == {(REQUEST, NOBODY)}
+
+
+def test_two_that_start_with_one_address(lab: Lab, tmp_path: Path) -> None:
+    """One of them at most has it, however their probes meet."""
+    sites = [Site(tmp_path / str(host.index), host.command([])) for host in lab.hosts]
+    for site in sites:
+        site.configure("device = packet:eth0\naddress = 10.77.0.150/24\n")
+    with Rank(sites[0]) as one, Rank(sites[1]) as two:
+        ranks = (one, two)
+        for rank in ranks:
+            rank.start("init")
+        declined = []
+        for rank, host in zip(ranks, reversed(lab.hosts)):
+            try:
+                rank.finish()
+            except Failed:
+                (warning,) = rank.warnings
+                assert f"another host has the address 10.77.0.150: {host.mac}" in warning
+                declined.append(rank)
+        assert declined
+
+
+def test_a_rank_that_starts_again(lab: Lab, tmp_path: Path) -> None:
+    """After a crash, and beside another rank of the host on the same interface."""
+    host = lab.hosts[0]
+    site = packet_site(tmp_path / "0", host, own_address=True)
+    beside = Site(tmp_path / "1", host.command([]))
+    beside.configure("device = packet:eth0\naddress = 10.77.0.150/24\n")
+    with Rank(beside) as neighbour:
+        neighbour.init()
+        for _ in range(2):
+            with Rank(site) as rank:
+                rank.init()
+                assert rank.warnings == []
+                rank.process.kill()
+                rank.wait(10)
+
+
+def test_the_kernels_address_is_not_probed(lab: Lab, tmp_path: Path) -> None:
+    """The kernel sees to that one. HARP's own costs three probes and an announcement."""
+    for own in (False, True):
+        site = packet_site(tmp_path / str(own), lab.hosts[0], own_address=own)
+        with Rank(site) as rank:
+            rank.init()
+            (process,) = site.published()
+            assert process.instances[0]["arp_requests_out"] == (4 if own else 0)
+
+
+def test_who_takes_the_address_later_is_named(lab: Lab, tmp_path: Path) -> None:
+    """RFC 5227, 2.4: one defence and one warning, however often it says so; HARP goes on."""
+    host, other = lab.hosts
+    site = packet_site(tmp_path, host, own_address=True)
+    site.environment["HARP_DEBUG"] = "1"
+    with Rank(site) as rank:
+        rank.init()
+
+        def counts() -> dict[str, int]:
+            (process,) = site.published()
+            return process.instances[0]
+
+        for number in range(1, 4):
+            other.run([sys.executable, "-c", CLAIM, host.own_address, other.mac])
+            late = f"conflict {number} was not counted"
+            wait_until(lambda n=number: counts()["arp_conflicts"] == n, 10, late, [rank])
+        mark = f"another host has begun to use {host.own_address}: {other.mac}"
+        rank.wait_for_line(mark, 10)
+        assert counts()["arp_requests_out"] == 3 + 1 + 1
+        rank.do("finalize")
+        assert len([line for line in rank.lines(mark) if "HARP[" in line]) == 1
