@@ -15,7 +15,7 @@ import click
 
 from harp import _tables, doctor_dpdk, env, loader, nccl_plugin_path, statfile
 from harp.findings import Finding, fault, note, ok
-from harp.setup import host
+from harp.setup import arp, host
 from harp.setup.plan import conf_dir, conf_files, run_dir
 from harp.setup.steps import StepError
 
@@ -54,7 +54,7 @@ def _check_packet(about: str, name: str, values: dict[str, tuple[str, str]]) -> 
     if mtu and int(mtu) > device.mtu:
         yield fault(about, f"mtu = {mtu} is more than {name}'s {device.mtu}; lower it, or "
                            f"ip link set {name} mtu {mtu}")
-    yield from _check_address(about, device, values["address"][0], values["gateway"][0])
+    yield from _check_address(about, device, values)
 
 
 def _reaches(interface: host.Interface, gateway: str) -> bool:
@@ -65,8 +65,25 @@ def _reaches(interface: host.Interface, gateway: str) -> bool:
     return any(network.prefixlen == 32 or gate in network for network in networks)
 
 
-def _check_address(about: str, device: host.Interface, address: str,
-                   gateway: str) -> Iterator[Finding]:
+def _check_holder(about: str, device: host.Interface, own: str, mac: str) -> Iterator[Finding]:
+    """Asks on the wire whether another host has the address. What a rank of this host says with
+    the file's own hardware address is no other's."""
+    try:
+        other = arp.holder(device.name, own, mac) if device.up and device.ethernet else None
+    except PermissionError:  # told by privileges()
+        return
+    if other:
+        yield fault(about, f"another host has {own} already: {other} answers ARP for it; take it "
+                           "from that host, or set an address that no host has")
+        return
+    ranks = [one for one in statfile.scan() if one.address.partition("/")[0] == own]
+    used = f"; {', '.join(f'process {one.pid}' for one in ranks)} uses it now" if ranks else ""
+    yield ok(about, f"{own} is HARP's own on {device.name}{used}")
+
+
+def _check_address(about: str, device: host.Interface,
+                   values: dict[str, tuple[str, str]]) -> Iterator[Finding]:
+    address, gateway = values["address"][0], values["gateway"][0]
     if address == "kernel":
         if device.addresses and gateway and not _reaches(device, gateway):
             yield fault(about, f"gateway = {gateway} is outside {' and '.join(device.addresses)} "
@@ -85,7 +102,7 @@ def _check_address(about: str, device: host.Interface, address: str,
     elif host.forwards(device.name) and not host.has_blackhole(own):
         yield fault(about, f"this host forwards and would pass on frames for {own}; run harp setup")
     else:
-        yield ok(about, f"{own} is HARP's own on {device.name}")
+        yield from _check_holder(about, device, own, values["mac"][0] or device.mac)
 
 
 def _check_cores(about: str, values: dict[str, tuple[str, str]]) -> Iterator[Finding]:

@@ -8,14 +8,16 @@ from collections.abc import Iterator
 from harp.setup import home
 from harp.setup.dpdk import Choice
 from harp.setup.journal import Journal
-from harp.setup.plan import conf_dir, plan
+from harp.setup.plan import check_holders, conf_dir, plan
 from harp.setup.request import Request
 from harp.setup.steps import Step
 
 
 def planned(requests: list[Request], choice: Choice) -> list[Step]:
     """What apply would do. Raises as apply."""
-    return plan(requests, choice, Journal(conf_dir()).steps)
+    steps = plan(requests, choice, Journal(conf_dir()).steps)
+    check_holders(requests)
+    return steps
 
 
 def apply(requests: list[Request], choice: Choice) -> list[Step]:

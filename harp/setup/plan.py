@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Optional
 
 from harp import _tables
-from harp.setup import dpdk, host, pci
+from harp.setup import arp, dpdk, host, pci
 from harp.setup.home import missing_folders
 from harp.setup.request import PlanError, Request, WrongUsage, place_of
 from harp.setup.steps import Blackhole, MakeFolder, Step, WriteFile
@@ -110,6 +110,34 @@ def _check_host(request: Request) -> None:
             f"{request.device}: the kernel holds {request.own_address} itself; take an "
             "address that no host uses, or share the kernel's with --address kernel"
         )
+
+
+def _interface_of(request: Request) -> str:
+    """The interface that a device has in the kernel; "" for none."""
+    if request.scheme == "packet":
+        return request.place
+    device = pci.device(request.place)
+    return device.interfaces[0] if device and device.interfaces else ""
+
+
+def check_holders(requests: list[Request]) -> None:
+    """Asks on the wire whether other hosts have the addresses that HARP shall have. Where this
+    process may not ask, or the device has no interface (any more), the job's ranks will. Raises
+    PlanError."""
+    for request in requests:
+        device = host.interface(_interface_of(request))
+        own = request.own_address
+        if own is None or device is None or not device.up:
+            continue
+        try:
+            other = arp.holder(device.name, own, request.settings.get("mac") or device.mac)
+        except PermissionError:
+            continue
+        if other:
+            raise PlanError(
+                f"{request.device}: another host has {own} already: {other} answers ARP for it; "
+                "take it from that host, or choose an address that no host has"
+            )
 
 
 def _check_together(requests: list[Request]) -> None:

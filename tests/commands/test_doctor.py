@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ranks import Rank, Site
 
-from harp import _tables, nccl_plugin_path
+from harp import _tables, nccl_plugin_path, statfile
 from harp.testing.lab import Host, Lab
 
 Findings = Callable[..., dict[str, list[str]]]
@@ -97,6 +98,36 @@ def test_a_host_that_forwards(host: Host, conf: Path,
     assert has(findings()["ok"], "10.77.0.101 is HARP's own on eth0")
     host.run([sys.executable, "-m", "harp", "setup", "undo"])
     host.write("/proc/sys/net/ipv4/ip_forward", "0")
+
+
+@pytest.mark.parametrize("mac", ["", "mac = 02:77:00:00:01:01\n"], ids=["interface's", "own"])
+def test_an_address_that_another_host_has(mac: str, lab: Lab, conf: Path,
+                                          findings: Findings) -> None:
+    conf.write_text(f"device = packet:eth0\naddress = 10.77.0.101/24\n{mac}")
+    other = lab.hosts[1]
+    other.run(["ip", "addr", "add", "10.77.0.101/24", "dev", "eth0"])
+    try:
+        found = findings()["fault"]
+    finally:
+        other.run(["ip", "addr", "del", "10.77.0.101/24", "dev", "eth0"])
+    assert has(found, f"another host has 10.77.0.101 already: {other.mac} answers ARP for it")
+    assert has(findings()["ok"], "10.77.0.101 is HARP's own on eth0")
+
+
+@pytest.mark.parametrize("mac", ["", "mac = 02:77:00:00:01:01\n"], ids=["interface's", "own"])
+def test_an_address_that_a_rank_of_ours_uses(mac: str, host: Host, conf: Path,
+                                             findings: Findings) -> None:
+    """It answers ARP for the address, and is no other host; doctor's probe does not harm it."""
+    conf.write_text(f"device = packet:eth0\naddress = 10.77.0.101/24\n{mac}")
+    run_folder = os.environ["HARP_RUN_DIR"]
+    with Rank(Site(conf.parent, host.command([]), {"HARP_RUN_DIR": run_folder})) as rank:
+        rank.init()
+        found = findings()
+        (process,) = statfile.scan([Path(run_folder)])
+    assert process.instances[0]["arp_requests_in"] >= 3, "it has not heard the probes"
+    assert process.instances[0]["arp_conflicts"] == 0
+    assert has(found["ok"], f"HARP's own on eth0; process {process.pid} uses it now")
+    assert not has(found["fault"], "10.77.0.101")
 
 
 def test_a_link_that_is_down(host: Host,

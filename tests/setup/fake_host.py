@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harp.setup import bootline, host, kernel, nics, sysfs
+from harp.setup import arp, bootline, host, kernel, nics, sysfs
 
 GIB_KB = 1048576
 POOL = "sys/kernel/mm/hugepages/hugepages-2048kB"
@@ -150,6 +150,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
     made = FakeHost(tmp_path / "root")
     monkeypatch.setattr(sysfs, "ROOT", made.root)
     monkeypatch.setattr(host, "ip", made.ip)
+    monkeypatch.setattr(arp, "holder", lambda *_: None)  # nobody else is on its networks
     for module in (kernel, nics, bootline):
         monkeypatch.setattr(module, "run_tool", made.run_tool)
     monkeypatch.setenv("HARP_CONF_DIR", str(tmp_path / "conf"))
