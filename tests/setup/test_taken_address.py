@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -11,6 +13,18 @@ from harp.testing.lab import Lab
 
 OWN = "10.77.0.102"
 ARGUMENTS = ("--device", "packet:eth0", "--address", f"{OWN}/24")
+
+# Says all the time that the host with this hardware address has the address; ends with its input.
+REPEAT = """
+import select, socket, sys
+address, mac = socket.inet_aton(sys.argv[1]), bytes.fromhex(sys.argv[2].replace(":", ""))
+wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+wire.bind(("eth0", 0))
+claim = b"\\xff" * 6 + mac + bytes.fromhex("08060001080006040002") + mac + address + bytes(6)
+while not select.select([sys.stdin], [], [], 0.01)[0]:
+    wire.send(claim + address)
+    print("said", flush=True)
+"""
 
 
 @pytest.fixture
@@ -41,3 +55,15 @@ def test_an_address_that_comes_to_be_taken(lab: Lab, host: Any) -> None:
         host.harp("setup", "undo")
     finally:
         lab.hosts[0].run(["ip", "addr", "del", f"{OWN}/24", "dev", "eth0"])
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["ours", "another's"])
+def test_a_switch_that_returns_what_we_say(own: bool, lab: Lab, host: Any) -> None:
+    """A rank's answer with the hardware address that HARP would have is no other host's."""
+    mac = host.host.mac if own else "02:77:00:00:00:99"
+    words = [sys.executable, "-u", "-c", REPEAT, OWN, mac]
+    said = lab.hosts[0].popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert said.stdout and said.stdout.readline() == "said\n"
+    done = host.harp("setup", "plan", *ARGUMENTS, code=0 if own else 1)
+    said.communicate("end\n", timeout=30)
+    assert (mac in done.stderr) != own
