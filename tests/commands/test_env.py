@@ -19,7 +19,7 @@ KEYS = {
     "speed_mbps": "the device's, else 25000", "instances": "1",
     "cores": "none: workers are not pinned", "flows": "1",
     "tcp_ports": "49152-65535; for address = kernel, what the kernel grants", "peers": "any",
-    "cc": "cubic", "rto_min_us": "5000", "timeout_ms": "10000",
+    "cc": "cubic", "rto_min_us": "5000", "timeout_ms": "60000",
     "hugepages": "what is free, or none",
 }
 

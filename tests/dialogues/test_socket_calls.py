@@ -172,7 +172,9 @@ def test_what_was_sent_is_counted(either):
     d.send(TCP(ack=4001, window=3000))
     d.silence()
     info = c.tcp_info()
-    assert (info["bytes_sent"], info["bytes_retrans"], info["dsack_dups"]) == (5000, 1000, 0)
+    assert (info["bytes_sent"] - info["bytes_retrans"], info["dsack_dups"]) == (4000, 0)
+    # Linux's clock is real: on a busy machine its timer may send once more before the answer.
+    assert info["bytes_retrans"] in (1000, 2000)
     assert (info["snd_wnd"], info["notsent_bytes"], info["total_rto"]) == (3000, 0, 0)
     d.send(TCP(ack=4001, window=3000, options=[("SAck", (1, 1001))]))
     d.silence()

@@ -32,7 +32,7 @@ def test_defaults_of_a_packet_file() -> None:
         "device": "packet:eth0", "address": "kernel", "gateway": "", "mtu": "", "mac": "",
         "gpu": "any", "pci_path": "", "speed_mbps": "", "instances": "1", "cores": "",
         "flows": "1", "tcp_ports": "", "peers": "any", "cc": "cubic", "rto_min_us": "5000",
-        "timeout_ms": "10000", "hugepages": "",
+        "timeout_ms": "60000", "hugepages": "",
     }
 
 

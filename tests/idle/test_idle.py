@@ -39,5 +39,5 @@ def test_an_idle_connection_holds_nothing(seen: dict[str, int]) -> None:
 @pytest.mark.skipif(SANITIZED, reason="a sanitizer's shadow is resident, too")
 def test_an_idle_connection_costs_little_memory(seen: dict[str, int]) -> None:
     """Resident bytes, the connection's own block left out."""
-    assert 0 < seen["beside_bytes"] <= 1024
+    assert 0 < seen["beside_bytes"] <= 1280  # a place for its neighbour among them
     assert seen["block_bytes"] <= 1024
