@@ -166,12 +166,14 @@ static int read_key(struct transport *transport, char *error)
   return result;
 }
 
-static int open_transport(struct transport **out, char *error)
+/* NULL with *why (a negative errno) and error, a line for people. */
+static struct transport *open_transport(int *why, char *error)
 {
   struct transport *transport = calloc(1, sizeof *transport);
   if (!transport) {
     snprintf(error, HARP_ENGINE_ERROR_SIZE, "no memory");
-    return -ENOMEM;
+    *why = -ENOMEM;
+    return NULL;
   }
   pthread_mutex_init(&transport->lock, NULL);
   const char *checksum = getenv("HARP_CHECKSUM");
@@ -191,10 +193,10 @@ static int open_transport(struct transport **out, char *error)
   if (result != 0) {
     proof_key_forget(&transport->key);
     free(transport);
-    return result;
+    *why = result;
+    return NULL;
   }
-  *out = transport;
-  return 0;
+  return transport;
 }
 
 struct lingering {
@@ -373,7 +375,6 @@ static void decline(int result, const char *error)
 
 static int first_init(void)
 {
-  struct transport *transport = NULL;
   char error[HARP_ENGINE_ERROR_SIZE] = "";
   const char *wanted = wanted_net();
   if (wanted && strcasecmp(wanted, net_name) != 0) {
@@ -381,13 +382,14 @@ static int first_init(void)
     harp_log_post(HARP_LOG_INFO, "HARP: NCCL_NET=%.64s asks for another transport", wanted);
     return -ECANCELED;
   }
-  int result = open_transport(&transport, error);
+  int result = 0;
+  struct transport *transport = open_transport(&result, error);
   /* A setting that does nothing looks like one that does not help. */
   if (result != -ECANCELED && !registry.told) {
     registry.told = true;
     harp_variables_unknown(environ, tell_unknown, NULL);
   }
-  if (result != 0) {
+  if (!transport) {
     decline(result, error);
     /* A wrong file is the user's mistake, not a misuse of ours by NCCL. */
     return result == -EINVAL ? -EBADF : result;

@@ -370,6 +370,10 @@ class Rank:
         learning to keep them: what is mapped tells then what is used."""
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 128 << 10)
 
+    def heap(self) -> int:
+        """Bytes that this process has from malloc; 0: a sanitizer has its own."""
+        return heap()
+
     def has_symbol(self, name: str) -> bool:
         """Whether what is preloaded here has it."""
         return hasattr(ctypes.CDLL(None), name)
