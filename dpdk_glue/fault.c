@@ -359,6 +359,11 @@ static int fault_reclaim(struct harp_port *port, unsigned queue, uint32_t timeou
   return fault->inner->ops->reclaim(fault->inner, queue, timeout_us);
 }
 
+static bool fault_has_carrier(struct harp_port *port) {
+  struct harp_port *inner = fault_of(port)->inner;
+  return !inner->ops->has_carrier || inner->ops->has_carrier(inner);
+}
+
 static void fault_count(struct harp_port *port, unsigned queue, uint64_t *counters) {
   struct fault_port *fault = fault_of(port);
   fault->inner->ops->count(fault->inner, queue, counters);
@@ -465,5 +470,6 @@ const struct harp_port_ops harp_port_fault = {
     .revoke = fault_revoke,
     .settle = fault_settle,
     .reclaim = fault_reclaim,
+    .has_carrier = fault_has_carrier,
     .count = fault_count,
 };

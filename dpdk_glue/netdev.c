@@ -229,6 +229,12 @@ bool harp_netdev_is_local(uint32_t address) {
   return route->rtm_type == RTN_LOCAL;
 }
 
+bool harp_netdev_has_carrier(int index) {
+  struct harp_netdev device = {.index = index};
+  int hardware;
+  return read_link(&device, &hardware) >= 0 && device.carrier;
+}
+
 int harp_netdev_state(int index) {
   struct harp_netdev device = {.index = index};
   int hardware;

@@ -30,6 +30,8 @@ int harp_netdev_read(const char *name, struct harp_netdev *device, char *error);
  * local). address: network order. */
 bool harp_netdev_is_local(uint32_t address);
 
+/* Whether the interface is up and has a carrier. false if it is gone. */
+bool harp_netdev_has_carrier(int index);
 /* 1: up; 0: down; -ENODEV: gone. */
 int harp_netdev_state(int index);
 

@@ -381,6 +381,10 @@ static void packet_count(struct harp_port *port, unsigned number, uint64_t *coun
   memset(&queue->counts, 0, sizeof(queue->counts));
 }
 
+static bool packet_has_carrier(struct harp_port *port) {
+  return harp_netdev_has_carrier(packet_of(port)->ifindex);
+}
+
 const struct harp_port_ops harp_port_packet = {
     .scheme = "packet",
     .open = packet_open,
@@ -394,5 +398,6 @@ const struct harp_port_ops harp_port_packet = {
     .reserve = packet_reserve,
     .release = packet_release,
     .reclaim = packet_reclaim,
+    .has_carrier = packet_has_carrier,
     .count = packet_count,
 };

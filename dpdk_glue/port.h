@@ -105,6 +105,9 @@ struct harp_port_ops {
   /* Waits, at most timeout_us, until the device reads no foreign memory of
    * this queue any more. 0, or -ETIMEDOUT. */
   int (*reclaim)(struct harp_port *port, unsigned queue, uint32_t timeout_us);
+  /* Whether the device has a carrier now: a pulled cable is no error to the kernel's sockets. Costs
+   * a system call. NULL: receive tells all there is to know. Under any queue's poller. */
+  bool (*has_carrier)(struct harp_port *port);
   /* Adds this queue's counts since the last call to counters[enum harp_counter]. */
   void (*count)(struct harp_port *port, unsigned queue, uint64_t *counters);
 };

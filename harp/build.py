@@ -32,8 +32,12 @@ def _run(command: list[str]) -> None:
 
 
 @click.command()
-@click.option("--buildtype", type=click.Choice(["release", "debugoptimized", "debug"]),
-              default="release", show_default=True)
+@click.option(
+    "--buildtype",
+    type=click.Choice(["release", "debugoptimized", "debug"]),
+    default="release",
+    show_default=True,
+)
 @click.option("--sanitize", is_flag=True, help="With the address and undefined sanitizers.")
 def build(buildtype: str, sanitize: bool) -> None:
     """Compile the C part of a checkout, in $HARP_BUILD_DIR or build/.

@@ -54,8 +54,10 @@ def target(process: Process, narrowed: Narrowed = Narrowed()) -> Target:  # noqa
     """Raises ClickException for a device whose frames no packet socket sees."""
     scheme, _, name = _tables.innermost(process.device).partition(":")
     if scheme != "packet":
-        raise click.ClickException(f"pid {process.pid} uses {process.device}: its frames pass no "
-                                   "packet socket; capture works on packet devices")
+        raise click.ClickException(
+            f"pid {process.pid} uses {process.device}: its frames pass no "
+            "packet socket; capture works on packet devices"
+        )
     address = process.address.partition("/")[0]
     try:
         socket.inet_aton(address)
@@ -64,10 +66,15 @@ def target(process: Process, narrowed: Narrowed = Narrowed()) -> Target:  # noqa
     ports = frozenset(int(flow.local.rpartition(":")[2]) for flow in process.flows)
     known = host.is_local(address) and len(process.flows) < _FLOWS_SHOWN
     connections = frozenset(map(_connection, filter(narrowed.takes, process.flows)))
-    return Target(name, address, ports if known else None, peers=frozenset(narrowed.hosts),
-                  either_ports=frozenset(narrowed.ports),
-                  connections=connections if narrowed.flows else None,
-                  direction=narrowed.direction)
+    return Target(
+        name,
+        address,
+        ports if known else None,
+        peers=frozenset(narrowed.hosts),
+        either_ports=frozenset(narrowed.ports),
+        connections=connections if narrowed.flows else None,
+        direction=narrowed.direction,
+    )
 
 
 def _connection(flow: Flow) -> Connection:
@@ -134,14 +141,16 @@ class Capture:
         try:
             return PacketRing(self.wanted.interface, self._program(), self.buffer)
         except PermissionError as refused:
-            raise click.ClickException(f"a packet socket: {refused}; capture needs CAP_NET_RAW, "
-                                       "run as root") from refused
+            raise click.ClickException(
+                f"a packet socket: {refused}; capture needs CAP_NET_RAW, run as root"
+            ) from refused
         except OSError as failure:
-            raise click.ClickException(f"{self.wanted.interface}: {failure}; is it an interface "
-                                       "of this network namespace?") from failure
+            raise click.ClickException(
+                f"{self.wanted.interface}: {failure}; is it an interface of this network namespace?"
+            ) from failure
 
     def _write(self, block: list[Frame], files: CaptureFiles) -> None:
-        for frame in block[:self.count - self.taken] if self.count else block:
+        for frame in block[: self.count - self.taken] if self.count else block:
             files.add(frame)
             self.taken += 1
             self.cut += len(frame.data) < min(frame.length, self.snaplen)
@@ -195,8 +204,9 @@ def _choose(pids: tuple[int, ...], ranks: tuple[int, ...], ids: tuple[str, ...])
     except LookupError as missing:
         raise click.ClickException(str(missing.args[0])) from missing
     if not processes:
-        raise click.ClickException("no process with HARP publishes in "
-                                   f"{', '.join(map(str, statfile.folders()))}")
+        raise click.ClickException(
+            f"no process with HARP publishes in {', '.join(map(str, statfile.folders()))}"
+        )
     if len(processes) > 1:
         listed = "\n".join(map(_listed, processes))
         raise click.UsageError(f"whose frames? Name one of\n{listed}")
@@ -205,15 +215,18 @@ def _choose(pids: tuple[int, ...], ranks: tuple[int, ...], ids: tuple[str, ...])
 
 def _listed(process: Process) -> str:
     rank = "" if process.rank is None else f"--rank {process.rank}  "
-    return (f"  --id {process.id}  {rank}--pid {process.pid}  {process.command} on {process.host}, "
-            f"{process.device}")
+    return (
+        f"  --id {process.id}  {rank}--pid {process.pid}  {process.command} on {process.host}, "
+        f"{process.device}"
+    )
 
 
 class _Address(click.ParamType):
     name = "address"
 
-    def convert(self, value: Any, param: Optional[click.Parameter],
-                context: Optional[click.Context]) -> str:
+    def convert(
+        self, value: Any, param: Optional[click.Parameter], context: Optional[click.Context]
+    ) -> str:
         try:
             return str(ipaddress.IPv4Address(value))
         except ValueError:
@@ -223,8 +236,9 @@ class _Address(click.ParamType):
 class _Flow(click.ParamType):
     name = "flow"
 
-    def convert(self, value: Any, param: Optional[click.Parameter],
-                context: Optional[click.Context]) -> tuple[int, Optional[int]]:
+    def convert(
+        self, value: Any, param: Optional[click.Parameter], context: Optional[click.Context]
+    ) -> tuple[int, Optional[int]]:
         if isinstance(value, tuple):
             return value
         matched = re.fullmatch(r"(\d+)(?:\.(\d+))?", value)
@@ -240,45 +254,108 @@ def _summary(one: Capture, written: list[Path]) -> str:
         said += f"; of {one.cut} only the first {_HEADERS} bytes, for the same reason"
     if one.lost:
         share = 100 * one.lost / (one.lost + one.taken)
-        said += (f". {share:.1f} % are lost: --snaplen {_HEADERS} keeps headers only, --buffer "
-                 "makes more room for what waits to be written")
+        said += (
+            f". {share:.1f} % are lost: --snaplen {_HEADERS} keeps headers only, --buffer "
+            "makes more room for what waits to be written"
+        )
     return said
 
 
 @click.command()
-@click.option("-w", "--write", "output", required=True, type=click.Path(path_type=Path),
-              metavar="FILE", help="The pcapng file.")
-@click.option("--pid", "pids", type=int, multiple=True,
-              help="Whose frames [the only process with HARP].")
+@click.option(
+    "-w",
+    "--write",
+    "output",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The pcapng file.",
+)
+@click.option(
+    "--pid", "pids", type=int, multiple=True, help="Whose frames [the only process with HARP]."
+)
 @click.option("--rank", "ranks", type=int, multiple=True, help="The same, by the rank in the job.")
-@click.option("--id", "ids", multiple=True,
-              help="The same, by the beginning of the id in `harp stat`.")
+@click.option(
+    "--id", "ids", multiple=True, help="The same, by the beginning of the id in `harp stat`."
+)
 @click.option("-c", "--count", type=click.IntRange(0), default=0, help="Stop after so many frames.")
-@click.option("--seconds", type=click.FloatRange(0), default=0.0,
-              help="Stop after so much time [at Ctrl-C].")
-@click.option("-s", "--snaplen", type=click.IntRange(14, _SNAPLEN), default=_SNAPLEN,
-              metavar="BYTES",
-              help=f"Keep so much of each frame [all]; {_HEADERS} holds all headers.")
-@click.option("--host", "hosts", type=_Address(), multiple=True, metavar="ADDRESS",
-              help="Only frames from or to this peer; repeat for more.")
-@click.option("--port", "ports", type=click.IntRange(1, 65535), multiple=True, metavar="PORT",
-              help="Only TCP with this port at either end; repeat for more.")
-@click.option("--flow", "flows", type=_Flow(), multiple=True, metavar="LINK[.FLOW]",
-              help="Only this link, or this flow of it, by the numbers of `harp stat`; repeat for "
-                   "more.")
-@click.option("--direction", type=click.Choice(["in", "out"]),
-              help="Only what this host receives, or sends.")
-@click.option("-C", "--file-size", type=click.FloatRange(0.001), metavar="MB",
-              help="Begin another file when one has so many million bytes: FILE-0, FILE-1 ...")
-@click.option("-W", "--files", "file_count", type=click.IntRange(1), metavar="N",
-              help="With --file-size: keep the newest N files.")
-@click.option("--buffer", type=click.IntRange(2, 2047), default=128, show_default=True,
-              metavar="MiB", help="Kernel memory for frames that wait to be written.")
-def capture(output: Path, pids: tuple[int, ...], ranks: tuple[int, ...], ids: tuple[str, ...],
-            count: int, seconds: float, snaplen: int, hosts: tuple[str, ...],
-            ports: tuple[int, ...], flows: tuple[tuple[int, Optional[int]], ...],
-            direction: Optional[str], file_size: Optional[float], file_count: Optional[int],
-            buffer: int) -> None:
+@click.option(
+    "--seconds", type=click.FloatRange(0), default=0.0, help="Stop after so much time [at Ctrl-C]."
+)
+@click.option(
+    "-s",
+    "--snaplen",
+    type=click.IntRange(14, _SNAPLEN),
+    default=_SNAPLEN,
+    metavar="BYTES",
+    help=f"Keep so much of each frame [all]; {_HEADERS} holds all headers.",
+)
+@click.option(
+    "--host",
+    "hosts",
+    type=_Address(),
+    multiple=True,
+    metavar="ADDRESS",
+    help="Only frames from or to this peer; repeat for more.",
+)
+@click.option(
+    "--port",
+    "ports",
+    type=click.IntRange(1, 65535),
+    multiple=True,
+    metavar="PORT",
+    help="Only TCP with this port at either end; repeat for more.",
+)
+@click.option(
+    "--flow",
+    "flows",
+    type=_Flow(),
+    multiple=True,
+    metavar="LINK[.FLOW]",
+    help="Only this link, or this flow of it, by the numbers of `harp stat`; repeat for more.",
+)
+@click.option(
+    "--direction", type=click.Choice(["in", "out"]), help="Only what this host receives, or sends."
+)
+@click.option(
+    "-C",
+    "--file-size",
+    type=click.FloatRange(0.001),
+    metavar="MB",
+    help="Begin another file when one has so many million bytes: FILE-0, FILE-1 ...",
+)
+@click.option(
+    "-W",
+    "--files",
+    "file_count",
+    type=click.IntRange(1),
+    metavar="N",
+    help="With --file-size: keep the newest N files.",
+)
+@click.option(
+    "--buffer",
+    type=click.IntRange(2, 2047),
+    default=128,
+    show_default=True,
+    metavar="MiB",
+    help="Kernel memory for frames that wait to be written.",
+)
+def capture(
+    output: Path,
+    pids: tuple[int, ...],
+    ranks: tuple[int, ...],
+    ids: tuple[str, ...],
+    count: int,
+    seconds: float,
+    snaplen: int,
+    hosts: tuple[str, ...],
+    ports: tuple[int, ...],
+    flows: tuple[tuple[int, Optional[int]], ...],
+    direction: Optional[str],
+    file_size: Optional[float],
+    file_count: Optional[int],
+    buffer: int,
+) -> None:
     """Record the frames of a running process's flows, for Wireshark or tshark.
 
     Works on packet devices and needs CAP_NET_RAW. Large segments appear whole, as
@@ -301,9 +378,12 @@ def capture(output: Path, pids: tuple[int, ...], ranks: tuple[int, ...], ids: tu
     one = Capture(Path(process.path), narrowed, wanted, snaplen, buffer << 20, count, seconds)
     comment = f"harp capture: pid {process.pid}, {process.device}, {process.address}"
     try:
-        with one.stop.listening(), CaptureFiles(output, comment, snaplen,
-                                                int((file_size or 0) * 1e6),
-                                                file_count or 0) as files:
+        with (
+            one.stop.listening(),
+            CaptureFiles(
+                output, comment, snaplen, int((file_size or 0) * 1e6), file_count or 0
+            ) as files,
+        ):
             one.run(files)
     except OSError as failure:
         raise click.ClickException(f"{output}: {failure}") from failure

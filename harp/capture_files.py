@@ -29,8 +29,12 @@ class CaptureFiles:
     def __enter__(self) -> CaptureFiles:
         return self
 
-    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
-                 where: Optional[TracebackType]) -> None:
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        where: Optional[TracebackType],
+    ) -> None:
         try:
             if kind is None:
                 self.flush()
@@ -73,4 +77,4 @@ class CaptureFiles:
         left = memoryview(b"".join(self._pieces))
         self._pieces.clear()
         while left:
-            left = left[self._file.write(left):]
+            left = left[self._file.write(left) :]

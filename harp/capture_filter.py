@@ -102,9 +102,10 @@ class _Program:
 def _connection(one: Connection) -> list[Sequence[Test]]:
     """Both ways."""
     peer = [_number(one.peer)]
-    return [[(_SOURCE, peer), (_SOURCE_PORT, [one.peer_port]), (_DESTINATION_PORT, [one.port])],
-            [(_DESTINATION, peer), (_DESTINATION_PORT, [one.peer_port]),
-             (_SOURCE_PORT, [one.port])]]
+    return [
+        [(_SOURCE, peer), (_SOURCE_PORT, [one.peer_port]), (_DESTINATION_PORT, [one.port])],
+        [(_DESTINATION, peer), (_DESTINATION_PORT, [one.peer_port]), (_SOURCE_PORT, [one.port])],
+    ]
 
 
 def _whose(program: _Program, wanted: Target) -> None:
@@ -112,11 +113,15 @@ def _whose(program: _Program, wanted: Target) -> None:
     address = [_number(wanted.address)]
     if wanted.ports is not None:
         ports = sorted(wanted.ports)
-        program.any_of([(_SOURCE, address), (_SOURCE_PORT, ports)],
-                       [(_DESTINATION, address), (_DESTINATION_PORT, ports)])
+        program.any_of(
+            [(_SOURCE, address), (_SOURCE_PORT, ports)],
+            [(_DESTINATION, address), (_DESTINATION_PORT, ports)],
+        )
         return
-    addressed: list[Sequence[Test]] = [[(_TYPE, [_IPV4]), (_SOURCE, address)],
-                                       [(_TYPE, [_IPV4]), (_DESTINATION, address)]]
+    addressed: list[Sequence[Test]] = [
+        [(_TYPE, [_IPV4]), (_SOURCE, address)],
+        [(_TYPE, [_IPV4]), (_DESTINATION, address)],
+    ]
     narrowed = wanted.peers or wanted.either_ports or wanted.connections is not None
     program.any_of(*addressed, *([] if narrowed else [[(_TYPE, [_ARP])]]))
 
@@ -144,6 +149,8 @@ def program(wanted: Target, snaplen: int) -> list[Instruction]:
         made.any_of(*(way for one in ordered for way in _connection(one)))
     made.code.append((_RET, 0, 0, snaplen))
     if len(made.code) > PROGRAM_MOST:
-        raise ValueError(f"a filter of {len(made.code)} instructions, and the kernel takes "
-                         f"{PROGRAM_MOST}: name fewer flows")
+        raise ValueError(
+            f"a filter of {len(made.code)} instructions, and the kernel takes "
+            f"{PROGRAM_MOST}: name fewer flows"
+        )
     return made.code

@@ -42,7 +42,8 @@ class _LazyGroup(click.Group):
             if "_tables" not in str(missing):
                 raise
             raise click.ClickException(
-                f"the compiled part is not there ({missing}); build it with: harp build") from None
+                f"the compiled part is not there ({missing}); build it with: harp build"
+            ) from None
         assert isinstance(command, click.Command)
         return command
 
@@ -63,8 +64,14 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         context.exit()
 
 
-version_option = click.option("--version", is_flag=True, is_eager=True, expose_value=False,
-                              callback=_version, help="Show the release and leave.")
+version_option = click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show the release and leave.",
+)
 
 
 @click.group(cls=_LazyGroup, context_settings=HELP)

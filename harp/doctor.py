@@ -41,8 +41,11 @@ def _holders(path: Path) -> list[int]:
 def _check_packet(about: str, name: str, values: dict[str, tuple[str, str]]) -> Iterator[Finding]:
     device = host.interface(name)
     if device is None:
-        yield fault(about, f"no interface {name} in this network namespace (a pod needs "
-                           "hostNetwork or an interface of its own)")
+        yield fault(
+            about,
+            f"no interface {name} in this network namespace (a pod needs "
+            "hostNetwork or an interface of its own)",
+        )
         return
     if not device.ethernet:
         yield fault(about, f"{name} is no Ethernet interface")
@@ -52,8 +55,11 @@ def _check_packet(about: str, name: str, values: dict[str, tuple[str, str]]) -> 
         yield fault(about, f"{name} has no carrier; check the cable, or the other end")
     mtu = values["mtu"][0]
     if mtu and int(mtu) > device.mtu:
-        yield fault(about, f"mtu = {mtu} is more than {name}'s {device.mtu}; lower it, or "
-                           f"ip link set {name} mtu {mtu}")
+        yield fault(
+            about,
+            f"mtu = {mtu} is more than {name}'s {device.mtu}; lower it, or "
+            f"ip link set {name} mtu {mtu}",
+        )
     yield from _check_address(about, device, values)
 
 
@@ -73,32 +79,44 @@ def _check_holder(about: str, device: host.Interface, own: str, mac: str) -> Ite
     except PermissionError:  # told by privileges()
         return
     if other:
-        yield fault(about, f"another host has {own} already: {other} answers ARP for it; take it "
-                           "from that host, or set an address that no host has")
+        yield fault(
+            about,
+            f"another host has {own} already: {other} answers ARP for it; take it "
+            "from that host, or set an address that no host has",
+        )
         return
     ranks = [one for one in statfile.scan() if one.address.partition("/")[0] == own]
     used = f"; {', '.join(f'process {one.pid}' for one in ranks)} uses it now" if ranks else ""
     yield ok(about, f"{own} is HARP's own on {device.name}{used}")
 
 
-def _check_address(about: str, device: host.Interface,
-                   values: dict[str, tuple[str, str]]) -> Iterator[Finding]:
+def _check_address(
+    about: str, device: host.Interface, values: dict[str, tuple[str, str]]
+) -> Iterator[Finding]:
     address, gateway = values["address"][0], values["gateway"][0]
     if address == "kernel":
         if device.addresses and gateway and not _reaches(device, gateway):
-            yield fault(about, f"gateway = {gateway} is outside {' and '.join(device.addresses)} "
-                               f"of {device.name}, where no host could reach it; correct it, or "
-                               "leave it out: the kernel's route is taken then")
+            yield fault(
+                about,
+                f"gateway = {gateway} is outside {' and '.join(device.addresses)} "
+                f"of {device.name}, where no host could reach it; correct it, or "
+                "leave it out: the kernel's route is taken then",
+            )
         elif device.addresses:
             yield ok(about, f"shares {device.addresses[0]} of {device.name}")
         else:
-            yield fault(about, f"{device.name} has no IPv4 address to share; give it one, or give "
-                               "HARP one of its own")
+            yield fault(
+                about,
+                f"{device.name} has no IPv4 address to share; give it one, or give "
+                "HARP one of its own",
+            )
         return
     own = address.partition("/")[0]
     if host.is_local(own):
-        yield fault(about, f"the kernel holds {own} itself; take it from the interface, or set "
-                           "address = kernel")
+        yield fault(
+            about,
+            f"the kernel holds {own} itself; take it from the interface, or set address = kernel",
+        )
     elif host.forwards(device.name) and not host.has_blackhole(own):
         yield fault(about, f"this host forwards and would pass on frames for {own}; run harp setup")
     else:
@@ -109,11 +127,17 @@ def _check_cores(about: str, values: dict[str, tuple[str, str]]) -> Iterator[Fin
     allowed = os.sched_getaffinity(0)
     cores = {int(core) for core in values["cores"][0].split(",") if core}
     if not cores <= allowed:
-        yield fault(about, f"cores {sorted(cores - allowed)} are not among those that this process "
-                           "may use; see taskset -p, or the container's cpuset")
+        yield fault(
+            about,
+            f"cores {sorted(cores - allowed)} are not among those that this process "
+            "may use; see taskset -p, or the container's cpuset",
+        )
     if int(values["instances"][0]) > len(allowed):
-        yield note(about, f"instances = {values['instances'][0]} on {len(allowed)} CPUs: they will "
-                          "wait for each other")
+        yield note(
+            about,
+            f"instances = {values['instances'][0]} on {len(allowed)} CPUs: they will "
+            "wait for each other",
+        )
 
 
 def _check_file(path: Path) -> Iterator[Finding]:
@@ -155,8 +179,11 @@ def _check_key_file(path: str) -> Iterator[Finding]:
     if wrong:
         yield fault("environment", wrong)
     elif loose:
-        yield note("environment", f"HARP_KEY_FILE {path}: every user of this host may read or "
-                                  f"change it; chmod 600 {path}")
+        yield note(
+            "environment",
+            f"HARP_KEY_FILE {path}: every user of this host may read or "
+            f"change it; chmod 600 {path}",
+        )
     else:
         yield ok("environment", f"HARP_KEY_FILE {path} holds a key")
 
@@ -168,13 +195,17 @@ def environment() -> Iterator[Finding]:
     for name in env.ignored_variables():
         yield note("environment", f"{name} does nothing: the key belongs to the file alone")
     for name, question in env.unknown_variables().items():
-        yield note("environment", f"nothing reads {name}{question or ';'} harp env --defaults "
-                                  "lists those that there are")
+        yield note(
+            "environment",
+            f"nothing reads {name}{question or ';'} harp env --defaults lists those that there are",
+        )
     if os.environ.get("HARP_KEY_FILE"):
         yield from _check_key_file(os.environ["HARP_KEY_FILE"])
     if os.environ.get("NCCL_NET", "").upper() not in ("", "HARP"):
-        yield fault("environment", f"NCCL_NET={os.environ['NCCL_NET']} keeps NCCL from HARP; "
-                                   "unset it, or set HARP")
+        yield fault(
+            "environment",
+            f"NCCL_NET={os.environ['NCCL_NET']} keeps NCCL from HARP; unset it, or set HARP",
+        )
 
 
 def _wants_packet_sockets() -> bool:
@@ -188,9 +219,12 @@ def privileges() -> Iterator[Finding]:
     if host.may_open_packet_sockets():
         yield ok("privileges", "packet sockets may be opened (CAP_NET_RAW)")
     elif _wants_packet_sockets():
-        yield fault("privileges", "no CAP_NET_RAW, which packet devices need; run as root, or "
-                                  "docker run --cap-add NET_RAW, or in a pod "
-                                  "securityContext.capabilities.add: [NET_RAW]")
+        yield fault(
+            "privileges",
+            "no CAP_NET_RAW, which packet devices need; run as root, or "
+            "docker run --cap-add NET_RAW, or in a pod "
+            "securityContext.capabilities.add: [NET_RAW]",
+        )
 
 
 def run_folder() -> Iterator[Finding]:
@@ -198,8 +232,11 @@ def run_folder() -> Iterator[Finding]:
     if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
         yield ok("run folder", f"{folder}; {len(statfile.scan())} processes with HARP run now")
     else:
-        yield note("run folder", f"{folder} is missing or not writable: statistics go to "
-                                 f"/dev/shm/harp-{os.geteuid()}; run harp setup")
+        yield note(
+            "run folder",
+            f"{folder} is missing or not writable: statistics go to "
+            f"/dev/shm/harp-{os.geteuid()}; run harp setup",
+        )
 
 
 # -- the plugin
@@ -225,8 +262,11 @@ def built_plugin() -> Iterator[Finding]:
 def loaded_plugin() -> Iterator[Finding]:
     """What NCCL will find without further ado."""
     if "NCCL_NET_PLUGIN" in os.environ:
-        yield note("NCCL", f"NCCL_NET_PLUGIN={os.environ['NCCL_NET_PLUGIN']} decides what is "
-                           "loaded; harprun leaves it out")
+        yield note(
+            "NCCL",
+            f"NCCL_NET_PLUGIN={os.environ['NCCL_NET_PLUGIN']} decides what is "
+            "loaded; harprun leaves it out",
+        )
     path, hidden = loader.find(loader.NAME), loader.find(loader.HIDDEN_NAME)
     if path is not None and loader.is_harp(path):
         yield ok("NCCL", f"loads {path}")
@@ -256,8 +296,11 @@ def doctor(as_json: bool) -> None:
         except (host.HostError, StepError, OSError) as failure:
             findings.append(fault(check.__name__.replace("_", " "), str(failure)))
     if as_json:
-        click.echo(json.dumps({"schema": "harp.doctor/1",
-                               "findings": [asdict(one) for one in findings]}, indent=1))
+        click.echo(
+            json.dumps(
+                {"schema": "harp.doctor/1", "findings": [asdict(one) for one in findings]}, indent=1
+            )
+        )
     else:
         for one in findings:
             click.echo(f"{one.level:<6}{one.about}: {one.text}")

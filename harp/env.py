@@ -91,16 +91,26 @@ def _show_files(files: list[File]) -> None:
 
 
 def _as_json(files: list[File]) -> str:
-    return json.dumps({
-        "schema": "harp.env/1",
-        "files": [{"path": str(file.path), "error": file.error or None,
-                   "values": {key: {"value": value or None, "source": source}
-                              for key, (value, source) in file.values.items()}}
-                  for file in files],
-        "environment": {name: os.environ[name] for name in variables() if name in os.environ},
-        "ignored": ignored_variables(),
-        "unknown": {name: meant or None for name, meant in _tables.unknown_variables()},
-    }, indent=1)
+    return json.dumps(
+        {
+            "schema": "harp.env/1",
+            "files": [
+                {
+                    "path": str(file.path),
+                    "error": file.error or None,
+                    "values": {
+                        key: {"value": value or None, "source": source}
+                        for key, (value, source) in file.values.items()
+                    },
+                }
+                for file in files
+            ],
+            "environment": {name: os.environ[name] for name in variables() if name in os.environ},
+            "ignored": ignored_variables(),
+            "unknown": {name: meant or None for name, meant in _tables.unknown_variables()},
+        },
+        indent=1,
+    )
 
 
 @click.command()

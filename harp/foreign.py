@@ -20,8 +20,9 @@ def text(raw: bytes) -> str:
     """A C string; what is not printable (escapes, line ends, marks that turn the direction of
     writing) is written as Python writes it: `\\x1b`."""
     decoded = raw.split(b"\0", 1)[0].decode("utf-8", "replace")
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode()
-                   for char in decoded)
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in decoded
+    )
 
 
 def open_file(path: Path) -> int:

@@ -13,8 +13,16 @@ NAME = "libnccl-net.so"
 HIDDEN_NAME = "bak.libnccl-net.so"
 
 # What every loader searches, cache or not.
-_DEFAULT = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu",
-            "/usr/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
+_DEFAULT = (
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+)
 
 # A text that only HARP's plugin holds, and one that only a build without DPDK does (what it says
 # when it declines: dpdk_glue/ethdev_none.c).
@@ -29,8 +37,11 @@ def _cached() -> list[str]:
             listed = subprocess.run([program, "-p"], capture_output=True, text=True, timeout=30)
         except OSError:
             continue
-        return [os.path.dirname(line.rpartition("=> ")[2]) for line in listed.stdout.splitlines()
-                if "=> " in line]
+        return [
+            os.path.dirname(line.rpartition("=> ")[2])
+            for line in listed.stdout.splitlines()
+            if "=> " in line
+        ]
     return []
 
 

@@ -69,8 +69,9 @@ class PacketRing:
     def _make_ring(self) -> mmap.mmap:
         self._socket.setsockopt(_SOL_PACKET, _PACKET_VERSION, _TPACKET_V3)
         while True:
-            request = struct.pack("=7I", BLOCK, self._blocks, _FRAME,
-                                  BLOCK // _FRAME * self._blocks, RETIRE_MS, 0, 0)
+            request = struct.pack(
+                "=7I", BLOCK, self._blocks, _FRAME, BLOCK // _FRAME * self._blocks, RETIRE_MS, 0, 0
+            )
             try:
                 self._socket.setsockopt(_SOL_PACKET, _PACKET_RX_RING, request)
                 return mmap.mmap(self._socket.fileno(), BLOCK * self._blocks)
@@ -106,7 +107,7 @@ class PacketRing:
     def holds(self, blocks: int) -> bool:
         """Whether so many blocks, at most the ring's, wait to be read."""
         last = (self._next + blocks - 1) % self._blocks
-        status, = struct.unpack_from("=I", self._map, last * BLOCK + _BLOCK_STATUS)
+        (status,) = struct.unpack_from("=I", self._map, last * BLOCK + _BLOCK_STATUS)
         return bool(status & _USER)
 
     def _block(self, start: int) -> Iterator[Frame]:
@@ -114,9 +115,12 @@ class PacketRing:
         at = start + offset
         for _ in range(count):
             step, seconds, nanoseconds, kept, length, _, mac, _ = _HEADER.unpack_from(self._map, at)
-            yield Frame(seconds * 10 ** 9 + nanoseconds,
-                        self._map[at + _PACKET_TYPE] == _PACKET_OUTGOING, length,
-                        self._view[at + mac:at + mac + kept])
+            yield Frame(
+                seconds * 10**9 + nanoseconds,
+                self._map[at + _PACKET_TYPE] == _PACKET_OUTGOING,
+                length,
+                self._view[at + mac : at + mac + kept],
+            )
             at += step
 
     def lost(self) -> int:
@@ -137,5 +141,8 @@ def attach(wire: socket.socket, program: list[Instruction]) -> None:
     """Sets a socket's filter. Raises OSError if the kernel does not take the program."""
     code = b"".join(struct.pack("=HBBI", *one) for one in program)
     memory = ctypes.create_string_buffer(code)
-    wire.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER,
-                    struct.pack("@HP", len(code) // 8, ctypes.addressof(memory)))
+    wire.setsockopt(
+        socket.SOL_SOCKET,
+        _SO_ATTACH_FILTER,
+        struct.pack("@HP", len(code) // 8, ctypes.addressof(memory)),
+    )

@@ -133,7 +133,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "type": click.IntRange(1, 3600),
             "metavar": "SECONDS",
-            "help": "The longest wait for any progress [30].",
+            "help": "The longest wait for any progress [90].",
         },
     ),
     (

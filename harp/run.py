@@ -64,8 +64,11 @@ def environment(plugin: Path, insist: bool) -> dict[str, str]:
         # Releases disagree on what this may hold, and without it all look for the name.
         result.pop("NCCL_NET_PLUGIN", None)
     else:
-        click.echo("harprun: no folder can be written for a link to the plugin: NCCL before 2.11 "
-                   "will not find it. Set XDG_CACHE_HOME.", err=True)
+        click.echo(
+            "harprun: no folder can be written for a link to the plugin: NCCL before 2.11 "
+            "will not find it. Set XDG_CACHE_HOME.",
+            err=True,
+        )
         result["NCCL_NET_PLUGIN"] = "harp" if plugin.name == _WHEEL_NAME else str(plugin)
     folders = [str(folder or plugin.parent), result.get("LD_LIBRARY_PATH", "")]
     result["LD_LIBRARY_PATH"] = ":".join(folder for folder in folders if folder)
@@ -74,14 +77,21 @@ def environment(plugin: Path, insist: bool) -> dict[str, str]:
     return result
 
 
-@click.command(context_settings={**HELP, "ignore_unknown_options": True,
-                                 "allow_interspersed_args": False})
+@click.command(
+    context_settings={**HELP, "ignore_unknown_options": True, "allow_interspersed_args": False}
+)
 @version_option
-@click.option("--plugin", type=click.Path(exists=True, dir_okay=False, resolve_path=True),
-              help="Another build of the plugin.")
-@click.option("--insist", is_flag=True,
-              help="NCCL_NET=HARP: the job fails where HARP cannot be used, instead of going on "
-                   "over sockets.")
+@click.option(
+    "--plugin",
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+    help="Another build of the plugin.",
+)
+@click.option(
+    "--insist",
+    is_flag=True,
+    help="NCCL_NET=HARP: the job fails where HARP cannot be used, instead of going on "
+    "over sockets.",
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(plugin: Optional[str], insist: bool, command: tuple[str, ...]) -> None:
     """Run a job with HARP on.

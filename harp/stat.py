@@ -32,22 +32,28 @@ def _ago(seconds: float) -> str:
 
 def _flow_lines(flow: Flow) -> Iterator[str]:
     """As `ss -ti` says it: the ends, then the numbers by the field's names."""
-    yield (f"  link {flow.link} flow {flow.flow} {flow.direction or '-'} {flow.state} "
-           f"{flow.local} {flow.peer}")
+    yield (
+        f"  link {flow.link} flow {flow.flow} {flow.direction or '-'} {flow.state} "
+        f"{flow.local} {flow.peer}"
+    )
     ssthresh = f"ssthresh:{flow.ssthresh} " if flow.ssthresh < 1 << 31 else ""  # no loss yet
-    yield (f"      cwnd:{flow.cwnd} {ssthresh}mss:{flow.mss} "
-           f"rtt:{flow.srtt_us / 1000:g}/{flow.rttvar_us / 1000:g} "
-           f"minrtt:{flow.min_rtt_us / 1000:g} rto:{flow.rto_us / 1000:g} "
-           f"retrans:{flow.retransmits} unacked:{flow.in_flight} snd_wnd:{flow.send_window} "
-           f"rcv_wnd:{flow.receive_window} bytes_acked:{flow.bytes_out} "
-           f"bytes_received:{flow.bytes_in}")
+    yield (
+        f"      cwnd:{flow.cwnd} {ssthresh}mss:{flow.mss} "
+        f"rtt:{flow.srtt_us / 1000:g}/{flow.rttvar_us / 1000:g} "
+        f"minrtt:{flow.min_rtt_us / 1000:g} rto:{flow.rto_us / 1000:g} "
+        f"retrans:{flow.retransmits} unacked:{flow.in_flight} snd_wnd:{flow.send_window} "
+        f"rcv_wnd:{flow.receive_window} bytes_acked:{flow.bytes_out} "
+        f"bytes_received:{flow.bytes_in}"
+    )
 
 
 def table(process: Process, everything: bool, explain: bool) -> Iterator[str]:
     """The lines that describe a process; counters that are 0 only with `everything`."""
     rank = "" if process.rank is None else f"rank {process.rank} "
-    yield (f"{process.command} {rank}pid {process.pid} on {process.host}, user {process.uid}, "
-           f"up {_ago(time.time() - process.started)}, release {process.release}")
+    yield (
+        f"{process.command} {rank}pid {process.pid} on {process.host}, user {process.uid}, "
+        f"up {_ago(time.time() - process.started)}, release {process.release}"
+    )
     yield f"  id {process.id}" + (f", GPU {process.gpu}" if process.gpu else "")
     yield f"  {process.device}, {process.address}, {process.config}"
     if process.about:
@@ -82,8 +88,14 @@ def _labels(**labels: Any) -> str:
 
 def _identity(process: Process) -> dict[str, Any]:
     """Labels that no other process has: ids are unique among a user's files."""
-    return {"rank": "" if process.rank is None else process.rank, "host": process.host,
-            "gpu": process.gpu, "device": process.device, "id": process.id, "uid": process.uid}
+    return {
+        "rank": "" if process.rank is None else process.rank,
+        "host": process.host,
+        "gpu": process.gpu,
+        "device": process.device,
+        "id": process.id,
+        "uid": process.uid,
+    }
 
 
 def prometheus(processes: list[Process]) -> Iterator[str]:
@@ -94,8 +106,12 @@ def prometheus(processes: list[Process]) -> Iterator[str]:
     yield "# HELP harp_process_info A process with HARP in it."
     yield "# TYPE harp_process_info gauge"
     for process in processes:
-        labels = _labels(**_identity(process), address=process.address, command=process.command,
-                         release=process.release)
+        labels = _labels(
+            **_identity(process),
+            address=process.address,
+            command=process.command,
+            release=process.release,
+        )
         yield f"harp_process_info{{{labels}}} 1"
     yield "# HELP harp_process_start_time_seconds When the process began, since the epoch."
     yield "# TYPE harp_process_start_time_seconds gauge"
@@ -133,23 +149,27 @@ def _families(processes: list[Process]) -> dict[str, tuple[str, str]]:
 
 
 def _moment(nanoseconds: int) -> str:
-    clock = time.localtime(nanoseconds // 10 ** 9)
-    return f"{time.strftime('%H:%M:%S', clock)}.{nanoseconds % 10 ** 9:09}"
+    clock = time.localtime(nanoseconds // 10**9)
+    return f"{time.strftime('%H:%M:%S', clock)}.{nanoseconds % 10**9:09}"
 
 
 def trace_lines(found: trace.Trace) -> Iterator[str]:
     """Oldest first, with the time since the event before."""
-    yield (f"pid {found.pid} on {found.host}, release {found.release}, "
-           f"{time.strftime('%Y-%m-%d', time.localtime(found.written_ns // 10 ** 9))}: "
-           f"{found.reason}")
+    yield (
+        f"pid {found.pid} on {found.host}, release {found.release}, "
+        f"{time.strftime('%Y-%m-%d', time.localtime(found.written_ns // 10**9))}: "
+        f"{found.reason}"
+    )
     before: Optional[int] = None
     for record in found.records:
         since = 0.0 if before is None else (record.time_ns - before) / 1000
         before = record.time_ns
         flow = "-" if record.flow is None else str(record.flow)
         values = " ".join(f"{name}={value}" for name, value in record.values.items())
-        yield (f"{_moment(record.time_ns)} {since:>+12.3f} us  instance {record.instance} "
-               f"flow {flow:<5} {record.event:<16} {values}".rstrip())
+        yield (
+            f"{_moment(record.time_ns)} {since:>+12.3f} us  instance {record.instance} "
+            f"flow {flow:<5} {record.event:<16} {values}".rstrip()
+        )
 
 
 def _show_trace(path: Path, wants_json: bool) -> None:
@@ -167,18 +187,35 @@ def _show_trace(path: Path, wants_json: bool) -> None:
 @click.command()
 @click.option("--pid", "pids", type=int, multiple=True, help="Only this process; repeat for more.")
 @click.option("--rank", "ranks", type=int, multiple=True, help="Only this rank; repeat for more.")
-@click.option("--id", "ids", multiple=True,
-              help="Only the process whose id begins so: pids repeat among containers.")
+@click.option(
+    "--id",
+    "ids",
+    multiple=True,
+    help="Only the process whose id begins so: pids repeat among containers.",
+)
 @click.option("--all", "everything", is_flag=True, help="Counters that are 0 as well.")
 @click.option("--explain", is_flag=True, help="Say what each counter counts.")
 @click.option("--json", "wants_json", is_flag=True, help="Report as JSON.")
-@click.option("--prometheus", "wants_prometheus", is_flag=True,
-              help="Report in Prometheus' text format.")
-@click.option("--trace", "trace_path", type=click.Path(path_type=Path), metavar="FILE",
-              help="Show a trace that a process wrote when something went wrong.")
-def stat(pids: tuple[int, ...], ranks: tuple[int, ...], ids: tuple[str, ...], everything: bool,
-         explain: bool, wants_json: bool, wants_prometheus: bool,
-         trace_path: Optional[Path]) -> None:
+@click.option(
+    "--prometheus", "wants_prometheus", is_flag=True, help="Report in Prometheus' text format."
+)
+@click.option(
+    "--trace",
+    "trace_path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Show a trace that a process wrote when something went wrong.",
+)
+def stat(
+    pids: tuple[int, ...],
+    ranks: tuple[int, ...],
+    ids: tuple[str, ...],
+    everything: bool,
+    explain: bool,
+    wants_json: bool,
+    wants_prometheus: bool,
+    trace_path: Optional[Path],
+) -> None:
     """Show the counters and flows of the processes that run here with HARP.
 
     Reads their files in the run folder and disturbs nobody.
@@ -197,8 +234,9 @@ def stat(pids: tuple[int, ...], ranks: tuple[int, ...], ids: tuple[str, ...], ev
     elif wants_prometheus:
         click.echo("\n".join(prometheus(processes)))
     elif not processes:
-        click.echo("no process with HARP runs here (looked in "
-                   f"{', '.join(map(str, statfile.folders()))})")
+        click.echo(
+            f"no process with HARP runs here (looked in {', '.join(map(str, statfile.folders()))})"
+        )
     else:
         for process in processes:
             for line in table(process, everything, explain):

@@ -37,8 +37,19 @@ _SIZE_MOST = 8 << 20  # bytes of a file; 64 instances and 512 flows take less th
 _TRIES = 100  # readings of the flows until their writers are at rest
 
 TCP_STATES = (
-    "", "ESTABLISHED", "SYN-SENT", "SYN-RECEIVED", "FIN-WAIT-1", "FIN-WAIT-2", "TIME-WAIT",
-    "CLOSED", "CLOSE-WAIT", "LAST-ACK", "LISTEN", "CLOSING", "SYN-RECEIVED",
+    "",
+    "ESTABLISHED",
+    "SYN-SENT",
+    "SYN-RECEIVED",
+    "FIN-WAIT-1",
+    "FIN-WAIT-2",
+    "TIME-WAIT",
+    "CLOSED",
+    "CLOSE-WAIT",
+    "LAST-ACK",
+    "LISTEN",
+    "CLOSING",
+    "SYN-RECEIVED",
 )
 
 
@@ -122,18 +133,57 @@ def _endpoint(address: bytes, port: int) -> str:
 
 def _flow(entry: bytes) -> Optional[Flow]:
     """None if the entry is free."""
-    (_, state, link, flow, instance, direction, local, peer, local_port, peer_port,
-     mss, cwnd, ssthresh, send_window, receive_window, in_flight, srtt, rttvar, min_rtt, rto,
-     retransmits, bytes_in, bytes_out, opened) = _FLOW.unpack_from(entry)
+    (
+        _,
+        state,
+        link,
+        flow,
+        instance,
+        direction,
+        local,
+        peer,
+        local_port,
+        peer_port,
+        mss,
+        cwnd,
+        ssthresh,
+        send_window,
+        receive_window,
+        in_flight,
+        srtt,
+        rttvar,
+        min_rtt,
+        rto,
+        retransmits,
+        bytes_in,
+        bytes_out,
+        opened,
+    ) = _FLOW.unpack_from(entry)
     if state == 0:
         return None
     return Flow(
-        link=link, flow=flow, instance=instance, direction={83: "S", 82: "R"}.get(direction, ""),
+        link=link,
+        flow=flow,
+        instance=instance,
+        direction={83: "S", 82: "R"}.get(direction, ""),
         state=TCP_STATES[state] if state < len(TCP_STATES) else str(state),
-        local=_endpoint(local, local_port), peer=_endpoint(peer, peer_port), mss=mss, cwnd=cwnd,
-        ssthresh=ssthresh, send_window=send_window, receive_window=receive_window,
-        in_flight=in_flight, srtt_us=srtt, rttvar_us=rttvar, min_rtt_us=min_rtt, rto_us=rto,
-        retransmits=retransmits, bytes_in=bytes_in, bytes_out=bytes_out, opened=opened / 1e9)
+        local=_endpoint(local, local_port),
+        peer=_endpoint(peer, peer_port),
+        mss=mss,
+        cwnd=cwnd,
+        ssthresh=ssthresh,
+        send_window=send_window,
+        receive_window=receive_window,
+        in_flight=in_flight,
+        srtt_us=srtt,
+        rttvar_us=rttvar,
+        min_rtt_us=min_rtt,
+        rto_us=rto,
+        retransmits=retransmits,
+        bytes_in=bytes_in,
+        bytes_out=bytes_out,
+        opened=opened / 1e9,
+    )
 
 
 def _settled(table: Callable[[], bytes], size: int, count: int) -> Iterator[bytes]:
@@ -147,9 +197,9 @@ def _settled(table: Callable[[], bytes], size: int, count: int) -> Iterator[byte
             return  # truncated
         moving = []
         for i in left:
-            entry = now[i * size:(i + 1) * size]
-            generation, = struct.unpack_from("=I", entry)
-            if generation % 2 == 0 and entry == before[i * size:(i + 1) * size]:
+            entry = now[i * size : (i + 1) * size]
+            (generation,) = struct.unpack_from("=I", entry)
+            if generation % 2 == 0 and entry == before[i * size : (i + 1) * size]:
                 yield entry
             else:
                 moving.append(i)
@@ -163,17 +213,41 @@ def _parse(path: Path, read: Callable[[], bytes], alive: bool, uid: int) -> Proc
     data = read()
     if len(data) < _HEADER.size or data[:8] != _MAGIC:
         raise StatError(f"{path}: no statistics file of HARP's; the folder holds *.stat")
-    (_, version, header_size, file_size, start, pid, _, instances, counters, table, counter_size,
-     instance_offset, stride, flow_offset, flow_size, flows, *texts) = _HEADER.unpack_from(data)
+    (
+        _,
+        version,
+        header_size,
+        file_size,
+        start,
+        pid,
+        _,
+        instances,
+        counters,
+        table,
+        counter_size,
+        instance_offset,
+        stride,
+        flow_offset,
+        flow_size,
+        flows,
+        *texts,
+    ) = _HEADER.unpack_from(data)
     release, host, command, device, address, config, about = map(foreign.text, texts)
     if version != _VERSION:
-        raise StatError(f"{path}: format {version}, and this release reads {_VERSION}; "
-                        f"use the harp of release {release}")
-    if (file_size > len(data) or counter_size < _COUNTER.size or flow_size < _FLOW.size
-            or table + counters * counter_size > len(data)
-            or not counters or stride < counters * 8
-            or instance_offset + instances * stride > len(data)
-            or flow_offset + flows * flow_size > len(data)):
+        raise StatError(
+            f"{path}: format {version}, and this release reads {_VERSION}; "
+            f"use the harp of release {release}"
+        )
+    if (
+        file_size > len(data)
+        or counter_size < _COUNTER.size
+        or flow_size < _FLOW.size
+        or table + counters * counter_size > len(data)
+        or not counters
+        or stride < counters * 8
+        or instance_offset + instances * stride > len(data)
+        or flow_offset + flows * flow_size > len(data)
+    ):
         raise StatError(f"{path}: its sizes contradict each other; the file is damaged")
     kinds: dict[str, str] = {}
     for i in range(counters):
@@ -188,18 +262,32 @@ def _parse(path: Path, read: Callable[[], bytes], alive: bool, uid: int) -> Proc
     ]
 
     def flow_table() -> bytes:
-        return read()[flow_offset:flow_offset + flows * flow_size]
+        return read()[flow_offset : flow_offset + flows * flow_size]
 
     rank, gpu = -1, b""
     if _HEADER.size + _HEADER_MORE.size <= min(header_size, len(data)):
         rank, gpu = _HEADER_MORE.unpack_from(data, _HEADER.size)
     entries = map(_flow, _settled(flow_table, flow_size, flows))
     return Process(
-        path=str(path), id=path.stem, alive=alive, rank=rank if rank >= 0 else None,
-        gpu=foreign.text(gpu), pid=pid, uid=uid, started=start / 1e9,
-        release=release, host=host, command=command, device=device, address=address,
-        config=config, about=about, kinds=kinds, instances=values,
-        flows=[entry for entry in entries if entry])
+        path=str(path),
+        id=path.stem,
+        alive=alive,
+        rank=rank if rank >= 0 else None,
+        gpu=foreign.text(gpu),
+        pid=pid,
+        uid=uid,
+        started=start / 1e9,
+        release=release,
+        host=host,
+        command=command,
+        device=device,
+        address=address,
+        config=config,
+        about=about,
+        kinds=kinds,
+        instances=values,
+        flows=[entry for entry in entries if entry],
+    )
 
 
 def read(path: Path) -> Process:
@@ -207,8 +295,12 @@ def read(path: Path) -> Process:
     try:
         fd = foreign.open_file(path)
         try:
-            return _parse(path, lambda: foreign.read_fd(path, fd, _SIZE_MOST), _is_alive(fd),
-                          os.fstat(fd).st_uid)
+            return _parse(
+                path,
+                lambda: foreign.read_fd(path, fd, _SIZE_MOST),
+                _is_alive(fd),
+                os.fstat(fd).st_uid,
+            )
         finally:
             os.close(fd)
     except foreign.ForeignError as wrong:
@@ -231,22 +323,32 @@ def _fallbacks() -> Iterator[Path]:
             yield Path(entry.path)
 
 
-def chosen(processes: Sequence[Process], pids: Sequence[int] = (), ranks: Sequence[int] = (),
-           ids: Sequence[str] = ()) -> list[Process]:
+def chosen(
+    processes: Sequence[Process],
+    pids: Sequence[int] = (),
+    ranks: Sequence[int] = (),
+    ids: Sequence[str] = (),
+) -> list[Process]:
     """Those that were named, by pid, rank or the beginning of an id; all if none was.
     Raises LookupError that names what no process is."""
+
     def known(process: Process) -> bool:
-        return ((not pids or process.pid in pids) and (not ranks or process.rank in ranks)
-                and (not ids or process.id.startswith(tuple(ids))))
+        return (
+            (not pids or process.pid in pids)
+            and (not ranks or process.rank in ranks)
+            and (not ids or process.id.startswith(tuple(ids)))
+        )
 
     found = [process for process in processes if known(process)]
-    missing = [*(f"pid {pid}" for pid in pids if pid not in {one.pid for one in found}),
-               *(f"rank {rank}" for rank in ranks if rank not in {one.rank for one in found}),
-               *(f"id {text}" for text in ids
-                 if not any(one.id.startswith(text) for one in found))]
+    missing = [
+        *(f"pid {pid}" for pid in pids if pid not in {one.pid for one in found}),
+        *(f"rank {rank}" for rank in ranks if rank not in {one.rank for one in found}),
+        *(f"id {text}" for text in ids if not any(one.id.startswith(text) for one in found)),
+    ]
     if missing:
-        raise LookupError(f"no process with {', '.join(missing)} publishes in "
-                          f"{', '.join(map(str, folders()))}")
+        raise LookupError(
+            f"no process with {', '.join(missing)} publishes in {', '.join(map(str, folders()))}"
+        )
     return found
 
 

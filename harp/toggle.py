@@ -19,8 +19,9 @@ def _folder(path: Optional[str]) -> Path:
         if given.is_dir():
             return given
         if given.name not in (loader.NAME, loader.HIDDEN_NAME):
-            raise click.UsageError(f"{given}: give a folder, or a file called {loader.NAME} or "
-                                   f"{loader.HIDDEN_NAME}")
+            raise click.UsageError(
+                f"{given}: give a folder, or a file called {loader.NAME} or {loader.HIDDEN_NAME}"
+            )
         return given.parent
     others = []
     for name in (loader.NAME, loader.HIDDEN_NAME):
@@ -29,8 +30,10 @@ def _folder(path: Optional[str]) -> Path:
                 return found.parent
             others.append(str(found))
     there = f"; {' and '.join(others)} is not HARP's" if others else ""
-    raise click.ClickException(f"no {loader.NAME} of HARP's and no {loader.HIDDEN_NAME} where the "
-                               f"loader looks{there}; name the folder")
+    raise click.ClickException(
+        f"no {loader.NAME} of HARP's and no {loader.HIDDEN_NAME} where the "
+        f"loader looks{there}; name the folder"
+    )
 
 
 def _rename(folder: Path, source: str, target: str, state: str) -> None:
@@ -39,14 +42,17 @@ def _rename(folder: Path, source: str, target: str, state: str) -> None:
         if there.is_file():
             click.echo(f"{there}: {state} already")
             return
-        raise click.ClickException(f"{folder} holds neither {source} nor {target}; name the folder "
-                                   "where the plugin lies")
+        raise click.ClickException(
+            f"{folder} holds neither {source} nor {target}; name the folder where the plugin lies"
+        )
     if not loader.is_harp(here):
-        raise click.ClickException(f"{here} is not HARP's but another plugin under that name, and "
-                                   "stays as it is")
+        raise click.ClickException(
+            f"{here} is not HARP's but another plugin under that name, and stays as it is"
+        )
     if there.exists():
-        raise click.ClickException(f"{there} is there beside {source}; remove the one that is not "
-                                   "wanted")
+        raise click.ClickException(
+            f"{there} is there beside {source}; remove the one that is not wanted"
+        )
     try:
         os.rename(here, there)
     except OSError as failure:

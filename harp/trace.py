@@ -76,8 +76,14 @@ def _value(name: str, number: int) -> Union[int, str]:
     return socket.inet_ntoa(struct.pack("=I", number)) if name.endswith("_address") else number
 
 
-def _record(when: int, what: int, instance: int, names: list[tuple[str, str, str]],
-            now_ns: int, realtime_ns: int) -> Record:
+def _record(
+    when: int,
+    what: int,
+    instance: int,
+    names: list[tuple[str, str, str]],
+    now_ns: int,
+    realtime_ns: int,
+) -> Record:
     ago = (now_ns - (when >> 16)) % _WRAP
     flow = when & 0xFFFF
     event = what & 0xFF
@@ -87,8 +93,7 @@ def _record(when: int, what: int, instance: int, names: list[tuple[str, str, str
         values[a] = what >> 8 & 0xFFFFFF
     if b:
         values[b] = _value(b, what >> 32)
-    return Record(realtime_ns - ago, instance, None if flow == NO_FLOW else flow, name,
-                  values)
+    return Record(realtime_ns - ago, instance, None if flow == NO_FLOW else flow, name, values)
 
 
 def read(path: Path) -> Trace:
@@ -103,8 +108,20 @@ def _parse(path: Path, data: bytes) -> Trace:
     reader = _Reader(path, data)
     if data[:8] != _MAGIC:
         raise TraceError(f"{path}: no trace of HARP's; those are called *.trace in the run folder")
-    (_, version, _, event_size, events, instances, pid, now_ns, realtime_ns, release, host,
-     reason) = reader.take(_HEADER)
+    (
+        _,
+        version,
+        _,
+        event_size,
+        events,
+        instances,
+        pid,
+        now_ns,
+        realtime_ns,
+        release,
+        host,
+        reason,
+    ) = reader.take(_HEADER)
     if version != _VERSION or event_size != _EVENT.size:
         raise TraceError(f"{path}: format {version}, and this release reads {_VERSION}")
     names = []
@@ -117,5 +134,6 @@ def _parse(path: Path, data: bytes) -> Trace:
             when, what = reader.take(_RECORD)
             records.append(_record(when, what, instance, names, now_ns, realtime_ns))
     records.sort(key=lambda record: record.time_ns)
-    return Trace(pid, foreign.text(host), foreign.text(release), foreign.text(reason), realtime_ns,
-                 records)
+    return Trace(
+        pid, foreign.text(host), foreign.text(release), foreign.text(reason), realtime_ns, records
+    )

@@ -20,6 +20,6 @@ bool aborts_reset_is_news(struct aborts *aborts, uint32_t peer, uint64_t now)
   uint32_t second = (uint32_t)(now / SECOND_NS);
   uint64_t before = atomic_exchange(place_of(aborts, peer), (uint64_t)peer << 32 | second);
   bool again = (uint32_t)(before >> 32) == peer && second - (uint32_t)before <= ABORT_S;
-  bool by_us = ours && now - ours <= ABORT_S * SECOND_NS;
+  bool by_us = ours && ours + ABORT_S * SECOND_NS >= now; /* it may be of this very moment */
   return !again && !by_us;
 }

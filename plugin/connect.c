@@ -152,7 +152,7 @@ static void open_flow(struct harp_instance *instance, void *argument)
   flow_set_link(flow, link, opening->number);
   opening->result = flow_write_hello(flow, link, opening->number);
   if (opening->result == 0) {
-    opening->result = flow_connect(flow, link, opening->number);
+    opening->result = flow_connect(flow, link);
   }
   if (opening->result != 0) {
     flow_kill(flow); /* freed with its link: other instances may look at it */
@@ -204,6 +204,7 @@ static int begin(struct transport *transport, uint8_t *bytes, struct net_link **
   }
   atomic_store(&link->connecting, true);
   atomic_store(&link->called, true);
+  link->calls = 1;
   link->handle = handle;
   link->peer_kernel_address = handle.flags & HANDLE_KERNEL_ADDRESS;
   result = open_flows(link);
@@ -227,7 +228,7 @@ static struct net_link *find_attempt(struct transport *transport, uint64_t id)
   }
   if (link) {
     atomic_store(&link->called, true);
-    atomic_store(&link->abandoned, false);
+    link->calls++;
   }
   pthread_mutex_unlock(&transport->lock);
   return link;
@@ -244,6 +245,14 @@ static void warn_of_mtu(struct net_link *link)
   }
 }
 
+/* This call of connect is over; another one may come. */
+static void leave_attempt(struct net_link *link)
+{
+  pthread_mutex_lock(&link->transport->lock);
+  link->calls--;
+  pthread_mutex_unlock(&link->transport->lock);
+}
+
 /* Links whose connect was never called again, as after an abort, hold ports and memory. */
 static void reap_abandoned(struct transport *transport)
 {
@@ -252,7 +261,7 @@ static void reap_abandoned(struct transport *transport)
   struct net_link **at = &transport->links;
   while (*at) {
     struct net_link *link = *at;
-    if (atomic_load(&link->abandoned)) {
+    if (atomic_load(&link->abandoned) && link->calls == 0) {
       *at = link->next;
       link->next = reaped;
       reaped = link;
@@ -292,6 +301,8 @@ int net_connect(int device, void *handle, struct net_link **out)
       atomic_store(&link->connecting, false);
       warn_of_mtu(link);
       *out = link;
+    } else {
+      leave_attempt(link);
     }
   }
   transport_speak();

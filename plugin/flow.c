@@ -107,11 +107,30 @@ static void lost(struct net_link *link, const struct link_flow *flow, int error)
             strerror(error ? -error : ECONNRESET), remedy);
 }
 
+static int open_connection(struct link_flow *flow, const struct net_link *link);
+
+/* Nobody answers ARP for an address of HARP's own while its process is stopped. The flow has its
+ * time to open (link_watch_opening), so it tries again. */
+static bool tries_again(struct link_flow *flow, int error)
+{
+  const struct net_link *link = flow->link;
+  if (error != -EHOSTUNREACH || !link || flow->state != FLOW_OPENING ||
+      link->peer_kernel_address || atomic_load(&link->error)) {
+    return false;
+  }
+  transport_retire_port(flow->transport, flow->instance, flow->local_port);
+  flow->local_port = 0;
+  return open_connection(flow, link) == 0;
+}
+
 static void on_closed(void *user, struct harp_tcp *tcp, int error)
 {
   struct link_flow *flow = user;
   struct net_link *link = flow->link;
   flow->tcp = NULL;
+  if (tries_again(flow, error)) {
+    return;
+  }
   flow_share_end(flow);
   stop_expecting(flow);
   if (!link) {
@@ -135,8 +154,7 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
 
 void flow_notice_end(struct link_flow *flow)
 {
-  /* A header that waits for its receive may be all there is of its message. */
-  if (!flow->tcp || flow->fin_in || flow->stalled || !harp_flow_at_end(flow->tcp)) {
+  if (!flow->tcp || flow->fin_in || !harp_flow_at_end(flow->tcp)) {
     return;
   }
   flow->fin_in = true;
@@ -145,14 +163,15 @@ void flow_notice_end(struct link_flow *flow)
     return;
   }
   bool in_chunk = flow->request || flow->heard_size > 0;
+  bool idle = link_idle(link); /* asked once: a receive may be posted at any moment */
   unsigned ended = atomic_fetch_add(&link->flows_ended, 1) + 1u;
   /* Until the last flow has ended, another may still hold what is waited for. */
-  bool waits = ended == link->flow_count && !link->sends && !link_idle(link);
+  bool waits = ended == link->flow_count && !link->sends && !idle;
   if (flow->state != FLOW_OPEN || in_chunk || waits) {
     link_fail(link, -ECONNRESET, "flow %u: the peer closed while messages were still expected; "
                                  "the peer aborted it, or its process ended: see that host's log",
               flow->number);
-  } else if (link_idle(link)) {
+  } else if (idle) {
     link_over(link);
   }
 }
@@ -215,17 +234,23 @@ static int connect_from_some_port(struct link_flow *flow, struct harp_endpoint p
   return result;
 }
 
-int flow_connect(struct link_flow *flow, const struct net_link *link, uint16_t number)
+/* Opens the connection to the peer's instance that serves the flow. */
+static int open_connection(struct link_flow *flow, const struct net_link *link)
 {
   struct harp_endpoint peer = {link->peer.address,
-                               link->handle.ports[number % link->handle.instances]};
-  flow->chunks = calloc(FLOW_CHUNKS, sizeof *flow->chunks);
-  int result = flow->chunks ? connect_from_some_port(flow, peer) : -ENOMEM;
+                               link->handle.ports[flow->number % link->handle.instances]};
+  int result = connect_from_some_port(flow, peer);
   if (result == 0) {
     harp_flow_set_timeout(flow->tcp, flow->transport->engine->config.timeout_ms);
     flow_trace(flow, HARP_TRACE_connect, flow->local_port, peer.address);
   }
   return result;
+}
+
+int flow_connect(struct link_flow *flow, const struct net_link *link)
+{
+  flow->chunks = calloc(FLOW_CHUNKS, sizeof *flow->chunks);
+  return flow->chunks ? open_connection(flow, link) : -ENOMEM;
 }
 
 void flow_adopt(struct link_flow *flow, struct harp_tcp *tcp)

@@ -14,14 +14,13 @@
 #define DOUBT_TIME 800000000ull  /* ns of silence before the host is asked by ARP */
 #define ARP_ROUND 8000000000ull  /* ns that the requests of one round take */
 
-/* Its kernel answers ARP as long as the host lives. A round of requests that began while our own
- * link was down says nothing. */
+/* Its kernel answers ARP as long as the host lives. A round of requests says nothing if it ended
+ * before the link began to wait, or began while this host's own link was down. */
 static bool host_is_dead(const struct link_flow *flow, const struct harp_flow_view *view)
 {
-  const struct harp_instance *instance = flow->instance;
-  return flow->link->peer_kernel_address && view->arp_failed > 0 &&
-         !atomic_load_explicit(&instance->link_down, memory_order_relaxed) &&
-         view->arp_failed > instance->link_changed + ARP_ROUND;
+  struct harp_instance *instance = flow->instance;
+  return flow->link->peer_kernel_address && view->arp_failed > flow->waits_since &&
+         harp_instance_link_up(instance) && view->arp_failed > instance->link_changed + ARP_ROUND;
 }
 
 void flow_watch_peer(struct link_flow *flow, uint64_t now)
@@ -34,6 +33,7 @@ void flow_watch_peer(struct link_flow *flow, uint64_t now)
   harp_flow_view(flow->tcp, &view);
   uint64_t quiet = now - view.last_receive;
   if (quiet < QUIET_TIME || link_idle(link)) {
+    flow->waits_since = now;
     return;
   }
   if (host_is_dead(flow, &view)) {

@@ -96,7 +96,7 @@ static void begin(struct link_flow *flow)
   flow->candidate = candidate;
   flow_trace(flow, HARP_TRACE_fence, flow->epoch, (uint32_t)flow->acked);
   if (flow_write_hello(candidate, flow->link, flow->number) != 0 ||
-      flow_connect(candidate, flow->link, flow->number) != 0) {
+      flow_connect(candidate, flow->link) != 0) {
     flow_end(candidate, false);
   }
 }

@@ -102,6 +102,7 @@ struct link_flow {
   struct link_flow *replaces;    /* the other way round */
   uint64_t born;                 /* ns of its instance's running time */
   uint64_t probed;               /* ns: when the peer was last asked for a sign of life */
+  uint64_t waits_since;          /* ns: the last tick at which nothing was missed from the peer */
   uint64_t opened;               /* the same by the wall's clock */
   int published;                 /* entry of the statistics file; -1: none */
 
@@ -139,6 +140,7 @@ struct net_link {
   atomic_bool connecting;        /* connect has not returned it yet */
   atomic_bool called;            /* connect was called for it since its last tick */
   atomic_bool abandoned;         /* nobody calls connect for it any more */
+  unsigned calls;                /* of connect that are at work on it; under transport->lock */
   uint64_t called_at;            /* ns of running time of flow 0's instance: the last such tick */
   uint64_t id;
   struct harp_endpoint peer;
@@ -280,7 +282,7 @@ static inline uint32_t flow_header_size(const struct link_flow *flow)
 
 struct link_flow *flow_create(struct transport *transport, struct harp_instance *instance);
 /* Opens the connection of a link's flow to the peer's instance that serves it. */
-int flow_connect(struct link_flow *flow, const struct net_link *link, uint16_t number);
+int flow_connect(struct link_flow *flow, const struct net_link *link);
 void flow_adopt(struct link_flow *flow, struct harp_tcp *tcp);
 /* flow goes on with the connection of from, which has none then. */
 void flow_take_connection(struct link_flow *flow, struct link_flow *from);

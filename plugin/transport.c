@@ -117,6 +117,14 @@ static void release_retired(struct transport_share *share, struct harp_instance 
 
 /* --- Every instance's tick --- */
 
+/* What an unauthenticated peer has for its hello. One that has shown the token may be stopped before
+ * it proves the key. */
+static uint64_t stranger_ms(const struct link_flow *flow)
+{
+  uint32_t timeout = flow->transport->engine->config.timeout_ms;
+  return flow->proof.challenged && timeout > STRANGER_MS ? timeout : STRANGER_MS;
+}
+
 static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uint64_t now)
 {
   struct transport_share *share = (struct transport_share *)ticker;
@@ -131,7 +139,7 @@ static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uin
     flow_watch_peer(flow, now);
     link_watch_opening(flow);
     links += flow->link && flow->number == 0;
-    if (flow->listener && running - flow->born > STRANGER_MS * 1000000ull) {
+    if (flow->listener && running - flow->born > stranger_ms(flow) * 1000000ull) {
       instance->counters[HARP_COUNTER_strangers]++;
       flow_end(flow, false);
     }

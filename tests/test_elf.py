@@ -160,9 +160,7 @@ def test_stays_mapped(library: Library) -> None:
 def make_library(tmp_path: Path, code: str, *options: str) -> Library:
     source, target = tmp_path / "wrong.c", tmp_path / "libwrong.so"
     source.write_text(code)
-    subprocess.run(
-        ["cc", "-shared", "-fPIC", "-o", str(target), str(source), *options], check=True
-    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(target), str(source), *options], check=True)
     return Library(target)
 
 
@@ -195,8 +193,9 @@ def test_a_new_symbol_version_is_seen(tmp_path: Path) -> None:
     (("-Wl,-z,norelro,-z,now",), "relocated tables stay writable"),
     (("-Wl,-z,relro,-z,lazy",), "functions are bound when they are first called"),
 ])  # fmt: skip
-def test_a_file_without_hardening_is_seen(tmp_path: Path, options: tuple[str, ...],
-                                          problem: str) -> None:
+def test_a_file_without_hardening_is_seen(
+    tmp_path: Path, options: tuple[str, ...], problem: str
+) -> None:
     library = make_library(tmp_path, "int ncclNetPlugin_v4;", *options)
     assert [bad for bad in library.open_to_attack() if bad.startswith(problem)]
 

@@ -11,7 +11,7 @@
 
 #include "harp/bench/operation.h"
 
-enum { WRONG_USAGE = 2, DEFAULT_TIMEOUT_S = 30 };
+enum { WRONG_USAGE = 2, DEFAULT_TIMEOUT_S = 90 };
 static const char default_port[] = "29411";
 
 enum long_option {
@@ -80,7 +80,7 @@ static const char help[] =
   "  --hugepages              what is sent and received lies in hugepages of 2 MiB\n"
   "  --pause MS               at SIGUSR1 all_reduce begins its next verified iteration so late\n"
   "  --inject-wrong           flip one received byte of each size before it is verified\n"
-  "  --timeout SECONDS        the longest wait for any progress (30)\n"
+  "  --timeout SECONDS        the longest wait for any progress (90)\n"
   "  --wire-name, --transport-name, --label-direction, --label-offloads TEXT;\n"
   "  --label-mtu, --label-pair N\n"
   "                           change nothing: the records say what you say here\n"

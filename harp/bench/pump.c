@@ -146,11 +146,14 @@ static int turn(struct pump *pump)
   return posted_send + sent + posted_receive + received;
 }
 
+/* Idle rounds follow each other within microseconds, on a busy host within milliseconds. */
+#define PAUSE_NS 1000000000u
+
 int pump_run(struct pump *pump)
 {
   pump->began_ns = clock_ns();
   pump->start_ns = 0;
-  uint64_t progress_ns = pump->began_ns;
+  uint64_t progress_ns = pump->began_ns, idle_ns = pump->began_ns;
   start_clock_when_warm(pump);
   while (pump->send.done < pump->send.total || pump->receive.done < pump->receive.total) {
     if (signals_stop())
@@ -166,6 +169,9 @@ int pump_run(struct pump *pump)
     uint64_t now = clock_ns();
     if (!progress_ns)
       progress_ns = now;
+    else if (now - idle_ns > PAUSE_NS)
+      progress_ns += now - idle_ns; /* this process was stopped: that was no stall */
+    idle_ns = now;
     if (now - progress_ns > pump->timeout_ns)
       return stalled(pump, progress_ns);
     sched_yield();

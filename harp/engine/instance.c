@@ -132,6 +132,19 @@ static void port_state(struct harp_instance *instance, int error)
   }
 }
 
+bool harp_instance_link_up(struct harp_instance *instance)
+{
+  const struct harp_port_ops *ops = instance->port->ops;
+  if (atomic_load_explicit(&instance->link_down, memory_order_relaxed)) {
+    return false;
+  }
+  if (ops->has_carrier && !ops->has_carrier(instance->port)) {
+    instance->link_changed = instance->now;
+    return false;
+  }
+  return true;
+}
+
 static unsigned receive_port(struct harp_instance *instance)
 {
   struct harp_rx_frame frames[BURST];

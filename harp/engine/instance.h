@@ -142,6 +142,8 @@ int harp_instance_call(struct harp_instance *instance,
 int harp_instance_reclaim(struct harp_instance *instance);
 /* ns: when the instance has to be polled next; UINT64_MAX: never. */
 uint64_t harp_instance_deadline(struct harp_instance *instance);
+/* Whether this host's own network link is up. Asks the port, whose socket may not have told. */
+bool harp_instance_link_up(struct harp_instance *instance);
 /* ns: a clock that stands still while nobody could poll (the process was stopped, the host was busy
  * elsewhere). How long a peer has been silent is measured by it. */
 static inline uint64_t harp_instance_running_time(const struct harp_instance *instance)

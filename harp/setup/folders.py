@@ -53,12 +53,15 @@ def _enter(at: int, name: str, path: str, how: int, wary: bool) -> int:
         fd = os.open(name, flags, dir_fd=at)
     except OSError as failure:
         if failure.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise FolderError(f"{path}: {name} is no folder but a link, where others may have put "
-                              "one: remove it, or name another folder") from failure
+            raise FolderError(
+                f"{path}: {name} is no folder but a link, where others may have put "
+                "one: remove it, or name another folder"
+            ) from failure
         raise
     owner = os.fstat(fd).st_uid
     if wary and owner not in (0, os.geteuid()):
         os.close(fd)
-        raise FolderError(f"{path}: {name} belongs to user {owner}: remove it, or name another "
-                          "folder")
+        raise FolderError(
+            f"{path}: {name} belongs to user {owner}: remove it, or name another folder"
+        )
     return fd

@@ -11,6 +11,8 @@ enum {
   DATA_RETRIES = 15, /* with backoff, minutes: RFC 1122, 4.2.3.5 R2 */
   MAX_SHIFT = 16,
 };
+#define HANDSHAKE_LEAST (63 * NS_PER_S) /* its peer may be stopped; as long as Linux's SYN-ACKs take */
+#define SYN_RTO_MAX (2 * NS_PER_S) /* of a connection with a user timeout: its peer may be stopped */
 #define TRUSTED_RTO_MAX (500 * NS_PER_MS) /* of a backed-off timeout between HARP hosts */
 
 static void place(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp) {
@@ -106,6 +108,9 @@ void tcp_arm_rto(struct harp_tcp *tcp) {
   uint64_t rto;
   if (tcp->state == TCP_SYN_SENT || tcp->state == TCP_SYN_RECV) {
     rto = config->rto_initial_us * NS_PER_US << HARP_MIN(tcp->syn_transmits - 1, (int)MAX_SHIFT);
+    if (tcp->user_timeout_ms) {
+      rto = HARP_MIN(rto, HARP_MAX(SYN_RTO_MAX, config->rto_initial_us * NS_PER_US));
+    }
   } else if (tcp->records || tcp->snd_nxt != tcp->snd_end + tcp->fin_sent) {
     rto = tcp->rto << HARP_MIN(tcp->backoff, (int)MAX_SHIFT);
     if (tcp->user_timeout_ms) {
@@ -141,7 +146,9 @@ static void count_timeout(struct harp_tcp *tcp, bool first) {
 }
 
 static void syn_timer(struct harp_tcp *tcp) {
-  if (tcp->syn_transmits > SYN_RETRIES) {
+  bool bounded = tcp->timers[TIMER_USER] != TIMER_OFF;
+  if (!bounded && tcp->syn_transmits > SYN_RETRIES &&
+      tcp->stack->now - tcp->last_progress >= HANDSHAKE_LEAST) {
     give_up(tcp);
     return;
   }

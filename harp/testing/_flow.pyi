@@ -26,11 +26,20 @@ class FlowStack:
     @property
     def listeners(self) -> list[Listener]: ...
     def __init__(
-        self, *, offloads: Iterable[str] = (), max_frame: int = 65535, only_asks: bool = False,
-        tentative: bool = False, peers: Iterable[str] | None = None, **fields: Any,
+        self,
+        *,
+        offloads: Iterable[str] = (),
+        max_frame: int = 65535,
+        only_asks: bool = False,
+        tentative: bool = False,
+        peers: Iterable[str] | None = None,
+        **fields: Any,
     ) -> None: ...
     def receive(
-        self, header: bytes, payload: bytes = b"", segment_size: int = 0,
+        self,
+        header: bytes,
+        payload: bytes = b"",
+        segment_size: int = 0,
         checksum_good: bool = False,
     ) -> bool: ...
     def flush(self) -> None: ...

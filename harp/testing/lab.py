@@ -269,6 +269,13 @@ class Lab:
                     raise LabError(f"host {host.index}: its link is not up after {LINK_S} s")
                 time.sleep(0.005)
 
+    @property
+    def middle(self) -> str:
+        """The namespace between the hosts, which holds the relay or the bridge with port0, port1 ..."""
+        if not self._middle:
+            raise LabError("nothing stands between the hosts of this wire")
+        return self._middle
+
     # -- life
 
     def __enter__(self) -> Lab:

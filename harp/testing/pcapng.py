@@ -35,14 +35,17 @@ def head(ethernet: bool, comment: str = "", snaplen: int = 0) -> bytes:
     options += _option(0, b"") if options else b""
     linktype = LINKTYPE_ETHERNET if ethernet else LINKTYPE_RAW
     resolution = _option(_OPTION_TSRESOL, b"\x09") + _option(0, b"")
-    return (_block(_SECTION, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1) + options)
-            + _block(_INTERFACE, struct.pack("<HHI", linktype, 0, snaplen) + resolution))
+    return _block(_SECTION, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1) + options) + _block(
+        _INTERFACE, struct.pack("<HHI", linktype, 0, snaplen) + resolution
+    )
 
 
 _PACKET_HEAD = struct.Struct("<IIIIIII")
 _PACKET_TAIL = {
     sent: _option(_OPTION_FLAGS, struct.pack("<I", _OUTBOUND if sent else _INBOUND))
-    + _option(0, b"") for sent in (False, True)}
+    + _option(0, b"")
+    for sent in (False, True)
+}
 _PADDING = [b"\0" * (-i % 4) for i in range(4)]
 
 
@@ -53,8 +56,11 @@ def packet(when: int, sent: bool, data: Bytes, length: int) -> tuple[bytes, Byte
     tail = _PACKET_TAIL[sent]
     padding = _PADDING[kept % 4]
     total = _PACKET_HEAD.size + kept + len(padding) + len(tail) + 4
-    return (_PACKET_HEAD.pack(_PACKET, total, 0, when >> 32, when & 0xFFFFFFFF, kept, length),
-            data, padding + tail + _TOTAL.pack(total))
+    return (
+        _PACKET_HEAD.pack(_PACKET, total, 0, when >> 32, when & 0xFFFFFFFF, kept, length),
+        data,
+        padding + tail + _TOTAL.pack(total),
+    )
 
 
 def write_pcapng(

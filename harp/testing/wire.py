@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A network of two stacks in virtual time: the same seed gives the same run, to the byte.
 
-    wire = Wire(a, b, delay_ns=50_000, impair=Impairment(drop=0.01, seed=7))
-    transfer = Transfer(client, server, 1 << 20)
-    wire.run([transfer])
+wire = Wire(a, b, delay_ns=50_000, impair=Impairment(drop=0.01, seed=7))
+transfer = Transfer(client, server, 1 << 20)
+wire.run([transfer])
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@
 #include "plugin/contexts.h"
 #include "plugin/kernel/kernel.h"
 
-enum { DEFAULT_SPEED_MBPS = 10000, DEFAULT_TIMEOUT_MS = 10000, LOG_LINE = 512 };
+enum { DEFAULT_SPEED_MBPS = 10000, DEFAULT_TIMEOUT_MS = 60000, LOG_LINE = 512 };
 
 const char net_name[] = "KERNEL";
 

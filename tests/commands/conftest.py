@@ -28,17 +28,24 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             monkeypatch.delenv(name)
     for name in ("config", "run"):
         (tmp_path / name).mkdir()
-        monkeypatch.setenv({"config": "HARP_CONF_DIR", "run": "HARP_RUN_DIR"}[name],
-                           str(tmp_path / name))
+        monkeypatch.setenv(
+            {"config": "HARP_CONF_DIR", "run": "HARP_RUN_DIR"}[name], str(tmp_path / name)
+        )
     return tmp_path
 
 
 @pytest.fixture
 def harp(folders: Path) -> Harp:
     """Runs harp, sees to its exit status and that it never shows a traceback."""
+
     def run(*words: str, code: int = 0, module: str = "harp") -> subprocess.CompletedProcess[str]:
-        done = subprocess.run([sys.executable, "-m", module, *words], capture_output=True,
-                              text=True, timeout=60, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            [sys.executable, "-m", module, *words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+        )
         assert done.returncode == code, f"harp {words}: {done.stdout}{done.stderr}"
         assert "Traceback" not in done.stderr
         return done

@@ -62,8 +62,11 @@ while True:
 
 class Publisher:
     def __init__(self, host: Host, device: str, address: str) -> None:
-        self.process = host.popen([sys.executable, "-c", PUBLISHER, device, address],
-                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = host.popen(
+            [sys.executable, "-c", PUBLISHER, device, address],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         self._expect("ready")
 
     def _expect(self, word: str) -> None:
@@ -80,9 +83,11 @@ class Publisher:
 
 
 def start_capture(host: Host, path: Path, *words: str) -> subprocess.Popen[str]:
-    process = host.popen([sys.executable, "-m", "harp", "capture", "-w", path,
-                          *(words or ["--seconds", "7"])],
-                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = host.popen(
+        [sys.executable, "-m", "harp", "capture", "-w", path, *(words or ["--seconds", "7"])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     for _ in range(400):  # its packet socket shows that it listens: bound, and running
         sockets = [line.split() for line in host.read("/proc/net/packet").splitlines()[1:]]
         if any(columns[4] != "0" and columns[5] == "1" for columns in sockets):
@@ -112,15 +117,20 @@ def lengths(path: Path) -> list[tuple[int, int]]:
 
 
 def connect(client: Host, address: str, *ports: int) -> None:
-    code = "import socket, sys\nfor p in sys.argv[2:]:\n" \
-           " s = socket.create_connection((sys.argv[1], int(p)), 5); s.sendall(b'x' * 5000)\n"
+    code = (
+        "import socket, sys\nfor p in sys.argv[2:]:\n"
+        " s = socket.create_connection((sys.argv[1], int(p)), 5); s.sendall(b'x' * 5000)\n"
+    )
     client.run([sys.executable, "-c", code, address, *map(str, ports)])
 
 
 def test_the_kernels_address_only_the_flows_ports(lab: Lab, folders: Path) -> None:
     server, client = lab.hosts
-    sockets = server.popen([sys.executable, "-c", SERVER, "5001", "5002", "5003"],
-                           stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    sockets = server.popen(
+        [sys.executable, "-c", SERVER, "5001", "5002", "5003"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert sockets.stdout and sockets.stdout.readline()
     publisher = Publisher(server, "packet:eth0", f"{server.address}/24")
     publisher.flow(5001)
@@ -148,8 +158,10 @@ def test_an_own_address_everything_of_it(lab: Lab, folders: Path) -> None:
     publisher = Publisher(server, "fault:drop=0|packet:eth0", f"{server.own_address}/24")
     path = folders / "out.pcapng"
     process = start_capture(server, path)
-    code = ("import socket, sys\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
-            "s.sendto(b'x', (sys.argv[1], 9))\ns.sendto(b'x', (sys.argv[2], 9))\n")
+    code = (
+        "import socket, sys\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+        "s.sendto(b'x', (sys.argv[1], 9))\ns.sendto(b'x', (sys.argv[2], 9))\n"
+    )
     client.run(["ip", "neigh", "replace", server.own_address, "lladdr", server.mac, "dev", "eth0"])
     client.run([sys.executable, "-c", code, server.own_address, server.address])
     output, _ = process.communicate(timeout=30)
@@ -163,8 +175,10 @@ def test_refusals(lab: Lab, folders: Path) -> None:
     host = lab.hosts[0]
 
     def refused(*words: str, code: int = 1) -> str:
-        done = host.run([sys.executable, "-m", "harp", "capture", "-w",
-                         str(folders / "out.pcapng"), *words], check=False)
+        done = host.run(
+            [sys.executable, "-m", "harp", "capture", "-w", str(folders / "out.pcapng"), *words],
+            check=False,
+        )
         assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
         return done.stderr
 
@@ -191,8 +205,11 @@ def served(lab: Lab, folders: Path) -> Iterator[Publisher]:
     """The first host has sockets on ports 5001 to 5003, and a process with HARP publishes
     them as flows 0 and 1 of link 4, and as link 5."""
     server = lab.hosts[0]
-    sockets = server.popen([sys.executable, "-c", SERVER, "5001", "5002", "5003"],
-                           stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    sockets = server.popen(
+        [sys.executable, "-c", SERVER, "5001", "5002", "5003"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert sockets.stdout and sockets.stdout.readline()
     publisher = Publisher(server, "packet:eth0", f"{server.address}/24")
     for port, link, flow in ((5001, 4, 0), (5002, 4, 1), (5003, 5, 0)):
@@ -222,44 +239,62 @@ for port in map(int, sys.argv[2:]):
 """
 
 
-@pytest.mark.parametrize("words, ports, sources", [
-    (["--port", "5002"], {5002}, None),
-    (["--port", "6002", "--port", "5003"], {5002, 5003}, None),
-    (["--flow", "4"], {5001, 5002}, None),
-    (["--flow", "4.1"], {5002}, None),
-    (["--flow", "4.1", "--flow", "5"], {5002, 5003}, None),
-    (["--flow", "4", "--port", "5002"], {5002}, None),
-    (["--direction", "in"], {5001, 5002, 5003}, 1),
-    (["--direction", "out", "--flow", "5.0"], {5003}, 0),
-    (["--host", "HOST"], {5001, 5002, 5003}, None),
-    (["--host", "203.0.113.9"], set(), None),
-    (["--host", "203.0.113.9", "--host", "HOST", "--port", "5001"], {5001}, None),
-])
-def test_filters(lab: Lab, folders: Path, served: Publisher, words: list[str], ports: set[int],
-                 sources: Optional[int]) -> None:
+@pytest.mark.parametrize(
+    "words, ports, sources",
+    [
+        (["--port", "5002"], {5002}, None),
+        (["--port", "6002", "--port", "5003"], {5002, 5003}, None),
+        (["--flow", "4"], {5001, 5002}, None),
+        (["--flow", "4.1"], {5002}, None),
+        (["--flow", "4.1", "--flow", "5"], {5002, 5003}, None),
+        (["--flow", "4", "--port", "5002"], {5002}, None),
+        (["--direction", "in"], {5001, 5002, 5003}, 1),
+        (["--direction", "out", "--flow", "5.0"], {5003}, 0),
+        (["--host", "HOST"], {5001, 5002, 5003}, None),
+        (["--host", "203.0.113.9"], set(), None),
+        (["--host", "203.0.113.9", "--host", "HOST", "--port", "5001"], {5001}, None),
+    ],
+)
+def test_filters(
+    lab: Lab,
+    folders: Path,
+    served: Publisher,
+    words: list[str],
+    ports: set[int],
+    sources: Optional[int],
+) -> None:
     """`sources`: the only host that frames are from; None: both."""
     server, client = lab.hosts
     path = folders / "out.pcapng"
-    process = start_capture(server, path, *(client.address if word == "HOST" else word
-                                            for word in words))
+    process = start_capture(
+        server, path, *(client.address if word == "HOST" else word for word in words)
+    )
     client.run([sys.executable, "-c", FROM_A_PORT, server.address, "5001", "5002", "5003"])
     end(process)
     frames = rdpcap(str(path))
     assert {min(frame[TCP].sport, frame[TCP].dport) for frame in frames} == ports
     both = {host.address for host in lab.hosts} if ports else set()
     assert {frame[IP].src for frame in frames} == (
-        both if sources is None else {lab.hosts[sources].address})
+        both if sources is None else {lab.hosts[sources].address}
+    )
 
 
 def test_wrong_words(harp: Any, folders: Path) -> None:
-    for words in (["--flow", "1.2.3"], ["--host", "nobody"], ["--files", "3"], ["--port", "0"],
-                  ["--direction", "up"]):
+    for words in (
+        ["--flow", "1.2.3"],
+        ["--host", "nobody"],
+        ["--files", "3"],
+        ["--port", "0"],
+        ["--direction", "up"],
+    ):
         assert "Usage" in harp("capture", "-w", str(folders / "x"), *words, code=2).stderr
 
 
 def test_no_such_flow(lab: Lab, folders: Path, served: Publisher) -> None:
-    done = lab.hosts[0].run([sys.executable, "-m", "harp", "capture", "-w",
-                             str(folders / "x.pcapng"), "--flow", "9"], check=False)
+    done = lab.hosts[0].run(
+        [sys.executable, "-m", "harp", "capture", "-w", str(folders / "x.pcapng"), "--flow", "9"],
+        check=False,
+    )
     assert done.returncode == 1 and "no such flow" in done.stderr
 
 
@@ -277,8 +312,9 @@ def test_so_much_of_each_frame(lab: Lab, folders: Path, served: Publisher) -> No
 def test_a_ring_of_files(lab: Lab, folders: Path, served: Publisher) -> None:
     server, client = lab.hosts
     path = folders / "out.pcapng"
-    process = start_capture(server, path, "--file-size", "0.02", "--files", "3",
-                            "--snaplen", "1000")
+    process = start_capture(
+        server, path, "--file-size", "0.02", "--files", "3", "--snaplen", "1000"
+    )
     connect(client, server.address, *[5001] * 60)
     output = end(process)
     names = sorted(file.name for file in folders.glob("out*"))
@@ -313,8 +349,13 @@ def test_a_reader_that_stands_still_loses_nothing(lab: Lab, folders: Path) -> No
         client.run([sys.executable, "-c", MANY, server.address])
         process.send_signal(signal.SIGCONT)
         output = end(process)
-        taken, lost = map(int, re.search(r" ([0-9]+) frames, ([0-9]+) lost",  # type: ignore
-                                         output).groups())
+        taken, lost = map(
+            int,
+            re.search(
+                r" ([0-9]+) frames, ([0-9]+) lost",  # type: ignore
+                output,
+            ).groups(),
+        )
         seen = sum(length for _, length in lengths(path))
         assert taken == len(lengths(path))
         assert (seen >= 200 << 20) == (lost == 0) == (words[0] == "--snaplen"), output
@@ -369,8 +410,13 @@ def test_most_frames_are_recorded_at_full_rate(lab: Lab, folders: Path) -> None:
     for _ in range(4):
         client.run([sys.executable, "-c", MANY, server.address])
     output = end(process)
-    taken, lost = map(int, re.search(r" ([0-9]+) frames, ([0-9]+) lost",  # type: ignore
-                                     output).groups())
+    taken, lost = map(
+        int,
+        re.search(
+            r" ([0-9]+) frames, ([0-9]+) lost",  # type: ignore
+            output,
+        ).groups(),
+    )
     assert taken > 9 * lost, output
     assert lost or sum(length for _, length in lengths(path)) > 800 << 20
     publisher.close()

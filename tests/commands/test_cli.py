@@ -9,8 +9,18 @@ from typing import Any
 
 import pytest
 
-COMMANDS = ("build", "setup", "doctor", "env", "enable", "disable", "perf", "stat", "top",
-            "capture")
+COMMANDS = (
+    "build",
+    "setup",
+    "doctor",
+    "env",
+    "enable",
+    "disable",
+    "perf",
+    "stat",
+    "top",
+    "capture",
+)
 
 
 def test_the_commands(harp: Any) -> None:
@@ -34,7 +44,8 @@ def test_wrong_usage(command: str, harp: Any) -> None:
 
 
 def test_without_the_compiled_part_the_way_to_it_is_told(
-        harp: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    harp: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     monkeypatch.setenv("HARP_BUILD_DIR", str(tmp_path))
     assert "build it with: harp build" in harp("doctor", code=1).stderr
     assert "build" in harp("--help").stdout
@@ -43,7 +54,11 @@ def test_without_the_compiled_part_the_way_to_it_is_told(
 @pytest.mark.parametrize("option", ["-h", "--help"])
 @pytest.mark.parametrize("entry", ["setup_main", "run_main"])
 def test_the_other_programs(entry: str, option: str, harp: Any) -> None:
-    done = subprocess.run([sys.executable, "-c", f"from harp.cli import {entry}; {entry}()",
-                           option], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", f"from harp.cli import {entry}; {entry}()", option],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.stdout.startswith("Usage: harp")
     assert done.returncode == 0

@@ -36,9 +36,11 @@ def conf(folders: Path) -> Path:
 @pytest.fixture
 def findings(host: Host, conf: Path) -> Findings:
     """Runs doctor on a host; its texts by level, and sees to the exit status."""
+
     def run(*prefix: str, **environment: str) -> dict[str, list[str]]:
-        done = host.run([*prefix, sys.executable, "-m", "harp", "doctor", "--json"], environment,
-                        check=False)
+        done = host.run(
+            [*prefix, sys.executable, "-m", "harp", "doctor", "--json"], environment, check=False
+        )
         assert "Traceback" not in done.stderr, done.stderr
         found: dict[str, list[str]] = {"ok": [], "note": [], "fault": []}
         for one in json.loads(done.stdout)["findings"]:
@@ -61,22 +63,30 @@ def test_a_host_in_order(findings: Findings) -> None:
     assert has(found["ok"], "0 processes with HARP run now")
 
 
-@pytest.mark.parametrize("text, said", [
-    ("device = packet:eth5", "no interface eth5"),
-    ("device = packet:lo", "lo is no Ethernet interface"),
-    ("device = packet:eth0\nmtu = 9000", "mtu = 9000 is more than eth0's 1500"),
-    ("device = packet:eth0\naddress = 10.77.0.1/24", "the kernel holds 10.77.0.1 itself"),
-    ("device = packet:eth0\ncores = 4000", "cores [4000] are not among those"),
-    ("devise = packet:eth0", "ztcp0.conf:1: unknown key 'devise'"),
-    ("device = packet:eth0\naddress = 10.77.0.101/24\ngateway = 10.78.0.1",
-     "gateway = 10.78.0.1 is outside the address's network (/24)"),
-    ("device = packet:eth0\ngateway = 10.78.0.1",
-     "gateway = 10.78.0.1 is outside 10.77.0.1/24 of eth0"),
-    ("device = dpdk:nosuch\naddress = 10.77.0.101/24",
-     "there is no PCI device nosuch, nor a driver of DPDK's in software of that name"),
-])
-def test_faults_of_a_file(text: str, said: str, conf: Path,
-                          findings: Findings) -> None:
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("device = packet:eth5", "no interface eth5"),
+        ("device = packet:lo", "lo is no Ethernet interface"),
+        ("device = packet:eth0\nmtu = 9000", "mtu = 9000 is more than eth0's 1500"),
+        ("device = packet:eth0\naddress = 10.77.0.1/24", "the kernel holds 10.77.0.1 itself"),
+        ("device = packet:eth0\ncores = 4000", "cores [4000] are not among those"),
+        ("devise = packet:eth0", "ztcp0.conf:1: unknown key 'devise'"),
+        (
+            "device = packet:eth0\naddress = 10.77.0.101/24\ngateway = 10.78.0.1",
+            "gateway = 10.78.0.1 is outside the address's network (/24)",
+        ),
+        (
+            "device = packet:eth0\ngateway = 10.78.0.1",
+            "gateway = 10.78.0.1 is outside 10.77.0.1/24 of eth0",
+        ),
+        (
+            "device = dpdk:nosuch\naddress = 10.77.0.101/24",
+            "there is no PCI device nosuch, nor a driver of DPDK's in software of that name",
+        ),
+    ],
+)
+def test_faults_of_a_file(text: str, said: str, conf: Path, findings: Findings) -> None:
     conf.write_text(text)
     assert has(findings()["fault"], said)
 
@@ -88,8 +98,7 @@ def test_no_configuration(conf: Path, findings: Findings) -> None:
     assert has(findings()["fault"], "no folder")
 
 
-def test_a_host_that_forwards(host: Host, conf: Path,
-                              findings: Findings) -> None:
+def test_a_host_that_forwards(host: Host, conf: Path, findings: Findings) -> None:
     conf.write_text("device = packet:eth0\naddress = 10.77.0.101/24\n")
     assert has(findings()["ok"], "10.77.0.101 is HARP's own on eth0")
     host.write("/proc/sys/net/ipv4/ip_forward", "1")
@@ -101,8 +110,9 @@ def test_a_host_that_forwards(host: Host, conf: Path,
 
 
 @pytest.mark.parametrize("mac", ["", "mac = 02:77:00:00:01:01\n"], ids=["interface's", "own"])
-def test_an_address_that_another_host_has(mac: str, lab: Lab, conf: Path,
-                                          findings: Findings) -> None:
+def test_an_address_that_another_host_has(
+    mac: str, lab: Lab, conf: Path, findings: Findings
+) -> None:
     conf.write_text(f"device = packet:eth0\naddress = 10.77.0.101/24\n{mac}")
     other = lab.hosts[1]
     other.run(["ip", "addr", "add", "10.77.0.101/24", "dev", "eth0"])
@@ -115,8 +125,9 @@ def test_an_address_that_another_host_has(mac: str, lab: Lab, conf: Path,
 
 
 @pytest.mark.parametrize("mac", ["", "mac = 02:77:00:00:01:01\n"], ids=["interface's", "own"])
-def test_an_address_that_a_rank_of_ours_uses(mac: str, host: Host, conf: Path,
-                                             findings: Findings) -> None:
+def test_an_address_that_a_rank_of_ours_uses(
+    mac: str, host: Host, conf: Path, findings: Findings
+) -> None:
     """It answers ARP for the address, and is no other host; doctor's probe does not harm it."""
     conf.write_text(f"device = packet:eth0\naddress = 10.77.0.101/24\n{mac}")
     run_folder = os.environ["HARP_RUN_DIR"]
@@ -130,8 +141,7 @@ def test_an_address_that_a_rank_of_ours_uses(mac: str, host: Host, conf: Path,
     assert not has(found["fault"], "10.77.0.101")
 
 
-def test_a_link_that_is_down(host: Host,
-                             findings: Findings) -> None:
+def test_a_link_that_is_down(host: Host, findings: Findings) -> None:
     host.set_link(False)
     try:
         assert has(findings()["fault"], "eth0 is down; ip link set eth0 up")
@@ -151,15 +161,17 @@ def test_no_privileges(findings: Findings) -> None:
     assert has(found["fault"], "no CAP_NET_RAW")
 
 
-def test_the_environment(folders: Path,
-                         findings: Findings) -> None:
-    found = findings(HARP_DISABLE="1", HARP_DEVICE="packet:eth0", NCCL_NET="Socket",
-                     HARP_RUN_DIR="/absent")
+def test_the_environment(folders: Path, findings: Findings) -> None:
+    found = findings(
+        HARP_DISABLE="1", HARP_DEVICE="packet:eth0", NCCL_NET="Socket", HARP_RUN_DIR="/absent"
+    )
     assert has(found["fault"], "HARP_DISABLE is set")
     assert has(found["fault"], "NCCL_NET=Socket keeps NCCL from HARP")
     assert has(found["note"], "HARP_DEVICE does nothing")
-    assert has(found["note"], f"/absent is missing or not writable: statistics go to "
-                              f"/dev/shm/harp-{os.geteuid()}")
+    assert has(
+        found["note"],
+        f"/absent is missing or not writable: statistics go to /dev/shm/harp-{os.geteuid()}",
+    )
 
 
 def test_variables_that_nothing_reads(findings: Findings) -> None:
@@ -200,8 +212,7 @@ def test_a_build_without_dpdk(conf: Path, folders: Path, findings: Findings) -> 
     assert has(findings(HARP_BUILD_DIR=str(build))["fault"], without)
 
 
-def test_what_nccl_will_load(folders: Path,
-                             findings: Findings) -> None:
+def test_what_nccl_will_load(folders: Path, findings: Findings) -> None:
     library = folders / "libnccl-net.so"
     library.write_text("HARP_CONF_DIR")
     assert has(findings(LD_LIBRARY_PATH=str(folders))["ok"], f"NCCL: loads {library}")

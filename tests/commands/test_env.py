@@ -13,13 +13,22 @@ from harp import _tables
 
 # The names that users rely on.
 KEYS = {
-    "device": "required", "address": "kernel for packet, else required",
-    "gateway": "the kernel's route for packet, else none", "mtu": "the device's",
-    "mac": "the device's", "gpu": "any", "pci_path": "none",
-    "speed_mbps": "the device's, else 25000", "instances": "1",
-    "cores": "none: workers are not pinned", "flows": "1",
-    "tcp_ports": "49152-65535; for address = kernel, what the kernel grants", "peers": "any",
-    "cc": "cubic", "rto_min_us": "5000", "timeout_ms": "60000",
+    "device": "required",
+    "address": "kernel for packet, else required",
+    "gateway": "the kernel's route for packet, else none",
+    "mtu": "the device's",
+    "mac": "the device's",
+    "gpu": "any",
+    "pci_path": "none",
+    "speed_mbps": "the device's, else 25000",
+    "instances": "1",
+    "cores": "none: workers are not pinned",
+    "flows": "1",
+    "tcp_ports": "49152-65535; for address = kernel, what the kernel grants",
+    "peers": "any",
+    "cc": "cubic",
+    "rto_min_us": "5000",
+    "timeout_ms": "60000",
     "hugepages": "what is free, or none",
 }
 
@@ -51,13 +60,16 @@ def test_values_and_sources(harp: Any, folders: Path, monkeypatch: pytest.Monkey
     assert f"HARP_CONF_DIR = {folders}/config" in text
 
 
-def test_a_variable_that_nothing_reads(harp: Any, folders: Path,
-                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_nothing_reads(
+    harp: Any, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folders / "config" / "ztcp0.conf").write_text("device = packet:eth0\n")
     monkeypatch.setenv("HARP_FLOW", "4")
     monkeypatch.setenv("HARP_ELEPHANT", "1")
     assert json.loads(harp("env", "--json").stdout)["unknown"] == {
-        "HARP_ELEPHANT": None, "HARP_FLOW": "HARP_FLOWS"}
+        "HARP_ELEPHANT": None,
+        "HARP_FLOW": "HARP_FLOWS",
+    }
     text = harp("env").stdout
     assert "HARP_FLOW = 4    nothing reads it; is HARP_FLOWS meant?\n" in text
     assert "HARP_ELEPHANT = 1    nothing reads it\n" in text
@@ -68,5 +80,7 @@ def test_a_wrong_file(harp: Any, folders: Path) -> None:
     assert "no ztcp*.conf" in harp("env", code=1).stdout
     path.write_text("device = eth0\n")
     assert "wrong: " in harp("env", code=1).stdout
-    assert "ztcp0.conf:1: device = 'eth0'" in json.loads(
-        harp("env", "--json", str(path), code=1).stdout)["files"][0]["error"]
+    assert (
+        "ztcp0.conf:1: device = 'eth0'"
+        in json.loads(harp("env", "--json", str(path), code=1).stdout)["files"][0]["error"]
+    )

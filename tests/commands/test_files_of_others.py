@@ -40,8 +40,10 @@ def published(folders: Path) -> Iterator[_engine.StatFile]:
     file.close()
 
 
-@pytest.mark.parametrize("words", [
-    ["stat"], ["stat", "--prometheus"], ["stat", "--json"], ["top", "-n", "1", "-d", "0.1"]])
+@pytest.mark.parametrize(
+    "words",
+    [["stat"], ["stat", "--prometheus"], ["stat", "--json"], ["top", "-n", "1", "-d", "0.1"]],
+)
 def test_nothing_but_text_reaches_a_terminal(harp: Any, published: Any, words: list[str]) -> None:
     said = harp(*words).stdout
     assert "packet:" in said
@@ -49,10 +51,13 @@ def test_nothing_but_text_reaches_a_terminal(harp: Any, published: Any, words: l
 
 
 def test_a_trace_is_text_too(harp: Any, folders: Path) -> None:
-    code = ("from harp.testing import _engine\nring = _engine.Trace(8)\n"
-            "ring.record(1000, 1, 0, 1, 2)\nprint(_engine.dump([ring], b'\\x1b]0\\x07', 4000))\n")
-    path = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          check=True, timeout=60).stdout.strip()
+    code = (
+        "from harp.testing import _engine\nring = _engine.Trace(8)\n"
+        "ring.record(1000, 1, 0, 1, 2)\nprint(_engine.dump([ring], b'\\x1b]0\\x07', 4000))\n"
+    )
+    path = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.strip()
     spoil(path, b"poll", TITLE)
     said = harp("stat", "--trace", path).stdout
     assert [char for char in said if not char.isprintable() and char != "\n"] == []
@@ -61,7 +66,7 @@ def test_a_trace_is_text_too(harp: Any, folders: Path) -> None:
 @needs_root
 def test_the_owner_is_whoever_owns_the_file(harp: Any, published: _engine.StatFile) -> None:
     os.chown(published.path, STRANGER, -1)
-    process, = json.loads(harp("stat", "--json").stdout)["processes"]
+    (process,) = json.loads(harp("stat", "--json").stdout)["processes"]
     assert process["uid"] == STRANGER
     assert f"user {STRANGER}" in harp("stat").stdout
 
@@ -82,7 +87,7 @@ def test_one_file_cannot_spoil_the_families_of_the_others(harp: Any, folders: Pa
     table = struct.unpack_from("=I", data, 48)[0]
     place = table + names.index("rx_bytes") * 64
     # A gauge of that name would be the family of the honest one's count.
-    data[place:place + 64] = struct.pack("=60sI", b"tx_bytes_total", 1)
+    data[place : place + 64] = struct.pack("=60sI", b"tx_bytes_total", 1)
     place = table + names.index("tx_frames") * 64
     struct.pack_into("=I", data, place + 60, 1)
     Path(liar.path).open("r+b").write(data)
@@ -92,8 +97,7 @@ def test_one_file_cannot_spoil_the_families_of_the_others(harp: Any, folders: Pa
     identity = Path(honest.path).stem
     for family in ("tx_bytes", "tx_frames", "rx_bytes"):
         assert f"# TYPE harp_{family}_total counter" in types
-        assert any(line.startswith(f"harp_{family}_total{{") and identity in line
-                   for line in lines)
+        assert any(line.startswith(f"harp_{family}_total{{") and identity in line for line in lines)
     honest.close()
     liar.close()
 
@@ -129,12 +133,15 @@ def test_a_file_that_shrinks_meanwhile_ends_nobody(folders: Path) -> None:
     victim = folders / "0123456789abcdef.stat"
     victim.write_bytes(copy.read_bytes())
     truncater = subprocess.Popen(
-        [sys.executable, "-c", TRUNCATER, victim, str(copy.stat().st_size), copy], text=True,
-        stdout=subprocess.PIPE)
+        [sys.executable, "-c", TRUNCATER, victim, str(copy.stat().st_size), copy],
+        text=True,
+        stdout=subprocess.PIPE,
+    )
     try:
         assert truncater.stdout and truncater.stdout.readline()
-        reader = subprocess.run([sys.executable, "-c", READER, victim], text=True, timeout=100,
-                                capture_output=True)
+        reader = subprocess.run(
+            [sys.executable, "-c", READER, victim], text=True, timeout=100, capture_output=True
+        )
         assert reader.returncode != -signal.SIGBUS, "SIGBUS"
         assert reader.returncode == 0, reader.stderr
         assert "damaged" in reader.stdout
@@ -161,8 +168,9 @@ def test_no_more_is_read_than_a_process_would_write(folders: Path) -> None:
         statfile.read(large)
 
 
-def test_a_fallback_is_its_users_own(harp: Any, folders: Path,
-                                     monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fallback_is_its_users_own(
+    harp: Any, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever may write to /dev/shm chooses names there, but not other users' numbers."""
     shm = folders / "shm"
     names = ["harp-" + "7" * 9, f"harp-{os.geteuid()}", "harp-0\x1b[2J", "harp-1x"]

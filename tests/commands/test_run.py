@@ -19,8 +19,9 @@ def harprun(folders: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
 
     def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run([sys.executable, "-c", RUN, *words], capture_output=True, text=True,
-                              timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-c", RUN, *words], capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == code, done.stdout + done.stderr
         return done
 
@@ -35,12 +36,16 @@ def plugin(tmp_path: Path) -> Path:
 
 
 def test_nccl_finds_the_name_that_all_releases_look_for(
-        harprun: Any, plugin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harprun: Any, plugin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/lib")
     monkeypatch.setenv("NCCL_NET_PLUGIN", "other")
     for _ in range(2):
-        found = dict(line.split("=", 1) for line in harprun(
-            "--plugin", str(plugin), "env").stdout.splitlines() if "=" in line)
+        found = dict(
+            line.split("=", 1)
+            for line in harprun("--plugin", str(plugin), "env").stdout.splitlines()
+            if "=" in line
+        )
         first, second = found["LD_LIBRARY_PATH"].split(":")
         assert (Path(first) / "libnccl-net.so").read_text() == "a plugin"
         assert second == "/opt/lib"
@@ -49,13 +54,13 @@ def test_nccl_finds_the_name_that_all_releases_look_for(
 
 def test_a_plugin_of_that_name_needs_no_link(harprun: Any, tmp_path: Path) -> None:
     (tmp_path / "libnccl-net.so").write_text("a plugin")
-    done = harprun("--plugin", str(tmp_path / "libnccl-net.so"), "sh", "-c",
-                   "echo $LD_LIBRARY_PATH")
+    done = harprun(
+        "--plugin", str(tmp_path / "libnccl-net.so"), "sh", "-c", "echo $LD_LIBRARY_PATH"
+    )
     assert done.stdout.strip() == str(tmp_path)
 
 
-def test_two_installations_do_not_share_a_link(
-        harprun: Any, folders: Path, tmp_path: Path) -> None:
+def test_two_installations_do_not_share_a_link(harprun: Any, folders: Path, tmp_path: Path) -> None:
     """Jobs of both run at the same time."""
     found = {}
     for name in ("one", "two", "one"):
@@ -69,8 +74,16 @@ def test_two_installations_do_not_share_a_link(
 
 def test_many_at_once(harprun: Any, plugin: Path, tmp_path: Path) -> None:
     """Ranks of several hosts may have one home."""
-    words = [sys.executable, "-c", RUN, "--plugin", str(plugin), "sh", "-c",
-             "cat $LD_LIBRARY_PATH/libnccl-net.so"]
+    words = [
+        sys.executable,
+        "-c",
+        RUN,
+        "--plugin",
+        str(plugin),
+        "sh",
+        "-c",
+        "cat $LD_LIBRARY_PATH/libnccl-net.so",
+    ]
     jobs = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(6)]
     assert [job.communicate(timeout=60)[0] for job in jobs] == ["a plugin"] * 6
     left = [path.name for path in (tmp_path / "cache").rglob("*") if path.is_symlink()]
@@ -78,7 +91,8 @@ def test_many_at_once(harprun: Any, plugin: Path, tmp_path: Path) -> None:
 
 
 def test_a_home_that_cannot_be_written(
-        harprun: Any, plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harprun: Any, plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """NCCL 2.11 and later find the plugin by the name in the wheel; nothing is left anywhere."""
     for name in ("file", "passing", "runtime"):
         (tmp_path / name).mkdir() if name != "file" else (tmp_path / name).write_text("")
@@ -103,21 +117,37 @@ def test_the_version(harprun: Any) -> None:
 
 
 def test_the_job_keeps_its_words_and_its_status(harprun: Any, plugin: Path) -> None:
-    done = harprun("--plugin", str(plugin), "sh", "-c", 'echo "$@" $$; exit 7', "x", "--help",
-                   "-n", "--", "two words", code=7)
+    done = harprun(
+        "--plugin",
+        str(plugin),
+        "sh",
+        "-c",
+        'echo "$@" $$; exit 7',
+        "x",
+        "--help",
+        "-n",
+        "--",
+        "two words",
+        code=7,
+    )
     assert done.stdout.startswith("--help -n -- two words")
-    assert harprun("--plugin", str(plugin), "--insist", "sh", "-c", "echo $NCCL_NET").stdout == \
-        "HARP\n"
+    assert (
+        harprun("--plugin", str(plugin), "--insist", "sh", "-c", "echo $NCCL_NET").stdout
+        == "HARP\n"
+    )
 
 
 def test_refusals(harprun: Any, plugin: Path) -> None:
     harprun(code=2)
-    assert "no-such-job: no such command" in harprun(
-        "--plugin", str(plugin), "no-such-job", code=1).stderr
+    assert (
+        "no-such-job: no such command"
+        in harprun("--plugin", str(plugin), "no-such-job", code=1).stderr
+    )
     assert "Permission denied" in harprun("--plugin", str(plugin), str(plugin), code=1).stderr
 
 
 def test_without_a_plugin_the_way_to_it_is_told(
-        harprun: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harprun: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HARP_BUILD_DIR", str(tmp_path))
     assert "build it with" in harprun("true", code=1).stderr

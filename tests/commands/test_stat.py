@@ -34,9 +34,20 @@ def published(folders: Path) -> Iterator[_engine.StatFile]:
     file.set(0, NAMES.index("tx_bytes"), 1000)
     file.set(1, NAMES.index("tx_bytes"), 500)
     file.set(1, NAMES.index("links"), 2)
-    file.flow(0, state=1, link=3, flow=1, direction="S", local_address=ip("10.0.0.1"),
-              local_port=50000, peer_address=ip("10.0.0.2"), peer_port=51000, cwnd=14480,
-              srtt_us=250, bytes_out=77)
+    file.flow(
+        0,
+        state=1,
+        link=3,
+        flow=1,
+        direction="S",
+        local_address=ip("10.0.0.1"),
+        local_port=50000,
+        peer_address=ip("10.0.0.2"),
+        peer_port=51000,
+        cwnd=14480,
+        srtt_us=250,
+        bytes_out=77,
+    )
     yield file
     file.close()
 
@@ -58,7 +69,7 @@ def test_for_people(harp: Any, published: Any) -> None:
 
 
 def test_as_json(harp: Any, published: Any) -> None:
-    process, = json.loads(harp("stat", "--json", "--pid", str(os.getpid())).stdout)["processes"]
+    (process,) = json.loads(harp("stat", "--json", "--pid", str(os.getpid())).stdout)["processes"]
     assert process["pid"] == os.getpid() and process["alive"]
     assert [one["tx_bytes"] for one in process["instances"]] == [1000, 500]
     assert process["totals"]["tx_bytes"] == 1500
@@ -74,10 +85,12 @@ def test_for_prometheus(harp: Any, published: Any) -> None:
     assert len(families) == len(NAMES) + 2
     assert len(samples) == 2 * len(NAMES) + 2
     sample = re.compile(
-        r'harp_\w+\{\w+="(?:[^"\\]|\\.)*"(?:,\w+="(?:[^"\\]|\\.)*")*\} \d+(?:\.\d+)?')
+        r'harp_\w+\{\w+="(?:[^"\\]|\\.)*"(?:,\w+="(?:[^"\\]|\\.)*")*\} \d+(?:\.\d+)?'
+    )
     assert [line for line in samples if not sample.fullmatch(line)] == []
-    assert any(re.fullmatch(r'harp_tx_bytes_total\{.*,instance="1"\} 500', line)
-               for line in samples)
+    assert any(
+        re.fullmatch(r'harp_tx_bytes_total\{.*,instance="1"\} 500', line) for line in samples
+    )
     for family in families:
         assert any(line.startswith(f"# HELP {family} ") for line in lines)
 
@@ -97,23 +110,35 @@ sys.stdin.read()
 def test_two_processes_that_are_both_number_one(harp: Any, folders: Path) -> None:
     ranks = []
     for rank, gpu in enumerate(["0000:3b:00.0", "0000:86:00.0"]):
-        ranks.append(subprocess.Popen(
-            ["unshare", "--pid", "--fork", sys.executable, "-c", FIRST_OF_ITS_OWN, gpu],
-            env={**os.environ, "RANK": str(rank)}, text=True, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE))
+        ranks.append(
+            subprocess.Popen(
+                ["unshare", "--pid", "--fork", sys.executable, "-c", FIRST_OF_ITS_OWN, gpu],
+                env={**os.environ, "RANK": str(rank)},
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+        )
     try:
         ids = [Path(one.stdout.readline().strip()).stem for one in ranks if one.stdout]
-        samples = [line.rpartition(" ")[0] for line in
-                   harp("stat", "--prometheus").stdout.splitlines() if not line.startswith("#")]
+        samples = [
+            line.rpartition(" ")[0]
+            for line in harp("stat", "--prometheus").stdout.splitlines()
+            if not line.startswith("#")
+        ]
         assert len(samples) == len(set(samples)) == 2 * (len(NAMES) + 2)
         assert not any("pid=" in line or "started=" in line for line in samples)
         info = [line for line in samples if line.startswith("harp_process_info")]
         for rank, (gpu, name) in enumerate(zip(["0000:3b:00.0", "0000:86:00.0"], ids)):
-            wanted = [f'rank="{rank}"', f'host="{socket.gethostname()}"', f'gpu="{gpu}"',
-                      f'id="{name}"']
+            wanted = [
+                f'rank="{rank}"',
+                f'host="{socket.gethostname()}"',
+                f'gpu="{gpu}"',
+                f'id="{name}"',
+            ]
             assert [line for line in info if all(label in line for label in wanted)]
             for words in (["--rank", str(rank)], ["--id", name[:8]], ["--pid", "1", "--id", name]):
-                process, = json.loads(harp("stat", "--json", *words).stdout)["processes"]
+                (process,) = json.loads(harp("stat", "--json", *words).stdout)["processes"]
                 assert (process["id"], process["rank"], process["gpu"]) == (name, rank, gpu)
         assert f"rank 1 pid 1 on {socket.gethostname()}" in harp("stat").stdout
         rows = json.loads(harp("top", "-n", "1", "-d", "0.1", "--json").stdout)["processes"]
@@ -136,8 +161,9 @@ ring.record(1000, 65535, 0, 1, 2)
 ring.record(3500, 2, 1, 0, 70)
 print(_engine.dump([ring], b"peer 10.0.0.2 is silent", 4000))
 """
-    path = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                          check=True, timeout=60).stdout.strip()
+    path = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.strip()
     text = harp("stat", "--trace", path).stdout.splitlines()
     assert text[0].endswith("peer 10.0.0.2 is silent")
     assert re.search(r"\+0\.000 us  instance 0 flow -     poll +frames_in=1 frames_out=2$", text[1])
@@ -167,7 +193,7 @@ def test_top(harp: Any, published: Any) -> None:
         ended.set()
         worker.join()
     assert len(lines) == 2
-    process, = json.loads(lines[1])["processes"]
+    (process,) = json.loads(lines[1])["processes"]
     assert 0.85 < process["in_gbit"] < 1.15 and 0.42 < process["out_gbit"] < 0.58
     assert process["links"] == 2
     header, row = text.splitlines()
@@ -175,8 +201,12 @@ def test_top(harp: Any, published: Any) -> None:
 
 
 def test_top_leaves_at_ctrl_c(folders: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-m", "harp", "top", "-d", "0.1"], text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "harp", "top", "-d", "0.1"],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     assert process.stdout is not None
     process.stdout.readline()
     time.sleep(0.1)

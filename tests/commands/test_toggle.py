@@ -23,7 +23,8 @@ def test_off_and_on(given: str, harp: Any, tmp_path: Path) -> None:
 
 
 def test_the_first_of_harps_on_the_loaders_way(
-        harp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    harp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another vendor's before it, and behind it, is not touched."""
     folders = [tmp_path / name for name in ("absent", "before", "lib", "behind")]
     for folder in folders[1:]:
@@ -38,10 +39,12 @@ def test_the_first_of_harps_on_the_loaders_way(
         assert [path.name for path in folder.iterdir()] == ["libnccl-net.so"]
 
 
-@pytest.mark.parametrize("name, command", [
-    ("libnccl-net.so", "disable"), ("bak.libnccl-net.so", "enable")])
-def test_another_vendors_stays_as_it_is(name: str, command: str, harp: Any, tmp_path: Path,
-                                        monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name, command", [("libnccl-net.so", "disable"), ("bak.libnccl-net.so", "enable")]
+)
+def test_another_vendors_stays_as_it_is(
+    name: str, command: str, harp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / name).write_text("somebody else's")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     assert f"{tmp_path / name} is not HARP's" in harp(command, code=1).stderr

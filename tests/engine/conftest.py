@@ -9,8 +9,19 @@ from pathlib import Path
 
 import pytest
 
-LAUNCHERS = ("OMPI_", "SLURM_", "PMI_", "MV2_", "PALS_", "MPI_LOCAL", "LOCAL_", "CUDA_",
-             "HARP_MTU", "HARP_DISABLE", "HARP_DEBUG")
+LAUNCHERS = (
+    "OMPI_",
+    "SLURM_",
+    "PMI_",
+    "MV2_",
+    "PALS_",
+    "MPI_LOCAL",
+    "LOCAL_",
+    "CUDA_",
+    "HARP_MTU",
+    "HARP_DISABLE",
+    "HARP_DEBUG",
+)
 
 
 @pytest.fixture(autouse=True)

@@ -35,7 +35,7 @@ def test_lines_come_out_in_order_once() -> None:
 
 def test_a_long_line_is_cut_off() -> None:
     _engine.post(b"y" * 2000)
-    (_, line), = _engine.drain()
+    ((_, line),) = _engine.drain()
     assert set(line) == {"y"} and 500 < len(line) < 700
 
 
@@ -45,7 +45,8 @@ def test_a_full_queue_drops_and_counts() -> None:
         _engine.post(b"full " + words(number))
     lines = _engine.drain()
     assert [line for _, line in lines] == [
-        "full " + words(number).decode() for number in range(_engine.QUEUE)]
+        "full " + words(number).decode() for number in range(_engine.QUEUE)
+    ]
     assert _engine.dropped() - before == 5
 
 
@@ -55,7 +56,8 @@ def test_lines_that_differ_in_numbers_only_are_limited() -> None:
     _engine.post(b"another matter")
     lines = [line for _, line in _engine.drain()]
     assert lines == [f"peer 10.0.0.{number} is gone" for number in range(_engine.BURST)] + [
-        "another matter"]
+        "another matter"
+    ]
 
 
 def test_what_was_held_back_is_told() -> None:
@@ -93,5 +95,9 @@ def test_debug_writes_to_stderr_at_once(debug: "str | None", said: bool) -> None
         environment["HARP_DEBUG"] = debug
     done = subprocess.run(
         [sys.executable, "-c", "from harp.testing import _engine; _engine.post(b'hello', True)"],
-        env=environment, capture_output=True, text=True, timeout=30)
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
     assert ("WARN: hello\n" in done.stderr) is said

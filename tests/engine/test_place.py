@@ -9,8 +9,14 @@ import pytest
 
 from harp.testing import _engine
 
-RANKS = ("OMPI_COMM_WORLD_RANK", "RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID",
-         "SLURM_PROCID")
+RANKS = (
+    "OMPI_COMM_WORLD_RANK",
+    "RANK",
+    "MV2_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "PALS_RANKID",
+    "SLURM_PROCID",
+)
 IDS = ("0000:3b:00.0", "0000:86:00.0", "0001:05:00.0")
 
 

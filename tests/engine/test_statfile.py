@@ -41,20 +41,29 @@ def ip(text: str) -> int:
 
 def test_what_is_published_is_what_is_read(run_dir: Path) -> None:
     names = [counter["name"] for counter in _tables.counters()]
-    file = _engine.StatFile(instances=3, device=b"packet:eth7", address=b"10.1.2.3/24",
-                            config=b"/etc/ztcp7.conf", about=b"offloads: all")
-    file.set(2, names.index("tcp_retransmits"), 2 ** 64 - 1)
+    file = _engine.StatFile(
+        instances=3,
+        device=b"packet:eth7",
+        address=b"10.1.2.3/24",
+        config=b"/etc/ztcp7.conf",
+        about=b"offloads: all",
+    )
+    file.set(2, names.index("tcp_retransmits"), 2**64 - 1)
     file.set(0, names.index("rx_frames"), 5)
     file.set(1, names.index("rx_frames"), 6)
-    process, = statfile.scan([run_dir])
+    (process,) = statfile.scan([run_dir])
     assert process.alive and process.pid == os.getpid() and process.uid == os.geteuid()
     assert abs(process.started - time.time()) < 60
     assert (process.device, process.address, process.config, process.about) == (
-        "packet:eth7", "10.1.2.3/24", "/etc/ztcp7.conf", "offloads: all")
+        "packet:eth7",
+        "10.1.2.3/24",
+        "/etc/ztcp7.conf",
+        "offloads: all",
+    )
     assert process.host == socket.gethostname()
     assert process.release == _tables.version()
     assert len(process.instances) == 3
-    assert process.instances[2]["tcp_retransmits"] == 2 ** 64 - 1
+    assert process.instances[2]["tcp_retransmits"] == 2**64 - 1
     assert process.totals["rx_frames"] == 11
     assert list(process.kinds) == names
     assert process.kinds["tcp_established"] == "gauge"
@@ -78,18 +87,43 @@ def test_who_it_is(run_dir: Path) -> None:
 
 def test_flows(run_dir: Path) -> None:
     file = _engine.StatFile()
-    file.flow(1, state=1, link=7, flow=2, instance=3, direction="S",
-              local_address=ip("10.0.0.1"), local_port=50000, peer_address=ip("10.0.0.2"),
-              peer_port=4000, mss=1448, cwnd=99, srtt_us=11, rto_us=5000, retransmits=4,
-              bytes_in=2 ** 40, bytes_out=2 ** 41)
+    file.flow(
+        1,
+        state=1,
+        link=7,
+        flow=2,
+        instance=3,
+        direction="S",
+        local_address=ip("10.0.0.1"),
+        local_port=50000,
+        peer_address=ip("10.0.0.2"),
+        peer_port=4000,
+        mss=1448,
+        cwnd=99,
+        srtt_us=11,
+        rto_us=5000,
+        retransmits=4,
+        bytes_in=2**40,
+        bytes_out=2**41,
+    )
     file.flow(511, state=6)
     first, last = statfile.read(Path(file.path)).flows
     assert (first.state, first.link, first.flow, first.instance, first.direction) == (
-        "ESTABLISHED", 7, 2, 3, "S")
+        "ESTABLISHED",
+        7,
+        2,
+        3,
+        "S",
+    )
     assert (first.local, first.peer) == ("10.0.0.1:50000", "10.0.0.2:4000")
     assert (first.mss, first.cwnd, first.srtt_us, first.rto_us, first.retransmits) == (
-        1448, 99, 11, 5000, 4)
-    assert (first.bytes_in, first.bytes_out) == (2 ** 40, 2 ** 41)
+        1448,
+        99,
+        11,
+        5000,
+        4,
+    )
+    assert (first.bytes_in, first.bytes_out) == (2**40, 2**41)
     assert last.state == "TIME-WAIT"
     file.flow(1)
     assert [flow.state for flow in statfile.read(Path(file.path)).flows] == ["TIME-WAIT"]
@@ -109,8 +143,9 @@ def test_an_entry_that_is_being_written_is_not_shown(run_dir: Path) -> None:
 
 
 def test_a_dead_process_is_not_shown_and_its_file_goes(run_dir: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", PUBLISHER], text=True,
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PUBLISHER], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert process.stdout is not None
     path = Path(process.stdout.readline().strip())
     assert [one.pid for one in statfile.scan([run_dir])] == [process.pid]
@@ -162,12 +197,13 @@ def fallback() -> Path:
 
 @pytest.mark.parametrize("folder", ["absent", "a file"])
 def test_without_a_run_folder_one_line_says_where_the_file_is(
-        folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv("HARP_RUN_DIR", str(tmp_path / folder))
     file = _engine.StatFile()
     assert Path(file.path).parent == fallback()
-    (level, line), = _engine.drain()
+    ((level, line),) = _engine.drain()
     assert level == "WARN"
     assert str(tmp_path / folder) in line and f"go to {fallback()}" in line
     assert [one.pid for one in statfile.scan() if one.pid == os.getpid()] == [os.getpid()]
@@ -185,16 +221,26 @@ print(repr(file.path), _engine.drain())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small /dev/shm: needs root")
-@pytest.mark.parametrize("mount, said", [
-    ("mount -t tmpfs -o size=4k none /dev/shm", "No space left on device"),
-    ("mount -t tmpfs -o ro none /dev/shm", "Read-only file system"),
-    ("mount -t tmpfs none /dev/shm; mkdir -p /dev/shm/harp-$(id -u); "
-     "chown 12345 /dev/shm/harp-$(id -u)", "Operation not permitted"),
-])
+@pytest.mark.parametrize(
+    "mount, said",
+    [
+        ("mount -t tmpfs -o size=4k none /dev/shm", "No space left on device"),
+        ("mount -t tmpfs -o ro none /dev/shm", "Read-only file system"),
+        (
+            "mount -t tmpfs none /dev/shm; mkdir -p /dev/shm/harp-$(id -u); "
+            "chown 12345 /dev/shm/harp-$(id -u)",
+            "Operation not permitted",
+        ),
+    ],
+)
 def test_where_nothing_can_be_written_the_job_runs(mount: str, said: str) -> None:
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", f'{mount}; exec "$0" -c "$1"', sys.executable, FULL],
-        env={**os.environ, "HARP_RUN_DIR": "/proc"}, capture_output=True, text=True, timeout=30)
+        env={**os.environ, "HARP_RUN_DIR": "/proc"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("''")
     assert done.stdout.count("WARN") == 1
@@ -206,15 +252,16 @@ def test_damaged_files(run_dir: Path) -> None:
     good = Path(file.path).read_bytes()
     damaged = run_dir / "0000000000000000.stat"
     for offset in (0, 8, 44, 48, 52, 56, 64, 72, 80, 84):
-        damaged.write_bytes(good[:offset] + b"\xff\xff\xff\x7f" + good[offset + 4:])
+        damaged.write_bytes(good[:offset] + b"\xff\xff\xff\x7f" + good[offset + 4 :])
         with pytest.raises(statfile.StatError, match=str(damaged)):
             statfile.read(damaged)
     damaged.write_bytes(good[:64] + bytes(8) + good[72:])  # instances on top of each other
     with pytest.raises(statfile.StatError, match="contradict each other"):
         statfile.read(damaged)
     # Without counters, any number of instances would fit.
-    damaged.write_bytes(good[:40] + struct.pack("=II", 1 << 20, 0) + good[48:64] + bytes(8)
-                        + good[72:])
+    damaged.write_bytes(
+        good[:40] + struct.pack("=II", 1 << 20, 0) + good[48:64] + bytes(8) + good[72:]
+    )
     with pytest.raises(statfile.StatError, match="contradict each other"):
         statfile.read(damaged)
     for length in (0, 7, 900, 5000):

@@ -19,8 +19,12 @@ EVENTS = [event["name"] for event in _tables.trace_events()]
 
 def in_a_process(code: str) -> str:
     """A process writes few dumps: each test has one of its own."""
-    done = subprocess.run([sys.executable, "-c", "from harp.testing import _engine\n" + code],
-                          capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-c", "from harp.testing import _engine\n" + code],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -41,7 +45,7 @@ print(_engine.dump([one, two], b"link 7 failed", 10_000_002_000))
     assert [(one.instance, one.flow, one.event, one.values) for one in found.records] == [
         (0, None, "poll", {"frames_in": 1, "frames_out": 2}),
         (1, 65534, "chunk_in", {"length": 1000, "offset": 2000}),
-        (0, 3, "rto", {"backoff": 0xffffff, "sequence": 0xffffffff}),
+        (0, 3, "rto", {"backoff": 0xFFFFFF, "sequence": 0xFFFFFFFF}),
     ]
     assert abs(found.written_ns / 1e9 - time.time()) < 60
     assert [found.written_ns - one.time_ns for one in found.records] == [2000, 1500, 1000]
@@ -57,8 +61,13 @@ print(_engine.dump([ring], b"", 1))
 """)
     records = trace.read(Path(path)).records
     assert len(records) == 4 and {one.values["peer_address"] for one in records} == {"10.1.3.2"}
-    said = subprocess.run([sys.executable, "-m", "harp", "stat", "--trace", path],
-                          capture_output=True, text=True, timeout=60, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-m", "harp", "stat", "--trace", path],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
     assert said.count("peer_address=10.1.3.2\n") == 4
 
 
@@ -105,19 +114,28 @@ def test_the_newest_32_are_kept(run_dir: Path) -> None:
         os.utime(path, (1000 + number, 1000 + number))
     _engine.StatFile().close()
     assert sorted(path.name for path in run_dir.glob("*.trace")) == [
-        f"{number:016x}.trace" for number in range(8, 40)]
+        f"{number:016x}.trace" for number in range(8, 40)
+    ]
 
 
 def test_damaged_files(run_dir: Path) -> None:
-    path = Path(in_a_process("""
+    path = Path(
+        in_a_process("""
 ring = _engine.Trace(8)
 ring.record(1, 1, 0, 0, 0)
 print(_engine.dump([ring], b"", 0))
-"""))
+""")
+    )
     good = path.read_bytes()
     damaged = run_dir / "damaged"
-    for data in (b"", good[:100], good[:1000], good[:-1], b"x" + good[1:],
-                 good[:8] + b"\xff" + good[9:]):
+    for data in (
+        b"",
+        good[:100],
+        good[:1000],
+        good[:-1],
+        b"x" + good[1:],
+        good[:8] + b"\xff" + good[9:],
+    ):
         damaged.write_bytes(data)
         with pytest.raises(trace.TraceError, match="damaged"):
             trace.read(damaged)

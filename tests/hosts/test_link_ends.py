@@ -4,6 +4,7 @@ sending peer is a script over the other host's kernel TCP, so that it decides wh
 
 from __future__ import annotations
 
+import signal
 import struct
 import time
 from collections.abc import Iterator
@@ -93,22 +94,39 @@ def test_the_last_message_waits_for_its_receive(scene: Scene, payload: bytes) ->
         assert "the peer has closed it" in warning
 
 
+@pytest.mark.parametrize("size", [0, SIZE], ids=["empty", "whole"])
 @pytest.mark.parametrize("leaves", [False, True], ids=["stays", "exits"])
-def test_a_late_receive_after_the_sender_has_closed(scene: Scene, leaves: bool) -> None:
+def test_a_late_receive_after_the_sender_has_closed(scene: Scene, leaves: bool, size: int) -> None:
     """The sender is through and gone for longer than timeout_ms; what it was told is acknowledged
     is there, and neither side has anything to complain of."""
     link = connect(scene.other, scene.listening, scene.listener)
-    scene.other.do("send", link.sends, 3, SIZE, 3000)
+    scene.other.do("send", link.sends, 1, size, 3000)
     scene.other.do("close", link.sends)
     if leaves:
         scene.other.start("exit")
         scene.other.wait(5)
     time.sleep(2 * TIMEOUT_MS / 1e3)
-    scene.listening.do("receive", link.receives, 3, SIZE, 3000)
+    scene.listening.do("receive", link.receives, 1, size, 3000)
     time.sleep(0.5)
     scene.listening.do("close", link.receives)
     assert scene.listening.warnings == []
     assert scene.other.warnings == []
+
+
+@pytest.mark.parametrize("size", [0, SIZE], ids=["empty", "whole"])
+def test_the_sender_finalizes_while_the_receiver_is_stopped(scene: Scene, size: int) -> None:
+    """Behind the message come a FIN and, since nobody answers that, a reset."""
+    link = connect(scene.other, scene.listening, scene.listener)
+    link.move()
+    scene.other.do("send", link.sends, 1, size, 3000)
+    scene.listening.signal(signal.SIGSTOP)
+    scene.other.do("close", link.sends)
+    scene.other.do("finalize")
+    time.sleep(0.5)
+    scene.listening.signal(signal.SIGCONT)
+    time.sleep(0.3)
+    scene.listening.do("receive", link.receives, 1, size, 3000)
+    assert scene.listening.warnings == []
 
 
 def test_accept_tells_of_a_link_that_came_in_half(scene: Scene) -> None:

@@ -29,8 +29,10 @@ NO_FEATURES = "unsigned long __wrap_getauxval(unsigned long t) { (void)t; return
 def test_on_arm(tmp_path: Path, has_it: bool) -> None:
     missing = [name for name in (ARM_COMPILER, ARM) if not shutil.which(name)]
     if missing:
-        pytest.skip(f"no {' and no '.join(missing)}, so ARM's instructions are not tested: "
-                    "apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user")
+        pytest.skip(
+            f"no {' and no '.join(missing)}, so ARM's instructions are not tested: "
+            "apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
+        )
     program, trace, stub = tmp_path / "crc_check", tmp_path / "trace", tmp_path / "stub.c"
     stub.write_text(NO_FEATURES)
     built = subprocess.run(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory that is gone the moment its send is done, above a device that lets go late.
 
-    pytest tests/plugin/test_lifetime.py --rounds 100000     some minutes
+pytest tests/plugin/test_lifetime.py --rounds 100000     some minutes
 """
 
 from __future__ import annotations
