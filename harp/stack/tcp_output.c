@@ -149,7 +149,8 @@ static int send_bare(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, const ui
       fields_of(tcp, flags & FLAG_ACK, flags & FLAG_SYN, options, options_length);
   write_headers(tcp->stack, &out, &fields, 0);
   int result = send_written(tcp->stack, neighbour, &out, 0, seq, flags);
-  if (result == 0 && (flags & FLAG_ACK)) {
+  /* Not by a probe: below its window a peer takes no acknowledgement, and waits for one. */
+  if (result == 0 && (flags & FLAG_ACK) && seq_ge(seq, tcp->snd_una)) {
     acknowledged(tcp);
   }
   return result;
