@@ -10,6 +10,7 @@
 
 enum {
   KEEPALIVE_MAX_MS = 15000, /* cloud firewalls forget after 60 s at the earliest */
+  KEEPALIVE_PART = 8,       /* of timeout_ms is a link idle before it asks */
   KEEPALIVE_PROBES = 6,
   PORT_TRIES = 1024, /* local ports that are tried for a connection */
 };
@@ -302,14 +303,15 @@ void flow_open(struct link_flow *flow)
 void flow_reopen(struct link_flow *flow)
 {
   const struct harp_config *config = &flow->transport->engine->config;
-  uint32_t quarter = config->timeout_ms / 4;
   flow->state = FLOW_OPEN;
   flow_trace(flow, HARP_TRACE_hello, (uint32_t)flow->link->id, flow->epoch);
   flow_share_begin(flow);
   harp_flow_trust(flow->tcp, config->rto_min_us);
-  /* Silence is noticed within timeout_ms also when we only wait to receive. */
-  uint32_t idle = quarter < KEEPALIVE_MAX_MS ? quarter : KEEPALIVE_MAX_MS;
-  uint32_t interval = (config->timeout_ms - quarter) / KEEPALIVE_PROBES;
+  /* Silence is noticed within timeout_ms also when we only wait to receive. It counts from what
+   * was heard last: on an idle link that lies so long before the peer pauses, at most. */
+  uint32_t part = config->timeout_ms / KEEPALIVE_PART;
+  uint32_t idle = part < KEEPALIVE_MAX_MS ? part : KEEPALIVE_MAX_MS;
+  uint32_t interval = (config->timeout_ms - part) / KEEPALIVE_PROBES;
   harp_flow_set_keepalive(flow->tcp, idle, interval > 0 ? interval : 1, KEEPALIVE_PROBES);
   harp_flow_ready(flow->tcp);
 }
