@@ -215,6 +215,9 @@ static void post_wanted(struct line *line, unsigned kind)
     if (!post->request) {
       return;
     }
+    if (kind == SENDER && left_out(line, kind, role->posted)) {
+      line_excuse(line, "its receiver had closed, and its sender sent more");
+    }
     role->posted++;
   }
 }

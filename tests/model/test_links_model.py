@@ -27,9 +27,19 @@ KNOWN = {
         "hold 1 1 200; recv 0 1"
     ),
     "an empty last message": "flows=2; open 0 0; send 0 0; time 999; close 0 0; time 999; recv 0 1",
+    "an empty last message, long after": (
+        "flows=1; open 0 0; time 1000; send 0 0; end 0; time 9000000; recv 0 1"
+    ),
+    "a pause on an idle link": "flows=1; open 0 0; time 900000; pause 1 3300000; time 5000000",
     "accept of a link that died half-made": "flows=2 instances=1,2; open 0 0; hold 1 1 6000000",
+    "a receive long after the sender has closed": (
+        "flows=1; open 0 0; send 0 0; close 0 0; time 5000000; recv 0 1"
+    ),
     "a connect that was given up": "flows=1; open 0 0; recv 0 1; time 30; abandon 0",
     "an end behind messages": "flows=1; open 0 0; send 0 100; close 0 0; time 1000; recv 0 2",
+    "an end behind an empty message": (
+        "flows=1; open 0 0; send 0 0; close 0 0; time 1000; recv 0 2"
+    ),
     "an end before all flows are open": "flows=2 delay=1000 loss=300 seed=5; open 0 0; end 1",
     "an end while a flow is being replaced": (
         "flows=2; open 0 0; time 1000000; pause 1 700000; send 0 1; close 0 0; away 1 1900000"

@@ -217,8 +217,8 @@ void world_kick(void)
 
 /* --- Disturbances --- */
 
-/* What a link must bear: less than so much of its timeout. */
-#define BORNE (TIMEOUT_NS / 10 * 6)
+/* What a link must bear: so much of its timeout, as 50 s of 60. */
+#define BORNE (TIMEOUT_NS / 6 * 5)
 
 void world_disturb(uint64_t ns, const char *what)
 {

@@ -26,11 +26,15 @@ GRACE_S = 10  # for tests to take down what they have put up
 NOT_COPIED = re.compile(r"build.*|\.(venv|git|\w+_cache)")
 OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR) ([^\s[]+)", re.MULTILINE)
 
+# Two processes of the plugin that a program loads by name (tests/model/meson.build).
+MODEL = [f"tests/model/{name}"
+         for name in ("model-links", "libmodel-process-a.so", "libmodel-process-b.so")]  # fmt: skip
+
 # Tests of the stack need only the libraries that they load; linking the rest takes longest.
 TARGETS = {
     "tests/stack": ["harp/testing/_stack.abi3.so", "harp/testing/_flow.abi3.so"],
     "tests/dialogues": ["harp/testing/_stack.abi3.so"],
-    "tests/model": ["harp/testing/_stack.abi3.so"],
+    "tests/model": ["harp/testing/_stack.abi3.so", *MODEL],
     "tests/engine": ["harp/testing/_engine.abi3.so", "harp/_tables.abi3.so"],
     "tests/sim": ["tests/sim/harp-sim"],
 }
