@@ -271,7 +271,7 @@ class Lab:
 
     @property
     def middle(self) -> str:
-        """The namespace between the hosts, which holds the relay or the bridge with port0, port1 ..."""
+        """The namespace between the hosts, with the relay or the bridge; port0 leads to host 0."""
         if not self._middle:
             raise LabError("nothing stands between the hosts of this wire")
         return self._middle

@@ -8,8 +8,8 @@ import errno
 
 import pytest
 
-from harp.testing.device import FlowHost, connect_flows
 from harp.testing._flow import FlowStack
+from harp.testing.device import FlowHost, connect_flows
 
 A, B = "192.0.2.1", "192.0.2.2"
 TIMEOUT_MS = 2000
@@ -61,6 +61,23 @@ def test_a_pause_is_no_silence(ends, alive, told, waits_for):
         w.run(until=lambda: one.closed is not None, limit_s=3)
         assert one.closed == errno.ETIMEDOUT
         assert w.now - left < 1.2 * 10**9  # what had passed before the pause counts
+
+
+def test_an_opening_has_as_long_as_it_was_given(wire):
+    """However many SYNs that takes: a stopped peer answers none of them, and the first that it
+    hears of after a pause is soon."""
+    hosts = [
+        FlowHost(FlowStack(address=address, prefix=24, seed=seed, rto_initial_us=200_000))
+        for address, seed in ((A, (1, 2)), (B, (3, 4)))
+    ]
+    w = wire(*hosts, impair=lambda f: [])
+    flow = hosts[0].stack.connect(B, 80)
+    flow.set_timeout(100_000)
+    began = w.now
+    w.run(until=lambda: flow.closed is not None, limit_s=110)
+    assert flow.closed == errno.ETIMEDOUT
+    assert 99 <= (w.now - began) / 1e9 <= 102
+    assert hosts[0].stack.counters()["tcp_retransmits"] >= 45
 
 
 def test_a_peer_that_comes_back_is_heard_of_soon(ends, alive):
