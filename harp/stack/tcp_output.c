@@ -166,7 +166,7 @@ void tcp_send_ack(struct harp_tcp *tcp) {
   /* Beyond the peer's window it accepts nothing and answers (RFC 9293, 3.10.7.4): behind a
    * probe of a closed window, snd_nxt would start an endless exchange of such answers. So would
    * a number below what it has received: a window that was rounded down since is no measure. */
-  uint32_t seq = seq_min(tcp->snd_nxt, tcp->snd_edge);
+  uint32_t seq = seq_min(tcp->snd_nxt, tcp->snd_edge + tcp->fin_sent);
   if (send_plain(tcp, seq, FLAG_ACK, true) == 0) {
     COUNT(tcp->stack, tcp_acks_out);
   } else {

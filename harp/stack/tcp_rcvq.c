@@ -347,6 +347,12 @@ static uint32_t receive_room(const struct harp_tcp *tcp) {
   return (uint32_t)HARP_MIN((uint64_t)room, memory);
 }
 
+/* With little memory, or large segments, a full one may never find room. */
+static uint32_t memory_step(const struct harp_tcp *tcp) {
+  uint64_t memory = (uint64_t)tcp->stack->packets.total * HARP_PACKET_DATA / 8;
+  return (uint32_t)HARP_MIN(memory, (uint64_t)UINT32_MAX);
+}
+
 static uint32_t most_in_field(const struct harp_tcp *tcp) { return 65535u << tcp->rcv_wscale; }
 
 /* Half of what the field can say, if the buffer is larger: beyond that an acknowledgement would look
@@ -358,7 +364,7 @@ static uint32_t half_window(const struct harp_tcp *tcp) {
 void tcp_window_opened(struct harp_tcp *tcp) {
   uint32_t shown = tcp->refused ? 0 : tcp->rcv_right - tcp->rcv_nxt;
   uint32_t half = half_window(tcp);
-  uint32_t step = HARP_MIN(half, 2 * tcp->rcv_mss);
+  uint32_t step = HARP_MIN(HARP_MIN(half, 2 * tcp->rcv_mss), memory_step(tcp));
   if (tcp_can_receive(tcp) && shown < half && receive_room(tcp) >= shown + step) {
     tcp->ack_now = true;
     tcp_mark_dirty(tcp);
@@ -376,7 +382,7 @@ uint32_t tcp_rcvq_window(struct harp_tcp *tcp) {
   }
   /* Silly window avoidance (RFC 1122, 4.2.3.3): the right edge moves by a
    * full segment or half the buffer, or not at all. */
-  uint32_t step = HARP_MIN(tcp->rcvbuf / 2, tcp->rcv_mss);
+  uint32_t step = HARP_MIN(HARP_MIN(tcp->rcvbuf / 2, tcp->rcv_mss), memory_step(tcp));
   /* What moves is rounded up to what the field can say, or a small window would
    * be scaled away; what stays is rounded down (RFC 7323, 2.4), or the edge
    * would creep on with every acknowledgement, beyond all memory. */

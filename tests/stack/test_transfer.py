@@ -89,6 +89,32 @@ def test_both_directions_at_once(wire):
     assert client.tcp_info()["total_retrans"] + server.tcp_info()["total_retrans"] == 0
 
 
+def test_fins_cross_closed_windows(wire):
+    """Both sides have filled the other's window to the last byte and say that this was all: each
+    FIN is taken, and acknowledged by a number that the other takes."""
+    w = pair(wire, {"rcvbuf": 8192, "window_scale": 0})
+    client, server = connect_pair(w)
+    for sock in (client, server):
+        assert sock.send(bytes(8192)) == 8192
+    w.run(until=lambda: client.tcp_info()["unacked"] + server.tcp_info()["unacked"] == 0)
+    frames = w.frames
+    for sock in (client, server):
+        sock.shutdown(socket.SHUT_WR)
+    w.run(until=lambda: {state_name(s.tcp_info()) for s in (client, server)} == {"TIME_WAIT"})
+    assert w.frames - frames <= 6
+    for sock in (client, server):
+        assert sock.recv(65536) == bytes(8192)
+        assert sock.recv(1) == b""
+
+
+@pytest.mark.parametrize(("mtu", "packets"), [(9000, 8), (9000, 16), (65_535, 40)])
+def test_large_segments_and_little_memory(wire, mtu, packets):
+    """There may never be room for a full segment: the window opens by less, or stays shut."""
+    w = pair(wire, {"mtu": mtu, "packets": packets}, mtu=mtu)
+    client, server = connect_pair(w)
+    w.run(duplex(client, server, 300_000), limit_s=60)
+
+
 @pytest.mark.parametrize("size", [0, 1, 1459, 1460, 1461, 65_535, 65_536, 100_001])
 def test_every_size(wire, size):
     w = pair(wire)
