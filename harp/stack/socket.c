@@ -115,6 +115,8 @@ static int on_accept(void *user, struct harp_tcp *tcp) {
   s->listener = NULL;
   s->queue = s->queue_last = -1;
   s->queued = 0;
+  s->error = 0;
+  s->ended = false; /* of what the server tried before it listened */
   s->listed = false;
   s->ready_previous = s->ready_next = -1;
   s->waiting = s->writable = true;

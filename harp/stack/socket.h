@@ -42,7 +42,8 @@ struct harp_socket {
 
 /* NULL: no such socket. */
 static inline struct harp_socket *socket_get(struct harp_stack *stack, int number) {
-  if (number < 0 || (uint32_t)number >= stack->socket_count || !stack->sockets[number].used) {
+  if (number < 0 || (uint32_t)number >= stack->socket_count || !stack->sockets[number].used ||
+      stack->sockets[number].waiting) {
     return NULL;
   }
   return &stack->sockets[number];

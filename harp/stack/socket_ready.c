@@ -29,9 +29,14 @@ void socket_unlist(struct harp_socket *s) {
 }
 
 void socket_room_changed(struct harp_socket *s) {
-  if (s->tcp && !s->writable && socket_writable(s)) {
+  if (!s->tcp || s->writable) {
+    return;
+  }
+  if (socket_writable(s)) {
     s->writable = true;
     socket_ready(s);
+  } else if (!socket_memory(s->stack)) {
+    s->starved = s->stack->starved = true;
   }
 }
 

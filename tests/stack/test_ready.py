@@ -113,6 +113,35 @@ def test_memory_to_send_from(dialogue):
     assert hungry[0].send(b"x") == 1
 
 
+def test_memory_that_goes_before_its_room(dialogue):
+    """A socket has no room, and when it has, others hold the memory: it is told when that is back."""
+    d = dialogue(packets=32, sndbuf=20_000, delayed_ack_us=0)
+    listener = d.listen(80)
+    socks = []
+    for port in (1001, 1002):
+        d.send(TCP(sport=port, flags="S", seq=0, options=[("MSS", 1000)]))
+        d.expect(TCP(dport=port, flags="SA"))
+        d.send(TCP(sport=port, flags="A", seq=1, ack=1))
+        socks.append(d.accept(listener))
+    full, greedy = socks
+    greedy.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    d.stack.ready()
+    for sock in socks:
+        with pytest.raises(BlockingIOError):
+            while True:
+                sock.send(b"x" * 1000)
+    d.strict = False
+    for at in range(15):
+        d.send(TCP(sport=1002, seq=1 + 1000 * at, ack=1) / (b"y" * 1000))
+    d.send(TCP(sport=1001, ack=9001))
+    d.ignore()
+    assert not full.poll() & 4  # POLLOUT
+    assert full.number not in d.stack.ready()
+    assert len(greedy.recv(65_536)) == 15_000
+    assert full.poll() & 4
+    assert full.number in d.stack.ready()
+
+
 def test_shutting_down_is_news(dialogue):
     d = dialogue()
     c = d.open_passive()

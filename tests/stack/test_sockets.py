@@ -11,6 +11,7 @@ import pytest
 from scapy.layers.inet import TCP
 
 from harp.testing import dialogue as dialogues
+from harp.testing._stack import Socket
 
 TCPL = socket.IPPROTO_TCP
 IN, OUT, HUP, RDHUP, ERR = (
@@ -364,3 +365,42 @@ def test_writable_again_once_there_is_room(dialogue):
         sink.take(d.drain(until=d.now + 10))
         d.send(TCP(flags="A", seq=1, ack=sink.ack))
     assert c.poll() & OUT
+
+# Those that nobody has accepted yet
+
+
+def queued(d, listener, ports):
+    for port in ports:
+        d.send(TCP(sport=port, flags="S", seq=0))
+        d.expect(TCP(dport=port, flags="SA"))
+        d.send(TCP(sport=port, flags="A", seq=1, ack=1))
+
+
+def test_a_number_that_waits_to_be_accepted_is_none_yet(dialogue):
+    """Guessing it reaches nothing, and each is accepted once."""
+    d = dialogue()
+    listener = d.listen(80)
+    queued(d, listener, (1001, 1002, 1003))
+    for number in set(range(64)) - {listener.number}:
+        fails(errno.EBADF, Socket(d.stack, number).close)
+    accepted = [d.accept(listener) for _ in range(3)]
+    assert len({c.number for c in accepted}) == 3
+    with pytest.raises(BlockingIOError):
+        listener.accept()
+
+
+def test_what_failed_before_listening_is_no_childs_error(dialogue):
+    d = dialogue()
+    sock = d.stack.socket()
+    sock.bind(("0.0.0.0", 80))
+    sock.connect_ex((d.peer_address, 81))
+    d.settle()
+    d.stack_port = 80
+    d.expect(TCP(flags="S", dport=81))
+    d.send(TCP(sport=81, flags="RA", seq=0, ack=1))
+    assert sock.poll() & ERR
+    sock.listen(4)
+    queued(d, sock, (1001,))
+    c = d.accept(sock)
+    assert c.error() == 0
+    assert c.send(b"x") == 1
