@@ -101,6 +101,9 @@ enum tcp_cookie tcp_cookie_take(struct harp_listener *listener, const struct har
     COUNT(stack, tcp_cookies_refused);
     return COOKIE_REFUSED;
   }
+  if (!*tcp && tcp_listener_full(listener)) {
+    return COOKIE_REFUSED; /* before anybody makes room: its next one brings the cookie once more */
+  }
   struct harp_endpoint peer = {segment->source, segment->source_port};
   struct harp_tcp *made = *tcp ? *tcp : tcp_create(stack, peer, listener->port, OPENING_COOKIE);
   if (!made) {

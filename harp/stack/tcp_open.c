@@ -304,10 +304,6 @@ static struct harp_tcp *unconnected_ack(struct harp_listener *listener,
   case COOKIE_TAKEN:
     join_half_open(listener, tcp); /* which it leaves with this segment */
     tcp_set_state(tcp, TCP_SYN_RECV);
-    if (tcp_listener_full(listener)) {
-      tcp_finish(tcp, 0); /* its next one brings the cookie once more */
-      tcp = NULL;
-    }
     break;
   case COOKIE_NONE:
     tcp_reply_reset(listener->stack, segment);

@@ -292,3 +292,25 @@ def test_what_acknowledges_neither_answer(dialogue):
         listener.accept()
     d.send(TCP(seq=1, ack=1) / b"hello")
     assert d.accept(listener).recv(10) == b"hello"
+
+def test_a_cookie_for_a_full_queue_costs_nobody_a_place(dialogue):
+    """It may be a copy, sent again and again: the handshakes under way go on."""
+    d = dialogue(max_connections=16)
+    d.listen(81, backlog=16)
+    listener = d.listen(80, backlog=1)
+    for port in (1001, 1002, 1003):  # a cookie for the second and the third
+        d.send(TCP(sport=port, flags="S", seq=0))
+        d.expect(TCP(dport=port, flags="SA"))
+    for port in (1001, 1002):
+        d.send(TCP(sport=port, flags="A", seq=1, ack=1))
+    for port in range(3001, 3013):
+        d.send(TCP(sport=port, dport=81, flags="S", seq=0))
+        d.expect(TCP(sport=81, dport=port, flags="SA"))
+        if port < 3005:
+            d.send(TCP(sport=port, dport=81, flags="A", seq=1, ack=1))
+    for _ in range(20):
+        d.send(TCP(sport=1003, dport=80, flags="A", seq=1, ack=1))
+    d.silence()
+    assert d.stack.counters()["tcp_connections"] == 14  # an eighth is not for these
+    assert "tcp_half_open_dropped" not in d.stack.counters()
+    d.accept(listener)
