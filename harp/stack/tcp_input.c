@@ -60,6 +60,7 @@ static void syn_sent_input(struct harp_tcp *tcp, const struct harp_segment *segm
   tcp->snd_wl2 = segment->ack;
   if (!has_ack) { /* simultaneous open */
     tcp_set_state(tcp, TCP_SYN_RECV);
+    tcp->syn_transmits -= tcp->syn_transmits == 1; /* this one repeats none that was lost */
     tcp_send_syn(tcp);
     return;
   }

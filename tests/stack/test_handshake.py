@@ -177,9 +177,11 @@ def test_simultaneous_open(dialogue):
     d.send(TCP(flags="S", seq=0, options=[("MSS", 1000)]))
     d.expect(TCP(flags="SA", seq=0, ack=1))
     assert state_name(sock.tcp_info()) == "SYN_RECV"
-    d.send(TCP(flags="SA", seq=0, ack=1))
+    d.send(TCP(flags="SA", seq=0, ack=1), at=d.now + 30)
     d.expect(TCP(flags="A", seq=1, ack=1))
-    assert state_name(sock.tcp_info()) == "ESTABLISHED"
+    info = sock.tcp_info()
+    assert state_name(info) == "ESTABLISHED"
+    assert (info["snd_cwnd"], info["rtt"]) == (10, 30_000)  # no SYN of this was lost
     sock.send(b"x" * 1001)
     d.settle()
     d.expect(TCP(seq=1, ack=1), length=1000)
