@@ -562,6 +562,9 @@ enum tcp_cookie {
 };
 /* Answers a SYN by a cookie, at most so many a second. */
 void tcp_cookie_send(struct harp_listener *listener, const struct harp_segment *syn);
+/* From now on, for one to two periods of 69 s, an acknowledgement without a connection may be of a
+ * handshake that this listener has answered and forgotten: it is not reset. */
+void tcp_cookie_expect(struct harp_listener *listener);
 /* Gives a connection what the cookie says that an acknowledgement brings. *tcp: the handshake
  * under way between the same ports; NULL: a connection is made, in state CLOSE. */
 enum tcp_cookie tcp_cookie_take(struct harp_listener *listener, const struct harp_segment *segment,

@@ -73,7 +73,11 @@ void tcp_cookie_send(struct harp_listener *listener, const struct harp_segment *
   tcp.neighbour = neighbour_route(stack, tcp.next_hop); /* not kept: it ends with this answer */
   COUNT(stack, tcp_cookies_out);
   tcp_send_syn_once(&tcp);
-  listener->cookie_period = period;
+  tcp_cookie_expect(listener);
+}
+
+void tcp_cookie_expect(struct harp_listener *listener) {
+  listener->cookie_period = listener->stack->now >> PERIOD_SHIFT;
   listener->cookies = true;
 }
 

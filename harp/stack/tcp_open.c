@@ -9,10 +9,10 @@ enum {
   OWN_SHARE = 8,       /* and so many are only for those that are opened from here */
 };
 #define TIME_WAIT_NS (60 * NS_PER_S)
-/* A handshake that has lasted so long makes room where there is none. Hosts of one
- * network take less. A newcomer is better off so than with a cookie: it keeps all options,
- * and a lost answer is repeated. Only a flood turns a backlog over faster. */
-#define HALF_OPEN_LEAST_NS (50 * NS_PER_MS)
+/* A handshake that has lasted so long makes room where there is none: longer than round trips
+ * are. A newcomer is better off so than with a cookie: it keeps all options, and a lost answer
+ * is repeated. Only a flood turns a backlog over faster. */
+#define HALF_OPEN_LEAST_NS NS_PER_S
 
 static const struct harp_flow_ops nobody;
 
@@ -94,6 +94,7 @@ static bool drop_half_open(struct harp_stack *stack, struct harp_tcp *oldest, ui
     return false;
   }
   COUNT(stack, tcp_half_open_dropped);
+  tcp_cookie_expect(oldest->listener); /* its peer may answer yet, and is not to be reset */
   tcp_finish(oldest, -ETIMEDOUT);
   return true;
 }

@@ -149,13 +149,27 @@ static void syn_timer(struct harp_tcp *tcp) {
   bool bounded = tcp->timers[TIMER_USER] != TIMER_OFF;
   if (!bounded && tcp->syn_transmits > SYN_RETRIES &&
       tcp->stack->now - tcp->last_progress >= HANDSHAKE_LEAST) {
-    give_up(tcp);
+    if (tcp->listener) {
+      /* As Linux: who was forged is told nothing, and who is there and waits for the accept queue
+       * hears of it when it next says something. */
+      COUNT(tcp->stack, tcp_timeouts);
+      tcp_finish(tcp, -ETIMEDOUT);
+    } else {
+      give_up(tcp);
+    }
     return;
   }
   COUNT(tcp->stack, tcp_retransmits);
   tcp->retransmits++;
   count_timeout(tcp, tcp->syn_transmits == 1);
   tcp_send_syn(tcp);
+}
+
+/* As Linux: who has closed is gone, and a peer that answers, and takes nothing for so long, does
+ * not keep the rest for ever. */
+static bool orphan_is_done(const struct harp_tcp *tcp, bool probing) {
+  uint64_t longest = tcp->stack->config.rto_max_us * NS_PER_US;
+  return tcp->detached && probing && tcp->rto << HARP_MIN(tcp->backoff, (int)MAX_SHIFT) >= longest;
 }
 
 static void retransmit_timer(struct harp_tcp *tcp) {
@@ -165,7 +179,8 @@ static void retransmit_timer(struct harp_tcp *tcp) {
   }
   bool probing = tcp->snd_wnd == 0 || !tcp->records;
   bool bounded = tcp->timers[TIMER_USER] != TIMER_OFF; /* RFC 5482: that counts, however long */
-  if (!bounded && (probing ? tcp->probes : tcp->backoff) >= DATA_RETRIES) {
+  bool tried = (probing ? tcp->probes : tcp->backoff) >= DATA_RETRIES;
+  if ((!bounded && tried) || orphan_is_done(tcp, probing)) {
     give_up(tcp);
     return;
   }

@@ -19,7 +19,7 @@ ALL = [("MSS", 1400), ("SAckOK", b""), ("Timestamp", (5_000_000, 0)), ("WScale",
 
 def flooded(dialogue, backlog=4, **config):
     """A listener whose backlog has just been filled by hosts that will never answer."""
-    d = dialogue(**{"max_connections": 64, **config})
+    d = dialogue(**{"max_connections": 64, "rto_initial_us": 3_000_000, **config})
     listener = d.listen(80, backlog=backlog)
     for port in range(1001, 1001 + backlog):
         d.send(TCP(sport=port, flags="S", seq=0))
@@ -239,7 +239,7 @@ def two_answers(d, **options):
     d.send(TCP(flags="S", seq=0, **options))
     d.expect(TCP(flags="SA"))
     cookie = {"irs": d.flow().irs, "ts_recent": d.flow().ts_recent}
-    d.send(TCP(flags="S", seq=0, **options), at=d.now + 60)
+    d.send(TCP(flags="S", seq=0, **options), at=d.now + 1005)
     d.expect(TCP(flags="SA"))
     assert d.flow().irs != cookie["irs"]
     return cookie

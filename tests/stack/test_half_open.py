@@ -66,6 +66,25 @@ def test_a_flood_on_many_listeners_keeps_nobody_out() -> None:
     assert "tcp_listen_drops" not in stack.counters()
 
 
+def test_a_flood_on_one_listener_keeps_slow_peers_in() -> None:
+    """2,000 spoofed SYNs a second for 256 handshakes: whoever takes 300 ms has a place or a cookie,
+    and none of its segments is answered by a reset."""
+    stack = crowded(link=0, max_connections=4096, packets=1024)
+    listener = stack.listen(80, backlog=256)
+    waiting: list[tuple[int, int]] = []
+    for ms in range(3000):
+        stack.advance(stack.now + MS)
+        for i in range(PER_MS):
+            tell(stack, segment(10_000 + ms, 7 + i, SYN, 0, 0))
+        if ms % 50 == 0:
+            (answer,) = tell(stack, segment(1, 2000 + ms, SYN, 0, 0))
+            waiting.append((2000 + ms, (number(answer) + 1) & 0xFFFFFFFF))
+        if ms % 50 == 0 and ms >= 300:
+            sport, ack = waiting.pop(0)
+            assert tell(stack, segment(1, sport, ACK, 1, ack)) == []
+    assert len(listener.accepted) == 54
+
+
 def full(**config: object) -> tuple[FlowStack, object]:
     """A stack of 64 connections, of which peers have all that they can get."""
     stack = crowded(link=0, max_connections=64, **config)
@@ -112,8 +131,7 @@ def test_handshakes_make_room_for_those_that_are_opened_from_here() -> None:
     for port in range(10):
         meet(stack, 100, 1 + port)
     assert stack.counters()["tcp_half_open_dropped"] == 8
-    (answer,) = tell(stack, segment(200, 1000, ACK, 1, 1))
-    assert answer[13] & RST
+    assert tell(stack, segment(200, 1000, ACK, 1, 1)) == []  # it may have been real
 
 
 def test_handshakes_make_room_for_who_brings_a_cookie() -> None:
@@ -154,7 +172,7 @@ def test_half_of_the_table_may_be_handshakes() -> None:
         tell(stack, segment(200 + host, 1000, SYN, 0, 0, dport=80 + host % 2))
     assert stack.counters()["tcp_connections"] == 8
     assert stack.counters()["tcp_cookies_out"] == 12
-    stack.advance(stack.now + 60 * MS)
+    stack.advance(stack.now + 1100 * MS)
     for host in range(3):
         tell(stack, segment(300 + host, 1000, SYN, 0, 0))
     assert stack.counters()["tcp_connections"] == 8

@@ -437,3 +437,27 @@ def test_two_closed_windows_do_not_chatter(wire, seconds):
     end = w.now + seconds * 10**9
     w.run(until=lambda: w.now >= end or a.next_deadline() is None, limit_s=seconds + 60)
     assert w.frames < 100
+
+
+def test_an_orphan_does_not_wait_for_ever_for_a_window(dialogue):
+    """As Linux: its peer answers each probe and takes nothing; when the timeout has reached its
+    maximum, it hears that nobody waits any more. While a socket is there, it may go on."""
+    d = dialogue(rto_min_us=200_000, rto_max_us=5_000_000)
+    d.strict = False
+    kept = d.open_passive(window=0)
+    kept.send(b"kept")
+    assert not probed(d, 100_000)
+    kept.close()
+    assert probed(d, 100_000)
+    assert d.stack.counters().get("tcp_connections", 0) == 0
+
+
+def probed(d, ms):
+    """Answers each probe by a closed window; whether a reset has come."""
+    until = d.now + ms
+    while d.now < until:
+        for packet in d.drain(until=d.now + 100):
+            if int(packet[TCP].flags) & 0x04:
+                return True
+            d.send(TCP(flags="A", seq=1, ack=1, window=0))
+    return False
