@@ -109,6 +109,7 @@ static void tell_of_fin(struct harp_tcp *tcp) {
 
 void harp_flow_resume(struct harp_tcp *tcp) {
   bool waited = tcp->queued > 0;
+  tcp->stack->current = tcp;
   tcp_rcvq_deliver(tcp);
   if (waited && tcp->queued == 0 && tcp->fin_received && tcp->state != TCP_CLOSE) {
     tell_of_fin(tcp);

@@ -38,6 +38,7 @@ struct harp_stack {
   uint32_t heap_count;
   struct harp_tcp *dirty; /* connections with something to do at flush */
   struct harp_tcp *dirty_last;
+  struct harp_tcp *current; /* being looked at: its block stays though a callback closes it */
   struct harp_tcp *held; /* connections whose acknowledgement waits for the next flush */
   struct harp_listener **listeners; /* by port */
   uint32_t listener_shift;

@@ -187,6 +187,7 @@ static void send_held(struct harp_tcp *list) {
 }
 
 static void service(struct harp_tcp *tcp) {
+  tcp->stack->current = tcp;
   if (tcp->state == TCP_SYN_SENT && tcp->syn_transmits == 0) {
     tcp_send_syn(tcp);
     return;
@@ -237,6 +238,7 @@ void harp_stack_flush(struct harp_stack *stack) {
     }
   }
   send_held(held);
+  stack->current = NULL;
 }
 
 void stack_free_closed(struct harp_stack *stack) {
@@ -244,7 +246,7 @@ void stack_free_closed(struct harp_stack *stack) {
   for (struct harp_tcp *tcp = take_dirty(stack); tcp; tcp = next) {
     next = tcp->dirty_next;
     tcp->dirty = false;
-    if (tcp->state == TCP_CLOSE) {
+    if (tcp->state == TCP_CLOSE && tcp != stack->current && !tcp->ending) {
       release(tcp);
     } else {
       tcp_mark_dirty(tcp);

@@ -175,6 +175,7 @@ struct harp_tcp {
   bool fin_queued, fin_sent, fin_received;
   bool fin_newest;      /* the FIN that waits is what came last beyond a hole */
   bool sack, dirty;
+  bool ending;          /* its owner is being told: the block stays until that returns */
   bool ack_now, cwnd_limited, window_limited;
   bool ack_held;        /* not in this flush, but in the next */
   bool on_hold;         /* in the stack's list of those */

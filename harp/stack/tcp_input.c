@@ -492,6 +492,7 @@ void tcp_input(struct harp_stack *stack, struct harp_segment *segment) {
   if (listener) {
     tcp = tcp_listen_input(listener, segment);
   }
+  stack->current = tcp;
   if (tcp && tcp->state == TCP_SYN_SENT) {
     syn_sent_input(tcp, segment);
   } else if (tcp) {

@@ -356,7 +356,9 @@ void tcp_finish(struct harp_tcp *tcp, int error) {
   tcp_sndq_clear(tcp);
   tcp_mark_dirty(tcp); /* flush returns it to the pool, when nobody looks at it */
   if (!tcp->detached && tcp->ops->closed) {
+    tcp->ending = true;
     tcp->ops->closed(tcp->user, tcp, error);
+    tcp->ending = false;
   }
   tcp_rcvq_clear(tcp); /* what was acknowledged and not read, the owner may have taken */
 }

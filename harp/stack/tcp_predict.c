@@ -189,6 +189,7 @@ bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame) 
   }
   COUNT(stack, tcp_segments_in);
   COUNT(stack, tcp_fast_path);
+  stack->current = tcp;
   tcp->last_receive = stack->now;
   tcp->probes = 0;
   if (in.timestamp != tcp->ts_recent && seq_le(in.seq, tcp->last_ack_sent)) {

@@ -303,6 +303,7 @@ static void fire(struct harp_tcp *tcp, enum harp_timer timer) {
 void tcp_timers_run(struct harp_stack *stack) {
   while (tcp_timers_next(stack) <= stack->now) {
     struct harp_tcp *tcp = stack->heap[0];
+    stack->current = tcp;
     for (int i = 0; i < TIMERS && tcp->state != TCP_CLOSE; i++) {
       if (tcp->timers[i] <= stack->now) {
         tcp->timers[i] = TIMER_OFF;

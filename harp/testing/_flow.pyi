@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 OFFLOADS: dict[str, int]
@@ -71,6 +71,7 @@ class Flow:
     places: bytearray | None
     established: bool
     readable: int
+    then: Callable[[], object] | None  # what its owner does when told of the peer's end or its own
     @property
     def stack(self) -> FlowStack: ...
     @property

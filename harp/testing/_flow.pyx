@@ -183,11 +183,17 @@ cdef void _acked(void *user, harp_tcp *tcp, uint32_t size) noexcept:
 
 
 cdef void _readable(void *user, harp_tcp *tcp) noexcept:
-    (<Flow>user).readable += 1
+    cdef Flow flow = <Flow>user
+    flow.readable += 1
+    if flow.then is not None:
+        flow.then()
 
 
 cdef void _closed(void *user, harp_tcp *tcp, int error) noexcept:
-    (<Flow>user)._ended(error)
+    cdef Flow flow = <Flow>user
+    flow._ended(error)
+    if flow.then is not None:
+        flow.then()
 
 
 cdef harp_flow_ops listener_ops
@@ -411,6 +417,7 @@ cdef class Flow:
     cdef public bint established
     cdef public int readable
     cdef readonly object closed
+    cdef public object then
 
     def __init__(self, FlowStack stack not None):
         self.stack = stack

@@ -10,7 +10,7 @@ import pytest
 from crowd import address, crowded, dotted, segment
 
 from harp.testing._flow import Flow, FlowStack
-from harp.testing.frames import ACK, RST, SYN
+from harp.testing.frames import ACK, FIN, RST, SYN
 
 LISTENERS = 17
 PER_MS = 2  # spoofed SYNs
@@ -117,6 +117,35 @@ def test_a_full_table_gives_a_cookie() -> None:
     tell(stack, segment(100, 1000, ACK, 1, ack, b"x"))
     assert bytes(listener.accepted[-1].received) == b"x"
     assert len(listener.accepted) == 57
+
+
+@pytest.mark.parametrize("by_fin", [False, True])
+def test_an_end_that_is_being_told_makes_no_room_yet(by_fin: bool) -> None:
+    """Its owner may try another connection at once, in the midst of a call: that gets no block
+    that is still in use."""
+    stack = crowded(link=0, max_connections=1)
+    flow = meet(stack, 100, 1)
+    refused = []
+
+    def again() -> None:
+        flow.then = None
+        if by_fin:
+            flow.abort()
+        with pytest.raises(OSError) as error:
+            stack.connect(dotted(100), 50)
+        refused.append(error.value.errno)
+
+    flow.then = again
+    if by_fin:
+        (answer,) = tell(stack, segment(100, 1, ACK, 5, 0, dport=flow.local_port()))
+        end = segment(100, 1, FIN | ACK, 6, number(answer), dport=flow.local_port())
+    else:
+        end = segment(100, 1, RST, 6, 0, dport=flow.local_port())
+    tell(stack, end)
+    assert refused == [errno.ENOBUFS]
+    stack.flush()
+    stack.take()
+    meet(stack, 100, 51)  # now there is room
 
 
 def test_handshakes_make_room_for_those_that_are_opened_from_here() -> None:
