@@ -16,7 +16,8 @@
  * SO_TYPE, SO_ACCEPTCONN, SO_REUSEADDR (always so); IP_TOS; TCP_NODELAY, TCP_CORK, TCP_MAXSEG,
  * TCP_CONGESTION, TCP_INFO, TCP_USER_TIMEOUT, TCP_KEEPIDLE, TCP_KEEPINTVL and TCP_KEEPCNT.
  * Connections of a listener inherit them. With SO_RCVBUF before connect or listen the window scale
- * is as large as that buffer needs, at least config.window_scale.
+ * is config.window_scale, more where that buffer needs it and less where it is small; with -1
+ * there none is sent.
  */
 #ifndef HARP_STACK_H
 #define HARP_STACK_H
@@ -48,7 +49,7 @@ struct harp_stack_config {
   uint32_t gateway;        /* next hop outside the prefix, network order; 0: none */
   uint16_t mtu;            /* largest IPv4 packet, bytes, 576-65535 */
   uint64_t seed[2];        /* key of initial sequence numbers, ports and timestamps */
-  uint32_t max_connections;
+  uint32_t max_connections; /* from 8 on an eighth is kept from those that peers begin */
   uint32_t packets;        /* packet buffers for data that waits, 2 KiB each */
   uint32_t initial_window; /* congestion window at the start, segments (RFC 6928) */
   uint32_t rto_initial_us; /* RFC 6298 */
@@ -135,7 +136,8 @@ int harp_tcp_ioctl(struct harp_stack *stack, int socket, unsigned long request, 
 
 /* Writes the numbers of at most max sockets for which harp_tcp_poll may tell something new: each
  * once, in the order in which it happened. Returns how many. As with edge-triggered epoll, whoever
- * is listed is listed again when more happens: read, accept or send until -EAGAIN. */
+ * is listed is listed again when more happens: read, accept or send until -EAGAIN. A connection in
+ * an accept queue is listed once it has been accepted. */
 int harp_tcp_ready(struct harp_stack *stack, int *sockets, int max);
 
 /*

@@ -293,6 +293,7 @@ def test_what_acknowledges_neither_answer(dialogue):
     d.send(TCP(seq=1, ack=1) / b"hello")
     assert d.accept(listener).recv(10) == b"hello"
 
+
 def test_a_cookie_for_a_full_queue_costs_nobody_a_place(dialogue):
     """It may be a copy, sent again and again: the handshakes under way go on."""
     d = dialogue(max_connections=16)

@@ -114,7 +114,7 @@ def test_memory_to_send_from(dialogue):
 
 
 def test_memory_that_goes_before_its_room(dialogue):
-    """A socket has no room, and when it has, others hold the memory: it is told when that is back."""
+    """When a socket has room again, others hold the memory: it is told when that is back."""
     d = dialogue(packets=32, sndbuf=20_000, delayed_ack_us=0)
     listener = d.listen(80)
     socks = []

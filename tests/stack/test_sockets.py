@@ -366,6 +366,7 @@ def test_writable_again_once_there_is_room(dialogue):
         d.send(TCP(flags="A", seq=1, ack=sink.ack))
     assert c.poll() & OUT
 
+
 # Those that nobody has accepted yet
 
 
