@@ -6,7 +6,8 @@
 
 enum {
   SECOND_CONNECTION = 1, /* has an owner that is asked for what it sends */
-  LAST_ROUNDS = 64,      /* timers that may run until a stack is at rest */
+  LAST_ROUNDS = 4096,    /* timers that may run until a stack is at rest: of openings with a user
+                          * timeout a SYN each two seconds */
 };
 
 /* --- The owner --- */
