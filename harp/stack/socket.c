@@ -359,6 +359,8 @@ int harp_tcp_shutdown(struct harp_stack *stack, int number, int how) {
 
 /* Lets the connection finish alone. */
 static void orphan(struct harp_tcp *tcp) {
+  static const struct harp_flow_ops nobody = {0}; /* the socket's number will be another's */
+  harp_flow_attach(tcp, &nobody, NULL);
   tcp_detach(tcp);
   if (tcp->state == TCP_FIN_WAIT2 || (tcp->state == TCP_LAST_ACK && tcp->snd_una == tcp->snd_nxt)) {
     tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + 60 * NS_PER_S);

@@ -148,3 +148,25 @@ def test_shutting_down_is_news(dialogue):
     d.stack.ready()
     c.shutdown(socket.SHUT_RDWR)
     assert d.stack.ready() == [c.number]
+
+
+def test_a_number_that_was_given_back_has_no_news(dialogue):
+    """Its connection goes on alone until its last bytes are acknowledged."""
+    d = dialogue()
+    c = d.open_passive(mss=1000, window=2000)
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    with pytest.raises(BlockingIOError):
+        while True:
+            c.send(b"x" * 1000)
+    d.stack.ready()
+    c.close()
+    assert d.stack.ready() == []
+    for _ in range(4):
+        d.drain()
+        d.send(TCP(flags="A", seq=1, ack=2001, window=8000))
+    d.ignore()
+    assert d.stack.ready() == []
+    again = d.connect(81)
+    d.ignore()
+    assert d.stack.ready() in ([], [again.number])
+    assert d.stack.ready() == []
