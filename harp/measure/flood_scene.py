@@ -27,6 +27,7 @@ NOBODYS = {"packet": "10.77.0.99", "packet-own": "10.77.0.99", "wire": "10.9.0.9
 OWN = {"packet": "10.77.0.103", "packet-own": "10.77.0.103", "wire": "10.9.0.103"}
 SIZE = "4M"  # of the all-reduce
 SETTLE_S = 0.02  # of a phase, before its rate counts
+TIMEOUT_MS = 10_000  # a job is ended by one rank's death, which an own address does not tell
 PATIENCE_S = 20.0  # for programs to start and end, on a busy machine
 
 
@@ -249,7 +250,8 @@ def scene(lab: Lab, transport: str, *words: str) -> Iterator[Scene]:
             return
         victim = lab.hosts[0]
         hosts = zip(places, lab.hosts)
-        sites = [packet_site(place, host, transport == "packet-own") for place, host in hosts]
+        own = transport == "packet-own"
+        sites = [packet_site(place, host, own, timeout_ms=TIMEOUT_MS) for place, host in hosts]
         listener = _program(victim, "hear", victim.interface, sites[0].address, int(PATIENCE_S))
         _expect_ready(listener)
         with job(sites, victim.address, whole) as running:
@@ -260,7 +262,10 @@ def scene(lab: Lab, transport: str, *words: str) -> Iterator[Scene]:
 @contextmanager
 def _between_wires(places: Sequence[Path], words: Sequence[str]) -> Iterator[Scene]:
     wires = [wire_path() for _ in places]
-    sites = [wire_site(*one, number) for number, one in enumerate(zip(places, wires), 1)]
+    sites = [
+        wire_site(*one, number, timeout_ms=TIMEOUT_MS)
+        for number, one in enumerate(zip(places, wires), 1)
+    ]
     whole = [str(flood_program()), "between", *map(str, wires), sites[0].address]
     pipe = subprocess.PIPE
     middle = subprocess.Popen(whole, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
