@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m harp` is `harp`."""
 
-from harp.cli import main
+from harp.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -18,7 +18,7 @@
 #ifndef HARP_GLIBC_FLOOR_H
 #define HARP_GLIBC_FLOOR_H
 
-#ifndef __ASSEMBLER__ /* which names its versions itself: dpdk_glue/dpdk_floor.S */
+#ifndef __ASSEMBLER__ /* which names its versions itself: dpdk_glue/dpdk/dpdk_floor.S */
 
 #include <features.h>
 

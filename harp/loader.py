@@ -25,7 +25,7 @@ _DEFAULT = (
 )
 
 # A text that only HARP's plugin holds, and one that only a build without DPDK does (what it says
-# when it declines: dpdk_glue/ethdev_none.c).
+# when it declines: dpdk_glue/dpdk/ethdev_absent.c).
 _MARK = b"HARP_CONF_DIR"
 _NO_DPDK = b"this HARP was built without DPDK"
 

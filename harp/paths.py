@@ -43,7 +43,7 @@ def nccl_plugin_path() -> Path:
 
 def kernel_plugin_path() -> Path:
     """The plain kernel-TCP plugin that HARP is measured against."""
-    return _find("plugin/libnccl-net-kernel.so", "libnccl-net-kernel.so")
+    return _find("harp/bench/kernel/libnccl-net-kernel.so", "libnccl-net-kernel.so")
 
 
 def perf_program() -> Path:

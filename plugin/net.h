@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "plugin/nccl_types.h"
+#include "plugin/nccl/nccl_types.h"
 
 struct net_link;     /* one direction of a NCCL connection: a "comm" */
 struct net_listener;

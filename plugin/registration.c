@@ -8,8 +8,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "plugin/link.h"
-#include "plugin/nccl_types.h"
+#include "plugin/link/link.h"
+#include "plugin/nccl/nccl_types.h"
 
 struct net_region {
   struct net_region *next; /* of its link's; under transport->lock */

@@ -13,7 +13,7 @@
 #include "harp/engine/log.h"
 #include "plugin/contexts.h"
 #include "harp/engine/variables.h"
-#include "plugin/link.h"
+#include "plugin/link/link.h"
 
 enum {
   MAX_COMMS = HARP_ENGINE_CONNECTIONS, /* of one flow each */

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Optional
 
 from harp import paths
-from harp.testing.ranks import (
+from tools.hosts.ranks import (
     START_S,
     Perf,
     Program,

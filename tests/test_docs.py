@@ -15,10 +15,10 @@ from pathlib import Path
 import click
 import pytest
 
-from harp import cli
-from harp.measure import bench, demo, faults, flood, recovery, soak
-from harp.run import run
-from harp.testing import lab_cli
+from harp.cli import main as cli
+from harp.cli.run import run
+from tools.hosts import lab_cli
+from tools.measure import bench, demo, faults, flood, recovery, soak
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")

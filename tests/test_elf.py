@@ -14,7 +14,7 @@ elffile = pytest.importorskip("elftools.elf.elffile")
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
-PLUGINS = ("libnccl-net.so", "libnccl-net-kernel.so")
+PLUGINS = ("plugin/libnccl-net.so", "harp/bench/kernel/libnccl-net-kernel.so")
 # The rest of the package that is machine code.
 GIVEN_AWAY = (
     "harp/_tables*.so", "harp/bench/harp-perf", "harp/nc/harp-nc", "harp/testing/_engine*.so",
@@ -89,9 +89,9 @@ def too_new(versions: set[tuple[str, str]]) -> list[str]:
     return bad
 
 
-@pytest.fixture(params=PLUGINS)
+@pytest.fixture(params=PLUGINS, ids=lambda path: Path(path).name)
 def library(request: pytest.FixtureRequest) -> Library:
-    path = BUILD / "plugin" / request.param
+    path = BUILD / request.param
     if not path.exists():
         pytest.skip(f"{path} is not built: meson setup build && meson compile -C build")
     loaded = Library(path)

@@ -85,7 +85,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "no such test": ({"tests": [f"{HERE}test_no"]}, f"x: there is no test {HERE}test_no"),
     "not a test": ({"tests": [f"{HERE}problems"]}, f"x: there is no test {HERE}problems"),
     "no tests in it": ({"tests": ["tests/conftest.py"]}, "x: there is no test tests/conftest.py"),
-    "elsewhere": ({"tests": ["harp/cli.py"]}, "x: there is no test harp/cli.py"),
+    "elsewhere": ({"tests": ["harp/cli/main.py"]}, "x: there is no test harp/cli/main.py"),
 }
 
 

@@ -14,9 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
-# Every file of these is for users. Of harp.testing the packet-level fixtures are, the labs and
-# ranks of HARP's own tests are not; harp.measure is behind tools/, which only a checkout has.
-WHOLE = ("harp", "harp/setup")
+# Every file of these is for users. Only a checkout has tools/ and tests/.
+WHOLE = ("harp", "harp/cli", "harp/observe", "harp/setup")
 
 IMPORT_ALL = """
 import importlib, pathlib, sys
@@ -28,7 +27,7 @@ for path in sorted((folder / "harp").rglob("*.py")):
         module = importlib.import_module(name)
         assert module.__file__ and module.__file__.startswith(str(folder)), module.__file__
 """
-RUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from harp.cli import main; main()"
+RUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from harp.cli.main import main; main()"
 
 
 @pytest.fixture(scope="session")

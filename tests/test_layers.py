@@ -60,7 +60,10 @@ LAYERS = {
         ("harp/engine/*", "harp/stack.h", "harp/stack/*", "dpdk_glue/*", *NEUTRAL),
     ),
     "ports": Layer(("dpdk_glue/*",), ("dpdk_glue/*", *NEUTRAL)),
-    "kernel plugin": Layer(("plugin/kernel/*",), ("plugin/*",)),
+    "kernel plugin": Layer(
+        ("harp/bench/kernel/*",),
+        ("harp/bench/kernel/*", "plugin/net.h", "plugin/contexts.h", "plugin/nccl/*"),
+    ),
     "plugin": Layer(
         ("plugin/*",), ("plugin/*", "harp/engine/*", "harp/stack/flow.h", "harp/counters.h")
     ),
@@ -69,11 +72,11 @@ LAYERS = {
         ("harp/nc/*",), ("harp/nc/*", "harp/engine/*", "harp/stack.h", "harp/stack/flow.h")
     ),
     # The measuring program loads any plugin; of ours it knows NCCL's types only.
-    "measure": Layer(("harp/measure/*",), ("harp/stack.h", "harp/stack/flow.h", *NEUTRAL)),
-    "bench": Layer(("harp/bench/*",), ("harp/bench/*", "plugin/nccl_types.h")),
-    "flood": Layer(("harp/testing/flood/*",), ("harp/testing/*", "harp/stack/checksum.h")),
-    "between": Layer(("harp/testing/between.*",), ("harp/testing/*", "dpdk_glue/port.h")),
-    "relay": Layer(("harp/testing/*",), ("harp/testing/*",)),
+    "bench": Layer(("harp/bench/*",), ("harp/bench/*", "plugin/nccl/nccl_types.h")),
+    "measure": Layer(("tools/measure/*",), ("harp/stack.h", "harp/stack/flow.h", *NEUTRAL)),
+    "forwarder": Layer(("tools/attacker/forwarder.*",), ("tools/attacker/*", "dpdk_glue/port.h")),
+    "attacker": Layer(("tools/attacker/*",), ("tools/attacker/*", "harp/stack/ip/checksum.h")),
+    "relay": Layer(("tools/relay/*",), ("tools/relay/*",)),
     "tests": Layer(("tests/*",), ("*",)),
 }  # fmt: skip
 
@@ -142,13 +145,13 @@ FAULTS = {
     "stack reads a clock": ("harp/stack/x.c", "# include <time.h>"),
     "stack locks": ("harp/stack/x.h", "#include <pthread.h>"),
     "stack logs": ("harp/stack/x.c", "#include <stdio.h>  /* printf */"),
-    "port names stack": ("dpdk_glue/x.c", '#include "harp/stack/tcp.h"'),
+    "port names stack": ("dpdk_glue/x.c", '#include "harp/stack/tcp/tcp.h"'),
     "port names engine": ("dpdk_glue/x.c", '#include "harp/engine/x.h"'),
     "engine names plugin": ("harp/engine/x.c", '#include "plugin/net.h"'),
     "plugin names port": ("plugin/x.c", '#include "dpdk_glue/port.h"'),
     "plugin names packets": ("plugin/x.c", '#include "harp/frame.h"'),
-    "plugin names stack's inside": ("plugin/x.c", '#include "harp/stack/tcp.h"'),
-    "kernel plugin names engine": ("plugin/kernel/x.c", '#include "harp/engine/x.h"'),
+    "plugin names stack's inside": ("plugin/x.c", '#include "harp/stack/tcp/tcp.h"'),
+    "kernel plugin names engine": ("harp/bench/kernel/x.c", '#include "harp/engine/x.h"'),
     "measuring names plugin": ("harp/bench/x.c", '#include "plugin/net.h"'),
     "path not from the root": ("harp/stack/x.c", '#include "tcp.h"'),
     "computed include": ("harp/stack/x.c", "#include HEADER"),
@@ -158,7 +161,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_seen(fault: str) -> None:
-    headers = ("harp/engine/x.h", "harp/stack/tcp.h", "harp/frame.h", "dpdk_glue/port.h",
+    headers = ("harp/engine/x.h", "harp/stack/tcp/tcp.h", "harp/frame.h", "dpdk_glue/port.h",
                "plugin/net.h")  # fmt: skip
     tree = dict.fromkeys(headers, "")
     assert violations(tree) == []

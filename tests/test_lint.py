@@ -147,7 +147,7 @@ def test_ruff() -> None:
 
 @needs("mypy")
 def test_types() -> None:
-    done = python("mypy", "--cache-dir", str(BUILD / "mypy"), "harp")
+    done = python("mypy", "--cache-dir", str(BUILD / "mypy"), "harp", "tools")
     assert done.returncode == 0, done.stdout
 
 

@@ -21,7 +21,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
 WHEELS = ("nvidia-nccl-cu11==2.14.*", "nvidia-nccl-cu12==2.21.*")
-PLUGINS = ("libnccl-net.so", "libnccl-net-kernel.so")
+PLUGINS = ("plugin/libnccl-net.so", "harp/bench/kernel/libnccl-net-kernel.so")
 UNREACHABLE = re.compile(
     "NewConnectionError|ConnectTimeoutError|Max retries|Retrying|name resolution|"
     "Network is unreachable|ProxyError|ReadTimeoutError"
@@ -84,10 +84,10 @@ def mapped(nccl: Path, **environment: str) -> list[str]:
     return files
 
 
-@pytest.fixture(params=PLUGINS)
+@pytest.fixture(params=PLUGINS, ids=lambda path: Path(path).name)
 def plugin(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The built plugin in a folder of its own, under the name that NCCL looks for."""
-    built = BUILD / "plugin" / request.param
+    built = BUILD / request.param
     if not built.exists():
         pytest.skip(f"{built} is not built: meson setup build && meson compile -C build")
     if b"libasan.so" in built.read_bytes():

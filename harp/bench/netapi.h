@@ -11,7 +11,7 @@
 
 #include <stddef.h>
 
-#include "plugin/nccl_types.h"
+#include "plugin/nccl/nccl_types.h"
 
 enum { NETAPI_FIRST = 4, NETAPI_LAST = 12, NETAPI_ERROR = 512 };
 

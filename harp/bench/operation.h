@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "harp/bench/pump.h"
+#include "harp/bench/perf_pump.h"
 
 enum { OPERATION_REGIONS = 3 };
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "harp/bench/cpu.h"
-#include "harp/bench/report.h"
+#include "harp/bench/perf_report.h"
 #include "harp/bench/session.h"
 #include "harp/bench/signals.h"
 

@@ -13,7 +13,7 @@
 
 #include "harp/bench/netapi.h"
 #include "harp/bench/operation.h"
-#include "harp/bench/options.h"
+#include "harp/bench/perf_options.h"
 #include "harp/bench/rendezvous.h"
 
 struct session {

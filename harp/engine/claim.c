@@ -11,8 +11,8 @@
 
 #include "harp/engine/claim.h"
 #include "harp/engine/lock_holder.h"
-#include "harp/engine/nearness.h"
-#include "harp/engine/place.h"
+#include "harp/engine/nic_distance.h"
+#include "harp/engine/rank_topology.h"
 
 enum {
   FILES_MAX = 256,

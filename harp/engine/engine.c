@@ -12,7 +12,7 @@
 #include "harp/engine/clock.h"
 #include "harp/engine/dump.h"
 #include "harp/engine/own_address.h"
-#include "harp/engine/place.h"
+#include "harp/engine/rank_topology.h"
 #include "harp/stack/flow.h"
 
 enum {

@@ -3,8 +3,8 @@
 
 #include <signal.h>
 
-#include "harp/nc/pump.h"
-#include "harp/nc/report.h"
+#include "harp/nc/nc_pump.h"
+#include "harp/nc/nc_report.h"
 
 static int talk(struct nc *nc)
 {

@@ -13,7 +13,7 @@ VFIO, UIO = "vfio-pci", "uio_pci_generic"
 DRIVERS = (VFIO, UIO)
 # Those under which a user's process drives a device.
 GIVEN = (*DRIVERS, "igb_uio")
-# Whose devices do not keep VFIO from an IOMMU group: as in dpdk_glue/ethdev_device.c.
+# Whose devices do not keep VFIO from an IOMMU group: as in dpdk_glue/dpdk/ethdev_device.c.
 ASIDE = ("", VFIO, "pci-stub")
 # The kernel's drivers of the NICs that HARP can drive itself.
 KNOWN = ("virtio-pci", "ena", "gve", "iavf", "ice", "i40e", "ixgbe", "ixgbevf", "vmxnet3")

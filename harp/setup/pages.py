@@ -12,8 +12,8 @@ from harp.setup.steps import Step, StepError
 
 SMALL_KB, LARGE_KB = 2048, 1048576
 MIB_PER_NIC = 256  # what a process takes for one
-_BASE_MIB, _QUEUE_MIB = 32, 48  # as in dpdk_glue/ethdev_device.c
-PLAIN_MIB = 1024  # of ordinary pages, where there are no hugepages: as in dpdk_glue/eal.c
+_BASE_MIB, _QUEUE_MIB = 32, 48  # as in dpdk_glue/dpdk/ethdev_device.c
+PLAIN_MIB = 1024  # of ordinary pages, where there are no hugepages: as in dpdk_glue/dpdk/eal.c
 
 
 def least_mib(instances: int) -> int:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Optional
 
 from harp import _tables
+from harp.observe.statfile import DEFAULT_FOLDER as RUN_DIR
 from harp.setup import arp, dpdk, host, pci
 from harp.setup.home import missing_folders
 from harp.setup.request import PlanError, Request, WrongUsage, place_of
 from harp.setup.steps import Blackhole, MakeFolder, Step, WriteFile
-from harp.statfile import DEFAULT_FOLDER as RUN_DIR
 
 CONF_DIR = Path("/usr/local/tfabric/tools/config")
 

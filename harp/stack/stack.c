@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A stack's creation, its clock, and the end of a burst. */
-#include "harp/stack/internal.h"
+#include "harp/stack/stack_state.h"
 
 enum {
   FLUSH_ROUNDS = 8,     /* output may make more output possible, within bounds */

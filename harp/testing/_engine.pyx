@@ -47,7 +47,7 @@ cdef extern from "harp/engine/statfile.h" nogil:
     void harp_statfile_flow_write(harp_stat_flow *entry, const harp_stat_flow *values)
 
 
-cdef extern from "harp/engine/place.h" nogil:
+cdef extern from "harp/engine/rank_topology.h" nogil:
     struct harp_place:
         int rank
         int local_rank

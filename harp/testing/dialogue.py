@@ -35,9 +35,9 @@ from scapy.layers.inet import ICMP, IP, TCP
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import NoPayload, Packet, Padding, Raw
 
+from harp.observe.pcapng import write_pcapng
 from harp.testing._stack import LINK_ETHERNET, LINK_IP, Socket, Stack
 from harp.testing.frames import BadFrame, Segment, check_frame
-from harp.testing.pcapng import write_pcapng
 
 NS_PER_MS = 1_000_000
 _MOD = 1 << 32

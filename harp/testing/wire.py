@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from harp.observe.pcapng import write_pcapng
 from harp.testing._stack import Socket, Stack
 from harp.testing.frames import BadFrame, check_frame
-from harp.testing.pcapng import write_pcapng
 
 SECOND_NS = 1_000_000_000
 _EPOCH_NS = 1_000_000_000_000

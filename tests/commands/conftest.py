@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harp.testing.lab_fixtures import lab
+from tools.hosts.lab_fixtures import lab
 
 __all__ = ["folders", "harp", "lab"]
 

@@ -16,11 +16,11 @@ from typing import Any, Optional
 import pytest
 from scapy.all import IP, TCP, rdpcap
 
-from harp.capture import Capture, Narrowed
-from harp.capture_files import CaptureFiles
-from harp.capture_filter import Target, program
-from harp.packet_ring import Frame, attach
-from harp.testing.lab import Host, Lab
+from harp.cli.capture import Capture, Narrowed
+from harp.observe.capture_files import CaptureFiles
+from harp.observe.capture_filter import Target, program
+from harp.observe.packet_ring import Frame, attach
+from tools.hosts.lab import Host, Lab
 
 # Publishes flows, as a process would whose flows come and go. A line has a local port, and it
 # may have link, flow, peer and the peer's port.

@@ -55,7 +55,7 @@ def test_without_the_compiled_part_the_way_to_it_is_told(
 @pytest.mark.parametrize("entry", ["setup_main", "run_main"])
 def test_the_other_programs(entry: str, option: str, harp: Any) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", f"from harp.cli import {entry}; {entry}()", option],
+        [sys.executable, "-c", f"from harp.cli.main import {entry}; {entry}()", option],
         capture_output=True,
         text=True,
         timeout=60,

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from ranks import Rank, Site
 
-from harp import _tables, nccl_plugin_path, statfile
-from harp.testing.lab import Host, Lab
+from harp import _tables, nccl_plugin_path
+from harp.observe import statfile
+from tools.hosts.lab import Host, Lab
 
 Findings = Callable[..., dict[str, list[str]]]
 
@@ -205,8 +206,8 @@ def test_a_build_without_dpdk(conf: Path, folders: Path, findings: Findings) -> 
     (build / "harp").mkdir(parents=True)
     shutil.copy(_tables.__file__, build / "harp")
     (build / "plugin").mkdir()
-    # What dpdk_glue/ethdev_none.c puts into the plugin of such a build.
-    none = (Path(__file__).parents[2] / "dpdk_glue" / "ethdev_none.c").read_text()
+    # What dpdk_glue/dpdk/ethdev_absent.c puts into the plugin of such a build.
+    none = (Path(__file__).parents[2] / "dpdk_glue" / "dpdk" / "ethdev_absent.c").read_text()
     (said,) = re.findall(r"this HARP was built without DPDK", none)
     (build / "plugin" / "libnccl-net.so").write_bytes(plugin + said.encode())
     assert has(findings(HARP_BUILD_DIR=str(build))["fault"], without)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from harp import foreign, statfile
+from harp.observe import foreign, statfile
 from harp.testing import _engine
 
 STRANGER = 12345
@@ -115,7 +115,7 @@ while True:
 READER = """
 import sys
 from pathlib import Path
-from harp import statfile
+from harp.observe import statfile
 found = set()
 for _ in range(2000):
     try:

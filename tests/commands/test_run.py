@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-RUN = "from harp.cli import run_main; run_main()"
+RUN = "from harp.cli.main import run_main; run_main()"
 
 
 @pytest.fixture

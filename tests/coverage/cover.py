@@ -139,7 +139,7 @@ def ask_gcovr(runner: Runner, build: Path) -> Path:
         "--object-directory", str(build), "-j", "2", "--json", str(report),
         # The compiler's own branches are on lines without code.
         "--exclude-unreachable-branches", "--exclude-branches-by-pattern", ASSERTS,
-        # One line of plugin/shim.h is another function in each version.
+        # One line of plugin/nccl/shim.h is another function in each version.
         "--merge-mode-functions=separate",
         *(option for area in BOUNDS for option in ("--filter", f"{ROOT}/{area}/[^/]*$")),
         *(str(build / folder) for folder in OBJECTS),

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from harp import _tables, statfile
+from harp import _tables
+from harp.observe import statfile
 from harp.testing import _engine
 
 PUBLISHER = """

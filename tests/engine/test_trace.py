@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from harp import _tables, trace
+from harp import _tables
+from harp.observe import trace
 from harp.testing import _engine
 
 EVENTS = [event["name"] for event in _tables.trace_events()]

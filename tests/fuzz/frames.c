@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "harp/stack/bytes.h"
-#include "harp/stack/checksum.h"
-#include "harp/stack/wire.h"
+#include "harp/stack/ip/checksum.h"
+#include "harp/stack/headers.h"
 
 static void store_sum(uint8_t *at, uint16_t sum) { memcpy(at, &sum, sizeof sum); }
 

@@ -4,7 +4,7 @@
  * means the same when it is written again. */
 #include <string.h>
 
-#include "plugin/protocol.h"
+#include "plugin/link/protocol.h"
 #include "tests/fuzz/fuzz.h"
 
 static void handle(const uint8_t *bytes)

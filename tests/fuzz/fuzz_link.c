@@ -11,7 +11,7 @@
  * the application's again; with the peer gone each request ends, with all links closed
  * no memory is left.
  */
-#include "plugin/crc32c.h"
+#include "plugin/link/crc32c.h"
 #include "tests/fuzz/remote.h"
 #include "tests/sim/books.h"
 

@@ -8,8 +8,8 @@
 #ifndef HARP_TESTS_FUZZ_HOST_H
 #define HARP_TESTS_FUZZ_HOST_H
 
-#include "harp/stack/internal.h"
-#include "plugin/link.h"
+#include "harp/stack/stack_state.h"
+#include "plugin/link/link.h"
 #include "tests/fuzz/fuzz.h"
 
 enum {

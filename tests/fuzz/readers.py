@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from harp import statfile, trace
+from harp.observe import statfile, trace
 
 NAMED = Path("file")
 MEMORY = 1 << 30  # bytes that a reader may have at most, the interpreter included

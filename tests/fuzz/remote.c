@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fuzz/remote.h"
 
-#include "plugin/crc32c.h"
+#include "plugin/link/crc32c.h"
 #include "tests/fuzz/frames.h"
 
 enum { FIRST_PORT = 2000, FIRST_NUMBER = 0x1000, SEGMENTS_MAX = 16, SEGMENT_MAX = 1400 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fuzz/world.h"
 
-#include "harp/stack/checksum.h"
+#include "harp/stack/ip/checksum.h"
 #include "tests/sim/books.h"
 
 enum {

@@ -7,7 +7,7 @@
 #ifndef HARP_TESTS_FUZZ_WORLD_H
 #define HARP_TESTS_FUZZ_WORLD_H
 
-#include "harp/stack/internal.h"
+#include "harp/stack/stack_state.h"
 #include "tests/fuzz/fuzz.h"
 
 enum {

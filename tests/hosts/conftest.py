@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two hosts on a wire, made once for each file of tests."""
 
-from harp.testing.lab_fixtures import lab
+from tools.hosts.lab_fixtures import lab
 
 __all__ = ["lab"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Optional
 
-from harp.testing.lab import Host
+from tools.hosts.lab import Host
 
 SNAP = 128  # bytes of a frame that are kept: all headers
 BUFFER_MIB = 256

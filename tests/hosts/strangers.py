@@ -14,7 +14,7 @@ from typing import Optional
 
 from ranks import Rank, connect, wait_until
 
-from harp.testing.lab import Host
+from tools.hosts.lab import Host
 
 # Led by lines: "open N" makes N connections; "send HEX", "reset" and "finish"
 # (end of data) apply to all of them; "state" tells how many the other side

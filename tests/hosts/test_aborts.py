@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ranks import REMOTE_ERROR, Failed, Link, Rank, connect, packet_site
 
-from harp.testing.lab import Lab
+from tools.hosts.lab import Lab
 
 LINKS = 4
 SOON_S = 5.0

@@ -12,7 +12,7 @@ import pytest
 from ranks import SYSTEM_ERROR, Failed, Rank, packet_site
 from strangers import Scene, hello, token_of
 
-from harp.testing.lab import Lab
+from tools.hosts.lab import Lab
 
 SIZE = 4096
 TEXT = bytes(i % 251 for i in range(SIZE))

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from ranks import START_S, Perf, Site, packet_site, wait_until
 
-from harp import paths, statfile
-from harp.testing.lab import Host, Lab
+from harp import paths
+from harp.observe import statfile
+from tools.hosts.lab import Host, Lab
 
 USER = 4711  # no account of this machine
 NET_RAW = 1 << 13  # as a mask of capabilities

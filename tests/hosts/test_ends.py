@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ranks import REMOTE_ERROR, Failed, Link, Rank, connect, packet_site
 
-from harp.testing.lab import Lab
+from tools.hosts.lab import Lab
 
 SEED = int(os.environ.get("HARP_TEST_SEED") or secrets.randbits(32))
 ROUNDS = 100

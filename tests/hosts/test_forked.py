@@ -21,7 +21,7 @@ from ranks import (
     wire_site,
 )
 
-from harp.testing.lab import Lab
+from tools.hosts.lab import Lab
 
 CHILD_S = 4.0  # how long a child that does nothing stays
 NOTICED_MS = 2500  # far less than that, and than timeout_ms

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from ranks import REMOTE_ERROR, SYSTEM_ERROR, Failed, Link, Rank, connect, packet_site
 
-from harp.testing.lab import Host, Lab
+from tools.hosts.lab import Host, Lab
 
 TIMEOUT_MS = 1500
 SLACK_MS = 500  # a machine that is busy

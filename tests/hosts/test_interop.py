@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from expert import Capture
 
-from harp.testing.conversations import (
+from tools.hosts.conversations import (
     SANITIZED,
     Conversation,
     Load,
@@ -28,8 +28,8 @@ from harp.testing.conversations import (
     Peer,
     with_harp,
 )
-from harp.testing.lab import Host, Lab
-from harp.testing.relay import RelaySpec
+from tools.hosts.lab import Host, Lab
+from tools.hosts.relay import RelaySpec
 
 MB = 1_000_000
 # A sanitizer makes the stack slow, and the hosts around it no faster.

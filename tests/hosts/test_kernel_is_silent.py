@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from ranks import Failed, Perf, Rank, connect, packet_site
 
-from harp.measure.carriers import Watch
-from harp.testing.lab import Host, Lab
+from tools.hosts.lab import Host, Lab
+from tools.measure.carriers import Watch
 
 MEETING = 29600
 

@@ -3,7 +3,7 @@
 joined, and what somebody has recorded is worth nothing later.
 
 The strangers here know the handle's token and make their greetings themselves, with Python's
-BLAKE2b: the format is what plugin/protocol.h and plugin/proof.h say it is.
+BLAKE2b: the format is what plugin/link/protocol.h and plugin/link/proof.h say it is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ranks import SYSTEM_ERROR, Failed, Rank, Site, connect, packet_site, wait_u
 from strangers import Scene, Stranger, hello, token_of
 from test_handles import with_check
 
-from harp.testing.lab import Lab
+from tools.hosts.lab import Lab
 
 KEY = b"correct horse battery staple"
 CHALLENGE, EACCES = 0xFFFF, 13

@@ -29,7 +29,7 @@ from ranks import (
     wire_site,
 )
 
-from harp.testing.lab import Lab
+from tools.hosts.lab import Lab
 
 TIMEOUT_MS = 1500
 SLACK_S = 0.5  # for a machine that is busy

@@ -15,7 +15,7 @@ import pytest
 from ranks import REMOTE_ERROR, Failed, Rank, connect, packet_site, wait_until
 from strangers import Scene, Stranger, hello, token_of
 
-from harp.testing.lab import Lab
+from tools.hosts.lab import Lab
 
 TIMEOUT_MS = 1500
 SIZE = 4096

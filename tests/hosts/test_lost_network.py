@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from ranks import Failed, Rank, connect, packet_site
 
-from harp.testing.lab import Host, Lab
+from tools.hosts.lab import Host, Lab
 
 FULL = bool(os.environ.get("HARP_TEST_FULL"))
 SIZE = 65536

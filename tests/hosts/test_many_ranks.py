@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from ranks import START_S, Site, packet_site, wait_until
 
-from harp.testing.jobs import all_reduce, job
-from harp.testing.lab import Lab
+from tools.hosts.jobs import all_reduce, job
+from tools.hosts.lab import Lab
 
 LOCAL_RANKS = 8
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from ranks import Rank, Site, connect, packet_site, wire_path, wire_site
 
-from harp.testing.ranks import ethdev_site
+from tools.hosts.ranks import ethdev_site
 
 FULL = bool(os.environ.get("HARP_TEST_FULL"))
 JOINTS = ["wire", "packet", "own address", "instances", "ethdev"] if FULL else ["wire"]

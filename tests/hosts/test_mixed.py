@@ -17,7 +17,7 @@ import pytest
 from ranks import SYSTEM_ERROR, Failed, Perf, Rank, Site, packet_site
 
 from harp import paths
-from harp.testing.lab import Lab
+from tools.hosts.lab import Lab
 
 ENDS_S = 30.0  # far above what it takes (all start-ups included), far below a hang
 DECLINES = {

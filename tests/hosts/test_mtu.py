@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from ranks import Perf, Rank, Site, connect, packet_site, wait_until
 
-from harp.testing.lab import Lab
+from tools.hosts.lab import Lab
 
 SMALL, LARGE = 1200, 1500
 HEADERS = 40 + 12  # IPv4, TCP, timestamps

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from ranks import SYSTEM_ERROR, Failed, Rank, Site, packet_site, wait_until
 
-from harp.testing.lab import Host, Lab
+from tools.hosts.lab import Host, Lab
 
 # Asks for an address all the time, as the stranger 10.77.0.99, and prints the kind and the sender's
 # address of each ARP packet that the host with this hardware address sends. It ends with its input.

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from ranks import Link, Rank, connect, packet_site
 
-from harp.testing.lab import Lab
+from tools.hosts.lab import Lab
 
 FULL = bool(os.environ.get("HARP_TEST_FULL"))
 PATIENT_MS = 60_000  # of the one that runs: the default

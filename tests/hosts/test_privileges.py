@@ -13,10 +13,10 @@ from typing import Optional
 import pytest
 from ranks import Failed, Rank, Site, connect, packet_site, wait_until
 
-from harp.statfile import Flow
-from harp.testing.jobs import Joint
-from harp.testing.lab import Lab
-from harp.testing.ranks import ethdev_site
+from harp.observe.statfile import Flow
+from tools.hosts.jobs import Joint
+from tools.hosts.lab import Lab
+from tools.hosts.ranks import ethdev_site
 
 USER = 4711  # no account of this machine
 LINKS = 20  # in each direction: more local ports than are held at first

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ranks import API, START_S, SYSTEM_ERROR, Failed, Perf, Rank, Site, packet_site, wire_path
 
-from harp.testing.lab import Host, Lab
+from tools.hosts.lab import Host, Lab
 
 
 def declines(site: Site, api: int = API) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ranks import Rank, Site, connect, packet_site
 
-from harp.testing.lab import Lab
+from tools.hosts.lab import Lab
 
 # A mount namespace of the rank's own, in which memory file systems are mounted;
 # 64 KiB are less than a statistics file takes.

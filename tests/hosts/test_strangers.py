@@ -17,7 +17,7 @@ import pytest
 from ranks import Failed, Rank, packet_site, wait_until
 from strangers import Scene, Stranger, hello, token_of
 
-from harp.testing.lab import Lab
+from tools.hosts.lab import Lab
 
 STRANGER_S = 5  # what one who says nothing is given
 ROOM = 512  # for so many of them at a time, at all listeners of an instance

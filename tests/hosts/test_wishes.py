@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ranks import SYSTEM_ERROR, Failed, Rank, Site, packet_site
 
-from harp.testing.lab import Lab
+from tools.hosts.lab import Lab
 
 
 @pytest.fixture

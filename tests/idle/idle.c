@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "harp/stack/internal.h"
+#include "harp/stack/stack_state.h"
 
 enum { FRAME_MOST = 128, PORT = 7000, AT_ONCE = 1000 /* handshakes */ };
 

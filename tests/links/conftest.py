@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from harp.testing.jobs import Joint
-from harp.testing.lab_fixtures import lab
-from harp.testing.ranks import packet_site, wire_path, wire_site
+from tools.hosts.jobs import Joint
+from tools.hosts.lab_fixtures import lab
+from tools.hosts.ranks import packet_site, wire_path, wire_site
 
 __all__ = ["join", "lab"]
 

@@ -13,8 +13,8 @@ import pytest
 from jobs import FULL, over
 from ranks import Rank, connect, wait_until
 
-from harp.statfile import Process
-from harp.testing.jobs import Joint, all_reduce, job
+from harp.observe.statfile import Process
+from tools.hosts.jobs import Joint, all_reduce, job
 
 Join = Callable[..., Joint]
 

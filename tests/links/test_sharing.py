@@ -6,8 +6,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from harp.testing.jobs import job
-from harp.testing.ranks import wire_path, wire_site
+from tools.hosts.jobs import job
+from tools.hosts.ranks import wire_path, wire_site
 
 FLOWS = 4
 FLOW_MBPS = 100  # each; four of them are well below what a busy machine does

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from jobs import over
 
-from harp import trace
-from harp.testing.jobs import Joint, all_reduce, job
+from harp.observe import trace
+from tools.hosts.jobs import Joint, all_reduce, job
 
 SENDS = {"connect", "established", "chunk_out", "send_done", "retransmit", "rto"}
 RECEIVES = {"accept", "chunk_in", "receive_done"}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from jobs import over
 from ranks import wait_until
 
-from harp.testing.jobs import Joint, all_reduce, job
+from tools.hosts.jobs import Joint, all_reduce, job
 
 ROUNDS = 3
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "harp/stack/bytes.h"
-#include "harp/stack/wire.h"
+#include "harp/stack/headers.h"
 #include "tests/fuzz/frames.h"
 #include "tests/model/links.h"
 

@@ -22,7 +22,7 @@ import click
 from mutations import Mutation, MutationError, read_all
 from workbench import BROKEN, CAUGHT, SURVIVED, Stopped, Verdict, Workbench
 
-from harp.testing import lab
+from tools.hosts import lab
 
 PREFIX = "harp-mutations-"
 

@@ -129,7 +129,7 @@ def _ethdev(folder: Path) -> Iterator[tuple[Side, Side]]:
 
 
 def _packet(folder: Path) -> Iterator[tuple[Side, Side]]:
-    from harp.testing.lab import Lab
+    from tools.hosts.lab import Lab
 
     if os.geteuid() != 0:
         pytest.skip("namespaces need root")

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "plugin/crc32c.h"
+#include "plugin/link/crc32c.h"
 
 enum { MOST = 5000 };
 

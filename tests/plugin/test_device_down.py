@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ranks import packet_site
 
-from harp.testing.jobs import all_reduce, job
-from harp.testing.lab import Lab
-from harp.testing.lab_fixtures import lab
+from tools.hosts.jobs import all_reduce, job
+from tools.hosts.lab import Lab
+from tools.hosts.lab_fixtures import lab
 
 __all__ = ["lab"]
 

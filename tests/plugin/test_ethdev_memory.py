@@ -12,9 +12,10 @@ import pytest
 from pairs import rank_at
 from plugin_peer import Peer, PeerFailure, end_all
 
-from harp import paths, statfile
-from harp.testing.jobs import all_reduce, job
-from harp.testing.ranks import ethdev_devices, ethdev_site
+from harp import paths
+from harp.observe import statfile
+from tools.hosts.jobs import all_reduce, job
+from tools.hosts.ranks import ethdev_devices, ethdev_site
 
 COUNT, SIZE = 30, 1_000_003
 PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")

@@ -14,7 +14,7 @@ import pytest
 from pairs import rank_at
 from plugin_peer import Peer, end_all
 
-from harp import statfile
+from harp.observe import statfile
 
 API = 12
 INSTANCES, FLOWS = 2, 4

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from harp import paths
-from harp import perf as perf_module
+from harp.cli import perf as perf_module
 
 PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
 FIELDS = """

@@ -15,7 +15,8 @@ from nccl_plugin import INVALID_USAGE
 from pairs import rank_at
 from plugin_peer import Peer
 
-from harp import paths, trace
+from harp import paths
+from harp.observe import trace
 
 SLOW_MS = 4000
 HANGS_MS = 40_000

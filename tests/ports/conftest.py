@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 from port_probe import PROBE, Probe
 
-from harp.testing.lab import Host, Lab
+from tools.hosts.lab import Host, Lab
 
 
 def _end_well(probe: Probe) -> None:

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "dpdk_glue/ethdev_owner.h"
+#include "dpdk_glue/dpdk/ethdev_owner.h"
 #include "dpdk_glue/port.h"
 
 static void answer_child(struct ethdev_owner *owner) {

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harp.testing.lab import Host
+from tools.hosts.lab import Host
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBE = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build") / "dpdk_glue" / "ports_probe"

@@ -294,7 +294,7 @@ def test_random_loans(seed: int, budget: int) -> None:
     """4,000 loans of all sizes, overlapping and adjacent, in any order: every page is found as
     long as somebody lends it, or the budget is used up and it is copied; none is left over."""
     said = subprocess.run(
-        [PROBE.parent / "lend_check", str(seed), "4000", str(budget)],
+        [PROBE.parent / "dma_map_check", str(seed), "4000", str(budget)],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert said.returncode == 0, said.stdout + said.stderr

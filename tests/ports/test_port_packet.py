@@ -24,7 +24,7 @@ from port_probe import (
     sequence_of,
 )
 
-from harp.testing.lab import Host
+from tools.hosts.lab import Host
 
 Make = Callable[..., Probe]
 Hosts = Callable[[str], "list[Host]"]

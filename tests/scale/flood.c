@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "harp/stack/bytes.h"
-#include "harp/stack/checksum.h"
-#include "harp/stack/wire.h"
+#include "harp/stack/ip/checksum.h"
+#include "harp/stack/headers.h"
 #include "tests/scale/network.h"
 
 enum {

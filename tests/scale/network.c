@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "harp/stack/bytes.h"
-#include "harp/stack/wire.h"
+#include "harp/stack/headers.h"
 
 enum {
   RING = 1 << 16,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from harp.measure.instructions import inclusive
 from harp.paths import build_dir
+from tools.measure.instructions import inclusive
 
 FULL = bool(os.environ.get("HARP_TEST_FULL"))
 HOSTS, STRANGERS, FLOOD_S = (1000, 50, 10) if FULL else (300, 50, 5)

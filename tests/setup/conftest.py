@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from fake_host import fake
 
-from harp.testing.lab import Host, Lab
-from harp.testing.lab_fixtures import lab
+from tools.hosts.lab import Host, Lab
+from tools.hosts.lab_fixtures import lab
 
 __all__ = ["fake", "host", "lab"]
 

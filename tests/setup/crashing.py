@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harp.cli import main
+from harp.cli.main import main
 from harp.setup import bootline, host, kernel
 
 # Which calls change something: all, or those that say so in their words.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fake_host import ID, POOL, FakeHost
 
-from harp import doctor_dpdk, env
+from harp.cli import doctor_dpdk, env
 from harp.setup import nics, pages
 from harp.setup.bind import Bind
 from harp.setup.journal import Journal
@@ -216,17 +216,17 @@ def test_under_uio_the_hosts_iommu_does_not_count(findings: Findings, host: Fake
 def test_the_driver_needs_as_much_as_doctor_says() -> None:
     """One rule in two languages."""
     root = Path(__file__).resolve().parents[2]
-    source = (root / "dpdk_glue/ethdev_device.c").read_text()
+    source = (root / "dpdk_glue/dpdk/ethdev_device.c").read_text()
     mib = {name: int(text) for name, text in re.findall(r"\b(BASE|QUEUE)_MIB = (\d+)", source)}
     assert "BASE_MIB + QUEUE_MIB * ethdev->queue_count" in source
     for count in (1, 8):
         assert pages.least_mib(count) == mib["BASE"] + count * mib["QUEUE"]
-    assert f"PLAIN_MIB = {pages.PLAIN_MIB}," in (root / "dpdk_glue/eal.c").read_text()
+    assert f"PLAIN_MIB = {pages.PLAIN_MIB}," in (root / "dpdk_glue/dpdk/eal.c").read_text()
 
 
 def test_the_driver_has_the_same_idea_of_a_group() -> None:
     root = Path(__file__).resolve().parents[2]
-    source = (root / "dpdk_glue/ethdev_device.c").read_text()
+    source = (root / "dpdk_glue/dpdk/ethdev_device.c").read_text()
     rule = source.partition("static bool stands_aside(")[2].partition("}")[0]
     assert re.findall(r'strcmp\(driver, "([^"]+)"\) == 0', rule) == [*filter(None, nics.ASIDE)]
     assert "!driver[0] ||" in rule and 'strncmp(class, "0x06", 4) == 0' in rule  # a bridge

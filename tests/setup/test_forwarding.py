@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harp.testing.lab import Lab
+from tools.hosts.lab import Lab
 
 OWN = "10.77.0.102"
 

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "harp/stack/bytes.h"
-#include "harp/stack/checksum.h"
-#include "harp/stack/wire.h"
+#include "harp/stack/ip/checksum.h"
+#include "harp/stack/headers.h"
 #include "tests/sim/sim.h"
 
 /* Reads a gather list from its start on. */

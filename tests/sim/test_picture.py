@@ -12,8 +12,8 @@ from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 from simulator import run
 
+from harp.observe.pcapng import write_pcapng
 from harp.testing.capture_reader import CaptureError, read_tcp
-from harp.testing.pcapng import write_pcapng
 from harp.testing.time_sequence import COLOURS, NoFlow, draw, follow, main
 
 A, B = "192.0.2.1", "192.0.2.2"

@@ -6,7 +6,7 @@
  */
 #include "harp/stack/bytes.h"
 #include "harp/stack/seq.h"
-#include "harp/stack/wire.h"
+#include "harp/stack/headers.h"
 #include "tests/sim/sim.h"
 
 struct headers {

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harp/stack/checksum.h"
-#include "harp/stack/checksum_vector.h"
+#include "harp/stack/ip/checksum.h"
+#include "harp/stack/ip/checksum_vector.h"
 
 enum { MOST = 70000, ROOM = MOST + 256, BESIDE = 0x5a };
 

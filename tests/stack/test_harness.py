@@ -8,9 +8,9 @@ from scapy.layers.inet import ICMP, IP, TCP
 from scapy.layers.l2 import Ether
 from scapy.utils import rdpcap
 
+from harp.observe.pcapng import write_pcapng
 from harp.testing.dialogue import Dialogue, DialogueError, Sink, make_stack, option
 from harp.testing.frames import BadFrame, check_frame, check_ipv4, check_options
-from harp.testing.pcapng import write_pcapng
 from harp.testing.wire import Impairment, Transfer, WireError, connect_pair, pattern
 
 pytest_plugins = ["pytester"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the tools' tests."""
 
-from harp.testing.lab_fixtures import lab, make_lab
+from tools.hosts.lab_fixtures import lab, make_lab
 
 __all__ = ["lab", "make_lab"]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from harp.measure.carriers import Watch
-from harp.testing.lab import Lab
 from tests.tools.transfers import PORT, transfer
+from tools.hosts.lab import Lab
+from tools.measure.carriers import Watch
 
 FRAMES = Path(__file__).with_name("numbered_frames.py")
 CONTROL = 29411

@@ -9,17 +9,17 @@ from typing import Any, Dict, List, Tuple
 
 import pytest
 
-from harp.measure.carriers import Carriers
-from harp.measure.demo import Row, check_row
-from harp.measure.records import make_record
-from harp.measure.runner import HarpPacket, KernelTcp
-from harp.measure.runner import Transport as AnyTransport
+from tools.measure.carriers import Carriers
+from tools.measure.demo import Row, check_row
+from tools.measure.records import make_record
+from tools.measure.runner import HarpPacket, KernelTcp
+from tools.measure.runner import Transport as AnyTransport
 
 
 def demo(folder: Path, *options: str) -> Tuple[int, Dict[str, Any]]:
     """Exit status and document of a run with messages up to 4 KiB."""
     path = folder / "out.json"
-    command = [sys.executable, "-m", "harp.measure.demo", "--last", "4096", "--json", str(path)]
+    command = [sys.executable, "-m", "tools.measure.demo", "--last", "4096", "--json", str(path)]
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=110)
     assert path.is_file(), done.stdout + done.stderr
     return done.returncode, json.loads(path.read_text())

@@ -15,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from harp.measure import fault_table, fault_trials
-from harp.measure.fault_series import Series, run_series
-from harp.measure.fault_table import FAULTS
-from harp.measure.fault_trials import (
+from tools.hosts.lab import Lab, namespaces
+from tools.hosts.ranks import wait_until
+from tools.measure import fault_table, fault_trials
+from tools.measure.fault_series import Series, run_series
+from tools.measure.fault_table import FAULTS
+from tools.measure.fault_trials import (
     CRASH,
     ERROR,
     HANG,
@@ -31,8 +33,6 @@ from harp.measure.fault_trials import (
     Trial,
     run_trial,
 )
-from harp.testing.lab import Lab, namespaces
-from harp.testing.ranks import wait_until
 
 SEED = 7
 TIMEOUT_MS = 3000  # this machine may be busy
@@ -186,7 +186,7 @@ def test_a_bad_series_is_noticed(series: Series) -> None:
 
 # -- the command
 
-COMMAND = [sys.executable, "-m", "harp.measure.faults"]
+COMMAND = [sys.executable, "-m", "tools.measure.faults"]
 
 
 def command(*words: object) -> subprocess.CompletedProcess[str]:

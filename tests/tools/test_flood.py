@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from harp.measure.flood import USUAL
-from harp.measure.flood_rows import (
+from tools.measure.flood import USUAL
+from tools.measure.flood_rows import (
     MEMORY_MOST,
     RATIO_LEAST,
     Attack,
@@ -24,9 +24,9 @@ from harp.measure.flood_rows import (
     Row,
     table,
 )
-from harp.measure.flood_scene import attacks
+from tools.measure.flood_scene import attacks
 
-COMMAND = [sys.executable, "-m", "harp.measure.flood"]
+COMMAND = [sys.executable, "-m", "tools.measure.flood"]
 SHORT = ("--connections", "500", "--rate", "4000")
 # One of each kind: who connects, who pretends to be the peer, and below TCP.
 SOME = ("tiny", "out-of-order", "data", "sacks", "fragments", "arp")

@@ -20,7 +20,8 @@ from pathlib import Path
 import pytest
 
 from harp import paths
-from harp.measure.gpu import (
+from tools.hosts.lab import Lab
+from tools.measure.gpu import (
     IN_WHEEL,
     Job,
     Report,
@@ -33,8 +34,7 @@ from harp.measure.gpu import (
     run_job,
     unpack,
 )
-from harp.measure.gpu_nets import Net, NetError, join
-from harp.testing.lab import Lab
+from tools.measure.gpu_nets import Net, NetError, join
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,7 +55,7 @@ def test_it_says_so() -> None:
 
 
 def test_it_needs_the_standard_library_only() -> None:
-    words = [sys.executable, "-S", "-m", "harp.measure.gpu"]
+    words = [sys.executable, "-S", "-m", "tools.measure.gpu"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([*words, "--help"], capture_output=True, text=True, env=environment)
     assert done.returncode == 0 and "Real NCCL over HARP" in done.stdout, done.stderr
@@ -130,8 +130,8 @@ say("done")
 
 def report_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str = "") -> Report:
     monkeypatch.setenv("NCCL_ALGO", "Tree")
-    monkeypatch.setattr("harp.measure.gpu.MIXED_LIMIT_S", 3)
-    monkeypatch.setattr("harp.measure.gpu.AFTERMATH_S", 1)
+    monkeypatch.setattr("tools.measure.gpu.MIXED_LIMIT_S", 3)
+    monkeypatch.setattr("tools.measure.gpu.AFTERMATH_S", 1)
     program = tmp_path / "fake.py"
     program.write_text(textwrap.dedent(FAKE))
     plugin = tmp_path / "plugin" / "libnccl-net.so"
@@ -259,7 +259,7 @@ def test_both_ranks_on_one_interface(tmp_path: Path) -> None:
 
 def test_what_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one is taken, and the report says why; without any there is a line."""
-    monkeypatch.setattr("harp.measure.gpu_nets.shutil.which", lambda name: None)
+    monkeypatch.setattr("tools.measure.gpu_nets.shutil.which", lambda name: None)
     refusals: list[str] = []
     with join(["namespaces", "wire"], tmp_path, refusals) as net:
         assert net.name == "wire"

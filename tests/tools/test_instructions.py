@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
-from harp.measure.instructions import FEW, STEPS, CannotCount, Cost, Step, cost_of, count
 from harp.paths import build_dir
+from tools.measure.instructions import FEW, STEPS, CannotCount, Cost, Step, cost_of, count
 
 ANNOTATED = """
 --------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ def test_a_function_that_was_not_seen() -> None:
 
 @pytest.mark.parametrize("connections", [1, 40])
 def test_every_byte_arrives(connections: int) -> None:
-    words = [build_dir() / "harp" / "measure" / "harp-segments", str(connections), "100"]
+    words = [build_dir() / "tools" / "measure" / "harp-segments", str(connections), "100"]
     said = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True).stdout
     assert said.split() == ["3200", "100"]
 

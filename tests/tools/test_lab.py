@@ -13,10 +13,10 @@ from typing import Callable, List
 
 import pytest
 
-from harp.testing import lab as labs
-from harp.testing.lab import LOCKS, Lab, LabError, Wire
-from harp.testing.ranks import wait_until
 from tests.tools.transfers import transfer
+from tools.hosts import lab as labs
+from tools.hosts.lab import LOCKS, Lab, LabError, Wire
+from tools.hosts.ranks import wait_until
 
 MakeLab = Callable[..., Lab]
 
@@ -181,8 +181,8 @@ def owner(*, relay: bool = False) -> "subprocess.Popen[str]":
     """A process that makes a lab, prints its id, and sleeps."""
     program = textwrap.dedent(f"""
         import time
-        from harp.testing.lab import Lab
-        from harp.testing.relay import RelaySpec
+        from tools.hosts.lab import Lab
+        from tools.hosts.relay import RelaySpec
         with Lab(relay={"RelaySpec()" if relay else None}) as lab:
             lab.hosts[0].popen(["sleep", "20"])
             print(lab.id, flush=True)
@@ -244,7 +244,7 @@ def test_what_is_set_up_in_a_lab_is_not_the_machines(tmp_path: Path) -> None:
         "h1 hostname -I && echo $HARP_CONF_DIR"
     ) % (sys.executable, sys.executable)
     done = subprocess.run(
-        [sys.executable, "-m", "harp.testing.lab_cli", "up", "--", "sh", "-c", script],
+        [sys.executable, "-m", "tools.hosts.lab_cli", "up", "--", "sh", "-c", script],
         capture_output=True,
         text=True,
         timeout=120,

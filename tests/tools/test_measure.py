@@ -8,10 +8,11 @@ from typing import List, Optional
 
 import pytest
 
-from harp.measure.bench import ETHDEV, RAW_SHARED, Cell, Target, judge, row_of, table, verdict
-from harp.measure.raw import run_raw_shared
-from harp.measure.records import FIELDS, Document, RecordError, load_records, make_record
-from harp.measure.runner import (
+from tools.hosts.lab import Lab
+from tools.measure.bench import ETHDEV, RAW_SHARED, Cell, Target, judge, row_of, table, verdict
+from tools.measure.raw import run_raw_shared
+from tools.measure.records import FIELDS, Document, RecordError, load_records, make_record
+from tools.measure.runner import (
     HarpPacket,
     KernelTcp,
     RunError,
@@ -20,10 +21,9 @@ from harp.measure.runner import (
     Transport,
     run_perf,
 )
-from harp.measure.shared import DIRECTIONS, SHARED, HarpEthdev, SharedLink
-from harp.measure.stats import ratios, summarize
-from harp.measure.tables import markdown, size_text
-from harp.testing.lab import Lab
+from tools.measure.shared import DIRECTIONS, SHARED, HarpEthdev, SharedLink
+from tools.measure.stats import ratios, summarize
+from tools.measure.tables import markdown, size_text
 
 
 def test_a_summary_is_the_middle_and_the_range() -> None:

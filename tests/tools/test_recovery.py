@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from harp.measure import fairness, recovery
-from harp.measure.fairness import Row, share
-from harp.measure.meter import Meter
-from harp.measure.recovery import HARP, LINUX, PAIRS, Cell, Point, Recovery, Trial, judge, points
-from harp.measure.stats import between
-from harp.testing.conversations import Conversation, Told
-from harp.testing.lab import Lab
-from harp.testing.relay import RelaySpec
+from tools.hosts.conversations import Conversation, Told
+from tools.hosts.lab import Lab
+from tools.hosts.relay import RelaySpec
+from tools.measure import fairness, recovery
+from tools.measure.fairness import Row, share
+from tools.measure.meter import Meter
+from tools.measure.recovery import HARP, LINUX, PAIRS, Cell, Point, Recovery, Trial, judge, points
+from tools.measure.stats import between
 
 KB = 1000
 

@@ -11,9 +11,9 @@ from typing import Any, Dict, List, Tuple
 
 import pytest
 
-from harp.testing.lab import Lab
-from harp.testing.relay import RelayError, RelaySpec
 from tests.tools.transfers import transfer
+from tools.hosts.lab import Lab
+from tools.hosts.relay import RelayError, RelaySpec
 
 MB = 1_000_000
 FRAMES = Path(__file__).with_name("numbered_frames.py")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harp.measure.soak import GROWTH_KIB, Sample, growth
+from tools.measure.soak import GROWTH_KIB, Sample, growth
 
 LEVEL_KIB = 100_000
 
@@ -19,7 +19,7 @@ LEVEL_KIB = 100_000
 def soak(*words: object) -> subprocess.CompletedProcess[str]:
     if os.geteuid() != 0:
         pytest.skip("a lab's hosts need root")
-    command = [sys.executable, "-m", "harp.measure.soak", *map(str, words)]
+    command = [sys.executable, "-m", "tools.measure.soak", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=110)
 
 

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from harp.testing.lab import Host
+from tools.hosts.lab import Host
 
 PROGRAM = Path(__file__).with_name("tcp_transfer.py")
 PORT = 5000

@@ -13,7 +13,7 @@ import pytest
 from given import configured
 from guest import DATA, MANAGEMENT, TWINS, Guest
 
-from harp.testing.lab import Lab
+from tools.hosts.lab import Lab
 
 KERNEL = os.environ.get("HARP_TEST_VM")  # what tests/vm/prepare has made
 collect_ignore_glob = [] if KERNEL else ["test_*.py"]

@@ -16,7 +16,7 @@ from typing import Any
 
 from guest import DATA, MANAGEMENT, Guest, build_dir
 
-from harp import statfile
+from harp.observe import statfile
 
 PORT = 5999
 RUN_DIR = "/tmp/harp-run"

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Optional
 
-from harp.testing.lab import Host
+from tools.hosts.lab import Host
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -256,7 +256,7 @@ class Guest:
             self.write(
                 f"/usr/local/bin/{command}",
                 f"#!/bin/sh\nexec env PYTHONPATH={ROOT} HARP_BUILD_DIR={build_dir()} "
-                f'{sys.executable} -c "from harp.cli import {entry} as m; m()" "$@"\n',
+                f'{sys.executable} -c "from harp.cli.main import {entry} as m; m()" "$@"\n',
                 executable=True,
             )
         lines = ["ip link set lo up", "modprobe virtio_net"]

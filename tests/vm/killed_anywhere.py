@@ -25,7 +25,7 @@ sys.path.insert(0, str(HERE.parent / "setup"))
 
 import crashing  # noqa: E402
 
-from harp.cli import main  # noqa: E402
+from harp.cli.main import main  # noqa: E402
 
 MOST = 80  # changes: a bound for the loops
 TREES = ("/usr/local/tfabric", "/etc/default/grub.d")

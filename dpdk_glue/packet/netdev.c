@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Asked by rtnetlink and ioctl rather than from files, where there is a
+ * choice: /sys may show another network namespace's interfaces.
+ */
+#include "dpdk_glue/packet/netdev.h"
+
+#include <errno.h>
+#include <ifaddrs.h>
+#include <limits.h>
+#include <net/if.h> /* before the kernel's headers, which then leave its names alone */
+#include <netinet/in.h>
+#include <linux/ethtool.h>
+#include <linux/if_arp.h>
+#include <linux/rtnetlink.h>
+#include <linux/sockios.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "dpdk_glue/fail.h"
+#include "dpdk_glue/port.h"
+
+enum { REPLY_BYTES = 32768, GSO_LEGACY_MAX = 65536 };
+
+/* One request, one reply, in place. Returns the reply's bytes or a negative
+ * errno; the kernel answers within the call. */
+static ssize_t ask(const void *request, size_t size, void *reply) {
+  int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+  if (fd < 0)
+    return -errno;
+  ssize_t got = send(fd, request, size, 0) < 0 ? -1 : recv(fd, reply, REPLY_BYTES, MSG_DONTWAIT);
+  ssize_t rc = got < 0 ? -errno : got;
+  close(fd);
+  const struct nlmsghdr *header = reply;
+  if (rc >= 0 && (rc < (ssize_t)sizeof(*header) || header->nlmsg_len > (size_t)rc))
+    return -EPROTO;
+  if (rc >= 0 && header->nlmsg_type == NLMSG_ERROR)
+    return ((const struct nlmsgerr *)NLMSG_DATA(header))->error;
+  return rc;
+}
+
+static void read_link_attribute(const struct rtattr *attribute, struct harp_netdev *device) {
+  const void *data = RTA_DATA(attribute);
+  switch (attribute->rta_type) {
+    case IFLA_ADDRESS:
+      if (RTA_PAYLOAD(attribute) == sizeof(device->mac))
+        memcpy(device->mac, data, sizeof(device->mac));
+      break;
+    case IFLA_MTU:
+      memcpy(&device->mtu, data, sizeof(device->mtu));
+      break;
+    case IFLA_GSO_MAX_SIZE:
+      memcpy(&device->gso_max, data, sizeof(device->gso_max));
+      break;
+    default:
+      break;
+  }
+}
+
+static int read_link(struct harp_netdev *device, int *hardware) {
+  struct {
+    struct nlmsghdr header;
+    struct ifinfomsg link;
+  } request = {
+      .header = {.nlmsg_len = sizeof(request), .nlmsg_type = RTM_GETLINK,
+                 .nlmsg_flags = NLM_F_REQUEST},
+      .link = {.ifi_index = device->index},
+  };
+  _Alignas(struct nlmsghdr) char reply[REPLY_BYTES];
+  ssize_t rc = ask(&request, sizeof(request), reply);
+  if (rc < 0)
+    return (int)rc;
+  const struct nlmsghdr *header = (const struct nlmsghdr *)reply;
+  const struct ifinfomsg *link = NLMSG_DATA(header);
+  *hardware = link->ifi_type;
+  device->up = link->ifi_flags & IFF_UP;
+  device->carrier = link->ifi_flags & IFF_RUNNING;
+  device->gso_max = GSO_LEGACY_MAX;
+  int left = (int)(header->nlmsg_len - NLMSG_LENGTH(sizeof(*link)));
+  for (const struct rtattr *at = IFLA_RTA(link); RTA_OK(at, left); at = RTA_NEXT(at, left))
+    read_link_attribute(at, device);
+  if (device->gso_max > GSO_LEGACY_MAX) /* beyond it the IPv4 length field cannot say */
+    device->gso_max = GSO_LEGACY_MAX;
+  return 0;
+}
+
+static uint8_t prefix_length(uint32_t mask) {
+  return (uint8_t)__builtin_popcount(mask);
+}
+
+static void read_address(const char *name, struct harp_netdev *device) {
+  struct ifaddrs *list;
+  if (getifaddrs(&list) < 0)
+    return;
+  for (const struct ifaddrs *at = list; at && !device->address; at = at->ifa_next) {
+    if (!at->ifa_addr || !at->ifa_netmask || at->ifa_addr->sa_family != AF_INET ||
+        strcmp(at->ifa_name, name) != 0)
+      continue;
+    device->address = ((const struct sockaddr_in *)at->ifa_addr)->sin_addr.s_addr;
+    device->prefix =
+        prefix_length(((const struct sockaddr_in *)at->ifa_netmask)->sin_addr.s_addr);
+  }
+  freeifaddrs(list);
+}
+
+/* The main table's default route with the least metric. thread-self: a thread
+ * may live in a namespace of its own. */
+static void read_gateway(const char *name, struct harp_netdev *device) {
+  FILE *file = fopen("/proc/thread-self/net/route", "re");
+  if (!file)
+    return;
+  char line[256], interface[IFNAMSIZ];
+  unsigned destination, gateway, mask, metric, best = UINT_MAX;
+  while (fgets(line, sizeof(line), file)) {
+    if (sscanf(line, "%15s %x %x %*x %*d %*d %u %x", interface, &destination, &gateway, &metric,
+               &mask) != 5 ||
+        strcmp(interface, name) != 0 || destination || mask || !gateway || metric >= best)
+      continue;
+    best = metric;
+    device->gateway = gateway; /* printed as the number that it is in memory */
+  }
+  fclose(file);
+}
+
+static void read_speed(const char *name, struct harp_netdev *device) {
+  struct ethtool_cmd command = {.cmd = ETHTOOL_GSET};
+  struct ifreq request = {.ifr_data = (char *)&command};
+  snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", name);
+  int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0)
+    return;
+  if (ioctl(fd, SIOCETHTOOL, &request) == 0) {
+    uint32_t speed = ethtool_cmd_speed(&command);
+    device->speed_mbps = speed == (uint32_t)SPEED_UNKNOWN || speed == UINT16_MAX ? 0 : speed;
+  }
+  close(fd);
+}
+
+static bool is_pci_function(const char *name) {
+  unsigned domain, bus, slot, function;
+  int end = 0;
+  return sscanf(name, "%x:%2x:%2x.%1x%n", &domain, &bus, &slot, &function, &end) == 4 &&
+         name[end] == '\0';
+}
+
+/* /sys may be another namespace's: believe it only if the index agrees. */
+static bool sysfs_is_ours(const char *name, int index) {
+  char path[PATH_MAX];
+  int seen = 0;
+  snprintf(path, sizeof(path), "/sys/class/net/%s/ifindex", name);
+  FILE *file = fopen(path, "re");
+  if (!file)
+    return false;
+  bool read = fscanf(file, "%d", &seen) == 1;
+  fclose(file);
+  return read && seen == index;
+}
+
+/* A virtio or other bus may stand between the interface and its PCI function:
+ * the last PCI address on the way is the function's. */
+static void read_pci_path(const char *name, struct harp_netdev *device) {
+  char link[PATH_MAX], path[PATH_MAX];
+  snprintf(link, sizeof(link), "/sys/class/net/%s/device", name);
+  if (!sysfs_is_ours(name, device->index) || !realpath(link, path))
+    return;
+  for (char *slash; (slash = strrchr(path, '/')) && slash != path; *slash = '\0')
+    if (is_pci_function(slash + 1)) {
+      if (strlen(path) < sizeof(device->pci_path))
+        memcpy(device->pci_path, path, strlen(path) + 1);
+      return;
+    }
+}
+
+static int no_such_interface(const char *name, char *error) {
+  char names[200] = "";
+  size_t used = 0;
+  struct if_nameindex *list = if_nameindex();
+  for (const struct if_nameindex *at = list; at && at->if_index && used < sizeof(names); at++)
+    used += (size_t)snprintf(names + used, sizeof(names) - used, " %s", at->if_name);
+  if_freenameindex(list);
+  return harp_port_fail(error, -ENODEV,
+                        "packet:%.40s: no such interface in this network namespace, which has:%s; "
+                        "correct device, or in a pod set hostNetwork: true or attach the NIC "
+                        "(Multus)",
+                        name, names);
+}
+
+int harp_netdev_read(const char *name, struct harp_netdev *device, char *error) {
+  memset(device, 0, sizeof(*device));
+  device->index = (int)if_nametoindex(name);
+  if (!device->index)
+    return no_such_interface(name, error);
+  int hardware = 0;
+  int rc = read_link(device, &hardware);
+  if (rc < 0)
+    return harp_port_fail(error, rc, "packet:%s: cannot read the interface's state: %s; is "
+                          "netlink allowed here?", name, strerror(-rc));
+  if (hardware != ARPHRD_ETHER)
+    return harp_port_fail(error, -EOPNOTSUPP, "packet:%s: not an Ethernet interface (its type is "
+                          "%d); name one that is, as ip -br link shows", name, hardware);
+  read_address(name, device);
+  read_gateway(name, device);
+  read_speed(name, device);
+  read_pci_path(name, device);
+  return 0;
+}
+
+bool harp_netdev_is_local(uint32_t address) {
+  struct {
+    struct nlmsghdr header;
+    struct rtmsg route;
+    struct rtattr attribute;
+    uint32_t destination;
+  } request = {
+      .header = {.nlmsg_len = sizeof(request), .nlmsg_type = RTM_GETROUTE,
+                 .nlmsg_flags = NLM_F_REQUEST},
+      .route = {.rtm_family = AF_INET, .rtm_dst_len = 32},
+      .attribute = {.rta_len = RTA_LENGTH(sizeof(uint32_t)), .rta_type = RTA_DST},
+      .destination = address,
+  };
+  _Alignas(struct nlmsghdr) char reply[REPLY_BYTES];
+  if (ask(&request, sizeof(request), reply) < 0)
+    return false;
+  const struct rtmsg *route = NLMSG_DATA((const struct nlmsghdr *)reply);
+  return route->rtm_type == RTN_LOCAL;
+}
+
+bool harp_netdev_has_carrier(int index) {
+  struct harp_netdev device = {.index = index};
+  int hardware;
+  return read_link(&device, &hardware) >= 0 && device.carrier;
+}
+
+int harp_netdev_state(int index) {
+  struct harp_netdev device = {.index = index};
+  int hardware;
+  int rc = read_link(&device, &hardware);
+  return rc < 0 ? rc : device.up;
+}

@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * "packet:IFACE": AF_PACKET sockets on a kernel interface, one per queue.
+ *
+ * The kernel keeps the interface and sees every frame too; what keeps it from
+ * answering for HARP is an address that it does not own, or, on its own
+ * address, the deaf listeners of packet_ports.h. Needs CAP_NET_RAW;
+ * CAP_NET_ADMIN only for receive buffers deeper than net.core.rmem_max.
+ */
+#include "dpdk_glue/packet/packet.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "dpdk_glue/fail.h"
+#include "dpdk_glue/packet/netdev.h"
+#include "dpdk_glue/packet/packet_filter.h"
+#include "harp/counters.h"
+
+enum {
+  RECEIVE_BUFFER = 64 * 1024 * 1024, /* a window's worth of segments, kernel's overhead included */
+  SEND_BUFFER = 4 * 1024 * 1024,
+};
+
+static struct packet_port *packet_of(struct harp_port *port) {
+  return (struct packet_port *)port;
+}
+
+static struct packet_filter filter_of(const struct packet_port *packet) {
+  const struct harp_port_info *info = &packet->port.info;
+  const struct packet_ports *ports = &packet->ports;
+  struct packet_filter filter = {
+      .address = info->address,
+      .shared = info->shares_address,
+      .ranges = ports->shared || ports->range_count ? ports->ranges : NULL,
+      .range_count = ports->range_count,
+  };
+  memcpy(filter.mac, info->mac, sizeof(filter.mac));
+  return filter;
+}
+
+static enum packet_filter_kind data_kind(const struct packet_port *packet) {
+  return packet->queue_count == 1 ? PACKET_FILTER_ALL : PACKET_FILTER_IPV4;
+}
+
+/* The kernel doubles what it is given, and the limit for everybody else is
+ * net.core.rmem_max. */
+static void set_buffers(struct packet_port *packet, int fd) {
+  int receive = RECEIVE_BUFFER / 2, send = SEND_BUFFER / 2;
+  socklen_t length = sizeof(packet->receive_buffer);
+  if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &receive, sizeof(receive)) < 0)
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receive, sizeof(receive));
+  if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &send, sizeof(send)) < 0)
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send, sizeof(send));
+  getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &packet->receive_buffer, &length);
+  packet->shallow = packet->receive_buffer < RECEIVE_BUFFER;
+}
+
+static int socket_failed(const char *name, int code, char *error) {
+  if (code == EPERM || code == EACCES)
+    return harp_port_fail(error, -EPERM,
+                          "packet:%s: not allowed to open a packet socket; give the process "
+                          "CAP_NET_RAW (run as root; docker run --cap-add NET_RAW; in a pod "
+                          "securityContext.capabilities.add: [NET_RAW])",
+                          name);
+  return harp_port_fail(error, -code,
+                        "packet:%s: cannot open a packet socket: %s; does this kernel have "
+                        "CONFIG_PACKET, and is the limit of open files high enough?",
+                        name, strerror(code));
+}
+
+/* A socket that hears nothing yet: protocol 0 until the filter is in place, so
+ * that no stranger's frame is ever queued. */
+static int open_socket(struct packet_port *packet, const char *name,
+                       enum packet_filter_kind kind, char *error) {
+  int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0)
+    return socket_failed(name, errno, error);
+  struct packet_filter filter = filter_of(packet);
+  int on = 1;
+  int rc = harp_packet_filter_attach(fd, &filter, kind);
+  if (rc == 0 && kind != PACKET_FILTER_ARP) {
+    rc = setsockopt(fd, SOL_PACKET, PACKET_VNET_HDR, &on, sizeof(on)) < 0 ? -errno : 0;
+    set_buffers(packet, fd);
+  }
+  struct sockaddr_ll here = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL),
+                             .sll_ifindex = packet->ifindex};
+  if (rc == 0 && bind(fd, (struct sockaddr *)&here, sizeof(here)) < 0)
+    rc = -errno;
+  if (rc < 0) {
+    close(fd);
+    return harp_port_fail(error, rc, "packet:%s: cannot set up a packet socket: %s; Linux 4.15 or "
+                          "later is needed", name, strerror(-rc));
+  }
+  return fd;
+}
+
+/* The first socket is given a number that no other group has; the others join
+ * by it, in the order of the queues, which is the order the steering counts. */
+static int join_fanout(struct packet_port *packet, int fd, int *group) {
+  int request = PACKET_FANOUT_CBPF << 16;
+  bool first = *group < 0;
+  request |= first ? PACKET_FANOUT_FLAG_UNIQUEID << 16 : *group;
+  if (setsockopt(fd, SOL_PACKET, PACKET_FANOUT, &request, sizeof(request)) < 0)
+    return -errno;
+  if (!first)
+    return 0;
+  int given = 0;
+  socklen_t length = sizeof(given);
+  if (getsockopt(fd, SOL_PACKET, PACKET_FANOUT, &given, &length) < 0)
+    return -errno;
+  *group = given & 0xffff;
+  return harp_packet_fanout_steer(fd);
+}
+
+static bool watch(int epoll_fd, int fd) {
+  struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
+  return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+static int open_group(struct packet_port *packet, const char *name, char *error) {
+  int group = -1;
+  for (unsigned q = 0; q < packet->queue_count; q++) {
+    struct packet_queue *queue = &packet->queues[q];
+    int rc = join_fanout(packet, queue->fd, &group);
+    if (rc < 0)
+      return harp_port_fail(error, rc, "packet:%s: cannot steer frames to %u instances: %s; set "
+                            "instances = 1", name, packet->queue_count, strerror(-rc));
+    queue->arp_fd = open_socket(packet, name, PACKET_FILTER_ARP, error);
+    if (queue->arp_fd < 0)
+      return queue->arp_fd;
+    queue->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (queue->epoll_fd < 0 || !watch(queue->epoll_fd, queue->fd) ||
+        !watch(queue->epoll_fd, queue->arp_fd))
+      return harp_port_fail(error, -errno, "packet:%s: cannot make an epoll descriptor: %s; raise "
+                            "the limit of open files (ulimit -n)", name, strerror(errno));
+  }
+  return 0;
+}
+
+static int open_queues(struct packet_port *packet, const char *name, char *error) {
+  size_t size = packet->queue_count * sizeof(*packet->queues);
+  packet->queues = aligned_alloc(_Alignof(struct packet_queue), size);
+  if (!packet->queues)
+    return harp_port_fail(error, -ENOMEM, "packet:%s: out of memory", name);
+  memset(packet->queues, 0, size);
+  for (unsigned q = 0; q < packet->queue_count; q++)
+    packet->queues[q].fd = packet->queues[q].arp_fd = packet->queues[q].epoll_fd = -1;
+  for (unsigned q = 0; q < packet->queue_count; q++) {
+    struct packet_queue *queue = &packet->queues[q];
+    if (harp_packet_rx_init(queue) < 0)
+      return harp_port_fail(error, -ENOMEM, "packet:%s: out of memory", name);
+    harp_packet_tx_init(queue, packet->ifindex);
+    queue->fd = open_socket(packet, name, data_kind(packet), error);
+    if (queue->fd < 0)
+      return queue->fd;
+  }
+  return packet->queue_count > 1 ? open_group(packet, name, error) : 0;
+}
+
+static void close_fd(int fd) {
+  if (fd >= 0)
+    close(fd);
+}
+
+static void close_sockets(const struct packet_port *packet) {
+  for (unsigned q = 0; packet->queues && q < packet->queue_count; q++) {
+    const struct packet_queue *queue = &packet->queues[q];
+    close_fd(queue->fd);
+    close_fd(queue->arp_fd);
+    close_fd(queue->epoll_fd);
+  }
+}
+
+static void packet_close(struct harp_port *port) {
+  struct packet_port *packet = packet_of(port);
+  close_sockets(packet);
+  /* Not before: until the packet sockets are gone the kernel must not answer. */
+  harp_packet_ports_close(&packet->ports);
+  for (unsigned q = 0; packet->queues && q < packet->queue_count; q++)
+    harp_packet_rx_free(&packet->queues[q]);
+  free(packet->queues);
+  free(packet);
+}
+
+/* A child that outlives its parent would keep the kernel silent, and the peers
+ * waiting for the dead. */
+static void packet_forget(struct harp_port *port) {
+  const struct packet_port *packet = packet_of(port);
+  close_sockets(packet);
+  harp_packet_ports_forget(&packet->ports);
+}
+
+static int check_device(const struct harp_netdev *device, const struct harp_port_config *config,
+                        char *error) {
+  const char *name = config->device;
+  if (!device->up)
+    return harp_port_fail(error, -ENETDOWN, "packet:%s: the interface is down; ip link set %s up",
+                          name, name);
+  if (!device->carrier)
+    return harp_port_fail(error, -ENETDOWN, "packet:%s: the interface has no carrier; check the "
+                          "cable, or the other end of a virtual one", name);
+  if (config->mtu > device->mtu)
+    return harp_port_fail(error, -EINVAL, "packet:%s: mtu = %u is more than the interface's %u; "
+                          "lower it, or ip link set %s mtu %u", name, config->mtu, device->mtu,
+                          name, config->mtu);
+  return 0;
+}
+
+static const uint8_t unset_mac[6];
+
+static bool has_own_mac(const struct harp_netdev *device, const struct harp_port_config *config) {
+  return memcmp(config->mac, unset_mac, 6) != 0 && memcmp(config->mac, device->mac, 6) != 0;
+}
+
+static int check_address(const struct harp_netdev *device, const struct harp_port_config *config,
+                         char *error) {
+  const char *name = config->device;
+  char text[INET_ADDRSTRLEN];
+  if (!config->address && !device->address)
+    return harp_port_fail(error, -EADDRNOTAVAIL, "packet:%s: the interface has no IPv4 address to "
+                          "share; give it one, or set address = A.B.C.D/N to one that the kernel "
+                          "does not have", name);
+  if (!config->address && has_own_mac(device, config))
+    return harp_port_fail(error, -EINVAL, "packet:%s: mac goes with an address of HARP's own; with "
+                          "address = kernel leave it out", name);
+  if (config->address && harp_netdev_is_local(config->address))
+    return harp_port_fail(error, -EADDRINUSE, "packet:%s: the kernel has the address %s itself; "
+                          "set address = kernel to share it, or choose one that ip route get does "
+                          "not call local", name,
+                          inet_ntop(AF_INET, &config->address, text, sizeof(text)));
+  return 0;
+}
+
+static void describe(struct packet_port *packet, const struct harp_netdev *device,
+                     const struct harp_port_config *config) {
+  struct harp_port_info *info = &packet->port.info;
+  bool own = config->address != 0;
+  memcpy(info->mac, has_own_mac(device, config) ? config->mac : device->mac, 6);
+  uint32_t mtu = config->mtu ? config->mtu : device->mtu;
+  info->mtu = (uint16_t)(mtu < UINT16_MAX ? mtu : UINT16_MAX);
+  info->speed_mbps = device->speed_mbps;
+  info->offloads = HARP_OFFLOAD_TX_CHECKSUM | HARP_OFFLOAD_TSO | HARP_OFFLOAD_RX_CHECKSUM |
+                   HARP_OFFLOAD_LRO;
+  info->max_frame = device->gso_max - 1;
+  info->address = own ? config->address : device->address;
+  info->prefix = own ? config->prefix : device->prefix;
+  info->gateway = config->gateway ? config->gateway : device->gateway;
+  info->shares_address = !own;
+  snprintf(info->pci_path, sizeof(info->pci_path), "%s", device->pci_path);
+}
+
+static void summarize(struct packet_port *packet, const char *name) {
+  struct harp_port_info *info = &packet->port.info;
+  char address[INET_ADDRSTRLEN], shallow[64] = "";
+  inet_ntop(AF_INET, &info->address, address, sizeof(address));
+  if (packet->shallow)
+    snprintf(shallow, sizeof(shallow), ", receive buffer %d KiB (CAP_NET_ADMIN: 64 MiB)",
+             packet->receive_buffer >> 10);
+  snprintf(info->summary, sizeof(info->summary), "packet %s, %s/%u %s, mtu %u, %u queue%s%s", name,
+           address, info->prefix, info->shares_address ? "(the kernel's)" : "(its own)", info->mtu,
+           packet->queue_count, packet->queue_count == 1 ? "" : "s", shallow);
+}
+
+/* A hardware address of HARP's own: the NIC must let it through. It stays set
+ * as long as the socket. */
+static int listen_for_mac(struct packet_port *packet, const char *name, char *error) {
+  struct packet_mreq request = {.mr_ifindex = packet->ifindex, .mr_type = PACKET_MR_UNICAST,
+                                .mr_alen = 6};
+  memcpy(request.mr_address, packet->port.info.mac, 6);
+  if (setsockopt(packet->queues[0].fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &request,
+                 sizeof(request)) < 0)
+    return harp_port_fail(error, -errno, "packet:%s: the interface takes no second hardware "
+                          "address: %s; leave mac out", name, strerror(errno));
+  return 0;
+}
+
+static int set_up(struct packet_port *packet, const struct harp_port_config *config,
+                  char *error) {
+  struct harp_netdev device;
+  int rc = harp_netdev_read(config->device, &device, error);
+  if (rc == 0)
+    rc = check_device(&device, config, error);
+  if (rc == 0)
+    rc = check_address(&device, config, error);
+  if (rc < 0)
+    return rc;
+  packet->ifindex = device.index;
+  packet->queue_count = config->queues;
+  describe(packet, &device, config);
+  harp_packet_ports_init(&packet->ports, !config->address, packet->port.info.address,
+                         config->queues, config->ports_first, config->ports_last);
+  rc = open_queues(packet, config->device, error);
+  if (rc == 0 && has_own_mac(&device, config))
+    rc = listen_for_mac(packet, config->device, error);
+  packet->port.info.receive_depth = (uint32_t)packet->receive_buffer;
+  if (rc == 0)
+    summarize(packet, config->device);
+  return rc;
+}
+
+static int packet_open(struct harp_port **port, const struct harp_port_config *config,
+                       char *error) {
+  struct packet_port *packet = calloc(1, sizeof(*packet));
+  if (!packet)
+    return harp_port_fail(error, -ENOMEM, "packet:%.40s: out of memory", config->device);
+  packet->port.ops = &harp_port_packet;
+  int rc = set_up(packet, config, error);
+  if (rc < 0) {
+    packet_close(&packet->port);
+    return rc;
+  }
+  *port = &packet->port;
+  return 0;
+}
+
+static int packet_descriptor(struct harp_port *port, unsigned number) {
+  const struct packet_queue *queue = &packet_of(port)->queues[number];
+  return queue->epoll_fd >= 0 ? queue->epoll_fd : queue->fd;
+}
+
+/* The descriptor is level-triggered: no frame can slip by. But a poller must
+ * not sleep on small frames that the device had no room for. */
+static int packet_arm(struct harp_port *port, unsigned number, bool asleep) {
+  struct packet_queue *queue = &packet_of(port)->queues[number];
+  if (!asleep) {
+    queue->arp_in = 0; /* perhaps it was ARP that woke the poller */
+    return 0;
+  }
+  harp_packet_flush(port, number);
+  return queue->held_count > 0;
+}
+
+static int attach_filters(const struct packet_port *packet) {
+  struct packet_filter filter = filter_of(packet);
+  int rc = 0;
+  for (unsigned q = 0; q < packet->queue_count && rc == 0; q++)
+    rc = harp_packet_filter_attach(packet->queues[q].fd, &filter, data_kind(packet));
+  return rc;
+}
+
+static int packet_reserve(struct harp_port *port, unsigned queue, uint16_t wanted,
+                          uint16_t *local) {
+  struct packet_port *packet = packet_of(port);
+  bool changed;
+  int rc = harp_packet_ports_take(&packet->ports, queue, wanted, local, &changed);
+  if (changed) {
+    int attached = attach_filters(packet);
+    if (attached < 0 && rc == 0)
+      harp_packet_ports_give(&packet->ports, *local);
+    rc = rc < 0 ? rc : attached;
+  }
+  return rc;
+}
+
+static void packet_release(struct harp_port *port, unsigned queue, uint16_t local) {
+  harp_packet_ports_give(&packet_of(port)->ports, local);
+}
+
+static int packet_reclaim(struct harp_port *port, unsigned queue, uint32_t timeout_us) {
+  return 0; /* the kernel has copied what sendmsg was given */
+}
+
+static void packet_count(struct harp_port *port, unsigned number, uint64_t *counters) {
+  struct packet_queue *queue = &packet_of(port)->queues[number];
+  struct tpacket_stats lost = {0}; /* since it was last asked */
+  socklen_t length = sizeof(lost);
+  if (getsockopt(queue->fd, SOL_PACKET, PACKET_STATISTICS, &lost, &length) == 0)
+    queue->counts.rx_lost += lost.tp_drops;
+  counters[HARP_COUNTER_tx_copied_bytes] += queue->counts.tx_copied;
+  counters[HARP_COUNTER_port_tx_full] += queue->counts.tx_full;
+  counters[HARP_COUNTER_port_tx_errors] += queue->counts.tx_errors;
+  counters[HARP_COUNTER_port_rx_lost] += queue->counts.rx_lost;
+  memset(&queue->counts, 0, sizeof(queue->counts));
+}
+
+static bool packet_has_carrier(struct harp_port *port) {
+  return harp_netdev_has_carrier(packet_of(port)->ifindex);
+}
+
+const struct harp_port_ops harp_port_packet = {
+    .scheme = "packet",
+    .open = packet_open,
+    .close = packet_close,
+    .forget = packet_forget,
+    .receive = harp_packet_receive,
+    .transmit = harp_packet_transmit,
+    .flush = harp_packet_flush,
+    .descriptor = packet_descriptor,
+    .arm = packet_arm,
+    .reserve = packet_reserve,
+    .release = packet_release,
+    .reclaim = packet_reclaim,
+    .has_carrier = packet_has_carrier,
+    .count = packet_count,
+};

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sending: the gather list goes to the kernel as it is, a virtio-net header in
+ * front says what is left to do, and the device or the kernel does it.
+ *
+ * Small frames (acknowledgements, short messages) are copied and wait for the
+ * end of the burst, so that many go with one call; a large one pushes those
+ * before it out first, which keeps the order.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/if_ether.h>
+#include <string.h>
+
+#include "dpdk_glue/packet/packet.h"
+
+static struct sockaddr_ll address_of(int ifindex, uint16_t protocol) {
+  return (struct sockaddr_ll){
+      .sll_family = AF_PACKET, .sll_protocol = htons(protocol), .sll_ifindex = ifindex};
+}
+
+void harp_packet_tx_init(struct packet_queue *queue, int ifindex) {
+  queue->to_ipv4 = address_of(ifindex, ETH_P_IP);
+  queue->to_arp = address_of(ifindex, ETH_P_ARP);
+  for (unsigned i = 0; i < PACKET_HELD; i++) {
+    queue->tx_held_iov[i].iov_base = &queue->held[i];
+    queue->tx[i].msg_hdr.msg_iov = &queue->tx_held_iov[i];
+    queue->tx[i].msg_hdr.msg_iovlen = 1;
+    queue->tx[i].msg_hdr.msg_namelen = sizeof(struct sockaddr_ll);
+  }
+}
+
+/* Every frame names its protocol: kernels before 5.1 do not look it up in the
+ * frame, and cannot segment what they do not know to be IPv4. */
+static struct sockaddr_ll *address_for(struct packet_queue *queue,
+                                       const struct harp_tx_frame *frame) {
+  const uint8_t *type = (const uint8_t *)frame->iov[0].iov_base + 2 * ETH_ALEN;
+  return type[0] == ETH_P_ARP >> 8 && type[1] == (ETH_P_ARP & 0xff) ? &queue->to_arp
+                                                                   : &queue->to_ipv4;
+}
+
+static void fill_vnet(struct virtio_net_hdr *vnet, const struct harp_tx_frame *frame) {
+  memset(vnet, 0, sizeof(*vnet));
+  if (frame->checksum_needed) {
+    vnet->flags = VIRTIO_NET_HDR_F_NEEDS_CSUM;
+    vnet->csum_start = frame->checksum_start;
+    vnet->csum_offset = frame->checksum_offset;
+  }
+  if (frame->segment_size && frame->length - frame->header_length > frame->segment_size) {
+    vnet->gso_type = VIRTIO_NET_HDR_GSO_TCPV4;
+    vnet->gso_size = frame->segment_size;
+    vnet->hdr_len = frame->header_length;
+  }
+}
+
+/* What the device's refusal means to the caller. */
+static int send_failed(struct packet_queue *queue, int error) {
+  switch (error) {
+    case EAGAIN:
+    case ENOBUFS: /* the queueing discipline's limit */
+    case EINTR:
+      queue->counts.tx_full++;
+      return -EAGAIN;
+    case EMSGSIZE:
+      queue->counts.tx_errors++;
+      return -EMSGSIZE;
+    case ENETDOWN:
+      queue->counts.tx_errors++;
+      return -ENETDOWN;
+    case ENXIO:
+    case ENODEV:
+      queue->counts.tx_errors++;
+      return -ENODEV;
+    default:
+      queue->counts.tx_errors++;
+      return -EIO;
+  }
+}
+
+/* Forgets the first count held frames. After them something is left only where
+ * the device was full. */
+static void drop_held(struct packet_queue *queue, unsigned count) {
+  queue->held_count -= count;
+  for (unsigned i = 0; i < queue->held_count; i++) {
+    memcpy(&queue->held[i], &queue->held[i + count], sizeof(queue->held[i]));
+    queue->tx_held_iov[i].iov_len = queue->tx_held_iov[i + count].iov_len;
+    queue->tx[i].msg_hdr.msg_name = queue->tx[i + count].msg_hdr.msg_name;
+  }
+}
+
+/* Sends what is held; 0, or -EAGAIN with the rest still held. A frame that the
+ * device refuses for good is lost, as on a wire. */
+static int send_held(struct packet_queue *queue) {
+  unsigned sent = 0;
+  int rc = 0;
+  while (sent < queue->held_count && rc != -EAGAIN) {
+    int n = sendmmsg(queue->fd, queue->tx + sent, queue->held_count - sent, MSG_DONTWAIT);
+    rc = n < 0 ? send_failed(queue, errno) : 0;
+    if (rc != -EAGAIN)
+      sent += n < 0 ? 1 : (unsigned)n;
+  }
+  drop_held(queue, sent);
+  return rc == -EAGAIN ? rc : 0;
+}
+
+static int hold(struct packet_queue *queue, const struct harp_tx_frame *frame) {
+  if (queue->held_count == PACKET_HELD)
+    send_held(queue);
+  if (queue->held_count == PACKET_HELD)
+    return -EAGAIN;
+  struct packet_held *held = &queue->held[queue->held_count];
+  fill_vnet(&held->vnet, frame);
+  uint8_t *to = held->bytes;
+  for (unsigned i = 0; i < frame->iov_count; i++) {
+    memcpy(to, frame->iov[i].iov_base, frame->iov[i].iov_len);
+    to += frame->iov[i].iov_len;
+  }
+  queue->tx_held_iov[queue->held_count].iov_len = PACKET_VNET + (size_t)frame->length;
+  queue->tx[queue->held_count].msg_hdr.msg_name = address_for(queue, frame);
+  queue->held_count++;
+  return 0;
+}
+
+static int send_now(struct packet_queue *queue, const struct harp_tx_frame *frame) {
+  if (frame->iov_count > PACKET_IOV)
+    return -EMSGSIZE;
+  if (queue->held_count && send_held(queue) < 0)
+    return -EAGAIN;
+  struct virtio_net_hdr vnet;
+  fill_vnet(&vnet, frame);
+  queue->tx_iov[0] = (struct iovec){.iov_base = &vnet, .iov_len = PACKET_VNET};
+  memcpy(queue->tx_iov + 1, frame->iov, frame->iov_count * sizeof(*frame->iov));
+  struct msghdr message = {
+      .msg_name = address_for(queue, frame),
+      .msg_namelen = sizeof(struct sockaddr_ll),
+      .msg_iov = queue->tx_iov,
+      .msg_iovlen = 1u + frame->iov_count,
+  };
+  return sendmsg(queue->fd, &message, MSG_DONTWAIT) < 0 ? send_failed(queue, errno) : 0;
+}
+
+int harp_packet_transmit(struct harp_port *port, unsigned number,
+                         const struct harp_tx_frame *frame) {
+  struct packet_queue *queue = &((struct packet_port *)port)->queues[number];
+  if (frame->length > port->info.max_frame)
+    return -EMSGSIZE;
+  int rc = frame->length <= PACKET_SMALL ? hold(queue, frame) : send_now(queue, frame);
+  if (rc == 0)
+    queue->counts.tx_copied += frame->length - frame->header_length;
+  return rc;
+}
+
+void harp_packet_flush(struct harp_port *port, unsigned number) {
+  struct packet_queue *queue = &((struct packet_port *)port)->queues[number];
+  if (queue->held_count)
+    send_held(queue);
+}

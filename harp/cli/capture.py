@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`harp capture`: records the frames of HARP's flows on a packet device.
+
+They pass beside the kernel's TCP but through its packet sockets, so another packet
+socket sees them. The kernel picks HARP's frames out (`capture_filter.py`) and keeps them
+in a ring (`packet_ring.py`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, Optional
+
+import click
+
+from harp import _tables
+from harp.observe import capture_filter, statfile
+from harp.observe.capture_files import CaptureFiles
+from harp.observe.capture_filter import Connection, Target
+from harp.observe.packet_ring import RETIRE_MS, Frame, Instruction, PacketRing
+from harp.observe.statfile import Flow, Process
+from harp.setup import host
+
+_FLOWS_SHOWN = 512  # entries of a statistics file: beyond, ports are not known
+_SNAPLEN = 262144  # every frame whole
+_HEADERS = 256  # Ethernet to TCP with their options, and the first of HARP's own
+_BEHIND = 4  # where one part in so many of the ring is full, headers must do
+_REFRESH_S = 1.0
+_WAIT_S = 0.1
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """What the user wants of the process's frames, all of it together; see `--help`."""
+
+    hosts: tuple[str, ...] = ()
+    ports: tuple[int, ...] = ()
+    flows: tuple[tuple[int, Optional[int]], ...] = ()  # link, number within the link
+    direction: Optional[str] = None
+
+    def takes(self, flow: Flow) -> bool:
+        return any(flow.link == link and number in (None, flow.flow) for link, number in self.flows)
+
+
+def target(process: Process, narrowed: Narrowed = Narrowed()) -> Target:  # noqa: B008
+    """Raises ClickException for a device whose frames no packet socket sees."""
+    scheme, _, name = _tables.innermost(process.device).partition(":")
+    if scheme != "packet":
+        raise click.ClickException(
+            f"pid {process.pid} uses {process.device}: its frames pass no "
+            "packet socket; capture works on packet devices"
+        )
+    address = process.address.partition("/")[0]
+    try:
+        socket.inet_aton(address)
+    except OSError:
+        raise click.ClickException(f"pid {process.pid} names no address: {address!r}") from None
+    ports = frozenset(int(flow.local.rpartition(":")[2]) for flow in process.flows)
+    known = host.is_local(address) and len(process.flows) < _FLOWS_SHOWN
+    connections = frozenset(map(_connection, filter(narrowed.takes, process.flows)))
+    return Target(
+        name,
+        address,
+        ports if known else None,
+        peers=frozenset(narrowed.hosts),
+        either_ports=frozenset(narrowed.ports),
+        connections=connections if narrowed.flows else None,
+        direction=narrowed.direction,
+    )
+
+
+def _connection(flow: Flow) -> Connection:
+    peer, _, peer_port = flow.peer.rpartition(":")
+    return Connection(int(flow.local.rpartition(":")[2]), peer, int(peer_port))
+
+
+class _Stop:
+    """Set by Ctrl-C or SIGTERM. A second Ctrl-C does what it always does."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def _ask(self, number: int, frame: Optional[FrameType]) -> None:
+        self.asked = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(number, self._ask) for number in numbers]
+        try:
+            yield
+        finally:
+            for number, handler in zip(numbers, before):
+                signal.signal(number, handler)
+
+
+@dataclass
+class Capture:
+    """Frames of one process, until it is stopped or a bound is reached (0: none)."""
+
+    path: Path
+    narrowed: Narrowed
+    wanted: Target
+    snaplen: int
+    buffer: int  # bytes
+    count: int
+    seconds: float
+    stop: _Stop = field(default_factory=_Stop)
+    taken: int = 0
+    cut: int = 0  # of those taken, kept shorter than was wished
+    lost: int = 0
+    hurries: bool = False
+
+    def _program(self) -> list[Instruction]:
+        kept = min(self.snaplen, _HEADERS) if self.hurries else self.snaplen
+        try:
+            return capture_filter.program(self.wanted, kept)
+        except ValueError as wrong:
+            raise click.ClickException(str(wrong)) from wrong
+
+    def _follow(self, ring: PacketRing) -> None:
+        """New flows have new ports."""
+        try:
+            now = target(statfile.read(self.path), self.narrowed)
+        except (OSError, statfile.StatError, click.ClickException):
+            return  # the process has ended; its last frames may still come
+        if now != self.wanted:
+            self.wanted = replace(now, interface=self.wanted.interface)
+            ring.filter(self._program())
+
+    def _open(self) -> PacketRing:
+        try:
+            return PacketRing(self.wanted.interface, self._program(), self.buffer)
+        except PermissionError as refused:
+            raise click.ClickException(
+                f"a packet socket: {refused}; capture needs CAP_NET_RAW, run as root"
+            ) from refused
+        except OSError as failure:
+            raise click.ClickException(
+                f"{self.wanted.interface}: {failure}; is it an interface of this network namespace?"
+            ) from failure
+
+    def _write(self, block: list[Frame], files: CaptureFiles) -> None:
+        for frame in block[: self.count - self.taken] if self.count else block:
+            files.add(frame)
+            self.taken += 1
+            self.cut += len(frame.data) < min(frame.length, self.snaplen)
+        files.flush()
+
+    def _hurry(self, ring: PacketRing, on: bool) -> None:
+        """Keeps headers only for as long as whole frames come faster than they are written: a
+        frame without its end says more than one that is missing."""
+        if on != self.hurries and self.snaplen > _HEADERS:
+            self.hurries = on
+            ring.filter(self._program())
+
+    def _is_full(self) -> bool:
+        return bool(self.count) and self.taken >= self.count
+
+    def run(self, files: CaptureFiles) -> None:
+        """Raises ClickException if the interface cannot be listened to, OSError if a file
+        cannot be written."""
+        ring = self._open()
+        try:
+            self._record(ring, files)
+        finally:
+            self.lost += ring.lost()
+            ring.close()
+
+    def _record(self, ring: PacketRing, files: CaptureFiles) -> None:
+        end = time.monotonic() + self.seconds if self.seconds else float("inf")
+        follow_at = time.monotonic() + _REFRESH_S
+        while not self.stop.asked and not self._is_full() and time.monotonic() < end:
+            if time.monotonic() >= follow_at:
+                self._follow(ring)
+                follow_at = time.monotonic() + _REFRESH_S
+            for block in ring.blocks(_WAIT_S):
+                self._write(block, files)
+                if ring.holds(max(1, ring.size // _BEHIND)):
+                    self._hurry(ring, True)
+            if not ring.holds(1):
+                self._hurry(ring, False)
+        # The kernel still has the block that it fills; nothing is added to it any more.
+        ring.filter(capture_filter.NOTHING)
+        before = -1
+        while not self._is_full() and self.taken > before:
+            before = self.taken
+            for block in ring.blocks(3 * RETIRE_MS / 1000):
+                self._write(block, files)
+
+
+def _choose(pids: tuple[int, ...], ranks: tuple[int, ...], ids: tuple[str, ...]) -> Process:
+    try:
+        processes = statfile.chosen(statfile.scan(), pids, ranks, ids)
+    except LookupError as missing:
+        raise click.ClickException(str(missing.args[0])) from missing
+    if not processes:
+        raise click.ClickException(
+            f"no process with HARP publishes in {', '.join(map(str, statfile.folders()))}"
+        )
+    if len(processes) > 1:
+        listed = "\n".join(map(_listed, processes))
+        raise click.UsageError(f"whose frames? Name one of\n{listed}")
+    return processes[0]
+
+
+def _listed(process: Process) -> str:
+    rank = "" if process.rank is None else f"--rank {process.rank}  "
+    return (
+        f"  --id {process.id}  {rank}--pid {process.pid}  {process.command} on {process.host}, "
+        f"{process.device}"
+    )
+
+
+class _Address(click.ParamType):
+    name = "address"
+
+    def convert(
+        self, value: Any, param: Optional[click.Parameter], context: Optional[click.Context]
+    ) -> str:
+        try:
+            return str(ipaddress.IPv4Address(value))
+        except ValueError:
+            self.fail(f"{value!r} is no IPv4 address", param, context)
+
+
+class _Flow(click.ParamType):
+    name = "flow"
+
+    def convert(
+        self, value: Any, param: Optional[click.Parameter], context: Optional[click.Context]
+    ) -> tuple[int, Optional[int]]:
+        if isinstance(value, tuple):
+            return value
+        matched = re.fullmatch(r"(\d+)(?:\.(\d+))?", value)
+        if not matched:
+            self.fail(f"{value!r} is neither LINK nor LINK.FLOW", param, context)
+        return int(matched[1]), int(matched[2]) if matched[2] else None
+
+
+def _summary(one: Capture, written: list[Path]) -> str:
+    where = f"{written[0]} to {written[-1].name}" if len(written) > 1 else str(written[0])
+    said = f"{where}: {one.taken} frames, {one.lost} lost because this program was too slow"
+    if one.cut:
+        said += f"; of {one.cut} only the first {_HEADERS} bytes, for the same reason"
+    if one.lost:
+        share = 100 * one.lost / (one.lost + one.taken)
+        said += (
+            f". {share:.1f} % are lost: --snaplen {_HEADERS} keeps headers only, --buffer "
+            "makes more room for what waits to be written"
+        )
+    return said
+
+
+@click.command()
+@click.option(
+    "-w",
+    "--write",
+    "output",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The pcapng file.",
+)
+@click.option(
+    "--pid", "pids", type=int, multiple=True, help="Whose frames [the only process with HARP]."
+)
+@click.option("--rank", "ranks", type=int, multiple=True, help="The same, by the rank in the job.")
+@click.option(
+    "--id", "ids", multiple=True, help="The same, by the beginning of the id in `harp stat`."
+)
+@click.option("-c", "--count", type=click.IntRange(0), default=0, help="Stop after so many frames.")
+@click.option(
+    "--seconds", type=click.FloatRange(0), default=0.0, help="Stop after so much time [at Ctrl-C]."
+)
+@click.option(
+    "-s",
+    "--snaplen",
+    type=click.IntRange(14, _SNAPLEN),
+    default=_SNAPLEN,
+    metavar="BYTES",
+    help=f"Keep so much of each frame [all]; {_HEADERS} holds all headers.",
+)
+@click.option(
+    "--host",
+    "hosts",
+    type=_Address(),
+    multiple=True,
+    metavar="ADDRESS",
+    help="Only frames from or to this peer; repeat for more.",
+)
+@click.option(
+    "--port",
+    "ports",
+    type=click.IntRange(1, 65535),
+    multiple=True,
+    metavar="PORT",
+    help="Only TCP with this port at either end; repeat for more.",
+)
+@click.option(
+    "--flow",
+    "flows",
+    type=_Flow(),
+    multiple=True,
+    metavar="LINK[.FLOW]",
+    help="Only this link, or this flow of it, by the numbers of `harp stat`; repeat for more.",
+)
+@click.option(
+    "--direction", type=click.Choice(["in", "out"]), help="Only what this host receives, or sends."
+)
+@click.option(
+    "-C",
+    "--file-size",
+    type=click.FloatRange(0.001),
+    metavar="MB",
+    help="Begin another file when one has so many million bytes: FILE-0, FILE-1 ...",
+)
+@click.option(
+    "-W",
+    "--files",
+    "file_count",
+    type=click.IntRange(1),
+    metavar="N",
+    help="With --file-size: keep the newest N files.",
+)
+@click.option(
+    "--buffer",
+    type=click.IntRange(2, 2047),
+    default=128,
+    show_default=True,
+    metavar="MiB",
+    help="Kernel memory for frames that wait to be written.",
+)
+def capture(
+    output: Path,
+    pids: tuple[int, ...],
+    ranks: tuple[int, ...],
+    ids: tuple[str, ...],
+    count: int,
+    seconds: float,
+    snaplen: int,
+    hosts: tuple[str, ...],
+    ports: tuple[int, ...],
+    flows: tuple[tuple[int, Optional[int]], ...],
+    direction: Optional[str],
+    file_size: Optional[float],
+    file_count: Optional[int],
+    buffer: int,
+) -> None:
+    """Record the frames of a running process's flows, for Wireshark or tshark.
+
+    Works on packet devices and needs CAP_NET_RAW. Large segments appear whole, as
+    the device is given them, and checksums that the device completes appear wrong.
+
+    --host, --port, --flow and --direction choose among the frames: where several are
+    given, a frame must fit each; where one is repeated, one of its values. For example,
+    what comes in on two flows of link 3: --flow 3.0 --flow 3.1 --direction in
+
+    While frames come faster than they can be written, only their headers are kept.
+    Ctrl-C ends it, and it says how many frames were recorded, cut short and lost.
+    """
+    if file_count and not file_size:
+        raise click.UsageError("--files goes with --file-size")
+    process = _choose(pids, ranks, ids)
+    narrowed = Narrowed(hosts, ports, flows, direction)
+    wanted = target(process, narrowed)
+    if flows and not wanted.connections:
+        raise click.ClickException(f"pid {process.pid} has no such flow now; see harp stat")
+    one = Capture(Path(process.path), narrowed, wanted, snaplen, buffer << 20, count, seconds)
+    comment = f"harp capture: pid {process.pid}, {process.device}, {process.address}"
+    try:
+        with (
+            one.stop.listening(),
+            CaptureFiles(
+                output, comment, snaplen, int((file_size or 0) * 1e6), file_count or 0
+            ) as files,
+        ):
+            one.run(files)
+    except OSError as failure:
+        raise click.ClickException(f"{output}: {failure}") from failure
+    click.echo(_summary(one, files.written))

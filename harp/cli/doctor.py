@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`harp doctor`: one line for each thing that helps or keeps HARP from working here."""
+
+from __future__ import annotations
+
+import ctypes
+import ipaddress
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from harp import _tables, loader, nccl_plugin_path
+from harp.cli import doctor_dpdk, env
+from harp.cli.findings import Finding, fault, note, ok
+from harp.observe import statfile
+from harp.setup import arp, host
+from harp.setup.plan import conf_dir, conf_files, run_dir
+from harp.setup.steps import StepError
+
+APIS = range(4, 13)  # versions of NCCL's net interface
+
+
+# -- configuration
+
+
+def _holders(path: Path) -> list[int]:
+    """Processes that hold a lock on the file, as far as the kernel tells; asks without
+    taking the lock, which would get in a job's way."""
+    status = path.stat()
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    found = []
+    for line in Path("/proc/locks").read_text().splitlines():
+        words = line.split()
+        if len(words) > 5 and words[1] == "FLOCK" and words[5] == place:
+            found.append(int(words[4]))
+    return found
+
+
+def _check_packet(about: str, name: str, values: dict[str, tuple[str, str]]) -> Iterator[Finding]:
+    device = host.interface(name)
+    if device is None:
+        yield fault(
+            about,
+            f"no interface {name} in this network namespace (a pod needs "
+            "hostNetwork or an interface of its own)",
+        )
+        return
+    if not device.ethernet:
+        yield fault(about, f"{name} is no Ethernet interface")
+    if not device.up:
+        yield fault(about, f"{name} is down; ip link set {name} up")
+    elif not device.carrier:
+        yield fault(about, f"{name} has no carrier; check the cable, or the other end")
+    mtu = values["mtu"][0]
+    if mtu and int(mtu) > device.mtu:
+        yield fault(
+            about,
+            f"mtu = {mtu} is more than {name}'s {device.mtu}; lower it, or "
+            f"ip link set {name} mtu {mtu}",
+        )
+    yield from _check_address(about, device, values)
+
+
+def _reaches(interface: host.Interface, gateway: str) -> bool:
+    """Whether a gateway lies in one of the interface's networks, or beside an address alone in
+    its network."""
+    networks = [ipaddress.ip_interface(one).network for one in interface.addresses]
+    gate = ipaddress.ip_address(gateway)
+    return any(network.prefixlen == 32 or gate in network for network in networks)
+
+
+def _check_holder(about: str, device: host.Interface, own: str, mac: str) -> Iterator[Finding]:
+    """Asks on the wire whether another host has the address. What a rank of this host says with
+    the file's own hardware address is no other's."""
+    try:
+        other = arp.holder(device.name, own, mac) if device.up and device.ethernet else None
+    except PermissionError:  # told by privileges()
+        return
+    if other:
+        yield fault(
+            about,
+            f"another host has {own} already: {other} answers ARP for it; take it "
+            "from that host, or set an address that no host has",
+        )
+        return
+    ranks = [one for one in statfile.scan() if one.address.partition("/")[0] == own]
+    used = f"; {', '.join(f'process {one.pid}' for one in ranks)} uses it now" if ranks else ""
+    yield ok(about, f"{own} is HARP's own on {device.name}{used}")
+
+
+def _check_address(
+    about: str, device: host.Interface, values: dict[str, tuple[str, str]]
+) -> Iterator[Finding]:
+    address, gateway = values["address"][0], values["gateway"][0]
+    if address == "kernel":
+        if device.addresses and gateway and not _reaches(device, gateway):
+            yield fault(
+                about,
+                f"gateway = {gateway} is outside {' and '.join(device.addresses)} "
+                f"of {device.name}, where no host could reach it; correct it, or "
+                "leave it out: the kernel's route is taken then",
+            )
+        elif device.addresses:
+            yield ok(about, f"shares {device.addresses[0]} of {device.name}")
+        else:
+            yield fault(
+                about,
+                f"{device.name} has no IPv4 address to share; give it one, or give "
+                "HARP one of its own",
+            )
+        return
+    own = address.partition("/")[0]
+    if host.is_local(own):
+        yield fault(
+            about,
+            f"the kernel holds {own} itself; take it from the interface, or set address = kernel",
+        )
+    elif host.forwards(device.name) and not host.has_blackhole(own):
+        yield fault(about, f"this host forwards and would pass on frames for {own}; run harp setup")
+    else:
+        yield from _check_holder(about, device, own, values["mac"][0] or device.mac)
+
+
+def _check_cores(about: str, values: dict[str, tuple[str, str]]) -> Iterator[Finding]:
+    allowed = os.sched_getaffinity(0)
+    cores = {int(core) for core in values["cores"][0].split(",") if core}
+    if not cores <= allowed:
+        yield fault(
+            about,
+            f"cores {sorted(cores - allowed)} are not among those that this process "
+            "may use; see taskset -p, or the container's cpuset",
+        )
+    if int(values["instances"][0]) > len(allowed):
+        yield note(
+            about,
+            f"instances = {values['instances'][0]} on {len(allowed)} CPUs: they will "
+            "wait for each other",
+        )
+
+
+def _check_file(path: Path) -> Iterator[Finding]:
+    about = path.name
+    file = env.read(path)
+    if file.error:
+        yield fault(about, file.error)
+        return
+    scheme, _, name = _tables.innermost(file.values["device"][0]).partition(":")
+    if scheme == "packet":
+        yield from _check_packet(about, name, file.values)
+    elif scheme == "dpdk":
+        yield from doctor_dpdk.check(about, file.values)
+    else:
+        yield ok(about, f"device = {file.values['device'][0]}")
+    yield from _check_cores(about, file.values)
+    holders = _holders(path)
+    if holders:
+        yield note(about, f"claimed by {', '.join(f'process {pid}' for pid in holders)}")
+
+
+def configuration() -> Iterator[Finding]:
+    """The folder and each file in it."""
+    folder = conf_dir()
+    files = conf_files(folder)
+    if not folder.is_dir():
+        yield fault("configuration", f"no folder {folder}; run harp setup, or set HARP_CONF_DIR")
+    elif not files:
+        yield fault("configuration", f"no ztcp*.conf in {folder}; run harp setup")
+    for path in files:
+        yield from _check_file(path)
+
+
+# -- the process's surroundings
+
+
+def _check_key_file(path: str) -> Iterator[Finding]:
+    wrong, loose = _tables.check_key_file(path)
+    if wrong:
+        yield fault("environment", wrong)
+    elif loose:
+        yield note(
+            "environment",
+            f"HARP_KEY_FILE {path}: every user of this host may read or "
+            f"change it; chmod 600 {path}",
+        )
+    else:
+        yield ok("environment", f"HARP_KEY_FILE {path} holds a key")
+
+
+def environment() -> Iterator[Finding]:
+    """Variables that turn HARP off, or that do nothing, and the key's file."""
+    if os.environ.get("HARP_DISABLE", "0") not in ("", "0"):
+        yield fault("environment", "HARP_DISABLE is set: HARP declines; unset it")
+    for name in env.ignored_variables():
+        yield note("environment", f"{name} does nothing: the key belongs to the file alone")
+    for name, question in env.unknown_variables().items():
+        yield note(
+            "environment",
+            f"nothing reads {name}{question or ';'} harp env --defaults lists those that there are",
+        )
+    if os.environ.get("HARP_KEY_FILE"):
+        yield from _check_key_file(os.environ["HARP_KEY_FILE"])
+    if os.environ.get("NCCL_NET", "").upper() not in ("", "HARP"):
+        yield fault(
+            "environment",
+            f"NCCL_NET={os.environ['NCCL_NET']} keeps NCCL from HARP; unset it, or set HARP",
+        )
+
+
+def _wants_packet_sockets() -> bool:
+    """Whether a file shares a NIC with the kernel, or none says yet."""
+    files = [env.read(path) for path in conf_files(conf_dir())]
+    devices = [file.values["device"][0] for file in files if not file.error]
+    return not devices or any(_tables.innermost(one).startswith("packet:") for one in devices)
+
+
+def privileges() -> Iterator[Finding]:
+    if host.may_open_packet_sockets():
+        yield ok("privileges", "packet sockets may be opened (CAP_NET_RAW)")
+    elif _wants_packet_sockets():
+        yield fault(
+            "privileges",
+            "no CAP_NET_RAW, which packet devices need; run as root, or "
+            "docker run --cap-add NET_RAW, or in a pod "
+            "securityContext.capabilities.add: [NET_RAW]",
+        )
+
+
+def run_folder() -> Iterator[Finding]:
+    folder = run_dir()
+    if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
+        yield ok("run folder", f"{folder}; {len(statfile.scan())} processes with HARP run now")
+    else:
+        yield note(
+            "run folder",
+            f"{folder} is missing or not writable: statistics go to "
+            f"/dev/shm/harp-{os.geteuid()}; run harp setup",
+        )
+
+
+# -- the plugin
+
+
+def _apis(path: Path) -> list[int]:
+    """The versions of NCCL's interface that the library has. Raises OSError."""
+    library = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    return [api for api in APIS if hasattr(library, f"ncclNetPlugin_v{api}")]
+
+
+def built_plugin() -> Iterator[Finding]:
+    """The plugin that belongs to this package."""
+    try:
+        path = nccl_plugin_path()
+        versions = ", ".join(f"v{api}" for api in _apis(path))
+    except OSError as failure:  # also: not there
+        yield fault("plugin", str(failure))
+        return
+    yield ok("plugin", f"{path} loads; NCCL's interface {versions}")
+
+
+def loaded_plugin() -> Iterator[Finding]:
+    """What NCCL will find without further ado."""
+    if "NCCL_NET_PLUGIN" in os.environ:
+        yield note(
+            "NCCL",
+            f"NCCL_NET_PLUGIN={os.environ['NCCL_NET_PLUGIN']} decides what is "
+            "loaded; harprun leaves it out",
+        )
+    path, hidden = loader.find(loader.NAME), loader.find(loader.HIDDEN_NAME)
+    if path is not None and loader.is_harp(path):
+        yield ok("NCCL", f"loads {path}")
+    elif path is not None:
+        yield note("NCCL", f"loads {path}, which is not HARP's; harprun puts HARP first")
+    elif hidden is not None:
+        yield note("NCCL", f"finds no plugin: {hidden} is disabled; harp enable, or harprun")
+    else:
+        yield note("NCCL", f"finds no {loader.NAME} on the loader's way; start jobs with harprun")
+
+
+CHECKS = (environment, configuration, privileges, run_folder, built_plugin, loaded_plugin)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
+def doctor(as_json: bool) -> None:
+    """Look for what keeps HARP from working here; one line a finding.
+
+    ok: as it should be; note: works, but not as one might think; fault: jobs will
+    not use HARP. Exit 1 if there is a fault.
+    """
+    findings: list[Finding] = []
+    for check in CHECKS:
+        try:
+            findings += check()
+        except (host.HostError, StepError, OSError) as failure:
+            findings.append(fault(check.__name__.replace("_", " "), str(failure)))
+    if as_json:
+        click.echo(
+            json.dumps(
+                {"schema": "harp.doctor/1", "findings": [asdict(one) for one in findings]}, indent=1
+            )
+        )
+    else:
+        for one in findings:
+            click.echo(f"{one.level:<6}{one.about}: {one.text}")
+    if any(one.level == "fault" for one in findings):
+        raise click.exceptions.Exit(1)

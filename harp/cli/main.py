@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line: `harp COMMAND`, `harp-setup` and `harprun`.
+
+Exit 0: all well; 1: it failed or found a fault; 2: wrong usage.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Optional
+
+import click
+
+# Where each command is: imported only when it is asked for, since some need the
+# compiled module, and `harp build` is what makes it.
+_COMMANDS: dict[str, tuple[str, str, str]] = {
+    "build": ("harp.build", "build", "Compile the C part of a checkout."),
+    "setup": ("harp.setup.command", "setup", "Prepare this host, or undo that."),
+    "doctor": ("harp.cli.doctor", "doctor", "Look for what keeps HARP from working here."),
+    "env": ("harp.cli.env", "env", "Show the configuration in force, and where it is from."),
+    "enable": ("harp.cli.toggle", "enable", "Let NCCL find the plugin at a path."),
+    "disable": ("harp.cli.toggle", "disable", "Hide the plugin at a path from NCCL."),
+    "perf": ("harp.cli.perf", "perf", "Measure a plugin between ranks."),
+    "nc": ("harp.cli.netcat", "nc", "HARP's TCP as a netcat."),
+    "stat": ("harp.cli.stat", "stat", "Counters and flows of running processes."),
+    "top": ("harp.cli.top", "top", "Rates of running processes, live."),
+    "capture": ("harp.cli.capture", "capture", "Record HARP's frames to a pcapng file."),
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> Optional[click.Command]:
+        if name not in _COMMANDS:
+            return None
+        module, attribute, _ = _COMMANDS[name]
+        try:
+            command = getattr(importlib.import_module(module), attribute)
+        except ImportError as missing:
+            if "_tables" not in str(missing):
+                raise
+            raise click.ClickException(
+                f"the compiled part is not there ({missing}); build it with: harp build"
+            ) from None
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in _COMMANDS.items()])
+
+
+# -h, too, for the programs here and all that is below them.
+HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
+
+
+def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from harp import _tables
+
+        click.echo(f"harp {_tables.version()}")
+        context.exit()
+
+
+version_option = click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show the release and leave.",
+)
+
+
+@click.group(cls=_LazyGroup, context_settings=HELP)
+@version_option
+def harp() -> None:
+    """A user-space TCP/IP stack as an NCCL net plugin."""
+
+
+def main(arguments: Optional[list[str]] = None) -> Any:
+    """The command `harp`."""
+    return harp.main(arguments, prog_name="harp")
+
+
+def setup_main() -> Any:
+    """The command `harp-setup`: harp setup."""
+    from harp.setup.command import setup
+
+    return setup.main(prog_name="harp-setup", **HELP)
+
+
+def run_main() -> Any:
+    """The command `harprun`."""
+    from harp.cli.run import run
+
+    return run.main(prog_name="harprun")

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`harp top`: what the processes with HARP do right now."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Optional
+
+import click
+
+from harp.observe import statfile
+from harp.observe.statfile import Process
+
+_HEADER = (
+    f"{'ID':<8} {'RANK':>5} {'PID':>8} {'COMMAND':<16} {'DEVICE':<20} "
+    f"{'LINKS':>5} {'FLOWS':>5} {'OUT Gbit/s':>11} {'IN Gbit/s':>11} "
+    f"{'MSG/s':>10} {'RETRANS/s':>10} {'DROPS/s':>8} {'BUSY %':>7}"
+)
+
+_DROPS = (
+    "rx_drop_truncated",
+    "rx_drop_checksum",
+    "rx_drop_malformed",
+    "tcp_memory_drops",
+    "tcp_reassembly_drops",
+    "port_rx_lost",
+)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """A process over one interval. `busy` is the share of polls that found something
+    to do, in percent."""
+
+    id: str
+    rank: Optional[int]
+    host: str
+    gpu: str
+    pid: int
+    command: str
+    device: str
+    links: int
+    flows: int
+    out_gbit: float
+    in_gbit: float
+    messages: float
+    retransmits: float
+    drops: float
+    busy: float
+
+
+def rates(before: Process, now: Process, seconds: float) -> Rates:
+    """What changed between two readings of a process."""
+    old, new = before.totals, now.totals
+
+    def moved(*names: str) -> int:
+        return sum(new.get(name, 0) - old.get(name, 0) for name in names)
+
+    polls = moved("polls")
+    return Rates(
+        id=now.id,
+        rank=now.rank,
+        host=now.host,
+        gpu=now.gpu,
+        pid=now.pid,
+        command=now.command,
+        device=now.device,
+        links=new.get("links", 0),
+        flows=new.get("tcp_established", 0),
+        out_gbit=moved("tx_bytes") * 8e-9 / seconds,
+        in_gbit=moved("rx_bytes") * 8e-9 / seconds,
+        messages=moved("messages_out", "messages_in") / seconds,
+        retransmits=moved("tcp_retransmits") / seconds,
+        drops=moved(*_DROPS) / seconds,
+        busy=100.0 * (polls - moved("polls_idle")) / polls if polls else 0.0,
+    )
+
+
+def line(one: Rates) -> str:
+    rank = "-" if one.rank is None else one.rank
+    return (
+        f"{one.id[:8]} {rank:>5} {one.pid:>8} {one.command[:16]:<16} {one.device[:20]:<20} "
+        f"{one.links:>5} {one.flows:>5} {one.out_gbit:>11.3f} {one.in_gbit:>11.3f} "
+        f"{one.messages:>10.0f} {one.retransmits:>10.1f} {one.drops:>8.1f} {one.busy:>7.1f}"
+    )
+
+
+def intervals(seconds: float, count: int) -> Iterator[list[Rates]]:
+    """One list for each interval, `count` of them; 0: for ever. A process is shown
+    from its second reading on."""
+    before = {process.path: process for process in statfile.scan()}
+    read_at = time.monotonic()
+    shown = 0
+    while count == 0 or shown < count:
+        time.sleep(seconds)
+        now = {process.path: process for process in statfile.scan()}
+        passed, read_at = time.monotonic() - read_at, time.monotonic()
+        yield [
+            rates(before[path], process, passed) for path, process in now.items() if path in before
+        ]
+        before = now
+        shown += 1
+
+
+@click.command()
+@click.option(
+    "-d",
+    "--delay",
+    type=click.FloatRange(0.1, 3600),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two views.",
+)
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(0),
+    default=0,
+    help="So many views, then leave [until Ctrl-C].",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a view and line.")
+def top(delay: float, count: int, as_json: bool) -> None:
+    """Show the rates of the processes that run here with HARP, live."""
+    try:
+        for view in intervals(delay, count):
+            if as_json:
+                click.echo(
+                    json.dumps(
+                        {
+                            "schema": "harp.top/1",
+                            "time": time.time(),
+                            "processes": [asdict(one) for one in view],
+                        }
+                    )
+                )
+                continue
+            if sys.stdout.isatty():
+                click.clear()
+            click.echo("\n".join([_HEADER, *map(line, view)]))
+    except KeyboardInterrupt:
+        pass

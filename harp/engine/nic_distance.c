@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <glob.h>
+#include <limits.h>
+#include <net/if.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harp/engine/config_values.h"
+#include "harp/engine/nic_distance.h"
+
+enum { FASTEST_MBPS = 10 * 1000 * 1000 };
+
+/* The whole number in a file of a folder in sysfs, or otherwise. */
+static int number_in(const char *folder, const char *name, int otherwise)
+{
+  char path[PATH_MAX + 32];
+  int value = otherwise;
+  FILE *file;
+
+  snprintf(path, sizeof(path), "%s/%s", folder, name);
+  file = fopen(path, "re");
+  if (!file)
+    return otherwise;
+  if (fscanf(file, "%d", &value) != 1)
+    value = otherwise;
+  fclose(file);
+  return value;
+}
+
+/* A container may see the host's sysfs and so a namesake of its interface. An
+ * interface that is not here at all is refused later, by the port. */
+static bool is_namesake(const char *folder, const char *interface)
+{
+  unsigned index = if_nametoindex(interface);
+
+  return index != 0 && number_in(folder, "ifindex", 0) != (int)index;
+}
+
+/* Where the NIC's folder may be found; false: it has none. */
+static bool nic_link(const struct harp_config *config, const char *root, char *out, size_t size)
+{
+  const char *device = harp_config_innermost(config->device);
+  char id[16], pci[32];
+
+  if (config->pci_path[0])
+    return snprintf(out, size, "%s%s", root, config->pci_path) < (int)size;
+  if (strncmp(device, "dpdk:", 5) == 0) {
+    snprintf(pci, sizeof(pci), "%.*s", (int)strcspn(device + 5, ","), device + 5);
+    return harp_pci_id_parse(pci, id) &&
+           snprintf(out, size, "%s/sys/bus/pci/devices/%s", root, id) < (int)size;
+  }
+  if (strncmp(device, "packet:", 7) != 0 ||
+      snprintf(out, size, "%s/sys/class/net/%s", root, device + 7) >= (int)size ||
+      is_namesake(out, device + 7))
+    return false;
+  strncat(out, "/device", size - strlen(out) - 1);
+  return true;
+}
+
+/* Cuts off what lies behind the last PCI function on the way (virtio has a bus of
+ * its own); false: there is none. */
+static bool end_at_function(char *path)
+{
+  char id[16];
+
+  for (char *slash; (slash = strrchr(path, '/')); *slash = '\0')
+    if (harp_pci_id_parse(slash + 1, id))
+      return true;
+  return false;
+}
+
+/* Steps from the end of path back to its first `shared` bytes. */
+static unsigned steps(const char *path, size_t shared)
+{
+  unsigned count = 0;
+
+  for (const char *at = path + shared; *at; at++)
+    count += *at == '/';
+  return count;
+}
+
+/* Bytes of the folders that both paths begin with. */
+static size_t shared_length(const char *a, const char *b)
+{
+  size_t end = 0;
+
+  for (size_t i = 0;; i++) {
+    if ((a[i] == '/' || !a[i]) && (b[i] == '/' || !b[i]))
+      end = i;
+    if (!a[i] || a[i] != b[i])
+      return end;
+  }
+}
+
+/* Whether the folders that both lie in reach down to a host bridge, pciDDDD:BB. */
+static bool below_one_bridge(const char *path, size_t shared)
+{
+  const char *bridge = strstr(path, "/pci");
+
+  return bridge && shared >= (size_t)(bridge - path) + 1 + strcspn(bridge + 1, "/");
+}
+
+unsigned harp_nearness(const struct harp_config *config, const char *gpu, const char *root)
+{
+  char link[PATH_MAX], one[PATH_MAX], other[PATH_MAX];
+  size_t shared;
+
+  if (!gpu[0] || !nic_link(config, root, link, sizeof(link)) || !realpath(link, one) ||
+      !end_at_function(one))
+    return HARP_NEAR_UNKNOWN;
+  snprintf(link, sizeof(link), "%s/sys/bus/pci/devices/%s", root, gpu);
+  if (!realpath(link, other))
+    return HARP_NEAR_UNKNOWN;
+  shared = shared_length(one, other);
+  if (below_one_bridge(one, shared))
+    return steps(one, shared) + steps(other, shared);
+  return number_in(one, "numa_node", -1) == number_in(other, "numa_node", -1) ? HARP_NEAR_NODE
+                                                                              : HARP_NEAR_SYSTEM;
+}
+
+/* -1, 65535 and what no NIC has are the drivers' words for "unknown". */
+static uint32_t speed_in(const char *interface)
+{
+  int speed = number_in(interface, "speed", 0);
+
+  return speed > 0 && speed <= FASTEST_MBPS && speed != UINT16_MAX ? (uint32_t)speed : 0;
+}
+
+/* A function may have several interfaces: the fastest counts. */
+static uint32_t speed_of_function(const char *function)
+{
+  char pattern[PATH_MAX + 8];
+  uint32_t fastest = 0;
+  glob_t found;
+
+  snprintf(pattern, sizeof(pattern), "%s/net/*", function);
+  if (glob(pattern, GLOB_NOSORT, NULL, &found) != 0)
+    return 0;
+  for (size_t i = 0; i < found.gl_pathc; i++) {
+    uint32_t speed = speed_in(found.gl_pathv[i]);
+
+    fastest = speed > fastest ? speed : fastest;
+  }
+  globfree(&found);
+  return fastest;
+}
+
+uint32_t harp_nic_speed(const struct harp_config *config, const char *root)
+{
+  const char *device = harp_config_innermost(config->device);
+  char link[PATH_MAX], function[PATH_MAX];
+
+  if (strncmp(device, "packet:", 7) == 0) {
+    int length = snprintf(link, sizeof(link), "%s/sys/class/net/%s", root, device + 7);
+
+    return length < (int)sizeof(link) && !is_namesake(link, device + 7) ? speed_in(link) : 0;
+  }
+  if (!nic_link(config, root, link, sizeof(link)) || !realpath(link, function) ||
+      !end_at_function(function))
+    return 0;
+  return speed_of_function(function);
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harp/engine/config_values.h"
+#include "harp/engine/rank_topology.h"
+
+/*
+ * The launchers' variables. torchrun and mpirun under SLURM set their own beside
+ * SLURM's, which then describe the launcher and not the rank: SLURM comes last.
+ */
+static const struct {
+  const char *rank, *size;
+} launchers[] = {
+  {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+  {"LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+  {"MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"},
+  {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+  {"PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"},
+  {"PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"},
+  {"SLURM_LOCALID", NULL},
+};
+
+/* Ranks of the job, in the same order; a process alone on its host may have only such a one. */
+static const char *const job_ranks[] = {
+  "OMPI_COMM_WORLD_RANK", "RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID",
+};
+
+/* A non-negative number that is all of the text, or otherwise. */
+static int number_or(const char *text, int otherwise)
+{
+  char *end;
+  long value;
+
+  if (!text || *text < '0' || *text > '9')
+    return otherwise;
+  errno = 0;
+  value = strtol(text, &end, 10);
+  return errno == 0 && *end == '\0' && value <= INT_MAX ? (int)value : otherwise;
+}
+
+/* SLURM_STEP_TASKS_PER_NODE is "8(x2),4": this node's share is found by counting
+ * up to SLURM_NODEID. 0: unknown. */
+static int slurm_local_size(void)
+{
+  const char *text = getenv("SLURM_STEP_TASKS_PER_NODE");
+  long node = number_or(getenv("SLURM_NODEID"), -1);
+
+  if (!text || node < 0)
+    return 0;
+  while (*text >= '0' && *text <= '9') {
+    char *end;
+    long tasks = strtol(text, &end, 10), nodes = 1;
+
+    if (strncmp(end, "(x", 2) == 0) {
+      nodes = strtol(end + 2, &end, 10);
+      end += *end == ')';
+    }
+    if (node < nodes)
+      return tasks > 0 && tasks <= INT_MAX ? (int)tasks : 0;
+    node -= nodes;
+    text = end + (*end == ',');
+  }
+  return 0;
+}
+
+static void find_job_rank(struct harp_place *place)
+{
+  place->rank = -1;
+  for (size_t i = 0; place->rank < 0 && i < sizeof(job_ranks) / sizeof(job_ranks[0]); i++)
+    place->rank = number_or(getenv(job_ranks[i]), -1);
+}
+
+static void find_local_rank(struct harp_place *place)
+{
+  place->local_rank = -1;
+  place->local_size = 0;
+  for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
+    int rank = number_or(getenv(launchers[i].rank), -1);
+
+    if (rank < 0)
+      continue;
+    place->local_rank = rank;
+    place->local_size = launchers[i].size ? number_or(getenv(launchers[i].size), 0)
+                                          : slurm_local_size();
+    return;
+  }
+}
+
+/*
+ * The process's entry of CUDA_VISIBLE_DEVICES: the only one, or its rank's.
+ * "": unknown. Without the variable every GPU is visible, in their order. As for
+ * CUDA, blanks before an entry do not count, and what stands behind -1 is hidden.
+ */
+static void visible_entry(int local_rank, char *out, size_t size)
+{
+  const char *list = getenv("CUDA_VISIBLE_DEVICES");
+  int index = 0;
+
+  out[0] = '\0';
+  if (!list) {
+    if (local_rank >= 0)
+      snprintf(out, size, "%d", local_rank);
+    return;
+  }
+  if (strchr(list, ','))
+    index = local_rank;
+  for (; index >= 0; index--) {
+    list += strspn(list, " \t");
+    if (strncmp(list, "-1", 2) == 0)
+      return;
+    if (index == 0)
+      snprintf(out, size, "%.*s", (int)strcspn(list, ", \t"), list);
+    list += strcspn(list, ",");
+    if (!*list++)
+      return;
+  }
+}
+
+static int is_pci_id(const struct dirent *entry)
+{
+  char id[16];
+
+  return harp_pci_id_parse(entry->d_name, id);
+}
+
+/* The driver's GPUs, in the order of their PCI ids. */
+struct gpus {
+  char folder[512];
+  struct dirent **entries;
+  int count;
+};
+
+/* What the driver says about a GPU on its line "KEY: VALUE"; "" if it says nothing. */
+static void gpu_says(const struct gpus *gpus, int gpu, const char *key, char *out, size_t size)
+{
+  char path[sizeof(gpus->folder) + 300], line[256];
+  FILE *file;
+
+  out[0] = '\0';
+  snprintf(path, sizeof(path), "%s/%s/information", gpus->folder, gpus->entries[gpu]->d_name);
+  file = fopen(path, "re");
+  if (!file)
+    return;
+  while (!out[0] && fgets(line, sizeof(line), file)) {
+    const char *colon = strchr(line, ':');
+
+    if (colon && strncmp(line, key, strlen(key)) == 0 && line + strlen(key) == colon) {
+      colon += 1 + strspn(colon + 1, " \t");
+      snprintf(out, size, "%.*s", (int)strcspn(colon, "\n"), colon);
+    }
+  }
+  fclose(file);
+}
+
+/* CUDA counts the fastest GPU first, and equal ones in the order of their PCI ids:
+ * where they differ, only CUDA knows its order, unless it was told to take the other. */
+static bool order_is_known(const struct gpus *gpus)
+{
+  const char *order = getenv("CUDA_DEVICE_ORDER");
+  char first[128], other[128];
+
+  if (order && strcmp(order, "PCI_BUS_ID") == 0)
+    return true;
+  for (int i = 0; i < gpus->count; i++) {
+    gpu_says(gpus, i, "Model", i ? other : first, sizeof(first));
+    if (i && strcmp(first, other) != 0)
+      return false;
+  }
+  return true;
+}
+
+/* An entry may be the beginning of a UUID, if it is that of one GPU only. */
+static int gpu_with_uuid(const struct gpus *gpus, const char *uuid, size_t length)
+{
+  int found = -1;
+
+  for (int i = 0; i < gpus->count; i++) {
+    char whole[64];
+
+    gpu_says(gpus, i, "GPU UUID", whole, sizeof(whole));
+    if (strncmp(whole, uuid, length) != 0)
+      continue;
+    if (found >= 0)
+      return -1;
+    found = i;
+  }
+  return found;
+}
+
+/* The GPU that an entry names; -1: not to be known without CUDA. A part of a GPU is
+ * MIG-GPU-<the GPU's UUID>/<instance>/<instance> for older drivers; newer ones give
+ * it a UUID of its own, which tells something only where there is one GPU. */
+static int gpu_named(const struct gpus *gpus, const char *entry)
+{
+  if (strncmp(entry, "MIG-GPU-", 8) == 0)
+    return gpu_with_uuid(gpus, entry + 4, strcspn(entry + 4, "/"));
+  if (strncmp(entry, "MIG-", 4) == 0)
+    return gpus->count == 1 ? 0 : -1;
+  if (strncmp(entry, "GPU-", 4) == 0)
+    return gpu_with_uuid(gpus, entry, strlen(entry));
+  return order_is_known(gpus) ? number_or(entry, -1) : -1;
+}
+
+static void find_gpu(struct harp_place *place, const char *root)
+{
+  struct gpus gpus;
+  char wanted[64];
+  int found;
+
+  place->gpu[0] = '\0';
+  visible_entry(place->local_rank, wanted, sizeof(wanted));
+  snprintf(gpus.folder, sizeof(gpus.folder), "%s/proc/driver/nvidia/gpus", root);
+  gpus.count = wanted[0] ? scandir(gpus.folder, &gpus.entries, is_pci_id, alphasort) : -1;
+  if (gpus.count < 0)
+    return;
+  found = gpu_named(&gpus, wanted);
+  if (found >= 0 && found < gpus.count)
+    harp_pci_id_parse(gpus.entries[found]->d_name, place->gpu);
+  for (int i = 0; i < gpus.count; i++)
+    free(gpus.entries[i]);
+  free(gpus.entries);
+}
+
+void harp_place_find(struct harp_place *place, const char *root)
+{
+  find_job_rank(place);
+  find_local_rank(place);
+  find_gpu(place, root);
+}

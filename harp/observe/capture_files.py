@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pcapng files of a capture: one, or a ring of several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Optional
+
+from harp.observe import pcapng
+from harp.observe.packet_ring import Frame
+
+
+class CaptureFiles:
+    """Writes frames to `path`. With `size` bytes (0: no bound) a full file is followed by
+    another; with `count` files (0: no bound) the oldest is then overwritten. Their numbers
+    stand before the suffix: out-0.pcapng, out-1.pcapng. Raises OSError where one cannot be
+    written."""
+
+    def __init__(self, path: Path, comment: str, snaplen: int, size: int, count: int) -> None:
+        self._path = path
+        self._head = pcapng.head(True, comment, snaplen)
+        self._size = size
+        self._count = count
+        self._number = 0
+        self._pieces: list[pcapng.Bytes] = []
+        self._file = self._open()
+
+    def __enter__(self) -> CaptureFiles:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        where: Optional[TracebackType],
+    ) -> None:
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self._file.close()
+
+    def path_of(self, number: int) -> Path:
+        """The file that is the number-th to be written."""
+        if not self._size:
+            return self._path
+        digits = len(str(self._count - 1)) if self._count else 1
+        shown = number % self._count if self._count else number
+        return self._path.with_name(f"{self._path.stem}-{shown:0{digits}}{self._path.suffix}")
+
+    @property
+    def written(self) -> list[Path]:
+        """Files that are there, oldest first."""
+        first = max(0, self._number + 1 - self._count) if self._count else 0
+        return [self.path_of(number) for number in range(first, self._number + 1)]
+
+    def _open(self) -> BinaryIO:
+        file = open(self.path_of(self._number), "wb", buffering=0)
+        self._pieces.append(self._head)
+        self._begun = len(self._head)  # bytes of this file, with those in pieces
+        return file
+
+    def add(self, frame: Frame) -> None:
+        """The frame's bytes must stay as they are until the next flush."""
+        pieces = pcapng.packet(frame.when, frame.sent, frame.data, frame.length)
+        size = sum(map(len, pieces))
+        if self._size and self._begun > len(self._head) and self._begun + size > self._size:
+            self.flush()
+            self._file.close()
+            self._number += 1
+            self._file = self._open()
+        self._pieces += pieces
+        self._begun += size
+
+    def flush(self) -> None:
+        left = memoryview(b"".join(self._pieces))
+        self._pieces.clear()
+        while left:
+            left = left[self._file.write(left) :]

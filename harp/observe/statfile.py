@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads what running processes publish: their counters and their flows.
+
+The files describe themselves (see harp/engine/statfile.h), so files of other
+releases can be read too. Reading disturbs nobody. Any user may have put a file there:
+what it says of its owner is not believed, and its bytes are bounded and copied first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import socket
+import stat
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from harp.observe import foreign
+
+DEFAULT_FOLDER = Path("/usr/local/tfabric/tools/run")
+SHARED_MEMORY = Path("/dev/shm")  # the fallback folders' place
+
+_MAGIC = b"HARPSTAT"
+_VERSION = 1
+_HEADER = struct.Struct("=8sIIQQIIIIIIQQQII32s64s64s256s32s512s256s")
+_HEADER_MORE = struct.Struct("=i20s")  # what newer headers have behind it
+_COUNTER = struct.Struct("=60sI")
+_FLOW = struct.Struct("=IIIHBB4s4sHH11IQQQ")
+_NAME = re.compile(r"[0-9a-f]{16}\.stat")
+_COUNTER_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_FALLBACK = re.compile(r"harp-(0|[1-9][0-9]{0,9})")
+_SIZE_MOST = 8 << 20  # bytes of a file; 64 instances and 512 flows take less than one
+_TRIES = 100  # readings of the flows until their writers are at rest
+
+TCP_STATES = (
+    "",
+    "ESTABLISHED",
+    "SYN-SENT",
+    "SYN-RECEIVED",
+    "FIN-WAIT-1",
+    "FIN-WAIT-2",
+    "TIME-WAIT",
+    "CLOSED",
+    "CLOSE-WAIT",
+    "LAST-ACK",
+    "LISTEN",
+    "CLOSING",
+    "SYN-RECEIVED",
+)
+
+
+class StatError(ValueError):
+    """A file that is no statistics file of a release that this one understands."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A TCP connection of a link. Times in microseconds, sizes in bytes;
+    `direction` "S": it sends messages, "R": it receives them, "": neither yet."""
+
+    link: int
+    flow: int
+    instance: int
+    direction: str
+    state: str
+    local: str
+    peer: str
+    mss: int
+    cwnd: int
+    ssthresh: int
+    send_window: int
+    receive_window: int
+    in_flight: int
+    srtt_us: int
+    rttvar_us: int
+    min_rtt_us: int
+    rto_us: int
+    retransmits: int
+    bytes_in: int
+    bytes_out: int
+    opened: float
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process with HARP in it. `id` is its file's name: a random number, while pids
+    repeat among containers; `rank`, in the job, is None and `gpu`, a PCI id, "" if unknown.
+    `uid` is the file's owner; `started` is in seconds since the epoch; `instances` holds each
+    instance's counters by name."""
+
+    path: str
+    id: str
+    alive: bool
+    rank: Optional[int]
+    gpu: str
+    pid: int
+    uid: int
+    started: float
+    release: str
+    host: str
+    command: str
+    device: str
+    address: str
+    config: str
+    about: str
+    kinds: dict[str, str]
+    instances: list[dict[str, int]]
+    flows: list[Flow]
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """The sum over the instances, by counter."""
+        return {name: sum(one[name] for one in self.instances) for name in self.kinds}
+
+
+def _is_alive(fd: int) -> bool:
+    """Whether the file's process holds its lock."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return False
+
+
+def _endpoint(address: bytes, port: int) -> str:
+    return f"{socket.inet_ntoa(address)}:{port}"
+
+
+def _flow(entry: bytes) -> Optional[Flow]:
+    """None if the entry is free."""
+    (
+        _,
+        state,
+        link,
+        flow,
+        instance,
+        direction,
+        local,
+        peer,
+        local_port,
+        peer_port,
+        mss,
+        cwnd,
+        ssthresh,
+        send_window,
+        receive_window,
+        in_flight,
+        srtt,
+        rttvar,
+        min_rtt,
+        rto,
+        retransmits,
+        bytes_in,
+        bytes_out,
+        opened,
+    ) = _FLOW.unpack_from(entry)
+    if state == 0:
+        return None
+    return Flow(
+        link=link,
+        flow=flow,
+        instance=instance,
+        direction={83: "S", 82: "R"}.get(direction, ""),
+        state=TCP_STATES[state] if state < len(TCP_STATES) else str(state),
+        local=_endpoint(local, local_port),
+        peer=_endpoint(peer, peer_port),
+        mss=mss,
+        cwnd=cwnd,
+        ssthresh=ssthresh,
+        send_window=send_window,
+        receive_window=receive_window,
+        in_flight=in_flight,
+        srtt_us=srtt,
+        rttvar_us=rttvar,
+        min_rtt_us=min_rtt,
+        rto_us=rto,
+        retransmits=retransmits,
+        bytes_in=bytes_in,
+        bytes_out=bytes_out,
+        opened=opened / 1e9,
+    )
+
+
+def _settled(table: Callable[[], bytes], size: int, count: int) -> Iterator[bytes]:
+    """The table's entries of which two readings in a row are alike and were not being written
+    (an odd generation); an entry whose writer does not come to rest is left out."""
+    left: Sequence[int] = range(count)
+    before = table()
+    for _ in range(_TRIES):
+        now = table()
+        if len(now) < count * size:
+            return  # truncated
+        moving = []
+        for i in left:
+            entry = now[i * size : (i + 1) * size]
+            (generation,) = struct.unpack_from("=I", entry)
+            if generation % 2 == 0 and entry == before[i * size : (i + 1) * size]:
+                yield entry
+            else:
+                moving.append(i)
+        if not moving:
+            return
+        left, before = moving, now
+
+
+def _parse(path: Path, read: Callable[[], bytes], alive: bool, uid: int) -> Process:
+    """`read` gives the file's bytes, which may be others each time."""
+    data = read()
+    if len(data) < _HEADER.size or data[:8] != _MAGIC:
+        raise StatError(f"{path}: no statistics file of HARP's; the folder holds *.stat")
+    (
+        _,
+        version,
+        header_size,
+        file_size,
+        start,
+        pid,
+        _,
+        instances,
+        counters,
+        table,
+        counter_size,
+        instance_offset,
+        stride,
+        flow_offset,
+        flow_size,
+        flows,
+        *texts,
+    ) = _HEADER.unpack_from(data)
+    release, host, command, device, address, config, about = map(foreign.text, texts)
+    if version != _VERSION:
+        raise StatError(
+            f"{path}: format {version}, and this release reads {_VERSION}; "
+            f"use the harp of release {release}"
+        )
+    if (
+        file_size > len(data)
+        or counter_size < _COUNTER.size
+        or flow_size < _FLOW.size
+        or table + counters * counter_size > len(data)
+        or not counters
+        or stride < counters * 8
+        or instance_offset + instances * stride > len(data)
+        or flow_offset + flows * flow_size > len(data)
+    ):
+        raise StatError(f"{path}: its sizes contradict each other; the file is damaged")
+    kinds: dict[str, str] = {}
+    for i in range(counters):
+        raw, kind = _COUNTER.unpack_from(data, table + i * counter_size)
+        name = foreign.text(raw)
+        if not _COUNTER_NAME.fullmatch(name):
+            raise StatError(f"{path}: {name!r} is no counter's name; the file is damaged")
+        kinds[name] = "gauge" if kind else "count"
+    values = [
+        dict(zip(kinds, struct.unpack_from(f"={counters}Q", data, instance_offset + i * stride)))
+        for i in range(instances)
+    ]
+
+    def flow_table() -> bytes:
+        return read()[flow_offset : flow_offset + flows * flow_size]
+
+    rank, gpu = -1, b""
+    if _HEADER.size + _HEADER_MORE.size <= min(header_size, len(data)):
+        rank, gpu = _HEADER_MORE.unpack_from(data, _HEADER.size)
+    entries = map(_flow, _settled(flow_table, flow_size, flows))
+    return Process(
+        path=str(path),
+        id=path.stem,
+        alive=alive,
+        rank=rank if rank >= 0 else None,
+        gpu=foreign.text(gpu),
+        pid=pid,
+        uid=uid,
+        started=start / 1e9,
+        release=release,
+        host=host,
+        command=command,
+        device=device,
+        address=address,
+        config=config,
+        about=about,
+        kinds=kinds,
+        instances=values,
+        flows=[entry for entry in entries if entry],
+    )
+
+
+def read(path: Path) -> Process:
+    """One file. Raises OSError if it cannot be read, StatError if it is wrong."""
+    try:
+        fd = foreign.open_file(path)
+        try:
+            return _parse(
+                path,
+                lambda: foreign.read_fd(path, fd, _SIZE_MOST),
+                _is_alive(fd),
+                os.fstat(fd).st_uid,
+            )
+        finally:
+            os.close(fd)
+    except foreign.ForeignError as wrong:
+        raise StatError(str(wrong)) from wrong
+
+
+def _fallbacks() -> Iterator[Path]:
+    """harp-UID folders that are that user's: others may choose names there too."""
+    try:
+        entries = sorted(os.scandir(SHARED_MEMORY), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        named = _FALLBACK.fullmatch(entry.name)
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except OSError:
+            continue
+        if named and stat.S_ISDIR(status.st_mode) and status.st_uid == int(named[1]):
+            yield Path(entry.path)
+
+
+def chosen(
+    processes: Sequence[Process],
+    pids: Sequence[int] = (),
+    ranks: Sequence[int] = (),
+    ids: Sequence[str] = (),
+) -> list[Process]:
+    """Those that were named, by pid, rank or the beginning of an id; all if none was.
+    Raises LookupError that names what no process is."""
+
+    def known(process: Process) -> bool:
+        return (
+            (not pids or process.pid in pids)
+            and (not ranks or process.rank in ranks)
+            and (not ids or process.id.startswith(tuple(ids)))
+        )
+
+    found = [process for process in processes if known(process)]
+    missing = [
+        *(f"pid {pid}" for pid in pids if pid not in {one.pid for one in found}),
+        *(f"rank {rank}" for rank in ranks if rank not in {one.rank for one in found}),
+        *(f"id {text}" for text in ids if not any(one.id.startswith(text) for one in found)),
+    ]
+    if missing:
+        raise LookupError(
+            f"no process with {', '.join(missing)} publishes in {', '.join(map(str, folders()))}"
+        )
+    return found
+
+
+def folders() -> list[Path]:
+    """Where processes of this host publish: the run folder and its fallbacks."""
+    first = Path(os.environ.get("HARP_RUN_DIR") or DEFAULT_FOLDER)
+    return [first, *_fallbacks()]
+
+
+def scan(where: Optional[Sequence[Path]] = None) -> list[Process]:
+    """The processes that live, oldest first. Files that go away meanwhile, or
+    belong to nobody any more, or are damaged are passed over."""
+    found = []
+    for folder in folders() if where is None else where:
+        try:
+            names = sorted(entry.name for entry in os.scandir(folder))
+        except OSError:
+            continue
+        for name in names:
+            if not _NAME.fullmatch(name):
+                continue
+            try:
+                process = read(folder / name)
+            except (OSError, StatError):
+                continue
+            if process.alive:
+                found.append(process)
+    return sorted(found, key=lambda process: process.started)

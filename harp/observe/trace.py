@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a binary trace that a process wrote when something went wrong.
+
+The file carries the names of its events (see harp/engine/trace.h), so traces of
+other releases can be read too.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional, Union
+
+from harp.observe import foreign
+
+_MAGIC = b"HARPTRCE"
+_VERSION = 1
+_HEADER = struct.Struct("=8sIIIIIIQQ32s64s256s")
+_EVENT = struct.Struct("=32s16s16s")
+_RECORD = struct.Struct("=QQ")
+_WRAP = 1 << 48  # nanoseconds of a record's clock
+_SIZE_MOST = 128 << 20  # bytes of a file; 64 instances take less
+
+NO_FLOW = 0xFFFF
+
+
+class TraceError(ValueError):
+    """A file that is no trace of a release that this one understands."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One event. `time_ns` counts nanoseconds since the epoch; `flow` is None for the
+    instance itself; `values` has what the event's numbers mean, addresses
+    with dots."""
+
+    time_ns: int
+    instance: int
+    flow: Optional[int]
+    event: str
+    values: dict[str, Union[int, str]]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """`written_ns` counts nanoseconds since the epoch; `records` are in order of time."""
+
+    pid: int
+    host: str
+    release: str
+    reason: str
+    written_ns: int
+    records: list[Record]
+
+
+class _Reader:
+    """Takes structures one after the other from a file's bytes."""
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        self.path = path
+        self.data = data
+        self.offset = 0
+
+    def take(self, what: struct.Struct) -> tuple[Any, ...]:
+        if self.offset + what.size > len(self.data):
+            raise TraceError(f"{self.path}: ends too early; the file is damaged")
+        values = what.unpack_from(self.data, self.offset)
+        self.offset += what.size
+        return values
+
+
+def _value(name: str, number: int) -> Union[int, str]:
+    """An address lies in the record as it does in a packet."""
+    return socket.inet_ntoa(struct.pack("=I", number)) if name.endswith("_address") else number
+
+
+def _record(
+    when: int,
+    what: int,
+    instance: int,
+    names: list[tuple[str, str, str]],
+    now_ns: int,
+    realtime_ns: int,
+) -> Record:
+    ago = (now_ns - (when >> 16)) % _WRAP
+    flow = when & 0xFFFF
+    event = what & 0xFF
+    name, a, b = names[event] if event < len(names) else (f"event-{event}", "a", "b")
+    values: dict[str, Union[int, str]] = {}
+    if a:
+        values[a] = what >> 8 & 0xFFFFFF
+    if b:
+        values[b] = _value(b, what >> 32)
+    return Record(realtime_ns - ago, instance, None if flow == NO_FLOW else flow, name, values)
+
+
+def read(path: Path) -> Trace:
+    """Raises OSError if the file cannot be read, TraceError if it is wrong."""
+    try:
+        return _parse(path, foreign.read(path, _SIZE_MOST))
+    except foreign.ForeignError as wrong:
+        raise TraceError(str(wrong)) from wrong
+
+
+def _parse(path: Path, data: bytes) -> Trace:
+    reader = _Reader(path, data)
+    if data[:8] != _MAGIC:
+        raise TraceError(f"{path}: no trace of HARP's; those are called *.trace in the run folder")
+    (
+        _,
+        version,
+        _,
+        event_size,
+        events,
+        instances,
+        pid,
+        now_ns,
+        realtime_ns,
+        release,
+        host,
+        reason,
+    ) = reader.take(_HEADER)
+    if version != _VERSION or event_size != _EVENT.size:
+        raise TraceError(f"{path}: format {version}, and this release reads {_VERSION}")
+    names = []
+    for _ in range(events):
+        name, a, b = map(foreign.text, reader.take(_EVENT))
+        names.append((name, a, b))
+    records = []
+    for instance in range(instances):
+        for _ in range(reader.take(struct.Struct("=Q"))[0]):
+            when, what = reader.take(_RECORD)
+            records.append(_record(when, what, instance, names, now_ns, realtime_ns))
+    records.sort(key=lambda record: record.time_ns)
+    return Trace(
+        pid, foreign.text(host), foreign.text(release), foreign.text(reason), realtime_ns, records
+    )

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* IPv4: frames in, demultiplexed; headers out; the route to the next hop. */
+#include "harp/stack/ip/checksum.h"
+#include "harp/stack/stack_state.h"
+
+static bool source_is_host(const struct harp_stack *stack, uint32_t source) {
+  uint8_t first = (uint8_t)source; /* network order: the first byte lies lowest */
+  if (first == 0 || first == 127 || first >= 224) {
+    return false;
+  }
+  uint8_t prefix = stack->config.prefix;
+  if (prefix == 0 || prefix >= 31) {
+    return true;
+  }
+  uint32_t host_bits = __builtin_bswap32(0xffffffffu >> prefix);
+  bool same_net = ((source ^ stack->config.address) & ~host_bits) == 0;
+  return !(same_net && (source & host_bits) == host_bits);
+}
+
+/* The frame's headers and the place of the bytes behind them, whatever way the
+ * port has split it. */
+struct view {
+  const uint8_t *ip;    /* IPv4 header, contiguous with the transport header */
+  uint32_t ip_length;   /* total length field, checked against the frame */
+  uint32_t contiguous;  /* bytes at ip */
+  const uint8_t *rest;  /* the bytes behind those */
+};
+
+static void parse_tcp(struct harp_stack *stack, const struct view *view, uint32_t ip_header,
+                      const struct harp_rx_frame *frame) {
+  const uint8_t *tcp = view->ip + ip_header;
+  uint32_t length = view->ip_length - ip_header;
+  uint32_t header = (uint32_t)(tcp[TCP_OFFSET] >> 4) * 4;
+  if (header < TCP_HEADER || header > length) {
+    COUNT(stack, rx_drop_malformed);
+    return;
+  }
+  struct harp_segment segment = {
+      .source = load_address(view->ip + IP_SRC),
+      .destination = load_address(view->ip + IP_DST),
+      .source_port = load_be16(tcp + TCP_SOURCE),
+      .destination_port = load_be16(tcp + TCP_DEST),
+      .seq = load_be32(tcp + TCP_SEQUENCE),
+      .ack = load_be32(tcp + TCP_ACKNOWLEDGEMENT),
+      .window = load_be16(tcp + TCP_WINDOW_FIELD),
+      .flags = tcp[TCP_FLAG_BYTE],
+      .window_scale = -1,
+      .length = length - header,
+      .segment_size = frame->segment_size,
+  };
+  uint32_t headers = ip_header + header;
+  if (headers < view->contiguous) {
+    segment.payload = view->ip + headers;
+  } else {
+    segment.payload = view->rest + (headers - view->contiguous);
+  }
+  if (!frame->checksum_good) {
+    struct harp_sum sum = {0};
+    harp_sum_add_pseudo(&sum, segment.source, segment.destination, IP_PROTOCOL_TCP, length);
+    if (headers <= view->contiguous && view->ip_length <= view->contiguous) {
+      harp_sum_add(&sum, tcp, length);
+    } else {
+      harp_sum_add(&sum, tcp, header);
+      harp_sum_add(&sum, segment.payload, segment.length);
+    }
+    if (harp_sum_fold(&sum) != 0xffff) {
+      COUNT(stack, rx_drop_checksum);
+      return;
+    }
+  }
+  if (segment.source_port == 0 || segment.destination_port == 0) {
+    COUNT(stack, rx_drop_malformed);
+    return;
+  }
+  if (segment.source == segment.destination && segment.source_port == segment.destination_port) {
+    COUNT(stack, rx_drop_source); /* a connection to itself would answer itself without end */
+    return;
+  }
+  segment.bad_options = !tcp_options_parse(&segment, tcp + TCP_HEADER, header - TCP_HEADER);
+  if (segment.bad_options) {
+    COUNT(stack, tcp_bad_options);
+  }
+  tcp_input(stack, &segment);
+}
+
+/* Header bytes that TCP needs in one piece, as far as the first contiguous bytes tell. */
+static uint32_t headers_wanted(const uint8_t *ip, uint32_t contiguous) {
+  uint32_t ip_header = (uint32_t)(ip[0] & 15) * 4;
+  if (contiguous < ip_header + TCP_HEADER) {
+    return ip_header + TCP_HEADER;
+  }
+  return ip_header + (uint32_t)(ip[ip_header + TCP_OFFSET] >> 4) * 4;
+}
+
+/* Copies the frame's first bytes into one piece. */
+static uint32_t join(const struct harp_rx_frame *frame, uint8_t *out, uint32_t size) {
+  uint32_t first = HARP_MIN(frame->header_length, size);
+  memcpy(out, frame->header, first);
+  uint32_t second = HARP_MIN(frame->payload_length, size - first);
+  if (second) {
+    memcpy(out + first, frame->payload, second);
+  }
+  return first + second;
+}
+
+static void ipv4_input(struct harp_stack *stack, const struct harp_rx_frame *frame) {
+  uint32_t link = stack->link_header;
+  uint8_t small[2048] __attribute__((aligned(8)));
+  const uint8_t *start = frame->header;
+  uint32_t contiguous = frame->header_length;
+  uint32_t total = frame->header_length + frame->payload_length;
+  if (total < link + IP_HEADER) {
+    COUNT(stack, rx_drop_truncated);
+    return;
+  }
+  const uint8_t *rest = frame->payload;
+  if (frame->payload_length) {
+    /* The port has placed the payload elsewhere. Headers must be contiguous,
+     * and the payload in one piece behind them. */
+    bool tcp = contiguous >= link + IP_HEADER &&
+               start[link + IP_PROTOCOL] == IP_PROTOCOL_TCP;
+    uint32_t wanted = tcp ? link + headers_wanted(start + link, contiguous - link) : 0;
+    if (!tcp || wanted > contiguous) {
+      contiguous = join(frame, small, sizeof small);
+      wanted = tcp && contiguous >= link + IP_HEADER
+                   ? link + headers_wanted(small + link, contiguous - link) : contiguous;
+      start = small;
+      if (total > contiguous) {
+        /* What follows the joined bytes still lies where the port put it. */
+        contiguous = HARP_MIN(wanted, contiguous);
+        rest = frame->payload + (contiguous - frame->header_length);
+      }
+    } else if (wanted < contiguous) {
+      /* Payload in two pieces: rare, made one in the stack's own buffer. */
+      contiguous = join(frame, stack->linear, sizeof stack->linear);
+      start = stack->linear;
+    }
+  }
+  struct view view = {start + link, 0, contiguous - link, rest};
+  const uint8_t *ip = view.ip;
+  uint32_t header = (uint32_t)(ip[0] & 15) * 4;
+  view.ip_length = load_be16(ip + IP_TOTAL_LENGTH);
+  if (ip[0] >> 4 != 4 || header < IP_HEADER || header > view.ip_length) {
+    COUNT(stack, rx_drop_malformed);
+    return;
+  }
+  if (view.ip_length > total - link || header > view.contiguous) {
+    COUNT(stack, rx_drop_truncated);
+    return;
+  }
+  if (harp_checksum(ip, header) != 0) {
+    COUNT(stack, rx_drop_checksum);
+    return;
+  }
+  uint32_t destination = load_address(ip + IP_DST);
+  if (destination != stack->config.address) {
+    COUNT(stack, rx_drop_not_ours);
+    return;
+  }
+  if (load_be16(ip + IP_FRAGMENT) & IP_FRAGMENT_MASK) {
+    COUNT(stack, rx_drop_fragment);
+    return;
+  }
+  if (!source_is_host(stack, load_address(ip + IP_SRC))) {
+    COUNT(stack, rx_drop_source);
+    return;
+  }
+  if (ip[IP_PROTOCOL] == IP_PROTOCOL_TCP) {
+    uint32_t needed = header + TCP_HEADER;
+    if (view.ip_length < needed || view.contiguous < needed ||
+        (frame->payload_length && headers_wanted(ip, view.contiguous) > view.contiguous)) {
+      COUNT(stack, rx_drop_truncated);
+      return;
+    }
+    parse_tcp(stack, &view, header, frame);
+  } else if (ip[IP_PROTOCOL] == IP_PROTOCOL_ICMP) {
+    icmp_input(stack, ip, header, HARP_MIN(view.ip_length, view.contiguous));
+  } else {
+    COUNT(stack, rx_drop_not_ours);
+    if (!stack->io.only_asks) {
+      icmp_send_unreachable(stack, ip, header, HARP_MIN(view.ip_length, view.contiguous),
+                            ICMP_CODE_PROTOCOL);
+    }
+  }
+}
+
+void ip_input(struct harp_stack *stack, const struct harp_rx_frame *frame) {
+  if (stack->link_header == 0) {
+    ipv4_input(stack, frame);
+    return;
+  }
+  const uint8_t *eth = frame->header;
+  if (frame->header_length < ETH_HEADER) {
+    COUNT(stack, rx_drop_truncated);
+    return;
+  }
+  uint16_t type = load_be16(eth + ETH_TYPE);
+  bool ours = memcmp(eth + ETH_DST, stack->config.mac, 6) == 0;
+  if (type == ETH_TYPE_IPV4 && ours && !stack->tentative) {
+    ipv4_input(stack, frame);
+  } else if (type == ETH_TYPE_ARP && (ours || (eth[ETH_DST] & 1))) {
+    uint8_t arp[ETH_HEADER + ARP_LENGTH];
+    arp_input(stack, arp, join(frame, arp, sizeof arp));
+  } else {
+    COUNT(stack, rx_drop_not_ours);
+  }
+}
+
+uint32_t ip_write_headers(struct harp_stack *stack, uint8_t *out, uint32_t source,
+                          uint32_t destination, uint8_t protocol, uint8_t tos,
+                          uint32_t payload_length) {
+  if (stack->link_header) {
+    memset(out + ETH_DST, 0, 6); /* ip_transmit fills it in */
+    memcpy(out + ETH_SRC, stack->config.mac, 6);
+    store_be16(out + ETH_TYPE, ETH_TYPE_IPV4);
+    out += ETH_HEADER;
+  }
+  memset(out, 0, IP_HEADER);
+  store_be16(out, (uint16_t)(0x4500 | tos));
+  store_be16(out + IP_TOTAL_LENGTH, (uint16_t)(IP_HEADER + payload_length));
+  /* Never fragmented, so the identification may be zero (RFC 6864, 4.1). */
+  store_be16(out + IP_FRAGMENT, IP_DF);
+  out[IP_TTL_BYTE] = IP_DEFAULT_TTL;
+  out[IP_PROTOCOL] = protocol;
+  store_address(out + IP_SRC, source);
+  store_address(out + IP_DST, destination);
+  uint16_t sum = harp_checksum(out, IP_HEADER);
+  memcpy(out + IP_SUM, &sum, 2);
+  return stack->link_header + IP_HEADER;
+}
+
+uint32_t ip_next_hop(const struct harp_stack *stack, uint32_t destination) {
+  const struct harp_stack_config *config = &stack->config;
+  uint32_t mask = config->prefix == 0 ? 0 : __builtin_bswap32(0xffffffffu << (32 - config->prefix));
+  if (((destination ^ config->address) & mask) == 0) {
+    return destination;
+  }
+  return config->gateway;
+}
+
+int ip_transmit(struct harp_stack *stack, struct harp_neighbour *neighbour,
+                struct harp_tx_frame *frame) {
+  if (stack->link_header) {
+    if (!neighbour_usable(stack, neighbour)) {
+      neighbour_queue(stack, neighbour, frame);
+      return 0;
+    }
+    memcpy((uint8_t *)frame->iov[0].iov_base + ETH_DST, neighbour->mac, 6);
+  }
+  int result = stack->io.transmit(stack->io.user, frame);
+  if (result == 0) {
+    COUNT(stack, tx_frames);
+    COUNT_N(stack, tx_bytes, frame->length);
+  }
+  stack->port_full |= result == -EAGAIN;
+  return result;
+}

@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harp/stack/ip/neighbour.h"
+
+#include "harp/stack/ip/checksum.h"
+#include "harp/stack/stack_state.h"
+
+/* RFC 1122, 2.3.2.1: at most one request a second for one address. */
+#define ASK_INTERVAL NS_PER_S
+#define FRESH_TIME (60 * NS_PER_S)
+#define DISPUTED_TIME (5 * NS_PER_S) /* what the old owner says may be its last word */
+
+enum {
+  ASKED_IN_PERSON = 2,       /* requests to a known neighbour, before everybody is asked */
+  /* To strangers: a storm must not be answered by another, and hide no peer's question. */
+  REPLIES_PER_SECOND = 10000,
+  REQUESTS_PER_SECOND = 256, /* for strangers for the first time, and as many again */
+  QUEUED_SHARE = 8,          /* so small a part of the packets may wait for answers */
+};
+
+void arp_send(struct harp_stack *stack, uint16_t operation, const uint8_t *to_mac,
+              uint32_t sender_ip, const uint8_t *target_mac, uint32_t target_ip) {
+  uint8_t out[ETH_HEADER + ARP_LENGTH];
+  static const uint8_t fixed[ARP_OPERATION] = {0, 1, 8, 0, 6, 4}; /* Ethernet, IPv4 */
+  memcpy(out + ETH_DST, to_mac, 6);
+  memcpy(out + ETH_SRC, stack->config.mac, 6);
+  store_be16(out + ETH_TYPE, ETH_TYPE_ARP);
+  uint8_t *arp = out + ETH_HEADER;
+  memcpy(arp, fixed, sizeof fixed);
+  store_be16(arp + ARP_OPERATION, operation);
+  memcpy(arp + ARP_SENDER_MAC, stack->config.mac, 6);
+  store_address(arp + ARP_SENDER_IP, sender_ip);
+  memcpy(arp + ARP_TARGET_MAC, target_mac, 6);
+  store_address(arp + ARP_TARGET_IP, target_ip);
+  struct iovec iov = {out, sizeof out};
+  struct harp_tx_frame frame = {
+      .iov = &iov, .iov_count = 1, .header_length = sizeof out, .length = sizeof out};
+  if (stack->io.transmit(stack->io.user, &frame) == 0) {
+    COUNT(stack, tx_frames);
+    COUNT_N(stack, tx_bytes, frame.length);
+  }
+}
+
+const uint8_t arp_broadcast[6] = {255, 255, 255, 255, 255, 255};
+const uint8_t arp_nobody[6];
+
+static void ask_later(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+  neighbour->deadline = stack->now + ASK_INTERVAL; /* the same for all, so the list is in order */
+  list_move(&stack->neighbours_waiting, &neighbour->waits);
+}
+
+static void ask(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+  /* A known neighbour is asked in person: only silence makes it doubtful. */
+  bool in_person =
+      neighbour->state == NEIGHBOUR_CHECKING && neighbour->probes < ASKED_IN_PERSON;
+  const uint8_t *to = in_person ? neighbour->mac : arp_broadcast;
+  neighbour->probes++;
+  neighbour->asked = stack->now;
+  ask_later(stack, neighbour);
+  COUNT(stack, arp_requests_out);
+  arp_send(stack, ARP_REQUEST, to, stack->config.address, arp_nobody, neighbour->address);
+}
+
+static void drop_queue(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+  for (int i = 0; i < neighbour->queued; i++) {
+    pool_put(&stack->packets, neighbour->queue[i]);
+    COUNT(stack, arp_queue_drops);
+  }
+  stack->neighbour_frames -= neighbour->queued;
+  neighbour->queued = 0;
+  list_remove(&neighbour->holds);
+}
+
+static bool known(const struct harp_neighbour *neighbour) {
+  return neighbour->state == NEIGHBOUR_KNOWN || neighbour->state == NEIGHBOUR_CHECKING;
+}
+
+/* Under a key, so that nobody can aim at a bucket. */
+static uint32_t bucket_of(const struct harp_stack *stack, uint32_t address) {
+  return (uint32_t)(harp_siphash(stack->config.seed, address, 0) >> stack->neighbour_shift);
+}
+
+static struct harp_neighbour *find(const struct harp_stack *stack, uint32_t address) {
+  struct harp_neighbour *entry = stack->neighbour_buckets[bucket_of(stack, address)];
+  while (entry && entry->address != address) {
+    entry = entry->hash_next;
+  }
+  return entry;
+}
+
+/* Without a connection it stands among those that make room. */
+static void find_place(struct harp_stack *stack, struct harp_neighbour *entry) {
+  if (entry->user_count > 0) {
+    list_remove(&entry->place);
+  } else {
+    bool asked = entry->state == NEIGHBOUR_ASKED;
+    list_move(asked ? &stack->neighbours_asked : &stack->neighbours_idle, &entry->place);
+  }
+}
+
+static void set_state(struct harp_stack *stack, struct harp_neighbour *entry,
+                      enum harp_neighbour_state state) {
+  entry->state = (uint8_t)state;
+  entry->probes = 0;
+  list_remove(&entry->waits); /* ask_later puts it there again */
+  find_place(stack, entry);
+}
+
+static void release(struct harp_stack *stack, struct harp_neighbour *entry) {
+  struct harp_neighbour **link = &stack->neighbour_buckets[bucket_of(stack, entry->address)];
+  while (*link != entry) {
+    link = &(*link)->hash_next;
+  }
+  *link = entry->hash_next;
+  drop_queue(stack, entry);
+  entry->state = NEIGHBOUR_FREE;
+  list_remove(&entry->waits);
+  list_move(&stack->neighbours_free, &entry->place);
+}
+
+/* Who has not answered yet goes before who has: senders that somebody invents, and
+ * whom we answer all the same, do not push a peer out. Whom a connection sends to stays. */
+static void make_room(struct harp_stack *stack) {
+  struct harp_list *from = &stack->neighbours_idle;
+  if (!list_empty(&stack->neighbours_asked)) {
+    from = &stack->neighbours_asked;
+  }
+  COUNT(stack, neighbours_replaced);
+  release(stack, HARP_CONTAINER(from->next, struct harp_neighbour, place));
+}
+
+static struct harp_neighbour *create(struct harp_stack *stack, uint32_t address) {
+  if (list_empty(&stack->neighbours_free)) {
+    make_room(stack);
+  }
+  struct harp_list *place = stack->neighbours_free.next;
+  struct harp_neighbour *entry = HARP_CONTAINER(place, struct harp_neighbour, place);
+  struct harp_neighbour **bucket = &stack->neighbour_buckets[bucket_of(stack, address)];
+  list_remove(place);
+  *entry = (struct harp_neighbour){.address = address, .hash_next = *bucket};
+  list_init(&entry->waits);
+  list_init(&entry->place);
+  list_init(&entry->users);
+  list_init(&entry->holds);
+  *bucket = entry;
+  set_state(stack, entry, NEIGHBOUR_ASKED);
+  return entry;
+}
+
+int neighbours_create(struct harp_stack *stack) {
+  bool any = stack->link_header != 0;
+  uint32_t buckets = 16;
+  stack->neighbour_count = any ? stack->config.max_connections + NEIGHBOURS_SPARE : 1;
+  stack->neighbour_shift = 64 - 4;
+  while (any && buckets < stack->neighbour_count) {
+    buckets *= 2;
+    stack->neighbour_shift--;
+  }
+  stack->neighbours = calloc(stack->neighbour_count, sizeof *stack->neighbours);
+  stack->neighbour_buckets = calloc(buckets, sizeof(struct harp_neighbour *));
+  stack->expected = calloc(buckets, sizeof *stack->expected);
+  if (!stack->neighbours || !stack->neighbour_buckets || !stack->expected) {
+    return -ENOMEM;
+  }
+  list_init(&stack->neighbours_free);
+  list_init(&stack->neighbours_waiting);
+  list_init(&stack->neighbours_holding);
+  list_init(&stack->neighbours_asked);
+  list_init(&stack->neighbours_idle);
+  for (uint32_t i = 0; i < stack->neighbour_count; i++) {
+    struct harp_neighbour *entry = &stack->neighbours[i];
+    list_init(&entry->waits);
+    list_init(&entry->users);
+    list_init(&entry->holds);
+    list_append(&stack->neighbours_free, &entry->place);
+  }
+  if (!any) {
+    create(stack, 0)->state = NEIGHBOUR_KNOWN;
+    stack->neighbours[0].deadline = UINT64_MAX;
+  }
+  return 0;
+}
+
+void neighbours_destroy(struct harp_stack *stack) {
+  free(stack->neighbours);
+  free(stack->neighbour_buckets);
+  free(stack->expected);
+}
+
+static void check(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+  set_state(stack, neighbour, NEIGHBOUR_CHECKING);
+  ask(stack, neighbour);
+}
+
+void neighbour_doubt(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+  if (neighbour->state == NEIGHBOUR_KNOWN && neighbour->deadline != UINT64_MAX &&
+      stack->now - neighbour->asked >= ASK_INTERVAL) {
+    check(stack, neighbour);
+  }
+}
+
+void neighbour_expect(struct harp_stack *stack, uint32_t address) {
+  stack->expected[bucket_of(stack, address)] = address;
+}
+
+/* Who floods us from invented addresses must not make us flood the network with questions. */
+static bool may_ask(struct harp_stack *stack, const struct harp_neighbour *entry) {
+  uint32_t address = entry->address;
+  if (address == stack->config.gateway ||
+      stack->expected[bucket_of(stack, address)] == address) {
+    return true;
+  }
+  bool before = entry->asked != 0;
+  bool may = limit_allows(before ? &stack->arp_repeat_limit : &stack->arp_ask_limit, stack->now,
+                          REQUESTS_PER_SECOND);
+  COUNT_N(stack, arp_requests_limited, !may);
+  return may;
+}
+
+static void ask_if_allowed(struct harp_stack *stack, struct harp_neighbour *entry) {
+  if (may_ask(stack, entry)) {
+    ask(stack, entry);
+  } else {
+    entry->probes++;
+    ask_later(stack, entry);
+  }
+}
+
+struct harp_neighbour *neighbour_route(struct harp_stack *stack, uint32_t next_hop) {
+  if (stack->link_header == 0) {
+    return &stack->neighbours[0];
+  }
+  if (next_hop == 0) {
+    return NULL;
+  }
+  struct harp_neighbour *entry = find(stack, next_hop);
+  if (!entry) {
+    entry = create(stack, next_hop);
+    if (next_hop == stack->config.address) {
+      memcpy(entry->mac, stack->config.mac, 6);
+      set_state(stack, entry, NEIGHBOUR_KNOWN);
+      entry->deadline = UINT64_MAX;
+    } else {
+      ask_if_allowed(stack, entry);
+    }
+  }
+  return entry;
+}
+
+struct harp_neighbour *neighbour_attach(struct harp_tcp *tcp) {
+  struct harp_neighbour *entry = neighbour_route(tcp->stack, tcp->next_hop);
+  if (entry) {
+    entry->user_count++;
+    list_append(&entry->users, &tcp->neighbour_link);
+    find_place(tcp->stack, entry);
+    tcp->neighbour = entry;
+  }
+  return entry;
+}
+
+void neighbour_detach(struct harp_tcp *tcp) {
+  struct harp_neighbour *entry = tcp->neighbour;
+  if (!entry) {
+    return;
+  }
+  tcp->neighbour = NULL;
+  list_remove(&tcp->neighbour_link);
+  entry->user_count--;
+  if (entry->user_count == 0 && entry->state == NEIGHBOUR_FAILED) {
+    release(tcp->stack, entry);
+  } else {
+    find_place(tcp->stack, entry);
+  }
+}
+
+bool neighbour_usable(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+  if (neighbour->state == NEIGHBOUR_KNOWN && stack->now >= neighbour->deadline) {
+    check(stack, neighbour);
+  } else if (neighbour->state == NEIGHBOUR_FAILED) {
+    set_state(stack, neighbour, NEIGHBOUR_ASKED);
+    ask_if_allowed(stack, neighbour);
+  }
+  return known(neighbour);
+}
+
+/* What is for nobody must not take the packets: those that have waited longest for an answer go. */
+static void bound_queues(struct harp_stack *stack) {
+  if (stack->neighbour_frames >= HARP_MAX(stack->packets.total / QUEUED_SHARE, 1u)) {
+    struct harp_list *first = stack->neighbours_holding.next;
+    drop_queue(stack, HARP_CONTAINER(first, struct harp_neighbour, holds));
+  }
+}
+
+void neighbour_queue(struct harp_stack *stack, struct harp_neighbour *neighbour,
+                     const struct harp_tx_frame *frame) {
+  struct harp_packet *packet = NULL;
+  if (neighbour->state == NEIGHBOUR_ASKED && neighbour->queued < NEIGHBOUR_QUEUE &&
+      frame->length <= HARP_PACKET_DATA) {
+    bound_queues(stack);
+    packet = pool_get(&stack->packets);
+  }
+  if (!packet) {
+    COUNT(stack, arp_queue_drops);
+    return;
+  }
+  packet->length = 0;
+  for (int i = 0; i < frame->iov_count; i++) {
+    memcpy(packet->data + packet->length, frame->iov[i].iov_base, frame->iov[i].iov_len);
+    packet->length += (uint32_t)frame->iov[i].iov_len;
+  }
+  packet->offset = frame->header_length;
+  if (frame->checksum_needed) {
+    uint16_t sum = harp_checksum(packet->data + frame->checksum_start,
+                                 packet->length - frame->checksum_start);
+    memcpy(packet->data + frame->checksum_start + frame->checksum_offset, &sum, 2);
+  }
+  if (neighbour->queued == 0) {
+    list_append(&stack->neighbours_holding, &neighbour->holds);
+  }
+  neighbour->queue[neighbour->queued++] = packet;
+  stack->neighbour_frames++;
+}
+
+static void send_queue(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+  int count = neighbour->queued;
+  neighbour->queued = 0;
+  stack->neighbour_frames -= (uint32_t)count;
+  list_remove(&neighbour->holds);
+  for (int i = 0; i < count; i++) {
+    struct harp_packet *packet = neighbour->queue[i];
+    struct iovec iov = {packet->data, packet->length};
+    struct harp_tx_frame frame = {.iov = &iov,
+                                  .iov_count = 1,
+                                  .header_length = (uint16_t)packet->offset,
+                                  .length = packet->length};
+    ip_transmit(stack, neighbour, &frame);
+    pool_put(&stack->packets, packet);
+  }
+}
+
+/* Learns only about neighbours that we asked for, so a flood of claims fills
+ * nothing; and while a neighbour is known, another's claim to its address is
+ * not believed before the first has had the chance to answer. */
+static void learn(struct harp_stack *stack, uint32_t address, const uint8_t *mac) {
+  struct harp_neighbour *entry = find(stack, address);
+  if (!entry) {
+    return;
+  }
+  bool same = memcmp(entry->mac, mac, 6) == 0;
+  if (entry->state == NEIGHBOUR_KNOWN && !same) {
+    entry->disputed = true;
+    if (stack->now - entry->asked >= ASK_INTERVAL) {
+      check(stack, entry);
+    } else { /* a flood of claims does not make us ask all the time, nor this one be forgotten */
+      entry->deadline = HARP_MIN(entry->deadline, entry->asked + ASK_INTERVAL);
+    }
+    return;
+  }
+  if (entry->state == NEIGHBOUR_CHECKING && !same && entry->probes <= ASKED_IN_PERSON) {
+    entry->disputed = true;
+    return;
+  }
+  memcpy(entry->mac, mac, 6);
+  set_state(stack, entry, NEIGHBOUR_KNOWN);
+  entry->deadline = stack->now + (entry->disputed ? DISPUTED_TIME : FRESH_TIME);
+  entry->disputed = false;
+  entry->failed_at = 0;
+  send_queue(stack, entry);
+}
+
+/* A neighbour that we know is always answered. */
+static bool may_reply(struct harp_stack *stack, uint32_t address, const uint8_t *mac) {
+  const struct harp_neighbour *entry = find(stack, address);
+  if (entry && known(entry) && memcmp(entry->mac, mac, 6) == 0) {
+    return true;
+  }
+  bool may = limit_allows(&stack->arp_limit, stack->now, REPLIES_PER_SECOND);
+  COUNT_N(stack, arp_replies_limited, !may);
+  return may;
+}
+
+static void answer(struct harp_stack *stack, uint32_t address, const uint8_t *mac) {
+  if (!stack->io.only_asks && !stack->tentative) {
+    COUNT(stack, arp_replies_out);
+    arp_send(stack, ARP_REPLY, mac, stack->config.address, mac, address);
+  }
+}
+
+void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length) {
+  if (length < ETH_HEADER + ARP_LENGTH) {
+    COUNT(stack, rx_drop_truncated);
+    return;
+  }
+  const uint8_t *arp = frame + ETH_HEADER;
+  static const uint8_t fixed[ARP_OPERATION] = {0, 1, 8, 0, 6, 4};
+  uint16_t operation = load_be16(arp + ARP_OPERATION);
+  if (memcmp(arp, fixed, sizeof fixed) != 0 ||
+      (operation != ARP_REQUEST && operation != ARP_REPLY)) {
+    COUNT(stack, rx_drop_malformed);
+    return;
+  }
+  const uint8_t *sender_mac = arp + ARP_SENDER_MAC;
+  if (sender_mac[0] & 1) { /* an answer to many would multiply the question */
+    COUNT(stack, rx_drop_malformed);
+    return;
+  }
+  uint32_t sender = load_address(arp + ARP_SENDER_IP);
+  uint32_t target = load_address(arp + ARP_TARGET_IP);
+  if (address_conflicts(stack, arp)) {
+    address_conflict(stack, sender_mac);
+    return;
+  }
+  if (sender == stack->config.address) {
+    COUNT(stack, rx_drop_source);
+    return;
+  }
+  if (target == stack->config.address && operation == ARP_REQUEST) {
+    COUNT(stack, arp_requests_in);
+    if (may_reply(stack, sender, sender_mac)) {
+      neighbour_expect(stack, sender); /* who asks has something to say, and wants an answer */
+      answer(stack, sender, sender_mac);
+    }
+  } else if (operation == ARP_REPLY) {
+    COUNT(stack, arp_replies_in);
+  } else {
+    COUNT(stack, rx_drop_not_ours);
+  }
+  if (sender != 0) {
+    learn(stack, sender, sender_mac);
+  }
+}
+
+static void give_up(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+  COUNT(stack, arp_failures);
+  drop_queue(stack, neighbour);
+  neighbour->failed_at = stack->now;
+  if (neighbour->user_count > 0) {
+    set_state(stack, neighbour, NEIGHBOUR_FAILED);
+    tcp_neighbour_failed(neighbour);
+  } else {
+    release(stack, neighbour);
+  }
+}
+
+static void timer_fired(struct harp_stack *stack, struct harp_neighbour *entry) {
+  if (entry->state == NEIGHBOUR_CHECKING && entry->probes < NEIGHBOUR_PROBES) {
+    ask(stack, entry);
+  } else if (entry->state == NEIGHBOUR_CHECKING) {
+    /* It no longer answers at its old address: anyone may have it now. */
+    set_state(stack, entry, NEIGHBOUR_ASKED);
+    ask(stack, entry);
+  } else if (entry->probes < NEIGHBOUR_PROBES) {
+    ask_if_allowed(stack, entry);
+  } else {
+    give_up(stack, entry);
+  }
+}
+
+void neighbour_timers(struct harp_stack *stack) {
+  while (neighbour_timers_next(stack) <= stack->now) {
+    struct harp_list *first = stack->neighbours_waiting.next;
+    timer_fired(stack, HARP_CONTAINER(first, struct harp_neighbour, waits));
+  }
+}
+
+uint64_t neighbour_timers_next(const struct harp_stack *stack) {
+  if (list_empty(&stack->neighbours_waiting)) {
+    return UINT64_MAX;
+  }
+  struct harp_list *first = stack->neighbours_waiting.next;
+  return HARP_CONTAINER(first, struct harp_neighbour, waits)->deadline;
+}

@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sockets are opened, named and closed: a small layer over flows. */
+#include <netinet/in.h>
+
+#include "harp/stack/socket/socket.h"
+
+static const struct harp_flow_ops socket_ops;
+
+/* --- The table --- */
+
+int sockets_create(struct harp_stack *stack) {
+  stack->socket_count = 2 * stack->config.max_connections + 16;
+  stack->sockets = calloc(stack->socket_count, sizeof *stack->sockets);
+  if (!stack->sockets) {
+    return -ENOMEM;
+  }
+  for (uint32_t i = 0; i < stack->socket_count; i++) {
+    stack->sockets[i].next = i + 1 < stack->socket_count ? (int)i + 1 : -1;
+  }
+  stack->free_socket = 0;
+  stack->ready_first = stack->ready_last = -1;
+  return 0;
+}
+
+void sockets_destroy(struct harp_stack *stack) { free(stack->sockets); }
+
+int harp_tcp_socket(struct harp_stack *stack) {
+  int number = stack->free_socket;
+  if (number < 0) {
+    return -EMFILE;
+  }
+  struct harp_socket *s = &stack->sockets[number];
+  stack->free_socket = s->next;
+  *s = (struct harp_socket){
+      .stack = stack,
+      .next = -1,
+      .queue = -1,
+      .queue_last = -1,
+      .ready_previous = -1,
+      .ready_next = -1,
+      .used = true,
+      .sndbuf = stack->config.sndbuf,
+      .rcvbuf = stack->config.rcvbuf,
+      .rcv_wscale = (uint8_t)HARP_MAX(stack->config.window_scale, 0),
+      .cc = harp_cc_find(stack->config.cc),
+      .keep_idle_s = 7200, /* RFC 1122, 4.2.3.6 */
+      .keep_interval_s = 75,
+      .keep_count = 9,
+  };
+  return number;
+}
+
+static void release(struct harp_socket *s) {
+  socket_unlist(s);
+  tcp_packets_free(&s->stack->packets, s->unread);
+  s->unread = NULL;
+  s->used = false;
+  s->next = s->stack->free_socket;
+  s->stack->free_socket = socket_number(s);
+}
+
+/* --- What the flow tells --- */
+
+static void apply_options(struct harp_socket *s) {
+  s->tcp->nodelay = s->nodelay;
+  s->tcp->cork = s->cork;
+  s->tcp->rcvbuf = s->rcvbuf;
+  s->tcp->tos = s->tos;
+  socket_apply_congestion(s);
+  harp_flow_set_timeout(s->tcp, s->user_timeout_ms);
+  socket_apply_keepalive(s);
+}
+
+static void on_established(void *user, struct harp_tcp *tcp) {
+  struct harp_socket *s = user;
+  s->connecting = false;
+  s->connected = true;
+  s->writable = true;
+  socket_ready(s);
+}
+
+static void on_readable(void *user, struct harp_tcp *tcp) { socket_ready(user); }
+
+static void on_acked(void *user, struct harp_tcp *tcp, uint32_t bytes) {
+  socket_room_changed(user);
+}
+
+static void on_closed(void *user, struct harp_tcp *tcp, int error) {
+  struct harp_socket *s = user;
+  s->tcp = NULL;
+  s->unread = tcp_rcvq_take(tcp); /* it was acknowledged: however this ended, it can be read */
+  s->heard_end = tcp->fin_received;
+  s->connecting = false;
+  s->ended = true;
+  s->error = -error;
+  socket_ready(s);
+}
+
+/* One more than the backlog says is kept, as by Linux. */
+static bool on_full(void *user) {
+  const struct harp_socket *server = user;
+  return server->queued > server->backlog || server->stack->free_socket < 0;
+}
+
+static int on_accept(void *user, struct harp_tcp *tcp) {
+  struct harp_socket *server = user;
+  int number = harp_tcp_socket(server->stack);
+  if (number < 0) {
+    return number;
+  }
+  struct harp_socket *s = &server->stack->sockets[number];
+  int keep = s->next;
+  *s = *server; /* options are inherited */
+  s->next = keep;
+  s->listener = NULL;
+  s->queue = s->queue_last = -1;
+  s->queued = 0;
+  s->error = 0;
+  s->ended = false; /* of what the server tried before it listened */
+  s->listed = false;
+  s->ready_previous = s->ready_next = -1;
+  s->waiting = s->writable = true;
+  s->tcp = tcp;
+  s->address = tcp->local_address;
+  s->peer = harp_flow_peer(tcp);
+  s->connected = true;
+  harp_flow_attach(tcp, &socket_ops, s);
+  apply_options(s);
+  if (server->queue < 0) {
+    server->queue = number;
+  } else {
+    server->stack->sockets[server->queue_last].next = number;
+  }
+  server->queue_last = number;
+  server->queued++;
+  socket_ready(server);
+  return 0;
+}
+
+static const struct harp_flow_ops socket_ops = {
+    .accept = on_accept,
+    .full = on_full,
+    .established = on_established,
+    .acked = on_acked,
+    .readable = on_readable,
+    .closed = on_closed,
+};
+
+/* --- Opening --- */
+
+static int read_address(const struct sockaddr *address, socklen_t length,
+                        struct harp_endpoint *endpoint) {
+  struct sockaddr_in in;
+  if (length < sizeof in) {
+    return -EINVAL;
+  }
+  memcpy(&in, address, sizeof in);
+  if (in.sin_family != AF_INET) {
+    return -EAFNOSUPPORT;
+  }
+  endpoint->address = in.sin_addr.s_addr;
+  endpoint->port = __builtin_bswap16(in.sin_port);
+  return 0;
+}
+
+static void write_address(struct harp_endpoint endpoint, struct sockaddr *address,
+                          socklen_t *length) {
+  struct sockaddr_in in = {
+      .sin_family = AF_INET,
+      .sin_port = __builtin_bswap16(endpoint.port),
+      .sin_addr.s_addr = endpoint.address,
+  };
+  memcpy(address, &in, HARP_MIN((size_t)*length, sizeof in));
+  *length = sizeof in;
+}
+
+int harp_tcp_bind(struct harp_stack *stack, int number, const struct sockaddr *address,
+                  socklen_t length) {
+  struct harp_socket *s = socket_get(stack, number);
+  struct harp_endpoint local;
+  if (!s) {
+    return -EBADF;
+  }
+  int result = read_address(address, length, &local);
+  if (result != 0) {
+    return result;
+  }
+  if (s->port || s->tcp || s->listener) {
+    return -EINVAL;
+  }
+  if (local.address != 0 && local.address != stack->config.address) {
+    return -EADDRNOTAVAIL;
+  }
+  if (local.port == 0) {
+    local.port = tcp_choose_port(stack, (struct harp_endpoint){0, 0});
+  } else {
+    for (uint32_t i = 0; i < stack->socket_count; i++) {
+      const struct harp_socket *other = &stack->sockets[i];
+      if (other->used && other != s && other->port == local.port && !other->connected) {
+        return -EADDRINUSE;
+      }
+    }
+    if (tcp_listener(stack, local.port)) {
+      return -EADDRINUSE;
+    }
+  }
+  s->port = local.port;
+  s->address = local.address;
+  return 0;
+}
+
+int harp_tcp_listen(struct harp_stack *stack, int number, int backlog) {
+  struct harp_socket *s = socket_get(stack, number);
+  if (!s) {
+    return -EBADF;
+  }
+  if (s->tcp || s->connected || s->connecting) {
+    return -EINVAL;
+  }
+  s->backlog = (uint32_t)HARP_MAX(backlog, 0);
+  if (s->listener) {
+    s->listener->backlog = HARP_MAX(s->backlog, 1);
+    return 0;
+  }
+  if (!s->port) {
+    s->port = tcp_choose_port(stack, (struct harp_endpoint){0, 0});
+  }
+  int result = harp_flow_listen(stack, s->port, s->backlog, &socket_ops, s, &s->listener);
+  if (result == 0) {
+    s->listener->rcvbuf = s->rcvbuf;
+    s->listener->rcv_wscale = s->rcv_wscale;
+    s->listener->user_mss = s->mss;
+    s->listener->tos = s->tos;
+  }
+  return result;
+}
+
+int harp_tcp_accept(struct harp_stack *stack, int number, struct sockaddr *address,
+                    socklen_t *length) {
+  struct harp_socket *server = socket_get(stack, number);
+  if (!server) {
+    return -EBADF;
+  }
+  if (!server->listener) {
+    return -EINVAL;
+  }
+  int child = server->queue;
+  if (child < 0) {
+    return -EAGAIN;
+  }
+  struct harp_socket *s = &stack->sockets[child];
+  server->queue = s->next;
+  if (server->queue < 0) {
+    server->queue_last = -1;
+  }
+  server->queued--;
+  s->next = -1;
+  s->waiting = false;
+  socket_ready(s);
+  if (address && length && *length > 0) {
+    write_address(s->peer, address, length);
+  }
+  return child;
+}
+
+int harp_tcp_connect(struct harp_stack *stack, int number, const struct sockaddr *address,
+                     socklen_t length) {
+  struct harp_socket *s = socket_get(stack, number);
+  struct harp_endpoint peer;
+  if (!s) {
+    return -EBADF;
+  }
+  int result = read_address(address, length, &peer);
+  if (result != 0) {
+    return result;
+  }
+  if (s->connecting) {
+    return -EALREADY;
+  }
+  if (s->error) {
+    return socket_take_error(s); /* how the last attempt ended; the next call begins anew */
+  }
+  if (s->connected || s->listener) {
+    return -EISCONN;
+  }
+  result = harp_flow_connect(stack, s->port, peer, &socket_ops, s, &s->tcp);
+  if (result != 0) {
+    return result;
+  }
+  s->port = s->tcp->local_port;
+  s->address = stack->config.address;
+  s->peer = peer;
+  s->connecting = true;
+  s->ended = false;
+  s->error = 0;
+  s->tcp->user_mss = s->mss;
+  s->tcp->rcv_wscale = s->rcv_wscale;
+  apply_options(s);
+  harp_stack_flush(stack);
+  return -EINPROGRESS;
+}
+
+/* --- Names --- */
+
+int harp_tcp_getsockname(struct harp_stack *stack, int number, struct sockaddr *address,
+                         socklen_t *length) {
+  const struct harp_socket *s = socket_get(stack, number);
+  if (!s) {
+    return -EBADF;
+  }
+  write_address((struct harp_endpoint){s->address, s->port}, address, length);
+  return 0;
+}
+
+int harp_tcp_getpeername(struct harp_stack *stack, int number, struct sockaddr *address,
+                         socklen_t *length) {
+  const struct harp_socket *s = socket_get(stack, number);
+  if (!s) {
+    return -EBADF;
+  }
+  if (!s->connected || !s->tcp) {
+    return -ENOTCONN;
+  }
+  write_address(s->peer, address, length);
+  return 0;
+}
+
+/* --- Closing --- */
+
+static void shut_write(struct harp_socket *s) {
+  s->write_shut = true;
+  if (s->tcp) {
+    s->tcp->cork = false;
+    harp_flow_close(s->tcp);
+  }
+}
+
+int harp_tcp_shutdown(struct harp_stack *stack, int number, int how) {
+  struct harp_socket *s = socket_get(stack, number);
+  if (!s) {
+    return -EBADF;
+  }
+  if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR) {
+    return -EINVAL;
+  }
+  if (!s->connected || !s->tcp) {
+    return -ENOTCONN;
+  }
+  if (how != SHUT_WR) {
+    s->read_shut = true;
+  }
+  if (how != SHUT_RD && !s->write_shut) {
+    shut_write(s);
+  }
+  socket_ready(s);
+  harp_stack_flush(stack);
+  return 0;
+}
+
+/* Lets the connection finish alone. */
+static void orphan(struct harp_tcp *tcp) {
+  static const struct harp_flow_ops nobody = {0}; /* the socket's number will be another's */
+  harp_flow_attach(tcp, &nobody, NULL);
+  tcp_detach(tcp);
+  if (tcp->state == TCP_FIN_WAIT2 || (tcp->state == TCP_LAST_ACK && tcp->snd_una == tcp->snd_nxt)) {
+    tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + 60 * NS_PER_S);
+  }
+}
+
+static void close_connection(struct harp_socket *s) {
+  struct harp_tcp *tcp = s->tcp;
+  bool hard = s->linger.l_onoff && s->linger.l_linger == 0;
+  if (hard || tcp->queued) {
+    /* Unread data: the peer must learn that it was for nothing (RFC 2525, 2.17). */
+    harp_flow_abort(tcp);
+    if (tcp->state == TCP_TIME_WAIT) {
+      tcp_finish(tcp, 0);
+    }
+    return;
+  }
+  orphan(tcp);
+  if (!s->write_shut) {
+    shut_write(s);
+  }
+}
+
+int harp_tcp_close(struct harp_stack *stack, int number) {
+  struct harp_socket *s = socket_get(stack, number);
+  if (!s) {
+    return -EBADF;
+  }
+  while (s->queue >= 0) {
+    struct harp_socket *child = &stack->sockets[s->queue];
+    s->queue = child->next;
+    if (child->tcp) {
+      harp_flow_abort(child->tcp);
+    }
+    release(child);
+  }
+  if (s->listener) {
+    harp_flow_unlisten(s->listener);
+  }
+  if (s->tcp) {
+    close_connection(s);
+  }
+  release(s);
+  harp_stack_flush(stack);
+  return 0;
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A socket's own state, and what the files of the socket calls call of each other.
+ *
+ *   socket.c          the table; opening, names and closing
+ *   socket_data.c     bytes: send, recv, poll, ioctl
+ *   socket_ready.c    which sockets have something new to tell
+ *   socket_options.c  getsockopt and setsockopt
+ *   socket_info.c     TCP_INFO
+ */
+#ifndef HARP_STACK_SOCKET_H
+#define HARP_STACK_SOCKET_H
+
+#include "harp/stack/stack_state.h"
+
+struct harp_socket {
+  struct harp_stack *stack;
+  struct harp_tcp *tcp;           /* NULL: not connected, or over */
+  struct harp_listener *listener;
+  int next;                       /* free list, or the listener's queue; -1: end */
+  int queue, queue_last;          /* a listener's sockets to accept; -1: none */
+  uint32_t queued, backlog;
+  struct harp_packet *unread;     /* what a connection that is over has left to be read */
+  bool heard_end;                 /* its peer had said all it would */
+  bool used, connecting, connected, write_shut, read_shut, ended;
+  bool nodelay, cork, keepalive;
+  bool waiting;                   /* in a listener's queue: nobody knows its number */
+  bool writable;                  /* as poll has told, or would have */
+  bool starved;                   /* it found no memory to send from */
+  bool listed;                    /* among those that are ready */
+  int ready_previous, ready_next; /* there; -1: none */
+  struct linger linger;
+  uint16_t port; /* bound, host order; 0: not bound */
+  uint32_t address; /* as bound, network order */
+  struct harp_endpoint peer; /* of a connection, also of one that is over */
+  int error;     /* SO_ERROR, positive */
+  uint32_t sndbuf, rcvbuf, mss, user_timeout_ms;
+  uint8_t rcv_wscale, tos;
+  const struct harp_cc_ops *cc;
+  uint32_t keep_idle_s, keep_interval_s, keep_count;
+};
+
+/* NULL: no such socket. */
+static inline struct harp_socket *socket_get(struct harp_stack *stack, int number) {
+  if (number < 0 || (uint32_t)number >= stack->socket_count || !stack->sockets[number].used ||
+      stack->sockets[number].waiting) {
+    return NULL;
+  }
+  return &stack->sockets[number];
+}
+
+/* The error that waits, negative, told once. */
+static inline int socket_take_error(struct harp_socket *s) {
+  int error = s->error;
+  s->error = 0;
+  return -error;
+}
+
+static inline void socket_apply_keepalive(struct harp_socket *s) {
+  if (s->tcp) {
+    harp_flow_set_keepalive(s->tcp, s->keepalive ? s->keep_idle_s * 1000 : 0,
+                            s->keep_interval_s * 1000, s->keep_count);
+  }
+}
+
+static inline void socket_apply_congestion(struct harp_socket *s) {
+  if (s->tcp && s->tcp->cc.ops != s->cc) {
+    s->cc->init(s->tcp);
+  }
+}
+
+static inline int socket_number(const struct harp_socket *s) {
+  return (int)(s - s->stack->sockets);
+}
+
+/* Whether there is memory to send from: a quarter of it stays for receiving. */
+static inline bool socket_memory(const struct harp_stack *stack) {
+  return stack->packets.available > stack->packets.total / 4;
+}
+
+/* socket_data.c */
+uint32_t socket_readable(const struct harp_socket *s); /* bytes */
+/* Whether send would take something worth waking up for. */
+bool socket_writable(const struct harp_socket *s);
+
+/* socket_ready.c */
+/* poll may have something new to tell. */
+void socket_ready(struct harp_socket *s);
+void socket_unlist(struct harp_socket *s);
+/* Its room to send may have changed. */
+void socket_room_changed(struct harp_socket *s);
+
+/* socket_info.c */
+void socket_info(const struct harp_socket *s, struct harp_tcp_info *info);
+
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* TCP_INFO: what a connection knows of itself, in Linux's words. */
+#include "harp/stack/socket/socket.h"
+
+static uint8_t congestion_state(const struct harp_tcp *tcp) {
+  static const uint8_t by_recovery[] = {TCP_CA_Open, TCP_CA_Recovery, TCP_CA_Loss};
+  return by_recovery[tcp->recovery];
+}
+
+/* Bytes, our SYN and FIN aside, that were sent and not acknowledged. */
+static uint32_t outstanding(const struct harp_tcp *tcp) {
+  if (!tcp_synchronized(tcp)) {
+    return 0;
+  }
+  uint32_t fin = tcp->fin_sent && tcp->snd_una != tcp->snd_nxt;
+  return tcp->snd_nxt - tcp->snd_una - fin;
+}
+
+/* Counts what only TCP_INFO asks for. */
+static void fill_totals(const struct harp_tcp *tcp, struct harp_tcp_info *info) {
+  uint64_t busy = tcp->busy_time + (tcp->busy_since ? tcp->stack->now - tcp->busy_since : 0);
+  info->tcpi_bytes_acked = tcp->bytes_out;
+  info->tcpi_bytes_received = tcp->bytes_in;
+  info->tcpi_bytes_sent = tcp->bytes_out + outstanding(tcp) + tcp->bytes_retransmitted;
+  info->tcpi_bytes_retrans = tcp->bytes_retransmitted;
+  info->tcpi_notsent_bytes = tcp->fin_sent ? 0 : tcp->snd_end - tcp->snd_nxt;
+  info->tcpi_busy_time = busy / NS_PER_US;
+  info->tcpi_dsack_dups = tcp->duplicates_reported;
+  info->tcpi_reord_seen = tcp->reorderings;
+  info->tcpi_rcv_ooopack = tcp->out_of_order;
+  info->tcpi_total_retrans = tcp->retransmits;
+  info->tcpi_total_rto = tcp->timeouts;
+  info->tcpi_total_rto_recoveries = tcp->timeout_recoveries;
+}
+
+void socket_info(const struct harp_socket *s, struct harp_tcp_info *info) {
+  *info = (struct harp_tcp_info){.tcpi_state = TCP_CLOSE};
+  const struct harp_tcp *tcp = s->tcp;
+  if (!tcp) {
+    info->tcpi_state = s->listener ? TCP_LISTEN : TCP_CLOSE;
+    return;
+  }
+  uint32_t mss = HARP_MAX(tcp->mss, 1);
+  uint64_t now = s->stack->now;
+  info->tcpi_state = tcp->state;
+  info->tcpi_ca_state = congestion_state(tcp);
+  info->tcpi_retransmits = tcp->backoff;
+  info->tcpi_probes = tcp->probes;
+  info->tcpi_backoff = tcp->backoff;
+  info->tcpi_options = (tcp->timestamps ? TCPI_OPT_TIMESTAMPS : 0) |
+                       (tcp->sack ? TCPI_OPT_SACK : 0) |
+                       (tcp->window_scaling ? TCPI_OPT_WSCALE : 0);
+  info->tcpi_snd_wscale = tcp->snd_wscale & 15;
+  info->tcpi_rcv_wscale = tcp->rcv_wscale & 15;
+  info->tcpi_rto = (uint32_t)(tcp->rto / NS_PER_US);
+  info->tcpi_ato = s->stack->config.delayed_ack_us;
+  info->tcpi_snd_mss = tcp->mss;
+  info->tcpi_rcv_mss = tcp->rcv_mss;
+  info->tcpi_unacked = (tcp->snd_nxt - tcp->snd_una + mss - 1) / mss;
+  info->tcpi_sacked = (tcp->sacked_out + mss - 1) / mss;
+  info->tcpi_lost = (tcp->lost_out + mss - 1) / mss;
+  info->tcpi_retrans = (tcp->retrans_out + mss - 1) / mss;
+  info->tcpi_last_data_sent = (uint32_t)((now - tcp->last_send) / NS_PER_MS);
+  info->tcpi_last_data_recv = (uint32_t)((now - tcp->last_receive) / NS_PER_MS);
+  info->tcpi_last_ack_recv = (uint32_t)((now - tcp->last_progress) / NS_PER_MS);
+  info->tcpi_pmtu = tcp->peer_mss + IP_HEADER + TCP_HEADER;
+  info->tcpi_rcv_ssthresh = tcp->rcvbuf;
+  info->tcpi_rtt = (uint32_t)(tcp->srtt / NS_PER_US);
+  info->tcpi_rttvar = (uint32_t)(tcp->rttvar / NS_PER_US);
+  info->tcpi_snd_ssthresh = tcp->ssthresh == UINT32_MAX ? INT32_MAX : tcp->ssthresh / mss;
+  info->tcpi_snd_cwnd = tcp->cwnd / mss;
+  info->tcpi_advmss = tcp->advertised_mss;
+  info->tcpi_reordering = TCP_DUPTHRESH;
+  info->tcpi_rcv_space = tcp->rcv_right - tcp->rcv_nxt;
+  info->tcpi_min_rtt = (uint32_t)(tcp->min_rtt == UINT64_MAX ? 0 : tcp->min_rtt / NS_PER_US);
+  info->tcpi_snd_wnd = tcp->snd_wnd;
+  info->tcpi_rcv_wnd = tcp->rcv_right - tcp->rcv_nxt;
+  fill_totals(tcp, info);
+}

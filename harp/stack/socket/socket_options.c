@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* getsockopt and setsockopt, with Linux's names and meanings. */
+#include <netinet/in.h>
+
+#include "harp/stack/socket/socket.h"
+
+enum {
+  SNDBUF_MIN = 4096,
+  RCVBUF_MIN = 256,
+  BUFFER_MAX = 1 << 30,
+};
+
+static uint32_t clamp(int value, uint32_t low, uint32_t high) {
+  uint32_t v = value < 0 ? 0 : (uint32_t)value;
+  return HARP_MIN(HARP_MAX(v, low), high);
+}
+
+/* --- Integers --- */
+
+/* What the window field can say is settled by the SYN; the buffer may change later. */
+static void set_rcvbuf(struct harp_socket *s, uint32_t bytes) {
+  int least = s->stack->config.window_scale;
+  s->rcvbuf = bytes;
+  s->rcv_wscale = (uint8_t)HARP_MAX(least, 0);
+  while (least >= 0 && s->rcv_wscale < 14 && bytes > 65535u << s->rcv_wscale) {
+    s->rcv_wscale++;
+  }
+  if (s->tcp) {
+    s->tcp->rcvbuf = bytes;
+  }
+  if (s->listener) {
+    s->listener->rcvbuf = bytes;
+    s->listener->rcv_wscale = s->rcv_wscale;
+  }
+}
+
+static int set_socket_level(struct harp_socket *s, int option, int value) {
+  switch (option) {
+  case SO_KEEPALIVE:
+    s->keepalive = value != 0;
+    socket_apply_keepalive(s);
+    return 0;
+  case SO_SNDBUF:
+    s->sndbuf = clamp(value, SNDBUF_MIN, BUFFER_MAX);
+    socket_room_changed(s);
+    return 0;
+  case SO_RCVBUF:
+    set_rcvbuf(s, clamp(value, RCVBUF_MIN, BUFFER_MAX));
+    return 0;
+  case SO_REUSEADDR: /* addresses in TIME-WAIT never stand in the way here */
+    return 0;
+  default:
+    return -ENOPROTOOPT;
+  }
+}
+
+static int set_mss(struct harp_socket *s, int value) {
+  if (value < TCP_MSS_FLOOR || value > 65495) {
+    return -EINVAL;
+  }
+  s->mss = (uint32_t)value;
+  if (s->listener) {
+    s->listener->user_mss = s->mss;
+  }
+  if (s->tcp) {
+    s->tcp->user_mss = s->mss;
+    tcp_set_mss(s->tcp);
+  }
+  return 0;
+}
+
+static int set_keepalive_time(struct harp_socket *s, uint32_t *field, int value) {
+  if (value < 1 || value > 32767) {
+    return -EINVAL;
+  }
+  *field = (uint32_t)value;
+  if (s->keepalive) {
+    socket_apply_keepalive(s);
+  }
+  return 0;
+}
+
+static void push_out(struct harp_socket *s) {
+  if (s->tcp) {
+    tcp_mark_dirty(s->tcp);
+    harp_stack_flush(s->stack);
+  }
+}
+
+static int set_tcp_level(struct harp_socket *s, int option, int value) {
+  switch (option) {
+  case TCP_NODELAY:
+    s->nodelay = value != 0;
+    if (s->tcp) {
+      s->tcp->nodelay = s->nodelay;
+      s->tcp->push_end = s->nodelay ? s->tcp->snd_end : s->tcp->push_end;
+    }
+    push_out(s);
+    return 0;
+  case TCP_CORK:
+    s->cork = value != 0;
+    if (s->tcp) {
+      s->tcp->cork = s->cork;
+    }
+    push_out(s);
+    return 0;
+  case TCP_MAXSEG:
+    return set_mss(s, value);
+  case TCP_USER_TIMEOUT:
+    if (value < 0) {
+      return -EINVAL;
+    }
+    s->user_timeout_ms = (uint32_t)value;
+    if (s->tcp) {
+      harp_flow_set_timeout(s->tcp, s->user_timeout_ms);
+    }
+    return 0;
+  case TCP_KEEPIDLE:
+    return set_keepalive_time(s, &s->keep_idle_s, value);
+  case TCP_KEEPINTVL:
+    return set_keepalive_time(s, &s->keep_interval_s, value);
+  case TCP_KEEPCNT:
+    return value > 127 ? -EINVAL : set_keepalive_time(s, &s->keep_count, value);
+  default:
+    return -ENOPROTOOPT;
+  }
+}
+
+/* The two lowest bits are those of ECN (RFC 3168), and the stack's own. */
+static int set_tos(struct harp_socket *s, const void *value, socklen_t length) {
+  int word;
+  if (length < 1) {
+    return -EINVAL;
+  }
+  if (length < sizeof word) {
+    s->tos = *(const uint8_t *)value & 0xfc; /* one byte is allowed, too (ip(7)) */
+  } else {
+    memcpy(&word, value, sizeof word);
+    s->tos = (uint8_t)word & 0xfc;
+  }
+  if (s->tcp) {
+    s->tcp->tos = s->tos;
+  }
+  if (s->listener) {
+    s->listener->tos = s->tos;
+  }
+  return 0;
+}
+
+static int set_congestion(struct harp_socket *s, const char *value, socklen_t length) {
+  char name[16] = "";
+  memcpy(name, value, HARP_MIN((size_t)length, sizeof name - 1));
+  const struct harp_cc_ops *ops = harp_cc_find(name);
+  if (!ops) {
+    return -ENOENT;
+  }
+  s->cc = ops;
+  socket_apply_congestion(s);
+  return 0;
+}
+
+int harp_tcp_setsockopt(struct harp_stack *stack, int number, int level, int option,
+                        const void *value, socklen_t length) {
+  struct harp_socket *s = socket_get(stack, number);
+  if (!s) {
+    return -EBADF;
+  }
+  if (level == SOL_SOCKET && option == SO_LINGER) {
+    if (length < sizeof s->linger) {
+      return -EINVAL;
+    }
+    memcpy(&s->linger, value, sizeof s->linger);
+    return 0;
+  }
+  if (level == IPPROTO_IP && option == IP_TOS) {
+    return set_tos(s, value, length);
+  }
+  if (level == IPPROTO_TCP && option == TCP_CONGESTION) {
+    return set_congestion(s, value, length);
+  }
+  int number_value;
+  if (length < sizeof number_value) {
+    return -EINVAL;
+  }
+  memcpy(&number_value, value, sizeof number_value);
+  if (level == SOL_SOCKET) {
+    return set_socket_level(s, option, number_value);
+  }
+  return level == IPPROTO_TCP ? set_tcp_level(s, option, number_value) : -ENOPROTOOPT;
+}
+
+/* --- Reading --- */
+
+static int get_integer(struct harp_socket *s, int level, int option, int *value) {
+  if (level == SOL_SOCKET) {
+    switch (option) {
+    case SO_ERROR:
+      *value = -socket_take_error(s);
+      return 0;
+    case SO_KEEPALIVE:
+      *value = s->keepalive;
+      return 0;
+    case SO_SNDBUF:
+      *value = (int)s->sndbuf;
+      return 0;
+    case SO_RCVBUF:
+      *value = (int)s->rcvbuf;
+      return 0;
+    case SO_ACCEPTCONN:
+      *value = s->listener != NULL;
+      return 0;
+    case SO_TYPE:
+      *value = SOCK_STREAM;
+      return 0;
+    default:
+      return -ENOPROTOOPT;
+    }
+  }
+  switch (option) {
+  case TCP_NODELAY:
+    *value = s->nodelay;
+    return 0;
+  case TCP_CORK:
+    *value = s->cork;
+    return 0;
+  case TCP_MAXSEG:
+    *value = (int)(s->tcp && s->connected ? s->tcp->mss : s->mss ? s->mss : TCP_DEFAULT_MSS);
+    return 0;
+  case TCP_USER_TIMEOUT:
+    *value = (int)s->user_timeout_ms;
+    return 0;
+  case TCP_KEEPIDLE:
+    *value = (int)s->keep_idle_s;
+    return 0;
+  case TCP_KEEPINTVL:
+    *value = (int)s->keep_interval_s;
+    return 0;
+  case TCP_KEEPCNT:
+    *value = (int)s->keep_count;
+    return 0;
+  default:
+    return -ENOPROTOOPT;
+  }
+}
+
+static void copy_out(const void *from, size_t size, void *value, socklen_t *length) {
+  *length = (socklen_t)HARP_MIN(size, (size_t)*length);
+  memcpy(value, from, *length);
+}
+
+int harp_tcp_getsockopt(struct harp_stack *stack, int number, int level, int option, void *value,
+                        socklen_t *length) {
+  struct harp_socket *s = socket_get(stack, number);
+  if (!s) {
+    return -EBADF;
+  }
+  if (level == SOL_SOCKET && option == SO_LINGER) {
+    copy_out(&s->linger, sizeof s->linger, value, length);
+    return 0;
+  }
+  if (level == IPPROTO_TCP && option == TCP_INFO) {
+    struct harp_tcp_info info;
+    socket_info(s, &info);
+    copy_out(&info, sizeof info, value, length);
+    return 0;
+  }
+  if (level == IPPROTO_TCP && option == TCP_CONGESTION) {
+    copy_out(s->cc->name, strlen(s->cc->name) + 1, value, length);
+    return 0;
+  }
+  if (level == IPPROTO_IP && option == IP_TOS) {
+    int tos = s->tos;
+    copy_out(&tos, sizeof tos, value, length);
+    return 0;
+  }
+  if (level != SOL_SOCKET && level != IPPROTO_TCP) {
+    return -ENOPROTOOPT;
+  }
+  int number_value;
+  int result = get_integer(s, level, option, &number_value);
+  if (result == 0) {
+    copy_out(&number_value, sizeof number_value, value, length);
+  }
+  return result;
+}

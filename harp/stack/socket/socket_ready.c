@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which sockets have something new to tell: a list, each once, the oldest news first. */
+#include "harp/stack/socket/socket.h"
+
+void socket_ready(struct harp_socket *s) {
+  struct harp_stack *stack = s->stack;
+  if (s->listed || s->waiting) {
+    return;
+  }
+  int number = socket_number(s);
+  s->listed = true;
+  s->ready_next = -1;
+  s->ready_previous = stack->ready_last;
+  *(stack->ready_last < 0 ? &stack->ready_first
+                          : &stack->sockets[stack->ready_last].ready_next) = number;
+  stack->ready_last = number;
+}
+
+void socket_unlist(struct harp_socket *s) {
+  struct harp_stack *stack = s->stack;
+  if (!s->listed) {
+    return;
+  }
+  s->listed = false;
+  *(s->ready_previous < 0 ? &stack->ready_first
+                          : &stack->sockets[s->ready_previous].ready_next) = s->ready_next;
+  *(s->ready_next < 0 ? &stack->ready_last
+                      : &stack->sockets[s->ready_next].ready_previous) = s->ready_previous;
+}
+
+void socket_room_changed(struct harp_socket *s) {
+  if (!s->tcp || s->writable) {
+    return;
+  }
+  if (socket_writable(s)) {
+    s->writable = true;
+    socket_ready(s);
+  } else if (!socket_memory(s->stack)) {
+    s->starved = s->stack->starved = true;
+  }
+}
+
+/* Memory is all sockets': whoever gives some back does not know who waits for it. */
+static void feed(struct harp_stack *stack) {
+  if (!stack->starved || !socket_memory(stack)) {
+    return;
+  }
+  stack->starved = false;
+  for (uint32_t i = 0; i < stack->socket_count; i++) {
+    struct harp_socket *s = &stack->sockets[i];
+    if (s->used && s->starved) {
+      s->starved = false;
+      socket_room_changed(s);
+    }
+  }
+}
+
+int harp_tcp_ready(struct harp_stack *stack, int *sockets, int max) {
+  int count = 0;
+  feed(stack);
+  while (count < max && stack->ready_first >= 0) {
+    struct harp_socket *s = &stack->sockets[stack->ready_first];
+    sockets[count++] = stack->ready_first;
+    socket_unlist(s);
+  }
+  return count;
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reno's congestion avoidance (RFC 5681, 3.1), with byte counting (RFC 3465). */
+#include "harp/stack/stack_state.h"
+
+static void reno_init(struct harp_tcp *tcp) { tcp->cc = (struct harp_cc){.ops = &harp_cc_reno}; }
+
+/* A segment for each window that was acknowledged. */
+static void reno_on_ack(struct harp_tcp *tcp, uint32_t acked) {
+  struct harp_cc *cc = &tcp->cc;
+  cc->acked_bytes += acked;
+  if (cc->acked_bytes >= tcp->cwnd) {
+    cc->acked_bytes -= tcp->cwnd;
+    tcp->cwnd = HARP_MIN(tcp->cwnd + tcp->mss, 1u << 30);
+  }
+}
+
+static uint32_t reno_on_loss(struct harp_tcp *tcp) {
+  tcp->cc.acked_bytes = 0;
+  return HARP_MAX(tcp->cwnd / 2, 2 * tcp->mss);
+}
+
+static void reno_on_undo(struct harp_tcp *tcp) { tcp->cc.acked_bytes = 0; }
+
+const struct harp_cc_ops harp_cc_reno = {
+    .name = "reno",
+    .init = reno_init,
+    .on_ack = reno_on_ack,
+    .on_loss = reno_on_loss,
+    .on_undo = reno_on_undo,
+};

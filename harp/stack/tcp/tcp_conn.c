@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening, listening and closing; the table of connections. */
+#include "harp/stack/stack_state.h"
+
+enum {
+  FIRST_PORT = 49152, /* RFC 6335 */
+  LAST_PORT = 65535,
+  HALF_OPEN_SHARE = 2, /* of the connections: so many of them may be handshakes of others */
+  OWN_SHARE = 8,       /* and so many are only for those that are opened from here */
+};
+#define TIME_WAIT_NS (60 * NS_PER_S)
+/* A handshake that has lasted so long makes room where there is none: longer than round trips
+ * are. A newcomer is better off so than with a cookie: it keeps all options, and a lost answer
+ * is repeated. Only a flood turns a backlog over faster. */
+#define HALF_OPEN_LEAST_NS NS_PER_S
+
+static const struct harp_flow_ops nobody;
+
+/* --- The table --- */
+
+struct harp_tcp *tcp_lookup(struct harp_stack *stack, uint32_t remote_address,
+                            uint16_t remote_port, uint16_t local_port) {
+  return tcp_find(stack, tcp_key(remote_address, (uint32_t)remote_port << 16 | local_port));
+}
+
+struct harp_listener *tcp_listener(struct harp_stack *stack, uint16_t port) {
+  struct harp_listener *listener = *listener_bucket(stack, port);
+  while (listener && listener->port != port) {
+    listener = listener->hash_next;
+  }
+  return listener;
+}
+
+uint16_t tcp_choose_port(struct harp_stack *stack, struct harp_endpoint peer) {
+  uint32_t range = LAST_PORT - FIRST_PORT + 1;
+  uint64_t tuple = (uint64_t)peer.address << 16 | peer.port;
+  uint32_t offset = (uint32_t)harp_siphash(stack->config.seed, tuple, 1);
+  for (uint32_t i = 0; i < range; i++) {
+    uint16_t port = (uint16_t)(FIRST_PORT + (offset + stack->port_offset++) % range);
+    if (!tcp_lookup(stack, peer.address, peer.port, port) && !tcp_listener(stack, port)) {
+      return port;
+    }
+  }
+  return 0;
+}
+
+/* RFC 6528: a clock of about 4 us plus a keyed hash of the four-tuple. */
+static uint32_t initial_sequence(const struct harp_tcp *tcp) {
+  uint64_t addresses = (uint64_t)tcp->local_address << 32 | tcp->remote_address;
+  uint64_t ports = (uint64_t)tcp->local_port << 32 | tcp->remote_port;
+  return (uint32_t)(tcp->stack->now >> 12) +
+         (uint32_t)harp_siphash(tcp->stack->config.seed, addresses, ports);
+}
+
+/* RFC 7323, 5.4 and 7.1: hides the uptime. One for the four numbers, not for each connection:
+ * the next one on them must go on where the last has stopped (RFC 6191). */
+static uint32_t timestamp_offset(const struct harp_tcp *tcp) {
+  uint64_t local = (uint64_t)tcp->local_address << 32 | 2;
+  return (uint32_t)harp_siphash(tcp->stack->config.seed, tcp->key, local);
+}
+
+/* --- Handshakes under way --- */
+
+static void join_half_open(struct harp_listener *listener, struct harp_tcp *tcp) {
+  tcp->listener = listener;
+  list_append(&listener->half_open, &tcp->half_open_link);
+  listener->pending++;
+  list_append(&tcp->stack->half_open, &tcp->turn);
+  tcp->stack->half_open_count++;
+}
+
+static void leave_half_open(struct harp_tcp *tcp) {
+  list_remove(&tcp->half_open_link);
+  tcp->listener->pending--;
+  tcp->listener = NULL;
+  list_remove(&tcp->turn);
+  tcp->stack->half_open_count--;
+}
+
+bool tcp_listener_full(struct harp_listener *listener) {
+  bool full = listener->ops->full && listener->ops->full(listener->user);
+  COUNT_N(listener->stack, tcp_listen_drops, full);
+  return full;
+}
+
+/* Of handshakes under way, the oldest is the likeliest to be a flood's (RFC 4987, 3.4). false: there
+ * is none, or it is not so old (least: ns; 0: whichever it is), or its peer has answered and waits
+ * for a place in the accept queue: that one is real. */
+static bool drop_half_open(struct harp_stack *stack, struct harp_tcp *oldest, uint64_t least) {
+  if (!oldest || stack->now - oldest->syn_sent < least) {
+    return false;
+  }
+  if (least && oldest->snd_una == oldest->snd_nxt) {
+    return false;
+  }
+  COUNT(stack, tcp_half_open_dropped);
+  tcp_cookie_expect(oldest->listener); /* its peer may answer yet, and is not to be reset */
+  tcp_finish(oldest, -ETIMEDOUT);
+  return true;
+}
+
+static struct harp_tcp *oldest_of(struct harp_list *turns) {
+  return list_empty(turns) ? NULL : HARP_CONTAINER(turns->next, struct harp_tcp, turn);
+}
+
+/* Sees to it that more than so many places are free: ownerless connections in TIME-WAIT make
+ * room, and handshakes that have lasted so long, ns. */
+static bool free_places(struct harp_stack *stack, uint32_t keep, uint64_t least) {
+  while (stack->connections.available <= keep) {
+    stack_free_closed(stack);
+    if (stack->connections.available > keep) {
+      break;
+    }
+    struct harp_tcp *waiting = oldest_of(&stack->time_wait);
+    if (waiting) {
+      tcp_finish(waiting, 0);
+    } else if (!drop_half_open(stack, oldest_of(&stack->half_open), least)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/* Whether a handshake may begin: each listener has a bound, and so has the stack. */
+static bool make_room(struct harp_listener *listener) {
+  struct harp_stack *stack = listener->stack;
+  struct harp_tcp *oldest = NULL;
+  if (listener->pending >= listener->backlog) {
+    oldest = HARP_CONTAINER(listener->half_open.next, struct harp_tcp, half_open_link);
+  } else if (stack->half_open_count >= HARP_MAX(stack->connections.total / HALF_OPEN_SHARE, 1u)) {
+    oldest = oldest_of(&stack->half_open);
+  }
+  return !oldest || drop_half_open(stack, oldest, HALF_OPEN_LEAST_NS);
+}
+
+/* --- A connection's life --- */
+
+void tcp_set_iss(struct harp_tcp *tcp, uint32_t iss) {
+  tcp->iss = tcp->snd_una = iss;
+  tcp->snd_nxt = tcp->snd_end = iss + 1;
+  tcp->high_sacked = tcp->snd_edge = tcp->snd_nxt;
+  tcp->short_end = tcp->push_end = iss;
+}
+
+bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_endpoint peer,
+                    uint16_t local_port) {
+  uint32_t next_hop = ip_next_hop(stack, peer.address);
+  if (!next_hop && stack->link_header) {
+    return false;
+  }
+  const struct harp_stack_config *config = &stack->config;
+  *tcp = (struct harp_tcp){
+      .stack = stack,
+      .local_address = config->address,
+      .remote_address = peer.address,
+      .local_port = local_port,
+      .remote_port = peer.port,
+      .state = TCP_CLOSE,
+      .next_hop = next_hop,
+      .rcvbuf = config->rcvbuf,
+      .rcv_wscale = (uint8_t)HARP_MAX(config->window_scale, 0),
+      .rcv_mss = TCP_DEFAULT_MSS,
+      .peer_mss = TCP_DEFAULT_MSS,
+      .ssthresh = UINT32_MAX,
+      .rto = config->rto_initial_us * NS_PER_US,
+      .rto_min = config->rto_min_us * NS_PER_US,
+      .min_rtt = UINT64_MAX,
+      .heap_index = UINT32_MAX,
+      .ops = &nobody,
+      .last_send = stack->now,
+      .last_receive = stack->now,
+      .last_progress = stack->now,
+  };
+  for (int i = 0; i < TIMERS; i++) {
+    tcp->timers[i] = TIMER_OFF;
+  }
+  list_init(&tcp->neighbour_link);
+  list_init(&tcp->half_open_link);
+  list_init(&tcp->turn);
+  tcp->ts_offset = timestamp_offset(tcp);
+  tcp->cc.ops = harp_cc_find(config->cc);
+  tcp->syn_sent = stack->now;
+  return true;
+}
+
+struct harp_tcp *tcp_create(struct harp_stack *stack, struct harp_endpoint peer,
+                            uint16_t local_port, enum tcp_opening opening) {
+  uint32_t keep = opening == OPENING_OWN ? 0 : stack->connections.total / OWN_SHARE;
+  if (!free_places(stack, keep, opening == OPENING_SYN ? HALF_OPEN_LEAST_NS : 0)) {
+    return NULL;
+  }
+  struct harp_tcp *tcp = pool_get(&stack->connections);
+  if (!tcp_initialise(tcp, stack, peer, local_port)) {
+    pool_put(&stack->connections, tcp);
+    return NULL;
+  }
+  tcp_set_iss(tcp, initial_sequence(tcp));
+  struct harp_tcp **head = tcp_bucket(stack, tcp->key);
+  tcp->hash_next = *head;
+  *head = tcp;
+  COUNT(stack, tcp_connections);
+  return tcp;
+}
+
+void tcp_set_state(struct harp_tcp *tcp, uint8_t state) {
+  if (tcp->state == TCP_ESTABLISHED) {
+    COUNT_DOWN(tcp->stack, tcp_established);
+  }
+  if (state == TCP_ESTABLISHED) {
+    COUNT(tcp->stack, tcp_established);
+  }
+  tcp->state = state;
+}
+
+void tcp_set_mss(struct harp_tcp *tcp) {
+  uint32_t mss = HARP_MIN(tcp->peer_mss, (uint32_t)tcp->stack->config.mtu - IP_HEADER - TCP_HEADER);
+  if (tcp->user_mss) {
+    mss = HARP_MIN(mss, tcp->user_mss);
+  }
+  mss = HARP_MAX(mss, (uint32_t)TCP_MSS_FLOOR);
+  tcp->mss = mss - (tcp->timestamps ? TCP_TIMESTAMP_OPTION : 0);
+}
+
+void tcp_take_syn_options(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  const struct harp_stack_config *config = &tcp->stack->config;
+  tcp->peer_mss = segment->mss ? segment->mss : TCP_DEFAULT_MSS;
+  tcp->sack = config->sack && segment->sack_permitted;
+  tcp->timestamps = config->timestamps && segment->has_timestamp;
+  if (tcp->timestamps) {
+    tcp->ts_recent = segment->timestamp;
+    tcp->ts_recent_time = tcp->stack->now;
+  }
+  tcp->window_scaling = config->window_scale >= 0 && segment->window_scale >= 0;
+  tcp->snd_wscale = tcp->window_scaling ? (uint8_t)segment->window_scale : 0;
+  if (!tcp->window_scaling) {
+    tcp->rcv_wscale = 0;
+  }
+  tcp_set_mss(tcp);
+}
+
+void tcp_become_established(struct harp_tcp *tcp) {
+  tcp_set_state(tcp, TCP_ESTABLISHED);
+  tcp_timer_set(tcp, TIMER_RETRANSMIT, TIMER_OFF);
+  tcp_timer_set(tcp, TIMER_USER, TIMER_OFF); /* it was the SYN's */
+  tcp->snd_edge = tcp->snd_una + tcp->snd_wnd;
+  /* RFC 5681, 3.1: after a lost SYN start with one segment. */
+  uint32_t segments = tcp->syn_transmits > 1 ? 1 : tcp->stack->config.initial_window;
+  tcp->cwnd = segments * tcp->mss;
+  tcp->last_receive = tcp->last_progress = tcp->stack->now;
+  tcp->cc.ops->init(tcp);
+  tcp_mark_dirty(tcp);
+  struct harp_listener *listener = tcp->listener;
+  if (!listener) {
+    if (tcp->fin_queued) {
+      tcp_set_state(tcp, TCP_FIN_WAIT1); /* its owner has closed it meanwhile */
+    } else if (tcp->ops->established) {
+      tcp->ops->established(tcp->user, tcp);
+    }
+    return;
+  }
+  leave_half_open(tcp);
+  COUNT(tcp->stack, tcp_passive_opens);
+  if (listener->ops->accept(listener->user, tcp) != 0) {
+    COUNT(tcp->stack, tcp_listen_drops);
+    tcp_send_reset(tcp);
+    tcp_finish(tcp, -ECONNABORTED);
+  }
+}
+
+void tcp_take_syn(struct harp_tcp *tcp, const struct harp_listener *listener,
+                  const struct harp_segment *syn) {
+  tcp->rcvbuf = listener->rcvbuf;
+  tcp->user_mss = listener->user_mss;
+  tcp->rcv_wscale = listener->rcv_wscale;
+  tcp->tos = listener->tos;
+  tcp_take_syn_options(tcp, syn);
+  tcp->irs = syn->seq;
+  tcp->rcv_nxt = tcp->rcv_right = tcp->last_ack_sent = syn->seq + 1;
+  tcp->snd_wnd = tcp->max_snd_wnd = syn->window;
+}
+
+static void syn_input(struct harp_listener *listener, const struct harp_segment *segment) {
+  struct harp_stack *stack = listener->stack;
+  if (tcp_listener_full(listener)) {
+    return;
+  }
+  struct harp_endpoint peer = {segment->source, segment->source_port};
+  struct harp_tcp *tcp =
+      make_room(listener) ? tcp_create(stack, peer, listener->port, OPENING_SYN) : NULL;
+  if (!tcp) {
+    tcp_cookie_send(listener, segment);
+    return;
+  }
+  join_half_open(listener, tcp);
+  tcp_take_syn(tcp, listener, segment);
+  tcp_set_state(tcp, TCP_SYN_RECV);
+  tcp_send_syn(tcp);
+}
+
+/* An acknowledgement without a connection: of a cookie, or of nothing. */
+static struct harp_tcp *unconnected_ack(struct harp_listener *listener,
+                                        const struct harp_segment *segment) {
+  struct harp_tcp *tcp = NULL;
+  switch (tcp_cookie_take(listener, segment, &tcp)) {
+  case COOKIE_TAKEN:
+    join_half_open(listener, tcp); /* which it leaves with this segment */
+    tcp_set_state(tcp, TCP_SYN_RECV);
+    break;
+  case COOKIE_NONE:
+    tcp_reply_reset(listener->stack, segment);
+    break;
+  case COOKIE_REFUSED:
+    break;
+  }
+  return tcp;
+}
+
+struct harp_tcp *tcp_listen_input(struct harp_listener *listener,
+                                  const struct harp_segment *segment) {
+  struct harp_stack *stack = listener->stack;
+  if (segment->flags & FLAG_RST) {
+    return NULL;
+  }
+  if (stack->io.admits && !stack->io.admits(stack->io.user, segment->source)) {
+    COUNT(stack, tcp_peer_refused);
+    tcp_reply_reset(stack, segment); /* for these the port is closed */
+    return NULL;
+  }
+  if (segment->flags & FLAG_ACK) {
+    return unconnected_ack(listener, segment);
+  }
+  if ((segment->flags & (FLAG_SYN | FLAG_FIN)) == FLAG_SYN) {
+    syn_input(listener, segment);
+  }
+  return NULL;
+}
+
+void tcp_finish(struct harp_tcp *tcp, int error) {
+  struct harp_stack *stack = tcp->stack;
+  if (tcp->state == TCP_CLOSE) {
+    return;
+  }
+  tcp_set_state(tcp, TCP_CLOSE);
+  COUNT_DOWN(stack, tcp_connections);
+  struct harp_tcp **link = tcp_bucket(stack, tcp->key);
+  while (*link != tcp) {
+    link = &(*link)->hash_next;
+  }
+  *link = tcp->hash_next;
+  if (tcp->listener) {
+    leave_half_open(tcp);
+  }
+  list_remove(&tcp->turn);
+  neighbour_detach(tcp);
+  tcp_timers_remove(tcp);
+  tcp_sndq_clear(tcp);
+  tcp_mark_dirty(tcp); /* flush returns it to the pool, when nobody looks at it */
+  if (!tcp->detached && tcp->ops->closed) {
+    tcp->ending = true;
+    tcp->ops->closed(tcp->user, tcp, error);
+    tcp->ending = false;
+  }
+  tcp_rcvq_clear(tcp); /* what was acknowledged and not read, the owner may have taken */
+}
+
+void tcp_owner_done(struct harp_tcp *tcp) {
+  tcp_detach(tcp);
+  if (tcp->ops->closed) {
+    tcp->ops->closed(tcp->user, tcp, 0);
+  }
+}
+
+void tcp_detach(struct harp_tcp *tcp) {
+  tcp->detached = true;
+  if (tcp->state == TCP_TIME_WAIT) {
+    list_move(&tcp->stack->time_wait, &tcp->turn);
+  }
+}
+
+void tcp_time_wait_again(struct harp_tcp *tcp) {
+  tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + TIME_WAIT_NS);
+  if (tcp->detached) {
+    list_move(&tcp->stack->time_wait, &tcp->turn);
+  }
+}
+
+void tcp_time_wait(struct harp_tcp *tcp) {
+  tcp_set_state(tcp, TCP_TIME_WAIT);
+  for (int i = 0; i < TIMERS; i++) {
+    tcp->timers[i] = TIMER_OFF;
+  }
+  tcp_time_wait_again(tcp);
+  if (tcp->detached) {
+    return;
+  }
+  if (tcp->ops->deliver && tcp->queued == 0) {
+    tcp_owner_done(tcp);
+  } else if (tcp->ops->readable) {
+    tcp->ops->readable(tcp->user, tcp);
+  }
+}
+
+void tcp_neighbour_failed(struct harp_neighbour *neighbour) {
+  /* Their owners may end others meanwhile: what is still to be looked at stands in a list. */
+  struct harp_list left, *link;
+  list_init(&left);
+  while ((link = list_first(&neighbour->users))) {
+    list_move(&left, link);
+  }
+  while ((link = list_first(&left))) {
+    struct harp_tcp *tcp = HARP_CONTAINER(link, struct harp_tcp, neighbour_link);
+    list_move(&neighbour->users, link);
+    if (tcp->state == TCP_SYN_SENT) {
+      tcp_finish(tcp, -EHOSTUNREACH); /* the last user's end may free the neighbour */
+    }
+  }
+}
+
+void tcp_mark_dirty(struct harp_tcp *tcp) {
+  struct harp_stack *stack = tcp->stack;
+  if (tcp->dirty) {
+    return;
+  }
+  tcp->dirty = true;
+  tcp->dirty_next = NULL;
+  if (stack->dirty_last) {
+    stack->dirty_last->dirty_next = tcp;
+  } else {
+    stack->dirty = tcp;
+  }
+  stack->dirty_last = tcp;
+}

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Flows: the stack's interface upwards (flow.h). */
+#include "harp/stack/stack_state.h"
+
+int harp_flow_connect(struct harp_stack *stack, uint16_t local_port, struct harp_endpoint peer,
+                      const struct harp_flow_ops *ops, void *user, struct harp_tcp **out) {
+  if (peer.port == 0 || peer.address == 0) {
+    return -EINVAL;
+  }
+  if (local_port == 0) {
+    local_port = tcp_choose_port(stack, peer);
+  }
+  if (local_port == 0 || tcp_lookup(stack, peer.address, peer.port, local_port)) {
+    return -EADDRINUSE;
+  }
+  if (stack->link_header && ip_next_hop(stack, peer.address) == 0) {
+    return -ENETUNREACH;
+  }
+  struct harp_tcp *tcp = tcp_create(stack, peer, local_port, OPENING_OWN);
+  if (!tcp) {
+    return -ENOBUFS;
+  }
+  tcp->ops = ops;
+  tcp->user = user;
+  tcp->active = true;
+  neighbour_expect(stack, tcp->next_hop);
+  COUNT(stack, tcp_active_opens);
+  tcp_set_state(tcp, TCP_SYN_SENT);
+  *out = tcp;
+  tcp_mark_dirty(tcp); /* the SYN goes out at flush, with the options set until then */
+  return 0;
+}
+
+int harp_flow_listen(struct harp_stack *stack, uint16_t local_port, uint32_t backlog,
+                     const struct harp_flow_ops *ops, void *user,
+                     struct harp_listener **out) {
+  if (tcp_listener(stack, local_port)) {
+    return -EADDRINUSE;
+  }
+  struct harp_listener *listener = pool_get(&stack->listener_pool);
+  if (!listener) {
+    return -ENOBUFS;
+  }
+  struct harp_listener **bucket = listener_bucket(stack, local_port);
+  *listener = (struct harp_listener){
+      .hash_next = *bucket,
+      .stack = stack,
+      .ops = ops,
+      .user = user,
+      .backlog = HARP_MAX(backlog, 1),
+      .rcvbuf = stack->config.rcvbuf,
+      .rcv_wscale = (uint8_t)HARP_MAX(stack->config.window_scale, 0),
+      .port = local_port,
+  };
+  list_init(&listener->half_open);
+  *bucket = listener;
+  *out = listener;
+  return 0;
+}
+
+void harp_flow_unlisten(struct harp_listener *listener) {
+  struct harp_stack *stack = listener->stack;
+  struct harp_listener **link = listener_bucket(stack, listener->port);
+  while (*link != listener) {
+    link = &(*link)->hash_next;
+  }
+  *link = listener->hash_next;
+  while (!list_empty(&listener->half_open)) {
+    struct harp_list *first = listener->half_open.next;
+    struct harp_tcp *tcp = HARP_CONTAINER(first, struct harp_tcp, half_open_link);
+    tcp_send_reset(tcp);
+    tcp_finish(tcp, -ECONNABORTED);
+  }
+  pool_put(&stack->listener_pool, listener);
+}
+
+void harp_flow_attach(struct harp_tcp *tcp, const struct harp_flow_ops *ops, void *user) {
+  tcp->ops = ops;
+  tcp->user = user;
+}
+
+int harp_flow_push(struct harp_tcp *tcp, const void *data, uint32_t length, bool end) {
+  if (tcp->fin_queued || tcp->fin_sent || tcp->state == TCP_CLOSE) {
+    return -EPIPE;
+  }
+  tcp_mark_dirty(tcp);
+  int result = length ? tcp_sndq_push(tcp, data, length, NULL) : 0;
+  if (result == 0 && length) {
+    tcp->references_last->end = end;
+  }
+  return result;
+}
+
+uint32_t harp_flow_room(const struct harp_tcp *tcp) {
+  return HARP_MIN(TCP_MAX_REFERENCES - tcp->reference_count, tcp->stack->references.available);
+}
+
+void harp_flow_ready(struct harp_tcp *tcp) { tcp_mark_dirty(tcp); }
+
+/* The owner has just taken the last byte before the peer's FIN: only now is the FIN its turn. */
+static void tell_of_fin(struct harp_tcp *tcp) {
+  if (tcp->ops->readable) {
+    tcp->ops->readable(tcp->user, tcp);
+  }
+  if (tcp->state == TCP_TIME_WAIT && !tcp->detached) {
+    tcp_owner_done(tcp);
+  }
+}
+
+void harp_flow_resume(struct harp_tcp *tcp) {
+  bool waited = tcp->queued > 0;
+  tcp->stack->current = tcp;
+  tcp_rcvq_deliver(tcp);
+  if (waited && tcp->queued == 0 && tcp->fin_received && tcp->state != TCP_CLOSE) {
+    tell_of_fin(tcp);
+    return; /* nothing comes any more that a window were for */
+  }
+  if (tcp->refused && !tcp->in_order) {
+    /* Its owner takes what comes from now on; the peer believes in a closed window. */
+    tcp->refused = false;
+    tcp->ack_now = true;
+    tcp_mark_dirty(tcp);
+  }
+  tcp_window_opened(tcp);
+}
+
+void harp_flow_replace(struct harp_tcp *fresh, struct harp_tcp *old) {
+  if (old->in_order) {
+    *(fresh->in_order_last ? &fresh->in_order_last->next : &fresh->in_order) = old->in_order;
+    fresh->in_order_last = old->in_order_last;
+    fresh->queued += old->queued;
+    old->in_order = old->in_order_last = NULL;
+    old->queued = 0;
+  }
+  old->detached = true;
+  tcp_finish(old, -ECONNABORTED);
+}
+
+void harp_flow_close(struct harp_tcp *tcp) {
+  switch (tcp->state) {
+  case TCP_SYN_SENT:
+    tcp_finish(tcp, 0);
+    return;
+  case TCP_SYN_RECV: /* the FIN waits for the end of the handshake (RFC 9293, 3.10.4) */
+    break;
+  case TCP_ESTABLISHED:
+    tcp_set_state(tcp, TCP_FIN_WAIT1);
+    break;
+  case TCP_CLOSE_WAIT:
+    tcp_set_state(tcp, TCP_LAST_ACK);
+    break;
+  default:
+    return;
+  }
+  tcp->fin_queued = true;
+  tcp_mark_dirty(tcp);
+}
+
+void harp_flow_abort(struct harp_tcp *tcp) {
+  tcp_detach(tcp);
+  if (tcp->state != TCP_TIME_WAIT) {
+    if (tcp->trusted || tcp_may_reset(tcp->stack)) {
+      tcp_send_reset(tcp);
+    }
+    tcp_finish(tcp, -ECONNABORTED);
+  }
+}
+
+void harp_flow_trust(struct harp_tcp *tcp, uint32_t rto_min_us) {
+  tcp->trusted = true;
+  tcp->quick_acks = 0;
+  tcp->nodelay = true;
+  tcp->rto_min = rto_min_us * NS_PER_US;
+  if (tcp->srtt) {
+    tcp_set_rto(tcp);
+  }
+}
+
+void harp_flow_set_timeout(struct harp_tcp *tcp, uint32_t timeout_ms) {
+  tcp->user_timeout_ms = timeout_ms;
+  bool open = tcp->snd_una != tcp->snd_end + tcp->fin_sent;
+  uint64_t when = tcp->last_progress + timeout_ms * NS_PER_MS;
+  tcp_timer_set(tcp, TIMER_USER, timeout_ms && open ? when : TIMER_OFF);
+}
+
+void harp_flow_set_keepalive(struct harp_tcp *tcp, uint32_t idle_ms, uint32_t interval_ms,
+                             uint32_t probes) {
+  tcp->keep_idle_ms = idle_ms;
+  tcp->keep_interval_ms = interval_ms;
+  tcp->keep_probes = probes;
+  uint64_t when = tcp->last_receive + idle_ms * NS_PER_MS;
+  tcp_timer_set(tcp, TIMER_KEEPALIVE, idle_ms ? when : TIMER_OFF);
+}
+
+void harp_flow_probe(struct harp_tcp *tcp) {
+  if (tcp_synchronized(tcp)) {
+    tcp_send_probe(tcp);
+  }
+}
+
+/* The peer itself is the next hop, and something was sent to it. */
+static bool has_neighbour(const struct harp_tcp *tcp) {
+  return tcp->stack->link_header && tcp->neighbour && tcp->next_hop == tcp->remote_address;
+}
+
+void harp_flow_doubt(struct harp_tcp *tcp) {
+  if (has_neighbour(tcp)) {
+    neighbour_doubt(tcp->stack, tcp->neighbour);
+  }
+}
+
+bool harp_flow_in_order(const struct harp_tcp *tcp) { return !tcp->in_order && !tcp->runs; }
+
+uint16_t harp_flow_header_length(const struct harp_tcp *tcp) {
+  return (uint16_t)(tcp->stack->link_header + IP_HEADER + TCP_HEADER +
+                    (tcp->timestamps ? TCP_TIMESTAMP_OPTION : 0));
+}
+
+bool harp_flow_at_end(const struct harp_tcp *tcp) {
+  return tcp->fin_received && tcp->queued == 0;
+}
+
+bool harp_flow_drained(const struct harp_tcp *tcp) {
+  return !tcp->fin_queued && tcp->snd_una == tcp->snd_end + tcp->fin_sent;
+}
+
+struct harp_endpoint harp_flow_peer(const struct harp_tcp *tcp) {
+  return (struct harp_endpoint){tcp->remote_address, tcp->remote_port};
+}
+
+uint16_t harp_flow_local_port(const struct harp_tcp *tcp) { return tcp->local_port; }
+
+void harp_flow_view(const struct harp_tcp *tcp, struct harp_flow_view *view) {
+  *view = (struct harp_flow_view){
+      .state = tcp->state,
+      .cwnd = tcp->cwnd,
+      .ssthresh = tcp->ssthresh,
+      .send_window = tcp->snd_wnd,
+      .receive_window = tcp->rcv_right - tcp->rcv_nxt,
+      .mss = tcp->mss,
+      .srtt_us = (uint32_t)(tcp->srtt / NS_PER_US),
+      .rttvar_us = (uint32_t)(tcp->rttvar / NS_PER_US),
+      .min_rtt_us = tcp->min_rtt == UINT64_MAX ? 0 : (uint32_t)(tcp->min_rtt / NS_PER_US),
+      .rto_us = (uint32_t)(tcp->rto / NS_PER_US),
+      .in_flight = tcp_in_flight(tcp),
+      .retransmits = tcp->retransmits,
+      .unacked = tcp->snd_end - tcp->snd_una,
+      .probes = tcp->probes,
+      .last_progress = tcp->last_progress,
+      .last_receive = tcp->last_receive,
+      .arp_failed = has_neighbour(tcp) ? tcp->neighbour->failed_at : 0,
+      .bytes_in = tcp->bytes_in,
+      .bytes_out = tcp->bytes_out,
+  };
+}

@@ -1,0 +1,506 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Segment arrives: RFC 9293, 3.10.7, its steps in their order. */
+#include "harp/stack/stack_state.h"
+
+/* RFC 5961, 7: at most so many challenge ACKs per second, counted per
+ * connection, since a global count is a side channel (CVE-2016-5696). */
+enum { CHALLENGES_PER_SECOND = 10 };
+
+enum { QUICK_ACKS = 16 }; /* as many as Linux grants a sender that has lost something */
+
+/* Payload that every path can take (RFC 9293, 3.7.1), timestamps subtracted. */
+enum { LEAST_PUSHED = TCP_DEFAULT_MSS - TCP_TIMESTAMP_OPTION };
+
+static bool may_answer(struct harp_tcp *tcp, struct harp_limit *limit) {
+  bool may = limit_allows(limit, tcp->stack->now, CHALLENGES_PER_SECOND);
+  COUNT_N(tcp->stack, tcp_challenge_limited, !may);
+  return may;
+}
+
+static void challenge(struct harp_tcp *tcp, struct harp_limit *limit) {
+  if (!may_answer(tcp, limit)) {
+    return;
+  }
+  COUNT(tcp->stack, tcp_challenge_acks);
+  tcp->ack_now = true;
+  tcp_mark_dirty(tcp);
+}
+
+/* The length in sequence space. */
+static uint32_t segment_span(const struct harp_segment *segment) {
+  return segment->length + !!(segment->flags & FLAG_SYN) + !!(segment->flags & FLAG_FIN);
+}
+
+/* --- SYN-SENT (3.10.7.3) --- */
+
+static void syn_sent_input(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  bool has_ack = segment->flags & FLAG_ACK;
+  if (has_ack && segment->ack != tcp->snd_nxt) {
+    if (!(segment->flags & FLAG_RST)) {
+      tcp_reply_reset(tcp->stack, segment);
+    }
+    return;
+  }
+  if (segment->flags & FLAG_RST) {
+    if (has_ack) {
+      COUNT(tcp->stack, tcp_resets_in);
+      tcp_finish(tcp, -ECONNREFUSED);
+    }
+    return;
+  }
+  if (!(segment->flags & FLAG_SYN)) {
+    return;
+  }
+  tcp_take_syn_options(tcp, segment);
+  tcp->irs = segment->seq;
+  tcp->rcv_nxt = tcp->rcv_right = segment->seq + 1;
+  tcp->last_ack_sent = tcp->rcv_nxt;
+  tcp->snd_wnd = tcp->max_snd_wnd = segment->window; /* never scaled in a SYN */
+  tcp->snd_wl1 = segment->seq;
+  tcp->snd_wl2 = segment->ack;
+  if (!has_ack) { /* simultaneous open */
+    tcp_set_state(tcp, TCP_SYN_RECV);
+    tcp->syn_transmits -= tcp->syn_transmits == 1; /* this one repeats none that was lost */
+    tcp_send_syn(tcp);
+    return;
+  }
+  tcp->snd_una = segment->ack;
+  if (tcp->syn_transmits == 1) {
+    tcp_rtt_sample(tcp, tcp->stack->now - tcp->syn_sent);
+  }
+  tcp_become_established(tcp);
+  if (tcp->state == TCP_CLOSE) {
+    return;
+  }
+  tcp->ack_now = true;
+  tcp_mark_dirty(tcp);
+}
+
+/* --- Synchronized states (3.10.7.4) --- */
+
+/* RFC 7323, 5.3 R1: an old timestamp means an old segment; resets are exempt. */
+static bool paws_rejects(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  if (!tcp->timestamps || (segment->flags & FLAG_RST)) {
+    return false;
+  }
+  if (!segment->has_timestamp) {
+    return true; /* RFC 7323, 3.2: dropped once timestamps are agreed */
+  }
+  if (seq_ge(segment->timestamp, tcp->ts_recent)) {
+    return false;
+  }
+  /* RFC 7323, 5.5: after 24 idle days the remembered value is void. */
+  return tcp->stack->now - tcp->ts_recent_time < 24ull * 86400 * NS_PER_S;
+}
+
+/* Step 1: does any of it lie in the window? */
+static bool acceptable(const struct harp_tcp *tcp, const struct harp_segment *segment) {
+  uint32_t window = tcp->rcv_right - tcp->rcv_nxt;
+  uint32_t span = segment_span(segment);
+  uint32_t offset = segment->seq - tcp->rcv_nxt;
+  if (span == 0) {
+    /* Also at the right edge: where a lost segment keeps the window filled, that is the peer's
+     * next number. */
+    return offset <= window;
+  }
+  if (window == 0) {
+    /* Everything is refused, except that the acknowledgement of a probe that
+     * sits exactly at the edge is worth reading; its payload is trimmed. */
+    return offset == 0;
+  }
+  return offset < window || offset + span - 1 < window;
+}
+
+static void reset_input(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  /* RFC 5961, 3.2: only the exact number resets. */
+  if (segment->seq != tcp->rcv_nxt) {
+    if (segment->seq - tcp->rcv_nxt < tcp->rcv_right - tcp->rcv_nxt) {
+      challenge(tcp, &tcp->challenge_limit);
+    }
+    return;
+  }
+  COUNT(tcp->stack, tcp_resets_in);
+  stack_event(tcp, HARP_EVENT_RESET, 0, tcp->rcv_nxt - tcp->irs - 1);
+  switch (tcp->state) {
+  case TCP_SYN_RECV:
+    tcp_finish(tcp, -ECONNREFUSED);
+    break;
+  case TCP_TIME_WAIT: /* RFC 1337: assassination is ignored */
+    break;
+  case TCP_CLOSING:
+  case TCP_LAST_ACK:
+    /* Both sides had said all; but the peer may not have heard it. */
+    tcp_finish(tcp, seq_lt(tcp->snd_una, tcp->snd_end) ? -ECONNRESET : 0);
+    break;
+  case TCP_CLOSE_WAIT:
+    /* The peer had said all it would, and nothing of ours is on its way: a reset
+     * tells only that its end is gone. What its owner has not taken stays. */
+    if (tcp->queued && tcp->ops->deliver && tcp->snd_una == tcp->snd_end) {
+      break;
+    }
+    tcp_finish(tcp, -EPIPE);
+    break;
+  default:
+    tcp_finish(tcp, -ECONNRESET);
+    break;
+  }
+}
+
+/* Whether an acknowledgement of something else is of a cookie: the peer was given one before its
+ * SYN, sent again, found a place. */
+static bool of_a_cookie(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  enum tcp_cookie cookie =
+      tcp->listener ? tcp_cookie_take(tcp->listener, segment, &tcp) : COOKIE_NONE;
+  if (cookie == COOKIE_NONE) {
+    tcp_reply_reset(tcp->stack, segment);
+  }
+  return cookie == COOKIE_TAKEN;
+}
+
+/* Step 5 for SYN-RECEIVED. false: the segment ends here. */
+static bool syn_received_ack(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  if (segment->ack != tcp->snd_nxt && !of_a_cookie(tcp, segment)) {
+    return false;
+  }
+  bool syn = segment->flags & FLAG_SYN;
+  if (tcp->syn_transmits == 1 && tcp->snd_una != segment->ack) {
+    tcp_rtt_sample(tcp, tcp->stack->now - tcp->syn_sent);
+  }
+  tcp->snd_una = segment->ack;
+  tcp->snd_wnd = segment->window << (syn ? 0 : tcp->snd_wscale);
+  tcp->max_snd_wnd = tcp->snd_wnd;
+  tcp->snd_wl1 = segment->seq;
+  tcp->snd_wl2 = segment->ack;
+  if (tcp->listener && tcp_listener_full(tcp->listener)) {
+    return false;
+  }
+  tcp_become_established(tcp);
+  return tcp->state != TCP_CLOSE;
+}
+
+/* What an acknowledgement of our FIN changes. */
+static void fin_acknowledged(struct harp_tcp *tcp) {
+  switch (tcp->state) {
+  case TCP_FIN_WAIT1:
+    tcp_set_state(tcp, TCP_FIN_WAIT2);
+    if (tcp->detached) {
+      tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + 60 * NS_PER_S);
+    }
+    break;
+  case TCP_CLOSING:
+    tcp_time_wait(tcp);
+    break;
+  case TCP_LAST_ACK:
+    if (!tcp->detached && tcp->queued) {
+      /* Done with the peer, but not with the owner, who has not read it all. */
+      tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + 60 * NS_PER_S);
+    } else {
+      tcp_finish(tcp, 0);
+    }
+    break;
+  default:
+    break;
+  }
+}
+
+static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  if (tcp->state == TCP_SYN_RECV) {
+    return syn_received_ack(tcp, segment);
+  }
+  if (seq_gt(segment->ack, tcp->snd_nxt)) {
+    COUNT(tcp->stack, tcp_bad_ack);
+    challenge(tcp, &tcp->answer_limit);
+    return false;
+  }
+  /* RFC 5961, 5.2: an acknowledgement far below is a blind guess. */
+  if (seq_lt(segment->ack, tcp->snd_una - tcp->max_snd_wnd)) {
+    COUNT(tcp->stack, tcp_bad_ack);
+    challenge(tcp, &tcp->answer_limit);
+    return false;
+  }
+  /* Only now: whose number or acknowledgement is far off may be anybody, and must not keep a
+   * dead peer's connection open. */
+  tcp->last_receive = tcp->stack->now;
+  tcp->probes = 0;
+  bool fin_open = tcp->fin_sent && seq_lt(tcp->snd_una, tcp->snd_nxt);
+  tcp_ack(tcp, segment);
+  if (tcp->state == TCP_CLOSE) {
+    return false;
+  }
+  if (fin_open && tcp->snd_una == tcp->snd_nxt) {
+    fin_acknowledged(tcp);
+  }
+  return tcp->state != TCP_CLOSE;
+}
+
+void tcp_ack_stranger(struct harp_tcp *tcp) {
+  bool with_data = tcp->snd_nxt != tcp->snd_end + tcp->fin_sent; /* at the end of this burst */
+  if (tcp->ack_now && !tcp->trusted && !with_data) {
+    tcp_send_ack(tcp);
+  }
+}
+
+/* The estimate follows the largest segments, and smaller ones once two in a row are of a size: the
+ * path has become narrower. A pushed one may be all that somebody has written, unless it is as
+ * large as any path can take (as in Linux, tcp_measure_rcv_mss). */
+static void measure_segments(struct harp_tcp *tcp, uint32_t size, bool pushed) {
+  uint32_t last = tcp->last_smaller;
+  tcp->last_smaller = 0;
+  if (size >= tcp->rcv_mss || size == last) {
+    tcp->rcv_mss = HARP_MIN(size, (uint32_t)tcp->stack->config.mtu);
+  } else if (size >= (pushed ? LEAST_PUSHED : TCP_MSS_FLOOR)) {
+    tcp->last_smaller = size;
+  }
+}
+
+/* When to acknowledge what has arrived (RFC 5681, 4.2; RFC 1122, 4.2.3.2). */
+void tcp_schedule_ack(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool pushed,
+                      bool at_once) {
+  const struct harp_stack_config *config = &tcp->stack->config;
+  if (length) {
+    measure_segments(tcp, segment_size ? segment_size : length, pushed);
+  }
+  tcp_mark_dirty(tcp);
+  if (tcp->trusted) {
+    /* A lone short message is answered first, and acknowledged by the next poll:
+     * what it is waited for is its answer. */
+    tcp->ack_held = !at_once && !tcp->ack_now && length < tcp->mss;
+    tcp->ack_now = true;
+    return;
+  }
+  tcp->ack_held = false;
+  /* A sender that has just lost something has a small window, and nothing else to wait for. */
+  if (at_once) {
+    tcp->quick_acks = QUICK_ACKS;
+  }
+  bool second = tcp->rcv_nxt - tcp->last_ack_sent > tcp->rcv_mss; /* more than a full one waits */
+  if (tcp->quick_acks || config->delayed_ack_us == 0 || second) {
+    tcp->quick_acks -= tcp->quick_acks > 0;
+    tcp->ack_now = true;
+  } else if (tcp->timers[TIMER_DELAYED_ACK] == TIMER_OFF) {
+    tcp_timer_set(tcp, TIMER_DELAYED_ACK,
+                  tcp->stack->now + config->delayed_ack_us * NS_PER_US);
+  }
+}
+
+static void fin_input(struct harp_tcp *tcp) {
+  tcp->rcv_nxt++;
+  tcp->rcv_right = seq_max(tcp->rcv_right, tcp->rcv_nxt);
+  tcp->fin_received = true;
+  tcp->fin_waiting = false;
+  tcp_rcvq_at_end(tcp);
+  tcp->ack_now = true;
+  tcp_mark_dirty(tcp);
+  switch (tcp->state) {
+  case TCP_ESTABLISHED:
+    tcp_set_state(tcp, TCP_CLOSE_WAIT);
+    break;
+  case TCP_FIN_WAIT1:
+    /* Our FIN is not acknowledged, or the ACK would have moved us on. */
+    tcp_set_state(tcp, TCP_CLOSING);
+    break;
+  case TCP_FIN_WAIT2:
+    tcp_time_wait(tcp);
+    return;
+  default:
+    return;
+  }
+  if (tcp->ops->readable) {
+    tcp->ops->readable(tcp->user, tcp);
+  }
+}
+
+/* Steps 7 and 8: payload and FIN, trimmed to the window. */
+static void data_input(struct harp_tcp *tcp, struct harp_segment *segment) {
+  uint32_t seq = segment->seq, length = segment->length;
+  bool fin = segment->flags & FLAG_FIN;
+  bool hole = seq_gt(seq, tcp->rcv_nxt);
+  bool had_holes = tcp->runs != NULL;
+  bool duplicate = length && seq_le(seq + length, tcp->rcv_nxt);
+  const uint8_t *payload = segment->payload;
+  if (length && tcp->detached) {
+    /* Nobody will ever read it (RFC 9293, 3.10.4; RFC 2525, 2.17). */
+    tcp_send_reset(tcp);
+    tcp_finish(tcp, -ECONNRESET);
+    return;
+  }
+  if (seq_gt(seq + length, tcp->rcv_right)) {
+    uint32_t cut = HARP_MIN(length, seq + length - tcp->rcv_right);
+    length -= cut;
+    fin = false;
+  }
+  bool fin_again = fin && tcp->fin_waiting && tcp->fin_seq == seq + length;
+  if (fin) {
+    tcp->fin_waiting = tcp->fin_newest = true;
+    tcp->fin_seq = seq + length;
+  }
+  uint32_t before = tcp->rcv_nxt, queued = tcp->queued;
+  if (length) {
+    tcp_rcvq_payload(tcp, seq, payload, length);
+    if (tcp->state == TCP_CLOSE) {
+      return;
+    }
+  }
+  if (fin_again) {
+    tcp_rcvq_duplicate(tcp, tcp->fin_seq, tcp->fin_seq + 1);
+  }
+  if (segment->length || (segment->flags & FLAG_FIN)) {
+    /* RFC 5681, 4.2: out of order, duplicates and what fills a hole at once. */
+    tcp_schedule_ack(tcp, segment->length, segment->segment_size, segment->flags & FLAG_PSH,
+                     hole || had_holes || duplicate || length < segment->length);
+  }
+  if (tcp->queued != queued && tcp->ops->readable && tcp->rcv_nxt != before) {
+    tcp->ops->readable(tcp->user, tcp);
+    if (tcp->state == TCP_CLOSE) {
+      return;
+    }
+  }
+  if (tcp->fin_waiting && tcp->fin_seq == tcp->rcv_nxt) {
+    fin_input(tcp);
+  } else {
+    tcp_ack_stranger(tcp);
+  }
+}
+
+/* A duplicate SYN of the same handshake: our SYN-ACK was lost. */
+static bool repeated_syn(const struct harp_tcp *tcp, const struct harp_segment *segment) {
+  return tcp->state == TCP_SYN_RECV && segment->seq == tcp->irs &&
+         !(segment->flags & (FLAG_ACK | FLAG_RST));
+}
+
+/* The other half of a simultaneous open (RFC 9293, 3.5): the peer's SYN once more, now with an
+ * acknowledgement of ours. */
+static bool completes_open(const struct harp_tcp *tcp, const struct harp_segment *segment) {
+  return tcp->state == TCP_SYN_RECV && tcp->active && segment->seq == tcp->irs &&
+         segment->ack == tcp->snd_nxt && segment->length == 0 &&
+         (segment->flags & (FLAG_SYN | FLAG_ACK | FLAG_FIN | FLAG_RST)) == (FLAG_SYN | FLAG_ACK);
+}
+
+/* RFC 6191: a new incarnation may take over a connection in TIME-WAIT. */
+static bool reopens(const struct harp_tcp *tcp, const struct harp_segment *segment) {
+  if (tcp->state != TCP_TIME_WAIT || !(segment->flags & FLAG_SYN) ||
+      (segment->flags & (FLAG_ACK | FLAG_RST))) {
+    return false;
+  }
+  bool newer = tcp->timestamps && segment->has_timestamp &&
+               seq_gt(segment->timestamp, tcp->ts_recent);
+  return newer || seq_gt(segment->seq, tcp->rcv_nxt);
+}
+
+/* Tells the peer where this side stands. Payload may be a retransmission whose answer was lost, and
+ * just below the window a keepalive asks: those are always answered. The rest is bare, old or
+ * forged, and a flood of it must not be answered by another. */
+static void set_right(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  bool asks = segment_span(segment) || segment->seq == tcp->rcv_nxt - 1;
+  if (!asks && !may_answer(tcp, &tcp->answer_limit)) {
+    return;
+  }
+  tcp->ack_now = true;
+  tcp_mark_dirty(tcp);
+  tcp_ack_stranger(tcp);
+}
+
+/* RFC 2883, 4: the sender shall hear of a segment that brought nothing new. */
+static void report_duplicate(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  uint32_t span = segment_span(segment);
+  if (span && seq_le(segment->seq + span, tcp->rcv_nxt)) {
+    COUNT(tcp->stack, tcp_duplicates);
+    tcp_rcvq_duplicate(tcp, segment->seq, segment->seq + span);
+  }
+}
+
+static void unacceptable(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  COUNT(tcp->stack, tcp_out_of_window);
+  if (segment->flags & FLAG_RST) {
+    return;
+  }
+  report_duplicate(tcp, segment);
+  if (tcp->state == TCP_TIME_WAIT && (segment->flags & FLAG_FIN)) {
+    /* The peer missed our last ACK: the wait starts again. */
+    tcp_time_wait_again(tcp);
+  }
+  set_right(tcp, segment);
+}
+
+static void remember_timestamp(struct harp_tcp *tcp, const struct harp_segment *segment) {
+  /* RFC 7323, 4.3 (2): from the segment that spans the last acknowledged number. */
+  if (segment->has_timestamp && tcp->timestamps && seq_le(segment->seq, tcp->last_ack_sent) &&
+      seq_ge(segment->timestamp, tcp->ts_recent)) {
+    tcp->ts_recent = segment->timestamp;
+    tcp->ts_recent_time = tcp->stack->now;
+  }
+}
+
+static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment) {
+  if (repeated_syn(tcp, segment)) {
+    tcp_send_syn(tcp);
+    return;
+  }
+  if (completes_open(tcp, segment)) {
+    /* Acknowledged, because some stacks answer a SYN-ACK here and take only that. */
+    if (syn_received_ack(tcp, segment)) {
+      remember_timestamp(tcp, segment);
+      tcp->ack_now = true;
+      tcp_mark_dirty(tcp);
+    }
+    return;
+  }
+  if ((segment->flags & (FLAG_SYN | FLAG_RST)) == FLAG_SYN) {
+    /* RFC 5961, 4.2: whatever its number. A peer that has restarted answers by a reset; its SYN
+     * may be without the timestamps that the old connection had. */
+    COUNT(tcp->stack, tcp_syn_in_window);
+    challenge(tcp, &tcp->challenge_limit);
+    return;
+  }
+  if (paws_rejects(tcp, segment)) {
+    COUNT(tcp->stack, tcp_paws_drops);
+    if (segment->has_timestamp) {
+      report_duplicate(tcp, segment); /* the original is older than a copy that overtook it */
+    }
+    set_right(tcp, segment);
+    return;
+  }
+  if (!acceptable(tcp, segment)) {
+    unacceptable(tcp, segment);
+    return;
+  }
+  if (segment->flags & FLAG_RST) {
+    reset_input(tcp, segment);
+    return;
+  }
+  if (!(segment->flags & FLAG_ACK) || !ack_input(tcp, segment)) {
+    return;
+  }
+  remember_timestamp(tcp, segment);
+  if (tcp_can_receive(tcp)) {
+    data_input(tcp, segment);
+  } else if (segment->length || (segment->flags & FLAG_FIN)) {
+    tcp->ack_now = true;
+    tcp_mark_dirty(tcp);
+  }
+}
+
+void tcp_input(struct harp_stack *stack, struct harp_segment *segment) {
+  COUNT(stack, tcp_segments_in);
+  struct harp_tcp *tcp = tcp_lookup(stack, segment->source, segment->source_port,
+                                    segment->destination_port);
+  if (tcp && reopens(tcp, segment) && tcp_listener(stack, segment->destination_port)) {
+    tcp_finish(tcp, 0);
+    tcp = NULL;
+  }
+  struct harp_listener *listener = tcp ? NULL : tcp_listener(stack, segment->destination_port);
+  if (listener) {
+    tcp = tcp_listen_input(listener, segment);
+  }
+  stack->current = tcp;
+  if (tcp && tcp->state == TCP_SYN_SENT) {
+    syn_sent_input(tcp, segment);
+  } else if (tcp) {
+    connection_input(tcp, segment);
+  } else if (!listener) {
+    COUNT(stack, tcp_no_connection);
+    if (!(segment->flags & FLAG_RST)) {
+      tcp_reply_reset(stack, segment);
+    }
+  }
+}

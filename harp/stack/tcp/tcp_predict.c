@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The predicted case, from the wire to its owner in one piece (Van Jacobson's
+ * header prediction, one layer further down): the next bytes, or a plain
+ * acknowledgement, of an open connection between hosts that agreed on
+ * timestamps. The headers are held against what they nearly always are, whole
+ * words at a time; nothing has changed until all of it is known to fit.
+ * Everything else takes the long way (ip.c, tcp_input.c), which judges anew
+ * and decides what to answer or to count.
+ */
+#include "harp/stack/ip/checksum.h"
+#include "harp/stack/stack_state.h"
+
+enum { USUAL_TCP = TCP_HEADER + TCP_TIMESTAMP_OPTION, USUAL_HEADERS = IP_HEADER + USUAL_TCP };
+
+/* What next_of looks at in one word. */
+enum { USUAL_CONNECTION = TCP_ESTABLISHED | 1 << 8 };
+_Static_assert(offsetof(struct harp_tcp, timestamps) == offsetof(struct harp_tcp, state) + 1 &&
+                   offsetof(struct harp_tcp, fin_waiting) == offsetof(struct harp_tcp, state) + 2 &&
+                   offsetof(struct harp_tcp, detached) == offsetof(struct harp_tcp, state) + 3,
+               "open, with timestamps, no FIN ahead, owned");
+
+/* A segment's numbers, in host order. */
+struct numbers {
+  uint32_t seq, ack, length, window, timestamp, echo;
+};
+
+static uint64_t load_64(const uint8_t *p) {
+  uint64_t v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+
+/* To our hardware address, and IPv4. */
+static bool usual_link(const struct harp_stack *stack, const uint8_t *eth) {
+  uint16_t type;
+  memcpy(&type, eth + ETH_TYPE, sizeof type);
+  uint64_t other = (load_64(eth) ^ load_64(stack->config.mac)) << 16; /* six bytes, not eight */
+  return !(other | (type ^ (uint16_t)__builtin_bswap16(ETH_TYPE_IPV4)));
+}
+
+/* Without options and not a fragment, to our address, and undamaged. */
+static bool usual_ip(const struct harp_stack *stack, const uint8_t *ip) {
+  /* Fragment (more-fragments and the offset), and behind the lifetime the protocol. */
+  const uint32_t mask = 0xff00ff3f, tcp = (uint32_t)IP_PROTOCOL_TCP << 24;
+  uint32_t other = (load_address(ip + IP_FRAGMENT) & mask) ^ tcp;
+  other |= ip[0] ^ 0x45;
+  other |= load_address(ip + IP_DST) ^ stack->config.address;
+  uint64_t sum = 0;
+  for (int i = 0; i < IP_HEADER; i += 4) {
+    sum += load_address(ip + i);
+  }
+  /* RFC 1071: folded it is 0xffff, the other name of zero in ones' complement. */
+  return (other | (sum % 0xffff != 0)) == 0;
+}
+
+/* No options but timestamps, no flags but ACK and PSH. */
+static bool usual_tcp(const uint8_t *tcp) {
+  uint32_t other = load_address(tcp + TCP_OFFSET) & (0xffff ^ FLAG_PSH << 8);
+  other ^= USUAL_TCP / 4 << 4 | FLAG_ACK << 8;
+  return !(other | (load_address(tcp + TCP_HEADER) ^ __builtin_bswap32(0x0101080a)));
+}
+
+/* Where the payload of the next segment may be copied to while it is summed:
+ * the owner takes what comes at that place, and a segment that turns out to be
+ * damaged moves nothing, so that the same bytes are still to come and will be
+ * written over. Whatever the damage is, in numbers or in ports, it was held to
+ * be the next segment of this connection, and so this is where it does no harm. */
+static uint8_t *place_for(struct harp_tcp *tcp, uint32_t length) {
+  bool taken = length && !tcp->in_order && tcp->ops->place && tcp->ops->deliver;
+  return taken ? tcp->ops->place(tcp->user, tcp, length) : NULL;
+}
+
+static bool sum_right(const uint8_t *ip, uint8_t *place, const uint8_t *payload,
+                      uint32_t length) {
+  struct harp_sum sum = {0};
+  harp_sum_add_pseudo(&sum, load_address(ip + IP_SRC), load_address(ip + IP_DST),
+                      IP_PROTOCOL_TCP, USUAL_TCP + length);
+  harp_sum_add(&sum, ip + IP_HEADER, USUAL_TCP);
+  harp_sum_copy(&sum, place, payload, length);
+  return harp_sum_fold(&sum) == 0xffff;
+}
+
+/* Nothing unusual is pending, and the segment is the next one. Every condition
+ * is evaluated; none is likely to be true. */
+static bool next_of(const struct harp_tcp *tcp, const struct numbers *in) {
+  uint32_t news = in->ack - tcp->snd_una;
+  uint32_t other = load_address(&tcp->state) ^ USUAL_CONNECTION;
+  other |= in->seq ^ tcp->rcv_nxt;                       /* hole or duplicate */
+  other |= in->length > tcp->rcv_right - tcp->rcv_nxt;   /* beyond the window */
+  other |= news > tcp->snd_nxt - tcp->snd_una;           /* old or never sent */
+  other |= (in->length | news) == 0;                     /* a duplicate, or a window's update */
+  other |= (in->timestamp - tcp->ts_recent) & 1u << 31;  /* PAWS */
+  other |= tcp->runs != NULL;                            /* reassembly */
+  return !other;
+}
+
+static void take_ack(struct harp_tcp *tcp, const struct numbers *in) {
+  uint32_t window = in->window << tcp->snd_wscale;
+  if (in->ack == tcp->snd_una && window == tcp->snd_wnd && window) {
+    tcp->snd_wl1 = in->seq; /* nothing new but that it is the newest (RFC 9293, 3.10.7.4) */
+    tcp->snd_wl2 = in->ack;
+    return;
+  }
+  struct harp_segment segment;
+  segment.seq = in->seq;
+  segment.ack = in->ack;
+  segment.window = in->window;
+  segment.length = in->length;
+  segment.flags = FLAG_ACK;
+  segment.has_timestamp = true;
+  segment.echo = in->echo;
+  segment.sack_count = 0; /* and what else there is, tcp_ack does not look at */
+  tcp_ack(tcp, &segment);
+}
+
+/* What tcp_schedule_ack does, for all but the first segment of a burst, whose size stands for all. */
+static void acknowledge(struct harp_tcp *tcp, uint32_t length, const struct harp_rx_frame *frame) {
+  if (tcp->ack_now & tcp->dirty) {
+    tcp->ack_held = false;
+  } else {
+    const uint8_t *wire = frame->header + tcp->stack->link_header + IP_HEADER;
+    tcp_schedule_ack(tcp, length, frame->segment_size, wire[TCP_FLAG_BYTE] & FLAG_PSH, false);
+    tcp_ack_stranger(tcp);
+  }
+}
+
+static void take_payload(struct harp_tcp *tcp, const uint8_t *payload, uint32_t length,
+                         const struct harp_rx_frame *frame) {
+  uint32_t queued = tcp->queued, taken = 0;
+  if (!tcp->in_order && tcp->ops->deliver) {
+    taken = (uint32_t)tcp->ops->deliver(tcp->user, tcp, payload, length);
+    if (tcp->state == TCP_CLOSE) {
+      return;
+    }
+  }
+  if (taken == length) {
+    tcp->refused = false;
+    tcp->rcv_nxt += length;
+    tcp->bytes_in += length;
+    COUNT_N(tcp->stack, tcp_payload_in, length);
+    acknowledge(tcp, length, frame);
+    return;
+  }
+  tcp_rcvq_accept(tcp, payload, length, taken);
+  acknowledge(tcp, length, frame);
+  if (tcp->queued != queued && tcp->ops->readable) {
+    tcp->ops->readable(tcp->user, tcp);
+  }
+}
+
+bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame) {
+  uint32_t headers = stack->link_header + USUAL_HEADERS;
+  if (frame->header_length < headers ||
+      (stack->link_header && !usual_link(stack, frame->header))) {
+    return false;
+  }
+  const uint8_t *ip = frame->header + stack->link_header;
+  const uint8_t *wire = ip + IP_HEADER;
+  if (!usual_ip(stack, ip) || !usual_tcp(wire)) {
+    return false;
+  }
+  struct harp_tcp *tcp = tcp_find(stack, tcp_key(load_address(ip + IP_SRC), load_be32(wire)));
+  struct numbers in = {
+      .seq = load_be32(wire + TCP_SEQUENCE),
+      .ack = load_be32(wire + TCP_ACKNOWLEDGEMENT),
+      .length = load_be16(ip + IP_TOTAL_LENGTH) - USUAL_HEADERS, /* huge if less than that */
+      .window = load_be16(wire + TCP_WINDOW_FIELD),
+      .timestamp = load_be32(wire + TCP_HEADER + 4),
+      .echo = load_be32(wire + TCP_HEADER + 8),
+  };
+  const uint8_t *payload = ip + USUAL_HEADERS;
+  uint32_t present = frame->header_length - headers;
+  if (frame->payload_length) {
+    /* The port has placed it elsewhere; half here and half there is unusual. */
+    payload = present ? NULL : frame->payload;
+    present = frame->payload_length;
+  }
+  if (!tcp || in.length > present || !payload || !next_of(tcp, &in)) {
+    return false;
+  }
+  if (!frame->checksum_good) {
+    uint8_t *place = frame->payload_length ? NULL : place_for(tcp, in.length);
+    if (!sum_right(ip, place, payload, in.length)) {
+      return false;
+    }
+    payload = place ? place : payload;
+    COUNT_N(stack, rx_summed, place != NULL);
+  }
+  COUNT(stack, tcp_segments_in);
+  COUNT(stack, tcp_fast_path);
+  stack->current = tcp;
+  tcp->last_receive = stack->now;
+  tcp->probes = 0;
+  if (in.timestamp != tcp->ts_recent && seq_le(in.seq, tcp->last_ack_sent)) {
+    tcp->ts_recent = in.timestamp; /* RFC 7323, 4.3 (2) */
+    tcp->ts_recent_time = stack->now;
+  }
+  take_ack(tcp, &in);
+  if (in.length && tcp->state != TCP_CLOSE) {
+    take_payload(tcp, payload, in.length, frame);
+  }
+  return true;
+}

@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The receive queue. In-order payload goes up by pointer at once; only what
+ * cannot be taken is copied into packet buffers. What lies beyond a hole waits
+ * in runs (tcp_runs.c), each a chain of packets. Small segments are packed into
+ * the last packet of their run, so that tiny ones cannot exhaust the pool
+ * before the window closes.
+ *
+ * Acknowledged bytes are never dropped: rcv_nxt moves only over bytes that
+ * were taken or stored.
+ */
+#include "harp/stack/stack_state.h"
+
+enum { LEAST_PROMISE = 65536 }; /* bytes of window, to a flow whose owner keeps up */
+
+void tcp_packets_free(struct harp_pool *pool, struct harp_packet *packet) {
+  while (packet) {
+    struct harp_packet *next = packet->next;
+    pool_put(pool, packet);
+    packet = next;
+  }
+}
+
+/* Appends to the chain as much as memory allows; keep: packets to leave in the
+ * pool. Returns bytes stored. */
+static uint32_t store(struct harp_tcp *tcp, struct harp_packet **first,
+                      struct harp_packet **last, uint32_t seq, const uint8_t *data,
+                      uint32_t length, uint32_t keep) {
+  struct harp_pool *pool = &tcp->stack->packets;
+  uint32_t stored = 0;
+  while (stored < length) {
+    struct harp_packet *packet = *last;
+    if (!packet || packet->length == HARP_PACKET_DATA) {
+      if (pool->available <= keep || !(packet = pool_get(pool))) {
+        break;
+      }
+      packet->next = NULL;
+      packet->seq = seq + stored;
+      packet->offset = packet->length = 0;
+      *(*last ? &(*last)->next : first) = packet;
+      *last = packet;
+    }
+    uint32_t part = HARP_MIN(length - stored, HARP_PACKET_DATA - packet->length);
+    memcpy(packet->data + packet->length, data + stored, part);
+    packet->length += part;
+    stored += part;
+  }
+  return stored;
+}
+
+/* Drops the bytes of a chain that lie before seq. */
+static struct harp_packet *trim(struct harp_tcp *tcp, struct harp_packet *packet, uint32_t seq) {
+  while (packet && seq_le(packet->seq + packet->length, seq)) {
+    struct harp_packet *next = packet->next;
+    pool_put(&tcp->stack->packets, packet);
+    packet = next;
+  }
+  if (packet && seq_lt(packet->seq + packet->offset, seq)) {
+    packet->offset = seq - packet->seq;
+  }
+  return packet;
+}
+
+/* Gives up the run farthest ahead: the peer will send it again. */
+static bool prune(struct harp_tcp *tcp) {
+  if (!tcp->runs) {
+    return false;
+  }
+  uint32_t farthest = tcp->runs->count - 1u;
+  const struct harp_run *run = tcp_run(tcp, farthest);
+  COUNT_N(tcp->stack, tcp_reassembly_pruned, run->end - run->start);
+  tcp_packets_free(&tcp->stack->packets, run->first);
+  tcp_run_remove(tcp, farthest);
+  return true;
+}
+
+static uint32_t store_in_order(struct harp_tcp *tcp, const uint8_t *data, uint32_t length) {
+  uint32_t stored = 0;
+  do {
+    stored += store(tcp, &tcp->in_order, &tcp->in_order_last, tcp->rcv_nxt + stored,
+                    data + stored, length - stored, 0);
+  } while (stored < length && prune(tcp));
+  if (stored < length) {
+    COUNT(tcp->stack, tcp_memory_drops);
+  }
+  tcp->queued += stored;
+  return stored;
+}
+
+/* The first run has become contiguous with what was received. */
+static void take_runs(struct harp_tcp *tcp) {
+  const struct harp_run *run;
+  while ((run = tcp_run(tcp, 0)) && seq_le(run->start, tcp->rcv_nxt)) {
+    if (seq_lt(run->start, tcp->rcv_nxt)) {
+      tcp_rcvq_duplicate(tcp, run->start, seq_min(run->end, tcp->rcv_nxt));
+    }
+    struct harp_packet *first = trim(tcp, run->first, tcp->rcv_nxt);
+    if (first) {
+      *(tcp->in_order_last ? &tcp->in_order_last->next : &tcp->in_order) = first;
+      tcp->in_order_last = run->last;
+      tcp->queued += run->end - tcp->rcv_nxt;
+      COUNT_N(tcp->stack, tcp_payload_in, run->end - tcp->rcv_nxt);
+      tcp->bytes_in += run->end - tcp->rcv_nxt;
+      tcp->rcv_nxt = run->end;
+    }
+    tcp_run_remove(tcp, 0);
+  }
+}
+
+void tcp_rcvq_duplicate(struct harp_tcp *tcp, uint32_t start, uint32_t end) {
+  bool none = tcp->dsack_start == tcp->dsack_end;
+  if (none || (seq_le(start, tcp->dsack_end) && seq_ge(end, tcp->dsack_start))) {
+    tcp->dsack_start = none ? start : seq_min(start, tcp->dsack_start);
+    tcp->dsack_end = none ? end : seq_max(end, tcp->dsack_end);
+  }
+}
+
+/* Joins a run with the next one if they have come to touch. */
+static void join_next(struct harp_tcp *tcp, uint32_t index) {
+  struct harp_run *run = tcp_run(tcp, index);
+  const struct harp_run *next = tcp_run(tcp, index + 1);
+  if (next && run->end == next->start) {
+    *(run->last ? &run->last->next : &run->first) = next->first;
+    run->last = next->last;
+    run->end = next->end;
+    tcp_run_remove(tcp, index + 1);
+  }
+}
+
+/* Stores [seq, end) among the runs; overlapping bytes keep their first version. */
+static void insert_out_of_order(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data,
+                                uint32_t end) {
+  /* Data in order must still find room when out-of-order data has filled the pool. */
+  uint32_t keep = tcp->stack->packets.total / 8;
+  while (seq_lt(seq, end)) {
+    uint32_t index = tcp_runs_before(tcp, seq);
+    struct harp_run *run = index ? tcp_run(tcp, index - 1) : NULL;
+    if (run && seq_le(seq, run->end)) {
+      index--;
+      tcp_run_touch(tcp, run);
+    } else if (!(run = tcp_run_insert(tcp, index, seq, keep))) {
+      COUNT(tcp->stack, tcp_reassembly_drops);
+      return;
+    }
+    if (seq_lt(seq, run->end)) {
+      uint32_t known = seq_min(run->end, end);
+      tcp_rcvq_duplicate(tcp, seq, known);
+      data += known - seq;
+      seq = known;
+    }
+    const struct harp_run *next = tcp_run(tcp, index + 1);
+    uint32_t stop = next ? seq_min(end, next->start) : end;
+    if (seq_lt(seq, stop)) {
+      uint32_t stored = store(tcp, &run->first, &run->last, seq, data, stop - seq, keep);
+      run->end += stored;
+      data += stored;
+      seq += stored;
+    }
+    if (run->start == run->end) {
+      tcp_run_remove(tcp, index);
+    } else {
+      join_next(tcp, index);
+    }
+    if (seq != stop) {
+      COUNT(tcp->stack, tcp_reassembly_drops);
+      return;
+    }
+  }
+}
+
+void tcp_rcvq_accept(struct harp_tcp *tcp, const uint8_t *data, uint32_t length, uint32_t taken) {
+  struct harp_stack *stack = tcp->stack;
+  uint32_t accepted = taken;
+  tcp->rcv_nxt += taken;
+  if (taken < length) {
+    uint32_t stored = store_in_order(tcp, data + taken, length - taken);
+    tcp->rcv_nxt += stored;
+    accepted += stored;
+  }
+  tcp->refused = accepted < length;
+  tcp->bytes_in += accepted;
+  COUNT_N(stack, tcp_payload_in, accepted);
+  if (tcp->runs) {
+    take_runs(tcp);
+    tcp_rcvq_deliver(tcp);
+  }
+}
+
+static void in_order(struct harp_tcp *tcp, const uint8_t *data, uint32_t length) {
+  uint32_t taken = 0;
+  if (!tcp->in_order && tcp->ops->deliver) {
+    taken = (uint32_t)tcp->ops->deliver(tcp->user, tcp, data, length);
+  }
+  if (tcp->state != TCP_CLOSE) {
+    tcp_rcvq_accept(tcp, data, length, taken);
+  }
+}
+
+void tcp_rcvq_payload(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data, uint32_t length) {
+  uint32_t end = seq + length;
+  if (seq_lt(seq, tcp->rcv_nxt)) {
+    uint32_t known = seq_min(end, tcp->rcv_nxt);
+    tcp_rcvq_duplicate(tcp, seq, known);
+    data += known - seq;
+    seq = known;
+  }
+  if (seq == end) {
+    COUNT(tcp->stack, tcp_duplicates);
+    return;
+  }
+  if (seq == tcp->rcv_nxt) {
+    in_order(tcp, data, end - seq);
+  } else {
+    COUNT(tcp->stack, tcp_out_of_order);
+    tcp->out_of_order++;
+    insert_out_of_order(tcp, seq, data, end);
+  }
+}
+
+static void drop_head(struct harp_tcp *tcp) {
+  struct harp_packet *packet = tcp->in_order;
+  tcp->in_order = packet->next;
+  if (!tcp->in_order) {
+    tcp->in_order_last = NULL;
+  }
+  pool_put(&tcp->stack->packets, packet);
+}
+
+void tcp_rcvq_deliver(struct harp_tcp *tcp) {
+  while (tcp->in_order && tcp->ops->deliver) {
+    struct harp_packet *packet = tcp->in_order;
+    uint32_t length = packet->length - packet->offset;
+    size_t taken = tcp->ops->deliver(tcp->user, tcp, packet->data + packet->offset, length);
+    if (tcp->state == TCP_CLOSE) {
+      return;
+    }
+    tcp->queued -= (uint32_t)taken;
+    packet->offset += (uint32_t)taken;
+    if (taken < length) {
+      return;
+    }
+    drop_head(tcp);
+  }
+}
+
+size_t tcp_packets_read(struct harp_pool *pool, struct harp_packet **first, void *data,
+                        size_t length, bool peek) {
+  size_t done = 0;
+  struct harp_packet *packet = *first;
+  while (packet && done < length) {
+    size_t part = HARP_MIN(length - done, (size_t)(packet->length - packet->offset));
+    struct harp_packet *next = packet->next;
+    memcpy((uint8_t *)data + done, packet->data + packet->offset, part);
+    done += part;
+    if (!peek) {
+      packet->offset += (uint32_t)part;
+      if (packet->offset == packet->length) {
+        *first = next;
+        pool_put(pool, packet);
+      }
+    }
+    packet = next;
+  }
+  return done;
+}
+
+size_t tcp_rcvq_read(struct harp_tcp *tcp, void *data, size_t length, bool peek) {
+  size_t done = tcp_packets_read(&tcp->stack->packets, &tcp->in_order, data, length, peek);
+  if (!tcp->in_order) {
+    tcp->in_order_last = NULL;
+  }
+  if (!peek) {
+    tcp->queued -= (uint32_t)done;
+  }
+  return done;
+}
+
+struct harp_packet *tcp_rcvq_take(struct harp_tcp *tcp) {
+  struct harp_packet *first = tcp->in_order;
+  tcp->in_order = tcp->in_order_last = NULL;
+  tcp->queued = 0;
+  return first;
+}
+
+void tcp_rcvq_at_end(struct harp_tcp *tcp) {
+  while (tcp->runs) {
+    tcp_packets_free(&tcp->stack->packets, tcp_run(tcp, 0)->first);
+    tcp_run_remove(tcp, 0);
+  }
+}
+
+void tcp_rcvq_clear(struct harp_tcp *tcp) {
+  tcp_packets_free(&tcp->stack->packets, tcp_rcvq_take(tcp));
+  tcp_rcvq_at_end(tcp);
+}
+
+/* A FIN beyond a hole, with the last of its data missing, too. */
+static bool is_fin_alone(const struct harp_tcp *tcp) {
+  if (!tcp->fin_waiting || seq_le(tcp->fin_seq, tcp->rcv_nxt)) {
+    return false;
+  }
+  uint32_t before = tcp_runs_before(tcp, tcp->fin_seq);
+  return before == 0 || seq_lt(tcp_run(tcp, before - 1)->end, tcp->fin_seq);
+}
+
+static int add_block(uint32_t blocks[][2], int count, int max, uint32_t start, uint32_t end) {
+  if (count < max) {
+    blocks[count][0] = start;
+    blocks[count++][1] = end;
+  }
+  return count;
+}
+
+int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max) {
+  int count = 0;
+  if (tcp->dsack_start != tcp->dsack_end) {
+    count = add_block(blocks, count, max, tcp->dsack_start, tcp->dsack_end);
+    tcp->dsack_start = tcp->dsack_end = 0; /* RFC 2883, 4: reported once */
+  }
+  const struct harp_run *run = tcp_run_newest(tcp);
+  uint32_t fin = tcp->fin_seq;
+  bool fin_alone = is_fin_alone(tcp);
+  if (fin_alone && (tcp->fin_newest || !run)) {
+    count = add_block(blocks, count, max, fin, fin + 1);
+    fin_alone = false;
+  }
+  for (; run && count < max; run = tcp_run_older(tcp, run)) {
+    bool with_fin = tcp->fin_waiting && run->end == fin;
+    count = add_block(blocks, count, max, run->start, run->end + with_fin);
+    if (fin_alone) {
+      /* Behind the newest, not by its age: it tells that all before it was sent. */
+      count = add_block(blocks, count, max, fin, fin + 1);
+      fin_alone = false;
+    }
+  }
+  return count;
+}
+
+/* Bytes that could be received from here on. What is taken as it comes needs no memory: others
+ * that hold all of it must not stop such a flow. Should it not be taken after all, it is refused. */
+static uint32_t receive_room(const struct harp_tcp *tcp) {
+  uint32_t room = tcp->rcvbuf > tcp->queued ? tcp->rcvbuf - tcp->queued : 0;
+  uint64_t memory = (uint64_t)tcp->stack->packets.available * HARP_PACKET_DATA;
+  if (tcp->ops->deliver && !tcp->in_order && !tcp->refused) {
+    memory = HARP_MAX(memory, (uint64_t)LEAST_PROMISE);
+  }
+  return (uint32_t)HARP_MIN((uint64_t)room, memory);
+}
+
+/* With little memory, or large segments, a full one may never find room. */
+static uint32_t memory_step(const struct harp_tcp *tcp) {
+  uint64_t memory = (uint64_t)tcp->stack->packets.total * HARP_PACKET_DATA / 8;
+  return (uint32_t)HARP_MIN(memory, (uint64_t)UINT32_MAX);
+}
+
+static uint32_t most_in_field(const struct harp_tcp *tcp) { return 65535u << tcp->rcv_wscale; }
+
+/* Half of what the field can say, if the buffer is larger: beyond that an acknowledgement would look
+ * like the last one, and a peer without SACK take it for a sign of loss (RFC 5681, 2). */
+static uint32_t half_window(const struct harp_tcp *tcp) {
+  return HARP_MIN(tcp->rcvbuf, most_in_field(tcp)) / 2;
+}
+
+void tcp_window_opened(struct harp_tcp *tcp) {
+  uint32_t shown = tcp->refused ? 0 : tcp->rcv_right - tcp->rcv_nxt;
+  uint32_t half = half_window(tcp);
+  uint32_t step = HARP_MIN(HARP_MIN(half, 2 * tcp->rcv_mss), memory_step(tcp));
+  if (tcp_can_receive(tcp) && shown < half && receive_room(tcp) >= shown + step) {
+    tcp->ack_now = true;
+    tcp_mark_dirty(tcp);
+  }
+}
+
+uint32_t tcp_rcvq_window(struct harp_tcp *tcp) {
+  uint32_t room = receive_room(tcp);
+  uint32_t shown = tcp->rcv_right - tcp->rcv_nxt;
+  /* The windows of all connections are more than the memory that they share. A peer whose data
+   * fell victim to that must not take this host for dead: it sees a closed window, and asks
+   * (RFC 9293, 3.8.6.1), though what it has sent is still taken if there is room again. */
+  if (tcp->refused && room < HARP_MIN(half_window(tcp), 2 * tcp->rcv_mss)) {
+    return 0;
+  }
+  /* Silly window avoidance (RFC 1122, 4.2.3.3): the right edge moves by a
+   * full segment or half the buffer, or not at all. */
+  uint32_t step = HARP_MIN(HARP_MIN(tcp->rcvbuf / 2, tcp->rcv_mss), memory_step(tcp));
+  /* What moves is rounded up to what the field can say, or a small window would
+   * be scaled away; what stays is rounded down (RFC 7323, 2.4), or the edge
+   * would creep on with every acknowledgement, beyond all memory. */
+  uint32_t unit = 1u << tcp->rcv_wscale;
+  if (room < shown + step) {
+    return shown & ~(unit - 1);
+  }
+  room = (room + unit - 1) & ~(unit - 1);
+  return HARP_MIN(room, most_in_field(tcp));
+}

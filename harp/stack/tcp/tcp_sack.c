@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The scoreboard: what selective acknowledgements say of the records (RFC 2018,
+ * 2883). What is sacked side by side is one record, a run, and runs are linked
+ * among themselves. So a block is placed by walking runs, from the one that
+ * grew last, and then at most half of one hole: never along the window.
+ */
+#include "harp/stack/stack_state.h"
+
+/* The last run that begins at seq or before; NULL: none. */
+static struct harp_record *run_before(struct harp_tcp *tcp, uint32_t seq) {
+  struct harp_record *run = tcp->sack_hint ? tcp->sack_hint : tcp->sacked_last;
+  uint64_t steps = 1;
+  for (; run && seq_gt(run->seq, seq); run = run->older) {
+    steps++;
+  }
+  struct harp_record *next = run ? run->newer : tcp->sacked_first;
+  for (; next && seq_le(next->seq, seq); next = next->newer) {
+    run = next;
+    steps++;
+  }
+  COUNT_N(tcp->stack, tcp_sack_steps, steps);
+  return run;
+}
+
+/* The record that holds seq, which lies in the hole behind run (NULL: the first). From both
+ * ends: whatever order a peer chooses, all searches in a hole of n cost n log n together. */
+static struct harp_record *find_in_hole(struct harp_tcp *tcp, struct harp_record *run,
+                                        uint32_t seq) {
+  struct harp_record *beyond = run ? run->newer : tcp->sacked_first;
+  struct harp_record *up = run ? run->next : tcp->records;
+  struct harp_record *down = beyond ? beyond->prev : tcp->records_last;
+  uint64_t steps = 1;
+  while (seq_le(up->end, seq) && seq_gt(down->seq, seq)) {
+    up = up->next;
+    down = down->prev;
+    steps++;
+  }
+  COUNT_N(tcp->stack, tcp_sack_steps, steps);
+  return seq_gt(up->end, seq) ? up : down;
+}
+
+/* Takes a run into the one directly before it. */
+static void join(struct harp_tcp *tcp, struct harp_record *run) {
+  struct harp_record *before = run->prev;
+  before->end = run->end;
+  before->fin = run->fin;
+  tcp_record_free(tcp, run);
+}
+
+/* Makes a record part of the runs, of which `run` is the last before it; returns its run. */
+static struct harp_record *mark_sacked(struct harp_tcp *tcp, struct harp_record *record,
+                                       struct harp_record *run, struct harp_ack_result *result) {
+  tcp_delivered(tcp, record, record->end, result);
+  tcp_record_unlink(tcp, record);
+  record->lost = record->retransmitted = false;
+  record->sacked = true;
+  tcp->sacked_out += record->end - record->seq;
+  tcp_record_link_sacked(tcp, record, run);
+  if (record->next && record->next->sacked) {
+    join(tcp, record->next);
+  }
+  if (record->prev && record->prev->sacked) {
+    join(tcp, record);
+    record = run;
+  }
+  tcp->sack_hint = record;
+  return record;
+}
+
+/* Records are all connections': what a peer draws into its blocks must not use up the last. */
+static struct harp_record *split_for_block(struct harp_tcp *tcp, struct harp_record *record,
+                                           uint32_t at) {
+  const struct harp_pool *records = &tcp->stack->records;
+  return records->available > records->total / 8 ? tcp_record_split(tcp, record, at) : NULL;
+}
+
+/* [start, end) has arrived. */
+static void take_block(struct harp_tcp *tcp, uint32_t start, uint32_t end,
+                       struct harp_ack_result *result) {
+  struct harp_record *run = run_before(tcp, start);
+  if (run && seq_gt(run->end, start)) {
+    start = run->end;
+  }
+  while (seq_lt(start, end)) {
+    struct harp_record *record = find_in_hole(tcp, run, start);
+    if (seq_lt(record->seq, start)) {
+      record = split_for_block(tcp, record, start);
+    }
+    if (!record || (seq_gt(record->end, end) && !split_for_block(tcp, record, end))) {
+      return; /* no memory for it: the peer says it again */
+    }
+    run = mark_sacked(tcp, record, run, result);
+    start = run->end;
+  }
+}
+
+/* RFC 2883, 4: the first block repeats what is acknowledged, or lies in the second. */
+static bool is_dsack(const struct harp_segment *segment) {
+  if (seq_le(segment->sack[0].end, segment->ack)) {
+    return true;
+  }
+  return segment->sack_count > 1 && seq_ge(segment->sack[0].start, segment->sack[1].start) &&
+         seq_le(segment->sack[0].end, segment->sack[1].end);
+}
+
+void tcp_sack_input(struct harp_tcp *tcp, const struct harp_segment *segment,
+                    struct harp_ack_result *result) {
+  uint32_t highest = tcp->high_sacked;
+  for (int i = 0; i < segment->sack_count; i++) {
+    uint32_t start = segment->sack[i].start, end = segment->sack[i].end;
+    bool sane = seq_lt(start, end) && end - start <= (1u << 30) && seq_le(end, tcp->snd_nxt);
+    if (i == 0 && sane && is_dsack(segment)) {
+      result->dsack = end - start;
+      result->dsack_end = end;
+      tcp->duplicates_reported += (end - start + tcp->mss - 1) / tcp->mss;
+      continue;
+    }
+    if (!sane || seq_lt(start, tcp->snd_una)) {
+      COUNT(tcp->stack, tcp_sack_ignored);
+      continue;
+    }
+    COUNT(tcp->stack, tcp_sack_in);
+    take_block(tcp, start, end, result);
+    highest = seq_max(highest, end);
+  }
+  tcp->high_sacked = highest;
+}
+
+void tcp_sack_forget(struct harp_tcp *tcp) {
+  COUNT(tcp->stack, tcp_sack_reneged);
+  struct harp_record *run;
+  while ((run = tcp->sacked_first)) {
+    tcp_record_unlink(tcp, run);
+    run->sacked = false;
+    run->transmits = 2; /* of several times: no sample of the round trip (Karn) */
+    tcp_record_in_flight(tcp, run);
+  }
+  tcp->sacked_out = 0;
+}

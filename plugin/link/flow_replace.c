@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A flow whose connection is dead while its peer lives (a path that swallows
+ * its packets, a firewall that has forgotten it) gets a new connection, and the
+ * link does not notice. The sender opens it, from another local port, and says
+ * in its hello which flow it goes on for; the receiver drops the old connection
+ * before it answers, so no late copy can reach a buffer, and answers how much
+ * of the flow's stream it has. The sender goes on exactly there.
+ */
+#include <errno.h>
+
+#include "harp/engine/log.h"
+#include "plugin/link/link.h"
+
+/* A flow is dead after so long without progress while its peer is heard on others ... */
+#define PATIENCE_LEAST 100000000ull /* ns; or 4 RTO */
+/* ... and after this if there is nothing to compare it with. */
+#define PATIENCE_ALONE 1000000000ull /* ns; or 8 RTO */
+#define DOUBT_TIME (2 * HARP_TICK_NS)
+#define ATTEMPT_TIME 1000000000ull   /* ns without an answer: then another port is tried */
+enum { SILENT_PROBES = 2 };          /* without an answer, where there is nothing else to answer */
+
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* The other half of timeout_ms must do for a new connection. */
+static uint64_t bounded(const struct link_flow *flow, uint64_t patience)
+{
+  uint64_t half = flow->transport->engine->config.timeout_ms * 1000000ull / 2;
+  uint64_t most = larger(half, PATIENCE_LEAST);
+  return patience < most ? patience : most;
+}
+
+/* On another flow of the link. */
+static bool peer_heard_since(const struct link_flow *flow, uint64_t when)
+{
+  const struct net_link *link = flow->link;
+  if (atomic_load(&link->closing)) {
+    return false; /* flows of other instances may go away */
+  }
+  for (unsigned i = 0; i < link->flow_count; i++) {
+    const struct link_flow *other = link->flows[i];
+    if (other && other != flow &&
+        atomic_load_explicit(&other->answered, memory_order_relaxed) > when) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool flow_is_dead(const struct link_flow *flow, uint64_t now)
+{
+  struct harp_flow_view view;
+  if (!flow->tcp) {
+    return true; /* reset, while its candidate was on the way */
+  }
+  harp_flow_view(flow->tcp, &view);
+  if (view.unacked == 0 || view.send_window == 0) {
+    return view.probes >= SILENT_PROBES; /* a peer that is slow to receive answers them */
+  }
+  /* While this host was held up, answers may have waited unread. */
+  uint64_t since = larger(view.last_progress, flow->instance->resumed);
+  uint64_t rto = view.rto_us * 1000ull;
+  uint64_t stuck = now - since;
+  uint64_t patience = bounded(flow, larger(4 * rto, PATIENCE_LEAST));
+  if (stuck > bounded(flow, larger(8 * rto, PATIENCE_ALONE))) {
+    return true;
+  }
+  if (stuck > patience / 2) {
+    atomic_store_explicit(&flow->link->doubted, now, memory_order_relaxed);
+  }
+  return stuck > patience && peer_heard_since(flow, since + patience / 2);
+}
+
+/* What a link has to send may all wait for one dead flow. The others are idle
+ * then, and say nothing about the peer unless they are asked. */
+static void testify(struct link_flow *flow, uint64_t now)
+{
+  struct harp_flow_view view;
+  harp_flow_view(flow->tcp, &view);
+  atomic_store_explicit(&flow->answered, view.last_receive, memory_order_relaxed);
+  uint64_t doubted = atomic_load_explicit(&flow->link->doubted, memory_order_relaxed);
+  if (doubted + DOUBT_TIME > now && view.unacked == 0) {
+    harp_flow_probe(flow->tcp);
+  }
+}
+
+static void begin(struct link_flow *flow)
+{
+  struct link_flow *candidate = flow_create(flow->transport, flow->instance);
+  if (!candidate) {
+    return; /* the next tick tries again */
+  }
+  candidate->replaces = flow;
+  candidate->number = flow->number;
+  candidate->epoch = ++flow->epoch;
+  flow->candidate = candidate;
+  flow_trace(flow, HARP_TRACE_fence, flow->epoch, (uint32_t)flow->acked);
+  if (flow_write_hello(candidate, flow->link, flow->number) != 0 ||
+      flow_connect(candidate, flow->link) != 0) {
+    flow_end(candidate, false);
+  }
+}
+
+void flow_watch(struct link_flow *flow, uint64_t now)
+{
+  struct net_link *link = flow->link;
+  if (!link || !link->sends || flow->state != FLOW_OPEN || atomic_load(&link->error)) {
+    return;
+  }
+  struct link_flow *candidate = flow->candidate;
+  bool dead = flow_is_dead(flow, now);
+  if (flow->tcp) {
+    testify(flow, now);
+    flow_share_tick(flow);
+  }
+  if (!candidate) {
+    if (dead) {
+      begin(flow);
+    }
+    return;
+  }
+  /* Once the hello is out the receiver may have dropped the old connection:
+   * there is no way back, only patience. */
+  uint64_t time = candidate->state == FLOW_OPENING
+                      ? ATTEMPT_TIME
+                      : flow->transport->engine->config.timeout_ms * 1000000ull;
+  bool recovered = candidate->state == FLOW_OPENING && !dead;
+  if (recovered || harp_instance_running_time(flow->instance) - candidate->born > time) {
+    flow_end(candidate, false);
+    if (!flow->tcp) {
+      link_fail(link, -ETIMEDOUT, "flow %u: its connection was reset, and a new one is not "
+                                  "answered: is the host up, and does a firewall let TCP through?",
+                flow->number);
+    }
+  }
+}
+
+uint64_t flow_transplant(struct link_flow *old, struct link_flow *fresh)
+{
+  struct harp_flow_view view = {0};
+  uint16_t port = old->local_port;
+  if (old->tcp) {
+    harp_flow_view(old->tcp, &view);
+    harp_flow_replace(fresh->tcp, old->tcp);
+  }
+  flow_take_connection(old, fresh);
+  old->local_port = fresh->local_port;
+  fresh->local_port = port; /* released with fresh */
+  old->greeting_left = 0;
+  flow_free(fresh);
+  return view.bytes_in;
+}
+
+struct link_flow *flow_named(struct link_flow *fresh, const struct hello *hello)
+{
+  struct link_flow *flow = fresh->transport->shares[fresh->instance->queue].flows;
+  for (; flow; flow = flow->next) {
+    const struct net_link *link = flow->link;
+    if (link && !link->sends && link->id == hello->link && flow->number == hello->flow &&
+        link->peer.address == harp_flow_peer(fresh->tcp).address) {
+      return flow;
+    }
+  }
+  return NULL;
+}
+
+void flow_candidate_welcomed(struct link_flow *candidate, const struct welcome *welcome)
+{
+  struct link_flow *flow = candidate->replaces;
+  uint64_t missed = welcome->received - flow->acked;
+  uint64_t held = atomic_load_explicit(&flow->held, memory_order_relaxed);
+  flow_transplant(flow, candidate);
+  flow->state = FLOW_OPEN;
+  if (missed > held) {
+    link_fail(flow->link, -EPROTO, "flow %u: the peer claims %llu bytes where %llu were not "
+                                   "acknowledged: do both hosts run the same HARP?",
+              flow->number, (unsigned long long)missed, (unsigned long long)held);
+    return;
+  }
+  flow_skip(flow, missed); /* what had arrived although its acknowledgement did not */
+  if (!flow_push_again(flow)) {
+    link_fail(flow->link, -ENOBUFS, "flow %u: no memory to send again what its old connection "
+                                    "carried; fewer `flows`, or more `instances`",
+              flow->number);
+    return;
+  }
+  flow_reopen(flow);
+  flow->instance->counters[HARP_COUNTER_flows_replaced]++;
+  harp_log_post(HARP_LOG_INFO, "HARP: flow %u to %s made no progress and got a new connection "
+                               "(number %u); a path there loses packets silently",
+                flow->number, flow->link->peer_name, flow->epoch);
+}

@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A flow that receives. Payload goes straight to its place in the posted
+ * buffer; where the port has placed it there already, nothing is copied.
+ *
+ * A receive's word `left` counts down by every chunk's length and up, once, by
+ * the message's size, which the chunk that ends it tells: zero means whole.
+ *
+ * Who has the token may still contradict itself. Before a chunk's first byte is
+ * written, its length is claimed (`claim`): while bytes of it are to come the
+ * message cannot be whole, and once the size is known no more than that can be
+ * claimed. So nothing is written to a buffer whose request is done. Whether the
+ * chunks of a whole message lie edge to edge, `edges` tells.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "plugin/link/crc32c.h"
+#include "plugin/link/link.h"
+
+enum { EXPECT_LEAST = 512 }; /* smaller segments are not worth a guess */
+
+/* A receive's `claim`: until a chunk has told the message's size, the bytes that
+ * were claimed; from then on (CLAIM_SIZED) those that can still be. Above them,
+ * which message it is about: a slot may be posted anew at any time. */
+#define CLAIM_SIZED (1ull << 63)
+#define CLAIM_TAG (0x7fffull << 48)
+#define CLAIM_BYTES ((1ull << 48) - 1)
+
+uint64_t receive_unclaimed(uint64_t message)
+{
+  return message / LINK_REQUESTS << 48 & CLAIM_TAG;
+}
+
+/* The word after a chunk was claimed; false: that contradicts what was claimed before. */
+static bool add_claim(const struct chunk *chunk, uint64_t *word)
+{
+  uint64_t bytes = *word & CLAIM_BYTES, length = chunk->length, end = chunk->offset + length;
+  bool last = chunk->flags & CHUNK_LAST, sized = *word & CLAIM_SIZED;
+  bool good = chunk->offset <= CLAIM_BYTES && end <= CLAIM_BYTES &&
+              (length > 0 || (last && end == 0)) &&
+              (*word & CLAIM_TAG) == receive_unclaimed(chunk->message);
+  if (sized) {
+    good &= !last && length <= bytes;
+    bytes -= length;
+  } else if (last) {
+    good &= bytes + length <= end;
+    bytes = end - bytes - length;
+  } else {
+    good &= bytes + length <= CLAIM_BYTES;
+    bytes += length;
+  }
+  *word = (sized || last ? CLAIM_SIZED : 0) | receive_unclaimed(chunk->message) | bytes;
+  return good;
+}
+
+/* From true on, the request stays posted until the chunk is whole, and its fields are those
+ * that irecv published before its claim. */
+static bool claim(struct net_request *request, const struct chunk *chunk)
+{
+  uint64_t word = atomic_load_explicit(&request->claim, memory_order_relaxed), next;
+  do {
+    next = word;
+    if (!add_claim(chunk, &next)) {
+      return false;
+    }
+  } while (!atomic_compare_exchange_weak_explicit(&request->claim, &word, next,
+                                                  memory_order_acquire, memory_order_relaxed));
+  return true;
+}
+
+/*
+ * A place in a message as a number that has nothing to do with its neighbours'
+ * (splitmix64). A chunk adds the number of its end, which for the last one is that
+ * of the message's beginning, and takes away that of its beginning. If the sum
+ * is zero, as many chunks end as begin at every place; since each ends behind its
+ * beginning, they lie edge to edge. Who takes the trouble to make up a sum of zero
+ * in another way could as well send wrong bytes.
+ */
+static uint64_t edge(uint64_t place)
+{
+  place = (place + 0x9e3779b97f4a7c15ull) * 0xbf58476d1ce4e5b9ull;
+  place = (place ^ place >> 27) * 0x94d049bb133111ebull;
+  return place ^ place >> 31;
+}
+
+/* Collects size bytes in flow->heard; returns bytes taken. */
+static size_t hear(struct link_flow *flow, const uint8_t *data, size_t length, uint32_t size)
+{
+  size_t part = size - flow->heard_size;
+  part = part < length ? part : length;
+  if (part) {
+    memcpy(flow->heard + flow->heard_size, data, part);
+    flow->heard_size += (uint32_t)part;
+  }
+  return part;
+}
+
+static uint32_t greeting_size(const struct link_flow *flow)
+{
+  return flow->listener ? HELLO_SIZE : WELCOME_SIZE;
+}
+
+/* gone: the flow no longer exists; its connection may go on as another's. */
+static size_t greeting_in(struct link_flow *flow, const uint8_t *data, size_t length, bool *gone)
+{
+  uint32_t size = greeting_size(flow);
+  size_t taken = hear(flow, data, length, size);
+  *gone = false;
+  if (flow->heard_size == size) {
+    flow->heard_size = 0;
+    *gone = !(flow->listener ? listener_heard(flow) : connector_heard(flow));
+  }
+  return taken;
+}
+
+/* Where the chunk that comes in goes on. */
+static uint8_t *next_place(const struct link_flow *flow)
+{
+  return flow->request->data + flow->chunk.offset + flow->chunk.length - flow->chunk_left;
+}
+
+static bool expect(void *user, struct harp_rx_hint *hint)
+{
+  struct link_flow *flow = user;
+  flow->offered = NULL; /* that of a segment that was wrong, if it still stands */
+  if (!flow->request || flow->stride < EXPECT_LEAST || !harp_flow_in_order(flow->tcp)) {
+    return false;
+  }
+  hint->header_length = harp_flow_header_length(flow->tcp);
+  hint->payload = next_place(flow);
+  hint->length = flow->chunk_left;
+  hint->stride = flow->stride;
+  return true;
+}
+
+static void set_expectation(struct link_flow *flow)
+{
+  struct harp_instance *instance = flow->instance;
+  if (flow->request && flow->chunk_left > 0) {
+    instance->expect = expect;
+    instance->expect_user = flow;
+  } else if (instance->expect_user == flow) {
+    instance->expect = NULL;
+    instance->expect_user = NULL;
+  }
+}
+
+/* The receive that a chunk belongs to; NULL: not posted yet, or an error. */
+static struct net_request *find_request(struct link_flow *flow)
+{
+  struct net_link *link = flow->link;
+  const struct chunk *chunk = &flow->chunk;
+  if (chunk->message >= atomic_load(&link->posted)) {
+    flow->stalled = true;
+    atomic_store(&link->stalled, true);
+    /* Announce, then look again: irecv publishes, then looks whether one is stalled. */
+    if (chunk->message >= atomic_load(&link->posted)) {
+      flow->instance->counters[HARP_COUNTER_receive_stalls]++;
+      flow_trace(flow, HARP_TRACE_receive_stall, (uint32_t)link->id, 0);
+      return NULL;
+    }
+    flow->stalled = false;
+  }
+  struct net_request *request = &link->requests[chunk->message % LINK_REQUESTS];
+  if (!claim(request, chunk) || request->message != chunk->message) {
+    link_fail(link, -EPROTO, "flow %u: a chunk of message %llu, bytes %llu to %llu, contradicts "
+                             "the others: do both hosts run the same HARP?",
+              flow->number, (unsigned long long)chunk->message, (unsigned long long)chunk->offset,
+              (unsigned long long)(chunk->offset + chunk->length));
+    return NULL;
+  }
+  return request;
+}
+
+static bool chunk_fits(struct link_flow *flow, const struct net_request *request)
+{
+  const struct chunk *chunk = &flow->chunk;
+  if (chunk->length > request->size || chunk->offset > request->size - chunk->length) {
+    link_fail(flow->link, -EMSGSIZE,
+              "message %llu is larger than the receive that was posted for it (%zu bytes): the "
+              "ranks disagree on sizes",
+              (unsigned long long)chunk->message, request->size);
+    return false;
+  }
+  return true;
+}
+
+static void message_whole(struct link_flow *flow, struct net_request *request)
+{
+  uint64_t *counters = flow->instance->counters;
+  if (atomic_load_explicit(&request->edges, memory_order_relaxed) != 0) {
+    link_fail(flow->link, -EPROTO, "the chunks of message %llu overlap: do both hosts run the same "
+                                   "HARP?", (unsigned long long)request->message);
+    return;
+  }
+  counters[HARP_COUNTER_messages_in]++;
+  counters[HARP_COUNTER_message_bytes_in] += request->received;
+  flow_trace(flow, HARP_TRACE_receive_done, (uint32_t)request->link->id,
+             (uint32_t)request->received);
+  atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
+}
+
+static void chunk_whole(struct link_flow *flow)
+{
+  struct net_request *request = flow->request;
+  const struct chunk *chunk = &flow->chunk;
+  bool last = chunk->flags & CHUNK_LAST;
+  size_t total = chunk->offset + chunk->length;
+  int64_t change = -(int64_t)chunk->length;
+  uint64_t edges = edge(last ? 0 : total) - edge(chunk->offset);
+  if (last) {
+    request->received = total;
+    change += (int64_t)total;
+  }
+  flow->request = NULL;
+  flow->heard_size = 0;
+  flow->instance->counters[HARP_COUNTER_chunks_in]++;
+  flow_trace(flow, HARP_TRACE_chunk_in, chunk->length, (uint32_t)chunk->offset);
+  atomic_fetch_add_explicit(&request->edges, edges, memory_order_relaxed);
+  int64_t left =
+      atomic_fetch_add_explicit(&request->left, change, memory_order_acq_rel) + change;
+  if (left == 0 && (last || chunk->length > 0)) {
+    message_whole(flow, request);
+  }
+}
+
+/* A checked flow's header says what was written, the trailer included. */
+static bool header_intact(struct link_flow *flow)
+{
+  if (!flow->checked || (chunk_header_intact(flow->heard) && flow->chunk.flags & CHUNK_TRAILER)) {
+    return true;
+  }
+  link_fail(flow->link, -EBADMSG, "flow %u: the header of a chunk changed between the sender's "
+                                  "memory and ours: suspect memory, NIC or cable", flow->number);
+  return false;
+}
+
+/* A header is complete in flow->heard. false: wait, or the link has failed. */
+static bool begin_chunk(struct link_flow *flow)
+{
+  chunk_read(&flow->chunk, flow->heard);
+  if (!header_intact(flow)) {
+    return false;
+  }
+  if (flow->chunk.type != CHUNK_DATA || flow->link->sends) {
+    link_fail(flow->link, -EPROTO, "flow %u: a chunk of type %u, flags %u, which this release "
+                                   "does not expect: do both hosts run the same HARP?",
+              flow->number, flow->chunk.type, flow->chunk.flags);
+    return false;
+  }
+  struct net_request *request = find_request(flow);
+  if (!request || !chunk_fits(flow, request)) {
+    return false;
+  }
+  flow->request = request;
+  flow->chunk_left = flow->chunk.length;
+  flow->crc = 0;
+  flow->heard_size = 0;
+  return true;
+}
+
+static size_t payload_in(struct link_flow *flow, const uint8_t *data, size_t length)
+{
+  size_t part = flow->chunk_left < length ? flow->chunk_left : length;
+  uint8_t *place = next_place(flow);
+  if (place == data) {
+    flow->instance->counters[HARP_COUNTER_rx_placed] += place != flow->offered;
+  } else {
+    memmove(place, data, part); /* a wrong guess lies in the same buffer: it may overlap */
+  }
+  if (flow->chunk.flags & CHUNK_TRAILER) {
+    flow->crc = crc32c(flow->crc, place, part);
+  }
+  flow->chunk_left -= (uint32_t)part;
+  return part;
+}
+
+/* The trailer is complete in flow->heard. */
+static bool payload_intact(struct link_flow *flow)
+{
+  if (chunk_trailer_read(flow->heard) == flow->crc) {
+    return true;
+  }
+  link_fail(flow->link, -EBADMSG,
+            "flow %u: bytes of message %llu changed between the sender's memory and ours: suspect "
+            "memory, NIC or cable, or a buffer that was written to while it was being sent",
+            flow->number, (unsigned long long)flow->chunk.message);
+  return false;
+}
+
+static size_t chunks_in(struct link_flow *flow, const uint8_t *data, size_t length)
+{
+  size_t taken = 0;
+  for (;;) {
+    if (flow->request && flow->chunk_left == 0) {
+      if (flow->chunk.flags & CHUNK_TRAILER) {
+        taken += hear(flow, data + taken, length - taken, CHUNK_TRAILER_SIZE);
+        if (flow->heard_size < CHUNK_TRAILER_SIZE || !payload_intact(flow)) {
+          break;
+        }
+      }
+      chunk_whole(flow);
+    } else if (flow->request) {
+      if (taken == length) {
+        break;
+      }
+      taken += payload_in(flow, data + taken, length - taken);
+    } else {
+      taken += hear(flow, data + taken, length - taken, flow_header_size(flow));
+      if (flow->heard_size < flow_header_size(flow)) {
+        break;
+      }
+      if (!begin_chunk(flow)) {
+        if (flow->stalled && taken > 0) {
+          /* Its last byte stays in the stack until the receive is posted: what is stored there
+           * outlives the peer's end, and may be all there is of a message. */
+          flow->heard_size--;
+          taken--;
+        }
+        break;
+      }
+    }
+  }
+  return taken;
+}
+
+uint8_t *flow_place(void *user, struct harp_tcp *tcp, uint32_t length)
+{
+  struct link_flow *flow = user;
+  bool fits = flow->request && length <= flow->chunk_left &&
+              atomic_load_explicit(&flow->link->error, memory_order_relaxed) == 0;
+  flow->offered = fits ? next_place(flow) : NULL;
+  return flow->offered;
+}
+
+size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length)
+{
+  struct link_flow *flow = user;
+  size_t taken = 0;
+  if (flow->state == FLOW_GREETING) {
+    bool gone;
+    taken = greeting_in(flow, data, length, &gone);
+    if (gone || taken == length) {
+      return taken;
+    }
+  }
+  if (!flow->link) {
+    /* The link was closed here: whatever still comes has nowhere to go. */
+    flow_end(flow, false);
+    return length;
+  }
+  flow->stride = flow->stride > length ? flow->stride : (uint32_t)length;
+  if (atomic_load_explicit(&flow->link->error, memory_order_relaxed) == 0) {
+    taken += chunks_in(flow, data + taken, length - taken);
+  }
+  if (flow->tcp) {
+    set_expectation(flow);
+  }
+  return taken;
+}
+
+void flow_resume(struct link_flow *flow)
+{
+  if (!flow->tcp || !flow->stalled) {
+    return;
+  }
+  flow->stalled = false;
+  harp_flow_resume(flow->tcp);
+  flow_notice_end(flow);
+}

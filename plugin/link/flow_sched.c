@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which flow of a link takes the next chunk: the one that will be through with
+ * it first. Each flow knows what it holds and what its bytes have cost lately,
+ * in time. Windows alone would not do: a path that queues lets a slow flow's
+ * window grow until one flow holds all that NCCL has posted, and the others idle.
+ */
+#include "plugin/link/link.h"
+
+enum {
+  COST_SHIFT = 12,      /* costs are ns per 4 KiB */
+  COST_FIRST = 4000,    /* about 1 GB/s, until a flow has shown what it can do */
+  SAMPLE_LEAST = 16384, /* bytes; fewer tell of the round trip only */
+  TIE = 50000,          /* ns; a smaller difference is none */
+  FORGIVE = 8,          /* an idle flow's cost falls by so much of it a tick */
+};
+#define COST_NONE UINT32_MAX      /* it has no connection */
+#define SAMPLE_TIME 1000000ull    /* ns; a busy flow is judged so often */
+
+static uint64_t load(const _Atomic(uint64_t) *word)
+{
+  return atomic_load_explicit(word, memory_order_relaxed);
+}
+
+static void store(_Atomic(uint64_t) *word, uint64_t value)
+{
+  atomic_store_explicit(word, value, memory_order_relaxed); /* only its instance writes it */
+}
+
+/* ns until a flow has delivered what it holds and so many bytes more. */
+static uint64_t through_in(const struct link_flow *flow, uint32_t bytes)
+{
+  uint64_t cost = load(&flow->cost);
+  return cost == COST_NONE ? UINT64_MAX : ((load(&flow->held) + bytes) * cost) >> COST_SHIFT;
+}
+
+static void hand_over(struct link_flow *flow, struct link_flow *to)
+{
+  if (to->instance == flow->instance) {
+    harp_flow_ready(to->tcp);
+  } else {
+    harp_instance_post(to->instance, &flow->link->shares[to->instance->queue].post);
+  }
+}
+
+bool flow_takes(struct link_flow *flow, uint32_t bytes)
+{
+  struct net_link *link = flow->link;
+  if (link->flow_count == 1 || atomic_load(&link->closing)) {
+    return true; /* nobody else, or nobody who may be looked at */
+  }
+  struct link_flow *best = flow;
+  uint64_t least = through_in(flow, bytes);
+  for (unsigned i = 0; i < link->flow_count; i++) {
+    struct link_flow *other = link->flows[i];
+    uint64_t time = other ? through_in(other, bytes) : UINT64_MAX;
+    if (time < least && least - time > TIE) {
+      best = other;
+      least = time;
+    }
+  }
+  if (best != flow) {
+    hand_over(flow, best);
+  }
+  return best == flow;
+}
+
+void flow_holds_more(struct link_flow *flow, uint32_t bytes)
+{
+  uint64_t held = load(&flow->held);
+  if (held == 0) {
+    flow->sample_since = flow->instance->now;
+    flow->sample_bytes = 0;
+  }
+  store(&flow->held, held + bytes);
+}
+
+/* Bad news counts for more: what a slow flow takes is taken from the others. */
+static uint64_t blend(uint64_t cost, uint64_t sample)
+{
+  cost = sample > cost ? (cost + sample) / 2 : cost - (cost - sample) / 4;
+  return cost < COST_NONE ? cost : COST_NONE - 1;
+}
+
+void flow_holds_less(struct link_flow *flow, uint32_t bytes)
+{
+  uint64_t held = load(&flow->held) - bytes;
+  uint64_t now = flow->instance->now;
+  uint64_t time = now - flow->sample_since;
+  store(&flow->held, held);
+  flow->sample_bytes += bytes;
+  bool enough = flow->sample_bytes >= SAMPLE_LEAST && (time >= SAMPLE_TIME || held == 0);
+  if (enough && time > 0) {
+    uint64_t sample = (time << COST_SHIFT) / flow->sample_bytes;
+    store(&flow->cost, blend(load(&flow->cost), sample));
+    flow->sample_since = now;
+    flow->sample_bytes = 0;
+  }
+}
+
+/* The least that any flow of the link costs. */
+static uint64_t least_cost(const struct link_flow *flow)
+{
+  const struct net_link *link = flow->link;
+  uint64_t least = COST_NONE;
+  for (unsigned i = 0; i < link->flow_count && !atomic_load(&link->closing); i++) {
+    const struct link_flow *other = link->flows[i];
+    uint64_t cost = other ? load(&other->cost) : COST_NONE;
+    least = cost < least ? cost : least;
+  }
+  return least;
+}
+
+void flow_share_begin(struct link_flow *flow)
+{
+  uint64_t least = least_cost(flow);
+  store(&flow->cost, least == COST_NONE ? COST_FIRST : least);
+  flow->sample_since = flow->instance->now;
+  flow->sample_bytes = 0;
+}
+
+void flow_share_end(struct link_flow *flow) { store(&flow->cost, COST_NONE); }
+
+void flow_share_tick(struct link_flow *flow)
+{
+  if (load(&flow->held) > 0 || load(&flow->cost) == COST_NONE) {
+    return;
+  }
+  /* Nobody gives it anything: perhaps its path has recovered. */
+  uint64_t cost = load(&flow->cost), least = least_cost(flow);
+  cost -= cost / FORGIVE;
+  store(&flow->cost, cost > least ? cost : least);
+  harp_flow_ready(flow->tcp);
+}

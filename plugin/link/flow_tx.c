@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A flow that sends: it pulls chunks while its window is open. */
+#include "plugin/link/crc32c.h"
+#include "plugin/link/link.h"
+
+enum {
+  PUSHES_PER_CHUNK = 3, /* header, payload, trailer */
+  LARGE_CHUNK = 16384,  /* bytes */
+};
+
+static struct link_share *share_of(struct link_flow *flow)
+{
+  return &flow->link->shares[flow->instance->queue];
+}
+
+/* Whether a claim word is the message's own and it has chunks left. */
+static bool claims_one(uint64_t message, uint64_t claim)
+{
+  return claim >> 32 == (message & 0xffffffff) && (claim & 0xffffffff) > 0;
+}
+
+static bool has_chunks(const struct net_request *request, uint64_t message)
+{
+  return claims_one(message, atomic_load_explicit(&request->claim, memory_order_acquire));
+}
+
+/*
+ * Takes the next chunk of a message; false: none is left. Instances race for
+ * it by compare and swap. The word alone decides, since the rest of the slot may
+ * be another message's by now, even half written; the message's number in it
+ * keeps a late one from taking a chunk of that. Who has a chunk may read the
+ * rest: it stays until the chunk is acknowledged.
+ */
+static bool claim_chunk(struct net_request *request, uint64_t message, uint64_t *index)
+{
+  uint64_t claim = atomic_load_explicit(&request->claim, memory_order_acquire);
+  do {
+    if (!claims_one(message, claim)) {
+      return false;
+    }
+  } while (!atomic_compare_exchange_weak_explicit(&request->claim, &claim, claim - 1,
+                                                  memory_order_acq_rel, memory_order_acquire));
+  *index = link_chunks(request->link, request->size) - (claim & 0xffffffff);
+  return true;
+}
+
+/* NULL: there is none, or it is another flow's. */
+static struct net_request *next_chunk(struct link_flow *flow, uint64_t *index)
+{
+  struct link_share *share = share_of(flow);
+  struct net_link *link = flow->link;
+  uint64_t posted = atomic_load_explicit(&link->posted, memory_order_acquire);
+  while (share->cursor < posted) {
+    struct net_request *request = &link->requests[share->cursor % LINK_REQUESTS];
+    if (has_chunks(request, share->cursor)) {
+      if (!flow_takes(flow, link->chunk_size)) {
+        return NULL;
+      }
+      if (claim_chunk(request, share->cursor, index)) {
+        return request;
+      }
+    }
+    share->cursor++;
+  }
+  return NULL;
+}
+
+/* Pushes the part of a chunk that is not acknowledged. */
+static bool push_rest(struct link_flow *flow, struct chunk_out *out)
+{
+  struct chunk chunk;
+  chunk_read(&chunk, out->header);
+  bool checked = chunk.flags & CHUNK_TRAILER;
+  uint32_t header = flow_header_size(flow);
+  const uint8_t *payload = out->request->data + chunk.offset;
+  struct {
+    const uint8_t *data;
+    uint32_t length;
+  } parts[PUSHES_PER_CHUNK] = {{out->header, header},
+                               {payload, chunk.length},
+                               {out->trailer, checked ? CHUNK_TRAILER_SIZE : 0}};
+  uint32_t done = header + chunk.length + parts[2].length - out->left;
+  /* A large chunk ends its segment, so that the next one's header begins one:
+   * the receiving port can then place whole segments of payload. */
+  bool end = chunk.length >= LARGE_CHUNK;
+  bool pushed = true;
+  for (int i = 0; i < PUSHES_PER_CHUNK && pushed; i++) {
+    uint32_t skip = done < parts[i].length ? done : parts[i].length;
+    bool last = i == 2 || (i == 1 && !checked);
+    pushed = harp_flow_push(flow->tcp, parts[i].data + skip, parts[i].length - skip,
+                            last && end) == 0;
+    done -= skip;
+  }
+  return pushed;
+}
+
+/* Puts a chunk into the stream: its header, and the payload where it lies. */
+static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, uint64_t index)
+{
+  struct chunk_out *out = &flow->chunks[flow->chunk_head++ % FLOW_CHUNKS];
+  uint32_t most = request->link->chunk_size;
+  uint64_t offset = index * most;
+  size_t rest = request->size - offset;
+  struct chunk chunk = {
+      .message = request->message,
+      .offset = offset,
+      .length = (uint32_t)(rest < most ? rest : most),
+      .type = CHUNK_DATA,
+      .flags = rest <= most ? CHUNK_LAST : 0,
+  };
+  const uint8_t *payload = request->data + offset;
+  bool checked = flow->transport->checksum;
+  if (checked) {
+    chunk.flags |= CHUNK_TRAILER;
+    chunk_trailer_write(crc32c(0, payload, chunk.length), out->trailer);
+  }
+  chunk_write(&chunk, out->header);
+  if (flow->checked) {
+    chunk_header_seal(out->header);
+  }
+  out->request = request;
+  out->left = flow_header_size(flow) + chunk.length + (checked ? CHUNK_TRAILER_SIZE : 0);
+  flow_holds_more(flow, out->left);
+  push_rest(flow, out);
+  flow->instance->counters[HARP_COUNTER_chunks_out]++;
+  flow_trace(flow, HARP_TRACE_chunk_out, chunk.length, (uint32_t)offset);
+  return out->left;
+}
+
+void flow_pull(void *user, struct harp_tcp *tcp, uint32_t room)
+{
+  struct link_flow *flow = user;
+  if (!flow->link || !flow->link->sends || flow->state != FLOW_OPEN) {
+    return;
+  }
+  uint32_t pulled = 0;
+  while (pulled < room && flow->chunk_head - flow->chunk_tail < FLOW_CHUNKS &&
+         harp_flow_room(tcp) >= PUSHES_PER_CHUNK) {
+    uint64_t index;
+    struct net_request *request = next_chunk(flow, &index);
+    if (!request) {
+      return;
+    }
+    pulled += push_chunk(flow, request, index);
+  }
+}
+
+bool flow_push_again(struct link_flow *flow)
+{
+  bool pushed = true;
+  for (uint32_t i = flow->chunk_tail; i != flow->chunk_head && pushed; i++) {
+    pushed = push_rest(flow, &flow->chunks[i % FLOW_CHUNKS]);
+  }
+  return pushed;
+}
+
+static void chunk_done(struct link_flow *flow, struct chunk_out *out)
+{
+  struct net_request *request = out->request;
+  if (atomic_fetch_sub_explicit(&request->left, 1, memory_order_acq_rel) != 1) {
+    return;
+  }
+  uint64_t *counters = flow->instance->counters;
+  counters[HARP_COUNTER_messages_out]++;
+  counters[HARP_COUNTER_message_bytes_out] += request->size;
+  flow_trace(flow, HARP_TRACE_send_done, (uint32_t)request->link->id, (uint32_t)request->size);
+  atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
+}
+
+void flow_acked(void *user, struct harp_tcp *tcp, uint32_t bytes)
+{
+  struct link_flow *flow = user;
+  uint32_t greeting = bytes < flow->greeting_left ? bytes : flow->greeting_left;
+  flow->greeting_left -= greeting;
+  flow_skip(flow, bytes - greeting);
+}
+
+void flow_skip(struct link_flow *flow, uint64_t bytes)
+{
+  flow->acked += bytes;
+  while (bytes > 0 && flow->chunk_tail != flow->chunk_head) {
+    struct chunk_out *out = &flow->chunks[flow->chunk_tail % FLOW_CHUNKS];
+    uint32_t part = bytes < out->left ? (uint32_t)bytes : out->left;
+    out->left -= part;
+    bytes -= part;
+    flow_holds_less(flow, part);
+    if (out->left == 0) {
+      flow->chunk_tail++;
+      chunk_done(flow, out);
+    }
+  }
+}

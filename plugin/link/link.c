@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Links: requests, failure, and close. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harp/engine/clock.h"
+#include "harp/engine/log.h"
+#include "plugin/link/link.h"
+
+enum {
+  CHUNK_ALONE = 4 << 20,    /* bytes, where a link has one flow: nothing to share out */
+  CHUNK_SHARED = 128 << 10, /* where flows share: small enough that a slow one holds little */
+};
+
+/* --- Posted work, in the poller --- */
+
+static void share_run(struct harp_post *post, struct harp_instance *instance)
+{
+  struct link_share *share = (struct link_share *)post;
+  struct net_link *link = share->link;
+  if (atomic_load(&link->closing)) {
+    return; /* its flows go away, on every instance */
+  }
+  bool failed = atomic_load(&link->error) != 0;
+  for (unsigned i = 0; i < link->flow_count; i++) {
+    struct link_flow *flow = link->flows[i];
+    if (!flow || flow->instance != instance) {
+      continue;
+    }
+    if (failed) {
+      flow_kill(flow);
+    } else if (link->sends && flow->tcp) {
+      harp_flow_ready(flow->tcp);
+    } else {
+      flow_resume(flow);
+    }
+  }
+}
+
+static void post_all(struct net_link *link)
+{
+  for (unsigned i = 0; i < link->share_count; i++) {
+    harp_instance_post(link->shares[i].instance, &link->shares[i].post);
+  }
+}
+
+void link_fail(struct net_link *link, int error, const char *format, ...)
+{
+  if (atomic_load(&link->error) || atomic_exchange(&link->failing, true)) {
+    return;
+  }
+  char why[400];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(why, sizeof why, format, arguments);
+  va_end(arguments);
+  bool news = error != -ECONNRESET ||
+              aborts_reset_is_news(&link->transport->aborts, link->peer.address, harp_clock_ns());
+  harp_log_post(news ? HARP_LOG_WARN : HARP_LOG_INFO, "HARP: the link %s %s failed: %s",
+                link->sends ? "to" : "from", link->peer_name, why);
+  if (news) {
+    transport_ask_for_trace(link->transport, why);
+  }
+  atomic_store(&link->error, error); /* who sees it finds the line that says why */
+  struct harp_engine *engine = link->transport->engine;
+  engine->instances[0]->counters[HARP_COUNTER_link_errors]++;
+  if (!atomic_load(&link->closing)) {
+    post_all(link);
+  }
+}
+
+void link_over(struct net_link *link)
+{
+  int none = 0;
+  if (!link->sends && atomic_load(&link->flows_ended) < link->flow_count) {
+    return; /* other flows may hold what no receive was posted for yet */
+  }
+  if (atomic_load(&link->flows_open) < link->flow_count) {
+    return; /* connect still waits for the others, and is told if they do not come */
+  }
+  atomic_compare_exchange_strong(&link->error, &none, -ESHUTDOWN);
+}
+
+/* What a request on a link that is no more is told. */
+static int refuse(struct net_link *link, int error)
+{
+  if (error == -ESHUTDOWN) {
+    harp_log_post(HARP_LOG_WARN, "HARP: the link %s %s failed: the peer has closed it, and more "
+                                 "was posted here; its process ended, or the ranks disagree on "
+                                 "the number of messages: see that host's log",
+                  link->sends ? "to" : "from", link->peer_name);
+  }
+  if (error) {
+    transport_speak();
+  }
+  return error;
+}
+
+/* --- Life --- */
+
+struct net_link *link_create(struct transport *transport, bool sends, uint64_t id,
+                             struct harp_endpoint peer, uint16_t flow_count)
+{
+  struct harp_engine *engine = transport->engine;
+  struct net_link *link = aligned_alloc(64, sizeof *link);
+  if (!link) {
+    return NULL;
+  }
+  memset(link, 0, sizeof *link);
+  link->transport = transport;
+  link->sends = sends;
+  link->id = id;
+  link->peer = peer;
+  link->flow_count = flow_count;
+  /* A checksum is taken when a chunk is pulled: not of much at once. */
+  link->chunk_size = flow_count > 1 || transport->checksum ? CHUNK_SHARED : CHUNK_ALONE;
+  link->share_count = engine->instance_count;
+  for (unsigned i = 0; i < link->share_count; i++) {
+    link->shares[i] = (struct link_share){
+        .post.run = share_run, .link = link, .instance = engine->instances[i]};
+  }
+  char address[INET_ADDRSTRLEN];
+  inet_ntop(AF_INET, &peer.address, address, sizeof address);
+  snprintf(link->peer_name, sizeof link->peer_name, "%s:%u", address, peer.port);
+  return link;
+}
+
+bool link_idle(const struct net_link *link)
+{
+  for (int i = 0; i < LINK_REQUESTS; i++) {
+    if (atomic_load_explicit(&link->requests[i].state, memory_order_acquire) == REQUEST_POSTED) {
+      return false;
+    }
+  }
+  return true;
+}
+
+struct detaching {
+  struct net_link *link;
+  bool gently;
+};
+
+static void detach(struct harp_instance *instance, void *argument)
+{
+  const struct detaching *detaching = argument;
+  struct net_link *link = detaching->link;
+  for (unsigned i = 0; i < link->flow_count; i++) {
+    if (link->flows[i] && link->flows[i]->instance == instance) {
+      flow_end(link->flows[i], detaching->gently);
+    }
+  }
+  /* Frames that refer to the requests' memory may be on their way to the device. */
+  harp_instance_reclaim(instance);
+}
+
+static void nothing(struct harp_instance *instance, void *argument) {}
+
+bool link_detach(struct net_link *link)
+{
+  int error = atomic_load(&link->error);
+  struct detaching detaching = {link, link_idle(link) && (error == 0 || error == -ESHUTDOWN)};
+  bool held = false;
+  if (!link_idle(link) && (error == 0 || error == -ECANCELED)) {
+    aborts_begin(&link->transport->aborts, harp_clock_ns());
+  }
+  atomic_store(&link->closing, true);
+  /* Instances look at each other's flows: none may be in the middle of that. */
+  for (unsigned i = 0; i < link->share_count && link->share_count > 1; i++) {
+    held |= harp_instance_call(link->shares[i].instance, nothing, NULL, LINK_CLOSE_MS) != 0;
+  }
+  for (unsigned i = 0; i < link->share_count; i++) {
+    held |= harp_instance_call(link->shares[i].instance, detach, &detaching, LINK_CLOSE_MS) != 0;
+  }
+  /* An instance that failed the link meanwhile may have posted to another
+   * before it was detached itself: let such posts run out. */
+  for (unsigned i = 0; i < link->share_count; i++) {
+    held |= harp_instance_call(link->shares[i].instance, nothing, NULL, LINK_CLOSE_MS) != 0;
+  }
+  if (held) {
+    harp_log_post(HARP_LOG_WARN, "HARP: the link with %s is still held by a worker that does not "
+                                 "answer; its memory is left alone",
+                  link->peer_name);
+  }
+  return !held;
+}
+
+void link_destroy(struct net_link *link)
+{
+  struct net_listener *listener = link->listener;
+  if (link_detach(link)) {
+    link_give_memory_back(link);
+    free(link);
+    if (listener) {
+      listener_put(listener);
+    }
+  }
+}
+
+static bool uses(const struct net_link *link, const struct net_region *region)
+{
+  for (int i = 0; i < LINK_REQUESTS; i++) {
+    const struct net_request *request = &link->requests[i];
+    if (atomic_load_explicit(&request->state, memory_order_acquire) == REQUEST_POSTED &&
+        request->region == region) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void link_lose_memory(struct net_link *link, const struct net_region *region)
+{
+  int none = 0;
+  /* A link that has failed may still be letting go, on some instance, of what was posted. */
+  if (!uses(link, region) && !atomic_load(&link->error)) {
+    return;
+  }
+  atomic_compare_exchange_strong(&link->error, &none, -ECANCELED);
+  link_detach(link);
+}
+
+void link_progress(struct net_link *link)
+{
+  for (unsigned i = 0; i < link->share_count; i++) {
+    harp_instance_progress(link->shares[i].instance);
+  }
+}
+
+/* --- Requests --- */
+
+/* The slot of the next message; NULL: the oldest request in it is still in use. */
+static struct net_request *take_slot(struct net_link *link, uint64_t *message)
+{
+  *message = atomic_load_explicit(&link->posted, memory_order_relaxed);
+  struct net_request *request = &link->requests[*message % LINK_REQUESTS];
+  bool is_free = atomic_load_explicit(&request->state, memory_order_acquire) == REQUEST_FREE;
+  return is_free ? request : NULL;
+}
+
+static void publish(struct net_link *link, struct net_request *request, uint64_t message)
+{
+  request->link = link;
+  request->message = message;
+  atomic_store_explicit(&request->state, REQUEST_POSTED, memory_order_release);
+  atomic_store(&link->posted, message + 1);
+}
+
+/* Whether a message may be posted on this link, in this direction. */
+static int usable(struct net_link *link, bool to_send)
+{
+  if (transport_forked()) {
+    return -EPERM;
+  }
+  int error = atomic_load_explicit(&link->error, memory_order_relaxed);
+  return link->sends == to_send ? refuse(link, error) : -EINVAL;
+}
+
+int net_isend(struct net_link *link, const void *data, size_t size, struct net_region *region,
+              struct net_request **out)
+{
+  *out = NULL;
+  uint64_t message;
+  struct net_request *request = take_slot(link, &message);
+  int error = usable(link, true);
+  if (error || !request) {
+    return error;
+  }
+  request->data = (uint8_t *)(uintptr_t)data;
+  request->region = region;
+  request->size = size;
+  uint64_t chunks = link_chunks(link, size);
+  if (chunks > UINT32_MAX) {
+    return -EMSGSIZE;
+  }
+  atomic_store_explicit(&request->left, (int64_t)chunks, memory_order_relaxed);
+  atomic_store_explicit(&request->claim, message << 32 | chunks, memory_order_release);
+  publish(link, request, message);
+  post_all(link);
+  *out = request;
+  return 0;
+}
+
+int net_irecv(struct net_link *link, void *data, size_t capacity, struct net_region *region,
+              struct net_request **out)
+{
+  *out = NULL;
+  uint64_t message;
+  struct net_request *request = take_slot(link, &message);
+  int error = usable(link, false);
+  if (error || !request) {
+    return error;
+  }
+  request->data = data;
+  request->region = region;
+  request->size = capacity;
+  request->received = 0;
+  atomic_store_explicit(&request->left, 0, memory_order_relaxed);
+  atomic_store_explicit(&request->edges, 0, memory_order_relaxed);
+  atomic_store_explicit(&request->claim, receive_unclaimed(message), memory_order_release);
+  publish(link, request, message);
+  if (atomic_load(&link->stalled)) {
+    atomic_store(&link->stalled, false);
+    post_all(link);
+  }
+  *out = request;
+  return 0;
+}
+
+static bool finished(struct net_request *request, int *done, size_t *size)
+{
+  if (atomic_load_explicit(&request->state, memory_order_acquire) != REQUEST_DONE) {
+    return false;
+  }
+  *done = 1;
+  if (size) {
+    *size = request->link->sends ? request->size : request->received;
+  }
+  atomic_store_explicit(&request->state, REQUEST_FREE, memory_order_release);
+  return true;
+}
+
+int net_test(struct net_request *request, int *done, size_t *size)
+{
+  struct net_link *link = request->link;
+  *done = 0;
+  if (transport_forked()) {
+    return -EPERM;
+  }
+  if (finished(request, done, size)) {
+    return 0;
+  }
+  link_progress(link);
+  transport_speak();
+  if (finished(request, done, size)) {
+    return 0;
+  }
+  int error = atomic_load(&link->error);
+  if (error) {
+    atomic_store_explicit(&request->state, REQUEST_FREE, memory_order_release);
+  }
+  return refuse(link, error);
+}
+
+int net_close(struct net_link *link)
+{
+  if (transport_forked()) {
+    return -EPERM;
+  }
+  transport_remove_link(link->transport, link);
+  link_destroy(link);
+  transport_speak();
+  return 0;
+}

@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A flow's life: opened, greeted, ended, lingering until its last bytes are acknowledged. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harp/engine/clock.h"
+#include "harp/engine/log.h"
+#include "plugin/link/link.h"
+
+enum {
+  KEEPALIVE_MAX_MS = 15000, /* cloud firewalls forget after 60 s at the earliest */
+  KEEPALIVE_PART = 8,       /* of timeout_ms is a link idle before it asks */
+  KEEPALIVE_PROBES = 6,
+  PORT_TRIES = 1024, /* local ports that are tried for a connection */
+};
+
+static void on_established(void *user, struct harp_tcp *tcp)
+{
+  struct link_flow *flow = user;
+  if (flow->replaces && !flow_is_dead(flow->replaces, flow->instance->now)) {
+    flow_end(flow, false); /* it has recovered meanwhile */
+    return;
+  }
+  struct harp_flow_view view;
+  harp_flow_view(tcp, &view);
+  flow_trace(flow, HARP_TRACE_established, view.mss, harp_flow_peer(tcp).address);
+  flow->state = FLOW_GREETING;
+  flow_greet(flow, HELLO_SIZE);
+}
+
+int flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16_t number)
+{
+  struct hello hello = {
+      .version_min = WIRE_VERSION_MIN,
+      .version_max = WIRE_VERSION_MAX,
+      .link = link->id,
+      .flow = number,
+      .flows = link->flow_count,
+      .epoch = flow->epoch,
+      .mtu = flow->instance->port->info.mtu,
+      .flags = (flow->transport->checksum ? HELLO_CHECKED : 0) |
+               (flow->instance->port->info.shares_address ? HELLO_KERNEL_ADDRESS : 0),
+  };
+  memcpy(hello.token, link->handle.token, TOKEN_SIZE);
+  int result = flow->transport->key.set ? proof_challenge(hello.proof) : 0;
+  hello_write(&hello, flow->greeting);
+  return result;
+}
+
+static void unlist(struct link_flow *flow)
+{
+  struct link_flow **link = &flow->transport->shares[flow->instance->queue].flows;
+  while (*link != flow) {
+    link = &(*link)->next;
+  }
+  *link = flow->next;
+}
+
+static void stop_expecting(struct link_flow *flow)
+{
+  if (flow->instance->expect_user == flow) {
+    flow->instance->expect = NULL;
+    flow->instance->expect_user = NULL;
+  }
+}
+
+void flow_free(struct link_flow *flow)
+{
+  stop_expecting(flow);
+  unlist(flow);
+  if (flow->replaces) {
+    flow->replaces->candidate = NULL;
+  }
+  if (flow->candidate) {
+    flow->candidate->replaces = NULL;
+    flow_end(flow->candidate, false);
+  }
+  if (flow->published >= 0) {
+    struct harp_stat_flow none = {0};
+    harp_statfile_flow_write(
+        harp_statfile_flow(&flow->transport->engine->statfile, (unsigned)flow->published), &none);
+    atomic_store(&flow->transport->published[flow->published], false);
+  }
+  if (flow->local_port) {
+    transport_retire_port(flow->transport, flow->instance, flow->local_port);
+  }
+  if (flow->listener) {
+    listener_forget(flow);
+  }
+  free(flow->chunks);
+  free(flow);
+}
+
+/* Without a connection for this flow its link is over. */
+static void lost(struct net_link *link, const struct link_flow *flow, int error)
+{
+  const char *remedy = error == -ETIMEDOUT
+                           ? "it did not answer within timeout_ms: is its process stopped, or its "
+                             "host busy or down, or does a firewall drop TCP?"
+                       : error == -ECONNREFUSED
+                           ? "nothing listens there: did its process end? If it lives, `peers` there "
+                             "may not name this host's address"
+                       : error == -EHOSTUNREACH
+                           ? "nobody answers ARP for it: are both NICs in one network?"
+                           : "the peer aborted it, or its process ended: see that host's log";
+  link_fail(link, error ? error : -ECONNRESET, "flow %u: %s; %s", flow->number,
+            strerror(error ? -error : ECONNRESET), remedy);
+}
+
+static int open_connection(struct link_flow *flow, const struct net_link *link);
+
+/* Nobody answers ARP for an address of HARP's own while its process is stopped. The flow has its
+ * time to open (link_watch_opening), so it tries again. */
+static bool tries_again(struct link_flow *flow, int error)
+{
+  const struct net_link *link = flow->link;
+  if (error != -EHOSTUNREACH || !link || flow->state != FLOW_OPENING ||
+      link->peer_kernel_address || atomic_load(&link->error)) {
+    return false;
+  }
+  transport_retire_port(flow->transport, flow->instance, flow->local_port);
+  flow->local_port = 0;
+  return open_connection(flow, link) == 0;
+}
+
+static void on_closed(void *user, struct harp_tcp *tcp, int error)
+{
+  struct link_flow *flow = user;
+  struct net_link *link = flow->link;
+  flow->tcp = NULL;
+  if (tries_again(flow, error)) {
+    return;
+  }
+  flow_share_end(flow);
+  stop_expecting(flow);
+  if (!link) {
+    if (flow->replaces && !flow->replaces->tcp) {
+      lost(flow->replaces->link, flow, error); /* the peer has dropped both */
+    }
+    flow_free(flow);
+    return;
+  }
+  if (flow->candidate && error != -ETIMEDOUT) {
+    return; /* the peer has dropped this connection for the new one already */
+  }
+  flow->state = FLOW_OVER;
+  if (flow->fin_in && link_idle(link)) {
+    link_over(link); /* the peer was done, and so are we: how its connection went is no news */
+    return;
+  }
+  flow_trace(flow, HARP_TRACE_closed, (uint32_t)-error, 0);
+  lost(link, flow, error);
+}
+
+void flow_notice_end(struct link_flow *flow)
+{
+  if (!flow->tcp || flow->fin_in || !harp_flow_at_end(flow->tcp)) {
+    return;
+  }
+  flow->fin_in = true;
+  struct net_link *link = flow->link;
+  if (!link) {
+    return;
+  }
+  bool in_chunk = flow->request || flow->heard_size > 0;
+  bool idle = link_idle(link); /* asked once: a receive may be posted at any moment */
+  unsigned ended = atomic_fetch_add(&link->flows_ended, 1) + 1u;
+  /* Until the last flow has ended, another may still hold what is waited for. */
+  bool waits = ended == link->flow_count && !link->sends && !idle;
+  if (flow->state != FLOW_OPEN || in_chunk || waits) {
+    link_fail(link, -ECONNRESET, "flow %u: the peer closed while messages were still expected; "
+                                 "the peer aborted it, or its process ended: see that host's log",
+              flow->number);
+  } else if (idle) {
+    link_over(link);
+  }
+}
+
+/* The peer's FIN, or bytes that could not be delivered yet. */
+static void on_readable(void *user, struct harp_tcp *tcp) { flow_notice_end(user); }
+
+static const struct harp_flow_ops flow_ops = {
+    .established = on_established,
+    .pull = flow_pull,
+    .deliver = flow_deliver,
+    .place = flow_place,
+    .acked = flow_acked,
+    .readable = on_readable,
+    .closed = on_closed,
+};
+
+struct link_flow *flow_create(struct transport *transport, struct harp_instance *instance)
+{
+  struct link_flow *flow = calloc(1, sizeof *flow);
+  if (!flow) {
+    return NULL;
+  }
+  struct transport_share *share = &transport->shares[instance->queue];
+  flow->transport = transport;
+  flow->instance = instance;
+  flow->born = harp_instance_running_time(instance);
+  flow->opened = harp_clock_wall_ns();
+  flow_share_end(flow);
+  flow->published = -1;
+  flow->next = share->flows;
+  share->flows = flow;
+  return flow;
+}
+
+/* From a local port that has no connection to the peer: one of an earlier link may still be in
+ * TIME-WAIT, for longer than its port rests. Those are given back in the end, not at once, so
+ * that each is tried once. 0 with the flow's port and connection, or -EADDRINUSE, -ENOMEM. */
+static int connect_from_some_port(struct link_flow *flow, struct harp_endpoint peer)
+{
+  struct harp_engine *engine = flow->transport->engine;
+  unsigned queue = flow->instance->queue, passed = 0;
+  uint16_t port, occupied[PORT_TRIES];
+  int result;
+  do {
+    result = harp_engine_reserve(engine, queue, 0, &port);
+    if (result != 0) {
+      break;
+    }
+    result = harp_flow_connect(flow->instance->stack, port, peer, &flow_ops, flow, &flow->tcp);
+    if (result == 0) {
+      flow->local_port = port;
+    } else {
+      occupied[passed++] = port;
+    }
+  } while (result == -EADDRINUSE && passed < PORT_TRIES);
+  while (passed > 0) {
+    harp_engine_release(engine, queue, occupied[--passed]);
+  }
+  return result;
+}
+
+/* Opens the connection to the peer's instance that serves the flow. */
+static int open_connection(struct link_flow *flow, const struct net_link *link)
+{
+  struct harp_endpoint peer = {link->peer.address,
+                               link->handle.ports[flow->number % link->handle.instances]};
+  int result = connect_from_some_port(flow, peer);
+  if (result == 0) {
+    harp_flow_set_timeout(flow->tcp, flow->transport->engine->config.timeout_ms);
+    flow_trace(flow, HARP_TRACE_connect, flow->local_port, peer.address);
+  }
+  return result;
+}
+
+int flow_connect(struct link_flow *flow, const struct net_link *link)
+{
+  flow->chunks = calloc(FLOW_CHUNKS, sizeof *flow->chunks);
+  return flow->chunks ? open_connection(flow, link) : -ENOMEM;
+}
+
+void flow_adopt(struct link_flow *flow, struct harp_tcp *tcp)
+{
+  flow->tcp = tcp;
+  flow->state = FLOW_GREETING;
+  harp_flow_attach(tcp, &flow_ops, flow);
+  flow_trace(flow, HARP_TRACE_accept, harp_flow_local_port(tcp), harp_flow_peer(tcp).address);
+  harp_flow_set_timeout(tcp, flow->transport->engine->config.timeout_ms);
+}
+
+void flow_take_connection(struct link_flow *flow, struct link_flow *from)
+{
+  flow->tcp = from->tcp;
+  from->tcp = NULL;
+  harp_flow_attach(flow->tcp, &flow_ops, flow);
+}
+
+/* In the statistics file. Strangers get none: they could take them all. */
+static void find_entry(struct link_flow *flow)
+{
+  for (int i = 0; i < HARP_STAT_FLOWS && flow->published < 0; i++) {
+    if (!atomic_exchange(&flow->transport->published[i], true)) {
+      flow->published = i;
+    }
+  }
+}
+
+void flow_set_link(struct link_flow *flow, struct net_link *link, uint16_t number)
+{
+  flow->link = link;
+  flow->number = number;
+  link->flows[number] = flow;
+  find_entry(flow);
+}
+
+void flow_greet(struct link_flow *flow, uint32_t size)
+{
+  flow->greeting_left = size;
+  harp_flow_push(flow->tcp, flow->greeting, size, true);
+}
+
+void flow_open(struct link_flow *flow)
+{
+  flow_reopen(flow);
+  atomic_fetch_add(&flow->link->flows_open, 1);
+}
+
+void flow_reopen(struct link_flow *flow)
+{
+  const struct harp_config *config = &flow->transport->engine->config;
+  flow->state = FLOW_OPEN;
+  flow_trace(flow, HARP_TRACE_hello, (uint32_t)flow->link->id, flow->epoch);
+  flow_share_begin(flow);
+  harp_flow_trust(flow->tcp, config->rto_min_us);
+  /* Silence is noticed within timeout_ms also when we only wait to receive. It counts from what
+   * was heard last: on an idle link that lies so long before the peer pauses, at most. */
+  uint32_t part = config->timeout_ms / KEEPALIVE_PART;
+  uint32_t idle = part < KEEPALIVE_MAX_MS ? part : KEEPALIVE_MAX_MS;
+  uint32_t interval = (config->timeout_ms - part) / KEEPALIVE_PROBES;
+  harp_flow_set_keepalive(flow->tcp, idle, interval > 0 ? interval : 1, KEEPALIVE_PROBES);
+  harp_flow_ready(flow->tcp);
+}
+
+void flow_kill(struct link_flow *flow)
+{
+  stop_expecting(flow);
+  if (flow->candidate) {
+    flow_end(flow->candidate, false);
+  }
+  if (flow->tcp) {
+    harp_flow_abort(flow->tcp);
+    flow->tcp = NULL;
+  }
+  flow_share_end(flow);
+  flow->request = NULL;
+  flow->state = FLOW_OVER;
+}
+
+/* A flow whose connection was about to be replaced ends in order. Once the candidate's hello is
+ * out, the peer may have dropped the old connection for it: then both say that this is the end. */
+static void end_candidate_in_order(struct link_flow *candidate)
+{
+  if (candidate->state != FLOW_GREETING || !candidate->tcp) {
+    flow_end(candidate, false);
+    return;
+  }
+  candidate->replaces->candidate = NULL;
+  candidate->replaces = NULL;
+  harp_flow_close(candidate->tcp);
+}
+
+void flow_end(struct link_flow *flow, bool gently)
+{
+  stop_expecting(flow);
+  if (flow->link) {
+    flow->link->flows[flow->number] = NULL;
+    flow->link = NULL;
+  }
+  bool clean = gently && flow->state == FLOW_OPEN && !flow->request;
+  if (clean && flow->candidate) {
+    end_candidate_in_order(flow->candidate);
+  }
+  if (flow->tcp && clean && harp_flow_in_order(flow->tcp)) {
+    harp_flow_close(flow->tcp);
+    return;
+  }
+  flow_kill(flow);
+  flow_free(flow);
+}
+
+void flow_leave(struct link_flow *flow)
+{
+  if (flow_drained(flow)) {
+    /* The stack goes too, and a reset would only frighten the peer; until then
+     * nothing may call back. */
+    static const struct harp_flow_ops nobody = {0};
+    if (flow->tcp) {
+      harp_flow_attach(flow->tcp, &nobody, NULL);
+    }
+    flow_free(flow);
+  } else {
+    flow_end(flow, false);
+  }
+}
+
+bool flow_drained(const struct link_flow *flow)
+{
+  if (!flow->tcp || harp_flow_drained(flow->tcp)) {
+    return true;
+  }
+  /* A peer that has closed was idle: it waits for nothing of ours. */
+  struct harp_flow_view view;
+  harp_flow_view(flow->tcp, &view);
+  return flow->fin_in && view.unacked == 0;
+}
+
+void flow_publish(struct link_flow *flow)
+{
+  if (flow->published < 0 || !flow->tcp) {
+    return;
+  }
+  struct harp_flow_view view;
+  harp_flow_view(flow->tcp, &view);
+  struct harp_endpoint peer = harp_flow_peer(flow->tcp);
+  struct harp_stat_flow entry = {
+      .state = view.state,
+      .link = flow->link ? (uint32_t)flow->link->id : 0,
+      .flow = flow->number,
+      .instance = (uint8_t)flow->instance->queue,
+      .direction = flow->link ? (flow->link->sends ? 'S' : 'R') : 0,
+      .local_address = flow->instance->port->info.address,
+      .peer_address = peer.address,
+      .local_port = harp_flow_local_port(flow->tcp),
+      .peer_port = peer.port,
+      .mss = view.mss,
+      .cwnd = view.cwnd,
+      .ssthresh = view.ssthresh,
+      .send_window = view.send_window,
+      .receive_window = view.receive_window,
+      .in_flight = view.in_flight,
+      .srtt_us = view.srtt_us,
+      .rttvar_us = view.rttvar_us,
+      .min_rtt_us = view.min_rtt_us,
+      .rto_us = view.rto_us,
+      .retransmits = view.retransmits,
+      .bytes_in = view.bytes_in,
+      .bytes_out = view.bytes_out,
+      .opened_ns = flow->opened,
+  };
+  harp_statfile_flow_write(
+      harp_statfile_flow(&flow->transport->engine->statfile, (unsigned)flow->published), &entry);
+}

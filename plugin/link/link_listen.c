@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Listeners, and links that come in. Who connects is a stranger until its
+ * first bytes present the listener's token; strangers are few, get little time,
+ * and are only counted.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "harp/engine/clock.h"
+#include "harp/engine/log.h"
+#include "plugin/link/link.h"
+
+enum {
+  BACKLOG = 256,       /* handshakes at once */
+  /* Connections without a hello at once, to all listeners of an instance: together they must not
+   * take the places of its links. */
+  STRANGERS_MAX = 512,
+  INCOMING_MAX = 256,  /* links that nobody has accepted: who knows the token may begin no more */
+};
+
+/* --- Under a baton --- */
+
+static void turn_away(struct link_flow *flow)
+{
+  flow->instance->counters[HARP_COUNTER_strangers]++;
+  harp_trace(&flow->instance->trace, flow->instance->now, 0xffff, HARP_TRACE_stranger,
+             flow->heard_size, harp_flow_peer(flow->tcp).address);
+  flow_end(flow, false);
+}
+
+static void remember(struct net_listener *listener, struct link_flow *flow)
+{
+  struct transport_share *share = &flow->transport->shares[flow->instance->queue];
+  struct link_flow *older = share->stranger_newest;
+  flow->listener = listener;
+  flow->stranger_older = older;
+  *(older ? &older->stranger_newer : &share->stranger_oldest) = flow;
+  share->stranger_newest = flow;
+  share->strangers++;
+}
+
+void listener_forget(struct link_flow *flow)
+{
+  struct transport_share *share = &flow->transport->shares[flow->instance->queue];
+  struct link_flow *older = flow->stranger_older, *newer = flow->stranger_newer;
+  *(older ? &older->stranger_newer : &share->stranger_oldest) = newer;
+  *(newer ? &newer->stranger_older : &share->stranger_newest) = older;
+  flow->listener = NULL;
+  share->strangers--;
+}
+
+static int on_accept(void *user, struct harp_tcp *tcp)
+{
+  struct net_listener *listener = user;
+  struct transport *transport = listener->transport;
+  struct harp_instance *instance = NULL;
+  uint16_t port = harp_flow_local_port(tcp);
+  for (unsigned i = 0; i < transport->engine->instance_count; i++) {
+    if (listener->ports[i] == port) {
+      instance = transport->engine->instances[i];
+    }
+  }
+  if (!instance) {
+    return -EPERM;
+  }
+  /* A crowd of silent ones must not keep a peer out: who has waited longest makes room. */
+  struct transport_share *share = &transport->shares[instance->queue];
+  if (share->strangers >= STRANGERS_MAX) {
+    turn_away(share->stranger_oldest);
+  }
+  struct link_flow *flow = flow_create(transport, instance);
+  if (!flow) {
+    return -ENOMEM;
+  }
+  remember(listener, flow);
+  flow_adopt(flow, tcp);
+  return 0;
+}
+
+static const struct harp_flow_ops listener_ops = {.accept = on_accept};
+
+/* Without a branch on the bytes: the time tells nothing about the token. */
+static bool same_token(const uint8_t *a, const uint8_t *b)
+{
+  uint8_t difference = 0;
+  for (int i = 0; i < TOKEN_SIZE; i++) {
+    difference |= a[i] ^ b[i];
+  }
+  return difference == 0;
+}
+
+/* The link that a hello belongs to, made by its first flow. Under listener->lock. */
+static struct net_link *incoming_link(struct net_listener *listener, const struct hello *hello,
+                                      struct harp_endpoint peer)
+{
+  struct net_link **end = &listener->incoming;
+  unsigned waiting = 0;
+  for (; *end; end = &(*end)->next) {
+    if ((*end)->id == hello->link && (*end)->peer.address == peer.address) {
+      return *end;
+    }
+    waiting++;
+  }
+  if (waiting >= INCOMING_MAX) {
+    return NULL;
+  }
+  struct net_link *link = link_create(listener->transport, false, hello->link, peer, hello->flows);
+  if (link) {
+    link->peer_mtu = hello->mtu;
+    link->peer_kernel_address = hello->flags & HELLO_KERNEL_ADDRESS;
+    link->listener = listener;
+    atomic_fetch_add(&listener->users, 1);
+    *end = link;
+  }
+  return link;
+}
+
+static bool join(struct link_flow *flow, const struct hello *hello)
+{
+  struct net_listener *listener = flow->listener;
+  pthread_mutex_lock(&listener->lock);
+  struct net_link *link = NULL;
+  if (!atomic_load(&listener->closed)) { /* since listener_heard looked */
+    link = incoming_link(listener, hello, harp_flow_peer(flow->tcp));
+  }
+  bool fits = link && hello->flows == link->flow_count && !link->flows[hello->flow];
+  if (fits) {
+    flow_set_link(flow, link, hello->flow);
+  }
+  pthread_mutex_unlock(&listener->lock);
+  return fits;
+}
+
+/* The welcome that a hello gets if all is well. */
+static struct welcome answer_to(const struct link_flow *flow, const struct hello *hello)
+{
+  return (struct welcome){
+      .version = wire_version_common(hello->version_min, hello->version_max),
+      .link = hello->link,
+      .flow = hello->flow,
+      .mtu = flow->instance->port->info.mtu,
+      .epoch = hello->epoch,
+  };
+}
+
+static void send_welcome(struct link_flow *flow, const struct welcome *welcome)
+{
+  const struct proof_key *key = &flow->transport->key;
+  welcome_write(welcome, flow->greeting);
+  if (key->set && welcome->status == 0) {
+    proof_make(key, PROOF_ACCEPTOR, &flow->proof, flow->greeting, WELCOME_SIZE,
+               flow->greeting + WELCOME_PROOF);
+  }
+  flow_greet(flow, WELCOME_SIZE);
+}
+
+/* Asks for a proof that the peer has the key; false: the flow is gone. */
+static bool challenge(struct link_flow *flow, const struct hello *hello)
+{
+  struct welcome welcome = answer_to(flow, hello);
+  welcome.status = WELCOME_CHALLENGE;
+  if (proof_challenge(welcome.proof) != 0) {
+    turn_away(flow);
+    return false;
+  }
+  send_welcome(flow, &welcome);
+  flow->proof.challenged = true;
+  memcpy(flow->proof.hello, flow->heard, HELLO_SIZE);
+  memcpy(flow->proof.challenge, flow->greeting, WELCOME_SIZE);
+  return true;
+}
+
+/* The second hello, in flow->heard, is the first one with the proof in it. */
+static bool proved(struct link_flow *flow, const struct hello *hello)
+{
+  uint8_t proof[PROOF_SIZE];
+  memset(flow->heard + HELLO_PROOF, 0, PROOF_SIZE);
+  proof_make(&flow->transport->key, PROOF_CONNECTOR, &flow->proof, flow->heard, HELLO_SIZE,
+             proof);
+  return memcmp(flow->proof.hello, flow->heard, HELLO_PROOF) == 0 &&
+         proof_same(proof, hello->proof);
+}
+
+/* The peer says why and closes; if not, its time runs out. */
+static void refuse(struct link_flow *flow, const struct hello *hello, uint16_t status)
+{
+  struct welcome welcome = answer_to(flow, hello);
+  welcome.status = status;
+  send_welcome(flow, &welcome);
+}
+
+static void refuse_unproved(struct link_flow *flow, const struct hello *hello)
+{
+  struct harp_endpoint peer = harp_flow_peer(flow->tcp);
+  char name[INET_ADDRSTRLEN];
+  inet_ntop(AF_INET, &peer.address, name, sizeof name);
+  flow->instance->counters[HARP_COUNTER_keys_refused]++;
+  harp_log_post(HARP_LOG_WARN, "HARP: %s knows this job's token but not its key, and was refused: "
+                               "HARP_KEY_FILE must name the same key on every host of the job",
+                name);
+  refuse(flow, hello, EACCES);
+}
+
+/* Bytes of greetings that a flow's connection has received. */
+static uint32_t greeting_of(const struct link_flow *flow)
+{
+  return flow->proof.challenged ? 2 * HELLO_SIZE : HELLO_SIZE;
+}
+
+/* A hello that was under way for long must not cut a living flow off. */
+static bool may_replace(const struct link_flow *flow, const struct hello *hello)
+{
+  return hello->epoch > flow->epoch && flow->state == FLOW_OPEN && flow->tcp;
+}
+
+/* A flow that is open here gets a new connection. */
+static void go_on(struct link_flow *old, struct link_flow *fresh, const struct hello *hello)
+{
+  uint32_t greeting = greeting_of(old);
+  old->proof = fresh->proof;
+  old->received_before += flow_transplant(old, fresh) - greeting;
+  old->epoch = hello->epoch;
+  struct welcome welcome = answer_to(old, hello);
+  welcome.received = old->received_before;
+  send_welcome(old, &welcome);
+  flow_reopen(old);
+}
+
+bool listener_heard(struct link_flow *flow)
+{
+  struct hello hello;
+  struct net_listener *listener = flow->listener;
+  if (!hello_read(&hello, flow->heard) || !same_token(hello.token, listener->token) ||
+      hello.flows > LINK_FLOWS || flow->greeting_left > 0) {
+    turn_away(flow);
+    return false;
+  }
+  if (flow->transport->key.set && !flow->proof.challenged) {
+    return challenge(flow, &hello);
+  }
+  if (flow->transport->key.set && !proved(flow, &hello)) {
+    refuse_unproved(flow, &hello);
+    return true;
+  }
+  struct link_flow *old = flow_named(flow, &hello);
+  if (old && may_replace(old, &hello)) {
+    go_on(old, flow, &hello);
+    return false;
+  }
+  if (old || atomic_load(&listener->closed) || hello.epoch > 0) {
+    turn_away(flow);
+    return false;
+  }
+  struct welcome welcome = answer_to(flow, &hello);
+  if (welcome.version == 0) {
+    refuse(flow, &hello, EPROTONOSUPPORT);
+    return true;
+  }
+  if (!join(flow, &hello)) {
+    turn_away(flow);
+    return false;
+  }
+  flow->checked = welcome.version >= WIRE_VERSION_CHECKED && hello.flags & HELLO_CHECKED;
+  send_welcome(flow, &welcome);
+  listener_forget(flow);
+  flow_open(flow);
+  return true;
+}
+
+/* --- The service thread --- */
+
+struct listening {
+  struct net_listener *listener;
+  int result;
+};
+
+static void start_listening(struct harp_instance *instance, void *argument)
+{
+  struct listening *listening = argument;
+  struct net_listener *listener = listening->listener;
+  unsigned i = instance->queue;
+  listening->result =
+      harp_flow_listen(instance->stack, listener->ports[i], BACKLOG, &listener_ops, listener,
+                       &listener->stack_listeners[i]);
+}
+
+static void stop_listening(struct harp_instance *instance, void *argument)
+{
+  struct listening *listening = argument;
+  struct net_listener *listener = listening->listener;
+  unsigned i = instance->queue;
+  if (listener->stack_listeners[i]) {
+    harp_flow_unlisten(listener->stack_listeners[i]);
+    listener->stack_listeners[i] = NULL;
+  }
+  struct link_flow *next;
+  for (struct link_flow *flow = listener->transport->shares[i].flows; flow; flow = next) {
+    next = flow->next;
+    if (flow->listener == listener) {
+      flow_end(flow, false);
+    }
+  }
+}
+
+static void destroy(struct net_listener *listener)
+{
+  struct harp_engine *engine = listener->transport->engine;
+  bool held = false;
+  for (unsigned i = 0; i < engine->instance_count; i++) {
+    struct listening listening = {listener, 0};
+    held |= harp_instance_call(engine->instances[i], stop_listening, &listening,
+                               LINK_CLOSE_MS) != 0;
+    if (listener->ports[i]) {
+      harp_engine_release(engine, i, listener->ports[i]);
+    }
+  }
+  if (!held) {
+    pthread_mutex_destroy(&listener->lock);
+    free(listener);
+  }
+}
+
+void listener_put(struct net_listener *listener)
+{
+  if (atomic_fetch_sub(&listener->users, 1) == 1) {
+    destroy(listener);
+  }
+}
+
+/* All ports are known before the first worker accepts: each looks at all of them. */
+static int open_instances(struct net_listener *listener)
+{
+  struct harp_engine *engine = listener->transport->engine;
+  int result = 0;
+  for (unsigned i = 0; i < engine->instance_count && result == 0; i++) {
+    result = harp_engine_reserve(engine, i, 0, &listener->ports[i]);
+  }
+  for (unsigned i = 0; i < engine->instance_count && result == 0; i++) {
+    struct listening listening = {listener, 0};
+    result = harp_instance_call(engine->instances[i], start_listening, &listening, LINK_CLOSE_MS);
+    result = result ? result : listening.result;
+  }
+  return result;
+}
+
+static void write_handle(const struct net_listener *listener, void *out)
+{
+  const struct harp_engine *engine = listener->transport->engine;
+  struct handle handle = {
+      .version_min = WIRE_VERSION_MIN,
+      .version_max = WIRE_VERSION_MAX,
+      .address = engine->port->info.address,
+      .instances = (uint8_t)engine->instance_count,
+      .flags = engine->port->info.shares_address ? HANDLE_KERNEL_ADDRESS : 0,
+      .mtu = engine->port->info.mtu,
+  };
+  memcpy(handle.ports, listener->ports, sizeof handle.ports);
+  memcpy(handle.token, listener->token, TOKEN_SIZE);
+  handle_write(&handle, out);
+}
+
+int net_listen(int device, void *handle, struct net_listener **out)
+{
+  int error;
+  struct transport *transport = transport_get(&error);
+  if (!transport || device != 0) {
+    return transport ? -EINVAL : error;
+  }
+  struct net_listener *listener = calloc(1, sizeof *listener);
+  if (!listener) {
+    return -ENOMEM;
+  }
+  listener->transport = transport;
+  atomic_store(&listener->users, 1);
+  pthread_mutex_init(&listener->lock, NULL);
+  int result = getrandom(listener->token, TOKEN_SIZE, 0) == TOKEN_SIZE ? 0 : -EIO;
+  if (result == 0) {
+    result = open_instances(listener);
+  }
+  if (result != 0) {
+    harp_log_post(HARP_LOG_WARN, "HARP: cannot listen on %s: %s; free local ports, or widen "
+                                 "`tcp_ports`",
+                  transport->engine->config.device, strerror(-result));
+    destroy(listener);
+    transport_speak();
+    return result;
+  }
+  write_handle(listener, handle);
+  *out = listener;
+  return 0;
+}
+
+/* Takes the oldest complete link out of the queue, and into *failed those whose
+ * flows did not all come. */
+static struct net_link *take_ready(struct net_listener *listener, struct net_link **failed)
+{
+  struct net_link *ready = NULL;
+  pthread_mutex_lock(&listener->lock);
+  struct net_link **at = &listener->incoming;
+  while (*at) {
+    struct net_link *link = *at;
+    bool complete = atomic_load(&link->flows_open) == link->flow_count;
+    bool over = !complete && atomic_load(&link->error);
+    if (over || (complete && !ready)) {
+      *at = link->next;
+      link->next = over ? *failed : NULL;
+      *(over ? failed : &ready) = link;
+    } else {
+      at = &link->next;
+    }
+  }
+  pthread_mutex_unlock(&listener->lock);
+  return ready;
+}
+
+int net_accept(struct net_listener *listener, struct net_link **out)
+{
+  int error;
+  *out = NULL;
+  if (!transport_get(&error)) {
+    return error;
+  }
+  struct harp_engine *engine = listener->transport->engine;
+  for (unsigned i = 0; i < engine->instance_count; i++) {
+    harp_instance_progress(engine->instances[i]);
+  }
+  struct net_link *failed = NULL;
+  struct net_link *link = take_ready(listener, &failed);
+  while (failed) {
+    struct net_link *next = failed->next;
+    error = atomic_load(&failed->error);
+    link_destroy(failed);
+    failed = next;
+  }
+  if (link) {
+    transport_add_link(listener->transport, link);
+  }
+  transport_speak();
+  *out = link;
+  /* Who knew the token came and failed, and does not come again: waiting on would be for ever. */
+  return link ? 0 : error;
+}
+
+/* Links that came through it may need it for new connections of their flows;
+ * those that nobody has accepted are over. */
+int net_close_listener(struct net_listener *listener)
+{
+  if (transport_forked()) {
+    return -EPERM;
+  }
+  pthread_mutex_lock(&listener->lock);
+  atomic_store(&listener->closed, true); /* join looks under the lock */
+  struct net_link *link = listener->incoming;
+  listener->incoming = NULL;
+  pthread_mutex_unlock(&listener->lock);
+  while (link) {
+    struct net_link *next = link->next;
+    link_destroy(link);
+    link = next;
+  }
+  listener_put(listener);
+  transport_speak();
+  return 0;
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sits between two wires and passes on what comes, unchanged and in order; told
+ * to, it throws garbage at one of the two as well, made of noise and of the
+ * real frames that it has seen go there.
+ *
+ * Usage: meddler VICTIM OTHER: the paths of two wires, whose other ends belong
+ * to the two hosts. Lines of standard input, each answered by one:
+ *
+ *   flood COUNT SEED VOUCHED   ok FRAMES-LEARNED, when all of it has been taken
+ *
+ * VOUCHED 1: about half of it comes as if a device had found its checksum good;
+ * 0: none of it does.
+ *
+ * It ends with its standard input.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tools/attacker/forwarder.h"
+#include "tests/garbage/corrupt.h"
+
+enum { BURST = 32, NAP_MS = 100, STUCK_S = 20 };
+
+static struct between between;
+static struct spoil spoil;
+static bool flooding; /* what comes meanwhile may be an answer to garbage: nothing to learn from */
+
+static void fatal(const char *what, const char *why)
+{
+  fprintf(stderr, "meddler: %s: %s\n", what, why);
+  exit(2);
+}
+
+static bool seen(void *user, enum between_end from, const struct harp_rx_frame *frame)
+{
+  if (from == BETWEEN_OTHER && !flooding)
+    spoil_learn(&spoil, frame->header, frame->header_length, frame->segment_size,
+                frame->checksum_good);
+  return true;
+}
+
+/* false: the wire is full. */
+static bool put(const struct spoil_frame *frame)
+{
+  int rc = between_put(&between, BETWEEN_VICTIM, frame->bytes, frame->length,
+                       frame->segment_size, frame->vouched);
+  if (rc < 0 && rc != -EAGAIN)
+    fatal("a frame cannot be sent", strerror(-rc));
+  return rc == 0;
+}
+
+static time_t seconds(void)
+{
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec;
+}
+
+static void flood(unsigned long count, uint64_t seed, bool vouched)
+{
+  static struct spoil_frame frame;
+  time_t progress = seconds();
+  spoil.state = seed;
+  flooding = true;
+  for (unsigned long sent = 0; sent < count;) {
+    spoil_next(&spoil, &frame);
+    frame.vouched &= vouched;
+    while (!put(&frame)) {
+      between_flush(&between, BETWEEN_VICTIM);
+      between_pass(&between);
+      sched_yield();
+      if (seconds() - progress > STUCK_S)
+        fatal("flood", "the victim takes no more frames");
+    }
+    sent++;
+    if (sent % BURST == 0) {
+      between_flush(&between, BETWEEN_VICTIM);
+      between_pass(&between);
+      progress = seconds();
+    }
+  }
+  between_flush(&between, BETWEEN_VICTIM);
+  flooding = false;
+  printf("ok %u\n", spoil.seen);
+  fflush(stdout);
+}
+
+/* One line of standard input, or its end. */
+static bool obey(void)
+{
+  char line[100];
+  unsigned long count;
+  unsigned long long seed;
+  int vouched;
+  ssize_t got = read(STDIN_FILENO, line, sizeof line - 1);
+  if (got <= 0)
+    return false;
+  line[got] = '\0';
+  if (sscanf(line, "flood %lu %llu %d", &count, &seed, &vouched) != 3)
+    fatal("no such command", line);
+  flood(count, seed, vouched);
+  return true;
+}
+
+int main(int argc, char **argv)
+{
+  if (argc != 3)
+    fatal("usage", "meddler VICTIM OTHER");
+  char error[HARP_PORT_ERROR_SIZE];
+  spoil_seed(&spoil, 1);
+  between.seen = seen;
+  if (between_open(&between, argv[1], argv[2], error) < 0)
+    fatal(argv[1], error);
+  printf("ok\n");
+  fflush(stdout);
+  for (bool alive = true; alive;) {
+    int passed = between_pass(&between);
+    if (between_wait(&between, STDIN_FILENO, NAP_MS))
+      alive = obey();
+    else if (passed > 0)
+      sched_yield();
+  }
+  between_close(&between);
+  return 0;
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/attacker/attacker.h"
+
+#include <arpa/inet.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+static const char usage[] =
+    "Usage: harp-flood list\n"
+    "       harp-flood hear IFACE ADDRESS SECONDS\n"
+    "       harp-flood ATTACK IFACE KEY=VALUE...\n"
+    "       harp-flood between VICTIM OTHER ADDRESS\n"
+    "A host that means no good, for tests of HARP in a lab.\n"
+    "\n"
+    "list: the attacks, one JSON document a line.\n"
+    "hear: prints \"ready\", then the first hello that comes to the address.\n"
+    "between: sits between two wires, named by their paths, and passes on what comes; prints\n"
+    "the first hello to the address, then obeys lines of standard input until that ends:\n"
+    "ATTACK KEY=VALUE..., as below.\n"
+    "ATTACK: prints \"ready\" and the time on the monotonic clock, ns, when its first frame\n"
+    "leaves, and what it did to the victim at its end.\n"
+    "  to=ADDRESS to_mac=MAC   the victim, where the frames go\n"
+    "  nobody=ADDRESS phase_ms=N\n"
+    "                          after so long they go to this address instead, and so on in turn\n"
+    "  from=ADDRESS            what the attacker calls itself; no kernel may have it\n"
+    "  port=N                  of the listener that is attacked\n"
+    "  peer=ADDRESS peer_port=N own_port=N\n"
+    "                          a connection that the victim has, for the attacks on one\n"
+    "  hello=HEX               as heard\n"
+    "  rate=N                  frames a second\n"
+    "  ms=N                    how long\n"
+    "\n"
+    "Exit: 0 all well, 1 it failed, 2 wrong usage.\n";
+
+static void on_signal(int number)
+{
+  flood_stop = number;
+}
+
+/* It stands for another machine: what runs beside it on this one must not slow it. */
+static void take_precedence(void)
+{
+  struct sched_param least = {.sched_priority = 1};
+  sched_setscheduler(0, SCHED_RR, &least); /* without the right to it, it is slower */
+}
+
+static int attack_as_told(const struct attack *attack, const char *interface, char **words)
+{
+  static struct flood flood;
+  if (!flood_told(&flood, attack, words))
+    return 2;
+  flood.fd = flood_open(interface, flood.mac);
+  if (flood.fd < 0)
+    return 1;
+  take_precedence();
+  int result = flood_run(&flood, attack);
+  if (result < 0)
+    fprintf(stderr, "harp-flood: %s: frames cannot be sent: %s\n", interface, strerror(-result));
+  return result < 0;
+}
+
+static int list(void)
+{
+  for (size_t i = 0; i < attack_count; i++)
+    printf("{\"name\": \"%s\", \"what\": \"%s\", \"frames\": %u}\n", attacks[i].name,
+           attacks[i].what, attacks[i].steps);
+  return 0;
+}
+
+static int hear_as_told(char **words)
+{
+  uint32_t address;
+  uint64_t seconds;
+  if (inet_pton(AF_INET, words[1], &address) != 1 || !read_number(words[2], 3600, &seconds)) {
+    fputs(usage, stderr);
+    return 2;
+  }
+  return hear(words[0], address, (unsigned)seconds);
+}
+
+static int between_as_told(char **words)
+{
+  uint32_t address;
+  if (inet_pton(AF_INET, words[2], &address) != 1) {
+    fputs(usage, stderr);
+    return 2;
+  }
+  return stand_between(words[0], words[1], address);
+}
+
+int main(int argc, char **argv)
+{
+  struct sigaction action = {.sa_handler = on_signal};
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  sigaction(SIGTERM, &action, NULL);
+  sigaction(SIGINT, &action, NULL);
+  if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+    fputs(usage, stdout);
+    return 0;
+  }
+  if (argc == 2 && strcmp(argv[1], "list") == 0)
+    return list();
+  if (argc == 5 && strcmp(argv[1], "hear") == 0)
+    return hear_as_told(argv + 2);
+  if (argc == 5 && strcmp(argv[1], "between") == 0)
+    return between_as_told(argv + 2);
+  const struct attack *attack = argc > 2 ? attack_named(argv[1]) : NULL;
+  if (attack)
+    return attack_as_told(attack, argv[2], argv + 3);
+  fputs(usage, stderr);
+  return 2;
+}

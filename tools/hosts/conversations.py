@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conversations of `harp nc` with the kernel's TCP between the hosts of a lab, of two of
+HARP's, and of two kernels for comparison. Every byte is checked by hash, by who asks for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harp import paths
+from tools.hosts.lab import Host
+
+PEER = Path(__file__).with_name("tcp_peer.py")
+SANITIZED = "HARP_SANITIZER_RUNTIME" in os.environ
+PATIENCE_S = 60
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one side sends: bytes that depend on `seed`, at most `rate` (10^6 bytes/s; 0: any).
+
+    held: not before it is let go.
+    """
+
+    bytes: int = 0
+    seed: int = 1
+    rate: float = 0.0
+    held: bool = False
+
+    def words(self) -> list[str]:
+        words = [f"--send={self.bytes}", f"--seed={self.seed}", f"--rate={self.rate}"]
+        return words + (["--held"] if self.held else [])
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a side says it sent and received; `seconds` from the first byte received to the last.
+
+    timeline: how many bytes had come at moments of CLOCK_MONOTONIC, s.
+    """
+
+    sent: int
+    sent_sha256: str
+    received: int
+    received_sha256: str
+    seconds: float
+    timeline: Sequence[tuple[float, int]] = ()
+
+    @property
+    def goodput(self) -> float:
+        """Received, in 10^6 bytes per second."""
+        return self.received / self.seconds / 1e6
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Both sides of a connection; `report` is what `harp nc --json` wrote on the first that has
+    it (none: two kernels)."""
+
+    first: Told
+    second: Told
+    report: dict[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """AssertionError if a byte is missing, too many or wrong, in either direction."""
+        for sender, receiver in ((self.first, self.second), (self.second, self.first)):
+            sent, received = sender.sent, receiver.received
+            assert received == sent, f"{sent} bytes were sent and {received} received"
+            right = receiver.received_sha256 == sender.sent_sha256
+            assert right, f"of {sent} bytes received, some are not those that were sent"
+
+
+def _wait_until_ready(process: "subprocess.Popen[str]") -> None:
+    assert process.stderr
+    first = process.stderr.readline()
+    assert first == "ready\n", first + process.stderr.read()
+
+
+class Peer:
+    """The kernel's side. prefix: words before the program's name."""
+
+    def __init__(
+        self,
+        host: Host,
+        role: str,
+        address: str,
+        port: int,
+        load: Load,
+        prefix: Sequence[str] = (),
+    ) -> None:
+        words = [*prefix, sys.executable, PEER, role, address, port, *load.words()]
+        self.process = host.popen(
+            [str(word) for word in words],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.source = self.process
+        if role == "listen":
+            _wait_until_ready(self.process)
+
+    def wait_until_held(self) -> None:
+        """Connected, and would send."""
+        _wait_until_ready(self.process)
+
+    def end(self, patience_s: float = PATIENCE_S) -> Told:
+        """Waits for the end; AssertionError with what it said if that was not well."""
+        said, complaint = self.process.communicate(timeout=patience_s)
+        assert self.process.returncode == 0, complaint
+        return Told(**json.loads(said))
+
+
+class Netcat:
+    """HARP's side: a source, `harp nc` and a sink, joined by pipes.
+
+    own: an address of HARP's own instead of the kernel's. fault: what a fault port does to
+    its frames. prefix: words before the programs' names. stall: for how many seconds
+    the sink does not read, once something has come.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        words: list[str],
+        load: Load,
+        folder: Path,
+        own: bool = False,
+        fault: str = "",
+        prefix: Sequence[str] = (),
+        stall: float = 0.0,
+    ) -> None:
+        self.json = folder / f"nc-{host.index}-{words[-1]}.json"
+        self.json.unlink(missing_ok=True)
+        name = f"packet:{host.interface}"
+        device = ["--device", f"fault:{fault}|{name}" if fault else name]
+        address = ["--address", f"{host.own_address}/{host.prefix}"] if own else []
+        source_end, sink_end = os.pipe(), os.pipe()
+        # The sink comes first: a reader that is still starting would close the window.
+        self.sink = host.popen(
+            [*prefix, sys.executable, PEER, "sink", f"--stall={stall}"],
+            stdin=sink_end[0], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        _wait_until_ready(self.sink)
+        self.process = host.popen(
+            [*prefix, paths.nc_program(), *device, *address, "--json", self.json, "-v", "-w", "20",
+             *words],
+            env={"HARP_RUN_DIR": str(folder)},
+            stdin=source_end[0], stdout=sink_end[1], stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.source = host.popen(
+            [*prefix, sys.executable, PEER, "source", *load.words()],
+            stdin=subprocess.PIPE, stdout=source_end[1], stderr=subprocess.PIPE,
+        )  # fmt: skip
+        for end in (*source_end, *sink_end):
+            os.close(end)  # the children's alone, or none of them would ever see an end
+        if "-l" in words:
+            self._wait_until_said("listening on")
+
+    def _wait_until_said(self, what: str) -> None:
+        assert self.process.stderr
+        said = ""
+        for line in self.process.stderr:
+            said += line
+            if what in line:
+                return
+        raise AssertionError(said)
+
+    def wait_until_held(self) -> None:
+        """Connected, and the source would send."""
+        self._wait_until_said("connected to")
+        _wait_until_ready(self.source)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that `harp nc` has in use."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index]
+
+    def end(self, patience_s: float = PATIENCE_S) -> tuple[Told, dict[str, Any]]:
+        """Waits for the end; AssertionError with what it said if that was not well."""
+        _, said = self.process.communicate(timeout=patience_s)
+        assert self.process.returncode == 0, said
+        received, _ = self.sink.communicate(timeout=10)
+        _, sent = self.source.communicate(timeout=10)
+        told = Told(**json.loads(sent), **json.loads(received))
+        return told, json.loads(self.json.read_text())
+
+
+class OneWay:
+    """A transfer under way to the second host from the first, which connects.
+
+    harp: which of them has HARP's TCP, and not the kernel's; each has its kernel's address.
+    """
+
+    def __init__(
+        self, hosts: Sequence[Host], harp: tuple[bool, bool], load: Load, folder: Path, port: int
+    ) -> None:
+        sender, receiver = hosts
+        self._receives: Peer | Netcat = (
+            Netcat(receiver, ["-l", str(port)], Load(), folder)
+            if harp[1]
+            else Peer(receiver, "listen", receiver.address, port, Load())
+        )
+        self._sends: Peer | Netcat = (
+            Netcat(sender, [receiver.address, str(port)], load, folder)
+            if harp[0]
+            else Peer(sender, "connect", receiver.address, port, load)
+        )
+
+    def wait_until_held(self) -> None:
+        """For a load that is held: connected, and would send."""
+        self._sends.wait_until_held()
+
+    def let_go(self) -> None:
+        """The sender may send, if its load was held."""
+        pipe = self._sends.source.stdin
+        assert pipe
+        pipe.write("\n")
+        pipe.flush()
+
+    def end(self, patience_s: float = PATIENCE_S) -> Conversation:
+        """Waits for the end; AssertionError with what a side said if that was not well."""
+        told: list[Told] = []
+        report: dict[str, Any] = {}
+        for side in (self._sends, self._receives):
+            if isinstance(side, Netcat):
+                one, own = side.end(patience_s)
+                report = report or own
+            else:
+                one = side.end(patience_s)
+            told.append(one)
+        return Conversation(told[0], told[1], report)
+
+
+def with_harp(
+    harp: Host,
+    kernel: Host,
+    folder: Path,
+    connects: bool,
+    own: bool,
+    port: int,
+    to_kernel: Load = Load(),
+    to_harp: Load = Load(),
+    fault: str = "",
+    prefix: Sequence[str] = (),
+) -> Conversation:
+    """Between HARP (`first`) and a kernel (`second`), either of which connects."""
+    address = harp.own_address if own else harp.address
+    if connects:
+        second = Peer(kernel, "listen", kernel.address, port, to_harp, prefix)
+        words = [kernel.address, str(port)]
+        first = Netcat(harp, words, to_kernel, folder, own, fault, prefix)
+    else:
+        first = Netcat(harp, ["-l", str(port)], to_kernel, folder, own, fault, prefix)
+        second = Peer(kernel, "connect", address, port, to_harp, prefix)
+    told, report = first.end()
+    return Conversation(told, second.end(), report)

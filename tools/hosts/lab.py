@@ -1,0 +1,522 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts for tests and measurements: network namespaces on a virtual wire.
+
+    with Lab(hosts=2, wire="veth-1500") as lab:
+        server = lab.hosts[0].popen(["iperf3", "-s", "-1"])
+        lab.hosts[1].run(["iperf3", "-c", lab.hosts[0].address])
+
+Two hosts are the ends of one veth pair; more hang on a bridge; with a relay,
+two hosts are joined by a program that loses, reorders and spoils frames.
+
+A lab needs root. Everything it makes lives in namespaces with names of its
+own, and goes when the lab is closed, on Ctrl-C and on SIGTERM. A lock that
+dies with its owner marks each lab as alive, so that what a killed owner left
+behind is found, and removed, by the next one (see `clean`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import secrets
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Type
+
+from tools.hosts.relay import Relay, RelaySpec
+
+LOCKS = Path("/run/harp-lab")
+PREFIX = "harp-"
+INTERFACE = "eth0"
+OFFLOADS = ("tso", "gso", "gro", "tx", "rx")
+LINK_S = 20.0  # for kernels to notice a cable, on a busy machine
+SNMP_FILES = ("/proc/net/snmp", "/proc/net/netstat")
+
+
+class LabError(RuntimeError):
+    """A host could not be made, or a command in it failed or took too long."""
+
+
+@dataclass(frozen=True)
+class Wire:
+    """What joins the hosts: `mtu` in bytes; `offloads` of the hosts' devices."""
+
+    name: str
+    mtu: int
+    offloads: bool
+    bridge: bool
+
+    @classmethod
+    def parse(cls, name: str) -> Wire:
+        """Reads veth-MTU[-nooff][-bridge]; LabError if it is no such name."""
+        words = name.split("-")
+        rest = words[2:]
+        allowed = [[], ["nooff"], ["bridge"], ["nooff", "bridge"]]
+        if words[0] != "veth" or len(words) < 2 or not words[1].isdigit() or rest not in allowed:
+            raise LabError(
+                f"wire {name!r}: allowed is veth-MTU[-nooff][-bridge], as in veth-1500-nooff"
+            )
+        mtu = int(words[1])
+        if not 576 <= mtu <= 65535:
+            raise LabError(f"wire {name!r}: the MTU is from 576 to 65535 bytes")
+        return cls(name, mtu, "nooff" not in rest, "bridge" in rest)
+
+
+def _ip(*words: object) -> str:
+    """Runs ip(8); its standard output, or LabError with what it said."""
+    command = ["ip", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    if done.returncode:
+        hint = "" if os.geteuid() == 0 else " (a lab needs root)"
+        raise LabError(f"{' '.join(command)}: {done.stderr.strip()}{hint}")
+    return done.stdout
+
+
+def _end(process: "subprocess.Popen[Any]", number: int) -> None:
+    """Sends a signal to a process that a host started, and to its group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+@dataclass
+class Host:
+    """One host of a lab. `namespace` is its name for ip(8)."""
+
+    namespace: str
+    index: int
+    wire: Wire
+    interface: str = INTERFACE
+    prefix: int = 24
+    processes: "List[subprocess.Popen[Any]]" = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        """The address that the host's kernel has."""
+        return f"10.77.0.{self.index + 1}"
+
+    @property
+    def own_address(self) -> str:
+        """An address of the same network that no kernel has: for a stack of one's own."""
+        return f"10.77.0.{self.index + 101}"
+
+    @property
+    def mac(self) -> str:
+        return f"02:77:00:00:00:{self.index + 1:02x}"
+
+    def command(self, words: Sequence[object]) -> List[str]:
+        """The command line that runs `words` in this host; it keeps its pid through exec."""
+        return ["ip", "netns", "exec", self.namespace, *map(str, words)]
+
+    def popen(
+        self,
+        words: Sequence[object],
+        env: Optional[Mapping[str, str]] = None,
+        **options: Any,
+    ) -> "subprocess.Popen[Any]":
+        """Starts a program in this host, in a process group of its own.
+
+        `env` is added to this process's environment. The program ends with the
+        lab at the latest.
+        """
+        options.setdefault("stdin", subprocess.DEVNULL)
+        options.setdefault("text", True)
+        process = subprocess.Popen(
+            self.command(words),
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+            **options,
+        )
+        self.processes = [p for p in self.processes if p.poll() is None]
+        self.processes.append(process)
+        return process
+
+    def run(
+        self,
+        words: Sequence[object],
+        env: Optional[Mapping[str, str]] = None,
+        timeout: float = 60,
+        check: bool = True,
+        input: Optional[str] = None,
+    ) -> "subprocess.CompletedProcess[str]":
+        """Runs a program to its end: at most `timeout` seconds.
+
+        LabError if it takes longer, or, with `check`, if its exit status is not 0;
+        the message ends with what it wrote.
+        """
+        process = self.popen(
+            words,
+            env,
+            stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            out, err = process.communicate(input, timeout)
+        except subprocess.TimeoutExpired:
+            _end(process, signal.SIGKILL)
+            out, err = process.communicate()
+            raise LabError(f"{self._says(words)} ran past {timeout} s\n{out}{err}") from None
+        except BaseException:
+            _end(process, signal.SIGKILL)
+            process.communicate()
+            raise
+        if check and process.returncode:
+            raise LabError(f"{self._says(words)} ended with {process.returncode}\n{out}{err}")
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def _says(self, words: Sequence[object]) -> str:
+        return f"host {self.index} ({self.namespace}): {' '.join(map(str, words))}"
+
+    def read(self, path: str) -> str:
+        """Text of a file as this host sees it (/proc/net, /sys/class/net)."""
+        return self.run(["cat", path], timeout=10).stdout
+
+    def write(self, path: str, text: str) -> None:
+        """Writes a file as this host sees it."""
+        self.run(["tee", path], input=text, timeout=10)
+
+    def counters(self) -> Dict[str, int]:
+        """The kernel's network counters of this host: TcpOutSegs, TcpExtTCPTimeouts, ..."""
+        lines = "".join(self.read(path) for path in SNMP_FILES).splitlines()
+        counters: Dict[str, int] = {}
+        for names, values in zip(lines[::2], lines[1::2]):
+            group = names.split(":")[0]
+            for name, value in zip(names.split()[1:], values.split()[1:]):
+                counters[group + name] = int(value)
+        return counters
+
+    def counter(self, name: str) -> int:
+        """One of `counters`; LabError with those of its group if there is none such."""
+        counters = self.counters()
+        if name not in counters:
+            raise LabError(f"host {self.index}: no counter {name!r}; there are {sorted(counters)}")
+        return counters[name]
+
+    def set_link(self, up: bool) -> None:
+        """Plugs the host's cable in or pulls it."""
+        _ip("-n", self.namespace, "link", "set", self.interface, "up" if up else "down")
+
+    def has_link(self) -> bool:
+        """Whether its kernel has come to look at the carrier, and sends. Until then a frame that is
+        sent vanishes without an error."""
+        return self.read(f"/sys/class/net/{self.interface}/operstate").strip() == "up"
+
+    def end_processes(self, patience: float = 2.0) -> None:
+        """Ends what popen started: SIGTERM, then after `patience` seconds SIGKILL."""
+        alive = [p for p in self.processes if p.poll() is None]
+        for process in alive:
+            _end(process, signal.SIGTERM)
+        limit = time.monotonic() + patience
+        for process in alive:
+            try:
+                process.wait(max(0.0, limit - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                _end(process, signal.SIGKILL)
+                process.wait()
+        self.processes.clear()
+
+
+class Lab:
+    """Some hosts on a wire, for the length of a `with` block.
+
+    hosts: 2 to 64. wire: "veth-1500", "veth-9000", "veth-1500-nooff", or with
+    "-bridge" behind it, which more than two hosts need.
+    relay: faults between two hosts; `relay_counts` tells afterwards what it did.
+    threaded: GRO with a kernel thread per device (NAPI), so that the receiver's
+    work is not done on the sender's core.
+    """
+
+    def __init__(
+        self,
+        hosts: int = 2,
+        wire: str = "veth-1500",
+        relay: Optional[RelaySpec] = None,
+        threaded: bool = False,
+    ) -> None:
+        parsed = Wire.parse(wire)
+        if not 2 <= hosts <= 64:
+            raise LabError(f"{hosts} hosts: a lab has 2 to 64")
+        if hosts > 2 and relay:
+            raise LabError(f"{hosts} hosts: a relay joins two; leave the relay out or take 2 hosts")
+        if hosts > 2 and not parsed.bridge:
+            parsed = Wire.parse(wire + "-bridge")
+        self.wire = parsed
+        self.threaded = threaded
+        self.relay_spec = relay
+        self.relay: Optional[Relay] = None
+        self.relay_counts: Dict[str, Any] = {}
+        self.id = secrets.token_hex(3)
+        self.hosts = [Host(f"{PREFIX}{self.id}-h{i}", i, parsed) for i in range(hosts)]
+        self._middle = f"{PREFIX}{self.id}-mid" if relay or parsed.bridge else None
+        self._lock: Optional[int] = None
+        self._sigterm: Any = None
+
+    def await_links(self) -> None:
+        """Waits until every host's interface carries frames, as it does a while after a cable was
+        plugged in at either end. LabError after LINK_S."""
+        limit = time.monotonic() + LINK_S
+        for host in self.hosts:
+            while not host.has_link():
+                if time.monotonic() > limit:
+                    raise LabError(f"host {host.index}: its link is not up after {LINK_S} s")
+                time.sleep(0.005)
+
+    @property
+    def middle(self) -> str:
+        """The namespace between the hosts, with the relay or the bridge; port0 leads to host 0."""
+        if not self._middle:
+            raise LabError("nothing stands between the hosts of this wire")
+        return self._middle
+
+    # -- life
+
+    def __enter__(self) -> Lab:
+        clean()
+        self._lock = _lock(self.id)
+        self._catch_sigterm()
+        try:
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends every program in the hosts and removes the hosts. May be called again."""
+        if self._lock is None:
+            return
+        for host in self.hosts:
+            host.end_processes()
+        if self.relay:
+            self.relay_counts = self.relay.stop()
+            self.relay = None
+        _remove(self.id)
+        os.unlink(LOCKS / self.id)
+        os.close(self._lock)
+        self._lock = None
+        self._restore_sigterm()
+
+    def _catch_sigterm(self) -> None:
+        """SIGTERM ends the `with` block like Ctrl-C does, unless someone else handles it."""
+        self._sigterm = None
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            self._sigterm = signal.signal(signal.SIGTERM, _leave)
+
+    def _restore_sigterm(self) -> None:
+        if self._sigterm is not None:
+            signal.signal(signal.SIGTERM, self._sigterm)
+            self._sigterm = None
+
+    # -- building
+
+    def _build(self) -> None:
+        names = [host.namespace for host in self.hosts] + ([self._middle] if self._middle else [])
+        for name in names:
+            _ip("netns", "add", name)
+            _quiet_ipv6(name)
+            _ip("-n", name, "link", "set", "lo", "up")
+        if self.relay_spec:
+            self._join_by_relay()
+        elif self.wire.bridge:
+            self._join_by_bridge()
+        else:
+            self._veth(self.hosts[0], self.hosts[1].namespace, INTERFACE)
+        for host in self.hosts:
+            self._configure(host)
+        if self.relay_spec:
+            self._start_relay(self.relay_spec)
+
+    def _start_relay(self, spec: RelaySpec) -> None:
+        assert self._middle
+        self.relay_spec = spec
+        self.relay = Relay(spec, self._middle, "port0", "port1")
+
+    def impair(self, spec: RelaySpec) -> Dict[str, Any]:
+        """Other faults from now on; what the relay did so far. What waits in it is lost."""
+        assert self.relay, "this lab has no relay"
+        counts = self.relay.stop()
+        self.relay = None
+        self._start_relay(spec)
+        return counts
+
+    def _veth(self, host: Host, peer_namespace: str, peer: str) -> None:
+        mtu = self.wire.mtu
+        near = ["link", "add", INTERFACE, "mtu", mtu, "netns", host.namespace]
+        _ip(*near, "type", "veth", "peer", "name", peer, "mtu", mtu, "netns", peer_namespace)
+
+    def _join_by_bridge(self) -> None:
+        middle = self._middle
+        assert middle
+        _ip(
+            "-n",
+            middle,
+            "link",
+            "add",
+            "bridge0",
+            "mtu",
+            self.wire.mtu,
+            "type",
+            "bridge",
+            "stp_state",
+            0,
+            "mcast_snooping",
+            0,
+        )
+        _ip("-n", middle, "link", "set", "bridge0", "up")
+        for host in self.hosts:
+            port = self._port(host)
+            _ip("-n", middle, "link", "set", port, "master", "bridge0")
+
+    def _join_by_relay(self) -> None:
+        for host in self.hosts:
+            self._port(host)
+
+    def _port(self, host: Host) -> str:
+        """A cable from a host to the middle; the name of its end there."""
+        assert self._middle
+        port = f"port{host.index}"
+        self._veth(host, self._middle, port)
+        if not self.wire.offloads:
+            _switch_offloads(self._middle, port, OFFLOADS, False)
+        _ip("-n", self._middle, "link", "set", port, "up")
+        return port
+
+    def _configure(self, host: Host) -> None:
+        name = host.namespace
+        _ip("-n", name, "link", "set", INTERFACE, "address", host.mac)
+        if not self.wire.offloads:
+            _switch_offloads(name, INTERFACE, OFFLOADS, False)
+        _ip("-n", name, "address", "add", f"{host.address}/{host.prefix}", "dev", INTERFACE)
+        _ip("-n", name, "link", "set", INTERFACE, "up")
+        if self.threaded:
+            # A veth polls, and so can have a thread, only while it is up with GRO on.
+            _switch_offloads(name, INTERFACE, ("gro",), True)
+            host.write(f"/sys/class/net/{INTERFACE}/threaded", "1")
+        # The machine's default may be one that a namespace cannot change; a route
+        # may name the congestion control of its connections all the same.
+        _ip(
+            "-n",
+            name,
+            "route",
+            "change",
+            f"10.77.0.0/{host.prefix}",
+            "dev",
+            INTERFACE,
+            "proto",
+            "kernel",
+            "scope",
+            "link",
+            "src",
+            host.address,
+            "congctl",
+            "cubic",
+        )
+
+
+def _leave(number: int, frame: Optional[FrameType]) -> None:
+    raise SystemExit(128 + number)
+
+
+def _quiet_ipv6(namespace: str) -> None:
+    """No neighbour discovery: a silent wire carries nothing but what a test sends."""
+    switches = [f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6" for which in ("all", "default")]
+    command = ["ip", "netns", "exec", namespace, "tee", *switches]
+    subprocess.run(command, input="1", text=True, capture_output=True, timeout=10)
+
+
+def _switch_offloads(namespace: str, interface: str, which: Sequence[str], on: bool) -> None:
+    words = [word for name in which for word in (name, "on" if on else "off")]
+    command = ["ip", "netns", "exec", namespace, "ethtool", "-K", interface, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    if done.returncode:
+        raise LabError(f"{' '.join(command)}: {done.stderr.strip()}")
+
+
+# -- what tells the living from the dead
+
+
+def _lock(lab_id: str) -> int:
+    """Makes and locks the file that says that this lab is alive; its descriptor."""
+    LOCKS.mkdir(parents=True, exist_ok=True)
+    path = LOCKS / lab_id
+    while True:
+        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if os.fstat(fd).st_nlink:
+            break
+        os.close(fd)  # somebody who cleans up was faster; make it anew
+    os.write(fd, json.dumps({"pid": os.getpid(), "started": time.time()}).encode())
+    return fd
+
+
+def _locked_by_nobody(path: Path) -> Optional[int]:
+    """The lock of a dead owner's file, taken; None while the owner lives."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return None
+        raise
+    return fd
+
+
+def namespaces() -> List[str]:
+    """Names of all labs' namespaces on this machine."""
+    folder = Path("/run/netns")
+    found = folder.iterdir() if folder.is_dir() else iter(())
+    return sorted(path.name for path in found if path.name.startswith(PREFIX))
+
+
+def _remove(lab_id: str) -> List[str]:
+    """Removes a lab's namespaces, with the processes that still run in them."""
+    gone = [name for name in namespaces() if name.startswith(f"{PREFIX}{lab_id}-")]
+    for name in gone:
+        for pid in _ip("netns", "pids", name).split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        _ip("netns", "delete", name)
+    return gone
+
+
+def clean() -> List[str]:
+    """Removes what labs left behind whose owners are dead; the names removed."""
+    gone: List[str] = []
+    for path in sorted(LOCKS.iterdir()) if LOCKS.is_dir() else []:
+        fd = _locked_by_nobody(path)
+        if fd is None:
+            continue
+        gone += _remove(path.name)
+        path.unlink(missing_ok=True)
+        os.close(fd)
+    return gone
+
+
+def labs() -> Dict[str, List[str]]:
+    """Every lab on this machine, alive or dead, with its namespaces."""
+    found: Dict[str, List[str]] = {}
+    for name in namespaces():
+        found.setdefault(name.split("-")[1], []).append(name)
+    return found

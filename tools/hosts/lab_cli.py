@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command tools/lab: hosts to try things on by hand."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Dict, Optional, Tuple
+
+import click
+
+from tools.hosts import lab as labs
+from tools.hosts.relay import RelayError, RelaySpec
+
+
+def _folders(folder: Path, host: labs.Host) -> Dict[str, str]:
+    """The variables that name a host's folders: a namespace has the machine's files, and what is
+    set up in a lab is not for the machine."""
+    home = folder / f"host{host.index}"
+    return {"HARP_CONF_DIR": str(home / "config"), "HARP_RUN_DIR": str(home / "run")}
+
+
+def _write_program(folder: Path, host: labs.Host) -> None:
+    """The program that runs a command in a host, a shell if none is named."""
+    variables = _folders(folder, host)
+    Path(variables["HARP_RUN_DIR"]).mkdir(parents=True)
+    path = folder / "bin" / f"h{host.index}"
+    path.parent.mkdir(exist_ok=True)
+    exports = "".join(f"export {name}={shlex.quote(text)}\n" for name, text in variables.items())
+    path.write_text(
+        f'#!/bin/sh\n{exports}[ $# -gt 0 ] || set -- "${{SHELL:-sh}}"\n'
+        f'exec {shlex.join(host.command([]))} "$@"\n'
+    )
+    path.chmod(0o755)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Hosts as network namespaces on a virtual wire. Needs root."""
+
+
+@main.command()
+@click.option("--hosts", default=2, show_default=True, help="How many, 2 to 64.")
+@click.option(
+    "--wire",
+    default="veth-1500",
+    show_default=True,
+    help="veth-MTU[-nooff][-bridge]; nooff: TSO, GSO, GRO and checksums off.",
+)
+@click.option(
+    "--relay",
+    default=None,
+    metavar="SPEC",
+    help="Faults between two hosts: drop=P, drop_burst=N, duplicate=P, reorder=P/N, "
+    "corrupt=P, delay_us=N, rate_mbps=N, queue=N, seed=N, joined by commas.",
+)
+@click.option("--threaded", is_flag=True, help="Threaded NAPI on the hosts' devices.")
+@click.argument("command", nargs=-1)
+def up(
+    hosts: int, wire: str, relay: Optional[str], threaded: bool, command: Tuple[str, ...]
+) -> None:
+    """Make hosts, run COMMAND in the first one (a shell if none), remove the hosts.
+
+    COMMAND finds programs h0, h1 and so on, which run a command in one of the
+    hosts. Each host has folders of its own for HARP's configuration and
+    statistics. The environment of COMMAND has LAB_HOSTS, the namespaces of all
+    hosts, and LAB_ADDRESSES, in the same order.
+    """
+    try:
+        spec = None if relay is None else RelaySpec.parse(relay)
+        with (
+            tempfile.TemporaryDirectory(prefix="harp-lab-") as name,
+            labs.Lab(hosts, wire, spec, threaded) as lab,
+        ):
+            for host in lab.hosts:
+                _write_program(Path(name), host)
+                click.echo(f"host {host.index}: {host.address}, h{host.index} COMMAND")
+            env = {
+                **os.environ,
+                **_folders(Path(name), lab.hosts[0]),
+                "PATH": f"{name}/bin:{os.environ.get('PATH', os.defpath)}",
+                "LAB_HOSTS": " ".join(host.namespace for host in lab.hosts),
+                "LAB_ADDRESSES": " ".join(host.address for host in lab.hosts),
+            }
+            words = command or (os.environ.get("SHELL", "/bin/sh"),)
+            status = _run_in_foreground(lab.hosts[0].command(words), env)
+        if spec:
+            click.echo(f"relay: {lab.relay_counts}")
+    except (labs.LabError, RelayError) as error:
+        raise click.ClickException(str(error)) from None
+    sys.exit(status)
+
+
+def _run_in_foreground(words: "list[str]", env: "dict[str, str]") -> int:
+    """Runs a program that owns the terminal: Ctrl-C is for it to act on, not for us."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with subprocess.Popen(words, env=env, restore_signals=True) as process:
+            try:
+                return process.wait()
+            except BaseException:
+                process.terminate()
+                raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@main.command("list")
+def list_labs() -> None:
+    """Show the hosts there are."""
+    for lab_id, names in labs.labs().items():
+        click.echo(f"{lab_id}: {' '.join(names)}")
+
+
+@main.command()
+def clean() -> None:
+    """Remove hosts whose owner is dead; those of a living owner stay."""
+    for name in labs.clean():
+        click.echo(f"removed {name}")
+
+
+if __name__ == "__main__":
+    main(prog_name="tools/lab")

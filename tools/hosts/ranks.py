@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sites and the programs that run there: configurations, ranks of harp-perf, and what they say.
+
+A Site is a folder with ztcp*.conf and a run folder; a Program runs at one, and the lines that
+it says are kept with the moment of each; a Perf is one rank of harp-perf.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from harp import paths
+from harp.observe import statfile
+from tools.hosts.lab import Host
+
+START_S = 60.0  # a program's start on a busy machine
+
+Words = Sequence[str]
+
+
+class TooLate(AssertionError):
+    """Something did not happen in time; the message says what, and what the programs said."""
+
+
+@dataclass
+class Site:
+    """Where a rank runs and what it is told: a folder with ztcp*.conf and a run folder.
+
+    `prefix` stands before its command line (a namespace, lost capabilities);
+    `environment` is added to this process's.
+    """
+
+    folder: Path
+    prefix: Words = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    address: str = ""  # what peers see, without its prefix
+
+    def __post_init__(self) -> None:
+        self.run_folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def run_folder(self) -> Path:
+        return self.folder / "run"
+
+    def configure(self, text: str, name: str = "ztcp0.conf") -> Site:
+        (self.folder / name).write_text(text)
+        return self
+
+    def command(self, words: Words) -> list[str]:
+        return [*self.prefix, *words]
+
+    def all_environment(self) -> dict[str, str]:
+        # Another run's settings must not reach this one.
+        inherited = {k: v for k, v in os.environ.items() if not _is_setting(k)}
+        return {
+            **inherited,
+            "HARP_CONF_DIR": str(self.folder),
+            "HARP_RUN_DIR": str(self.run_folder),
+            **self.environment,
+        }
+
+    def published(self) -> list[statfile.Process]:
+        """What the site's processes publish."""
+        return statfile.scan([self.run_folder])
+
+
+def _is_setting(name: str) -> bool:
+    # LOCAL_ and the like: a launcher's words about ranks of its own.
+    return (name.startswith("HARP_") and name != "HARP_BUILD_DIR") or name.startswith("NCCL_")
+
+
+def _behind(faults: str, device: str) -> str:
+    return f"fault:{faults}|{device}" if faults else device
+
+
+def packet_site(
+    folder: Path, host: Host, own_address: bool = False, faults: str = "", **keys: object
+) -> Site:
+    """HARP over a host's interface; faults: a specification for the fault port."""
+    address = f"{host.own_address}/{host.prefix}" if own_address else "kernel"
+    device = f"packet:{host.interface}"
+    lines = {"device": _behind(faults, device), "address": address, **keys}
+    site = Site(
+        folder,
+        host.command([]),
+        address=host.own_address if own_address else host.address,
+    )
+    return site.configure("".join(f"{key} = {value}\n" for key, value in lines.items()))
+
+
+def wire_path() -> Path:
+    """A name for a wire; its ends remove it."""
+    return Path(f"/dev/shm/harp-test-{secrets.token_hex(6)}")
+
+
+def wire_site(folder: Path, wire: Path, number: int, **keys: object) -> Site:
+    """One end of a wire between two processes of this machine; number: 1 or 2."""
+    return _end_site(folder, number, **{"device": f"wire:{wire}", **keys})
+
+
+def _end_site(folder: Path, number: int, **keys: object) -> Site:
+    address = f"10.9.0.{number}"
+    lines = {"address": f"{address}/24", **keys}
+    site = Site(folder, address=address)
+    return site.configure("".join(f"{key} = {value}\n" for key, value in lines.items()))
+
+
+def ethdev_devices(socket: Path) -> tuple[str, str]:
+    """The ends of a link over DPDK, with large segments: vhost, which makes the socket and may
+    refer to memory, and virtio_user, which joins it and copies."""
+    return (
+        f"dpdk:net_vhost0,iface={socket},tso=1",
+        f"dpdk:virtio_user0,path={socket},queue_size=1024,mrg_rxbuf=1",
+    )
+
+
+def ethdev_site(folder: Path, socket: Path, number: int, faults: str = "", **keys: object) -> Site:
+    """One end of such a link; number: 1 (vhost) or 2."""
+    device = ethdev_devices(socket)[number - 1]
+    return _end_site(folder, number, device=_behind(faults, device), **keys)
+
+
+class Program:
+    """A program at a site; what it says is kept with the moment of each line."""
+
+    def __init__(self, site: Site, words: Words) -> None:
+        self.site = site
+        self.said: list[tuple[float, str]] = []
+        self.process = subprocess.Popen(
+            site.command(words),
+            env=site.all_environment(),
+            cwd=site.folder,  # where a core file would go
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        self._readers = [threading.Thread(target=self._listen, daemon=True)]
+        self._readers[0].start()
+
+    def _listen(self) -> None:
+        assert self.process.stderr
+        for line in self.process.stderr:
+            self.said.append((time.monotonic(), line.rstrip("\n")))
+
+    def lines(self, mark: str = "") -> list[str]:
+        """What it has said so far; mark: only the lines that contain it."""
+        return [line for _, line in self.said if mark in line]
+
+    @property
+    def warnings(self) -> list[str]:
+        return self.lines("NCCL WARN")
+
+    def wait_for_line(self, mark: str, timeout: float) -> tuple[float, str]:
+        """The first line with the mark, and its moment; TooLate after timeout seconds."""
+        limit = time.monotonic() + timeout
+        while True:
+            for moment, line in list(self.said):
+                if mark in line:
+                    return moment, line
+            if time.monotonic() > limit:
+                raise TooLate(f"no {mark!r} in {timeout} s: {self.lines()}")
+            time.sleep(0.005)
+
+    def signal(self, number: int) -> float:
+        """Sends a signal; the moment."""
+        moment = time.monotonic()
+        self.process.send_signal(number)
+        return moment
+
+    def wait(self, timeout: float) -> int:
+        """Its exit status, everything that it said being read; TooLate if it lives on."""
+        try:
+            status = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            late = f"{self.process.args!r} lives after {timeout} s; {self.lines()}"
+            raise TooLate(late) from None
+        for reader in self._readers:
+            reader.join(5)
+        return status
+
+    def end(self) -> None:
+        """Ends it if it lives. It may be stopped. With HARP_TEST_GENTLY it has a moment to end by
+        itself, as its input has: who is killed leaves no counts of what was reached."""
+        assert self.process.stdin
+        if os.environ.get("HARP_TEST_GENTLY") and self.process.poll() is None:
+            with suppress(BrokenPipeError, subprocess.TimeoutExpired):
+                self.process.stdin.close()
+                self.process.wait(3)
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.send_signal(signal.SIGCONT)
+        self.process.wait(60)  # a machine that is busy
+        for reader in self._readers:
+            reader.join(5)
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+class Perf(Program):
+    """One rank of harp-perf."""
+
+    def __init__(self, site: Site, words: Words, rank: int, meeting: str, nranks: int = 2) -> None:
+        where = ["--rank", str(rank), "--nranks", str(nranks), "--rendezvous", meeting]
+        super().__init__(site, [str(paths.perf_program()), *words, *where])
+        # Nobody waits for its answers, but a full pipe would stop it.
+        self.table: list[str] = []
+        self._readers.append(threading.Thread(target=self._collect, daemon=True))
+        self._readers[1].start()
+
+    def _collect(self) -> None:
+        assert self.process.stdout
+        self.table.extend(self.process.stdout)
+
+    def wrong(self) -> list[int]:
+        """The table's column of wrong elements, by row."""
+        return [int(line.split()[8]) for line in self.table if not line.startswith("#")]
+
+
+WRONG_ELEMENTS = re.compile(r"(\d+) (?:wrong elements|elements arrived wrong)")
+
+
+def wrong_elements(rank: Perf) -> Optional[int]:
+    """Elements that a rank which has failed saw arrive wrong; None: it does not say."""
+    told = [WRONG_ELEMENTS.search(line) for line in rank.lines()]
+    return max((int(found.group(1)) for found in told if found), default=None)
+
+
+def wait_until(
+    what: Callable[[], Any], timeout: float, why: str, of: Sequence[Program] = ()
+) -> Any:
+    """What the function returns once that is true. TooLate with why, and what the
+    programs said, after timeout seconds, or if one of them has ended."""
+    limit = time.monotonic() + timeout
+    while True:
+        found = what()
+        if found:
+            return found
+        late = time.monotonic() > limit
+        if late or any(program.process.poll() is not None for program in of):
+            said = [program.lines() for program in of]
+            raise TooLate(f"{why} in {timeout} s: {said}")
+        time.sleep(0.01)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A blackhole each second on one of a link's four flows, for as long as an all-reduce lasts."""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Optional
+
+from tools.hosts.jobs import job
+from tools.hosts.ranks import TooLate
+from tools.measure.fault_table import swallow_one
+from tools.measure.fault_trials import FLOWS, Setting, join, words_for
+
+PERIOD_S = 1.0
+LIMIT_S = 60.0  # for the job to finish behind the last one
+
+
+@dataclass
+class Series:
+    """`blackholes` were made, and `replaced` is what the ranks' counters say. times: seconds from
+    a blackhole to the flow's new connection. failure: what did not go as it has to."""
+
+    blackholes: int = 0
+    replaced: int = 0
+    wrong: Optional[int] = None
+    messages: int = 0
+    times: list[float] = field(default_factory=list)
+    failure: Optional[str] = None
+
+    def judge(self) -> Series:
+        """Fills in the failure, if there is one that is not named yet."""
+        if self.failure:
+            return self
+        if self.wrong != 0:
+            self.failure = f"{self.wrong} elements are wrong"
+        elif self.replaced != self.blackholes or not self.blackholes:
+            self.failure = f"{self.blackholes} blackholes, and {self.replaced} flows were replaced"
+        return self
+
+
+def run_series(setting: Setting, seconds: int, folder: Path) -> Series:
+    """One blackhole a second, in an empty folder, and with the timeout that links have by default:
+    patience with a flow grows with its round trips, which are long on a busy machine. LabError if
+    the hosts cannot be made use of."""
+    draw = random.Random(f"{setting.seed}/series")
+    series = Series()
+    words = [*words_for(seconds * PERIOD_S + 1, "8M"), "--timeout", 30]
+    if setting.inject_wrong:
+        words.append("--inject-wrong")
+    with ExitStack() as stack:
+        joint = stack.enter_context(join(setting.transport, setting.lab, folder, flows=FLOWS))
+        running = stack.enter_context(job(joint.sites, joint.host, words))
+        next_at = time.monotonic()
+        try:
+            for _ in range(seconds):
+                time.sleep(max(0.0, next_at - time.monotonic()))
+                next_at += PERIOD_S
+                series.times.append(swallow_one(running, joint, draw))
+                series.blackholes += 1
+            joint.impair()
+            statuses = running.finish(LIMIT_S)
+        except TooLate as late:
+            series.failure = str(late)
+            statuses = []
+        seen = running.look()
+        series.replaced = sum(counts.get("flows_replaced", 0) for counts in seen)
+        series.messages = sum(counts.get("messages_in", 0) for counts in seen)
+        warnings = [line for rank in running.ranks for line in rank.warnings]
+        if statuses == [0, 0]:
+            series.wrong = sum(running.ranks[0].wrong())
+        elif statuses or warnings:
+            said = [rank.lines() for rank in running.ranks]
+            series.failure = series.failure or f"the ranks ended with {statuses}: {said}"
+    return series.judge()

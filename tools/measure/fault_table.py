@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of faults: what strikes a job, and how it then has to end."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tools.hosts.jobs import Job, Joint
+from tools.hosts.ranks import TooLate, wait_until
+from tools.hosts.unix_socket import cut
+from tools.measure.fault_trials import (
+    END_S,
+    ERROR,
+    FLOWS,
+    OTHER,
+    SOCKET,
+    WENT_ON,
+    Fault,
+    Misbehaved,
+    Missed,
+    Trial,
+)
+
+FILL_S = 5.0  # for packet memory to fill up
+
+
+def kill(trial: Trial) -> None:
+    victim = trial.one()
+    trial.fails(1 - victim, trial.kill(victim))
+
+
+def stop_short(trial: Trial) -> None:
+    victim = trial.ranks[trial.one()]
+    since = victim.signal(signal.SIGSTOP)
+    time.sleep(trial.short())
+    victim.signal(signal.SIGCONT)
+    trial.was_short(since)
+
+
+def stop_long(trial: Trial) -> None:
+    victim = trial.one()
+    trial.fails(1 - victim, trial.ranks[victim].signal(signal.SIGSTOP))
+    # It wakes up in a world that has moved on.
+    trial.fails(victim, trial.ranks[victim].signal(signal.SIGCONT))
+
+
+@contextmanager
+def _link_down(trial: Trial) -> Iterator[float]:
+    assert trial.lab
+    host = trial.lab.hosts[trial.one()]
+    try:
+        host.set_link(False)
+        yield time.monotonic()
+    finally:
+        host.set_link(True)
+        trial.lab.await_links()
+
+
+def link_short(trial: Trial) -> None:
+    began = time.monotonic()
+    with _link_down(trial):
+        time.sleep(trial.short())
+    trial.was_short(began)
+
+
+def link_long(trial: Trial) -> None:
+    with _link_down(trial) as since:
+        for number in (0, 1):
+            trial.fails(number, since)
+
+
+def swallow_one(running: Job, joint: Joint, draw: random.Random) -> float:
+    """One flow's packets are swallowed from now on; seconds until it was replaced."""
+    site = draw.randrange(2)
+    before = running.count(site, "flows_replaced")
+    flow = running.grows(draw.randrange(FLOWS), site)
+    joint.swallow(flow, draw.choice(("tx", "rx", "both")))
+    return running.await_count(site, "flows_replaced", before + 1)
+
+
+def blackhole_one(trial: Trial) -> None:
+    swallow_one(trial.job, trial.joint, trial.draw)
+
+
+def blackhole_all(trial: Trial) -> None:
+    trial.joint.impair("blackhole=1,side=both")
+    since = time.monotonic()
+    for number in (0, 1):
+        trial.fails(number, since)
+
+
+def replaced(trial: Trial) -> None:
+    """The new process is one of a new job, which has to be able to do its work."""
+    victim = trial.one()
+    since = trial.kill(victim)
+    trial.ranks[victim].wait(END_S)  # until then its claims are its own
+    with trial.another_job() as start:
+        ranks = [start(victim)]
+        if trial.shared:
+            ranks.append(start(1 - victim))
+        trial.fails(1 - victim, since)
+        if not trial.shared:
+            trial.ended(trial.ranks[1 - victim], 1)
+            ranks.append(start(1 - victim))
+        for rank in ranks:
+            trial.ended(rank, 0)
+
+
+def config_removed(trial: Trial) -> None:
+    for site in trial.joint.sites:
+        for path in site.folder.glob("ztcp*.conf"):
+            path.unlink()
+
+
+def memory(trial: Trial) -> None:
+    """A rank's application is busy elsewhere: what its peer sends meanwhile waits in packet
+    memory, and is more than fits."""
+    victim = trial.one()
+    before = trial.job.count(victim, "tcp_memory_drops")
+    trial.ranks[victim].signal(signal.SIGUSR1)
+
+    def exhausted() -> bool:
+        count = trial.job.look()[victim]
+        full = count["packets_used"] >= 0.95 * count["packets_total"]
+        return full or count["tcp_memory_drops"] > before
+
+    try:
+        wait_until(exhausted, FILL_S, "packet memory does not fill up", trial.ranks)
+    except TooLate as late:  # the pause was over before the peer was ready to send
+        raise Missed(str(late)) from None
+
+
+def fill(trial: Trial) -> None:
+    """Both run folders, up to the last byte."""
+    for site in trial.joint.sites:
+        with open(site.run_folder / "filler", "wb", buffering=0) as file:
+            try:
+                while file.write(bytes(65536)):
+                    pass
+            except OSError:
+                continue
+
+
+def folder_full_killed(trial: Trial) -> None:
+    """There is no room for the trace that the error asks for."""
+    fill(trial)
+    kill(trial)
+    for site in trial.joint.sites:
+        if list(site.run_folder.glob("*.trace")):
+            raise Misbehaved(OTHER, "the run folder was not full: a trace is there")
+
+
+def device_closed(trial: Trial) -> None:
+    """By neither rank: the socket that joins the devices, and only that, is shut down."""
+    site, rank = trial.joint.sites[0], trial.ranks[0]
+    cut(rank.process.pid, site.folder.parent / SOCKET)
+    since = time.monotonic()
+    for number in (0, 1):
+        trial.fails(number, since)
+
+
+PACKET = ("packet", "packet-own")
+
+FAULTS = (
+    Fault("kill", "a rank is killed", ERROR, kill),
+    Fault("stop-short", "a rank is stopped for less than timeout_ms", WENT_ON, stop_short),
+    Fault("stop-long", "a rank is stopped for longer", ERROR, stop_long),
+    Fault("link-short", "a host's link is down for less than timeout_ms", WENT_ON, link_short,
+          transports=PACKET),
+    Fault("link-long", "a host's link is down for longer", ERROR, link_long, transports=PACKET),
+    Fault("blackhole-one", "one flow of four is swallowed", WENT_ON, blackhole_one, 1,
+          {"flows": FLOWS}),
+    Fault("blackhole-all", "all packets are swallowed", ERROR, blackhole_all,
+          keys={"flows": FLOWS}),
+    Fault("device-closed", "both ranks' devices are closed", ERROR, device_closed,
+          transports=("ethdev",)),
+    Fault("replaced", "another process takes a killed rank's address", ERROR, replaced,
+          transports=PACKET),
+    Fault("config-removed", "both configurations are removed", WENT_ON, config_removed),
+    # Packet memory is 16 MiB: the first 20 MiB of an iteration wait for nothing that comes back.
+    Fault("memory", "a rank's packet memory is exhausted", WENT_ON, memory, keys={"flows": 8},
+          size="40M", rate=2.0, words=("--step", "10M", "--pause", "600")),
+    Fault("folder-full", "both run folders are full", WENT_ON, fill, run_folder_kib=1024),
+    Fault("folder-full-killed", "the same, and then a rank is killed", ERROR, folder_full_killed,
+          run_folder_kib=1024),
+)  # fmt: skip

@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults that strike an all-reduce while its bytes flow, one trial each, and what came of it.
+
+A trial starts two ranks of harp-perf that verify every iteration, waits for bytes to flow and a
+random moment more, and lets a fault strike. The job then goes on to its end, or its ranks end
+with an error in time, as the fault's kind demands; everything else is told by name.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional
+
+from tools.hosts.jobs import Job, Joint, all_reduce, job
+from tools.hosts.lab import Lab, LabError
+from tools.hosts.ranks import (
+    Perf,
+    TooLate,
+    ethdev_site,
+    packet_site,
+    wire_path,
+    wire_site,
+    wrong_elements,
+)
+
+TRANSPORTS = ("packet", "packet-own", "wire", "ethdev")
+BETWEEN_PROCESSES = ("wire", "ethdev")  # of this machine: no hosts, and no root, are needed
+SOCKET = "vhost"  # in a trial's folder, over ethdev
+FLOWS = 4
+GBIT = 0.5  # offered; with 4 MiB an iteration takes 67 ms
+ITERATIONS_A_SECOND = 15
+MESSAGES = 8  # have come to each rank before a fault
+DELAY_S = 0.3  # the random moment
+SLACK_S = 1.0  # beyond timeout_ms: ticks, and a machine that is busy
+HANG_S = 30.0  # beyond timeout_ms: it does not end by itself any more
+END_S = 30.0  # for a rank to end that has failed, or is done
+SHORT_MOST = 0.75  # of timeout_ms: what a fault that a job has to outlive may last
+TRIES = 5  # of a trial that the machine turns into another one
+
+WENT_ON, ERROR = "went on", "error"
+HANG, CRASH, WRONG, OTHER = "hang", "crash", "wrong", "other"
+
+DEVICE_IS_GONE = "the device of instance"
+SANITIZER = re.compile(r"(ERROR|WARNING): \w+Sanitizer|runtime error:")
+
+
+class Misbehaved(Exception):
+    """A trial did not go as its fault demands; kind: HANG, CRASH, WRONG or OTHER."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class Missed(Misbehaved):
+    """This machine made something else of the trial than its fault wants, which says nothing about
+    the job: the trial is to be done again."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(OTHER, text)
+
+
+@dataclass
+class Outcome:
+    """What came of a trial. error_s: from the fault to the last error that it had to cause;
+    missed: how often it was done again."""
+
+    fault: str
+    number: int
+    kind: str
+    expected: bool = True
+    text: str = ""
+    error_s: Optional[float] = None
+    missed: int = 0
+    seconds: float = 0.0
+    logs: Optional[str] = None
+
+
+@dataclass
+class Trial:
+    """A job that a fault strikes. `errors`: seconds from the fault to each error."""
+
+    draw: random.Random
+    timeout_s: float
+    lab: Optional[Lab]
+    joint: Joint
+    shared: bool  # several processes may serve one address
+    job: Job
+    programs: list[Perf]  # all that were started
+    killed: list[Perf] = field(default_factory=list)
+    errors: list[float] = field(default_factory=list)
+
+    @property
+    def ranks(self) -> list[Perf]:
+        return self.job.ranks
+
+    def one(self) -> int:
+        """Either rank."""
+        return self.draw.randrange(2)
+
+    def short(self) -> float:
+        """Seconds that a job has to outlive."""
+        return self.draw.uniform(0.1, 0.6) * self.timeout_s
+
+    def was_short(self, since: float) -> None:
+        """What began then, and is over, a job had to outlive. Missed if it took too long."""
+        took = time.monotonic() - since
+        if took > SHORT_MOST * self.timeout_s:
+            raise Missed(f"the fault lasted {took:.2f} s: this machine is too busy")
+
+    def kill(self, number: int) -> float:
+        """The moment."""
+        self.killed.append(self.ranks[number])
+        return self.ranks[number].signal(signal.SIGKILL)
+
+    @contextmanager
+    def another_job(self) -> Iterator[Callable[[int], Perf]]:
+        """Starts its ranks at the sites, one by one."""
+        meeting = f"{self.joint.host}:{self.draw.randrange(20000, 30000)}"
+        words = list(map(str, words_for(0.2)))
+        with ExitStack() as stack:
+
+            def start(number: int) -> Perf:
+                rank = Perf(self.joint.sites[number], words, number, meeting)
+                self.programs.append(rank)
+                return stack.enter_context(rank)
+
+            yield start
+
+    def lives(self) -> None:
+        """The job was there when the fault struck, and is there yet."""
+        for number, rank in enumerate(self.ranks):
+            if rank.process.poll() is not None:
+                raise Misbehaved(OTHER, f"rank {number} has ended: {rank.lines()}")
+
+    def fails(self, number: int, since: float) -> None:
+        """A rank's request ends with the error for a lost peer, in time, and its log names that
+        peer; its status and its bytes are looked at when it has ended."""
+        rank, peer = self.ranks[number], self.joint.sites[1 - number].address
+        try:
+            moment, line = rank.wait_for_line(" failed after ", self.timeout_s + HANG_S)
+        except TooLate as late:
+            raise Misbehaved(HANG, f"rank {number}: {late}") from None
+        took = moment - since
+        self.errors.append(took)
+        if took > self.timeout_s + SLACK_S:
+            raise Misbehaved(OTHER, f"rank {number}: its error came only after {took:.2f} s")
+        if not line.endswith(": ncclRemoteError"):
+            raise Misbehaved(OTHER, f"rank {number}: {line}")
+        names = rf"HARP: the link (to|from) {re.escape(peer)}:\d+ failed: "
+        if not any(re.search(names, warning) for warning in rank.warnings):
+            raise Misbehaved(OTHER, f"rank {number}: no line names the peer {peer}: {rank.lines()}")
+
+    def ended(self, rank: Perf, *statuses: int) -> None:
+        """A rank comes to its end by itself, with one of these statuses and no wrong byte."""
+        found = self._wait(rank)
+        check_crash(rank)
+        wrong = wrong_elements(rank)
+        if wrong:
+            raise Misbehaved(WRONG, f"{wrong} elements are wrong: {rank.lines()}")
+        if found not in statuses:
+            raise Misbehaved(OTHER, f"exit status {found}: {rank.lines()}")
+        if found and wrong is None:  # else the status says it
+            raise Misbehaved(OTHER, f"no word about its bytes: {rank.lines()}")
+
+    def _wait(self, rank: Perf) -> int:
+        try:
+            return rank.wait(END_S)
+        except TooLate as late:
+            raise Misbehaved(HANG, str(late)) from None
+
+    def look_for_crashes(self) -> None:
+        for rank in self.programs:
+            if rank.process.poll() is not None and rank not in self.killed:
+                check_crash(rank)
+
+
+def check_crash(rank: Perf) -> None:
+    """Of a rank that has ended. Whom SIGKILL ended did not crash: that is how trials end, too."""
+    status = rank.process.returncode
+    if (
+        status < 0
+        and status != -signal.SIGKILL
+        or any(SANITIZER.search(line) for line in rank.lines())
+    ):
+        raise Misbehaved(CRASH, f"it ended with {status}: {rank.lines()}")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`strike` comes back when what is expected at once has been seen; ends: how the job has to
+    end; replaces: how many flows get new connections, None: any number. keys: of the
+    configurations; size, rate (Gbit/s) and words: of the job."""
+
+    name: str
+    what: str
+    ends: str
+    strike: Callable[[Trial], None]
+    replaces: Optional[int] = None
+    keys: dict[str, object] = field(default_factory=dict)
+    size: str = "4M"
+    rate: float = GBIT
+    words: Sequence[object] = ()
+    run_folder_kib: int = 0  # a memory file system of that size; 0: none
+    transports: Sequence[str] = TRANSPORTS
+
+
+# -- the trial
+
+
+def words_for(seconds: float, size: str = "4M", rate: float = GBIT) -> list[object]:
+    """An all_reduce that lasts at least so long, verified from the first iteration on."""
+    share = rate / GBIT * 4 / int(size.rstrip("M"))
+    iterations = int(seconds * ITERATIONS_A_SECOND * share) + 2
+    return all_reduce(size, iterations, rate, "--verified")
+
+
+@contextmanager
+def join(transport: str, lab: Optional[Lab], folder: Path, **keys: Any) -> Iterator[Joint]:
+    """Two sites, of which the first one's device obeys a file of faults."""
+    control = folder / "faults"
+    control.touch()
+    faults = f"tso=1,control={control}"
+    places = [folder / "0", folder / "1"]
+    if transport == "wire":
+        path = wire_path()
+        try:
+            sites = [
+                wire_site(places[0], path, 1, **{"device": f"fault:{faults}|wire:{path}", **keys}),
+                wire_site(places[1], path, 2, **keys),
+            ]
+            yield Joint(sites, "127.0.0.1", control)
+        finally:
+            for left in path.parent.glob(f"{path.name}*"):  # a killed end leaves files
+                left.unlink()
+        return
+    if transport == "ethdev":
+        socket = folder / SOCKET
+        sites = [
+            ethdev_site(places[0], socket, 1, faults, **keys),
+            ethdev_site(places[1], socket, 2, **keys),
+        ]
+        yield Joint(sites, "127.0.0.1", control)
+        return
+    assert lab
+    own = transport == "packet-own"
+    first, second = lab.hosts
+    sites = [
+        packet_site(places[0], first, own, faults, **keys),
+        packet_site(places[1], second, own, **keys),
+    ]
+    yield Joint(sites, first.address, control)
+
+
+@contextmanager
+def small_folder(path: Path, kib: int) -> Iterator[None]:
+    """A memory file system over a folder. LabError if it cannot be mounted."""
+    words = ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "none", str(path)]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=10)
+        if done.returncode:
+            raise LabError(f"{' '.join(words)}: {done.stderr.strip()}; run this as root")
+        yield
+    finally:  # also where mount was done, and then interrupted
+        subprocess.run(["umount", "-l", str(path)], timeout=10, capture_output=True)
+
+
+def _words(fault: Fault, timeout_s: float, inject_wrong: bool) -> list[object]:
+    """For harp-perf. A job that has to go on ends soon behind its fault; one that has to end with
+    an error would not end by itself."""
+    seconds = DELAY_S + 0.6 * timeout_s + 1.0 if fault.ends == WENT_ON else 3600
+    patience = int(timeout_s + HANG_S) + 1  # HARP has to give up first
+    words = [*words_for(seconds, fault.size, fault.rate), *fault.words, "--timeout", patience]
+    return [*words, "--inject-wrong"] if inject_wrong else words
+
+
+def _come_to_the_end(trial: Trial) -> None:
+    """However slow this machine is: as long as messages come."""
+    came, since = 0, time.monotonic()
+    while any(rank.process.poll() is None for rank in trial.ranks):
+        now = sum(seen.get("messages_in", 0) for seen in trial.job.look())
+        if now > came:
+            came, since = now, time.monotonic()
+        elif time.monotonic() - since > trial.timeout_s + HANG_S:
+            said = [rank.lines() for rank in trial.ranks]
+            raise Misbehaved(HANG, f"{came} messages have come, and no more: {said}")
+        time.sleep(0.005)
+
+
+def _went_on(fault: Fault, trial: Trial) -> None:
+    trial.lives()
+    _come_to_the_end(trial)
+    for rank in trial.ranks:
+        trial.ended(rank, 0)
+        unexpected = [line for line in rank.warnings if DEVICE_IS_GONE not in line]
+        if unexpected:
+            raise Misbehaved(OTHER, f"it warned: {unexpected}")
+    count = sum(seen["flows_replaced"] for seen in trial.job.seen)
+    if fault.replaces not in (None, count):
+        raise Misbehaved(OTHER, f"{count} flows were replaced, and not {fault.replaces}")
+
+
+def _ended(trial: Trial) -> None:
+    for rank in trial.ranks:
+        if rank in trial.killed:
+            rank.wait(END_S)
+        else:
+            trial.ended(rank, 1)
+
+
+def _see_it_through(fault: Fault, trial: Trial) -> None:
+    trial.job.await_messages(MESSAGES)
+    time.sleep(trial.draw.uniform(0, DELAY_S))
+    trial.lives()
+    fault.strike(trial)
+    if fault.ends == WENT_ON:
+        _went_on(fault, trial)
+    else:
+        _ended(trial)
+
+
+def _judge(fault: Fault, trial: Trial) -> Optional[Misbehaved]:
+    """Sees the trial through; what was wrong with it. A crash explains all else. Whether a job goes
+    on or fails whose trial was missed is the same; how, is not."""
+    try:
+        try:
+            _see_it_through(fault, trial)
+        except Missed as missed:
+            _come_to_the_end(trial)
+            for rank in trial.ranks:
+                trial.ended(rank, 0, 1)
+            return missed
+        except (Misbehaved, TooLate) as bad:
+            trial.look_for_crashes()
+            return bad if isinstance(bad, Misbehaved) else Misbehaved(OTHER, str(bad))
+    except Misbehaved as crash:
+        return crash
+    return None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all trials of a run have in common. lab: two hosts, or None where a wire in memory
+    joins the ranks. inject_wrong: flip a byte in every trial, which has to be noticed."""
+
+    transport: str
+    lab: Optional[Lab]
+    seed: int
+    timeout_ms: int
+    inject_wrong: bool = False
+
+
+def _try(
+    fault: Fault, draw: random.Random, setting: Setting, folder: Path
+) -> tuple[Trial, Optional[Misbehaved]]:
+    """The trial, which is over, and what was wrong with it."""
+    timeout_s = setting.timeout_ms / 1e3
+    began = time.monotonic()
+    with ExitStack() as stack:
+        keys = {"timeout_ms": setting.timeout_ms, **fault.keys}
+        joint = stack.enter_context(join(setting.transport, setting.lab, folder, **keys))
+        for site in joint.sites if fault.run_folder_kib else ():
+            stack.enter_context(small_folder(site.run_folder, fault.run_folder_kib))
+        words = _words(fault, timeout_s, setting.inject_wrong)
+        running = stack.enter_context(job(joint.sites, joint.host, words, flowing=0))
+        shared = setting.transport == "packet"
+        trial = Trial(draw, timeout_s, setting.lab, joint, shared, running, list(running.ranks))
+        bad = _judge(fault, trial)
+    for index, rank in enumerate(trial.programs):
+        said = "".join(f"{moment - began:8.3f} {line}\n" for moment, line in rank.said)
+        (folder / f"{index}.log").write_text(said + "".join(rank.table))
+    return trial, bad
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def run_trial(fault: Fault, number: int, setting: Setting, folder: Path) -> Outcome:
+    """One trial in an empty folder, where the logs of its last try lie afterwards. The seed, the
+    fault and the number decide what is random. LabError if the hosts do not do what they are told.
+    """
+    draw = random.Random(f"{setting.seed}/{fault.name}/{number}")
+    outcome = Outcome(fault.name, number, fault.ends)
+    began = time.monotonic()
+    for outcome.missed in range(TRIES):
+        _empty(folder)
+        trial, bad = _try(fault, draw, setting, folder)
+        if not isinstance(bad, Missed):
+            break
+    outcome.seconds = time.monotonic() - began
+    outcome.error_s = max(trial.errors, default=None)
+    if bad:
+        outcome.kind, outcome.expected, outcome.text = bad.kind, False, str(bad)
+    return outcome

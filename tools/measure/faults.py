@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command tools/faults: all-reduces that faults strike, many times each, as a table."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import resource
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from statistics import median
+from types import FrameType
+from typing import Any, Optional
+
+import click
+
+from harp.paths import nccl_plugin_path, perf_program
+from tools.hosts.lab import Lab, LabError
+from tools.hosts.ranks import TooLate
+from tools.measure.fault_series import Series, run_series
+from tools.measure.fault_table import FAULTS
+from tools.measure.fault_trials import (
+    BETWEEN_PROCESSES,
+    CRASH,
+    HANG,
+    OTHER,
+    TRANSPORTS,
+    WRONG,
+    Fault,
+    Outcome,
+    Setting,
+    run_trial,
+)
+from tools.measure.options import first_option, json_option
+from tools.measure.priority import going_first
+from tools.measure.records import describe_host
+from tools.measure.tables import markdown
+
+SCHEMA = "harp.faults/1"
+TIMEOUT_MS = 1000
+PROGRESS_S = 15.0
+STOP_S = 30.0  # for a process that runs trials to clean up
+
+Task = tuple[str, int]  # a fault's name, the number of the trial
+
+
+@dataclass
+class Row:
+    """All trials of one fault."""
+
+    fault: Fault
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def count(self, kind: str) -> int:
+        return sum(outcome.kind == kind for outcome in self.outcomes)
+
+    def cells(self) -> list[str]:
+        times = [one.error_s for one in self.outcomes if one.error_s is not None]
+        seconds = [f"{median(times):.2f}", f"{max(times):.2f}"] if times else ["–", "–"]
+        counts = [str(self.count(kind)) for kind in (self.fault.ends, HANG, CRASH, WRONG, OTHER)]
+        again = str(sum(one.missed for one in self.outcomes))
+        fault = self.fault
+        return [
+            f"{fault.name}: {fault.what}",
+            str(len(self.outcomes)),
+            fault.ends,
+            *counts,
+            again,
+            *seconds,
+        ]
+
+
+HEADER = ("fault", "times", "expected", "as expected", "hangs", "crashes", "wrong bytes", "other",
+          "done again", "error after p50 s", "max s")  # fmt: skip
+
+
+def table(rows: Sequence[Row]) -> str:
+    numbers = [i for i in range(len(HEADER)) if i not in (0, 2)]
+    return markdown(HEADER, [row.cells() for row in rows if row.outcomes], numbers)
+
+
+# -- trials, in processes of their own
+
+
+@contextmanager
+def _hosts(transport: str) -> Iterator[Optional[Lab]]:
+    if transport in BETWEEN_PROCESSES:
+        yield None
+    else:
+        with Lab(hosts=2, wire="veth-1500") as lab:
+            yield lab
+
+
+def _leave(number: int, frame: Optional[FrameType]) -> None:
+    """The `with` blocks clean up, undisturbed."""
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
+def _keep(folder: Path, logs: Path, outcome: Outcome) -> None:
+    kept = logs / f"{outcome.fault}-{outcome.number}"
+    logs.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(folder, kept, dirs_exist_ok=True)
+    outcome.logs = str(kept)
+
+
+def _serve(line: Connection, transport: str, settings: dict[str, Any], logs: Path) -> None:
+    """Runs the trials that come down the line until it is closed; answers with outcomes, or with
+    a text where a trial could not be made."""
+    by_name = {fault.name: fault for fault in FAULTS}
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to go, once
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        with _hosts(transport) as lab:
+            setting = Setting(transport, lab, **settings)
+            while True:
+                name, number = line.recv()
+                with tempfile.TemporaryDirectory(prefix="harp-faults-") as folder:
+                    outcome = run_trial(by_name[name], number, setting, Path(folder))
+                    if not outcome.expected:
+                        _keep(Path(folder), logs, outcome)
+                line.send(outcome)
+    except EOFError:
+        pass
+    except (LabError, TooLate, OSError) as error:
+        line.send(f"{type(error).__name__}: {error}")
+
+
+def _answer(line: Connection) -> Outcome:
+    try:
+        answer = line.recv()
+    except EOFError:
+        answer = "a process that runs them has ended"
+    if not isinstance(answer, Outcome):
+        raise click.ClickException(f"trials cannot go on: {answer}")
+    return answer
+
+
+class Servers:
+    """Processes that run trials, side by side, for the length of a `with` block."""
+
+    def __init__(self, count: int, transport: str, settings: dict[str, Any], logs: Path) -> None:
+        self._arguments = (transport, settings, logs)
+        self._count = count
+        self._processes: list[multiprocessing.process.BaseProcess] = []
+        self._lines: list[Connection] = []
+
+    def __enter__(self) -> Servers:
+        # Not forked: each would hold the others' lines open beyond this process's death.
+        context = multiprocessing.get_context("spawn")
+        for _ in range(self._count):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, *self._arguments))
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._lines.append(ours)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The labs go with the processes; one that is in a trial breaks it off."""
+        for line in self._lines:
+            line.close()
+        for process in self._processes:
+            if process.is_alive():
+                process.terminate()
+        for process in self._processes:
+            process.join(STOP_S)
+
+    def run(self, tasks: Sequence[Task], stop_early: bool) -> Iterator[Outcome]:
+        """Outcomes as they come. stop_early: after one that is not as expected, no more are begun.
+        ClickException if trials cannot be made."""
+        left, idle = deque(tasks), list(self._lines)
+        while left or len(idle) < len(self._lines):
+            while left and idle:
+                idle.pop().send(left.popleft())
+            for line in wait([line for line in self._lines if line not in idle]):
+                assert isinstance(line, Connection)
+                outcome = _answer(line)
+                idle.append(line)
+                if stop_early and not outcome.expected:
+                    left.clear()
+                yield outcome
+
+
+# -- what people see
+
+
+def _chosen(names: Optional[str], transport: str) -> list[Fault]:
+    wanted = [name.strip() for name in names.split(",")] if names else []
+    unknown = [name for name in wanted if name not in {fault.name for fault in FAULTS}]
+    if unknown:
+        known = ", ".join(fault.name for fault in FAULTS)
+        raise click.BadParameter(f"there is no fault {unknown[0]!r}; there are {known}")
+    chosen = [fault for fault in FAULTS if not wanted or fault.name in wanted]
+    possible = [fault for fault in chosen if transport in fault.transports]
+    if wanted and len(possible) < len(chosen):
+        left_out = ", ".join(fault.name for fault in chosen if fault not in possible)
+        raise click.BadParameter(f"{left_out}: not over {transport}")
+    return possible
+
+
+def _check_host(transport: str) -> None:
+    if transport not in BETWEEN_PROCESSES and os.geteuid() != 0:
+        raise click.UsageError("hosts are network namespaces: run this as root")
+    try:
+        perf_program(), nccl_plugin_path()
+    except FileNotFoundError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _say(began: float, text: str) -> None:
+    click.echo(f"[{time.monotonic() - began:5.0f} s] {text}")
+
+
+def _follow(rows: dict[str, Row], outcomes: Iterator[Outcome], times: int) -> None:
+    """Sorts outcomes into their rows, and tells how it goes."""
+    began = said = time.monotonic()
+    for outcome in outcomes:
+        row = rows[outcome.fault]
+        row.outcomes.append(outcome)
+        if not outcome.expected:
+            _say(began, f"{outcome.fault} {outcome.number}: {outcome.kind}: {outcome.text}")
+            _say(began, f"  its logs: {outcome.logs}")
+        if len(row.outcomes) == times or time.monotonic() - said > PROGRESS_S:
+            said = time.monotonic()
+            _say(began, f"{outcome.fault}: {len(row.outcomes)} of {times}")
+
+
+def _save(path: Path, **found: Any) -> None:
+    document = {"schema": SCHEMA, "host": describe_host(), **found}
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def _series_text(series: Series) -> str:
+    took = f"{median(series.times):.2f} s, max {max(series.times):.2f} s" if series.times else "–"
+    return (
+        f"{series.blackholes} blackholes on one flow of four; flows replaced: {series.replaced}; "
+        f"after p50 {took}; {series.messages} messages, wrong: {series.wrong}"
+    )
+
+
+def _series(seconds: int, transport: str, settings: dict[str, Any], logs: Path) -> Series:
+    try:
+        with _hosts(transport) as lab, tempfile.TemporaryDirectory(prefix="harp-faults-") as folder:
+            seen = run_series(Setting(transport, lab, **settings), seconds, Path(folder))
+            if seen.failure:
+                shutil.copytree(folder, logs, dirs_exist_ok=True)
+            return seen
+    except LabError as error:
+        raise click.ClickException(str(error)) from None
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--times", default=100, show_default=True, type=click.IntRange(1), help="Of each.")
+@click.option(
+    "--only", metavar="NAME,...", help="Of " + ", ".join(fault.name for fault in FAULTS) + "."
+)
+@click.option(
+    "--transport",
+    default="packet",
+    show_default=True,
+    type=click.Choice(TRANSPORTS),
+    help="packet: the kernel's address; packet-own: beside it; wire: in memory; ethdev: DPDK, "
+    "between vhost and virtio_user.",
+)
+@click.option(
+    "--series",
+    type=click.IntRange(1, 3600),
+    metavar="SECONDS",
+    help="Instead: a blackhole each second on one flow of four of one job, with the timeout that "
+    "links have by default.",
+)
+@click.option("--seed", type=int, help="Decides the random moments [drawn, and printed].")
+@click.option(
+    "--timeout-ms",
+    default=TIMEOUT_MS,
+    show_default=True,
+    type=click.IntRange(500, 60000),
+    help="Of the configurations: bounds the time to an error.",
+)
+@click.option(
+    "--at-once",
+    default=max(1, min(4, (os.cpu_count() or 1))),
+    show_default=True,
+    type=click.IntRange(1, 64),
+    help="Trials side by side.",
+)
+@click.option("--keep-going", is_flag=True, help="Also after one that is not as expected.")
+@click.option("--inject-wrong", is_flag=True, help="Flip a byte in each: it has to be noticed.")
+@click.option(
+    "--logs",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the logs of what is not as expected go [a new folder in the system's for temporary "
+    "files].",
+)
+@json_option("all outcomes")
+@first_option
+def main(
+    times: int,
+    only: Optional[str],
+    transport: str,
+    series: Optional[int],
+    seed: Optional[int],
+    timeout_ms: int,
+    at_once: int,
+    keep_going: bool,
+    inject_wrong: bool,
+    logs: Optional[Path],
+    json_path: Optional[Path],
+    first: bool,
+) -> None:
+    """Let faults strike all-reduces at random moments, and see how the jobs end.
+
+    Every iteration is verified. A job goes on to its end, or all of its ranks
+    end with an error within timeout_ms and a second, as the fault demands.
+
+    Exit: 0 if every trial ended as expected, without a hang, a crash or a wrong
+    byte; 1 if one did not; 2 on wrong usage.
+    """
+    chosen = _chosen(only, transport)
+    _check_host(transport)
+    signal.signal(signal.SIGTERM, _leave)
+    seed = secrets.randbits(32) if seed is None else seed
+    settings = {"seed": seed, "timeout_ms": timeout_ms, "inject_wrong": inject_wrong}
+    asked = {"transport": transport, **settings}
+    where = logs or Path(tempfile.gettempdir()) / f"harp-faults-{seed}"
+    click.echo(f"--seed {seed}, over {transport}, timeout_ms {timeout_ms}")
+    if series:
+        with going_first(first):
+            seen = _series(series, transport, settings, where)
+        click.echo(_series_text(seen))
+        if json_path:
+            _save(json_path, **asked, series=asdict(seen))
+        if seen.failure:
+            click.echo(f"FAIL {seen.failure}\nits logs: {where}", err=True)
+        sys.exit(1 if seen.failure else 0)
+
+    _allow_core_files()
+    rows = {fault.name: Row(fault) for fault in chosen}
+    tasks = [(name, number) for name in rows for number in range(times)]
+    try:
+        servers = Servers(min(at_once, len(tasks)), transport, settings, where)
+        with going_first(first), servers:
+            _follow(rows, servers.run(tasks, not keep_going), times)
+    finally:
+        click.echo()
+        click.echo(table(list(rows.values())))
+        outcomes = [one for row in rows.values() for one in row.outcomes]
+        if json_path:
+            _save(json_path, **asked, trials=[asdict(one) for one in outcomes])
+    bad = sum(not one.expected for one in outcomes)
+    click.echo(f"\n{len(outcomes) - bad} of {len(tasks)} trials ended as expected")
+    sys.exit(1 if bad or len(outcomes) < len(tasks) else 0)
+
+
+def _allow_core_files() -> None:
+    """Of a rank that crashes, beside its logs."""
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (most, most))
+
+
+if __name__ == "__main__":
+    main(prog_name="tools/faults")

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job under way between two hosts, and the flooder that means it no good."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, TimeoutError
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from harp.paths import build_dir
+from tools.hosts.jobs import Job, job
+from tools.hosts.lab import Host, Lab
+from tools.hosts.ranks import packet_site, wire_path, wire_site
+from tools.measure.flood_rows import Attack, Phase
+
+TRANSPORTS = ("packet", "packet-own", "wire")
+NOBODYS = {"packet": "10.77.0.99", "packet-own": "10.77.0.99", "wire": "10.9.0.99"}
+OWN = {"packet": "10.77.0.103", "packet-own": "10.77.0.103", "wire": "10.9.0.103"}
+SIZE = "4M"  # of the all-reduce
+SETTLE_S = 0.02  # of a phase, before its rate counts
+TIMEOUT_MS = 10_000  # a job is ended by one rank's death, which an own address does not tell
+PATIENCE_S = 20.0  # for programs to start and end, on a busy machine
+
+
+class FloodError(RuntimeError):
+    """A part of the scene failed: the flooder, or the job that was to run on."""
+
+
+# -- the flooder
+
+
+def flood_program() -> Path:
+    """The built flooder; FloodError says how to build it."""
+    program = build_dir() / "tools" / "attacker" / "harp-flood"
+    if not program.is_file():
+        raise FloodError(f"{program} is not there: build it with meson compile -C {build_dir()}")
+    return program
+
+
+def attacks() -> dict[str, Attack]:
+    """All that the flooder knows, by name."""
+    said = subprocess.run(
+        [str(flood_program()), "list"], capture_output=True, text=True, check=True, timeout=10
+    )
+    found = [Attack(**json.loads(line)) for line in said.stdout.splitlines()]
+    return {attack.name: attack for attack in found}
+
+
+def _expect_ready(process: "subprocess.Popen[str]") -> list[str]:
+    """The words behind "ready"."""
+    assert process.stdout and process.stderr
+    words = process.stdout.readline().split()
+    if words[:1] != ["ready"]:
+        process.kill()
+        raise FloodError(f"harp-flood did not start: {process.stderr.read().strip()}")
+    return words[1:]
+
+
+def _result(process: "subprocess.Popen[str]", within_s: float) -> dict[str, Any]:
+    """The document that it ends with."""
+    try:
+        said, errors = process.communicate(timeout=within_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise FloodError(f"harp-flood did not end within {within_s} s") from None
+    if process.returncode:
+        raise FloodError(f"harp-flood ended with {process.returncode}: {errors.strip()}")
+    document: dict[str, Any] = json.loads(said)
+    return document
+
+
+def _program(host: Host, *words: object) -> "subprocess.Popen[str]":
+    pipe = subprocess.PIPE
+    return host.popen([flood_program(), *words], stdout=pipe, stderr=pipe)
+
+
+@dataclass
+class Flooder(ABC):
+    """Who means no good. to: the victim's address; heard: a hello to the victim, and the connection
+    that it came by."""
+
+    transport: str
+    to: str
+    heard: dict[str, Any]
+
+    def words(self, rate: int, seconds: float, phase_s: Optional[float]) -> list[str]:
+        """For harp-flood, behind the attack's name."""
+        keys = {
+            "to": self.to,
+            "to_mac": self.heard["mac"],
+            "from": OWN[self.transport],
+            "port": self.heard["port"],
+            "own_port": self.heard["port"],
+            "peer": self.heard["peer"],
+            "peer_port": self.heard["peer_port"],
+            "hello": self.heard["hello"],
+            "rate": rate,
+            "ms": round(seconds * 1000),
+        }
+        if phase_s:
+            keys.update(nobody=NOBODYS[self.transport], phase_ms=round(phase_s * 1000))
+        return [f"{key}={value}" for key, value in keys.items()]
+
+    @abstractmethod
+    def begin(
+        self, attack: Attack, rate: int, seconds: float, phase_s: Optional[float] = None
+    ) -> float:
+        """The monotonic time of the first frame. phase_s: how long it goes to the victim, then to
+        nobody, and so on; None: all of it to the victim."""
+
+    @abstractmethod
+    def finish(self, within_s: float) -> dict[str, Any]:
+        """What it did. FloodError if it does not end."""
+
+
+@dataclass
+class HostFlooder(Flooder):
+    """A third host, with a program for each attack."""
+
+    host: Host
+    _process: "Optional[subprocess.Popen[str]]" = None
+
+    def begin(
+        self, attack: Attack, rate: int, seconds: float, phase_s: Optional[float] = None
+    ) -> float:
+        words = self.words(rate, seconds, phase_s)
+        self._process = _program(self.host, attack.name, self.host.interface, *words)
+        (nanoseconds,) = _expect_ready(self._process)
+        return int(nanoseconds) / 1e9
+
+    def finish(self, within_s: float) -> dict[str, Any]:
+        assert self._process
+        return _result(self._process, within_s)
+
+
+@dataclass
+class WireFlooder(Flooder):
+    """A program between two wires, by which the job's frames pass, too."""
+
+    process: "subprocess.Popen[str]"
+
+    def begin(
+        self, attack: Attack, rate: int, seconds: float, phase_s: Optional[float] = None
+    ) -> float:
+        assert self.process.stdin
+        self.process.stdin.write(f"{attack.name} {' '.join(self.words(rate, seconds, phase_s))}\n")
+        self.process.stdin.flush()
+        (nanoseconds,) = _expect_ready(self.process)
+        return int(nanoseconds) / 1e9
+
+    def finish(self, within_s: float) -> dict[str, Any]:
+        return _line(self.process, within_s)
+
+
+def _line(process: "subprocess.Popen[str]", within_s: float) -> dict[str, Any]:
+    """The document that it says next."""
+    assert process.stdout
+    # Not select: what was read ahead with an earlier line waits in no pipe.
+    reader = ThreadPoolExecutor(1)
+    try:
+        line = reader.submit(process.stdout.readline).result(within_s)
+    except TimeoutError:
+        raise FloodError(f"harp-flood says nothing within {within_s} s") from None
+    finally:
+        reader.shutdown(wait=False)
+    document: dict[str, Any] = json.loads(line or "{}")
+    if not document:
+        raise FloodError("harp-flood has ended")
+    return document
+
+
+# -- the scene
+
+
+@dataclass(frozen=True)
+class Sample:
+    """time: monotonic; bytes: of the victim's payload; cpu_s: of both ranks."""
+
+    time: float
+    bytes: int
+    cpu_s: float
+
+
+def _cpu_s(pid: int) -> float:
+    """Seconds that all of a process's threads have run."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+@dataclass
+class Scene:
+    """A job under way between hosts 0 and 1, and the flooder on host 2."""
+
+    job: Job
+    flooder: Flooder
+
+    def counter(self, name: str) -> int:
+        dead = [rank for rank in self.job.ranks if rank.process.poll() is not None]
+        if dead:
+            raise FloodError(f"the job ended under the flood: {[one.lines() for one in dead]}")
+        return self.job.count(0, name)
+
+    def resident(self) -> int:
+        """Bytes of the victim's memory."""
+        status = Path(f"/proc/{self.job.ranks[0].process.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        return int(found[1]) << 10 if found else 0
+
+    def _now(self) -> Sample:
+        cpu_s = sum(_cpu_s(rank.process.pid) for rank in self.job.ranks)
+        return Sample(time.monotonic(), self.counter("tcp_payload_in"), cpu_s)
+
+    def phase(self, begins: float, ends: float) -> Optional[Phase]:
+        """What the job did in a phase, given by monotonic times; None: this process was held
+        up and has missed it."""
+        time.sleep(max(0.0, begins + SETTLE_S - time.monotonic()))
+        first = self._now()
+        time.sleep(max(0.0, ends - SETTLE_S - time.monotonic()))
+        last = self._now()
+        took = last.time - first.time
+        if last.time > ends or took < (ends - begins) / 2:
+            return None
+        moved = (last.bytes - first.bytes) / 1e9
+        return Phase(moved / took, (last.cpu_s - first.cpu_s) / took)
+
+
+WORDS = ("all_reduce", "-b", SIZE, "-e", SIZE, "-n", "1000000", "-w", "0")
+
+
+@contextmanager
+def scene(lab: Lab, transport: str, *words: str) -> Iterator[Scene]:
+    """words: more of harp-perf's. The hello is recorded at the victim's interface or on its wire,
+    as somebody in the middle would."""
+    with tempfile.TemporaryDirectory(prefix="harp-flood-") as name:
+        places = [Path(name) / str(number) for number in range(2)]
+        whole = [*WORDS, *words]
+        if transport == "wire":
+            with _between_wires(places, whole) as made:
+                yield made
+            return
+        victim = lab.hosts[0]
+        hosts = zip(places, lab.hosts)
+        own = transport == "packet-own"
+        sites = [packet_site(place, host, own, timeout_ms=TIMEOUT_MS) for place, host in hosts]
+        listener = _program(victim, "hear", victim.interface, sites[0].address, int(PATIENCE_S))
+        _expect_ready(listener)
+        with job(sites, victim.address, whole) as running:
+            heard = _result(listener, PATIENCE_S)
+            yield Scene(running, HostFlooder(transport, sites[0].address, heard, lab.hosts[2]))
+
+
+@contextmanager
+def _between_wires(places: Sequence[Path], words: Sequence[str]) -> Iterator[Scene]:
+    wires = [wire_path() for _ in places]
+    sites = [
+        wire_site(*one, number, timeout_ms=TIMEOUT_MS)
+        for number, one in enumerate(zip(places, wires), 1)
+    ]
+    whole = [str(flood_program()), "between", *map(str, wires), sites[0].address]
+    pipe = subprocess.PIPE
+    middle = subprocess.Popen(whole, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    try:
+        _expect_ready(middle)
+        with job(sites, "127.0.0.1", words) as running:
+            heard = _line(middle, PATIENCE_S)
+            yield Scene(running, WireFlooder("wire", sites[0].address, heard, middle))
+    finally:
+        middle.kill()
+        middle.communicate()
+        for wire in wires:
+            for left in wire.parent.glob(f"{wire.name}*"):
+                left.unlink()

@@ -1,0 +1,469 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command tools/gpu: real NCCL over HARP, on a machine with a GPU.
+
+Two ranks share the GPU; NCCL takes them for two hosts. PyTorch, and NCCL by itself, add up
+their tensors through HARP and through NCCL's own sockets, turn and turn about on the same
+wire; every element is checked. One report has the figures, the versions and the log lines
+that tell which network NCCL used. All logs are kept.
+
+It needs a built wheel of HARP's and a Python with PyTorch, and nothing else: this module and
+those it imports are content with the standard library, and so without click.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Optional
+
+from tools.measure.gpu_nets import NAMES, Net, NetError, join
+from tools.measure.records import describe_host
+from tools.measure.tables import markdown, size_text
+
+ROOT = Path(__file__).resolve().parents[2]
+RANK_PROGRAM = Path(__file__).with_name("gpu_rank.py")
+SCHEMA = "harp.gpu/1"
+IN_WHEEL = "harp/libnccl-net-harp.so"
+SIZES = (4, 1000, 65540, 1 << 20, 16 << 20, 64 << 20)  # bytes
+ITERATIONS = 20
+RUN_LIMIT_S = 180  # of one job
+MIXED_LIMIT_S = 60
+AFTERMATH_S = 20  # for the second rank, once the first has failed
+TAIL = 40  # lines of a failed rank's log that are shown
+
+# Two ranks on one GPU, and nothing between them but the network.
+COMMON = {
+    "CUDA_VISIBLE_DEVICES": "0",
+    "NCCL_CONF_FILE": "/dev/null",
+    "NCCL_CUMEM_ENABLE": "0",
+    "NCCL_CUMEM_HOST_ENABLE": "0",
+    "NCCL_DEBUG": "INFO",
+    "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV",
+    "NCCL_IB_DISABLE": "1",
+    "NCCL_MAX_NCHANNELS": "2",
+    "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+    "NCCL_NVLS_ENABLE": "0",
+    "NCCL_P2P_DISABLE": "1",
+    "NCCL_RAS_ENABLE": "0",
+    "NCCL_SHM_DISABLE": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+
+# What of NCCL's log belongs in the report.
+TELLING = re.compile(r"HARP|NCCL version|NET/Plugin|Using network|via NET/|NCCL WARN|NET/Socket")
+
+
+class Unfit(RuntimeError):
+    """This machine cannot run it; the message says why, and what to do."""
+
+
+# -- what is here
+
+
+def find_gpus() -> list[str]:
+    """Names of the GPUs, as the driver's library tells. Unfit: there is none."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        raise Unfit("no GPU here: the driver's library libcuda.so.1 cannot be loaded") from None
+    count, names = ctypes.c_int(0), []
+    result = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
+    if result or count.value == 0:
+        raise Unfit(f"no GPU here: the driver counts {count.value} (CUDA error {result})")
+    for number in range(count.value):
+        name = ctypes.create_string_buffer(128)
+        cuda.cuDeviceGetName(name, 128, number)
+        names.append(name.value.decode())
+    return names
+
+
+def find_torch(python: str) -> str:
+    """PyTorch's version. Unfit: that Python has none which can use the GPU."""
+    code = "import torch; print(torch.__version__ if torch.cuda.is_available() else '')"
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=120)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unfit(f"{python} cannot be run: {error}") from None
+    lines = done.stdout.split()
+    if done.returncode or not lines:
+        said = done.stderr.strip().splitlines()
+        why = said[-1] if said else "its PyTorch finds no GPU"
+        raise Unfit(f"{python}: {why}; name a Python with PyTorch by --python")
+    return lines[-1]
+
+
+def newest_wheel() -> Path:
+    """The one that was built last in this checkout. Unfit: there is none."""
+    found = [*ROOT.glob("*.whl"), *ROOT.glob("dist/*.whl")]
+    ours = [path for path in found if path.name.startswith("harp_nccl-")]
+    if not ours:
+        raise Unfit(f"no harp_nccl-*.whl in {ROOT} or its dist: name one by --wheel, or make one "
+                    "by `pip wheel . -w dist`")  # fmt: skip
+    return max(ours, key=lambda path: path.stat().st_mtime)
+
+
+def unpack(wheel: Path, folder: Path) -> Path:
+    """The wheel's plugin, under the name that NCCL looks for. Unfit: it is not in there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plugin = folder / "libnccl-net.so"
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            plugin.write_bytes(archive.read(IN_WHEEL))
+    except (OSError, KeyError, zipfile.BadZipFile) as error:
+        raise Unfit(f"{wheel}: {error}; is it a wheel of harp-nccl?") from None
+    return plugin
+
+
+# -- jobs
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way to run a job: variables for both ranks, and more for the second one."""
+
+    name: str
+    both: dict[str, str]
+    second: dict[str, str] = field(default_factory=dict)
+    limit_s: float = RUN_LIMIT_S
+
+
+def kinds(plugin: Path) -> tuple[Kind, Kind, Kind]:
+    """HARP, NCCL's sockets, and a job whose second host has HARP turned off."""
+    folders = [str(plugin.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    harp = {"LD_LIBRARY_PATH": ":".join(folders)}
+    return (
+        Kind("HARP", {**harp, "NCCL_NET": "HARP"}),
+        Kind("Socket", {"NCCL_NET": "Socket"}),
+        Kind("mixed", harp, {"HARP_DISABLE": "1"}, MIXED_LIMIT_S),
+    )
+
+
+@dataclass
+class Job:
+    """What became of two ranks. found: their documents, by rank; lines: what NCCL said."""
+
+    kind: str
+    number: int
+    statuses: list[Optional[int]]  # None: it hung, and was ended
+    seconds: float
+    logs: list[str]
+    found: list[list[dict[str, Any]]]
+    lines: list[list[str]]
+
+    @property
+    def whole(self) -> bool:
+        ends = [any(one["kind"] == "done" for one in found) for found in self.found]
+        return self.statuses == [0, 0] and all(ends)
+
+    def documents(self, kind: str) -> list[dict[str, Any]]:
+        return [one for found in self.found for one in found if one["kind"] == kind]
+
+    def says(self, rank: int, mark: str) -> bool:
+        return any(re.search(mark, line) for line in self.lines[rank])
+
+
+def read_log(text: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """A rank's documents, and its telling lines, each once."""
+    documents = [json.loads(line[4:]) for line in text.splitlines() if line.startswith("GPU {")]
+    lines = [line for line in text.splitlines() if TELLING.search(line) and line[:5] != "GPU {"]
+    return documents, list(dict.fromkeys(lines))
+
+
+def _environment(net: Net, kind: Kind, rank: int) -> dict[str, str]:
+    drop = ("NCCL_", "HARP_", "TORCH_NCCL_")
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(drop)}
+    return {
+        **inherited,
+        **COMMON,
+        **net.places[rank].environment(),
+        "NCCL_HOSTID": f"harp-gpu-{rank}",
+        **kind.both,
+        **(kind.second if rank else {}),
+    }
+
+
+@contextlib.contextmanager
+def _ranks(
+    net: Net, kind: Kind, program: Sequence[str], task: dict[str, Any], logs: list[Path]
+) -> Iterator["list[subprocess.Popen[bytes]]"]:
+    """Both of them, in process groups of their own that end with the block."""
+    started: "list[subprocess.Popen[bytes]]" = []
+    try:
+        for rank, log in enumerate(logs):
+            words = [*net.places[rank].prefix, *program, json.dumps({**task, "rank": rank})]
+            with open(log, "wb") as output:
+                started.append(
+                    subprocess.Popen(
+                        words, env=_environment(net, kind, rank), stdin=subprocess.DEVNULL,
+                        stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                    )
+                )  # fmt: skip
+        yield started
+    finally:
+        for process in started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _wait(processes: "list[subprocess.Popen[bytes]]", limit_s: float) -> list[Optional[int]]:
+    """Exit statuses, once all have ended; where one has failed, its peer has AFTERMATH_S more."""
+    limit = time.monotonic() + limit_s
+    failed = False
+    while any(process.poll() is None for process in processes) and time.monotonic() < limit:
+        if not failed and any(process.poll() for process in processes):
+            failed = True
+            limit = min(limit, time.monotonic() + AFTERMATH_S)
+        time.sleep(0.05)
+    return [process.poll() for process in processes]
+
+
+def run_job(net: Net, kind: Kind, number: int, program: Sequence[str], folder: Path) -> Job:
+    """One job; its logs stay in the folder."""
+    logs = [folder / f"{number:02}-{kind.name}-rank{rank}.log" for rank in range(2)]
+    task = {
+        "ranks": 2,
+        "host": net.host,
+        "port": 20000 + secrets.randbelow(10000),
+        "sizes": SIZES,
+        "iterations": ITERATIONS,
+        "limit_s": kind.limit_s,
+    }
+    began = time.monotonic()
+    with _ranks(net, kind, program, task, logs) as processes:
+        statuses = _wait(processes, kind.limit_s)
+    texts = [log.read_text(errors="replace") for log in logs]
+    read = [read_log(text) for text in texts]
+    return Job(
+        kind=kind.name,
+        number=number,
+        statuses=statuses,
+        seconds=time.monotonic() - began,
+        logs=[str(log) for log in logs],
+        found=[documents for documents, _ in read],
+        lines=[lines for _, lines in read],
+    )
+
+
+# -- the report
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that had to be shown; `text` says what was seen."""
+
+    ok: bool
+    name: str
+    text: str
+
+
+def _check_job(job: Job) -> list[Check]:
+    ended = f"exit {job.statuses} (None: hung) after {job.seconds:.0f} s; {', '.join(job.logs)}"
+    checks = [Check(job.whole, f"{job.kind}, job {job.number}: both ranks end well", ended)]
+    seen = job.documents("checked")
+    bad = sum(one["wrong"] for one in seen)
+    checks.append(
+        Check(
+            bool(seen) and bad == 0,
+            f"{job.kind}, job {job.number}: every element is right",
+            f"{bad} wrong in {len(seen)} checks",
+        )
+    )
+    used = [job.says(rank, rf"Using network {job.kind}\b") for rank in range(2)]
+    via = [job.says(rank, rf"via NET/{job.kind}/") for rank in range(2)]
+    name = f"{job.kind}, job {job.number}: NCCL says that it used {job.kind}"
+    checks.append(Check(all(used) and all(via), name, f"Using network: {used}; via: {via}"))
+    return checks
+
+
+def _check_mixed(job: Job) -> list[Check]:
+    """Both end in time, by an error, and HARP's side says why."""
+    ends = all(status not in (None, 0) for status in job.statuses)
+    says = job.says(0, "uses a socket transport, not HARP")
+    off = job.says(1, "HARP_DISABLE=1 in the environment")
+    seen = f"exit {job.statuses} after {job.seconds:.0f} s; {', '.join(job.logs)}"
+    return [
+        Check(ends, "HARP off on one host: both ranks end with an error, none hangs", seen),
+        Check(says and off, "HARP off on one host: both sides say so",
+              f"the one with HARP: {says}, the one without: {off}"),
+    ]  # fmt: skip
+
+
+def check_all(jobs: Sequence[Job]) -> list[Check]:
+    checks = [
+        check
+        for job in jobs
+        for check in (_check_mixed(job) if job.kind == "mixed" else _check_job(job))
+    ]
+    if not any(job.kind == "HARP" for job in jobs):
+        checks.append(Check(False, "HARP: a job ran", "none did"))
+    return checks
+
+
+def bandwidth(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """Medians over jobs, by size and by who called NCCL: bus bandwidth of both networks, GB/s."""
+    found: dict[tuple[str, int], dict[str, list[float]]] = {}
+    for job in jobs:
+        for one in job.found[0]:
+            if one["kind"] == "timed":
+                speeds = found.setdefault((one["by"], one["size"]), {})
+                speeds.setdefault(job.kind, []).append(one["busbw_gbs"])
+    rows = []
+    for (by, size), kinds_of in found.items():
+        middle = {kind: median(values) for kind, values in kinds_of.items()}
+        both = "HARP" in middle and middle.get("Socket")
+        ratio = middle["HARP"] / middle["Socket"] if both else None
+        rows.append({"by": by, "size": size, "busbw_gbs": middle, "ratio": ratio})
+    return rows
+
+
+def table(jobs: Sequence[Job]) -> str:
+    def cell(row: dict[str, Any], kind: str) -> str:
+        value = row["busbw_gbs"].get(kind)
+        return "–" if value is None else f"{value:.3f}"
+
+    lines = [
+        [
+            f"{row['by']}, {size_text(row['size'])}",
+            cell(row, "HARP"),
+            cell(row, "Socket"),
+            "–" if row["ratio"] is None else f"{row['ratio']:.2f}",
+        ]
+        for row in bandwidth(jobs)
+    ]
+    header = ("all_reduce by", "HARP GB/s", "Socket GB/s", "HARP over Socket")
+    return markdown(header, lines, (1, 2, 3))
+
+
+@dataclass
+class Report:
+    """Everything that was found out."""
+
+    about: dict[str, Any]
+    jobs: list[Job] = field(default_factory=list)
+
+    def checks(self) -> list[Check]:
+        return check_all(self.jobs)
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "host": describe_host(),
+            **self.about,
+            "checks": [asdict(check) for check in self.checks()],
+            "bandwidth": bandwidth(self.jobs),
+            "jobs": [asdict(job) for job in self.jobs],
+        }
+
+    def text(self) -> str:
+        versions = [one for job in self.jobs for one in job.documents("versions")]
+        lines = [f"{key}: {value}" for key, value in self.about.items()]
+        lines += [f"{key}: {value}" for key, value in (versions[0] if versions else {}).items()
+                  if key != "kind"]  # fmt: skip
+        lines += ["", table(self.jobs), "Bus bandwidth, medians over the jobs, in turn.", ""]
+        first = {job.kind: job for job in reversed(self.jobs)}
+        for job in reversed(first.values()):
+            for rank, said in enumerate(job.lines):
+                lines += [f"-- {job.kind}, rank {rank}", *said]
+        lines.append("")
+        lines += [f"{'ok  ' if c.ok else 'FAIL'} {c.name}: {c.text}" for c in self.checks()]
+        return "\n".join(lines) + "\n"
+
+
+def _show_failure(job: Job) -> None:
+    """The ends of its logs: what one wants to see first."""
+    for log in job.logs:
+        lines = Path(log).read_text(errors="replace").splitlines()
+        print(f"-- the end of {log}", *lines[-TAIL:], sep="\n", file=sys.stderr)
+
+
+def run_all(
+    net: Net, plugin: Path, program: Sequence[str], pairs: int, folder: Path
+) -> Iterator[Job]:
+    """All jobs, one after the other; who begins changes from pair to pair."""
+    harp, sockets, mixed = kinds(plugin)
+    order = [k for p in range(pairs) for k in ((harp, sockets) if p % 2 == 0 else (sockets, harp))]
+    for number, kind in enumerate([*order, mixed]):
+        job = run_job(net, kind, number, program, folder)
+        print(f"[{job.seconds:4.0f} s] {job.kind}: exit {job.statuses}", file=sys.stderr)
+        if not job.whole and job.kind != "mixed":
+            _show_failure(job)
+        yield job
+
+
+def _options(words: Optional[Sequence[str]]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="tools/gpu",
+        description="Real NCCL over HARP, two ranks on one GPU: right sums, and bandwidth beside "
+        "NCCL's own sockets.",
+        epilog="Exit: 0 if every check holds, 1 if one does not, 2 on wrong usage or where there "
+        "is no GPU, no PyTorch or no wheel.",
+    )
+    parser.add_argument("--wheel", type=Path, help="harp_nccl-*.whl (the checkout's newest one)")
+    parser.add_argument("--plugin", type=Path, help="a libnccl-net.so instead of a wheel's")
+    parser.add_argument("--python", default=sys.executable, help="one with PyTorch (this one)")
+    parser.add_argument("--net", choices=NAMES, action="append",
+                        help="how the ranks are joined (the first that works here)")  # fmt: skip
+    parser.add_argument("--pairs", type=int, default=3, help="jobs over either network (3)")
+    parser.add_argument("--logs", type=Path, help="folder for all logs (a new one in /tmp)")
+    parser.add_argument("--json", type=Path, help="write the report to this file, too")
+    options = parser.parse_args(words)
+    if options.pairs < 1:
+        parser.error("--pairs: at least 1")
+    return options
+
+
+def _plugin(options: argparse.Namespace, folder: Path) -> tuple[Path, str]:
+    """The plugin under the name that NCCL looks for, and where it is from."""
+    if not options.plugin:
+        wheel = options.wheel or newest_wheel()
+        return unpack(wheel, folder), str(wheel)
+    if not options.plugin.is_file():
+        raise Unfit(f"--plugin {options.plugin}: there is no such file")
+    folder.mkdir(parents=True, exist_ok=True)
+    copy = folder / "libnccl-net.so"
+    copy.write_bytes(options.plugin.read_bytes())
+    return copy, str(options.plugin)
+
+
+def main(words: Optional[Sequence[str]] = None) -> int:
+    """The exit status."""
+    options = _options(words)
+    try:
+        gpus = find_gpus()
+        torch = find_torch(options.python)
+        folder = options.logs or Path(tempfile.mkdtemp(prefix="harp-gpu-"))
+        plugin, source = _plugin(options, folder / "plugin")
+        refusals: list[str] = []
+        with join(options.net or NAMES, folder, refusals) as net:
+            about = {"gpus": gpus, "torch": torch, "plugin": source, "net": net.name,
+                     "refused": refusals, "logs": str(folder)}  # fmt: skip
+            report = Report(about)
+            program = [options.python, str(RANK_PROGRAM)]
+            report.jobs += run_all(net, plugin, program, options.pairs, folder)
+    except (Unfit, NetError) as error:
+        print(f"gpu: {error}", file=sys.stderr)
+        return 2
+    (folder / "report.txt").write_text(report.text())
+    (options.json or folder / "report.json").write_text(json.dumps(report.document(), indent=1))
+    print(report.text())
+    return 0 if all(check.ok for check in report.checks()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a segment costs the stack, in instructions: repeatable to the last one, on any machine.
+
+harp-segments moves bursts of 32 segments between two stacks in one process; callgrind counts.
+Wire, checksums and copies are left out. The cost of an acknowledgement is told twice: for each
+one, and for each of the segments that it acknowledges.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, List, Sequence, Tuple
+
+from harp.paths import build_dir
+from tools.measure.tables import markdown
+
+FEW, MANY = 10, 10_000  # connections
+ROUNDS = 300
+RUN_S = 600
+NOT_THE_STACK = ("hand_over", "take")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A part of a segment's way: the function of harp-segments that it is seen in, and the
+    stack's function below."""
+
+    name: str
+    seen_in: str
+    entry: str
+    most: int  # instructions for a segment, by the project's own bound; 0: none
+
+
+STEPS = (
+    Step("transmit", "measure_transmit", "harp_stack_flush", 250),
+    Step("receive", "measure_receive", "harp_stack_receive", 250),
+    Step("send the acknowledgement", "measure_answer", "harp_stack_flush", 0),
+    Step("take the acknowledgement", "measure_acknowledge", "harp_stack_receive", 0),
+)
+BOTH = "acknowledgement, both sides"
+BOTH_MOST = 150
+GROWTH_MOST = 1.1  # with many connections, over few
+
+
+class CannotCount(Exception):
+    """Why there are no figures."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Instructions of a step for one segment, and for one acknowledgement."""
+
+    segment: float
+    acknowledgement: float
+
+
+def inclusive(annotated: str) -> Dict[str, int]:
+    """The functions of `callgrind_annotate --inclusive=yes` and what each costs, with all below."""
+    costs: Dict[str, int] = {}
+    for line in annotated.splitlines():
+        found = re.match(r"\s*([\d,]+) (?:\([^)]*\)\s+)?\S*?:(\w+)(?: \[|$)", line)
+        if found:
+            costs.setdefault(found[2], int(found[1].replace(",", "")))
+    return costs
+
+
+def cost_of(step: Step, annotated: str, segments: int, acknowledgements: int) -> Cost:
+    costs = inclusive(annotated)
+    if step.entry not in costs:
+        raise CannotCount(f"callgrind has not seen {step.entry}: was the build stripped?")
+    total = costs[step.entry] - sum(costs.get(name, 0) for name in NOT_THE_STACK)
+    return Cost(total / segments, total / acknowledgements)
+
+
+def _run(words: Sequence[str]) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, timeout=RUN_S, check=False)
+    if done.returncode:
+        raise CannotCount(f"{words[0]} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
+    return done.stdout
+
+
+def count(step: Step, connections: int) -> Cost:
+    """CannotCount where there is no callgrind, or harp-segments is not built."""
+    program = build_dir() / "tools" / "measure" / "harp-segments"
+    if not shutil.which("valgrind"):
+        raise CannotCount("valgrind is not there: apt-get install valgrind")
+    if not program.is_file():
+        raise CannotCount(f"{program} is not there: meson compile -C {build_dir()}")
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "callgrind"
+        said = _run(
+            [
+                *("valgrind", "-q", "--tool=callgrind", f"--callgrind-out-file={out}"),
+                *("--collect-atstart=no", f"--toggle-collect={step.seen_in}"),
+                *(str(program), str(connections), str(ROUNDS)),
+            ]
+        )
+        segments, acknowledgements = map(int, said.split())
+        words = ["callgrind_annotate", "--inclusive=yes", "--threshold=100", str(out)]
+        return cost_of(step, _run(words), segments, acknowledgements)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; costs by connections."""
+
+    name: str
+    costs: Tuple[Cost, Cost]
+    most: int
+
+    @property
+    def growth(self) -> float:
+        return self.costs[1].segment / self.costs[0].segment
+
+    @property
+    def met(self) -> bool:
+        return (not self.most or self.costs[0].segment <= self.most) and self.growth <= GROWTH_MOST
+
+
+def rows() -> List[Row]:
+    """Counts everything: about a minute."""
+    made = [Row(step.name, (count(step, FEW), count(step, MANY)), step.most) for step in STEPS]
+    sides = [row.costs for row in made if "acknowledgement" in row.name]
+    both = tuple(
+        Cost(sum(c[i].segment for c in sides), sum(c[i].acknowledgement for c in sides))
+        for i in range(2)
+    )
+    return [*made, Row(BOTH, (both[0], both[1]), BOTH_MOST)]
+
+
+def table(made: Sequence[Row]) -> str:
+    header = ["step", "a segment", "each ACK", f"with {MANY:,} connections", "at most", ""]
+    lines = [
+        [
+            row.name,
+            f"{row.costs[0].segment:.0f}",
+            f"{row.costs[0].acknowledgement:.0f}" if "acknowledgement" in row.name else "",
+            f"{row.growth:.2f}×",
+            str(row.most or "–"),
+            "met" if row.met else "MISSED",
+        ]
+        for row in made
+    ]
+    return markdown(header, lines, right=(1, 2, 3, 4))

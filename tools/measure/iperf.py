@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""iperf3 between two hosts of a lab: the yardstick that everybody has."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Tuple
+
+from tools.hosts.lab import Lab, LabError
+from tools.measure.records import Record, make_record
+
+PORT = 5201
+
+
+def busy_seconds() -> Tuple[float, float]:
+    """Seconds that this machine's cores have worked, and have existed, since it started."""
+    fields = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+    tick = os.sysconf("SC_CLK_TCK")
+    idle = fields[3] + fields[4]
+    return (sum(fields) - idle) / tick, sum(fields) / tick
+
+
+def idle_load(seconds: float = 0.5) -> float:
+    """How much of the cores' time the machine takes for itself, as a fraction."""
+    before = busy_seconds()
+    time.sleep(seconds)
+    after = busy_seconds()
+    return (after[0] - before[0]) / max(after[1] - before[1], 1e-9)
+
+
+def run_iperf(lab: Lab, seconds: float, load: float, pair: int) -> Record:
+    """One TCP connection with cubic from host 0 to host 1. LabError if iperf3 fails."""
+    sender, receiver = lab.hosts[:2]
+    words = ["iperf3", "-s", "-1", "-p", PORT, "--forceflush"]
+    server = receiver.popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert server.stdout
+    first = [server.stdout.readline() for _ in range(2)]
+    if "listening" not in first[1]:
+        raise LabError(f"{' '.join(map(str, words))} does not listen: {''.join(first).strip()}")
+    before = busy_seconds()
+    words = ["iperf3", "-J", "-c", receiver.address, "-p", PORT, "-t", seconds, "-C", "cubic"]
+    said = sender.run(words, timeout=seconds + 20).stdout
+    after = busy_seconds()
+    server.wait(10)
+    result = json.loads(said)
+    if "error" in result:
+        raise LabError(f"iperf3 from host 0 to host 1: {result['error']}")
+    received = result["end"]["sum_received"]
+    rate = received["bits_per_second"] / 8e9
+    busy = (after[0] - before[0]) - load * (after[1] - before[1])
+    return make_record(
+        wire=lab.wire.name,
+        transport="iperf3",
+        op="sendrecv",
+        direction="0->1",
+        nranks=2,
+        flows=1,
+        mtu=lab.wire.mtu,
+        offloads="all" if lab.wire.offloads else "none",
+        pair=pair,
+        kernel_cc="cubic",
+        algbw_gbs=rate,
+        busbw_gbs=rate,
+        cpu_s_per_gb=max(busy, 0) / (received["bytes"] / 1e9),
+    )

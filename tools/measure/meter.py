@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the machine's cores do while something runs whose begin and end are known only later."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from tools.measure.iperf import busy_seconds
+from tools.measure.stats import between
+
+SAMPLE_S = 0.02
+
+
+class Meter:
+    """Looks at the machine until it is stopped. load: of its cores, that is not to count."""
+
+    def __init__(self, load: float) -> None:
+        self._load = load
+        self._samples: list[tuple[float, float]] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        over = False
+        while not over:
+            over = self._over.wait(SAMPLE_S)
+            busy, existed = busy_seconds()
+            self._samples.append((time.monotonic(), busy - self._load * existed))
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def busy(self, begin: float, end: float) -> float:
+        """Seconds of the cores between two moments of CLOCK_MONOTONIC, beyond the load."""
+        return max(0.0, between(self._samples, begin, end))

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs `harp perf` on the hosts of a lab: one rank a host, each with its own configuration."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+from harp.paths import perf_program
+from tools.hosts.lab import Host, Lab
+from tools.measure.records import Record, RecordError, load_records
+from tools.measure.shared import HarpEthdev
+from tools.measure.site import perf_words, write_configuration
+
+RENDEZVOUS_PORT = 29411
+
+
+class RunError(RuntimeError):
+    """Ranks failed, or took too long; the message ends with what they wrote."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Message sizes in bytes: `first`, and `factor` times as much until past `last`."""
+
+    first: int
+    last: int
+    factor: int = 2
+
+    def arguments(self) -> List[str]:
+        return ["-b", str(self.first), "-e", str(self.last), "-f", str(self.factor)]
+
+
+@dataclass(frozen=True)
+class KernelTcp:
+    """The plain kernel-TCP plugin."""
+
+    nsocks: int = 1
+    cc: str = "cubic"
+    api: Optional[int] = None
+    name: str = "kernel-tcp"
+
+    def label(self) -> str:
+        return f"{self.name}, {self.nsocks} socket{'s' if self.nsocks > 1 else ''}, {self.cc}"
+
+    def arguments(self) -> List[str]:
+        words = ["--kernel", "--nsocks", str(self.nsocks), "--kernel-cc", self.cc]
+        return words + (["--api", str(self.api)] if self.api else [])
+
+    def environment(self, host: Host, folder: Path) -> Dict[str, str]:
+        return {"NCCL_SOCKET_IFNAME": host.interface}
+
+    def facts(self) -> Record:
+        """What of it belongs in a record beyond what `harp perf` knows."""
+        return {"address": None}
+
+
+@dataclass(frozen=True)
+class HarpPacket:
+    """HARP over the packet port. own_address: beside the kernel's, not shared with it."""
+
+    own_address: bool = False
+    api: Optional[int] = None
+    flows: Optional[int] = None
+    settings: Tuple[Tuple[str, str], ...] = ()  # more keys of the configuration
+    name: str = "harp-packet"
+
+    def label(self) -> str:
+        words = [self.name, "own address" if self.own_address else "the kernel's address"]
+        words += [f"v{self.api}"] if self.api else []
+        words += [f"{self.flows} flow{'s' if self.flows > 1 else ''}"] if self.flows else []
+        return ", ".join(words)
+
+    def arguments(self) -> List[str]:
+        return perf_words(self.api, self.flows)
+
+    def environment(self, host: Host, folder: Path) -> Dict[str, str]:
+        """Writes the host's configuration into `folder`; the variables that name it."""
+        address = f"{host.own_address}/{host.prefix}" if self.own_address else "kernel"
+        keys = {"device": f"packet:{host.interface}", "address": address, **dict(self.settings)}
+        return write_configuration(folder, keys)
+
+    def facts(self) -> Record:
+        """What of it belongs in a record beyond what `harp perf` knows."""
+        return {"address": "own" if self.own_address else "kernel"}
+
+
+Transport = Union[KernelTcp, HarpPacket, HarpEthdev]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What `harp perf` is to do. limit_s: the longest that all of it may take."""
+
+    op: str
+    sizes: Sizes
+    iterations: int = 20
+    warmup: int = 5
+    outstanding: Optional[int] = None
+    step: Optional[int] = None
+    pair: Optional[int] = None
+    inject_wrong: bool = False
+    limit_s: float = 120
+
+    def arguments(self) -> List[str]:
+        words = [self.op, *self.sizes.arguments()]
+        words += ["-n", str(self.iterations), "-w", str(self.warmup)]
+        for option, value in (
+            ("--outstanding", self.outstanding),
+            ("--step", self.step),
+            ("--label-pair", self.pair),
+        ):
+            if value is not None:
+                words += [option, str(value)]
+        return words + (["--inject-wrong"] if self.inject_wrong else [])
+
+
+def _wire_arguments(lab: Lab) -> List[str]:
+    offloads = "all" if lab.wire.offloads else "none"
+    labels = ["--wire-name", lab.wire.name, "--label-mtu", str(lab.wire.mtu)]
+    return [*labels, "--label-offloads", offloads]
+
+
+def _start(
+    lab: Lab, rank: int, task: Task, transport: Transport, folder: Path
+) -> "subprocess.Popen[Any]":
+    host = lab.hosts[rank]
+    home = folder / str(rank)
+    home.mkdir()
+    words = [
+        perf_program(),
+        *task.arguments(),
+        *transport.arguments(),
+        *_wire_arguments(lab),
+        "--transport-name",
+        transport.name,
+        "--json",
+        folder / "records.json",
+        "--rank",
+        rank,
+        "--nranks",
+        len(lab.hosts),
+        "--rendezvous",
+        f"{lab.hosts[0].address}:{RENDEZVOUS_PORT}",
+    ]
+    with open(home / "output", "w") as output:
+        environment = transport.environment(host, home)
+        return host.popen(words, environment, stdout=output, stderr=subprocess.STDOUT)
+
+
+def _wait(ranks: "List[subprocess.Popen[Any]]", limit_s: float) -> Optional[str]:
+    """Until all have ended, or, once one has failed, 5 s more; what went wrong."""
+    deadline = time.monotonic() + limit_s
+    failed: Optional[str] = None
+    while any(process.poll() is None for process in ranks):
+        if time.monotonic() > deadline:
+            return failed or f"not done within {limit_s:.0f} s"
+        if failed is None:
+            failed = _failure(ranks)
+            if failed:
+                deadline = min(deadline, time.monotonic() + 5)
+        time.sleep(0.02)
+    return failed or _failure(ranks)
+
+
+def _failure(ranks: "List[subprocess.Popen[Any]]") -> Optional[str]:
+    for rank, process in enumerate(ranks):
+        if process.poll():
+            return f"rank {rank} ended with {process.returncode}"
+    return None
+
+
+def run_perf(lab: Lab, task: Task, transport: Transport) -> List[Record]:
+    """The records of one run, also of one that found wrong bytes.
+
+    RunError if the ranks failed for any other reason, or ran past the limit.
+    """
+    with tempfile.TemporaryDirectory(prefix="harp-perf-") as name:
+        folder = Path(name)
+        count = len(lab.hosts)
+        ranks = [_start(lab, rank, task, transport, folder) for rank in range(count)]
+        failed = _wait(ranks, task.limit_s)
+        for host in lab.hosts:
+            host.end_processes(patience=1)
+        records = folder / "records.json"
+        found = load_records(records) if failed is None else _records_of_wrong_bytes(records)
+        if found:
+            return [{**record, **transport.facts()} for record in found]
+        outputs = [(folder / str(rank) / "output").read_text() for rank in range(count)]
+        said = "".join(f"-- rank {rank}\n{text}" for rank, text in enumerate(outputs))
+        raise RunError(
+            f"{task.op} over {transport.label()} on {lab.wire.name}: "
+            f"{failed or 'it wrote no records'}\n{said}"
+        )
+
+
+def _records_of_wrong_bytes(path: Path) -> List[Record]:
+    """The records, if they explain why a rank ended with 1; none if they don't."""
+    try:
+        records = load_records(path)
+    except RecordError:
+        return []
+    return records if any(record["wrong"] for record in records) else []
