@@ -31,7 +31,7 @@ static uint8_t ipv4_protocol(const uint8_t *frame) {
   return frame[HARP_ETHERNET_HEADER + 9];
 }
 
-bool harp_peek_tcp(const uint8_t *frame, size_t length, struct harp_tcp_peek *peek) {
+bool harp_frame_tcp_fields(const uint8_t *frame, size_t length, struct harp_tcp_fields *peek) {
   size_t start = ipv4_end(frame, length);
   if (!start || ipv4_protocol(frame) != PROTOCOL_TCP || start + TCP_HEADER > length)
     return false;
@@ -58,13 +58,13 @@ static bool quoted_port(const uint8_t *frame, size_t length, uint16_t *port) {
   return true;
 }
 
-int harp_peek_queue(const uint8_t *frame, size_t length, unsigned queues) {
+int harp_frame_queue(const uint8_t *frame, size_t length, unsigned queues) {
   if (queues == 1)
     return 0;
   if (length >= HARP_ETHERNET_HEADER && read16(frame + 12) == TYPE_ARP)
     return -1;
-  struct harp_tcp_peek peek;
-  if (harp_peek_tcp(frame, length, &peek))
+  struct harp_tcp_fields peek;
+  if (harp_frame_tcp_fields(frame, length, &peek))
     return (int)(peek.destination % queues);
   uint16_t port;
   return quoted_port(frame, length, &port) ? (int)(port % queues) : 0;
@@ -78,8 +78,8 @@ static uint64_t add_words(uint64_t sum, const uint8_t *data, size_t length) {
 
 /* RFC 9293, section 3.1: over the pseudo-header, the TCP header and the data. */
 void harp_complete_checksum(uint8_t *frame, size_t length) {
-  struct harp_tcp_peek peek;
-  if (!harp_peek_tcp(frame, length, &peek))
+  struct harp_tcp_fields peek;
+  if (!harp_frame_tcp_fields(frame, length, &peek))
     return;
   size_t packet_end = HARP_ETHERNET_HEADER + (size_t)read16(frame + HARP_ETHERNET_HEADER + 2);
   if (packet_end > length || packet_end < peek.header_length)

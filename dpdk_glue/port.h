@@ -99,9 +99,9 @@ struct harp_port_ops {
    * settle takes back what kept the memory in the device's reach. NULL, all
    * three: the port never refers. 0 (also where the device cannot reach the
    * memory and it will be copied), -ENOMEM. */
-  int (*lend)(struct harp_port *port, uintptr_t start, uintptr_t end);
-  void (*revoke)(struct harp_port *port, uintptr_t start, uintptr_t end);
-  void (*settle)(struct harp_port *port);
+  int (*dma_map)(struct harp_port *port, uintptr_t start, uintptr_t end);
+  void (*dma_revoke)(struct harp_port *port, uintptr_t start, uintptr_t end);
+  void (*dma_unmap_deferred)(struct harp_port *port);
   /* Waits, at most timeout_us, until the device reads no foreign memory of
    * this queue any more. 0, or -ETIMEDOUT. */
   int (*reclaim)(struct harp_port *port, unsigned queue, uint32_t timeout_us);

@@ -18,9 +18,9 @@
 enum {
   MAX_COMMS = HARP_ENGINE_CONNECTIONS, /* of one flow each */
   DEVICE_GUID = 0x50524148, /* any number, as long as it is the same everywhere */
-  STRANGER_MS = 5000, /* a stranger's time for its hello */
+  HELLO_TIMEOUT_MS = 5000, /* an unauthenticated peer's time for its hello */
   LINGER_MS = 1000,   /* how long finalize and exit wait for last bytes */
-  COURTESY_MS = 100,  /* and for the peer to close as well */
+  FIN_WAIT_MS = 100,  /* and for the peer to close as well */
   ECHO_MS = 5,        /* and for what it sent twice */
   TRACE_MS = 2000,    /* and for a trace that is being written */
   RETIRED_MS = 2000,  /* a used port waits for late segments */
@@ -51,21 +51,21 @@ static void speak(enum harp_log_level level, const char *line, void *user)
   }
 }
 
-enum trace_wish { TRACE_NONE, TRACE_ASKING, TRACE_ASKED, TRACE_WRITTEN };
+enum trace_request { TRACE_NONE, TRACE_PENDING, TRACE_REQUESTED, TRACE_WRITTEN };
 
-void transport_ask_for_trace(struct transport *transport, const char *reason)
+void transport_request_trace(struct transport *transport, const char *reason)
 {
   int none = TRACE_NONE;
-  if (atomic_compare_exchange_strong(&transport->trace_wanted, &none, TRACE_ASKING)) {
+  if (atomic_compare_exchange_strong(&transport->trace_wanted, &none, TRACE_PENDING)) {
     snprintf(transport->trace_reason, sizeof transport->trace_reason, "%s", reason);
-    atomic_store(&transport->trace_wanted, TRACE_ASKED);
+    atomic_store(&transport->trace_wanted, TRACE_REQUESTED);
   }
 }
 
-void transport_speak(void)
+void transport_drain_log(void)
 {
   struct transport *transport = atomic_load_explicit(&registry.transport, memory_order_relaxed);
-  int asked = TRACE_ASKED;
+  int asked = TRACE_REQUESTED;
   if (transport && atomic_load_explicit(&transport->trace_wanted, memory_order_relaxed) == asked &&
       atomic_compare_exchange_strong(&transport->trace_wanted, &asked, TRACE_WRITTEN)) {
     harp_engine_dump(transport->engine, transport->trace_reason);
@@ -89,20 +89,20 @@ struct retired_port {
 void transport_retire_port(struct transport *transport, struct harp_instance *instance,
                            uint16_t port)
 {
-  struct transport_share *share = &transport->shares[instance->queue];
+  struct transport_instance *part = &transport->parts[instance->queue];
   struct retired_port *retired = malloc(sizeof *retired);
   if (!retired) {
     harp_engine_release(transport->engine, instance->queue, port);
     return;
   }
-  *retired = (struct retired_port){share->retired, instance->now, port};
-  share->retired = retired;
+  *retired = (struct retired_port){part->retired, instance->now, port};
+  part->retired = retired;
 }
 
-static void release_retired(struct transport_share *share, struct harp_instance *instance,
+static void release_retired(struct transport_instance *part, struct harp_instance *instance,
                             uint64_t least_age)
 {
-  struct retired_port **at = &share->retired;
+  struct retired_port **at = &part->retired;
   while (*at) {
     struct retired_port *retired = *at;
     if (instance->now - retired->since < least_age) {
@@ -110,7 +110,7 @@ static void release_retired(struct transport_share *share, struct harp_instance 
       continue;
     }
     *at = retired->next;
-    harp_engine_release(share->transport->engine, instance->queue, retired->port);
+    harp_engine_release(part->transport->engine, instance->queue, retired->port);
     free(retired);
   }
 }
@@ -119,27 +119,27 @@ static void release_retired(struct transport_share *share, struct harp_instance 
 
 /* What an unauthenticated peer has for its hello. One that has shown the token may be stopped before
  * it proves the key. */
-static uint64_t stranger_ms(const struct link_flow *flow)
+static uint64_t hello_timeout_ms(const struct link_flow *flow)
 {
   uint32_t timeout = flow->transport->engine->config.timeout_ms;
-  return flow->proof.challenged && timeout > STRANGER_MS ? timeout : STRANGER_MS;
+  return flow->proof.challenged && timeout > HELLO_TIMEOUT_MS ? timeout : HELLO_TIMEOUT_MS;
 }
 
 static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uint64_t now)
 {
-  struct transport_share *share = (struct transport_share *)ticker;
+  struct transport_instance *part = (struct transport_instance *)ticker;
   uint64_t links = 0;
   struct link_flow *next;
-  release_retired(share, instance, RETIRED_MS * 1000000ull);
+  release_retired(part, instance, RETIRED_MS * 1000000ull);
   uint64_t running = harp_instance_running_time(instance);
-  for (struct link_flow *flow = share->flows; flow; flow = next) {
+  for (struct link_flow *flow = part->flows; flow; flow = next) {
     next = flow->next;
     flow_publish(flow);
     flow_watch(flow, now);
     flow_watch_peer(flow, now);
     link_watch_opening(flow);
     links += flow->link && flow->number == 0;
-    if (flow->listener && running - flow->born > stranger_ms(flow) * 1000000ull) {
+    if (flow->listener && running - flow->born > hello_timeout_ms(flow) * 1000000ull) {
       instance->counters[HARP_COUNTER_strangers]++;
       flow_end(flow, false);
     }
@@ -151,10 +151,10 @@ static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uin
 static void start_ticking(struct harp_instance *instance, void *argument)
 {
   struct transport *transport = argument;
-  struct transport_share *share = &transport->shares[instance->queue];
-  share->transport = transport;
-  share->ticker.tick = tick;
-  harp_instance_add_ticker(instance, &share->ticker);
+  struct transport_instance *part = &transport->parts[instance->queue];
+  part->transport = transport;
+  part->ticker.tick = tick;
+  harp_instance_add_ticker(instance, &part->ticker);
 }
 
 /* --- Open and close --- */
@@ -216,7 +216,7 @@ struct lingering {
 static void count_lingering(struct harp_instance *instance, void *argument)
 {
   struct lingering *lingering = argument;
-  const struct link_flow *flow = lingering->transport->shares[instance->queue].flows;
+  const struct link_flow *flow = lingering->transport->parts[instance->queue].flows;
   for (; flow; flow = flow->next) {
     lingering->owed += !flow_drained(flow);
     lingering->open += flow->tcp != NULL;
@@ -234,7 +234,7 @@ static void linger(struct transport *transport)
     for (unsigned i = 0; i < transport->engine->instance_count; i++) {
       harp_instance_call(transport->engine->instances[i], count_lingering, &lingering, 100);
     }
-    uint64_t bound = lingering.owed ? LINGER_MS : lingering.open ? COURTESY_MS : 0;
+    uint64_t bound = lingering.owed ? LINGER_MS : lingering.open ? FIN_WAIT_MS : 0;
     if (harp_ran_ns(&waited) >= bound * 1000000ull) {
       break;
     }
@@ -255,11 +255,11 @@ static void close_links(struct transport *transport)
 static void forget_flows(struct harp_instance *instance, void *argument)
 {
   struct transport *transport = argument;
-  struct transport_share *share = &transport->shares[instance->queue];
-  while (share->flows) {
-    flow_leave(share->flows);
+  struct transport_instance *part = &transport->parts[instance->queue];
+  while (part->flows) {
+    flow_leave(part->flows);
   }
-  release_retired(share, instance, 0);
+  release_retired(part, instance, 0);
 }
 
 static void close_transport(struct transport *transport)
@@ -435,7 +435,7 @@ int net_init(ncclDebugLogger_t logger, void **context)
   pthread_mutex_lock(&registry.lock);
   atomic_store(&registry.logger, logger);
   int result = begin_communicator(context);
-  transport_speak();
+  transport_drain_log();
   pthread_mutex_unlock(&registry.lock);
   return result;
 }
@@ -445,7 +445,7 @@ static void last_finalize(void)
 {
   struct transport *transport = atomic_exchange(&registry.transport, NULL);
   close_transport(transport);
-  transport_speak();
+  transport_drain_log();
   atomic_store(&registry.logger, NULL); /* the caller may be unloaded next */
 }
 

@@ -9,8 +9,8 @@
  * without a lock: a lookup that met a change finds nothing, and the frame is
  * copied. What a poller still holds when an extent goes, reclaim waits for.
  */
-#ifndef HARP_DPDK_GLUE_ETHDEV_LEND_H
-#define HARP_DPDK_GLUE_ETHDEV_LEND_H
+#ifndef HARP_DPDK_GLUE_DPDK_DMA_MAP_H
+#define HARP_DPDK_GLUE_DPDK_DMA_MAP_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -21,7 +21,7 @@
 struct rte_device;
 
 /* From where a device reads what it sends. */
-enum ethdev_reach {
+enum dma_reach {
   REACH_NOTHING,  /* DPDK's own memory only */
   REACH_PROCESS,  /* whatever its driver can read with the CPU */
   REACH_MAPPED,   /* what is mapped for it, at the same addresses */
@@ -29,47 +29,47 @@ enum ethdev_reach {
 };
 
 /* Made and taken back as a whole. */
-struct ethdev_mapping {
-  struct ethdev_mapping *next; /* among the dead */
+struct dma_mapping {
+  struct dma_mapping *next; /* among the dead */
   uintptr_t start, end;
   uint32_t extents;            /* that it serves */
 };
 
-struct ethdev_extent {
+struct dma_extent {
   uintptr_t start, end;
   uint64_t iova;    /* where start is for the device */
   uint32_t loans;
-  struct ethdev_mapping *mapping; /* NULL: out of reach, its bytes are copied */
+  struct dma_mapping *mapping; /* NULL: out of reach, its bytes are copied */
 };
 
-struct ethdev_lent {
-  enum ethdev_reach reach;
+struct dma_table {
+  enum dma_reach reach;
   struct rte_device *device;
   uint32_t budget, used;   /* mappings: most, and those that there are */
   pthread_mutex_t lock;
   atomic_uint version;     /* odd: being changed */
-  struct ethdev_extent *extents; /* by address */
+  struct dma_extent *extents; /* by address */
   atomic_uint count;
-  struct ethdev_mapping *dead; /* revoked, not taken back yet */
+  struct dma_mapping *dead; /* revoked, not taken back yet */
 };
 
 /* budget 0: as many as such a device takes. -ENOMEM, or 0. */
-int harp_ethdev_lent_init(struct ethdev_lent *lent, enum ethdev_reach reach,
+int harp_dma_table_init(struct dma_table *dma, enum dma_reach reach,
                           struct rte_device *device, uint32_t budget);
 /* The device was taken away and is there again as this one; NULL: it is not. */
-void harp_ethdev_lent_move(struct ethdev_lent *lent, struct rte_device *device);
-void harp_ethdev_lent_close(struct ethdev_lent *lent);
+void harp_dma_table_move(struct dma_table *dma, struct rte_device *device);
+void harp_dma_table_close(struct dma_table *dma);
 
 /* Whole pages. 0 (also where the device cannot reach them), or -ENOMEM. */
-int harp_ethdev_lend(struct ethdev_lent *lent, uintptr_t start, uintptr_t end);
+int harp_dma_map(struct dma_table *dma, uintptr_t start, uintptr_t end);
 /* From here on no lookup finds the pages that no other loan reaches into. */
-void harp_ethdev_revoke(struct ethdev_lent *lent, uintptr_t start, uintptr_t end);
+void harp_dma_revoke(struct dma_table *dma, uintptr_t start, uintptr_t end);
 /* Nothing refers to revoked pages any more: unmaps them. */
-void harp_ethdev_settle(struct ethdev_lent *lent);
+void harp_dma_unmap_deferred(struct dma_table *dma);
 
 /* A poller: the extent that holds address, if the device can reach it; *extent
  * is a copy, but for the loans. recent: where the last one was found, the caller's to keep. */
-bool harp_ethdev_find(struct ethdev_lent *lent, uintptr_t address, unsigned *recent,
-                      struct ethdev_extent *extent);
+bool harp_dma_find(struct dma_table *dma, uintptr_t address, unsigned *recent,
+                      struct dma_extent *extent);
 
 #endif

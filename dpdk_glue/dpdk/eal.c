@@ -102,20 +102,20 @@ static uint64_t free_hugepages(uint64_t *page_kib) {
   return kib >> 10;
 }
 
-static int choose_memory(const struct harp_eal_wish *wish, char *error) {
+static int choose_memory(const struct harp_eal_request *request, char *error) {
   uint64_t page_kib, free_mib = free_hugepages(&page_kib);
-  uint32_t needed = wish->hugepages ? wish->hugepages : wish->need_mib;
+  uint32_t needed = request->hugepages ? request->hugepages : request->need_mib;
   eal.huge = free_mib >= needed;
   eal.mib = eal.huge ? needed : PLAIN_MIB;
-  if (!eal.huge && wish->hugepages)
+  if (!eal.huge && request->hugepages)
     return harp_port_fail(error, -ENOMEM, "dpdk:%.150s: hugepages = %u asks for more than the %lu "
                           "MiB that are free: set some aside (sysctl vm.nr_hugepages), lower the "
-                          "number, or leave it out to do without", wish->device, wish->hugepages,
+                          "number, or leave it out to do without", request->device, request->hugepages,
                           (unsigned long)free_mib);
-  if (!eal.huge && wish->physical)
+  if (!eal.huge && request->physical)
     return harp_port_fail(error, -ENOMEM, "dpdk:%.150s: without an IOMMU the device needs "
                           "hugepages, %u MiB, and %lu are free: set some aside (sysctl "
-                          "vm.nr_hugepages)", wish->device, needed, (unsigned long)free_mib);
+                          "vm.nr_hugepages)", request->device, needed, (unsigned long)free_mib);
   if (eal.huge)
     snprintf(eal.memory, sizeof(eal.memory), "hugepages of %lu MiB",
              (unsigned long)(page_kib >> 10));
@@ -144,12 +144,12 @@ static void name_cores(char *out, size_t size) {
   snprintf(out + used, size - used, ")");
 }
 
-static void initialize(const struct harp_eal_wish *wish) {
+static void initialize(const struct harp_eal_request *request) {
   char cores[4096], memory[16], prefix[64];
   char *arguments[ARGUMENTS];
   int count = 0;
   name_cores(cores, sizeof(cores));
-  snprintf(memory, sizeof(memory), "%u", eal.huge ? wish->hugepages : PLAIN_MIB);
+  snprintf(memory, sizeof(memory), "%u", eal.huge ? request->hugepages : PLAIN_MIB);
   snprintf(prefix, sizeof(prefix), "--file-prefix=harp-%d", (int)getpid());
   const char *always[] = {
       "harp", cores, "--no-telemetry", "--log-level=lib.*:error", "--log-level=pmd.*:error",
@@ -164,7 +164,7 @@ static void initialize(const struct harp_eal_wish *wish) {
     arguments[count++] = (char *)(uintptr_t)huge[i];
   for (size_t i = 0; !eal.huge && i < sizeof(plain) / sizeof(plain[0]); i++)
     arguments[count++] = (char *)(uintptr_t)plain[i];
-  if (!eal.huge || wish->hugepages) {
+  if (!eal.huge || request->hugepages) {
     arguments[count++] = (char *)(uintptr_t) "-m";
     arguments[count++] = memory;
   }
@@ -175,32 +175,32 @@ static void initialize(const struct harp_eal_wish *wish) {
     rmdir(rte_eal_get_runtime_dir());
 }
 
-static int start(const struct harp_eal_wish *wish, char *error) {
-  int rc = choose_memory(wish, error);
+static int start(const struct harp_eal_request *request, char *error) {
+  int rc = choose_memory(request, error);
   if (rc < 0)
     return rc;
   eal.tried = true;
-  eal.physical = wish->physical;
+  eal.physical = request->physical;
   if (listen_to_log() < 0)
-    return harp_port_fail(error, -ENOMEM, "dpdk:%.150s: out of memory", wish->device);
-  initialize(wish);
+    return harp_port_fail(error, -ENOMEM, "dpdk:%.150s: out of memory", request->device);
+  initialize(request);
   if (!eal.running)
-    return harp_port_fail(error, -EIO, "dpdk:%.150s: DPDK does not start: %s (%s)", wish->device,
+    return harp_port_fail(error, -EIO, "dpdk:%.150s: DPDK does not start: %s (%s)", request->device,
                           rte_strerror(rte_errno), complaint);
   return 0;
 }
 
-int harp_eal_start(const struct harp_eal_wish *wish, char *error) {
+int harp_eal_start(const struct harp_eal_request *request, char *error) {
   harp_eal_forget_complaint();
   if (!eal.tried)
-    return start(wish, error);
+    return start(request, error);
   if (!eal.running)
     return harp_port_fail(error, -EIO, "dpdk:%.150s: DPDK did not start before in this process, "
-                          "and it starts once; begin a new one", wish->device);
-  if (wish->physical != eal.physical || (wish->hugepages && !eal.huge))
+                          "and it starts once; begin a new one", request->device);
+  if (request->physical != eal.physical || (request->hugepages && !eal.huge))
     return harp_port_fail(error, -EBUSY, "dpdk:%.150s: DPDK runs in this process already, with %s "
                           "and %s addresses; a device of another kind needs a process of its own",
-                          wish->device, eal.memory, eal.physical ? "physical" : "virtual");
+                          request->device, eal.memory, eal.physical ? "physical" : "virtual");
   return 0;
 }
 

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct harp_eal_wish {
+struct harp_eal_request {
   const char *device;  /* for error lines: what follows "dpdk:" */
   uint32_t hugepages;  /* MiB that were asked for; 0: those that there are, or none */
   uint32_t need_mib;   /* what the device will take */
@@ -20,7 +20,7 @@ struct harp_eal_wish {
 
 /* Starts it, or finds that it serves this wish too. 0, or a negative errno and
  * one line in error (HARP_PORT_ERROR_SIZE bytes). */
-int harp_eal_start(const struct harp_eal_wish *wish, char *error);
+int harp_eal_start(const struct harp_eal_request *request, char *error);
 
 /* One clause: what kind of memory it has. */
 const char *harp_eal_memory(void);

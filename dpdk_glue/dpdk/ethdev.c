@@ -68,7 +68,7 @@ static void restart(void *argument) {
     atomic_store(&ethdev->gone, true);
   else
     rte_eth_dev_callback_register(ethdev->id, RTE_ETH_EVENT_INTR_RMV, device_removed, ethdev);
-  harp_ethdev_lent_move(&ethdev->lent, ethdev->device);
+  harp_dma_table_move(&ethdev->dma, ethdev->device);
 }
 
 /* A closed device reads nothing any more, and its driver has freed what it had. */
@@ -93,14 +93,14 @@ struct opening {
 static void open_device(void *argument) {
   struct opening *opening = argument;
   struct ethdev_port *ethdev = opening->ethdev;
-  int rc = harp_ethdev_look(ethdev, opening->error);
+  int rc = harp_ethdev_probe(ethdev, opening->error);
   if (rc == 0)
     rc = harp_ethdev_allocate(ethdev, opening->error);
   if (rc == 0)
     rc = harp_ethdev_attach(ethdev, opening->error);
   if (rc == 0)
     rc = harp_ethdev_configure(ethdev, opening->error);
-  if (rc == 0 && harp_ethdev_lent_init(&ethdev->lent, ethdev->reach, ethdev->device,
+  if (rc == 0 && harp_dma_table_init(&ethdev->dma, ethdev->reach, ethdev->device,
                                        ethdev->spec.regions) < 0)
     rc = harp_port_fail(opening->error, -ENOMEM, "dpdk:%.150s: out of memory",
                         ethdev->spec.name);
@@ -117,7 +117,7 @@ static void close_device(void *argument) {
   }
   if (ethdev->device)
     rte_eth_dev_callback_unregister(ethdev->id, RTE_ETH_EVENT_INTR_RMV, device_removed, ethdev);
-  harp_ethdev_lent_close(&ethdev->lent);
+  harp_dma_table_close(&ethdev->dma);
   harp_ethdev_detach(ethdev);
   harp_ethdev_free(ethdev);
   harp_ethdev_owner_give(&ethdev->owner);
@@ -213,16 +213,16 @@ static void ethdev_release(struct harp_port *port, unsigned queue, uint16_t loca
   harp_local_ports_give(&harp_ethdev_of(port)->local_ports, local);
 }
 
-static int ethdev_lend(struct harp_port *port, uintptr_t start, uintptr_t end) {
-  return harp_ethdev_lend(&harp_ethdev_of(port)->lent, start, end);
+static int ethdev_dma_map(struct harp_port *port, uintptr_t start, uintptr_t end) {
+  return harp_dma_map(&harp_ethdev_of(port)->dma, start, end);
 }
 
-static void ethdev_revoke(struct harp_port *port, uintptr_t start, uintptr_t end) {
-  harp_ethdev_revoke(&harp_ethdev_of(port)->lent, start, end);
+static void ethdev_dma_revoke(struct harp_port *port, uintptr_t start, uintptr_t end) {
+  harp_dma_revoke(&harp_ethdev_of(port)->dma, start, end);
 }
 
-static void ethdev_settle(struct harp_port *port) {
-  harp_ethdev_settle(&harp_ethdev_of(port)->lent);
+static void ethdev_dma_unmap_deferred(struct harp_port *port) {
+  harp_dma_unmap_deferred(&harp_ethdev_of(port)->dma);
 }
 
 static void ethdev_count(struct harp_port *port, unsigned number, uint64_t *counters) {
@@ -253,9 +253,9 @@ const struct harp_port_ops harp_port_dpdk = {
     .arm = ethdev_arm,
     .reserve = ethdev_reserve,
     .release = ethdev_release,
-    .lend = ethdev_lend,
-    .revoke = ethdev_revoke,
-    .settle = ethdev_settle,
+    .dma_map = ethdev_dma_map,
+    .dma_revoke = ethdev_dma_revoke,
+    .dma_unmap_deferred = ethdev_dma_unmap_deferred,
     .reclaim = harp_ethdev_reclaim,
     .count = ethdev_count,
 };

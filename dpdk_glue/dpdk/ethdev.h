@@ -2,7 +2,7 @@
 /*
  * "dpdk:DEVICE": the parts of the DPDK port. ethdev.c opens it and takes ports,
  * ethdev_device.c finds and attaches the device, ethdev_setup.c configures it,
- * ethdev_rx.c receives, ethdev_tx.c sends, ethdev_lend.c keeps the table of
+ * ethdev_rx.c receives, ethdev_tx.c sends, ethdev_dma_map.c keeps the table of
  * memory that the application lends, ethdev_owner.c other processes out.
  */
 #ifndef HARP_DPDK_GLUE_ETHDEV_H
@@ -52,7 +52,7 @@ struct ethdev_queue {
   unsigned lcore;           /* whose mempool caches the poller uses */
   uint16_t number;
   struct rte_mempool *small, *large;
-  struct rte_mbuf_ext_shared_info lent; /* 1 + buffers in foreign memory that the device has */
+  struct rte_mbuf_ext_shared_info dma; /* 1 + buffers in foreign memory that the device has */
   struct ethdev_counts counts;
 
   struct rte_mbuf *received[ETHDEV_BURST]; /* by the last burst */
@@ -85,8 +85,8 @@ struct ethdev_port {
   uint32_t tx_offloads;  /* RTE_ETH_TX_OFFLOAD_* in use */
   uint16_t segments_most; /* of a frame, as the device says */
   bool steered;          /* the device itself delivers by local port */
-  enum ethdev_reach reach;
-  struct ethdev_lent lent;
+  enum dma_reach reach;
+  struct dma_table dma;
   struct harp_local_ports local_ports;
   atomic_bool gone;      /* removed, or given up: never touched again */
   atomic_bool been_up, down;
@@ -95,7 +95,7 @@ struct ethdev_port {
 
 /* Fills spec.physical, iommu and uio, and finds out whether the device can be had:
  * 0, or a negative errno and one line. */
-int harp_ethdev_look(struct ethdev_port *ethdev, char *error);
+int harp_ethdev_probe(struct ethdev_port *ethdev, char *error);
 /* Hands the device to DPDK: id and device. */
 int harp_ethdev_attach(struct ethdev_port *ethdev, char *error);
 /* Takes it back, with what it leaves behind. */
@@ -131,7 +131,7 @@ static inline struct ethdev_port *harp_ethdev_of(struct harp_port *port) {
   return (struct ethdev_port *)port;
 }
 
-/* The baton may come from any thread, and DPDK's caches belong to numbers, not
+/* The poll lock may come from any thread, and DPDK's caches belong to numbers, not
  * to threads: whoever polls the queue is its number meanwhile. */
 static inline void harp_ethdev_enter(const struct ethdev_queue *queue) {
   RTE_PER_LCORE(_lcore_id) = queue->lcore;

@@ -239,20 +239,20 @@ static int look_at_socket(const struct ethdev_spec *spec, char *error) {
   return strncmp(spec->name, "virtio_user", 11) == 0 ? wait_for_server(spec, error) : 0;
 }
 
-int harp_ethdev_look(struct ethdev_port *ethdev, char *error) {
+int harp_ethdev_probe(struct ethdev_port *ethdev, char *error) {
   struct ethdev_spec *spec = &ethdev->spec;
   int rc = spec->pci ? look_at_pci(spec, error) : look_at_socket(spec, error);
   if (rc == 0 && spec->pci)
     rc = harp_ethdev_owner_take(&ethdev->owner, spec, error);
   if (rc < 0)
     return rc;
-  struct harp_eal_wish wish = {
+  struct harp_eal_request request = {
       .device = spec->name,
       .hugepages = ethdev->config.hugepages,
       .need_mib = BASE_MIB + QUEUE_MIB * ethdev->queue_count,
       .physical = spec->physical,
   };
-  rc = harp_eal_start(&wish, error);
+  rc = harp_eal_start(&request, error);
   return rc < 0 ? rc : look_at_limit(spec, error);
 }
 
@@ -276,7 +276,7 @@ struct patience {
   bool ended;
 };
 
-static void *lose_patience(void *argument) {
+static void *open_watchdog(void *argument) {
   struct patience *patience = argument;
   struct pollfd done = {.fd = patience->done, .events = POLLIN};
   for (int wait = PEER_WAIT_MS; poll(&done, 1, wait) == 0; wait = 200) {
@@ -293,7 +293,7 @@ static int probe(const struct ethdev_spec *spec, char *error) {
   }
   struct patience patience = {.socket = spec->socket, .done = eventfd(0, EFD_CLOEXEC)};
   pthread_t thread;
-  if (patience.done < 0 || pthread_create(&thread, NULL, lose_patience, &patience) != 0)
+  if (patience.done < 0 || pthread_create(&thread, NULL, open_watchdog, &patience) != 0)
     return harp_port_fail(error, -EAGAIN, "dpdk:%.150s: no thread or no descriptor left: raise "
                           "the limits (ulimit -u, -n)", spec->name);
   int rc = rte_dev_probe(spec->devargs);

@@ -76,7 +76,7 @@ static void sort(struct ethdev_port *ethdev, struct ethdev_queue *queue) {
   unsigned kept = 0;
   for (unsigned i = 0; i < queue->received_count; i++) {
     struct rte_mbuf *mbuf = queue->received[i];
-    int to = harp_peek_queue(rte_pktmbuf_mtod(mbuf, const uint8_t *), mbuf->data_len,
+    int to = harp_frame_queue(rte_pktmbuf_mtod(mbuf, const uint8_t *), mbuf->data_len,
                              ethdev->queue_count);
     for (unsigned q = 0; to < 0 && q < ethdev->queue_count; q++)
       if (q != queue->number)
@@ -148,9 +148,9 @@ static bool has_headroom(const struct rte_mbuf *mbuf, uint16_t bytes) {
 static bool begin_chain(struct ethdev_port *ethdev, struct ethdev_queue *queue,
                         struct rte_mbuf *mbuf, struct harp_rx_frame *out) {
   struct ethdev_chain *chain = &queue->chain;
-  struct harp_tcp_peek peek;
+  struct harp_tcp_fields peek;
   uint8_t *frame = rte_pktmbuf_mtod(mbuf, uint8_t *);
-  if (!vouched_for(ethdev, mbuf) || !harp_peek_tcp(frame, mbuf->data_len, &peek) ||
+  if (!vouched_for(ethdev, mbuf) || !harp_frame_tcp_fields(frame, mbuf->data_len, &peek) ||
       peek.header_length > mbuf->data_len || peek.header_length > sizeof(chain->header) ||
       !has_headroom(mbuf, peek.header_length))
     return false;

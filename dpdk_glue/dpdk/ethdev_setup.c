@@ -56,7 +56,7 @@ static int failed(const struct ethdev_port *ethdev, int code, const char *what, 
 
 /* --- Offloads --- */
 
-static enum ethdev_reach reach_of(const struct ethdev_port *ethdev,
+static enum dma_reach reach_of(const struct ethdev_port *ethdev,
                                   const struct rte_eth_dev_info *info) {
   if (!ethdev->spec.reference || !(info->tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS))
     return REACH_NOTHING;
@@ -435,7 +435,7 @@ int harp_ethdev_allocate(struct ethdev_port *ethdev, char *error) {
     atomic_flag_clear(&queue->gate);
     queue->number = (uint16_t)q;
     queue->lcore = take_lcore();
-    rte_mbuf_ext_refcnt_set(&queue->lent, 1);
+    rte_mbuf_ext_refcnt_set(&queue->dma, 1);
     queue->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
   }
   for (unsigned q = 0; q < ethdev->queue_count; q++)

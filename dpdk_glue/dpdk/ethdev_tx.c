@@ -18,8 +18,8 @@
 
 enum {
   OWN_WORDS = 128,     /* what is not lent and so short is ours: greetings, chunk headers */
-  NUDGE_LENGTH = 60,   /* the shortest Ethernet frame without its checksum */
-  NUDGE_TYPE = 0x88b5, /* IEEE 802's type for local experiments: nobody listens */
+  KICK_LENGTH = 60,   /* the shortest Ethernet frame without its checksum */
+  KICK_TYPE = 0x88b5, /* IEEE 802's type for local experiments: nobody listens */
   PAUSE_US = 20,
 };
 
@@ -110,9 +110,9 @@ static bool append_reference(struct build *build, uint64_t iova, const uint8_t *
   struct rte_mbuf *mbuf = rte_pktmbuf_alloc(build->queue->small);
   if (!mbuf)
     return false;
-  rte_mbuf_ext_refcnt_update(&build->queue->lent, 1);
+  rte_mbuf_ext_refcnt_update(&build->queue->dma, 1);
   rte_pktmbuf_attach_extbuf(mbuf, (void *)(uintptr_t)data, iova, (uint16_t)length,
-                            &build->queue->lent);
+                            &build->queue->dma);
   mbuf->data_len = (uint16_t)length;
   chain(build, mbuf);
   build->head->pkt_len += (uint32_t)length;
@@ -123,9 +123,9 @@ static bool append_reference(struct build *build, uint64_t iova, const uint8_t *
 static bool append_payload(struct ethdev_port *ethdev, struct build *build, const uint8_t *data,
                            size_t length) {
   while (length) {
-    struct ethdev_extent extent;
+    struct dma_extent extent;
     uintptr_t at = (uintptr_t)data;
-    if (!harp_ethdev_find(&ethdev->lent, at, &build->queue->recent, &extent)) {
+    if (!harp_dma_find(&ethdev->dma, at, &build->queue->recent, &extent)) {
       build->copied += length > OWN_WORDS ? (uint32_t)length : 0;
       return append_copy(build, data, length);
     }
@@ -216,29 +216,29 @@ int harp_ethdev_transmit(struct harp_port *port, unsigned number,
 /* --- Reclaim --- */
 
 static bool holds_foreign(const struct ethdev_queue *queue) {
-  return rte_mbuf_ext_refcnt_read(&queue->lent) > 1;
+  return rte_mbuf_ext_refcnt_read(&queue->dma) > 1;
 }
 
-static void fill_nudge(const struct ethdev_port *ethdev, struct rte_mbuf *mbuf) {
+static void fill_kick_frame(const struct ethdev_port *ethdev, struct rte_mbuf *mbuf) {
   uint8_t *frame = rte_pktmbuf_mtod(mbuf, uint8_t *);
-  mbuf->data_len = NUDGE_LENGTH;
-  mbuf->pkt_len = NUDGE_LENGTH;
-  memset(frame, 0, NUDGE_LENGTH);
+  mbuf->data_len = KICK_LENGTH;
+  mbuf->pkt_len = KICK_LENGTH;
+  memset(frame, 0, KICK_LENGTH);
   memcpy(frame, ethdev->port.info.mac, 6);
   memcpy(frame + 6, ethdev->port.info.mac, 6);
-  frame[12] = NUDGE_TYPE >> 8;
-  frame[13] = NUDGE_TYPE & 0xff;
+  frame[12] = KICK_TYPE >> 8;
+  frame[13] = KICK_TYPE & 0xff;
 }
 
 /*
  * Drivers look for what the device has sent when they send again, some only
  * then. So they are given a frame to send, to ourselves, that nobody wants.
  */
-static void nudge(struct ethdev_port *ethdev, struct ethdev_queue *queue) {
+static void kick_tx(struct ethdev_port *ethdev, struct ethdev_queue *queue) {
   struct rte_mbuf *mbuf =
       queue->pending_count < ETHDEV_PENDING ? rte_pktmbuf_alloc(queue->small) : NULL;
   if (mbuf) {
-    fill_nudge(ethdev, mbuf);
+    fill_kick_frame(ethdev, mbuf);
     queue->pending[queue->pending_count++] = mbuf;
   }
   push(ethdev, queue);
@@ -286,7 +286,7 @@ int harp_ethdev_reclaim(struct harp_port *port, unsigned number, uint32_t timeou
     clean_up(ethdev, queue);
     if (!holds_foreign(queue))
       break;
-    nudge(ethdev, queue);
+    kick_tx(ethdev, queue);
     if (rte_get_timer_cycles() >= end) {
       queue->counts.resets++;
       return harp_ethdev_reset(ethdev);

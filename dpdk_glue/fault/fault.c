@@ -44,7 +44,7 @@ struct fault_queue {
   struct fault_spec spec; /* in force now */
   struct fault_control control;
   struct fault_lane tx, rx;
-  struct fault_list lent; /* copies that the last receive gave away */
+  struct fault_list delivered; /* copies that the last receive gave away */
   struct fault_held held;
   int epoll_fd;           /* the inner port's descriptor and the timer; -1: there is none */
   int timer_fd;           /* for frames that become due while the poller sleeps */
@@ -111,8 +111,8 @@ static bool concerns(struct fault_port *fault, const struct fault_spec *spec, en
     return false;
   if (!spec->tcp_port && !spec->flow)
     return true;
-  struct harp_tcp_peek peek;
-  if (!harp_peek_tcp(header, length, &peek))
+  struct harp_tcp_fields peek;
+  if (!harp_frame_tcp_fields(header, length, &peek))
     return false;
   uint16_t local = side == FAULT_TX ? peek.source : peek.destination;
   uint16_t remote = side == FAULT_TX ? peek.destination : peek.source;
@@ -194,9 +194,9 @@ static void fault_flush(struct harp_port *port, unsigned queue) {
 }
 
 /* The copy lives until the next receive. */
-static void lend(struct fault_queue *own, struct fault_frame *copy, struct harp_rx_frame *frame) {
-  copy->next = own->lent.first;
-  own->lent.first = copy;
+static void dma_map(struct fault_queue *own, struct fault_frame *copy, struct harp_rx_frame *frame) {
+  copy->next = own->delivered.first;
+  own->delivered.first = copy;
   *frame = (struct harp_rx_frame){
       .header = copy->bytes,
       .header_length = copy->length,
@@ -206,10 +206,10 @@ static void lend(struct fault_queue *own, struct fault_frame *copy, struct harp_
   };
 }
 
-static void free_lent(struct fault_queue *own) {
-  while (own->lent.first) {
-    struct fault_frame *copy = own->lent.first;
-    own->lent.first = copy->next;
+static void free_delivered(struct fault_queue *own) {
+  while (own->delivered.first) {
+    struct fault_frame *copy = own->delivered.first;
+    own->delivered.first = copy->next;
     free(copy);
   }
 }
@@ -232,7 +232,7 @@ static bool admit(struct fault_port *fault, struct fault_queue *own, struct harp
     if (verdict.corrupt)
       harp_fault_corrupt(copy, verdict.corrupt_at);
     if (keep && verdict.corrupt && copies == 1)
-      lend(own, copy, frame);
+      dma_map(own, copy, frame);
     else
       harp_fault_hold(&own->rx, copy, &verdict);
   }
@@ -245,7 +245,7 @@ static int take_due(struct fault_queue *own, struct harp_rx_frame *frames, int n
   struct fault_frame *due;
   while (n < end && (due = harp_fault_due(&own->rx, now))) {
     harp_fault_remove(&own->rx, due);
-    lend(own, due, &frames[n++]);
+    dma_map(own, due, &frames[n++]);
   }
   return n;
 }
@@ -259,7 +259,7 @@ static int fault_receive(struct harp_port *port, unsigned queue, const struct ha
   uint64_t now = now_ns();
   look_at_control(fault, own, now);
   send_due(fault, queue, now);
-  free_lent(own);
+  free_delivered(own);
   int n = take_due(own, frames, 0, max, now);
   if (n == max)
     return n;
@@ -322,28 +322,28 @@ static void fault_release(struct harp_port *port, unsigned queue, uint16_t local
 }
 
 /* Frames that are held back are copies: only the inner port refers, and hold_us. */
-static int fault_lend(struct harp_port *port, uintptr_t start, uintptr_t end) {
+static int fault_dma_map(struct harp_port *port, uintptr_t start, uintptr_t end) {
   struct fault_port *fault = fault_of(port);
-  int rc = harp_fault_loan(&fault->loans, start, end);
-  if (rc == 0 && fault->inner->ops->lend) {
-    rc = fault->inner->ops->lend(fault->inner, start, end);
+  int rc = harp_fault_track_reference(&fault->loans, start, end);
+  if (rc == 0 && fault->inner->ops->dma_map) {
+    rc = fault->inner->ops->dma_map(fault->inner, start, end);
     if (rc < 0)
-      harp_fault_revoke(&fault->loans, start, end);
+      harp_fault_copy_revoked(&fault->loans, start, end);
   }
   return rc;
 }
 
-static void fault_revoke(struct harp_port *port, uintptr_t start, uintptr_t end) {
+static void fault_dma_revoke(struct harp_port *port, uintptr_t start, uintptr_t end) {
   struct fault_port *fault = fault_of(port);
-  harp_fault_revoke(&fault->loans, start, end);
-  if (fault->inner->ops->revoke)
-    fault->inner->ops->revoke(fault->inner, start, end);
+  harp_fault_copy_revoked(&fault->loans, start, end);
+  if (fault->inner->ops->dma_revoke)
+    fault->inner->ops->dma_revoke(fault->inner, start, end);
 }
 
-static void fault_settle(struct harp_port *port) {
+static void fault_dma_unmap_deferred(struct harp_port *port) {
   struct harp_port *inner = fault_of(port)->inner;
-  if (inner->ops->settle)
-    inner->ops->settle(inner);
+  if (inner->ops->dma_unmap_deferred)
+    inner->ops->dma_unmap_deferred(inner);
 }
 
 static int fault_reclaim(struct harp_port *port, unsigned queue, uint32_t timeout_us) {
@@ -372,7 +372,7 @@ static void fault_count(struct harp_port *port, unsigned queue, uint64_t *counte
 static void close_queue(struct fault_queue *own) {
   harp_fault_lane_clear(&own->tx);
   harp_fault_lane_clear(&own->rx);
-  free_lent(own);
+  free_delivered(own);
   if (own->epoll_fd >= 0)
     close(own->epoll_fd);
   if (own->timer_fd >= 0)
@@ -384,7 +384,7 @@ static void fault_close(struct harp_port *port) {
   for (unsigned q = 0; q < fault->queue_count; q++)
     close_queue(&fault->queues[q]);
   harp_port_close(fault->inner);
-  harp_fault_loans_clear(&fault->loans);
+  harp_fault_references_clear(&fault->loans);
   free(fault);
 }
 
@@ -433,7 +433,7 @@ static int fault_open(struct harp_port **port, const struct harp_port_config *co
   if (!fault)
     return harp_port_fail(error, -ENOMEM, "fault:%.150s: out of memory", config->device);
   fault->port.ops = &harp_port_fault;
-  harp_fault_loans_init(&fault->loans);
+  harp_fault_references_init(&fault->loans);
   harp_fault_spec_default(&fault->base);
   int rc = harp_fault_spec_parse(&fault->base, config->device, spec_length, false, error);
   if (rc == 0)
@@ -466,9 +466,9 @@ const struct harp_port_ops harp_port_fault = {
     .arm = fault_arm,
     .reserve = fault_reserve,
     .release = fault_release,
-    .lend = fault_lend,
-    .revoke = fault_revoke,
-    .settle = fault_settle,
+    .dma_map = fault_dma_map,
+    .dma_revoke = fault_dma_revoke,
+    .dma_unmap_deferred = fault_dma_unmap_deferred,
     .reclaim = fault_reclaim,
     .has_carrier = fault_has_carrier,
     .count = fault_count,

@@ -5,12 +5,12 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-void harp_fault_loans_init(struct fault_loans *loans) {
+void harp_fault_references_init(struct fault_loans *loans) {
   pthread_mutex_init(&loans->lock, NULL);
   loans->first = NULL;
 }
 
-void harp_fault_loans_clear(struct fault_loans *loans) {
+void harp_fault_references_clear(struct fault_loans *loans) {
   while (loans->first) {
     struct fault_loan *next = loans->first->next;
     free(loans->first);
@@ -19,7 +19,7 @@ void harp_fault_loans_clear(struct fault_loans *loans) {
   pthread_mutex_destroy(&loans->lock);
 }
 
-int harp_fault_loan(struct fault_loans *loans, uintptr_t start, uintptr_t end) {
+int harp_fault_track_reference(struct fault_loans *loans, uintptr_t start, uintptr_t end) {
   struct fault_loan *loan = malloc(sizeof(*loan));
   if (!loan)
     return -ENOMEM;
@@ -30,7 +30,7 @@ int harp_fault_loan(struct fault_loans *loans, uintptr_t start, uintptr_t end) {
   return 0;
 }
 
-void harp_fault_revoke(struct fault_loans *loans, uintptr_t start, uintptr_t end) {
+void harp_fault_copy_revoked(struct fault_loans *loans, uintptr_t start, uintptr_t end) {
   pthread_mutex_lock(&loans->lock);
   struct fault_loan **link = &loans->first;
   while (*link && ((*link)->start != start || (*link)->end != end))
@@ -42,7 +42,7 @@ void harp_fault_revoke(struct fault_loans *loans, uintptr_t start, uintptr_t end
   free(loan);
 }
 
-static bool is_lent(struct fault_loans *loans, const struct iovec *piece) {
+static bool is_referenced(struct fault_loans *loans, const struct iovec *piece) {
   uintptr_t start = (uintptr_t)piece->iov_base, end = start + piece->iov_len;
   pthread_mutex_lock(&loans->lock);
   const struct fault_loan *loan = loans->first;
@@ -64,7 +64,7 @@ void harp_fault_keep(struct fault_held *held, struct fault_loans *loans,
                      const struct harp_tx_frame *frame, uint64_t due_ns) {
   for (unsigned i = 1; i < frame->iov_count; i++) {
     const struct iovec *piece = &frame->iov[i];
-    if (!is_lent(loans, piece))
+    if (!is_referenced(loans, piece))
       continue;
     if (held->count == FAULT_HELD)
       let_go(held);

@@ -23,11 +23,11 @@ struct fault_loans {
   struct fault_loan *first;
 };
 
-void harp_fault_loans_init(struct fault_loans *loans);
-void harp_fault_loans_clear(struct fault_loans *loans);
+void harp_fault_references_init(struct fault_loans *loans);
+void harp_fault_references_clear(struct fault_loans *loans);
 /* -ENOMEM, or 0. */
-int harp_fault_loan(struct fault_loans *loans, uintptr_t start, uintptr_t end);
-void harp_fault_revoke(struct fault_loans *loans, uintptr_t start, uintptr_t end);
+int harp_fault_track_reference(struct fault_loans *loans, uintptr_t start, uintptr_t end);
+void harp_fault_copy_revoked(struct fault_loans *loans, uintptr_t start, uintptr_t end);
 
 enum { FAULT_HELD = 1024 };
 

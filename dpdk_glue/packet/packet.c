@@ -77,7 +77,7 @@ static int socket_failed(const char *name, int code, char *error) {
 }
 
 /* A socket that hears nothing yet: protocol 0 until the filter is in place, so
- * that no stranger's frame is ever queued. */
+ * that no unauthenticated peer's frame is ever queued. */
 static int open_socket(struct packet_port *packet, const char *name,
                        enum packet_filter_kind kind, char *error) {
   int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

@@ -92,9 +92,9 @@ struct verdict {
 
 static struct verdict judge(const struct packet_slot *slot, const uint8_t *frame,
                             uint32_t length) {
-  struct harp_tcp_peek peek;
+  struct harp_tcp_fields peek;
   struct verdict verdict = {0};
-  if (!harp_peek_tcp(frame, slot->header, &peek))
+  if (!harp_frame_tcp_fields(frame, slot->header, &peek))
     return verdict;
   verdict.overran = length > peek.header_length + slot->placed;
   verdict.right = peek.header_length == slot->header && !verdict.overran;

@@ -151,7 +151,7 @@ static int wire_transmit(struct harp_port *port, unsigned queue,
   struct wire_queue *own = &wire->queues[queue];
   if (frame->length > HARP_FRAME_MAX)
     return -EMSGSIZE;
-  int to = harp_peek_queue(frame->iov[0].iov_base, frame->iov[0].iov_len, wire->file.queues);
+  int to = harp_frame_queue(frame->iov[0].iov_base, frame->iov[0].iov_len, wire->file.queues);
   int rc = put(wire, &own->out[to < 0 ? 0 : to], frame);
   if (rc < 0) {
     own->full++;

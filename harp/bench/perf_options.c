@@ -289,7 +289,7 @@ static const char *port_after(const char *text)
   return port;
 }
 
-static void ask_for_meeting_place(struct options *options)
+static void ask_for_rendezvous(struct options *options)
 {
   const char *host = getenv("MASTER_ADDR");
   if (!host)
@@ -302,7 +302,7 @@ static int check_ranks(struct options *options)
 {
   ask_launcher(options);
   if (!options->host)
-    ask_for_meeting_place(options);
+    ask_for_rendezvous(options);
   if (options->rank < 0 || !options->ranks)
     return usage("which rank is this? Give --rank and --nranks, or start it by mpirun, torchrun "
                  "or srun");

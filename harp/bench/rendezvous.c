@@ -140,7 +140,7 @@ static int open_listener(struct rendezvous *meeting, const char *host, const cha
   return 0;
 }
 
-/* A stranger is sent away; a rank with another idea of the run is an error. */
+/* An unauthenticated peer is sent away; a rank with another idea of the run is an error. */
 static int admit(struct rendezvous *meeting, int fd, uint64_t limit_ns)
 {
   struct greeting greeting;

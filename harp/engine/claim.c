@@ -126,7 +126,7 @@ static int read_folder(struct candidates *files, char *error)
 }
 
 /* A file that can be shared serves any number of ranks. */
-static int check_number(const struct candidates *files, const struct harp_place *place,
+static int check_number(const struct candidates *files, const struct harp_rank_topology *place,
                         char *error)
 {
   for (int i = 0; i < files->count; i++)
@@ -141,12 +141,12 @@ static int check_number(const struct candidates *files, const struct harp_place 
 
 /* A NIC that is said to serve a GPU serves the others last. Where this process's
  * GPU is unknown, all are the same: the ranks' order is then the best guess. */
-static unsigned distance(const struct harp_config *config, const struct harp_place *place,
+static unsigned distance(const struct harp_config *config, const struct harp_rank_topology *place,
                          const char *root)
 {
   if (place->gpu[0] && config->gpu[0])
     return strcmp(config->gpu, place->gpu) == 0 ? OWN_GPU : FOREIGN_GPU;
-  return ANY_GPU + harp_nearness(config, place->gpu, root);
+  return ANY_GPU + harp_nic_distance(config, place->gpu, root);
 }
 
 static bool try_lock(struct candidate *candidate)
@@ -190,7 +190,7 @@ static int lock_one(struct candidates *files, unsigned away, int local_rank)
 }
 
 /* Index of the file now locked, or -1. */
-static int choose(struct candidates *files, const struct harp_place *place, const char *root)
+static int choose(struct candidates *files, const struct harp_rank_topology *place, const char *root)
 {
   unsigned away;
   int chosen = -1;
@@ -242,10 +242,10 @@ static int all_claimed(const struct candidates *files, char *error)
 
 static int take(struct harp_claim *claim, struct candidates *files, const char *root, char *error)
 {
-  struct harp_place place;
+  struct harp_rank_topology place;
   int rc, i;
 
-  harp_place_find(&place, root);
+  harp_rank_topology_find(&place, root);
   rc = check_number(files, &place, error);
   if (rc)
     return rc;

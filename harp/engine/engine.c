@@ -70,8 +70,8 @@ static int stack_config(const struct harp_engine *engine, struct harp_stack_conf
 static bool cores_are_scarce(const struct harp_config *config)
 {
   cpu_set_t set;
-  struct harp_place place;
-  harp_place_find(&place, "");
+  struct harp_rank_topology place;
+  harp_rank_topology_find(&place, "");
   unsigned ranks = place.local_size > 0 ? (unsigned)place.local_size : 1;
   unsigned cores = sched_getaffinity(0, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
   return cores < (config->instances + 1) * ranks + 2;
@@ -131,8 +131,8 @@ static int open_statistics(struct harp_engine *engine)
 {
   const struct harp_port_info *info = &engine->port->info;
   char text[INET_ADDRSTRLEN], address[32];
-  struct harp_place place;
-  harp_place_find(&place, "");
+  struct harp_rank_topology place;
+  harp_rank_topology_find(&place, "");
   inet_ntop(AF_INET, &info->address, text, sizeof text);
   snprintf(address, sizeof address, "%s/%u", text, info->prefix);
   struct harp_stat_identity identity = {

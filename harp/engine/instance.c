@@ -257,7 +257,7 @@ static void notice_pause(struct harp_instance *instance, uint64_t before)
     instance->held_up += gap - HARP_TICK_NS;
     instance->resumed = instance->now;
     instance->counters[HARP_COUNTER_pauses]++;
-    harp_stack_held_up(instance->stack, gap - HARP_TICK_NS);
+    harp_stack_account_pause(instance->stack, gap - HARP_TICK_NS);
   }
 }
 
@@ -287,15 +287,15 @@ static bool poll_once(struct harp_instance *instance)
   return true;
 }
 
-static bool take_baton(struct harp_instance *instance)
+static bool poll_trylock(struct harp_instance *instance)
 {
-  return !atomic_load_explicit(&instance->baton, memory_order_relaxed) &&
-         !atomic_exchange_explicit(&instance->baton, true, memory_order_acquire);
+  return !atomic_load_explicit(&instance->poll_lock, memory_order_relaxed) &&
+         !atomic_exchange_explicit(&instance->poll_lock, true, memory_order_acquire);
 }
 
-static void pass_baton(struct harp_instance *instance)
+static void poll_unlock(struct harp_instance *instance)
 {
-  atomic_store_explicit(&instance->baton, false, memory_order_release);
+  atomic_store_explicit(&instance->poll_lock, false, memory_order_release);
 }
 
 static void ring(struct harp_instance *instance)
@@ -328,27 +328,27 @@ uint64_t harp_instance_deadline(struct harp_instance *instance)
 
 bool harp_instance_poll(struct harp_instance *instance, bool *worked)
 {
-  if (!take_baton(instance)) {
+  if (!poll_trylock(instance)) {
     return false;
   }
   bool work = poll_once(instance);
   if (worked) {
     *worked = work;
   }
-  pass_baton(instance);
+  poll_unlock(instance);
   return true;
 }
 
 static void poll_as_caller(struct harp_instance *instance)
 {
-  if (!take_baton(instance)) {
+  if (!poll_trylock(instance)) {
     return;
   }
   poll_once(instance);
   instance->counters[HARP_COUNTER_polls_by_caller]++;
   atomic_store_explicit(&instance->caller_polled, instance->now, memory_order_relaxed);
   wake_for_deadline(instance);
-  pass_baton(instance);
+  poll_unlock(instance);
 }
 
 void harp_instance_progress(struct harp_instance *instance)

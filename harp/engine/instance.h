@@ -3,9 +3,9 @@
  * An instance: a core's share of a NIC. One queue of a port, one stack, their
  * counters and trace; nothing mutable is shared with other instances.
  *
- * Whoever holds the baton polls: the instance's worker, or for one poll an
+ * Whoever holds the poll lock polls: the instance's worker, or for one poll an
  * application thread in its place. Everything that touches the stack (the flow
- * callbacks, posted work, calls) runs under the baton; other threads hand work
+ * callbacks, posted work, calls) runs under the poll lock; other threads hand work
  * in by posts and calls.
  */
 #ifndef HARP_ENGINE_INSTANCE_H
@@ -34,7 +34,7 @@ struct harp_post {
   void (*run)(struct harp_post *post, struct harp_instance *instance);
 };
 
-/* Called about every HARP_TICK_NS while registered, under the baton. */
+/* Called about every HARP_TICK_NS while registered, under the poll lock. */
 struct harp_ticker {
   struct harp_ticker *next;
   void (*tick)(struct harp_ticker *ticker, struct harp_instance *instance, uint64_t now_ns);
@@ -57,14 +57,14 @@ struct harp_instance {
   uint64_t *counters;
   const struct harp_config *config;
 
-  /* The baton, and the words by which threads find each other. */
-  _Alignas(64) atomic_bool baton;
+  /* The poll lock, and the words by which threads find each other. */
+  _Alignas(64) atomic_bool poll_lock;
   atomic_bool asleep;              /* the worker waits on its descriptors */
   _Atomic(uint64_t) sleeps_until;  /* ns: when it would wake by itself */
   _Atomic(uint64_t) caller_polled; /* ns: last poll by an application thread */
   _Atomic(struct harp_post *) posts;
 
-  /* Under the baton. */
+  /* Under the poll lock. */
   _Alignas(64) uint64_t now;
   uint64_t last_work;              /* ns: last poll that found something */
   uint64_t next_tick;
@@ -77,7 +77,7 @@ struct harp_instance {
   bool (*expect)(void *user, struct harp_rx_hint *hint); /* where the next payload goes */
   void *expect_user;
   uint64_t link_changed; /* ns: when the port last went down or came back */
-  atomic_bool link_down; /* written under the baton; the worker looks before it sleeps, too */
+  atomic_bool link_down; /* written under the poll lock; the worker looks before it sleeps, too */
 
   /* Frames to ourselves. */
   pthread_mutex_t loop_lock;
@@ -129,14 +129,14 @@ void harp_instance_progress(struct harp_instance *instance);
 /* Any thread; wakes the worker if it sleeps. */
 void harp_instance_post(struct harp_instance *instance, struct harp_post *post);
 
-/* Runs function under the baton and waits for it, at most timeout_ms; polls
+/* Runs function under the poll lock and waits for it, at most timeout_ms; polls
  * itself while it waits. -ETIMEDOUT: it has not run, and will not. Not from
  * callbacks. */
 int harp_instance_call(struct harp_instance *instance,
                        void (*function)(struct harp_instance *instance, void *argument),
                        void *argument, unsigned timeout_ms);
 
-/* Under the baton. */
+/* Under the poll lock. */
 /* Waits, with a bound, until the device reads no memory of the application's
  * any more. 0, or -ETIMEDOUT. */
 int harp_instance_reclaim(struct harp_instance *instance);

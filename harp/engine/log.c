@@ -130,7 +130,7 @@ static bool take(struct line *line)
   return some;
 }
 
-void harp_log_drain(harp_log_speak speak, void *user)
+void harp_log_drain(harp_log_writer speak, void *user)
 {
   struct line line;
 

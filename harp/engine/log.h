@@ -30,7 +30,7 @@ enum harp_log_level {
   HARP_LOG_INFO,
 };
 
-typedef void (*harp_log_speak)(enum harp_log_level level, const char *line, void *user);
+typedef void (*harp_log_writer)(enum harp_log_level level, const char *line, void *user);
 
 /* One line, without a newline; longer ones are cut off. Never blocks on the
  * reader: when the queue is full the line is dropped and counted. */
@@ -39,7 +39,7 @@ __attribute__((format(printf, 2, 3))) void harp_log_post(enum harp_log_level lev
 
 /* Speaks what waits, oldest first, at most HARP_LOG_QUEUE lines; costs one load
  * when nothing does. Thread: one of the application's. */
-void harp_log_drain(harp_log_speak speak, void *user);
+void harp_log_drain(harp_log_writer speak, void *user);
 
 /* Lines dropped since the process began because the queue was full. */
 uint64_t harp_log_dropped(void);

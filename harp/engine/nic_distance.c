@@ -101,7 +101,7 @@ static bool below_one_bridge(const char *path, size_t shared)
   return bridge && shared >= (size_t)(bridge - path) + 1 + strcspn(bridge + 1, "/");
 }
 
-unsigned harp_nearness(const struct harp_config *config, const char *gpu, const char *root)
+unsigned harp_nic_distance(const struct harp_config *config, const char *gpu, const char *root)
 {
   char link[PATH_MAX], one[PATH_MAX], other[PATH_MAX];
   size_t shared;

@@ -21,7 +21,7 @@ enum {
  * configuration, or one of the above; less is nearer. root: "", or in tests the
  * folder below which /sys is looked for.
  */
-unsigned harp_nearness(const struct harp_config *config, const char *gpu, const char *root);
+unsigned harp_nic_distance(const struct harp_config *config, const char *gpu, const char *root);
 
 /* The NIC's speed in Mbit/s by sysfs alone, so that every process is told the same, whether
  * it has opened the NIC or not. 0: unknown. root: as above. */

@@ -69,14 +69,14 @@ static int slurm_local_size(void)
   return 0;
 }
 
-static void find_job_rank(struct harp_place *place)
+static void find_job_rank(struct harp_rank_topology *place)
 {
   place->rank = -1;
   for (size_t i = 0; place->rank < 0 && i < sizeof(job_ranks) / sizeof(job_ranks[0]); i++)
     place->rank = number_or(getenv(job_ranks[i]), -1);
 }
 
-static void find_local_rank(struct harp_place *place)
+static void find_local_rank(struct harp_rank_topology *place)
 {
   place->local_rank = -1;
   place->local_size = 0;
@@ -207,7 +207,7 @@ static int gpu_named(const struct gpus *gpus, const char *entry)
   return order_is_known(gpus) ? number_or(entry, -1) : -1;
 }
 
-static void find_gpu(struct harp_place *place, const char *root)
+static void find_gpu(struct harp_rank_topology *place, const char *root)
 {
   struct gpus gpus;
   char wanted[64];
@@ -227,7 +227,7 @@ static void find_gpu(struct harp_place *place, const char *root)
   free(gpus.entries);
 }
 
-void harp_place_find(struct harp_place *place, const char *root)
+void harp_rank_topology_find(struct harp_rank_topology *place, const char *root)
 {
   find_job_rank(place);
   find_local_rank(place);

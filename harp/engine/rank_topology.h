@@ -8,7 +8,7 @@
 #ifndef HARP_ENGINE_PLACE_H
 #define HARP_ENGINE_PLACE_H
 
-struct harp_place {
+struct harp_rank_topology {
   int rank;       /* -1: unknown */
   int local_rank; /* -1: unknown */
   int local_size; /* ranks on this host; 0: unknown */
@@ -16,6 +16,6 @@ struct harp_place {
 };
 
 /* root: "", or in tests the folder below which /proc/driver/nvidia is looked for. */
-void harp_place_find(struct harp_place *place, const char *root);
+void harp_rank_topology_find(struct harp_rank_topology *place, const char *root);
 
 #endif

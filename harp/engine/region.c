@@ -47,8 +47,8 @@ static int add(struct harp_engine *engine, uintptr_t start, uintptr_t end,
   const struct harp_port_ops *ops = engine->port->ops;
   struct harp_region *region = calloc(1, sizeof *region);
   int result = region ? 0 : -ENOMEM;
-  if (result == 0 && ops->lend) {
-    result = ops->lend(engine->port, start, end);
+  if (result == 0 && ops->dma_map) {
+    result = ops->dma_map(engine->port, start, end);
   }
   if (result != 0) {
     free(region);
@@ -125,15 +125,15 @@ static int give_back(struct harp_engine *engine, const struct harp_region *regio
   struct harp_regions *regions = &engine->regions;
   const struct harp_port_ops *ops = engine->port->ops;
   pthread_mutex_lock(&regions->returning);
-  if (ops->revoke) {
+  if (ops->dma_revoke) {
     pthread_mutex_lock(&regions->lock);
-    ops->revoke(engine->port, region->start, region->end);
+    ops->dma_revoke(engine->port, region->start, region->end);
     pthread_mutex_unlock(&regions->lock);
   }
   int result = reclaim_all(engine);
-  if (result == 0 && ops->settle) {
+  if (result == 0 && ops->dma_unmap_deferred) {
     pthread_mutex_lock(&regions->lock);
-    ops->settle(engine->port);
+    ops->dma_unmap_deferred(engine->port);
     pthread_mutex_unlock(&regions->lock);
   }
   pthread_mutex_unlock(&regions->returning);

@@ -19,7 +19,7 @@ enum {
   NEW_FILE_SECONDS = 60, /* a .new this old and unlocked was abandoned before its lock */
 };
 
-const char *harp_rundir_wish(void)
+const char *harp_rundir_configured(void)
 {
   const char *folder = getenv("HARP_RUN_DIR");
 
@@ -52,14 +52,14 @@ static int reserve(int fd, size_t size)
   return -rc;
 }
 
-int harp_rundir_create(const char *wish, size_t size, char path[HARP_RUN_PATH_SIZE])
+int harp_rundir_create(const char *configured, size_t size, char path[HARP_RUN_PATH_SIZE])
 {
   uint64_t id;
   int fd, rc;
 
   if (getrandom(&id, sizeof(id), 0) != sizeof(id))
     return -EIO;
-  if (snprintf(path, HARP_RUN_PATH_SIZE, "%s/%016llx.new", wish, (unsigned long long)id) >=
+  if (snprintf(path, HARP_RUN_PATH_SIZE, "%s/%016llx.new", configured, (unsigned long long)id) >=
       HARP_RUN_PATH_SIZE - 8)
     return -ENAMETOOLONG;
   fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);

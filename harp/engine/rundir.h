@@ -25,13 +25,13 @@ enum { HARP_RUN_PATH_SIZE = 512 };
  * not by SIGBUS later. wish is the folder to try. Returns the descriptor and its
  * path, or a negative errno.
  */
-int harp_rundir_create(const char *wish, size_t size, char path[HARP_RUN_PATH_SIZE]);
+int harp_rundir_create(const char *configured, size_t size, char path[HARP_RUN_PATH_SIZE]);
 
 /* Gives a created file its final suffix (".stat"), in path too. 0, or -errno. */
 int harp_rundir_publish(char path[HARP_RUN_PATH_SIZE], const char *suffix);
 
 /* The folder that the environment asks for. */
-const char *harp_rundir_wish(void);
+const char *harp_rundir_configured(void);
 
 /* /dev/shm/harp-UID, made if it is not there. Fails if it is not this user's
  * own folder: -EPERM, or what the system said. */

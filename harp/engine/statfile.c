@@ -65,12 +65,12 @@ static int map_memory(struct harp_statfile *file, size_t size)
 /* The wished folder, then the fallback, then plain memory. One line in all. */
 static int map_somewhere(struct harp_statfile *file, size_t size)
 {
-  const char *wish = harp_rundir_wish();
+  const char *configured = harp_rundir_configured();
   char fallback[64];
-  int first = map_file(file, wish, size), second;
+  int first = map_file(file, configured, size), second;
 
   if (first == 0) {
-    harp_rundir_sweep(wish);
+    harp_rundir_sweep(configured);
     return 0;
   }
   second = harp_rundir_fallback(fallback, sizeof(fallback));
@@ -79,13 +79,13 @@ static int map_somewhere(struct harp_statfile *file, size_t size)
   if (second == 0) {
     harp_log_post(HARP_LOG_WARN, "run directory %s: %s; statistics go to %s instead: run "
                   "'harp setup', or name a writable folder in HARP_RUN_DIR",
-                  wish, strerror(-first), fallback);
+                  configured, strerror(-first), fallback);
     harp_rundir_sweep(fallback);
     return 0;
   }
   harp_log_post(HARP_LOG_WARN, "run directory %s: %s, and %s: %s; harp stat cannot see this "
                 "process: name a writable folder in HARP_RUN_DIR",
-                wish, strerror(-first), fallback, strerror(-second));
+                configured, strerror(-first), fallback, strerror(-second));
   return map_memory(file, size);
 }
 

@@ -108,7 +108,7 @@ static void write_ring(FILE *file, const struct ring_copy *ring)
 static int create(char path[HARP_RUN_PATH_SIZE])
 {
   char fallback[64];
-  int fd = harp_rundir_create(harp_rundir_wish(), 1, path);
+  int fd = harp_rundir_create(harp_rundir_configured(), 1, path);
 
   if (fd >= 0)
     return fd;

@@ -54,11 +54,11 @@ static void wait_for_work(struct harp_instance *instance, uint64_t now)
 }
 
 /* Announce the sleep, fence, look again, then sleep (a poster does it the other
- * way round: publish, fence, look whether somebody sleeps). The baton is needed
+ * way round: publish, fence, look whether somebody sleeps). The poll lock is needed
  * for the deadline; whoever has it may be about to change that, so come back. */
 static void sleep_until_work(struct harp_instance *instance)
 {
-  if (atomic_exchange_explicit(&instance->baton, true, memory_order_acquire)) {
+  if (atomic_exchange_explicit(&instance->poll_lock, true, memory_order_acquire)) {
     sched_yield();
     return;
   }
@@ -76,7 +76,7 @@ static void sleep_until_work(struct harp_instance *instance)
     harp_trace(&instance->trace, now, 0xffff, HARP_TRACE_sleep, 0,
                (uint32_t)((atomic_load(&instance->sleeps_until) - now) / 1000));
   }
-  atomic_store_explicit(&instance->baton, false, memory_order_release);
+  atomic_store_explicit(&instance->poll_lock, false, memory_order_release);
   if (!stay) {
     wait_for_work(instance, now);
   }
@@ -137,19 +137,19 @@ int harp_instance_start(struct harp_instance *instance)
 
 /* What the port has seen since the last tick: the counters are about to be final. A
  * caller that polled in the worker's place may have been the last to touch them; one that
- * was ended inside a poll, or is this thread itself, never gives the baton back, and then
+ * was ended inside a poll, or is this thread itself, never gives the poll lock back, and then
  * the last counts are not worth waiting for. */
 static void count_to_the_end(struct harp_instance *instance)
 {
   uint64_t deadline = harp_clock_ns() + LAST_COUNT_NS;
-  while (atomic_exchange_explicit(&instance->baton, true, memory_order_acquire)) {
+  while (atomic_exchange_explicit(&instance->poll_lock, true, memory_order_acquire)) {
     if (harp_clock_ns() > deadline) {
       return;
     }
     sched_yield();
   }
   instance->port->ops->count(instance->port, instance->queue, instance->counters);
-  atomic_store_explicit(&instance->baton, false, memory_order_release);
+  atomic_store_explicit(&instance->poll_lock, false, memory_order_release);
 }
 
 void harp_instance_stop(struct harp_instance *instance)

@@ -182,7 +182,7 @@ static bool only_closing(const struct nc_pump *pump)
   return pump->shut && pump->peer_ended && empty(&pump->to_output);
 }
 
-static uint64_t patience(const struct nc_pump *pump)
+static uint64_t timeout_of(const struct nc_pump *pump)
 {
   uint64_t user = pump->nc->options->timeout_s * NS_PER_S;
   if (only_closing(pump) && (user == 0 || user > LAST_ACK_NS)) {
@@ -193,13 +193,13 @@ static uint64_t patience(const struct nc_pump *pump)
 
 static uint64_t deadline_of(const struct nc_pump *pump, uint64_t now)
 {
-  uint64_t most = patience(pump);
+  uint64_t most = timeout_of(pump);
   return most == UINT64_MAX ? most : last_sign(pump, now) + most;
 }
 
-static int out_of_patience(const struct nc_pump *pump)
+static int timed_out(const struct nc_pump *pump)
 {
-  unsigned seconds = (unsigned)(patience(pump) / NS_PER_S);
+  unsigned seconds = (unsigned)(timeout_of(pump) / NS_PER_S);
   const char *peer = nc_endpoint(pump->nc->peer);
   if (only_closing(pump)) {
     return nc_fail("%s has not acknowledged the last bytes within %u s: compare what arrived "
@@ -287,7 +287,7 @@ static int move(struct nc_pump *pump)
     }
     look(pump);
     if (deadline_of(pump, now) <= now) {
-      return out_of_patience(pump);
+      return timed_out(pump);
     }
     if (!worked && !over(pump)) {
       wait_for_more(pump);

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PIPE_WISH = 1 << 20 }; /* bytes; what a user may have by default */
+enum { PIPE_SIZE = 1 << 20 }; /* bytes; what a user may have by default */
 
 /* A pipe or terminal opened anew has its own flags. */
 static int open_anew(int fd, int flags)
@@ -32,7 +32,7 @@ static struct nc_stream stream_of(int fd, int flags)
     return stream;
   }
   if (S_ISFIFO(status.st_mode)) {
-    fcntl(fd, F_SETPIPE_SZ, PIPE_WISH); /* fewer changes of process; if refused, so be it */
+    fcntl(fd, F_SETPIPE_SZ, PIPE_SIZE); /* fewer changes of process; if refused, so be it */
   }
   int own = open_anew(fd, flags);
   stream.kind = own < 0 ? NC_STREAM_SHARED : NC_STREAM_OWN;

@@ -41,7 +41,7 @@ struct harp_flow_ops {
   /* Where the next so many bytes of payload will go, in one piece, or NULL. A segment that nobody
    * has summed yet may be copied there while it is: deliver is then given that place, or the
    * segment was wrong, and what was written there is not yet received. The function may be NULL. */
-  uint8_t *(*place)(void *user, struct harp_tcp *tcp, uint32_t length);
+  uint8_t *(*rx_buffer)(void *user, struct harp_tcp *tcp, uint32_t length);
   /* That many more of the pushed bytes are acknowledged; their memory is free. */
   void (*acked)(void *user, struct harp_tcp *tcp, uint32_t bytes);
   /* New payload or the peer's FIN waits to be read (flows without deliver: payload too). */
@@ -92,7 +92,7 @@ void harp_stack_flush(struct harp_stack *stack);
 void harp_stack_set_time(struct harp_stack *stack, uint64_t now_ns);
 /* Nobody drove the stack for pause ns until now (a stopped process, a busy host). The user timeout
  * and keepalives measure a peer's silence; they do not count this time. */
-void harp_stack_held_up(struct harp_stack *stack, uint64_t pause_ns);
+void harp_stack_account_pause(struct harp_stack *stack, uint64_t pause_ns);
 uint64_t *harp_stack_counters(struct harp_stack *stack);
 /* RFC 5227, 2.1: an ARP probe, a request for our own address that names no sender's. While the
  * address is tentative the stack answers neither ARP nor IP for it, and nothing may be opened. How
@@ -145,7 +145,7 @@ void harp_flow_close(struct harp_tcp *tcp);
 void harp_flow_abort(struct harp_tcp *tcp);
 /* The peer is a HARP host: acknowledge every burst, use this RTO floor, keep
  * the congestion window over idle times. */
-void harp_flow_trust(struct harp_tcp *tcp, uint32_t rto_min_us);
+void harp_flow_set_harp_peer(struct harp_tcp *tcp, uint32_t rto_min_us);
 /* 0 disables. The bound on time without progress while data is unacknowledged (RFC 5482). */
 void harp_flow_set_timeout(struct harp_tcp *tcp, uint32_t timeout_ms);
 void harp_flow_set_keepalive(struct harp_tcp *tcp, uint32_t idle_ms, uint32_t interval_ms,
@@ -153,9 +153,9 @@ void harp_flow_set_keepalive(struct harp_tcp *tcp, uint32_t idle_ms, uint32_t in
 /* Asks the peer for a sign of life, by a segment that it must answer. */
 void harp_flow_probe(struct harp_tcp *tcp);
 /* The peer is silent: asks by ARP whether its host still answers for the address. */
-void harp_flow_doubt(struct harp_tcp *tcp);
+void harp_flow_probe_neighbour(struct harp_tcp *tcp);
 /* Nothing waits in the receive queue: the next bytes on the wire are the next to be delivered. */
-bool harp_flow_in_order(const struct harp_tcp *tcp);
+bool harp_flow_rcv_queue_empty(const struct harp_tcp *tcp);
 /* Bytes of TCP/IP headers that the peer's data segments carry. */
 uint16_t harp_flow_header_length(const struct harp_tcp *tcp);
 /* The peer has closed its side, and everything before was delivered. */

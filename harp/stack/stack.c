@@ -195,7 +195,7 @@ static void service(struct harp_tcp *tcp) {
   bool wanted = tcp->ack_now;
   tcp_output(tcp);
   /* Data carries the acknowledgement along, but only a bare one has room for SACK. */
-  bool beyond = tcp->runs || tcp->fin_waiting;
+  bool beyond = tcp->ooo || tcp->fin_waiting;
   bool sack = wanted && (beyond || tcp->dsack_start != tcp->dsack_end);
   if (tcp->state != TCP_CLOSE && (tcp->ack_now || sack)) {
     if (tcp->ack_held && !tcp->on_hold && !sack) {
@@ -304,8 +304,8 @@ void harp_stack_advance(struct harp_stack *stack, uint64_t now_ns) {
   harp_stack_flush(stack);
 }
 
-void harp_stack_held_up(struct harp_stack *stack, uint64_t pause_ns) {
-  tcp_held_up(stack, pause_ns);
+void harp_stack_account_pause(struct harp_stack *stack, uint64_t pause_ns) {
+  tcp_account_pause(stack, pause_ns);
 }
 
 uint64_t harp_stack_next_deadline(struct harp_stack *stack) {

@@ -56,7 +56,7 @@ struct harp_stack {
   uint32_t neighbour_frames;   /* that wait for answers */
   struct harp_list neighbours_free, neighbours_waiting; /* waiting: by deadline */
   struct harp_list neighbours_holding; /* frames, the first the longest */
-  struct harp_list neighbours_asked, neighbours_idle; /* without a connection, the oldest first */
+  struct harp_list neighbours_incomplete, neighbours_idle; /* without a connection, the oldest first */
   uint8_t linear[65536 + 64]; /* for frames that came in awkward pieces */
 
   bool tentative;          /* the address is not ours yet: nothing is answered for it */
@@ -66,10 +66,10 @@ struct harp_stack {
   uint64_t conflict_heard; /* ns: then for the last time */
 
   struct harp_limit icmp_limit;  /* messages */
-  struct harp_limit reset_limit; /* of strangers */
+  struct harp_limit reset_limit; /* of unauthenticated peers */
   struct harp_limit cookie_limit;
   struct harp_limit arp_limit; /* replies */
-  struct harp_limit arp_ask_limit;    /* of strangers for the first time */
+  struct harp_limit arp_ask_limit;    /* of unauthenticated peers for the first time */
   struct harp_limit arp_repeat_limit; /* and again */
   uint32_t port_offset; /* RFC 6056's counter */
 

@@ -48,13 +48,13 @@ cdef extern from "harp/engine/statfile.h" nogil:
 
 
 cdef extern from "harp/engine/rank_topology.h" nogil:
-    struct harp_place:
+    struct harp_rank_topology:
         int rank
         int local_rank
         int local_size
         char gpu[16]
 
-    void harp_place_find(harp_place *place, const char *root)
+    void harp_rank_topology_find(harp_rank_topology *place, const char *root)
 
 
 cdef extern from "harp/engine/claim.h" nogil:
@@ -106,15 +106,15 @@ cdef extern from "harp/engine/log.h":
 def place(bytes root):
     """(local rank or -1, local size or 0, PCI id of the GPU or ""); the driver's folder
     is looked for below root."""
-    cdef harp_place found
-    harp_place_find(&found, root)
+    cdef harp_rank_topology found
+    harp_rank_topology_find(&found, root)
     return found.local_rank, found.local_size, (<bytes>found.gpu).decode()
 
 
 def job_rank():
     """The process's rank in its job, -1 if no launcher tells."""
-    cdef harp_place found
-    harp_place_find(&found, b"")
+    cdef harp_rank_topology found
+    harp_rank_topology_find(&found, b"")
     return found.rank
 
 

@@ -65,7 +65,7 @@ cdef extern from "harp/stack/flow.h":
         void (*established)(void *user, harp_tcp *tcp) noexcept
         void (*pull)(void *user, harp_tcp *tcp, uint32_t room) noexcept
         size_t (*deliver)(void *user, harp_tcp *tcp, const uint8_t *data, size_t length) noexcept
-        uint8_t *(*place)(void *user, harp_tcp *tcp, uint32_t length) noexcept
+        uint8_t *(*rx_buffer)(void *user, harp_tcp *tcp, uint32_t length) noexcept
         void (*acked)(void *user, harp_tcp *tcp, uint32_t size) noexcept
         void (*readable)(void *user, harp_tcp *tcp) noexcept
         void (*closed)(void *user, harp_tcp *tcp, int error) noexcept
@@ -107,7 +107,7 @@ cdef extern from "harp/stack/flow.h":
     void harp_stack_flush(harp_stack *stack)
     void harp_stack_advance(harp_stack *stack, uint64_t now_ns)
     void harp_stack_set_time(harp_stack *stack, uint64_t now_ns)
-    void harp_stack_held_up(harp_stack *stack, uint64_t pause_ns)
+    void harp_stack_account_pause(harp_stack *stack, uint64_t pause_ns)
     uint64_t harp_stack_next_deadline(harp_stack *stack)
     void harp_stack_probe(harp_stack *stack)
     int harp_stack_use_address(harp_stack *stack)
@@ -125,11 +125,11 @@ cdef extern from "harp/stack/flow.h":
     void harp_flow_resume(harp_tcp *tcp)
     void harp_flow_close(harp_tcp *tcp)
     void harp_flow_abort(harp_tcp *tcp)
-    void harp_flow_trust(harp_tcp *tcp, uint32_t rto_min_us)
+    void harp_flow_set_harp_peer(harp_tcp *tcp, uint32_t rto_min_us)
     void harp_flow_set_timeout(harp_tcp *tcp, uint32_t timeout_ms)
     void harp_flow_set_keepalive(harp_tcp *tcp, uint32_t idle_ms, uint32_t interval_ms,
                                  uint32_t probes)
-    cbool harp_flow_in_order(const harp_tcp *tcp)
+    cbool harp_flow_rcv_queue_empty(const harp_tcp *tcp)
     uint16_t harp_flow_header_length(const harp_tcp *tcp)
     cbool harp_flow_at_end(const harp_tcp *tcp)
     cbool harp_flow_drained(const harp_tcp *tcp)
@@ -174,7 +174,7 @@ cdef size_t _deliver(void *user, harp_tcp *tcp, const uint8_t *data, size_t leng
     return (<Flow>user)._delivered(data, length)
 
 
-cdef uint8_t *_place(void *user, harp_tcp *tcp, uint32_t length) noexcept:
+cdef uint8_t *_rx_buffer(void *user, harp_tcp *tcp, uint32_t length) noexcept:
     return (<Flow>user)._placed(length)
 
 
@@ -202,7 +202,7 @@ cdef harp_flow_ops flow_ops
 flow_ops.established = _established
 flow_ops.pull = _pull
 flow_ops.deliver = _deliver
-flow_ops.place = _place
+flow_ops.rx_buffer = _rx_buffer
 flow_ops.acked = _acked
 flow_ops.readable = _readable
 flow_ops.closed = _closed
@@ -312,7 +312,7 @@ cdef class FlowStack:
 
     def held_up(self, pause_ns):
         """Nobody drove the stack for so long until now."""
-        harp_stack_held_up(self._stack, pause_ns)
+        harp_stack_account_pause(self._stack, pause_ns)
 
     def next_deadline(self):
         """ns; None: never."""
@@ -494,7 +494,7 @@ cdef class Flow:
         self._tcp = NULL
 
     def trust(self, int rto_min_us):
-        harp_flow_trust(self._open(), <uint32_t>rto_min_us)
+        harp_flow_set_harp_peer(self._open(), <uint32_t>rto_min_us)
 
     def set_timeout(self, int timeout_ms):
         harp_flow_set_timeout(self._open(), <uint32_t>timeout_ms)
@@ -504,7 +504,7 @@ cdef class Flow:
                                 <uint32_t>probes)
 
     def in_order(self):
-        return bool(harp_flow_in_order(self._open()))
+        return bool(harp_flow_rcv_queue_empty(self._open()))
 
     def header_length(self):
         return harp_flow_header_length(self._open())

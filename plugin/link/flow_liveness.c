@@ -46,6 +46,6 @@ void flow_watch_peer(struct link_flow *flow, uint64_t now)
     harp_flow_probe(flow->tcp);
   }
   if (quiet > DOUBT_TIME) {
-    harp_flow_doubt(flow->tcp); /* at most once a second */
+    harp_flow_probe_neighbour(flow->tcp); /* at most once a second */
   }
 }

@@ -13,9 +13,9 @@
 #include "plugin/link/link.h"
 
 /* A flow is dead after so long without progress while its peer is heard on others ... */
-#define PATIENCE_LEAST 100000000ull /* ns; or 4 RTO */
+#define STALL_MIN 100000000ull /* ns; or 4 RTO */
 /* ... and after this if there is nothing to compare it with. */
-#define PATIENCE_ALONE 1000000000ull /* ns; or 8 RTO */
+#define STALL_ALONE 1000000000ull /* ns; or 8 RTO */
 #define DOUBT_TIME (2 * HARP_TICK_NS)
 #define ATTEMPT_TIME 1000000000ull   /* ns without an answer: then another port is tried */
 enum { SILENT_PROBES = 2 };          /* without an answer, where there is nothing else to answer */
@@ -23,15 +23,15 @@ enum { SILENT_PROBES = 2 };          /* without an answer, where there is nothin
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* The other half of timeout_ms must do for a new connection. */
-static uint64_t bounded(const struct link_flow *flow, uint64_t patience)
+static uint64_t bounded(const struct link_flow *flow, uint64_t stall_limit)
 {
   uint64_t half = flow->transport->engine->config.timeout_ms * 1000000ull / 2;
-  uint64_t most = larger(half, PATIENCE_LEAST);
-  return patience < most ? patience : most;
+  uint64_t most = larger(half, STALL_MIN);
+  return stall_limit < most ? stall_limit : most;
 }
 
 /* On another flow of the link. */
-static bool peer_heard_since(const struct link_flow *flow, uint64_t when)
+static bool peer_sent_since(const struct link_flow *flow, uint64_t when)
 {
   const struct net_link *link = flow->link;
   if (atomic_load(&link->closing)) {
@@ -61,19 +61,19 @@ bool flow_is_dead(const struct link_flow *flow, uint64_t now)
   uint64_t since = larger(view.last_progress, flow->instance->resumed);
   uint64_t rto = view.rto_us * 1000ull;
   uint64_t stuck = now - since;
-  uint64_t patience = bounded(flow, larger(4 * rto, PATIENCE_LEAST));
-  if (stuck > bounded(flow, larger(8 * rto, PATIENCE_ALONE))) {
+  uint64_t stall_limit = bounded(flow, larger(4 * rto, STALL_MIN));
+  if (stuck > bounded(flow, larger(8 * rto, STALL_ALONE))) {
     return true;
   }
-  if (stuck > patience / 2) {
+  if (stuck > stall_limit / 2) {
     atomic_store_explicit(&flow->link->doubted, now, memory_order_relaxed);
   }
-  return stuck > patience && peer_heard_since(flow, since + patience / 2);
+  return stuck > stall_limit && peer_sent_since(flow, since + stall_limit / 2);
 }
 
 /* What a link has to send may all wait for one dead flow. The others are idle
  * then, and say nothing about the peer unless they are asked. */
-static void testify(struct link_flow *flow, uint64_t now)
+static void publish_liveness(struct link_flow *flow, uint64_t now)
 {
   struct harp_flow_view view;
   harp_flow_view(flow->tcp, &view);
@@ -110,8 +110,8 @@ void flow_watch(struct link_flow *flow, uint64_t now)
   struct link_flow *candidate = flow->candidate;
   bool dead = flow_is_dead(flow, now);
   if (flow->tcp) {
-    testify(flow, now);
-    flow_share_tick(flow);
+    publish_liveness(flow, now);
+    flow_sched_tick(flow);
   }
   if (!candidate) {
     if (dead) {
@@ -153,7 +153,7 @@ uint64_t flow_transplant(struct link_flow *old, struct link_flow *fresh)
 
 struct link_flow *flow_named(struct link_flow *fresh, const struct hello *hello)
 {
-  struct link_flow *flow = fresh->transport->shares[fresh->instance->queue].flows;
+  struct link_flow *flow = fresh->transport->parts[fresh->instance->queue].flows;
   for (; flow; flow = flow->next) {
     const struct net_link *link = flow->link;
     if (link && !link->sends && link->id == hello->link && flow->number == hello->flow &&

@@ -77,39 +77,39 @@ static bool claim(struct net_request *request, const struct chunk *chunk)
  * beginning, they lie edge to edge. Who takes the trouble to make up a sum of zero
  * in another way could as well send wrong bytes.
  */
-static uint64_t edge(uint64_t place)
+static uint64_t edge(uint64_t rx_buffer)
 {
-  place = (place + 0x9e3779b97f4a7c15ull) * 0xbf58476d1ce4e5b9ull;
-  place = (place ^ place >> 27) * 0x94d049bb133111ebull;
-  return place ^ place >> 31;
+  rx_buffer = (rx_buffer + 0x9e3779b97f4a7c15ull) * 0xbf58476d1ce4e5b9ull;
+  rx_buffer = (rx_buffer ^ rx_buffer >> 27) * 0x94d049bb133111ebull;
+  return rx_buffer ^ rx_buffer >> 31;
 }
 
-/* Collects size bytes in flow->heard; returns bytes taken. */
+/* Collects size bytes in flow->rx_header; returns bytes taken. */
 static size_t hear(struct link_flow *flow, const uint8_t *data, size_t length, uint32_t size)
 {
-  size_t part = size - flow->heard_size;
+  size_t part = size - flow->rx_header_size;
   part = part < length ? part : length;
   if (part) {
-    memcpy(flow->heard + flow->heard_size, data, part);
-    flow->heard_size += (uint32_t)part;
+    memcpy(flow->rx_header + flow->rx_header_size, data, part);
+    flow->rx_header_size += (uint32_t)part;
   }
   return part;
 }
 
-static uint32_t greeting_size(const struct link_flow *flow)
+static uint32_t hello_size(const struct link_flow *flow)
 {
   return flow->listener ? HELLO_SIZE : WELCOME_SIZE;
 }
 
 /* gone: the flow no longer exists; its connection may go on as another's. */
-static size_t greeting_in(struct link_flow *flow, const uint8_t *data, size_t length, bool *gone)
+static size_t hello_input(struct link_flow *flow, const uint8_t *data, size_t length, bool *gone)
 {
-  uint32_t size = greeting_size(flow);
+  uint32_t size = hello_size(flow);
   size_t taken = hear(flow, data, length, size);
   *gone = false;
-  if (flow->heard_size == size) {
-    flow->heard_size = 0;
-    *gone = !(flow->listener ? listener_heard(flow) : connector_heard(flow));
+  if (flow->rx_header_size == size) {
+    flow->rx_header_size = 0;
+    *gone = !(flow->listener ? listener_input(flow) : connector_input(flow));
   }
   return taken;
 }
@@ -124,7 +124,7 @@ static bool expect(void *user, struct harp_rx_hint *hint)
 {
   struct link_flow *flow = user;
   flow->offered = NULL; /* that of a segment that was wrong, if it still stands */
-  if (!flow->request || flow->stride < EXPECT_LEAST || !harp_flow_in_order(flow->tcp)) {
+  if (!flow->request || flow->stride < EXPECT_LEAST || !harp_flow_rcv_queue_empty(flow->tcp)) {
     return false;
   }
   hint->header_length = harp_flow_header_length(flow->tcp);
@@ -214,7 +214,7 @@ static void chunk_whole(struct link_flow *flow)
     change += (int64_t)total;
   }
   flow->request = NULL;
-  flow->heard_size = 0;
+  flow->rx_header_size = 0;
   flow->instance->counters[HARP_COUNTER_chunks_in]++;
   flow_trace(flow, HARP_TRACE_chunk_in, chunk->length, (uint32_t)chunk->offset);
   atomic_fetch_add_explicit(&request->edges, edges, memory_order_relaxed);
@@ -228,7 +228,7 @@ static void chunk_whole(struct link_flow *flow)
 /* A checked flow's header says what was written, the trailer included. */
 static bool header_intact(struct link_flow *flow)
 {
-  if (!flow->checked || (chunk_header_intact(flow->heard) && flow->chunk.flags & CHUNK_TRAILER)) {
+  if (!flow->checked || (chunk_header_intact(flow->rx_header) && flow->chunk.flags & CHUNK_TRAILER)) {
     return true;
   }
   link_fail(flow->link, -EBADMSG, "flow %u: the header of a chunk changed between the sender's "
@@ -236,10 +236,10 @@ static bool header_intact(struct link_flow *flow)
   return false;
 }
 
-/* A header is complete in flow->heard. false: wait, or the link has failed. */
+/* A header is complete in flow->rx_header. false: wait, or the link has failed. */
 static bool begin_chunk(struct link_flow *flow)
 {
-  chunk_read(&flow->chunk, flow->heard);
+  chunk_read(&flow->chunk, flow->rx_header);
   if (!header_intact(flow)) {
     return false;
   }
@@ -256,30 +256,30 @@ static bool begin_chunk(struct link_flow *flow)
   flow->request = request;
   flow->chunk_left = flow->chunk.length;
   flow->crc = 0;
-  flow->heard_size = 0;
+  flow->rx_header_size = 0;
   return true;
 }
 
 static size_t payload_in(struct link_flow *flow, const uint8_t *data, size_t length)
 {
   size_t part = flow->chunk_left < length ? flow->chunk_left : length;
-  uint8_t *place = next_place(flow);
-  if (place == data) {
-    flow->instance->counters[HARP_COUNTER_rx_placed] += place != flow->offered;
+  uint8_t *rx_buffer = next_place(flow);
+  if (rx_buffer == data) {
+    flow->instance->counters[HARP_COUNTER_rx_placed] += rx_buffer != flow->offered;
   } else {
-    memmove(place, data, part); /* a wrong guess lies in the same buffer: it may overlap */
+    memmove(rx_buffer, data, part); /* a wrong guess lies in the same buffer: it may overlap */
   }
   if (flow->chunk.flags & CHUNK_TRAILER) {
-    flow->crc = crc32c(flow->crc, place, part);
+    flow->crc = crc32c(flow->crc, rx_buffer, part);
   }
   flow->chunk_left -= (uint32_t)part;
   return part;
 }
 
-/* The trailer is complete in flow->heard. */
+/* The trailer is complete in flow->rx_header. */
 static bool payload_intact(struct link_flow *flow)
 {
-  if (chunk_trailer_read(flow->heard) == flow->crc) {
+  if (chunk_trailer_read(flow->rx_header) == flow->crc) {
     return true;
   }
   link_fail(flow->link, -EBADMSG,
@@ -296,7 +296,7 @@ static size_t chunks_in(struct link_flow *flow, const uint8_t *data, size_t leng
     if (flow->request && flow->chunk_left == 0) {
       if (flow->chunk.flags & CHUNK_TRAILER) {
         taken += hear(flow, data + taken, length - taken, CHUNK_TRAILER_SIZE);
-        if (flow->heard_size < CHUNK_TRAILER_SIZE || !payload_intact(flow)) {
+        if (flow->rx_header_size < CHUNK_TRAILER_SIZE || !payload_intact(flow)) {
           break;
         }
       }
@@ -308,14 +308,14 @@ static size_t chunks_in(struct link_flow *flow, const uint8_t *data, size_t leng
       taken += payload_in(flow, data + taken, length - taken);
     } else {
       taken += hear(flow, data + taken, length - taken, flow_header_size(flow));
-      if (flow->heard_size < flow_header_size(flow)) {
+      if (flow->rx_header_size < flow_header_size(flow)) {
         break;
       }
       if (!begin_chunk(flow)) {
         if (flow->stalled && taken > 0) {
           /* Its last byte stays in the stack until the receive is posted: what is stored there
            * outlives the peer's end, and may be all there is of a message. */
-          flow->heard_size--;
+          flow->rx_header_size--;
           taken--;
         }
         break;
@@ -325,7 +325,7 @@ static size_t chunks_in(struct link_flow *flow, const uint8_t *data, size_t leng
   return taken;
 }
 
-uint8_t *flow_place(void *user, struct harp_tcp *tcp, uint32_t length)
+uint8_t *flow_rx_buffer(void *user, struct harp_tcp *tcp, uint32_t length)
 {
   struct link_flow *flow = user;
   bool fits = flow->request && length <= flow->chunk_left &&
@@ -340,7 +340,7 @@ size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_
   size_t taken = 0;
   if (flow->state == FLOW_GREETING) {
     bool gone;
-    taken = greeting_in(flow, data, length, &gone);
+    taken = hello_input(flow, data, length, &gone);
     if (gone || taken == length) {
       return taken;
     }

@@ -39,7 +39,7 @@ static void hand_over(struct link_flow *flow, struct link_flow *to)
   if (to->instance == flow->instance) {
     harp_flow_ready(to->tcp);
   } else {
-    harp_instance_post(to->instance, &flow->link->shares[to->instance->queue].post);
+    harp_instance_post(to->instance, &flow->link->parts[to->instance->queue].post);
   }
 }
 
@@ -111,7 +111,7 @@ static uint64_t least_cost(const struct link_flow *flow)
   return least;
 }
 
-void flow_share_begin(struct link_flow *flow)
+void flow_sched_begin(struct link_flow *flow)
 {
   uint64_t least = least_cost(flow);
   store(&flow->cost, least == COST_NONE ? COST_FIRST : least);
@@ -119,9 +119,9 @@ void flow_share_begin(struct link_flow *flow)
   flow->sample_bytes = 0;
 }
 
-void flow_share_end(struct link_flow *flow) { store(&flow->cost, COST_NONE); }
+void flow_sched_end(struct link_flow *flow) { store(&flow->cost, COST_NONE); }
 
-void flow_share_tick(struct link_flow *flow)
+void flow_sched_tick(struct link_flow *flow)
 {
   if (load(&flow->held) > 0 || load(&flow->cost) == COST_NONE) {
     return;

@@ -8,9 +8,9 @@ enum {
   LARGE_CHUNK = 16384,  /* bytes */
 };
 
-static struct link_share *share_of(struct link_flow *flow)
+static struct link_instance *part_of(struct link_flow *flow)
 {
-  return &flow->link->shares[flow->instance->queue];
+  return &flow->link->parts[flow->instance->queue];
 }
 
 /* Whether a claim word is the message's own and it has chunks left. */
@@ -47,20 +47,20 @@ static bool claim_chunk(struct net_request *request, uint64_t message, uint64_t 
 /* NULL: there is none, or it is another flow's. */
 static struct net_request *next_chunk(struct link_flow *flow, uint64_t *index)
 {
-  struct link_share *share = share_of(flow);
+  struct link_instance *part = part_of(flow);
   struct net_link *link = flow->link;
   uint64_t posted = atomic_load_explicit(&link->posted, memory_order_acquire);
-  while (share->cursor < posted) {
-    struct net_request *request = &link->requests[share->cursor % LINK_REQUESTS];
-    if (has_chunks(request, share->cursor)) {
+  while (part->cursor < posted) {
+    struct net_request *request = &link->requests[part->cursor % LINK_REQUESTS];
+    if (has_chunks(request, part->cursor)) {
       if (!flow_takes(flow, link->chunk_size)) {
         return NULL;
       }
-      if (claim_chunk(request, share->cursor, index)) {
+      if (claim_chunk(request, part->cursor, index)) {
         return request;
       }
     }
-    share->cursor++;
+    part->cursor++;
   }
   return NULL;
 }

@@ -19,10 +19,10 @@ enum {
 
 /* --- Posted work, in the poller --- */
 
-static void share_run(struct harp_post *post, struct harp_instance *instance)
+static void part_run(struct harp_post *post, struct harp_instance *instance)
 {
-  struct link_share *share = (struct link_share *)post;
-  struct net_link *link = share->link;
+  struct link_instance *part = (struct link_instance *)post;
+  struct net_link *link = part->link;
   if (atomic_load(&link->closing)) {
     return; /* its flows go away, on every instance */
   }
@@ -44,8 +44,8 @@ static void share_run(struct harp_post *post, struct harp_instance *instance)
 
 static void post_all(struct net_link *link)
 {
-  for (unsigned i = 0; i < link->share_count; i++) {
-    harp_instance_post(link->shares[i].instance, &link->shares[i].post);
+  for (unsigned i = 0; i < link->part_count; i++) {
+    harp_instance_post(link->parts[i].instance, &link->parts[i].post);
   }
 }
 
@@ -64,7 +64,7 @@ void link_fail(struct net_link *link, int error, const char *format, ...)
   harp_log_post(news ? HARP_LOG_WARN : HARP_LOG_INFO, "HARP: the link %s %s failed: %s",
                 link->sends ? "to" : "from", link->peer_name, why);
   if (news) {
-    transport_ask_for_trace(link->transport, why);
+    transport_request_trace(link->transport, why);
   }
   atomic_store(&link->error, error); /* who sees it finds the line that says why */
   struct harp_engine *engine = link->transport->engine;
@@ -96,7 +96,7 @@ static int refuse(struct net_link *link, int error)
                   link->sends ? "to" : "from", link->peer_name);
   }
   if (error) {
-    transport_speak();
+    transport_drain_log();
   }
   return error;
 }
@@ -119,10 +119,10 @@ struct net_link *link_create(struct transport *transport, bool sends, uint64_t i
   link->flow_count = flow_count;
   /* A checksum is taken when a chunk is pulled: not of much at once. */
   link->chunk_size = flow_count > 1 || transport->checksum ? CHUNK_SHARED : CHUNK_ALONE;
-  link->share_count = engine->instance_count;
-  for (unsigned i = 0; i < link->share_count; i++) {
-    link->shares[i] = (struct link_share){
-        .post.run = share_run, .link = link, .instance = engine->instances[i]};
+  link->part_count = engine->instance_count;
+  for (unsigned i = 0; i < link->part_count; i++) {
+    link->parts[i] = (struct link_instance){
+        .post.run = part_run, .link = link, .instance = engine->instances[i]};
   }
   char address[INET_ADDRSTRLEN];
   inet_ntop(AF_INET, &peer.address, address, sizeof address);
@@ -158,7 +158,7 @@ static void detach(struct harp_instance *instance, void *argument)
   harp_instance_reclaim(instance);
 }
 
-static void nothing(struct harp_instance *instance, void *argument) {}
+static void quiesce(struct harp_instance *instance, void *argument) {}
 
 bool link_detach(struct net_link *link)
 {
@@ -170,16 +170,16 @@ bool link_detach(struct net_link *link)
   }
   atomic_store(&link->closing, true);
   /* Instances look at each other's flows: none may be in the middle of that. */
-  for (unsigned i = 0; i < link->share_count && link->share_count > 1; i++) {
-    held |= harp_instance_call(link->shares[i].instance, nothing, NULL, LINK_CLOSE_MS) != 0;
+  for (unsigned i = 0; i < link->part_count && link->part_count > 1; i++) {
+    held |= harp_instance_call(link->parts[i].instance, quiesce, NULL, LINK_CLOSE_MS) != 0;
   }
-  for (unsigned i = 0; i < link->share_count; i++) {
-    held |= harp_instance_call(link->shares[i].instance, detach, &detaching, LINK_CLOSE_MS) != 0;
+  for (unsigned i = 0; i < link->part_count; i++) {
+    held |= harp_instance_call(link->parts[i].instance, detach, &detaching, LINK_CLOSE_MS) != 0;
   }
   /* An instance that failed the link meanwhile may have posted to another
    * before it was detached itself: let such posts run out. */
-  for (unsigned i = 0; i < link->share_count; i++) {
-    held |= harp_instance_call(link->shares[i].instance, nothing, NULL, LINK_CLOSE_MS) != 0;
+  for (unsigned i = 0; i < link->part_count; i++) {
+    held |= harp_instance_call(link->parts[i].instance, quiesce, NULL, LINK_CLOSE_MS) != 0;
   }
   if (held) {
     harp_log_post(HARP_LOG_WARN, "HARP: the link with %s is still held by a worker that does not "
@@ -226,8 +226,8 @@ void link_lose_memory(struct net_link *link, const struct net_region *region)
 
 void link_progress(struct net_link *link)
 {
-  for (unsigned i = 0; i < link->share_count; i++) {
-    harp_instance_progress(link->shares[i].instance);
+  for (unsigned i = 0; i < link->part_count; i++) {
+    harp_instance_progress(link->parts[i].instance);
   }
 }
 
@@ -335,7 +335,7 @@ int net_test(struct net_request *request, int *done, size_t *size)
     return 0;
   }
   link_progress(link);
-  transport_speak();
+  transport_drain_log();
   if (finished(request, done, size)) {
     return 0;
   }
@@ -353,6 +353,6 @@ int net_close(struct net_link *link)
   }
   transport_remove_link(link->transport, link);
   link_destroy(link);
-  transport_speak();
+  transport_drain_log();
   return 0;
 }

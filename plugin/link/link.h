@@ -13,14 +13,14 @@
  *   transport.c    the process: engine, logger, fork, exit
  *   contexts.c     the communicators that are open
  *   aborts.c       which resets are news
- *   listen.c       listeners, strangers, links that come in
+ *   listen.c       listeners, unauthenticated peers, links that come in
  *   connect.c      links that go out
  *   link.c         requests: isend, irecv, test; failure; close
  *   registration.c memory that is registered on a link
  *   flow.c         a flow's life, from connection to linger
  *   flow_out.c     a flow that sends: pull, acknowledge
  *   flow_in.c      a flow that receives: deliver
- *   flow_share.c   which flow of a link takes the next chunk
+ *   flow_sched.c   which flow of a link takes the next chunk
  *   flow_liveness.c a silent peer is asked for a sign of life
  *   flow_replace.c a dead flow's connection is replaced
  *   protocol.c     bytes on the wire
@@ -67,7 +67,7 @@ struct net_request {
 };
 
 /* What one instance has of a link. */
-struct link_share {
+struct link_instance {
   struct harp_post post; /* something was posted, or the link failed */
   struct net_link *link;
   struct harp_instance *instance;
@@ -88,7 +88,7 @@ struct link_flow {
   struct net_link *link;         /* NULL: the link is closed, the flow lingers */
   struct net_listener *listener; /* until the hello has come */
   struct link_flow *next;        /* of its instance's list */
-  struct link_flow *stranger_older, *stranger_newer; /* while it has a listener */
+  struct link_flow *unauth_older, *unauth_newer; /* while it has a listener */
   struct transport *transport;
   struct harp_instance *instance;
   struct harp_tcp *tcp;          /* NULL: over */
@@ -108,8 +108,8 @@ struct link_flow {
 
   uint8_t greeting[HELLO_SIZE];  /* hello or welcome, ours, until acknowledged */
   uint32_t greeting_left;        /* of ours: bytes not acknowledged */
-  uint8_t heard[HELLO_SIZE];     /* the peer's greeting or chunk header so far */
-  uint32_t heard_size;
+  uint8_t rx_header[HELLO_SIZE];     /* the peer's greeting or chunk header so far */
+  uint32_t rx_header_size;
   struct proof_transcript proof; /* with a key */
 
   /* Sending: a ring of chunks, oldest at chunk_tail; NULL in a flow that came in. */
@@ -117,7 +117,7 @@ struct link_flow {
   uint32_t chunk_head, chunk_tail;
   uint64_t acked;                /* bytes of chunks, over all epochs */
   _Atomic(uint64_t) held;        /* bytes of chunks that are not acknowledged */
-  _Atomic(uint64_t) cost;        /* ns that 4 KiB take, lately; see flow_share.c */
+  _Atomic(uint64_t) cost;        /* ns that 4 KiB take, lately; see flow_sched.c */
   uint64_t sample_since;         /* ns: since when it has been busy, or last was judged */
   uint64_t sample_bytes;         /* acknowledged since then */
   _Atomic(uint64_t) answered;    /* ns: when the peer was heard on it, as of the last tick */
@@ -157,8 +157,8 @@ struct net_link {
   _Atomic(bool) closing;
   _Atomic(bool) stalled;         /* receive: a flow waits for one to be posted */
   struct link_flow *_Atomic flows[LINK_FLOWS]; /* each is its instance's */
-  unsigned share_count;
-  struct link_share shares[HARP_ENGINE_INSTANCES];
+  unsigned part_count;
+  struct link_instance parts[HARP_ENGINE_INSTANCES];
   atomic_int error;  /* negative errno; 0: none */
   atomic_bool failing; /* the first failure decides, and is about to set error */
   _Atomic(uint64_t) doubted; /* ns: when a flow of it last was suspected to be dead */
@@ -184,7 +184,7 @@ struct net_listener {
 
 struct transport {
   struct harp_engine *engine;
-  pthread_mutex_t lock;   /* the two lists of links; never taken under a baton */
+  pthread_mutex_t lock;   /* the two lists of links; never taken under a poll lock */
   atomic_int trace_wanted; /* enum in transport.c: asked for once */
   char trace_reason[200];
   bool checksum;          /* HARP_CHECKSUM=1: our chunks carry a trailer */
@@ -192,15 +192,15 @@ struct transport {
   struct aborts aborts;
   atomic_bool warned_of_mtu; /* once is enough, whatever the number of links */
   struct net_link *links; /* open, or being connected (link->connecting) */
-  /* By instance, under its baton. */
-  struct transport_share {
+  /* By instance, under its poll lock. */
+  struct transport_instance {
     struct harp_ticker ticker;
     struct transport *transport;
     struct link_flow *flows; /* all of them; without a link and a listener they linger */
-    struct link_flow *stranger_oldest, *stranger_newest; /* connected, no hello yet */
-    unsigned strangers;
+    struct link_flow *unauth_oldest, *unauth_newest; /* connected, no hello yet */
+    unsigned unauthenticated;
     struct retired_port *retired;
-  } shares[HARP_ENGINE_INSTANCES];
+  } parts[HARP_ENGINE_INSTANCES];
   atomic_bool published[HARP_STAT_FLOWS]; /* entries in use */
 };
 
@@ -210,10 +210,10 @@ struct transport *transport_get(int *error);
 int transport_forked(void);
 /* Speaks what workers had to say, and has the trace written out that the first
  * failure asks for; from a thread of NCCL's. */
-void transport_speak(void);
+void transport_drain_log(void);
 /* Any thread: something has gone wrong that the trace may explain. */
-void transport_ask_for_trace(struct transport *transport, const char *reason);
-/* Under the baton. Gives a local port back after a while: whatever of the peer's
+void transport_request_trace(struct transport *transport, const char *reason);
+/* Under the poll lock. Gives a local port back after a while: whatever of the peer's
  * is still on its way must meet HARP's connection in TIME-WAIT, not the kernel. */
 void transport_retire_port(struct transport *transport, struct harp_instance *instance,
                            uint16_t port);
@@ -224,10 +224,10 @@ void transport_remove_link(struct transport *transport, struct net_link *link);
 
 struct net_link *link_create(struct transport *transport, bool sends, uint64_t id,
                              struct harp_endpoint peer, uint16_t flow_count);
-/* Under a baton: the first failure decides; says why, once. */
+/* Under a poll lock: the first failure decides; says why, once. */
 __attribute__((format(printf, 3, 4))) void link_fail(struct net_link *link, int error,
                                                      const char *format, ...);
-/* Under a baton: the peer has closed a flow and nothing is outstanding. That is
+/* Under a poll lock: the peer has closed a flow and nothing is outstanding. That is
  * no failure until something is posted. */
 void link_over(struct net_link *link);
 /* Service thread: ends the link's flows in all instances, gently if nothing is
@@ -253,7 +253,7 @@ bool link_idle(const struct net_link *link);
 
 /* --- connect.c --- */
 
-/* Under a baton, at every tick: a link that does not come up, or that nobody
+/* Under a poll lock, at every tick: a link that does not come up, or that nobody
  * takes from connect, fails. */
 void link_watch_opening(struct link_flow *flow);
 
@@ -262,7 +262,7 @@ void link_watch_opening(struct link_flow *flow);
 /* What NCCL has not deregistered; nothing refers to it any more. */
 void link_give_memory_back(struct net_link *link);
 
-/* --- flow.c; everything under the flow's baton --- */
+/* --- flow.c; everything under the flow's poll lock --- */
 
 /* An event of the flow, for the trace. */
 static inline void flow_trace(struct link_flow *flow, enum harp_trace_event event, uint32_t a,
@@ -301,7 +301,7 @@ void flow_leave(struct link_flow *flow);
 /* Resets the connection; the flow stays its link's until that is closed. */
 void flow_kill(struct link_flow *flow);
 /* Sends a greeting of ours, which is complete in flow->greeting. */
-void flow_greet(struct link_flow *flow, uint32_t size);
+void flow_start_hello(struct link_flow *flow, uint32_t size);
 void flow_publish(struct link_flow *flow);
 /* The peer's FIN counts once everything before it was handed over. */
 void flow_notice_end(struct link_flow *flow);
@@ -313,16 +313,16 @@ bool flow_drained(const struct link_flow *flow);
 void flow_pull(void *user, struct harp_tcp *tcp, uint32_t room);
 void flow_acked(void *user, struct harp_tcp *tcp, uint32_t bytes);
 
-/* --- flow_share.c --- */
+/* --- flow_sched.c --- */
 
 /* The flow is to take a chunk of so many bytes; false: another one was asked to. */
 bool flow_takes(struct link_flow *flow, uint32_t bytes);
 void flow_holds_more(struct link_flow *flow, uint32_t bytes);
 void flow_holds_less(struct link_flow *flow, uint32_t bytes);
 /* It has a connection, has none any more. */
-void flow_share_begin(struct link_flow *flow);
-void flow_share_end(struct link_flow *flow);
-void flow_share_tick(struct link_flow *flow);
+void flow_sched_begin(struct link_flow *flow);
+void flow_sched_end(struct link_flow *flow);
+void flow_sched_tick(struct link_flow *flow);
 
 /* --- flow_liveness.c --- */
 
@@ -332,7 +332,7 @@ void flow_watch_peer(struct link_flow *flow, uint64_t now);
 /* --- flow_in.c --- */
 
 size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length);
-uint8_t *flow_place(void *user, struct harp_tcp *tcp, uint32_t length);
+uint8_t *flow_rx_buffer(void *user, struct harp_tcp *tcp, uint32_t length);
 /* The claim of a receive that is posted for a message. */
 uint64_t receive_unclaimed(uint64_t message);
 /* A receive was posted: goes on if the flow waits for one. */
@@ -360,12 +360,12 @@ uint64_t flow_transplant(struct link_flow *old, struct link_flow *fresh);
 /* A greeting for a flow's connection with this epoch. -EIO: no challenge could be made. */
 int flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16_t number);
 
-/* --- The peer's greeting is complete in flow->heard; false: the flow is gone --- */
+/* --- The peer's greeting is complete in flow->rx_header; false: the flow is gone --- */
 
-bool listener_heard(struct link_flow *flow);  /* listen.c */
-bool connector_heard(struct link_flow *flow); /* connect.c */
+bool listener_input(struct link_flow *flow);  /* listen.c */
+bool connector_input(struct link_flow *flow); /* connect.c */
 
-/* listen.c: under the baton. It is no stranger any more, or gone. */
+/* listen.c: under the poll lock. It is no unauthenticated peer any more, or gone. */
 void listener_forget(struct link_flow *flow);
 
 /* listen.c: one user less; the last one's going ends the listener. Service thread. */

@@ -17,7 +17,7 @@
 enum { ABANDONED_TIMEOUTS = 4 };        /* without a call of connect: NCCL does not come back, */
 #define ABANDONED_LEAST 5000000000ull  /* ns; but not sooner than this */
 
-/* --- Under the flow's baton --- */
+/* --- Under the flow's poll lock --- */
 
 #define SAME_KEY "HARP_KEY_FILE must name the same key on every host of the job"
 
@@ -35,14 +35,14 @@ static void answer_challenge(struct link_flow *flow, struct net_link *link)
   }
   flow->proof.challenged = true;
   memcpy(flow->proof.hello, flow->greeting, HELLO_SIZE);
-  memcpy(flow->proof.challenge, flow->heard, WELCOME_SIZE);
+  memcpy(flow->proof.challenge, flow->rx_header, WELCOME_SIZE);
   memset(flow->greeting + HELLO_PROOF, 0, PROOF_SIZE);
   proof_make(key, PROOF_CONNECTOR, &flow->proof, flow->greeting, HELLO_SIZE,
              flow->greeting + HELLO_PROOF);
-  flow_greet(flow, HELLO_SIZE);
+  flow_start_hello(flow, HELLO_SIZE);
 }
 
-/* The welcome in flow->heard carries the proof that the peer has the key too. */
+/* The welcome in flow->rx_header carries the proof that the peer has the key too. */
 static bool peer_proved(struct link_flow *flow, const struct welcome *welcome)
 {
   const struct proof_key *key = &flow->transport->key;
@@ -50,12 +50,12 @@ static bool peer_proved(struct link_flow *flow, const struct welcome *welcome)
   if (!key->set) {
     return true;
   }
-  memset(flow->heard + WELCOME_PROOF, 0, PROOF_SIZE);
-  proof_make(key, PROOF_ACCEPTOR, &flow->proof, flow->heard, WELCOME_SIZE, proof);
+  memset(flow->rx_header + WELCOME_PROOF, 0, PROOF_SIZE);
+  proof_make(key, PROOF_ACCEPTOR, &flow->proof, flow->rx_header, WELCOME_SIZE, proof);
   return flow->proof.challenged && proof_same(proof, welcome->proof);
 }
 
-bool connector_heard(struct link_flow *flow)
+bool connector_input(struct link_flow *flow)
 {
   struct welcome welcome;
   struct net_link *link = flow->replaces ? flow->replaces->link : flow->link;
@@ -69,7 +69,7 @@ bool connector_heard(struct link_flow *flow)
                              "same HARP?");
     return true;
   }
-  if (!welcome_read(&welcome, flow->heard)) {
+  if (!welcome_read(&welcome, flow->rx_header)) {
     link_fail(link, -EPROTO, "what answers there is not HARP: is the port taken by something "
                              "else?");
     return true;
@@ -165,7 +165,7 @@ static int open_flows(struct net_link *link)
 {
   for (uint16_t i = 0; i < link->flow_count; i++) {
     struct opening opening = {.link = link, .number = i};
-    struct harp_instance *instance = link->shares[i % link->share_count].instance;
+    struct harp_instance *instance = link->parts[i % link->part_count].instance;
     int called = harp_instance_call(instance, open_flow, &opening, LINK_CLOSE_MS);
     int result = called ? called : opening.result;
     if (result != 0) {
@@ -305,6 +305,6 @@ int net_connect(int device, void *handle, struct net_link **out)
       leave_attempt(link);
     }
   }
-  transport_speak();
+  transport_drain_log();
   return result;
 }

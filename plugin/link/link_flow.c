@@ -26,7 +26,7 @@ static void on_established(void *user, struct harp_tcp *tcp)
   harp_flow_view(tcp, &view);
   flow_trace(flow, HARP_TRACE_established, view.mss, harp_flow_peer(tcp).address);
   flow->state = FLOW_GREETING;
-  flow_greet(flow, HELLO_SIZE);
+  flow_start_hello(flow, HELLO_SIZE);
 }
 
 int flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16_t number)
@@ -50,7 +50,7 @@ int flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16
 
 static void unlist(struct link_flow *flow)
 {
-  struct link_flow **link = &flow->transport->shares[flow->instance->queue].flows;
+  struct link_flow **link = &flow->transport->parts[flow->instance->queue].flows;
   while (*link != flow) {
     link = &(*link)->next;
   }
@@ -132,7 +132,7 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
   if (tries_again(flow, error)) {
     return;
   }
-  flow_share_end(flow);
+  flow_sched_end(flow);
   stop_expecting(flow);
   if (!link) {
     if (flow->replaces && !flow->replaces->tcp) {
@@ -163,7 +163,7 @@ void flow_notice_end(struct link_flow *flow)
   if (!link) {
     return;
   }
-  bool in_chunk = flow->request || flow->heard_size > 0;
+  bool in_chunk = flow->request || flow->rx_header_size > 0;
   bool idle = link_idle(link); /* asked once: a receive may be posted at any moment */
   unsigned ended = atomic_fetch_add(&link->flows_ended, 1) + 1u;
   /* Until the last flow has ended, another may still hold what is waited for. */
@@ -184,7 +184,7 @@ static const struct harp_flow_ops flow_ops = {
     .established = on_established,
     .pull = flow_pull,
     .deliver = flow_deliver,
-    .place = flow_place,
+    .rx_buffer = flow_rx_buffer,
     .acked = flow_acked,
     .readable = on_readable,
     .closed = on_closed,
@@ -196,15 +196,15 @@ struct link_flow *flow_create(struct transport *transport, struct harp_instance 
   if (!flow) {
     return NULL;
   }
-  struct transport_share *share = &transport->shares[instance->queue];
+  struct transport_instance *part = &transport->parts[instance->queue];
   flow->transport = transport;
   flow->instance = instance;
   flow->born = harp_instance_running_time(instance);
   flow->opened = harp_clock_wall_ns();
-  flow_share_end(flow);
+  flow_sched_end(flow);
   flow->published = -1;
-  flow->next = share->flows;
-  share->flows = flow;
+  flow->next = part->flows;
+  part->flows = flow;
   return flow;
 }
 
@@ -270,7 +270,7 @@ void flow_take_connection(struct link_flow *flow, struct link_flow *from)
   harp_flow_attach(flow->tcp, &flow_ops, flow);
 }
 
-/* In the statistics file. Strangers get none: they could take them all. */
+/* In the statistics file. Unauthenticated peers get none: they could take them all. */
 static void find_entry(struct link_flow *flow)
 {
   for (int i = 0; i < HARP_STAT_FLOWS && flow->published < 0; i++) {
@@ -288,7 +288,7 @@ void flow_set_link(struct link_flow *flow, struct net_link *link, uint16_t numbe
   find_entry(flow);
 }
 
-void flow_greet(struct link_flow *flow, uint32_t size)
+void flow_start_hello(struct link_flow *flow, uint32_t size)
 {
   flow->greeting_left = size;
   harp_flow_push(flow->tcp, flow->greeting, size, true);
@@ -305,8 +305,8 @@ void flow_reopen(struct link_flow *flow)
   const struct harp_config *config = &flow->transport->engine->config;
   flow->state = FLOW_OPEN;
   flow_trace(flow, HARP_TRACE_hello, (uint32_t)flow->link->id, flow->epoch);
-  flow_share_begin(flow);
-  harp_flow_trust(flow->tcp, config->rto_min_us);
+  flow_sched_begin(flow);
+  harp_flow_set_harp_peer(flow->tcp, config->rto_min_us);
   /* Silence is noticed within timeout_ms also when we only wait to receive. It counts from what
    * was heard last: on an idle link that lies so long before the peer pauses, at most. */
   uint32_t part = config->timeout_ms / KEEPALIVE_PART;
@@ -326,7 +326,7 @@ void flow_kill(struct link_flow *flow)
     harp_flow_abort(flow->tcp);
     flow->tcp = NULL;
   }
-  flow_share_end(flow);
+  flow_sched_end(flow);
   flow->request = NULL;
   flow->state = FLOW_OVER;
 }
@@ -355,7 +355,7 @@ void flow_end(struct link_flow *flow, bool gently)
   if (clean && flow->candidate) {
     end_candidate_in_order(flow->candidate);
   }
-  if (flow->tcp && clean && harp_flow_in_order(flow->tcp)) {
+  if (flow->tcp && clean && harp_flow_rcv_queue_empty(flow->tcp)) {
     harp_flow_close(flow->tcp);
     return;
   }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Listeners, and links that come in. Who connects is a stranger until its
- * first bytes present the listener's token; strangers are few, get little time,
+ * Listeners, and links that come in. Who connects is an unauthenticated peer until its
+ * first bytes present the listener's token; unauthenticated peers are few, get little time,
  * and are only counted.
  */
 #include <arpa/inet.h>
@@ -18,39 +18,39 @@ enum {
   BACKLOG = 256,       /* handshakes at once */
   /* Connections without a hello at once, to all listeners of an instance: together they must not
    * take the places of its links. */
-  STRANGERS_MAX = 512,
+  UNAUTHENTICATED_MAX = 512,
   INCOMING_MAX = 256,  /* links that nobody has accepted: who knows the token may begin no more */
 };
 
-/* --- Under a baton --- */
+/* --- Under a poll lock --- */
 
 static void turn_away(struct link_flow *flow)
 {
   flow->instance->counters[HARP_COUNTER_strangers]++;
   harp_trace(&flow->instance->trace, flow->instance->now, 0xffff, HARP_TRACE_stranger,
-             flow->heard_size, harp_flow_peer(flow->tcp).address);
+             flow->rx_header_size, harp_flow_peer(flow->tcp).address);
   flow_end(flow, false);
 }
 
 static void remember(struct net_listener *listener, struct link_flow *flow)
 {
-  struct transport_share *share = &flow->transport->shares[flow->instance->queue];
-  struct link_flow *older = share->stranger_newest;
+  struct transport_instance *part = &flow->transport->parts[flow->instance->queue];
+  struct link_flow *older = part->unauth_newest;
   flow->listener = listener;
-  flow->stranger_older = older;
-  *(older ? &older->stranger_newer : &share->stranger_oldest) = flow;
-  share->stranger_newest = flow;
-  share->strangers++;
+  flow->unauth_older = older;
+  *(older ? &older->unauth_newer : &part->unauth_oldest) = flow;
+  part->unauth_newest = flow;
+  part->unauthenticated++;
 }
 
 void listener_forget(struct link_flow *flow)
 {
-  struct transport_share *share = &flow->transport->shares[flow->instance->queue];
-  struct link_flow *older = flow->stranger_older, *newer = flow->stranger_newer;
-  *(older ? &older->stranger_newer : &share->stranger_oldest) = newer;
-  *(newer ? &newer->stranger_older : &share->stranger_newest) = older;
+  struct transport_instance *part = &flow->transport->parts[flow->instance->queue];
+  struct link_flow *older = flow->unauth_older, *newer = flow->unauth_newer;
+  *(older ? &older->unauth_newer : &part->unauth_oldest) = newer;
+  *(newer ? &newer->unauth_older : &part->unauth_newest) = older;
   flow->listener = NULL;
-  share->strangers--;
+  part->unauthenticated--;
 }
 
 static int on_accept(void *user, struct harp_tcp *tcp)
@@ -68,9 +68,9 @@ static int on_accept(void *user, struct harp_tcp *tcp)
     return -EPERM;
   }
   /* A crowd of silent ones must not keep a peer out: who has waited longest makes room. */
-  struct transport_share *share = &transport->shares[instance->queue];
-  if (share->strangers >= STRANGERS_MAX) {
-    turn_away(share->stranger_oldest);
+  struct transport_instance *part = &transport->parts[instance->queue];
+  if (part->unauthenticated >= UNAUTHENTICATED_MAX) {
+    turn_away(part->unauth_oldest);
   }
   struct link_flow *flow = flow_create(transport, instance);
   if (!flow) {
@@ -124,7 +124,7 @@ static bool join(struct link_flow *flow, const struct hello *hello)
   struct net_listener *listener = flow->listener;
   pthread_mutex_lock(&listener->lock);
   struct net_link *link = NULL;
-  if (!atomic_load(&listener->closed)) { /* since listener_heard looked */
+  if (!atomic_load(&listener->closed)) { /* since listener_input looked */
     link = incoming_link(listener, hello, harp_flow_peer(flow->tcp));
   }
   bool fits = link && hello->flows == link->flow_count && !link->flows[hello->flow];
@@ -155,7 +155,7 @@ static void send_welcome(struct link_flow *flow, const struct welcome *welcome)
     proof_make(key, PROOF_ACCEPTOR, &flow->proof, flow->greeting, WELCOME_SIZE,
                flow->greeting + WELCOME_PROOF);
   }
-  flow_greet(flow, WELCOME_SIZE);
+  flow_start_hello(flow, WELCOME_SIZE);
 }
 
 /* Asks for a proof that the peer has the key; false: the flow is gone. */
@@ -169,19 +169,19 @@ static bool challenge(struct link_flow *flow, const struct hello *hello)
   }
   send_welcome(flow, &welcome);
   flow->proof.challenged = true;
-  memcpy(flow->proof.hello, flow->heard, HELLO_SIZE);
+  memcpy(flow->proof.hello, flow->rx_header, HELLO_SIZE);
   memcpy(flow->proof.challenge, flow->greeting, WELCOME_SIZE);
   return true;
 }
 
-/* The second hello, in flow->heard, is the first one with the proof in it. */
+/* The second hello, in flow->rx_header, is the first one with the proof in it. */
 static bool proved(struct link_flow *flow, const struct hello *hello)
 {
   uint8_t proof[PROOF_SIZE];
-  memset(flow->heard + HELLO_PROOF, 0, PROOF_SIZE);
-  proof_make(&flow->transport->key, PROOF_CONNECTOR, &flow->proof, flow->heard, HELLO_SIZE,
+  memset(flow->rx_header + HELLO_PROOF, 0, PROOF_SIZE);
+  proof_make(&flow->transport->key, PROOF_CONNECTOR, &flow->proof, flow->rx_header, HELLO_SIZE,
              proof);
-  return memcmp(flow->proof.hello, flow->heard, HELLO_PROOF) == 0 &&
+  return memcmp(flow->proof.hello, flow->rx_header, HELLO_PROOF) == 0 &&
          proof_same(proof, hello->proof);
 }
 
@@ -206,7 +206,7 @@ static void refuse_unproved(struct link_flow *flow, const struct hello *hello)
 }
 
 /* Bytes of greetings that a flow's connection has received. */
-static uint32_t greeting_of(const struct link_flow *flow)
+static uint32_t expected_hello(const struct link_flow *flow)
 {
   return flow->proof.challenged ? 2 * HELLO_SIZE : HELLO_SIZE;
 }
@@ -220,7 +220,7 @@ static bool may_replace(const struct link_flow *flow, const struct hello *hello)
 /* A flow that is open here gets a new connection. */
 static void go_on(struct link_flow *old, struct link_flow *fresh, const struct hello *hello)
 {
-  uint32_t greeting = greeting_of(old);
+  uint32_t greeting = expected_hello(old);
   old->proof = fresh->proof;
   old->received_before += flow_transplant(old, fresh) - greeting;
   old->epoch = hello->epoch;
@@ -230,11 +230,11 @@ static void go_on(struct link_flow *old, struct link_flow *fresh, const struct h
   flow_reopen(old);
 }
 
-bool listener_heard(struct link_flow *flow)
+bool listener_input(struct link_flow *flow)
 {
   struct hello hello;
   struct net_listener *listener = flow->listener;
-  if (!hello_read(&hello, flow->heard) || !same_token(hello.token, listener->token) ||
+  if (!hello_read(&hello, flow->rx_header) || !same_token(hello.token, listener->token) ||
       hello.flows > LINK_FLOWS || flow->greeting_left > 0) {
     turn_away(flow);
     return false;
@@ -298,7 +298,7 @@ static void stop_listening(struct harp_instance *instance, void *argument)
     listener->stack_listeners[i] = NULL;
   }
   struct link_flow *next;
-  for (struct link_flow *flow = listener->transport->shares[i].flows; flow; flow = next) {
+  for (struct link_flow *flow = listener->transport->parts[i].flows; flow; flow = next) {
     next = flow->next;
     if (flow->listener == listener) {
       flow_end(flow, false);
@@ -386,7 +386,7 @@ int net_listen(int device, void *handle, struct net_listener **out)
                                  "`tcp_ports`",
                   transport->engine->config.device, strerror(-result));
     destroy(listener);
-    transport_speak();
+    transport_drain_log();
     return result;
   }
   write_handle(listener, handle);
@@ -439,7 +439,7 @@ int net_accept(struct net_listener *listener, struct net_link **out)
   if (link) {
     transport_add_link(listener->transport, link);
   }
-  transport_speak();
+  transport_drain_log();
   *out = link;
   /* Who knew the token came and failed, and does not come again: waiting on would be for ever. */
   return link ? 0 : error;
@@ -463,6 +463,6 @@ int net_close_listener(struct net_listener *listener)
     link = next;
   }
   listener_put(listener);
-  transport_speak();
+  transport_drain_log();
   return 0;
 }

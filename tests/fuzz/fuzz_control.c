@@ -141,11 +141,11 @@ static void check_neighbours(void)
   uint32_t frames = 0;
   for (uint32_t i = 0; i < stack->neighbour_count; i++) {
     const struct harp_neighbour *neighbour = &stack->neighbours[i];
-    bool asking = neighbour->state == NEIGHBOUR_ASKED || neighbour->state == NEIGHBOUR_CHECKING;
+    bool asking = neighbour->state == NEIGHBOUR_INCOMPLETE || neighbour->state == NEIGHBOUR_PROBE;
     frames += neighbour->queued;
     FUZZ_EXPECT(neighbour->state <= NEIGHBOUR_FAILED);
     FUZZ_EXPECT(neighbour->queued <= NEIGHBOUR_QUEUE);
-    FUZZ_EXPECT(neighbour->state == NEIGHBOUR_ASKED || neighbour->queued == 0);
+    FUZZ_EXPECT(neighbour->state == NEIGHBOUR_INCOMPLETE || neighbour->queued == 0);
     FUZZ_EXPECT((neighbour->queued == 0) == list_empty(&neighbour->holds));
     FUZZ_EXPECT(!(neighbour->mac[0] & 1));
     FUZZ_EXPECT(asking != list_empty(&neighbour->waits));

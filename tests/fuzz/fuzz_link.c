@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Links: what an application asks of the plugin, and what a host says that has a
- * sound TCP and means no good: strangers, greetings, keys, fences, chunks that
+ * sound TCP and means no good: unauthenticated peers, greetings, keys, fences, chunks that
  * contradict each other, on any flow and in any order, and ends in the middle. An
  * input finds a link that comes in (line 0; remotes 0 and 1 are its flows) and one
  * that goes out (line 1; remotes 2 and 3).
@@ -56,7 +56,7 @@ enum operation {
 };
 
 enum greeting_choice {
-  ODD_WORD = 1,     /* a stranger's token; a status; */
+  ODD_WORD = 1,     /* an unauthenticated peer's token; a status; */
   WITH_EPOCH = 2,   /* of a hello; a welcome: any `received` */
   WRONG_BYTE = 4,
   WRONG_KEY = 8,
@@ -750,8 +750,8 @@ static bool at_rest(const char **what)
   const struct harp_pool *pool;
   *what = NULL;
   for (unsigned i = 0; i < HOST_INSTANCES && !*what; i++) {
-    const struct transport_share *share = &scene->host->transport->shares[i];
-    *what = share->flows ? "flows" : share->retired ? "used ports" : NULL;
+    const struct transport_instance *part = &scene->host->transport->parts[i];
+    *what = part->flows ? "flows" : part->retired ? "used ports" : NULL;
     *what = *what ? *what : stack_in_use(host_stack(i), &pool);
   }
   return !*what;

@@ -60,7 +60,7 @@ static uint32_t their_number(const struct harp_tcp *tcp, unsigned choice, uint32
   const uint32_t numbers[8] = {tcp->rcv_nxt, tcp->rcv_nxt + (uint32_t)offset(word),
                                tcp->rcv_right + (uint32_t)offset(word),
                                tcp->irs, tcp->irs + 1 + (uint32_t)offset(word), tcp->fin_seq,
-                               tcp->runs ? tcp_run(tcp, 0)->end : tcp->rcv_nxt - 1, word};
+                               tcp->runs ? tcp_ooo_block_at(tcp, 0)->end : tcp->rcv_nxt - 1, word};
   return numbers[choice & 7];
 }
 
@@ -190,7 +190,7 @@ static void settings(struct connection *connection, const struct step *step)
   }
   switch (step->flags % 5) {
   case 0:
-    harp_flow_trust(tcp, 1 + step->b % 1000000);
+    harp_flow_set_harp_peer(tcp, 1 + step->b % 1000000);
     break;
   case 1:
     harp_flow_set_timeout(tcp, step->b % 100000);

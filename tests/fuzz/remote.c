@@ -117,7 +117,7 @@ static void hear(struct remote *remote, const uint8_t *bytes, uint32_t length)
   } else if (!remote->unread && remote->heard + length <= GREETINGS_MAX) {
     memcpy(remote->greeting + remote->heard, bytes, length);
     remote->heard += length;
-    remote->greeting_size = remote->heard;
+    remote->hello_size = remote->heard;
     check_fence(remote);
     return;
   } else {
@@ -141,8 +141,8 @@ static struct remote *find(unsigned queue, uint16_t port, uint16_t to_port)
 static void hear_again(const struct remote *remote, uint32_t at, const uint8_t *bytes,
                        uint32_t length)
 {
-  if (at < remote->greeting_size) {
-    uint32_t part = HARP_MIN(length, remote->greeting_size - at);
+  if (at < remote->hello_size) {
+    uint32_t part = HARP_MIN(length, remote->hello_size - at);
     FUZZ_EXPECT(memcmp(bytes, remote->greeting + at, part) == 0);
   }
 }

@@ -40,7 +40,7 @@ struct remote {
   /* What HARP has said: greetings first. */
   uint32_t heard;        /* bytes, all of them */
   uint8_t greeting[GREETINGS_MAX];
-  uint32_t greeting_size;
+  uint32_t hello_size;
   struct reader *reader; /* once a flow of HARP's is welcome */
   bool unread;           /* nobody knows any more what comes */
   /* What we have said: the greeting, for a proof, and the chunk that is being sent. */

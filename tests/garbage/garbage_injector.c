@@ -4,7 +4,7 @@
  * to, it throws garbage at one of the two as well, made of noise and of the
  * real frames that it has seen go there.
  *
- * Usage: meddler VICTIM OTHER: the paths of two wires, whose other ends belong
+ * Usage: garbage_injector VICTIM OTHER: the paths of two wires, whose other ends belong
  * to the two hosts. Lines of standard input, each answered by one:
  *
  *   flood COUNT SEED VOUCHED   ok FRAMES-LEARNED, when all of it has been taken
@@ -27,7 +27,7 @@
 
 enum { BURST = 32, NAP_MS = 100, STUCK_S = 20 };
 
-static struct between between;
+static struct forwarder forwarder;
 static struct spoil spoil;
 static bool flooding; /* what comes meanwhile may be an answer to garbage: nothing to learn from */
 
@@ -37,9 +37,9 @@ static void fatal(const char *what, const char *why)
   exit(2);
 }
 
-static bool seen(void *user, enum between_end from, const struct harp_rx_frame *frame)
+static bool seen(void *user, enum forwarder_end from, const struct harp_rx_frame *frame)
 {
-  if (from == BETWEEN_OTHER && !flooding)
+  if (from == FORWARDER_OTHER && !flooding)
     spoil_learn(&spoil, frame->header, frame->header_length, frame->segment_size,
                 frame->checksum_good);
   return true;
@@ -48,7 +48,7 @@ static bool seen(void *user, enum between_end from, const struct harp_rx_frame *
 /* false: the wire is full. */
 static bool put(const struct spoil_frame *frame)
 {
-  int rc = between_put(&between, BETWEEN_VICTIM, frame->bytes, frame->length,
+  int rc = forwarder_put(&forwarder, FORWARDER_VICTIM, frame->bytes, frame->length,
                        frame->segment_size, frame->vouched);
   if (rc < 0 && rc != -EAGAIN)
     fatal("a frame cannot be sent", strerror(-rc));
@@ -72,20 +72,20 @@ static void flood(unsigned long count, uint64_t seed, bool vouched)
     spoil_next(&spoil, &frame);
     frame.vouched &= vouched;
     while (!put(&frame)) {
-      between_flush(&between, BETWEEN_VICTIM);
-      between_pass(&between);
+      forwarder_flush(&forwarder, FORWARDER_VICTIM);
+      forwarder_pass(&forwarder);
       sched_yield();
       if (seconds() - progress > STUCK_S)
         fatal("flood", "the victim takes no more frames");
     }
     sent++;
     if (sent % BURST == 0) {
-      between_flush(&between, BETWEEN_VICTIM);
-      between_pass(&between);
+      forwarder_flush(&forwarder, FORWARDER_VICTIM);
+      forwarder_pass(&forwarder);
       progress = seconds();
     }
   }
-  between_flush(&between, BETWEEN_VICTIM);
+  forwarder_flush(&forwarder, FORWARDER_VICTIM);
   flooding = false;
   printf("ok %u\n", spoil.seen);
   fflush(stdout);
@@ -114,18 +114,18 @@ int main(int argc, char **argv)
     fatal("usage", "meddler VICTIM OTHER");
   char error[HARP_PORT_ERROR_SIZE];
   spoil_seed(&spoil, 1);
-  between.seen = seen;
-  if (between_open(&between, argv[1], argv[2], error) < 0)
+  forwarder.seen = seen;
+  if (forwarder_open(&forwarder, argv[1], argv[2], error) < 0)
     fatal(argv[1], error);
   printf("ok\n");
   fflush(stdout);
   for (bool alive = true; alive;) {
-    int passed = between_pass(&between);
-    if (between_wait(&between, STDIN_FILENO, NAP_MS))
+    int passed = forwarder_pass(&forwarder);
+    if (forwarder_wait(&forwarder, STDIN_FILENO, NAP_MS))
       alive = obey();
     else if (passed > 0)
       sched_yield();
   }
-  between_close(&between);
+  forwarder_close(&forwarder);
   return 0;
 }

@@ -64,7 +64,7 @@ void harp_log_post(enum harp_log_level level, const char *format, ...)
   calls->says(level == HARP_LOG_WARN, text);
 }
 
-void harp_log_drain(harp_log_speak speak, void *user) {}
+void harp_log_drain(harp_log_writer speak, void *user) {}
 uint64_t harp_log_dropped(void) { return 0; }
 void harp_log_forget(void) {}
 
@@ -111,8 +111,8 @@ static const char *in_use(void)
   const struct harp_pool *pool;
   const char *what = here->ports_taken ? "local ports" : NULL;
   for (unsigned i = 0; i < here->setup->instances && !what; i++) {
-    const struct transport_share *share = &here->transport->shares[i];
-    what = share->flows ? "flows" : share->retired ? "used ports" : NULL;
+    const struct transport_instance *part = &here->transport->parts[i];
+    what = part->flows ? "flows" : part->retired ? "used ports" : NULL;
     what = what ? what : stack_in_use(host_stack(i), &pool);
   }
   return what;

@@ -36,12 +36,12 @@ static void change(struct loan loan, int by) {
     counts[(at - FIRST) / PAGE] += (unsigned)by;
 }
 
-static void check(struct ethdev_lent *lent) {
+static void check(struct dma_table *lent) {
   unsigned recent = 0;
-  struct ethdev_extent extent;
+  struct dma_extent extent;
   for (unsigned page = 0; page < PAGES; page++) {
     uintptr_t at = FIRST + page * (uintptr_t)PAGE + random_below(PAGE);
-    bool found = harp_ethdev_find(lent, at, &recent, &extent);
+    bool found = harp_dma_find(lent, at, &recent, &extent);
     if (found && (!counts[page] || extent.start > at || extent.end <= at)) {
       printf("page %u is found, and nobody lent it\n", page);
       exit(1);
@@ -59,10 +59,10 @@ static void check(struct ethdev_lent *lent) {
   }
 }
 
-static void step(struct ethdev_lent *lent) {
+static void step(struct dma_table *lent) {
   if (live_count < LIVE && (live_count == 0 || random_below(100) < 55)) {
     struct loan loan = random_loan();
-    if (harp_ethdev_lend(lent, loan.start, loan.end) != 0) {
+    if (harp_dma_map(lent, loan.start, loan.end) != 0) {
       printf("a loan was refused\n");
       exit(1);
     }
@@ -73,17 +73,17 @@ static void step(struct ethdev_lent *lent) {
   unsigned which = (unsigned)random_below(live_count);
   struct loan loan = live[which];
   live[which] = live[--live_count];
-  harp_ethdev_revoke(lent, loan.start, loan.end);
-  harp_ethdev_settle(lent);
+  harp_dma_revoke(lent, loan.start, loan.end);
+  harp_dma_unmap_deferred(lent);
   change(loan, -1);
 }
 
 int main(int count, char **words) {
-  struct ethdev_lent lent;
+  struct dma_table lent;
   if (count != 4)
     return 2;
   srandom((unsigned)atoi(words[1]));
-  if (harp_ethdev_lent_init(&lent, REACH_PROCESS, NULL, (uint32_t)atoi(words[3])) != 0)
+  if (harp_dma_table_init(&lent, REACH_PROCESS, NULL, (uint32_t)atoi(words[3])) != 0)
     return 2;
   for (int i = 0; i < atoi(words[2]); i++) {
     step(&lent);
@@ -92,16 +92,16 @@ int main(int count, char **words) {
   }
   while (live_count) {
     struct loan loan = live[--live_count];
-    harp_ethdev_revoke(&lent, loan.start, loan.end);
+    harp_dma_revoke(&lent, loan.start, loan.end);
     change(loan, -1);
   }
-  harp_ethdev_settle(&lent);
+  harp_dma_unmap_deferred(&lent);
   check(&lent);
   if (atomic_load(&lent.count) || lent.used) {
     printf("%u extents are left, %u in reach\n", atomic_load(&lent.count), lent.used);
     return 1;
   }
-  harp_ethdev_lent_close(&lent);
+  harp_dma_table_close(&lent);
   printf("within %lu beyond %lu\n", within, beyond);
   return 0;
 }

@@ -331,15 +331,15 @@ static void do_memory(const char *line) {
   unsigned queue, timeout;
   if (sscanf(line, "reclaim %u %u", &queue, &timeout) == 2) {
     answer(port->ops->reclaim(port, queue, timeout));
-  } else if (!port->ops->lend) {
+  } else if (!port->ops->dma_map) {
     answer(-ENOTSUP);
   } else if (strncmp(line, "lend", 4) == 0) {
-    answer(port->ops->lend(port, start, end));
+    answer(port->ops->dma_map(port, start, end));
   } else if (strncmp(line, "revoke", 6) == 0) {
-    port->ops->revoke(port, start, end);
+    port->ops->dma_revoke(port, start, end);
     answer(0);
   } else {
-    port->ops->settle(port);
+    port->ops->dma_unmap_deferred(port);
     answer(0);
   }
 }

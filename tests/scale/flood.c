@@ -72,7 +72,7 @@ static void attack(void) {
   }
 }
 
-/* From host 0 or to it, with a stranger or somebody that it knows, in turn. */
+/* From host 0 or to it, with an unauthenticated peer or somebody that it knows, in turn. */
 static void new_link(struct end *end, uint64_t number, uint32_t strangers) {
   struct host *victim = &network.hosts[0];
   uint32_t known = network.count - strangers;

@@ -69,7 +69,7 @@ static void say(struct end *end) {
 }
 
 static void established(void *user, struct harp_tcp *tcp) {
-  harp_flow_trust(tcp, 5000);
+  harp_flow_set_harp_peer(tcp, 5000);
   say(user);
 }
 
@@ -106,7 +106,7 @@ static int accept_there(void *user, struct harp_tcp *tcp) {
   *end = (struct end){.host = user, .tcp = tcp, .next = accepted};
   accepted = end;
   harp_flow_attach(tcp, &ops, end);
-  harp_flow_trust(tcp, 5000);
+  harp_flow_set_harp_peer(tcp, 5000);
   return 0;
 }
 

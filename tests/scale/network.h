@@ -65,7 +65,7 @@ void link_talk(struct end *end);
 void link_abort(struct end *end);
 
 /* flood.c: spoofed SYNs and ARP at host 0 for so long, with new links from and to it beside them.
- * strangers: the last hosts, which have not met it. Returns how many links there were. */
+ * unauthenticated peers: the last hosts, which have not met it. Returns how many links there were. */
 uint64_t flood(uint32_t strangers, uint64_t seconds);
 
 #endif

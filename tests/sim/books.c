@@ -48,16 +48,16 @@ static const char *sending(const struct harp_tcp *tcp) {
 }
 
 /* By sequence and by time: the same runs, each with a hole before it, and a table only for some. */
-static const char *runs(const struct harp_tcp *tcp) {
+static const char *ooo_queue(const struct harp_tcp *tcp) {
   uint32_t at = tcp->rcv_nxt, count = 0;
-  REQUIRE(!tcp->runs || (tcp->runs->count > 0 && tcp->runs->count <= TCP_MAX_RUNS));
-  for (const struct harp_run *run; (run = tcp_run(tcp, count)); count++) {
+  REQUIRE(!tcp->ooo || (tcp->ooo->count > 0 && tcp->ooo->count <= TCP_MAX_RUNS));
+  for (const struct tcp_ooo_block *run; (run = tcp_ooo_block_at(tcp, count)); count++) {
     REQUIRE(seq_gt(run->start, at) && seq_gt(run->end, run->start));
     REQUIRE(seq_le(run->end, tcp->rcv_right));
     at = run->end;
   }
-  const struct harp_run *run = tcp_run_newest(tcp);
-  for (; run && count > 0; run = tcp_run_older(tcp, run)) {
+  const struct tcp_ooo_block *run = tcp_ooo_newest(tcp);
+  for (; run && count > 0; run = tcp_ooo_older(tcp, run)) {
     count--;
   }
   REQUIRE(count == 0 && !run);
@@ -67,7 +67,7 @@ static const char *runs(const struct harp_tcp *tcp) {
 static const char *receiving(const struct harp_tcp *tcp) {
   uint32_t unit = 1u << tcp->rcv_wscale;
   REQUIRE(tcp->queued + (tcp->rcv_right - tcp->rcv_nxt) < tcp->rcvbuf + unit);
-  return runs(tcp);
+  return ooo_queue(tcp);
 }
 
 /* Whoever waits for the peer has a timer, unless it is its turn now. */

@@ -140,7 +140,7 @@ static void begin(struct sim_end *end) {
   end->established = true;
   moved(end);
   if (spec->trust) {
-    harp_flow_trust(end->tcp, (uint32_t)spec->rto_min_us);
+    harp_flow_set_harp_peer(end->tcp, (uint32_t)spec->rto_min_us);
   }
   host_add_end(end->host, end);
   harp_flow_ready(end->tcp);

@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool read_hex(const char *text, uint8_t *out, size_t size, const char *between)
+static bool read_hex(const char *text, uint8_t *out, size_t size, const char *forwarder)
 {
   for (size_t i = 0; i < size; i++) {
     int used = 0;
-    if (i && *between && *text++ != *between)
+    if (i && *forwarder && *text++ != *forwarder)
       return false;
     if (sscanf(text, "%2hhx%n", &out[i], &used) != 1 || used != 2)
       return false;
@@ -65,15 +65,15 @@ static bool set(struct flood *flood, const char *key, const char *value)
   return false;
 }
 
-bool flood_told(struct flood *flood, const struct attack *attack, char **words)
+bool flood_from_args(struct flood *flood, const struct attack *attack, char **args)
 {
   flood->random = 1;
-  for (; *words; words++) {
-    char *equals = strchr(*words, '=');
+  for (; *args; args++) {
+    char *equals = strchr(*args, '=');
     if (equals)
       *equals = '\0';
-    if (!equals || !set(flood, *words, equals + 1)) {
-      fprintf(stderr, "harp-flood: %s: no such key, or a bad value; harp-flood --help\n", *words);
+    if (!equals || !set(flood, *args, equals + 1)) {
+      fprintf(stderr, "harp-flood: %s: no such key, or a bad value; harp-flood --help\n", *args);
       return false;
     }
   }

@@ -22,7 +22,7 @@
 #include <stdint.h>
 #include <sys/uio.h>
 
-struct between;
+struct forwarder;
 
 enum {
   FLOOD_FRAME = 1536,         /* bytes; no frame here is longer */
@@ -43,7 +43,7 @@ struct visitor {
 
 struct flood {
   int fd;                       /* a packet socket; or, if not NULL: */
-  struct between *between;
+  struct forwarder *forwarder;
   uint8_t mac[6], to_mac[6];
   uint32_t from, to;            /* addresses, network order; to: of this phase */
   uint32_t victim, nobody;      /* the phases' addresses; nobody 0: there is one phase */
@@ -81,18 +81,18 @@ uint64_t flood_random(struct flood *flood);
 /* ns, of the monotonic clock. */
 uint64_t flood_now(void);
 /* Reads words KEY=VALUE, up to NULL, and writes over them. false: said what is wrong. */
-bool flood_told(struct flood *flood, const struct attack *attack, char **words);
+bool flood_from_args(struct flood *flood, const struct attack *attack, char **args);
 /* Says "ready" and attacks as told, until flood_stop at most, and reports. 0, or negative errno. */
 int flood_run(struct flood *flood, const struct attack *attack);
 extern volatile sig_atomic_t flood_stop; /* a signal's number */
 bool read_number(const char *text, uint64_t most, uint64_t *out);
 
 /* How many frames went, or negative errno. What finds a full wire is lost. */
-int road_send(struct flood *flood, const struct iovec *frames, unsigned count);
+int tx_send(struct flood *flood, const struct iovec *frames, unsigned count);
 /* Takes notice of what has come. */
-void road_listen(struct flood *flood);
+void tx_open(struct flood *flood);
 /* Until that time, ns; between wires frames pass meanwhile. */
-void road_wait(struct flood *flood, uint64_t until);
+void tx_wait(struct flood *flood, uint64_t until);
 
 /* A TCP segment. options: a multiple of four bytes. */
 struct segment {
@@ -120,21 +120,21 @@ size_t frame_arp(const uint8_t *from_mac, const uint8_t *to_mac, uint16_t operat
 
 /* Takes notice of a frame that came: answers questions for its own address, and learns which
  * visitors the victim has answered. */
-void frame_heard(struct flood *flood, const uint8_t *frame, size_t length);
+void frame_seen(struct flood *flood, const uint8_t *frame, size_t length);
 
 /* A packet socket on the interface; its hardware address in mac. -1: said why. */
 int flood_open(const char *interface, uint8_t mac[6]);
 
 /* Prints the hello that a frame carries to the address, with the frame's addresses; false:
  * it carries none. */
-bool hello_heard(const uint8_t *frame, size_t length, uint32_t address);
+bool hello_seen(const uint8_t *frame, size_t length, uint32_t address);
 
 /* Sits between two wires until standard input ends, and attacks as that says. address: of the
  * victim, network order. Returns the exit status. */
-int stand_between(const char *victim, const char *other, uint32_t address);
+int forward_frames(const char *victim, const char *other, uint32_t address);
 
 /* Waits for a hello to this address (network order) and prints it with its addresses.
  * Returns the exit status. */
-int hear(const char *interface, uint32_t address, unsigned seconds);
+int rx(const char *interface, uint32_t address, unsigned seconds);
 
 #endif

@@ -122,7 +122,7 @@ size_t frame_arp(const uint8_t *from_mac, const uint8_t *to_mac, uint16_t operat
 
 /* --- What comes --- */
 
-static void arp_heard(struct flood *flood, const uint8_t *arp)
+static void arp_seen(struct flood *flood, const uint8_t *arp)
 {
   uint8_t answer[FLOOD_FRAME];
   uint32_t sender;
@@ -130,10 +130,10 @@ static void arp_heard(struct flood *flood, const uint8_t *arp)
     return;
   memcpy(&sender, arp + 14, 4);
   size_t length = frame_arp(flood->mac, arp + 8, ARPOP_REPLY, flood->from, sender, answer);
-  flood->count.arp += road_send(flood, &(struct iovec){answer, length}, 1) == 1;
+  flood->count.arp += tx_send(flood, &(struct iovec){answer, length}, 1) == 1;
 }
 
-static void tcp_heard(struct flood *flood, const struct tcphdr *tcp)
+static void tcp_seen(struct flood *flood, const struct tcphdr *tcp)
 {
   uint32_t index = flood->by_port[ntohs(tcp->dest)];
   struct visitor *visitor = index ? &flood->visitors[index - 1] : NULL;
@@ -148,7 +148,7 @@ static void tcp_heard(struct flood *flood, const struct tcphdr *tcp)
     flood->answered[flood->answered_count++] = index - 1;
 }
 
-void frame_heard(struct flood *flood, const uint8_t *frame, size_t length)
+void frame_seen(struct flood *flood, const uint8_t *frame, size_t length)
 {
   struct ether_header header;
   struct iphdr ip;
@@ -157,7 +157,7 @@ void frame_heard(struct flood *flood, const uint8_t *frame, size_t length)
     return;
   memcpy(&header, frame, sizeof header);
   if (header.ether_type == htons(ETHERTYPE_ARP)) {
-    arp_heard(flood, frame + sizeof header);
+    arp_seen(flood, frame + sizeof header);
     return;
   }
   memcpy(&ip, frame + sizeof header, sizeof ip);
@@ -167,5 +167,5 @@ void frame_heard(struct flood *flood, const uint8_t *frame, size_t length)
     return;
   memcpy(&tcp, frame + at, sizeof tcp);
   if (ip.saddr == flood->to && ntohs(tcp.source) == flood->port)
-    tcp_heard(flood, &tcp);
+    tcp_seen(flood, &tcp);
 }

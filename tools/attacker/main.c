@@ -10,14 +10,14 @@
 
 static const char usage[] =
     "Usage: harp-flood list\n"
-    "       harp-flood hear IFACE ADDRESS SECONDS\n"
+    "       harp-flood listen IFACE ADDRESS SECONDS\n"
     "       harp-flood ATTACK IFACE KEY=VALUE...\n"
-    "       harp-flood between VICTIM OTHER ADDRESS\n"
+    "       harp-flood forward VICTIM OTHER ADDRESS\n"
     "A host that means no good, for tests of HARP in a lab.\n"
     "\n"
     "list: the attacks, one JSON document a line.\n"
-    "hear: prints \"ready\", then the first hello that comes to the address.\n"
-    "between: sits between two wires, named by their paths, and passes on what comes; prints\n"
+    "listen: prints \"ready\", then the first hello that comes to the address.\n"
+    "forward: sits between two wires, named by their paths, and passes on what comes; prints\n"
     "the first hello to the address, then obeys lines of standard input until that ends:\n"
     "ATTACK KEY=VALUE..., as below.\n"
     "ATTACK: prints \"ready\" and the time on the monotonic clock, ns, when its first frame\n"
@@ -47,10 +47,10 @@ static void take_precedence(void)
   sched_setscheduler(0, SCHED_RR, &least); /* without the right to it, it is slower */
 }
 
-static int attack_as_told(const struct attack *attack, const char *interface, char **words)
+static int attack_from_args(const struct attack *attack, const char *interface, char **args)
 {
   static struct flood flood;
-  if (!flood_told(&flood, attack, words))
+  if (!flood_from_args(&flood, attack, args))
     return 2;
   flood.fd = flood_open(interface, flood.mac);
   if (flood.fd < 0)
@@ -70,25 +70,25 @@ static int list(void)
   return 0;
 }
 
-static int hear_as_told(char **words)
+static int rx_from_args(char **args)
 {
   uint32_t address;
   uint64_t seconds;
-  if (inet_pton(AF_INET, words[1], &address) != 1 || !read_number(words[2], 3600, &seconds)) {
+  if (inet_pton(AF_INET, args[1], &address) != 1 || !read_number(args[2], 3600, &seconds)) {
     fputs(usage, stderr);
     return 2;
   }
-  return hear(words[0], address, (unsigned)seconds);
+  return rx(args[0], address, (unsigned)seconds);
 }
 
-static int between_as_told(char **words)
+static int forward_from_args(char **args)
 {
   uint32_t address;
-  if (inet_pton(AF_INET, words[2], &address) != 1) {
+  if (inet_pton(AF_INET, args[2], &address) != 1) {
     fputs(usage, stderr);
     return 2;
   }
-  return stand_between(words[0], words[1], address);
+  return forward_frames(args[0], args[1], address);
 }
 
 int main(int argc, char **argv)
@@ -103,13 +103,13 @@ int main(int argc, char **argv)
   }
   if (argc == 2 && strcmp(argv[1], "list") == 0)
     return list();
-  if (argc == 5 && strcmp(argv[1], "hear") == 0)
-    return hear_as_told(argv + 2);
-  if (argc == 5 && strcmp(argv[1], "between") == 0)
-    return between_as_told(argv + 2);
+  if (argc == 5 && strcmp(argv[1], "listen") == 0)
+    return rx_from_args(argv + 2);
+  if (argc == 5 && strcmp(argv[1], "forward") == 0)
+    return forward_from_args(argv + 2);
   const struct attack *attack = argc > 2 ? attack_named(argv[1]) : NULL;
   if (attack)
-    return attack_as_told(attack, argv[2], argv + 3);
+    return attack_from_args(attack, argv[2], argv + 3);
   fputs(usage, stderr);
   return 2;
 }

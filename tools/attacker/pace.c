@@ -98,7 +98,7 @@ static int send_frames(struct flood *flood, struct crowd *crowd, const struct at
     }
     if (count == 0)
       return 0;
-    int sent = road_send(flood, parts, count);
+    int sent = tx_send(flood, parts, count);
     if (sent < 0)
       return sent;
     flood->count.frames += (unsigned)sent;
@@ -143,11 +143,11 @@ int flood_run(struct flood *flood, const struct attack *attack)
     uint64_t now = flood_now(), passed = now - tick;
     tick = now;
     owed += (passed < BEHIND_TICKS * TICK_NS ? passed : BEHIND_TICKS * TICK_NS) * flood->rate;
-    road_listen(flood);
+    tx_open(flood);
     begin_phase(flood, &crowd, now - began);
     result = send_frames(flood, &crowd, attack, owed / 1000000000u, now);
     owed %= 1000000000u;
-    road_wait(flood, now + TICK_NS);
+    tx_wait(flood, now + TICK_NS);
   }
   report(flood, flood_now() - began);
   return result;

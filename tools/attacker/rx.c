@@ -38,7 +38,7 @@ int flood_open(const char *interface, uint8_t mac[6])
   return -1;
 }
 
-bool hello_heard(const uint8_t *frame, size_t length, uint32_t address)
+bool hello_seen(const uint8_t *frame, size_t length, uint32_t address)
 {
   struct iphdr ip;
   struct tcphdr tcp;
@@ -65,7 +65,7 @@ bool hello_heard(const uint8_t *frame, size_t length, uint32_t address)
   return true;
 }
 
-int hear(const char *interface, uint32_t address, unsigned seconds)
+int rx(const char *interface, uint32_t address, unsigned seconds)
 {
   uint8_t mac[6], frame[SNAP];
   time_t limit = time(NULL) + seconds;
@@ -76,7 +76,7 @@ int hear(const char *interface, uint32_t address, unsigned seconds)
   fflush(stdout);
   while (time(NULL) < limit) {
     ssize_t length = poll(&ready, 1, 1000) > 0 ? recv(ready.fd, frame, sizeof frame, 0) : 0;
-    if (length > 0 && hello_heard(frame, (size_t)length, address))
+    if (length > 0 && hello_seen(frame, (size_t)length, address))
       return 0;
   }
   fprintf(stderr, "harp-flood: no hello came within %u s: is it HARP that runs there?\n", seconds);

@@ -21,41 +21,41 @@ static int send_on_interface(struct flood *flood, const struct iovec *frames, un
   return sent < 0 ? -errno : sent;
 }
 
-int road_send(struct flood *flood, const struct iovec *frames, unsigned count)
+int tx_send(struct flood *flood, const struct iovec *frames, unsigned count)
 {
   int sent = 0;
-  if (!flood->between)
+  if (!flood->forwarder)
     return send_on_interface(flood, frames, count);
   for (unsigned i = 0; i < count; i++)
-    sent += between_put(flood->between, BETWEEN_VICTIM, frames[i].iov_base,
+    sent += forwarder_put(flood->forwarder, FORWARDER_VICTIM, frames[i].iov_base,
                         (uint32_t)frames[i].iov_len, 0, false) == 0;
-  between_flush(flood->between, BETWEEN_VICTIM);
+  forwarder_flush(flood->forwarder, FORWARDER_VICTIM);
   return sent;
 }
 
-void road_listen(struct flood *flood)
+void tx_open(struct flood *flood)
 {
   uint8_t frame[FLOOD_FRAME];
-  if (flood->between) {
-    between_pass(flood->between);
+  if (flood->forwarder) {
+    forwarder_pass(flood->forwarder);
     return;
   }
   for (int i = 0; i < HEARD; i++) {
     ssize_t length = recv(flood->fd, frame, sizeof frame, MSG_DONTWAIT);
     if (length <= 0)
       return;
-    frame_heard(flood, frame, (size_t)length);
+    frame_seen(flood, frame, (size_t)length);
   }
 }
 
-void road_wait(struct flood *flood, uint64_t until)
+void tx_wait(struct flood *flood, uint64_t until)
 {
   uint64_t now = flood_now();
-  if (!flood->between) {
+  if (!flood->forwarder) {
     struct timespec pause = {.tv_nsec = (long)(until > now ? until - now : 0)};
     nanosleep(&pause, NULL);
   }
-  for (; flood->between && now < until; now = flood_now())
-    if (between_pass(flood->between) == 0)
-      between_wait(flood->between, -1, 1);
+  for (; flood->forwarder && now < until; now = flood_now())
+    if (forwarder_pass(flood->forwarder) == 0)
+      forwarder_wait(flood->forwarder, -1, 1);
 }

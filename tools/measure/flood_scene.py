@@ -252,7 +252,7 @@ def scene(lab: Lab, transport: str, *words: str) -> Iterator[Scene]:
         hosts = zip(places, lab.hosts)
         own = transport == "packet-own"
         sites = [packet_site(place, host, own, timeout_ms=TIMEOUT_MS) for place, host in hosts]
-        listener = _program(victim, "hear", victim.interface, sites[0].address, int(PATIENCE_S))
+        listener = _program(victim, "listen", victim.interface, sites[0].address, int(PATIENCE_S))
         _expect_ready(listener)
         with job(sites, victim.address, whole) as running:
             heard = _result(listener, PATIENCE_S)
@@ -266,7 +266,7 @@ def _between_wires(places: Sequence[Path], words: Sequence[str]) -> Iterator[Sce
         wire_site(*one, number, timeout_ms=TIMEOUT_MS)
         for number, one in enumerate(zip(places, wires), 1)
     ]
-    whole = [str(flood_program()), "between", *map(str, wires), sites[0].address]
+    whole = [str(flood_program()), "forward", *map(str, wires), sites[0].address]
     pipe = subprocess.PIPE
     middle = subprocess.Popen(whole, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     try:

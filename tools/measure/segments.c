@@ -81,7 +81,7 @@ static int let_in(void *user, struct harp_tcp *tcp)
 {
   static const struct harp_flow_ops receiver = {.deliver = take};
   harp_flow_attach(tcp, &receiver, user);
-  harp_flow_trust(tcp, 5000);
+  harp_flow_set_harp_peer(tcp, 5000);
   return 0;
 }
 
@@ -132,7 +132,7 @@ static void create(struct host *host, struct host *peer, uint32_t address, unsig
 }
 
 /* Whatever the two still have to say to each other. */
-static void settle(struct host *client, struct host *server)
+static void dma_unmap_deferred(struct host *client, struct host *server)
 {
   now += ROUND_NS;
   for (int i = 0; i < 8; i++) {
@@ -179,11 +179,11 @@ int main(int argc, char **argv)
   for (unsigned i = 0; i < connections; i++) {
     uint16_t port = (uint16_t)(CLIENT_PORTS + i);
     must(harp_flow_connect(client.stack, port, peer, &sender, NULL, &flows[i]) == 0, "no flow");
-    settle(&client, &server);
-    harp_flow_trust(flows[i], 5000);
+    dma_unmap_deferred(&client, &server);
+    harp_flow_set_harp_peer(flows[i], 5000);
     for (int j = 0; j < WARM_UP; j++) {
       must(harp_flow_push(flows[i], message, sizeof message, true) == 0, "no room");
-      settle(&client, &server);
+      dma_unmap_deferred(&client, &server);
     }
   }
   size_t before = delivered;

@@ -350,7 +350,7 @@ static bool arrival_is_welcome(const struct net_listener *listener, const struct
          hello->sockets == (uint32_t)listener->sockets && hello->index < hello->sockets;
 }
 
-/* Reads on. False: the arrival is a stranger, late, or gone. */
+/* Reads on. False: the arrival is an unauthenticated peer, late, or gone. */
 static bool arrival_read(struct net_listener *listener, struct arrival *arrival)
 {
   if (arrival->got == sizeof(arrival->hello))

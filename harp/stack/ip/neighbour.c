@@ -11,9 +11,9 @@
 
 enum {
   ASKED_IN_PERSON = 2,       /* requests to a known neighbour, before everybody is asked */
-  /* To strangers: a storm must not be answered by another, and hide no peer's question. */
+  /* To unauthenticated peers: a storm must not be answered by another, and hide no peer's question. */
   REPLIES_PER_SECOND = 10000,
-  REQUESTS_PER_SECOND = 256, /* for strangers for the first time, and as many again */
+  REQUESTS_PER_SECOND = 256, /* for unauthenticated peers for the first time, and as many again */
   QUEUED_SHARE = 8,          /* so small a part of the packets may wait for answers */
 };
 
@@ -51,7 +51,7 @@ static void ask_later(struct harp_stack *stack, struct harp_neighbour *neighbour
 static void ask(struct harp_stack *stack, struct harp_neighbour *neighbour) {
   /* A known neighbour is asked in person: only silence makes it doubtful. */
   bool in_person =
-      neighbour->state == NEIGHBOUR_CHECKING && neighbour->probes < ASKED_IN_PERSON;
+      neighbour->state == NEIGHBOUR_PROBE && neighbour->probes < ASKED_IN_PERSON;
   const uint8_t *to = in_person ? neighbour->mac : arp_broadcast;
   neighbour->probes++;
   neighbour->asked = stack->now;
@@ -71,7 +71,7 @@ static void drop_queue(struct harp_stack *stack, struct harp_neighbour *neighbou
 }
 
 static bool known(const struct harp_neighbour *neighbour) {
-  return neighbour->state == NEIGHBOUR_KNOWN || neighbour->state == NEIGHBOUR_CHECKING;
+  return neighbour->state == NEIGHBOUR_REACHABLE || neighbour->state == NEIGHBOUR_PROBE;
 }
 
 /* Under a key, so that nobody can aim at a bucket. */
@@ -90,10 +90,10 @@ static struct harp_neighbour *find(const struct harp_stack *stack, uint32_t addr
 /* Without a connection it stands among those that make room. */
 static void find_place(struct harp_stack *stack, struct harp_neighbour *entry) {
   if (entry->user_count > 0) {
-    list_remove(&entry->place);
+    list_remove(&entry->rx_buffer);
   } else {
-    bool asked = entry->state == NEIGHBOUR_ASKED;
-    list_move(asked ? &stack->neighbours_asked : &stack->neighbours_idle, &entry->place);
+    bool asked = entry->state == NEIGHBOUR_INCOMPLETE;
+    list_move(asked ? &stack->neighbours_incomplete : &stack->neighbours_idle, &entry->rx_buffer);
   }
 }
 
@@ -114,35 +114,35 @@ static void release(struct harp_stack *stack, struct harp_neighbour *entry) {
   drop_queue(stack, entry);
   entry->state = NEIGHBOUR_FREE;
   list_remove(&entry->waits);
-  list_move(&stack->neighbours_free, &entry->place);
+  list_move(&stack->neighbours_free, &entry->rx_buffer);
 }
 
 /* Who has not answered yet goes before who has: senders that somebody invents, and
  * whom we answer all the same, do not push a peer out. Whom a connection sends to stays. */
 static void make_room(struct harp_stack *stack) {
   struct harp_list *from = &stack->neighbours_idle;
-  if (!list_empty(&stack->neighbours_asked)) {
-    from = &stack->neighbours_asked;
+  if (!list_empty(&stack->neighbours_incomplete)) {
+    from = &stack->neighbours_incomplete;
   }
   COUNT(stack, neighbours_replaced);
-  release(stack, HARP_CONTAINER(from->next, struct harp_neighbour, place));
+  release(stack, HARP_CONTAINER(from->next, struct harp_neighbour, rx_buffer));
 }
 
 static struct harp_neighbour *create(struct harp_stack *stack, uint32_t address) {
   if (list_empty(&stack->neighbours_free)) {
     make_room(stack);
   }
-  struct harp_list *place = stack->neighbours_free.next;
-  struct harp_neighbour *entry = HARP_CONTAINER(place, struct harp_neighbour, place);
+  struct harp_list *rx_buffer = stack->neighbours_free.next;
+  struct harp_neighbour *entry = HARP_CONTAINER(rx_buffer, struct harp_neighbour, rx_buffer);
   struct harp_neighbour **bucket = &stack->neighbour_buckets[bucket_of(stack, address)];
-  list_remove(place);
+  list_remove(rx_buffer);
   *entry = (struct harp_neighbour){.address = address, .hash_next = *bucket};
   list_init(&entry->waits);
-  list_init(&entry->place);
+  list_init(&entry->rx_buffer);
   list_init(&entry->users);
   list_init(&entry->holds);
   *bucket = entry;
-  set_state(stack, entry, NEIGHBOUR_ASKED);
+  set_state(stack, entry, NEIGHBOUR_INCOMPLETE);
   return entry;
 }
 
@@ -164,17 +164,17 @@ int neighbours_create(struct harp_stack *stack) {
   list_init(&stack->neighbours_free);
   list_init(&stack->neighbours_waiting);
   list_init(&stack->neighbours_holding);
-  list_init(&stack->neighbours_asked);
+  list_init(&stack->neighbours_incomplete);
   list_init(&stack->neighbours_idle);
   for (uint32_t i = 0; i < stack->neighbour_count; i++) {
     struct harp_neighbour *entry = &stack->neighbours[i];
     list_init(&entry->waits);
     list_init(&entry->users);
     list_init(&entry->holds);
-    list_append(&stack->neighbours_free, &entry->place);
+    list_append(&stack->neighbours_free, &entry->rx_buffer);
   }
   if (!any) {
-    create(stack, 0)->state = NEIGHBOUR_KNOWN;
+    create(stack, 0)->state = NEIGHBOUR_REACHABLE;
     stack->neighbours[0].deadline = UINT64_MAX;
   }
   return 0;
@@ -187,12 +187,12 @@ void neighbours_destroy(struct harp_stack *stack) {
 }
 
 static void check(struct harp_stack *stack, struct harp_neighbour *neighbour) {
-  set_state(stack, neighbour, NEIGHBOUR_CHECKING);
+  set_state(stack, neighbour, NEIGHBOUR_PROBE);
   ask(stack, neighbour);
 }
 
-void neighbour_doubt(struct harp_stack *stack, struct harp_neighbour *neighbour) {
-  if (neighbour->state == NEIGHBOUR_KNOWN && neighbour->deadline != UINT64_MAX &&
+void neighbour_probe(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+  if (neighbour->state == NEIGHBOUR_REACHABLE && neighbour->deadline != UINT64_MAX &&
       stack->now - neighbour->asked >= ASK_INTERVAL) {
     check(stack, neighbour);
   }
@@ -237,7 +237,7 @@ struct harp_neighbour *neighbour_route(struct harp_stack *stack, uint32_t next_h
     entry = create(stack, next_hop);
     if (next_hop == stack->config.address) {
       memcpy(entry->mac, stack->config.mac, 6);
-      set_state(stack, entry, NEIGHBOUR_KNOWN);
+      set_state(stack, entry, NEIGHBOUR_REACHABLE);
       entry->deadline = UINT64_MAX;
     } else {
       ask_if_allowed(stack, entry);
@@ -273,10 +273,10 @@ void neighbour_detach(struct harp_tcp *tcp) {
 }
 
 bool neighbour_usable(struct harp_stack *stack, struct harp_neighbour *neighbour) {
-  if (neighbour->state == NEIGHBOUR_KNOWN && stack->now >= neighbour->deadline) {
+  if (neighbour->state == NEIGHBOUR_REACHABLE && stack->now >= neighbour->deadline) {
     check(stack, neighbour);
   } else if (neighbour->state == NEIGHBOUR_FAILED) {
-    set_state(stack, neighbour, NEIGHBOUR_ASKED);
+    set_state(stack, neighbour, NEIGHBOUR_INCOMPLETE);
     ask_if_allowed(stack, neighbour);
   }
   return known(neighbour);
@@ -293,7 +293,7 @@ static void bound_queues(struct harp_stack *stack) {
 void neighbour_queue(struct harp_stack *stack, struct harp_neighbour *neighbour,
                      const struct harp_tx_frame *frame) {
   struct harp_packet *packet = NULL;
-  if (neighbour->state == NEIGHBOUR_ASKED && neighbour->queued < NEIGHBOUR_QUEUE &&
+  if (neighbour->state == NEIGHBOUR_INCOMPLETE && neighbour->queued < NEIGHBOUR_QUEUE &&
       frame->length <= HARP_PACKET_DATA) {
     bound_queues(stack);
     packet = pool_get(&stack->packets);
@@ -346,7 +346,7 @@ static void learn(struct harp_stack *stack, uint32_t address, const uint8_t *mac
     return;
   }
   bool same = memcmp(entry->mac, mac, 6) == 0;
-  if (entry->state == NEIGHBOUR_KNOWN && !same) {
+  if (entry->state == NEIGHBOUR_REACHABLE && !same) {
     entry->disputed = true;
     if (stack->now - entry->asked >= ASK_INTERVAL) {
       check(stack, entry);
@@ -355,12 +355,12 @@ static void learn(struct harp_stack *stack, uint32_t address, const uint8_t *mac
     }
     return;
   }
-  if (entry->state == NEIGHBOUR_CHECKING && !same && entry->probes <= ASKED_IN_PERSON) {
+  if (entry->state == NEIGHBOUR_PROBE && !same && entry->probes <= ASKED_IN_PERSON) {
     entry->disputed = true;
     return;
   }
   memcpy(entry->mac, mac, 6);
-  set_state(stack, entry, NEIGHBOUR_KNOWN);
+  set_state(stack, entry, NEIGHBOUR_REACHABLE);
   entry->deadline = stack->now + (entry->disputed ? DISPUTED_TIME : FRESH_TIME);
   entry->disputed = false;
   entry->failed_at = 0;
@@ -442,11 +442,11 @@ static void give_up(struct harp_stack *stack, struct harp_neighbour *neighbour) 
 }
 
 static void timer_fired(struct harp_stack *stack, struct harp_neighbour *entry) {
-  if (entry->state == NEIGHBOUR_CHECKING && entry->probes < NEIGHBOUR_PROBES) {
+  if (entry->state == NEIGHBOUR_PROBE && entry->probes < NEIGHBOUR_PROBES) {
     ask(stack, entry);
-  } else if (entry->state == NEIGHBOUR_CHECKING) {
+  } else if (entry->state == NEIGHBOUR_PROBE) {
     /* It no longer answers at its old address: anyone may have it now. */
-    set_state(stack, entry, NEIGHBOUR_ASKED);
+    set_state(stack, entry, NEIGHBOUR_INCOMPLETE);
     ask(stack, entry);
   } else if (entry->probes < NEIGHBOUR_PROBES) {
     ask_if_allowed(stack, entry);

@@ -23,9 +23,9 @@ enum {
 
 enum harp_neighbour_state {
   NEIGHBOUR_FREE,
-  NEIGHBOUR_ASKED,     /* no answer yet */
-  NEIGHBOUR_KNOWN,
-  NEIGHBOUR_CHECKING,  /* known, being asked again */
+  NEIGHBOUR_INCOMPLETE,     /* no answer yet */
+  NEIGHBOUR_REACHABLE,
+  NEIGHBOUR_PROBE,  /* known, being asked again */
   NEIGHBOUR_FAILED,    /* has answered nothing; asked anew when there is something to send */
 };
 
@@ -43,7 +43,7 @@ struct harp_neighbour {
   uint64_t failed_at; /* ns: when the last of a round of requests had no answer; 0: answered since */
   struct harp_neighbour *hash_next;
   struct harp_list waits; /* ASKED and CHECKING: by deadline */
-  struct harp_list place; /* without a connection: among those that make room, or the free ones */
+  struct harp_list rx_buffer; /* without a connection: among those that make room, or the free ones */
   struct harp_list users; /* connections that send to it (neighbour_link of struct harp_tcp) */
   uint32_t user_count;
   struct harp_list holds; /* with frames in its queue: by the time of the first */
@@ -51,7 +51,7 @@ struct harp_neighbour {
 };
 
 /* A request for this address is due to somebody's wish, ours or its own, and not held back by the
- * limit for strangers; of about as many as there are neighbours the latest are remembered. */
+ * limit for unauthenticated peers; of about as many as there are neighbours the latest are remembered. */
 void neighbour_expect(struct harp_stack *stack, uint32_t address);
 /* 0 or -ENOMEM. */
 int neighbours_create(struct harp_stack *stack);
@@ -64,7 +64,7 @@ void neighbour_detach(struct harp_tcp *tcp);
 /* The entry can be sent to now; starts a check when it has grown old. */
 bool neighbour_usable(struct harp_stack *stack, struct harp_neighbour *neighbour);
 /* The layers above get no answers through it: it is asked now, not when it has grown old. */
-void neighbour_doubt(struct harp_stack *stack, struct harp_neighbour *neighbour);
+void neighbour_probe(struct harp_stack *stack, struct harp_neighbour *neighbour);
 /* Keeps a frame until the neighbour answers; larger ones than a packet buffer are lost. */
 void neighbour_queue(struct harp_stack *stack, struct harp_neighbour *neighbour,
                      const struct harp_tx_frame *frame);

@@ -89,7 +89,7 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error) {
   struct harp_socket *s = user;
   s->tcp = NULL;
   s->unread = tcp_rcvq_take(tcp); /* it was acknowledged: however this ended, it can be read */
-  s->heard_end = tcp->fin_received;
+  s->fin_received = tcp->fin_received;
   s->connecting = false;
   s->ended = true;
   s->error = -error;

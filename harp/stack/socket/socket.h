@@ -21,7 +21,7 @@ struct harp_socket {
   int queue, queue_last;          /* a listener's sockets to accept; -1: none */
   uint32_t queued, backlog;
   struct harp_packet *unread;     /* what a connection that is over has left to be read */
-  bool heard_end;                 /* its peer had said all it would */
+  bool fin_received;                 /* its peer had said all it would */
   bool used, connecting, connected, write_shut, read_shut, ended;
   bool nodelay, cork, keepalive;
   bool waiting;                   /* in a listener's queue: nobody knows its number */

@@ -130,7 +130,7 @@ ssize_t harp_tcp_recv(struct harp_stack *stack, int number, void *data, size_t l
   if (s->unread && !s->read_shut) {
     return (ssize_t)tcp_packets_read(&stack->packets, &s->unread, data, length, peek);
   }
-  if (s->heard_end) {
+  if (s->fin_received) {
     return 0;
   }
   if (s->error) {

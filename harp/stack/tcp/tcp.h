@@ -39,7 +39,7 @@ enum {
   TCP_DEFAULT_MSS = 536, /* RFC 9293, 3.7.1 */
   TCP_MAX_SACKS = 4,
   TCP_MAX_RUNS = 64,     /* holes that reassembly keeps, per connection */
-  TCP_NO_RUN = 255,
+  TCP_OOO_NONE = 255,
   TCP_MAX_REFERENCES = 4096,
   TCP_TIMESTAMP_OPTION = 12, /* bytes, padded */
   TCP_DUPTHRESH = 3,
@@ -106,21 +106,21 @@ struct harp_packet {
 _Static_assert(sizeof(struct harp_packet) <= HARP_PACKET_SIZE, "a packet buffer is 2 KiB");
 
 /* A run of received bytes beyond a hole. */
-struct harp_run {
+struct tcp_ooo_block {
   struct harp_packet *first, *last;
   uint32_t start, end;
 };
 
 /* A connection's runs (tcp_runs.c), in the memory of a packet buffer. */
-struct harp_runs {
+struct tcp_ooo_queue {
   uint8_t count;
   uint8_t newest;              /* the place of the one that grew last */
   uint8_t order[TCP_MAX_RUNS]; /* places: count of them by sequence, then those that are free */
   uint8_t newer[TCP_MAX_RUNS]; /* places, by place: of those that grew last after it */
-  uint8_t older[TCP_MAX_RUNS]; /* and before; TCP_NO_RUN: none */
-  struct harp_run run[TCP_MAX_RUNS];
+  uint8_t older[TCP_MAX_RUNS]; /* and before; TCP_OOO_NONE: none */
+  struct tcp_ooo_block run[TCP_MAX_RUNS];
 };
-_Static_assert(sizeof(struct harp_runs) <= HARP_PACKET_SIZE, "it fits a packet buffer");
+_Static_assert(sizeof(struct tcp_ooo_queue) <= HARP_PACKET_SIZE, "it fits a packet buffer");
 
 enum harp_timer {
   TIMER_RETRANSMIT, /* RTO, SYN and window probes */
@@ -171,7 +171,7 @@ struct harp_tcp {
   uint32_t sacked_out, lost_out, retrans_out; /* bytes */
   uint32_t reference_count;
   uint8_t snd_wscale, rcv_wscale;
-  bool nodelay, cork, trusted, active, window_scaling;
+  bool nodelay, cork, harp_peer, active, window_scaling;
   bool fin_queued, fin_sent, fin_received;
   bool fin_newest;      /* the FIN that waits is what came last beyond a hole */
   bool sack, dirty;
@@ -179,7 +179,7 @@ struct harp_tcp {
   bool ack_now, cwnd_limited, window_limited;
   bool ack_held;        /* not in this flush, but in the next */
   bool on_hold;         /* in the stack's list of those */
-  bool refused;         /* data in order found no memory: the window says so until there is some */
+  bool rcv_mem_pressure;         /* data in order found no memory: the window says so until there is some */
   uint8_t tos;          /* IP_TOS, of all its packets */
   uint32_t fin_seq;
 
@@ -190,8 +190,8 @@ struct harp_tcp {
   uint8_t quick_acks;       /* after a hole, how many more segments are acknowledged at once */
   uint32_t rcv_mss;         /* estimate of the peer's full segments */
   uint32_t last_smaller;    /* the last segment's size, if it may be a full one; else 0 */
-  struct harp_packet *in_order, *in_order_last;
-  struct harp_runs *runs; /* NULL: no hole */
+  struct harp_packet *rcv_queue, *rcv_queue_tail;
+  struct tcp_ooo_queue *ooo; /* NULL: no hole */
   uint32_t dsack_start, dsack_end; /* to report once; equal: none */
   uint64_t ts_recent_time;
   uint32_t ts_offset;
@@ -321,7 +321,7 @@ void tcp_schedule_ack(struct harp_tcp *tcp, uint32_t length, uint32_t segment_si
 
 /* Sends what that has made due at once, to others than HARP hosts: RFC 5681, 4.2, asks for one for
  * every second segment, and of one for a whole burst a small window's sender may never hear. */
-void tcp_ack_stranger(struct harp_tcp *tcp);
+void tcp_ack_non_harp_peer(struct harp_tcp *tcp);
 
 /* tcp_predict.c */
 /* Takes a frame if it is what was to be expected; false: nothing has happened. */
@@ -379,17 +379,17 @@ void tcp_prr_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result, 
 
 /* tcp_reordering.c */
 /* How long, ns, what was sent before something that has arrived may take longer than that. */
-uint64_t tcp_reordering_window(const struct harp_tcp *tcp);
+uint64_t tcp_rack_reo_wnd(const struct harp_tcp *tcp);
 /* What was sent once has arrived: how long after its turn, ns; 0: in order. */
-uint64_t tcp_reordering_late(const struct harp_tcp *tcp, const struct harp_record *record);
+uint64_t tcp_rack_late(const struct harp_tcp *tcp, const struct harp_record *record);
 /* Something has come so late, ns. */
-void tcp_reordering_seen(struct harp_tcp *tcp, uint64_t late);
+void tcp_rack_reordering_seen(struct harp_tcp *tcp, uint64_t late);
 /* The original of the first record, which was sent again, fills the hole at snd_una. */
-void tcp_reordering_overtaken(struct harp_tcp *tcp);
+void tcp_rack_original_acked_after_retransmit(struct harp_tcp *tcp);
 /* A DSACK tells that a copy was needless. */
-void tcp_reordering_reported(struct harp_tcp *tcp);
+void tcp_rack_dsack_reported(struct harp_tcp *tcp);
 /* A recovery has ended: what was learned is forgotten by and by. */
-void tcp_reordering_recovered(struct harp_tcp *tcp);
+void tcp_rack_recovered(struct harp_tcp *tcp);
 
 /* tcp_rcvq.c */
 void tcp_rcvq_payload(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data, uint32_t length);
@@ -418,19 +418,19 @@ uint32_t tcp_rcvq_window(struct harp_tcp *tcp);
 
 /* tcp_runs.c */
 /* By sequence: 0 is the first run; NULL: there are not so many. */
-struct harp_run *tcp_run(const struct harp_tcp *tcp, uint32_t index);
+struct tcp_ooo_block *tcp_ooo_block_at(const struct harp_tcp *tcp, uint32_t index);
 /* How many runs begin at seq or before. */
-uint32_t tcp_runs_before(const struct harp_tcp *tcp, uint32_t seq);
+uint32_t tcp_ooo_blocks_before(const struct harp_tcp *tcp, uint32_t seq);
 /* An empty run at seq, before the one that is index-th now, the newest by time; keep: packets to
  * leave in the pool. NULL: too many, or no memory. */
-struct harp_run *tcp_run_insert(struct harp_tcp *tcp, uint32_t index, uint32_t seq, uint32_t keep);
+struct tcp_ooo_block *tcp_ooo_insert(struct harp_tcp *tcp, uint32_t index, uint32_t seq, uint32_t keep);
 /* It has grown, and is the newest. */
-void tcp_run_touch(struct harp_tcp *tcp, const struct harp_run *run);
+void tcp_ooo_touch(struct harp_tcp *tcp, const struct tcp_ooo_block *run);
 /* Its packets are the caller's. With the last run its table goes. */
-void tcp_run_remove(struct harp_tcp *tcp, uint32_t index);
+void tcp_ooo_remove(struct harp_tcp *tcp, uint32_t index);
 /* By when they last grew; NULL: none. */
-const struct harp_run *tcp_run_newest(const struct harp_tcp *tcp);
-const struct harp_run *tcp_run_older(const struct harp_tcp *tcp, const struct harp_run *run);
+const struct tcp_ooo_block *tcp_ooo_newest(const struct harp_tcp *tcp);
+const struct tcp_ooo_block *tcp_ooo_older(const struct harp_tcp *tcp, const struct tcp_ooo_block *run);
 
 /* tcp_sndq.c */
 int tcp_sndq_push(struct harp_tcp *tcp, const void *data, uint32_t length,
@@ -476,7 +476,7 @@ void tcp_send_syn(struct harp_tcp *tcp);
 void tcp_send_syn_once(struct harp_tcp *tcp);
 /* Settles what the SYN offers: the MSS, and a scale so small that rcvbuf can be told in its
  * units. */
-void tcp_settle_offer(struct harp_tcp *tcp);
+void tcp_commit_offer(struct harp_tcp *tcp);
 void tcp_send_reset(struct harp_tcp *tcp);
 /* One segment outside of the window rules: seq one below snd_una, no payload. false: the port
  * is full, nobody was asked. */
@@ -489,7 +489,7 @@ bool tcp_send_new_probe(struct harp_tcp *tcp);
 /* Sends up to limit bytes of a record again; cuts the record there. false: the
  * port is full. */
 bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t limit);
-/* Whether a stranger may be sent a reset now. It is a service to whoever is mistaken; a
+/* Whether an unauthenticated peer may be sent a reset now. It is a service to whoever is mistaken; a
  * flood must not be answered by one of resets. */
 bool tcp_may_reset(struct harp_stack *stack);
 /* The answer to a segment for which there is no connection (RFC 9293, 3.10.7.1). */
@@ -502,7 +502,7 @@ uint64_t tcp_timers_next(struct harp_stack *stack);
 void tcp_timers_remove(struct harp_tcp *tcp);
 void tcp_arm_rto(struct harp_tcp *tcp);
 /* The host did not run for so many ns: that was no silence of any peer's. */
-void tcp_held_up(struct harp_stack *stack, uint64_t pause);
+void tcp_account_pause(struct harp_stack *stack, uint64_t pause);
 
 /* tcp_open.c */
 /* ports: the remote one in the upper half, as they lie in a received header. */

@@ -53,7 +53,7 @@ void tcp_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint3
   if (record->transmits == 1) {
     result->rtt = tcp_record_age(tcp, record);
     result->original |= record->lost;
-    result->late = HARP_MAX(result->late, tcp_reordering_late(tcp, record));
+    result->late = HARP_MAX(result->late, tcp_rack_late(tcp, record));
   }
   result->copies |= record->transmits > 1;
   if (record->transmits == 1 || !is_answer_to_earlier(tcp, record, result)) {
@@ -165,7 +165,7 @@ void tcp_ack(struct harp_tcp *tcp, const struct harp_segment *segment) {
     result.echo = segment->echo;
     result.first_copy = is_first_copy(tcp, &result);
     if (result.first_copy) {
-      tcp_reordering_overtaken(tcp);
+      tcp_rack_original_acked_after_retransmit(tcp);
     }
     ack_records(tcp, segment->ack, &result);
     advance_una(tcp, segment->ack);
@@ -174,7 +174,7 @@ void tcp_ack(struct harp_tcp *tcp, const struct harp_segment *segment) {
     tcp_sack_input(tcp, segment, &result);
   }
   if (result.late && !result.copies) {
-    tcp_reordering_seen(tcp, result.late);
+    tcp_rack_reordering_seen(tcp, result.late);
   }
   if (result.rtt) {
     tcp_rtt_sample(tcp, result.rtt);

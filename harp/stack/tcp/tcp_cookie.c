@@ -122,7 +122,7 @@ enum tcp_cookie tcp_cookie_take(struct harp_listener *listener, const struct har
   syn.window_scale = segment->has_timestamp && scale != NO_SCALE ? (int8_t)scale : -1;
   made->syn_transmits = 0; /* nobody knows when the cookie was sent: it times nothing */
   tcp_take_syn(made, listener, &syn);
-  tcp_settle_offer(made);
+  tcp_commit_offer(made);
   tcp_set_iss(made, number);
   made->rcv_right = made->rcv_nxt + HARP_MIN(made->rcvbuf, 65535u); /* as the SYN-ACK said */
   COUNT(stack, tcp_cookies_in);

@@ -98,7 +98,7 @@ uint32_t harp_flow_room(const struct harp_tcp *tcp) {
 void harp_flow_ready(struct harp_tcp *tcp) { tcp_mark_dirty(tcp); }
 
 /* The owner has just taken the last byte before the peer's FIN: only now is the FIN its turn. */
-static void tell_of_fin(struct harp_tcp *tcp) {
+static void signal_fin(struct harp_tcp *tcp) {
   if (tcp->ops->readable) {
     tcp->ops->readable(tcp->user, tcp);
   }
@@ -112,12 +112,12 @@ void harp_flow_resume(struct harp_tcp *tcp) {
   tcp->stack->current = tcp;
   tcp_rcvq_deliver(tcp);
   if (waited && tcp->queued == 0 && tcp->fin_received && tcp->state != TCP_CLOSE) {
-    tell_of_fin(tcp);
+    signal_fin(tcp);
     return; /* nothing comes any more that a window were for */
   }
-  if (tcp->refused && !tcp->in_order) {
+  if (tcp->rcv_mem_pressure && !tcp->rcv_queue) {
     /* Its owner takes what comes from now on; the peer believes in a closed window. */
-    tcp->refused = false;
+    tcp->rcv_mem_pressure = false;
     tcp->ack_now = true;
     tcp_mark_dirty(tcp);
   }
@@ -125,11 +125,11 @@ void harp_flow_resume(struct harp_tcp *tcp) {
 }
 
 void harp_flow_replace(struct harp_tcp *fresh, struct harp_tcp *old) {
-  if (old->in_order) {
-    *(fresh->in_order_last ? &fresh->in_order_last->next : &fresh->in_order) = old->in_order;
-    fresh->in_order_last = old->in_order_last;
+  if (old->rcv_queue) {
+    *(fresh->rcv_queue_tail ? &fresh->rcv_queue_tail->next : &fresh->rcv_queue) = old->rcv_queue;
+    fresh->rcv_queue_tail = old->rcv_queue_tail;
     fresh->queued += old->queued;
-    old->in_order = old->in_order_last = NULL;
+    old->rcv_queue = old->rcv_queue_tail = NULL;
     old->queued = 0;
   }
   old->detached = true;
@@ -159,15 +159,15 @@ void harp_flow_close(struct harp_tcp *tcp) {
 void harp_flow_abort(struct harp_tcp *tcp) {
   tcp_detach(tcp);
   if (tcp->state != TCP_TIME_WAIT) {
-    if (tcp->trusted || tcp_may_reset(tcp->stack)) {
+    if (tcp->harp_peer || tcp_may_reset(tcp->stack)) {
       tcp_send_reset(tcp);
     }
     tcp_finish(tcp, -ECONNABORTED);
   }
 }
 
-void harp_flow_trust(struct harp_tcp *tcp, uint32_t rto_min_us) {
-  tcp->trusted = true;
+void harp_flow_set_harp_peer(struct harp_tcp *tcp, uint32_t rto_min_us) {
+  tcp->harp_peer = true;
   tcp->quick_acks = 0;
   tcp->nodelay = true;
   tcp->rto_min = rto_min_us * NS_PER_US;
@@ -203,13 +203,13 @@ static bool has_neighbour(const struct harp_tcp *tcp) {
   return tcp->stack->link_header && tcp->neighbour && tcp->next_hop == tcp->remote_address;
 }
 
-void harp_flow_doubt(struct harp_tcp *tcp) {
+void harp_flow_probe_neighbour(struct harp_tcp *tcp) {
   if (has_neighbour(tcp)) {
-    neighbour_doubt(tcp->stack, tcp->neighbour);
+    neighbour_probe(tcp->stack, tcp->neighbour);
   }
 }
 
-bool harp_flow_in_order(const struct harp_tcp *tcp) { return !tcp->in_order && !tcp->runs; }
+bool harp_flow_rcv_queue_empty(const struct harp_tcp *tcp) { return !tcp->rcv_queue && !tcp->ooo; }
 
 uint16_t harp_flow_header_length(const struct harp_tcp *tcp) {
   return (uint16_t)(tcp->stack->link_header + IP_HEADER + TCP_HEADER +

@@ -233,9 +233,9 @@ static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment) 
   return tcp->state != TCP_CLOSE;
 }
 
-void tcp_ack_stranger(struct harp_tcp *tcp) {
+void tcp_ack_non_harp_peer(struct harp_tcp *tcp) {
   bool with_data = tcp->snd_nxt != tcp->snd_end + tcp->fin_sent; /* at the end of this burst */
-  if (tcp->ack_now && !tcp->trusted && !with_data) {
+  if (tcp->ack_now && !tcp->harp_peer && !with_data) {
     tcp_send_ack(tcp);
   }
 }
@@ -261,7 +261,7 @@ void tcp_schedule_ack(struct harp_tcp *tcp, uint32_t length, uint32_t segment_si
     measure_segments(tcp, segment_size ? segment_size : length, pushed);
   }
   tcp_mark_dirty(tcp);
-  if (tcp->trusted) {
+  if (tcp->harp_peer) {
     /* A lone short message is answered first, and acknowledged by the next poll:
      * what it is waited for is its answer. */
     tcp->ack_held = !at_once && !tcp->ack_now && length < tcp->mss;
@@ -315,7 +315,7 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment) {
   uint32_t seq = segment->seq, length = segment->length;
   bool fin = segment->flags & FLAG_FIN;
   bool hole = seq_gt(seq, tcp->rcv_nxt);
-  bool had_holes = tcp->runs != NULL;
+  bool had_holes = tcp->ooo != NULL;
   bool duplicate = length && seq_le(seq + length, tcp->rcv_nxt);
   const uint8_t *payload = segment->payload;
   if (length && tcp->detached) {
@@ -358,7 +358,7 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment) {
   if (tcp->fin_waiting && tcp->fin_seq == tcp->rcv_nxt) {
     fin_input(tcp);
   } else {
-    tcp_ack_stranger(tcp);
+    tcp_ack_non_harp_peer(tcp);
   }
 }
 
@@ -397,7 +397,7 @@ static void set_right(struct harp_tcp *tcp, const struct harp_segment *segment) 
   }
   tcp->ack_now = true;
   tcp_mark_dirty(tcp);
-  tcp_ack_stranger(tcp);
+  tcp_ack_non_harp_peer(tcp);
 }
 
 /* RFC 2883, 4: the sender shall hear of a segment that brought nothing new. */

@@ -9,55 +9,55 @@
  */
 #include "harp/stack/stack_state.h"
 
-static struct harp_runs *begin(struct harp_tcp *tcp) {
-  struct harp_runs *runs = pool_get(&tcp->stack->packets);
-  if (runs) {
-    runs->count = 0;
-    runs->newest = TCP_NO_RUN;
+static struct tcp_ooo_queue *begin(struct harp_tcp *tcp) {
+  struct tcp_ooo_queue *ooo = pool_get(&tcp->stack->packets);
+  if (ooo) {
+    ooo->count = 0;
+    ooo->newest = TCP_OOO_NONE;
     for (uint8_t i = 0; i < TCP_MAX_RUNS; i++) {
-      runs->order[i] = i;
+      ooo->order[i] = i;
     }
   }
-  return runs;
+  return ooo;
 }
 
 /* The neighbours in time of the run at a place learn of each other. */
-static void leave_time(struct harp_runs *runs, uint8_t place) {
-  uint8_t newer = runs->newer[place], older = runs->older[place];
-  if (older != TCP_NO_RUN) {
-    runs->newer[older] = newer;
+static void leave_time(struct tcp_ooo_queue *ooo, uint8_t rx_buffer) {
+  uint8_t newer = ooo->newer[rx_buffer], older = ooo->older[rx_buffer];
+  if (older != TCP_OOO_NONE) {
+    ooo->newer[older] = newer;
   }
-  *(newer != TCP_NO_RUN ? &runs->older[newer] : &runs->newest) = older;
+  *(newer != TCP_OOO_NONE ? &ooo->older[newer] : &ooo->newest) = older;
 }
 
-static void join_time(struct harp_runs *runs, uint8_t place) {
-  runs->newer[place] = TCP_NO_RUN;
-  runs->older[place] = runs->newest;
-  if (runs->newest != TCP_NO_RUN) {
-    runs->newer[runs->newest] = place;
+static void join_time(struct tcp_ooo_queue *ooo, uint8_t rx_buffer) {
+  ooo->newer[rx_buffer] = TCP_OOO_NONE;
+  ooo->older[rx_buffer] = ooo->newest;
+  if (ooo->newest != TCP_OOO_NONE) {
+    ooo->newer[ooo->newest] = rx_buffer;
   }
-  runs->newest = place;
+  ooo->newest = rx_buffer;
 }
 
-static struct harp_run *run_at(struct harp_runs *runs, uint32_t index) {
-  return &runs->run[runs->order[index]];
+static struct tcp_ooo_block *run_at(struct tcp_ooo_queue *ooo, uint32_t index) {
+  return &ooo->run[ooo->order[index]];
 }
 
-struct harp_run *tcp_run(const struct harp_tcp *tcp, uint32_t index) {
-  struct harp_runs *runs = tcp->runs;
-  return runs && index < runs->count ? run_at(runs, index) : NULL;
+struct tcp_ooo_block *tcp_ooo_block_at(const struct harp_tcp *tcp, uint32_t index) {
+  struct tcp_ooo_queue *ooo = tcp->ooo;
+  return ooo && index < ooo->count ? run_at(ooo, index) : NULL;
 }
 
-uint32_t tcp_runs_before(const struct harp_tcp *tcp, uint32_t seq) {
-  struct harp_runs *runs = tcp->runs;
-  if (!runs) {
+uint32_t tcp_ooo_blocks_before(const struct harp_tcp *tcp, uint32_t seq) {
+  struct tcp_ooo_queue *ooo = tcp->ooo;
+  if (!ooo) {
     return 0;
   }
-  uint32_t low = 0, high = runs->count;
+  uint32_t low = 0, high = ooo->count;
   uint32_t middle = high - 1; /* behind one loss, all that comes goes to the last run */
   uint64_t steps = 0;
   for (; low < high; steps++) {
-    bool before = seq_le(run_at(runs, middle)->start, seq);
+    bool before = seq_le(run_at(ooo, middle)->start, seq);
     *(before ? &low : &high) = middle + before;
     middle = (low + high) / 2;
   }
@@ -65,51 +65,51 @@ uint32_t tcp_runs_before(const struct harp_tcp *tcp, uint32_t seq) {
   return low;
 }
 
-struct harp_run *tcp_run_insert(struct harp_tcp *tcp, uint32_t index, uint32_t seq,
+struct tcp_ooo_block *tcp_ooo_insert(struct harp_tcp *tcp, uint32_t index, uint32_t seq,
                                 uint32_t keep) {
-  struct harp_runs *runs = tcp->runs;
-  if (!runs && tcp->stack->packets.available > keep) {
-    runs = tcp->runs = begin(tcp);
+  struct tcp_ooo_queue *ooo = tcp->ooo;
+  if (!ooo && tcp->stack->packets.available > keep) {
+    ooo = tcp->ooo = begin(tcp);
   }
-  if (!runs || runs->count == TCP_MAX_RUNS) {
+  if (!ooo || ooo->count == TCP_MAX_RUNS) {
     return NULL;
   }
-  uint8_t *at = runs->order + index;
-  uint8_t place = runs->order[runs->count];
-  memmove(at + 1, at, runs->count++ - index);
-  *at = place;
-  struct harp_run *run = &runs->run[place];
-  *run = (struct harp_run){.start = seq, .end = seq};
-  join_time(runs, place);
+  uint8_t *at = ooo->order + index;
+  uint8_t rx_buffer = ooo->order[ooo->count];
+  memmove(at + 1, at, ooo->count++ - index);
+  *at = rx_buffer;
+  struct tcp_ooo_block *run = &ooo->run[rx_buffer];
+  *run = (struct tcp_ooo_block){.start = seq, .end = seq};
+  join_time(ooo, rx_buffer);
   tcp->fin_newest = false;
   return run;
 }
 
-void tcp_run_touch(struct harp_tcp *tcp, const struct harp_run *run) {
-  uint8_t place = (uint8_t)(run - tcp->runs->run);
-  leave_time(tcp->runs, place);
-  join_time(tcp->runs, place);
+void tcp_ooo_touch(struct harp_tcp *tcp, const struct tcp_ooo_block *run) {
+  uint8_t rx_buffer = (uint8_t)(run - tcp->ooo->run);
+  leave_time(tcp->ooo, rx_buffer);
+  join_time(tcp->ooo, rx_buffer);
   tcp->fin_newest = false;
 }
 
-void tcp_run_remove(struct harp_tcp *tcp, uint32_t index) {
-  struct harp_runs *runs = tcp->runs;
-  uint8_t *at = runs->order + index;
-  uint8_t place = *at;
-  leave_time(runs, place);
-  memmove(at, at + 1, --runs->count - index);
-  runs->order[runs->count] = place;
-  if (runs->count == 0) {
-    tcp->runs = NULL;
-    pool_put(&tcp->stack->packets, runs);
+void tcp_ooo_remove(struct harp_tcp *tcp, uint32_t index) {
+  struct tcp_ooo_queue *ooo = tcp->ooo;
+  uint8_t *at = ooo->order + index;
+  uint8_t rx_buffer = *at;
+  leave_time(ooo, rx_buffer);
+  memmove(at, at + 1, --ooo->count - index);
+  ooo->order[ooo->count] = rx_buffer;
+  if (ooo->count == 0) {
+    tcp->ooo = NULL;
+    pool_put(&tcp->stack->packets, ooo);
   }
 }
 
-const struct harp_run *tcp_run_newest(const struct harp_tcp *tcp) {
-  return tcp->runs ? &tcp->runs->run[tcp->runs->newest] : NULL;
+const struct tcp_ooo_block *tcp_ooo_newest(const struct harp_tcp *tcp) {
+  return tcp->ooo ? &tcp->ooo->run[tcp->ooo->newest] : NULL;
 }
 
-const struct harp_run *tcp_run_older(const struct harp_tcp *tcp, const struct harp_run *run) {
-  uint8_t older = tcp->runs->older[run - tcp->runs->run];
-  return older != TCP_NO_RUN ? &tcp->runs->run[older] : NULL;
+const struct tcp_ooo_block *tcp_ooo_older(const struct harp_tcp *tcp, const struct tcp_ooo_block *run) {
+  uint8_t older = tcp->ooo->older[run - tcp->ooo->run];
+  return older != TCP_OOO_NONE ? &tcp->ooo->run[older] : NULL;
 }

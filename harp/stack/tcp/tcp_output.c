@@ -5,7 +5,7 @@
 
 enum {
   MAX_IOV = 50,             /* one for the headers, the rest for payload */
-  RESETS_PER_SECOND = 1000, /* to strangers */
+  RESETS_PER_SECOND = 1000, /* to unauthenticated peers */
   LEAST_WINDOW_UNITS = 16,  /* that a receive buffer should hold (RFC 7323, 2.3 leaves it to us) */
 };
 
@@ -180,7 +180,7 @@ bool tcp_send_probe(struct harp_tcp *tcp) {
   return sent;
 }
 
-void tcp_settle_offer(struct harp_tcp *tcp) {
+void tcp_commit_offer(struct harp_tcp *tcp) {
   uint32_t mss = tcp->stack->config.mtu - IP_HEADER - TCP_HEADER;
   tcp->advertised_mss = (uint16_t)(tcp->user_mss ? HARP_MIN(mss, tcp->user_mss) : mss);
   /* The window's unit must be small beside the buffer, or little room can't be told. */
@@ -192,7 +192,7 @@ void tcp_settle_offer(struct harp_tcp *tcp) {
 void tcp_send_syn_once(struct harp_tcp *tcp) {
   bool with_ack = tcp->state == TCP_SYN_RECV;
   if (tcp->syn_transmits == 0) {
-    tcp_settle_offer(tcp);
+    tcp_commit_offer(tcp);
   }
   uint8_t options[TCP_MAX_HEADER - TCP_HEADER];
   uint32_t length = tcp_options_syn(tcp, options, with_ack);
@@ -510,7 +510,7 @@ static bool output_new(struct harp_tcp *tcp) {
 /* RFC 5681, 4.1: an idle sender has lost its clock; acknowledging what others send does not keep
  * it. Between HARP hosts the path is known and training stops and goes, so the window is kept. */
 static void restart_after_idle(struct harp_tcp *tcp) {
-  if (!tcp->trusted && tcp->snd_nxt == tcp->snd_una &&
+  if (!tcp->harp_peer && tcp->snd_nxt == tcp->snd_una &&
       tcp->stack->now - tcp->last_send > tcp->rto) {
     tcp->cwnd = HARP_MIN(tcp->cwnd, tcp->stack->config.initial_window * tcp->mss);
   }

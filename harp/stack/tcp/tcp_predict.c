@@ -67,17 +67,17 @@ static bool usual_tcp(const uint8_t *tcp) {
  * written over. Whatever the damage is, in numbers or in ports, it was held to
  * be the next segment of this connection, and so this is where it does no harm. */
 static uint8_t *place_for(struct harp_tcp *tcp, uint32_t length) {
-  bool taken = length && !tcp->in_order && tcp->ops->place && tcp->ops->deliver;
-  return taken ? tcp->ops->place(tcp->user, tcp, length) : NULL;
+  bool taken = length && !tcp->rcv_queue && tcp->ops->rx_buffer && tcp->ops->deliver;
+  return taken ? tcp->ops->rx_buffer(tcp->user, tcp, length) : NULL;
 }
 
-static bool sum_right(const uint8_t *ip, uint8_t *place, const uint8_t *payload,
+static bool sum_right(const uint8_t *ip, uint8_t *rx_buffer, const uint8_t *payload,
                       uint32_t length) {
   struct harp_sum sum = {0};
   harp_sum_add_pseudo(&sum, load_address(ip + IP_SRC), load_address(ip + IP_DST),
                       IP_PROTOCOL_TCP, USUAL_TCP + length);
   harp_sum_add(&sum, ip + IP_HEADER, USUAL_TCP);
-  harp_sum_copy(&sum, place, payload, length);
+  harp_sum_copy(&sum, rx_buffer, payload, length);
   return harp_sum_fold(&sum) == 0xffff;
 }
 
@@ -91,7 +91,7 @@ static bool next_of(const struct harp_tcp *tcp, const struct numbers *in) {
   other |= news > tcp->snd_nxt - tcp->snd_una;           /* old or never sent */
   other |= (in->length | news) == 0;                     /* a duplicate, or a window's update */
   other |= (in->timestamp - tcp->ts_recent) & 1u << 31;  /* PAWS */
-  other |= tcp->runs != NULL;                            /* reassembly */
+  other |= tcp->ooo != NULL;                            /* reassembly */
   return !other;
 }
 
@@ -121,21 +121,21 @@ static void acknowledge(struct harp_tcp *tcp, uint32_t length, const struct harp
   } else {
     const uint8_t *wire = frame->header + tcp->stack->link_header + IP_HEADER;
     tcp_schedule_ack(tcp, length, frame->segment_size, wire[TCP_FLAG_BYTE] & FLAG_PSH, false);
-    tcp_ack_stranger(tcp);
+    tcp_ack_non_harp_peer(tcp);
   }
 }
 
 static void take_payload(struct harp_tcp *tcp, const uint8_t *payload, uint32_t length,
                          const struct harp_rx_frame *frame) {
   uint32_t queued = tcp->queued, taken = 0;
-  if (!tcp->in_order && tcp->ops->deliver) {
+  if (!tcp->rcv_queue && tcp->ops->deliver) {
     taken = (uint32_t)tcp->ops->deliver(tcp->user, tcp, payload, length);
     if (tcp->state == TCP_CLOSE) {
       return;
     }
   }
   if (taken == length) {
-    tcp->refused = false;
+    tcp->rcv_mem_pressure = false;
     tcp->rcv_nxt += length;
     tcp->bytes_in += length;
     COUNT_N(tcp->stack, tcp_payload_in, length);
@@ -180,12 +180,12 @@ bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame) 
     return false;
   }
   if (!frame->checksum_good) {
-    uint8_t *place = frame->payload_length ? NULL : place_for(tcp, in.length);
-    if (!sum_right(ip, place, payload, in.length)) {
+    uint8_t *rx_buffer = frame->payload_length ? NULL : place_for(tcp, in.length);
+    if (!sum_right(ip, rx_buffer, payload, in.length)) {
       return false;
     }
-    payload = place ? place : payload;
-    COUNT_N(stack, rx_summed, place != NULL);
+    payload = rx_buffer ? rx_buffer : payload;
+    COUNT_N(stack, rx_summed, rx_buffer != NULL);
   }
   COUNT(stack, tcp_segments_in);
   COUNT(stack, tcp_fast_path);

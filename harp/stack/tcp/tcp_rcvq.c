@@ -11,7 +11,7 @@
  */
 #include "harp/stack/stack_state.h"
 
-enum { LEAST_PROMISE = 65536 }; /* bytes of window, to a flow whose owner keeps up */
+enum { MIN_ADVERTISED = 65536 }; /* bytes of window, to a flow whose owner keeps up */
 
 void tcp_packets_free(struct harp_pool *pool, struct harp_packet *packet) {
   while (packet) {
@@ -63,21 +63,21 @@ static struct harp_packet *trim(struct harp_tcp *tcp, struct harp_packet *packet
 
 /* Gives up the run farthest ahead: the peer will send it again. */
 static bool prune(struct harp_tcp *tcp) {
-  if (!tcp->runs) {
+  if (!tcp->ooo) {
     return false;
   }
-  uint32_t farthest = tcp->runs->count - 1u;
-  const struct harp_run *run = tcp_run(tcp, farthest);
+  uint32_t farthest = tcp->ooo->count - 1u;
+  const struct tcp_ooo_block *run = tcp_ooo_block_at(tcp, farthest);
   COUNT_N(tcp->stack, tcp_reassembly_pruned, run->end - run->start);
   tcp_packets_free(&tcp->stack->packets, run->first);
-  tcp_run_remove(tcp, farthest);
+  tcp_ooo_remove(tcp, farthest);
   return true;
 }
 
 static uint32_t store_in_order(struct harp_tcp *tcp, const uint8_t *data, uint32_t length) {
   uint32_t stored = 0;
   do {
-    stored += store(tcp, &tcp->in_order, &tcp->in_order_last, tcp->rcv_nxt + stored,
+    stored += store(tcp, &tcp->rcv_queue, &tcp->rcv_queue_tail, tcp->rcv_nxt + stored,
                     data + stored, length - stored, 0);
   } while (stored < length && prune(tcp));
   if (stored < length) {
@@ -89,21 +89,21 @@ static uint32_t store_in_order(struct harp_tcp *tcp, const uint8_t *data, uint32
 
 /* The first run has become contiguous with what was received. */
 static void take_runs(struct harp_tcp *tcp) {
-  const struct harp_run *run;
-  while ((run = tcp_run(tcp, 0)) && seq_le(run->start, tcp->rcv_nxt)) {
+  const struct tcp_ooo_block *run;
+  while ((run = tcp_ooo_block_at(tcp, 0)) && seq_le(run->start, tcp->rcv_nxt)) {
     if (seq_lt(run->start, tcp->rcv_nxt)) {
       tcp_rcvq_duplicate(tcp, run->start, seq_min(run->end, tcp->rcv_nxt));
     }
     struct harp_packet *first = trim(tcp, run->first, tcp->rcv_nxt);
     if (first) {
-      *(tcp->in_order_last ? &tcp->in_order_last->next : &tcp->in_order) = first;
-      tcp->in_order_last = run->last;
+      *(tcp->rcv_queue_tail ? &tcp->rcv_queue_tail->next : &tcp->rcv_queue) = first;
+      tcp->rcv_queue_tail = run->last;
       tcp->queued += run->end - tcp->rcv_nxt;
       COUNT_N(tcp->stack, tcp_payload_in, run->end - tcp->rcv_nxt);
       tcp->bytes_in += run->end - tcp->rcv_nxt;
       tcp->rcv_nxt = run->end;
     }
-    tcp_run_remove(tcp, 0);
+    tcp_ooo_remove(tcp, 0);
   }
 }
 
@@ -117,13 +117,13 @@ void tcp_rcvq_duplicate(struct harp_tcp *tcp, uint32_t start, uint32_t end) {
 
 /* Joins a run with the next one if they have come to touch. */
 static void join_next(struct harp_tcp *tcp, uint32_t index) {
-  struct harp_run *run = tcp_run(tcp, index);
-  const struct harp_run *next = tcp_run(tcp, index + 1);
+  struct tcp_ooo_block *run = tcp_ooo_block_at(tcp, index);
+  const struct tcp_ooo_block *next = tcp_ooo_block_at(tcp, index + 1);
   if (next && run->end == next->start) {
     *(run->last ? &run->last->next : &run->first) = next->first;
     run->last = next->last;
     run->end = next->end;
-    tcp_run_remove(tcp, index + 1);
+    tcp_ooo_remove(tcp, index + 1);
   }
 }
 
@@ -133,12 +133,12 @@ static void insert_out_of_order(struct harp_tcp *tcp, uint32_t seq, const uint8_
   /* Data in order must still find room when out-of-order data has filled the pool. */
   uint32_t keep = tcp->stack->packets.total / 8;
   while (seq_lt(seq, end)) {
-    uint32_t index = tcp_runs_before(tcp, seq);
-    struct harp_run *run = index ? tcp_run(tcp, index - 1) : NULL;
+    uint32_t index = tcp_ooo_blocks_before(tcp, seq);
+    struct tcp_ooo_block *run = index ? tcp_ooo_block_at(tcp, index - 1) : NULL;
     if (run && seq_le(seq, run->end)) {
       index--;
-      tcp_run_touch(tcp, run);
-    } else if (!(run = tcp_run_insert(tcp, index, seq, keep))) {
+      tcp_ooo_touch(tcp, run);
+    } else if (!(run = tcp_ooo_insert(tcp, index, seq, keep))) {
       COUNT(tcp->stack, tcp_reassembly_drops);
       return;
     }
@@ -148,7 +148,7 @@ static void insert_out_of_order(struct harp_tcp *tcp, uint32_t seq, const uint8_
       data += known - seq;
       seq = known;
     }
-    const struct harp_run *next = tcp_run(tcp, index + 1);
+    const struct tcp_ooo_block *next = tcp_ooo_block_at(tcp, index + 1);
     uint32_t stop = next ? seq_min(end, next->start) : end;
     if (seq_lt(seq, stop)) {
       uint32_t stored = store(tcp, &run->first, &run->last, seq, data, stop - seq, keep);
@@ -157,7 +157,7 @@ static void insert_out_of_order(struct harp_tcp *tcp, uint32_t seq, const uint8_
       seq += stored;
     }
     if (run->start == run->end) {
-      tcp_run_remove(tcp, index);
+      tcp_ooo_remove(tcp, index);
     } else {
       join_next(tcp, index);
     }
@@ -177,18 +177,18 @@ void tcp_rcvq_accept(struct harp_tcp *tcp, const uint8_t *data, uint32_t length,
     tcp->rcv_nxt += stored;
     accepted += stored;
   }
-  tcp->refused = accepted < length;
+  tcp->rcv_mem_pressure = accepted < length;
   tcp->bytes_in += accepted;
   COUNT_N(stack, tcp_payload_in, accepted);
-  if (tcp->runs) {
+  if (tcp->ooo) {
     take_runs(tcp);
     tcp_rcvq_deliver(tcp);
   }
 }
 
-static void in_order(struct harp_tcp *tcp, const uint8_t *data, uint32_t length) {
+static void rcv_queue(struct harp_tcp *tcp, const uint8_t *data, uint32_t length) {
   uint32_t taken = 0;
-  if (!tcp->in_order && tcp->ops->deliver) {
+  if (!tcp->rcv_queue && tcp->ops->deliver) {
     taken = (uint32_t)tcp->ops->deliver(tcp->user, tcp, data, length);
   }
   if (tcp->state != TCP_CLOSE) {
@@ -209,7 +209,7 @@ void tcp_rcvq_payload(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data, u
     return;
   }
   if (seq == tcp->rcv_nxt) {
-    in_order(tcp, data, end - seq);
+    rcv_queue(tcp, data, end - seq);
   } else {
     COUNT(tcp->stack, tcp_out_of_order);
     tcp->out_of_order++;
@@ -218,17 +218,17 @@ void tcp_rcvq_payload(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data, u
 }
 
 static void drop_head(struct harp_tcp *tcp) {
-  struct harp_packet *packet = tcp->in_order;
-  tcp->in_order = packet->next;
-  if (!tcp->in_order) {
-    tcp->in_order_last = NULL;
+  struct harp_packet *packet = tcp->rcv_queue;
+  tcp->rcv_queue = packet->next;
+  if (!tcp->rcv_queue) {
+    tcp->rcv_queue_tail = NULL;
   }
   pool_put(&tcp->stack->packets, packet);
 }
 
 void tcp_rcvq_deliver(struct harp_tcp *tcp) {
-  while (tcp->in_order && tcp->ops->deliver) {
-    struct harp_packet *packet = tcp->in_order;
+  while (tcp->rcv_queue && tcp->ops->deliver) {
+    struct harp_packet *packet = tcp->rcv_queue;
     uint32_t length = packet->length - packet->offset;
     size_t taken = tcp->ops->deliver(tcp->user, tcp, packet->data + packet->offset, length);
     if (tcp->state == TCP_CLOSE) {
@@ -265,9 +265,9 @@ size_t tcp_packets_read(struct harp_pool *pool, struct harp_packet **first, void
 }
 
 size_t tcp_rcvq_read(struct harp_tcp *tcp, void *data, size_t length, bool peek) {
-  size_t done = tcp_packets_read(&tcp->stack->packets, &tcp->in_order, data, length, peek);
-  if (!tcp->in_order) {
-    tcp->in_order_last = NULL;
+  size_t done = tcp_packets_read(&tcp->stack->packets, &tcp->rcv_queue, data, length, peek);
+  if (!tcp->rcv_queue) {
+    tcp->rcv_queue_tail = NULL;
   }
   if (!peek) {
     tcp->queued -= (uint32_t)done;
@@ -276,16 +276,16 @@ size_t tcp_rcvq_read(struct harp_tcp *tcp, void *data, size_t length, bool peek)
 }
 
 struct harp_packet *tcp_rcvq_take(struct harp_tcp *tcp) {
-  struct harp_packet *first = tcp->in_order;
-  tcp->in_order = tcp->in_order_last = NULL;
+  struct harp_packet *first = tcp->rcv_queue;
+  tcp->rcv_queue = tcp->rcv_queue_tail = NULL;
   tcp->queued = 0;
   return first;
 }
 
 void tcp_rcvq_at_end(struct harp_tcp *tcp) {
-  while (tcp->runs) {
-    tcp_packets_free(&tcp->stack->packets, tcp_run(tcp, 0)->first);
-    tcp_run_remove(tcp, 0);
+  while (tcp->ooo) {
+    tcp_packets_free(&tcp->stack->packets, tcp_ooo_block_at(tcp, 0)->first);
+    tcp_ooo_remove(tcp, 0);
   }
 }
 
@@ -299,8 +299,8 @@ static bool is_fin_alone(const struct harp_tcp *tcp) {
   if (!tcp->fin_waiting || seq_le(tcp->fin_seq, tcp->rcv_nxt)) {
     return false;
   }
-  uint32_t before = tcp_runs_before(tcp, tcp->fin_seq);
-  return before == 0 || seq_lt(tcp_run(tcp, before - 1)->end, tcp->fin_seq);
+  uint32_t before = tcp_ooo_blocks_before(tcp, tcp->fin_seq);
+  return before == 0 || seq_lt(tcp_ooo_block_at(tcp, before - 1)->end, tcp->fin_seq);
 }
 
 static int add_block(uint32_t blocks[][2], int count, int max, uint32_t start, uint32_t end) {
@@ -317,14 +317,14 @@ int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max) {
     count = add_block(blocks, count, max, tcp->dsack_start, tcp->dsack_end);
     tcp->dsack_start = tcp->dsack_end = 0; /* RFC 2883, 4: reported once */
   }
-  const struct harp_run *run = tcp_run_newest(tcp);
+  const struct tcp_ooo_block *run = tcp_ooo_newest(tcp);
   uint32_t fin = tcp->fin_seq;
   bool fin_alone = is_fin_alone(tcp);
   if (fin_alone && (tcp->fin_newest || !run)) {
     count = add_block(blocks, count, max, fin, fin + 1);
     fin_alone = false;
   }
-  for (; run && count < max; run = tcp_run_older(tcp, run)) {
+  for (; run && count < max; run = tcp_ooo_older(tcp, run)) {
     bool with_fin = tcp->fin_waiting && run->end == fin;
     count = add_block(blocks, count, max, run->start, run->end + with_fin);
     if (fin_alone) {
@@ -341,8 +341,8 @@ int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max) {
 static uint32_t receive_room(const struct harp_tcp *tcp) {
   uint32_t room = tcp->rcvbuf > tcp->queued ? tcp->rcvbuf - tcp->queued : 0;
   uint64_t memory = (uint64_t)tcp->stack->packets.available * HARP_PACKET_DATA;
-  if (tcp->ops->deliver && !tcp->in_order && !tcp->refused) {
-    memory = HARP_MAX(memory, (uint64_t)LEAST_PROMISE);
+  if (tcp->ops->deliver && !tcp->rcv_queue && !tcp->rcv_mem_pressure) {
+    memory = HARP_MAX(memory, (uint64_t)MIN_ADVERTISED);
   }
   return (uint32_t)HARP_MIN((uint64_t)room, memory);
 }
@@ -362,7 +362,7 @@ static uint32_t half_window(const struct harp_tcp *tcp) {
 }
 
 void tcp_window_opened(struct harp_tcp *tcp) {
-  uint32_t shown = tcp->refused ? 0 : tcp->rcv_right - tcp->rcv_nxt;
+  uint32_t shown = tcp->rcv_mem_pressure ? 0 : tcp->rcv_right - tcp->rcv_nxt;
   uint32_t half = half_window(tcp);
   uint32_t step = HARP_MIN(HARP_MIN(half, 2 * tcp->rcv_mss), memory_step(tcp));
   if (tcp_can_receive(tcp) && shown < half && receive_room(tcp) >= shown + step) {
@@ -377,7 +377,7 @@ uint32_t tcp_rcvq_window(struct harp_tcp *tcp) {
   /* The windows of all connections are more than the memory that they share. A peer whose data
    * fell victim to that must not take this host for dead: it sees a closed window, and asks
    * (RFC 9293, 3.8.6.1), though what it has sent is still taken if there is room again. */
-  if (tcp->refused && room < HARP_MIN(half_window(tcp), 2 * tcp->rcv_mss)) {
+  if (tcp->rcv_mem_pressure && room < HARP_MIN(half_window(tcp), 2 * tcp->rcv_mss)) {
     return 0;
   }
   /* Silly window avoidance (RFC 1122, 4.2.3.3): the right edge moves by a

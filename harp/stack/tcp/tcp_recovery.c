@@ -10,7 +10,7 @@ enum { PEER_DELAYED_ACK_MS = 200 }; /* what a lone segment may wait for (RFC 898
 /* Scheduling noise of two busy hosts; a probe before that is mostly needless.
  * Others than HARP hosts may hold an acknowledgement back until their reader
  * has come to read: Linux's own senders grant them two ticks, 8 ms. */
-#define PROBE_FLOOR_TRUSTED (2 * NS_PER_MS)
+#define PROBE_FLOOR_HARP_PEER (2 * NS_PER_MS)
 #define PROBE_FLOOR (8 * NS_PER_MS)
 
 void tcp_rack_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end) {
@@ -42,7 +42,7 @@ static uint64_t detect_loss(struct harp_tcp *tcp) {
   if (tcp->rack_sent == 0) {
     return TIMER_OFF;
   }
-  uint64_t window = tcp_reordering_window(tcp);
+  uint64_t window = tcp_rack_reo_wnd(tcp);
   uint64_t patience = tcp->rack_rtt + window;
   struct harp_record *record = tcp->oldest;
   while (record && (record->sent < tcp->rack_sent ||
@@ -100,7 +100,7 @@ static void leave_recovery(struct harp_tcp *tcp) {
   if (tcp->recovery == RECOVERY_FAST) {
     tcp->cwnd = tcp->ssthresh;
   }
-  tcp_reordering_recovered(tcp);
+  tcp_rack_recovered(tcp);
   tcp->recovery = RECOVERY_NONE;
   tcp->undo_end = tcp->snd_nxt;
   tcp->undo_deadline = tcp->stack->now + tcp->rto;
@@ -176,7 +176,7 @@ static bool is_of_recovery(const struct harp_tcp *tcp, const struct harp_ack_res
 
 static void duplicate_reported(struct harp_tcp *tcp, const struct harp_ack_result *result) {
   COUNT(tcp->stack, tcp_spurious);
-  tcp_reordering_reported(tcp);
+  tcp_rack_dsack_reported(tcp);
   if (tcp->undo_possible && tcp->undo_retransmits && is_of_recovery(tcp, result)) {
     tcp->undo_retransmits -= HARP_MIN(tcp->undo_retransmits, result->dsack);
     if (tcp->undo_retransmits == 0) {
@@ -214,8 +214,8 @@ void tcp_arm_tail_probe(struct harp_tcp *tcp) {
     }
     return;
   }
-  uint64_t wait = HARP_MAX(2 * tcp->srtt, tcp->trusted ? PROBE_FLOOR_TRUSTED : PROBE_FLOOR);
-  if (!tcp->trusted && tcp->snd_nxt - tcp->snd_una <= tcp->mss) {
+  uint64_t wait = HARP_MAX(2 * tcp->srtt, tcp->harp_peer ? PROBE_FLOOR_HARP_PEER : PROBE_FLOOR);
+  if (!tcp->harp_peer && tcp->snd_nxt - tcp->snd_una <= tcp->mss) {
     wait += PEER_DELAYED_ACK_MS * NS_PER_MS;
   }
   uint64_t when = tcp->stack->now + wait;

@@ -8,7 +8,7 @@
 #include "harp/stack/stack_state.h"
 
 /* The last run that begins at seq or before; NULL: none. */
-static struct harp_record *run_before(struct harp_tcp *tcp, uint32_t seq) {
+static struct harp_record *ooo_block_before(struct harp_tcp *tcp, uint32_t seq) {
   struct harp_record *run = tcp->sack_hint ? tcp->sack_hint : tcp->sacked_last;
   uint64_t steps = 1;
   for (; run && seq_gt(run->seq, seq); run = run->older) {
@@ -78,7 +78,7 @@ static struct harp_record *split_for_block(struct harp_tcp *tcp, struct harp_rec
 /* [start, end) has arrived. */
 static void take_block(struct harp_tcp *tcp, uint32_t start, uint32_t end,
                        struct harp_ack_result *result) {
-  struct harp_record *run = run_before(tcp, start);
+  struct harp_record *run = ooo_block_before(tcp, start);
   if (run && seq_gt(run->end, start)) {
     start = run->end;
   }

@@ -13,19 +13,19 @@ enum {
 };
 #define HANDSHAKE_LEAST (63 * NS_PER_S) /* its peer may be stopped; as long as Linux's SYN-ACKs take */
 #define SYN_RTO_MAX (2 * NS_PER_S) /* of a connection with a user timeout: its peer may be stopped */
-#define TRUSTED_RTO_MAX (500 * NS_PER_MS) /* of a backed-off timeout between HARP hosts */
+#define HARP_PEER_RTO_MAX (500 * NS_PER_MS) /* of a backed-off timeout between HARP hosts */
 
-static void place(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp) {
+static void rx_buffer(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp) {
   stack->heap[index] = tcp;
   tcp->heap_index = index;
 }
 
 static void sift_up(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp) {
   while (index > 0 && stack->heap[(index - 1) / 2]->heap_key > tcp->heap_key) {
-    place(stack, index, stack->heap[(index - 1) / 2]);
+    rx_buffer(stack, index, stack->heap[(index - 1) / 2]);
     index = (index - 1) / 2;
   }
-  place(stack, index, tcp);
+  rx_buffer(stack, index, tcp);
 }
 
 static void sift_down(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp) {
@@ -41,10 +41,10 @@ static void sift_down(struct harp_stack *stack, uint32_t index, struct harp_tcp 
     if (stack->heap[child]->heap_key >= tcp->heap_key) {
       break;
     }
-    place(stack, index, stack->heap[child]);
+    rx_buffer(stack, index, stack->heap[child]);
     index = child;
   }
-  place(stack, index, tcp);
+  rx_buffer(stack, index, tcp);
 }
 
 void tcp_timers_remove(struct harp_tcp *tcp) {
@@ -117,9 +117,9 @@ void tcp_arm_rto(struct harp_tcp *tcp) {
       /* A peer that comes back shortly before the timeout must hear of it in time. */
       rto = HARP_MIN(rto, HARP_MAX(tcp->user_timeout_ms * NS_PER_MS / 8, tcp->rto));
     }
-    if (tcp->trusted) {
+    if (tcp->harp_peer) {
       /* A HARP peer may be stopped for most of a minute: it goes on soon after it is back. */
-      rto = HARP_MIN(rto, HARP_MAX(TRUSTED_RTO_MAX, tcp->rto));
+      rto = HARP_MIN(rto, HARP_MAX(HARP_PEER_RTO_MAX, tcp->rto));
     }
   } else {
     tcp_timer_set(tcp, TIMER_RETRANSMIT, TIMER_OFF);
@@ -258,7 +258,7 @@ static void user_timer(struct harp_tcp *tcp) {
   }
 }
 
-void tcp_held_up(struct harp_stack *stack, uint64_t pause) {
+void tcp_account_pause(struct harp_stack *stack, uint64_t pause) {
   for (uint32_t i = 0; i < stack->bucket_count; i++) {
     for (struct harp_tcp *tcp = stack->buckets[i]; tcp; tcp = tcp->hash_next) {
       tcp->last_receive = HARP_MIN(tcp->last_receive + pause, stack->now);

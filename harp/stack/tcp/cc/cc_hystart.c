@@ -57,7 +57,7 @@ static void judge(struct harp_hystart *hystart) {
 }
 
 /* Whether all round trips have been longer by half, and by 1 ms, for a while. */
-static bool queue_stands(struct harp_tcp *tcp, uint64_t rtt) {
+static bool standing_queue(struct harp_tcp *tcp, uint64_t rtt) {
   struct harp_hystart *hystart = &tcp->hystart;
   uint64_t growth = HARP_MAX(tcp->min_rtt / 2, MIN_GROWTH_MS * NS_PER_MS);
   if (rtt < tcp->min_rtt + growth) {
@@ -89,7 +89,7 @@ uint32_t hystart_growth(struct harp_tcp *tcp, uint32_t acked, uint64_t rtt) {
     begin_round(tcp);
   }
   if (rtt) {
-    if (queue_stands(tcp, rtt)) {
+    if (standing_queue(tcp, rtt)) {
       return end_slow_start(tcp);
     }
     sample(hystart, rtt);
