@@ -13,12 +13,11 @@ enum {
   ICMP_UNREACHABLE = 3,
 };
 
-static uint16_t read16(const uint8_t *at) {
-  return (uint16_t)(at[0] << 8 | at[1]);
-}
+static uint16_t read16(const uint8_t *at) { return (uint16_t)(at[0] << 8 | at[1]); }
 
 /* The end of the IPv4 header; 0: not IPv4, or not a whole header. */
-static size_t ipv4_end(const uint8_t *frame, size_t length) {
+static size_t ipv4_end(const uint8_t *frame, size_t length)
+{
   if (length < HARP_ETHERNET_HEADER + IPV4_HEADER || read16(frame + 12) != TYPE_IPV4)
     return 0;
   size_t header = (size_t)(frame[HARP_ETHERNET_HEADER] & 0xf) * 4;
@@ -27,11 +26,10 @@ static size_t ipv4_end(const uint8_t *frame, size_t length) {
   return HARP_ETHERNET_HEADER + header;
 }
 
-static uint8_t ipv4_protocol(const uint8_t *frame) {
-  return frame[HARP_ETHERNET_HEADER + 9];
-}
+static uint8_t ipv4_protocol(const uint8_t *frame) { return frame[HARP_ETHERNET_HEADER + 9]; }
 
-bool harp_frame_tcp_fields(const uint8_t *frame, size_t length, struct harp_tcp_fields *peek) {
+bool harp_frame_tcp_fields(const uint8_t *frame, size_t length, struct harp_tcp_fields *peek)
+{
   size_t start = ipv4_end(frame, length);
   if (!start || ipv4_protocol(frame) != PROTOCOL_TCP || start + TCP_HEADER > length)
     return false;
@@ -49,7 +47,8 @@ bool harp_frame_tcp_fields(const uint8_t *frame, size_t length, struct harp_tcp_
 /* An unreachable message quotes the head of the segment that we sent: its
  * source port is our local one. HARP sends no IPv4 options, so the quoted
  * header has its least length. */
-static bool quoted_port(const uint8_t *frame, size_t length, uint16_t *port) {
+static bool quoted_port(const uint8_t *frame, size_t length, uint16_t *port)
+{
   size_t start = ipv4_end(frame, length);
   if (!start || ipv4_protocol(frame) != PROTOCOL_ICMP || frame[start] != ICMP_UNREACHABLE ||
       start + ICMP_HEADER + IPV4_HEADER + 2 > length)
@@ -58,7 +57,8 @@ static bool quoted_port(const uint8_t *frame, size_t length, uint16_t *port) {
   return true;
 }
 
-int harp_frame_queue(const uint8_t *frame, size_t length, unsigned queues) {
+int harp_frame_queue(const uint8_t *frame, size_t length, unsigned queues)
+{
   if (queues == 1)
     return 0;
   if (length >= HARP_ETHERNET_HEADER && read16(frame + 12) == TYPE_ARP)
@@ -70,14 +70,16 @@ int harp_frame_queue(const uint8_t *frame, size_t length, unsigned queues) {
   return quoted_port(frame, length, &port) ? (int)(port % queues) : 0;
 }
 
-static uint64_t add_words(uint64_t sum, const uint8_t *data, size_t length) {
+static uint64_t add_words(uint64_t sum, const uint8_t *data, size_t length)
+{
   for (; length >= 2; data += 2, length -= 2)
     sum += read16(data);
   return length ? sum + (uint64_t)(data[0] << 8) : sum;
 }
 
 /* RFC 9293, section 3.1: over the pseudo-header, the TCP header and the data. */
-void harp_complete_checksum(uint8_t *frame, size_t length) {
+void harp_complete_checksum(uint8_t *frame, size_t length)
+{
   struct harp_tcp_fields peek;
   if (!harp_frame_tcp_fields(frame, length, &peek))
     return;

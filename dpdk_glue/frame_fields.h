@@ -16,8 +16,8 @@ enum {
 };
 
 struct harp_tcp_fields {
-  uint16_t start;         /* of the TCP header, from the frame's first byte */
-  uint16_t header_length; /* Ethernet + IPv4 + TCP headers with their options */
+  uint16_t start;               /* of the TCP header, from the frame's first byte */
+  uint16_t header_length;       /* Ethernet + IPv4 + TCP headers with their options */
   uint16_t source, destination; /* ports, host order */
 };
 

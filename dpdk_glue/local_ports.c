@@ -6,14 +6,16 @@
 #include <sys/random.h>
 
 /* RFC 6056: whoever is not on the path shall not guess the next port. Below any. */
-static unsigned draw(struct harp_local_ports *ports, unsigned any) {
+static unsigned draw(struct harp_local_ports *ports, unsigned any)
+{
   uint32_t random;
   if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != sizeof(random))
     random = ports->draws++ * UINT32_C(2654435761); /* while the host boots: any will do */
   return random % any;
 }
 
-void harp_local_ports_init(struct harp_local_ports *ports, uint16_t first, uint16_t last) {
+void harp_local_ports_init(struct harp_local_ports *ports, uint16_t first, uint16_t last)
+{
   memset(ports, 0, sizeof(*ports));
   ports->strict = first != 0;
   ports->first = first ? first : HARP_LOCAL_FIRST;
@@ -23,12 +25,14 @@ void harp_local_ports_init(struct harp_local_ports *ports, uint16_t first, uint1
 
 static uint64_t bit(unsigned local) { return UINT64_C(1) << (local % 64); }
 
-bool harp_local_ports_taken(const struct harp_local_ports *ports, uint16_t local) {
+bool harp_local_ports_taken(const struct harp_local_ports *ports, uint16_t local)
+{
   return ports->taken[local / 64] & bit(local);
 }
 
 /* place: in the list of those that rest. */
-static void stop_resting(struct harp_local_ports *ports, unsigned place) {
+static void stop_resting(struct harp_local_ports *ports, unsigned place)
+{
   uint16_t local = ports->rest[place];
   ports->resting[local / 64] &= ~bit(local);
   ports->rest_count--;
@@ -36,7 +40,8 @@ static void stop_resting(struct harp_local_ports *ports, unsigned place) {
           (ports->rest_count - place) * sizeof(*ports->rest));
 }
 
-static void mark_taken(struct harp_local_ports *ports, uint16_t local) {
+static void mark_taken(struct harp_local_ports *ports, uint16_t local)
+{
   ports->taken[local / 64] |= bit(local);
   for (unsigned i = 0; (ports->resting[local / 64] & bit(local)) && i < ports->rest_count; i++) {
     if (ports->rest[i] == local)
@@ -45,7 +50,8 @@ static void mark_taken(struct harp_local_ports *ports, uint16_t local) {
 }
 
 /* The bits of a word that are so far apart, from the lowest on: so lie a queue's ports. */
-static uint64_t every(unsigned queues) {
+static uint64_t every(unsigned queues)
+{
   uint64_t bits = 0;
   for (unsigned i = 0; i < 64; i += queues)
     bits |= bit(i);
@@ -53,7 +59,8 @@ static uint64_t every(unsigned queues) {
 }
 
 /* The ports of a word that are free and have rested, a bit each, whosever they are. */
-static uint64_t rested(const struct harp_local_ports *ports, unsigned word) {
+static uint64_t rested(const struct harp_local_ports *ports, unsigned word)
+{
   uint64_t bits = ~(ports->taken[word] | ports->resting[word]);
   if (word == ports->first / 64)
     bits &= UINT64_MAX << ports->first % 64;
@@ -65,7 +72,8 @@ static uint64_t rested(const struct harp_local_ports *ports, unsigned word) {
 /* Of the queue's ports that are free and have rested, the one with so many before it; false:
  * there are fewer, namely *count. A word at a time: a connection may try many ports. */
 static bool find_rested(const struct harp_local_ports *ports, unsigned queue, unsigned queues,
-                        unsigned before, unsigned *count, uint16_t *local) {
+                        unsigned before, unsigned *count, uint16_t *local)
+{
   const uint64_t spaced = every(queues);
   *count = 0;
   for (unsigned word = ports->first / 64; word <= ports->last / 64; word++) {
@@ -85,8 +93,8 @@ static bool find_rested(const struct harp_local_ports *ports, unsigned queue, un
 
 /* By chance among those that have rested; where all others are taken, the one that has rested
  * longest: a peer may still keep it in TIME-WAIT. */
-static bool choose(struct harp_local_ports *ports, unsigned queue, unsigned queues,
-                   uint16_t *local) {
+static bool choose(struct harp_local_ports *ports, unsigned queue, unsigned queues, uint16_t *local)
+{
   unsigned count;
   find_rested(ports, queue, queues, UINT32_MAX, &count, local);
   if (count)
@@ -101,7 +109,8 @@ static bool choose(struct harp_local_ports *ports, unsigned queue, unsigned queu
 }
 
 static int take_wanted(struct harp_local_ports *ports, unsigned queue, unsigned queues,
-                       uint16_t wanted) {
+                       uint16_t wanted)
+{
   bool outside = wanted < ports->first || wanted > ports->last;
   if ((ports->strict && outside) || wanted % queues != queue)
     return -EADDRNOTAVAIL;
@@ -109,7 +118,8 @@ static int take_wanted(struct harp_local_ports *ports, unsigned queue, unsigned 
 }
 
 int harp_local_ports_take(struct harp_local_ports *ports, unsigned queue, unsigned queues,
-                          uint16_t wanted, uint16_t *local) {
+                          uint16_t wanted, uint16_t *local)
+{
   if (wanted) {
     int rc = take_wanted(ports, queue, queues, wanted);
     if (rc < 0)
@@ -124,12 +134,14 @@ int harp_local_ports_take(struct harp_local_ports *ports, unsigned queue, unsign
   return 0;
 }
 
-void harp_local_ports_add(struct harp_local_ports *ports, uint16_t local) {
+void harp_local_ports_add(struct harp_local_ports *ports, uint16_t local)
+{
   if (local)
     ports->taken[local / 64] &= ~bit(local);
 }
 
-void harp_local_ports_give(struct harp_local_ports *ports, uint16_t local) {
+void harp_local_ports_give(struct harp_local_ports *ports, uint16_t local)
+{
   if (!local || !harp_local_ports_taken(ports, local))
     return;
   harp_local_ports_add(ports, local);
@@ -139,6 +151,7 @@ void harp_local_ports_give(struct harp_local_ports *ports, uint16_t local) {
   ports->resting[local / 64] |= bit(local);
 }
 
-void harp_local_ports_take_all(struct harp_local_ports *ports) {
+void harp_local_ports_take_all(struct harp_local_ports *ports)
+{
   memset(ports->taken, 0xff, sizeof(ports->taken));
 }

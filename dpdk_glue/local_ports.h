@@ -25,7 +25,7 @@ struct harp_local_ports {
   unsigned rest_count;
   uint16_t rest[HARP_LOCAL_REST]; /* given back, the earliest first */
   uint64_t taken[65536 / 64];
-  uint64_t resting[65536 / 64];   /* those in rest */
+  uint64_t resting[65536 / 64]; /* those in rest */
 };
 
 /* first 0: the dynamic range, and any other port by number. */

@@ -20,7 +20,8 @@ static const struct harp_port_ops *const schemes[] = {
 
 enum { SCHEMES = sizeof(schemes) / sizeof(schemes[0]) };
 
-int harp_port_fail(char *error, int code, const char *format, ...) {
+int harp_port_fail(char *error, int code, const char *format, ...)
+{
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(error, HARP_PORT_ERROR_SIZE, format, arguments);
@@ -28,14 +29,16 @@ int harp_port_fail(char *error, int code, const char *format, ...) {
   return code;
 }
 
-static const struct harp_port_ops *find_scheme(const char *device, size_t length) {
+static const struct harp_port_ops *find_scheme(const char *device, size_t length)
+{
   for (int i = 0; i < SCHEMES; i++)
     if (strlen(schemes[i]->scheme) == length && strncmp(schemes[i]->scheme, device, length) == 0)
       return schemes[i];
   return NULL;
 }
 
-static int unknown_scheme(const char *device, char *error) {
+static int unknown_scheme(const char *device, char *error)
+{
   char names[128] = "";
   size_t used = 0;
   for (int i = 0; i < SCHEMES && used < sizeof(names); i++)
@@ -48,7 +51,8 @@ static int unknown_scheme(const char *device, char *error) {
 }
 
 int harp_port_open(struct harp_port **port, const char *device,
-                   const struct harp_port_config *config, char *error) {
+                   const struct harp_port_config *config, char *error)
+{
   *port = NULL;
   error[0] = '\0';
   const char *colon = strchr(device, ':');
@@ -60,7 +64,8 @@ int harp_port_open(struct harp_port **port, const char *device,
   return ops->open(port, &rest, error);
 }
 
-void harp_port_close(struct harp_port *port) {
+void harp_port_close(struct harp_port *port)
+{
   if (port)
     port->ops->close(port);
 }

@@ -22,31 +22,31 @@
 enum { HARP_PORT_ERROR_SIZE = 512 };
 
 struct harp_port_config {
-  const char *device;    /* what follows the scheme: "eth0", "/dev/shm/w0", a fault's spec */
-  uint16_t queues;       /* how many instances will poll */
-  uint32_t address;      /* network order; 0: share the interface's own (packet) */
-  uint8_t prefix;        /* bits; with address */
-  uint32_t gateway;      /* network order; 0: the device's own idea of it */
-  uint16_t mtu;          /* 0: the device's */
-  uint8_t mac[6];        /* zero: the device's */
+  const char *device; /* what follows the scheme: "eth0", "/dev/shm/w0", a fault's spec */
+  uint16_t queues;    /* how many instances will poll */
+  uint32_t address;   /* network order; 0: share the interface's own (packet) */
+  uint8_t prefix;     /* bits; with address */
+  uint32_t gateway;   /* network order; 0: the device's own idea of it */
+  uint16_t mtu;       /* 0: the device's */
+  uint8_t mac[6];     /* zero: the device's */
   uint16_t ports_first, ports_last; /* local ports to take; 0, 0: what the kernel grants */
-  uint32_t hugepages;    /* MiB to take in hugepages (dpdk); 0: what there is, or none */
+  uint32_t hugepages;               /* MiB to take in hugepages (dpdk); 0: what there is, or none */
 };
 
 struct harp_port_info {
   uint8_t mac[6];
-  uint16_t mtu;            /* largest IPv4 packet of one wire frame, bytes */
-  uint32_t speed_mbps;     /* 0: unknown */
-  uint32_t offloads;       /* HARP_OFFLOAD_*: what this port does, both ways */
-  uint32_t receive_depth;  /* bytes that wait for us before the device drops; 0: no such bound */
-  uint32_t max_frame;      /* largest frame that transmit takes with segment_size set, bytes */
-  uint32_t address;        /* network order: the one in use, also when it is the kernel's */
+  uint16_t mtu;           /* largest IPv4 packet of one wire frame, bytes */
+  uint32_t speed_mbps;    /* 0: unknown */
+  uint32_t offloads;      /* HARP_OFFLOAD_*: what this port does, both ways */
+  uint32_t receive_depth; /* bytes that wait for us before the device drops; 0: no such bound */
+  uint32_t max_frame;     /* largest frame that transmit takes with segment_size set, bytes */
+  uint32_t address;       /* network order: the one in use, also when it is the kernel's */
   uint8_t prefix;
-  uint32_t gateway;        /* network order; 0: none */
-  bool shares_address;     /* the kernel owns the address: it answers ARP, HARP only asks */
-  bool point_to_point;     /* one peer, and no network behind it: nobody else can have the address */
-  char pci_path[256];      /* the NIC's folder in sysfs; "": a virtual device */
-  char summary[160];       /* one clause for the log: device, offloads, address */
+  uint32_t gateway;    /* network order; 0: none */
+  bool shares_address; /* the kernel owns the address: it answers ARP, HARP only asks */
+  bool point_to_point; /* one peer, and no network behind it: nobody else can have the address */
+  char pci_path[256];  /* the NIC's folder in sysfs; "": a virtual device */
+  char summary[160];   /* one clause for the log: device, offloads, address */
 };
 
 /*
@@ -57,9 +57,9 @@ struct harp_port_info {
  */
 struct harp_rx_hint {
   uint16_t header_length;
-  uint8_t *payload;  /* NULL: no guess */
-  size_t length;     /* bytes that may be written there */
-  size_t stride;     /* payload bytes expected in each frame */
+  uint8_t *payload; /* NULL: no guess */
+  size_t length;    /* bytes that may be written there */
+  size_t stride;    /* payload bytes expected in each frame */
 };
 
 struct harp_port;

@@ -15,9 +15,9 @@
 
 /* What a device does on transmission so that the stack need not. */
 #define HARP_OFFLOAD_TX_CHECKSUM 0x1u /* completes the TCP checksum */
-#define HARP_OFFLOAD_TSO         0x2u /* cuts a large TCP segment; implies the checksum */
+#define HARP_OFFLOAD_TSO 0x2u         /* cuts a large TCP segment; implies the checksum */
 #define HARP_OFFLOAD_RX_CHECKSUM 0x4u /* says when a received checksum is known good */
-#define HARP_OFFLOAD_LRO         0x8u /* may hand over merged TCP segments */
+#define HARP_OFFLOAD_LRO 0x8u         /* may hand over merged TCP segments */
 
 /*
  * A frame to send. The gather list refers to memory of the stack and of the
@@ -27,8 +27,8 @@
 struct harp_tx_frame {
   const struct iovec *iov; /* iov[0] holds all headers */
   uint16_t iov_count;
-  uint16_t header_length; /* Ethernet + IPv4 + TCP headers, all within iov[0] */
-  uint16_t segment_size;  /* payload bytes per wire segment; 0: send as one frame */
+  uint16_t header_length;   /* Ethernet + IPv4 + TCP headers, all within iov[0] */
+  uint16_t segment_size;    /* payload bytes per wire segment; 0: send as one frame */
   uint16_t checksum_start;  /* with checksum_needed: where the sum begins */
   uint16_t checksum_offset; /* and where, from there, it is stored */
   uint8_t checksum_needed;  /* the checksum field holds the pseudo-header's sum */
@@ -42,11 +42,11 @@ struct harp_tx_frame {
  */
 struct harp_rx_frame {
   const uint8_t *header;
-  uint32_t header_length;  /* bytes at header; payload may begin within them */
-  const uint8_t *payload;  /* the bytes that follow header[header_length - 1] */
+  uint32_t header_length; /* bytes at header; payload may begin within them */
+  const uint8_t *payload; /* the bytes that follow header[header_length - 1] */
   uint32_t payload_length;
-  uint16_t segment_size;   /* merged segments: payload bytes of each; 0: a single one */
-  uint8_t checksum_good;   /* the device vouches for the transport checksum */
+  uint16_t segment_size; /* merged segments: payload bytes of each; 0: a single one */
+  uint8_t checksum_good; /* the device vouches for the transport checksum */
 };
 
 #endif

@@ -29,28 +29,16 @@ int old_fstat(int version, int fd, struct stat *st);
 int old_lstat(int version, const char *path, struct stat *st);
 int old_fstatat(int version, int folder, const char *path, struct stat *st, int flags);
 
-int stat(const char *path, struct stat *st)
-{
-  return old_stat(STAT_VERSION, path, st);
-}
+int stat(const char *path, struct stat *st) { return old_stat(STAT_VERSION, path, st); }
 
-int fstat(int fd, struct stat *st)
-{
-  return old_fstat(STAT_VERSION, fd, st);
-}
+int fstat(int fd, struct stat *st) { return old_fstat(STAT_VERSION, fd, st); }
 
 /* What was compiled without 64-bit offsets (libsodium's archive) calls it by
  * this name; the structure is the same. */
 int plain_fstat(int fd, struct stat *st) __asm__("fstat");
-int plain_fstat(int fd, struct stat *st)
-{
-  return old_fstat(STAT_VERSION, fd, st);
-}
+int plain_fstat(int fd, struct stat *st) { return old_fstat(STAT_VERSION, fd, st); }
 
-int lstat(const char *path, struct stat *st)
-{
-  return old_lstat(STAT_VERSION, path, st);
-}
+int lstat(const char *path, struct stat *st) { return old_lstat(STAT_VERSION, path, st); }
 
 int fstatat(int folder, const char *path, struct stat *st, int flags)
 {

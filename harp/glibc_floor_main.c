@@ -41,8 +41,8 @@ int __wrap___libc_start_main(int (*program)(int, char **, char **), int argc, ch
                              void *stack_end)
 {
   /* A start file from before 2.34 brings its own init. */
-  return old_start(program, argc, argv, init ? (constructor)init : constructors, fini,
-                   loader_fini, stack_end);
+  return old_start(program, argc, argv, init ? (constructor)init : constructors, fini, loader_fini,
+                   stack_end);
 }
 
 #endif

@@ -41,19 +41,19 @@ enum harp_link_type {
 
 /* Fill with harp_stack_config_default, then change what matters. */
 struct harp_stack_config {
-  size_t size;             /* sizeof(struct harp_stack_config) of the caller */
-  int link;                /* enum harp_link_type */
-  uint8_t mac[6];          /* own hardware address (HARP_LINK_ETHERNET) */
-  uint32_t address;        /* own IPv4 address, network order */
-  uint8_t prefix;          /* length of the address's prefix, bits, 0-32 */
-  uint32_t gateway;        /* next hop outside the prefix, network order; 0: none */
-  uint16_t mtu;            /* largest IPv4 packet, bytes, 576-65535 */
-  uint64_t seed[2];        /* key of initial sequence numbers, ports and timestamps */
+  size_t size;              /* sizeof(struct harp_stack_config) of the caller */
+  int link;                 /* enum harp_link_type */
+  uint8_t mac[6];           /* own hardware address (HARP_LINK_ETHERNET) */
+  uint32_t address;         /* own IPv4 address, network order */
+  uint8_t prefix;           /* length of the address's prefix, bits, 0-32 */
+  uint32_t gateway;         /* next hop outside the prefix, network order; 0: none */
+  uint16_t mtu;             /* largest IPv4 packet, bytes, 576-65535 */
+  uint64_t seed[2];         /* key of initial sequence numbers, ports and timestamps */
   uint32_t max_connections; /* from 8 on an eighth is kept from those that peers begin */
-  uint32_t packets;        /* packet buffers for data that waits, 2 KiB each */
-  uint32_t initial_window; /* congestion window at the start, segments (RFC 6928) */
-  uint32_t rto_initial_us; /* RFC 6298 */
-  uint32_t rto_min_us;     /* least of the timeout beyond the smoothed round trip, as in Linux */
+  uint32_t packets;         /* packet buffers for data that waits, 2 KiB each */
+  uint32_t initial_window;  /* congestion window at the start, segments (RFC 6928) */
+  uint32_t rto_initial_us;  /* RFC 6298 */
+  uint32_t rto_min_us;      /* least of the timeout beyond the smoothed round trip, as in Linux */
   uint32_t rto_max_us;
   uint32_t delayed_ack_us; /* RFC 1122 4.2.3.2; 0: acknowledge every burst */
   int timestamps;          /* RFC 7323; boolean */

@@ -16,9 +16,9 @@
 
 #include "plugin/nccl/nccl_types.h"
 
-struct net_link;     /* one direction of a NCCL connection: a "comm" */
+struct net_link; /* one direction of a NCCL connection: a "comm" */
 struct net_listener;
-struct net_region;   /* registered memory */
+struct net_region; /* registered memory */
 struct net_request;
 
 enum { NET_HANDLE_SIZE = 64 }; /* what every NCCL release gives at least */

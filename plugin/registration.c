@@ -16,8 +16,7 @@ struct net_region {
   struct harp_region *pages;
 };
 
-int net_register(struct net_link *link, void *data, size_t size, int type,
-                 struct net_region **out)
+int net_register(struct net_link *link, void *data, size_t size, int type, struct net_region **out)
 {
   *out = NULL;
   if (transport_forked() || type != NCCL_PTR_HOST) {

@@ -11,19 +11,19 @@
 #include "harp/engine/clock.h"
 #include "harp/engine/dump.h"
 #include "harp/engine/log.h"
-#include "plugin/contexts.h"
 #include "harp/engine/variables.h"
+#include "plugin/contexts.h"
 #include "plugin/link/link.h"
 
 enum {
   MAX_COMMS = HARP_ENGINE_CONNECTIONS, /* of one flow each */
-  DEVICE_GUID = 0x50524148, /* any number, as long as it is the same everywhere */
-  HELLO_TIMEOUT_MS = 5000, /* an unauthenticated peer's time for its hello */
-  LINGER_MS = 1000,   /* how long finalize and exit wait for last bytes */
-  FIN_WAIT_MS = 100,  /* and for the peer to close as well */
-  ECHO_MS = 5,        /* and for what it sent twice */
-  TRACE_MS = 2000,    /* and for a trace that is being written */
-  RETIRED_MS = 2000,  /* a used port waits for late segments */
+  DEVICE_GUID = 0x50524148,            /* any number, as long as it is the same everywhere */
+  HELLO_TIMEOUT_MS = 5000,             /* an unauthenticated peer's time for its hello */
+  LINGER_MS = 1000,                    /* how long finalize and exit wait for last bytes */
+  FIN_WAIT_MS = 100,                   /* and for the peer to close as well */
+  ECHO_MS = 5,                         /* and for what it sent twice */
+  TRACE_MS = 2000,                     /* and for a trace that is being written */
+  RETIRED_MS = 2000,                   /* a used port waits for late segments */
 };
 
 const char net_name[] = "HARP";
@@ -117,8 +117,8 @@ static void release_retired(struct transport_instance *part, struct harp_instanc
 
 /* --- Every instance's tick --- */
 
-/* What an unauthenticated peer has for its hello. One that has shown the token may be stopped before
- * it proves the key. */
+/* What an unauthenticated peer has for its hello. One that has shown the token may be stopped
+ * before it proves the key. */
 static uint64_t hello_timeout_ms(const struct link_flow *flow)
 {
   uint32_t timeout = flow->transport->engine->config.timeout_ms;
@@ -167,8 +167,9 @@ static int read_key(struct transport *transport, char *error)
   }
   int result = proof_key_read(&transport->key, path, error);
   if (transport->key.loose) {
-    harp_log_post(HARP_LOG_WARN, "HARP: HARP_KEY_FILE %s: every user of this host may read or "
-                                 "change it; chmod 600 it",
+    harp_log_post(HARP_LOG_WARN,
+                  "HARP: HARP_KEY_FILE %s: every user of this host may read or "
+                  "change it; chmod 600 it",
                   path);
   }
   return result;
@@ -343,17 +344,19 @@ void transport_remove_link(struct transport *transport, struct net_link *link)
 
 static void introduce(const struct harp_engine *engine)
 {
-  harp_log_post(HARP_LOG_INFO, "HARP " HARP_VERSION ": %s: %s; %u instance%s, %u flow%s per link; %s; "
-                               "all hosts of the job must use HARP, or none",
+  harp_log_post(HARP_LOG_INFO,
+                "HARP " HARP_VERSION ": %s: %s; %u instance%s, %u flow%s per link; %s; "
+                "all hosts of the job must use HARP, or none",
                 engine->config.device, engine->port->info.summary, engine->instance_count,
-                engine->instance_count == 1 ? "" : "s",
-                engine->config.flows, engine->config.flows == 1 ? "" : "s", engine->config.path);
+                engine->instance_count == 1 ? "" : "s", engine->config.flows,
+                engine->config.flows == 1 ? "" : "s", engine->config.path);
 }
 
 static void tell_unknown(const char *name, const char *nearest, void *user)
 {
-  harp_log_post(HARP_LOG_WARN, "HARP: nothing reads the variable %s%s%s%s harp env --defaults lists "
-                               "those that there are",
+  harp_log_post(HARP_LOG_WARN,
+                "HARP: nothing reads the variable %s%s%s%s harp env --defaults lists "
+                "those that there are",
                 name, nearest ? "; is " : "", nearest ? nearest : "", nearest ? " meant?" : ";");
 }
 

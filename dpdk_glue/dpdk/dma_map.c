@@ -10,14 +10,15 @@
 #include <unistd.h>
 
 enum {
-  EXTENTS = 1 << 18,        /* address space of the table; pages come when they are touched */
-  MAPPINGS = 200,           /* VFIO takes about 256, and DPDK has some itself */
-  HUGE_PAGE = 2 << 20,      /* the smallest page that the kernel does not move */
-  KPF_HUGE = 17,            /* Linux's admin-guide/mm/pagemap: a page of hugetlbfs */
+  EXTENTS = 1 << 18,   /* address space of the table; pages come when they are touched */
+  MAPPINGS = 200,      /* VFIO takes about 256, and DPDK has some itself */
+  HUGE_PAGE = 2 << 20, /* the smallest page that the kernel does not move */
+  KPF_HUGE = 17,       /* Linux's admin-guide/mm/pagemap: a page of hugetlbfs */
 };
 
-int harp_dma_table_init(struct dma_table *dma, enum dma_reach reach,
-                          struct rte_device *device, uint32_t budget) {
+int harp_dma_table_init(struct dma_table *dma, enum dma_reach reach, struct rte_device *device,
+                        uint32_t budget)
+{
   memset(dma, 0, sizeof(*dma));
   dma->reach = reach;
   dma->device = device;
@@ -31,13 +32,15 @@ int harp_dma_table_init(struct dma_table *dma, enum dma_reach reach,
   return 0;
 }
 
-void harp_dma_table_move(struct dma_table *dma, struct rte_device *device) {
+void harp_dma_table_move(struct dma_table *dma, struct rte_device *device)
+{
   pthread_mutex_lock(&dma->lock);
   dma->device = device;
   pthread_mutex_unlock(&dma->lock);
 }
 
-void harp_dma_table_close(struct dma_table *dma) {
+void harp_dma_table_close(struct dma_table *dma)
+{
   if (!dma->extents)
     return;
   while (atomic_load_explicit(&dma->count, memory_order_relaxed))
@@ -51,7 +54,8 @@ void harp_dma_table_close(struct dma_table *dma) {
 /* --- What the device can reach --- */
 
 /* Whether the page at a physical address is the kernel's to move or swap. */
-static bool stays(uint64_t physical) {
+static bool stays(uint64_t physical)
+{
   uint64_t flags = 0, page = physical / (uint64_t)sysconf(_SC_PAGESIZE);
   int fd = open("/proc/kpageflags", O_RDONLY | O_CLOEXEC);
   bool read = fd >= 0 && pread(fd, &flags, sizeof(flags), (off_t)(page * 8)) == sizeof(flags);
@@ -62,7 +66,8 @@ static bool stays(uint64_t physical) {
 
 /* Cuts the extent behind the longest first part that is one physical run, or
  * that is none; whether it is one. */
-static bool locate(struct dma_extent *extent) {
+static bool locate(struct dma_extent *extent)
+{
   uintptr_t at = extent->start;
   uint64_t first = rte_mem_virt2phy((const void *)at);
   bool run = first != RTE_BAD_IOVA && stays(first);
@@ -80,27 +85,26 @@ static bool locate(struct dma_extent *extent) {
   }
 }
 
-static bool map(struct dma_table *dma, struct dma_extent *extent) {
+static bool map(struct dma_table *dma, struct dma_extent *extent)
+{
   switch (dma->reach) {
-    case REACH_PROCESS:
-      return true;
-    /* By VFIO itself: rte_dev_dma_map takes only memory that DPDK knows. Fails also
-     * for pages that an older mapping holds still, and where neither CAP_IPC_LOCK
-     * nor the limit on locked memory lets them be pinned. */
-    case REACH_MAPPED:
-      return dma->device && dma->used < dma->budget &&
-             rte_vfio_container_dma_map(RTE_VFIO_DEFAULT_CONTAINER_FD, extent->start,
-                                        extent->start, extent->end - extent->start) == 0;
-    case REACH_PHYSICAL:
-      return locate(extent);
-    case REACH_NOTHING:
-      break;
+  case REACH_PROCESS: return true;
+  /* By VFIO itself: rte_dev_dma_map takes only memory that DPDK knows. Fails also
+   * for pages that an older mapping holds still, and where neither CAP_IPC_LOCK
+   * nor the limit on locked memory lets them be pinned. */
+  case REACH_MAPPED:
+    return dma->device && dma->used < dma->budget &&
+           rte_vfio_container_dma_map(RTE_VFIO_DEFAULT_CONTAINER_FD, extent->start, extent->start,
+                                      extent->end - extent->start) == 0;
+  case REACH_PHYSICAL: return locate(extent);
+  case REACH_NOTHING: break;
   }
   return false;
 }
 
 /* Decides about the first part of [start, end), and says how long that is. */
-static struct dma_extent reach(struct dma_table *dma, uintptr_t start, uintptr_t end) {
+static struct dma_extent reach(struct dma_table *dma, uintptr_t start, uintptr_t end)
+{
   struct dma_extent extent = {.start = start, .end = end, .iova = start, .loans = 1};
   struct dma_mapping *mapping = malloc(sizeof(*mapping));
   if (!mapping || !map(dma, &extent) || dma->used >= dma->budget) {
@@ -117,7 +121,8 @@ static struct dma_extent reach(struct dma_table *dma, uintptr_t start, uintptr_t
 
 /* Pollers read while it is written, and find out afterwards: word by word, each whole. Loans are no
  * business of theirs. */
-static void put(struct dma_extent *place, const struct dma_extent *extent) {
+static void put(struct dma_extent *place, const struct dma_extent *extent)
+{
   __atomic_store_n(&place->start, extent->start, __ATOMIC_RELAXED);
   __atomic_store_n(&place->end, extent->end, __ATOMIC_RELAXED);
   __atomic_store_n(&place->iova, extent->iova, __ATOMIC_RELAXED);
@@ -125,7 +130,8 @@ static void put(struct dma_extent *place, const struct dma_extent *extent) {
   place->loans = extent->loans;
 }
 
-static struct dma_extent get(const struct dma_extent *place) {
+static struct dma_extent get(const struct dma_extent *place)
+{
   return (struct dma_extent){
       .start = __atomic_load_n(&place->start, __ATOMIC_RELAXED),
       .end = __atomic_load_n(&place->end, __ATOMIC_RELAXED),
@@ -134,17 +140,20 @@ static struct dma_extent get(const struct dma_extent *place) {
   };
 }
 
-static void begin_change(struct dma_table *dma) {
+static void begin_change(struct dma_table *dma)
+{
   atomic_fetch_add_explicit(&dma->version, 1, memory_order_relaxed);
   atomic_thread_fence(memory_order_release);
 }
 
-static void end_change(struct dma_table *dma) {
+static void end_change(struct dma_table *dma)
+{
   atomic_fetch_add_explicit(&dma->version, 1, memory_order_release);
 }
 
 /* The first extent that ends behind address. */
-static unsigned first_behind(const struct dma_table *dma, uintptr_t address, unsigned count) {
+static unsigned first_behind(const struct dma_table *dma, uintptr_t address, unsigned count)
+{
   unsigned low = 0, high = count;
   while (low < high) {
     unsigned middle = (low + high) / 2;
@@ -156,7 +165,8 @@ static unsigned first_behind(const struct dma_table *dma, uintptr_t address, uns
   return low;
 }
 
-static void insert(struct dma_table *dma, unsigned at, const struct dma_extent *extent) {
+static void insert(struct dma_table *dma, unsigned at, const struct dma_extent *extent)
+{
   unsigned count = atomic_load_explicit(&dma->count, memory_order_relaxed);
   begin_change(dma);
   for (unsigned i = count; i > at; i--)
@@ -166,7 +176,8 @@ static void insert(struct dma_table *dma, unsigned at, const struct dma_extent *
   end_change(dma);
 }
 
-static void remove_at(struct dma_table *dma, unsigned at) {
+static void remove_at(struct dma_table *dma, unsigned at)
+{
   unsigned count = atomic_load_explicit(&dma->count, memory_order_relaxed);
   struct dma_mapping *mapping = dma->extents[at].mapping;
   begin_change(dma);
@@ -181,7 +192,8 @@ static void remove_at(struct dma_table *dma, unsigned at) {
 }
 
 /* Makes address the border of extents, if it lies within one. */
-static void split(struct dma_table *dma, uintptr_t address) {
+static void split(struct dma_table *dma, uintptr_t address)
+{
   unsigned count = atomic_load_explicit(&dma->count, memory_order_relaxed);
   unsigned at = first_behind(dma, address, count);
   if (at == count || dma->extents[at].start >= address)
@@ -199,7 +211,8 @@ static void split(struct dma_table *dma, uintptr_t address) {
 
 /* Extents for the pages from start to end, which are in none, from position at
  * on; the position behind them. */
-static unsigned fill(struct dma_table *dma, unsigned at, uintptr_t start, uintptr_t end) {
+static unsigned fill(struct dma_table *dma, unsigned at, uintptr_t start, uintptr_t end)
+{
   while (start < end) {
     struct dma_extent extent = reach(dma, start, end);
     insert(dma, at++, &extent);
@@ -210,13 +223,15 @@ static unsigned fill(struct dma_table *dma, unsigned at, uintptr_t start, uintpt
 
 /* How many more extents a loan can come to: one between each two that there
  * are, or one a huge page, and two where its ends split others. */
-static bool has_room(const struct dma_table *dma, uintptr_t start, uintptr_t end) {
+static bool has_room(const struct dma_table *dma, uintptr_t start, uintptr_t end)
+{
   unsigned count = atomic_load_explicit(&dma->count, memory_order_relaxed);
   uintptr_t pieces = (end - start) / HUGE_PAGE + 2;
   return 2 * (uintptr_t)count + 3 + pieces < EXTENTS;
 }
 
-int harp_dma_map(struct dma_table *dma, uintptr_t start, uintptr_t end) {
+int harp_dma_map(struct dma_table *dma, uintptr_t start, uintptr_t end)
+{
   pthread_mutex_lock(&dma->lock);
   if (!has_room(dma, start, end)) {
     pthread_mutex_unlock(&dma->lock);
@@ -224,8 +239,7 @@ int harp_dma_map(struct dma_table *dma, uintptr_t start, uintptr_t end) {
   }
   split(dma, start);
   split(dma, end);
-  unsigned at =
-      first_behind(dma, start, atomic_load_explicit(&dma->count, memory_order_relaxed));
+  unsigned at = first_behind(dma, start, atomic_load_explicit(&dma->count, memory_order_relaxed));
   while (at < atomic_load_explicit(&dma->count, memory_order_relaxed) &&
          dma->extents[at].start < end) {
     at = fill(dma, at, start, dma->extents[at].start);
@@ -240,10 +254,10 @@ int harp_dma_map(struct dma_table *dma, uintptr_t start, uintptr_t end) {
 
 /* While a loan lived, all of its pages were in extents that counted it, and its
  * ends were borders. */
-void harp_dma_revoke(struct dma_table *dma, uintptr_t start, uintptr_t end) {
+void harp_dma_revoke(struct dma_table *dma, uintptr_t start, uintptr_t end)
+{
   pthread_mutex_lock(&dma->lock);
-  unsigned at =
-      first_behind(dma, start, atomic_load_explicit(&dma->count, memory_order_relaxed));
+  unsigned at = first_behind(dma, start, atomic_load_explicit(&dma->count, memory_order_relaxed));
   while (at < atomic_load_explicit(&dma->count, memory_order_relaxed) &&
          dma->extents[at].start < end) {
     if (--dma->extents[at].loans == 0)
@@ -254,26 +268,29 @@ void harp_dma_revoke(struct dma_table *dma, uintptr_t start, uintptr_t end) {
   pthread_mutex_unlock(&dma->lock);
 }
 
-void harp_dma_unmap_deferred(struct dma_table *dma) {
+void harp_dma_unmap_deferred(struct dma_table *dma)
+{
   pthread_mutex_lock(&dma->lock);
   while (dma->dead) {
     struct dma_mapping *mapping = dma->dead;
     dma->dead = mapping->next;
     if (dma->reach == REACH_MAPPED && dma->device)
-      rte_vfio_container_dma_unmap(RTE_VFIO_DEFAULT_CONTAINER_FD, mapping->start,
-                                   mapping->start, mapping->end - mapping->start);
+      rte_vfio_container_dma_unmap(RTE_VFIO_DEFAULT_CONTAINER_FD, mapping->start, mapping->start,
+                                   mapping->end - mapping->start);
     free(mapping);
     dma->used--;
   }
   pthread_mutex_unlock(&dma->lock);
 }
 
-static bool holds(const struct dma_extent *extent, uintptr_t address) {
+static bool holds(const struct dma_extent *extent, uintptr_t address)
+{
   return extent->start <= address && address < extent->end;
 }
 
 bool harp_dma_find(struct dma_table *dma, uintptr_t address, unsigned *recent,
-                      struct dma_extent *extent) {
+                   struct dma_extent *extent)
+{
   unsigned version = atomic_load_explicit(&dma->version, memory_order_acquire);
   unsigned count = atomic_load_explicit(&dma->count, memory_order_relaxed);
   unsigned at = *recent;

@@ -32,12 +32,12 @@ enum dma_reach {
 struct dma_mapping {
   struct dma_mapping *next; /* among the dead */
   uintptr_t start, end;
-  uint32_t extents;            /* that it serves */
+  uint32_t extents; /* that it serves */
 };
 
 struct dma_extent {
   uintptr_t start, end;
-  uint64_t iova;    /* where start is for the device */
+  uint64_t iova; /* where start is for the device */
   uint32_t loans;
   struct dma_mapping *mapping; /* NULL: out of reach, its bytes are copied */
 };
@@ -45,17 +45,17 @@ struct dma_extent {
 struct dma_table {
   enum dma_reach reach;
   struct rte_device *device;
-  uint32_t budget, used;   /* mappings: most, and those that there are */
+  uint32_t budget, used; /* mappings: most, and those that there are */
   pthread_mutex_t lock;
-  atomic_uint version;     /* odd: being changed */
+  atomic_uint version;        /* odd: being changed */
   struct dma_extent *extents; /* by address */
   atomic_uint count;
   struct dma_mapping *dead; /* revoked, not taken back yet */
 };
 
 /* budget 0: as many as such a device takes. -ENOMEM, or 0. */
-int harp_dma_table_init(struct dma_table *dma, enum dma_reach reach,
-                          struct rte_device *device, uint32_t budget);
+int harp_dma_table_init(struct dma_table *dma, enum dma_reach reach, struct rte_device *device,
+                        uint32_t budget);
 /* The device was taken away and is there again as this one; NULL: it is not. */
 void harp_dma_table_move(struct dma_table *dma, struct rte_device *device);
 void harp_dma_table_close(struct dma_table *dma);
@@ -70,6 +70,6 @@ void harp_dma_unmap_deferred(struct dma_table *dma);
 /* A poller: the extent that holds address, if the device can reach it; *extent
  * is a copy, but for the loans. recent: where the last one was found, the caller's to keep. */
 bool harp_dma_find(struct dma_table *dma, uintptr_t address, unsigned *recent,
-                      struct dma_extent *extent);
+                   struct dma_extent *extent);
 
 #endif

@@ -19,7 +19,8 @@
 size_t strlcpy(char *to, const char *from, size_t room);
 size_t strlcat(char *to, const char *from, size_t room);
 
-size_t strlcpy(char *to, const char *from, size_t room) {
+size_t strlcpy(char *to, const char *from, size_t room)
+{
   size_t length = strlen(from);
   if (room) {
     size_t part = length < room ? length : room - 1;
@@ -29,7 +30,8 @@ size_t strlcpy(char *to, const char *from, size_t room) {
   return length;
 }
 
-size_t strlcat(char *to, const char *from, size_t room) {
+size_t strlcat(char *to, const char *from, size_t room)
+{
   size_t used = strnlen(to, room);
   return used + strlcpy(to + used, from, room - used);
 }
@@ -54,20 +56,21 @@ long get_mempolicy(int *mode, unsigned long *mask, unsigned long most, void *add
 long set_mempolicy(int mode, const unsigned long *mask, unsigned long most);
 
 long get_mempolicy(int *mode, unsigned long *mask, unsigned long most, void *address,
-                   unsigned flags) {
+                   unsigned flags)
+{
   return syscall(SYS_get_mempolicy, mode, mask, most, address, flags);
 }
 
-long set_mempolicy(int mode, const unsigned long *mask, unsigned long most) {
+long set_mempolicy(int mode, const unsigned long *mask, unsigned long most)
+{
   return syscall(SYS_set_mempolicy, mode, mask, most);
 }
 
 /* A container may forbid the call as well as lack it: then memory comes as it comes. */
-int numa_available(void) {
-  return get_mempolicy(NULL, NULL, 0, NULL, 0) < 0 ? -1 : 0;
-}
+int numa_available(void) { return get_mempolicy(NULL, NULL, 0, NULL, 0) < 0 ? -1 : 0; }
 
-void numa_set_preferred(int node) {
+void numa_set_preferred(int node)
+{
   unsigned long mask[NODE_WORDS] = {0};
   if (node < 0 || node >= NODES) {
     numa_set_localalloc();
@@ -78,11 +81,10 @@ void numa_set_preferred(int node) {
   set_mempolicy(MPOL_PREFERRED, mask, NODES + 1);
 }
 
-void numa_set_localalloc(void) {
-  set_mempolicy(MPOL_DEFAULT, NULL, 0);
-}
+void numa_set_localalloc(void) { set_mempolicy(MPOL_DEFAULT, NULL, 0); }
 
-struct bitmask *numa_allocate_nodemask(void) {
+struct bitmask *numa_allocate_nodemask(void)
+{
   struct bitmask *mask = calloc(1, sizeof(*mask) + NODE_WORDS * sizeof(unsigned long));
   if (mask) {
     mask->size = NODES;
@@ -91,17 +93,15 @@ struct bitmask *numa_allocate_nodemask(void) {
   return mask;
 }
 
-void numa_bitmask_free(struct bitmask *mask) {
-  free(mask);
-}
+void numa_bitmask_free(struct bitmask *mask) { free(mask); }
 
 /* --- The C library --- */
 
 /* The system log and its name for this process are the application's. */
-void openlog(const char *name, int options, int facility) {
-}
+void openlog(const char *name, int options, int facility) {}
 
 /* Until 2.33 it had another name; stat and its kin are in harp/glibc_floor.c. */
-int mknod(const char *path, mode_t mode, dev_t device) {
+int mknod(const char *path, mode_t mode, dev_t device)
+{
   return (int)syscall(SYS_mknodat, AT_FDCWD, path, mode, device);
 }

@@ -17,7 +17,7 @@
 #include "dpdk_glue/fail.h"
 
 enum {
-  PLAIN_MIB = 1024,    /* address space without hugepages; pages come when they are touched */
+  PLAIN_MIB = 1024, /* address space without hugepages; pages come when they are touched */
   ARGUMENTS = 20,
   COMPLAINT_SIZE = 200,
 };
@@ -36,7 +36,8 @@ static char complaint[COMPLAINT_SIZE];
 static size_t complaint_used;
 static bool complaint_whole; /* the first line is the cause, the rest follows from it */
 
-static ssize_t hear(void *cookie, const char *text, size_t length) {
+static ssize_t hear(void *cookie, const char *text, size_t length)
+{
   pthread_mutex_lock(&complaint_lock);
   for (size_t i = 0; i < length && !complaint_whole; i++) {
     complaint_whole = text[i] == '\n' && complaint_used > 0;
@@ -48,11 +49,10 @@ static ssize_t hear(void *cookie, const char *text, size_t length) {
   return (ssize_t)length;
 }
 
-const char *harp_eal_complaint(void) {
-  return complaint;
-}
+const char *harp_eal_complaint(void) { return complaint; }
 
-void harp_eal_forget_complaint(void) {
+void harp_eal_forget_complaint(void)
+{
   pthread_mutex_lock(&complaint_lock);
   complaint_used = 0;
   complaint_whole = false;
@@ -60,7 +60,8 @@ void harp_eal_forget_complaint(void) {
   pthread_mutex_unlock(&complaint_lock);
 }
 
-static int listen_to_log(void) {
+static int listen_to_log(void)
+{
   FILE *log = fopencookie(NULL, "w", (cookie_io_functions_t){.write = hear});
   if (!log)
     return -ENOMEM;
@@ -70,7 +71,8 @@ static int listen_to_log(void) {
 
 /* --- Memory --- */
 
-static uint64_t read_number(const char *folder, const char *entry, const char *name) {
+static uint64_t read_number(const char *folder, const char *entry, const char *name)
+{
   char path[320];
   unsigned long long value = 0;
   snprintf(path, sizeof(path), "%s/%s/%s", folder, entry, name);
@@ -84,7 +86,8 @@ static uint64_t read_number(const char *folder, const char *entry, const char *n
 }
 
 /* MiB in hugepages that nobody has taken; *page_kib: the smallest size there is. */
-static uint64_t free_hugepages(uint64_t *page_kib) {
+static uint64_t free_hugepages(uint64_t *page_kib)
+{
   static const char folder[] = "/sys/kernel/mm/hugepages";
   uint64_t kib = 0, size;
   *page_kib = 0;
@@ -102,20 +105,24 @@ static uint64_t free_hugepages(uint64_t *page_kib) {
   return kib >> 10;
 }
 
-static int choose_memory(const struct harp_eal_request *request, char *error) {
+static int choose_memory(const struct harp_eal_request *request, char *error)
+{
   uint64_t page_kib, free_mib = free_hugepages(&page_kib);
   uint32_t needed = request->hugepages ? request->hugepages : request->need_mib;
   eal.huge = free_mib >= needed;
   eal.mib = eal.huge ? needed : PLAIN_MIB;
   if (!eal.huge && request->hugepages)
-    return harp_port_fail(error, -ENOMEM, "dpdk:%.150s: hugepages = %u asks for more than the %lu "
+    return harp_port_fail(error, -ENOMEM,
+                          "dpdk:%.150s: hugepages = %u asks for more than the %lu "
                           "MiB that are free: set some aside (sysctl vm.nr_hugepages), lower the "
-                          "number, or leave it out to do without", request->device, request->hugepages,
-                          (unsigned long)free_mib);
+                          "number, or leave it out to do without",
+                          request->device, request->hugepages, (unsigned long)free_mib);
   if (!eal.huge && request->physical)
-    return harp_port_fail(error, -ENOMEM, "dpdk:%.150s: without an IOMMU the device needs "
+    return harp_port_fail(error, -ENOMEM,
+                          "dpdk:%.150s: without an IOMMU the device needs "
                           "hugepages, %u MiB, and %lu are free: set some aside (sysctl "
-                          "vm.nr_hugepages)", request->device, needed, (unsigned long)free_mib);
+                          "vm.nr_hugepages)",
+                          request->device, needed, (unsigned long)free_mib);
   if (eal.huge)
     snprintf(eal.memory, sizeof(eal.memory), "hugepages of %lu MiB",
              (unsigned long)(page_kib >> 10));
@@ -127,7 +134,8 @@ static int choose_memory(const struct harp_eal_request *request, char *error) {
 /* --- Start --- */
 
 /* EAL's one lcore may run wherever this process may: it must not bind anybody. */
-static void name_cores(char *out, size_t size) {
+static void name_cores(char *out, size_t size)
+{
   cpu_set_t set;
   size_t used = (size_t)snprintf(out, size, "--lcores=0@(");
   const char *separator = "";
@@ -144,18 +152,19 @@ static void name_cores(char *out, size_t size) {
   snprintf(out + used, size - used, ")");
 }
 
-static void initialize(const struct harp_eal_request *request) {
+static void initialize(const struct harp_eal_request *request)
+{
   char cores[4096], memory[16], prefix[64];
   char *arguments[ARGUMENTS];
   int count = 0;
   name_cores(cores, sizeof(cores));
   snprintf(memory, sizeof(memory), "%u", eal.huge ? request->hugepages : PLAIN_MIB);
   snprintf(prefix, sizeof(prefix), "--file-prefix=harp-%d", (int)getpid());
-  const char *always[] = {
-      "harp", cores, "--no-telemetry", "--log-level=lib.*:error", "--log-level=pmd.*:error",
-      /* An allow list with a function that no bus has: NICs are taken one by
-       * one, by name, and never because they happen to be there. */
-      "-a", "ffff:ff:1f.7", eal.physical ? "--iova-mode=pa" : "--iova-mode=va"};
+  const char *always[] = {"harp", cores, "--no-telemetry", "--log-level=lib.*:error",
+                          "--log-level=pmd.*:error",
+                          /* An allow list with a function that no bus has: NICs are taken one by
+                           * one, by name, and never because they happen to be there. */
+                          "-a", "ffff:ff:1f.7", eal.physical ? "--iova-mode=pa" : "--iova-mode=va"};
   const char *huge[] = {"--in-memory", "--single-file-segments"};
   const char *plain[] = {"--no-huge", "--no-shconf", prefix};
   for (size_t i = 0; i < sizeof(always) / sizeof(always[0]); i++)
@@ -165,7 +174,7 @@ static void initialize(const struct harp_eal_request *request) {
   for (size_t i = 0; !eal.huge && i < sizeof(plain) / sizeof(plain[0]); i++)
     arguments[count++] = (char *)(uintptr_t)plain[i];
   if (!eal.huge || request->hugepages) {
-    arguments[count++] = (char *)(uintptr_t) "-m";
+    arguments[count++] = (char *)(uintptr_t)"-m";
     arguments[count++] = memory;
   }
   arguments[count] = NULL;
@@ -175,7 +184,8 @@ static void initialize(const struct harp_eal_request *request) {
     rmdir(rte_eal_get_runtime_dir());
 }
 
-static int start(const struct harp_eal_request *request, char *error) {
+static int start(const struct harp_eal_request *request, char *error)
+{
   int rc = choose_memory(request, error);
   if (rc < 0)
     return rc;
@@ -190,31 +200,29 @@ static int start(const struct harp_eal_request *request, char *error) {
   return 0;
 }
 
-int harp_eal_start(const struct harp_eal_request *request, char *error) {
+int harp_eal_start(const struct harp_eal_request *request, char *error)
+{
   harp_eal_forget_complaint();
   if (!eal.tried)
     return start(request, error);
   if (!eal.running)
-    return harp_port_fail(error, -EIO, "dpdk:%.150s: DPDK did not start before in this process, "
-                          "and it starts once; begin a new one", request->device);
+    return harp_port_fail(error, -EIO,
+                          "dpdk:%.150s: DPDK did not start before in this process, "
+                          "and it starts once; begin a new one",
+                          request->device);
   if (request->physical != eal.physical || (request->hugepages && !eal.huge))
-    return harp_port_fail(error, -EBUSY, "dpdk:%.150s: DPDK runs in this process already, with %s "
+    return harp_port_fail(error, -EBUSY,
+                          "dpdk:%.150s: DPDK runs in this process already, with %s "
                           "and %s addresses; a device of another kind needs a process of its own",
                           request->device, eal.memory, eal.physical ? "physical" : "virtual");
   return 0;
 }
 
-const char *harp_eal_memory(void) {
-  return eal.memory;
-}
+const char *harp_eal_memory(void) { return eal.memory; }
 
-bool harp_eal_has_hugepages(void) {
-  return eal.huge;
-}
+bool harp_eal_has_hugepages(void) { return eal.huge; }
 
-uint32_t harp_eal_mib(void) {
-  return eal.mib;
-}
+uint32_t harp_eal_mib(void) { return eal.mib; }
 
 /* --- The thread --- */
 
@@ -223,14 +231,16 @@ struct task {
   void *argument;
 };
 
-static void *run(void *argument) {
+static void *run(void *argument)
+{
   struct task *task = argument;
   pthread_setname_np(pthread_self(), "harp-dpdk");
   task->function(task->argument);
   return NULL;
 }
 
-int harp_eal_thread(void (*function)(void *argument), void *argument) {
+int harp_eal_thread(void (*function)(void *argument), void *argument)
+{
   struct task task = {function, argument};
   sigset_t all, before;
   pthread_t thread;

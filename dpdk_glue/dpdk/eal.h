@@ -12,10 +12,10 @@
 #include <stdint.h>
 
 struct harp_eal_request {
-  const char *device;  /* for error lines: what follows "dpdk:" */
-  uint32_t hugepages;  /* MiB that were asked for; 0: those that there are, or none */
-  uint32_t need_mib;   /* what the device will take */
-  bool physical;       /* the device is to be given physical addresses */
+  const char *device; /* for error lines: what follows "dpdk:" */
+  uint32_t hugepages; /* MiB that were asked for; 0: those that there are, or none */
+  uint32_t need_mib;  /* what the device will take */
+  bool physical;      /* the device is to be given physical addresses */
 };
 
 /* Starts it, or finds that it serves this wish too. 0, or a negative errno and

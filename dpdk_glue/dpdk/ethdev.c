@@ -23,8 +23,8 @@ enum { NAP_MOST_US = 1000 };
 
 /* --- Events: from DPDK's own thread --- */
 
-static int device_removed(uint16_t id, enum rte_eth_event_type event, void *argument,
-                          void *unused) {
+static int device_removed(uint16_t id, enum rte_eth_event_type event, void *argument, void *unused)
+{
   struct ethdev_port *ethdev = argument;
   atomic_store_explicit(&ethdev->gone, true, memory_order_release);
   return 0;
@@ -32,7 +32,8 @@ static int device_removed(uint16_t id, enum rte_eth_event_type event, void *argu
 
 /* --- The link, which a poller looks at now and then --- */
 
-static void look_at_link(struct ethdev_port *ethdev) {
+static void look_at_link(struct ethdev_port *ethdev)
+{
   struct rte_eth_link link = {0};
   if (atomic_load_explicit(&ethdev->gone, memory_order_acquire) ||
       rte_eth_link_get_nowait(ethdev->id, &link) < 0)
@@ -49,18 +50,21 @@ static void look_at_link(struct ethdev_port *ethdev) {
 /* --- Reset: the last resort for references that do not come back --- */
 
 /* Others that poll are kept out of the device, each for as long as it takes. */
-static void take_gates(struct ethdev_port *ethdev) {
+static void take_gates(struct ethdev_port *ethdev)
+{
   for (unsigned q = 0; q < ethdev->queue_count; q++)
     while (!harp_ethdev_try_gate(&ethdev->queues[q]))
       sched_yield();
 }
 
-static void leave_gates(struct ethdev_port *ethdev) {
+static void leave_gates(struct ethdev_port *ethdev)
+{
   for (unsigned q = 0; q < ethdev->queue_count; q++)
     harp_ethdev_leave_gate(&ethdev->queues[q]);
 }
 
-static void restart(void *argument) {
+static void restart(void *argument)
+{
   struct ethdev_port *ethdev = argument;
   char error[HARP_PORT_ERROR_SIZE];
   harp_ethdev_detach(ethdev);
@@ -72,7 +76,8 @@ static void restart(void *argument) {
 }
 
 /* A closed device reads nothing any more, and its driver has freed what it had. */
-int harp_ethdev_reset(struct ethdev_port *ethdev) {
+int harp_ethdev_reset(struct ethdev_port *ethdev)
+{
   take_gates(ethdev);
   if (harp_eal_thread(restart, ethdev) < 0) {
     rte_eth_dev_stop(ethdev->id);
@@ -90,7 +95,8 @@ struct opening {
   int result;
 };
 
-static void open_device(void *argument) {
+static void open_device(void *argument)
+{
   struct opening *opening = argument;
   struct ethdev_port *ethdev = opening->ethdev;
   int rc = harp_ethdev_probe(ethdev, opening->error);
@@ -100,16 +106,16 @@ static void open_device(void *argument) {
     rc = harp_ethdev_attach(ethdev, opening->error);
   if (rc == 0)
     rc = harp_ethdev_configure(ethdev, opening->error);
-  if (rc == 0 && harp_dma_table_init(&ethdev->dma, ethdev->reach, ethdev->device,
-                                       ethdev->spec.regions) < 0)
-    rc = harp_port_fail(opening->error, -ENOMEM, "dpdk:%.150s: out of memory",
-                        ethdev->spec.name);
+  if (rc == 0 &&
+      harp_dma_table_init(&ethdev->dma, ethdev->reach, ethdev->device, ethdev->spec.regions) < 0)
+    rc = harp_port_fail(opening->error, -ENOMEM, "dpdk:%.150s: out of memory", ethdev->spec.name);
   if (rc == 0)
     rte_eth_dev_callback_register(ethdev->id, RTE_ETH_EVENT_INTR_RMV, device_removed, ethdev);
   opening->result = rc;
 }
 
-static void close_device(void *argument) {
+static void close_device(void *argument)
+{
   struct ethdev_port *ethdev = argument;
   for (unsigned q = 0; ethdev->queues && q < ethdev->queue_count; q++) {
     harp_ethdev_tx_drop(&ethdev->queues[q]);
@@ -123,38 +129,44 @@ static void close_device(void *argument) {
   harp_ethdev_owner_give(&ethdev->owner);
 }
 
-static void ethdev_close(struct harp_port *port) {
+static void ethdev_close(struct harp_port *port)
+{
   harp_eal_thread(close_device, port);
   free(port);
 }
 
 /* Links in software have files of DPDK's own, which stay open here. */
-static void ethdev_forget(struct harp_port *port) {
+static void ethdev_forget(struct harp_port *port)
+{
   harp_ethdev_owner_forget(&harp_ethdev_of(port)->owner);
 }
 
-static int set_up(struct ethdev_port *ethdev, const struct harp_port_config *config,
-                  char *error) {
+static int set_up(struct ethdev_port *ethdev, const struct harp_port_config *config, char *error)
+{
   struct opening opening = {.ethdev = ethdev, .error = error};
   int rc = harp_ethdev_spec_parse(&ethdev->spec, config->device, error);
   if (rc < 0)
     return rc;
   if (!config->address)
-    return harp_port_fail(error, -EINVAL, "dpdk:%.150s: the kernel has no address on this device "
-                          "to share; set address = A.B.C.D/N", ethdev->spec.name);
+    return harp_port_fail(error, -EINVAL,
+                          "dpdk:%.150s: the kernel has no address on this device "
+                          "to share; set address = A.B.C.D/N",
+                          ethdev->spec.name);
   ethdev->config = *config;
   ethdev->config.device = ethdev->spec.devargs;
   ethdev->queue_count = config->queues;
   harp_local_ports_init(&ethdev->local_ports, config->ports_first, config->ports_last);
   rc = harp_eal_thread(open_device, &opening);
   if (rc < 0)
-    return harp_port_fail(error, rc, "dpdk:%.150s: cannot start a thread: %s; raise the limit on "
-                          "processes (ulimit -u, pids.max)", ethdev->spec.name, strerror(-rc));
+    return harp_port_fail(error, rc,
+                          "dpdk:%.150s: cannot start a thread: %s; raise the limit on "
+                          "processes (ulimit -u, pids.max)",
+                          ethdev->spec.name, strerror(-rc));
   return opening.result;
 }
 
-static int ethdev_open(struct harp_port **port, const struct harp_port_config *config,
-                       char *error) {
+static int ethdev_open(struct harp_port **port, const struct harp_port_config *config, char *error)
+{
   struct ethdev_port *ethdev = calloc(1, sizeof(*ethdev));
   if (!ethdev)
     return harp_port_fail(error, -ENOMEM, "dpdk:%.150s: out of memory", config->device);
@@ -171,17 +183,20 @@ static int ethdev_open(struct harp_port **port, const struct harp_port_config *c
 
 /* --- Sleeping --- */
 
-static int ethdev_descriptor(struct harp_port *port, unsigned number) {
+static int ethdev_descriptor(struct harp_port *port, unsigned number)
+{
   return harp_ethdev_of(port)->queues[number].timer_fd;
 }
 
-static void nap(struct ethdev_queue *queue) {
+static void nap(struct ethdev_queue *queue)
+{
   struct itimerspec at = {.it_value.tv_nsec = queue->nap_us * 1000};
   timerfd_settime(queue->timer_fd, 0, &at, NULL);
   queue->nap_us = RTE_MIN(queue->nap_us * 2, (uint32_t)NAP_MOST_US);
 }
 
-static int ethdev_arm(struct harp_port *port, unsigned number, bool asleep) {
+static int ethdev_arm(struct harp_port *port, unsigned number, bool asleep)
+{
   struct ethdev_port *ethdev = harp_ethdev_of(port);
   struct ethdev_queue *queue = &ethdev->queues[number];
   uint64_t rang;
@@ -203,29 +218,34 @@ static int ethdev_arm(struct harp_port *port, unsigned number, bool asleep) {
 
 /* --- Local ports, memory, counts --- */
 
-static int ethdev_reserve(struct harp_port *port, unsigned queue, uint16_t wanted,
-                          uint16_t *local) {
+static int ethdev_reserve(struct harp_port *port, unsigned queue, uint16_t wanted, uint16_t *local)
+{
   struct ethdev_port *ethdev = harp_ethdev_of(port);
   return harp_local_ports_take(&ethdev->local_ports, queue, ethdev->queue_count, wanted, local);
 }
 
-static void ethdev_release(struct harp_port *port, unsigned queue, uint16_t local) {
+static void ethdev_release(struct harp_port *port, unsigned queue, uint16_t local)
+{
   harp_local_ports_give(&harp_ethdev_of(port)->local_ports, local);
 }
 
-static int ethdev_dma_map(struct harp_port *port, uintptr_t start, uintptr_t end) {
+static int ethdev_dma_map(struct harp_port *port, uintptr_t start, uintptr_t end)
+{
   return harp_dma_map(&harp_ethdev_of(port)->dma, start, end);
 }
 
-static void ethdev_dma_revoke(struct harp_port *port, uintptr_t start, uintptr_t end) {
+static void ethdev_dma_revoke(struct harp_port *port, uintptr_t start, uintptr_t end)
+{
   harp_dma_revoke(&harp_ethdev_of(port)->dma, start, end);
 }
 
-static void ethdev_dma_unmap_deferred(struct harp_port *port) {
+static void ethdev_dma_unmap_deferred(struct harp_port *port)
+{
   harp_dma_unmap_deferred(&harp_ethdev_of(port)->dma);
 }
 
-static void ethdev_count(struct harp_port *port, unsigned number, uint64_t *counters) {
+static void ethdev_count(struct harp_port *port, unsigned number, uint64_t *counters)
+{
   struct ethdev_port *ethdev = harp_ethdev_of(port);
   struct ethdev_queue *queue = &ethdev->queues[number];
   struct ethdev_counts *counts = &queue->counts;

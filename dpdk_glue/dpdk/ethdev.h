@@ -22,11 +22,11 @@
 #include "dpdk_glue/port.h"
 
 enum {
-  ETHDEV_BURST = 32,       /* frames a receive call */
-  ETHDEV_PENDING = 64,     /* frames that wait for the end of the burst */
-  ETHDEV_SMALL = 384,      /* data room of small buffers: headers, acknowledgements, bytes */
-  ETHDEV_SEGMENTS = 64,    /* most buffers of a frame to send */
-  ETHDEV_HANDED = 1024,    /* frames that other queues may have received for one */
+  ETHDEV_BURST = 32,    /* frames a receive call */
+  ETHDEV_PENDING = 64,  /* frames that wait for the end of the burst */
+  ETHDEV_SMALL = 384,   /* data room of small buffers: headers, acknowledgements, bytes */
+  ETHDEV_SEGMENTS = 64, /* most buffers of a frame to send */
+  ETHDEV_HANDED = 1024, /* frames that other queues may have received for one */
 };
 
 /* Counts since the last count(); port.h's counters of the same names. */
@@ -36,20 +36,20 @@ struct ethdev_counts {
 
 /* The rest of a received chain, of which every buffer becomes a segment. */
 struct ethdev_chain {
-  struct rte_mbuf *head;  /* the whole of it */
-  struct rte_mbuf *next;  /* NULL: there is none */
-  uint8_t header[128];    /* Ethernet, IPv4 and TCP, as for the segment before */
+  struct rte_mbuf *head; /* the whole of it */
+  struct rte_mbuf *next; /* NULL: there is none */
+  uint8_t header[128];   /* Ethernet, IPv4 and TCP, as for the segment before */
   uint16_t header_length;
   uint16_t segment_size;
-  uint8_t last_flags;     /* TCP flags that belong to the last segment only */
-  uint32_t sequence;      /* of the next segment */
-  uint32_t left;          /* payload bytes to come */
+  uint8_t last_flags; /* TCP flags that belong to the last segment only */
+  uint32_t sequence;  /* of the next segment */
+  uint32_t left;      /* payload bytes to come */
 };
 
 /* One poller's. */
 struct ethdev_queue {
   _Alignas(64) atomic_flag gate; /* held while the device is used; by others to reset it */
-  unsigned lcore;           /* whose mempool caches the poller uses */
+  unsigned lcore;                /* whose mempool caches the poller uses */
   uint16_t number;
   struct rte_mempool *small, *large;
   struct rte_mbuf_ext_shared_info dma; /* 1 + buffers in foreign memory that the device has */
@@ -82,13 +82,13 @@ struct ethdev_port {
   struct rte_device *device;
   unsigned queue_count;
   uint16_t rx_descriptors, tx_descriptors;
-  uint32_t tx_offloads;  /* RTE_ETH_TX_OFFLOAD_* in use */
+  uint32_t tx_offloads;   /* RTE_ETH_TX_OFFLOAD_* in use */
   uint16_t segments_most; /* of a frame, as the device says */
-  bool steered;          /* the device itself delivers by local port */
+  bool steered;           /* the device itself delivers by local port */
   enum dma_reach reach;
   struct dma_table dma;
   struct harp_local_ports local_ports;
-  atomic_bool gone;      /* removed, or given up: never touched again */
+  atomic_bool gone; /* removed, or given up: never touched again */
   atomic_bool been_up, down;
   struct ethdev_queue *queues;
 };
@@ -110,8 +110,7 @@ void harp_ethdev_free(struct ethdev_port *ethdev);
 /* As in port.h. */
 int harp_ethdev_receive(struct harp_port *port, unsigned queue, const struct harp_rx_hint *hint,
                         struct harp_rx_frame *frames, int max);
-int harp_ethdev_transmit(struct harp_port *port, unsigned queue,
-                         const struct harp_tx_frame *frame);
+int harp_ethdev_transmit(struct harp_port *port, unsigned queue, const struct harp_tx_frame *frame);
 void harp_ethdev_flush(struct harp_port *port, unsigned queue);
 int harp_ethdev_reclaim(struct harp_port *port, unsigned queue, uint32_t timeout_us);
 
@@ -127,21 +126,25 @@ bool harp_ethdev_rx_waits(struct ethdev_port *ethdev, struct ethdev_queue *queue
 /* Makes a sleeping poller look. */
 void harp_ethdev_wake(struct ethdev_queue *queue);
 
-static inline struct ethdev_port *harp_ethdev_of(struct harp_port *port) {
+static inline struct ethdev_port *harp_ethdev_of(struct harp_port *port)
+{
   return (struct ethdev_port *)port;
 }
 
 /* The poll lock may come from any thread, and DPDK's caches belong to numbers, not
  * to threads: whoever polls the queue is its number meanwhile. */
-static inline void harp_ethdev_enter(const struct ethdev_queue *queue) {
+static inline void harp_ethdev_enter(const struct ethdev_queue *queue)
+{
   RTE_PER_LCORE(_lcore_id) = queue->lcore;
 }
 
-static inline bool harp_ethdev_try_gate(struct ethdev_queue *queue) {
+static inline bool harp_ethdev_try_gate(struct ethdev_queue *queue)
+{
   return !atomic_flag_test_and_set_explicit(&queue->gate, memory_order_acquire);
 }
 
-static inline void harp_ethdev_leave_gate(struct ethdev_queue *queue) {
+static inline void harp_ethdev_leave_gate(struct ethdev_queue *queue)
+{
   atomic_flag_clear_explicit(&queue->gate, memory_order_release);
 }
 

@@ -5,9 +5,10 @@
 #include "dpdk_glue/fail.h"
 #include "dpdk_glue/port.h"
 
-static int none_open(struct harp_port **port, const struct harp_port_config *config,
-                     char *error) {
-  return harp_port_fail(error, -EOPNOTSUPP, "dpdk:%.150s: this HARP was built without DPDK: "
+static int none_open(struct harp_port **port, const struct harp_port_config *config, char *error)
+{
+  return harp_port_fail(error, -EOPNOTSUPP,
+                        "dpdk:%.150s: this HARP was built without DPDK: "
                         "install libdpdk-dev and build it again with -Ddpdk=enabled",
                         config->device);
 }

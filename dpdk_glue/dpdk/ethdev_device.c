@@ -29,17 +29,18 @@
 enum {
   QUEUE_MIB = 48, /* what a queue takes at most, with buffers for large segments */
   BASE_MIB = 32,
-  ADDRESS_BITS = 47, /* of a process's own addresses */
+  ADDRESS_BITS = 47,    /* of a process's own addresses */
   PEER_WAIT_MS = 10000, /* for the other side of a link in software */
 };
 
-static void function_path(const struct ethdev_spec *spec, const char *what, char *out,
-                          size_t size) {
+static void function_path(const struct ethdev_spec *spec, const char *what, char *out, size_t size)
+{
   snprintf(out, size, "/sys/bus/pci/devices/%s%s%s", spec->name, *what ? "/" : "", what);
 }
 
 /* The last part of where a link in the function's folder leads; "": no such link. */
-static void read_link(const struct ethdev_spec *spec, const char *what, char *out, size_t size) {
+static void read_link(const struct ethdev_spec *spec, const char *what, char *out, size_t size)
+{
   char path[160], target[256];
   function_path(spec, what, path, sizeof(path));
   ssize_t length = readlink(path, target, sizeof(target) - 1);
@@ -49,7 +50,8 @@ static void read_link(const struct ethdev_spec *spec, const char *what, char *ou
 }
 
 /* The first word of a file in the function's folder; "": no such file. */
-static void read_text(const struct ethdev_spec *spec, const char *what, char *out, size_t size) {
+static void read_text(const struct ethdev_spec *spec, const char *what, char *out, size_t size)
+{
   char path[160];
   function_path(spec, what, path, sizeof(path));
   int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -61,7 +63,8 @@ static void read_text(const struct ethdev_spec *spec, const char *what, char *ou
 }
 
 /* Whether somebody else has the file open, or it is closed to us. */
-static int try_file(const struct ethdev_spec *spec, const char *path, char *error) {
+static int try_file(const struct ethdev_spec *spec, const char *path, char *error)
+{
   int fd = open(path, O_RDWR | O_CLOEXEC);
   int code = errno;
   if (fd >= 0) {
@@ -69,14 +72,19 @@ static int try_file(const struct ethdev_spec *spec, const char *path, char *erro
     return 0;
   }
   if (code == EBUSY)
-    return harp_port_fail(error, -EBUSY, "dpdk:%s: another process uses the device (%s is busy); "
-                          "end it, or give this process another NIC", spec->name, path);
-  return harp_port_fail(error, -code, "dpdk:%s: %s cannot be opened: %s; give this user the file, "
-                        "or run as root", spec->name, path, strerror(code));
+    return harp_port_fail(error, -EBUSY,
+                          "dpdk:%s: another process uses the device (%s is busy); "
+                          "end it, or give this process another NIC",
+                          spec->name, path);
+  return harp_port_fail(error, -code,
+                        "dpdk:%s: %s cannot be opened: %s; give this user the file, "
+                        "or run as root",
+                        spec->name, path, strerror(code));
 }
 
 /* Virtual IOMMUs may have fewer address bits than a process. 0: unknown. */
-static unsigned iommu_bits(const struct ethdev_spec *spec) {
+static unsigned iommu_bits(const struct ethdev_spec *spec)
+{
   char path[192];
   unsigned long long capabilities = 0;
   function_path(spec, "iommu/intel-iommu/cap", path, sizeof(path));
@@ -90,13 +98,15 @@ static unsigned iommu_bits(const struct ethdev_spec *spec) {
 }
 
 /* Whether a device of the group is none of VFIO's business: a bridge, or nobody's. */
-static bool stands_aside(const char *driver, const char *class) {
+static bool stands_aside(const char *driver, const char *class)
+{
   return !driver[0] || strcmp(driver, "vfio-pci") == 0 || strcmp(driver, "pci-stub") == 0 ||
          strncmp(class, "0x06", 4) == 0;
 }
 
 /* A group is given away as a whole: VFIO refuses it while the kernel has a part. */
-static int look_at_group(const struct ethdev_spec *spec, const char *group, char *error) {
+static int look_at_group(const struct ethdev_spec *spec, const char *group, char *error)
+{
   char folder[96];
   int rc = 0;
   snprintf(folder, sizeof(folder), "/sys/kernel/iommu_groups/%s/devices", group);
@@ -108,21 +118,24 @@ static int look_at_group(const struct ethdev_spec *spec, const char *group, char
     read_link(&other, "driver", driver, sizeof(driver));
     read_text(&other, "class", class, sizeof(class));
     if (!stands_aside(driver, class))
-      rc = harp_port_fail(error, -EBUSY, "dpdk:%s: shares IOMMU group %s with %s, which the "
+      rc = harp_port_fail(error, -EBUSY,
+                          "dpdk:%s: shares IOMMU group %s with %s, which the "
                           "kernel's %s has, and a group is given away as a whole: name that device "
-                          "to harp setup as well, or move the card to another slot", spec->name,
-                          group, other.name, driver);
+                          "to harp setup as well, or move the card to another slot",
+                          spec->name, group, other.name, driver);
   }
   if (members)
     closedir(members);
   return rc;
 }
 
-static int look_at_vfio(struct ethdev_spec *spec, char *error) {
+static int look_at_vfio(struct ethdev_spec *spec, char *error)
+{
   char group[32], path[96];
   read_link(spec, "iommu_group", group, sizeof(group));
   if (!group[0])
-    return harp_port_fail(error, -ENODEV, "dpdk:%s: bound to vfio-pci, but in no IOMMU group; "
+    return harp_port_fail(error, -ENODEV,
+                          "dpdk:%s: bound to vfio-pci, but in no IOMMU group; "
                           "switch the IOMMU on, or allow VFIO without one (harp setup)",
                           spec->name);
   snprintf(path, sizeof(path), "/dev/vfio/%s", group);
@@ -130,7 +143,8 @@ static int look_at_vfio(struct ethdev_spec *spec, char *error) {
   if (!spec->iommu)
     snprintf(path, sizeof(path), "/dev/vfio/noiommu-%s", group);
   if (access(path, F_OK) < 0)
-    return harp_port_fail(error, -ENOENT, "dpdk:%s: there is no /dev/vfio/%s: a container needs "
+    return harp_port_fail(error, -ENOENT,
+                          "dpdk:%s: there is no /dev/vfio/%s: a container needs "
                           "it, and /dev/vfio/vfio (docker run --device, or a privileged pod)",
                           spec->name, group);
   unsigned bits = iommu_bits(spec);
@@ -142,7 +156,8 @@ static int look_at_vfio(struct ethdev_spec *spec, char *error) {
 }
 
 /* VFIO counts what it maps against the limit of whoever has no CAP_IPC_LOCK. */
-static bool may_lock_all(void) {
+static bool may_lock_all(void)
+{
   struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
   struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3] = {0};
   struct rlimit limit = {0};
@@ -151,28 +166,34 @@ static bool may_lock_all(void) {
   return syscall(SYS_capget, &header, caps) == 0 && caps[0].effective & 1u << CAP_IPC_LOCK;
 }
 
-static int look_at_limit(const struct ethdev_spec *spec, char *error) {
+static int look_at_limit(const struct ethdev_spec *spec, char *error)
+{
   struct rlimit limit = {0};
   uint32_t needed = harp_eal_mib();
   if (!spec->iommu || may_lock_all() || getrlimit(RLIMIT_MEMLOCK, &limit) < 0 ||
       limit.rlim_cur >> 20 >= needed)
     return 0;
-  return harp_port_fail(error, -EPERM, "dpdk:%s: %u MiB are to be mapped for the device, and this "
+  return harp_port_fail(error, -EPERM,
+                        "dpdk:%s: %u MiB are to be mapped for the device, and this "
                         "process may lock %lu: give it CAP_IPC_LOCK, or raise the limit (ulimit -l "
-                        "unlimited, docker run --ulimit memlock=-1)", spec->name, needed,
-                        (unsigned long)(limit.rlim_cur >> 20));
+                        "unlimited, docker run --ulimit memlock=-1)",
+                        spec->name, needed, (unsigned long)(limit.rlim_cur >> 20));
 }
 
-static int look_at_uio(struct ethdev_spec *spec, const char *driver, char *error) {
+static int look_at_uio(struct ethdev_spec *spec, const char *driver, char *error)
+{
   spec->physical = true;
   snprintf(spec->uio, sizeof(spec->uio), "%.23s", driver);
   if (geteuid() != 0)
-    return harp_port_fail(error, -EPERM, "dpdk:%s: a device bound to %s is root's alone; bind it "
-                          "to vfio-pci, or run as root", spec->name, driver);
+    return harp_port_fail(error, -EPERM,
+                          "dpdk:%s: a device bound to %s is root's alone; bind it "
+                          "to vfio-pci, or run as root",
+                          spec->name, driver);
   return 0;
 }
 
-static int look_at_pci(struct ethdev_spec *spec, char *error) {
+static int look_at_pci(struct ethdev_spec *spec, char *error)
+{
   char path[160], driver[64];
   function_path(spec, "", path, sizeof(path));
   if (access(path, F_OK) < 0)
@@ -183,13 +204,16 @@ static int look_at_pci(struct ethdev_spec *spec, char *error) {
     return look_at_vfio(spec, error);
   if (strcmp(driver, "uio_pci_generic") == 0 || strcmp(driver, "igb_uio") == 0)
     return look_at_uio(spec, driver, error);
-  return harp_port_fail(error, -EBUSY, "dpdk:%s: the NIC is %s%s; bind it to vfio-pci (harp setup "
-                        "does)", spec->name, driver[0] ? "the kernel's, bound to its driver " : "",
+  return harp_port_fail(error, -EBUSY,
+                        "dpdk:%s: the NIC is %s%s; bind it to vfio-pci (harp setup "
+                        "does)",
+                        spec->name, driver[0] ? "the kernel's, bound to its driver " : "",
                         driver[0] ? driver : "bound to no driver");
 }
 
 /* 0: somebody listens there. -1: nobody, errno says why. */
-static int try_socket(const char *path) {
+static int try_socket(const char *path)
+{
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
   int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -202,36 +226,43 @@ static int try_socket(const char *path) {
 }
 
 /* A socket that nobody listens at is what a killed process left. */
-static int make_way(const struct ethdev_spec *spec, char *error) {
+static int make_way(const struct ethdev_spec *spec, char *error)
+{
   char folder[sizeof(spec->socket)];
   snprintf(folder, sizeof(folder), "%s", spec->socket);
   if (access(dirname(folder), W_OK) < 0)
-    return harp_port_fail(error, -errno, "dpdk:%.60s: no socket can be made at %.107s: %s; name a "
-                          "folder that is there and writable", spec->name, spec->socket,
-                          strerror(errno));
+    return harp_port_fail(error, -errno,
+                          "dpdk:%.60s: no socket can be made at %.107s: %s; name a "
+                          "folder that is there and writable",
+                          spec->name, spec->socket, strerror(errno));
   if (access(spec->socket, F_OK) < 0)
     return 0;
   if (try_socket(spec->socket) == 0 || errno != ECONNREFUSED)
-    return harp_port_fail(error, -EBUSY, "dpdk:%.60s: %.107s is there already, and not by a "
+    return harp_port_fail(error, -EBUSY,
+                          "dpdk:%.60s: %.107s is there already, and not by a "
                           "process that has died: end the one that listens there, or choose "
-                          "another path", spec->name, spec->socket);
+                          "another path",
+                          spec->name, spec->socket);
   unlink(spec->socket);
   return 0;
 }
 
 /* virtio_user connects once; the other side may be just about to start. */
-static int wait_for_server(const struct ethdev_spec *spec, char *error) {
+static int wait_for_server(const struct ethdev_spec *spec, char *error)
+{
   for (unsigned waited = 0; access(spec->socket, F_OK) < 0; waited += 20) {
     if (waited >= PEER_WAIT_MS)
-      return harp_port_fail(error, -ENOENT, "dpdk:%.60s: nobody listens at %.107s since %u s: "
-                            "start the other side (net_vhost), or correct the path", spec->name,
-                            spec->socket, PEER_WAIT_MS / 1000);
+      return harp_port_fail(error, -ENOENT,
+                            "dpdk:%.60s: nobody listens at %.107s since %u s: "
+                            "start the other side (net_vhost), or correct the path",
+                            spec->name, spec->socket, PEER_WAIT_MS / 1000);
     usleep(20000);
   }
   return 0;
 }
 
-static int look_at_socket(const struct ethdev_spec *spec, char *error) {
+static int look_at_socket(const struct ethdev_spec *spec, char *error)
+{
   if (!spec->socket[0])
     return 0;
   if (spec->serves)
@@ -239,7 +270,8 @@ static int look_at_socket(const struct ethdev_spec *spec, char *error) {
   return strncmp(spec->name, "virtio_user", 11) == 0 ? wait_for_server(spec, error) : 0;
 }
 
-int harp_ethdev_probe(struct ethdev_port *ethdev, char *error) {
+int harp_ethdev_probe(struct ethdev_port *ethdev, char *error)
+{
   struct ethdev_spec *spec = &ethdev->spec;
   int rc = spec->pci ? look_at_pci(spec, error) : look_at_socket(spec, error);
   if (rc == 0 && spec->pci)
@@ -256,12 +288,15 @@ int harp_ethdev_probe(struct ethdev_port *ethdev, char *error) {
   return rc < 0 ? rc : look_at_limit(spec, error);
 }
 
-static int attach_failed(const struct ethdev_spec *spec, int code, char *error) {
+static int attach_failed(const struct ethdev_spec *spec, int code, char *error)
+{
   const char *said = harp_eal_complaint();
   if (strstr(said, "DMA"))
-    return harp_port_fail(error, code, "dpdk:%.100s: the IOMMU takes none of HARP's memory (%s): "
+    return harp_port_fail(error, code,
+                          "dpdk:%.100s: the IOMMU takes none of HARP's memory (%s): "
                           "raise the limit on locked memory (CAP_IPC_LOCK, ulimit -l unlimited); "
-                          "the kernel's log (dmesg) may say more", spec->name, said);
+                          "the kernel's log (dmesg) may say more",
+                          spec->name, said);
   return harp_port_fail(error, code, "dpdk:%.150s: DPDK cannot take the device: %s%s%s", spec->name,
                         strerror(-code), *said ? "; it says " : "", said);
 }
@@ -272,11 +307,12 @@ static int attach_failed(const struct ethdev_spec *spec, int code, char *error) 
  */
 struct patience {
   const char *socket;
-  int done;   /* eventfd */
+  int done; /* eventfd */
   bool ended;
 };
 
-static void *open_watchdog(void *argument) {
+static void *open_watchdog(void *argument)
+{
   struct patience *patience = argument;
   struct pollfd done = {.fd = patience->done, .events = POLLIN};
   for (int wait = PEER_WAIT_MS; poll(&done, 1, wait) == 0; wait = 200) {
@@ -286,7 +322,8 @@ static void *open_watchdog(void *argument) {
   return NULL;
 }
 
-static int probe(const struct ethdev_spec *spec, char *error) {
+static int probe(const struct ethdev_spec *spec, char *error)
+{
   if (!spec->serves || strncmp(spec->name, "virtio_user", 11) != 0) {
     int rc = rte_dev_probe(spec->devargs);
     return rc < 0 ? attach_failed(spec, rc, error) : 0;
@@ -294,32 +331,39 @@ static int probe(const struct ethdev_spec *spec, char *error) {
   struct patience patience = {.socket = spec->socket, .done = eventfd(0, EFD_CLOEXEC)};
   pthread_t thread;
   if (patience.done < 0 || pthread_create(&thread, NULL, open_watchdog, &patience) != 0)
-    return harp_port_fail(error, -EAGAIN, "dpdk:%.150s: no thread or no descriptor left: raise "
-                          "the limits (ulimit -u, -n)", spec->name);
+    return harp_port_fail(error, -EAGAIN,
+                          "dpdk:%.150s: no thread or no descriptor left: raise "
+                          "the limits (ulimit -u, -n)",
+                          spec->name);
   int rc = rte_dev_probe(spec->devargs);
   eventfd_write(patience.done, 1);
   pthread_join(thread, NULL);
   close(patience.done);
   if (rc < 0 && patience.ended)
-    return harp_port_fail(error, -ENOTCONN, "dpdk:%.60s: nobody came to %.107s in %u s: start the "
-                          "other side (net_vhost with client=1)", spec->name, spec->socket,
-                          PEER_WAIT_MS / 1000);
+    return harp_port_fail(error, -ENOTCONN,
+                          "dpdk:%.60s: nobody came to %.107s in %u s: start the "
+                          "other side (net_vhost with client=1)",
+                          spec->name, spec->socket, PEER_WAIT_MS / 1000);
   return rc < 0 ? attach_failed(spec, rc, error) : 0;
 }
 
-int harp_ethdev_attach(struct ethdev_port *ethdev, char *error) {
+int harp_ethdev_attach(struct ethdev_port *ethdev, char *error)
+{
   const struct ethdev_spec *spec = &ethdev->spec;
   struct rte_eth_dev_info info;
   harp_eal_forget_complaint();
   if (rte_eth_dev_get_port_by_name(spec->name, &ethdev->id) == 0)
-    return harp_port_fail(error, -EBUSY, "dpdk:%.100s: this process has the device already; each "
-                          "ztcp*.conf needs its own", spec->name);
+    return harp_port_fail(error, -EBUSY,
+                          "dpdk:%.100s: this process has the device already; each "
+                          "ztcp*.conf needs its own",
+                          spec->name);
   int rc = probe(spec, error);
   if (rc < 0)
     return rc;
   rc = rte_eth_dev_get_port_by_name(spec->name, &ethdev->id);
   if (rc < 0)
-    return harp_port_fail(error, -ENODEV, "dpdk:%.150s: no driver of HARP's knows this device; it "
+    return harp_port_fail(error, -ENODEV,
+                          "dpdk:%.150s: no driver of HARP's knows this device; it "
                           "has virtio, vhost, ena, gve, iavf, ice, i40e, ixgbe, vmxnet3 and memif",
                           spec->name);
   rc = rte_eth_dev_info_get(ethdev->id, &info);
@@ -331,7 +375,8 @@ int harp_ethdev_attach(struct ethdev_port *ethdev, char *error) {
   return 0;
 }
 
-void harp_ethdev_detach(struct ethdev_port *ethdev) {
+void harp_ethdev_detach(struct ethdev_port *ethdev)
+{
   if (!ethdev->device)
     return;
   harp_ethdev_owner_detaching(&ethdev->owner);

@@ -13,11 +13,12 @@
 #include "dpdk_glue/fail.h"
 
 enum {
-  COMMAND = 4,             /* offset of the command register (PCI 3.0, 6.2.2) */
-  COMMAND_BUS_MASTER = 4,  /* may access memory by itself */
+  COMMAND = 4,            /* offset of the command register (PCI 3.0, 6.2.2) */
+  COMMAND_BUS_MASTER = 4, /* may access memory by itself */
 };
 
-void harp_ethdev_owner_init(struct ethdev_owner *owner) {
+void harp_ethdev_owner_init(struct ethdev_owner *owner)
+{
   *owner = (struct ethdev_owner){.lock_fd = -1};
 }
 
@@ -25,7 +26,8 @@ void harp_ethdev_owner_init(struct ethdev_owner *owner) {
 
 /* How often files of the driver's devices are open, all of them together, as
  * every namespace sees it; -1: a driver that is no module does not say. */
-static int openings(const char *driver) {
+static int openings(const char *driver)
+{
   char path[96];
   int count = -1;
   snprintf(path, sizeof(path), "/sys/module/%s/refcnt", driver);
@@ -40,7 +42,8 @@ static int openings(const char *driver) {
 
 /* Older kernels leave the bit set behind a process that has gone: it is believed
  * only while somebody has some device of the driver open. */
-static bool is_driven(const struct ethdev_owner *owner, const struct ethdev_spec *spec) {
+static bool is_driven(const struct ethdev_owner *owner, const struct ethdev_spec *spec)
+{
   uint8_t command = 0;
   if (pread(owner->lock_fd, &command, sizeof(command), COMMAND) != sizeof(command))
     return false;
@@ -49,7 +52,8 @@ static bool is_driven(const struct ethdev_owner *owner, const struct ethdev_spec
 
 /* --- What DPDK opens --- */
 
-static bool is_drivers_file(const char *target) {
+static bool is_drivers_file(const char *target)
+{
   static const char *const beginnings[] = {"/dev/vfio/", "/dev/uio", "anon_inode:[vfio-device"};
   for (size_t i = 0; i < sizeof(beginnings) / sizeof(beginnings[0]); i++)
     if (strncmp(target, beginnings[i], strlen(beginnings[i])) == 0)
@@ -57,7 +61,8 @@ static bool is_drivers_file(const char *target) {
   return false;
 }
 
-static bool is_among(const int *files, unsigned count, int fd) {
+static bool is_among(const int *files, unsigned count, int fd)
+{
   for (unsigned i = 0; i < count; i++)
     if (files[i] == fd)
       return true;
@@ -65,7 +70,8 @@ static bool is_among(const int *files, unsigned count, int fd) {
 }
 
 /* The descriptors of drivers' files in this process, those of known left out. */
-static unsigned find_files(int *files, const int *known, unsigned known_count) {
+static unsigned find_files(int *files, const int *known, unsigned known_count)
+{
   unsigned count = 0;
   DIR *folder = opendir("/proc/self/fd");
   for (struct dirent *entry; folder && count < ETHDEV_OWNER_FILES && (entry = readdir(folder));) {
@@ -81,41 +87,46 @@ static unsigned find_files(int *files, const int *known, unsigned known_count) {
   return count;
 }
 
-int harp_ethdev_owner_take(struct ethdev_owner *owner, const struct ethdev_spec *spec,
-                           char *error) {
+int harp_ethdev_owner_take(struct ethdev_owner *owner, const struct ethdev_spec *spec, char *error)
+{
   char path[160];
   snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/config", spec->name);
   owner->lock_fd = open(path, O_RDONLY | O_CLOEXEC);
   if (owner->lock_fd >= 0 && flock(owner->lock_fd, LOCK_EX | LOCK_NB) < 0)
-    return harp_port_fail(error, -EBUSY, "dpdk:%s: another process with HARP uses the device; end "
-                          "it, or give this process another NIC", spec->name);
+    return harp_port_fail(error, -EBUSY,
+                          "dpdk:%s: another process with HARP uses the device; end "
+                          "it, or give this process another NIC",
+                          spec->name);
   if (owner->lock_fd >= 0 && spec->uio[0] && is_driven(owner, spec))
-    return harp_port_fail(error, -EBUSY, "dpdk:%s: another process, perhaps in another container, "
+    return harp_port_fail(error, -EBUSY,
+                          "dpdk:%s: another process, perhaps in another container, "
                           "uses the device; end it, or give this process another NIC (if none "
-                          "does: setpci -s %s COMMAND=0:4)", spec->name, spec->name);
+                          "does: setpci -s %s COMMAND=0:4)",
+                          spec->name, spec->name);
   owner->other_count = find_files(owner->others, NULL, 0);
   return 0;
 }
 
-void harp_ethdev_owner_attached(struct ethdev_owner *owner) {
+void harp_ethdev_owner_attached(struct ethdev_owner *owner)
+{
   unsigned count = find_files(owner->files, owner->others, owner->other_count);
   for (unsigned i = 0; i < count; i++)
     fcntl(owner->files[i], F_SETFD, FD_CLOEXEC);
   owner->file_count = count;
 }
 
-void harp_ethdev_owner_detaching(struct ethdev_owner *owner) {
-  owner->file_count = 0;
-}
+void harp_ethdev_owner_detaching(struct ethdev_owner *owner) { owner->file_count = 0; }
 
-static void close_lock(struct ethdev_owner *owner) {
+static void close_lock(struct ethdev_owner *owner)
+{
   if (owner->lock_fd >= 0)
     close(owner->lock_fd);
   owner->lock_fd = -1;
 }
 
 /* Unlocked by name: a child that knows nothing of this may have a copy. */
-void harp_ethdev_owner_give(struct ethdev_owner *owner) {
+void harp_ethdev_owner_give(struct ethdev_owner *owner)
+{
   if (owner->lock_fd >= 0)
     flock(owner->lock_fd, LOCK_UN);
   close_lock(owner);
@@ -123,7 +134,8 @@ void harp_ethdev_owner_give(struct ethdev_owner *owner) {
 
 /* The lock last: while this process has the device open, its end would stop it
  * for whoever had taken it meanwhile. */
-void harp_ethdev_owner_forget(struct ethdev_owner *owner) {
+void harp_ethdev_owner_forget(struct ethdev_owner *owner)
+{
   for (unsigned i = 0; i < owner->file_count; i++)
     close(owner->files[i]);
   owner->file_count = 0;

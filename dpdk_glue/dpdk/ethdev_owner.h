@@ -18,7 +18,7 @@
 enum { ETHDEV_OWNER_FILES = 16 };
 
 struct ethdev_owner {
-  int lock_fd; /* -1: there is no lock */
+  int lock_fd;                    /* -1: there is no lock */
   int others[ETHDEV_OWNER_FILES]; /* driver's files that were open before, of whomever */
   unsigned other_count;
   int files[ETHDEV_OWNER_FILES]; /* those that DPDK has opened for the device since */
@@ -29,8 +29,7 @@ struct ethdev_owner {
 void harp_ethdev_owner_init(struct ethdev_owner *owner);
 /* The NIC of spec, which is a PCI function, becomes this process's. 0, or -EBUSY
  * and one line in error (HARP_PORT_ERROR_SIZE bytes): it is another's. */
-int harp_ethdev_owner_take(struct ethdev_owner *owner, const struct ethdev_spec *spec,
-                           char *error);
+int harp_ethdev_owner_take(struct ethdev_owner *owner, const struct ethdev_spec *spec, char *error);
 /* DPDK has opened the device: what it opened is not for programs that this
  * process starts. */
 void harp_ethdev_owner_attached(struct ethdev_owner *owner);

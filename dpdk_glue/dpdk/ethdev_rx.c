@@ -27,11 +27,13 @@ enum {
 
 /* --- Lending, and taking back at the next receive --- */
 
-static void give(struct ethdev_queue *queue, struct rte_mbuf *mbuf) {
+static void give(struct ethdev_queue *queue, struct rte_mbuf *mbuf)
+{
   queue->given[queue->given_count++] = mbuf;
 }
 
-static void take_back(struct ethdev_queue *queue) {
+static void take_back(struct ethdev_queue *queue)
+{
   if (queue->given_count)
     rte_pktmbuf_free_bulk(queue->given, queue->given_count);
   queue->given_count = 0;
@@ -39,7 +41,8 @@ static void take_back(struct ethdev_queue *queue) {
     free(queue->whole[--queue->whole_count]);
 }
 
-void harp_ethdev_rx_drop(struct ethdev_queue *queue) {
+void harp_ethdev_rx_drop(struct ethdev_queue *queue)
+{
   take_back(queue);
   if (queue->chain.next)
     rte_pktmbuf_free(queue->chain.head);
@@ -53,14 +56,16 @@ void harp_ethdev_rx_drop(struct ethdev_queue *queue) {
 
 /* --- Frames of other queues --- */
 
-void harp_ethdev_wake(struct ethdev_queue *queue) {
+void harp_ethdev_wake(struct ethdev_queue *queue)
+{
   const struct itimerspec now = {.it_value.tv_nsec = 1};
   if (atomic_load_explicit(&queue->asleep, memory_order_relaxed))
     timerfd_settime(queue->timer_fd, 0, &now, NULL);
 }
 
 static void hand_over(struct ethdev_port *ethdev, struct ethdev_queue *from, unsigned to,
-                      struct rte_mbuf *mbuf) {
+                      struct rte_mbuf *mbuf)
+{
   struct ethdev_queue *queue = &ethdev->queues[to];
   if (!mbuf || rte_ring_enqueue(queue->handed, mbuf) != 0) {
     rte_pktmbuf_free(mbuf);
@@ -72,12 +77,13 @@ static void hand_over(struct ethdev_port *ethdev, struct ethdev_queue *from, uns
 }
 
 /* Keeps the queue's own frames, in order, and hands the others over. */
-static void sort(struct ethdev_port *ethdev, struct ethdev_queue *queue) {
+static void sort(struct ethdev_port *ethdev, struct ethdev_queue *queue)
+{
   unsigned kept = 0;
   for (unsigned i = 0; i < queue->received_count; i++) {
     struct rte_mbuf *mbuf = queue->received[i];
     int to = harp_frame_queue(rte_pktmbuf_mtod(mbuf, const uint8_t *), mbuf->data_len,
-                             ethdev->queue_count);
+                              ethdev->queue_count);
     for (unsigned q = 0; to < 0 && q < ethdev->queue_count; q++)
       if (q != queue->number)
         hand_over(ethdev, queue, q, rte_pktmbuf_copy(mbuf, queue->large, 0, UINT32_MAX));
@@ -91,10 +97,11 @@ static void sort(struct ethdev_port *ethdev, struct ethdev_queue *queue) {
       kept + rte_ring_dequeue_burst(queue->handed, (void **)&queue->received[kept], room, NULL);
 }
 
-static void burst(struct ethdev_port *ethdev, struct ethdev_queue *queue) {
+static void burst(struct ethdev_port *ethdev, struct ethdev_queue *queue)
+{
   queue->received_next = 0;
-  queue->received_count =
-      rte_eth_rx_burst(ethdev->id, queue->number, queue->received, ETHDEV_BURST);
+  queue->received_count = rte_eth_rx_burst(ethdev->id, queue->number, queue->received,
+                                           ETHDEV_BURST);
   /* ARP concerns every queue, also where the device steers the rest. */
   if (ethdev->queue_count > 1)
     sort(ethdev, queue);
@@ -102,20 +109,23 @@ static void burst(struct ethdev_port *ethdev, struct ethdev_queue *queue) {
 
 /* --- Chains --- */
 
-static bool vouched_for(const struct ethdev_port *ethdev, const struct rte_mbuf *mbuf) {
+static bool vouched_for(const struct ethdev_port *ethdev, const struct rte_mbuf *mbuf)
+{
   uint64_t sum = mbuf->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK;
   /* NONE: the field holds no whole checksum, and the data is known to be good. */
   return ethdev->port.info.offloads & HARP_OFFLOAD_RX_CHECKSUM &&
          (sum == RTE_MBUF_F_RX_L4_CKSUM_GOOD || sum == RTE_MBUF_F_RX_L4_CKSUM_NONE);
 }
 
-static uint16_t segment_size_of(const struct rte_mbuf *mbuf) {
+static uint16_t segment_size_of(const struct rte_mbuf *mbuf)
+{
   return mbuf->ol_flags & RTE_MBUF_F_RX_LRO ? mbuf->tso_segsz : 0;
 }
 
 /* The headers for a segment with so much payload. */
 static void rewrite(uint8_t *frame, uint16_t header_length, uint32_t sequence, uint32_t payload,
-                    uint8_t flags) {
+                    uint8_t flags)
+{
   struct rte_ipv4_hdr *ip = (struct rte_ipv4_hdr *)(frame + IP_START);
   struct rte_tcp_hdr *tcp = (struct rte_tcp_hdr *)(frame + IP_START + rte_ipv4_hdr_len(ip));
   ip->total_length = rte_cpu_to_be_16((uint16_t)(header_length - IP_START + payload));
@@ -126,7 +136,8 @@ static void rewrite(uint8_t *frame, uint16_t header_length, uint32_t sequence, u
 }
 
 static struct harp_rx_frame segment(const struct ethdev_chain *chain, const uint8_t *frame,
-                                    uint32_t payload) {
+                                    uint32_t payload)
+{
   uint32_t length = chain->header_length + payload;
   return (struct harp_rx_frame){
       .header = frame,
@@ -137,7 +148,8 @@ static struct harp_rx_frame segment(const struct ethdev_chain *chain, const uint
   };
 }
 
-static bool has_headroom(const struct rte_mbuf *mbuf, uint16_t bytes) {
+static bool has_headroom(const struct rte_mbuf *mbuf, uint16_t bytes)
+{
   for (mbuf = mbuf->next; mbuf; mbuf = mbuf->next)
     if (rte_pktmbuf_headroom(mbuf) < bytes || mbuf->refcnt != 1 || mbuf->data_len == 0)
       return false;
@@ -146,7 +158,8 @@ static bool has_headroom(const struct rte_mbuf *mbuf, uint16_t bytes) {
 
 /* The first segment of a chain. False: it is not one that can be taken apart. */
 static bool begin_chain(struct ethdev_port *ethdev, struct ethdev_queue *queue,
-                        struct rte_mbuf *mbuf, struct harp_rx_frame *out) {
+                        struct rte_mbuf *mbuf, struct harp_rx_frame *out)
+{
   struct ethdev_chain *chain = &queue->chain;
   struct harp_tcp_fields peek;
   uint8_t *frame = rte_pktmbuf_mtod(mbuf, uint8_t *);
@@ -176,7 +189,8 @@ static bool begin_chain(struct ethdev_port *ethdev, struct ethdev_queue *queue,
 }
 
 /* The next one; lends the chain's memory when that was the last. */
-static void next_of_chain(struct ethdev_queue *queue, struct harp_rx_frame *out) {
+static void next_of_chain(struct ethdev_queue *queue, struct harp_rx_frame *out)
+{
   struct ethdev_chain *chain = &queue->chain;
   struct rte_mbuf *mbuf = chain->next;
   uint32_t payload = RTE_MIN((uint32_t)mbuf->data_len, chain->left);
@@ -197,7 +211,8 @@ static void next_of_chain(struct ethdev_queue *queue, struct harp_rx_frame *out)
 
 /* One piece in memory of our own: for chains that no driver should send. */
 static bool copy_whole(struct ethdev_port *ethdev, struct ethdev_queue *queue,
-                       const struct rte_mbuf *mbuf, struct harp_rx_frame *out) {
+                       const struct rte_mbuf *mbuf, struct harp_rx_frame *out)
+{
   uint32_t length = mbuf->pkt_len;
   uint8_t *copy = length <= HARP_FRAME_MAX ? malloc(length) : NULL;
   if (!copy) {
@@ -223,7 +238,8 @@ static bool copy_whole(struct ethdev_port *ethdev, struct ethdev_queue *queue,
 
 /* The next frame; false: this one was no use. */
 static bool report(struct ethdev_port *ethdev, struct ethdev_queue *queue,
-                   struct harp_rx_frame *out) {
+                   struct harp_rx_frame *out)
+{
   if (queue->chain.next) {
     next_of_chain(queue, out);
     return true;
@@ -249,12 +265,14 @@ static bool report(struct ethdev_port *ethdev, struct ethdev_queue *queue,
   return true;
 }
 
-static bool has_some(const struct ethdev_queue *queue) {
+static bool has_some(const struct ethdev_queue *queue)
+{
   return queue->chain.next || queue->received_next < queue->received_count;
 }
 
 int harp_ethdev_receive(struct harp_port *port, unsigned number, const struct harp_rx_hint *hint,
-                        struct harp_rx_frame *frames, int max) {
+                        struct harp_rx_frame *frames, int max)
+{
   struct ethdev_port *ethdev = harp_ethdev_of(port);
   struct ethdev_queue *queue = &ethdev->queues[number];
   harp_ethdev_enter(queue);
@@ -275,7 +293,8 @@ int harp_ethdev_receive(struct harp_port *port, unsigned number, const struct ha
   return atomic_load_explicit(&ethdev->down, memory_order_relaxed) ? -ENETDOWN : 0;
 }
 
-bool harp_ethdev_rx_waits(struct ethdev_port *ethdev, struct ethdev_queue *queue) {
+bool harp_ethdev_rx_waits(struct ethdev_port *ethdev, struct ethdev_queue *queue)
+{
   if (has_some(queue) || (queue->handed && !rte_ring_empty(queue->handed)))
     return true;
   if (!harp_ethdev_try_gate(queue))

@@ -20,35 +20,36 @@
 #include "dpdk_glue/frame_fields.h"
 
 enum {
-  DEVICE_MTU = 1500,      /* where a device has no idea of its own */
-  ROOM_UNIT = 1024,       /* many NICs count receive buffers in KiB, rounded down */
+  DEVICE_MTU = 1500, /* where a device has no idea of its own */
+  ROOM_UNIT = 1024,  /* many NICs count receive buffers in KiB, rounded down */
   ROOM_LEAST = 2 * ROOM_UNIT,
   ROOM_LARGE = 9 * ROOM_UNIT, /* for merged and large segments: a few buffers each */
-  FRAME_OVERHEAD = 14 + 8, /* Ethernet, and two VLAN tags that a NIC may leave in */
-  CACHE = 128,            /* buffers that a poller keeps at hand */
-  SPARE = 512,            /* buffers on their way through a poller, and in caches */
-  RSS_KEY = 64,           /* longest hash key */
-  RSS_TABLE = 512,        /* longest table of queues */
-  LINK_WAIT_MS = 9000,    /* for a NIC to agree on a speed */
-  VIRTIO_KEEPS = 4,       /* descriptors that virtio's driver refuses to clean before */
-  VIRTIO_LEAST = 32,      /* of them that a ring of virtio's has */
+  FRAME_OVERHEAD = 14 + 8,    /* Ethernet, and two VLAN tags that a NIC may leave in */
+  CACHE = 128,                /* buffers that a poller keeps at hand */
+  SPARE = 512,                /* buffers on their way through a poller, and in caches */
+  RSS_KEY = 64,               /* longest hash key */
+  RSS_TABLE = 512,            /* longest table of queues */
+  LINK_WAIT_MS = 9000,        /* for a NIC to agree on a speed */
+  VIRTIO_KEEPS = 4,           /* descriptors that virtio's driver refuses to clean before */
+  VIRTIO_LEAST = 32,          /* of them that a ring of virtio's has */
 };
 
-static bool driver_is(const struct rte_eth_dev_info *info, const char *name) {
+static bool driver_is(const struct rte_eth_dev_info *info, const char *name)
+{
   return strcmp(info->driver_name, name) == 0;
 }
 
 /* vhost's driver does not say whether large segments are on; its argument does. */
-static bool vhost_segments(const struct ethdev_port *ethdev, const struct rte_eth_dev_info *info) {
+static bool vhost_segments(const struct ethdev_port *ethdev, const struct rte_eth_dev_info *info)
+{
   return driver_is(info, "net_vhost") && strstr(ethdev->spec.devargs, ",tso=1");
 }
 
 /* Software on the other side waits for room; a NIC drops. */
-static bool is_nic(const struct ethdev_port *ethdev) {
-  return ethdev->spec.pci;
-}
+static bool is_nic(const struct ethdev_port *ethdev) { return ethdev->spec.pci; }
 
-static int failed(const struct ethdev_port *ethdev, int code, const char *what, char *error) {
+static int failed(const struct ethdev_port *ethdev, int code, const char *what, char *error)
+{
   const char *said = harp_eal_complaint();
   return harp_port_fail(error, code, "dpdk:%.150s: %s: %s%s%s", ethdev->spec.name, what,
                         strerror(-code), *said ? "; DPDK says " : "", said);
@@ -57,7 +58,8 @@ static int failed(const struct ethdev_port *ethdev, int code, const char *what, 
 /* --- Offloads --- */
 
 static enum dma_reach reach_of(const struct ethdev_port *ethdev,
-                                  const struct rte_eth_dev_info *info) {
+                               const struct rte_eth_dev_info *info)
+{
   if (!ethdev->spec.reference || !(info->tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS))
     return REACH_NOTHING;
   if (ethdev->spec.pci)
@@ -68,8 +70,8 @@ static enum dma_reach reach_of(const struct ethdev_port *ethdev,
                                                                       : REACH_NOTHING;
 }
 
-static uint64_t rx_offloads(const struct ethdev_port *ethdev,
-                            const struct rte_eth_dev_info *info) {
+static uint64_t rx_offloads(const struct ethdev_port *ethdev, const struct rte_eth_dev_info *info)
+{
   uint64_t wanted = 0;
   if (ethdev->spec.rx_checksum)
     wanted |= RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_TCP_CKSUM;
@@ -82,8 +84,8 @@ static uint64_t rx_offloads(const struct ethdev_port *ethdev,
   return wanted;
 }
 
-static uint64_t tx_offloads(const struct ethdev_port *ethdev,
-                            const struct rte_eth_dev_info *info) {
+static uint64_t tx_offloads(const struct ethdev_port *ethdev, const struct rte_eth_dev_info *info)
+{
   uint64_t wanted = RTE_ETH_TX_OFFLOAD_MULTI_SEGS, all = info->tx_offload_capa;
   if (vhost_segments(ethdev, info))
     all |= RTE_ETH_TX_OFFLOAD_TCP_TSO | RTE_ETH_TX_OFFLOAD_TCP_CKSUM;
@@ -95,8 +97,9 @@ static uint64_t tx_offloads(const struct ethdev_port *ethdev,
   return wanted & all;
 }
 
-static uint32_t harp_offloads(const struct ethdev_port *ethdev,
-                              const struct rte_eth_dev_info *info, uint64_t rx, uint64_t tx) {
+static uint32_t harp_offloads(const struct ethdev_port *ethdev, const struct rte_eth_dev_info *info,
+                              uint64_t rx, uint64_t tx)
+{
   uint32_t offloads = 0;
   if (tx & RTE_ETH_TX_OFFLOAD_TCP_CKSUM)
     offloads |= HARP_OFFLOAD_TX_CHECKSUM;
@@ -118,22 +121,25 @@ static uint32_t harp_offloads(const struct ethdev_port *ethdev,
  * half, as it is: the queue is the local port modulo the number of queues, the
  * rule of local_ports.h, as long as that number is a power of two.
  */
-static void port_key(uint8_t *key) {
+static void port_key(uint8_t *key)
+{
   memset(key, 0, RSS_KEY);
   key[126 / 8] = 0x80 >> (126 % 8);
 }
 
-static bool can_steer(const struct ethdev_port *ethdev, const struct rte_eth_dev_info *info) {
+static bool can_steer(const struct ethdev_port *ethdev, const struct rte_eth_dev_info *info)
+{
   unsigned queues = ethdev->queue_count;
   return ethdev->spec.rss && (queues & (queues - 1)) == 0 &&
-         info->flow_type_rss_offloads & RTE_ETH_RSS_NONFRAG_IPV4_TCP &&
-         info->hash_key_size >= 40 && info->hash_key_size <= RSS_KEY &&
-         info->reta_size >= queues && info->reta_size <= RSS_TABLE;
+         info->flow_type_rss_offloads & RTE_ETH_RSS_NONFRAG_IPV4_TCP && info->hash_key_size >= 40 &&
+         info->hash_key_size <= RSS_KEY && info->reta_size >= queues &&
+         info->reta_size <= RSS_TABLE;
 }
 
 /* After the start: fills the table, and believes in the key only if the device
  * has it. */
-static bool steer(const struct ethdev_port *ethdev, const struct rte_eth_dev_info *info) {
+static bool steer(const struct ethdev_port *ethdev, const struct rte_eth_dev_info *info)
+{
   uint8_t key[RSS_KEY], found[RSS_KEY] = {0};
   port_key(key);
   struct rte_eth_rss_conf conf = {.rss_key = found, .rss_key_len = info->hash_key_size};
@@ -153,7 +159,8 @@ static bool steer(const struct ethdev_port *ethdev, const struct rte_eth_dev_inf
 /* --- Buffers --- */
 
 static struct rte_mempool *make_pool(const struct ethdev_port *ethdev, unsigned queue,
-                                     const char *kind, unsigned count, unsigned room) {
+                                     const char *kind, unsigned count, unsigned room)
+{
   char name[RTE_MEMPOOL_NAMESIZE];
   snprintf(name, sizeof(name), "harp-%u-%u-%s", ethdev->id, queue, kind);
   struct rte_pktmbuf_pool_private shape = {
@@ -176,13 +183,15 @@ static struct rte_mempool *make_pool(const struct ethdev_port *ethdev, unsigned 
   return pool;
 }
 
-static struct rte_ring *make_ring(const struct ethdev_port *ethdev, unsigned queue) {
+static struct rte_ring *make_ring(const struct ethdev_port *ethdev, unsigned queue)
+{
   char name[RTE_RING_NAMESIZE];
   snprintf(name, sizeof(name), "harp-%u-%u", ethdev->id, queue);
   return rte_ring_create(name, ETHDEV_HANDED, SOCKET_ID_ANY, RING_F_SC_DEQ);
 }
 
-static int make_buffers(struct ethdev_port *ethdev, unsigned room, char *error) {
+static int make_buffers(struct ethdev_port *ethdev, unsigned room, char *error)
+{
   for (unsigned q = 0; q < ethdev->queue_count; q++) {
     struct ethdev_queue *queue = &ethdev->queues[q];
     unsigned large = ethdev->rx_descriptors + ethdev->tx_descriptors + SPARE;
@@ -191,9 +200,11 @@ static int make_buffers(struct ethdev_port *ethdev, unsigned room, char *error) 
     if (ethdev->queue_count > 1)
       queue->handed = make_ring(ethdev, q);
     if (!queue->large || !queue->small || (ethdev->queue_count > 1 && !queue->handed))
-      return harp_port_fail(error, -ENOMEM, "dpdk:%.100s: no memory for %u buffers of %u bytes "
+      return harp_port_fail(error, -ENOMEM,
+                            "dpdk:%.100s: no memory for %u buffers of %u bytes "
                             "(%s): set more hugepages aside, or lower `instances` or "
-                            "descriptors", ethdev->spec.name, large, room, harp_eal_memory());
+                            "descriptors",
+                            ethdev->spec.name, large, room, harp_eal_memory());
   }
   return 0;
 }
@@ -204,7 +215,8 @@ static int make_buffers(struct ethdev_port *ethdev, unsigned room, char *error) 
  * this empty: without that, references would come back very late. How large the
  * ring is, the device alone decides, and tells by refusing more. */
 static int set_up_virtio_tx(struct ethdev_port *ethdev, uint16_t q, unsigned socket,
-                            struct rte_eth_txconf *conf) {
+                            struct rte_eth_txconf *conf)
+{
   int rc;
   for (;; ethdev->tx_descriptors /= 2) {
     conf->tx_free_thresh = (uint16_t)(ethdev->tx_descriptors - VIRTIO_KEEPS);
@@ -217,8 +229,9 @@ static int set_up_virtio_tx(struct ethdev_port *ethdev, uint16_t q, unsigned soc
   return rc;
 }
 
-static int set_up_queue(struct ethdev_port *ethdev, const struct rte_eth_dev_info *info,
-                        uint16_t q, uint64_t rx, uint64_t tx) {
+static int set_up_queue(struct ethdev_port *ethdev, const struct rte_eth_dev_info *info, uint16_t q,
+                        uint64_t rx, uint64_t tx)
+{
   const struct ethdev_queue *queue = &ethdev->queues[q];
   struct rte_eth_rxconf rx_conf = info->default_rxconf;
   struct rte_eth_txconf tx_conf = info->default_txconf;
@@ -235,7 +248,8 @@ static int set_up_queue(struct ethdev_port *ethdev, const struct rte_eth_dev_inf
 }
 
 static int set_up(struct ethdev_port *ethdev, const struct rte_eth_dev_info *info, uint64_t rx,
-                  uint64_t tx, char *error) {
+                  uint64_t tx, char *error)
+{
   uint8_t key[RSS_KEY];
   port_key(key);
   struct rte_eth_conf conf = {
@@ -248,8 +262,7 @@ static int set_up(struct ethdev_port *ethdev, const struct rte_eth_dev_info *inf
   if (try_steering) {
     conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
     conf.rx_adv_conf.rss_conf = (struct rte_eth_rss_conf){
-        .rss_key = key, .rss_key_len = info->hash_key_size,
-        .rss_hf = RTE_ETH_RSS_NONFRAG_IPV4_TCP};
+        .rss_key = key, .rss_key_len = info->hash_key_size, .rss_hf = RTE_ETH_RSS_NONFRAG_IPV4_TCP};
   }
   uint16_t queues = (uint16_t)ethdev->queue_count;
   int rc = rte_eth_dev_configure(ethdev->id, queues, queues, &conf);
@@ -264,18 +277,20 @@ static int set_up(struct ethdev_port *ethdev, const struct rte_eth_dev_info *inf
 }
 
 static int check_queues(const struct ethdev_port *ethdev, const struct rte_eth_dev_info *info,
-                        char *error) {
+                        char *error)
+{
   unsigned most = RTE_MIN(info->max_rx_queues, info->max_tx_queues);
   if (ethdev->queue_count <= most)
     return 0;
-  return harp_port_fail(error, -EINVAL, "dpdk:%.100s: %u instances need as many queues, and the "
-                        "device has %u: lower `instances`%s", ethdev->spec.name,
-                        ethdev->queue_count, most,
+  return harp_port_fail(error, -EINVAL,
+                        "dpdk:%.100s: %u instances need as many queues, and the "
+                        "device has %u: lower `instances`%s",
+                        ethdev->spec.name, ethdev->queue_count, most,
                         ethdev->spec.pci ? "" : ", or give the device queues=N");
 }
 
-static int choose_mtu(struct ethdev_port *ethdev, const struct rte_eth_dev_info *info,
-                      char *error) {
+static int choose_mtu(struct ethdev_port *ethdev, const struct rte_eth_dev_info *info, char *error)
+{
   uint16_t mtu = ethdev->config.mtu;
   if (!mtu && rte_eth_dev_get_mtu(ethdev->id, &mtu) < 0)
     mtu = DEVICE_MTU;
@@ -283,13 +298,16 @@ static int choose_mtu(struct ethdev_port *ethdev, const struct rte_eth_dev_info 
   if (!ethdev->config.mtu && mtu > 9000)
     mtu = DEVICE_MTU;
   if (info->max_mtu && mtu > info->max_mtu)
-    return harp_port_fail(error, -EMSGSIZE, "dpdk:%.100s: mtu = %u is beyond the device's %u: "
-                          "lower mtu", ethdev->spec.name, mtu, info->max_mtu);
+    return harp_port_fail(error, -EMSGSIZE,
+                          "dpdk:%.100s: mtu = %u is beyond the device's %u: "
+                          "lower mtu",
+                          ethdev->spec.name, mtu, info->max_mtu);
   ethdev->port.info.mtu = mtu;
   return 0;
 }
 
-static int choose_mac(struct ethdev_port *ethdev, char *error) {
+static int choose_mac(struct ethdev_port *ethdev, char *error)
+{
   static const uint8_t unset[6];
   struct rte_ether_addr own, wanted;
   int rc = rte_eth_macaddr_get(ethdev->id, &own);
@@ -300,13 +318,16 @@ static int choose_mac(struct ethdev_port *ethdev, char *error) {
     wanted = own;
   else if (is_nic(ethdev) && rte_eth_dev_default_mac_addr_set(ethdev->id, &wanted) < 0 &&
            rte_eth_promiscuous_enable(ethdev->id) < 0)
-    return harp_port_fail(error, -EOPNOTSUPP, "dpdk:%.100s: the device takes no other hardware "
-                          "address: leave mac out", ethdev->spec.name);
+    return harp_port_fail(error, -EOPNOTSUPP,
+                          "dpdk:%.100s: the device takes no other hardware "
+                          "address: leave mac out",
+                          ethdev->spec.name);
   memcpy(ethdev->port.info.mac, wanted.addr_bytes, 6);
   return 0;
 }
 
-static bool link_is_up(const struct ethdev_port *ethdev, uint32_t *speed_mbps) {
+static bool link_is_up(const struct ethdev_port *ethdev, uint32_t *speed_mbps)
+{
   struct rte_eth_link link = {0};
   bool up = rte_eth_link_get_nowait(ethdev->id, &link) == 0 && link.link_status;
   *speed_mbps = up && link.link_speed != RTE_ETH_SPEED_NUM_UNKNOWN ? link.link_speed : 0;
@@ -314,7 +335,8 @@ static bool link_is_up(const struct ethdev_port *ethdev, uint32_t *speed_mbps) {
 }
 
 /* A NIC's cable must be in; a peer in software may come later. */
-static int wait_for_link(struct ethdev_port *ethdev, char *error) {
+static int wait_for_link(struct ethdev_port *ethdev, char *error)
+{
   uint32_t *speed = &ethdev->port.info.speed_mbps;
   unsigned waited = 0;
   bool up = link_is_up(ethdev, speed);
@@ -324,7 +346,8 @@ static int wait_for_link(struct ethdev_port *ethdev, char *error) {
   }
   atomic_store(&ethdev->been_up, up);
   if (!up && is_nic(ethdev))
-    return harp_port_fail(error, -ENETDOWN, "dpdk:%.100s: the link is down since %u s: look at "
+    return harp_port_fail(error, -ENETDOWN,
+                          "dpdk:%.100s: the link is down since %u s: look at "
                           "the cable, the switch, or the host behind a virtual NIC",
                           ethdev->spec.name, LINK_WAIT_MS / 1000);
   return 0;
@@ -332,7 +355,8 @@ static int wait_for_link(struct ethdev_port *ethdev, char *error) {
 
 /* --- What the others are told --- */
 
-static void summarize(struct ethdev_port *ethdev, const struct rte_eth_dev_info *device) {
+static void summarize(struct ethdev_port *ethdev, const struct rte_eth_dev_info *device)
+{
   struct harp_port_info *info = &ethdev->port.info;
   char address[INET_ADDRSTRLEN], spread[32] = "";
   inet_ntop(AF_INET, &info->address, address, sizeof(address));
@@ -348,11 +372,12 @@ static void summarize(struct ethdev_port *ethdev, const struct rte_eth_dev_info 
            info->offloads || ethdev->reach != REACH_NOTHING ? "," : "", harp_eal_memory());
 }
 
-static void describe(struct ethdev_port *ethdev, const struct rte_eth_dev_info *device) {
+static void describe(struct ethdev_port *ethdev, const struct rte_eth_dev_info *device)
+{
   struct harp_port_info *info = &ethdev->port.info;
   const struct harp_port_config *config = &ethdev->config;
-  info->max_frame = info->offloads & HARP_OFFLOAD_TSO
-                        ? HARP_FRAME_MAX : HARP_ETHERNET_HEADER + (uint32_t)info->mtu;
+  info->max_frame = info->offloads & HARP_OFFLOAD_TSO ? HARP_FRAME_MAX
+                                                      : HARP_ETHERNET_HEADER + (uint32_t)info->mtu;
   if (is_nic(ethdev))
     info->receive_depth = ethdev->rx_descriptors * (uint32_t)info->mtu;
   info->address = config->address;
@@ -368,7 +393,8 @@ static void describe(struct ethdev_port *ethdev, const struct rte_eth_dev_info *
   summarize(ethdev, device);
 }
 
-int harp_ethdev_configure(struct ethdev_port *ethdev, char *error) {
+int harp_ethdev_configure(struct ethdev_port *ethdev, char *error)
+{
   struct rte_eth_dev_info info;
   harp_eal_forget_complaint();
   int rc = rte_eth_dev_info_get(ethdev->id, &info);
@@ -383,11 +409,10 @@ int harp_ethdev_configure(struct ethdev_port *ethdev, char *error) {
   ethdev->tx_offloads = tx;
   ethdev->port.info.offloads = harp_offloads(ethdev, &info, rx, tx);
   ethdev->reach = reach_of(ethdev, &info);
-  ethdev->segments_most = RTE_MIN(info.tx_desc_lim.nb_seg_max ? info.tx_desc_lim.nb_seg_max
-                                                              : UINT16_MAX, ETHDEV_SEGMENTS);
+  ethdev->segments_most = RTE_MIN(
+      info.tx_desc_lim.nb_seg_max ? info.tx_desc_lim.nb_seg_max : UINT16_MAX, ETHDEV_SEGMENTS);
   ethdev->rx_descriptors = ethdev->tx_descriptors = (uint16_t)ethdev->spec.descriptors;
-  rte_eth_dev_adjust_nb_rx_tx_desc(ethdev->id, &ethdev->rx_descriptors,
-                                   &ethdev->tx_descriptors);
+  rte_eth_dev_adjust_nb_rx_tx_desc(ethdev->id, &ethdev->rx_descriptors, &ethdev->tx_descriptors);
   unsigned room = RTE_ALIGN_CEIL(ethdev->port.info.mtu + FRAME_OVERHEAD, ROOM_UNIT);
   if (ethdev->port.info.offloads & (HARP_OFFLOAD_LRO | HARP_OFFLOAD_TSO))
     room = RTE_MAX(room, (unsigned)ROOM_LARGE);
@@ -409,7 +434,8 @@ int harp_ethdev_configure(struct ethdev_port *ethdev, char *error) {
 /* Numbers of EAL's per-core caches; 0 is EAL's own. One bit a number. */
 static _Atomic uint64_t lcores_taken = 1;
 
-static unsigned take_lcore(void) {
+static unsigned take_lcore(void)
+{
   uint64_t taken = atomic_load(&lcores_taken);
   while (~taken) {
     unsigned free_one = (unsigned)__builtin_ctzll(~taken);
@@ -419,12 +445,14 @@ static unsigned take_lcore(void) {
   return LCORE_ID_ANY; /* no caches: slower */
 }
 
-static void give_lcore(unsigned lcore) {
+static void give_lcore(unsigned lcore)
+{
   if (lcore != LCORE_ID_ANY)
     atomic_fetch_and(&lcores_taken, ~(UINT64_C(1) << lcore));
 }
 
-int harp_ethdev_allocate(struct ethdev_port *ethdev, char *error) {
+int harp_ethdev_allocate(struct ethdev_port *ethdev, char *error)
+{
   size_t size = ethdev->queue_count * sizeof(*ethdev->queues);
   ethdev->queues = aligned_alloc(_Alignof(struct ethdev_queue), size);
   if (!ethdev->queues)
@@ -440,12 +468,15 @@ int harp_ethdev_allocate(struct ethdev_port *ethdev, char *error) {
   }
   for (unsigned q = 0; q < ethdev->queue_count; q++)
     if (ethdev->queues[q].timer_fd < 0)
-      return harp_port_fail(error, -EMFILE, "dpdk:%.150s: cannot make a timer; raise the limit of "
-                            "open files (ulimit -n)", ethdev->spec.name);
+      return harp_port_fail(error, -EMFILE,
+                            "dpdk:%.150s: cannot make a timer; raise the limit of "
+                            "open files (ulimit -n)",
+                            ethdev->spec.name);
   return 0;
 }
 
-void harp_ethdev_free(struct ethdev_port *ethdev) {
+void harp_ethdev_free(struct ethdev_port *ethdev)
+{
   for (unsigned q = 0; ethdev->queues && q < ethdev->queue_count; q++) {
     struct ethdev_queue *queue = &ethdev->queues[q];
     rte_ring_free(queue->handed);

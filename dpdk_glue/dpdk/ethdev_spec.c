@@ -26,13 +26,17 @@ static const struct {
 };
 enum { OPTIONS = sizeof(options) / sizeof(options[0]) };
 
-static int bad_option(const char *text, const char *item, char *error) {
-  return harp_port_fail(error, -EINVAL, "dpdk:%.120s: '%.40s' is no option; behind a semicolon "
+static int bad_option(const char *text, const char *item, char *error)
+{
+  return harp_port_fail(error, -EINVAL,
+                        "dpdk:%.120s: '%.40s' is no option; behind a semicolon "
                         "may stand tx_checksum, rx_checksum, tso, lro, rss, reference (each 0 or "
-                        "1), descriptors (64 to 4096) and regions (1 to 65536)", text, item);
+                        "1), descriptors (64 to 4096) and regions (1 to 65536)",
+                        text, item);
 }
 
-static bool set_option(struct ethdev_spec *spec, char *item) {
+static bool set_option(struct ethdev_spec *spec, char *item)
+{
   char *value = strchr(item, '='), *end;
   if (!value || !isdigit((unsigned char)value[1]))
     return false;
@@ -57,7 +61,8 @@ static bool set_option(struct ethdev_spec *spec, char *item) {
 }
 
 /* "0000:00:06.0", or without its domain; made canonical in devargs and name. */
-static void find_pci(struct ethdev_spec *spec) {
+static void find_pci(struct ethdev_spec *spec)
+{
   unsigned domain = 0, bus, device, function;
   int used = 0;
   char rest[sizeof(spec->devargs)];
@@ -77,8 +82,8 @@ static void find_pci(struct ethdev_spec *spec) {
 }
 
 /* Whether ",key=" stands in the devargs; its value into out. */
-static bool find_argument(const struct ethdev_spec *spec, const char *key, char *out,
-                          size_t size) {
+static bool find_argument(const struct ethdev_spec *spec, const char *key, char *out, size_t size)
+{
   char pattern[32];
   snprintf(pattern, sizeof(pattern), ",%s=", key);
   const char *at = strstr(spec->devargs, pattern);
@@ -89,11 +94,13 @@ static bool find_argument(const struct ethdev_spec *spec, const char *key, char 
   return true;
 }
 
-static bool begins(const char *text, const char *word) {
+static bool begins(const char *text, const char *word)
+{
   return strncmp(text, word, strlen(word)) == 0;
 }
 
-static void find_socket(struct ethdev_spec *spec) {
+static void find_socket(struct ethdev_spec *spec)
+{
   char yes[8] = "";
   if (begins(spec->name, "virtio_user")) {
     find_argument(spec, "path", spec->socket, sizeof(spec->socket));
@@ -104,10 +111,16 @@ static void find_socket(struct ethdev_spec *spec) {
   }
 }
 
-int harp_ethdev_spec_parse(struct ethdev_spec *spec, const char *text, char *error) {
+int harp_ethdev_spec_parse(struct ethdev_spec *spec, const char *text, char *error)
+{
   *spec = (struct ethdev_spec){
-      .tx_checksum = true, .rx_checksum = true, .tso = true, .lro = true, .rss = true,
-      .reference = true, .descriptors = 1024,
+      .tx_checksum = true,
+      .rx_checksum = true,
+      .tso = true,
+      .lro = true,
+      .rss = true,
+      .reference = true,
+      .descriptors = 1024,
   };
   char copy[320], *rest = copy;
   if (snprintf(copy, sizeof(copy), "%s", text) >= (int)sizeof(copy))
@@ -120,11 +133,12 @@ int harp_ethdev_spec_parse(struct ethdev_spec *spec, const char *text, char *err
     if (!set_option(spec, item))
       return bad_option(text, named, error);
   }
-  snprintf(spec->name, sizeof(spec->name), "%.*s", (int)strcspn(spec->devargs, ","),
-           spec->devargs);
+  snprintf(spec->name, sizeof(spec->name), "%.*s", (int)strcspn(spec->devargs, ","), spec->devargs);
   if (!spec->name[0])
-    return harp_port_fail(error, -EINVAL, "dpdk:%.100s: names no device; write a PCI id as in "
-                          "dpdk:0000:00:06.0, or DPDK's devargs", text);
+    return harp_port_fail(error, -EINVAL,
+                          "dpdk:%.100s: names no device; write a PCI id as in "
+                          "dpdk:0000:00:06.0, or DPDK's devargs",
+                          text);
   find_pci(spec);
   find_socket(spec);
   return 0;

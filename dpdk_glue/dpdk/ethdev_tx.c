@@ -17,7 +17,7 @@
 #include "dpdk_glue/frame_fields.h"
 
 enum {
-  OWN_WORDS = 128,     /* what is not lent and so short is ours: greetings, chunk headers */
+  OWN_WORDS = 128,    /* what is not lent and so short is ours: greetings, chunk headers */
   KICK_LENGTH = 60,   /* the shortest Ethernet frame without its checksum */
   KICK_TYPE = 0x88b5, /* IEEE 802's type for local experiments: nobody listens */
   PAUSE_US = 20,
@@ -26,7 +26,8 @@ enum {
 /* --- The queue --- */
 
 /* A frame that the driver refuses for good is lost, as on a wire. */
-static void drop_refused(struct ethdev_queue *queue, unsigned at) {
+static void drop_refused(struct ethdev_queue *queue, unsigned at)
+{
   rte_pktmbuf_free(queue->pending[at]);
   queue->pending_count--;
   memmove(&queue->pending[at], &queue->pending[at + 1],
@@ -35,13 +36,13 @@ static void drop_refused(struct ethdev_queue *queue, unsigned at) {
 }
 
 /* Hands pending frames to the device; what it has no room for stays. */
-static void push(struct ethdev_port *ethdev, struct ethdev_queue *queue) {
+static void push(struct ethdev_port *ethdev, struct ethdev_queue *queue)
+{
   uint16_t id = ethdev->id, number = queue->number;
   if (!queue->pending_count || !harp_ethdev_try_gate(queue))
     return;
   if (!atomic_load_explicit(&ethdev->gone, memory_order_acquire)) {
-    uint16_t ready =
-        rte_eth_tx_prepare(id, number, queue->pending, (uint16_t)queue->pending_count);
+    uint16_t ready = rte_eth_tx_prepare(id, number, queue->pending, (uint16_t)queue->pending_count);
     uint16_t sent = ready ? rte_eth_tx_burst(id, number, queue->pending, ready) : 0;
     queue->pending_count -= sent;
     memmove(queue->pending, queue->pending + sent,
@@ -52,12 +53,14 @@ static void push(struct ethdev_port *ethdev, struct ethdev_queue *queue) {
   harp_ethdev_leave_gate(queue);
 }
 
-void harp_ethdev_tx_drop(struct ethdev_queue *queue) {
+void harp_ethdev_tx_drop(struct ethdev_queue *queue)
+{
   rte_pktmbuf_free_bulk(queue->pending, queue->pending_count);
   queue->pending_count = 0;
 }
 
-void harp_ethdev_flush(struct harp_port *port, unsigned number) {
+void harp_ethdev_flush(struct harp_port *port, unsigned number)
+{
   struct ethdev_port *ethdev = harp_ethdev_of(port);
   struct ethdev_queue *queue = &ethdev->queues[number];
   harp_ethdev_enter(queue);
@@ -72,7 +75,8 @@ struct build {
   uint32_t copied, referred; /* payload bytes */
 };
 
-static bool chain(struct build *build, struct rte_mbuf *mbuf) {
+static bool chain(struct build *build, struct rte_mbuf *mbuf)
+{
   if (!mbuf)
     return false;
   if (!build->head) {
@@ -85,7 +89,8 @@ static bool chain(struct build *build, struct rte_mbuf *mbuf) {
   return true;
 }
 
-static bool append_copy(struct build *build, const uint8_t *data, size_t length) {
+static bool append_copy(struct build *build, const uint8_t *data, size_t length)
+{
   while (length) {
     struct rte_mbuf *tail = build->tail;
     size_t room = tail && RTE_MBUF_DIRECT(tail) ? rte_pktmbuf_tailroom(tail) : 0;
@@ -105,8 +110,8 @@ static bool append_copy(struct build *build, const uint8_t *data, size_t length)
   return true;
 }
 
-static bool append_reference(struct build *build, uint64_t iova, const uint8_t *data,
-                             size_t length) {
+static bool append_reference(struct build *build, uint64_t iova, const uint8_t *data, size_t length)
+{
   struct rte_mbuf *mbuf = rte_pktmbuf_alloc(build->queue->small);
   if (!mbuf)
     return false;
@@ -121,7 +126,8 @@ static bool append_reference(struct build *build, uint64_t iova, const uint8_t *
 
 /* One piece of payload: by reference as far as the device reaches. */
 static bool append_payload(struct ethdev_port *ethdev, struct build *build, const uint8_t *data,
-                           size_t length) {
+                           size_t length)
+{
   while (length) {
     struct dma_extent extent;
     uintptr_t at = (uintptr_t)data;
@@ -140,7 +146,8 @@ static bool append_payload(struct ethdev_port *ethdev, struct build *build, cons
 }
 
 static bool build_by_reference(struct ethdev_port *ethdev, struct build *build,
-                               const struct harp_tx_frame *frame) {
+                               const struct harp_tx_frame *frame)
+{
   bool whole = chain(build, rte_pktmbuf_alloc(build->queue->small)) &&
                append_copy(build, frame->iov[0].iov_base, frame->iov[0].iov_len);
   for (unsigned i = 1; whole && i < frame->iov_count; i++)
@@ -148,24 +155,27 @@ static bool build_by_reference(struct ethdev_port *ethdev, struct build *build,
   return whole;
 }
 
-static bool build_by_copy(struct build *build, const struct harp_tx_frame *frame) {
+static bool build_by_copy(struct build *build, const struct harp_tx_frame *frame)
+{
   struct ethdev_queue *queue = build->queue;
-  bool whole = chain(
-      build, rte_pktmbuf_alloc(frame->length > ETHDEV_SMALL ? queue->large : queue->small));
+  bool whole = chain(build,
+                     rte_pktmbuf_alloc(frame->length > ETHDEV_SMALL ? queue->large : queue->small));
   for (unsigned i = 0; whole && i < frame->iov_count; i++)
     whole = append_copy(build, frame->iov[i].iov_base, frame->iov[i].iov_len);
   build->copied = frame->length - frame->header_length;
   return whole;
 }
 
-static void drop_build(struct build *build) {
+static void drop_build(struct build *build)
+{
   rte_pktmbuf_free(build->head);
   *build = (struct build){.queue = build->queue};
 }
 
 /* What the device is to do. */
 static void mark(const struct ethdev_port *ethdev, struct rte_mbuf *mbuf,
-                 const struct harp_tx_frame *frame) {
+                 const struct harp_tx_frame *frame)
+{
   if (!frame->checksum_needed)
     return;
   mbuf->l2_len = HARP_ETHERNET_HEADER;
@@ -180,8 +190,8 @@ static void mark(const struct ethdev_port *ethdev, struct rte_mbuf *mbuf,
     mbuf->ol_flags |= RTE_MBUF_F_TX_IP_CKSUM;
 }
 
-int harp_ethdev_transmit(struct harp_port *port, unsigned number,
-                         const struct harp_tx_frame *frame) {
+int harp_ethdev_transmit(struct harp_port *port, unsigned number, const struct harp_tx_frame *frame)
+{
   struct ethdev_port *ethdev = harp_ethdev_of(port);
   struct ethdev_queue *queue = &ethdev->queues[number];
   struct build build = {.queue = queue};
@@ -215,11 +225,13 @@ int harp_ethdev_transmit(struct harp_port *port, unsigned number,
 
 /* --- Reclaim --- */
 
-static bool holds_foreign(const struct ethdev_queue *queue) {
+static bool holds_foreign(const struct ethdev_queue *queue)
+{
   return rte_mbuf_ext_refcnt_read(&queue->dma) > 1;
 }
 
-static void fill_kick_frame(const struct ethdev_port *ethdev, struct rte_mbuf *mbuf) {
+static void fill_kick_frame(const struct ethdev_port *ethdev, struct rte_mbuf *mbuf)
+{
   uint8_t *frame = rte_pktmbuf_mtod(mbuf, uint8_t *);
   mbuf->data_len = KICK_LENGTH;
   mbuf->pkt_len = KICK_LENGTH;
@@ -234,9 +246,10 @@ static void fill_kick_frame(const struct ethdev_port *ethdev, struct rte_mbuf *m
  * Drivers look for what the device has sent when they send again, some only
  * then. So they are given a frame to send, to ourselves, that nobody wants.
  */
-static void kick_tx(struct ethdev_port *ethdev, struct ethdev_queue *queue) {
-  struct rte_mbuf *mbuf =
-      queue->pending_count < ETHDEV_PENDING ? rte_pktmbuf_alloc(queue->small) : NULL;
+static void kick_tx(struct ethdev_port *ethdev, struct ethdev_queue *queue)
+{
+  struct rte_mbuf *mbuf = queue->pending_count < ETHDEV_PENDING ? rte_pktmbuf_alloc(queue->small)
+                                                                : NULL;
   if (mbuf) {
     fill_kick_frame(ethdev, mbuf);
     queue->pending[queue->pending_count++] = mbuf;
@@ -245,7 +258,8 @@ static void kick_tx(struct ethdev_port *ethdev, struct ethdev_queue *queue) {
 }
 
 /* Drivers that can free what has been sent without sending do. */
-static void clean_up(struct ethdev_port *ethdev, struct ethdev_queue *queue) {
+static void clean_up(struct ethdev_port *ethdev, struct ethdev_queue *queue)
+{
   if (!harp_ethdev_try_gate(queue))
     return;
   rte_eth_tx_done_cleanup(ethdev->id, queue->number, 0);
@@ -253,7 +267,8 @@ static void clean_up(struct ethdev_port *ethdev, struct ethdev_queue *queue) {
 }
 
 /* What waits for the device's room goes on as a copy: it may wait for long. */
-static void copy_pending(struct ethdev_queue *queue) {
+static void copy_pending(struct ethdev_queue *queue)
+{
   unsigned kept = 0;
   for (unsigned i = 0; i < queue->pending_count; i++) {
     struct rte_mbuf *mbuf = queue->pending[i];
@@ -273,7 +288,8 @@ static void copy_pending(struct ethdev_queue *queue) {
   queue->pending_count = kept;
 }
 
-int harp_ethdev_reclaim(struct harp_port *port, unsigned number, uint32_t timeout_us) {
+int harp_ethdev_reclaim(struct harp_port *port, unsigned number, uint32_t timeout_us)
+{
   struct ethdev_port *ethdev = harp_ethdev_of(port);
   struct ethdev_queue *queue = &ethdev->queues[number];
   harp_ethdev_enter(queue);

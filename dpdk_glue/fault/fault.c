@@ -46,14 +46,14 @@ struct fault_queue {
   struct fault_lane tx, rx;
   struct fault_list delivered; /* copies that the last receive gave away */
   struct fault_held held;
-  int epoll_fd;           /* the inner port's descriptor and the timer; -1: there is none */
-  int timer_fd;           /* for frames that become due while the poller sleeps */
+  int epoll_fd; /* the inner port's descriptor and the timer; -1: there is none */
+  int timer_fd; /* for frames that become due while the poller sleeps */
 };
 
 struct fault_port {
   struct harp_port port;
   struct harp_port *inner;
-  struct fault_spec base; /* as the device names it */
+  struct fault_spec base;         /* as the device names it */
   _Atomic uint16_t locals[FLOWS]; /* ports in the order they were taken */
   unsigned local_count;
   struct fault_loans loans;
@@ -61,11 +61,10 @@ struct fault_port {
   struct fault_queue queues[];
 };
 
-static struct fault_port *fault_of(struct harp_port *port) {
-  return (struct fault_port *)port;
-}
+static struct fault_port *fault_of(struct harp_port *port) { return (struct fault_port *)port; }
 
-static uint64_t now_ns(void) {
+static uint64_t now_ns(void)
+{
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
@@ -73,7 +72,8 @@ static uint64_t now_ns(void) {
 
 /* The file's text lies over the device's spec. A file that is gone, or whose
  * text is wrong, changes nothing else: there is nobody to tell at run time. */
-static void read_control(const struct fault_port *fault, struct fault_queue *queue) {
+static void read_control(const struct fault_port *fault, struct fault_queue *queue)
+{
   char text[CONTROL_BYTES], error[HARP_PORT_ERROR_SIZE];
   struct fault_spec spec = fault->base;
   int fd = open(fault->base.control, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -84,8 +84,8 @@ static void read_control(const struct fault_port *fault, struct fault_queue *que
     queue->spec = spec;
 }
 
-static void look_at_control(const struct fault_port *fault, struct fault_queue *queue,
-                            uint64_t now) {
+static void look_at_control(const struct fault_port *fault, struct fault_queue *queue, uint64_t now)
+{
   struct fault_control *control = &queue->control;
   if (!fault->base.control[0] ||
       (control->looked_ns && now - control->looked_ns < CONTROL_PERIOD_NS))
@@ -106,7 +106,8 @@ static void look_at_control(const struct fault_port *fault, struct fault_queue *
 
 /* Whether the spec is about this frame at all. */
 static bool concerns(struct fault_port *fault, const struct fault_spec *spec, enum fault_side side,
-                     const uint8_t *header, size_t length) {
+                     const uint8_t *header, size_t length)
+{
   if (!(spec->side & side))
     return false;
   if (!spec->tcp_port && !spec->flow)
@@ -118,11 +119,12 @@ static bool concerns(struct fault_port *fault, const struct fault_spec *spec, en
   uint16_t remote = side == FAULT_TX ? peek.destination : peek.source;
   if (spec->tcp_port && spec->tcp_port != local && spec->tcp_port != remote)
     return false;
-  return !spec->flow || atomic_load_explicit(&fault->locals[spec->flow - 1],
-                                             memory_order_relaxed) == local;
+  return !spec->flow ||
+         atomic_load_explicit(&fault->locals[spec->flow - 1], memory_order_relaxed) == local;
 }
 
-static int pass_copy(struct fault_port *fault, unsigned queue, struct fault_frame *copy) {
+static int pass_copy(struct fault_port *fault, unsigned queue, struct fault_frame *copy)
+{
   struct iovec iov = {.iov_base = copy->bytes, .iov_len = copy->length};
   struct harp_tx_frame frame = {
       .iov = &iov,
@@ -138,7 +140,8 @@ static int pass_copy(struct fault_port *fault, unsigned queue, struct fault_fram
 }
 
 /* Sends what is due; stops where the device is full. */
-static void send_due(struct fault_port *fault, unsigned queue, uint64_t now) {
+static void send_due(struct fault_port *fault, unsigned queue, uint64_t now)
+{
   struct fault_lane *lane = &fault->queues[queue].tx;
   struct fault_frame *frame;
   while ((frame = harp_fault_due(lane, now)) && pass_copy(fault, queue, frame) != -EAGAIN) {
@@ -148,7 +151,8 @@ static void send_due(struct fault_port *fault, unsigned queue, uint64_t now) {
 }
 
 static int send_one(struct fault_port *fault, unsigned queue, const struct harp_tx_frame *frame,
-                    const struct fault_verdict *verdict) {
+                    const struct fault_verdict *verdict)
+{
   if (!verdict->hold && !verdict->corrupt)
     return fault->inner->ops->transmit(fault->inner, queue, frame);
   struct fault_frame *copy = harp_fault_copy_tx(frame);
@@ -165,8 +169,8 @@ static int send_one(struct fault_port *fault, unsigned queue, const struct harp_
   return rc;
 }
 
-static int fault_transmit(struct harp_port *port, unsigned queue,
-                          const struct harp_tx_frame *frame) {
+static int fault_transmit(struct harp_port *port, unsigned queue, const struct harp_tx_frame *frame)
+{
   struct fault_port *fault = fault_of(port);
   struct fault_queue *own = &fault->queues[queue];
   uint64_t now = now_ns();
@@ -185,7 +189,8 @@ static int fault_transmit(struct harp_port *port, unsigned queue,
   return rc;
 }
 
-static void fault_flush(struct harp_port *port, unsigned queue) {
+static void fault_flush(struct harp_port *port, unsigned queue)
+{
   struct fault_port *fault = fault_of(port);
   uint64_t now = now_ns();
   send_due(fault, queue, now);
@@ -194,7 +199,8 @@ static void fault_flush(struct harp_port *port, unsigned queue) {
 }
 
 /* The copy lives until the next receive. */
-static void dma_map(struct fault_queue *own, struct fault_frame *copy, struct harp_rx_frame *frame) {
+static void dma_map(struct fault_queue *own, struct fault_frame *copy, struct harp_rx_frame *frame)
+{
   copy->next = own->delivered.first;
   own->delivered.first = copy;
   *frame = (struct harp_rx_frame){
@@ -206,7 +212,8 @@ static void dma_map(struct fault_queue *own, struct fault_frame *copy, struct ha
   };
 }
 
-static void free_delivered(struct fault_queue *own) {
+static void free_delivered(struct fault_queue *own)
+{
   while (own->delivered.first) {
     struct fault_frame *copy = own->delivered.first;
     own->delivered.first = copy->next;
@@ -217,11 +224,12 @@ static void free_delivered(struct fault_queue *own) {
 /* One received frame's fate; true: *frame is to be handed up. A duplicate goes
  * into the lane and arrives with the next burst. */
 static bool admit(struct fault_port *fault, struct fault_queue *own, struct harp_rx_frame *frame,
-                  uint64_t now) {
+                  uint64_t now)
+{
   if (!concerns(fault, &own->spec, FAULT_RX, frame->header, frame->header_length))
     return true;
-  struct fault_verdict verdict = harp_fault_judge(
-      &own->rx, &own->spec, frame->header_length + frame->payload_length, now);
+  struct fault_verdict verdict =
+      harp_fault_judge(&own->rx, &own->spec, frame->header_length + frame->payload_length, now);
   if (verdict.drop)
     return false;
   bool keep = !verdict.hold;
@@ -241,7 +249,8 @@ static bool admit(struct fault_port *fault, struct fault_queue *own, struct harp
 
 /* Hands up what is due, to frames[n] and on, below end; returns the new n. */
 static int take_due(struct fault_queue *own, struct harp_rx_frame *frames, int n, int end,
-                    uint64_t now) {
+                    uint64_t now)
+{
   struct fault_frame *due;
   while (n < end && (due = harp_fault_due(&own->rx, now))) {
     harp_fault_remove(&own->rx, due);
@@ -253,7 +262,8 @@ static int take_due(struct fault_queue *own, struct harp_rx_frame *frames, int n
 /* Arrivals are put so far behind what is handed up already that the late
  * frames find room among them. */
 static int fault_receive(struct harp_port *port, unsigned queue, const struct harp_rx_hint *hint,
-                         struct harp_rx_frame *frames, int max) {
+                         struct harp_rx_frame *frames, int max)
+{
   struct fault_port *fault = fault_of(port);
   struct fault_queue *own = &fault->queues[queue];
   uint64_t now = now_ns();
@@ -265,8 +275,7 @@ static int fault_receive(struct harp_port *port, unsigned queue, const struct ha
     return n;
   int late = (int)own->rx.late_count < max - n - 1 ? (int)own->rx.late_count : max - n - 1;
   int begin = n + late;
-  int arrived =
-      fault->inner->ops->receive(fault->inner, queue, hint, frames + begin, max - begin);
+  int arrived = fault->inner->ops->receive(fault->inner, queue, hint, frames + begin, max - begin);
   if (arrived < 0)
     return n ? n : arrived;
   for (int i = begin; i < begin + arrived; i++) {
@@ -277,12 +286,14 @@ static int fault_receive(struct harp_port *port, unsigned queue, const struct ha
   return n;
 }
 
-static int fault_descriptor(struct harp_port *port, unsigned queue) {
+static int fault_descriptor(struct harp_port *port, unsigned queue)
+{
   return fault_of(port)->queues[queue].epoll_fd;
 }
 
 /* Also takes back that it rang before. */
-static void set_timer(struct fault_queue *own, uint64_t due) {
+static void set_timer(struct fault_queue *own, uint64_t due)
+{
   struct itimerspec at = {0};
   if (due != UINT64_MAX) {
     at.it_value.tv_sec = (time_t)(due / 1000000000);
@@ -291,7 +302,8 @@ static void set_timer(struct fault_queue *own, uint64_t due) {
   timerfd_settime(own->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
 }
 
-static int fault_arm(struct harp_port *port, unsigned queue, bool asleep) {
+static int fault_arm(struct harp_port *port, unsigned queue, bool asleep)
+{
   struct fault_port *fault = fault_of(port);
   struct fault_queue *own = &fault->queues[queue];
   if (asleep) {
@@ -306,8 +318,8 @@ static int fault_arm(struct harp_port *port, unsigned queue, bool asleep) {
   return fault->inner->ops->arm(fault->inner, queue, asleep);
 }
 
-static int fault_reserve(struct harp_port *port, unsigned queue, uint16_t wanted,
-                         uint16_t *local) {
+static int fault_reserve(struct harp_port *port, unsigned queue, uint16_t wanted, uint16_t *local)
+{
   struct fault_port *fault = fault_of(port);
   int rc = fault->inner->ops->reserve(fault->inner, queue, wanted, local);
   if (rc == 0)
@@ -316,13 +328,15 @@ static int fault_reserve(struct harp_port *port, unsigned queue, uint16_t wanted
   return rc;
 }
 
-static void fault_release(struct harp_port *port, unsigned queue, uint16_t local) {
+static void fault_release(struct harp_port *port, unsigned queue, uint16_t local)
+{
   struct fault_port *fault = fault_of(port);
   fault->inner->ops->release(fault->inner, queue, local);
 }
 
 /* Frames that are held back are copies: only the inner port refers, and hold_us. */
-static int fault_dma_map(struct harp_port *port, uintptr_t start, uintptr_t end) {
+static int fault_dma_map(struct harp_port *port, uintptr_t start, uintptr_t end)
+{
   struct fault_port *fault = fault_of(port);
   int rc = harp_fault_track_reference(&fault->loans, start, end);
   if (rc == 0 && fault->inner->ops->dma_map) {
@@ -333,20 +347,23 @@ static int fault_dma_map(struct harp_port *port, uintptr_t start, uintptr_t end)
   return rc;
 }
 
-static void fault_dma_revoke(struct harp_port *port, uintptr_t start, uintptr_t end) {
+static void fault_dma_revoke(struct harp_port *port, uintptr_t start, uintptr_t end)
+{
   struct fault_port *fault = fault_of(port);
   harp_fault_copy_revoked(&fault->loans, start, end);
   if (fault->inner->ops->dma_revoke)
     fault->inner->ops->dma_revoke(fault->inner, start, end);
 }
 
-static void fault_dma_unmap_deferred(struct harp_port *port) {
+static void fault_dma_unmap_deferred(struct harp_port *port)
+{
   struct harp_port *inner = fault_of(port)->inner;
   if (inner->ops->dma_unmap_deferred)
     inner->ops->dma_unmap_deferred(inner);
 }
 
-static int fault_reclaim(struct harp_port *port, unsigned queue, uint32_t timeout_us) {
+static int fault_reclaim(struct harp_port *port, unsigned queue, uint32_t timeout_us)
+{
   struct fault_port *fault = fault_of(port);
   struct fault_held *held = &fault->queues[queue].held;
   uint64_t end = now_ns() + timeout_us * UINT64_C(1000);
@@ -359,17 +376,20 @@ static int fault_reclaim(struct harp_port *port, unsigned queue, uint32_t timeou
   return fault->inner->ops->reclaim(fault->inner, queue, timeout_us);
 }
 
-static bool fault_has_carrier(struct harp_port *port) {
+static bool fault_has_carrier(struct harp_port *port)
+{
   struct harp_port *inner = fault_of(port)->inner;
   return !inner->ops->has_carrier || inner->ops->has_carrier(inner);
 }
 
-static void fault_count(struct harp_port *port, unsigned queue, uint64_t *counters) {
+static void fault_count(struct harp_port *port, unsigned queue, uint64_t *counters)
+{
   struct fault_port *fault = fault_of(port);
   fault->inner->ops->count(fault->inner, queue, counters);
 }
 
-static void close_queue(struct fault_queue *own) {
+static void close_queue(struct fault_queue *own)
+{
   harp_fault_lane_clear(&own->tx);
   harp_fault_lane_clear(&own->rx);
   free_delivered(own);
@@ -379,7 +399,8 @@ static void close_queue(struct fault_queue *own) {
     close(own->timer_fd);
 }
 
-static void fault_close(struct harp_port *port) {
+static void fault_close(struct harp_port *port)
+{
   struct fault_port *fault = fault_of(port);
   for (unsigned q = 0; q < fault->queue_count; q++)
     close_queue(&fault->queues[q]);
@@ -388,12 +409,14 @@ static void fault_close(struct harp_port *port) {
   free(fault);
 }
 
-static bool watch(int epoll_fd, int fd) {
+static bool watch(int epoll_fd, int fd)
+{
   struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
   return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-static int open_queue(struct fault_port *fault, unsigned q, char *error) {
+static int open_queue(struct fault_port *fault, unsigned q, char *error)
+{
   struct fault_queue *own = &fault->queues[q];
   own->spec = fault->base;
   own->epoll_fd = own->timer_fd = -1;
@@ -405,31 +428,36 @@ static int open_queue(struct fault_port *fault, unsigned q, char *error) {
   own->epoll_fd = inner < 0 ? -1 : epoll_create1(EPOLL_CLOEXEC);
   if (own->timer_fd < 0 || (inner >= 0 && (own->epoll_fd < 0 || !watch(own->epoll_fd, inner) ||
                                            !watch(own->epoll_fd, own->timer_fd))))
-    return harp_port_fail(error, -errno, "fault: cannot make a timer: %s; raise the limit of open "
-                          "files (ulimit -n)", strerror(errno));
+    return harp_port_fail(error, -errno,
+                          "fault: cannot make a timer: %s; raise the limit of open "
+                          "files (ulimit -n)",
+                          strerror(errno));
   return 0;
 }
 
-static void describe(struct fault_port *fault, const char *spec, size_t spec_length) {
+static void describe(struct fault_port *fault, const char *spec, size_t spec_length)
+{
   struct harp_port_info *info = &fault->port.info;
   *info = fault->inner->info;
   if (!fault->base.tso) {
     info->offloads &= ~HARP_OFFLOAD_TSO;
     info->max_frame = HARP_ETHERNET_HEADER + (uint32_t)info->mtu;
   }
-  snprintf(info->summary, sizeof(info->summary), "fault (%.*s) over %.100s", (int)spec_length,
-           spec, fault->inner->info.summary);
+  snprintf(info->summary, sizeof(info->summary), "fault (%.*s) over %.100s", (int)spec_length, spec,
+           fault->inner->info.summary);
 }
 
-static int fault_open(struct harp_port **port, const struct harp_port_config *config,
-                      char *error) {
+static int fault_open(struct harp_port **port, const struct harp_port_config *config, char *error)
+{
   const char *bar = strchr(config->device, '|');
   if (!bar)
-    return harp_port_fail(error, -EINVAL, "fault:%.150s: no device; write fault:SPEC|DEVICE, as "
-                          "in fault:drop=0.01|packet:eth0", config->device);
+    return harp_port_fail(error, -EINVAL,
+                          "fault:%.150s: no device; write fault:SPEC|DEVICE, as "
+                          "in fault:drop=0.01|packet:eth0",
+                          config->device);
   size_t spec_length = (size_t)(bar - config->device);
-  struct fault_port *fault =
-      calloc(1, sizeof(*fault) + config->queues * sizeof(struct fault_queue));
+  struct fault_port *fault = calloc(1,
+                                    sizeof(*fault) + config->queues * sizeof(struct fault_queue));
   if (!fault)
     return harp_port_fail(error, -ENOMEM, "fault:%.150s: out of memory", config->device);
   fault->port.ops = &harp_port_fault;
@@ -449,7 +477,8 @@ static int fault_open(struct harp_port **port, const struct harp_port_config *co
   return 0;
 }
 
-static void fault_forget(struct harp_port *port) {
+static void fault_forget(struct harp_port *port)
+{
   struct harp_port *inner = fault_of(port)->inner;
   inner->ops->forget(inner);
 }

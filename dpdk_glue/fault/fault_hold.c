@@ -5,12 +5,14 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-void harp_fault_references_init(struct fault_loans *loans) {
+void harp_fault_references_init(struct fault_loans *loans)
+{
   pthread_mutex_init(&loans->lock, NULL);
   loans->first = NULL;
 }
 
-void harp_fault_references_clear(struct fault_loans *loans) {
+void harp_fault_references_clear(struct fault_loans *loans)
+{
   while (loans->first) {
     struct fault_loan *next = loans->first->next;
     free(loans->first);
@@ -19,7 +21,8 @@ void harp_fault_references_clear(struct fault_loans *loans) {
   pthread_mutex_destroy(&loans->lock);
 }
 
-int harp_fault_track_reference(struct fault_loans *loans, uintptr_t start, uintptr_t end) {
+int harp_fault_track_reference(struct fault_loans *loans, uintptr_t start, uintptr_t end)
+{
   struct fault_loan *loan = malloc(sizeof(*loan));
   if (!loan)
     return -ENOMEM;
@@ -30,7 +33,8 @@ int harp_fault_track_reference(struct fault_loans *loans, uintptr_t start, uintp
   return 0;
 }
 
-void harp_fault_copy_revoked(struct fault_loans *loans, uintptr_t start, uintptr_t end) {
+void harp_fault_copy_revoked(struct fault_loans *loans, uintptr_t start, uintptr_t end)
+{
   pthread_mutex_lock(&loans->lock);
   struct fault_loan **link = &loans->first;
   while (*link && ((*link)->start != start || (*link)->end != end))
@@ -42,7 +46,8 @@ void harp_fault_copy_revoked(struct fault_loans *loans, uintptr_t start, uintptr
   free(loan);
 }
 
-static bool is_referenced(struct fault_loans *loans, const struct iovec *piece) {
+static bool is_referenced(struct fault_loans *loans, const struct iovec *piece)
+{
   uintptr_t start = (uintptr_t)piece->iov_base, end = start + piece->iov_len;
   pthread_mutex_lock(&loans->lock);
   const struct fault_loan *loan = loans->first;
@@ -52,7 +57,8 @@ static bool is_referenced(struct fault_loans *loans, const struct iovec *piece) 
   return loan != NULL;
 }
 
-static void let_go(struct fault_held *held) {
+static void let_go(struct fault_held *held)
+{
   const struct fault_reference *oldest = &held->references[held->first];
   for (size_t i = 0; i < oldest->length; i++)
     held->sum = (uint8_t)(held->sum + oldest->data[i]);
@@ -61,7 +67,8 @@ static void let_go(struct fault_held *held) {
 }
 
 void harp_fault_keep(struct fault_held *held, struct fault_loans *loans,
-                     const struct harp_tx_frame *frame, uint64_t due_ns) {
+                     const struct harp_tx_frame *frame, uint64_t due_ns)
+{
   for (unsigned i = 1; i < frame->iov_count; i++) {
     const struct iovec *piece = &frame->iov[i];
     if (!is_referenced(loans, piece))
@@ -73,11 +80,13 @@ void harp_fault_keep(struct fault_held *held, struct fault_loans *loans,
   }
 }
 
-void harp_fault_let_go(struct fault_held *held, uint64_t now_ns) {
+void harp_fault_let_go(struct fault_held *held, uint64_t now_ns)
+{
   while (held->count && held->references[held->first].due_ns <= now_ns)
     let_go(held);
 }
 
-uint64_t harp_fault_held_until(const struct fault_held *held) {
+uint64_t harp_fault_held_until(const struct fault_held *held)
+{
   return held->count ? held->references[(held->first + held->count - 1) % FAULT_HELD].due_ns : 0;
 }

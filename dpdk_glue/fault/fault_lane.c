@@ -7,31 +7,32 @@
 #include "dpdk_glue/frame_fields.h"
 
 enum {
-  LATE_LIMIT_NS = 10000000,    /* a late frame that nothing overtakes goes on */
-  RATE_QUEUE_NS = 50000000,    /* what a slow line queues before it drops */
+  LATE_LIMIT_NS = 10000000, /* a late frame that nothing overtakes goes on */
+  RATE_QUEUE_NS = 50000000, /* what a slow line queues before it drops */
   HELD_BYTES = 64 * 1024 * 1024,
 };
 
 /* SplitMix64: any seed, zero included, gives a full-period sequence. */
-static uint64_t draw(uint64_t *state) {
+static uint64_t draw(uint64_t *state)
+{
   uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
   z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
   z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
   return z ^ (z >> 31);
 }
 
-static bool strikes(uint64_t *dice, uint64_t probability) {
-  return draw(dice) >> 32 < probability;
-}
+static bool strikes(uint64_t *dice, uint64_t probability) { return draw(dice) >> 32 < probability; }
 
-void harp_fault_lane_init(struct fault_lane *lane, uint64_t seed, unsigned number) {
+void harp_fault_lane_init(struct fault_lane *lane, uint64_t seed, unsigned number)
+{
   memset(lane, 0, sizeof(*lane));
   uint64_t mixed = seed;
   lane->dice = draw(&mixed) + number;
   lane->dice = draw(&lane->dice);
 }
 
-static void clear_list(struct fault_list *list) {
+static void clear_list(struct fault_list *list)
+{
   while (list->first) {
     struct fault_frame *frame = list->first;
     list->first = frame->next;
@@ -40,13 +41,15 @@ static void clear_list(struct fault_list *list) {
   list->last = NULL;
 }
 
-void harp_fault_lane_clear(struct fault_lane *lane) {
+void harp_fault_lane_clear(struct fault_lane *lane)
+{
   clear_list(&lane->line);
   clear_list(&lane->late);
   lane->held_bytes = lane->late_count = 0;
 }
 
-static bool is_lost(struct fault_lane *lane, const struct fault_spec *spec, bool struck) {
+static bool is_lost(struct fault_lane *lane, const struct fault_spec *spec, bool struck)
+{
   if (spec->blackhole)
     return true;
   if (lane->burst_left > 0) {
@@ -60,7 +63,8 @@ static bool is_lost(struct fault_lane *lane, const struct fault_spec *spec, bool
 
 /* When the frame has left a line of the given rate; 0: its queue is full. */
 static uint64_t leaves_line(struct fault_lane *lane, uint64_t rate_mbps, uint32_t length,
-                            uint64_t now_ns) {
+                            uint64_t now_ns)
+{
   uint64_t start = lane->free_ns > now_ns ? lane->free_ns : now_ns;
   if (start - now_ns > RATE_QUEUE_NS)
     return 0;
@@ -69,7 +73,8 @@ static uint64_t leaves_line(struct fault_lane *lane, uint64_t rate_mbps, uint32_
 }
 
 struct fault_verdict harp_fault_judge(struct fault_lane *lane, const struct fault_spec *spec,
-                                      uint32_t length, uint64_t now_ns) {
+                                      uint32_t length, uint64_t now_ns)
+{
   bool struck = strikes(&lane->dice, spec->drop);
   struct fault_verdict verdict = {
       .corrupt = strikes(&lane->dice, spec->corrupt),
@@ -93,14 +98,16 @@ struct fault_verdict harp_fault_judge(struct fault_lane *lane, const struct faul
   return verdict;
 }
 
-static struct fault_frame *new_frame(uint32_t length) {
+static struct fault_frame *new_frame(uint32_t length)
+{
   struct fault_frame *frame = calloc(1, sizeof(*frame) + length);
   if (frame)
     frame->length = length;
   return frame;
 }
 
-struct fault_frame *harp_fault_copy_tx(const struct harp_tx_frame *from) {
+struct fault_frame *harp_fault_copy_tx(const struct harp_tx_frame *from)
+{
   struct fault_frame *frame = new_frame(from->length);
   if (!frame)
     return NULL;
@@ -117,7 +124,8 @@ struct fault_frame *harp_fault_copy_tx(const struct harp_tx_frame *from) {
   return frame;
 }
 
-struct fault_frame *harp_fault_copy_rx(const struct harp_rx_frame *from) {
+struct fault_frame *harp_fault_copy_rx(const struct harp_rx_frame *from)
+{
   struct fault_frame *frame = new_frame(from->header_length + from->payload_length);
   if (!frame)
     return NULL;
@@ -129,7 +137,8 @@ struct fault_frame *harp_fault_copy_rx(const struct harp_rx_frame *from) {
   return frame;
 }
 
-void harp_fault_corrupt(struct fault_frame *frame, uint64_t choice) {
+void harp_fault_corrupt(struct fault_frame *frame, uint64_t choice)
+{
   if (frame->length <= HARP_ETHERNET_HEADER)
     return;
   if (frame->checksum_needed || frame->checksum_good)
@@ -139,7 +148,8 @@ void harp_fault_corrupt(struct fault_frame *frame, uint64_t choice) {
   frame->bytes[HARP_ETHERNET_HEADER + bit / 8] ^= (uint8_t)(1u << bit % 8);
 }
 
-static void append(struct fault_list *list, struct fault_frame *frame) {
+static void append(struct fault_list *list, struct fault_frame *frame)
+{
   frame->next = NULL;
   if (list->last)
     list->last->next = frame;
@@ -149,7 +159,8 @@ static void append(struct fault_list *list, struct fault_frame *frame) {
 }
 
 void harp_fault_hold(struct fault_lane *lane, struct fault_frame *frame,
-                     const struct fault_verdict *verdict) {
+                     const struct fault_verdict *verdict)
+{
   if (lane->held_bytes + frame->length > HELD_BYTES) {
     free(frame);
     return;
@@ -161,7 +172,8 @@ void harp_fault_hold(struct fault_lane *lane, struct fault_frame *frame,
   lane->late_count += verdict->late;
 }
 
-struct fault_frame *harp_fault_due(const struct fault_lane *lane, uint64_t now_ns) {
+struct fault_frame *harp_fault_due(const struct fault_lane *lane, uint64_t now_ns)
+{
   for (struct fault_frame *frame = lane->late.first; frame; frame = frame->next)
     if (lane->seen >= frame->after || frame->due_ns <= now_ns)
       return frame;
@@ -170,7 +182,8 @@ struct fault_frame *harp_fault_due(const struct fault_lane *lane, uint64_t now_n
 }
 
 /* False: it is not in this list. */
-static bool unlink_frame(struct fault_list *list, struct fault_frame *frame) {
+static bool unlink_frame(struct fault_list *list, struct fault_frame *frame)
+{
   struct fault_frame *before = NULL;
   for (struct fault_frame *at = list->first; at; before = at, at = at->next) {
     if (at != frame)
@@ -186,7 +199,8 @@ static bool unlink_frame(struct fault_list *list, struct fault_frame *frame) {
   return false;
 }
 
-void harp_fault_remove(struct fault_lane *lane, struct fault_frame *frame) {
+void harp_fault_remove(struct fault_lane *lane, struct fault_frame *frame)
+{
   if (unlink_frame(&lane->late, frame))
     lane->late_count--;
   else
@@ -194,7 +208,8 @@ void harp_fault_remove(struct fault_lane *lane, struct fault_frame *frame) {
   lane->held_bytes -= frame->length;
 }
 
-uint64_t harp_fault_next_due(const struct fault_lane *lane) {
+uint64_t harp_fault_next_due(const struct fault_lane *lane)
+{
   uint64_t next = lane->line.first ? lane->line.first->due_ns : UINT64_MAX;
   for (const struct fault_frame *frame = lane->late.first; frame; frame = frame->next)
     if (frame->due_ns < next)

@@ -46,7 +46,7 @@ struct fault_verdict {
   bool corrupt;
   bool duplicate;
   bool late;
-  bool hold;          /* not now: put it in the lane */
+  bool hold; /* not now: put it in the lane */
   uint64_t due_ns;
   uint64_t after;
   uint64_t corrupt_at; /* a number from which to choose the bit */

@@ -53,7 +53,8 @@ enum { KEYS = sizeof(keys) / sizeof(keys[0]), ITEM_MAX = 300 };
 
 #define CERTAIN ((double)(UINT64_C(1) << 32))
 
-void harp_fault_spec_default(struct fault_spec *spec) {
+void harp_fault_spec_default(struct fault_spec *spec)
+{
   memset(spec, 0, sizeof(*spec));
   spec->drop_burst = 1;
   spec->reorder_by = 3;
@@ -61,14 +62,16 @@ void harp_fault_spec_default(struct fault_spec *spec) {
   spec->side = FAULT_TX;
 }
 
-static bool parse_number(const char *text, uint64_t most, uint64_t *value) {
+static bool parse_number(const char *text, uint64_t most, uint64_t *value)
+{
   char *end;
   errno = 0;
   *value = strtoull(text, &end, 10);
   return text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0 && *value <= most;
 }
 
-static bool parse_probability(const char *text, const char **end, uint64_t *value) {
+static bool parse_probability(const char *text, const char **end, uint64_t *value)
+{
   double p = strtod(text, (char **)(uintptr_t)end);
   if (*end == text || !(p >= 0 && p <= 1))
     return false;
@@ -76,7 +79,8 @@ static bool parse_probability(const char *text, const char **end, uint64_t *valu
   return true;
 }
 
-static bool parse_reorder(const char *text, uint64_t most, struct fault_spec *spec) {
+static bool parse_reorder(const char *text, uint64_t most, struct fault_spec *spec)
+{
   const char *end;
   if (!parse_probability(text, &end, &spec->reorder))
     return false;
@@ -85,7 +89,8 @@ static bool parse_reorder(const char *text, uint64_t most, struct fault_spec *sp
   return *end == '/' && parse_number(end + 1, most, &spec->reorder_by) && spec->reorder_by > 0;
 }
 
-static bool parse_side(const char *text, uint64_t *side) {
+static bool parse_side(const char *text, uint64_t *side)
+{
   static const struct {
     const char *name;
     uint64_t side;
@@ -98,41 +103,40 @@ static bool parse_side(const char *text, uint64_t *side) {
   return false;
 }
 
-static bool parse_value(const struct key *key, const char *text, struct fault_spec *spec) {
+static bool parse_value(const struct key *key, const char *text, struct fault_spec *spec)
+{
   void *field = (char *)spec + key->offset;
   const char *end;
   switch (key->kind) {
-    case NUMBER:
-      return parse_number(text, key->most, field);
-    case COUNT:
-      return parse_number(text, key->most, field) && *(uint64_t *)field > 0;
-    case INDEX:
-      return parse_number(text, key->most - 1, field) && ++*(uint64_t *)field;
-    case PROBABILITY:
-      return parse_probability(text, &end, field) && *end == '\0';
-    case REORDER:
-      return parse_reorder(text, key->most, spec);
-    case SIDE:
-      return parse_side(text, field);
-    case PATH:
-      return text[0] && snprintf(field, sizeof(spec->control), "%s", text) <
-                            (int)sizeof(spec->control);
+  case NUMBER: return parse_number(text, key->most, field);
+  case COUNT: return parse_number(text, key->most, field) && *(uint64_t *)field > 0;
+  case INDEX: return parse_number(text, key->most - 1, field) && ++*(uint64_t *)field;
+  case PROBABILITY: return parse_probability(text, &end, field) && *end == '\0';
+  case REORDER: return parse_reorder(text, key->most, spec);
+  case SIDE: return parse_side(text, field);
+  case PATH:
+    return text[0] &&
+           snprintf(field, sizeof(spec->control), "%s", text) < (int)sizeof(spec->control);
   }
   return false;
 }
 
-static int unknown_key(const char *item, bool running, char *error) {
+static int unknown_key(const char *item, bool running, char *error)
+{
   char names[256] = "";
   size_t used = 0;
   for (int i = 0; i < KEYS && used < sizeof(names); i++)
     if (!(running && keys[i].at_open))
       used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", used ? ", " : "",
                                keys[i].name);
-  return harp_port_fail(error, -EINVAL, "fault: \"%.100s\": unknown key; use key=value with one "
-                        "of %s", item, names);
+  return harp_port_fail(error, -EINVAL,
+                        "fault: \"%.100s\": unknown key; use key=value with one "
+                        "of %s",
+                        item, names);
 }
 
-static int parse_item(struct fault_spec *spec, const char *item, bool running, char *error) {
+static int parse_item(struct fault_spec *spec, const char *item, bool running, char *error)
+{
   const char *equals = strchr(item, '=');
   size_t length = equals ? (size_t)(equals - item) : strlen(item);
   for (int i = 0; i < KEYS; i++) {
@@ -149,13 +153,12 @@ static int parse_item(struct fault_spec *spec, const char *item, bool running, c
   return unknown_key(item, running, error);
 }
 
-static bool is_space(char c) {
-  return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
+static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
 /* Copies the item that begins at text into item, without white space around
  * it; returns how much of text it took, the comma included. */
-static size_t next_item(const char *text, size_t length, char item[ITEM_MAX]) {
+static size_t next_item(const char *text, size_t length, char item[ITEM_MAX])
+{
   size_t end = 0;
   while (end < length && text[end] != ',')
     end++;
@@ -171,7 +174,8 @@ static size_t next_item(const char *text, size_t length, char item[ITEM_MAX]) {
 }
 
 int harp_fault_spec_parse(struct fault_spec *spec, const char *text, size_t length, bool running,
-                          char *error) {
+                          char *error)
+{
   struct fault_spec changed = *spec;
   char item[ITEM_MAX];
   while (length > 0) {
@@ -184,7 +188,8 @@ int harp_fault_spec_parse(struct fault_spec *spec, const char *text, size_t leng
   }
   /* A large segment has no checksum of its own that could be completed. */
   if (changed.tso && changed.corrupt)
-    return harp_port_fail(error, -EINVAL, "fault: corrupt with tso=1: a large segment cannot be "
+    return harp_port_fail(error, -EINVAL,
+                          "fault: corrupt with tso=1: a large segment cannot be "
                           "corrupted as one frame; leave tso=1 out");
   *spec = changed;
   return 0;

@@ -13,7 +13,8 @@
 enum { TEXT_SIZE = 256 * 1024 };
 
 /* By one call: the kernel gives the first part only, and cuts it to the buffer's size. */
-static void read_text(const char *path, char *text) {
+static void read_text(const char *path, char *text)
+{
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   ssize_t got = fd < 0 ? 0 : read(fd, text, TEXT_SIZE - 1);
   text[got > 0 ? got : 0] = '\0';
@@ -21,13 +22,15 @@ static void read_text(const char *path, char *text) {
     close(fd);
 }
 
-static void mark(struct harp_kernel_ports *ports, unsigned first, unsigned last) {
+static void mark(struct harp_kernel_ports *ports, unsigned first, unsigned last)
+{
   for (unsigned port = first; port <= last && port <= 65535; port++)
     ports->reserved[port / 64] |= UINT64_C(1) << port % 64;
 }
 
 /* "8080,9000-9010" */
-static void mark_all(struct harp_kernel_ports *ports, const char *text) {
+static void mark_all(struct harp_kernel_ports *ports, const char *text)
+{
   for (; *text >= '0' && *text <= '9'; text += *text == ',') {
     char *end;
     unsigned long first = strtoul(text, &end, 10), last = first;
@@ -38,7 +41,8 @@ static void mark_all(struct harp_kernel_ports *ports, const char *text) {
   }
 }
 
-void harp_kernel_ports_read(struct harp_kernel_ports *ports) {
+void harp_kernel_ports_read(struct harp_kernel_ports *ports)
+{
   char *text = malloc(TEXT_SIZE);
   memset(ports, 0, sizeof(*ports));
   ports->first = 1;
@@ -56,7 +60,8 @@ void harp_kernel_ports_read(struct harp_kernel_ports *ports) {
   free(text);
 }
 
-bool harp_kernel_ports_offered(const struct harp_kernel_ports *ports, uint16_t port) {
+bool harp_kernel_ports_offered(const struct harp_kernel_ports *ports, uint16_t port)
+{
   return port >= ports->first && port <= ports->last &&
          !(ports->reserved[port / 64] >> port % 64 & 1);
 }

@@ -5,15 +5,16 @@
  */
 #include "dpdk_glue/packet/netdev.h"
 
+#include <net/if.h> /* before the kernel's headers, which then leave its names alone */
+
 #include <errno.h>
 #include <ifaddrs.h>
 #include <limits.h>
-#include <net/if.h> /* before the kernel's headers, which then leave its names alone */
-#include <netinet/in.h>
 #include <linux/ethtool.h>
 #include <linux/if_arp.h>
 #include <linux/rtnetlink.h>
 #include <linux/sockios.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,8 @@ enum { REPLY_BYTES = 32768, GSO_LEGACY_MAX = 65536 };
 
 /* One request, one reply, in place. Returns the reply's bytes or a negative
  * errno; the kernel answers within the call. */
-static ssize_t ask(const void *request, size_t size, void *reply) {
+static ssize_t ask(const void *request, size_t size, void *reply)
+{
   int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
   if (fd < 0)
     return -errno;
@@ -43,30 +45,28 @@ static ssize_t ask(const void *request, size_t size, void *reply) {
   return rc;
 }
 
-static void read_link_attribute(const struct rtattr *attribute, struct harp_netdev *device) {
+static void read_link_attribute(const struct rtattr *attribute, struct harp_netdev *device)
+{
   const void *data = RTA_DATA(attribute);
   switch (attribute->rta_type) {
-    case IFLA_ADDRESS:
-      if (RTA_PAYLOAD(attribute) == sizeof(device->mac))
-        memcpy(device->mac, data, sizeof(device->mac));
-      break;
-    case IFLA_MTU:
-      memcpy(&device->mtu, data, sizeof(device->mtu));
-      break;
-    case IFLA_GSO_MAX_SIZE:
-      memcpy(&device->gso_max, data, sizeof(device->gso_max));
-      break;
-    default:
-      break;
+  case IFLA_ADDRESS:
+    if (RTA_PAYLOAD(attribute) == sizeof(device->mac))
+      memcpy(device->mac, data, sizeof(device->mac));
+    break;
+  case IFLA_MTU: memcpy(&device->mtu, data, sizeof(device->mtu)); break;
+  case IFLA_GSO_MAX_SIZE: memcpy(&device->gso_max, data, sizeof(device->gso_max)); break;
+  default: break;
   }
 }
 
-static int read_link(struct harp_netdev *device, int *hardware) {
+static int read_link(struct harp_netdev *device, int *hardware)
+{
   struct {
     struct nlmsghdr header;
     struct ifinfomsg link;
   } request = {
-      .header = {.nlmsg_len = sizeof(request), .nlmsg_type = RTM_GETLINK,
+      .header = {.nlmsg_len = sizeof(request),
+                 .nlmsg_type = RTM_GETLINK,
                  .nlmsg_flags = NLM_F_REQUEST},
       .link = {.ifi_index = device->index},
   };
@@ -88,11 +88,10 @@ static int read_link(struct harp_netdev *device, int *hardware) {
   return 0;
 }
 
-static uint8_t prefix_length(uint32_t mask) {
-  return (uint8_t)__builtin_popcount(mask);
-}
+static uint8_t prefix_length(uint32_t mask) { return (uint8_t)__builtin_popcount(mask); }
 
-static void read_address(const char *name, struct harp_netdev *device) {
+static void read_address(const char *name, struct harp_netdev *device)
+{
   struct ifaddrs *list;
   if (getifaddrs(&list) < 0)
     return;
@@ -101,15 +100,15 @@ static void read_address(const char *name, struct harp_netdev *device) {
         strcmp(at->ifa_name, name) != 0)
       continue;
     device->address = ((const struct sockaddr_in *)at->ifa_addr)->sin_addr.s_addr;
-    device->prefix =
-        prefix_length(((const struct sockaddr_in *)at->ifa_netmask)->sin_addr.s_addr);
+    device->prefix = prefix_length(((const struct sockaddr_in *)at->ifa_netmask)->sin_addr.s_addr);
   }
   freeifaddrs(list);
 }
 
 /* The main table's default route with the least metric. thread-self: a thread
  * may live in a namespace of its own. */
-static void read_gateway(const char *name, struct harp_netdev *device) {
+static void read_gateway(const char *name, struct harp_netdev *device)
+{
   FILE *file = fopen("/proc/thread-self/net/route", "re");
   if (!file)
     return;
@@ -126,7 +125,8 @@ static void read_gateway(const char *name, struct harp_netdev *device) {
   fclose(file);
 }
 
-static void read_speed(const char *name, struct harp_netdev *device) {
+static void read_speed(const char *name, struct harp_netdev *device)
+{
   struct ethtool_cmd command = {.cmd = ETHTOOL_GSET};
   struct ifreq request = {.ifr_data = (char *)&command};
   snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", name);
@@ -140,7 +140,8 @@ static void read_speed(const char *name, struct harp_netdev *device) {
   close(fd);
 }
 
-static bool is_pci_function(const char *name) {
+static bool is_pci_function(const char *name)
+{
   unsigned domain, bus, slot, function;
   int end = 0;
   return sscanf(name, "%x:%2x:%2x.%1x%n", &domain, &bus, &slot, &function, &end) == 4 &&
@@ -148,7 +149,8 @@ static bool is_pci_function(const char *name) {
 }
 
 /* /sys may be another namespace's: believe it only if the index agrees. */
-static bool sysfs_is_ours(const char *name, int index) {
+static bool sysfs_is_ours(const char *name, int index)
+{
   char path[PATH_MAX];
   int seen = 0;
   snprintf(path, sizeof(path), "/sys/class/net/%s/ifindex", name);
@@ -162,7 +164,8 @@ static bool sysfs_is_ours(const char *name, int index) {
 
 /* A virtio or other bus may stand between the interface and its PCI function:
  * the last PCI address on the way is the function's. */
-static void read_pci_path(const char *name, struct harp_netdev *device) {
+static void read_pci_path(const char *name, struct harp_netdev *device)
+{
   char link[PATH_MAX], path[PATH_MAX];
   snprintf(link, sizeof(link), "/sys/class/net/%s/device", name);
   if (!sysfs_is_ours(name, device->index) || !realpath(link, path))
@@ -175,7 +178,8 @@ static void read_pci_path(const char *name, struct harp_netdev *device) {
     }
 }
 
-static int no_such_interface(const char *name, char *error) {
+static int no_such_interface(const char *name, char *error)
+{
   char names[200] = "";
   size_t used = 0;
   struct if_nameindex *list = if_nameindex();
@@ -189,7 +193,8 @@ static int no_such_interface(const char *name, char *error) {
                         name, names);
 }
 
-int harp_netdev_read(const char *name, struct harp_netdev *device, char *error) {
+int harp_netdev_read(const char *name, struct harp_netdev *device, char *error)
+{
   memset(device, 0, sizeof(*device));
   device->index = (int)if_nametoindex(name);
   if (!device->index)
@@ -197,11 +202,15 @@ int harp_netdev_read(const char *name, struct harp_netdev *device, char *error) 
   int hardware = 0;
   int rc = read_link(device, &hardware);
   if (rc < 0)
-    return harp_port_fail(error, rc, "packet:%s: cannot read the interface's state: %s; is "
-                          "netlink allowed here?", name, strerror(-rc));
+    return harp_port_fail(error, rc,
+                          "packet:%s: cannot read the interface's state: %s; is "
+                          "netlink allowed here?",
+                          name, strerror(-rc));
   if (hardware != ARPHRD_ETHER)
-    return harp_port_fail(error, -EOPNOTSUPP, "packet:%s: not an Ethernet interface (its type is "
-                          "%d); name one that is, as ip -br link shows", name, hardware);
+    return harp_port_fail(error, -EOPNOTSUPP,
+                          "packet:%s: not an Ethernet interface (its type is "
+                          "%d); name one that is, as ip -br link shows",
+                          name, hardware);
   read_address(name, device);
   read_gateway(name, device);
   read_speed(name, device);
@@ -209,14 +218,16 @@ int harp_netdev_read(const char *name, struct harp_netdev *device, char *error) 
   return 0;
 }
 
-bool harp_netdev_is_local(uint32_t address) {
+bool harp_netdev_is_local(uint32_t address)
+{
   struct {
     struct nlmsghdr header;
     struct rtmsg route;
     struct rtattr attribute;
     uint32_t destination;
   } request = {
-      .header = {.nlmsg_len = sizeof(request), .nlmsg_type = RTM_GETROUTE,
+      .header = {.nlmsg_len = sizeof(request),
+                 .nlmsg_type = RTM_GETROUTE,
                  .nlmsg_flags = NLM_F_REQUEST},
       .route = {.rtm_family = AF_INET, .rtm_dst_len = 32},
       .attribute = {.rta_len = RTA_LENGTH(sizeof(uint32_t)), .rta_type = RTA_DST},
@@ -229,13 +240,15 @@ bool harp_netdev_is_local(uint32_t address) {
   return route->rtm_type == RTN_LOCAL;
 }
 
-bool harp_netdev_has_carrier(int index) {
+bool harp_netdev_has_carrier(int index)
+{
   struct harp_netdev device = {.index = index};
   int hardware;
   return read_link(&device, &hardware) >= 0 && device.carrier;
 }
 
-int harp_netdev_state(int index) {
+int harp_netdev_state(int index)
+{
   struct harp_netdev device = {.index = index};
   int hardware;
   int rc = read_link(&device, &hardware);

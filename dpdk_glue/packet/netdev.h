@@ -10,13 +10,13 @@
 
 struct harp_netdev {
   int index;
-  bool up;            /* switched on */
-  bool carrier;       /* and the other side answers */
+  bool up;      /* switched on */
+  bool carrier; /* and the other side answers */
   uint8_t mac[6];
   uint32_t mtu;
-  uint32_t gso_max;   /* a frame of so many bytes or more is cut in software */
+  uint32_t gso_max;    /* a frame of so many bytes or more is cut in software */
   uint32_t speed_mbps; /* 0: unknown */
-  uint32_t address;   /* the first IPv4 address, network order; 0: none */
+  uint32_t address;    /* the first IPv4 address, network order; 0: none */
   uint8_t prefix;
   uint32_t gateway;   /* of the default route by this interface; 0: none */
   char pci_path[256]; /* folder of the PCI function in sysfs; "": a virtual device */

@@ -29,11 +29,10 @@ enum {
   SEND_BUFFER = 4 * 1024 * 1024,
 };
 
-static struct packet_port *packet_of(struct harp_port *port) {
-  return (struct packet_port *)port;
-}
+static struct packet_port *packet_of(struct harp_port *port) { return (struct packet_port *)port; }
 
-static struct packet_filter filter_of(const struct packet_port *packet) {
+static struct packet_filter filter_of(const struct packet_port *packet)
+{
   const struct harp_port_info *info = &packet->port.info;
   const struct packet_ports *ports = &packet->ports;
   struct packet_filter filter = {
@@ -46,13 +45,15 @@ static struct packet_filter filter_of(const struct packet_port *packet) {
   return filter;
 }
 
-static enum packet_filter_kind data_kind(const struct packet_port *packet) {
+static enum packet_filter_kind data_kind(const struct packet_port *packet)
+{
   return packet->queue_count == 1 ? PACKET_FILTER_ALL : PACKET_FILTER_IPV4;
 }
 
 /* The kernel doubles what it is given, and the limit for everybody else is
  * net.core.rmem_max. */
-static void set_buffers(struct packet_port *packet, int fd) {
+static void set_buffers(struct packet_port *packet, int fd)
+{
   int receive = RECEIVE_BUFFER / 2, send = SEND_BUFFER / 2;
   socklen_t length = sizeof(packet->receive_buffer);
   if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &receive, sizeof(receive)) < 0)
@@ -63,7 +64,8 @@ static void set_buffers(struct packet_port *packet, int fd) {
   packet->shallow = packet->receive_buffer < RECEIVE_BUFFER;
 }
 
-static int socket_failed(const char *name, int code, char *error) {
+static int socket_failed(const char *name, int code, char *error)
+{
   if (code == EPERM || code == EACCES)
     return harp_port_fail(error, -EPERM,
                           "packet:%s: not allowed to open a packet socket; give the process "
@@ -78,8 +80,9 @@ static int socket_failed(const char *name, int code, char *error) {
 
 /* A socket that hears nothing yet: protocol 0 until the filter is in place, so
  * that no unauthenticated peer's frame is ever queued. */
-static int open_socket(struct packet_port *packet, const char *name,
-                       enum packet_filter_kind kind, char *error) {
+static int open_socket(struct packet_port *packet, const char *name, enum packet_filter_kind kind,
+                       char *error)
+{
   int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0)
     return socket_failed(name, errno, error);
@@ -90,21 +93,24 @@ static int open_socket(struct packet_port *packet, const char *name,
     rc = setsockopt(fd, SOL_PACKET, PACKET_VNET_HDR, &on, sizeof(on)) < 0 ? -errno : 0;
     set_buffers(packet, fd);
   }
-  struct sockaddr_ll here = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL),
-                             .sll_ifindex = packet->ifindex};
+  struct sockaddr_ll here = {
+      .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = packet->ifindex};
   if (rc == 0 && bind(fd, (struct sockaddr *)&here, sizeof(here)) < 0)
     rc = -errno;
   if (rc < 0) {
     close(fd);
-    return harp_port_fail(error, rc, "packet:%s: cannot set up a packet socket: %s; Linux 4.15 or "
-                          "later is needed", name, strerror(-rc));
+    return harp_port_fail(error, rc,
+                          "packet:%s: cannot set up a packet socket: %s; Linux 4.15 or "
+                          "later is needed",
+                          name, strerror(-rc));
   }
   return fd;
 }
 
 /* The first socket is given a number that no other group has; the others join
  * by it, in the order of the queues, which is the order the steering counts. */
-static int join_fanout(struct packet_port *packet, int fd, int *group) {
+static int join_fanout(struct packet_port *packet, int fd, int *group)
+{
   int request = PACKET_FANOUT_CBPF << 16;
   bool first = *group < 0;
   request |= first ? PACKET_FANOUT_FLAG_UNIQUEID << 16 : *group;
@@ -120,32 +126,39 @@ static int join_fanout(struct packet_port *packet, int fd, int *group) {
   return harp_packet_fanout_steer(fd);
 }
 
-static bool watch(int epoll_fd, int fd) {
+static bool watch(int epoll_fd, int fd)
+{
   struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
   return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-static int open_group(struct packet_port *packet, const char *name, char *error) {
+static int open_group(struct packet_port *packet, const char *name, char *error)
+{
   int group = -1;
   for (unsigned q = 0; q < packet->queue_count; q++) {
     struct packet_queue *queue = &packet->queues[q];
     int rc = join_fanout(packet, queue->fd, &group);
     if (rc < 0)
-      return harp_port_fail(error, rc, "packet:%s: cannot steer frames to %u instances: %s; set "
-                            "instances = 1", name, packet->queue_count, strerror(-rc));
+      return harp_port_fail(error, rc,
+                            "packet:%s: cannot steer frames to %u instances: %s; set "
+                            "instances = 1",
+                            name, packet->queue_count, strerror(-rc));
     queue->arp_fd = open_socket(packet, name, PACKET_FILTER_ARP, error);
     if (queue->arp_fd < 0)
       return queue->arp_fd;
     queue->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (queue->epoll_fd < 0 || !watch(queue->epoll_fd, queue->fd) ||
         !watch(queue->epoll_fd, queue->arp_fd))
-      return harp_port_fail(error, -errno, "packet:%s: cannot make an epoll descriptor: %s; raise "
-                            "the limit of open files (ulimit -n)", name, strerror(errno));
+      return harp_port_fail(error, -errno,
+                            "packet:%s: cannot make an epoll descriptor: %s; raise "
+                            "the limit of open files (ulimit -n)",
+                            name, strerror(errno));
   }
   return 0;
 }
 
-static int open_queues(struct packet_port *packet, const char *name, char *error) {
+static int open_queues(struct packet_port *packet, const char *name, char *error)
+{
   size_t size = packet->queue_count * sizeof(*packet->queues);
   packet->queues = aligned_alloc(_Alignof(struct packet_queue), size);
   if (!packet->queues)
@@ -165,12 +178,14 @@ static int open_queues(struct packet_port *packet, const char *name, char *error
   return packet->queue_count > 1 ? open_group(packet, name, error) : 0;
 }
 
-static void close_fd(int fd) {
+static void close_fd(int fd)
+{
   if (fd >= 0)
     close(fd);
 }
 
-static void close_sockets(const struct packet_port *packet) {
+static void close_sockets(const struct packet_port *packet)
+{
   for (unsigned q = 0; packet->queues && q < packet->queue_count; q++) {
     const struct packet_queue *queue = &packet->queues[q];
     close_fd(queue->fd);
@@ -179,7 +194,8 @@ static void close_sockets(const struct packet_port *packet) {
   }
 }
 
-static void packet_close(struct harp_port *port) {
+static void packet_close(struct harp_port *port)
+{
   struct packet_port *packet = packet_of(port);
   close_sockets(packet);
   /* Not before: until the packet sockets are gone the kernel must not answer. */
@@ -192,55 +208,68 @@ static void packet_close(struct harp_port *port) {
 
 /* A child that outlives its parent would keep the kernel silent, and the peers
  * waiting for the dead. */
-static void packet_forget(struct harp_port *port) {
+static void packet_forget(struct harp_port *port)
+{
   const struct packet_port *packet = packet_of(port);
   close_sockets(packet);
   harp_packet_ports_forget(&packet->ports);
 }
 
 static int check_device(const struct harp_netdev *device, const struct harp_port_config *config,
-                        char *error) {
+                        char *error)
+{
   const char *name = config->device;
   if (!device->up)
     return harp_port_fail(error, -ENETDOWN, "packet:%s: the interface is down; ip link set %s up",
                           name, name);
   if (!device->carrier)
-    return harp_port_fail(error, -ENETDOWN, "packet:%s: the interface has no carrier; check the "
-                          "cable, or the other end of a virtual one", name);
+    return harp_port_fail(error, -ENETDOWN,
+                          "packet:%s: the interface has no carrier; check the "
+                          "cable, or the other end of a virtual one",
+                          name);
   if (config->mtu > device->mtu)
-    return harp_port_fail(error, -EINVAL, "packet:%s: mtu = %u is more than the interface's %u; "
-                          "lower it, or ip link set %s mtu %u", name, config->mtu, device->mtu,
-                          name, config->mtu);
+    return harp_port_fail(error, -EINVAL,
+                          "packet:%s: mtu = %u is more than the interface's %u; "
+                          "lower it, or ip link set %s mtu %u",
+                          name, config->mtu, device->mtu, name, config->mtu);
   return 0;
 }
 
 static const uint8_t unset_mac[6];
 
-static bool has_own_mac(const struct harp_netdev *device, const struct harp_port_config *config) {
+static bool has_own_mac(const struct harp_netdev *device, const struct harp_port_config *config)
+{
   return memcmp(config->mac, unset_mac, 6) != 0 && memcmp(config->mac, device->mac, 6) != 0;
 }
 
 static int check_address(const struct harp_netdev *device, const struct harp_port_config *config,
-                         char *error) {
+                         char *error)
+{
   const char *name = config->device;
   char text[INET_ADDRSTRLEN];
   if (!config->address && !device->address)
-    return harp_port_fail(error, -EADDRNOTAVAIL, "packet:%s: the interface has no IPv4 address to "
+    return harp_port_fail(error, -EADDRNOTAVAIL,
+                          "packet:%s: the interface has no IPv4 address to "
                           "share; give it one, or set address = A.B.C.D/N to one that the kernel "
-                          "does not have", name);
+                          "does not have",
+                          name);
   if (!config->address && has_own_mac(device, config))
-    return harp_port_fail(error, -EINVAL, "packet:%s: mac goes with an address of HARP's own; with "
-                          "address = kernel leave it out", name);
+    return harp_port_fail(error, -EINVAL,
+                          "packet:%s: mac goes with an address of HARP's own; with "
+                          "address = kernel leave it out",
+                          name);
   if (config->address && harp_netdev_is_local(config->address))
-    return harp_port_fail(error, -EADDRINUSE, "packet:%s: the kernel has the address %s itself; "
+    return harp_port_fail(error, -EADDRINUSE,
+                          "packet:%s: the kernel has the address %s itself; "
                           "set address = kernel to share it, or choose one that ip route get does "
-                          "not call local", name,
-                          inet_ntop(AF_INET, &config->address, text, sizeof(text)));
+                          "not call local",
+                          name, inet_ntop(AF_INET, &config->address, text, sizeof(text)));
   return 0;
 }
 
 static void describe(struct packet_port *packet, const struct harp_netdev *device,
-                     const struct harp_port_config *config) {
+                     const struct harp_port_config *config)
+{
   struct harp_port_info *info = &packet->port.info;
   bool own = config->address != 0;
   memcpy(info->mac, has_own_mac(device, config) ? config->mac : device->mac, 6);
@@ -257,7 +286,8 @@ static void describe(struct packet_port *packet, const struct harp_netdev *devic
   snprintf(info->pci_path, sizeof(info->pci_path), "%s", device->pci_path);
 }
 
-static void summarize(struct packet_port *packet, const char *name) {
+static void summarize(struct packet_port *packet, const char *name)
+{
   struct harp_port_info *info = &packet->port.info;
   char address[INET_ADDRSTRLEN], shallow[64] = "";
   inet_ntop(AF_INET, &info->address, address, sizeof(address));
@@ -271,19 +301,22 @@ static void summarize(struct packet_port *packet, const char *name) {
 
 /* A hardware address of HARP's own: the NIC must let it through. It stays set
  * as long as the socket. */
-static int listen_for_mac(struct packet_port *packet, const char *name, char *error) {
-  struct packet_mreq request = {.mr_ifindex = packet->ifindex, .mr_type = PACKET_MR_UNICAST,
-                                .mr_alen = 6};
+static int listen_for_mac(struct packet_port *packet, const char *name, char *error)
+{
+  struct packet_mreq request = {
+      .mr_ifindex = packet->ifindex, .mr_type = PACKET_MR_UNICAST, .mr_alen = 6};
   memcpy(request.mr_address, packet->port.info.mac, 6);
   if (setsockopt(packet->queues[0].fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &request,
                  sizeof(request)) < 0)
-    return harp_port_fail(error, -errno, "packet:%s: the interface takes no second hardware "
-                          "address: %s; leave mac out", name, strerror(errno));
+    return harp_port_fail(error, -errno,
+                          "packet:%s: the interface takes no second hardware "
+                          "address: %s; leave mac out",
+                          name, strerror(errno));
   return 0;
 }
 
-static int set_up(struct packet_port *packet, const struct harp_port_config *config,
-                  char *error) {
+static int set_up(struct packet_port *packet, const struct harp_port_config *config, char *error)
+{
   struct harp_netdev device;
   int rc = harp_netdev_read(config->device, &device, error);
   if (rc == 0)
@@ -306,8 +339,8 @@ static int set_up(struct packet_port *packet, const struct harp_port_config *con
   return rc;
 }
 
-static int packet_open(struct harp_port **port, const struct harp_port_config *config,
-                       char *error) {
+static int packet_open(struct harp_port **port, const struct harp_port_config *config, char *error)
+{
   struct packet_port *packet = calloc(1, sizeof(*packet));
   if (!packet)
     return harp_port_fail(error, -ENOMEM, "packet:%.40s: out of memory", config->device);
@@ -321,14 +354,16 @@ static int packet_open(struct harp_port **port, const struct harp_port_config *c
   return 0;
 }
 
-static int packet_descriptor(struct harp_port *port, unsigned number) {
+static int packet_descriptor(struct harp_port *port, unsigned number)
+{
   const struct packet_queue *queue = &packet_of(port)->queues[number];
   return queue->epoll_fd >= 0 ? queue->epoll_fd : queue->fd;
 }
 
 /* The descriptor is level-triggered: no frame can slip by. But a poller must
  * not sleep on small frames that the device had no room for. */
-static int packet_arm(struct harp_port *port, unsigned number, bool asleep) {
+static int packet_arm(struct harp_port *port, unsigned number, bool asleep)
+{
   struct packet_queue *queue = &packet_of(port)->queues[number];
   if (!asleep) {
     queue->arp_in = 0; /* perhaps it was ARP that woke the poller */
@@ -338,7 +373,8 @@ static int packet_arm(struct harp_port *port, unsigned number, bool asleep) {
   return queue->held_count > 0;
 }
 
-static int attach_filters(const struct packet_port *packet) {
+static int attach_filters(const struct packet_port *packet)
+{
   struct packet_filter filter = filter_of(packet);
   int rc = 0;
   for (unsigned q = 0; q < packet->queue_count && rc == 0; q++)
@@ -346,8 +382,8 @@ static int attach_filters(const struct packet_port *packet) {
   return rc;
 }
 
-static int packet_reserve(struct harp_port *port, unsigned queue, uint16_t wanted,
-                          uint16_t *local) {
+static int packet_reserve(struct harp_port *port, unsigned queue, uint16_t wanted, uint16_t *local)
+{
   struct packet_port *packet = packet_of(port);
   bool changed;
   int rc = harp_packet_ports_take(&packet->ports, queue, wanted, local, &changed);
@@ -360,15 +396,18 @@ static int packet_reserve(struct harp_port *port, unsigned queue, uint16_t wante
   return rc;
 }
 
-static void packet_release(struct harp_port *port, unsigned queue, uint16_t local) {
+static void packet_release(struct harp_port *port, unsigned queue, uint16_t local)
+{
   harp_packet_ports_give(&packet_of(port)->ports, local);
 }
 
-static int packet_reclaim(struct harp_port *port, unsigned queue, uint32_t timeout_us) {
+static int packet_reclaim(struct harp_port *port, unsigned queue, uint32_t timeout_us)
+{
   return 0; /* the kernel has copied what sendmsg was given */
 }
 
-static void packet_count(struct harp_port *port, unsigned number, uint64_t *counters) {
+static void packet_count(struct harp_port *port, unsigned number, uint64_t *counters)
+{
   struct packet_queue *queue = &packet_of(port)->queues[number];
   struct tpacket_stats lost = {0}; /* since it was last asked */
   socklen_t length = sizeof(lost);
@@ -381,7 +420,8 @@ static void packet_count(struct harp_port *port, unsigned number, uint64_t *coun
   memset(&queue->counts, 0, sizeof(queue->counts));
 }
 
-static bool packet_has_carrier(struct harp_port *port) {
+static bool packet_has_carrier(struct harp_port *port)
+{
   return harp_netdev_has_carrier(packet_of(port)->ifindex);
 }
 

@@ -12,18 +12,18 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#include "dpdk_glue/packet/packet_ports.h"
 #include "dpdk_glue/frame_fields.h"
+#include "dpdk_glue/packet/packet_ports.h"
 #include "dpdk_glue/port.h"
 
 enum {
-  PACKET_BURST = 32,       /* frames per receive call */
-  PACKET_HELD = 32,        /* small frames that wait for the end of the burst */
-  PACKET_SMALL = 512,      /* a frame up to here is copied and held back, bytes */
-  PACKET_IOV = 256,        /* pieces of a frame that goes out at once */
+  PACKET_BURST = 32,  /* frames per receive call */
+  PACKET_HELD = 32,   /* small frames that wait for the end of the burst */
+  PACKET_SMALL = 512, /* a frame up to here is copied and held back, bytes */
+  PACKET_IOV = 256,   /* pieces of a frame that goes out at once */
   PACKET_ARP_BURST = 4,
   PACKET_ARP_BYTES = 64,
-  PACKET_ARP_PERIOD = 64,  /* receive calls between looks at a separate ARP socket */
+  PACKET_ARP_PERIOD = 64, /* receive calls between looks at a separate ARP socket */
   PACKET_VNET = sizeof(struct virtio_net_hdr),
   PACKET_HEADER_ROOM = 256, /* longest header_length of a hint, with the vnet header */
   /* Not a power of two: slots must not fall on the same cache sets. */
@@ -32,8 +32,8 @@ enum {
 
 /* Where one frame of a burst is received; see packet_rx.c. */
 struct packet_slot {
-  uint16_t header;   /* bytes of the hint's header; 0: no hint for this frame */
-  uint32_t placed;   /* bytes that were offered at the hint's place */
+  uint16_t header; /* bytes of the hint's header; 0: no hint for this frame */
+  uint32_t placed; /* bytes that were offered at the hint's place */
   uint8_t *hint;
 };
 
@@ -76,7 +76,7 @@ struct packet_port {
   struct harp_port port;
   int ifindex;
   unsigned queue_count;
-  bool shallow; /* the kernel did not grant a deep receive buffer */
+  bool shallow;       /* the kernel did not grant a deep receive buffer */
   int receive_buffer; /* bytes */
   struct packet_ports ports;
   struct packet_queue *queues;
@@ -90,8 +90,7 @@ void harp_packet_tx_init(struct packet_queue *queue, int ifindex);
 /* As in port.h. */
 int harp_packet_receive(struct harp_port *port, unsigned queue, const struct harp_rx_hint *hint,
                         struct harp_rx_frame *frames, int max);
-int harp_packet_transmit(struct harp_port *port, unsigned queue,
-                         const struct harp_tx_frame *frame);
+int harp_packet_transmit(struct harp_port *port, unsigned queue, const struct harp_tx_frame *frame);
 void harp_packet_flush(struct harp_port *port, unsigned queue);
 
 #endif

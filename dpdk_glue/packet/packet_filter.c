@@ -35,29 +35,34 @@ struct program {
   unsigned short length;
 };
 
-static void emit(struct program *program, struct sock_filter instruction) {
+static void emit(struct program *program, struct sock_filter instruction)
+{
   program->code[program->length++] = instruction;
 }
 
-static void load(struct program *program, uint16_t size, uint32_t at) {
+static void load(struct program *program, uint16_t size, uint32_t at)
+{
   emit(program, (struct sock_filter)BPF_STMT(BPF_LD | size | BPF_ABS, at));
 }
 
 /* Goes on if A is value, else drops. Jumps reach 255 instructions at most, so
  * every test carries its own verdict. */
-static void require(struct program *program, uint32_t value) {
+static void require(struct program *program, uint32_t value)
+{
   emit(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 1, 0));
   emit(program, (struct sock_filter)DROP);
 }
 
-static void pass_if(struct program *program, uint32_t value) {
+static void pass_if(struct program *program, uint32_t value)
+{
   emit(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1));
   emit(program, (struct sock_filter)PASS);
 }
 
 /* The kernel has taken a VLAN tag out of the frame and keeps it aside: such a
  * frame belongs to another interface. Tag 0 says priority only. */
-static void require_untagged(struct program *program) {
+static void require_untagged(struct program *program)
+{
   load(program, BPF_W, SKF_AD_OFF + SKF_AD_VLAN_TAG_PRESENT);
   emit(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 4, 0));
   load(program, BPF_W, SKF_AD_OFF + SKF_AD_VLAN_TAG);
@@ -65,11 +70,12 @@ static void require_untagged(struct program *program) {
   require(program, 0);
 }
 
-static void require_destination(struct program *program, const struct packet_filter *filter) {
+static void require_destination(struct program *program, const struct packet_filter *filter)
+{
   const uint8_t *mac = filter->mac;
   load(program, BPF_W, MAC_HIGH);
-  require(program, (uint32_t)mac[0] << 24 | (uint32_t)mac[1] << 16 | (uint32_t)mac[2] << 8 |
-                       mac[3]);
+  require(program,
+          (uint32_t)mac[0] << 24 | (uint32_t)mac[1] << 16 | (uint32_t)mac[2] << 8 | mac[3]);
   load(program, BPF_H, MAC_LOW);
   require(program, (uint32_t)mac[4] << 8 | mac[5]);
   load(program, BPF_W, IP_DESTINATION);
@@ -78,7 +84,8 @@ static void require_destination(struct program *program, const struct packet_fil
 
 /* A is the protocol and not TCP's. Of a shared address only the unreachable
  * messages are HARP's business (each process sees all: the stack looks whose). */
-static void judge_other_protocols(struct program *program, const struct packet_filter *filter) {
+static void judge_other_protocols(struct program *program, const struct packet_filter *filter)
+{
   if (!filter->shared) {
     emit(program, (struct sock_filter)PASS);
     return;
@@ -90,7 +97,8 @@ static void judge_other_protocols(struct program *program, const struct packet_f
   emit(program, (struct sock_filter)PASS);
 }
 
-static void judge_ports(struct program *program, const struct packet_filter *filter) {
+static void judge_ports(struct program *program, const struct packet_filter *filter)
+{
   emit(program, (struct sock_filter)BPF_STMT(BPF_LDX | BPF_B | BPF_MSH, IP));
   emit(program, (struct sock_filter)BPF_STMT(BPF_LD | BPF_H | BPF_IND, TCP_DESTINATION));
   for (unsigned i = 0; i < filter->range_count; i++) {
@@ -102,7 +110,8 @@ static void judge_ports(struct program *program, const struct packet_filter *fil
   emit(program, (struct sock_filter)DROP);
 }
 
-static void judge_ipv4(struct program *program, const struct packet_filter *filter) {
+static void judge_ipv4(struct program *program, const struct packet_filter *filter)
+{
   require_destination(program, filter);
   if (!filter->ranges) {
     emit(program, (struct sock_filter)PASS);
@@ -120,14 +129,16 @@ static void judge_ipv4(struct program *program, const struct packet_filter *filt
   judge_ports(program, filter);
 }
 
-static int attach(int fd, int level, int option, const struct sock_filter *code, size_t length) {
+static int attach(int fd, int level, int option, const struct sock_filter *code, size_t length)
+{
   struct sock_fprog program = {.len = (unsigned short)length,
                                .filter = (struct sock_filter *)(uintptr_t)code};
   return setsockopt(fd, level, option, &program, sizeof(program)) < 0 ? -errno : 0;
 }
 
 int harp_packet_filter_attach(int fd, const struct packet_filter *filter,
-                              enum packet_filter_kind kind) {
+                              enum packet_filter_kind kind)
+{
   struct program program = {.length = 0};
   require_untagged(&program);
   load(&program, BPF_H, TYPE);
@@ -147,7 +158,8 @@ int harp_packet_filter_attach(int fd, const struct packet_filter *filter,
  * for arriving frames and with the link header for a sibling's outgoing ones.
  * An unreachable message follows the flow that it quotes; what else there is
  * goes to the first queue. */
-int harp_packet_fanout_steer(int fd) {
+int harp_packet_fanout_steer(int fd)
+{
   enum { NET = SKF_NET_OFF, QUOTED_SOURCE = NET + 8 + 20 };
   static const struct sock_filter code[] = {
       BPF_STMT(BPF_LD | BPF_B | BPF_ABS, (uint32_t)NET + 9),
@@ -164,7 +176,8 @@ int harp_packet_fanout_steer(int fd) {
   return attach(fd, SOL_PACKET, PACKET_FANOUT_DATA, code, sizeof(code) / sizeof(code[0]));
 }
 
-int harp_packet_filter_deafen(int fd) {
+int harp_packet_filter_deafen(int fd)
+{
   static const struct sock_filter code[] = {DROP};
   return attach(fd, SOL_SOCKET, SO_ATTACH_FILTER, code, 1);
 }

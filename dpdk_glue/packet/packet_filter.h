@@ -31,7 +31,7 @@ struct packet_filter {
 };
 
 enum packet_filter_kind {
-  PACKET_FILTER_ALL,  /* ARP and IPv4 */
+  PACKET_FILTER_ALL, /* ARP and IPv4 */
   PACKET_FILTER_ARP,
   PACKET_FILTER_IPV4,
 };

@@ -13,13 +13,14 @@
 #include <unistd.h>
 
 enum {
-  BLOCK = 16,        /* ports taken at a time at first; later as many as are held, */
-  BLOCK_MOST = 64,   /* up to here, so that the filter stays short */
-  BLOCK_TRIES = 64,  /* until a block has a port for the queue */
+  BLOCK = 16,       /* ports taken at a time at first; later as many as are held, */
+  BLOCK_MOST = 64,  /* up to here, so that the filter stays short */
+  BLOCK_TRIES = 64, /* until a block has a port for the queue */
 };
 
 void harp_packet_ports_init(struct packet_ports *ports, bool shared, uint32_t address,
-                            unsigned queues, uint16_t first, uint16_t last) {
+                            unsigned queues, uint16_t first, uint16_t last)
+{
   memset(ports, 0, sizeof(*ports));
   ports->shared = shared;
   ports->address = address;
@@ -37,19 +38,22 @@ void harp_packet_ports_init(struct packet_ports *ports, bool shared, uint32_t ad
   harp_local_ports_take_all(&ports->pool);
 }
 
-void harp_packet_ports_forget(const struct packet_ports *ports) {
+void harp_packet_ports_forget(const struct packet_ports *ports)
+{
   for (unsigned i = 0; i < ports->listener_count; i++)
     close(ports->listeners[i]);
 }
 
-void harp_packet_ports_close(struct packet_ports *ports) {
+void harp_packet_ports_close(struct packet_ports *ports)
+{
   harp_packet_ports_forget(ports);
   free(ports->listeners);
   ports->listeners = NULL;
   ports->listener_count = 0;
 }
 
-static int room_for_listener(struct packet_ports *ports) {
+static int room_for_listener(struct packet_ports *ports)
+{
   if (ports->listener_count < ports->listener_room)
     return 0;
   unsigned room = ports->listener_room ? ports->listener_room * 2 : BLOCK;
@@ -68,7 +72,8 @@ static int room_for_listener(struct packet_ports *ports) {
  * everybody may ask for is a least time to live (RFC 5082): the kernel drops
  * without a word what has crossed, or claims to have crossed, a single router,
  * and every host's segments start lower than 255. */
-static int deafen(int fd) {
+static int deafen(int fd)
+{
   int least = 255;
   if (setsockopt(fd, IPPROTO_IP, IP_MINTTL, &least, sizeof(least)) < 0)
     return -errno;
@@ -79,9 +84,10 @@ static int deafen(int fd) {
 /* Deaf before it is bound: there is no moment in which the kernel would answer
  * a connection request. It must listen, for the kernel resets what finds no
  * listener. */
-static int listen_deaf(uint32_t address, uint16_t *port) {
-  struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(*port),
-                             .sin_addr.s_addr = address};
+static int listen_deaf(uint32_t address, uint16_t *port)
+{
+  struct sockaddr_in name = {
+      .sin_family = AF_INET, .sin_port = htons(*port), .sin_addr.s_addr = address};
   socklen_t length = sizeof(name);
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0)
@@ -99,7 +105,8 @@ static int listen_deaf(uint32_t address, uint16_t *port) {
 }
 
 /* Holds *port, or, if it is 0, one that the kernel grants. */
-static int hold(struct packet_ports *ports, uint16_t *port) {
+static int hold(struct packet_ports *ports, uint16_t *port)
+{
   int rc = room_for_listener(ports);
   int fd = rc < 0 ? rc : listen_deaf(ports->address, port);
   if (fd < 0)
@@ -109,7 +116,8 @@ static int hold(struct packet_ports *ports, uint16_t *port) {
   return 0;
 }
 
-static void add_range(struct packet_ports *ports, uint16_t first, uint16_t last) {
+static void add_range(struct packet_ports *ports, uint16_t first, uint16_t last)
+{
   for (unsigned i = 0; i < ports->range_count; i++) {
     struct packet_range *range = &ports->ranges[i];
     if (range->last + 1 == first) {
@@ -127,7 +135,8 @@ static void add_range(struct packet_ports *ports, uint16_t first, uint16_t last)
 /* Holds the ports from first on, as many as are free, at most count, and of those behind first
  * only what the kernel would grant as well; kernel NULL: all. */
 static int hold_block(struct packet_ports *ports, uint16_t first, unsigned count,
-                      const struct harp_kernel_ports *kernel) {
+                      const struct harp_kernel_ports *kernel)
+{
   if (ports->range_count == PACKET_FILTER_RANGES)
     return -EADDRINUSE;
   int rc = hold(ports, &first);
@@ -148,7 +157,8 @@ static int hold_block(struct packet_ports *ports, uint16_t first, unsigned count
 }
 
 /* What is held cannot be bound again: there is no need to ask the kernel. */
-static bool is_held(const struct packet_ports *ports, uint16_t port) {
+static bool is_held(const struct packet_ports *ports, uint16_t port)
+{
   for (unsigned i = 0; i < ports->range_count; i++) {
     if (ports->ranges[i].first <= port && port <= ports->ranges[i].last)
       return true;
@@ -157,7 +167,8 @@ static bool is_held(const struct packet_ports *ports, uint16_t port) {
 }
 
 /* The kernel grants the block's first port. */
-static int hold_granted_block(struct packet_ports *ports, unsigned count) {
+static int hold_granted_block(struct packet_ports *ports, unsigned count)
+{
   struct harp_kernel_ports kernel;
   harp_kernel_ports_read(&kernel);
   return hold_block(ports, 0, count, &kernel);
@@ -166,7 +177,8 @@ static int hold_granted_block(struct packet_ports *ports, unsigned count) {
 /* Within a configured range HARP looks for itself, from a random place so that
  * several processes do not meet. Reserved ports are for those to whom they were given, as
  * they are in that range. */
-static int hold_any_block(struct packet_ports *ports, unsigned count) {
+static int hold_any_block(struct packet_ports *ports, unsigned count)
+{
   if (!ports->first)
     return hold_granted_block(ports, count);
   unsigned span = ports->last - ports->first + 1u;
@@ -183,14 +195,16 @@ static int hold_any_block(struct packet_ports *ports, unsigned count) {
 }
 
 /* At least one port for every queue. */
-static unsigned block_size(const struct packet_ports *ports) {
+static unsigned block_size(const struct packet_ports *ports)
+{
   unsigned count = ports->listener_count < BLOCK ? BLOCK : ports->listener_count;
   count = count > BLOCK_MOST ? BLOCK_MOST : count;
   return count < ports->queues ? ports->queues : count;
 }
 
 int harp_packet_ports_take(struct packet_ports *ports, unsigned queue, uint16_t wanted,
-                           uint16_t *local, bool *changed) {
+                           uint16_t *local, bool *changed)
+{
   struct harp_local_ports *pool = &ports->pool;
   *changed = false;
   int rc = harp_local_ports_take(pool, queue, ports->queues, wanted, local);
@@ -212,6 +226,7 @@ int harp_packet_ports_take(struct packet_ports *ports, unsigned queue, uint16_t 
   return -EADDRINUSE;
 }
 
-void harp_packet_ports_give(struct packet_ports *ports, uint16_t local) {
+void harp_packet_ports_give(struct packet_ports *ports, uint16_t local)
+{
   harp_local_ports_give(&ports->pool, local);
 }

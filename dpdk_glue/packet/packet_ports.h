@@ -21,12 +21,12 @@
 struct packet_ports {
   struct harp_local_ports pool; /* shared: what is held and not given out is free */
   bool shared;
-  uint32_t address;    /* network order */
+  uint32_t address; /* network order */
   unsigned queues;
-  uint16_t first, last; /* the configured range; 0, 0: none */
+  uint16_t first, last;                             /* the configured range; 0, 0: none */
   struct packet_range ranges[PACKET_FILTER_RANGES]; /* for the filter */
   unsigned range_count;
-  int *listeners;      /* shared: one socket per port held */
+  int *listeners; /* shared: one socket per port held */
   unsigned listener_count, listener_room;
 };
 

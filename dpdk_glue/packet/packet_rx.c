@@ -29,7 +29,8 @@ enum {
   LEAST_HEADERS = HARP_ETHERNET_HEADER + 20 + 20, /* IPv4 and TCP without options */
 };
 
-int harp_packet_rx_init(struct packet_queue *queue) {
+int harp_packet_rx_init(struct packet_queue *queue)
+{
   queue->slots = mmap(NULL, (size_t)PACKET_BURST * PACKET_SLOT, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (queue->slots == MAP_FAILED) {
@@ -42,18 +43,21 @@ int harp_packet_rx_init(struct packet_queue *queue) {
   return 0;
 }
 
-void harp_packet_rx_free(struct packet_queue *queue) {
+void harp_packet_rx_free(struct packet_queue *queue)
+{
   if (queue->slots)
     munmap(queue->slots, (size_t)PACKET_BURST * PACKET_SLOT);
   queue->slots = NULL;
 }
 
-static uint8_t *slot_front(struct packet_queue *queue, unsigned i) {
+static uint8_t *slot_front(struct packet_queue *queue, unsigned i)
+{
   return queue->slots + (size_t)i * PACKET_SLOT + PACKET_HEADER_ROOM;
 }
 
 /* What the hint says about frame i; placed 0: nothing. */
-static struct packet_slot apply_hint(const struct harp_rx_hint *hint, unsigned i) {
+static struct packet_slot apply_hint(const struct harp_rx_hint *hint, unsigned i)
+{
   struct packet_slot slot = {0};
   if (!hint || !hint->payload || hint->header_length < LEAST_HEADERS ||
       hint->header_length > PACKET_HEADER_ROOM - PACKET_VNET)
@@ -69,7 +73,8 @@ static struct packet_slot apply_hint(const struct harp_rx_hint *hint, unsigned i
   return slot;
 }
 
-static void prepare(struct packet_queue *queue, const struct harp_rx_hint *hint, unsigned count) {
+static void prepare(struct packet_queue *queue, const struct harp_rx_hint *hint, unsigned count)
+{
   for (unsigned i = 0; i < count; i++) {
     struct packet_slot *slot = &queue->slot[i];
     *slot = apply_hint(hint, i);
@@ -90,8 +95,8 @@ struct verdict {
   bool overran; /* it is longer than its place, however the frame was laid out */
 };
 
-static struct verdict judge(const struct packet_slot *slot, const uint8_t *frame,
-                            uint32_t length) {
+static struct verdict judge(const struct packet_slot *slot, const uint8_t *frame, uint32_t length)
+{
   struct harp_tcp_fields peek;
   struct verdict verdict = {0};
   if (!harp_frame_tcp_fields(frame, slot->header, &peek))
@@ -107,7 +112,8 @@ static struct verdict judge(const struct packet_slot *slot, const uint8_t *frame
  * delivered. Set here for the frames that follow.
  */
 static void report(struct packet_queue *queue, unsigned i, bool *displaced,
-                   struct harp_rx_frame *out) {
+                   struct harp_rx_frame *out)
+{
   const struct packet_slot *slot = &queue->slot[i];
   uint8_t *front = slot_front(queue, i);
   uint8_t *frame = front - slot->header;
@@ -122,8 +128,8 @@ static void report(struct packet_queue *queue, unsigned i, bool *displaced,
       .segment_size = segments ? vnet.gso_size : 0,
       /* needs_csum: it never left this machine, or the kernel merged what it
        * had checked; the field holds no whole checksum then. */
-      .checksum_good =
-          (vnet.flags & (VIRTIO_NET_HDR_F_NEEDS_CSUM | VIRTIO_NET_HDR_F_DATA_VALID)) != 0,
+      .checksum_good = (vnet.flags & (VIRTIO_NET_HDR_F_NEEDS_CSUM | VIRTIO_NET_HDR_F_DATA_VALID)) !=
+                       0,
   };
   if (length <= slot->header || !slot->placed)
     return;
@@ -141,7 +147,8 @@ static void report(struct packet_queue *queue, unsigned i, bool *displaced,
 
 /* ARP frames are short and rare: no vnet header, and what is longer than an
  * ARP packet is padding. */
-static int receive_arp(struct packet_queue *queue, struct harp_rx_frame *frames, int max) {
+static int receive_arp(struct packet_queue *queue, struct harp_rx_frame *frames, int max)
+{
   int n = 0;
   while (n < max && n < PACKET_ARP_BURST) {
     ssize_t got = recv(queue->arp_fd, queue->arp[n], PACKET_ARP_BYTES, MSG_DONTWAIT);
@@ -157,7 +164,8 @@ static int receive_arp(struct packet_queue *queue, struct harp_rx_frame *frames,
   return n;
 }
 
-static bool arp_is_due(struct packet_queue *queue) {
+static bool arp_is_due(struct packet_queue *queue)
+{
   if (queue->arp_fd < 0 || queue->arp_in-- > 0)
     return false;
   queue->arp_in = PACKET_ARP_PERIOD;
@@ -166,7 +174,8 @@ static bool arp_is_due(struct packet_queue *queue) {
 
 /* The socket reports ENETDOWN once; whether the interface is back must be
  * asked. It may also have been removed, which ends the port's life. */
-static int check_link(const struct packet_port *packet, struct packet_queue *queue) {
+static int check_link(const struct packet_port *packet, struct packet_queue *queue)
+{
   int state = harp_netdev_state(packet->ifindex);
   queue->down = state <= 0;
   if (state < 0)
@@ -174,31 +183,29 @@ static int check_link(const struct packet_port *packet, struct packet_queue *que
   return state == 0 ? -ENETDOWN : 0;
 }
 
-static int receive_failed(const struct packet_port *packet, struct packet_queue *queue,
-                          int error) {
+static int receive_failed(const struct packet_port *packet, struct packet_queue *queue, int error)
+{
   switch (error) {
-    case EAGAIN:
-    case EINTR:
-      return 0;
-    case ENETDOWN:
-      return check_link(packet, queue);
-    case ENXIO:
-    case ENODEV:
-      return -ENODEV;
-    default:
-      return -EIO;
+  case EAGAIN:
+  case EINTR: return 0;
+  case ENETDOWN: return check_link(packet, queue);
+  case ENXIO:
+  case ENODEV: return -ENODEV;
+  default: return -EIO;
   }
 }
 
 /* Twice what came lately, so that a short burst does not pay for preparing a
  * long one. */
-static void adapt_burst(struct packet_queue *queue, unsigned got) {
+static void adapt_burst(struct packet_queue *queue, unsigned got)
+{
   unsigned next = got * 2 < LEAST_BURST ? LEAST_BURST : got * 2;
   queue->burst = next > PACKET_BURST ? PACKET_BURST : next;
 }
 
 int harp_packet_receive(struct harp_port *port, unsigned number, const struct harp_rx_hint *hint,
-                        struct harp_rx_frame *frames, int max) {
+                        struct harp_rx_frame *frames, int max)
+{
   struct packet_port *packet = (struct packet_port *)port;
   struct packet_queue *queue = &packet->queues[number];
   int n = arp_is_due(queue) ? receive_arp(queue, frames, max) : 0;

@@ -14,12 +14,14 @@
 
 #include "dpdk_glue/packet/packet.h"
 
-static struct sockaddr_ll address_of(int ifindex, uint16_t protocol) {
+static struct sockaddr_ll address_of(int ifindex, uint16_t protocol)
+{
   return (struct sockaddr_ll){
       .sll_family = AF_PACKET, .sll_protocol = htons(protocol), .sll_ifindex = ifindex};
 }
 
-void harp_packet_tx_init(struct packet_queue *queue, int ifindex) {
+void harp_packet_tx_init(struct packet_queue *queue, int ifindex)
+{
   queue->to_ipv4 = address_of(ifindex, ETH_P_IP);
   queue->to_arp = address_of(ifindex, ETH_P_ARP);
   for (unsigned i = 0; i < PACKET_HELD; i++) {
@@ -33,13 +35,15 @@ void harp_packet_tx_init(struct packet_queue *queue, int ifindex) {
 /* Every frame names its protocol: kernels before 5.1 do not look it up in the
  * frame, and cannot segment what they do not know to be IPv4. */
 static struct sockaddr_ll *address_for(struct packet_queue *queue,
-                                       const struct harp_tx_frame *frame) {
+                                       const struct harp_tx_frame *frame)
+{
   const uint8_t *type = (const uint8_t *)frame->iov[0].iov_base + 2 * ETH_ALEN;
   return type[0] == ETH_P_ARP >> 8 && type[1] == (ETH_P_ARP & 0xff) ? &queue->to_arp
-                                                                   : &queue->to_ipv4;
+                                                                    : &queue->to_ipv4;
 }
 
-static void fill_vnet(struct virtio_net_hdr *vnet, const struct harp_tx_frame *frame) {
+static void fill_vnet(struct virtio_net_hdr *vnet, const struct harp_tx_frame *frame)
+{
   memset(vnet, 0, sizeof(*vnet));
   if (frame->checksum_needed) {
     vnet->flags = VIRTIO_NET_HDR_F_NEEDS_CSUM;
@@ -54,32 +58,24 @@ static void fill_vnet(struct virtio_net_hdr *vnet, const struct harp_tx_frame *f
 }
 
 /* What the device's refusal means to the caller. */
-static int send_failed(struct packet_queue *queue, int error) {
+static int send_failed(struct packet_queue *queue, int error)
+{
   switch (error) {
-    case EAGAIN:
-    case ENOBUFS: /* the queueing discipline's limit */
-    case EINTR:
-      queue->counts.tx_full++;
-      return -EAGAIN;
-    case EMSGSIZE:
-      queue->counts.tx_errors++;
-      return -EMSGSIZE;
-    case ENETDOWN:
-      queue->counts.tx_errors++;
-      return -ENETDOWN;
-    case ENXIO:
-    case ENODEV:
-      queue->counts.tx_errors++;
-      return -ENODEV;
-    default:
-      queue->counts.tx_errors++;
-      return -EIO;
+  case EAGAIN:
+  case ENOBUFS: /* the queueing discipline's limit */
+  case EINTR: queue->counts.tx_full++; return -EAGAIN;
+  case EMSGSIZE: queue->counts.tx_errors++; return -EMSGSIZE;
+  case ENETDOWN: queue->counts.tx_errors++; return -ENETDOWN;
+  case ENXIO:
+  case ENODEV: queue->counts.tx_errors++; return -ENODEV;
+  default: queue->counts.tx_errors++; return -EIO;
   }
 }
 
 /* Forgets the first count held frames. After them something is left only where
  * the device was full. */
-static void drop_held(struct packet_queue *queue, unsigned count) {
+static void drop_held(struct packet_queue *queue, unsigned count)
+{
   queue->held_count -= count;
   for (unsigned i = 0; i < queue->held_count; i++) {
     memcpy(&queue->held[i], &queue->held[i + count], sizeof(queue->held[i]));
@@ -90,7 +86,8 @@ static void drop_held(struct packet_queue *queue, unsigned count) {
 
 /* Sends what is held; 0, or -EAGAIN with the rest still held. A frame that the
  * device refuses for good is lost, as on a wire. */
-static int send_held(struct packet_queue *queue) {
+static int send_held(struct packet_queue *queue)
+{
   unsigned sent = 0;
   int rc = 0;
   while (sent < queue->held_count && rc != -EAGAIN) {
@@ -103,7 +100,8 @@ static int send_held(struct packet_queue *queue) {
   return rc == -EAGAIN ? rc : 0;
 }
 
-static int hold(struct packet_queue *queue, const struct harp_tx_frame *frame) {
+static int hold(struct packet_queue *queue, const struct harp_tx_frame *frame)
+{
   if (queue->held_count == PACKET_HELD)
     send_held(queue);
   if (queue->held_count == PACKET_HELD)
@@ -121,7 +119,8 @@ static int hold(struct packet_queue *queue, const struct harp_tx_frame *frame) {
   return 0;
 }
 
-static int send_now(struct packet_queue *queue, const struct harp_tx_frame *frame) {
+static int send_now(struct packet_queue *queue, const struct harp_tx_frame *frame)
+{
   if (frame->iov_count > PACKET_IOV)
     return -EMSGSIZE;
   if (queue->held_count && send_held(queue) < 0)
@@ -139,8 +138,8 @@ static int send_now(struct packet_queue *queue, const struct harp_tx_frame *fram
   return sendmsg(queue->fd, &message, MSG_DONTWAIT) < 0 ? send_failed(queue, errno) : 0;
 }
 
-int harp_packet_transmit(struct harp_port *port, unsigned number,
-                         const struct harp_tx_frame *frame) {
+int harp_packet_transmit(struct harp_port *port, unsigned number, const struct harp_tx_frame *frame)
+{
   struct packet_queue *queue = &((struct packet_port *)port)->queues[number];
   if (frame->length > port->info.max_frame)
     return -EMSGSIZE;
@@ -150,7 +149,8 @@ int harp_packet_transmit(struct harp_port *port, unsigned number,
   return rc;
 }
 
-void harp_packet_flush(struct harp_port *port, unsigned number) {
+void harp_packet_flush(struct harp_port *port, unsigned number)
+{
   struct packet_queue *queue = &((struct packet_port *)port)->queues[number];
   if (queue->held_count)
     send_held(queue);

@@ -23,8 +23,8 @@
 #endif
 
 #include "dpdk_glue/fail.h"
-#include "dpdk_glue/local_ports.h"
 #include "dpdk_glue/frame_fields.h"
+#include "dpdk_glue/local_ports.h"
 #include "dpdk_glue/port.h"
 #include "dpdk_glue/wire/wire_file.h"
 #include "harp/counters.h"
@@ -80,24 +80,25 @@ struct wire_port {
   struct wire_queue *queues;
 };
 
-static struct wire_port *wire_of(struct harp_port *port) {
-  return (struct wire_port *)port;
-}
+static struct wire_port *wire_of(struct harp_port *port) { return (struct wire_port *)port; }
 
-static uint64_t record_bytes(uint64_t length) {
+static uint64_t record_bytes(uint64_t length)
+{
   return (sizeof(struct wire_record) + length + RECORD_ALIGN - 1) & ~(uint64_t)(RECORD_ALIGN - 1);
 }
 
 /* The bytes that a frame takes from the ring now, with what must be skipped. */
 static uint64_t bytes_needed(const struct wire_port *wire, const struct wire_out *out,
-                             uint32_t length, uint64_t *skip) {
+                             uint32_t length, uint64_t *skip)
+{
   uint64_t need = record_bytes(length);
   uint64_t to_end = wire->mask + 1 - (out->written & wire->mask);
   *skip = to_end < need ? to_end : 0;
   return *skip + need;
 }
 
-static bool has_room(const struct wire_port *wire, struct wire_out *out, uint64_t need) {
+static bool has_room(const struct wire_port *wire, struct wire_out *out, uint64_t need)
+{
   if (out->written + need - out->consumed <= wire->mask + 1)
     return true;
   out->consumed = atomic_load_explicit(&out->ring->consumed, memory_order_acquire);
@@ -106,13 +107,15 @@ static bool has_room(const struct wire_port *wire, struct wire_out *out, uint64_
 
 /* Announce, fence, look again: the reader frees, fences, then looks whether
  * anybody starves, so one of the two sees the other. */
-static bool wait_for_room(const struct wire_port *wire, struct wire_out *out, uint64_t need) {
+static bool wait_for_room(const struct wire_port *wire, struct wire_out *out, uint64_t need)
+{
   atomic_store_explicit(&out->ring->starved, 1, memory_order_relaxed);
   atomic_thread_fence(memory_order_seq_cst);
   return has_room(wire, out, need);
 }
 
-static void write_record(struct wire_out *out, uint64_t at, const struct harp_tx_frame *frame) {
+static void write_record(struct wire_out *out, uint64_t at, const struct harp_tx_frame *frame)
+{
   struct wire_record record = {
       .length = frame->length,
       .segment_size = frame->segment_size,
@@ -127,7 +130,8 @@ static void write_record(struct wire_out *out, uint64_t at, const struct harp_tx
   }
 }
 
-static int put(struct wire_port *wire, struct wire_out *out, const struct harp_tx_frame *frame) {
+static int put(struct wire_port *wire, struct wire_out *out, const struct harp_tx_frame *frame)
+{
   uint64_t skip, need = bytes_needed(wire, out, frame->length, &skip);
   if (!has_room(wire, out, need) && !wait_for_room(wire, out, need)) {
     out->starving = true;
@@ -145,8 +149,8 @@ static int put(struct wire_port *wire, struct wire_out *out, const struct harp_t
   return 0;
 }
 
-static int wire_transmit(struct harp_port *port, unsigned queue,
-                         const struct harp_tx_frame *frame) {
+static int wire_transmit(struct harp_port *port, unsigned queue, const struct harp_tx_frame *frame)
+{
   struct wire_port *wire = wire_of(port);
   struct wire_queue *own = &wire->queues[queue];
   if (frame->length > HARP_FRAME_MAX)
@@ -164,7 +168,8 @@ static int wire_transmit(struct harp_port *port, unsigned queue,
   return 0;
 }
 
-static void wire_flush(struct harp_port *port, unsigned queue) {
+static void wire_flush(struct harp_port *port, unsigned queue)
+{
   struct wire_port *wire = wire_of(port);
   struct wire_queue *own = &wire->queues[queue];
   bool fenced = false;
@@ -181,7 +186,8 @@ static void wire_flush(struct harp_port *port, unsigned queue) {
 
 /* The ring's bytes between two positions, at most once around it. */
 static void forbid(const struct wire_port *wire, const struct wire_in *in, uint64_t from,
-                   uint64_t to) {
+                   uint64_t to)
+{
   for (uint64_t end; from < to; from = end) {
     end = (from | wire->mask) + 1;
     end = end < to ? end : to;
@@ -190,7 +196,8 @@ static void forbid(const struct wire_port *wire, const struct wire_in *in, uint6
 }
 
 /* Gives the last receive's bytes back to the writer. */
-static void give_back(struct wire_port *wire, struct wire_in *in, unsigned from) {
+static void give_back(struct wire_port *wire, struct wire_in *in, unsigned from)
+{
   if (in->consumed == in->lent)
     return;
   forbid(wire, in, in->consumed, in->lent);
@@ -205,8 +212,9 @@ static void give_back(struct wire_port *wire, struct wire_in *in, unsigned from)
 
 /* The peer is another process: a length that does not fit is refused, not
  * followed. */
-static bool plausible(const struct wire_port *wire, const struct wire_record *record,
-                      uint64_t at, uint64_t available) {
+static bool plausible(const struct wire_port *wire, const struct wire_record *record, uint64_t at,
+                      uint64_t available)
+{
   uint64_t whole = record_bytes(record->length);
   uint64_t to_end = wire->mask + 1 - (at & wire->mask);
   return whole <= available && whole <= to_end &&
@@ -214,7 +222,8 @@ static bool plausible(const struct wire_port *wire, const struct wire_record *re
 }
 
 static int take(struct wire_port *wire, struct wire_queue *own, struct wire_in *in,
-                struct harp_rx_frame *frames, int max) {
+                struct harp_rx_frame *frames, int max)
+{
   uint64_t written = atomic_load_explicit(&in->ring->written, memory_order_acquire);
   int n = 0;
   while (n < max && in->lent != written) {
@@ -243,7 +252,8 @@ static int take(struct wire_port *wire, struct wire_queue *own, struct wire_in *
 }
 
 static int wire_receive(struct harp_port *port, unsigned queue, const struct harp_rx_hint *hint,
-                        struct harp_rx_frame *frames, int max) {
+                        struct harp_rx_frame *frames, int max)
+{
   struct wire_port *wire = wire_of(port);
   struct wire_queue *own = &wire->queues[queue];
   int n = 0;
@@ -256,14 +266,16 @@ static int wire_receive(struct harp_port *port, unsigned queue, const struct har
   return n;
 }
 
-static int wire_descriptor(struct harp_port *port, unsigned queue) {
+static int wire_descriptor(struct harp_port *port, unsigned queue)
+{
   struct wire_port *wire = wire_of(port);
   return wire->file.doorbells[wire->file.end][queue];
 }
 
 /* Something to do: a frame waits, or the room that a frame of ours waited for
  * has come before we could be woken for it. */
-static bool must_stay_awake(struct wire_port *wire, struct wire_queue *own) {
+static bool must_stay_awake(struct wire_port *wire, struct wire_queue *own)
+{
   for (unsigned q = 0; q < wire->file.queues; q++) {
     const struct wire_out *out = &own->out[q];
     if (atomic_load(&own->in[q].ring->written) != own->in[q].lent)
@@ -274,7 +286,8 @@ static bool must_stay_awake(struct wire_port *wire, struct wire_queue *own) {
   return false;
 }
 
-static int wire_arm(struct harp_port *port, unsigned queue, bool asleep) {
+static int wire_arm(struct harp_port *port, unsigned queue, bool asleep)
+{
   struct wire_port *wire = wire_of(port);
   struct wire_sleeper *sleeper = &wire->file.header->sleepers[wire->file.end][queue];
   if (!asleep) {
@@ -290,21 +303,24 @@ static int wire_arm(struct harp_port *port, unsigned queue, bool asleep) {
   return 1;
 }
 
-static int wire_reserve(struct harp_port *port, unsigned queue, uint16_t wanted,
-                        uint16_t *local) {
+static int wire_reserve(struct harp_port *port, unsigned queue, uint16_t wanted, uint16_t *local)
+{
   struct wire_port *wire = wire_of(port);
   return harp_local_ports_take(&wire->local_ports, queue, wire->file.queues, wanted, local);
 }
 
-static void wire_release(struct harp_port *port, unsigned queue, uint16_t local) {
+static void wire_release(struct harp_port *port, unsigned queue, uint16_t local)
+{
   harp_local_ports_give(&wire_of(port)->local_ports, local);
 }
 
-static int wire_reclaim(struct harp_port *port, unsigned queue, uint32_t timeout_us) {
+static int wire_reclaim(struct harp_port *port, unsigned queue, uint32_t timeout_us)
+{
   return 0; /* transmit copies */
 }
 
-static void wire_count(struct harp_port *port, unsigned queue, uint64_t *counters) {
+static void wire_count(struct harp_port *port, unsigned queue, uint64_t *counters)
+{
   struct wire_queue *own = &wire_of(port)->queues[queue];
   counters[HARP_COUNTER_tx_copied_bytes] += own->copied;
   counters[HARP_COUNTER_port_tx_full] += own->full;
@@ -312,11 +328,13 @@ static void wire_count(struct harp_port *port, unsigned queue, uint64_t *counter
   own->copied = own->full = own->broken = 0;
 }
 
-static void allow_all(const struct wire_file *file) {
+static void allow_all(const struct wire_file *file)
+{
   ASAN_UNPOISON_MEMORY_REGION(file->header, file->size); /* others may map there */
 }
 
-static void wire_close(struct harp_port *port) {
+static void wire_close(struct harp_port *port)
+{
   struct wire_port *wire = wire_of(port);
   if (wire->file.header) {
     allow_all(&wire->file);
@@ -326,13 +344,15 @@ static void wire_close(struct harp_port *port) {
   free(wire);
 }
 
-static void wire_forget(struct harp_port *port) {
+static void wire_forget(struct harp_port *port)
+{
   struct wire_file *file = &wire_of(port)->file;
   allow_all(file);
   harp_wire_forget(file);
 }
 
-static void connect_rings(struct wire_port *wire) {
+static void connect_rings(struct wire_port *wire)
+{
   struct wire_file *file = &wire->file;
   for (unsigned own = 0; own < file->queues; own++)
     for (unsigned other = 0; other < file->queues; other++) {
@@ -349,7 +369,8 @@ static void connect_rings(struct wire_port *wire) {
     }
 }
 
-static void describe(struct wire_port *wire, const struct harp_port_config *config) {
+static void describe(struct wire_port *wire, const struct harp_port_config *config)
+{
   struct harp_port_info *info = &wire->port.info;
   static const uint8_t unset[6];
   const uint8_t derived[6] = {0x02, 'H', 'A', 'R', 'P', (uint8_t)wire->file.end};
@@ -366,8 +387,8 @@ static void describe(struct wire_port *wire, const struct harp_port_config *conf
            wire->file.path, wire->file.end, info->mtu, wire->file.queues, WIRE_BYTES >> 20);
 }
 
-static int wire_open(struct harp_port **port, const struct harp_port_config *config,
-                     char *error) {
+static int wire_open(struct harp_port **port, const struct harp_port_config *config, char *error)
+{
   if (!config->address)
     return harp_port_fail(error, -EINVAL,
                           "wire:%.150s: a wire has no address of the kernel's to share; set "

@@ -24,17 +24,20 @@ enum {
   MODE = 0600,
 };
 
-static bool lock_byte(int fd, int byte, short type) {
+static bool lock_byte(int fd, int byte, short type)
+{
   struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
   return fcntl(fd, F_OFD_SETLK, &lock) == 0;
 }
 
-static bool byte_held(int fd, int byte) {
+static bool byte_held(int fd, int byte)
+{
   struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
   return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
-static bool enter_door(int fd) {
+static bool enter_door(int fd)
+{
   const struct timespec pause = {.tv_nsec = 1000000};
   for (int i = 0; i < DOOR_TRIES; i++) {
     if (lock_byte(fd, BYTE_DOOR, F_WRLCK))
@@ -44,38 +47,39 @@ static bool enter_door(int fd) {
   return false;
 }
 
-static void leave_door(int fd) {
-  lock_byte(fd, BYTE_DOOR, F_UNLCK);
-}
+static void leave_door(int fd) { lock_byte(fd, BYTE_DOOR, F_UNLCK); }
 
 /* A power of two. */
-static size_t ring_bytes(unsigned queues) {
+static size_t ring_bytes(unsigned queues)
+{
   size_t share = WIRE_BYTES;
   for (unsigned q = 1; q < queues; q *= 2)
     share /= 2;
   return share;
 }
 
-static size_t header_bytes(void) {
-  return (sizeof(struct wire_header) + 4095) & ~(size_t)4095;
-}
+static size_t header_bytes(void) { return (sizeof(struct wire_header) + 4095) & ~(size_t)4095; }
 
-static size_t file_bytes(unsigned queues) {
+static size_t file_bytes(unsigned queues)
+{
   return header_bytes() + WIRE_ENDS * ring_bytes(queues) * queues * queues;
 }
 
-uint8_t *harp_wire_bytes(const struct wire_file *file, int end, unsigned from, unsigned to) {
+uint8_t *harp_wire_bytes(const struct wire_file *file, int end, unsigned from, unsigned to)
+{
   size_t index = ((size_t)end * file->queues + from) * file->queues + to;
   return file->data + index * file->ring_bytes;
 }
 
-static void doorbell_path(const struct wire_file *file, int end, unsigned queue, char *path) {
+static void doorbell_path(const struct wire_file *file, int end, unsigned queue, char *path)
+{
   snprintf(path, PATH_MAX, "%s.%d.%u", file->path, end, queue);
 }
 
 /* The file's name may have gone, or come to mean another file, between open
  * and the lock: the last end removes it. */
-static bool still_named(const struct wire_file *file) {
+static bool still_named(const struct wire_file *file)
+{
   struct stat open_file, named;
   return fstat(file->fd, &open_file) == 0 && stat(file->path, &named) == 0 &&
          open_file.st_ino == named.st_ino && open_file.st_dev == named.st_dev;
@@ -83,7 +87,8 @@ static bool still_named(const struct wire_file *file) {
 
 /* The memory is taken now: a full /dev/shm must be an error of open, not a
  * SIGBUS at the first frame. */
-static int create(struct wire_file *file, unsigned queues, char *error) {
+static int create(struct wire_file *file, unsigned queues, char *error)
+{
   size_t size = file_bytes(queues);
   if (ftruncate(file->fd, 0) < 0)
     return harp_port_fail(error, -errno, "wire:%s: cannot empty the file: %s", file->path,
@@ -106,13 +111,14 @@ static int create(struct wire_file *file, unsigned queues, char *error) {
       doorbell_path(file, end, q, path);
       unlink(path); /* of a pair that was killed, perhaps with more queues */
       if (q < queues && mkfifo(path, MODE) < 0)
-        return harp_port_fail(error, -errno, "wire:%s: cannot make the doorbell %s: %s",
-                              file->path, path, strerror(errno));
+        return harp_port_fail(error, -errno, "wire:%s: cannot make the doorbell %s: %s", file->path,
+                              path, strerror(errno));
     }
   return 0;
 }
 
-static int map(struct wire_file *file, unsigned queues, char *error) {
+static int map(struct wire_file *file, unsigned queues, char *error)
+{
   struct stat status;
   file->queues = queues;
   file->size = file_bytes(queues);
@@ -140,7 +146,8 @@ static int map(struct wire_file *file, unsigned queues, char *error) {
   return 0;
 }
 
-static int open_doorbells(struct wire_file *file, char *error) {
+static int open_doorbells(struct wire_file *file, char *error)
+{
   for (int end = 0; end < WIRE_ENDS; end++)
     for (unsigned q = 0; q < file->queues; q++) {
       char path[PATH_MAX];
@@ -149,15 +156,16 @@ static int open_doorbells(struct wire_file *file, char *error) {
        * other side or dies of its absence. */
       int fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
       if (fd < 0)
-        return harp_port_fail(error, -errno, "wire:%s: cannot open the doorbell %s: %s",
-                              file->path, path, strerror(errno));
+        return harp_port_fail(error, -errno, "wire:%s: cannot open the doorbell %s: %s", file->path,
+                              path, strerror(errno));
       file->doorbells[end][q] = fd;
     }
   return 0;
 }
 
 /* A cable that was just plugged in carries nothing from before. */
-static void forget_past(struct wire_file *file) {
+static void forget_past(struct wire_file *file)
+{
   for (unsigned from = 0; from < file->queues; from++) {
     atomic_store(&file->header->sleepers[file->end][from].asleep, 0);
     for (unsigned to = 0; to < file->queues; to++) {
@@ -167,7 +175,8 @@ static void forget_past(struct wire_file *file) {
   }
 }
 
-static void let_go(struct wire_file *file) {
+static void let_go(struct wire_file *file)
+{
   for (int end = 0; end < WIRE_ENDS; end++)
     for (unsigned q = 0; q < WIRE_QUEUES; q++)
       if (file->doorbells[end][q] >= 0) {
@@ -183,7 +192,8 @@ static void let_go(struct wire_file *file) {
 }
 
 /* Behind the door: 0, or a negative errno with its line. */
-static int take_end(struct wire_file *file, unsigned queues, char *error) {
+static int take_end(struct wire_file *file, unsigned queues, char *error)
+{
   bool alone = !byte_held(file->fd, 0) && !byte_held(file->fd, 1);
   int rc = alone ? create(file, queues, error) : 0;
   if (rc == 0)
@@ -203,14 +213,16 @@ static int take_end(struct wire_file *file, unsigned queues, char *error) {
                         file->path);
 }
 
-static void reset(struct wire_file *file, const char *path) {
+static void reset(struct wire_file *file, const char *path)
+{
   memset(file, 0, sizeof(*file));
   snprintf(file->path, sizeof(file->path), "%s", path);
   memset(file->doorbells, 0xff, sizeof(file->doorbells));
   file->fd = -1;
 }
 
-int harp_wire_join(struct wire_file *file, const char *path, unsigned queues, char *error) {
+int harp_wire_join(struct wire_file *file, const char *path, unsigned queues, char *error)
+{
   if (!path[0] || strlen(path) >= sizeof(file->path))
     return harp_port_fail(error, -EINVAL,
                           "wire:%.150s: name a file of 1 to %zu characters, as in "
@@ -246,7 +258,8 @@ int harp_wire_join(struct wire_file *file, const char *path, unsigned queues, ch
                         path);
 }
 
-void harp_wire_leave(struct wire_file *file) {
+void harp_wire_leave(struct wire_file *file)
+{
   bool last = enter_door(file->fd) && !byte_held(file->fd, !file->end) && still_named(file);
   if (last) {
     for (int end = 0; end < WIRE_ENDS; end++)
@@ -261,11 +274,10 @@ void harp_wire_leave(struct wire_file *file) {
 }
 
 /* An end is held as long as any descriptor or mapping of its open file. */
-void harp_wire_forget(struct wire_file *file) {
-  let_go(file);
-}
+void harp_wire_forget(struct wire_file *file) { let_go(file); }
 
-void harp_wire_wake(const struct wire_file *file, int end, unsigned queue) {
+void harp_wire_wake(const struct wire_file *file, int end, unsigned queue)
+{
   struct wire_sleeper *sleeper = &file->header->sleepers[end][queue];
   if (!atomic_load_explicit(&sleeper->asleep, memory_order_relaxed) ||
       !atomic_exchange(&sleeper->asleep, 0))
@@ -275,7 +287,8 @@ void harp_wire_wake(const struct wire_file *file, int end, unsigned queue) {
   (void)rung;
 }
 
-void harp_wire_quiet(const struct wire_file *file, unsigned queue) {
+void harp_wire_quiet(const struct wire_file *file, unsigned queue)
+{
   char rings[64];
   while (read(file->doorbells[file->end][queue], rings, sizeof(rings)) == (ssize_t)sizeof(rings))
     continue;

@@ -17,8 +17,8 @@
 
 enum {
   WIRE_ENDS = 2,
-  WIRE_QUEUES = 16,               /* most that an end may have */
-  WIRE_BYTES = 8 * 1024 * 1024,   /* in flight towards one queue, all its rings together */
+  WIRE_QUEUES = 16,             /* most that an end may have */
+  WIRE_BYTES = 8 * 1024 * 1024, /* in flight towards one queue, all its rings together */
 };
 
 /* One writer (a queue of one end), one reader (a queue of the other). Positions
@@ -49,8 +49,8 @@ struct wire_file {
   unsigned queues;
   size_t size;
   size_t ring_bytes;
-  struct wire_header *header; /* the mapping's start */
-  uint8_t *data;              /* the rings' bytes, behind the header */
+  struct wire_header *header;            /* the mapping's start */
+  uint8_t *data;                         /* the rings' bytes, behind the header */
   int doorbells[WIRE_ENDS][WIRE_QUEUES]; /* FIFOs; each read by its end's queue */
 };
 

@@ -16,8 +16,7 @@ struct cpu_sample cpu_sample(void)
   FILE *file = fopen("/proc/stat", "re");
   if (file && fscanf(file, "cpu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle,
                      &iowait, &irq, &softirq) == 7)
-    sample.busy_s =
-      (double)(user + nice + system + irq + softirq) / (double)sysconf(_SC_CLK_TCK);
+    sample.busy_s = (double)(user + nice + system + irq + softirq) / (double)sysconf(_SC_CLK_TCK);
   if (file)
     fclose(file);
   return sample;

@@ -6,7 +6,7 @@
 
 /* The whole machine's time so far, from /proc/stat. */
 struct cpu_sample {
-  double busy_s;    /* not idle, all processors together; time stolen by other guests not counted */
+  double busy_s; /* not idle, all processors together; time stolen by other guests not counted */
   uint64_t at_ns;
 };
 

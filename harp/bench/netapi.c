@@ -27,7 +27,7 @@
 #include "harp/bench/netapi_version.h"
 
 static void (*const binders[])(struct netapi *, const void *) = {
-  v4_bind, v5_bind, v6_bind, v7_bind, v8_bind, v9_bind, v10_bind, v11_bind, v12_bind,
+    v4_bind, v5_bind, v6_bind, v7_bind, v8_bind, v9_bind, v10_bind, v11_bind, v12_bind,
 };
 
 static const void *find(void *library, int version)
@@ -73,13 +73,13 @@ void netapi_close(struct netapi *api)
 const char *netapi_result_name(ncclResult_t result)
 {
   static const char *const names[] = {
-    [ncclSuccess] = "ncclSuccess",
-    [ncclUnhandledCudaError] = "ncclUnhandledCudaError",
-    [ncclSystemError] = "ncclSystemError",
-    [ncclInternalError] = "ncclInternalError",
-    [ncclInvalidArgument] = "ncclInvalidArgument",
-    [ncclInvalidUsage] = "ncclInvalidUsage",
-    [ncclRemoteError] = "ncclRemoteError",
+      [ncclSuccess] = "ncclSuccess",
+      [ncclUnhandledCudaError] = "ncclUnhandledCudaError",
+      [ncclSystemError] = "ncclSystemError",
+      [ncclInternalError] = "ncclInternalError",
+      [ncclInvalidArgument] = "ncclInvalidArgument",
+      [ncclInvalidUsage] = "ncclInvalidUsage",
+      [ncclRemoteError] = "ncclRemoteError",
   };
   size_t index = (size_t)result;
   return index < sizeof(names) / sizeof(names[0]) ? names[index] : "an unknown ncclResult_t";

@@ -18,7 +18,7 @@ enum { NETAPI_FIRST = 4, NETAPI_LAST = 12, NETAPI_ERROR = 512 };
 struct netapi {
   void *library;
   int version;
-  int max_requests;  /* outstanding on a communicator */
+  int max_requests;   /* outstanding on a communicator */
   size_t handle_size; /* bytes */
   const char *name;   /* the plugin's */
   ncclResult_t (*init)(ncclDebugLogger_t logger);

@@ -20,7 +20,9 @@
 #include <string.h>
 
 enum {
-  INPUT, OUTPUT, STAGING, /* regions */
+  INPUT,
+  OUTPUT,
+  STAGING, /* regions */
   SLICES_PER_CHUNK = 2,
   /* NCCL_STEPS; SLICES_PER_CHUNK + 1 would do for the ring not to lock up. */
   STAGING_BUFFERS = 8,
@@ -31,13 +33,13 @@ enum {
 struct slice {
   size_t offset, size; /* in input and output, bytes */
   uint32_t round;
-  uint32_t twins;      /* slices of a round: the message that this depends on is so many before */
-  uint64_t staged;     /* receives that sum up: how many of them came before in the iteration */
+  uint32_t twins;  /* slices of a round: the message that this depends on is so many before */
+  uint64_t staged; /* receives that sum up: how many of them came before in the iteration */
 };
 
 struct plan {
-  uint64_t messages;   /* of an iteration, each way */
-  uint64_t staged;     /* those that go through staging */
+  uint64_t messages; /* of an iteration, each way */
+  uint64_t staged;   /* those that go through staging */
   struct slice *send, *receive;
   uint64_t *staged_at; /* number of the receive that was staged k-th */
 };
@@ -56,8 +58,7 @@ static struct loop loop_at(const struct pass *pass, size_t base)
   size_t count = (pass->size - base) / sizeof(uint32_t), ranks = (size_t)pass->ranks;
   size_t chunk = (count + ranks - 1) / ranks * sizeof(uint32_t);
   size_t most = SLICES_PER_CHUNK * pass->step;
-  return (struct loop){
-    .base = base, .chunk = chunk < most ? chunk : most, .end = pass->size};
+  return (struct loop){.base = base, .chunk = chunk < most ? chunk : most, .end = pass->size};
 }
 
 /* Bytes of a stretch that starts at offset and ends at limit at the latest. */
@@ -75,20 +76,17 @@ static struct slice slice_of(const struct pass *pass, const struct loop *loop, i
   size_t end = start + clamp(start, loop->chunk, loop->end);
   size_t offset = start + index * pass->step;
   struct slice slice = {
-    .offset = offset,
-    .size = clamp(offset, pass->step, end),
-    .round = round,
-    .twins = (uint32_t)slices_of(pass, loop),
+      .offset = offset,
+      .size = clamp(offset, pass->step, end),
+      .round = round,
+      .twins = (uint32_t)slices_of(pass, loop),
   };
   if (!slice.size)
     slice.offset = 0; /* a place that exists, also where the chunk is empty */
   return slice;
 }
 
-static int rounds(const struct pass *pass)
-{
-  return 2 * (pass->ranks - 1);
-}
+static int rounds(const struct pass *pass) { return 2 * (pass->ranks - 1); }
 
 static uint64_t count_messages(const struct pass *pass)
 {
@@ -168,8 +166,7 @@ static int begin(struct pass *pass)
 
 static uint8_t *staging(const struct pass *pass, const struct slice *received)
 {
-  return pass->regions[STAGING].data +
-         received->staged % STAGING_BUFFERS * (pass->step + SLACK);
+  return pass->regions[STAGING].data + received->staged % STAGING_BUFFERS * (pass->step + SLACK);
 }
 
 /* An iteration begins when the one before is over on both sides. */
@@ -228,8 +225,7 @@ static bool receive_next(void *user, uint64_t index, struct transfer *transfer)
   if (!has_begun(pass, iteration))
     return false;
   if (!sums_up(pass, slice)) {
-    set(transfer, &pass->regions[OUTPUT], pass->regions[OUTPUT].data + slice->offset,
-        slice->size);
+    set(transfer, &pass->regions[OUTPUT], pass->regions[OUTPUT].data + slice->offset, slice->size);
     return true;
   }
   if (!staging_is_free(pass, iteration * plan->messages, slice))
@@ -264,16 +260,12 @@ static void end_iteration_if_over(struct pass *pass)
     return;
   uint32_t iteration = (uint32_t)(done / messages - 1);
   pass->wrong += pattern_check_sum((const void *)pass->regions[OUTPUT].data,
-                                   pass->size / sizeof(uint32_t), (uint32_t)pass->ranks,
-                                   iteration);
+                                   pass->size / sizeof(uint32_t), (uint32_t)pass->ranks, iteration);
   if (done < pass->pump.receive.total)
     begin_iteration(pass, iteration + 1);
 }
 
-static void sent(void *user, uint64_t index)
-{
-  end_iteration_if_over(user);
-}
+static void sent(void *user, uint64_t index) { end_iteration_if_over(user); }
 
 static void received(void *user, uint64_t index, size_t size)
 {
@@ -296,34 +288,25 @@ static void sizes(const struct pass *pass, size_t size, size_t regions[OPERATION
   regions[STAGING] = STAGING_BUFFERS * (pass->step + SLACK);
 }
 
-static bool everybody(int rank)
-{
-  return true;
-}
+static bool everybody(int rank) { return true; }
 
-static double bus_factor(int ranks)
-{
-  return 2.0 * (ranks - 1) / ranks;
-}
+static double bus_factor(int ranks) { return 2.0 * (ranks - 1) / ranks; }
 
-static double bytes_moved(int ranks, size_t size)
-{
-  return 2.0 * (ranks - 1) * (double)size;
-}
+static double bytes_moved(int ranks, size_t size) { return 2.0 * (ranks - 1) * (double)size; }
 
 const struct operation operation_all_reduce = {
-  .name = "all_reduce",
-  .dtype = "uint32",
-  .redop = "sum",
-  .unit = sizeof(uint32_t),
-  .outstanding = 4,
-  .step = 1024 * 1024,
-  .callbacks = {.send = send_next, .receive = receive_next, .sent = sent, .received = received},
-  .sends = everybody,
-  .receives = everybody,
-  .sizes = sizes,
-  .begin = begin,
-  .finish = finish,
-  .bus_factor = bus_factor,
-  .bytes_moved = bytes_moved,
+    .name = "all_reduce",
+    .dtype = "uint32",
+    .redop = "sum",
+    .unit = sizeof(uint32_t),
+    .outstanding = 4,
+    .step = 1024 * 1024,
+    .callbacks = {.send = send_next, .receive = receive_next, .sent = sent, .received = received},
+    .sends = everybody,
+    .receives = everybody,
+    .sizes = sizes,
+    .begin = begin,
+    .finish = finish,
+    .bus_factor = bus_factor,
+    .bytes_moved = bytes_moved,
 };

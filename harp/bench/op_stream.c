@@ -12,11 +12,12 @@
 #include <string.h>
 
 enum {
-  OUT, IN, /* regions */
+  OUT,
+  IN, /* regions */
   /* Beyond a step: some receives take more than is sent, and buffers do not
    * lie a power of two apart. */
   SLACK = 4096 + 64,
-  SMALL = 1024, /* bytes: most messages of mixed are no larger */
+  SMALL = 1024,   /* bytes: most messages of mixed are no larger */
   DRAW = 1 << 30, /* where a pattern's words decide about sizes; no message is so long */
 };
 
@@ -55,8 +56,8 @@ static struct piece piece_at(const struct pass *pass, int sender, uint64_t index
 {
   uint64_t count = steps(pass);
   struct piece piece = {
-    .iteration = (uint32_t)(index / count),
-    .offset = (size_t)(index % count) * pass->step,
+      .iteration = (uint32_t)(index / count),
+      .offset = (size_t)(index % count) * pass->step,
   };
   if (pass->operation->draws) {
     piece.size = drawn_size(pass, (uint32_t)sender, piece.iteration);
@@ -79,8 +80,7 @@ static bool send_next(void *user, uint64_t index, struct transfer *transfer)
   uint8_t *data = buffer_at(pass, OUT, index);
   if (pass->verify)
     pattern_fill(data, piece.size, (uint32_t)pass->rank, piece.iteration, piece.offset);
-  *transfer =
-    (struct transfer){.region = &pass->regions[OUT], .data = data, .size = piece.size};
+  *transfer = (struct transfer){.region = &pass->regions[OUT], .data = data, .size = piece.size};
   return true;
 }
 
@@ -95,9 +95,7 @@ static bool receive_next(void *user, uint64_t index, struct transfer *transfer)
   return true;
 }
 
-static void sent(void *user, uint64_t index)
-{
-}
+static void sent(void *user, uint64_t index) {}
 
 static void received(void *user, uint64_t index, size_t size)
 {
@@ -119,20 +117,11 @@ static void sizes(const struct pass *pass, size_t size, size_t regions[OPERATION
   regions[OUT] = regions[IN] = pass->outstanding * (pass->step + SLACK);
 }
 
-static bool rank_0(int rank)
-{
-  return rank == 0;
-}
+static bool rank_0(int rank) { return rank == 0; }
 
-static bool rank_1(int rank)
-{
-  return rank == 1;
-}
+static bool rank_1(int rank) { return rank == 1; }
 
-static bool both(int rank)
-{
-  return true;
-}
+static bool both(int rank) { return true; }
 
 static int begin(struct pass *pass)
 {
@@ -148,24 +137,13 @@ static int begin(struct pass *pass)
   return 0;
 }
 
-static void finish(struct pass *pass)
-{
-}
+static void finish(struct pass *pass) {}
 
-static double as_it_is(int ranks)
-{
-  return 1;
-}
+static double as_it_is(int ranks) { return 1; }
 
-static double one_way(int ranks, size_t size)
-{
-  return (double)size;
-}
+static double one_way(int ranks, size_t size) { return (double)size; }
 
-static double two_ways(int ranks, size_t size)
-{
-  return 2.0 * (double)size;
-}
+static double two_ways(int ranks, size_t size) { return 2.0 * (double)size; }
 
 /* Rank 0 sends a message when the one before has come back, rank 1 when one
  * has come. */
@@ -193,46 +171,48 @@ static void received_in_turn(void *user, uint64_t index, size_t size)
 }
 
 /* Steps as in NCCL's send and receive. */
-#define STREAM(largest) \
-  .dtype = "uint8", .redop = "none", .unit = 1, .ranks = 2, .outstanding = 8, \
-  .step = (largest), .sizes = sizes, .begin = begin, .finish = finish, .bus_factor = as_it_is
+#define STREAM(largest)                                                                          \
+  .dtype = "uint8", .redop = "none", .unit = 1, .ranks = 2, .outstanding = 8, .step = (largest), \
+  .sizes = sizes, .begin = begin, .finish = finish, .bus_factor = as_it_is
 
 const struct operation operation_sendrecv = {
-  .name = "sendrecv",
-  .direction = "0->1",
-  .callbacks = {.send = send_next, .receive = receive_next, .sent = sent, .received = received},
-  .sends = rank_0,
-  .receives = rank_1,
-  .bytes_moved = one_way,
-  STREAM(128 * 1024),
+    .name = "sendrecv",
+    .direction = "0->1",
+    .callbacks = {.send = send_next, .receive = receive_next, .sent = sent, .received = received},
+    .sends = rank_0,
+    .receives = rank_1,
+    .bytes_moved = one_way,
+    STREAM(128 * 1024),
 };
 
 const struct operation operation_sendrecv_bidir = {
-  .name = "sendrecv_bidir",
-  .callbacks = {.send = send_next, .receive = receive_next, .sent = sent, .received = received},
-  .sends = both,
-  .receives = both,
-  .bytes_moved = two_ways,
-  STREAM(128 * 1024),
+    .name = "sendrecv_bidir",
+    .callbacks = {.send = send_next, .receive = receive_next, .sent = sent, .received = received},
+    .sends = both,
+    .receives = both,
+    .bytes_moved = two_ways,
+    STREAM(128 * 1024),
 };
 
 const struct operation operation_pingpong = {
-  .name = "pingpong",
-  .round_trips = true,
-  .callbacks = {.send = send_in_turn, .receive = receive_next, .sent = sent,
-                .received = received_in_turn},
-  .sends = both,
-  .receives = both,
-  .bytes_moved = two_ways,
-  STREAM(128 * 1024),
+    .name = "pingpong",
+    .round_trips = true,
+    .callbacks = {.send = send_in_turn,
+                  .receive = receive_next,
+                  .sent = sent,
+                  .received = received_in_turn},
+    .sends = both,
+    .receives = both,
+    .bytes_moved = two_ways,
+    STREAM(128 * 1024),
 };
 
 const struct operation operation_mixed = {
-  .name = "mixed",
-  .draws = true,
-  .callbacks = {.send = send_next, .receive = receive_next, .sent = sent, .received = received},
-  .sends = both,
-  .receives = both,
-  .bytes_moved = two_ways,
-  STREAM(1024 * 1024),
+    .name = "mixed",
+    .draws = true,
+    .callbacks = {.send = send_next, .receive = receive_next, .sent = sent, .received = received},
+    .sends = both,
+    .receives = both,
+    .bytes_moved = two_ways,
+    STREAM(1024 * 1024),
 };

@@ -4,8 +4,8 @@
 #include <string.h>
 
 static const struct operation *const operations[] = {
-  &operation_all_reduce, &operation_sendrecv, &operation_sendrecv_bidir, &operation_pingpong,
-  &operation_mixed,
+    &operation_all_reduce, &operation_sendrecv, &operation_sendrecv_bidir,
+    &operation_pingpong,   &operation_mixed,
 };
 
 const struct operation *operation_find(const char *name)

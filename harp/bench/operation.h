@@ -20,32 +20,32 @@ enum { OPERATION_REGIONS = 3 };
 struct pass {
   const struct operation *operation;
   int rank, ranks;
-  size_t size;          /* bytes */
-  size_t step;          /* bytes of the largest message */
+  size_t size; /* bytes */
+  size_t step; /* bytes of the largest message */
   unsigned outstanding;
-  unsigned warmup;      /* iterations before those that count; 0 in a verified pass */
+  unsigned warmup; /* iterations before those that count; 0 in a verified pass */
   unsigned iterations;
   bool verify;
-  bool inject;          /* flip a byte that this rank receives, once */
-  unsigned pause_ms;    /* see signals.h */
+  bool inject;            /* flip a byte that this rank receives, once */
+  unsigned pause_ms;      /* see signals.h */
   struct region *regions; /* OPERATION_REGIONS of them, as operation->sizes said */
-  struct pump pump;     /* send and receive totals are the operation's to set */
-  double *trips_us;     /* pingpong, rank 0: the time of each round trip; else NULL */
-  uint64_t wrong;       /* elements */
-  void *plan;           /* the operation's own; freed by finish */
+  struct pump pump;       /* send and receive totals are the operation's to set */
+  double *trips_us;       /* pingpong, rank 0: the time of each round trip; else NULL */
+  uint64_t wrong;         /* elements */
+  void *plan;             /* the operation's own; freed by finish */
 };
 
 struct operation {
   const char *name;
   const char *dtype;
   const char *redop;
-  size_t unit;              /* bytes of an element */
-  int ranks;                /* how many it takes; 0: any number */
-  unsigned outstanding;     /* as NCCL has them */
-  size_t step;              /* likewise, bytes */
-  const char *direction;    /* which side sends; NULL: has no meaning */
-  bool round_trips;         /* pass.trips_us is wanted */
-  bool draws;               /* messages have sizes of their own: no pass can be timed */
+  size_t unit;           /* bytes of an element */
+  int ranks;             /* how many it takes; 0: any number */
+  unsigned outstanding;  /* as NCCL has them */
+  size_t step;           /* likewise, bytes */
+  const char *direction; /* which side sends; NULL: has no meaning */
+  bool round_trips;      /* pass.trips_us is wanted */
+  bool draws;            /* messages have sizes of their own: no pass can be timed */
   const struct pump_callbacks callbacks; /* their user is the pass */
   bool (*sends)(int rank), (*receives)(int rank);
   /* Bytes of each region for messages up to size. */
@@ -53,12 +53,12 @@ struct operation {
   /* Sets the pump's totals. 0, or -1: no memory. */
   int (*begin)(struct pass *pass);
   void (*finish)(struct pass *pass);
-  double (*bus_factor)(int ranks);    /* busbw = algbw times this */
+  double (*bus_factor)(int ranks);               /* busbw = algbw times this */
   double (*bytes_moved)(int ranks, size_t size); /* over the wires, by all ranks, an iteration */
 };
 
 extern const struct operation operation_all_reduce, operation_sendrecv, operation_sendrecv_bidir,
-  operation_pingpong, operation_mixed;
+    operation_pingpong, operation_mixed;
 
 /* NULL: there is none of this name. */
 const struct operation *operation_find(const char *name);

@@ -27,7 +27,6 @@ void pattern_fill(void *data, size_t size, uint32_t rank, uint32_t iteration, ui
 uint64_t pattern_check(const void *data, size_t size, uint32_t rank, uint32_t iteration,
                        uint64_t offset);
 /* 32-bit words that are not the sum over all ranks. */
-uint64_t pattern_check_sum(const uint32_t *data, size_t count, uint32_t ranks,
-                           uint32_t iteration);
+uint64_t pattern_check_sum(const uint32_t *data, size_t count, uint32_t ranks, uint32_t iteration);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * harp perf: for every size a timed pass, unless only verified ones are wanted,
- * and a verified one, then one line of the table. All ranks go through the same steps and tell each other how each
- * pass ended, so that a failure of one ends the run of all.
+ * and a verified one, then one line of the table. All ranks go through the same steps and tell each
+ * other how each pass ended, so that a failure of one ends the run of all.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -142,12 +142,12 @@ static int measure_all(struct session *session, struct report *report, uint64_t 
   for (size_t size = options->min_size; size <= options->max_size;
        size = next_size(options, size)) {
     struct measurement measured = {
-      .size = size,
-      .outstanding = session->outstanding,
-      .time_us = -1,
-      .cpu_s_per_gb = -1,
-      .p50_us = -1,
-      .p99_us = -1,
+        .size = size,
+        .outstanding = session->outstanding,
+        .time_us = -1,
+        .cpu_s_per_gb = -1,
+        .p50_us = -1,
+        .p99_us = -1,
     };
     if ((times && timed_pass(session, size, baseline, &measured)) ||
         verified_pass(session, size, &measured))
@@ -162,11 +162,11 @@ static int measure_all(struct session *session, struct report *report, uint64_t 
 static int run(struct session *session)
 {
   struct report report = {
-    .options = session->options,
-    .operation = session->operation,
-    .api = &session->api,
-    .flows = session->flows,
-    .device = session->device,
+      .options = session->options,
+      .operation = session->operation,
+      .api = &session->api,
+      .flows = session->flows,
+      .device = session->device,
   };
   uint64_t wrong = 0;
   if (session_connect(session))

@@ -15,77 +15,99 @@ enum { WRONG_USAGE = 2, DEFAULT_TIMEOUT_S = 90 };
 static const char default_port[] = "29411";
 
 enum long_option {
-  OUTSTANDING = 256, STEP, RATE, PLUGIN, API, KERNEL, NSOCKS, KERNEL_CC, RANK, NRANKS, RENDEZVOUS,
-  JSON, VERIFIED, HUGEPAGES, PAUSE, INJECT_WRONG, TIMEOUT, WIRE_NAME, TRANSPORT_NAME, DIRECTION, OFFLOADS, FLOWS, MTU, PAIR,
+  OUTSTANDING = 256,
+  STEP,
+  RATE,
+  PLUGIN,
+  API,
+  KERNEL,
+  NSOCKS,
+  KERNEL_CC,
+  RANK,
+  NRANKS,
+  RENDEZVOUS,
+  JSON,
+  VERIFIED,
+  HUGEPAGES,
+  PAUSE,
+  INJECT_WRONG,
+  TIMEOUT,
+  WIRE_NAME,
+  TRANSPORT_NAME,
+  DIRECTION,
+  OFFLOADS,
+  FLOWS,
+  MTU,
+  PAIR,
 };
 
 static const struct option long_options[] = {
-  {"min", required_argument, NULL, 'b'},
-  {"max", required_argument, NULL, 'e'},
-  {"factor", required_argument, NULL, 'f'},
-  {"iterations", required_argument, NULL, 'n'},
-  {"warmup", required_argument, NULL, 'w'},
-  {"outstanding", required_argument, NULL, OUTSTANDING},
-  {"step", required_argument, NULL, STEP},
-  {"rate", required_argument, NULL, RATE},
-  {"plugin", required_argument, NULL, PLUGIN},
-  {"api", required_argument, NULL, API},
-  {"kernel", no_argument, NULL, KERNEL},
-  {"nsocks", required_argument, NULL, NSOCKS},
-  {"kernel-cc", required_argument, NULL, KERNEL_CC},
-  {"rank", required_argument, NULL, RANK},
-  {"nranks", required_argument, NULL, NRANKS},
-  {"rendezvous", required_argument, NULL, RENDEZVOUS},
-  {"json", required_argument, NULL, JSON},
-  {"verified", no_argument, NULL, VERIFIED},
-  {"hugepages", no_argument, NULL, HUGEPAGES},
-  {"pause", required_argument, NULL, PAUSE},
-  {"inject-wrong", no_argument, NULL, INJECT_WRONG},
-  {"timeout", required_argument, NULL, TIMEOUT},
-  {"wire-name", required_argument, NULL, WIRE_NAME},
-  {"transport-name", required_argument, NULL, TRANSPORT_NAME},
-  {"label-direction", required_argument, NULL, DIRECTION},
-  {"label-offloads", required_argument, NULL, OFFLOADS},
-  {"flows", required_argument, NULL, FLOWS},
-  {"label-mtu", required_argument, NULL, MTU},
-  {"label-pair", required_argument, NULL, PAIR},
-  {"help", no_argument, NULL, 'h'},
-  {0},
+    {"min", required_argument, NULL, 'b'},
+    {"max", required_argument, NULL, 'e'},
+    {"factor", required_argument, NULL, 'f'},
+    {"iterations", required_argument, NULL, 'n'},
+    {"warmup", required_argument, NULL, 'w'},
+    {"outstanding", required_argument, NULL, OUTSTANDING},
+    {"step", required_argument, NULL, STEP},
+    {"rate", required_argument, NULL, RATE},
+    {"plugin", required_argument, NULL, PLUGIN},
+    {"api", required_argument, NULL, API},
+    {"kernel", no_argument, NULL, KERNEL},
+    {"nsocks", required_argument, NULL, NSOCKS},
+    {"kernel-cc", required_argument, NULL, KERNEL_CC},
+    {"rank", required_argument, NULL, RANK},
+    {"nranks", required_argument, NULL, NRANKS},
+    {"rendezvous", required_argument, NULL, RENDEZVOUS},
+    {"json", required_argument, NULL, JSON},
+    {"verified", no_argument, NULL, VERIFIED},
+    {"hugepages", no_argument, NULL, HUGEPAGES},
+    {"pause", required_argument, NULL, PAUSE},
+    {"inject-wrong", no_argument, NULL, INJECT_WRONG},
+    {"timeout", required_argument, NULL, TIMEOUT},
+    {"wire-name", required_argument, NULL, WIRE_NAME},
+    {"transport-name", required_argument, NULL, TRANSPORT_NAME},
+    {"label-direction", required_argument, NULL, DIRECTION},
+    {"label-offloads", required_argument, NULL, OFFLOADS},
+    {"flows", required_argument, NULL, FLOWS},
+    {"label-mtu", required_argument, NULL, MTU},
+    {"label-pair", required_argument, NULL, PAIR},
+    {"help", no_argument, NULL, 'h'},
+    {0},
 };
 
 static const char help[] =
-  "Usage: harp-perf OP [options]\n"
-  "Drives an NCCL net plugin as NCCL's proxy does, and measures it.\n"
-  "OP: all_reduce, sendrecv (rank 0 to 1), sendrecv_bidir, pingpong (full round trips),\n"
-  "  mixed (both ways; each message of a size of its own up to -e, mostly small)\n"
-  "\n"
-  "  -b, --min SIZE           smallest message, bytes, or with K, M, G (8)\n"
-  "  -e, --max SIZE           largest message (64M)\n"
-  "  -f, --factor N           each size is N times the one before (2)\n"
-  "  -n, --iterations N       timed, and verified, of each size (20)\n"
-  "  -w, --warmup N           before the clock starts (5)\n"
-  "  --outstanding N          requests at a time (all_reduce 4, else 8)\n"
-  "  --step SIZE              larger messages go in steps (all_reduce 1M, else 128K)\n"
-  "  --rate GBIT              offer no more than so many Gbit/s\n"
-  "  --plugin PATH            a libnccl-net.so (HARP's)\n"
-  "  --api N                  version of its interface, 4 to 12 (the highest it has)\n"
-  "  --flows N                HARP's TCP connections per link (those of its configuration)\n"
-  "  --kernel                 HARP's plain kernel-TCP plugin instead\n"
-  "  --nsocks N               its sockets per link: 1, 2 or 4 (1)\n"
-  "  --kernel-cc NAME         its congestion control (cubic)\n"
-  "  --rank R --nranks N --rendezvous HOST:PORT\n"
-  "                           or by mpirun, torchrun or srun; rank 0 listens there\n"
-  "  --json FILE              rank 0 writes the records (harp.perf/1)\n"
-  "  --verified               only verify, time nothing; mixed never times\n"
-  "  --hugepages              what is sent and received lies in hugepages of 2 MiB\n"
-  "  --pause MS               at SIGUSR1 all_reduce begins its next verified iteration so late\n"
-  "  --inject-wrong           flip one received byte of each size before it is verified\n"
-  "  --timeout SECONDS        the longest wait for any progress (90)\n"
-  "  --wire-name, --transport-name, --label-direction, --label-offloads TEXT;\n"
-  "  --label-mtu, --label-pair N\n"
-  "                           change nothing: the records say what you say here\n"
-  "\n"
-  "Exit: 0 all well, 1 it failed or bytes were wrong, 2 wrong usage.\n";
+    "Usage: harp-perf OP [options]\n"
+    "Drives an NCCL net plugin as NCCL's proxy does, and measures it.\n"
+    "OP: all_reduce, sendrecv (rank 0 to 1), sendrecv_bidir, pingpong (full round trips),\n"
+    "  mixed (both ways; each message of a size of its own up to -e, mostly small)\n"
+    "\n"
+    "  -b, --min SIZE           smallest message, bytes, or with K, M, G (8)\n"
+    "  -e, --max SIZE           largest message (64M)\n"
+    "  -f, --factor N           each size is N times the one before (2)\n"
+    "  -n, --iterations N       timed, and verified, of each size (20)\n"
+    "  -w, --warmup N           before the clock starts (5)\n"
+    "  --outstanding N          requests at a time (all_reduce 4, else 8)\n"
+    "  --step SIZE              larger messages go in steps (all_reduce 1M, else 128K)\n"
+    "  --rate GBIT              offer no more than so many Gbit/s\n"
+    "  --plugin PATH            a libnccl-net.so (HARP's)\n"
+    "  --api N                  version of its interface, 4 to 12 (the highest it has)\n"
+    "  --flows N                HARP's TCP connections per link (those of its configuration)\n"
+    "  --kernel                 HARP's plain kernel-TCP plugin instead\n"
+    "  --nsocks N               its sockets per link: 1, 2 or 4 (1)\n"
+    "  --kernel-cc NAME         its congestion control (cubic)\n"
+    "  --rank R --nranks N --rendezvous HOST:PORT\n"
+    "                           or by mpirun, torchrun or srun; rank 0 listens there\n"
+    "  --json FILE              rank 0 writes the records (harp.perf/1)\n"
+    "  --verified               only verify, time nothing; mixed never times\n"
+    "  --hugepages              what is sent and received lies in hugepages of 2 MiB\n"
+    "  --pause MS               at SIGUSR1 all_reduce begins its next verified iteration so late\n"
+    "  --inject-wrong           flip one received byte of each size before it is verified\n"
+    "  --timeout SECONDS        the longest wait for any progress (90)\n"
+    "  --wire-name, --transport-name, --label-direction, --label-offloads TEXT;\n"
+    "  --label-mtu, --label-pair N\n"
+    "                           change nothing: the records say what you say here\n"
+    "\n"
+    "Exit: 0 all well, 1 it failed or bytes were wrong, 2 wrong usage.\n";
 
 static int usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -244,9 +266,7 @@ static int set_option(struct options *options, int option, char *text)
   case FLOWS: return set_int("--flows", text, 1, 16, &options->flows);
   case MTU: return set_int("--label-mtu", text, 576, 65535, &options->mtu);
   case PAIR: return set_int("--label-pair", text, 0, INT_MAX, &options->pair);
-  case 'h':
-    fputs(help, stdout);
-    return 0;
+  case 'h': fputs(help, stdout); return 0;
   default: /* getopt_long has said what is wrong */
     return usage("that is no option, or its value is missing");
   }
@@ -256,10 +276,10 @@ static int set_option(struct options *options, int option, char *text)
 static const struct launcher {
   const char *rank, *ranks;
 } launchers[] = {
-  {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-  {"RANK", "WORLD_SIZE"},
-  {"PMI_RANK", "PMI_SIZE"},
-  {"SLURM_PROCID", "SLURM_NTASKS"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"RANK", "WORLD_SIZE"},
+    {"PMI_RANK", "PMI_SIZE"},
+    {"SLURM_PROCID", "SLURM_NTASKS"},
 };
 
 static void ask_launcher(struct options *options)
@@ -321,7 +341,8 @@ static int check_operation(const struct options *options)
   if (options->min_size % operation->unit || options->max_size % operation->unit ||
       options->step % 4)
     return usage("%s moves elements of %zu bytes (and --step multiples of 4): give sizes that are "
-                 "multiples", options->op, operation->unit);
+                 "multiples",
+                 options->op, operation->unit);
   return -1;
 }
 
@@ -329,7 +350,8 @@ static int check(struct options *options)
 {
   if (!operation_find(options->op))
     return usage("there is no operation %s: take all_reduce, sendrecv, sendrecv_bidir, pingpong or "
-                 "mixed", options->op);
+                 "mixed",
+                 options->op);
   if (options->min_size > options->max_size)
     return usage("-b is larger than -e");
   if ((options->nsocks || options->kernel_cc) && !options->kernel)
@@ -372,9 +394,15 @@ int options_parse(struct options *options, int argc, char **argv)
   const char *debug = getenv("NCCL_DEBUG");
   int option;
   *options = (struct options){
-    .min_size = 8, .max_size = 64 << 20, .factor = 2, .iterations = 20, .warmup = 5,
-    .rank = -1, .pair = -1, .timeout_ms = DEFAULT_TIMEOUT_S * 1000,
-    .debug = getenv("HARP_DEBUG") || (debug && strcmp(debug, "INFO") == 0),
+      .min_size = 8,
+      .max_size = 64 << 20,
+      .factor = 2,
+      .iterations = 20,
+      .warmup = 5,
+      .rank = -1,
+      .pair = -1,
+      .timeout_ms = DEFAULT_TIMEOUT_S * 1000,
+      .debug = getenv("HARP_DEBUG") || (debug && strcmp(debug, "INFO") == 0),
   };
   while ((option = getopt_long(argc, argv, "b:e:f:n:w:h", long_options, NULL)) != -1) {
     int status = set_option(options, option, optarg);
@@ -383,7 +411,8 @@ int options_parse(struct options *options, int argc, char **argv)
   }
   if (optind + 1 != argc)
     return usage(optind == argc ? "name an operation: all_reduce, sendrecv, sendrecv_bidir, "
-                                  "pingpong or mixed" : "one operation at a time");
+                                  "pingpong or mixed"
+                                : "one operation at a time");
   options->op = argv[optind];
   int status = check(options);
   if (status < 0 && !options->plugin[0])

@@ -26,15 +26,15 @@ static int fail(struct pump *pump, const struct pump_side *side, uint64_t index,
 
 static int stalled(struct pump *pump, uint64_t since_ns)
 {
-  const struct pump_side *side =
-    pump->receive.done < pump->receive.posted ? &pump->receive : &pump->send;
+  const struct pump_side *side = pump->receive.done < pump->receive.posted ? &pump->receive
+                                                                           : &pump->send;
   const struct pending *oldest = &side->pending[side->done % PUMP_MAX_OUTSTANDING];
   if (side->done < side->posted)
     snprintf(pump->failure, sizeof(pump->failure),
              "%s of message %llu of %llu (%zu bytes) is not through after %.1f ms: no progress "
-             "within --timeout", side->verb, (unsigned long long)side->done,
-             (unsigned long long)side->total, oldest->size,
-             (double)(clock_ns() - oldest->posted_ns) / 1e6);
+             "within --timeout",
+             side->verb, (unsigned long long)side->done, (unsigned long long)side->total,
+             oldest->size, (double)(clock_ns() - oldest->posted_ns) / 1e6);
   else
     snprintf(pump->failure, sizeof(pump->failure),
              "%s of message %llu of %llu: the plugin took no request for %.1f ms", side->verb,

@@ -20,7 +20,7 @@ enum { PUMP_MAX_OUTSTANDING = NCCL_NET_MAX_REQUESTS, PUMP_FAILURE = 256 };
 /* Memory that is registered with both comms of a rank. */
 struct region {
   uint8_t *data;
-  size_t size;         /* bytes */
+  size_t size; /* bytes */
   void *send_mhandle;
   void *receive_mhandle;
 };
@@ -60,9 +60,9 @@ struct pump {
   const struct pump_callbacks *callbacks;
   void *user;
   struct pump_side send, receive;
-  unsigned outstanding;       /* on each side */
-  uint64_t timeout_ns;        /* without progress for so long: it failed */
-  double bytes_per_ns;        /* the most that is offered; 0: no limit */
+  unsigned outstanding;             /* on each side */
+  uint64_t timeout_ns;              /* without progress for so long: it failed */
+  double bytes_per_ns;              /* the most that is offered; 0: no limit */
   uint64_t warm_send, warm_receive; /* messages before the clock starts */
   /* Results */
   uint64_t began_ns, start_ns, end_ns; /* start: warm-up over */

@@ -138,10 +138,7 @@ static const char *direction(const struct report *report)
 }
 
 /* 0 given on the command line or by default: has no meaning, or was not told. */
-static double told(int value)
-{
-  return value > 0 ? value : -1;
-}
+static double told(int value) { return value > 0 ? value : -1; }
 
 static void put_record(struct report *report, const struct measurement *measured, double algbw,
                        double busbw)

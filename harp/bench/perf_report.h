@@ -11,12 +11,12 @@
 #include "harp/bench/perf_options.h"
 
 struct measurement {
-  size_t size;         /* bytes */
+  size_t size; /* bytes */
   unsigned outstanding;
-  double time_us;      /* of one iteration; negative: none was timed */
-  double cpu_s_per_gb; /* negative: unknown */
+  double time_us;        /* of one iteration; negative: none was timed */
+  double cpu_s_per_gb;   /* negative: unknown */
   double p50_us, p99_us; /* of round trips; negative: none were timed */
-  uint64_t wrong;      /* elements, all ranks */
+  uint64_t wrong;        /* elements, all ranks */
 };
 
 struct report {
@@ -24,7 +24,7 @@ struct report {
   const struct operation *operation;
   const struct netapi *api;
   const char *device;
-  int flows; /* per link; 0: not known */
+  int flows;          /* per link; 0: not known */
   FILE *table, *json; /* json NULL: not wanted */
   unsigned records;
 };

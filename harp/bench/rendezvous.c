@@ -26,13 +26,13 @@ struct greeting {
 struct rendezvous {
   int rank, ranks;
   int timeout_ms;
-  int listener;  /* rank 0, until everybody has come; else -1 */
-  int *peer;     /* rank 0: a socket for each rank; others: peer[0] leads to rank 0 */
+  int listener; /* rank 0, until everybody has come; else -1 */
+  int *peer;    /* rank 0: a socket for each rank; others: peer[0] leads to rank 0 */
   char error[ERROR_SIZE];
 };
 
 static int fail(struct rendezvous *meeting, const char *format, ...)
-  __attribute__((format(printf, 2, 3)));
+    __attribute__((format(printf, 2, 3)));
 
 static int fail(struct rendezvous *meeting, const char *format, ...)
 {
@@ -43,10 +43,7 @@ static int fail(struct rendezvous *meeting, const char *format, ...)
   return -1;
 }
 
-const char *rendezvous_error(const struct rendezvous *meeting)
-{
-  return meeting->error;
-}
+const char *rendezvous_error(const struct rendezvous *meeting) { return meeting->error; }
 
 struct rendezvous *rendezvous_new(int rank, int ranks, int timeout_ms)
 {
@@ -60,7 +57,7 @@ struct rendezvous *rendezvous_new(int rank, int ranks, int timeout_ms)
   for (int i = 0; i < ranks; i++)
     peer[i] = -1;
   *meeting = (struct rendezvous){
-    .rank = rank, .ranks = ranks, .timeout_ms = timeout_ms, .listener = -1, .peer = peer};
+      .rank = rank, .ranks = ranks, .timeout_ms = timeout_ms, .listener = -1, .peer = peer};
   return meeting;
 }
 
@@ -135,8 +132,10 @@ static int open_listener(struct rendezvous *meeting, const char *host, const cha
   freeaddrinfo(found);
   meeting->listener = fd;
   if (bad)
-    return fail(meeting, "rank 0 cannot listen on %s:%s: %s; name an address of this host and a "
-                "free port in --rendezvous", host, port, strerror(error));
+    return fail(meeting,
+                "rank 0 cannot listen on %s:%s: %s; name an address of this host and a "
+                "free port in --rendezvous",
+                host, port, strerror(error));
   return 0;
 }
 
@@ -154,7 +153,8 @@ static int admit(struct rendezvous *meeting, int fd, uint64_t limit_ns)
   if (greeting.ranks != meeting->ranks || greeting.rank < 1 || greeting.rank >= meeting->ranks ||
       meeting->peer[greeting.rank] >= 0) {
     close(fd);
-    return fail(meeting, "a rank came as %d of %d, which is not a free place among %d ranks: give "
+    return fail(meeting,
+                "a rank came as %d of %d, which is not a free place among %d ranks: give "
                 "every rank its own --rank and all the same --nranks",
                 greeting.rank, greeting.ranks, meeting->ranks);
   }

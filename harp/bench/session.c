@@ -88,9 +88,10 @@ static int bring_up(struct session *session)
   if (result == ncclSuccess)
     result = session->api.devices(&devices);
   if (result != ncclSuccess || devices < 1) {
-    session_say(session, "%s v%d declines: init: %s, %d devices; NCCL would go on to its next "
-                "transport", session->api.name, session->api.version, netapi_result_name(result),
-                devices);
+    session_say(session,
+                "%s v%d declines: init: %s, %d devices; NCCL would go on to its next "
+                "transport",
+                session->api.name, session->api.version, netapi_result_name(result), devices);
     return -1;
   }
   session->flows = said_flows;
@@ -102,10 +103,10 @@ int session_open(struct session *session, const struct options *options)
 {
   char error[NETAPI_ERROR];
   *session = (struct session){
-    .options = options,
-    .operation = operation_find(options->op),
-    .lock = PTHREAD_MUTEX_INITIALIZER,
-    .changed = PTHREAD_COND_INITIALIZER,
+      .options = options,
+      .operation = operation_find(options->op),
+      .lock = PTHREAD_MUTEX_INITIALIZER,
+      .changed = PTHREAD_COND_INITIALIZER,
   };
   said_rank = options->rank;
   say_info = options->debug;
@@ -115,8 +116,8 @@ int session_open(struct session *session, const struct options *options)
     return -1;
   }
   session->step = options->step ? options->step : session->operation->step;
-  session->outstanding =
-    options->outstanding ? options->outstanding : session->operation->outstanding;
+  session->outstanding = options->outstanding ? options->outstanding
+                                              : session->operation->outstanding;
   if (session->outstanding > (unsigned)session->api.max_requests) {
     session_say(session, "--outstanding %u: version %d of the interface has %d at most",
                 session->outstanding, session->api.version, session->api.max_requests);
@@ -243,8 +244,10 @@ static int make_regions(struct session *session)
     void *data = map_region(session, &sizes[i]);
     if (!data) {
       session_say(session, "there is no memory for messages of %zu bytes: lower -e%s",
-                  session->options->max_size, session->options->hugepages
-                  ? ", or set hugepages of 2 MiB aside (sysctl vm.nr_hugepages)" : "");
+                  session->options->max_size,
+                  session->options->hugepages
+                      ? ", or set hugepages of 2 MiB aside (sysctl vm.nr_hugepages)"
+                      : "");
       return -1;
     }
     session->regions[i] = (struct region){.data = data, .size = sizes[i]};
@@ -300,24 +303,25 @@ void session_prepare(const struct session *session, struct pass *pass, size_t si
 {
   const struct options *options = session->options;
   *pass = (struct pass){
-    .operation = session->operation,
-    .rank = options->rank,
-    .ranks = options->ranks,
-    .size = size,
-    .step = session->step,
-    .outstanding = session->outstanding,
-    .iterations = options->iterations,
-    .pause_ms = (unsigned)options->pause_ms,
-    .regions = (struct region *)(uintptr_t)session->regions,
-    .pump = {
-      .api = &session->api,
-      .callbacks = &session->operation->callbacks,
-      .send = {.verb = "isend", .comm = session->send_comm},
-      .receive = {.verb = "irecv", .comm = session->receive_comm},
+      .operation = session->operation,
+      .rank = options->rank,
+      .ranks = options->ranks,
+      .size = size,
+      .step = session->step,
       .outstanding = session->outstanding,
-      .timeout_ns = (uint64_t)options->timeout_ms * 1000000,
-      .bytes_per_ns = options->rate_gbit / 8,
-    },
+      .iterations = options->iterations,
+      .pause_ms = (unsigned)options->pause_ms,
+      .regions = (struct region *)(uintptr_t)session->regions,
+      .pump =
+          {
+              .api = &session->api,
+              .callbacks = &session->operation->callbacks,
+              .send = {.verb = "isend", .comm = session->send_comm},
+              .receive = {.verb = "irecv", .comm = session->receive_comm},
+              .outstanding = session->outstanding,
+              .timeout_ns = (uint64_t)options->timeout_ms * 1000000,
+              .bytes_per_ns = options->rate_gbit / 8,
+          },
   };
 }
 

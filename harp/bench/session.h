@@ -21,9 +21,9 @@ struct session {
   const struct operation *operation;
   struct netapi api;
   const char *device;
-  int flows;               /* per link; 0: the plugin has not said */
+  int flows; /* per link; 0: the plugin has not said */
   struct rendezvous *meeting;
-  void *everybody;         /* room for an exchange of all ranks */
+  void *everybody; /* room for an exchange of all ranks */
   void *listener, *send_comm, *receive_comm;
   struct region regions[OPERATION_REGIONS];
   unsigned outstanding;
@@ -32,9 +32,9 @@ struct session {
   bool progress_runs;
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  struct pass *job;        /* under lock: what the progress thread works on */
-  bool stop;               /* under lock */
-  int outcome;             /* of the job */
+  struct pass *job; /* under lock: what the progress thread works on */
+  bool stop;        /* under lock */
+  int outcome;      /* of the job */
 };
 
 /* Loads the plugin and brings it up; no other rank is needed yet. */
@@ -51,7 +51,7 @@ void session_close(struct session *session);
 
 /* A line on stderr that names the rank. */
 void session_say(const struct session *session, const char *format, ...)
-  __attribute__((format(printf, 2, 3)));
+    __attribute__((format(printf, 2, 3)));
 
 enum { SESSION_LARGEST_EXCHANGE = 256 }; /* bytes of one rank */
 

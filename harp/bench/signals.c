@@ -8,15 +8,9 @@
 /* Lock-free, so handlers may set them. */
 static atomic_bool pause_asked, stop_asked;
 
-static void ask_for_pause(int number)
-{
-  atomic_store(&pause_asked, true);
-}
+static void ask_for_pause(int number) { atomic_store(&pause_asked, true); }
 
-static void ask_for_stop(int number)
-{
-  atomic_store(&stop_asked, true);
-}
+static void ask_for_stop(int number) { atomic_store(&stop_asked, true); }
 
 void signals_await_pause(void)
 {
@@ -46,7 +40,4 @@ void signals_await_stop(bool wanted)
   }
 }
 
-bool signals_stop(void)
-{
-  return atomic_load_explicit(&stop_asked, memory_order_relaxed);
-}
+bool signals_stop(void) { return atomic_load_explicit(&stop_asked, memory_order_relaxed); }

@@ -36,7 +36,7 @@ struct candidates {
 };
 
 __attribute__((format(printf, 3, 4))) static int fail(char *error, int code, const char *format,
-                                                       ...)
+                                                      ...)
 {
   va_list arguments;
 
@@ -62,8 +62,10 @@ static int open_candidate(struct candidate *candidate, const char *folder, const
   char path[sizeof(candidate->config.path)];
 
   if (snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path))
-    return fail(error, -ENAMETOOLONG, "%.200s: the folder's name is too long; shorten "
-                "HARP_CONF_DIR", folder);
+    return fail(error, -ENAMETOOLONG,
+                "%.200s: the folder's name is too long; shorten "
+                "HARP_CONF_DIR",
+                folder);
   candidate->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
   if (candidate->fd < 0) {
     int code = errno;
@@ -108,12 +110,16 @@ static int read_folder(struct candidates *files, char *error)
 
   if (count < 0) {
     rc = errno;
-    return fail(error, -rc, "no configuration: folder %.200s: %s; run 'harp setup', or name the "
-                "folder in HARP_CONF_DIR", files->folder, strerror(rc));
+    return fail(error, -rc,
+                "no configuration: folder %.200s: %s; run 'harp setup', or name the "
+                "folder in HARP_CONF_DIR",
+                files->folder, strerror(rc));
   }
   if (count == 0)
-    rc = fail(error, -ENOENT, "no configuration: folder %.200s holds no ztcp*.conf; run "
-              "'harp setup', or name the folder in HARP_CONF_DIR", files->folder);
+    rc = fail(error, -ENOENT,
+              "no configuration: folder %.200s holds no ztcp*.conf; run "
+              "'harp setup', or name the folder in HARP_CONF_DIR",
+              files->folder);
   else if (count > FILES_MAX)
     rc = fail(error, -EINVAL, "%.200s holds %d ztcp*.conf and HARP reads at most %d; remove some",
               files->folder, count, FILES_MAX);
@@ -134,7 +140,8 @@ static int check_number(const struct candidates *files, const struct harp_rank_t
       return 0;
   if (place->local_size <= files->count)
     return 0;
-  return fail(error, -EUSERS, "%d files for %d local ranks: %.200s has a ztcp*.conf too few, so "
+  return fail(error, -EUSERS,
+              "%d files for %d local ranks: %.200s has a ztcp*.conf too few, so "
               "every rank on this host declines; add %d, or share one with address = kernel",
               files->count, place->local_size, files->folder, place->local_size - files->count);
 }
@@ -190,7 +197,8 @@ static int lock_one(struct candidates *files, unsigned away, int local_rank)
 }
 
 /* Index of the file now locked, or -1. */
-static int choose(struct candidates *files, const struct harp_rank_topology *place, const char *root)
+static int choose(struct candidates *files, const struct harp_rank_topology *place,
+                  const char *root)
 {
   unsigned away;
   int chosen = -1;
@@ -236,8 +244,10 @@ static int all_claimed(const struct candidates *files, char *error)
     used += (size_t)snprintf(holders + used, sizeof(holders) - used, "%s%s by %s", i ? ", " : "",
                              strrchr(path, '/') + 1, who);
   }
-  return fail(error, -EBUSY, "all ztcp*.conf in %.120s are claimed: %s; end one of these, or add a "
-              "file", files->folder, holders);
+  return fail(error, -EBUSY,
+              "all ztcp*.conf in %.120s are claimed: %s; end one of these, or add a "
+              "file",
+              files->folder, holders);
 }
 
 static int take(struct harp_claim *claim, struct candidates *files, const char *root, char *error)
@@ -268,8 +278,10 @@ int harp_claim_below(struct harp_claim *claim, const char *root, char *error)
 
   claim->fd = -1;
   if (disable && *disable && strcmp(disable, "0") != 0)
-    return fail(error, -ECANCELED, "HARP_DISABLE=%.16s in the environment: HARP declines; unset it "
-                "to use HARP", disable);
+    return fail(error, -ECANCELED,
+                "HARP_DISABLE=%.16s in the environment: HARP declines; unset it "
+                "to use HARP",
+                disable);
   rc = read_folder(&files, error);
   if (rc)
     return rc;
@@ -278,10 +290,7 @@ int harp_claim_below(struct harp_claim *claim, const char *root, char *error)
   return rc;
 }
 
-int harp_claim(struct harp_claim *claim, char *error)
-{
-  return harp_claim_below(claim, "", error);
-}
+int harp_claim(struct harp_claim *claim, char *error) { return harp_claim_below(claim, "", error); }
 
 void harp_claim_release(struct harp_claim *claim)
 {

@@ -24,10 +24,10 @@ enum {
 #define HARP_CONF_DIR_DEFAULT "/usr/local/tfabric/tools/config"
 
 struct harp_claim {
-  int fd;                    /* the locked file; -1: nothing is claimed */
-  bool shared;               /* other processes may claim the same file */
+  int fd;      /* the locked file; -1: nothing is claimed */
+  bool shared; /* other processes may claim the same file */
   struct harp_config config;
-  uint32_t slowest_mbps;     /* the slowest NIC of the folder, whichever is claimed */
+  uint32_t slowest_mbps; /* the slowest NIC of the folder, whichever is claimed */
 };
 
 /*

@@ -41,10 +41,7 @@ struct span {
   size_t length;
 };
 
-static bool is_blank(char c)
-{
-  return c == ' ' || c == '\t' || c == '\r';
-}
+static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
 static struct span trim(struct span s)
 {
@@ -81,7 +78,7 @@ static const char *quote(struct span s, char out[QUOTED_MAX + 4])
 }
 
 __attribute__((format(printf, 3, 4))) static int fail(char *error, int code, const char *format,
-                                                       ...)
+                                                      ...)
 {
   va_list arguments;
 
@@ -109,8 +106,8 @@ static int unknown_key(const char *where, struct span name, char *error)
   for (int i = 0; i < HARP_CONFIG_KEYS && used < sizeof(list); i++)
     used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "",
                              harp_config_key_info[i].name);
-  return fail(error, -EINVAL, "%sunknown key '%s'; the keys are %s", where,
-              quote(name, quoted), list);
+  return fail(error, -EINVAL, "%sunknown key '%s'; the keys are %s", where, quote(name, quoted),
+              list);
 }
 
 static int bad_value(const char *where, int key, struct span value, char *error)
@@ -174,8 +171,8 @@ static int parse_line(struct harp_config *config, struct span line, unsigned num
     snprintf(where, sizeof(where), "%.200s:%u: ", config->path, number);
   name = cut(line, '=');
   if (name.length == line.length)
-    return fail(error, -EINVAL, "%s'%s' is not of the form key = value; # starts a comment",
-                where, quote(line, quoted));
+    return fail(error, -EINVAL, "%s'%s' is not of the form key = value; # starts a comment", where,
+                quote(line, quoted));
   value = trim((struct span){name.start + name.length + 1, line.length - name.length - 1});
   name = trim(name);
   key = find_key(name);
@@ -257,10 +254,11 @@ static int check_gateway(const struct harp_config *config, const char *where, ch
   if (config->gateway == 0 || config->address.kernel || prefix == 32 ||
       ((config->gateway ^ config->address.address) & htonl(0xffffffffu << (32 - prefix))) == 0)
     return 0;
-  return fail(error, -EINVAL,
-              "%sgateway = %s is outside the address's network (/%u), where no host could reach it; "
-              "correct one of the two, or give the address as /32 if the gateway is on the link",
-              where, inet_ntop(AF_INET, &config->gateway, gateway, sizeof(gateway)), prefix);
+  return fail(
+      error, -EINVAL,
+      "%sgateway = %s is outside the address's network (/%u), where no host could reach it; "
+      "correct one of the two, or give the address as /32 if the gateway is on the link",
+      where, inet_ntop(AF_INET, &config->gateway, gateway, sizeof(gateway)), prefix);
 }
 
 /* What no key can decide alone. */
@@ -279,17 +277,20 @@ static int check_together(struct harp_config *config, char *error)
     if (!packet)
       return fail(error, -EINVAL,
                   "%saddress is missing: only packet devices can share the kernel's; "
-                  "add a line address = 10.0.3.7/24", where);
+                  "add a line address = 10.0.3.7/24",
+                  where);
     config->address.kernel = true;
   } else if (config->address.kernel && !packet) {
     return fail(error, -EINVAL,
                 "%saddress = kernel needs a packet device, and device is '%.60s'; "
-                "give HARP an address of its own", where, config->device);
+                "give HARP an address of its own",
+                where, config->device);
   }
   if (config->cores.count != 0 && config->cores.count != config->instances)
     return fail(error, -EINVAL,
                 "%scores lists %u CPUs for instances = %u; give one for each instance, "
-                "or leave cores out", where, config->cores.count, config->instances);
+                "or leave cores out",
+                where, config->cores.count, config->instances);
   default_ports(config);
   return check_gateway(config, where, error);
 }
@@ -308,8 +309,8 @@ static int build(struct harp_config *config, struct span text, const char *name,
   return rc ? rc : check_together(config, error);
 }
 
-int harp_config_parse(const char *text, size_t length, const char *name,
-                      struct harp_config *config, char *error)
+int harp_config_parse(const char *text, size_t length, const char *name, struct harp_config *config,
+                      char *error)
 {
   return build(config, (struct span){text, length}, name, false, error);
 }
@@ -388,10 +389,7 @@ const char *harp_config_innermost(const char *device)
   return device;
 }
 
-bool harp_config_shareable(const struct harp_config *config)
-{
-  return config->address.kernel;
-}
+bool harp_config_shareable(const struct harp_config *config) { return config->address.kernel; }
 
 bool harp_config_peer_allowed(const struct harp_config *config, uint32_t address)
 {

@@ -45,7 +45,7 @@ struct harp_config_address {
 };
 
 struct harp_config_cores {
-  unsigned count;   /* 0: workers are not pinned */
+  unsigned count; /* 0: workers are not pinned */
   uint16_t cpu[HARP_CONFIG_CORES_MAX];
 };
 
@@ -59,22 +59,22 @@ struct harp_config_network {
 };
 
 struct harp_config_peers {
-  unsigned count;   /* 0: any */
+  unsigned count; /* 0: any */
   struct harp_config_network network[HARP_CONFIG_PEERS_MAX];
 };
 
 /* Fields carry the names of their keys. */
 struct harp_config {
-  char path[4096];  /* of the file; "" if it was parsed from memory without a name */
+  char path[4096]; /* of the file; "" if it was parsed from memory without a name */
 
   char device[HARP_CONFIG_DEVICE_SIZE];
   struct harp_config_address address;
-  uint32_t gateway;    /* network order; 0: the device's own idea of it */
-  uint16_t mtu;        /* bytes; 0: the device's */
-  uint8_t mac[6];      /* zero: the device's */
-  char gpu[16];        /* "0000:3b:00.0", lower case; "": any */
+  uint32_t gateway;                     /* network order; 0: the device's own idea of it */
+  uint16_t mtu;                         /* bytes; 0: the device's */
+  uint8_t mac[6];                       /* zero: the device's */
+  char gpu[16];                         /* "0000:3b:00.0", lower case; "": any */
   char pci_path[HARP_CONFIG_PATH_SIZE]; /* "": none */
-  uint32_t speed_mbps; /* 0: the device's */
+  uint32_t speed_mbps;                  /* 0: the device's */
   uint32_t instances;
   struct harp_config_cores cores;
   uint32_t flows;
@@ -83,7 +83,7 @@ struct harp_config {
   char cc[16];
   uint32_t rto_min_us;
   uint32_t timeout_ms;
-  uint32_t hugepages;  /* MiB; 0: those that are free, or none */
+  uint32_t hugepages; /* MiB; 0: those that are free, or none */
 
   uint8_t source[HARP_CONFIG_KEYS]; /* enum harp_config_source */
 };
@@ -108,8 +108,8 @@ extern const struct harp_config_key_info harp_config_key_info[HARP_CONFIG_KEYS];
 
 /* From memory: file and defaults, no environment. name stands for the file in
  * the error line; "" if there is none. */
-int harp_config_parse(const char *text, size_t length, const char *name,
-                      struct harp_config *config, char *error);
+int harp_config_parse(const char *text, size_t length, const char *name, struct harp_config *config,
+                      char *error);
 
 /* From an open file: environment over file over default. fd stays open and its
  * offset is not used. */

@@ -284,10 +284,7 @@ static bool read_path(const struct harp_config_key_info *key, const char *text, 
 }
 
 /* Blanks around the commas of a list are welcome. */
-static const char *skip_blanks(const char *text)
-{
-  return text + strspn(text, " \t");
-}
+static const char *skip_blanks(const char *text) { return text + strspn(text, " \t"); }
 
 static bool read_cores(const struct harp_config_key_info *key, const char *text, void *field)
 {
@@ -321,10 +318,10 @@ static bool read_cores(const struct harp_config_key_info *key, const char *text,
 }
 
 /* Appends to a text that may already be cut off at size. */
-#define append(out, size, used, ...)                                                     \
-  do {                                                                                   \
-    if ((used) < (size))                                                                 \
-      (used) += (size_t)snprintf((out) + (used), (size) - (used), __VA_ARGS__);          \
+#define append(out, size, used, ...)                                            \
+  do {                                                                          \
+    if ((used) < (size))                                                        \
+      (used) += (size_t)snprintf((out) + (used), (size) - (used), __VA_ARGS__); \
   } while (0)
 
 static void write_cores(const void *field, char *out, size_t size)

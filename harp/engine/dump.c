@@ -15,8 +15,9 @@ static void *write_out(void *argument)
   struct harp_trace_copy *copy = argument;
   char path[HARP_RUN_PATH_SIZE];
   if (harp_trace_write(copy, path) == 0) {
-    harp_log_post(HARP_LOG_INFO, "HARP: the last events are in %s; read them with `harp stat "
-                                 "--trace %s`.",
+    harp_log_post(HARP_LOG_INFO,
+                  "HARP: the last events are in %s; read them with `harp stat "
+                  "--trace %s`.",
                   path, path);
   }
   harp_trace_copy_free(copy);

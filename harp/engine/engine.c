@@ -16,9 +16,9 @@
 #include "harp/stack/flow.h"
 
 enum {
-  PACKETS = 8192,         /* 2 KiB each, per instance */
-  SYN_RTO_US = 200000,    /* a cloud's network is near; RFC 6298 allows no less than it measures */
-  RCVBUF = 4 << 20,       /* the window of a flow: 100 Gbit/s times 300 us */
+  PACKETS = 8192,      /* 2 KiB each, per instance */
+  SYN_RTO_US = 200000, /* a cloud's network is near; RFC 6298 allows no less than it measures */
+  RCVBUF = 4 << 20,    /* the window of a flow: 100 Gbit/s times 300 us */
   RCVBUF_LEAST = 64 << 10,
 };
 
@@ -184,8 +184,7 @@ static struct harp_engine *allocate(void)
   return engine;
 }
 
-int harp_engine_open_config(struct harp_engine **out, const struct harp_config *config,
-                            char *error)
+int harp_engine_open_config(struct harp_engine **out, const struct harp_config *config, char *error)
 {
   struct harp_engine *engine = allocate();
   if (!engine) {

@@ -20,14 +20,14 @@
 #include "harp/engine/statfile.h"
 
 enum {
-  HARP_ENGINE_INSTANCES = 8, /* what a handle has room to name */
+  HARP_ENGINE_INSTANCES = 8,      /* what a handle has room to name */
   HARP_ENGINE_CONNECTIONS = 4096, /* of each */
   HARP_ENGINE_ERROR_SIZE = 512,
 };
 
 struct harp_engine {
   struct harp_config config;
-  struct harp_claim claim;   /* fd -1: opened with a configuration of the caller's */
+  struct harp_claim claim; /* fd -1: opened with a configuration of the caller's */
   struct harp_port *port;
   struct harp_statfile statfile;
   unsigned instance_count;

@@ -15,10 +15,10 @@
 #include "harp/engine/log.h"
 
 enum {
-  BURST = 32,        /* frames a receive call, before acknowledgements go out */
-  LOOP_LIMIT = 1024, /* frames to ourselves that may wait */
+  BURST = 32,          /* frames a receive call, before acknowledgements go out */
+  LOOP_LIMIT = 1024,   /* frames to ourselves that may wait */
   RECLAIM_US = 100000, /* a device's time to give descriptors back */
-  TIMERS_WAIT = 16,  /* polls that found frames, before timers run all the same */
+  TIMERS_WAIT = 16,    /* polls that found frames, before timers run all the same */
 };
 
 /* --- Output --- */
@@ -123,8 +123,7 @@ static void port_state(struct harp_instance *instance, int error)
   instance->link_changed = instance->now;
   instance->counters[HARP_COUNTER_port_link_changes]++;
   if (down) {
-    harp_trace(&instance->trace, instance->now, 0xffff, HARP_TRACE_port_error, (uint32_t)-error,
-               0);
+    harp_trace(&instance->trace, instance->now, 0xffff, HARP_TRACE_port_error, (uint32_t)-error, 0);
     harp_log_post(HARP_LOG_WARN,
                   "HARP: the device of instance %u failed: %s. Links wait until it is back, at "
                   "most timeout_ms; see `ip link`.",
@@ -152,8 +151,8 @@ static unsigned receive_port(struct harp_instance *instance)
   if (instance->expect && instance->expect(instance->expect_user, &hint)) {
     expected = &hint;
   }
-  int count =
-      instance->port->ops->receive(instance->port, instance->queue, expected, frames, BURST);
+  int count = instance->port->ops->receive(instance->port, instance->queue, expected, frames,
+                                           BURST);
   if (count <= 0) {
     port_state(instance, count);
     return 0;

@@ -66,12 +66,12 @@ struct harp_instance {
 
   /* Under the poll lock. */
   _Alignas(64) uint64_t now;
-  uint64_t last_work;              /* ns: last poll that found something */
+  uint64_t last_work; /* ns: last poll that found something */
   uint64_t next_tick;
-  uint64_t held_up;                /* ns: time in which nobody could poll, all together */
-  uint64_t resumed;                /* ns: when the last such time ended */
-  bool conflict_told;              /* also while the address is tentative: init tells then */
-  unsigned timers_waited;          /* polls in a row that found frames and ran no timers */
+  uint64_t held_up;       /* ns: time in which nobody could poll, all together */
+  uint64_t resumed;       /* ns: when the last such time ended */
+  bool conflict_told;     /* also while the address is tentative: init tells then */
+  unsigned timers_waited; /* polls in a row that found frames and ran no timers */
   struct harp_ticker *tickers;
   struct harp_trace trace;
   bool (*expect)(void *user, struct harp_rx_hint *hint); /* where the next payload goes */
@@ -97,13 +97,13 @@ struct harp_instance {
 };
 
 struct harp_instance_config {
-  struct harp_port *port;       /* borrowed */
+  struct harp_port *port;           /* borrowed */
   const struct harp_config *config; /* borrowed; says who may connect */
   unsigned queue;
   struct harp_stack_config stack;
-  bool only_asks;               /* the kernel answers ARP and ICMP for the address */
-  bool tentative;               /* the address is not used before harp_stack_use_address */
-  uint64_t *counters;           /* HARP_COUNTERS words; NULL: the stack's own */
+  bool only_asks;     /* the kernel answers ARP and ICMP for the address */
+  bool tentative;     /* the address is not used before harp_stack_use_address */
+  uint64_t *counters; /* HARP_COUNTERS words; NULL: the stack's own */
   int cpu;
   bool scarce;
 };

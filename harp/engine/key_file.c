@@ -10,10 +10,11 @@
 
 static int refuse(char *error, int result, const char *path, const char *what)
 {
-  snprintf(error, HARP_KEY_FILE_ERROR_SIZE,
-           "HARP_KEY_FILE %.200s: %s; make one with 'head -c 32 /dev/urandom | base64 > FILE', copy "
-           "it to every host of the job, and let its user read it",
-           path, what);
+  snprintf(
+      error, HARP_KEY_FILE_ERROR_SIZE,
+      "HARP_KEY_FILE %.200s: %s; make one with 'head -c 32 /dev/urandom | base64 > FILE', copy "
+      "it to every host of the job, and let its user read it",
+      path, what);
   return result;
 }
 

@@ -20,7 +20,7 @@
 
 enum {
   HARP_LOG_LINE_SIZE = 640,
-  HARP_LOG_QUEUE = 128,    /* lines that can wait */
+  HARP_LOG_QUEUE = 128, /* lines that can wait */
   HARP_LOG_BURST = 16,
   HARP_LOG_PERIOD_S = 5,
 };

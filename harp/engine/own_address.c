@@ -17,10 +17,10 @@
  * moment is heard by its probe, and both decline.
  */
 enum {
-  PROBES = 3,           /* PROBE_NUM */
+  PROBES = 3, /* PROBE_NUM */
   PROBE_WAIT_US = 100000,
-  CALL_MS = 1000,       /* a worker's time to run a call, on a busy host */
-  ANNOUNCE_MS = 100,    /* without it all goes well, too */
+  CALL_MS = 1000,    /* a worker's time to run a call, on a busy host */
+  ANNOUNCE_MS = 100, /* without it all goes well, too */
 };
 
 bool harp_own_address_doubtful(const struct harp_port_info *info)

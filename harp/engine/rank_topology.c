@@ -17,18 +17,19 @@
 static const struct {
   const char *rank, *size;
 } launchers[] = {
-  {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-  {"LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-  {"MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"},
-  {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-  {"PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"},
-  {"PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"},
-  {"SLURM_LOCALID", NULL},
+    {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"},
+    {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"},
+    {"PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"},
+    {"SLURM_LOCALID", NULL},
 };
 
 /* Ranks of the job, in the same order; a process alone on its host may have only such a one. */
 static const char *const job_ranks[] = {
-  "OMPI_COMM_WORLD_RANK", "RANK", "MV2_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID",
+    "OMPI_COMM_WORLD_RANK", "RANK",         "MV2_COMM_WORLD_RANK", "PMI_RANK",
+    "PALS_RANKID",          "SLURM_PROCID",
 };
 
 /* A non-negative number that is all of the text, or otherwise. */

@@ -40,8 +40,7 @@ static struct harp_region *find(struct harp_regions *regions, uintptr_t start, u
 }
 
 /* A new entry, in the reach of the device where it has one. With the lock. */
-static int add(struct harp_engine *engine, uintptr_t start, uintptr_t end,
-               struct harp_region **out)
+static int add(struct harp_engine *engine, uintptr_t start, uintptr_t end, struct harp_region **out)
 {
   struct harp_regions *regions = &engine->regions;
   const struct harp_port_ops *ops = engine->port->ops;
@@ -92,7 +91,8 @@ static void reclaim(struct harp_instance *instance, void *argument)
 }
 
 /* The last reference is gone: takes the entry out of the table. */
-static int forget(struct harp_regions *regions, struct harp_region *region, struct harp_region **dead)
+static int forget(struct harp_regions *regions, struct harp_region *region,
+                  struct harp_region **dead)
 {
   struct harp_region **link = &regions->first;
   while (*link && *link != region) {

@@ -15,10 +15,7 @@ struct layout {
   size_t table, instances, stride, flows, size;
 };
 
-static size_t round_up(size_t size, size_t unit)
-{
-  return (size + unit - 1) / unit * unit;
-}
+static size_t round_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
 
 static struct layout lay_out(unsigned instances)
 {
@@ -77,13 +74,15 @@ static int map_somewhere(struct harp_statfile *file, size_t size)
   if (second == 0)
     second = map_file(file, fallback, size);
   if (second == 0) {
-    harp_log_post(HARP_LOG_WARN, "run directory %s: %s; statistics go to %s instead: run "
+    harp_log_post(HARP_LOG_WARN,
+                  "run directory %s: %s; statistics go to %s instead: run "
                   "'harp setup', or name a writable folder in HARP_RUN_DIR",
                   configured, strerror(-first), fallback);
     harp_rundir_sweep(fallback);
     return 0;
   }
-  harp_log_post(HARP_LOG_WARN, "run directory %s: %s, and %s: %s; harp stat cannot see this "
+  harp_log_post(HARP_LOG_WARN,
+                "run directory %s: %s, and %s: %s; harp stat cannot see this "
                 "process: name a writable folder in HARP_RUN_DIR",
                 configured, strerror(-first), fallback, strerror(-second));
   return map_memory(file, size);

@@ -28,8 +28,8 @@ struct harp_trace_info {
 extern const struct harp_trace_info harp_trace_info[HARP_TRACE_EVENTS];
 
 struct harp_trace_record {
-  uint64_t when;  /* low 48 bits of the instance's clock, ns; below them flow, 16 bits */
-  uint64_t what;  /* b, 32 bits; a, 24 bits; event, 8 bits */
+  uint64_t when; /* low 48 bits of the instance's clock, ns; below them flow, 16 bits */
+  uint64_t what; /* b, 32 bits; a, 24 bits; event, 8 bits */
 };
 
 _Static_assert(sizeof(struct harp_trace_record) == 16, "four records a cache line");
@@ -37,8 +37,8 @@ _Static_assert(HARP_TRACE_EVENTS <= 256, "an event has eight bits");
 
 struct harp_trace {
   struct harp_trace_record *records;
-  uint64_t mask;  /* entries - 1 */
-  uint64_t head;  /* records ever written */
+  uint64_t mask; /* entries - 1 */
+  uint64_t head; /* records ever written */
 };
 
 enum { HARP_TRACE_ENTRIES = 64 * 1024 }; /* 1 MiB an instance */
@@ -91,14 +91,14 @@ void harp_trace_copy_free(struct harp_trace_copy *copy);
 
 struct harp_trace_file {
   char magic[8];
-  uint32_t version;      /* 1 */
+  uint32_t version; /* 1 */
   uint32_t header_size;
-  uint32_t event_size;   /* sizeof(struct harp_trace_file_event) */
+  uint32_t event_size; /* sizeof(struct harp_trace_file_event) */
   uint32_t events;
   uint32_t instances;
   uint32_t pid;
-  uint64_t now_ns;       /* the instances' clock at the dump ... */
-  uint64_t realtime_ns;  /* ... and CLOCK_REALTIME at the same moment */
+  uint64_t now_ns;      /* the instances' clock at the dump ... */
+  uint64_t realtime_ns; /* ... and CLOCK_REALTIME at the same moment */
   char release[32];
   char host[64];
   char reason[256];

@@ -21,7 +21,7 @@
 #define SCARCE_SPIN_NS 20000ull   /* both together where cores are scarce */
 #define CALLER_FRESH_NS 300000ull /* a caller that polled so lately will again */
 #define LAST_COUNT_NS 100000000ull
-enum { NAP_US = 1000 };           /* while a caller does the work */
+enum { NAP_US = 1000 }; /* while a caller does the work */
 
 static bool caller_is_polling(struct harp_instance *instance, uint64_t now)
 {

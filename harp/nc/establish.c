@@ -34,8 +34,7 @@ static int reserve(struct nc *nc)
   int result = harp_engine_reserve(nc->engine, 0, wanted, &nc->local_port);
   const char *device = nc->source.config.device;
   switch (result) {
-  case 0:
-    return NC_WELL;
+  case 0: return NC_WELL;
   case -EADDRINUSE:
     return nc_fail("%s: port %u is in use on this host (ss -ltnp shows by whom): give another "
                    "one, or leave -p out",
@@ -91,8 +90,7 @@ static int connect_failed(const struct nc *nc, int error)
 {
   const char *peer = nc_endpoint(nc->peer);
   switch (error) {
-  case ECONNREFUSED:
-    return nc_fail("%s refused the connection: start a listener there", peer);
+  case ECONNREFUSED: return nc_fail("%s refused the connection: start a listener there", peer);
   case ETIMEDOUT:
     return nc_fail("%s did not answer: is it up, and does a firewall drop what comes from here?",
                    peer);
@@ -104,8 +102,7 @@ static int connect_failed(const struct nc *nc, int error)
     return nc_fail("%s is outside of this address's network, and there is no gateway: give "
                    "--gateway",
                    peer);
-  default:
-    return nc_fail("%s: no connection: %s; check address and port", peer, strerror(error));
+  default: return nc_fail("%s: no connection: %s; check address and port", peer, strerror(error));
   }
 }
 
@@ -150,9 +147,8 @@ int nc_connect(struct nc *nc)
   if (status != NC_WELL) {
     return status;
   }
-  struct sockaddr_in address = {.sin_family = AF_INET,
-                                .sin_addr.s_addr = nc->peer.address,
-                                .sin_port = htons(nc->peer.port)};
+  struct sockaddr_in address = {
+      .sin_family = AF_INET, .sin_addr.s_addr = nc->peer.address, .sin_port = htons(nc->peer.port)};
   int result = harp_tcp_connect(stack, nc->socket, (struct sockaddr *)&address, sizeof address);
   int error = result == -EINPROGRESS ? wait_for(nc, POLLOUT, deadline_of(nc)) : -result;
   if (error == EINTR) {

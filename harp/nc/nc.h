@@ -55,7 +55,7 @@ struct nc {
   struct nc_source source;
   struct harp_engine *engine;
   struct harp_instance *instance;
-  int socket;          /* of the one connection; -1: none yet */
+  int socket; /* of the one connection; -1: none yet */
   struct harp_endpoint peer;
   uint16_t local_port; /* reserved, host order; 0: none yet */
 };

@@ -19,10 +19,7 @@
 
 static volatile sig_atomic_t signal_seen;
 
-static void on_signal(int number)
-{
-  signal_seen = number;
-}
+static void on_signal(int number) { signal_seen = number; }
 
 static void catch_signals(void)
 {
@@ -33,10 +30,7 @@ static void catch_signals(void)
   signal(SIGPIPE, SIG_IGN); /* a write then says EPIPE */
 }
 
-int nc_signal(void)
-{
-  return signal_seen;
-}
+int nc_signal(void) { return signal_seen; }
 
 /* --- Life --- */
 
@@ -48,9 +42,7 @@ static void speak(enum harp_log_level level, const char *line, void *user)
   }
 }
 
-static void speak_nothing(enum harp_log_level level, const char *line, void *user)
-{
-}
+static void speak_nothing(enum harp_log_level level, const char *line, void *user) {}
 
 /* What bring-up has to say is about the host, and for who asks. */
 static void announce(const struct nc *nc)

@@ -101,41 +101,19 @@ static int set_timeout(struct nc_options *options, const char *text)
 static int set_option(struct nc_options *options, int option, const char *text)
 {
   switch (option) {
-  case 'l':
-    options->listen = true;
-    return -1;
-  case 'v':
-    options->verbose = true;
-    return -1;
-  case 'N':
-    return -1;
-  case 'p':
-    return set_port("-p", text, &options->local_port);
-  case 'w':
-    return set_timeout(options, text);
-  case DEVICE:
-    options->device = text;
-    return -1;
-  case ADDRESS:
-    options->address = text;
-    return -1;
-  case GATEWAY:
-    options->gateway = text;
-    return -1;
-  case MTU:
-    options->mtu = text;
-    return -1;
-  case CONF:
-    options->conf = text;
-    return -1;
-  case JSON:
-    options->json = text;
-    return -1;
-  case 'h':
-    fputs(help, stdout);
-    return NC_WELL;
-  default:
-    return NC_USAGE; /* getopt has said why */
+  case 'l': options->listen = true; return -1;
+  case 'v': options->verbose = true; return -1;
+  case 'N': return -1;
+  case 'p': return set_port("-p", text, &options->local_port);
+  case 'w': return set_timeout(options, text);
+  case DEVICE: options->device = text; return -1;
+  case ADDRESS: options->address = text; return -1;
+  case GATEWAY: options->gateway = text; return -1;
+  case MTU: options->mtu = text; return -1;
+  case CONF: options->conf = text; return -1;
+  case JSON: options->json = text; return -1;
+  case 'h': fputs(help, stdout); return NC_WELL;
+  default: return NC_USAGE; /* getopt has said why */
   }
 }
 
@@ -174,8 +152,7 @@ int nc_options_parse(struct nc_options *options, int argc, char **argv)
   *options = (struct nc_options){0};
   argv[0] = name; /* in getopt's own messages */
   int option, status = -1;
-  while (status < 0 &&
-         (option = getopt_long(argc, argv, "lp:Nw:vh", long_options, NULL)) != -1) {
+  while (status < 0 && (option = getopt_long(argc, argv, "lp:Nw:vh", long_options, NULL)) != -1) {
     status = set_option(options, option, optarg);
   }
   if (status < 0) {

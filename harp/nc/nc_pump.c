@@ -16,18 +16,12 @@ enum {
 
 #define NS_PER_MS 1000000ull
 #define NS_PER_S 1000000000ull
-#define LAST_ACK_NS (10 * NS_PER_S)      /* without a word from a peer that owes one */
-#define TIME_WAIT_MAX_NS (1 * NS_PER_S)  /* of the time that a lost last ACK is made good */
+#define LAST_ACK_NS (10 * NS_PER_S)     /* without a word from a peer that owes one */
+#define TIME_WAIT_MAX_NS (1 * NS_PER_S) /* of the time that a lost last ACK is made good */
 
-static struct harp_stack *stack_of(const struct nc_pump *pump)
-{
-  return pump->nc->instance->stack;
-}
+static struct harp_stack *stack_of(const struct nc_pump *pump) { return pump->nc->instance->stack; }
 
-static bool empty(const struct nc_buffer *buffer)
-{
-  return buffer->start == buffer->end;
-}
+static bool empty(const struct nc_buffer *buffer) { return buffer->start == buffer->end; }
 
 static void filled(struct nc_buffer *buffer, size_t length)
 {

@@ -19,9 +19,9 @@ struct nc_pump {
   struct nc *nc;
   struct nc_stream input, output;
   struct nc_buffer to_peer, to_output;
-  bool input_ended; /* standard input is at its end ... */
-  bool shut;        /* ... and the peer is being told */
-  bool peer_ended;  /* the peer has sent everything, and it was read */
+  bool input_ended;             /* standard input is at its end ... */
+  bool shut;                    /* ... and the peer is being told */
+  bool peer_ended;              /* the peer has sent everything, and it was read */
   uint64_t bytes_out, bytes_in; /* taken by the stack; written to the output */
   uint64_t began_ns, moved_ns;  /* connected; last byte moved */
   struct tcp_info info;         /* as long as there was a connection */

@@ -12,10 +12,10 @@
 #include <string.h>
 
 static const char *const state_names[] = {
-    [TCP_ESTABLISHED] = "ESTAB",    [TCP_SYN_SENT] = "SYN-SENT",  [TCP_SYN_RECV] = "SYN-RECV",
-    [TCP_FIN_WAIT1] = "FIN-WAIT-1", [TCP_FIN_WAIT2] = "FIN-WAIT-2",
-    [TCP_TIME_WAIT] = "TIME-WAIT",  [TCP_CLOSE] = "UNCONN",       [TCP_CLOSE_WAIT] = "CLOSE-WAIT",
-    [TCP_LAST_ACK] = "LAST-ACK",    [TCP_LISTEN] = "LISTEN",      [TCP_CLOSING] = "CLOSING",
+    [TCP_ESTABLISHED] = "ESTAB",    [TCP_SYN_SENT] = "SYN-SENT",     [TCP_SYN_RECV] = "SYN-RECV",
+    [TCP_FIN_WAIT1] = "FIN-WAIT-1", [TCP_FIN_WAIT2] = "FIN-WAIT-2",  [TCP_TIME_WAIT] = "TIME-WAIT",
+    [TCP_CLOSE] = "UNCONN",         [TCP_CLOSE_WAIT] = "CLOSE-WAIT", [TCP_LAST_ACK] = "LAST-ACK",
+    [TCP_LISTEN] = "LISTEN",        [TCP_CLOSING] = "CLOSING",
 };
 
 /* What struct tcp_info says, by its own names without the prefix. */
@@ -25,12 +25,18 @@ static const struct field {
   const char *name;
   size_t offset; /* of a uint32_t */
 } fields[] = {
-    FIELD(rto),           FIELD(ato),           FIELD(snd_mss),        FIELD(rcv_mss),
-    FIELD(unacked),       FIELD(sacked),        FIELD(lost),           FIELD(retrans),
-    FIELD(fackets),       FIELD(last_data_sent), FIELD(last_ack_sent), FIELD(last_data_recv),
-    FIELD(last_ack_recv), FIELD(pmtu),          FIELD(rcv_ssthresh),   FIELD(rtt),
-    FIELD(rttvar),        FIELD(snd_ssthresh),  FIELD(snd_cwnd),       FIELD(advmss),
-    FIELD(reordering),    FIELD(rcv_rtt),       FIELD(rcv_space),      FIELD(total_retrans),
+    FIELD(rto),           FIELD(ato),
+    FIELD(snd_mss),       FIELD(rcv_mss),
+    FIELD(unacked),       FIELD(sacked),
+    FIELD(lost),          FIELD(retrans),
+    FIELD(fackets),       FIELD(last_data_sent),
+    FIELD(last_ack_sent), FIELD(last_data_recv),
+    FIELD(last_ack_recv), FIELD(pmtu),
+    FIELD(rcv_ssthresh),  FIELD(rtt),
+    FIELD(rttvar),        FIELD(snd_ssthresh),
+    FIELD(snd_cwnd),      FIELD(advmss),
+    FIELD(reordering),    FIELD(rcv_rtt),
+    FIELD(rcv_space),     FIELD(total_retrans),
 };
 
 static uint32_t value_of(const struct tcp_info *info, const struct field *field)
@@ -56,9 +62,9 @@ static void print_line(const struct nc_pump *pump, const uint64_t *counters)
     fprintf(stderr, " wscale:%u,%u", info->tcpi_snd_wscale, info->tcpi_rcv_wscale);
   }
   fprintf(stderr, " rto:%g rtt:%.3f/%.3f ato:%g mss:%u pmtu:%u rcvmss:%u advmss:%u cwnd:%u",
-          info->tcpi_rto / 1e3, info->tcpi_rtt / 1e3, info->tcpi_rttvar / 1e3,
-          info->tcpi_ato / 1e3, info->tcpi_snd_mss, info->tcpi_pmtu, info->tcpi_rcv_mss,
-          info->tcpi_advmss, info->tcpi_snd_cwnd);
+          info->tcpi_rto / 1e3, info->tcpi_rtt / 1e3, info->tcpi_rttvar / 1e3, info->tcpi_ato / 1e3,
+          info->tcpi_snd_mss, info->tcpi_pmtu, info->tcpi_rcv_mss, info->tcpi_advmss,
+          info->tcpi_snd_cwnd);
   if (info->tcpi_snd_ssthresh < INT32_MAX) {
     fprintf(stderr, " ssthresh:%u", info->tcpi_snd_ssthresh);
   }
@@ -75,8 +81,7 @@ static void print_line(const struct nc_pump *pump, const uint64_t *counters)
           seconds > 0 ? (double)(pump->bytes_out + pump->bytes_in) / seconds / 1e9 : 0.0);
 }
 
-static void write_json(FILE *file, const struct nc_pump *pump, const uint64_t *counters,
-                       int status)
+static void write_json(FILE *file, const struct nc_pump *pump, const uint64_t *counters, int status)
 {
   const struct tcp_info *info = &pump->info;
   fprintf(file, "{\"schema\": \"harp.nc/1\", \"status\": %d, \"local\": \"%s\"", status,

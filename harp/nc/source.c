@@ -121,7 +121,4 @@ int nc_source_find(struct nc_source *source, const struct nc_options *options)
   return -1;
 }
 
-void nc_source_release(struct nc_source *source)
-{
-  harp_claim_release(&source->claim);
-}
+void nc_source_release(struct nc_source *source) { harp_claim_release(&source->claim); }

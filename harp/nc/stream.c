@@ -40,15 +40,9 @@ static struct nc_stream stream_of(int fd, int flags)
   return stream;
 }
 
-struct nc_stream nc_stream_input(int fd)
-{
-  return stream_of(fd, O_RDONLY);
-}
+struct nc_stream nc_stream_input(int fd) { return stream_of(fd, O_RDONLY); }
 
-struct nc_stream nc_stream_output(int fd)
-{
-  return stream_of(fd, O_WRONLY);
-}
+struct nc_stream nc_stream_output(int fd) { return stream_of(fd, O_WRONLY); }
 
 void nc_stream_close(struct nc_stream *stream)
 {

@@ -6,30 +6,35 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint16_t load_be16(const uint8_t *p) {
+static inline uint16_t load_be16(const uint8_t *p)
+{
   uint16_t v;
   memcpy(&v, p, sizeof v);
   return __builtin_bswap16(v);
 }
 
-static inline uint32_t load_be32(const uint8_t *p) {
+static inline uint32_t load_be32(const uint8_t *p)
+{
   uint32_t v;
   memcpy(&v, p, sizeof v);
   return __builtin_bswap32(v);
 }
 
-static inline void store_be16(uint8_t *p, uint16_t v) {
+static inline void store_be16(uint8_t *p, uint16_t v)
+{
   v = __builtin_bswap16(v);
   memcpy(p, &v, sizeof v);
 }
 
-static inline void store_be32(uint8_t *p, uint32_t v) {
+static inline void store_be32(uint8_t *p, uint32_t v)
+{
   v = __builtin_bswap32(v);
   memcpy(p, &v, sizeof v);
 }
 
 /* Addresses stay in network order, as bytes lie on the wire. */
-static inline uint32_t load_address(const uint8_t *p) {
+static inline uint32_t load_address(const uint8_t *p)
+{
   uint32_t v;
   memcpy(&v, p, sizeof v);
   return v;

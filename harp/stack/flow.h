@@ -18,7 +18,7 @@
 #include "harp/frame.h"
 #include "harp/stack.h"
 
-struct harp_tcp;      /* a connection: RFC 9293's transmission control block */
+struct harp_tcp; /* a connection: RFC 9293's transmission control block */
 struct harp_listener;
 
 struct harp_flow_ops {
@@ -55,9 +55,9 @@ struct harp_flow_ops {
 /* What explains later why a connection was slow, or failed. b: sequence numbers
  * count from the connection's first byte. */
 enum harp_stack_event {
-  HARP_EVENT_RETRANSMIT,    /* a: bytes, b: the first of them */
-  HARP_EVENT_RECOVERY,      /* of a loss begins. a: the congestion window before, KiB; b: up to where */
-  HARP_EVENT_TIMEOUT,       /* the RTO. a: how many in a row, b: the first byte not acknowledged */
+  HARP_EVENT_RETRANSMIT, /* a: bytes, b: the first of them */
+  HARP_EVENT_RECOVERY, /* of a loss begins. a: the congestion window before, KiB; b: up to where */
+  HARP_EVENT_TIMEOUT,  /* the RTO. a: how many in a row, b: the first byte not acknowledged */
   HARP_EVENT_WINDOW_CLOSED, /* the peer has no room. b: its window's edge */
   HARP_EVENT_RESET,         /* by the peer. b: what was expected of it next */
   HARP_EVENTS
@@ -120,8 +120,7 @@ int harp_flow_connect(struct harp_stack *stack, uint16_t local_port, struct harp
                       const struct harp_flow_ops *ops, void *user, struct harp_tcp **tcp);
 /* backlog: connections in handshake at once. */
 int harp_flow_listen(struct harp_stack *stack, uint16_t local_port, uint32_t backlog,
-                     const struct harp_flow_ops *ops, void *user,
-                     struct harp_listener **listener);
+                     const struct harp_flow_ops *ops, void *user, struct harp_listener **listener);
 void harp_flow_unlisten(struct harp_listener *listener);
 void harp_flow_attach(struct harp_tcp *tcp, const struct harp_flow_ops *ops, void *user);
 
@@ -166,7 +165,7 @@ struct harp_endpoint harp_flow_peer(const struct harp_tcp *tcp);
 uint16_t harp_flow_local_port(const struct harp_tcp *tcp);
 
 struct harp_flow_view {
-  uint8_t state; /* enum of <netinet/tcp.h> */
+  uint8_t state;                                             /* enum of <netinet/tcp.h> */
   uint32_t cwnd, ssthresh, send_window, receive_window, mss; /* bytes */
   uint32_t srtt_us, rttvar_us, min_rtt_us, rto_us;
   uint32_t in_flight, retransmits;

@@ -13,7 +13,8 @@ struct harp_limit {
 };
 
 /* Counts one more; false: it is one too many. now: ns. */
-static inline bool limit_allows(struct harp_limit *limit, uint64_t now, uint32_t most) {
+static inline bool limit_allows(struct harp_limit *limit, uint64_t now, uint32_t most)
+{
   if (now - limit->since >= 1000000000ull) {
     limit->since = now;
     limit->count = 0;

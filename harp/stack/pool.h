@@ -35,7 +35,8 @@ struct harp_pool {
 };
 
 /* 0 or -ENOMEM. size: bytes of an object, at least a pointer's. */
-static inline int pool_create(struct harp_pool *pool, size_t size, uint32_t count) {
+static inline int pool_create(struct harp_pool *pool, size_t size, uint32_t count)
+{
   size = (size + 63) & ~(size_t)63; /* whole cache lines: neighbours never share one */
   pool->free = NULL;
   pool->size = size;
@@ -56,7 +57,8 @@ static inline int pool_create(struct harp_pool *pool, size_t size, uint32_t coun
 static inline void pool_destroy(struct harp_pool *pool) { free(pool->memory); }
 
 /* NULL: none left. */
-static inline void *pool_get(struct harp_pool *pool) {
+static inline void *pool_get(struct harp_pool *pool)
+{
   void **object = pool->free;
   if (object) {
     pool->free = *object;
@@ -66,7 +68,8 @@ static inline void *pool_get(struct harp_pool *pool) {
   return object;
 }
 
-static inline void pool_put(struct harp_pool *pool, void *object) {
+static inline void pool_put(struct harp_pool *pool, void *object)
+{
   *(void **)object = pool->free;
   pool->free = object;
   pool->available++;

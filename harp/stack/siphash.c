@@ -3,7 +3,8 @@
 
 static uint64_t rotate(uint64_t x, int bits) { return x << bits | x >> (64 - bits); }
 
-static void sip_round(uint64_t v[4]) {
+static void sip_round(uint64_t v[4])
+{
   v[0] += v[1];
   v[1] = rotate(v[1], 13) ^ v[0];
   v[0] = rotate(v[0], 32);
@@ -16,14 +17,16 @@ static void sip_round(uint64_t v[4]) {
   v[2] = rotate(v[2], 32);
 }
 
-static void sip_absorb(uint64_t v[4], uint64_t word) {
+static void sip_absorb(uint64_t v[4], uint64_t word)
+{
   v[3] ^= word;
   sip_round(v);
   sip_round(v);
   v[0] ^= word;
 }
 
-uint64_t harp_siphash(const uint64_t key[2], uint64_t first, uint64_t second) {
+uint64_t harp_siphash(const uint64_t key[2], uint64_t first, uint64_t second)
+{
   uint64_t v[4] = {key[0] ^ 0x736f6d6570736575, key[1] ^ 0x646f72616e646f6d,
                    key[0] ^ 0x6c7967656e657261, key[1] ^ 0x7465646279746573};
   sip_absorb(v, first);

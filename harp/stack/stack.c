@@ -3,12 +3,13 @@
 #include "harp/stack/stack_state.h"
 
 enum {
-  FLUSH_ROUNDS = 8,     /* output may make more output possible, within bounds */
+  FLUSH_ROUNDS = 8, /* output may make more output possible, within bounds */
   HEADERS_MAX = MAX_HEADERS,
-  TSO_MAX = 65535,      /* IPv4's total length */
+  TSO_MAX = 65535, /* IPv4's total length */
 };
 
-void harp_stack_config_default(struct harp_stack_config *config) {
+void harp_stack_config_default(struct harp_stack_config *config)
+{
   *config = (struct harp_stack_config){
       .size = sizeof *config,
       .link = HARP_LINK_IP,
@@ -29,7 +30,8 @@ void harp_stack_config_default(struct harp_stack_config *config) {
   };
 }
 
-static bool valid(const struct harp_stack_config *config) {
+static bool valid(const struct harp_stack_config *config)
+{
   bool good = config->size == sizeof *config;
   good &= config->link == HARP_LINK_IP || config->link == HARP_LINK_ETHERNET;
   uint8_t first = (uint8_t)config->address; /* network order: a host's, not 0 or many's */
@@ -46,13 +48,15 @@ static bool valid(const struct harp_stack_config *config) {
 }
 
 /* The adapter for users of harp/stack.h, whose frames are complete. */
-static int output_callback(void *user, const struct harp_tx_frame *frame) {
+static int output_callback(void *user, const struct harp_tx_frame *frame)
+{
   struct harp_stack *stack = user;
   stack->callbacks.output(stack->callbacks.user, frame->iov, frame->iov_count);
   return 0;
 }
 
-static int create_pools(struct harp_stack *stack) {
+static int create_pools(struct harp_stack *stack)
+{
   const struct harp_stack_config *config = &stack->config;
   uint32_t connections = config->max_connections;
   /* References and records: enough for every packet buffer to be sent on its
@@ -85,7 +89,8 @@ static int create_pools(struct harp_stack *stack) {
   return failed ? -ENOMEM : 0;
 }
 
-static void set_up_link(struct harp_stack *stack) {
+static void set_up_link(struct harp_stack *stack)
+{
   stack->link_header = stack->config.link == HARP_LINK_ETHERNET ? ETH_HEADER : 0;
   uint32_t largest = TSO_MAX - IP_HEADER - TCP_MAX_HEADER;
   if (stack->io.offloads & HARP_OFFLOAD_TSO) {
@@ -97,7 +102,8 @@ static void set_up_link(struct harp_stack *stack) {
 }
 
 int harp_stack_create_io(struct harp_stack **out, const struct harp_stack_config *config,
-                         const struct harp_stack_io *io) {
+                         const struct harp_stack_io *io)
+{
   if (!valid(config) || !io->transmit) {
     return -EINVAL;
   }
@@ -124,7 +130,8 @@ int harp_stack_create_io(struct harp_stack **out, const struct harp_stack_config
 }
 
 int harp_stack_create(struct harp_stack **out, const struct harp_stack_config *config,
-                      const struct harp_stack_callbacks *callbacks) {
+                      const struct harp_stack_callbacks *callbacks)
+{
   if (!callbacks || !callbacks->output) {
     return -EINVAL;
   }
@@ -137,7 +144,8 @@ int harp_stack_create(struct harp_stack **out, const struct harp_stack_config *c
   return result;
 }
 
-void harp_stack_destroy(struct harp_stack *stack) {
+void harp_stack_destroy(struct harp_stack *stack)
+{
   if (!stack) {
     return;
   }
@@ -154,20 +162,24 @@ void harp_stack_destroy(struct harp_stack *stack) {
   free(stack);
 }
 
-uint64_t *harp_stack_counters(struct harp_stack *stack) {
+uint64_t *harp_stack_counters(struct harp_stack *stack)
+{
   stack->counters[HARP_COUNTER_packets_used] = stack->packets.total - stack->packets.available;
   return stack->counters;
 }
 
-const char *harp_stack_counter_name(unsigned int index) {
+const char *harp_stack_counter_name(unsigned int index)
+{
   return index < HARP_COUNTERS ? harp_counter_info[index].name : NULL;
 }
 
-uint64_t harp_stack_counter(struct harp_stack *stack, unsigned int index) {
+uint64_t harp_stack_counter(struct harp_stack *stack, unsigned int index)
+{
   return index < HARP_COUNTERS ? harp_stack_counters(stack)[index] : 0;
 }
 
-static void hold(struct harp_tcp *tcp) {
+static void hold(struct harp_tcp *tcp)
+{
   tcp->ack_held = false;
   tcp->on_hold = true;
   tcp->held_next = tcp->stack->held;
@@ -175,7 +187,8 @@ static void hold(struct harp_tcp *tcp) {
 }
 
 /* What the flush before has held back. */
-static void send_held(struct harp_tcp *list) {
+static void send_held(struct harp_tcp *list)
+{
   while (list) {
     struct harp_tcp *tcp = list;
     list = tcp->held_next;
@@ -186,7 +199,8 @@ static void send_held(struct harp_tcp *list) {
   }
 }
 
-static void service(struct harp_tcp *tcp) {
+static void service(struct harp_tcp *tcp)
+{
   tcp->stack->current = tcp;
   if (tcp->state == TCP_SYN_SENT && tcp->syn_transmits == 0) {
     tcp_send_syn(tcp);
@@ -206,14 +220,16 @@ static void service(struct harp_tcp *tcp) {
   }
 }
 
-static struct harp_tcp *take_dirty(struct harp_stack *stack) {
+static struct harp_tcp *take_dirty(struct harp_stack *stack)
+{
   struct harp_tcp *list = stack->dirty;
   stack->dirty = stack->dirty_last = NULL;
   return list;
 }
 
 /* Back to the pool, unless a list still knows it: then at a later flush. */
-static void release(struct harp_tcp *tcp) {
+static void release(struct harp_tcp *tcp)
+{
   if (tcp->on_hold) {
     tcp_mark_dirty(tcp);
   } else {
@@ -221,7 +237,8 @@ static void release(struct harp_tcp *tcp) {
   }
 }
 
-void harp_stack_flush(struct harp_stack *stack) {
+void harp_stack_flush(struct harp_stack *stack)
+{
   struct harp_tcp *held = stack->held;
   stack->held = NULL;
   stack->port_full = false;
@@ -241,7 +258,8 @@ void harp_stack_flush(struct harp_stack *stack) {
   stack->current = NULL;
 }
 
-void stack_free_closed(struct harp_stack *stack) {
+void stack_free_closed(struct harp_stack *stack)
+{
   struct harp_tcp *next;
   for (struct harp_tcp *tcp = take_dirty(stack); tcp; tcp = next) {
     next = tcp->dirty_next;
@@ -256,7 +274,8 @@ void stack_free_closed(struct harp_stack *stack) {
 
 /* Apart, so that the predicted case saves no registers for it. */
 __attribute__((noinline)) static int receive_unpredicted(struct harp_stack *stack,
-                                                         const struct harp_rx_frame *frame) {
+                                                         const struct harp_rx_frame *frame)
+{
   uint64_t before = stack->counters[HARP_COUNTER_rx_drop_malformed] +
                     stack->counters[HARP_COUNTER_rx_drop_truncated];
   ip_input(stack, frame);
@@ -265,14 +284,16 @@ __attribute__((noinline)) static int receive_unpredicted(struct harp_stack *stac
   return before == after ? 0 : -EINVAL;
 }
 
-int harp_stack_receive(struct harp_stack *stack, const struct harp_rx_frame *frame) {
+int harp_stack_receive(struct harp_stack *stack, const struct harp_rx_frame *frame)
+{
   COUNT(stack, rx_frames);
   COUNT_N(stack, rx_bytes, frame->header_length + frame->payload_length);
   return tcp_predicted(stack, frame) ? 0 : receive_unpredicted(stack, frame);
 }
 
 int harp_stack_input_merged(struct harp_stack *stack, const void *frame, size_t length,
-                            uint16_t gso_size) {
+                            uint16_t gso_size)
+{
   if (length > 65535 + ETH_HEADER) {
     COUNT(stack, rx_drop_malformed);
     return -EINVAL;
@@ -287,28 +308,33 @@ int harp_stack_input_merged(struct harp_stack *stack, const void *frame, size_t 
   return result;
 }
 
-int harp_stack_input(struct harp_stack *stack, const void *frame, size_t length) {
+int harp_stack_input(struct harp_stack *stack, const void *frame, size_t length)
+{
   return harp_stack_input_merged(stack, frame, length, 0);
 }
 
-void harp_stack_set_time(struct harp_stack *stack, uint64_t now_ns) {
+void harp_stack_set_time(struct harp_stack *stack, uint64_t now_ns)
+{
   if (now_ns > stack->now) {
     stack->now = now_ns;
   }
 }
 
-void harp_stack_advance(struct harp_stack *stack, uint64_t now_ns) {
+void harp_stack_advance(struct harp_stack *stack, uint64_t now_ns)
+{
   harp_stack_set_time(stack, now_ns);
   neighbour_timers(stack);
   tcp_timers_run(stack);
   harp_stack_flush(stack);
 }
 
-void harp_stack_account_pause(struct harp_stack *stack, uint64_t pause_ns) {
+void harp_stack_account_pause(struct harp_stack *stack, uint64_t pause_ns)
+{
   tcp_account_pause(stack, pause_ns);
 }
 
-uint64_t harp_stack_next_deadline(struct harp_stack *stack) {
+uint64_t harp_stack_next_deadline(struct harp_stack *stack)
+{
   if (stack->dirty || stack->held) {
     return stack->now;
   }

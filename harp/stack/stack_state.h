@@ -5,11 +5,11 @@
 
 #include "harp/counters.h"
 #include "harp/stack/bytes.h"
+#include "harp/stack/headers.h"
 #include "harp/stack/ip/neighbour.h"
 #include "harp/stack/pool.h"
 #include "harp/stack/siphash.h"
 #include "harp/stack/tcp/tcp.h"
-#include "harp/stack/headers.h"
 
 #define NS_PER_US 1000ull
 #define NS_PER_MS 1000000ull
@@ -27,19 +27,19 @@ struct harp_stack {
   uint64_t *counters;
   uint64_t own_counters[HARP_COUNTERS];
 
-  uint8_t link_header; /* bytes: 14 or 0 */
+  uint8_t link_header;  /* bytes: 14 or 0 */
   uint32_t max_payload; /* largest TCP payload of one output call, bytes */
 
-  struct harp_tcp **buckets; /* connection table */
+  struct harp_tcp **buckets;  /* connection table */
   uint64_t bucket_multiplier; /* secret, odd */
   uint32_t bucket_count;      /* a power of two, */
   uint32_t bucket_shift;      /* and 64 less its logarithm */
-  struct harp_tcp **heap; /* timers: a binary heap by heap_key */
+  struct harp_tcp **heap;     /* timers: a binary heap by heap_key */
   uint32_t heap_count;
   struct harp_tcp *dirty; /* connections with something to do at flush */
   struct harp_tcp *dirty_last;
   struct harp_tcp *current; /* being looked at: its block stays though a callback closes it */
-  struct harp_tcp *held; /* connections whose acknowledgement waits for the next flush */
+  struct harp_tcp *held;    /* connections whose acknowledgement waits for the next flush */
   struct harp_listener **listeners; /* by port */
   uint32_t listener_shift;
   /* What makes room when there is none, the oldest first: handshakes, and ownerless TIME-WAIT. */
@@ -50,35 +50,36 @@ struct harp_stack {
 
   struct harp_neighbour *neighbours; /* entry 0 alone on a link without any */
   struct harp_neighbour **neighbour_buckets;
-  uint32_t *expected;          /* addresses that may be asked for at any time, by their hash */
-  uint32_t neighbour_count;    /* entries; of buckets and expected there are a power of two */
-  uint32_t neighbour_shift;    /* 64 less its logarithm */
-  uint32_t neighbour_frames;   /* that wait for answers */
+  uint32_t *expected;        /* addresses that may be asked for at any time, by their hash */
+  uint32_t neighbour_count;  /* entries; of buckets and expected there are a power of two */
+  uint32_t neighbour_shift;  /* 64 less its logarithm */
+  uint32_t neighbour_frames; /* that wait for answers */
   struct harp_list neighbours_free, neighbours_waiting; /* waiting: by deadline */
-  struct harp_list neighbours_holding; /* frames, the first the longest */
-  struct harp_list neighbours_incomplete, neighbours_idle; /* without a connection, the oldest first */
+  struct harp_list neighbours_holding;                  /* frames, the first the longest */
+  struct harp_list neighbours_incomplete,
+      neighbours_idle;        /* without a connection, the oldest first */
   uint8_t linear[65536 + 64]; /* for frames that came in awkward pieces */
 
-  bool tentative;          /* the address is not ours yet: nothing is answered for it */
-  bool announced;          /* and so it is defended */
-  bool conflicted;         /* conflict_mac has claimed it, */
+  bool tentative;  /* the address is not ours yet: nothing is answered for it */
+  bool announced;  /* and so it is defended */
+  bool conflicted; /* conflict_mac has claimed it, */
   uint8_t conflict_mac[6];
   uint64_t conflict_heard; /* ns: then for the last time */
 
   struct harp_limit icmp_limit;  /* messages */
   struct harp_limit reset_limit; /* of unauthenticated peers */
   struct harp_limit cookie_limit;
-  struct harp_limit arp_limit; /* replies */
+  struct harp_limit arp_limit;        /* replies */
   struct harp_limit arp_ask_limit;    /* of unauthenticated peers for the first time */
   struct harp_limit arp_repeat_limit; /* and again */
-  uint32_t port_offset; /* RFC 6056's counter */
+  uint32_t port_offset;               /* RFC 6056's counter */
 
   bool port_full; /* since the last flush began */
   struct harp_socket *sockets;
   uint32_t socket_count;
-  int free_socket; /* head of the list; -1: none */
+  int free_socket;             /* head of the list; -1: none */
   int ready_first, ready_last; /* sockets that harp_tcp_ready will list; -1: none */
-  bool starved; /* a socket found no memory to send from */
+  bool starved;                /* a socket found no memory to send from */
 };
 
 #define COUNT(stack, name) ((stack)->counters[HARP_COUNTER_##name]++)
@@ -90,8 +91,9 @@ struct harp_stack {
 void stack_free_closed(struct harp_stack *stack);
 
 /* For the engine's trace: things that are rare, or ought to be. */
-static inline void stack_event(const struct harp_tcp *tcp, enum harp_stack_event event,
-                               uint32_t a, uint32_t b) {
+static inline void stack_event(const struct harp_tcp *tcp, enum harp_stack_event event, uint32_t a,
+                               uint32_t b)
+{
   const struct harp_stack_io *io = &tcp->stack->io;
   if (io->event) {
     io->event(io->user, tcp->local_port, event, a, b);
@@ -123,16 +125,18 @@ int sockets_create(struct harp_stack *stack);
 void sockets_destroy(struct harp_stack *stack);
 
 /* Multiply-shift under a secret odd multiplier: universal, so nobody can aim at a bucket. */
-static inline struct harp_tcp **tcp_bucket(const struct harp_stack *stack, uint64_t key) {
+static inline struct harp_tcp **tcp_bucket(const struct harp_stack *stack, uint64_t key)
+{
   return &stack->buckets[key * stack->bucket_multiplier >> stack->bucket_shift];
 }
 
-static inline struct harp_listener **listener_bucket(const struct harp_stack *stack,
-                                                     uint16_t port) {
+static inline struct harp_listener **listener_bucket(const struct harp_stack *stack, uint16_t port)
+{
   return &stack->listeners[port * stack->bucket_multiplier >> stack->listener_shift];
 }
 
-static inline struct harp_tcp *tcp_find(const struct harp_stack *stack, uint64_t key) {
+static inline struct harp_tcp *tcp_find(const struct harp_stack *stack, uint64_t key)
+{
   struct harp_tcp *tcp = *tcp_bucket(stack, key);
   while (tcp && tcp->key != key) {
     tcp = tcp->hash_next;

@@ -9,10 +9,7 @@ static _Atomic(uint64_t) *place_of(struct aborts *aborts, uint32_t peer)
   return &aborts->resets[(mixed >> 24) % ABORT_PEERS];
 }
 
-void aborts_begin(struct aborts *aborts, uint64_t now)
-{
-  atomic_store(&aborts->ours, now);
-}
+void aborts_begin(struct aborts *aborts, uint64_t now) { atomic_store(&aborts->ours, now); }
 
 bool aborts_reset_is_news(struct aborts *aborts, uint32_t peer, uint64_t now)
 {

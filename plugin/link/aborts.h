@@ -21,7 +21,7 @@ enum {
 
 /* All zero: nothing has happened yet. */
 struct aborts {
-  _Atomic(uint64_t) ours;               /* ns: the last abort of ours */
+  _Atomic(uint64_t) ours;                /* ns: the last abort of ours */
   _Atomic(uint64_t) resets[ABORT_PEERS]; /* a peer's address, and the second of its last reset */
 };
 

@@ -11,8 +11,8 @@
 #include "plugin/link/link.h"
 
 #define QUIET_TIME 400000000ull /* ns of silence before a probe, and between two of them */
-#define DOUBT_TIME 800000000ull  /* ns of silence before the host is asked by ARP */
-#define ARP_ROUND 8000000000ull  /* ns that the requests of one round take */
+#define DOUBT_TIME 800000000ull /* ns of silence before the host is asked by ARP */
+#define ARP_ROUND 8000000000ull /* ns that the requests of one round take */
 
 /* Its kernel answers ARP as long as the host lives. A round of requests says nothing if it ended
  * before the link began to wait, or began while this host's own link was down. */
@@ -37,8 +37,10 @@ void flow_watch_peer(struct link_flow *flow, uint64_t now)
     return;
   }
   if (host_is_dead(flow, &view)) {
-    link_fail(link, -EHOSTDOWN, "flow %u: its host does not answer ARP any more: is it down, or "
-                                "its link?", flow->number);
+    link_fail(link, -EHOSTDOWN,
+              "flow %u: its host does not answer ARP any more: is it down, or "
+              "its link?",
+              flow->number);
     return;
   }
   if (now - flow->probed >= QUIET_TIME) {

@@ -17,8 +17,8 @@
 /* ... and after this if there is nothing to compare it with. */
 #define STALL_ALONE 1000000000ull /* ns; or 8 RTO */
 #define DOUBT_TIME (2 * HARP_TICK_NS)
-#define ATTEMPT_TIME 1000000000ull   /* ns without an answer: then another port is tried */
-enum { SILENT_PROBES = 2 };          /* without an answer, where there is nothing else to answer */
+#define ATTEMPT_TIME 1000000000ull /* ns without an answer: then another port is tried */
+enum { SILENT_PROBES = 2 };        /* without an answer, where there is nothing else to answer */
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
@@ -128,8 +128,9 @@ void flow_watch(struct link_flow *flow, uint64_t now)
   if (recovered || harp_instance_running_time(flow->instance) - candidate->born > time) {
     flow_end(candidate, false);
     if (!flow->tcp) {
-      link_fail(link, -ETIMEDOUT, "flow %u: its connection was reset, and a new one is not "
-                                  "answered: is the host up, and does a firewall let TCP through?",
+      link_fail(link, -ETIMEDOUT,
+                "flow %u: its connection was reset, and a new one is not "
+                "answered: is the host up, and does a firewall let TCP through?",
                 flow->number);
     }
   }
@@ -172,21 +173,24 @@ void flow_candidate_welcomed(struct link_flow *candidate, const struct welcome *
   flow_transplant(flow, candidate);
   flow->state = FLOW_OPEN;
   if (missed > held) {
-    link_fail(flow->link, -EPROTO, "flow %u: the peer claims %llu bytes where %llu were not "
-                                   "acknowledged: do both hosts run the same HARP?",
+    link_fail(flow->link, -EPROTO,
+              "flow %u: the peer claims %llu bytes where %llu were not "
+              "acknowledged: do both hosts run the same HARP?",
               flow->number, (unsigned long long)missed, (unsigned long long)held);
     return;
   }
   flow_skip(flow, missed); /* what had arrived although its acknowledgement did not */
   if (!flow_push_again(flow)) {
-    link_fail(flow->link, -ENOBUFS, "flow %u: no memory to send again what its old connection "
-                                    "carried; fewer `flows`, or more `instances`",
+    link_fail(flow->link, -ENOBUFS,
+              "flow %u: no memory to send again what its old connection "
+              "carried; fewer `flows`, or more `instances`",
               flow->number);
     return;
   }
   flow_reopen(flow);
   flow->instance->counters[HARP_COUNTER_flows_replaced]++;
-  harp_log_post(HARP_LOG_INFO, "HARP: flow %u to %s made no progress and got a new connection "
-                               "(number %u); a path there loses packets silently",
+  harp_log_post(HARP_LOG_INFO,
+                "HARP: flow %u to %s made no progress and got a new connection "
+                "(number %u); a path there loses packets silently",
                 flow->number, flow->link->peer_name, flow->epoch);
 }

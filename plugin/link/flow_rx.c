@@ -27,10 +27,7 @@ enum { EXPECT_LEAST = 512 }; /* smaller segments are not worth a guess */
 #define CLAIM_TAG (0x7fffull << 48)
 #define CLAIM_BYTES ((1ull << 48) - 1)
 
-uint64_t receive_unclaimed(uint64_t message)
-{
-  return message / LINK_REQUESTS << 48 & CLAIM_TAG;
-}
+uint64_t receive_unclaimed(uint64_t message) { return message / LINK_REQUESTS << 48 & CLAIM_TAG; }
 
 /* The word after a chunk was claimed; false: that contradicts what was claimed before. */
 static bool add_claim(const struct chunk *chunk, uint64_t *word)
@@ -164,8 +161,9 @@ static struct net_request *find_request(struct link_flow *flow)
   }
   struct net_request *request = &link->requests[chunk->message % LINK_REQUESTS];
   if (!claim(request, chunk) || request->message != chunk->message) {
-    link_fail(link, -EPROTO, "flow %u: a chunk of message %llu, bytes %llu to %llu, contradicts "
-                             "the others: do both hosts run the same HARP?",
+    link_fail(link, -EPROTO,
+              "flow %u: a chunk of message %llu, bytes %llu to %llu, contradicts "
+              "the others: do both hosts run the same HARP?",
               flow->number, (unsigned long long)chunk->message, (unsigned long long)chunk->offset,
               (unsigned long long)(chunk->offset + chunk->length));
     return NULL;
@@ -190,8 +188,10 @@ static void message_whole(struct link_flow *flow, struct net_request *request)
 {
   uint64_t *counters = flow->instance->counters;
   if (atomic_load_explicit(&request->edges, memory_order_relaxed) != 0) {
-    link_fail(flow->link, -EPROTO, "the chunks of message %llu overlap: do both hosts run the same "
-                                   "HARP?", (unsigned long long)request->message);
+    link_fail(flow->link, -EPROTO,
+              "the chunks of message %llu overlap: do both hosts run the same "
+              "HARP?",
+              (unsigned long long)request->message);
     return;
   }
   counters[HARP_COUNTER_messages_in]++;
@@ -218,8 +218,7 @@ static void chunk_whole(struct link_flow *flow)
   flow->instance->counters[HARP_COUNTER_chunks_in]++;
   flow_trace(flow, HARP_TRACE_chunk_in, chunk->length, (uint32_t)chunk->offset);
   atomic_fetch_add_explicit(&request->edges, edges, memory_order_relaxed);
-  int64_t left =
-      atomic_fetch_add_explicit(&request->left, change, memory_order_acq_rel) + change;
+  int64_t left = atomic_fetch_add_explicit(&request->left, change, memory_order_acq_rel) + change;
   if (left == 0 && (last || chunk->length > 0)) {
     message_whole(flow, request);
   }
@@ -228,11 +227,14 @@ static void chunk_whole(struct link_flow *flow)
 /* A checked flow's header says what was written, the trailer included. */
 static bool header_intact(struct link_flow *flow)
 {
-  if (!flow->checked || (chunk_header_intact(flow->rx_header) && flow->chunk.flags & CHUNK_TRAILER)) {
+  if (!flow->checked ||
+      (chunk_header_intact(flow->rx_header) && flow->chunk.flags & CHUNK_TRAILER)) {
     return true;
   }
-  link_fail(flow->link, -EBADMSG, "flow %u: the header of a chunk changed between the sender's "
-                                  "memory and ours: suspect memory, NIC or cable", flow->number);
+  link_fail(flow->link, -EBADMSG,
+            "flow %u: the header of a chunk changed between the sender's "
+            "memory and ours: suspect memory, NIC or cable",
+            flow->number);
   return false;
 }
 
@@ -244,8 +246,9 @@ static bool begin_chunk(struct link_flow *flow)
     return false;
   }
   if (flow->chunk.type != CHUNK_DATA || flow->link->sends) {
-    link_fail(flow->link, -EPROTO, "flow %u: a chunk of type %u, flags %u, which this release "
-                                   "does not expect: do both hosts run the same HARP?",
+    link_fail(flow->link, -EPROTO,
+              "flow %u: a chunk of type %u, flags %u, which this release "
+              "does not expect: do both hosts run the same HARP?",
               flow->number, flow->chunk.type, flow->chunk.flags);
     return false;
   }

@@ -14,8 +14,8 @@ enum {
   TIE = 50000,          /* ns; a smaller difference is none */
   FORGIVE = 8,          /* an idle flow's cost falls by so much of it a tick */
 };
-#define COST_NONE UINT32_MAX      /* it has no connection */
-#define SAMPLE_TIME 1000000ull    /* ns; a busy flow is judged so often */
+#define COST_NONE UINT32_MAX   /* it has no connection */
+#define SAMPLE_TIME 1000000ull /* ns; a busy flow is judged so often */
 
 static uint64_t load(const _Atomic(uint64_t) *word)
 {

@@ -87,8 +87,8 @@ static bool push_rest(struct link_flow *flow, struct chunk_out *out)
   for (int i = 0; i < PUSHES_PER_CHUNK && pushed; i++) {
     uint32_t skip = done < parts[i].length ? done : parts[i].length;
     bool last = i == 2 || (i == 1 && !checked);
-    pushed = harp_flow_push(flow->tcp, parts[i].data + skip, parts[i].length - skip,
-                            last && end) == 0;
+    pushed = harp_flow_push(flow->tcp, parts[i].data + skip, parts[i].length - skip, last && end) ==
+             0;
     done -= skip;
   }
   return pushed;

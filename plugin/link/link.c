@@ -90,9 +90,10 @@ void link_over(struct net_link *link)
 static int refuse(struct net_link *link, int error)
 {
   if (error == -ESHUTDOWN) {
-    harp_log_post(HARP_LOG_WARN, "HARP: the link %s %s failed: the peer has closed it, and more "
-                                 "was posted here; its process ended, or the ranks disagree on "
-                                 "the number of messages: see that host's log",
+    harp_log_post(HARP_LOG_WARN,
+                  "HARP: the link %s %s failed: the peer has closed it, and more "
+                  "was posted here; its process ended, or the ranks disagree on "
+                  "the number of messages: see that host's log",
                   link->sends ? "to" : "from", link->peer_name);
   }
   if (error) {
@@ -182,8 +183,9 @@ bool link_detach(struct net_link *link)
     held |= harp_instance_call(link->parts[i].instance, quiesce, NULL, LINK_CLOSE_MS) != 0;
   }
   if (held) {
-    harp_log_post(HARP_LOG_WARN, "HARP: the link with %s is still held by a worker that does not "
-                                 "answer; its memory is left alone",
+    harp_log_post(HARP_LOG_WARN,
+                  "HARP: the link with %s is still held by a worker that does not "
+                  "answer; its memory is left alone",
                   link->peer_name);
   }
   return !held;

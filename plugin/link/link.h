@@ -38,14 +38,14 @@
 #include "harp/engine/engine.h"
 #include "harp/stack/flow.h"
 #include "plugin/link/aborts.h"
-#include "plugin/net.h"
 #include "plugin/link/proof.h"
 #include "plugin/link/protocol.h"
+#include "plugin/net.h"
 
 enum {
   LINK_REQUESTS = 64, /* outstanding on one link: twice what NCCL asks for */
   LINK_FLOWS = 16,
-  FLOW_CHUNKS = 128,  /* chunks of one flow that are not acknowledged yet */
+  FLOW_CHUNKS = 128, /* chunks of one flow that are not acknowledged yet */
   LINK_CLOSE_MS = 1000,
   PEER_NAME_SIZE = 32,
 };
@@ -56,9 +56,9 @@ struct net_request {
   _Atomic(uint32_t) state;
   struct net_link *link;
   uint8_t *data;
-  size_t size;             /* send: bytes; receive: capacity */
+  size_t size;               /* send: bytes; receive: capacity */
   struct net_region *region; /* what its memory was registered as; may be NULL */
-  uint64_t message;        /* number within the link, from 0 */
+  uint64_t message;          /* number within the link, from 0 */
   /* send: low 32 bits of message << 32 | chunks not yet pulled; receive: see flow_in.c */
   _Atomic(uint64_t) claim;
   _Atomic(int64_t) left;   /* send: chunks not acknowledged; receive: see flow_in.c */
@@ -71,7 +71,7 @@ struct link_instance {
   struct harp_post post; /* something was posted, or the link failed */
   struct net_link *link;
   struct harp_instance *instance;
-  uint64_t cursor;       /* send: oldest message that may have chunks left */
+  uint64_t cursor; /* send: oldest message that may have chunks left */
 };
 
 /* A chunk that was pulled, until its bytes are acknowledged. */
@@ -85,63 +85,63 @@ struct chunk_out {
 enum flow_state { FLOW_OPENING, FLOW_GREETING, FLOW_OPEN, FLOW_OVER };
 
 struct link_flow {
-  struct net_link *link;         /* NULL: the link is closed, the flow lingers */
-  struct net_listener *listener; /* until the hello has come */
-  struct link_flow *next;        /* of its instance's list */
+  struct net_link *link;                         /* NULL: the link is closed, the flow lingers */
+  struct net_listener *listener;                 /* until the hello has come */
+  struct link_flow *next;                        /* of its instance's list */
   struct link_flow *unauth_older, *unauth_newer; /* while it has a listener */
   struct transport *transport;
   struct harp_instance *instance;
-  struct harp_tcp *tcp;          /* NULL: over */
+  struct harp_tcp *tcp; /* NULL: over */
   uint16_t number;
-  uint16_t local_port;           /* reserved for this flow alone; 0: the listener's */
-  uint8_t state;                 /* enum flow_state */
-  bool fin_in;                   /* the peer sends no more */
-  bool checked;                  /* chunks have a checked header and a trailer */
-  uint32_t epoch;                /* how often its connection was replaced */
-  struct link_flow *candidate;   /* is being opened to take this one's place */
-  struct link_flow *replaces;    /* the other way round */
-  uint64_t born;                 /* ns of its instance's running time */
-  uint64_t probed;               /* ns: when the peer was last asked for a sign of life */
-  uint64_t waits_since;          /* ns: the last tick at which nothing was missed from the peer */
-  uint64_t opened;               /* the same by the wall's clock */
-  int published;                 /* entry of the statistics file; -1: none */
+  uint16_t local_port;         /* reserved for this flow alone; 0: the listener's */
+  uint8_t state;               /* enum flow_state */
+  bool fin_in;                 /* the peer sends no more */
+  bool checked;                /* chunks have a checked header and a trailer */
+  uint32_t epoch;              /* how often its connection was replaced */
+  struct link_flow *candidate; /* is being opened to take this one's place */
+  struct link_flow *replaces;  /* the other way round */
+  uint64_t born;               /* ns of its instance's running time */
+  uint64_t probed;             /* ns: when the peer was last asked for a sign of life */
+  uint64_t waits_since;        /* ns: the last tick at which nothing was missed from the peer */
+  uint64_t opened;             /* the same by the wall's clock */
+  int published;               /* entry of the statistics file; -1: none */
 
   uint8_t greeting[HELLO_SIZE];  /* hello or welcome, ours, until acknowledged */
   uint32_t greeting_left;        /* of ours: bytes not acknowledged */
-  uint8_t rx_header[HELLO_SIZE];     /* the peer's greeting or chunk header so far */
+  uint8_t rx_header[HELLO_SIZE]; /* the peer's greeting or chunk header so far */
   uint32_t rx_header_size;
   struct proof_transcript proof; /* with a key */
 
   /* Sending: a ring of chunks, oldest at chunk_tail; NULL in a flow that came in. */
   struct chunk_out *chunks;
   uint32_t chunk_head, chunk_tail;
-  uint64_t acked;                /* bytes of chunks, over all epochs */
-  _Atomic(uint64_t) held;        /* bytes of chunks that are not acknowledged */
-  _Atomic(uint64_t) cost;        /* ns that 4 KiB take, lately; see flow_sched.c */
-  uint64_t sample_since;         /* ns: since when it has been busy, or last was judged */
-  uint64_t sample_bytes;         /* acknowledged since then */
-  _Atomic(uint64_t) answered;    /* ns: when the peer was heard on it, as of the last tick */
+  uint64_t acked;             /* bytes of chunks, over all epochs */
+  _Atomic(uint64_t) held;     /* bytes of chunks that are not acknowledged */
+  _Atomic(uint64_t) cost;     /* ns that 4 KiB take, lately; see flow_sched.c */
+  uint64_t sample_since;      /* ns: since when it has been busy, or last was judged */
+  uint64_t sample_bytes;      /* acknowledged since then */
+  _Atomic(uint64_t) answered; /* ns: when the peer was heard on it, as of the last tick */
 
   /* Receiving: the chunk that is coming in. */
-  uint64_t received_before;      /* bytes of chunks, over earlier epochs */
-  struct net_request *request;   /* NULL: between chunks */
+  uint64_t received_before;    /* bytes of chunks, over earlier epochs */
+  struct net_request *request; /* NULL: between chunks */
   struct chunk chunk;
   uint32_t chunk_left;
-  uint8_t *offered;              /* where the stack may have copied payload to */
-  uint32_t crc;                  /* of its payload so far, if it has a trailer */
-  uint32_t stride;               /* the largest segment's payload so far */
-  bool stalled;                  /* waits for a receive to be posted */
+  uint8_t *offered; /* where the stack may have copied payload to */
+  uint32_t crc;     /* of its payload so far, if it has a trailer */
+  uint32_t stride;  /* the largest segment's payload so far */
+  bool stalled;     /* waits for a receive to be posted */
 };
 
 struct net_link {
   struct transport *transport;
   struct net_link *next; /* of the transport's list, or the listener's queue */
   bool sends;
-  atomic_bool connecting;        /* connect has not returned it yet */
-  atomic_bool called;            /* connect was called for it since its last tick */
-  atomic_bool abandoned;         /* nobody calls connect for it any more */
-  unsigned calls;                /* of connect that are at work on it; under transport->lock */
-  uint64_t called_at;            /* ns of running time of flow 0's instance: the last such tick */
+  atomic_bool connecting; /* connect has not returned it yet */
+  atomic_bool called;     /* connect was called for it since its last tick */
+  atomic_bool abandoned;  /* nobody calls connect for it any more */
+  unsigned calls;         /* of connect that are at work on it; under transport->lock */
+  uint64_t called_at;     /* ns of running time of flow 0's instance: the last such tick */
   uint64_t id;
   struct harp_endpoint peer;
   char peer_name[PEER_NAME_SIZE];
@@ -153,14 +153,14 @@ struct net_link {
   struct net_listener *listener; /* receive: open as long as the link, for the same reason */
   _Atomic(uint16_t) flows_open;
   _Atomic(uint16_t) flows_ended; /* the peer sends no more on them */
-  struct net_region *regions; /* memory registered on it */
+  struct net_region *regions;    /* memory registered on it */
   _Atomic(bool) closing;
-  _Atomic(bool) stalled;         /* receive: a flow waits for one to be posted */
+  _Atomic(bool) stalled;                       /* receive: a flow waits for one to be posted */
   struct link_flow *_Atomic flows[LINK_FLOWS]; /* each is its instance's */
   unsigned part_count;
   struct link_instance parts[HARP_ENGINE_INSTANCES];
-  atomic_int error;  /* negative errno; 0: none */
-  atomic_bool failing; /* the first failure decides, and is about to set error */
+  atomic_int error;          /* negative errno; 0: none */
+  atomic_bool failing;       /* the first failure decides, and is about to set error */
   _Atomic(uint64_t) doubted; /* ns: when a flow of it last was suspected to be dead */
 
   /* The application's thread writes, pollers read. */
@@ -172,26 +172,26 @@ struct net_link {
 struct net_listener {
   struct transport *transport;
   atomic_uint users;
-  atomic_bool closed;            /* no new links */
+  atomic_bool closed; /* no new links */
   uint8_t token[TOKEN_SIZE];
   uint16_t ports[HARP_ENGINE_INSTANCES];
   struct harp_listener *stack_listeners[HARP_ENGINE_INSTANCES];
-  pthread_mutex_t lock;          /* the list below: pollers and the service thread */
-  struct net_link *incoming;     /* not yet accepted, oldest first */
+  pthread_mutex_t lock;      /* the list below: pollers and the service thread */
+  struct net_link *incoming; /* not yet accepted, oldest first */
 };
 
 /* --- transport.c --- */
 
 struct transport {
   struct harp_engine *engine;
-  pthread_mutex_t lock;   /* the two lists of links; never taken under a poll lock */
+  pthread_mutex_t lock;    /* the two lists of links; never taken under a poll lock */
   atomic_int trace_wanted; /* enum in transport.c: asked for once */
   char trace_reason[200];
-  bool checksum;          /* HARP_CHECKSUM=1: our chunks carry a trailer */
-  struct proof_key key;   /* HARP_KEY_FILE */
+  bool checksum;        /* HARP_CHECKSUM=1: our chunks carry a trailer */
+  struct proof_key key; /* HARP_KEY_FILE */
   struct aborts aborts;
   atomic_bool warned_of_mtu; /* once is enough, whatever the number of links */
-  struct net_link *links; /* open, or being connected (link->connecting) */
+  struct net_link *links;    /* open, or being connected (link->connecting) */
   /* By instance, under its poll lock. */
   struct transport_instance {
     struct harp_ticker ticker;
@@ -326,7 +326,8 @@ void flow_sched_tick(struct link_flow *flow);
 
 /* --- flow_liveness.c --- */
 
-/* At every tick, now in ns: asks a silent peer for a sign of life while messages are outstanding. */
+/* At every tick, now in ns: asks a silent peer for a sign of life while messages are outstanding.
+ */
 void flow_watch_peer(struct link_flow *flow, uint64_t now);
 
 /* --- flow_in.c --- */

@@ -14,8 +14,8 @@
 #include "harp/engine/log.h"
 #include "plugin/link/link.h"
 
-enum { ABANDONED_TIMEOUTS = 4 };        /* without a call of connect: NCCL does not come back, */
-#define ABANDONED_LEAST 5000000000ull  /* ns; but not sooner than this */
+enum { ABANDONED_TIMEOUTS = 4 };      /* without a call of connect: NCCL does not come back, */
+#define ABANDONED_LEAST 5000000000ull /* ns; but not sooner than this */
 
 /* --- Under the flow's poll lock --- */
 
@@ -65,13 +65,15 @@ bool connector_input(struct link_flow *flow)
   if (flow->greeting_left > 0) {
     /* No peer can answer what it has not received; and what is not acknowledged may be sent again
      * from this flow's memory. */
-    link_fail(link, -EPROTO, "the peer answers before it has acknowledged: do both hosts run the "
-                             "same HARP?");
+    link_fail(link, -EPROTO,
+              "the peer answers before it has acknowledged: do both hosts run the "
+              "same HARP?");
     return true;
   }
   if (!welcome_read(&welcome, flow->rx_header)) {
-    link_fail(link, -EPROTO, "what answers there is not HARP: is the port taken by something "
-                             "else?");
+    link_fail(link, -EPROTO,
+              "what answers there is not HARP: is the port taken by something "
+              "else?");
     return true;
   }
   if (welcome.status == WELCOME_CHALLENGE) {
@@ -110,7 +112,8 @@ static void watch_caller(struct net_link *link, uint64_t now)
   if (atomic_exchange(&link->called, false)) {
     link->called_at = now;
   } else if (now - link->called_at > (bound > ABANDONED_LEAST ? bound : ABANDONED_LEAST)) {
-    link_fail(link, -ECANCELED, "connect was not called again: NCCL has given up this communicator");
+    link_fail(link, -ECANCELED,
+              "connect was not called again: NCCL has given up this communicator");
     atomic_store(&link->abandoned, true);
   }
 }
@@ -125,8 +128,9 @@ void link_watch_opening(struct link_flow *flow)
   uint64_t timeout = link->transport->engine->config.timeout_ms * 1000000ull;
   unsigned open = atomic_load(&link->flows_open);
   if (open < link->flow_count && now - flow->born > timeout) {
-    link_fail(link, -ETIMEDOUT, "%u of %u flows are open after timeout_ms: is the peer's process "
-                                "alive and running, and does a firewall let TCP through?",
+    link_fail(link, -ETIMEDOUT,
+              "%u of %u flows are open after timeout_ms: is the peer's process "
+              "alive and running, and does a firewall let TCP through?",
               open, link->flow_count);
   }
   if (flow->number == 0 && atomic_load(&link->connecting)) {
@@ -169,8 +173,9 @@ static int open_flows(struct net_link *link)
     int called = harp_instance_call(instance, open_flow, &opening, LINK_CLOSE_MS);
     int result = called ? called : opening.result;
     if (result != 0) {
-      harp_log_post(HARP_LOG_WARN, "HARP: cannot open flow %u to %s: %s; free local ports or "
-                                   "memory, or widen `tcp_ports`",
+      harp_log_post(HARP_LOG_WARN,
+                    "HARP: cannot open flow %u to %s: %s; free local ports or "
+                    "memory, or widen `tcp_ports`",
                     i, link->peer_name, strerror(-result));
       return result;
     }
@@ -184,8 +189,9 @@ static int begin(struct transport *transport, uint8_t *bytes, struct net_link **
   char why[200];
   int result = handle_read(&handle, bytes, why, sizeof why);
   if (result != 0) {
-    harp_log_post(HARP_LOG_WARN, "HARP: connect: %s. Both hosts need the same libnccl-net.so and "
-                                 "a ztcp*.conf; HARP_DISABLE=1 on both turns HARP off.",
+    harp_log_post(HARP_LOG_WARN,
+                  "HARP: connect: %s. Both hosts need the same libnccl-net.so and "
+                  "a ztcp*.conf; HARP_DISABLE=1 on both turns HARP off.",
                   why);
     return result;
   }
@@ -239,8 +245,9 @@ static void warn_of_mtu(struct net_link *link)
   uint16_t own = link->transport->engine->port->info.mtu;
   if (link->peer_mtu && link->peer_mtu != own &&
       !atomic_exchange(&link->transport->warned_of_mtu, true)) {
-    harp_log_post(HARP_LOG_WARN, "HARP: the MTU here is %u, at %s it is %u: segments are cut to "
-                                 "the smaller one; set both NICs to the same MTU for full speed",
+    harp_log_post(HARP_LOG_WARN,
+                  "HARP: the MTU here is %u, at %s it is %u: segments are cut to "
+                  "the smaller one; set both NICs to the same MTU for full speed",
                   own, link->peer_name, link->peer_mtu);
   }
 }

@@ -95,15 +95,14 @@ void flow_free(struct link_flow *flow)
 /* Without a connection for this flow its link is over. */
 static void lost(struct net_link *link, const struct link_flow *flow, int error)
 {
-  const char *remedy = error == -ETIMEDOUT
-                           ? "it did not answer within timeout_ms: is its process stopped, or its "
-                             "host busy or down, or does a firewall drop TCP?"
-                       : error == -ECONNREFUSED
-                           ? "nothing listens there: did its process end? If it lives, `peers` there "
-                             "may not name this host's address"
-                       : error == -EHOSTUNREACH
-                           ? "nobody answers ARP for it: are both NICs in one network?"
-                           : "the peer aborted it, or its process ended: see that host's log";
+  const char *remedy =
+      error == -ETIMEDOUT ? "it did not answer within timeout_ms: is its process stopped, or its "
+                            "host busy or down, or does a firewall drop TCP?"
+      : error == -ECONNREFUSED
+          ? "nothing listens there: did its process end? If it lives, `peers` there "
+            "may not name this host's address"
+      : error == -EHOSTUNREACH ? "nobody answers ARP for it: are both NICs in one network?"
+                               : "the peer aborted it, or its process ended: see that host's log";
   link_fail(link, error ? error : -ECONNRESET, "flow %u: %s; %s", flow->number,
             strerror(error ? -error : ECONNRESET), remedy);
 }
@@ -115,8 +114,8 @@ static int open_connection(struct link_flow *flow, const struct net_link *link);
 static bool tries_again(struct link_flow *flow, int error)
 {
   const struct net_link *link = flow->link;
-  if (error != -EHOSTUNREACH || !link || flow->state != FLOW_OPENING ||
-      link->peer_kernel_address || atomic_load(&link->error)) {
+  if (error != -EHOSTUNREACH || !link || flow->state != FLOW_OPENING || link->peer_kernel_address ||
+      atomic_load(&link->error)) {
     return false;
   }
   transport_retire_port(flow->transport, flow->instance, flow->local_port);
@@ -169,8 +168,9 @@ void flow_notice_end(struct link_flow *flow)
   /* Until the last flow has ended, another may still hold what is waited for. */
   bool waits = ended == link->flow_count && !link->sends && !idle;
   if (flow->state != FLOW_OPEN || in_chunk || waits) {
-    link_fail(link, -ECONNRESET, "flow %u: the peer closed while messages were still expected; "
-                                 "the peer aborted it, or its process ended: see that host's log",
+    link_fail(link, -ECONNRESET,
+              "flow %u: the peer closed while messages were still expected; "
+              "the peer aborted it, or its process ended: see that host's log",
               flow->number);
   } else if (idle) {
     link_over(link);

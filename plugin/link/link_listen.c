@@ -15,11 +15,11 @@
 #include "plugin/link/link.h"
 
 enum {
-  BACKLOG = 256,       /* handshakes at once */
+  BACKLOG = 256, /* handshakes at once */
   /* Connections without a hello at once, to all listeners of an instance: together they must not
    * take the places of its links. */
   UNAUTHENTICATED_MAX = 512,
-  INCOMING_MAX = 256,  /* links that nobody has accepted: who knows the token may begin no more */
+  INCOMING_MAX = 256, /* links that nobody has accepted: who knows the token may begin no more */
 };
 
 /* --- Under a poll lock --- */
@@ -199,8 +199,9 @@ static void refuse_unproved(struct link_flow *flow, const struct hello *hello)
   char name[INET_ADDRSTRLEN];
   inet_ntop(AF_INET, &peer.address, name, sizeof name);
   flow->instance->counters[HARP_COUNTER_keys_refused]++;
-  harp_log_post(HARP_LOG_WARN, "HARP: %s knows this job's token but not its key, and was refused: "
-                               "HARP_KEY_FILE must name the same key on every host of the job",
+  harp_log_post(HARP_LOG_WARN,
+                "HARP: %s knows this job's token but not its key, and was refused: "
+                "HARP_KEY_FILE must name the same key on every host of the job",
                 name);
   refuse(flow, hello, EACCES);
 }
@@ -283,9 +284,8 @@ static void start_listening(struct harp_instance *instance, void *argument)
   struct listening *listening = argument;
   struct net_listener *listener = listening->listener;
   unsigned i = instance->queue;
-  listening->result =
-      harp_flow_listen(instance->stack, listener->ports[i], BACKLOG, &listener_ops, listener,
-                       &listener->stack_listeners[i]);
+  listening->result = harp_flow_listen(instance->stack, listener->ports[i], BACKLOG, &listener_ops,
+                                       listener, &listener->stack_listeners[i]);
 }
 
 static void stop_listening(struct harp_instance *instance, void *argument)
@@ -312,8 +312,8 @@ static void destroy(struct net_listener *listener)
   bool held = false;
   for (unsigned i = 0; i < engine->instance_count; i++) {
     struct listening listening = {listener, 0};
-    held |= harp_instance_call(engine->instances[i], stop_listening, &listening,
-                               LINK_CLOSE_MS) != 0;
+    held |= harp_instance_call(engine->instances[i], stop_listening, &listening, LINK_CLOSE_MS) !=
+            0;
     if (listener->ports[i]) {
       harp_engine_release(engine, i, listener->ports[i]);
     }
@@ -382,8 +382,9 @@ int net_listen(int device, void *handle, struct net_listener **out)
     result = open_instances(listener);
   }
   if (result != 0) {
-    harp_log_post(HARP_LOG_WARN, "HARP: cannot listen on %s: %s; free local ports, or widen "
-                                 "`tcp_ports`",
+    harp_log_post(HARP_LOG_WARN,
+                  "HARP: cannot listen on %s: %s; free local ports, or widen "
+                  "`tcp_ports`",
                   transport->engine->config.device, strerror(-result));
     destroy(listener);
     transport_drain_log();

@@ -17,7 +17,7 @@
 enum { PROOF_KEY_SIZE = 32 };
 
 struct proof_key {
-  bool set; /* false: no proofs are asked for or given */
+  bool set;   /* false: no proofs are asked for or given */
   bool loose; /* everybody on this host may read the file */
   uint8_t bytes[PROOF_KEY_SIZE];
 };

@@ -85,8 +85,7 @@ static void describe_stranger(const uint8_t *in, char *why, uint32_t size)
 
 int handle_read(struct handle *handle, const uint8_t in[HANDLE_SIZE], char *why, uint32_t size)
 {
-  if (memcmp(in, handle_magic, sizeof handle_magic) != 0 ||
-      take(in + 44, 4) != handle_check(in)) {
+  if (memcmp(in, handle_magic, sizeof handle_magic) != 0 || take(in + 44, 4) != handle_check(in)) {
     describe_stranger(in, why, size);
     return -EPROTO;
   }
@@ -105,9 +104,8 @@ int handle_read(struct handle *handle, const uint8_t in[HANDLE_SIZE], char *why,
   char address[INET_ADDRSTRLEN];
   inet_ntop(AF_INET, &handle->address, address, sizeof address);
   if (wire_version_common(handle->version_min, handle->version_max) == 0) {
-    snprintf(why, size, "the peer at %s speaks wire versions %u to %u, this HARP %d to %d",
-             address, handle->version_min, handle->version_max, WIRE_VERSION_MIN,
-             WIRE_VERSION_MAX);
+    snprintf(why, size, "the peer at %s speaks wire versions %u to %u, this HARP %d to %d", address,
+             handle->version_min, handle->version_max, WIRE_VERSION_MIN, WIRE_VERSION_MAX);
     return -EPROTONOSUPPORT;
   }
   if (handle->instances == 0 || handle->instances > HANDLE_INSTANCES || handle->address == 0) {

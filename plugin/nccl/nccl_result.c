@@ -10,8 +10,7 @@ enum { FIRST_API_WITH_REMOTE_ERROR = 6 };
 ncclResult_t nccl_result(int error, int api)
 {
   switch (-error) {
-  case 0:
-    return ncclSuccess;
+  case 0: return ncclSuccess;
   case ECONNRESET:
   case ECONNREFUSED:
   case ECONNABORTED:
@@ -21,13 +20,9 @@ ncclResult_t nccl_result(int error, int api)
   case EHOSTDOWN:
   case ENETUNREACH:
   case ENOTCONN:
-  case ESHUTDOWN:
-    return api >= FIRST_API_WITH_REMOTE_ERROR ? ncclRemoteError : ncclSystemError;
-  case EMSGSIZE: /* a send larger than the receive that it met */
-    return ncclInvalidUsage;
-  case EINVAL:
-    return ncclInternalError;
-  default:
-    return ncclSystemError;
+  case ESHUTDOWN: return api >= FIRST_API_WITH_REMOTE_ERROR ? ncclRemoteError : ncclSystemError;
+  case EMSGSIZE: /* a send larger than the receive that it met */ return ncclInvalidUsage;
+  case EINVAL: return ncclInternalError;
+  default: return ncclSystemError;
   }
 }

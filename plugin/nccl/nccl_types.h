@@ -20,11 +20,11 @@
 typedef enum {
   ncclSuccess = 0,
   ncclUnhandledCudaError = 1,
-  ncclSystemError = 2,     /* operating system or network */
-  ncclInternalError = 3,   /* NCCL misused the plugin, or a bug */
+  ncclSystemError = 2,   /* operating system or network */
+  ncclInternalError = 3, /* NCCL misused the plugin, or a bug */
   ncclInvalidArgument = 4,
-  ncclInvalidUsage = 5,    /* the user's mistake, also sizes that do not match */
-  ncclRemoteError = 6,     /* the peer is lost; known from NCCL 2.13 on */
+  ncclInvalidUsage = 5, /* the user's mistake, also sizes that do not match */
+  ncclRemoteError = 6,  /* the peer is lost; known from NCCL 2.13 on */
 } ncclResult_t;
 
 typedef enum {
@@ -53,8 +53,8 @@ enum {
 typedef void (*ncclDebugLogger_t)(ncclDebugLogLevel level, unsigned long flags, const char *file,
                                   int line, const char *format, ...);
 
-typedef ncclResult_t (*ncclProfilerCallback_t)(void **event, int type, void *parent,
-                                               int64_t plugin, void *data);
+typedef ncclResult_t (*ncclProfilerCallback_t)(void **event, int type, void *parent, int64_t plugin,
+                                               void *data);
 
 /* Memory types of regMr, and as a set in ptrSupport. */
 enum {
@@ -64,12 +64,12 @@ enum {
 };
 
 enum {
-  NCCL_NET_HANDLE_MAXSIZE_V4 = 64, /* bytes of a handle, NCCL 2.8 to 2.11 */
-  NCCL_NET_HANDLE_MAXSIZE = 128,   /* from 2.12 on */
-  NCCL_NET_MAX_REQUESTS_V4 = 8,    /* outstanding on a communicator, versions 4 to 6 */
-  NCCL_NET_MAX_REQUESTS = 32,      /* from version 7 on */
+  NCCL_NET_HANDLE_MAXSIZE_V4 = 64,         /* bytes of a handle, NCCL 2.8 to 2.11 */
+  NCCL_NET_HANDLE_MAXSIZE = 128,           /* from 2.12 on */
+  NCCL_NET_MAX_REQUESTS_V4 = 8,            /* outstanding on a communicator, versions 4 to 6 */
+  NCCL_NET_MAX_REQUESTS = 32,              /* from version 7 on */
   NCCL_NET_OPTIONAL_RECV_COMPLETION = 0x1, /* *request at irecv's entry, from version 9 on */
-  NCCL_NET_ID_UNDEF = -1,          /* railId, planeId */
+  NCCL_NET_ID_UNDEF = -1,                  /* railId, planeId */
 };
 
 /* Who finishes a receive: the host, or NCCL's kernel on the GPU. */
@@ -309,8 +309,7 @@ typedef struct {
   ncclResult_t (*listen)(int device, void *handle, void **listenComm);
   ncclResult_t (*connect)(int device, void *handle, void **sendComm,
                           ncclNetDeviceHandle_v7_t **sendDevComm);
-  ncclResult_t (*accept)(void *listenComm, void **recvComm,
-                         ncclNetDeviceHandle_v7_t **recvDevComm);
+  ncclResult_t (*accept)(void *listenComm, void **recvComm, ncclNetDeviceHandle_v7_t **recvDevComm);
   ncclResult_t (*regMr)(void *comm, void *data, int size, int type, void **mhandle);
   ncclResult_t (*regMrDmaBuf)(void *comm, void *data, size_t size, int type, uint64_t offset,
                               int fd, void **mhandle);
@@ -338,8 +337,7 @@ typedef struct {
   ncclResult_t (*listen)(int device, void *handle, void **listenComm);
   ncclResult_t (*connect)(int device, void *handle, void **sendComm,
                           ncclNetDeviceHandle_v7_t **sendDevComm);
-  ncclResult_t (*accept)(void *listenComm, void **recvComm,
-                         ncclNetDeviceHandle_v7_t **recvDevComm);
+  ncclResult_t (*accept)(void *listenComm, void **recvComm, ncclNetDeviceHandle_v7_t **recvDevComm);
   ncclResult_t (*regMr)(void *comm, void *data, size_t size, int type, void **mhandle);
   ncclResult_t (*regMrDmaBuf)(void *comm, void *data, size_t size, int type, uint64_t offset,
                               int fd, void **mhandle);
@@ -367,8 +365,7 @@ typedef struct {
   ncclResult_t (*listen)(int device, void *handle, void **listenComm);
   ncclResult_t (*connect)(int device, void *handle, void **sendComm,
                           ncclNetDeviceHandle_v7_t **sendDevComm);
-  ncclResult_t (*accept)(void *listenComm, void **recvComm,
-                         ncclNetDeviceHandle_v7_t **recvDevComm);
+  ncclResult_t (*accept)(void *listenComm, void **recvComm, ncclNetDeviceHandle_v7_t **recvDevComm);
   ncclResult_t (*regMr)(void *comm, void *data, size_t size, int type, void **mhandle);
   ncclResult_t (*regMrDmaBuf)(void *comm, void *data, size_t size, int type, uint64_t offset,
                               int fd, void **mhandle);
@@ -397,8 +394,7 @@ typedef struct {
   ncclResult_t (*listen)(int device, void *handle, void **listenComm);
   ncclResult_t (*connect)(int device, ncclNetCommConfig_v10_t *config, void *handle,
                           void **sendComm, ncclNetDeviceHandle_v7_t **sendDevComm);
-  ncclResult_t (*accept)(void *listenComm, void **recvComm,
-                         ncclNetDeviceHandle_v7_t **recvDevComm);
+  ncclResult_t (*accept)(void *listenComm, void **recvComm, ncclNetDeviceHandle_v7_t **recvDevComm);
   ncclResult_t (*regMr)(void *comm, void *data, size_t size, int type, void **mhandle);
   ncclResult_t (*regMrDmaBuf)(void *comm, void *data, size_t size, int type, uint64_t offset,
                               int fd, void **mhandle);
@@ -428,8 +424,7 @@ typedef struct {
   ncclResult_t (*listen)(void *context, int device, void *handle, void **listenComm);
   ncclResult_t (*connect)(void *context, int device, void *handle, void **sendComm,
                           ncclNetDeviceHandle_v7_t **sendDevComm);
-  ncclResult_t (*accept)(void *listenComm, void **recvComm,
-                         ncclNetDeviceHandle_v7_t **recvDevComm);
+  ncclResult_t (*accept)(void *listenComm, void **recvComm, ncclNetDeviceHandle_v7_t **recvDevComm);
   ncclResult_t (*regMr)(void *comm, void *data, size_t size, int type, void **mhandle);
   ncclResult_t (*regMrDmaBuf)(void *comm, void *data, size_t size, int type, uint64_t offset,
                               int fd, void **mhandle);
@@ -461,8 +456,7 @@ typedef struct {
   ncclResult_t (*listen)(void *context, int device, void *handle, void **listenComm);
   ncclResult_t (*connect)(void *context, int device, void *handle, void **sendComm,
                           ncclNetDeviceHandle_v7_t **sendDevComm);
-  ncclResult_t (*accept)(void *listenComm, void **recvComm,
-                         ncclNetDeviceHandle_v7_t **recvDevComm);
+  ncclResult_t (*accept)(void *listenComm, void **recvComm, ncclNetDeviceHandle_v7_t **recvDevComm);
   ncclResult_t (*regMr)(void *comm, void *data, size_t size, int type, void **mhandle);
   ncclResult_t (*regMrDmaBuf)(void *comm, void *data, size_t size, int type, uint64_t offset,
                               int fd, void **mhandle);

@@ -81,10 +81,7 @@ static ncclResult_t shim_init(void **context, uint64_t comm_id, ncclNetCommConfi
   return nccl_result(net_init(logger, context), API);
 }
 
-static ncclResult_t shim_finalize(void *context)
-{
-  return nccl_result(net_finalize(context), API);
-}
+static ncclResult_t shim_finalize(void *context) { return nccl_result(net_finalize(context), API); }
 #elif API == 10
 static ncclResult_t shim_init(ncclDebugLogger_t logger, ncclProfilerCallback_t profiler)
 {
@@ -97,10 +94,7 @@ static ncclResult_t shim_init(ncclDebugLogger_t logger)
 }
 #endif
 
-static ncclResult_t shim_devices(int *count)
-{
-  return nccl_result(net_devices(count), API);
-}
+static ncclResult_t shim_devices(int *count) { return nccl_result(net_devices(count), API); }
 
 static ncclResult_t shim_properties_get(int device, shim_properties *out)
 {
@@ -256,8 +250,7 @@ static ncclResult_t shim_send(void *comm, const void *data, size_t size, void *m
   return nccl_result(error, API);
 }
 
-static ncclResult_t shim_receive(void *comm, void *data, size_t size, void *mhandle,
-                                 void **request)
+static ncclResult_t shim_receive(void *comm, void *data, size_t size, void *mhandle, void **request)
 {
   struct net_request *made = NULL;
   bool valid = comm && size <= INT_MAX;
@@ -320,10 +313,7 @@ static ncclResult_t shim_test(void *request, int *done, int *size)
   return nccl_result(error, API);
 }
 
-static ncclResult_t shim_close(void *comm)
-{
-  return nccl_result(comm ? net_close(comm) : 0, API);
-}
+static ncclResult_t shim_close(void *comm) { return nccl_result(comm ? net_close(comm) : 0, API); }
 
 static ncclResult_t shim_close_listener(void *listener)
 {
@@ -333,26 +323,26 @@ static ncclResult_t shim_close_listener(void *listener)
 /* What NCCL may find NULL stays NULL: regMrDmaBuf, getDeviceMr, irecvConsumed,
  * makeVDevice, setNetAttr. */
 __attribute__((visibility("default"))) extern const SHIM_PASTE(ncclNet_v, API, _t)
-  SHIM_PASTE(ncclNetPlugin_v, API, );
+    SHIM_PASTE(ncclNetPlugin_v, API, );
 
 const SHIM_PASTE(ncclNet_v, API, _t) SHIM_PASTE(ncclNetPlugin_v, API, ) = {
-  .name = net_name,
-  .init = shim_init,
-  .devices = shim_devices,
-  .getProperties = shim_properties_get,
-  .listen = shim_listen,
-  .connect = shim_connect,
-  .accept = shim_accept,
-  .regMr = shim_register,
-  .deregMr = shim_deregister,
-  .isend = shim_isend,
-  .irecv = shim_irecv,
-  .iflush = shim_iflush,
-  .test = shim_test,
-  .closeSend = shim_close,
-  .closeRecv = shim_close,
-  .closeListen = shim_close_listener,
+    .name = net_name,
+    .init = shim_init,
+    .devices = shim_devices,
+    .getProperties = shim_properties_get,
+    .listen = shim_listen,
+    .connect = shim_connect,
+    .accept = shim_accept,
+    .regMr = shim_register,
+    .deregMr = shim_deregister,
+    .isend = shim_isend,
+    .irecv = shim_irecv,
+    .iflush = shim_iflush,
+    .test = shim_test,
+    .closeSend = shim_close,
+    .closeRecv = shim_close,
+    .closeListen = shim_close_listener,
 #if API >= 11
-  .finalize = shim_finalize,
+    .finalize = shim_finalize,
 #endif
 };

@@ -13,10 +13,10 @@
 
 enum {
   ARENA_SIZE = 8 << 20,
-  MARGIN = 64,     /* bytes between allocations */
-  GRAIN = 64,      /* alignment; covers whole bytes of the sanitizer's shadow */
+  MARGIN = 64, /* bytes between allocations */
+  GRAIN = 64,  /* alignment; covers whole bytes of the sanitizer's shadow */
   SKIPS_MAX = 8,
-  HEADER = GRAIN,  /* the size of an allocation lies before it */
+  HEADER = GRAIN, /* the size of an allocation lies before it */
 };
 
 static _Alignas(4096) uint8_t arena[ARENA_SIZE];
@@ -132,8 +132,8 @@ static uint8_t *shadow(void)
 }
 
 /* Copies words without asking the sanitizer: what is freed is kept and restored, too. */
-__attribute__((no_sanitize("address", "undefined", "coverage"))) static void
-copy(uint8_t *to, const uint8_t *from, size_t size)
+__attribute__((no_sanitize("address", "undefined", "coverage"))) static void copy(
+    uint8_t *to, const uint8_t *from, size_t size)
 {
   uint64_t *out = (uint64_t *)(void *)to;
   const uint64_t *in = (const uint64_t *)(const void *)from;

@@ -28,9 +28,14 @@ uint32_t ether_arp(const struct ether_arp_words *arp, uint8_t *out)
 static void hand_over(struct world *world, uint32_t seq, uint32_t ack, uint8_t flags)
 {
   uint8_t bytes[ETH_HEADER + MAX_HEADERS];
-  struct fuzz_segment segment = {.from = WORLD_PEER, .to = WORLD_ADDRESS,
-                                 .from_port = WORLD_PEER_PORT, .to_port = WORLD_LISTENER,
-                                 .seq = seq, .ack = ack, .window = 20000, .flags = flags};
+  struct fuzz_segment segment = {.from = WORLD_PEER,
+                                 .to = WORLD_ADDRESS,
+                                 .from_port = WORLD_PEER_PORT,
+                                 .to_port = WORLD_LISTENER,
+                                 .seq = seq,
+                                 .ack = ack,
+                                 .window = 20000,
+                                 .flags = flags};
   uint32_t length = ether_header(ether_own, ether_peer, ETH_TYPE_IPV4, bytes);
   length += frame_tcp_headers(&segment, bytes + length);
   frame_mend(bytes + ETH_HEADER, length - ETH_HEADER);

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "harp/stack/bytes.h"
-#include "harp/stack/ip/checksum.h"
 #include "harp/stack/headers.h"
+#include "harp/stack/ip/checksum.h"
 
 static void store_sum(uint8_t *at, uint16_t sum) { memcpy(at, &sum, sizeof sum); }
 
@@ -51,8 +51,9 @@ uint8_t *frame_timestamp(uint8_t *at, uint32_t value, uint32_t echo)
 /* The transport's checksum field within its header; 0: a protocol without one that is known. */
 static uint32_t checksum_at(uint8_t protocol)
 {
-  return protocol == IP_PROTOCOL_TCP ? TCP_CHECKSUM : protocol == IP_PROTOCOL_ICMP ? ICMP_CHECKSUM
-                                                                                   : 0;
+  return protocol == IP_PROTOCOL_TCP    ? TCP_CHECKSUM
+         : protocol == IP_PROTOCOL_ICMP ? ICMP_CHECKSUM
+                                        : 0;
 }
 
 void frame_mend(uint8_t *ip, uint32_t length)
@@ -69,8 +70,8 @@ void frame_mend(uint8_t *ip, uint32_t length)
   }
   struct harp_sum sum = {0};
   if (ip[IP_PROTOCOL] == IP_PROTOCOL_TCP) {
-    harp_sum_add_pseudo(&sum, load_address(ip + IP_SRC), load_address(ip + IP_DST),
-                        IP_PROTOCOL_TCP, total - header);
+    harp_sum_add_pseudo(&sum, load_address(ip + IP_SRC), load_address(ip + IP_DST), IP_PROTOCOL_TCP,
+                        total - header);
   }
   store_sum(ip + header + at, 0);
   harp_sum_add(&sum, ip + header, total - header);

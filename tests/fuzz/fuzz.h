@@ -27,9 +27,9 @@ size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t room);
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned seed);
 
 /* Ends the process as a finding, unless the condition holds. */
-#define FUZZ_EXPECT(condition) \
-  do { \
-    if (!(condition)) \
+#define FUZZ_EXPECT(condition)                    \
+  do {                                            \
+    if (!(condition))                             \
       fuzz_wrong(__FILE__, __LINE__, #condition); \
   } while (0)
 _Noreturn void fuzz_wrong(const char *file, int line, const char *what);

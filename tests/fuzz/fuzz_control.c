@@ -8,7 +8,15 @@
 
 enum { MESSAGE_MAX = 200 };
 
-enum operation { STEP_ARP, STEP_ICMP, STEP_CONNECT, STEP_TIME, STEP_ANNOUNCE, STEP_RAW, STEP_KINDS };
+enum operation {
+  STEP_ARP,
+  STEP_ICMP,
+  STEP_CONNECT,
+  STEP_TIME,
+  STEP_ANNOUNCE,
+  STEP_RAW,
+  STEP_KINDS
+};
 
 struct step {
   uint8_t kind, choice, operation, code;
@@ -60,10 +68,9 @@ static uint32_t quoted(const struct step *step, uint8_t *out)
 {
   const struct connection *connection = &world->connections[step->choice >> 6 & 1];
   const struct harp_tcp *tcp = world_find(world, connection);
-  uint32_t length = frame_ipv4(address(step->choice & 1, WORLD_ADDRESS) == WORLD_PEER
-                                   ? WORLD_ADDRESS : step->address,
-                               WORLD_PEER, step->choice & 2 ? step->code : IP_PROTOCOL_TCP,
-                               step->length, out);
+  uint32_t length = frame_ipv4(
+      address(step->choice & 1, WORLD_ADDRESS) == WORLD_PEER ? WORLD_ADDRESS : step->address,
+      WORLD_PEER, step->choice & 2 ? step->code : IP_PROTOCOL_TCP, step->length, out);
   out[0] = step->choice & 4 ? (uint8_t)step->length : out[0];
   store_be16(out + length + TCP_SOURCE, connection->local_port);
   store_be16(out + length + TCP_DEST,
@@ -115,23 +122,14 @@ static void raw(const struct step *step)
 static void run(const struct step *step)
 {
   switch (step->kind % STEP_KINDS) {
-  case STEP_ARP:
-    arp(step);
-    break;
-  case STEP_ICMP:
-    icmp(step);
-    break;
-  case STEP_CONNECT:
-    open_to(step);
-    break;
+  case STEP_ARP: arp(step); break;
+  case STEP_ICMP: icmp(step); break;
+  case STEP_CONNECT: open_to(step); break;
   case STEP_TIME:
     world_advance(world, world->now + ((uint64_t)step->number << step->code % 10));
     break;
-  case STEP_ANNOUNCE:
-    harp_stack_announce(world->stack);
-    break;
-  default:
-    raw(step);
+  case STEP_ANNOUNCE: harp_stack_announce(world->stack); break;
+  default: raw(step);
   }
 }
 

@@ -17,9 +17,9 @@
 
 enum {
   LINES = 4,
-  IDS = 4,                      /* of links that come in */
-  CHUNK_SIZE = 700,             /* of what HARP sends: messages are small here */
-  UNTOUCHED = 0xee,             /* in a receive's buffer */
+  IDS = 4,          /* of links that come in */
+  CHUNK_SIZE = 700, /* of what HARP sends: messages are small here */
+  UNTOUCHED = 0xee, /* in a receive's buffer */
   BUFFER_MAX = 8192,
   TALK_MAX = LINK_REQUESTS + 8, /* messages, */
   TALK_LENGTH = 16,             /* and bytes of each */
@@ -56,13 +56,13 @@ enum operation {
 };
 
 enum greeting_choice {
-  ODD_WORD = 1,     /* an unauthenticated peer's token; a status; */
-  WITH_EPOCH = 2,   /* of a hello; a welcome: any `received` */
+  ODD_WORD = 1,   /* an unauthenticated peer's token; a status; */
+  WITH_EPOCH = 2, /* of a hello; a welcome: any `received` */
   WRONG_BYTE = 4,
   WRONG_KEY = 8,
   CUT_OFF = 16,
   ODD_VERSIONS = 32,
-  UNASKED = 64,     /* no challenge first, or no proof */
+  UNASKED = 64, /* no challenge first, or no proof */
 };
 
 enum chunk_choice {
@@ -70,7 +70,7 @@ enum chunk_choice {
   ODD_OFFSET = 2,
   ODD_LENGTH = 4,
   HEADER_ALONE = 8,
-  INTERRUPTS = 16,  /* the chunk before is not whole */
+  INTERRUPTS = 16, /* the chunk before is not whole */
   WRONG_SUM = 32,
 };
 
@@ -112,8 +112,8 @@ static struct scene {
   struct handle handle; /* of it */
   struct line lines[LINES];
   struct conversation conversations[IDS + 1]; /* the last one: without a link */
-  size_t lent; /* bytes of buffers */
-  bool wild;   /* bytes were sent whose meaning is not known */
+  size_t lent;                                /* bytes of buffers */
+  bool wild;                                  /* bytes were sent whose meaning is not known */
 } *scene;
 
 static size_t memory_at_rest; /* the process with no link and no listener */
@@ -260,9 +260,12 @@ static void connect_line(struct line *line, unsigned instances)
     return;
   }
   if (!line->connecting) {
-    struct handle handle = {.version_min = 1, .version_max = 1, .address = HOST_PEER,
-                            .ports = {REMOTE_PORT, REMOTE_PORT + 1}, .instances =
-                                (uint8_t)instances, .mtu = 1500};
+    struct handle handle = {.version_min = 1,
+                            .version_max = 1,
+                            .address = HOST_PEER,
+                            .ports = {REMOTE_PORT, REMOTE_PORT + 1},
+                            .instances = (uint8_t)instances,
+                            .mtu = 1500};
     handle_write(&handle, line->handle);
     line->connecting = true;
   }
@@ -328,8 +331,8 @@ static void go_on(struct remote *remote)
 {
   struct remote *old = NULL;
   for (struct remote *one = scene->remotes->all; one < scene->remotes->all + REMOTES; one++) {
-    if (one != remote && !one->incoming && one->link == remote->link &&
-        one->flow == remote->flow && remote_tcp(one)) {
+    if (one != remote && !one->incoming && one->link == remote->link && one->flow == remote->flow &&
+        remote_tcp(one)) {
       scene->wild |= old || one->left_alone || !remote_welcome(one);
       old = one;
     }
@@ -459,8 +462,10 @@ static void say_chunk(struct remote *remote, const struct step *step)
 {
   uint8_t header[CHUNK_HEADER_SIZE];
   struct conversation *said = conversation(remote->link);
-  struct chunk chunk = {.message = said->message, .offset = said->offset,
-                        .length = step->length % 2048, .type = CHUNK_DATA,
+  struct chunk chunk = {.message = said->message,
+                        .offset = said->offset,
+                        .length = step->length % 2048,
+                        .type = CHUNK_DATA,
                         .flags = step->flags & (CHUNK_LAST | CHUNK_TRAILER)};
   if (step->flags >> 2 == 63) {
     chunk.type = (uint8_t)step->b;
@@ -539,44 +544,25 @@ static void ask(const struct step *step)
 {
   struct line *line = &scene->lines[step->target % LINES];
   switch (step->kind % STEP_KINDS) {
-  case STEP_TIME:
-    scene->host->now += (uint64_t)step->b << step->flags % 10;
-    break;
+  case STEP_TIME: scene->host->now += (uint64_t)step->b << step->flags % 10; break;
   case STEP_WAIT:
     for (unsigned i = 0; i <= step->flags % 32u; i++) {
       host_advance(NS_PER_S);
     }
     break;
-  case STEP_RECEIVE:
-    post_one(line, false, step->length % BUFFER_MAX, step->choice & 1);
-    break;
-  case STEP_SEND:
-    post_one(line, true, step->length % BUFFER_MAX, step->choice & 1);
-    break;
-  case STEP_TEST:
-    test_line(line);
-    break;
-  case STEP_CLOSE:
-    close_line(line);
-    break;
-  case STEP_ACCEPT:
-    accept_one();
-    break;
-  case STEP_CONNECT:
-    connect_line(line, 1 + (step->choice & 1));
-    break;
-  case STEP_LOSE_MEMORY:
-    lose_memory(line, step->b);
-    break;
-  case STEP_CLOSE_LISTENER:
-    close_listener();
-    break;
+  case STEP_RECEIVE: post_one(line, false, step->length % BUFFER_MAX, step->choice & 1); break;
+  case STEP_SEND: post_one(line, true, step->length % BUFFER_MAX, step->choice & 1); break;
+  case STEP_TEST: test_line(line); break;
+  case STEP_CLOSE: close_line(line); break;
+  case STEP_ACCEPT: accept_one(); break;
+  case STEP_CONNECT: connect_line(line, 1 + (step->choice & 1)); break;
+  case STEP_LOSE_MEMORY: lose_memory(line, step->b); break;
+  case STEP_CLOSE_LISTENER: close_listener(); break;
   case STEP_SETTINGS:
     scene->host->transport->key.set = step->flags & 1;
     scene->host->transport->checksum = step->flags & 2;
     break;
-  default:
-    scene->host->refuses = step->flags;
+  default: scene->host->refuses = step->flags;
   }
 }
 
@@ -586,40 +572,23 @@ static void run(const struct step *step)
   unsigned kind = step->kind % STEP_KINDS;
   switch (kind) {
   case STEP_OPEN:
-    remote_open(remote, step->choice & 1, scene->handle.ports[step->choice & 1],
-                step->choice & 2);
+    remote_open(remote, step->choice & 1, scene->handle.ports[step->choice & 1], step->choice & 2);
     break;
-  case STEP_ANSWER:
-    remote_answer(remote);
-    break;
-  case STEP_GREET:
-    greet(remote, step);
-    break;
-  case STEP_CHUNK:
-    say_chunk(remote, step);
-    break;
-  case STEP_PAYLOAD:
-    say_payload(remote, step->length);
-    break;
-  case STEP_RAW:
-    say_raw(remote, step);
-    break;
+  case STEP_ANSWER: remote_answer(remote); break;
+  case STEP_GREET: greet(remote, step); break;
+  case STEP_CHUNK: say_chunk(remote, step); break;
+  case STEP_PAYLOAD: say_payload(remote, step->length); break;
+  case STEP_RAW: say_raw(remote, step); break;
   case STEP_PUSH_ALL:
     for (int i = 0; i < REMOTES; i++) {
       push(&scene->remotes->all[i], step);
       host_poll();
     }
     break;
-  case STEP_END:
-    remote_end(remote, step->flags);
-    break;
-  case STEP_TALK:
-    talk(remote, &scene->lines[step->b % LINES], step);
-    break;
-  case STEP_PUSH:
-    break;
-  default:
-    ask(step);
+  case STEP_END: remote_end(remote, step->flags); break;
+  case STEP_TALK: talk(remote, &scene->lines[step->b % LINES], step); break;
+  case STEP_PUSH: break;
+  default: ask(step);
   }
   if (kind == STEP_PUSH || kind == STEP_GREET || kind == STEP_CHUNK || kind == STEP_PAYLOAD) {
     push(remote, step);

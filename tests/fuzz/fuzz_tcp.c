@@ -13,8 +13,8 @@ enum { PAYLOAD_MAX = 3000, FRESH = 0x1000 /* the peer's first number */ };
 
 enum operation {
   STEP_SEGMENT,
-  STEP_DATA,     /* in order */
-  STEP_ANSWER,   /* everything sent is acknowledged */
+  STEP_DATA,   /* in order */
+  STEP_ANSWER, /* everything sent is acknowledged */
   STEP_TIME,
   STEP_DEADLINE,
   STEP_PUSH,
@@ -57,10 +57,14 @@ static uint32_t their_number(const struct harp_tcp *tcp, unsigned choice, uint32
   if (!tcp) {
     return FRESH + (choice ? (uint32_t)offset(word) : 0);
   }
-  const uint32_t numbers[8] = {tcp->rcv_nxt, tcp->rcv_nxt + (uint32_t)offset(word),
+  const uint32_t numbers[8] = {tcp->rcv_nxt,
+                               tcp->rcv_nxt + (uint32_t)offset(word),
                                tcp->rcv_right + (uint32_t)offset(word),
-                               tcp->irs, tcp->irs + 1 + (uint32_t)offset(word), tcp->fin_seq,
-                               tcp->runs ? tcp_ooo_block_at(tcp, 0)->end : tcp->rcv_nxt - 1, word};
+                               tcp->irs,
+                               tcp->irs + 1 + (uint32_t)offset(word),
+                               tcp->fin_seq,
+                               tcp->runs ? tcp_ooo_block_at(tcp, 0)->end : tcp->rcv_nxt - 1,
+                               word};
   return numbers[choice & 7];
 }
 
@@ -70,17 +74,31 @@ static uint32_t our_number(const struct harp_tcp *tcp, unsigned choice, uint32_t
   if (!tcp) {
     return word;
   }
-  const uint32_t numbers[8] = {tcp->snd_nxt, tcp->snd_una, tcp->snd_una + (uint32_t)offset(word),
-                               tcp->snd_nxt + (uint32_t)offset(word), tcp->snd_end, tcp->iss,
-                               tcp->records ? tcp->records->end : tcp->snd_una + 1, word};
+  const uint32_t numbers[8] = {tcp->snd_nxt,
+                               tcp->snd_una,
+                               tcp->snd_una + (uint32_t)offset(word),
+                               tcp->snd_nxt + (uint32_t)offset(word),
+                               tcp->snd_end,
+                               tcp->iss,
+                               tcp->records ? tcp->records->end : tcp->snd_una + 1,
+                               word};
   return numbers[choice & 7];
 }
 
 static uint8_t *syn_options(uint8_t *at, uint16_t mss, uint8_t shift)
 {
-  const uint8_t options[] = {OPTION_MSS, 4, (uint8_t)(mss >> 8), (uint8_t)mss,
-                             OPTION_NOP, OPTION_WINDOW_SCALE, 3, shift,
-                             OPTION_NOP, OPTION_NOP, OPTION_SACK_PERMITTED, 2};
+  const uint8_t options[] = {OPTION_MSS,
+                             4,
+                             (uint8_t)(mss >> 8),
+                             (uint8_t)mss,
+                             OPTION_NOP,
+                             OPTION_WINDOW_SCALE,
+                             3,
+                             shift,
+                             OPTION_NOP,
+                             OPTION_NOP,
+                             OPTION_SACK_PERMITTED,
+                             2};
   memcpy(at, options, sizeof options);
   return at + sizeof options;
 }
@@ -99,8 +117,7 @@ static uint8_t *sack_option(uint8_t *at, const struct harp_tcp *tcp, const struc
   return at + 20;
 }
 
-static uint8_t write_options(uint8_t *options, const struct harp_tcp *tcp,
-                             const struct step *step)
+static uint8_t write_options(uint8_t *options, const struct harp_tcp *tcp, const struct step *step)
 {
   uint8_t *at = options;
   if (step->choice & (WITH_TIMESTAMP | WITH_OLD_TIMESTAMP)) {
@@ -189,20 +206,13 @@ static void settings(struct connection *connection, const struct step *step)
     return;
   }
   switch (step->flags % 5) {
-  case 0:
-    harp_flow_set_harp_peer(tcp, 1 + step->b % 1000000);
-    break;
-  case 1:
-    harp_flow_set_timeout(tcp, step->b % 100000);
-    break;
+  case 0: harp_flow_set_harp_peer(tcp, 1 + step->b % 1000000); break;
+  case 1: harp_flow_set_timeout(tcp, step->b % 100000); break;
   case 2:
     harp_flow_set_keepalive(tcp, step->b % 100000, 1 + step->c % 100000, step->length % 8);
     break;
-  case 3:
-    harp_flow_probe(tcp);
-    break;
-  default:
-    harp_flow_ready(tcp);
+  case 3: harp_flow_probe(tcp); break;
+  default: harp_flow_ready(tcp);
   }
 }
 
@@ -253,31 +263,21 @@ static void run(const struct step *step)
 {
   struct connection *connection = &world->connections[step->target % WORLD_CONNECTIONS];
   switch (step->kind % STEP_KINDS) {
-  case STEP_SEGMENT:
-    segment(connection, step);
-    break;
+  case STEP_SEGMENT: segment(connection, step); break;
   case STEP_DATA:
     for (unsigned i = 0; i <= step->flags % 8u; i++) {
       honest(connection, step, step->length);
     }
     break;
-  case STEP_ANSWER:
-    honest(connection, step, 0);
-    break;
-  case STEP_TIME:
-    world_advance(world, world->now + ((uint64_t)step->b << step->flags % 10));
-    break;
+  case STEP_ANSWER: honest(connection, step, 0); break;
+  case STEP_TIME: world_advance(world, world->now + ((uint64_t)step->b << step->flags % 10)); break;
   case STEP_DEADLINE:
     if (harp_stack_next_deadline(world->stack) != UINT64_MAX) {
       world_advance(world, harp_stack_next_deadline(world->stack));
     }
     break;
-  case STEP_PUSH:
-    push(connection, step);
-    break;
-  case STEP_TAKE:
-    take(connection, step);
-    break;
+  case STEP_PUSH: push(connection, step); break;
+  case STEP_TAKE: take(connection, step); break;
   case STEP_CLOSE:
     if (connection->tcp) {
       harp_flow_close(connection->tcp);
@@ -289,20 +289,11 @@ static void run(const struct step *step)
       connection->tcp = NULL;
     }
     break;
-  case STEP_CONNECT:
-    world_connect(world, connection);
-    break;
-  case STEP_REFUSE:
-    world->refuses = step->flags;
-    break;
-  case STEP_SETTINGS:
-    settings(connection, step);
-    break;
-  case STEP_TOO_BIG:
-    too_big(connection, step);
-    break;
-  default:
-    harp_stack_flush(world->stack);
+  case STEP_CONNECT: world_connect(world, connection); break;
+  case STEP_REFUSE: world->refuses = step->flags; break;
+  case STEP_SETTINGS: settings(connection, step); break;
+  case STEP_TOO_BIG: too_big(connection, step); break;
+  default: harp_stack_flush(world->stack);
   }
 }
 

@@ -30,12 +30,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
   struct fuzz_input input = {data, size};
   volatile size_t beyond = fuzz_u8(&input);
   switch (beyond) {
-  case 10: /* behind a block of this input's */
-    fresh[beyond] = 1;
-    break;
-  case 24: /* behind one that was kept */
-    block[beyond] = 1;
-    break;
+  case 10: /* behind a block of this input's */ fresh[beyond] = 1; break;
+  case 24: /* behind one that was kept */ block[beyond] = 1; break;
   case 30: /* in one that was freed */
     free(block);
     block[beyond - 30] = 2;

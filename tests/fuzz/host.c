@@ -152,8 +152,11 @@ static struct harp_port *port_create(void)
 static struct harp_instance *instance_create(struct harp_port *port, unsigned queue)
 {
   struct harp_instance *instance;
-  struct harp_instance_config config = {
-      .port = port, .config = &engine->config, .queue = queue, .cpu = -1, .scarce = host->setup->scarce};
+  struct harp_instance_config config = {.port = port,
+                                        .config = &engine->config,
+                                        .queue = queue,
+                                        .cpu = -1,
+                                        .scarce = host->setup->scarce};
   harp_stack_config_default(&config.stack);
   config.stack.address = host->setup->address;
   config.stack.max_connections = host->setup->max_connections;
@@ -223,8 +226,7 @@ void harp_engine_forget(struct harp_engine *of) {}
 
 static void speak(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
                   const char *format, ...)
-{
-}
+{}
 
 struct host *host_create(const struct host_setup *setup, uint64_t now,
                          void (*hears)(unsigned queue, const struct harp_tx_frame *frame))
@@ -286,8 +288,8 @@ struct host_frame *host_frame(unsigned queue, uint32_t header_length, uint32_t p
 {
   struct host_queue *to = &host->queues[queue];
   uint32_t length = header_length + payload_length;
-  struct host_frame *frame =
-      to->waiting_count < HOST_FRAMES ? malloc(sizeof *frame + length) : NULL;
+  struct host_frame *frame = to->waiting_count < HOST_FRAMES ? malloc(sizeof *frame + length)
+                                                             : NULL;
   if (frame) {
     frame->length = length;
     frame->header_length = header_length;

@@ -14,8 +14,8 @@
 
 enum {
   HOST_INSTANCES = 2, /* at most */
-  HOST_FRAMES = 32, /* that wait in a queue */
-  HOST_PORTS = 128, /* local ones, by instance in turn; few, so that used ones come again */
+  HOST_FRAMES = 32,   /* that wait in a queue */
+  HOST_PORTS = 128,   /* local ones, by instance in turn; few, so that used ones come again */
   HOST_TIMEOUT_MS = 1000,
 };
 #define HOST_ADDRESS 0x0200090au /* 10.9.0.2, network order */
@@ -23,18 +23,18 @@ enum {
 
 /* What host_create makes. */
 struct host_setup {
-  uint32_t address;    /* network order */
+  uint32_t address; /* network order */
   unsigned instances;
-  uint32_t flows;      /* of a link */
+  uint32_t flows; /* of a link */
   uint32_t timeout_ms;
-  uint32_t offloads;   /* HARP_OFFLOAD_* */
-  bool scarce;         /* whoever calls test polls */
+  uint32_t offloads;                         /* HARP_OFFLOAD_* */
+  bool scarce;                               /* whoever calls test polls */
   uint32_t max_connections, packets, rcvbuf; /* of each stack */
 };
 
 struct host_frame {
   uint32_t length, header_length; /* bytes; the payload follows the headers */
-  uint16_t segment_size; /* merged segments: payload bytes of each; 0: a single one */
+  uint16_t segment_size;          /* merged segments: payload bytes of each; 0: a single one */
   bool checksum_good;             /* the device vouches for it */
   bool scattered;                 /* its payload goes where the engine expects the next one */
   uint8_t bytes[];
@@ -42,12 +42,12 @@ struct host_frame {
 
 struct host {
   const struct host_setup *setup;
-  void *context; /* of its communicator */
-  uint64_t now; /* ns */
+  void *context;  /* of its communicator */
+  uint64_t now;   /* ns */
   uint64_t drawn; /* random numbers */
   struct transport *transport;
   void (*hears)(unsigned queue, const struct harp_tx_frame *frame);
-  uint32_t refuses;     /* frames that the device has no room for */
+  uint32_t refuses;       /* frames that the device has no room for */
   bool ports[HOST_PORTS]; /* that are taken, */
   unsigned ports_taken;   /* and how many these are */
   struct host_queue {

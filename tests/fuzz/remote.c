@@ -18,9 +18,9 @@ static uint8_t *stream(const struct remote *remote) { return streams[remote - re
 
 struct harp_tcp *remote_tcp(const struct remote *remote)
 {
-  return remote->used ? tcp_lookup(host_stack(remote->queue), HOST_PEER, remote->port,
-                                   remote->to_port)
-                      : NULL;
+  return remote->used
+             ? tcp_lookup(host_stack(remote->queue), HOST_PEER, remote->port, remote->to_port)
+             : NULL;
 }
 
 /* --- What HARP says --- */
@@ -28,8 +28,7 @@ struct harp_tcp *remote_tcp(const struct remote *remote)
 static struct reader *reader_of(uint64_t link, uint16_t flow)
 {
   struct reader *reader = remotes->readers;
-  while (reader < remotes->readers + REMOTES &&
-         (reader->link != link || reader->flow != flow)) {
+  while (reader < remotes->readers + REMOTES && (reader->link != link || reader->flow != flow)) {
     reader++;
   }
   return reader < remotes->readers + REMOTES ? reader : NULL;
@@ -155,8 +154,12 @@ static void take_call(unsigned queue, uint16_t port, uint16_t to_port)
     remote = remote_tcp(&remotes->all[i]) ? NULL : &remotes->all[i];
   }
   if (remote && !remotes->away) {
-    *remote = (struct remote){.used = true, .incoming = true, .queue = queue, .port = port,
-                              .to_port = to_port, .base = FIRST_NUMBER + 1};
+    *remote = (struct remote){.used = true,
+                              .incoming = true,
+                              .queue = queue,
+                              .port = port,
+                              .to_port = to_port,
+                              .base = FIRST_NUMBER + 1};
   }
 }
 
@@ -243,19 +246,24 @@ void remote_give_up(struct remote *remote)
 
 /* --- What is said to it --- */
 
-static void emit(struct remote *remote, uint32_t seq, uint32_t ack, uint8_t flags,
-                 uint16_t window, const uint8_t *payload, uint32_t length, unsigned choice)
+static void emit(struct remote *remote, uint32_t seq, uint32_t ack, uint8_t flags, uint16_t window,
+                 const uint8_t *payload, uint32_t length, unsigned choice)
 {
   uint8_t headers[IP_HEADER + TCP_MAX_HEADER];
   const struct harp_tcp *tcp = remote_tcp(remote);
-  struct fuzz_segment segment = {.from = HOST_PEER, .to = HOST_ADDRESS,
-                                 .from_port = remote->port, .to_port = remote->to_port,
-                                 .seq = seq, .ack = ack, .window = window, .flags = flags,
-                                 .payload = payload, .payload_length = length};
+  struct fuzz_segment segment = {.from = HOST_PEER,
+                                 .to = HOST_ADDRESS,
+                                 .from_port = remote->port,
+                                 .to_port = remote->to_port,
+                                 .seq = seq,
+                                 .ack = ack,
+                                 .window = window,
+                                 .flags = flags,
+                                 .payload = payload,
+                                 .payload_length = length};
   if (remote->timestamps) {
     segment.option_length =
-        (uint8_t)(frame_timestamp(segment.options, remotes->clock++,
-                                  tcp ? tcp_timestamp(tcp) : 0) -
+        (uint8_t)(frame_timestamp(segment.options, remotes->clock++, tcp ? tcp_timestamp(tcp) : 0) -
                   segment.options);
   }
   uint32_t header_length = frame_tcp_headers(&segment, headers);
@@ -271,8 +279,11 @@ static void emit(struct remote *remote, uint32_t seq, uint32_t ack, uint8_t flag
 
 bool remote_open(struct remote *remote, unsigned queue, uint16_t port, bool timestamps)
 {
-  *remote = (struct remote){.used = true, .queue = queue, .timestamps = timestamps,
-                            .port = remotes->next_port++, .to_port = port,
+  *remote = (struct remote){.used = true,
+                            .queue = queue,
+                            .timestamps = timestamps,
+                            .port = remotes->next_port++,
+                            .to_port = port,
                             .base = FIRST_NUMBER + 1};
   emit(remote, FIRST_NUMBER, 0, FLAG_SYN, 32768, NULL, 0, REMOTE_CHECKED);
   host_poll();
@@ -286,8 +297,7 @@ void remote_answer(struct remote *remote)
 {
   const struct harp_tcp *tcp = remote_tcp(remote);
   if (tcp && tcp->state == TCP_SYN_SENT) {
-    emit(remote, FIRST_NUMBER, tcp->iss + 1, FLAG_SYN | FLAG_ACK, 32768, NULL, 0,
-         REMOTE_CHECKED);
+    emit(remote, FIRST_NUMBER, tcp->iss + 1, FLAG_SYN | FLAG_ACK, 32768, NULL, 0, REMOTE_CHECKED);
   }
 }
 

@@ -20,7 +20,7 @@ enum {
 struct reader {
   uint64_t link; /* 0: none */
   uint16_t flow;
-  bool lied_to;  /* an answer told another number than total: what comes is not known */
+  bool lied_to;   /* an answer told another number than total: what comes is not known */
   uint64_t total; /* bytes */
   uint8_t header[CHUNK_HEADER_SIZE];
   uint32_t header_size;
@@ -31,14 +31,14 @@ struct reader {
 /* A connection. */
 struct remote {
   bool used;
-  bool incoming;         /* to us: HARP has opened it, and sends over it */
+  bool incoming; /* to us: HARP has opened it, and sends over it */
   bool timestamps;
-  unsigned queue;        /* of the host's */
+  unsigned queue;         /* of the host's */
   uint16_t port, to_port; /* ours and the host's */
-  uint32_t base;         /* sequence number of the first byte that waits in the stream */
-  uint32_t waiting;      /* bytes of it */
+  uint32_t base;          /* sequence number of the first byte that waits in the stream */
+  uint32_t waiting;       /* bytes of it */
   /* What HARP has said: greetings first. */
-  uint32_t heard;        /* bytes, all of them */
+  uint32_t heard; /* bytes, all of them */
   uint8_t greeting[GREETINGS_MAX];
   uint32_t hello_size;
   struct reader *reader; /* once a flow of HARP's is welcome */
@@ -61,7 +61,7 @@ struct remotes {
   struct reader readers[REMOTES];
   uint16_t next_port;
   uint32_t clock; /* of timestamps */
-  bool away; /* it does not answer any more */
+  bool away;      /* it does not answer any more */
 };
 
 /* How bytes go. */

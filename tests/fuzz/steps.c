@@ -50,13 +50,9 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned
     return LLVMFuzzerMutate(data, size, room);
   }
   switch (draw(&seed, 8)) {
-  case 0:
-    return insert_copy(data, steps, room, &seed) * STEP_SIZE;
-  case 1:
-    return remove_step(data, steps, &seed) * STEP_SIZE;
-  case 2:
-    swap_steps(data, steps, &seed);
-    return steps * STEP_SIZE;
+  case 0: return insert_copy(data, steps, room, &seed) * STEP_SIZE;
+  case 1: return remove_step(data, steps, &seed) * STEP_SIZE;
+  case 2: swap_steps(data, steps, &seed); return steps * STEP_SIZE;
   case 3: /* wherever it likes: steps of other inputs, words that were compared with */
     return LLVMFuzzerMutate(data, size, room);
   default: /* within one step, whose size stays */

@@ -84,8 +84,9 @@ static void check_payload(struct world *world, const uint8_t *tcp_header,
                           const struct harp_tx_frame *frame)
 {
   uint32_t index = (uint32_t)load_be16(tcp_header + TCP_DEST) - WORLD_PEER_PORT;
-  const struct harp_tcp *tcp =
-      index < WORLD_CONNECTIONS ? world_find(world, &world->connections[index]) : NULL;
+  const struct harp_tcp *tcp = index < WORLD_CONNECTIONS
+                                   ? world_find(world, &world->connections[index])
+                                   : NULL;
   if (!tcp && world->stack->link_header) {
     return; /* it has waited for its neighbour, and its connection has not */
   }
@@ -252,8 +253,8 @@ struct world *world_create(int link)
   config.rcvbuf = 24 << 10;
   FUZZ_EXPECT(harp_stack_create_io(&world->stack, &config, &io) == 0);
   arena_skip(world->stack->linear, sizeof world->stack->linear);
-  FUZZ_EXPECT(harp_flow_listen(world->stack, WORLD_LISTENER, 2, &accepting, world,
-                               &world->listener) == 0);
+  FUZZ_EXPECT(
+      harp_flow_listen(world->stack, WORLD_LISTENER, 2, &accepting, world, &world->listener) == 0);
   world->now = 1000 * NS_PER_S;
   world->takes = UINT32_MAX;
   harp_stack_advance(world->stack, world->now);

@@ -12,7 +12,7 @@
 
 enum {
   WORLD_CONNECTIONS = 4,
-  WORLD_LISTENER = 9, /* its port */
+  WORLD_LISTENER = 9,     /* its port */
   WORLD_PEER_PORT = 2000, /* the peer's port of connection 0; the others' follow */
   WORLD_OWN_PORT = 3000,  /* ours of those that we open */
   WORLD_FRAME = 4096,     /* bytes; longer ones do not come */

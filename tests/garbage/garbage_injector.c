@@ -22,8 +22,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tools/attacker/forwarder.h"
 #include "tests/garbage/corrupt.h"
+#include "tools/attacker/forwarder.h"
 
 enum { BURST = 32, NAP_MS = 100, STUCK_S = 20 };
 
@@ -49,7 +49,7 @@ static bool seen(void *user, enum forwarder_end from, const struct harp_rx_frame
 static bool put(const struct spoil_frame *frame)
 {
   int rc = forwarder_put(&forwarder, FORWARDER_VICTIM, frame->bytes, frame->length,
-                       frame->segment_size, frame->vouched);
+                         frame->segment_size, frame->vouched);
   if (rc < 0 && rc != -EAGAIN)
     fatal("a frame cannot be sent", strerror(-rc));
   return rc == 0;

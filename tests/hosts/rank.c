@@ -371,9 +371,8 @@ static void try_all(void *listener, struct comm *comm)
   ncclResult_t listens = api->listen(0, handle, &made);
   ncclResult_t accepts = api->accept(listener, &made);
   ncclResult_t registers = api->register_memory(comm->comm, data, sizeof data, &mhandle);
-  ncclResult_t posts = comm->sends
-                           ? api->isend(comm->comm, data, sizeof data, mhandle, &request)
-                           : api->irecv(comm->comm, data, sizeof data, mhandle, &request);
+  ncclResult_t posts = comm->sends ? api->isend(comm->comm, data, sizeof data, mhandle, &request)
+                                   : api->irecv(comm->comm, data, sizeof data, mhandle, &request);
   ncclResult_t inits = api->init(say);
   ncclResult_t closes = close_comm(comm);
   ncclResult_t unlistens = api->close_listener(listener);

@@ -27,7 +27,8 @@ static struct wire wires[2]; /* to the client, to the server */
 static uint32_t established, accepted, answered;
 static uint8_t byte = 1;
 
-static int transmit(void *user, const struct harp_tx_frame *frame) {
+static int transmit(void *user, const struct harp_tx_frame *frame)
+{
   struct wire *wire = user;
   if (wire->count == sizeof wire->frames / sizeof *wire->frames || frame->length > FRAME_MOST) {
     return -EAGAIN;
@@ -41,12 +42,14 @@ static int transmit(void *user, const struct harp_tx_frame *frame) {
   return 0;
 }
 
-static void on_established(void *user, struct harp_tcp *tcp) {
+static void on_established(void *user, struct harp_tcp *tcp)
+{
   (void)user, (void)tcp;
   established++;
 }
 
-static size_t on_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length) {
+static size_t on_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length)
+{
   (void)user, (void)tcp, (void)data;
   answered += (uint32_t)length;
   return length;
@@ -55,7 +58,8 @@ static size_t on_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, 
 static const struct harp_flow_ops client_ops = {.established = on_established};
 static const struct harp_flow_ops server_ops = {.deliver = on_deliver};
 
-static int on_accept(void *user, struct harp_tcp *tcp) {
+static int on_accept(void *user, struct harp_tcp *tcp)
+{
   harp_flow_attach(tcp, &server_ops, user);
   accepted++;
   return 0;
@@ -64,7 +68,8 @@ static int on_accept(void *user, struct harp_tcp *tcp) {
 static const struct harp_flow_ops listener_ops = {.accept = on_accept};
 
 /* Until nothing is on its way. */
-static void carry(void) {
+static void carry(void)
+{
   while (wires[0].count || wires[1].count) {
     for (int i = 0; i < 2; i++) {
       struct wire *wire = &wires[i];
@@ -82,7 +87,8 @@ static void carry(void) {
 }
 
 /* Runs all timers of both up to a time, ns; returns how many frames that took. */
-static uint64_t pass(uint64_t until) {
+static uint64_t pass(uint64_t until)
+{
   uint64_t before = wires[0].carried + wires[1].carried;
   for (;;) {
     uint64_t next = HARP_MIN(harp_stack_next_deadline(wires[0].to),
@@ -97,7 +103,8 @@ static uint64_t pass(uint64_t until) {
   }
 }
 
-static long resident(void) {
+static long resident(void)
+{
   long pages = 0;
   FILE *file = fopen("/proc/self/statm", "r");
   if (!file || fscanf(file, "%*d %ld", &pages) != 1) {
@@ -109,7 +116,8 @@ static long resident(void) {
   return pages * sysconf(_SC_PAGESIZE);
 }
 
-static struct harp_stack *create(const char *address, uint32_t connections, struct wire *out) {
+static struct harp_stack *create(const char *address, uint32_t connections, struct wire *out)
+{
   struct harp_stack_config config;
   harp_stack_config_default(&config);
   config.address = inet_addr(address);
@@ -124,11 +132,13 @@ static struct harp_stack *create(const char *address, uint32_t connections, stru
 static uint32_t used(const struct harp_pool *pool) { return pool->total - pool->available; }
 
 /* What the idle connections of a stack hold beside their blocks. */
-static uint32_t held(const struct harp_stack *stack) {
+static uint32_t held(const struct harp_stack *stack)
+{
   return used(&stack->packets) + used(&stack->references) + used(&stack->records);
 }
 
-static bool open_all(uint32_t connections, struct harp_tcp **flows) {
+static bool open_all(uint32_t connections, struct harp_tcp **flows)
+{
   struct harp_endpoint peer = {inet_addr("192.0.2.2"), PORT};
   struct harp_listener *listener;
   if (harp_flow_listen(wires[1].to, PORT, AT_ONCE, &listener_ops, NULL, &listener) != 0) {
@@ -147,7 +157,8 @@ static bool open_all(uint32_t connections, struct harp_tcp **flows) {
 }
 
 /* All of them still carry a byte. */
-static bool use_all(uint32_t connections, struct harp_tcp **flows) {
+static bool use_all(uint32_t connections, struct harp_tcp **flows)
+{
   for (uint32_t i = 0; i < connections; i++) {
     if (harp_flow_push(flows[i], &byte, 1, true) != 0) {
       return false;
@@ -161,7 +172,8 @@ static bool use_all(uint32_t connections, struct harp_tcp **flows) {
   return answered == connections;
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
   uint32_t connections = argc == 2 ? (uint32_t)strtoul(argv[1], NULL, 10) : 0;
   struct harp_tcp **flows = calloc(connections, sizeof(struct harp_tcp *));
   wires[0].to = create("192.0.2.1", connections, &wires[1]);

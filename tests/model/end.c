@@ -84,7 +84,8 @@ static void demand(bool (*condition)(void), uint64_t within)
   world_kick();
   if (!world_run_until(condition, world.now + within)) {
     wrong("line %u: %s within %llu ms (sender: state %d, %u of %u done; receiver: state %d, %u of "
-          "%u done)", waits_line->number, waits_for, (unsigned long long)(within / 1000000),
+          "%u done)",
+          waits_line->number, waits_for, (unsigned long long)(within / 1000000),
           waits_line->roles[SENDER].state, waits_line->roles[SENDER].done, waits_line->count,
           waits_line->roles[RECEIVER].state, waits_line->roles[RECEIVER].done,
           waits_line->roles[RECEIVER].wanted);

@@ -24,10 +24,10 @@
 enum {
   SIDES = 2,
   LINES = 3,
-  MESSAGES = 160,       /* of a line */
-  MESSAGE_MAX = 60000,  /* bytes */
-  GUARD = 32,           /* bytes behind a buffer */
-  CHUNK_SIZE = 3000,    /* bytes: messages are small here */
+  MESSAGES = 160,      /* of a line */
+  MESSAGE_MAX = 60000, /* bytes */
+  GUARD = 32,          /* bytes behind a buffer */
+  CHUNK_SIZE = 3000,   /* bytes: messages are small here */
   TIMEOUT_MS = 4000,
 };
 #define TIMEOUT_NS (TIMEOUT_MS * 1000000ull)
@@ -38,7 +38,7 @@ enum role_state {
   ROLE_NONE,
   ROLE_OPENING, /* asks connect, or accept, again and again */
   ROLE_OPEN,
-  ROLE_FAILED,  /* some call has returned an error; its link may still be open */
+  ROLE_FAILED, /* some call has returned an error; its link may still be open */
   ROLE_CLOSED,
 };
 
@@ -46,7 +46,7 @@ struct post {
   struct net_request *request; /* NULL: ended */
   uint8_t *data;               /* NULL: the rank has it back */
   size_t size;
-  uint64_t since;              /* ns */
+  uint64_t since; /* ns */
 };
 
 /* One rank's end of a line. */
@@ -54,12 +54,12 @@ struct role {
   enum role_state state;
   struct net_link *link;
   bool was_open;
-  bool abandoned;        /* it is never asked for again */
-  bool wants_close;      /* once everything it wanted is done */
-  bool wants_drop;       /* at once */
-  uint64_t closed_at;    /* ns */
+  bool abandoned;     /* it is never asked for again */
+  bool wants_close;   /* once everything it wanted is done */
+  bool wants_drop;    /* at once */
+  uint64_t closed_at; /* ns */
   unsigned wanted, posted, done;
-  uint64_t last_done;    /* ns */
+  uint64_t last_done; /* ns */
   struct post posts[LINK_REQUESTS];
 };
 
@@ -69,9 +69,9 @@ struct line {
   bool used;
   uint8_t handle[NET_HANDLE_SIZE];
   struct net_listener *listener;
-  bool heard_of;         /* a link had come in that nobody has accepted */
-  bool wounded;          /* a connection of it is swallowed */
-  const char *excuse;    /* why an error is no violation; NULL: it is */
+  bool heard_of;      /* a link had come in that nobody has accepted */
+  bool wounded;       /* a connection of it is swallowed */
+  const char *excuse; /* why an error is no violation; NULL: it is */
   size_t sizes[MESSAGES];
   unsigned count;
   struct role roles[ROLES];
@@ -81,10 +81,10 @@ struct side {
   const struct process_api *api;
   struct host *host;
   struct host_setup setup;
-  bool gone;          /* the process has ended */
-  bool busy;          /* within a call that sleeps */
-  bool wants_end;     /* once all its roles are closed */
-  uint64_t paused_until, away_until;                   /* ns: the process; its caller */
+  bool gone;                         /* the process has ended */
+  bool busy;                         /* within a call that sleeps */
+  bool wants_end;                    /* once all its roles are closed */
+  uint64_t paused_until, away_until; /* ns: the process; its caller */
   uint64_t poll_at[HOST_INSTANCES], held_until[HOST_INSTANCES];
   uint64_t call_at;
 };
@@ -92,7 +92,7 @@ struct side {
 struct settings {
   unsigned flows, instances[SIDES];
   bool checksum, scarce, tso, scatter, kernel; /* kernel: it resets what is for the gone */
-  uint64_t delay_us, loss; /* loss: of 1000 frames */
+  uint64_t delay_us, loss;                     /* loss: of 1000 frames */
   uint64_t seed;
 };
 
@@ -108,7 +108,7 @@ struct wire_frame {
 struct tuple {
   uint32_t address[SIDES]; /* by side */
   uint16_t port[SIDES];
-  unsigned directions;     /* that are swallowed: a bit for each sending side */
+  unsigned directions; /* that are swallowed: a bit for each sending side */
 };
 enum { TUPLES = 16 };
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a process of the model shows, and its surroundings: sleep, log, and the count of its memory. */
+/* What a process of the model shows, and its surroundings: sleep, log, and the count of its memory.
+ */
 #include "tests/model/process.h"
 
 #include <stdarg.h>

@@ -149,8 +149,8 @@ static const struct {
   const char *name;
   void (*run)(struct line *line, const uint64_t *numbers);
 } line_steps[] = {
-    {"open", step_open},     {"send", step_send},       {"recv", step_receive},
-    {"close", step_close},   {"drop", step_drop},       {"abandon", step_abandon},
+    {"open", step_open},       {"send", step_send},   {"recv", step_receive},
+    {"close", step_close},     {"drop", step_drop},   {"abandon", step_abandon},
     {"swallow", step_swallow}, {"reset", step_reset},
 };
 

@@ -52,8 +52,7 @@ static bool swallowed(const struct wire_frame *frame)
 /* A lost SYN costs a second: handshakes are spared. */
 static bool lost(const struct wire_frame *frame)
 {
-  return !(flags_of(frame) & FLAG_SYN) &&
-         random_below(&world.random, 1000) < world.settings.loss;
+  return !(flags_of(frame) & FLAG_SYN) && random_below(&world.random, 1000) < world.settings.loss;
 }
 
 static void hears(unsigned from, const struct harp_tx_frame *sent)
@@ -64,9 +63,8 @@ static void hears(unsigned from, const struct harp_tx_frame *sent)
     memcpy(frame->bytes + at, sent->iov[i].iov_base, sent->iov[i].iov_len);
     at += (uint32_t)sent->iov[i].iov_len;
   }
-  frame->segment_size = sent->length - sent->header_length > sent->segment_size
-                            ? sent->segment_size
-                            : 0;
+  frame->segment_size = sent->length - sent->header_length > sent->segment_size ? sent->segment_size
+                                                                                : 0;
   world.frames++;
   if (world.sides[from].gone || swallowed(frame) || lost(frame)) {
     free(frame);
@@ -112,8 +110,8 @@ static void answer_for_the_gone(const struct wire_frame *frame)
   uint8_t flags = flags_of(frame);
   bool acks = flags & FLAG_ACK;
   uint32_t header = IP_HEADER + (uint32_t)(tcp[TCP_OFFSET] >> 4) * 4;
-  uint32_t next = load_be32(tcp + TCP_SEQUENCE) + (frame->length - header) +
-                  !!(flags & FLAG_SYN) + !!(flags & FLAG_FIN);
+  uint32_t next = load_be32(tcp + TCP_SEQUENCE) + (frame->length - header) + !!(flags & FLAG_SYN) +
+                  !!(flags & FLAG_FIN);
   if (!world.settings.kernel || flags & FLAG_RST) {
     return;
   }
@@ -143,8 +141,8 @@ void wire_deliver(void)
   }
   unsigned queue = load_be16(tcp_of(frame) + TCP_DEST) % HOST_INSTANCES;
   queue = queue < side->setup.instances ? queue : 0;
-  struct host_frame *in =
-      side->api->frame(queue, frame->header_length, frame->length - frame->header_length);
+  struct host_frame *in = side->api->frame(queue, frame->header_length,
+                                           frame->length - frame->header_length);
   if (in) { /* else its ring is full, and the frame lost */
     memcpy(in->bytes, frame->bytes, frame->length);
     in->segment_size = frame->segment_size;

@@ -5,7 +5,7 @@
 #include "tests/model/links.h"
 
 enum {
-  WAKES_NS = 20000,  /* until a worker or a caller that has something to do comes to it, at most */
+  WAKES_NS = 20000, /* until a worker or a caller that has something to do comes to it, at most */
   STEPS_MAX = 4000000,
 };
 #define NEVER UINT64_MAX

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,6 +19,18 @@ class MutationError(Exception):
     """An entry that does not fit the source, in a sentence."""
 
 
+def _places(lines: list[str], wanted: str) -> list[int]:
+    """The indices of a line, without its indentation. A comment at its end counts only where no
+    line fits whole."""
+    whole = [index for index, line in enumerate(lines) if line.strip() == wanted]
+    code = [
+        index
+        for index, line in enumerate(lines)
+        if re.sub(r"\s*/\*.*\*/$", "", line.strip()) == wanted
+    ]
+    return whole or code
+
+
 @dataclass(frozen=True)
 class Mutation:
     """One line of one file, made wrong."""
@@ -26,7 +39,7 @@ class Mutation:
     name: str
     feature: str  # the feature's name in FEATURES.yaml that is lost by it
     file: str
-    line: str  # a whole line, without its indentation
+    line: str  # a whole line, without its indentation and a comment at its end
     becomes: str
     caught_by: tuple[str, ...]  # tests as pytest names them, without parameters: each must fail
     why: str
@@ -38,17 +51,17 @@ class Mutation:
         begin = 0 if self.after is None else self._only(lines, self.after) + 1
         index = (self._only(lines, self.line) if self.after is None
                  else self._next(lines, begin))  # fmt: skip
-        lines[index] = lines[index].replace(self.line, self.becomes)
+        lines[index] = lines[index].replace(lines[index].strip(), self.becomes)
         return "".join(lines)
 
     def _next(self, lines: list[str], begin: int) -> int:
-        for index in range(begin, len(lines)):
-            if lines[index].strip() == self.line:
-                return index
-        raise MutationError(f"{self.name}: {self.file} has no such line behind {self.after!r}")
+        found = [index for index in _places(lines, self.line) if index >= begin]
+        if not found:
+            raise MutationError(f"{self.name}: {self.file} has no such line behind {self.after!r}")
+        return found[0]
 
     def _only(self, lines: list[str], wanted: str) -> int:
-        found = [index for index, line in enumerate(lines) if line.strip() == wanted]
+        found = _places(lines, wanted)
         if len(found) != 1:
             raise MutationError(f"{self.name}: {self.file} has {len(found)} times {wanted!r}")
         return found[0]

@@ -20,23 +20,24 @@ static struct loan live[LIVE];
 static unsigned live_count;
 static unsigned long within, beyond;
 
-static uintptr_t random_below(uintptr_t limit) {
-  return (uintptr_t)random() % limit;
-}
+static uintptr_t random_below(uintptr_t limit) { return (uintptr_t)random() % limit; }
 
-static struct loan random_loan(void) {
+static struct loan random_loan(void)
+{
   uintptr_t first = random_below(PAGES), most = random_below(8) ? 12 : 900;
   uintptr_t count = 1 + random_below(most);
   uintptr_t last = first + count < PAGES ? first + count : PAGES;
   return (struct loan){FIRST + first * PAGE, FIRST + last * PAGE};
 }
 
-static void change(struct loan loan, int by) {
+static void change(struct loan loan, int by)
+{
   for (uintptr_t at = loan.start; at < loan.end; at += PAGE)
     counts[(at - FIRST) / PAGE] += (unsigned)by;
 }
 
-static void check(struct dma_table *lent) {
+static void check(struct dma_table *lent)
+{
   unsigned recent = 0;
   struct dma_extent extent;
   for (unsigned page = 0; page < PAGES; page++) {
@@ -59,7 +60,8 @@ static void check(struct dma_table *lent) {
   }
 }
 
-static void step(struct dma_table *lent) {
+static void step(struct dma_table *lent)
+{
   if (live_count < LIVE && (live_count == 0 || random_below(100) < 55)) {
     struct loan loan = random_loan();
     if (harp_dma_map(lent, loan.start, loan.end) != 0) {
@@ -78,7 +80,8 @@ static void step(struct dma_table *lent) {
   change(loan, -1);
 }
 
-int main(int count, char **words) {
+int main(int count, char **words)
+{
   struct dma_table lent;
   if (count != 4)
     return 2;

@@ -17,7 +17,8 @@ static unsigned held_count;
 static bool holds;
 
 static uint16_t hold(uint16_t id, uint16_t queue, struct rte_mbuf *mbufs[], uint16_t count,
-                     void *unused) {
+                     void *unused)
+{
   for (uint16_t i = 0; holds && i < count && held_count < HELD; i++) {
     for (struct rte_mbuf *part = mbufs[i]; part; part = part->next)
       rte_mbuf_refcnt_update(part, 1);
@@ -26,17 +27,20 @@ static uint16_t hold(uint16_t id, uint16_t queue, struct rte_mbuf *mbufs[], uint
   return count;
 }
 
-static int let_go(uint16_t id, enum rte_eth_event_type event, void *unused, void *none) {
+static int let_go(uint16_t id, enum rte_eth_event_type event, void *unused, void *none)
+{
   rte_pktmbuf_free_bulk(held, held_count);
   held_count = 0;
   holds = false; /* the next device behaves; callbacks outlive one */
   return 0;
 }
 
-int probe_hold(void) {
+int probe_hold(void)
+{
   uint16_t id;
   holds = true;
-  RTE_ETH_FOREACH_DEV(id) {
+  RTE_ETH_FOREACH_DEV(id)
+  {
     if (!rte_eth_add_tx_callback(id, 0, hold, NULL))
       return -ENOTSUP;
   }

@@ -17,7 +17,8 @@
 #include "dpdk_glue/dpdk/ethdev_owner.h"
 #include "dpdk_glue/port.h"
 
-static void answer_child(struct ethdev_owner *owner) {
+static void answer_child(struct ethdev_owner *owner)
+{
   int told[2];
   char done;
   pid_t child = pipe(told) == 0 ? fork() : -1;
@@ -36,7 +37,8 @@ static void answer_child(struct ethdev_owner *owner) {
   printf("%d\n", (int)child);
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
   char line[32], error[HARP_PORT_ERROR_SIZE];
   struct ethdev_spec spec;
   struct ethdev_owner owner;

@@ -43,7 +43,8 @@ static unsigned current;
 static _Alignas(PAGE) uint8_t frame_bytes[(FRAME_ROOM + PAGE - 1) / PAGE * PAGE];
 static uint8_t hint_bytes[HINT_ROOM];
 
-static uint64_t now_ms(void) {
+static uint64_t now_ms(void)
+{
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
@@ -51,31 +52,33 @@ static uint64_t now_ms(void) {
 
 /* What the process has computed, so that a busy machine can be told from a
  * slow path. */
-static uint64_t cpu_ms(void) {
+static uint64_t cpu_ms(void)
+{
   struct timespec now;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
   return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-static void answer(int rc) {
+static void answer(int rc)
+{
   if (rc < 0)
     printf("error %d %s\n", -rc, strerror(-rc));
   else
     printf("ok %d\n", rc);
 }
 
-static uint8_t nibble(char c) {
-  return (uint8_t)(c <= '9' ? c - '0' : c - 'a' + 10);
-}
+static uint8_t nibble(char c) { return (uint8_t)(c <= '9' ? c - '0' : c - 'a' + 10); }
 
-static uint32_t read_hex(const char *text) {
+static uint32_t read_hex(const char *text)
+{
   uint32_t length = 0;
   for (; text[0] > ' ' && text[1] > ' ' && length < FRAME_ROOM; text += 2)
     frame_bytes[length++] = (uint8_t)(nibble(text[0]) << 4 | nibble(text[1]));
   return length;
 }
 
-static void print_hex(const uint8_t *data, size_t length) {
+static void print_hex(const uint8_t *data, size_t length)
+{
   static const char digits[] = "0123456789abcdef";
   for (size_t i = 0; i < length; i++) {
     putchar(digits[data[i] >> 4]);
@@ -83,7 +86,8 @@ static void print_hex(const uint8_t *data, size_t length) {
   }
 }
 
-static void read_mac(const char *text, uint8_t *mac) {
+static void read_mac(const char *text, uint8_t *mac)
+{
   unsigned part[6];
   if (sscanf(text, "%x:%x:%x:%x:%x:%x", &part[0], &part[1], &part[2], &part[3], &part[4],
              &part[5]) == 6)
@@ -91,7 +95,8 @@ static void read_mac(const char *text, uint8_t *mac) {
       mac[i] = (uint8_t)part[i];
 }
 
-static void do_open(const char *line) {
+static void do_open(const char *line)
+{
   char device[400], address[64], mac[32], error[HARP_PORT_ERROR_SIZE];
   unsigned queues, mtu, first, last;
   struct harp_port_config config = {0};
@@ -130,7 +135,8 @@ static void do_open(const char *line) {
 }
 
 /* Cuts what follows the headers into pieces of about the same length. */
-static uint16_t cut(struct iovec *iov, uint32_t header, uint32_t length, unsigned pieces) {
+static uint16_t cut(struct iovec *iov, uint32_t header, uint32_t length, unsigned pieces)
+{
   if (pieces <= 1 || length == header) {
     iov[0] = (struct iovec){frame_bytes, length};
     return 1;
@@ -143,7 +149,8 @@ static uint16_t cut(struct iovec *iov, uint32_t header, uint32_t length, unsigne
   return n;
 }
 
-static void do_send(const char *line) {
+static void do_send(const char *line)
+{
   unsigned queue, header, segment, start, offset, needed, pieces;
   int used;
   if (sscanf(line, "send %u %u %u %u %u %u %u %n", &queue, &header, &segment, &start, &offset,
@@ -169,19 +176,21 @@ static void do_send(const char *line) {
 
 /* "frame HEADER_LENGTH PAYLOAD_LENGTH SEGMENT GOOD PLACE HEX"; PLACE: where in
  * the hinted stretch the payload lies, -1 if elsewhere. */
-static void print_frame(const struct harp_rx_frame *frame) {
+static void print_frame(const struct harp_rx_frame *frame)
+{
   long place = -1;
   if (frame->payload_length && frame->payload >= hint_bytes &&
       frame->payload < hint_bytes + HINT_ROOM)
     place = frame->payload - hint_bytes;
-  printf("frame %u %u %u %u %ld ", frame->header_length, frame->payload_length,
-         frame->segment_size, frame->checksum_good, place);
+  printf("frame %u %u %u %u %ld ", frame->header_length, frame->payload_length, frame->segment_size,
+         frame->checksum_good, place);
   print_hex(frame->header, frame->header_length);
   print_hex(frame->payload, frame->payload_length);
   putchar('\n');
 }
 
-static void do_receive(const char *line) {
+static void do_receive(const char *line)
+{
   unsigned queue, most, timeout, header, length, stride, count = 0;
   if (sscanf(line, "receive %u %u %u %u %u %u", &queue, &most, &timeout, &header, &length,
              &stride) != 6 ||
@@ -211,7 +220,8 @@ static void do_receive(const char *line) {
   answer((int)count);
 }
 
-static void do_wait(const char *line) {
+static void do_wait(const char *line)
+{
   unsigned queue, timeout;
   if (sscanf(line, "wait %u %u", &queue, &timeout) != 2) {
     answer(-EINVAL);
@@ -221,7 +231,8 @@ static void do_wait(const char *line) {
   answer(poll(&wait, 1, (int)timeout) < 0 ? -errno : !!(wait.revents & POLLIN));
 }
 
-static void do_count(const char *line) {
+static void do_count(const char *line)
+{
   unsigned queue = 0;
   uint64_t counters[HARP_COUNTERS] = {0};
   sscanf(line, "count %u", &queue);
@@ -237,7 +248,8 @@ static void do_count(const char *line) {
          (unsigned long long)counters[HARP_COUNTER_port_resets]);
 }
 
-static void do_blast(const char *line) {
+static void do_blast(const char *line)
+{
   unsigned queue, milliseconds, header, segment, start, offset;
   int used;
   if (sscanf(line, "blast %u %u %u %u %u %u %n", &queue, &milliseconds, &header, &segment, &start,
@@ -267,12 +279,13 @@ static void do_blast(const char *line) {
     port->ops->flush(port, queue);
   }
   printf("ok {\"frames\": %llu, \"full\": %llu, \"ms\": %llu, \"cpu_ms\": %llu}\n",
-         (unsigned long long)sent, (unsigned long long)full,
-         (unsigned long long)(now_ms() - begin), (unsigned long long)(cpu_ms() - cpu));
+         (unsigned long long)sent, (unsigned long long)full, (unsigned long long)(now_ms() - begin),
+         (unsigned long long)(cpu_ms() - cpu));
 }
 
 /* As an application would, to the next place in its buffer; the place after it. */
-static uint32_t keep(const struct harp_rx_frame *frame, uint32_t place) {
+static uint32_t keep(const struct harp_rx_frame *frame, uint32_t place)
+{
   uint32_t length = frame->header_length;
   if (place + length > HINT_ROOM)
     place = 0;
@@ -280,7 +293,8 @@ static uint32_t keep(const struct harp_rx_frame *frame, uint32_t place) {
   return place + length;
 }
 
-static void do_drain(const char *line) {
+static void do_drain(const char *line)
+{
   unsigned queue, milliseconds, header, stride, copy = 0;
   if (sscanf(line, "drain %u %u %u %u %u", &queue, &milliseconds, &header, &stride, &copy) < 4) {
     answer(-EINVAL);
@@ -308,11 +322,12 @@ static void do_drain(const char *line) {
     }
   }
   printf("ok {\"frames\": %llu, \"bytes\": %llu, \"ms\": %llu, \"polls\": %llu}\n",
-         (unsigned long long)count, (unsigned long long)bytes,
-         (unsigned long long)(last - begin), (unsigned long long)polls);
+         (unsigned long long)count, (unsigned long long)bytes, (unsigned long long)(last - begin),
+         (unsigned long long)polls);
 }
 
-static void do_port(const char *line) {
+static void do_port(const char *line)
+{
   unsigned queue, number;
   uint16_t local = 0;
   if (sscanf(line, "reserve %u %u", &queue, &number) == 2) {
@@ -326,7 +341,8 @@ static void do_port(const char *line) {
   }
 }
 
-static void do_memory(const char *line) {
+static void do_memory(const char *line)
+{
   uintptr_t start = (uintptr_t)frame_bytes, end = start + sizeof(frame_bytes);
   unsigned queue, timeout;
   if (sscanf(line, "reclaim %u %u", &queue, &timeout) == 2) {
@@ -344,7 +360,8 @@ static void do_memory(const char *line) {
   }
 }
 
-static void do_small(const char *line) {
+static void do_small(const char *line)
+{
   unsigned queue = 0, value = 0;
   if (sscanf(line, "arm %u %u", &queue, &value) == 2) {
     answer(port->ops->arm(port, queue, value != 0));
@@ -365,15 +382,16 @@ static void do_small(const char *line) {
   }
 }
 
-static void obey(const char *line) {
+static void obey(const char *line)
+{
   static const struct {
     const char *word;
     void (*act)(const char *line);
   } commands[] = {
-      {"open ", do_open},       {"send ", do_send},   {"receive ", do_receive},
-      {"wait ", do_wait},       {"count ", do_count}, {"blast ", do_blast},
-      {"drain ", do_drain},     {"reserve ", do_port}, {"release ", do_port},
-      {"lend", do_memory},      {"revoke", do_memory}, {"settle", do_memory},
+      {"open ", do_open},      {"send ", do_send},    {"receive ", do_receive},
+      {"wait ", do_wait},      {"count ", do_count},  {"blast ", do_blast},
+      {"drain ", do_drain},    {"reserve ", do_port}, {"release ", do_port},
+      {"lend", do_memory},     {"revoke", do_memory}, {"settle", do_memory},
       {"reclaim ", do_memory},
   };
   for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
@@ -384,7 +402,8 @@ static void obey(const char *line) {
   do_small(line);
 }
 
-int main(void) {
+int main(void)
+{
   char *line = NULL;
   size_t room = 0;
   while (getline(&line, &room, stdin) > 0) {

@@ -4,7 +4,8 @@
  * one other; then every pair talks again, over the same links. Then host 0 is flooded.
  * Usage: harp-crowd HOSTS STRANGERS SECONDS [CONNECTIONS PORTS]. STRANGERS more hosts meet host 0
  * in the flood, which lasts SECONDS; a host has CONNECTIONS places, or as many as that takes, and
- * listens at so many PORTS. Prints lines of a name and a number; 1: not everybody got what it wanted.
+ * listens at so many PORTS. Prints lines of a name and a number; 1: not everybody got what it
+ * wanted.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,12 +18,14 @@ enum { TURN_MOST_MS = 20000, PORTS = 20 };
 static uint32_t hosts;
 static struct end *ends; /* of each pair, by the smaller and the larger number */
 
-static struct end *end_of(uint32_t a, uint32_t b) {
+static struct end *end_of(uint32_t a, uint32_t b)
+{
   return &ends[(size_t)HARP_MIN(a, b) * hosts + HARP_MAX(a, b)];
 }
 
 /* Half of a host's links are its own. */
-static void meet(uint32_t a, uint32_t b, bool again) {
+static void meet(uint32_t a, uint32_t b, bool again)
+{
   bool swap = (a + b) % 2 == (a < b);
   struct host *from = &network.hosts[swap ? b : a], *to = &network.hosts[swap ? a : b];
   if (again) {
@@ -33,7 +36,8 @@ static void meet(uint32_t a, uint32_t b, bool again) {
 }
 
 /* The circle method: in each turn everybody meets one other, and in the end all have met. */
-static bool everybody_talks(bool again) {
+static bool everybody_talks(bool again)
+{
   uint64_t talks = network.talks;
   for (uint32_t turn = 0; turn < hosts - 1; turn++) {
     meet(hosts - 1, turn, again);
@@ -52,16 +56,19 @@ static bool everybody_talks(bool again) {
   return true;
 }
 
-static void tell(const char *name, uint64_t number) {
+static void tell(const char *name, uint64_t number)
+{
   printf("%s %llu\n", name, (unsigned long long)number);
 }
 
-static void tell_longest(const char *name) {
+static void tell_longest(const char *name)
+{
   tell(name, network.longest / 1000);
   network.longest = 0;
 }
 
-static void tell_counters(void) {
+static void tell_counters(void)
+{
   tell("failed", network.failed);
   tell("neighbours_replaced", network_sum(HARP_COUNTER_neighbours_replaced));
   tell("arp_failures", network_sum(HARP_COUNTER_arp_failures));
@@ -70,7 +77,8 @@ static void tell_counters(void) {
   tell("tcp_retransmits", network_sum(HARP_COUNTER_tcp_retransmits));
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
   bool right = argc == 4 || argc == 6;
   hosts = right ? (uint32_t)atoi(argv[1]) : 0;
   uint32_t strangers = right ? (uint32_t)atoi(argv[2]) : 0;
@@ -78,7 +86,9 @@ int main(int argc, char **argv) {
   uint32_t connections = argc == 6 ? (uint32_t)atoi(argv[4]) : hosts * 8 / 7 + 256;
   uint32_t ports = argc == 6 ? (uint32_t)atoi(argv[5]) : PORTS;
   if (hosts < 4 || hosts % 2 || hosts + strangers > 60000) {
-    fprintf(stderr, "usage: harp-crowd HOSTS STRANGERS SECONDS [CONNECTIONS PORTS] (an even number of hosts)\n");
+    fprintf(
+        stderr,
+        "usage: harp-crowd HOSTS STRANGERS SECONDS [CONNECTIONS PORTS] (an even number of hosts)\n");
     return 2;
   }
   network_create(hosts + strangers, connections, ports);

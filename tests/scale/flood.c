@@ -4,12 +4,12 @@
 #include <string.h>
 
 #include "harp/stack/bytes.h"
-#include "harp/stack/ip/checksum.h"
 #include "harp/stack/headers.h"
+#include "harp/stack/ip/checksum.h"
 #include "tests/scale/network.h"
 
 enum {
-  PER_MS = 2,         /* SYNs, questions and claims, each */
+  PER_MS = 2, /* SYNs, questions and claims, each */
   LINK_EVERY_MS = 10,
   INVENTED = 1 << 20, /* where addresses of nobody begin */
   INVENTED_COUNT = 50000,
@@ -17,18 +17,21 @@ enum {
 
 static uint32_t drawn = 1;
 
-static uint32_t draw(uint32_t below) {
+static uint32_t draw(uint32_t below)
+{
   drawn = drawn * 1664525u + 1013904223u;
   return (uint32_t)((uint64_t)drawn * below >> 32);
 }
 
-static void ethernet(uint8_t *frame, uint32_t from, uint16_t type) {
+static void ethernet(uint8_t *frame, uint32_t from, uint16_t type)
+{
   mac_of(0, frame + ETH_DST);
   mac_of(from, frame + ETH_SRC);
   store_be16(frame + ETH_TYPE, type);
 }
 
-static void send_syn(void) {
+static void send_syn(void)
+{
   uint8_t frame[ETH_HEADER + IP_HEADER + TCP_HEADER] = {0};
   uint8_t *ip = frame + ETH_HEADER, *tcp = ip + IP_HEADER;
   uint32_t who = INVENTED + draw(INVENTED_COUNT);
@@ -49,7 +52,8 @@ static void send_syn(void) {
   network_send(frame, sizeof frame);
 }
 
-static void send_arp(uint16_t operation, uint32_t station, uint32_t who) {
+static void send_arp(uint16_t operation, uint32_t station, uint32_t who)
+{
   static const uint8_t fixed[ARP_OPERATION] = {0, 1, 8, 0, 6, 4}; /* Ethernet, IPv4 */
   uint8_t frame[ETH_HEADER + ARP_LENGTH] = {0};
   uint8_t *arp = frame + ETH_HEADER;
@@ -63,7 +67,8 @@ static void send_arp(uint16_t operation, uint32_t station, uint32_t who) {
   network_send(frame, sizeof frame);
 }
 
-static void attack(void) {
+static void attack(void)
+{
   for (int i = 0; i < PER_MS; i++) {
     uint32_t nobody = INVENTED + draw(INVENTED_COUNT);
     send_syn();
@@ -73,7 +78,8 @@ static void attack(void) {
 }
 
 /* From host 0 or to it, with an unauthenticated peer or somebody that it knows, in turn. */
-static void new_link(struct end *end, uint64_t number, uint32_t strangers) {
+static void new_link(struct end *end, uint64_t number, uint32_t strangers)
+{
   struct host *victim = &network.hosts[0];
   uint32_t known = network.count - strangers;
   uint32_t who = number & 2 && number / 4 < strangers ? known + (uint32_t)(number / 4)
@@ -87,7 +93,8 @@ static void new_link(struct end *end, uint64_t number, uint32_t strangers) {
   }
 }
 
-uint64_t flood(uint32_t strangers, uint64_t seconds) {
+uint64_t flood(uint32_t strangers, uint64_t seconds)
+{
   uint64_t count = seconds * 1000 / LINK_EVERY_MS, opened = 0;
   struct end *ends = calloc(count, sizeof *ends);
   if (!ends) {

@@ -23,12 +23,13 @@ static struct {
   uint64_t arrives;
   uint32_t length;
   uint8_t data[FRAME_MOST];
-} * ring;
+} *ring;
 static uint64_t ring_head, ring_tail;
 static struct end *accepted;
 static const uint8_t message[MESSAGE];
 
-static void must(bool good, const char *what) {
+static void must(bool good, const char *what)
+{
   if (!good) {
     fprintf(stderr, "harp-crowd: %s\n", what);
     exit(2);
@@ -37,12 +38,14 @@ static void must(bool good, const char *what) {
 
 uint32_t address_of(uint32_t index) { return __builtin_bswap32(0x0a000001u + index); }
 
-void mac_of(uint32_t index, uint8_t mac[6]) {
+void mac_of(uint32_t index, uint8_t mac[6])
+{
   const uint8_t bytes[6] = {2, 0, 0, (uint8_t)(index >> 16), (uint8_t)(index >> 8), (uint8_t)index};
   memcpy(mac, bytes, 6);
 }
 
-void network_send(const uint8_t *frame, uint32_t length) {
+void network_send(const uint8_t *frame, uint32_t length)
+{
   must(ring_head - ring_tail < RING && length <= FRAME_MOST, "too much is on its way");
   uint64_t at = ring_head++ % RING;
   ring[at].arrives = network.now + DELAY;
@@ -50,7 +53,8 @@ void network_send(const uint8_t *frame, uint32_t length) {
   memcpy(ring[at].data, frame, length);
 }
 
-static int transmit(void *user, const struct harp_tx_frame *frame) {
+static int transmit(void *user, const struct harp_tx_frame *frame)
+{
   uint8_t whole[FRAME_MOST];
   uint32_t length = 0;
   must(frame->length <= FRAME_MOST, "a frame is larger than any message");
@@ -64,16 +68,19 @@ static int transmit(void *user, const struct harp_tx_frame *frame) {
 
 /* --- Links --- */
 
-static void say(struct end *end) {
+static void say(struct end *end)
+{
   must(harp_flow_push(end->tcp, message, MESSAGE, true) == 0, "there is no room for a message");
 }
 
-static void established(void *user, struct harp_tcp *tcp) {
+static void established(void *user, struct harp_tcp *tcp)
+{
   harp_flow_set_harp_peer(tcp, 5000);
   say(user);
 }
 
-static size_t deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length) {
+static size_t deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length)
+{
   struct end *end = user;
   end->received += (uint32_t)length;
   if (end->received < MESSAGE) {
@@ -91,7 +98,8 @@ static size_t deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, siz
   return length;
 }
 
-static void closed(void *user, struct harp_tcp *tcp, int error) {
+static void closed(void *user, struct harp_tcp *tcp, int error)
+{
   struct end *end = user;
   end->tcp = NULL;
   network.failed += end->connects;
@@ -100,7 +108,8 @@ static void closed(void *user, struct harp_tcp *tcp, int error) {
 static const struct harp_flow_ops ops = {
     .established = established, .deliver = deliver, .closed = closed};
 
-static int accept_there(void *user, struct harp_tcp *tcp) {
+static int accept_there(void *user, struct harp_tcp *tcp)
+{
   struct end *end = calloc(1, sizeof *end);
   must(end != NULL, "no memory");
   *end = (struct end){.host = user, .tcp = tcp, .next = accepted};
@@ -112,7 +121,8 @@ static int accept_there(void *user, struct harp_tcp *tcp) {
 
 static const struct harp_flow_ops listening = {.accept = accept_there};
 
-void link_open(struct end *end, struct host *from, const struct host *to, uint16_t port) {
+void link_open(struct end *end, struct host *from, const struct host *to, uint16_t port)
+{
   struct harp_endpoint peer = {address_of(to->index), port};
   *end = (struct end){.host = from, .began = network.now, .connects = true};
   harp_stack_set_time(from->stack, network.now);
@@ -122,7 +132,8 @@ void link_open(struct end *end, struct host *from, const struct host *to, uint16
   harp_stack_flush(from->stack);
 }
 
-void link_talk(struct end *end) {
+void link_talk(struct end *end)
+{
   end->began = network.now;
   harp_stack_set_time(end->host->stack, network.now);
   if (end->tcp) {
@@ -131,7 +142,8 @@ void link_talk(struct end *end) {
   }
 }
 
-void link_abort(struct end *end) {
+void link_abort(struct end *end)
+{
   if (end->tcp) {
     harp_flow_abort(end->tcp);
     end->tcp = NULL;
@@ -140,7 +152,8 @@ void link_abort(struct end *end) {
 
 /* --- The network --- */
 
-static void create(struct host *host, uint32_t connections) {
+static void create(struct host *host, uint32_t connections)
+{
   struct harp_stack_config config;
   harp_stack_config_default(&config);
   config.link = HARP_LINK_ETHERNET;
@@ -163,7 +176,8 @@ static void create(struct host *host, uint32_t connections) {
   }
 }
 
-void network_create(uint32_t hosts, uint32_t connections, uint32_t ports) {
+void network_create(uint32_t hosts, uint32_t connections, uint32_t ports)
+{
   network = (struct network){.count = hosts, .ports = ports, .now = 1000000 * MS};
   network.hosts = calloc(hosts, sizeof *network.hosts);
   ring = calloc(RING, sizeof *ring);
@@ -174,7 +188,8 @@ void network_create(uint32_t hosts, uint32_t connections, uint32_t ports) {
   }
 }
 
-void network_destroy(void) {
+void network_destroy(void)
+{
   for (uint32_t i = 0; i < network.count; i++) {
     harp_stack_destroy(network.hosts[i].stack);
   }
@@ -187,7 +202,8 @@ void network_destroy(void) {
   free(ring);
 }
 
-static void hand_over(struct host *host, const uint8_t *data, uint32_t length) {
+static void hand_over(struct host *host, const uint8_t *data, uint32_t length)
+{
   struct harp_rx_frame frame = {.header = data, .header_length = length, .checksum_good = true};
   harp_stack_set_time(host->stack, network.now);
   harp_stack_receive(host->stack, &frame);
@@ -197,7 +213,8 @@ static void hand_over(struct host *host, const uint8_t *data, uint32_t length) {
 /* To the host with that hardware address, or to all but the sender. A question for another host
  * only costs its reading, which would be most of the time that a thousand hosts take here: so
  * most of them are read by who is asked alone. */
-static void arrive(const uint8_t *data, uint32_t length) {
+static void arrive(const uint8_t *data, uint32_t length)
+{
   static uint64_t broadcasts;
   uint32_t from = (uint32_t)data[ETH_SRC + 3] << 16 | load_be16(data + ETH_SRC + 4);
   uint32_t to = (uint32_t)data[ETH_DST + 3] << 16 | load_be16(data + ETH_DST + 4);
@@ -217,7 +234,8 @@ static void arrive(const uint8_t *data, uint32_t length) {
   }
 }
 
-static void carry(uint64_t until) {
+static void carry(uint64_t until)
+{
   while (ring_tail < ring_head && ring[ring_tail % RING].arrives <= until) {
     uint64_t at = ring_tail % RING;
     uint8_t data[FRAME_MOST];
@@ -229,7 +247,8 @@ static void carry(uint64_t until) {
   }
 }
 
-void network_run(uint64_t until) {
+void network_run(uint64_t until)
+{
   while (network.now < until) {
     uint64_t next = HARP_MIN(until, (network.now / MS + 1) * MS);
     carry(next);
@@ -242,7 +261,8 @@ void network_run(uint64_t until) {
   }
 }
 
-uint64_t network_sum(enum harp_counter counter) {
+uint64_t network_sum(enum harp_counter counter)
+{
   uint64_t sum = 0;
   for (uint32_t i = 0; i < network.count; i++) {
     sum += harp_stack_counters(network.hosts[i].stack)[counter];

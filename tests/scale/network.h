@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Very many hosts on one link layer, in virtual time: a frame arrives everywhere it is for after the
- * same short while, timers run once a millisecond. A link is a connection over which a message
+ * Very many hosts on one link layer, in virtual time: a frame arrives everywhere it is for after
+ * the same short while, timers run once a millisecond. A link is a connection over which a message
  * goes there and another back.
  */
 #ifndef HARP_TESTS_SCALE_NETWORK_H
@@ -31,14 +31,14 @@ struct end {
   struct harp_tcp *tcp; /* NULL: it failed, or nothing has come about yet */
   uint64_t began;       /* to talk; 0: it does not */
   uint32_t received;
-  bool connects;        /* and speaks first */
-  struct end *next;     /* of those that were accepted */
+  bool connects;    /* and speaks first */
+  struct end *next; /* of those that were accepted */
 };
 
 struct network {
   struct host *hosts;
   uint32_t count;
-  uint32_t ports;   /* that each host listens at */
+  uint32_t ports; /* that each host listens at */
   uint64_t now;
   uint64_t talks;   /* that are over */
   uint64_t longest; /* of them, ns, since it was last set to 0 */
@@ -65,7 +65,8 @@ void link_talk(struct end *end);
 void link_abort(struct end *end);
 
 /* flood.c: spoofed SYNs and ARP at host 0 for so long, with new links from and to it beside them.
- * unauthenticated peers: the last hosts, which have not met it. Returns how many links there were. */
+ * unauthenticated peers: the last hosts, which have not met it. Returns how many links there were.
+ */
 uint64_t flood(uint32_t strangers, uint64_t seconds);
 
 #endif

@@ -4,10 +4,10 @@
 enum { LONG_LIST = 256 }; /* records */
 
 #define REQUIRE(condition) \
-  do { \
-    if (!(condition)) { \
-      return #condition; \
-    } \
+  do {                     \
+    if (!(condition)) {    \
+      return #condition;   \
+    }                      \
   } while (0)
 
 /* The bytes of the records by what has become of them. */
@@ -15,7 +15,8 @@ struct sums {
   uint32_t sacked, lost, again, count;
 };
 
-static const char *records(const struct harp_tcp *tcp, bool whole) {
+static const char *records(const struct harp_tcp *tcp, bool whole)
+{
   struct sums sums = {0};
   uint32_t at = tcp->snd_una;
   for (const struct harp_record *record = tcp->records; record; record = record->next) {
@@ -38,7 +39,8 @@ static const char *records(const struct harp_tcp *tcp, bool whole) {
   return NULL;
 }
 
-static const char *sending(const struct harp_tcp *tcp) {
+static const char *sending(const struct harp_tcp *tcp)
+{
   REQUIRE(seq_le(tcp->snd_una, tcp->snd_nxt));
   REQUIRE(seq_le(tcp->snd_nxt, tcp->snd_end + tcp->fin_sent));
   REQUIRE(tcp->sacked_out + tcp->lost_out <= tcp->snd_nxt - tcp->snd_una + tcp->retrans_out);
@@ -48,7 +50,8 @@ static const char *sending(const struct harp_tcp *tcp) {
 }
 
 /* By sequence and by time: the same runs, each with a hole before it, and a table only for some. */
-static const char *ooo_queue(const struct harp_tcp *tcp) {
+static const char *ooo_queue(const struct harp_tcp *tcp)
+{
   uint32_t at = tcp->rcv_nxt, count = 0;
   REQUIRE(!tcp->ooo || (tcp->ooo->count > 0 && tcp->ooo->count <= TCP_MAX_RUNS));
   for (const struct tcp_ooo_block *run; (run = tcp_ooo_block_at(tcp, count)); count++) {
@@ -64,14 +67,16 @@ static const char *ooo_queue(const struct harp_tcp *tcp) {
   return NULL;
 }
 
-static const char *receiving(const struct harp_tcp *tcp) {
+static const char *receiving(const struct harp_tcp *tcp)
+{
   uint32_t unit = 1u << tcp->rcv_wscale;
   REQUIRE(tcp->queued + (tcp->rcv_right - tcp->rcv_nxt) < tcp->rcvbuf + unit);
   return ooo_queue(tcp);
 }
 
 /* Whoever waits for the peer has a timer, unless it is its turn now. */
-static const char *timers(const struct harp_tcp *tcp) {
+static const char *timers(const struct harp_tcp *tcp)
+{
   uint64_t earliest = TIMER_OFF;
   for (int i = 0; i < TIMERS; i++) {
     earliest = HARP_MIN(earliest, tcp->timers[i]);
@@ -85,20 +90,24 @@ static const char *timers(const struct harp_tcp *tcp) {
   return NULL;
 }
 
-const char *tcp_books(const struct harp_tcp *tcp, bool whole) {
+const char *tcp_books(const struct harp_tcp *tcp, bool whole)
+{
   const char *wrong = sending(tcp);
   wrong = wrong ? wrong : records(tcp, whole);
   wrong = wrong ? wrong : receiving(tcp);
   return wrong ? wrong : timers(tcp);
 }
 
-const char *stack_in_use(const struct harp_stack *stack, const struct harp_pool **pool) {
+const char *stack_in_use(const struct harp_stack *stack, const struct harp_pool **pool)
+{
   const struct {
     const struct harp_pool *pool;
     const char *what;
   } pools[] = {
-      {&stack->connections, "connections"}, {&stack->packets, "packet buffers"},
-      {&stack->references, "references"},   {&stack->records, "transmit records"},
+      {&stack->connections, "connections"},
+      {&stack->packets, "packet buffers"},
+      {&stack->references, "references"},
+      {&stack->records, "transmit records"},
   };
   for (size_t i = 0; i < sizeof pools / sizeof *pools; i++) {
     if (pools[i].pool->available != pools[i].pool->total) {

@@ -8,33 +8,36 @@ enum {
   SECTION = 0x0a0d0d0a,
   INTERFACE = 1,
   PACKET = 6,
-  RAW_IPV4 = 228,    /* link type: starts with the IPv4 header */
+  RAW_IPV4 = 228, /* link type: starts with the IPv4 header */
   OPTION_FLAGS = 2,
   OPTION_RESOLUTION = 9,
   OPTION_NAME = 2,
-  SNAP = 128,        /* bytes of a frame */
+  SNAP = 128, /* bytes of a frame */
 };
 
 struct block {
-  uint32_t length;   /* in words, so far */
+  uint32_t length; /* in words, so far */
   uint32_t words[64 + SNAP / 4];
 };
 
 static void put(struct block *block, uint32_t word) { block->words[block->length++] = word; }
 
-static void put_bytes(struct block *block, const void *data, uint32_t length) {
+static void put_bytes(struct block *block, const void *data, uint32_t length)
+{
   uint32_t words = (length + 3) / 4;
   memset(block->words + block->length, 0, 4 * words);
   memcpy(block->words + block->length, data, length);
   block->length += words;
 }
 
-static void put_option(struct block *block, uint16_t code, const void *data, uint16_t length) {
+static void put_option(struct block *block, uint16_t code, const void *data, uint16_t length)
+{
   put(block, code | (uint32_t)length << 16);
   put_bytes(block, data, length);
 }
 
-static void write_block(FILE *out, uint32_t kind, const struct block *block) {
+static void write_block(FILE *out, uint32_t kind, const struct block *block)
+{
   uint32_t total = 4 * block->length + 12;
   uint32_t head[2] = {kind, total};
   fwrite(head, sizeof head, 1, out);
@@ -42,7 +45,8 @@ static void write_block(FILE *out, uint32_t kind, const struct block *block) {
   fwrite(&total, sizeof total, 1, out);
 }
 
-void capture_begin(struct sim *sim) {
+void capture_begin(struct sim *sim)
+{
   if (!sim->capture) {
     return;
   }
@@ -66,7 +70,8 @@ void capture_begin(struct sim *sim) {
   }
 }
 
-void capture_frame(struct sim *sim, uint16_t host, struct sim_frame *frame, bool sent) {
+void capture_frame(struct sim *sim, uint16_t host, struct sim_frame *frame, bool sent)
+{
   if (!sim->capture) {
     return;
   }

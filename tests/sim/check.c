@@ -10,7 +10,8 @@ enum {
   LONG_LIST_TURN = 64, /* events between two looks at all of a long list */
 };
 
-static void expect(struct sim_end *end, const char *wrong) {
+static void expect(struct sim_end *end, const char *wrong)
+{
   if (wrong) {
     sim_violation(end->flow->sim, "connection %llu, %s: not so: %s",
                   (unsigned long long)end->flow->id,
@@ -21,19 +22,22 @@ static void expect(struct sim_end *end, const char *wrong) {
 #define EXPECT(end, condition) expect(end, (condition) ? NULL : #condition)
 
 /* What was acknowledged has been received: the sender's memory is let go of no earlier. */
-static void check_acknowledged(struct sim_end *end) {
+static void check_acknowledged(struct sim_end *end)
+{
   const struct sim_end *peer = end->peer;
   uint64_t there = peer->tcp ? peer->tcp->bytes_in : peer->received;
   EXPECT(end, end->acked <= there);
 }
 
-void check_end(struct sim_end *end) {
+void check_end(struct sim_end *end)
+{
   if (end->tcp) {
     check_acknowledged(end);
   }
 }
 
-void check_host(struct sim_host *host) {
+void check_host(struct sim_host *host)
+{
   const struct harp_stack *stack = host->stack;
   struct sim *sim = host->sim;
   uint32_t looked = HARP_MIN(host->ends_used, (uint32_t)ENDS_A_TIME);
@@ -50,7 +54,8 @@ void check_host(struct sim_host *host) {
   }
 }
 
-void check_idle(struct sim_host *host) {
+void check_idle(struct sim_host *host)
+{
   struct harp_stack *stack = host->stack;
   const struct harp_pool *pool;
   const char *what = stack_in_use(stack, &pool);

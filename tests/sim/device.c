@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "harp/stack/bytes.h"
-#include "harp/stack/ip/checksum.h"
 #include "harp/stack/headers.h"
+#include "harp/stack/ip/checksum.h"
 #include "tests/sim/sim.h"
 
 /* Reads a gather list from its start on. */
@@ -15,7 +15,8 @@ struct cursor {
   size_t offset;
 };
 
-static void take(struct cursor *cursor, uint8_t *out, size_t length) {
+static void take(struct cursor *cursor, uint8_t *out, size_t length)
+{
   while (length) {
     size_t left = cursor->iov->iov_len - cursor->offset;
     size_t part = left < length ? left : length;
@@ -32,7 +33,8 @@ static void take(struct cursor *cursor, uint8_t *out, size_t length) {
 
 static void put_checksum(uint8_t *field, uint16_t sum) { memcpy(field, &sum, 2); }
 
-void device_complete_checksum(struct sim_frame *frame) {
+void device_complete_checksum(struct sim_frame *frame)
+{
   if (!frame->unsummed) {
     return;
   }
@@ -40,20 +42,22 @@ void device_complete_checksum(struct sim_frame *frame) {
   uint32_t length = frame->length - IP_HEADER;
   struct harp_sum sum = {0};
   memset(tcp + TCP_CHECKSUM, 0, 2);
-  harp_sum_add_pseudo(&sum, load_address(ip + IP_SRC), load_address(ip + IP_DST),
-                      IP_PROTOCOL_TCP, length);
+  harp_sum_add_pseudo(&sum, load_address(ip + IP_SRC), load_address(ip + IP_DST), IP_PROTOCOL_TCP,
+                      length);
   harp_sum_add(&sum, tcp, length);
   put_checksum(tcp + TCP_CHECKSUM, (uint16_t)~harp_sum_fold(&sum));
   frame->unsummed = false;
 }
 
 /* The address names the host; a stack speaks only to hosts that it knows. */
-static uint16_t target_of(const struct sim_frame *frame) {
+static uint16_t target_of(const struct sim_frame *frame)
+{
   return (uint16_t)(__builtin_bswap32(load_address(frame->data + IP_DST)) -
                     __builtin_bswap32(host_address(0)));
 }
 
-static void launch(struct sim_host *host, struct sim_frame *frame) {
+static void launch(struct sim_host *host, struct sim_frame *frame)
+{
   struct sim *sim = host->sim;
   frame->source = host->index;
   frame->target = target_of(frame);
@@ -66,7 +70,8 @@ static void launch(struct sim_host *host, struct sim_frame *frame) {
 
 /* Headers of the piece that begins at offset of a large segment's payload. */
 static void write_headers(struct sim_frame *frame, const struct harp_tx_frame *large,
-                          uint32_t offset, bool last) {
+                          uint32_t offset, bool last)
+{
   uint8_t *ip = frame->data, *tcp = ip + IP_HEADER;
   memcpy(ip, large->iov[0].iov_base, large->header_length);
   store_be16(ip + IP_TOTAL_LENGTH, (uint16_t)frame->length);
@@ -78,7 +83,8 @@ static void write_headers(struct sim_frame *frame, const struct harp_tx_frame *l
   }
 }
 
-static void cut(struct sim_host *host, const struct harp_tx_frame *large) {
+static void cut(struct sim_host *host, const struct harp_tx_frame *large)
+{
   uint32_t payload = large->length - large->header_length;
   struct cursor cursor = {large->iov, 0};
   uint8_t headers[128];
@@ -95,7 +101,8 @@ static void cut(struct sim_host *host, const struct harp_tx_frame *large) {
   }
 }
 
-int device_transmit(void *user, const struct harp_tx_frame *given) {
+int device_transmit(void *user, const struct harp_tx_frame *given)
+{
   struct sim_host *host = user;
   struct sim *sim = host->sim;
   if (link_backlog(&host->nic, sim->now) + given->length > host->nic.queue / 2) {
@@ -117,7 +124,8 @@ int device_transmit(void *user, const struct harp_tx_frame *given) {
   return 0;
 }
 
-void device_refuse(struct sim *sim, const struct sim_frame *frame, uint32_t mtu) {
+void device_refuse(struct sim *sim, const struct sim_frame *frame, uint32_t mtu)
+{
   enum { QUOTED = IP_HEADER + 8 };
   if (frame->data[IP_PROTOCOL] != IP_PROTOCOL_TCP) {
     return;

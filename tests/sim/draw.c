@@ -4,7 +4,8 @@
 #include "tests/sim/sim.h"
 
 /* A probability, or none: each fault is in play in a third of the runs. */
-static double fault(struct sim_random *random, double most) {
+static double fault(struct sim_random *random, double most)
+{
   if (random_below(random, 3)) {
     return 0;
   }
@@ -12,11 +13,13 @@ static double fault(struct sim_random *random, double most) {
 }
 
 /* A buffer smaller than a few units of the window's field can hardly be spoken of. */
-static uint64_t buffer_floor(int window_scale) {
+static uint64_t buffer_floor(int window_scale)
+{
   return HARP_MAX(4000, 4ull << HARP_MAX(window_scale, 0));
 }
 
-static void draw_faults(struct sim_spec *spec, struct sim_random *random) {
+static void draw_faults(struct sim_spec *spec, struct sim_random *random)
+{
   spec->drop = fault(random, 0.08);
   spec->burst = fault(random, 0.01);
   spec->burst_end = 0.05 + 0.01 * (double)random_below(random, 60);
@@ -33,7 +36,8 @@ static void draw_faults(struct sim_spec *spec, struct sim_random *random) {
   }
 }
 
-static void draw_network(struct sim_spec *spec, struct sim_random *random) {
+static void draw_network(struct sim_spec *spec, struct sim_random *random)
+{
   static const uint64_t rates[] = {10, 100, 1000, 10000, 25000, 100000, 400000};
   static const uint64_t mtus[] = {576, 1280, 1500, 1500, 1500, 4096, 9000, 9000};
   spec->hosts = 2 * random_between(random, 1, 4);
@@ -48,7 +52,8 @@ static void draw_network(struct sim_spec *spec, struct sim_random *random) {
   }
 }
 
-static void draw_stacks(struct sim_spec *spec, struct sim_random *random) {
+static void draw_stacks(struct sim_spec *spec, struct sim_random *random)
+{
   spec->vary = random_below(random, 2);
   spec->tso = random_below(random, 2);
   spec->trust = random_below(random, 2);
@@ -63,7 +68,8 @@ static void draw_stacks(struct sim_spec *spec, struct sim_random *random) {
   spec->poll_ns = random_scale(random, 100, 50000);
 }
 
-void spec_draw(struct sim_spec *spec, uint64_t seed) {
+void spec_draw(struct sim_spec *spec, uint64_t seed)
+{
   struct sim_random random = random_stream(seed, 42);
   spec_default(spec);
   spec->seed = seed;
@@ -86,7 +92,8 @@ void spec_draw(struct sim_spec *spec, uint64_t seed) {
   }
 }
 
-void spec_vary(const struct sim_spec *spec, uint16_t host, struct harp_stack_config *config) {
+void spec_vary(const struct sim_spec *spec, uint16_t host, struct harp_stack_config *config)
+{
   struct sim_random random = random_stream(spec->seed, 5000u + host);
   uint32_t smaller = (uint32_t)random_between(&random, 576, spec->mtu);
   config->mtu = random_below(&random, 3) ? (uint16_t)spec->mtu : (uint16_t)smaller;

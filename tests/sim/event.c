@@ -4,11 +4,13 @@
 
 #include "tests/sim/sim.h"
 
-static bool before(const struct sim_event *a, const struct sim_event *b) {
+static bool before(const struct sim_event *a, const struct sim_event *b)
+{
   return a->when < b->when || (a->when == b->when && a->order < b->order);
 }
 
-void event_add(struct sim *sim, uint64_t when, enum sim_event_kind kind, void *what) {
+void event_add(struct sim *sim, uint64_t when, enum sim_event_kind kind, void *what)
+{
   if (sim->event_count == sim->event_size) {
     sim->event_size = sim->event_size ? 2 * sim->event_size : 1024;
     sim->events = realloc(sim->events, sim->event_size * sizeof *sim->events);
@@ -25,7 +27,8 @@ void event_add(struct sim *sim, uint64_t when, enum sim_event_kind kind, void *w
   sim->events[index] = event;
 }
 
-bool event_take(struct sim *sim, struct sim_event *event) {
+bool event_take(struct sim *sim, struct sim_event *event)
+{
   if (sim->event_count == 0) {
     return false;
   }

@@ -7,13 +7,14 @@
 #include "tests/sim/sim.h"
 
 enum {
-  IDLE_POLLS = 10000,  /* with something due and nothing that moves: the stack spins */
+  IDLE_POLLS = 10000,      /* with something due and nothing that moves: the stack spins */
   FIRST_HOST = 0x0a000001, /* 10.0.0.1 */
 };
 
 uint32_t host_address(uint16_t index) { return htonl(FIRST_HOST + index); }
 
-static void configure(struct sim_host *host) {
+static void configure(struct sim_host *host)
+{
   const struct sim_spec *spec = &host->sim->spec;
   struct harp_stack_config *config = &host->config;
   harp_stack_config_default(config);
@@ -39,14 +40,16 @@ static void configure(struct sim_host *host) {
   }
 }
 
-static void listen_there(struct sim_host *host) {
+static void listen_there(struct sim_host *host)
+{
   struct harp_listener *listener;
   if (harp_flow_listen(host->stack, SIM_PORT, 100000, &traffic_listener, host, &listener) != 0) {
     sim_violation(host->sim, "host %u: listen failed", host->index);
   }
 }
 
-void host_create(struct sim *sim, uint16_t index) {
+void host_create(struct sim *sim, uint16_t index)
+{
   struct sim_host *host = &sim->hosts[index];
   const struct sim_spec *spec = &sim->spec;
   bool odd = index & 1;
@@ -73,7 +76,8 @@ void host_create(struct sim *sim, uint16_t index) {
   listen_there(host);
 }
 
-void host_destroy(struct sim_host *host) {
+void host_destroy(struct sim_host *host)
+{
   for (uint32_t i = 0; i < host->inbox_used; i++) {
     free(host->inbox[i]);
   }
@@ -83,7 +87,8 @@ void host_destroy(struct sim_host *host) {
   harp_stack_destroy(host->stack);
 }
 
-void host_add_end(struct sim_host *host, struct sim_end *end) {
+void host_add_end(struct sim_host *host, struct sim_end *end)
+{
   if (host->ends_used == host->ends_size) {
     host->ends_size = host->ends_size ? 2 * host->ends_size : 16;
     host->ends = realloc(host->ends, host->ends_size * sizeof(struct sim_end *));
@@ -94,7 +99,8 @@ void host_add_end(struct sim_host *host, struct sim_end *end) {
   host->ends[host->ends_used++] = end;
 }
 
-void host_remove_end(struct sim_host *host, struct sim_end *end) {
+void host_remove_end(struct sim_host *host, struct sim_end *end)
+{
   for (uint32_t i = 0; i < host->ends_used; i++) {
     if (host->ends[i] == end) {
       host->ends[i] = host->ends[--host->ends_used];
@@ -103,7 +109,8 @@ void host_remove_end(struct sim_host *host, struct sim_end *end) {
   }
 }
 
-static void poll_at(struct sim_host *host, uint64_t when) {
+static void poll_at(struct sim_host *host, uint64_t when)
+{
   if (when < host->wake) {
     host->wake = when;
     event_add(host->sim, when, EVENT_POLL, host);
@@ -111,12 +118,14 @@ static void poll_at(struct sim_host *host, uint64_t when) {
 }
 
 /* A host that has just polled lets frames gather for a while. */
-static uint64_t next_turn(const struct sim_host *host) {
+static uint64_t next_turn(const struct sim_host *host)
+{
   uint64_t turn = host->last_poll + host->sim->spec.poll_ns;
   return turn > host->sim->now ? turn : host->sim->now;
 }
 
-void host_receive(struct sim_host *host, struct sim_frame *frame) {
+void host_receive(struct sim_host *host, struct sim_frame *frame)
+{
   if (host->inbox_used == host->inbox_size) {
     host->inbox_size = host->inbox_size ? 2 * host->inbox_size : 64;
     host->inbox = realloc(host->inbox, host->inbox_size * sizeof(struct sim_frame *));
@@ -132,7 +141,8 @@ void host_begin(struct sim_host *host) { harp_stack_set_time(host->stack, host->
 
 /* The stack says that something is due now: a full NIC explains it, or an
  * acknowledgement that was held back; else it must come to an end soon. */
-static void something_is_due(struct sim_host *host, bool moved) {
+static void something_is_due(struct sim_host *host, bool moved)
+{
   struct sim *sim = host->sim;
   uint64_t soon = sim->now + sim->spec.poll_ns;
   if (host->refused) {
@@ -148,7 +158,8 @@ static void something_is_due(struct sim_host *host, bool moved) {
   poll_at(host, soon);
 }
 
-static void schedule(struct sim_host *host, bool moved) {
+static void schedule(struct sim_host *host, bool moved)
+{
   uint64_t deadline = harp_stack_next_deadline(host->stack);
   if (deadline <= host->sim->now) {
     something_is_due(host, moved);
@@ -160,7 +171,8 @@ static void schedule(struct sim_host *host, bool moved) {
   }
 }
 
-void host_end(struct sim_host *host) {
+void host_end(struct sim_host *host)
+{
   uint64_t frames = host->sim->counts.frames;
   host->refused = false;
   harp_stack_advance(host->stack, host->sim->now);
@@ -168,7 +180,8 @@ void host_end(struct sim_host *host) {
   schedule(host, host->sim->counts.frames != frames);
 }
 
-void host_poll(struct sim_host *host) {
+void host_poll(struct sim_host *host)
+{
   struct sim *sim = host->sim;
   if (host->wake != sim->now) {
     return; /* another event came to be the earlier one */
@@ -180,9 +193,8 @@ void host_poll(struct sim_host *host) {
     struct sim_frame *frame = host->inbox[i];
     watch_arrived(sim, frame);
     capture_frame(sim, host->index, frame, false);
-    struct harp_rx_frame received = {.header = frame->data,
-                                     .header_length = frame->length,
-                                     .checksum_good = frame->unsummed};
+    struct harp_rx_frame received = {
+        .header = frame->data, .header_length = frame->length, .checksum_good = frame->unsummed};
     harp_stack_receive(host->stack, &received);
     free(frame);
   }

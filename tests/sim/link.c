@@ -7,7 +7,8 @@
 
 #define PS_PER_NS 1000ull
 
-struct sim_frame *frame_new(struct sim *sim, uint32_t length) {
+struct sim_frame *frame_new(struct sim *sim, uint32_t length)
+{
   struct sim_frame *frame = malloc(sizeof *frame + length);
   if (!frame) {
     abort();
@@ -16,26 +17,29 @@ struct sim_frame *frame_new(struct sim *sim, uint32_t length) {
   return frame;
 }
 
-static struct sim_frame *copy_of(struct sim *sim, const struct sim_frame *frame) {
+static struct sim_frame *copy_of(struct sim *sim, const struct sim_frame *frame)
+{
   struct sim_frame *copy = frame_new(sim, frame->length);
   memcpy(copy, frame, sizeof *frame + frame->length);
   return copy;
 }
 
-uint64_t link_backlog(const struct sim_link *link, uint64_t now) {
+uint64_t link_backlog(const struct sim_link *link, uint64_t now)
+{
   uint64_t now_ps = now * PS_PER_NS;
   return link->free_ps > now_ps ? (link->free_ps - now_ps) * link->rate_mbps / 8000000 : 0;
 }
 
-uint64_t link_has_room_at(const struct sim_link *link, uint64_t now) {
+uint64_t link_has_room_at(const struct sim_link *link, uint64_t now)
+{
   uint64_t quarter_ps = link->queue / 4 * 8000000 / link->rate_mbps;
   uint64_t when = link->free_ps > quarter_ps ? (link->free_ps - quarter_ps) / PS_PER_NS + 1 : 0;
   return when > now ? when : now;
 }
 
 /* Behind all that waits; late: beyond that, ns. */
-static void forward(struct sim *sim, struct sim_link *link, struct sim_frame *frame,
-                    uint64_t late) {
+static void forward(struct sim *sim, struct sim_link *link, struct sim_frame *frame, uint64_t late)
+{
   if (link_backlog(link, sim->now) + frame->length > link->queue) {
     sim->counts.queue_dropped++;
     free(frame);
@@ -55,7 +59,8 @@ static void forward(struct sim *sim, struct sim_link *link, struct sim_frame *fr
 
 /* A burst of losses begins and ends by frames (Gilbert's model), and ends in
  * time also where frames are rare: else it would outlast every backoff. */
-static bool in_burst(struct sim *sim, struct sim_link *link) {
+static bool in_burst(struct sim *sim, struct sim_link *link)
+{
   bool bad = sim->now < link->bad_until;
   if (random_chance(&link->random, bad ? sim->spec.burst_end : sim->spec.burst)) {
     bad = !bad;
@@ -64,7 +69,8 @@ static bool in_burst(struct sim *sim, struct sim_link *link) {
   return bad;
 }
 
-static bool lost(struct sim *sim, struct sim_link *link, const struct sim_frame *frame) {
+static bool lost(struct sim *sim, struct sim_link *link, const struct sim_frame *frame)
+{
   const struct sim_spec *spec = &sim->spec;
   if (in_burst(sim, link)) {
     sim->counts.burst_dropped++;
@@ -82,15 +88,17 @@ static bool lost(struct sim *sim, struct sim_link *link, const struct sim_frame 
 }
 
 /* One byte: the checksum always finds that. */
-static void spoil(struct sim *sim, struct sim_link *link, struct sim_frame *frame) {
+static void spoil(struct sim *sim, struct sim_link *link, struct sim_frame *frame)
+{
   device_complete_checksum(frame);
-  frame->data[random_below(&link->random, frame->length)] ^=
-      (uint8_t)random_between(&link->random, 1, 255);
+  frame->data[random_below(&link->random, frame->length)] ^= (uint8_t)random_between(&link->random,
+                                                                                     1, 255);
   frame->spoilt = true;
   sim->counts.corrupted++;
 }
 
-static void pass_with_faults(struct sim *sim, struct sim_link *link, struct sim_frame *frame) {
+static void pass_with_faults(struct sim *sim, struct sim_link *link, struct sim_frame *frame)
+{
   const struct sim_spec *spec = &sim->spec;
   if (lost(sim, link, frame)) {
     free(frame);
@@ -111,7 +119,8 @@ static void pass_with_faults(struct sim *sim, struct sim_link *link, struct sim_
   forward(sim, link, frame, late);
 }
 
-void link_send(struct sim *sim, struct sim_link *link, struct sim_frame *frame) {
+void link_send(struct sim *sim, struct sim_link *link, struct sim_frame *frame)
+{
   if (!link->faulty) {
     forward(sim, link, frame, 0);
   } else if (sim->mtu_low && frame->length > sim->spec.path_mtu) {
@@ -123,7 +132,8 @@ void link_send(struct sim *sim, struct sim_link *link, struct sim_frame *frame) 
   }
 }
 
-static void count_reordering(struct sim *sim, struct sim_link *link, struct sim_frame *frame) {
+static void count_reordering(struct sim *sim, struct sim_link *link, struct sim_frame *frame)
+{
   sim->counts.reordered += frame->late && frame->order < link->newest;
   if (frame->order > link->newest) {
     link->newest = frame->order;
@@ -132,7 +142,8 @@ static void count_reordering(struct sim *sim, struct sim_link *link, struct sim_
 
 enum { FROM_NIC, FROM_CORE_UP, FROM_CORE_DOWN, FROM_SWITCH };
 
-void link_arrived(struct sim *sim, struct sim_frame *frame) {
+void link_arrived(struct sim *sim, struct sim_frame *frame)
+{
   struct sim_host *target = &sim->hosts[frame->target];
   uint64_t rack = sim->spec.rack;
   switch (frame->hop) {
@@ -147,8 +158,7 @@ void link_arrived(struct sim *sim, struct sim_frame *frame) {
     frame->hop = FROM_CORE_DOWN;
     link_send(sim, &sim->core_down[frame->target / rack], frame);
     return;
-  case FROM_CORE_DOWN:
-    break;
+  case FROM_CORE_DOWN: break;
   default:
     count_reordering(sim, &target->down, frame);
     host_receive(target, frame);

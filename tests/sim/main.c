@@ -14,12 +14,14 @@ static const char usage[] =
     "Exit: 0 all is well, 1 a rule was broken, 2 wrong usage.\n"
     "\nKeys, their defaults, and what they mean:\n";
 
-static int wrong_usage(const char *why) {
+static int wrong_usage(const char *why)
+{
   fprintf(stderr, "harp-sim: %s; see --help\n", why);
   return 2;
 }
 
-static bool run_one(const struct sim_spec *spec, FILE *capture) {
+static bool run_one(const struct sim_spec *spec, FILE *capture)
+{
   struct sim *sim = sim_allocate(1, sizeof *sim);
   sim_run(sim, spec, capture);
   report_write(sim, stdout);
@@ -29,7 +31,8 @@ static bool run_one(const struct sim_spec *spec, FILE *capture) {
   return good;
 }
 
-static bool read_seeds(const char *text, uint64_t *first, uint64_t *last) {
+static bool read_seeds(const char *text, uint64_t *first, uint64_t *last)
+{
   char *end;
   *first = *last = strtoull(text, &end, 10);
   if (end != text && *end == '-') {
@@ -39,7 +42,8 @@ static bool read_seeds(const char *text, uint64_t *first, uint64_t *last) {
   return end != text && !*end && *first <= *last;
 }
 
-static int run_seeds(const char *text, FILE *capture) {
+static int run_seeds(const char *text, FILE *capture)
+{
   uint64_t first, last;
   if (!read_seeds(text, &first, &last)) {
     return wrong_usage("--seeds: write a number, or A-B with A no larger than B");
@@ -53,7 +57,8 @@ static int run_seeds(const char *text, FILE *capture) {
   return good ? 0 : 1;
 }
 
-static int run_words(const char *text, FILE *capture) {
+static int run_words(const char *text, FILE *capture)
+{
   struct sim_spec spec;
   char error[SIM_MESSAGE];
   spec_default(&spec);
@@ -63,7 +68,8 @@ static int run_words(const char *text, FILE *capture) {
   return run_one(&spec, capture) ? 0 : 1;
 }
 
-static int print_drawn(const char *text) {
+static int print_drawn(const char *text)
+{
   uint64_t seed, last;
   struct sim_spec spec;
   if (!read_seeds(text, &seed, &last)) {
@@ -75,7 +81,8 @@ static int print_drawn(const char *text) {
   return 0;
 }
 
-int main(int count, char **words) {
+int main(int count, char **words)
+{
   const char *seeds = NULL, *scenario = NULL;
   FILE *capture = NULL;
   for (int i = 1; i < count; i++) {

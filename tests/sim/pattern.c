@@ -6,7 +6,8 @@
 
 enum pattern { PAIRS, INCAST, RING };
 
-static uint64_t size_of(struct sim *sim) {
+static uint64_t size_of(struct sim *sim)
+{
   const struct sim_spec *spec = &sim->spec;
   if (spec->pattern == RING) {
     return spec->steps * spec->bytes;
@@ -20,7 +21,8 @@ static uint64_t size_of(struct sim *sim) {
   return random_scale(&sim->random, 1, spec->bytes) - random_below(&sim->random, 2);
 }
 
-static void choose_sizes(struct sim *sim) {
+static void choose_sizes(struct sim *sim)
+{
   for (uint64_t i = 0; i < sim->flow_count; i++) {
     struct sim_flow *flow = &sim->flows[i];
     flow->sim = sim;
@@ -33,7 +35,8 @@ static void choose_sizes(struct sim *sim) {
 }
 
 /* Ranks are spread over hosts at random: most neighbours are in other racks. */
-static void make_ring(struct sim *sim) {
+static void make_ring(struct sim *sim)
+{
   uint64_t count = sim->flow_count;
   for (uint64_t i = 0; i < count; i++) {
     sim->flows[i].next = &sim->flows[(i + 1) % count];
@@ -41,13 +44,15 @@ static void make_ring(struct sim *sim) {
   sim->steps = sim_allocate(count * sim->spec.steps, sizeof *sim->steps);
 }
 
-static void start_next(struct sim *sim, uint64_t when) {
+static void start_next(struct sim *sim, uint64_t when)
+{
   if (sim->next_flow < sim->flow_count) {
     event_add(sim, when, EVENT_START, &sim->flows[sim->next_flow++]);
   }
 }
 
-void pattern_begin(struct sim *sim) {
+void pattern_begin(struct sim *sim)
+{
   const struct sim_spec *spec = &sim->spec;
   bool ring = spec->pattern == RING;
   sim->flow_count = ring ? spec->hosts : spec->connections;
@@ -63,7 +68,8 @@ void pattern_begin(struct sim *sim) {
 }
 
 /* The rank's host: a fixed shuffle of the seed, the same for all who ask. */
-static uint16_t host_of_rank(const struct sim *sim, uint64_t rank) {
+static uint16_t host_of_rank(const struct sim *sim, uint64_t rank)
+{
   uint16_t order[256];
   uint64_t hosts = sim->spec.hosts;
   struct sim_random random = random_stream(sim->spec.seed, 7);
@@ -75,7 +81,8 @@ static uint16_t host_of_rank(const struct sim *sim, uint64_t rank) {
   return order[rank % hosts];
 }
 
-void pattern_start(struct sim_flow *flow) {
+void pattern_start(struct sim_flow *flow)
+{
   struct sim *sim = flow->sim;
   uint64_t hosts = sim->spec.hosts;
   switch (sim->spec.pattern) {
@@ -84,16 +91,13 @@ void pattern_start(struct sim_flow *flow) {
     traffic_start(flow, client, client + 1);
     break;
   }
-  case INCAST:
-    traffic_start(flow, (uint16_t)(1 + flow->id % (hosts - 1)), 0);
-    break;
-  default:
-    traffic_start(flow, host_of_rank(sim, flow->id), host_of_rank(sim, flow->id + 1));
-    break;
+  case INCAST: traffic_start(flow, (uint16_t)(1 + flow->id % (hosts - 1)), 0); break;
+  default: traffic_start(flow, host_of_rank(sim, flow->id), host_of_rank(sim, flow->id + 1)); break;
   }
 }
 
-void pattern_done(struct sim_flow *flow) {
+void pattern_done(struct sim_flow *flow)
+{
   struct sim *sim = flow->sim;
   sim->done++;
   start_next(sim, sim->now + sim->spec.stagger_us * 1000);
@@ -101,7 +105,8 @@ void pattern_done(struct sim_flow *flow) {
 
 /* A step of a rank is over when it has the whole of what its neighbour sent;
  * with that it may send its own next. */
-static void step_done(struct sim_flow *flow) {
+static void step_done(struct sim_flow *flow)
+{
   struct sim *sim = flow->sim;
   if (flow->step_began) { /* the first opens connections and windows */
     sim->steps[sim->step_count++] = sim->now - flow->step_began;
@@ -114,7 +119,8 @@ static void step_done(struct sim_flow *flow) {
   }
 }
 
-void pattern_delivered(struct sim_end *end, uint64_t before) {
+void pattern_delivered(struct sim_end *end, uint64_t before)
+{
   struct sim_flow *flow = end->flow;
   if (flow->sim->spec.pattern != RING) {
     return;

@@ -5,7 +5,8 @@
 
 #include "tests/sim/sim.h"
 
-static void write_faults(const struct sim_counts *counts, FILE *out) {
+static void write_faults(const struct sim_counts *counts, FILE *out)
+{
   fprintf(out,
           "\"faults\": {\"dropped\": %" PRIu64 ", \"burst_dropped\": %" PRIu64
           ", \"tail_dropped\": %" PRIu64 ", \"queue_dropped\": %" PRIu64
@@ -20,7 +21,8 @@ static void write_faults(const struct sim_counts *counts, FILE *out) {
 }
 
 /* Of all stacks together; what is zero is left out. */
-static void write_counters(const struct sim *sim, FILE *out) {
+static void write_counters(const struct sim *sim, FILE *out)
+{
   const char *separator = "";
   fprintf(out, "\"counters\": {");
   for (int i = 0; i < HARP_COUNTERS; i++) {
@@ -37,18 +39,21 @@ static void write_counters(const struct sim *sim, FILE *out) {
 }
 
 /* Mbit/s of payload. */
-static uint64_t rate(uint64_t bytes, uint64_t ns) {
+static uint64_t rate(uint64_t bytes, uint64_t ns)
+{
   return ns ? (uint64_t)((__uint128_t)bytes * 8000 / ns) : 0;
 }
 
-static uint64_t flow_rate(const struct sim *sim, const struct sim_flow *flow) {
+static uint64_t flow_rate(const struct sim *sim, const struct sim_flow *flow)
+{
   uint64_t from = sim->spec.warmup_us * 1000;
   uint64_t until = sim->over ? sim->now : flow->finished;
   from = from > flow->started ? from : flow->started;
   return rate(flow->end[1].received - flow->at_warmup, until - from);
 }
 
-static void write_flows(const struct sim *sim, FILE *out) {
+static void write_flows(const struct sim *sim, FILE *out)
+{
   enum { FLOWS_MAX = 256 };
   fprintf(out, "\"flow_mbps\": [");
   for (uint64_t i = 0; i < sim->flow_count && sim->flow_count <= FLOWS_MAX; i++) {
@@ -57,12 +62,14 @@ static void write_flows(const struct sim *sim, FILE *out) {
   fprintf(out, "]");
 }
 
-static int ascending(const void *a, const void *b) {
+static int ascending(const void *a, const void *b)
+{
   uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
   return (x > y) - (x < y);
 }
 
-static void write_steps(const struct sim *sim, FILE *out) {
+static void write_steps(const struct sim *sim, FILE *out)
+{
   uint64_t count = sim->step_count;
   if (count == 0) {
     return;
@@ -75,7 +82,8 @@ static void write_steps(const struct sim *sim, FILE *out) {
 }
 
 /* From the warm-up, if there is one, to the end of the last connection. */
-static uint64_t goodput(const struct sim *sim, uint64_t *took) {
+static uint64_t goodput(const struct sim *sim, uint64_t *took)
+{
   uint64_t bytes = 0, until = 0;
   for (uint64_t i = 0; i < sim->flow_count; i++) {
     const struct sim_flow *flow = &sim->flows[i];
@@ -87,7 +95,8 @@ static uint64_t goodput(const struct sim *sim, uint64_t *took) {
   return rate(bytes, *took);
 }
 
-void report_write(const struct sim *sim, FILE *out) {
+void report_write(const struct sim *sim, FILE *out)
+{
   uint64_t took;
   uint64_t mbps = goodput(sim, &took);
   fprintf(out, "{\"seed\": %" PRIu64 ", \"spec\": \"", sim->spec.seed);

@@ -8,12 +8,13 @@
 #include "tests/sim/sim.h"
 
 enum {
-  QUIET_FRAMES = 20000,     /* without any progress: a livelock */
-  QUIET_FRAMES_EACH = 200,  /* and so many for each connection at a time */
+  QUIET_FRAMES = 20000,    /* without any progress: a livelock */
+  QUIET_FRAMES_EACH = 200, /* and so many for each connection at a time */
 };
 #define LONGEST (100000 * SIM_SECOND)
 
-void sim_violation(struct sim *sim, const char *format, ...) {
+void sim_violation(struct sim *sim, const char *format, ...)
+{
   if (sim->failed) {
     return;
   }
@@ -25,7 +26,8 @@ void sim_violation(struct sim *sim, const char *format, ...) {
   sim->failed = true;
 }
 
-void *sim_allocate(size_t count, size_t size) {
+void *sim_allocate(size_t count, size_t size)
+{
   void *memory = calloc(count ? count : 1, size);
   if (!memory) {
     fprintf(stderr, "sim: out of memory for %zu objects of %zu bytes\n", count, size);
@@ -34,18 +36,20 @@ void *sim_allocate(size_t count, size_t size) {
   return memory;
 }
 
-static void make_core(struct sim *sim) {
+static void make_core(struct sim *sim)
+{
   const struct sim_spec *spec = &sim->spec;
   uint64_t racks = spec->rack ? (spec->hosts + spec->rack - 1) / spec->rack : 0;
   sim->core_up = sim_allocate(racks, sizeof *sim->core_up);
   sim->core_down = sim_allocate(racks, sizeof *sim->core_down);
   for (uint64_t i = 0; i < racks; i++) {
-    sim->core_up[i] = sim->core_down[i] =
-        (struct sim_link){.rate_mbps = spec->core_mbps, .queue = spec->queue};
+    sim->core_up[i] = sim->core_down[i] = (struct sim_link){.rate_mbps = spec->core_mbps,
+                                                            .queue = spec->queue};
   }
 }
 
-static void begin(struct sim *sim, const struct sim_spec *spec, FILE *capture) {
+static void begin(struct sim *sim, const struct sim_spec *spec, FILE *capture)
+{
   memset(sim, 0, sizeof *sim);
   sim->spec = *spec;
   sim->capture = capture;
@@ -65,7 +69,8 @@ static void begin(struct sim *sim, const struct sim_spec *spec, FILE *capture) {
   pattern_begin(sim);
 }
 
-static void change_mtu(struct sim *sim) {
+static void change_mtu(struct sim *sim)
+{
   if (sim->done == sim->flow_count) {
     return;
   }
@@ -74,36 +79,27 @@ static void change_mtu(struct sim *sim) {
   event_add(sim, sim->now + sim->spec.path_mtu_us * 1000, EVENT_MTU, NULL);
 }
 
-static void remember_warmup(struct sim *sim) {
+static void remember_warmup(struct sim *sim)
+{
   for (uint64_t i = 0; i < sim->flow_count; i++) {
     sim->flows[i].at_warmup = sim->flows[i].end[1].received;
   }
 }
 
-static void handle(struct sim *sim, const struct sim_event *event) {
+static void handle(struct sim *sim, const struct sim_event *event)
+{
   switch (event->kind) {
-  case EVENT_FRAME:
-    link_arrived(sim, event->what);
-    break;
-  case EVENT_POLL:
-    host_poll(event->what);
-    break;
-  case EVENT_START:
-    pattern_start(event->what);
-    break;
-  case EVENT_READ:
-    traffic_read(event->what);
-    break;
-  case EVENT_MTU:
-    change_mtu(sim);
-    break;
-  case EVENT_WARMUP:
-    remember_warmup(sim);
-    break;
+  case EVENT_FRAME: link_arrived(sim, event->what); break;
+  case EVENT_POLL: host_poll(event->what); break;
+  case EVENT_START: pattern_start(event->what); break;
+  case EVENT_READ: traffic_read(event->what); break;
+  case EVENT_MTU: change_mtu(sim); break;
+  case EVENT_WARMUP: remember_warmup(sim); break;
   }
 }
 
-static void check_progress(struct sim *sim) {
+static void check_progress(struct sim *sim)
+{
   uint64_t bound = QUIET_FRAMES + QUIET_FRAMES_EACH * sim->spec.parallel;
   if (sim->quiet_frames > bound) {
     sim_violation(sim, "livelock: %" PRIu64 " frames since anything moved", sim->quiet_frames);
@@ -114,7 +110,8 @@ static void check_progress(struct sim *sim) {
   }
 }
 
-static const struct sim_flow *first_open(const struct sim *sim) {
+static const struct sim_flow *first_open(const struct sim *sim)
+{
   const struct sim_flow *flow = sim->flows;
   while (flow->end[0].closed && flow->end[1].closed) {
     flow++;
@@ -122,7 +119,8 @@ static const struct sim_flow *first_open(const struct sim *sim) {
   return flow;
 }
 
-static void check_end_of_run(struct sim *sim) {
+static void check_end_of_run(struct sim *sim)
+{
   if (sim->failed || sim->over) {
     return;
   }
@@ -130,8 +128,8 @@ static void check_end_of_run(struct sim *sim) {
     const struct sim_flow *flow = first_open(sim);
     sim_violation(sim,
                   "stalled: nothing is left to happen, %" PRIu64 " of %" PRIu64
-                  " connections are done; %" PRIu64 " is not, its client has %" PRIu64 " of %" PRIu64
-                  " bytes acknowledged, its server %" PRIu64 " of %" PRIu64,
+                  " connections are done; %" PRIu64 " is not, its client has %" PRIu64
+                  " of %" PRIu64 " bytes acknowledged, its server %" PRIu64 " of %" PRIu64,
                   sim->done, sim->flow_count, flow->id, flow->end[0].acked, flow->end[0].size,
                   flow->end[1].acked, flow->end[1].size);
   }
@@ -140,7 +138,8 @@ static void check_end_of_run(struct sim *sim) {
   }
 }
 
-void sim_run(struct sim *sim, const struct sim_spec *spec, FILE *capture) {
+void sim_run(struct sim *sim, const struct sim_spec *spec, FILE *capture)
+{
   begin(sim, spec, capture);
   uint64_t until = spec->duration_us ? spec->duration_us * 1000 : SIM_NEVER;
   struct sim_event event;
@@ -160,7 +159,8 @@ void sim_run(struct sim *sim, const struct sim_spec *spec, FILE *capture) {
   check_end_of_run(sim);
 }
 
-void sim_free(struct sim *sim) {
+void sim_free(struct sim *sim)
+{
   struct sim_event event;
   while (event_take(sim, &event)) {
     if (event.kind == EVENT_FRAME) {

@@ -36,10 +36,10 @@
 #define SIM_SECOND 1000000000ull
 
 enum {
-  SIM_PORT = 5001,         /* where servers listen */
-  SIM_ETHERNET = 38,       /* bytes that a frame takes on the wire beside its packet */
+  SIM_PORT = 5001,   /* where servers listen */
+  SIM_ETHERNET = 38, /* bytes that a frame takes on the wire beside its packet */
   SIM_MESSAGE = 512,
-  SIM_PATTERN = 1048573,   /* bytes after which a stream's content repeats: a prime */
+  SIM_PATTERN = 1048573, /* bytes after which a stream's content repeats: a prime */
   SIM_PUSH_MAX = 1 << 20,
 };
 
@@ -53,7 +53,7 @@ struct sim_spec {
 
 /* What has happened to frames, and between applications and stacks. */
 struct sim_counts {
-  uint64_t frames;         /* sent by NICs */
+  uint64_t frames; /* sent by NICs */
   uint64_t dropped, burst_dropped, tail_dropped, queue_dropped, mtu_dropped;
   uint64_t duplicated, reordered, corrupted;
   uint64_t mtu_changes;
@@ -64,7 +64,7 @@ struct sim_counts {
 };
 
 struct sim_frame {
-  uint64_t order;          /* of sending */
+  uint64_t order; /* of sending */
   uint32_t length;
   uint16_t source, target; /* hosts */
   uint8_t hop;             /* links passed behind the NIC */
@@ -76,13 +76,13 @@ struct sim_frame {
 struct sim_link {
   uint64_t rate_mbps;
   uint64_t delay_ns;
-  uint64_t queue;          /* bytes */
-  uint64_t free_ps;        /* when all that it holds has left, picoseconds */
+  uint64_t queue;   /* bytes */
+  uint64_t free_ps; /* when all that it holds has left, picoseconds */
   bool faulty;
-  bool uneven;             /* frames are up to a frame's time late, in order */
-  uint64_t latest;         /* arrival of the last one then */
-  uint64_t bad_until;      /* end of the burst of losses that it is in */
-  uint64_t newest;         /* order of the latest frame that arrived from it */
+  bool uneven;        /* frames are up to a frame's time late, in order */
+  uint64_t latest;    /* arrival of the last one then */
+  uint64_t bad_until; /* end of the burst of losses that it is in */
+  uint64_t newest;    /* order of the latest frame that arrived from it */
   struct sim_random random;
 };
 
@@ -95,27 +95,27 @@ struct sim_end {
   struct sim_flow *flow;
   struct sim_end *peer;
   struct sim_host *host;
-  struct harp_tcp *tcp;    /* NULL: not yet, or no more */
-  uint64_t size;           /* bytes that it sends */
-  uint64_t allowed;        /* of these now: a ring goes by steps */
+  struct harp_tcp *tcp; /* NULL: not yet, or no more */
+  uint64_t size;        /* bytes that it sends */
+  uint64_t allowed;     /* of these now: a ring goes by steps */
   uint64_t pushed, acked, received;
-  uint64_t budget, turn;   /* bytes that a slow reader takes in this stretch of time */
-  uint32_t key;            /* where its stream begins in the pattern */
+  uint64_t budget, turn; /* bytes that a slow reader takes in this stretch of time */
+  uint32_t key;          /* where its stream begins in the pattern */
   bool established, closing, closed, stalled;
   /* What its frames have said, and what has come to it (watch.c). */
   bool shown, scaled, heard;
   uint8_t scale;
-  uint32_t edge_shown;     /* right edge of the window that it advertised */
-  uint32_t edge_heard;     /* right edge that it was told */
+  uint32_t edge_shown; /* right edge of the window that it advertised */
+  uint32_t edge_heard; /* right edge that it was told */
 };
 
 struct sim_flow {
   struct sim *sim;
   uint64_t id;
-  struct sim_end end[2];   /* the connecting and the listening one */
+  struct sim_end end[2];      /* the connecting and the listening one */
   uint64_t started, finished; /* finished: its latest byte */
-  uint64_t at_warmup;      /* bytes that the listening side had by then */
-  struct sim_flow *next;   /* ring: the flow that leaves where this one arrives */
+  uint64_t at_warmup;         /* bytes that the listening side had by then */
+  struct sim_flow *next;      /* ring: the flow that leaves where this one arrives */
   uint64_t step_began;
 };
 
@@ -127,21 +127,21 @@ struct sim_host {
   struct sim_link nic, down; /* to the switch, from it */
   struct sim_frame **inbox;  /* what has arrived and was not polled; owned */
   uint32_t inbox_used, inbox_size;
-  uint64_t wake;           /* when it is polled next; SIM_NEVER */
+  uint64_t wake; /* when it is polled next; SIM_NEVER */
   uint64_t last_poll;
-  bool starved;            /* a connection found no references left to push with */
-  bool refused;            /* the NIC said no since the last poll */
-  uint32_t idle_polls;     /* in a row, with nothing in or out, yet something due */
+  bool starved;             /* a connection found no references left to push with */
+  bool refused;             /* the NIC said no since the last poll */
+  uint32_t idle_polls;      /* in a row, with nothing in or out, yet something due */
   struct sim_end **by_port; /* its connecting ends by local port; owned */
   uint32_t ends_used, ends_size;
-  struct sim_end **ends;   /* its open ends; owned */
+  struct sim_end **ends; /* its open ends; owned */
 };
 
 enum sim_event_kind { EVENT_FRAME, EVENT_POLL, EVENT_START, EVENT_READ, EVENT_MTU, EVENT_WARMUP };
 
 struct sim_event {
-  uint64_t when, order;    /* order: of making, so that equal times have one, too */
-  void *what;              /* frame, host, flow or end, by its kind */
+  uint64_t when, order; /* order: of making, so that equal times have one, too */
+  void *what;           /* frame, host, flow or end, by its kind */
   enum sim_event_kind kind;
 };
 
@@ -155,10 +155,10 @@ struct sim {
   struct sim_link *core_up, *core_down; /* of each rack */
   struct sim_flow *flows;
   uint64_t flow_count, next_flow, done;
-  uint64_t *steps;         /* ring: how long each step of each host took */
+  uint64_t *steps; /* ring: how long each step of each host took */
   uint64_t step_count;
-  bool mtu_low, over;      /* over: the time is up */
-  uint64_t quiet_frames;   /* since anything moved */
+  bool mtu_low, over;    /* over: the time is up */
+  uint64_t quiet_frames; /* since anything moved */
   uint64_t delivered;
   uint64_t event_total;
   struct sim_random random;
@@ -169,8 +169,7 @@ struct sim {
 };
 
 /* Ends the run: what rule was broken, and where. The first one counts. */
-void sim_violation(struct sim *sim, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+void sim_violation(struct sim *sim, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The program ends if there is no memory. */
 void *sim_allocate(size_t count, size_t size);
 /* Runs one scenario; result in sim, which sim_free empties. capture: NULL or an

@@ -17,9 +17,9 @@ struct key {
 };
 
 static const struct key keys[] = {
-#define SIM_NUMBER(name, initial, low, high, meaning)                                            \
+#define SIM_NUMBER(name, initial, low, high, meaning) \
   {#name, offsetof(struct sim_spec, name), false, initial, low, high, 0, meaning},
-#define SIM_FRACTION(name, initial, meaning)                                                     \
+#define SIM_FRACTION(name, initial, meaning) \
   {#name, offsetof(struct sim_spec, name), true, 0, 0, 0, initial, meaning},
 #include "tests/sim/spec_keys.def"
 #undef SIM_NUMBER
@@ -27,15 +27,18 @@ static const struct key keys[] = {
 };
 enum { KEYS = sizeof keys / sizeof keys[0] };
 
-static uint64_t *number(const struct sim_spec *spec, const struct key *key) {
+static uint64_t *number(const struct sim_spec *spec, const struct key *key)
+{
   return (uint64_t *)(void *)((uintptr_t)spec + key->offset);
 }
 
-static double *fraction(const struct sim_spec *spec, const struct key *key) {
+static double *fraction(const struct sim_spec *spec, const struct key *key)
+{
   return (double *)(void *)((uintptr_t)spec + key->offset);
 }
 
-void spec_default(struct sim_spec *spec) {
+void spec_default(struct sim_spec *spec)
+{
   for (int i = 0; i < KEYS; i++) {
     if (keys[i].fraction) {
       *fraction(spec, &keys[i]) = keys[i].initial_fraction;
@@ -45,7 +48,8 @@ void spec_default(struct sim_spec *spec) {
   }
 }
 
-static bool set(struct sim_spec *spec, const struct key *key, const char *value) {
+static bool set(struct sim_spec *spec, const struct key *key, const char *value)
+{
   char *end;
   if (key->fraction) {
     double got = strtod(value, &end);
@@ -57,7 +61,8 @@ static bool set(struct sim_spec *spec, const struct key *key, const char *value)
   return *value >= '0' && *value <= '9' && !*end && got >= key->low && got <= key->high;
 }
 
-static bool parse_word(struct sim_spec *spec, char *word, char *error) {
+static bool parse_word(struct sim_spec *spec, char *word, char *error)
+{
   char *value = strchr(word, '=');
   if (!value) {
     snprintf(error, SIM_MESSAGE, "scenario: '%.100s': write key=value, as in drop=0.01", word);
@@ -74,8 +79,8 @@ static bool parse_word(struct sim_spec *spec, char *word, char *error) {
     if (keys[i].fraction) {
       snprintf(error, SIM_MESSAGE, "scenario: %s=%.100s: allowed is 0 to 1", word, value);
     } else {
-      snprintf(error, SIM_MESSAGE, "scenario: %s=%.100s: allowed is %" PRIu64 " to %" PRIu64,
-               word, value, keys[i].low, keys[i].high);
+      snprintf(error, SIM_MESSAGE, "scenario: %s=%.100s: allowed is %" PRIu64 " to %" PRIu64, word,
+               value, keys[i].low, keys[i].high);
     }
     return false;
   }
@@ -84,7 +89,8 @@ static bool parse_word(struct sim_spec *spec, char *word, char *error) {
 }
 
 /* What single keys cannot see. */
-static bool consistent(const struct sim_spec *spec, char *error) {
+static bool consistent(const struct sim_spec *spec, char *error)
+{
   const char *wrong = NULL;
   if (spec->pattern == 0 && spec->hosts % 2) {
     wrong = "pairs need an even number of hosts";
@@ -101,7 +107,8 @@ static bool consistent(const struct sim_spec *spec, char *error) {
   return !wrong;
 }
 
-bool spec_parse(struct sim_spec *spec, const char *text, char error[SIM_MESSAGE]) {
+bool spec_parse(struct sim_spec *spec, const char *text, char error[SIM_MESSAGE])
+{
   char copy[4096], *rest = copy;
   if (strlen(text) >= sizeof copy) {
     snprintf(error, SIM_MESSAGE, "scenario: longer than %zu bytes", sizeof copy - 1);
@@ -116,7 +123,8 @@ bool spec_parse(struct sim_spec *spec, const char *text, char error[SIM_MESSAGE]
   return consistent(spec, error);
 }
 
-void spec_write(const struct sim_spec *spec, FILE *out) {
+void spec_write(const struct sim_spec *spec, FILE *out)
+{
   const char *separator = "";
   for (int i = 0; i < KEYS; i++) {
     if (keys[i].fraction && *fraction(spec, &keys[i]) != keys[i].initial_fraction) {
@@ -129,14 +137,14 @@ void spec_write(const struct sim_spec *spec, FILE *out) {
   }
 }
 
-void spec_help(FILE *out) {
+void spec_help(FILE *out)
+{
   for (int i = 0; i < KEYS; i++) {
     if (keys[i].fraction) {
       fprintf(out, "  %-15s %-14g probability: %s\n", keys[i].name, keys[i].initial_fraction,
               keys[i].meaning);
     } else {
-      fprintf(out, "  %-15s %-14" PRIu64 " %s\n", keys[i].name, keys[i].initial,
-              keys[i].meaning);
+      fprintf(out, "  %-15s %-14" PRIu64 " %s\n", keys[i].name, keys[i].initial, keys[i].meaning);
     }
   }
 }

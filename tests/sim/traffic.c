@@ -8,7 +8,8 @@
 /* What all streams are cut from, with a period that no window or chunk shares. */
 static uint8_t pattern_bytes[SIM_PATTERN + SIM_PUSH_MAX];
 
-void traffic_pattern_create(void) {
+void traffic_pattern_create(void)
+{
   struct sim_random random = random_stream(9293, 0);
   for (uint32_t i = 0; i < sizeof pattern_bytes; i++) {
     pattern_bytes[i] = i < SIM_PATTERN ? (uint8_t)random_next(&random)
@@ -16,18 +17,21 @@ void traffic_pattern_create(void) {
   }
 }
 
-static const uint8_t *stream(const struct sim_end *sender, uint64_t position) {
+static const uint8_t *stream(const struct sim_end *sender, uint64_t position)
+{
   return pattern_bytes + (sender->key + position) % SIM_PATTERN;
 }
 
-static const char *name(const struct sim_end *end) {
+static const char *name(const struct sim_end *end)
+{
   return end == &end->flow->end[0] ? "client" : "server";
 }
 
 static void moved(struct sim_end *end) { end->flow->sim->quiet_frames = 0; }
 
 /* FIN once everything is pushed; the listening side when the other is done, too. */
-static void close_if_done(struct sim_end *end) {
+static void close_if_done(struct sim_end *end)
+{
   bool first = end == &end->flow->end[0];
   if (end->tcp && end->established && !end->closing && end->pushed == end->size &&
       (first || harp_flow_at_end(end->tcp))) {
@@ -36,7 +40,8 @@ static void close_if_done(struct sim_end *end) {
   }
 }
 
-static void pull(void *user, struct harp_tcp *tcp, uint32_t room) {
+static void pull(void *user, struct harp_tcp *tcp, uint32_t room)
+{
   struct sim_end *end = user;
   const struct sim_spec *spec = &end->flow->sim->spec;
   uint64_t limit = end->size < end->allowed ? end->size : end->allowed;
@@ -59,7 +64,8 @@ static void pull(void *user, struct harp_tcp *tcp, uint32_t room) {
   close_if_done(end);
 }
 
-static void complain(struct sim_end *end, const uint8_t *data, size_t length) {
+static void complain(struct sim_end *end, const uint8_t *data, size_t length)
+{
   const uint8_t *wanted = stream(end->peer, end->received);
   size_t i = 0;
   while (i < length && data[i] == wanted[i]) {
@@ -72,7 +78,8 @@ static void complain(struct sim_end *end, const uint8_t *data, size_t length) {
 
 /* A slow reader has a budget for each stretch of time; what it leaves waits
  * for the next one. */
-static size_t affordable(struct sim_end *end, size_t length) {
+static size_t affordable(struct sim_end *end, size_t length)
+{
   struct sim *sim = end->flow->sim;
   uint64_t turn = sim->now / (sim->spec.read_every_us * 1000);
   if (sim->spec.read_bytes == 0) {
@@ -94,7 +101,8 @@ static size_t affordable(struct sim_end *end, size_t length) {
   return length;
 }
 
-static size_t deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length) {
+static size_t deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length)
+{
   struct sim_end *end = user;
   struct sim *sim = end->flow->sim;
   length = affordable(end, length);
@@ -113,7 +121,8 @@ static size_t deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, siz
 }
 
 /* References are the stack's, and short: whoever found none tries again. */
-static void feed(struct sim_host *host) {
+static void feed(struct sim_host *host)
+{
   host->starved = false;
   for (uint32_t i = 0; i < host->ends_used; i++) {
     if (host->ends[i]->tcp) {
@@ -122,7 +131,8 @@ static void feed(struct sim_host *host) {
   }
 }
 
-static void acked(void *user, struct harp_tcp *tcp, uint32_t bytes) {
+static void acked(void *user, struct harp_tcp *tcp, uint32_t bytes)
+{
   struct sim_end *end = user;
   end->acked += bytes;
   moved(end);
@@ -135,7 +145,8 @@ static void acked(void *user, struct harp_tcp *tcp, uint32_t bytes) {
 
 static void readable(void *user, struct harp_tcp *tcp) { close_if_done(user); }
 
-static void begin(struct sim_end *end) {
+static void begin(struct sim_end *end)
+{
   const struct sim_spec *spec = &end->flow->sim->spec;
   end->established = true;
   moved(end);
@@ -149,7 +160,8 @@ static void begin(struct sim_end *end) {
 
 static void established(void *user, struct harp_tcp *tcp) { begin(user); }
 
-static void closed(void *user, struct harp_tcp *tcp, int error) {
+static void closed(void *user, struct harp_tcp *tcp, int error)
+{
   struct sim_end *end = user;
   struct sim *sim = end->flow->sim;
   end->tcp = NULL;
@@ -179,7 +191,8 @@ static const struct harp_flow_ops traffic_ops = {
 };
 
 /* The connecting side is found by its address and port. */
-static int accept_there(void *user, struct harp_tcp *tcp) {
+static int accept_there(void *user, struct harp_tcp *tcp)
+{
   struct sim_host *host = user;
   struct harp_endpoint peer = harp_flow_peer(tcp);
   uint32_t index = __builtin_bswap32(peer.address) - __builtin_bswap32(host_address(0));
@@ -197,7 +210,8 @@ static int accept_there(void *user, struct harp_tcp *tcp) {
 
 const struct harp_flow_ops traffic_listener = {.accept = accept_there};
 
-static void prepare(struct sim_flow *flow, int side, uint16_t host) {
+static void prepare(struct sim_flow *flow, int side, uint16_t host)
+{
   struct sim_end *end = &flow->end[side];
   end->flow = flow;
   end->peer = &flow->end[!side];
@@ -205,7 +219,8 @@ static void prepare(struct sim_flow *flow, int side, uint16_t host) {
   end->key = (uint32_t)((flow->id * 2 + (uint64_t)side) * 104729 % SIM_PATTERN);
 }
 
-void traffic_start(struct sim_flow *flow, uint16_t client, uint16_t server) {
+void traffic_start(struct sim_flow *flow, uint16_t client, uint16_t server)
+{
   struct sim *sim = flow->sim;
   struct sim_end *end = &flow->end[0];
   struct harp_endpoint peer = {host_address(server), SIM_PORT};
@@ -223,7 +238,8 @@ void traffic_start(struct sim_flow *flow, uint16_t client, uint16_t server) {
   host_end(end->host);
 }
 
-void traffic_read(struct sim_end *end) {
+void traffic_read(struct sim_end *end)
+{
   end->stalled = false;
   if (end->tcp) {
     host_begin(end->host);

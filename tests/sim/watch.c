@@ -5,8 +5,8 @@
  * MTU. It reads frames only, so that it knows nothing of what a stack believes.
  */
 #include "harp/stack/bytes.h"
-#include "harp/stack/seq.h"
 #include "harp/stack/headers.h"
+#include "harp/stack/seq.h"
 #include "tests/sim/sim.h"
 
 struct headers {
@@ -15,7 +15,8 @@ struct headers {
   uint8_t flags;
 };
 
-static bool read_headers(const struct sim_frame *frame, struct headers *headers) {
+static bool read_headers(const struct sim_frame *frame, struct headers *headers)
+{
   const uint8_t *tcp = frame->data + IP_HEADER;
   if (frame->data[IP_PROTOCOL] != IP_PROTOCOL_TCP) {
     return false;
@@ -32,14 +33,16 @@ static bool read_headers(const struct sim_frame *frame, struct headers *headers)
   return true;
 }
 
-bool watch_is_tail(const struct sim_frame *frame) {
+bool watch_is_tail(const struct sim_frame *frame)
+{
   struct headers headers;
   return read_headers(frame, &headers) && (headers.flags & FLAG_PSH);
 }
 
 /* The end that has sent the frame; NULL: no connection of ours (any more). */
 static struct sim_end *sender_of(struct sim *sim, const struct sim_frame *frame,
-                                 const struct headers *headers) {
+                                 const struct headers *headers)
+{
   if (headers->target_port == SIM_PORT) {
     return sim->hosts[frame->source].by_port[headers->source_port];
   }
@@ -48,7 +51,8 @@ static struct sim_end *sender_of(struct sim *sim, const struct sim_frame *frame,
 }
 
 /* The shift that a SYN offers; 255: none. */
-static uint8_t offered_scale(const uint8_t *tcp) {
+static uint8_t offered_scale(const uint8_t *tcp)
+{
   const uint8_t *end = tcp + (tcp[TCP_OFFSET] >> 4) * 4;
   for (const uint8_t *option = tcp + TCP_HEADER; option < end && *option != OPTION_END;) {
     if (*option == OPTION_WINDOW_SCALE) {
@@ -59,17 +63,19 @@ static uint8_t offered_scale(const uint8_t *tcp) {
   return 255;
 }
 
-static uint8_t shift_of(const struct sim_end *end) {
+static uint8_t shift_of(const struct sim_end *end)
+{
   return end->scaled && end->peer->scaled ? end->scale : 0;
 }
 
-static uint32_t edge_in(const struct sim_end *end, const struct headers *headers) {
+static uint32_t edge_in(const struct sim_end *end, const struct headers *headers)
+{
   uint8_t shift = headers->flags & FLAG_SYN ? 0 : shift_of(end);
   return headers->ack + ((uint32_t)headers->window << shift);
 }
 
-static void check_payload(struct sim *sim, const struct sim_end *end,
-                          const struct headers *headers) {
+static void check_payload(struct sim *sim, const struct sim_end *end, const struct headers *headers)
+{
   uint32_t right = headers->seq + headers->payload;
   bool probe = headers->payload == 1 && headers->seq == end->edge_heard;
   if (!end->heard || (seq_gt(right, end->edge_heard) && !probe)) {
@@ -78,7 +84,8 @@ static void check_payload(struct sim *sim, const struct sim_end *end,
   }
 }
 
-static void check_window(struct sim *sim, struct sim_end *end, const struct headers *headers) {
+static void check_window(struct sim *sim, struct sim_end *end, const struct headers *headers)
+{
   uint32_t edge = edge_in(end, headers);
   uint32_t unit = 1u << shift_of(end);
   if (headers->window == 0) {
@@ -94,15 +101,15 @@ static void check_window(struct sim *sim, struct sim_end *end, const struct head
   end->shown = true;
 }
 
-void watch_sent(struct sim *sim, const struct sim_frame *frame) {
+void watch_sent(struct sim *sim, const struct sim_frame *frame)
+{
   struct headers headers;
   struct sim_host *host = &sim->hosts[frame->source];
   if (frame->length > host->config.mtu) {
     sim_violation(sim, "host %u sends a packet of %u bytes, above its MTU of %u", host->index,
                   frame->length, host->config.mtu);
   }
-  struct sim_end *end =
-      read_headers(frame, &headers) ? sender_of(sim, frame, &headers) : NULL;
+  struct sim_end *end = read_headers(frame, &headers) ? sender_of(sim, frame, &headers) : NULL;
   if (!end || (headers.flags & FLAG_RST)) {
     return;
   }
@@ -120,7 +127,8 @@ void watch_sent(struct sim *sim, const struct sim_frame *frame) {
   }
 }
 
-void watch_arrived(struct sim *sim, const struct sim_frame *frame) {
+void watch_arrived(struct sim *sim, const struct sim_frame *frame)
+{
   struct headers headers;
   if (frame->spoilt || !read_headers(frame, &headers) || !(headers.flags & FLAG_ACK)) {
     return;

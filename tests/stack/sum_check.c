@@ -16,7 +16,8 @@ enum { MOST = 70000, ROOM = MOST + 256, BESIDE = 0x5a };
 static uint8_t from_bytes[ROOM], to_bytes[ROOM];
 
 /* The definition: 16-bit words in network order, an odd byte filled up. */
-static uint16_t defined(const uint8_t *p, size_t length) {
+static uint16_t defined(const uint8_t *p, size_t length)
+{
   uint32_t sum = 0;
   for (size_t i = 0; i < length; i++) {
     sum += i & 1 ? p[i] : (uint32_t)p[i] << 8;
@@ -25,28 +26,32 @@ static uint16_t defined(const uint8_t *p, size_t length) {
   return (uint16_t)sum;
 }
 
-static uint16_t folded(uint64_t sum) {
+static uint16_t folded(uint64_t sum)
+{
   while (sum >> 16) {
     sum = (sum & 0xffff) + (sum >> 16);
   }
   return __builtin_bswap16((uint16_t)sum); /* both CPUs that there are store the low byte first */
 }
 
-static void must(int good, const char *name, const char *what, size_t length) {
+static void must(int good, const char *name, const char *what, size_t length)
+{
   if (!good) {
     printf("%s: %s, %zu bytes\n", name, what, length);
     exit(1);
   }
 }
 
-static void check_copy(const char *name, const uint8_t *to, const uint8_t *from, size_t length) {
+static void check_copy(const char *name, const uint8_t *to, const uint8_t *from, size_t length)
+{
   must(memcmp(to, from, length) == 0, name, "a wrong copy", length);
   for (const uint8_t *p = to_bytes; p < to_bytes + ROOM; p++) {
     must((p >= to && p < to + length) || *p == BESIDE, name, "wrote beside the copy", length);
   }
 }
 
-static void try_one(const struct harp_summer *summer) {
+static void try_one(const struct harp_summer *summer)
+{
   size_t length = (size_t)random() % (random() % 8 ? 400 : MOST);
   const uint8_t *from = from_bytes + random() % 128;
   uint8_t *to = to_bytes + 64 + random() % 128;
@@ -58,7 +63,8 @@ static void try_one(const struct harp_summer *summer) {
 }
 
 /* In pieces of any length, also odd ones. */
-static void try_pieces(void) {
+static void try_pieces(void)
+{
   size_t length = 2 + (size_t)random() % 3000, first = (size_t)random() % length;
   struct harp_sum sum = {0};
   harp_sum_add(&sum, from_bytes, first);
@@ -67,7 +73,8 @@ static void try_pieces(void) {
        "a wrong sum", length);
 }
 
-int main(int count, char **words) {
+int main(int count, char **words)
+{
   if (count != 3) {
     return 2;
   }

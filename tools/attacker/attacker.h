@@ -34,15 +34,15 @@ enum {
 
 /* A connection of the attacker's, or one frame that pretends to belong to one. */
 struct visitor {
-  uint16_t port;      /* its own */
-  uint16_t step;      /* frames sent */
-  bool answered;      /* a SYN-ACK has come */
-  uint32_t seq, ack;  /* next to send, next to expect */
-  uint64_t due_ns;    /* when the next frame is sent */
+  uint16_t port;     /* its own */
+  uint16_t step;     /* frames sent */
+  bool answered;     /* a SYN-ACK has come */
+  uint32_t seq, ack; /* next to send, next to expect */
+  uint64_t due_ns;   /* when the next frame is sent */
 };
 
 struct flood {
-  int fd;                       /* a packet socket; or, if not NULL: */
+  int fd; /* a packet socket; or, if not NULL: */
   struct forwarder *forwarder;
   uint8_t mac[6], to_mac[6];
   uint32_t from, to;            /* addresses, network order; to: of this phase */
@@ -56,9 +56,9 @@ struct flood {
   uint64_t visits;              /* begun so far */
   struct {
     uint64_t frames, connections, answered, resets, arp;
-  } count;                      /* of the phases on the victim; frames of all */
+  } count; /* of the phases on the victim; frames of all */
   struct visitor visitors[FLOOD_VISITORS];
-  uint32_t by_port[65536];      /* visitor + 1; 0: none */
+  uint32_t by_port[65536];                           /* visitor + 1; 0: none */
   uint32_t answered[FLOOD_VISITORS], answered_count; /* visitors whose turn it is at once */
 };
 

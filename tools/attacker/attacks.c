@@ -16,7 +16,7 @@ enum {
   VERSIONS = 4,
   HELLO_TOKEN = 8,
   TOKEN = 16,
-  TINY = 81,         /* frames of a connection */
+  TINY = 81, /* frames of a connection */
   OUT_OF_ORDER = 41,
 };
 
@@ -127,8 +127,8 @@ static size_t sitter(struct flood *flood, struct visitor *visitor, uint8_t *out)
 }
 
 /* So many bytes, so far behind the next byte that is expected, which never comes. */
-static size_t beyond(struct flood *flood, struct visitor *visitor, uint32_t distance,
-                     size_t length, uint8_t *out)
+static size_t beyond(struct flood *flood, struct visitor *visitor, uint32_t distance, size_t length,
+                     uint8_t *out)
 {
   struct segment segment = of(flood, visitor);
   segment.seq += distance;

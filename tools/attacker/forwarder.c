@@ -6,7 +6,8 @@
 
 enum { BURST = 32 };
 
-static int open_end(struct forwarder *forwarder, enum forwarder_end end, const char *path, char *error)
+static int open_end(struct forwarder *forwarder, enum forwarder_end end, const char *path,
+                    char *error)
 {
   char device[200];
   struct harp_port_config config = {.queues = 1, .address = 0x0900000a, .prefix = 8};
@@ -27,7 +28,7 @@ void forwarder_close(struct forwarder *forwarder)
 }
 
 int forwarder_put(struct forwarder *forwarder, enum forwarder_end end, const uint8_t *bytes,
-                uint32_t length, uint16_t segment_size, bool vouched)
+                  uint32_t length, uint16_t segment_size, bool vouched)
 {
   struct iovec iov = {(void *)(uintptr_t)bytes, length};
   struct harp_tx_frame frame = {
@@ -54,7 +55,7 @@ static int pass_on(struct forwarder *forwarder, enum forwarder_end from)
     const struct harp_rx_frame *frame = &frames[i];
     if (forwarder->seen(forwarder->user, from, frame))
       (void)!forwarder_put(forwarder, !from, frame->header, frame->header_length,
-                         frame->segment_size, frame->checksum_good);
+                           frame->segment_size, frame->checksum_good);
   }
   if (count > 0)
     forwarder_flush(forwarder, !from);

@@ -31,7 +31,7 @@ void forwarder_close(struct forwarder *forwarder);
 /* A whole frame for the host at that end; it may be late until forwarder_flush. vouched: as if
  * a device had found its checksum good. -EAGAIN: the wire is full. */
 int forwarder_put(struct forwarder *forwarder, enum forwarder_end end, const uint8_t *bytes,
-                uint32_t length, uint16_t segment_size, bool vouched);
+                  uint32_t length, uint16_t segment_size, bool vouched);
 void forwarder_flush(struct forwarder *forwarder, enum forwarder_end end);
 
 /* Passes on a burst each way; a full wire loses frames, as wires do. How many came. */

@@ -20,8 +20,7 @@ static size_t ethernet(const uint8_t *from, const uint8_t *to, uint16_t type, ui
   return sizeof header;
 }
 
-static size_t ipv4(uint32_t source, uint32_t target, uint8_t protocol, size_t payload,
-                   uint8_t *out)
+static size_t ipv4(uint32_t source, uint32_t target, uint8_t protocol, size_t payload, uint8_t *out)
 {
   struct iphdr ip = {.version = 4,
                      .ihl = 5,
@@ -52,8 +51,7 @@ size_t frame_tcp(const struct flood *flood, const struct segment *segment, uint8
   if (segment->option_bytes)
     memcpy(out + at + sizeof tcp, segment->options, segment->option_bytes);
   if (segment->payload_bytes)
-    memcpy(out + at + sizeof tcp + segment->option_bytes, segment->payload,
-           segment->payload_bytes);
+    memcpy(out + at + sizeof tcp + segment->option_bytes, segment->payload, segment->payload_bytes);
   struct harp_sum sum = {0};
   harp_sum_add_pseudo(&sum, segment->source, flood->to, IPPROTO_TCP, (uint32_t)length);
   harp_sum_add(&sum, out + at, length);
@@ -85,9 +83,8 @@ size_t frame_too_big(const struct flood *flood, uint32_t source, uint32_t seq, u
                      uint8_t *out)
 {
   struct icmphdr icmp = {.type = ICMP_DEST_UNREACH, .code = ICMP_FRAG_NEEDED};
-  struct tcphdr tcp = {.source = htons(flood->own_port),
-                       .dest = htons(flood->peer_port),
-                       .seq = htonl(seq)};
+  struct tcphdr tcp = {
+      .source = htons(flood->own_port), .dest = htons(flood->peer_port), .seq = htonl(seq)};
   size_t about = sizeof(struct iphdr) + 8; /* RFC 792: the header, and 8 bytes behind it */
   size_t at = ethernet(flood->mac, flood->to_mac, ETHERTYPE_IP, out);
   at += ipv4(source, flood->to, IPPROTO_ICMP, sizeof icmp + about, out + at);

@@ -35,10 +35,7 @@ static const char usage[] =
     "\n"
     "Exit: 0 all well, 1 it failed, 2 wrong usage.\n";
 
-static void on_signal(int number)
-{
-  flood_stop = number;
-}
+static void on_signal(int number) { flood_stop = number; }
 
 /* It stands for another machine: what runs beside it on this one must not slow it. */
 static void take_precedence(void)

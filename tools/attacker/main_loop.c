@@ -3,8 +3,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tools/attacker/forwarder.h"
 #include "tools/attacker/attacker.h"
+#include "tools/attacker/forwarder.h"
 
 enum { LINE = 1024, WORDS = 32, NAP_MS = 100 };
 
@@ -13,7 +13,7 @@ static const uint8_t own_mac[6] = {2, 0x77, 0, 0, 0, 0x66};
 static struct forward_state {
   struct flood flood;
   uint32_t address; /* of the victim */
-  bool hello_seen;       /* a hello to it */
+  bool hello_seen;  /* a hello to it */
 } state;
 
 /* What is for the attacker goes no further. */
@@ -39,8 +39,7 @@ static bool attack(struct forwarder *forwarder, char *line)
   memset(&state.flood, 0, sizeof state.flood);
   state.flood.forwarder = forwarder;
   memcpy(state.flood.mac, own_mac, sizeof own_mac);
-  return which && flood_from_args(&state.flood, which, args) &&
-         flood_run(&state.flood, which) == 0;
+  return which && flood_from_args(&state.flood, which, args) && flood_run(&state.flood, which) == 0;
 }
 
 /* One line of standard input; false: its end, or nonsense. */

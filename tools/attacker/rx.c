@@ -31,8 +31,10 @@ int flood_open(const char *interface, uint8_t mac[6])
     memcpy(mac, request.ifr_hwaddr.sa_data, 6);
     return fd;
   }
-  fprintf(stderr, "harp-flood: %s: %s; name an interface of this network namespace, and run as "
-                  "root\n", interface, strerror(errno));
+  fprintf(stderr,
+          "harp-flood: %s: %s; name an interface of this network namespace, and run as "
+          "root\n",
+          interface, strerror(errno));
   if (fd >= 0)
     close(fd);
   return -1;

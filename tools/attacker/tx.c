@@ -4,8 +4,8 @@
 #include <sys/socket.h>
 #include <time.h>
 
-#include "tools/attacker/forwarder.h"
 #include "tools/attacker/attacker.h"
+#include "tools/attacker/forwarder.h"
 
 enum { BATCH = 64, HEARD = 256 /* frames at a time */ };
 
@@ -28,7 +28,7 @@ int tx_send(struct flood *flood, const struct iovec *frames, unsigned count)
     return send_on_interface(flood, frames, count);
   for (unsigned i = 0; i < count; i++)
     sent += forwarder_put(flood->forwarder, FORWARDER_VICTIM, frames[i].iov_base,
-                        (uint32_t)frames[i].iov_len, 0, false) == 0;
+                          (uint32_t)frames[i].iov_len, 0, false) == 0;
   forwarder_flush(flood->forwarder, FORWARDER_VICTIM);
   return sent;
 }

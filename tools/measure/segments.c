@@ -21,7 +21,7 @@ enum {
   PAYLOAD = 1448, /* of a segment at MTU 1500, with timestamps */
   BURST = 32,     /* segments of a round, as a poll finds them */
   FRAME = 1514,
-  WARM_UP = 4,    /* rounds of each connection: handshakes and first windows are over then */
+  WARM_UP = 4, /* rounds of each connection: handshakes and first windows are over then */
   SERVER_PORT = 9,
   CLIENT_PORTS = 10000,
 };
@@ -71,7 +71,8 @@ __attribute__((noinline)) int hand_over(void *user, const struct harp_tx_frame *
 
 size_t take(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length);
 
-__attribute__((noinline)) size_t take(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length)
+__attribute__((noinline)) size_t take(void *user, struct harp_tcp *tcp, const uint8_t *data,
+                                      size_t length)
 {
   *(size_t *)user += length;
   return length;

@@ -19,10 +19,7 @@ enum { PASSES_AT_STOP = 100 };
 
 static volatile sig_atomic_t stop;
 
-static void on_signal(int number)
-{
-  stop = number;
-}
+static void on_signal(int number) { stop = number; }
 
 static void catch_signals(void)
 {

@@ -22,43 +22,43 @@
 
 enum {
   RELAY_ERROR_SIZE = 256,
-  RELAY_BATCH = 32,           /* frames of one system call */
-  RELAY_LARGE_FRAME = 65549,  /* Ethernet header and the largest IPv4 packet */
-  RELAY_ALIGN = 2,            /* in front of a frame, so that its IP header is aligned */
-  RELAY_HOLD_MAX = 64,        /* frames held back at a time for reordering */
-  RELAY_REORDER_MIN = 3,      /* fewer than three overtakers are no reordering to TCP */
-  RELAY_FLOWS = 64,           /* TCP flows of one direction whose bytes are known */
-  RELAY_RANGES = 4096,        /* of a flow's bytes that came ahead of a hole */
+  RELAY_BATCH = 32,          /* frames of one system call */
+  RELAY_LARGE_FRAME = 65549, /* Ethernet header and the largest IPv4 packet */
+  RELAY_ALIGN = 2,           /* in front of a frame, so that its IP header is aligned */
+  RELAY_HOLD_MAX = 64,       /* frames held back at a time for reordering */
+  RELAY_REORDER_MIN = 3,     /* fewer than three overtakers are no reordering to TCP */
+  RELAY_FLOWS = 64,          /* TCP flows of one direction whose bytes are known */
+  RELAY_RANGES = 4096,       /* of a flow's bytes that came ahead of a hole */
 };
 
 /* What the relay does to each frame, in both directions. */
 struct relay_spec {
-  double drop;              /* probability that a frame begins a loss */
-  uint32_t drop_burst;      /* frames lost in a row once a loss begins, >= 1 */
-  double duplicate;         /* probability */
-  double reorder;           /* probability that a frame is overtaken */
-  uint32_t reorder_depth;   /* by at most so many others, >= RELAY_REORDER_MIN */
-  double corrupt;           /* probability that one byte is flipped */
-  uint64_t delay_ns;        /* one way */
-  uint64_t rate_mbps;       /* 0: no limit */
-  uint32_t queue;           /* frames that wait for delay and rate; more are lost */
+  double drop;            /* probability that a frame begins a loss */
+  uint32_t drop_burst;    /* frames lost in a row once a loss begins, >= 1 */
+  double duplicate;       /* probability */
+  double reorder;         /* probability that a frame is overtaken */
+  uint32_t reorder_depth; /* by at most so many others, >= RELAY_REORDER_MIN */
+  double corrupt;         /* probability that one byte is flipped */
+  uint64_t delay_ns;      /* one way */
+  uint64_t rate_mbps;     /* 0: no limit */
+  uint32_t queue;         /* frames that wait for delay and rate; more are lost */
   uint64_t seed;
 };
 
 struct relay_counts {
-  uint64_t frames_in;   /* from the interface; a large segment counts once */
-  uint64_t segments;    /* frames after large segments were cut */
-  uint64_t passed;      /* of these, not TCP over IPv4: never spoilt */
+  uint64_t frames_in; /* from the interface; a large segment counts once */
+  uint64_t segments;  /* frames after large segments were cut */
+  uint64_t passed;    /* of these, not TCP over IPv4: never spoilt */
   uint64_t dropped;
   uint64_t duplicated;
-  uint64_t reordered;   /* at least one later frame left before it */
+  uint64_t reordered; /* at least one later frame left before it */
   uint64_t corrupted;
   uint64_t retransmitted; /* came with payload that had come before */
   uint64_t needless;      /* left with payload that had all left before, whole and right;
                              copies that the relay made are none */
-  uint64_t overflowed;  /* lost because the queue was full */
-  uint64_t unusable;    /* lost because they were malformed or larger than the MTU */
-  uint64_t kernel_lost; /* lost before the relay could read them */
+  uint64_t overflowed;    /* lost because the queue was full */
+  uint64_t unusable;      /* lost because they were malformed or larger than the MTU */
+  uint64_t kernel_lost;   /* lost before the relay could read them */
   uint64_t frames_out;
   uint64_t bytes_out;
 };
@@ -101,12 +101,12 @@ struct relay_flow {
 struct relay_path {
   const struct relay_spec *spec;
   const char *name;
-  int in, out;          /* packet sockets */
-  unsigned direction;   /* 0, 1: part of the random draws */
-  size_t frame_size;    /* capacity of every frame below */
-  uint64_t sequence;    /* TCP frames seen: the index of the random draws */
+  int in, out;        /* packet sockets */
+  unsigned direction; /* 0, 1: part of the random draws */
+  size_t frame_size;  /* capacity of every frame below */
+  uint64_t sequence;  /* TCP frames seen: the index of the random draws */
   uint32_t burst_left;
-  uint64_t line_free_ns; /* when the rate limit lets the next frame begin */
+  uint64_t line_free_ns;     /* when the rate limit lets the next frame begin */
   struct relay_frame *queue; /* ring of spec->queue entries, oldest at head */
   uint32_t head, used;
   struct relay_held held[RELAY_HOLD_MAX];

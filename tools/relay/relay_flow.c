@@ -19,10 +19,7 @@ struct payload {
   struct relay_flow_key key;
 };
 
-static bool before(uint32_t a, uint32_t b)
-{
-  return (int32_t)(a - b) < 0;
-}
+static bool before(uint32_t a, uint32_t b) { return (int32_t)(a - b) < 0; }
 
 /* false: the headers are not whole. A SYN takes a sequence number itself. */
 static bool read_payload(const uint8_t *frame, size_t length, struct payload *payload)

@@ -69,8 +69,8 @@ static int set(struct relay_spec *spec, const char *key, char *value, char *erro
     return probability(value, &spec->corrupt) ? 0 : bad(error, key, value, fraction);
   if (!strcmp(key, "reorder"))
     return reorder(value, spec)
-             ? 0
-             : bad(error, key, value, "P or P/N, P from 0 to 1, N from 3 to 1000");
+               ? 0
+               : bad(error, key, value, "P or P/N, P from 0 to 1, N from 3 to 1000");
   if (!strcmp(key, "drop_burst")) {
     if (!whole_number(value, 100000, &number) || !number)
       return bad(error, key, value, "a number of frames from 1 to 100000");

@@ -30,9 +30,9 @@ enum {
 struct kernel_settings {
   char interface[IF_NAMESIZE];
   struct in_addr address;
-  int sockets;               /* per link */
-  char congestion[16];       /* "": the system's default */
-  int timeout_ms;            /* a peer silent for so long is lost */
+  int sockets;         /* per link */
+  char congestion[16]; /* "": the system's default */
+  int timeout_ms;      /* a peer silent for so long is lost */
 };
 
 extern struct kernel_settings kernel_settings;
@@ -47,14 +47,14 @@ struct net_request {
   struct net_link *link;
   uint64_t sequence;
   uint8_t *data;
-  size_t size;          /* a receive's capacity until the header has come */
-  uint32_t header;      /* the size as it travels, little-endian */
+  size_t size;     /* a receive's capacity until the header has come */
+  uint32_t header; /* the size as it travels, little-endian */
   uint32_t header_moved;
   bool sliced;          /* size is final, slices are set */
   uint8_t first_socket; /* slice i travels over socket (first_socket + i) % sockets */
   uint8_t slices;
-  size_t left;          /* payload bytes still to move */
-  bool finished;        /* test() has reported it */
+  size_t left;   /* payload bytes still to move */
+  bool finished; /* test() has reported it */
   struct kernel_slice slice[KERNEL_MAX_SOCKETS];
 };
 
@@ -62,12 +62,12 @@ struct net_request {
 struct net_link {
   bool sends;
   int sockets;
-  int fd[KERNEL_MAX_SOCKETS];          /* -1: not open */
-  int error;                           /* negative errno: the link has failed */
-  uint64_t first, next;                /* sequences of the oldest slot in use and the next free */
-  uint64_t at[KERNEL_MAX_SOCKETS];     /* sequence that each socket works on */
-  unsigned next_socket;                /* where the next message's slices begin */
-  char peer[KERNEL_PEER_NAME];         /* address:port, for the log */
+  int fd[KERNEL_MAX_SOCKETS];      /* -1: not open */
+  int error;                       /* negative errno: the link has failed */
+  uint64_t first, next;            /* sequences of the oldest slot in use and the next free */
+  uint64_t at[KERNEL_MAX_SOCKETS]; /* sequence that each socket works on */
+  unsigned next_socket;            /* where the next message's slices begin */
+  char peer[KERNEL_PEER_NAME];     /* address:port, for the log */
   struct net_request request[KERNEL_REQUESTS];
 };
 

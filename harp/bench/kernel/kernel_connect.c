@@ -30,15 +30,15 @@ enum { MAX_ARRIVALS = 256 };
  * handles of NCCL's own socket transport do: the address that is listened on, in
  * the room of an IPv6 one, a magic number, two counts. */
 struct handle {
-  uint16_t family;   /* AF_INET */
-  uint16_t port;     /* network order */
-  uint32_t address;  /* network order */
+  uint16_t family;  /* AF_INET */
+  uint16_t port;    /* network order */
+  uint32_t address; /* network order */
   uint8_t unused[24];
   uint64_t magic;
   uint32_t sockets;
-  uint32_t threads;  /* beside the progress thread: none */
-  uint64_t token;    /* whoever connects must present it */
-  uint32_t attempt;  /* scratch: the connect that this handle has under way; 0: none */
+  uint32_t threads; /* beside the progress thread: none */
+  uint64_t token;   /* whoever connects must present it */
+  uint32_t attempt; /* scratch: the connect that this handle has under way; 0: none */
 };
 _Static_assert(sizeof(struct handle) <= NET_HANDLE_SIZE, "the handle must fit NCCL's");
 
@@ -99,14 +99,12 @@ int kernel_socket(const struct kernel_settings *settings)
 {
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd >= 0 &&
-      (set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1) ||
-       set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1) ||
+      (set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1) || set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1) ||
        set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1 + settings->timeout_ms / 2000) ||
        set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1) ||
        set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, settings->timeout_ms) ||
-       (settings->congestion[0] &&
-        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, settings->congestion,
-                   (socklen_t)strlen(settings->congestion))))) {
+       (settings->congestion[0] && setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, settings->congestion,
+                                              (socklen_t)strlen(settings->congestion))))) {
     int error = errno;
     close(fd);
     errno = error;
@@ -139,23 +137,21 @@ int net_listen(int device, void *opaque, struct net_listener **out)
   listener->sockets = kernel_settings.sockets;
   listener->token = random_word();
   listener->fd = kernel_socket(&kernel_settings);
-  if (listener->fd < 0 ||
-      bind(listener->fd, (struct sockaddr *)&local, sizeof(local)) ||
+  if (listener->fd < 0 || bind(listener->fd, (struct sockaddr *)&local, sizeof(local)) ||
       listen(listener->fd, SOMAXCONN) ||
       getsockname(listener->fd, (struct sockaddr *)&local, &length)) {
     int error = listener->fd < 0 ? listener->fd : -errno;
-    kernel_warn("NET/KERNEL: cannot listen on %s: %s", kernel_settings.interface,
-                strerror(-error));
+    kernel_warn("NET/KERNEL: cannot listen on %s: %s", kernel_settings.interface, strerror(-error));
     net_close_listener(listener);
     return error;
   }
   struct handle handle = {
-    .family = AF_INET,
-    .port = local.sin_port,
-    .address = local.sin_addr.s_addr,
-    .magic = HANDLE_MAGIC,
-    .sockets = (uint32_t)listener->sockets,
-    .token = listener->token,
+      .family = AF_INET,
+      .port = local.sin_port,
+      .address = local.sin_addr.s_addr,
+      .magic = HANDLE_MAGIC,
+      .sockets = (uint32_t)listener->sockets,
+      .token = listener->token,
   };
   memset(opaque, 0, NET_HANDLE_SIZE);
   memcpy(opaque, &handle, sizeof(handle));
@@ -200,9 +196,9 @@ static void attempt_drop(struct attempt *attempt)
 static int attempt_open(struct attempt *attempt, const struct handle *handle)
 {
   struct sockaddr_in peer = {
-    .sin_family = AF_INET,
-    .sin_port = handle->port,
-    .sin_addr.s_addr = handle->address,
+      .sin_family = AF_INET,
+      .sin_port = handle->port,
+      .sin_addr.s_addr = handle->address,
   };
   struct sockaddr_in local = {.sin_family = AF_INET, .sin_addr = kernel_settings.address};
   name_peer(attempt->link, &peer);
@@ -239,10 +235,10 @@ static int attempt_begin(const struct handle *handle, struct attempt **out)
   attempt->link = kernel_link_new((int)handle->sockets, true);
   attempt->deadline_ms = kernel_now_ms() + (uint64_t)kernel_settings.timeout_ms;
   attempt->hello = (struct hello){
-    .magic = HELLO_MAGIC,
-    .token = handle->token,
-    .link = random_word(),
-    .sockets = handle->sockets,
+      .magic = HELLO_MAGIC,
+      .token = handle->token,
+      .link = random_word(),
+      .sockets = handle->sockets,
   };
   *out = attempt;
   return attempt->link ? attempt_open(attempt, handle) : -ENOMEM;
@@ -303,8 +299,8 @@ int net_connect(int device, void *opaque, struct net_link **out)
     done = attempt_step(attempt);
   if (done < 0) {
     if (attempt) {
-      kernel_warn("NET/KERNEL: connection to %s failed: %s", attempt->link ? attempt->link->peer
-                  : "?", strerror(-done));
+      kernel_warn("NET/KERNEL: connection to %s failed: %s",
+                  attempt->link ? attempt->link->peer : "?", strerror(-done));
       attempt_drop(attempt);
     }
     return done;
@@ -325,8 +321,7 @@ static void listener_take_new(struct net_listener *listener)
   while (listener->count < MAX_ARRIVALS) {
     struct sockaddr_in from = {0};
     socklen_t length = sizeof(from);
-    int fd = accept4(listener->fd, (struct sockaddr *)&from, &length,
-                     SOCK_NONBLOCK | SOCK_CLOEXEC);
+    int fd = accept4(listener->fd, (struct sockaddr *)&from, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0)
       return;
     struct arrival *arrival = calloc(1, sizeof(*arrival));

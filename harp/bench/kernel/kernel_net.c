@@ -16,8 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "plugin/contexts.h"
 #include "harp/bench/kernel/kernel.h"
+#include "plugin/contexts.h"
 
 enum { DEFAULT_SPEED_MBPS = 10000, DEFAULT_TIMEOUT_MS = 60000, LOG_LINE = 512 };
 
@@ -107,8 +107,9 @@ static int setting_of_congestion(struct kernel_settings *settings)
   const char *name = named ? text : "cubic";
   int probe = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   int error = probe < 0 ||
-              setsockopt(probe, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name))
-                ? -errno : 0;
+                      setsockopt(probe, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name))
+                  ? -errno
+                  : 0;
   if (probe >= 0)
     close(probe);
   if (!error)
@@ -154,8 +155,8 @@ static int first_init(void)
   kernel_settings = settings;
   char address[INET_ADDRSTRLEN];
   inet_ntop(AF_INET, &settings.address, address, sizeof(address));
-  kernel_info("NET/KERNEL: %s %s, %d sockets per link, congestion control %s",
-              settings.interface, address, settings.sockets,
+  kernel_info("NET/KERNEL: %s %s, %d sockets per link, congestion control %s", settings.interface,
+              address, settings.sockets,
               settings.congestion[0] ? settings.congestion : "as the system");
   return 0;
 }
@@ -196,13 +197,13 @@ int net_get_properties(int device, struct net_properties *properties)
   if (device != 0)
     return -EINVAL;
   *properties = (struct net_properties){
-    .name = kernel_settings.interface,
-    .pci_path = pci_path[0] ? pci_path : NULL,
-    .guid = 0,
-    .speed_mbps = speed_mbps,
-    .port = 0,
-    .max_comms = 65536,
-    .latency_us = 0,
+      .name = kernel_settings.interface,
+      .pci_path = pci_path[0] ? pci_path : NULL,
+      .guid = 0,
+      .speed_mbps = speed_mbps,
+      .port = 0,
+      .max_comms = 65536,
+      .latency_us = 0,
   };
   return 0;
 }

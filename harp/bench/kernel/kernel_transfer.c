@@ -30,8 +30,8 @@ static void cut(struct net_link *link, struct net_request *request)
   request->first_socket = (uint8_t)link->next_socket;
   for (size_t offset = 0; offset < request->size; offset += part) {
     size_t rest = request->size - offset;
-    request->slice[request->slices++] =
-      (struct kernel_slice){.offset = offset, .length = rest < part ? rest : part};
+    request->slice[request->slices++] = (struct kernel_slice){.offset = offset,
+                                                              .length = rest < part ? rest : part};
   }
   request->left = request->size;
   request->sliced = true;
@@ -47,10 +47,10 @@ static int post(struct net_link *link, void *data, size_t size, struct net_reque
     return 0;
   struct net_request *request = request_at(link, link->next);
   *request = (struct net_request){
-    .link = link,
-    .sequence = link->next++,
-    .data = data,
-    .size = size,
+      .link = link,
+      .sequence = link->next++,
+      .data = data,
+      .size = size,
   };
   *out = request;
   return 0;
@@ -109,14 +109,14 @@ static int send_on(struct net_request *request, int socket)
     size_t payload = slice ? slice->length - slice->moved : 0;
     if (header)
       part[message.msg_iovlen++] = (struct iovec){
-        .iov_base = (char *)&request->header + request->header_moved, .iov_len = header};
+          .iov_base = (char *)&request->header + request->header_moved, .iov_len = header};
     if (payload)
       part[message.msg_iovlen++] = (struct iovec){
-        .iov_base = request->data + slice->offset + slice->moved, .iov_len = payload};
+          .iov_base = request->data + slice->offset + slice->moved, .iov_len = payload};
     if (!message.msg_iovlen)
       return 1;
-    ssize_t moved = outcome(sendmsg(request->link->fd[socket], &message,
-                                    MSG_NOSIGNAL | MSG_DONTWAIT));
+    ssize_t moved =
+        outcome(sendmsg(request->link->fd[socket], &message, MSG_NOSIGNAL | MSG_DONTWAIT));
     if (moved <= 0)
       return (int)moved;
     size_t of_header = (size_t)moved < header ? (size_t)moved : header;
@@ -144,7 +144,8 @@ static int receive_header(struct net_request *request)
   size_t size = le32toh(request->header);
   if (size > request->size) {
     kernel_warn("NET/KERNEL: %s sends %zu bytes, the receive takes %zu: sizes or NCCL_ settings "
-                "differ between the ranks", request->link->peer, size, request->size);
+                "differ between the ranks",
+                request->link->peer, size, request->size);
     return -EMSGSIZE;
   }
   request->size = size;
@@ -161,8 +162,7 @@ static int receive_on(struct net_request *request, int socket)
   }
   struct kernel_slice *slice = slice_on(request, socket);
   while (slice && slice->moved < slice->length) {
-    ssize_t got = receive(request->link->fd[socket],
-                          request->data + slice->offset + slice->moved,
+    ssize_t got = receive(request->link->fd[socket], request->data + slice->offset + slice->moved,
                           slice->length - slice->moved);
     if (got <= 0)
       return (int)got;
@@ -186,8 +186,7 @@ static int progress_socket(struct net_link *link, int socket, uint64_t last)
 
 static bool complete(const struct net_request *request)
 {
-  return request->sliced && request->left == 0 &&
-         request->header_moved == sizeof(request->header);
+  return request->sliced && request->left == 0 && request->header_moved == sizeof(request->header);
 }
 
 /* The peer learns at once: a reset instead of an orderly end. */

@@ -11,14 +11,16 @@
 /* RFC 5227, 1.1: a conflict within so long of another is not answered by a defence. */
 #define DEFEND_INTERVAL (10 * NS_PER_S)
 
-void harp_stack_probe(struct harp_stack *stack) {
+void harp_stack_probe(struct harp_stack *stack)
+{
   if (stack->link_header) {
     COUNT(stack, arp_requests_out);
     arp_send(stack, ARP_REQUEST, arp_broadcast, 0, arp_nobody, stack->config.address);
   }
 }
 
-int harp_stack_use_address(struct harp_stack *stack) {
+int harp_stack_use_address(struct harp_stack *stack)
+{
   if (stack->tentative && stack->conflicted) {
     return -EADDRINUSE;
   }
@@ -26,7 +28,8 @@ int harp_stack_use_address(struct harp_stack *stack) {
   return 0;
 }
 
-void harp_stack_announce(struct harp_stack *stack) {
+void harp_stack_announce(struct harp_stack *stack)
+{
   if (stack->link_header && !stack->io.only_asks && !stack->tentative) {
     stack->announced = true;
     COUNT(stack, arp_requests_out);
@@ -35,17 +38,18 @@ void harp_stack_announce(struct harp_stack *stack) {
   }
 }
 
-bool harp_stack_conflict(const struct harp_stack *stack, uint8_t mac[6]) {
+bool harp_stack_conflict(const struct harp_stack *stack, uint8_t mac[6])
+{
   memcpy(mac, stack->conflict_mac, 6);
   return stack->conflicted;
 }
 
-bool address_conflicts(const struct harp_stack *stack, const uint8_t *arp) {
+bool address_conflicts(const struct harp_stack *stack, const uint8_t *arp)
+{
   uint32_t sender = load_address(arp + ARP_SENDER_IP);
   bool claim = sender == stack->config.address;
   /* RFC 5227, 2.1.1: who probes for it at the same time wants it as much as we do. */
-  bool probe = stack->tentative && sender == 0 &&
-               load_be16(arp + ARP_OPERATION) == ARP_REQUEST &&
+  bool probe = stack->tentative && sender == 0 && load_be16(arp + ARP_OPERATION) == ARP_REQUEST &&
                load_address(arp + ARP_TARGET_IP) == stack->config.address;
   return (claim || probe) && memcmp(arp + ARP_SENDER_MAC, stack->config.mac, 6) != 0;
 }
@@ -53,7 +57,8 @@ bool address_conflicts(const struct harp_stack *stack, const uint8_t *arp) {
 /* RFC 5227, 2.4 (b), but that the address is kept: connections live on it. One announcement tells
  * neighbours whose it is. If that does not end the conflict, we say no more: two hosts that both
  * insist would only fight. */
-void address_conflict(struct harp_stack *stack, const uint8_t *mac) {
+void address_conflict(struct harp_stack *stack, const uint8_t *mac)
+{
   bool again = stack->conflicted && stack->now - stack->conflict_heard < DEFEND_INTERVAL;
   COUNT(stack, arp_conflicts);
   memcpy(stack->conflict_mac, mac, 6);

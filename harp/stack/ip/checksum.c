@@ -3,7 +3,8 @@
 
 #include "harp/stack/ip/checksum_vector.h"
 
-static uint16_t fold(uint64_t sum) {
+static uint16_t fold(uint64_t sum)
+{
   sum = (sum & 0xffffffff) + (sum >> 32);
   sum = (sum & 0xffffffff) + (sum >> 32);
   sum = (sum & 0xffff) + (sum >> 16);
@@ -11,7 +12,8 @@ static uint16_t fold(uint64_t sum) {
   return (uint16_t)sum;
 }
 
-void harp_sum_copy(struct harp_sum *sum, void *to, const void *from, size_t length) {
+void harp_sum_copy(struct harp_sum *sum, void *to, const void *from, size_t length)
+{
   uint16_t part = fold(harp_sum_bytes(to, from, length));
   if (sum->odd) {
     part = __builtin_bswap16(part);
@@ -20,12 +22,14 @@ void harp_sum_copy(struct harp_sum *sum, void *to, const void *from, size_t leng
   sum->odd ^= length & 1;
 }
 
-void harp_sum_add(struct harp_sum *sum, const void *data, size_t length) {
+void harp_sum_add(struct harp_sum *sum, const void *data, size_t length)
+{
   harp_sum_copy(sum, NULL, data, length);
 }
 
 void harp_sum_add_pseudo(struct harp_sum *sum, uint32_t source, uint32_t destination,
-                         uint8_t protocol, uint32_t length) {
+                         uint8_t protocol, uint32_t length)
+{
   /* Words as they lie in memory: protocol and length in network order. */
   sum->value += (uint64_t)source + destination + __builtin_bswap16(protocol) +
                 __builtin_bswap32(length);
@@ -33,6 +37,7 @@ void harp_sum_add_pseudo(struct harp_sum *sum, uint32_t source, uint32_t destina
 
 uint16_t harp_sum_fold(const struct harp_sum *sum) { return fold(sum->value); }
 
-uint16_t harp_checksum(const void *data, size_t length) {
+uint16_t harp_checksum(const void *data, size_t length)
+{
   return (uint16_t)~fold(harp_sum_bytes(NULL, data, length));
 }

@@ -10,7 +10,8 @@ enum { SHORT = 128 }; /* headers: not worth a wide register */
 #define LOOP static inline __attribute__((always_inline)) uint64_t
 #define BOTH(loop) (to ? loop(to, from, length) : loop(NULL, from, length))
 
-LOOP words_loop(uint8_t *to, const uint8_t *from, size_t length) {
+LOOP words_loop(uint8_t *to, const uint8_t *from, size_t length)
+{
   uint64_t a = 0, b = 0;
   if (to) {
     memcpy(to, from, length);
@@ -35,7 +36,8 @@ LOOP words_loop(uint8_t *to, const uint8_t *from, size_t length) {
   return a + b + tail;
 }
 
-static uint64_t sum_words(uint8_t *to, const uint8_t *from, size_t length) {
+static uint64_t sum_words(uint8_t *to, const uint8_t *from, size_t length)
+{
   return BOTH(words_loop);
 }
 
@@ -48,7 +50,8 @@ static bool always(void) { return true; }
 #define AVX512 __attribute__((target("avx512f,avx512bw")))
 
 /* Eight 32-bit lanes, the even and the odd ones widened to 64 bits apart. */
-AVX2 LOOP avx2_loop(uint8_t *to, const uint8_t *from, size_t length) {
+AVX2 LOOP avx2_loop(uint8_t *to, const uint8_t *from, size_t length)
+{
   __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
   const __m256i low = _mm256_set1_epi64x(0xffffffff);
   while (length >= 64) {
@@ -72,14 +75,16 @@ AVX2 LOOP avx2_loop(uint8_t *to, const uint8_t *from, size_t length) {
   return lane[0] + lane[1] + lane[2] + lane[3] + words_loop(to, from, length);
 }
 
-AVX2 static uint64_t sum_avx2(uint8_t *to, const uint8_t *from, size_t length) {
+AVX2 static uint64_t sum_avx2(uint8_t *to, const uint8_t *from, size_t length)
+{
   return BOTH(avx2_loop);
 }
 
 static bool has_avx2(void) { return __builtin_cpu_supports("avx2"); }
 
 /* The last bytes by a mask: what is masked out is neither read nor written. */
-AVX512 LOOP avx512_loop(uint8_t *to, const uint8_t *from, size_t length) {
+AVX512 LOOP avx512_loop(uint8_t *to, const uint8_t *from, size_t length)
+{
   __m512i a = _mm512_setzero_si512(), b = a;
   const __m512i low = _mm512_set1_epi64(0xffffffff);
   while (length) {
@@ -98,11 +103,13 @@ AVX512 LOOP avx512_loop(uint8_t *to, const uint8_t *from, size_t length) {
   return (uint64_t)_mm512_reduce_add_epi64(_mm512_add_epi64(a, b));
 }
 
-AVX512 static uint64_t sum_avx512(uint8_t *to, const uint8_t *from, size_t length) {
+AVX512 static uint64_t sum_avx512(uint8_t *to, const uint8_t *from, size_t length)
+{
   return BOTH(avx512_loop);
 }
 
-static bool has_avx512(void) {
+static bool has_avx512(void)
+{
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
 }
 
@@ -110,7 +117,8 @@ static bool has_avx512(void) {
 #include <arm_neon.h>
 
 /* Neighbouring lanes are added in pairs, to 64 bits. */
-LOOP neon_loop(uint8_t *to, const uint8_t *from, size_t length) {
+LOOP neon_loop(uint8_t *to, const uint8_t *from, size_t length)
+{
   uint64x2_t a = vdupq_n_u64(0), b = a;
   while (length >= 32) {
     uint8x16_t x = vld1q_u8(from), y = vld1q_u8(from + 16);
@@ -127,7 +135,8 @@ LOOP neon_loop(uint8_t *to, const uint8_t *from, size_t length) {
   return vaddvq_u64(vaddq_u64(a, b)) + words_loop(to, from, length);
 }
 
-static uint64_t sum_neon(uint8_t *to, const uint8_t *from, size_t length) {
+static uint64_t sum_neon(uint8_t *to, const uint8_t *from, size_t length)
+{
   return BOTH(neon_loop);
 }
 #endif
@@ -143,7 +152,8 @@ const struct harp_summer harp_summers[] = {
 };
 const unsigned harp_summer_count = sizeof harp_summers / sizeof harp_summers[0];
 
-uint64_t harp_sum_bytes(uint8_t *to, const uint8_t *from, size_t length) {
+uint64_t harp_sum_bytes(uint8_t *to, const uint8_t *from, size_t length)
+{
   if (length < SHORT) {
     return sum_words(to, from, length);
   }

@@ -4,16 +4,18 @@
 #include "harp/stack/stack_state.h"
 
 enum {
-  ICMP_RATE = 1000,   /* messages sent per second at most (RFC 1812, 4.3.2.8) */
-  PMTU_FLOOR = 576,   /* smaller claims are not believed (CVE-2019-11479) */
+  ICMP_RATE = 1000, /* messages sent per second at most (RFC 1812, 4.3.2.8) */
+  PMTU_FLOOR = 576, /* smaller claims are not believed (CVE-2019-11479) */
 };
 
-static bool may_send(struct harp_stack *stack) {
+static bool may_send(struct harp_stack *stack)
+{
   return limit_allows(&stack->icmp_limit, stack->now, ICMP_RATE);
 }
 
 static void send_message(struct harp_stack *stack, uint32_t destination, uint8_t *message,
-                         uint32_t length) {
+                         uint32_t length)
+{
   struct harp_neighbour *neighbour = neighbour_route(stack, ip_next_hop(stack, destination));
   if (!neighbour) {
     return;
@@ -31,7 +33,8 @@ static void send_message(struct harp_stack *stack, uint32_t destination, uint8_t
 }
 
 static void answer_echo(struct harp_stack *stack, const uint8_t *ip, const uint8_t *icmp,
-                        uint32_t length) {
+                        uint32_t length)
+{
   uint8_t reply[2048];
   if (length > sizeof reply || !may_send(stack)) {
     COUNT(stack, icmp_ignored);
@@ -44,7 +47,8 @@ static void answer_echo(struct harp_stack *stack, const uint8_t *ip, const uint8
 }
 
 void icmp_send_unreachable(struct harp_stack *stack, const uint8_t *ip, uint32_t header_length,
-                           uint32_t length, uint8_t code) {
+                           uint32_t length, uint8_t code)
+{
   if (!may_send(stack)) {
     return;
   }
@@ -56,7 +60,8 @@ void icmp_send_unreachable(struct harp_stack *stack, const uint8_t *ip, uint32_t
   send_message(stack, load_address(ip + IP_SRC), message, ICMP_HEADER + quoted);
 }
 
-static void too_big(struct harp_tcp *tcp, uint32_t mtu) {
+static void too_big(struct harp_tcp *tcp, uint32_t mtu)
+{
   struct harp_stack *stack = tcp->stack;
   uint32_t overhead = IP_HEADER + TCP_HEADER;
   mtu = HARP_MAX(mtu, (uint32_t)PMTU_FLOOR);
@@ -76,7 +81,8 @@ static void too_big(struct harp_tcp *tcp, uint32_t mtu) {
   tcp_mark_dirty(tcp);
 }
 
-static void error_input(struct harp_stack *stack, const uint8_t *icmp, uint32_t length) {
+static void error_input(struct harp_stack *stack, const uint8_t *icmp, uint32_t length)
+{
   const uint8_t *quoted = icmp + ICMP_HEADER;
   uint32_t left = length - ICMP_HEADER;
   uint32_t header = left >= IP_HEADER ? (uint32_t)(quoted[0] & 15) * 4 : 0;
@@ -108,7 +114,8 @@ static void error_input(struct harp_stack *stack, const uint8_t *icmp, uint32_t 
 }
 
 void icmp_input(struct harp_stack *stack, const uint8_t *ip, uint32_t header_length,
-                uint32_t length) {
+                uint32_t length)
+{
   const uint8_t *icmp = ip + header_length;
   length -= header_length;
   if (length < ICMP_HEADER) {

@@ -3,7 +3,8 @@
 #include "harp/stack/ip/checksum.h"
 #include "harp/stack/stack_state.h"
 
-static bool source_is_host(const struct harp_stack *stack, uint32_t source) {
+static bool source_is_host(const struct harp_stack *stack, uint32_t source)
+{
   uint8_t first = (uint8_t)source; /* network order: the first byte lies lowest */
   if (first == 0 || first == 127 || first >= 224) {
     return false;
@@ -20,14 +21,15 @@ static bool source_is_host(const struct harp_stack *stack, uint32_t source) {
 /* The frame's headers and the place of the bytes behind them, whatever way the
  * port has split it. */
 struct view {
-  const uint8_t *ip;    /* IPv4 header, contiguous with the transport header */
-  uint32_t ip_length;   /* total length field, checked against the frame */
-  uint32_t contiguous;  /* bytes at ip */
-  const uint8_t *rest;  /* the bytes behind those */
+  const uint8_t *ip;   /* IPv4 header, contiguous with the transport header */
+  uint32_t ip_length;  /* total length field, checked against the frame */
+  uint32_t contiguous; /* bytes at ip */
+  const uint8_t *rest; /* the bytes behind those */
 };
 
 static void parse_tcp(struct harp_stack *stack, const struct view *view, uint32_t ip_header,
-                      const struct harp_rx_frame *frame) {
+                      const struct harp_rx_frame *frame)
+{
   const uint8_t *tcp = view->ip + ip_header;
   uint32_t length = view->ip_length - ip_header;
   uint32_t header = (uint32_t)(tcp[TCP_OFFSET] >> 4) * 4;
@@ -84,7 +86,8 @@ static void parse_tcp(struct harp_stack *stack, const struct view *view, uint32_
 }
 
 /* Header bytes that TCP needs in one piece, as far as the first contiguous bytes tell. */
-static uint32_t headers_wanted(const uint8_t *ip, uint32_t contiguous) {
+static uint32_t headers_wanted(const uint8_t *ip, uint32_t contiguous)
+{
   uint32_t ip_header = (uint32_t)(ip[0] & 15) * 4;
   if (contiguous < ip_header + TCP_HEADER) {
     return ip_header + TCP_HEADER;
@@ -93,7 +96,8 @@ static uint32_t headers_wanted(const uint8_t *ip, uint32_t contiguous) {
 }
 
 /* Copies the frame's first bytes into one piece. */
-static uint32_t join(const struct harp_rx_frame *frame, uint8_t *out, uint32_t size) {
+static uint32_t join(const struct harp_rx_frame *frame, uint8_t *out, uint32_t size)
+{
   uint32_t first = HARP_MIN(frame->header_length, size);
   memcpy(out, frame->header, first);
   uint32_t second = HARP_MIN(frame->payload_length, size - first);
@@ -103,7 +107,8 @@ static uint32_t join(const struct harp_rx_frame *frame, uint8_t *out, uint32_t s
   return first + second;
 }
 
-static void ipv4_input(struct harp_stack *stack, const struct harp_rx_frame *frame) {
+static void ipv4_input(struct harp_stack *stack, const struct harp_rx_frame *frame)
+{
   uint32_t link = stack->link_header;
   uint8_t small[2048] __attribute__((aligned(8)));
   const uint8_t *start = frame->header;
@@ -117,13 +122,13 @@ static void ipv4_input(struct harp_stack *stack, const struct harp_rx_frame *fra
   if (frame->payload_length) {
     /* The port has placed the payload elsewhere. Headers must be contiguous,
      * and the payload in one piece behind them. */
-    bool tcp = contiguous >= link + IP_HEADER &&
-               start[link + IP_PROTOCOL] == IP_PROTOCOL_TCP;
+    bool tcp = contiguous >= link + IP_HEADER && start[link + IP_PROTOCOL] == IP_PROTOCOL_TCP;
     uint32_t wanted = tcp ? link + headers_wanted(start + link, contiguous - link) : 0;
     if (!tcp || wanted > contiguous) {
       contiguous = join(frame, small, sizeof small);
       wanted = tcp && contiguous >= link + IP_HEADER
-                   ? link + headers_wanted(small + link, contiguous - link) : contiguous;
+                   ? link + headers_wanted(small + link, contiguous - link)
+                   : contiguous;
       start = small;
       if (total > contiguous) {
         /* What follows the joined bytes still lies where the port put it. */
@@ -184,7 +189,8 @@ static void ipv4_input(struct harp_stack *stack, const struct harp_rx_frame *fra
   }
 }
 
-void ip_input(struct harp_stack *stack, const struct harp_rx_frame *frame) {
+void ip_input(struct harp_stack *stack, const struct harp_rx_frame *frame)
+{
   if (stack->link_header == 0) {
     ipv4_input(stack, frame);
     return;
@@ -208,7 +214,8 @@ void ip_input(struct harp_stack *stack, const struct harp_rx_frame *frame) {
 
 uint32_t ip_write_headers(struct harp_stack *stack, uint8_t *out, uint32_t source,
                           uint32_t destination, uint8_t protocol, uint8_t tos,
-                          uint32_t payload_length) {
+                          uint32_t payload_length)
+{
   if (stack->link_header) {
     memset(out + ETH_DST, 0, 6); /* ip_transmit fills it in */
     memcpy(out + ETH_SRC, stack->config.mac, 6);
@@ -229,7 +236,8 @@ uint32_t ip_write_headers(struct harp_stack *stack, uint8_t *out, uint32_t sourc
   return stack->link_header + IP_HEADER;
 }
 
-uint32_t ip_next_hop(const struct harp_stack *stack, uint32_t destination) {
+uint32_t ip_next_hop(const struct harp_stack *stack, uint32_t destination)
+{
   const struct harp_stack_config *config = &stack->config;
   uint32_t mask = config->prefix == 0 ? 0 : __builtin_bswap32(0xffffffffu << (32 - config->prefix));
   if (((destination ^ config->address) & mask) == 0) {
@@ -239,7 +247,8 @@ uint32_t ip_next_hop(const struct harp_stack *stack, uint32_t destination) {
 }
 
 int ip_transmit(struct harp_stack *stack, struct harp_neighbour *neighbour,
-                struct harp_tx_frame *frame) {
+                struct harp_tx_frame *frame)
+{
   if (stack->link_header) {
     if (!neighbour_usable(stack, neighbour)) {
       neighbour_queue(stack, neighbour, frame);

@@ -10,15 +10,17 @@
 #define DISPUTED_TIME (5 * NS_PER_S) /* what the old owner says may be its last word */
 
 enum {
-  ASKED_IN_PERSON = 2,       /* requests to a known neighbour, before everybody is asked */
-  /* To unauthenticated peers: a storm must not be answered by another, and hide no peer's question. */
+  ASKED_IN_PERSON = 2, /* requests to a known neighbour, before everybody is asked */
+  /* To unauthenticated peers: a storm must not be answered by another, and hide no peer's question.
+   */
   REPLIES_PER_SECOND = 10000,
   REQUESTS_PER_SECOND = 256, /* for unauthenticated peers for the first time, and as many again */
   QUEUED_SHARE = 8,          /* so small a part of the packets may wait for answers */
 };
 
 void arp_send(struct harp_stack *stack, uint16_t operation, const uint8_t *to_mac,
-              uint32_t sender_ip, const uint8_t *target_mac, uint32_t target_ip) {
+              uint32_t sender_ip, const uint8_t *target_mac, uint32_t target_ip)
+{
   uint8_t out[ETH_HEADER + ARP_LENGTH];
   static const uint8_t fixed[ARP_OPERATION] = {0, 1, 8, 0, 6, 4}; /* Ethernet, IPv4 */
   memcpy(out + ETH_DST, to_mac, 6);
@@ -43,15 +45,16 @@ void arp_send(struct harp_stack *stack, uint16_t operation, const uint8_t *to_ma
 const uint8_t arp_broadcast[6] = {255, 255, 255, 255, 255, 255};
 const uint8_t arp_nobody[6];
 
-static void ask_later(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+static void ask_later(struct harp_stack *stack, struct harp_neighbour *neighbour)
+{
   neighbour->deadline = stack->now + ASK_INTERVAL; /* the same for all, so the list is in order */
   list_move(&stack->neighbours_waiting, &neighbour->waits);
 }
 
-static void ask(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+static void ask(struct harp_stack *stack, struct harp_neighbour *neighbour)
+{
   /* A known neighbour is asked in person: only silence makes it doubtful. */
-  bool in_person =
-      neighbour->state == NEIGHBOUR_PROBE && neighbour->probes < ASKED_IN_PERSON;
+  bool in_person = neighbour->state == NEIGHBOUR_PROBE && neighbour->probes < ASKED_IN_PERSON;
   const uint8_t *to = in_person ? neighbour->mac : arp_broadcast;
   neighbour->probes++;
   neighbour->asked = stack->now;
@@ -60,7 +63,8 @@ static void ask(struct harp_stack *stack, struct harp_neighbour *neighbour) {
   arp_send(stack, ARP_REQUEST, to, stack->config.address, arp_nobody, neighbour->address);
 }
 
-static void drop_queue(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+static void drop_queue(struct harp_stack *stack, struct harp_neighbour *neighbour)
+{
   for (int i = 0; i < neighbour->queued; i++) {
     pool_put(&stack->packets, neighbour->queue[i]);
     COUNT(stack, arp_queue_drops);
@@ -70,16 +74,19 @@ static void drop_queue(struct harp_stack *stack, struct harp_neighbour *neighbou
   list_remove(&neighbour->holds);
 }
 
-static bool known(const struct harp_neighbour *neighbour) {
+static bool known(const struct harp_neighbour *neighbour)
+{
   return neighbour->state == NEIGHBOUR_REACHABLE || neighbour->state == NEIGHBOUR_PROBE;
 }
 
 /* Under a key, so that nobody can aim at a bucket. */
-static uint32_t bucket_of(const struct harp_stack *stack, uint32_t address) {
+static uint32_t bucket_of(const struct harp_stack *stack, uint32_t address)
+{
   return (uint32_t)(harp_siphash(stack->config.seed, address, 0) >> stack->neighbour_shift);
 }
 
-static struct harp_neighbour *find(const struct harp_stack *stack, uint32_t address) {
+static struct harp_neighbour *find(const struct harp_stack *stack, uint32_t address)
+{
   struct harp_neighbour *entry = stack->neighbour_buckets[bucket_of(stack, address)];
   while (entry && entry->address != address) {
     entry = entry->hash_next;
@@ -88,7 +95,8 @@ static struct harp_neighbour *find(const struct harp_stack *stack, uint32_t addr
 }
 
 /* Without a connection it stands among those that make room. */
-static void find_place(struct harp_stack *stack, struct harp_neighbour *entry) {
+static void find_place(struct harp_stack *stack, struct harp_neighbour *entry)
+{
   if (entry->user_count > 0) {
     list_remove(&entry->rx_buffer);
   } else {
@@ -98,14 +106,16 @@ static void find_place(struct harp_stack *stack, struct harp_neighbour *entry) {
 }
 
 static void set_state(struct harp_stack *stack, struct harp_neighbour *entry,
-                      enum harp_neighbour_state state) {
+                      enum harp_neighbour_state state)
+{
   entry->state = (uint8_t)state;
   entry->probes = 0;
   list_remove(&entry->waits); /* ask_later puts it there again */
   find_place(stack, entry);
 }
 
-static void release(struct harp_stack *stack, struct harp_neighbour *entry) {
+static void release(struct harp_stack *stack, struct harp_neighbour *entry)
+{
   struct harp_neighbour **link = &stack->neighbour_buckets[bucket_of(stack, entry->address)];
   while (*link != entry) {
     link = &(*link)->hash_next;
@@ -119,7 +129,8 @@ static void release(struct harp_stack *stack, struct harp_neighbour *entry) {
 
 /* Who has not answered yet goes before who has: senders that somebody invents, and
  * whom we answer all the same, do not push a peer out. Whom a connection sends to stays. */
-static void make_room(struct harp_stack *stack) {
+static void make_room(struct harp_stack *stack)
+{
   struct harp_list *from = &stack->neighbours_idle;
   if (!list_empty(&stack->neighbours_incomplete)) {
     from = &stack->neighbours_incomplete;
@@ -128,7 +139,8 @@ static void make_room(struct harp_stack *stack) {
   release(stack, HARP_CONTAINER(from->next, struct harp_neighbour, rx_buffer));
 }
 
-static struct harp_neighbour *create(struct harp_stack *stack, uint32_t address) {
+static struct harp_neighbour *create(struct harp_stack *stack, uint32_t address)
+{
   if (list_empty(&stack->neighbours_free)) {
     make_room(stack);
   }
@@ -146,7 +158,8 @@ static struct harp_neighbour *create(struct harp_stack *stack, uint32_t address)
   return entry;
 }
 
-int neighbours_create(struct harp_stack *stack) {
+int neighbours_create(struct harp_stack *stack)
+{
   bool any = stack->link_header != 0;
   uint32_t buckets = 16;
   stack->neighbour_count = any ? stack->config.max_connections + NEIGHBOURS_SPARE : 1;
@@ -180,33 +193,37 @@ int neighbours_create(struct harp_stack *stack) {
   return 0;
 }
 
-void neighbours_destroy(struct harp_stack *stack) {
+void neighbours_destroy(struct harp_stack *stack)
+{
   free(stack->neighbours);
   free(stack->neighbour_buckets);
   free(stack->expected);
 }
 
-static void check(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+static void check(struct harp_stack *stack, struct harp_neighbour *neighbour)
+{
   set_state(stack, neighbour, NEIGHBOUR_PROBE);
   ask(stack, neighbour);
 }
 
-void neighbour_probe(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+void neighbour_probe(struct harp_stack *stack, struct harp_neighbour *neighbour)
+{
   if (neighbour->state == NEIGHBOUR_REACHABLE && neighbour->deadline != UINT64_MAX &&
       stack->now - neighbour->asked >= ASK_INTERVAL) {
     check(stack, neighbour);
   }
 }
 
-void neighbour_expect(struct harp_stack *stack, uint32_t address) {
+void neighbour_expect(struct harp_stack *stack, uint32_t address)
+{
   stack->expected[bucket_of(stack, address)] = address;
 }
 
 /* Who floods us from invented addresses must not make us flood the network with questions. */
-static bool may_ask(struct harp_stack *stack, const struct harp_neighbour *entry) {
+static bool may_ask(struct harp_stack *stack, const struct harp_neighbour *entry)
+{
   uint32_t address = entry->address;
-  if (address == stack->config.gateway ||
-      stack->expected[bucket_of(stack, address)] == address) {
+  if (address == stack->config.gateway || stack->expected[bucket_of(stack, address)] == address) {
     return true;
   }
   bool before = entry->asked != 0;
@@ -216,7 +233,8 @@ static bool may_ask(struct harp_stack *stack, const struct harp_neighbour *entry
   return may;
 }
 
-static void ask_if_allowed(struct harp_stack *stack, struct harp_neighbour *entry) {
+static void ask_if_allowed(struct harp_stack *stack, struct harp_neighbour *entry)
+{
   if (may_ask(stack, entry)) {
     ask(stack, entry);
   } else {
@@ -225,7 +243,8 @@ static void ask_if_allowed(struct harp_stack *stack, struct harp_neighbour *entr
   }
 }
 
-struct harp_neighbour *neighbour_route(struct harp_stack *stack, uint32_t next_hop) {
+struct harp_neighbour *neighbour_route(struct harp_stack *stack, uint32_t next_hop)
+{
   if (stack->link_header == 0) {
     return &stack->neighbours[0];
   }
@@ -246,7 +265,8 @@ struct harp_neighbour *neighbour_route(struct harp_stack *stack, uint32_t next_h
   return entry;
 }
 
-struct harp_neighbour *neighbour_attach(struct harp_tcp *tcp) {
+struct harp_neighbour *neighbour_attach(struct harp_tcp *tcp)
+{
   struct harp_neighbour *entry = neighbour_route(tcp->stack, tcp->next_hop);
   if (entry) {
     entry->user_count++;
@@ -257,7 +277,8 @@ struct harp_neighbour *neighbour_attach(struct harp_tcp *tcp) {
   return entry;
 }
 
-void neighbour_detach(struct harp_tcp *tcp) {
+void neighbour_detach(struct harp_tcp *tcp)
+{
   struct harp_neighbour *entry = tcp->neighbour;
   if (!entry) {
     return;
@@ -272,7 +293,8 @@ void neighbour_detach(struct harp_tcp *tcp) {
   }
 }
 
-bool neighbour_usable(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+bool neighbour_usable(struct harp_stack *stack, struct harp_neighbour *neighbour)
+{
   if (neighbour->state == NEIGHBOUR_REACHABLE && stack->now >= neighbour->deadline) {
     check(stack, neighbour);
   } else if (neighbour->state == NEIGHBOUR_FAILED) {
@@ -283,7 +305,8 @@ bool neighbour_usable(struct harp_stack *stack, struct harp_neighbour *neighbour
 }
 
 /* What is for nobody must not take the packets: those that have waited longest for an answer go. */
-static void bound_queues(struct harp_stack *stack) {
+static void bound_queues(struct harp_stack *stack)
+{
   if (stack->neighbour_frames >= HARP_MAX(stack->packets.total / QUEUED_SHARE, 1u)) {
     struct harp_list *first = stack->neighbours_holding.next;
     drop_queue(stack, HARP_CONTAINER(first, struct harp_neighbour, holds));
@@ -291,7 +314,8 @@ static void bound_queues(struct harp_stack *stack) {
 }
 
 void neighbour_queue(struct harp_stack *stack, struct harp_neighbour *neighbour,
-                     const struct harp_tx_frame *frame) {
+                     const struct harp_tx_frame *frame)
+{
   struct harp_packet *packet = NULL;
   if (neighbour->state == NEIGHBOUR_INCOMPLETE && neighbour->queued < NEIGHBOUR_QUEUE &&
       frame->length <= HARP_PACKET_DATA) {
@@ -320,7 +344,8 @@ void neighbour_queue(struct harp_stack *stack, struct harp_neighbour *neighbour,
   stack->neighbour_frames++;
 }
 
-static void send_queue(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+static void send_queue(struct harp_stack *stack, struct harp_neighbour *neighbour)
+{
   int count = neighbour->queued;
   neighbour->queued = 0;
   stack->neighbour_frames -= (uint32_t)count;
@@ -340,7 +365,8 @@ static void send_queue(struct harp_stack *stack, struct harp_neighbour *neighbou
 /* Learns only about neighbours that we asked for, so a flood of claims fills
  * nothing; and while a neighbour is known, another's claim to its address is
  * not believed before the first has had the chance to answer. */
-static void learn(struct harp_stack *stack, uint32_t address, const uint8_t *mac) {
+static void learn(struct harp_stack *stack, uint32_t address, const uint8_t *mac)
+{
   struct harp_neighbour *entry = find(stack, address);
   if (!entry) {
     return;
@@ -368,7 +394,8 @@ static void learn(struct harp_stack *stack, uint32_t address, const uint8_t *mac
 }
 
 /* A neighbour that we know is always answered. */
-static bool may_reply(struct harp_stack *stack, uint32_t address, const uint8_t *mac) {
+static bool may_reply(struct harp_stack *stack, uint32_t address, const uint8_t *mac)
+{
   const struct harp_neighbour *entry = find(stack, address);
   if (entry && known(entry) && memcmp(entry->mac, mac, 6) == 0) {
     return true;
@@ -378,14 +405,16 @@ static bool may_reply(struct harp_stack *stack, uint32_t address, const uint8_t 
   return may;
 }
 
-static void answer(struct harp_stack *stack, uint32_t address, const uint8_t *mac) {
+static void answer(struct harp_stack *stack, uint32_t address, const uint8_t *mac)
+{
   if (!stack->io.only_asks && !stack->tentative) {
     COUNT(stack, arp_replies_out);
     arp_send(stack, ARP_REPLY, mac, stack->config.address, mac, address);
   }
 }
 
-void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length) {
+void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length)
+{
   if (length < ETH_HEADER + ARP_LENGTH) {
     COUNT(stack, rx_drop_truncated);
     return;
@@ -429,7 +458,8 @@ void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length) 
   }
 }
 
-static void give_up(struct harp_stack *stack, struct harp_neighbour *neighbour) {
+static void give_up(struct harp_stack *stack, struct harp_neighbour *neighbour)
+{
   COUNT(stack, arp_failures);
   drop_queue(stack, neighbour);
   neighbour->failed_at = stack->now;
@@ -441,7 +471,8 @@ static void give_up(struct harp_stack *stack, struct harp_neighbour *neighbour) 
   }
 }
 
-static void timer_fired(struct harp_stack *stack, struct harp_neighbour *entry) {
+static void timer_fired(struct harp_stack *stack, struct harp_neighbour *entry)
+{
   if (entry->state == NEIGHBOUR_PROBE && entry->probes < NEIGHBOUR_PROBES) {
     ask(stack, entry);
   } else if (entry->state == NEIGHBOUR_PROBE) {
@@ -455,14 +486,16 @@ static void timer_fired(struct harp_stack *stack, struct harp_neighbour *entry) 
   }
 }
 
-void neighbour_timers(struct harp_stack *stack) {
+void neighbour_timers(struct harp_stack *stack)
+{
   while (neighbour_timers_next(stack) <= stack->now) {
     struct harp_list *first = stack->neighbours_waiting.next;
     timer_fired(stack, HARP_CONTAINER(first, struct harp_neighbour, waits));
   }
 }
 
-uint64_t neighbour_timers_next(const struct harp_stack *stack) {
+uint64_t neighbour_timers_next(const struct harp_stack *stack)
+{
   if (list_empty(&stack->neighbours_waiting)) {
     return UINT64_MAX;
   }

@@ -16,17 +16,17 @@
 #include "harp/stack/list.h"
 
 enum {
-  NEIGHBOURS_SPARE = 256,    /* places beyond one for each connection */
-  NEIGHBOUR_QUEUE = 4,       /* frames that wait for an answer, each */
-  NEIGHBOUR_PROBES = 4,      /* requests before a neighbour counts as silent */
+  NEIGHBOURS_SPARE = 256, /* places beyond one for each connection */
+  NEIGHBOUR_QUEUE = 4,    /* frames that wait for an answer, each */
+  NEIGHBOUR_PROBES = 4,   /* requests before a neighbour counts as silent */
 };
 
 enum harp_neighbour_state {
   NEIGHBOUR_FREE,
-  NEIGHBOUR_INCOMPLETE,     /* no answer yet */
+  NEIGHBOUR_INCOMPLETE, /* no answer yet */
   NEIGHBOUR_REACHABLE,
   NEIGHBOUR_PROBE,  /* known, being asked again */
-  NEIGHBOUR_FAILED,    /* has answered nothing; asked anew when there is something to send */
+  NEIGHBOUR_FAILED, /* has answered nothing; asked anew when there is something to send */
 };
 
 struct harp_tcp;
@@ -34,16 +34,18 @@ struct harp_tcp;
 struct harp_neighbour {
   uint32_t address; /* network order */
   uint8_t mac[6];
-  uint8_t state;    /* enum harp_neighbour_state */
+  uint8_t state; /* enum harp_neighbour_state */
   uint8_t probes;
   uint8_t queued;
-  bool disputed;    /* another has claimed the address since it was last confirmed */
+  bool disputed;     /* another has claimed the address since it was last confirmed */
   uint64_t deadline; /* ns: next request, or when to check again */
   uint64_t asked;    /* ns: last request */
-  uint64_t failed_at; /* ns: when the last of a round of requests had no answer; 0: answered since */
+  uint64_t
+      failed_at; /* ns: when the last of a round of requests had no answer; 0: answered since */
   struct harp_neighbour *hash_next;
   struct harp_list waits; /* ASKED and CHECKING: by deadline */
-  struct harp_list rx_buffer; /* without a connection: among those that make room, or the free ones */
+  struct harp_list
+      rx_buffer;          /* without a connection: among those that make room, or the free ones */
   struct harp_list users; /* connections that send to it (neighbour_link of struct harp_tcp) */
   uint32_t user_count;
   struct harp_list holds; /* with frames in its queue: by the time of the first */
@@ -51,12 +53,14 @@ struct harp_neighbour {
 };
 
 /* A request for this address is due to somebody's wish, ours or its own, and not held back by the
- * limit for unauthenticated peers; of about as many as there are neighbours the latest are remembered. */
+ * limit for unauthenticated peers; of about as many as there are neighbours the latest are
+ * remembered. */
 void neighbour_expect(struct harp_stack *stack, uint32_t address);
 /* 0 or -ENOMEM. */
 int neighbours_create(struct harp_stack *stack);
 void neighbours_destroy(struct harp_stack *stack);
-/* The next hop's entry, until another is asked for; NULL: no route (next_hop 0). Asks if need be. */
+/* The next hop's entry, until another is asked for; NULL: no route (next_hop 0). Asks if need be.
+ */
 struct harp_neighbour *neighbour_route(struct harp_stack *stack, uint32_t next_hop);
 /* The same for a connection, which keeps it until neighbour_detach. */
 struct harp_neighbour *neighbour_attach(struct harp_tcp *tcp);

@@ -8,7 +8,8 @@ static const struct harp_flow_ops socket_ops;
 
 /* --- The table --- */
 
-int sockets_create(struct harp_stack *stack) {
+int sockets_create(struct harp_stack *stack)
+{
   stack->socket_count = 2 * stack->config.max_connections + 16;
   stack->sockets = calloc(stack->socket_count, sizeof *stack->sockets);
   if (!stack->sockets) {
@@ -24,7 +25,8 @@ int sockets_create(struct harp_stack *stack) {
 
 void sockets_destroy(struct harp_stack *stack) { free(stack->sockets); }
 
-int harp_tcp_socket(struct harp_stack *stack) {
+int harp_tcp_socket(struct harp_stack *stack)
+{
   int number = stack->free_socket;
   if (number < 0) {
     return -EMFILE;
@@ -50,7 +52,8 @@ int harp_tcp_socket(struct harp_stack *stack) {
   return number;
 }
 
-static void release(struct harp_socket *s) {
+static void release(struct harp_socket *s)
+{
   socket_unlist(s);
   tcp_packets_free(&s->stack->packets, s->unread);
   s->unread = NULL;
@@ -61,7 +64,8 @@ static void release(struct harp_socket *s) {
 
 /* --- What the flow tells --- */
 
-static void apply_options(struct harp_socket *s) {
+static void apply_options(struct harp_socket *s)
+{
   s->tcp->nodelay = s->nodelay;
   s->tcp->cork = s->cork;
   s->tcp->rcvbuf = s->rcvbuf;
@@ -71,7 +75,8 @@ static void apply_options(struct harp_socket *s) {
   socket_apply_keepalive(s);
 }
 
-static void on_established(void *user, struct harp_tcp *tcp) {
+static void on_established(void *user, struct harp_tcp *tcp)
+{
   struct harp_socket *s = user;
   s->connecting = false;
   s->connected = true;
@@ -81,11 +86,13 @@ static void on_established(void *user, struct harp_tcp *tcp) {
 
 static void on_readable(void *user, struct harp_tcp *tcp) { socket_ready(user); }
 
-static void on_acked(void *user, struct harp_tcp *tcp, uint32_t bytes) {
+static void on_acked(void *user, struct harp_tcp *tcp, uint32_t bytes)
+{
   socket_room_changed(user);
 }
 
-static void on_closed(void *user, struct harp_tcp *tcp, int error) {
+static void on_closed(void *user, struct harp_tcp *tcp, int error)
+{
   struct harp_socket *s = user;
   s->tcp = NULL;
   s->unread = tcp_rcvq_take(tcp); /* it was acknowledged: however this ended, it can be read */
@@ -97,12 +104,14 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error) {
 }
 
 /* One more than the backlog says is kept, as by Linux. */
-static bool on_full(void *user) {
+static bool on_full(void *user)
+{
   const struct harp_socket *server = user;
   return server->queued > server->backlog || server->stack->free_socket < 0;
 }
 
-static int on_accept(void *user, struct harp_tcp *tcp) {
+static int on_accept(void *user, struct harp_tcp *tcp)
+{
   struct harp_socket *server = user;
   int number = harp_tcp_socket(server->stack);
   if (number < 0) {
@@ -149,7 +158,8 @@ static const struct harp_flow_ops socket_ops = {
 /* --- Opening --- */
 
 static int read_address(const struct sockaddr *address, socklen_t length,
-                        struct harp_endpoint *endpoint) {
+                        struct harp_endpoint *endpoint)
+{
   struct sockaddr_in in;
   if (length < sizeof in) {
     return -EINVAL;
@@ -164,7 +174,8 @@ static int read_address(const struct sockaddr *address, socklen_t length,
 }
 
 static void write_address(struct harp_endpoint endpoint, struct sockaddr *address,
-                          socklen_t *length) {
+                          socklen_t *length)
+{
   struct sockaddr_in in = {
       .sin_family = AF_INET,
       .sin_port = __builtin_bswap16(endpoint.port),
@@ -175,7 +186,8 @@ static void write_address(struct harp_endpoint endpoint, struct sockaddr *addres
 }
 
 int harp_tcp_bind(struct harp_stack *stack, int number, const struct sockaddr *address,
-                  socklen_t length) {
+                  socklen_t length)
+{
   struct harp_socket *s = socket_get(stack, number);
   struct harp_endpoint local;
   if (!s) {
@@ -209,7 +221,8 @@ int harp_tcp_bind(struct harp_stack *stack, int number, const struct sockaddr *a
   return 0;
 }
 
-int harp_tcp_listen(struct harp_stack *stack, int number, int backlog) {
+int harp_tcp_listen(struct harp_stack *stack, int number, int backlog)
+{
   struct harp_socket *s = socket_get(stack, number);
   if (!s) {
     return -EBADF;
@@ -236,7 +249,8 @@ int harp_tcp_listen(struct harp_stack *stack, int number, int backlog) {
 }
 
 int harp_tcp_accept(struct harp_stack *stack, int number, struct sockaddr *address,
-                    socklen_t *length) {
+                    socklen_t *length)
+{
   struct harp_socket *server = socket_get(stack, number);
   if (!server) {
     return -EBADF;
@@ -264,7 +278,8 @@ int harp_tcp_accept(struct harp_stack *stack, int number, struct sockaddr *addre
 }
 
 int harp_tcp_connect(struct harp_stack *stack, int number, const struct sockaddr *address,
-                     socklen_t length) {
+                     socklen_t length)
+{
   struct harp_socket *s = socket_get(stack, number);
   struct harp_endpoint peer;
   if (!s) {
@@ -303,7 +318,8 @@ int harp_tcp_connect(struct harp_stack *stack, int number, const struct sockaddr
 /* --- Names --- */
 
 int harp_tcp_getsockname(struct harp_stack *stack, int number, struct sockaddr *address,
-                         socklen_t *length) {
+                         socklen_t *length)
+{
   const struct harp_socket *s = socket_get(stack, number);
   if (!s) {
     return -EBADF;
@@ -313,7 +329,8 @@ int harp_tcp_getsockname(struct harp_stack *stack, int number, struct sockaddr *
 }
 
 int harp_tcp_getpeername(struct harp_stack *stack, int number, struct sockaddr *address,
-                         socklen_t *length) {
+                         socklen_t *length)
+{
   const struct harp_socket *s = socket_get(stack, number);
   if (!s) {
     return -EBADF;
@@ -327,7 +344,8 @@ int harp_tcp_getpeername(struct harp_stack *stack, int number, struct sockaddr *
 
 /* --- Closing --- */
 
-static void shut_write(struct harp_socket *s) {
+static void shut_write(struct harp_socket *s)
+{
   s->write_shut = true;
   if (s->tcp) {
     s->tcp->cork = false;
@@ -335,7 +353,8 @@ static void shut_write(struct harp_socket *s) {
   }
 }
 
-int harp_tcp_shutdown(struct harp_stack *stack, int number, int how) {
+int harp_tcp_shutdown(struct harp_stack *stack, int number, int how)
+{
   struct harp_socket *s = socket_get(stack, number);
   if (!s) {
     return -EBADF;
@@ -358,7 +377,8 @@ int harp_tcp_shutdown(struct harp_stack *stack, int number, int how) {
 }
 
 /* Lets the connection finish alone. */
-static void orphan(struct harp_tcp *tcp) {
+static void orphan(struct harp_tcp *tcp)
+{
   static const struct harp_flow_ops nobody = {0}; /* the socket's number will be another's */
   harp_flow_attach(tcp, &nobody, NULL);
   tcp_detach(tcp);
@@ -367,7 +387,8 @@ static void orphan(struct harp_tcp *tcp) {
   }
 }
 
-static void close_connection(struct harp_socket *s) {
+static void close_connection(struct harp_socket *s)
+{
   struct harp_tcp *tcp = s->tcp;
   bool hard = s->linger.l_onoff && s->linger.l_linger == 0;
   if (hard || tcp->queued) {
@@ -384,7 +405,8 @@ static void close_connection(struct harp_socket *s) {
   }
 }
 
-int harp_tcp_close(struct harp_stack *stack, int number) {
+int harp_tcp_close(struct harp_stack *stack, int number)
+{
   struct harp_socket *s = socket_get(stack, number);
   if (!s) {
     return -EBADF;

@@ -15,13 +15,13 @@
 
 struct harp_socket {
   struct harp_stack *stack;
-  struct harp_tcp *tcp;           /* NULL: not connected, or over */
+  struct harp_tcp *tcp; /* NULL: not connected, or over */
   struct harp_listener *listener;
-  int next;                       /* free list, or the listener's queue; -1: end */
-  int queue, queue_last;          /* a listener's sockets to accept; -1: none */
+  int next;              /* free list, or the listener's queue; -1: end */
+  int queue, queue_last; /* a listener's sockets to accept; -1: none */
   uint32_t queued, backlog;
-  struct harp_packet *unread;     /* what a connection that is over has left to be read */
-  bool fin_received;                 /* its peer had said all it would */
+  struct harp_packet *unread; /* what a connection that is over has left to be read */
+  bool fin_received;          /* its peer had said all it would */
   bool used, connecting, connected, write_shut, read_shut, ended;
   bool nodelay, cork, keepalive;
   bool waiting;                   /* in a listener's queue: nobody knows its number */
@@ -30,10 +30,10 @@ struct harp_socket {
   bool listed;                    /* among those that are ready */
   int ready_previous, ready_next; /* there; -1: none */
   struct linger linger;
-  uint16_t port; /* bound, host order; 0: not bound */
-  uint32_t address; /* as bound, network order */
+  uint16_t port;             /* bound, host order; 0: not bound */
+  uint32_t address;          /* as bound, network order */
   struct harp_endpoint peer; /* of a connection, also of one that is over */
-  int error;     /* SO_ERROR, positive */
+  int error;                 /* SO_ERROR, positive */
   uint32_t sndbuf, rcvbuf, mss, user_timeout_ms;
   uint8_t rcv_wscale, tos;
   const struct harp_cc_ops *cc;
@@ -41,7 +41,8 @@ struct harp_socket {
 };
 
 /* NULL: no such socket. */
-static inline struct harp_socket *socket_get(struct harp_stack *stack, int number) {
+static inline struct harp_socket *socket_get(struct harp_stack *stack, int number)
+{
   if (number < 0 || (uint32_t)number >= stack->socket_count || !stack->sockets[number].used ||
       stack->sockets[number].waiting) {
     return NULL;
@@ -50,31 +51,36 @@ static inline struct harp_socket *socket_get(struct harp_stack *stack, int numbe
 }
 
 /* The error that waits, negative, told once. */
-static inline int socket_take_error(struct harp_socket *s) {
+static inline int socket_take_error(struct harp_socket *s)
+{
   int error = s->error;
   s->error = 0;
   return -error;
 }
 
-static inline void socket_apply_keepalive(struct harp_socket *s) {
+static inline void socket_apply_keepalive(struct harp_socket *s)
+{
   if (s->tcp) {
     harp_flow_set_keepalive(s->tcp, s->keepalive ? s->keep_idle_s * 1000 : 0,
                             s->keep_interval_s * 1000, s->keep_count);
   }
 }
 
-static inline void socket_apply_congestion(struct harp_socket *s) {
+static inline void socket_apply_congestion(struct harp_socket *s)
+{
   if (s->tcp && s->tcp->cc.ops != s->cc) {
     s->cc->init(s->tcp);
   }
 }
 
-static inline int socket_number(const struct harp_socket *s) {
+static inline int socket_number(const struct harp_socket *s)
+{
   return (int)(s - s->stack->sockets);
 }
 
 /* Whether there is memory to send from: a quarter of it stays for receiving. */
-static inline bool socket_memory(const struct harp_stack *stack) {
+static inline bool socket_memory(const struct harp_stack *stack)
+{
   return stack->packets.available > stack->packets.total / 4;
 }
 

@@ -12,12 +12,14 @@ enum {
 
 /* --- Sending --- */
 
-static uint32_t send_space(const struct harp_socket *s) {
+static uint32_t send_space(const struct harp_socket *s)
+{
   uint32_t used = s->tcp->snd_end - s->tcp->snd_una;
   return used < s->sndbuf ? s->sndbuf - used : 0;
 }
 
-bool socket_writable(const struct harp_socket *s) {
+bool socket_writable(const struct harp_socket *s)
+{
   if (!s->tcp || s->write_shut) {
     return !s->connecting;
   }
@@ -25,7 +27,8 @@ bool socket_writable(const struct harp_socket *s) {
 }
 
 /* Fills the last packet first, then new ones. */
-static size_t copy_in(struct harp_socket *s, const uint8_t *data, size_t length) {
+static size_t copy_in(struct harp_socket *s, const uint8_t *data, size_t length)
+{
   struct harp_tcp *tcp = s->tcp;
   struct harp_pool *pool = &s->stack->packets;
   size_t done = 0;
@@ -57,7 +60,8 @@ static size_t copy_in(struct harp_socket *s, const uint8_t *data, size_t length)
 }
 
 ssize_t harp_tcp_send(struct harp_stack *stack, int number, const void *data, size_t length,
-                      int flags) {
+                      int flags)
+{
   struct harp_socket *s = socket_get(stack, number);
   if (!s) {
     return -EBADF;
@@ -95,7 +99,8 @@ ssize_t harp_tcp_send(struct harp_stack *stack, int number, const void *data, si
 
 /* --- Receiving --- */
 
-uint32_t socket_readable(const struct harp_socket *s) {
+uint32_t socket_readable(const struct harp_socket *s)
+{
   uint32_t bytes = s->tcp ? s->tcp->queued : 0;
   for (const struct harp_packet *packet = s->unread; packet; packet = packet->next) {
     bytes += packet->length - packet->offset;
@@ -103,8 +108,8 @@ uint32_t socket_readable(const struct harp_socket *s) {
   return bytes;
 }
 
-ssize_t harp_tcp_recv(struct harp_stack *stack, int number, void *data, size_t length,
-                      int flags) {
+ssize_t harp_tcp_recv(struct harp_stack *stack, int number, void *data, size_t length, int flags)
+{
   struct harp_socket *s = socket_get(stack, number);
   if (!s) {
     return -EBADF;
@@ -144,7 +149,8 @@ ssize_t harp_tcp_recv(struct harp_stack *stack, int number, void *data, size_t l
 
 /* --- What a socket tells --- */
 
-int harp_tcp_poll(struct harp_stack *stack, int number) {
+int harp_tcp_poll(struct harp_stack *stack, int number)
+{
   struct harp_socket *s = socket_get(stack, number);
   if (!s) {
     return -EBADF;
@@ -177,12 +183,14 @@ int harp_tcp_poll(struct harp_stack *stack, int number) {
 }
 
 /* What is pushed and not acknowledged, and the FIN. */
-static uint32_t unacknowledged(const struct harp_tcp *tcp) {
+static uint32_t unacknowledged(const struct harp_tcp *tcp)
+{
   uint32_t end = tcp->snd_end + (tcp->fin_queued || tcp->fin_sent);
   return tcp_synchronized(tcp) ? end - tcp->snd_una : 0;
 }
 
-int harp_tcp_ioctl(struct harp_stack *stack, int number, unsigned long request, int *value) {
+int harp_tcp_ioctl(struct harp_stack *stack, int number, unsigned long request, int *value)
+{
   const struct harp_socket *s = socket_get(stack, number);
   if (!s) {
     return -EBADF;
@@ -191,13 +199,8 @@ int harp_tcp_ioctl(struct harp_stack *stack, int number, unsigned long request, 
     return -EINVAL;
   }
   switch (request) {
-  case FIONREAD:
-    *value = (int)socket_readable(s);
-    return 0;
-  case TIOCOUTQ:
-    *value = s->tcp ? (int)unacknowledged(s->tcp) : 0;
-    return 0;
-  default:
-    return -EINVAL;
+  case FIONREAD: *value = (int)socket_readable(s); return 0;
+  case TIOCOUTQ: *value = s->tcp ? (int)unacknowledged(s->tcp) : 0; return 0;
+  default: return -EINVAL;
   }
 }

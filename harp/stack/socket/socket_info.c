@@ -2,13 +2,15 @@
 /* TCP_INFO: what a connection knows of itself, in Linux's words. */
 #include "harp/stack/socket/socket.h"
 
-static uint8_t congestion_state(const struct harp_tcp *tcp) {
+static uint8_t congestion_state(const struct harp_tcp *tcp)
+{
   static const uint8_t by_recovery[] = {TCP_CA_Open, TCP_CA_Recovery, TCP_CA_Loss};
   return by_recovery[tcp->recovery];
 }
 
 /* Bytes, our SYN and FIN aside, that were sent and not acknowledged. */
-static uint32_t outstanding(const struct harp_tcp *tcp) {
+static uint32_t outstanding(const struct harp_tcp *tcp)
+{
   if (!tcp_synchronized(tcp)) {
     return 0;
   }
@@ -17,7 +19,8 @@ static uint32_t outstanding(const struct harp_tcp *tcp) {
 }
 
 /* Counts what only TCP_INFO asks for. */
-static void fill_totals(const struct harp_tcp *tcp, struct harp_tcp_info *info) {
+static void fill_totals(const struct harp_tcp *tcp, struct harp_tcp_info *info)
+{
   uint64_t busy = tcp->busy_time + (tcp->busy_since ? tcp->stack->now - tcp->busy_since : 0);
   info->tcpi_bytes_acked = tcp->bytes_out;
   info->tcpi_bytes_received = tcp->bytes_in;
@@ -33,7 +36,8 @@ static void fill_totals(const struct harp_tcp *tcp, struct harp_tcp_info *info) 
   info->tcpi_total_rto_recoveries = tcp->timeout_recoveries;
 }
 
-void socket_info(const struct harp_socket *s, struct harp_tcp_info *info) {
+void socket_info(const struct harp_socket *s, struct harp_tcp_info *info)
+{
   *info = (struct harp_tcp_info){.tcpi_state = TCP_CLOSE};
   const struct harp_tcp *tcp = s->tcp;
   if (!tcp) {

@@ -10,7 +10,8 @@ enum {
   BUFFER_MAX = 1 << 30,
 };
 
-static uint32_t clamp(int value, uint32_t low, uint32_t high) {
+static uint32_t clamp(int value, uint32_t low, uint32_t high)
+{
   uint32_t v = value < 0 ? 0 : (uint32_t)value;
   return HARP_MIN(HARP_MAX(v, low), high);
 }
@@ -18,7 +19,8 @@ static uint32_t clamp(int value, uint32_t low, uint32_t high) {
 /* --- Integers --- */
 
 /* What the window field can say is settled by the SYN; the buffer may change later. */
-static void set_rcvbuf(struct harp_socket *s, uint32_t bytes) {
+static void set_rcvbuf(struct harp_socket *s, uint32_t bytes)
+{
   int least = s->stack->config.window_scale;
   s->rcvbuf = bytes;
   s->rcv_wscale = (uint8_t)HARP_MAX(least, 0);
@@ -34,7 +36,8 @@ static void set_rcvbuf(struct harp_socket *s, uint32_t bytes) {
   }
 }
 
-static int set_socket_level(struct harp_socket *s, int option, int value) {
+static int set_socket_level(struct harp_socket *s, int option, int value)
+{
   switch (option) {
   case SO_KEEPALIVE:
     s->keepalive = value != 0;
@@ -44,17 +47,14 @@ static int set_socket_level(struct harp_socket *s, int option, int value) {
     s->sndbuf = clamp(value, SNDBUF_MIN, BUFFER_MAX);
     socket_room_changed(s);
     return 0;
-  case SO_RCVBUF:
-    set_rcvbuf(s, clamp(value, RCVBUF_MIN, BUFFER_MAX));
-    return 0;
-  case SO_REUSEADDR: /* addresses in TIME-WAIT never stand in the way here */
-    return 0;
-  default:
-    return -ENOPROTOOPT;
+  case SO_RCVBUF: set_rcvbuf(s, clamp(value, RCVBUF_MIN, BUFFER_MAX)); return 0;
+  case SO_REUSEADDR: /* addresses in TIME-WAIT never stand in the way here */ return 0;
+  default: return -ENOPROTOOPT;
   }
 }
 
-static int set_mss(struct harp_socket *s, int value) {
+static int set_mss(struct harp_socket *s, int value)
+{
   if (value < TCP_MSS_FLOOR || value > 65495) {
     return -EINVAL;
   }
@@ -69,7 +69,8 @@ static int set_mss(struct harp_socket *s, int value) {
   return 0;
 }
 
-static int set_keepalive_time(struct harp_socket *s, uint32_t *field, int value) {
+static int set_keepalive_time(struct harp_socket *s, uint32_t *field, int value)
+{
   if (value < 1 || value > 32767) {
     return -EINVAL;
   }
@@ -80,14 +81,16 @@ static int set_keepalive_time(struct harp_socket *s, uint32_t *field, int value)
   return 0;
 }
 
-static void push_out(struct harp_socket *s) {
+static void push_out(struct harp_socket *s)
+{
   if (s->tcp) {
     tcp_mark_dirty(s->tcp);
     harp_stack_flush(s->stack);
   }
 }
 
-static int set_tcp_level(struct harp_socket *s, int option, int value) {
+static int set_tcp_level(struct harp_socket *s, int option, int value)
+{
   switch (option) {
   case TCP_NODELAY:
     s->nodelay = value != 0;
@@ -104,8 +107,7 @@ static int set_tcp_level(struct harp_socket *s, int option, int value) {
     }
     push_out(s);
     return 0;
-  case TCP_MAXSEG:
-    return set_mss(s, value);
+  case TCP_MAXSEG: return set_mss(s, value);
   case TCP_USER_TIMEOUT:
     if (value < 0) {
       return -EINVAL;
@@ -115,19 +117,16 @@ static int set_tcp_level(struct harp_socket *s, int option, int value) {
       harp_flow_set_timeout(s->tcp, s->user_timeout_ms);
     }
     return 0;
-  case TCP_KEEPIDLE:
-    return set_keepalive_time(s, &s->keep_idle_s, value);
-  case TCP_KEEPINTVL:
-    return set_keepalive_time(s, &s->keep_interval_s, value);
-  case TCP_KEEPCNT:
-    return value > 127 ? -EINVAL : set_keepalive_time(s, &s->keep_count, value);
-  default:
-    return -ENOPROTOOPT;
+  case TCP_KEEPIDLE: return set_keepalive_time(s, &s->keep_idle_s, value);
+  case TCP_KEEPINTVL: return set_keepalive_time(s, &s->keep_interval_s, value);
+  case TCP_KEEPCNT: return value > 127 ? -EINVAL : set_keepalive_time(s, &s->keep_count, value);
+  default: return -ENOPROTOOPT;
   }
 }
 
 /* The two lowest bits are those of ECN (RFC 3168), and the stack's own. */
-static int set_tos(struct harp_socket *s, const void *value, socklen_t length) {
+static int set_tos(struct harp_socket *s, const void *value, socklen_t length)
+{
   int word;
   if (length < 1) {
     return -EINVAL;
@@ -147,7 +146,8 @@ static int set_tos(struct harp_socket *s, const void *value, socklen_t length) {
   return 0;
 }
 
-static int set_congestion(struct harp_socket *s, const char *value, socklen_t length) {
+static int set_congestion(struct harp_socket *s, const char *value, socklen_t length)
+{
   char name[16] = "";
   memcpy(name, value, HARP_MIN((size_t)length, sizeof name - 1));
   const struct harp_cc_ops *ops = harp_cc_find(name);
@@ -160,7 +160,8 @@ static int set_congestion(struct harp_socket *s, const char *value, socklen_t le
 }
 
 int harp_tcp_setsockopt(struct harp_stack *stack, int number, int level, int option,
-                        const void *value, socklen_t length) {
+                        const void *value, socklen_t length)
+{
   struct harp_socket *s = socket_get(stack, number);
   if (!s) {
     return -EBADF;
@@ -191,65 +192,42 @@ int harp_tcp_setsockopt(struct harp_stack *stack, int number, int level, int opt
 
 /* --- Reading --- */
 
-static int get_integer(struct harp_socket *s, int level, int option, int *value) {
+static int get_integer(struct harp_socket *s, int level, int option, int *value)
+{
   if (level == SOL_SOCKET) {
     switch (option) {
-    case SO_ERROR:
-      *value = -socket_take_error(s);
-      return 0;
-    case SO_KEEPALIVE:
-      *value = s->keepalive;
-      return 0;
-    case SO_SNDBUF:
-      *value = (int)s->sndbuf;
-      return 0;
-    case SO_RCVBUF:
-      *value = (int)s->rcvbuf;
-      return 0;
-    case SO_ACCEPTCONN:
-      *value = s->listener != NULL;
-      return 0;
-    case SO_TYPE:
-      *value = SOCK_STREAM;
-      return 0;
-    default:
-      return -ENOPROTOOPT;
+    case SO_ERROR: *value = -socket_take_error(s); return 0;
+    case SO_KEEPALIVE: *value = s->keepalive; return 0;
+    case SO_SNDBUF: *value = (int)s->sndbuf; return 0;
+    case SO_RCVBUF: *value = (int)s->rcvbuf; return 0;
+    case SO_ACCEPTCONN: *value = s->listener != NULL; return 0;
+    case SO_TYPE: *value = SOCK_STREAM; return 0;
+    default: return -ENOPROTOOPT;
     }
   }
   switch (option) {
-  case TCP_NODELAY:
-    *value = s->nodelay;
-    return 0;
-  case TCP_CORK:
-    *value = s->cork;
-    return 0;
+  case TCP_NODELAY: *value = s->nodelay; return 0;
+  case TCP_CORK: *value = s->cork; return 0;
   case TCP_MAXSEG:
     *value = (int)(s->tcp && s->connected ? s->tcp->mss : s->mss ? s->mss : TCP_DEFAULT_MSS);
     return 0;
-  case TCP_USER_TIMEOUT:
-    *value = (int)s->user_timeout_ms;
-    return 0;
-  case TCP_KEEPIDLE:
-    *value = (int)s->keep_idle_s;
-    return 0;
-  case TCP_KEEPINTVL:
-    *value = (int)s->keep_interval_s;
-    return 0;
-  case TCP_KEEPCNT:
-    *value = (int)s->keep_count;
-    return 0;
-  default:
-    return -ENOPROTOOPT;
+  case TCP_USER_TIMEOUT: *value = (int)s->user_timeout_ms; return 0;
+  case TCP_KEEPIDLE: *value = (int)s->keep_idle_s; return 0;
+  case TCP_KEEPINTVL: *value = (int)s->keep_interval_s; return 0;
+  case TCP_KEEPCNT: *value = (int)s->keep_count; return 0;
+  default: return -ENOPROTOOPT;
   }
 }
 
-static void copy_out(const void *from, size_t size, void *value, socklen_t *length) {
+static void copy_out(const void *from, size_t size, void *value, socklen_t *length)
+{
   *length = (socklen_t)HARP_MIN(size, (size_t)*length);
   memcpy(value, from, *length);
 }
 
 int harp_tcp_getsockopt(struct harp_stack *stack, int number, int level, int option, void *value,
-                        socklen_t *length) {
+                        socklen_t *length)
+{
   struct harp_socket *s = socket_get(stack, number);
   if (!s) {
     return -EBADF;

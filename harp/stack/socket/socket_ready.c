@@ -2,7 +2,8 @@
 /* Which sockets have something new to tell: a list, each once, the oldest news first. */
 #include "harp/stack/socket/socket.h"
 
-void socket_ready(struct harp_socket *s) {
+void socket_ready(struct harp_socket *s)
+{
   struct harp_stack *stack = s->stack;
   if (s->listed || s->waiting) {
     return;
@@ -16,7 +17,8 @@ void socket_ready(struct harp_socket *s) {
   stack->ready_last = number;
 }
 
-void socket_unlist(struct harp_socket *s) {
+void socket_unlist(struct harp_socket *s)
+{
   struct harp_stack *stack = s->stack;
   if (!s->listed) {
     return;
@@ -28,7 +30,8 @@ void socket_unlist(struct harp_socket *s) {
                       : &stack->sockets[s->ready_next].ready_previous) = s->ready_previous;
 }
 
-void socket_room_changed(struct harp_socket *s) {
+void socket_room_changed(struct harp_socket *s)
+{
   if (!s->tcp || s->writable) {
     return;
   }
@@ -41,7 +44,8 @@ void socket_room_changed(struct harp_socket *s) {
 }
 
 /* Memory is all sockets': whoever gives some back does not know who waits for it. */
-static void feed(struct harp_stack *stack) {
+static void feed(struct harp_stack *stack)
+{
   if (!stack->starved || !socket_memory(stack)) {
     return;
   }
@@ -55,7 +59,8 @@ static void feed(struct harp_stack *stack) {
   }
 }
 
-int harp_tcp_ready(struct harp_stack *stack, int *sockets, int max) {
+int harp_tcp_ready(struct harp_stack *stack, int *sockets, int max)
+{
   int count = 0;
   feed(stack);
   while (count < max && stack->ready_first >= 0) {

@@ -27,18 +27,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "harp/stack/tcp/cc/cc.h"
 #include "harp/stack/flow.h"
 #include "harp/stack/limit.h"
 #include "harp/stack/list.h"
 #include "harp/stack/pool.h"
 #include "harp/stack/seq.h"
+#include "harp/stack/tcp/cc/cc.h"
 
 enum {
   TCP_MSS_FLOOR = 88,    /* smaller offers are raised (CVE-2019-11479) */
   TCP_DEFAULT_MSS = 536, /* RFC 9293, 3.7.1 */
   TCP_MAX_SACKS = 4,
-  TCP_MAX_RUNS = 64,     /* holes that reassembly keeps, per connection */
+  TCP_MAX_RUNS = 64, /* holes that reassembly keeps, per connection */
   TCP_OOO_NONE = 255,
   TCP_MAX_REFERENCES = 4096,
   TCP_TIMESTAMP_OPTION = 12, /* bytes, padded */
@@ -127,8 +127,8 @@ enum harp_timer {
   TIMER_LOSS,       /* RACK's reordering timer or the tail probe */
   TIMER_DELAYED_ACK,
   TIMER_KEEPALIVE,
-  TIMER_USER,       /* user timeout */
-  TIMER_STATE,      /* TIME-WAIT, FIN-WAIT-2 without an owner */
+  TIMER_USER,  /* user timeout */
+  TIMER_STATE, /* TIME-WAIT, FIN-WAIT-2 without an owner */
   TIMERS
 };
 #define TIMER_OFF UINT64_MAX
@@ -146,52 +146,52 @@ struct harp_tcp {
     };
     uint64_t key; /* the three in one word: tcp_key */
   };
-  uint32_t local_address;      /* network order */
+  uint32_t local_address; /* network order */
   uint8_t state;
-  bool timestamps;      /* agreed on */
-  bool fin_waiting;     /* a FIN came ahead of a hole: it stands at fin_seq */
-  bool detached;        /* nobody owns it any more: finish alone */
+  bool timestamps;  /* agreed on */
+  bool fin_waiting; /* a FIN came ahead of a hole: it stands at fin_seq */
+  bool detached;    /* nobody owns it any more: finish alone */
   uint32_t rcv_nxt;
-  uint32_t rcv_right;  /* right edge ever advertised: what is enforced */
+  uint32_t rcv_right; /* right edge ever advertised: what is enforced */
   uint32_t snd_una, snd_nxt, snd_wnd;
   uint32_t ts_recent;
 
   /* Line 2: sending. */
-  uint32_t snd_end;     /* end of what was pushed */
+  uint32_t snd_end; /* end of what was pushed */
   uint32_t snd_wl1, snd_wl2;
   uint32_t max_snd_wnd;
-  uint32_t snd_edge;    /* the highest right edge of the peer's window so far */
-  uint32_t mss;         /* payload of a full segment, options subtracted */
+  uint32_t snd_edge; /* the highest right edge of the peer's window so far */
+  uint32_t mss;      /* payload of a full segment, options subtracted */
   uint32_t peer_mss;
   uint32_t iss, irs;
   uint32_t cwnd, ssthresh; /* bytes */
-  uint32_t short_end;   /* end of the latest segment that was not full */
-  uint32_t push_end;    /* what was pushed before TCP_NODELAY was set: it waits for nothing */
-  uint32_t growth_due;  /* bytes sacked while snd_una stands still, which cwnd has not grown by */
+  uint32_t short_end;      /* end of the latest segment that was not full */
+  uint32_t push_end;       /* what was pushed before TCP_NODELAY was set: it waits for nothing */
+  uint32_t growth_due; /* bytes sacked while snd_una stands still, which cwnd has not grown by */
   uint32_t sacked_out, lost_out, retrans_out; /* bytes */
   uint32_t reference_count;
   uint8_t snd_wscale, rcv_wscale;
   bool nodelay, cork, harp_peer, active, window_scaling;
   bool fin_queued, fin_sent, fin_received;
-  bool fin_newest;      /* the FIN that waits is what came last beyond a hole */
+  bool fin_newest; /* the FIN that waits is what came last beyond a hole */
   bool sack, dirty;
-  bool ending;          /* its owner is being told: the block stays until that returns */
+  bool ending; /* its owner is being told: the block stays until that returns */
   bool ack_now, cwnd_limited, window_limited;
-  bool ack_held;        /* not in this flush, but in the next */
-  bool on_hold;         /* in the stack's list of those */
-  bool rcv_mem_pressure;         /* data in order found no memory: the window says so until there is some */
-  uint8_t tos;          /* IP_TOS, of all its packets */
+  bool ack_held;         /* not in this flush, but in the next */
+  bool on_hold;          /* in the stack's list of those */
+  bool rcv_mem_pressure; /* data in order found no memory: the window says so until there is some */
+  uint8_t tos;           /* IP_TOS, of all its packets */
   uint32_t fin_seq;
 
   /* Receiving. */
   uint32_t last_ack_sent;
   uint32_t rcvbuf;
-  uint32_t queued;          /* in-order bytes that wait to be read */
-  uint8_t quick_acks;       /* after a hole, how many more segments are acknowledged at once */
-  uint32_t rcv_mss;         /* estimate of the peer's full segments */
-  uint32_t last_smaller;    /* the last segment's size, if it may be a full one; else 0 */
+  uint32_t queued;       /* in-order bytes that wait to be read */
+  uint8_t quick_acks;    /* after a hole, how many more segments are acknowledged at once */
+  uint32_t rcv_mss;      /* estimate of the peer's full segments */
+  uint32_t last_smaller; /* the last segment's size, if it may be a full one; else 0 */
   struct harp_packet *rcv_queue, *rcv_queue_tail;
-  struct tcp_ooo_queue *ooo; /* NULL: no hole */
+  struct tcp_ooo_queue *ooo;       /* NULL: no hole */
   uint32_t dsack_start, dsack_end; /* to report once; equal: none */
   uint64_t ts_recent_time;
   uint32_t ts_offset;
@@ -200,41 +200,41 @@ struct harp_tcp {
   struct harp_reference *references, *references_last;
   struct harp_reference *send_cursor; /* holds snd_nxt, or NULL */
   struct harp_record *records, *records_last;
-  struct harp_record *oldest, *newest;         /* in flight, by time */
-  struct harp_record *lost_first, *lost_last;  /* to send again, by older/newer */
+  struct harp_record *oldest, *newest;            /* in flight, by time */
+  struct harp_record *lost_first, *lost_last;     /* to send again, by older/newer */
   struct harp_record *sacked_first, *sacked_last; /* runs, by older/newer: lower, higher */
-  struct harp_record *sack_hint;               /* the run that grew last; NULL: gone */
+  struct harp_record *sack_hint;                  /* the run that grew last; NULL: gone */
 
   /* Loss recovery. */
-  uint8_t recovery;        /* enum harp_recovery */
+  uint8_t recovery; /* enum harp_recovery */
   uint8_t backoff;
-  uint8_t duplicates;      /* acknowledgements in a row, without SACK */
+  uint8_t duplicates; /* acknowledgements in a row, without SACK */
   uint8_t syn_transmits;
-  uint8_t probes;          /* keepalive or window probes unanswered */
+  uint8_t probes; /* keepalive or window probes unanswered */
   uint8_t reo_multiplier, reo_persist;
   bool reordering_seen, undo_possible, loss_timer_is_probe;
-  bool probe_outstanding, probe_is_copy; /* the tail probe; of data that was sent before */
-  uint32_t recovery_point; /* snd_nxt when recovery began */
+  bool probe_outstanding, probe_is_copy;       /* the tail probe; of data that was sent before */
+  uint32_t recovery_point;                     /* snd_nxt when recovery began */
   uint32_t prr_delivered, prr_out, prr_flight; /* RFC 9937; the last is RecoverFS */
-  uint32_t prr_credit;     /* bytes that duplicates stood for, without SACK */
-  uint32_t high_sacked;    /* end of the highest byte ever selectively acknowledged */
-  uint32_t probe_end;      /* snd_nxt when the tail probe was sent */
+  uint32_t prr_credit;                         /* bytes that duplicates stood for, without SACK */
+  uint32_t high_sacked; /* end of the highest byte ever selectively acknowledged */
+  uint32_t probe_end;   /* snd_nxt when the tail probe was sent */
   uint32_t rack_end;
-  uint32_t undo_retransmits; /* bytes sent again in this recovery, not yet shown needless */
-  uint32_t undo_stamp;     /* the timestamp that the first of them carried */
+  uint32_t undo_retransmits;     /* bytes sent again in this recovery, not yet shown needless */
+  uint32_t undo_stamp;           /* the timestamp that the first of them carried */
   uint32_t undo_start, undo_end; /* of recovery: snd_una at its beginning, snd_nxt at its end */
-  uint64_t undo_deadline;  /* behind recovery: until when a DSACK tells of it */
-  uint64_t rack_sent, rack_rtt; /* of the newest delivered record */
-  uint64_t reo_late;        /* ns: how late segments come, as far as seen and not long ago */
-  uint64_t reo_waited;      /* ns: the window when the last loss was found */
-  uint64_t dsack_round_end; /* ns: reports of duplicates until then are one */
+  uint64_t undo_deadline;        /* behind recovery: until when a DSACK tells of it */
+  uint64_t rack_sent, rack_rtt;  /* of the newest delivered record */
+  uint64_t reo_late;             /* ns: how late segments come, as far as seen and not long ago */
+  uint64_t reo_waited;           /* ns: the window when the last loss was found */
+  uint64_t dsack_round_end;      /* ns: reports of duplicates until then are one */
   uint32_t undo_cwnd, undo_ssthresh;
 
   /* Round-trip time, ns (RFC 6298). */
   uint64_t srtt, rttvar, rto, min_rtt;
   uint64_t syn_sent;
   uint64_t rto_min;
-  uint64_t last_send;      /* of payload */
+  uint64_t last_send; /* of payload */
   uint64_t last_receive, last_progress;
   struct harp_limit challenge_limit; /* RFC 5961, 7: of SYNs and resets, */
   struct harp_limit answer_limit;    /* and of bare segments: neither uses up the other's */
@@ -250,7 +250,7 @@ struct harp_tcp {
   /* Owner. */
   const struct harp_flow_ops *ops;
   void *user;
-  struct harp_listener *listener; /* while in handshake or unclaimed */
+  struct harp_listener *listener;  /* while in handshake or unclaimed */
   struct harp_list half_open_link; /* among its listener's */
   struct harp_list turn; /* to make room: among all handshakes, or, ownerless, in TIME-WAIT */
   struct harp_tcp *dirty_next;
@@ -260,7 +260,7 @@ struct harp_tcp {
   uint32_t next_hop;                /* network order */
   uint32_t user_timeout_ms, keep_idle_ms, keep_interval_ms, keep_probes;
   uint32_t retransmits;
-  uint32_t user_mss; /* TCP_MAXSEG; 0: none */
+  uint32_t user_mss;       /* TCP_MAXSEG; 0: none */
   uint16_t advertised_mss; /* by our SYN */
   uint64_t bytes_in, bytes_out;
 
@@ -285,19 +285,22 @@ struct harp_listener {
   uint8_t rcv_wscale, tos;
   uint64_t cookie_period; /* of the latest cookie */
   uint16_t port;
-  bool cookies;           /* there was one */
+  bool cookies; /* there was one */
 };
 
-static inline bool tcp_synchronized(const struct harp_tcp *tcp) {
+static inline bool tcp_synchronized(const struct harp_tcp *tcp)
+{
   return tcp->state != TCP_SYN_SENT && tcp->state != TCP_SYN_RECV && tcp->state != TCP_CLOSE;
 }
 
 /* The sequence space in flight by the sender's best knowledge (RFC 6675's pipe). */
-static inline uint32_t tcp_in_flight(const struct harp_tcp *tcp) {
+static inline uint32_t tcp_in_flight(const struct harp_tcp *tcp)
+{
   return tcp->snd_nxt - tcp->snd_una - tcp->sacked_out - tcp->lost_out + tcp->retrans_out;
 }
 
-static inline bool tcp_can_receive(const struct harp_tcp *tcp) {
+static inline bool tcp_can_receive(const struct harp_tcp *tcp)
+{
   return tcp->state == TCP_ESTABLISHED || tcp->state == TCP_FIN_WAIT1 ||
          tcp->state == TCP_FIN_WAIT2;
 }
@@ -315,7 +318,8 @@ uint32_t tcp_timestamp_at(const struct harp_tcp *tcp, uint64_t time);
 /* tcp_input.c */
 void tcp_input(struct harp_stack *stack, struct harp_segment *segment);
 /* When to acknowledge payload that has arrived, segment_size bytes in each of its
- * segments if it is merged ones, else 0; pushed: with the PSH flag; at_once: it was out of order. */
+ * segments if it is merged ones, else 0; pushed: with the PSH flag; at_once: it was out of order.
+ */
 void tcp_schedule_ack(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool pushed,
                       bool at_once);
 
@@ -349,19 +353,19 @@ void tcp_sack_forget(struct harp_tcp *tcp);
 /* tcp_recovery.c */
 /* What one acknowledgement has told. */
 struct harp_ack_result {
-  uint32_t delivered;     /* bytes newly acknowledged, cumulatively or selectively */
+  uint32_t delivered; /* bytes newly acknowledged, cumulatively or selectively */
   uint32_t una_before;
-  uint32_t dsack;         /* bytes reported as received twice, */
-  uint32_t dsack_end;     /* and the end of that block */
-  uint64_t rtt;           /* ns, of the newest record that was sent only once (Karn); 0: none */
-  bool was_limited;       /* the congestion window was in full use */
-  uint64_t late;          /* ns that something came after what was sent behind it; 0: nothing did */
-  bool copies;            /* some of it had been sent again: the rest may have come long ago */
-  bool original;          /* what was given up as lost arrived, sent only once */
-  bool first_copy;        /* by its timestamp: what was sent again arrived as it was sent first */
-  bool timed;             /* there is an echo: it advances, with a timestamp */
-  uint32_t echo;          /* of the segment that filled the hole at its head */
-  bool duplicate;         /* a duplicate acknowledgement, without SACK */
+  uint32_t dsack;     /* bytes reported as received twice, */
+  uint32_t dsack_end; /* and the end of that block */
+  uint64_t rtt;       /* ns, of the newest record that was sent only once (Karn); 0: none */
+  bool was_limited;   /* the congestion window was in full use */
+  uint64_t late;      /* ns that something came after what was sent behind it; 0: nothing did */
+  bool copies;        /* some of it had been sent again: the rest may have come long ago */
+  bool original;      /* what was given up as lost arrived, sent only once */
+  bool first_copy;    /* by its timestamp: what was sent again arrived as it was sent first */
+  bool timed;         /* there is an echo: it advances, with a timestamp */
+  uint32_t echo;      /* of the segment that filled the hole at its head */
+  bool duplicate;     /* a duplicate acknowledgement, without SACK */
 };
 /* The stretch of a record up to end has arrived. */
 void tcp_rack_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end);
@@ -423,14 +427,16 @@ struct tcp_ooo_block *tcp_ooo_block_at(const struct harp_tcp *tcp, uint32_t inde
 uint32_t tcp_ooo_blocks_before(const struct harp_tcp *tcp, uint32_t seq);
 /* An empty run at seq, before the one that is index-th now, the newest by time; keep: packets to
  * leave in the pool. NULL: too many, or no memory. */
-struct tcp_ooo_block *tcp_ooo_insert(struct harp_tcp *tcp, uint32_t index, uint32_t seq, uint32_t keep);
+struct tcp_ooo_block *tcp_ooo_insert(struct harp_tcp *tcp, uint32_t index, uint32_t seq,
+                                     uint32_t keep);
 /* It has grown, and is the newest. */
 void tcp_ooo_touch(struct harp_tcp *tcp, const struct tcp_ooo_block *run);
 /* Its packets are the caller's. With the last run its table goes. */
 void tcp_ooo_remove(struct harp_tcp *tcp, uint32_t index);
 /* By when they last grew; NULL: none. */
 const struct tcp_ooo_block *tcp_ooo_newest(const struct harp_tcp *tcp);
-const struct tcp_ooo_block *tcp_ooo_older(const struct harp_tcp *tcp, const struct tcp_ooo_block *run);
+const struct tcp_ooo_block *tcp_ooo_older(const struct harp_tcp *tcp,
+                                          const struct tcp_ooo_block *run);
 
 /* tcp_sndq.c */
 int tcp_sndq_push(struct harp_tcp *tcp, const void *data, uint32_t length,
@@ -489,8 +495,8 @@ bool tcp_send_new_probe(struct harp_tcp *tcp);
 /* Sends up to limit bytes of a record again; cuts the record there. false: the
  * port is full. */
 bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t limit);
-/* Whether an unauthenticated peer may be sent a reset now. It is a service to whoever is mistaken; a
- * flood must not be answered by one of resets. */
+/* Whether an unauthenticated peer may be sent a reset now. It is a service to whoever is mistaken;
+ * a flood must not be answered by one of resets. */
 bool tcp_may_reset(struct harp_stack *stack);
 /* The answer to a segment for which there is no connection (RFC 9293, 3.10.7.1). */
 void tcp_reply_reset(struct harp_stack *stack, const struct harp_segment *segment);
@@ -506,11 +512,12 @@ void tcp_account_pause(struct harp_stack *stack, uint64_t pause);
 
 /* tcp_open.c */
 /* ports: the remote one in the upper half, as they lie in a received header. */
-static inline uint64_t tcp_key(uint32_t remote_address, uint32_t ports) {
+static inline uint64_t tcp_key(uint32_t remote_address, uint32_t ports)
+{
   return (uint64_t)remote_address << 32 | ports;
 }
-struct harp_tcp *tcp_lookup(struct harp_stack *stack, uint32_t remote_address,
-                            uint16_t remote_port, uint16_t local_port);
+struct harp_tcp *tcp_lookup(struct harp_stack *stack, uint32_t remote_address, uint16_t remote_port,
+                            uint16_t local_port);
 struct harp_listener *tcp_listener(struct harp_stack *stack, uint16_t port);
 /* Whether its owner takes no more connections for now: a peer's SYN or the last segment of its
  * handshake is dropped then, and counted, as Linux does. The peer tries again. */

@@ -4,14 +4,16 @@
 
 /* RFC 6298, 2.3, with Linux's floor, which stands for the variation: a peer may hold an answer back
  * for as long, however long the round trip is. */
-void tcp_set_rto(struct harp_tcp *tcp) {
+void tcp_set_rto(struct harp_tcp *tcp)
+{
   uint64_t rto = tcp->srtt + HARP_MAX(4 * tcp->rttvar, tcp->rto_min);
   tcp->rto = HARP_MIN(rto, tcp->stack->config.rto_max_us * NS_PER_US);
 }
 
 /* RFC 6298, 2; with a sample per acknowledgement the gains stay those of one
  * per round trip closely enough (RFC 7323, appendix G). */
-void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt) {
+void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt)
+{
   rtt = HARP_MAX(rtt, 1);
   if (tcp->srtt == 0) {
     tcp->srtt = rtt;
@@ -29,7 +31,8 @@ void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt) {
  * while a hole is open, for then it is of what came before that. So it goes by time; the shortest
  * round trip says little where a queue stands, and not to count an answer costs little. */
 static bool is_answer_to_earlier(const struct harp_tcp *tcp, const struct harp_record *record,
-                                 const struct harp_ack_result *result) {
+                                 const struct harp_ack_result *result)
+{
   uint64_t rtt = tcp_record_age(tcp, record);
   if (rtt < tcp->min_rtt) {
     return true;
@@ -41,7 +44,8 @@ static bool is_answer_to_earlier(const struct harp_tcp *tcp, const struct harp_r
 }
 
 void tcp_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end,
-                   struct harp_ack_result *result) {
+                   struct harp_ack_result *result)
+{
   uint32_t length = end - record->seq;
   result->delivered += length;
   if (record->lost) {
@@ -62,7 +66,8 @@ void tcp_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint3
 }
 
 /* Takes out what lies below ack. */
-static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_result *result) {
+static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_result *result)
+{
   while (tcp->records && seq_lt(tcp->records->seq, ack)) {
     struct harp_record *record = tcp->records;
     uint32_t end = seq_min(record->end, ack);
@@ -83,7 +88,8 @@ static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_resu
   }
 }
 
-void tcp_update_window(struct harp_tcp *tcp, const struct harp_segment *segment) {
+void tcp_update_window(struct harp_tcp *tcp, const struct harp_segment *segment)
+{
   if (seq_lt(segment->ack, tcp->snd_una)) {
     return; /* old news, whatever its number: behind a lost segment the newest may come first */
   }
@@ -115,27 +121,30 @@ void tcp_update_window(struct harp_tcp *tcp, const struct harp_segment *segment)
   }
 }
 
-static void advance_una(struct harp_tcp *tcp, uint32_t ack) {
+static void advance_una(struct harp_tcp *tcp, uint32_t ack)
+{
   tcp->snd_una = ack;
   tcp->high_sacked = seq_max(tcp->high_sacked, ack);
   tcp->backoff = 0;
   tcp->last_progress = tcp->stack->now;
   if (tcp->timers[TIMER_USER] != TIMER_OFF) {
     bool open = ack != tcp->snd_end + tcp->fin_sent;
-    tcp_timer_set(tcp, TIMER_USER, open ? tcp->stack->now + tcp->user_timeout_ms * NS_PER_MS
-                                        : TIMER_OFF);
+    tcp_timer_set(tcp, TIMER_USER,
+                  open ? tcp->stack->now + tcp->user_timeout_ms * NS_PER_MS : TIMER_OFF);
   }
   tcp_arm_rto(tcp);
 }
 
 /* The Eifel detection (RFC 3522, 3.2): what fills the hole was sent before the first
  * retransmission, so that one was needless. Only a copy in a later tick can be told apart. */
-static bool is_first_copy(const struct harp_tcp *tcp, const struct harp_ack_result *result) {
+static bool is_first_copy(const struct harp_tcp *tcp, const struct harp_ack_result *result)
+{
   return tcp->undo_possible && tcp->undo_retransmits && tcp->records->transmits > 1 &&
          result->timed && seq_lt(result->echo, tcp->undo_stamp);
 }
 
-void tcp_ack(struct harp_tcp *tcp, const struct harp_segment *segment) {
+void tcp_ack(struct harp_tcp *tcp, const struct harp_segment *segment)
+{
   uint32_t una = tcp->snd_una;
   uint32_t window = tcp->snd_wnd;
   struct harp_ack_result result = {.una_before = una, .was_limited = tcp->cwnd_limited};

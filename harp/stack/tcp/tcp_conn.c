@@ -18,12 +18,14 @@ static const struct harp_flow_ops nobody;
 
 /* --- The table --- */
 
-struct harp_tcp *tcp_lookup(struct harp_stack *stack, uint32_t remote_address,
-                            uint16_t remote_port, uint16_t local_port) {
+struct harp_tcp *tcp_lookup(struct harp_stack *stack, uint32_t remote_address, uint16_t remote_port,
+                            uint16_t local_port)
+{
   return tcp_find(stack, tcp_key(remote_address, (uint32_t)remote_port << 16 | local_port));
 }
 
-struct harp_listener *tcp_listener(struct harp_stack *stack, uint16_t port) {
+struct harp_listener *tcp_listener(struct harp_stack *stack, uint16_t port)
+{
   struct harp_listener *listener = *listener_bucket(stack, port);
   while (listener && listener->port != port) {
     listener = listener->hash_next;
@@ -31,7 +33,8 @@ struct harp_listener *tcp_listener(struct harp_stack *stack, uint16_t port) {
   return listener;
 }
 
-uint16_t tcp_choose_port(struct harp_stack *stack, struct harp_endpoint peer) {
+uint16_t tcp_choose_port(struct harp_stack *stack, struct harp_endpoint peer)
+{
   uint32_t range = LAST_PORT - FIRST_PORT + 1;
   uint64_t tuple = (uint64_t)peer.address << 16 | peer.port;
   uint32_t offset = (uint32_t)harp_siphash(stack->config.seed, tuple, 1);
@@ -45,7 +48,8 @@ uint16_t tcp_choose_port(struct harp_stack *stack, struct harp_endpoint peer) {
 }
 
 /* RFC 6528: a clock of about 4 us plus a keyed hash of the four-tuple. */
-static uint32_t initial_sequence(const struct harp_tcp *tcp) {
+static uint32_t initial_sequence(const struct harp_tcp *tcp)
+{
   uint64_t addresses = (uint64_t)tcp->local_address << 32 | tcp->remote_address;
   uint64_t ports = (uint64_t)tcp->local_port << 32 | tcp->remote_port;
   return (uint32_t)(tcp->stack->now >> 12) +
@@ -54,14 +58,16 @@ static uint32_t initial_sequence(const struct harp_tcp *tcp) {
 
 /* RFC 7323, 5.4 and 7.1: hides the uptime. One for the four numbers, not for each connection:
  * the next one on them must go on where the last has stopped (RFC 6191). */
-static uint32_t timestamp_offset(const struct harp_tcp *tcp) {
+static uint32_t timestamp_offset(const struct harp_tcp *tcp)
+{
   uint64_t local = (uint64_t)tcp->local_address << 32 | 2;
   return (uint32_t)harp_siphash(tcp->stack->config.seed, tcp->key, local);
 }
 
 /* --- Handshakes under way --- */
 
-static void join_half_open(struct harp_listener *listener, struct harp_tcp *tcp) {
+static void join_half_open(struct harp_listener *listener, struct harp_tcp *tcp)
+{
   tcp->listener = listener;
   list_append(&listener->half_open, &tcp->half_open_link);
   listener->pending++;
@@ -69,7 +75,8 @@ static void join_half_open(struct harp_listener *listener, struct harp_tcp *tcp)
   tcp->stack->half_open_count++;
 }
 
-static void leave_half_open(struct harp_tcp *tcp) {
+static void leave_half_open(struct harp_tcp *tcp)
+{
   list_remove(&tcp->half_open_link);
   tcp->listener->pending--;
   tcp->listener = NULL;
@@ -77,16 +84,18 @@ static void leave_half_open(struct harp_tcp *tcp) {
   tcp->stack->half_open_count--;
 }
 
-bool tcp_listener_full(struct harp_listener *listener) {
+bool tcp_listener_full(struct harp_listener *listener)
+{
   bool full = listener->ops->full && listener->ops->full(listener->user);
   COUNT_N(listener->stack, tcp_listen_drops, full);
   return full;
 }
 
-/* Of handshakes under way, the oldest is the likeliest to be a flood's (RFC 4987, 3.4). false: there
- * is none, or it is not so old (least: ns; 0: whichever it is), or its peer has answered and waits
- * for a place in the accept queue: that one is real. */
-static bool drop_half_open(struct harp_stack *stack, struct harp_tcp *oldest, uint64_t least) {
+/* Of handshakes under way, the oldest is the likeliest to be a flood's (RFC 4987, 3.4). false:
+ * there is none, or it is not so old (least: ns; 0: whichever it is), or its peer has answered and
+ * waits for a place in the accept queue: that one is real. */
+static bool drop_half_open(struct harp_stack *stack, struct harp_tcp *oldest, uint64_t least)
+{
   if (!oldest || stack->now - oldest->syn_sent < least) {
     return false;
   }
@@ -99,13 +108,15 @@ static bool drop_half_open(struct harp_stack *stack, struct harp_tcp *oldest, ui
   return true;
 }
 
-static struct harp_tcp *oldest_of(struct harp_list *turns) {
+static struct harp_tcp *oldest_of(struct harp_list *turns)
+{
   return list_empty(turns) ? NULL : HARP_CONTAINER(turns->next, struct harp_tcp, turn);
 }
 
 /* Sees to it that more than so many places are free: ownerless connections in TIME-WAIT make
  * room, and handshakes that have lasted so long, ns. */
-static bool free_places(struct harp_stack *stack, uint32_t keep, uint64_t least) {
+static bool free_places(struct harp_stack *stack, uint32_t keep, uint64_t least)
+{
   while (stack->connections.available <= keep) {
     stack_free_closed(stack);
     if (stack->connections.available > keep) {
@@ -122,7 +133,8 @@ static bool free_places(struct harp_stack *stack, uint32_t keep, uint64_t least)
 }
 
 /* Whether a handshake may begin: each listener has a bound, and so has the stack. */
-static bool make_room(struct harp_listener *listener) {
+static bool make_room(struct harp_listener *listener)
+{
   struct harp_stack *stack = listener->stack;
   struct harp_tcp *oldest = NULL;
   if (listener->pending >= listener->backlog) {
@@ -135,7 +147,8 @@ static bool make_room(struct harp_listener *listener) {
 
 /* --- A connection's life --- */
 
-void tcp_set_iss(struct harp_tcp *tcp, uint32_t iss) {
+void tcp_set_iss(struct harp_tcp *tcp, uint32_t iss)
+{
   tcp->iss = tcp->snd_una = iss;
   tcp->snd_nxt = tcp->snd_end = iss + 1;
   tcp->high_sacked = tcp->snd_edge = tcp->snd_nxt;
@@ -143,7 +156,8 @@ void tcp_set_iss(struct harp_tcp *tcp, uint32_t iss) {
 }
 
 bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_endpoint peer,
-                    uint16_t local_port) {
+                    uint16_t local_port)
+{
   uint32_t next_hop = ip_next_hop(stack, peer.address);
   if (!next_hop && stack->link_header) {
     return false;
@@ -184,7 +198,8 @@ bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_
 }
 
 struct harp_tcp *tcp_create(struct harp_stack *stack, struct harp_endpoint peer,
-                            uint16_t local_port, enum tcp_opening opening) {
+                            uint16_t local_port, enum tcp_opening opening)
+{
   uint32_t keep = opening == OPENING_OWN ? 0 : stack->connections.total / OWN_SHARE;
   if (!free_places(stack, keep, opening == OPENING_SYN ? HALF_OPEN_LEAST_NS : 0)) {
     return NULL;
@@ -202,7 +217,8 @@ struct harp_tcp *tcp_create(struct harp_stack *stack, struct harp_endpoint peer,
   return tcp;
 }
 
-void tcp_set_state(struct harp_tcp *tcp, uint8_t state) {
+void tcp_set_state(struct harp_tcp *tcp, uint8_t state)
+{
   if (tcp->state == TCP_ESTABLISHED) {
     COUNT_DOWN(tcp->stack, tcp_established);
   }
@@ -212,7 +228,8 @@ void tcp_set_state(struct harp_tcp *tcp, uint8_t state) {
   tcp->state = state;
 }
 
-void tcp_set_mss(struct harp_tcp *tcp) {
+void tcp_set_mss(struct harp_tcp *tcp)
+{
   uint32_t mss = HARP_MIN(tcp->peer_mss, (uint32_t)tcp->stack->config.mtu - IP_HEADER - TCP_HEADER);
   if (tcp->user_mss) {
     mss = HARP_MIN(mss, tcp->user_mss);
@@ -221,7 +238,8 @@ void tcp_set_mss(struct harp_tcp *tcp) {
   tcp->mss = mss - (tcp->timestamps ? TCP_TIMESTAMP_OPTION : 0);
 }
 
-void tcp_take_syn_options(struct harp_tcp *tcp, const struct harp_segment *segment) {
+void tcp_take_syn_options(struct harp_tcp *tcp, const struct harp_segment *segment)
+{
   const struct harp_stack_config *config = &tcp->stack->config;
   tcp->peer_mss = segment->mss ? segment->mss : TCP_DEFAULT_MSS;
   tcp->sack = config->sack && segment->sack_permitted;
@@ -238,7 +256,8 @@ void tcp_take_syn_options(struct harp_tcp *tcp, const struct harp_segment *segme
   tcp_set_mss(tcp);
 }
 
-void tcp_become_established(struct harp_tcp *tcp) {
+void tcp_become_established(struct harp_tcp *tcp)
+{
   tcp_set_state(tcp, TCP_ESTABLISHED);
   tcp_timer_set(tcp, TIMER_RETRANSMIT, TIMER_OFF);
   tcp_timer_set(tcp, TIMER_USER, TIMER_OFF); /* it was the SYN's */
@@ -268,7 +287,8 @@ void tcp_become_established(struct harp_tcp *tcp) {
 }
 
 void tcp_take_syn(struct harp_tcp *tcp, const struct harp_listener *listener,
-                  const struct harp_segment *syn) {
+                  const struct harp_segment *syn)
+{
   tcp->rcvbuf = listener->rcvbuf;
   tcp->user_mss = listener->user_mss;
   tcp->rcv_wscale = listener->rcv_wscale;
@@ -279,14 +299,15 @@ void tcp_take_syn(struct harp_tcp *tcp, const struct harp_listener *listener,
   tcp->snd_wnd = tcp->max_snd_wnd = syn->window;
 }
 
-static void syn_input(struct harp_listener *listener, const struct harp_segment *segment) {
+static void syn_input(struct harp_listener *listener, const struct harp_segment *segment)
+{
   struct harp_stack *stack = listener->stack;
   if (tcp_listener_full(listener)) {
     return;
   }
   struct harp_endpoint peer = {segment->source, segment->source_port};
-  struct harp_tcp *tcp =
-      make_room(listener) ? tcp_create(stack, peer, listener->port, OPENING_SYN) : NULL;
+  struct harp_tcp *tcp = make_room(listener) ? tcp_create(stack, peer, listener->port, OPENING_SYN)
+                                             : NULL;
   if (!tcp) {
     tcp_cookie_send(listener, segment);
     return;
@@ -299,24 +320,23 @@ static void syn_input(struct harp_listener *listener, const struct harp_segment 
 
 /* An acknowledgement without a connection: of a cookie, or of nothing. */
 static struct harp_tcp *unconnected_ack(struct harp_listener *listener,
-                                        const struct harp_segment *segment) {
+                                        const struct harp_segment *segment)
+{
   struct harp_tcp *tcp = NULL;
   switch (tcp_cookie_take(listener, segment, &tcp)) {
   case COOKIE_TAKEN:
     join_half_open(listener, tcp); /* which it leaves with this segment */
     tcp_set_state(tcp, TCP_SYN_RECV);
     break;
-  case COOKIE_NONE:
-    tcp_reply_reset(listener->stack, segment);
-    break;
-  case COOKIE_REFUSED:
-    break;
+  case COOKIE_NONE: tcp_reply_reset(listener->stack, segment); break;
+  case COOKIE_REFUSED: break;
   }
   return tcp;
 }
 
 struct harp_tcp *tcp_listen_input(struct harp_listener *listener,
-                                  const struct harp_segment *segment) {
+                                  const struct harp_segment *segment)
+{
   struct harp_stack *stack = listener->stack;
   if (segment->flags & FLAG_RST) {
     return NULL;
@@ -335,7 +355,8 @@ struct harp_tcp *tcp_listen_input(struct harp_listener *listener,
   return NULL;
 }
 
-void tcp_finish(struct harp_tcp *tcp, int error) {
+void tcp_finish(struct harp_tcp *tcp, int error)
+{
   struct harp_stack *stack = tcp->stack;
   if (tcp->state == TCP_CLOSE) {
     return;
@@ -363,28 +384,32 @@ void tcp_finish(struct harp_tcp *tcp, int error) {
   tcp_rcvq_clear(tcp); /* what was acknowledged and not read, the owner may have taken */
 }
 
-void tcp_owner_done(struct harp_tcp *tcp) {
+void tcp_owner_done(struct harp_tcp *tcp)
+{
   tcp_detach(tcp);
   if (tcp->ops->closed) {
     tcp->ops->closed(tcp->user, tcp, 0);
   }
 }
 
-void tcp_detach(struct harp_tcp *tcp) {
+void tcp_detach(struct harp_tcp *tcp)
+{
   tcp->detached = true;
   if (tcp->state == TCP_TIME_WAIT) {
     list_move(&tcp->stack->time_wait, &tcp->turn);
   }
 }
 
-void tcp_time_wait_again(struct harp_tcp *tcp) {
+void tcp_time_wait_again(struct harp_tcp *tcp)
+{
   tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + TIME_WAIT_NS);
   if (tcp->detached) {
     list_move(&tcp->stack->time_wait, &tcp->turn);
   }
 }
 
-void tcp_time_wait(struct harp_tcp *tcp) {
+void tcp_time_wait(struct harp_tcp *tcp)
+{
   tcp_set_state(tcp, TCP_TIME_WAIT);
   for (int i = 0; i < TIMERS; i++) {
     tcp->timers[i] = TIMER_OFF;
@@ -400,7 +425,8 @@ void tcp_time_wait(struct harp_tcp *tcp) {
   }
 }
 
-void tcp_neighbour_failed(struct harp_neighbour *neighbour) {
+void tcp_neighbour_failed(struct harp_neighbour *neighbour)
+{
   /* Their owners may end others meanwhile: what is still to be looked at stands in a list. */
   struct harp_list left, *link;
   list_init(&left);
@@ -416,7 +442,8 @@ void tcp_neighbour_failed(struct harp_neighbour *neighbour) {
   }
 }
 
-void tcp_mark_dirty(struct harp_tcp *tcp) {
+void tcp_mark_dirty(struct harp_tcp *tcp)
+{
   struct harp_stack *stack = tcp->stack;
   if (tcp->dirty) {
     return;

@@ -21,10 +21,11 @@ enum {
 /* The key is one of its own: a cookie tells nothing about other hashes under the seed. */
 #define COOKIE_KEY 0x53594e20636f6f6bull
 
-static const uint16_t sizes[1 << SIZE_BITS] = {TCP_MSS_FLOOR, TCP_DEFAULT_MSS, 1200, 1360,
-                                               1440,          1460,            4016, 8960};
+static const uint16_t sizes[1 << SIZE_BITS] = {
+    TCP_MSS_FLOOR, TCP_DEFAULT_MSS, 1200, 1360, 1440, 1460, 4016, 8960};
 
-static uint32_t size_index(uint32_t mss) {
+static uint32_t size_index(uint32_t mss)
+{
   uint32_t index = (1 << SIZE_BITS) - 1;
   while (index > 0 && sizes[index] > mss) {
     index--;
@@ -34,16 +35,18 @@ static uint32_t size_index(uint32_t mss) {
 
 /* The index needs no hash: the MSS is what the peer says it is. */
 static uint32_t cookie(const struct harp_segment *in, const struct harp_stack *stack, uint32_t irs,
-                       uint64_t period, uint32_t index) {
+                       uint64_t period, uint32_t index)
+{
   const uint64_t key[2] = {stack->config.seed[0] ^ COOKIE_KEY, stack->config.seed[1]};
   uint32_t ports = (uint32_t)in->source_port << 16 | in->destination_port;
-  uint64_t hash =
-      harp_siphash(key, tcp_key(in->source, ports), (uint64_t)irs << 32 | (uint32_t)period);
+  uint64_t hash = harp_siphash(key, tcp_key(in->source, ports),
+                               (uint64_t)irs << 32 | (uint32_t)period);
   return (uint32_t)hash << SIZE_BITS | index;
 }
 
 /* The clock's latest value that ends in the options: later segments carry a later one. */
-static uint32_t stamp(const struct harp_tcp *tcp) {
+static uint32_t stamp(const struct harp_tcp *tcp)
+{
   uint32_t clock = tcp_timestamp(tcp);
   uint32_t options = tcp->window_scaling ? tcp->snd_wscale : NO_SCALE;
   options |= tcp->sack ? SACK_BIT : 0;
@@ -51,7 +54,8 @@ static uint32_t stamp(const struct harp_tcp *tcp) {
   return seq_gt(value, clock) ? value - OPTION_MASK - 1 : value;
 }
 
-void tcp_cookie_send(struct harp_listener *listener, const struct harp_segment *syn) {
+void tcp_cookie_send(struct harp_listener *listener, const struct harp_segment *syn)
+{
   struct harp_stack *stack = listener->stack;
   struct harp_tcp tcp;
   if (!limit_allows(&stack->cookie_limit, stack->now, COOKIES_PER_SECOND) ||
@@ -76,18 +80,21 @@ void tcp_cookie_send(struct harp_listener *listener, const struct harp_segment *
   tcp_cookie_expect(listener);
 }
 
-void tcp_cookie_expect(struct harp_listener *listener) {
+void tcp_cookie_expect(struct harp_listener *listener)
+{
   listener->cookie_period = listener->stack->now >> PERIOD_SHIFT;
   listener->cookies = true;
 }
 
 /* Whether a cookie of this listener may still hold. */
-static bool cookies_out(const struct harp_listener *listener) {
+static bool cookies_out(const struct harp_listener *listener)
+{
   return listener->cookies && (listener->stack->now >> PERIOD_SHIFT) - listener->cookie_period <= 1;
 }
 
 static bool holds(const struct harp_stack *stack, const struct harp_segment *in, uint32_t number,
-                  uint32_t index) {
+                  uint32_t index)
+{
   uint64_t period = stack->now >> PERIOD_SHIFT;
   uint32_t irs = in->seq - 1;
   return number == cookie(in, stack, irs, period, index) ||
@@ -95,7 +102,8 @@ static bool holds(const struct harp_stack *stack, const struct harp_segment *in,
 }
 
 enum tcp_cookie tcp_cookie_take(struct harp_listener *listener, const struct harp_segment *segment,
-                                struct harp_tcp **tcp) {
+                                struct harp_tcp **tcp)
+{
   struct harp_stack *stack = listener->stack;
   if (!cookies_out(listener) || (segment->flags & FLAG_SYN)) {
     return COOKIE_NONE;

@@ -3,7 +3,8 @@
 #include "harp/stack/stack_state.h"
 
 int harp_flow_connect(struct harp_stack *stack, uint16_t local_port, struct harp_endpoint peer,
-                      const struct harp_flow_ops *ops, void *user, struct harp_tcp **out) {
+                      const struct harp_flow_ops *ops, void *user, struct harp_tcp **out)
+{
   if (peer.port == 0 || peer.address == 0) {
     return -EINVAL;
   }
@@ -32,8 +33,8 @@ int harp_flow_connect(struct harp_stack *stack, uint16_t local_port, struct harp
 }
 
 int harp_flow_listen(struct harp_stack *stack, uint16_t local_port, uint32_t backlog,
-                     const struct harp_flow_ops *ops, void *user,
-                     struct harp_listener **out) {
+                     const struct harp_flow_ops *ops, void *user, struct harp_listener **out)
+{
   if (tcp_listener(stack, local_port)) {
     return -EADDRINUSE;
   }
@@ -58,7 +59,8 @@ int harp_flow_listen(struct harp_stack *stack, uint16_t local_port, uint32_t bac
   return 0;
 }
 
-void harp_flow_unlisten(struct harp_listener *listener) {
+void harp_flow_unlisten(struct harp_listener *listener)
+{
   struct harp_stack *stack = listener->stack;
   struct harp_listener **link = listener_bucket(stack, listener->port);
   while (*link != listener) {
@@ -74,12 +76,14 @@ void harp_flow_unlisten(struct harp_listener *listener) {
   pool_put(&stack->listener_pool, listener);
 }
 
-void harp_flow_attach(struct harp_tcp *tcp, const struct harp_flow_ops *ops, void *user) {
+void harp_flow_attach(struct harp_tcp *tcp, const struct harp_flow_ops *ops, void *user)
+{
   tcp->ops = ops;
   tcp->user = user;
 }
 
-int harp_flow_push(struct harp_tcp *tcp, const void *data, uint32_t length, bool end) {
+int harp_flow_push(struct harp_tcp *tcp, const void *data, uint32_t length, bool end)
+{
   if (tcp->fin_queued || tcp->fin_sent || tcp->state == TCP_CLOSE) {
     return -EPIPE;
   }
@@ -91,14 +95,16 @@ int harp_flow_push(struct harp_tcp *tcp, const void *data, uint32_t length, bool
   return result;
 }
 
-uint32_t harp_flow_room(const struct harp_tcp *tcp) {
+uint32_t harp_flow_room(const struct harp_tcp *tcp)
+{
   return HARP_MIN(TCP_MAX_REFERENCES - tcp->reference_count, tcp->stack->references.available);
 }
 
 void harp_flow_ready(struct harp_tcp *tcp) { tcp_mark_dirty(tcp); }
 
 /* The owner has just taken the last byte before the peer's FIN: only now is the FIN its turn. */
-static void signal_fin(struct harp_tcp *tcp) {
+static void signal_fin(struct harp_tcp *tcp)
+{
   if (tcp->ops->readable) {
     tcp->ops->readable(tcp->user, tcp);
   }
@@ -107,7 +113,8 @@ static void signal_fin(struct harp_tcp *tcp) {
   }
 }
 
-void harp_flow_resume(struct harp_tcp *tcp) {
+void harp_flow_resume(struct harp_tcp *tcp)
+{
   bool waited = tcp->queued > 0;
   tcp->stack->current = tcp;
   tcp_rcvq_deliver(tcp);
@@ -124,7 +131,8 @@ void harp_flow_resume(struct harp_tcp *tcp) {
   tcp_window_opened(tcp);
 }
 
-void harp_flow_replace(struct harp_tcp *fresh, struct harp_tcp *old) {
+void harp_flow_replace(struct harp_tcp *fresh, struct harp_tcp *old)
+{
   if (old->rcv_queue) {
     *(fresh->rcv_queue_tail ? &fresh->rcv_queue_tail->next : &fresh->rcv_queue) = old->rcv_queue;
     fresh->rcv_queue_tail = old->rcv_queue_tail;
@@ -136,27 +144,21 @@ void harp_flow_replace(struct harp_tcp *fresh, struct harp_tcp *old) {
   tcp_finish(old, -ECONNABORTED);
 }
 
-void harp_flow_close(struct harp_tcp *tcp) {
+void harp_flow_close(struct harp_tcp *tcp)
+{
   switch (tcp->state) {
-  case TCP_SYN_SENT:
-    tcp_finish(tcp, 0);
-    return;
-  case TCP_SYN_RECV: /* the FIN waits for the end of the handshake (RFC 9293, 3.10.4) */
-    break;
-  case TCP_ESTABLISHED:
-    tcp_set_state(tcp, TCP_FIN_WAIT1);
-    break;
-  case TCP_CLOSE_WAIT:
-    tcp_set_state(tcp, TCP_LAST_ACK);
-    break;
-  default:
-    return;
+  case TCP_SYN_SENT: tcp_finish(tcp, 0); return;
+  case TCP_SYN_RECV: /* the FIN waits for the end of the handshake (RFC 9293, 3.10.4) */ break;
+  case TCP_ESTABLISHED: tcp_set_state(tcp, TCP_FIN_WAIT1); break;
+  case TCP_CLOSE_WAIT: tcp_set_state(tcp, TCP_LAST_ACK); break;
+  default: return;
   }
   tcp->fin_queued = true;
   tcp_mark_dirty(tcp);
 }
 
-void harp_flow_abort(struct harp_tcp *tcp) {
+void harp_flow_abort(struct harp_tcp *tcp)
+{
   tcp_detach(tcp);
   if (tcp->state != TCP_TIME_WAIT) {
     if (tcp->harp_peer || tcp_may_reset(tcp->stack)) {
@@ -166,7 +168,8 @@ void harp_flow_abort(struct harp_tcp *tcp) {
   }
 }
 
-void harp_flow_set_harp_peer(struct harp_tcp *tcp, uint32_t rto_min_us) {
+void harp_flow_set_harp_peer(struct harp_tcp *tcp, uint32_t rto_min_us)
+{
   tcp->harp_peer = true;
   tcp->quick_acks = 0;
   tcp->nodelay = true;
@@ -176,7 +179,8 @@ void harp_flow_set_harp_peer(struct harp_tcp *tcp, uint32_t rto_min_us) {
   }
 }
 
-void harp_flow_set_timeout(struct harp_tcp *tcp, uint32_t timeout_ms) {
+void harp_flow_set_timeout(struct harp_tcp *tcp, uint32_t timeout_ms)
+{
   tcp->user_timeout_ms = timeout_ms;
   bool open = tcp->snd_una != tcp->snd_end + tcp->fin_sent;
   uint64_t when = tcp->last_progress + timeout_ms * NS_PER_MS;
@@ -184,7 +188,8 @@ void harp_flow_set_timeout(struct harp_tcp *tcp, uint32_t timeout_ms) {
 }
 
 void harp_flow_set_keepalive(struct harp_tcp *tcp, uint32_t idle_ms, uint32_t interval_ms,
-                             uint32_t probes) {
+                             uint32_t probes)
+{
   tcp->keep_idle_ms = idle_ms;
   tcp->keep_interval_ms = interval_ms;
   tcp->keep_probes = probes;
@@ -192,18 +197,21 @@ void harp_flow_set_keepalive(struct harp_tcp *tcp, uint32_t idle_ms, uint32_t in
   tcp_timer_set(tcp, TIMER_KEEPALIVE, idle_ms ? when : TIMER_OFF);
 }
 
-void harp_flow_probe(struct harp_tcp *tcp) {
+void harp_flow_probe(struct harp_tcp *tcp)
+{
   if (tcp_synchronized(tcp)) {
     tcp_send_probe(tcp);
   }
 }
 
 /* The peer itself is the next hop, and something was sent to it. */
-static bool has_neighbour(const struct harp_tcp *tcp) {
+static bool has_neighbour(const struct harp_tcp *tcp)
+{
   return tcp->stack->link_header && tcp->neighbour && tcp->next_hop == tcp->remote_address;
 }
 
-void harp_flow_probe_neighbour(struct harp_tcp *tcp) {
+void harp_flow_probe_neighbour(struct harp_tcp *tcp)
+{
   if (has_neighbour(tcp)) {
     neighbour_probe(tcp->stack, tcp->neighbour);
   }
@@ -211,26 +219,28 @@ void harp_flow_probe_neighbour(struct harp_tcp *tcp) {
 
 bool harp_flow_rcv_queue_empty(const struct harp_tcp *tcp) { return !tcp->rcv_queue && !tcp->ooo; }
 
-uint16_t harp_flow_header_length(const struct harp_tcp *tcp) {
+uint16_t harp_flow_header_length(const struct harp_tcp *tcp)
+{
   return (uint16_t)(tcp->stack->link_header + IP_HEADER + TCP_HEADER +
                     (tcp->timestamps ? TCP_TIMESTAMP_OPTION : 0));
 }
 
-bool harp_flow_at_end(const struct harp_tcp *tcp) {
-  return tcp->fin_received && tcp->queued == 0;
-}
+bool harp_flow_at_end(const struct harp_tcp *tcp) { return tcp->fin_received && tcp->queued == 0; }
 
-bool harp_flow_drained(const struct harp_tcp *tcp) {
+bool harp_flow_drained(const struct harp_tcp *tcp)
+{
   return !tcp->fin_queued && tcp->snd_una == tcp->snd_end + tcp->fin_sent;
 }
 
-struct harp_endpoint harp_flow_peer(const struct harp_tcp *tcp) {
+struct harp_endpoint harp_flow_peer(const struct harp_tcp *tcp)
+{
   return (struct harp_endpoint){tcp->remote_address, tcp->remote_port};
 }
 
 uint16_t harp_flow_local_port(const struct harp_tcp *tcp) { return tcp->local_port; }
 
-void harp_flow_view(const struct harp_tcp *tcp, struct harp_flow_view *view) {
+void harp_flow_view(const struct harp_tcp *tcp, struct harp_flow_view *view)
+{
   *view = (struct harp_flow_view){
       .state = tcp->state,
       .cwnd = tcp->cwnd,

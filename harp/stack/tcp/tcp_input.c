@@ -11,13 +11,15 @@ enum { QUICK_ACKS = 16 }; /* as many as Linux grants a sender that has lost some
 /* Payload that every path can take (RFC 9293, 3.7.1), timestamps subtracted. */
 enum { LEAST_PUSHED = TCP_DEFAULT_MSS - TCP_TIMESTAMP_OPTION };
 
-static bool may_answer(struct harp_tcp *tcp, struct harp_limit *limit) {
+static bool may_answer(struct harp_tcp *tcp, struct harp_limit *limit)
+{
   bool may = limit_allows(limit, tcp->stack->now, CHALLENGES_PER_SECOND);
   COUNT_N(tcp->stack, tcp_challenge_limited, !may);
   return may;
 }
 
-static void challenge(struct harp_tcp *tcp, struct harp_limit *limit) {
+static void challenge(struct harp_tcp *tcp, struct harp_limit *limit)
+{
   if (!may_answer(tcp, limit)) {
     return;
   }
@@ -27,13 +29,15 @@ static void challenge(struct harp_tcp *tcp, struct harp_limit *limit) {
 }
 
 /* The length in sequence space. */
-static uint32_t segment_span(const struct harp_segment *segment) {
+static uint32_t segment_span(const struct harp_segment *segment)
+{
   return segment->length + !!(segment->flags & FLAG_SYN) + !!(segment->flags & FLAG_FIN);
 }
 
 /* --- SYN-SENT (3.10.7.3) --- */
 
-static void syn_sent_input(struct harp_tcp *tcp, const struct harp_segment *segment) {
+static void syn_sent_input(struct harp_tcp *tcp, const struct harp_segment *segment)
+{
   bool has_ack = segment->flags & FLAG_ACK;
   if (has_ack && segment->ack != tcp->snd_nxt) {
     if (!(segment->flags & FLAG_RST)) {
@@ -79,7 +83,8 @@ static void syn_sent_input(struct harp_tcp *tcp, const struct harp_segment *segm
 /* --- Synchronized states (3.10.7.4) --- */
 
 /* RFC 7323, 5.3 R1: an old timestamp means an old segment; resets are exempt. */
-static bool paws_rejects(struct harp_tcp *tcp, const struct harp_segment *segment) {
+static bool paws_rejects(struct harp_tcp *tcp, const struct harp_segment *segment)
+{
   if (!tcp->timestamps || (segment->flags & FLAG_RST)) {
     return false;
   }
@@ -94,7 +99,8 @@ static bool paws_rejects(struct harp_tcp *tcp, const struct harp_segment *segmen
 }
 
 /* Step 1: does any of it lie in the window? */
-static bool acceptable(const struct harp_tcp *tcp, const struct harp_segment *segment) {
+static bool acceptable(const struct harp_tcp *tcp, const struct harp_segment *segment)
+{
   uint32_t window = tcp->rcv_right - tcp->rcv_nxt;
   uint32_t span = segment_span(segment);
   uint32_t offset = segment->seq - tcp->rcv_nxt;
@@ -111,7 +117,8 @@ static bool acceptable(const struct harp_tcp *tcp, const struct harp_segment *se
   return offset < window || offset + span - 1 < window;
 }
 
-static void reset_input(struct harp_tcp *tcp, const struct harp_segment *segment) {
+static void reset_input(struct harp_tcp *tcp, const struct harp_segment *segment)
+{
   /* RFC 5961, 3.2: only the exact number resets. */
   if (segment->seq != tcp->rcv_nxt) {
     if (segment->seq - tcp->rcv_nxt < tcp->rcv_right - tcp->rcv_nxt) {
@@ -122,11 +129,8 @@ static void reset_input(struct harp_tcp *tcp, const struct harp_segment *segment
   COUNT(tcp->stack, tcp_resets_in);
   stack_event(tcp, HARP_EVENT_RESET, 0, tcp->rcv_nxt - tcp->irs - 1);
   switch (tcp->state) {
-  case TCP_SYN_RECV:
-    tcp_finish(tcp, -ECONNREFUSED);
-    break;
-  case TCP_TIME_WAIT: /* RFC 1337: assassination is ignored */
-    break;
+  case TCP_SYN_RECV: tcp_finish(tcp, -ECONNREFUSED); break;
+  case TCP_TIME_WAIT: /* RFC 1337: assassination is ignored */ break;
   case TCP_CLOSING:
   case TCP_LAST_ACK:
     /* Both sides had said all; but the peer may not have heard it. */
@@ -140,17 +144,16 @@ static void reset_input(struct harp_tcp *tcp, const struct harp_segment *segment
     }
     tcp_finish(tcp, -EPIPE);
     break;
-  default:
-    tcp_finish(tcp, -ECONNRESET);
-    break;
+  default: tcp_finish(tcp, -ECONNRESET); break;
   }
 }
 
 /* Whether an acknowledgement of something else is of a cookie: the peer was given one before its
  * SYN, sent again, found a place. */
-static bool of_a_cookie(struct harp_tcp *tcp, const struct harp_segment *segment) {
-  enum tcp_cookie cookie =
-      tcp->listener ? tcp_cookie_take(tcp->listener, segment, &tcp) : COOKIE_NONE;
+static bool of_a_cookie(struct harp_tcp *tcp, const struct harp_segment *segment)
+{
+  enum tcp_cookie cookie = tcp->listener ? tcp_cookie_take(tcp->listener, segment, &tcp)
+                                         : COOKIE_NONE;
   if (cookie == COOKIE_NONE) {
     tcp_reply_reset(tcp->stack, segment);
   }
@@ -158,7 +161,8 @@ static bool of_a_cookie(struct harp_tcp *tcp, const struct harp_segment *segment
 }
 
 /* Step 5 for SYN-RECEIVED. false: the segment ends here. */
-static bool syn_received_ack(struct harp_tcp *tcp, const struct harp_segment *segment) {
+static bool syn_received_ack(struct harp_tcp *tcp, const struct harp_segment *segment)
+{
   if (segment->ack != tcp->snd_nxt && !of_a_cookie(tcp, segment)) {
     return false;
   }
@@ -179,7 +183,8 @@ static bool syn_received_ack(struct harp_tcp *tcp, const struct harp_segment *se
 }
 
 /* What an acknowledgement of our FIN changes. */
-static void fin_acknowledged(struct harp_tcp *tcp) {
+static void fin_acknowledged(struct harp_tcp *tcp)
+{
   switch (tcp->state) {
   case TCP_FIN_WAIT1:
     tcp_set_state(tcp, TCP_FIN_WAIT2);
@@ -187,9 +192,7 @@ static void fin_acknowledged(struct harp_tcp *tcp) {
       tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + 60 * NS_PER_S);
     }
     break;
-  case TCP_CLOSING:
-    tcp_time_wait(tcp);
-    break;
+  case TCP_CLOSING: tcp_time_wait(tcp); break;
   case TCP_LAST_ACK:
     if (!tcp->detached && tcp->queued) {
       /* Done with the peer, but not with the owner, who has not read it all. */
@@ -198,12 +201,12 @@ static void fin_acknowledged(struct harp_tcp *tcp) {
       tcp_finish(tcp, 0);
     }
     break;
-  default:
-    break;
+  default: break;
   }
 }
 
-static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment) {
+static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment)
+{
   if (tcp->state == TCP_SYN_RECV) {
     return syn_received_ack(tcp, segment);
   }
@@ -233,7 +236,8 @@ static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment) 
   return tcp->state != TCP_CLOSE;
 }
 
-void tcp_ack_non_harp_peer(struct harp_tcp *tcp) {
+void tcp_ack_non_harp_peer(struct harp_tcp *tcp)
+{
   bool with_data = tcp->snd_nxt != tcp->snd_end + tcp->fin_sent; /* at the end of this burst */
   if (tcp->ack_now && !tcp->harp_peer && !with_data) {
     tcp_send_ack(tcp);
@@ -243,7 +247,8 @@ void tcp_ack_non_harp_peer(struct harp_tcp *tcp) {
 /* The estimate follows the largest segments, and smaller ones once two in a row are of a size: the
  * path has become narrower. A pushed one may be all that somebody has written, unless it is as
  * large as any path can take (as in Linux, tcp_measure_rcv_mss). */
-static void measure_segments(struct harp_tcp *tcp, uint32_t size, bool pushed) {
+static void measure_segments(struct harp_tcp *tcp, uint32_t size, bool pushed)
+{
   uint32_t last = tcp->last_smaller;
   tcp->last_smaller = 0;
   if (size >= tcp->rcv_mss || size == last) {
@@ -255,7 +260,8 @@ static void measure_segments(struct harp_tcp *tcp, uint32_t size, bool pushed) {
 
 /* When to acknowledge what has arrived (RFC 5681, 4.2; RFC 1122, 4.2.3.2). */
 void tcp_schedule_ack(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool pushed,
-                      bool at_once) {
+                      bool at_once)
+{
   const struct harp_stack_config *config = &tcp->stack->config;
   if (length) {
     measure_segments(tcp, segment_size ? segment_size : length, pushed);
@@ -278,12 +284,12 @@ void tcp_schedule_ack(struct harp_tcp *tcp, uint32_t length, uint32_t segment_si
     tcp->quick_acks -= tcp->quick_acks > 0;
     tcp->ack_now = true;
   } else if (tcp->timers[TIMER_DELAYED_ACK] == TIMER_OFF) {
-    tcp_timer_set(tcp, TIMER_DELAYED_ACK,
-                  tcp->stack->now + config->delayed_ack_us * NS_PER_US);
+    tcp_timer_set(tcp, TIMER_DELAYED_ACK, tcp->stack->now + config->delayed_ack_us * NS_PER_US);
   }
 }
 
-static void fin_input(struct harp_tcp *tcp) {
+static void fin_input(struct harp_tcp *tcp)
+{
   tcp->rcv_nxt++;
   tcp->rcv_right = seq_max(tcp->rcv_right, tcp->rcv_nxt);
   tcp->fin_received = true;
@@ -292,18 +298,13 @@ static void fin_input(struct harp_tcp *tcp) {
   tcp->ack_now = true;
   tcp_mark_dirty(tcp);
   switch (tcp->state) {
-  case TCP_ESTABLISHED:
-    tcp_set_state(tcp, TCP_CLOSE_WAIT);
-    break;
+  case TCP_ESTABLISHED: tcp_set_state(tcp, TCP_CLOSE_WAIT); break;
   case TCP_FIN_WAIT1:
     /* Our FIN is not acknowledged, or the ACK would have moved us on. */
     tcp_set_state(tcp, TCP_CLOSING);
     break;
-  case TCP_FIN_WAIT2:
-    tcp_time_wait(tcp);
-    return;
-  default:
-    return;
+  case TCP_FIN_WAIT2: tcp_time_wait(tcp); return;
+  default: return;
   }
   if (tcp->ops->readable) {
     tcp->ops->readable(tcp->user, tcp);
@@ -311,7 +312,8 @@ static void fin_input(struct harp_tcp *tcp) {
 }
 
 /* Steps 7 and 8: payload and FIN, trimmed to the window. */
-static void data_input(struct harp_tcp *tcp, struct harp_segment *segment) {
+static void data_input(struct harp_tcp *tcp, struct harp_segment *segment)
+{
   uint32_t seq = segment->seq, length = segment->length;
   bool fin = segment->flags & FLAG_FIN;
   bool hole = seq_gt(seq, tcp->rcv_nxt);
@@ -363,21 +365,24 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment) {
 }
 
 /* A duplicate SYN of the same handshake: our SYN-ACK was lost. */
-static bool repeated_syn(const struct harp_tcp *tcp, const struct harp_segment *segment) {
+static bool repeated_syn(const struct harp_tcp *tcp, const struct harp_segment *segment)
+{
   return tcp->state == TCP_SYN_RECV && segment->seq == tcp->irs &&
          !(segment->flags & (FLAG_ACK | FLAG_RST));
 }
 
 /* The other half of a simultaneous open (RFC 9293, 3.5): the peer's SYN once more, now with an
  * acknowledgement of ours. */
-static bool completes_open(const struct harp_tcp *tcp, const struct harp_segment *segment) {
+static bool completes_open(const struct harp_tcp *tcp, const struct harp_segment *segment)
+{
   return tcp->state == TCP_SYN_RECV && tcp->active && segment->seq == tcp->irs &&
          segment->ack == tcp->snd_nxt && segment->length == 0 &&
          (segment->flags & (FLAG_SYN | FLAG_ACK | FLAG_FIN | FLAG_RST)) == (FLAG_SYN | FLAG_ACK);
 }
 
 /* RFC 6191: a new incarnation may take over a connection in TIME-WAIT. */
-static bool reopens(const struct harp_tcp *tcp, const struct harp_segment *segment) {
+static bool reopens(const struct harp_tcp *tcp, const struct harp_segment *segment)
+{
   if (tcp->state != TCP_TIME_WAIT || !(segment->flags & FLAG_SYN) ||
       (segment->flags & (FLAG_ACK | FLAG_RST))) {
     return false;
@@ -390,7 +395,8 @@ static bool reopens(const struct harp_tcp *tcp, const struct harp_segment *segme
 /* Tells the peer where this side stands. Payload may be a retransmission whose answer was lost, and
  * just below the window a keepalive asks: those are always answered. The rest is bare, old or
  * forged, and a flood of it must not be answered by another. */
-static void set_right(struct harp_tcp *tcp, const struct harp_segment *segment) {
+static void set_right(struct harp_tcp *tcp, const struct harp_segment *segment)
+{
   bool asks = segment_span(segment) || segment->seq == tcp->rcv_nxt - 1;
   if (!asks && !may_answer(tcp, &tcp->answer_limit)) {
     return;
@@ -401,7 +407,8 @@ static void set_right(struct harp_tcp *tcp, const struct harp_segment *segment) 
 }
 
 /* RFC 2883, 4: the sender shall hear of a segment that brought nothing new. */
-static void report_duplicate(struct harp_tcp *tcp, const struct harp_segment *segment) {
+static void report_duplicate(struct harp_tcp *tcp, const struct harp_segment *segment)
+{
   uint32_t span = segment_span(segment);
   if (span && seq_le(segment->seq + span, tcp->rcv_nxt)) {
     COUNT(tcp->stack, tcp_duplicates);
@@ -409,7 +416,8 @@ static void report_duplicate(struct harp_tcp *tcp, const struct harp_segment *se
   }
 }
 
-static void unacceptable(struct harp_tcp *tcp, const struct harp_segment *segment) {
+static void unacceptable(struct harp_tcp *tcp, const struct harp_segment *segment)
+{
   COUNT(tcp->stack, tcp_out_of_window);
   if (segment->flags & FLAG_RST) {
     return;
@@ -422,7 +430,8 @@ static void unacceptable(struct harp_tcp *tcp, const struct harp_segment *segmen
   set_right(tcp, segment);
 }
 
-static void remember_timestamp(struct harp_tcp *tcp, const struct harp_segment *segment) {
+static void remember_timestamp(struct harp_tcp *tcp, const struct harp_segment *segment)
+{
   /* RFC 7323, 4.3 (2): from the segment that spans the last acknowledged number. */
   if (segment->has_timestamp && tcp->timestamps && seq_le(segment->seq, tcp->last_ack_sent) &&
       seq_ge(segment->timestamp, tcp->ts_recent)) {
@@ -431,7 +440,8 @@ static void remember_timestamp(struct harp_tcp *tcp, const struct harp_segment *
   }
 }
 
-static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment) {
+static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment)
+{
   if (repeated_syn(tcp, segment)) {
     tcp_send_syn(tcp);
     return;
@@ -480,7 +490,8 @@ static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment)
   }
 }
 
-void tcp_input(struct harp_stack *stack, struct harp_segment *segment) {
+void tcp_input(struct harp_stack *stack, struct harp_segment *segment)
+{
   COUNT(stack, tcp_segments_in);
   struct harp_tcp *tcp = tcp_lookup(stack, segment->source, segment->source_port,
                                     segment->destination_port);

@@ -9,7 +9,8 @@
  */
 #include "harp/stack/stack_state.h"
 
-static struct tcp_ooo_queue *begin(struct harp_tcp *tcp) {
+static struct tcp_ooo_queue *begin(struct harp_tcp *tcp)
+{
   struct tcp_ooo_queue *ooo = pool_get(&tcp->stack->packets);
   if (ooo) {
     ooo->count = 0;
@@ -22,7 +23,8 @@ static struct tcp_ooo_queue *begin(struct harp_tcp *tcp) {
 }
 
 /* The neighbours in time of the run at a place learn of each other. */
-static void leave_time(struct tcp_ooo_queue *ooo, uint8_t rx_buffer) {
+static void leave_time(struct tcp_ooo_queue *ooo, uint8_t rx_buffer)
+{
   uint8_t newer = ooo->newer[rx_buffer], older = ooo->older[rx_buffer];
   if (older != TCP_OOO_NONE) {
     ooo->newer[older] = newer;
@@ -30,7 +32,8 @@ static void leave_time(struct tcp_ooo_queue *ooo, uint8_t rx_buffer) {
   *(newer != TCP_OOO_NONE ? &ooo->older[newer] : &ooo->newest) = older;
 }
 
-static void join_time(struct tcp_ooo_queue *ooo, uint8_t rx_buffer) {
+static void join_time(struct tcp_ooo_queue *ooo, uint8_t rx_buffer)
+{
   ooo->newer[rx_buffer] = TCP_OOO_NONE;
   ooo->older[rx_buffer] = ooo->newest;
   if (ooo->newest != TCP_OOO_NONE) {
@@ -39,16 +42,19 @@ static void join_time(struct tcp_ooo_queue *ooo, uint8_t rx_buffer) {
   ooo->newest = rx_buffer;
 }
 
-static struct tcp_ooo_block *run_at(struct tcp_ooo_queue *ooo, uint32_t index) {
+static struct tcp_ooo_block *run_at(struct tcp_ooo_queue *ooo, uint32_t index)
+{
   return &ooo->run[ooo->order[index]];
 }
 
-struct tcp_ooo_block *tcp_ooo_block_at(const struct harp_tcp *tcp, uint32_t index) {
+struct tcp_ooo_block *tcp_ooo_block_at(const struct harp_tcp *tcp, uint32_t index)
+{
   struct tcp_ooo_queue *ooo = tcp->ooo;
   return ooo && index < ooo->count ? run_at(ooo, index) : NULL;
 }
 
-uint32_t tcp_ooo_blocks_before(const struct harp_tcp *tcp, uint32_t seq) {
+uint32_t tcp_ooo_blocks_before(const struct harp_tcp *tcp, uint32_t seq)
+{
   struct tcp_ooo_queue *ooo = tcp->ooo;
   if (!ooo) {
     return 0;
@@ -66,7 +72,8 @@ uint32_t tcp_ooo_blocks_before(const struct harp_tcp *tcp, uint32_t seq) {
 }
 
 struct tcp_ooo_block *tcp_ooo_insert(struct harp_tcp *tcp, uint32_t index, uint32_t seq,
-                                uint32_t keep) {
+                                     uint32_t keep)
+{
   struct tcp_ooo_queue *ooo = tcp->ooo;
   if (!ooo && tcp->stack->packets.available > keep) {
     ooo = tcp->ooo = begin(tcp);
@@ -85,14 +92,16 @@ struct tcp_ooo_block *tcp_ooo_insert(struct harp_tcp *tcp, uint32_t index, uint3
   return run;
 }
 
-void tcp_ooo_touch(struct harp_tcp *tcp, const struct tcp_ooo_block *run) {
+void tcp_ooo_touch(struct harp_tcp *tcp, const struct tcp_ooo_block *run)
+{
   uint8_t rx_buffer = (uint8_t)(run - tcp->ooo->run);
   leave_time(tcp->ooo, rx_buffer);
   join_time(tcp->ooo, rx_buffer);
   tcp->fin_newest = false;
 }
 
-void tcp_ooo_remove(struct harp_tcp *tcp, uint32_t index) {
+void tcp_ooo_remove(struct harp_tcp *tcp, uint32_t index)
+{
   struct tcp_ooo_queue *ooo = tcp->ooo;
   uint8_t *at = ooo->order + index;
   uint8_t rx_buffer = *at;
@@ -105,11 +114,14 @@ void tcp_ooo_remove(struct harp_tcp *tcp, uint32_t index) {
   }
 }
 
-const struct tcp_ooo_block *tcp_ooo_newest(const struct harp_tcp *tcp) {
+const struct tcp_ooo_block *tcp_ooo_newest(const struct harp_tcp *tcp)
+{
   return tcp->ooo ? &tcp->ooo->run[tcp->ooo->newest] : NULL;
 }
 
-const struct tcp_ooo_block *tcp_ooo_older(const struct harp_tcp *tcp, const struct tcp_ooo_block *run) {
+const struct tcp_ooo_block *tcp_ooo_older(const struct harp_tcp *tcp,
+                                          const struct tcp_ooo_block *run)
+{
   uint8_t older = tcp->ooo->older[run - tcp->ooo->run];
   return older != TCP_OOO_NONE ? &tcp->ooo->run[older] : NULL;
 }

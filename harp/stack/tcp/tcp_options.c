@@ -3,7 +3,8 @@
 #include "harp/stack/stack_state.h"
 
 static void take_option(struct harp_segment *segment, uint8_t kind, const uint8_t *body,
-                        uint32_t length) {
+                        uint32_t length)
+{
   switch (kind) {
   case OPTION_MSS:
     if (length == 2) {
@@ -16,9 +17,7 @@ static void take_option(struct harp_segment *segment, uint8_t kind, const uint8_
       segment->window_scale = (int8_t)HARP_MIN(body[0], 14);
     }
     break;
-  case OPTION_SACK_PERMITTED:
-    segment->sack_permitted = length == 0;
-    break;
+  case OPTION_SACK_PERMITTED: segment->sack_permitted = length == 0; break;
   case OPTION_TIMESTAMP:
     if (length == 8) {
       segment->has_timestamp = true;
@@ -33,12 +32,12 @@ static void take_option(struct harp_segment *segment, uint8_t kind, const uint8_
       segment->sack_count = (uint8_t)(i + 1);
     }
     break;
-  default: /* unknown options are skipped (RFC 9293, MUST-6) */
-    break;
+  default: /* unknown options are skipped (RFC 9293, MUST-6) */ break;
   }
 }
 
-bool tcp_options_parse(struct harp_segment *segment, const uint8_t *options, uint32_t length) {
+bool tcp_options_parse(struct harp_segment *segment, const uint8_t *options, uint32_t length)
+{
   /* The layout that every segment of an open connection has (RFC 7323, appendix A). */
   if (length == TCP_TIMESTAMP_OPTION && load_be32(options) == 0x0101080a) {
     segment->has_timestamp = true;
@@ -69,22 +68,26 @@ bool tcp_options_parse(struct harp_segment *segment, const uint8_t *options, uin
 
 /* Ticks of 2^20 ns, within the 1 ms to 1 s that RFC 7323, 5.4 asks for; the
  * offset hides the host's uptime. */
-uint32_t tcp_timestamp_at(const struct harp_tcp *tcp, uint64_t time) {
+uint32_t tcp_timestamp_at(const struct harp_tcp *tcp, uint64_t time)
+{
   return (uint32_t)(time >> 20) + tcp->ts_offset;
 }
 
-uint32_t tcp_timestamp(const struct harp_tcp *tcp) {
+uint32_t tcp_timestamp(const struct harp_tcp *tcp)
+{
   return tcp_timestamp_at(tcp, tcp->stack->now);
 }
 
-static uint8_t *write_timestamp(const struct harp_tcp *tcp, uint8_t *out, uint32_t echo) {
+static uint8_t *write_timestamp(const struct harp_tcp *tcp, uint8_t *out, uint32_t echo)
+{
   store_be32(out, 0x0101080a);
   store_be32(out + 4, tcp_timestamp(tcp));
   store_be32(out + 8, echo);
   return out + TCP_TIMESTAMP_OPTION;
 }
 
-uint32_t tcp_options_syn(const struct harp_tcp *tcp, uint8_t *out, bool with_ack) {
+uint32_t tcp_options_syn(const struct harp_tcp *tcp, uint8_t *out, bool with_ack)
+{
   const struct harp_stack_config *config = &tcp->stack->config;
   uint8_t *p = out;
   *p++ = OPTION_MSS;
@@ -109,7 +112,8 @@ uint32_t tcp_options_syn(const struct harp_tcp *tcp, uint8_t *out, bool with_ack
   return (uint32_t)(p - out);
 }
 
-uint32_t tcp_options_write(struct harp_tcp *tcp, uint8_t *out, bool with_sack) {
+uint32_t tcp_options_write(struct harp_tcp *tcp, uint8_t *out, bool with_sack)
+{
   uint8_t *p = out;
   if (tcp->timestamps) {
     p = write_timestamp(tcp, p, tcp->ts_recent);

@@ -10,7 +10,8 @@ enum {
 };
 
 /* The window field for a segment that goes out now; moves the advertised edge. */
-static uint16_t window_field(struct harp_tcp *tcp, bool syn) {
+static uint16_t window_field(struct harp_tcp *tcp, bool syn)
+{
   if (!tcp_synchronized(tcp) && tcp->state != TCP_SYN_RECV) {
     return (uint16_t)HARP_MIN(tcp->rcvbuf, 65535u);
   }
@@ -31,10 +32,10 @@ static uint16_t window_field(struct harp_tcp *tcp, bool syn) {
  */
 struct outgoing {
   struct harp_tx_frame frame;
-  uint8_t *tcp;          /* the TCP header, in headers */
-  uint32_t tcp_length;   /* its bytes */
-  uint32_t payload;      /* bytes that the headers speak of */
-  uint32_t pseudo;       /* the pseudo-header's sum, folded, as it lies in memory */
+  uint8_t *tcp;        /* the TCP header, in headers */
+  uint32_t tcp_length; /* its bytes */
+  uint32_t payload;    /* bytes that the headers speak of */
+  uint32_t pseudo;     /* the pseudo-header's sum, folded, as it lies in memory */
   uint8_t headers[MAX_HEADERS];
   struct iovec iov[MAX_IOV];
 };
@@ -51,7 +52,8 @@ struct header_fields {
 };
 
 static void write_headers(struct harp_stack *stack, struct outgoing *out,
-                          const struct header_fields *fields, uint32_t payload) {
+                          const struct header_fields *fields, uint32_t payload)
+{
   out->payload = payload;
   out->tcp_length = TCP_HEADER + fields->options_length;
   uint32_t ip = ip_write_headers(stack, out->headers, fields->source, fields->destination,
@@ -86,7 +88,8 @@ static void write_headers(struct harp_stack *stack, struct outgoing *out,
 
 /* Sends what write_headers has begun; pieces: entries of the gather list behind the headers. */
 static int send_written(struct harp_stack *stack, struct harp_neighbour *neighbour,
-                        struct outgoing *out, int pieces, uint32_t seq, uint8_t flags) {
+                        struct outgoing *out, int pieces, uint32_t seq, uint8_t flags)
+{
   uint8_t *header = out->tcp;
   uint16_t checksum = (uint16_t)out->pseudo;
   store_be32(header + TCP_SEQUENCE, seq);
@@ -109,13 +112,15 @@ static int send_written(struct harp_stack *stack, struct harp_neighbour *neighbo
   return result;
 }
 
-static struct harp_neighbour *neighbour_of(struct harp_tcp *tcp) {
+static struct harp_neighbour *neighbour_of(struct harp_tcp *tcp)
+{
   return tcp->neighbour ? tcp->neighbour : neighbour_attach(tcp);
 }
 
 /* What every segment of an open connection carries; remembers that the peer
  * is now told of rcv_nxt. */
-static void acknowledged(struct harp_tcp *tcp) {
+static void acknowledged(struct harp_tcp *tcp)
+{
   tcp->last_ack_sent = tcp->rcv_nxt;
   tcp->ack_now = false;
   tcp_timer_set(tcp, TIMER_DELAYED_ACK, TIMER_OFF);
@@ -123,7 +128,8 @@ static void acknowledged(struct harp_tcp *tcp) {
 
 /* What the next segments of a connection have in common. */
 static struct header_fields fields_of(struct harp_tcp *tcp, bool ack, bool syn,
-                                      const uint8_t *options, uint32_t options_length) {
+                                      const uint8_t *options, uint32_t options_length)
+{
   return (struct header_fields){
       .source = tcp->local_address,
       .destination = tcp->remote_address,
@@ -139,14 +145,15 @@ static struct header_fields fields_of(struct harp_tcp *tcp, bool ack, bool syn,
 
 /* A segment without payload. */
 static int send_bare(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, const uint8_t *options,
-                     uint32_t options_length) {
+                     uint32_t options_length)
+{
   struct harp_neighbour *neighbour = neighbour_of(tcp);
   if (!neighbour) {
     return -ENETUNREACH;
   }
   struct outgoing out;
-  struct header_fields fields =
-      fields_of(tcp, flags & FLAG_ACK, flags & FLAG_SYN, options, options_length);
+  struct header_fields fields = fields_of(tcp, flags & FLAG_ACK, flags & FLAG_SYN, options,
+                                          options_length);
   write_headers(tcp->stack, &out, &fields, 0);
   int result = send_written(tcp->stack, neighbour, &out, 0, seq, flags);
   /* Not by a probe: below its window a peer takes no acknowledgement, and waits for one. */
@@ -156,13 +163,15 @@ static int send_bare(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, const ui
   return result;
 }
 
-static int send_plain(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, bool with_sack) {
+static int send_plain(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, bool with_sack)
+{
   uint8_t options[TCP_MAX_HEADER - TCP_HEADER];
   uint32_t length = tcp_options_write(tcp, options, with_sack);
   return send_bare(tcp, seq, flags, options, length);
 }
 
-void tcp_send_ack(struct harp_tcp *tcp) {
+void tcp_send_ack(struct harp_tcp *tcp)
+{
   /* Beyond the peer's window it accepts nothing and answers (RFC 9293, 3.10.7.4): behind a
    * probe of a closed window, snd_nxt would start an endless exchange of such answers. So would
    * a number below what it has received: a window that was rounded down since is no measure. */
@@ -174,13 +183,15 @@ void tcp_send_ack(struct harp_tcp *tcp) {
   }
 }
 
-bool tcp_send_probe(struct harp_tcp *tcp) {
+bool tcp_send_probe(struct harp_tcp *tcp)
+{
   bool sent = send_plain(tcp, tcp->snd_una - 1, FLAG_ACK, false) != -EAGAIN;
   COUNT_N(tcp->stack, tcp_keepalives, sent);
   return sent;
 }
 
-void tcp_commit_offer(struct harp_tcp *tcp) {
+void tcp_commit_offer(struct harp_tcp *tcp)
+{
   uint32_t mss = tcp->stack->config.mtu - IP_HEADER - TCP_HEADER;
   tcp->advertised_mss = (uint16_t)(tcp->user_mss ? HARP_MIN(mss, tcp->user_mss) : mss);
   /* The window's unit must be small beside the buffer, or little room can't be told. */
@@ -189,7 +200,8 @@ void tcp_commit_offer(struct harp_tcp *tcp) {
   }
 }
 
-void tcp_send_syn_once(struct harp_tcp *tcp) {
+void tcp_send_syn_once(struct harp_tcp *tcp)
+{
   bool with_ack = tcp->state == TCP_SYN_RECV;
   if (tcp->syn_transmits == 0) {
     tcp_commit_offer(tcp);
@@ -202,25 +214,29 @@ void tcp_send_syn_once(struct harp_tcp *tcp) {
   send_bare(tcp, tcp->iss, with_ack ? FLAG_SYN | FLAG_ACK : FLAG_SYN, options, length);
 }
 
-void tcp_send_syn(struct harp_tcp *tcp) {
+void tcp_send_syn(struct harp_tcp *tcp)
+{
   tcp_send_syn_once(tcp);
   tcp_arm_rto(tcp);
 }
 
-void tcp_send_reset(struct harp_tcp *tcp) {
+void tcp_send_reset(struct harp_tcp *tcp)
+{
   if (tcp_synchronized(tcp) || tcp->state == TCP_SYN_RECV) {
     COUNT(tcp->stack, tcp_resets_out);
     send_plain(tcp, tcp->snd_nxt, FLAG_RST | FLAG_ACK, false);
   }
 }
 
-bool tcp_may_reset(struct harp_stack *stack) {
+bool tcp_may_reset(struct harp_stack *stack)
+{
   bool may = limit_allows(&stack->reset_limit, stack->now, RESETS_PER_SECOND);
   COUNT_N(stack, tcp_resets_limited, !may);
   return may;
 }
 
-void tcp_reply_reset(struct harp_stack *stack, const struct harp_segment *segment) {
+void tcp_reply_reset(struct harp_stack *stack, const struct harp_segment *segment)
+{
   if (!tcp_may_reset(stack)) {
     return;
   }
@@ -255,7 +271,8 @@ void tcp_reply_reset(struct harp_stack *stack, const struct harp_segment *segmen
  * payload bytes went out; short: the port is full.
  */
 static uint32_t send_payload(struct harp_tcp *tcp, const struct harp_reference *reference,
-                             uint32_t seq, uint32_t length, bool fin, bool *fin_sent) {
+                             uint32_t seq, uint32_t length, bool fin, bool *fin_sent)
+{
   struct harp_stack *stack = tcp->stack;
   struct harp_neighbour *neighbour = neighbour_of(tcp);
   *fin_sent = false;
@@ -298,7 +315,8 @@ static uint32_t send_payload(struct harp_tcp *tcp, const struct harp_reference *
   return sent;
 }
 
-bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t limit) {
+bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t limit)
+{
   struct harp_stack *stack = tcp->stack;
   uint32_t length = record->end - record->seq;
   limit = HARP_MIN(limit, stack->max_payload);
@@ -310,7 +328,8 @@ bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t l
   }
   bool fin_sent;
   uint32_t payload = length - record->fin;
-  uint32_t sent = send_payload(tcp, record->reference, record->seq, payload, record->fin, &fin_sent);
+  uint32_t sent = send_payload(tcp, record->reference, record->seq, payload, record->fin,
+                               &fin_sent);
   bool full = sent < payload || (record->fin && !fin_sent);
   if (full && (sent == 0 || !tcp_record_split(tcp, record, record->seq + sent))) {
     return false;
@@ -344,7 +363,8 @@ bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t l
 }
 
 /* Sends again what is lost, as far as the congestion window goes. */
-static bool output_lost(struct harp_tcp *tcp) {
+static bool output_lost(struct harp_tcp *tcp)
+{
   while (tcp->lost_first) {
     uint32_t flight = tcp_in_flight(tcp);
     uint32_t room = tcp->cwnd > flight ? tcp->cwnd - flight : 0;
@@ -361,19 +381,22 @@ static bool output_lost(struct harp_tcp *tcp) {
   return true;
 }
 
-static bool may_send_data(const struct harp_tcp *tcp) {
+static bool may_send_data(const struct harp_tcp *tcp)
+{
   return tcp->state == TCP_ESTABLISHED || tcp->state == TCP_CLOSE_WAIT ||
          tcp->state == TCP_FIN_WAIT1 || tcp->state == TCP_CLOSING || tcp->state == TCP_LAST_ACK;
 }
 
 /* RFC 3042: for each of the first duplicates a segment has left. With SACK the flight says so. */
-static uint32_t limited_transmit(const struct harp_tcp *tcp) {
+static uint32_t limited_transmit(const struct harp_tcp *tcp)
+{
   bool counts = !tcp->sack && tcp->recovery == RECOVERY_NONE;
   return counts ? HARP_MIN(tcp->duplicates, TCP_DUPTHRESH - 1) * tcp->mss : 0;
 }
 
 /* Bytes of new data that both windows have room for. */
-static uint32_t send_room(struct harp_tcp *tcp) {
+static uint32_t send_room(struct harp_tcp *tcp)
+{
   uint32_t flight = tcp_in_flight(tcp);
   uint32_t cwnd = tcp->cwnd + limited_transmit(tcp);
   uint32_t congestion = cwnd > flight ? cwnd - flight : 0;
@@ -381,15 +404,16 @@ static uint32_t send_room(struct harp_tcp *tcp) {
   uint32_t flow = peer > 0 ? (uint32_t)peer : 0;
   tcp->window_limited = flow < tcp->mss && flow <= congestion;
   /* Also when more waits than goes, though nothing goes yet for the sake of larger segments. */
-  tcp->cwnd_limited = congestion < flow && (congestion < tcp->mss ||
-                                            congestion < tcp->snd_end - tcp->snd_nxt);
+  tcp->cwnd_limited = congestion < flow &&
+                      (congestion < tcp->mss || congestion < tcp->snd_end - tcp->snd_nxt);
   return HARP_MIN(congestion, flow);
 }
 
 /* What is worth waiting for, since large segments are cheaper: a quarter of a window, but no more
  * than the flow sends in a quarter of a millisecond. Of a queue that is nearly full, bursts get
  * nearly all the drops, and flows that send a segment at a time hardly any. */
-static uint32_t worthwhile_burst(const struct harp_tcp *tcp) {
+static uint32_t worthwhile_burst(const struct harp_tcp *tcp)
+{
   uint64_t burst = HARP_MIN(tcp->cwnd, tcp->snd_wnd) / 4;
   if (tcp->srtt > NS_PER_MS) {
     burst = burst * NS_PER_MS / tcp->srtt;
@@ -400,13 +424,14 @@ static uint32_t worthwhile_burst(const struct harp_tcp *tcp) {
 /* Whether a short segment, all that is unsent, waits to be filled: under TCP_CORK, or, as in Linux
  * by Minshall's modification of Nagle's algorithm (RFC 9293, 3.7.4), behind an earlier short one.
  * TCP_NODELAY lets go what is there when it is set, also under TCP_CORK. */
-static bool tail_waits(const struct harp_tcp *tcp) {
+static bool tail_waits(const struct harp_tcp *tcp)
+{
   bool pushed = seq_lt(tcp->snd_nxt, tcp->push_end) && seq_le(tcp->push_end, tcp->snd_end);
   if (tcp->fin_queued || pushed) {
     return false;
   }
-  bool short_in_flight =
-      seq_gt(tcp->short_end, tcp->snd_una) && seq_le(tcp->short_end, tcp->snd_nxt);
+  bool short_in_flight = seq_gt(tcp->short_end, tcp->snd_una) &&
+                         seq_le(tcp->short_end, tcp->snd_nxt);
   return tcp->cork || (!tcp->nodelay && short_in_flight);
 }
 
@@ -415,7 +440,8 @@ static bool tail_waits(const struct harp_tcp *tcp) {
  * a short one only when it is all there is and need not wait, or when the
  * peer's window never was larger.
  */
-static uint32_t send_length(const struct harp_tcp *tcp, uint32_t unsent, uint32_t room) {
+static uint32_t send_length(const struct harp_tcp *tcp, uint32_t unsent, uint32_t room)
+{
   uint32_t length = HARP_MIN(HARP_MIN(unsent, room), tcp->stack->max_payload);
   bool idle = tcp->snd_nxt == tcp->snd_una;
   if (length == unsent) {
@@ -436,7 +462,8 @@ static uint32_t send_length(const struct harp_tcp *tcp, uint32_t unsent, uint32_
 
 /* New data, and our FIN if fin, whatever the windows say. Returns how many bytes of payload went
  * out, and are in a record: fewer than length if the port is full. *fin_sent: the FIN did. */
-static uint32_t send_new(struct harp_tcp *tcp, uint32_t length, bool fin, bool *fin_sent) {
+static uint32_t send_new(struct harp_tcp *tcp, uint32_t length, bool fin, bool *fin_sent)
+{
   *fin_sent = false;
   if (tcp->stack->records.available == 0) {
     return 0;
@@ -456,7 +483,8 @@ static uint32_t send_new(struct harp_tcp *tcp, uint32_t length, bool fin, bool *
 }
 
 /* One call's worth of new data. false: no more can go now. */
-static bool output_new(struct harp_tcp *tcp) {
+static bool output_new(struct harp_tcp *tcp)
+{
   uint32_t room = send_room(tcp);
   bool idle = tcp->snd_nxt == tcp->snd_una;
   uint32_t waits = tcp->snd_end - tcp->snd_nxt;
@@ -509,14 +537,16 @@ static bool output_new(struct harp_tcp *tcp) {
 
 /* RFC 5681, 4.1: an idle sender has lost its clock; acknowledging what others send does not keep
  * it. Between HARP hosts the path is known and training stops and goes, so the window is kept. */
-static void restart_after_idle(struct harp_tcp *tcp) {
+static void restart_after_idle(struct harp_tcp *tcp)
+{
   if (!tcp->harp_peer && tcp->snd_nxt == tcp->snd_una &&
       tcp->stack->now - tcp->last_send > tcp->rto) {
     tcp->cwnd = HARP_MIN(tcp->cwnd, tcp->stack->config.initial_window * tcp->mss);
   }
 }
 
-void tcp_output(struct harp_tcp *tcp) {
+void tcp_output(struct harp_tcp *tcp)
+{
   if (!may_send_data(tcp)) {
     return;
   }
@@ -544,7 +574,8 @@ void tcp_output(struct harp_tcp *tcp) {
   }
 }
 
-bool tcp_send_new_probe(struct harp_tcp *tcp) {
+bool tcp_send_new_probe(struct harp_tcp *tcp)
+{
   int32_t room = seq_diff(tcp->snd_una + tcp->snd_wnd, tcp->snd_nxt);
   if (room < (int32_t)tcp->mss || tcp->fin_sent || !may_send_data(tcp)) {
     return false;
@@ -562,7 +593,8 @@ bool tcp_send_new_probe(struct harp_tcp *tcp) {
   return sent > 0;
 }
 
-bool tcp_send_window_probe(struct harp_tcp *tcp) {
+bool tcp_send_window_probe(struct harp_tcp *tcp)
+{
   bool fin_sent, sent = false;
   struct harp_record *record = tcp->records;
   if (record) {
@@ -570,7 +602,8 @@ bool tcp_send_window_probe(struct harp_tcp *tcp) {
     record->transmits = 2; /* no sample of the round trip from it (Karn) */
     /* A FIN alone needs no room: the peer takes it at once. */
     sent = send_payload(tcp, record->reference, record->seq, HARP_MIN(payload, tcp->mss),
-                        payload == 0, &fin_sent) || fin_sent;
+                        payload == 0, &fin_sent) ||
+           fin_sent;
   } else {
     uint32_t length = HARP_MAX(HARP_MIN(tcp->snd_wnd, tcp->snd_end - tcp->snd_nxt), 1);
     sent = send_new(tcp, HARP_MIN(length, tcp->mss), false, &fin_sent) > 0;

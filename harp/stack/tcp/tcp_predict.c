@@ -25,14 +25,16 @@ struct numbers {
   uint32_t seq, ack, length, window, timestamp, echo;
 };
 
-static uint64_t load_64(const uint8_t *p) {
+static uint64_t load_64(const uint8_t *p)
+{
   uint64_t v;
   memcpy(&v, p, sizeof v);
   return v;
 }
 
 /* To our hardware address, and IPv4. */
-static bool usual_link(const struct harp_stack *stack, const uint8_t *eth) {
+static bool usual_link(const struct harp_stack *stack, const uint8_t *eth)
+{
   uint16_t type;
   memcpy(&type, eth + ETH_TYPE, sizeof type);
   uint64_t other = (load_64(eth) ^ load_64(stack->config.mac)) << 16; /* six bytes, not eight */
@@ -40,7 +42,8 @@ static bool usual_link(const struct harp_stack *stack, const uint8_t *eth) {
 }
 
 /* Without options and not a fragment, to our address, and undamaged. */
-static bool usual_ip(const struct harp_stack *stack, const uint8_t *ip) {
+static bool usual_ip(const struct harp_stack *stack, const uint8_t *ip)
+{
   /* Fragment (more-fragments and the offset), and behind the lifetime the protocol. */
   const uint32_t mask = 0xff00ff3f, tcp = (uint32_t)IP_PROTOCOL_TCP << 24;
   uint32_t other = (load_address(ip + IP_FRAGMENT) & mask) ^ tcp;
@@ -55,7 +58,8 @@ static bool usual_ip(const struct harp_stack *stack, const uint8_t *ip) {
 }
 
 /* No options but timestamps, no flags but ACK and PSH. */
-static bool usual_tcp(const uint8_t *tcp) {
+static bool usual_tcp(const uint8_t *tcp)
+{
   uint32_t other = load_address(tcp + TCP_OFFSET) & (0xffff ^ FLAG_PSH << 8);
   other ^= USUAL_TCP / 4 << 4 | FLAG_ACK << 8;
   return !(other | (load_address(tcp + TCP_HEADER) ^ __builtin_bswap32(0x0101080a)));
@@ -66,16 +70,18 @@ static bool usual_tcp(const uint8_t *tcp) {
  * damaged moves nothing, so that the same bytes are still to come and will be
  * written over. Whatever the damage is, in numbers or in ports, it was held to
  * be the next segment of this connection, and so this is where it does no harm. */
-static uint8_t *place_for(struct harp_tcp *tcp, uint32_t length) {
+static uint8_t *place_for(struct harp_tcp *tcp, uint32_t length)
+{
   bool taken = length && !tcp->rcv_queue && tcp->ops->rx_buffer && tcp->ops->deliver;
   return taken ? tcp->ops->rx_buffer(tcp->user, tcp, length) : NULL;
 }
 
 static bool sum_right(const uint8_t *ip, uint8_t *rx_buffer, const uint8_t *payload,
-                      uint32_t length) {
+                      uint32_t length)
+{
   struct harp_sum sum = {0};
-  harp_sum_add_pseudo(&sum, load_address(ip + IP_SRC), load_address(ip + IP_DST),
-                      IP_PROTOCOL_TCP, USUAL_TCP + length);
+  harp_sum_add_pseudo(&sum, load_address(ip + IP_SRC), load_address(ip + IP_DST), IP_PROTOCOL_TCP,
+                      USUAL_TCP + length);
   harp_sum_add(&sum, ip + IP_HEADER, USUAL_TCP);
   harp_sum_copy(&sum, rx_buffer, payload, length);
   return harp_sum_fold(&sum) == 0xffff;
@@ -83,19 +89,21 @@ static bool sum_right(const uint8_t *ip, uint8_t *rx_buffer, const uint8_t *payl
 
 /* Nothing unusual is pending, and the segment is the next one. Every condition
  * is evaluated; none is likely to be true. */
-static bool next_of(const struct harp_tcp *tcp, const struct numbers *in) {
+static bool next_of(const struct harp_tcp *tcp, const struct numbers *in)
+{
   uint32_t news = in->ack - tcp->snd_una;
   uint32_t other = load_address(&tcp->state) ^ USUAL_CONNECTION;
-  other |= in->seq ^ tcp->rcv_nxt;                       /* hole or duplicate */
-  other |= in->length > tcp->rcv_right - tcp->rcv_nxt;   /* beyond the window */
-  other |= news > tcp->snd_nxt - tcp->snd_una;           /* old or never sent */
-  other |= (in->length | news) == 0;                     /* a duplicate, or a window's update */
-  other |= (in->timestamp - tcp->ts_recent) & 1u << 31;  /* PAWS */
+  other |= in->seq ^ tcp->rcv_nxt;                      /* hole or duplicate */
+  other |= in->length > tcp->rcv_right - tcp->rcv_nxt;  /* beyond the window */
+  other |= news > tcp->snd_nxt - tcp->snd_una;          /* old or never sent */
+  other |= (in->length | news) == 0;                    /* a duplicate, or a window's update */
+  other |= (in->timestamp - tcp->ts_recent) & 1u << 31; /* PAWS */
   other |= tcp->ooo != NULL;                            /* reassembly */
   return !other;
 }
 
-static void take_ack(struct harp_tcp *tcp, const struct numbers *in) {
+static void take_ack(struct harp_tcp *tcp, const struct numbers *in)
+{
   uint32_t window = in->window << tcp->snd_wscale;
   if (in->ack == tcp->snd_una && window == tcp->snd_wnd && window) {
     tcp->snd_wl1 = in->seq; /* nothing new but that it is the newest (RFC 9293, 3.10.7.4) */
@@ -114,8 +122,10 @@ static void take_ack(struct harp_tcp *tcp, const struct numbers *in) {
   tcp_ack(tcp, &segment);
 }
 
-/* What tcp_schedule_ack does, for all but the first segment of a burst, whose size stands for all. */
-static void acknowledge(struct harp_tcp *tcp, uint32_t length, const struct harp_rx_frame *frame) {
+/* What tcp_schedule_ack does, for all but the first segment of a burst, whose size stands for all.
+ */
+static void acknowledge(struct harp_tcp *tcp, uint32_t length, const struct harp_rx_frame *frame)
+{
   if (tcp->ack_now & tcp->dirty) {
     tcp->ack_held = false;
   } else {
@@ -126,7 +136,8 @@ static void acknowledge(struct harp_tcp *tcp, uint32_t length, const struct harp
 }
 
 static void take_payload(struct harp_tcp *tcp, const uint8_t *payload, uint32_t length,
-                         const struct harp_rx_frame *frame) {
+                         const struct harp_rx_frame *frame)
+{
   uint32_t queued = tcp->queued, taken = 0;
   if (!tcp->rcv_queue && tcp->ops->deliver) {
     taken = (uint32_t)tcp->ops->deliver(tcp->user, tcp, payload, length);
@@ -149,10 +160,10 @@ static void take_payload(struct harp_tcp *tcp, const uint8_t *payload, uint32_t 
   }
 }
 
-bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame) {
+bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame)
+{
   uint32_t headers = stack->link_header + USUAL_HEADERS;
-  if (frame->header_length < headers ||
-      (stack->link_header && !usual_link(stack, frame->header))) {
+  if (frame->header_length < headers || (stack->link_header && !usual_link(stack, frame->header))) {
     return false;
   }
   const uint8_t *ip = frame->header + stack->link_header;

@@ -5,7 +5,8 @@
  */
 #include "harp/stack/stack_state.h"
 
-void tcp_prr_begin(struct harp_tcp *tcp, const struct harp_ack_result *result) {
+void tcp_prr_begin(struct harp_tcp *tcp, const struct harp_ack_result *result)
+{
   tcp->prr_credit = tcp->sack ? 0 : (TCP_DUPTHRESH - 1) * tcp->mss;
   /* RecoverFS: what had not arrived before this acknowledgement. */
   uint32_t arrived = tcp->sack ? tcp->sacked_out - result->delivered : tcp->prr_credit;
@@ -16,7 +17,8 @@ void tcp_prr_begin(struct harp_tcp *tcp, const struct harp_ack_result *result) {
 /* DeliveredData. Without SACK a duplicate stands for one segment, which the acknowledgement that
  * advances must not count again; and duplicates count for no more than what is in flight, since a
  * peer can make up any number of them. */
-static uint32_t delivered_data(struct harp_tcp *tcp, const struct harp_ack_result *result) {
+static uint32_t delivered_data(struct harp_tcp *tcp, const struct harp_ack_result *result)
+{
   if (tcp->sack) {
     return result->delivered;
   }
@@ -33,7 +35,8 @@ static uint32_t delivered_data(struct harp_tcp *tcp, const struct harp_ack_resul
   return result->delivered - counted;
 }
 
-void tcp_prr_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result, bool safe) {
+void tcp_prr_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result, bool safe)
+{
   uint32_t delivered = delivered_data(tcp, result);
   if (delivered == 0 && tcp->prr_out > 0) {
     return;

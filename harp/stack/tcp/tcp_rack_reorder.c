@@ -16,7 +16,8 @@ enum {
   LATE_FADES = 8,   /* of what was seen, the part that each recovery takes away */
 };
 
-uint64_t tcp_rack_reo_wnd(const struct harp_tcp *tcp) {
+uint64_t tcp_rack_reo_wnd(const struct harp_tcp *tcp)
+{
   if (!tcp->reordering_seen &&
       (tcp->recovery != RECOVERY_NONE || tcp->sacked_out >= TCP_DUPTHRESH * tcp->mss)) {
     return 0;
@@ -28,7 +29,8 @@ uint64_t tcp_rack_reo_wnd(const struct harp_tcp *tcp) {
   return HARP_MIN(HARP_MAX(step, 2 * tcp->reo_late) + tcp->reo_multiplier * step, tcp->srtt);
 }
 
-uint64_t tcp_rack_late(const struct harp_tcp *tcp, const struct harp_record *record) {
+uint64_t tcp_rack_late(const struct harp_tcp *tcp, const struct harp_record *record)
+{
   if (seq_ge(record->seq, tcp->high_sacked)) {
     return 0;
   }
@@ -36,7 +38,8 @@ uint64_t tcp_rack_late(const struct harp_tcp *tcp, const struct harp_record *rec
   return age > tcp->rack_rtt ? age - tcp->rack_rtt : 1;
 }
 
-void tcp_rack_reordering_seen(struct harp_tcp *tcp, uint64_t late) {
+void tcp_rack_reordering_seen(struct harp_tcp *tcp, uint64_t late)
+{
   if (!tcp->reordering_seen) {
     tcp->reordering_seen = true;
     COUNT(tcp->stack, tcp_reordering);
@@ -45,7 +48,8 @@ void tcp_rack_reordering_seen(struct harp_tcp *tcp, uint64_t late) {
   tcp->reo_late = HARP_MAX(tcp->reo_late, late);
 }
 
-void tcp_rack_original_acked_after_retransmit(struct harp_tcp *tcp) {
+void tcp_rack_original_acked_after_retransmit(struct harp_tcp *tcp)
+{
   /* Any later than a round trip, and the answer may be to the copy; and after a timeout a pause
    * is the likelier reason. */
   uint64_t since_copy = tcp_record_age(tcp, tcp->records);
@@ -56,7 +60,8 @@ void tcp_rack_original_acked_after_retransmit(struct harp_tcp *tcp) {
 
 /* Once a round trip: one wrong guess may make many copies. By time, not by sequence numbers, which
  * wrap between two rare reports. */
-void tcp_rack_dsack_reported(struct harp_tcp *tcp) {
+void tcp_rack_dsack_reported(struct harp_tcp *tcp)
+{
   tcp_rack_reordering_seen(tcp, 0);
   tcp->reo_persist = REO_PERSIST;
   if (tcp->stack->now < tcp->dsack_round_end) {
@@ -68,7 +73,8 @@ void tcp_rack_dsack_reported(struct harp_tcp *tcp) {
   }
 }
 
-void tcp_rack_recovered(struct harp_tcp *tcp) {
+void tcp_rack_recovered(struct harp_tcp *tcp)
+{
   tcp->reo_late -= tcp->reo_late / LATE_FADES;
   if (tcp->reo_persist && --tcp->reo_persist == 0) {
     tcp->reo_multiplier = 0;

@@ -13,7 +13,8 @@
 
 enum { MIN_ADVERTISED = 65536 }; /* bytes of window, to a flow whose owner keeps up */
 
-void tcp_packets_free(struct harp_pool *pool, struct harp_packet *packet) {
+void tcp_packets_free(struct harp_pool *pool, struct harp_packet *packet)
+{
   while (packet) {
     struct harp_packet *next = packet->next;
     pool_put(pool, packet);
@@ -23,9 +24,9 @@ void tcp_packets_free(struct harp_pool *pool, struct harp_packet *packet) {
 
 /* Appends to the chain as much as memory allows; keep: packets to leave in the
  * pool. Returns bytes stored. */
-static uint32_t store(struct harp_tcp *tcp, struct harp_packet **first,
-                      struct harp_packet **last, uint32_t seq, const uint8_t *data,
-                      uint32_t length, uint32_t keep) {
+static uint32_t store(struct harp_tcp *tcp, struct harp_packet **first, struct harp_packet **last,
+                      uint32_t seq, const uint8_t *data, uint32_t length, uint32_t keep)
+{
   struct harp_pool *pool = &tcp->stack->packets;
   uint32_t stored = 0;
   while (stored < length) {
@@ -49,7 +50,8 @@ static uint32_t store(struct harp_tcp *tcp, struct harp_packet **first,
 }
 
 /* Drops the bytes of a chain that lie before seq. */
-static struct harp_packet *trim(struct harp_tcp *tcp, struct harp_packet *packet, uint32_t seq) {
+static struct harp_packet *trim(struct harp_tcp *tcp, struct harp_packet *packet, uint32_t seq)
+{
   while (packet && seq_le(packet->seq + packet->length, seq)) {
     struct harp_packet *next = packet->next;
     pool_put(&tcp->stack->packets, packet);
@@ -62,7 +64,8 @@ static struct harp_packet *trim(struct harp_tcp *tcp, struct harp_packet *packet
 }
 
 /* Gives up the run farthest ahead: the peer will send it again. */
-static bool prune(struct harp_tcp *tcp) {
+static bool prune(struct harp_tcp *tcp)
+{
   if (!tcp->ooo) {
     return false;
   }
@@ -74,7 +77,8 @@ static bool prune(struct harp_tcp *tcp) {
   return true;
 }
 
-static uint32_t store_in_order(struct harp_tcp *tcp, const uint8_t *data, uint32_t length) {
+static uint32_t store_in_order(struct harp_tcp *tcp, const uint8_t *data, uint32_t length)
+{
   uint32_t stored = 0;
   do {
     stored += store(tcp, &tcp->rcv_queue, &tcp->rcv_queue_tail, tcp->rcv_nxt + stored,
@@ -88,7 +92,8 @@ static uint32_t store_in_order(struct harp_tcp *tcp, const uint8_t *data, uint32
 }
 
 /* The first run has become contiguous with what was received. */
-static void take_runs(struct harp_tcp *tcp) {
+static void take_runs(struct harp_tcp *tcp)
+{
   const struct tcp_ooo_block *run;
   while ((run = tcp_ooo_block_at(tcp, 0)) && seq_le(run->start, tcp->rcv_nxt)) {
     if (seq_lt(run->start, tcp->rcv_nxt)) {
@@ -107,7 +112,8 @@ static void take_runs(struct harp_tcp *tcp) {
   }
 }
 
-void tcp_rcvq_duplicate(struct harp_tcp *tcp, uint32_t start, uint32_t end) {
+void tcp_rcvq_duplicate(struct harp_tcp *tcp, uint32_t start, uint32_t end)
+{
   bool none = tcp->dsack_start == tcp->dsack_end;
   if (none || (seq_le(start, tcp->dsack_end) && seq_ge(end, tcp->dsack_start))) {
     tcp->dsack_start = none ? start : seq_min(start, tcp->dsack_start);
@@ -116,7 +122,8 @@ void tcp_rcvq_duplicate(struct harp_tcp *tcp, uint32_t start, uint32_t end) {
 }
 
 /* Joins a run with the next one if they have come to touch. */
-static void join_next(struct harp_tcp *tcp, uint32_t index) {
+static void join_next(struct harp_tcp *tcp, uint32_t index)
+{
   struct tcp_ooo_block *run = tcp_ooo_block_at(tcp, index);
   const struct tcp_ooo_block *next = tcp_ooo_block_at(tcp, index + 1);
   if (next && run->end == next->start) {
@@ -129,7 +136,8 @@ static void join_next(struct harp_tcp *tcp, uint32_t index) {
 
 /* Stores [seq, end) among the runs; overlapping bytes keep their first version. */
 static void insert_out_of_order(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data,
-                                uint32_t end) {
+                                uint32_t end)
+{
   /* Data in order must still find room when out-of-order data has filled the pool. */
   uint32_t keep = tcp->stack->packets.total / 8;
   while (seq_lt(seq, end)) {
@@ -168,7 +176,8 @@ static void insert_out_of_order(struct harp_tcp *tcp, uint32_t seq, const uint8_
   }
 }
 
-void tcp_rcvq_accept(struct harp_tcp *tcp, const uint8_t *data, uint32_t length, uint32_t taken) {
+void tcp_rcvq_accept(struct harp_tcp *tcp, const uint8_t *data, uint32_t length, uint32_t taken)
+{
   struct harp_stack *stack = tcp->stack;
   uint32_t accepted = taken;
   tcp->rcv_nxt += taken;
@@ -186,7 +195,8 @@ void tcp_rcvq_accept(struct harp_tcp *tcp, const uint8_t *data, uint32_t length,
   }
 }
 
-static void rcv_queue(struct harp_tcp *tcp, const uint8_t *data, uint32_t length) {
+static void rcv_queue(struct harp_tcp *tcp, const uint8_t *data, uint32_t length)
+{
   uint32_t taken = 0;
   if (!tcp->rcv_queue && tcp->ops->deliver) {
     taken = (uint32_t)tcp->ops->deliver(tcp->user, tcp, data, length);
@@ -196,7 +206,8 @@ static void rcv_queue(struct harp_tcp *tcp, const uint8_t *data, uint32_t length
   }
 }
 
-void tcp_rcvq_payload(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data, uint32_t length) {
+void tcp_rcvq_payload(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data, uint32_t length)
+{
   uint32_t end = seq + length;
   if (seq_lt(seq, tcp->rcv_nxt)) {
     uint32_t known = seq_min(end, tcp->rcv_nxt);
@@ -217,7 +228,8 @@ void tcp_rcvq_payload(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data, u
   }
 }
 
-static void drop_head(struct harp_tcp *tcp) {
+static void drop_head(struct harp_tcp *tcp)
+{
   struct harp_packet *packet = tcp->rcv_queue;
   tcp->rcv_queue = packet->next;
   if (!tcp->rcv_queue) {
@@ -226,7 +238,8 @@ static void drop_head(struct harp_tcp *tcp) {
   pool_put(&tcp->stack->packets, packet);
 }
 
-void tcp_rcvq_deliver(struct harp_tcp *tcp) {
+void tcp_rcvq_deliver(struct harp_tcp *tcp)
+{
   while (tcp->rcv_queue && tcp->ops->deliver) {
     struct harp_packet *packet = tcp->rcv_queue;
     uint32_t length = packet->length - packet->offset;
@@ -244,7 +257,8 @@ void tcp_rcvq_deliver(struct harp_tcp *tcp) {
 }
 
 size_t tcp_packets_read(struct harp_pool *pool, struct harp_packet **first, void *data,
-                        size_t length, bool peek) {
+                        size_t length, bool peek)
+{
   size_t done = 0;
   struct harp_packet *packet = *first;
   while (packet && done < length) {
@@ -264,7 +278,8 @@ size_t tcp_packets_read(struct harp_pool *pool, struct harp_packet **first, void
   return done;
 }
 
-size_t tcp_rcvq_read(struct harp_tcp *tcp, void *data, size_t length, bool peek) {
+size_t tcp_rcvq_read(struct harp_tcp *tcp, void *data, size_t length, bool peek)
+{
   size_t done = tcp_packets_read(&tcp->stack->packets, &tcp->rcv_queue, data, length, peek);
   if (!tcp->rcv_queue) {
     tcp->rcv_queue_tail = NULL;
@@ -275,27 +290,31 @@ size_t tcp_rcvq_read(struct harp_tcp *tcp, void *data, size_t length, bool peek)
   return done;
 }
 
-struct harp_packet *tcp_rcvq_take(struct harp_tcp *tcp) {
+struct harp_packet *tcp_rcvq_take(struct harp_tcp *tcp)
+{
   struct harp_packet *first = tcp->rcv_queue;
   tcp->rcv_queue = tcp->rcv_queue_tail = NULL;
   tcp->queued = 0;
   return first;
 }
 
-void tcp_rcvq_at_end(struct harp_tcp *tcp) {
+void tcp_rcvq_at_end(struct harp_tcp *tcp)
+{
   while (tcp->ooo) {
     tcp_packets_free(&tcp->stack->packets, tcp_ooo_block_at(tcp, 0)->first);
     tcp_ooo_remove(tcp, 0);
   }
 }
 
-void tcp_rcvq_clear(struct harp_tcp *tcp) {
+void tcp_rcvq_clear(struct harp_tcp *tcp)
+{
   tcp_packets_free(&tcp->stack->packets, tcp_rcvq_take(tcp));
   tcp_rcvq_at_end(tcp);
 }
 
 /* A FIN beyond a hole, with the last of its data missing, too. */
-static bool is_fin_alone(const struct harp_tcp *tcp) {
+static bool is_fin_alone(const struct harp_tcp *tcp)
+{
   if (!tcp->fin_waiting || seq_le(tcp->fin_seq, tcp->rcv_nxt)) {
     return false;
   }
@@ -303,7 +322,8 @@ static bool is_fin_alone(const struct harp_tcp *tcp) {
   return before == 0 || seq_lt(tcp_ooo_block_at(tcp, before - 1)->end, tcp->fin_seq);
 }
 
-static int add_block(uint32_t blocks[][2], int count, int max, uint32_t start, uint32_t end) {
+static int add_block(uint32_t blocks[][2], int count, int max, uint32_t start, uint32_t end)
+{
   if (count < max) {
     blocks[count][0] = start;
     blocks[count++][1] = end;
@@ -311,7 +331,8 @@ static int add_block(uint32_t blocks[][2], int count, int max, uint32_t start, u
   return count;
 }
 
-int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max) {
+int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max)
+{
   int count = 0;
   if (tcp->dsack_start != tcp->dsack_end) {
     count = add_block(blocks, count, max, tcp->dsack_start, tcp->dsack_end);
@@ -337,8 +358,10 @@ int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max) {
 }
 
 /* Bytes that could be received from here on. What is taken as it comes needs no memory: others
- * that hold all of it must not stop such a flow. Should it not be taken after all, it is refused. */
-static uint32_t receive_room(const struct harp_tcp *tcp) {
+ * that hold all of it must not stop such a flow. Should it not be taken after all, it is refused.
+ */
+static uint32_t receive_room(const struct harp_tcp *tcp)
+{
   uint32_t room = tcp->rcvbuf > tcp->queued ? tcp->rcvbuf - tcp->queued : 0;
   uint64_t memory = (uint64_t)tcp->stack->packets.available * HARP_PACKET_DATA;
   if (tcp->ops->deliver && !tcp->rcv_queue && !tcp->rcv_mem_pressure) {
@@ -348,20 +371,23 @@ static uint32_t receive_room(const struct harp_tcp *tcp) {
 }
 
 /* With little memory, or large segments, a full one may never find room. */
-static uint32_t memory_step(const struct harp_tcp *tcp) {
+static uint32_t memory_step(const struct harp_tcp *tcp)
+{
   uint64_t memory = (uint64_t)tcp->stack->packets.total * HARP_PACKET_DATA / 8;
   return (uint32_t)HARP_MIN(memory, (uint64_t)UINT32_MAX);
 }
 
 static uint32_t most_in_field(const struct harp_tcp *tcp) { return 65535u << tcp->rcv_wscale; }
 
-/* Half of what the field can say, if the buffer is larger: beyond that an acknowledgement would look
- * like the last one, and a peer without SACK take it for a sign of loss (RFC 5681, 2). */
-static uint32_t half_window(const struct harp_tcp *tcp) {
+/* Half of what the field can say, if the buffer is larger: beyond that an acknowledgement would
+ * look like the last one, and a peer without SACK take it for a sign of loss (RFC 5681, 2). */
+static uint32_t half_window(const struct harp_tcp *tcp)
+{
   return HARP_MIN(tcp->rcvbuf, most_in_field(tcp)) / 2;
 }
 
-void tcp_window_opened(struct harp_tcp *tcp) {
+void tcp_window_opened(struct harp_tcp *tcp)
+{
   uint32_t shown = tcp->rcv_mem_pressure ? 0 : tcp->rcv_right - tcp->rcv_nxt;
   uint32_t half = half_window(tcp);
   uint32_t step = HARP_MIN(HARP_MIN(half, 2 * tcp->rcv_mss), memory_step(tcp));
@@ -371,7 +397,8 @@ void tcp_window_opened(struct harp_tcp *tcp) {
   }
 }
 
-uint32_t tcp_rcvq_window(struct harp_tcp *tcp) {
+uint32_t tcp_rcvq_window(struct harp_tcp *tcp)
+{
   uint32_t room = receive_room(tcp);
   uint32_t shown = tcp->rcv_right - tcp->rcv_nxt;
   /* The windows of all connections are more than the memory that they share. A peer whose data

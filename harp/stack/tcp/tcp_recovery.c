@@ -13,7 +13,8 @@ enum { PEER_DELAYED_ACK_MS = 200 }; /* what a lone segment may wait for (RFC 898
 #define PROBE_FLOOR_HARP_PEER (2 * NS_PER_MS)
 #define PROBE_FLOOR (8 * NS_PER_MS)
 
-void tcp_rack_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end) {
+void tcp_rack_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end)
+{
   if (record->sent > tcp->rack_sent ||
       (record->sent == tcp->rack_sent && seq_gt(end, tcp->rack_end))) {
     tcp->rack_sent = record->sent;
@@ -22,7 +23,8 @@ void tcp_rack_delivered(struct harp_tcp *tcp, const struct harp_record *record, 
   }
 }
 
-void tcp_mark_lost(struct harp_tcp *tcp, struct harp_record *record) {
+void tcp_mark_lost(struct harp_tcp *tcp, struct harp_record *record)
+{
   uint32_t length = record->end - record->seq;
   tcp_record_unlink(tcp, record);
   if (record->retransmitted) {
@@ -38,7 +40,8 @@ void tcp_mark_lost(struct harp_tcp *tcp, struct harp_record *record) {
 
 /* Marks what was sent well before something that has arrived (6.2, step 5).
  * Returns when to look again; TIMER_OFF: no need. */
-static uint64_t detect_loss(struct harp_tcp *tcp) {
+static uint64_t detect_loss(struct harp_tcp *tcp)
+{
   if (tcp->rack_sent == 0) {
     return TIMER_OFF;
   }
@@ -60,7 +63,8 @@ static uint64_t detect_loss(struct harp_tcp *tcp) {
 
 /* Without SACK: the third duplicate acknowledgement tells of a hole at the
  * head (RFC 5681, 3.2), a partial one in recovery of the next (RFC 6582, 3.2). */
-static void detect_loss_by_duplicates(struct harp_tcp *tcp, const struct harp_ack_result *result) {
+static void detect_loss_by_duplicates(struct harp_tcp *tcp, const struct harp_ack_result *result)
+{
   bool advanced = tcp->snd_una != result->una_before;
   struct harp_record *head = tcp->records;
   bool partial = advanced && tcp->recovery == RECOVERY_FAST &&
@@ -77,7 +81,8 @@ static void detect_loss_by_duplicates(struct harp_tcp *tcp, const struct harp_ac
   tcp_mark_lost(tcp, head);
 }
 
-static void remember_for_undo(struct harp_tcp *tcp) {
+static void remember_for_undo(struct harp_tcp *tcp)
+{
   tcp->undo_cwnd = tcp->cwnd;
   tcp->undo_ssthresh = tcp->ssthresh;
   tcp->undo_retransmits = 0;
@@ -86,7 +91,8 @@ static void remember_for_undo(struct harp_tcp *tcp) {
   tcp->growth_due = 0;
 }
 
-static void enter_fast_recovery(struct harp_tcp *tcp, const struct harp_ack_result *result) {
+static void enter_fast_recovery(struct harp_tcp *tcp, const struct harp_ack_result *result)
+{
   COUNT(tcp->stack, tcp_fast_recoveries);
   stack_event(tcp, HARP_EVENT_RECOVERY, tcp->cwnd >> 10, tcp->snd_nxt - tcp->iss - 1);
   remember_for_undo(tcp);
@@ -96,7 +102,8 @@ static void enter_fast_recovery(struct harp_tcp *tcp, const struct harp_ack_resu
   tcp_prr_begin(tcp, result);
 }
 
-static void leave_recovery(struct harp_tcp *tcp) {
+static void leave_recovery(struct harp_tcp *tcp)
+{
   if (tcp->recovery == RECOVERY_FAST) {
     tcp->cwnd = tcp->ssthresh;
   }
@@ -106,7 +113,8 @@ static void leave_recovery(struct harp_tcp *tcp) {
   tcp->undo_deadline = tcp->stack->now + tcp->rto;
 }
 
-static void grow(struct harp_tcp *tcp, const struct harp_ack_result *result) {
+static void grow(struct harp_tcp *tcp, const struct harp_ack_result *result)
+{
   uint32_t acked = result->delivered + tcp->growth_due;
   tcp->growth_due = 0;
   if (!result->was_limited && tcp->recovery == RECOVERY_NONE) {
@@ -124,7 +132,8 @@ static void grow(struct harp_tcp *tcp, const struct harp_ack_result *result) {
   }
 }
 
-static void undo(struct harp_tcp *tcp) {
+static void undo(struct harp_tcp *tcp)
+{
   COUNT(tcp->stack, tcp_undos);
   tcp->cwnd = HARP_MAX(tcp->cwnd, tcp->undo_cwnd);
   tcp->ssthresh = HARP_MAX(tcp->ssthresh, tcp->undo_ssthresh);
@@ -135,7 +144,8 @@ static void undo(struct harp_tcp *tcp) {
 
 /* Nothing was lost but time (the peer's host was busy): the rest of that flight is on its way
  * too. It was sent before all that is in flight, and so stands before it. */
-static void timeout_was_spurious(struct harp_tcp *tcp) {
+static void timeout_was_spurious(struct harp_tcp *tcp)
+{
   COUNT(tcp->stack, tcp_spurious);
   for (struct harp_record *record = tcp->lost_first; record; record = record->newer) {
     record->lost = false;
@@ -153,7 +163,8 @@ static void timeout_was_spurious(struct harp_tcp *tcp) {
 /* Whether the acknowledgement shows that recovery began without need, in time: after a timeout
  * by what was never sent again (RFC 5682, with SACK), always by timestamps (RFC 3522; in fast
  * recovery when nothing else that was sent again is still out, RFC 4015). */
-static void undo_if_spurious(struct harp_tcp *tcp, const struct harp_ack_result *result) {
+static void undo_if_spurious(struct harp_tcp *tcp, const struct harp_ack_result *result)
+{
   if (!tcp->undo_possible) {
     return;
   }
@@ -166,7 +177,8 @@ static void undo_if_spurious(struct harp_tcp *tcp, const struct harp_ack_result 
 }
 
 /* What a DSACK tells of was sent again in this recovery, or in the one that has just ended. */
-static bool is_of_recovery(const struct harp_tcp *tcp, const struct harp_ack_result *result) {
+static bool is_of_recovery(const struct harp_tcp *tcp, const struct harp_ack_result *result)
+{
   if (tcp->recovery == RECOVERY_NONE &&
       (seq_gt(result->dsack_end, tcp->undo_end) || tcp->stack->now > tcp->undo_deadline)) {
     return false;
@@ -174,7 +186,8 @@ static bool is_of_recovery(const struct harp_tcp *tcp, const struct harp_ack_res
   return seq_ge(result->dsack_end - result->dsack, tcp->undo_start);
 }
 
-static void duplicate_reported(struct harp_tcp *tcp, const struct harp_ack_result *result) {
+static void duplicate_reported(struct harp_tcp *tcp, const struct harp_ack_result *result)
+{
   COUNT(tcp->stack, tcp_spurious);
   tcp_rack_dsack_reported(tcp);
   if (tcp->undo_possible && tcp->undo_retransmits && is_of_recovery(tcp, result)) {
@@ -187,7 +200,8 @@ static void duplicate_reported(struct harp_tcp *tcp, const struct harp_ack_resul
 
 /* The end of a tail loss probe's episode (RFC 8985, 7.4). Of a copy an acknowledgement
  * of exactly its end may be of the original, and a DSACK will tell. */
-static void probe_answered(struct harp_tcp *tcp, const struct harp_ack_result *result) {
+static void probe_answered(struct harp_tcp *tcp, const struct harp_ack_result *result)
+{
   if (!tcp->probe_is_copy) {
     tcp->probe_outstanding = seq_lt(tcp->snd_una, tcp->probe_end);
     return;
@@ -204,7 +218,8 @@ static void probe_answered(struct harp_tcp *tcp, const struct harp_ack_result *r
   }
 }
 
-void tcp_arm_tail_probe(struct harp_tcp *tcp) {
+void tcp_arm_tail_probe(struct harp_tcp *tcp)
+{
   /* Into a closed window only the retransmission timer sends, as the persist timer. */
   bool useful = tcp->sack && tcp->recovery == RECOVERY_NONE && tcp->oldest && tcp->snd_wnd &&
                 !tcp->sacked_out && !tcp->lost_out && !tcp->probe_outstanding && tcp->srtt;
@@ -223,7 +238,8 @@ void tcp_arm_tail_probe(struct harp_tcp *tcp) {
   tcp_timer_set(tcp, TIMER_LOSS, when < tcp->timers[TIMER_RETRANSMIT] ? when : TIMER_OFF);
 }
 
-static void arm_after_detection(struct harp_tcp *tcp, uint64_t again) {
+static void arm_after_detection(struct harp_tcp *tcp, uint64_t again)
+{
   if (again != TIMER_OFF) {
     tcp->loss_timer_is_probe = false;
     tcp_timer_set(tcp, TIMER_LOSS, again);
@@ -235,7 +251,8 @@ static void arm_after_detection(struct harp_tcp *tcp, uint64_t again) {
   tcp_arm_tail_probe(tcp);
 }
 
-void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result) {
+void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result)
+{
   bool advanced = tcp->snd_una != result->una_before;
   undo_if_spurious(tcp, result);
   bool of_probe = tcp->probe_outstanding && tcp->probe_is_copy;
@@ -270,7 +287,8 @@ void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *res
 
 /* The SACK of what comes last reveals every hole before it: new data, which nobody can have sent
  * in vain, or else the last segment again (RFC 8985, 7.3). */
-static void tail_probe(struct harp_tcp *tcp) {
+static void tail_probe(struct harp_tcp *tcp)
+{
   bool fresh = tcp_send_new_probe(tcp);
   if (tcp->state == TCP_CLOSE) {
     return;
@@ -291,7 +309,8 @@ static void tail_probe(struct harp_tcp *tcp) {
   tcp_arm_rto(tcp);
 }
 
-void tcp_recovery_on_loss_timer(struct harp_tcp *tcp) {
+void tcp_recovery_on_loss_timer(struct harp_tcp *tcp)
+{
   if (tcp->loss_timer_is_probe) {
     if (tcp->records_last && !tcp->records_last->sacked && !tcp->records_last->lost) {
       tail_probe(tcp);
@@ -303,13 +322,15 @@ void tcp_recovery_on_loss_timer(struct harp_tcp *tcp) {
   tcp_mark_dirty(tcp);
 }
 
-void tcp_recovery_on_rto(struct harp_tcp *tcp) {
+void tcp_recovery_on_rto(struct harp_tcp *tcp)
+{
   COUNT(tcp->stack, tcp_rto_fired);
   stack_event(tcp, HARP_EVENT_TIMEOUT, tcp->backoff, tcp->snd_una - tcp->iss - 1);
   if (tcp->records->sacked) {
     tcp_sack_forget(tcp); /* sacked, yet not acknowledged */
   }
-  /* The earliest goes first (RFC 6298, 5.4): what was lost before and waits, too, takes its turn. */
+  /* The earliest goes first (RFC 6298, 5.4): what was lost before and waits, too, takes its turn.
+   */
   for (struct harp_record *record = tcp->records; record; record = record->next) {
     if (!record->sacked) {
       tcp_mark_lost(tcp, record);

@@ -8,7 +8,8 @@
 #include "harp/stack/stack_state.h"
 
 /* The last run that begins at seq or before; NULL: none. */
-static struct harp_record *ooo_block_before(struct harp_tcp *tcp, uint32_t seq) {
+static struct harp_record *ooo_block_before(struct harp_tcp *tcp, uint32_t seq)
+{
   struct harp_record *run = tcp->sack_hint ? tcp->sack_hint : tcp->sacked_last;
   uint64_t steps = 1;
   for (; run && seq_gt(run->seq, seq); run = run->older) {
@@ -25,8 +26,8 @@ static struct harp_record *ooo_block_before(struct harp_tcp *tcp, uint32_t seq) 
 
 /* The record that holds seq, which lies in the hole behind run (NULL: the first). From both
  * ends: whatever order a peer chooses, all searches in a hole of n cost n log n together. */
-static struct harp_record *find_in_hole(struct harp_tcp *tcp, struct harp_record *run,
-                                        uint32_t seq) {
+static struct harp_record *find_in_hole(struct harp_tcp *tcp, struct harp_record *run, uint32_t seq)
+{
   struct harp_record *beyond = run ? run->newer : tcp->sacked_first;
   struct harp_record *up = run ? run->next : tcp->records;
   struct harp_record *down = beyond ? beyond->prev : tcp->records_last;
@@ -41,7 +42,8 @@ static struct harp_record *find_in_hole(struct harp_tcp *tcp, struct harp_record
 }
 
 /* Takes a run into the one directly before it. */
-static void join(struct harp_tcp *tcp, struct harp_record *run) {
+static void join(struct harp_tcp *tcp, struct harp_record *run)
+{
   struct harp_record *before = run->prev;
   before->end = run->end;
   before->fin = run->fin;
@@ -50,7 +52,8 @@ static void join(struct harp_tcp *tcp, struct harp_record *run) {
 
 /* Makes a record part of the runs, of which `run` is the last before it; returns its run. */
 static struct harp_record *mark_sacked(struct harp_tcp *tcp, struct harp_record *record,
-                                       struct harp_record *run, struct harp_ack_result *result) {
+                                       struct harp_record *run, struct harp_ack_result *result)
+{
   tcp_delivered(tcp, record, record->end, result);
   tcp_record_unlink(tcp, record);
   record->lost = record->retransmitted = false;
@@ -70,14 +73,16 @@ static struct harp_record *mark_sacked(struct harp_tcp *tcp, struct harp_record 
 
 /* Records are all connections': what a peer draws into its blocks must not use up the last. */
 static struct harp_record *split_for_block(struct harp_tcp *tcp, struct harp_record *record,
-                                           uint32_t at) {
+                                           uint32_t at)
+{
   const struct harp_pool *records = &tcp->stack->records;
   return records->available > records->total / 8 ? tcp_record_split(tcp, record, at) : NULL;
 }
 
 /* [start, end) has arrived. */
 static void take_block(struct harp_tcp *tcp, uint32_t start, uint32_t end,
-                       struct harp_ack_result *result) {
+                       struct harp_ack_result *result)
+{
   struct harp_record *run = ooo_block_before(tcp, start);
   if (run && seq_gt(run->end, start)) {
     start = run->end;
@@ -96,7 +101,8 @@ static void take_block(struct harp_tcp *tcp, uint32_t start, uint32_t end,
 }
 
 /* RFC 2883, 4: the first block repeats what is acknowledged, or lies in the second. */
-static bool is_dsack(const struct harp_segment *segment) {
+static bool is_dsack(const struct harp_segment *segment)
+{
   if (seq_le(segment->sack[0].end, segment->ack)) {
     return true;
   }
@@ -105,7 +111,8 @@ static bool is_dsack(const struct harp_segment *segment) {
 }
 
 void tcp_sack_input(struct harp_tcp *tcp, const struct harp_segment *segment,
-                    struct harp_ack_result *result) {
+                    struct harp_ack_result *result)
+{
   uint32_t highest = tcp->high_sacked;
   for (int i = 0; i < segment->sack_count; i++) {
     uint32_t start = segment->sack[i].start, end = segment->sack[i].end;
@@ -127,7 +134,8 @@ void tcp_sack_input(struct harp_tcp *tcp, const struct harp_segment *segment,
   tcp->high_sacked = highest;
 }
 
-void tcp_sack_forget(struct harp_tcp *tcp) {
+void tcp_sack_forget(struct harp_tcp *tcp)
+{
   COUNT(tcp->stack, tcp_sack_reneged);
   struct harp_record *run;
   while ((run = tcp->sacked_first)) {

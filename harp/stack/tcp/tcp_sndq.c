@@ -6,7 +6,8 @@
 #include "harp/stack/stack_state.h"
 
 int tcp_sndq_push(struct harp_tcp *tcp, const void *data, uint32_t length,
-                  struct harp_packet *packet) {
+                  struct harp_packet *packet)
+{
   struct harp_stack *stack = tcp->stack;
   if (tcp->reference_count >= TCP_MAX_REFERENCES) {
     return -ENOBUFS;
@@ -31,7 +32,8 @@ int tcp_sndq_push(struct harp_tcp *tcp, const void *data, uint32_t length,
   return 0;
 }
 
-void tcp_sndq_extend(struct harp_tcp *tcp, uint32_t length) {
+void tcp_sndq_extend(struct harp_tcp *tcp, uint32_t length)
+{
   tcp->references_last->length += length;
   tcp->snd_end += length;
   if (!tcp->send_cursor) {
@@ -39,7 +41,8 @@ void tcp_sndq_extend(struct harp_tcp *tcp, uint32_t length) {
   }
 }
 
-static void free_reference(struct harp_tcp *tcp) {
+static void free_reference(struct harp_tcp *tcp)
+{
   struct harp_reference *reference = tcp->references;
   tcp->references = reference->next;
   if (!tcp->references) {
@@ -55,13 +58,15 @@ static void free_reference(struct harp_tcp *tcp) {
   tcp->reference_count--;
 }
 
-void tcp_sndq_release(struct harp_tcp *tcp, uint32_t una) {
+void tcp_sndq_release(struct harp_tcp *tcp, uint32_t una)
+{
   while (tcp->references && seq_le(tcp->references->seq + tcp->references->length, una)) {
     free_reference(tcp);
   }
 }
 
-void tcp_sndq_clear(struct harp_tcp *tcp) {
+void tcp_sndq_clear(struct harp_tcp *tcp)
+{
   while (tcp->records) {
     tcp_record_free(tcp, tcp->records);
   }
@@ -70,7 +75,8 @@ void tcp_sndq_clear(struct harp_tcp *tcp) {
   }
 }
 
-struct harp_reference *tcp_sndq_seek(struct harp_reference *reference, uint32_t seq) {
+struct harp_reference *tcp_sndq_seek(struct harp_reference *reference, uint32_t seq)
+{
   while (reference && seq_ge(seq, reference->seq + reference->length)) {
     reference = reference->next;
   }
@@ -78,7 +84,8 @@ struct harp_reference *tcp_sndq_seek(struct harp_reference *reference, uint32_t 
 }
 
 int tcp_sndq_gather(const struct harp_reference *reference, uint32_t seq, uint32_t length,
-                    struct iovec *iov, int max, uint32_t *covered) {
+                    struct iovec *iov, int max, uint32_t *covered)
+{
   if (reference && reference->length - (seq - reference->seq) >= length) {
     iov[0].iov_base = (void *)(uintptr_t)(reference->data + (seq - reference->seq));
     iov[0].iov_len = *covered = length;
@@ -104,12 +111,14 @@ int tcp_sndq_gather(const struct harp_reference *reference, uint32_t seq, uint32
   return count;
 }
 
-uint64_t tcp_record_age(const struct harp_tcp *tcp, const struct harp_record *record) {
+uint64_t tcp_record_age(const struct harp_tcp *tcp, const struct harp_record *record)
+{
   uint64_t now = tcp->stack->now;
   return now > record->sent ? now - record->sent : 0;
 }
 
-void tcp_record_sent(struct harp_tcp *tcp, struct harp_record *record) {
+void tcp_record_sent(struct harp_tcp *tcp, struct harp_record *record)
+{
   record->sent = tcp->stack->now;
   if (tcp->newest) {
     record->sent = HARP_MAX(record->sent, tcp->newest->sent + (record->transmits > 1));
@@ -117,7 +126,8 @@ void tcp_record_sent(struct harp_tcp *tcp, struct harp_record *record) {
   tcp_record_in_flight(tcp, record);
 }
 
-void tcp_record_in_flight(struct harp_tcp *tcp, struct harp_record *record) {
+void tcp_record_in_flight(struct harp_tcp *tcp, struct harp_record *record)
+{
   record->newer = NULL;
   record->older = tcp->newest;
   if (tcp->newest) {
@@ -128,7 +138,8 @@ void tcp_record_in_flight(struct harp_tcp *tcp, struct harp_record *record) {
   tcp->newest = record;
 }
 
-void tcp_record_queue_lost(struct harp_tcp *tcp, struct harp_record *record) {
+void tcp_record_queue_lost(struct harp_tcp *tcp, struct harp_record *record)
+{
   record->newer = NULL;
   record->older = tcp->lost_last;
   if (tcp->lost_last) {
@@ -140,14 +151,16 @@ void tcp_record_queue_lost(struct harp_tcp *tcp, struct harp_record *record) {
 }
 
 void tcp_record_link_sacked(struct harp_tcp *tcp, struct harp_record *record,
-                            struct harp_record *run) {
+                            struct harp_record *run)
+{
   record->older = run;
   record->newer = run ? run->newer : tcp->sacked_first;
   *(record->newer ? &record->newer->older : &tcp->sacked_last) = record;
   *(run ? &run->newer : &tcp->sacked_first) = record;
 }
 
-void tcp_record_unlink(struct harp_tcp *tcp, struct harp_record *record) {
+void tcp_record_unlink(struct harp_tcp *tcp, struct harp_record *record)
+{
   struct harp_record **first = &tcp->oldest, **last = &tcp->newest;
   if (record->sacked) {
     first = &tcp->sacked_first;
@@ -164,7 +177,8 @@ void tcp_record_unlink(struct harp_tcp *tcp, struct harp_record *record) {
 }
 
 struct harp_record *tcp_record_append(struct harp_tcp *tcp, uint32_t seq, uint32_t end,
-                                      struct harp_reference *reference, bool fin) {
+                                      struct harp_reference *reference, bool fin)
+{
   struct harp_record *record = pool_get(&tcp->stack->records);
   if (!record) {
     return NULL;
@@ -183,8 +197,8 @@ struct harp_record *tcp_record_append(struct harp_tcp *tcp, uint32_t seq, uint32
   return record;
 }
 
-struct harp_record *tcp_record_split(struct harp_tcp *tcp, struct harp_record *record,
-                                     uint32_t seq) {
+struct harp_record *tcp_record_split(struct harp_tcp *tcp, struct harp_record *record, uint32_t seq)
+{
   struct harp_record *right = pool_get(&tcp->stack->records);
   if (!right) {
     return NULL;
@@ -205,7 +219,8 @@ struct harp_record *tcp_record_split(struct harp_tcp *tcp, struct harp_record *r
   return right;
 }
 
-void tcp_record_free(struct harp_tcp *tcp, struct harp_record *record) {
+void tcp_record_free(struct harp_tcp *tcp, struct harp_record *record)
+{
   tcp_record_unlink(tcp, record);
   *(record->prev ? &record->prev->next : &tcp->records) = record->next;
   *(record->next ? &record->next->prev : &tcp->records_last) = record->prev;

@@ -11,16 +11,20 @@ enum {
   DATA_RETRIES = 15, /* with backoff, minutes: RFC 1122, 4.2.3.5 R2 */
   MAX_SHIFT = 16,
 };
-#define HANDSHAKE_LEAST (63 * NS_PER_S) /* its peer may be stopped; as long as Linux's SYN-ACKs take */
-#define SYN_RTO_MAX (2 * NS_PER_S) /* of a connection with a user timeout: its peer may be stopped */
+#define HANDSHAKE_LEAST \
+  (63 * NS_PER_S) /* its peer may be stopped; as long as Linux's SYN-ACKs take */
+#define SYN_RTO_MAX \
+  (2 * NS_PER_S) /* of a connection with a user timeout: its peer may be stopped */
 #define HARP_PEER_RTO_MAX (500 * NS_PER_MS) /* of a backed-off timeout between HARP hosts */
 
-static void rx_buffer(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp) {
+static void rx_buffer(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp)
+{
   stack->heap[index] = tcp;
   tcp->heap_index = index;
 }
 
-static void sift_up(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp) {
+static void sift_up(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp)
+{
   while (index > 0 && stack->heap[(index - 1) / 2]->heap_key > tcp->heap_key) {
     rx_buffer(stack, index, stack->heap[(index - 1) / 2]);
     index = (index - 1) / 2;
@@ -28,7 +32,8 @@ static void sift_up(struct harp_stack *stack, uint32_t index, struct harp_tcp *t
   rx_buffer(stack, index, tcp);
 }
 
-static void sift_down(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp) {
+static void sift_down(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp)
+{
   for (;;) {
     uint32_t child = 2 * index + 1;
     if (child >= stack->heap_count) {
@@ -47,7 +52,8 @@ static void sift_down(struct harp_stack *stack, uint32_t index, struct harp_tcp 
   rx_buffer(stack, index, tcp);
 }
 
-void tcp_timers_remove(struct harp_tcp *tcp) {
+void tcp_timers_remove(struct harp_tcp *tcp)
+{
   struct harp_stack *stack = tcp->stack;
   for (int i = 0; i < TIMERS; i++) {
     tcp->timers[i] = TIMER_OFF;
@@ -64,7 +70,8 @@ void tcp_timers_remove(struct harp_tcp *tcp) {
   }
 }
 
-void tcp_timer_set(struct harp_tcp *tcp, enum harp_timer timer, uint64_t when) {
+void tcp_timer_set(struct harp_tcp *tcp, enum harp_timer timer, uint64_t when)
+{
   tcp->timers[timer] = when;
   if (tcp->heap_index == UINT32_MAX) {
     if (when != TIMER_OFF) {
@@ -77,7 +84,8 @@ void tcp_timer_set(struct harp_tcp *tcp, enum harp_timer timer, uint64_t when) {
   }
 }
 
-static uint64_t earliest(const struct harp_tcp *tcp) {
+static uint64_t earliest(const struct harp_tcp *tcp)
+{
   uint64_t when = TIMER_OFF;
   for (int i = 0; i < TIMERS; i++) {
     when = HARP_MIN(when, tcp->timers[i]);
@@ -86,7 +94,8 @@ static uint64_t earliest(const struct harp_tcp *tcp) {
 }
 
 /* Brings the top's key up to date until it is true. */
-uint64_t tcp_timers_next(struct harp_stack *stack) {
+uint64_t tcp_timers_next(struct harp_stack *stack)
+{
   while (stack->heap_count) {
     struct harp_tcp *top = stack->heap[0];
     uint64_t when = earliest(top);
@@ -103,7 +112,8 @@ uint64_t tcp_timers_next(struct harp_stack *stack) {
   return TIMER_OFF;
 }
 
-void tcp_arm_rto(struct harp_tcp *tcp) {
+void tcp_arm_rto(struct harp_tcp *tcp)
+{
   const struct harp_stack_config *config = &tcp->stack->config;
   uint64_t rto;
   if (tcp->state == TCP_SYN_SENT || tcp->state == TCP_SYN_RECV) {
@@ -133,19 +143,22 @@ void tcp_arm_rto(struct harp_tcp *tcp) {
   tcp_timer_set(tcp, TIMER_RETRANSMIT, tcp->stack->now + rto);
 }
 
-static void give_up(struct harp_tcp *tcp) {
+static void give_up(struct harp_tcp *tcp)
+{
   COUNT(tcp->stack, tcp_timeouts);
   tcp_send_reset(tcp);
   tcp_finish(tcp, -ETIMEDOUT);
 }
 
 /* first: none before it since something was last acknowledged. */
-static void count_timeout(struct harp_tcp *tcp, bool first) {
+static void count_timeout(struct harp_tcp *tcp, bool first)
+{
   tcp->timeouts++;
   tcp->timeout_recoveries += first;
 }
 
-static void syn_timer(struct harp_tcp *tcp) {
+static void syn_timer(struct harp_tcp *tcp)
+{
   bool bounded = tcp->timers[TIMER_USER] != TIMER_OFF;
   if (!bounded && tcp->syn_transmits > SYN_RETRIES &&
       tcp->stack->now - tcp->last_progress >= HANDSHAKE_LEAST) {
@@ -167,12 +180,14 @@ static void syn_timer(struct harp_tcp *tcp) {
 
 /* As Linux: who has closed is gone, and a peer that answers, and takes nothing for so long, does
  * not keep the rest for ever. */
-static bool orphan_is_done(const struct harp_tcp *tcp, bool probing) {
+static bool orphan_is_done(const struct harp_tcp *tcp, bool probing)
+{
   uint64_t longest = tcp->stack->config.rto_max_us * NS_PER_US;
   return tcp->detached && probing && tcp->rto << HARP_MIN(tcp->backoff, (int)MAX_SHIFT) >= longest;
 }
 
-static void retransmit_timer(struct harp_tcp *tcp) {
+static void retransmit_timer(struct harp_tcp *tcp)
+{
   if (tcp->state == TCP_SYN_SENT || tcp->state == TCP_SYN_RECV) {
     syn_timer(tcp);
     return;
@@ -199,20 +214,23 @@ static void retransmit_timer(struct harp_tcp *tcp) {
 
 /* What a peer's silence, ns, and the probes without an answer say. As in Linux, a user timeout
  * counts instead of the number of probes. */
-static bool peer_is_dead(const struct harp_tcp *tcp, uint64_t quiet) {
+static bool peer_is_dead(const struct harp_tcp *tcp, uint64_t quiet)
+{
   return tcp->user_timeout_ms ? tcp->probes > 0 && quiet >= tcp->user_timeout_ms * NS_PER_MS
                               : tcp->probes >= tcp->keep_probes;
 }
 
 /* The device has refused every probe for twice the time that they have. */
-static bool device_is_dead(const struct harp_tcp *tcp, uint64_t quiet) {
+static bool device_is_dead(const struct harp_tcp *tcp, uint64_t quiet)
+{
   uint64_t probing = tcp->keep_probes * tcp->keep_interval_ms;
   uint64_t bound = tcp->user_timeout_ms ? 2ull * tcp->user_timeout_ms
                                         : tcp->keep_idle_ms + 2 * probing;
   return quiet >= bound * NS_PER_MS;
 }
 
-static void keepalive_timer(struct harp_tcp *tcp) {
+static void keepalive_timer(struct harp_tcp *tcp)
+{
   struct harp_stack *stack = tcp->stack;
   uint64_t quiet = stack->now - tcp->last_receive;
   uint64_t idle = tcp->keep_idle_ms * NS_PER_MS, interval = tcp->keep_interval_ms * NS_PER_MS;
@@ -246,7 +264,8 @@ static void keepalive_timer(struct harp_tcp *tcp) {
   tcp_timer_set(tcp, TIMER_KEEPALIVE, next);
 }
 
-static void user_timer(struct harp_tcp *tcp) {
+static void user_timer(struct harp_tcp *tcp)
+{
   uint64_t deadline = tcp->last_progress + tcp->user_timeout_ms * NS_PER_MS;
   if (tcp->user_timeout_ms == 0) {
     return;
@@ -258,7 +277,8 @@ static void user_timer(struct harp_tcp *tcp) {
   }
 }
 
-void tcp_account_pause(struct harp_stack *stack, uint64_t pause) {
+void tcp_account_pause(struct harp_stack *stack, uint64_t pause)
+{
   for (uint32_t i = 0; i < stack->bucket_count; i++) {
     for (struct harp_tcp *tcp = stack->buckets[i]; tcp; tcp = tcp->hash_next) {
       tcp->last_receive = HARP_MIN(tcp->last_receive + pause, stack->now);
@@ -267,7 +287,8 @@ void tcp_account_pause(struct harp_stack *stack, uint64_t pause) {
   }
 }
 
-static void state_timer(struct harp_tcp *tcp) {
+static void state_timer(struct harp_tcp *tcp)
+{
   if (!tcp->detached && tcp->queued) {
     /* The owner has not read everything yet, and that is never dropped. */
     tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + 60 * NS_PER_S);
@@ -276,31 +297,23 @@ static void state_timer(struct harp_tcp *tcp) {
   tcp_finish(tcp, 0);
 }
 
-static void fire(struct harp_tcp *tcp, enum harp_timer timer) {
+static void fire(struct harp_tcp *tcp, enum harp_timer timer)
+{
   switch (timer) {
-  case TIMER_RETRANSMIT:
-    retransmit_timer(tcp);
-    break;
-  case TIMER_LOSS:
-    tcp_recovery_on_loss_timer(tcp);
-    break;
+  case TIMER_RETRANSMIT: retransmit_timer(tcp); break;
+  case TIMER_LOSS: tcp_recovery_on_loss_timer(tcp); break;
   case TIMER_DELAYED_ACK:
     tcp->ack_now = true;
     tcp_mark_dirty(tcp);
     break;
-  case TIMER_KEEPALIVE:
-    keepalive_timer(tcp);
-    break;
-  case TIMER_USER:
-    user_timer(tcp);
-    break;
-  default:
-    state_timer(tcp);
-    break;
+  case TIMER_KEEPALIVE: keepalive_timer(tcp); break;
+  case TIMER_USER: user_timer(tcp); break;
+  default: state_timer(tcp); break;
   }
 }
 
-void tcp_timers_run(struct harp_stack *stack) {
+void tcp_timers_run(struct harp_stack *stack)
+{
   while (tcp_timers_next(stack) <= stack->now) {
     struct harp_tcp *tcp = stack->heap[0];
     stack->current = tcp;

@@ -25,12 +25,12 @@ struct harp_cc_ops {
 struct harp_cc {
   const struct harp_cc_ops *ops;
   /* CUBIC (RFC 9438), windows in segments << 10 */
-  uint64_t epoch;           /* ns; 0: none */
+  uint64_t epoch; /* ns; 0: none */
   uint32_t w_max, w_est, origin;
-  uint64_t w_est_rest;      /* what w_est has not yet taken, times the window in bytes */
+  uint64_t w_est_rest; /* what w_est has not yet taken, times the window in bytes */
   uint32_t k_ms;
-  uint32_t acked_bytes;     /* not yet turned into window */
-  uint32_t prior_w_max;     /* before the last loss, for undo */
+  uint32_t acked_bytes; /* not yet turned into window */
+  uint32_t prior_w_max; /* before the last loss, for undo */
 };
 
 /* The first slow start (cc_hystart.c); round trips are ns. */

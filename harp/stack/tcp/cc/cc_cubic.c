@@ -3,23 +3,26 @@
 #include "harp/stack/stack_state.h"
 
 enum {
-  UNIT = 1024,            /* parts of a segment */
-  BETA_NUMERATOR = 7,     /* multiplicative decrease 0.7 (4.6) */
+  UNIT = 1024,        /* parts of a segment */
+  BETA_NUMERATOR = 7, /* multiplicative decrease 0.7 (4.6) */
   BETA_DENOMINATOR = 10,
   ALPHA = 542,            /* 3 (1 - beta) / (1 + beta) = 0.529, in 1/1024 (4.3) */
   MAX_OFFSET_MS = 100000, /* keeps the cube within 64 bits */
 };
 
-static uint32_t to_units(const struct harp_tcp *tcp, uint32_t bytes) {
+static uint32_t to_units(const struct harp_tcp *tcp, uint32_t bytes)
+{
   return (uint32_t)((uint64_t)bytes * UNIT / tcp->mss);
 }
 
-static uint32_t to_bytes(const struct harp_tcp *tcp, uint64_t units) {
+static uint32_t to_bytes(const struct harp_tcp *tcp, uint64_t units)
+{
   return (uint32_t)HARP_MIN(units * tcp->mss / UNIT, (uint64_t)1 << 30);
 }
 
 /* Integer cube root, bit by bit from the top. */
-static uint32_t cube_root(uint64_t x) {
+static uint32_t cube_root(uint64_t x)
+{
   uint64_t root = 0;
   for (int shift = 63; shift >= 0; shift -= 3) {
     root <<= 1;
@@ -34,7 +37,8 @@ static uint32_t cube_root(uint64_t x) {
 
 static void cubic_init(struct harp_tcp *tcp) { tcp->cc = (struct harp_cc){.ops = &harp_cc_cubic}; }
 
-static void begin_epoch(struct harp_tcp *tcp, uint32_t window) {
+static void begin_epoch(struct harp_tcp *tcp, uint32_t window)
+{
   struct harp_cc *cc = &tcp->cc;
   cc->epoch = HARP_MAX(tcp->stack->now, 1);
   cc->w_est = window;
@@ -51,7 +55,8 @@ static void begin_epoch(struct harp_tcp *tcp, uint32_t window) {
 }
 
 /* W_cubic(t) = C (t - K)^3 + W_max (4.2), one round trip ahead. */
-static uint32_t target_window(const struct harp_tcp *tcp, uint32_t window) {
+static uint32_t target_window(const struct harp_tcp *tcp, uint32_t window)
+{
   const struct harp_cc *cc = &tcp->cc;
   int64_t t = (int64_t)((tcp->stack->now - cc->epoch + tcp->srtt) / NS_PER_MS);
   int64_t d = t - (int64_t)cc->k_ms;
@@ -62,7 +67,8 @@ static uint32_t target_window(const struct harp_tcp *tcp, uint32_t window) {
   return (uint32_t)HARP_MIN(target, (int64_t)window * 3 / 2);
 }
 
-static void cubic_on_ack(struct harp_tcp *tcp, uint32_t acked) {
+static void cubic_on_ack(struct harp_tcp *tcp, uint32_t acked)
+{
   struct harp_cc *cc = &tcp->cc;
   cc->acked_bytes += acked;
   if (cc->acked_bytes < tcp->mss) {
@@ -88,7 +94,8 @@ static void cubic_on_ack(struct harp_tcp *tcp, uint32_t acked) {
   tcp->cwnd = (uint32_t)HARP_MIN(tcp->cwnd + increase, (uint64_t)1 << 30);
 }
 
-static uint32_t cubic_on_loss(struct harp_tcp *tcp) {
+static uint32_t cubic_on_loss(struct harp_tcp *tcp)
+{
   struct harp_cc *cc = &tcp->cc;
   uint32_t window = to_units(tcp, tcp->cwnd);
   cc->prior_w_max = cc->w_max;
@@ -102,7 +109,8 @@ static uint32_t cubic_on_loss(struct harp_tcp *tcp) {
   return (uint32_t)HARP_MAX(ssthresh, (uint64_t)2 * tcp->mss);
 }
 
-static void cubic_on_undo(struct harp_tcp *tcp) {
+static void cubic_on_undo(struct harp_tcp *tcp)
+{
   tcp->cc.w_max = tcp->cc.prior_w_max;
   tcp->cc.epoch = 0;
 }
@@ -115,7 +123,8 @@ const struct harp_cc_ops harp_cc_cubic = {
     .on_undo = cubic_on_undo,
 };
 
-const struct harp_cc_ops *harp_cc_find(const char *name) {
+const struct harp_cc_ops *harp_cc_find(const char *name)
+{
   if (!name || strcmp(name, harp_cc_cubic.name) == 0) {
     return &harp_cc_cubic;
   }

@@ -6,45 +6,50 @@
  *
  * Three things differ, for hosts of one datacenter:
  *   - The least growth that counts is 1 ms, for most queues there hold no more.
- *   - Slow start ends at once, within a round, where a queue of half a round trip and 1 ms has stood
- *     for half a millisecond: a window that doubles each round fills such a queue before the round's
- *     least can tell. A host that did not run for a while finds all of a round late, but at once.
+ *   - Slow start ends at once, within a round, where a queue of half a round trip and 1 ms has
+ * stood for half a millisecond: a window that doubles each round fills such a queue before the
+ * round's least can tell. A host that did not run for a while finds all of a round late, but at
+ * once.
  *   - No limit on what one acknowledgement adds, for between HARP hosts one tells of a whole burst.
  */
 #include "harp/stack/stack_state.h"
 
 enum {
-  ROUND_SAMPLES = 8,     /* N_RTT_SAMPLE: a round's least round trip means something from here */
-  MIN_GROWTH_MS = 1,     /* MIN_RTT_THRESH: 4 in the RFC */
-  MAX_GROWTH_MS = 16,    /* MAX_RTT_THRESH */
-  GROWTH_DIVISOR = 8,    /* MIN_RTT_DIVISOR */
-  SPEED_DIVISOR = 4,     /* CSS_GROWTH_DIVISOR */
+  ROUND_SAMPLES = 8,       /* N_RTT_SAMPLE: a round's least round trip means something from here */
+  MIN_GROWTH_MS = 1,       /* MIN_RTT_THRESH: 4 in the RFC */
+  MAX_GROWTH_MS = 16,      /* MAX_RTT_THRESH */
+  GROWTH_DIVISOR = 8,      /* MIN_RTT_DIVISOR */
+  SPEED_DIVISOR = 4,       /* CSS_GROWTH_DIVISOR */
   CONSERVATIVE_ROUNDS = 5, /* CSS_ROUNDS */
-  STANDING_US = 500,     /* in so long a host that was late has caught up */
+  STANDING_US = 500,       /* in so long a host that was late has caught up */
 };
 
-static void begin_round(struct harp_tcp *tcp) {
+static void begin_round(struct harp_tcp *tcp)
+{
   struct harp_hystart *hystart = &tcp->hystart;
   hystart->round_end = tcp->snd_nxt;
   hystart->last_min = hystart->samples ? hystart->round_min : UINT64_MAX;
   hystart->samples = 0;
 }
 
-static void sample(struct harp_hystart *hystart, uint64_t rtt) {
+static void sample(struct harp_hystart *hystart, uint64_t rtt)
+{
   hystart->round_min = hystart->samples ? HARP_MIN(hystart->round_min, rtt) : rtt;
   if (hystart->samples < ROUND_SAMPLES) {
     hystart->samples++;
   }
 }
 
-static bool has_grown(const struct harp_hystart *hystart) {
+static bool has_grown(const struct harp_hystart *hystart)
+{
   uint64_t growth = hystart->last_min / GROWTH_DIVISOR;
   growth = HARP_MIN(HARP_MAX(growth, MIN_GROWTH_MS * NS_PER_MS), MAX_GROWTH_MS * NS_PER_MS);
   return hystart->last_min != UINT64_MAX && hystart->round_min >= hystart->last_min + growth;
 }
 
 /* Enters conservative slow start or leaves it for the fast one, once the round is known. */
-static void judge(struct harp_hystart *hystart) {
+static void judge(struct harp_hystart *hystart)
+{
   if (hystart->samples < ROUND_SAMPLES) {
     return;
   }
@@ -57,7 +62,8 @@ static void judge(struct harp_hystart *hystart) {
 }
 
 /* Whether all round trips have been longer by half, and by 1 ms, for a while. */
-static bool standing_queue(struct harp_tcp *tcp, uint64_t rtt) {
+static bool standing_queue(struct harp_tcp *tcp, uint64_t rtt)
+{
   struct harp_hystart *hystart = &tcp->hystart;
   uint64_t growth = HARP_MAX(tcp->min_rtt / 2, MIN_GROWTH_MS * NS_PER_MS);
   if (rtt < tcp->min_rtt + growth) {
@@ -75,13 +81,15 @@ static bool standing_queue(struct harp_tcp *tcp, uint64_t rtt) {
 }
 
 /* The window is what the path holds, more or less: congestion avoidance finds the rest. */
-static uint32_t end_slow_start(struct harp_tcp *tcp) {
+static uint32_t end_slow_start(struct harp_tcp *tcp)
+{
   COUNT(tcp->stack, tcp_slow_start_exits);
   tcp->ssthresh = tcp->cwnd;
   return 0;
 }
 
-uint32_t hystart_growth(struct harp_tcp *tcp, uint32_t acked, uint64_t rtt) {
+uint32_t hystart_growth(struct harp_tcp *tcp, uint32_t acked, uint64_t rtt)
+{
   struct harp_hystart *hystart = &tcp->hystart;
   /* It may be long ago, by more than numbers can tell, that the window was last in full use. */
   if (!hystart->begun || seq_gt(hystart->round_end, tcp->snd_nxt)) {

@@ -5,7 +5,8 @@
 static void reno_init(struct harp_tcp *tcp) { tcp->cc = (struct harp_cc){.ops = &harp_cc_reno}; }
 
 /* A segment for each window that was acknowledged. */
-static void reno_on_ack(struct harp_tcp *tcp, uint32_t acked) {
+static void reno_on_ack(struct harp_tcp *tcp, uint32_t acked)
+{
   struct harp_cc *cc = &tcp->cc;
   cc->acked_bytes += acked;
   if (cc->acked_bytes >= tcp->cwnd) {
@@ -14,7 +15,8 @@ static void reno_on_ack(struct harp_tcp *tcp, uint32_t acked) {
   }
 }
 
-static uint32_t reno_on_loss(struct harp_tcp *tcp) {
+static uint32_t reno_on_loss(struct harp_tcp *tcp)
+{
   tcp->cc.acked_bytes = 0;
   return HARP_MAX(tcp->cwnd / 2, 2 * tcp->mss);
 }
