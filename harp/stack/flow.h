@@ -44,7 +44,9 @@ struct harp_flow_ops {
   uint8_t *(*rx_buffer)(void *user, struct harp_tcp *tcp, uint32_t length);
   /* That many more of the pushed bytes are acknowledged; their memory is free. */
   void (*acked)(void *user, struct harp_tcp *tcp, uint32_t bytes);
-  /* New payload or the peer's FIN waits to be read (flows without deliver: payload too). */
+  /* New payload or the peer's FIN waits to be read (flows without deliver: payload too). The FIN
+   * behind what deliver had left is told of when harp_flow_resume has handed over the last of it.
+   */
   void (*readable)(void *user, struct harp_tcp *tcp);
   /* The last call for this flow, which may take what waits to be read (tcp_rcvq_take); tcp is
    * invalid afterwards. error: 0 after an orderly close, else a negative errno (-ECONNRESET,

@@ -370,5 +370,4 @@ void flow_resume(struct link_flow *flow)
   }
   flow->stalled = false;
   harp_flow_resume(flow->tcp);
-  flow_notice_end(flow);
 }

@@ -303,8 +303,6 @@ void flow_kill(struct link_flow *flow);
 /* Sends a greeting of ours, which is complete in flow->greeting. */
 void flow_start_hello(struct link_flow *flow, uint32_t size);
 void flow_publish(struct link_flow *flow);
-/* The peer's FIN counts once everything before it was handed over. */
-void flow_notice_end(struct link_flow *flow);
 /* The last bytes, FIN included, are acknowledged. */
 bool flow_drained(const struct link_flow *flow);
 

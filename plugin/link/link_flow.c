@@ -152,8 +152,11 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
   lost(link, flow, error);
 }
 
-void flow_notice_end(struct link_flow *flow)
+/* The peer's FIN counts once everything before it was handed over. Bytes that could not be
+ * delivered yet are no news: flow_resume asks for them. */
+static void on_readable(void *user, struct harp_tcp *tcp)
 {
+  struct link_flow *flow = user;
   if (!flow->tcp || flow->fin_in || !harp_flow_at_end(flow->tcp)) {
     return;
   }
@@ -176,9 +179,6 @@ void flow_notice_end(struct link_flow *flow)
     link_over(link);
   }
 }
-
-/* The peer's FIN, or bytes that could not be delivered yet. */
-static void on_readable(void *user, struct harp_tcp *tcp) { flow_notice_end(user); }
 
 static const struct harp_flow_ops flow_ops = {
     .established = on_established,

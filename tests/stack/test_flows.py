@@ -622,6 +622,19 @@ def test_the_device_finds_what_a_real_one_would_spoil(wire):
         finish(frame._replace(segment_size=9000), 0)
 
 
+def test_a_fin_behind_what_waits_is_told_of(wire):
+    w, a, b = pair(wire)
+    one, other = connect_flows(w, a, b)
+    other.limit = 0
+    one.push(b"last words")
+    one.close()
+    w.run(until=one.drained, limit_s=1)
+    assert not other.at_end()
+    told, other.limit = other.readable, None
+    other.resume()
+    assert other.at_end() and other.readable == told + 1
+
+
 def test_closed_while_syns_cross(wire):
     """RFC 9293, 3.10.4: in SYN-RECEIVED the FIN waits until the handshake is over."""
     syn_received = 3

@@ -188,6 +188,24 @@ def test_an_idle_connection_does_not_time_out(dialogue):
     assert c.error() == 0
 
 
+@pytest.mark.parametrize("words", [b"", b"last words"])
+def test_an_acknowledged_fin_ends_it(dialogue, words):
+    """Nothing of ours is under way any more: the peer may take its time with what it has to say."""
+    d = dialogue()
+    c = d.open_passive(rtt=20)
+    c.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, 1000)
+    c.send(words)
+    c.shutdown(socket.SHUT_WR)
+    end = 1 + len(words)
+    assert [p[TCP].flags for p in d.drain()][-1] == "FA"
+    d.send(TCP(flags="A", seq=1, ack=end), at=d.now + 20)
+    d.send(TCP(flags="A", seq=1, ack=end + 1), at=d.now + 20)
+    d.silence(during=3_600_000)
+    d.send(TCP(flags="PA", seq=1, ack=end + 1) / b"at last")
+    assert c.recv(100) == b"at last"
+    assert state_name(c.tcp_info()) == "FIN_WAIT2"
+
+
 def test_data_that_a_closed_window_holds_back_counts(dialogue):
     d = dialogue()
     c = d.open_passive(window=0, rtt=20)
