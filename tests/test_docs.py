@@ -255,13 +255,13 @@ def problems(text: str, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_what_a_document_names_is_there(name: str) -> None:
+def test_document_references_exist(name: str) -> None:
     path = ROOT / name
     found = problems(path.read_text(), path.parent)
     assert not found, "\n".join(found)
 
 
-def test_the_figures_stand_under_their_command() -> None:
+def test_figures_follow_their_command() -> None:
     assert figure_problems((ROOT / "README.md").read_text()) == []
 
 
@@ -299,12 +299,12 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_seen(fault: str) -> None:
+def test_planted_fault_is_found(fault: str) -> None:
     text, expected = FAULTS[fault]
     assert expected in problems(text, ROOT)
 
 
-def test_strange_figures_are_seen() -> None:
+def test_invalid_figures_are_found() -> None:
     place = "<!-- figures: {} -->\n{}<!-- end of figures -->"
     assert figure_problems("no figures")
     assert figure_problems(place.format("./tools/demo", ""))

@@ -105,7 +105,7 @@ def test_needs_only_the_c_library(library: Library) -> None:
     assert not library.search, "a search path for libraries points to the build machine"
 
 
-def test_exports_only_what_nccl_looks_up(library: Library) -> None:
+def test_plugin_exports_only_nccl_symbols(library: Library) -> None:
     assert library.exports
     assert {name for name in library.exports if not EXPORTS.fullmatch(name)} == set()
 
@@ -126,7 +126,7 @@ def given_away(request: pytest.FixtureRequest) -> Library:
     return loaded
 
 
-def test_whatever_a_package_holds_is_old_enough(given_away: Library) -> None:
+def test_packaged_files_need_only_old_symbol_versions(given_away: Library) -> None:
     """One file that asks for more would keep the whole package off old hosts."""
     assert given_away.needed <= C_LIBRARY
     assert not given_away.search
@@ -134,7 +134,7 @@ def test_whatever_a_package_holds_is_old_enough(given_away: Library) -> None:
     assert not too_new(given_away.versions)
 
 
-def test_old_systems_find_threads_and_dl(library: Library) -> None:
+def test_plugin_names_libpthread_and_libdl(library: Library) -> None:
     """Up to 2.33 these lived in files of their own; a version need there names the file."""
     assert {"libpthread.so.0", "libdl.so.2"} <= library.needed
 
@@ -145,11 +145,11 @@ def test_a_plugin_is_hardened(library: Library) -> None:
     assert "__snprintf_chk" in library.asks, "nothing is fortified"
 
 
-def test_whatever_a_package_holds_is_hardened(given_away: Library) -> None:
+def test_packaged_files_are_hardened(given_away: Library) -> None:
     assert not given_away.open_to_attack()
 
 
-def test_stays_mapped(library: Library) -> None:
+def test_plugin_stays_mapped_after_dlclose(library: Library) -> None:
     """NCCL closes the library while threads may still be on their way out of it."""
     assert library.flags_1 & 0x8, "link with -z nodelete"
 
@@ -164,7 +164,7 @@ def make_library(tmp_path: Path, code: str, *options: str) -> Library:
     return Library(target)
 
 
-def test_a_foreign_library_is_seen(tmp_path: Path) -> None:
+def test_foreign_library_is_detected(tmp_path: Path) -> None:
     make_library(tmp_path, "int other(void) { return 1; }")
     (tmp_path / "libwrong.so").rename(tmp_path / "libother.so")
     code = "int other(void); int ncclNetPlugin_v4(void) { return other(); }"
@@ -173,12 +173,12 @@ def test_a_foreign_library_is_seen(tmp_path: Path) -> None:
     assert library.search
 
 
-def test_a_stray_symbol_is_seen(tmp_path: Path) -> None:
+def test_stray_symbol_is_detected(tmp_path: Path) -> None:
     library = make_library(tmp_path, "int ncclNetPlugin_v4; int stray;")
     assert {name for name in library.exports if not EXPORTS.fullmatch(name)} == {"stray"}
 
 
-def test_a_new_symbol_version_is_seen(tmp_path: Path) -> None:
+def test_new_symbol_version_is_detected(tmp_path: Path) -> None:
     code = """#include <dlfcn.h>
     void *ncclNetPlugin_v4(void) { return dlopen("x", RTLD_NOW); }"""
     library = make_library(tmp_path, code)
@@ -193,14 +193,14 @@ def test_a_new_symbol_version_is_seen(tmp_path: Path) -> None:
     (("-Wl,-z,norelro,-z,now",), "relocated tables stay writable"),
     (("-Wl,-z,relro,-z,lazy",), "functions are bound when they are first called"),
 ])  # fmt: skip
-def test_a_file_without_hardening_is_seen(
+def test_missing_hardening_is_detected(
     tmp_path: Path, options: tuple[str, ...], problem: str
 ) -> None:
     library = make_library(tmp_path, "int ncclNetPlugin_v4;", *options)
     assert [bad for bad in library.open_to_attack() if bad.startswith(problem)]
 
 
-def test_a_program_at_a_fixed_address_is_seen(tmp_path: Path) -> None:
+def test_fixed_address_program_is_detected(tmp_path: Path) -> None:
     source, target = tmp_path / "fixed.c", tmp_path / "fixed"
     source.write_text("int main(void) { return 0; }")
     subprocess.run(["cc", "-no-pie", "-Wl,-z,relro,-z,now", "-o", target, source], check=True)

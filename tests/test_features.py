@@ -63,7 +63,7 @@ def problems(areas: Any) -> list[str]:
     return found
 
 
-def test_what_is_claimed_is_shown() -> None:
+def test_claimed_features_have_tests() -> None:
     areas = yaml.safe_load((ROOT / "FEATURES.yaml").read_text())
     found = problems(areas)
     assert not found, "\n".join(found)
@@ -90,15 +90,18 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_seen(fault: str) -> None:
+def test_planted_fault_is_found(fault: str) -> None:
     change, expected = FAULTS[fault]
     assert problems([{"area": "a", "features": [GOOD]}]) == []
     assert expected in problems([{"area": "a", "features": [{**GOOD, **change}]}])
 
 
-def test_other_faults_are_seen() -> None:
+def test_other_planted_faults_are_found() -> None:
     assert "x: named twice" in problems([{"area": "a", "features": [GOOD, GOOD]}])
     assert problems([{"area": "a", "features": [{"name": "x", "what": "Works."}]}])
     assert problems([{"area": "a", "features": [{**GOOD, "colour": "red"}]}])
-    of_a_class = {**GOOD, "tests": ["tests/plugin/test_perf.py::TestCommand::test_not_built"]}
+    of_a_class = {
+        **GOOD,
+        "tests": ["tests/plugin/test_perf.py::TestCommand::test_missing_program_exits_1"],
+    }
     assert not problems([{"area": "a", "features": [of_a_class]}])

@@ -60,23 +60,23 @@ def forgotten(installed: Path) -> list[str]:
     return [str(name) for name in names if not (installed / name).is_file()]
 
 
-def test_no_module_is_forgotten(installed: Path) -> None:
+def test_no_module_is_missing(installed: Path) -> None:
     assert forgotten(installed) == []
 
 
-def test_a_forgotten_module_is_seen(installed: Path, tmp_path: Path) -> None:
+def test_missing_module_is_detected(installed: Path, tmp_path: Path) -> None:
     shutil.copytree(installed / "harp", tmp_path / "harp")
     (tmp_path / "harp/setup/bind.py").unlink()
     assert forgotten(tmp_path) == ["harp/setup/bind.py"]
     assert "No module named 'harp.setup.bind'" in python("-c", IMPORT_ALL, str(tmp_path)).stderr
 
 
-def test_every_module_is_whole_without_the_checkout(installed: Path) -> None:
+def test_every_module_imports_without_checkout(installed: Path) -> None:
     done = python("-c", IMPORT_ALL, str(installed))
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("words", ["setup --help", "setup nics", "doctor --help", "perf --help"])
-def test_commands_work_without_the_checkout(installed: Path, words: str) -> None:
+def test_commands_run_without_checkout(installed: Path, words: str) -> None:
     done = python("-c", RUN, str(installed), *words.split())
     assert done.returncode == 0, done.stderr

@@ -160,7 +160,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_seen(fault: str) -> None:
+def test_planted_fault_is_found(fault: str) -> None:
     headers = ("harp/engine/x.h", "harp/stack/tcp/tcp.h", "harp/frame.h", "dpdk_glue/port.h",
                "plugin/net.h")  # fmt: skip
     tree = dict.fromkeys(headers, "")
@@ -185,7 +185,7 @@ def undefined_symbols(*files: Path) -> set[str]:
     return wanted - defined
 
 
-def test_the_stack_asks_nothing_of_the_system() -> None:
+def test_stack_calls_no_system_functions() -> None:
     archive = BUILD / "harp/stack/libharp_stack.a"
     if not archive.exists():
         pytest.skip(f"{archive} is not built: meson setup build && meson compile -C build")
@@ -196,7 +196,7 @@ def test_the_stack_asks_nothing_of_the_system() -> None:
     assert not extra, f"{archive} calls {sorted(extra)}"
 
 
-def test_a_call_of_the_system_is_seen(tmp_path: Path) -> None:
+def test_system_call_is_detected(tmp_path: Path) -> None:
     source, made = tmp_path / "x.c", tmp_path / "x.o"
     source.write_text("#include <time.h>\nlong when(void) { return time(0); }\n")
     subprocess.run(["cc", "-c", "-o", str(made), str(source)], check=True)

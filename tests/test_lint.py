@@ -102,7 +102,7 @@ def is_gcc() -> bool:
     return "Free Software Foundation" in version and "sanitize" not in " ".join(found[0].words)
 
 
-def test_the_c_gives_no_cause_for_complaint() -> None:
+def test_c_sources_have_no_warnings() -> None:
     if not is_gcc():
         pytest.skip("the build in HARP_BUILD_DIR is not a plain one by gcc")
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -125,7 +125,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("fault", WRONG)
-def test_what_is_wrong_is_seen(tmp_path: Path, fault: str) -> None:
+def test_planted_c_fault_is_found(tmp_path: Path, fault: str) -> None:
     code, warning = WRONG[fault]
     path = tmp_path / "wrong.c"
     path.write_text(code)
@@ -140,19 +140,19 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @needs("ruff")
-def test_ruff() -> None:
+def test_ruff_finds_no_fault() -> None:
     done = python("ruff", "check", "--no-cache", "harp", "tests", "tools")
     assert done.returncode == 0, done.stdout
 
 
 @needs("mypy")
-def test_types() -> None:
+def test_mypy_finds_no_fault() -> None:
     done = python("mypy", "--cache-dir", str(BUILD / "mypy"), "harp", "tools")
     assert done.returncode == 0, done.stdout
 
 
 @needs("mypy")
-def test_a_wrong_type_is_seen(tmp_path: Path) -> None:
+def test_planted_type_fault_is_found(tmp_path: Path) -> None:
     path = tmp_path / "wrong.py"
     path.write_text('def f(a: int) -> str:\n    return a\n\n\nf("x")\n')
     done = python("mypy", "--cache-dir", str(tmp_path / "cache"), str(path))
@@ -160,7 +160,7 @@ def test_a_wrong_type_is_seen(tmp_path: Path) -> None:
 
 
 @needs("ruff")
-def test_an_unused_name_is_seen(tmp_path: Path) -> None:
+def test_planted_unused_name_is_found(tmp_path: Path) -> None:
     path = tmp_path / "wrong.py"
     path.write_text("import os\n")
     done = python("ruff", "check", "--no-cache", "--config", "pyproject.toml", str(path))

@@ -99,7 +99,7 @@ def plugin(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.mark.timeout(700)
 @pytest.mark.parametrize("wheel", WHEELS)
-def test_by_search_path(wheel: str, plugin: Path, tmp_path: Path) -> None:
+def test_nccl_loads_plugin_by_search_path(wheel: str, plugin: Path, tmp_path: Path) -> None:
     nccl = library_of(wheel)
     search = {"LD_LIBRARY_PATH": str(plugin.parent)}
     assert mapped(nccl, **search) == [str(plugin)]
@@ -115,7 +115,7 @@ def test_by_search_path(wheel: str, plugin: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(700)
-def test_by_absolute_path(plugin: Path, tmp_path: Path) -> None:
+def test_nccl_loads_plugin_by_absolute_path(plugin: Path, tmp_path: Path) -> None:
     nccl = library_of(WHEELS[1])
     name = {"NCCL_NET_PLUGIN": str(plugin)}
     assert mapped(nccl, **name) == [str(plugin)]

@@ -2,7 +2,7 @@
 /*
  * "dpdk:DEVICE": the parts of the DPDK port. ethdev.c opens it and takes ports,
  * ethdev_device.c finds and attaches the device, ethdev_setup.c configures it,
- * ethdev_rx.c receives, ethdev_tx.c sends, ethdev_dma_map.c keeps the table of
+ * ethdev_rx.c receives, ethdev_tx.c sends, dma_map.c keeps the table of
  * memory that the application lends, ethdev_owner.c other processes out.
  */
 #ifndef HARP_DPDK_GLUE_ETHDEV_H

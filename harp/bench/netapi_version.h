@@ -7,7 +7,7 @@
 #define PASTE(a, n, b) PASTE_(a, n, b)
 #define NAME(word) PASTE(v, API, _##word)
 
-static const PASTE(ncclNet_v, API, _t) *NAME(net);
+static const PASTE(ncclNet_v, API, _t) * NAME(net);
 
 #if API >= 11
 static void *NAME(context);
@@ -100,8 +100,7 @@ static ncclResult_t NAME(register_memory)(void *comm, void *data, size_t size, v
 #endif
 }
 
-static ncclResult_t NAME(isend)(void *comm, void *data, size_t size, void *mhandle,
-                                void **request)
+static ncclResult_t NAME(isend)(void *comm, void *data, size_t size, void *mhandle, void **request)
 {
 #if API >= 10
   return NAME(net)->isend(comm, data, size, 0, mhandle, NULL, request);
@@ -114,8 +113,7 @@ static ncclResult_t NAME(isend)(void *comm, void *data, size_t size, void *mhand
 #endif
 }
 
-static ncclResult_t NAME(irecv)(void *comm, void *data, size_t size, void *mhandle,
-                                void **request)
+static ncclResult_t NAME(irecv)(void *comm, void *data, size_t size, void *mhandle, void **request)
 {
 #if API >= 9
   int tag = 0;
@@ -139,25 +137,25 @@ static void NAME(bind)(struct netapi *api, const void *symbol)
 {
   NAME(net) = symbol;
   *api = (struct netapi){
-    .version = API,
-    .max_requests = API < 7 ? NCCL_NET_MAX_REQUESTS_V4 : NCCL_NET_MAX_REQUESTS,
-    .handle_size = API < 5 ? NCCL_NET_HANDLE_MAXSIZE_V4 : NCCL_NET_HANDLE_MAXSIZE,
-    .name = NAME(net)->name,
-    .init = NAME(init),
-    .finalize = NAME(finalize),
-    .devices = NAME(net)->devices,
-    .device_name = NAME(device_name),
-    .listen = NAME(listen),
-    .connect = NAME(connect),
-    .accept = NAME(accept),
-    .register_memory = NAME(register_memory),
-    .deregister_memory = NAME(net)->deregMr,
-    .isend = NAME(isend),
-    .irecv = NAME(irecv),
-    .test = NAME(net)->test,
-    .close_send = NAME(net)->closeSend,
-    .close_receive = NAME(net)->closeRecv,
-    .close_listener = NAME(net)->closeListen,
+      .version = API,
+      .max_requests = API < 7 ? NCCL_NET_MAX_REQUESTS_V4 : NCCL_NET_MAX_REQUESTS,
+      .handle_size = API < 5 ? NCCL_NET_HANDLE_MAXSIZE_V4 : NCCL_NET_HANDLE_MAXSIZE,
+      .name = NAME(net)->name,
+      .init = NAME(init),
+      .finalize = NAME(finalize),
+      .devices = NAME(net)->devices,
+      .device_name = NAME(device_name),
+      .listen = NAME(listen),
+      .connect = NAME(connect),
+      .accept = NAME(accept),
+      .register_memory = NAME(register_memory),
+      .deregister_memory = NAME(net)->deregMr,
+      .isend = NAME(isend),
+      .irecv = NAME(irecv),
+      .test = NAME(net)->test,
+      .close_send = NAME(net)->closeSend,
+      .close_receive = NAME(net)->closeRecv,
+      .close_listener = NAME(net)->closeListen,
   };
 }
 

@@ -13,13 +13,13 @@
  *   transport.c    the process: engine, logger, fork, exit
  *   contexts.c     the communicators that are open
  *   aborts.c       which resets are news
- *   listen.c       listeners, unauthenticated peers, links that come in
- *   connect.c      links that go out
+ *   link_listen.c       listeners, unauthenticated peers, links that come in
+ *   link_connect.c      links that go out
  *   link.c         requests: isend, irecv, test; failure; close
  *   registration.c memory that is registered on a link
- *   flow.c         a flow's life, from connection to linger
- *   flow_out.c     a flow that sends: pull, acknowledge
- *   flow_in.c      a flow that receives: deliver
+ *   link_flow.c         a flow's life, from connection to linger
+ *   flow_tx.c     a flow that sends: pull, acknowledge
+ *   flow_rx.c      a flow that receives: deliver
  *   flow_sched.c   which flow of a link takes the next chunk
  *   flow_liveness.c a silent peer is asked for a sign of life
  *   flow_replace.c a dead flow's connection is replaced
@@ -59,10 +59,10 @@ struct net_request {
   size_t size;               /* send: bytes; receive: capacity */
   struct net_region *region; /* what its memory was registered as; may be NULL */
   uint64_t message;          /* number within the link, from 0 */
-  /* send: low 32 bits of message << 32 | chunks not yet pulled; receive: see flow_in.c */
+  /* send: low 32 bits of message << 32 | chunks not yet pulled; receive: see flow_rx.c */
   _Atomic(uint64_t) claim;
-  _Atomic(int64_t) left;   /* send: chunks not acknowledged; receive: see flow_in.c */
-  _Atomic(uint64_t) edges; /* receive: see flow_in.c */
+  _Atomic(int64_t) left;   /* send: chunks not acknowledged; receive: see flow_rx.c */
+  _Atomic(uint64_t) edges; /* receive: see flow_rx.c */
   size_t received;         /* receive: the message's size, once known */
 };
 
@@ -251,7 +251,7 @@ static inline uint64_t link_chunks(const struct net_link *link, size_t size)
 /* No request is outstanding. */
 bool link_idle(const struct net_link *link);
 
-/* --- connect.c --- */
+/* --- link_connect.c --- */
 
 /* Under a poll lock, at every tick: a link that does not come up, or that nobody
  * takes from connect, fails. */
@@ -262,7 +262,7 @@ void link_watch_opening(struct link_flow *flow);
 /* What NCCL has not deregistered; nothing refers to it any more. */
 void link_give_memory_back(struct net_link *link);
 
-/* --- flow.c; everything under the flow's poll lock --- */
+/* --- link_flow.c; everything under the flow's poll lock --- */
 
 /* An event of the flow, for the trace. */
 static inline void flow_trace(struct link_flow *flow, enum harp_trace_event event, uint32_t a,
@@ -306,7 +306,7 @@ void flow_publish(struct link_flow *flow);
 /* The last bytes, FIN included, are acknowledged. */
 bool flow_drained(const struct link_flow *flow);
 
-/* --- flow_out.c --- */
+/* --- flow_tx.c --- */
 
 void flow_pull(void *user, struct harp_tcp *tcp, uint32_t room);
 void flow_acked(void *user, struct harp_tcp *tcp, uint32_t bytes);
@@ -328,7 +328,7 @@ void flow_sched_tick(struct link_flow *flow);
  */
 void flow_watch_peer(struct link_flow *flow, uint64_t now);
 
-/* --- flow_in.c --- */
+/* --- flow_rx.c --- */
 
 size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length);
 uint8_t *flow_rx_buffer(void *user, struct harp_tcp *tcp, uint32_t length);
@@ -361,13 +361,13 @@ int flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16
 
 /* --- The peer's greeting is complete in flow->rx_header; false: the flow is gone --- */
 
-bool listener_input(struct link_flow *flow);  /* listen.c */
-bool connector_input(struct link_flow *flow); /* connect.c */
+bool listener_input(struct link_flow *flow);  /* link_listen.c */
+bool connector_input(struct link_flow *flow); /* link_connect.c */
 
-/* listen.c: under the poll lock. It is no unauthenticated peer any more, or gone. */
+/* link_listen.c: under the poll lock. It is no unauthenticated peer any more, or gone. */
 void listener_forget(struct link_flow *flow);
 
-/* listen.c: one user less; the last one's going ends the listener. Service thread. */
+/* link_listen.c: one user less; the last one's going ends the listener. Service thread. */
 void listener_put(struct net_listener *listener);
 
 #endif

@@ -124,7 +124,7 @@ def connect(client: Host, address: str, *ports: int) -> None:
     client.run([sys.executable, "-c", code, address, *map(str, ports)])
 
 
-def test_the_kernels_address_only_the_flows_ports(lab: Lab, folders: Path) -> None:
+def test_capture_of_kernel_address_takes_only_flow_ports(lab: Lab, folders: Path) -> None:
     server, client = lab.hosts
     sockets = server.popen(
         [sys.executable, "-c", SERVER, "5001", "5002", "5003"],
@@ -153,7 +153,7 @@ def test_the_kernels_address_only_the_flows_ports(lab: Lab, folders: Path) -> No
     sockets.communicate()
 
 
-def test_an_own_address_everything_of_it(lab: Lab, folders: Path) -> None:
+def test_capture_of_own_address_takes_all_its_frames(lab: Lab, folders: Path) -> None:
     server, client = lab.hosts
     publisher = Publisher(server, "fault:drop=0|packet:eth0", f"{server.own_address}/24")
     path = folders / "out.pcapng"
@@ -171,7 +171,7 @@ def test_an_own_address_everything_of_it(lab: Lab, folders: Path) -> None:
     publisher.close()
 
 
-def test_refusals(lab: Lab, folders: Path) -> None:
+def test_invalid_requests_are_refused(lab: Lab, folders: Path) -> None:
     host = lab.hosts[0]
 
     def refused(*words: str, code: int = 1) -> str:
@@ -194,7 +194,7 @@ def test_refusals(lab: Lab, folders: Path) -> None:
     gone.close()
 
 
-def test_the_filter_takes_all_ports_of_a_statistics_file() -> None:
+def test_filter_holds_all_ports_of_statistics_file() -> None:
     wanted = Target("lo", "127.0.0.1", frozenset(range(1000, 1511)))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         attach(any_socket, program(wanted, 65535))  # the kernel checks the program
@@ -220,7 +220,9 @@ def served(lab: Lab, folders: Path) -> Iterator[Publisher]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_ends_with_a_summary(lab: Lab, folders: Path, served: Publisher, number: int) -> None:
+def test_signal_ends_capture_with_summary(
+    lab: Lab, folders: Path, served: Publisher, number: int
+) -> None:
     server, client = lab.hosts
     path = folders / "out.pcapng"
     process = start_capture(server, path, "-c", "100000")
@@ -255,7 +257,7 @@ for port in map(int, sys.argv[2:]):
         (["--host", "203.0.113.9", "--host", "HOST", "--port", "5001"], {5001}, None),
     ],
 )
-def test_filters(
+def test_filters_select_frames(
     lab: Lab,
     folders: Path,
     served: Publisher,
@@ -279,7 +281,7 @@ def test_filters(
     )
 
 
-def test_wrong_words(harp: Any, folders: Path) -> None:
+def test_wrong_usage_exits_2(harp: Any, folders: Path) -> None:
     for words in (
         ["--flow", "1.2.3"],
         ["--host", "nobody"],
@@ -290,7 +292,7 @@ def test_wrong_words(harp: Any, folders: Path) -> None:
         assert "Usage" in harp("capture", "-w", str(folders / "x"), *words, code=2).stderr
 
 
-def test_no_such_flow(lab: Lab, folders: Path, served: Publisher) -> None:
+def test_unknown_flow_is_refused(lab: Lab, folders: Path, served: Publisher) -> None:
     done = lab.hosts[0].run(
         [sys.executable, "-m", "harp", "capture", "-w", str(folders / "x.pcapng"), "--flow", "9"],
         check=False,
@@ -298,7 +300,7 @@ def test_no_such_flow(lab: Lab, folders: Path, served: Publisher) -> None:
     assert done.returncode == 1 and "no such flow" in done.stderr
 
 
-def test_so_much_of_each_frame(lab: Lab, folders: Path, served: Publisher) -> None:
+def test_snaplen_truncates_frames(lab: Lab, folders: Path, served: Publisher) -> None:
     server, client = lab.hosts
     path = folders / "out.pcapng"
     process = start_capture(server, path, "--snaplen", "100")
@@ -309,7 +311,7 @@ def test_so_much_of_each_frame(lab: Lab, folders: Path, served: Publisher) -> No
     assert rdpcap(str(path))[-1][IP].dst  # readers take it
 
 
-def test_a_ring_of_files(lab: Lab, folders: Path, served: Publisher) -> None:
+def test_file_ring_keeps_newest_frames(lab: Lab, folders: Path, served: Publisher) -> None:
     server, client = lab.hosts
     path = folders / "out.pcapng"
     process = start_capture(
@@ -335,7 +337,7 @@ for _ in range(200): s.sendall(bytes(1 << 20))
 """
 
 
-def test_a_reader_that_stands_still_loses_nothing(lab: Lab, folders: Path) -> None:
+def test_stopped_reader_loses_no_frame_or_reports_loss(lab: Lab, folders: Path) -> None:
     """200 MB of large frames while it cannot run; and where there is no room, it says so."""
     server, client = lab.hosts
     sink = server.popen([sys.executable, "-c", SINK], stdout=subprocess.PIPE)
@@ -388,7 +390,7 @@ class Ring:
         self.kept.append(code[-1][3])
 
 
-def test_who_falls_behind_keeps_headers_until_it_is_through(tmp_path: Path) -> None:
+def test_full_ring_truncates_frames_to_headers(tmp_path: Path) -> None:
     wanted = Target("eth0", "10.0.0.1", None)
     one = Capture(tmp_path, Narrowed(), wanted, 262144, 1 << 20, 8, 0.0)
     ring = Ring([1, 3, 4, 9, 1, 0, 0, 0])
@@ -399,7 +401,7 @@ def test_who_falls_behind_keeps_headers_until_it_is_through(tmp_path: Path) -> N
     assert (one.taken, kept.count(256), one.cut) == (8, 2, 2)
 
 
-def test_most_frames_are_recorded_at_full_rate(lab: Lab, folders: Path) -> None:
+def test_most_frames_are_captured_at_full_rate(lab: Lab, folders: Path) -> None:
     server, client = lab.hosts
     sink = server.popen([sys.executable, "-c", SINK], stdout=subprocess.PIPE)
     assert sink.stdout and sink.stdout.readline()

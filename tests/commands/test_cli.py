@@ -23,7 +23,7 @@ COMMANDS = (
 )
 
 
-def test_the_commands(harp: Any) -> None:
+def test_help_lists_all_commands(harp: Any) -> None:
     listed = harp("--help").stdout
     for command in (*COMMANDS, "nc"):
         assert f"\n  {command} " in listed
@@ -32,18 +32,18 @@ def test_the_commands(harp: Any) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help(command: str, harp: Any) -> None:
+def test_every_command_has_help(command: str, harp: Any) -> None:
     assert harp(command, "--help").stdout.startswith(f"Usage: harp {command} ")
     assert harp(command, "-h").stdout == harp(command, "--help").stdout
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "--colour"])
-def test_wrong_usage(command: str, harp: Any) -> None:
+def test_wrong_usage_exits_2(command: str, harp: Any) -> None:
     assert "Usage: harp" in harp(command, "--no-such-option", code=2).stderr
     assert "Usage: harp" in harp("no-such-command", code=2).stderr
 
 
-def test_without_the_compiled_part_the_way_to_it_is_told(
+def test_missing_compiled_module_names_harp_build(
     harp: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setenv("HARP_BUILD_DIR", str(tmp_path))
@@ -53,7 +53,7 @@ def test_without_the_compiled_part_the_way_to_it_is_told(
 
 @pytest.mark.parametrize("option", ["-h", "--help"])
 @pytest.mark.parametrize("entry", ["setup_main", "run_main"])
-def test_the_other_programs(entry: str, option: str, harp: Any) -> None:
+def test_other_entry_points_have_help(entry: str, option: str, harp: Any) -> None:
     done = subprocess.run(
         [sys.executable, "-c", f"from harp.cli.main import {entry}; {entry}()", option],
         capture_output=True,

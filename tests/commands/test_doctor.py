@@ -56,7 +56,7 @@ def has(texts: list[str], part: str) -> bool:
     return any(part in text for text in texts)
 
 
-def test_a_host_in_order(findings: Findings) -> None:
+def test_correct_host_has_no_fault(findings: Findings) -> None:
     found = findings()
     assert [text for text in found["fault"] if not text.startswith("plugin")] == []
     assert has(found["ok"], "ztcp0.conf: shares 10.77.0.1/24 of eth0")
@@ -87,19 +87,21 @@ def test_a_host_in_order(findings: Findings) -> None:
         ),
     ],
 )
-def test_faults_of_a_file(text: str, said: str, conf: Path, findings: Findings) -> None:
+def test_file_faults_are_found(text: str, said: str, conf: Path, findings: Findings) -> None:
     conf.write_text(text)
     assert has(findings()["fault"], said)
 
 
-def test_no_configuration(conf: Path, findings: Findings) -> None:
+def test_missing_configuration_is_a_fault(conf: Path, findings: Findings) -> None:
     conf.unlink()
     assert has(findings()["fault"], "no ztcp*.conf in")
     conf.parent.rmdir()
     assert has(findings()["fault"], "no folder")
 
 
-def test_a_host_that_forwards(host: Host, conf: Path, findings: Findings) -> None:
+def test_ip_forwarding_with_own_address_is_a_fault(
+    host: Host, conf: Path, findings: Findings
+) -> None:
     conf.write_text("device = packet:eth0\naddress = 10.77.0.101/24\n")
     assert has(findings()["ok"], "10.77.0.101 is HARP's own on eth0")
     host.write("/proc/sys/net/ipv4/ip_forward", "1")
@@ -111,7 +113,7 @@ def test_a_host_that_forwards(host: Host, conf: Path, findings: Findings) -> Non
 
 
 @pytest.mark.parametrize("mac", ["", "mac = 02:77:00:00:01:01\n"], ids=["interface's", "own"])
-def test_an_address_that_another_host_has(
+def test_address_of_other_host_is_a_fault(
     mac: str, lab: Lab, conf: Path, findings: Findings
 ) -> None:
     conf.write_text(f"device = packet:eth0\naddress = 10.77.0.101/24\n{mac}")
@@ -126,7 +128,7 @@ def test_an_address_that_another_host_has(
 
 
 @pytest.mark.parametrize("mac", ["", "mac = 02:77:00:00:01:01\n"], ids=["interface's", "own"])
-def test_an_address_that_a_rank_of_ours_uses(
+def test_address_of_local_rank_is_no_fault(
     mac: str, host: Host, conf: Path, findings: Findings
 ) -> None:
     """It answers ARP for the address, and is no other host; doctor's probe does not harm it."""
@@ -142,7 +144,7 @@ def test_an_address_that_a_rank_of_ours_uses(
     assert not has(found["fault"], "10.77.0.101")
 
 
-def test_a_link_that_is_down(host: Host, findings: Findings) -> None:
+def test_link_down_is_a_fault(host: Host, findings: Findings) -> None:
     host.set_link(False)
     try:
         assert has(findings()["fault"], "eth0 is down; ip link set eth0 up")
@@ -150,19 +152,19 @@ def test_a_link_that_is_down(host: Host, findings: Findings) -> None:
         host.set_link(True)
 
 
-def test_a_claim(conf: Path, findings: Findings) -> None:
+def test_claim_is_noted(conf: Path, findings: Findings) -> None:
     fd = os.open(conf, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
     assert has(findings()["note"], f"ztcp0.conf: claimed by process {os.getpid()}")
     os.close(fd)
 
 
-def test_no_privileges(findings: Findings) -> None:
+def test_missing_cap_net_raw_is_a_fault(findings: Findings) -> None:
     found = findings("setpriv", "--bounding-set", "-net_raw", "--inh-caps", "-net_raw")
     assert has(found["fault"], "no CAP_NET_RAW")
 
 
-def test_the_environment(folders: Path, findings: Findings) -> None:
+def test_environment_faults_are_found(folders: Path, findings: Findings) -> None:
     found = findings(
         HARP_DISABLE="1", HARP_DEVICE="packet:eth0", NCCL_NET="Socket", HARP_RUN_DIR="/absent"
     )
@@ -175,14 +177,14 @@ def test_the_environment(folders: Path, findings: Findings) -> None:
     )
 
 
-def test_variables_that_nothing_reads(findings: Findings) -> None:
+def test_unknown_variables_are_noted(findings: Findings) -> None:
     found = findings(HARP_FLOW="4", HARP_ELEPHANT="1", HARP_TEST_SEED="7")
     assert has(found["note"], "nothing reads HARP_FLOW; is HARP_FLOWS meant?")
     assert has(found["note"], "nothing reads HARP_ELEPHANT; harp env --defaults lists")
     assert not has(found["note"], "HARP_TEST")
 
 
-def test_the_key_file(folders: Path, findings: Findings) -> None:
+def test_key_file_faults_are_found(folders: Path, findings: Findings) -> None:
     key = folders / "key"
     assert has(findings(HARP_KEY_FILE=str(key))["fault"], f"{key}: No such file")
     key.write_text("too short\n")
@@ -197,7 +199,9 @@ def test_the_key_file(folders: Path, findings: Findings) -> None:
     assert not any("HARP_KEY_FILE" in text for text in findings(HARP_KEY_FILE="")["fault"])
 
 
-def test_a_build_without_dpdk(conf: Path, folders: Path, findings: Findings) -> None:
+def test_dpdk_device_without_dpdk_build_is_a_fault(
+    conf: Path, folders: Path, findings: Findings
+) -> None:
     conf.write_text("device = dpdk:virtio_user0,path=/x\naddress = 10.77.0.101/24\n")
     without = "dpdk:virtio_user0: this HARP was built without DPDK; build it where libdpdk-dev"
     plugin = nccl_plugin_path().read_bytes()
@@ -213,7 +217,7 @@ def test_a_build_without_dpdk(conf: Path, folders: Path, findings: Findings) -> 
     assert has(findings(HARP_BUILD_DIR=str(build))["fault"], without)
 
 
-def test_what_nccl_will_load(folders: Path, findings: Findings) -> None:
+def test_library_that_nccl_loads_is_reported(folders: Path, findings: Findings) -> None:
     library = folders / "libnccl-net.so"
     library.write_text("HARP_CONF_DIR")
     assert has(findings(LD_LIBRARY_PATH=str(folders))["ok"], f"NCCL: loads {library}")
@@ -224,7 +228,7 @@ def test_what_nccl_will_load(folders: Path, findings: Findings) -> None:
     assert has(findings(NCCL_NET_PLUGIN="x")["note"], "NCCL_NET_PLUGIN=x decides")
 
 
-def test_no_plugin(folders: Path, findings: Findings) -> None:
+def test_missing_plugin_is_a_fault(folders: Path, findings: Findings) -> None:
     build = folders / "build" / "harp"
     build.mkdir(parents=True)
     shutil.copy(_tables.__file__, build)

@@ -33,7 +33,7 @@ KEYS = {
 }
 
 
-def test_the_table(harp: Any) -> None:
+def test_defaults_list_every_key(harp: Any) -> None:
     table = json.loads(harp("env", "--defaults", "--json").stdout)["keys"]
     assert {key["name"]: key["default"] for key in table} == KEYS
     text = harp("env", "--defaults").stdout
@@ -43,7 +43,9 @@ def test_the_table(harp: Any) -> None:
     assert "HARP_DEVICE in the environment" not in text
 
 
-def test_values_and_sources(harp: Any, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_shown_with_sources(
+    harp: Any, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folders / "config" / "ztcp0.conf").write_text("device = packet:eth0\nflows = 2\n")
     monkeypatch.setenv("HARP_MTU", "1400")
     monkeypatch.setenv("HARP_GPU", "0000:01:00.0")
@@ -60,7 +62,7 @@ def test_values_and_sources(harp: Any, folders: Path, monkeypatch: pytest.Monkey
     assert f"HARP_CONF_DIR = {folders}/config" in text
 
 
-def test_a_variable_that_nothing_reads(
+def test_unknown_variable_is_named_with_suggestion(
     harp: Any, folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folders / "config" / "ztcp0.conf").write_text("device = packet:eth0\n")
@@ -75,7 +77,7 @@ def test_a_variable_that_nothing_reads(
     assert "HARP_ELEPHANT = 1    nothing reads it\n" in text
 
 
-def test_a_wrong_file(harp: Any, folders: Path) -> None:
+def test_invalid_file_exits_1(harp: Any, folders: Path) -> None:
     path = folders / "config" / "ztcp0.conf"
     assert "no ztcp*.conf" in harp("env", code=1).stdout
     path.write_text("device = eth0\n")

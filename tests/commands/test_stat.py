@@ -52,13 +52,13 @@ def published(folders: Path) -> Iterator[_engine.StatFile]:
     file.close()
 
 
-def test_nobody(harp: Any, folders: Path) -> None:
+def test_stat_without_processes(harp: Any, folders: Path) -> None:
     assert "no process with HARP runs here" in harp("stat").stdout
     assert json.loads(harp("stat", "--json").stdout)["processes"] == []
     assert "no process with pid 1 publishes" in harp("stat", "--pid", "1", code=1).stderr
 
 
-def test_for_people(harp: Any, published: Any) -> None:
+def test_stat_prints_text(harp: Any, published: Any) -> None:
     text = harp("stat").stdout
     assert re.search(r"tx_bytes +1500  \(1000 \+ 500\)\n", text)
     assert "rx_bytes" not in text
@@ -68,7 +68,7 @@ def test_for_people(harp: Any, published: Any) -> None:
     assert "Bytes in frames handed to the port." in harp("stat", "--explain").stdout
 
 
-def test_as_json(harp: Any, published: Any) -> None:
+def test_stat_prints_json(harp: Any, published: Any) -> None:
     (process,) = json.loads(harp("stat", "--json", "--pid", str(os.getpid())).stdout)["processes"]
     assert process["pid"] == os.getpid() and process["alive"]
     assert [one["tx_bytes"] for one in process["instances"]] == [1000, 500]
@@ -77,7 +77,7 @@ def test_as_json(harp: Any, published: Any) -> None:
     assert list(process["totals"]) == NAMES
 
 
-def test_for_prometheus(harp: Any, published: Any) -> None:
+def test_stat_prints_prometheus(harp: Any, published: Any) -> None:
     lines = harp("stat", "--prometheus").stdout.splitlines()
     samples = [line for line in lines if not line.startswith("#")]
     families = {line.split()[2]: line.split()[3] for line in lines if line.startswith("# TYPE")}
@@ -107,7 +107,7 @@ sys.stdin.read()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes pid namespaces: needs root")
-def test_two_processes_that_are_both_number_one(harp: Any, folders: Path) -> None:
+def test_processes_with_equal_pid_have_distinct_samples(harp: Any, folders: Path) -> None:
     ranks = []
     for rank, gpu in enumerate(["0000:3b:00.0", "0000:86:00.0"]):
         ranks.append(
@@ -149,11 +149,11 @@ def test_two_processes_that_are_both_number_one(harp: Any, folders: Path) -> Non
             one.communicate(timeout=20)
 
 
-def test_wrong_usage(harp: Any) -> None:
+def test_wrong_usage_exits_2(harp: Any) -> None:
     harp("stat", "--json", "--prometheus", code=2)
 
 
-def test_a_trace(harp: Any, folders: Path) -> None:
+def test_stat_prints_trace(harp: Any, folders: Path) -> None:
     code = """
 from harp.testing import _engine
 ring = _engine.Trace(8)
@@ -174,7 +174,7 @@ print(_engine.dump([ring], b"peer 10.0.0.2 is silent", 4000))
     assert "No such file" in harp("stat", "--trace", "/absent", code=1).stderr
 
 
-def test_top(harp: Any, published: Any) -> None:
+def test_top_prints_rates(harp: Any, published: Any) -> None:
     ended = threading.Event()
 
     def work() -> None:
@@ -200,7 +200,7 @@ def test_top(harp: Any, published: Any) -> None:
     assert "IN Gbit/s" in header and row.split()[2] == str(os.getpid())
 
 
-def test_top_leaves_at_ctrl_c(folders: Path) -> None:
+def test_top_ends_on_sigint(folders: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "harp", "top", "-d", "0.1"],
         text=True,

@@ -36,7 +36,7 @@ def full_listener(d, *waiting):
     return listener
 
 
-def test_the_handshakes_last_segment_is_dropped_and_taken_later(either):
+def test_full_accept_queue_drops_third_handshake_ack(either):
     d = either()
     listener = full_listener(d, 2001)
     complete(d, 2001)  # no reset
@@ -49,7 +49,7 @@ def test_the_handshakes_last_segment_is_dropped_and_taken_later(either):
     assert accepted[-1].recv(100) == b"again"
 
 
-def test_the_answer_to_the_syn_is_repeated_meanwhile(either):
+def test_full_accept_queue_retransmits_syn_ack(either):
     d = either()
     listener = full_listener(d, 2001)
     complete(d, 2001)
@@ -60,7 +60,7 @@ def test_the_answer_to_the_syn_is_repeated_meanwhile(either):
         d.accept(listener)
 
 
-def test_a_syn_is_dropped(either):
+def test_full_accept_queue_drops_syn(either):
     d = either()
     listener = full_listener(d)
     d.send(TCP(sport=2001, flags="S", seq=0, options=[("MSS", 1460)]))

@@ -7,7 +7,7 @@ import pytest
 from scapy.layers.inet import TCP
 
 
-def test_two_full_segments_are_acknowledged_at_once(either):
+def test_second_full_segment_is_acked_at_once(either):
     """Linux begins by acknowledging each segment, to let the peer's window grow; so only this is
     common: the second one never waits."""
     d = either()
@@ -33,7 +33,7 @@ def after_large_segments(either):
 
 
 @pytest.mark.parametrize(("size", "flags"), [(600, "PA"), (300, "A")])
-def test_smaller_segments_are_the_full_ones_by_and_by(either, size, flags):
+def test_ack_threshold_follows_smaller_segment_size(either, size, flags):
     """The path has become narrower. By two of a size it is known; pushed ones, which may be what
     somebody writes, have to be as large as any path can take."""
     d, c, seq = after_large_segments(either)
@@ -56,7 +56,7 @@ def test_more_than_a_full_segment_is_acknowledged_at_once(either):
             d.expect(TCP(flags="A", ack=seq))
 
 
-def test_a_lone_segment_is_acknowledged_soon(either):
+def test_delayed_ack_fires_within_500_ms(either):
     """RFC 1122: within half a second."""
     d = either()
     d.open_passive()
@@ -64,7 +64,7 @@ def test_a_lone_segment_is_acknowledged_soon(either):
     d.expect(TCP(flags="A", seq=1, ack=2), within=500)
 
 
-def test_an_acknowledgement_is_not_acknowledged(either):
+def test_pure_ack_is_not_acked(either):
     d = either()
     d.open_passive()
     for _ in range(3):

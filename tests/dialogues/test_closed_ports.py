@@ -6,21 +6,21 @@ from __future__ import annotations
 from scapy.layers.inet import TCP
 
 
-def test_a_syn(either):
+def test_syn_to_closed_port_is_reset(either):
     d = either()
     d.stack_port = 81
     d.send(TCP(flags="S", seq=0))
     d.expect(TCP(flags="RA", ack=1))
 
 
-def test_an_acknowledgement(either):
+def test_ack_to_closed_port_is_reset_with_zero_window(either):
     d = either()
     d.stack_port = 81
     d.send(TCP(flags="A", seq=5, ack=1000))
     assert d.expect(TCP(flags="R"))[TCP].window == 0
 
 
-def test_a_reset_is_not_answered(either):
+def test_reset_to_closed_port_is_not_answered(either):
     d = either()
     d.stack_port = 81
     d.send(TCP(flags="R", seq=5))

@@ -8,7 +8,7 @@ from scapy.layers.inet import TCP
 from harp.testing.tcp_info import state_name
 
 
-def test_the_stack_closes_first(either):
+def test_active_close_passes_fin_wait_2(either):
     d = either()
     c = d.open_passive()
     c.shutdown(1)
@@ -23,7 +23,7 @@ def test_the_stack_closes_first(either):
     assert c.recv(100) == b""
 
 
-def test_the_peer_closes_first(either):
+def test_passive_close_passes_close_wait(either):
     d = either()
     c = d.open_passive()
     d.send(TCP(flags="FA", seq=1, ack=1))
@@ -39,7 +39,7 @@ def test_the_peer_closes_first(either):
     d.silence(during=50)
 
 
-def test_both_close_at_once(either):
+def test_simultaneous_close_passes_closing(either):
     d = either()
     c = d.open_passive()
     c.shutdown(1)
@@ -51,7 +51,7 @@ def test_both_close_at_once(either):
     d.silence(during=50)
 
 
-def test_a_lost_fin_goes_again(either):
+def test_lost_fin_is_retransmitted(either):
     d = either(rto_min_us=200_000)
     c = d.open_passive(rtt=20)
     c.shutdown(1)
@@ -60,7 +60,7 @@ def test_a_lost_fin_goes_again(either):
     d.expect(TCP(flags="FA", seq=1, ack=1), within=500)
 
 
-def test_closing_without_reading_resets(either):
+def test_close_with_unread_data_sends_reset(either):
     """RFC 2525, 2.17: the peer must not believe that its data was read."""
     d = either(delayed_ack_us=0)
     c = d.open_passive()
@@ -71,7 +71,7 @@ def test_closing_without_reading_resets(either):
     d.expect(TCP(flags="RA", seq=1))
 
 
-def test_data_after_close_resets(either):
+def test_data_after_close_gets_reset(either):
     d = either()
     c = d.open_passive()
     c.close()

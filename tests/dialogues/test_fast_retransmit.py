@@ -9,7 +9,7 @@ from harp.testing.flights import MSS, ack, numbers, send_flight, seq
 from harp.testing.wire import pattern
 
 
-def test_what_sacks_show_missing(either):
+def test_sack_triggers_fast_retransmit_of_hole(either):
     d = either(rto_min_us=1_000_000)
     c = d.open_passive(rtt=200)
     send_flight(d, c)
@@ -21,7 +21,7 @@ def test_what_sacks_show_missing(either):
     assert [i for i in numbers(d.drain()) if i < 5] == []
 
 
-def test_duplicates_let_new_segments_out_but_no_more(either):
+def test_limited_transmit_sends_one_segment_per_duplicate(either):
     """RFC 5681, 3.2: one for each of the first two, by what has left the network, while the
     congestion window stays as it is."""
     d = either(rto_min_us=1_000_000)
@@ -37,7 +37,7 @@ def test_duplicates_let_new_segments_out_but_no_more(either):
         assert c.tcp_info()["snd_cwnd"] == 10
 
 
-def test_a_loss_that_only_the_clock_shows(either):
+def test_prr_sends_by_delivered_data_after_rack_timer(either):
     """RFC 9937, 4: recovery that a timer began goes on by what is delivered, though the first
     segment's copy is lost, too, and snd_una stands still."""
     d = either(rto_min_us=3_000_000)
@@ -51,7 +51,7 @@ def test_a_loss_that_only_the_clock_shows(either):
     d.silence()
 
 
-def test_one_more_where_recovery_goes_well(either):
+def test_prr_slow_start_reduction_bound_allows_one_more(either):
     """RFC 9937: an acknowledgement that advances and shows no further loss."""
     d = either(rto_min_us=3_000_000)
     c = d.open_passive(rtt=200)
@@ -66,7 +66,7 @@ def test_one_more_where_recovery_goes_well(either):
     d.silence()
 
 
-def test_three_duplicates_without_sack(either):
+def test_third_duplicate_ack_without_sack_retransmits(either):
     d = either(sack=0, rto_min_us=1_000_000)
     c = d.open_passive(sack=False, rtt=200)
     send_flight(d, c)
@@ -81,7 +81,7 @@ def test_three_duplicates_without_sack(either):
     assert 4 in numbers(d.drain(d.now + 300))
 
 
-def test_neighbours_that_change_places_are_no_loss(either):
+def test_adjacent_reordering_causes_no_retransmission(either):
     """RFC 8985, 6.2: for a quarter of a round trip at least."""
     d = either(rto_min_us=1_000_000)
     c = d.open_passive(rtt=200)

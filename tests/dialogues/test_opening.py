@@ -11,7 +11,7 @@ from scapy.layers.inet import TCP
 from harp.testing.tcp_info import state_name
 
 
-def test_the_peer_opens(either):
+def test_passive_open_negotiates_mss(either):
     d = either()
     listener = d.listen(80)
     d.send(TCP(flags="S", seq=0, options=[("MSS", 1460)]))
@@ -22,7 +22,7 @@ def test_the_peer_opens(either):
     assert c.recv(100) == b"hello"
 
 
-def test_the_stack_opens(either):
+def test_active_open_completes_handshake(either):
     d = either()
     d.connect(80)
     d.expect(TCP(flags="S", seq=0, options=[("MSS", 1460)]))
@@ -31,7 +31,7 @@ def test_the_stack_opens(either):
     d.silence()
 
 
-def test_both_open_at_once(either):
+def test_simultaneous_open_reaches_established(either):
     """RFC 9293, 3.5: the SYNs cross, and so do their answers."""
     d = either()
     c = d.connect(80)
@@ -47,7 +47,7 @@ def test_both_open_at_once(either):
 
 
 @pytest.mark.parametrize("wrong", [{"ack": 2}, {"seq": 1}, {"flags": "SAF"}], ids=str)
-def test_no_answer_to_a_simultaneous_open(either, wrong):
+def test_invalid_syn_ack_does_not_end_simultaneous_open(either, wrong):
     """It acknowledges the SYN, repeats the peer's, and is nothing else; or it opens nothing."""
     d = either()
     c = d.connect(80)
@@ -59,7 +59,7 @@ def test_no_answer_to_a_simultaneous_open(either, wrong):
     assert state_name(c.tcp_info()) == "SYN_RECV"
 
 
-def test_a_lost_syn_is_sent_again(either):
+def test_lost_syn_is_retransmitted_after_one_second(either):
     """RFC 6298, 2.1: after a second."""
     d = either()
     d.connect(80)
@@ -68,7 +68,7 @@ def test_a_lost_syn_is_sent_again(either):
     d.expect(TCP(flags="S", seq=0), within=300)
 
 
-def test_a_refused_connection(either):
+def test_reset_of_syn_gives_econnrefused(either):
     d = either()
     c = d.connect(80)
     d.expect(TCP(flags="S", seq=0))
@@ -76,7 +76,7 @@ def test_a_refused_connection(either):
     assert c.error() == errno.ECONNREFUSED
 
 
-def test_a_wrong_acknowledgement_is_reset(either):
+def test_unacceptable_ack_in_syn_sent_is_reset(either):
     """RFC 9293, 3.10.7.3: it is an old connection's."""
     d = either()
     d.connect(80)

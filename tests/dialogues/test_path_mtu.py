@@ -14,7 +14,7 @@ def too_big(d, mtu, seq):
     d.send(IP(src="192.0.2.9", dst=d.stack_address) / message)
 
 
-def test_what_flies_goes_again_smaller(either):
+def test_too_big_message_resends_in_smaller_segments(either):
     d = either(rto_min_us=1_000_000)
     c = d.open_passive(rtt=200)
     c.send(b"x" * 2920)
@@ -25,7 +25,7 @@ def test_what_flies_goes_again_smaller(either):
     d.expect(TCP(seq=1), length=960)
 
 
-def test_what_does_not_fly_changes_nothing(either):
+def test_too_big_message_for_data_not_in_flight_is_ignored(either):
     """RFC 5927, 7.2."""
     d = either(rto_min_us=1_000_000)
     c = d.open_passive(rtt=200)

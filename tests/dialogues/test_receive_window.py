@@ -7,7 +7,7 @@ import pytest
 from scapy.layers.inet import TCP
 
 
-def test_far_beyond_the_edge(either):
+def test_segment_beyond_window_is_acked_and_dropped(either):
     d = either(delayed_ack_us=0)
     c = d.open_passive()
     d.send(TCP(seq=1_000_000, ack=1) / b"far away")
@@ -18,7 +18,7 @@ def test_far_beyond_the_edge(either):
 
 
 @pytest.mark.parametrize("beyond", [0, 1])
-def test_an_acknowledgement_behind_a_filled_window(either, beyond):
+def test_ack_at_right_edge_of_full_window_is_processed(either, beyond):
     """With a byte lost and the window filled, all that the peer says stands at its right edge: it
     acknowledges, and is not answered. What stands farther is, and acknowledges nothing."""
     d = either(rto_min_us=200_000)
@@ -46,7 +46,7 @@ def test_a_segment_without_ack_is_dropped(either):
         c.recv(100)
 
 
-def test_an_unread_stream_closes_the_window(either):
+def test_unread_data_closes_receive_window(either):
     d = either(rcvbuf=4096, delayed_ack_us=0)
     c = d.open_passive()
     d.strict = False
@@ -64,7 +64,7 @@ def test_an_unread_stream_closes_the_window(either):
 @pytest.mark.parametrize(
     "config", [{"rcvbuf": 1_000_000}, {"rcvbuf": 1_000_000, "window_scale": 0}], ids=str
 )
-def test_reading_repeats_no_acknowledgement(either, config):
+def test_reading_sends_no_duplicate_ack(either, config):
     """Where the buffer is larger than the window field can say, reading changes nothing that the
     peer sees; without SACK the third of such duplicates would make it retransmit (RFC 5681, 2)."""
     d = either(delayed_ack_us=0, **config)

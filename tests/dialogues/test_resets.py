@@ -9,7 +9,7 @@ import pytest
 from scapy.layers.inet import TCP
 
 
-def test_the_exact_number(either):
+def test_reset_at_rcv_nxt_is_accepted(either):
     d = either()
     c = d.open_passive()
     d.send(TCP(flags="R", seq=1))
@@ -17,7 +17,7 @@ def test_the_exact_number(either):
     d.silence()
 
 
-def test_another_number_in_the_window_is_challenged(either):
+def test_reset_elsewhere_in_window_gets_challenge_ack(either):
     d = either()
     c = d.open_passive()
     d.send(TCP(flags="R", seq=100))
@@ -26,7 +26,7 @@ def test_another_number_in_the_window_is_challenged(either):
     assert c.recv(100) == b"still here"
 
 
-def test_outside_the_window_nothing_happens(either):
+def test_reset_outside_window_is_ignored(either):
     d = either()
     c = d.open_passive()
     d.send(TCP(flags="R", seq=1 << 20))
@@ -35,7 +35,7 @@ def test_outside_the_window_nothing_happens(either):
     assert c.recv(100) == b"still here"
 
 
-def test_what_was_acknowledged_can_be_read_after_the_reset(either):
+def test_acked_data_is_readable_after_reset(either):
     d = either()
     c = d.open_passive()
     d.send(TCP(flags="PA", seq=1, ack=1) / b"the last words")
@@ -49,7 +49,7 @@ def test_what_was_acknowledged_can_be_read_after_the_reset(either):
     assert c.recv(100) == b""
 
 
-def test_a_reset_behind_the_peers_end(either):
+def test_reset_after_peer_fin_leaves_data_and_eof_readable(either):
     """All that the peer said was heard: it is read to its end, and only who sends learns more."""
     d = either()
     c = d.open_passive()

@@ -8,7 +8,7 @@ from scapy.layers.inet import TCP
 
 
 @pytest.mark.parametrize("offer", [None, 536, 1000, 1460, 8960])
-def test_the_peers_offer(either, offer):
+def test_send_mss_follows_peer_mss_option(either, offer):
     d = either()
     c = d.open_passive(mss=offer)
     c.send(b"x" * 4000)
@@ -16,13 +16,13 @@ def test_the_peers_offer(either, offer):
 
 
 @pytest.mark.parametrize("mtu", [576, 1500, 9000])
-def test_the_own_mtu(either, mtu):
+def test_advertised_mss_follows_mtu(either, mtu):
     d = either(mtu=mtu)
     d.connect(80)
     d.expect(TCP(flags="S", seq=0, options=[("MSS", mtu - 40)]))
 
 
-def test_timestamps_take_their_room(either):
+def test_timestamps_reduce_segment_payload(either):
     d = either(timestamps=1)
     c = d.open_passive(timestamps=True)
     c.send(b"x" * 4000)

@@ -15,14 +15,14 @@ INQ, OUTQ = termios.FIONREAD, termios.TIOCOUTQ
 TOS = 0x48
 
 
-def test_names(either):
+def test_getsockname_and_getpeername(either):
     d = either()
     c = d.open_passive()
     assert c.getsockname() == (d.stack_address, 80)
     assert c.getpeername() == (d.peer_address, d.peer_port)
 
 
-def test_names_before_there_is_a_connection(either):
+def test_getsockname_and_getpeername_before_connection(either):
     d = either()
     s = d.stack.socket()
     assert s.getsockname() == ("0.0.0.0", 0)
@@ -38,7 +38,7 @@ def test_names_before_there_is_a_connection(either):
     assert caught.value.errno == errno.ENOTCONN
 
 
-def test_names_behind_a_reset(either):
+def test_getsockname_and_getpeername_after_reset(either):
     d = either()
     c = d.open_passive()
     d.send(TCP(flags="R", seq=1))
@@ -48,7 +48,7 @@ def test_names_behind_a_reset(either):
     assert caught.value.errno == errno.ENOTCONN
 
 
-def test_what_waits_to_be_read(either):
+def test_fionread_counts_unread_bytes(either):
     d = either()
     c = d.open_passive()
     assert c.ioctl(INQ) == 0
@@ -64,7 +64,7 @@ def test_what_waits_to_be_read(either):
     assert c.ioctl(INQ) == 3
 
 
-def test_what_is_not_acknowledged(either):
+def test_tiocoutq_counts_unacked_bytes(either):
     d = either(initial_window=2)
     c = d.open_passive(mss=1000)
     assert c.ioctl(OUTQ) == 0
@@ -77,7 +77,7 @@ def test_what_is_not_acknowledged(either):
     assert c.ioctl(OUTQ) == 4000
 
 
-def test_a_fin_counts_until_it_is_acknowledged(either):
+def test_tiocoutq_counts_unacked_fin(either):
     d = either()
     c = d.open_passive()
     c.shutdown(socket.SHUT_WR)
@@ -88,14 +88,14 @@ def test_a_fin_counts_until_it_is_acknowledged(either):
     assert c.ioctl(OUTQ) == 0
 
 
-def test_a_listener_has_no_bytes(either):
+def test_fionread_on_listener_is_einval(either):
     d = either()
     with pytest.raises(OSError) as caught:
         d.listen(80).ioctl(INQ)
     assert caught.value.errno == errno.EINVAL
 
 
-def test_urgent_bytes_that_there_are_not(either):
+def test_recv_msg_oob_without_urgent_data_is_einval(either):
     d = either()
     c = d.open_passive()
     with pytest.raises(OSError) as caught:
@@ -103,7 +103,7 @@ def test_urgent_bytes_that_there_are_not(either):
     assert caught.value.errno == errno.EINVAL
 
 
-def test_all_packets_have_the_type_of_service(either):
+def test_ip_tos_is_set_on_all_packets(either):
     d = either()
     c = d.open_active(before=lambda s: s.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, TOS | 3))
     c.send(b"x")
@@ -117,7 +117,7 @@ def test_all_packets_have_the_type_of_service(either):
     assert sent == [TOS] * 5  # the bits of ECN are not the application's
 
 
-def test_the_type_of_service_is_inherited(either):
+def test_ip_tos_is_inherited_from_listener(either):
     d = either()
     listener = d.listen(80)
     listener.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, TOS)
@@ -131,7 +131,7 @@ def test_the_type_of_service_is_inherited(either):
     assert [IP(event.frame).tos for event in d.trace if event.sent] == [TOS] * 2
 
 
-def test_congestion_control_is_chosen(either):
+def test_tcp_congestion_selects_algorithm(either):
     d = either()
     c = d.open_passive()
     c.setsockopt(TCPL, socket.TCP_CONGESTION, b"reno")
@@ -142,7 +142,7 @@ def test_congestion_control_is_chosen(either):
     assert c.getsockopt(TCPL, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"reno"
 
 
-def test_the_segment_size_that_was_offered(either):
+def test_tcp_maxseg_sets_advertised_mss(either):
     d = either()
     c = d.open_active(before=lambda s: s.setsockopt(TCPL, socket.TCP_MAXSEG, 700))
     assert c.tcp_info()["advmss"] == 700
@@ -150,7 +150,7 @@ def test_the_segment_size_that_was_offered(either):
     assert c.tcp_info()["advmss"] == 700  # it was said already
 
 
-def test_the_segment_size_that_a_listener_offers(either):
+def test_tcp_maxseg_of_listener_sets_advertised_mss(either):
     d = either()
     listener = d.listen(80)
     listener.setsockopt(TCPL, socket.TCP_MAXSEG, 700)
@@ -160,7 +160,7 @@ def test_the_segment_size_that_a_listener_offers(either):
     assert d.accept(listener).tcp_info()["advmss"] == 700
 
 
-def test_what_was_sent_is_counted(either):
+def test_tcp_info_counts_sent_retransmitted_and_dsacks(either):
     """tcp_info through a loss that three selective acknowledgements show, and a needless copy."""
     d = either()
     c = d.open_passive(mss=1000, window=5000)
@@ -181,7 +181,7 @@ def test_what_was_sent_is_counted(either):
     assert c.tcp_info()["dsack_dups"] == 1
 
 
-def test_what_came_out_of_order_is_counted(either):
+def test_tcp_info_counts_out_of_order_segments(either):
     d = either()
     c = d.open_passive()
     d.send(TCP(seq=101, ack=1) / (b"x" * 100))
@@ -195,7 +195,7 @@ def test_what_came_out_of_order_is_counted(either):
     assert c.tcp_info()["bytes_received"] == 200
 
 
-def test_time_in_flight_is_counted(either):
+def test_tcp_info_counts_busy_time(either):
     d = either()
     c = d.open_passive()
     for _ in range(2):
@@ -208,7 +208,7 @@ def test_time_in_flight_is_counted(either):
     assert 80_000 <= c.tcp_info()["busy_time"] <= (101_000 if d.who == "harp" else 200_000)
 
 
-def test_timeouts_are_counted(either):
+def test_tcp_info_counts_timeouts(either):
     d = either()
     c = d.open_passive()
     c.send(b"x" * 100)

@@ -16,14 +16,14 @@ def closed(d):
     d.settle()
 
 
-def test_a_repeated_fin_is_acknowledged_again(either):
+def test_retransmitted_fin_in_time_wait_is_acked(either):
     d = either()
     closed(d)
     d.send(TCP(flags="FA", seq=1, ack=2))
     d.expect(TCP(flags="A", seq=2, ack=2))
 
 
-def test_a_reset_ends_nothing(either):
+def test_reset_in_time_wait_is_ignored(either):
     d = either()
     closed(d)
     d.send(TCP(flags="R", seq=2))
@@ -32,7 +32,7 @@ def test_a_reset_ends_nothing(either):
     d.expect(TCP(flags="A", seq=2, ack=2))
 
 
-def test_a_newer_syn_opens_anew(either):
+def test_newer_syn_in_time_wait_opens_new_connection(either):
     d = either()
     listener = d.listen(80)
     d.send(TCP(flags="S", seq=0, options=[("MSS", 1460)]))

@@ -8,7 +8,7 @@ import socket
 from scapy.layers.inet import TCP
 
 
-def test_they_stay_in_the_stream(either):
+def test_urgent_data_stays_in_the_stream(either):
     """HARP ignores the pointer, as RFC 6093, 3.4 wishes; Linux does so where it is told to, and
     otherwise takes one byte out, as BSD did."""
     d = either()

@@ -13,7 +13,7 @@ def reached(d):
     return max(p[TCP].seq - 1 + len(payload(p)) for p in d.drain())
 
 
-def test_the_peers_window_is_scaled(either):
+def test_peer_window_is_scaled(either):
     d = either(window_scale=7, initial_window=4)
     c = d.open_passive(wscale=3, window=100)
     c.send(b"x" * 2000)
@@ -22,7 +22,7 @@ def test_the_peers_window_is_scaled(either):
     assert reached(d) == 800
 
 
-def test_when_both_open_at_once(either):
+def test_windows_of_simultaneous_open_syns_are_not_scaled(either):
     """Both of the peer's SYNs have a window that is not scaled."""
     d = either(window_scale=7, initial_window=4)
     c = d.connect(80)
@@ -41,7 +41,7 @@ def test_when_both_open_at_once(either):
     assert reached(d) == 900
 
 
-def test_without_the_peers_offer_nothing_is_scaled(either):
+def test_window_is_not_scaled_without_peer_option(either):
     d = either(window_scale=7, initial_window=4)
     listener = d.listen(80)
     d.send(TCP(flags="S", seq=0, options=[("MSS", 1460)], window=700))

@@ -63,17 +63,17 @@ def another_process() -> Iterator["subprocess.Popen[str]"]:
         process.communicate(timeout=20)
 
 
-def test_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_folder_declines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARP_CONF_DIR", str(tmp_path / "absent"))
     assert "absent: No such file or directory; run 'harp setup'" in declined(errno.ENOENT)
 
 
-def test_no_file(conf_dir: Path) -> None:
+def test_folder_without_configuration_declines(conf_dir: Path) -> None:
     (conf_dir / "ztcp0.conf.bak").write_text("not ours")
     assert "holds no ztcp*.conf; run 'harp setup'" in declined(errno.ENOENT)
 
 
-def test_disabled(conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_harp_disable_declines(conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(conf_dir, OWN)
     monkeypatch.setenv("HARP_DISABLE", "1")
     assert declined(errno.ECANCELED).startswith("HARP_DISABLE=1")
@@ -81,12 +81,12 @@ def test_disabled(conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert claimed() == "ztcp0.conf"
 
 
-def test_one_wrong_file_makes_everyone_decline(conf_dir: Path) -> None:
+def test_one_invalid_file_makes_all_ranks_decline(conf_dir: Path) -> None:
     write(conf_dir, OWN, "devise = packet:eth1\n")
     assert "ztcp1.conf:1: unknown key 'devise'" in declined(errno.EINVAL)
 
 
-def test_files_come_in_the_order_of_their_numbers(conf_dir: Path) -> None:
+def test_files_are_claimed_in_numeric_order(conf_dir: Path) -> None:
     for number in (10, 9, 2):
         (conf_dir / f"ztcp{number}.conf").write_text(OWN.format(number))
     claims = [_tables.Claim() for _ in range(3)]
@@ -99,14 +99,16 @@ def test_files_come_in_the_order_of_their_numbers(conf_dir: Path) -> None:
         claim.release()
 
 
-def test_an_exclusive_file_is_taken_once_and_its_holder_is_named(conf_dir: Path) -> None:
+def test_exclusive_file_is_claimed_once_and_holder_is_named(conf_dir: Path) -> None:
     write(conf_dir, OWN)
     with another_process() as holder:
         assert f"ztcp0.conf by process {holder.pid} (python" in declined(errno.EBUSY)
     assert claimed() == "ztcp0.conf"  # the lock died with its process
 
 
-def test_a_shared_file_is_taken_by_all(conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_file_is_claimed_by_all_ranks(
+    conf_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(conf_dir, SHARED)
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
@@ -115,14 +117,14 @@ def test_a_shared_file_is_taken_by_all(conf_dir: Path, monkeypatch: pytest.Monke
             assert claim.shared
 
 
-def test_a_shared_claim_keeps_an_exclusive_one_out(conf_dir: Path) -> None:
+def test_shared_claim_excludes_exclusive_claim(conf_dir: Path) -> None:
     (path,) = write(conf_dir, SHARED)
     with _tables.Claim():
         path.write_text(OWN.format(0))
         declined(errno.EBUSY)
 
 
-def test_release_ends_the_claim_though_a_child_has_a_copy(conf_dir: Path) -> None:
+def test_release_ends_claim_despite_forked_child(conf_dir: Path) -> None:
     write(conf_dir, OWN)
     claim = _tables.Claim()
     reader, writer = os.pipe()
@@ -138,7 +140,7 @@ def test_release_ends_the_claim_though_a_child_has_a_copy(conf_dir: Path) -> Non
     os.waitpid(child, 0)
 
 
-def test_a_program_that_is_started_gets_no_copy(conf_dir: Path) -> None:
+def test_exec_does_not_inherit_claim_descriptor(conf_dir: Path) -> None:
     write(conf_dir, OWN)
     with _tables.Claim() as claim:
         child = subprocess.run(
@@ -163,7 +165,7 @@ def test_a_program_that_is_started_gets_no_copy(conf_dir: Path) -> None:
         ("PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
     ],
 )
-def test_the_local_rank_chooses(
+def test_local_rank_selects_file(
     rank: str, size: str, conf_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(conf_dir, OWN, OWN, OWN)
@@ -174,7 +176,7 @@ def test_the_local_rank_chooses(
     assert "3 files for 4 local ranks" in declined(errno.EUSERS)
 
 
-def test_slurm(conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_variables_select_file(conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(conf_dir, OWN, OWN, OWN)
     monkeypatch.setenv("SLURM_LOCALID", "1")
     monkeypatch.setenv("SLURM_NODEID", "2")
@@ -188,16 +190,14 @@ def test_slurm(conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert claimed() == "ztcp2.conf"
 
 
-def test_a_file_that_is_shared_serves_the_ranks_beyond(
-    conf_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shared_file_serves_surplus_ranks(conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(conf_dir, OWN, SHARED)
     monkeypatch.setenv("LOCAL_RANK", "5")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     assert claimed() == "ztcp1.conf"
 
 
-def test_a_taken_file_is_passed_over(conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claimed_file_is_skipped(conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(conf_dir, OWN, OWN, OWN)
     monkeypatch.setenv("LOCAL_RANK", "1")
     with _tables.Claim() as first:
@@ -205,7 +205,7 @@ def test_a_taken_file_is_passed_over(conf_dir: Path, monkeypatch: pytest.MonkeyP
         assert claimed() == "ztcp2.conf"
 
 
-def test_an_unreadable_file_is_no_crash(conf_dir: Path) -> None:
+def test_unreadable_file_declines(conf_dir: Path) -> None:
     (conf_dir / "ztcp0.conf").mkdir()
     assert "cannot be read" in declined(errno.EISDIR)
     (conf_dir / "ztcp0.conf").rmdir()
@@ -218,14 +218,14 @@ def test_a_file_that_cannot_be_opened_is_named(conf_dir: Path) -> None:
     assert "ztcp0.conf: cannot be opened: No such file" in declined(errno.ENOENT)
 
 
-def test_more_files_than_are_read(conf_dir: Path) -> None:
+def test_more_than_256_files_decline(conf_dir: Path) -> None:
     write(conf_dir, *[SHARED] * 257)
     assert "holds 257 ztcp*.conf and HARP reads at most 256" in declined(errno.EINVAL)
     (conf_dir / "ztcp256.conf").unlink()
     assert claimed() == "ztcp0.conf"
 
 
-def test_a_folder_with_too_long_a_name(conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_long_folder_name_declines(conf_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder is found, the file's name does not fit behind it."""
     write(conf_dir, SHARED)
     monkeypatch.setenv("HARP_CONF_DIR", f"{conf_dir}/" + "./" * ((4090 - len(str(conf_dir))) // 2))

@@ -49,7 +49,7 @@ def test_defaults_of_a_packet_file() -> None:
     }
 
 
-def test_an_own_address_has_the_dynamic_ports() -> None:
+def test_own_address_defaults_to_dynamic_ports() -> None:
     assert value(OWN, "tcp_ports") == "49152-65535"
 
 
@@ -87,7 +87,7 @@ def test_an_own_address_has_the_dynamic_ports() -> None:
         ("\t mtu=1400\r", "mtu", "1400"),
     ],
 )
-def test_values(line: str, key: str, expected: str) -> None:
+def test_valid_values_are_parsed(line: str, key: str, expected: str) -> None:
     text = line.encode() if line.startswith("device") else PACKET + line.encode()
     values = _tables.parse(text)
     assert values[key] == (expected, "file")
@@ -134,7 +134,7 @@ def test_values(line: str, key: str, expected: str) -> None:
         ("mtu =", "has no value"),
     ],
 )
-def test_a_bad_value_names_file_line_key_and_what_is_allowed(line: str, allowed: str) -> None:
+def test_invalid_value_names_file_line_key_and_allowed_values(line: str, allowed: str) -> None:
     key = line.split(" = ")[0].split(" =")[0]
     prefix = b"# one\n" if key == "device" else PACKET
     text = error(prefix + line.encode() + b"\n")
@@ -165,7 +165,7 @@ def test_a_bad_value_names_file_line_key_and_what_is_allowed(line: str, allowed:
         (PACKET + b"pci_path = /" + b"x" * 5000, "pci_path = '/xxx"),
     ],
 )
-def test_errors(text: bytes, said: str) -> None:
+def test_invalid_files_are_refused(text: bytes, said: str) -> None:
     assert said in error(text)
 
 
@@ -177,11 +177,11 @@ def test_errors(text: bytes, said: str) -> None:
         PACKET + b"gateway = 10.9.9.9",  # beside which address of the kernel's, the port knows
     ],
 )
-def test_gateways_within_reach(text: bytes) -> None:
+def test_reachable_gateways_are_accepted(text: bytes) -> None:
     assert _tables.parse(text)["gateway"][1] == "file"
 
 
-def test_a_text_without_a_name_has_errors_without_a_place() -> None:
+def test_errors_of_unnamed_text_have_no_file_and_line() -> None:
     for text, said in (
         (b"device = eth0", "device = 'eth0' is not allowed; expected packet:IFACE"),
         (b"colour = blue", "unknown key 'colour'; the keys are device"),
@@ -194,20 +194,18 @@ def test_a_text_without_a_name_has_errors_without_a_place() -> None:
         assert str(caught.value).startswith(said)
 
 
-def test_a_file_too_large(tmp_path: Path) -> None:
+def test_too_large_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ztcp0.conf"
     path.write_bytes(PACKET + b"#" * 65536)
     assert "larger than 65536 bytes" in str(_tables.check_file(path))
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_folder_instead_of_file_is_refused(tmp_path: Path) -> None:
     assert "cannot be read" in str(_tables.check_file(tmp_path))
     assert "cannot be opened" in str(_tables.check_file(tmp_path / "ztcp0.conf"))
 
 
-def test_the_environment_wins_over_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_overrides_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ztcp0.conf"
     path.write_bytes(PACKET + b"mtu = 1500\nflows = 2\n")
     monkeypatch.setenv("HARP_MTU", " 9000 ")
@@ -220,7 +218,7 @@ def test_the_environment_wins_over_the_file(
 
 
 @pytest.mark.parametrize("key", [key["name"] for key in _tables.keys() if key["file_only"]])
-def test_what_belongs_to_the_file_alone(
+def test_environment_does_not_override_file_only_keys(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "ztcp0.conf"
@@ -230,7 +228,7 @@ def test_what_belongs_to_the_file_alone(
     assert _tables.load(path) == before
 
 
-def test_which_keys_belong_to_the_file_alone() -> None:
+def test_file_only_keys_are_listed() -> None:
     assert [key["name"] for key in _tables.keys() if key["file_only"]] == [
         "device",
         "address",
@@ -243,14 +241,14 @@ def test_which_keys_belong_to_the_file_alone() -> None:
     ]
 
 
-def test_shareable() -> None:
+def test_packet_device_with_kernel_address_is_shareable() -> None:
     assert _tables.shareable(PACKET)
     assert _tables.shareable(b"device = fault:drop=0.1|packet:eth0")
     assert not _tables.shareable(PACKET + b"address = 10.0.0.1/24")
     assert not _tables.shareable(OWN)
 
 
-def test_peers() -> None:
+def test_peers_key_limits_addresses() -> None:
     def allowed(peers: bytes, address: str) -> bool:
         return _tables.peer_allowed(PACKET + peers, socket.inet_aton(address))
 
@@ -261,7 +259,7 @@ def test_peers() -> None:
     assert allowed(b"peers = 0.0.0.0/0", "11.0.0.1")
 
 
-def test_every_value_in_force_can_be_written_back() -> None:
+def test_effective_values_can_be_parsed_again() -> None:
     text = OWN + b"instances=2\ncores=0,7\npeers=10.0.0.0/9\nmac=02:00:00:00:00:01\ngpu=1:2.0\n"
     values = _tables.parse(text)
     again = "".join(f"{key} = {text}\n" for key, (text, _) in values.items() if text)
@@ -281,7 +279,7 @@ LINES = st.one_of(st.binary(max_size=60), st.tuples(KEYS, VALUES).map(b" = ".joi
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(LINES, max_size=12).map(b"\n".join))
-def test_any_bytes_give_values_or_one_line(text: bytes) -> None:
+def test_any_bytes_give_values_or_one_error_line(text: bytes) -> None:
     try:
         _tables.parse(text, "/etc/ztcp0.conf")
     except _tables.ConfigError as wrong:

@@ -54,7 +54,9 @@ def open_folders() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_a_stranger_who_may_only_read(open_folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_holder_of_other_user_is_named(
+    open_folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (open_folders / "ztcp0.conf").write_text(OWN)
     monkeypatch.setenv("HARP_CONF_DIR", str(open_folders))
     holder = held(open_folders / "ztcp0.conf")
@@ -90,7 +92,7 @@ HARP_CONF_DIR=$0/over/all exec "$1" -c "$2" "$0/over/all" "$3"
 """
 
 
-def test_on_an_overlay(open_folders: Path) -> None:
+def test_lock_holder_on_overlayfs_is_named(open_folders: Path) -> None:
     """There, /proc/locks and stat have two opinions of the file's device."""
     for name in ("low", "over"):
         (open_folders / name).mkdir()

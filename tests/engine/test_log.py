@@ -26,20 +26,20 @@ def words(number: int) -> bytes:
     return bytes(ord("a") + int(digit) for digit in f"{number:06d}")
 
 
-def test_lines_come_out_in_order_once() -> None:
+def test_log_lines_come_out_once_in_order() -> None:
     _engine.post(b"first line", warn=True)
     _engine.post(b"second line")
     assert _engine.drain() == [("WARN", "first line"), ("INFO", "second line")]
     assert _engine.drain() == []
 
 
-def test_a_long_line_is_cut_off() -> None:
+def test_long_log_line_is_truncated() -> None:
     _engine.post(b"y" * 2000)
     ((_, line),) = _engine.drain()
     assert set(line) == {"y"} and 500 < len(line) < 700
 
 
-def test_a_full_queue_drops_and_counts() -> None:
+def test_full_log_queue_drops_and_counts() -> None:
     before = _engine.dropped()
     for number in range(_engine.QUEUE + 5):
         _engine.post(b"full " + words(number))
@@ -50,7 +50,7 @@ def test_a_full_queue_drops_and_counts() -> None:
     assert _engine.dropped() - before == 5
 
 
-def test_lines_that_differ_in_numbers_only_are_limited() -> None:
+def test_similar_log_lines_are_rate_limited() -> None:
     for number in range(100):
         _engine.post(b"peer 10.0.0.%d is gone" % number)
     _engine.post(b"another matter")
@@ -60,7 +60,7 @@ def test_lines_that_differ_in_numbers_only_are_limited() -> None:
     ]
 
 
-def test_what_was_held_back_is_told() -> None:
+def test_suppressed_log_lines_are_counted() -> None:
     code = """
 import time
 from harp.testing import _engine
@@ -75,7 +75,7 @@ print(_engine.drain()[0][1])
     assert done.stdout.strip() == "loss 99 (and 3 more like this in 5 s)", done.stderr
 
 
-def test_many_threads() -> None:
+def test_log_lines_of_many_threads_are_kept() -> None:
     def post(thread: int) -> None:
         for number in range(10):
             _engine.post(b"thread " + words(thread) + b" " + words(number))
@@ -89,7 +89,7 @@ def test_many_threads() -> None:
 
 
 @pytest.mark.parametrize("debug, said", [("1", True), ("0", False), (None, False)])
-def test_debug_writes_to_stderr_at_once(debug: "str | None", said: bool) -> None:
+def test_harp_debug_writes_log_to_stderr(debug: "str | None", said: bool) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "HARP_DEBUG"}
     if debug:
         environment["HARP_DEBUG"] = debug

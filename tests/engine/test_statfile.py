@@ -40,7 +40,7 @@ def ip(text: str) -> int:
     return struct.unpack("=I", socket.inet_aton(text))[0]
 
 
-def test_what_is_published_is_what_is_read(run_dir: Path) -> None:
+def test_published_statistics_are_read_back(run_dir: Path) -> None:
     names = [counter["name"] for counter in _tables.counters()]
     file = _engine.StatFile(
         instances=3,
@@ -74,7 +74,7 @@ def test_what_is_published_is_what_is_read(run_dir: Path) -> None:
     assert os.listdir(run_dir) == []
 
 
-def test_who_it_is(run_dir: Path) -> None:
+def test_rank_and_gpu_are_read_back(run_dir: Path) -> None:
     file = _engine.StatFile(rank=70000, gpu=b"0000:3b:00.0")
     process = statfile.read(Path(file.path))
     assert (process.rank, process.gpu) == (70000, "0000:3b:00.0")
@@ -86,7 +86,7 @@ def test_who_it_is(run_dir: Path) -> None:
     file.close()
 
 
-def test_flows(run_dir: Path) -> None:
+def test_published_flows_are_read_back(run_dir: Path) -> None:
     file = _engine.StatFile()
     file.flow(
         1,
@@ -131,7 +131,7 @@ def test_flows(run_dir: Path) -> None:
     file.close()
 
 
-def test_an_entry_that_is_being_written_is_not_shown(run_dir: Path) -> None:
+def test_flow_entry_being_written_is_skipped(run_dir: Path) -> None:
     file = _engine.StatFile()
     file.flow(0, state=1)
     header = Path(file.path).read_bytes()
@@ -143,7 +143,7 @@ def test_an_entry_that_is_being_written_is_not_shown(run_dir: Path) -> None:
     file.close()
 
 
-def test_a_dead_process_is_not_shown_and_its_file_goes(run_dir: Path) -> None:
+def test_file_of_dead_process_is_hidden_and_removed(run_dir: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", PUBLISHER], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -197,7 +197,7 @@ def fallback() -> Path:
 
 
 @pytest.mark.parametrize("folder", ["absent", "a file"])
-def test_without_a_run_folder_one_line_says_where_the_file_is(
+def test_missing_run_folder_falls_back_with_one_warning(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a file").write_text("")
@@ -234,7 +234,7 @@ print(repr(file.path), _engine.drain())
         ),
     ],
 )
-def test_where_nothing_can_be_written_the_job_runs(mount: str, said: str) -> None:
+def test_unwritable_statistics_do_not_stop_job(mount: str, said: str) -> None:
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", f'{mount}; exec "$0" -c "$1"', sys.executable, FULL],
         env={**os.environ, "HARP_RUN_DIR": "/proc"},
@@ -248,7 +248,7 @@ def test_where_nothing_can_be_written_the_job_runs(mount: str, said: str) -> Non
     assert said in done.stdout and "/dev/shm/harp-" in done.stdout
 
 
-def test_damaged_files(run_dir: Path) -> None:
+def test_damaged_statistics_files_are_refused(run_dir: Path) -> None:
     file = _engine.StatFile()
     good = Path(file.path).read_bytes()
     damaged = run_dir / "0000000000000000.stat"

@@ -30,7 +30,7 @@ def in_a_process(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_what_is_recorded_is_what_a_dump_tells(run_dir: Path) -> None:
+def test_recorded_events_are_read_from_dump(run_dir: Path) -> None:
     rto, chunk = EVENTS.index("rto"), EVENTS.index("chunk_in")
     path = in_a_process(f"""
 one, two = _engine.Trace(16), _engine.Trace(16)
@@ -52,7 +52,7 @@ print(_engine.dump([one, two], b"link 7 failed", 10_000_002_000))
     assert [found.written_ns - one.time_ns for one in found.records] == [2000, 1500, 1000]
 
 
-def test_an_address_is_told_with_dots(run_dir: Path) -> None:
+def test_trace_addresses_are_shown_dotted(run_dir: Path) -> None:
     events = [EVENTS.index(name) for name in ("connect", "accept", "established", "stranger")]
     path = in_a_process(f"""
 ring = _engine.Trace(16)
@@ -72,7 +72,7 @@ print(_engine.dump([ring], b"", 1))
     assert said.count("peer_address=10.1.3.2\n") == 4
 
 
-def test_the_ring_keeps_the_last(run_dir: Path) -> None:
+def test_trace_ring_keeps_last_events(run_dir: Path) -> None:
     path = in_a_process("""
 ring = _engine.Trace(8)
 for i in range(100):
@@ -84,7 +84,7 @@ print(_engine.dump([ring], b"", 100))
     assert [record.values["frames_out"] for record in records] == list(range(93, 100))
 
 
-def test_a_clock_beyond_48_bits(run_dir: Path) -> None:
+def test_trace_clock_may_exceed_48_bits(run_dir: Path) -> None:
     path = in_a_process("""
 ring = _engine.Trace(8)
 ring.record(2**48 - 5000, 1, 0, 0, 0)
@@ -95,7 +95,7 @@ print(_engine.dump([ring], b"", 2**48 + 6000))
     assert [found.written_ns - one.time_ns for one in found.records] == [11000, 1000]
 
 
-def test_a_process_writes_eight_dumps_at_most(run_dir: Path) -> None:
+def test_process_writes_at_most_eight_dumps(run_dir: Path) -> None:
     said = in_a_process("""
 ring = _engine.Trace(8)
 for i in range(9):
@@ -108,7 +108,7 @@ for i in range(9):
     assert len(list(run_dir.glob("*.trace"))) == 8
 
 
-def test_the_newest_32_are_kept(run_dir: Path) -> None:
+def test_newest_32_traces_are_kept(run_dir: Path) -> None:
     for number in range(40):
         path = run_dir / f"{number:016x}.trace"
         path.write_text("")
@@ -119,7 +119,7 @@ def test_the_newest_32_are_kept(run_dir: Path) -> None:
     ]
 
 
-def test_damaged_files(run_dir: Path) -> None:
+def test_damaged_traces_are_refused(run_dir: Path) -> None:
     path = Path(
         in_a_process("""
 ring = _engine.Trace(8)
@@ -142,7 +142,7 @@ print(_engine.dump([ring], b"", 0))
             trace.read(damaged)
 
 
-def test_an_event_has_its_names_and_sentence() -> None:
+def test_trace_events_are_documented() -> None:
     assert len(set(EVENTS)) == len(EVENTS)
     for event in _tables.trace_events():
         assert len(event["name"]) < 32 and len(event["a"]) < 16 and len(event["b"]) < 16

@@ -37,13 +37,13 @@ def runs(corpora) -> Iterator[dict[str, Future[fuzzers.Outcome]]]:
 
 @BUILT
 @pytest.mark.parametrize("name", fuzzers.TARGETS)
-def test_nothing_is_found(runs, name):
+def test_fuzzers_report_no_finding(runs, name):
     outcome = runs[name].result(timeout=500)
     assert not outcome.finding, outcome.finding
     assert outcome.executions > 100
 
 
-def test_nothing_is_found_in_the_readers():
+def test_python_reader_fuzzing_reports_no_finding():
     outcome = fuzzers.fuzz_readers(3)
     assert not outcome.finding, outcome.finding
     assert outcome.executions > 100
@@ -73,7 +73,7 @@ def spring(tmp_path: Path, data: bytes) -> tuple[int, str]:
 
 @BUILT
 @pytest.mark.parametrize("fault", TRAPS)
-def test_the_fuzzers_see_what_is_wrong(tmp_path, fault):
+def test_fuzzers_detect_planted_faults(tmp_path, fault):
     """Memory of the arena and of pools is watched like any other."""
     status, output = spring(tmp_path, bytes([fault]))
     assert status != 0
@@ -81,6 +81,6 @@ def test_the_fuzzers_see_what_is_wrong(tmp_path, fault):
 
 
 @BUILT
-def test_each_input_finds_what_was_kept(tmp_path):
+def test_fuzz_state_is_restored_between_inputs(tmp_path):
     status, output = spring(tmp_path, bytes([0]))
     assert status == 0, output[-2000:]

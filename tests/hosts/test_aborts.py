@@ -42,7 +42,7 @@ def told(rank: Rank, count: int) -> list[str]:
     return rank.lines(FAILED)
 
 
-def test_the_other_side_warns_once(ranks: tuple[Rank, Rank]) -> None:
+def test_peer_abort_is_warned_of_once(ranks: tuple[Rank, Rank]) -> None:
     """Not once a link; each link's line is there for who wants to know."""
     one, other = ranks
     for link in [connect(other, one) for _ in range(LINKS)]:
@@ -53,7 +53,7 @@ def test_the_other_side_warns_once(ranks: tuple[Rank, Rank]) -> None:
     assert one.warnings == []
 
 
-def test_who_aborts_does_not_warn_of_what_follows(ranks: tuple[Rank, Rank]) -> None:
+def test_aborting_rank_does_not_warn_of_consequences(ranks: tuple[Rank, Rank]) -> None:
     """The peer's process ends while some of the links are still open, and being used."""
     one, other = ranks
     first, second = connect(other, one), connect(one, other)
@@ -69,7 +69,7 @@ def test_who_aborts_does_not_warn_of_what_follows(ranks: tuple[Rank, Rank]) -> N
     assert not list(one.site.run_folder.glob("*.trace"))
 
 
-def test_a_peer_that_goes_by_itself_is_a_warning(ranks: tuple[Rank, Rank]) -> None:
+def test_peer_exit_without_abort_is_a_warning(ranks: tuple[Rank, Rank]) -> None:
     """Nobody here has aborted anything: closing what is done is not an abort."""
     one, other = ranks
     done = connect(one, other)

@@ -92,7 +92,7 @@ def job(sites: list[Site], meeting: str) -> Iterator[list[Perf]]:
 
 
 @pytest.mark.parametrize("own_address", [False, True], ids=["kernel address", "own address"])
-def test_the_job_runs(lab: Lab, tmp_path: Path, own_address: bool) -> None:
+def test_job_runs_in_unprivileged_containers(lab: Lab, tmp_path: Path, own_address: bool) -> None:
     sites = [container(tmp_path / str(host.index), host, own_address) for host in lab.hosts]
     with job(sites, f"{lab.hosts[0].address}:29418") as ranks:
         for rank in ranks:
@@ -112,7 +112,7 @@ def test_the_job_runs(lab: Lab, tmp_path: Path, own_address: bool) -> None:
         assert f"statistics go to /dev/shm/harp-{USER} instead" in warning
 
 
-def test_without_the_capability(lab: Lab, tmp_path: Path) -> None:
+def test_missing_cap_net_raw_declines(lab: Lab, tmp_path: Path) -> None:
     """Init fails, so NCCL would go on with sockets; one line says what to add."""
     site = container(tmp_path / "0", lab.hosts[0], False, capabilities="-net_raw")
     with Perf(site, ["all_reduce"], 0, "127.0.0.1:9") as rank:

@@ -96,7 +96,7 @@ def complaints(
 @addresses
 @directions
 @pytest.mark.timeout(120)
-def test_nothing_to_complain_of(
+def test_clean_transfer_draws_no_tshark_complaint(
     lab: Lab, tmp_path: Path, connects: bool, own: bool, sends: bool
 ) -> None:
     """Every byte is right, and nothing is at severity warning or above.
@@ -118,7 +118,7 @@ def test_nothing_to_complain_of(
         pytest.skip(f"the machine was too busy each time: {seen}")
 
 
-def test_the_expert_sees_a_lost_frame(lab: Lab, tmp_path: Path) -> None:
+def test_tshark_reports_lost_frame(lab: Lab, tmp_path: Path) -> None:
     """Or else its silence would prove nothing."""
     harp, kernel = lab.hosts
     port = next(_ports)
@@ -136,7 +136,9 @@ def test_the_expert_sees_a_lost_frame(lab: Lab, tmp_path: Path) -> None:
 )
 @directions
 @pytest.mark.timeout(120)
-def test_flat_out(lab: Lab, tmp_path: Path, connects: bool, own: bool, sends: bool) -> None:
+def test_full_speed_transfer_is_correct(
+    lab: Lab, tmp_path: Path, connects: bool, own: bool, sends: bool
+) -> None:
     """One way, as fast as it goes: windows close and open, and every byte is right."""
     load = Load(FLAT_OUT_BYTES, seed=7)
     harp, kernel = lab.hosts
@@ -147,7 +149,7 @@ def test_flat_out(lab: Lab, tmp_path: Path, connects: bool, own: bool, sends: bo
     conversation.check()
 
 
-def test_a_reader_that_stalls(lab: Lab, tmp_path: Path) -> None:
+def test_stalled_reader_closes_window_and_loses_nothing(lab: Lab, tmp_path: Path) -> None:
     """The window closes, memory does not grow, and nothing is lost."""
     harp, kernel = lab.hosts
     port, load = next(_ports), Load(100 * MB)
@@ -185,7 +187,9 @@ def one_pair(
 @roles
 @directions
 @pytest.mark.timeout(240)
-def test_a_bad_wire(bad_lab: Lab, tmp_path: Path, connects: bool, sends: bool) -> None:
+def test_lossy_goodput_is_at_least_half_of_kernel_tcp(
+    bad_lab: Lab, tmp_path: Path, connects: bool, sends: bool
+) -> None:
     """The same faults for both: medians of interleaved pairs, with either kind of address; of
     more pairs where a few are not enough, since a busy machine scatters them."""
     own = connects != sends
@@ -198,7 +202,7 @@ def test_a_bad_wire(bad_lab: Lab, tmp_path: Path, connects: bool, sends: bool) -
     assert SANITIZED, f"two kernels {kernels:.1f}, with HARP {ours:.1f} MB/s; pairs: {pairs}"
 
 
-def test_a_wrong_byte_is_seen(bad_lab: Lab, tmp_path: Path) -> None:
+def test_wrong_byte_fails_comparison(bad_lab: Lab, tmp_path: Path) -> None:
     """Sender and receiver must agree on every byte, not only on their number."""
     right = OneWay(bad_lab.hosts, (False, False), Load(MB), tmp_path, next(_ports)).end()
     right.check()

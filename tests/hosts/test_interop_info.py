@@ -86,7 +86,7 @@ def pair() -> Iterator[Pair]:
         made.close()
 
 
-def test_after_a_transfer_each_way(pair: Pair) -> None:
+def test_tcp_info_matches_linux_after_transfers(pair: Pair) -> None:
     harp, linux = info_of(pair.harp), info_of(pair.linux)
     assert harp["snd_ssthresh"] == linux["snd_ssthresh"] == INFINITE
     assert harp["snd_cwnd"] == linux["snd_cwnd"] == 10
@@ -107,7 +107,7 @@ def test_after_a_transfer_each_way(pair: Pair) -> None:
         assert info["total_retrans"] == pair.again(to_kernel)  # on a busy machine there are some
 
 
-def test_when_something_moved_last(pair: Pair) -> None:
+def test_tcp_info_last_data_times_match_linux(pair: Pair) -> None:
     pair.move(1000)
     pair.wire.run_for(0.3)
     for to_kernel, info in ((True, info_of(pair.harp)), (False, info_of(pair.linux))):
@@ -118,7 +118,7 @@ def test_when_something_moved_last(pair: Pair) -> None:
     assert abs(harp["last_ack_recv"] - harp["last_data_sent"]) < LATE_MS
 
 
-def test_what_is_on_its_way(pair: Pair) -> None:
+def test_tcp_info_unacked_matches_segments_in_flight(pair: Pair) -> None:
     """Nothing is acknowledged: what HARP calls unacknowledged is what it has sent."""
     pair.wire.hold(False)
     pair.wire.seen.clear()
@@ -131,7 +131,7 @@ def test_what_is_on_its_way(pair: Pair) -> None:
     pair.wire.run(lambda: info_of(pair.harp)["unacked"] != harp["unacked"])
 
 
-def test_holes(pair: Pair) -> None:
+def test_tcp_info_sacked_and_lost_match_linux(pair: Pair) -> None:
     """The first segment is late, all behind it come: as many are selectively acknowledged as Linux
     says came out of order. Then it is sent again, and that is counted as Linux would."""
     pair.move(50_000)

@@ -357,7 +357,7 @@ def check_segments(wire: TunWire, case: Case, agreed: Agreed) -> None:
 
 
 @pytest.mark.parametrize("case", [one for one in CASES if FULL or one.in_sample], ids=str)
-def test_what_both_agree_on(wire: TunWire, case: Case) -> None:
+def test_negotiated_options_match_on_both_sides(wire: TunWire, case: Case) -> None:
     """TCP_INFO says it on either side, segments are as large as both allow and no larger, and all
     bytes are right, both ways at once."""
     agreed, ends = Agreed.of(case), connected(wire, case)
@@ -373,7 +373,7 @@ def test_what_both_agree_on(wire: TunWire, case: Case) -> None:
 # -- how a connection begins and ends
 
 
-def test_urgent_data(wire: TunWire, case: Case) -> None:
+def test_urgent_data_stays_in_the_stream(wire: TunWire, case: Case) -> None:
     """HARP takes it in line (RFC 6093), wherever it stands; no byte is lost or comes twice."""
     ends = connected(wire, case)
     sent = b""
@@ -409,7 +409,7 @@ ROLES = pytest.mark.parametrize("harp_first", [True, False], ids=["harp", "linux
 
 
 @ROLES
-def test_half_close(wire: TunWire, case: Case, harp_first: bool) -> None:
+def test_half_close_keeps_other_direction_open(wire: TunWire, case: Case, harp_first: bool) -> None:
     """One side has said all it had to; the other goes on for long."""
     ends = connected(wire, case)
     first, second = (ends.harp, ends.linux) if harp_first else (ends.linux, ends.harp)
@@ -444,7 +444,7 @@ def test_simultaneous_open(wire: TunWire, case: Case) -> None:
     ends.close()
 
 
-def test_simultaneous_close(wire: TunWire, case: Case) -> None:
+def test_simultaneous_close_reaches_time_wait(wire: TunWire, case: Case) -> None:
     ends = connected(wire, case)
     for way in (True, False):
         wire.hold(way)
@@ -553,7 +553,9 @@ def meeting(wire: TunWire, case: Case, harp_is_reset: bool) -> tuple[Meeting, An
 
 @VICTIMS
 @pytest.mark.parametrize("bring", RESETS, ids=lambda bring: bring.__name__)
-def test_reset(wire: TunWire, case: Case, bring: Any, harp_is_reset: bool) -> None:
+def test_reset_closes_every_state(
+    wire: TunWire, case: Case, bring: Any, harp_is_reset: bool
+) -> None:
     """The state is left at once and for good, the program learns why, and the port takes others."""
     m, listener = meeting(wire, case, harp_is_reset)
     bring(m)
@@ -574,7 +576,7 @@ def test_reset(wire: TunWire, case: Case, bring: Any, harp_is_reset: bool) -> No
 
 
 @VICTIMS
-def test_reset_in_syn_sent(wire: TunWire, case: Case, harp_is_reset: bool) -> None:
+def test_reset_in_syn_sent_is_econnrefused(wire: TunWire, case: Case, harp_is_reset: bool) -> None:
     """Nobody listens there."""
     harp, linux = make_ends(wire, case)
     victim, other = (harp, linux) if harp_is_reset else (linux, harp)
@@ -585,7 +587,9 @@ def test_reset_in_syn_sent(wire: TunWire, case: Case, harp_is_reset: bool) -> No
 
 
 @VICTIMS
-def test_reset_in_syn_received(wire: TunWire, case: Case, harp_is_reset: bool) -> None:
+def test_reset_in_syn_received_returns_to_listen(
+    wire: TunWire, case: Case, harp_is_reset: bool
+) -> None:
     """Who connected has thought better of it when the answer comes."""
     harp, linux = make_ends(wire, case)
     listener, other = (harp, linux) if harp_is_reset else (linux, harp)
@@ -605,7 +609,9 @@ def test_reset_in_syn_received(wire: TunWire, case: Case, harp_is_reset: bool) -
 
 
 @VICTIMS
-def test_reset_in_time_wait(wire: TunWire, case: Case, harp_is_reset: bool) -> None:
+def test_reset_in_time_wait_is_ignored_by_harp(
+    wire: TunWire, case: Case, harp_is_reset: bool
+) -> None:
     """A late copy of the last acknowledgement meets nobody, and is answered so. HARP stays in
     TIME-WAIT (RFC 1337), Linux leaves it, unless it is told otherwise."""
     m, _ = meeting(wire, case, harp_is_reset)

@@ -44,14 +44,14 @@ def flow(sites: Sequence[Site]) -> bool:
 
 
 @pytest.mark.parametrize("own_order", [False, True], ids=["in turn", "by hosts"])
-def test_eight_ranks_on_a_device(lab: Lab, tmp_path: Path, own_order: bool) -> None:
+def test_eight_ranks_share_one_device(lab: Lab, tmp_path: Path, own_order: bool) -> None:
     sites = sites_of(tmp_path, lab, LOCAL_RANKS, own_order)
     with job(sites, sites[0].address, all_reduce("64K", 10, 0.2, "--timeout", 60)) as running:
         running.ends_well()
         assert len(running.ranks) == 2 * LOCAL_RANKS
 
 
-def test_two_jobs_at_once(lab: Lab, tmp_path: Path) -> None:
+def test_two_jobs_share_one_device(lab: Lab, tmp_path: Path) -> None:
     """On the same devices and addresses; each has its own bytes, and right ones."""
     words = all_reduce("64K", 40, 0.01, "--timeout", 60)
     one, other = (sites_of(tmp_path / name, lab, 2, True) for name in ("one", "other"))

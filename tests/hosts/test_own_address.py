@@ -80,7 +80,7 @@ def declines(rank: Rank) -> str:
     return warning
 
 
-def test_another_hosts_address_is_declined_and_left_alone(lab: Lab, tmp_path: Path) -> None:
+def test_address_of_other_host_is_declined(lab: Lab, tmp_path: Path) -> None:
     host, other = lab.hosts
     site = packet_site(tmp_path, host, own_address=True)
     with kernel_has(other, host.own_address), Rank(site) as rank:
@@ -101,7 +101,9 @@ def test_another_hosts_address_is_declined_and_left_alone(lab: Lab, tmp_path: Pa
 
 
 @pytest.mark.parametrize("instances", [1, 2])
-def test_each_instance_declines(lab: Lab, tmp_path: Path, instances: int) -> None:
+def test_every_instance_declines_address_of_other_host(
+    lab: Lab, tmp_path: Path, instances: int
+) -> None:
     """All of them hear the answer, and none of them answers."""
     host, other = lab.hosts
     site = packet_site(tmp_path, host, own_address=True, instances=instances)
@@ -111,7 +113,7 @@ def test_each_instance_declines(lab: Lab, tmp_path: Path, instances: int) -> Non
         assert set(watch.heard()) == {(REQUEST, NOBODY)}
 
 
-def test_two_that_start_with_one_address(lab: Lab, tmp_path: Path) -> None:
+def test_two_hosts_starting_with_one_address_conflict(lab: Lab, tmp_path: Path) -> None:
     """One of them at most has it, however their probes meet."""
     sites = [Site(tmp_path / str(host.index), host.command([])) for host in lab.hosts]
     for site in sites:
@@ -131,7 +133,7 @@ def test_two_that_start_with_one_address(lab: Lab, tmp_path: Path) -> None:
         assert declined
 
 
-def test_a_rank_that_starts_again(lab: Lab, tmp_path: Path) -> None:
+def test_restart_after_kill_is_no_address_conflict(lab: Lab, tmp_path: Path) -> None:
     """After a crash, and beside another rank of the host on the same interface."""
     host = lab.hosts[0]
     site = packet_site(tmp_path / "0", host, own_address=True)
@@ -147,7 +149,7 @@ def test_a_rank_that_starts_again(lab: Lab, tmp_path: Path) -> None:
                 rank.wait(10)
 
 
-def test_the_kernels_address_is_not_probed(lab: Lab, tmp_path: Path) -> None:
+def test_kernel_address_is_not_probed(lab: Lab, tmp_path: Path) -> None:
     """The kernel sees to that one. HARP's own costs three probes and an announcement."""
     for own in (False, True):
         site = packet_site(tmp_path / str(own), lab.hosts[0], own_address=own)
@@ -157,7 +159,7 @@ def test_the_kernels_address_is_not_probed(lab: Lab, tmp_path: Path) -> None:
             assert process.instances[0]["arp_requests_out"] == (4 if own else 0)
 
 
-def test_who_takes_the_address_later_is_named(lab: Lab, tmp_path: Path) -> None:
+def test_later_address_conflict_is_warned_of_once(lab: Lab, tmp_path: Path) -> None:
     """RFC 5227, 2.4: one defence and one warning, however often it says so; HARP goes on."""
     host, other = lab.hosts
     site = packet_site(tmp_path, host, own_address=True)

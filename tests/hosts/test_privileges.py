@@ -90,7 +90,7 @@ def test_no_capability_is_needed_after_init(
         assert rank.site.published() == [] and not list(rank.site.run_folder.iterdir())
 
 
-def test_what_is_lost(lab: Lab, folder: Path, start: Start) -> None:
+def test_init_without_capability_is_refused(lab: Lab, folder: Path, start: Start) -> None:
     """The next first init; it is refused as everybody's is who has no right to it."""
     (rank,) = start([packet_site(folder / "0", lab.hosts[0])])
     drop(rank)
@@ -101,7 +101,9 @@ def test_what_is_lost(lab: Lab, folder: Path, start: Start) -> None:
     assert "packet:eth0: not allowed to open a packet socket; give the process CAP_NET" in warning
 
 
-def test_ports_that_are_the_systems(lab: Lab, folder: Path, start: Start) -> None:
+def test_privileged_ports_cannot_be_added_without_capability(
+    lab: Lab, folder: Path, start: Start
+) -> None:
     """Below 1024 the kernel gives none to who has no CAP_NET_BIND_SERVICE: what is held already
     is all there is."""
     hosts = {str(host.index): host for host in lab.hosts}
@@ -118,7 +120,7 @@ def test_ports_that_are_the_systems(lab: Lab, folder: Path, start: Start) -> Non
     link.move()
 
 
-def test_a_dead_flow_is_replaced(lab: Lab, folder: Path, start: Start) -> None:
+def test_dead_flow_is_replaced_without_capabilities(lab: Lab, folder: Path, start: Start) -> None:
     control = folder / "faults"
     control.touch()
     sites = [

@@ -47,18 +47,18 @@ def sites(lab: Lab, tmp_path: Path) -> tuple[Site, Site]:
 FALLBACK = "statistics go to /dev/shm/harp-0 instead: run 'harp setup', or name a writable folder"
 
 
-def test_all_is_well(sites: tuple[Site, Site]) -> None:
+def test_usable_run_folder_gives_no_warning(sites: tuple[Site, Site]) -> None:
     assert runs(*sites) == []
 
 
-def test_missing(sites: tuple[Site, Site]) -> None:
+def test_missing_run_folder_falls_back(sites: tuple[Site, Site]) -> None:
     sites[0].environment["HARP_RUN_DIR"] = "/nowhere/run"
     (warning,) = runs(*sites)
     assert "run directory /nowhere/run: No such file or directory" in warning
     assert FALLBACK in warning
 
 
-def test_fallback_is_where_harp_stat_looks(sites: tuple[Site, Site]) -> None:
+def test_harp_stat_reads_fallback_folder(sites: tuple[Site, Site]) -> None:
     site = sites[0]
     site.environment["HARP_RUN_DIR"] = "/nowhere/run"
     with Rank(site) as rank:
@@ -73,24 +73,26 @@ def test_fallback_is_where_harp_stat_looks(sites: tuple[Site, Site]) -> None:
         rank.do("finalize")
 
 
-def test_read_only(sites: tuple[Site, Site]) -> None:
+def test_read_only_run_folder_falls_back(sites: tuple[Site, Site]) -> None:
     (warning,) = runs(mounted(sites[0], sites[0].run_folder, "ro"), sites[1])
     assert f"run directory {sites[0].run_folder}: Read-only file system" in warning
     assert FALLBACK in warning
 
 
-def test_full(sites: tuple[Site, Site]) -> None:
+def test_full_run_folder_falls_back(sites: tuple[Site, Site]) -> None:
     (warning,) = runs(mounted(sites[0], sites[0].run_folder, "size=64k"), sites[1])
     assert f"run directory {sites[0].run_folder}: No space left on device" in warning
     assert FALLBACK in warning
 
 
-def test_memory_is_full_but_not_needed(sites: tuple[Site, Site]) -> None:
+def test_full_dev_shm_is_ignored_if_unused(sites: tuple[Site, Site]) -> None:
     assert runs(mounted(sites[0], Path("/dev/shm"), "size=64k"), sites[1]) == []
 
 
 @pytest.mark.parametrize("options,error", [("size=64k", "No space left"), ("ro", "Read-only file")])
-def test_neither_place(sites: tuple[Site, Site], options: str, error: str) -> None:
+def test_unusable_run_folder_and_fallback_do_not_stop_job(
+    sites: tuple[Site, Site], options: str, error: str
+) -> None:
     """Then nobody can see the process's counters, and it runs all the same."""
     sites[0].environment["HARP_RUN_DIR"] = "/nowhere/run"
     (warning,) = runs(mounted(sites[0], Path("/dev/shm"), options), sites[1])

@@ -15,7 +15,7 @@ RECEIVES = {"accept", "chunk_in", "receive_done"}
 
 
 @over("join,", ("wire",))
-def test_of_a_job_whose_paths_die(join: Callable[..., Joint]) -> None:
+def test_failed_link_writes_trace(join: Callable[..., Joint]) -> None:
     joint = join(flows=2, timeout_ms=1500)
     with job(joint.sites, joint.host, all_reduce("4M", 10_000_000, 1)) as running:
         joint.impair("blackhole=1,side=both")

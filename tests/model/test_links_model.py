@@ -48,7 +48,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("program", KNOWN.values(), ids=KNOWN.keys())
-def test_what_was_wrong(program: str) -> None:
+def test_known_link_programs_match_model(program: str) -> None:
     links = links_model.Links()
     try:
         links_model.check(links, program)
@@ -57,7 +57,7 @@ def test_what_was_wrong(program: str) -> None:
 
 
 @pytest.mark.timeout(0)
-def test_links_do_what_the_model_allows() -> None:
+def test_random_link_programs_match_model() -> None:
     if SEQUENCES:
         links_model.search_many(SEQUENCES, SEED, jobs=os.cpu_count() or 1)
     else:

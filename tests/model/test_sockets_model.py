@@ -271,5 +271,5 @@ SETTINGS = settings(
 )
 
 
-def test_the_calls_do_what_the_model_allows() -> None:
+def test_random_socket_calls_match_model() -> None:
     run_state_machine_as_test(Sockets, settings=SETTINGS)

@@ -70,25 +70,25 @@ IN_PYTHON = mutation("return a - b", "tests/test_small.py::test_python", line=PY
     pytest.param(mutation(in_c("__builtin_trap();"), C), CAUGHT, id="crash"),
     pytest.param(IN_PYTHON, CAUGHT, id="Python"),
 ])  # fmt: skip
-def test_each_verdict(bench: Workbench, tried: Mutation, expected: str) -> None:
+def test_each_verdict_is_correct(bench: Workbench, tried: Mutation, expected: str) -> None:
     assert verdict(bench, tried) == expected
 
 
-def test_one_that_hangs_is_an_error(bench: Workbench) -> None:
+def test_hanging_mutant_is_an_error(bench: Workbench) -> None:
     forever = in_c("for (volatile int i = 0;; i = 0) { if (i) { return a + b; } }")
     assert verdict(bench, mutation(forever, C), bound_s=10) == BROKEN
 
 
-def test_what_fails_without_a_fault_is_told(bench: Workbench) -> None:
+def test_broken_test_is_reported(bench: Workbench) -> None:
     broken = "tests/test_small.py::test_broken"
     assert set(bench.missing([C, broken])) == {broken}
 
 
-def test_a_line_that_is_not_there_is_an_error(bench: Workbench) -> None:
+def test_missing_line_is_an_error(bench: Workbench) -> None:
     assert verdict(bench, mutation(WRONG, C, line="int sum(int a);")) == BROKEN
 
 
-def test_who_is_stopped_begins_nothing_more(bench: Workbench) -> None:
+def test_stopped_workbench_begins_no_attempt(bench: Workbench) -> None:
     other = Workbench(bench.tree.parent, bench.tree)
     other.stop()
     with pytest.raises(Stopped):

@@ -24,7 +24,7 @@ from pairs import IMPATIENT_MS, NOTICED_MS, Pair
 from plugin_peer import PeerFailure
 
 
-def test_table(fresh: Pair) -> None:
+def test_plugin_table_has_every_function(fresh: Pair) -> None:
     """What NCCL calls unchecked is there, finalize included."""
     for rank in fresh.ranks:
         opened = rank.open(path=str(fresh.transport.plugin), api=fresh.api)
@@ -33,7 +33,7 @@ def test_table(fresh: Pair) -> None:
 
 
 @pytest.mark.harp_only
-def test_no_collnet(pair: Pair) -> None:
+def test_plugin_exports_no_collnet(pair: Pair) -> None:
     assert not pair.a.open(path=str(pair.transport.plugin), api=pair.api)["collnet"]
 
 
@@ -58,7 +58,7 @@ def check_properties(found: dict[str, Any], api: int) -> None:
         assert (found["railId"], found["planeId"]) == (-1, -1)
 
 
-def test_properties(pair: Pair) -> None:
+def test_properties_are_valid_and_equal_on_both_ranks(pair: Pair) -> None:
     """They make sense, and both ranks say the same of their one device."""
     told = [rank.properties() for rank in pair.ranks]
     check_properties(told[0], pair.api)
@@ -67,7 +67,7 @@ def test_properties(pair: Pair) -> None:
         assert told[0]["maxComms"] == 4096  # connections that an instance has
 
 
-def test_a_device_that_there_is_not(pair: Pair) -> None:
+def test_invalid_device_number_is_internal_error(pair: Pair) -> None:
     handle = pair.b.listen()["handle"]
     for call, more in (("properties", {}), ("listen", {}), ("connect", {"handle": handle})):
         with pytest.raises(PeerFailure) as failure:
@@ -89,7 +89,7 @@ def test_connect_completes_before_accept(pair: Pair) -> None:
     move(sender, End.of(pair.b, accepted["comm"], 100), 100, 1)
 
 
-def test_accept_is_asked_while_nobody_comes(pair: Pair) -> None:
+def test_accept_without_connection_returns_no_comm(pair: Pair) -> None:
     if pair.api == 4:
         pytest.skip("version 4 blocks in accept")
     listening = pair.b.listen()
@@ -100,7 +100,7 @@ def test_accept_is_asked_while_nobody_comes(pair: Pair) -> None:
     assert connecting.result(timeout=20)["comm"]
 
 
-def test_connects_and_accepts_at_once(pair: Pair) -> None:
+def test_simultaneous_connects_and_accepts_complete(pair: Pair) -> None:
     """Version 4 blocks in both: each waits for the other side's thread."""
     there, back = pair.a.listen(), pair.b.listen()
     connecting = pair.a.start("connect", handle=back["handle"])
@@ -111,7 +111,7 @@ def test_connects_and_accepts_at_once(pair: Pair) -> None:
     assert accepting.result(timeout=20)["comm"]
 
 
-def test_connects_take_turns(pair: Pair) -> None:
+def test_interleaved_connects_keep_their_handle_state(pair: Pair) -> None:
     """The handle's bytes are each attempt's own scratch, also where one handle was copied."""
     listening = [pair.b.listen() for _ in range(3)]
     connected = pair.a.connect_all(handles=[one["handle"] for one in listening] * 2)
@@ -138,7 +138,7 @@ def test_a_rank_connects_to_itself(pair: Pair) -> None:
         move(sender, receiver, 300_000, 6)
 
 
-def test_messages_of_many_sizes(pair: Pair) -> None:
+def test_messages_of_many_sizes_arrive(pair: Pair) -> None:
     lengths = [1, 0, 7, 64, 0, 0, 1448, 4096, 65_536, 100_001, 1 << 20, 5 << 20, 3]
     sender, receiver = ends(pair, 5 << 20)
     for number, length in enumerate(lengths):
@@ -151,7 +151,7 @@ def test_messages_of_many_sizes(pair: Pair) -> None:
         assert receiver.holds(length, number), f"message {number} of {length} bytes"
 
 
-def test_capacity_larger_than_the_message(pair: Pair) -> None:
+def test_receive_larger_than_message_reports_message_size(pair: Pair) -> None:
     sender, receiver = ends(pair, 8192, seed=3)
     requests = [receiver.receive(4096, 0), receiver.receive(4096, 4096)]
     sent = [sender.send(1000), sender.send(0)]
@@ -161,7 +161,7 @@ def test_capacity_larger_than_the_message(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("size", [2000, 1 << 20])
-def test_send_larger_than_the_receive(pair: Pair, size: int) -> None:
+def test_send_larger_than_receive_is_invalid_usage(pair: Pair, size: int) -> None:
     sender, receiver = ends(pair, size, seed=3)
     received, sent = receiver.receive(size // 2), sender.send(size)
     outcome = pair.a.start("wait", requests=[sent])
@@ -174,7 +174,7 @@ def test_send_larger_than_the_receive(pair: Pair, size: int) -> None:
 
 
 @pytest.mark.parametrize("first", ["receives", "sends"])
-def test_all_requests_outstanding(pair: Pair, first: str) -> None:
+def test_all_outstanding_requests_finish_in_order(pair: Pair, first: str) -> None:
     """As many as NCCL may post, of different sizes, finish in order."""
     count, room = pair.max_requests, 70_000
     lengths = [(number * 7919) % room for number in range(count)]
@@ -196,7 +196,7 @@ def test_all_requests_outstanding(pair: Pair, first: str) -> None:
         assert receiver.holds(length, number, number * room), f"message {number}"
 
 
-def test_more_requests_than_nccl_posts(pair: Pair) -> None:
+def test_requests_beyond_limit_are_retried_without_error(pair: Pair) -> None:
     """What cannot be taken is no error: there is no request, and the call is made again."""
     count, room = 300, 1000
     sender, receiver = ends(pair, room, seed=2)
@@ -206,7 +206,7 @@ def test_more_requests_than_nccl_posts(pair: Pair) -> None:
     all_through([sent, received], count)
 
 
-def test_a_request_is_asked_after_its_end(pair: Pair) -> None:
+def test_test_of_finished_request_is_harmless(pair: Pair) -> None:
     """NCCL does not; it must neither crash nor touch what comes next."""
     sender, receiver = ends(pair, 5000, seed=7)
     request = receiver.receive(5000)
@@ -224,7 +224,7 @@ def test_a_request_is_asked_after_its_end(pair: Pair) -> None:
         move(sender, receiver, 5000, 7)
 
 
-def test_last_request_finishes_though_only_it_is_tested(pair: Pair) -> None:
+def test_testing_only_last_request_finishes_all(pair: Pair) -> None:
     sender, receiver = ends(pair, 4 * 200_000, seed=5)
     received = [receiver.receive(200_000, index * 200_000) for index in range(4)]
     sent = [sender.send(200_000, index * 200_000) for index in range(4)]
@@ -234,7 +234,7 @@ def test_last_request_finishes_though_only_it_is_tested(pair: Pair) -> None:
     assert receiver.holds(4 * 200_000, 5)
 
 
-def test_many_comms(pair: Pair) -> None:
+def test_messages_of_many_comms_stay_separate(pair: Pair) -> None:
     """Messages of many comms, both ways, do not get into each other's way."""
     links = []
     for index in range(16):
@@ -254,7 +254,7 @@ def test_many_comms(pair: Pair) -> None:
             end.close()
 
 
-def test_memory_that_is_registered_twice(pair: Pair) -> None:
+def test_memory_registered_twice_survives_one_deregistration(pair: Pair) -> None:
     """It stays registered until it was deregistered as often; what is under way goes on."""
     sender, receiver = ends(pair, 300_000, seed=7)
     for end in (sender, receiver):
@@ -267,7 +267,7 @@ def test_memory_that_is_registered_twice(pair: Pair) -> None:
         assert receiver.holds(300_000, 7)
 
 
-def test_service_and_progress_at_once(pair: Pair) -> None:
+def test_comms_open_and_close_during_transfer(pair: Pair) -> None:
     """Comms come and go while another one carries messages."""
     streams = stream(*ends(pair, 8), count=300, size=50_000)
     rounds = 0
@@ -278,7 +278,7 @@ def test_service_and_progress_at_once(pair: Pair) -> None:
     all_through(streams, 300)
 
 
-def test_close_with_requests_outstanding(pair: Pair) -> None:
+def test_close_of_receiver_with_outstanding_requests_is_prompt(pair: Pair) -> None:
     """Close is prompt, the memory stays as it is, and the other side gets to know."""
     sender, receiver = ends(pair, 4 << 20, seed=4)
     receiver.receive(4 << 20)
@@ -289,7 +289,7 @@ def test_close_with_requests_outstanding(pair: Pair) -> None:
     assert receiver.holds(4 << 20, None)
 
 
-def test_close_of_a_sender_with_requests_outstanding(pair: Pair) -> None:
+def test_close_of_sender_with_outstanding_requests_is_prompt(pair: Pair) -> None:
     sender, receiver = ends(pair, 4 << 20, seed=4)
     for _ in range(pair.max_requests):
         sender.send(4 << 20)
@@ -299,7 +299,7 @@ def test_close_of_a_sender_with_requests_outstanding(pair: Pair) -> None:
 
 @pytest.mark.parametrize("when", ["with the close", "before the close"])
 @pytest.mark.parametrize("aborts", ["sender", "receiver"])
-def test_memory_goes(pair: Pair, aborts: str, when: str) -> None:
+def test_memory_may_be_unmapped_right_after_abort(pair: Pair, aborts: str, when: str) -> None:
     """An abort: requests are half way through, the comm is closed and the memory unmapped at
     once, or deregistered and unmapped first, as NCCL does; on one side and then on the other.
     Who still touched it would end the rank."""
@@ -318,7 +318,7 @@ def test_memory_goes(pair: Pair, aborts: str, when: str) -> None:
     move(*ends(pair, 1000, seed=1), 1000, 1)
 
 
-def test_killed_peer_while_receiving(impatient: Pair) -> None:
+def test_killed_peer_fails_receives(impatient: Pair) -> None:
     _, receiver = ends(impatient, 1000)
     requests = [receiver.receive(1000) for _ in range(3)]
     waiting = impatient.b.start("wait", requests=requests, timeout=NOTICED_MS / 1e3)
@@ -327,7 +327,7 @@ def test_killed_peer_while_receiving(impatient: Pair) -> None:
     assert [outcome["error"] for outcome in outcomes] == [impatient.lost] * 3
 
 
-def test_killed_peer_while_sending(impatient: Pair) -> None:
+def test_killed_peer_fails_sends(impatient: Pair) -> None:
     """The receiver dies in the middle of a stream."""
     a, b = impatient.ranks
     receives, sends = stream(*ends(impatient, 8), count=1_000_000, size=1 << 16)
@@ -339,7 +339,7 @@ def test_killed_peer_while_sending(impatient: Pair) -> None:
     assert (time.monotonic() - killed) * 1e3 < IMPATIENT_MS + 2000
 
 
-def test_receiver_exits_after_its_last_byte(fresh: Pair) -> None:
+def test_receiver_exit_after_last_byte_is_no_error(fresh: Pair) -> None:
     """A finished job is no error on the other side."""
     sender, receiver = ends(fresh, 1 << 20, seed=8)
     received = receiver.receive(1 << 20)
@@ -350,7 +350,7 @@ def test_receiver_exits_after_its_last_byte(fresh: Pair) -> None:
     assert sizes(waiting.result(timeout=20)) == [1 << 20]
 
 
-def test_sender_closes_after_its_last_byte(impatient: Pair) -> None:
+def test_sender_exit_after_last_byte_still_delivers(impatient: Pair) -> None:
     """What was sent arrives, also when the receives are posted late: so late that, were more
     expected of it, the sender's silence would be noticed."""
     count = 4
@@ -372,7 +372,7 @@ def test_sender_closes_after_its_last_byte(impatient: Pair) -> None:
     ["02001f90" + "7f000001" + "00" * 120, "a5" * 128, "00" * 128, bytes(range(128)).hex()],
     ids=["socket address", "poison", "zeros", "counting"],
 )
-def test_foreign_handle(pair: Pair, handle: str) -> None:
+def test_foreign_handle_is_refused(pair: Pair, handle: str) -> None:
     length = 2 * (64 if pair.api < 5 else 128)
     began = time.monotonic()
     with pytest.raises(PeerFailure) as failure:
@@ -381,7 +381,7 @@ def test_foreign_handle(pair: Pair, handle: str) -> None:
     assert (time.monotonic() - began) * 1e3 < NOTICED_MS
 
 
-def test_nobody_listens_any_more(pair: Pair) -> None:
+def test_connect_to_closed_listener_fails(pair: Pair) -> None:
     listening = pair.b.listen()
     pair.b.close_listener(listener=listening["listener"])
     with pytest.raises(PeerFailure) as failure:
@@ -389,7 +389,7 @@ def test_nobody_listens_any_more(pair: Pair) -> None:
     assert failure.value.code == pair.lost
 
 
-def test_misuse_is_refused(pair: Pair) -> None:
+def test_invalid_calls_are_refused(pair: Pair) -> None:
     sender, receiver = ends(pair, 4096, seed=1)
     with pytest.raises(PeerFailure) as failure:
         pair.a.register(comm=sender.comm, buffer=sender.buffer, kind=PTR_CUDA)
@@ -449,7 +449,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("fails", FAILURES)
-def test_what_nccl_calls_after_an_error(pair: Pair, fails: str) -> None:
+def test_null_comm_calls_after_error_are_safe(pair: Pair, fails: str) -> None:
     """NCCL 2.19 to 2.30 hold a connection for made though connect or accept failed, and close
     what they got from it: NULL."""
     with pytest.raises(PeerFailure) as failure:
@@ -462,7 +462,7 @@ def test_what_nccl_calls_after_an_error(pair: Pair, fails: str) -> None:
     move(sender, receiver, 1000, 1)
 
 
-def test_flush_needs_nothing(pair: Pair) -> None:
+def test_iflush_needs_no_request(pair: Pair) -> None:
     _, receiver = ends(pair, 4096)
     assert (
         receiver.rank.iflush(

@@ -34,7 +34,7 @@ def ranks(tmp_path: Path) -> Iterator[tuple[Peer, Peer]]:
             left.unlink()
 
 
-def test_the_caller_is_away_for_longer_than_the_timeout(ranks: tuple[Peer, Peer]) -> None:
+def test_connect_called_after_timeout_still_completes(ranks: tuple[Peer, Peer]) -> None:
     one, other = ranks
     listening = other.listen()
     outcome = one.connect(handle=listening["handle"], pause=2.5 * TIMEOUT_MS / 1e3)
@@ -42,7 +42,7 @@ def test_the_caller_is_away_for_longer_than_the_timeout(ranks: tuple[Peer, Peer]
     assert other.accept(listener=listening["listener"])["comm"]
 
 
-def test_the_caller_never_comes_back(ranks: tuple[Peer, Peer]) -> None:
+def test_connect_never_called_again_resets_peer(ranks: tuple[Peer, Peer]) -> None:
     """The peer has accepted and waits for a message: it is told, and nothing is left."""
     one, other = ranks
     listening = other.listen()

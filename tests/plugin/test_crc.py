@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ARM_COMPILER, ARM = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 
 
-def test_with_and_without_an_instruction_for_it() -> None:
+def test_crc32c_variants_agree() -> None:
     check = paths.build_dir() / "tests/plugin/crc_check"
     said = subprocess.run([check, "1", "2000"], capture_output=True, text=True, timeout=60)
     assert said.returncode == 0, said.stdout + said.stderr
@@ -26,7 +26,7 @@ NO_FEATURES = "unsigned long __wrap_getauxval(unsigned long t) { (void)t; return
 
 
 @pytest.mark.parametrize("has_it", [True, False])
-def test_on_arm(tmp_path: Path, has_it: bool) -> None:
+def test_crc32c_on_arm_uses_instruction_if_present(tmp_path: Path, has_it: bool) -> None:
     missing = [name for name in (ARM_COMPILER, ARM) if not shutil.which(name)]
     if missing:
         pytest.skip(

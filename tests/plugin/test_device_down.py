@@ -15,7 +15,7 @@ from tools.hosts.lab_fixtures import lab
 __all__ = ["lab"]
 
 
-def test_the_job_goes_on(lab: Lab, tmp_path: Path) -> None:
+def test_job_survives_link_down_and_up(lab: Lab, tmp_path: Path) -> None:
     sites = [packet_site(tmp_path / str(host.index), host) for host in lab.hosts]
     words = all_reduce("1M", 200, 0.5, "--verified")
     with job(sites, lab.hosts[0].address, words) as running:

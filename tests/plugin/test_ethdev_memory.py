@@ -83,7 +83,7 @@ def of_dpdk(rank: Peer) -> list[str]:
     return [name for name in names if name.startswith(("eal", "vhost"))]
 
 
-def test_dpdk_starts_with_its_first_device(start: Start) -> None:
+def test_eal_starts_with_first_dpdk_device(start: Start) -> None:
     """Loading the file costs no thread of DPDK's."""
     rank = Peer([], {})
     try:
@@ -94,7 +94,7 @@ def test_dpdk_starts_with_its_first_device(start: Start) -> None:
     assert of_dpdk(start()[0])
 
 
-def test_who_copies(start: Start, tmp_path: Path) -> None:
+def test_vhost_refers_and_virtio_user_copies(start: Start, tmp_path: Path) -> None:
     """vhost reads the application's memory: not a byte is copied, and all are referred to, those
     sent twice counted twice. virtio_user copies every byte."""
     vhost, virtio = start()
@@ -108,7 +108,7 @@ def test_who_copies(start: Start, tmp_path: Path) -> None:
     assert other["tx_copied_bytes"] >= payload
 
 
-def test_a_whole_all_reduce(tmp_path: Path) -> None:
+def test_all_reduce_over_vhost_copies_nothing(tmp_path: Path) -> None:
     """As a job does it: vhost's rank copies nothing before its device reads it."""
     sites = [ethdev_site(tmp_path / str(n), tmp_path / "v", n) for n in (1, 2)]
     with job(sites, "127.0.0.1", all_reduce("1M", 200, 2.0)) as running:
@@ -120,7 +120,7 @@ def test_a_whole_all_reduce(tmp_path: Path) -> None:
     assert 0.7 * virtio["message_bytes_out"] < virtio["tx_copied_bytes"]
 
 
-def test_frames_are_lost(start: Start, tmp_path: Path) -> None:
+def test_retransmission_refers_to_application_memory(start: Start, tmp_path: Path) -> None:
     """What is sent again is read from the application's memory again."""
     vhost, virtio = start(faults="drop=0.01,seed=3")
     stream(vhost, virtio)
@@ -128,7 +128,7 @@ def test_frames_are_lost(start: Start, tmp_path: Path) -> None:
     assert one["tcp_retransmits"] > 0 and one["tx_copied_bytes"] == 0
 
 
-def test_frames_are_damaged(start: Start, tmp_path: Path) -> None:
+def test_damaged_payload_is_dropped_by_software_checksum(start: Start, tmp_path: Path) -> None:
     """No device sums: payload is summed while it is copied to the receive's buffer, and what was
     damaged is never received."""
     nothing = ";tx_checksum=0;rx_checksum=0;tso=0;lro=0"
@@ -162,7 +162,7 @@ def register_at_random(sender: Peer, receiver: Peer, comms: tuple[int, int]) -> 
 
 
 @pytest.mark.parametrize("regions", [0, 20])
-def test_random_registrations(start: Start, tmp_path: Path, regions: int) -> None:
+def test_random_registrations_leak_nothing(start: Start, tmp_path: Path, regions: int) -> None:
     """4,000 of odd sizes and places, twice: none fails, what is beyond the device's budget is
     copied, and nothing is left over, of memory, of mappings or of the budget."""
     vhost, virtio = start(options=f";regions={regions}" if regions else "")
@@ -206,7 +206,7 @@ def hugepages() -> Iterator[None]:
             PAGES.write_text(str(before))
 
 
-def test_without_hugepages(start: Start, tmp_path: Path) -> None:
+def test_runs_without_hugepages(start: Start, tmp_path: Path) -> None:
     if int((PAGES.parent / "free_hugepages").read_text()):
         pytest.skip("this machine has hugepages")
     stream(*start())
@@ -218,13 +218,15 @@ def test_without_hugepages(start: Start, tmp_path: Path) -> None:
     reason="hugepages are for all: tools/test runs it when nothing else does (HARP_TEST_ALONE=1)",
 )
 @pytest.mark.parametrize("more", ["", "hugepages = 100\n"])
-def test_with_hugepages(start: Start, tmp_path: Path, hugepages: None, more: str) -> None:
+def test_runs_with_hugepages(start: Start, tmp_path: Path, hugepages: None, more: str) -> None:
     stream(*start(more))
     for folder in ("0", "1"):
         assert "hugepages of 2 MiB" in published(tmp_path / folder).about
 
 
-def test_hugepages_that_are_not_there(start: Start, capfd: pytest.CaptureFixture[str]) -> None:
+def test_too_many_requested_hugepages_decline(
+    start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(PeerFailure):
         start("hugepages = 1000000\n")
     (line,) = (line for line in capfd.readouterr().err.splitlines() if "hugepages" in line)

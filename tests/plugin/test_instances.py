@@ -58,7 +58,7 @@ def by_instance(folder: Path, name: str) -> list[int]:
     return [instance[name] for instance in process.instances]
 
 
-def test_all_instances_carry_a_link(start: Start, tmp_path: Path) -> None:
+def test_all_instances_carry_one_link(start: Start, tmp_path: Path) -> None:
     sender, receiver = start(2)
     listening = receiver.listen()
     sends = sender.connect(handle=listening["handle"])["comm"]
@@ -73,7 +73,7 @@ def test_all_instances_carry_a_link(start: Start, tmp_path: Path) -> None:
         assert len(chunks) == INSTANCES and all(chunks), chunks
 
 
-def test_workers_keep_to_the_cores_that_they_were_given(tmp_path: Path) -> None:
+def test_workers_run_on_configured_cores(tmp_path: Path) -> None:
     cores = sorted(os.sched_getaffinity(0))
     given = [cores[-1], cores[0]]
     wire = f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}"

@@ -24,7 +24,7 @@ ACCEPT_LIMIT_S = 120  # version 4's
 UNBLOCKABLE = {signal.SIGKILL, signal.SIGSTOP, 32, 33}
 
 
-def test_several_communicators(pair: Pair) -> None:
+def test_init_is_counted_per_communicator(pair: Pair) -> None:
     """init is counted: one communicator's end does not disturb another's links."""
     for rank in pair.ranks:
         assert rank.init() == 1
@@ -36,7 +36,7 @@ def test_several_communicators(pair: Pair) -> None:
 
 
 @pytest.mark.harp_only
-def test_a_context_is_its_communicators_own(pair: Pair) -> None:
+def test_contexts_are_finalized_independently(pair: Pair) -> None:
     """Each ends by itself, once; what is no open communicator's ends nothing."""
     if pair.api < 11:
         assert pair.a.contexts() == []
@@ -63,7 +63,7 @@ def test_a_context_is_its_communicators_own(pair: Pair) -> None:
     move(*ends(pair, 1000, seed=2), 1000, 2)
 
 
-def test_several_progress_threads(pair: Pair) -> None:
+def test_several_progress_threads_run_in_parallel(pair: Pair) -> None:
     """Each communicator has its own, from version 11 on; others come and go meanwhile."""
     links = [
         ends_between(*((pair.a, pair.b) if number % 2 else (pair.b, pair.a)), 8)
@@ -83,7 +83,7 @@ def test_several_progress_threads(pair: Pair) -> None:
     all_through(streams, 100)
 
 
-def test_a_communicator_after_the_last(pair: Pair) -> None:
+def test_init_after_last_finalize_works(pair: Pair) -> None:
     """Without one a plugin fails politely, and init begins anew."""
     if pair.api < 11:
         pytest.skip("before version 11 nothing ends a communicator")
@@ -98,7 +98,7 @@ def test_a_communicator_after_the_last(pair: Pair) -> None:
     move(*ends(pair, 1000, seed=2), 1000, 2)
 
 
-def test_finalize_with_everything_open(fresh: Pair) -> None:
+def test_finalize_with_open_comms_informs_peer(fresh: Pair) -> None:
     """An abort that closes nothing: what HARP had is gone, the other side gets to know."""
     if fresh.api < 11:
         pytest.skip("before version 11 nothing ends a communicator")
@@ -113,7 +113,7 @@ def test_finalize_with_everything_open(fresh: Pair) -> None:
     assert first_error(sender, lambda: sender.send(1 << 20)) == fresh.lost
 
 
-def test_reload(fresh: Pair, request: pytest.FixtureRequest) -> None:
+def test_repeated_reload_leaks_nothing(fresh: Pair, request: pytest.FixtureRequest) -> None:
     """Load, init, a job, unload, again and again: nothing is left behind."""
     usual = ROUNDS_SLOW if fresh.transport.name == "ethdev" else ROUNDS
     asked = request.config.getoption("--rounds", default=None)
@@ -137,7 +137,7 @@ def test_reload(fresh: Pair, request: pytest.FixtureRequest) -> None:
         assert not kept, f"grown by {kept} from {was}"
 
 
-def test_exit_under_way(fresh: Pair) -> None:
+def test_exit_during_transfer_informs_peer(fresh: Pair) -> None:
     """A process exits while its progress threads are busy: it ends well, without finalize, and
     the other side gets to know."""
     there = stream(*ends(fresh, 8), count=1_000_000, size=50_000, seed=1)
@@ -149,7 +149,7 @@ def test_exit_under_way(fresh: Pair) -> None:
         assert outcome.result(timeout=30)["error"] == fresh.lost
 
 
-def test_unaccepted(pair: Pair) -> None:
+def test_listener_close_fails_unaccepted_connection(pair: Pair) -> None:
     """A listener goes while a peer has connected to it: that is the peer's loss."""
     listening = pair.b.listen()
     comm = pair.a.connect(handle=listening["handle"])["comm"]
@@ -158,7 +158,7 @@ def test_unaccepted(pair: Pair) -> None:
     assert first_error(sender, lambda: sender.send(1 << 20)) == pair.lost
 
 
-def test_closed_before_it_was_accepted(pair: Pair) -> None:
+def test_connection_closed_before_accept_fails(pair: Pair) -> None:
     """The connecting side has changed its mind: accept finds a comm that fails, or nobody."""
     listening = pair.b.listen()
     pair.a.close(comm=pair.a.connect(handle=listening["handle"])["comm"])
@@ -174,7 +174,7 @@ def test_closed_before_it_was_accepted(pair: Pair) -> None:
     move(End.of(pair.a, comm, 100, seed=3), End.of(pair.b, accepted, 100), 100, 3)
 
 
-def test_accept_waits_in_version_4(pair: Pair) -> None:
+def test_accept_blocks_in_version_4(pair: Pair) -> None:
     if pair.api > 4:
         pytest.skip("later versions are asked again and again")
     listening = pair.b.listen()
@@ -189,7 +189,7 @@ def test_accept_waits_in_version_4(pair: Pair) -> None:
 
 @pytest.mark.skipif(not os.environ.get("HARP_TEST_FULL"), reason="takes two minutes")
 @pytest.mark.timeout(2 * ACCEPT_LIMIT_S)
-def test_accept_gives_up_in_version_4(pair: Pair) -> None:
+def test_accept_times_out_in_version_4(pair: Pair) -> None:
     if pair.api > 4:
         pytest.skip("later versions are asked again and again")
     listener = pair.b.listen()["listener"]
@@ -200,7 +200,7 @@ def test_accept_gives_up_in_version_4(pair: Pair) -> None:
     assert time.monotonic() - began < ACCEPT_LIMIT_S + 5
 
 
-def test_two_ranks_of_one_host(pair: Pair) -> None:
+def test_two_ranks_of_one_host_connect(pair: Pair) -> None:
     if pair.transport.name in ("wire", "flows", "ethdev"):
         pytest.skip("its wire has two ends")
     side = pair.transport.sides[0]
@@ -218,7 +218,7 @@ def test_two_ranks_of_one_host(pair: Pair) -> None:
 
 
 @pytest.mark.harp_only
-def test_signals_are_not_for_the_plugins_threads(pair: Pair) -> None:
+def test_plugin_threads_block_signals(pair: Pair) -> None:
     wanted = {number for number in range(1, 65) if number not in UNBLOCKABLE}
     for rank in pair.ranks:
         masks = rank.signal_masks()
@@ -229,7 +229,7 @@ def test_signals_are_not_for_the_plugins_threads(pair: Pair) -> None:
 
 
 @pytest.mark.harp_only
-def test_a_child_has_no_harp(pair: Pair) -> None:
+def test_calls_in_forked_child_fail_politely(pair: Pair) -> None:
     """Each call fails politely, with what it inherited; the parent goes on."""
     sender, receiver = ends(pair, 2000, seed=3)
     inherited = {

@@ -90,13 +90,13 @@ def records(tmp_path: Path, words: Sequence[object], ranks: int = 2) -> list[dic
 
 
 @pytest.mark.parametrize("api", [4, 5, 6, 7, 8, 9, 10, 11, 12])
-def test_every_version_of_the_interface(tmp_path: Path, api: int) -> None:
+def test_all_reduce_over_every_api_version(tmp_path: Path, api: int) -> None:
     words = ["all_reduce", "--api", api, "-b", "4", "-e", "1M", "-f", "64", "-n", "3"]
     assert [r["wrong"] for r in records(tmp_path, words)] == [0] * 4
 
 
 @pytest.mark.parametrize("op", ["sendrecv", "sendrecv_bidir", "pingpong"])
-def test_operations_between_two(tmp_path: Path, op: str) -> None:
+def test_operations_between_two_ranks(tmp_path: Path, op: str) -> None:
     found = records(tmp_path, [op, "-b", "0", "-e", "1000003", "-f", "1000003", "-n", "9"])
     assert [r["size"] for r in found] == [0, 1, 1_000_003]
     for r in found:
@@ -105,7 +105,7 @@ def test_operations_between_two(tmp_path: Path, op: str) -> None:
 
 
 @pytest.mark.skipif(not PAGES.exists(), reason="this kernel has no hugepages of 2 MiB")
-def test_messages_in_hugepages_that_are_not_there() -> None:
+def test_missing_hugepages_for_messages_are_reported() -> None:
     """(With them: tests/vm.)"""
     beyond = (int(PAGES.read_text()) + 1) << 21
     words = ["sendrecv", "--kernel", "--hugepages", "-b", beyond, "-e", beyond]
@@ -115,7 +115,7 @@ def test_messages_in_hugepages_that_are_not_there() -> None:
 
 
 @pytest.mark.parametrize("ranks", [3, 4])
-def test_ring(tmp_path: Path, ranks: int) -> None:
+def test_ring_all_reduce_is_correct(tmp_path: Path, ranks: int) -> None:
     """Sizes at which some ranks own nothing, and which no rank count divides."""
     words = ["all_reduce", "-b", "4", "-e", "12M", "-f", "7", "-n", "2"]
     found = records(tmp_path, words, ranks)
@@ -125,7 +125,7 @@ def test_ring(tmp_path: Path, ranks: int) -> None:
         assert r["busbw_gbs"] == pytest.approx(r["algbw_gbs"] * 2 * (ranks - 1) / ranks)
 
 
-def test_record(tmp_path: Path) -> None:
+def test_record_has_every_field(tmp_path: Path) -> None:
     words = ["sendrecv", "-b", "1M", "-e", "1M", "-n", "50", "--nsocks", "2", "--api", "8"]
     words += ["--wire-name", "veth-1500", "--label-mtu", "1500"]
     words += ["--label-pair", "0", "--label-offloads", "on"]
@@ -140,20 +140,20 @@ def test_record(tmp_path: Path) -> None:
     assert {name: found[name] for name in expected} == expected
 
 
-def test_rate(tmp_path: Path) -> None:
+def test_rate_option_limits_throughput(tmp_path: Path) -> None:
     words = ["sendrecv", "-b", "64K", "-e", "64K", "-n", "400", "--rate", "0.8"]
     (found,) = records(tmp_path, words)
     assert found["rate_gbs"] == pytest.approx(0.1)
     assert 0.05 < found["algbw_gbs"] < 0.105
 
 
-def test_mixed(tmp_path: Path) -> None:
+def test_mixed_operation_has_no_time(tmp_path: Path) -> None:
     """Of many sizes both ways; what has no size of its own has no time."""
     (found,) = records(tmp_path, ["mixed", "-b", "1M", "-e", "1M", "-n", "2000"])
     assert (found["wrong"], found["time_us"], found["algbw_gbs"]) == (0, None, None)
 
 
-def test_verified_alone(tmp_path: Path) -> None:
+def test_verified_option_skips_timed_pass(tmp_path: Path) -> None:
     found = records(tmp_path, ["all_reduce", "-b", "4K", "-e", "64K", "-f", "16", "--verified"])
     assert [(r["size"], r["wrong"]) for r in found] == [(4096, 0), (65536, 0)]
     assert [r["time_us"] for r in found] == [None, None]
@@ -170,7 +170,7 @@ def until_caught(process: "subprocess.Popen[str]", number: int) -> None:
     raise AssertionError(f"signal {number} is not waited for")
 
 
-def test_what_a_failed_pass_saw() -> None:
+def test_failed_pass_reports_wrong_bytes() -> None:
     """A wrong byte is told of, too, when the pass does not come to its end."""
     words = ["all_reduce", "--kernel", "-b", "1M", "-e", "1M", "-n", "1000000", "--verified"]
     run = Run([*words, "--inject-wrong"])
@@ -183,7 +183,7 @@ def test_what_a_failed_pass_saw() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted(number: int) -> None:
+def test_interrupted_ranks_report_received_messages(number: int) -> None:
     """It says what it has seen, and so does the one that is left alone."""
     words = ["all_reduce", "--kernel", "-b", "1M", "-e", "1M", "-n", "1000000", "--verified"]
     run = Run(words)
@@ -198,7 +198,7 @@ def test_interrupted(number: int) -> None:
         assert re.search(r"\d+ messages had come before that, with 0 wrong", said)
 
 
-def test_pause() -> None:
+def test_paused_rank_delays_other_rank() -> None:
     """The other rank waits for the one that is held up."""
     words = ["all_reduce", "--kernel", "-b", "64K", "-e", "64K", "-n", "1000", "--verified"]
     run = Run([*words, "--rate", "0.5", "--pause", "3000"])
@@ -210,7 +210,7 @@ def test_pause() -> None:
 
 
 @pytest.mark.parametrize("op", perf_module.OPERATIONS)
-def test_one_wrong_byte_is_found(op: str) -> None:
+def test_injected_wrong_byte_is_detected(op: str) -> None:
     words = [op, "--kernel", "-b", "8", "-e", "800K", "-f", "100000", "-n", "4", "--inject-wrong"]
     ended = Run(words).finish()
     assert statuses(ended) == [1, 1]
@@ -221,7 +221,7 @@ def test_one_wrong_byte_is_found(op: str) -> None:
 
 @pytest.mark.parametrize("api,code", [(4, "ncclSystemError"), (12, "ncclRemoteError")])
 @pytest.mark.parametrize("victim", [0, 1])
-def test_killed_rank(api: int, code: str, victim: int) -> None:
+def test_killed_rank_fails_survivor(api: int, code: str, victim: int) -> None:
     run = Run(["all_reduce", "--kernel", "-b", "4M", "-e", "4M", "-n", "100000", "--api", api])
     time.sleep(1)
     run.processes[victim].kill()
@@ -234,7 +234,7 @@ def test_killed_rank(api: int, code: str, victim: int) -> None:
     )
 
 
-def test_nobody_comes() -> None:
+def test_missing_peer_times_out() -> None:
     words = [paths.perf_program(), "sendrecv", "--kernel", "--timeout", "1", "--nranks", "2"]
     words += ["--rendezvous", f"127.0.0.1:{free_port()}", "--rank"]
     for rank in ("0", "1"):
@@ -246,7 +246,7 @@ def test_nobody_comes() -> None:
         assert "within 1000 ms" in alone.stderr
 
 
-def test_plugin_that_declines() -> None:
+def test_declining_plugin_is_reported() -> None:
     ended = Run(["sendrecv", "--kernel"], environment={"HARP_KERNEL_NSOCKS": "3"}).finish()
     for status, _, said in ended:
         assert status == 1
@@ -262,7 +262,7 @@ def test_plugin_that_declines() -> None:
     ],
     ids=["mpirun", "torchrun", "srun"],
 )
-def test_launchers(environment: dict[str, str]) -> None:
+def test_launcher_variables_set_ranks(environment: dict[str, str]) -> None:
     environment = {**environment, "MASTER_PORT": str(free_port() - 1)}
     words = ["sendrecv", "--kernel", "-b", "8", "-e", "8"]
     assert statuses(Run(words, environment=environment, told=False).finish()) == [0, 0]
@@ -289,7 +289,7 @@ def test_launchers(environment: dict[str, str]) -> None:
         ["sendrecv", "--rendezvous", "nowhere"],
     ],
 )  # fmt: skip
-def test_wrong_usage(words: list[str]) -> None:
+def test_wrong_usage_exits_2(words: list[str]) -> None:
     complete = {"--rank": "0", "--nranks": "2", "--rendezvous": "127.0.0.1:1"}
     for name, value in complete.items():
         if name not in words:
@@ -301,7 +301,7 @@ def test_wrong_usage(words: list[str]) -> None:
     assert "harp perf: " in done.stderr and "--help" in done.stderr
 
 
-def test_ranks_must_be_known() -> None:
+def test_missing_rank_exits_2() -> None:
     unset = {k: v for k, v in os.environ.items() if "RANK" not in k and "SLURM" not in k}
     done = subprocess.run(
         [str(paths.perf_program()), "sendrecv"],
@@ -316,7 +316,7 @@ def test_ranks_must_be_known() -> None:
 class TestCommand:
     """The Python side: the same options, handed over."""
 
-    def test_options_are_the_programs(self) -> None:
+    def test_options_match_program_help(self) -> None:
         told = subprocess.run(
             [str(paths.perf_program()), "--help"], capture_output=True, text=True, timeout=20
         )
@@ -325,7 +325,7 @@ class TestCommand:
         words.discard("--help")
         assert words == {max(p.opts, key=len) for p in perf_module.perf.params[1:]}
 
-    def test_hands_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_options_are_passed_to_program(self, monkeypatch: pytest.MonkeyPatch) -> None:
         seen: list[list[str]] = []
         monkeypatch.setattr(os, "execv", lambda program, words: seen.append(words))
         asked = [
@@ -360,11 +360,11 @@ class TestCommand:
             ["sendrecv", "--api", "13"],
         ],
     )
-    def test_wrong_usage(self, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_wrong_usage_exits_2(self, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, "execv", lambda program, words: pytest.fail("it went on"))
         assert CliRunner().invoke(perf_module.perf, words).exit_code == 2
 
-    def test_not_built(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def test_missing_program_exits_1(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("HARP_BUILD_DIR", str(tmp_path))
         done = CliRunner().invoke(perf_module.perf, ["sendrecv", "--kernel"])
         assert done.exit_code == 1

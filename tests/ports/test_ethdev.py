@@ -131,7 +131,7 @@ def receive_bytes(receiver: Probe, size: int) -> list[Received]:
 
 
 @pytest.mark.parametrize("mtu", [1500, 9000])
-def test_whole_frames_both_ways(link: Callable[..., Link], mtu: int) -> None:
+def test_whole_frames_cross_both_ways(link: Callable[..., Link], mtu: int) -> None:
     joined = link(options=PLAIN, mtu=mtu)
     assert joined.virtio.info["offloads"] & ~LRO == joined.vhost.info["offloads"] == 0
     assert joined.vhost.info["max_frame"] == mtu + 14
@@ -146,7 +146,7 @@ def test_whole_frames_both_ways(link: Callable[..., Link], mtu: int) -> None:
         assert refused.value.number == errno.EMSGSIZE
 
 
-def test_device_sums(link: Callable[..., Link]) -> None:
+def test_checksum_offload_is_used(link: Callable[..., Link]) -> None:
     """A checksum left to the device: the receiver need not look, or finds it whole."""
     joined = link(options=";tso=0;lro=0")
     for sender, receiver in joined.both_ways():
@@ -157,7 +157,7 @@ def test_device_sums(link: Callable[..., Link]) -> None:
         assert got.data[HEADERS:] == b"x" * 1000
 
 
-def test_large_segments_cross_whole(large: Link) -> None:
+def test_tso_and_lro_segments_cross_whole(large: Link) -> None:
     """As one segment: taken apart by buffers, with headers, flags and numbers that are right."""
     for sender, receiver in large.both_ways():
         assert sender.info["offloads"] == TX_CHECKSUM | TSO | RX_CHECKSUM | LRO
@@ -175,12 +175,12 @@ def test_large_segments_cross_whole(large: Link) -> None:
         assert flags == [0x10] * (len(parts) - 1) + [0x19], "flags belong to the last part"
 
 
-def test_switched_off(link: Callable[..., Link]) -> None:
+def test_tso_can_be_switched_off(link: Callable[..., Link]) -> None:
     joined = link(more_virtio=",mrg_rxbuf=1", more_vhost=",tso=1", options=";tso=0")
     assert not joined.vhost.info["offloads"] & TSO and joined.vhost.info["max_frame"] == 1514
 
 
-def test_a_full_ring_and_room_again(link: Callable[..., Link]) -> None:
+def test_full_ring_refuses_and_loses_nothing(link: Callable[..., Link]) -> None:
     """Nothing is lost where the other side waits: what the ring has no room for is refused."""
     joined = link(options=PLAIN)
     for sender, receiver in joined.both_ways():
@@ -207,7 +207,7 @@ def test_a_full_ring_and_room_again(link: Callable[..., Link]) -> None:
 # -- who copies
 
 
-def test_vhost_refers_to_lent_memory(large: Link) -> None:
+def test_vhost_refers_to_mapped_memory(large: Link) -> None:
     vhost, virtio = large.vhost, large.virtio
     one = frame(os.urandom(60000), complete=False)
 
@@ -230,7 +230,7 @@ def test_vhost_refers_to_lent_memory(large: Link) -> None:
     assert cross()["copied"] == 0
 
 
-def test_virtio_user_copies_and_says_so(large: Link) -> None:
+def test_virtio_user_copies_mapped_memory(large: Link) -> None:
     """Its peer reads the memory of DPDK that it was given, and no other."""
     large.virtio.do("lend")
     large.virtio.send(frame(bytes(60000), complete=False), segment=1448, pieces=3)
@@ -239,14 +239,14 @@ def test_virtio_user_copies_and_says_so(large: Link) -> None:
     assert (counts["copied"], counts["referred"]) == (60000, 0)
 
 
-def test_reference_switched_off(link: Callable[..., Link]) -> None:
+def test_reference_option_switches_zero_copy_off(link: Callable[..., Link]) -> None:
     joined = link(more_virtio=",mrg_rxbuf=1", more_vhost=",tso=1", options=";reference=0")
     joined.vhost.do("lend")
     joined.vhost.send(frame(bytes(9000), complete=False), segment=1448, pieces=3)
     assert joined.vhost.count()["copied"] == 9000
 
 
-def test_reclaim_when_nobody_reads(link: Callable[..., Link]) -> None:
+def test_reclaim_gives_up_frames_for_stopped_peer(link: Callable[..., Link]) -> None:
     """Frames wait for a peer that has stopped: reclaim gives them up, and is soon through."""
     joined = link(options=PLAIN)
     joined.vhost.do("lend")
@@ -260,7 +260,7 @@ def test_reclaim_when_nobody_reads(link: Callable[..., Link]) -> None:
     joined.vhost.do("settle")
 
 
-def test_reclaim_when_the_device_holds_on(probe: Make, tmp_path: Path) -> None:
+def test_reclaim_resets_device_that_keeps_buffers(probe: Make, tmp_path: Path) -> None:
     """For ever: it is closed and opened again, counted, and goes on; the memory is nobody's."""
     joined = open_both(probe(), probe(), tmp_path / "v", options=PLAIN)
     joined.meet()
@@ -290,7 +290,7 @@ def test_reclaim_when_the_device_holds_on(probe: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("seed", "budget"), [(1, 0), (2, 0), (3, 40), (4, 1)])
-def test_random_loans(seed: int, budget: int) -> None:
+def test_random_dma_maps_keep_extent_table_consistent(seed: int, budget: int) -> None:
     """4,000 loans of all sizes, overlapping and adjacent, in any order: every page is found as
     long as somebody lends it, or the budget is used up and it is copied; none is left over."""
     said = subprocess.run(
@@ -306,7 +306,7 @@ def test_random_loans(seed: int, budget: int) -> None:
 # -- several queues
 
 
-def test_frames_reach_the_queue_of_their_port(link: Callable[..., Link]) -> None:
+def test_frames_reach_queue_of_their_local_port(link: Callable[..., Link]) -> None:
     """No side steers: what arrives elsewhere is handed over and counted; ARP reaches all."""
     joined = link(more_virtio=",queues=2", more_vhost=",queues=2", options=PLAIN, queues=2)
     for sender, receiver in joined.both_ways():
@@ -322,12 +322,12 @@ def test_frames_reach_the_queue_of_their_port(link: Callable[..., Link]) -> None
         assert receiver.receive(1, 5, queue=0) and receiver.receive(1, 5, queue=1)
 
 
-def test_more_queues_than_there_are(probe: Make, tmp_path: Path) -> None:
+def test_more_queues_than_device_has_is_refused(probe: Make, tmp_path: Path) -> None:
     with pytest.raises(PortError, match="2 instances need as many queues, and the device has 1"):
         probe().open(f"dpdk:net_vhost0,iface={tmp_path}/v", queues=2, address=f"{A}/24")
 
 
-def test_local_ports_by_queue(link: Callable[..., Link]) -> None:
+def test_reserved_local_ports_match_queue(link: Callable[..., Link]) -> None:
     joined = link(more_virtio=",queues=2", more_vhost=",queues=2", queues=2)
     for queue in (0, 1):
         local = joined.vhost.reserve(queue)
@@ -341,7 +341,7 @@ def test_local_ports_by_queue(link: Callable[..., Link]) -> None:
 # -- sleeping
 
 
-def test_a_sleeper_is_woken_by_time(link: Callable[..., Link]) -> None:
+def test_armed_descriptor_becomes_readable_by_timer(link: Callable[..., Link]) -> None:
     """There is no interrupt: the descriptor becomes readable by itself, after a short while."""
     joined = link(options=PLAIN)
     for sender, receiver in joined.both_ways():
@@ -357,7 +357,7 @@ def test_a_sleeper_is_woken_by_time(link: Callable[..., Link]) -> None:
 # -- the other side goes and comes
 
 
-def test_peer_goes_and_comes_back(probe: Make, tmp_path: Path) -> None:
+def test_virtio_user_peer_reconnects_after_kill(probe: Make, tmp_path: Path) -> None:
     joined = open_both(probe(), probe(), tmp_path / "v", options=PLAIN)
     joined.meet()
     joined.virtio.kill()
@@ -385,7 +385,7 @@ def test_peer_goes_and_comes_back(probe: Make, tmp_path: Path) -> None:
     raise AssertionError("the new peer is not heard")
 
 
-def test_a_server_leaves_no_socket(probe: Make, tmp_path: Path) -> None:
+def test_server_removes_its_socket(probe: Make, tmp_path: Path) -> None:
     """virtio_user as the server: the socket is gone with the port; a killed one's is taken over."""
     socket = tmp_path / "s"
     virtio_device = f"dpdk:virtio_user0,path={socket},server=1{PLAIN}"
@@ -419,7 +419,7 @@ def test_a_server_leaves_no_socket(probe: Make, tmp_path: Path) -> None:
         ("net_vhost0,iface=/nowhere/v", "no socket can be made at /nowhere/v: No such file"),
     ],
 )
-def test_bad_device(probe: Make, device: str, says: str) -> None:
+def test_invalid_device_is_refused(probe: Make, device: str, says: str) -> None:
     one = probe()
     with pytest.raises(PortError) as refused:
         one.open(f"dpdk:{device}", address=f"{A}/24")
@@ -427,19 +427,21 @@ def test_bad_device(probe: Make, device: str, says: str) -> None:
     assert says in text and text.startswith("dpdk:") and "\n" not in text
 
 
-def test_address_is_needed(probe: Make) -> None:
+def test_missing_address_is_refused(probe: Make) -> None:
     with pytest.raises(PortError, match="set address = A.B.C.D/N"):
         probe().open("dpdk:net_vhost0,iface=/tmp/x")
 
 
-def test_mtu_beyond_the_device(link: Callable[..., Link], probe: Make, tmp_path: Path) -> None:
+def test_mtu_beyond_device_maximum_is_refused(
+    link: Callable[..., Link], probe: Make, tmp_path: Path
+) -> None:
     vhost = probe()
     vhost.open(f"dpdk:net_vhost0,iface={tmp_path}/m", address=f"{B}/24")
     with pytest.raises(PortError, match="mtu = 60000 is beyond the device's"):
         probe().open(f"dpdk:virtio_user0,path={tmp_path}/m", address=f"{A}/24", mtu=60000)
 
 
-def test_a_socket_that_is_taken(probe: Make, tmp_path: Path) -> None:
+def test_socket_in_use_is_refused(probe: Make, tmp_path: Path) -> None:
     first = probe()
     first.open(f"dpdk:net_vhost0,iface={tmp_path}/v", address=f"{A}/24")
     with pytest.raises(PortError, match="is there already") as refused:
@@ -458,7 +460,7 @@ def _kernel_nic() -> str:
     pytest.skip("this machine has no PCI device that the kernel drives")
 
 
-def test_a_device_of_the_kernels(probe: Make) -> None:
+def test_device_bound_to_kernel_driver_is_refused(probe: Make) -> None:
     with pytest.raises(PortError, match="the kernel's, bound to its driver .*; bind it to vfio"):
         probe().open(f"dpdk:{_kernel_nic()}", address=f"{A}/24")
 
@@ -466,7 +468,7 @@ def test_a_device_of_the_kernels(probe: Make) -> None:
 # -- what the application does not notice
 
 
-def test_the_applications_thread_is_left_alone(link: Callable[..., Link]) -> None:
+def test_eal_leaves_application_thread_unchanged(link: Callable[..., Link]) -> None:
     """DPDK binds the thread that starts it, and shares the signal mask of whoever asks it for
     threads."""
     joined = link(options=PLAIN)
@@ -478,7 +480,7 @@ def test_the_applications_thread_is_left_alone(link: Callable[..., Link]) -> Non
         assert (task.name == str(pid)) == (blocked == 0), status["Name"]
 
 
-def test_nothing_stays_in_the_file_system(link: Callable[..., Link]) -> None:
+def test_no_runtime_files_are_left(link: Callable[..., Link]) -> None:
     joined = link(options=PLAIN)
     for process in (joined.virtio, joined.vhost):
         left = subprocess.run(
@@ -488,7 +490,7 @@ def test_nothing_stays_in_the_file_system(link: Callable[..., Link]) -> None:
         assert not left
 
 
-def test_a_process_without_dpdk_devices_has_no_eal(probe: Make, tmp_path: Path) -> None:
+def test_process_without_dpdk_device_starts_no_eal(probe: Make, tmp_path: Path) -> None:
     one = probe()
     one.open(f"wire:{tmp_path}/w", address=f"{A}/24")
     assert len(os.listdir(f"/proc/{one.process.pid}/task")) == 1

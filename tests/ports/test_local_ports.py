@@ -27,9 +27,7 @@ def opened(probe: Make, path: Path, queues: int = 1, ports: str = "") -> Probe:
 
 
 @pytest.mark.parametrize("queues", [1, 3, 8])
-def test_the_choice_is_by_chance_and_arrives_where_it_should(
-    probe: Make, tmp_path: Path, queues: int
-) -> None:
+def test_local_ports_are_random_and_match_queue(probe: Make, tmp_path: Path, queues: int) -> None:
     a = opened(probe, tmp_path / "w", queues)
     for queue in range(queues):
         got = [a.reserve(queue) for _ in range(60)]
@@ -41,12 +39,12 @@ def test_the_choice_is_by_chance_and_arrives_where_it_should(
         assert len(steps) > 50
 
 
-def test_two_processes_choose_differently(probe: Make, tmp_path: Path) -> None:
+def test_two_processes_choose_different_ports(probe: Make, tmp_path: Path) -> None:
     one, other = opened(probe, tmp_path / "w"), opened(probe, tmp_path / "w2")
     assert [one.reserve() for _ in range(5)] != [other.reserve() for _ in range(5)]
 
 
-def test_by_chance_also_when_few_are_free(probe: Make, tmp_path: Path) -> None:
+def test_local_port_is_random_in_small_range(probe: Make, tmp_path: Path) -> None:
     first = set()
     for i in range(30):
         first.add(opened(probe, tmp_path / f"w{i}", ports="6000-6001").reserve())
@@ -55,7 +53,7 @@ def test_by_chance_also_when_few_are_free(probe: Make, tmp_path: Path) -> None:
     pytest.fail(f"thirty times {first}")
 
 
-def test_what_was_given_back_rests_while_others_are_free(probe: Make, tmp_path: Path) -> None:
+def test_released_port_is_reused_last(probe: Make, tmp_path: Path) -> None:
     """A peer may keep it in TIME-WAIT; a new connection would meet that."""
     a = opened(probe, tmp_path / "w", ports="6000-6007")
     used = [a.reserve() for _ in range(4)]
@@ -70,7 +68,7 @@ def test_what_was_given_back_rests_while_others_are_free(probe: Make, tmp_path: 
     assert none.value.number == errno.EADDRINUSE
 
 
-def test_a_port_taken_by_number_need_not_rest(probe: Make, tmp_path: Path) -> None:
+def test_requested_port_ignores_reuse_delay(probe: Make, tmp_path: Path) -> None:
     """And its rest begins anew when it is given back again."""
     a = opened(probe, tmp_path / "w", ports="6000-6003")
     for port in (6000, 6001, 6002, 6003):
@@ -81,7 +79,7 @@ def test_a_port_taken_by_number_need_not_rest(probe: Make, tmp_path: Path) -> No
     assert [a.reserve() for _ in range(4)] == [6001, 6002, 6003, 6000]
 
 
-def test_resting_ports_go_to_their_queue(probe: Make, tmp_path: Path) -> None:
+def test_released_ports_keep_their_queue(probe: Make, tmp_path: Path) -> None:
     a = opened(probe, tmp_path / "w", 2, ports="6000-6003")
     for port in (6001, 6000, 6003, 6002):
         a.reserve(port % 2, port)
@@ -89,7 +87,7 @@ def test_resting_ports_go_to_their_queue(probe: Make, tmp_path: Path) -> None:
     assert [a.reserve(0), a.reserve(1), a.reserve(0), a.reserve(1)] == [6000, 6001, 6002, 6003]
 
 
-def test_a_rest_has_an_end(probe: Make, tmp_path: Path) -> None:
+def test_oldest_released_ports_become_free(probe: Make, tmp_path: Path) -> None:
     """Of more than 4096 that were given back the earliest are as good as new."""
     a = opened(probe, tmp_path / "w", ports="10000-14096")  # 4097 ports
     for port in range(10000, 14097):
@@ -118,7 +116,7 @@ def user_seconds(process: int) -> float:
     return int(fields[11]) / os.sysconf("SC_CLK_TCK")
 
 
-def test_a_choice_does_not_look_at_each_port(probe: Make, tmp_path: Path) -> None:
+def test_port_choice_has_low_cost(probe: Make, tmp_path: Path) -> None:
     """A connection may try a thousand, each of them one of sixteen thousand."""
     a = opened(probe, tmp_path / "w")
     before = user_seconds(a.process.pid)

@@ -76,7 +76,7 @@ def side(request: pytest.FixtureRequest) -> Callable[[str], tuple[str, str]]:
 Side = Callable[[str], "tuple[str, str]"]
 
 
-def test_nothing_asked_nothing_changed(pair: Pair) -> None:
+def test_empty_spec_changes_no_frame(pair: Pair) -> None:
     ends = pair("seed=1", "side=both")
     assert numbers(exchange(ends, 300)) == list(range(300))
     assert ends[0].info["max_frame"] == 1514, "segments are cut, so that fate strikes each"
@@ -84,26 +84,26 @@ def test_nothing_asked_nothing_changed(pair: Pair) -> None:
     assert "fault (seed=1) over wire" in ends[0].info["summary"]
 
 
-def test_drop(pair: Pair, side: Side) -> None:
+def test_drop_loses_expected_share(pair: Pair, side: Side) -> None:
     got = numbers(exchange(pair(*side("drop=0.1,seed=3")), 2000))
     assert got == sorted(set(got))
     assert within(2000, 0.1, 2000 - len(got))
 
 
-def test_drop_burst(pair: Pair, side: Side) -> None:
+def test_drop_burst_loses_runs(pair: Pair, side: Side) -> None:
     got = numbers(exchange(pair(*side("drop=0.01,drop_burst=5,seed=3")), 2000))
     lost = sorted(set(range(2000)) - set(got))
     runs = [n for n in lost if n - 1 not in lost]
     assert runs and all(set(range(n, min(n + 5, 2000))) <= set(lost) for n in runs)
 
 
-def test_duplicate(pair: Pair, side: Side) -> None:
+def test_duplicate_repeats_expected_share(pair: Pair, side: Side) -> None:
     got = numbers(exchange(pair(*side("duplicate=0.1,seed=4")), 2000))
     assert set(got) == set(range(2000))
     assert within(2000, 0.1, len(got) - 2000)
 
 
-def test_reorder(pair: Pair, side: Side) -> None:
+def test_reorder_delays_expected_share(pair: Pair, side: Side) -> None:
     got = numbers(exchange(pair(*side("reorder=0.05/4,seed=5")), 2000))
     assert sorted(got) == list(range(2000))
     late = [i for i, n in enumerate(got) if any(m > n for m in got[max(0, i - 8) : i])]
@@ -112,7 +112,7 @@ def test_reorder(pair: Pair, side: Side) -> None:
         assert 1 <= sum(m > got[i] for m in got[:i]) <= 8, "overtaken by about four"
 
 
-def test_last_frame_is_not_late_for_ever(pair: Pair) -> None:
+def test_last_reordered_frame_is_released(pair: Pair) -> None:
     a, b = pair("reorder=1/1000")
     a.send(frame(1))
     assert not b.receive(1, 0)
@@ -122,7 +122,7 @@ def test_last_frame_is_not_late_for_ever(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 500, MSS])
-def test_corrupt(pair: Pair, side: Side, size: int) -> None:
+def test_corrupt_flips_one_detectable_bit(pair: Pair, side: Side, size: int) -> None:
     """Every frame differs in one bit, claims no checksum, and a check finds it out."""
     payload = os.urandom(size)
     frames = exchange(pair(*side("corrupt=1")), 40, payload)
@@ -138,7 +138,7 @@ def test_corrupt(pair: Pair, side: Side, size: int) -> None:
         assert words % 0xFFFF or not checksum_ok(got.data)
 
 
-def test_corrupt_leaves_the_rest_alone(pair: Pair, side: Side) -> None:
+def test_corrupt_changes_only_expected_share(pair: Pair, side: Side) -> None:
     got = exchange(pair(*side("corrupt=0.1,seed=9")), 1000, b"payload!")
     assert len(got) == 1000
     assert within(1000, 0.1, sum(not one.good for one in got))
@@ -153,7 +153,7 @@ def test_merged_segment_is_corrupted_on_receipt(pair: Pair) -> None:
     assert not got.good and got.segment == MSS and not checksum_ok(got.data)
 
 
-def test_delay(pair: Pair, side: Side) -> None:
+def test_delay_holds_frames(pair: Pair, side: Side) -> None:
     ends = pair(*side("delay_us=50000"))
     begin = time.monotonic()
     for number in range(5):
@@ -167,7 +167,7 @@ def test_delay(pair: Pair, side: Side) -> None:
 
 
 @pytest.mark.parametrize("spec", ["delay_us=30000", "reorder=1/50"])
-def test_sleeper_is_woken_when_a_held_frame_is_due(pair: Pair, side: Side, spec: str) -> None:
+def test_armed_descriptor_fires_when_held_frame_is_due(pair: Pair, side: Side, spec: str) -> None:
     a, b = pair(*side(spec))
     a.send(frame(1))
     sleeper = a if side("")[1] == "" else b
@@ -180,14 +180,14 @@ def test_sleeper_is_woken_when_a_held_frame_is_due(pair: Pair, side: Side, spec:
     assert not sleeper.arm(True) and not sleeper.wait(0.05), "nothing is due any more"
 
 
-def test_arm_with_frames_due(pair: Pair) -> None:
+def test_arm_reports_frames_due(pair: Pair) -> None:
     a, _ = pair("delay_us=1")
     a.send(frame(1), flush=False)
     time.sleep(0.001)
     assert a.arm(True), "must not sleep on it"
 
 
-def test_rate(pair: Pair) -> None:
+def test_rate_option_limits_throughput(pair: Pair) -> None:
     """100 frames of 1500 bytes at 50 Mbit/s take 24 ms."""
     ends = pair("rate_mbps=50")
     begin = time.monotonic()
@@ -201,7 +201,7 @@ def test_rate(pair: Pair) -> None:
     assert numbers(got) == list(range(100))
 
 
-def test_what_queues_too_long_is_lost(pair: Pair) -> None:
+def test_rate_queue_drops_excess(pair: Pair) -> None:
     """The line takes 83 frames a second, and its queue holds what leaves it in 50 ms."""
     ends = pair("rate_mbps=1")
     begin = time.monotonic()
@@ -218,11 +218,11 @@ def test_what_queues_too_long_is_lost(pair: Pair) -> None:
     assert 4 <= len(got) <= most
 
 
-def test_blackhole(pair: Pair, side: Side) -> None:
+def test_blackhole_drops_everything(pair: Pair, side: Side) -> None:
     assert exchange(pair(*side("blackhole=1")), 20) == []
 
 
-def test_same_seed_same_fate(pair: Pair, probe: Make, tmp_path: Path) -> None:
+def test_same_seed_gives_same_faults(pair: Pair, probe: Make, tmp_path: Path) -> None:
     """Another run: the same frames are lost; another seed: others are."""
     spec = "drop=0.1,duplicate=0.1,corrupt=0.1"
 
@@ -237,7 +237,7 @@ def test_same_seed_same_fate(pair: Pair, probe: Make, tmp_path: Path) -> None:
     assert run("three", 8) != first
 
 
-def test_one_side_only(pair: Pair) -> None:
+def test_side_limits_faults_to_one_direction(pair: Pair) -> None:
     a, b = pair("blackhole=1,side=rx")
     a.send(frame(1))
     assert len(b.receive()) == 1
@@ -245,7 +245,7 @@ def test_one_side_only(pair: Pair) -> None:
     assert a.nothing()
 
 
-def test_one_port_only(pair: Pair) -> None:
+def test_port_limits_faults_to_one_port(pair: Pair) -> None:
     a, b = pair("blackhole=1,port=2001,side=both")
     for number, ports in enumerate([(1000, 2000), (1000, 2001), (2001, 1000), (2002, 1)]):
         a.send(frame(number, sport=ports[0], dport=ports[1]))
@@ -254,7 +254,7 @@ def test_one_port_only(pair: Pair) -> None:
     assert numbers(a.receive(4, 0.2)) == [0, 3]
 
 
-def test_one_flow_only(pair: Pair) -> None:
+def test_flow_limits_faults_to_one_flow(pair: Pair) -> None:
     """flow=1: the second local port that was taken, whatever its number."""
     a, b = pair("blackhole=1,flow=1,side=both")
     ports = [a.reserve() for _ in range(3)]
@@ -265,7 +265,7 @@ def test_one_flow_only(pair: Pair) -> None:
     assert numbers(a.receive(3, 0.2)) == [0, 2]
 
 
-def test_control_file(pair: Pair, tmp_path: Path) -> None:
+def test_control_file_changes_faults(pair: Pair, tmp_path: Path) -> None:
     control = tmp_path / "control"
     a, b = pair(f"port=2000,control={control}")
 
@@ -315,7 +315,7 @@ def test_large_segments_pass_with_tso(pair: Pair) -> None:
     assert 0 < len(got) < 20 and all(one.segment == MSS for one in got)
 
 
-def test_queues_have_dice_of_their_own(probe: Make, tmp_path: Path) -> None:
+def test_queues_have_independent_faults(probe: Make, tmp_path: Path) -> None:
     a, b = probe(), probe()
     a.open(f"fault:drop=0.5|wire:{tmp_path}/w", 2, f"{A}/24")
     b.open(f"wire:{tmp_path}/w", 2, f"{B}/24")
@@ -327,7 +327,7 @@ def test_queues_have_dice_of_their_own(probe: Make, tmp_path: Path) -> None:
     assert fates[0] != fates[1]
 
 
-def test_faults_on_faults(pair: Pair, probe: Make, tmp_path: Path) -> None:
+def test_faults_can_be_stacked(pair: Pair, probe: Make, tmp_path: Path) -> None:
     a, b = probe(), probe()
     a.open(f"fault:duplicate=1|fault:duplicate=1|wire:{tmp_path}/w", address=f"{A}/24")
     b.open(f"wire:{tmp_path}/w", address=f"{B}/24")
@@ -355,14 +355,14 @@ def test_faults_on_faults(pair: Pair, probe: Make, tmp_path: Path) -> None:
         ("tso=1,corrupt=0.1", "leave tso=1 out"),
     ],
 )
-def test_bad_spec(probe: Make, tmp_path: Path, spec: str, says: str) -> None:
+def test_invalid_spec_is_refused(probe: Make, tmp_path: Path, spec: str, says: str) -> None:
     with pytest.raises(PortError) as refused:
         probe().open(f"fault:{spec}|wire:{tmp_path}/w", address=f"{A}/24")
     assert refused.value.number == errno.EINVAL
     assert says in str(refused.value)
 
 
-def test_bad_device(probe: Make) -> None:
+def test_invalid_device_is_refused(probe: Make) -> None:
     with pytest.raises(PortError, match="write fault:SPEC"):
         probe().open("fault:drop=0.1", address=f"{A}/24")
     with pytest.raises(PortError, match="unknown kind of device"):

@@ -71,7 +71,7 @@ def payload_of(frames: list[Received], header: int = HEADERS) -> bytes:
 # Frames across the wire
 
 
-def test_info(pair: tuple[Probe, Probe], hosts: Hosts) -> None:
+def test_open_reports_interface_properties(pair: tuple[Probe, Probe], hosts: Hosts) -> None:
     info = pair[0].info
     host = hosts("veth-1500")[0]
     assert info["mac"] == host.mac and info["mtu"] == 1500
@@ -93,7 +93,7 @@ def test_large_segment_crosses_whole(pair: tuple[Probe, Probe], pieces: int) -> 
 
 
 @pytest.mark.parametrize("wire", ["veth-1500-nooff"])
-def test_without_offloads_the_kernel_cuts(pair: tuple[Probe, Probe]) -> None:
+def test_kernel_segments_without_offloads(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
     payload = os.urandom(45 * MSS - 7)
     a.send(between(a, b, payload), segment=MSS)
@@ -104,7 +104,7 @@ def test_without_offloads_the_kernel_cuts(pair: tuple[Probe, Probe]) -> None:
 
 
 @pytest.mark.parametrize("wire", ["veth-9000"])
-def test_jumbo_frame(pair: tuple[Probe, Probe]) -> None:
+def test_jumbo_frame_crosses_whole(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
     assert a.info["mtu"] == 9000
     one = between(a, b, os.urandom(8948))
@@ -113,7 +113,7 @@ def test_jumbo_frame(pair: tuple[Probe, Probe]) -> None:
     assert got.data[HEADERS:] == one.payload and got.segment == 0
 
 
-def test_checksum_is_vouched_for_or_not(pair: tuple[Probe, Probe]) -> None:
+def test_checksum_status_is_reported(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
     a.send(between(a, b, b"device sums"))
     a.send(between(a, b, b"complete", complete=True))
@@ -134,14 +134,14 @@ def test_small_frames_wait_for_the_flush_and_keep_order(pair: tuple[Probe, Probe
     assert [sequence_of(f.data) for f in b.receive(1)] == [4]
 
 
-def test_many_small_frames_in_a_burst(pair: tuple[Probe, Probe]) -> None:
+def test_many_small_frames_leave_in_one_burst(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
     for number in range(100):
         a.send(between(a, b, seq=number), flush=number == 99)
     assert [sequence_of(f.data) for f in b.receive(100)] == list(range(100))
 
 
-def test_too_long(pair: tuple[Probe, Probe]) -> None:
+def test_too_long_frame_is_emsgsize(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
     for one, segment in ((between(a, b, bytes(65470)), MSS), (between(a, b, bytes(1500)), 0)):
         with pytest.raises(PortError) as refused:
@@ -159,7 +159,7 @@ STRIDE = 20000
 HINT = (HEADERS, 4 * STRIDE, STRIDE)
 
 
-def test_right_guess_is_placed(pair: tuple[Probe, Probe]) -> None:
+def test_correct_hint_delivers_payload_to_buffer(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
     sent = [between(a, b, os.urandom(size)) for size in (STRIDE, STRIDE, 5, STRIDE)]
     for one in sent:
@@ -179,7 +179,9 @@ def check_contiguous(got: Received, one: Frame) -> None:
 
 @pytest.mark.parametrize("size", [1, MSS, STRIDE + 1, 60000])
 @pytest.mark.parametrize("options", [b"", b"\x01" * 40])
-def test_other_header_than_guessed(pair: tuple[Probe, Probe], size: int, options: bytes) -> None:
+def test_unexpected_header_makes_frame_contiguous(
+    pair: tuple[Probe, Probe], size: int, options: bytes
+) -> None:
     a, b = pair
     one = between(a, b, os.urandom(size), options=options)
     a.send(one, segment=1400)
@@ -188,7 +190,7 @@ def test_other_header_than_guessed(pair: tuple[Probe, Probe], size: int, options
 
 
 @pytest.mark.parametrize("size", [STRIDE + 1, 2 * STRIDE, 65000])
-def test_longer_than_guessed(pair: tuple[Probe, Probe], size: int) -> None:
+def test_unexpected_length_makes_frame_contiguous(pair: tuple[Probe, Probe], size: int) -> None:
     a, b = pair
     one = between(a, b, os.urandom(size))
     a.send(one, segment=MSS)
@@ -200,7 +202,9 @@ def test_longer_than_guessed(pair: tuple[Probe, Probe], size: int) -> None:
     ("size", "options"),
     [(STRIDE + 1, b"\x01\x01\x08\x0a" + bytes(8)), (STRIDE + 12, b""), (STRIDE + 1, b"\x01" * 40)],
 )
-def test_later_frames_make_way(pair: tuple[Probe, Probe], size: int, options: bytes) -> None:
+def test_long_payload_moves_next_payload_out_of_buffer(
+    pair: tuple[Probe, Probe], size: int, options: bytes
+) -> None:
     """A payload longer than its place will be delivered over the next one's: that moves out."""
     a, b = pair
     first = between(a, b, os.urandom(size), options=options)
@@ -213,7 +217,7 @@ def test_later_frames_make_way(pair: tuple[Probe, Probe], size: int, options: by
         check_contiguous(frame, one)
 
 
-def test_other_frames_do_not_displace(pair: tuple[Probe, Probe]) -> None:
+def test_other_frames_leave_next_payload_in_buffer(pair: tuple[Probe, Probe]) -> None:
     """What needs no more than its place leaves the next one where it was put."""
     a, b = pair
     request = arp_request(a.info["mac"], a.info["address"], b.info["address"])
@@ -226,7 +230,7 @@ def test_other_frames_do_not_displace(pair: tuple[Probe, Probe]) -> None:
         assert [frame.place for frame in got] == [-1, STRIDE]
 
 
-def test_nothing_is_written_behind_the_hint(pair: tuple[Probe, Probe]) -> None:
+def test_hint_bounds_bytes_written_to_buffer(pair: tuple[Probe, Probe]) -> None:
     """The stretch ends within the second frame's stride: the rest goes to the slot."""
     a, b = pair
     sent = [between(a, b, os.urandom(size)) for size in (STRIDE, 100, STRIDE, STRIDE)]
@@ -241,7 +245,7 @@ def test_nothing_is_written_behind_the_hint(pair: tuple[Probe, Probe]) -> None:
     assert [f.data[HEADERS:] for f in got] == [one.payload for one in sent]
 
 
-def test_hint_and_bare_acknowledgement(pair: tuple[Probe, Probe]) -> None:
+def test_hint_with_pure_ack(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
     for options in (b"", b"\x01\x01\x08\x0a" + bytes(8), b"\x01" * 40):
         one = between(a, b, options=options)
@@ -251,7 +255,7 @@ def test_hint_and_bare_acknowledgement(pair: tuple[Probe, Probe]) -> None:
         assert len(got.data) == len(bytes(one))
 
 
-def test_hint_and_arp(pair: tuple[Probe, Probe]) -> None:
+def test_hint_with_arp(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
     request = arp_request(a.info["mac"], a.info["address"], b.info["address"])
     a.send(request)
@@ -262,7 +266,7 @@ def test_hint_and_arp(pair: tuple[Probe, Probe]) -> None:
 # What is received, and what is not
 
 
-def test_own_frames_are_not_heard(pair: tuple[Probe, Probe]) -> None:
+def test_own_frames_are_not_received(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
     a.send(between(a, a, b"to myself"))
     a.send(arp_request(a.info["mac"], a.info["address"], b.info["address"]))
@@ -284,7 +288,7 @@ def test_filter_of_an_own_address(pair: tuple[Probe, Probe], hosts: Hosts) -> No
     assert [f.data[HEADERS:] for f in b.receive(7, 0.3)] == [b"ours", b"urgent"]
 
 
-def test_own_address_shared_by_ports(probe: Make, hosts: Hosts, pair: tuple[Probe, Probe]) -> None:
+def test_tcp_ports_divide_own_address(probe: Make, hosts: Hosts, pair: tuple[Probe, Probe]) -> None:
     """tcp_ports divides one address among files: each hears its own range only."""
     a, _ = pair
     host = hosts("veth-1500")[1]
@@ -300,7 +304,9 @@ def test_own_address_shared_by_ports(probe: Make, hosts: Hosts, pair: tuple[Prob
     assert [f.data[HEADERS:] for f in high.receive(3, 0.1)] == [b"high"]
 
 
-def test_second_hardware_address(probe: Make, hosts: Hosts, pair: tuple[Probe, Probe]) -> None:
+def test_second_mac_address_is_registered(
+    probe: Make, hosts: Hosts, pair: tuple[Probe, Probe]
+) -> None:
     a, _ = pair
     host = hosts("veth-1500")[1]
     other = probe(host)
@@ -312,7 +318,9 @@ def test_second_hardware_address(probe: Make, hosts: Hosts, pair: tuple[Probe, P
     assert "02:55:00:00:00:09" in known, "a NIC must let it through"
 
 
-def test_siblings_hear_each_other(probe: Make, hosts: Hosts, pair: tuple[Probe, Probe]) -> None:
+def test_ports_on_one_interface_receive_from_each_other(
+    probe: Make, hosts: Hosts, pair: tuple[Probe, Probe]
+) -> None:
     """Two processes on one interface: the outgoing frame of one arrives at the other."""
     a, _ = pair
     host = hosts("veth-1500")[0]
@@ -345,7 +353,7 @@ def shared(probe: Make, hosts: Hosts) -> tuple[Probe, Probe]:
     return ends[0], ends[1]
 
 
-def test_kernel_stays_silent(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
+def test_kernel_does_not_answer_reserved_ports(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
     a, b = shared
     host = hosts("veth-1500")[1]
     assert b.info["shares"] and b.info["address"] == host.address
@@ -365,7 +373,7 @@ def test_kernel_stays_silent(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
     assert local not in listening(host)
 
 
-def test_without_the_listener_the_kernel_resets(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
+def test_kernel_resets_unreserved_port(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
     """The check above can fail: an unreserved port draws a reset."""
     a, b = shared
     host = hosts("veth-1500")[1]
@@ -394,7 +402,7 @@ def test_filter_of_a_shared_address(shared: tuple[Probe, Probe]) -> None:
     assert {kind[:2] for kind in kinds[2:]} == {b"\x08\x06"}, "the request (and an answer)"
 
 
-def test_kernel_tcp_works_beside(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
+def test_kernel_tcp_works_beside_port(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
     """The interface's own TCP is not disturbed, and not heard."""
     first, second = hosts("veth-1500")
     shared[1].reserve()
@@ -424,7 +432,7 @@ def few_offered(hosts: Hosts) -> Iterator[set[int]]:
         host.run(["sysctl", "-qw", f"{name}={text}"])
 
 
-def test_ports_that_are_kept_for_others(
+def test_ip_local_reserved_ports_are_respected(
     few_offered: set[int], shared: tuple[Probe, Probe], hosts: Hosts
 ) -> None:
     """Beside what the kernel grants, only what it would grant."""
@@ -434,7 +442,7 @@ def test_ports_that_are_kept_for_others(
     assert taken <= held <= few_offered
 
 
-def test_a_configured_range_may_be_kept_for_harp(
+def test_tcp_ports_may_name_reserved_ports(
     few_offered: set[int], probe: Make, hosts: Hosts
 ) -> None:
     """Its ports are reserved so that nobody else gets them."""
@@ -444,7 +452,7 @@ def test_a_configured_range_may_be_kept_for_harp(
     assert {one.reserve() for _ in range(5)} == set(range(40003, 40008))
 
 
-def test_blocks_of_ports(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
+def test_ports_are_held_in_blocks(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
     a, b = shared
     host = hosts("veth-1500")[1]
     ports = {b.reserve() for _ in range(40)}
@@ -460,7 +468,7 @@ def test_blocks_of_ports(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
     assert {b.reserve() for _ in range(40)} <= held
 
 
-def test_blocks_grow(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
+def test_several_hundred_ports_are_received(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
     """Hundreds of ports make few ranges: every one of them is heard."""
     a, b = shared
     ports = [b.reserve() for _ in range(300)]
@@ -471,7 +479,7 @@ def test_blocks_grow(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
     assert [int.from_bytes(f.data[36:38], "big") for f in b.receive(300)] == ports
 
 
-def test_wanted_port(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
+def test_requested_port_is_reserved(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
     a, b = shared
     host = hosts("veth-1500")[1]
     assert b.reserve(0, 5201) == 5201
@@ -489,7 +497,7 @@ def test_wanted_port(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
     taken.wait(5)
 
 
-def test_range_of_ports_is_kept(probe: Make, hosts: Hosts) -> None:
+def test_configured_range_is_used(probe: Make, hosts: Hosts) -> None:
     host = hosts("veth-1500")[0]
     one, other = probe(host), probe(host)
     for each in (one, other):
@@ -501,7 +509,9 @@ def test_range_of_ports_is_kept(probe: Make, hosts: Hosts) -> None:
     assert outside.value.number == errno.EADDRNOTAVAIL
 
 
-def test_siblings_share_the_address(shared: tuple[Probe, Probe], probe: Make, hosts: Hosts) -> None:
+def test_ports_on_shared_address_differ(
+    shared: tuple[Probe, Probe], probe: Make, hosts: Hosts
+) -> None:
     host = hosts("veth-1500")[0]
     sibling = probe(host)
     sibling.open(f"packet:{host.interface}")
@@ -517,7 +527,7 @@ def test_siblings_share_the_address(shared: tuple[Probe, Probe], probe: Make, ho
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_fanout(probe: Make, hosts: Hosts, own: bool) -> None:
+def test_fanout_steers_by_local_port(probe: Make, hosts: Hosts, own: bool) -> None:
     hosts_ = hosts("veth-1500")
     address = f"{hosts_[1].own_address}/24" if own else "-"
     sender, b = probe(hosts_[0]), probe(hosts_[1])
@@ -553,7 +563,7 @@ def test_arp_reaches_every_queue(probe: Make, hosts: Hosts) -> None:
         assert request in [f.data[: len(request)] for f in b.receive(1, 0, queue=queue)], "at once"
 
 
-def test_two_groups_on_one_interface(probe: Make, hosts: Hosts) -> None:
+def test_fanout_groups_are_per_process(probe: Make, hosts: Hosts) -> None:
     """Each process's group is its own: frames are not shared out between processes."""
     first, second = hosts("veth-1500")
     sender = probe(first)
@@ -571,7 +581,7 @@ def test_two_groups_on_one_interface(probe: Make, hosts: Hosts) -> None:
 # Sleeping, counting, failing
 
 
-def test_descriptor(pair: tuple[Probe, Probe]) -> None:
+def test_descriptor_is_readable_when_frames_wait(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
     b.receive(8, 0.05)
     assert not b.arm(True) and not b.wait(0.05)
@@ -581,7 +591,7 @@ def test_descriptor(pair: tuple[Probe, Probe]) -> None:
     assert len(b.receive()) == 1
 
 
-def test_losses_are_counted(probe: Make, hosts: Hosts) -> None:
+def test_socket_buffer_losses_are_counted(probe: Make, hosts: Hosts) -> None:
     """A reader that sleeps loses what its socket cannot hold, and says how much."""
     first, second = hosts("veth-1500")
     a, b = probe(first), probe(second)
@@ -598,7 +608,7 @@ def test_losses_are_counted(probe: Make, hosts: Hosts) -> None:
     assert b.count()["lost"] == 0, "counted once"
 
 
-def test_full_device(probe: Make, hosts: Hosts) -> None:
+def test_full_qdisc_is_eagain(probe: Make, hosts: Hosts) -> None:
     """A queueing discipline that takes no more: nothing small is lost, nothing sleeps on it."""
     first, second = hosts("veth-1500")
     a, b = probe(first), probe(second)
@@ -653,7 +663,7 @@ def test_interface_goes_down_and_comes_back(probe: Make, hosts: Hosts) -> None:
     assert b.count()["errors"] == 4
 
 
-def test_interface_is_removed(probe: Make, hosts: Hosts) -> None:
+def test_removed_interface_is_enodev(probe: Make, hosts: Hosts) -> None:
     host = hosts("veth-1500")[0]
     host.run(["ip", "link", "add", "gone0", "type", "veth", "peer", "name", "gone1"])
     host.run(["ip", "link", "set", "gone0", "up"])
@@ -670,7 +680,7 @@ def test_interface_is_removed(probe: Make, hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize("queues", [1, 3])
-def test_close_leaves_nothing_open(probe: Make, hosts: Hosts, queues: int) -> None:
+def test_close_leaves_no_descriptors(probe: Make, hosts: Hosts, queues: int) -> None:
     host = hosts("veth-1500")[0]
     one = probe(host)
     one.do("use 0")  # it runs
@@ -688,7 +698,7 @@ def refusal(one: Probe, *arguments: object, **options: object) -> tuple[int, str
     return refused.value.number, str(refused.value)
 
 
-def test_bad_opens(probe: Make, hosts: Hosts) -> None:
+def test_invalid_opens_are_refused(probe: Make, hosts: Hosts) -> None:
     host = hosts("veth-1500")[0]
     one = probe(host)
     number, text = refusal(one, "packet:eth7")
@@ -730,7 +740,7 @@ def test_address_of_another_interface_is_local_too(probe: Make, hosts: Hosts) ->
         host.run(["ip", "route", "del", "local", "10.99.0.0/24", "dev", "lo"])
 
 
-def test_gateway_of_the_kernel(probe: Make, hosts: Hosts) -> None:
+def test_gateway_is_kernel_default_route(probe: Make, hosts: Hosts) -> None:
     host = hosts("veth-1500")[0]
     host.run(["ip", "route", "add", "default", "via", "10.77.0.200", "metric", "20"])
     host.run(["ip", "route", "add", "default", "via", "10.77.0.201", "metric", "10"])
@@ -741,7 +751,7 @@ def test_gateway_of_the_kernel(probe: Make, hosts: Hosts) -> None:
             host.run(["ip", "route", "del", "default"])
 
 
-def test_least_privilege(probe: Make, hosts: Hosts) -> None:
+def test_cap_net_raw_is_sufficient(probe: Make, hosts: Hosts) -> None:
     """CAP_NET_RAW alone is enough, with a shallow buffer, which is said; without: refused."""
     host = hosts("veth-1500")[0]
     other = probe(hosts("veth-1500")[1])
@@ -790,7 +800,7 @@ def speed(a: Probe, b: Probe, big: Frame, hint: int) -> tuple[float, float, int]
 
 @pytest.mark.parametrize(("wire", "least"), [("veth-1500", 5), ("veth-1500-nooff", 0.5)])
 @pytest.mark.parametrize("hint", [0, HEADERS])
-def test_speed(
+def test_throughput_over_veth(
     pair: tuple[Probe, Probe],
     wire: str,
     least: float,

@@ -37,7 +37,7 @@ def frame(payload: bytes = b"", **changes: object) -> Frame:
     return Frame(A, B, 1000, 2000, payload, **changes)  # type: ignore[arg-type]
 
 
-def test_crosses_whole_both_ways(ends: tuple[Probe, Probe]) -> None:
+def test_frames_cross_whole_both_ways(ends: tuple[Probe, Probe]) -> None:
     a, b = ends
     assert a.info["offloads"] == ALL_OFFLOADS and a.info["max_frame"] == 65549
     assert (a.info["mac"][-1], b.info["mac"][-1]) == ("0", "1")
@@ -51,13 +51,13 @@ def test_crosses_whole_both_ways(ends: tuple[Probe, Probe]) -> None:
         assert not got.good and got.segment == 0
 
 
-def test_too_long_a_frame(ends: tuple[Probe, Probe]) -> None:
+def test_too_long_frame_is_emsgsize(ends: tuple[Probe, Probe]) -> None:
     with pytest.raises(PortError) as refused:
         ends[0].send(bytes(65550))
     assert refused.value.number == errno.EMSGSIZE
 
 
-def test_wraps_around(ends: tuple[Probe, Probe]) -> None:
+def test_ring_wraps_around(ends: tuple[Probe, Probe]) -> None:
     """Three times round the ring, in lengths that end everywhere in it."""
     a, b = ends
     sent = 0
@@ -72,7 +72,7 @@ def test_wraps_around(ends: tuple[Probe, Probe]) -> None:
         number += 1
 
 
-def test_full_then_room_again(ends: tuple[Probe, Probe]) -> None:
+def test_full_ring_refuses_then_accepts_again(ends: tuple[Probe, Probe]) -> None:
     a, b = ends
     big = frame(bytes(65000))
     count = 0
@@ -93,7 +93,7 @@ def test_full_then_room_again(ends: tuple[Probe, Probe]) -> None:
     a.send(big)
 
 
-def test_doorbell(ends: tuple[Probe, Probe]) -> None:
+def test_doorbell_wakes_armed_receiver(ends: tuple[Probe, Probe]) -> None:
     a, b = ends
     assert not b.arm(True)
     assert not b.wait(0.05)
@@ -109,7 +109,7 @@ def test_doorbell(ends: tuple[Probe, Probe]) -> None:
     assert len(b.receive(2)) == 2
 
 
-def test_queues_follow_the_port(probe: Make, path: str) -> None:
+def test_frames_reach_queue_of_their_local_port(probe: Make, path: str) -> None:
     a, b = probe(), probe()
     a.open(f"wire:{path}", 3, f"{A}/24")
     b.open(f"wire:{path}", 3, f"{B}/24")
@@ -123,7 +123,7 @@ def test_queues_follow_the_port(probe: Make, path: str) -> None:
     assert all(len(b.receive(1, queue=queue)) == 1 for queue in range(3)), "every stack hears ARP"
 
 
-def test_reserve_and_release(ends: tuple[Probe, Probe]) -> None:
+def test_ports_are_reserved_and_released(ends: tuple[Probe, Probe]) -> None:
     a, _ = ends
     local = a.reserve(0, 5000)
     assert local == 5000
@@ -135,7 +135,7 @@ def test_reserve_and_release(ends: tuple[Probe, Probe]) -> None:
     assert len({a.reserve() for _ in range(50)}) == 50
 
 
-def test_configured_ports(probe: Make, path: str) -> None:
+def test_configured_range_is_used(probe: Make, path: str) -> None:
     a = probe()
     a.open(f"wire:{path}", address=f"{A}/24", ports="6000-6002")
     assert {a.reserve() for _ in range(3)} == {6000, 6001, 6002}
@@ -170,7 +170,9 @@ def test_dead_peer_is_replaced(ends: tuple[Probe, Probe], probe: Make, path: str
     assert a.receive()
 
 
-def test_both_killed(ends: tuple[Probe, Probe], probe: Make, path: str) -> None:
+def test_file_is_reused_after_both_ends_are_killed(
+    ends: tuple[Probe, Probe], probe: Make, path: str
+) -> None:
     for one in ends:
         one.send(frame(b"old"))
         one.kill()
@@ -186,7 +188,7 @@ def test_third_end_is_refused(ends: tuple[Probe, Probe], probe: Make, path: str)
     assert refused.value.number == errno.EBUSY
 
 
-def test_nothing_is_left_behind(ends: tuple[Probe, Probe], path: str) -> None:
+def test_last_close_removes_files(ends: tuple[Probe, Probe], path: str) -> None:
     folder = Path(path).parent
     assert sorted(p.name for p in folder.iterdir()) == ["w", "w.0.0", "w.1.0"]
     ends[0].end()
@@ -195,7 +197,7 @@ def test_nothing_is_left_behind(ends: tuple[Probe, Probe], path: str) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_one_process_holds_both_ends(probe: Make, path: str) -> None:
+def test_one_process_may_hold_both_ends(probe: Make, path: str) -> None:
     both = probe()
     both.do("use 0")  # it runs
     before = both.descriptors()
@@ -223,7 +225,7 @@ def test_one_process_holds_both_ends(probe: Make, path: str) -> None:
         ("wirre:{}", 1, f"{A}/24", "packet:, dpdk:, wire:, fault:"),
     ],
 )
-def test_bad_open(
+def test_invalid_open_is_refused(
     probe: Make, path: str, device: str, queues: int, address: str, says: str
 ) -> None:
     with pytest.raises(PortError) as refused:
@@ -231,13 +233,13 @@ def test_bad_open(
     assert says in str(refused.value)
 
 
-def test_other_number_of_queues(probe: Make, path: str) -> None:
+def test_different_number_of_queues_is_refused(probe: Make, path: str) -> None:
     probe().open(f"wire:{path}", 2, f"{A}/24")
     with pytest.raises(PortError, match="2 instances and this one 1"):
         probe().open(f"wire:{path}", 1, f"{B}/24")
 
 
-def test_strange_file(probe: Make, path: str) -> None:
+def test_damaged_file_is_refused(probe: Make, path: str) -> None:
     """A file of somebody's is emptied only if no end is held: it was named for this."""
     a = probe()
     a.open(f"wire:{path}", address=f"{A}/24")
@@ -247,7 +249,7 @@ def test_strange_file(probe: Make, path: str) -> None:
         probe().open(f"wire:{path}", address=f"{B}/24")
 
 
-def test_lying_peer_is_not_followed(ends: tuple[Probe, Probe], path: str) -> None:
+def test_record_with_wrong_length_is_dropped(ends: tuple[Probe, Probe], path: str) -> None:
     """A record that claims more bytes than there are is dropped and counted."""
     a, b = ends
     a.send(frame(b"x" * 100))
@@ -262,7 +264,9 @@ def test_lying_peer_is_not_followed(ends: tuple[Probe, Probe], path: str) -> Non
     assert len(b.receive()) == 1
 
 
-def test_speed(ends: tuple[Probe, Probe], record_property: Callable[[str, object], None]) -> None:
+def test_throughput_over_shared_memory(
+    ends: tuple[Probe, Probe], record_property: Callable[[str, object], None]
+) -> None:
     """Large segments, as fast as they go. A sender that waits for room computes too: a low bar."""
     a, b = ends
     big = frame(bytes(64000))

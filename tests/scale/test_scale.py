@@ -35,7 +35,7 @@ def seen() -> dict[str, int]:
     return {name: int(number) for name, number in map(str.split, done.stdout.splitlines())}
 
 
-def test_every_pair_talks(seen: dict[str, int]) -> None:
+def test_every_host_pair_exchanges_messages(seen: dict[str, int]) -> None:
     """Twice, the second time when all links are open. Each host is asked for once by each other
     one, and nothing is lost."""
     assert seen["talks"] == HOSTS * (HOSTS - 1)
@@ -46,7 +46,7 @@ def test_every_pair_talks(seen: dict[str, int]) -> None:
     assert max(seen["first_longest_us"], seen["again_longest_us"]) < 1000
 
 
-def test_new_links_beside_a_flood(seen: dict[str, int]) -> None:
+def test_new_links_complete_within_1_s_during_flood(seen: dict[str, int]) -> None:
     """2,000 spoofed SYNs a second, as many ARP questions, and as many claims to addresses of
     others: every new link, from the victim or to it, has carried its messages within a second."""
     assert seen["flood_talks"] == seen["flood_links"] == FLOOD_S * 100
@@ -71,7 +71,7 @@ def cost(folder: Path, function: str, ports: int) -> int:
 
 @pytest.mark.skipif(SANITIZED, reason="the sanitizer's instructions count, too")
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="there is no valgrind")
-def test_what_a_syn_costs(tmp_path: Path) -> None:
+def test_syn_cost_does_not_depend_on_listener_count(tmp_path: Path) -> None:
     """With 4096 places, half of them handshakes, and twenty listeners or four thousand: nothing
     is searched. Its answer, for which a neighbour has to be asked, is the most of it."""
     few, many = (cost(tmp_path, "tcp_input", ports) for ports in (20, 4000))

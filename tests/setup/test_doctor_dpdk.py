@@ -51,7 +51,7 @@ def findings(host: FakeHost, tmp_path: Path) -> Findings:
     return look
 
 
-def test_all_is_well(findings: Findings) -> None:
+def test_correct_nic_has_no_fault(findings: Findings) -> None:
     found = findings()
     assert found["fault"] == [] and found["note"] == []
     assert found["ok"] == [
@@ -104,7 +104,7 @@ FAULTS: dict[str, tuple[Callable[[FakeHost], object], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_fault_with_its_remedy(fault: str, host: FakeHost, findings: Findings) -> None:
+def test_each_fault_names_its_remedy(fault: str, host: FakeHost, findings: Findings) -> None:
     assert findings()["fault"] == []
     damage, said = FAULTS[fault]
     damage(host)
@@ -112,12 +112,12 @@ def test_each_fault_with_its_remedy(fault: str, host: FakeHost, findings: Findin
     assert said in text and "\n" not in text
 
 
-def test_an_absent_device(findings: Findings) -> None:
+def test_missing_device_is_a_fault(findings: Findings) -> None:
     assert "there is no PCI device 0000:00:66.0" in findings("0000:00:66.0")["fault"][0]
     assert findings(ID)["fault"]  # there, and without a driver of ours
 
 
-def test_a_group_that_is_not_this_users(
+def test_inaccessible_iommu_group_is_a_fault(
     findings: Findings, host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """(That a user is really kept out, a virtual machine shows: tests/vm.)"""
@@ -133,7 +133,7 @@ def test_a_group_that_is_not_this_users(
     assert asked == [(host.root / NODE, os.R_OK | os.W_OK)]
 
 
-def test_memory_that_may_not_be_locked(
+def test_low_memlock_limit_is_a_fault(
     findings: Findings, host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def limit(size: int) -> None:
@@ -154,7 +154,7 @@ def test_memory_that_may_not_be_locked(
     assert findings()["fault"]
 
 
-def test_as_much_as_is_mapped_may_be_locked(
+def test_required_memlock_follows_configuration(
     findings: Findings, host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By what the process will take: more for each instance, as much as is asked for, and
@@ -170,7 +170,7 @@ def test_as_much_as_is_mapped_may_be_locked(
     assert not any("mapped" in text for text in findings()["fault"])
 
 
-def test_a_device_that_a_process_has(findings: Findings, host: FakeHost) -> None:
+def test_device_in_use_is_noted(findings: Findings, host: FakeHost) -> None:
     folder = host.root / "proc/4711/fd"
     folder.mkdir(parents=True)
     (folder / "9").symlink_to("/dev/vfio/7")
@@ -179,7 +179,7 @@ def test_a_device_that_a_process_has(findings: Findings, host: FakeHost) -> None
     assert found["note"] == [f"{GIVEN} is in use by process 4711"] and found["fault"] == []
 
 
-def test_hugepages(findings: Findings, host: FakeHost) -> None:
+def test_hugepage_shortage_is_reported(findings: Findings, host: FakeHost) -> None:
     assert "hugepages = 300 is more than the 256 MiB that are free" in findings(
         GIVEN, "hugepages = 300"
     )["fault"][0]  # fmt: skip
@@ -190,7 +190,7 @@ def test_hugepages(findings: Findings, host: FakeHost) -> None:
     assert "ordinary pages" in findings(GIVEN, "instances = 2")["note"][0]
 
 
-def test_without_an_iommu(
+def test_missing_iommu_is_noted(
     findings: Findings, host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_iommu(host)
@@ -206,14 +206,14 @@ def test_without_an_iommu(
     assert "is root's alone" in findings()["fault"][0]
 
 
-def test_under_uio_the_hosts_iommu_does_not_count(findings: Findings, host: FakeHost) -> None:
+def test_uio_driver_needs_hugepages_despite_iommu(findings: Findings, host: FakeHost) -> None:
     rebind(host, "uio_pci_generic")
     assert findings()["ok"][0] == f"{GIVEN} is bound to uio_pci_generic"
     host.set_pages(POOL, 128, 39)
     assert f"without an IOMMU {GIVEN} needs 80 MiB of hugepages" in findings()["fault"][0]
 
 
-def test_the_driver_needs_as_much_as_doctor_says() -> None:
+def test_memory_limits_match_c_source() -> None:
     """One rule in two languages."""
     root = Path(__file__).resolve().parents[2]
     source = (root / "dpdk_glue/dpdk/ethdev_device.c").read_text()
@@ -224,7 +224,7 @@ def test_the_driver_needs_as_much_as_doctor_says() -> None:
     assert f"PLAIN_MIB = {pages.PLAIN_MIB}," in (root / "dpdk_glue/dpdk/eal.c").read_text()
 
 
-def test_the_driver_has_the_same_idea_of_a_group() -> None:
+def test_iommu_group_rule_matches_c_source() -> None:
     root = Path(__file__).resolve().parents[2]
     source = (root / "dpdk_glue/dpdk/ethdev_device.c").read_text()
     rule = source.partition("static bool stands_aside(")[2].partition("}")[0]
@@ -237,7 +237,7 @@ def test_the_driver_has_the_same_idea_of_a_group() -> None:
     ("driver", "keeps"),
     [("pci-stub", False), ("vfio-pci", False), ("", False), ("uio_pci_generic", True)],
 )
-def test_who_keeps_vfio_from_a_group(
+def test_driver_that_blocks_vfio_group_is_a_fault(
     findings: Findings, host: FakeHost, driver: str, keeps: bool
 ) -> None:
     other = host.add_device("pci0000:00/0000:00:07.0", "0x020000", driver)
@@ -245,7 +245,7 @@ def test_who_keeps_vfio_from_a_group(
     assert any(f"with {other} ({driver})" in text for text in findings()["fault"]) == keeps
 
 
-def test_an_mtu_that_the_interface_had_not(findings: Findings) -> None:
+def test_mtu_above_former_interface_mtu_is_noted(findings: Findings) -> None:
     settings = {"name": "eth2", "mtu": 1500, "mac": "", "up": True, "routes": [], "addresses": []}
     step = Bind(GIVEN, "vfio-pci", "virtio-pci", "", settings, "this-boot")
     Journal(conf_dir()).carry_out(step)

@@ -31,28 +31,28 @@ def victim(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_folder_and_those_above_it(everybodys: Path) -> None:
+def test_folder_is_made_with_parents(everybodys: Path) -> None:
     path = everybodys / "a/b/run"
     MakeFolder(str(path), 0o1777).do()
     assert mode(path) == 0o1777 and mode(path.parent) == 0o755
     MakeFolder(str(path), 0o1777).do()  # again, after a crash
 
 
-def test_a_link_in_its_place(everybodys: Path, victim: Path) -> None:
+def test_symlink_instead_of_folder_is_refused(everybodys: Path, victim: Path) -> None:
     (everybodys / "run").symlink_to(victim)
     with pytest.raises(StepError, match="run"):
         MakeFolder(str(everybodys / "run"), 0o1777).do()
     assert mode(victim) == 0o700
 
 
-def test_a_link_above_it(everybodys: Path, victim: Path) -> None:
+def test_symlink_above_folder_is_refused(everybodys: Path, victim: Path) -> None:
     (everybodys / "tools").symlink_to(victim)
     with pytest.raises(StepError, match="tools"):
         MakeFolder(str(everybodys / "tools/run"), 0o1777).do()
     assert os.listdir(victim) == []
 
 
-def test_a_link_that_nobody_else_can_have_made(tmp_path: Path, victim: Path) -> None:
+def test_symlink_of_root_is_followed(tmp_path: Path, victim: Path) -> None:
     """Many a /usr/local is one."""
     (tmp_path / "local").symlink_to(victim)
     MakeFolder(str(tmp_path / "local/run"), 0o755).do()
@@ -60,7 +60,7 @@ def test_a_link_that_nobody_else_can_have_made(tmp_path: Path, victim: Path) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives folders away: needs root")
-def test_a_folder_of_somebody_elses(everybodys: Path) -> None:
+def test_folder_of_other_user_is_refused(everybodys: Path) -> None:
     path = everybodys / "tools"
     path.mkdir()
     os.chown(path, 12345, -1)
@@ -70,7 +70,7 @@ def test_a_folder_of_somebody_elses(everybodys: Path) -> None:
     assert os.listdir(path) == []
 
 
-def test_a_link_where_a_file_is_to_be_written(everybodys: Path, victim: Path) -> None:
+def test_symlink_instead_of_temporary_file_is_replaced(everybodys: Path, victim: Path) -> None:
     target = victim / "precious"
     target.write_text("kept")
     (everybodys / ".ztcp0.conf.new").symlink_to(target)

@@ -46,7 +46,7 @@ def spoken(lab: Lab) -> set[str]:
 
 # In this order: a host that has begun to speak goes on for some seconds.
 @pytest.mark.parametrize("ready", [True, False])
-def test_a_host_that_forwards_stays_silent(ready: bool, lab: Lab, host: Any) -> None:
+def test_forwarding_host_is_silent_after_setup(ready: bool, lab: Lab, host: Any) -> None:
     lab.hosts[1].write("/proc/sys/net/ipv4/ip_forward", "1")
     if ready:
         host.harp("setup", "apply", "--device", "packet:eth0", "--address", f"{OWN}/24")

@@ -51,7 +51,7 @@ def settings_of(steps: list[Step]) -> list[dict[str, str]]:
 # -- which
 
 
-def test_only_the_nic_that_nobody_uses_is_free(fake: FakeHost) -> None:
+def test_only_unused_nic_is_free(fake: FakeHost) -> None:
     fake.add_device("pci0000:00/0000:00:01.0", "0x010000", "virtio-pci")  # a disk
     found = nics.all_nics()
     assert [(nic.name, nic.is_free) for nic in found] == [("eth0", False), ("eth1", True)]
@@ -59,7 +59,7 @@ def test_only_the_nic_that_nobody_uses_is_free(fake: FakeHost) -> None:
     assert found[1].describe().endswith("10.0.3.7/24: free")
 
 
-def test_nothing_is_given_away_unasked(fake: FakeHost) -> None:
+def test_default_is_to_share_the_default_route_interface(fake: FakeHost) -> None:
     """Though eth1 is free: what the default route takes is shared."""
     assert [one.device for one in command.unnamed(False)] == ["packet:eth0"]
     assert [one.device for one in command.unnamed(True)] == [f"dpdk:{ID}"]
@@ -70,9 +70,7 @@ def test_nothing_is_given_away_unasked(fake: FakeHost) -> None:
 
 @pytest.mark.parametrize("by_parent", [False, True])
 @pytest.mark.parametrize("here", ["10.0.3.7", "10.9.9.9"])
-def test_the_ssh_sessions_nic_is_never_given_away(
-    here: str, by_parent: bool, fake: FakeHost
-) -> None:
+def test_ssh_nic_is_never_given_away(here: str, by_parent: bool, fake: FakeHost) -> None:
     fake.work_over_ssh("10.0.7.7", here, by_parent)
     if here == "10.9.9.9":  # an address that came by another way: the route says it
         fake.towards["10.0.7.7"] = "10.0.7.7 via 10.0.3.1 dev eth1 src 10.0.3.7"
@@ -80,12 +78,12 @@ def test_the_ssh_sessions_nic_is_never_given_away(
     assert "eth1 is not given away: it carries the ssh session" in said
 
 
-def test_the_default_routes_nic_is_never_given_away(fake: FakeHost) -> None:
+def test_default_route_nic_is_never_given_away(fake: FakeHost) -> None:
     said = refusal("dpdk:0000:00:04.0", even_if_used=True)
     assert said == "dpdk:0000:00:04.0: eth0 is not given away: it carries the default route"
 
 
-def test_the_default_route_is_the_best_one(fake: FakeHost) -> None:
+def test_lowest_metric_is_the_default_route(fake: FakeHost) -> None:
     fake.default_routes.append("default via 10.0.3.1 dev eth1 proto dhcp metric 200")
     steps_for(f"dpdk:{ID}")
     fake.default_routes.append("default via 10.0.3.1 dev eth1 metric 50")
@@ -147,7 +145,7 @@ USES: dict[str, tuple[Callable[[FakeHost], None], str]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_a_nic_in_use_must_be_told_twice(use: str, fake: FakeHost) -> None:
+def test_nic_in_use_needs_even_if_used(use: str, fake: FakeHost) -> None:
     prepare, said = USES[use]
     prepare(fake)
     assert not any(nic.is_free for nic in nics.all_nics())
@@ -156,7 +154,7 @@ def test_a_nic_in_use_must_be_told_twice(use: str, fake: FakeHost) -> None:
     assert any(isinstance(step, Bind) for step in steps_for(f"dpdk:{ID}", even_if_used=True))
 
 
-def test_a_nic_without_an_address_is_not_taken_unasked(fake: FakeHost) -> None:
+def test_nic_without_address_needs_address_option(fake: FakeHost) -> None:
     fake.addresses["eth1"] = ["fe80::1/64"]
     assert not any(nic.is_free for nic in nics.all_nics())
     assert "--address ADDRESS/PREFIX" in refusal(f"dpdk:{ID}")
@@ -164,7 +162,7 @@ def test_a_nic_without_an_address_is_not_taken_unasked(fake: FakeHost) -> None:
     assert settings_of(steps)[0]["address"] == "10.0.4.1/24"
 
 
-def test_what_harp_cannot_drive_or_see_is_refused(fake: FakeHost) -> None:
+def test_unsupported_or_hidden_nic_is_refused(fake: FakeHost) -> None:
     fake.add_nic("eth2", "pci0000:00/0000:00:06.0", "e1000", ("10.0.4.7/24",))
     fake.add_device("pci0000:00/0000:00:07.0", "0x020000", "ena")
     assert "cannot drive a NIC of e1000; share it" in refusal("dpdk:0000:00:06.0")
@@ -173,7 +171,7 @@ def test_what_harp_cannot_drive_or_see_is_refused(fake: FakeHost) -> None:
     assert "there is no NIC 0000:00:66.0; those that there are:" in said and ID in said
 
 
-def test_an_interface_stands_for_its_nic(fake: FakeHost) -> None:
+def test_interface_name_resolves_to_pci_id(fake: FakeHost) -> None:
     assert resolved("dpdk:eth1") == f"dpdk:{ID}"
     assert resolved("fault:drop=0.1|dpdk:eth1") == f"fault:drop=0.1|dpdk:{ID}"
     assert resolved("packet:eth1") == "packet:eth1"
@@ -189,7 +187,7 @@ def test_an_interface_stands_for_its_nic(fake: FakeHost) -> None:
 # -- the file
 
 
-def test_the_file_takes_over_what_the_kernel_knew(fake: FakeHost) -> None:
+def test_file_takes_over_kernel_settings(fake: FakeHost) -> None:
     folder = interface(fake, "eth1")
     (folder / "mtu").write_text("9001\n")
     (folder / "addr_assign_type").write_text("3\n")
@@ -207,7 +205,7 @@ def test_the_file_takes_over_what_the_kernel_knew(fake: FakeHost) -> None:
     _tables.parse(next(step for step in steps if isinstance(step, WriteFile)).text.encode())
 
 
-def test_an_address_alone_in_its_network_needs_a_gateway(fake: FakeHost) -> None:
+def test_address_with_prefix_32_needs_gateway(fake: FakeHost) -> None:
     fake.addresses["eth1"] = ["10.0.3.7/32"]
     assert "without a --gateway" in refusal(f"dpdk:{ID}")
     fake.routes["eth1"] = ["10.0.3.1 scope link", "default via 10.0.3.1 proto dhcp metric 200"]
@@ -225,7 +223,7 @@ def test_addresses_are_checked(fake: FakeHost) -> None:
     assert "holds 10.0.0.9 on another" in refusal(f"dpdk:{ID}", keys={"address": "10.0.0.9/24"})
 
 
-def test_each_nic_serves_the_gpu_beside_it(fake: FakeHost) -> None:
+def test_each_nic_serves_nearest_gpu(fake: FakeHost) -> None:
     expected = {}
     for i in range(8):
         switch = f"pci0000:{i // 4}0/0000:{i // 4}0:01.0/0000:{i}1:00.0"
@@ -243,19 +241,19 @@ def test_each_nic_serves_the_gpu_beside_it(fake: FakeHost) -> None:
     assert [Path(step.path).name for step in files] == [f"ztcp{i}.conf" for i in range(8)]
 
 
-def test_more_nics_than_gpus(fake: FakeHost) -> None:
+def test_surplus_nic_serves_no_gpu(fake: FakeHost) -> None:
     gpu = fake.add_gpu("pci0000:40/0000:40:01.0")
     near = fake.add_nic("eth2", "pci0000:40/0000:40:02.0", addresses=("10.0.4.7/24",))
     found = settings_of(steps_for(f"dpdk:{ID}", f"dpdk:{near}"))
     assert [one.get("gpu") for one in found] == [None, gpu]
 
 
-def test_a_nic_that_another_file_shares_is_refused(fake: FakeHost, tmp_path: Path) -> None:
+def test_nic_shared_by_other_file_is_refused(fake: FakeHost, tmp_path: Path) -> None:
     (tmp_path / "conf/ztcp0.conf").write_text("device = packet:eth1\naddress = kernel\n")
     assert "ztcp0.conf shares eth1 with the kernel" in refusal(f"dpdk:{ID}")
 
 
-def test_a_device_of_software_needs_no_host(fake: FakeHost) -> None:
+def test_virtual_device_changes_only_the_file(fake: FakeHost) -> None:
     device = "dpdk:virtio_user0,path=/run/x;tso=0"
     steps = steps_for(device, keys={"address": "10.0.9.1/24"})
     assert [step.kind for step in steps] == ["file"]
@@ -263,14 +261,14 @@ def test_a_device_of_software_needs_no_host(fake: FakeHost) -> None:
 
 
 @pytest.mark.parametrize("name", nics.SOFTWARE)
-def test_the_plugin_has_the_devices_of_software(name: str) -> None:
+def test_plugin_contains_virtual_devices(name: str) -> None:
     plugin = nccl_plugin_path()
     if loader.lacks_dpdk(plugin):
         pytest.skip("built without DPDK")
     assert f"{name}\0".encode() in plugin.read_bytes()
 
 
-def test_options_belong_to_the_device(fake: FakeHost, tmp_path: Path) -> None:
+def test_device_options_do_not_change_file_identity(fake: FakeHost, tmp_path: Path) -> None:
     steps = steps_for(f"dpdk:{ID};tso=0")
     assert settings_of(steps)[0]["device"] == f"dpdk:{ID};tso=0"
     file = next(step for step in steps if isinstance(step, WriteFile))
@@ -293,13 +291,13 @@ def drivers(*devices: str, **options: Any) -> list[str]:
     return [step.driver for step in steps_for(*devices, **options) if isinstance(step, Bind)]
 
 
-def test_with_an_iommu_vfio(fake: FakeHost) -> None:
+def test_iommu_selects_vfio_pci(fake: FakeHost) -> None:
     fake.join_group(ID, "7")
     assert drivers(f"dpdk:{ID}") == ["vfio-pci"]
     assert "cannot reach memory" in refusal(f"dpdk:{ID}", driver="uio_pci_generic")
 
 
-def test_without_an_iommu_vfio_where_the_kernel_allows_it(fake: FakeHost) -> None:
+def test_vfio_noiommu_is_used_where_allowed(fake: FakeHost) -> None:
     fake.vfio_parameters = "enable_unsafe_noiommu_mode:Enable UNSAFE, no-IOMMU mode."
     said = described(steps_for(f"dpdk:{ID}"))
     assert said[:4] == ["modprobe vfio",
@@ -308,18 +306,18 @@ def test_without_an_iommu_vfio_where_the_kernel_allows_it(fake: FakeHost) -> Non
     assert drivers(f"dpdk:{ID}", driver="uio_pci_generic") == ["uio_pci_generic"]
 
 
-def test_without_either_uio(fake: FakeHost) -> None:
+def test_uio_pci_generic_is_used_without_vfio(fake: FakeHost) -> None:
     assert drivers(f"dpdk:{ID}") == ["uio_pci_generic"]
     assert "needs an IOMMU" in refusal(f"dpdk:{ID}", driver="vfio-pci")
 
 
-def test_without_any(fake: FakeHost) -> None:
+def test_missing_drivers_are_refused(fake: FakeHost) -> None:
     fake.modules.clear()
     said = refusal(f"dpdk:{ID}")
     assert "neither vfio-pci nor uio_pci_generic" in said and "packet:eth1" in said
 
 
-def test_a_group_is_given_away_as_a_whole(fake: FakeHost) -> None:
+def test_iommu_group_must_be_given_as_a_whole(fake: FakeHost) -> None:
     other = fake.add_nic("eth2", "pci0000:00/0000:00:06.0", addresses=("10.0.4.7/24",), group="7")
     bridge = fake.add_device("pci0000:00/0000:00:08.0", "0x060400", "pcieport")
     fake.join_group(ID, "7")
@@ -328,7 +326,7 @@ def test_a_group_is_given_away_as_a_whole(fake: FakeHost) -> None:
     assert drivers(f"dpdk:{ID}", f"dpdk:{other}") == ["vfio-pci"] * 2
 
 
-def test_one_groups_nics_are_one_processs(fake: FakeHost) -> None:
+def test_nics_of_one_group_serve_one_process(fake: FakeHost) -> None:
     bound = []
     for number in (6, 7):
         place = f"pci0000:00/0000:00:0{number}.0"
@@ -340,14 +338,14 @@ def test_one_groups_nics_are_one_processs(fake: FakeHost) -> None:
     assert not any("no IOMMU" in line for line in said)
 
 
-def test_a_nic_that_is_given_away_already(fake: FakeHost) -> None:
+def test_nic_given_away_before_needs_only_a_file(fake: FakeHost) -> None:
     pci_id = fake.add_device("pci0000:00/0000:00:06.0", "0x020000", "vfio-pci")
     fake.set_pages(POOL, 128, 128)
     steps = steps_for(f"dpdk:{pci_id}", keys={"address": "10.0.5.1/24"})
     assert [step.kind for step in steps] == ["file"]
 
 
-def test_after_a_crash_the_journal_knows_the_address(fake: FakeHost) -> None:
+def test_journal_restores_address_after_crash(fake: FakeHost) -> None:
     settings = {"name": "eth2", "mtu": 1400, "mac": "", "up": True, "routes": [],
                 "addresses": ["10.0.6.7/24 brd 10.0.6.255 scope global"]}  # fmt: skip
     pci_id = fake.add_device("pci0000:00/0000:00:06.0", "0x020000")  # no driver has it now
@@ -365,7 +363,7 @@ def test_after_a_crash_the_journal_knows_the_address(fake: FakeHost) -> None:
 
 
 @pytest.mark.parametrize("cards, gib", [(1, 15), (2, 20), (4, 30), (7, 45), (8, 50), (9, 55)])
-def test_the_rule_of_gibibytes(cards: int, gib: int) -> None:
+def test_gibibytes_follow_number_of_gpus(cards: int, gib: int) -> None:
     assert pages.gibibytes(cards) == gib
 
 
@@ -373,7 +371,7 @@ def page_steps(*devices: str, **options: Any) -> list[str]:
     return [step.describe() for step in steps_for(*devices, **options) if step.kind == "pages"]
 
 
-def test_small_pages(fake: FakeHost) -> None:
+def test_small_hugepages_are_reserved(fake: FakeHost) -> None:
     assert page_steps(f"dpdk:{ID}") == [f"echo 128 > /{POOL}/nr_hugepages (it was 0)"]
     assert page_steps(f"dpdk:{ID}", hugepages=51) == [f"echo 26 > /{POOL}/nr_hugepages (it was 0)"]
     assert page_steps(f"dpdk:{ID}", hugepages=0) == []
@@ -386,7 +384,7 @@ def test_small_pages(fake: FakeHost) -> None:
     assert page_steps(f"dpdk:{ID}") == []
 
 
-def test_small_pages_are_not_asked_for_again(fake: FakeHost) -> None:
+def test_small_hugepages_are_reserved_once(fake: FakeHost) -> None:
     first = next(step for step in steps_for(f"dpdk:{ID}") if isinstance(step, pages.Pages))
     first.do()
     fake.set_pages(POOL, 128, 0)  # a job has taken them
@@ -395,7 +393,7 @@ def test_small_pages_are_not_asked_for_again(fake: FakeHost) -> None:
     assert first.undo() and pages.total(POOL) == 0 and first.undo() == ""
 
 
-def test_small_pages_of_others_are_left(fake: FakeHost) -> None:
+def test_undo_keeps_hugepages_of_others(fake: FakeHost) -> None:
     step = next(step for step in steps_for(f"dpdk:{ID}") if isinstance(step, pages.Pages))
     step.do()
     fake.set_pages(POOL, 300, 300)
@@ -405,7 +403,7 @@ def test_small_pages_of_others_are_left(fake: FakeHost) -> None:
     assert step.undo() == "" and pages.total(POOL) == 100
 
 
-def test_small_pages_lie_beside_their_nics(fake: FakeHost) -> None:
+def test_small_hugepages_are_reserved_on_nic_node(fake: FakeHost) -> None:
     devices = []
     for i, node in enumerate("011"):
         pool = f"sys/devices/system/node/node{node}/hugepages/hugepages-2048kB"
@@ -434,7 +432,7 @@ def boot_step(**options: Any) -> bootline.BootPages:
     return next(step for step in steps if isinstance(step, bootline.BootPages))
 
 
-def test_large_pages_come_with_the_next_boot(grub: FakeHost) -> None:
+def test_large_hugepages_need_reboot(grub: FakeHost) -> None:
     for i in range(2):
         grub.add_gpu(f"pci0000:60/0000:60:0{i}.0")
     step = boot_step()
@@ -452,7 +450,7 @@ def test_large_pages_come_with_the_next_boot(grub: FakeHost) -> None:
     assert not drop_in.exists() and not step.in_place() and step.undo() == ""
 
 
-def test_large_pages_need_memory_and_a_boot_loader(
+def test_large_hugepages_need_memory_and_boot_loader(
     grub: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grub.write("proc/meminfo", f"MemTotal: {16 * GIB_KB} kB\n")
@@ -462,7 +460,7 @@ def test_large_pages_need_memory_and_a_boot_loader(
     assert "add by hand: default_hugepagesz=1G" in refusal(f"dpdk:{ID}", page_size="1G")
 
 
-def test_large_pages_by_grubby(grub: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_hugepages_by_grubby(grub: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
     line: set[str] = set()
 
     def grubby(*command: str) -> tuple[bool, str]:
@@ -485,7 +483,7 @@ def test_large_pages_by_grubby(grub: FakeHost, monkeypatch: pytest.MonkeyPatch) 
     assert line == set()
 
 
-def test_distances() -> None:
+def test_pci_distance_grows_with_topology() -> None:
     def at(place: str, node: int = 0) -> pci.PciDevice:
         return pci.PciDevice(place, Path("/sys/devices") / place, 0, 0, "", (), "", node)
 
@@ -497,7 +495,7 @@ def test_distances() -> None:
     assert found == sorted(found) and len(set(found)) == 4
 
 
-def test_a_tool_that_hangs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_tool_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ip").write_text("#!/bin/sh\nexec sleep 60\n")
     (tmp_path / "ip").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)

@@ -32,7 +32,7 @@ def blackholes(host: Host) -> str:
     return str(host.host.run(["ip", "route", "show", "type", "blackhole"]).stdout).strip()
 
 
-def test_with_the_kernels_address_only_a_file_is_written(host: Host) -> None:
+def test_kernel_address_writes_only_a_file(host: Host) -> None:
     before = host.state()
     done = host.harp("setup", "--yes")
     assert done.stdout.splitlines()[-1] == "Set up HARP successfully"
@@ -46,7 +46,7 @@ def test_with_the_kernels_address_only_a_file_is_written(host: Host) -> None:
     assert host.state() == before
 
 
-def test_again_changes_nothing(host: Host) -> None:
+def test_second_setup_changes_nothing(host: Host) -> None:
     host.harp("setup", "--yes")
     before = host.state()
     times = {path: path.stat().st_mtime_ns for path in host.conf.iterdir()}
@@ -56,7 +56,7 @@ def test_again_changes_nothing(host: Host) -> None:
     assert {path: path.stat().st_mtime_ns for path in host.conf.iterdir()} == times
 
 
-def test_it_asks(host: Host) -> None:
+def test_setup_asks_before_applying(host: Host) -> None:
     before = host.state()
     done = host.harp("setup", code=1, input="n\n")
     assert "Apply this? [y/N]" in done.stdout
@@ -75,7 +75,7 @@ def test_plan_and_dry_run_change_nothing(host: Host) -> None:
 
 
 @pytest.mark.usefixtures("forwarding")
-def test_an_own_address_on_a_host_that_forwards(host: Host) -> None:
+def test_own_address_on_forwarding_host_adds_blackhole(host: Host) -> None:
     before = host.state()
     host.harp("setup", "apply", *OWN_ARGUMENTS, "--gateway", "10.77.0.1", "--set", "flows=2")
     assert blackholes(host) == f"blackhole {OWN}"
@@ -90,14 +90,14 @@ def test_an_own_address_on_a_host_that_forwards(host: Host) -> None:
     assert host.state() == before
 
 
-def test_an_own_address_on_a_host_that_does_not_forward(host: Host) -> None:
+def test_own_address_without_forwarding_adds_no_route(host: Host) -> None:
     host.harp("setup", "apply", *OWN_ARGUMENTS)
     assert blackholes(host) == ""
     host.harp("setup", "undo")
 
 
 @pytest.mark.usefixtures("forwarding")
-def test_after_a_reboot_the_route_is_missing_and_setup_mends_it(host: Host) -> None:
+def test_setup_restores_missing_route(host: Host) -> None:
     host.harp("setup", "apply", *OWN_ARGUMENTS)
     host.host.run(["ip", "route", "del", "blackhole", f"{OWN}/32"])
     assert "missing  blackhole" in host.harp("setup", "status", code=1).stdout
@@ -109,7 +109,7 @@ def test_after_a_reboot_the_route_is_missing_and_setup_mends_it(host: Host) -> N
 
 
 @pytest.mark.usefixtures("forwarding")
-def test_a_route_that_was_there_is_not_ours_to_remove(host: Host) -> None:
+def test_undo_keeps_existing_route(host: Host) -> None:
     host.host.run(["ip", "route", "add", "blackhole", f"{OWN}/32"])
     host.harp("setup", "apply", *OWN_ARGUMENTS)
     host.harp("setup", "undo")
@@ -136,7 +136,7 @@ def test_a_route_that_was_there_is_not_ours_to_remove(host: Host) -> None:
         (("--device", "dpdk:virtio_user0,path=/x"), "give it one with --address ADDRESS/PREFIX"),
     ],
 )
-def test_refusals(words: tuple[str, ...], said: str, host: Host) -> None:
+def test_invalid_requests_are_refused(words: tuple[str, ...], said: str, host: Host) -> None:
     before = host.state()
     assert said in host.harp("setup", "apply", *words, code=1).stderr
     assert host.state() == before
@@ -161,9 +161,7 @@ def test_refusals(words: tuple[str, ...], said: str, host: Host) -> None:
         (("packet:eth0", "--dpdk"), "--dpdk means all free NICs"),
     ],
 )
-def test_what_is_wrong_on_any_host_is_wrong_usage(
-    words: tuple[str, ...], said: str, host: Host
-) -> None:
+def test_invalid_values_exit_2(words: tuple[str, ...], said: str, host: Host) -> None:
     before = host.state()
     error = host.harp("setup", "apply", "--device", *words, code=2).stderr
     assert said in error and "plan:1" not in error
@@ -181,7 +179,7 @@ def test_what_is_wrong_on_any_host_is_wrong_usage(
         ("setup", "--colour"),
     ],
 )
-def test_wrong_usage(words: tuple[str, ...], host: Host) -> None:
+def test_wrong_usage_exits_2(words: tuple[str, ...], host: Host) -> None:
     host.harp(*words, code=2)
     assert not host.conf.exists()
 
@@ -190,7 +188,7 @@ def lines(host: Host, number: int) -> list[str]:
     return list((host.conf / f"ztcp{number}.conf").read_text().splitlines()[1:])
 
 
-def test_a_key_can_be_taken_out_again(host: Host) -> None:
+def test_key_can_be_removed(host: Host) -> None:
     host.harp("setup", "apply", *OWN_ARGUMENTS, "--gateway", "10.77.0.1", "--set", "mtu=1400")
     device = ["device = packet:eth0", f"address = {OWN}/24"]
     assert lines(host, 0) == [*device, "gateway = 10.77.0.1", "mtu = 1400"]
@@ -201,14 +199,14 @@ def test_a_key_can_be_taken_out_again(host: Host) -> None:
     host.harp("setup", "undo")
 
 
-def test_what_does_not_go_with_the_file_is_refused(host: Host) -> None:
+def test_key_that_contradicts_file_is_refused(host: Host) -> None:
     host.harp("setup", "apply", *OWN_ARGUMENTS, "--gateway", "10.77.0.1")
     error = host.harp("setup", "apply", "--address", "10.78.0.9/24", code=1).stderr
     assert "ztcp0.conf: gateway = 10.77.0.1 is outside the address's network" in error
     host.harp("setup", "undo")
 
 
-def test_a_nic_may_have_a_file_for_each_rank(host: Host) -> None:
+def test_one_nic_may_have_several_files(host: Host) -> None:
     """With addresses of their own a file serves one process."""
     before = host.state()
 
@@ -253,7 +251,7 @@ def second_nic(host: Host) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("second_nic")
-def test_several_usable_interfaces_must_be_chosen_from(host: Host) -> None:
+def test_several_usable_interfaces_need_a_choice(host: Host) -> None:
     text = host.harp("setup", "--yes", code=2).stderr
     assert "--device packet:eth0" in text and "--device packet:eth1" in text
     assert "eth2" not in text  # it has no address
@@ -268,7 +266,7 @@ def test_several_usable_interfaces_must_be_chosen_from(host: Host) -> None:
 
 
 @pytest.mark.usefixtures("second_nic")
-def test_the_jobs_interface_is_shared(host: Host) -> None:
+def test_socket_ifname_or_default_route_selects_interface(host: Host) -> None:
     """NCCL's own choice, else the default route's."""
     for chosen, expected in (("eth1", ["eth1"]), ("=eth0", ["eth0"]), ("^eth1", ["eth0"]),
                              ("eth", ["eth0", "eth1"])):  # fmt: skip
@@ -282,7 +280,7 @@ def test_the_jobs_interface_is_shared(host: Host) -> None:
     assert "note: eth0 could be used as well" in done.stderr
 
 
-def test_files_for_other_devices_are_left_alone(host: Host) -> None:
+def test_files_of_other_devices_are_kept(host: Host) -> None:
     host.conf.mkdir(parents=True)
     (host.conf / "ztcp0.conf").write_text("device = wire:/x\naddress = 10.0.0.1/24\n")
     host.harp("setup", "--yes")
@@ -292,12 +290,12 @@ def test_files_for_other_devices_are_left_alone(host: Host) -> None:
     assert (host.conf / "ztcp0.conf").read_text().startswith("device = wire:/x\n")
 
 
-def test_no_nic_is_given_away_unasked(host: Host) -> None:
+def test_no_nic_is_given_away_by_default(host: Host) -> None:
     assert "packet:eth0" in host.harp("setup", "plan").stdout
     assert "no NIC is free; harp setup nics" in host.harp("setup", "plan", "--dpdk", code=1).stderr
 
 
-def test_a_file_by_hand_keeps_what_was_not_asked_about(host: Host) -> None:
+def test_edited_file_keeps_other_keys(host: Host) -> None:
     host.conf.mkdir(parents=True)
     by_hand = "# mine\ndevice=fault:drop=0.1|packet:eth0\naddress=kernel # shared\nflows = 4\n"
     (host.conf / "ztcp7.conf").write_text(by_hand)
@@ -312,7 +310,7 @@ def test_a_file_by_hand_keeps_what_was_not_asked_about(host: Host) -> None:
     assert host.state() == before
 
 
-def test_undo_keeps_later_edits_aside(host: Host) -> None:
+def test_undo_keeps_edited_file_aside(host: Host) -> None:
     host.harp("setup", "--yes")
     path = host.conf / "ztcp0.conf"
     path.write_text(path.read_text() + "flows = 3\n")
@@ -334,7 +332,7 @@ def test_undo_keeps_later_edits_aside(host: Host) -> None:
     assert "flows = 3" in (host.conf / "ztcp0.conf.edited").read_text()
 
 
-def test_a_file_that_a_job_uses_is_not_touched(host: Host) -> None:
+def test_claimed_file_is_not_changed(host: Host) -> None:
     host.harp("setup", "--yes")
     path = host.conf / "ztcp0.conf"
     fd = os.open(path, os.O_RDONLY)
@@ -349,7 +347,7 @@ def test_a_file_that_a_job_uses_is_not_touched(host: Host) -> None:
     assert not host.tools.exists()
 
 
-def test_one_at_a_time(host: Host) -> None:
+def test_concurrent_setup_is_refused(host: Host) -> None:
     host.harp("setup", "--yes")
     fd = os.open(host.conf, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
@@ -357,7 +355,7 @@ def test_one_at_a_time(host: Host) -> None:
     os.close(fd)
 
 
-def test_a_wrong_file_stops_it(host: Host) -> None:
+def test_invalid_file_stops_setup(host: Host) -> None:
     host.conf.mkdir(parents=True)
     (host.conf / "ztcp0.conf").write_text("devise = packet:eth0\n")
     assert "ztcp0.conf:1: unknown key 'devise'" in host.harp("setup", "--yes", code=1).stderr
@@ -370,7 +368,7 @@ def test_a_damaged_journal_is_named(host: Host) -> None:
     assert "setup-journal.json is damaged" in host.harp("setup", "status", code=1).stderr
 
 
-def test_status_of_a_host_without(host: Host) -> None:
+def test_status_and_undo_without_setup(host: Host) -> None:
     assert "nothing set up" in host.harp("setup", "status", code=1).stdout
     assert "nothing to undo" in host.harp("setup", "undo").stdout
 
@@ -388,7 +386,7 @@ def crash_everywhere(host: Host, words: tuple[str, ...]) -> Iterator[int]:
 
 @pytest.mark.usefixtures("forwarding")
 @pytest.mark.parametrize("there", ["", "tools", "tools/config"])
-def test_a_crash_anywhere_is_undone(there: str, host: Host) -> None:
+def test_crash_at_any_step_is_undone(there: str, host: Host) -> None:
     """Also where some of the folders were there before."""
     (host.tools.parent / there).mkdir(parents=True, exist_ok=True)
     crashes = 0
@@ -403,7 +401,7 @@ def test_a_crash_anywhere_is_undone(there: str, host: Host) -> None:
 
 
 @pytest.mark.usefixtures("forwarding")
-def test_after_a_crash_anywhere_setup_goes_on(host: Host) -> None:
+def test_setup_resumes_after_crash_at_any_step(host: Host) -> None:
     before = host.state()
     for _ in crash_everywhere(host, ("setup", "apply", *OWN_ARGUMENTS)):
         pass  # each run goes on where the last one died
@@ -414,7 +412,7 @@ def test_after_a_crash_anywhere_setup_goes_on(host: Host) -> None:
     assert host.state() == before
 
 
-def test_folders_that_others_use_are_left(host: Host) -> None:
+def test_folders_in_use_are_kept(host: Host) -> None:
     host.harp("setup", "--yes")
     (host.tools / "notes").write_text("mine")
     done = host.harp("setup", "undo").stdout
@@ -423,7 +421,7 @@ def test_folders_that_others_use_are_left(host: Host) -> None:
     assert [path.name for path in host.tools.iterdir()] == ["notes"]
 
 
-def test_two_at_once_of_a_host_without(host: Host) -> None:
+def test_concurrent_first_setup_is_refused(host: Host) -> None:
     fd = os.open(host.tools.parent, os.O_RDONLY)  # where the first folder would come
     fcntl.flock(fd, fcntl.LOCK_EX)
     assert "another harp setup" in host.harp("setup", "--yes", code=1).stderr

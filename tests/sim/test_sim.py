@@ -36,7 +36,7 @@ def seen() -> Callable[[str], list[Result]]:
     return results
 
 
-def test_many_seeds_break_no_rule() -> None:
+def test_random_seeds_break_no_rule() -> None:
     total = Total()
     for result in run_seeds(1, CI_SEEDS):
         total.add(result)
@@ -52,7 +52,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 @RATES
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_change_must_explain_itself(name: str, seen: Callable[[str], list[Result]]) -> None:
+def test_scenarios_match_golden_results(name: str, seen: Callable[[str], list[Result]]) -> None:
     """If it does: tools/sim --golden --write, and the reason into the commit."""
     runs = seen(name)
     assert [result.violation for result in runs if result.violation] == []
@@ -71,14 +71,14 @@ def test_one_flow_fills_a_long_fast_line(seen: Callable[[str], list[Result]]) ->
 
 
 @RATES
-def test_one_flow_fills_what_is_outstanding(seen: Callable[[str], list[Result]]) -> None:
+def test_one_flow_fills_outstanding_limit(seen: Callable[[str], list[Result]]) -> None:
     """1 MiB in a round trip of 100 µs is less than the line."""
     for result in seen("one flow, 1 MiB outstanding"):
         assert result.goodput_mbps >= 0.95 * (1 << 20) * 8 / 100
 
 
 @RATES
-def test_incast_keeps_the_line_full_and_nobody_out(seen: Callable[[str], list[Result]]) -> None:
+def test_incast_fills_line_and_starves_no_flow(seen: Callable[[str], list[Result]]) -> None:
     line = payload_rate(25_000)
     for result in seen("incast 8 to 1"):
         assert result.goodput_mbps >= 0.9 * line
@@ -86,7 +86,7 @@ def test_incast_keeps_the_line_full_and_nobody_out(seen: Callable[[str], list[Re
 
 
 @RATES
-def test_a_ring_over_a_narrow_core_keeps_step(seen: Callable[[str], list[Result]]) -> None:
+def test_ring_steps_over_narrow_core_stay_even(seen: Callable[[str], list[Result]]) -> None:
     for result in seen("ring of 64"):
         assert result.steps["count"] == 64 * 15
         assert result.steps["p99_ns"] <= 2 * result.steps["median_ns"]
@@ -94,7 +94,7 @@ def test_a_ring_over_a_narrow_core_keeps_step(seen: Callable[[str], list[Result]
 
 @RATES
 @pytest.mark.parametrize("name", ["two flows", "a late second flow"])
-def test_two_flows_share(name: str, seen: Callable[[str], list[Result]]) -> None:
+def test_two_flows_get_equal_rates(name: str, seen: Callable[[str], list[Result]]) -> None:
     """Within 20 % of each other, over seeds."""
     sums = [sum(flow) for flow in zip(*(result.flow_mbps for result in seen(name)))]
     assert min(sums) >= 0.8 * max(sums)
@@ -103,11 +103,11 @@ def test_two_flows_share(name: str, seen: Callable[[str], list[Result]]) -> None
 # The simulator itself
 
 
-def test_each_kind_of_fault_is_told() -> None:
+def test_every_fault_kind_is_reported() -> None:
     assert set(KINDS) == set(run("bytes=1000").faults)
 
 
-def test_a_broken_rule_is_told() -> None:
+def test_violation_is_reported() -> None:
     """A line that loses everything: the connection dies, and that is a violation."""
     result = run("bytes=1000,drop=1")
     assert result.violation and "error -110" in result.violation
@@ -123,12 +123,12 @@ def test_a_broken_rule_is_told() -> None:
         ("hosts=3", "pairs need an even number"),
     ],
 )
-def test_wrong_words_are_refused(words: str, said: str) -> None:
+def test_invalid_arguments_are_refused(words: str, said: str) -> None:
     with pytest.raises(SimError, match=said):
         run(words)
 
 
-def test_a_capture_is_one_that_others_read(tmp_path: Path) -> None:
+def test_capture_is_readable_by_tshark(tmp_path: Path) -> None:
     capture = tmp_path / "run.pcapng"
     result = run("bytes=20000", capture)
     expert = subprocess.run(
@@ -141,7 +141,7 @@ def test_a_capture_is_one_that_others_read(tmp_path: Path) -> None:
     assert "0" not in lines  # bad
 
 
-def test_the_program_tells_its_keys() -> None:
+def test_help_lists_keys() -> None:
     told = subprocess.run([str(program()), "--help"], capture_output=True, text=True, check=True)
     assert "rate_mbps" in told.stdout
     assert subprocess.run([str(program())], capture_output=True).returncode == 2

@@ -33,7 +33,7 @@ def reply(mac=PEER_MAC, address=PEER_ADDRESS):
 REQUEST = ARP(op=1, hwsrc=STACK_MAC, psrc=STACK_ADDRESS, pdst=PEER_ADDRESS)
 
 
-def test_an_unknown_neighbour_is_asked_for(ethernet):
+def test_unresolved_neighbour_gets_arp_request(ethernet):
     d = ethernet()
     d.connect(80)
     asked = d.expect(REQUEST)
@@ -45,7 +45,7 @@ def test_an_unknown_neighbour_is_asked_for(ethernet):
     assert syn.src == STACK_MAC
 
 
-def test_a_known_neighbour_is_not_asked_for_again(ethernet):
+def test_reachable_neighbour_gets_no_second_arp_request(ethernet):
     d = ethernet()
     d.connect(80)
     d.expect(REQUEST)
@@ -55,7 +55,7 @@ def test_a_known_neighbour_is_not_asked_for_again(ethernet):
     d.expect(TCP(flags="S", dport=81))
 
 
-def test_the_question_is_repeated_at_a_modest_rate(ethernet):
+def test_arp_request_is_repeated_once_per_second(ethernet):
     """RFC 1122, 2.3.2.1: no more than one request a second for a host."""
     d = ethernet()
     d.connect(80)
@@ -66,14 +66,14 @@ def test_the_question_is_repeated_at_a_modest_rate(ethernet):
     d.expect(REQUEST, within=2000)
 
 
-def test_a_neighbour_that_does_not_answer_is_given_up(ethernet):
+def test_unanswered_arp_gives_ehostunreach(ethernet):
     d = ethernet()
     sock = d.connect(80)
     d.ignore(until=10_000)  # a SYN would be repeated for two minutes
     assert sock.error() == errno.EHOSTUNREACH
 
 
-def test_a_late_answer_still_serves(ethernet):
+def test_late_arp_reply_is_accepted(ethernet):
     d = ethernet()
     d.connect(80)
     d.expect(REQUEST)
@@ -82,7 +82,7 @@ def test_a_late_answer_still_serves(ethernet):
     assert TCP in d.drain(until=d.now + 4000)[0]
 
 
-def test_what_waits_for_a_neighbour_is_bounded(ethernet):
+def test_packets_queued_for_arp_are_bounded(ethernet):
     d = ethernet(max_connections=256)
     for port in range(1, 201):
         d.stack.socket().connect_ex((PEER_ADDRESS, port))
@@ -93,7 +93,7 @@ def test_what_waits_for_a_neighbour_is_bounded(ethernet):
     assert len(d.drain()) == 4  # NEIGHBOUR_QUEUE
 
 
-def test_strangers_do_not_fill_the_table(ethernet):
+def test_echo_flood_does_not_fill_neighbour_table(ethernet):
     """Echo requests from thousands of addresses must not push the peer out, or ask for all."""
     d = ethernet()
     d.connect(80)
@@ -144,7 +144,7 @@ def flooded(ethernet):
     return make
 
 
-def test_invented_senders_do_not_push_a_peer_out(ethernet):
+def test_syn_flood_does_not_evict_reachable_neighbour(ethernet):
     """Their SYNs are answered, so each of them is asked for; nobody says anything."""
     d = ethernet(prefix=16)
     d.connect(80)
@@ -164,7 +164,7 @@ def asked_for(packets):
     return [p[ARP].pdst for p in packets if ARP in p and p[ARP].op == 1]
 
 
-def test_a_flood_does_not_become_one_of_questions(ethernet):
+def test_arp_requests_for_new_addresses_are_rate_limited(ethernet):
     """256 new addresses a second, and those once more that have not answered."""
     d = ethernet(prefix=16, max_connections=2048)
     d.listen(90, backlog=2048)
@@ -178,7 +178,7 @@ def test_a_flood_does_not_become_one_of_questions(ethernet):
     assert 256 < asked <= 5 * (256 + 256)
 
 
-def test_who_has_asked_is_asked_in_a_flood(flooded):
+def test_host_that_sent_arp_is_resolved_during_flood(flooded):
     """Its question shows that it wants an answer; it is not lost among the invented ones."""
     d = flooded()
     d.send(ARP(op=1, hwsrc=PEER_MAC, psrc=PEER_ADDRESS, pdst=STACK_ADDRESS))
@@ -189,27 +189,27 @@ def test_who_has_asked_is_asked_in_a_flood(flooded):
     assert d.expect(TCP(flags="SA")).dst == PEER_MAC
 
 
-def test_whom_we_connect_to_is_asked_for_in_a_flood(flooded):
+def test_connect_sends_arp_request_during_flood(flooded):
     d = flooded()
     d.connect(80)
     d.expect(REQUEST)
 
 
-def test_who_was_put_off_is_asked_later(flooded):
+def test_rate_limited_arp_request_is_sent_later(flooded):
     d = flooded(256)
     d.send(TCP(flags="S", dport=90, seq=0))
     d.silence(during=900)
     assert PEER_ADDRESS in asked_for(d.drain(until=d.now + 200))
 
 
-def test_the_gateway_is_asked_for_in_a_flood(flooded):
+def test_gateway_is_resolved_during_flood(flooded):
     d = flooded(gateway="192.0.255.1")
     d.send(Ether(src=OTHER_MAC, dst=STACK_MAC)
            / IP(src="10.1.2.3", dst=STACK_ADDRESS) / TCP(flags="S", dport=90, seq=1))  # fmt: skip
     assert asked_for(d.drain()) == ["192.0.255.1"]
 
 
-def test_our_address_is_answered_for(ethernet):
+def test_arp_request_for_own_address_is_answered(ethernet):
     d = ethernet()
     d.send(ARP(op=1, hwsrc=PEER_MAC, psrc=PEER_ADDRESS, pdst=STACK_ADDRESS))
     answer = d.expect(
@@ -218,20 +218,20 @@ def test_our_address_is_answered_for(ethernet):
     assert answer.dst == PEER_MAC
 
 
-def test_a_probe_for_our_address_is_answered(ethernet):
+def test_arp_probe_for_own_address_is_answered(ethernet):
     """RFC 5227, 2.1.1: a host that wants our address asks with sender 0.0.0.0."""
     d = ethernet()
     d.send(ARP(op=1, hwsrc=OTHER_MAC, psrc="0.0.0.0", pdst=STACK_ADDRESS))
     d.expect(ARP(op=2, hwsrc=STACK_MAC, psrc=STACK_ADDRESS, hwdst=OTHER_MAC))
 
 
-def test_other_addresses_are_not_answered_for(ethernet):
+def test_arp_request_for_other_address_is_ignored(ethernet):
     d = ethernet()
     d.send(ARP(op=1, hwsrc=PEER_MAC, psrc=PEER_ADDRESS, pdst="192.0.2.77"))
     d.silence(during=1000)
 
 
-def test_who_asks_can_be_reached(ethernet):
+def test_sender_of_arp_request_is_resolved(ethernet):
     """RFC 826 would learn from the question; asking back instead lets no flood fill the table."""
     d = ethernet(on_arp=True)
     d.send(ARP(op=1, hwsrc=PEER_MAC, psrc=PEER_ADDRESS, pdst=STACK_ADDRESS))
@@ -240,14 +240,14 @@ def test_who_asks_can_be_reached(ethernet):
     assert d.expect(TCP(flags="S")).dst == PEER_MAC
 
 
-def test_an_answer_that_nobody_asked_for_is_not_believed(ethernet):
+def test_unsolicited_arp_reply_is_ignored(ethernet):
     d = ethernet()
     d.send(reply(OTHER_MAC))
     d.connect(80)
     d.expect(REQUEST)
 
 
-def test_a_conflict_is_survived_and_seldom_defended(ethernet):
+def test_conflicting_arp_is_defended_and_address_kept(ethernet):
     """RFC 5227, 2.4: one defence in ten seconds at most, and the address stays in use."""
     d = ethernet()
     d.strict = False
@@ -260,7 +260,7 @@ def test_a_conflict_is_survived_and_seldom_defended(ethernet):
     d.expect(ARP(op=2, hwsrc=STACK_MAC))
 
 
-def test_a_conflict_does_not_redirect_our_own_address(ethernet):
+def test_conflicting_arp_does_not_redirect_own_address(ethernet):
     d = ethernet()
     d.strict = False
     d.send(ARP(op=2, hwsrc=OTHER_MAC, psrc=STACK_ADDRESS, hwdst=STACK_MAC, pdst=STACK_ADDRESS))
@@ -285,7 +285,7 @@ def test_our_own_question_that_comes_back_is_ignored(ethernet, about):
     assert {(p.op, p.pdst) for p in ours} == {(1, PEER_ADDRESS)}, d.render()
 
 
-def test_another_networks_hosts_are_reached_through_the_gateway(ethernet):
+def test_off_link_destination_uses_gateway(ethernet):
     d = ethernet(gateway="192.0.2.254")
     d.stack.socket().connect_ex(("198.51.100.7", 80))
     d.settle()
@@ -296,7 +296,7 @@ def test_another_networks_hosts_are_reached_through_the_gateway(ethernet):
     assert syn[IP].dst == "198.51.100.7"
 
 
-def test_an_on_link_gateway_beside_a_single_address(ethernet):
+def test_on_link_gateway_outside_prefix_32(ethernet):
     """A cloud's /32: the gateway lies outside the prefix, and is asked for all the same."""
     d = ethernet(prefix=32, gateway="192.0.2.254")
     d.stack.socket().connect_ex((PEER_ADDRESS, 80))
@@ -304,20 +304,20 @@ def test_an_on_link_gateway_beside_a_single_address(ethernet):
     d.expect(ARP(op=1, pdst="192.0.2.254"))
 
 
-def test_without_a_gateway_another_network_is_unreachable(ethernet):
+def test_off_link_destination_without_gateway_is_enetunreach(ethernet):
     d = ethernet()
     assert d.stack.socket().connect_ex(("198.51.100.7", 80)) == errno.ENETUNREACH
     d.silence(during=1000)
 
 
-def test_frames_for_other_stations_are_dropped(ethernet):
+def test_frames_for_other_mac_are_dropped(ethernet):
     d = ethernet()
     frame = Ether(src=PEER_MAC, dst=OTHER_MAC) / IP(src=PEER_ADDRESS, dst=STACK_ADDRESS)
     d.send(frame / ICMP(type=8))
     d.silence(during=1000)
 
 
-def test_a_multicast_source_is_not_believed(ethernet):
+def test_arp_reply_with_group_mac_is_ignored(ethernet):
     d = ethernet()
     d.connect(80)
     d.expect(REQUEST)
@@ -335,13 +335,13 @@ def test_a_multicast_source_is_not_believed(ethernet):
     ],
     ids=["hardware", "protocol", "operation"],
 )
-def test_foreign_kinds_are_ignored(ethernet, packet):
+def test_arp_of_foreign_type_or_operation_is_ignored(ethernet, packet):
     d = ethernet()
     d.send(packet)
     d.silence(during=1000)
 
 
-def test_truncated_packets_are_ignored(ethernet):
+def test_truncated_arp_is_ignored(ethernet):
     d = ethernet()
     whole = bytes(
         Ether(src=PEER_MAC, dst=BROADCAST)
@@ -354,7 +354,7 @@ def test_truncated_packets_are_ignored(ethernet):
     d.expect(ARP(op=2))
 
 
-def test_a_moved_neighbour_is_found_again(ethernet):
+def test_unannounced_mac_change_is_found_by_reresolution(ethernet):
     """RFC 1122, 2.3.2.1: a stale entry must not last, even if nobody announces the move."""
     d = ethernet(on_arp=True)
     c = d.open_passive()
@@ -373,7 +373,7 @@ def test_a_moved_neighbour_is_found_again(ethernet):
     d.fail("frames still go to the old station after three minutes")
 
 
-def test_a_known_neighbour_is_not_hijacked(ethernet):
+def test_reachable_neighbour_is_probed_before_mac_changes(ethernet):
     """While a neighbour answers, nobody else gets its frames: it is asked in person first."""
     d = ethernet(on_arp=True)
     c = d.open_passive()
@@ -392,7 +392,7 @@ def test_a_known_neighbour_is_not_hijacked(ethernet):
         d.ignore(until=d.now + 1100)
 
 
-def test_an_announced_move_is_followed_soon(ethernet):
+def test_announced_mac_change_is_followed(ethernet):
     d = ethernet(on_arp=True)
     c = d.open_passive()
     d.on_arp = d.strict = False
@@ -425,7 +425,7 @@ def to_whom(d, c, during=300):
     return {p.dst for p in packets if TCP in p}, [p for p in packets if ARP in p]
 
 
-def test_a_peer_that_answers_cannot_be_hijacked(ethernet):
+def test_forged_arp_does_not_hijack_answering_neighbour(ethernet):
     """A storm of claims, asked for and not: segments go on to the one that answers."""
     d = ethernet(on_arp=True)
     c = known(d)
@@ -440,7 +440,7 @@ def test_a_peer_that_answers_cannot_be_hijacked(ethernet):
         d.send(TCP(flags="A", seq=1, ack=d.flow().rcv_nxt))
 
 
-def test_claims_do_not_make_us_ask_without_end(ethernet):
+def test_arp_claims_trigger_one_probe_per_second(ethernet):
     """RFC 1122, 2.3.2.1: at most once a second, though every claim is denied at once."""
     d = ethernet(on_arp=True)
     c = known(d)
@@ -455,7 +455,7 @@ def test_claims_do_not_make_us_ask_without_end(ethernet):
     assert 2 <= asked <= 11
 
 
-def test_a_move_right_behind_the_old_ones_last_word_is_noticed(ethernet):
+def test_mac_change_right_after_old_reply_is_noticed(ethernet):
     """The new station announces itself once; what the old one says then was its last word."""
     d = ethernet(on_arp=True)
     c = known(d)
@@ -471,7 +471,7 @@ def test_a_move_right_behind_the_old_ones_last_word_is_noticed(ethernet):
     d.fail("frames still go to the old station after twelve seconds")
 
 
-def test_a_storm_of_questions_is_not_answered_by_another(ethernet):
+def test_arp_replies_to_unknown_hosts_are_rate_limited(ethernet):
     """At most 10,000 answers a second to strangers; who is known is always answered."""
     d = ethernet(on_arp=True)
     known(d)
@@ -492,14 +492,14 @@ def test_a_storm_of_questions_is_not_answered_by_another(ethernet):
 
 
 @pytest.mark.parametrize("mac", ["01:00:5e:00:00:01", BROADCAST])
-def test_no_answer_to_many(ethernet, mac):
+def test_arp_request_with_group_sender_mac_is_not_answered(ethernet, mac):
     """A question whose sender is a group would be answered to all of it."""
     d = ethernet()
     d.send(ARP(op=1, hwsrc=mac, psrc=PEER_ADDRESS, pdst=STACK_ADDRESS))
     d.silence(during=1000)
 
 
-def test_time_before_the_first_advance_is_harmless(stack):
+def test_input_before_first_advance_is_harmless(stack):
     s = stack(link=1)
     s.socket().connect_ex((PEER_ADDRESS, 80))
     s.advance(_EPOCH_NS)

@@ -11,7 +11,7 @@ from scapy.layers.inet import TCP
 IN = select.POLLIN
 
 
-def test_the_backlog_is_a_bound(dialogue):
+def test_backlog_bounds_accept_queue(dialogue):
     d = dialogue(max_connections=64)
     listener = d.listen(80, backlog=3)
     d.strict = False
@@ -28,7 +28,7 @@ def test_the_backlog_is_a_bound(dialogue):
     assert 3 <= accepted <= 5
 
 
-def test_a_full_backlog_serves_again(dialogue):
+def test_listener_serves_again_after_full_backlog(dialogue):
     d = dialogue(max_connections=64)
     listener = d.listen(80, backlog=1)
     d.strict = False
@@ -43,7 +43,7 @@ def test_a_full_backlog_serves_again(dialogue):
     d.expect(TCP(dport=2000, flags="SA"))
 
 
-def test_half_open_handshakes_are_bounded(dialogue):
+def test_half_open_connections_are_bounded_by_backlog(dialogue):
     """What the backlog does not hold gets a cookie, and no memory: nothing is sent again."""
     d = dialogue(max_connections=64, rto_initial_us=1_000_000)
     d.listen(80, backlog=4)
@@ -55,7 +55,7 @@ def test_half_open_handshakes_are_bounded(dialogue):
     assert again == {1001, 1002, 1003, 1004}
 
 
-def test_half_open_handshakes_do_not_block_for_ever(dialogue):
+def test_listener_serves_after_syn_flood_times_out(dialogue):
     """A SYN flood: after the flood has timed out, the listener serves."""
     d = dialogue(max_connections=64)
     d.listen(80, backlog=4)
@@ -67,7 +67,7 @@ def test_half_open_handshakes_do_not_block_for_ever(dialogue):
     d.expect(TCP(dport=2000, flags="SA"))
 
 
-def test_a_flood_of_half_open_handshakes_makes_room(dialogue):
+def test_oldest_half_open_connection_is_evicted_after_1_s(dialogue):
     """Who comes after it has a place as soon as the flood's oldest ones have had their time."""
     d = dialogue(max_connections=64, rto_initial_us=3_000_000)
     listener = d.listen(80, backlog=4)
@@ -86,7 +86,7 @@ def test_a_flood_of_half_open_handshakes_makes_room(dialogue):
         listener.accept()
 
 
-def test_a_handshake_that_ends_unanswered_sends_no_reset(dialogue):
+def test_half_open_timeout_sends_no_reset(dialogue):
     """As Linux: the address may be forged, and whoever has it has asked for nothing."""
     d = dialogue()
     d.listen(80)
@@ -98,7 +98,7 @@ def test_a_handshake_that_ends_unanswered_sends_no_reset(dialogue):
     assert d.stack.counters()["tcp_timeouts"] == 1
 
 
-def test_half_open_handshakes_end_in_any_order(dialogue):
+def test_half_open_connections_end_in_any_order(dialogue):
     """The list of those under way survives that each of them completes, resets or gives up."""
     d = dialogue(max_connections=64)
     listener = d.listen(80, backlog=6)
@@ -126,7 +126,7 @@ def test_half_open_handshakes_end_in_any_order(dialogue):
 # Connections that wait to be accepted (what Linux does as well: tests/dialogues)
 
 
-def test_who_has_a_cookie_waits_without_memory(dialogue):
+def test_peer_with_syn_cookie_takes_no_memory(dialogue):
     d = dialogue(max_connections=64)
     listener = d.listen(80, backlog=1)
     for port in (1001, 1002, 1003):
@@ -145,7 +145,7 @@ def test_who_has_a_cookie_waits_without_memory(dialogue):
     assert d.accept(listener).recv(10) == b"again"
 
 
-def test_who_has_answered_makes_no_room_for_others(dialogue):
+def test_completed_handshake_is_not_evicted(dialogue):
     """A peer that has completed its handshake, and only waits for the queue, keeps its place."""
     d = dialogue(max_connections=64, rto_initial_us=3_000_000)
     listener = d.listen(80, backlog=2)
@@ -167,7 +167,7 @@ def test_who_has_answered_makes_no_room_for_others(dialogue):
         d.accept(listener)
 
 
-def test_the_wait_for_a_place_is_no_round_trip(dialogue):
+def test_wait_for_accept_queue_is_not_an_rtt_sample(dialogue):
     d = dialogue()
     listener = d.listen(80, backlog=2)
     for port in (1001, 1002, 1003, 1004):
@@ -183,7 +183,7 @@ def test_the_wait_for_a_place_is_no_round_trip(dialogue):
     assert waited.tcp_info()["rtt"] == pytest.approx(20_000, rel=0.1)
 
 
-def test_a_connection_that_was_reset_in_the_queue_is_accepted(dialogue):
+def test_connection_reset_in_accept_queue_is_accepted(dialogue):
     d = dialogue()
     listener = d.listen(80)
     d.send(TCP(sport=1001, flags="S", seq=0))

@@ -51,19 +51,19 @@ def changed(packet, offset, value):
     return bytes(raw)
 
 
-def test_wrong_ip_checksum(dialogue):
+def test_wrong_ip_checksum_is_dropped(dialogue):
     packet = SYN.copy()
     packet.chksum = 0x1234
     drops(dialogue(), packet)
 
 
-def test_wrong_tcp_checksum(dialogue):
+def test_wrong_tcp_checksum_is_dropped(dialogue):
     packet = SYN.copy()
     packet[TCP].chksum = 0x1234
     drops(dialogue(), packet)
 
 
-def test_one_wrong_bit_anywhere(dialogue):
+def test_single_bit_errors_are_dropped(dialogue):
     """Every bit of a SYN is under a checksum, or does not matter."""
     d = dialogue()
     d.listen(80)
@@ -77,7 +77,7 @@ def test_one_wrong_bit_anywhere(dialogue):
     still_serves(d)
 
 
-def test_fragments(dialogue):
+def test_fragments_are_dropped(dialogue):
     big = IP(src=PEER_ADDRESS, dst=STACK_ADDRESS) / ICMP(type=8) / (b"x" * 3000)
     first = SYN.copy()
     first.flags = "MF"
@@ -87,7 +87,7 @@ def test_fragments(dialogue):
 
 
 @pytest.mark.parametrize(("offset", "value"), [(6, 0x20), (6, 0x60), (6, 0x01), (7, 0x01)])
-def test_a_fragment_of_the_very_next_segment(dialogue, offset, value):
+def test_fragment_of_expected_segment_is_dropped(dialogue, offset, value):
     """All numbers fit, so the usual path has to look, too: it would take a piece for the whole."""
     d = dialogue(timestamps=1, delayed_ack_us=0)
     c = d.open_passive(timestamps=True)
@@ -101,7 +101,7 @@ def test_a_fragment_of_the_very_next_segment(dialogue, offset, value):
     assert d.stack.counters()["tcp_fast_path"] == 1
 
 
-def test_every_truncation(dialogue):
+def test_truncated_packets_are_dropped(dialogue):
     d = dialogue()
     d.listen(80)
     whole = bytes(SYN / b"payload")
@@ -111,7 +111,7 @@ def test_every_truncation(dialogue):
     still_serves(d)
 
 
-def test_padding_behind_the_packet_is_no_fault(dialogue):
+def test_padding_after_packet_is_ignored(dialogue):
     d = dialogue()
     d.listen(80)
     d.send(bytes(SYN) + b"\0" * 6)
@@ -136,7 +136,7 @@ def test_padding_behind_the_packet_is_no_fault(dialogue):
         (9, 255),
     ],
 )
-def test_a_header_that_contradicts_itself(dialogue, offset, value):
+def test_inconsistent_header_is_dropped(dialogue, offset, value):
     d = dialogue()
     d.listen(80)
     d.send(changed(SYN, offset, value))
@@ -147,20 +147,20 @@ def test_a_header_that_contradicts_itself(dialogue, offset, value):
 
 
 @pytest.mark.parametrize("offset", [0, 1, 4, 11, 15])
-def test_a_data_offset_that_contradicts_itself(dialogue, offset):
+def test_inconsistent_data_offset_is_dropped(dialogue, offset):
     packet = SYN.copy()
     packet[TCP].dataofs = offset
     drops(dialogue(), packet)
 
 
 @pytest.mark.parametrize("ports", [(0, 80), (4000, 0), (0, 0)])
-def test_port_zero(dialogue, ports):
+def test_port_zero_is_dropped(dialogue, ports):
     packet = SYN.copy()
     packet[TCP].sport, packet[TCP].dport = ports
     drops(dialogue(), packet)
 
 
-def test_other_peoples_packets(dialogue):
+def test_packet_for_other_address_is_dropped(dialogue):
     packet = SYN.copy()
     packet.dst = "192.0.2.77"
     drops(dialogue(), packet)
@@ -169,13 +169,13 @@ def test_other_peoples_packets(dialogue):
 @pytest.mark.parametrize(
     "source", ["127.0.0.1", "0.0.0.0", "255.255.255.255", "239.1.2.3", "240.0.0.1"]
 )
-def test_sources_that_are_no_hosts(dialogue, source):
+def test_non_unicast_source_address_is_dropped(dialogue, source):
     packet = SYN.copy()
     packet.src = source
     drops(dialogue(), packet)
 
 
-def test_empty_frames(dialogue):
+def test_empty_frame_is_dropped(dialogue):
     d = dialogue()
     d.listen(80)
     assert d.stack.input(b"") is False
@@ -183,14 +183,14 @@ def test_empty_frames(dialogue):
     still_serves(d)
 
 
-def test_input_says_what_was_malformed(stack):
+def test_input_reports_malformed_frames(stack):
     s = stack()
     assert s.input(b"garbage") is False
     assert s.input(bytes(SYN)) is True
 
 
 @pytest.mark.parametrize("flags", range(256))
-def test_every_combination_of_flags(dialogue, flags):
+def test_all_flag_combinations_are_survived(dialogue, flags):
     """On a closed port, a listener and an open connection."""
     d = dialogue()
     c = d.open_passive()
@@ -350,7 +350,7 @@ class Vandal:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("ethernet", [False, True], ids=["ip", "ethernet"])
-def test_garbage(ethernet):
+def test_mutated_frames_do_not_break_service(ethernet):
     """400,000 random and mutated frames of each kind: answers are well formed, service goes on."""
     vandal = Vandal(2024 + ethernet, ethernet)
     s = make_stack(
@@ -379,7 +379,7 @@ def test_garbage(ethernet):
 
 
 @pytest.mark.timeout(600)
-def test_garbage_in_pieces():
+def test_mutated_split_frames_leak_nothing():
     """200,000 frames as devices split them: all counted, and no buffer or connection is lost."""
     vandal = Vandal(77, ethernet=True)
     r = vandal.r

@@ -24,7 +24,7 @@ def there() -> list[str]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_every_way_to_sum(seed: int) -> None:
+def test_checksum_variants_agree(seed: int) -> None:
     """And to copy on the way: random lengths and alignments, nothing read or written beside."""
     said = subprocess.run([CHECK, str(seed), "2000"], capture_output=True, text=True, timeout=100)
     assert said.returncode == 0, said.stdout + said.stderr

@@ -22,7 +22,7 @@ def shut(sock):
     sock.shutdown(socket.SHUT_WR)
 
 
-def test_active_close(dialogue):
+def test_active_close_reaches_time_wait(dialogue):
     d = dialogue()
     c = d.open_passive()
     shut(c)
@@ -36,7 +36,7 @@ def test_active_close(dialogue):
     assert c.recv(10) == b""
 
 
-def test_passive_close(dialogue):
+def test_passive_close_removes_connection(dialogue):
     d = dialogue()
     c = d.open_passive()
     d.send(TCP(flags="FA", seq=1, ack=1))
@@ -51,7 +51,7 @@ def test_passive_close(dialogue):
     d.expect(TCP(flags="R", seq=2))  # nothing is left
 
 
-def test_a_reset_behind_the_fin_takes_nothing_back(dialogue):
+def test_reset_after_fin_keeps_acked_data(dialogue):
     """What was acknowledged is never dropped. The reset says that the peer's end is gone, as a
     process is that has ended."""
     d = dialogue(delayed_ack_us=0)
@@ -67,7 +67,7 @@ def test_a_reset_behind_the_fin_takes_nothing_back(dialogue):
     d.silence(during=10_000)  # nobody is there to be told
 
 
-def test_a_reset_while_something_is_under_way(dialogue):
+def test_reset_after_fin_with_unacked_data_is_epipe(dialogue):
     """That will not arrive, and its sender has to know."""
     d = dialogue(delayed_ack_us=0)
     c = d.open_passive()
@@ -81,7 +81,7 @@ def test_a_reset_while_something_is_under_way(dialogue):
     assert c.error() == errno.EPIPE
 
 
-def test_simultaneous_close(dialogue):
+def test_simultaneous_close_reaches_time_wait(dialogue):
     """Figure 13: FINs cross, CLOSING, TIME-WAIT."""
     d = dialogue()
     c = d.open_passive()
@@ -94,7 +94,7 @@ def test_simultaneous_close(dialogue):
     assert state(c) == "TIME_WAIT"
 
 
-def test_fin_and_its_acknowledgement_in_one(dialogue):
+def test_fin_with_ack_of_fin_enters_time_wait(dialogue):
     d = dialogue()
     c = d.open_passive()
     shut(c)
@@ -104,7 +104,7 @@ def test_fin_and_its_acknowledgement_in_one(dialogue):
     assert state(c) == "TIME_WAIT"
 
 
-def test_what_lies_beyond_a_fin_is_dropped(dialogue):
+def test_out_of_order_data_beyond_fin_is_dropped(dialogue):
     """A peer that contradicts itself: bytes beyond a hole in which there is only its FIN."""
     d = dialogue()
     c = d.open_passive(sack=True)
@@ -132,7 +132,7 @@ def test_a_fin_follows_all_data(dialogue):
     assert state(c) == "FIN_WAIT2"
 
 
-def test_half_close_still_receives(dialogue):
+def test_half_closed_connection_still_receives(dialogue):
     """RFC 9293, 3.6.1 (MUST-11 and on): after our FIN the peer may talk on."""
     d = dialogue(delayed_ack_us=0)
     c = d.open_passive()
@@ -150,7 +150,7 @@ def test_half_close_still_receives(dialogue):
     assert c.recv(100) == b""
 
 
-def test_data_before_our_fin_is_acknowledged_is_taken(dialogue):
+def test_data_before_ack_of_fin_is_accepted(dialogue):
     d = dialogue(delayed_ack_us=0)
     c = d.open_passive()
     shut(c)
@@ -161,7 +161,7 @@ def test_data_before_our_fin_is_acknowledged_is_taken(dialogue):
     assert state(c) == "FIN_WAIT1"
 
 
-def test_after_the_peers_fin_we_may_send_on(dialogue):
+def test_close_wait_still_sends(dialogue):
     d = dialogue()
     c = d.open_passive()
     d.send(TCP(flags="FA", seq=1, ack=1))
@@ -174,7 +174,7 @@ def test_after_the_peers_fin_we_may_send_on(dialogue):
     d.send(TCP(flags="A", seq=2, ack=11))
 
 
-def test_a_lost_fin_is_sent_again(dialogue):
+def test_lost_fin_is_retransmitted(dialogue):
     d = dialogue(rto_min_us=200_000)
     c = d.open_passive(rtt=20)
     shut(c)
@@ -187,7 +187,7 @@ def test_a_lost_fin_is_sent_again(dialogue):
     d.silence(during=10_000)
 
 
-def test_a_lost_fin_behind_data_is_sent_again(dialogue):
+def test_lost_fin_after_acked_data_is_retransmitted(dialogue):
     d = dialogue(rto_min_us=200_000)
     c = d.open_passive(rtt=20)
     c.send(b"data")
@@ -198,7 +198,7 @@ def test_a_lost_fin_behind_data_is_sent_again(dialogue):
     d.expect(TCP(flags="FA", seq=5, ack=1), within=1000)
 
 
-def test_a_repeated_fin_is_acknowledged_again(dialogue):
+def test_duplicate_fin_is_acked_again(dialogue):
     d = dialogue()
     c = d.open_passive()
     d.send(TCP(flags="FA", seq=1, ack=1) / b"x")
@@ -209,7 +209,7 @@ def test_a_repeated_fin_is_acknowledged_again(dialogue):
     assert c.recv(10) == b""
 
 
-def test_data_behind_the_peers_fin_is_ignored(dialogue):
+def test_data_after_peer_fin_is_ignored(dialogue):
     """RFC 9293, 3.10.7.4, seventh: it should not occur; ignore the segment text."""
     d = dialogue()
     c = d.open_passive()
@@ -234,7 +234,7 @@ def to_time_wait(d):
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_time_wait_ends(dialogue, again):
+def test_time_wait_expires(dialogue, again):
     """RFC 9293, 3.4.2: 2 MSL; HARP's wait may be shorter than 4 minutes, not endless."""
     d = dialogue()
     c = to_time_wait(d)
@@ -256,7 +256,7 @@ def test_time_wait_acknowledges_stray_data(dialogue):
     d.expect(TCP(flags="A", seq=2, ack=2))
 
 
-def test_time_wait_gives_way_to_a_newer_connection(dialogue):
+def test_time_wait_accepts_newer_syn(dialogue):
     """RFC 9293, 3.6.1 (MAY-2): a SYN above what was used begins a new connection."""
     d = dialogue()
     c = to_time_wait(d)
@@ -269,7 +269,7 @@ def test_time_wait_gives_way_to_a_newer_connection(dialogue):
     assert d.accept(listener).recv(10) == b"new"
 
 
-def test_a_full_table_gives_up_who_has_waited_longest(dialogue):
+def test_full_table_evicts_oldest_time_wait(dialogue):
     d = dialogue(max_connections=2)
     for port in (5001, 5002):
         d.peer_port = port
@@ -284,7 +284,7 @@ def test_a_full_table_gives_up_who_has_waited_longest(dialogue):
     d.expect(TCP(dport=5001, flags="R"))
 
 
-def test_time_wait_refuses_an_old_syn(dialogue):
+def test_time_wait_acks_old_syn(dialogue):
     d = dialogue()
     c = to_time_wait(d)
     c.close()
@@ -298,7 +298,7 @@ def test_time_wait_refuses_an_old_syn(dialogue):
 # The application's side
 
 
-def test_close_without_reading_resets(dialogue):
+def test_close_with_unread_data_sends_reset(dialogue):
     """RFC 9293, 3.6.1 with RFC 2525, 2.17: unread data is lost, and the peer must know."""
     d = dialogue()
     c = d.open_passive()
@@ -312,7 +312,7 @@ def test_close_without_reading_resets(dialogue):
     d.expect(TCP(flags="R"))
 
 
-def test_data_after_close_resets(dialogue):
+def test_data_after_close_gets_reset(dialogue):
     d = dialogue()
     c = d.open_passive()
     c.close()
@@ -323,7 +323,7 @@ def test_data_after_close_resets(dialogue):
     assert any(int(p[TCP].flags) & 0x04 for p in answer)
 
 
-def test_a_closed_socket_does_not_wait_for_ever_for_the_peers_fin(dialogue):
+def test_orphaned_fin_wait_2_times_out(dialogue):
     d = dialogue()
     c = d.open_passive()
     c.close()
@@ -334,7 +334,7 @@ def test_a_closed_socket_does_not_wait_for_ever_for_the_peers_fin(dialogue):
     assert d.stack.counters().get("tcp_connections", 0) == 0
 
 
-def test_close_sends_what_is_left(dialogue):
+def test_close_sends_remaining_data_and_fin(dialogue):
     d = dialogue(rto_min_us=200_000)
     c = d.open_passive(rtt=20)
     c.send(b"unsent and soon orphaned")
@@ -348,7 +348,7 @@ def test_close_sends_what_is_left(dialogue):
     d.expect(TCP(flags="A", seq=26, ack=2))
 
 
-def test_linger_zero_resets(dialogue):
+def test_zero_linger_close_sends_reset(dialogue):
     d = dialogue()
     c = d.open_passive()
     c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -369,7 +369,7 @@ def test_linger_is_read_back(dialogue):
     assert struct.unpack("ii", c.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)) == (1, 7)
 
 
-def test_closing_while_connecting_is_silent(dialogue):
+def test_close_in_syn_sent_sends_nothing(dialogue):
     """RFC 9293, 3.10.4: SYN-SENT, delete the TCB."""
     d = dialogue()
     c = d.connect(80)
@@ -380,7 +380,7 @@ def test_closing_while_connecting_is_silent(dialogue):
     d.expect(TCP(flags="R", seq=1))
 
 
-def test_closing_a_listener_resets_what_waits_in_it(dialogue):
+def test_listener_close_resets_unaccepted_connections(dialogue):
     d = dialogue()
     listener = d.listen(80)
     d.send(TCP(flags="S", seq=0))
@@ -396,7 +396,7 @@ def test_closing_a_listener_resets_what_waits_in_it(dialogue):
 # Unread data, and resets, on the way out
 
 
-def test_the_last_acknowledgement_does_not_take_unread_data(dialogue):
+def test_end_of_last_ack_keeps_unread_data(dialogue):
     """LAST-ACK is over, but the application has not read everything yet."""
     d = dialogue()
     c = d.open_passive()
@@ -411,7 +411,7 @@ def test_the_last_acknowledgement_does_not_take_unread_data(dialogue):
     c.close()
 
 
-def test_time_wait_does_not_take_unread_data(dialogue):
+def test_time_wait_keeps_unread_data(dialogue):
     d = dialogue()
     c = d.open_passive()
     shut(c)
@@ -423,7 +423,7 @@ def test_time_wait_does_not_take_unread_data(dialogue):
     assert c.recv(100) == b""
 
 
-def test_closing_with_unread_data_in_time_wait_is_silent(dialogue):
+def test_close_with_unread_data_in_time_wait_sends_nothing(dialogue):
     """Both sides have acknowledged everything: there is nobody to tell, and nothing to wait for."""
     d = dialogue()
     c = d.open_passive()
@@ -437,7 +437,7 @@ def test_closing_with_unread_data_in_time_wait_is_silent(dialogue):
     d.expect(TCP(flags="R", seq=2))
 
 
-def test_a_reset_in_close_wait(dialogue):
+def test_reset_in_close_wait_gives_error(dialogue):
     d = dialogue()
     c = d.open_passive()
     d.send(TCP(flags="FA", seq=1, ack=1))
@@ -446,7 +446,7 @@ def test_a_reset_in_close_wait(dialogue):
     assert c.error() in (errno.EPIPE, errno.ECONNRESET)
 
 
-def test_a_reset_in_closing_or_last_ack_ends_quietly(dialogue):
+def test_reset_in_last_ack_closes_without_error(dialogue):
     """RFC 9293, 3.10.7.4, second: enter CLOSED; both sides had said all they had to say."""
     d = dialogue()
     c = d.open_passive()
@@ -460,7 +460,7 @@ def test_a_reset_in_closing_or_last_ack_ends_quietly(dialogue):
 
 
 @pytest.mark.parametrize("acknowledged", [0, 3, 7])
-def test_a_reset_in_last_ack_before_all_was_acknowledged(dialogue, acknowledged):
+def test_reset_in_last_ack_with_unacked_data_is_econnreset(dialogue, acknowledged):
     """What the peer has not acknowledged it may not have heard: no quiet end."""
     d = dialogue()
     c = d.open_passive(rtt=20)
@@ -478,7 +478,7 @@ def test_a_reset_in_last_ack_before_all_was_acknowledged(dialogue, acknowledged)
 
 
 @pytest.mark.parametrize("how", ["SYN_RECV", "FIN_WAIT1", "FIN_WAIT2"])
-def test_a_reset_elsewhere(dialogue, how):
+def test_reset_in_other_states_gives_error(dialogue, how):
     d = dialogue()
     if how == "SYN_RECV":
         c = d.connect(80)
@@ -535,7 +535,7 @@ def test_fin_in_syn_sent_is_dropped(dialogue):
     assert state(c) == "SYN_SENT"
 
 
-def test_fin_in_closing_stays(dialogue):
+def test_duplicate_fin_in_closing_is_acked(dialogue):
     d = dialogue()
     c = d.open_passive()
     shut(c)
@@ -547,7 +547,7 @@ def test_fin_in_closing_stays(dialogue):
     assert state(c) == "CLOSING"
 
 
-def test_fin_in_last_ack_stays(dialogue):
+def test_duplicate_fin_in_last_ack_is_acked(dialogue):
     d = dialogue()
     c = d.open_passive()
     d.send(TCP(flags="FA", seq=1, ack=1))
@@ -563,7 +563,7 @@ def test_fin_in_last_ack_stays(dialogue):
     assert c.error() == 0
 
 
-def test_sending_after_shutdown_fails(dialogue):
+def test_send_after_shutdown_is_epipe(dialogue):
     d = dialogue()
     c = d.open_passive()
     shut(c)
@@ -572,7 +572,7 @@ def test_sending_after_shutdown_fails(dialogue):
     d.expect(TCP(flags="FA", seq=1, ack=1))
 
 
-def test_shutdown_twice_is_harmless(dialogue):
+def test_second_shutdown_sends_nothing(dialogue):
     d = dialogue()
     c = d.open_passive()
     shut(c)
@@ -581,7 +581,7 @@ def test_shutdown_twice_is_harmless(dialogue):
     d.silence(during=50)
 
 
-def test_shutdown_of_reading(dialogue):
+def test_shutdown_rd_reads_eof_and_still_sends(dialogue):
     d = dialogue()
     c = d.open_passive()
     c.shutdown(socket.SHUT_RD)
@@ -591,7 +591,7 @@ def test_shutdown_of_reading(dialogue):
     d.expect(TCP(seq=1) / b"x")
 
 
-def test_shutdown_before_connecting_fails(dialogue):
+def test_shutdown_before_connect_is_enotconn(dialogue):
     d = dialogue()
     with pytest.raises(OSError) as caught:
         d.stack.socket().shutdown(socket.SHUT_WR)

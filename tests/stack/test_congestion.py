@@ -18,7 +18,7 @@ def flight(d):
 
 
 @pytest.mark.parametrize("segments", [1, 2, 10, 30])
-def test_the_initial_window(dialogue, segments):
+def test_initial_window_bounds_first_flight(dialogue, segments):
     d = dialogue(initial_window=segments, sndbuf=1 << 20)
     c = d.open_passive(rtt=50)
     c.send(b"x" * 100 * MSS)
@@ -26,7 +26,7 @@ def test_the_initial_window(dialogue, segments):
 
 
 @pytest.mark.parametrize("active", [False, True])
-def test_a_lost_syn_costs_the_initial_window(dialogue, active):
+def test_lost_syn_reduces_initial_window_to_one_segment(dialogue, active):
     """RFC 6928, 2 and RFC 5681, 3.1: then one segment begins."""
     d = dialogue(initial_window=10, rto_initial_us=1_000_000)
     if active:
@@ -64,7 +64,7 @@ def test_slow_start_doubles_each_round_trip(dialogue):
         assert 1.5 * before <= after <= 2 * before + 1, sizes
 
 
-def test_an_unused_window_does_not_grow(dialogue):
+def test_unused_cwnd_does_not_grow(dialogue):
     """RFC 7661: what was never in use has proven nothing."""
     d = dialogue(initial_window=10)
     c = d.open_passive(rtt=50)
@@ -75,7 +75,7 @@ def test_an_unused_window_does_not_grow(dialogue):
     assert c.tcp_info()["snd_cwnd"] <= 15
 
 
-def test_acknowledging_byte_by_byte_gains_nothing(dialogue):
+def test_ack_division_does_not_grow_cwnd(dialogue):
     """RFC 3465, and Savage's ACK division: growth counts bytes, not acknowledgements."""
     d = dialogue(initial_window=4, sndbuf=1 << 20)
     c = d.open_passive(rtt=50)
@@ -105,7 +105,7 @@ def lose_one(d, c, cwnd=20):
     return before
 
 
-def test_a_loss_costs_three_tenths(dialogue):
+def test_loss_reduces_ssthresh_by_cubic_beta(dialogue):
     """RFC 9438, 4.6: beta is 0.7."""
     d = dialogue(sndbuf=1 << 20, window_scale=0)
     c = d.open_passive(rtt=50, wscale=4, window=60_000)
@@ -131,7 +131,7 @@ def test_several_losses_in_one_window_cost_one_reduction(dialogue):
     assert c.tcp_info()["snd_ssthresh"] >= 0.6 * 20
 
 
-def test_recovery_sends_in_proportion(dialogue):
+def test_prr_sends_in_proportion_to_delivered_data(dialogue):
     """RFC 9937: while a loss is mended, what goes out follows what arrives."""
     d = dialogue(initial_window=20, sndbuf=1 << 20)
     c = d.open_passive(rtt=50)
@@ -147,7 +147,7 @@ def test_recovery_sends_in_proportion(dialogue):
     assert max(sent) <= 5 and 10 <= sum(sent) <= 19, sent
 
 
-def test_a_further_loss_lets_nothing_more_out(dialogue):
+def test_prr_sends_no_extra_segment_on_further_loss(dialogue):
     """RFC 9937: an acknowledgement that advances is not safe if it shows more to be lost."""
     d = dialogue(initial_window=30, sndbuf=1 << 20)
     c = d.open_passive(rtt=50)
@@ -160,7 +160,7 @@ def test_a_further_loss_lets_nothing_more_out(dialogue):
     assert numbers(flight(d)) == [4, 5]
 
 
-def test_without_sack_what_duplicates_stood_for_counts_once(dialogue):
+def test_prr_without_sack_counts_duplicates_once(dialogue):
     """RFC 9937: a partial acknowledgement has delivered the hole alone, for what it covers beyond
     was counted before, by duplicates."""
     d = dialogue(sack=0, initial_window=20, sndbuf=1 << 20)
@@ -176,7 +176,7 @@ def test_without_sack_what_duplicates_stood_for_counts_once(dialogue):
     assert numbers(flight(d)) == [5]
 
 
-def test_without_sack_duplicates_count_for_what_is_in_flight(dialogue):
+def test_duplicate_acks_count_only_up_to_flight_size(dialogue):
     """RFC 9937: a peer can make up any number of them (Savage's attack)."""
     d = dialogue(sack=0, sndbuf=1 << 20, window_scale=0)
     c = d.open_passive(sack=False, rtt=50, wscale=7, window=60_000)
@@ -190,7 +190,7 @@ def test_without_sack_duplicates_count_for_what_is_in_flight(dialogue):
 
 
 @pytest.mark.parametrize("sack", [True, False])
-def test_what_came_out_of_order_counts_in_the_end(dialogue, sack):
+def test_cwnd_grows_once_by_cumulatively_acked_bytes(dialogue, sack):
     """RFC 5681, 3.1 and 3.2: the window grows by what is acknowledged cumulatively, once."""
     d = dialogue(sndbuf=1 << 20, sack=int(sack))
     c = d.open_passive(rtt=50, sack=sack)
@@ -216,7 +216,7 @@ LONG = {
 }
 
 
-def test_cubic_fills_a_long_pipe(wire):
+def test_cubic_fills_long_fat_path(wire):
     """100 Mbit/s, 40 ms round trip, a queue of one bandwidth-delay product."""
     a = make_stack(address="192.0.2.1", **LONG)
     b = make_stack(address="192.0.2.2", seed=(3, 4), **LONG)
@@ -273,7 +273,7 @@ class Losing:
         return self.info()["snd_cwnd"]
 
 
-def test_cubic_comes_back_to_where_it_was(wire):
+def test_cubic_returns_to_w_max(wire):
     """RFC 9438, 4.1: after a loss the window returns towards W_max, slower the nearer it is."""
     w = Losing(wire, delay_ns=20_000_000)
     peak = w.lose()
@@ -302,7 +302,7 @@ def test_cubic_is_no_slower_than_reno(wire):
     assert 0.93 * peak <= w.after(rounds * 0.002) <= 1.05 * peak
 
 
-def test_cubic_makes_room_for_newcomers(wire):
+def test_cubic_fast_convergence_lowers_w_max(wire):
     """RFC 9438, 4.7: who loses before it is back at W_max lowers its sights, by more than beta."""
     w = Losing(wire, delay_ns=200_000_000)
     peak = w.lose()
@@ -313,7 +313,7 @@ def test_cubic_makes_room_for_newcomers(wire):
     assert w.after(k) == pytest.approx(sights, rel=0.06)  # without that it is at `second` nearly
 
 
-def test_two_connections_share_a_wire(wire):
+def test_two_connections_split_link_fairly(wire):
     a = make_stack(address="192.0.2.1", **LONG)
     b = make_stack(address="192.0.2.2", seed=(3, 4), **LONG)
     w = wire(a, b, rate_bps=50_000_000, delay_ns=5_000_000, queue=60)
@@ -327,7 +327,7 @@ def test_two_connections_share_a_wire(wire):
 
 
 @pytest.mark.parametrize("receives", [False, True])
-def test_after_an_idle_time_the_window_starts_again(dialogue, receives):
+def test_cwnd_restarts_after_idle(dialogue, receives):
     """RFC 5681, 4.1: no burst of an old window's size into a path nobody has seen for long."""
     d = dialogue(initial_window=4, sndbuf=1 << 20, window_scale=0)
     c = d.open_passive(rtt=20, wscale=4, window=60_000)
@@ -364,7 +364,7 @@ def rounds(d, c, trips, apart=0.001):
     return windows
 
 
-def test_a_long_round_trip_has_small_bursts(dialogue):
+def test_long_rtt_sends_small_bursts(dialogue):
     """Of a quarter of a window, at 50 ms, a queue that is nearly full would lose most."""
     d, c = begin_slow_start(dialogue)
     rounds(d, c, [50] * 3)
@@ -385,7 +385,7 @@ def begin_slow_start(dialogue, rtt=50):
 
 
 @pytest.mark.parametrize("rtt, grown", [(50, 60), (6, 7.2)])
-def test_a_growing_round_trip_ends_slow_start(dialogue, rtt, grown):
+def test_hystart_ends_slow_start_on_rtt_increase(dialogue, rtt, grown):
     """RFC 9406, 4.2: a quarter of the speed for five rounds, then congestion avoidance. By an
     eighth, and 1 ms instead of 4, which would be 12 MB at 25 Gbit/s, more than queues hold."""
     d, c = begin_slow_start(dialogue, rtt)
@@ -396,14 +396,14 @@ def test_a_growing_round_trip_ends_slow_start(dialogue, rtt, grown):
     assert windows[14] <= 1.05 * windows[9], windows
 
 
-def test_slow_start_goes_on_after_jitter(dialogue):
+def test_slow_start_resumes_after_jitter(dialogue):
     d, c = begin_slow_start(dialogue)
     windows = rounds(d, c, [50, 50, 60, 60, 50, 50])
     assert windows[3] < 1.5 * windows[2], windows
     assert windows[5] >= 1.7 * windows[4], windows
 
 
-def test_a_round_trip_that_grows_slowly_does_not_end_slow_start(dialogue):
+def test_hystart_ignores_slow_rtt_increase(dialogue):
     """RFC 9406, 4.2: an eighth; here at least 1 ms."""
     for rtt, trips in (50, [50, 53, 56, 59, 62]), (2, [2, 2, 2.9, 2.9, 3.7]):
         d, c = begin_slow_start(dialogue, rtt)
@@ -412,14 +412,14 @@ def test_a_round_trip_that_grows_slowly_does_not_end_slow_start(dialogue):
             assert after >= 1.7 * before, windows
 
 
-def test_a_standing_queue_of_half_a_round_trip_ends_slow_start_at_once(dialogue):
+def test_standing_queue_of_half_rtt_ends_slow_start(dialogue):
     d, c = begin_slow_start(dialogue, 2)
     windows = rounds(d, c, [2, 2, 3.1], apart=0.02)
     assert windows[2] <= 1.8 * windows[1], windows  # after 0.5 ms, which brings 25 segments
     assert rounds(d, c, [3.1] * 3)[-1] <= 1.05 * windows[2]
 
 
-def test_what_is_late_together_is_no_standing_queue(dialogue):
+def test_delay_of_whole_round_is_no_standing_queue(dialogue):
     """A host that did not run for a while finds a whole round late."""
     d, c = begin_slow_start(dialogue, 2)
     windows = rounds(d, c, [2, 2, 8, 2, 2], apart=0)

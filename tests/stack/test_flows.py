@@ -43,7 +43,7 @@ def pair(wire, *, offloads=(), device=None, impair=None, delay_ns=20_000, rate_b
     return w, hosts[0], hosts[1]
 
 
-def test_references_reach_the_other_side(wire):
+def test_flow_delivers_pushed_references(wire):
     w, a, b = pair(wire)
     one, other = connect_flows(w, a, b)
     w.run([FlowTransfer(one, other, 300_000)])
@@ -54,7 +54,7 @@ def test_references_reach_the_other_side(wire):
 @pytest.mark.parametrize("split", ["whole", "headers", "anywhere"])
 @pytest.mark.parametrize("merge", [0, 60_000], ids=["single", "merged"])
 @pytest.mark.parametrize("faults", [0, 0.02], ids=["clean", "faulty"])
-def test_every_kind_of_device(wire, offloads, split, merge, faults):
+def test_transfer_works_over_every_device_kind(wire, offloads, split, merge, faults):
     impair = Impairment(drop=faults, duplicate=faults, reorder=faults, corrupt=faults, seed=3)
     w, a, b = pair(wire, offloads=offloads, device={"split": split, "merge": merge}, impair=impair)
     one, other = connect_flows(w, a, b)
@@ -64,13 +64,13 @@ def test_every_kind_of_device(wire, offloads, split, merge, faults):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_device_that_is_often_full(wire, seed):
+def test_transfer_works_over_often_full_device(wire, seed):
     w, a, b = pair(wire, device={"refuse": 3}, impair=Impairment(drop=0.01, seed=seed))
     one, other = connect_flows(w, a, b)
     w.run([FlowTransfer(one, other, 150_000), FlowTransfer(other, one, 150_000)], limit_s=120)
 
 
-def test_a_full_device_takes_a_retransmission_piece_by_piece(wire):
+def test_full_device_takes_retransmission_in_pieces(wire):
     """What of a long one it took is not offered again: that would never come to an end."""
     losses = 12
     sent = []
@@ -92,7 +92,7 @@ def test_a_full_device_takes_a_retransmission_piece_by_piece(wire):
     assert len(sent) == len(set(sent)) + losses
 
 
-def test_a_full_device_takes_a_part_of_a_tail_probe(wire):
+def test_full_device_takes_part_of_tail_loss_probe(wire):
     """New data of a segment's length, in pieces that are segments each: what the device took of it
     the peer acknowledges like all else."""
     lost = []
@@ -116,14 +116,14 @@ def test_a_full_device_takes_a_part_of_a_tail_probe(wire):
     "pieces", [(1,), (3, 1), (1460,), (100_000,), (16, 40, 9000), (65_536, 16)]
 )
 @pytest.mark.parametrize("every", [0, 1, 2])
-def test_every_size_of_reference(wire, pieces, every):
+def test_transfer_works_with_every_reference_size(wire, pieces, every):
     w, a, b = pair(wire, offloads=TSO, impair=Impairment(drop=0.01, seed=2))
     one, other = connect_flows(w, a, b)
     size = min(400_000, 700 * sum(pieces))
     w.run([FlowTransfer(one, other, size, pieces=pieces, every=every)], limit_s=120)
 
 
-def test_a_marked_end_begins_a_new_segment(wire):
+def test_end_mark_begins_new_segment(wire):
     """What is pushed behind an end mark is the first payload of a segment."""
     w, a, b = pair(wire, offloads=TSO, capture=True)
     one, other = connect_flows(w, a, b)
@@ -136,14 +136,14 @@ def test_a_marked_end_begins_a_new_segment(wire):
 
 
 @pytest.mark.parametrize("appetite", [1, 700, 5000, 40_000])
-def test_a_receiver_that_takes_little(wire, appetite):
+def test_slow_receiver_gets_all_data(wire, appetite):
     w, a, b = pair(wire, rcvbuf=60_000)
     one, other = connect_flows(w, a, b)
     size = min(300 * appetite, 200_000)
     w.run([FlowTransfer(one, other, size, appetite=appetite)], limit_s=600)
 
 
-def test_a_receiver_that_takes_nothing_closes_the_window(wire):
+def test_stalled_receiver_closes_window(wire):
     w, a, b = pair(wire, rcvbuf=60_000)
     one, other = connect_flows(w, a, b)
     transfer = FlowTransfer(one, other, 500_000, close=False)
@@ -158,7 +158,7 @@ def test_a_receiver_that_takes_nothing_closes_the_window(wire):
     w.run([transfer])
 
 
-def test_a_lost_word_of_an_opened_window_is_asked_for(wire):
+def test_lost_window_update_is_recovered_by_probe(wire):
     """A closed window is probed although all that was pushed is acknowledged: there is more."""
     deaf = {"on": False}
 
@@ -179,7 +179,7 @@ def test_a_lost_word_of_an_opened_window_is_asked_for(wire):
     w.run([transfer], limit_s=20)
 
 
-def test_a_short_tail_is_filled_by_what_can_be_pulled(wire):
+def test_short_tail_is_filled_by_pull(wire):
     """Nagle holds it back; if nobody asked for more, each would wait for a delayed answer."""
     w, a, b = pair(wire, delayed_ack_us=40_000)
     one, other = connect_flows(w, a, b)
@@ -189,7 +189,7 @@ def test_a_short_tail_is_filled_by_what_can_be_pulled(wire):
     assert w.now - began < 2_000_000  # ns: 8 ms with a stop at every tail
 
 
-def test_memory_that_another_holds_stops_nobody_who_takes_what_comes(wire):
+def test_flow_resumes_while_other_flow_holds_packet_memory(wire):
     """One flow's owner is late and its bytes fill the memory. The other's was late, too, and then
     takes everything: it has been refused, and is told at once that there is room."""
     w, a, b = pair(wire, packets=64)
@@ -218,7 +218,7 @@ def test_memory_is_not_read_after_its_acknowledgement(wire):
     w.run([FlowTransfer(one, other, 400_000, pieces=(1000,))], limit_s=120)
 
 
-def test_closing_tells_both_owners(wire):
+def test_close_is_reported_to_both_owners(wire):
     w, a, b = pair(wire)
     one, other = connect_flows(w, a, b)
     w.run([FlowTransfer(one, other, 10_000)])
@@ -231,7 +231,7 @@ def test_closing_tells_both_owners(wire):
         one.ready()
 
 
-def test_aborting_resets(wire):
+def test_abort_sends_reset(wire):
     w, a, b = pair(wire)
     one, other = connect_flows(w, a, b)
     one.push(b"x" * 100_000)
@@ -243,7 +243,7 @@ def test_aborting_resets(wire):
     assert a.next_deadline() is None
 
 
-def test_pushing_behind_the_end_fails(wire):
+def test_push_after_close_is_epipe(wire):
     w, a, b = pair(wire)
     one, _ = connect_flows(w, a, b)
     one.close()
@@ -251,7 +251,7 @@ def test_pushing_behind_the_end_fails(wire):
         one.push(b"late")
 
 
-def test_references_are_bounded(wire):
+def test_references_are_bounded_by_enobufs(wire):
     w, a, b = pair(wire, impair=lambda frame: [(0, frame)])
     one, other = connect_flows(w, a, b)
     other.limit = 0
@@ -265,7 +265,7 @@ def test_references_are_bounded(wire):
     w.run(until=lambda: len(other.received) == sent, limit_s=10)
 
 
-def test_drained_means_acknowledged(wire):
+def test_drained_means_all_data_acked(wire):
     w, a, b = pair(wire)
     one, _ = connect_flows(w, a, b)
     assert one.drained()
@@ -274,7 +274,7 @@ def test_drained_means_acknowledged(wire):
     w.run(until=one.drained, limit_s=1)
 
 
-def test_a_refused_flow_is_reset(wire):
+def test_connection_refused_by_owner_is_reset(wire):
     w, a, b = pair(wire)
     listener = b.stack.listen(7000)
     listener.refuse = -errno.EACCES
@@ -283,7 +283,7 @@ def test_a_refused_flow_is_reset(wire):
     assert flow.closed == errno.ECONNRESET
 
 
-def test_a_burst_is_acknowledged_once(wire):
+def test_harp_peer_burst_is_acked_once_and_at_once(wire):
     """Between HARP hosts: one acknowledgement for all that came in one burst, and at once."""
     w, a, b = pair(wire, delayed_ack_us=200_000)
     one, other = connect_flows(w, a, b)
@@ -298,7 +298,7 @@ def test_a_burst_is_acknowledged_once(wire):
     assert w.now - began <= 45_000  # two crossings of 20 us, no timer
 
 
-def test_behind_a_hole_each_segment_of_a_burst_is_acknowledged(wire):
+def test_each_out_of_order_segment_of_burst_is_acked(wire):
     """RFC 5681, 4.2: by a stranger's. Of several acknowledgements one may be lost."""
     answers = []
 
@@ -323,7 +323,7 @@ def test_behind_a_hole_each_segment_of_a_burst_is_acknowledged(wire):
     [(False, False, 6), (False, True, 6), (True, False, 1)],
     ids=["a stranger", "a stranger who hears no more", "a HARP host"],
 )
-def test_who_is_answered_for_every_second_segment(wire, trusted, shut, answers):
+def test_burst_acks_differ_for_harp_and_other_peers(wire, trusted, shut, answers):
     """RFC 5681, 4.2: of ten and a FIN in one burst. HARP hosts get one acknowledgement a burst."""
     w, a, b = pair(wire, initial_window=10, delayed_ack_us=40_000)
     one, other = connect_flows(w, a, b)
@@ -337,7 +337,7 @@ def test_who_is_answered_for_every_second_segment(wire, trusted, shut, answers):
     assert b.stack.counters()["tcp_acks_out"] - before == answers
 
 
-def test_a_timeout_is_told(wire):
+def test_user_timeout_closes_flow_with_etimedout(wire):
     alive = {"on": True}
     w, a, b = pair(wire, impair=lambda f: [(0, f)] if alive["on"] else [])
     one, other = connect_flows(w, a, b)
@@ -350,7 +350,7 @@ def test_a_timeout_is_told(wire):
     assert 299_000_000 <= w.now - began <= 600_000_000
 
 
-def test_keepalives_find_a_dead_peer(wire):
+def test_keepalive_detects_dead_peer(wire):
     alive = {"on": True}
     w, a, b = pair(wire, impair=lambda f: [(0, f)] if alive["on"] else [])
     one, other = connect_flows(w, a, b)
@@ -366,7 +366,7 @@ def test_keepalives_find_a_dead_peer(wire):
 
 
 @pytest.mark.parametrize("timeout_ms", [5000, 40_000])
-def test_a_timeout_is_as_long_as_it_says(wire, timeout_ms):
+def test_user_timeout_lasts_as_configured(wire, timeout_ms):
     """However often something was sent again until then."""
     alive = {"on": True}
     w, a, b = pair(wire, impair=lambda f: [(0, f)] if alive["on"] else [])
@@ -380,7 +380,7 @@ def test_a_timeout_is_as_long_as_it_says(wire, timeout_ms):
     assert timeout_ms - 1 <= (w.now - began) / 1e6 <= timeout_ms + 300
 
 
-def test_a_full_device_is_no_dead_peer(wire):
+def test_full_device_is_not_a_dead_peer(wire):
     """For a while it takes nothing, probes neither: they are no keepalives without an answer."""
     w, a, b = pair(wire)
     one, other = connect_flows(w, a, b)
@@ -405,7 +405,7 @@ def refuse(w, a, seconds):
         w.now += 50_000_000
 
 
-def test_who_was_not_asked_owes_no_answer(wire):
+def test_unsent_keepalive_probes_do_not_count(wire):
     """Keepalives that a full port refuses: as soon as one goes out, the peer answers."""
     w, a, b = pair(wire)
     client, _ = connect_flows(w, a, b)
@@ -418,7 +418,7 @@ def test_who_was_not_asked_owes_no_answer(wire):
     assert client.closed is None
 
 
-def test_a_device_that_never_takes_a_probe(wire):
+def test_device_refusing_all_probes_ends_connection(wire):
     """It has gone, and a connection that only waits has no other timer to end it."""
     w, a, b = pair(wire)
     client, _ = connect_flows(w, a, b)
@@ -427,7 +427,7 @@ def test_a_device_that_never_takes_a_probe(wire):
     assert client.closed == errno.ETIMEDOUT
 
 
-def test_counters_tell_the_story(wire):
+def test_counters_match_lossy_transfer(wire):
     w, a, b = pair(wire, impair=Impairment(drop=0.05, seed=1))
     one, other = connect_flows(w, a, b)
     w.run([FlowTransfer(one, other, 300_000)], limit_s=60)
@@ -439,7 +439,7 @@ def test_counters_tell_the_story(wire):
     assert sender["tcp_sack_in"] > 0
 
 
-def test_packets_come_back(wire):
+def test_packet_buffers_are_all_freed_after_transfer(wire):
     """After the last byte no packet buffer is in use on either side."""
     faults = Impairment(drop=0.03, duplicate=0.03, reorder=0.05, corrupt=0.02, seed=5)
     w, a, b = pair(wire, impair=faults)
@@ -455,7 +455,7 @@ def test_packets_come_back(wire):
         assert counters.get("tcp_established", 0) == 0
 
 
-def test_holes_are_bounded():
+def test_out_of_order_runs_are_bounded():
     """CVE-2018-5390: ten thousand pieces with holes between them keep a few packets only."""
     s = FlowStack(address=A, prefix=24, packets=8192, max_connections=4, rcvbuf=1 << 20,
                   window_scale=7)  # fmt: skip
@@ -488,7 +488,7 @@ def packets(stack):
     return [Ether(wire) for frame in stack.take() for wire in finish(frame, 14)]
 
 
-def test_announcing_asks_for_the_own_address():
+def test_arp_announcement_has_own_address_as_target():
     """RFC 5227, 2.3: sender and target are our address, the question goes to all."""
     stack = ethernet_stack()
     stack.announce()
@@ -497,7 +497,7 @@ def test_announcing_asks_for_the_own_address():
     assert (packet[ARP].op, packet[ARP].psrc, packet[ARP].pdst) == (1, A, A)
 
 
-def test_a_shared_address_leaves_the_answers_to_its_owner():
+def test_shared_address_stack_answers_no_arp_or_echo():
     """The kernel answers ARP, echo and closed ports for it; the stack only asks."""
     stack = ethernet_stack(only_asks=True)
     stack.advance(10**12)
@@ -519,7 +519,7 @@ def test_a_shared_address_leaves_the_answers_to_its_owner():
 
 
 @pytest.mark.parametrize("offloads", [(), TX, TSO], ids=["none", "checksum", "tso"])
-def test_what_waits_for_a_neighbour_is_whole(offloads):
+def test_packet_queued_for_arp_is_sent_complete(offloads):
     stack = ethernet_stack(offloads=offloads)
     stack.advance(10**12)
     stack.connect(B, 80)
@@ -532,7 +532,7 @@ def test_what_waits_for_a_neighbour_is_whole(offloads):
     assert check_ipv4(bytes(syn[IP])[: syn[IP].len]).flags == 0x02
 
 
-def test_what_is_too_large_does_not_wait_for_a_neighbour():
+def test_large_segment_is_not_queued_for_arp():
     """A connection's neighbour has gone silent and been forgotten: what waits takes one packet
     buffer, and a large segment has no room there."""
     stack = ethernet_stack(offloads=TSO)
@@ -565,7 +565,7 @@ def test_what_is_too_large_does_not_wait_for_a_neighbour():
     assert stack.counters().get("packets_used", 0) == 0
 
 
-def test_a_frame_in_two_pieces_is_cut_anywhere(stack):
+def test_frame_may_be_split_at_any_byte(stack):
     """Every place at which a device may have split a frame gives the same answer."""
     syn = bytes(IP(src=B, dst=A) / TCP(sport=9, dport=80, flags="S", seq=5,
                                        options=[("MSS", 1000), ("WScale", 2)]) / b"")  # fmt: skip
@@ -584,7 +584,7 @@ def test_a_frame_in_two_pieces_is_cut_anywhere(stack):
             assert out == whole, at
 
 
-def test_a_device_that_lies_about_merging_is_survived():
+def test_wrong_gso_size_is_survived():
     """segment_size of nonsense: at worst acknowledgements come oddly."""
     for size in (1, 7, 65_535):
         s = FlowStack(address=A, prefix=24, packets=64, max_connections=4)
@@ -606,7 +606,7 @@ def test_a_device_that_lies_about_merging_is_survived():
 # The device itself
 
 
-def test_the_device_finds_what_a_real_one_would_spoil(wire):
+def test_model_device_detects_bad_offload_requests(wire):
     w, a, b = pair(wire, offloads=TSO)
     one, _ = connect_flows(w, a, b)
     one.trust(5000)  # no waiting for full segments
@@ -635,7 +635,7 @@ def test_a_fin_behind_what_waits_is_told_of(wire):
     assert other.at_end() and other.readable == told + 1
 
 
-def test_closed_while_syns_cross(wire):
+def test_close_in_syn_received_sends_fin_after_handshake(wire):
     """RFC 9293, 3.10.4: in SYN-RECEIVED the FIN waits until the handshake is over."""
     syn_received = 3
     w, a, b = pair(wire)
@@ -656,7 +656,7 @@ def test_closed_while_syns_cross(wire):
 # -- summed while it is copied
 
 
-def test_sums_while_copying(wire):
+def test_checksum_is_verified_while_copying(wire):
     """What the device has not summed goes to its place in one pass, and only once it is right."""
     faults = Impairment(drop=0.02, duplicate=0.02, reorder=0.03, corrupt=0.05, seed=9)
     w, a, b = pair(wire, impair=faults)
@@ -694,7 +694,7 @@ HEADER_BYTES = {"sequence": 7, "acknowledgement": 11, "window": 15, "checksum": 
 
 
 @pytest.mark.parametrize("at", [PAYLOAD_AT, PAYLOAD_AT + 999])
-def test_a_damaged_segment_may_only_write_what_is_still_to_come(wire, at):
+def test_damaged_segment_writes_only_bytes_still_expected(wire, at):
     one, other, frame = open_to_places(wire)
     other.stack.receive(changed(frame, at))
     other.stack.flush()
@@ -707,7 +707,7 @@ def test_a_damaged_segment_may_only_write_what_is_still_to_come(wire, at):
 
 
 @pytest.mark.parametrize("field", HEADER_BYTES)
-def test_no_number_is_believed_before_the_sum(wire, field):
+def test_damaged_header_changes_no_state(wire, field):
     one, other, frame = open_to_places(wire)
     before = other.view()
     other.stack.receive(changed(frame, TCP_AT + HEADER_BYTES[field]))
@@ -718,7 +718,7 @@ def test_no_number_is_believed_before_the_sum(wire, field):
     assert other.received[5000:] == b"x" * 1000
 
 
-def test_what_does_not_fit_its_place_is_summed_first(wire):
+def test_segment_too_large_for_buffer_is_summed_first(wire):
     one, other, frame = open_to_places(wire)
     other.places = bytearray(5999)
     other.stack.receive(frame)

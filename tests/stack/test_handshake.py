@@ -38,7 +38,7 @@ def test_active_open(dialogue):
     d.silence(during=5000)
 
 
-def test_data_with_the_last_ack_of_the_handshake(dialogue):
+def test_data_with_handshake_ack_is_delivered(dialogue):
     d = dialogue()
     listener = d.listen(80)
     d.send(TCP(flags="S", seq=0))
@@ -49,7 +49,7 @@ def test_data_with_the_last_ack_of_the_handshake(dialogue):
     d.expect(TCP(flags="A", seq=1, ack=6), within=500)
 
 
-def test_fin_with_the_last_ack_of_the_handshake(dialogue):
+def test_fin_with_handshake_ack_enters_close_wait(dialogue):
     d = dialogue()
     listener = d.listen(80)
     d.send(TCP(flags="S", seq=0))
@@ -62,7 +62,7 @@ def test_fin_with_the_last_ack_of_the_handshake(dialogue):
     assert state_name(connection.tcp_info()) == "CLOSE_WAIT"
 
 
-def test_syn_is_sent_again_with_growing_pauses(dialogue):
+def test_syn_retransmissions_back_off_exponentially(dialogue):
     """RFC 6298, 2.1 and 5.5: one second, then twice as long each time."""
     d = dialogue(rto_initial_us=1_000_000)
     d.connect(80)
@@ -76,7 +76,7 @@ def test_syn_is_sent_again_with_growing_pauses(dialogue):
     d.silence(during=5000)
 
 
-def test_connect_gives_up(dialogue):
+def test_unanswered_connect_gives_etimedout(dialogue):
     d = dialogue()
     sock = d.connect(80)
     d.ignore(until=1_000_000)
@@ -84,7 +84,7 @@ def test_connect_gives_up(dialogue):
     d.silence(during=1_000_000)
 
 
-def test_syn_ack_is_sent_again(dialogue):
+def test_syn_ack_is_retransmitted(dialogue):
     d = dialogue(rto_initial_us=1_000_000)
     listener = d.listen(80)
     d.send(TCP(flags="S", seq=0))
@@ -96,7 +96,7 @@ def test_syn_ack_is_sent_again(dialogue):
     d.silence(during=20_000)
 
 
-def test_a_repeated_syn_gets_the_same_syn_ack(dialogue):
+def test_duplicate_syn_gets_same_syn_ack(dialogue):
     d = dialogue()
     listener = d.listen(80)
     d.send(TCP(flags="S", seq=0))
@@ -108,7 +108,7 @@ def test_a_repeated_syn_gets_the_same_syn_ack(dialogue):
     d.accept(listener)
 
 
-def test_a_handshake_never_finished_is_forgotten(dialogue):
+def test_unfinished_handshake_times_out(dialogue):
     d = dialogue()
     listener = d.listen(80)
     d.send(TCP(flags="S", seq=0))
@@ -118,7 +118,7 @@ def test_a_handshake_never_finished_is_forgotten(dialogue):
     assert d.stack.next_deadline() is None
 
 
-def test_syn_sent_answers_a_wrong_ack_with_a_reset(dialogue):
+def test_unacceptable_ack_in_syn_sent_is_reset(dialogue):
     """RFC 9293, 3.10.7.3, first: half of an old connection is told off; ours goes on."""
     d = dialogue()
     d.connect(80)
@@ -135,7 +135,7 @@ def test_syn_sent_answers_a_wrong_ack_with_a_reset(dialogue):
     d.expect(TCP(flags="S"), at=1000)
 
 
-def test_syn_sent_ignores_resets_that_do_not_acknowledge_the_syn(dialogue):
+def test_reset_not_acking_syn_is_ignored_in_syn_sent(dialogue):
     d = dialogue()
     sock = d.connect(80)
     d.expect(TCP(flags="S", seq=0))
@@ -148,7 +148,7 @@ def test_syn_sent_ignores_resets_that_do_not_acknowledge_the_syn(dialogue):
     d.expect(TCP(flags="A", seq=1, ack=1))
 
 
-def test_syn_sent_ignores_segments_without_syn(dialogue):
+def test_segment_without_syn_is_ignored_in_syn_sent(dialogue):
     """RFC 9293, 3.10.7.3, fifth: neither SYN nor RST, drop."""
     d = dialogue()
     sock = d.connect(80)
@@ -160,7 +160,7 @@ def test_syn_sent_ignores_segments_without_syn(dialogue):
     assert state_name(sock.tcp_info()) == "SYN_SENT"
 
 
-def test_refused(dialogue):
+def test_reset_of_syn_gives_econnrefused(dialogue):
     d = dialogue()
     sock = d.connect(80)
     d.expect(TCP(flags="S", seq=0))
@@ -187,7 +187,7 @@ def test_simultaneous_open(dialogue):
     d.expect(TCP(seq=1, ack=1), length=1000)
 
 
-def test_simultaneous_open_with_a_peer_that_answers_the_syn_ack(dialogue):
+def test_simultaneous_open_when_peer_acks_syn_ack(dialogue):
     """It opens by the answer that it gets in turn, and sends a bare acknowledgement itself."""
     d = dialogue()
     sock = d.connect(80)
@@ -218,7 +218,7 @@ def test_simultaneous_open_between_two_stacks(wire):
     assert other.recv(10) == b"ping"
 
 
-def test_a_handshake_with_a_wrong_last_ack_is_reset(dialogue):
+def test_unacceptable_ack_in_syn_received_is_reset(dialogue):
     """RFC 9293, 3.10.7.4, fifth: SYN-RECEIVED and an unacceptable ACK."""
     d = dialogue()
     listener = d.listen(80)
@@ -232,7 +232,7 @@ def test_a_handshake_with_a_wrong_last_ack_is_reset(dialogue):
     d.accept(listener)
 
 
-def test_a_reset_in_syn_received_goes_back_to_listening(dialogue):
+def test_reset_in_syn_received_returns_to_listen(dialogue):
     d = dialogue()
     listener = d.listen(80)
     d.send(TCP(flags="S", seq=0))

@@ -53,7 +53,7 @@ def says(*frames, **options) -> Dialogue:
     return Dialogue(stack=Scripted(*((ms, bytes(f)) for ms, f in frames)), **options)
 
 
-def test_a_matching_frame_is_returned_with_relative_numbers():
+def test_expect_returns_frame_with_relative_numbers():
     d = says((0, segment(options=[("MSS", 1000)])), (5, segment(flags="A", seq=78, ack=0x10000003)))
     d.expect(TCP(flags="S", seq=0, options=[("MSS", 1000)]))
     got = d.expect(TCP(flags="A", seq=1, ack=3), at=5)
@@ -73,7 +73,7 @@ def test_a_matching_frame_is_returned_with_relative_numbers():
         (ICMP(type=8), {}, "no ICMP in it"),
     ],
 )
-def test_a_frame_that_differs_fails(packet, options, why):
+def test_differing_frame_fails_expect(packet, options, why):
     d = says((0, segment()))
     with pytest.raises(DialogueError) as caught:
         d.expect(packet, **options)
@@ -81,43 +81,43 @@ def test_a_frame_that_differs_fails(packet, options, why):
     assert "[S] seq 0" in str(caught.value)  # the trace
 
 
-def test_unasked_payload_fails():
+def test_unexpected_payload_fails_expect():
     with pytest.raises(DialogueError, match="payload is"):
         says((0, segment(payload=b"x"))).expect(TCP(flags="S"))
 
 
-def test_silence_where_a_frame_is_expected_fails():
+def test_missing_frame_fails_expect():
     with pytest.raises(DialogueError, match="sent nothing"):
         says().expect(TCP(flags="S"), within=1000)
     with pytest.raises(DialogueError, match="sent nothing"):
         says((10, segment())).expect(TCP(flags="S"), within=5)
 
 
-def test_a_frame_where_silence_is_expected_fails():
+def test_frame_during_silence_fails():
     with pytest.raises(DialogueError, match="expected silence"):
         says((10, segment())).silence(during=20)
 
 
-def test_sending_over_an_unexpected_frame_fails():
+def test_send_with_unexpected_frame_pending_fails():
     d = says((0, segment()))
     d.settle()
     with pytest.raises(DialogueError, match="nobody expected"):
         d.send(TCP(flags="A", dport=80))
 
 
-def test_push_is_compared_only_when_asked_for():
+def test_psh_is_compared_only_on_request():
     says((0, segment(flags="PA"))).expect(TCP(flags="A"))
     with pytest.raises(DialogueError):
         says((0, segment(flags="A"))).expect(TCP(flags="PA"))
 
 
-def test_a_deadline_in_the_past_is_found():
+def test_deadline_in_the_past_fails_dialogue():
     with pytest.raises(DialogueError, match="stays in the past"):
         Dialogue(stack=Scripted(stuck=True)).settle()
 
 
 @pytest.mark.parametrize("ethernet", [False, True])
-def test_every_wrong_byte_of_a_frame_is_found(ethernet):
+def test_check_frame_finds_every_wrong_byte(ethernet):
     packet = segment(payload=b"payload", options=[("MSS", 1460), ("Timestamp", (1, 2))])
     frame = bytes(Ether() / packet if ethernet else packet)
     start = 14 if ethernet else 0
@@ -129,7 +129,7 @@ def test_every_wrong_byte_of_a_frame_is_found(ethernet):
             check_frame(bytes(wrong), ethernet)
 
 
-def test_frames_above_the_mtu_are_found():
+def test_check_ipv4_finds_frame_above_mtu():
     frame = bytes(segment(payload=b"x" * 100))
     check_ipv4(frame, len(frame))
     with pytest.raises(BadFrame, match="above the MTU"):
@@ -140,7 +140,7 @@ def test_frames_above_the_mtu_are_found():
     "options",
     [b"\x02\x04\x05", b"\x02\x03\x05\x00", b"\x08\x0a", b"\x02\x04\x05\xb4" * 2, b"\x00\x01"],
 )
-def test_wrong_options_are_found(options):
+def test_check_options_finds_wrong_options(options):
     with pytest.raises(BadFrame):
         check_options(options)
 
@@ -152,7 +152,7 @@ def test_a_bad_frame_fails_the_dialogue():
         says((0, bytes(frame))).settle()
 
 
-def test_the_peers_numbers_are_made_absolute():
+def test_relative_peer_numbers_become_absolute():
     d = says((0, segment()))
     d.expect(TCP(flags="S"))
     d.send(TCP(flags="A", seq=5, ack=7, options=[("SAck", (9, 11))]) / b"data")
@@ -161,7 +161,7 @@ def test_the_peers_numbers_are_made_absolute():
     assert option(IP(d.stack.heard[0]), "SAck") == (77 + 9, 77 + 11)
 
 
-def test_defaults_continue_the_dialogue():
+def test_send_defaults_continue_dialogue():
     d = says((0, segment()), (1, segment(flags="PA", seq=78, payload=b"hello")))
     d.expect(TCP(flags="S"))
     d.send(TCP(flags="SA", seq=0))
@@ -174,7 +174,7 @@ def test_defaults_continue_the_dialogue():
     assert (third.seq - d.peer_iss, third.ack) == (7, 83)
 
 
-def test_a_failing_test_leaves_a_capture(pytester):
+def test_failing_test_writes_capture(pytester):
     pytester.makeconftest('pytest_plugins = ["harp.testing.plugin"]')
     pytester.makepyfile(
         """
@@ -198,7 +198,7 @@ def test_a_failing_test_leaves_a_capture(pytester):
     assert [str(p[TCP].flags) for p in packets] == ["S", "SA"]
 
 
-def test_captures_keep_time_and_direction(tmp_path):
+def test_pcapng_keeps_time_and_direction(tmp_path):
     path = tmp_path / "x.pcapng"
     frames = [(1_500_000_000, True, bytes(segment())), (2_000_000_001, False, b"\x45")]
     write_pcapng(path, frames, ethernet=False, comment="why")
@@ -207,7 +207,7 @@ def test_captures_keep_time_and_direction(tmp_path):
     assert bytes(packets[0]) == frames[0][2]
 
 
-def test_a_sink_puts_a_stream_together():
+def test_sink_reassembles_stream():
     sink = Sink()
     data = [segment(seq=1 + at, flags="A", payload=b"abcdef"[at : at + 3]) for at in (3, 2, 0)]
     for packet in data:
@@ -219,7 +219,7 @@ def test_a_sink_puts_a_stream_together():
         sink.take([IP(bytes(segment(seq=1, flags="A", payload=b"xyz")))])
 
 
-def test_impairments_come_from_their_seed():
+def test_impairment_is_determined_by_seed():
     def run(seed):
         impair = Impairment(drop=0.1, duplicate=0.1, reorder=0.1, corrupt=0.1, seed=seed)
         return [impair(bytes([i] * 60)) for i in range(200)], impair.counts
@@ -229,7 +229,7 @@ def test_impairments_come_from_their_seed():
     assert all(5 <= count <= 50 for count in run(1)[1].values())
 
 
-def test_patterns_tell_every_place():
+def test_pattern_identifies_offset():
     assert pattern(10, 100_000) == pattern(0, 200_000)[10:100_010]
     assert pattern(0, 64) not in pattern(1, 65_000)
 
@@ -239,7 +239,7 @@ def pair(wire, **options):
     return wire(a, b, **options)
 
 
-def test_a_wrong_byte_ends_a_transfer(wire):
+def test_wrong_byte_fails_transfer(wire):
     w = pair(wire)
     client, server = connect_pair(w)
     transfer = Transfer(client, server, 1000)
@@ -248,7 +248,7 @@ def test_a_wrong_byte_ends_a_transfer(wire):
         w.run([transfer])
 
 
-def test_an_early_end_ends_a_transfer(wire):
+def test_early_eof_fails_transfer(wire):
     w = pair(wire)
     client, server = connect_pair(w)
     transfer = Transfer(client, server, 1000)
@@ -257,7 +257,7 @@ def test_an_early_end_ends_a_transfer(wire):
         w.run([transfer])
 
 
-def test_a_dead_wire_ends_a_run(wire):
+def test_dead_wire_fails_run(wire):
     w = pair(wire, impair=lambda frame: [])
     with pytest.raises(WireError, match="not done|stalled"):
         connect_pair(w)

@@ -17,20 +17,20 @@ MSS = 1460
 
 
 @pytest.mark.parametrize("size", [0, 1, 56, 1472])
-def test_echo(dialogue, size):
+def test_echo_request_is_answered(dialogue, size):
     d = dialogue()
     d.send(ICMP(type=8, id=7, seq=9) / pattern(0, size))
     answer = d.expect(IP(src=STACK_ADDRESS, dst=PEER_ADDRESS) / ICMP(type=0, code=0, id=7, seq=9))
     assert bytes(answer[ICMP].payload) == pattern(0, size)
 
 
-def test_a_wrong_checksum_is_dropped(dialogue):
+def test_wrong_icmp_checksum_is_dropped(dialogue):
     d = dialogue()
     d.send(ICMP(type=8, id=7, seq=9, chksum=0x1234) / b"data")
     d.silence(during=1000)
 
 
-def test_echoes_are_limited(dialogue):
+def test_echo_replies_are_rate_limited(dialogue):
     """RFC 1812, 4.3.2.8: a flood is not answered by another, and afterwards service goes on."""
     d = dialogue()
     d.strict = False
@@ -42,7 +42,7 @@ def test_echoes_are_limited(dialogue):
     assert len(d.drain()) == 1
 
 
-def test_an_answer_is_not_answered(dialogue):
+def test_echo_reply_is_not_answered(dialogue):
     d = dialogue()
     d.send(ICMP(type=0, id=7, seq=9) / b"data")
     d.silence(during=1000)
@@ -56,7 +56,7 @@ def test_other_messages_are_not_answered(dialogue, kind):
 
 
 @pytest.mark.parametrize("target", ["192.0.2.255", "255.255.255.255", "224.0.0.1", "192.0.2.9"])
-def test_echo_to_many_is_not_answered(dialogue, target):
+def test_broadcast_or_multicast_echo_is_not_answered(dialogue, target):
     """RFC 1122, 3.2.2.6: may be ignored, and then cannot amplify."""
     d = dialogue()
     d.send(IP(src=PEER_ADDRESS, dst=target) / ICMP(type=8) / b"data")
@@ -64,7 +64,7 @@ def test_echo_to_many_is_not_answered(dialogue, target):
 
 
 @pytest.mark.parametrize("source", ["192.0.2.255", "255.255.255.255", "224.0.0.1", "0.0.0.0"])
-def test_echo_from_nobody_is_not_answered(dialogue, source):
+def test_echo_from_non_unicast_source_is_not_answered(dialogue, source):
     d = dialogue()
     d.send(IP(src=source, dst=STACK_ADDRESS) / ICMP(type=8) / b"data")
     d.silence(during=1000)
@@ -79,7 +79,7 @@ def test_echo_with_ip_options_is_survived(dialogue):
         assert bytes(packet[ICMP].payload) == b"data"
 
 
-def test_truncated_messages_are_survived(dialogue):
+def test_truncated_icmp_is_survived(dialogue):
     d = dialogue()
     d.strict = False
     whole = bytes(ICMP(type=3, code=4, nexthopmtu=1000) / quote(d, 0))
@@ -110,7 +110,7 @@ def unreachable(d, code, seq, router="198.51.100.1", mtu=0, **kind):
 
 
 @pytest.mark.parametrize("code", [2, 3])
-def test_a_hard_error_ends_a_connection_attempt(dialogue, code):
+def test_hard_icmp_error_ends_syn_sent(dialogue, code):
     """RFC 1122, 4.2.3.9: protocol or port unreachable."""
     d = dialogue()
     sock = d.connect(80)
@@ -120,7 +120,7 @@ def test_a_hard_error_ends_a_connection_attempt(dialogue, code):
 
 
 @pytest.mark.parametrize("code", [0, 1, 5])
-def test_a_soft_error_does_not(dialogue, code):
+def test_soft_icmp_error_does_not_end_syn_sent(dialogue, code):
     """RFC 1122, 4.2.3.9: net or host unreachable may pass; the SYN goes out again."""
     d = dialogue()
     sock = d.connect(80)
@@ -133,7 +133,7 @@ def test_a_soft_error_does_not(dialogue, code):
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 3, 5, 13])
-def test_an_open_connection_survives_every_error(dialogue, code):
+def test_icmp_errors_do_not_end_established_connection(dialogue, code):
     """RFC 5927, 4: an attacker who guesses a sequence number must not end it."""
     d = dialogue()
     c = d.open_passive(rtt=20)
@@ -146,7 +146,7 @@ def test_an_open_connection_survives_every_error(dialogue, code):
     d.expect(TCP(seq=1 + MSS) / b"y")
 
 
-def test_an_error_for_another_sequence_number_is_ignored(dialogue):
+def test_icmp_error_for_sequence_not_in_flight_is_ignored(dialogue):
     """RFC 5927, 4.1: only for what is in flight."""
     d = dialogue()
     sock = d.connect(80)
@@ -156,7 +156,7 @@ def test_an_error_for_another_sequence_number_is_ignored(dialogue):
     assert state_name(sock.tcp_info()) == "SYN_SENT"
 
 
-def test_an_error_for_another_connection_is_ignored(dialogue):
+def test_icmp_error_for_other_connection_is_ignored(dialogue):
     d = dialogue()
     sock = d.connect(80)
     d.expect(TCP(flags="S"))
@@ -173,7 +173,7 @@ def in_flight(d):
     return c
 
 
-def test_too_big_lowers_the_segments(dialogue):
+def test_too_big_message_lowers_segment_size(dialogue):
     """RFC 1191: what did not fit goes out again, smaller, and so does what follows."""
     d = dialogue(rto_min_us=200_000)
     in_flight(d)
@@ -185,7 +185,7 @@ def test_too_big_lowers_the_segments(dialogue):
     assert payload(again[0]) == pattern(0, len(payload(again[0])))
 
 
-def test_after_too_big_the_stream_arrives_whole(dialogue):
+def test_stream_is_complete_after_too_big_message(dialogue):
     from harp.testing.dialogue import Sink
 
     d = dialogue(rto_min_us=200_000)
@@ -202,7 +202,7 @@ def test_after_too_big_the_stream_arrives_whole(dialogue):
 
 
 @pytest.mark.parametrize("seq", [0, -1, 1 + 4 * MSS, 1 << 30])
-def test_too_big_for_what_does_not_fly_is_ignored(dialogue, seq):
+def test_too_big_message_for_data_not_in_flight_is_ignored(dialogue, seq):
     d = dialogue()
     c = in_flight(d)
     d.send(unreachable(d, 4, seq, mtu=600))
@@ -212,7 +212,7 @@ def test_too_big_for_what_does_not_fly_is_ignored(dialogue, seq):
 
 
 @pytest.mark.parametrize("mtu", [0, 1, 67, 68, 100])
-def test_too_big_has_a_floor(dialogue, mtu):
+def test_too_big_message_has_minimum_mtu(dialogue, mtu):
     """RFC 1191, 3 and 7.2: no next-hop MTU is below 68; nobody may drive us to tiny segments."""
     d = dialogue(rto_min_us=200_000)
     c = in_flight(d)
@@ -227,7 +227,7 @@ def test_too_big_has_a_floor(dialogue, mtu):
 
 
 @pytest.mark.parametrize("mtu", [1040, 1041, 1400, 1500, 9000, 65535])
-def test_too_big_never_raises(dialogue, mtu):
+def test_too_big_message_never_raises_segment_size(dialogue, mtu):
     """Neither above what the peer takes, nor is anything sent again for such a message."""
     d = dialogue()
     c = d.open_passive(rtt=20, mss=1000)

@@ -27,11 +27,11 @@ def isn(now=10**12, seed=(1, 2), port=80, local=5000, peer=PEER):
     return syn_of(stack, port, local, peer)[1].seq
 
 
-def test_the_same_seed_gives_the_same_number():
+def test_same_seed_gives_same_isn():
     assert isn() == isn()
 
 
-def test_every_part_of_the_tuple_counts():
+def test_isn_depends_on_seed_and_four_tuple():
     base = isn()
     others = [isn(port=81), isn(local=5001), isn(peer="192.0.2.3")]
     others += [isn(seed=(1, 3)), isn(seed=(2, 2))]
@@ -41,14 +41,14 @@ def test_every_part_of_the_tuple_counts():
     assert len(steps) == 20
 
 
-def test_all_bits_move():
+def test_all_isn_bits_vary():
     numbers = [isn(local=5000 + i) for i in range(64)]
     for bit in range(32):
         ones = sum(number >> bit & 1 for number in numbers)
         assert 10 <= ones <= 54, bit
 
 
-def test_numbers_of_one_tuple_grow_with_time():
+def test_isn_of_one_four_tuple_grows_with_time():
     """RFC 9293, 3.4.1: about 4 us a step, so that incarnations do not overlap."""
     base = 10**12
     first = isn(now=base)
@@ -58,7 +58,7 @@ def test_numbers_of_one_tuple_grow_with_time():
     assert abs((third - second) % 2**32 - (second - first) % 2**32) <= 2
 
 
-def test_the_passive_side_chooses_no_worse():
+def test_passive_open_isn_depends_on_four_tuple():
     numbers = set()
     for port in range(5000, 5020):
         stack = make_stack(seed=(1, 2))
@@ -110,13 +110,13 @@ def stamp_of(seed, port=80):
     return option(IP(stack.take()[0]), "Timestamp")[0]
 
 
-def test_timestamps_do_not_tell_the_time():
+def test_timestamp_offset_differs_per_connection():
     """RFC 7323, 5.4 and 7.1: an offset for each connection."""
     values = {stamp_of((1, 2)), stamp_of((3, 4)), stamp_of((1, 2), port=81)}
     assert len(values) == 3
 
 
-def test_timestamps_go_on_from_one_connection_to_the_next():
+def test_timestamps_continue_across_connections():
     """RFC 6191: on the same four numbers the next incarnation's are later, or a peer in TIME-WAIT
     refuses it; from both sides, and whatever the initial sequence number."""
     stack = make_stack(seed=(1, 2), timestamps=1)

@@ -21,7 +21,7 @@ def keep_alive(sock, idle=10, interval=2, count=3):
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
-def test_off_by_default(dialogue):
+def test_keepalive_is_off_by_default(dialogue):
     """MUST-25."""
     d = dialogue()
     c = d.open_passive()
@@ -29,7 +29,7 @@ def test_off_by_default(dialogue):
     assert state_name(c.tcp_info()) == "ESTABLISHED"
 
 
-def test_an_idle_connection_is_probed(dialogue):
+def test_keepalive_probes_idle_connection(dialogue):
     d = dialogue()
     c = d.open_passive()
     keep_alive(c)
@@ -42,7 +42,7 @@ def test_an_idle_connection_is_probed(dialogue):
     assert c.error() == 0
 
 
-def test_a_dead_peer_is_found(dialogue):
+def test_keepalive_detects_dead_peer(dialogue):
     d = dialogue()
     c = d.open_passive()
     keep_alive(c)
@@ -54,7 +54,7 @@ def test_a_dead_peer_is_found(dialogue):
     d.silence(during=100_000)
 
 
-def test_traffic_postpones_the_probe(dialogue):
+def test_traffic_postpones_keepalive_probe(dialogue):
     d = dialogue(delayed_ack_us=0)
     c = d.open_passive()
     keep_alive(c)
@@ -64,7 +64,7 @@ def test_traffic_postpones_the_probe(dialogue):
     d.expect(TCP(flags="A", seq=0, ack=2), at=began + 17_000)
 
 
-def test_an_answer_after_lost_probes_saves_the_connection(dialogue):
+def test_keepalive_answer_resets_probe_count(dialogue):
     d = dialogue()
     c = d.open_passive()
     keep_alive(c)
@@ -78,7 +78,7 @@ def test_an_answer_after_lost_probes_saves_the_connection(dialogue):
     assert c.error() == 0
 
 
-def test_a_peer_that_is_through_is_not_probed(dialogue):
+def test_unread_peer_fin_suspends_keepalive(dialogue):
     """Its last bytes wait for their reader, and it may be gone by then."""
     d = dialogue(delayed_ack_us=0)
     c = d.open_passive()
@@ -94,7 +94,7 @@ def test_a_peer_that_is_through_is_not_probed(dialogue):
     d.expect(TCP(flags="A", seq=0, ack=12), at=ended + 100_000)  # we may have something to say
 
 
-def test_a_peer_that_restarted_answers_with_a_reset(dialogue):
+def test_reset_in_answer_to_keepalive_gives_econnreset(dialogue):
     d = dialogue()
     c = d.open_passive()
     keep_alive(c)
@@ -103,7 +103,7 @@ def test_a_peer_that_restarted_answers_with_a_reset(dialogue):
     assert c.error() == errno.ECONNRESET
 
 
-def test_the_peers_probe_is_answered(dialogue):
+def test_keepalive_probe_of_peer_is_answered(dialogue):
     """With and without the one byte of garbage that old systems add."""
     d = dialogue()
     c = d.open_passive()
@@ -115,7 +115,7 @@ def test_the_peers_probe_is_answered(dialogue):
         c.recv(10)
 
 
-def test_it_can_be_switched_off_again(dialogue):
+def test_keepalive_can_be_switched_off(dialogue):
     d = dialogue()
     c = d.open_passive()
     keep_alive(c)
@@ -124,7 +124,7 @@ def test_it_can_be_switched_off_again(dialogue):
     d.silence(during=100_000)
 
 
-def test_times_are_read_back(dialogue):
+def test_keepalive_options_are_read_back(dialogue):
     d = dialogue()
     c = d.open_passive()
     keep_alive(c, 33, 4, 5)
@@ -137,7 +137,7 @@ def test_times_are_read_back(dialogue):
 # User timeout
 
 
-def test_a_user_timeout_counts_instead_of_the_number_of_probes(dialogue):
+def test_user_timeout_overrides_keepcnt(dialogue):
     """As in Linux: TCP_KEEPCNT is without effect beside TCP_USER_TIMEOUT."""
     d = dialogue()
     c = d.open_passive()
@@ -150,7 +150,7 @@ def test_a_user_timeout_counts_instead_of_the_number_of_probes(dialogue):
     assert c.error() == errno.ETIMEDOUT
 
 
-def test_unacknowledged_data_ends_the_connection(dialogue):
+def test_user_timeout_ends_connection_with_unacked_data(dialogue):
     d = dialogue()
     c = d.open_passive(rtt=20)
     c.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, 5000)
@@ -164,7 +164,7 @@ def test_unacknowledged_data_ends_the_connection(dialogue):
     d.silence(during=100_000)
 
 
-def test_progress_postpones_it(dialogue):
+def test_progress_postpones_user_timeout(dialogue):
     d = dialogue()
     c = d.open_passive(rtt=20)
     c.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, 1000)
@@ -177,7 +177,7 @@ def test_progress_postpones_it(dialogue):
     assert c.error() == errno.ETIMEDOUT
 
 
-def test_an_idle_connection_does_not_time_out(dialogue):
+def test_user_timeout_does_not_end_idle_connection(dialogue):
     d = dialogue()
     c = d.open_passive(rtt=20)
     c.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, 1000)
@@ -206,7 +206,7 @@ def test_an_acknowledged_fin_ends_it(dialogue, words):
     assert state_name(c.tcp_info()) == "FIN_WAIT2"
 
 
-def test_data_that_a_closed_window_holds_back_counts(dialogue):
+def test_user_timeout_counts_data_held_by_zero_window(dialogue):
     d = dialogue()
     c = d.open_passive(window=0, rtt=20)
     c.setsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT, 5000)
@@ -218,7 +218,7 @@ def test_data_that_a_closed_window_holds_back_counts(dialogue):
     assert c.error() == errno.ETIMEDOUT
 
 
-def test_a_closed_window_whose_owner_answers_is_waited_for(dialogue):
+def test_answered_zero_window_probes_prevent_user_timeout(dialogue):
     """RFC 9293, 3.8.6.1: a peer that answers probes lives."""
     d = dialogue(rto_max_us=1_000_000)
     c = d.open_passive(window=0, rtt=20)
@@ -230,7 +230,7 @@ def test_a_closed_window_whose_owner_answers_is_waited_for(dialogue):
     assert c.error() == 0
 
 
-def test_a_timeout_of_the_handshake_ends_with_it(dialogue):
+def test_user_timeout_of_handshake_ends_when_established(dialogue):
     """Set before the connection was open, it bounds the SYN; the open connection may idle."""
     d = dialogue()
     c = d.open_active(

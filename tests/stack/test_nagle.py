@@ -21,14 +21,14 @@ def cork(sock, on=1):
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, on)
 
 
-def test_the_first_small_segment_goes_at_once(dialogue):
+def test_first_small_segment_is_sent_at_once(dialogue):
     d = dialogue()
     c = d.open_passive()
     c.send(b"a")
     d.expect(TCP(flags="PA", seq=1) / b"a")
 
 
-def test_the_next_wait_for_the_acknowledgement_and_go_together(dialogue):
+def test_nagle_coalesces_small_writes_until_ack(dialogue):
     d = dialogue()
     c = d.open_passive(rtt=50)
     c.send(b"a")
@@ -40,7 +40,7 @@ def test_the_next_wait_for_the_acknowledgement_and_go_together(dialogue):
     d.expect(TCP(flags="PA", seq=2) / b"bcd")
 
 
-def test_a_full_segment_never_waits(dialogue):
+def test_full_segment_is_sent_at_once(dialogue):
     d = dialogue()
     c = d.open_passive(rtt=50)
     c.send(b"a")
@@ -54,7 +54,7 @@ def test_a_full_segment_never_waits(dialogue):
     d.expect(TCP(seq=2 + MSS) / b"d")
 
 
-def test_the_tail_of_a_long_message_waits_behind_a_short_segment(dialogue):
+def test_nagle_holds_short_tail_behind_short_segment(dialogue):
     d = dialogue()
     c = d.open_passive(rtt=50)
     c.send(b"a")
@@ -67,7 +67,7 @@ def test_the_tail_of_a_long_message_waits_behind_a_short_segment(dialogue):
     d.expect(TCP(flags="PA", seq=2 + 2 * MSS), length=100)
 
 
-def test_what_a_closed_window_keeps_from_being_pushed_is_pushed_later(dialogue):
+def test_nodelay_under_cork_pushes_when_window_opens(dialogue):
     """TCP_NODELAY under TCP_CORK lets go what is there, as soon as it may go."""
     d = dialogue()
     c = d.open_passive(rtt=50, window=0)
@@ -79,7 +79,7 @@ def test_what_a_closed_window_keeps_from_being_pushed_is_pushed_later(dialogue):
     d.expect(TCP(flags="PA", seq=1) / b"held")
 
 
-def test_nodelay_sends_everything_at_once(dialogue):
+def test_nodelay_sends_small_segments_at_once(dialogue):
     """RFC 9293, 3.7.4 (MUST-17): an application can switch the algorithm off."""
     d = dialogue()
     c = d.open_passive(rtt=50)
@@ -92,7 +92,7 @@ def test_nodelay_sends_everything_at_once(dialogue):
     d.expect(TCP(flags="PA", seq=4 + MSS), length=10)
 
 
-def test_nodelay_releases_what_waits(dialogue):
+def test_nodelay_flushes_held_data(dialogue):
     d = dialogue()
     c = d.open_passive(rtt=50)
     c.send(b"a")
@@ -104,7 +104,7 @@ def test_nodelay_releases_what_waits(dialogue):
     assert c.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
 
 
-def test_nodelay_can_be_taken_back(dialogue):
+def test_nodelay_can_be_switched_off(dialogue):
     d = dialogue()
     c = d.open_passive(rtt=50)
     nodelay(c)
@@ -116,7 +116,7 @@ def test_nodelay_can_be_taken_back(dialogue):
     d.silence(during=5)
 
 
-def test_cork_holds_short_segments_even_when_idle(dialogue):
+def test_cork_holds_partial_segment_when_idle(dialogue):
     d = dialogue()
     c = d.open_passive(rtt=50)
     cork(c)
@@ -128,7 +128,7 @@ def test_cork_holds_short_segments_even_when_idle(dialogue):
     d.expect(TCP(flags="PA", seq=1) / b"header body")
 
 
-def test_cork_lets_full_segments_go(dialogue):
+def test_cork_sends_full_segments(dialogue):
     d = dialogue()
     c = d.open_passive(rtt=50)
     cork(c)
@@ -142,7 +142,7 @@ def test_cork_lets_full_segments_go(dialogue):
     d.expect(TCP(flags="PA", seq=1 + 2 * MSS), length=5)
 
 
-def test_a_fin_lets_everything_go(dialogue):
+def test_fin_flushes_corked_data(dialogue):
     d = dialogue()
     c = d.open_passive(rtt=50)
     cork(c)
@@ -152,7 +152,7 @@ def test_a_fin_lets_everything_go(dialogue):
     d.expect(TCP(flags="FPA", seq=1) / b"last words")
 
 
-def test_push_marks_the_end_of_what_was_sent(dialogue):
+def test_last_segment_carries_psh(dialogue):
     """RFC 9293, 3.9.1.2 (MUST-61): the last buffered segment carries PSH."""
     d = dialogue()
     c = d.open_passive(rtt=50)

@@ -22,13 +22,13 @@ def sizes(d):
 
 
 @pytest.mark.parametrize("mtu", [576, 1500, 9000, 65535])
-def test_offers_what_a_frame_can_take(dialogue, mtu):
+def test_mss_offer_follows_mtu(dialogue, mtu):
     d = dialogue(mtu=mtu)
     d.connect(80)
     d.expect(TCP(flags="S", options=[("MSS", mtu - 40)]))
 
 
-def test_syn_offers_everything_that_is_on(dialogue):
+def test_syn_offers_enabled_options(dialogue):
     d = dialogue(**ALL)
     d.connect(80)
     syn = d.expect(TCP(flags="S", options=[("MSS", 1460), ("SAckOK", b""), ("WScale", 7)]))
@@ -36,14 +36,14 @@ def test_syn_offers_everything_that_is_on(dialogue):
     assert stamp is not None and stamp[1] == 0
 
 
-def test_syn_offers_nothing_that_is_off(dialogue):
+def test_syn_offers_no_disabled_options(dialogue):
     d = dialogue(timestamps=0, sack=0, window_scale=-1)
     d.connect(80)
     syn = d.expect(TCP(flags="S", options=[("MSS", 1460)]))
     assert [name for name, _ in syn[TCP].options if name not in ("NOP", "EOL")] == ["MSS"]
 
 
-def test_syn_ack_takes_up_only_what_was_offered(dialogue):
+def test_syn_ack_accepts_only_offered_options(dialogue):
     d = dialogue(**ALL)
     d.listen(80)
     d.send(TCP(flags="S", seq=0, options=[("MSS", 1460)]))
@@ -51,7 +51,7 @@ def test_syn_ack_takes_up_only_what_was_offered(dialogue):
     assert [name for name, _ in answer[TCP].options if name not in ("NOP", "EOL")] == ["MSS"]
 
 
-def test_syn_ack_takes_up_all_that_was_offered(dialogue):
+def test_syn_ack_accepts_all_offered_options(dialogue):
     d = dialogue(**ALL)
     d.listen(80)
     offered = [("MSS", 1460), ("SAckOK", b""), ("Timestamp", (1234, 0)), ("WScale", 3)]
@@ -60,28 +60,28 @@ def test_syn_ack_takes_up_all_that_was_offered(dialogue):
     assert option(answer, "Timestamp")[1] == 1234
 
 
-def test_without_an_offer_segments_take_536_bytes(dialogue):
+def test_default_send_mss_is_536(dialogue):
     d = dialogue()
     c = d.open_passive(mss=None)
     c.send(b"x" * 2000)
     assert sizes(d)[:3] == [536, 536, 536]
 
 
-def test_segments_keep_to_the_offer(dialogue):
+def test_segments_respect_peer_mss(dialogue):
     d = dialogue()
     c = d.open_passive(mss=1000)
     c.send(b"x" * 3000)
     assert sizes(d) == [1000, 1000, 1000]
 
 
-def test_segments_keep_to_the_own_mtu(dialogue):
+def test_segments_respect_own_mtu(dialogue):
     d = dialogue(mtu=1000)
     c = d.open_passive(mss=8960)
     c.send(b"x" * 1920)
     assert sizes(d) == [960, 960]
 
 
-def test_timestamps_take_their_room_from_the_payload(dialogue):
+def test_timestamps_reduce_segment_payload(dialogue):
     d = dialogue(timestamps=1)
     c = d.open_passive(mss=1460, timestamps=True)
     c.send(b"x" * 2896)
@@ -89,7 +89,7 @@ def test_timestamps_take_their_room_from_the_payload(dialogue):
 
 
 @pytest.mark.parametrize("mss", [0, 1, 40])
-def test_an_absurd_offer_is_raised(dialogue, mss):
+def test_tiny_peer_mss_is_raised(dialogue, mss):
     """CVE-2019-11479: a peer may not make us send a header for every byte."""
     d = dialogue()
     c = d.open_passive(mss=mss)
@@ -98,7 +98,7 @@ def test_an_absurd_offer_is_raised(dialogue, mss):
     assert len(payload(first)) >= 48
 
 
-def test_maxseg_lowers_the_offer_and_the_segments(dialogue):
+def test_tcp_maxseg_lowers_offer_and_segments(dialogue):
     import socket
 
     d = dialogue()
@@ -117,7 +117,7 @@ def test_an_unknown_option_is_skipped(dialogue):
     d.expect(TCP(flags="SA", seq=0, ack=1))
 
 
-def test_an_option_behind_an_unknown_one_counts(dialogue):
+def test_option_after_unknown_option_is_parsed(dialogue):
     d = dialogue()
     listener = d.listen(80)
     data = bytes([253, 6, 1, 2, 3, 4]) + bytes([2, 4, 0x03, 0xE8]) + bytes([1, 1])
@@ -148,7 +148,7 @@ def test_an_option_behind_an_unknown_one_counts(dialogue):
     ],
     ids=lambda data: data[:10].hex(),
 )
-def test_malformed_options_survive(dialogue, data):
+def test_malformed_syn_options_are_survived(dialogue, data):
     d = dialogue(**ALL)
     listener = d.listen(80)
     # The last byte of a truncated list must be the header's last: pad in front.
@@ -159,7 +159,7 @@ def test_malformed_options_survive(dialogue, data):
     assert d.accept(listener).recv(100) == b"still here"
 
 
-def test_an_option_does_not_go_on_into_the_payload(dialogue):
+def test_option_does_not_extend_into_payload(dialogue):
     """The header has room for half of an MSS; what follows would make it 100 bytes."""
     d = dialogue()
     listener = d.listen(80)
@@ -170,7 +170,7 @@ def test_an_option_does_not_go_on_into_the_payload(dialogue):
     assert sizes(d)[0] == 536
 
 
-def test_malformed_options_on_data_survive(dialogue):
+def test_malformed_data_options_are_survived(dialogue):
     d = dialogue()
     c = d.open_passive()
     segment = raw_options(bytes([254, 77, 1, 1]), flags="A", seq=1, ack=1)
@@ -180,7 +180,7 @@ def test_malformed_options_on_data_survive(dialogue):
     assert c.recv(100) == b"data and more"
 
 
-def test_the_peers_window_is_scaled(dialogue):
+def test_peer_window_is_scaled(dialogue):
     d = dialogue(window_scale=0, sndbuf=1 << 20, initial_window=40)
     c = d.open_passive(wscale=7, window=100)
     c.send(b"x" * 20_000)
@@ -196,7 +196,7 @@ def test_the_window_of_a_syn_is_never_scaled(dialogue):
     assert sum(sizes(d)) <= 5000
 
 
-def test_our_window_is_scaled(dialogue):
+def test_own_window_is_scaled(dialogue):
     d = dialogue(window_scale=7, rcvbuf=1 << 20)
     listener = d.listen(80)
     d.send(TCP(flags="S", seq=0, options=[("MSS", 1460), ("WScale", 0)]))
@@ -208,7 +208,7 @@ def test_our_window_is_scaled(dialogue):
     assert 1 << 17 <= answer[TCP].window << 7 <= 1 << 20
 
 
-def test_a_small_buffer_offers_a_small_shift(dialogue):
+def test_window_scale_follows_receive_buffer(dialogue):
     """Else its room would be less than a unit of the field, and never told."""
     d = dialogue(window_scale=14, rcvbuf=8000)
     d.listen(80)
@@ -218,7 +218,7 @@ def test_a_small_buffer_offers_a_small_shift(dialogue):
     assert 8000 // 32 < 1 << shift <= 8000 // 16
 
 
-def test_without_the_peers_offer_nothing_is_scaled(dialogue):
+def test_window_is_not_scaled_without_peer_option(dialogue):
     d = dialogue(window_scale=7, rcvbuf=1 << 20, initial_window=40, sndbuf=1 << 20)
     c = d.open_passive(wscale=None, window=5000)
     d.send(TCP(seq=1, ack=1, window=5000) / b"x")
@@ -228,7 +228,7 @@ def test_without_the_peers_offer_nothing_is_scaled(dialogue):
     assert 3 * 1460 <= sum(sizes(d)) <= 5000
 
 
-def test_a_shift_above_14_counts_as_14(dialogue):
+def test_window_scale_above_14_counts_as_14(dialogue):
     """RFC 7323, 2.3. 4 << 15 would let 131072 bytes go, 4 << 14 only 65536."""
     d = dialogue(window_scale=0, sndbuf=1 << 20, initial_window=200)
     c = d.open_passive(wscale=15, window=4)
@@ -236,7 +236,7 @@ def test_a_shift_above_14_counts_as_14(dialogue):
     assert sum(sizes(d)) <= 65_536
 
 
-def test_no_sack_blocks_without_the_offer(dialogue):
+def test_no_sack_blocks_without_sack_permitted(dialogue):
     d = dialogue()
     d.open_passive(sack=False)
     d.send(TCP(seq=1001, ack=1) / b"beyond a hole")

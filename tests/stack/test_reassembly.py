@@ -30,7 +30,7 @@ def blocks(packet) -> list[tuple[int, int]]:
     return list(zip(edges[::2], edges[1::2]))
 
 
-def test_a_hole_is_reported_and_filled(dialogue):
+def test_hole_is_sacked_and_filled(dialogue):
     d = dialogue()
     c = d.open_passive()
     d.send(TCP(seq=1461, ack=1) / (b"b" * 1460))
@@ -44,7 +44,7 @@ def test_a_hole_is_reported_and_filled(dialogue):
     assert read_all(c) == b"a" * 1460 + b"b" * 1460
 
 
-def test_each_segment_beyond_a_hole_is_answered_at_once(dialogue):
+def test_each_out_of_order_segment_is_sacked_at_once(dialogue):
     """RFC 5681, 4.2: so that the peer can count duplicates."""
     d = dialogue()
     d.open_passive()
@@ -54,7 +54,7 @@ def test_each_segment_beyond_a_hole_is_answered_at_once(dialogue):
         assert blocks(answer) == [(1461, 1461 + i * 1460)]
 
 
-def test_the_newest_block_comes_first(dialogue):
+def test_newest_sack_block_comes_first(dialogue):
     """RFC 2018, 4: the first block holds the segment that caused the acknowledgement."""
     d = dialogue()
     d.open_passive()
@@ -68,7 +68,7 @@ def test_the_newest_block_comes_first(dialogue):
     assert blocks(d.expect(TCP(ack=1)))[0] == (101, 161)
 
 
-def test_blocks_fit_the_header(dialogue):
+def test_sack_blocks_fit_header(dialogue):
     """40 bytes of options hold four blocks, with timestamps three (picotcp #76)."""
     for timestamps, most in ((False, 4), (True, 3)):
         d = dialogue(timestamps=1)
@@ -79,7 +79,7 @@ def test_blocks_fit_the_header(dialogue):
             assert len(blocks(answer)) == min(i, most)
 
 
-def test_a_filled_hole_in_the_middle_joins_blocks(dialogue):
+def test_filled_middle_hole_joins_sack_blocks(dialogue):
     d = dialogue()
     d.open_passive()
     d.send(TCP(seq=101, ack=1) / (b"x" * 100))
@@ -90,7 +90,7 @@ def test_a_filled_hole_in_the_middle_joins_blocks(dialogue):
     assert blocks(d.expect(TCP(ack=1))) == [(101, 401)]
 
 
-def test_one_segment_may_cover_several_blocks(dialogue):
+def test_segment_may_cover_several_sack_blocks(dialogue):
     d = dialogue()
     c = d.open_passive()
     data = pattern(0, 1000)
@@ -105,7 +105,7 @@ def test_one_segment_may_cover_several_blocks(dialogue):
     assert read_all(c) == data[:650]
 
 
-def test_a_duplicate_is_reported(dialogue):
+def test_duplicate_segment_is_reported_by_dsack(dialogue):
     """RFC 2883, 4.1: what came twice, once, in the first block."""
     d = dialogue()
     d.open_passive()
@@ -118,7 +118,7 @@ def test_a_duplicate_is_reported(dialogue):
     assert blocks(d.expect(TCP(flags="A", ack=2922), within=500)) == []
 
 
-def test_a_duplicate_beyond_a_hole_is_reported_before_its_block(dialogue):
+def test_dsack_of_out_of_order_duplicate_precedes_its_block(dialogue):
     """RFC 2883, 4.1.2: the duplicate first, then the block that contains it."""
     d = dialogue()
     d.open_passive()
@@ -130,7 +130,7 @@ def test_a_duplicate_beyond_a_hole_is_reported_before_its_block(dialogue):
     assert blocks(d.expect(TCP(ack=1))) == [(201, 301), (101, 301)]
 
 
-def test_a_fin_beyond_a_hole_waits(dialogue):
+def test_fin_beyond_hole_waits_for_missing_data(dialogue):
     d = dialogue()
     c = d.open_passive()
     d.send(TCP(flags="FA", seq=6, ack=1) / b"world")
@@ -143,7 +143,7 @@ def test_a_fin_beyond_a_hole_waits(dialogue):
     assert c.recv(100) == b""
 
 
-def test_a_bare_fin_beyond_a_hole_waits(dialogue):
+def test_bare_fin_beyond_hole_waits_for_missing_data(dialogue):
     d = dialogue()
     c = d.open_passive()
     d.send(TCP(flags="FA", seq=6, ack=1))
@@ -154,7 +154,7 @@ def test_a_bare_fin_beyond_a_hole_waits(dialogue):
     assert c.recv(100) == b""
 
 
-def test_a_bare_fin_beyond_a_hole_is_reported_beside_data(dialogue):
+def test_bare_fin_beyond_hole_is_sacked_after_data(dialogue):
     """Data has no room for blocks: a bare acknowledgement follows it."""
     d = dialogue(initial_window=1)
     c = d.open_passive()
@@ -166,7 +166,7 @@ def test_a_bare_fin_beyond_a_hole_is_reported_beside_data(dialogue):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_order_and_any_overlap_gives_the_same_bytes(dialogue, seed):
+def test_any_order_and_overlap_gives_same_stream(dialogue, seed):
     r = random.Random(seed)
     d = dialogue(packets=2048, delayed_ack_us=0)
     c = d.open_passive()
@@ -191,7 +191,7 @@ def test_any_order_and_any_overlap_gives_the_same_bytes(dialogue, seed):
     assert got == data
 
 
-def test_tiny_pieces_far_apart_cost_a_bounded_amount(dialogue):
+def test_tiny_out_of_order_segments_have_bounded_cost(dialogue):
     """CVE-2018-5390: thousands of holes; the stack may forget, must go on, must not slow down."""
     d = dialogue(packets=256, rcvbuf=65_535)
     c = d.open_passive()
@@ -215,7 +215,7 @@ def test_tiny_pieces_far_apart_cost_a_bounded_amount(dialogue):
     assert at >= len(data)
 
 
-def test_reassembly_leaves_room_for_data_in_order(dialogue):
+def test_in_order_data_always_finds_packet_memory(dialogue):
     """With few packets the pieces beyond a hole go first; the hole can always be filled."""
     d = dialogue(packets=64, rcvbuf=65_535)
     c = d.open_passive()
@@ -235,7 +235,7 @@ def test_reassembly_leaves_room_for_data_in_order(dialogue):
     assert received == 1460 * 41
 
 
-def test_without_permission_no_blocks_but_reassembly(dialogue):
+def test_reassembly_works_without_sack(dialogue):
     d = dialogue(sack=0)
     c = d.open_passive(sack=True)
     d.send(TCP(seq=6, ack=1) / b"world")

@@ -21,7 +21,7 @@ def read_all(sock) -> bytes:
         data += piece
 
 
-def test_data_is_handed_over(dialogue):
+def test_in_order_data_is_delivered(dialogue):
     d = dialogue()
     c = d.open_passive()
     assert c.poll() & 1 == 0
@@ -33,7 +33,7 @@ def test_data_is_handed_over(dialogue):
     assert c.poll() & 1 == 0
 
 
-def test_peek_leaves_the_data(dialogue):
+def test_msg_peek_leaves_data(dialogue):
     import socket
 
     d = dialogue()
@@ -55,7 +55,7 @@ def test_every_second_full_segment_is_acknowledged_at_once(dialogue):
 
 
 @pytest.mark.parametrize("delay_ms", [10, 40, 200])
-def test_a_single_segment_waits_for_the_timer(dialogue, delay_ms):
+def test_single_segment_waits_for_delayed_ack_timer(dialogue, delay_ms):
     d = dialogue(delayed_ack_us=delay_ms * 1000)
     d.open_passive()
     began = d.now
@@ -65,7 +65,7 @@ def test_a_single_segment_waits_for_the_timer(dialogue, delay_ms):
     d.silence(during=5000)
 
 
-def test_small_segments_wait_no_longer(dialogue):
+def test_delayed_ack_counts_from_first_unacked_byte(dialogue):
     """RFC 1122, 4.2.3.2: the delay counts from the first unacknowledged byte, 0.5 s at most."""
     d = dialogue(delayed_ack_us=100_000)
     d.open_passive()
@@ -76,7 +76,7 @@ def test_small_segments_wait_no_longer(dialogue):
     d.expect(TCP(flags="A"), at=None if d._queue else began + 100)
 
 
-def test_small_writes_are_no_full_segments(dialogue):
+def test_small_pushed_segments_wait_for_delayed_ack(dialogue):
     """What is pushed may end where its writer did: such segments wait for the timer."""
     d = dialogue()
     d.open_passive()
@@ -89,7 +89,7 @@ def test_small_writes_are_no_full_segments(dialogue):
         d.expect(TCP(flags="A", ack=last), within=20)
 
 
-def test_two_sizes_in_turn_are_no_estimate(dialogue):
+def test_alternating_sizes_do_not_lower_rcv_mss_estimate(dialogue):
     """Only what comes twice in a row tells of the path."""
     d = dialogue()
     d.open_passive()
@@ -102,7 +102,7 @@ def test_two_sizes_in_turn_are_no_estimate(dialogue):
         d.expect(TCP(flags="A", ack=last), within=20)
 
 
-def test_behind_a_hole_acknowledgements_are_quick(dialogue):
+def test_acks_after_filled_hole_are_immediate(dialogue):
     """A sender in recovery has a small window: nothing but an acknowledgement lets it go on."""
     d = dialogue(delayed_ack_us=100_000)
     d.open_passive()
@@ -118,7 +118,7 @@ def test_behind_a_hole_acknowledgements_are_quick(dialogue):
     d.expect(TCP(flags="A", seq=1, ack=last + 1460), within=60)
 
 
-def test_without_delay_every_segment_is_acknowledged(dialogue):
+def test_zero_delayed_ack_acks_every_segment(dialogue):
     d = dialogue(delayed_ack_us=0)
     d.open_passive()
     for i in range(4):
@@ -127,7 +127,7 @@ def test_without_delay_every_segment_is_acknowledged(dialogue):
     d.silence(during=5000)
 
 
-def test_an_answer_carries_the_acknowledgement(dialogue):
+def test_ack_is_piggybacked_on_data(dialogue):
     d = dialogue()
     c = d.open_passive()
     d.send(TCP(seq=1, ack=1) / b"question")
@@ -138,7 +138,7 @@ def test_an_answer_carries_the_acknowledgement(dialogue):
     d.silence(during=5000)
 
 
-def test_the_window_shrinks_by_what_waits(dialogue):
+def test_window_shrinks_by_unread_data(dialogue):
     d = dialogue(rcvbuf=20_000, delayed_ack_us=0)
     d.open_passive()
     windows = []
@@ -150,7 +150,7 @@ def test_the_window_shrinks_by_what_waits(dialogue):
     assert all(0 <= drop <= 1460 for drop in drops)
 
 
-def test_the_right_edge_never_moves_back(dialogue):
+def test_right_window_edge_never_moves_back(dialogue):
     """RFC 9293, 3.8.6.2.1 (SHLD-14)."""
     d = dialogue(rcvbuf=20_000, delayed_ack_us=0)
     c = d.open_passive()
@@ -170,7 +170,7 @@ def test_the_right_edge_never_moves_back(dialogue):
                 edge = update[TCP].ack + update[TCP].window
 
 
-def test_what_overlaps_is_taken_once(dialogue):
+def test_overlapping_data_is_delivered_once(dialogue):
     d = dialogue(delayed_ack_us=0)
     c = d.open_passive()
     d.send(TCP(seq=1, ack=1) / b"abcdef")
@@ -180,7 +180,7 @@ def test_what_overlaps_is_taken_once(dialogue):
     assert c.recv(100) == b"abcdefghi"
 
 
-def test_the_first_copy_of_a_byte_counts(dialogue):
+def test_first_copy_of_overlapping_byte_is_kept(dialogue):
     d = dialogue(delayed_ack_us=0)
     c = d.open_passive()
     d.send(TCP(seq=1, ack=1) / b"abc")
@@ -190,7 +190,7 @@ def test_the_first_copy_of_a_byte_counts(dialogue):
     assert c.recv(100) == b"abcdef"
 
 
-def test_a_duplicate_is_acknowledged_at_once(dialogue):
+def test_duplicate_segment_is_acked_at_once(dialogue):
     d = dialogue()
     c = d.open_passive()
     d.send(TCP(seq=1, ack=1) / b"abc")
@@ -200,7 +200,7 @@ def test_a_duplicate_is_acknowledged_at_once(dialogue):
     assert c.recv(100) == b"abc"
 
 
-def test_beyond_the_window_nothing_is_taken(dialogue):
+def test_data_beyond_window_is_dropped(dialogue):
     d = dialogue(rcvbuf=4380, delayed_ack_us=0)
     c = d.open_passive()
     d.send(TCP(seq=1, ack=1) / (b"a" * 1460))
@@ -215,7 +215,7 @@ def test_beyond_the_window_nothing_is_taken(dialogue):
 
 @pytest.mark.parametrize("text", [b"", b"outside"])
 @pytest.mark.parametrize("where", [100_000, -100_000])
-def test_what_lies_outside_acknowledges_nothing(dialogue, where, text):
+def test_ack_of_unacceptable_segment_is_not_processed(dialogue, where, text):
     """RFC 9293, 3.10.7.4, first: such a segment is answered, and not looked at any further."""
     d = dialogue(rto_min_us=200_000)
     c = d.open_passive(rtt=20)
@@ -228,7 +228,7 @@ def test_what_lies_outside_acknowledges_nothing(dialogue, where, text):
 
 
 @pytest.mark.parametrize("timestamps", [False, True])
-def test_what_sticks_out_of_the_window_is_cut(dialogue, timestamps):
+def test_data_is_trimmed_to_window(dialogue, timestamps):
     """RFC 9293, 3.10.7.4: the part within may be used; the rest must not be acknowledged."""
     d = dialogue(rcvbuf=4000, delayed_ack_us=0, timestamps=int(timestamps))
     c = d.open_passive(timestamps=timestamps)
@@ -243,7 +243,7 @@ def test_what_sticks_out_of_the_window_is_cut(dialogue, timestamps):
     assert read_all(c) == data[:seq]
 
 
-def test_a_fin_beyond_the_window_waits_for_its_data(dialogue):
+def test_fin_beyond_trimmed_data_is_not_processed(dialogue):
     """What the window cuts off is not there yet, and neither is the FIN behind it."""
     d = dialogue(rcvbuf=4000, delayed_ack_us=0)
     c = d.open_passive()
@@ -264,7 +264,7 @@ def test_a_fin_beyond_the_window_waits_for_its_data(dialogue):
     assert c.recv(1) == b""
 
 
-def test_acknowledgements_without_data_are_not_acknowledged(dialogue):
+def test_pure_acks_are_not_acked(dialogue):
     d = dialogue(delayed_ack_us=0)
     d.open_passive()
     for _ in range(10):

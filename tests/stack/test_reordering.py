@@ -14,7 +14,7 @@ from harp.testing.wire import pattern
 # How patient
 
 
-def test_a_reported_duplicate_makes_patient(dialogue):
+def test_dsack_widens_rack_window(dialogue):
     """RFC 8985, 6.2, step 4: a path that is known to reorder gets time to do so."""
     d = dialogue(initial_window=20)
     c = d.open_passive(rtt=50)
@@ -36,7 +36,7 @@ def test_a_reported_duplicate_makes_patient(dialogue):
     assert again[0][0] - began == pytest.approx(25, abs=2), d.render()
 
 
-def test_reports_of_one_round_trip_are_one(dialogue):
+def test_dsacks_of_one_round_trip_widen_rack_window_once(dialogue):
     """RFC 8985, 6.2, step 4: the window grows by a step a round trip, however many copies one
     wrong guess has made."""
     d = dialogue(initial_window=20)
@@ -71,7 +71,7 @@ def loss_found_after(d, c, acked, until=100):
     return again[0][0] - began
 
 
-def test_what_fills_a_hole_by_itself_shows_how_late_segments_come(dialogue):
+def test_late_original_sets_rack_window_to_twice_its_delay(dialogue):
     """Before a needless copy is made: twice as late is no loss."""
     d = dialogue(initial_window=20)
     c = d.open_passive(rtt=50)
@@ -86,7 +86,7 @@ def test_what_fills_a_hole_by_itself_shows_how_late_segments_come(dialogue):
 
 
 @pytest.mark.parametrize("late", [9, 45])
-def test_an_original_behind_its_copy_shows_how_late_segments_come(dialogue, late):
+def test_late_original_after_copy_sets_rack_window_by_echo(dialogue, late):
     """By its echo, a round trip before a DSACK can tell. Patience is a round trip at most."""
     d = dialogue(initial_window=20, timestamps=1)
     c = d.open_passive(rtt=50, timestamps=True)
@@ -106,7 +106,7 @@ def test_an_original_behind_its_copy_shows_how_late_segments_come(dialogue, late
     assert [p.time - began for p in again] == [pytest.approx(patience, abs=1)], d.render()
 
 
-def test_originals_behind_their_copies_do_not_add_up(dialogue):
+def test_late_originals_after_copies_do_not_accumulate(dialogue):
     """Each is as late as itself, not as the patience that the one before has taught."""
     d = dialogue(initial_window=20, timestamps=1)
     c = d.open_passive(rtt=50, timestamps=True)
@@ -137,7 +137,7 @@ def assert_without_patience(d, c, acked, mss):
     assert [p for p in d.drain() if payload(p) and p[TCP].seq == 1 + acked * mss], d.render()
 
 
-def test_what_waited_behind_a_hole_was_not_late(dialogue):
+def test_lost_acks_do_not_widen_rack_window(dialogue):
     """It may have come long ago, and what told of it was lost."""
     d = dialogue(initial_window=20, timestamps=1)
     c = d.open_passive(rtt=50, timestamps=True)
@@ -154,7 +154,7 @@ def test_what_waited_behind_a_hole_was_not_late(dialogue):
     assert_without_patience(d, c, 20, mss)
 
 
-def test_a_pause_is_no_reordering(dialogue):
+def test_spurious_timeout_does_not_widen_rack_window(dialogue):
     """After a needless timeout, too, an original is answered behind its copy, and soon."""
     d = dialogue(rto_min_us=200_000, timestamps=1)
     c = d.open_passive(rtt=50, timestamps=True)
@@ -170,7 +170,7 @@ def test_a_pause_is_no_reordering(dialogue):
 
 
 @pytest.mark.parametrize("learned", ["from a report", "from a hole"])
-def test_patience_has_an_end(dialogue, learned):
+def test_widened_rack_window_shrinks_with_recoveries(dialogue, learned):
     """RFC 8985, 6.2, step 4: after sixteen recoveries the widened window is as it was; what was
     seen to come late fades with each."""
     d = dialogue(initial_window=20)
@@ -207,7 +207,7 @@ def test_patience_has_an_end(dialogue, learned):
 # Reactions taken back
 
 
-def test_a_needless_retransmission_is_taken_back(dialogue):
+def test_dsack_undoes_spurious_fast_recovery(dialogue):
     """RFC 3708: a DSACK shows that everything had arrived; the window comes back."""
     d = dialogue(initial_window=20)
     c = d.open_passive(rtt=50)
@@ -225,7 +225,7 @@ def test_a_needless_retransmission_is_taken_back(dialogue):
     assert c.tcp_info()["snd_cwnd"] >= before
 
 
-def test_one_needless_copy_of_two_proves_nothing(dialogue):
+def test_undo_requires_dsack_for_every_retransmission(dialogue):
     """RFC 3708, 3: the reduction is taken back only when every copy was needless."""
     d = dialogue(initial_window=20)
     c = d.open_passive(rtt=50)
@@ -244,7 +244,7 @@ def test_one_needless_copy_of_two_proves_nothing(dialogue):
     assert c.tcp_info()["snd_cwnd"] >= before
 
 
-def test_an_answer_to_the_original_proves_no_loss(dialogue):
+def test_ack_of_original_marks_no_loss_in_rack(dialogue):
     """RFC 8985, 6.2, step 2: an acknowledgement sooner than any round trip is not the copy's."""
     d = dialogue()
     c = d.open_passive(rtt=50)
@@ -257,7 +257,7 @@ def test_an_answer_to_the_original_proves_no_loss(dialogue):
     assert [i for _, i, _ in resent(d.drain(until=d.now + 20)) if i < 10] == []
 
 
-def test_a_needless_timeout_is_taken_back(dialogue):
+def test_dsacks_undo_spurious_timeout(dialogue):
     d = dialogue(rto_min_us=200_000, sack=1)
     c = d.open_passive(rtt=20)
     send_flight(d, c)
@@ -275,7 +275,7 @@ def test_a_needless_timeout_is_taken_back(dialogue):
     assert c.tcp_info()["ca_state"] == 0
 
 
-def test_what_was_not_sent_again_arrives_after_a_timeout(dialogue):
+def test_sack_of_unretransmitted_data_undoes_timeout(dialogue):
     """RFC 5682, with SACK: it was in flight all the time, so the timeout was needless."""
     d = dialogue(rto_min_us=200_000, sack=1)
     c = d.open_passive(rtt=20)
@@ -289,7 +289,7 @@ def test_what_was_not_sent_again_arrives_after_a_timeout(dialogue):
     assert c.tcp_info()["snd_cwnd"] >= before
 
 
-def test_a_tick_that_two_copies_share_tells_nothing(dialogue):
+def test_echo_within_shared_tick_is_not_taken_for_copy(dialogue):
     """The echo fits the copy, but no answer comes sooner than the shortest round trip."""
     d = dialogue(timestamps=1)
     c = d.open_passive(rtt=50, timestamps=True)
@@ -307,7 +307,7 @@ def test_a_tick_that_two_copies_share_tells_nothing(dialogue):
 
 @pytest.mark.parametrize("which", ["first", "copy"])
 @pytest.mark.parametrize("sack", [0, 1])
-def test_a_timeout_is_judged_by_timestamps(dialogue, which, sack):
+def test_eifel_detects_spurious_timeout(dialogue, which, sack):
     """RFC 3522, Eifel: the answer to the first copy shows that the timeout was needless."""
     d = dialogue(rto_min_us=200_000, timestamps=1, sack=sack)
     c = d.open_passive(rtt=20, sack=bool(sack), timestamps=True)
@@ -327,7 +327,7 @@ def test_a_timeout_is_judged_by_timestamps(dialogue, which, sack):
 
 
 @pytest.mark.parametrize("which", ["first", "copy"])
-def test_a_fast_retransmission_is_judged_by_timestamps(dialogue, which):
+def test_eifel_detects_spurious_fast_retransmit(dialogue, which):
     d = dialogue(initial_window=20, timestamps=1)
     c = d.open_passive(rtt=50, timestamps=True)
     mss = c.tcp_info()["snd_mss"]
@@ -349,7 +349,7 @@ def test_a_fast_retransmission_is_judged_by_timestamps(dialogue, which):
     [(0, 5, True), (21, 5, False), (0, 30, False)],
     ids=["of the recovery", "of a later flight", "long after"],
 )
-def test_a_report_after_the_end_of_recovery(dialogue, reported, later, back):
+def test_dsack_soon_after_recovery_still_undoes_it(dialogue, reported, later, back):
     """An original that was far behind its copy; the report comes a round trip after recovery."""
     d = dialogue(initial_window=20)
     c = d.open_passive(rtt=50)
@@ -370,7 +370,7 @@ def test_a_report_after_the_end_of_recovery(dialogue, reported, later, back):
     assert c.tcp_info()["snd_cwnd"] == (before if back else slowed)
 
 
-def test_a_report_of_the_recovery_before_takes_nothing_back(dialogue):
+def test_dsack_of_previous_recovery_undoes_nothing(dialogue):
     d = dialogue(initial_window=20)
     c = d.open_passive(rtt=50)
     send_flight(d, c, 20)

@@ -14,7 +14,7 @@ from harp.testing.tcp_info import state_name
 # What a closed port answers
 
 
-def test_syn_to_a_closed_port(dialogue):
+def test_syn_to_closed_port_is_reset(dialogue):
     """No ACK: sequence number 0, and the SYN is acknowledged."""
     d = dialogue()
     d.send(TCP(dport=81, flags="S", seq=7))
@@ -23,7 +23,7 @@ def test_syn_to_a_closed_port(dialogue):
     assert reset[TCP].ack == 8
 
 
-def test_ack_to_a_closed_port(dialogue):
+def test_ack_to_closed_port_is_reset(dialogue):
     """With ACK: the reset takes its number from there, and acknowledges nothing."""
     d = dialogue()
     d.send(TCP(dport=81, flags="A", seq=7, ack=12345) / b"data")
@@ -31,7 +31,7 @@ def test_ack_to_a_closed_port(dialogue):
     assert reset[TCP].seq == 12345
 
 
-def test_a_flood_is_not_answered_by_another(dialogue):
+def test_resets_are_rate_limited(dialogue):
     """At most a thousand resets a second; the next second has its own."""
     d = dialogue()
     d.strict = False
@@ -50,7 +50,7 @@ def test_a_flood_is_not_answered_by_another(dialogue):
     ("flags", "size", "length"),
     [("", 10, 10), ("F", 0, 1), ("FP", 9, 10), ("SF", 0, 2), ("S", 3, 4)],
 )
-def test_the_reset_acknowledges_the_whole_segment(dialogue, flags, size, length):
+def test_reset_acks_whole_segment_length(dialogue, flags, size, length):
     d = dialogue()
     d.send(TCP(dport=81, flags=flags, seq=0) / (b"x" * size))
     reset = d.expect(TCP(flags="RA", sport=81))
@@ -67,7 +67,7 @@ def test_a_reset_to_a_closed_port_is_not_answered(dialogue):
 # What a listener answers
 
 
-def test_an_acknowledgement_to_a_listener(dialogue):
+def test_ack_to_listener_is_reset(dialogue):
     d = dialogue()
     d.listen(80)
     d.send(TCP(flags="A", seq=0, ack=55))
@@ -91,7 +91,7 @@ def test_a_reset_to_a_listener_is_ignored(dialogue):
 
 
 @pytest.mark.parametrize("flags", ["", "F", "P", "FPU", "U"])
-def test_anything_else_to_a_listener_is_dropped(dialogue, flags):
+def test_segment_without_syn_ack_or_rst_to_listener_is_dropped(dialogue, flags):
     d = dialogue()
     d.listen(80)
     d.send(TCP(flags=flags, seq=0) / b"stray")
@@ -101,7 +101,7 @@ def test_anything_else_to_a_listener_is_dropped(dialogue, flags):
 # What resets a connection
 
 
-def test_the_exact_number_resets(dialogue):
+def test_reset_at_rcv_nxt_is_accepted(dialogue):
     d = dialogue()
     c = d.open_passive()
     d.send(TCP(flags="R", seq=1))
@@ -114,7 +114,7 @@ def test_the_exact_number_resets(dialogue):
         c.send(b"x")
 
 
-def test_the_error_is_told_once(dialogue):
+def test_reset_error_is_reported_once(dialogue):
     d = dialogue()
     c = d.open_passive()
     d.send(TCP(flags="RA", seq=1, ack=1))
@@ -122,7 +122,7 @@ def test_the_error_is_told_once(dialogue):
     assert c.error() == 0
 
 
-def test_another_number_in_the_window_is_challenged(dialogue):
+def test_reset_elsewhere_in_window_gets_challenge_ack(dialogue):
     """RFC 5961, 3.2."""
     d = dialogue()
     c = d.open_passive()
@@ -134,7 +134,7 @@ def test_another_number_in_the_window_is_challenged(dialogue):
     assert c.error() == errno.ECONNRESET
 
 
-def test_outside_the_window_a_reset_is_dropped(dialogue):
+def test_reset_outside_window_is_ignored(dialogue):
     d = dialogue()
     c = d.open_passive()
     for seq in (0, -1, -1000, 100_000, 1 << 31):
@@ -143,7 +143,7 @@ def test_outside_the_window_a_reset_is_dropped(dialogue):
     assert state_name(c.tcp_info()) == "ESTABLISHED"
 
 
-def test_a_syn_on_an_open_connection_is_challenged(dialogue):
+def test_syn_in_established_gets_challenge_ack(dialogue):
     """RFC 5961, 4.2: irrespective of the sequence number."""
     d = dialogue()
     c = d.open_passive()
@@ -155,7 +155,7 @@ def test_a_syn_on_an_open_connection_is_challenged(dialogue):
     assert state_name(c.tcp_info()) == "ESTABLISHED"
 
 
-def test_a_slightly_old_acknowledgement_still_brings_data(dialogue):
+def test_data_with_slightly_old_ack_is_delivered(dialogue):
     d = dialogue(delayed_ack_us=0)
     c = d.open_passive()
     c.send(b"x")
@@ -166,7 +166,7 @@ def test_a_slightly_old_acknowledgement_still_brings_data(dialogue):
     assert c.recv(10) == b"late"
 
 
-def test_challenges_are_limited(dialogue):
+def test_challenge_acks_are_rate_limited(dialogue):
     """RFC 5961, 7: a flood gets few answers, and later ones again."""
     d = dialogue()
     c = d.open_passive()
@@ -179,7 +179,7 @@ def test_challenges_are_limited(dialogue):
     assert state_name(c.tcp_info()) == "ESTABLISHED"
 
 
-def test_the_limit_is_of_each_connection(dialogue):
+def test_challenge_ack_limit_is_per_connection(dialogue):
     """CVE-2016-5696: a shared limit tells an attacker about other connections."""
     d = dialogue()
     listener = d.listen(80)
@@ -196,7 +196,7 @@ def test_the_limit_is_of_each_connection(dialogue):
     d.expect(TCP(dport=5002, flags="A", seq=1, ack=1))
 
 
-def test_bare_segments_do_not_use_up_the_challenges(dialogue):
+def test_bare_segments_do_not_use_up_challenge_acks(dialogue):
     """A blind flood of acknowledgements must not keep a restarted peer from being told."""
     d = dialogue()
     c = d.open_passive()
@@ -216,7 +216,7 @@ def test_bare_segments_do_not_use_up_the_challenges(dialogue):
     assert c.error() == 0
 
 
-def test_a_flood_outside_the_window_is_not_answered_by_another(dialogue):
+def test_acks_of_unacceptable_segments_are_rate_limited(dialogue):
     """Also one without timestamps on a connection that has them (RFC 7323, 3.2)."""
     for stamped in (False, True):
         d = dialogue(timestamps=1)
@@ -229,7 +229,7 @@ def test_a_flood_outside_the_window_is_not_answered_by_another(dialogue):
 
 
 @pytest.mark.parametrize("timestamps", [True, False])
-def test_a_peer_that_restarted_is_told_and_tells(dialogue, timestamps):
+def test_restarted_peer_gets_challenge_ack_and_reconnects(dialogue, timestamps):
     """RFC 9293, 3.5.1: its SYN is challenged, also one without the timestamps that the old
     connection had; its reset frees the way, and the SYN comes again."""
     d = dialogue(timestamps=1)
@@ -248,7 +248,7 @@ def test_a_peer_that_restarted_is_told_and_tells(dialogue, timestamps):
     d.accept(listener)
 
 
-def test_a_reset_that_waits_for_data_before_it(dialogue):
+def test_reset_beyond_hole_is_challenged_until_data_arrives(dialogue):
     """In-window but beyond a hole it is challenged; after the data it counts."""
     d = dialogue(delayed_ack_us=0)
     c = d.open_passive()
@@ -261,7 +261,7 @@ def test_a_reset_that_waits_for_data_before_it(dialogue):
 
 
 @pytest.mark.parametrize("source", ["224.0.0.1", "255.255.255.255", "0.0.0.0", "192.0.2.255"])
-def test_no_answer_to_a_source_that_is_no_host(dialogue, source):
+def test_segment_from_non_unicast_source_is_not_answered(dialogue, source):
     """RFC 1122, 4.2.3.10: drop SYNs from broadcast and multicast addresses."""
     d = dialogue()
     d.listen(80)
@@ -271,7 +271,7 @@ def test_no_answer_to_a_source_that_is_no_host(dialogue, source):
 
 
 @pytest.mark.parametrize("target", ["224.0.0.1", "255.255.255.255", "192.0.2.255"])
-def test_no_answer_to_a_destination_that_is_no_host(dialogue, target):
+def test_segment_to_non_unicast_destination_is_not_answered(dialogue, target):
     """RFC 9293, 3.9.2.3 (MUST-57): a SYN to a broadcast or multicast address is ignored."""
     d = dialogue()
     d.listen(80)
@@ -280,7 +280,7 @@ def test_no_answer_to_a_destination_that_is_no_host(dialogue, target):
     d.silence(during=1000)
 
 
-def test_a_segment_from_ourselves_starts_no_storm(dialogue):
+def test_land_attack_starts_no_packet_storm(dialogue):
     """The "land" attack: our own address and port as the source, and all answers come back."""
     d = dialogue()
     d.listen(80)

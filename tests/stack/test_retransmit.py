@@ -15,7 +15,7 @@ from harp.testing.wire import pattern
 # Fast retransmission
 
 
-def test_three_sacked_segments_behind_a_hole(dialogue):
+def test_three_sacked_segments_trigger_fast_retransmit(dialogue):
     d = dialogue()
     c = d.open_passive(rtt=50)
     send_flight(d, c)
@@ -29,7 +29,7 @@ def test_three_sacked_segments_behind_a_hole(dialogue):
     assert d.now == 100
 
 
-def test_a_partial_acknowledgement_shows_the_next_loss_without_sack(dialogue):
+def test_newreno_partial_ack_retransmits_next_hole(dialogue):
     """RFC 6582, 3.2: NewReno."""
     d = dialogue(sack=0)
     c = d.open_passive(sack=False, rtt=50)
@@ -43,7 +43,7 @@ def test_a_partial_acknowledgement_shows_the_next_loss_without_sack(dialogue):
     assert [p for p in d.drain() if p[TCP].seq == seq(4)], d.render()
 
 
-def test_duplicates_with_data_or_another_window_do_not_count(dialogue):
+def test_acks_with_data_or_new_window_are_not_duplicates(dialogue):
     """RFC 5681, 2: a duplicate acknowledgement has neither."""
     d = dialogue(sack=0, delayed_ack_us=40_000)
     c = d.open_passive(sack=False, rtt=50)
@@ -57,7 +57,7 @@ def test_duplicates_with_data_or_another_window_do_not_count(dialogue):
     assert not [p for p in d.drain() if payload(p) and p[TCP].seq == seq(0)]
 
 
-def test_several_holes_are_filled_in_one_round_trip(dialogue):
+def test_several_holes_are_retransmitted_in_one_round_trip(dialogue):
     d = dialogue(initial_window=20)
     c = d.open_passive(rtt=50)
     send_flight(d, c, 20)
@@ -72,7 +72,7 @@ def test_several_holes_are_filled_in_one_round_trip(dialogue):
     assert starts == [0, 4, 8], d.render()
 
 
-def test_what_went_out_in_one_tick_has_an_order(dialogue):
+def test_retransmission_in_same_tick_counts_as_later_in_rack(dialogue):
     """RFC 8985, 6.2: at the same time the lower sequence counts as sent first, but a copy is later
     than the new data that the same tick let out before it."""
     d = dialogue(sndbuf=1 << 20)
@@ -89,7 +89,7 @@ def test_what_went_out_in_one_tick_has_an_order(dialogue):
     assert [p for p in d.drain(until=d.now + 20) if payload(p) and p[TCP].seq == 1] == []
 
 
-def test_what_was_sacked_is_not_sent_again(dialogue):
+def test_sacked_data_is_not_retransmitted(dialogue):
     d = dialogue()
     c = d.open_passive(rtt=50)
     send_flight(d, c)
@@ -101,7 +101,7 @@ def test_what_was_sacked_is_not_sent_again(dialogue):
     assert not [i for i in again if 1 <= i < 9]
 
 
-def test_a_lost_retransmission_is_found_without_a_timeout_or_with_one(dialogue):
+def test_lost_retransmission_is_retransmitted(dialogue):
     d = dialogue(rto_min_us=200_000)
     c = d.open_passive(rtt=20)
     send_flight(d, c)
@@ -113,7 +113,7 @@ def test_a_lost_retransmission_is_found_without_a_timeout_or_with_one(dialogue):
     assert [i for _, i, _ in later][0] == 0
 
 
-def test_an_acknowledgement_ends_recovery(dialogue):
+def test_full_ack_ends_recovery(dialogue):
     d = dialogue()
     c = d.open_passive(rtt=50)
     send_flight(d, c)
@@ -144,7 +144,7 @@ def test_limited_transmit_without_sack(dialogue):
 # The tail
 
 
-def test_a_lost_tail_is_probed_before_the_timeout(dialogue):
+def test_tail_loss_probe_precedes_timeout(dialogue):
     """RFC 8985, 7.2: after two round trips, not after an RTO of seconds."""
     d = dialogue(rto_min_us=1_000_000)
     c = d.open_passive(rtt=50)
@@ -156,7 +156,7 @@ def test_a_lost_tail_is_probed_before_the_timeout(dialogue):
     assert 100 + 2 * 50 - 5 <= probe[0][0] <= 100 + 2 * 50 + 260
 
 
-def test_the_probes_answer_starts_recovery(dialogue):
+def test_ack_of_tail_loss_probe_starts_recovery(dialogue):
     d = dialogue(rto_min_us=1_000_000)
     c = d.open_passive(rtt=50)
     send_flight(d, c)
@@ -177,7 +177,7 @@ def test_the_probes_answer_starts_recovery(dialogue):
     assert d.now - began <= 4 * 50  # window by window, and no timeout
 
 
-def test_a_loss_that_the_probe_repaired_counts(dialogue):
+def test_loss_repaired_by_tail_loss_probe_reduces_cwnd(dialogue):
     """RFC 8985, 7.4: without a DSACK the probe has mended a loss, and the sender slows down."""
     d = dialogue(rto_min_us=1_000_000)
     c = d.open_passive(rtt=50)
@@ -192,7 +192,7 @@ def test_a_loss_that_the_probe_repaired_counts(dialogue):
     assert c.tcp_info()["snd_cwnd"] <= 0.8 * before
 
 
-def test_new_data_is_the_better_probe(dialogue):
+def test_tail_loss_probe_prefers_new_data(dialogue):
     """RFC 8985, 7.3: it reveals the same holes, and is never in vain."""
     d = dialogue(rto_min_us=1_000_000)
     c = d.open_passive(rtt=50)
@@ -206,7 +206,7 @@ def test_new_data_is_the_better_probe(dialogue):
     assert [i for _, i, _ in resent(d.drain()) if i == 0] == [0]
 
 
-def test_nothing_new_is_a_probe_for_a_peer_without_room(dialogue):
+def test_tail_loss_probe_without_window_resends_last_segment(dialogue):
     d = dialogue(rto_min_us=1_000_000)
     c = d.open_passive(rtt=50, window=10 * MSS, wscale=0)
     c.send(pattern(0, 20 * MSS))
@@ -215,7 +215,7 @@ def test_nothing_new_is_a_probe_for_a_peer_without_room(dialogue):
     assert [i for _, i, _ in resent(d.drain(until=d.now + 400))] == [9], d.render()
 
 
-def test_behind_a_fin_nothing_is_new(dialogue):
+def test_tail_loss_probe_after_fin_resends_fin(dialogue):
     d = dialogue(rto_min_us=1_000_000)
     c = d.open_passive(rtt=50)
     c.send(pattern(0, 2 * MSS))
@@ -227,7 +227,7 @@ def test_behind_a_fin_nothing_is_new(dialogue):
     assert [(p[TCP].seq, len(payload(p))) for p in probe] == [(seq(2), 0)], d.render()
 
 
-def test_no_probe_when_everything_is_acknowledged(dialogue):
+def test_no_tail_loss_probe_when_all_data_is_acked(dialogue):
     d = dialogue()
     c = d.open_passive(rtt=50)
     send_flight(d, c)
@@ -243,7 +243,7 @@ def first_timeouts(d, until):
     return [t for t, i, _ in resent(d.drain(until=until)) if i == 0]
 
 
-def test_timeouts_back_off(dialogue):
+def test_rto_backs_off_exponentially(dialogue):
     """RFC 6298, 5.5: twice as long each time, up to the bound."""
     d = dialogue(rto_min_us=200_000, rto_max_us=5_000_000)
     c = d.open_passive(rtt=20)
@@ -260,7 +260,7 @@ def test_timeouts_back_off(dialogue):
     assert max(pauses) == pytest.approx(5000, abs=20)
 
 
-def test_progress_ends_the_backoff(dialogue):
+def test_new_ack_ends_rto_backoff(dialogue):
     """RFC 6298, 5: what is acknowledged sets the next timeout to what the round trip says."""
     d = dialogue(rto_min_us=200_000)
     c = d.open_passive(rtt=20)
@@ -274,7 +274,7 @@ def test_progress_ends_the_backoff(dialogue):
     assert again and again[0][0] - sent <= 230, d.render()  # before a probe, which waits 240
 
 
-def test_a_round_trip_that_never_varies_is_no_timeout(dialogue):
+def test_constant_rtt_causes_no_timeout(dialogue):
     """The floor is the least that stands for the variation."""
     d = dialogue(rto_min_us=200_000)
     c = d.open_passive(rtt=400)
@@ -285,7 +285,7 @@ def test_a_round_trip_that_never_varies_is_no_timeout(dialogue):
     assert c.tcp_info()["total_retrans"] == 0
 
 
-def test_a_copy_of_the_first_has_a_timeout_of_its_own(dialogue):
+def test_retransmission_of_first_segment_restarts_rto(dialogue):
     """Where round trips hardly vary, one more and the time until the loss showed exceed it."""
     d = dialogue(rto_min_us=5_000)
     c = d.open_passive(rtt=50)
@@ -302,7 +302,7 @@ def test_a_copy_of_the_first_has_a_timeout_of_its_own(dialogue):
     assert [i for _, i, _ in resent(d.drain(until=d.now + 50))] == [60]
 
 
-def test_the_timeout_respects_its_floor(dialogue):
+def test_rto_respects_minimum(dialogue):
     d = dialogue(rto_min_us=300_000)
     c = d.open_passive(rtt=1)
     c.send(b"x" * (20 * MSS))
@@ -312,7 +312,7 @@ def test_the_timeout_respects_its_floor(dialogue):
     assert times[0] - sent >= 299
 
 
-def test_the_first_timeout_comes_from_the_round_trip(dialogue):
+def test_first_rto_follows_first_rtt_sample(dialogue):
     """RFC 6298, 2.2: after the first sample R, RTO = R + 4 R / 2 = 3 R."""
     d = dialogue(rto_min_us=5_000, initial_window=10)
     c = d.open_passive(rtt=300)
@@ -320,7 +320,7 @@ def test_the_first_timeout_comes_from_the_round_trip(dialogue):
     assert c.tcp_info()["rtt"] == pytest.approx(300_000, rel=0.02)
 
 
-def test_the_round_trip_is_smoothed(dialogue):
+def test_srtt_and_rttvar_follow_rfc_6298(dialogue):
     """RFC 6298, 2.3: SRTT = 7/8 SRTT + 1/8 R'."""
     d = dialogue(rto_min_us=5_000)
     c = d.open_passive(rtt=80)
@@ -334,7 +334,7 @@ def test_the_round_trip_is_smoothed(dialogue):
     assert info["rto"] == pytest.approx(290_000, rel=0.03)
 
 
-def test_karns_rule(dialogue):
+def test_no_rtt_sample_from_retransmission_by_karn(dialogue):
     """RFC 6298, 3: no sample from what was sent twice; the backoff stays until a new one."""
     d = dialogue(rto_min_us=200_000, timestamps=0)
     c = d.open_passive(rtt=50)
@@ -346,7 +346,7 @@ def test_karns_rule(dialogue):
     assert c.tcp_info()["rtt"] == before
 
 
-def test_karns_rule_for_sacked_copies(dialogue):
+def test_no_rtt_sample_from_sacked_retransmission(dialogue):
     d = dialogue(initial_window=20)
     c = d.open_passive(rtt=50)
     send_flight(d, c, 20)
@@ -359,7 +359,7 @@ def test_karns_rule_for_sacked_copies(dialogue):
     assert c.tcp_info()["rtt"] == before
 
 
-def test_no_sample_from_behind_a_hole(dialogue):
+def test_no_rtt_sample_from_data_beyond_filled_hole(dialogue):
     """What a copy at last lets be acknowledged has long arrived."""
     d = dialogue(initial_window=20)
     c = d.open_passive(rtt=50)
@@ -373,7 +373,7 @@ def test_no_sample_from_behind_a_hole(dialogue):
     assert c.tcp_info()["rtt"] == before
 
 
-def test_after_a_timeout_one_segment_goes(dialogue):
+def test_timeout_reduces_cwnd_to_loss_window(dialogue):
     """RFC 5681, 3.1: the loss window is one segment, ssthresh half of what flew."""
     d = dialogue(rto_min_us=200_000)
     c = d.open_passive(rtt=20)
@@ -385,7 +385,7 @@ def test_after_a_timeout_one_segment_goes(dialogue):
     assert 2 <= info["snd_ssthresh"] <= 8
 
 
-def test_after_a_timeout_the_earliest_segment_goes_first(dialogue):
+def test_timeout_retransmits_earliest_segment_first(dialogue):
     """RFC 6298, 5.4: also before others that were lost earlier and have waited since."""
     d = dialogue()
     c = d.open_passive(rtt=50)
@@ -398,7 +398,7 @@ def test_after_a_timeout_the_earliest_segment_goes_first(dialogue):
     assert resent(d.drain(until=d.now + 2000))[0][1] == 0
 
 
-def test_after_a_timeout_everything_is_recovered(dialogue):
+def test_all_data_is_recovered_after_timeout(dialogue):
     d = dialogue(rto_min_us=200_000)
     c = d.open_passive(rtt=20)
     send_flight(d, c)
@@ -414,7 +414,7 @@ def test_after_a_timeout_everything_is_recovered(dialogue):
     d.silence(during=10_000)
 
 
-def test_old_acknowledgements_do_not_restart_the_timer(dialogue):
+def test_duplicate_acks_do_not_restart_rto(dialogue):
     """RFC 6298, 5.3 speaks of new data; duplicates must not postpone the timeout for ever."""
     d = dialogue(rto_min_us=200_000, sack=0)
     c = d.open_passive(sack=False, rtt=20)
@@ -428,7 +428,7 @@ def test_old_acknowledgements_do_not_restart_the_timer(dialogue):
     assert times and times[0] <= 300
 
 
-def test_a_timer_sets_off_no_other(dialogue):
+def test_delayed_ack_timer_does_not_fire_rto(dialogue):
     """What is due is one timer, not all of its connection's (VPP #3385)."""
     d = dialogue(rto_min_us=200_000, delayed_ack_us=40_000)
     c = d.open_passive(rtt=20)
@@ -441,7 +441,7 @@ def test_a_timer_sets_off_no_other(dialogue):
     d.expect(TCP(seq=1) / b"x", at=sent + 220)
 
 
-def test_new_acknowledgements_restart_the_timer(dialogue):
+def test_new_acks_restart_rto(dialogue):
     """RFC 6298, 5.3: as long as new data is acknowledged there is no timeout."""
     d = dialogue(rto_min_us=200_000)
     c = d.open_passive(rtt=120)
@@ -451,7 +451,7 @@ def test_new_acknowledgements_restart_the_timer(dialogue):
         assert [t for t in resent(d.drain()) if t[1] < i] == []
 
 
-def test_reneging_is_survived(dialogue):
+def test_sack_reneging_is_survived(dialogue):
     """RFC 2018, 8: after a timeout what was sacked counts as lost too."""
     d = dialogue(rto_min_us=200_000)
     c = d.open_passive(rtt=20)
@@ -484,7 +484,7 @@ def test_reneging_is_survived(dialogue):
     ],
     ids=str,
 )
-def test_absurd_sack_blocks_are_ignored(dialogue, edges):
+def test_invalid_sack_blocks_are_ignored(dialogue, edges):
     d = dialogue()
     c = d.open_passive(rtt=50)
     send_flight(d, c)
@@ -501,7 +501,7 @@ def test_absurd_sack_blocks_are_ignored(dialogue, edges):
     d.expect(TCP(seq=seq(10)) / b"more")
 
 
-def test_sack_of_what_was_never_sent_leaves_no_trace(dialogue):
+def test_sack_of_unsent_data_does_not_widen_rack_window(dialogue):
     """A forged block must not pass for reordering, and make later losses wait."""
     d = dialogue(initial_window=20)
     c = d.open_passive(rtt=50)
@@ -518,7 +518,7 @@ def test_sack_of_what_was_never_sent_leaves_no_trace(dialogue):
     assert [i for _, i, _ in resent(d.drain()) if i == 10] == [10]
 
 
-def test_a_silent_peer_ends_the_connection(dialogue):
+def test_silent_peer_gives_etimedout_after_r2(dialogue):
     """RFC 9293, 3.8.3: R2, at least 100 s; then the application is told."""
     d = dialogue(rto_min_us=200_000)
     c = d.open_passive(rtt=20)
@@ -530,7 +530,7 @@ def test_a_silent_peer_ends_the_connection(dialogue):
     d.silence(during=100_000)
 
 
-def test_retransmissions_are_counted(dialogue):
+def test_tcp_info_counts_retransmissions(dialogue):
     d = dialogue(rto_min_us=200_000)
     c = d.open_passive(rtt=20)
     assert c.tcp_info()["total_retrans"] == 0
@@ -539,7 +539,7 @@ def test_retransmissions_are_counted(dialogue):
     assert c.tcp_info()["total_retrans"] == len(again) - 1 > 2
 
 
-def test_a_retransmission_acknowledges_what_has_come_since(dialogue):
+def test_retransmission_carries_current_ack(dialogue):
     d = dialogue(rto_min_us=200_000, delayed_ack_us=0)
     c = d.open_passive(rtt=20)
     c.send(b"x")

@@ -15,7 +15,7 @@ from harp.testing.tcp_info import state_name
 TCPL = socket.IPPROTO_TCP
 
 
-def test_buffers_are_read_back(dialogue):
+def test_buffer_sizes_are_read_back(dialogue):
     d = dialogue()
     sock = d.stack.socket()
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
@@ -23,7 +23,7 @@ def test_buffers_are_read_back(dialogue):
         assert sock.getsockopt(socket.SOL_SOCKET, option) in (50_000, 100_000)  # Linux doubles
 
 
-def test_a_receive_buffer_bounds_the_window(dialogue):
+def test_so_rcvbuf_bounds_window(dialogue):
     d = dialogue(rcvbuf=65_535)
     d.stack_port = 80
     listener = d.stack.socket()
@@ -34,7 +34,7 @@ def test_a_receive_buffer_bounds_the_window(dialogue):
     assert d.expect(TCP(flags="SA"))[TCP].window <= 16_000
 
 
-def test_options_of_a_listening_socket_are_those_of_the_next_connection(dialogue):
+def test_listener_options_apply_to_next_connection(dialogue):
     d = dialogue(rcvbuf=65_535)
     d.stack_port = 80
     listener = d.listen(80)
@@ -46,7 +46,7 @@ def test_options_of_a_listening_socket_are_those_of_the_next_connection(dialogue
     assert dialogues.option(answer, "MSS") == 700
 
 
-def test_the_receive_buffer_of_a_connection_grows(dialogue):
+def test_larger_so_rcvbuf_grows_window(dialogue):
     d = dialogue(rcvbuf=8000, delayed_ack_us=0)
     c = d.open_passive()
     d.send(TCP(flags="PA", seq=1, ack=1) / (b"x" * 1000))
@@ -61,7 +61,7 @@ SCALES = [(60_000, 3), (65_535 << 7, 7), (64 << 20, 11), (1 << 30, 14)]
 
 
 @pytest.mark.parametrize(("rcvbuf", "scale"), SCALES)
-def test_the_window_scale_fits_a_sockets_buffer(dialogue, rcvbuf, scale):
+def test_window_scale_follows_so_rcvbuf_of_socket(dialogue, rcvbuf, scale):
     """At least the configured one; larger where the buffer needs it (RFC 7323, 2.3)."""
     d = dialogue(window_scale=3)
     sock = d.stack.socket()
@@ -72,7 +72,7 @@ def test_the_window_scale_fits_a_sockets_buffer(dialogue, rcvbuf, scale):
 
 @pytest.mark.parametrize(("rcvbuf", "scale"), SCALES)
 @pytest.mark.parametrize("cookie", [False, True], ids=["place", "cookie"])
-def test_the_window_scale_fits_a_listeners_buffer(dialogue, rcvbuf, scale, cookie):
+def test_window_scale_follows_so_rcvbuf_of_listener(dialogue, rcvbuf, scale, cookie):
     d = dialogue(window_scale=3, timestamps=1, delayed_ack_us=0)
     d.stack_port = 80
     listener = d.stack.socket()
@@ -90,7 +90,7 @@ def test_the_window_scale_fits_a_listeners_buffer(dialogue, rcvbuf, scale, cooki
     assert d.accept(listener).tcp_info()["rcv_wscale"] == scale
 
 
-def test_without_window_scaling_no_buffer_asks_for_it(dialogue):
+def test_so_rcvbuf_offers_no_scale_when_scaling_is_off(dialogue):
     d = dialogue(window_scale=-1)
     sock = d.stack.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
@@ -99,7 +99,7 @@ def test_without_window_scaling_no_buffer_asks_for_it(dialogue):
 
 
 @pytest.mark.parametrize("chosen", ["cubic", "reno"])
-def test_the_chosen_congestion_control_decides(dialogue, chosen):
+def test_selected_congestion_control_reduces_ssthresh(dialogue, chosen):
     """After a loss Reno goes on with half of the window, CUBIC with seven tenths."""
     d = dialogue(initial_window=20)
     listener = d.listen(80)
@@ -116,7 +116,7 @@ def test_the_chosen_congestion_control_decides(dialogue, chosen):
     assert c.tcp_info()["snd_ssthresh"] == {"cubic": 14, "reno": 10}[chosen]
 
 
-def test_reno_grows_by_a_segment_a_round_trip(dialogue):
+def test_reno_grows_one_segment_per_round_trip(dialogue):
     d = dialogue(cc="reno", initial_window=10)
     c = d.open_passive(mss=1000, rtt=20)
     c.send(b"x" * 12_000)
@@ -135,7 +135,7 @@ def test_reno_grows_by_a_segment_a_round_trip(dialogue):
     assert c.tcp_info()["snd_cwnd"] - before == pytest.approx(4, abs=1)
 
 
-def test_switches_are_read_back(dialogue):
+def test_boolean_options_are_read_back(dialogue):
     sock = dialogue().stack.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # allowed, and nothing to do
     for name in (socket.TCP_NODELAY, socket.TCP_CORK):
@@ -144,13 +144,13 @@ def test_switches_are_read_back(dialogue):
             assert sock.getsockopt(TCPL, name) == value
 
 
-def test_the_local_port_of_a_bound_socket_is_used(dialogue):
+def test_bound_local_port_is_used(dialogue):
     d = dialogue()
     d.connect(80, local_port=4321)
     d.expect(TCP(flags="S", sport=4321))
 
 
-def test_a_bound_port_serves_two_peers(dialogue):
+def test_bound_port_in_use_is_eaddrinuse(dialogue):
     d = dialogue()
     a, b = d.stack.socket(), d.stack.socket()
     a.bind((d.stack_address, 4321))
@@ -160,7 +160,7 @@ def test_a_bound_port_serves_two_peers(dialogue):
     assert caught.value.errno == errno.EADDRINUSE
 
 
-def test_port_zero_is_any_port(dialogue):
+def test_port_zero_selects_ephemeral_port(dialogue):
     d = dialogue()
     bound, listening = d.stack.socket(), d.stack.socket()
     bound.bind((d.stack_address, 0))
@@ -170,7 +170,7 @@ def test_port_zero_is_any_port(dialogue):
     assert listening.poll() == 0
 
 
-def test_listening_again_changes_the_backlog(dialogue):
+def test_second_listen_changes_backlog(dialogue):
     d = dialogue()
     listener = d.listen(80, backlog=1)
     listener.listen(5)
@@ -183,7 +183,7 @@ def test_listening_again_changes_the_backlog(dialogue):
         d.accept(listener)
 
 
-def test_maxseg_of_a_connection(dialogue):
+def test_tcp_maxseg_lowers_segments_of_connection(dialogue):
     d = dialogue()
     c = d.open_passive(mss=1000)
     assert c.getsockopt(TCPL, socket.TCP_MAXSEG) == 1000
@@ -192,7 +192,7 @@ def test_maxseg_of_a_connection(dialogue):
     assert [len(dialogues.payload(p)) for p in d.drain()] == [500, 500]
 
 
-def test_options_that_tell_what_a_socket_is(dialogue):
+def test_so_type_and_so_acceptconn_are_reported(dialogue):
     d = dialogue()
     sock = d.stack.socket()
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) == socket.SOCK_STREAM
@@ -218,7 +218,7 @@ def test_accepted_sockets_inherit_options(dialogue):
     d.expect(TCP(flags="A", seq=0, ack=1), within=11_000)  # the keepalive
 
 
-def test_more_to_come(dialogue):
+def test_msg_more_holds_partial_segment(dialogue):
     """MSG_MORE holds a short segment back, like a cork for one call."""
     d = dialogue()
     c = d.open_passive(rtt=20)
@@ -231,7 +231,7 @@ def test_more_to_come(dialogue):
 # TCP_INFO
 
 
-def test_tcp_info(dialogue):
+def test_tcp_info_reports_connection_values(dialogue):
     d = dialogue(initial_window=10, rto_min_us=200_000)
     c = d.open_passive(mss=1000, rtt=50, wscale=None)
     info = c.tcp_info()
@@ -248,7 +248,7 @@ def test_tcp_info(dialogue):
     assert c.tcp_info()["unacked"] == 3
 
 
-def test_tcp_info_shows_what_was_agreed(dialogue):
+def test_tcp_info_shows_negotiated_options(dialogue):
     d = dialogue(timestamps=1, window_scale=5)
     c = d.open_passive(timestamps=True, wscale=3)
     info = c.tcp_info()
@@ -258,7 +258,7 @@ def test_tcp_info_shows_what_was_agreed(dialogue):
     assert (info["snd_wscale"], info["rcv_wscale"]) == (3, 5)
 
 
-def test_neither_syn_nor_fin_is_a_byte(dialogue):
+def test_tcp_info_counts_neither_syn_nor_fin_as_bytes(dialogue):
     d = dialogue()
     c = d.connect(80)
     d.expect(TCP(flags="S"))
@@ -275,7 +275,7 @@ def test_neither_syn_nor_fin_is_a_byte(dialogue):
         assert (info["bytes_sent"], info["bytes_acked"]) == (3, min(ack - 1, 3))
 
 
-def test_tcp_info_may_be_asked_for_in_part(dialogue):
+def test_tcp_info_may_be_truncated(dialogue):
     d = dialogue()
     c = d.open_passive()
     assert len(c.getsockopt(TCPL, socket.TCP_INFO, 8)) == 8

@@ -33,7 +33,7 @@ def test_connect_is_in_progress(dialogue):
     assert d.stack.socket().connect_ex((d.peer_address, 80)) == errno.EINPROGRESS
 
 
-def test_connect_twice(dialogue):
+def test_second_connect_gives_ealready_or_eisconn(dialogue):
     d = dialogue()
     sock = d.connect(80)
     assert sock.connect_ex((d.peer_address, 80)) == errno.EALREADY
@@ -44,7 +44,7 @@ def test_connect_twice(dialogue):
     assert sock.connect_ex((d.peer_address, 80)) == errno.EISCONN
 
 
-def test_a_refused_connection_can_be_seen_in_every_way(dialogue):
+def test_refused_connection_is_reported_by_every_call(dialogue):
     d = dialogue()
     for see in ("error", "recv", "send", "connect"):
         sock = d.connect(80)
@@ -60,7 +60,7 @@ def test_a_refused_connection_can_be_seen_in_every_way(dialogue):
         sock.close()
 
 
-def test_not_connected(dialogue):
+def test_unconnected_socket_is_enotconn(dialogue):
     d = dialogue()
     sock = d.stack.socket()
     fails(errno.ENOTCONN, sock.recv, 10)
@@ -69,24 +69,24 @@ def test_not_connected(dialogue):
     assert caught.value.errno in (errno.ENOTCONN, errno.EPIPE)  # Linux says EPIPE
 
 
-def test_sending_while_connecting_would_block(dialogue):
+def test_send_in_syn_sent_would_block(dialogue):
     d = dialogue()
     sock = d.connect(80)
     fails(errno.EAGAIN, sock.send, b"x")
     fails(errno.EAGAIN, sock.recv, 1)
 
 
-def test_nothing_to_read_would_block(dialogue):
+def test_recv_without_data_would_block(dialogue):
     d = dialogue()
     fails(errno.EAGAIN, d.open_passive().recv, 10)
 
 
-def test_nobody_to_accept_would_block(dialogue):
+def test_accept_without_connection_would_block(dialogue):
     d = dialogue()
     fails(errno.EAGAIN, d.listen(80).accept)
 
 
-def test_a_full_send_buffer_would_block(dialogue):
+def test_send_with_full_buffer_would_block(dialogue):
     d = dialogue(sndbuf=10_000)
     c = d.open_passive(window=0)
     sent = 0
@@ -120,7 +120,7 @@ FASTOPEN, ZEROCOPY, NOBODYS = 0x20000000, 0x4000000, 1 << 24  # <linux/socket.h>
 
 
 @pytest.mark.parametrize("flag", [socket.MSG_OOB, FASTOPEN, ZEROCOPY, NOBODYS], ids=hex)
-def test_flags_that_would_be_misunderstood_are_refused(dialogue, flag):
+def test_unsupported_message_flags_are_refused(dialogue, flag):
     d = dialogue(delayed_ack_us=0)
     c = d.open_passive()
     fails(errno.EOPNOTSUPP, c.send, b"x", flag)
@@ -130,7 +130,7 @@ def test_flags_that_would_be_misunderstood_are_refused(dialogue, flag):
     assert c.recv(10) == b"data"
 
 
-def test_flags_that_change_nothing_here(dialogue):
+def test_harmless_message_flags_are_accepted(dialogue):
     d = dialogue(delayed_ack_us=0)
     c = d.open_passive()
     d.send(TCP(flags="A", seq=1, ack=1) / b"data")
@@ -140,7 +140,7 @@ def test_flags_that_change_nothing_here(dialogue):
     assert c.send(b"x", known) == 1
 
 
-def test_broken_pipe(dialogue):
+def test_send_after_reset_is_econnreset_then_epipe(dialogue):
     d = dialogue()
     c = d.open_passive()
     d.send(TCP(flags="R", seq=1))
@@ -148,7 +148,7 @@ def test_broken_pipe(dialogue):
     fails(errno.EPIPE, c.send, b"x")
 
 
-def test_an_address_in_use(dialogue):
+def test_bind_to_port_in_use_is_eaddrinuse(dialogue):
     d = dialogue()
     d.listen(80)
     sock = d.stack.socket()
@@ -158,41 +158,41 @@ def test_an_address_in_use(dialogue):
     assert caught.value.errno == errno.EADDRINUSE
 
 
-def test_a_port_is_free_again_after_its_listener(dialogue):
+def test_listener_close_frees_port(dialogue):
     d = dialogue()
     d.listen(80).close()
     d.listen(80)
 
 
-def test_an_address_that_is_not_ours(dialogue):
+def test_bind_to_foreign_address_is_eaddrnotavail(dialogue):
     d = dialogue()
     fails(errno.EADDRNOTAVAIL, d.stack.socket().bind, ("192.0.2.77", 80))
 
 
-def test_binding_twice(dialogue):
+def test_second_bind_is_einval(dialogue):
     d = dialogue()
     sock = d.stack.socket()
     sock.bind((d.stack_address, 80))
     fails(errno.EINVAL, sock.bind, (d.stack_address, 81))
 
 
-def test_listening_on_a_connection(dialogue):
+def test_listen_on_connection_is_einval(dialogue):
     d = dialogue()
     fails(errno.EINVAL, d.open_passive().listen, 1)
 
 
-def test_connecting_a_listener(dialogue):
+def test_connect_on_listener_fails(dialogue):
     d = dialogue()
     assert d.listen(80).connect_ex((d.peer_address, 80)) in (errno.EISCONN, errno.EINVAL,
                                                              errno.EOPNOTSUPP)  # fmt: skip
 
 
-def test_accepting_from_a_connection(dialogue):
+def test_accept_on_connection_is_einval(dialogue):
     d = dialogue()
     fails(errno.EINVAL, d.open_passive().accept)
 
 
-def test_calls_on_a_closed_socket(dialogue):
+def test_calls_on_closed_socket_are_ebadf(dialogue):
     d = dialogue()
     sock = d.stack.socket()
     sock.close()
@@ -207,7 +207,7 @@ def test_calls_on_a_closed_socket(dialogue):
     fails(errno.EBADF, sock.error)
 
 
-def test_numbers_that_were_never_given(dialogue):
+def test_calls_on_unknown_socket_number_are_ebadf(dialogue):
     from harp.testing._stack import Socket
 
     d = dialogue()
@@ -218,7 +218,7 @@ def test_numbers_that_were_never_given(dialogue):
         fails(errno.EBADF, sock.close)
 
 
-def test_unknown_options(dialogue):
+def test_unknown_options_are_enoprotoopt(dialogue):
     d = dialogue()
     sock = d.stack.socket()
     fails(errno.ENOPROTOOPT, sock.setsockopt, TCPL, 9999, 1)
@@ -228,7 +228,7 @@ def test_unknown_options(dialogue):
         fails(errno.ENOPROTOOPT, sock.getsockopt, level, 9999)
 
 
-def test_options_of_a_wrong_size(dialogue):
+def test_options_of_wrong_size_are_einval(dialogue):
     d = dialogue()
     sock = d.stack.socket()
     fails(errno.EINVAL, sock.setsockopt, TCPL, socket.TCP_NODELAY, b"\1")
@@ -247,12 +247,12 @@ def test_options_of_a_wrong_size(dialogue):
         (TCPL, 18, -1),
     ],
 )
-def test_values_out_of_range(dialogue, level, option, value):
+def test_option_values_out_of_range_are_einval(dialogue, level, option, value):
     d = dialogue()
     fails(errno.EINVAL, d.stack.socket().setsockopt, level, option, value)
 
 
-def test_no_more_sockets_than_there_is_room(stack):
+def test_number_of_sockets_is_bounded(stack):
     s = stack(max_connections=8)
     with pytest.raises(OSError) as caught:
         for _ in range(100_000):
@@ -260,7 +260,7 @@ def test_no_more_sockets_than_there_is_room(stack):
     assert caught.value.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
 
-def test_no_more_connections_than_there_is_room(stack):
+def test_number_of_connections_is_bounded(stack):
     s = stack(max_connections=4)
     s.advance(10**12)
     results = []
@@ -294,11 +294,11 @@ def test_no_more_connections_than_there_is_room(stack):
     ],
     ids=str,
 )
-def test_configurations_out_of_range(stack, config):
+def test_configuration_out_of_range_is_einval(stack, config):
     fails(errno.EINVAL, lambda: stack(**config))
 
 
-def test_congestion_control_by_name(dialogue):
+def test_tcp_congestion_reports_configured_algorithm(dialogue):
     d = dialogue(cc="cubic")
     c = d.open_passive()
     assert c.getsockopt(TCPL, socket.TCP_CONGESTION, 16).rstrip(b"\0") == b"cubic"
@@ -320,7 +320,7 @@ def test_poll_of_a_listener(dialogue):
     assert listener.poll() == 0
 
 
-def test_poll_through_a_connections_life(dialogue):
+def test_poll_through_connection_lifetime(dialogue):
     d = dialogue()
     sock = d.connect(80)
     assert sock.poll() == 0
@@ -352,7 +352,7 @@ def test_poll_of_a_new_socket(dialogue):
     assert d.stack.socket().poll() & HUP
 
 
-def test_writable_again_once_there_is_room(dialogue):
+def test_poll_reports_writable_after_acks(dialogue):
     d = dialogue(sndbuf=10_000)
     c = d.open_passive(window=65535)
     with pytest.raises(BlockingIOError):
@@ -377,7 +377,7 @@ def queued(d, listener, ports):
         d.send(TCP(sport=port, flags="A", seq=1, ack=1))
 
 
-def test_a_number_that_waits_to_be_accepted_is_none_yet(dialogue):
+def test_unaccepted_socket_number_is_ebadf(dialogue):
     """Guessing it reaches nothing, and each is accepted once."""
     d = dialogue()
     listener = d.listen(80)
@@ -390,7 +390,7 @@ def test_a_number_that_waits_to_be_accepted_is_none_yet(dialogue):
         listener.accept()
 
 
-def test_what_failed_before_listening_is_no_childs_error(dialogue):
+def test_accepted_socket_does_not_inherit_connect_error(dialogue):
     d = dialogue()
     sock = d.stack.socket()
     sock.bind(("0.0.0.0", 80))

@@ -18,7 +18,7 @@ def stamped(value: int, echo: int):
     return [("NOP", None), ("NOP", None), ("Timestamp", (value, echo))]
 
 
-def test_every_segment_carries_them(dialogue):
+def test_every_segment_carries_timestamps(dialogue):
     d = dialogue(timestamps=1)
     c = d.open_passive(timestamps=True)
     c.send(b"data")
@@ -30,7 +30,7 @@ def test_every_segment_carries_them(dialogue):
     assert option(d.expect(TCP(flags="FA")), "Timestamp") is not None
 
 
-def test_an_acknowledgement_echoes(dialogue):
+def test_ack_echoes_tsval(dialogue):
     d = dialogue(timestamps=1, delayed_ack_us=0)
     d.open_passive(timestamps=True)
     d.send(TCP(seq=1, ack=1, options=stamped(6_000_000, 1)) / b"x")
@@ -39,7 +39,7 @@ def test_an_acknowledgement_echoes(dialogue):
     assert option(d.expect(TCP(ack=3)), "Timestamp")[1] == 6_000_007
 
 
-def test_a_delayed_ack_echoes_the_earliest(dialogue):
+def test_delayed_ack_echoes_earliest_tsval(dialogue):
     """RFC 7323, 4.3 (A): so that the peer measures the delay too."""
     d = dialogue(timestamps=1)
     d.open_passive(timestamps=True)
@@ -49,7 +49,7 @@ def test_a_delayed_ack_echoes_the_earliest(dialogue):
     assert option(d.expect(TCP(ack=2897)), "Timestamp")[1] == 6_000_000
 
 
-def test_beyond_a_hole_the_echo_stays(dialogue):
+def test_ack_beyond_hole_echoes_last_in_order_tsval(dialogue):
     """RFC 7323, 4.3 (B)."""
     d = dialogue(timestamps=1, delayed_ack_us=0)
     d.open_passive(timestamps=True)
@@ -59,7 +59,7 @@ def test_beyond_a_hole_the_echo_stays(dialogue):
     assert option(d.expect(TCP(ack=4)), "Timestamp")[1] == 6_000_000
 
 
-def test_a_filled_hole_echoes_its_filler(dialogue):
+def test_ack_of_filled_hole_echoes_tsval_of_filler(dialogue):
     """RFC 7323, 4.3 (C)."""
     d = dialogue(timestamps=1, delayed_ack_us=0)
     d.open_passive(timestamps=True)
@@ -69,7 +69,7 @@ def test_a_filled_hole_echoes_its_filler(dialogue):
     assert option(d.expect(TCP(ack=7)), "Timestamp")[1] == 6_000_030
 
 
-def test_the_clock_ticks(dialogue):
+def test_timestamp_clock_ticks_between_1_ms_and_1_s(dialogue):
     """RFC 7323, 5.4: between 1 ms and 1 s a tick."""
     d = dialogue(timestamps=1, delayed_ack_us=0)
     d.open_passive(timestamps=True)
@@ -81,7 +81,7 @@ def test_the_clock_ticks(dialogue):
     assert 10 <= (second - first) % 2**32 <= 10_000
 
 
-def test_an_old_segment_is_dropped(dialogue):
+def test_paws_drops_old_segment(dialogue):
     d = dialogue(timestamps=1, delayed_ack_us=0)
     c = d.open_passive(timestamps=True)
     d.send(TCP(seq=1, ack=1, options=stamped(6_000_000, 1)) / b"new")
@@ -93,7 +93,7 @@ def test_an_old_segment_is_dropped(dialogue):
         c.recv(100)
 
 
-def test_an_old_acknowledgement_does_nothing(dialogue):
+def test_paws_ignores_ack_of_old_segment(dialogue):
     d = dialogue(timestamps=1, delayed_ack_us=0)
     c = d.open_passive(timestamps=True)
     d.send(TCP(seq=1, ack=1, options=stamped(6_000_000, 1)) / b"x")
@@ -105,7 +105,7 @@ def test_an_old_acknowledgement_does_nothing(dialogue):
     d.expect(TCP(seq=1) / b"data", within=5000)
 
 
-def test_resets_are_exempt(dialogue):
+def test_resets_are_exempt_from_paws(dialogue):
     """RFC 7323, 5.2: a reset counts without timestamps, and with old ones."""
     d = dialogue(timestamps=1, delayed_ack_us=0)
     c = d.open_passive(timestamps=True)
@@ -115,7 +115,7 @@ def test_resets_are_exempt(dialogue):
     assert c.error() == errno.ECONNRESET
 
 
-def test_a_segment_without_them_is_dropped(dialogue):
+def test_segment_without_negotiated_timestamps_is_dropped(dialogue):
     """RFC 7323, 3.2: once agreed, a segment without them is to be dropped."""
     d = dialogue(timestamps=1, delayed_ack_us=0)
     c = d.open_passive(timestamps=True)
@@ -126,7 +126,7 @@ def test_a_segment_without_them_is_dropped(dialogue):
         c.recv(100)
 
 
-def test_the_clock_may_wrap(dialogue):
+def test_peer_timestamp_clock_may_wrap(dialogue):
     d = dialogue(timestamps=1, delayed_ack_us=0)
     c = d.open_passive(timestamps=False)
     assert state_name(c.tcp_info()) == "ESTABLISHED"
@@ -141,7 +141,7 @@ def test_the_clock_may_wrap(dialogue):
     d.expect(TCP(flags="A", ack=6))
 
 
-def test_after_24_idle_days_the_remembered_value_is_void(dialogue):
+def test_paws_forgets_ts_recent_after_24_idle_days(dialogue):
     """RFC 7323, 5.5."""
     d = dialogue(timestamps=1, delayed_ack_us=0)
     c = d.open_passive(timestamps=True)
@@ -152,7 +152,7 @@ def test_after_24_idle_days_the_remembered_value_is_void(dialogue):
     assert c.recv(100) == b"xlate"
 
 
-def test_they_measure_round_trips_of_retransmissions(dialogue):
+def test_timestamps_give_rtt_samples_of_retransmissions(dialogue):
     """RFC 7323, 4: Karn's rule is not needed where the echo tells which copy arrived."""
     d = dialogue(timestamps=1, rto_min_us=200_000)
     c = d.open_passive(timestamps=True, rtt=50)

@@ -45,7 +45,7 @@ def duplex(client, server, size):
     return [Transfer(client, server, size), Transfer(server, client, size)]
 
 
-def test_a_clean_wire_needs_no_retransmission(wire):
+def test_clean_link_needs_no_retransmission(wire):
     w = pair(wire)
     client, server = connect_pair(w)
     w.run([Transfer(client, server, 2_000_000)])
@@ -53,7 +53,7 @@ def test_a_clean_wire_needs_no_retransmission(wire):
 
 
 @pytest.mark.parametrize("mss", [1400, 1000, 600])
-def test_a_path_that_became_narrower_is_no_slower(wire, mss):
+def test_smaller_segments_do_not_slow_transfer(wire, mss):
     """Segments smaller than the largest so far are acknowledged as those were, not by the timer."""
     w = pair(wire, {"rto_min_us": 200_000, "delayed_ack_us": 40_000}, delay_ns=500_000)
     client, server = connect_pair(w)
@@ -65,7 +65,7 @@ def test_a_path_that_became_narrower_is_no_slower(wire, mss):
 
 
 @pytest.mark.parametrize("lost", [1, 3])
-def test_a_loss_before_the_fin_costs_no_timeout(wire, lost):
+def test_loss_before_fin_causes_no_timeout(wire, lost):
     """The FIN's block tells of it (RFC 2018), as any data's would."""
     loss = Loss()
     w = pair(wire, {"rto_min_us": 200_000}, delay_ns=500_000, impair=loss, impair_back=unharmed)
@@ -82,14 +82,14 @@ def test_a_loss_before_the_fin_costs_no_timeout(wire, lost):
     assert client.tcp_info()["total_retrans"] == 1
 
 
-def test_both_directions_at_once(wire):
+def test_bidirectional_transfer_needs_no_retransmission(wire):
     w = pair(wire)
     client, server = connect_pair(w)
     w.run(duplex(client, server, 1_000_000))
     assert client.tcp_info()["total_retrans"] + server.tcp_info()["total_retrans"] == 0
 
 
-def test_fins_cross_closed_windows(wire):
+def test_fins_into_zero_windows_are_accepted(wire):
     """Both sides have filled the other's window to the last byte and say that this was all: each
     FIN is taken, and acknowledged by a number that the other takes."""
     w = pair(wire, {"rcvbuf": 8192, "window_scale": 0})
@@ -108,7 +108,7 @@ def test_fins_cross_closed_windows(wire):
 
 
 @pytest.mark.parametrize(("mtu", "packets"), [(9000, 8), (9000, 16), (65_535, 40)])
-def test_large_segments_and_little_memory(wire, mtu, packets):
+def test_transfer_works_with_large_mtu_and_few_packets(wire, mtu, packets):
     """There may never be room for a full segment: the window opens by less, or stays shut."""
     w = pair(wire, {"mtu": mtu, "packets": packets}, mtu=mtu)
     client, server = connect_pair(w)
@@ -116,7 +116,7 @@ def test_large_segments_and_little_memory(wire, mtu, packets):
 
 
 @pytest.mark.parametrize("size", [0, 1, 1459, 1460, 1461, 65_535, 65_536, 100_001])
-def test_every_size(wire, size):
+def test_transfer_works_with_every_size(wire, size):
     w = pair(wire)
     client, server = connect_pair(w)
     w.run(duplex(client, server, size), limit_s=20)
@@ -137,7 +137,7 @@ def test_every_size(wire, size):
     ],
     ids=lambda f: ",".join(f"{k}={v}" for k, v in f.items()),
 )
-def test_a_bad_wire(wire, fault, seed):
+def test_transfer_survives_impairments(wire, fault, seed):
     w = pair(wire, impair=Impairment(seed=seed, **fault))
     client, server = connect_pair(w)
     w.run(duplex(client, server, 150_000), limit_s=300)
@@ -162,14 +162,14 @@ def test_a_bad_wire(wire, fault, seed):
     ],
     ids=str,
 )
-def test_a_bad_wire_with_other_settings(wire, config):
+def test_transfer_survives_impairments_with_other_settings(wire, config):
     fault = Impairment(drop=0.02, duplicate=0.01, reorder=0.03, corrupt=0.01, seed=5)
     w = pair(wire, config, impair=fault, mtu=config.get("mtu", 1500))
     client, server = connect_pair(w)
     w.run(duplex(client, server, 60_000), limit_s=600)
 
 
-def test_unequal_sides(wire):
+def test_transfer_works_between_unequal_configurations(wire):
     one = {"mtu": 9000, "timestamps": 1, "window_scale": 9}
     other = {"mtu": 1500, "timestamps": 0, "sack": 0, "window_scale": -1, "rcvbuf": 30_000}
     w = pair(wire, one, other, impair=Impairment(drop=0.01, seed=3))
@@ -177,27 +177,27 @@ def test_unequal_sides(wire):
     w.run(duplex(client, server, 200_000), limit_s=300)
 
 
-def test_only_acknowledgements_are_lost(wire):
+def test_transfer_survives_ack_loss(wire):
     """Cumulative acknowledgements make up for each other."""
     w = pair(wire, impair=Impairment(), impair_back=Impairment(drop=0.3, seed=2))
     client, server = connect_pair(w)
     w.run([Transfer(client, server, 500_000)], limit_s=60)
 
 
-def test_many_connections_share_a_bad_wire(wire):
+def test_many_connections_survive_impairments(wire):
     w = pair(wire, {"max_connections": 64}, impair=Impairment(drop=0.02, reorder=0.02, seed=9))
     pairs = [connect_pair(w, port=6000 + i) for i in range(20)]
     w.run([Transfer(c, s, 30_000) for c, s in pairs], limit_s=300)
 
 
-def test_a_slow_reader_on_a_bad_wire(wire):
+def test_slow_reader_survives_impairments(wire):
     w = pair(wire, {"rcvbuf": 8000, "sndbuf": 30_000}, impair=Impairment(drop=0.05, seed=4))
     client, server = connect_pair(w)
     transfer = Transfer(client, server, 100_000, read_every_ns=2_000_000, read_size=1111)
     w.run([transfer], limit_s=600)
 
 
-def test_a_narrow_wire_with_a_short_queue(wire):
+def test_tail_drop_keeps_60_percent_of_rate(wire):
     """Tail drop: the only losses are those that the sender causes itself."""
     w = pair(wire, rate_bps=50_000_000, queue=30, delay_ns=5_000_000)
     client, server = connect_pair(w)
@@ -206,7 +206,7 @@ def test_a_narrow_wire_with_a_short_queue(wire):
     assert 3_000_000 * 8 / (took / 1e9) >= 0.6 * 50_000_000
 
 
-def test_losses_are_mended_without_timeouts(wire):
+def test_losses_are_recovered_without_timeouts(wire):
     """1 % loss at 10 ms: nearly all by fast retransmission, else this would take much longer."""
     bad, good = Impairment(drop=0.01, seed=8), Impairment()
     w = pair(wire, {"rto_min_us": 200_000}, delay_ns=5_000_000, impair=bad, impair_back=good)
@@ -220,7 +220,7 @@ def test_losses_are_mended_without_timeouts(wire):
     [({120: 12}, 1), ({120: 12}, 0), ({120: 20, 121: 5}, 1)],
     ids=["one", "one without timestamps", "two, the second selectively acknowledged"],
 )
-def test_late_segments_cost_a_copy_each(wire, late, timestamps):
+def test_late_segments_cost_one_retransmission_each(wire, late, timestamps):
     """RFC 8985, 6.2, step 2: where a queue stands, the original's answer comes soon after its
     copy was sent, yet later than the shortest round trip. It says nothing about all the rest.
 
@@ -240,7 +240,7 @@ def test_late_segments_cost_a_copy_each(wire, late, timestamps):
     assert client.tcp_info()["total_retrans"] == len(late)
 
 
-def test_slight_reordering_does_not_slow_down(wire):
+def test_slight_reordering_does_not_slow_transfer(wire):
     """RFC 8985: after the first signs the window for reordering opens."""
     clean = pair(wire, delay_ns=5_000_000)
     base = clean.run([Transfer(*connect_pair(clean), 2_000_000)])
@@ -261,7 +261,7 @@ def test_the_same_seed_gives_the_same_run(wire):
     assert run() == run()
 
 
-def test_a_path_that_returns(wire):
+def test_transfer_resumes_after_30_s_outage(wire):
     """Half a minute of silence in the middle: the transfer goes on when the path is back."""
     dead = {"on": False}
 
@@ -279,7 +279,7 @@ def test_a_path_that_returns(wire):
     w.run([transfer], limit_s=120)
 
 
-def test_nothing_is_left_behind(wire):
+def test_stacks_are_idle_after_close_and_time_wait(wire):
     """After orderly closes and TIME-WAIT both stacks are idle, and serve again."""
     w = pair(wire, {"max_connections": 16}, impair=Impairment(drop=0.05, seed=6))
     for round_ in range(40):

@@ -15,7 +15,7 @@ NEAR = [2**32 - 1, 2**32 - 2, 2**32 - 700, 2**32 - 3 * MSS, 2**32 - 7 * MSS - 13
 
 
 @pytest.mark.parametrize("iss", NEAR)
-def test_receiving(dialogue, iss):
+def test_receive_across_sequence_wrap(dialogue, iss):
     d = dialogue(peer_iss=iss, delayed_ack_us=0)
     c = d.open_passive()
     data = pattern(0, 10 * MSS)
@@ -26,7 +26,7 @@ def test_receiving(dialogue, iss):
 
 
 @pytest.mark.parametrize("iss", NEAR)
-def test_reassembly_and_sack(dialogue, iss):
+def test_reassembly_and_sack_across_sequence_wrap(dialogue, iss):
     d = dialogue(peer_iss=iss)
     c = d.open_passive()
     data = pattern(0, 10 * MSS)
@@ -40,7 +40,7 @@ def test_reassembly_and_sack(dialogue, iss):
 
 
 @pytest.mark.parametrize("iss", NEAR)
-def test_old_and_far_segments(dialogue, iss):
+def test_unacceptable_segments_across_sequence_wrap(dialogue, iss):
     d = dialogue(peer_iss=iss, delayed_ack_us=0)
     c = d.open_passive()
     d.send(TCP(seq=1, ack=1) / b"abc")
@@ -54,7 +54,7 @@ def test_old_and_far_segments(dialogue, iss):
 
 
 @pytest.mark.parametrize("iss", NEAR)
-def test_fin_across_the_edge(dialogue, iss):
+def test_fin_across_sequence_wrap(dialogue, iss):
     d = dialogue(peer_iss=iss)
     c = d.open_passive()
     d.send(TCP(flags="FA", seq=1, ack=1) / (b"z" * (2**32 - iss - 2 if iss > 2**32 - 800 else 5)))
@@ -88,7 +88,7 @@ def near_edge(dialogue, **config):
     return d, c
 
 
-def test_sending(dialogue):
+def test_send_across_sequence_wrap(dialogue):
     d, c = near_edge(dialogue)
     data = pattern(0, 40 * MSS)
     c.send(data)
@@ -101,7 +101,7 @@ def test_sending(dialogue):
     assert c.tcp_info()["total_retrans"] == 0
 
 
-def test_fast_retransmit(dialogue):
+def test_fast_retransmit_across_sequence_wrap(dialogue):
     d, c = near_edge(dialogue, initial_window=20)
     data = pattern(0, 20 * MSS)
     c.send(data)
@@ -121,7 +121,7 @@ def test_fast_retransmit(dialogue):
     assert again >= {7, 9}
 
 
-def test_timeout(dialogue):
+def test_timeout_across_sequence_wrap(dialogue):
     d, c = near_edge(dialogue, rto_min_us=200_000)
     data = pattern(0, 10 * MSS)
     c.send(data)
@@ -139,7 +139,7 @@ def test_timeout(dialogue):
     assert sink.data == data
 
 
-def test_zero_window(dialogue):
+def test_zero_window_across_sequence_wrap(dialogue):
     d, c = near_edge(dialogue)
     data = pattern(0, 20 * MSS)
     c.send(data)
@@ -155,7 +155,7 @@ def test_zero_window(dialogue):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_streams_across_the_edge(wire, seed):
+def test_lossy_streams_across_sequence_wrap(wire, seed):
     a = make_stack(address="192.0.2.1", timestamps=1, window_scale=4, seed=(7, 7), rto_min_us=5000)
     b = make_stack(address="192.0.2.2", timestamps=1, window_scale=4, seed=(8, 8), rto_min_us=5000)
     w = wire(a, b, impair=Impairment(drop=0.02, reorder=0.02, seed=seed))

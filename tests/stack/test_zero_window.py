@@ -31,7 +31,7 @@ def finish(d, size: int, window=65535) -> bytes:
 # The sender
 
 
-def test_nothing_goes_into_a_closed_window_but_probes(dialogue):
+def test_zero_window_gets_only_probes(dialogue):
     d = dialogue()
     c = d.open_passive(window=0, rtt=20)
     c.send(b"x" * 5000)
@@ -42,7 +42,7 @@ def test_nothing_goes_into_a_closed_window_but_probes(dialogue):
     assert {(p[TCP].seq, len(payload(p))) for p in probes} == {(1, 1)}
 
 
-def test_probes_back_off(dialogue):
+def test_zero_window_probes_back_off(dialogue):
     """RFC 9293, 3.8.6.1: the first after an RTO, then exponentially (MUST-36, SHLD-29, 30)."""
     d = dialogue(rto_min_us=200_000, rto_max_us=60_000_000)
     c = d.open_passive(window=0, rtt=20)
@@ -59,7 +59,7 @@ def test_probes_back_off(dialogue):
         assert b >= 1.8 * a
 
 
-def test_a_peer_that_answers_probes_may_take_its_time(dialogue):
+def test_answered_zero_window_probes_keep_connection_open(dialogue):
     """RFC 9293, 3.8.6.1 (MUST-37): as long as it answers, the connection stays."""
     d = dialogue()
     c = d.open_passive(window=0, rtt=20)
@@ -74,7 +74,7 @@ def test_a_peer_that_answers_probes_may_take_its_time(dialogue):
     assert d.now - opened <= 100
 
 
-def test_an_opened_window_gets_the_tail_probe_that_a_closed_one_did_not(dialogue):
+def test_opened_window_gets_tail_loss_probe(dialogue):
     """Not only what the timeout sends: that waits much longer, here three seconds."""
     d = dialogue(rto_min_us=3_000_000)
     c = d.open_passive(rtt=50)
@@ -86,7 +86,7 @@ def test_an_opened_window_gets_the_tail_probe_that_a_closed_one_did_not(dialogue
     d.expect(TCP(seq=seq(9)), length=MSS, within=20)
 
 
-def test_an_overtaken_acknowledgement_brings_its_own_window(dialogue):
+def test_reordered_ack_updates_window_by_its_ack(dialogue):
     """What was acknowledged later says where the window ends, even in an earlier segment."""
     d = dialogue()
     c = d.open_passive(window=4000, rtt=20)
@@ -99,7 +99,7 @@ def test_an_overtaken_acknowledgement_brings_its_own_window(dialogue):
     assert 2921 < max(p[TCP].seq + len(payload(p)) for p in sent) <= 2921 + 1500
 
 
-def test_what_was_sent_again_says_more_than_what_came_before(dialogue):
+def test_retransmitted_segment_updates_window_by_its_ack(dialogue):
     """A segment that fills a hole acknowledges more than one that came before it, and has the
     lower number: the other's window, late, counts from what it acknowledges itself."""
     d = dialogue()
@@ -113,7 +113,7 @@ def test_what_was_sent_again_says_more_than_what_came_before(dialogue):
     assert 2921 < max(p[TCP].seq + len(payload(p)) for p in sent) <= 1461 + 4000
 
 
-def test_an_acknowledgement_stands_behind_what_was_sent_though_the_window_shrank(dialogue):
+def test_ack_has_snd_nxt_though_window_shrank(dialogue):
     """An older number would be answered like a duplicate, and that answer likewise, for ever."""
     d = dialogue()
     c = d.open_passive(window=5000, rtt=20)
@@ -135,7 +135,7 @@ def test_an_opened_window_is_used_at_once(dialogue):
     d.expect(TCP(seq=1461) / pattern(1460, 1460))
 
 
-def test_a_probe_that_is_taken_counts(dialogue):
+def test_accepted_probe_byte_advances_stream(dialogue):
     """The peer may accept a probe's byte; the next data must follow it."""
     d = dialogue()
     c = d.open_passive(window=0, rtt=20)
@@ -153,7 +153,7 @@ def test_a_probe_that_is_taken_counts(dialogue):
     assert sink.data == pattern(0, 3000)
 
 
-def test_a_window_that_closes_in_flight(dialogue):
+def test_window_closing_in_flight_stops_sending(dialogue):
     d = dialogue()
     c = d.open_passive(window=2920, rtt=20)
     c.send(pattern(0, 10_000))
@@ -166,7 +166,7 @@ def test_a_window_that_closes_in_flight(dialogue):
     d.expect(TCP(seq=4381), length=1460)
 
 
-def test_a_lost_fin_goes_again_into_a_closed_window(dialogue):
+def test_lost_fin_is_retransmitted_into_zero_window(dialogue):
     """It needs no room there, and the end of the stream is news."""
     d = dialogue(rto_min_us=200_000)
     c = d.open_passive(window=1000, rtt=20)
@@ -179,7 +179,7 @@ def test_a_lost_fin_goes_again_into_a_closed_window(dialogue):
     assert any(p[TCP].flags.F and p[TCP].seq == 1001 for p in sent), [p.summary() for p in sent]
 
 
-def test_a_lost_window_update_is_found_by_a_probe(dialogue):
+def test_lost_window_update_is_recovered_by_probe(dialogue):
     d = dialogue()
     c = d.open_passive(window=0, rtt=20)
     c.send(b"hello")
@@ -207,7 +207,7 @@ def test_a_shrunken_window_is_survived(dialogue):
     assert data_bytes(d.drain()) >= 1460
 
 
-def test_old_segments_do_not_set_the_window(dialogue):
+def test_old_segments_do_not_update_window(dialogue):
     """RFC 9293, 3.10.7.4: SND.WL1 and SND.WL2 keep a window from the past out."""
     d = dialogue(delayed_ack_us=0)
     c = d.open_passive(window=65535, rtt=20)
@@ -220,7 +220,7 @@ def test_old_segments_do_not_set_the_window(dialogue):
     d.expect(TCP(seq=1), length=1460)
 
 
-def test_an_older_acknowledgement_does_not_set_the_window(dialogue):
+def test_older_ack_does_not_update_window(dialogue):
     """The same sequence number, an acknowledgement from before: overtaken on the way."""
     d = dialogue()
     c = d.open_passive(window=20_000, rtt=20)
@@ -235,7 +235,7 @@ def test_an_older_acknowledgement_does_not_set_the_window(dialogue):
     d.expect(TCP(seq=4381), length=1460)
 
 
-def test_an_older_segment_does_not_set_the_window(dialogue):
+def test_segment_with_lower_sequence_does_not_update_window(dialogue):
     """The same acknowledgement, a lower sequence number."""
     d = dialogue()
     c = d.open_passive(window=20_000, rtt=20)
@@ -249,7 +249,7 @@ def test_an_older_segment_does_not_set_the_window(dialogue):
     assert data_bytes(d.drain(until=d.now + 5)) == 2920
 
 
-def test_no_small_segments_into_a_window_that_opens_by_bits(dialogue):
+def test_sender_avoids_silly_window(dialogue):
     """RFC 9293, 3.8.6.2.1: the sender's silly-window avoidance."""
     d = dialogue()
     c = d.open_passive(window=20_000, rtt=20)
@@ -283,7 +283,7 @@ def test_a_window_that_stays_small_is_used(dialogue):
     assert d.now < 500  # as fast as the acknowledgements, not as a timer lets it
 
 
-def test_a_segment_of_one_byte_at_a_time_is_not_forced(dialogue):
+def test_one_byte_windows_get_few_segments(dialogue):
     """A peer that offers one byte at a time gets few segments, not one for each byte."""
     d = dialogue()
     c = d.open_passive(window=20_000, rtt=20)
@@ -321,7 +321,7 @@ def fill(d, size=70_000):
     return at
 
 
-def test_an_unread_stream_closes_the_window(dialogue):
+def test_unread_data_closes_receive_window(dialogue):
     d = dialogue(rcvbuf=16_384, delayed_ack_us=0)
     d.open_passive()
     at = fill(d)
@@ -329,7 +329,7 @@ def test_an_unread_stream_closes_the_window(dialogue):
 
 
 @pytest.mark.parametrize("scale", [-1, 0, 3, 7])
-def test_what_the_window_has_told_is_taken(dialogue, scale):
+def test_advertised_window_is_accepted_to_last_byte(dialogue, scale):
     """To the last byte: the edge that is told is the one that is kept (VPP #3730)."""
     d = dialogue(rcvbuf=100_000, window_scale=scale, packets=4096, delayed_ack_us=0)
     c = d.open_passive(wscale=0)
@@ -347,7 +347,7 @@ def test_what_the_window_has_told_is_taken(dialogue, scale):
     assert c.recv(200_000) == pattern(0, at - 1)
 
 
-def test_a_probe_into_the_closed_window_is_answered(dialogue):
+def test_probe_of_own_zero_window_is_answered(dialogue):
     """RFC 9293, 3.8.6.1: with the window and the next number that is expected."""
     d = dialogue(rcvbuf=16_384, delayed_ack_us=0)
     d.open_passive()
@@ -360,7 +360,7 @@ def test_a_probe_into_the_closed_window_is_answered(dialogue):
     d.expect(TCP(flags="A", seq=1, ack=at, window=0))
 
 
-def test_a_closed_window_still_takes_acknowledgements(dialogue):
+def test_zero_receive_window_accepts_acks(dialogue):
     """RFC 9293, 3.10.7.4: ACKs, RSTs and URGs are processed with a zero window."""
     d = dialogue(rcvbuf=16_384, delayed_ack_us=0)
     c = d.open_passive()
@@ -371,7 +371,7 @@ def test_a_closed_window_still_takes_acknowledgements(dialogue):
     d.silence(during=5000)
 
 
-def test_a_closed_window_still_takes_a_reset(dialogue):
+def test_zero_receive_window_accepts_reset(dialogue):
     import errno
 
     d = dialogue(rcvbuf=16_384, delayed_ack_us=0)
@@ -381,7 +381,7 @@ def test_a_closed_window_still_takes_a_reset(dialogue):
     assert c.error() == errno.ECONNRESET
 
 
-def test_reading_opens_the_window_and_says_so(dialogue):
+def test_reading_sends_window_update(dialogue):
     d = dialogue(rcvbuf=16_384, delayed_ack_us=0)
     c = d.open_passive()
     at = fill(d)
@@ -391,7 +391,7 @@ def test_reading_opens_the_window_and_says_so(dialogue):
     assert update[TCP].window >= 8000
 
 
-def test_a_little_reading_is_not_told(dialogue):
+def test_small_reads_send_no_window_update(dialogue):
     """RFC 9293, 3.8.6.2.2: below a segment and half the buffer the window stays as it was."""
     d = dialogue(rcvbuf=16_384, delayed_ack_us=0)
     c = d.open_passive()
@@ -402,7 +402,7 @@ def test_a_little_reading_is_not_told(dialogue):
         d.silence(during=1)
 
 
-def test_the_offered_window_does_not_open_by_bits(dialogue):
+def test_receiver_avoids_silly_window(dialogue):
     d = dialogue(rcvbuf=16_384, delayed_ack_us=0)
     c = d.open_passive()
     at = fill(d)
@@ -416,7 +416,7 @@ def test_the_offered_window_does_not_open_by_bits(dialogue):
     assert all(window == 0 or window >= 1000 for window in seen), seen
 
 
-def test_a_stream_read_slowly_arrives_whole(dialogue, wire):
+def test_slow_reader_gets_whole_stream(dialogue, wire):
     a = make_stack(address="192.0.2.1", sndbuf=20_000)
     b = make_stack(address="192.0.2.2", rcvbuf=8192, seed=(3, 4))
     w = wire(a, b, delay_ns=1_000_000)
@@ -426,7 +426,7 @@ def test_a_stream_read_slowly_arrives_whole(dialogue, wire):
 
 
 @pytest.mark.parametrize("seconds", [120])
-def test_two_closed_windows_do_not_chatter(wire, seconds):
+def test_two_zero_windows_do_not_exchange_acks_endlessly(wire, seconds):
     """Each side's refusal must not draw the other's: an endless exchange of ACKs."""
     a = make_stack(address="192.0.2.1", rcvbuf=4096, sndbuf=65536)
     b = make_stack(address="192.0.2.2", rcvbuf=4096, sndbuf=65536, seed=(3, 4))
@@ -439,7 +439,7 @@ def test_two_closed_windows_do_not_chatter(wire, seconds):
     assert w.frames < 100
 
 
-def test_an_orphan_does_not_wait_for_ever_for_a_window(dialogue):
+def test_orphan_with_zero_window_is_reset_after_max_rto(dialogue):
     """As Linux: its peer answers each probe and takes nothing; when the timeout has reached its
     maximum, it hears that nobody waits any more. While a socket is there, it may go on."""
     d = dialogue(rto_min_us=200_000, rto_max_us=5_000_000)

@@ -29,7 +29,7 @@ def failed(document: Dict[str, Any]) -> List[str]:
     return [f"{check['name']}: {check['text']}" for check in document["checks"] if not check["ok"]]
 
 
-def test_every_check_holds(tmp_path: Path) -> None:
+def test_every_check_passes(tmp_path: Path) -> None:
     status, document = demo(tmp_path)
     assert (status, failed(document)) == (0, [])
     seen = {
@@ -45,7 +45,7 @@ def test_every_check_holds(tmp_path: Path) -> None:
     assert {one[1] for one in seen} == {"harp-packet", "harp-ethdev", "kernel-tcp"}
 
 
-def test_an_injected_byte_is_noticed(tmp_path: Path) -> None:
+def test_injected_wrong_byte_fails_checks(tmp_path: Path) -> None:
     status, document = demo(tmp_path, "--inject-wrong")
     assert status == 1
     wrong = [check for check in document["checks"] if check["name"].endswith("wrong=0")]
@@ -80,11 +80,11 @@ def test_each_check_of_a_row_fails_for_its_reason(change: Dict[str, Any], check:
     assert len(bad) == (1 if check else 0)
 
 
-def test_the_counter_is_seen_to_count_when_the_kernel_sends() -> None:
+def test_kernel_tcp_row_must_count_segments() -> None:
     assert [one.ok for one in check_row(row(KernelTcp(), kernel_segments=[99, 99]))] == [True, True]
     assert [one.ok for one in check_row(row(KernelTcp()))] == [True, False]
 
 
-def test_a_row_that_fails_is_a_failed_check() -> None:
+def test_failed_row_fails_check() -> None:
     bad = Row(2, HarpPacket(), failure="rank 0 ended with 1")
     assert [(one.ok, one.text) for one in check_row(bad)] == [(False, "rank 0 ended with 1")]

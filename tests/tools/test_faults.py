@@ -61,12 +61,14 @@ def ends_as_it_has_to(outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in BY_NAME if "packet" in BY_NAME[name].transports])
-def test_every_fault(trial: Run, name: str) -> None:
+def test_every_fault_ends_as_expected(trial: Run, name: str) -> None:
     ends_as_it_has_to(trial(BY_NAME[name]))
 
 
 @pytest.mark.parametrize("transport,name", [("packet-own", "replaced"), ("wire", "stop-long")])
-def test_over_another_transport(trial: Run, transport: str, name: str) -> None:
+def test_faults_over_other_transports_end_as_expected(
+    trial: Run, transport: str, name: str
+) -> None:
     ends_as_it_has_to(trial(BY_NAME[name], transport))
 
 
@@ -76,7 +78,7 @@ if not os.environ.get("HARP_TEST_FULL"):
 
 
 @pytest.mark.parametrize("name", OVER_ETHDEV)
-def test_over_ethdev(trial: Run, name: str) -> None:
+def test_faults_over_ethdev_end_as_expected(trial: Run, name: str) -> None:
     ends_as_it_has_to(trial(BY_NAME[name], "ethdev"))
 
 
@@ -118,7 +120,9 @@ WRONGS = {
 
 
 @pytest.mark.parametrize("case", WRONGS)
-def test_what_is_wrong_is_noticed(trial: Run, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_outcome_is_detected(
+    trial: Run, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fault, kind = WRONGS[case]
     monkeypatch.setattr(fault_trials, "HANG_S", 1.0)
     for module in (fault_trials, fault_table):
@@ -129,7 +133,7 @@ def test_what_is_wrong_is_noticed(trial: Run, case: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("name", ["config-removed", "kill"])
-def test_a_wrong_byte_is_noticed(trial: Run, name: str) -> None:
+def test_injected_wrong_byte_is_detected(trial: Run, name: str) -> None:
     """However the job ends."""
     outcome = trial(replace(BY_NAME[name], words=("--step", "64K")), inject_wrong=True)
     assert (outcome.kind, outcome.expected) == (WRONG, False)
@@ -141,19 +145,19 @@ def lasted(*seconds: float) -> Fault:
     return Fault("x", "", WENT_ON, lambda trial: trial.was_short(time.monotonic() - left.pop(0)))
 
 
-def test_a_trial_that_was_missed_is_done_again(trial: Run) -> None:
+def test_missed_trial_is_repeated(trial: Run) -> None:
     outcome = trial(lasted(5, 0))
     assert (outcome.kind, outcome.text, outcome.missed) == (WENT_ON, "", 1)
 
 
-def test_a_trial_that_is_always_missed(trial: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trial_missed_every_time_fails(trial: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fault_trials, "TRIES", 2)
     outcome = trial(lasted(5, 5))
     assert (outcome.kind, outcome.expected, outcome.missed) == (OTHER, False, 1)
     assert "this machine is too busy" in outcome.text
 
 
-def test_a_missed_trial_hides_nothing(trial: Run) -> None:
+def test_missed_trial_still_reports_wrong_byte(trial: Run) -> None:
     outcome = trial(replace(lasted(5), words=("--step", "64K")), inject_wrong=True)
     assert (outcome.kind, outcome.missed) == (WRONG, 0)
 
@@ -161,7 +165,7 @@ def test_a_missed_trial_hides_nothing(trial: Run) -> None:
 # -- a blackhole each second
 
 
-def test_series(lab: Lab, tmp_path: Path) -> None:
+def test_series_replaces_every_dead_flow(lab: Lab, tmp_path: Path) -> None:
     seen = run_series(Setting("packet", lab, SEED, TIMEOUT_MS), SERIES_S, tmp_path)
     print(seen)
     assert seen.failure is None
@@ -179,7 +183,7 @@ def test_series(lab: Lab, tmp_path: Path) -> None:
         Series(blackholes=0, replaced=0, wrong=0),
     ],
 )
-def test_a_bad_series_is_noticed(series: Series) -> None:
+def test_failed_series_is_detected(series: Series) -> None:
     assert series.judge().failure
     assert Series(blackholes=3, replaced=3, wrong=0).judge().failure is None
 
@@ -195,7 +199,7 @@ def command(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=100)
 
 
-def test_table(tmp_path: Path) -> None:
+def test_table_reports_trials(tmp_path: Path) -> None:
     done = command("--times", 2, "--only", "kill,folder-full-killed", "--json", tmp_path / "j",
                    "--seed", 3, "--logs", tmp_path / "logs")  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -207,7 +211,7 @@ def test_table(tmp_path: Path) -> None:
     assert not (tmp_path / "logs").exists()
 
 
-def test_what_is_not_as_expected_ends_it(tmp_path: Path) -> None:
+def test_unexpected_trial_ends_run_and_keeps_logs(tmp_path: Path) -> None:
     """And its logs are kept, with the traces."""
     logs = tmp_path / "logs"
     done = command("--times", 20, "--only", "kill", "--inject-wrong", "--logs", logs)
@@ -221,7 +225,7 @@ def test_what_is_not_as_expected_ends_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted(number: int, tmp_path: Path) -> None:
+def test_interrupted_run_leaves_nothing(number: int, tmp_path: Path) -> None:
     """Nothing is left behind."""
     if os.geteuid() != 0:
         pytest.skip("a lab's hosts need root")
@@ -254,7 +258,7 @@ def test_interrupted(number: int, tmp_path: Path) -> None:
         (["--times", "0"], "--times"),
     ],
 )
-def test_wrong_usage(words: list[str], said: str) -> None:
+def test_wrong_usage_exits_2(words: list[str], said: str) -> None:
     done = command(*words)
     assert done.returncode == 2
     assert said in done.stderr

@@ -54,7 +54,7 @@ def rows(path: Path, *words: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def test_the_usual_ones(tmp_path: Path) -> None:
+def test_usual_attacks_end_without_fault(tmp_path: Path) -> None:
     found = rows(tmp_path / "rows.json", "--transport", "packet")
     assert list(found) == list(USUAL)
     # How many get an answer is a matter of luck where the ranks have little of the machine.
@@ -65,7 +65,7 @@ def test_the_usual_ones(tmp_path: Path) -> None:
     assert all(row["report"]["connections"] > 0 for row in found.values())
 
 
-def test_the_other_ones(tmp_path: Path) -> None:
+def test_other_attacks_end_without_fault(tmp_path: Path) -> None:
     """With an address of the rank's own, where HARP is asked for it, too. HARP_TEST_FULL=1: all."""
     others = [name for name in attacks() if name not in USUAL]
     if not os.environ.get("HARP_TEST_FULL"):
@@ -76,7 +76,7 @@ def test_the_other_ones(tmp_path: Path) -> None:
     assert list(found) == others
 
 
-def test_over_a_wire(tmp_path: Path) -> None:
+def test_attacks_over_wire_end_without_fault(tmp_path: Path) -> None:
     names = ["tokens", "sitters", "data"]
     words = [word for name in names for word in ("--attack", name)]
     found = rows(tmp_path / "rows.json", "--transport", "wire", *words)
@@ -85,7 +85,7 @@ def test_over_a_wire(tmp_path: Path) -> None:
     assert report["answered"] > report["connections"] / 20, "no handshakes"
 
 
-def test_a_wrong_byte_is_noticed() -> None:
+def test_injected_wrong_byte_is_detected() -> None:
     if os.geteuid() != 0:
         pytest.skip("a lab's hosts need root")
     done = flood(*SHORT, "--transport", "packet", "--attack", "half-open", "--inject-wrong")
@@ -101,12 +101,12 @@ def test_a_wrong_byte_is_noticed() -> None:
         (("--transport", "nobody"), "Invalid value for '--transport'"),
     ],
 )
-def test_wrong_usage(words: tuple[str, ...], says: str) -> None:
+def test_wrong_usage_exits_2(words: tuple[str, ...], says: str) -> None:
     done = flood(*words)
     assert done.returncode == 2 and says in done.stderr
 
 
-def test_list() -> None:
+def test_list_option_names_every_attack() -> None:
     done = flood("--list")
     assert done.returncode == 0
     assert [line.split(":")[0] for line in done.stdout.splitlines()] == list(attacks())
@@ -125,7 +125,7 @@ def judged(
     return row
 
 
-def test_what_is_well() -> None:
+def test_good_row_has_no_fault() -> None:
     assert judged().faults() == []
     assert judged(RATIO_LEAST, 1.0, MEMORY_MOST).faults() == []
     row = judged(0.5)
@@ -143,13 +143,13 @@ def test_what_is_well() -> None:
         (judged(wrong=None), "not verified"),
     ],
 )
-def test_what_is_not(row: Row, says: str) -> None:
+def test_bad_row_names_its_fault(row: Row, says: str) -> None:
     (fault,) = row.faults()
     assert says in fault
     assert row.as_json()["faults"] == [fault]
 
 
-def test_a_plan_makes_as_many_connections_as_it_says() -> None:
+def test_plan_reaches_number_of_connections() -> None:
     plan = Plan(100_000, 10_000)
     assert plan.flood_s(Attack("a", "", 2)) == pytest.approx(40)
     assert plan.flood_s(Attack("a", "", 1)) == pytest.approx(20)

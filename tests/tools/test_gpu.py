@@ -48,13 +48,13 @@ def has_gpu() -> bool:
 
 
 @pytest.mark.skipif(has_gpu(), reason="there is a driver for GPUs here")
-def test_it_says_so() -> None:
+def test_missing_gpu_is_reported() -> None:
     done = subprocess.run([ROOT / "tools/gpu"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr == ("gpu: no GPU here: the driver's library libcuda.so.1 cannot be loaded\n")
 
 
-def test_it_needs_the_standard_library_only() -> None:
+def test_gpu_tool_needs_only_standard_library() -> None:
     words = [sys.executable, "-S", "-m", "tools.measure.gpu"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([*words, "--help"], capture_output=True, text=True, env=environment)
@@ -66,7 +66,7 @@ def test_it_needs_the_standard_library_only() -> None:
 # -- the wheel
 
 
-def test_unpack(tmp_path: Path) -> None:
+def test_plugin_is_unpacked_from_wheel(tmp_path: Path) -> None:
     wheel = tmp_path / "harp_nccl-0-cp39-abi3-linux_x86_64.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(IN_WHEEL, b"\x7fELF and so on")
@@ -75,7 +75,7 @@ def test_unpack(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["missing", "no zip", "another's"])
-def test_a_wheel_that_is_none(kind: str, tmp_path: Path) -> None:
+def test_invalid_wheel_is_refused(kind: str, tmp_path: Path) -> None:
     wheel = tmp_path / "some.whl"
     if kind == "no zip":
         wheel.write_text("wheel")
@@ -146,7 +146,7 @@ def failures(report: Report) -> list[str]:
     return [check.name for check in report.checks() if not check.ok]
 
 
-def test_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_lists_jobs_and_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = report_of(tmp_path, monkeypatch)
     assert [job.kind for job in report.jobs] == ["HARP", "Socket", "Socket", "HARP", "mixed"]
     assert failures(report) == [] and len(report.checks()) == 4 * 3 + 2
@@ -175,7 +175,7 @@ def test_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("mixed hangs", "HARP off on one host: both ranks end with an error, none hangs"),
     ],
 )
-def test_what_goes_wrong_is_named(
+def test_failed_job_is_named(
     fault: str,
     named: str,
     tmp_path: Path,
@@ -190,11 +190,11 @@ def test_what_goes_wrong_is_named(
         assert report.jobs[-1].statuses == [1, None]
 
 
-def test_no_job_is_no_success() -> None:
+def test_no_job_fails_check() -> None:
     assert [check.ok for check in check_all([])] == [False]
 
 
-def test_a_log_says_things_once() -> None:
+def test_repeated_log_lines_are_kept_once() -> None:
     line = "gpu1:40:50 [0] NCCL INFO Using network HARP"
     documents, lines = read_log(f'{line}\n{line}\nGPU {{"kind": "done"}}\nHi\n')
     assert documents == [{"kind": "done"}] and lines == [line]
@@ -222,7 +222,7 @@ def perf_job(net: Net, folder: Path) -> Job:
 
 
 @pytest.mark.parametrize("name", ["namespaces", "wire"])
-def test_a_net_carries_harp(name: str, tmp_path: Path) -> None:
+def test_net_carries_harp_traffic(name: str, tmp_path: Path) -> None:
     if name == "namespaces" and os.geteuid() != 0:
         pytest.skip("a lab's hosts need root")
     left = set(Path("/dev/shm").glob("harp-gpu-*"))
@@ -247,7 +247,7 @@ print(job.statuses, net.host, job.says(1, "packet eth0, 10.77.0.1/24"))
 """
 
 
-def test_both_ranks_on_one_interface(tmp_path: Path) -> None:
+def test_both_ranks_may_use_one_interface(tmp_path: Path) -> None:
     """In a host of a lab, whose interface is nobody else's."""
     if os.geteuid() != 0:
         pytest.skip("a lab's hosts need root")
@@ -257,7 +257,9 @@ def test_both_ranks_on_one_interface(tmp_path: Path) -> None:
     assert said == "[0, 0] 10.77.0.1 True\n"
 
 
-def test_what_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_net_is_skipped_with_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next one is taken, and the report says why; without any there is a line."""
     monkeypatch.setattr("tools.measure.gpu_nets.shutil.which", lambda name: None)
     refusals: list[str] = []

@@ -23,17 +23,17 @@ Ir
 """
 
 
-def test_what_is_not_the_stacks_is_left_out() -> None:
+def test_instructions_outside_stack_are_excluded() -> None:
     assert cost_of(STEPS[0], ANNOTATED, segments=32, acknowledgements=1) == Cost(250.0, 8000.0)
 
 
-def test_a_function_that_was_not_seen() -> None:
+def test_function_missing_from_profile_is_an_error() -> None:
     with pytest.raises(CannotCount, match="has not seen harp_stack_receive"):
         cost_of(STEPS[1], ANNOTATED, 32, 1)
 
 
 @pytest.mark.parametrize("connections", [1, 40])
-def test_every_byte_arrives(connections: int) -> None:
+def test_segment_program_moves_every_byte(connections: int) -> None:
     words = [build_dir() / "tools" / "measure" / "harp-segments", str(connections), "100"]
     said = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True).stdout
     assert said.split() == ["3200", "100"]
@@ -41,7 +41,7 @@ def test_every_byte_arrives(connections: int) -> None:
 
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="there is no valgrind")
 @pytest.mark.parametrize("step", [step for step in STEPS if step.most], ids=lambda step: step.name)
-def test_no_more_than_its_bound(step: Step) -> None:
+def test_instructions_per_segment_stay_below_limit(step: Step) -> None:
     cost = count(step, FEW)
     print(f"{step.name}: {cost.segment:.0f} instructions a segment")
     assert 100 < cost.segment <= step.most

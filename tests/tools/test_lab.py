@@ -46,7 +46,7 @@ def features(host: labs.Host) -> "dict[str, bool]":
     }
 
 
-def test_a_wire_is_what_its_name_says(make_lab: MakeLab) -> None:
+def test_wire_has_properties_of_its_name(make_lab: MakeLab) -> None:
     for wire, mtu, on in (
         ("veth-1500", 1500, True),
         ("veth-9000", 9000, True),
@@ -62,7 +62,7 @@ def test_a_wire_is_what_its_name_says(make_lab: MakeLab) -> None:
             assert have["rx-checksumming"] is on
 
 
-def test_more_than_two_hosts_hang_on_a_bridge() -> None:
+def test_more_than_two_hosts_use_a_bridge() -> None:
     assert Lab(hosts=4, wire="veth-1500").wire.name == "veth-1500-bridge"
     assert Lab(hosts=2, wire="veth-1500").wire.name == "veth-1500"
 
@@ -70,7 +70,7 @@ def test_more_than_two_hosts_hang_on_a_bridge() -> None:
 @pytest.mark.parametrize(
     "name", ["veth", "veth-12", "veth-1500-fast", "eth-1500", "veth-1500-bridge-nooff"]
 )
-def test_a_wire_that_is_none_is_refused(name: str) -> None:
+def test_invalid_wire_name_is_refused(name: str) -> None:
     with pytest.raises(LabError, match="wire"):
         Wire.parse(name)
 
@@ -106,7 +106,7 @@ def test_connections_use_cubic(make_lab: MakeLab) -> None:
     assert client.stdout == server.stdout.readline() == "b'cubic'\n"
 
 
-def test_counters_count(make_lab: MakeLab) -> None:
+def test_kernel_counters_are_read(make_lab: MakeLab) -> None:
     lab = make_lab()
     sender, receiver = lab.hosts
     before = sender.counter("TcpOutSegs")
@@ -117,26 +117,26 @@ def test_counters_count(make_lab: MakeLab) -> None:
         sender.counter("TcpNoSuch")
 
 
-def test_nobody_talks_on_a_silent_wire(make_lab: MakeLab) -> None:
+def test_idle_wire_carries_no_frames(make_lab: MakeLab) -> None:
     host = make_lab().hosts[0]
     time.sleep(1)
     statistics = f"/sys/class/net/{host.interface}/statistics"
     assert [host.read(f"{statistics}/{what}_packets") for what in ("rx", "tx")] == ["0\n", "0\n"]
 
 
-def test_a_pulled_cable(make_lab: MakeLab) -> None:
+def test_link_state_can_be_changed(make_lab: MakeLab) -> None:
     host, other = make_lab().hosts
     for up in (False, True):
         other.set_link(up)
         assert host.read(f"/sys/class/net/{host.interface}/carrier").strip() == str(int(up))
 
 
-def test_threaded(make_lab: MakeLab) -> None:
+def test_threaded_option_sets_threaded_napi(make_lab: MakeLab) -> None:
     host = make_lab(threaded=True).hosts[0]
     assert host.read(f"/sys/class/net/{host.interface}/threaded").strip() == "1"
 
 
-def test_a_program_that_fails_says_so(make_lab: MakeLab) -> None:
+def test_failed_program_is_reported(make_lab: MakeLab) -> None:
     host = make_lab().hosts[1]
     with pytest.raises(LabError, match=r"(?s)host 1 .*sh -c .* ended with 3.*why"):
         host.run(["sh", "-c", "echo why >&2; exit 3"])
@@ -146,7 +146,7 @@ def test_a_program_that_fails_says_so(make_lab: MakeLab) -> None:
     assert time.monotonic() - start < 5
 
 
-def test_nothing_stays_not_even_what_ignores_sigterm() -> None:
+def test_lab_exit_kills_programs_that_ignore_sigterm() -> None:
     with Lab() as lab:
         stubborn = lab.hosts[0].popen(
             ["sh", "-c", "trap '' TERM; echo up; sleep 100 & wait; sleep 100"],
@@ -198,7 +198,7 @@ def owner(*, relay: bool = False) -> "subprocess.Popen[str]":
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("relay", [False, True])
-def test_a_signal_to_the_owner_removes_all(number: signal.Signals, relay: bool) -> None:
+def test_signal_to_owner_removes_lab(number: signal.Signals, relay: bool) -> None:
     with owner(relay=relay) as process:
         assert process.stdout
         lab_id = process.stdout.readline().strip()
@@ -208,7 +208,7 @@ def test_a_signal_to_the_owner_removes_all(number: signal.Signals, relay: bool) 
     assert not left_behind(lab_id)
 
 
-def test_clean_takes_the_dead_and_spares_the_living() -> None:
+def test_clean_removes_only_dead_labs() -> None:
     with owner() as dead, owner() as living:
         assert dead.stdout and living.stdout
         dead_id, living_id = dead.stdout.readline().strip(), living.stdout.readline().strip()
@@ -224,7 +224,7 @@ def test_clean_takes_the_dead_and_spares_the_living() -> None:
     assert not left_behind(living_id)
 
 
-def test_a_link_is_up_when_both_kernels_say_so(lab: Lab) -> None:
+def test_await_links_waits_for_both_carriers(lab: Lab) -> None:
     near, far = lab.hosts
     lab.await_links()
     near.set_link(False)
@@ -235,7 +235,7 @@ def test_a_link_is_up_when_both_kernels_say_so(lab: Lab) -> None:
     assert transfer(far, near, 100_000).received
 
 
-def test_what_is_set_up_in_a_lab_is_not_the_machines(tmp_path: Path) -> None:
+def test_setup_in_lab_does_not_change_machine(tmp_path: Path) -> None:
     """A namespace has the machine's files: each host has folders of its own."""
     script = (
         'harp() { %s -m harp "$@"; }; show() { cat $HARP_CONF_DIR/ztcp0.conf; };'

@@ -26,13 +26,13 @@ from tools.measure.stats import ratios, summarize
 from tools.measure.tables import markdown, size_text
 
 
-def test_a_summary_is_the_middle_and_the_range() -> None:
+def test_summary_is_median_and_range() -> None:
     assert summarize([3, 1, 100]).text(0) == "3 (1–100)"
     with pytest.raises(ValueError, match="no figures"):
         summarize([])
 
 
-def test_ratios_are_of_pairs() -> None:
+def test_ratios_are_computed_per_pair() -> None:
     """A machine that slows down tenfold slows both sides of a pair."""
     assert ratios([6, 0.6], [10, 1]).low == pytest.approx(0.6)
     assert ratios([6, 0.6], [10, 1]).high == pytest.approx(0.6)
@@ -40,7 +40,7 @@ def test_ratios_are_of_pairs() -> None:
         ratios([1], [1, 2])
 
 
-def test_sizes_read_well() -> None:
+def test_sizes_are_formatted() -> None:
     assert [size_text(n) for n in (8, 1024, 1536, 1 << 20, 3 << 30)] == [
         "8 B",
         "1 KiB",
@@ -50,7 +50,7 @@ def test_sizes_read_well() -> None:
     ]
 
 
-def test_a_table_lines_up() -> None:
+def test_table_columns_are_aligned() -> None:
     lines = markdown(["a", "bb"], [["x", "1"], ["long", "100"]], [1]).splitlines()
     assert lines == ["| a    |  bb |", "| ---- | --: |", "| x    |   1 |", "| long | 100 |"]
 
@@ -64,7 +64,7 @@ def test_a_document_is_read_back(tmp_path: Path) -> None:
     assert document["schema"] == "harp.perf/1" and document["host"]["processors"] > 0
 
 
-def test_other_documents_are_refused(tmp_path: Path) -> None:
+def test_invalid_documents_are_refused(tmp_path: Path) -> None:
     (tmp_path / "other").write_text('{"schema": "other/1", "records": []}')
     with pytest.raises(RecordError, match="its schema is not"):
         load_records(tmp_path / "other")
@@ -104,20 +104,20 @@ def test_targets_are_judged_at_their_bound() -> None:
     assert all(verdict(*one).startswith("met") for one in judge(met, [speed, trip]))
 
 
-def test_a_failed_run_costs_its_pair_only() -> None:
+def test_failed_run_drops_only_its_pair() -> None:
     made = cell("sendrecv", [6, None, 8], [10, 1, 10])
     ratio = made.ratio("harp-packet", "kernel-tcp")
     assert ratio and (ratio.low, ratio.high, ratio.count) == (0.6, 0.8, 2)
 
 
-def test_a_side_that_failed_stays_in_the_table() -> None:
+def test_failed_transport_stays_in_table() -> None:
     made = cell("sendrecv", [], [10, 10])
     text = table([made])
     assert "harp-packet: failed" in text and "iperf3: failed" in text
     assert "10.00 (10.00–10.00)" in text
 
 
-def test_harp_perf_on_hosts() -> None:
+def test_harp_perf_runs_on_four_hosts() -> None:
     with Lab(4) as lab:
         records = run_perf(lab, Task("all_reduce", Sizes(8, 512, 8), 3, 1), KernelTcp(nsocks=2))
     assert [record["size"] for record in records] == [8, 64, 512]
@@ -127,14 +127,14 @@ def test_harp_perf_on_hosts() -> None:
         assert set(FIELDS) <= set(record)
 
 
-def test_wrong_bytes_are_a_result_and_not_a_failure() -> None:
+def test_wrong_bytes_are_recorded() -> None:
     with Lab() as lab:
         task = Task("sendrecv", Sizes(64, 64), 3, 1, inject_wrong=True)
         records = run_perf(lab, task, KernelTcp())
     assert records[0]["wrong"] > 0
 
 
-def test_a_run_that_fails_says_what_the_ranks_said() -> None:
+def test_failed_run_reports_rank_output() -> None:
     with Lab() as lab:
         with pytest.raises(RunError, match=r"(?s)sendrecv over .*rank . ended with .*-- rank 0"):
             run_perf(lab, Task("sendrecv", Sizes(8, 8), 1, 0), KernelTcp(cc="no-such-thing"))
@@ -146,7 +146,7 @@ def test_a_run_that_fails_says_what_the_ranks_said() -> None:
         assert time.monotonic() - start < 3
 
 
-def test_the_configuration_of_a_host(tmp_path: Path) -> None:
+def test_host_configuration_is_written(tmp_path: Path) -> None:
     host = Lab().hosts[1]
     settings = (("instances", "2"),)
     variables = HarpPacket(own_address=True, settings=settings).environment(host, tmp_path)
@@ -164,15 +164,13 @@ def test_the_configuration_of_a_host(tmp_path: Path) -> None:
     ],
     ids=["default", "file", "told", "kernel"],
 )
-def test_the_flows_of_a_record_are_those_in_force(
-    transport: Transport, flows: Optional[int]
-) -> None:
+def test_record_reports_effective_flows(transport: Transport, flows: Optional[int]) -> None:
     with Lab() as lab:
         (record,) = run_perf(lab, Task("sendrecv", Sizes(8, 8), 1, 0), transport)
     assert record["flows"] == flows
 
 
-def test_directions_of_a_shared_link_are_rows_of_their_own() -> None:
+def test_directions_over_shared_memory_have_own_rows() -> None:
     """A Target that named no row would be "not measured" for ever."""
     for number, direction in enumerate(DIRECTIONS):
         records = [
@@ -187,7 +185,7 @@ def test_directions_of_a_shared_link_are_rows_of_their_own() -> None:
 
 @pytest.mark.parametrize("link", SHARED.values(), ids=SHARED)
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_a_run_over_shared_memory(link: SharedLink, direction: str) -> None:
+def test_all_reduce_over_shared_memory(link: SharedLink, direction: str) -> None:
     task = Task("all_reduce", Sizes(8, 1 << 20, 64), iterations=3, warmup=1)
     with Lab(2, link.beside) as lab:
         records = run_perf(lab, task, HarpEthdev(link, direction))
@@ -198,7 +196,7 @@ def test_a_run_over_shared_memory(link: SharedLink, direction: str) -> None:
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_the_raw_speed_of_shared_memory(direction: str) -> None:
+def test_raw_throughput_over_shared_memory(direction: str) -> None:
     with Lab(2, "veth-1500") as lab:
         record = run_raw_shared(lab, SHARED["vhost-tso"], direction, True, 0.3, 7)
     assert record["algbw_gbs"] > 0

@@ -60,11 +60,11 @@ LOSSY, CLEAN, REORDER = Point(2.0, "random", 0.01), Point(2.0), Point(0.2, "reor
         (cell(LOSSY, harp=1.0), 1),
     ],
 )
-def test_what_counts_as_met(judged: Cell, missed: int) -> None:
+def test_verdict_follows_targets(judged: Cell, missed: int) -> None:
     assert [one.met for one in judge(judged)].count(False) == missed
 
 
-def test_the_points() -> None:
+def test_points_are_complete() -> None:
     names = [point.name for point in points()]
     assert len(names) == len(set(names)) == 20
     assert {"0.2ms/clean", "2ms/burst/0.01%", "2ms/random/3%", "0.2ms/reorder/1%"} <= set(names)
@@ -74,7 +74,7 @@ def test_the_points() -> None:
     assert lost / (lost + 1 - burst.drop) == pytest.approx(0.03)
 
 
-def test_between_samples() -> None:
+def test_interpolation_between_samples() -> None:
     timeline = [(1.0, 0.0), (2.0, 10.0), (4.0, 50.0)]
     assert between(timeline, 1.5, 3.0) == 25.0
     assert between(timeline, 0.0, 9.0) == 50.0
@@ -83,7 +83,7 @@ def test_between_samples() -> None:
         between([], 0, 1)
 
 
-def test_the_meter_sees_work() -> None:
+def test_load_meter_measures_busy_time() -> None:
     meter, all_is_own = Meter(load=0.0), Meter(load=1.0)
     begin = time.monotonic()
     while time.monotonic() < begin + 0.3:
@@ -101,7 +101,7 @@ def receiving(*timeline: tuple[float, int]) -> Conversation:
     return Conversation(told, replace(told, timeline=timeline))
 
 
-def test_shares_count_while_both_run() -> None:
+def test_fairness_counts_common_time() -> None:
     first = receiving((10.0, 0), (11.0, 100), (12.0, 700), (20.0, 900))
     second = receiving((11.0, 0), (12.0, 200))
     got, rate = share(first, second)
@@ -122,7 +122,7 @@ def test_shares_count_while_both_run() -> None:
         ("HARP beside Linux", [], False),
     ],
 )
-def test_what_counts_as_fair(mix: str, shares: list[float], met: bool) -> None:
+def test_fairness_verdict_follows_targets(mix: str, shares: list[float], met: bool) -> None:
     verdict = fairness.judge(Row(2.0, mix, shares))
     assert verdict and verdict.met == met
 
@@ -133,7 +133,7 @@ def relayed() -> Lab:
         yield lab
 
 
-def test_a_point(tmp_path: Path) -> None:
+def test_recovery_measures_one_point(tmp_path: Path) -> None:
     """The command itself, on little data: all pairs, losses and what they cost."""
     path = tmp_path / "recovery.json"
     words = ["--only", "0.2ms/random/3%", "--runs", "1", "--seconds", "0.05", "--rate", "40"]
@@ -150,7 +150,9 @@ def test_a_point(tmp_path: Path) -> None:
     assert len(document["targets"]) == 3
 
 
-def test_two_flows_at_once(relayed: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fairness_measures_two_flows(
+    relayed: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fairness, "MIXES", {"HARP beside Linux": (True, False)})
     monkeypatch.setattr(fairness, "RTTS_MS", (0.2,))
     monkeypatch.setattr(fairness, "LEAST_S", 0.01)
@@ -160,7 +162,7 @@ def test_two_flows_at_once(relayed: Lab, tmp_path: Path, monkeypatch: pytest.Mon
     assert row.rates[0] < 2 * 10 / 8
 
 
-def test_half_of_what_they_reach(
+def test_rate_is_half_of_slower_transfer(
     relayed: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovery, "CALIBRATION_BYTES", 300 * KB)
@@ -173,7 +175,7 @@ def test_half_of_what_they_reach(
     assert least / 2 - 10 <= measuring.rate_mbps <= least / 2 or measuring.rate_mbps == 1000
 
 
-def test_a_run_that_does_not_end(
+def test_stalled_run_fails_in_time(
     relayed: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It fails in time, in words, and the hosts are free for the next."""
@@ -187,12 +189,12 @@ def test_a_run_that_does_not_end(
     assert all(host.processes == [] for host in relayed.hosts)
 
 
-def test_only_some_points() -> None:
+def test_only_option_selects_points() -> None:
     chosen = [point.name for point in recovery._chosen(["2ms/reorder", "burst/3%"])]
     assert chosen == ["0.2ms/burst/3%", "2ms/burst/3%", "2ms/reorder/1%"]
 
 
-def test_a_point_that_there_is_not() -> None:
+def test_unknown_point_exits_2() -> None:
     done = CliRunner().invoke(recovery.main, ["--only", "5ms"])
     assert done.exit_code == 2
     assert "2ms/burst/3%" in done.output

@@ -37,7 +37,7 @@ def moved(spec: RelaySpec, total: int, wire: str = "veth-1500") -> Dict[str, Any
 
 
 @pytest.mark.parametrize("wire", ["veth-1500", "veth-1500-nooff", "veth-9000"])
-def test_without_faults_it_loses_nothing(wire: str) -> None:
+def test_relay_without_faults_loses_nothing(wire: str) -> None:
     """What the kernel has to mend came from a machine that gave the relay no processor for
     so long that its ring ran full, or acknowledgements came late: these have some tries."""
     for _ in range(UNDISTURBED_TRIES):
@@ -52,7 +52,7 @@ def test_without_faults_it_loses_nothing(wire: str) -> None:
     pytest.fail(f"none of {UNDISTURBED_TRIES} transfers was without a loss; the last: {counts}")
 
 
-def test_large_segments_leave_as_frames_of_the_mtu() -> None:
+def test_large_segments_are_cut_to_mtu() -> None:
     forward = moved(RelaySpec(), 10 * MB)["a_to_b"]
     assert forward["frames_in"] < forward["segments"] / 5, "the host's device cut them before"
     assert forward["segments"] >= 10 * MB // 1448
@@ -60,7 +60,7 @@ def test_large_segments_leave_as_frames_of_the_mtu() -> None:
 
 
 @pytest.mark.parametrize("wire", ["veth-1500", "veth-1500-nooff"])
-def test_a_corrupt_frame_is_one_that_the_checksum_finds(wire: str) -> None:
+def test_corrupted_frames_fail_checksum(wire: str) -> None:
     counts = moved(RelaySpec(corrupt=0.002, seed=3), 20 * MB, wire)
     spoilt = counts["a_to_b"]["corrupted"] + counts["b_to_a"]["corrupted"]
     found = sum(
@@ -79,27 +79,27 @@ def test_a_corrupt_frame_is_one_that_the_checksum_finds(wire: str) -> None:
     assert 0.9 * spoilt <= found <= spoilt * 1.1
 
 
-def test_loss_is_mended_and_counted() -> None:
+def test_losses_are_recovered_and_counted() -> None:
     counts = moved(RelaySpec(drop=0.01, seed=5), 20 * MB)
     forward = counts["a_to_b"]
     assert 0.006 < forward["dropped"] / forward["segments"] < 0.014
     assert counts["kernel"]["TcpRetransSegs"] >= forward["dropped"]
 
 
-def test_bursts_take_neighbours() -> None:
+def test_drop_burst_loses_expected_share() -> None:
     counts = moved(RelaySpec(drop=0.001, drop_burst=5, seed=6), 20 * MB)
     forward = counts["a_to_b"]
     assert counts["kernel"]["TcpRetransSegs"] >= forward["dropped"] >= 5
     assert 0.002 < forward["dropped"] / forward["segments"] < 0.009
 
 
-def test_reordering_is_seen_by_the_kernel() -> None:
+def test_reordering_is_counted_by_kernel() -> None:
     counts = moved(RelaySpec(reorder=0.02, seed=7), 20 * MB)
     assert counts["a_to_b"]["reordered"] > 100
     assert counts["kernel"]["TcpExtTCPOFOQueue"] > 100
 
 
-def test_duplicates_arrive() -> None:
+def test_duplicates_are_forwarded() -> None:
     counts = moved(RelaySpec(duplicate=0.02, seed=8), 20 * MB)
     forward = counts["a_to_b"]
     assert 0.015 < forward["duplicated"] / forward["segments"] < 0.025
@@ -119,21 +119,21 @@ def arrivals(spec: RelaySpec, count: int = 2000) -> List[int]:
     return [int(number) for number in numbers.split()]
 
 
-def test_the_seed_decides_which_frames() -> None:
+def test_seed_selects_faulty_frames() -> None:
     spec = RelaySpec(drop=0.02, reorder=0.02, duplicate=0.02, corrupt=0.02, seed=9)
     first = arrivals(spec)
     assert first == arrivals(spec)
     assert first != arrivals(replace(spec, seed=10))
 
 
-def test_bursts_are_runs_of_their_length() -> None:
+def test_drop_bursts_have_configured_length() -> None:
     arrived = arrivals(RelaySpec(drop=0.01, drop_burst=4, seed=2))
     gaps = [after - before - 1 for before, after in zip(arrived, arrived[1:])]
     lost = [gap for gap in gaps if gap]
     assert len(lost) > 5 and all(gap % 4 == 0 for gap in lost)
 
 
-def test_a_reordered_frame_is_overtaken_by_3_to_depth_others() -> None:
+def test_reordered_frame_is_late_by_3_to_depth_frames() -> None:
     arrived = arrivals(RelaySpec(reorder=0.01, reorder_depth=12, seed=4))
     assert sorted(arrived) == list(range(2000))
     overtakers = [
@@ -164,7 +164,7 @@ WRAP = 2**32
     ids=["in order", "again", "a hole filled", "holes filled at once", "behind holes",
          "more than was known", "ranges that overlap", "only holes", "past the end of numbers"],
 )  # fmt: skip
-def test_what_is_delivered_twice(
+def test_retransmissions_and_needless_ones_are_counted(
     ranges: List[Tuple[int, int]], retransmitted: int, needless: int
 ) -> None:
     with Lab(hosts=2, wire="veth-1500-nooff", relay=RelaySpec()) as lab:
@@ -175,7 +175,7 @@ def test_what_is_delivered_twice(
     assert (counts["retransmitted"], counts["needless"]) == (retransmitted, needless)
 
 
-def test_what_was_lost_is_not_sent_again_in_vain() -> None:
+def test_retransmissions_match_losses() -> None:
     """Each frame lost is one sent again; what goes beyond that was delivered twice."""
     forward = moved(RelaySpec(drop=0.02, reorder=0.02, seed=12), 10 * MB)["a_to_b"]
     assert forward["needless"] > 0, "nothing was put to the test"
@@ -183,19 +183,19 @@ def test_what_was_lost_is_not_sent_again_in_vain() -> None:
     assert forward["dropped"] * 0.95 - 3 <= mended <= forward["dropped"] * 1.05 + 3
 
 
-def test_a_copy_of_the_relay_s_is_no_retransmission() -> None:
+def test_relay_duplicate_is_no_retransmission() -> None:
     forward = moved(RelaySpec(duplicate=0.05, seed=13), 5 * MB)["a_to_b"]
     assert forward["duplicated"] > 100
     assert forward["needless"] <= forward["retransmitted"] < 10
 
 
-def test_a_spoilt_frame_is_not_delivered() -> None:
+def test_corrupted_frame_counts_as_not_delivered() -> None:
     forward = moved(RelaySpec(corrupt=0.02, seed=14), 5 * MB, "veth-1500-nooff")["a_to_b"]
     assert forward["corrupted"] > 30
     assert forward["needless"] < forward["corrupted"] / 2
 
 
-def test_other_faults_on_the_same_hosts() -> None:
+def test_faults_can_be_changed_at_run_time() -> None:
     with Lab(hosts=2, relay=RelaySpec(drop=1.0)) as lab:
         sender, receiver = lab.hosts
         words = [sys.executable, FRAMES, "send", sender.interface, receiver.mac, "20"]
@@ -207,11 +207,11 @@ def test_other_faults_on_the_same_hosts() -> None:
     assert counts[1]["frames_out"] >= 20
 
 
-def test_the_last_frame_is_not_held_for_ever() -> None:
+def test_last_reordered_frame_is_released() -> None:
     assert sorted(arrivals(RelaySpec(reorder=1.0), 8)) == list(range(8))
 
 
-def test_rate_and_delay_hold() -> None:
+def test_rate_and_delay_are_kept() -> None:
     spec = RelaySpec(rate_mbps=100, delay_us=2000)
     with Lab(hosts=2, relay=spec) as lab:
         sender, receiver = lab.hosts
@@ -239,7 +239,7 @@ def test_all_faults_together() -> None:
         (RelaySpec(rate_mbps=-1), "rate_mbps=-1"),
     ],
 )
-def test_a_bad_spec_names_key_and_what_is_allowed(spec: RelaySpec, key: str) -> None:
+def test_invalid_spec_names_key_and_allowed_values(spec: RelaySpec, key: str) -> None:
     with pytest.raises(RelayError, match=key.split("=")[0] + ".*allowed is"):
         with Lab(hosts=2, relay=spec):
             pass

@@ -23,7 +23,7 @@ def soak(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=110)
 
 
-def test_short(tmp_path: Path) -> None:
+def test_short_soak_finds_no_growth(tmp_path: Path) -> None:
     done = soak("--messages", 400_000, "--json", tmp_path / "out.json")
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads((tmp_path / "out.json").read_text())
@@ -32,7 +32,7 @@ def test_short(tmp_path: Path) -> None:
     assert document["failures"] == []
 
 
-def test_for_a_time(tmp_path: Path) -> None:
+def test_minutes_option_limits_soak(tmp_path: Path) -> None:
     """What came until then counts, and both ranks say that it was right."""
     done = soak("--minutes", 0.1, "--json", tmp_path / "out.json")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -41,7 +41,7 @@ def test_for_a_time(tmp_path: Path) -> None:
     assert 5 < document["seconds"] < 60
 
 
-def test_a_wrong_byte_is_noticed() -> None:
+def test_injected_wrong_byte_is_detected() -> None:
     done = soak("--messages", 100_000, "--inject-wrong")
     assert done.returncode == 1
     assert "FAIL 1 bytes are wrong" in done.stderr
@@ -64,7 +64,7 @@ def samples(resident_kib: float = 0, descriptors: float = 0, early_kib: float = 
     return found
 
 
-def test_what_is_flat_is_flat() -> None:
+def test_constant_use_is_no_growth() -> None:
     assert growth(samples()) == []
     assert growth(samples(early_kib=50_000)) == []
     assert growth(samples(resident_kib=GROWTH_KIB)) == []
@@ -78,16 +78,16 @@ def test_what_is_flat_is_flat() -> None:
         ({"descriptors": 3}, "rank 1: descriptors grew from 25 to 27"),
     ],
 )
-def test_what_grows_is_noticed(change: dict[str, float], said: str) -> None:
+def test_growth_is_detected(change: dict[str, float], said: str) -> None:
     (found,) = growth(samples(**change))
     assert found.startswith(said)
 
 
-def test_a_few_samples_are_no_proof() -> None:
+def test_too_few_samples_are_refused() -> None:
     for few in ([], samples()[:1], samples()[:1] + samples()[-1:]):
         assert "too few samples" in growth(few)[0]
 
 
 @pytest.mark.parametrize("words", [["--messages", "5"], ["--minutes", "0"], ["--forever"]])
-def test_wrong_usage(words: list[str]) -> None:
+def test_wrong_usage_exits_2(words: list[str]) -> None:
     assert soak(*words).returncode == 2

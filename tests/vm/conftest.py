@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from given import configured
+from dpdk_guest import configured
 from guest import DATA, MANAGEMENT, TWINS, Guest
 
 from tools.hosts.lab import Lab

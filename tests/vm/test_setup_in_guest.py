@@ -37,7 +37,7 @@ def reaches_peer(guest: Guest) -> bool:
     return guest.run("busybox", "ping", "-c", "3", "-w", "20", "-I", DATA.name, DATA.peer).code == 0
 
 
-def test_as_a_new_user(guest: Guest) -> None:
+def test_setup_and_undo_of_dpdk_nic(guest: Guest) -> None:
     before = state(guest)
     assert reaches_peer(guest)
     done = guest.run("harp-setup", "--yes", "--dpdk")
@@ -61,7 +61,7 @@ def test_as_a_new_user(guest: Guest) -> None:
     assert reaches_peer(guest)
 
 
-def test_never_the_default_routes_nic(guest: Guest) -> None:
+def test_default_route_nic_is_never_given_away(guest: Guest) -> None:
     before = state(guest)
     for device in (f"dpdk:{MANAGEMENT.pci_id}", "dpdk:eth0"):
         done = guest.run("harp-setup", "--yes", "--device", device, "--even-if-used")
@@ -69,7 +69,7 @@ def test_never_the_default_routes_nic(guest: Guest) -> None:
     assert state(guest) == before
 
 
-def test_killed_anywhere_and_undone(guest: Guest) -> None:
+def test_setup_killed_anywhere_is_undone(guest: Guest) -> None:
     words = ["setup", "apply", "--device", f"dpdk:{DATA.pci_id}"]
     done = guest.run(sys.executable, KILLED, *words, env=PYTHON, timeout=2 * COMMAND_S)
     assert done.code == 0, str(done)
@@ -78,7 +78,7 @@ def test_killed_anywhere_and_undone(guest: Guest) -> None:
     assert counts["killed"] > 15 and counts["undo_killed"] > 5
 
 
-def test_a_group_of_two(guest: Guest) -> None:
+def test_iommu_group_of_two_must_be_given_together(guest: Guest) -> None:
     if not guest.iommu:
         pytest.skip("groups are an IOMMU's")
     before = state(guest)

@@ -7,13 +7,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from given import configured, reduce_together
+from dpdk_guest import configured, reduce_together
 from guest import DATA, TEST_S, Guest
 
 pytestmark = pytest.mark.timeout(TEST_S)
 
 
-def test_a_nic_that_the_kernel_keeps(guest: Guest, tmp_path: Path) -> None:
+def test_all_reduce_over_packet_device(guest: Guest, tmp_path: Path) -> None:
     with configured(guest, "--device", f"packet:{DATA.name}"):
         # Odd sizes too: chunks that end anywhere.
         sizes = ("-b", "8", "-e", "1M", "-f", "37", "-n", "2", "-w", "1")

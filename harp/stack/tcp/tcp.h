@@ -9,11 +9,11 @@
  *   tcp_sack.c       the scoreboard: SACK (RFC 2018), DSACK (2883)
  *   tcp_recovery.c   what is lost: RACK (RFC 8985), RTO (6298)
  *   tcp_rcvq.c       receive queue: order, reassembly, SACK blocks, window
- *   tcp_runs.c       the table of what lies beyond holes
+ *   tcp_ooo.c       the table of what lies beyond holes
  *   tcp_sndq.c       send queue: references to bytes, and transmit records
  *   tcp_output.c     what may be sent, and sending it
  *   tcp_timer.c      deadlines and what happens at them
- *   tcp_open.c       opening, listening, closing, the connection table
+ *   tcp_conn.c       opening, listening, closing, the connection table
  *   tcp_cookie.c     handshakes without memory (RFC 4987)
  *   tcp_prr.c        how much may be sent in fast recovery (RFC 9937)
  *   cc_cubic.c       congestion control (RFC 9438) behind struct harp_cc_ops
@@ -111,7 +111,7 @@ struct tcp_ooo_block {
   uint32_t start, end;
 };
 
-/* A connection's runs (tcp_runs.c), in the memory of a packet buffer. */
+/* A connection's runs (tcp_ooo.c), in the memory of a packet buffer. */
 struct tcp_ooo_queue {
   uint8_t count;
   uint8_t newest;              /* the place of the one that grew last */
@@ -381,7 +381,7 @@ void tcp_prr_begin(struct harp_tcp *tcp, const struct harp_ack_result *result);
 /* Sets the congestion window in fast recovery. safe: it advances, and shows no further loss. */
 void tcp_prr_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result, bool safe);
 
-/* tcp_reordering.c */
+/* tcp_rack_reorder.c */
 /* How long, ns, what was sent before something that has arrived may take longer than that. */
 uint64_t tcp_rack_reo_wnd(const struct harp_tcp *tcp);
 /* What was sent once has arrived: how long after its turn, ns; 0: in order. */
@@ -420,7 +420,7 @@ void tcp_window_opened(struct harp_tcp *tcp);
 /* The window to advertise, bytes; the right edge never moves back. */
 uint32_t tcp_rcvq_window(struct harp_tcp *tcp);
 
-/* tcp_runs.c */
+/* tcp_ooo.c */
 /* By sequence: 0 is the first run; NULL: there are not so many. */
 struct tcp_ooo_block *tcp_ooo_block_at(const struct harp_tcp *tcp, uint32_t index);
 /* How many runs begin at seq or before. */
@@ -510,7 +510,7 @@ void tcp_arm_rto(struct harp_tcp *tcp);
 /* The host did not run for so many ns: that was no silence of any peer's. */
 void tcp_account_pause(struct harp_stack *stack, uint64_t pause);
 
-/* tcp_open.c */
+/* tcp_conn.c */
 /* ports: the remote one in the upper half, as they lie in a received header. */
 static inline uint64_t tcp_key(uint32_t remote_address, uint32_t ports)
 {

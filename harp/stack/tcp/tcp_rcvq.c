@@ -2,7 +2,7 @@
 /*
  * The receive queue. In-order payload goes up by pointer at once; only what
  * cannot be taken is copied into packet buffers. What lies beyond a hole waits
- * in runs (tcp_runs.c), each a chain of packets. Small segments are packed into
+ * in runs (tcp_ooo.c), each a chain of packets. Small segments are packed into
  * the last packet of their run, so that tiny ones cannot exhaust the pool
  * before the window closes.
  *

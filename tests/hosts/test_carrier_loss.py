@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts behind a switch of which a port goes down: a host's own lost carrier is waited for, its
+peers' is a dead host's silence while they wait for it, and no more after that."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from ranks import Failed, Rank, connect, packet_site
+
+from tools.hosts.lab import Host, Lab
+
+FULL = bool(os.environ.get("HARP_TEST_FULL"))
+SIZE = 65536
+DEAD_S = 9.0  # without an answer to ARP
+
+
+@pytest.fixture
+def switched() -> Iterator[Lab]:
+    with Lab(hosts=2, wire="veth-1500-bridge") as made:
+        yield made
+
+
+@contextmanager
+def without_carrier(lab: Lab, host: Host) -> Iterator[None]:
+    """The switch's port of a host is down: its interface is up, and has no carrier."""
+    words = ["ip", "-n", lab.middle, "link", "set", f"port{host.index}"]
+    subprocess.run([*words, "down"], check=True, timeout=5)
+    try:
+        yield
+    finally:
+        subprocess.run([*words, "up"], check=True, timeout=5)
+
+
+@pytest.fixture
+def ranks(switched: Lab, tmp_path: Path) -> Iterator[list[Rank]]:
+    sites = [packet_site(tmp_path / str(host.index), host) for host in switched.hosts]
+    with Rank(sites[0]) as one, Rank(sites[1]) as other:
+        one.init()
+        other.init()
+        yield [one, other]
+
+
+def test_own_carrier_loss_does_not_fail_link(switched: Lab, ranks: list[Rank]) -> None:
+    """The peer waits for nothing, so nobody takes anybody for dead."""
+    one, other = ranks
+    link = connect(other, one)
+    link.move()
+    one.start("receive", link.receives, 4, SIZE, 60_000)
+    with without_carrier(switched, switched.hosts[0]):
+        time.sleep(DEAD_S + 3)
+    other.do("send", link.sends, 4, SIZE, 60_000, timeout=60)
+    one.finish(60)
+    assert one.warnings == other.warnings == []
+
+
+def test_past_outage_does_not_fail_later_receive(switched: Lab, ranks: list[Rank]) -> None:
+    """Rounds of ARP that failed before a link began to wait say nothing about its peer."""
+    one, other = ranks
+    first, second = connect(other, one), connect(other, one)
+    first.move()
+    second.move()
+    one.start("receive", first.receives, 4, SIZE, 60_000)
+    with without_carrier(switched, switched.hosts[1]):
+        with pytest.raises(Failed):
+            one.finish(30)
+        (warning,) = one.warnings
+        assert "does not answer ARP" in warning
+    time.sleep(0.2)
+    one.start("receive", second.receives, 4, SIZE, 60_000)
+    time.sleep(1.5)
+    other.do("send", second.sends, 4, SIZE, 60_000, timeout=60)
+    one.finish(60)
+    assert len(one.warnings) == 1

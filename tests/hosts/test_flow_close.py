@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a link ends where its flows end one by one, early, or before their bytes were asked for. The
+sending peer is a script over the other host's kernel TCP, so that it decides what comes when."""
+
+from __future__ import annotations
+
+import signal
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from ranks import REMOTE_ERROR, Failed, Rank, connect, packet_site, wait_until
+from unauthenticated_peers import Scene, Stranger, hello, token_of
+
+from tools.hosts.lab import Lab
+
+TIMEOUT_MS = 1500
+SIZE = 4096
+TEXT = bytes(i % 251 for i in range(SIZE))  # what the rank expects in its message 0
+
+
+def message(number: int, payload: bytes) -> bytes:
+    """A message in one chunk. The rank expects byte j of message i to be (i + j) % 251."""
+    return struct.pack("!QQIBBH", number, 0, len(payload), 1, 1, 0) + payload
+
+
+@pytest.fixture
+def scene(lab: Lab, tmp_path: Path) -> Iterator[Scene]:
+    sites = [
+        packet_site(tmp_path / str(host.index), host, timeout_ms=TIMEOUT_MS) for host in lab.hosts
+    ]
+    with Rank(sites[0]) as listening, Rank(sites[1]) as other:
+        listening.init()
+        other.init()
+        yield Scene(listening, other, listening.listen(), lab.hosts[1])
+
+
+@contextmanager
+def flows(scene: Scene, count: int) -> Iterator[list[Stranger]]:
+    """The flows of one link, greeted."""
+    with ExitStack() as stack:
+        made = [stack.enter_context(scene.stranger()) for _ in range(count)]
+        for number, stranger in enumerate(made):
+            stranger.do("open 1")
+            stranger.do(f"send {hello(token_of(scene), flow=number, flows=count).hex()}")
+        yield made
+
+
+def stored(scene: Scene, size: int) -> None:
+    """Waits until so much of the peer's payload has come, behind the hello."""
+
+    def come() -> bool:
+        (process,) = scene.listening.site.published()
+        return process.totals["tcp_payload_in"] >= size
+
+    wait_until(come, 5, "the message did not come")
+
+
+def test_fin_of_one_flow_keeps_other_flows_open(scene: Scene) -> None:
+    rank = scene.listening
+    with flows(scene, 2) as (first, second):
+        link = rank.accept(scene.listener[0])
+        rank.start("receive", link, 1, SIZE, 3000)
+        first.do("finish")
+        time.sleep(0.3)  # the FIN has come, and ends nothing
+        second.do(f"send {message(0, TEXT).hex()}")
+        rank.finish()
+        rank.start("receive", link, 1, SIZE, 3000)
+        second.do("finish")
+        with pytest.raises(Failed) as failure:  # now nobody is left who could send it
+            rank.finish()
+        assert failure.value.code == REMOTE_ERROR
+
+
+@pytest.mark.parametrize("payload", [b"", TEXT], ids=["empty", "whole"])
+def test_last_message_before_fin_waits_for_receive(scene: Scene, payload: bytes) -> None:
+    """Behind it stands a FIN, and an empty one has nothing but its header."""
+    rank = scene.listening
+    with flows(scene, 1) as (flow,):
+        link = rank.accept(scene.listener[0])
+        flow.do(f"send {message(0, payload).hex()}")
+        flow.do("finish")
+        stored(scene, 80 + 24 + len(payload))
+        time.sleep(0.3)
+        rank.do("receive", link, 1, len(payload), 3000)
+        with pytest.raises(Failed) as failure:
+            rank.do("receive", link, 1, SIZE, 3000)
+        assert failure.value.code == REMOTE_ERROR
+        assert failure.value.ms < 500  # at once, not by a timeout
+        (warning,) = rank.warnings
+        assert "the peer has closed it" in warning
+
+
+@pytest.mark.parametrize("size", [0, SIZE], ids=["empty", "whole"])
+@pytest.mark.parametrize("leaves", [False, True], ids=["stays", "exits"])
+def test_receive_posted_after_sender_closed_succeeds(scene: Scene, leaves: bool, size: int) -> None:
+    """The sender is through and gone for longer than timeout_ms; what it was told is acknowledged
+    is there, and neither side has anything to complain of."""
+    link = connect(scene.other, scene.listening, scene.listener)
+    scene.other.do("send", link.sends, 1, size, 3000)
+    scene.other.do("close", link.sends)
+    if leaves:
+        scene.other.start("exit")
+        scene.other.wait(5)
+    time.sleep(2 * TIMEOUT_MS / 1e3)
+    scene.listening.do("receive", link.receives, 1, size, 3000)
+    time.sleep(0.5)
+    scene.listening.do("close", link.receives)
+    assert scene.listening.warnings == []
+    assert scene.other.warnings == []
+
+
+@pytest.mark.parametrize("size", [0, SIZE], ids=["empty", "whole"])
+def test_sender_finalize_with_stopped_receiver_loses_nothing(scene: Scene, size: int) -> None:
+    """Behind the message come a FIN and, since nobody answers that, a reset."""
+    link = connect(scene.other, scene.listening, scene.listener)
+    link.move()
+    scene.other.do("send", link.sends, 1, size, 3000)
+    scene.listening.signal(signal.SIGSTOP)
+    scene.other.do("close", link.sends)
+    scene.other.do("finalize")
+    time.sleep(0.5)
+    scene.listening.signal(signal.SIGCONT)
+    time.sleep(0.3)
+    scene.listening.do("receive", link.receives, 1, size, 3000)
+    assert scene.listening.warnings == []
+
+
+def test_accept_fails_when_second_flow_never_opens_after_reset(scene: Scene) -> None:
+    """Its peer died after the first of two flows, and does not come again."""
+    rank = scene.listening
+    with scene.stranger() as first:
+        first.do("open 1")
+        first.do(f"send {hello(token_of(scene), flow=0, flows=2).hex()}")
+        wait_until(lambda: len(first.do("state")[2]) == 64, 3, "there was no welcome")
+        first.do("reset")
+        with pytest.raises(Failed) as failure:
+            rank.accept(scene.listener[0], 3 * TIMEOUT_MS)
+        assert failure.value.call == "accept"
+        (warning,) = rank.warnings
+        assert "the link from" in warning
+    scene.still_serves(warnings=1)
+
+
+def test_accept_times_out_when_second_flow_never_opens(scene: Scene) -> None:
+    """The peer's other flow never comes."""
+    rank = scene.listening
+    with scene.stranger() as first:
+        first.do("open 1")
+        first.do(f"send {hello(token_of(scene), flow=0, flows=2).hex()}")
+        with pytest.raises(Failed) as failure:
+            rank.accept(scene.listener[0], 3 * TIMEOUT_MS)
+        assert failure.value.call == "accept"
+        (warning,) = rank.warnings
+        assert "1 of 2 flows" in warning
+        first.is_rid_of(1)

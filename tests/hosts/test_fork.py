@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A child has no HARP: whatever it calls fails politely, and its parent does not notice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import (
+    REMOTE_ERROR,
+    SYSTEM_ERROR,
+    Failed,
+    Rank,
+    connect,
+    packet_site,
+    wait_until,
+    wire_path,
+    wire_site,
+)
+
+from tools.hosts.lab import Lab
+
+CHILD_S = 4.0  # how long a child that does nothing stays
+NOTICED_MS = 2500  # far less than that, and than timeout_ms
+
+
+@pytest.fixture(params=[4, 12], ids=["v4", "v12"])
+def ranks(lab: Lab, tmp_path: Path, request: Any) -> Iterator[list[Rank]]:
+    sites = [packet_site(tmp_path / str(host.index), host, True) for host in lab.hosts]
+    with Rank(sites[0], request.param) as one, Rank(sites[1], request.param) as other:
+        yield [one.init(), other.init()]
+
+
+@pytest.fixture
+def joined(tmp_path: Path) -> Iterator[list[Rank]]:
+    """The two ends of a wire, which has no third."""
+    path = wire_path()
+    with Rank(wire_site(tmp_path / "1", path, 1)) as one:
+        with Rank(wire_site(tmp_path / "2", path, 2)) as other:
+            yield [one.init(), other.init()]
+    for left in path.parent.glob(f"{path.name}*"):  # a killed end leaves files
+        left.unlink()
+
+
+def undisturbed(rank: Rank) -> bool:
+    """It has said nothing, and what is published is its own."""
+    (process,) = rank.site.published()
+    return process.pid == rank.process.pid and rank.warnings == []
+
+
+@pytest.mark.parametrize("forks", ["sender", "receiver"])
+def test_calls_in_forked_child_fail(ranks: list[Rank], forks: str) -> None:
+    link = connect(*ranks)
+    if forks == "sender":
+        parent, comm, other = link.sender, link.sends, link.receiver
+    else:
+        parent, comm, other = link.receiver, link.receives, link.sender
+    listener = parent.listen()
+    for _ in range(3):
+        link.move()
+        codes = dict(word.split("=") for word in parent.do("fork", listener[0], comm))
+        for call in ("init", "devices", "listen", "accept", "regMr", "post"):
+            assert codes[call] == str(SYSTEM_ERROR), codes
+        # There is nothing to close, which is as good as closed.
+        assert {codes["close"], codes["closeListen"]} <= {"0", str(SYSTEM_ERROR)}, codes
+        link.move(count=32)
+    connect(other, parent, listener).move()
+    assert all(undisturbed(rank) for rank in ranks)
+    for rank in ranks:
+        rank.do("finalize")
+
+
+def test_parent_works_beside_forked_child(ranks: list[Rank]) -> None:
+    """As data loaders' workers are: forked at some time, alive for long, and strangers to HARP."""
+    link = connect(*ranks)
+    link.move()
+    for rank in ranks:
+        rank.do("child", int(CHILD_S * 1000))
+    link.move(count=100, size=1 << 20)
+    assert all(undisturbed(rank) for rank in ranks)
+
+
+def test_claim_ends_with_parent_despite_child(ranks: list[Rank]) -> None:
+    """Whoever comes next gets the file and the address, whatever the children do."""
+    _is_succeeded(ranks)
+
+
+def test_wire_end_is_free_after_parent_despite_child(joined: list[Rank]) -> None:
+    """And the place at the wire."""
+    _is_succeeded(joined)
+
+
+def _is_succeeded(ranks: list[Rank]) -> None:
+    link = connect(*ranks)
+    link.move()
+    ranks[0].do("child", int(CHILD_S * 1000))
+    died = time.monotonic()
+    ranks[0].signal(9)
+    ranks[0].process.wait(5)
+    # A child that was forked a moment ago first has to let go of what it inherited.
+    wait_until(lambda: ranks[0].site.published() == [], 2, "its counters outlive it")
+    with Rank(ranks[0].site, ranks[0].api) as successor:
+        successor.init()
+        assert time.monotonic() - died < CHILD_S / 2
+        with Rank(ranks[1].site) as none:
+            with pytest.raises(Failed):
+                none.init()  # that file's owner lives
+        connect(successor, ranks[1]).move()
+
+
+@pytest.mark.parametrize(
+    ("faults", "instances"),
+    [("", 1), ("drop=0", 1), ("", 2)],
+    ids=["packet", "behind faults", "two queues"],
+)
+def test_killed_parent_is_noticed_despite_child(
+    lab: Lab, tmp_path: Path, faults: str, instances: int
+) -> None:
+    """On the kernel's address it is the kernel that tells the peers, at once: nobody holds the
+    ports and hears for them any more."""
+    sites = [
+        packet_site(tmp_path / str(host.index), host, faults=faults, instances=instances)
+        for host in lab.hosts
+    ]
+    with Rank(sites[0]) as victim, Rank(sites[1]) as survivor:
+        link = connect(survivor.init(), victim.init())
+        link.move()
+        victim.do("child", int(CHILD_S * 1000))
+        time.sleep(0.1)  # it first has to let go of what it inherited
+        link.move()
+        connect(survivor, victim).move()
+        victim.signal(9)
+        victim.process.wait(5)
+        survivor.start("send", link.sends, 1, 65536, 10000)
+        with pytest.raises(Failed) as failure:
+            survivor.finish()
+        assert failure.value.code == REMOTE_ERROR
+        assert failure.value.ms < NOTICED_MS, "it waited for timeout_ms, or for the child"

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""While HARP moves a job's bytes the kernels send TCP for the ranks' meeting, and nothing else."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from ranks import Failed, Perf, Rank, connect, packet_site
+
+from tools.hosts.lab import Host, Lab
+from tools.measure.carriers import Watch
+
+MEETING = 29600
+
+
+def sent_by_kernel(host: Host) -> dict[str, int]:
+    """Everything by which a kernel could have answered for HARP."""
+    counters = host.counters()
+    names = ("TcpOutSegs", "TcpRetransSegs", "TcpOutRsts", "TcpAttemptFails", "IcmpOutMsgs")
+    return {name: counters[name] for name in names}
+
+
+@pytest.mark.parametrize("own_address", [False, True], ids=["kernel address", "own address"])
+def test_kernel_sends_no_segment_during_link_lifetime(
+    lab: Lab, tmp_path: Path, own_address: bool
+) -> None:
+    """Opening, moving, closing, and a connection that is refused: not one segment."""
+    before = [sent_by_kernel(host) for host in lab.hosts]
+    sites = [packet_site(tmp_path / str(h.index), h, own_address) for h in lab.hosts]
+    with Rank(sites[0]) as one, Rank(sites[1]) as other:
+        one.init()
+        other.init()
+        for sender, receiver in ((one, other), (other, one)) * 3:
+            link = connect(sender, receiver)
+            link.move(count=16, size=1 << 20)
+            sender.do("close", link.sends)
+            receiver.do("close", link.receives)
+        listener, handle = other.listen()
+        other.do("unlisten", listener)
+        one.start("connect", handle, 2000)
+        with pytest.raises(Failed):
+            one.finish()
+        time.sleep(0.2)  # until both directions of every connection have closed
+        for rank in (one, other):
+            rank.do("finalize")
+    assert [sent_by_kernel(host) for host in lab.hosts] == before
+
+
+@pytest.mark.parametrize("own_address", [False, True], ids=["kernel address", "own address"])
+def test_kernel_sends_only_control_traffic_during_all_reduce(
+    lab: Lab, tmp_path: Path, own_address: bool
+) -> None:
+    """The kernels' counts moved by what a capture shows of the control connection."""
+    sites = [packet_site(tmp_path / str(h.index), h, own_address) for h in lab.hosts]
+    words = ["all_reduce", "-b", "8", "-e", "8M", "-f", "32", "-n", "5", "-w", "1"]
+    meeting = f"{lab.hosts[0].address}:{MEETING}"
+    with Watch(lab, MEETING) as watch:
+        with Perf(sites[0], words, 0, meeting) as one, Perf(sites[1], words, 1, meeting) as other:
+            for rank in (one, other):
+                assert rank.wait(40) == 0, rank.lines()
+            assert one.wrong() == [0] * len(one.wrong()) != []
+    seen = watch.seen
+    assert seen
+    assert seen.kernel_only_controlled(), seen.kernel_text()
+    assert 0 < sum(seen.control_segments) < 500
+    # Every byte of the passes, timed and verified, crossed under HARP's ports.
+    assert seen.data_bytes > 2 * 5 * (8 << 20)
+    addresses = {site.address for site in sites}
+    assert {address for address, _ in seen.data_ports} == addresses

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank that is lost in the middle of a job: the other one's requests fail in time, and its log
+names the peer. One that is only held up for less than timeout_ms is waited for."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import secrets
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from ranks import (
+    REMOTE_ERROR,
+    START_S,
+    Failed,
+    Perf,
+    Rank,
+    Site,
+    connect,
+    packet_site,
+    wait_until,
+    wire_path,
+    wire_site,
+)
+
+from tools.hosts.lab import Lab
+
+TIMEOUT_MS = 1500
+SLACK_S = 0.5  # for a machine that is busy
+SEED = int(os.environ.get("HARP_TEST_SEED") or secrets.randbits(32))
+KILLS = 20
+MODES = ["kernel address", "own address", "kernel address", "own address", "wire"]
+
+
+@pytest.fixture
+def wire() -> Iterator[Path]:
+    """A wire of which a killed end may leave files."""
+    path = wire_path()
+    yield path
+    for left in path.parent.glob(f"{path.name}*"):
+        left.unlink()
+
+
+@pytest.fixture
+def sites(mode: str, lab: Lab, wire: Path, tmp_path: Path) -> list[Site]:
+    """Of two ranks; mode: what joins them."""
+    if mode == "wire":
+        return [wire_site(tmp_path / str(i), wire, i, timeout_ms=TIMEOUT_MS) for i in (1, 2)]
+    own = mode == "own address"
+    return [
+        packet_site(tmp_path / str(host.index), host, own, timeout_ms=TIMEOUT_MS)
+        for host in lab.hosts
+    ]
+
+
+def messages(site: Site) -> int:
+    """Received by the site's one process so far."""
+    return sum(process.totals["messages_in"] for process in site.published())
+
+
+@contextmanager
+def all_reduce(sites: list[Site], lab: Lab, api: int) -> Iterator[list[Perf]]:
+    """Two ranks whose bytes flow, for longer than any test takes."""
+    words = ["all_reduce", "-b", "4M", "-e", "4M", "-n", "10000000", "-w", "0"]
+    words += ["--api", str(api), "--timeout", "30"]
+    on_wire = not sites[0].prefix
+    port = 20000 + secrets.randbelow(10000)
+    meeting = f"{'127.0.0.1' if on_wire else lab.hosts[0].address}:{port}"
+    with Perf(sites[0], words, 0, meeting) as one, Perf(sites[1], words, 1, meeting) as other:
+        for site in sites:
+            wait_until(lambda: messages(site) > 20, START_S, "no bytes flow", [one, other])
+        yield [one, other]
+
+
+def fails_in_time(survivor: Perf, address: str, since: float, api: int) -> None:
+    """The survivor's requests end with the code for a lost peer, and its log names that one."""
+    moment, line = survivor.wait_for_line(" failed after ", TIMEOUT_MS / 1e3 + 5)
+    code = "ncclSystemError" if api == 4 else "ncclRemoteError"
+    assert re.search(rf"(isend|irecv) of message \d+ of \d+ failed after .*: {code}$", line), line
+    took = moment - since
+    print(f"noticed after {took * 1e3:.0f} ms: {survivor.warnings}")
+    assert took < TIMEOUT_MS / 1e3 + SLACK_S, f"{took:.3f} s"
+    assert survivor.warnings
+    for warning in survivor.warnings:
+        assert re.search(rf"HARP: the link (to|from) {re.escape(address)}:\d+ failed: ", warning)
+
+
+@pytest.mark.parametrize("number,mode", [(n, MODES[n % len(MODES)]) for n in range(KILLS)])
+def test_killed_rank_fails_peer_in_time(
+    lab: Lab, sites: list[Site], number: int, mode: str
+) -> None:
+    draw = random.Random(SEED + number)
+    api = (4, 12)[number // len(MODES) % 2]
+    victim, delay = draw.randrange(2), draw.uniform(0, 0.5)
+    print(f"HARP_TEST_SEED={SEED}: {mode}, v{api}, rank {victim} after {delay:.3f} s")
+    with all_reduce(sites, lab, api) as ranks:
+        time.sleep(delay)
+        killed = ranks[victim].signal(signal.SIGKILL)
+        fails_in_time(ranks[1 - victim], sites[victim].address, killed, api)
+        assert ranks[1 - victim].wait(5) == 1
+    assert list(sites[1 - victim].run_folder.glob("*.trace")), "no trace was written out"
+
+
+@pytest.mark.parametrize("mode", ["kernel address", "own address", "wire"])
+def test_stop_shorter_than_timeout_does_not_fail_job(lab: Lab, sites: list[Site]) -> None:
+    """Shorter than timeout_ms: the job goes on."""
+    with all_reduce(sites, lab, 12) as ranks:
+        for held in ranks:
+            held.signal(signal.SIGSTOP)
+            time.sleep(TIMEOUT_MS / 1e3 * 0.6)
+            held.signal(signal.SIGCONT)
+            before = [messages(site) for site in sites]
+            wait_until(
+                lambda: all(messages(s) > b + 100 for s, b in zip(sites, before)), 5,
+                "it does not go on", ranks,
+            )  # fmt: skip
+        for rank in ranks:
+            assert rank.process.poll() is None
+            assert rank.warnings == []
+
+
+@pytest.mark.parametrize("mode", ["kernel address", "own address", "wire"])
+def test_stopped_rank_fails_peer_after_timeout(lab: Lab, sites: list[Site]) -> None:
+    with all_reduce(sites, lab, 12) as ranks:
+        stopped = ranks[1].signal(signal.SIGSTOP)
+        fails_in_time(ranks[0], sites[1].address, stopped, 12)
+        # It wakes up in a world that has moved on: it ends with an error, not with a hang.
+        awake = ranks[1].signal(signal.SIGCONT)
+        fails_in_time(ranks[1], sites[0].address, awake, 12)
+        assert [rank.wait(5) for rank in ranks] == [1, 1]
+
+
+@pytest.mark.parametrize("mode", ["kernel address", "own address", "wire"])
+@pytest.mark.parametrize("waits", ["sender", "receiver"])
+def test_killed_peer_of_idle_link_is_noticed(sites: list[Site], waits: str) -> None:
+    """A receiver that waits, and has nothing to send, notices all the same; so does a sender
+    whose peer posts no receives."""
+    with Rank(sites[0]) as sender, Rank(sites[1]) as receiver:
+        sender.init()
+        receiver.init()
+        link = connect(sender, receiver)
+        link.move()
+        if waits == "receiver":
+            survivor, victim = receiver, sender
+            receiver.start("receive", link.receives, 4, 1 << 20, 10 * TIMEOUT_MS)
+        else:
+            survivor, victim = sender, receiver
+            sender.start("send", link.sends, 32, 1 << 20, 10 * TIMEOUT_MS)
+        time.sleep(0.2)
+        killed = victim.signal(signal.SIGKILL)
+        with pytest.raises(Failed) as failure:
+            survivor.finish(TIMEOUT_MS / 1e3 + 5)
+        took = time.monotonic() - killed
+        print(f"noticed after {took * 1e3:.0f} ms")
+        assert failure.value.code == REMOTE_ERROR
+        assert took < TIMEOUT_MS / 1e3 + SLACK_S
+        (warning,) = survivor.warnings
+        assert f"{victim.site.address}:" in warning
+        survivor.do("finalize")
+
+
+@contextmanager
+def one_waits(lab: Lab, folder: Path, who: str) -> Iterator[tuple[Rank, Rank]]:
+    """The rank that waits for its peer, and that peer, with timeout_ms as it is by default."""
+    sites = [packet_site(folder / str(host.index), host) for host in lab.hosts]
+    with Rank(sites[0]) as sender, Rank(sites[1]) as receiver:
+        sender.init()
+        receiver.init()
+        link = connect(sender, receiver)
+        link.move()
+        if who == "receiver":
+            receiver.start("receive", link.receives, 4, 1 << 20, 60_000)
+            yield receiver, sender
+        else:
+            sender.start("send", link.sends, 32, 1 << 20, 60_000)
+            yield sender, receiver
+
+
+def notices(survivor: Rank, began: float, within_s: float) -> None:
+    """Its request fails so soon after a moment."""
+    with pytest.raises(Failed) as failure:
+        survivor.finish(within_s + 20)
+    took = time.monotonic() - began
+    print(f"noticed after {took * 1e3:.0f} ms")
+    assert failure.value.code == REMOTE_ERROR
+    assert took < within_s + SLACK_S
+
+
+@pytest.mark.parametrize("who", ["receiver", "sender", "sender whose peer was stopped before"])
+def test_killed_process_is_noticed_within_1_s(lab: Lab, tmp_path: Path, who: str) -> None:
+    """Whatever timeout_ms: its kernel resets what reaches the closed port. Also by one that only
+    waits, or whose own segments have gone unanswered for a while."""
+    with one_waits(lab, tmp_path, who) as (survivor, victim):
+        time.sleep(0.5)
+        if "stopped" in who:
+            victim.signal(signal.SIGSTOP)
+            time.sleep(2.5)
+        notices(survivor, victim.signal(signal.SIGKILL), 1.0)
+
+
+@pytest.mark.parametrize("who", ["receiver", "sender"])
+def test_dead_host_is_noticed_within_10_s(lab: Lab, tmp_path: Path, who: str) -> None:
+    """Whatever timeout_ms: nobody answers ARP for it, as a living kernel would."""
+    with one_waits(lab, tmp_path, who) as (survivor, victim):
+        host = next(one for one in lab.hosts if one.address == victim.site.address)
+        silent = "net.ipv4.conf.all.arp_ignore"
+        began = victim.signal(signal.SIGSTOP)
+        try:
+            host.run(["sysctl", "-qw", f"{silent}=8"], timeout=5)
+            notices(survivor, began, 10.0)
+        finally:
+            host.run(["sysctl", "-qw", f"{silent}=0"], timeout=5)
+        (warning,) = survivor.warnings
+        assert "does not answer ARP" in warning
+
+
+@pytest.mark.parametrize("mode", ["kernel address"])
+def test_slow_receiver_is_not_failed(sites: list[Site]) -> None:
+    """It lives and posts nothing for longer than timeout_ms, its window full: it is waited for."""
+    with Rank(sites[0]) as sender, Rank(sites[1]) as receiver:
+        sender.init()
+        receiver.init()
+        link = connect(sender, receiver)
+        sender.start("send", link.sends, 24, 1 << 20, 10 * TIMEOUT_MS)
+        time.sleep(TIMEOUT_MS / 1e3 + 1)
+        receiver.start("receive", link.receives, 24, 1 << 20, 10 * TIMEOUT_MS)
+        link.finish(10)
+        assert sender.warnings == receiver.warnings == []

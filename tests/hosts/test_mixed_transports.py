@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HARP on one host and sockets on the other: both sides end in time, each with one clear line.
+
+The host without HARP first says why it declines, as NCCL would hear it, and then does what
+NCCL does: it goes on with sockets, by the plain kernel-TCP plugin, whose handle begins as
+that of NCCL's own socket transport.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+from ranks import SYSTEM_ERROR, Failed, Perf, Rank, Site, packet_site
+
+from harp import paths
+from tools.hosts.lab import Lab
+
+ENDS_S = 30.0  # far above what it takes (all start-ups included), far below a hang
+DECLINES = {
+    "file missing": "no configuration: folder",
+    "HARP_DISABLE=1": "HARP_DISABLE=1 in the environment: HARP declines",
+}
+
+
+def declining(folder: Path, lab: Lab, how: str) -> Site:
+    """The second host, where something keeps HARP from being used."""
+    site = packet_site(folder, lab.hosts[1])
+    site.environment.update(NCCL_SOCKET_IFNAME=lab.hosts[1].interface)
+    if how == "file missing":
+        (folder / "ztcp0.conf").unlink()
+    else:
+        site.environment.update(HARP_DISABLE="1")
+    return site
+
+
+def declines(site: Site) -> str:
+    """The one line by which HARP's init fails there."""
+    with Rank(site) as rank:
+        with pytest.raises(Failed) as failure:
+            rank.init()
+        assert (failure.value.call, failure.value.code) == ("init", SYSTEM_ERROR)
+        (line,) = rank.lines("NCCL ")
+    assert "; NCCL goes on without HARP" in line
+    return line
+
+
+@pytest.mark.parametrize("how", DECLINES)
+@pytest.mark.parametrize("harps_rank", [0, 1], ids=["HARP first", "sockets first"])
+@pytest.mark.parametrize("api", [4, 12])
+def test_job_with_harp_on_one_host_fails_clearly(
+    lab: Lab, tmp_path: Path, how: str, harps_rank: int, api: int
+) -> None:
+    """Every rank of a ring connects to its successor: both ranks learn it at once."""
+    harp = packet_site(tmp_path / "harp", lab.hosts[0])
+    without = declining(tmp_path / "without", lab, how)
+    assert DECLINES[how] in declines(without)
+    meeting = f"{lab.hosts[harps_rank].address}:29417"
+    words = ["all_reduce", "-b", "1M", "-e", "1M", "--api", str(api)]
+    with (
+        Perf(harp, words, harps_rank, meeting) as one,
+        Perf(without, [*words, "--kernel"], 1 - harps_rank, meeting) as other,
+    ):
+        assert [rank.wait(ENDS_S) for rank in (one, other)] == [1, 1]
+        (warning,) = one.warnings
+        assert re.search(
+            rf"HARP: connect: the peer at {lab.hosts[1].address} port \d+ uses a socket transport, "
+            r"not HARP\. Both hosts need the same libnccl-net\.so and a ztcp\*\.conf",
+            warning,
+        ), warning
+        (warning,) = other.warnings
+        assert "the peer uses another transport" in warning
+        assert "let every rank load the same plugin" in warning
+
+
+def test_kernel_plugin_handle_matches_nccl_sockets(lab: Lab, tmp_path: Path) -> None:
+    """It begins as NCCL's does: where it listens, in the room of an IPv6 address; a magic
+    number; how many sockets and threads."""
+    with Rank(declining(tmp_path, lab, "file missing"), plugin=paths.kernel_plugin_path()) as rank:
+        rank.init()
+        handle = bytes.fromhex(rank.listen()[1])
+        family, port = struct.unpack("=H", handle[:2])[0], struct.unpack("!H", handle[2:4])[0]
+        assert family == socket.AF_INET
+        assert socket.inet_ntoa(handle[4:8]) == lab.hosts[1].address
+        magic, sockets, threads = struct.unpack("=QII", handle[32:48])
+        assert magic and (sockets, threads) == (1, 0)
+        listening = lab.hosts[1].run(["ss", "-Htln", f"sport = :{port}"]).stdout
+        assert f"{lab.hosts[1].address}:{port}" in listening

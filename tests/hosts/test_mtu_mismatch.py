@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two hosts that disagree on the MTU: segments fit the smaller one, and one line says so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from ranks import Perf, Rank, Site, connect, packet_site, wait_until
+
+from tools.hosts.lab import Lab
+
+SMALL, LARGE = 1200, 1500
+HEADERS = 40 + 12  # IPv4, TCP, timestamps
+
+
+def sites_of(lab: Lab, folder: Path, own_address: bool) -> list[Site]:
+    return [
+        packet_site(folder / str(host.index), host, own_address, mtu=mtu)
+        for host, mtu in zip(lab.hosts, (SMALL, LARGE))
+    ]
+
+
+def mss_in_use(rank: Rank) -> set[int]:
+    """Of its flows, once they have been published."""
+
+    def published() -> set[int]:
+        flows = [flow for process in rank.site.published() for flow in process.flows]
+        return {flow.mss for flow in flows if flow.link}
+
+    return wait_until(published, 3, "no flow was published")
+
+
+@pytest.mark.parametrize("own_address", [False, True], ids=["kernel address", "own address"])
+def test_mtu_mismatch_is_warned_of_once(lab: Lab, tmp_path: Path, own_address: bool) -> None:
+    """One a rank, however many links there are."""
+    sites = sites_of(lab, tmp_path, own_address)
+    with Rank(sites[0]) as small, Rank(sites[1]) as large:
+        small.init()
+        large.init()
+        for sender, receiver in ((small, large), (large, small)) * 3:
+            connect(sender, receiver).move(count=4, size=300_000)
+        for rank, own, peer in ((small, SMALL, large), (large, LARGE, small)):
+            (warning,) = rank.warnings
+            assert f"HARP: the MTU here is {own}, at {peer.site.address}:" in warning
+            assert f"it is {SMALL + LARGE - own}: segments are cut to the smaller one" in warning
+            assert "set both NICs to the same MTU" in warning
+            assert mss_in_use(rank) == {SMALL - HEADERS}
+            rank.do("finalize")
+
+
+def test_all_reduce_with_mtu_mismatch(lab: Lab, tmp_path: Path) -> None:
+    """The NICs themselves differ, as they do in life."""
+    lab.hosts[0].run(["ip", "link", "set", lab.hosts[0].interface, "mtu", str(SMALL)])
+    try:
+        all_reduce(lab, [packet_site(tmp_path / str(host.index), host) for host in lab.hosts])
+    finally:
+        lab.hosts[0].run(["ip", "link", "set", lab.hosts[0].interface, "mtu", str(LARGE)])
+
+
+def all_reduce(lab: Lab, sites: list[Site]) -> None:
+    words = ["all_reduce", "-b", "8", "-e", "4M", "-f", "64", "-n", "3", "-w", "1"]
+    meeting = f"{lab.hosts[0].address}:29500"
+    with Perf(sites[0], words, 0, meeting) as one, Perf(sites[1], words, 1, meeting) as other:
+        for rank in (one, other):
+            assert rank.wait(40) == 0, rank.lines()
+            (warning,) = rank.warnings
+            assert re.search(r"the MTU here is \d+, at 10\.77\.0\.\d", warning)
+        assert one.wrong() == [0] * 4

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HARP_KEY_FILE: hosts with the same key meet; who has none, or another, neither joins nor is
+joined, and what somebody has recorded is worth nothing later.
+
+The strangers here know the handle's token and make their greetings themselves, with Python's
+BLAKE2b: the format is what plugin/link/protocol.h and plugin/link/proof.h say it is.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+
+import pytest
+from ranks import SYSTEM_ERROR, Failed, Rank, Site, connect, packet_site, wait_until
+from test_foreign_handles import with_check
+from unauthenticated_peers import Scene, Stranger, hello, token_of
+
+from tools.hosts.lab import Lab
+
+KEY = b"correct horse battery staple"
+CHALLENGE, EACCES = 0xFFFF, 13
+HELLO_PROOF, WELCOME_PROOF, PROOF = 48, 24, 32  # where, how long
+SAME = "HARP_KEY_FILE must name the same key on every host of the job"
+
+
+def with_key(site: Site, key: bytes) -> Site:
+    path = site.folder / "key"
+    path.write_bytes(key)
+    path.chmod(0o600)
+    site.environment["HARP_KEY_FILE"] = str(path)
+    return site
+
+
+@pytest.fixture
+def sites(lab: Lab, tmp_path: Path) -> list[Site]:
+    return [packet_site(tmp_path / str(host.index), host) for host in lab.hosts]
+
+
+@pytest.fixture
+def scene(lab: Lab, sites: list[Site]) -> Iterator[Scene]:
+    """The listening rank and its peer have the key."""
+    with Rank(with_key(sites[0], KEY)) as listening, Rank(with_key(sites[1], KEY)) as other:
+        listening.init()
+        other.init()
+        yield Scene(listening, other, listening.listen(), lab.hosts[1])
+
+
+def proof(key: bytes, side: bytes, *said: bytes) -> bytes:
+    label = blake2b(b"HARP flow greeting, version 1\0", digest_size=32).digest()
+    made = blake2b(key, digest_size=32, key=label).digest()
+    return blake2b(side + b"".join(said), digest_size=PROOF, key=made).digest()
+
+
+def put(text: bytes, at: int, proof: bytes) -> bytes:
+    return text[:at] + proof + text[at + len(proof) :]
+
+
+def heard(stranger: Stranger, size: int) -> bytes:
+    """What the listener has said, once that is so many bytes."""
+
+    def enough() -> bytes:
+        said = stranger.do("state")[2]
+        return said if len(said) >= size else b""
+
+    return wait_until(enough, 3, f"fewer than {size} bytes were heard")
+
+
+def status(welcome: bytes) -> int:
+    return int.from_bytes(welcome[6:8], "big")
+
+
+def ask(stranger: Stranger, first: bytes) -> bytes:
+    """Says hello; the challenge that answers it."""
+    stranger.do("open 1")
+    stranger.do(f"send {first.hex()}")
+    challenge = heard(stranger, 64)
+    assert status(challenge) == CHALLENGE
+    return challenge
+
+
+def answer(stranger: Stranger, second: bytes) -> bytes:
+    stranger.do(f"send {second.hex()}")
+    return heard(stranger, 128)[64:128]
+
+
+def nobody_came(rank: Rank, listener: int) -> None:
+    with pytest.raises(AssertionError, match="late"):
+        rank.accept(listener, 200)
+
+
+def test_peer_with_key_is_accepted(scene: Scene) -> None:
+    """And is shown that the listener has it, too."""
+    first = put(hello(token_of(scene)), HELLO_PROOF, os.urandom(PROOF))
+    bare = put(first, HELLO_PROOF, bytes(PROOF))
+    with scene.stranger() as stranger:
+        challenge = ask(stranger, first)
+        mine = proof(KEY, b"c", first, challenge, bare)
+        welcome = answer(stranger, put(bare, HELLO_PROOF, mine))
+        assert status(welcome) == 0
+        theirs = proof(KEY, b"a", first, challenge, put(welcome, WELCOME_PROOF, bytes(PROOF)))
+        assert welcome[WELCOME_PROOF:][:PROOF] == theirs
+        scene.listening.accept(scene.listener[0])  # its link is there
+        scene.still_serves()
+    assert scene.counted("keys_refused") == 0
+
+
+def test_peer_without_key_is_refused(scene: Scene) -> None:
+    """Another key, no answer worth the name, the listener's own words, another hello."""
+    first = put(hello(token_of(scene)), HELLO_PROOF, os.urandom(PROOF))
+    bare = put(first, HELLO_PROOF, bytes(PROOF))
+
+    def right(challenge: bytes, said: bytes = bare) -> bytes:
+        return put(said, HELLO_PROOF, proof(KEY, b"c", first, challenge, said))
+
+    epoch = put(bare, 36, b"\0\0\0\1")
+    answers = [
+        lambda challenge: put(bare, HELLO_PROOF, proof(b"x" * 16, b"c", first, challenge, bare)),
+        lambda challenge: put(bare, HELLO_PROOF, proof(KEY, b"a", first, challenge, bare)),
+        lambda challenge: put(bare, HELLO_PROOF, challenge[WELCOME_PROOF:][:PROOF]),
+        lambda challenge: right(challenge)[:-1] + bytes([right(challenge)[-1] ^ 1]),
+        lambda challenge: right(bytes(64)),
+        lambda challenge: right(challenge, epoch),
+        lambda challenge: bare,
+        lambda challenge: first,
+    ]
+    for number, make in enumerate(answers):
+        with scene.stranger() as stranger:
+            welcome = answer(stranger, make(ask(stranger, first)))
+            assert status(welcome) == EACCES, f"answer {number}"
+            assert not any(welcome[WELCOME_PROOF:][:PROOF])
+    assert scene.counted("keys_refused") == len(answers)
+    nobody_came(scene.listening, scene.listener[0])
+    assert scene.listening.warnings and all(SAME in said for said in scene.listening.warnings)
+
+
+def test_replayed_greeting_is_refused(scene: Scene) -> None:
+    first = put(hello(token_of(scene)), HELLO_PROOF, os.urandom(PROOF))
+    bare = put(first, HELLO_PROOF, bytes(PROOF))
+    with scene.stranger() as stranger:
+        challenge = ask(stranger, first)
+        second = put(bare, HELLO_PROOF, proof(KEY, b"c", first, challenge, bare))
+        assert status(answer(stranger, second)) == 0
+        with scene.stranger() as thief:
+            assert ask(thief, first)[WELCOME_PROOF:] != challenge[WELCOME_PROOF:]
+            assert status(answer(thief, second)) == EACCES
+        with scene.stranger() as hasty:  # both at once: the second is not an answer
+            hasty.do("open 1")
+            hasty.do(f"send {(first + second).hex()}")
+            hasty.is_rid_of(1)
+        assert stranger.do("state")[0] == 1, "the recorded one lost its connection"
+    assert scene.counted("keys_refused") == 1
+
+
+# Led by lines: "hear N" tells the next N bytes of the connection; "send HEX".
+IMPOSTOR = """
+import socket, sys
+listener = socket.create_server((sys.argv[1], 0))
+listener.settimeout(5)
+print(listener.getsockname()[1], flush=True)
+one = listener.accept()[0]
+one.settimeout(5)
+for line in sys.stdin:
+    word, _, rest = line.strip().partition(" ")
+    if word == "send":
+        one.sendall(bytes.fromhex(rest))
+    else:
+        print(one.recv(int(rest), socket.MSG_WAITALL).hex(), flush=True)
+"""
+
+
+class Impostor:
+    """A socket that a connecting rank takes for the listening one."""
+
+    def __init__(self, scene: Scene, address: str) -> None:
+        words = [sys.executable, "-c", IMPOSTOR, address]
+        self.process = scene.host.popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self.process.stdout
+        port = struct.pack("!H", int(self.process.stdout.readline()))
+        handle = put(put(scene.handle, 4, socket.inet_aton(address)), 8, port)
+        self.handle = with_check(handle)
+
+    def hear(self, size: int) -> bytes:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(f"hear {size}\n")
+        self.process.stdin.flush()
+        return bytes.fromhex(self.process.stdout.readline())
+
+    def send(self, text: bytes) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(f"send {text.hex()}\n")
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait(5)
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["with the key", "without"])
+def test_listener_must_prove_key(scene: Scene, knows: bool) -> None:
+    """Here the rank that connects is the judge."""
+    impostor = Impostor(scene, scene.other.site.address)
+    try:
+        scene.listening.start("connect", impostor.handle, 5000)
+        first = impostor.hear(80)
+        welcome = b"harp\0\1\xff\xff" + first[24:34] + b"\x05\xdc" + bytes(44)
+        challenge = put(welcome, WELCOME_PROOF, os.urandom(PROOF))
+        impostor.send(challenge)
+        second = impostor.hear(80)
+        bare = put(second, HELLO_PROOF, bytes(PROOF))
+        assert second[HELLO_PROOF:][:PROOF] == proof(KEY, b"c", first, challenge, bare)
+        welcome = put(welcome, 6, bytes(2))
+        # Without the key there is no better guess than to say back what was heard.
+        guess = second[HELLO_PROOF:][:PROOF]
+        mine = proof(KEY, b"a", first, challenge, welcome) if knows else guess
+        impostor.send(put(welcome, WELCOME_PROOF, mine))
+        if knows:
+            scene.listening.finish()
+            return
+        with pytest.raises(Failed) as failed:
+            scene.listening.finish()
+        assert failed.value.code == SYSTEM_ERROR
+        (warning,) = scene.listening.warnings
+        assert "the peer does not prove that it has the key" in warning
+    finally:
+        impostor.end()
+
+
+def test_equal_keys_connect(scene: Scene) -> None:
+    scene.still_serves()
+
+
+@pytest.mark.parametrize(
+    "keys,said",
+    [
+        ((None, KEY), "the peer does not prove that it has the key"),
+        ((KEY, None), "the peer asks for a key, and this host has none"),
+        ((KEY, KEY[:-1]), "the peer has another key"),
+    ],
+    ids=["listener without", "connector without", "different"],
+)
+def test_hosts_with_different_keys_do_not_connect(
+    sites: list[Site], keys: tuple[bytes | None, ...], said: str
+) -> None:
+    for site, key in zip(sites, keys):
+        if key:
+            with_key(site, key)
+    with Rank(sites[0]) as listening, Rank(sites[1]) as other:
+        listening.init()
+        other.init()
+        number, handle = listening.listen()
+        with pytest.raises(Failed) as failed:
+            other.connect(handle)
+        assert failed.value.code == SYSTEM_ERROR
+        (warning,) = other.warnings
+        assert said in warning and SAME in warning and sites[0].address in warning
+        if keys[0]:  # else it has asked for nothing
+            nobody_came(listening, number)
+
+
+@pytest.mark.parametrize(
+    "content,said",
+    [
+        (None, "No such file or directory"),
+        (b"", "fewer than 16 bytes can be guessed"),
+        (b"0123456789abcde\n", "fewer than 16 bytes can be guessed"),
+        (b"x" * 4097, "more than 4096 bytes are no key"),
+    ],
+    ids=["missing", "empty", "short", "long"],
+)
+def test_invalid_key_file_declines(sites: list[Site], content: bytes | None, said: str) -> None:
+    site = with_key(sites[0], content or b"")
+    if content is None:
+        (site.folder / "key").unlink()
+    with Rank(site) as rank:
+        with pytest.raises(Failed) as failed:
+            rank.init()
+        assert failed.value.code == SYSTEM_ERROR
+        (warning,) = rank.warnings
+    assert f"HARP_KEY_FILE {site.folder}/key: {said}" in warning
+    assert "head -c 32 /dev/urandom | base64" in warning
+
+
+def test_trailing_newline_is_not_part_of_key(sites: list[Site]) -> None:
+    with_key(sites[0], KEY)
+    with_key(sites[1], KEY + b"\n")
+    with Rank(sites[0]) as listening, Rank(sites[1]) as other:
+        listening.init()
+        other.init()
+        connect(other, listening).move()
+
+
+def test_readable_key_file_is_a_warning(sites: list[Site]) -> None:
+    (with_key(sites[0], KEY).folder / "key").chmod(0o644)
+    with Rank(sites[0]) as rank:
+        rank.init()
+        (warning,) = rank.warnings
+    assert "may read or change it; chmod 600 it" in warning

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the user has said of HARP in the environment, and what HARP then says: no line may promise
+what NCCL will not do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from ranks import SYSTEM_ERROR, Failed, Rank, Site, packet_site
+
+from tools.hosts.lab import Lab
+
+
+@pytest.fixture
+def site(lab: Lab, tmp_path: Path) -> Site:
+    return packet_site(tmp_path, lab.hosts[0])
+
+
+def sockets(rank: Rank) -> list[str]:
+    held = Path(f"/proc/{rank.process.pid}/fd")
+    return [to for to in map(os.readlink, held.iterdir()) if to.startswith("socket:")]
+
+
+def declines(site: Site) -> str:
+    """The one line of a rank whose init fails; it has opened nothing."""
+    with Rank(site) as rank:
+        with pytest.raises(Failed) as failure:
+            rank.init()
+        assert (failure.value.call, failure.value.code) == ("init", SYSTEM_ERROR)
+        assert sockets(rank) == []
+        (line,) = rank.lines("NCCL ")
+    assert not site.published()
+    return line
+
+
+@pytest.mark.parametrize("name", ["Socket", "IB", "HARPER"])
+def test_nccl_net_naming_other_transport_declines(site: Site, name: str) -> None:
+    """A wish, not a fault: init fails, for NCCL would open HARP's sockets first and ask for the
+    name afterwards."""
+    site.environment["NCCL_NET"] = name
+    assert declines(site) == f"NCCL INFO HARP: NCCL_NET={name} asks for another transport"
+
+
+@pytest.mark.parametrize("name", ["HARP", "harp", "Harp", ""])
+def test_nccl_net_naming_harp_or_unset_is_accepted(site: Site, name: str) -> None:
+    """NCCL does not mind the case."""
+    site.environment["NCCL_NET"] = name
+    with Rank(site) as rank:
+        rank.init()
+        assert rank.warnings == [] and sockets(rank)
+
+
+@pytest.mark.parametrize("name", ["HARP", "harp"])
+@pytest.mark.parametrize("why", ["HARP_DISABLE=1", "no configuration"])
+def test_nccl_net_harp_with_failed_init_is_a_warning(site: Site, name: str, why: str) -> None:
+    """NCCL then has no other transport: nothing goes on, and that is a warning."""
+    site.environment["NCCL_NET"] = name
+    if why == "HARP_DISABLE=1":
+        site.environment["HARP_DISABLE"] = "1"
+    else:
+        (site.folder / "ztcp0.conf").unlink()
+    line = declines(site)
+    assert line.startswith("NCCL WARN HARP: ") and why in line
+    assert line.endswith(f"NCCL_NET={name} lets NCCL use nothing else: the job fails")
+
+
+def test_log_names_requirement_for_all_hosts(site: Site) -> None:
+    """By the host that has HARP, and by the one that has not: NCCL itself only tells of an
+    address family that nobody knows."""
+    with Rank(site) as rank:
+        rank.init()
+        (line,) = rank.lines("NCCL INFO HARP ")
+        assert line.endswith("; all hosts of the job must use HARP, or none")
+    site.environment["HARP_DISABLE"] = "1"
+    assert declines(site).endswith(
+        "; NCCL goes on without HARP, and so must all hosts of the job, "
+        'or it fails ("address with family 45640")'
+    )

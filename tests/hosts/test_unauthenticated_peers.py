@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who connects without the token gets nowhere and is counted; the listener still serves."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import secrets
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import Failed, Rank, packet_site, wait_until
+from unauthenticated_peers import Scene, Stranger, hello, token_of
+
+from tools.hosts.lab import Lab
+
+STRANGER_S = 5  # what one who says nothing is given
+ROOM = 512  # for so many of them at a time, at all listeners of an instance
+LINKS_MOST = 256  # that nobody has accepted, of a listener
+
+
+@pytest.fixture(params=[False, True], ids=["kernel address", "own address"])
+def scene(lab: Lab, tmp_path: Path, request: Any) -> Iterator[Scene]:
+    sites = [packet_site(tmp_path / str(host.index), host, request.param) for host in lab.hosts]
+    with Rank(sites[0]) as listening, Rank(sites[1]) as other:
+        listening.init()
+        other.init()
+        yield Scene(listening, other, listening.listen(), lab.hosts[1])
+
+
+def test_garbage_hello_is_closed_and_counted(scene: Scene) -> None:
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    texts = [
+        draw.randbytes(80),
+        draw.randbytes(4000),
+        b"GET / HTTP/1.1\r\nHost: 10.77.0.1\r\nUser-Agent: something longer than a hello\r\n\r\n"
+        * 2,
+        bytes(80),
+        b"HARP" + draw.randbytes(76),
+        hello(draw.randbytes(16)),  # a hello without the token
+        hello(token_of(scene)[:15] + b"x"),  # with nearly the token
+        hello(token_of(scene), flow=1, flows=1),  # with the token, and nonsense behind it
+        hello(token_of(scene), flow=0, flows=0),
+        hello(token_of(scene), flow=16, flows=65535),
+    ]
+    for text in texts:
+        with scene.stranger() as stranger:
+            assert stranger.do("open 1")[0] == 1
+            stranger.do(f"send {text.hex()}")
+            assert stranger.is_rid_of(1) == b"", f"{text[:8]!r} got an answer"
+    assert scene.counted() == len(texts)
+    scene.still_serves()
+
+
+def test_wrong_hello_in_single_bytes_is_closed(scene: Scene) -> None:
+    """A wrong hello in small pieces is a wrong hello."""
+    with scene.stranger() as stranger:
+        stranger.do("open 1")
+        for byte in hello(bytes(16)):
+            stranger.do(f"send {byte:02x}")
+        assert stranger.is_rid_of(1) == b""
+    assert scene.counted() == 1
+    scene.still_serves()
+
+
+@pytest.mark.parametrize("scene", [False], ids=["kernel address"], indirect=True)
+def test_incomplete_hello_times_out(scene: Scene) -> None:
+    """Their time runs out, whether they say nothing, too little, that they are done, or speak
+    another version and do not go."""
+    says = ["", f"send {hello(token_of(scene))[:79].hex()}", "finish",
+            f"send {hello(token_of(scene), version=(3, 4)).hex()}"]  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        strangers = [stack.enter_context(scene.stranger()) for _ in says]
+        began = time.monotonic()
+        for stranger, command in zip(strangers, says):
+            assert stranger.do("open 1")[0] == 1
+            stranger.do(command)
+        scene.still_serves()  # beside them
+        for stranger in strangers:
+            stranger.is_rid_of(1, STRANGER_S + 2)
+        assert time.monotonic() - began > STRANGER_S - 1
+    assert scene.counted() == len(says)
+    scene.still_serves()
+
+
+def test_connections_opened_and_reset_do_not_disturb_listener(scene: Scene) -> None:
+    """As port scanners do."""
+    with scene.stranger() as stranger:
+        for _ in range(5):
+            stranger.do("open 20")
+            stranger.do("reset")
+    scene.still_serves()
+
+
+# Connects with one hello after the other, each for a link of its own; prints how many it was
+# welcomed for, and how often it was turned away.
+LINKS = """
+import socket, sys
+address, port, hello, count = sys.argv[1], int(sys.argv[2]), bytes.fromhex(sys.argv[3]), 300
+held = []
+for number in range(count):
+    one = socket.create_connection((address, port), 10)
+    one.sendall(hello[:24] + (number + 1).to_bytes(8, "big") + hello[32:])
+    held.append(one)
+answers = []
+for one in held:
+    one.settimeout(10)
+    try:
+        answers.append(one.recv(64)[:4])
+    except ConnectionResetError:
+        answers.append(b"")
+print(answers.count(b"harp"), answers.count(b""))
+"""
+
+
+@pytest.mark.parametrize("scene", [False], ids=["kernel address"], indirect=True)
+def test_unaccepted_links_per_listener_are_bounded(scene: Scene) -> None:
+    (port,) = struct.unpack("!H", scene.handle[8:10])
+    begun = hello(token_of(scene), flows=2).hex()
+    words = [sys.executable, "-c", LINKS, scene.listening.site.address, port, begun]
+    assert scene.host.run(words, timeout=60).stdout == f"{LINKS_MOST} {300 - LINKS_MOST}\n"
+
+
+def test_unauthenticated_connections_are_bounded(scene: Scene) -> None:
+    """Silent ones in any number do not keep a peer out."""
+    with scene.stranger() as crowd:
+        crowd.do("open 600")
+        scene.still_serves()
+        crowd.is_rid_of(600 - ROOM)
+    assert scene.counted() >= 600 - ROOM
+
+
+@pytest.mark.parametrize("scene", [False], ids=["kernel address"], indirect=True)
+def test_unauthenticated_connections_are_bounded_per_instance(scene: Scene) -> None:
+    """However many listeners there are, a crowd at each leaves the instance's places to links."""
+    handles = [scene.handle, *(bytes.fromhex(scene.listening.listen()[1]) for _ in range(2))]
+    with contextlib.ExitStack() as stack:
+        crowds = [stack.enter_context(scene.stranger(handle)) for handle in handles]
+        for crowd in crowds:
+            crowd.do("open 250")
+        wait_until(
+            lambda: sum(crowd.do("state")[1] for crowd in crowds) >= 750 - ROOM,
+            STRANGER_S - 2, "all of them found a place",
+        )  # fmt: skip
+        scene.still_serves()
+
+
+def test_unsupported_wire_version_is_answered(scene: Scene) -> None:
+    """With the token: it is told why, and the listener still serves."""
+    with scene.stranger() as stranger:
+        stranger.do("open 1")
+        stranger.do(f"send {hello(token_of(scene), version=(3, 4)).hex()}")
+
+        def answered() -> bytes:
+            return stranger.do("state")[2]
+
+        welcome = wait_until(answered, 2, "there was no answer")
+        assert len(welcome) == 64 and welcome[:4] == b"harp"
+        version, status = struct.unpack("!HH", welcome[4:8])
+        assert (version, status) == (0, 93)  # EPROTONOSUPPORT
+        scene.still_serves()
+
+
+def test_duplicate_hello_is_closed(scene: Scene) -> None:
+    """The second of two equal hellos is a stranger's; the first keeps its link."""
+    with scene.stranger() as first, scene.stranger() as second:
+        for stranger in (first, second):
+            stranger.do("open 1")
+            stranger.do(f"send {hello(token_of(scene), flows=2).hex()}")
+        second.is_rid_of(1)
+        assert first.do("state")[0] == 1
+    assert scene.counted() == 1
+    scene.still_serves()
+
+
+def test_address_outside_peers_is_refused(lab: Lab, tmp_path: Path) -> None:
+    """`peers` names who may: others are refused before they can say anything."""
+    sites = [packet_site(tmp_path / str(host.index), host) for host in lab.hosts]
+    sites[0].environment["HARP_PEERS"] = "10.77.0.64/26,10.77.1.0/24"
+    with Rank(sites[0]) as listening, Rank(sites[1]) as other:
+        listening.init()
+        other.init()
+        scene = Scene(listening, other, listening.listen(), lab.hosts[1])
+        with scene.stranger() as stranger:
+            stranger.do("open 3")
+            stranger.is_rid_of(3)
+        (process,) = sites[0].published()
+        assert process.totals["tcp_peer_refused"] == 3
+        with pytest.raises(Failed):
+            other.connect(listening.listen()[1])
+        (warning,) = other.warnings
+        assert "nothing listens there: did its process end? If it lives, `peers`" in warning
+
+
+SIZE = 4096  # of the message that is told in contradictions
+TEXT = bytes(i % 251 for i in range(SIZE))  # what the rank expects in its message 0
+
+
+def chunk(
+    flow: int, begin: int, end: int, last: bool = False, sent: int = SIZE
+) -> tuple[int, bytes]:
+    """Bytes of message 0, over one of two flows; of its payload no more than `sent` are sent."""
+    header = struct.pack("!QQIBBH", 0, begin, end - begin, 1, int(last), 0)
+    return flow, header + TEXT[begin:end][:sent]
+
+
+CONTRADICTIONS = {
+    "bytes that are still coming in over another flow": [
+        chunk(0, 0, SIZE, sent=1000), chunk(1, 0, SIZE, last=True), (0, TEXT[1000:])],
+    "bytes that have come": [
+        chunk(0, 0, 1024), chunk(1, 0, 1024), chunk(0, 2048, SIZE, last=True)],
+    "bytes beyond the size": [
+        chunk(0, 2048, SIZE, sent=1000), chunk(1, 0, 2048, last=True), (0, TEXT[3048:])],
+    "bytes beyond a size that comes after them": [
+        chunk(0, 2048, SIZE), chunk(1, 0, 2048, last=True)],
+    "a size twice": [
+        chunk(0, 2048, SIZE, last=True), chunk(1, 2048, SIZE, last=True)],
+    "two sizes": [
+        chunk(0, 2048, SIZE, last=True), chunk(1, 0, 2048, last=True)],
+    "an end before the beginning": [
+        (0, struct.pack("!QQIBBH", 0, 2**64 - 1, 2, 1, 1, 0) + TEXT[:2])],
+    "nothing, in the middle": [chunk(0, 0, 1024), chunk(1, 1024, 1024)],
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def both_flows(scene: Scene) -> Iterator[tuple[int, list[Stranger]]]:
+    """Who has the token begins a link of two flows: the rank's number for it, and the flows."""
+    with scene.stranger() as first, scene.stranger() as second:
+        for number, stranger in enumerate((first, second)):
+            stranger.do("open 1")
+            stranger.do(f"send {hello(token_of(scene), flow=number, flows=2).hex()}")
+        yield scene.listening.accept(scene.listener[0]), [first, second]
+
+
+@pytest.mark.parametrize("scene", [False], ids=["kernel address"], indirect=True)
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_contradictory_chunks_fail_link(scene: Scene, case: str) -> None:
+    """The link ends with an error, and nothing is written to memory whose message is through: the
+    rank gives that back at once, and would end."""
+    rank = scene.listening
+    with both_flows(scene) as (link, flows):
+        rank.start("receive", link, 1, SIZE, 3000)
+        for flow, sent in CONTRADICTIONS[case]:
+            flows[flow].do(f"send {sent.hex()}")
+        with pytest.raises(Failed) as failure:
+            rank.finish()
+        assert failure.value.call == "test"
+        (warning,) = rank.warnings
+        assert "contradicts the others" in warning or "overlap" in warning, warning
+
+
+@pytest.mark.parametrize("scene", [False], ids=["kernel address"], indirect=True)
+def test_chunk_of_finished_message_fails_link(scene: Scene) -> None:
+    rank = scene.listening
+    with both_flows(scene) as (link, flows):
+        rank.start("receive", link, 1, SIZE, 3000)
+        for flow, sent in (chunk(0, 0, 1000), chunk(1, 1000, SIZE, last=True)):
+            flows[flow].do(f"send {sent.hex()}")
+        rank.finish()
+        flows[0].do(f"send {chunk(0, 0, 1000)[1].hex()}")
+        with pytest.raises(Failed):
+            rank.do("receive", link, 1, SIZE, 3000)
+        assert "contradicts the others" in rank.warnings[0]
+
+
+@pytest.mark.parametrize("scene", [False], ids=["kernel address"], indirect=True)
+def test_duplicate_hello_of_accepted_link_is_closed(scene: Scene) -> None:
+    """It begins no second link, which would be found in the place of the first one."""
+    with both_flows(scene), scene.stranger() as third:
+        third.do("open 1")
+        third.do(f"send {hello(token_of(scene), flow=0, flows=2).hex()}")
+        assert third.is_rid_of(1) == b""
+    assert scene.counted() == 1

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A flow whose path swallows its packets gets a new connection, and the job does not notice. A
+link none of whose paths is left fails in time; one whose peer is only slow does not."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+from jobs import FULL, over
+from ranks import Rank, connect, wait_until
+
+from harp.observe.statfile import Process
+from tools.hosts.jobs import Joint, all_reduce, job
+
+Join = Callable[..., Joint]
+
+FLOWS = 4
+ROUNDS = 24 if FULL else 4
+PAUSE_S = 1.0 if FULL else 0.1
+ALONE_S = 1.0  # what it takes without other flows to compare with
+TIMEOUT_MS = 1500
+SLACK_S = 0.7
+ENDLESS = 10_000_000
+
+
+@over("join,side", ("wire", "tx"), ("packet", "both"))
+def test_flows_are_replaced_one_after_another(join: Join, side: str) -> None:
+    joint = join(flows=FLOWS)
+    iterations = int(ROUNDS * (PAUSE_S + 0.8) * 8)
+    with job(joint.sites, joint.host, all_reduce("8M", iterations, 1)) as running:
+        times = []
+        for number in range(ROUNDS):
+            flow = running.grows(number % FLOWS)
+            joint.swallow(flow, side)
+            times.append(running.await_count(0, "flows_replaced", number + 1))
+            fresh = lambda: running.sending(0)[flow.flow].local != flow.local  # noqa: E731
+            wait_until(fresh, 2, "the old connection is still there", running.ranks)
+            time.sleep(PAUSE_S)
+        joint.impair()
+        running.ends_well()
+        assert [seen["flows_replaced"] for seen in running.seen] == [ROUNDS, 0]
+        print([f"{took:.3f} s" for took in times])
+        assert min(times) < ALONE_S
+
+
+@over("join,side", ("wire", "rx"), ("packet", "tx"))
+def test_only_flow_is_replaced(join: Join, side: str) -> None:
+    """For good, and in one direction: what it carried has arrived and was not acknowledged, or
+    has not arrived."""
+    joint = join(flows=1)
+    with job(joint.sites, joint.host, all_reduce("4M", 20, 1)) as running:
+        joint.swallow(running.grows(0), side)
+        running.await_count(0, "flows_replaced", 1)
+        running.ends_well()
+        assert [seen["flows_replaced"] for seen in running.seen] == [1, 0]
+
+
+@pytest.mark.skipif(not FULL, reason="a machine that stands still for a second fails it")
+@over("join,", ("wire",))
+def test_flow_is_replaced_within_short_timeout(join: Join) -> None:
+    joint = join(flows=1, timeout_ms=1000)
+    with job(joint.sites, joint.host, all_reduce("4M", 20, 1)) as running:
+        joint.swallow(running.grows(0), "both")
+        running.await_count(0, "flows_replaced", 1)
+        running.ends_well()
+
+
+@over("join,flows", ("wire", 1), ("packet", FLOWS))
+def test_link_without_working_path_fails_in_time(join: Join, flows: int) -> None:
+    """Both sides' requests fail in time, and each log names the peer."""
+    joint = join(flows=flows, timeout_ms=TIMEOUT_MS)
+    with job(joint.sites, joint.host, all_reduce("4M", ENDLESS, 1)) as running:
+        joint.impair("blackhole=1,side=both")
+        began = time.monotonic()
+        for number, rank in enumerate(running.ranks):
+            moment, line = rank.wait_for_line(" failed after ", TIMEOUT_MS / 1e3 + 5)
+            print(f"rank {number}: {moment - began:.3f} s: {line}; {rank.warnings}")
+            assert line.endswith(": ncclRemoteError")
+            assert moment - began < TIMEOUT_MS / 1e3 + SLACK_S
+            peer = re.escape(joint.sites[1 - number].address)
+            assert rank.warnings
+            for warning in rank.warnings:
+                assert re.search(rf"HARP: the link (to|from) {peer}:\d+ failed: ", warning)
+        assert running.finish(10) == [1, 1]
+
+
+@over("join,", ("packet",))
+def test_short_outage_of_all_paths_is_survived(join: Join) -> None:
+    """All paths are dead, but not for long: the job goes on, whatever was tried meanwhile."""
+    joint = join(flows=FLOWS, timeout_ms=4 * TIMEOUT_MS)
+    with job(joint.sites, joint.host, all_reduce("8M", 100 if FULL else 12, 1)) as running:
+        for silence in (0.3, 1.5, 1.1, 2.0) if FULL else (1.2,):
+            joint.impair("blackhole=1,side=both")
+            time.sleep(silence)
+            joint.impair()
+            before = running.count(1, "messages_in")
+            running.await_count(1, "messages_in", before + 20)
+        running.ends_well()
+
+
+@over("join,", ("packet",))
+def test_peer_killed_during_outage_fails_link_in_time(join: Join) -> None:
+    """A new connection is on the way then, and is refused or not answered, like the old one."""
+    joint = join(flows=1, timeout_ms=TIMEOUT_MS)
+    with job(joint.sites, joint.host, all_reduce("4M", ENDLESS, 1)) as running:
+        survivor, victim = running.ranks
+        joint.impair("blackhole=1,side=both")
+        time.sleep(1.25)  # a second and a tick: the new connection is being tried
+        victim.signal(signal.SIGKILL)
+        joint.impair()
+        began = time.monotonic()
+        moment, line = survivor.wait_for_line(" failed after ", TIMEOUT_MS / 1e3 + 5)
+        assert line.endswith(": ncclRemoteError")
+        assert moment - began < TIMEOUT_MS / 1e3 + SLACK_S
+        assert survivor.wait(5) == 1
+
+
+@over("join,", ("wire",))
+def test_replaced_flow_to_slow_receiver_keeps_received_data(join: Join) -> None:
+    """What the old connection had brought, and nobody has taken yet, is not sent again: it goes
+    over to the new one."""
+    joint = join(flows=1)
+    with Rank(joint.sites[0]) as sender, Rank(joint.sites[1]) as receiver:
+        sender.init()
+        receiver.init()
+        link = connect(sender, receiver)
+        link.move()
+        sender.start("send", link.sends, 24, 2 << 20, 20000)
+
+        def seen() -> Process:
+            (process,) = joint.sites[0].published()
+            return process
+
+        def new_connection() -> bool:
+            return seen().totals["flows_replaced"] > 0
+
+        wait_until(lambda: seen().totals["tcp_window_probes"] > 0, 10, "no probes", [sender])
+        (flow,) = wait_until(lambda: seen().flows, 10, "the flow is not published", [sender])
+        joint.swallow(flow, "both")
+        wait_until(new_connection, 10, "no new connection", [sender])
+        receiver.start("receive", link.receives, 24, 2 << 20, 20000)
+        link.finish(20)
+        assert sender.warnings == receiver.warnings == []
+
+
+@over("join,flows", ("wire", 2), ("packet", 16))
+def test_slow_receiver_does_not_replace_flows(join: Join, flows: int) -> None:
+    """It lives and posts nothing for longer than any patience, its windows full; and, with many
+    flows, its packet memory, which is less than their windows together."""
+    joint = join(flows=flows, timeout_ms=TIMEOUT_MS)
+    with Rank(joint.sites[0]) as sender, Rank(joint.sites[1]) as receiver:
+        sender.init()
+        receiver.init()
+        link = connect(sender, receiver)
+        link.move()
+        sender.start("send", link.sends, 24, 2 << 20, 20000)
+        time.sleep(5 if FULL else 2.5)
+        receiver.start("receive", link.receives, 24, 2 << 20, 20000)
+        link.finish(20)
+        (process,) = joint.sites[0].published()
+        if flows == 16:
+            (refused,) = joint.sites[1].published()
+            assert refused.totals["tcp_memory_drops"] > 0
+        assert process.totals["tcp_window_probes"] > 0
+        assert process.totals["flows_replaced"] == 0
+        assert sender.warnings == receiver.warnings == []

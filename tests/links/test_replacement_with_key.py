@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connection that takes another's place proves the key as the first one did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from jobs import over
+from ranks import wait_until
+
+from tools.hosts.jobs import Joint, all_reduce, job
+
+ROUNDS = 3
+
+
+@over("join,", ("wire",))
+def test_repeated_replacement_proves_shared_key(join: Callable[..., Joint]) -> None:
+    joint = join(flows=1)
+    for site in joint.sites:
+        key = site.folder / "key"
+        key.write_text("the same on both hosts\n")
+        key.chmod(0o600)
+        site.environment["HARP_KEY_FILE"] = str(key)
+    with job(joint.sites, joint.host, all_reduce("4M", 60, 1)) as running:
+        for number in range(ROUNDS):
+            flow = running.grows(0)
+            joint.swallow(flow, "tx")
+            running.await_count(0, "flows_replaced", number + 1)
+            fresh = lambda: running.sending(0)[0].local != flow.local  # noqa: E731
+            wait_until(fresh, 2, "the old connection is still there", running.ranks)
+        joint.impair()
+        running.ends_well()
+        assert [seen["flows_replaced"] for seen in running.seen] == [ROUNDS, 0]
+        assert running.count(1, "keys_refused") == 0

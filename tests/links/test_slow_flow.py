@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A slow flow costs its link its own share at most: the others go on at their pace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tools.hosts.jobs import job
+from tools.hosts.ranks import wire_path, wire_site
+
+FLOWS = 4
+FLOW_MBPS = 100  # each; four of them are well below what a busy machine does
+WORDS = ["sendrecv", "-b", "1M", "-e", "1M", "-n", "50", "-w", "8", "--outstanding", "8"]
+
+
+def rate(folder: Path, capped: bool) -> float:
+    """GB/s of a link of four flows, each held to a rate of its own; capped: one to a tenth."""
+    path = wire_path()
+    control = folder / "faults"
+    folder.mkdir()
+    control.write_text(f"rate_mbps={FLOW_MBPS // 10}" if capped else "")
+    faults = "|fault:".join(
+        f"tso=1,rate_mbps={FLOW_MBPS},flow={number}" + (f",control={control}" * (number == 1))
+        for number in range(FLOWS)
+    )
+    sites = [
+        wire_site(folder / "0", path, 1, device=f"fault:{faults}|wire:{path}", flows=FLOWS),
+        wire_site(folder / "1", path, 2, flows=FLOWS),
+    ]
+    report = folder / "report.json"
+    with job(sites, "127.0.0.1", [*WORDS, "--json", report], flowing=0) as running:
+        running.ends_well()
+    (record,) = json.loads(report.read_text())["records"]
+    return float(record["algbw_gbs"])
+
+
+def test_capped_flow_does_not_slow_other_flows(tmp_path: Path) -> None:
+    whole = rate(tmp_path / "whole", capped=False)
+    capped = rate(tmp_path / "capped", capped=True)
+    print(f"{whole:.4f} GB/s, with one flow at a tenth {capped:.4f}: {capped / whole:.2f}")
+    line = FLOWS * FLOW_MBPS / 8e3
+    assert 0.7 * line < whole < 1.05 * line, "the flows are not what holds the link back"
+    assert capped >= 0.8 * 0.75 * whole

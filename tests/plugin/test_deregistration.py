@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that is gone the moment its send is done, above a device that lets go late.
+
+pytest tests/plugin/test_deregistration.py --rounds 100000     some minutes
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pairs import rank_at
+from plugin_peer import Peer, end_all
+
+SIZE = 16384
+HOLD_US = 300
+ROUNDS = 300
+
+Start = Callable[[str, str], "tuple[Peer, Peer]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Two ranks by their devices, brought up one after the other."""
+    ranks: list[Peer] = []
+
+    def make(*devices: str) -> tuple[Peer, Peer]:
+        for number, device in enumerate(devices, 1):
+            keys = f"device = {device}\naddress = 10.9.0.{number}/24\n"
+            ranks.append(rank_at(tmp_path / str(number), keys))
+        return ranks[0], ranks[1]
+
+    try:
+        yield make
+    finally:
+        end_all(ranks)
+
+
+@pytest.fixture
+def devices() -> Iterator[Callable[[str], "tuple[str, str]"]]:
+    """Two ends of a wire, the first behind faults."""
+    wire = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
+    yield lambda faults: (f"fault:{faults}|wire:{wire}", f"wire:{wire}")
+    for left in wire.parent.glob(f"{wire.name}*"):  # a killed rank leaves its own
+        left.unlink()
+
+
+def test_deregistered_memory_is_not_read_by_late_device(
+    devices: Callable[[str], "tuple[str, str]"], start: Start, request: pytest.FixtureRequest
+) -> None:
+    """It reads the memory once more, long after the peer's acknowledgement. Whoever unmaps that
+    right after deregistration must have been made to wait."""
+    rounds = request.config.getoption("--rounds", default=None) or ROUNDS
+    sender, receiver = start(*devices(f"hold_us={HOLD_US}"))
+    listening = receiver.listen()
+    sends = sender.connect(handle=listening["handle"])["comm"]
+    receives = receiver.accept(listener=listening["listener"])["comm"]
+    receiving = receiver.start(
+        "stream", comm=receives, sends=False, count=rounds, size=SIZE, seed=1, outstanding=8
+    )
+    sending = sender.start("send_fleeting", comm=sends, count=rounds, size=SIZE, seed=1)
+    assert sending.result(timeout=30 + rounds) is None
+    outcome = receiving.result(timeout=60)
+    assert (outcome["done"], outcome["wrong"], outcome["error"]) == (rounds, 0, None)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of neighbours: as many as there are connections, and a flood takes nobody's place."""
+
+from __future__ import annotations
+
+import pytest
+from many_hosts import arp, crowded, heard, open_from, segment, tell
+
+from harp.testing._flow import FlowStack
+from harp.testing.frames import ACK, PSH, SYN
+
+MANY = 4096
+SECOND = 10**9
+
+
+def send_to_each(stack: FlowStack, flows: list, numbers: range) -> list[int]:
+    """A byte to each host; whom the stack had to ask for. Each byte is acknowledged."""
+    questions: list[int] = []
+    for flow, number in zip(flows, numbers):
+        flow.push(b"x")
+        stack.flush()
+        asked, segments = heard(stack)
+        questions += asked
+        for there, tcp in segments:
+            assert there == number
+            ack = int.from_bytes(tcp[4:8], "big") + 1
+            tell(stack, segment(number, 1000, ACK, 1, ack & 0xFFFFFFFF))
+    return questions
+
+
+def test_neighbour_table_holds_one_entry_per_connection() -> None:
+    """Each of 4,096 hosts is asked for once, and none is forgotten while it has a connection."""
+    stack = crowded(max_connections=MANY * 8 // 7 + 8, packets=8192)  # an eighth is for our own
+    listener = stack.listen(80, backlog=MANY)
+    for number in range(MANY):
+        open_from(stack, number)
+    flows = listener.accepted
+    assert len(flows) == MANY
+    for _ in range(2):
+        assert send_to_each(stack, flows, range(MANY)) == []
+    counters = stack.counters()
+    assert counters["arp_requests_out"] == MANY
+    assert "neighbours_replaced" not in counters
+
+
+def test_neighbour_of_connection_is_not_evicted() -> None:
+    """Ten times as many strangers as the table has places, each of them asked for and there."""
+    stack = crowded(max_connections=8)
+    listener = stack.listen(80)
+    open_from(stack, 0)
+    for number in range(1, 3000):
+        if number % 200 == 0:
+            stack.advance(stack.now + SECOND)  # the questions are limited
+        tell(stack, arp(number, 1), segment(number, 1, ACK, 5, 5, dport=81))
+        asked, _ = heard(stack)
+        tell(stack, *(arp(one, 2) for one in asked))
+        heard(stack)
+    assert stack.counters()["neighbours_replaced"] > 2500
+    assert send_to_each(stack, listener.accepted, range(1)) == []
+
+
+def test_incomplete_neighbours_are_evicted_before_reachable() -> None:
+    """A host without a connection is known; three times as many as there are places are not."""
+    stack = crowded(max_connections=8)
+    stray = segment(0, 1, ACK, 5, 5, dport=81)
+    tell(stack, arp(0, 1), stray)
+    tell(stack, arp(0, 2))
+    heard(stack)
+    tell(stack, *(segment(number, 1, ACK, 5, 5, dport=81) for number in range(1, 800)))
+    heard(stack)
+    tell(stack, stray)
+    asked, segments = heard(stack)
+    assert (asked, [there for there, _ in segments]) == ([], [0])
+
+
+def test_neighbours_of_closed_connections_are_evicted_first() -> None:
+    """The places of connections that are over are found again, the oldest first."""
+    stack = crowded(max_connections=8)
+    stack.listen(80)
+    for number in range(1000):
+        first = open_from(stack, number)
+        tell(stack, segment(number, 1000, 0x14, 1, (first + 1) & 0xFFFFFFFF))
+        assert stack.counters().get("tcp_connections", 0) == 0
+        heard(stack)
+        if number % 200 == 199:
+            stack.advance(stack.now + SECOND)
+    assert stack.counters()["neighbours_replaced"] == 1000 - 8 - 256
+
+
+def test_packets_queued_for_arp_use_an_eighth_of_pool() -> None:
+    """A flood's answers wait for hosts that are not there; who answers still gets its own."""
+    stack = crowded(max_connections=256, packets=64)
+    stack.listen(80, backlog=256)
+    tell(stack, *(segment(number, 1, SYN, 0, 0) for number in range(200)))
+    heard(stack)
+    assert stack.counters()["packets_used"] == 64 // 8
+    assert stack.counters()["arp_queue_drops"] == 200 - 64 // 8
+    tell(stack, arp(199, 2), arp(0, 2))
+    _, segments = heard(stack)
+    assert [there for there, _ in segments] == [199]
+
+
+def test_returning_neighbour_is_resolved_again() -> None:
+    """Its connection outlives that it answered nothing for a while, and asks again."""
+    stack = crowded()
+    listener = stack.listen(80)
+    open_from(stack, 7)
+    (flow,) = listener.accepted
+    stack.advance(stack.now + 61 * SECOND)  # what is known has grown old
+    flow.push(b"x")
+    stack.flush()
+    failed = 0
+    for _ in range(40):
+        stack.advance(stack.now + SECOND)
+        heard(stack)
+        failed = stack.counters().get("arp_failures", 0)
+    assert failed >= 1
+    for _ in range(40):
+        stack.advance(stack.now + SECOND)
+        asked, segments = heard(stack)
+        if asked:
+            assert set(asked) == {7}
+            tell(stack, arp(7, 2))
+            _, segments = heard(stack)
+        if segments:
+            assert segments[0][1][13] & (PSH | ACK)
+            return
+    pytest.fail("the connection never asked again")
+
+
+def test_hosts_that_sent_arp_exceed_the_request_limit() -> None:
+    """A job begins: all ask, then all connect. No more than a few of them have to wait a second,
+    since more than 256 are asked for at once."""
+    stack = crowded(max_connections=1024, packets=8192)
+    stack.listen(80, backlog=1024)
+    tell(stack, *(arp(number, 1) for number in range(1000)))
+    heard(stack)
+    tell(stack, *(segment(number, 1, SYN, 0, 0) for number in range(1000)))
+    asked, _ = heard(stack)
+    assert len(asked) >= 990

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An all_reduce over the guest's NIC, which HARP alone has: not a byte is copied before the NIC
+reads it. Without an IOMMU that holds for pages that the kernel does not move, and what lies in
+others is copied, and counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from dpdk_guest import Reduced, reduce_together
+from guest import DATA, TEST_S, Guest
+
+pytestmark = pytest.mark.timeout(TEST_S)
+
+# Odd sizes too: chunks, and references, that end anywhere.
+SIZES = ("-b", "8", "-e", "1M", "-f", "37", "-n", "2", "-w", "1")
+LEAST = 3 * sum(8 * 37**i for i in range(4))  # an all_reduce of two sends each byte once
+
+
+def check_sums(reduced: Reduced) -> int:
+    """The sums are right, and over HARP's own NIC; the payload, in bytes, that was sent."""
+    assert len(reduced.records) > 3 and reduced.is_right
+    assert f"dpdk {DATA.pci_id} (net_virtio), {DATA.address}/24" in reduced.said
+    payload = reduced.counters["message_bytes_out"]
+    assert payload >= LEAST
+    return payload
+
+
+def assert_read_in_place(reduced: Reduced) -> None:
+    payload, counters = check_sums(reduced), reduced.counters
+    assert counters["tx_copied_bytes"] == 0
+    # What was sent again was read again.
+    assert payload <= counters["tx_ref_bytes"] <= payload + counters["tcp_retransmit_bytes"]
+
+
+def test_all_reduce_refers_to_memory_only_with_iommu(given: Guest, tmp_path: Path) -> None:
+    reduced = reduce_together(given, tmp_path, SIZES)
+    if given.iommu:
+        assert_read_in_place(reduced)
+        return
+    payload, counters = check_sums(reduced), reduced.counters
+    assert counters["tx_ref_bytes"] == 0
+    # The shortest pieces are copied as HARP's own headers are: uncounted.
+    assert counters["tx_copied_bytes"] >= payload - 1024
+
+
+def test_all_reduce_refers_to_hugepages(given: Guest, tmp_path: Path) -> None:
+    reduced = reduce_together(given, tmp_path, SIZES, "--hugepages")
+    assert_read_in_place(reduced)
