@@ -93,7 +93,8 @@ def test_every_protection_has_a_mutation() -> None:
 GOOD = Mutation(
     area="a", name="x", feature="RFC 826, ARP", file="harp/stack/limit.h",
     line="return limit->count++ < most;", becomes="return true;",
-    caught_by=("tests/mutations/test_mutation_lists.py::test_every_entry_matches_sources_and_tests",), why="",
+    caught_by=("tests/mutations/test_mutation_lists.py::test_every_entry_matches_sources_and_tests",),
+    why="",
 )  # fmt: skip
 FAULTS: dict[str, dict[str, Any]] = {
     "no such line": {"line": "return limit->count;"},
