@@ -74,11 +74,11 @@ static bool claim(struct net_request *request, const struct chunk *chunk)
  * beginning, they lie edge to edge. Who takes the trouble to make up a sum of zero
  * in another way could as well send wrong bytes.
  */
-static uint64_t edge(uint64_t rx_buffer)
+static uint64_t edge(uint64_t x)
 {
-  rx_buffer = (rx_buffer + 0x9e3779b97f4a7c15ull) * 0xbf58476d1ce4e5b9ull;
-  rx_buffer = (rx_buffer ^ rx_buffer >> 27) * 0x94d049bb133111ebull;
-  return rx_buffer ^ rx_buffer >> 31;
+  x = (x + 0x9e3779b97f4a7c15ull) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+  return x ^ x >> 31;
 }
 
 /* Collects size bytes in flow->rx_header; returns bytes taken. */

@@ -98,10 +98,10 @@ static struct harp_neighbour *find(const struct harp_stack *stack, uint32_t addr
 static void find_place(struct harp_stack *stack, struct harp_neighbour *entry)
 {
   if (entry->user_count > 0) {
-    list_remove(&entry->rx_buffer);
+    list_remove(&entry->idle_link);
   } else {
     bool asked = entry->state == NEIGHBOUR_INCOMPLETE;
-    list_move(asked ? &stack->neighbours_incomplete : &stack->neighbours_idle, &entry->rx_buffer);
+    list_move(asked ? &stack->neighbours_incomplete : &stack->neighbours_idle, &entry->idle_link);
   }
 }
 
@@ -124,7 +124,7 @@ static void release(struct harp_stack *stack, struct harp_neighbour *entry)
   drop_queue(stack, entry);
   entry->state = NEIGHBOUR_FREE;
   list_remove(&entry->waits);
-  list_move(&stack->neighbours_free, &entry->rx_buffer);
+  list_move(&stack->neighbours_free, &entry->idle_link);
 }
 
 /* Who has not answered yet goes before who has: senders that somebody invents, and
@@ -136,7 +136,7 @@ static void make_room(struct harp_stack *stack)
     from = &stack->neighbours_incomplete;
   }
   COUNT(stack, neighbours_replaced);
-  release(stack, HARP_CONTAINER(from->next, struct harp_neighbour, rx_buffer));
+  release(stack, HARP_CONTAINER(from->next, struct harp_neighbour, idle_link));
 }
 
 static struct harp_neighbour *create(struct harp_stack *stack, uint32_t address)
@@ -144,13 +144,13 @@ static struct harp_neighbour *create(struct harp_stack *stack, uint32_t address)
   if (list_empty(&stack->neighbours_free)) {
     make_room(stack);
   }
-  struct harp_list *rx_buffer = stack->neighbours_free.next;
-  struct harp_neighbour *entry = HARP_CONTAINER(rx_buffer, struct harp_neighbour, rx_buffer);
+  struct harp_list *idle_link = stack->neighbours_free.next;
+  struct harp_neighbour *entry = HARP_CONTAINER(idle_link, struct harp_neighbour, idle_link);
   struct harp_neighbour **bucket = &stack->neighbour_buckets[bucket_of(stack, address)];
-  list_remove(rx_buffer);
+  list_remove(idle_link);
   *entry = (struct harp_neighbour){.address = address, .hash_next = *bucket};
   list_init(&entry->waits);
-  list_init(&entry->rx_buffer);
+  list_init(&entry->idle_link);
   list_init(&entry->users);
   list_init(&entry->holds);
   *bucket = entry;
@@ -184,7 +184,7 @@ int neighbours_create(struct harp_stack *stack)
     list_init(&entry->waits);
     list_init(&entry->users);
     list_init(&entry->holds);
-    list_append(&stack->neighbours_free, &entry->rx_buffer);
+    list_append(&stack->neighbours_free, &entry->idle_link);
   }
   if (!any) {
     create(stack, 0)->state = NEIGHBOUR_REACHABLE;

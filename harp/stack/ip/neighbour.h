@@ -45,7 +45,7 @@ struct harp_neighbour {
   struct harp_neighbour *hash_next;
   struct harp_list waits; /* ASKED and CHECKING: by deadline */
   struct harp_list
-      rx_buffer;          /* without a connection: among those that make room, or the free ones */
+      idle_link;          /* without a connection: among those that make room, or the free ones */
   struct harp_list users; /* connections that send to it (neighbour_link of struct harp_tcp) */
   uint32_t user_count;
   struct harp_list holds; /* with frames in its queue: by the time of the first */

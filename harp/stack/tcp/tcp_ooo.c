@@ -23,23 +23,23 @@ static struct tcp_ooo_queue *begin(struct harp_tcp *tcp)
 }
 
 /* The neighbours in time of the run at a place learn of each other. */
-static void leave_time(struct tcp_ooo_queue *ooo, uint8_t rx_buffer)
+static void leave_time(struct tcp_ooo_queue *ooo, uint8_t slot)
 {
-  uint8_t newer = ooo->newer[rx_buffer], older = ooo->older[rx_buffer];
+  uint8_t newer = ooo->newer[slot], older = ooo->older[slot];
   if (older != TCP_OOO_NONE) {
     ooo->newer[older] = newer;
   }
   *(newer != TCP_OOO_NONE ? &ooo->older[newer] : &ooo->newest) = older;
 }
 
-static void join_time(struct tcp_ooo_queue *ooo, uint8_t rx_buffer)
+static void join_time(struct tcp_ooo_queue *ooo, uint8_t slot)
 {
-  ooo->newer[rx_buffer] = TCP_OOO_NONE;
-  ooo->older[rx_buffer] = ooo->newest;
+  ooo->newer[slot] = TCP_OOO_NONE;
+  ooo->older[slot] = ooo->newest;
   if (ooo->newest != TCP_OOO_NONE) {
-    ooo->newer[ooo->newest] = rx_buffer;
+    ooo->newer[ooo->newest] = slot;
   }
-  ooo->newest = rx_buffer;
+  ooo->newest = slot;
 }
 
 static struct tcp_ooo_block *run_at(struct tcp_ooo_queue *ooo, uint32_t index)
@@ -82,21 +82,21 @@ struct tcp_ooo_block *tcp_ooo_insert(struct harp_tcp *tcp, uint32_t index, uint3
     return NULL;
   }
   uint8_t *at = ooo->order + index;
-  uint8_t rx_buffer = ooo->order[ooo->count];
+  uint8_t slot = ooo->order[ooo->count];
   memmove(at + 1, at, ooo->count++ - index);
-  *at = rx_buffer;
-  struct tcp_ooo_block *run = &ooo->run[rx_buffer];
+  *at = slot;
+  struct tcp_ooo_block *run = &ooo->run[slot];
   *run = (struct tcp_ooo_block){.start = seq, .end = seq};
-  join_time(ooo, rx_buffer);
+  join_time(ooo, slot);
   tcp->fin_newest = false;
   return run;
 }
 
 void tcp_ooo_touch(struct harp_tcp *tcp, const struct tcp_ooo_block *run)
 {
-  uint8_t rx_buffer = (uint8_t)(run - tcp->ooo->run);
-  leave_time(tcp->ooo, rx_buffer);
-  join_time(tcp->ooo, rx_buffer);
+  uint8_t slot = (uint8_t)(run - tcp->ooo->run);
+  leave_time(tcp->ooo, slot);
+  join_time(tcp->ooo, slot);
   tcp->fin_newest = false;
 }
 
@@ -104,10 +104,10 @@ void tcp_ooo_remove(struct harp_tcp *tcp, uint32_t index)
 {
   struct tcp_ooo_queue *ooo = tcp->ooo;
   uint8_t *at = ooo->order + index;
-  uint8_t rx_buffer = *at;
-  leave_time(ooo, rx_buffer);
+  uint8_t slot = *at;
+  leave_time(ooo, slot);
   memmove(at, at + 1, --ooo->count - index);
-  ooo->order[ooo->count] = rx_buffer;
+  ooo->order[ooo->count] = slot;
   if (ooo->count == 0) {
     tcp->ooo = NULL;
     pool_put(&tcp->stack->packets, ooo);

@@ -70,7 +70,7 @@ static bool usual_tcp(const uint8_t *tcp)
  * damaged moves nothing, so that the same bytes are still to come and will be
  * written over. Whatever the damage is, in numbers or in ports, it was held to
  * be the next segment of this connection, and so this is where it does no harm. */
-static uint8_t *place_for(struct harp_tcp *tcp, uint32_t length)
+static uint8_t *rx_buffer_for(struct harp_tcp *tcp, uint32_t length)
 {
   bool taken = length && !tcp->rcv_queue && tcp->ops->rx_buffer && tcp->ops->deliver;
   return taken ? tcp->ops->rx_buffer(tcp->user, tcp, length) : NULL;
@@ -191,7 +191,7 @@ bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame)
     return false;
   }
   if (!frame->checksum_good) {
-    uint8_t *rx_buffer = frame->payload_length ? NULL : place_for(tcp, in.length);
+    uint8_t *rx_buffer = frame->payload_length ? NULL : rx_buffer_for(tcp, in.length);
     if (!sum_right(ip, rx_buffer, payload, in.length)) {
       return false;
     }

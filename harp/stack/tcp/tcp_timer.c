@@ -17,7 +17,7 @@ enum {
   (2 * NS_PER_S) /* of a connection with a user timeout: its peer may be stopped */
 #define HARP_PEER_RTO_MAX (500 * NS_PER_MS) /* of a backed-off timeout between HARP hosts */
 
-static void rx_buffer(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp)
+static void heap_put(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp)
 {
   stack->heap[index] = tcp;
   tcp->heap_index = index;
@@ -26,10 +26,10 @@ static void rx_buffer(struct harp_stack *stack, uint32_t index, struct harp_tcp 
 static void sift_up(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp)
 {
   while (index > 0 && stack->heap[(index - 1) / 2]->heap_key > tcp->heap_key) {
-    rx_buffer(stack, index, stack->heap[(index - 1) / 2]);
+    heap_put(stack, index, stack->heap[(index - 1) / 2]);
     index = (index - 1) / 2;
   }
-  rx_buffer(stack, index, tcp);
+  heap_put(stack, index, tcp);
 }
 
 static void sift_down(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp)
@@ -46,10 +46,10 @@ static void sift_down(struct harp_stack *stack, uint32_t index, struct harp_tcp 
     if (stack->heap[child]->heap_key >= tcp->heap_key) {
       break;
     }
-    rx_buffer(stack, index, stack->heap[child]);
+    heap_put(stack, index, stack->heap[child]);
     index = child;
   }
-  rx_buffer(stack, index, tcp);
+  heap_put(stack, index, tcp);
 }
 
 void tcp_timers_remove(struct harp_tcp *tcp)
