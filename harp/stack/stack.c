@@ -1,6 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A stack's creation, its clock, and the end of a burst. */
+#include "harp/stack.h"
+#include "harp/counters.h"
+#include "harp/frame.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
+#include "harp/stack/headers.h"
+#include "harp/stack/ip/ip_input.h"
+#include "harp/stack/ip/neighbour.h"
+#include "harp/stack/list.h"
+#include "harp/stack/packet.h"
+#include "harp/stack/pool.h"
+#include "harp/stack/siphash.h"
+#include "harp/stack/socket/socket.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/cc/cc.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_conn.h"
+#include "harp/stack/tcp/tcp_control.h"
+#include "harp/stack/tcp/tcp_listener.h"
+#include "harp/stack/tcp/tcp_output.h"
+#include "harp/stack/tcp/tcp_predict.h"
+#include "harp/stack/tcp/tcp_sndq.h"
+#include "harp/stack/tcp/tcp_timeout.h"
+#include "harp/stack/tcp/tcp_timer.h"
 
 enum {
   FLUSH_ROUNDS = 8, /* output may make more output possible, within bounds */
@@ -323,7 +346,7 @@ void harp_stack_set_time(struct harp_stack *stack, uint64_t now_ns)
 void harp_stack_advance(struct harp_stack *stack, uint64_t now_ns)
 {
   harp_stack_set_time(stack, now_ns);
-  neighbour_timers(stack);
+  neighbour_timers(stack, tcp_neighbour_failed);
   tcp_timers_run(stack);
   harp_stack_flush(stack);
 }

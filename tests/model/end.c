@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What must hold when a program has ended: everything comes to its end, and nothing remains. */
+#include "harp/stack/bytes.h"
 #include "tests/model/links.h"
 
 /* Bounds, ns. */

@@ -2,6 +2,7 @@
 /* Time: what happens next, at either side. */
 #include <string.h>
 
+#include "harp/stack/bytes.h"
 #include "tests/model/links.h"
 
 enum {

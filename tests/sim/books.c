@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/sim/books.h"
 
+#include "harp/stack/bytes.h"
+#include "harp/stack/seq.h"
+#include "harp/stack/tcp/tcp_ooo.h"
+#include "harp/stack/tcp/tcp_sndq.h"
+
 enum { LONG_LIST = 256 }; /* records */
 
 #define REQUIRE(condition) \

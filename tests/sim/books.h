@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
 
 /* NULL, or the condition that does not hold. whole: also lists of many records to their end. */
 const char *tcp_books(const struct harp_tcp *tcp, bool whole);

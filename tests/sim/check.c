@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What hosts must be like after every event: the books of their connections agree, and what
  * was acknowledged has been received. */
+#include "harp/stack/bytes.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
 #include "tests/sim/books.h"
 #include "tests/sim/sim.h"
 

@@ -1,7 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ICMP (RFC 792): echo, and errors about our own segments (RFC 5927). */
+#include "harp/stack/ip/icmp.h"
+
+#include "harp/frame.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/headers.h"
 #include "harp/stack/ip/checksum.h"
+#include "harp/stack/ip/ip_output.h"
+#include "harp/stack/ip/neighbour.h"
+#include "harp/stack/limit.h"
+#include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_conn.h"
+#include "harp/stack/tcp/tcp_rack.h"
+#include "harp/stack/tcp/tcp_sndq.h"
 
 enum {
   ICMP_RATE = 1000, /* messages sent per second at most (RFC 1812, 4.3.2.8) */

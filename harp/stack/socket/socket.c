@@ -1,8 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sockets are opened, named and closed: a small layer over flows. */
+#include "harp/stack/socket/socket.h"
+
 #include <netinet/in.h>
 
-#include "harp/stack/socket/socket.h"
+#include "harp/stack.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
+#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/cc/cc.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_conn.h"
+#include "harp/stack/tcp/tcp_listener.h"
+#include "harp/stack/tcp/tcp_rcvq.h"
+#include "harp/stack/tcp/tcp_timer.h"
 
 static const struct harp_flow_ops socket_ops;
 

@@ -3,7 +3,16 @@
 #include <poll.h>
 #include <sys/ioctl.h>
 
+#include "harp/stack.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
+#include "harp/stack/packet.h"
+#include "harp/stack/pool.h"
 #include "harp/stack/socket/socket.h"
+#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_rcvq.h"
+#include "harp/stack/tcp/tcp_sndq.h"
 
 enum {
   SEND_FLAGS = MSG_MORE | MSG_DONTWAIT | MSG_NOSIGNAL,

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* TCP_INFO: what a connection knows of itself, in Linux's words. */
+#include "harp/stack.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/headers.h"
 #include "harp/stack/socket/socket.h"
+#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
 
 static uint8_t congestion_state(const struct harp_tcp *tcp)
 {

@@ -2,7 +2,15 @@
 /* getsockopt and setsockopt, with Linux's names and meanings. */
 #include <netinet/in.h>
 
+#include "harp/stack.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
 #include "harp/stack/socket/socket.h"
+#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/cc/cc.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_conn.h"
+#include "harp/stack/tcp/tcp_listener.h"
 
 enum {
   SNDBUF_MIN = 4096,

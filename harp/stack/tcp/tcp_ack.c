@@ -1,71 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What an acknowledgement tells: what has arrived, how fast, and how much room there is. */
-#include "harp/stack/stack_state.h"
-
-/* RFC 6298, 2.3, with Linux's floor, which stands for the variation: a peer may hold an answer back
- * for as long, however long the round trip is. */
-void tcp_set_rto(struct harp_tcp *tcp)
-{
-  uint64_t rto = tcp->srtt + HARP_MAX(4 * tcp->rttvar, tcp->rto_min);
-  tcp->rto = HARP_MIN(rto, tcp->stack->config.rto_max_us * NS_PER_US);
-}
-
-/* RFC 6298, 2; with a sample per acknowledgement the gains stay those of one
- * per round trip closely enough (RFC 7323, appendix G). */
-void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt)
-{
-  rtt = HARP_MAX(rtt, 1);
-  if (tcp->srtt == 0) {
-    tcp->srtt = rtt;
-    tcp->rttvar = rtt / 2;
-  } else {
-    uint64_t error = rtt > tcp->srtt ? rtt - tcp->srtt : tcp->srtt - rtt;
-    tcp->rttvar = (3 * tcp->rttvar + error) / 4;
-    tcp->srtt = (7 * tcp->srtt + rtt) / 8;
-  }
-  tcp->min_rtt = HARP_MIN(tcp->min_rtt, rtt);
-  tcp_set_rto(tcp);
-}
-
-/* RFC 8985, 6.2, step 2: whether the newest copy is not what arrived. The echo tells, but not
- * while a hole is open, for then it is of what came before that. So it goes by time; the shortest
- * round trip says little where a queue stands, and not to count an answer costs little. */
-static bool is_answer_to_earlier(const struct harp_tcp *tcp, const struct harp_record *record,
-                                 const struct harp_ack_result *result)
-{
-  uint64_t rtt = tcp_record_age(tcp, record);
-  if (rtt < tcp->min_rtt) {
-    return true;
-  }
-  if (result->timed) {
-    return seq_lt(result->echo, tcp_timestamp_at(tcp, record->sent));
-  }
-  return rtt < tcp->srtt / 4 * 3;
-}
-
-void tcp_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end,
-                   struct harp_ack_result *result)
-{
-  uint32_t length = end - record->seq;
-  result->delivered += length;
-  if (record->lost) {
-    tcp->lost_out -= length;
-  }
-  if (record->retransmitted) {
-    tcp->retrans_out -= length;
-  }
-  if (record->transmits == 1) {
-    result->rtt = tcp_record_age(tcp, record);
-    result->original |= record->lost;
-    result->late = HARP_MAX(result->late, tcp_rack_late(tcp, record));
-  }
-  result->copies |= record->transmits > 1;
-  if (record->transmits == 1 || !is_answer_to_earlier(tcp, record, result)) {
-    tcp_rack_delivered(tcp, record, end);
-  }
-}
 
 /* Takes out what lies below ack. */
+#include "harp/stack/tcp/tcp_ack.h"
+
+#include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
+#include "harp/stack/headers.h"
+#include "harp/stack/seq.h"
+#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_ack_result.h"
+#include "harp/stack/tcp/tcp_rack.h"
+#include "harp/stack/tcp/tcp_recovery.h"
+#include "harp/stack/tcp/tcp_rtt.h"
+#include "harp/stack/tcp/tcp_sack.h"
+#include "harp/stack/tcp/tcp_segment.h"
+#include "harp/stack/tcp/tcp_sndq.h"
+#include "harp/stack/tcp/tcp_timer.h"
+
 static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_result *result)
 {
   while (tcp->records && seq_lt(tcp->records->seq, ack)) {
@@ -74,7 +27,7 @@ static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_resu
     if (record->sacked) {
       tcp->sacked_out -= end - record->seq;
     } else {
-      tcp_delivered(tcp, record, end, result);
+      tcp_rack_update(tcp, record, end, result);
     }
     if (end == record->end) {
       tcp_record_free(tcp, record);

@@ -1,18 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening, listening and closing; the table of connections. */
+#include "harp/stack/tcp/tcp_conn.h"
+
+#include "harp/stack.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
+#include "harp/stack/headers.h"
+#include "harp/stack/ip/ip_output.h"
+#include "harp/stack/ip/neighbour.h"
+#include "harp/stack/list.h"
+#include "harp/stack/pool.h"
+#include "harp/stack/siphash.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/cc/cc.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_control.h"
+#include "harp/stack/tcp/tcp_listener.h"
+#include "harp/stack/tcp/tcp_rcvq.h"
+#include "harp/stack/tcp/tcp_segment.h"
+#include "harp/stack/tcp/tcp_sndq.h"
+#include "harp/stack/tcp/tcp_timer.h"
 
 enum {
   FIRST_PORT = 49152, /* RFC 6335 */
   LAST_PORT = 65535,
-  HALF_OPEN_SHARE = 2, /* of the connections: so many of them may be handshakes of others */
-  OWN_SHARE = 8,       /* and so many are only for those that are opened from here */
+  OWN_SHARE = 8, /* and so many are only for those that are opened from here */
 };
 #define TIME_WAIT_NS (60 * NS_PER_S)
-/* A handshake that has lasted so long makes room where there is none: longer than round trips
- * are. A newcomer is better off so than with a cookie: it keeps all options, and a lost answer
- * is repeated. Only a flood turns a backlog over faster. */
-#define HALF_OPEN_LEAST_NS NS_PER_S
 
 static const struct harp_flow_ops nobody;
 
@@ -66,7 +80,7 @@ static uint32_t timestamp_offset(const struct harp_tcp *tcp)
 
 /* --- Handshakes under way --- */
 
-static void join_half_open(struct harp_listener *listener, struct harp_tcp *tcp)
+void tcp_join_half_open(struct harp_listener *listener, struct harp_tcp *tcp)
 {
   tcp->listener = listener;
   list_append(&listener->half_open, &tcp->half_open_link);
@@ -94,7 +108,7 @@ bool tcp_listener_full(struct harp_listener *listener)
 /* Of handshakes under way, the oldest is the likeliest to be a flood's (RFC 4987, 3.4). false:
  * there is none, or it is not so old (least: ns; 0: whichever it is), or its peer has answered and
  * waits for a place in the accept queue: that one is real. */
-static bool drop_half_open(struct harp_stack *stack, struct harp_tcp *oldest, uint64_t least)
+bool tcp_drop_half_open(struct harp_stack *stack, struct harp_tcp *oldest, uint64_t least)
 {
   if (!oldest || stack->now - oldest->syn_sent < least) {
     return false;
@@ -108,7 +122,7 @@ static bool drop_half_open(struct harp_stack *stack, struct harp_tcp *oldest, ui
   return true;
 }
 
-static struct harp_tcp *oldest_of(struct harp_list *turns)
+struct harp_tcp *tcp_oldest_of(struct harp_list *turns)
 {
   return list_empty(turns) ? NULL : HARP_CONTAINER(turns->next, struct harp_tcp, turn);
 }
@@ -122,27 +136,14 @@ static bool free_places(struct harp_stack *stack, uint32_t keep, uint64_t least)
     if (stack->connections.available > keep) {
       break;
     }
-    struct harp_tcp *waiting = oldest_of(&stack->time_wait);
+    struct harp_tcp *waiting = tcp_oldest_of(&stack->time_wait);
     if (waiting) {
       tcp_finish(waiting, 0);
-    } else if (!drop_half_open(stack, oldest_of(&stack->half_open), least)) {
+    } else if (!tcp_drop_half_open(stack, tcp_oldest_of(&stack->half_open), least)) {
       return false;
     }
   }
   return true;
-}
-
-/* Whether a handshake may begin: each listener has a bound, and so has the stack. */
-static bool make_room(struct harp_listener *listener)
-{
-  struct harp_stack *stack = listener->stack;
-  struct harp_tcp *oldest = NULL;
-  if (listener->pending >= listener->backlog) {
-    oldest = HARP_CONTAINER(listener->half_open.next, struct harp_tcp, half_open_link);
-  } else if (stack->half_open_count >= HARP_MAX(stack->connections.total / HALF_OPEN_SHARE, 1u)) {
-    oldest = oldest_of(&stack->half_open);
-  }
-  return !oldest || drop_half_open(stack, oldest, HALF_OPEN_LEAST_NS);
 }
 
 /* --- A connection's life --- */
@@ -299,62 +300,6 @@ void tcp_take_syn(struct harp_tcp *tcp, const struct harp_listener *listener,
   tcp->snd_wnd = tcp->max_snd_wnd = syn->window;
 }
 
-static void syn_input(struct harp_listener *listener, const struct harp_segment *segment)
-{
-  struct harp_stack *stack = listener->stack;
-  if (tcp_listener_full(listener)) {
-    return;
-  }
-  struct harp_endpoint peer = {segment->source, segment->source_port};
-  struct harp_tcp *tcp = make_room(listener) ? tcp_create(stack, peer, listener->port, OPENING_SYN)
-                                             : NULL;
-  if (!tcp) {
-    tcp_cookie_send(listener, segment);
-    return;
-  }
-  join_half_open(listener, tcp);
-  tcp_take_syn(tcp, listener, segment);
-  tcp_set_state(tcp, TCP_SYN_RECV);
-  tcp_send_syn(tcp);
-}
-
-/* An acknowledgement without a connection: of a cookie, or of nothing. */
-static struct harp_tcp *unconnected_ack(struct harp_listener *listener,
-                                        const struct harp_segment *segment)
-{
-  struct harp_tcp *tcp = NULL;
-  switch (tcp_cookie_take(listener, segment, &tcp)) {
-  case COOKIE_TAKEN:
-    join_half_open(listener, tcp); /* which it leaves with this segment */
-    tcp_set_state(tcp, TCP_SYN_RECV);
-    break;
-  case COOKIE_NONE: tcp_reply_reset(listener->stack, segment); break;
-  case COOKIE_REFUSED: break;
-  }
-  return tcp;
-}
-
-struct harp_tcp *tcp_listen_input(struct harp_listener *listener,
-                                  const struct harp_segment *segment)
-{
-  struct harp_stack *stack = listener->stack;
-  if (segment->flags & FLAG_RST) {
-    return NULL;
-  }
-  if (stack->io.admits && !stack->io.admits(stack->io.user, segment->source)) {
-    COUNT(stack, tcp_peer_refused);
-    tcp_reply_reset(stack, segment); /* for these the port is closed */
-    return NULL;
-  }
-  if (segment->flags & FLAG_ACK) {
-    return unconnected_ack(listener, segment);
-  }
-  if ((segment->flags & (FLAG_SYN | FLAG_FIN)) == FLAG_SYN) {
-    syn_input(listener, segment);
-  }
-  return NULL;
-}
-
 void tcp_finish(struct harp_tcp *tcp, int error)
 {
   struct harp_stack *stack = tcp->stack;
@@ -372,7 +317,10 @@ void tcp_finish(struct harp_tcp *tcp, int error)
     leave_half_open(tcp);
   }
   list_remove(&tcp->turn);
-  neighbour_detach(tcp);
+  if (tcp->neighbour) {
+    neighbour_detach(stack, tcp->neighbour, &tcp->neighbour_link);
+    tcp->neighbour = NULL;
+  }
   tcp_timers_remove(tcp);
   tcp_sndq_clear(tcp);
   tcp_mark_dirty(tcp); /* flush returns it to the pool, when nobody looks at it */
@@ -440,20 +388,4 @@ void tcp_neighbour_failed(struct harp_neighbour *neighbour)
       tcp_finish(tcp, -EHOSTUNREACH); /* the last user's end may free the neighbour */
     }
   }
-}
-
-void tcp_mark_dirty(struct harp_tcp *tcp)
-{
-  struct harp_stack *stack = tcp->stack;
-  if (tcp->dirty) {
-    return;
-  }
-  tcp->dirty = true;
-  tcp->dirty_next = NULL;
-  if (stack->dirty_last) {
-    stack->dirty_last->dirty_next = tcp;
-  } else {
-    stack->dirty = tcp;
-  }
-  stack->dirty_last = tcp;
 }

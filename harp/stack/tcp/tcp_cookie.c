@@ -6,10 +6,24 @@
  * back: in the sequence number a keyed hash and a step of the MSS, in the low
  * bits of the timestamp the other options. Without timestamps those are lost.
  */
+#include "harp/stack/tcp/tcp_cookie.h"
+
+#include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
+#include "harp/stack/headers.h"
+#include "harp/stack/ip/neighbour.h"
+#include "harp/stack/limit.h"
+#include "harp/stack/seq.h"
+#include "harp/stack/siphash.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_conn.h"
+#include "harp/stack/tcp/tcp_control.h"
+#include "harp/stack/tcp/tcp_listener.h"
+#include "harp/stack/tcp/tcp_options.h"
+#include "harp/stack/tcp/tcp_segment.h"
 
 enum {
-  PERIOD_SHIFT = 36,          /* a cookie holds for its period of 2^36 ns, 69 s, and the next */
   COOKIES_PER_SECOND = 10000, /* so that a flood's answers cost little beside its reading */
   SIZE_BITS = 3,              /* of the sequence number: index into sizes */
   SCALE_BITS = 4,             /* of the timestamp: the peer's window scale */
@@ -70,7 +84,7 @@ void tcp_cookie_send(struct harp_listener *listener, const struct harp_segment *
     kept.window_scale = -1;
   }
   tcp_take_syn(&tcp, listener, &kept);
-  uint64_t period = stack->now >> PERIOD_SHIFT;
+  uint64_t period = stack->now >> COOKIE_PERIOD_SHIFT;
   tcp_set_iss(&tcp, cookie(syn, stack, syn->seq, period, size_index(tcp.peer_mss)));
   tcp.ts_offset += stamp(&tcp) - tcp_timestamp(&tcp);
   tcp.state = TCP_SYN_RECV;
@@ -80,22 +94,17 @@ void tcp_cookie_send(struct harp_listener *listener, const struct harp_segment *
   tcp_cookie_expect(listener);
 }
 
-void tcp_cookie_expect(struct harp_listener *listener)
-{
-  listener->cookie_period = listener->stack->now >> PERIOD_SHIFT;
-  listener->cookies = true;
-}
-
 /* Whether a cookie of this listener may still hold. */
 static bool cookies_out(const struct harp_listener *listener)
 {
-  return listener->cookies && (listener->stack->now >> PERIOD_SHIFT) - listener->cookie_period <= 1;
+  return listener->cookies &&
+         (listener->stack->now >> COOKIE_PERIOD_SHIFT) - listener->cookie_period <= 1;
 }
 
 static bool holds(const struct harp_stack *stack, const struct harp_segment *in, uint32_t number,
                   uint32_t index)
 {
-  uint64_t period = stack->now >> PERIOD_SHIFT;
+  uint64_t period = stack->now >> COOKIE_PERIOD_SHIFT;
   uint32_t irs = in->seq - 1;
   return number == cookie(in, stack, irs, period, index) ||
          number == cookie(in, stack, irs, period - 1, index);

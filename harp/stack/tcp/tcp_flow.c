@@ -1,6 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Flows: the stack's interface upwards (flow.h). */
+#include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
+#include "harp/stack/headers.h"
+#include "harp/stack/ip/ip_output.h"
+#include "harp/stack/ip/neighbour.h"
+#include "harp/stack/list.h"
+#include "harp/stack/packet.h"
+#include "harp/stack/pool.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_conn.h"
+#include "harp/stack/tcp/tcp_control.h"
+#include "harp/stack/tcp/tcp_listener.h"
+#include "harp/stack/tcp/tcp_rcvq.h"
+#include "harp/stack/tcp/tcp_rtt.h"
+#include "harp/stack/tcp/tcp_sndq.h"
+#include "harp/stack/tcp/tcp_timer.h"
 
 int harp_flow_connect(struct harp_stack *stack, uint16_t local_port, struct harp_endpoint peer,
                       const struct harp_flow_ops *ops, void *user, struct harp_tcp **out)

@@ -1,9 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Segment arrives: RFC 9293, 3.10.7, its steps in their order. */
-#include "harp/stack/stack_state.h"
 
 /* RFC 5961, 7: at most so many challenge ACKs per second, counted per
  * connection, since a global count is a side channel (CVE-2016-5696). */
+#include "harp/stack/tcp/tcp_input.h"
+
+#include "harp/stack.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
+#include "harp/stack/headers.h"
+#include "harp/stack/limit.h"
+#include "harp/stack/seq.h"
+#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_ack.h"
+#include "harp/stack/tcp/tcp_conn.h"
+#include "harp/stack/tcp/tcp_control.h"
+#include "harp/stack/tcp/tcp_cookie.h"
+#include "harp/stack/tcp/tcp_listen.h"
+#include "harp/stack/tcp/tcp_listener.h"
+#include "harp/stack/tcp/tcp_rcvq.h"
+#include "harp/stack/tcp/tcp_rtt.h"
+#include "harp/stack/tcp/tcp_segment.h"
+#include "harp/stack/tcp/tcp_timer.h"
+
 enum { CHALLENGES_PER_SECOND = 10 };
 
 enum { QUICK_ACKS = 16 }; /* as many as Linux grants a sender that has lost something */

@@ -7,7 +7,14 @@
  * use: it is searched by bisection, and to put a run in between some bytes move.
  * Another links the places by when their runs last grew.
  */
+#include "harp/stack/tcp/tcp_ooo.h"
+
+#include <string.h>
+
+#include "harp/stack/pool.h"
+#include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
 
 static struct tcp_ooo_queue *begin(struct harp_tcp *tcp)
 {

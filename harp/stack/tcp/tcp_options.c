@@ -1,6 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* TCP options: MSS (RFC 9293), window scale and timestamps (7323), SACK (2018, 2883). */
-#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp_options.h"
+
+#include "harp/stack.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/headers.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_rcvq.h"
+#include "harp/stack/tcp/tcp_segment.h"
 
 static void take_option(struct harp_segment *segment, uint8_t kind, const uint8_t *body,
                         uint32_t length)

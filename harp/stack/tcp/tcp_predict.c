@@ -8,8 +8,20 @@
  * Everything else takes the long way (ip.c, tcp_input.c), which judges anew
  * and decides what to answer or to count.
  */
+#include "harp/stack/tcp/tcp_predict.h"
+
+#include "harp/frame.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/headers.h"
 #include "harp/stack/ip/checksum.h"
+#include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_ack.h"
+#include "harp/stack/tcp/tcp_conn.h"
+#include "harp/stack/tcp/tcp_input.h"
+#include "harp/stack/tcp/tcp_rcvq.h"
+#include "harp/stack/tcp/tcp_segment.h"
 
 enum { USUAL_TCP = TCP_HEADER + TCP_TIMESTAMP_OPTION, USUAL_HEADERS = IP_HEADER + USUAL_TCP };
 

@@ -3,7 +3,11 @@
  * Proportional rate reduction (RFC 9937): in fast recovery what goes out follows
  * what arrives, until as much is in flight as ssthresh says.
  */
-#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp_prr.h"
+
+#include "harp/stack/bytes.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_ack_result.h"
 
 void tcp_prr_begin(struct harp_tcp *tcp, const struct harp_ack_result *result)
 {

@@ -9,7 +9,15 @@
  * Acknowledged bytes are never dropped: rcv_nxt moves only over bytes that
  * were taken or stored.
  */
+#include "harp/stack/tcp/tcp_rcvq.h"
+
+#include "harp/stack/bytes.h"
+#include "harp/stack/packet.h"
+#include "harp/stack/pool.h"
+#include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_ooo.h"
 
 enum { MIN_ADVERTISED = 65536 }; /* bytes of window, to a flow whose owner keeps up */
 

@@ -5,9 +5,19 @@
  * among themselves. So a block is placed by walking runs, from the one that
  * grew last, and then at most half of one hole: never along the window.
  */
-#include "harp/stack/stack_state.h"
 
 /* The last run that begins at seq or before; NULL: none. */
+#include "harp/stack/tcp/tcp_sack.h"
+
+#include "harp/stack/pool.h"
+#include "harp/stack/seq.h"
+#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_ack_result.h"
+#include "harp/stack/tcp/tcp_rack.h"
+#include "harp/stack/tcp/tcp_segment.h"
+#include "harp/stack/tcp/tcp_sndq.h"
+
 static struct harp_record *ooo_block_before(struct harp_tcp *tcp, uint32_t seq)
 {
   struct harp_record *run = tcp->sack_hint ? tcp->sack_hint : tcp->sacked_last;
@@ -54,7 +64,7 @@ static void join(struct harp_tcp *tcp, struct harp_record *run)
 static struct harp_record *mark_sacked(struct harp_tcp *tcp, struct harp_record *record,
                                        struct harp_record *run, struct harp_ack_result *result)
 {
-  tcp_delivered(tcp, record, record->end, result);
+  tcp_rack_update(tcp, record, record->end, result);
   tcp_record_unlink(tcp, record);
   record->lost = record->retransmitted = false;
   record->sacked = true;

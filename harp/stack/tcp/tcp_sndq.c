@@ -3,7 +3,14 @@
  * The send queue: references to bytes that somebody else keeps until they are
  * acknowledged, and the transmit records of what is in flight.
  */
+#include "harp/stack/tcp/tcp_sndq.h"
+
+#include "harp/stack/bytes.h"
+#include "harp/stack/packet.h"
+#include "harp/stack/pool.h"
+#include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
 
 int tcp_sndq_push(struct harp_tcp *tcp, const void *data, uint32_t length,
                   struct harp_packet *packet)

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* CUBIC (RFC 9438) in integers: windows in 1/1024 segments, times in ms. */
+#include "harp/stack/bytes.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/cc/cc.h"
+#include "harp/stack/tcp/tcp.h"
 
 enum {
   UNIT = 1024,        /* parts of a segment */

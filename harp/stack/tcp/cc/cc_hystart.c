@@ -12,7 +12,11 @@
  * once.
  *   - No limit on what one acknowledgement adds, for between HARP hosts one tells of a whole burst.
  */
+#include "harp/stack/bytes.h"
+#include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/cc/cc.h"
+#include "harp/stack/tcp/tcp.h"
 
 enum {
   ROUND_SAMPLES = 8,       /* N_RTT_SAMPLE: a round's least round trip means something from here */

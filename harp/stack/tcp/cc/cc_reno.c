@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reno's congestion avoidance (RFC 5681, 3.1), with byte counting (RFC 3465). */
-#include "harp/stack/stack_state.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/tcp/cc/cc.h"
+#include "harp/stack/tcp/tcp.h"
 
 static void reno_init(struct harp_tcp *tcp) { tcp->cc = (struct harp_cc){.ops = &harp_cc_reno}; }
 
