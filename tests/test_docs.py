@@ -22,7 +22,11 @@ from harp.testing import lab_cli
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "tools/NOTES.md")
+DOCUMENTS = (
+    "README.md",
+    "ARCHITECTURE.md",
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
+)
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")
@@ -42,6 +46,8 @@ PYTHON_TOOLS: dict[str, click.Command] = {
 # Of docker, and of pytest in tests/plugin.
 OTHERS_OPTIONS = ("--cap-add", "--net", "--plugin", "--api", "--transport", "--rounds")
 
+MEASURED = [name for name in DOCUMENTS if name.startswith(("docs/results/", "docs/decisions/"))]
+SHARED_MEMORY = re.compile(r"\b(vhost|virtio_user|memif)\b")
 FIGURES = re.compile(r"<!-- figures: (.*?) -->\n(.*?)<!-- end of figures -->", re.DOTALL)
 
 
@@ -249,6 +255,13 @@ def figure_problems(text: str) -> list[str]:
     return []
 
 
+def label_problems(text: str) -> list[str]:
+    """A result over vhost, virtio_user or memif is no figure of a NIC: its section says so."""
+    return [f"the section {section.splitlines()[0]} does not say that its link is shared memory"
+            for section in re.split(r"^(?=#)", text, flags=re.MULTILINE)
+            if SHARED_MEMORY.search(section) and "shared memory" not in section]  # fmt: skip
+
+
 def problems(text: str, folder: Path) -> list[str]:
     return [*command_problems(text), *option_problems(text), *file_problems(text),
             *link_problems(text, folder), *key_problems(text), *name_problems(text)]  # fmt: skip
@@ -259,6 +272,28 @@ def test_what_a_document_names_is_there(name: str) -> None:
     path = ROOT / name
     found = problems(path.read_text(), path.parent)
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_results_over_shared_memory_say_so(name: str) -> None:
+    found = label_problems((ROOT / name).read_text())
+    assert not found, "\n".join(found)
+
+
+def test_a_result_without_its_label_is_seen() -> None:
+    text = "# One\nvhost, shared memory\n## Two\nvirtio_user: 3 GB/s\n"
+    assert label_problems(text) == [
+        "the section ## Two does not say that its link is shared memory"
+    ]
+
+
+def test_every_decision_is_in_the_index() -> None:
+    folder = ROOT / "docs/decisions"
+    index = (folder / "README.md").read_text()
+    for path in folder.glob("[0-9]*.md"):
+        title = path.read_text().splitlines()[0]
+        assert title.startswith(f"# {path.name[:4]} ")
+        assert f"| [{path.name[:4]}]({path.name}) | {title[7:]} |" in index
 
 
 def test_the_figures_stand_under_their_command() -> None:
