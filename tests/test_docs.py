@@ -16,17 +16,29 @@ from pathlib import Path
 import click
 import pytest
 
-from harp import _tables, cli
-from harp.measure import bench, demo, faults, flood, recovery, soak
-from harp.run import run
-from harp.testing import lab_cli
+from harp import _tables
+from harp.cli import main as cli
+from harp.cli.run import run
+from tools.hosts import lab_cli
+from tools.measure import bench, demo, faults, flood, recovery, soak
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
 # Those for users, which no other page repeats.
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
-DOCUMENTS = (*PAGES, "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",
-             "tools/NOTES.md")  # fmt: skip
+MEASURED = sorted(
+    str(path.relative_to(ROOT))
+    for folder in ("decisions", "results")
+    for path in (ROOT / "docs" / folder).glob("*.md")
+)
+DOCUMENTS = (
+    *PAGES,
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    *MEASURED,
+)
 README_MOST = 200  # lines
 PAGE_MOST = 600
 
@@ -34,6 +46,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")
 LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+SHARED_MEMORY = re.compile(r"\b(vhost|virtio_user|memif)\b")
 VARIABLE = re.compile(r"\bHARP_[A-Z][A-Z_]*\b")
 
 PYTHON_TOOLS: dict[str, click.Command] = {
@@ -534,3 +547,34 @@ def test_a_changed_page_is_seen(change: str) -> None:
     text = read(name)
     assert before in text and check(text) == []
     assert [one for one in check(text.replace(before, after, 1)) if one.startswith(expected)]
+
+
+def label_problems(text: str) -> list[str]:
+    """A result over vhost, virtio_user or memif is no figure of a NIC: its section says so."""
+    return [
+        f"the section {section.splitlines()[0]} does not say that its link is shared memory"
+        for section in re.split(r"^(?=#)", text, flags=re.MULTILINE)
+        if SHARED_MEMORY.search(section) and "shared memory" not in section
+    ]
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_results_over_shared_memory_are_labelled(name: str) -> None:
+    found = label_problems((ROOT / name).read_text())
+    assert not found, "\n".join(found)
+
+
+def test_missing_shared_memory_label_is_seen() -> None:
+    text = "# One\nvhost, shared memory\n## Two\nvirtio_user: 3 GB/s\n"
+    assert label_problems(text) == [
+        "the section ## Two does not say that its link is shared memory"
+    ]
+
+
+def test_index_lists_every_decision() -> None:
+    folder = ROOT / "docs/decisions"
+    index = (folder / "README.md").read_text()
+    for path in folder.glob("[0-9]*.md"):
+        title = path.read_text().splitlines()[0]
+        assert title.startswith(f"# {path.name[:4]} ")
+        assert f"| [{path.name[:4]}]({path.name}) | {title[7:]} |" in index
