@@ -64,7 +64,7 @@ void socket_info(const struct harp_socket *s, struct harp_tcp_info *info)
   info->tcpi_rto = (uint32_t)(tcp->rto / NS_PER_US);
   info->tcpi_ato = s->stack->config.delayed_ack_us;
   info->tcpi_snd_mss = tcp->mss;
-  info->tcpi_rcv_mss = tcp->rcv_mss;
+  info->tcpi_rcv_mss = tcp->ack.rcv_mss;
   info->tcpi_unacked = (tcp->snd_nxt - tcp->snd_una + mss - 1) / mss;
   info->tcpi_sacked = (tcp->sacked_out + mss - 1) / mss;
   info->tcpi_lost = (tcp->lost_out + mss - 1) / mss;

@@ -42,6 +42,23 @@ enum harp_timer {
 
 enum harp_recovery { RECOVERY_NONE, RECOVERY_FAST, RECOVERY_RTO };
 
+/* Whether this side owes the peer an acknowledgement. */
+enum tcp_ack_state {
+  ACK_IDLE, /* none, or the delayed-ACK timer runs */
+  ACK_HELD, /* one, at the flush after the next: data may carry it */
+  ACK_DUE,  /* one, at the next flush */
+};
+
+struct tcp_ack_schedule {
+  uint32_t last_sent;    /* Last.ACK.sent of RFC 7323 */
+  uint32_t rcv_mss;      /* bytes: estimate of the peer's full segments */
+  uint32_t last_smaller; /* the last segment's size, if it may be a full one; else 0 */
+  uint8_t state;         /* enum tcp_ack_state */
+  uint8_t quick;         /* after a hole: so many more segments are acknowledged at once */
+  bool listed;           /* in the stack's list of held acknowledgements */
+  struct harp_tcp *next; /* in that list */
+};
+
 struct harp_tcp {
   /* Line 1: found by every segment. */
   struct harp_tcp *hash_next;
@@ -83,20 +100,16 @@ struct harp_tcp {
   bool fin_newest; /* the FIN that waits is what came last beyond a hole */
   bool sack, dirty;
   bool ending; /* its owner is being told: the block stays until that returns */
-  bool ack_now, cwnd_limited, window_limited;
-  bool ack_held;         /* not in this flush, but in the next */
-  bool on_hold;          /* in the stack's list of those */
+  bool cwnd_limited, window_limited;
   bool rcv_mem_pressure; /* data in order found no memory: the window says so until there is some */
   uint8_t tos;           /* IP_TOS, of all its packets */
   uint32_t fin_seq;
 
+  struct tcp_ack_schedule ack; /* written by tcp_ack_sched.c alone */
+
   /* Receiving. */
-  uint32_t last_ack_sent;
   uint32_t rcvbuf;
-  uint32_t queued;       /* in-order bytes that wait to be read */
-  uint8_t quick_acks;    /* after a hole, how many more segments are acknowledged at once */
-  uint32_t rcv_mss;      /* estimate of the peer's full segments */
-  uint32_t last_smaller; /* the last segment's size, if it may be a full one; else 0 */
+  uint32_t queued; /* in-order bytes that wait to be read */
   struct harp_packet *rcv_queue, *rcv_queue_tail;
   struct tcp_ooo_queue *ooo;       /* NULL: no hole */
   uint32_t dsack_start, dsack_end; /* to report once; equal: none */
@@ -161,7 +174,6 @@ struct harp_tcp {
   struct harp_list half_open_link; /* among its listener's */
   struct harp_list turn; /* to make room: among all handshakes, or, ownerless, in TIME-WAIT */
   struct harp_tcp *dirty_next;
-  struct harp_tcp *held_next;
   struct harp_neighbour *neighbour; /* NULL: nothing was sent yet */
   struct harp_list neighbour_link;  /* among its users */
   uint32_t next_hop;                /* network order */

@@ -174,7 +174,7 @@ bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_
       .next_hop = next_hop,
       .rcvbuf = config->rcvbuf,
       .rcv_wscale = (uint8_t)HARP_MAX(config->window_scale, 0),
-      .rcv_mss = TCP_DEFAULT_MSS,
+      .ack.rcv_mss = TCP_DEFAULT_MSS,
       .peer_mss = TCP_DEFAULT_MSS,
       .ssthresh = UINT32_MAX,
       .rto = config->rto_initial_us * NS_PER_US,
@@ -296,7 +296,7 @@ void tcp_take_syn(struct harp_tcp *tcp, const struct harp_listener *listener,
   tcp->tos = listener->tos;
   tcp_take_syn_options(tcp, syn);
   tcp->irs = syn->seq;
-  tcp->rcv_nxt = tcp->rcv_right = tcp->last_ack_sent = syn->seq + 1;
+  tcp->rcv_nxt = tcp->rcv_right = tcp->ack.last_sent = syn->seq + 1;
   tcp->snd_wnd = tcp->max_snd_wnd = syn->window;
 }
 

@@ -10,6 +10,8 @@ struct harp_stack;
 struct harp_tcp;
 
 void tcp_send_ack(struct harp_tcp *tcp);
+/* The same, only where tcp_ack_waits_for_nothing. */
+void tcp_send_ack_within_burst(struct harp_tcp *tcp);
 /* SYN or SYN-ACK, and its timer. */
 void tcp_send_syn(struct harp_tcp *tcp);
 /* Without the timer. */

@@ -10,6 +10,7 @@
 #include "harp/stack/pool.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_ack_sched.h"
 #include "harp/stack/tcp/tcp_conn.h"
 #include "harp/stack/tcp/tcp_control.h"
 #include "harp/stack/tcp/tcp_listener.h"
@@ -141,8 +142,7 @@ void harp_flow_resume(struct harp_tcp *tcp)
   if (tcp->rcv_mem_pressure && !tcp->rcv_queue) {
     /* Its owner takes what comes from now on; the peer believes in a closed window. */
     tcp->rcv_mem_pressure = false;
-    tcp->ack_now = true;
-    tcp_mark_dirty(tcp);
+    tcp_ack_at_once(tcp);
   }
   tcp_window_opened(tcp);
 }
@@ -187,7 +187,7 @@ void harp_flow_abort(struct harp_tcp *tcp)
 void harp_flow_set_harp_peer(struct harp_tcp *tcp, uint32_t rto_min_us)
 {
   tcp->harp_peer = true;
-  tcp->quick_acks = 0;
+  tcp_ack_set_harp_peer(tcp);
   tcp->nodelay = true;
   tcp->rto_min = rto_min_us * NS_PER_US;
   if (tcp->srtt) {

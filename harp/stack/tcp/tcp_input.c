@@ -5,7 +5,6 @@
  * connection, since a global count is a side channel (CVE-2016-5696). */
 #include "harp/stack/tcp/tcp_input.h"
 
-#include "harp/stack.h"
 #include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
 #include "harp/stack/headers.h"
@@ -14,6 +13,7 @@
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
 #include "harp/stack/tcp/tcp_ack.h"
+#include "harp/stack/tcp/tcp_ack_sched.h"
 #include "harp/stack/tcp/tcp_conn.h"
 #include "harp/stack/tcp/tcp_control.h"
 #include "harp/stack/tcp/tcp_cookie.h"
@@ -25,11 +25,6 @@
 #include "harp/stack/tcp/tcp_timer.h"
 
 enum { CHALLENGES_PER_SECOND = 10 };
-
-enum { QUICK_ACKS = 16 }; /* as many as Linux grants a sender that has lost something */
-
-/* Payload that every path can take (RFC 9293, 3.7.1), timestamps subtracted. */
-enum { LEAST_PUSHED = TCP_DEFAULT_MSS - TCP_TIMESTAMP_OPTION };
 
 static bool may_answer(struct harp_tcp *tcp, struct harp_limit *limit)
 {
@@ -44,8 +39,7 @@ static void challenge(struct harp_tcp *tcp, struct harp_limit *limit)
     return;
   }
   COUNT(tcp->stack, tcp_challenge_acks);
-  tcp->ack_now = true;
-  tcp_mark_dirty(tcp);
+  tcp_ack_at_once(tcp);
 }
 
 /* The length in sequence space. */
@@ -78,7 +72,7 @@ static void syn_sent_input(struct harp_tcp *tcp, const struct harp_segment *segm
   tcp_take_syn_options(tcp, segment);
   tcp->irs = segment->seq;
   tcp->rcv_nxt = tcp->rcv_right = segment->seq + 1;
-  tcp->last_ack_sent = tcp->rcv_nxt;
+  tcp->ack.last_sent = tcp->rcv_nxt;
   tcp->snd_wnd = tcp->max_snd_wnd = segment->window; /* never scaled in a SYN */
   tcp->snd_wl1 = segment->seq;
   tcp->snd_wl2 = segment->ack;
@@ -96,8 +90,7 @@ static void syn_sent_input(struct harp_tcp *tcp, const struct harp_segment *segm
   if (tcp->state == TCP_CLOSE) {
     return;
   }
-  tcp->ack_now = true;
-  tcp_mark_dirty(tcp);
+  tcp_ack_at_once(tcp);
 }
 
 /* --- Synchronized states (3.10.7.4) --- */
@@ -256,58 +249,6 @@ static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment)
   return tcp->state != TCP_CLOSE;
 }
 
-void tcp_ack_non_harp_peer(struct harp_tcp *tcp)
-{
-  bool with_data = tcp->snd_nxt != tcp->snd_end + tcp->fin_sent; /* at the end of this burst */
-  if (tcp->ack_now && !tcp->harp_peer && !with_data) {
-    tcp_send_ack(tcp);
-  }
-}
-
-/* The estimate follows the largest segments, and smaller ones once two in a row are of a size: the
- * path has become narrower. A pushed one may be all that somebody has written, unless it is as
- * large as any path can take (as in Linux, tcp_measure_rcv_mss). */
-static void measure_segments(struct harp_tcp *tcp, uint32_t size, bool pushed)
-{
-  uint32_t last = tcp->last_smaller;
-  tcp->last_smaller = 0;
-  if (size >= tcp->rcv_mss || size == last) {
-    tcp->rcv_mss = HARP_MIN(size, (uint32_t)tcp->stack->config.mtu);
-  } else if (size >= (pushed ? LEAST_PUSHED : TCP_MSS_FLOOR)) {
-    tcp->last_smaller = size;
-  }
-}
-
-/* When to acknowledge what has arrived (RFC 5681, 4.2; RFC 1122, 4.2.3.2). */
-void tcp_schedule_ack(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool pushed,
-                      bool at_once)
-{
-  const struct harp_stack_config *config = &tcp->stack->config;
-  if (length) {
-    measure_segments(tcp, segment_size ? segment_size : length, pushed);
-  }
-  tcp_mark_dirty(tcp);
-  if (tcp->harp_peer) {
-    /* A lone short message is answered first, and acknowledged by the next poll:
-     * what it is waited for is its answer. */
-    tcp->ack_held = !at_once && !tcp->ack_now && length < tcp->mss;
-    tcp->ack_now = true;
-    return;
-  }
-  tcp->ack_held = false;
-  /* A sender that has just lost something has a small window, and nothing else to wait for. */
-  if (at_once) {
-    tcp->quick_acks = QUICK_ACKS;
-  }
-  bool second = tcp->rcv_nxt - tcp->last_ack_sent > tcp->rcv_mss; /* more than a full one waits */
-  if (tcp->quick_acks || config->delayed_ack_us == 0 || second) {
-    tcp->quick_acks -= tcp->quick_acks > 0;
-    tcp->ack_now = true;
-  } else if (tcp->timers[TIMER_DELAYED_ACK] == TIMER_OFF) {
-    tcp_timer_set(tcp, TIMER_DELAYED_ACK, tcp->stack->now + config->delayed_ack_us * NS_PER_US);
-  }
-}
-
 static void fin_input(struct harp_tcp *tcp)
 {
   tcp->rcv_nxt++;
@@ -315,8 +256,7 @@ static void fin_input(struct harp_tcp *tcp)
   tcp->fin_received = true;
   tcp->fin_waiting = false;
   tcp_rcvq_at_end(tcp);
-  tcp->ack_now = true;
-  tcp_mark_dirty(tcp);
+  tcp_ack_at_once(tcp);
   switch (tcp->state) {
   case TCP_ESTABLISHED: tcp_set_state(tcp, TCP_CLOSE_WAIT); break;
   case TCP_FIN_WAIT1:
@@ -368,7 +308,7 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment)
   }
   if (segment->length || (segment->flags & FLAG_FIN)) {
     /* RFC 5681, 4.2: out of order, duplicates and what fills a hole at once. */
-    tcp_schedule_ack(tcp, segment->length, segment->segment_size, segment->flags & FLAG_PSH,
+    tcp_ack_schedule(tcp, segment->length, segment->segment_size, segment->flags & FLAG_PSH,
                      hole || had_holes || duplicate || length < segment->length);
   }
   if (tcp->queued != queued && tcp->ops->readable && tcp->rcv_nxt != before) {
@@ -380,7 +320,7 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment)
   if (tcp->fin_waiting && tcp->fin_seq == tcp->rcv_nxt) {
     fin_input(tcp);
   } else {
-    tcp_ack_non_harp_peer(tcp);
+    tcp_send_ack_within_burst(tcp);
   }
 }
 
@@ -421,9 +361,8 @@ static void set_right(struct harp_tcp *tcp, const struct harp_segment *segment)
   if (!asks && !may_answer(tcp, &tcp->answer_limit)) {
     return;
   }
-  tcp->ack_now = true;
-  tcp_mark_dirty(tcp);
-  tcp_ack_non_harp_peer(tcp);
+  tcp_ack_at_once(tcp);
+  tcp_send_ack_within_burst(tcp);
 }
 
 /* RFC 2883, 4: the sender shall hear of a segment that brought nothing new. */
@@ -453,7 +392,7 @@ static void unacceptable(struct harp_tcp *tcp, const struct harp_segment *segmen
 static void remember_timestamp(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   /* RFC 7323, 4.3 (2): from the segment that spans the last acknowledged number. */
-  if (segment->has_timestamp && tcp->timestamps && seq_le(segment->seq, tcp->last_ack_sent) &&
+  if (segment->has_timestamp && tcp->timestamps && seq_le(segment->seq, tcp->ack.last_sent) &&
       seq_ge(segment->timestamp, tcp->ts_recent)) {
     tcp->ts_recent = segment->timestamp;
     tcp->ts_recent_time = tcp->stack->now;
@@ -470,8 +409,7 @@ static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment)
     /* Acknowledged, because some stacks answer a SYN-ACK here and take only that. */
     if (syn_received_ack(tcp, segment)) {
       remember_timestamp(tcp, segment);
-      tcp->ack_now = true;
-      tcp_mark_dirty(tcp);
+      tcp_ack_at_once(tcp);
     }
     return;
   }
@@ -505,8 +443,7 @@ static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment)
   if (tcp_can_receive(tcp)) {
     data_input(tcp, segment);
   } else if (segment->length || (segment->flags & FLAG_FIN)) {
-    tcp->ack_now = true;
-    tcp_mark_dirty(tcp);
+    tcp_ack_at_once(tcp);
   }
 }
 

@@ -18,8 +18,9 @@
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
 #include "harp/stack/tcp/tcp_ack.h"
+#include "harp/stack/tcp/tcp_ack_sched.h"
 #include "harp/stack/tcp/tcp_conn.h"
-#include "harp/stack/tcp/tcp_input.h"
+#include "harp/stack/tcp/tcp_control.h"
 #include "harp/stack/tcp/tcp_rcvq.h"
 #include "harp/stack/tcp/tcp_segment.h"
 
@@ -134,16 +135,16 @@ static void take_ack(struct harp_tcp *tcp, const struct numbers *in)
   tcp_ack(tcp, &segment);
 }
 
-/* What tcp_schedule_ack does, for all but the first segment of a burst, whose size stands for all.
+/* What tcp_ack_schedule does, for all but the first segment of a burst, whose size stands for all.
  */
 static void acknowledge(struct harp_tcp *tcp, uint32_t length, const struct harp_rx_frame *frame)
 {
-  if (tcp->ack_now & tcp->dirty) {
-    tcp->ack_held = false;
+  if (tcp->ack.state != ACK_IDLE && tcp->dirty) {
+    tcp->ack.state = ACK_DUE; /* one is owed anyway, now for more than a lone short message */
   } else {
     const uint8_t *wire = frame->header + tcp->stack->link_header + IP_HEADER;
-    tcp_schedule_ack(tcp, length, frame->segment_size, wire[TCP_FLAG_BYTE] & FLAG_PSH, false);
-    tcp_ack_non_harp_peer(tcp);
+    tcp_ack_schedule(tcp, length, frame->segment_size, wire[TCP_FLAG_BYTE] & FLAG_PSH, false);
+    tcp_send_ack_within_burst(tcp);
   }
 }
 
@@ -215,7 +216,7 @@ bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame)
   stack->current = tcp;
   tcp->last_receive = stack->now;
   tcp->probes = 0;
-  if (in.timestamp != tcp->ts_recent && seq_le(in.seq, tcp->last_ack_sent)) {
+  if (in.timestamp != tcp->ts_recent && seq_le(in.seq, tcp->ack.last_sent)) {
     tcp->ts_recent = in.timestamp; /* RFC 7323, 4.3 (2) */
     tcp->ts_recent_time = stack->now;
   }

@@ -17,6 +17,7 @@
 #include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_ack_sched.h"
 #include "harp/stack/tcp/tcp_ooo.h"
 
 enum { MIN_ADVERTISED = 65536 }; /* bytes of window, to a flow whose owner keeps up */
@@ -398,10 +399,9 @@ void tcp_window_opened(struct harp_tcp *tcp)
 {
   uint32_t shown = tcp->rcv_mem_pressure ? 0 : tcp->rcv_right - tcp->rcv_nxt;
   uint32_t half = half_window(tcp);
-  uint32_t step = HARP_MIN(HARP_MIN(half, 2 * tcp->rcv_mss), memory_step(tcp));
+  uint32_t step = HARP_MIN(HARP_MIN(half, 2 * tcp->ack.rcv_mss), memory_step(tcp));
   if (tcp_can_receive(tcp) && shown < half && receive_room(tcp) >= shown + step) {
-    tcp->ack_now = true;
-    tcp_mark_dirty(tcp);
+    tcp_ack_at_once(tcp);
   }
 }
 
@@ -412,12 +412,12 @@ uint32_t tcp_rcvq_window(struct harp_tcp *tcp)
   /* The windows of all connections are more than the memory that they share. A peer whose data
    * fell victim to that must not take this host for dead: it sees a closed window, and asks
    * (RFC 9293, 3.8.6.1), though what it has sent is still taken if there is room again. */
-  if (tcp->rcv_mem_pressure && room < HARP_MIN(half_window(tcp), 2 * tcp->rcv_mss)) {
+  if (tcp->rcv_mem_pressure && room < HARP_MIN(half_window(tcp), 2 * tcp->ack.rcv_mss)) {
     return 0;
   }
   /* Silly window avoidance (RFC 1122, 4.2.3.3): the right edge moves by a
    * full segment or half the buffer, or not at all. */
-  uint32_t step = HARP_MIN(HARP_MIN(tcp->rcvbuf / 2, tcp->rcv_mss), memory_step(tcp));
+  uint32_t step = HARP_MIN(HARP_MIN(tcp->rcvbuf / 2, tcp->ack.rcv_mss), memory_step(tcp));
   /* What moves is rounded up to what the field can say, or a small window would
    * be scaled away; what stays is rounded down (RFC 7323, 2.4), or the edge
    * would creep on with every acknowledgement, beyond all memory. */

@@ -5,6 +5,7 @@
 #include "harp/stack/bytes.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_ack_sched.h"
 #include "harp/stack/tcp/tcp_conn.h"
 #include "harp/stack/tcp/tcp_control.h"
 #include "harp/stack/tcp/tcp_output.h"
@@ -178,10 +179,7 @@ static void fire(struct harp_tcp *tcp, enum harp_timer timer)
   switch (timer) {
   case TIMER_RETRANSMIT: retransmit_timer(tcp); break;
   case TIMER_LOSS: tcp_recovery_on_loss_timer(tcp); break;
-  case TIMER_DELAYED_ACK:
-    tcp->ack_now = true;
-    tcp_mark_dirty(tcp);
-    break;
+  case TIMER_DELAYED_ACK: tcp_ack_at_once(tcp); break;
   case TIMER_KEEPALIVE: keepalive_timer(tcp); break;
   case TIMER_USER: user_timer(tcp); break;
   default: state_timer(tcp); break;

@@ -11,10 +11,10 @@
 #include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_ack_sched.h"
 #include "harp/stack/tcp/tcp_options.h"
 #include "harp/stack/tcp/tcp_rcvq.h"
 #include "harp/stack/tcp/tcp_sndq.h"
-#include "harp/stack/tcp/tcp_timer.h"
 
 enum { MAX_IOV = 50 }; /* one for the headers, the rest for payload */
 
@@ -118,15 +118,6 @@ static struct harp_neighbour *neighbour_of(struct harp_tcp *tcp)
   return tcp->neighbour;
 }
 
-/* What every segment of an open connection carries; remembers that the peer
- * is now told of rcv_nxt. */
-static void acknowledged(struct harp_tcp *tcp)
-{
-  tcp->last_ack_sent = tcp->rcv_nxt;
-  tcp->ack_now = false;
-  tcp_timer_set(tcp, TIMER_DELAYED_ACK, TIMER_OFF);
-}
-
 /* What the next segments of a connection have in common. */
 static struct tcp_header_fields fields_of(struct harp_tcp *tcp, bool ack, bool syn,
                                           const uint8_t *options, uint32_t options_length)
@@ -158,7 +149,7 @@ int tcp_transmit_bare(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, const u
   int result = send_written(tcp->stack, neighbour, &out, 0, seq, flags);
   /* Not by a probe: below its window a peer takes no acknowledgement, and waits for one. */
   if (result == 0 && (flags & FLAG_ACK) && seq_ge(seq, tcp->snd_una)) {
-    acknowledged(tcp);
+    tcp_ack_sent(tcp);
   }
   return result;
 }
@@ -202,7 +193,7 @@ uint32_t tcp_transmit_payload(struct harp_tcp *tcp, const struct harp_reference 
     }
   } while (!last);
   if (told) {
-    acknowledged(tcp);
+    tcp_ack_sent(tcp);
   }
   tcp->last_send = stack->now;
   return sent;
