@@ -103,10 +103,9 @@ def test_unknown_variable_is_named_with_suggestion(site: Site) -> None:
     with Rank(site) as rank:
         rank.init()
         assert sorted(line.partition("HARP: ")[2] for line in rank.warnings) == [
-            "nothing reads the variable HARP_ELEPHANT; harp env --defaults lists those that there "
-            "are",
+            "nothing reads the variable HARP_ELEPHANT; harp env --defaults lists all variables",
             "nothing reads the variable HARP_FLOW; is HARP_FLOWS meant? harp env --defaults "
-            "lists those that there are",
+            "lists all variables",
         ]
         rank.do("finalize")
         rank.init()

@@ -241,7 +241,7 @@ def test_equal_keys_connect(scene: Scene) -> None:
     [
         ((None, KEY), "the peer does not prove that it has the key"),
         ((KEY, None), "the peer asks for a key, and this host has none"),
-        ((KEY, KEY[:-1]), "the peer has another key"),
+        ((KEY, KEY[:-1]), "the peer has a different key"),
     ],
     ids=["listener without", "connector without", "different"],
 )
