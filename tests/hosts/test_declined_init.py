@@ -240,7 +240,7 @@ def test_fewer_files_than_local_ranks_declines(tmp_path: Path, wires: Callable[[
         site.environment.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="3")
         warning = declines(site)
         assert "2 files for 3 local ranks" in warning
-        assert f"{tmp_path} has a ztcp*.conf too few" in warning
+        assert f"{tmp_path} has too few ztcp*.conf" in warning
         assert "add 1, or share one with address = kernel" in warning
 
 
