@@ -232,7 +232,7 @@ static bool header_intact(struct link_flow *flow)
   }
   link_fail(flow->link, -EBADMSG,
             "flow %u: the header of a chunk changed between the sender's "
-            "memory and ours: suspect memory, NIC or cable",
+            "memory and this host's: suspect memory, NIC or cable",
             flow->number);
   return false;
 }
@@ -285,10 +285,11 @@ static bool payload_intact(struct link_flow *flow)
   if (chunk_trailer_read(flow->rx_header) == flow->crc) {
     return true;
   }
-  link_fail(flow->link, -EBADMSG,
-            "flow %u: bytes of message %llu changed between the sender's memory and ours: suspect "
-            "memory, NIC or cable, or a buffer that was written to while it was being sent",
-            flow->number, (unsigned long long)flow->chunk.message);
+  link_fail(
+      flow->link, -EBADMSG,
+      "flow %u: bytes of message %llu changed between the sender's memory and this host's: suspect "
+      "memory, NIC or cable, or a buffer that was written to while it was being sent",
+      flow->number, (unsigned long long)flow->chunk.message);
   return false;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Preloaded: of what HARP's plugin asks the system for, one thing is refused. Memory, threads
- * and descriptors count, and only calls from the plugin itself: not what the C library asks for
- * on its behalf, nor anybody else in the process.
+ * A preloaded library that makes one of the plugin's system requests fail. Requests for memory,
+ * threads and descriptors count, and only calls by the plugin itself, not those by the C library on
+ * its behalf or by other code of the process.
  *
  * Any thread.
  */
@@ -19,10 +19,10 @@
 
 #define EXPORTED __attribute__((visibility("default")))
 
-static atomic_int left; /* calls until the one that is refused; at most 0: none is */
+static atomic_int left; /* calls up to the one that fails; at most 0: none fails */
 
-/* The `number`th call from now on will be refused; 0: none. How many calls were still to be
- * counted before: 0, if what was asked for last has been refused. */
+/* Makes the `number`th call from now on fail; 0: none. Returns the calls that were left before the
+ * last such failure; 0: it has happened. */
 EXPORTED int stingy_refuse(int number);
 int stingy_refuse(int number)
 {
@@ -40,7 +40,7 @@ static bool refused(const void *caller)
   return atomic_fetch_sub(&left, 1) == 1;
 }
 
-/* The C library's own names: dlsym would ask for memory itself. */
+/* The C library's own names: dlsym itself would allocate memory. */
 void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t count, size_t size);
 void *__libc_memalign(size_t alignment, size_t size);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Preloaded: a run folder on a file system that is slow, as NFS may be. To give a trace its name
- * takes SLOW_TRACE_MS milliseconds; nothing else is slow.
+ * A preloaded library that simulates a slow run folder, such as one on NFS. Renaming a trace to its
+ * final name takes SLOW_TRACE_MS milliseconds; nothing else is slow.
  *
  * Any thread.
  */
@@ -27,5 +27,5 @@ EXPORTED int rename(const char *from, const char *to)
   return real(from, to);
 }
 
-/* By this a process knows that it is preloaded with it. */
+/* A process can check by this symbol that the library is preloaded. */
 EXPORTED const int slow_is_here = 1;
