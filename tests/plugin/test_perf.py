@@ -161,7 +161,7 @@ def test_verified_option_skips_timed_pass(tmp_path: Path) -> None:
 
 
 def until_caught(process: "subprocess.Popen[str]", number: int) -> None:
-    """Waits until the process has a handler for the signal. Before that, the signal would kill it."""
+    """Waits until the process handles the signal. Before that, the signal would kill it."""
     for _ in range(600):
         status = Path(f"/proc/{process.pid}/status").read_text()
         caught = re.search(r"SigCgt:\s*([0-9a-f]+)", status)
