@@ -210,7 +210,7 @@ def _choose(pids: tuple[int, ...], ranks: tuple[int, ...], ids: tuple[str, ...])
         raise click.ClickException(str(missing.args[0])) from missing
     if not processes:
         raise click.ClickException(
-            f"no process with HARP publishes in {', '.join(map(str, statfile.folders()))}"
+            f"no process with HARP runs here (looked in {', '.join(map(str, statfile.folders()))})"
         )
     if len(processes) > 1:
         listed = "\n".join(map(_listed, processes))

@@ -182,7 +182,7 @@ def test_invalid_requests_are_refused(lab: Lab, folders: Path) -> None:
         assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
         return done.stderr
 
-    assert "no process with HARP publishes" in refused()
+    assert "no process with HARP runs here" in refused()
     wire = Publisher(host, "wire:/x", "10.0.0.1/24")
     assert "its frames do not pass through packet sockets" in refused()
     gone = Publisher(host, "packet:eth9", "10.0.0.1/24")
