@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Full segments on their way in a dialogue, by number, and what the peer says of them."""
+"""Helpers for dialogues with flights of full segments, by number, and their acknowledgements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MSS = 1460
 
 
 def seq(i: int, mss: int = MSS) -> int:
-    """Where segment i begins."""
+    """The relative sequence number of segment i."""
     return 1 + i * mss
 
 
@@ -35,7 +35,7 @@ def dsack(n: int, i: int) -> Packet:
 def stamped(
     packet: Packet, d: Dialogue, n: int, *sacked: tuple[int, int], mss: int = MSS
 ) -> Packet:
-    """ack(n, *sacked), echoing the timestamp that a packet carried."""
+    """ack(n, *sacked) with an echo of the packet's timestamp."""
     answer = ack(n, *sacked, mss=mss)
     echo = ("Timestamp", (d.peer_clock(), option(packet, "Timestamp")[0]))
     answer.options = [("NOP", None), ("NOP", None), echo, *answer.options]
@@ -43,7 +43,7 @@ def stamped(
 
 
 def send_flight(d: Dialogue, sock: Socket, segments: int = 10) -> None:
-    """Sends so many full segments; fails unless all of them go out at once."""
+    """Sends full segments. Fails unless the stack sends all of them at once."""
     sock.send(pattern(0, segments * MSS))
     for i in range(segments):
         d.expect(TCP(seq=seq(i)), length=MSS)
@@ -51,7 +51,7 @@ def send_flight(d: Dialogue, sock: Socket, segments: int = 10) -> None:
 
 
 def resent(packets: Iterable[Packet]) -> list[tuple[float, float, int]]:
-    """(time in ms, segment's number, bytes) of each data segment."""
+    """(time in ms, segment number, bytes) of each data segment."""
     return [
         (round(float(p.time), 3), (p[TCP].seq - 1) / MSS, len(payload(p)))
         for p in packets
@@ -60,5 +60,5 @@ def resent(packets: Iterable[Packet]) -> list[tuple[float, float, int]]:
 
 
 def numbers(packets: Iterable[Packet]) -> list[int]:
-    """Which segments the data segments are."""
+    """The segment numbers of the data segments."""
     return [int(number) for _, number, _ in resent(packets)]

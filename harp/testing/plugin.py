@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pytest fixtures for tests at packet level.
+"""pytest fixtures for packet-level tests.
 
-`stack(**config)` makes a stack, `dialogue(**config)` a scripted dialogue with
-one, `wire(a, b, **options)` a network of two. When a test fails, its dialogues
-and captured wires are written as pcapng into its tmp_path and named in the report.
+`stack(**config)` makes a stack, `dialogue(**config)` a scripted dialogue with a stack, and
+`wire(a, b, **options)` a network of two. If a test fails, its dialogues and captured wires are
+written as pcapng to its tmp_path, and the report names the files.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def pytest_runtest_makereport(
     outcome = yield
     report = outcome.get_result()
     if report.when == "teardown":
-        item.stash[_MADE] = []  # pytest keeps its items; these are large
+        item.stash[_MADE] = []  # pytest keeps the items, and these objects are large
     folder = getattr(item, "funcargs", {}).get("tmp_path")
     if report.when != "call" or not report.failed or folder is None:
         return
