@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dialogue: one stack and one scripted peer in virtual time.
+"""A dialogue: one stack, one scripted peer, virtual time.
 
-A test lists the packets that the peer sends and those that the stack must answer. It reads like a
-packet trace:
+A test says what the peer sends and what the stack must answer, and reads like
+a packet trace:
 
     d = Dialogue()
     listener = d.listen(80)
@@ -11,36 +11,55 @@ packet trace:
     d.send(TCP(flags="A", seq=1, ack=1))
     connection = d.accept(listener)
 
-Packets are scapy's. Sequence and acknowledgement numbers, including SACK edges, are relative to the
-initial sequence number. Times are milliseconds since the dialogue began. `send` fills in missing
-fields: ports, the peer's next sequence number, an acknowledgement of all data in order, the window.
-`expect` compares only the given fields. Without a payload in the script, the packet must have none.
-PSH is compared only if the script sets it.
+Packets are scapy's. Sequence and acknowledgement numbers (SACK edges too) are
+relative to the sender's initial sequence number, times are milliseconds since
+the dialogue began. What `send` is not told it fills in: ports, the peer's next
+sequence number, an acknowledgement of all that came in order, the window. What
+`expect` is not told it does not compare; only a payload must then be absent,
+and PSH is compared only when it is asked for.
 
-Every frame of the stack is checked: lengths, checksums, options. `send` fails while a frame of the
-stack is unexpected: call `expect`, `drain` or `ignore` first.
+Every frame that the stack sends is checked: lengths, checksums, options.
+`send` refuses to go on while the stack has said something that nobody
+expected: `expect`, `drain` or `ignore` it first.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from scapy.layers.inet import ICMP, IP, TCP
 from scapy.layers.l2 import ARP, Ether
-from scapy.packet import NoPayload, Packet, Padding, Raw
+from scapy.packet import Packet
 
 from harp.observe.pcapng import write_pcapng
 from harp.testing._stack import LINK_ETHERNET, LINK_IP, Socket, Stack
 from harp.testing.frames import BadFrame, Segment, check_frame
+from harp.testing.peer import DialogueError, Flow, Sink
+from harp.testing.segments import (
+    describe,
+    flag_bits,
+    mismatch,
+    option,
+    payload,
+    summary,
+    timestamp,
+)
+
+__all__ = [
+    "DEFAULTS", "Dialogue", "DialogueError", "Event", "Flow", "NS_PER_MS", "PEER_ADDRESS",
+    "PEER_MAC", "PEER_PORT", "STACK_ADDRESS", "STACK_MAC", "Sink", "flag_bits", "make_stack",
+    "option", "payload", "summary",
+]  # fmt: skip
 
 NS_PER_MS = 1_000_000
 _MOD = 1 << 32
 
-# Virtual time does not begin at zero: this finds a stack that uses 0 for "never set".
+# Virtual time does not begin at zero, so that a stack that takes 0 for "never
+# set" is found out.
 _EPOCH_NS = 1_000_000_000_000
 
 STACK_ADDRESS = "192.0.2.1"
@@ -49,7 +68,7 @@ STACK_MAC = "02:00:5e:00:00:01"
 PEER_MAC = "02:00:5e:00:00:02"
 PEER_PORT = 40000
 
-# The defaults of a test's stack: common Internet behaviour.
+# What a test that does not care gets: plain Internet behaviour, no surprises.
 DEFAULTS: dict[str, Any] = {
     "address": STACK_ADDRESS,
     "prefix": 24,
@@ -78,37 +97,6 @@ def make_stack(**config: Any) -> Stack:
     return Stack(**fields)
 
 
-class DialogueError(AssertionError):
-    """The stack did not follow the script. The message ends with the trace."""
-
-
-@dataclass
-class Flow:
-    """The peer's state of one connection. Numbers are relative unless noted."""
-
-    iss: int  # absolute, the peer's
-    irs: int | None = None  # absolute, the stack's; None until it has sent a SYN
-    snd_nxt: int = 0
-    rcv_nxt: int = 0
-    ts_recent: int | None = None  # last TSval of the stack
-    ts_offered: bool = False  # the peer's SYN carried timestamps
-    ts_on: bool = False  # both SYNs did
-
-    def relative_seq(self, absolute: int) -> int:
-        """A relative number in the stack's sequence space. It may be negative."""
-        return _near(absolute - (self.irs or 0))
-
-    def relative_ack(self, absolute: int) -> int:
-        """A relative number in the peer's sequence space."""
-        return _near(absolute - self.iss)
-
-
-def _near(difference: int) -> int:
-    difference %= _MOD
-    # A number just below zero is an old duplicate, not the end of a long transfer.
-    return difference - _MOD if difference >= _MOD - (1 << 24) else difference
-
-
 @dataclass
 class Event:
     """One line of the trace."""
@@ -118,21 +106,16 @@ class Event:
     frame: bytes
 
 
-def flag_bits(flags: Any) -> int:
-    """TCP flags as a number, from scapy's value or letters."""
-    return int(TCP(flags=flags).flags)
-
-
 class Dialogue:
-    """See the module's docstring. `config` are fields of struct harp_stack_config.
+    """See the module's text. `config` are fields of struct harp_stack_config.
 
-    peer_iss: the peer's initial sequence number, absolute. tolerance_ms: the
-    allowed distance of a frame from `at` (timers have a granularity). on_arp:
-    answer the stack's ARP requests for the peer automatically (Ethernet). strict:
-    `send` fails while there are unexpected frames.
+    peer_iss: the peer's initial sequence number, absolute. tolerance_ms: how far
+    from `at` a frame may come (timers have a granularity). on_arp: answer the
+    stack's ARP requests for the peer by itself (Ethernet). strict: `send`
+    refuses to go on over frames that nobody expected.
     """
 
-    who = "harp"  # the TCP under test; see harp.testing.linux_dialogue
+    who = "harp"  # whose TCP it is; see harp.testing.linux_dialogue
 
     def __init__(
         self,
@@ -171,7 +154,7 @@ class Dialogue:
         return self._ns / NS_PER_MS
 
     def run(self, until: float) -> None:
-        """Runs the stack's timers up to `until` (ms). Its frames are queued for `expect`."""
+        """Runs the stack's timers up to `until` (ms); its frames wait to be expected."""
         self._run(round(until * NS_PER_MS), lambda: False)
 
     def after(self, ms: float) -> None:
@@ -188,12 +171,12 @@ class Dialogue:
             self._ns = max(self._ns, deadline - _EPOCH_NS)
             self._settle()
         else:
-            self._fail("the stack's timers fire without end: its deadline does not advance")
+            self._fail("the stack's timers fire without end: its deadline does not move on")
         self._ns = max(self._ns, until)
         self._settle()
 
     def _settle(self) -> None:
-        """Runs the timers that are due now."""
+        """Lets the stack do all that is due now."""
         for _ in range(1000):
             self.stack.advance(_EPOCH_NS + self._ns)
             self._collect()
@@ -205,7 +188,7 @@ class Dialogue:
     # Sockets
 
     def listen(self, port: int = 80, backlog: int = 16) -> Socket:
-        """A new listener. The peer's packets go to its port from now on."""
+        """A listener; the peer's packets go to its port from now on."""
         listener = self.stack.socket()
         listener.bind((self.stack_address, port))
         listener.listen(backlog)
@@ -213,15 +196,15 @@ class Dialogue:
         return listener
 
     def accept(self, listener: Socket) -> Socket:
-        """The next connection of the listener. Fails if none is ready."""
+        """The connection that waits; fails if none does."""
         try:
             connection, _ = listener.accept()
         except BlockingIOError:
-            self._fail("accept: no connection is ready")
+            self._fail("accept: no connection waits")
         return connection
 
     def connect(self, port: int = 80, local_port: int | None = None) -> Socket:
-        """A new socket that starts to connect to the peer's port."""
+        """A socket that has begun to connect to the peer's port."""
         sock = self.stack.socket()
         if local_port is not None:
             sock.bind((self.stack_address, local_port))
@@ -258,9 +241,9 @@ class Dialogue:
         port: int = 80,
         rtt: float = 0,
     ) -> Socket:
-        """A handshake that the peer begins; it answers after rtt ms. Returns the socket.
+        """The handshake, begun by the peer, each answer after rtt ms; returns the socket.
 
-        The listener is closed at the end.
+        The listener is closed again.
         """
         listener = self.listen(port)
         options = self.syn_options(mss, sack, wscale, timestamps)
@@ -283,7 +266,7 @@ class Dialogue:
         rtt: float = 0,
         before: Callable[[Socket], None] | None = None,
     ) -> Socket:
-        """A handshake that the stack begins; the peer answers after rtt ms. Returns the socket.
+        """The handshake, begun by the stack, answered after rtt ms.
 
         `before` may set options on the new socket.
         """
@@ -309,7 +292,7 @@ class Dialogue:
         return (5_000_000 + self._ns // NS_PER_MS) % _MOD
 
     def flow(self, peer_port: int | None = None, stack_port: int | None = None) -> Flow:
-        """The peer's view of a connection; of the current one without ports."""
+        """The peer's view of a connection; the current one if no ports are named."""
         peer_port = self.peer_port if peer_port is None else peer_port
         stack_port = self.stack_port if stack_port is None else stack_port
         if stack_port is None:
@@ -317,15 +300,16 @@ class Dialogue:
         return self.flows.setdefault((peer_port, stack_port), Flow(self.peer_iss))
 
     def forget(self, peer_iss: int | None = None) -> None:
-        """Drops the peer's state of the current connection, so that it can open a new one."""
+        """The peer drops what it knows of the current connection, to open it anew."""
         if peer_iss is not None:
             self.peer_iss = peer_iss
         self.flows.pop((self.peer_port, self.stack_port or 0), None)
 
     def send(self, packet: Packet | bytes, at: float | None = None) -> None:
-        """The peer sends a packet now, or at `at` (ms) after running the timers.
+        """The peer sends a packet now, or at `at` (ms) after letting the timers run.
 
-        `send` adds the missing IP and Ethernet headers. Bytes are sent unchanged.
+        A TCP layer gets IP (and Ethernet) around it, an IP or ARP packet
+        Ethernet; bytes go as they are.
         """
         if at is not None:
             if round(at * NS_PER_MS) < self._ns:
@@ -333,11 +317,11 @@ class Dialogue:
             self.run(at)
         if self.strict and self._queue:
             event = self._queue[0]
-            self._fail(f"the stack sent an unexpected frame: {self._line(event)}")
+            self._fail(f"the stack sent what nobody expected: {self._line(event)}")
         self._input(self.build(packet))
 
     def build(self, packet: Packet | bytes) -> bytes:
-        """The frame that `send` sends for a packet."""
+        """The frame that `send` would send."""
         if isinstance(packet, bytes):
             return packet
         packet = packet.copy()
@@ -400,7 +384,7 @@ class Dialogue:
         self._settle()
 
     def _taken(self) -> list[tuple[int, bytes]]:
-        """The frames that the stack has sent, with their time since the dialogue began, ns."""
+        """What the stack has sent, with its time since the dialogue began."""
         return [(self._ns, frame) for frame in self.stack.take()]
 
     def _collect(self) -> None:
@@ -431,7 +415,7 @@ class Dialogue:
         seq = flow.relative_seq(segment.seq)
         if not rst and seq <= flow.rcv_nxt < seq + segment.length:
             flow.rcv_nxt = seq + segment.length
-        stamp = _timestamp(segment.options)
+        stamp = timestamp(segment.options)
         if stamp is not None:
             flow.ts_recent = stamp[0]
             if syn:
@@ -459,12 +443,12 @@ class Dialogue:
         within: float | None = None,
         length: int | None = None,
     ) -> Packet:
-        """The next frame of the stack must match `packet`. Returns it, with relative numbers.
+        """The next frame of the stack must match `packet`; it is returned, numbers relative.
 
-        at: it must be sent at this time (ms, within the tolerance). within: it must be sent at
-        most this number of ms from now. Without both, it must have been sent by now. length: the
-        number of payload bytes, whatever they are. The returned packet's `time` is its time of
-        sending, ms.
+        at: when it must be sent (ms, within the tolerance); within: it must be
+        sent at most so many ms from now; neither: it must have been sent by
+        now. length: bytes of payload, where only their number matters. The
+        returned packet's `time` is when it was sent, ms.
         """
         self._settle()
         limit = self._ns
@@ -474,13 +458,13 @@ class Dialogue:
             limit = self._ns + round(within * NS_PER_MS)
         if limit > self._ns:
             self._run(limit, lambda: bool(self._queue))
-        want = self._describe(packet, length)
+        want = describe(packet, length)
         if not self._queue:
             self._fail(f"expected {want}, but the stack sent nothing by {limit / NS_PER_MS} ms")
         event = self._queue.popleft()
         got = self._relative(event.frame)
         got.time = event.ns / NS_PER_MS
-        problem = self._mismatch(packet, got, length)
+        problem = mismatch(packet, got, length)
         if problem:
             self._fail(f"expected {want}\n     got {self._line(event)}\n     ({problem})")
         if at is not None and abs(event.ns - round(at * NS_PER_MS)) > self.tolerance_ns:
@@ -488,7 +472,7 @@ class Dialogue:
         return got
 
     def silence(self, until: float | None = None, during: float | None = None) -> None:
-        """The stack must send nothing until `until` (ms), for `during` ms, or by now."""
+        """The stack must send nothing until `until` (ms), or during so many ms, or by now."""
         if during is not None:
             until = self.now + during
         limit = self._ns if until is None else round(until * NS_PER_MS)
@@ -497,11 +481,11 @@ class Dialogue:
             self._fail(f"expected silence, but the stack sent {self._line(self._queue[0])}")
 
     def settle(self) -> None:
-        """Lets the stack send all that it can send now, after a call on a socket."""
+        """Lets the stack send what it can send at once, after a call on a socket."""
         self._settle()
 
     def drain(self, until: float | None = None) -> list[Packet]:
-        """Returns all queued frames, after running up to `until` (ms)."""
+        """All frames sent and not yet expected, after running up to `until` (ms)."""
         if until is not None:
             self.run(until)
         else:
@@ -515,7 +499,7 @@ class Dialogue:
         return packets
 
     def ignore(self, until: float | None = None) -> None:
-        """Discards all queued frames, after running up to `until` (ms)."""
+        """Forgets the frames sent so far, after running up to `until` (ms)."""
         self.drain(until)
 
     def _relative(self, frame: bytes) -> Packet:
@@ -526,7 +510,7 @@ class Dialogue:
         flow = self.flows.get((tcp.dport, tcp.sport))
         if flow is None:
             return packet
-        # scapy reduces sequence numbers to 32 bits only when it builds a packet.
+        # scapy keeps sequence numbers as 32 bits only when it builds a packet.
         tcp.seq = flow.relative_seq(tcp.seq) if flow.irs is not None else tcp.seq
         if flag_bits(tcp.flags) & 0x10:
             tcp.ack = flow.relative_ack(tcp.ack)
@@ -537,47 +521,7 @@ class Dialogue:
         ]  # fmt: skip
         return packet
 
-    def _mismatch(self, want: Packet, got: Packet, length: int | None) -> str | None:
-        """The first difference, or None."""
-        layer: Packet = want
-        while not isinstance(layer, (NoPayload, Raw)):
-            kind = type(layer)
-            if kind not in got:
-                return f"no {kind.__name__} in it"
-            problem = _compare_fields(layer, got[kind])
-            if problem:
-                return problem
-            got_payload = got[kind].payload
-            layer = layer.payload
-        if isinstance(got_payload, Padding):
-            got_payload = NoPayload()
-        have = b"" if isinstance(got_payload, Padding) else bytes(got_payload)
-        if TCP in got and TCP in want:
-            have = _payload(got)
-        expected = bytes(layer)
-        if length is not None:
-            return None if len(have) == length else f"{len(have)} bytes of payload, not {length}"
-        if TCP not in want and isinstance(layer, NoPayload):
-            return None
-        if have != expected:
-            return f"payload is {_excerpt(have)}, not {_excerpt(expected)}"
-        return None
-
-    # Reports
-
-    def _describe(self, packet: Packet, length: int | None) -> str:
-        text = []
-        layer: Packet = packet
-        while not isinstance(layer, NoPayload):
-            if isinstance(layer, Raw):
-                text.append(_excerpt(bytes(layer)))
-            else:
-                fields = ", ".join(f"{k}={_show(k, v)}" for k, v in layer.fields.items())
-                text.append(f"{type(layer).__name__}({fields})")
-            layer = layer.payload
-        if length is not None:
-            text.append(f"{length} bytes")
-        return " / ".join(text)
+    # What went wrong
 
     def _line(self, event: Event) -> str:
         arrow = "<" if event.sent else ">"
@@ -587,7 +531,7 @@ class Dialogue:
                 packet = Ether(event.frame) if self.ethernet else IP(event.frame)
                 self._peer_relative(packet[TCP])
             return f"{event.ns / NS_PER_MS:12.3f} {arrow} {summary(packet)}"
-        except Exception:  # a malformed frame can only be shown as bytes
+        except Exception:  # a malformed frame has no better rendering than its bytes
             return f"{event.ns / NS_PER_MS:12.3f} {arrow} {event.frame[:64].hex()}"
 
     def _peer_relative(self, tcp: Packet) -> None:
@@ -604,7 +548,7 @@ class Dialogue:
         ]  # fmt: skip
 
     def render(self, last: int = 60) -> str:
-        """The end of the trace as text; `<` marks the stack's frames."""
+        """The end of the trace as text; `<` is what the stack sent."""
         lines = [self._line(event) for event in self.trace[-last:]]
         if len(self.trace) > last:
             lines.insert(0, f"({len(self.trace) - last} earlier frames)")
@@ -625,135 +569,3 @@ class Dialogue:
 
 def _window(window: int | None) -> dict[str, Any]:
     return {} if window is None else {"window": window}
-
-
-def _payload(packet: Packet) -> bytes:
-    """The TCP payload by the IP header's length, without link padding."""
-    ip, tcp = packet[IP], packet[TCP]
-    payload = bytes(tcp.payload)
-    size: int = ip.len - ip.ihl * 4 - tcp.dataofs * 4
-    return payload[:size]
-
-
-def payload(packet: Packet) -> bytes:
-    """The TCP payload of a packet that expect or drain returned."""
-    return _payload(packet)
-
-
-class Sink:
-    """A peer's receive queue: takes the stack's segments in any order.
-
-    `data` is the stream so far, `ack` the relative number that acknowledges it, `ended` whether
-    the stack's FIN is part of it.
-    """
-
-    def __init__(self) -> None:
-        self.data = b""
-        self.ended = False
-        self._beyond: dict[int, bytes] = {}
-        self._fin: int | None = None
-
-    @property
-    def ack(self) -> int:
-        return 1 + len(self.data) + self.ended
-
-    def take(self, packets: Iterable[Packet]) -> bool:
-        """Takes segments from drain or expect. Returns whether any holds data or a FIN."""
-        any_data = False
-        for packet in packets:
-            tcp, piece = packet[TCP], _payload(packet)
-            fin = flag_bits(tcp.flags) & 0x01
-            any_data |= bool(piece) or bool(fin)
-            if piece:
-                self._beyond[tcp.seq - 1] = max(self._beyond.get(tcp.seq - 1, b""), piece, key=len)
-            if fin:
-                self._fin = tcp.seq - 1 + len(piece)
-        self._join()
-        return any_data
-
-    def _join(self) -> None:
-        for at in sorted(self._beyond):
-            have = len(self.data)
-            if at > have:
-                break
-            piece = self._beyond.pop(at)
-            if piece[: have - at] != self.data[at : at + len(piece)]:
-                raise DialogueError(f"bytes from {at} on were sent again with other content")
-            self.data += piece[have - at :]
-        self.ended = self._fin == len(self.data)
-
-
-def option(packet: Packet, name: str) -> Any:
-    """The value of a TCP option by scapy's name ("MSS", "SAck", ...); None if it is absent."""
-    for key, value in packet[TCP].options:
-        if key == name:
-            return value
-    return None
-
-
-def _timestamp(options: bytes) -> tuple[int, int] | None:
-    at = 0
-    while at < len(options) and options[at] != 0:
-        if options[at] == 1:
-            at += 1
-        elif options[at] == 8:
-            raw = options[at + 2 : at + 10]
-            return int.from_bytes(raw[:4], "big"), int.from_bytes(raw[4:], "big")
-        else:
-            at += max(options[at + 1], 2)
-    return None
-
-
-def _compare_fields(want: Packet, got: Packet) -> str | None:
-    for name, value in want.fields.items():
-        have = got.getfieldval(name)
-        if name == "options" and isinstance(want, TCP):
-            problem = _compare_options(value, have)
-            if problem:
-                return problem
-        elif name == "flags" and isinstance(want, TCP):
-            wanted, had = flag_bits(value), flag_bits(have)
-            mask = 0xFF if wanted & 0x08 else 0xF7
-            if wanted & mask != had & mask:
-                return f"flags are {have}, not {value}"
-        elif have != value:
-            return f"{name} is {have!r}, not {value!r}"
-    return None
-
-
-def _compare_options(want: Iterable[Any], got: Iterable[Any]) -> str | None:
-    have = {name: value for name, value in got if name not in ("NOP", "EOL")}
-    for name, value in want:
-        if name not in have:
-            return f"option {name} is missing"
-        if value is not ... and have[name] != value:
-            return f"option {name} is {have[name]!r}, not {value!r}"
-    return None
-
-
-def _show(name: str, value: Any) -> str:
-    return f'"{value}"' if name == "flags" else repr(value)
-
-
-def _excerpt(data: bytes) -> str:
-    return f"{data[:16]!r}{'...' if len(data) > 16 else ''} ({len(data)} bytes)"
-
-
-def summary(packet: Packet) -> str:
-    """One line in tcpdump's style."""
-    if TCP not in packet:
-        return str(packet.summary())
-    ip, tcp = packet[IP], packet[TCP]
-    size = len(_payload(packet))
-    parts = [f"{ip.src}.{tcp.sport} > {ip.dst}.{tcp.dport}: [{tcp.flags}] seq {tcp.seq}"]
-    if size:
-        parts[0] += f":{tcp.seq + size}"
-    if flag_bits(tcp.flags) & 0x10:
-        parts.append(f"ack {tcp.ack}")
-    parts.append(f"win {tcp.window}")
-    options = [(k, v) for k, v in tcp.options if k not in ("NOP", "EOL")]
-    if options:
-        shown = [k if v in (b"", None) else f"{k} {v}" for k, v in options]
-        parts.append("options " + " ".join(shown))
-    parts.append(f"length {size}")
-    return ", ".join(parts)
