@@ -224,8 +224,8 @@ static void service(struct harp_tcp *tcp)
   bool wanted = tcp->ack.state != ACK_IDLE;
   tcp_output(tcp);
   /* Data carries the acknowledgement along, but only a bare one has room for SACK. */
-  bool beyond = tcp->ooo || tcp->fin_waiting;
-  bool sack = wanted && (beyond || tcp->dsack_start != tcp->dsack_end);
+  bool beyond = tcp->rcv.ooo || tcp->fin_waiting;
+  bool sack = wanted && (beyond || tcp->rcv.dsack_start != tcp->rcv.dsack_end);
   if (tcp->state == TCP_CLOSE || (tcp->ack.state == ACK_IDLE && !sack)) {
     return;
   }

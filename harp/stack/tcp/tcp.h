@@ -30,12 +30,13 @@ enum {
 };
 
 enum harp_timer {
-  TIMER_RETRANSMIT, /* RTO, SYN and window probes */
-  TIMER_LOSS,       /* RACK's reordering timer or the tail probe */
+  TIMER_RTO,  /* retransmission; of SYN and SYN-ACK; persist, while the peer's window is closed */
+  TIMER_RACK, /* the reordering window ends (RFC 8985, 6.3) */
+  TIMER_TLP,  /* the tail loss probe is due (7.2); never beside TIMER_RACK */
   TIMER_DELAYED_ACK,
   TIMER_KEEPALIVE,
-  TIMER_USER,  /* user timeout */
-  TIMER_STATE, /* TIME-WAIT, FIN-WAIT-2 without an owner */
+  TIMER_USER,      /* user timeout (RFC 5482) */
+  TIMER_TIME_WAIT, /* TIME-WAIT, and FIN-WAIT-2 without an owner */
   TIMERS
 };
 #define TIMER_OFF UINT64_MAX
@@ -49,6 +50,42 @@ enum tcp_ack_state {
   ACK_DUE,  /* one, at the next flush */
 };
 
+/* The send sequence space (RFC 9293, 3.3.1). Sequence numbers; windows and sizes in bytes. */
+struct tcp_snd {
+  uint32_t una, nxt, wnd;
+  uint32_t end; /* of what was pushed */
+  uint32_t wl1, wl2;
+  uint32_t max_wnd;
+  uint32_t edge; /* the highest right edge of the peer's window so far */
+  uint32_t mss;  /* payload of a full segment, options subtracted */
+  uint32_t peer_mss;
+  uint32_t iss;
+  uint32_t short_end; /* end of the latest segment that was not full */
+  uint32_t push_end;  /* what was pushed before TCP_NODELAY was set: it waits for nothing */
+  uint8_t wscale;
+  bool nodelay, cork;
+  bool fin_queued, fin_sent;
+  bool window_limited;
+};
+
+/* The receive sequence space (RFC 9293, 3.3.1), and what waits to be read. */
+struct tcp_rcv {
+  uint32_t nxt;
+  uint32_t right;  /* right edge ever advertised: what is enforced */
+  uint32_t queued; /* in-order bytes that wait to be read */
+  uint32_t buf;    /* bytes: the size of the receive buffer */
+  struct harp_packet *queue, *queue_tail;
+  struct tcp_ooo_queue *ooo; /* NULL: no hole */
+  uint32_t irs;
+  uint32_t fin_seq;
+  uint32_t dsack_start, dsack_end; /* to report once; equal: none */
+  uint8_t wscale;
+  bool fin_received;
+  bool fin_newest;   /* the FIN that waits is what came last beyond a hole */
+  bool mem_pressure; /* data in order found no memory: the window says so until there is some */
+};
+
+/* tcp_ack_sched.c */
 struct tcp_ack_schedule {
   uint32_t last_sent;    /* Last.ACK.sent of RFC 7323 */
   uint32_t rcv_mss;      /* bytes: estimate of the peer's full segments */
@@ -59,8 +96,73 @@ struct tcp_ack_schedule {
   struct harp_tcp *next; /* in that list */
 };
 
+/* Timestamps (RFC 7323). */
+struct tcp_ts {
+  uint32_t recent; /* TS.Recent */
+  uint32_t offset; /* of this side's clock */
+  uint64_t recent_time;
+};
+
+/* The send queue (tcp_sndq.c): references to bytes until they are acknowledged. */
+struct tcp_sndq {
+  struct harp_reference *first, *last;
+  struct harp_reference *cursor; /* holds snd.nxt, or NULL */
+  uint32_t count;
+};
+
+/* Transmit records: the scoreboard of RFC 2018 and 8985. */
+struct tcp_flight {
+  struct harp_record *first, *last;               /* by sequence */
+  struct harp_record *oldest, *newest;            /* in flight, by time */
+  struct harp_record *lost_first, *lost_last;     /* to send again, by older/newer */
+  struct harp_record *sacked_first, *sacked_last; /* by older/newer: lower, higher */
+  struct harp_record *sack_hint;                  /* the sacked one that grew last; NULL: gone */
+  uint32_t sacked_out, lost_out, retrans_out;     /* bytes */
+  uint32_t high_sacked; /* end of the highest byte ever selectively acknowledged */
+};
+
+/* RACK (RFC 8985, 6; tcp_rack.c). Times in ns. */
+struct tcp_rack {
+  uint64_t sent, rtt; /* of the newest delivered record */
+  uint32_t end;
+  uint8_t reo_multiplier, reo_persist;
+  bool reordering_seen;
+  uint64_t reo_late;        /* how late segments come, as far as seen and not long ago */
+  uint64_t reo_waited;      /* the window when the last loss was found */
+  uint64_t dsack_round_end; /* reports of duplicates until then are one */
+};
+
+/* The tail loss probe (RFC 8985, 7). */
+struct tcp_tlp {
+  uint32_t end;     /* snd.nxt when the probe was sent */
+  bool outstanding; /* a probe is out, */
+  bool is_copy;     /* of data that was sent before */
+};
+
+/* Proportional Rate Reduction (RFC 9937; tcp_prr.c). Bytes. */
+struct tcp_prr {
+  uint32_t delivered, out, recover_fs;
+  uint32_t credit; /* that duplicates stood for, without SACK */
+};
+
+/* What an undo restores (tcp_undo.c). */
+struct tcp_undo {
+  uint32_t cwnd, ssthresh;
+  uint32_t retransmits; /* bytes sent again in this recovery, not yet shown needless */
+  uint32_t stamp;       /* the timestamp that the first of them carried */
+  uint32_t start, end;  /* of recovery: snd.una at its beginning, snd.nxt at its end */
+  uint64_t deadline;    /* ns, behind recovery: until when a DSACK tells of it */
+  bool possible;
+};
+
+/* Round-trip time, ns (RFC 6298; tcp_rtt.c). */
+struct tcp_rtt {
+  uint64_t srtt, rttvar, rto, min;
+  uint64_t rto_min;
+};
+
 struct harp_tcp {
-  /* Line 1: found by every segment. */
+  /* Found by every segment. */
   struct harp_tcp *hash_next;
   struct harp_stack *stack;
   union {
@@ -73,87 +175,39 @@ struct harp_tcp {
   uint32_t local_address; /* network order */
   uint8_t state;
   bool timestamps;  /* agreed on */
-  bool fin_waiting; /* a FIN came ahead of a hole: it stands at fin_seq */
-  bool detached;    /* nobody owns it any more: finish alone */
-  uint32_t rcv_nxt;
-  uint32_t rcv_right; /* right edge ever advertised: what is enforced */
-  uint32_t snd_una, snd_nxt, snd_wnd;
-  uint32_t ts_recent;
-
-  /* Line 2: sending. */
-  uint32_t snd_end; /* end of what was pushed */
-  uint32_t snd_wl1, snd_wl2;
-  uint32_t max_snd_wnd;
-  uint32_t snd_edge; /* the highest right edge of the peer's window so far */
-  uint32_t mss;      /* payload of a full segment, options subtracted */
-  uint32_t peer_mss;
-  uint32_t iss, irs;
-  uint32_t cwnd, ssthresh; /* bytes */
-  uint32_t short_end;      /* end of the latest segment that was not full */
-  uint32_t push_end;       /* what was pushed before TCP_NODELAY was set: it waits for nothing */
-  uint32_t growth_due; /* bytes sacked while snd_una stands still, which cwnd has not grown by */
-  uint32_t sacked_out, lost_out, retrans_out; /* bytes */
-  uint32_t reference_count;
-  uint8_t snd_wscale, rcv_wscale;
-  bool nodelay, cork, harp_peer, active, window_scaling;
-  bool fin_queued, fin_sent, fin_received;
-  bool fin_newest; /* the FIN that waits is what came last beyond a hole */
-  bool sack, dirty;
+  bool fin_waiting; /* a FIN came ahead of a hole: it stands at rcv.fin_seq */
+  bool detached;    /* no owner is left: finish alone */
+  struct tcp_snd snd;
+  struct tcp_rcv rcv;
+  struct tcp_ts ts;
+  struct tcp_ack_schedule ack;
+  bool harp_peer, active, window_scaling, sack;
+  bool dirty;  /* in the stack's list for the next flush */
   bool ending; /* its owner is being told: the block stays until that returns */
-  bool cwnd_limited, window_limited;
-  bool rcv_mem_pressure; /* data in order found no memory: the window says so until there is some */
-  uint8_t tos;           /* IP_TOS, of all its packets */
-  uint32_t fin_seq;
+  uint8_t tos; /* IP_TOS, of all its packets */
+  struct tcp_sndq sndq;
+  struct tcp_flight flight;
 
-  struct tcp_ack_schedule ack; /* written by tcp_ack_sched.c alone */
-
-  /* Receiving. */
-  uint32_t rcvbuf;
-  uint32_t queued; /* in-order bytes that wait to be read */
-  struct harp_packet *rcv_queue, *rcv_queue_tail;
-  struct tcp_ooo_queue *ooo;       /* NULL: no hole */
-  uint32_t dsack_start, dsack_end; /* to report once; equal: none */
-  uint64_t ts_recent_time;
-  uint32_t ts_offset;
-
-  /* Send queue and records. */
-  struct harp_reference *references, *references_last;
-  struct harp_reference *send_cursor; /* holds snd_nxt, or NULL */
-  struct harp_record *records, *records_last;
-  struct harp_record *oldest, *newest;            /* in flight, by time */
-  struct harp_record *lost_first, *lost_last;     /* to send again, by older/newer */
-  struct harp_record *sacked_first, *sacked_last; /* runs, by older/newer: lower, higher */
-  struct harp_record *sack_hint;                  /* the run that grew last; NULL: gone */
-
-  /* Loss recovery. */
+  /* Congestion control and loss recovery. */
+  uint32_t cwnd, ssthresh; /* bytes */
+  uint32_t growth_due; /* bytes sacked while snd.una stands still, which cwnd has not grown by */
+  bool cwnd_limited;
   uint8_t recovery; /* enum harp_recovery */
   uint8_t backoff;
   uint8_t duplicates; /* acknowledgements in a row, without SACK */
   uint8_t syn_transmits;
-  uint8_t probes; /* keepalive or window probes unanswered */
-  uint8_t reo_multiplier, reo_persist;
-  bool reordering_seen, undo_possible, loss_timer_is_probe;
-  bool probe_outstanding, probe_is_copy;       /* the tail probe; of data that was sent before */
-  uint32_t recovery_point;                     /* snd_nxt when recovery began */
-  uint32_t prr_delivered, prr_out, prr_flight; /* RFC 9937; the last is RecoverFS */
-  uint32_t prr_credit;                         /* bytes that duplicates stood for, without SACK */
-  uint32_t high_sacked; /* end of the highest byte ever selectively acknowledged */
-  uint32_t probe_end;   /* snd_nxt when the tail probe was sent */
-  uint32_t rack_end;
-  uint32_t undo_retransmits;     /* bytes sent again in this recovery, not yet shown needless */
-  uint32_t undo_stamp;           /* the timestamp that the first of them carried */
-  uint32_t undo_start, undo_end; /* of recovery: snd_una at its beginning, snd_nxt at its end */
-  uint64_t undo_deadline;        /* behind recovery: until when a DSACK tells of it */
-  uint64_t rack_sent, rack_rtt;  /* of the newest delivered record */
-  uint64_t reo_late;             /* ns: how late segments come, as far as seen and not long ago */
-  uint64_t reo_waited;           /* ns: the window when the last loss was found */
-  uint64_t dsack_round_end;      /* ns: reports of duplicates until then are one */
-  uint32_t undo_cwnd, undo_ssthresh;
+  uint8_t probes;          /* keepalive or window probes unanswered */
+  uint32_t recovery_point; /* snd.nxt when recovery began */
+  struct tcp_rtt rtt;
+  struct tcp_rack rack;
+  struct tcp_tlp tlp;
+  struct tcp_prr prr;
+  struct tcp_undo undo;
+  struct harp_cc cc;
+  struct harp_hystart hystart;
 
-  /* Round-trip time, ns (RFC 6298). */
-  uint64_t srtt, rttvar, rto, min_rtt;
+  /* ns */
   uint64_t syn_sent;
-  uint64_t rto_min;
   uint64_t last_send; /* of payload */
   uint64_t last_receive, last_progress;
   struct harp_limit challenge_limit; /* RFC 5961, 7: of SYNs and resets, */
@@ -164,10 +218,7 @@ struct harp_tcp {
   uint64_t heap_key;
   uint32_t heap_index; /* UINT32_MAX: not in it */
 
-  struct harp_cc cc;
-  struct harp_hystart hystart;
-
-  /* Owner. */
+  /* Owner, and the lists that it stands in. */
   const struct harp_flow_ops *ops;
   void *user;
   struct harp_listener *listener;  /* while in handshake or unclaimed */
@@ -201,7 +252,8 @@ static inline bool tcp_synchronized(const struct harp_tcp *tcp)
 /* The sequence space in flight by the sender's best knowledge (RFC 6675's pipe). */
 static inline uint32_t tcp_in_flight(const struct harp_tcp *tcp)
 {
-  return tcp->snd_nxt - tcp->snd_una - tcp->sacked_out - tcp->lost_out + tcp->retrans_out;
+  return tcp->snd.nxt - tcp->snd.una - tcp->flight.sacked_out - tcp->flight.lost_out +
+         tcp->flight.retrans_out;
 }
 
 static inline bool tcp_can_receive(const struct harp_tcp *tcp)

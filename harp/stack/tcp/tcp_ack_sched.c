@@ -27,7 +27,7 @@ void tcp_ack_at_once(struct harp_tcp *tcp)
 
 bool tcp_ack_waits_for_nothing(const struct harp_tcp *tcp)
 {
-  bool with_data = tcp->snd_nxt != tcp->snd_end + tcp->fin_sent; /* at the end of this burst */
+  bool with_data = tcp->snd.nxt != tcp->snd.end + tcp->snd.fin_sent; /* at the end of this burst */
   return tcp->ack.state != ACK_IDLE && !tcp->harp_peer && !with_data;
 }
 
@@ -49,7 +49,7 @@ static void measure_segments(struct harp_tcp *tcp, uint32_t size, bool pushed)
  * the next poll: its answer is what the peer waits for. */
 static void schedule_for_harp_peer(struct harp_tcp *tcp, uint32_t length, bool at_once)
 {
-  bool lone = tcp->ack.state == ACK_IDLE && !at_once && length < tcp->mss;
+  bool lone = tcp->ack.state == ACK_IDLE && !at_once && length < tcp->snd.mss;
   tcp->ack.state = lone ? ACK_HELD : ACK_DUE;
 }
 
@@ -69,7 +69,7 @@ void tcp_ack_schedule(struct harp_tcp *tcp, uint32_t length, uint32_t segment_si
   if (at_once) {
     tcp->ack.quick = QUICK_ACKS;
   }
-  bool second = tcp->rcv_nxt - tcp->ack.last_sent > tcp->ack.rcv_mss; /* more than a full one */
+  bool second = tcp->rcv.nxt - tcp->ack.last_sent > tcp->ack.rcv_mss; /* more than a full one */
   if (tcp->ack.quick || config->delayed_ack_us == 0 || second) {
     tcp->ack.quick -= tcp->ack.quick > 0;
     tcp->ack.state = ACK_DUE;
@@ -80,7 +80,7 @@ void tcp_ack_schedule(struct harp_tcp *tcp, uint32_t length, uint32_t segment_si
 
 void tcp_ack_sent(struct harp_tcp *tcp)
 {
-  tcp->ack.last_sent = tcp->rcv_nxt;
+  tcp->ack.last_sent = tcp->rcv.nxt;
   tcp->ack.state = ACK_IDLE;
   tcp_timer_set(tcp, TIMER_DELAYED_ACK, TIMER_OFF);
 }

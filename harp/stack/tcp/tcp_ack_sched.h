@@ -6,8 +6,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "harp/stack/tcp/tcp.h"
+
 struct harp_stack;
-struct harp_tcp;
 
 /* The next flush acknowledges, by a segment of its own if no data goes out. */
 void tcp_ack_at_once(struct harp_tcp *tcp);
@@ -15,6 +16,16 @@ void tcp_ack_at_once(struct harp_tcp *tcp);
  * pushed: with the PSH flag; at_once: out of order, a duplicate, or it filled a hole. */
 void tcp_ack_schedule(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool pushed,
                       bool at_once);
+/* More payload of a burst that an owed acknowledgement will cover: it is no lone short message any
+ * more. false: none is owed yet. */
+static inline bool tcp_ack_extend(struct harp_tcp *tcp)
+{
+  bool owed = tcp->ack.state != ACK_IDLE && tcp->dirty;
+  if (owed) {
+    tcp->ack.state = ACK_DUE;
+  }
+  return owed;
+}
 /* Whether an acknowledgement should go out now, within the burst, and not at its end: to peers that
  * are not HARP hosts. RFC 5681, 4.2, asks for one for every second segment; a sender with a small
  * window may never see the second one of a burst that is acknowledged once. */

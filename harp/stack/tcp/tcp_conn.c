@@ -20,13 +20,13 @@
 #include "harp/stack/tcp/tcp_segment.h"
 #include "harp/stack/tcp/tcp_sndq.h"
 #include "harp/stack/tcp/tcp_timer.h"
+#include "harp/stack/tcp/tcp_times.h"
 
 enum {
   FIRST_PORT = 49152, /* RFC 6335 */
   LAST_PORT = 65535,
   OWN_SHARE = 8, /* and so many are only for those that are opened from here */
 };
-#define TIME_WAIT_NS (60 * NS_PER_S)
 
 static const struct harp_flow_ops nobody;
 
@@ -113,7 +113,7 @@ bool tcp_drop_half_open(struct harp_stack *stack, struct harp_tcp *oldest, uint6
   if (!oldest || stack->now - oldest->syn_sent < least) {
     return false;
   }
-  if (least && oldest->snd_una == oldest->snd_nxt) {
+  if (least && oldest->snd.una == oldest->snd.nxt) {
     return false;
   }
   COUNT(stack, tcp_half_open_dropped);
@@ -150,10 +150,10 @@ static bool free_places(struct harp_stack *stack, uint32_t keep, uint64_t least)
 
 void tcp_set_iss(struct harp_tcp *tcp, uint32_t iss)
 {
-  tcp->iss = tcp->snd_una = iss;
-  tcp->snd_nxt = tcp->snd_end = iss + 1;
-  tcp->high_sacked = tcp->snd_edge = tcp->snd_nxt;
-  tcp->short_end = tcp->push_end = iss;
+  tcp->snd.iss = tcp->snd.una = iss;
+  tcp->snd.nxt = tcp->snd.end = iss + 1;
+  tcp->flight.high_sacked = tcp->snd.edge = tcp->snd.nxt;
+  tcp->snd.short_end = tcp->snd.push_end = iss;
 }
 
 bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_endpoint peer,
@@ -172,14 +172,14 @@ bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_
       .remote_port = peer.port,
       .state = TCP_CLOSE,
       .next_hop = next_hop,
-      .rcvbuf = config->rcvbuf,
-      .rcv_wscale = (uint8_t)HARP_MAX(config->window_scale, 0),
+      .rcv.buf = config->rcvbuf,
+      .rcv.wscale = (uint8_t)HARP_MAX(config->window_scale, 0),
       .ack.rcv_mss = TCP_DEFAULT_MSS,
-      .peer_mss = TCP_DEFAULT_MSS,
+      .snd.peer_mss = TCP_DEFAULT_MSS,
       .ssthresh = UINT32_MAX,
-      .rto = config->rto_initial_us * NS_PER_US,
-      .rto_min = config->rto_min_us * NS_PER_US,
-      .min_rtt = UINT64_MAX,
+      .rtt.rto = config->rto_initial_us * NS_PER_US,
+      .rtt.rto_min = config->rto_min_us * NS_PER_US,
+      .rtt.min = UINT64_MAX,
       .heap_index = UINT32_MAX,
       .ops = &nobody,
       .last_send = stack->now,
@@ -192,7 +192,7 @@ bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_
   list_init(&tcp->neighbour_link);
   list_init(&tcp->half_open_link);
   list_init(&tcp->turn);
-  tcp->ts_offset = timestamp_offset(tcp);
+  tcp->ts.offset = timestamp_offset(tcp);
   tcp->cc.ops = harp_cc_find(config->cc);
   tcp->syn_sent = stack->now;
   return true;
@@ -231,28 +231,29 @@ void tcp_set_state(struct harp_tcp *tcp, uint8_t state)
 
 void tcp_set_mss(struct harp_tcp *tcp)
 {
-  uint32_t mss = HARP_MIN(tcp->peer_mss, (uint32_t)tcp->stack->config.mtu - IP_HEADER - TCP_HEADER);
+  uint32_t mss = HARP_MIN(tcp->snd.peer_mss,
+                          (uint32_t)tcp->stack->config.mtu - IP_HEADER - TCP_HEADER);
   if (tcp->user_mss) {
     mss = HARP_MIN(mss, tcp->user_mss);
   }
   mss = HARP_MAX(mss, (uint32_t)TCP_MSS_FLOOR);
-  tcp->mss = mss - (tcp->timestamps ? TCP_TIMESTAMP_OPTION : 0);
+  tcp->snd.mss = mss - (tcp->timestamps ? TCP_TIMESTAMP_OPTION : 0);
 }
 
 void tcp_take_syn_options(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   const struct harp_stack_config *config = &tcp->stack->config;
-  tcp->peer_mss = segment->mss ? segment->mss : TCP_DEFAULT_MSS;
+  tcp->snd.peer_mss = segment->mss ? segment->mss : TCP_DEFAULT_MSS;
   tcp->sack = config->sack && segment->sack_permitted;
   tcp->timestamps = config->timestamps && segment->has_timestamp;
   if (tcp->timestamps) {
-    tcp->ts_recent = segment->timestamp;
-    tcp->ts_recent_time = tcp->stack->now;
+    tcp->ts.recent = segment->timestamp;
+    tcp->ts.recent_time = tcp->stack->now;
   }
   tcp->window_scaling = config->window_scale >= 0 && segment->window_scale >= 0;
-  tcp->snd_wscale = tcp->window_scaling ? (uint8_t)segment->window_scale : 0;
+  tcp->snd.wscale = tcp->window_scaling ? (uint8_t)segment->window_scale : 0;
   if (!tcp->window_scaling) {
-    tcp->rcv_wscale = 0;
+    tcp->rcv.wscale = 0;
   }
   tcp_set_mss(tcp);
 }
@@ -260,18 +261,18 @@ void tcp_take_syn_options(struct harp_tcp *tcp, const struct harp_segment *segme
 void tcp_become_established(struct harp_tcp *tcp)
 {
   tcp_set_state(tcp, TCP_ESTABLISHED);
-  tcp_timer_set(tcp, TIMER_RETRANSMIT, TIMER_OFF);
+  tcp_timer_set(tcp, TIMER_RTO, TIMER_OFF);
   tcp_timer_set(tcp, TIMER_USER, TIMER_OFF); /* it was the SYN's */
-  tcp->snd_edge = tcp->snd_una + tcp->snd_wnd;
+  tcp->snd.edge = tcp->snd.una + tcp->snd.wnd;
   /* RFC 5681, 3.1: after a lost SYN start with one segment. */
   uint32_t segments = tcp->syn_transmits > 1 ? 1 : tcp->stack->config.initial_window;
-  tcp->cwnd = segments * tcp->mss;
+  tcp->cwnd = segments * tcp->snd.mss;
   tcp->last_receive = tcp->last_progress = tcp->stack->now;
   tcp->cc.ops->init(tcp);
   tcp_mark_dirty(tcp);
   struct harp_listener *listener = tcp->listener;
   if (!listener) {
-    if (tcp->fin_queued) {
+    if (tcp->snd.fin_queued) {
       tcp_set_state(tcp, TCP_FIN_WAIT1); /* its owner has closed it meanwhile */
     } else if (tcp->ops->established) {
       tcp->ops->established(tcp->user, tcp);
@@ -290,14 +291,14 @@ void tcp_become_established(struct harp_tcp *tcp)
 void tcp_take_syn(struct harp_tcp *tcp, const struct harp_listener *listener,
                   const struct harp_segment *syn)
 {
-  tcp->rcvbuf = listener->rcvbuf;
+  tcp->rcv.buf = listener->rcvbuf;
   tcp->user_mss = listener->user_mss;
-  tcp->rcv_wscale = listener->rcv_wscale;
+  tcp->rcv.wscale = listener->rcv_wscale;
   tcp->tos = listener->tos;
   tcp_take_syn_options(tcp, syn);
-  tcp->irs = syn->seq;
-  tcp->rcv_nxt = tcp->rcv_right = tcp->ack.last_sent = syn->seq + 1;
-  tcp->snd_wnd = tcp->max_snd_wnd = syn->window;
+  tcp->rcv.irs = syn->seq;
+  tcp->rcv.nxt = tcp->rcv.right = tcp->ack.last_sent = syn->seq + 1;
+  tcp->snd.wnd = tcp->snd.max_wnd = syn->window;
 }
 
 void tcp_finish(struct harp_tcp *tcp, int error)
@@ -350,7 +351,7 @@ void tcp_detach(struct harp_tcp *tcp)
 
 void tcp_time_wait_again(struct harp_tcp *tcp)
 {
-  tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + TIME_WAIT_NS);
+  tcp_timer_set(tcp, TIMER_TIME_WAIT, tcp->stack->now + TIME_WAIT_NS);
   if (tcp->detached) {
     list_move(&tcp->stack->time_wait, &tcp->turn);
   }
@@ -366,7 +367,7 @@ void tcp_time_wait(struct harp_tcp *tcp)
   if (tcp->detached) {
     return;
   }
-  if (tcp->ops->deliver && tcp->queued == 0) {
+  if (tcp->ops->deliver && tcp->rcv.queued == 0) {
     tcp_owner_done(tcp);
   } else if (tcp->ops->readable) {
     tcp->ops->readable(tcp->user, tcp);

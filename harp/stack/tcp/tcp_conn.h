@@ -83,9 +83,5 @@ void tcp_join_half_open(struct harp_listener *listener, struct harp_tcp *tcp);
 bool tcp_drop_half_open(struct harp_stack *stack, struct harp_tcp *oldest, uint64_t least);
 /* The first of a list by tcp->turn; NULL: it is empty. */
 struct harp_tcp *tcp_oldest_of(struct harp_list *turns);
-/* A handshake that has lasted so long makes room where there is none: longer than round trips
- * are. A newcomer is better off so than with a cookie: it keeps all options, and a lost answer
- * is repeated. Only a flood turns a backlog over faster. */
-#define HALF_OPEN_LEAST_NS NS_PER_S
 
 #endif

@@ -33,7 +33,7 @@ void tcp_send_ack(struct harp_tcp *tcp)
   /* Beyond the peer's window it accepts nothing and answers (RFC 9293, 3.10.7.4): behind a
    * probe of a closed window, snd_nxt would start an endless exchange of such answers. So would
    * a number below what it has received: a window that was rounded down since is no measure. */
-  uint32_t seq = seq_min(tcp->snd_nxt, tcp->snd_edge + tcp->fin_sent);
+  uint32_t seq = seq_min(tcp->snd.nxt, tcp->snd.edge + tcp->snd.fin_sent);
   if (send_plain(tcp, seq, FLAG_ACK, true) == 0) {
     COUNT(tcp->stack, tcp_acks_out);
   } else {
@@ -43,7 +43,7 @@ void tcp_send_ack(struct harp_tcp *tcp)
 
 bool tcp_send_probe(struct harp_tcp *tcp)
 {
-  bool sent = send_plain(tcp, tcp->snd_una - 1, FLAG_ACK, false) != -EAGAIN;
+  bool sent = send_plain(tcp, tcp->snd.una - 1, FLAG_ACK, false) != -EAGAIN;
   COUNT_N(tcp->stack, tcp_keepalives, sent);
   return sent;
 }
@@ -53,8 +53,8 @@ void tcp_commit_offer(struct harp_tcp *tcp)
   uint32_t mss = tcp->stack->config.mtu - IP_HEADER - TCP_HEADER;
   tcp->advertised_mss = (uint16_t)(tcp->user_mss ? HARP_MIN(mss, tcp->user_mss) : mss);
   /* The window's unit must be small beside the buffer, or little room can't be told. */
-  while (tcp->rcv_wscale > 0 && tcp->rcvbuf >> tcp->rcv_wscale < LEAST_WINDOW_UNITS) {
-    tcp->rcv_wscale--;
+  while (tcp->rcv.wscale > 0 && tcp->rcv.buf >> tcp->rcv.wscale < LEAST_WINDOW_UNITS) {
+    tcp->rcv.wscale--;
   }
 }
 
@@ -69,7 +69,7 @@ void tcp_send_syn_once(struct harp_tcp *tcp)
   if (tcp->syn_transmits < 255) {
     tcp->syn_transmits++;
   }
-  tcp_transmit_bare(tcp, tcp->iss, with_ack ? FLAG_SYN | FLAG_ACK : FLAG_SYN, options, length);
+  tcp_transmit_bare(tcp, tcp->snd.iss, with_ack ? FLAG_SYN | FLAG_ACK : FLAG_SYN, options, length);
 }
 
 void tcp_send_syn(struct harp_tcp *tcp)
@@ -82,7 +82,7 @@ void tcp_send_reset(struct harp_tcp *tcp)
 {
   if (tcp_synchronized(tcp) || tcp->state == TCP_SYN_RECV) {
     COUNT(tcp->stack, tcp_resets_out);
-    send_plain(tcp, tcp->snd_nxt, FLAG_RST | FLAG_ACK, false);
+    send_plain(tcp, tcp->snd.nxt, FLAG_RST | FLAG_ACK, false);
   }
 }
 

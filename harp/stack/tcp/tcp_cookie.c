@@ -62,7 +62,7 @@ static uint32_t cookie(const struct harp_segment *in, const struct harp_stack *s
 static uint32_t stamp(const struct harp_tcp *tcp)
 {
   uint32_t clock = tcp_timestamp(tcp);
-  uint32_t options = tcp->window_scaling ? tcp->snd_wscale : NO_SCALE;
+  uint32_t options = tcp->window_scaling ? tcp->snd.wscale : NO_SCALE;
   options |= tcp->sack ? SACK_BIT : 0;
   uint32_t value = (clock & ~(uint32_t)OPTION_MASK) | options;
   return seq_gt(value, clock) ? value - OPTION_MASK - 1 : value;
@@ -85,8 +85,8 @@ void tcp_cookie_send(struct harp_listener *listener, const struct harp_segment *
   }
   tcp_take_syn(&tcp, listener, &kept);
   uint64_t period = stack->now >> COOKIE_PERIOD_SHIFT;
-  tcp_set_iss(&tcp, cookie(syn, stack, syn->seq, period, size_index(tcp.peer_mss)));
-  tcp.ts_offset += stamp(&tcp) - tcp_timestamp(&tcp);
+  tcp_set_iss(&tcp, cookie(syn, stack, syn->seq, period, size_index(tcp.snd.peer_mss)));
+  tcp.ts.offset += stamp(&tcp) - tcp_timestamp(&tcp);
   tcp.state = TCP_SYN_RECV;
   tcp.neighbour = neighbour_route(stack, tcp.next_hop); /* not kept: it ends with this answer */
   COUNT(stack, tcp_cookies_out);
@@ -141,7 +141,7 @@ enum tcp_cookie tcp_cookie_take(struct harp_listener *listener, const struct har
   tcp_take_syn(made, listener, &syn);
   tcp_commit_offer(made);
   tcp_set_iss(made, number);
-  made->rcv_right = made->rcv_nxt + HARP_MIN(made->rcvbuf, 65535u); /* as the SYN-ACK said */
+  made->rcv.right = made->rcv.nxt + HARP_MIN(made->rcv.buf, 65535u); /* as the SYN-ACK said */
   COUNT(stack, tcp_cookies_in);
   *tcp = made;
   return COOKIE_TAKEN;

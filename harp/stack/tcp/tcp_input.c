@@ -23,6 +23,7 @@
 #include "harp/stack/tcp/tcp_rtt.h"
 #include "harp/stack/tcp/tcp_segment.h"
 #include "harp/stack/tcp/tcp_timer.h"
+#include "harp/stack/tcp/tcp_times.h"
 
 enum { CHALLENGES_PER_SECOND = 10 };
 
@@ -53,7 +54,7 @@ static uint32_t segment_span(const struct harp_segment *segment)
 static void syn_sent_input(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   bool has_ack = segment->flags & FLAG_ACK;
-  if (has_ack && segment->ack != tcp->snd_nxt) {
+  if (has_ack && segment->ack != tcp->snd.nxt) {
     if (!(segment->flags & FLAG_RST)) {
       tcp_reply_reset(tcp->stack, segment);
     }
@@ -70,19 +71,19 @@ static void syn_sent_input(struct harp_tcp *tcp, const struct harp_segment *segm
     return;
   }
   tcp_take_syn_options(tcp, segment);
-  tcp->irs = segment->seq;
-  tcp->rcv_nxt = tcp->rcv_right = segment->seq + 1;
-  tcp->ack.last_sent = tcp->rcv_nxt;
-  tcp->snd_wnd = tcp->max_snd_wnd = segment->window; /* never scaled in a SYN */
-  tcp->snd_wl1 = segment->seq;
-  tcp->snd_wl2 = segment->ack;
+  tcp->rcv.irs = segment->seq;
+  tcp->rcv.nxt = tcp->rcv.right = segment->seq + 1;
+  tcp->ack.last_sent = tcp->rcv.nxt;
+  tcp->snd.wnd = tcp->snd.max_wnd = segment->window; /* never scaled in a SYN */
+  tcp->snd.wl1 = segment->seq;
+  tcp->snd.wl2 = segment->ack;
   if (!has_ack) { /* simultaneous open */
     tcp_set_state(tcp, TCP_SYN_RECV);
     tcp->syn_transmits -= tcp->syn_transmits == 1; /* this one repeats none that was lost */
     tcp_send_syn(tcp);
     return;
   }
-  tcp->snd_una = segment->ack;
+  tcp->snd.una = segment->ack;
   if (tcp->syn_transmits == 1) {
     tcp_rtt_sample(tcp, tcp->stack->now - tcp->syn_sent);
   }
@@ -104,19 +105,19 @@ static bool paws_rejects(struct harp_tcp *tcp, const struct harp_segment *segmen
   if (!segment->has_timestamp) {
     return true; /* RFC 7323, 3.2: dropped once timestamps are agreed */
   }
-  if (seq_ge(segment->timestamp, tcp->ts_recent)) {
+  if (seq_ge(segment->timestamp, tcp->ts.recent)) {
     return false;
   }
   /* RFC 7323, 5.5: after 24 idle days the remembered value is void. */
-  return tcp->stack->now - tcp->ts_recent_time < 24ull * 86400 * NS_PER_S;
+  return tcp->stack->now - tcp->ts.recent_time < 24ull * 86400 * NS_PER_S;
 }
 
 /* Step 1: does any of it lie in the window? */
 static bool acceptable(const struct harp_tcp *tcp, const struct harp_segment *segment)
 {
-  uint32_t window = tcp->rcv_right - tcp->rcv_nxt;
+  uint32_t window = tcp->rcv.right - tcp->rcv.nxt;
   uint32_t span = segment_span(segment);
-  uint32_t offset = segment->seq - tcp->rcv_nxt;
+  uint32_t offset = segment->seq - tcp->rcv.nxt;
   if (span == 0) {
     /* Also at the right edge: where a lost segment keeps the window filled, that is the peer's
      * next number. */
@@ -133,26 +134,26 @@ static bool acceptable(const struct harp_tcp *tcp, const struct harp_segment *se
 static void reset_input(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   /* RFC 5961, 3.2: only the exact number resets. */
-  if (segment->seq != tcp->rcv_nxt) {
-    if (segment->seq - tcp->rcv_nxt < tcp->rcv_right - tcp->rcv_nxt) {
+  if (segment->seq != tcp->rcv.nxt) {
+    if (segment->seq - tcp->rcv.nxt < tcp->rcv.right - tcp->rcv.nxt) {
       challenge(tcp, &tcp->challenge_limit);
     }
     return;
   }
   COUNT(tcp->stack, tcp_resets_in);
-  stack_event(tcp, HARP_EVENT_RESET, 0, tcp->rcv_nxt - tcp->irs - 1);
+  stack_event(tcp, HARP_EVENT_RESET, 0, tcp->rcv.nxt - tcp->rcv.irs - 1);
   switch (tcp->state) {
   case TCP_SYN_RECV: tcp_finish(tcp, -ECONNREFUSED); break;
   case TCP_TIME_WAIT: /* RFC 1337: assassination is ignored */ break;
   case TCP_CLOSING:
   case TCP_LAST_ACK:
     /* Both sides had said all; but the peer may not have heard it. */
-    tcp_finish(tcp, seq_lt(tcp->snd_una, tcp->snd_end) ? -ECONNRESET : 0);
+    tcp_finish(tcp, seq_lt(tcp->snd.una, tcp->snd.end) ? -ECONNRESET : 0);
     break;
   case TCP_CLOSE_WAIT:
     /* The peer had said all it would, and nothing of ours is on its way: a reset
      * tells only that its end is gone. What its owner has not taken stays. */
-    if (tcp->queued && tcp->ops->deliver && tcp->snd_una == tcp->snd_end) {
+    if (tcp->rcv.queued && tcp->ops->deliver && tcp->snd.una == tcp->snd.end) {
       break;
     }
     tcp_finish(tcp, -EPIPE);
@@ -176,18 +177,18 @@ static bool of_a_cookie(struct harp_tcp *tcp, const struct harp_segment *segment
 /* Step 5 for SYN-RECEIVED. false: the segment ends here. */
 static bool syn_received_ack(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
-  if (segment->ack != tcp->snd_nxt && !of_a_cookie(tcp, segment)) {
+  if (segment->ack != tcp->snd.nxt && !of_a_cookie(tcp, segment)) {
     return false;
   }
   bool syn = segment->flags & FLAG_SYN;
-  if (tcp->syn_transmits == 1 && tcp->snd_una != segment->ack) {
+  if (tcp->syn_transmits == 1 && tcp->snd.una != segment->ack) {
     tcp_rtt_sample(tcp, tcp->stack->now - tcp->syn_sent);
   }
-  tcp->snd_una = segment->ack;
-  tcp->snd_wnd = segment->window << (syn ? 0 : tcp->snd_wscale);
-  tcp->max_snd_wnd = tcp->snd_wnd;
-  tcp->snd_wl1 = segment->seq;
-  tcp->snd_wl2 = segment->ack;
+  tcp->snd.una = segment->ack;
+  tcp->snd.wnd = segment->window << (syn ? 0 : tcp->snd.wscale);
+  tcp->snd.max_wnd = tcp->snd.wnd;
+  tcp->snd.wl1 = segment->seq;
+  tcp->snd.wl2 = segment->ack;
   if (tcp->listener && tcp_listener_full(tcp->listener)) {
     return false;
   }
@@ -202,14 +203,14 @@ static void fin_acknowledged(struct harp_tcp *tcp)
   case TCP_FIN_WAIT1:
     tcp_set_state(tcp, TCP_FIN_WAIT2);
     if (tcp->detached) {
-      tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + 60 * NS_PER_S);
+      tcp_timer_set(tcp, TIMER_TIME_WAIT, tcp->stack->now + FIN_WAIT_2_NS);
     }
     break;
   case TCP_CLOSING: tcp_time_wait(tcp); break;
   case TCP_LAST_ACK:
-    if (!tcp->detached && tcp->queued) {
+    if (!tcp->detached && tcp->rcv.queued) {
       /* Done with the peer, but not with the owner, who has not read it all. */
-      tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + 60 * NS_PER_S);
+      tcp_timer_set(tcp, TIMER_TIME_WAIT, tcp->stack->now + FIN_WAIT_2_NS);
     } else {
       tcp_finish(tcp, 0);
     }
@@ -223,13 +224,13 @@ static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment)
   if (tcp->state == TCP_SYN_RECV) {
     return syn_received_ack(tcp, segment);
   }
-  if (seq_gt(segment->ack, tcp->snd_nxt)) {
+  if (seq_gt(segment->ack, tcp->snd.nxt)) {
     COUNT(tcp->stack, tcp_bad_ack);
     challenge(tcp, &tcp->answer_limit);
     return false;
   }
   /* RFC 5961, 5.2: an acknowledgement far below is a blind guess. */
-  if (seq_lt(segment->ack, tcp->snd_una - tcp->max_snd_wnd)) {
+  if (seq_lt(segment->ack, tcp->snd.una - tcp->snd.max_wnd)) {
     COUNT(tcp->stack, tcp_bad_ack);
     challenge(tcp, &tcp->answer_limit);
     return false;
@@ -238,12 +239,12 @@ static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment)
    * dead peer's connection open. */
   tcp->last_receive = tcp->stack->now;
   tcp->probes = 0;
-  bool fin_open = tcp->fin_sent && seq_lt(tcp->snd_una, tcp->snd_nxt);
+  bool fin_open = tcp->snd.fin_sent && seq_lt(tcp->snd.una, tcp->snd.nxt);
   tcp_ack(tcp, segment);
   if (tcp->state == TCP_CLOSE) {
     return false;
   }
-  if (fin_open && tcp->snd_una == tcp->snd_nxt) {
+  if (fin_open && tcp->snd.una == tcp->snd.nxt) {
     fin_acknowledged(tcp);
   }
   return tcp->state != TCP_CLOSE;
@@ -251,9 +252,9 @@ static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment)
 
 static void fin_input(struct harp_tcp *tcp)
 {
-  tcp->rcv_nxt++;
-  tcp->rcv_right = seq_max(tcp->rcv_right, tcp->rcv_nxt);
-  tcp->fin_received = true;
+  tcp->rcv.nxt++;
+  tcp->rcv.right = seq_max(tcp->rcv.right, tcp->rcv.nxt);
+  tcp->rcv.fin_received = true;
   tcp->fin_waiting = false;
   tcp_rcvq_at_end(tcp);
   tcp_ack_at_once(tcp);
@@ -276,9 +277,9 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment)
 {
   uint32_t seq = segment->seq, length = segment->length;
   bool fin = segment->flags & FLAG_FIN;
-  bool hole = seq_gt(seq, tcp->rcv_nxt);
-  bool had_holes = tcp->ooo != NULL;
-  bool duplicate = length && seq_le(seq + length, tcp->rcv_nxt);
+  bool hole = seq_gt(seq, tcp->rcv.nxt);
+  bool had_holes = tcp->rcv.ooo != NULL;
+  bool duplicate = length && seq_le(seq + length, tcp->rcv.nxt);
   const uint8_t *payload = segment->payload;
   if (length && tcp->detached) {
     /* Nobody will ever read it (RFC 9293, 3.10.4; RFC 2525, 2.17). */
@@ -286,17 +287,17 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment)
     tcp_finish(tcp, -ECONNRESET);
     return;
   }
-  if (seq_gt(seq + length, tcp->rcv_right)) {
-    uint32_t cut = HARP_MIN(length, seq + length - tcp->rcv_right);
+  if (seq_gt(seq + length, tcp->rcv.right)) {
+    uint32_t cut = HARP_MIN(length, seq + length - tcp->rcv.right);
     length -= cut;
     fin = false;
   }
-  bool fin_again = fin && tcp->fin_waiting && tcp->fin_seq == seq + length;
+  bool fin_again = fin && tcp->fin_waiting && tcp->rcv.fin_seq == seq + length;
   if (fin) {
-    tcp->fin_waiting = tcp->fin_newest = true;
-    tcp->fin_seq = seq + length;
+    tcp->fin_waiting = tcp->rcv.fin_newest = true;
+    tcp->rcv.fin_seq = seq + length;
   }
-  uint32_t before = tcp->rcv_nxt, queued = tcp->queued;
+  uint32_t before = tcp->rcv.nxt, queued = tcp->rcv.queued;
   if (length) {
     tcp_rcvq_payload(tcp, seq, payload, length);
     if (tcp->state == TCP_CLOSE) {
@@ -304,20 +305,20 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment)
     }
   }
   if (fin_again) {
-    tcp_rcvq_duplicate(tcp, tcp->fin_seq, tcp->fin_seq + 1);
+    tcp_rcvq_duplicate(tcp, tcp->rcv.fin_seq, tcp->rcv.fin_seq + 1);
   }
   if (segment->length || (segment->flags & FLAG_FIN)) {
     /* RFC 5681, 4.2: out of order, duplicates and what fills a hole at once. */
     tcp_ack_schedule(tcp, segment->length, segment->segment_size, segment->flags & FLAG_PSH,
                      hole || had_holes || duplicate || length < segment->length);
   }
-  if (tcp->queued != queued && tcp->ops->readable && tcp->rcv_nxt != before) {
+  if (tcp->rcv.queued != queued && tcp->ops->readable && tcp->rcv.nxt != before) {
     tcp->ops->readable(tcp->user, tcp);
     if (tcp->state == TCP_CLOSE) {
       return;
     }
   }
-  if (tcp->fin_waiting && tcp->fin_seq == tcp->rcv_nxt) {
+  if (tcp->fin_waiting && tcp->rcv.fin_seq == tcp->rcv.nxt) {
     fin_input(tcp);
   } else {
     tcp_send_ack_within_burst(tcp);
@@ -327,7 +328,7 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment)
 /* A duplicate SYN of the same handshake: our SYN-ACK was lost. */
 static bool repeated_syn(const struct harp_tcp *tcp, const struct harp_segment *segment)
 {
-  return tcp->state == TCP_SYN_RECV && segment->seq == tcp->irs &&
+  return tcp->state == TCP_SYN_RECV && segment->seq == tcp->rcv.irs &&
          !(segment->flags & (FLAG_ACK | FLAG_RST));
 }
 
@@ -335,8 +336,8 @@ static bool repeated_syn(const struct harp_tcp *tcp, const struct harp_segment *
  * acknowledgement of ours. */
 static bool completes_open(const struct harp_tcp *tcp, const struct harp_segment *segment)
 {
-  return tcp->state == TCP_SYN_RECV && tcp->active && segment->seq == tcp->irs &&
-         segment->ack == tcp->snd_nxt && segment->length == 0 &&
+  return tcp->state == TCP_SYN_RECV && tcp->active && segment->seq == tcp->rcv.irs &&
+         segment->ack == tcp->snd.nxt && segment->length == 0 &&
          (segment->flags & (FLAG_SYN | FLAG_ACK | FLAG_FIN | FLAG_RST)) == (FLAG_SYN | FLAG_ACK);
 }
 
@@ -348,8 +349,8 @@ static bool reopens(const struct harp_tcp *tcp, const struct harp_segment *segme
     return false;
   }
   bool newer = tcp->timestamps && segment->has_timestamp &&
-               seq_gt(segment->timestamp, tcp->ts_recent);
-  return newer || seq_gt(segment->seq, tcp->rcv_nxt);
+               seq_gt(segment->timestamp, tcp->ts.recent);
+  return newer || seq_gt(segment->seq, tcp->rcv.nxt);
 }
 
 /* Tells the peer where this side stands. Payload may be a retransmission whose answer was lost, and
@@ -357,7 +358,7 @@ static bool reopens(const struct harp_tcp *tcp, const struct harp_segment *segme
  * forged, and a flood of it must not be answered by another. */
 static void set_right(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
-  bool asks = segment_span(segment) || segment->seq == tcp->rcv_nxt - 1;
+  bool asks = segment_span(segment) || segment->seq == tcp->rcv.nxt - 1;
   if (!asks && !may_answer(tcp, &tcp->answer_limit)) {
     return;
   }
@@ -369,7 +370,7 @@ static void set_right(struct harp_tcp *tcp, const struct harp_segment *segment)
 static void report_duplicate(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   uint32_t span = segment_span(segment);
-  if (span && seq_le(segment->seq + span, tcp->rcv_nxt)) {
+  if (span && seq_le(segment->seq + span, tcp->rcv.nxt)) {
     COUNT(tcp->stack, tcp_duplicates);
     tcp_rcvq_duplicate(tcp, segment->seq, segment->seq + span);
   }
@@ -393,9 +394,9 @@ static void remember_timestamp(struct harp_tcp *tcp, const struct harp_segment *
 {
   /* RFC 7323, 4.3 (2): from the segment that spans the last acknowledged number. */
   if (segment->has_timestamp && tcp->timestamps && seq_le(segment->seq, tcp->ack.last_sent) &&
-      seq_ge(segment->timestamp, tcp->ts_recent)) {
-    tcp->ts_recent = segment->timestamp;
-    tcp->ts_recent_time = tcp->stack->now;
+      seq_ge(segment->timestamp, tcp->ts.recent)) {
+    tcp->ts.recent = segment->timestamp;
+    tcp->ts.recent_time = tcp->stack->now;
   }
 }
 

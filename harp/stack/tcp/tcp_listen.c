@@ -13,6 +13,7 @@
 #include "harp/stack/tcp/tcp_cookie.h"
 #include "harp/stack/tcp/tcp_listener.h"
 #include "harp/stack/tcp/tcp_segment.h"
+#include "harp/stack/tcp/tcp_times.h"
 
 enum { HALF_OPEN_SHARE = 2 }; /* of the connections: so many may be half-open */
 

@@ -56,13 +56,13 @@ static struct tcp_ooo_block *run_at(struct tcp_ooo_queue *ooo, uint32_t index)
 
 struct tcp_ooo_block *tcp_ooo_block_at(const struct harp_tcp *tcp, uint32_t index)
 {
-  struct tcp_ooo_queue *ooo = tcp->ooo;
+  struct tcp_ooo_queue *ooo = tcp->rcv.ooo;
   return ooo && index < ooo->count ? run_at(ooo, index) : NULL;
 }
 
 uint32_t tcp_ooo_blocks_before(const struct harp_tcp *tcp, uint32_t seq)
 {
-  struct tcp_ooo_queue *ooo = tcp->ooo;
+  struct tcp_ooo_queue *ooo = tcp->rcv.ooo;
   if (!ooo) {
     return 0;
   }
@@ -81,9 +81,9 @@ uint32_t tcp_ooo_blocks_before(const struct harp_tcp *tcp, uint32_t seq)
 struct tcp_ooo_block *tcp_ooo_insert(struct harp_tcp *tcp, uint32_t index, uint32_t seq,
                                      uint32_t keep)
 {
-  struct tcp_ooo_queue *ooo = tcp->ooo;
+  struct tcp_ooo_queue *ooo = tcp->rcv.ooo;
   if (!ooo && tcp->stack->packets.available > keep) {
-    ooo = tcp->ooo = begin(tcp);
+    ooo = tcp->rcv.ooo = begin(tcp);
   }
   if (!ooo || ooo->count == TCP_MAX_RUNS) {
     return NULL;
@@ -95,40 +95,40 @@ struct tcp_ooo_block *tcp_ooo_insert(struct harp_tcp *tcp, uint32_t index, uint3
   struct tcp_ooo_block *run = &ooo->run[slot];
   *run = (struct tcp_ooo_block){.start = seq, .end = seq};
   join_time(ooo, slot);
-  tcp->fin_newest = false;
+  tcp->rcv.fin_newest = false;
   return run;
 }
 
 void tcp_ooo_touch(struct harp_tcp *tcp, const struct tcp_ooo_block *run)
 {
-  uint8_t slot = (uint8_t)(run - tcp->ooo->run);
-  leave_time(tcp->ooo, slot);
-  join_time(tcp->ooo, slot);
-  tcp->fin_newest = false;
+  uint8_t slot = (uint8_t)(run - tcp->rcv.ooo->run);
+  leave_time(tcp->rcv.ooo, slot);
+  join_time(tcp->rcv.ooo, slot);
+  tcp->rcv.fin_newest = false;
 }
 
 void tcp_ooo_remove(struct harp_tcp *tcp, uint32_t index)
 {
-  struct tcp_ooo_queue *ooo = tcp->ooo;
+  struct tcp_ooo_queue *ooo = tcp->rcv.ooo;
   uint8_t *at = ooo->order + index;
   uint8_t slot = *at;
   leave_time(ooo, slot);
   memmove(at, at + 1, --ooo->count - index);
   ooo->order[ooo->count] = slot;
   if (ooo->count == 0) {
-    tcp->ooo = NULL;
+    tcp->rcv.ooo = NULL;
     pool_put(&tcp->stack->packets, ooo);
   }
 }
 
 const struct tcp_ooo_block *tcp_ooo_newest(const struct harp_tcp *tcp)
 {
-  return tcp->ooo ? &tcp->ooo->run[tcp->ooo->newest] : NULL;
+  return tcp->rcv.ooo ? &tcp->rcv.ooo->run[tcp->rcv.ooo->newest] : NULL;
 }
 
 const struct tcp_ooo_block *tcp_ooo_older(const struct harp_tcp *tcp,
                                           const struct tcp_ooo_block *run)
 {
-  uint8_t older = tcp->ooo->older[run - tcp->ooo->run];
-  return older != TCP_OOO_NONE ? &tcp->ooo->run[older] : NULL;
+  uint8_t older = tcp->rcv.ooo->older[run - tcp->rcv.ooo->run];
+  return older != TCP_OOO_NONE ? &tcp->rcv.ooo->run[older] : NULL;
 }

@@ -7,10 +7,11 @@
 #include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
-#include "harp/stack/tcp/tcp_options.h"
+#include "harp/stack/tcp/tcp_prr.h"
 #include "harp/stack/tcp/tcp_sndq.h"
 #include "harp/stack/tcp/tcp_timer.h"
 #include "harp/stack/tcp/tcp_transmit.h"
+#include "harp/stack/tcp/tcp_undo.h"
 
 bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t limit)
 {
@@ -40,20 +41,17 @@ bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t l
   COUNT_N(stack, tcp_retransmit_bytes, payload);
   tcp->retransmits++;
   tcp->bytes_retransmitted += payload;
-  stack_event(tcp, HARP_EVENT_RETRANSMIT, payload, record->seq - tcp->iss - 1);
+  stack_event(tcp, HARP_EVENT_RETRANSMIT, payload, record->seq - tcp->snd.iss - 1);
   tcp_record_unlink(tcp, record);
   record->retransmitted = true;
   if (record->transmits < UINT16_MAX) {
     record->transmits++;
   }
   tcp_record_sent(tcp, record);
-  tcp->retrans_out += length;
-  if (tcp->undo_retransmits == 0) {
-    tcp->undo_stamp = tcp_timestamp(tcp);
-  }
-  tcp->undo_retransmits += length;
-  tcp->prr_out += length;
-  if (record == tcp->records) {
+  tcp->flight.retrans_out += length;
+  tcp_undo_on_retransmit(tcp, length);
+  tcp_prr_on_send(tcp, length);
+  if (record == tcp->flight.first) {
     tcp_arm_rto(tcp); /* unless the first one was only late, its answer is what snd_una waits for */
   }
   return !full;
@@ -62,16 +60,16 @@ bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t l
 /* Sends again what is lost, as far as the congestion window goes. */
 static bool output_lost(struct harp_tcp *tcp)
 {
-  while (tcp->lost_first) {
+  while (tcp->flight.lost_first) {
     uint32_t flight = tcp_in_flight(tcp);
     uint32_t room = tcp->cwnd > flight ? tcp->cwnd - flight : 0;
-    uint32_t length = tcp->lost_first->end - tcp->lost_first->seq;
-    if (room < HARP_MIN(tcp->mss, length) && flight > 0) {
+    uint32_t length = tcp->flight.lost_first->end - tcp->flight.lost_first->seq;
+    if (room < HARP_MIN(tcp->snd.mss, length) && flight > 0) {
       tcp->cwnd_limited = true;
       return true;
     }
-    room = HARP_MAX(room - room % tcp->mss, tcp->mss);
-    if (!tcp_retransmit(tcp, tcp->lost_first, room)) {
+    room = HARP_MAX(room - room % tcp->snd.mss, tcp->snd.mss);
+    if (!tcp_retransmit(tcp, tcp->flight.lost_first, room)) {
       return false;
     }
   }
@@ -88,7 +86,7 @@ static bool may_send_data(const struct harp_tcp *tcp)
 static uint32_t limited_transmit(const struct harp_tcp *tcp)
 {
   bool counts = !tcp->sack && tcp->recovery == RECOVERY_NONE;
-  return counts ? HARP_MIN(tcp->duplicates, TCP_DUPTHRESH - 1) * tcp->mss : 0;
+  return counts ? HARP_MIN(tcp->duplicates, TCP_DUPTHRESH - 1) * tcp->snd.mss : 0;
 }
 
 /* Bytes of new data that both windows have room for. */
@@ -97,12 +95,12 @@ static uint32_t send_room(struct harp_tcp *tcp)
   uint32_t flight = tcp_in_flight(tcp);
   uint32_t cwnd = tcp->cwnd + limited_transmit(tcp);
   uint32_t congestion = cwnd > flight ? cwnd - flight : 0;
-  int32_t peer = seq_diff(tcp->snd_una + tcp->snd_wnd, tcp->snd_nxt);
+  int32_t peer = seq_diff(tcp->snd.una + tcp->snd.wnd, tcp->snd.nxt);
   uint32_t flow = peer > 0 ? (uint32_t)peer : 0;
-  tcp->window_limited = flow < tcp->mss && flow <= congestion;
+  tcp->snd.window_limited = flow < tcp->snd.mss && flow <= congestion;
   /* Also when more waits than goes, though nothing goes yet for the sake of larger segments. */
   tcp->cwnd_limited = congestion < flow &&
-                      (congestion < tcp->mss || congestion < tcp->snd_end - tcp->snd_nxt);
+                      (congestion < tcp->snd.mss || congestion < tcp->snd.end - tcp->snd.nxt);
   return HARP_MIN(congestion, flow);
 }
 
@@ -111,9 +109,9 @@ static uint32_t send_room(struct harp_tcp *tcp)
  * nearly all the drops, and flows that send a segment at a time hardly any. */
 static uint32_t worthwhile_burst(const struct harp_tcp *tcp)
 {
-  uint64_t burst = HARP_MIN(tcp->cwnd, tcp->snd_wnd) / 4;
-  if (tcp->srtt > NS_PER_MS) {
-    burst = burst * NS_PER_MS / tcp->srtt;
+  uint64_t burst = HARP_MIN(tcp->cwnd, tcp->snd.wnd) / 4;
+  if (tcp->rtt.srtt > NS_PER_MS) {
+    burst = burst * NS_PER_MS / tcp->rtt.srtt;
   }
   return (uint32_t)HARP_MIN(burst, tcp->stack->max_payload);
 }
@@ -123,13 +121,13 @@ static uint32_t worthwhile_burst(const struct harp_tcp *tcp)
  * TCP_NODELAY lets go what is there when it is set, also under TCP_CORK. */
 static bool tail_waits(const struct harp_tcp *tcp)
 {
-  bool pushed = seq_lt(tcp->snd_nxt, tcp->push_end) && seq_le(tcp->push_end, tcp->snd_end);
-  if (tcp->fin_queued || pushed) {
+  bool pushed = seq_lt(tcp->snd.nxt, tcp->snd.push_end) && seq_le(tcp->snd.push_end, tcp->snd.end);
+  if (tcp->snd.fin_queued || pushed) {
     return false;
   }
-  bool short_in_flight = seq_gt(tcp->short_end, tcp->snd_una) &&
-                         seq_le(tcp->short_end, tcp->snd_nxt);
-  return tcp->cork || (!tcp->nodelay && short_in_flight);
+  bool short_in_flight = seq_gt(tcp->snd.short_end, tcp->snd.una) &&
+                         seq_le(tcp->snd.short_end, tcp->snd.nxt);
+  return tcp->snd.cork || (!tcp->snd.nodelay && short_in_flight);
 }
 
 /*
@@ -140,21 +138,21 @@ static bool tail_waits(const struct harp_tcp *tcp)
 static uint32_t send_length(const struct harp_tcp *tcp, uint32_t unsent, uint32_t room)
 {
   uint32_t length = HARP_MIN(HARP_MIN(unsent, room), tcp->stack->max_payload);
-  bool idle = tcp->snd_nxt == tcp->snd_una;
+  bool idle = tcp->snd.nxt == tcp->snd.una;
   if (length == unsent) {
-    uint32_t tail = length % tcp->mss;
+    uint32_t tail = length % tcp->snd.mss;
     return tail && tail_waits(tcp) ? length - tail : length;
   }
-  if (length >= tcp->mss) {
+  if (length >= tcp->snd.mss) {
     /* More waits: let the next acknowledgement open the window further, unless nothing would
      * bring one. */
     uint32_t worth = HARP_MIN(unsent, worthwhile_burst(tcp));
     if (length < worth && !idle && !limited_transmit(tcp)) {
       return 0;
     }
-    return length - length % tcp->mss;
+    return length - length % tcp->snd.mss;
   }
-  return length && length >= tcp->max_snd_wnd / 2 ? length : 0;
+  return length && length >= tcp->snd.max_wnd / 2 ? length : 0;
 }
 
 /* New data, and our FIN if fin, whatever the windows say. Returns how many bytes of payload went
@@ -165,16 +163,16 @@ static uint32_t send_new(struct harp_tcp *tcp, uint32_t length, bool fin, bool *
   if (tcp->stack->records.available == 0) {
     return 0;
   }
-  struct harp_reference *reference = tcp_sndq_seek(tcp->send_cursor, tcp->snd_nxt);
-  uint32_t sent = tcp_transmit_payload(tcp, reference, tcp->snd_nxt, length, fin, fin_sent);
+  struct harp_reference *reference = tcp_sndq_seek(tcp->sndq.cursor, tcp->snd.nxt);
+  uint32_t sent = tcp_transmit_payload(tcp, reference, tcp->snd.nxt, length, fin, fin_sent);
   uint32_t span = sent + *fin_sent;
   if (span) {
-    tcp_record_append(tcp, tcp->snd_nxt, tcp->snd_nxt + span, reference, *fin_sent);
-    tcp->snd_nxt += span;
-    if (sent % tcp->mss) {
-      tcp->short_end = tcp->snd_nxt;
+    tcp_record_append(tcp, tcp->snd.nxt, tcp->snd.nxt + span, reference, *fin_sent);
+    tcp->snd.nxt += span;
+    if (sent % tcp->snd.mss) {
+      tcp->snd.short_end = tcp->snd.nxt;
     }
-    tcp->send_cursor = tcp_sndq_seek(reference, tcp->snd_nxt);
+    tcp->sndq.cursor = tcp_sndq_seek(reference, tcp->snd.nxt);
   }
   return sent;
 }
@@ -183,21 +181,21 @@ static uint32_t send_new(struct harp_tcp *tcp, uint32_t length, bool fin, bool *
 static bool output_new(struct harp_tcp *tcp)
 {
   uint32_t room = send_room(tcp);
-  bool idle = tcp->snd_nxt == tcp->snd_una;
-  uint32_t waits = tcp->snd_end - tcp->snd_nxt;
+  bool idle = tcp->snd.nxt == tcp->snd.una;
+  uint32_t waits = tcp->snd.end - tcp->snd.nxt;
   /* Nagle holds a short tail back until it is full or alone: it may be filled. */
-  bool short_tail = waits < tcp->mss && !tcp->nodelay;
-  if ((waits == 0 || short_tail) && (room >= tcp->mss || idle) && tcp->ops->pull &&
-      !tcp->fin_queued) {
+  bool short_tail = waits < tcp->snd.mss && !tcp->snd.nodelay;
+  if ((waits == 0 || short_tail) && (room >= tcp->snd.mss || idle) && tcp->ops->pull &&
+      !tcp->snd.fin_queued) {
     /* Also for a closed window: only what waits makes this side ask when it opens again. */
     tcp->ops->pull(tcp->user, tcp, HARP_MAX(room, 1));
     if (tcp->state == TCP_CLOSE) {
       return false;
     }
   }
-  uint32_t unsent = tcp->snd_end - tcp->snd_nxt;
+  uint32_t unsent = tcp->snd.end - tcp->snd.nxt;
   uint32_t length = send_length(tcp, unsent, room);
-  bool fin = tcp->fin_queued && length == unsent;
+  bool fin = tcp->snd.fin_queued && length == unsent;
   if (length == 0 && !(fin && unsent == 0)) {
     return false;
   }
@@ -211,11 +209,11 @@ static bool output_new(struct harp_tcp *tcp)
   }
   COUNT_N(stack, tcp_payload_out, sent);
   if (tcp->recovery == RECOVERY_FAST) {
-    tcp->prr_out += sent;
+    tcp_prr_on_send(tcp, sent);
   }
   if (fin_sent) {
-    tcp->fin_sent = true;
-    tcp->fin_queued = false;
+    tcp->snd.fin_sent = true;
+    tcp->snd.fin_queued = false;
   }
   if (idle) {
     tcp->last_progress = stack->now;
@@ -236,9 +234,9 @@ static bool output_new(struct harp_tcp *tcp)
  * it. Between HARP hosts the path is known and training stops and goes, so the window is kept. */
 static void restart_after_idle(struct harp_tcp *tcp)
 {
-  if (!tcp->harp_peer && tcp->snd_nxt == tcp->snd_una &&
-      tcp->stack->now - tcp->last_send > tcp->rto) {
-    tcp->cwnd = HARP_MIN(tcp->cwnd, tcp->stack->config.initial_window * tcp->mss);
+  if (!tcp->harp_peer && tcp->snd.nxt == tcp->snd.una &&
+      tcp->stack->now - tcp->last_send > tcp->rtt.rto) {
+    tcp->cwnd = HARP_MIN(tcp->cwnd, tcp->stack->config.initial_window * tcp->snd.mss);
   }
 }
 
@@ -248,21 +246,21 @@ void tcp_output(struct harp_tcp *tcp)
     return;
   }
   restart_after_idle(tcp);
-  uint32_t before = tcp->snd_nxt;
+  uint32_t before = tcp->snd.nxt;
   if (!output_lost(tcp)) {
     tcp_mark_dirty(tcp);
     return;
   }
-  while (!tcp->lost_first && !tcp->fin_sent && output_new(tcp)) {
+  while (!tcp->flight.lost_first && !tcp->snd.fin_sent && output_new(tcp)) {
   }
   if (tcp->state == TCP_CLOSE) {
     return;
   }
-  if (tcp->snd_nxt != before) {
+  if (tcp->snd.nxt != before) {
     tcp_arm_tail_probe(tcp);
   }
-  if (!tcp->records && tcp->snd_nxt != tcp->snd_end && !tcp->fin_sent &&
-      tcp->timers[TIMER_RETRANSMIT] == TIMER_OFF) {
+  if (!tcp->flight.first && tcp->snd.nxt != tcp->snd.end && !tcp->snd.fin_sent &&
+      tcp->timers[TIMER_RTO] == TIMER_OFF) {
     tcp_arm_rto(tcp); /* as the persist timer: the window is too small */
     if (tcp->user_timeout_ms && tcp->timers[TIMER_USER] == TIMER_OFF) {
       tcp->last_progress = tcp->stack->now;
@@ -273,14 +271,14 @@ void tcp_output(struct harp_tcp *tcp)
 
 bool tcp_send_new_probe(struct harp_tcp *tcp)
 {
-  int32_t room = seq_diff(tcp->snd_una + tcp->snd_wnd, tcp->snd_nxt);
-  if (room < (int32_t)tcp->mss || tcp->fin_sent || !may_send_data(tcp)) {
+  int32_t room = seq_diff(tcp->snd.una + tcp->snd.wnd, tcp->snd.nxt);
+  if (room < (int32_t)tcp->snd.mss || tcp->snd.fin_sent || !may_send_data(tcp)) {
     return false;
   }
-  if (tcp->snd_nxt == tcp->snd_end && tcp->ops->pull && !tcp->fin_queued) {
-    tcp->ops->pull(tcp->user, tcp, tcp->mss);
+  if (tcp->snd.nxt == tcp->snd.end && tcp->ops->pull && !tcp->snd.fin_queued) {
+    tcp->ops->pull(tcp->user, tcp, tcp->snd.mss);
   }
-  uint32_t length = HARP_MIN(tcp->snd_end - tcp->snd_nxt, tcp->mss);
+  uint32_t length = HARP_MIN(tcp->snd.end - tcp->snd.nxt, tcp->snd.mss);
   if (tcp->state == TCP_CLOSE || length == 0) {
     return false;
   }
@@ -293,17 +291,17 @@ bool tcp_send_new_probe(struct harp_tcp *tcp)
 bool tcp_send_window_probe(struct harp_tcp *tcp)
 {
   bool fin_sent, sent = false;
-  struct harp_record *record = tcp->records;
+  struct harp_record *record = tcp->flight.first;
   if (record) {
     uint32_t payload = record->end - record->seq - record->fin;
     record->transmits = 2; /* no sample of the round trip from it (Karn) */
     /* A FIN alone needs no room: the peer takes it at once. */
-    sent = tcp_transmit_payload(tcp, record->reference, record->seq, HARP_MIN(payload, tcp->mss),
-                                payload == 0, &fin_sent) ||
+    sent = tcp_transmit_payload(tcp, record->reference, record->seq,
+                                HARP_MIN(payload, tcp->snd.mss), payload == 0, &fin_sent) ||
            fin_sent;
   } else {
-    uint32_t length = HARP_MAX(HARP_MIN(tcp->snd_wnd, tcp->snd_end - tcp->snd_nxt), 1);
-    sent = send_new(tcp, HARP_MIN(length, tcp->mss), false, &fin_sent) > 0;
+    uint32_t length = HARP_MAX(HARP_MIN(tcp->snd.wnd, tcp->snd.end - tcp->snd.nxt), 1);
+    sent = send_new(tcp, HARP_MIN(length, tcp->snd.mss), false, &fin_sent) > 0;
   }
   COUNT_N(tcp->stack, tcp_window_probes, sent);
   return sent;

@@ -26,43 +26,44 @@ enum {
 
 uint64_t tcp_rack_reo_wnd(const struct harp_tcp *tcp)
 {
-  if (!tcp->reordering_seen &&
-      (tcp->recovery != RECOVERY_NONE || tcp->sacked_out >= TCP_DUPTHRESH * tcp->mss)) {
+  if (!tcp->rack.reordering_seen &&
+      (tcp->recovery != RECOVERY_NONE || tcp->flight.sacked_out >= TCP_DUPTHRESH * tcp->snd.mss)) {
     return 0;
   }
-  if (tcp->min_rtt == UINT64_MAX) {
+  if (tcp->rtt.min == UINT64_MAX) {
     return 0;
   }
-  uint64_t step = tcp->min_rtt / 4;
-  return HARP_MIN(HARP_MAX(step, 2 * tcp->reo_late) + tcp->reo_multiplier * step, tcp->srtt);
+  uint64_t step = tcp->rtt.min / 4;
+  uint64_t window = HARP_MAX(step, 2 * tcp->rack.reo_late) + tcp->rack.reo_multiplier * step;
+  return HARP_MIN(window, tcp->rtt.srtt);
 }
 
 static uint64_t rack_late(const struct harp_tcp *tcp, const struct harp_record *record)
 {
-  if (seq_ge(record->seq, tcp->high_sacked)) {
+  if (seq_ge(record->seq, tcp->flight.high_sacked)) {
     return 0;
   }
   uint64_t age = tcp_record_age(tcp, record);
-  return age > tcp->rack_rtt ? age - tcp->rack_rtt : 1;
+  return age > tcp->rack.rtt ? age - tcp->rack.rtt : 1;
 }
 
 void tcp_rack_reordering_seen(struct harp_tcp *tcp, uint64_t late)
 {
-  if (!tcp->reordering_seen) {
-    tcp->reordering_seen = true;
+  if (!tcp->rack.reordering_seen) {
+    tcp->rack.reordering_seen = true;
     COUNT(tcp->stack, tcp_reordering);
   }
   tcp->reorderings++;
-  tcp->reo_late = HARP_MAX(tcp->reo_late, late);
+  tcp->rack.reo_late = HARP_MAX(tcp->rack.reo_late, late);
 }
 
 void tcp_rack_original_acked_after_retransmit(struct harp_tcp *tcp)
 {
   /* Any later than a round trip, and the answer may be to the copy; and after a timeout a pause
    * is the likelier reason. */
-  uint64_t since_copy = tcp_record_age(tcp, tcp->records);
-  if (tcp->recovery == RECOVERY_FAST && since_copy < tcp->min_rtt) {
-    tcp_rack_reordering_seen(tcp, tcp->reo_waited + since_copy);
+  uint64_t since_copy = tcp_record_age(tcp, tcp->flight.first);
+  if (tcp->recovery == RECOVERY_FAST && since_copy < tcp->rtt.min) {
+    tcp_rack_reordering_seen(tcp, tcp->rack.reo_waited + since_copy);
   }
 }
 
@@ -71,31 +72,31 @@ void tcp_rack_original_acked_after_retransmit(struct harp_tcp *tcp)
 void tcp_rack_dsack_reported(struct harp_tcp *tcp)
 {
   tcp_rack_reordering_seen(tcp, 0);
-  tcp->reo_persist = REO_PERSIST;
-  if (tcp->stack->now < tcp->dsack_round_end) {
+  tcp->rack.reo_persist = REO_PERSIST;
+  if (tcp->stack->now < tcp->rack.dsack_round_end) {
     return;
   }
-  tcp->dsack_round_end = tcp->stack->now + tcp->srtt;
-  if (tcp->reo_multiplier < UINT8_MAX) {
-    tcp->reo_multiplier++;
+  tcp->rack.dsack_round_end = tcp->stack->now + tcp->rtt.srtt;
+  if (tcp->rack.reo_multiplier < UINT8_MAX) {
+    tcp->rack.reo_multiplier++;
   }
 }
 
 void tcp_rack_recovered(struct harp_tcp *tcp)
 {
-  tcp->reo_late -= tcp->reo_late / LATE_FADES;
-  if (tcp->reo_persist && --tcp->reo_persist == 0) {
-    tcp->reo_multiplier = 0;
+  tcp->rack.reo_late -= tcp->rack.reo_late / LATE_FADES;
+  if (tcp->rack.reo_persist && --tcp->rack.reo_persist == 0) {
+    tcp->rack.reo_multiplier = 0;
   }
 }
 
 static void rack_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end)
 {
-  if (record->sent > tcp->rack_sent ||
-      (record->sent == tcp->rack_sent && seq_gt(end, tcp->rack_end))) {
-    tcp->rack_sent = record->sent;
-    tcp->rack_end = end;
-    tcp->rack_rtt = tcp_record_age(tcp, record);
+  if (record->sent > tcp->rack.sent ||
+      (record->sent == tcp->rack.sent && seq_gt(end, tcp->rack.end))) {
+    tcp->rack.sent = record->sent;
+    tcp->rack.end = end;
+    tcp->rack.rtt = tcp_record_age(tcp, record);
   }
 }
 
@@ -104,10 +105,10 @@ void tcp_mark_lost(struct harp_tcp *tcp, struct harp_record *record)
   uint32_t length = record->end - record->seq;
   tcp_record_unlink(tcp, record);
   if (record->retransmitted) {
-    tcp->retrans_out -= length;
+    tcp->flight.retrans_out -= length;
   }
   if (!record->lost) {
-    tcp->lost_out += length;
+    tcp->flight.lost_out += length;
   }
   record->lost = true;
   record->retransmitted = false;
@@ -118,19 +119,19 @@ void tcp_mark_lost(struct harp_tcp *tcp, struct harp_record *record)
  * Returns when to look again; TIMER_OFF: no need. */
 uint64_t tcp_rack_detect_loss(struct harp_tcp *tcp)
 {
-  if (tcp->rack_sent == 0) {
+  if (tcp->rack.sent == 0) {
     return TIMER_OFF;
   }
   uint64_t window = tcp_rack_reo_wnd(tcp);
-  uint64_t patience = tcp->rack_rtt + window;
-  struct harp_record *record = tcp->oldest;
-  while (record && (record->sent < tcp->rack_sent ||
-                    (record->sent == tcp->rack_sent && seq_lt(record->end, tcp->rack_end)))) {
+  uint64_t patience = tcp->rack.rtt + window;
+  struct harp_record *record = tcp->flight.oldest;
+  while (record && (record->sent < tcp->rack.sent ||
+                    (record->sent == tcp->rack.sent && seq_lt(record->end, tcp->rack.end)))) {
     if (record->sent + patience > tcp->stack->now) {
       return record->sent + patience;
     }
     struct harp_record *newer = record->newer;
-    tcp->reo_waited = window;
+    tcp->rack.reo_waited = window;
     tcp_mark_lost(tcp, record);
     record = newer;
   }
@@ -144,13 +145,13 @@ static bool is_answer_to_earlier(const struct harp_tcp *tcp, const struct harp_r
                                  const struct harp_ack_result *result)
 {
   uint64_t rtt = tcp_record_age(tcp, record);
-  if (rtt < tcp->min_rtt) {
+  if (rtt < tcp->rtt.min) {
     return true;
   }
   if (result->timed) {
     return seq_lt(result->echo, tcp_timestamp_at(tcp, record->sent));
   }
-  return rtt < tcp->srtt / 4 * 3;
+  return rtt < tcp->rtt.srtt / 4 * 3;
 }
 
 void tcp_rack_update(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end,
@@ -159,10 +160,10 @@ void tcp_rack_update(struct harp_tcp *tcp, const struct harp_record *record, uin
   uint32_t length = end - record->seq;
   result->delivered += length;
   if (record->lost) {
-    tcp->lost_out -= length;
+    tcp->flight.lost_out -= length;
   }
   if (record->retransmitted) {
-    tcp->retrans_out -= length;
+    tcp->flight.retrans_out -= length;
   }
   if (record->transmits == 1) {
     result->rtt = tcp_record_age(tcp, record);

@@ -26,18 +26,18 @@
 
 static void detect_loss_by_duplicates(struct harp_tcp *tcp, const struct harp_ack_result *result)
 {
-  bool advanced = tcp->snd_una != result->una_before;
-  struct harp_record *head = tcp->records;
+  bool advanced = tcp->snd.una != result->una_before;
+  struct harp_record *head = tcp->flight.first;
   bool partial = advanced && tcp->recovery == RECOVERY_FAST &&
-                 seq_lt(tcp->snd_una, tcp->recovery_point);
+                 seq_lt(tcp->snd.una, tcp->recovery_point);
   tcp->duplicates = advanced ? 0 : tcp->duplicates + result->duplicate;
   bool third = result->duplicate && tcp->duplicates == TCP_DUPTHRESH &&
                tcp->recovery == RECOVERY_NONE;
   if (!head || head->lost || !(partial || third)) {
     return;
   }
-  if (head->end - head->seq > tcp->mss) {
-    tcp_record_split(tcp, head, head->seq + tcp->mss);
+  if (head->end - head->seq > tcp->snd.mss) {
+    tcp_record_split(tcp, head, head->seq + tcp->snd.mss);
   }
   tcp_mark_lost(tcp, head);
 }
@@ -45,10 +45,10 @@ static void detect_loss_by_duplicates(struct harp_tcp *tcp, const struct harp_ac
 static void enter_fast_recovery(struct harp_tcp *tcp, const struct harp_ack_result *result)
 {
   COUNT(tcp->stack, tcp_fast_recoveries);
-  stack_event(tcp, HARP_EVENT_RECOVERY, tcp->cwnd >> 10, tcp->snd_nxt - tcp->iss - 1);
+  stack_event(tcp, HARP_EVENT_RECOVERY, tcp->cwnd >> 10, tcp->snd.nxt - tcp->snd.iss - 1);
   tcp_undo_remember(tcp);
   tcp->recovery = RECOVERY_FAST;
-  tcp->recovery_point = tcp->snd_nxt;
+  tcp->recovery_point = tcp->snd.nxt;
   tcp->ssthresh = tcp->cc.ops->on_loss(tcp);
   tcp_prr_begin(tcp, result);
 }
@@ -60,8 +60,7 @@ static void leave_recovery(struct harp_tcp *tcp)
   }
   tcp_rack_recovered(tcp);
   tcp->recovery = RECOVERY_NONE;
-  tcp->undo_end = tcp->snd_nxt;
-  tcp->undo_deadline = tcp->stack->now + tcp->rto;
+  tcp_undo_recovery_ended(tcp);
 }
 
 static void grow(struct harp_tcp *tcp, const struct harp_ack_result *result)
@@ -85,23 +84,20 @@ static void grow(struct harp_tcp *tcp, const struct harp_ack_result *result)
 
 static void arm_after_detection(struct harp_tcp *tcp, uint64_t again)
 {
+  tcp_timer_set(tcp, TIMER_RACK, again);
   if (again != TIMER_OFF) {
-    tcp->loss_timer_is_probe = false;
-    tcp_timer_set(tcp, TIMER_LOSS, again);
-    return;
+    tcp_timer_set(tcp, TIMER_TLP, TIMER_OFF);
+  } else {
+    tcp_arm_tail_probe(tcp);
   }
-  if (!tcp->loss_timer_is_probe) {
-    tcp_timer_set(tcp, TIMER_LOSS, TIMER_OFF);
-  }
-  tcp_arm_tail_probe(tcp);
 }
 
 void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result)
 {
-  bool advanced = tcp->snd_una != result->una_before;
+  bool advanced = tcp->snd.una != result->una_before;
   tcp_undo_if_spurious(tcp, result);
-  bool of_probe = tcp->probe_outstanding && tcp->probe_is_copy;
-  if (tcp->probe_outstanding) {
+  bool of_probe = tcp->tlp.outstanding && tcp->tlp.is_copy;
+  if (tcp->tlp.outstanding) {
     tcp_tlp_on_ack(tcp, result);
   }
   if (result->dsack && !of_probe) {
@@ -114,10 +110,10 @@ void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *res
   } else {
     detect_loss_by_duplicates(tcp, result);
   }
-  if (tcp->recovery != RECOVERY_NONE && seq_ge(tcp->snd_una, tcp->recovery_point)) {
+  if (tcp->recovery != RECOVERY_NONE && seq_ge(tcp->snd.una, tcp->recovery_point)) {
     leave_recovery(tcp);
   }
-  if (tcp->recovery == RECOVERY_NONE && tcp->lost_first) {
+  if (tcp->recovery == RECOVERY_NONE && tcp->flight.lost_first) {
     enter_fast_recovery(tcp, result);
   }
   if (tcp->recovery == RECOVERY_FAST) {
@@ -130,29 +126,16 @@ void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *res
   arm_after_detection(tcp, again);
 }
 
-void tcp_recovery_on_loss_timer(struct harp_tcp *tcp)
-{
-  if (tcp->loss_timer_is_probe) {
-    if (tcp->records_last && !tcp->records_last->sacked && !tcp->records_last->lost) {
-      tcp_tlp_send(tcp);
-    }
-    return;
-  }
-  struct harp_ack_result nothing = {.una_before = tcp->snd_una};
-  tcp_recovery_on_ack(tcp, &nothing);
-  tcp_mark_dirty(tcp);
-}
-
 void tcp_recovery_on_rto(struct harp_tcp *tcp)
 {
   COUNT(tcp->stack, tcp_rto_fired);
-  stack_event(tcp, HARP_EVENT_TIMEOUT, tcp->backoff, tcp->snd_una - tcp->iss - 1);
-  if (tcp->records->sacked) {
+  stack_event(tcp, HARP_EVENT_TIMEOUT, tcp->backoff, tcp->snd.una - tcp->snd.iss - 1);
+  if (tcp->flight.first->sacked) {
     tcp_sack_forget(tcp); /* sacked, yet not acknowledged */
   }
   /* The earliest goes first (RFC 6298, 5.4): what was lost before and waits, too, takes its turn.
    */
-  for (struct harp_record *record = tcp->records; record; record = record->next) {
+  for (struct harp_record *record = tcp->flight.first; record; record = record->next) {
     if (!record->sacked) {
       tcp_mark_lost(tcp, record);
     }
@@ -162,8 +145,15 @@ void tcp_recovery_on_rto(struct harp_tcp *tcp)
     tcp->ssthresh = tcp->cc.ops->on_loss(tcp);
   }
   tcp->recovery = RECOVERY_RTO;
-  tcp->recovery_point = tcp->snd_nxt;
-  tcp->cwnd = tcp->mss;
-  tcp->probe_outstanding = false;
-  tcp_timer_set(tcp, TIMER_LOSS, TIMER_OFF);
+  tcp->recovery_point = tcp->snd.nxt;
+  tcp->cwnd = tcp->snd.mss;
+  tcp_tlp_cancel(tcp);
+  tcp_timer_set(tcp, TIMER_RACK, TIMER_OFF);
+}
+
+void tcp_recovery_on_rack_timer(struct harp_tcp *tcp)
+{
+  struct harp_ack_result nothing = {.una_before = tcp->snd.una};
+  tcp_recovery_on_ack(tcp, &nothing);
+  tcp_mark_dirty(tcp);
 }

@@ -10,6 +10,6 @@ struct harp_record;
 struct harp_tcp;
 void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result);
 void tcp_recovery_on_rto(struct harp_tcp *tcp);
-void tcp_recovery_on_loss_timer(struct harp_tcp *tcp);
+void tcp_recovery_on_rack_timer(struct harp_tcp *tcp);
 
 #endif

@@ -9,10 +9,10 @@
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
 
-void tcp_set_rto(struct harp_tcp *tcp)
+static void set_rto(struct harp_tcp *tcp)
 {
-  uint64_t rto = tcp->srtt + HARP_MAX(4 * tcp->rttvar, tcp->rto_min);
-  tcp->rto = HARP_MIN(rto, tcp->stack->config.rto_max_us * NS_PER_US);
+  uint64_t rto = tcp->rtt.srtt + HARP_MAX(4 * tcp->rtt.rttvar, tcp->rtt.rto_min);
+  tcp->rtt.rto = HARP_MIN(rto, tcp->stack->config.rto_max_us * NS_PER_US);
 }
 
 /* RFC 6298, 2; with a sample per acknowledgement the gains stay those of one
@@ -20,14 +20,22 @@ void tcp_set_rto(struct harp_tcp *tcp)
 void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt)
 {
   rtt = HARP_MAX(rtt, 1);
-  if (tcp->srtt == 0) {
-    tcp->srtt = rtt;
-    tcp->rttvar = rtt / 2;
+  if (tcp->rtt.srtt == 0) {
+    tcp->rtt.srtt = rtt;
+    tcp->rtt.rttvar = rtt / 2;
   } else {
-    uint64_t error = rtt > tcp->srtt ? rtt - tcp->srtt : tcp->srtt - rtt;
-    tcp->rttvar = (3 * tcp->rttvar + error) / 4;
-    tcp->srtt = (7 * tcp->srtt + rtt) / 8;
+    uint64_t error = rtt > tcp->rtt.srtt ? rtt - tcp->rtt.srtt : tcp->rtt.srtt - rtt;
+    tcp->rtt.rttvar = (3 * tcp->rtt.rttvar + error) / 4;
+    tcp->rtt.srtt = (7 * tcp->rtt.srtt + rtt) / 8;
   }
-  tcp->min_rtt = HARP_MIN(tcp->min_rtt, rtt);
-  tcp_set_rto(tcp);
+  tcp->rtt.min = HARP_MIN(tcp->rtt.min, rtt);
+  set_rto(tcp);
+}
+
+void tcp_set_rto_min(struct harp_tcp *tcp, uint64_t rto_min)
+{
+  tcp->rtt.rto_min = rto_min;
+  if (tcp->rtt.srtt) {
+    set_rto(tcp);
+  }
 }

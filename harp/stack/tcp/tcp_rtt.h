@@ -8,7 +8,8 @@
 struct harp_tcp;
 
 void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt_ns);
-/* The timeout that the round trips measured so far call for, within its bounds. */
-void tcp_set_rto(struct harp_tcp *tcp);
+
+/* The least RTTVAR term of the timeout, ns; applies at once. */
+void tcp_set_rto_min(struct harp_tcp *tcp, uint64_t rto_min);
 
 #endif

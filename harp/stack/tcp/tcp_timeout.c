@@ -11,13 +11,8 @@
 #include "harp/stack/tcp/tcp_output.h"
 #include "harp/stack/tcp/tcp_recovery.h"
 #include "harp/stack/tcp/tcp_timer.h"
-
-enum {
-  SYN_RETRIES = 6,
-  DATA_RETRIES = 15, /* with backoff, minutes: RFC 1122, 4.2.3.5 R2 */
-};
-#define HANDSHAKE_LEAST \
-  (63 * NS_PER_S) /* its peer may be stopped; as long as Linux's SYN-ACKs take */
+#include "harp/stack/tcp/tcp_times.h"
+#include "harp/stack/tcp/tcp_tlp.h"
 
 static void give_up(struct harp_tcp *tcp)
 {
@@ -60,16 +55,16 @@ static bool orphan_is_done(const struct harp_tcp *tcp, bool probing)
 {
   uint64_t longest = tcp->stack->config.rto_max_us * NS_PER_US;
   return tcp->detached && probing &&
-         tcp->rto << HARP_MIN(tcp->backoff, (int)TCP_BACKOFF_MAX) >= longest;
+         tcp->rtt.rto << HARP_MIN(tcp->backoff, (int)TCP_BACKOFF_MAX) >= longest;
 }
 
-static void retransmit_timer(struct harp_tcp *tcp)
+static void rto_timer(struct harp_tcp *tcp)
 {
   if (tcp->state == TCP_SYN_SENT || tcp->state == TCP_SYN_RECV) {
     syn_timer(tcp);
     return;
   }
-  bool probing = tcp->snd_wnd == 0 || !tcp->records;
+  bool probing = tcp->snd.wnd == 0 || !tcp->flight.first;
   bool bounded = tcp->timers[TIMER_USER] != TIMER_OFF; /* RFC 5482: that counts, however long */
   bool tried = (probing ? tcp->probes : tcp->backoff) >= DATA_RETRIES;
   if ((!bounded && tried) || orphan_is_done(tcp, probing)) {
@@ -114,8 +109,8 @@ static void keepalive_timer(struct harp_tcp *tcp)
   /* Retransmission watches over what is in flight, and over what no probe could carry
    * yet. And a peer that has said all it would may go: its silence must not cost what its
    * last bytes wait for. */
-  bool sends = tcp->records || tcp->snd_nxt != tcp->snd_end + tcp->fin_sent;
-  bool needless = sends || (tcp->fin_received && tcp->queued);
+  bool sends = tcp->flight.first || tcp->snd.nxt != tcp->snd.end + tcp->snd.fin_sent;
+  bool needless = sends || (tcp->rcv.fin_received && tcp->rcv.queued);
   if (quiet < idle || needless) {
     uint64_t next = quiet < idle ? tcp->last_receive + idle : stack->now + idle;
     tcp_timer_set(tcp, TIMER_KEEPALIVE, next);
@@ -164,11 +159,11 @@ void tcp_account_pause(struct harp_stack *stack, uint64_t pause)
   }
 }
 
-static void state_timer(struct harp_tcp *tcp)
+static void time_wait_timer(struct harp_tcp *tcp)
 {
-  if (!tcp->detached && tcp->queued) {
+  if (!tcp->detached && tcp->rcv.queued) {
     /* The owner has not read everything yet, and that is never dropped. */
-    tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + 60 * NS_PER_S);
+    tcp_timer_set(tcp, TIMER_TIME_WAIT, tcp->stack->now + FIN_WAIT_2_NS);
     return;
   }
   tcp_finish(tcp, 0);
@@ -177,12 +172,13 @@ static void state_timer(struct harp_tcp *tcp)
 static void fire(struct harp_tcp *tcp, enum harp_timer timer)
 {
   switch (timer) {
-  case TIMER_RETRANSMIT: retransmit_timer(tcp); break;
-  case TIMER_LOSS: tcp_recovery_on_loss_timer(tcp); break;
+  case TIMER_RTO: rto_timer(tcp); break;
+  case TIMER_RACK: tcp_recovery_on_rack_timer(tcp); break;
+  case TIMER_TLP: tcp_tlp_on_timer(tcp); break;
   case TIMER_DELAYED_ACK: tcp_ack_at_once(tcp); break;
   case TIMER_KEEPALIVE: keepalive_timer(tcp); break;
   case TIMER_USER: user_timer(tcp); break;
-  default: state_timer(tcp); break;
+  default: time_wait_timer(tcp); break;
   }
 }
 

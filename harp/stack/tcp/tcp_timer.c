@@ -10,10 +10,7 @@
 #include "harp/stack/bytes.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
-
-#define SYN_RTO_MAX \
-  (2 * NS_PER_S) /* of a connection with a user timeout: its peer may be stopped */
-#define HARP_PEER_RTO_MAX (500 * NS_PER_MS) /* of a backed-off timeout between HARP hosts */
+#include "harp/stack/tcp/tcp_times.h"
 
 static void heap_put(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp)
 {
@@ -120,18 +117,18 @@ void tcp_arm_rto(struct harp_tcp *tcp)
     if (tcp->user_timeout_ms) {
       rto = HARP_MIN(rto, HARP_MAX(SYN_RTO_MAX, config->rto_initial_us * NS_PER_US));
     }
-  } else if (tcp->records || tcp->snd_nxt != tcp->snd_end + tcp->fin_sent) {
-    rto = tcp->rto << HARP_MIN(tcp->backoff, (int)TCP_BACKOFF_MAX);
+  } else if (tcp->flight.first || tcp->snd.nxt != tcp->snd.end + tcp->snd.fin_sent) {
+    rto = tcp->rtt.rto << HARP_MIN(tcp->backoff, (int)TCP_BACKOFF_MAX);
     if (tcp->user_timeout_ms) {
       /* A peer that comes back shortly before the timeout must hear of it in time. */
-      rto = HARP_MIN(rto, HARP_MAX(tcp->user_timeout_ms * NS_PER_MS / 8, tcp->rto));
+      rto = HARP_MIN(rto, HARP_MAX(tcp->user_timeout_ms * NS_PER_MS / 8, tcp->rtt.rto));
     }
     if (tcp->harp_peer) {
       /* A HARP peer may be stopped for most of a minute: it goes on soon after it is back. */
-      rto = HARP_MIN(rto, HARP_MAX(HARP_PEER_RTO_MAX, tcp->rto));
+      rto = HARP_MIN(rto, HARP_MAX(HARP_PEER_RTO_MAX, tcp->rtt.rto));
     }
   } else {
-    tcp_timer_set(tcp, TIMER_RETRANSMIT, TIMER_OFF);
+    tcp_timer_set(tcp, TIMER_RTO, TIMER_OFF);
     if (tcp->busy_since) {
       tcp->busy_time += tcp->stack->now - tcp->busy_since;
       tcp->busy_since = 0;
@@ -139,32 +136,24 @@ void tcp_arm_rto(struct harp_tcp *tcp)
     return;
   }
   rto = HARP_MIN(rto, config->rto_max_us * NS_PER_US);
-  tcp_timer_set(tcp, TIMER_RETRANSMIT, tcp->stack->now + rto);
+  tcp_timer_set(tcp, TIMER_RTO, tcp->stack->now + rto);
 }
-
-enum { PEER_DELAYED_ACK_MS = 200 }; /* what a lone segment may wait for (RFC 8985, 7.2) */
-/* Scheduling noise of two busy hosts; a probe before that is mostly needless.
- * Others than HARP hosts may hold an acknowledgement back until their reader
- * has come to read: Linux's own senders grant them two ticks, 8 ms. */
-#define PROBE_FLOOR_HARP_PEER (2 * NS_PER_MS)
-#define PROBE_FLOOR (8 * NS_PER_MS)
 
 void tcp_arm_tail_probe(struct harp_tcp *tcp)
 {
   /* Into a closed window only the retransmission timer sends, as the persist timer. */
-  bool useful = tcp->sack && tcp->recovery == RECOVERY_NONE && tcp->oldest && tcp->snd_wnd &&
-                !tcp->sacked_out && !tcp->lost_out && !tcp->probe_outstanding && tcp->srtt;
+  bool useful = tcp->sack && tcp->recovery == RECOVERY_NONE && tcp->flight.oldest && tcp->snd.wnd &&
+                !tcp->flight.sacked_out && !tcp->flight.lost_out && !tcp->tlp.outstanding &&
+                tcp->rtt.srtt;
   if (!useful) {
-    if (tcp->loss_timer_is_probe) {
-      tcp_timer_set(tcp, TIMER_LOSS, TIMER_OFF);
-    }
+    tcp_timer_set(tcp, TIMER_TLP, TIMER_OFF);
     return;
   }
-  uint64_t wait = HARP_MAX(2 * tcp->srtt, tcp->harp_peer ? PROBE_FLOOR_HARP_PEER : PROBE_FLOOR);
-  if (!tcp->harp_peer && tcp->snd_nxt - tcp->snd_una <= tcp->mss) {
-    wait += PEER_DELAYED_ACK_MS * NS_PER_MS;
+  uint64_t wait = HARP_MAX(2 * tcp->rtt.srtt, tcp->harp_peer ? PROBE_FLOOR_HARP_PEER : PROBE_FLOOR);
+  if (!tcp->harp_peer && tcp->snd.nxt - tcp->snd.una <= tcp->snd.mss) {
+    wait += PEER_DELAYED_ACK;
   }
   uint64_t when = tcp->stack->now + wait;
-  tcp->loss_timer_is_probe = true;
-  tcp_timer_set(tcp, TIMER_LOSS, when < tcp->timers[TIMER_RETRANSMIT] ? when : TIMER_OFF);
+  tcp_timer_set(tcp, TIMER_RACK, TIMER_OFF); /* RFC 8985, 7.2: one of the two at a time */
+  tcp_timer_set(tcp, TIMER_TLP, when < tcp->timers[TIMER_RTO] ? when : TIMER_OFF);
 }

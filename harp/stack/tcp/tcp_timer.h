@@ -15,6 +15,4 @@ void tcp_arm_rto(struct harp_tcp *tcp);
 
 void tcp_arm_tail_probe(struct harp_tcp *tcp);
 
-enum { TCP_BACKOFF_MAX = 16 }; /* doublings of a timeout */
-
 #endif

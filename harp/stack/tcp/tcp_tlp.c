@@ -17,15 +17,15 @@
 
 void tcp_tlp_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result)
 {
-  if (!tcp->probe_is_copy) {
-    tcp->probe_outstanding = seq_lt(tcp->snd_una, tcp->probe_end);
+  if (!tcp->tlp.is_copy) {
+    tcp->tlp.outstanding = seq_lt(tcp->snd.una, tcp->tlp.end);
     return;
   }
-  bool beyond = seq_gt(tcp->snd_una, tcp->probe_end);
-  if (!beyond && !(tcp->snd_una == tcp->probe_end && result->dsack)) {
+  bool beyond = seq_gt(tcp->snd.una, tcp->tlp.end);
+  if (!beyond && !(tcp->snd.una == tcp->tlp.end && result->dsack)) {
     return;
   }
-  tcp->probe_outstanding = false;
+  tcp->tlp.outstanding = false;
   if (!result->dsack && tcp->recovery == RECOVERY_NONE) {
     /* The probe itself repaired a loss, which nothing else will notice. */
     tcp->ssthresh = tcp->cc.ops->on_loss(tcp);
@@ -35,24 +35,38 @@ void tcp_tlp_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result)
 
 /* The SACK of what comes last reveals every hole before it: new data, which nobody can have sent
  * in vain, or else the last segment again (RFC 8985, 7.3). */
-void tcp_tlp_send(struct harp_tcp *tcp)
+static void send_probe(struct harp_tcp *tcp)
 {
   bool fresh = tcp_send_new_probe(tcp);
   if (tcp->state == TCP_CLOSE) {
     return;
   }
   COUNT(tcp->stack, tcp_tail_probes);
-  tcp->probe_outstanding = true;
-  tcp->probe_is_copy = !fresh;
-  tcp->probe_end = tcp->snd_nxt;
+  tcp->tlp.outstanding = true;
+  tcp->tlp.is_copy = !fresh;
+  tcp->tlp.end = tcp->snd.nxt;
   if (!fresh) {
-    struct harp_record *last = tcp->records_last;
-    if (last->end - last->seq > tcp->mss) {
-      struct harp_record *right = tcp_record_split(tcp, last, last->end - tcp->mss);
+    struct harp_record *last = tcp->flight.last;
+    if (last->end - last->seq > tcp->snd.mss) {
+      struct harp_record *right = tcp_record_split(tcp, last, last->end - tcp->snd.mss);
       last = right ? right : last;
     }
     tcp_mark_lost(tcp, last);
-    tcp_retransmit(tcp, last, tcp->mss);
+    tcp_retransmit(tcp, last, tcp->snd.mss);
   }
   tcp_arm_rto(tcp);
+}
+
+void tcp_tlp_on_timer(struct harp_tcp *tcp)
+{
+  const struct harp_record *last = tcp->flight.last;
+  if (last && !last->sacked && !last->lost) {
+    send_probe(tcp);
+  }
+}
+
+void tcp_tlp_cancel(struct harp_tcp *tcp)
+{
+  tcp->tlp.outstanding = false;
+  tcp_timer_set(tcp, TIMER_TLP, TIMER_OFF);
 }

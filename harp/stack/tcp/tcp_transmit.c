@@ -36,16 +36,16 @@ struct outgoing {
 static uint16_t window_field(struct harp_tcp *tcp, bool syn)
 {
   if (!tcp_synchronized(tcp) && tcp->state != TCP_SYN_RECV) {
-    return (uint16_t)HARP_MIN(tcp->rcvbuf, 65535u);
+    return (uint16_t)HARP_MIN(tcp->rcv.buf, 65535u);
   }
   if (syn) { /* a SYN's window is never scaled (RFC 7323, 2.2) */
-    uint32_t window = HARP_MIN(tcp->rcvbuf, 65535u);
-    tcp->rcv_right = seq_max(tcp->rcv_right, tcp->rcv_nxt + window);
+    uint32_t window = HARP_MIN(tcp->rcv.buf, 65535u);
+    tcp->rcv.right = seq_max(tcp->rcv.right, tcp->rcv.nxt + window);
     return (uint16_t)window;
   }
   uint32_t window = tcp_rcvq_window(tcp);
-  uint32_t field = HARP_MIN(window >> tcp->rcv_wscale, 65535u);
-  tcp->rcv_right = seq_max(tcp->rcv_right, tcp->rcv_nxt + (field << tcp->rcv_wscale));
+  uint32_t field = HARP_MIN(window >> tcp->rcv.wscale, 65535u);
+  tcp->rcv.right = seq_max(tcp->rcv.right, tcp->rcv.nxt + (field << tcp->rcv.wscale));
   return (uint16_t)field;
 }
 
@@ -127,7 +127,7 @@ static struct tcp_header_fields fields_of(struct harp_tcp *tcp, bool ack, bool s
       .destination = tcp->remote_address,
       .source_port = tcp->local_port,
       .destination_port = tcp->remote_port,
-      .ack = ack ? tcp->rcv_nxt : 0,
+      .ack = ack ? tcp->rcv.nxt : 0,
       .window = window_field(tcp, syn),
       .tos = tcp->tos,
       .options = options,
@@ -148,7 +148,7 @@ int tcp_transmit_bare(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, const u
   write_headers(tcp->stack, &out, &fields, 0);
   int result = send_written(tcp->stack, neighbour, &out, 0, seq, flags);
   /* Not by a probe: below its window a peer takes no acknowledgement, and waits for one. */
-  if (result == 0 && (flags & FLAG_ACK) && seq_ge(seq, tcp->snd_una)) {
+  if (result == 0 && (flags & FLAG_ACK) && seq_ge(seq, tcp->snd.una)) {
     tcp_ack_sent(tcp);
   }
   return result;
@@ -166,7 +166,7 @@ uint32_t tcp_transmit_payload(struct harp_tcp *tcp, const struct harp_reference 
   uint8_t options[TCP_MAX_HEADER - TCP_HEADER];
   uint32_t options_length = tcp_options_write(tcp, options, false);
   struct tcp_header_fields fields = fields_of(tcp, true, false, options, options_length);
-  uint32_t most = stack->io.offloads & HARP_OFFLOAD_TSO ? length : tcp->mss;
+  uint32_t most = stack->io.offloads & HARP_OFFLOAD_TSO ? length : tcp->snd.mss;
   uint32_t sent = 0;
   struct outgoing out;
   bool written = false, told = false, last;
@@ -177,7 +177,7 @@ uint32_t tcp_transmit_payload(struct harp_tcp *tcp, const struct harp_reference 
     last = sent + covered == length;
     if (!written || covered != out.payload) {
       write_headers(stack, &out, &fields, covered);
-      out.frame.segment_size = covered > tcp->mss ? (uint16_t)tcp->mss : 0;
+      out.frame.segment_size = covered > tcp->snd.mss ? (uint16_t)tcp->snd.mss : 0;
       written = true;
     }
     uint8_t flags = FLAG_ACK | (last && length ? FLAG_PSH : 0) | (last && fin ? FLAG_FIN : 0);
