@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for dialogues with flights of full segments, by number, and their acknowledgements."""
+"""Shorthands of dialogues: segments by number, what the peer says of them, what was read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from scapy.layers.inet import TCP
 from scapy.packet import Packet
@@ -16,7 +17,7 @@ MSS = 1460
 
 
 def seq(i: int, mss: int = MSS) -> int:
-    """The relative sequence number of segment i."""
+    """Where segment i begins."""
     return 1 + i * mss
 
 
@@ -35,7 +36,7 @@ def dsack(n: int, i: int) -> Packet:
 def stamped(
     packet: Packet, d: Dialogue, n: int, *sacked: tuple[int, int], mss: int = MSS
 ) -> Packet:
-    """ack(n, *sacked) with an echo of the packet's timestamp."""
+    """ack(n, *sacked), echoing the timestamp that a packet carried."""
     answer = ack(n, *sacked, mss=mss)
     echo = ("Timestamp", (d.peer_clock(), option(packet, "Timestamp")[0]))
     answer.options = [("NOP", None), ("NOP", None), echo, *answer.options]
@@ -43,7 +44,7 @@ def stamped(
 
 
 def send_flight(d: Dialogue, sock: Socket, segments: int = 10) -> None:
-    """Sends full segments. Fails unless the stack sends all of them at once."""
+    """Sends so many full segments; fails unless all of them go out at once."""
     sock.send(pattern(0, segments * MSS))
     for i in range(segments):
         d.expect(TCP(seq=seq(i)), length=MSS)
@@ -51,7 +52,7 @@ def send_flight(d: Dialogue, sock: Socket, segments: int = 10) -> None:
 
 
 def resent(packets: Iterable[Packet]) -> list[tuple[float, float, int]]:
-    """(time in ms, segment number, bytes) of each data segment."""
+    """(time in ms, segment's number, bytes) of each data segment."""
     return [
         (round(float(p.time), 3), (p[TCP].seq - 1) / MSS, len(payload(p)))
         for p in packets
@@ -60,5 +61,29 @@ def resent(packets: Iterable[Packet]) -> list[tuple[float, float, int]]:
 
 
 def numbers(packets: Iterable[Packet]) -> list[int]:
-    """The segment numbers of the data segments."""
+    """Which segments the data segments are."""
     return [int(number) for _, number, _ in resent(packets)]
+
+
+def blocks(packet: Packet) -> list[tuple[int, int]]:
+    """The SACK blocks of an acknowledgement; none if it has no such option."""
+    edges = option(packet, "SAck") or ()
+    return list(zip(edges[::2], edges[1::2]))
+
+
+def timestamp_option(value: int, echo: int = 0) -> list[tuple[str, Any]]:
+    """A timestamp option as senders put it, behind two of no operation."""
+    return [("NOP", None), ("NOP", None), ("Timestamp", (value, echo))]
+
+
+def read_all(sock: Socket) -> bytes:
+    """All that can be read now."""
+    data = b""
+    while True:
+        try:
+            piece = sock.recv(65536)
+        except BlockingIOError:
+            return data
+        if not piece:
+            return data
+        data += piece
