@@ -17,7 +17,7 @@ struct net_contexts {
   uintptr_t last; /* the last number that was given */
 };
 
-/* Adds a context; *out is never NULL. 0, or -ENOMEM with *out NULL. */
+/* Adds a context. 0 with *out not NULL, or -ENOMEM with *out NULL. */
 int contexts_add(struct net_contexts *contexts, void **out);
 /* Removes a context. Returns whether it was known. */
 bool contexts_remove(struct net_contexts *contexts, const void *context);

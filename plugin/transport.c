@@ -18,13 +18,12 @@
 enum {
   MAX_COMMS = HARP_ENGINE_CONNECTIONS, /* links of one flow each */
   DEVICE_GUID = 0x50524148,            /* arbitrary, but equal on every rank */
-  HELLO_TIMEOUT_MS = 5000,             /* for the hello of an unauthenticated peer */
-  /* At most this long, finalize and exit wait */
-  LINGER_MS = 1000,  /* until all bytes are acknowledged, */
-  FIN_WAIT_MS = 100, /* until the peer has closed, too, */
-  ECHO_MS = 5,       /* for segments that the peer has sent twice, */
-  TRACE_MS = 2000,   /* and until a trace is written. */
-  RETIRED_MS = 2000, /* before a used local port is released */
+  HELLO_TIMEOUT_MS = 5000,             /* time for an unauthenticated peer's hello */
+  LINGER_MS = 1000,                    /* finalize and exit: limit for the last acknowledgements */
+  FIN_WAIT_MS = 100,                   /* finalize and exit: limit for the peers' FINs */
+  ECHO_MS = 5,                         /* finalize and exit: wait for the peers' retransmissions */
+  TRACE_MS = 2000,                     /* finalize and exit: limit for writing a trace */
+  RETIRED_MS = 2000,                   /* delay before a used local port is released */
 };
 
 const char net_name[] = "HARP";

@@ -33,8 +33,8 @@ struct harp_run_time {
   uint64_t ran;  /* ns */
 };
 
-/* Running time since the first call, ns. A loop calls it every few milliseconds, so of a gap above
- * 50 ms the rest is a pause and does not count. */
+/* Running time since the first call, ns. A loop calls it every few milliseconds, so only 50 ms
+ * of a longer gap count: the rest is a pause. */
 static inline uint64_t harp_ran_ns(struct harp_run_time *time)
 {
   const uint64_t longest = 50000000;

@@ -101,8 +101,8 @@ struct harp_config_key_info {
 extern const struct harp_config_key_info harp_config_key_info[HARP_CONFIG_KEYS];
 
 /*
- * The next functions return 0, or a negative errno and one line in error (HARP_CONFIG_ERROR_SIZE
- * bytes). *config is undefined after an error.
+ * harp_config_parse, harp_config_read and harp_config_load return 0, or a negative errno and one
+ * line in error (HARP_CONFIG_ERROR_SIZE bytes). *config is undefined after an error.
  * -EINVAL: the text is invalid; -EFBIG: it is too long; else the errno of a system call.
  */
 

@@ -157,8 +157,7 @@ static bool read_address(const struct harp_config_key_info *key, const char *tex
   if (!read_number(&slash, 1, 32, &prefix) || *slash != '\0' || !is_host(address->address))
     return false;
   address->prefix = (uint8_t)prefix;
-  /* No host can own the network's address or its broadcast address. A /31 has neither (RFC 3021).
-   */
+  /* A host cannot own the network or the broadcast address. A /31 has neither (RFC 3021). */
   host_bits = address->address & ~mask_of(address->prefix);
   return prefix >= 31 || (host_bits != 0 && host_bits != ~mask_of(address->prefix));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine: one process's instance of HARP. It claims a ztcp*.conf, opens the port, and runs one
+ * The engine, of which a process has one. It claims a ztcp*.conf, opens the port, and runs one
  * instance per queue.
  *
  * Thread: the caller serializes open and close; the other functions may be called by any thread.
@@ -20,7 +20,7 @@
 #include "harp/engine/statfile.h"
 
 enum {
-  HARP_ENGINE_INSTANCES = 8,      /* a handle holds the ports of so many */
+  HARP_ENGINE_INSTANCES = 8,      /* a handle has as many port fields */
   HARP_ENGINE_CONNECTIONS = 4096, /* per instance */
   HARP_ENGINE_ERROR_SIZE = 512,
 };
@@ -47,8 +47,7 @@ int harp_engine_open(struct harp_engine **engine, char *error);
 /* The same with the caller's configuration instead of a claim. */
 int harp_engine_open_config(struct harp_engine **engine, const struct harp_config *config,
                             char *error);
-/* Stops the workers and frees everything. The engine, its instances and flows must not be in use.
- */
+/* Stops the workers and frees everything. No thread may use the engine, its instances or flows. */
 void harp_engine_close(struct harp_engine *engine);
 
 /* Reserves a local TCP port (host order) whose packets arrive at the instance; wanted 0: any port.
@@ -61,8 +60,8 @@ void harp_engine_release(struct harp_engine *engine, unsigned instance, uint16_t
  * HARP_TRACE_DUMPS files. */
 void harp_engine_dump(struct harp_engine *engine, const char *reason);
 
-/* In a forked child: releases what the child has inherited, without effect on the parent's engine.
- */
+/* In a forked child: releases the child's copies of descriptors and mappings. The parent's engine
+ * continues. */
 void harp_engine_forget(struct harp_engine *engine);
 
 #endif

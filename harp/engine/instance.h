@@ -3,8 +3,8 @@
  * An instance drives one queue of a NIC, on one core: a queue of a port, a stack, and their
  * counters and trace. No other instance touches these.
  *
- * A thread polls only while it holds the poll lock. That is the instance's worker, or an
- * application thread for one poll. All code that touches the stack runs under the poll lock: flow
+ * A thread polls only while it holds the poll lock: the instance's worker, or an application
+ * thread for one poll. All code that touches the stack runs under the poll lock: flow
  * callbacks, posted work, and calls. Other threads hand in work by posts and calls.
  */
 #ifndef HARP_ENGINE_INSTANCE_H
@@ -137,8 +137,7 @@ int harp_instance_call(struct harp_instance *instance,
 
 /* The functions below are called under the poll lock. */
 
-/* Waits, for at most 100 ms, until the device no longer reads application memory. 0, or -ETIMEDOUT.
- */
+/* Waits at most 100 ms until the device no longer reads application memory. 0, or -ETIMEDOUT. */
 int harp_instance_reclaim(struct harp_instance *instance);
 /* When the instance must be polled next, ns; UINT64_MAX: never. */
 uint64_t harp_instance_deadline(struct harp_instance *instance);

@@ -178,8 +178,7 @@ static bool order_is_known(const struct gpus *gpus)
   return true;
 }
 
-/* The GPU with this UUID; -1: none. An entry may be a prefix of a UUID if it matches only one GPU.
- */
+/* The GPU with this UUID; -1: none. An entry may be a UUID's prefix that matches only one GPU. */
 static int gpu_with_uuid(const struct gpus *gpus, const char *uuid, size_t length)
 {
   int found = -1;

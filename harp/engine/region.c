@@ -119,8 +119,7 @@ static int reclaim_all(struct harp_engine *engine)
   return result;
 }
 
-/* Ends DMA from the region: stops new references, waits for the old ones, then unmaps the memory.
- */
+/* Ends DMA from the region: stops new references, waits for the old ones, then unmaps it. */
 static int give_back(struct harp_engine *engine, const struct harp_region *region)
 {
   struct harp_regions *regions = &engine->regions;

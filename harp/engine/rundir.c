@@ -16,8 +16,7 @@
 
 enum {
   TRACES_KEPT = 32,
-  NEW_FILE_SECONDS =
-      60, /* an unlocked .new file of this age is abandoned; a younger one may not be locked yet */
+  NEW_FILE_SECONDS = 60, /* a younger .new file may not be locked yet */
 };
 
 const char *harp_rundir_configured(void)
@@ -113,8 +112,7 @@ struct trace_file {
   time_t written;
 };
 
-/* Adds a trace to the newest ones, and removes the file of the one that no longer belongs to them.
- */
+/* Adds a trace to the newest ones. Removes the file of the trace that drops out of them. */
 static void keep_newest(int folder, struct trace_file kept[TRACES_KEPT], const char *name)
 {
   struct trace_file candidate = {.written = 0};

@@ -317,9 +317,8 @@ static size_t chunks_in(struct link_flow *flow, const uint8_t *data, size_t leng
       }
       if (!begin_chunk(flow)) {
         if (flow->stalled && taken > 0) {
-          /* The header's last byte stays in the stack until the receive is posted. Without it, an
-           * empty message would leave no stored byte, and the peer's FIN would look like an error.
-           */
+          /* The header's last byte stays in the stack until the receive is posted. Otherwise an
+           * empty message would leave no byte there, and the peer's FIN would be an error. */
           flow->rx_header_size--;
           taken--;
         }

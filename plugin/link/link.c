@@ -66,8 +66,8 @@ void link_fail(struct net_link *link, int error, const char *format, ...)
   if (news) {
     transport_request_trace(link->transport, why);
   }
-  atomic_store(&link->error,
-               error); /* after the log line, so a thread that sees the error finds it */
+  /* After the log line was queued, so that a thread that sees the error finds the line. */
+  atomic_store(&link->error, error);
   struct harp_engine *engine = link->transport->engine;
   engine->instances[0]->counters[HARP_COUNTER_link_errors]++;
   if (!atomic_load(&link->closing)) {

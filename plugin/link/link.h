@@ -95,7 +95,7 @@ struct link_flow {
   uint8_t state;               /* enum flow_state */
   bool fin_in;                 /* the peer's FIN was received */
   bool checked;                /* chunks have a checked header and a trailer */
-  uint32_t epoch;              /* number of connection replacements so far */
+  uint32_t epoch;              /* number of attempts to replace its connection */
   struct link_flow *candidate; /* the flow being opened to replace this one */
   struct link_flow *replaces;  /* the flow that this candidate is to replace */
   uint64_t born;               /* ns, running time of its instance: when it was created */
@@ -209,8 +209,8 @@ int transport_forked(void);
 /* Writes queued log lines with NCCL's logger, and starts writing the trace that the first failure
  * requested. Thread: one of NCCL's. */
 void transport_drain_log(void);
-/* Requests that the trace is written, with this reason; only the first request counts. Any thread.
- */
+/* Requests that the trace is written, with this reason. Only the first request counts. Any
+ * thread. */
 void transport_request_trace(struct transport *transport, const char *reason);
 /* Releases a local port after a delay. Late segments of the peer must meet HARP's connection in
  * TIME-WAIT, not the kernel. Under the poll lock. */
@@ -230,7 +230,8 @@ __attribute__((format(printf, 3, 4))) void link_fail(struct net_link *link, int 
 /* The peer has closed a flow and no request is outstanding. The next posted request fails; until
  * then this is no failure. Under a poll lock. */
 void link_over(struct net_link *link);
-/* Ends the link's flows on all instances: with FIN if no request is outstanding, else with RST.
+/* Ends the link's flows on all instances: with FIN if no request is outstanding and the link has
+ * not failed, else with RST.
  * User memory is not touched afterwards. false: a worker does not answer and may still use the
  * link. Service thread. */
 bool link_detach(struct net_link *link);
@@ -281,8 +282,8 @@ static inline uint32_t flow_header_size(const struct link_flow *flow)
 }
 
 struct link_flow *flow_create(struct transport *transport, struct harp_instance *instance);
-/* Opens a sending flow's connection to the peer's instance that serves it. 0, or a negative errno.
- */
+/* Opens a sending flow's connection to the peer's instance that serves it. 0, or a negative
+ * errno. */
 int flow_connect(struct link_flow *flow, const struct net_link *link);
 void flow_adopt(struct link_flow *flow, struct harp_tcp *tcp);
 /* Moves the connection of from to flow. */
@@ -315,11 +316,12 @@ void flow_acked(void *user, struct harp_tcp *tcp, uint32_t bytes);
 
 /* --- flow_sched.c --- */
 
-/* Whether this flow takes the next chunk, of bytes bytes. false: another flow was told to. */
+/* Whether this flow takes the next chunk. bytes: the chunk's size. false: another flow was told to
+ * take it. */
 bool flow_takes(struct link_flow *flow, uint32_t bytes);
 void flow_holds_more(struct link_flow *flow, uint32_t bytes);
 void flow_holds_less(struct link_flow *flow, uint32_t bytes);
-/* The flow has a connection; it has lost its connection. */
+/* The flow has got a connection, or has lost it. */
 void flow_sched_begin(struct link_flow *flow);
 void flow_sched_end(struct link_flow *flow);
 void flow_sched_tick(struct link_flow *flow);
@@ -338,7 +340,7 @@ uint64_t receive_unclaimed(uint64_t message);
 /* A receive was posted: delivery continues if the flow waits for one. */
 void flow_resume(struct link_flow *flow);
 
-/* Marks the oldest unacknowledged bytes of chunks as acknowledged. */
+/* Counts bytes of chunks as acknowledged, oldest first. */
 void flow_skip(struct link_flow *flow, uint64_t bytes);
 /* Pushes all unacknowledged bytes again, on a new connection. false: the stack has no room, so the
  * stream has a hole. */

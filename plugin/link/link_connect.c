@@ -263,9 +263,8 @@ static void leave_attempt(struct net_link *link)
   pthread_mutex_unlock(&link->transport->lock);
 }
 
-/* Frees links for which NCCL no longer calls connect, as after an abort: they hold ports and
- * memory.
- */
+/* Frees links for which NCCL no longer calls connect, as after an abort. They hold local ports and
+ * memory. */
 static void reap_abandoned(struct transport *transport)
 {
   struct net_link *reaped = NULL;

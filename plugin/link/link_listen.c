@@ -126,8 +126,7 @@ static bool join(struct link_flow *flow, const struct hello *hello)
   struct net_listener *listener = flow->listener;
   pthread_mutex_lock(&listener->lock);
   struct net_link *link = NULL;
-  if (!atomic_load(
-          &listener->closed)) { /* again, since listener_input checked it without the lock */
+  if (!atomic_load(&listener->closed)) { /* again: listener_input did not hold the lock */
     link = incoming_link(listener, hello, harp_flow_peer(flow->tcp));
   }
   bool fits = link && hello->flows == link->flow_count && !link->flows[hello->flow];
@@ -448,8 +447,7 @@ int net_accept(struct net_listener *listener, struct net_link **out)
   }
   transport_drain_log();
   *out = link;
-  /* A failed link's peer had the token and does not connect again, so accept must not wait for it.
-   */
+  /* The peer of a failed link had the token and does not connect again, so accept must not wait. */
   return link ? 0 : error;
 }
 

@@ -36,8 +36,7 @@ uint16_t wire_version_common(uint16_t peer_min, uint16_t peer_max)
   return highest >= WIRE_VERSION_MIN && highest >= peer_min ? highest : 0;
 }
 
-/* FNV-1a: detects damaged and foreign handles. It is no protection against forgery; the token is.
- */
+/* FNV-1a: detects damaged and foreign handles. The token, not this check, protects from forgery. */
 static uint32_t handle_check(const uint8_t *bytes)
 {
   uint32_t hash = 2166136261u;

@@ -55,8 +55,7 @@ uint16_t wire_version_common(uint16_t peer_min, uint16_t peer_max);
  *  48 scratch of the connecting rank (8)   56 zero
  */
 enum handle_flags {
-  HANDLE_KERNEL_ADDRESS =
-      1, /* the host's kernel answers ARP, even after the process has stopped or ended */
+  HANDLE_KERNEL_ADDRESS = 1, /* the host's kernel answers ARP, even without the process */
 };
 
 struct handle {
@@ -111,9 +110,7 @@ bool hello_read(struct hello *hello, const uint8_t in[HELLO_SIZE]);
  * older connections from then on, and the welcome tells how many bytes of chunks it has received
  * over them. The sender continues from there.
  */
-enum {
-  WELCOME_CHALLENGE = 0xffff
-}; /* status: the connector must first prove that it has the key */
+enum { WELCOME_CHALLENGE = 0xffff }; /* status: the connector must first prove the key */
 
 struct welcome {
   uint16_t version;

@@ -318,8 +318,8 @@ static ncclResult_t shim_close_listener(void *listener)
   return nccl_result(listener ? net_close_listener(listener) : 0, API);
 }
 
-/* Optional functions stay NULL: regMrDmaBuf, getDeviceMr, irecvConsumed, makeVDevice, setNetAttr.
- */
+/* These optional functions stay NULL: regMrDmaBuf, getDeviceMr, irecvConsumed, makeVDevice,
+ * setNetAttr. */
 __attribute__((visibility("default"))) extern const SHIM_PASTE(ncclNet_v, API, _t)
     SHIM_PASTE(ncclNetPlugin_v, API, );
 

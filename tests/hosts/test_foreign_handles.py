@@ -168,7 +168,7 @@ def test_connect_to_ended_process_fails(rank: Rank, peer: Rank) -> None:
     code, warning = refused(rank, handle, TIMEOUT_MS + SLACK_MS)
     assert code == REMOTE_ERROR
     assert f"the link to {peer.site.address}:" in warning
-    assert "nothing listens there: did its process end?" in warning
+    assert "no process listens on the peer's port" in warning
 
 
 def moved(peer: Rank, address: str, port: int) -> str:

@@ -240,7 +240,7 @@ def test_equal_keys_connect(scene: Scene) -> None:
     "keys,said",
     [
         ((None, KEY), "the peer does not prove that it has the key"),
-        ((KEY, None), "the peer asks for a key, and this host has none"),
+        ((KEY, None), "the peer requires a key, and this host has none"),
         ((KEY, KEY[:-1]), "the peer has a different key"),
     ],
     ids=["listener without", "connector without", "different"],

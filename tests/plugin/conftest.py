@@ -189,7 +189,7 @@ def pair(ranks: Ranks, api: int, request: pytest.FixtureRequest) -> Iterator[Pai
 def _of_its_own(
     ranks: Ranks, request: pytest.FixtureRequest, api: int, timeout_ms: int
 ) -> Iterator[Pair]:
-    ranks.drop()  # a wire has two ends
+    ranks.drop()  # a wire connects only two ranks
     fresh = Pair(ranks.transport, api, timeout_ms)
     yield fresh
     if _failed(request):

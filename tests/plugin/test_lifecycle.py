@@ -86,7 +86,7 @@ def test_several_progress_threads_run_in_parallel(pair: Pair) -> None:
 def test_init_after_last_finalize_works(pair: Pair) -> None:
     """Calls without a communicator fail, and a new init succeeds."""
     if pair.api < 11:
-        pytest.skip("before version 11 nothing ends a communicator")
+        pytest.skip("before version 11 there is no finalize")
     for rank in pair.ranks:
         rank.finalize()
     if pair.transport.name != "kernel":  # HARP has closed its device
@@ -101,7 +101,7 @@ def test_init_after_last_finalize_works(pair: Pair) -> None:
 def test_finalize_with_open_comms_informs_peer(fresh: Pair) -> None:
     """An abort that closes no comm. finalize closes everything, and the peer gets an error."""
     if fresh.api < 11:
-        pytest.skip("before version 11 nothing ends a communicator")
+        pytest.skip("before version 11 there is no finalize")
     sender, receiver = ends(fresh, 1 << 20, seed=2)
     fresh.b.listen()
     receiver.receive(1 << 20)
@@ -176,7 +176,7 @@ def test_connection_closed_before_accept_fails(pair: Pair) -> None:
 
 def test_accept_blocks_in_version_4(pair: Pair) -> None:
     if pair.api > 4:
-        pytest.skip("later versions are asked again and again")
+        pytest.skip("later versions do not block")
     listening = pair.b.listen()
     accepting = pair.b.start("accept", listener=listening["listener"])
     time.sleep(0.3)
@@ -191,7 +191,7 @@ def test_accept_blocks_in_version_4(pair: Pair) -> None:
 @pytest.mark.timeout(2 * ACCEPT_LIMIT_S)
 def test_accept_times_out_in_version_4(pair: Pair) -> None:
     if pair.api > 4:
-        pytest.skip("later versions are asked again and again")
+        pytest.skip("later versions do not block")
     listener = pair.b.listen()["listener"]
     began = time.monotonic()
     with pytest.raises(PeerFailure) as failure:
@@ -202,7 +202,7 @@ def test_accept_times_out_in_version_4(pair: Pair) -> None:
 
 def test_two_ranks_of_one_host_connect(pair: Pair) -> None:
     if pair.transport.name in ("wire", "flows", "ethdev"):
-        pytest.skip("its wire has two ends")
+        pytest.skip("this transport connects only two ranks")
     side = pair.transport.sides[0]
     sibling = Peer(side.prefix, {**side.environment, "HARP_TIMEOUT_MS": str(TIMEOUT_MS)})
     try:
