@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Links: what an application asks of the plugin, and what a host says that has a
- * sound TCP and means no good: unauthenticated peers, greetings, keys, fences, chunks that
- * contradict each other, on any flow and in any order, and ends in the middle. An
- * input finds a link that comes in (line 0; remotes 0 and 1 are its flows) and one
- * that goes out (line 1; remotes 2 and 3).
+ * Fuzzes links: the application's calls of the plugin, and an attacking peer with correct TCP. The
+ * peer sends hellos, proofs, epochs and contradictory chunks, on any flow and in any order, also
+ * without authentication, and closes at any point. An input finds an incoming link (line 0; remotes
+ * 0 and 1 are its flows) and an outgoing one (line 1; remotes 2 and 3).
  *
- * Whatever is said: a receive that is done holds the message, and no byte beyond it is
- * touched; nothing is done twice; buffers are neither read nor written when they are
- * the application's again; with the peer gone each request ends, with all links closed
- * no memory is left.
+ * These conditions always hold: a completed receive holds the message, and no byte after it is
+ * changed. No request completes twice. The plugin does not access buffers that the application has
+ * back. Without the peer every request ends. With all links closed no memory remains.
  */
 #include "plugin/link/crc32c.h"
 #include "tests/fuzz/remote.h"
@@ -17,16 +15,16 @@
 
 enum {
   LINES = 4,
-  IDS = 4,          /* of links that come in */
-  CHUNK_SIZE = 700, /* of what HARP sends: messages are small here */
-  UNTOUCHED = 0xee, /* in a receive's buffer */
+  IDS = 4,          /* ids of incoming links */
+  CHUNK_SIZE = 700, /* of HARP's chunks; the messages here are small */
+  UNTOUCHED = 0xee, /* fills a receive's buffer */
   BUFFER_MAX = 8192,
-  TALK_MAX = LINK_REQUESTS + 8, /* messages, */
-  TALK_LENGTH = 16,             /* and bytes of each */
-  LINKS_MEMORY = 2 << 20,       /* bytes that links, flows and frames may take */
-  MEMORY_FOR_THE_END = 2 << 20, /* bytes; links are closed by calls, which take some */
-  GONE_S = 60,                  /* until a request on a link without a peer has ended */
-  REST_S = 600,                 /* until the last connection is forgotten */
+  TALK_MAX = LINK_REQUESTS + 8, /* most messages of a talk, */
+  TALK_LENGTH = 16,             /* and their bytes */
+  LINKS_MEMORY = 2 << 20,       /* bytes that links, flows and frames may use */
+  MEMORY_FOR_THE_END = 2 << 20, /* bytes; closing links needs memory too */
+  GONE_S = 60,                  /* until a request on a link without a peer ends */
+  REST_S = 600,                 /* until the last connection is released */
 };
 
 enum operation {
@@ -51,18 +49,18 @@ enum operation {
   STEP_CLOSE_LISTENER,
   STEP_SETTINGS,
   STEP_REFUSE,
-  STEP_TALK, /* whole messages, one after the other */
+  STEP_TALK, /* whole messages, one after another */
   STEP_KINDS
 };
 
 enum greeting_choice {
-  ODD_WORD = 1,   /* an unauthenticated peer's token; a status; */
-  WITH_EPOCH = 2, /* of a hello; a welcome: any `received` */
+  ODD_WORD = 1,   /* a wrong token; a status; */
+  WITH_EPOCH = 2, /* a hello's epoch; a welcome: any `received` */
   WRONG_BYTE = 4,
   WRONG_KEY = 8,
   CUT_OFF = 16,
   ODD_VERSIONS = 32,
-  UNASKED = 64, /* no challenge first, or no proof */
+  UNASKED = 64, /* without a challenge, or without a proof */
 };
 
 enum chunk_choice {
@@ -70,7 +68,7 @@ enum chunk_choice {
   ODD_OFFSET = 2,
   ODD_LENGTH = 4,
   HEADER_ALONE = 8,
-  INTERRUPTS = 16, /* the chunk before is not whole */
+  INTERRUPTS = 16, /* the previous chunk is incomplete */
   WRONG_SUM = 32,
 };
 
@@ -83,40 +81,40 @@ _Static_assert(sizeof(struct step) == STEP_SIZE, "an input is a list of them");
 
 struct post {
   struct net_request *request; /* NULL: ended */
-  uint8_t *data;               /* NULL: the application has it back */
+  uint8_t *data;               /* NULL: returned to the application */
   uint32_t size;
   uint64_t message;
   struct net_region *region;
 };
 
-/* A link of the application's. */
+/* A link of the application. */
 struct line {
-  struct net_link *link; /* NULL: none, or being connected */
+  struct net_link *link; /* NULL: none, or connecting */
   bool connecting;
   uint8_t handle[HANDLE_SIZE];
   uint64_t posted;
   struct post posts[LINK_REQUESTS];
 };
 
-/* What the peer has said on a link so far. */
+/* The peer's state of a link. */
 struct conversation {
   uint64_t id, message, offset;
-  bool odd;         /* chunks have left their order */
-  uint64_t spoiled; /* the number + 1 of a message with a chunk whose sum is wrong */
+  bool odd;         /* chunks are out of order */
+  uint64_t spoiled; /* 1 + number of a message with a chunk that has a wrong checksum */
 };
 
 static struct scene {
   struct host *host;
   struct remotes *remotes;
   struct net_listener *listener;
-  struct handle handle; /* of it */
+  struct handle handle; /* of the listener */
   struct line lines[LINES];
-  struct conversation conversations[IDS + 1]; /* the last one: without a link */
-  size_t lent;                                /* bytes of buffers */
-  bool wild;                                  /* bytes were sent whose meaning is not known */
+  struct conversation conversations[IDS + 1]; /* the last one has no link */
+  size_t lent;                                /* bytes of posted buffers */
+  bool wild;                                  /* data of unknown meaning was sent */
 } *scene;
 
-static size_t memory_at_rest; /* the process with no link and no listener */
+static size_t memory_at_rest; /* of a process without link and listener */
 
 /* --- The application --- */
 
@@ -169,7 +167,7 @@ static void test_one(struct line *line, struct post *post)
   }
 }
 
-/* How many have not ended. */
+/* Tests all requests; returns the number that have not ended. */
 static unsigned test_line(struct line *line)
 {
   unsigned open = 0;
@@ -220,7 +218,7 @@ static void close_line(struct line *line)
   }
   net_close(line->link);
   for (int i = 0; i < LINK_REQUESTS; i++) {
-    line->posts[i].region = NULL; /* with the link */
+    line->posts[i].region = NULL; /* the link has dropped it */
     if (line->posts[i].data) {
       take_back(line, &line->posts[i]);
     }
@@ -252,7 +250,7 @@ static void accept_one(void)
   }
 }
 
-/* Begins, or asks again. */
+/* Begins a connect, or calls it again. */
 static void connect_line(struct line *line, unsigned instances)
 {
   struct net_link *link;
@@ -282,7 +280,7 @@ static void lose_memory(struct line *line, uint32_t which)
 {
   struct post *post = &line->posts[which % LINK_REQUESTS];
   if (post->data && post->region) {
-    take_back(line, post); /* the request is still to end */
+    take_back(line, post); /* the request must still end */
   }
 }
 
@@ -294,7 +292,7 @@ static void close_listener(void)
   }
 }
 
-/* --- The peer's greetings --- */
+/* --- The peer's hellos and welcomes --- */
 
 static const struct proof_key *key(void) { return &scene->host->transport->key; }
 
@@ -324,9 +322,9 @@ static void prove(struct remote *remote, const struct step *step, enum proof_sid
   }
 }
 
-/* A flow gets a new connection, which goes on where the old one was. Nobody knows where that is
- * if it is forgotten; and what was said over one that is not welcome, or has been left, does not
- * count, or counts twice. */
+/* Replaces a flow's connection and continues where the old one was. The content is unknown if
+ * the old connection is gone. It is also unknown if the old one was not welcomed or was already
+ * replaced. */
 static void go_on(struct remote *remote)
 {
   struct remote *old = NULL;
@@ -416,7 +414,7 @@ static void say_welcome(struct remote *remote, const struct step *step)
     remote_reads(remote, &hello, welcome.received);
   }
   if (remote->greeted > 0 && remote->heard == HELLO_SIZE) {
-    remote_give_up(remote); /* a second hello may be on its way, or not */
+    remote_give_up(remote); /* a second hello may be on its way */
   }
   say_greeting(remote, step, bytes, WELCOME_SIZE);
 }
@@ -437,7 +435,7 @@ static void greet(struct remote *remote, const struct step *step)
 
 static int32_t offset(uint32_t word) { return (int32_t)(int16_t)word * (1 << (word >> 16 & 15)); }
 
-/* At most so many bytes more of the chunk, and what follows the last one. */
+/* Sends up to `most` more bytes of the chunk, and the trailer after the last one. */
 static void say_payload(struct remote *remote, uint32_t most)
 {
   uint8_t trailer[CHUNK_TRAILER_SIZE];
@@ -491,7 +489,7 @@ static void say_chunk(struct remote *remote, const struct step *step)
   say_payload(remote, step->choice & HEADER_ALONE ? 0 : REMOTE_STREAM);
   if (step->choice & (ODD_MESSAGE | ODD_OFFSET | ODD_LENGTH)) {
     said->odd = true;
-    return; /* the next one goes on where this one does not */
+    return; /* the next chunk does not continue this one */
   }
   if (step->choice & WRONG_SUM && chunk.flags & CHUNK_TRAILER && !said->odd) {
     said->spoiled = chunk.message + 1;
@@ -500,13 +498,13 @@ static void say_chunk(struct remote *remote, const struct step *step)
   said->message += chunk.flags & CHUNK_LAST;
 }
 
-/* enum remote_choice: the target's number leaves four bits. */
+/* Returns enum remote_choice from four bits of the target's number. */
 static unsigned pushed_how(const struct step *step)
 {
   return step->target >> 5 | (step->target & 16 ? REMOTE_UNACKED : 0);
 }
 
-/* Small messages, as many as wear out all places of a link and more. */
+/* Sends small messages, enough to reuse all slots of a link. */
 static void talk(struct remote *remote, struct line *line, const struct step *step)
 {
   struct step chunk = *step;
@@ -539,7 +537,7 @@ static void push(struct remote *remote, const struct step *step)
               pushed_how(step));
 }
 
-/* Of the application's, and of the two hosts' surroundings. */
+/* Steps of the application and of the hosts' environment. */
 static void ask(const struct step *step)
 {
   struct line *line = &scene->lines[step->target % LINES];
@@ -596,12 +594,12 @@ static void run(const struct step *step)
   host_poll();
 }
 
-/* --- What holds after every step --- */
+/* --- Checks after every step --- */
 
 static void check_line(const struct line *line)
 {
   if (!line->link || atomic_load(&line->link->error)) {
-    return; /* then its requests end when they are asked about */
+    return; /* its requests end at their next test */
   }
   for (int i = 0; i < LINK_REQUESTS; i++) {
     bool in_use = atomic_load(&line->link->requests[i].state) != REQUEST_FREE;
@@ -617,7 +615,7 @@ static void check(void)
   FUZZ_EXPECT(arena_held() <= memory_at_rest + scene->lent + LINKS_MEMORY);
 }
 
-/* --- The beginning and the end --- */
+/* --- Start and end --- */
 
 static void greeted(struct remote *remote, const struct step *step)
 {
@@ -628,7 +626,7 @@ static void greeted(struct remote *remote, const struct step *step)
   host_poll();
 }
 
-/* What a process writes and nobody reads back. */
+/* Memory that a process only writes. */
 static void skip_scratch(void)
 {
   const struct harp_statfile *file = &scene->host->transport->engine->statfile;
@@ -696,7 +694,7 @@ static void one_step(const void *bytes)
   check();
 }
 
-/* With the peer gone, every request ends, and so do attempts to connect. */
+/* Without the peer every request ends, and every connect. */
 static void end_requests(void)
 {
   uint64_t limit = scene->host->now + GONE_S * NS_PER_S;
