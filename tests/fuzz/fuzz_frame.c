@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Frames as they come: any bytes, in any two pieces, to a host with a live
- * connection. Most get right checksums, or nothing behind them would be reached.
- * An input is a list of: choice, split (2 bytes), length (2), the bytes.
+ * Sends any bytes, in any two pieces, to a host with a live connection. Most frames get correct
+ * checksums, because otherwise the stack would drop them early. An input is a list of: choice,
+ * split (2 bytes), length (2), the bytes.
  */
 #include "tests/fuzz/ether.h"
 #include "tests/fuzz/frames.h"
@@ -54,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
   arena_restore();
   arena_enter();
   for (int i = 0; i < FRAMES_MAX && input.left > 0; i++) {
-    world->unchecked = true; /* the payload is the input's, not the pattern's */
+    world->unchecked = true; /* the payload is the input's */
     one(&input);
     world_check(world);
   }

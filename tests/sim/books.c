@@ -15,7 +15,7 @@ enum { LONG_LIST = 256 }; /* records */
     }                      \
   } while (0)
 
-/* The bytes of the records by what has become of them. */
+/* The bytes of the records, by state. */
 struct sums {
   uint32_t sacked, lost, again, count;
 };
@@ -55,7 +55,8 @@ static const char *sending(const struct harp_tcp *tcp)
   return NULL;
 }
 
-/* By sequence and by time: the same runs, each with a hole before it, and a table only for some. */
+/* The order by sequence and the order by time hold the same blocks. Each block has a hole before
+ * it. The table exists only if there are blocks. */
 static const char *ooo_queue(const struct harp_tcp *tcp)
 {
   uint32_t at = tcp->rcv.nxt, count = 0;
@@ -80,7 +81,7 @@ static const char *receiving(const struct harp_tcp *tcp)
   return ooo_queue(tcp);
 }
 
-/* Whoever waits for the peer has a timer, unless it is its turn now. */
+/* A connection that waits for the peer has a timer, unless its output is still pending. */
 static const char *timers(const struct harp_tcp *tcp)
 {
   uint64_t earliest = TIMER_OFF;
