@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP's TCP and Linux's agree on every option, and on how a connection begins and ends.
+"""HARP's TCP and Linux's agree on every option, and on the begin and end of a connection.
 
-HARP's stack is in this process, the kernel at the other end of a TUN device: what is on the wire
-is seen here, lost here, and held back until both sides are where a test wants them. Bytes are
-verified in both directions. A sample of the combinations by default, all with HARP_TEST_FULL=1.
+HARP's stack is in this process, the kernel at the other end of a TUN device. The tests observe,
+drop and hold back packets to bring both sides into a state. Bytes are verified in both directions.
+A sample of the combinations runs by default, all with HARP_TEST_FULL=1.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ TCP_WINDOW_CLAMP = 10
 TIMESTAMPS, SACK, WINDOW_SCALE = 1, 2, 4  # of tcpi_options
 HEADERS = 40
 TIMESTAMP_OPTION = 12
-BEHIND = 1 << 24  # where the stream back begins in the pattern: no byte stands for another
+BEHIND = 1 << 24  # the pattern offset of the stream back: the two streams differ
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a namespace needs root")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One combination. stack: HARP's configuration; sysctls, clamp, buffer and mss: the kernel's
-    (its least and largest window, its receive buffer, its MSS); harp_mss: HARP's;
-    every: of this many packets with data one is lost; slow: readers that let the window close."""
+    """One combination. stack: HARP's configuration. sysctls, clamp, buffer and mss: the kernel's
+    sysctls, window clamp, receive buffer and MSS. harp_mss: HARP's MSS. every: one of this many
+    data packets is lost. slow: readers that let the window close."""
 
     name: str
     harp_connects: bool = True
@@ -82,7 +82,7 @@ class Case:
 
 
 def window_scales() -> Iterator[Case]:
-    """Each side's from 0 to 14, HARP's upwards while the kernel's goes down."""
+    """Scales from 0 to 14: HARP's rises while the kernel's falls."""
     for scale, connects in itertools.product(range(15), (True, False)):
         clamp = 1 << (15 + 14 - scale)
         yield Case(
@@ -105,7 +105,7 @@ def window_scales() -> Iterator[Case]:
 
 
 def options_on_and_off() -> Iterator[Case]:
-    """Timestamps and SACK, on either side, while every thirtieth packet with data is lost."""
+    """Timestamps and SACK on or off at either side, while every thirtieth data packet is lost."""
     for ts, their_ts, sack, their_sack, connects in itertools.product((1, 0), repeat=5):
         yield Case(
             f"timestamps {ts} and {their_ts}, SACK {sack} and {their_sack}, "
@@ -159,7 +159,7 @@ CASES = [*window_scales(), *options_on_and_off(), *tiny_buffers(), *segment_size
 
 @dataclass
 class Ends:
-    """A connection's sockets; the listener stays, and takes more."""
+    """The sockets of a connection. The listener stays open for more."""
 
     wire: TunWire
     harp: AnySocket
@@ -173,7 +173,7 @@ class Ends:
 
 
 def make_ends(wire: TunWire, case: Case) -> tuple[AnySocket, AnySocket]:
-    """A socket of HARP's and one of the kernel's, as the case wants them."""
+    """A socket of HARP and one of the kernel, with the case's settings."""
     harp, linux = wire.stack.socket(), wire.kernel.socket()
     linux.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     for number, option, value in (
@@ -219,7 +219,7 @@ def connected(wire: TunWire, case: Case) -> Ends:
 
 
 def more(wire: TunWire, connecting: AnySocket, listener: AnySocket) -> Ends:
-    """Connects; the listener takes it."""
+    """Connects to the listener, which accepts."""
     connect(connecting, listener)
     accepted: list[AnySocket] = []
 
@@ -235,7 +235,7 @@ def more(wire: TunWire, connecting: AnySocket, listener: AnySocket) -> Ends:
 
 
 class Stream:
-    """Bytes of the pattern one way, all verified. shuts: then the sender closes its side."""
+    """A verified stream of the pattern in one direction. shuts: the sender closes at the end."""
 
     def __init__(self, sender: AnySocket, receiver: AnySocket, size: int, start: int,
                  slow: bool = False, shuts: bool = True) -> None:  # fmt: skip
@@ -247,7 +247,7 @@ class Stream:
         self._turns = itertools.count()
 
     def step(self) -> bool:
-        """One turn of both ends; whether it is over."""
+        """One step of both ends. Returns whether the stream is complete."""
         with suppress(BlockingIOError):
             self._send()
         if not (self.slow and next(self._turns) % 4):
@@ -264,11 +264,11 @@ class Stream:
             self._shut = True
 
     def _receive(self) -> None:
-        """All that is there; a slow reader takes little."""
+        """Receives all available data; a slow reader receives little at a time."""
         while not self._ended:
             data = self.receiver.recv(500 if self.slow else 1 << 16)
             right = pattern(self.start + self.received, len(data))
-            assert data == right, f"wrong bytes behind {self.received}"
+            assert data == right, f"wrong bytes after {self.received}"
             self.received += len(data)
             self._ended = not data
             if self.slow:
@@ -278,7 +278,7 @@ class Stream:
 
 
 def converse(ends: Ends, case: Case) -> None:
-    """Both ways at once, to the end of each."""
+    """Runs streams in both directions at once, to their ends."""
     streams = [
         Stream(ends.harp, ends.linux, case.size, 0, case.slow),
         Stream(ends.linux, ends.harp, case.size, BEHIND, case.slow),
@@ -288,7 +288,7 @@ def converse(ends: Ends, case: Case) -> None:
 
 @pytest.fixture
 def case() -> Case:
-    """What a test without a case of its own gets."""
+    """The default case."""
     return Case("plain", stack={"window_scale": 7, "timestamps": 1, "rcvbuf": 1 << 18})
 
 
@@ -303,7 +303,7 @@ def wire(case: Case) -> Iterator[TunWire]:
 
 @dataclass(frozen=True)
 class Agreed:
-    """What is to come of a case. mss: of what either side announces, HARP first."""
+    """The expected negotiation of a case. mss: announced by either side, HARP first."""
 
     options: int
     scales: tuple[int, int]
@@ -319,14 +319,14 @@ class Agreed:
             options |= TIMESTAMPS
         if ours["sack"] and theirs.get("tcp_sack", 1):
             options |= SACK
-        # The kernel offers what its largest window needs.
+        # The kernel offers the scale that its largest window needs.
         scales = (ours["window_scale"], case.clamp.bit_length() - 16 if case.clamp else -1)
         announced = (case.harp_mss or case.mtu - HEADERS, case.mss or case.mtu - HEADERS)
         return cls(options, scales if options & WINDOW_SCALE else (0, 0), announced)
 
     @property
     def payload(self) -> int:
-        """Of the largest segment."""
+        """The payload of the largest segment."""
         return min(self.mss) - (TIMESTAMP_OPTION if self.options & TIMESTAMPS else 0)
 
 
@@ -340,7 +340,7 @@ def check_info(ends: Ends, agreed: Agreed) -> None:
 
 
 def check_answer(wire: TunWire) -> None:
-    """A SYN's answer has no option that the SYN had not."""
+    """Checks that the SYN-ACK has only options of the SYN."""
     syns = [one for _, raw in wire.seen if "S" in (one := IP(raw)[TCP]).flags]
     names = [{name for name, _ in one.options} - {"NOP", "EOL"} for one in syns]
     assert names[-1] <= names[0]
@@ -358,8 +358,8 @@ def check_segments(wire: TunWire, case: Case, agreed: Agreed) -> None:
 
 @pytest.mark.parametrize("case", [one for one in CASES if FULL or one.in_sample], ids=str)
 def test_negotiated_options_match_on_both_sides(wire: TunWire, case: Case) -> None:
-    """TCP_INFO says it on either side, segments are as large as both allow and no larger, and all
-    bytes are right, both ways at once."""
+    """TCP_INFO matches on either side, segments are exactly as large as both allow, and all bytes
+    are right in both directions at once."""
     agreed, ends = Agreed.of(case), connected(wire, case)
     check_answer(wire)
     check_info(ends, agreed)
@@ -370,11 +370,11 @@ def test_negotiated_options_match_on_both_sides(wire: TunWire, case: Case) -> No
     ends.close()
 
 
-# -- how a connection begins and ends
+# -- begin and end of a connection
 
 
 def test_urgent_data_stays_in_the_stream(wire: TunWire, case: Case) -> None:
-    """HARP takes it in line (RFC 6093), wherever it stands; no byte is lost or comes twice."""
+    """HARP receives it in line (RFC 6093), at any place. No byte is lost or duplicated."""
     ends = connected(wire, case)
     sent = b""
     for number in range(20):
@@ -390,7 +390,7 @@ def test_urgent_data_stays_in_the_stream(wire: TunWire, case: Case) -> None:
 
 
 def received(wire: TunWire, end: AnySocket) -> bytes:
-    """All that comes, to the end."""
+    """Receives up to the end of the stream."""
     parts: list[bytes] = []
 
     def ended() -> bool:
@@ -410,7 +410,7 @@ ROLES = pytest.mark.parametrize("harp_first", [True, False], ids=["harp", "linux
 
 @ROLES
 def test_half_close_keeps_other_direction_open(wire: TunWire, case: Case, harp_first: bool) -> None:
-    """One side has said all it had to; the other goes on for long."""
+    """One side closes its direction; the other continues to send."""
     ends = connected(wire, case)
     first, second = (ends.harp, ends.linux) if harp_first else (ends.linux, ends.harp)
     early, late = Stream(first, second, 100, 0), Stream(second, first, 500 * KB, BEHIND)
@@ -419,12 +419,12 @@ def test_half_close_keeps_other_direction_open(wire: TunWire, case: Case, harp_f
     assert state_of(second) == "CLOSE_WAIT"
     wire.run(late.step)
     wire.run(lambda: state_of(second) == "CLOSE")
-    assert state_of(first) in ("TIME_WAIT", "CLOSE")  # the kernel's TIME-WAIT is no socket's
+    assert state_of(first) in ("TIME_WAIT", "CLOSE")  # the kernel's TIME-WAIT has no socket
     ends.close()
 
 
 def test_simultaneous_open(wire: TunWire, case: Case) -> None:
-    """Both connect, and the SYNs cross (RFC 9293, 3.5): one connection, of both."""
+    """Both sides connect, and the SYNs cross (RFC 9293, 3.5): there is one connection."""
     harp, linux = make_ends(wire, case)
     for end in (harp, linux):
         end.bind((address_of(end), PORT))
@@ -455,7 +455,7 @@ def test_simultaneous_close_reaches_time_wait(wire: TunWire, case: Case) -> None
     for way in (True, False):
         wire.hold(way, False)
     wire.run(lambda: state_of(ends.harp) == "TIME_WAIT")
-    wire.run(lambda: state_of(ends.linux) == "CLOSE")  # what the kernel says of TIME-WAIT
+    wire.run(lambda: state_of(ends.linux) == "CLOSE")  # the kernel reports this state for TIME-WAIT
     assert received(wire, ends.harp) == received(wire, ends.linux) == b""
     ends.close()
 
@@ -484,7 +484,8 @@ def flags(raw: bytes) -> str:
 
 @dataclass
 class Meeting:
-    """The side that is to be reset, and the one that resets it. `out`: the way from the first."""
+    """The side that gets the reset, and the side that sends it. `out`: the direction from the
+    first."""
 
     wire: TunWire
     victim: AnySocket
@@ -503,7 +504,7 @@ def into_established(m: Meeting) -> None:
 
 
 def into_fin_wait1(m: Meeting) -> None:
-    m.wire.hold(m.out)  # the peer does not hear of the FIN
+    m.wire.hold(m.out)  # the peer does not receive the FIN
     m.victim.shutdown(socket.SHUT_WR)
     m.until("FIN_WAIT1")
 
@@ -532,7 +533,7 @@ def into_last_ack(m: Meeting) -> None:
     m.until("LAST_ACK")
 
 
-NOTHING_LEFT = (0, errno.ECONNRESET, errno.EPIPE)  # of what was to be said or heard
+NOTHING_LEFT = (0, errno.ECONNRESET, errno.EPIPE)  # allowed errors of sends and receives
 RESETS = {
     into_established: (errno.ECONNRESET,),
     into_fin_wait1: (errno.ECONNRESET,),
@@ -545,7 +546,7 @@ VICTIMS = pytest.mark.parametrize("harp_is_reset", [True, False], ids=["harp is"
 
 
 def meeting(wire: TunWire, case: Case, harp_is_reset: bool) -> tuple[Meeting, AnySocket]:
-    """An established connection to a listener on the victim's side, and that listener."""
+    """An established connection to a listener on the side of the reset, and that listener."""
     ends = connected(wire, replace(case, harp_connects=not harp_is_reset))
     pair = (ends.harp, ends.linux) if harp_is_reset else (ends.linux, ends.harp)
     return Meeting(wire, *pair), ends.listener
@@ -556,7 +557,8 @@ def meeting(wire: TunWire, case: Case, harp_is_reset: bool) -> tuple[Meeting, An
 def test_reset_closes_every_state(
     wire: TunWire, case: Case, bring: Any, harp_is_reset: bool
 ) -> None:
-    """The state is left at once and for good, the program learns why, and the port takes others."""
+    """A reset closes the connection at once, the program gets the error, and the port accepts other
+    connections."""
     m, listener = meeting(wire, case, harp_is_reset)
     bring(m)
     wire.seen.clear()
@@ -568,7 +570,7 @@ def test_reset_closes_every_state(
     wire.held[m.out].clear()
     wire.hold(m.out, False)
     wire.seen.clear()
-    wire.give(not m.out, resets[-1])  # once more: to a listener it means nothing
+    wire.give(not m.out, resets[-1])  # a repetition: a listener ignores it
     wire.run_for(QUIET_S)
     assert not wire.seen
     harp, linux = make_ends(wire, case)
@@ -577,7 +579,7 @@ def test_reset_closes_every_state(
 
 @VICTIMS
 def test_reset_in_syn_sent_is_econnrefused(wire: TunWire, case: Case, harp_is_reset: bool) -> None:
-    """Nobody listens there."""
+    """The port has no listener."""
     harp, linux = make_ends(wire, case)
     victim, other = (harp, linux) if harp_is_reset else (linux, harp)
     connect(victim, other)
@@ -590,7 +592,7 @@ def test_reset_in_syn_sent_is_econnrefused(wire: TunWire, case: Case, harp_is_re
 def test_reset_in_syn_received_returns_to_listen(
     wire: TunWire, case: Case, harp_is_reset: bool
 ) -> None:
-    """Who connected has thought better of it when the answer comes."""
+    """The connecting side aborts before it receives the SYN-ACK."""
     harp, linux = make_ends(wire, case)
     listener, other = (harp, linux) if harp_is_reset else (linux, harp)
     listen(listener)
@@ -612,8 +614,8 @@ def test_reset_in_syn_received_returns_to_listen(
 def test_reset_in_time_wait_is_ignored_by_harp(
     wire: TunWire, case: Case, harp_is_reset: bool
 ) -> None:
-    """A late copy of the last acknowledgement meets nobody, and is answered so. HARP stays in
-    TIME-WAIT (RFC 1337), Linux leaves it, unless it is told otherwise."""
+    """A late copy of the last ACK reaches a closed connection and draws a reset. HARP stays in
+    TIME-WAIT (RFC 1337); Linux leaves it by default."""
     m, _ = meeting(wire, case, harp_is_reset)
     into_fin_wait2(m)
     wire.seen.clear()
