@@ -514,8 +514,8 @@ CHANGES: dict[str, tuple[Callable[[str], list[str]], str, str, str, str]] = {
         "said twice: `harp stat --prometheus` prints the text format of Prometheus."),
     "a line that nobody says": (
         line_problems, "docs/operate.md",
-        "nobody answers ARP for it", "nobody is at home",
-        "no source says 'nobody is at home'"),
+        "host does not answer ARP:", "host is asleep:",
+        "no source says \"the peer's host is asleep: are both NICs in one network?\""),
     "a counter": (
         counter_problems, "docs/operate.md",
         "| `pauses` |", "| `breaks` |", "there is no counter breaks"),
