@@ -141,7 +141,7 @@ static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uin
     links += flow->link && flow->number == 0;
     if (flow->listener && running - flow->born > hello_timeout_ms(flow) * 1000000ull) {
       harp_instance_count(instance, HARP_COUNTER_strangers, 1);
-      flow_end(flow, false);
+      flow_close_free(flow, FLOW_CLOSE_RESET);
     }
   }
   harp_instance_gauge(instance, HARP_COUNTER_links, links);
@@ -258,7 +258,7 @@ static void forget_flows(struct harp_instance *instance, void *argument)
   struct transport *transport = argument;
   struct transport_instance *part = &transport->parts[harp_instance_number(instance)];
   while (part->flows) {
-    flow_leave(part->flows);
+    flow_close_free(part->flows, FLOW_CLOSE_EXIT);
   }
   release_retired(part, instance, 0);
 }

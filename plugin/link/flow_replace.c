@@ -97,7 +97,7 @@ static void begin(struct link_flow *flow)
   flow_trace(flow, HARP_TRACE_fence, flow->epoch, (uint32_t)flow->acked);
   if (flow_write_hello(candidate, flow->link, flow->number) != 0 ||
       flow_connect(candidate, flow->link) != 0) {
-    flow_end(candidate, false);
+    flow_close_free(candidate, FLOW_CLOSE_RESET);
   }
 }
 
@@ -126,7 +126,7 @@ void flow_watch(struct link_flow *flow, uint64_t now)
                       : flow->transport->engine->config.timeout_ms * 1000000ull;
   bool recovered = candidate->state == FLOW_OPENING && !dead;
   if (recovered || harp_instance_running_time(flow->instance) - candidate->born > time) {
-    flow_end(candidate, false);
+    flow_close_free(candidate, FLOW_CLOSE_RESET);
     if (!flow->tcp) {
       link_fail(link, -ETIMEDOUT,
                 "flow %u: its connection was reset, and the peer does not answer a new "

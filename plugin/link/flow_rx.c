@@ -348,7 +348,7 @@ size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_
   }
   if (!flow->link) {
     /* The link was closed here, so received data has no receiver. */
-    flow_end(flow, false);
+    flow_close_free(flow, FLOW_CLOSE_RESET);
     return length;
   }
   flow->stride = flow->stride > length ? flow->stride : (uint32_t)length;

@@ -33,7 +33,7 @@ static void part_run(struct harp_post *post, struct harp_instance *instance)
       continue;
     }
     if (failed) {
-      flow_kill(flow);
+      flow_reset(flow);
     } else if (link->sends && flow->tcp) {
       harp_flow_ready(flow->tcp);
     } else {
@@ -144,7 +144,7 @@ bool link_idle(const struct net_link *link)
 
 struct detaching {
   struct net_link *link;
-  bool gently;
+  enum flow_close how;
 };
 
 static void detach(struct harp_instance *instance, void *argument)
@@ -153,7 +153,7 @@ static void detach(struct harp_instance *instance, void *argument)
   struct net_link *link = detaching->link;
   for (unsigned i = 0; i < link->flow_count; i++) {
     if (link->flows[i] && link->flows[i]->instance == instance) {
-      flow_end(link->flows[i], detaching->gently);
+      flow_close_free(link->flows[i], detaching->how);
     }
   }
   /* The device may still read frames that refer to the requests' memory. */
@@ -165,7 +165,8 @@ static void quiesce(struct harp_instance *instance, void *argument) {}
 bool link_detach(struct net_link *link)
 {
   int error = atomic_load(&link->error);
-  struct detaching detaching = {link, link_idle(link) && (error == 0 || error == -ESHUTDOWN)};
+  bool in_order = link_idle(link) && (error == 0 || error == -ESHUTDOWN);
+  struct detaching detaching = {link, in_order ? FLOW_CLOSE_FIN : FLOW_CLOSE_RESET};
   bool held = false;
   if (!link_idle(link) && (error == 0 || error == -ECANCELED)) {
     aborts_begin(&link->transport->aborts, harp_clock_ns());

@@ -80,6 +80,13 @@ struct chunk_out {
   uint32_t left; /* bytes not acknowledged, header and trailer included */
 };
 
+/* How a flow's connection ends. */
+enum flow_close {
+  FLOW_CLOSE_FIN,   /* all pushed bytes, then FIN; RST if the flow is not idle */
+  FLOW_CLOSE_RESET, /* RST */
+  FLOW_CLOSE_EXIT,  /* the stack is destroyed next: nothing if the flow is drained, else RST */
+};
+
 enum flow_state { FLOW_OPENING, FLOW_GREETING, FLOW_OPEN, FLOW_OVER };
 
 struct link_flow {
@@ -293,15 +300,13 @@ void flow_set_link(struct link_flow *flow, struct net_link *link, uint16_t numbe
 void flow_open(struct link_flow *flow);
 /* The same for a flow that gets a new connection. */
 void flow_reopen(struct link_flow *flow);
-/* Detaches the flow from its link. gently: all pushed bytes are sent, then FIN, and the flow
- * lingers until the FIN is acknowledged. Otherwise, or if the flow is not idle, it sends RST. */
-void flow_end(struct link_flow *flow, bool gently);
+/* Takes the flow from its link and closes its connection. Frees the flow, at once or when a
+ * lingering connection ends. */
+void flow_close_free(struct link_flow *flow, enum flow_close how);
 /* Frees a flow that has no connection. */
 void flow_free(struct link_flow *flow);
-/* Frees the flow before its stack is destroyed. */
-void flow_leave(struct link_flow *flow);
 /* Resets the connection. The flow stays with its link until the link is closed. */
-void flow_kill(struct link_flow *flow);
+void flow_reset(struct link_flow *flow);
 /* Sends the hello or welcome in flow->greeting; size in bytes. */
 void flow_start_hello(struct link_flow *flow, uint32_t size);
 void flow_publish(struct link_flow *flow);

@@ -62,7 +62,7 @@ bool connector_input(struct link_flow *flow)
   struct welcome welcome;
   struct net_link *link = flow->replaces ? flow->replaces->link : flow->link;
   if (!link) {
-    return true; /* its link was closed gently, and so is this connection */
+    return true; /* its link was closed with FIN, and so is this connection */
   }
   if (flow->greeting_left > 0) {
     /* A peer cannot answer a hello that it has not received. And the stack may still send the
@@ -161,7 +161,7 @@ static void open_flow(struct harp_instance *instance, void *argument)
     opening->result = flow_connect(flow, link);
   }
   if (opening->result != 0) {
-    flow_kill(flow); /* freed with its link: other instances may read it */
+    flow_reset(flow); /* freed with its link: other instances may read it */
   }
 }
 

@@ -20,7 +20,7 @@ static void on_established(void *user, struct harp_tcp *tcp)
 {
   struct link_flow *flow = user;
   if (flow->replaces && !flow_is_dead(flow->replaces, harp_instance_now(flow->instance))) {
-    flow_end(flow, false); /* the old connection has recovered */
+    flow_close_free(flow, FLOW_CLOSE_RESET); /* the old connection has recovered */
     return;
   }
   struct harp_flow_view view;
@@ -67,7 +67,7 @@ void flow_free(struct link_flow *flow)
   }
   if (flow->candidate) {
     flow->candidate->replaces = NULL;
-    flow_end(flow->candidate, false);
+    flow_close_free(flow->candidate, FLOW_CLOSE_RESET);
   }
   if (flow->published >= 0) {
     struct harp_stat_flow none = {0};
@@ -313,11 +313,11 @@ void flow_reopen(struct link_flow *flow)
   harp_flow_ready(flow->tcp);
 }
 
-void flow_kill(struct link_flow *flow)
+void flow_reset(struct link_flow *flow)
 {
   harp_instance_stop_expecting(flow->instance, flow);
   if (flow->candidate) {
-    flow_end(flow->candidate, false);
+    flow_close_free(flow->candidate, FLOW_CLOSE_RESET);
   }
   if (flow->tcp) {
     harp_flow_abort(flow->tcp);
@@ -328,12 +328,12 @@ void flow_kill(struct link_flow *flow)
   flow->state = FLOW_OVER;
 }
 
-/* Ends the candidate of a flow that closes gently. Once the candidate's hello is sent, the peer may
- * have replaced the old connection already, so the candidate must close with FIN, too. */
-static void end_candidate_in_order(struct link_flow *candidate)
+/* Ends the candidate of a flow that closes with FIN. Once the candidate's hello is sent, the peer
+ * may have replaced the old connection already, so the candidate must close with FIN, too. */
+static void close_candidate(struct link_flow *candidate)
 {
   if (candidate->state != FLOW_GREETING || !candidate->tcp) {
-    flow_end(candidate, false);
+    flow_close_free(candidate, FLOW_CLOSE_RESET);
     return;
   }
   candidate->replaces->candidate = NULL;
@@ -341,38 +341,50 @@ static void end_candidate_in_order(struct link_flow *candidate)
   harp_flow_close(candidate->tcp);
 }
 
-void flow_end(struct link_flow *flow, bool gently)
+/* Whether the flow may end with FIN: it is open, no chunk is half received, and nothing waits to be
+ * read. */
+static bool closes_with_fin(const struct link_flow *flow)
 {
-  harp_instance_stop_expecting(flow->instance, flow);
+  return flow->state == FLOW_OPEN && !flow->request && flow->tcp &&
+         harp_flow_rcv_queue_empty(flow->tcp);
+}
+
+static void unlink_flow(struct link_flow *flow)
+{
   if (flow->link) {
     flow->link->flows[flow->number] = NULL;
     flow->link = NULL;
   }
-  bool clean = gently && flow->state == FLOW_OPEN && !flow->request;
-  if (clean && flow->candidate) {
-    end_candidate_in_order(flow->candidate);
-  }
-  if (flow->tcp && clean && harp_flow_rcv_queue_empty(flow->tcp)) {
-    harp_flow_close(flow->tcp);
-    return;
-  }
-  flow_kill(flow);
-  flow_free(flow);
 }
 
-void flow_leave(struct link_flow *flow)
+/* Leaves the connection of a drained flow to its stack, which is destroyed next: a reset would
+ * report an error to the peer. */
+static void leave_connection(struct link_flow *flow)
 {
-  if (flow_drained(flow)) {
-    /* The stack is destroyed next. A reset would report an error to the peer, so the connection
-     * stays, without callbacks. */
-    static const struct harp_flow_ops nobody = {0};
-    if (flow->tcp) {
-      harp_flow_attach(flow->tcp, &nobody, NULL);
-    }
-    flow_free(flow);
-  } else {
-    flow_end(flow, false);
+  static const struct harp_flow_ops no_callbacks = {0};
+  if (flow->tcp) {
+    harp_flow_attach(flow->tcp, &no_callbacks, NULL);
   }
+}
+
+void flow_close_free(struct link_flow *flow, enum flow_close how)
+{
+  if (how == FLOW_CLOSE_EXIT && flow_drained(flow)) {
+    leave_connection(flow);
+    flow_free(flow);
+    return;
+  }
+  harp_instance_stop_expecting(flow->instance, flow);
+  unlink_flow(flow);
+  if (how == FLOW_CLOSE_FIN && flow->candidate && flow->state == FLOW_OPEN && !flow->request) {
+    close_candidate(flow->candidate);
+  }
+  if (how == FLOW_CLOSE_FIN && closes_with_fin(flow)) {
+    harp_flow_close(flow->tcp); /* it lingers, and on_closed frees it */
+    return;
+  }
+  flow_reset(flow);
+  flow_free(flow);
 }
 
 bool flow_drained(const struct link_flow *flow)

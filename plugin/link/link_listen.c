@@ -29,7 +29,7 @@ static void turn_away(struct link_flow *flow)
   harp_instance_count(flow->instance, HARP_COUNTER_strangers, 1);
   harp_instance_trace(flow->instance, 0xffff, HARP_TRACE_stranger, flow->rx_header_size,
                       harp_flow_peer(flow->tcp).address);
-  flow_end(flow, false);
+  flow_close_free(flow, FLOW_CLOSE_RESET);
 }
 
 static void remember(struct net_listener *listener, struct link_flow *flow)
@@ -305,7 +305,7 @@ static void stop_listening(struct harp_instance *instance, void *argument)
   for (struct link_flow *flow = listener->transport->parts[i].flows; flow; flow = next) {
     next = flow->next;
     if (flow->listener == listener) {
-      flow_end(flow, false);
+      flow_close_free(flow, FLOW_CLOSE_RESET);
     }
   }
 }
