@@ -6,7 +6,6 @@
 
 #include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
@@ -41,17 +40,17 @@ static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_resu
   }
 }
 
-void tcp_update_window(struct harp_tcp *tcp, const struct harp_segment *segment)
+static void update_window(struct harp_tcp *tcp, const struct tcp_ack_numbers *in)
 {
-  if (seq_lt(segment->ack, tcp->snd.una)) {
+  if (seq_lt(in->ack, tcp->snd.una)) {
     return; /* old news, whatever its number: behind a lost segment the newest may come first */
   }
   /* RFC 9293, 3.10.7.4: from the newest segment only. That is also one that acknowledges more,
    * though another overtook it: the window counts from what is acknowledged, and the old one
    * would reach beyond what the peer has offered. */
-  if (seq_gt(segment->ack, tcp->snd.una) || seq_lt(tcp->snd.wl1, segment->seq) ||
-      (tcp->snd.wl1 == segment->seq && seq_le(tcp->snd.wl2, segment->ack))) {
-    uint32_t window = segment->window << tcp->snd.wscale;
+  if (seq_gt(in->ack, tcp->snd.una) || seq_lt(tcp->snd.wl1, in->seq) ||
+      (tcp->snd.wl1 == in->seq && seq_le(tcp->snd.wl2, in->ack))) {
+    uint32_t window = in->window << tcp->snd.wscale;
     if (tcp->snd.wnd == 0 && window && tcp->snd.window_limited) {
       /* Open again: what was only a probe goes out for good. */
       tcp->backoff = 0;
@@ -60,14 +59,14 @@ void tcp_update_window(struct harp_tcp *tcp, const struct harp_segment *segment)
       }
     }
     if (tcp->snd.wnd && !window) {
-      stack_event(tcp, HARP_EVENT_WINDOW_CLOSED, 0, segment->ack - tcp->snd.iss - 1);
+      stack_event(tcp, HARP_EVENT_WINDOW_CLOSED, 0, in->ack - tcp->snd.iss - 1);
     }
     bool turned = !tcp->snd.wnd != !window;
     tcp->snd.wnd = window;
     tcp->snd.max_wnd = HARP_MAX(tcp->snd.max_wnd, window);
-    tcp->snd.edge = seq_max(tcp->snd.edge, segment->ack + window);
-    tcp->snd.wl1 = segment->seq;
-    tcp->snd.wl2 = segment->ack;
+    tcp->snd.edge = seq_max(tcp->snd.edge, in->ack + window);
+    tcp->snd.wl1 = in->seq;
+    tcp->snd.wl2 = in->ack;
     if (turned) {
       tcp_arm_tail_probe(tcp); /* off when it closes, and on again when it opens */
     }
@@ -96,44 +95,86 @@ static bool is_first_copy(const struct harp_tcp *tcp, const struct harp_ack_resu
          result->timed && seq_lt(result->echo, tcp->undo.stamp);
 }
 
-void tcp_ack(struct harp_tcp *tcp, const struct harp_segment *segment)
+/* RFC 5681, 2: the same acknowledgement and window again, without data, while data is in flight.
+ * window: the peer's before this segment, bytes. */
+static bool is_duplicate_ack(const struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
+                             uint32_t window)
+{
+  return in->ack == tcp->snd.una && tcp->flight.first && in->bare && window &&
+         tcp->snd.wnd == window;
+}
+
+/* Without SACK: some segment has left the network. */
+static void duplicate_ack(struct harp_tcp *tcp, struct harp_ack_result *result)
+{
+  result->duplicate = true;
+  result->delivered = tcp->snd.mss;
+  tcp_recovery_on_ack(tcp, result);
+  tcp_mark_dirty(tcp);
+}
+
+/* Neither data nor SACK blocks: at most the window has changed. */
+static void window_update(struct harp_tcp *tcp)
+{
+  if (tcp->snd.nxt != tcp->snd.end || tcp->flight.lost_first || tcp->ops->pull) {
+    tcp_mark_dirty(tcp);
+  }
+}
+
+/* The acknowledgement advances SND.UNA: takes out its records, and looks whether the first copy of
+ * a retransmitted segment has arrived. */
+static void take_acked(struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
+                       struct harp_ack_result *result)
+{
+  result->timed = tcp->timestamps && in->has_echo;
+  result->echo = in->echo;
+  result->first_copy = is_first_copy(tcp, result);
+  if (result->first_copy) {
+    tcp_rack_original_acked_after_retransmit(tcp);
+  }
+  ack_records(tcp, in->ack, result);
+  advance_una(tcp, in->ack);
+}
+
+/* Gives the owner back what is acknowledged. una: SND.UNA before. */
+static void release_acked(struct harp_tcp *tcp, uint32_t una, uint32_t ack)
+{
+  uint32_t bytes = ack - una;
+  if (tcp->snd.fin_sent && ack == tcp->snd.nxt) {
+    bytes--; /* the FIN is no byte of the owner's */
+  }
+  tcp_sndq_release(tcp, ack);
+  tcp->bytes_out += bytes;
+  if (bytes && tcp->ops->acked) {
+    tcp->ops->acked(tcp->user, tcp, bytes);
+  }
+}
+
+void tcp_ack(struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
+             const struct harp_segment *sacks)
 {
   uint32_t una = tcp->snd.una;
   uint32_t window = tcp->snd.wnd;
   struct harp_ack_result result = {.una_before = una, .was_limited = tcp->cwnd_limited};
-  tcp_update_window(tcp, segment);
-  bool advances = seq_gt(segment->ack, una);
-  if (!tcp->sack && segment->ack == una && tcp->flight.first && segment->length == 0 && window &&
-      tcp->snd.wnd == window && !(segment->flags & FLAG_FIN)) {
-    /* RFC 5681, 2: a duplicate; some segment has left the network. */
-    result.duplicate = true;
-    result.delivered = tcp->snd.mss;
-    tcp_recovery_on_ack(tcp, &result);
-    tcp_mark_dirty(tcp);
+  update_window(tcp, in);
+  if (!tcp->sack && is_duplicate_ack(tcp, in, window)) {
+    duplicate_ack(tcp, &result);
     return;
   }
+  bool advances = seq_gt(in->ack, una);
   if (!advances && tcp->snd.wnd == 0) {
     /* A living peer that has no room: no reason to give it up. */
     tcp->last_progress = tcp->stack->now;
   }
-  if (!advances && segment->sack_count == 0) {
-    if (tcp->snd.nxt != tcp->snd.end || tcp->flight.lost_first || tcp->ops->pull) {
-      tcp_mark_dirty(tcp);
-    }
+  if (!advances && !sacks) {
+    window_update(tcp);
     return;
   }
   if (advances) {
-    result.timed = tcp->timestamps && segment->has_timestamp;
-    result.echo = segment->echo;
-    result.first_copy = is_first_copy(tcp, &result);
-    if (result.first_copy) {
-      tcp_rack_original_acked_after_retransmit(tcp);
-    }
-    ack_records(tcp, segment->ack, &result);
-    advance_una(tcp, segment->ack);
+    take_acked(tcp, in, &result);
   }
-  if (tcp->sack && segment->sack_count) {
-    tcp_sack_input(tcp, segment, &result);
+  if (tcp->sack && sacks) {
+    tcp_sack_input(tcp, sacks, &result);
   }
   if (result.late && !result.copies) {
     tcp_rack_reordering_seen(tcp, result.late);
@@ -144,14 +185,6 @@ void tcp_ack(struct harp_tcp *tcp, const struct harp_segment *segment)
   tcp_recovery_on_ack(tcp, &result);
   tcp_mark_dirty(tcp);
   if (advances) {
-    uint32_t bytes = segment->ack - una;
-    if (tcp->snd.fin_sent && segment->ack == tcp->snd.nxt) {
-      bytes--; /* the FIN is nobody's byte */
-    }
-    tcp_sndq_release(tcp, segment->ack);
-    tcp->bytes_out += bytes;
-    if (bytes && tcp->ops->acked) {
-      tcp->ops->acked(tcp->user, tcp, bytes);
-    }
+    release_acked(tcp, una, in->ack);
   }
 }

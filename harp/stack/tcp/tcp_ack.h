@@ -6,11 +6,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct harp_record;
 struct harp_segment;
 struct harp_tcp;
-/* Takes an acknowledgement that is within what was sent. */
-void tcp_ack(struct harp_tcp *tcp, const struct harp_segment *segment);
-void tcp_update_window(struct harp_tcp *tcp, const struct harp_segment *segment);
+
+/* What an acknowledgement says, in host order. */
+struct tcp_ack_numbers {
+  uint32_t seq, ack;
+  uint32_t window; /* as on the wire, unscaled */
+  uint32_t echo;   /* TSecr, if has_echo */
+  bool has_echo;
+  bool bare; /* neither payload nor FIN */
+};
+
+/* Takes an acknowledgement that is within what was sent. sacks: the segment, if it carries SACK
+ * blocks, else NULL. */
+void tcp_ack(struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
+             const struct harp_segment *sacks);
 
 #endif
