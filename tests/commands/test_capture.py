@@ -182,9 +182,9 @@ def test_invalid_requests_are_refused(lab: Lab, folders: Path) -> None:
         assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
         return done.stderr
 
-    assert "no process with HARP publishes" in refused()
+    assert "no process with HARP runs here" in refused()
     wire = Publisher(host, "wire:/x", "10.0.0.1/24")
-    assert "its frames pass no packet socket" in refused()
+    assert "its frames do not pass through packet sockets" in refused()
     gone = Publisher(host, "packet:eth9", "10.0.0.1/24")
     text = refused(code=2)
     assert "--id " in text
@@ -361,7 +361,7 @@ def test_stopped_reader_loses_no_frame_or_reports_loss(lab: Lab, folders: Path) 
         seen = sum(length for _, length in lengths(path))
         assert taken == len(lengths(path))
         assert (seen >= 200 << 20) == (lost == 0) == (words[0] == "--snaplen"), output
-        assert ("--buffer makes more room" in output) == (lost > 0)
+        assert ("or a larger --buffer" in output) == (lost > 0)
     publisher.close()
     sink.kill()
     sink.communicate(timeout=20)

@@ -47,8 +47,8 @@ def test_plugin_of_other_vendor_is_not_renamed(
 ) -> None:
     (tmp_path / name).write_text("somebody else's")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    assert f"{tmp_path / name} is not HARP's" in harp(command, code=1).stderr
-    assert "another plugin under that name" in harp(command, str(tmp_path), code=1).stderr
+    assert f"not HARP's: {tmp_path / name}" in harp(command, code=1).stderr
+    assert "another vendor's plugin" in harp(command, str(tmp_path), code=1).stderr
     assert (tmp_path / name).is_file()
 
 
@@ -56,6 +56,6 @@ def test_invalid_requests_are_refused(harp: Any, tmp_path: Path) -> None:
     assert "holds neither" in harp("enable", str(tmp_path), code=1).stderr
     (tmp_path / "libnccl-net.so").write_text("HARP_CONF_DIR a")
     (tmp_path / "bak.libnccl-net.so").write_text("HARP_CONF_DIR b")
-    assert "is there beside" in harp("disable", str(tmp_path), code=1).stderr
+    assert "holds both" in harp("disable", str(tmp_path), code=1).stderr
     assert (tmp_path / "bak.libnccl-net.so").read_text() == "HARP_CONF_DIR b"
-    assert "give a folder, or a file called" in harp("enable", "/etc/passwd", code=2).stderr
+    assert "give a folder, or a file named" in harp("enable", "/etc/passwd", code=2).stderr

@@ -102,7 +102,7 @@ def test_unwritable_home_falls_back(
     show = ("sh", "-c", "echo $NCCL_NET_PLUGIN $LD_LIBRARY_PATH")
     done = harprun("--plugin", str(plugin), *show)
     assert done.stdout == f"harp {plugin.parent}\n"
-    assert "NCCL before 2.11 will not find it. Set XDG_CACHE_HOME." in done.stderr
+    assert "NCCL before 2.11 will not find the plugin. Set XDG_CACHE_HOME." in done.stderr
     other = plugin.rename(tmp_path / "libmine.so")
     assert harprun("--plugin", str(other), *show).stdout == f"{other} {tmp_path}\n"
     assert list((tmp_path / "passing").iterdir()) == []

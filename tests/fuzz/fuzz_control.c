@@ -76,7 +76,7 @@ static uint32_t quoted(const struct step *step, uint8_t *out)
   store_be16(out + length + TCP_DEST,
              (uint16_t)(WORLD_PEER_PORT + (connection - world->connections)));
   store_be32(out + length + TCP_SEQUENCE,
-             tcp && step->choice & 8 ? tcp->snd_una + (step->number & 0xffff) : step->number);
+             tcp && step->choice & 8 ? tcp->snd.una + (step->number & 0xffff) : step->number);
   return length + 8;
 }
 

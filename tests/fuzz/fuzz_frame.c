@@ -31,8 +31,8 @@ static void one(struct fuzz_input *input)
     uint8_t *header = frame + ETH_HEADER + IP_HEADER;
     store_be16(header + TCP_SOURCE, WORLD_PEER_PORT);
     store_be16(header + TCP_DEST, WORLD_LISTENER);
-    store_be32(header + TCP_SEQUENCE, tcp ? tcp->rcv_nxt : 0);
-    store_be32(header + TCP_ACKNOWLEDGEMENT, tcp ? tcp->snd_nxt : 0);
+    store_be32(header + TCP_SEQUENCE, tcp ? tcp->rcv.nxt : 0);
+    store_be32(header + TCP_ACKNOWLEDGEMENT, tcp ? tcp->snd.nxt : 0);
   }
   if (!(choice & AS_IT_IS) && length > ETH_HEADER) {
     frame_mend(frame + ETH_HEADER, length - ETH_HEADER);

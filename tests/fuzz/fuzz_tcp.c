@@ -56,13 +56,13 @@ static uint32_t their_number(const struct harp_tcp *tcp, unsigned choice, uint32
   if (!tcp) {
     return FRESH + (choice ? (uint32_t)offset(word) : 0);
   }
-  const uint32_t numbers[8] = {tcp->rcv_nxt,
-                               tcp->rcv_nxt + (uint32_t)offset(word),
-                               tcp->rcv_right + (uint32_t)offset(word),
-                               tcp->irs,
-                               tcp->irs + 1 + (uint32_t)offset(word),
-                               tcp->fin_seq,
-                               tcp->runs ? tcp_ooo_block_at(tcp, 0)->end : tcp->rcv_nxt - 1,
+  const uint32_t numbers[8] = {tcp->rcv.nxt,
+                               tcp->rcv.nxt + (uint32_t)offset(word),
+                               tcp->rcv.right + (uint32_t)offset(word),
+                               tcp->rcv.irs,
+                               tcp->rcv.irs + 1 + (uint32_t)offset(word),
+                               tcp->rcv.fin_seq,
+                               tcp->runs ? tcp_ooo_block_at(tcp, 0)->end : tcp->rcv.nxt - 1,
                                word};
   return numbers[choice & 7];
 }
@@ -73,13 +73,13 @@ static uint32_t our_number(const struct harp_tcp *tcp, unsigned choice, uint32_t
   if (!tcp) {
     return word;
   }
-  const uint32_t numbers[8] = {tcp->snd_nxt,
-                               tcp->snd_una,
-                               tcp->snd_una + (uint32_t)offset(word),
-                               tcp->snd_nxt + (uint32_t)offset(word),
-                               tcp->snd_end,
-                               tcp->iss,
-                               tcp->records ? tcp->records->end : tcp->snd_una + 1,
+  const uint32_t numbers[8] = {tcp->snd.nxt,
+                               tcp->snd.una,
+                               tcp->snd.una + (uint32_t)offset(word),
+                               tcp->snd.nxt + (uint32_t)offset(word),
+                               tcp->snd.end,
+                               tcp->snd.iss,
+                               tcp->flight.first ? tcp->flight.first->end : tcp->snd.una + 1,
                                word};
   return numbers[choice & 7];
 }
@@ -105,9 +105,9 @@ static uint8_t *syn_options(uint8_t *at, uint16_t mss, uint8_t shift)
 /* Two blocks: one from the step's words, one that covers a transmit record. */
 static uint8_t *sack_option(uint8_t *at, const struct harp_tcp *tcp, const struct step *step)
 {
-  uint32_t una = tcp ? tcp->snd_una : 0;
+  uint32_t una = tcp ? tcp->snd.una : 0;
   uint32_t start = our_number(tcp, step->target >> 2 & 7, step->b);
-  const struct harp_record *record = tcp && tcp->records ? tcp->records->next : NULL;
+  const struct harp_record *record = tcp && tcp->flight.first ? tcp->flight.first->next : NULL;
   store_be32(at, 0x01010500 + 2 + 16);
   store_be32(at + 4, start);
   store_be32(at + 8, start + (step->c >> 16 & 0x3fff));
@@ -120,7 +120,7 @@ static uint8_t write_options(uint8_t *options, const struct harp_tcp *tcp, const
 {
   uint8_t *at = options;
   if (step->choice & (WITH_TIMESTAMP | WITH_OLD_TIMESTAMP)) {
-    uint32_t recent = tcp ? tcp->ts_recent : 1;
+    uint32_t recent = tcp ? tcp->ts.recent : 1;
     at = frame_timestamp(at, step->choice & WITH_OLD_TIMESTAMP ? recent - 1 : recent,
                          tcp ? tcp_timestamp(tcp) : 0);
   }
@@ -194,7 +194,7 @@ static void honest(struct connection *connection, const struct step *step, uint1
   if (tcp && tcp->state != TCP_SYN_SENT) {
     data.length = length;
     data.choice = (uint8_t)(tcp->timestamps ? WITH_TIMESTAMP : 0) | (step->choice & ~31);
-    send_segment(connection, &data, tcp->rcv_nxt, tcp->snd_nxt, FLAG_ACK | FLAG_PSH);
+    send_segment(connection, &data, tcp->rcv.nxt, tcp->snd.nxt, FLAG_ACK | FLAG_PSH);
   }
 }
 
@@ -303,7 +303,7 @@ static void shake_hands(struct connection *connection, uint8_t choice)
   send_segment(connection, &step, FRESH, 0, FLAG_SYN);
   step.choice &= (uint8_t)~WITH_SYN_OPTIONS;
   const struct harp_tcp *tcp = world_find(world, connection);
-  send_segment(connection, &step, FRESH + 1, tcp->snd_nxt, FLAG_ACK);
+  send_segment(connection, &step, FRESH + 1, tcp->snd.nxt, FLAG_ACK);
   FUZZ_EXPECT(connection->tcp && connection->tcp->state == TCP_ESTABLISHED);
 }
 
@@ -312,7 +312,7 @@ static void be_answered(struct connection *connection)
   struct step step = {.window = 20000};
   world_connect(world, connection);
   harp_stack_flush(world->stack);
-  send_segment(connection, &step, FRESH, connection->tcp->iss + 1, FLAG_SYN | FLAG_ACK);
+  send_segment(connection, &step, FRESH, connection->tcp->snd.iss + 1, FLAG_SYN | FLAG_ACK);
   FUZZ_EXPECT(connection->tcp && connection->tcp->state == TCP_ESTABLISHED);
 }
 

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fuzz/host.h"
 
+#include "harp/stack/bytes.h"
+
+#include <string.h>
 #include <sys/random.h>
 #include <time.h>
 

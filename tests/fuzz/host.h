@@ -9,6 +9,7 @@
 #define HARP_TESTS_FUZZ_HOST_H
 
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
 #include "plugin/link/link.h"
 #include "tests/fuzz/fuzz.h"
 

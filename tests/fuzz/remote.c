@@ -297,7 +297,8 @@ void remote_answer(struct remote *remote)
 {
   const struct harp_tcp *tcp = remote_tcp(remote);
   if (tcp && tcp->state == TCP_SYN_SENT) {
-    emit(remote, FIRST_NUMBER, tcp->iss + 1, FLAG_SYN | FLAG_ACK, 32768, NULL, 0, REMOTE_CHECKED);
+    emit(remote, FIRST_NUMBER, tcp->snd.iss + 1, FLAG_SYN | FLAG_ACK, 32768, NULL, 0,
+         REMOTE_CHECKED);
   }
 }
 
@@ -313,11 +314,11 @@ void remote_say(struct remote *remote, const void *bytes, uint32_t length)
 /* Drops the bytes that the host has received. Returns rcv_nxt. */
 static uint32_t taken(struct remote *remote, const struct harp_tcp *tcp)
 {
-  uint32_t part = HARP_MIN(tcp->rcv_nxt - remote->base, remote->waiting);
+  uint32_t part = HARP_MIN(tcp->rcv.nxt - remote->base, remote->waiting);
   memmove(stream(remote), stream(remote) + part, remote->waiting - part);
   remote->waiting -= part;
   remote->base += part;
-  return tcp->rcv_nxt;
+  return tcp->rcv.nxt;
 }
 
 bool remote_go_on(struct remote *remote, struct remote *old)
@@ -342,7 +343,7 @@ void remote_push(struct remote *remote, uint32_t cut, uint16_t window, unsigned 
     return;
   }
   uint32_t seq = taken(remote, tcp);
-  uint32_t ack = choice & REMOTE_UNACKED ? tcp->snd_una : tcp->snd_nxt;
+  uint32_t ack = choice & REMOTE_UNACKED ? tcp->snd.una : tcp->snd.nxt;
   cut = cut && cut < SEGMENT_MAX ? cut : SEGMENT_MAX;
   uint32_t segments = HARP_MIN((remote->waiting + cut - 1) / cut, (uint32_t)SEGMENTS_MAX);
   for (uint32_t i = 0; i < segments; i++) {
@@ -359,7 +360,7 @@ void remote_end(struct remote *remote, uint8_t flags)
 {
   const struct harp_tcp *tcp = remote_tcp(remote);
   if (tcp) {
-    emit(remote, tcp->rcv_nxt, tcp->snd_nxt, flags, 32768, NULL, 0, REMOTE_CHECKED);
+    emit(remote, tcp->rcv.nxt, tcp->snd.nxt, flags, 32768, NULL, 0, REMOTE_CHECKED);
   }
 }
 

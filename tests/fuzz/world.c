@@ -18,7 +18,7 @@ static size_t on_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, 
   struct connection *connection = user;
   struct world *world = connection->world;
   size_t taken = HARP_MIN(length, (size_t)world->takes);
-  uint32_t first = tcp->irs + 1 + (uint32_t)connection->received;
+  uint32_t first = tcp->rcv.irs + 1 + (uint32_t)connection->received;
   FUZZ_EXPECT(connection->tcp == tcp && length > 0);
   FUZZ_EXPECT(taken == 0 || world->unchecked || memcmp(data, pattern_at(first), taken) == 0);
   world->takes -= (uint32_t)taken;
@@ -92,7 +92,7 @@ static void check_payload(struct world *world, const uint8_t *tcp_header,
     return; /* the frame waited for ARP longer than its connection existed */
   }
   FUZZ_EXPECT(tcp != NULL);
-  uint32_t at = load_be32(tcp_header + TCP_SEQUENCE) - (tcp->iss + 1);
+  uint32_t at = load_be32(tcp_header + TCP_SEQUENCE) - (tcp->snd.iss + 1);
   FUZZ_EXPECT(at + (frame->length - frame->header_length) <=
               (uint32_t)world->connections[index].pushed);
   for (int i = 1; i < frame->iov_count; i++) {

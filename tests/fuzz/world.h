@@ -8,6 +8,7 @@
 #define HARP_TESTS_FUZZ_WORLD_H
 
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
 #include "tests/fuzz/fuzz.h"
 
 enum {

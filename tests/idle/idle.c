@@ -8,7 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "harp/stack/bytes.h"
+#include "harp/stack/packet.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
 
 enum { FRAME_MOST = 128, PORT = 7000, AT_ONCE = 1000 /* handshakes */ };
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Conditions at the end of a program: all requests end, and no object remains. */
+#include "harp/stack/bytes.h"
 #include "tests/model/links.h"
 
 /* Bounds, ns. */

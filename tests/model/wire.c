@@ -186,7 +186,7 @@ bool wire_reset(const struct line *line, unsigned flow, unsigned side)
       .to = world.sides[side].setup.address,
       .from_port = api->peer(tcp).port,
       .to_port = api->local_port(tcp),
-      .seq = tcp->rcv_nxt,
+      .seq = tcp->rcv.nxt,
       .flags = FLAG_RST,
   };
   say_reset(&reset, side);

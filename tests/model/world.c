@@ -2,6 +2,7 @@
 /* Time: the next event on either side. */
 #include <string.h>
 
+#include "harp/stack/bytes.h"
 #include "tests/model/links.h"
 
 enum {

@@ -87,18 +87,18 @@ def a_neighbour(host: FakeHost) -> None:
 FAULTS: dict[str, tuple[Callable[[FakeHost], object], str]] = {
     "kernel": (
         lambda host: rebind(host, "virtio-pci"),
-        f"the kernel's, bound to its driver virtio-pci; harp setup --device dpdk:{GIVEN} binds it",
+        f"bound to the kernel's driver virtio-pci; run harp setup --device dpdk:{GIVEN}",
     ),
-    "unbound": (lambda host: rebind(host, ""), "is unbound; harp setup --device"),
-    "no group": (no_group, "bound to vfio-pci, but in no IOMMU group; switch the IOMMU on"),
+    "unbound": (lambda host: rebind(host, ""), "is unbound; run harp setup --device"),
+    "no group": (no_group, "bound to vfio-pci, but in no IOMMU group; enable the IOMMU"),
     "container": (
         lambda host: (host.root / NODE).unlink(),
         "no /dev/vfio/7 here; a container needs it and /dev/vfio/vfio",
     ),
-    "group": (a_neighbour, "shares IOMMU group 7 with 0000:00:07.0 (ahci), and a group is given"),
+    "group": (a_neighbour, "shares IOMMU group 7 with 0000:00:07.0 (ahci), and VFIO needs"),
     "address": (
         lambda host: host.towards.update({"10.0.3.7": "local 10.0.3.7 dev lo"}),
-        "the kernel holds 10.0.3.7 itself",
+        "10.0.3.7 is one of the kernel's addresses",
     ),
 }
 
@@ -129,7 +129,7 @@ def test_inaccessible_iommu_group_is_a_fault(
 
     monkeypatch.setattr(os, "access", refuse)
     (text,) = findings()["fault"]
-    assert text == f"/{NODE} cannot be opened by this user; chown it, or run as root"
+    assert text == f"this user cannot open /{NODE}; chown it, or run as root"
     assert asked == [(host.root / NODE, os.R_OK | os.W_OK)]
 
 
@@ -143,13 +143,13 @@ def test_low_memlock_limit_is_a_fault(
     assert findings()["fault"] == []
     host.write("proc/self/status", "CapEff:\t0000000000000000\n")
     (text,) = findings()["fault"]
-    assert "80 MiB are to be mapped for the NIC, and this process may lock 8;" in text
+    assert "HARP must map 80 MiB for the NIC, but this process may lock 8;" in text
     assert "CAP_IPC_LOCK, or ulimit -l unlimited" in text
     limit(resource.RLIM_INFINITY)
     assert findings()["fault"] == findings()["note"] == []
     limit(80 << 20)
     (text,) = findings()["note"]
-    assert "may lock 80 MiB: 0 of NCCL's memory are sent in place" in text
+    assert "may lock 80 MiB: HARP sends 0 MiB of NCCL's memory in place" in text
     limit((80 << 20) - 1)
     assert findings()["fault"]
 
@@ -161,11 +161,11 @@ def test_required_memlock_follows_configuration(
     without hugepages the whole of what takes their place."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (100 << 20, 100 << 20))
     host.write("proc/self/status", "CapEff:\t0000000000000000\n")
-    assert "20 of NCCL's memory" in findings()["note"][0] and findings()["fault"] == []
-    assert "128 MiB are to be mapped" in findings(GIVEN, "instances = 2")["fault"][0]
-    assert "120 MiB are to be mapped" in findings(GIVEN, "hugepages = 120")["fault"][0]
+    assert "20 MiB of NCCL's memory" in findings()["note"][0] and findings()["fault"] == []
+    assert "must map 128 MiB" in findings(GIVEN, "instances = 2")["fault"][0]
+    assert "must map 120 MiB" in findings(GIVEN, "hugepages = 120")["fault"][0]
     host.set_pages(POOL, 128, 39)
-    assert "1024 MiB are to be mapped" in findings()["fault"][0]
+    assert "must map 1024 MiB" in findings()["fault"][0]
     no_iommu(host)
     assert not any("mapped" in text for text in findings()["fault"])
 
@@ -184,7 +184,7 @@ def test_hugepage_shortage_is_reported(findings: Findings, host: FakeHost) -> No
         GIVEN, "hugepages = 300"
     )["fault"][0]  # fmt: skip
     host.set_pages(POOL, 128, 39)
-    assert "78 MiB of hugepages are free: ordinary pages" in findings()["note"][0]
+    assert "78 MiB of hugepages are free: HARP will use ordinary pages" in findings()["note"][0]
     host.set_pages(POOL, 128, 40)
     assert findings()["note"] == []
     assert "ordinary pages" in findings(GIVEN, "instances = 2")["note"][0]
@@ -195,22 +195,22 @@ def test_missing_iommu_is_noted(
 ) -> None:
     no_iommu(host)
     found = findings()
-    assert found["fault"] == [] and "any of this host's memory" in found["note"][0]
+    assert found["fault"] == [] and "all of this host's memory" in found["note"][0]
     assert found["ok"][0] == f"{GIVEN} is bound to vfio-pci"
     host.set_pages(POOL, 128, 39)
-    assert f"without an IOMMU {GIVEN} needs 80 MiB of hugepages" in findings()["fault"][0]
+    assert f"{GIVEN} needs 80 MiB of hugepages without an IOMMU" in findings()["fault"][0]
     rebind(host, "uio_pci_generic")
     host.set_pages(POOL, 128, 128)
     assert findings()["fault"] == []
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "is root's alone" in findings()["fault"][0]
+    assert "only root may use" in findings()["fault"][0]
 
 
 def test_uio_driver_needs_hugepages_despite_iommu(findings: Findings, host: FakeHost) -> None:
     rebind(host, "uio_pci_generic")
     assert findings()["ok"][0] == f"{GIVEN} is bound to uio_pci_generic"
     host.set_pages(POOL, 128, 39)
-    assert f"without an IOMMU {GIVEN} needs 80 MiB of hugepages" in findings()["fault"][0]
+    assert f"{GIVEN} needs 80 MiB of hugepages without an IOMMU" in findings()["fault"][0]
 
 
 def test_memory_limits_match_c_source() -> None:

@@ -64,7 +64,7 @@ def test_default_is_to_share_the_default_route_interface(fake: FakeHost) -> None
     assert [one.device for one in command.unnamed(False)] == ["packet:eth0"]
     assert [one.device for one in command.unnamed(True)] == [f"dpdk:{ID}"]
     fake.default_routes = []
-    with pytest.raises(click.UsageError, match="which NIC shall HARP use"):
+    with pytest.raises(click.UsageError, match="several NICs are usable"):
         command.unnamed(False)
 
 
@@ -75,12 +75,12 @@ def test_ssh_nic_is_never_given_away(here: str, by_parent: bool, fake: FakeHost)
     if here == "10.9.9.9":  # an address that came by another way: the route says it
         fake.towards["10.0.7.7"] = "10.0.7.7 via 10.0.3.1 dev eth1 src 10.0.3.7"
     said = refusal(f"dpdk:{ID}", even_if_used=True)
-    assert "eth1 is not given away: it carries the ssh session" in said
+    assert "HARP may not take over eth1: it carries the ssh session" in said
 
 
 def test_default_route_nic_is_never_given_away(fake: FakeHost) -> None:
     said = refusal("dpdk:0000:00:04.0", even_if_used=True)
-    assert said == "dpdk:0000:00:04.0: eth0 is not given away: it carries the default route"
+    assert said == "dpdk:0000:00:04.0: HARP may not take over eth0: it carries the default route"
 
 
 def test_lowest_metric_is_the_default_route(fake: FakeHost) -> None:
@@ -165,10 +165,10 @@ def test_nic_without_address_needs_address_option(fake: FakeHost) -> None:
 def test_unsupported_or_hidden_nic_is_refused(fake: FakeHost) -> None:
     fake.add_nic("eth2", "pci0000:00/0000:00:06.0", "e1000", ("10.0.4.7/24",))
     fake.add_device("pci0000:00/0000:00:07.0", "0x020000", "ena")
-    assert "cannot drive a NIC of e1000; share it" in refusal("dpdk:0000:00:06.0")
+    assert "has no driver for a NIC of e1000; share it" in refusal("dpdk:0000:00:06.0")
     assert "not in this network namespace" in refusal("dpdk:0000:00:07.0")
     said = refusal("dpdk:0000:00:66.0")
-    assert "there is no NIC 0000:00:66.0; those that there are:" in said and ID in said
+    assert "there is no NIC 0000:00:66.0; this host's NICs:" in said and ID in said
 
 
 def test_interface_name_resolves_to_pci_id(fake: FakeHost) -> None:
@@ -207,7 +207,7 @@ def test_file_takes_over_kernel_settings(fake: FakeHost) -> None:
 
 def test_address_with_prefix_32_needs_gateway(fake: FakeHost) -> None:
     fake.addresses["eth1"] = ["10.0.3.7/32"]
-    assert "without a --gateway" in refusal(f"dpdk:{ID}")
+    assert "add a --gateway" in refusal(f"dpdk:{ID}")
     fake.routes["eth1"] = ["10.0.3.1 scope link", "default via 10.0.3.1 proto dhcp metric 200"]
     assert settings_of(steps_for(f"dpdk:{ID}"))[0]["gateway"] == "10.0.3.1"
     # The gateway of another address is not this one's.
@@ -220,7 +220,7 @@ def test_addresses_are_checked(fake: FakeHost) -> None:
         f"dpdk:{ID}", keys={"address": "kernel"}
     )
     fake.towards["10.0.0.9"] = "local 10.0.0.9 dev lo src 10.0.0.9"
-    assert "holds 10.0.0.9 on another" in refusal(f"dpdk:{ID}", keys={"address": "10.0.0.9/24"})
+    assert "has 10.0.0.9 on another" in refusal(f"dpdk:{ID}", keys={"address": "10.0.0.9/24"})
 
 
 def test_each_nic_serves_nearest_gpu(fake: FakeHost) -> None:
@@ -294,7 +294,7 @@ def drivers(*devices: str, **options: Any) -> list[str]:
 def test_iommu_selects_vfio_pci(fake: FakeHost) -> None:
     fake.join_group(ID, "7")
     assert drivers(f"dpdk:{ID}") == ["vfio-pci"]
-    assert "cannot reach memory" in refusal(f"dpdk:{ID}", driver="uio_pci_generic")
+    assert "cannot map memory" in refusal(f"dpdk:{ID}", driver="uio_pci_generic")
 
 
 def test_vfio_noiommu_is_used_where_allowed(fake: FakeHost) -> None:
@@ -397,7 +397,7 @@ def test_undo_keeps_hugepages_of_others(fake: FakeHost) -> None:
     step = next(step for step in steps_for(f"dpdk:{ID}") if isinstance(step, pages.Pages))
     step.do()
     fake.set_pages(POOL, 300, 300)
-    assert "somebody has added" in step.undo() and pages.total(POOL) == 300
+    assert "more were added after set-up" in step.undo() and pages.total(POOL) == 300
     fake.write("proc/sys/kernel/random/boot_id", "another boot")
     fake.set_pages(POOL, 100, 100)
     assert step.undo() == "" and pages.total(POOL) == 100
@@ -441,12 +441,12 @@ def test_large_hugepages_need_reboot(grub: FakeHost) -> None:
     drop_in = grub.root / "etc/default/grub.d/harp.cfg"
     step.do()
     assert words in drop_in.read_text() and step.in_place()
-    assert advice([step]) == ["reboot for 20 hugepages of 1 GiB"]
+    assert advice([step]) == ["reboot to get 20 hugepages of 1 GiB"]
     with pytest.raises(StopIteration):
         boot_step()  # it is in place
     grub.write("proc/cmdline", f"quiet {words}\n")
     assert bootline.told() == 20 and advice([step]) == []
-    assert "off the kernel's command line" in step.undo()
+    assert "from the kernel's command line" in step.undo()
     assert not drop_in.exists() and not step.in_place() and step.undo() == ""
 
 

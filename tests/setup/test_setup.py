@@ -121,17 +121,17 @@ def test_undo_keeps_existing_route(host: Host) -> None:
     [
         (
             ("--device", "packet:eth9"),
-            "no interface eth9 in this network namespace; usable ones: eth0",
+            "no interface eth9 in this network namespace; usable interfaces: eth0",
         ),
-        (("--device", "packet:lo"), "lo is no Ethernet interface"),
+        (("--device", "packet:lo"), "lo is not an Ethernet interface"),
         (
             ("--device", "packet:eth0", "--address", "10.77.0.2/24"),
-            "the kernel holds 10.77.0.2 itself",
+            "10.77.0.2 is one of the kernel's addresses",
         ),
-        (("--device", "dpdk:nosuch"), "there is no NIC nosuch; those that there are:"),
+        (("--device", "dpdk:nosuch"), "there is no NIC nosuch; this host's NICs:"),
         (
             ("--device", "dpdk:nosuch", "--address", "10.77.0.102/24"),
-            "there is no NIC nosuch; those that there are:",
+            "there is no NIC nosuch; this host's NICs:",
         ),
         (("--device", "dpdk:virtio_user0,path=/x"), "give it one with --address ADDRESS/PREFIX"),
     ],
@@ -148,7 +148,7 @@ def test_invalid_requests_are_refused(words: tuple[str, ...], said: str, host: H
         (("packet:eth0", "--address", "127.0.0.5/8"), "address = '127.0.0.5/8' is not"),
         (("packet:eth0", "--address", "10.77.0.102"), "with its prefix"),
         (("eth0",), "Error: device = 'eth0' is not allowed; expected packet:IFACE"),
-        (("wire:/x", "--address", "10.0.0.1/24"), "set-up knows packet:IFACE"),
+        (("wire:/x", "--address", "10.0.0.1/24"), "set-up handles packet:IFACE"),
         (("packet:eth0", "--set", "mtu=9"), "Error: mtu = '9' is not allowed; expected a whole"),
         (("packet:eth0", "--set", "colour=blue"), "unknown key 'colour'"),
         (("packet:eth0", "--set", "colour="), "unknown key 'colour'"),
@@ -158,7 +158,7 @@ def test_invalid_requests_are_refused(words: tuple[str, ...], said: str, host: H
             ("packet:eth0", "--address", "10.77.0.102/24", "--gateway", "10.78.0.1"),
             "Error: gateway = 10.78.0.1 is outside the address's network (/24)",
         ),
-        (("packet:eth0", "--dpdk"), "--dpdk means all free NICs"),
+        (("packet:eth0", "--dpdk"), "--dpdk takes all free NICs"),
     ],
 )
 def test_invalid_values_exit_2(words: tuple[str, ...], said: str, host: Host) -> None:
@@ -231,8 +231,8 @@ def test_one_nic_may_have_several_files(host: Host) -> None:
     host.harp("setup", "apply", "--set", "flows=2")  # all of them
     assert [lines(host, i)[-1] for i in range(3)] == ["flows = 2"] * 3
     error = host.harp("setup", "apply", "--device", "packet:eth0", code=2).stderr
-    assert "3 files are about eth0: ztcp0.conf (10.77.0.102/24), ztcp1.conf" in error
-    assert "name one by --address" in error
+    assert "3 files configure eth0: ztcp0.conf (10.77.0.102/24), ztcp1.conf" in error
+    assert "choose one with --address" in error
     assert "given twice" in host.harp("setup", "apply", *asked(102, 102), code=2).stderr
     mixed = ["--device", "packet:eth0", "--address", "kernel"]
     assert "named twice" in host.harp("setup", "apply", *mixed, *asked(102), code=2).stderr
@@ -277,7 +277,7 @@ def test_socket_ifname_or_default_route_selects_interface(host: Host) -> None:
     host.host.run(["ip", "route", "add", "default", "via", "10.78.0.2"])
     done = host.harp("setup", "plan")
     assert re.findall("packet:(eth.), address = kernel", done.stdout) == ["eth1"]
-    assert "note: eth0 could be used as well" in done.stderr
+    assert "note: HARP could also use eth0" in done.stderr
 
 
 def test_files_of_other_devices_are_kept(host: Host) -> None:
@@ -318,8 +318,8 @@ def test_undo_keeps_edited_file_aside(host: Host) -> None:
     assert f"edited   file {path}\n" in status and "missing" not in status
     again = host.harp("setup", "--yes").stdout
     for said in (status, again):
-        assert f"{path} was edited by hand and stays so (undo keeps it as {path}.edited); " in said
-        assert "to have what set-up wrote: harp setup undo, then harp setup again" in said
+        assert f"{path} was edited by hand; set-up leaves it (undo keeps it as " in said
+        assert "To get set-up's text back: harp setup undo, then harp setup" in said
     assert "nothing to change" in again and "flows = 3" in path.read_text()
     text = path.read_text()
     path.write_text("flows = many\n")
@@ -327,7 +327,7 @@ def test_undo_keeps_edited_file_aside(host: Host) -> None:
     path.unlink()
     assert f"missing  file {path}" in host.harp("setup", "status", code=1).stdout
     path.write_text(text)
-    assert "kept what was edited by hand" in host.harp("setup", "undo").stdout
+    assert "kept the file edited by hand" in host.harp("setup", "undo").stdout
     assert not path.exists()
     assert "flows = 3" in (host.conf / "ztcp0.conf.edited").read_text()
 
@@ -337,10 +337,8 @@ def test_claimed_file_is_not_changed(host: Host) -> None:
     path = host.conf / "ztcp0.conf"
     fd = os.open(path, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_SH)
-    assert "claimed by a running job" in host.harp("setup", "undo", code=1).stderr
-    assert (
-        "claimed by a running job" in host.harp("setup", "apply", "--set", "flows=2", code=1).stderr
-    )
+    assert "a running job uses" in host.harp("setup", "undo", code=1).stderr
+    assert "a running job uses" in host.harp("setup", "apply", "--set", "flows=2", code=1).stderr
     assert path.exists()
     os.close(fd)
     host.harp("setup", "undo")

@@ -8,6 +8,7 @@
 #include <stdbool.h>
 
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
 
 /* Returns NULL, or the condition that is false. whole: walks lists of many records to their end. */
 const char *tcp_books(const struct harp_tcp *tcp, bool whole);

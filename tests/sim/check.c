@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rules for hosts after every event: the connections' counts are consistent, and acknowledged
  * data has been received. */
+#include "harp/stack/bytes.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
 #include "tests/sim/books.h"
 #include "tests/sim/sim.h"
 

@@ -152,5 +152,5 @@ def test_doctor_reports_nic_state_and_permission(given: Guest) -> None:
     said = given.run("harp", "doctor").out
     assert f"ok    ztcp0.conf: {DATA.pci_id} is bound to" in said and "256 MiB of hugepages" in said
     kept_out = given.run(*NOBODY, "harp", "doctor").out
-    why = "cannot be opened by this user" if given.iommu else "is root's alone"
+    why = "this user cannot open" if given.iommu else "only root may use"
     assert any("fault ztcp0.conf:" in line and why in line for line in kept_out.splitlines())
