@@ -89,13 +89,13 @@ struct retired_port {
 void transport_retire_port(struct transport *transport, struct harp_instance *instance,
                            uint16_t port)
 {
-  struct transport_instance *part = &transport->parts[instance->queue];
+  struct transport_instance *part = &transport->parts[harp_instance_number(instance)];
   struct retired_port *retired = malloc(sizeof *retired);
   if (!retired) {
-    harp_engine_release(transport->engine, instance->queue, port);
+    harp_engine_release(transport->engine, harp_instance_number(instance), port);
     return;
   }
-  *retired = (struct retired_port){part->retired, instance->now, port};
+  *retired = (struct retired_port){part->retired, harp_instance_now(instance), port};
   part->retired = retired;
 }
 
@@ -105,12 +105,12 @@ static void release_retired(struct transport_instance *part, struct harp_instanc
   struct retired_port **at = &part->retired;
   while (*at) {
     struct retired_port *retired = *at;
-    if (instance->now - retired->since < least_age) {
+    if (harp_instance_now(instance) - retired->since < least_age) {
       at = &retired->next;
       continue;
     }
     *at = retired->next;
-    harp_engine_release(part->transport->engine, instance->queue, retired->port);
+    harp_engine_release(part->transport->engine, harp_instance_number(instance), retired->port);
     free(retired);
   }
 }
@@ -140,18 +140,18 @@ static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uin
     link_watch_opening(flow);
     links += flow->link && flow->number == 0;
     if (flow->listener && running - flow->born > hello_timeout_ms(flow) * 1000000ull) {
-      instance->counters[HARP_COUNTER_strangers]++;
+      harp_instance_count(instance, HARP_COUNTER_strangers, 1);
       flow_end(flow, false);
     }
   }
-  instance->counters[HARP_COUNTER_links] = links;
-  instance->counters[HARP_COUNTER_log_lines_dropped] = harp_log_dropped();
+  harp_instance_gauge(instance, HARP_COUNTER_links, links);
+  harp_instance_gauge(instance, HARP_COUNTER_log_lines_dropped, harp_log_dropped());
 }
 
 static void start_ticking(struct harp_instance *instance, void *argument)
 {
   struct transport *transport = argument;
-  struct transport_instance *part = &transport->parts[instance->queue];
+  struct transport_instance *part = &transport->parts[harp_instance_number(instance)];
   part->transport = transport;
   part->ticker.tick = tick;
   harp_instance_add_ticker(instance, &part->ticker);
@@ -217,7 +217,7 @@ struct lingering {
 static void count_lingering(struct harp_instance *instance, void *argument)
 {
   struct lingering *lingering = argument;
-  const struct link_flow *flow = lingering->transport->parts[instance->queue].flows;
+  const struct link_flow *flow = lingering->transport->parts[harp_instance_number(instance)].flows;
   for (; flow; flow = flow->next) {
     lingering->owed += !flow_drained(flow);
     lingering->open += flow->tcp != NULL;
@@ -256,7 +256,7 @@ static void close_links(struct transport *transport)
 static void forget_flows(struct harp_instance *instance, void *argument)
 {
   struct transport *transport = argument;
-  struct transport_instance *part = &transport->parts[instance->queue];
+  struct transport_instance *part = &transport->parts[harp_instance_number(instance)];
   while (part->flows) {
     flow_leave(part->flows);
   }

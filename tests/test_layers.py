@@ -171,6 +171,22 @@ def test_planted_fault_is_found(fault: str) -> None:
     assert len(violations(tree)) == 1
 
 
+POKE = re.compile(r"\binstances?(?:\[[^]]*\])?->")
+
+
+def test_plugin_uses_the_interface_of_instances() -> None:
+    """The fields of struct harp_instance are the engine's; the plugin calls harp_instance_*."""
+    tree = {path: text for path, text in sources().items() if path.startswith("plugin/")}
+    found = [
+        f"{path}:{number}"
+        for path, text in tree.items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if POKE.search(line)
+    ]
+    assert "plugin/link/link_flow.c" in tree and not found, found
+    assert POKE.search("flow->instance->now") and POKE.search("engine->instances[0]->counters")
+
+
 def test_no_circle_of_includes() -> None:
     """The graph is printed, too (pytest -s): a newcomer reads the layers off it."""
     graph = include_graph.units(include_graph.read())

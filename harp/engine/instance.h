@@ -152,4 +152,79 @@ static inline uint64_t harp_instance_running_time(const struct harp_instance *in
 }
 void harp_instance_add_ticker(struct harp_instance *instance, struct harp_ticker *ticker);
 
+/* Time of the current poll, ns of harp_clock_ns. */
+static inline uint64_t harp_instance_now(const struct harp_instance *instance)
+{
+  return instance->now;
+}
+
+/* When the last pause ended in which no thread polled, ns; 0: there was none. */
+static inline uint64_t harp_instance_resumed(const struct harp_instance *instance)
+{
+  return instance->resumed;
+}
+
+/* When the port last went down or up, ns. */
+static inline uint64_t harp_instance_link_changed(const struct harp_instance *instance)
+{
+  return instance->link_changed;
+}
+
+/* Adds to a counter of this instance. */
+static inline void harp_instance_count(struct harp_instance *instance, enum harp_counter counter,
+                                       uint64_t amount)
+{
+  instance->counters[counter] += amount;
+}
+
+/* Sets a gauge of this instance. */
+static inline void harp_instance_gauge(struct harp_instance *instance, enum harp_counter counter,
+                                       uint64_t value)
+{
+  instance->counters[counter] = value;
+}
+
+/* Records an event; local_port 0xffff: of no flow. */
+static inline void harp_instance_trace(struct harp_instance *instance, uint16_t local_port,
+                                       enum harp_trace_event event, uint32_t a, uint32_t b)
+{
+  harp_trace(&instance->trace, instance->now, local_port, event, a, b);
+}
+
+/* Until the next call, expect tells the port where the next payload belongs. */
+static inline void harp_instance_expect(struct harp_instance *instance,
+                                        bool (*expect)(void *user, struct harp_rx_hint *hint),
+                                        void *user)
+{
+  instance->expect = expect;
+  instance->expect_user = user;
+}
+
+/* Ends the expectation of this user, if it is the current one. */
+static inline void harp_instance_stop_expecting(struct harp_instance *instance, const void *user)
+{
+  if (instance->expect_user == user) {
+    instance->expect = NULL;
+    instance->expect_user = NULL;
+  }
+}
+
+/* The functions below may be called by any thread: what they return never changes. */
+
+/* The number of the instance, from 0: also that of its queue. */
+static inline unsigned harp_instance_number(const struct harp_instance *instance)
+{
+  return instance->queue;
+}
+
+static inline struct harp_stack *harp_instance_stack(const struct harp_instance *instance)
+{
+  return instance->stack;
+}
+
+static inline const struct harp_port_info *harp_instance_port(const struct harp_instance *instance)
+{
+  return &instance->port->info;
+}
+
 #endif

@@ -19,7 +19,8 @@ static bool host_is_dead(const struct link_flow *flow, const struct harp_flow_vi
 {
   struct harp_instance *instance = flow->instance;
   return flow->link->peer_kernel_address && view->arp_failed > flow->waits_since &&
-         harp_instance_link_up(instance) && view->arp_failed > instance->link_changed + ARP_ROUND;
+         harp_instance_link_up(instance) &&
+         view->arp_failed > harp_instance_link_changed(instance) + ARP_ROUND;
 }
 
 void flow_watch_peer(struct link_flow *flow, uint64_t now)

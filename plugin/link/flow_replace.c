@@ -58,7 +58,7 @@ bool flow_is_dead(const struct link_flow *flow, uint64_t now)
     return view.probes >= SILENT_PROBES; /* a peer that is only slow to receive answers probes */
   }
   /* While this process did not run, answers may have stayed unread. */
-  uint64_t since = larger(view.last_progress, flow->instance->resumed);
+  uint64_t since = larger(view.last_progress, harp_instance_resumed(flow->instance));
   uint64_t rto = view.rto_us * 1000ull;
   uint64_t stuck = now - since;
   uint64_t stall_limit = bounded(flow, larger(4 * rto, STALL_MIN));
@@ -154,7 +154,7 @@ uint64_t flow_transplant(struct link_flow *old, struct link_flow *fresh)
 
 struct link_flow *flow_named(struct link_flow *fresh, const struct hello *hello)
 {
-  struct link_flow *flow = fresh->transport->parts[fresh->instance->queue].flows;
+  struct link_flow *flow = fresh->transport->parts[harp_instance_number(fresh->instance)].flows;
   for (; flow; flow = flow->next) {
     const struct net_link *link = flow->link;
     if (link && !link->sends && link->id == hello->link && flow->number == hello->flow &&
@@ -188,7 +188,7 @@ void flow_candidate_welcomed(struct link_flow *candidate, const struct welcome *
     return;
   }
   flow_reopen(flow);
-  flow->instance->counters[HARP_COUNTER_flows_replaced]++;
+  harp_instance_count(flow->instance, HARP_COUNTER_flows_replaced, 1);
   harp_log_post(HARP_LOG_INFO,
                 "HARP: flow %u to %s made no progress and got a new connection "
                 "(number %u); a path there loses packets silently",

@@ -134,11 +134,9 @@ static void set_expectation(struct link_flow *flow)
 {
   struct harp_instance *instance = flow->instance;
   if (flow->request && flow->chunk_left > 0) {
-    instance->expect = expect;
-    instance->expect_user = flow;
-  } else if (instance->expect_user == flow) {
-    instance->expect = NULL;
-    instance->expect_user = NULL;
+    harp_instance_expect(instance, expect, flow);
+  } else {
+    harp_instance_stop_expecting(instance, flow);
   }
 }
 
@@ -152,7 +150,7 @@ static struct net_request *find_request(struct link_flow *flow)
     atomic_store(&link->stalled, true);
     /* Set stalled, then check again. irecv does the reverse: it publishes, then checks stalled. */
     if (chunk->message >= atomic_load(&link->posted)) {
-      flow->instance->counters[HARP_COUNTER_receive_stalls]++;
+      harp_instance_count(flow->instance, HARP_COUNTER_receive_stalls, 1);
       flow_trace(flow, HARP_TRACE_receive_stall, (uint32_t)link->id, 0);
       return NULL;
     }
@@ -185,7 +183,6 @@ static bool chunk_fits(struct link_flow *flow, const struct net_request *request
 
 static void message_whole(struct link_flow *flow, struct net_request *request)
 {
-  uint64_t *counters = flow->instance->counters;
   if (atomic_load_explicit(&request->edges, memory_order_relaxed) != 0) {
     link_fail(flow->link, -EPROTO,
               "the chunks of message %llu overlap: do both hosts run the same "
@@ -193,8 +190,8 @@ static void message_whole(struct link_flow *flow, struct net_request *request)
               (unsigned long long)request->message);
     return;
   }
-  counters[HARP_COUNTER_messages_in]++;
-  counters[HARP_COUNTER_message_bytes_in] += request->received;
+  harp_instance_count(flow->instance, HARP_COUNTER_messages_in, 1);
+  harp_instance_count(flow->instance, HARP_COUNTER_message_bytes_in, request->received);
   flow_trace(flow, HARP_TRACE_receive_done, (uint32_t)request->link->id,
              (uint32_t)request->received);
   atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
@@ -214,7 +211,7 @@ static void chunk_whole(struct link_flow *flow)
   }
   flow->request = NULL;
   flow->rx_header_size = 0;
-  flow->instance->counters[HARP_COUNTER_chunks_in]++;
+  harp_instance_count(flow->instance, HARP_COUNTER_chunks_in, 1);
   flow_trace(flow, HARP_TRACE_chunk_in, chunk->length, (uint32_t)chunk->offset);
   atomic_fetch_add_explicit(&request->edges, edges, memory_order_relaxed);
   int64_t left = atomic_fetch_add_explicit(&request->left, change, memory_order_acq_rel) + change;
@@ -268,7 +265,7 @@ static size_t payload_in(struct link_flow *flow, const uint8_t *data, size_t len
   size_t part = flow->chunk_left < length ? flow->chunk_left : length;
   uint8_t *rx_buffer = next_place(flow);
   if (rx_buffer == data) {
-    flow->instance->counters[HARP_COUNTER_rx_placed] += rx_buffer != flow->offered;
+    harp_instance_count(flow->instance, HARP_COUNTER_rx_placed, rx_buffer != flow->offered);
   } else {
     memmove(rx_buffer, data, part); /* misplaced payload may overlap: it is in the same buffer */
   }

@@ -39,7 +39,7 @@ static void hand_over(struct link_flow *flow, struct link_flow *to)
   if (to->instance == flow->instance) {
     harp_flow_ready(to->tcp);
   } else {
-    harp_instance_post(to->instance, &flow->link->parts[to->instance->queue].post);
+    harp_instance_post(to->instance, &flow->link->parts[harp_instance_number(to->instance)].post);
   }
 }
 
@@ -69,7 +69,7 @@ void flow_holds_more(struct link_flow *flow, uint32_t bytes)
 {
   uint64_t held = load(&flow->held);
   if (held == 0) {
-    flow->sample_since = flow->instance->now;
+    flow->sample_since = harp_instance_now(flow->instance);
     flow->sample_bytes = 0;
   }
   store(&flow->held, held + bytes);
@@ -85,7 +85,7 @@ static uint64_t blend(uint64_t cost, uint64_t sample)
 void flow_holds_less(struct link_flow *flow, uint32_t bytes)
 {
   uint64_t held = load(&flow->held) - bytes;
-  uint64_t now = flow->instance->now;
+  uint64_t now = harp_instance_now(flow->instance);
   uint64_t time = now - flow->sample_since;
   store(&flow->held, held);
   flow->sample_bytes += bytes;
@@ -115,7 +115,7 @@ void flow_sched_begin(struct link_flow *flow)
 {
   uint64_t least = least_cost(flow);
   store(&flow->cost, least == COST_NONE ? COST_FIRST : least);
-  flow->sample_since = flow->instance->now;
+  flow->sample_since = harp_instance_now(flow->instance);
   flow->sample_bytes = 0;
 }
 

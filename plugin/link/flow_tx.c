@@ -10,7 +10,7 @@ enum {
 
 static struct link_instance *part_of(struct link_flow *flow)
 {
-  return &flow->link->parts[flow->instance->queue];
+  return &flow->link->parts[harp_instance_number(flow->instance)];
 }
 
 /* Whether a claim word belongs to the message and has chunks left. */
@@ -123,7 +123,7 @@ static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, 
   out->left = flow_header_size(flow) + chunk.length + (checked ? CHUNK_TRAILER_SIZE : 0);
   flow_holds_more(flow, out->left);
   push_rest(flow, out);
-  flow->instance->counters[HARP_COUNTER_chunks_out]++;
+  harp_instance_count(flow->instance, HARP_COUNTER_chunks_out, 1);
   flow_trace(flow, HARP_TRACE_chunk_out, chunk.length, (uint32_t)offset);
   return out->left;
 }
@@ -161,9 +161,8 @@ static void chunk_done(struct link_flow *flow, struct chunk_out *out)
   if (atomic_fetch_sub_explicit(&request->left, 1, memory_order_acq_rel) != 1) {
     return;
   }
-  uint64_t *counters = flow->instance->counters;
-  counters[HARP_COUNTER_messages_out]++;
-  counters[HARP_COUNTER_message_bytes_out] += request->size;
+  harp_instance_count(flow->instance, HARP_COUNTER_messages_out, 1);
+  harp_instance_count(flow->instance, HARP_COUNTER_message_bytes_out, request->size);
   flow_trace(flow, HARP_TRACE_send_done, (uint32_t)request->link->id, (uint32_t)request->size);
   atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
 }

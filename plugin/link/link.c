@@ -69,7 +69,7 @@ void link_fail(struct net_link *link, int error, const char *format, ...)
   /* After the log line was queued, so that a thread that sees the error finds the line. */
   atomic_store(&link->error, error);
   struct harp_engine *engine = link->transport->engine;
-  engine->instances[0]->counters[HARP_COUNTER_link_errors]++;
+  harp_instance_count(engine->instances[0], HARP_COUNTER_link_errors, 1);
   if (!atomic_load(&link->closing)) {
     post_all(link);
   }

@@ -272,7 +272,7 @@ static inline void flow_trace(struct link_flow *flow, enum harp_trace_event even
   uint16_t port = flow->local_port ? flow->local_port
                   : flow->tcp      ? harp_flow_local_port(flow->tcp)
                                    : 0xffff;
-  harp_trace(&flow->instance->trace, flow->instance->now, port, event, a, b);
+  harp_instance_trace(flow->instance, port, event, a, b);
 }
 
 /* Size of a chunk header on this flow, bytes. */

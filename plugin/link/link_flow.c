@@ -19,7 +19,7 @@ enum {
 static void on_established(void *user, struct harp_tcp *tcp)
 {
   struct link_flow *flow = user;
-  if (flow->replaces && !flow_is_dead(flow->replaces, flow->instance->now)) {
+  if (flow->replaces && !flow_is_dead(flow->replaces, harp_instance_now(flow->instance))) {
     flow_end(flow, false); /* the old connection has recovered */
     return;
   }
@@ -39,9 +39,9 @@ int flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16
       .flow = number,
       .flows = link->flow_count,
       .epoch = flow->epoch,
-      .mtu = flow->instance->port->info.mtu,
+      .mtu = harp_instance_port(flow->instance)->mtu,
       .flags = (flow->transport->checksum ? HELLO_CHECKED : 0) |
-               (flow->instance->port->info.shares_address ? HELLO_KERNEL_ADDRESS : 0),
+               (harp_instance_port(flow->instance)->shares_address ? HELLO_KERNEL_ADDRESS : 0),
   };
   memcpy(hello.token, link->handle.token, TOKEN_SIZE);
   int result = flow->transport->key.set ? proof_challenge(hello.proof) : 0;
@@ -51,24 +51,16 @@ int flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16
 
 static void unlist(struct link_flow *flow)
 {
-  struct link_flow **link = &flow->transport->parts[flow->instance->queue].flows;
+  struct link_flow **link = &flow->transport->parts[harp_instance_number(flow->instance)].flows;
   while (*link != flow) {
     link = &(*link)->next;
   }
   *link = flow->next;
 }
 
-static void stop_expecting(struct link_flow *flow)
-{
-  if (flow->instance->expect_user == flow) {
-    flow->instance->expect = NULL;
-    flow->instance->expect_user = NULL;
-  }
-}
-
 void flow_free(struct link_flow *flow)
 {
-  stop_expecting(flow);
+  harp_instance_stop_expecting(flow->instance, flow);
   unlist(flow);
   if (flow->replaces) {
     flow->replaces->candidate = NULL;
@@ -134,7 +126,7 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
     return;
   }
   flow_sched_end(flow);
-  stop_expecting(flow);
+  harp_instance_stop_expecting(flow->instance, flow);
   if (!link) {
     if (flow->replaces && !flow->replaces->tcp) {
       lost(flow->replaces->link, flow, error); /* the peer has dropped both */
@@ -198,7 +190,7 @@ struct link_flow *flow_create(struct transport *transport, struct harp_instance 
   if (!flow) {
     return NULL;
   }
-  struct transport_instance *part = &transport->parts[instance->queue];
+  struct transport_instance *part = &transport->parts[harp_instance_number(instance)];
   flow->transport = transport;
   flow->instance = instance;
   flow->born = harp_instance_running_time(instance);
@@ -216,7 +208,7 @@ struct link_flow *flow_create(struct transport *transport, struct harp_instance 
 static int connect_from_some_port(struct link_flow *flow, struct harp_endpoint peer)
 {
   struct harp_engine *engine = flow->transport->engine;
-  unsigned queue = flow->instance->queue, passed = 0;
+  unsigned queue = harp_instance_number(flow->instance), passed = 0;
   uint16_t port, occupied[PORT_TRIES];
   int result;
   do {
@@ -224,7 +216,8 @@ static int connect_from_some_port(struct link_flow *flow, struct harp_endpoint p
     if (result != 0) {
       break;
     }
-    result = harp_flow_connect(flow->instance->stack, port, peer, &flow_ops, flow, &flow->tcp);
+    result = harp_flow_connect(harp_instance_stack(flow->instance), port, peer, &flow_ops, flow,
+                               &flow->tcp);
     if (result == 0) {
       flow->local_port = port;
     } else {
@@ -322,7 +315,7 @@ void flow_reopen(struct link_flow *flow)
 
 void flow_kill(struct link_flow *flow)
 {
-  stop_expecting(flow);
+  harp_instance_stop_expecting(flow->instance, flow);
   if (flow->candidate) {
     flow_end(flow->candidate, false);
   }
@@ -350,7 +343,7 @@ static void end_candidate_in_order(struct link_flow *candidate)
 
 void flow_end(struct link_flow *flow, bool gently)
 {
-  stop_expecting(flow);
+  harp_instance_stop_expecting(flow->instance, flow);
   if (flow->link) {
     flow->link->flows[flow->number] = NULL;
     flow->link = NULL;
@@ -405,9 +398,9 @@ void flow_publish(struct link_flow *flow)
       .state = view.state,
       .link = flow->link ? (uint32_t)flow->link->id : 0,
       .flow = flow->number,
-      .instance = (uint8_t)flow->instance->queue,
+      .instance = (uint8_t)harp_instance_number(flow->instance),
       .direction = flow->link ? (flow->link->sends ? 'S' : 'R') : 0,
-      .local_address = flow->instance->port->info.address,
+      .local_address = harp_instance_port(flow->instance)->address,
       .peer_address = peer.address,
       .local_port = harp_flow_local_port(flow->tcp),
       .peer_port = peer.port,

@@ -26,15 +26,15 @@ enum {
 
 static void turn_away(struct link_flow *flow)
 {
-  flow->instance->counters[HARP_COUNTER_strangers]++;
-  harp_trace(&flow->instance->trace, flow->instance->now, 0xffff, HARP_TRACE_stranger,
-             flow->rx_header_size, harp_flow_peer(flow->tcp).address);
+  harp_instance_count(flow->instance, HARP_COUNTER_strangers, 1);
+  harp_instance_trace(flow->instance, 0xffff, HARP_TRACE_stranger, flow->rx_header_size,
+                      harp_flow_peer(flow->tcp).address);
   flow_end(flow, false);
 }
 
 static void remember(struct net_listener *listener, struct link_flow *flow)
 {
-  struct transport_instance *part = &flow->transport->parts[flow->instance->queue];
+  struct transport_instance *part = &flow->transport->parts[harp_instance_number(flow->instance)];
   struct link_flow *older = part->unauth_newest;
   flow->listener = listener;
   flow->unauth_older = older;
@@ -45,7 +45,7 @@ static void remember(struct net_listener *listener, struct link_flow *flow)
 
 void listener_forget(struct link_flow *flow)
 {
-  struct transport_instance *part = &flow->transport->parts[flow->instance->queue];
+  struct transport_instance *part = &flow->transport->parts[harp_instance_number(flow->instance)];
   struct link_flow *older = flow->unauth_older, *newer = flow->unauth_newer;
   *(older ? &older->unauth_newer : &part->unauth_oldest) = newer;
   *(newer ? &newer->unauth_older : &part->unauth_newest) = older;
@@ -68,7 +68,7 @@ static int on_accept(void *user, struct harp_tcp *tcp)
     return -EPERM;
   }
   /* Many silent connections must not keep a peer out, so the oldest is dropped. */
-  struct transport_instance *part = &transport->parts[instance->queue];
+  struct transport_instance *part = &transport->parts[harp_instance_number(instance)];
   if (part->unauthenticated >= UNAUTHENTICATED_MAX) {
     turn_away(part->unauth_oldest);
   }
@@ -144,7 +144,7 @@ static struct welcome answer_to(const struct link_flow *flow, const struct hello
       .version = wire_version_common(hello->version_min, hello->version_max),
       .link = hello->link,
       .flow = hello->flow,
-      .mtu = flow->instance->port->info.mtu,
+      .mtu = harp_instance_port(flow->instance)->mtu,
       .epoch = hello->epoch,
   };
 }
@@ -201,7 +201,7 @@ static void refuse_unproved(struct link_flow *flow, const struct hello *hello)
   struct harp_endpoint peer = harp_flow_peer(flow->tcp);
   char name[INET_ADDRSTRLEN];
   inet_ntop(AF_INET, &peer.address, name, sizeof name);
-  flow->instance->counters[HARP_COUNTER_keys_refused]++;
+  harp_instance_count(flow->instance, HARP_COUNTER_keys_refused, 1);
   harp_log_post(HARP_LOG_WARN,
                 "HARP: %s knows this job's token but not its key, and was refused: "
                 "HARP_KEY_FILE must name the same key on every host of the job",
@@ -287,16 +287,16 @@ static void start_listening(struct harp_instance *instance, void *argument)
 {
   struct listening *listening = argument;
   struct net_listener *listener = listening->listener;
-  unsigned i = instance->queue;
-  listening->result = harp_flow_listen(instance->stack, listener->ports[i], BACKLOG, &listener_ops,
-                                       listener, &listener->stack_listeners[i]);
+  unsigned i = harp_instance_number(instance);
+  listening->result = harp_flow_listen(harp_instance_stack(instance), listener->ports[i], BACKLOG,
+                                       &listener_ops, listener, &listener->stack_listeners[i]);
 }
 
 static void stop_listening(struct harp_instance *instance, void *argument)
 {
   struct listening *listening = argument;
   struct net_listener *listener = listening->listener;
-  unsigned i = instance->queue;
+  unsigned i = harp_instance_number(instance);
   if (listener->stack_listeners[i]) {
     harp_flow_unlisten(listener->stack_listeners[i]);
     listener->stack_listeners[i] = NULL;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp doctor: each fault that is put in is found and told with its remedy."""
+"""harp doctor finds each injected fault and names a remedy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def conf(folders: Path) -> Path:
 
 @pytest.fixture
 def findings(host: Host, conf: Path) -> Findings:
-    """Runs doctor on a host; its texts by level, and sees to the exit status."""
+    """Runs doctor on a host and checks its exit status. Returns its texts by level."""
 
     def run(*prefix: str, **environment: str) -> dict[str, list[str]]:
         done = host.run(
@@ -131,14 +131,15 @@ def test_address_of_other_host_is_a_fault(
 def test_address_of_local_rank_is_no_fault(
     mac: str, host: Host, conf: Path, findings: Findings
 ) -> None:
-    """It answers ARP for the address, and is no other host; doctor's probe does not harm it."""
+    """A local rank answers ARP for the address, which is no conflict. doctor's probe does not harm
+    it."""
     conf.write_text(f"device = packet:eth0\naddress = 10.77.0.101/24\n{mac}")
     run_folder = os.environ["HARP_RUN_DIR"]
     with Rank(Site(conf.parent, host.command([]), {"HARP_RUN_DIR": run_folder})) as rank:
         rank.init()
         found = findings()
         (process,) = statfile.scan([Path(run_folder)])
-    assert process.instances[0]["arp_requests_in"] >= 3, "it has not heard the probes"
+    assert process.instances[0]["arp_requests_in"] >= 3, "it has not received the probes"
     assert process.instances[0]["arp_conflicts"] == 0
     assert has(found["ok"], f"HARP's own on eth0; in use by process {process.pid}")
     assert not has(found["fault"], "10.77.0.101")
@@ -212,7 +213,7 @@ def test_dpdk_device_without_dpdk_build_is_a_fault(
     (build / "harp").mkdir(parents=True)
     shutil.copy(_tables.__file__, build / "harp")
     (build / "plugin").mkdir()
-    # What dpdk_glue/dpdk/ethdev_absent.c puts into the plugin of such a build.
+    # The text that dpdk_glue/dpdk/ethdev_absent.c puts into a plugin without DPDK.
     none = (Path(__file__).parents[2] / "dpdk_glue" / "dpdk" / "ethdev_absent.c").read_text()
     (said,) = re.findall(r"this HARP was built without DPDK", none)
     (build / "plugin" / "libnccl-net.so").write_bytes(plugin + said.encode())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp enable and disable: one rename."""
+"""harp enable and disable rename the plugin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_disable_and_enable_rename_plugin(given: str, harp: Any, tmp_path: Path)
     folder = tmp_path / "lib"
     folder.mkdir()
     (folder / "libnccl-net.so").write_text("HARP_CONF_DIR")
-    for _ in range(2):  # again changes nothing
+    for _ in range(2):  # a repetition changes nothing
         assert "bak.libnccl-net.so: disabled" in harp("disable", f"{folder}{given}").stdout
         assert [path.name for path in folder.iterdir()] == ["bak.libnccl-net.so"]
     for _ in range(2):
@@ -25,7 +25,7 @@ def test_disable_and_enable_rename_plugin(given: str, harp: Any, tmp_path: Path)
 def test_first_harp_plugin_on_search_path_is_renamed(
     harp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another vendor's before it, and behind it, is not touched."""
+    """Other vendors' plugins before and after it are not renamed."""
     folders = [tmp_path / name for name in ("absent", "before", "lib", "behind")]
     for folder in folders[1:]:
         folder.mkdir()

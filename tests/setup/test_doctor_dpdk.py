@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What harp doctor says of NICs that HARP has to itself, on hosts made of files."""
+"""harp doctor's findings about dpdk devices, on fake hosts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NODE = "dev/vfio/7"
 
 @pytest.fixture
 def host(fake: FakeHost) -> FakeHost:
-    """Beside eth0 and eth1 a NIC that set-up has bound to vfio-pci, in group 7."""
+    """A host with eth0, eth1 and a NIC bound to vfio-pci, in IOMMU group 7."""
     fake.add_device(f"pci0000:00/{GIVEN}", "0x020000", "vfio-pci")
     fake.join_group(GIVEN, "7")
     fake.write(NODE)
@@ -36,7 +36,7 @@ def host(fake: FakeHost) -> FakeHost:
 
 @pytest.fixture
 def findings(host: FakeHost, tmp_path: Path) -> Findings:
-    """Texts by level, for a file of these lines."""
+    """Returns doctor's texts by level, for a file with these lines."""
 
     def look(device: str = GIVEN, *lines: str) -> dict[str, list[str]]:
         path = tmp_path / "conf/ztcp0.conf"
@@ -62,7 +62,7 @@ def test_correct_nic_has_no_fault(findings: Findings) -> None:
 
 
 def rebind(host: FakeHost, driver: str) -> None:
-    """As if another driver had the NIC, "" for none."""
+    """Binds the NIC to another driver, "" for none."""
     link = (host.root / "sys/bus/pci/devices" / GIVEN).resolve() / "driver"
     link.unlink()
     if driver:
@@ -114,13 +114,13 @@ def test_each_fault_names_its_remedy(fault: str, host: FakeHost, findings: Findi
 
 def test_missing_device_is_a_fault(findings: Findings) -> None:
     assert "there is no PCI device 0000:00:66.0" in findings("0000:00:66.0")["fault"][0]
-    assert findings(ID)["fault"]  # there, and without a driver of ours
+    assert findings(ID)["fault"]  # it exists, but is not bound to a user-space driver
 
 
 def test_inaccessible_iommu_group_is_a_fault(
     findings: Findings, host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """(That a user is really kept out, a virtual machine shows: tests/vm.)"""
+    """Access is mocked here; tests/vm checks it with a real user in a virtual machine."""
     asked: list[tuple[Path, int]] = []
 
     def refuse(path: Path, mode: int) -> bool:
@@ -157,8 +157,8 @@ def test_low_memlock_limit_is_a_fault(
 def test_required_memlock_follows_configuration(
     findings: Findings, host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By what the process will take: more for each instance, as much as is asked for, and
-    without hugepages the whole of what takes their place."""
+    """The required memory: more for each instance, or the configured size, or without hugepages
+    the size of the ordinary pages."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (100 << 20, 100 << 20))
     host.write("proc/self/status", "CapEff:\t0000000000000000\n")
     assert "20 MiB of NCCL's memory" in findings()["note"][0] and findings()["fault"] == []
@@ -174,7 +174,7 @@ def test_device_in_use_is_noted(findings: Findings, host: FakeHost) -> None:
     folder = host.root / "proc/4711/fd"
     folder.mkdir(parents=True)
     (folder / "9").symlink_to("/dev/vfio/7")
-    host.set_pages(POOL, 128, 0)  # it has them
+    host.set_pages(POOL, 128, 0)  # the process has the pages
     found = findings()
     assert found["note"] == [f"{GIVEN} is in use by process 4711"] and found["fault"] == []
 
@@ -214,7 +214,7 @@ def test_uio_driver_needs_hugepages_despite_iommu(findings: Findings, host: Fake
 
 
 def test_memory_limits_match_c_source() -> None:
-    """One rule in two languages."""
+    """Python and C have the same rule."""
     root = Path(__file__).resolve().parents[2]
     source = (root / "dpdk_glue/dpdk/ethdev_device.c").read_text()
     mib = {name: int(text) for name, text in re.findall(r"\b(BASE|QUEUE)_MIB = (\d+)", source)}
