@@ -93,7 +93,7 @@ def test_nic_used_by_other_process_declines(given: Guest) -> None:
 def test_nic_without_access_permission_declines(given: Guest) -> None:
     line = refusal(given, DATA.pci_id, *NOBODY)
     if given.iommu:
-        assert "/dev/vfio/" in line and "Permission denied; give this user the file" in line
+        assert "/dev/vfio/" in line and "Permission denied; give this user access to it" in line
     else:
         assert "only root can use a device bound to" in line
         assert "; bind it to vfio-pci, or run as root" in line
