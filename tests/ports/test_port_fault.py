@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fault: what it does to frames between the two ends of a wire."""
+"""The fault port's effects on frames between the two ends of a wire."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def frame(number: int = 0, payload: bytes = b"", **changes: object) -> Frame:
 
 
 def exchange(ends: tuple[Probe, Probe], count: int, payload: bytes = b"") -> list[Received]:
-    """Sends frames 0 to count - 1; what arrives of them."""
+    """Sends frames 0 to count - 1. Returns the received ones."""
     a, b = ends
     got: list[Received] = []
     for number in range(count):
@@ -60,7 +60,7 @@ def numbers(frames: list[Received]) -> list[int]:
 
 
 def within(count: int, probability: float, seen: int) -> bool:
-    """Five standard deviations around what is expected."""
+    """Whether `seen` is within five standard deviations of the expected number."""
     spread = 5 * (count * probability * (1 - probability)) ** 0.5
     return abs(seen - count * probability) <= spread
 
@@ -123,7 +123,7 @@ def test_last_reordered_frame_is_released(pair: Pair) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 500, MSS])
 def test_corrupt_flips_one_detectable_bit(pair: Pair, side: Side, size: int) -> None:
-    """Every frame differs in one bit, claims no checksum, and a check finds it out."""
+    """Every frame differs in one bit and is not marked as checked. Its checksum detects the bit."""
     payload = os.urandom(size)
     frames = exchange(pair(*side("corrupt=1")), 40, payload)
     assert len(frames) == 40
@@ -146,7 +146,7 @@ def test_corrupt_changes_only_expected_share(pair: Pair, side: Side) -> None:
 
 
 def test_merged_segment_is_corrupted_on_receipt(pair: Pair) -> None:
-    """The receiver's checksum covers the segment as it was merged."""
+    """The checksum covers the merged segment."""
     a, b = pair("", "corrupt=1,side=rx")
     a.send(frame(0, bytes(40000)), segment=MSS)
     (got,) = b.receive()
@@ -171,7 +171,7 @@ def test_armed_descriptor_fires_when_held_frame_is_due(pair: Pair, side: Side, s
     a, b = pair(*side(spec))
     a.send(frame(1))
     sleeper = a if side("")[1] == "" else b
-    sleeper.receive(1, 0)  # the receiver's port takes the frame in, and holds it
+    sleeper.receive(1, 0)  # the receiver's port takes the frame and delays it
     assert not sleeper.arm(True)
     assert sleeper.wait(1), "by the timer"
     sleeper.arm(False)
@@ -202,7 +202,7 @@ def test_rate_option_limits_throughput(pair: Pair) -> None:
 
 
 def test_rate_queue_drops_excess(pair: Pair) -> None:
-    """The line takes 83 frames a second, and its queue holds what leaves it in 50 ms."""
+    """The line sends 83 frames a second, and its queue holds the frames of 50 ms."""
     ends = pair("rate_mbps=1")
     begin = time.monotonic()
     for number in range(600):
@@ -223,7 +223,7 @@ def test_blackhole_drops_everything(pair: Pair, side: Side) -> None:
 
 
 def test_same_seed_gives_same_faults(pair: Pair, probe: Make, tmp_path: Path) -> None:
-    """Another run: the same frames are lost; another seed: others are."""
+    """A second run loses the same frames; another seed loses others."""
     spec = "drop=0.1,duplicate=0.1,corrupt=0.1"
 
     def run(name: str, seed: int) -> list[bytes]:
@@ -255,7 +255,7 @@ def test_port_limits_faults_to_one_port(pair: Pair) -> None:
 
 
 def test_flow_limits_faults_to_one_flow(pair: Pair) -> None:
-    """flow=1: the second local port that was taken, whatever its number."""
+    """flow=1 selects the second reserved local port, whatever its number."""
     a, b = pair("blackhole=1,flow=1,side=both")
     ports = [a.reserve() for _ in range(3)]
     for number, port in enumerate(ports):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""packet: AF_PACKET on the ends of a veth, without a stack above."""
+"""The packet port: AF_PACKET on the ends of a veth, without a stack above."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Make = Callable[..., Probe]
 Hosts = Callable[[str], "list[Host]"]
 
 MSS = 1448
-SPEED_TRIES = 5  # on a busy machine
-STRANGER = "10.77.0.77"  # nobody's address in the lab's network
+SPEED_TRIES = 5  # for a busy machine
+STRANGER = "10.77.0.77"  # an unused address of the lab's network
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def wire() -> str:
 
 @pytest.fixture
 def pair(probe: Make, hosts: Hosts, wire: str) -> tuple[Probe, Probe]:
-    """Two ports on addresses of their own, one queue each."""
+    """Two ports with their own addresses, one queue each."""
     ends = []
     for host in hosts(wire):
         one = probe(host)
@@ -51,7 +51,7 @@ def pair(probe: Make, hosts: Hosts, wire: str) -> tuple[Probe, Probe]:
 
 
 def between(a: Probe, b: Probe, payload: bytes = b"", **changes: object) -> Frame:
-    """A segment from a's port to b's."""
+    """A segment from port a to port b."""
     words: dict[str, object] = {
         "src": a.info["address"],
         "dst": b.info["address"],
@@ -164,7 +164,7 @@ def test_correct_hint_delivers_payload_to_buffer(pair: tuple[Probe, Probe]) -> N
     sent = [between(a, b, os.urandom(size)) for size in (STRIDE, STRIDE, 5, STRIDE)]
     for one in sent:
         a.send(one, segment=MSS)
-    time.sleep(0.05)  # one burst asks for as many as came lately: at least two
+    time.sleep(0.05)  # until both frames are there: a burst adapts to recent arrivals
     got = b.receive(2, hint=HINT) + b.receive(2, hint=HINT)
     assert [f.place for f in got] == [0, STRIDE, 0, STRIDE]
     assert [f.header_length for f in got] == [HEADERS] * 4
@@ -205,7 +205,8 @@ def test_unexpected_length_makes_frame_contiguous(pair: tuple[Probe, Probe], siz
 def test_long_payload_moves_next_payload_out_of_buffer(
     pair: tuple[Probe, Probe], size: int, options: bytes
 ) -> None:
-    """A payload longer than its place will be delivered over the next one's: that moves out."""
+    """A payload longer than its stride needs the next one's place, so the next one moves out of the
+    buffer."""
     a, b = pair
     first = between(a, b, os.urandom(size), options=options)
     second = between(a, b, os.urandom(STRIDE))
@@ -218,7 +219,7 @@ def test_long_payload_moves_next_payload_out_of_buffer(
 
 
 def test_other_frames_leave_next_payload_in_buffer(pair: tuple[Probe, Probe]) -> None:
-    """What needs no more than its place leaves the next one where it was put."""
+    """A frame that fits its stride leaves the next payload in the buffer."""
     a, b = pair
     request = arp_request(a.info["mac"], a.info["address"], b.info["address"])
     for first in (between(a, b), between(a, b, bytes(STRIDE), options=b""), request):
@@ -231,7 +232,8 @@ def test_other_frames_leave_next_payload_in_buffer(pair: tuple[Probe, Probe]) ->
 
 
 def test_hint_bounds_bytes_written_to_buffer(pair: tuple[Probe, Probe]) -> None:
-    """The stretch ends within the second frame's stride: the rest goes to the slot."""
+    """The buffer ends within the second frame's stride: the rest of its payload stays in the
+    slot."""
     a, b = pair
     sent = [between(a, b, os.urandom(size)) for size in (STRIDE, 100, STRIDE, STRIDE)]
     for one in sent:
@@ -263,7 +265,7 @@ def test_hint_with_arp(pair: tuple[Probe, Probe]) -> None:
     assert got.data == request and got.payload_length == 0
 
 
-# What is received, and what is not
+# Received and filtered frames
 
 
 def test_own_frames_are_not_received(pair: tuple[Probe, Probe]) -> None:
@@ -282,14 +284,14 @@ def test_filter_of_an_own_address(pair: tuple[Probe, Probe], hosts: Hosts) -> No
     a.send(bytes(between(a, b))[:12] + b"\x86\xdd" + bytes(100))  # IPv6
     a.send(bytes(between(a, b))[:12] + b"\x81\x00\x00\x05" + bytes(between(a, b))[12:])
     a.send(between(a, b, b"ours", complete=True))
-    # A tag of VLAN 0 says priority, not VLAN; the kernel takes it off.
+    # A tag of VLAN 0 has only a priority; the kernel removes it.
     urgent = bytes(between(a, b, b"urgent", complete=True))
     a.send(urgent[:12] + b"\x81\x00\xe0\x00" + urgent[12:])
     assert [f.data[HEADERS:] for f in b.receive(7, 0.3)] == [b"ours", b"urgent"]
 
 
 def test_tcp_ports_divide_own_address(probe: Make, hosts: Hosts, pair: tuple[Probe, Probe]) -> None:
-    """tcp_ports divides one address among files: each hears its own range only."""
+    """tcp_ports divides one address among files: each receives only its own range."""
     a, _ = pair
     host = hosts("veth-1500")[1]
     low, high = probe(host), probe(host)
@@ -321,7 +323,7 @@ def test_second_mac_address_is_registered(
 def test_ports_on_one_interface_receive_from_each_other(
     probe: Make, hosts: Hosts, pair: tuple[Probe, Probe]
 ) -> None:
-    """Two processes on one interface: the outgoing frame of one arrives at the other."""
+    """Two processes share an interface: an outgoing frame of one arrives at the other."""
     a, _ = pair
     host = hosts("veth-1500")[0]
     sibling = probe(host)
@@ -338,7 +340,7 @@ def test_ports_on_one_interface_receive_from_each_other(
 
 
 def listening(host: Host) -> set[int]:
-    """TCP ports that the host's kernel listens on."""
+    """The TCP ports on which the host's kernel listens."""
     said = host.run(["ss", "-Hltn"]).stdout
     return {int(line.split()[3].rsplit(":", 1)[1]) for line in said.splitlines()}
 
@@ -374,7 +376,7 @@ def test_kernel_does_not_answer_reserved_ports(shared: tuple[Probe, Probe], host
 
 
 def test_kernel_resets_unreserved_port(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
-    """The check above can fail: an unreserved port draws a reset."""
+    """An unreserved port draws a reset. This validates the test above."""
     a, b = shared
     host = hosts("veth-1500")[1]
     before = host.counters()["TcpOutRsts"]
@@ -403,7 +405,7 @@ def test_filter_of_a_shared_address(shared: tuple[Probe, Probe]) -> None:
 
 
 def test_kernel_tcp_works_beside_port(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
-    """The interface's own TCP is not disturbed, and not heard."""
+    """The kernel's TCP on the interface works, and HARP does not receive its frames."""
     first, second = hosts("veth-1500")
     shared[1].reserve()
     server = second.popen(["iperf3", "-s", "-1", "-p", "5999"], stdout=subprocess.DEVNULL)
@@ -418,7 +420,7 @@ def test_kernel_tcp_works_beside_port(shared: tuple[Probe, Probe], hosts: Hosts)
 
 @pytest.fixture
 def few_offered(hosts: Hosts) -> Iterator[set[int]]:
-    """The only ports that the kernel of the second host would choose: others of its range are
+    """The only ports that the second host's kernel may choose: the others of its range are
     reserved."""
     host = hosts("veth-1500")[1]
     names = ("net.ipv4.ip_local_port_range", "net.ipv4.ip_local_reserved_ports")
@@ -435,7 +437,7 @@ def few_offered(hosts: Hosts) -> Iterator[set[int]]:
 def test_ip_local_reserved_ports_are_respected(
     few_offered: set[int], shared: tuple[Probe, Probe], hosts: Hosts
 ) -> None:
-    """Beside what the kernel grants, only what it would grant."""
+    """HARP takes only ports that the kernel may choose itself."""
     before = listening(hosts("veth-1500")[1])
     taken = {shared[1].reserve() for _ in range(100)}
     held = listening(hosts("veth-1500")[1]) - before
@@ -445,7 +447,7 @@ def test_ip_local_reserved_ports_are_respected(
 def test_tcp_ports_may_name_reserved_ports(
     few_offered: set[int], probe: Make, hosts: Hosts
 ) -> None:
-    """Its ports are reserved so that nobody else gets them."""
+    """An administrator may reserve HARP's ports to keep other programs from them."""
     host = hosts("veth-1500")[1]
     one = probe(host)
     one.open(f"packet:{host.interface}", ports="40003-40007")
@@ -469,7 +471,7 @@ def test_ports_are_held_in_blocks(shared: tuple[Probe, Probe], hosts: Hosts) -> 
 
 
 def test_several_hundred_ports_are_received(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
-    """Hundreds of ports make few ranges: every one of them is heard."""
+    """Hundreds of ports form few ranges, and frames to each of them arrive."""
     a, b = shared
     ports = [b.reserve() for _ in range(300)]
     assert len(set(ports)) == 300
@@ -553,7 +555,7 @@ def test_arp_reaches_every_queue(probe: Make, hosts: Hosts) -> None:
     sender.open("packet:eth0", address=f"{first.own_address}/24")
     b.open("packet:eth0", 2, f"{second.own_address}/24")
     for queue in range(2):
-        b.receive(8, 0.05, queue=queue)  # what the kernels said to each other
+        b.receive(8, 0.05, queue=queue)  # discards the kernels' own frames
         assert not b.arm(True, queue)
     request = arp_request(sender.info["mac"], sender.info["address"], b.info["address"])
     sender.send(request)
@@ -564,7 +566,7 @@ def test_arp_reaches_every_queue(probe: Make, hosts: Hosts) -> None:
 
 
 def test_fanout_groups_are_per_process(probe: Make, hosts: Hosts) -> None:
-    """Each process's group is its own: frames are not shared out between processes."""
+    """Each process has its own fanout group, so frames are not divided between processes."""
     first, second = hosts("veth-1500")
     sender = probe(first)
     sender.open("packet:eth0", address=f"{first.own_address}/24")
@@ -592,7 +594,7 @@ def test_descriptor_is_readable_when_frames_wait(pair: tuple[Probe, Probe]) -> N
 
 
 def test_socket_buffer_losses_are_counted(probe: Make, hosts: Hosts) -> None:
-    """A reader that sleeps loses what its socket cannot hold, and says how much."""
+    """A sleeping reader loses the frames beyond its socket buffer, and counts them."""
     first, second = hosts("veth-1500")
     a, b = probe(first), probe(second)
     a.open("packet:eth0", address=f"{first.own_address}/24")
@@ -609,7 +611,7 @@ def test_socket_buffer_losses_are_counted(probe: Make, hosts: Hosts) -> None:
 
 
 def test_full_qdisc_is_eagain(probe: Make, hosts: Hosts) -> None:
-    """A queueing discipline that takes no more: nothing small is lost, nothing sleeps on it."""
+    """The queueing discipline is full: send returns EAGAIN, without a loss or a sleep."""
     first, second = hosts("veth-1500")
     a, b = probe(first), probe(second)
     a.open("packet:eth0", address=f"{first.own_address}/24")
@@ -650,7 +652,7 @@ def test_interface_goes_down_and_comes_back(probe: Make, hosts: Hosts) -> None:
         with pytest.raises(PortError) as send_down:
             b.send(between(b, a, bytes(2000)))
         assert send_down.value.number == errno.ENETDOWN
-        for number in range(3):  # small: lost at the flush, as on a wire
+        for number in range(3):  # small frames: lost at the flush, as on a wire
             b.send(between(b, a), flush=number == 2)
     finally:
         second.set_link(True)
@@ -683,7 +685,7 @@ def test_removed_interface_is_enodev(probe: Make, hosts: Hosts) -> None:
 def test_close_leaves_no_descriptors(probe: Make, hosts: Hosts, queues: int) -> None:
     host = hosts("veth-1500")[0]
     one = probe(host)
-    one.do("use 0")  # it runs
+    one.do("use 0")  # the port works
     before = one.descriptors()
     for device in ("packet:eth0", "fault:drop=0.1|packet:eth0"):
         one.open(device, queues)
@@ -752,7 +754,7 @@ def test_gateway_is_kernel_default_route(probe: Make, hosts: Hosts) -> None:
 
 
 def test_cap_net_raw_is_sufficient(probe: Make, hosts: Hosts) -> None:
-    """CAP_NET_RAW alone is enough, with a shallow buffer, which is said; without: refused."""
+    """CAP_NET_RAW alone suffices, with a shallow buffer and a note. Without it, open fails."""
     host = hosts("veth-1500")[0]
     other = probe(hosts("veth-1500")[1])
     other.open("packet:eth0")
@@ -787,7 +789,7 @@ def test_many_processes_share_an_address(probe: Make, hosts: Hosts) -> None:
 
 
 def speed(a: Probe, b: Probe, big: Frame, hint: int) -> tuple[float, float, int]:
-    """Gbit/s that arrived, Gbit sent for each second of the sender's computing, frames."""
+    """The received Gbit/s, the sent Gbit for each CPU second of the sender, and the frames."""
     b.start(f"drain 0 700 {hint} {len(big.payload)}")
     time.sleep(0.05)
     command = f"blast 0 900 {HEADERS} {MSS} {CHECKSUM_START} 16 {bytes(big).hex()}"
@@ -807,8 +809,8 @@ def test_throughput_over_veth(
     hint: int,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Large segments, as fast as they go. The bar is on bits sent per second of the sender's
-    own computing, and low: it tells a broken path from a good one on a busy machine too."""
+    """Large segments at full speed. The bound is on the bits for each CPU second of the sender. It
+    is low, so that it detects a broken path also on a busy machine."""
     a, b = pair
     big = between(a, b, bytes(45 * MSS))
     for _ in range(SPEED_TRIES):

@@ -114,16 +114,16 @@ def main(
     write: bool,
     names: bool,
 ) -> None:
-    """Many stacks in virtual time, over links with rates, queues and faults; every byte verified.
+    """Run many stacks in virtual time, over links with rates, queues and faults; verify every byte.
 
-    Exit: 0 all is well, 1 a rule was broken or a golden value has changed, 2 wrong usage.
+    Exit: 0 success, 1 a rule was broken or a golden value has changed, 2 wrong usage.
     """
     if sum([seeds is not None, seed is not None, scenario is not None, compare, names]) != 1:
-        raise click.UsageError("say one of --seeds, --seed, --scenario, --golden and --list")
+        raise click.UsageError("give one of --seeds, --seed, --scenario, --golden and --list")
     if picture and not capture:
-        raise click.UsageError("--picture is drawn from a capture: say --capture FILE, too")
+        raise click.UsageError("--picture needs a capture: add --capture FILE")
     if write and not compare:
-        raise click.UsageError("--write belongs to --golden")
+        raise click.UsageError("--write needs --golden")
     try:
         if names:
             good = True
