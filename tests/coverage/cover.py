@@ -152,8 +152,8 @@ def ask_gcovr(runner: Runner, build: Path) -> Path:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"],
                                  "ignore_unknown_options": True})  # fmt: skip
-@click.option("--report", "only_report", is_flag=True, help="Run no tests: what earlier runs left.")
-@click.option("--branches", is_flag=True, help="Name the branches never taken, too.")
+@click.option("--report", "only_report", is_flag=True, help="Run no tests; report earlier runs.")
+@click.option("--branches", is_flag=True, help="Also list the branches never taken.")
 @click.option("--build", type=click.Path(path_type=Path, exists=True, file_okay=False),
               default=ROOT / "build-coverage", help="A build with b_coverage=true.")  # fmt: skip
 @click.argument("tests", nargs=-1, metavar="[PYTEST ARGUMENT]...")
@@ -190,7 +190,7 @@ def main(only_report: bool, branches: bool, build: Path, tests: tuple[str, ...])
     for outcome in bad:
         click.echo("\n".join(FAILED.findall(outcome.output)) or outcome.output[-4000:])
     wanting = failures(areas)
-    click.echo("\n".join(wanting) or "all bounds are kept")
+    click.echo("\n".join(wanting) or "all bounds are met")
     sys.exit(1 if wanting or bad else 0)
 
 

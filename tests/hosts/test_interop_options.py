@@ -274,7 +274,7 @@ class Stream:
             if self.slow:
                 break
         assert self.received <= self.size
-        assert self.received == self.size or not self._ended, f"only {self.received} came"
+        assert self.received == self.size or not self._ended, f"only {self.received} bytes arrived"
 
 
 def converse(ends: Ends, case: Case) -> None:

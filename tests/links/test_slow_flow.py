@@ -40,5 +40,5 @@ def test_capped_flow_does_not_slow_other_flows(tmp_path: Path) -> None:
     capped = rate(tmp_path / "capped", capped=True)
     print(f"{whole:.4f} GB/s, with one flow at a tenth {capped:.4f}: {capped / whole:.2f}")
     line = FLOWS * FLOW_MBPS / 8e3
-    assert 0.7 * line < whole < 1.05 * line, "the flows are not what holds the link back"
+    assert 0.7 * line < whole < 1.05 * line, "the flows do not limit the link"
     assert capped >= 0.8 * 0.75 * whole

@@ -144,7 +144,7 @@ def sweep() -> None:
 @click.option("--list", "only_list", is_flag=True, help="Print the mutations and their tests.")
 @click.option("--jobs", type=click.IntRange(1, 64), default=len(os.sched_getaffinity(0)),
               show_default="one for each core",
-              help="Copies of the tree that are built and tried side by side.")  # fmt: skip
+              help="Number of copies of the tree that are tested in parallel.")  # fmt: skip
 @click.argument("names", nargs=-1, metavar="[NAME|LIST]...")
 def main(only_list: bool, jobs: int, names: tuple[str, ...]) -> None:
     """Break one line after another, and check that its tests fail. NAMES: default all.

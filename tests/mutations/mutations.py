@@ -58,13 +58,13 @@ class Mutation:
     def _next(self, lines: list[str], begin: int) -> int:
         found = [index for index in _places(lines, self.line) if index >= begin]
         if not found:
-            raise MutationError(f"{self.name}: {self.file} has no such line behind {self.after!r}")
+            raise MutationError(f"{self.name}: {self.file} has no such line after {self.after!r}")
         return found[0]
 
     def _only(self, lines: list[str], wanted: str) -> int:
         found = _places(lines, wanted)
         if len(found) != 1:
-            raise MutationError(f"{self.name}: {self.file} has {len(found)} times {wanted!r}")
+            raise MutationError(f"{self.name}: {self.file} has {wanted!r} {len(found)} times")
         return found[0]
 
 
@@ -75,9 +75,9 @@ def read_entry(area: str, entry: Any) -> Mutation:
     """Parses an entry. Raises MutationError if fields are missing or unknown, or if it changes
     nothing."""
     if not isinstance(entry, dict) or not NEEDED <= set(entry) <= NEEDED | {"after"}:
-        raise MutationError(f"{area}: {entry}: an entry has {', '.join(sorted(NEEDED))}")
+        raise MutationError(f"{area}: {entry}: an entry needs {', '.join(sorted(NEEDED))}")
     if not entry["caught_by"] or entry["line"] == entry["becomes"]:
-        raise MutationError(f"{entry['name']}: nothing changes, or nothing notices")
+        raise MutationError(f"{entry['name']}: it changes nothing, or names no test")
     return Mutation(area=area, **{**entry, "caught_by": tuple(entry["caught_by"])})
 
 

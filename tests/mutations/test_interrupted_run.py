@@ -48,7 +48,7 @@ def test_interrupted_run_leaves_no_files_or_processes(
     limit = time.monotonic() + 60
     while len(list(tmp_path.glob("*/?/build"))) < 2 and time.monotonic() < limit:
         time.sleep(0.05)
-    assert list(inside(tmp_path)), "nothing is under way"
+    assert list(inside(tmp_path)), "no process is running"
     run.send_signal(number)
     said, _ = run.communicate(timeout=60)
     assert run.returncode == 130, said

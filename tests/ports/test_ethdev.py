@@ -173,7 +173,7 @@ def test_tso_and_lro_segments_cross_whole(large: Link) -> None:
             assert int.from_bytes(part.data[16:18], "big") == len(part.data) - 14
             number = (number + len(part.data) - HEADERS) % 2**32
         flags = [part.data[47] for part in parts]
-        assert flags == [0x10] * (len(parts) - 1) + [0x19], "flags belong to the last part"
+        assert flags == [0x10] * (len(parts) - 1) + [0x19], "only the last part has the flags"
 
 
 def test_tso_can_be_switched_off(link: Callable[..., Link]) -> None:
@@ -460,7 +460,7 @@ def _kernel_nic() -> str:
         driver = path / "driver"
         if driver.exists() and "vfio" not in driver.resolve().name:
             return path.name
-    pytest.skip("this machine has no PCI device that the kernel drives")
+    pytest.skip("this machine has no PCI device with a kernel driver")
 
 
 def test_device_bound_to_kernel_driver_is_refused(probe: Make) -> None:

@@ -79,7 +79,7 @@ Side = Callable[[str], "tuple[str, str]"]
 def test_empty_spec_changes_no_frame(pair: Pair) -> None:
     ends = pair("seed=1", "side=both")
     assert numbers(exchange(ends, 300)) == list(range(300))
-    assert ends[0].info["max_frame"] == 1514, "segments are cut, so that fate strikes each"
+    assert ends[0].info["max_frame"] == 1514, "segments are cut, so that faults apply to each frame"
     assert ends[0].info["offloads"] & 2 == 0
     assert "fault (seed=1) over wire" in ends[0].info["summary"]
 
@@ -109,7 +109,7 @@ def test_reorder_delays_expected_share(pair: Pair, side: Side) -> None:
     late = [i for i, n in enumerate(got) if any(m > n for m in got[max(0, i - 8) : i])]
     assert within(2000, 0.05, len(late))
     for i in late:
-        assert 1 <= sum(m > got[i] for m in got[:i]) <= 8, "overtaken by about four"
+        assert 1 <= sum(m > got[i] for m in got[:i]) <= 8, "a frame must be overtaken by about four"
 
 
 def test_last_reordered_frame_is_released(pair: Pair) -> None:
@@ -173,18 +173,18 @@ def test_armed_descriptor_fires_when_held_frame_is_due(pair: Pair, side: Side, s
     sleeper = a if side("")[1] == "" else b
     sleeper.receive(1, 0)  # the receiver's port takes the frame and delays it
     assert not sleeper.arm(True)
-    assert sleeper.wait(1), "by the timer"
+    assert sleeper.wait(1), "the timer did not fire"
     sleeper.arm(False)
     sleeper.do("flush 0")
     assert len(b.receive()) == 1
-    assert not sleeper.arm(True) and not sleeper.wait(0.05), "nothing is due any more"
+    assert not sleeper.arm(True) and not sleeper.wait(0.05), "no frame is left"
 
 
 def test_arm_reports_frames_due(pair: Pair) -> None:
     a, _ = pair("delay_us=1")
     a.send(frame(1), flush=False)
     time.sleep(0.001)
-    assert a.arm(True), "must not sleep on it"
+    assert a.arm(True), "arm must report a due frame"
 
 
 def test_rate_option_limits_throughput(pair: Pair) -> None:
@@ -209,7 +209,7 @@ def test_rate_queue_drops_excess(pair: Pair) -> None:
         ends[0].send(frame(number, bytes(MSS)), flush=False)
     most = 83.4 * (time.monotonic() - begin + 0.05) + 2
     if most >= 600:
-        pytest.skip("the machine took seconds to hand over 600 frames")
+        pytest.skip("the machine took seconds to send 600 frames")
     deadline = time.monotonic() + 0.5
     got: list[Received] = []
     while time.monotonic() < deadline:
@@ -274,15 +274,15 @@ def test_control_file_changes_faults(pair: Pair, tmp_path: Path) -> None:
         a.send(frame(number))
         return numbers(b.receive(1, 0.2)) == [number]
 
-    assert passes(1), "there is no file yet"
+    assert passes(1), "without a file, frames pass"
     control.write_text("blackhole=1\n")
     assert not passes(2)
     a.send(frame(2, dport=2001))
-    assert numbers(b.receive()) == [2], "the device's port=2000 still holds"
+    assert numbers(b.receive()) == [2], "port=2000 of the device still applies"
     control.write_text("blackhole=1, port=2001\n")
-    assert passes(3), "the file lies over the device's spec"
+    assert passes(3), "the file must override the device's spec"
     control.write_text("blackhole=1, nonsense=1\n")
-    assert passes(4), "a wrong text changes nothing"
+    assert passes(4), "a wrong text must not change the faults"
     control.write_text("blackhole=1")
     assert not passes(5)
     control.unlink()

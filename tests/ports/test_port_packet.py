@@ -317,7 +317,7 @@ def test_second_mac_address_is_registered(
     a.send(between(a, other, b"hello"))
     assert len(other.receive()) == 1
     known = host.run(["bridge", "fdb", "show", "dev", "eth0"]).stdout
-    assert "02:55:00:00:00:09" in known, "a NIC must let it through"
+    assert "02:55:00:00:00:09" in known, "the NIC's address filter must have it"
 
 
 def test_ports_on_one_interface_receive_from_each_other(
@@ -368,7 +368,7 @@ def test_kernel_does_not_answer_reserved_ports(shared: tuple[Probe, Probe], host
     a.send(between(a, b, os.urandom(60000), dport=local), segment=MSS)
     assert len(b.receive(7)) == 7
     b.release(local)
-    assert local in listening(host), "a port is held for the next flow"
+    assert local in listening(host), "the port stays reserved for the next flow"
     moved = {name: value - before[name] for name, value in host.counters().items()}
     assert moved["TcpOutRsts"] == 0 and moved["TcpOutSegs"] == 0
     b.do("close")
@@ -401,7 +401,7 @@ def test_filter_of_a_shared_address(shared: tuple[Probe, Probe]) -> None:
     frames = b.receive(7, 0.3)
     kinds = [f.data[12:14] + f.data[23:24] for f in frames if f.data[20:22] != b"\x00\x02"]
     assert kinds[:2] == [b"\x08\x00\x06", b"\x08\x00\x01"]
-    assert {kind[:2] for kind in kinds[2:]} == {b"\x08\x06"}, "the request (and an answer)"
+    assert {kind[:2] for kind in kinds[2:]} == {b"\x08\x06"}, "only the request and perhaps a reply"
 
 
 def test_kernel_tcp_works_beside_port(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
@@ -460,7 +460,7 @@ def test_ports_are_held_in_blocks(shared: tuple[Probe, Probe], hosts: Hosts) -> 
     ports = {b.reserve() for _ in range(40)}
     assert len(ports) == 40
     held = listening(host)
-    assert ports <= held and len(held) <= 80, "blocks, not one listener after another"
+    assert ports <= held and len(held) <= 80, "ports must be reserved in blocks"
     for local in ports:
         a.send(between(a, b, dport=local))
     assert len(b.receive(40)) == 40
@@ -546,7 +546,7 @@ def test_fanout_steers_by_local_port(probe: Make, hosts: Hosts, own: bool) -> No
     addresses = (sender.info["address"], b.info["address"], sender.info["mac"], b.info["mac"])
     quoted = between(b, sender, sport=ports[2][0])
     sender.send(icmp_unreachable(*addresses, quoted))
-    assert len(b.receive(1, queue=2)) == 1, "what quotes a flow goes to its queue"
+    assert len(b.receive(1, queue=2)) == 1, "an ICMP error must reach the queue of the quoted flow"
 
 
 def test_arp_reaches_every_queue(probe: Make, hosts: Hosts) -> None:
@@ -604,10 +604,10 @@ def test_socket_buffer_losses_are_counted(probe: Make, hosts: Hosts) -> None:
     waiting = 0
     while got := len(b.receive(200, 0)):
         waiting += got
-    assert waiting * 64000 > 20e6, "the buffer is deep"
+    assert waiting * 64000 > 20e6, "the socket buffer is too small"
     lost = b.count()["lost"]
     assert waiting + lost == sent["frames"]
-    assert b.count()["lost"] == 0, "counted once"
+    assert b.count()["lost"] == 0, "losses must be counted once"
 
 
 def test_full_qdisc_is_eagain(probe: Make, hosts: Hosts) -> None:
@@ -628,14 +628,14 @@ def test_full_qdisc_is_eagain(probe: Make, hosts: Hosts) -> None:
         with pytest.raises(PortError) as full:
             a.send(between(a, b, bytes(1000)))
         assert full.value.number == errno.EAGAIN
-        assert a.arm(True), "frames are held"
+        assert a.arm(True), "arm must report the frames held back"
     finally:
         first.run(["tc", "qdisc", "del", "dev", "eth0", "root"])
     a.do("flush 0")
     assert not a.arm(True)
     got = [sequence_of(f.data) for f in b.receive(sent, 0.5)]
     after = got[got.index(max(n for n in got if n + 1 not in got and n + 1 < sent)) + 1 :]
-    assert after == list(range(sent - len(after), sent)), "what was held when it was full"
+    assert after == list(range(sent - len(after), sent)), "a frame held back was lost"
     assert a.count()["full"] >= 3
 
 
@@ -765,7 +765,7 @@ def test_cap_net_raw_is_sufficient(probe: Make, hosts: Hosts) -> None:
     for flags in (0x02, 0x12, 0x10, 0x18, 0x11):
         other.send(between(other, raw, b"x", dport=local, flags=flags))
     assert len(raw.receive(5)) == 5
-    assert host.counters()["TcpOutSegs"] == before["TcpOutSegs"], "the kernel stays silent"
+    assert host.counters()["TcpOutSegs"] == before["TcpOutSegs"], "the kernel must not answer"
     number, text = refusal(
         probe(host, "setpriv", "--bounding-set=-all", "--inh-caps=-all"), "packet:eth0"
     )

@@ -98,14 +98,14 @@ def test_doorbell_wakes_armed_receiver(ends: tuple[Probe, Probe]) -> None:
     assert not b.arm(True)
     assert not b.wait(0.05)
     a.send(frame(b"hello"), flush=False)
-    assert not b.wait(0.05), "a burst rings when it is complete"
+    assert not b.wait(0.05), "the doorbell rings only at the end of a burst"
     a.do("flush 0")
     assert b.wait(1)
     b.arm(False)
-    assert not b.wait(0.05), "the bell must be quiet again"
+    assert not b.wait(0.05), "the doorbell was not disarmed"
     a.send(frame(b"again"))
-    assert not b.wait(0.05), "nobody rings for one who is awake"
-    assert b.arm(True), "frames wait: no sleep"
+    assert not b.wait(0.05), "the doorbell rang for a receiver that does not sleep"
+    assert b.arm(True), "arm must report waiting frames"
     assert len(b.receive(2)) == 2
 
 
@@ -120,7 +120,9 @@ def test_frames_reach_queue_of_their_local_port(probe: Make, path: str) -> None:
             a.send(Frame(A, B, 1000, local, b"to you"), queue=sender)
         assert len(b.receive(3, queue=queue)) == 3
     a.send(arp_request("02:48:41:52:50:00", A, B), queue=1)
-    assert all(len(b.receive(1, queue=queue)) == 1 for queue in range(3)), "every stack hears ARP"
+    assert all(len(b.receive(1, queue=queue)) == 1 for queue in range(3)), (
+        "ARP must reach every queue"
+    )
 
 
 def test_ports_are_reserved_and_released(ends: tuple[Probe, Probe]) -> None:
@@ -161,8 +163,8 @@ def test_dead_peer_is_replaced(ends: tuple[Probe, Probe], probe: Make, path: str
     assert full
     heir = probe()
     heir.open(f"wire:{path}", address=f"{B}/24")
-    assert heir.info["mac"][-1] == "1", "the dead one's end"
-    assert heir.nothing(), "a new cable carries nothing from before"
+    assert heir.info["mac"][-1] == "1", "the new process must get the dead one's end"
+    assert heir.nothing(), "a new end must not receive old frames"
     a.send(frame(b"to the heir", seq=7))
     (got,) = heir.receive()
     assert sequence_of(got.data) == 7

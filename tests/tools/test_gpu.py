@@ -159,7 +159,7 @@ def test_report_lists_jobs_and_checks(tmp_path: Path, monkeypatch: pytest.Monkey
                  "via NET/HARP/0"):  # fmt: skip
         assert said in text, text
     assert re.search(r"\| torch, 64 MiB +\| +2\.000 \| +1\.000 \| +2\.00 \|", text), text
-    assert text.count("Loaded net plugin") == 2, "of each kind of job one is enough"
+    assert text.count("Loaded net plugin") == 2, "the report needs one job of each kind"
     assert "nobody wants" not in text
     document = json.loads(json.dumps(report.document()))
     assert document["schema"] == "harp.gpu/1" and all(one["ok"] for one in document["checks"])
@@ -185,7 +185,7 @@ def test_failed_job_is_named(
     report = report_of(tmp_path, monkeypatch, fault)
     assert named in failures(report)
     shown = capfd.readouterr().err
-    assert ("Traceback: out of luck" in shown) == (fault == "crash"), "the log of who failed"
+    assert ("Traceback: out of luck" in shown) == (fault == "crash"), "the log of the failed rank"
     if fault == "mixed hangs":
         assert report.jobs[-1].statuses == [1, None]
 

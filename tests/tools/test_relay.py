@@ -54,7 +54,9 @@ def test_relay_without_faults_loses_nothing(wire: str) -> None:
 
 def test_large_segments_are_cut_to_mtu() -> None:
     forward = moved(RelaySpec(), 10 * MB)["a_to_b"]
-    assert forward["frames_in"] < forward["segments"] / 5, "the host's device cut them before"
+    assert forward["frames_in"] < forward["segments"] / 5, (
+        "the host's device has cut the segments already"
+    )
     assert forward["segments"] >= 10 * MB // 1448
     assert forward["bytes_out"] / forward["frames_out"] <= 1514
 
