@@ -24,18 +24,34 @@ stack is unexpected: call `expect`, `drain` or `ignore` first.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from scapy.layers.inet import ICMP, IP, TCP
 from scapy.layers.l2 import ARP, Ether
-from scapy.packet import NoPayload, Packet, Padding, Raw
+from scapy.packet import Packet
 
 from harp.observe.pcapng import write_pcapng
 from harp.testing._stack import LINK_ETHERNET, LINK_IP, Socket, Stack
 from harp.testing.frames import BadFrame, Segment, check_frame
+from harp.testing.peer import DialogueError, Flow, Sink
+from harp.testing.segments import (
+    describe,
+    flag_bits,
+    mismatch,
+    option,
+    payload,
+    summary,
+    timestamp,
+)
+
+__all__ = [
+    "DEFAULTS", "Dialogue", "DialogueError", "Event", "Flow", "NS_PER_MS", "PEER_ADDRESS",
+    "PEER_MAC", "PEER_PORT", "STACK_ADDRESS", "STACK_MAC", "Sink", "flag_bits", "make_stack",
+    "option", "payload", "summary",
+]  # fmt: skip
 
 NS_PER_MS = 1_000_000
 _MOD = 1 << 32
@@ -78,37 +94,6 @@ def make_stack(**config: Any) -> Stack:
     return Stack(**fields)
 
 
-class DialogueError(AssertionError):
-    """The stack did not follow the script. The message ends with the trace."""
-
-
-@dataclass
-class Flow:
-    """The peer's state of one connection. Numbers are relative unless noted."""
-
-    iss: int  # absolute, the peer's
-    irs: int | None = None  # absolute, the stack's; None until it has sent a SYN
-    snd_nxt: int = 0
-    rcv_nxt: int = 0
-    ts_recent: int | None = None  # last TSval of the stack
-    ts_offered: bool = False  # the peer's SYN carried timestamps
-    ts_on: bool = False  # both SYNs did
-
-    def relative_seq(self, absolute: int) -> int:
-        """A relative number in the stack's sequence space. It may be negative."""
-        return _near(absolute - (self.irs or 0))
-
-    def relative_ack(self, absolute: int) -> int:
-        """A relative number in the peer's sequence space."""
-        return _near(absolute - self.iss)
-
-
-def _near(difference: int) -> int:
-    difference %= _MOD
-    # A number just below zero is an old duplicate, not the end of a long transfer.
-    return difference - _MOD if difference >= _MOD - (1 << 24) else difference
-
-
 @dataclass
 class Event:
     """One line of the trace."""
@@ -116,11 +101,6 @@ class Event:
     ns: int  # since the dialogue began
     sent: bool  # by the stack
     frame: bytes
-
-
-def flag_bits(flags: Any) -> int:
-    """TCP flags as a number, from scapy's value or letters."""
-    return int(TCP(flags=flags).flags)
 
 
 class Dialogue:
@@ -431,7 +411,7 @@ class Dialogue:
         seq = flow.relative_seq(segment.seq)
         if not rst and seq <= flow.rcv_nxt < seq + segment.length:
             flow.rcv_nxt = seq + segment.length
-        stamp = _timestamp(segment.options)
+        stamp = timestamp(segment.options)
         if stamp is not None:
             flow.ts_recent = stamp[0]
             if syn:
@@ -474,13 +454,13 @@ class Dialogue:
             limit = self._ns + round(within * NS_PER_MS)
         if limit > self._ns:
             self._run(limit, lambda: bool(self._queue))
-        want = self._describe(packet, length)
+        want = describe(packet, length)
         if not self._queue:
             self._fail(f"expected {want}, but the stack sent nothing by {limit / NS_PER_MS} ms")
         event = self._queue.popleft()
         got = self._relative(event.frame)
         got.time = event.ns / NS_PER_MS
-        problem = self._mismatch(packet, got, length)
+        problem = mismatch(packet, got, length)
         if problem:
             self._fail(f"expected {want}\n     got {self._line(event)}\n     ({problem})")
         if at is not None and abs(event.ns - round(at * NS_PER_MS)) > self.tolerance_ns:
@@ -537,47 +517,7 @@ class Dialogue:
         ]  # fmt: skip
         return packet
 
-    def _mismatch(self, want: Packet, got: Packet, length: int | None) -> str | None:
-        """The first difference, or None."""
-        layer: Packet = want
-        while not isinstance(layer, (NoPayload, Raw)):
-            kind = type(layer)
-            if kind not in got:
-                return f"no {kind.__name__} in it"
-            problem = _compare_fields(layer, got[kind])
-            if problem:
-                return problem
-            got_payload = got[kind].payload
-            layer = layer.payload
-        if isinstance(got_payload, Padding):
-            got_payload = NoPayload()
-        have = b"" if isinstance(got_payload, Padding) else bytes(got_payload)
-        if TCP in got and TCP in want:
-            have = _payload(got)
-        expected = bytes(layer)
-        if length is not None:
-            return None if len(have) == length else f"{len(have)} bytes of payload, not {length}"
-        if TCP not in want and isinstance(layer, NoPayload):
-            return None
-        if have != expected:
-            return f"payload is {_excerpt(have)}, not {_excerpt(expected)}"
-        return None
-
-    # Reports
-
-    def _describe(self, packet: Packet, length: int | None) -> str:
-        text = []
-        layer: Packet = packet
-        while not isinstance(layer, NoPayload):
-            if isinstance(layer, Raw):
-                text.append(_excerpt(bytes(layer)))
-            else:
-                fields = ", ".join(f"{k}={_show(k, v)}" for k, v in layer.fields.items())
-                text.append(f"{type(layer).__name__}({fields})")
-            layer = layer.payload
-        if length is not None:
-            text.append(f"{length} bytes")
-        return " / ".join(text)
+    # What went wrong
 
     def _line(self, event: Event) -> str:
         arrow = "<" if event.sent else ">"
@@ -625,135 +565,3 @@ class Dialogue:
 
 def _window(window: int | None) -> dict[str, Any]:
     return {} if window is None else {"window": window}
-
-
-def _payload(packet: Packet) -> bytes:
-    """The TCP payload by the IP header's length, without link padding."""
-    ip, tcp = packet[IP], packet[TCP]
-    payload = bytes(tcp.payload)
-    size: int = ip.len - ip.ihl * 4 - tcp.dataofs * 4
-    return payload[:size]
-
-
-def payload(packet: Packet) -> bytes:
-    """The TCP payload of a packet that expect or drain returned."""
-    return _payload(packet)
-
-
-class Sink:
-    """A peer's receive queue: takes the stack's segments in any order.
-
-    `data` is the stream so far, `ack` the relative number that acknowledges it, `ended` whether
-    the stack's FIN is part of it.
-    """
-
-    def __init__(self) -> None:
-        self.data = b""
-        self.ended = False
-        self._beyond: dict[int, bytes] = {}
-        self._fin: int | None = None
-
-    @property
-    def ack(self) -> int:
-        return 1 + len(self.data) + self.ended
-
-    def take(self, packets: Iterable[Packet]) -> bool:
-        """Takes segments from drain or expect. Returns whether any holds data or a FIN."""
-        any_data = False
-        for packet in packets:
-            tcp, piece = packet[TCP], _payload(packet)
-            fin = flag_bits(tcp.flags) & 0x01
-            any_data |= bool(piece) or bool(fin)
-            if piece:
-                self._beyond[tcp.seq - 1] = max(self._beyond.get(tcp.seq - 1, b""), piece, key=len)
-            if fin:
-                self._fin = tcp.seq - 1 + len(piece)
-        self._join()
-        return any_data
-
-    def _join(self) -> None:
-        for at in sorted(self._beyond):
-            have = len(self.data)
-            if at > have:
-                break
-            piece = self._beyond.pop(at)
-            if piece[: have - at] != self.data[at : at + len(piece)]:
-                raise DialogueError(f"bytes from {at} on were sent again with other content")
-            self.data += piece[have - at :]
-        self.ended = self._fin == len(self.data)
-
-
-def option(packet: Packet, name: str) -> Any:
-    """The value of a TCP option by scapy's name ("MSS", "SAck", ...); None if it is absent."""
-    for key, value in packet[TCP].options:
-        if key == name:
-            return value
-    return None
-
-
-def _timestamp(options: bytes) -> tuple[int, int] | None:
-    at = 0
-    while at < len(options) and options[at] != 0:
-        if options[at] == 1:
-            at += 1
-        elif options[at] == 8:
-            raw = options[at + 2 : at + 10]
-            return int.from_bytes(raw[:4], "big"), int.from_bytes(raw[4:], "big")
-        else:
-            at += max(options[at + 1], 2)
-    return None
-
-
-def _compare_fields(want: Packet, got: Packet) -> str | None:
-    for name, value in want.fields.items():
-        have = got.getfieldval(name)
-        if name == "options" and isinstance(want, TCP):
-            problem = _compare_options(value, have)
-            if problem:
-                return problem
-        elif name == "flags" and isinstance(want, TCP):
-            wanted, had = flag_bits(value), flag_bits(have)
-            mask = 0xFF if wanted & 0x08 else 0xF7
-            if wanted & mask != had & mask:
-                return f"flags are {have}, not {value}"
-        elif have != value:
-            return f"{name} is {have!r}, not {value!r}"
-    return None
-
-
-def _compare_options(want: Iterable[Any], got: Iterable[Any]) -> str | None:
-    have = {name: value for name, value in got if name not in ("NOP", "EOL")}
-    for name, value in want:
-        if name not in have:
-            return f"option {name} is missing"
-        if value is not ... and have[name] != value:
-            return f"option {name} is {have[name]!r}, not {value!r}"
-    return None
-
-
-def _show(name: str, value: Any) -> str:
-    return f'"{value}"' if name == "flags" else repr(value)
-
-
-def _excerpt(data: bytes) -> str:
-    return f"{data[:16]!r}{'...' if len(data) > 16 else ''} ({len(data)} bytes)"
-
-
-def summary(packet: Packet) -> str:
-    """One line in tcpdump's style."""
-    if TCP not in packet:
-        return str(packet.summary())
-    ip, tcp = packet[IP], packet[TCP]
-    size = len(_payload(packet))
-    parts = [f"{ip.src}.{tcp.sport} > {ip.dst}.{tcp.dport}: [{tcp.flags}] seq {tcp.seq}"]
-    if size:
-        parts[0] += f":{tcp.seq + size}"
-    if flag_bits(tcp.flags) & 0x10:
-        parts.append(f"ack {tcp.ack}")
-    parts.append(f"win {tcp.window}")
-    options = [(k, v) for k, v in tcp.options if k not in ("NOP", "EOL")]
-    if options:
-        shown = [k if v in (b"", None) else f"{k} {v}" for k, v in options]
-        parts.append("options " + " ".join(shown))
-    parts.append(f"length {size}")
-    return ", ".join(parts)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for dialogues with flights of full segments, by number, and their acknowledgements."""
+"""Helpers for dialogues: segments by number, their acknowledgements, and received data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from scapy.layers.inet import TCP
 from scapy.packet import Packet
@@ -62,3 +63,27 @@ def resent(packets: Iterable[Packet]) -> list[tuple[float, float, int]]:
 def numbers(packets: Iterable[Packet]) -> list[int]:
     """The segment numbers of the data segments."""
     return [int(number) for _, number, _ in resent(packets)]
+
+
+def blocks(packet: Packet) -> list[tuple[int, int]]:
+    """The SACK blocks of an acknowledgement; none if it has no such option."""
+    edges = option(packet, "SAck") or ()
+    return list(zip(edges[::2], edges[1::2]))
+
+
+def timestamp_option(value: int, echo: int = 0) -> list[tuple[str, Any]]:
+    """A timestamps option after two NOPs, as senders write it."""
+    return [("NOP", None), ("NOP", None), ("Timestamp", (value, echo))]
+
+
+def read_all(sock: Socket) -> bytes:
+    """Reads all available data."""
+    data = b""
+    while True:
+        try:
+            piece = sock.recv(65536)
+        except BlockingIOError:
+            return data
+        if not piece:
+            return data
+        data += piece

@@ -2,13 +2,16 @@
 """pytest fixtures for packet-level tests.
 
 `stack(**config)` makes a stack, `dialogue(**config)` a scripted dialogue with a stack, and
-`wire(a, b, **options)` a network of two. If a test fails, its dialogues and captured wires are
-written as pcapng to its tmp_path, and the report names the files.
+`wire(a, b, **options)` a network of two. A test that takes `either` in place of `dialogue` runs
+twice: with HARP's stack, and with Linux's TCP as the reference. Where HARP differs on purpose, the
+test asks `d.who` and says why. If a test fails, its dialogues and captured wires are written as
+pcapng to its tmp_path, and the report names the files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import os
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,27 @@ def dialogue(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., An
         return made
 
     return make
+
+
+@pytest.fixture(params=["harp", "linux"])
+def either(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Makes a Dialogue with HARP's stack, or with Linux's; keywords are HARP's configuration."""
+    from harp.testing.dialogue import Dialogue
+    from harp.testing.linux_dialogue import LinuxDialogue, why_not
+
+    if request.param == "linux" and (why_not() or "SANITIZER_RUNTIME" in os.environ):
+        pytest.skip(why_not() or "the kernel is not what the sanitizers look at")
+    made: list[Dialogue] = []
+
+    def make(**config: Any) -> Dialogue:
+        made.append((Dialogue if request.param == "harp" else LinuxDialogue)(**config))
+        _remember(request, made[-1])
+        return made[-1]
+
+    yield make
+    for one in made:
+        if isinstance(one, LinuxDialogue):
+            one.close()
 
 
 @pytest.fixture

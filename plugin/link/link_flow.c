@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A flow's life: opened, greeted, ended, lingering until its last bytes are acknowledged. */
+/* A flow's life: connection, hello exchange, end, and lingering until its last bytes are
+ * acknowledged. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,17 +10,17 @@
 #include "plugin/link/link.h"
 
 enum {
-  KEEPALIVE_MAX_MS = 15000, /* cloud firewalls forget after 60 s at the earliest */
-  KEEPALIVE_PART = 8,       /* of timeout_ms is a link idle before it asks */
+  KEEPALIVE_MAX_MS = 15000, /* cloud firewalls drop idle connections after 60 s or later */
+  KEEPALIVE_PART = 8,       /* the first keepalive follows timeout_ms / 8 of idle time */
   KEEPALIVE_PROBES = 6,
-  PORT_TRIES = 1024, /* local ports that are tried for a connection */
+  PORT_TRIES = 1024, /* local ports to try for a connection */
 };
 
 static void on_established(void *user, struct harp_tcp *tcp)
 {
   struct link_flow *flow = user;
-  if (flow->replaces && !flow_is_dead(flow->replaces, flow->instance->now)) {
-    flow_end(flow, false); /* it has recovered meanwhile */
+  if (flow->replaces && !flow_is_dead(flow->replaces, harp_instance_now(flow->instance))) {
+    flow_end(flow, false); /* the old connection has recovered */
     return;
   }
   struct harp_flow_view view;
@@ -38,9 +39,9 @@ int flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16
       .flow = number,
       .flows = link->flow_count,
       .epoch = flow->epoch,
-      .mtu = flow->instance->port->info.mtu,
+      .mtu = harp_instance_port(flow->instance)->mtu,
       .flags = (flow->transport->checksum ? HELLO_CHECKED : 0) |
-               (flow->instance->port->info.shares_address ? HELLO_KERNEL_ADDRESS : 0),
+               (harp_instance_port(flow->instance)->shares_address ? HELLO_KERNEL_ADDRESS : 0),
   };
   memcpy(hello.token, link->handle.token, TOKEN_SIZE);
   int result = flow->transport->key.set ? proof_challenge(hello.proof) : 0;
@@ -50,24 +51,16 @@ int flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16
 
 static void unlist(struct link_flow *flow)
 {
-  struct link_flow **link = &flow->transport->parts[flow->instance->queue].flows;
+  struct link_flow **link = &flow->transport->parts[harp_instance_number(flow->instance)].flows;
   while (*link != flow) {
     link = &(*link)->next;
   }
   *link = flow->next;
 }
 
-static void stop_expecting(struct link_flow *flow)
-{
-  if (flow->instance->expect_user == flow) {
-    flow->instance->expect = NULL;
-    flow->instance->expect_user = NULL;
-  }
-}
-
 void flow_free(struct link_flow *flow)
 {
-  stop_expecting(flow);
+  harp_instance_stop_expecting(flow->instance, flow);
   unlist(flow);
   if (flow->replaces) {
     flow->replaces->candidate = NULL;
@@ -92,25 +85,26 @@ void flow_free(struct link_flow *flow)
   free(flow);
 }
 
-/* Without a connection for this flow its link is over. */
+/* Fails the link of a flow that has lost its connection and cannot get a new one. */
 static void lost(struct net_link *link, const struct link_flow *flow, int error)
 {
   const char *remedy =
-      error == -ETIMEDOUT ? "it did not answer within timeout_ms: is its process stopped, or its "
-                            "host busy or down, or does a firewall drop TCP?"
+      error == -ETIMEDOUT ? "the peer did not answer within timeout_ms: is its process stopped, or "
+                            "its host busy or down, or does a firewall drop TCP?"
       : error == -ECONNREFUSED
-          ? "nothing listens there: did its process end? If it lives, `peers` there "
-            "may not name this host's address"
-      : error == -EHOSTUNREACH ? "nobody answers ARP for it: are both NICs in one network?"
-                               : "the peer aborted it, or its process ended: see that host's log";
+          ? "no process listens on the peer's port: did the peer's process end? If it runs, its "
+            "`peers` may not contain this host's address"
+      : error == -EHOSTUNREACH
+          ? "the peer's host does not answer ARP: are both NICs in one network?"
+          : "the peer aborted it, or its process ended: see that host's log";
   link_fail(link, error ? error : -ECONNRESET, "flow %u: %s; %s", flow->number,
             strerror(error ? -error : ECONNRESET), remedy);
 }
 
 static int open_connection(struct link_flow *flow, const struct net_link *link);
 
-/* Nobody answers ARP for an address of HARP's own while its process is stopped. The flow has its
- * time to open (link_watch_opening), so it tries again. */
+/* A stopped peer process does not answer ARP for an address of HARP's own. So the flow connects
+ * again until its time to open is over (link_watch_opening). */
 static bool tries_again(struct link_flow *flow, int error)
 {
   const struct net_link *link = flow->link;
@@ -132,7 +126,7 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
     return;
   }
   flow_sched_end(flow);
-  stop_expecting(flow);
+  harp_instance_stop_expecting(flow->instance, flow);
   if (!link) {
     if (flow->replaces && !flow->replaces->tcp) {
       lost(flow->replaces->link, flow, error); /* the peer has dropped both */
@@ -145,15 +139,15 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
   }
   flow->state = FLOW_OVER;
   if (flow->fin_in && link_idle(link)) {
-    link_over(link); /* the peer was done, and so are we: how its connection went is no news */
+    link_over(link); /* both sides had finished: how the connection ended does not matter */
     return;
   }
   flow_trace(flow, HARP_TRACE_closed, (uint32_t)-error, 0);
   lost(link, flow, error);
 }
 
-/* The peer's FIN counts once everything before it was handed over. Bytes that could not be
- * delivered yet are no news: flow_resume asks for them. */
+/* Handles the peer's FIN, once all bytes before it were delivered. Bytes without a posted receive
+ * stay in the stack until flow_resume. */
 static void on_readable(void *user, struct harp_tcp *tcp)
 {
   struct link_flow *flow = user;
@@ -166,9 +160,9 @@ static void on_readable(void *user, struct harp_tcp *tcp)
     return;
   }
   bool in_chunk = flow->request || flow->rx_header_size > 0;
-  bool idle = link_idle(link); /* asked once: a receive may be posted at any moment */
+  bool idle = link_idle(link); /* read once: a receive may be posted at any moment */
   unsigned ended = atomic_fetch_add(&link->flows_ended, 1) + 1u;
-  /* Until the last flow has ended, another may still hold what is waited for. */
+  /* Before the last flow ends, another flow may still bring the expected data. */
   bool waits = ended == link->flow_count && !link->sends && !idle;
   if (flow->state != FLOW_OPEN || in_chunk || waits) {
     link_fail(link, -ECONNRESET,
@@ -196,7 +190,7 @@ struct link_flow *flow_create(struct transport *transport, struct harp_instance 
   if (!flow) {
     return NULL;
   }
-  struct transport_instance *part = &transport->parts[instance->queue];
+  struct transport_instance *part = &transport->parts[harp_instance_number(instance)];
   flow->transport = transport;
   flow->instance = instance;
   flow->born = harp_instance_running_time(instance);
@@ -208,13 +202,13 @@ struct link_flow *flow_create(struct transport *transport, struct harp_instance 
   return flow;
 }
 
-/* From a local port that has no connection to the peer: one of an earlier link may still be in
- * TIME-WAIT, for longer than its port rests. Those are given back in the end, not at once, so
- * that each is tried once. 0 with the flow's port and connection, or -EADDRINUSE, -ENOMEM. */
+/* Connects from a local port that has no connection to the peer. An earlier link's connection may
+ * stay in TIME-WAIT longer than RETIRED_MS. Occupied ports are released only at the end, so that
+ * each port is tried once. 0 with flow->local_port and flow->tcp set, or -EADDRINUSE, -ENOMEM. */
 static int connect_from_some_port(struct link_flow *flow, struct harp_endpoint peer)
 {
   struct harp_engine *engine = flow->transport->engine;
-  unsigned queue = flow->instance->queue, passed = 0;
+  unsigned queue = harp_instance_number(flow->instance), passed = 0;
   uint16_t port, occupied[PORT_TRIES];
   int result;
   do {
@@ -222,7 +216,8 @@ static int connect_from_some_port(struct link_flow *flow, struct harp_endpoint p
     if (result != 0) {
       break;
     }
-    result = harp_flow_connect(flow->instance->stack, port, peer, &flow_ops, flow, &flow->tcp);
+    result = harp_flow_connect(harp_instance_stack(flow->instance), port, peer, &flow_ops, flow,
+                               &flow->tcp);
     if (result == 0) {
       flow->local_port = port;
     } else {
@@ -270,7 +265,8 @@ void flow_take_connection(struct link_flow *flow, struct link_flow *from)
   harp_flow_attach(flow->tcp, &flow_ops, flow);
 }
 
-/* In the statistics file. Unauthenticated peers get none: they could take them all. */
+/* Reserves an entry in the statistics file. Unauthenticated peers get none, since they could use up
+ * all entries. */
 static void find_entry(struct link_flow *flow)
 {
   for (int i = 0; i < HARP_STAT_FLOWS && flow->published < 0; i++) {
@@ -307,8 +303,9 @@ void flow_reopen(struct link_flow *flow)
   flow_trace(flow, HARP_TRACE_hello, (uint32_t)flow->link->id, flow->epoch);
   flow_sched_begin(flow);
   harp_flow_set_harp_peer(flow->tcp, config->rto_min_us);
-  /* Silence is noticed within timeout_ms also when we only wait to receive. It counts from what
-   * was heard last: on an idle link that lies so long before the peer pauses, at most. */
+  /* Keepalives detect a silent peer within timeout_ms, even if this side only receives. The time
+   * counts from the last received segment, which on an idle link arrived at most `idle` ms before
+   * the peer stopped. */
   uint32_t part = config->timeout_ms / KEEPALIVE_PART;
   uint32_t idle = part < KEEPALIVE_MAX_MS ? part : KEEPALIVE_MAX_MS;
   uint32_t interval = (config->timeout_ms - part) / KEEPALIVE_PROBES;
@@ -318,7 +315,7 @@ void flow_reopen(struct link_flow *flow)
 
 void flow_kill(struct link_flow *flow)
 {
-  stop_expecting(flow);
+  harp_instance_stop_expecting(flow->instance, flow);
   if (flow->candidate) {
     flow_end(flow->candidate, false);
   }
@@ -331,8 +328,8 @@ void flow_kill(struct link_flow *flow)
   flow->state = FLOW_OVER;
 }
 
-/* A flow whose connection was about to be replaced ends in order. Once the candidate's hello is
- * out, the peer may have dropped the old connection for it: then both say that this is the end. */
+/* Ends the candidate of a flow that closes gently. Once the candidate's hello is sent, the peer may
+ * have replaced the old connection already, so the candidate must close with FIN, too. */
 static void end_candidate_in_order(struct link_flow *candidate)
 {
   if (candidate->state != FLOW_GREETING || !candidate->tcp) {
@@ -346,7 +343,7 @@ static void end_candidate_in_order(struct link_flow *candidate)
 
 void flow_end(struct link_flow *flow, bool gently)
 {
-  stop_expecting(flow);
+  harp_instance_stop_expecting(flow->instance, flow);
   if (flow->link) {
     flow->link->flows[flow->number] = NULL;
     flow->link = NULL;
@@ -366,8 +363,8 @@ void flow_end(struct link_flow *flow, bool gently)
 void flow_leave(struct link_flow *flow)
 {
   if (flow_drained(flow)) {
-    /* The stack goes too, and a reset would only frighten the peer; until then
-     * nothing may call back. */
+    /* The stack is destroyed next. A reset would report an error to the peer, so the connection
+     * stays, without callbacks. */
     static const struct harp_flow_ops nobody = {0};
     if (flow->tcp) {
       harp_flow_attach(flow->tcp, &nobody, NULL);
@@ -383,7 +380,7 @@ bool flow_drained(const struct link_flow *flow)
   if (!flow->tcp || harp_flow_drained(flow->tcp)) {
     return true;
   }
-  /* A peer that has closed was idle: it waits for nothing of ours. */
+  /* A peer closes only when it is idle, so it does not need our FIN. */
   struct harp_flow_view view;
   harp_flow_view(flow->tcp, &view);
   return flow->fin_in && view.unacked == 0;
@@ -401,9 +398,9 @@ void flow_publish(struct link_flow *flow)
       .state = view.state,
       .link = flow->link ? (uint32_t)flow->link->id : 0,
       .flow = flow->number,
-      .instance = (uint8_t)flow->instance->queue,
+      .instance = (uint8_t)harp_instance_number(flow->instance),
       .direction = flow->link ? (flow->link->sends ? 'S' : 'R') : 0,
-      .local_address = flow->instance->port->info.address,
+      .local_address = harp_instance_port(flow->instance)->address,
       .peer_address = peer.address,
       .local_port = harp_flow_local_port(flow->tcp),
       .peer_port = peer.port,

@@ -189,9 +189,9 @@ def test_key_file_faults_are_found(folders: Path, findings: Findings) -> None:
     key = folders / "key"
     assert has(findings(HARP_KEY_FILE=str(key))["fault"], f"{key}: No such file")
     key.write_text("too short\n")
-    assert has(findings(HARP_KEY_FILE=str(key))["fault"], "fewer than 16 bytes can be guessed")
+    assert has(findings(HARP_KEY_FILE=str(key))["fault"], "a key has at least 16 bytes")
     key.write_text("x" * 4097)
-    assert has(findings(HARP_KEY_FILE=str(key))["fault"], "more than 4096 bytes are no key")
+    assert has(findings(HARP_KEY_FILE=str(key))["fault"], "a key has at most 4096 bytes")
     key.write_text("0123456789abcdef\n")
     key.chmod(0o644)
     assert has(findings(HARP_KEY_FILE=str(key))["note"], f"may read or change it; chmod 600 {key}")

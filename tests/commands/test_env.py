@@ -24,12 +24,12 @@ KEYS = {
     "instances": "1",
     "cores": "none: workers are not pinned",
     "flows": "1",
-    "tcp_ports": "49152-65535; for address = kernel, what the kernel grants",
+    "tcp_ports": "49152-65535; for address = kernel, ports that the kernel assigns",
     "peers": "any",
     "cc": "cubic",
     "rto_min_us": "5000",
     "timeout_ms": "60000",
-    "hugepages": "what is free, or none",
+    "hugepages": "the free ones, or none",
 }
 
 

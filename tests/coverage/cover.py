@@ -20,7 +20,6 @@ from report import BOUNDS, ROOT, CoverageError, exclusions, failures, read, tabl
 
 PASS_S = 1200  # a hanging run is ended and reported
 GCOVR_S = 600
-TESTS_FAILED = 1  # pytest's exit status
 SUMMARY = re.compile(r"^=+ (.*) in [0-9.]+s.* =+$", re.MULTILINE)
 FAILED = re.compile(r"^(?:FAILED|ERROR) .*$", re.MULTILINE)
 
@@ -117,16 +116,13 @@ def forget(build: Path, all_of_it: bool) -> None:
 
 
 def run_tests(runner: Runner, build: Path, one: Pass) -> Outcome:
-    """Runs a pass. Repeats failed tests once: the machine may have been too busy."""
+    """One pass, with the build that counts."""
     began = time.monotonic()
-    cache = build / "pytest" / one.name.replace(" ", "-")
-    command = [sys.executable, "-m", "pytest", "-o", f"cache_dir={cache}", *one.arguments]
+    # Passes run side by side: none writes pytest's cache.
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *one.arguments]
     few = {name: value for name, value in one.environment.items() if name not in os.environ}
     more = {"HARP_BUILD_DIR": str(build), **few}
     status, output = runner.run(command, PASS_S, **more)
-    if status == TESTS_FAILED:
-        again = [*command, "--last-failed", "--last-failed-no-failures=none"]
-        status, output = runner.run(again, PASS_S, **more)
     return Outcome(one, status, output, time.monotonic() - began)
 
 

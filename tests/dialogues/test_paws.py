@@ -7,10 +7,7 @@ import pytest
 from scapy.layers.inet import TCP
 
 from harp.testing.dialogue import option
-
-
-def stamped(clock):
-    return [("NOP", None), ("NOP", None), ("Timestamp", (clock, 0))]
+from harp.testing.flights import timestamp_option
 
 
 def test_paws_drops_old_segment(either):
@@ -19,7 +16,7 @@ def test_paws_drops_old_segment(either):
     d.send(TCP(seq=1, ack=1) / b"now")
     d.ignore(d.now + 60)
     assert c.recv(100) == b"now"
-    d.send(TCP(seq=4, ack=1, options=stamped(d.peer_clock() - 100_000)) / b"old")
+    d.send(TCP(seq=4, ack=1, options=timestamp_option(d.peer_clock() - 100_000)) / b"old")
     d.expect(TCP(flags="A", seq=1, ack=4))
     with pytest.raises(BlockingIOError):
         c.recv(100)
@@ -31,16 +28,16 @@ def test_dsack_reports_original_after_its_retransmission(either):
     """RFC 2883, 4: old by its timestamp; its sender must hear that the copy was needless."""
     d = either(timestamps=1, delayed_ack_us=0)
     d.open_passive(timestamps=True)
-    d.send(TCP(seq=1, ack=1, options=stamped(d.peer_clock() + 10)) / (b"a" * 100))
+    d.send(TCP(seq=1, ack=1, options=timestamp_option(d.peer_clock() + 10)) / (b"a" * 100))
     d.expect(TCP(flags="A", ack=101))
-    d.send(TCP(seq=1, ack=1, options=stamped(d.peer_clock() - 10)) / (b"a" * 100))
+    d.send(TCP(seq=1, ack=1, options=timestamp_option(d.peer_clock() - 10)) / (b"a" * 100))
     assert option(d.expect(TCP(flags="A", ack=101)), "SAck") == (1, 101)
 
 
 def test_tsecr_echoes_peer_tsval(either):
     d = either(timestamps=1, delayed_ack_us=0)
     d.open_passive(timestamps=True)
-    d.send(TCP(seq=1, ack=1, options=stamped(d.peer_clock() + 500)) / b"x")
+    d.send(TCP(seq=1, ack=1, options=timestamp_option(d.peer_clock() + 500)) / b"x")
     sent = d.peer_clock()
     answer = d.expect(TCP(flags="A", seq=1, ack=2))
     assert 0 <= option(answer, "Timestamp")[1] - sent <= 500

@@ -103,10 +103,9 @@ def test_unknown_variable_is_named_with_suggestion(site: Site) -> None:
     with Rank(site) as rank:
         rank.init()
         assert sorted(line.partition("HARP: ")[2] for line in rank.warnings) == [
-            "nothing reads the variable HARP_ELEPHANT; harp env --defaults lists those that there "
-            "are",
+            "nothing reads the variable HARP_ELEPHANT; harp env --defaults lists all variables",
             "nothing reads the variable HARP_FLOW; is HARP_FLOWS meant? harp env --defaults "
-            "lists those that there are",
+            "lists all variables",
         ]
         rank.do("finalize")
         rank.init()
@@ -137,7 +136,7 @@ def test_interface_that_is_down_declines(site: Site, host: Host) -> None:
 def test_kernel_address_as_own_address_declines(site: Site, host: Host) -> None:
     text = f"device = packet:{host.interface}\naddress = {host.address}/24\n"
     warning = declines(site.configure(text))
-    assert f"packet:eth0: the kernel has the address {host.address} itself" in warning
+    assert f"packet:eth0: the kernel already uses the address {host.address}" in warning
     assert "set address = kernel to share it, or choose one" in warning
 
 
@@ -146,12 +145,12 @@ def test_kernel_address_as_own_address_declines(site: Site, host: Host) -> None:
     [
         ("0000:ff:1f.7", "", "dpdk:0000:ff:1f.7: there is no such PCI device; see lspci -D"),
         ("ff:1f.7", "", "dpdk:0000:ff:1f.7: there is no such PCI device; see lspci -D"),
-        ("no_such_driver", "", "dpdk:no_such_driver: DPDK cannot take the device"),
-        ("net_vhost0,iface=/nowhere/v", "", "no socket can be made at /nowhere/v: No such file"),
-        ("net_vhost0,iface={}/v;tso=2", "", "'tso=2' is no option; behind a semicolon"),
+        ("no_such_driver", "", "dpdk:no_such_driver: DPDK cannot open the device"),
+        ("net_vhost0,iface=/nowhere/v", "", "cannot create a socket at /nowhere/v: No such file"),
+        ("net_vhost0,iface={}/v;tso=2", "", "unknown option 'tso=2'; the options after"),
         ("net_vhost0,iface={}/v", "hugepages = 1000000\n", "= 1000000 asks for more than the"),
         ("net_vhost0,iface={}/v", "instances = 2\n", "lower `instances`, or give the device q"),
-        ("virtio_user0,path={}/v", "", "nobody listens at {}/v since 10 s: start the other side"),
+        ("virtio_user0,path={}/v", "", "no process has listened at {}/v for 10 s: start"),
     ],
     ids=["absent", "short id", "no driver", "no folder", "option", "hugepages", "queues", "alone"],
 )  # fmt: skip
@@ -241,7 +240,7 @@ def test_fewer_files_than_local_ranks_declines(tmp_path: Path, wires: Callable[[
         site.environment.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="3")
         warning = declines(site)
         assert "2 files for 3 local ranks" in warning
-        assert f"{tmp_path} has a ztcp*.conf too few" in warning
+        assert f"{tmp_path} has too few ztcp*.conf" in warning
         assert "add 1, or share one with address = kernel" in warning
 
 

@@ -168,7 +168,7 @@ def test_connect_to_ended_process_fails(rank: Rank, peer: Rank) -> None:
     code, warning = refused(rank, handle, TIMEOUT_MS + SLACK_MS)
     assert code == REMOTE_ERROR
     assert f"the link to {peer.site.address}:" in warning
-    assert "nothing listens there: did its process end?" in warning
+    assert "no process listens on the peer's port" in warning
 
 
 def moved(peer: Rank, address: str, port: int) -> str:
@@ -193,7 +193,7 @@ def test_connect_without_arp_reply_is_ehostunreach(lab: Lab, tmp_path: Path, pee
         code, warning = refused(rank, moved(peer, "10.77.0.77", 5000), 5000)
     assert code == REMOTE_ERROR
     assert "the link to 10.77.0.77:5000 failed: flow 0: No route to host" in warning
-    assert "nobody answers ARP for it: are both NICs in one network?" in warning
+    assert "the peer's host does not answer ARP: are both NICs in one network?" in warning
 
 
 # A server over the kernel's TCP: it prints its port, accepts connections one by one, and sends the
@@ -233,7 +233,7 @@ def test_connect_to_foreign_server_fails(lab: Lab, rank: Rank, peer: Rank) -> No
         code, warning = refused(rank, moved(peer, lab.hosts[1].address, port))
     assert code == SYSTEM_ERROR
     place = f"{lab.hosts[1].address}:{port}"
-    assert f"the link to {place} failed: what answers there is not HARP" in warning
+    assert f"the link to {place} failed: the program that answers is not HARP" in warning
 
 
 def test_connect_to_closing_server_fails(lab: Lab, rank: Rank, peer: Rank) -> None:

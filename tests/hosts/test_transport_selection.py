@@ -63,7 +63,7 @@ def test_nccl_net_harp_with_failed_init_is_a_warning(site: Site, name: str, why:
         (site.folder / "ztcp0.conf").unlink()
     line = declines(site)
     assert line.startswith("NCCL WARN HARP: ") and why in line
-    assert line.endswith(f"NCCL_NET={name} lets NCCL use nothing else: the job fails")
+    assert line.endswith(f"NCCL_NET={name} allows no other transport, so the job fails")
 
 
 def test_log_names_requirement_for_all_hosts(site: Site) -> None:
@@ -75,6 +75,6 @@ def test_log_names_requirement_for_all_hosts(site: Site) -> None:
         assert line.endswith("; all hosts of the job must use HARP, or none")
     site.environment["HARP_DISABLE"] = "1"
     assert declines(site).endswith(
-        "; NCCL goes on without HARP, and so must all hosts of the job, "
-        'or it fails ("address with family 45640")'
+        "; NCCL goes on without HARP. All hosts of the job must do the same, "
+        'or the job fails ("address with family 45640")'
     )

@@ -195,7 +195,7 @@ def test_address_outside_peers_is_refused(lab: Lab, tmp_path: Path) -> None:
         with pytest.raises(Failed):
             other.connect(listening.listen()[1])
         (warning,) = other.warnings
-        assert "nothing listens there: did its process end? If it lives, `peers`" in warning
+        assert "did the peer's process end? If it runs, its `peers`" in warning
 
 
 SIZE = 4096  # of the message that contradictory chunks describe

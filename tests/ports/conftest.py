@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from packet_ports import Hosts, Make
 from port_probe import PROBE, Probe
 
 from tools.hosts.lab import Host, Lab
@@ -66,3 +67,31 @@ def hosts(_labs: Callable[[str], Lab]) -> Callable[[str], list[Host]]:
     if os.geteuid() != 0:
         pytest.skip("namespaces need root")
     return lambda wire: list(_labs(wire).hosts)
+
+
+@pytest.fixture
+def wire() -> str:
+    """The kind of wire between the two hosts; tests may choose another."""
+    return "veth-1500"
+
+
+@pytest.fixture
+def pair(probe: Make, hosts: Hosts, wire: str) -> tuple[Probe, Probe]:
+    """Two ports with their own addresses, one queue each."""
+    ends = []
+    for host in hosts(wire):
+        one = probe(host)
+        one.open(f"packet:{host.interface}", address=f"{host.own_address}/24")
+        ends.append(one)
+    return ends[0], ends[1]
+
+
+@pytest.fixture
+def shared(probe: Make, hosts: Hosts) -> tuple[Probe, Probe]:
+    """Two ports on the kernels' own addresses."""
+    ends = []
+    for host in hosts("veth-1500"):
+        one = probe(host)
+        one.open(f"packet:{host.interface}")
+        ends.append(one)
+    return ends[0], ends[1]

@@ -10,19 +10,8 @@ import pytest
 from scapy.layers.inet import TCP
 
 from harp.testing.dialogue import make_stack
+from harp.testing.flights import read_all
 from harp.testing.wire import Impairment, Transfer, connect_pair, pattern
-
-
-def read_all(sock) -> bytes:
-    data = b""
-    while True:
-        try:
-            piece = sock.recv(65536)
-        except BlockingIOError:
-            return data
-        if not piece:
-            return data
-        data += piece
 
 
 def test_small_segments_do_not_exhaust_the_pool(dialogue):

@@ -9,25 +9,8 @@ import time
 import pytest
 from scapy.layers.inet import TCP
 
-from harp.testing.dialogue import option
+from harp.testing.flights import blocks, read_all
 from harp.testing.wire import pattern
-
-
-def read_all(sock) -> bytes:
-    data = b""
-    while True:
-        try:
-            piece = sock.recv(65536)
-        except BlockingIOError:
-            return data
-        if not piece:
-            return data
-        data += piece
-
-
-def blocks(packet) -> list[tuple[int, int]]:
-    edges = option(packet, "SAck") or ()
-    return list(zip(edges[::2], edges[1::2]))
 
 
 def test_hole_is_sacked_and_filled(dialogue):

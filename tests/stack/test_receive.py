@@ -6,19 +6,8 @@ from __future__ import annotations
 import pytest
 from scapy.layers.inet import TCP
 
+from harp.testing.flights import read_all
 from harp.testing.wire import pattern
-
-
-def read_all(sock) -> bytes:
-    data = b""
-    while True:
-        try:
-            piece = sock.recv(65536)
-        except BlockingIOError:
-            return data
-        if not piece:
-            return data
-        data += piece
 
 
 def test_in_order_data_is_delivered(dialogue):

@@ -9,13 +9,10 @@ import pytest
 from scapy.layers.inet import TCP
 
 from harp.testing.dialogue import option
+from harp.testing.flights import timestamp_option
 from harp.testing.tcp_info import state_name
 
 DAY_MS = 86_400_000
-
-
-def stamped(value: int, echo: int):
-    return [("NOP", None), ("NOP", None), ("Timestamp", (value, echo))]
 
 
 def test_every_segment_carries_timestamps(dialogue):
@@ -33,9 +30,9 @@ def test_every_segment_carries_timestamps(dialogue):
 def test_ack_echoes_tsval(dialogue):
     d = dialogue(timestamps=1, delayed_ack_us=0)
     d.open_passive(timestamps=True)
-    d.send(TCP(seq=1, ack=1, options=stamped(6_000_000, 1)) / b"x")
+    d.send(TCP(seq=1, ack=1, options=timestamp_option(6_000_000, 1)) / b"x")
     assert option(d.expect(TCP(ack=2)), "Timestamp")[1] == 6_000_000
-    d.send(TCP(seq=2, ack=1, options=stamped(6_000_007, 1)) / b"y")
+    d.send(TCP(seq=2, ack=1, options=timestamp_option(6_000_007, 1)) / b"y")
     assert option(d.expect(TCP(ack=3)), "Timestamp")[1] == 6_000_007
 
 
@@ -43,9 +40,9 @@ def test_delayed_ack_echoes_earliest_tsval(dialogue):
     """RFC 7323, 4.3 (A): so that the peer measures the delay too."""
     d = dialogue(timestamps=1)
     d.open_passive(timestamps=True)
-    d.send(TCP(seq=1, ack=1, options=stamped(6_000_000, 1)) / (b"x" * 1448))
+    d.send(TCP(seq=1, ack=1, options=timestamp_option(6_000_000, 1)) / (b"x" * 1448))
     d.silence()
-    d.send(TCP(seq=1449, ack=1, options=stamped(6_000_010, 1)) / (b"y" * 1448))
+    d.send(TCP(seq=1449, ack=1, options=timestamp_option(6_000_010, 1)) / (b"y" * 1448))
     assert option(d.expect(TCP(ack=2897)), "Timestamp")[1] == 6_000_000
 
 
@@ -53,9 +50,9 @@ def test_ack_beyond_hole_echoes_last_in_order_tsval(dialogue):
     """RFC 7323, 4.3 (B)."""
     d = dialogue(timestamps=1, delayed_ack_us=0)
     d.open_passive(timestamps=True)
-    d.send(TCP(seq=1, ack=1, options=stamped(6_000_000, 1)) / b"one")
+    d.send(TCP(seq=1, ack=1, options=timestamp_option(6_000_000, 1)) / b"one")
     d.expect(TCP(ack=4))
-    d.send(TCP(seq=7, ack=1, options=stamped(6_000_020, 1)) / b"three")
+    d.send(TCP(seq=7, ack=1, options=timestamp_option(6_000_020, 1)) / b"three")
     assert option(d.expect(TCP(ack=4)), "Timestamp")[1] == 6_000_000
 
 
@@ -63,9 +60,9 @@ def test_ack_of_filled_hole_echoes_tsval_of_filler(dialogue):
     """RFC 7323, 4.3 (C)."""
     d = dialogue(timestamps=1, delayed_ack_us=0)
     d.open_passive(timestamps=True)
-    d.send(TCP(seq=4, ack=1, options=stamped(6_000_020, 1)) / b"two")
+    d.send(TCP(seq=4, ack=1, options=timestamp_option(6_000_020, 1)) / b"two")
     d.ignore()
-    d.send(TCP(seq=1, ack=1, options=stamped(6_000_030, 1)) / b"one")
+    d.send(TCP(seq=1, ack=1, options=timestamp_option(6_000_030, 1)) / b"one")
     assert option(d.expect(TCP(ack=7)), "Timestamp")[1] == 6_000_030
 
 
@@ -84,9 +81,9 @@ def test_timestamp_clock_ticks_between_1_ms_and_1_s(dialogue):
 def test_paws_drops_old_segment(dialogue):
     d = dialogue(timestamps=1, delayed_ack_us=0)
     c = d.open_passive(timestamps=True)
-    d.send(TCP(seq=1, ack=1, options=stamped(6_000_000, 1)) / b"new")
+    d.send(TCP(seq=1, ack=1, options=timestamp_option(6_000_000, 1)) / b"new")
     d.expect(TCP(ack=4))
-    d.send(TCP(seq=4, ack=1, options=stamped(5_999_999, 1)) / b"old")
+    d.send(TCP(seq=4, ack=1, options=timestamp_option(5_999_999, 1)) / b"old")
     d.expect(TCP(flags="A", ack=4))
     assert c.recv(100) == b"new"
     with pytest.raises(BlockingIOError):
@@ -96,11 +93,11 @@ def test_paws_drops_old_segment(dialogue):
 def test_paws_ignores_ack_of_old_segment(dialogue):
     d = dialogue(timestamps=1, delayed_ack_us=0)
     c = d.open_passive(timestamps=True)
-    d.send(TCP(seq=1, ack=1, options=stamped(6_000_000, 1)) / b"x")
+    d.send(TCP(seq=1, ack=1, options=timestamp_option(6_000_000, 1)) / b"x")
     d.expect(TCP(ack=2))
     c.send(b"data")
     d.expect(TCP(seq=1) / b"data")
-    d.send(TCP(seq=2, ack=5, options=stamped(5_000_000, 1)))
+    d.send(TCP(seq=2, ack=5, options=timestamp_option(5_000_000, 1)))
     d.ignore()
     d.expect(TCP(seq=1) / b"data", within=5000)
 
@@ -109,9 +106,9 @@ def test_resets_are_exempt_from_paws(dialogue):
     """RFC 7323, 5.2: a reset counts without timestamps, and with old ones."""
     d = dialogue(timestamps=1, delayed_ack_us=0)
     c = d.open_passive(timestamps=True)
-    d.send(TCP(seq=1, ack=1, options=stamped(6_000_000, 1)) / b"x")
+    d.send(TCP(seq=1, ack=1, options=timestamp_option(6_000_000, 1)) / b"x")
     d.expect(TCP(ack=2))
-    d.send(TCP(flags="RA", seq=2, ack=1, options=stamped(1, 1)))
+    d.send(TCP(flags="RA", seq=2, ack=1, options=timestamp_option(1, 1)))
     assert c.error() == errno.ECONNRESET
 
 
@@ -132,12 +129,12 @@ def test_peer_timestamp_clock_may_wrap(dialogue):
     assert state_name(c.tcp_info()) == "ESTABLISHED"
     d.forget()
     d.listen(81)
-    d.send(TCP(flags="S", seq=0, options=stamped(0xFFFFFFF0, 0)))
+    d.send(TCP(flags="S", seq=0, options=timestamp_option(0xFFFFFFF0, 0)))
     d.expect(TCP(flags="SA", seq=0, ack=1))
-    d.send(TCP(flags="A", seq=1, ack=1, options=stamped(0xFFFFFFF5, 1)))
-    d.send(TCP(seq=1, ack=1, options=stamped(3, 1)) / b"after")
+    d.send(TCP(flags="A", seq=1, ack=1, options=timestamp_option(0xFFFFFFF5, 1)))
+    d.send(TCP(seq=1, ack=1, options=timestamp_option(3, 1)) / b"after")
     d.expect(TCP(flags="A", ack=6))
-    d.send(TCP(seq=6, ack=1, options=stamped(0xFFFFFFFE, 1)) / b"before")
+    d.send(TCP(seq=6, ack=1, options=timestamp_option(0xFFFFFFFE, 1)) / b"before")
     d.expect(TCP(flags="A", ack=6))
 
 
@@ -145,9 +142,9 @@ def test_paws_forgets_ts_recent_after_24_idle_days(dialogue):
     """RFC 7323, 5.5."""
     d = dialogue(timestamps=1, delayed_ack_us=0)
     c = d.open_passive(timestamps=True)
-    d.send(TCP(seq=1, ack=1, options=stamped(6_000_000, 1)) / b"x")
+    d.send(TCP(seq=1, ack=1, options=timestamp_option(6_000_000, 1)) / b"x")
     d.expect(TCP(ack=2))
-    d.send(TCP(seq=2, ack=1, options=stamped(10, 1)) / b"late", at=d.now + 25 * DAY_MS)
+    d.send(TCP(seq=2, ack=1, options=timestamp_option(10, 1)) / b"late", at=d.now + 25 * DAY_MS)
     d.expect(TCP(flags="A", ack=6))
     assert c.recv(100) == b"xlate"
 
@@ -162,6 +159,6 @@ def test_timestamps_give_rtt_samples_of_retransmissions(dialogue):
     d.expect(TCP(seq=1) / b"data")
     again = d.expect(TCP(seq=1) / b"data", within=5000)
     stamp = option(again, "Timestamp")[0]
-    d.send(TCP(seq=1, ack=5, options=stamped(d.peer_clock() + 100, stamp)), at=d.now + 50)
+    d.send(TCP(seq=1, ack=5, options=timestamp_option(d.peer_clock() + 100, stamp)), at=d.now + 50)
     after = c.tcp_info()["rtt"]
     assert 40_000 <= after <= 70_000

@@ -86,7 +86,8 @@ class Target:
     def text(self) -> str:
         what = "p50" if self.op == "pingpong" else "GB/s"
         sign = "≤" if self.at_most else "≥"
-        return f"{self.wire}, {self.op}: {self.ours} {what} {sign} {self.bound}× {self.theirs}"
+        wire = f"{self.wire} (shared memory)" if self.wire in SHARED else self.wire
+        return f"{wire}, {self.op}: {self.ours} {what} {sign} {self.bound}× {self.theirs}"
 
     def met(self, ratio: float) -> bool:
         return ratio <= self.bound if self.at_most else ratio >= self.bound

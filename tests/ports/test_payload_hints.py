@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The packet port writes payload to the hinted buffer, and corrects a wrong hint."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+from packet_ports import MSS, between
+from port_probe import HEADERS, Frame, Probe, Received, arp_request
+
+STRIDE = 20000
+HINT = (HEADERS, 4 * STRIDE, STRIDE)
+
+
+def test_correct_hint_delivers_payload_to_buffer(pair: tuple[Probe, Probe]) -> None:
+    a, b = pair
+    sent = [between(a, b, os.urandom(size)) for size in (STRIDE, STRIDE, 5, STRIDE)]
+    for one in sent:
+        a.send(one, segment=MSS)
+    time.sleep(0.05)  # until both frames are there: a burst adapts to recent arrivals
+    got = b.receive(2, hint=HINT) + b.receive(2, hint=HINT)
+    assert [f.place for f in got] == [0, STRIDE, 0, STRIDE]
+    assert [f.header_length for f in got] == [HEADERS] * 4
+    assert [f.data[HEADERS:] for f in got] == [one.payload for one in sent]
+
+
+def check_contiguous(got: Received, one: Frame) -> None:
+    assert got.place == -1 and got.payload_length == 0
+    assert got.data[one.header_length :] == one.payload
+    assert got.data[:12] == bytes(one)[:12]
+
+
+@pytest.mark.parametrize("size", [1, MSS, STRIDE + 1, 60000])
+@pytest.mark.parametrize("options", [b"", b"\x01" * 40])
+def test_unexpected_header_makes_frame_contiguous(
+    pair: tuple[Probe, Probe], size: int, options: bytes
+) -> None:
+    a, b = pair
+    one = between(a, b, os.urandom(size), options=options)
+    a.send(one, segment=1400)
+    (got,) = b.receive(1, hint=HINT)
+    check_contiguous(got, one)
+
+
+@pytest.mark.parametrize("size", [STRIDE + 1, 2 * STRIDE, 65000])
+def test_unexpected_length_makes_frame_contiguous(pair: tuple[Probe, Probe], size: int) -> None:
+    a, b = pair
+    one = between(a, b, os.urandom(size))
+    a.send(one, segment=MSS)
+    (got,) = b.receive(1, hint=HINT)
+    check_contiguous(got, one)
+
+
+@pytest.mark.parametrize(
+    ("size", "options"),
+    [(STRIDE + 1, b"\x01\x01\x08\x0a" + bytes(8)), (STRIDE + 12, b""), (STRIDE + 1, b"\x01" * 40)],
+)
+def test_long_payload_moves_next_payload_out_of_buffer(
+    pair: tuple[Probe, Probe], size: int, options: bytes
+) -> None:
+    """A payload longer than its stride needs the next one's place, so the next one moves out of the
+    buffer."""
+    a, b = pair
+    first = between(a, b, os.urandom(size), options=options)
+    second = between(a, b, os.urandom(STRIDE))
+    for one in (first, second):
+        a.send(one, segment=1400)
+    time.sleep(0.05)
+    got = b.receive(2, hint=HINT)
+    for frame, one in zip(got, (first, second)):
+        check_contiguous(frame, one)
+
+
+def test_other_frames_leave_next_payload_in_buffer(pair: tuple[Probe, Probe]) -> None:
+    """A frame that fits its stride leaves the next payload in the buffer."""
+    a, b = pair
+    request = arp_request(a.info["mac"], a.info["address"], b.info["address"])
+    for first in (between(a, b), between(a, b, bytes(STRIDE), options=b""), request):
+        second = between(a, b, os.urandom(STRIDE))
+        a.send(first, segment=1400)
+        a.send(second, segment=MSS)
+        time.sleep(0.05)
+        got = b.receive(2, hint=HINT)
+        assert [frame.place for frame in got] == [-1, STRIDE]
+
+
+def test_hint_bounds_bytes_written_to_buffer(pair: tuple[Probe, Probe]) -> None:
+    """The buffer ends within the second frame's stride: the rest of its payload stays in the
+    slot."""
+    a, b = pair
+    sent = [between(a, b, os.urandom(size)) for size in (STRIDE, 100, STRIDE, STRIDE)]
+    for one in sent:
+        a.send(one, segment=MSS)
+    time.sleep(0.05)
+    hint = (HEADERS, STRIDE + 100, STRIDE)
+    got = b.receive(2, hint=hint)
+    assert [f.place for f in got] == [0, STRIDE]
+    got += b.receive(2, hint=hint)
+    assert [f.place for f in got[2:]] == [0, -1]
+    assert [f.data[HEADERS:] for f in got] == [one.payload for one in sent]
+
+
+def test_hint_with_pure_ack(pair: tuple[Probe, Probe]) -> None:
+    a, b = pair
+    for options in (b"", b"\x01\x01\x08\x0a" + bytes(8), b"\x01" * 40):
+        one = between(a, b, options=options)
+        a.send(one)
+        (got,) = b.receive(1, hint=HINT)
+        assert got.payload_length == 0 and got.data[:16] == bytes(one)[:16]
+        assert len(got.data) == len(bytes(one))
+
+
+def test_hint_with_arp(pair: tuple[Probe, Probe]) -> None:
+    a, b = pair
+    request = arp_request(a.info["mac"], a.info["address"], b.info["address"])
+    a.send(request)
+    (got,) = b.receive(1, hint=(HEADERS, 1000, 1000))
+    assert got.data == request and got.payload_length == 0
