@@ -126,14 +126,16 @@ def test_tcp_info_unacked_matches_segments_in_flight(pair: Pair) -> None:
     pair.wire.run_for(0.02)
     harp = info_of(pair.harp)
     assert harp["unacked"] == len({one.seq for one in pair.data()})
-    assert harp["snd_cwnd"] == 10 and harp["unacked"] in (10, 11), "and perhaps a tail probe"
+    assert harp["snd_cwnd"] == 10 and harp["unacked"] in (10, 11), (
+        "more than the window and a tail loss probe"
+    )
     pair.wire.hold(False, on=False)
     pair.wire.run(lambda: info_of(pair.harp)["unacked"] != harp["unacked"])
 
 
 def test_tcp_info_sacked_and_lost_match_linux(pair: Pair) -> None:
-    """The first segment is late, all behind it come: as many are selectively acknowledged as Linux
-    says came out of order. Then it is sent again, and that is counted as Linux would."""
+    """The first segment is late, and the following ones arrive. HARP's sacked is Linux's number of
+    out-of-order segments. The retransmission is counted as Linux does."""
     pair.move(50_000)
     late: Optional[int] = None
 

@@ -105,7 +105,7 @@ def test_killed_rank_fails_peer_in_time(
         killed = ranks[victim].signal(signal.SIGKILL)
         fails_in_time(ranks[1 - victim], sites[victim].address, killed, api)
         assert ranks[1 - victim].wait(5) == 1
-    assert list(sites[1 - victim].run_folder.glob("*.trace")), "no trace was written out"
+    assert list(sites[1 - victim].run_folder.glob("*.trace")), "no trace was written"
 
 
 @pytest.mark.parametrize("mode", ["kernel address", "own address", "wire"])
@@ -119,7 +119,7 @@ def test_stop_shorter_than_timeout_does_not_fail_job(lab: Lab, sites: list[Site]
             before = [messages(site) for site in sites]
             wait_until(
                 lambda: all(messages(s) > b + 100 for s, b in zip(sites, before)), 5,
-                "it does not go on", ranks,
+                "the job does not continue", ranks,
             )  # fmt: skip
         for rank in ranks:
             assert rank.process.poll() is None

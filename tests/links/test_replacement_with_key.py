@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection that takes another's place proves the key as the first one did."""
+"""A connection that replaces another must prove the key, like the first one."""
 
 from __future__ import annotations
 

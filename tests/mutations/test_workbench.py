@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of a mutation is what happened, tried on a tree of four lines."""
+"""The verdict on a mutation matches its effect, tested on a tree of four lines."""
 
 from __future__ import annotations
 

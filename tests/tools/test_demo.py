@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo, with small messages: every check holds, and each fails when there is reason to."""
+"""The demo with small messages: every check holds, and each detects its fault."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ from tools.measure.runner import Transport as AnyTransport
 
 
 def demo(folder: Path, *options: str) -> Tuple[int, Dict[str, Any]]:
-    """Exit status and document of a run with messages up to 4 KiB."""
+    """The exit status and the document of a run with messages up to 4 KiB."""
     path = folder / "out.json"
     command = [sys.executable, "-m", "tools.measure.demo", "--last", "4096", "--json", str(path)]
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=110)
@@ -53,7 +53,7 @@ def test_injected_wrong_byte_fails_checks(tmp_path: Path) -> None:
 
 
 def row(transport: AnyTransport, wrong: int = 0, **changes: Any) -> Row:
-    """A row in order, or with something wrong with it."""
+    """A correct row, with `changes` to its carriers."""
     sound: Dict[str, Any] = {
         "kernel_segments": [10, 10],
         "kernel_resets": [0, 0],

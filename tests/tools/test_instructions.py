@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a segment costs the stack, in instructions; and that the counting counts."""
+"""The stack's instructions for a segment stay within bounds, and the counting works."""
 
 from __future__ import annotations
 
