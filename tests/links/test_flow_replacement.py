@@ -23,7 +23,7 @@ ROUNDS = 24 if FULL else 4
 PAUSE_S = 1.0 if FULL else 0.1
 ALONE_S = 1.0  # what it takes without other flows to compare with
 TIMEOUT_MS = 1500
-SLACK_S = 0.7
+SLACK_S = 1.2  # for a machine that is busy; below TIMEOUT_MS, when a second try would end
 ENDLESS = 10_000_000
 
 

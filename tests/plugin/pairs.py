@@ -13,7 +13,7 @@ from harp import paths
 
 TIMEOUT_MS = 3000  # a link without progress for so long has failed, in these tests
 IMPATIENT_MS = 1000  # the same where that is what a test waits for
-NOTICED_MS = TIMEOUT_MS + 2000  # a lost peer is noticed, also on a machine that is busy
+NOTICED_MS = TIMEOUT_MS + 7000  # a busy machine notices a lost peer later; TCP alone takes minutes
 
 
 def rank_at(folder: Path, keys: str, api: int = 12, **environment: str) -> Peer:
