@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a port says why it could not open.
+ * Error reporting for ports that cannot open.
  */
 #ifndef HARP_DPDK_GLUE_FAIL_H
 #define HARP_DPDK_GLUE_FAIL_H

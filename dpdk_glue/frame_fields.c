@@ -15,7 +15,7 @@ enum {
 
 static uint16_t read16(const uint8_t *at) { return (uint16_t)(at[0] << 8 | at[1]); }
 
-/* The end of the IPv4 header; 0: not IPv4, or not a whole header. */
+/* Returns the end of the IPv4 header. 0: not IPv4, or an incomplete header. */
 static size_t ipv4_end(const uint8_t *frame, size_t length)
 {
   if (length < HARP_ETHERNET_HEADER + IPV4_HEADER || read16(frame + 12) != TYPE_IPV4)
@@ -44,9 +44,8 @@ bool harp_frame_tcp_fields(const uint8_t *frame, size_t length, struct harp_tcp_
   return true;
 }
 
-/* An unreachable message quotes the head of the segment that we sent: its
- * source port is our local one. HARP sends no IPv4 options, so the quoted
- * header has its least length. */
+/* An ICMP unreachable message quotes the start of a segment that HARP sent, so the quoted source
+ * port is the local port. HARP sends no IPv4 options, so the quoted IPv4 header has 20 bytes. */
 static bool quoted_port(const uint8_t *frame, size_t length, uint16_t *port)
 {
   size_t start = ipv4_end(frame, length);
@@ -77,7 +76,7 @@ static uint64_t add_words(uint64_t sum, const uint8_t *data, size_t length)
   return length ? sum + (uint64_t)(data[0] << 8) : sum;
 }
 
-/* RFC 9293, section 3.1: over the pseudo-header, the TCP header and the data. */
+/* RFC 9293, section 3.1: the sum covers the pseudo-header, the TCP header and the data. */
 void harp_complete_checksum(uint8_t *frame, size_t length)
 {
   struct harp_tcp_fields peek;

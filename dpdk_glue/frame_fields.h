@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The few fields of a frame that a port must look at by itself: where a TCP
- * header ends, which queue a frame belongs to, and its checksum.
+ * The few frame fields that a port must read itself: the end of the TCP header, the queue of a
+ * frame, and the TCP checksum.
  */
 #ifndef HARP_DPDK_GLUE_FRAME_FIELDS_H
 #define HARP_DPDK_GLUE_FRAME_FIELDS_H
@@ -12,25 +12,27 @@
 
 enum {
   HARP_ETHERNET_HEADER = 14,
-  HARP_FRAME_MAX = HARP_ETHERNET_HEADER + 65535, /* the largest IPv4 packet, framed */
+  /* an Ethernet frame with the largest IPv4 packet */
+  HARP_FRAME_MAX = HARP_ETHERNET_HEADER + 65535,
 };
 
 struct harp_tcp_fields {
-  uint16_t start;               /* of the TCP header, from the frame's first byte */
-  uint16_t header_length;       /* Ethernet + IPv4 + TCP headers with their options */
+  uint16_t start; /* offset of the TCP header from the start of the frame */
+  /* bytes of the Ethernet, IPv4 and TCP headers, with their options */
+  uint16_t header_length;
   uint16_t source, destination; /* ports, host order */
 };
 
-/* True if the frame is TCP over IPv4 and its fixed TCP header (not necessarily
- * all options) lies within length bytes. */
+/* Returns true if the frame is TCP over IPv4 and its fixed TCP header lies within length bytes.
+ * The options may lie outside. */
 bool harp_frame_tcp_fields(const uint8_t *frame, size_t length, struct harp_tcp_fields *peek);
 
-/* The queue that a frame belongs to, by the rule of local_ports.h; -1: all
- * (ARP, which every queue's stack must hear). */
+/* Returns the queue of a frame by the rule of local_ports.h. -1: all queues (ARP, which every
+ * queue's stack must receive). */
 int harp_frame_queue(const uint8_t *frame, size_t length, unsigned queues);
 
-/* Computes a TCP segment's checksum from nothing and stores it; a frame of
- * another protocol has its own already and is left alone. */
+/* Computes a TCP segment's checksum from scratch and stores it. Leaves frames of other protocols
+ * unchanged, because their checksums are already complete. */
 void harp_complete_checksum(uint8_t *frame, size_t length);
 
 #endif

@@ -5,12 +5,13 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* RFC 6056: whoever is not on the path shall not guess the next port. Below any. */
+/* Draws a number below any. RFC 6056: an off-path attacker must not be able to guess the next
+ * port. */
 static unsigned draw(struct harp_local_ports *ports, unsigned any)
 {
   uint32_t random;
   if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != sizeof(random))
-    random = ports->draws++ * UINT32_C(2654435761); /* while the host boots: any will do */
+    random = ports->draws++ * UINT32_C(2654435761); /* no entropy early at boot: weak is enough */
   return random % any;
 }
 
@@ -30,7 +31,7 @@ bool harp_local_ports_taken(const struct harp_local_ports *ports, uint16_t local
   return ports->taken[local / 64] & bit(local);
 }
 
-/* place: in the list of those that rest. */
+/* place: index in the list of resting ports. */
 static void stop_resting(struct harp_local_ports *ports, unsigned place)
 {
   uint16_t local = ports->rest[place];
@@ -49,7 +50,7 @@ static void mark_taken(struct harp_local_ports *ports, uint16_t local)
   }
 }
 
-/* The bits of a word that are so far apart, from the lowest on: so lie a queue's ports. */
+/* A mask of every queues-th bit of a word, from bit 0. The ports of one queue have this pattern. */
 static uint64_t every(unsigned queues)
 {
   uint64_t bits = 0;
@@ -58,7 +59,7 @@ static uint64_t every(unsigned queues)
   return bits;
 }
 
-/* The ports of a word that are free and have rested, a bit each, whosever they are. */
+/* The ports of a word that are free and not resting, of all queues, one bit each. */
 static uint64_t rested(const struct harp_local_ports *ports, unsigned word)
 {
   uint64_t bits = ~(ports->taken[word] | ports->resting[word]);
@@ -69,8 +70,9 @@ static uint64_t rested(const struct harp_local_ports *ports, unsigned word)
   return bits;
 }
 
-/* Of the queue's ports that are free and have rested, the one with so many before it; false:
- * there are fewer, namely *count. A word at a time: a connection may try many ports. */
+/* Finds the queue's free, rested port with `before` such ports in front of it. Returns false if
+ * there are fewer; *count is then their number. Works on whole words, because one connect may
+ * try many ports. */
 static bool find_rested(const struct harp_local_ports *ports, unsigned queue, unsigned queues,
                         unsigned before, unsigned *count, uint16_t *local)
 {
@@ -91,8 +93,8 @@ static bool find_rested(const struct harp_local_ports *ports, unsigned queue, un
   return false;
 }
 
-/* By chance among those that have rested; where all others are taken, the one that has rested
- * longest: a peer may still keep it in TIME-WAIT. */
+/* Chooses a random port among those that have rested. If there is none, it chooses the port that
+ * has rested longest, because a peer may still hold the port in TIME-WAIT. */
 static bool choose(struct harp_local_ports *ports, unsigned queue, unsigned queues, uint16_t *local)
 {
   unsigned count;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds the port that a device's scheme names.
+ * Chooses the port implementation by the scheme of the device name.
  */
 #include "dpdk_glue/port.h"
 

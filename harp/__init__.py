@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """HARP: a user-space TCP/IP stack as an NCCL net plugin.
 
-The compiled module lies beside this file once installed; in a checkout it lies
-in the build folder, $HARP_BUILD_DIR or build/.
+The compiled module is in this folder once installed. In a checkout it is in the build folder,
+$HARP_BUILD_DIR or build/.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if (_checkout / "meson.build").is_file():
 
 
 def nccl_plugin_path() -> Path:
-    """The plugin's file: what NCCL_NET_PLUGIN may name. Raises FileNotFoundError
-    with how to build it."""
+    """The plugin's path, for NCCL_NET_PLUGIN. Raises FileNotFoundError with the way to build
+    it."""
     from harp.paths import nccl_plugin_path as path
 
     return Path(path())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C part's own tables and parser: keys of ztcp*.conf, counters, trace events.
+"""The C part's tables and parser: keys of ztcp*.conf, counters, trace events.
 
-Nothing here is declared twice: Python reads what the C lists say.
+Python reads the lists of the C part, so each list exists once.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -112,8 +112,8 @@ cdef extern from *:
 
 
 class ConfigError(ValueError):
-    """A ztcp*.conf, or the folder of them, is wrong. The text says what, where and
-    how to mend it; `code` is the C part's negative errno."""
+    """A ztcp*.conf or its folder has an error. The text says what, where and how to correct it;
+    `code` is the C part's negative errno."""
 
     def __init__(self, text, code):
         super().__init__(text)
@@ -125,13 +125,13 @@ cdef str _text(const char *raw):
 
 
 def version():
-    """The release, as the C part was built with."""
+    """The release of the C part."""
     return _text(HARP_VERSION)
 
 
 def keys():
-    """The keys of ztcp*.conf, in the manual's order. Each is a dict: name, default,
-    allowed, doc, min, max (None where the key is no number), file_only."""
+    """The keys of ztcp*.conf, in the manual's order. Each is a dict: name, default, allowed, doc,
+    min, max (None if the value is not a number), file_only."""
     return [
         {
             "name": _text(key_info[i].name),
@@ -147,7 +147,7 @@ def keys():
 
 
 def variables():
-    """What the environment may set beside the keys: name, with HARP_, and doc."""
+    """The environment variables that are not keys: name, with HARP_, and doc."""
     return [
         {"name": _text(variable_info[i].name), "doc": _text(variable_info[i].doc)}
         for i in range(HARP_VARIABLES)
@@ -159,16 +159,16 @@ cdef void _remember(const char *name, const char *nearest, void *user) noexcept:
 
 
 def unknown_variables():
-    """The variables of this process's environment that begin with HARP_ and that nothing reads,
-    each with the one that may be meant, "" for none."""
+    """The variables of this process's environment that begin with HARP_ and that HARP does not
+    read, each with the nearest known name, "" for none."""
     found = []
     harp_variables_unknown(environ, _remember, <void *>found)
     return sorted(found)
 
 
 def check_key_file(path):
-    """(what is wrong with a file for HARP_KEY_FILE, or ""; whether every user of this host may
-    read or change it)."""
+    """Checks a file for HARP_KEY_FILE. Returns (error text or "", whether other users of this host
+    may read or change the file)."""
     cdef harp_key_file file
     cdef char error[HARP_KEY_FILE_ERROR_SIZE]
     cdef int rc = harp_key_file_read(&file, str(path).encode(), error)
@@ -190,7 +190,7 @@ def counters():
 
 
 def trace_events():
-    """The events of the trace: name, a and b (what a record's numbers mean), doc."""
+    """The events of the trace: name, a and b (the names of a record's two numbers), doc."""
     return [
         {
             "name": _text(trace_info[i].name),
@@ -217,9 +217,8 @@ cdef dict _values(const harp_config *config):
 
 
 def parse(bytes text, str name="memory"):
-    """The values that a file of these bytes gives, without the environment:
-    {key: (text, source)}; "" where the device or a measurement decides.
-    Raises ConfigError."""
+    """The values of a file with these bytes, without the environment: {key: (text, source)}. The
+    text is "" if the device or a measurement decides. Raises ConfigError."""
     cdef harp_config config
     cdef char error[HARP_CONFIG_ERROR_SIZE]
     cdef int rc = harp_config_parse(text, len(text), name.encode(), &config, error)
@@ -229,8 +228,8 @@ def parse(bytes text, str name="memory"):
 
 
 def load(path):
-    """The values in force for a file: {key: (text, source)}, source being "file",
-    "environment" or "default". Raises ConfigError."""
+    """The values in force for a file: {key: (text, source)}. The source is "file", "environment"
+    or "default". Raises ConfigError."""
     cdef harp_config config
     cdef char error[HARP_CONFIG_ERROR_SIZE]
     cdef int rc = harp_config_load(str(path).encode(), &config, error)
@@ -240,7 +239,7 @@ def load(path):
 
 
 def check_file(path):
-    """None, or the line that says what is wrong with a file."""
+    """The error of a file, in one line; None without one."""
     try:
         load(path)
     except ConfigError as wrong:
@@ -249,7 +248,7 @@ def check_file(path):
 
 
 def shareable(bytes text):
-    """Whether several processes may claim a file of these bytes. Raises ConfigError."""
+    """Whether several processes may claim a file with these bytes. Raises ConfigError."""
     cdef harp_config config
     cdef char error[HARP_CONFIG_ERROR_SIZE]
     cdef int rc = harp_config_parse(text, len(text), "memory", &config, error)
@@ -259,7 +258,7 @@ def shareable(bytes text):
 
 
 def peer_allowed(bytes text, bytes address):
-    """Whether a file's peers lets an address (four bytes) connect. Raises ConfigError."""
+    """Whether the file's key `peers` allows an address (four bytes). Raises ConfigError."""
     cdef harp_config config
     cdef char error[HARP_CONFIG_ERROR_SIZE]
     cdef int rc = harp_config_parse(text, len(text), "memory", &config, error)
@@ -269,15 +268,15 @@ def peer_allowed(bytes text, bytes address):
 
 
 def innermost(str device):
-    """What is behind the fault wrappers of a device: "packet:eth0"."""
+    """A device without its fault wrappers: "packet:eth0"."""
     raw = device.encode()
     return _text(harp_config_innermost(raw))
 
 
 cdef class Claim:
-    """A claimed ztcp*.conf, as a job's process would claim it: by this process's
-    environment. Held until release() or the end of the object; a context manager.
-    Raises ConfigError when the claim is declined."""
+    """Claims a ztcp*.conf as a job's process does, by this process's environment. It holds the
+    claim until release() or its end; it is a context manager. Raises ConfigError if the claim is
+    declined."""
 
     cdef harp_claim_t _claim
 

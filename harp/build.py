@@ -15,8 +15,8 @@ from harp import paths
 
 
 def meson() -> list[str]:
-    """The command line of meson: this Python's, else the system's. Raises
-    ClickException with how to get it."""
+    """The command line of meson: this Python's, else the system's. Raises ClickException with the
+    way to install it."""
     if importlib.util.find_spec("mesonbuild"):
         return [sys.executable, "-m", "mesonbuild.mesonmain"]
     program = shutil.which("meson")
@@ -28,7 +28,7 @@ def meson() -> list[str]:
 def _run(command: list[str]) -> None:
     click.echo(" ".join(command), err=True)
     if subprocess.run(command).returncode:
-        raise click.ClickException(f"{' '.join(command)} failed; its own words are above")
+        raise click.ClickException(f"{' '.join(command)} failed; see its output above")
 
 
 @click.command()
@@ -38,12 +38,12 @@ def _run(command: list[str]) -> None:
     default="release",
     show_default=True,
 )
-@click.option("--sanitize", is_flag=True, help="With the address and undefined sanitizers.")
+@click.option("--sanitize", is_flag=True, help="Add the address and undefined sanitizers.")
 def build(buildtype: str, sanitize: bool) -> None:
     """Compile the C part of a checkout, in $HARP_BUILD_DIR or build/.
 
-    Needs a C compiler, and meson, ninja and cython. An installed package has
-    nothing to build.
+    Needs a C compiler, meson, ninja and cython. An installed package has nothing to
+    build.
     """
     try:
         folder = paths.build_dir()

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * stat and its kin as functions of one's own, for C libraries older
- * than 2.33: these have only the calls below, which take a version of the
- * structure first, and newer ones keep them for old binaries. Hidden symbols,
- * so they serve the objects that are linked with this one, and nobody else.
+ * stat and similar functions for C libraries older than 2.33. Those export only the calls below,
+ * which take the version of struct stat as first argument. Newer libraries keep them for old
+ * binaries. The functions here are hidden symbols, so only the objects linked with this file use
+ * them.
  */
 #include <sys/stat.h>
 
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33) && (defined(__x86_64__) || defined(__aarch64__))
 
-/* The version of struct stat that the kernel's 64-bit calls fill. */
+/* The version of struct stat for the kernel's 64-bit system calls. */
 #ifdef __x86_64__
 #define STAT_VERSION 1
 __asm__(".symver old_stat, __xstat@GLIBC_2.2.5");
@@ -33,8 +33,8 @@ int stat(const char *path, struct stat *st) { return old_stat(STAT_VERSION, path
 
 int fstat(int fd, struct stat *st) { return old_fstat(STAT_VERSION, fd, st); }
 
-/* What was compiled without 64-bit offsets (libsodium's archive) calls it by
- * this name; the structure is the same. */
+/* Code compiled without 64-bit offsets (libsodium's archive) calls fstat by this name. The
+ * structure is the same. */
 int plain_fstat(int fd, struct stat *st) __asm__("fstat");
 int plain_fstat(int fd, struct stat *st) { return old_fstat(STAT_VERSION, fd, st); }
 

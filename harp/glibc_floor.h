@@ -1,30 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The oldest C library that the built files load on is glibc 2.27, however new
- * the one is that they were built with. The compiler includes this file in
- * front of every C file (meson.build).
+ * The built files load on glibc 2.27 and later, whatever version built them. The compiler includes
+ * this file before every C file (meson.build).
  *
- * A symbol binds to its newest version on the building machine. 2.34 gave a
- * new version to everything that moved from libpthread, libdl and librt into
- * libc, and 2.38 another name to strtol and its kin; the old versions are
- * still there with the same behaviour, so the references name them.
- * On a 2.27 the symbols live in the files that they moved from, so what is
- * given away keeps those among the files it needs (harp/meson.build).
+ * The linker binds a symbol to its newest version on the build machine. glibc 2.34 gave a new
+ * version to every symbol that it moved from libpthread, libdl and librt into libc. glibc 2.38 gave
+ * another name to strtol and similar functions. The old versions still exist with the same
+ * behaviour, so the references name them. In glibc 2.27 the symbols are in libpthread, libdl and
+ * librt, so distributed files keep these in their list of needed files (harp/meson.build).
  *
- * Functions that an old C library has under no version (stat and its kin
- * before 2.33) are in glibc_floor.c, how a program begins in glibc_floor_main.c.
- * tests/test_elf.py finds what is missing.
+ * glibc_floor.c has functions that an old C library lacks in any version (stat and similar
+ * functions before 2.33). glibc_floor_main.c has the start of a program. tests/test_elf.py finds
+ * symbols that are too new.
  */
 #ifndef HARP_GLIBC_FLOOR_H
 #define HARP_GLIBC_FLOOR_H
 
-#ifndef __ASSEMBLER__ /* which names its versions itself: dpdk_glue/dpdk/dpdk_floor.S */
+#ifndef __ASSEMBLER__ /* dpdk_glue/dpdk/dpdk_floor.S names its versions itself */
 
 #include <features.h>
 
 #if defined(__GLIBC__) && (defined(__x86_64__) || defined(__aarch64__))
 
-/* x86-64 has versions since 2.2.5; everything on 64-bit Arm began with 2.17. */
+/* x86-64 has versions since 2.2.5. On 64-bit Arm the first version is 2.17. */
 #ifdef __x86_64__
 #define HARP_OLD(name, old, version) __asm__(".symver " #name ", " #old "@GLIBC_" version)
 #else
@@ -65,7 +63,7 @@ HARP_OLD(sem_timedwait, sem_timedwait, "2.2.5");
 HARP_OLD(shm_open, shm_open, "2.2.5");
 HARP_OLD(shm_unlink, shm_unlink, "2.2.5");
 
-/* fcntl's own name since 2.28 where file offsets have 64 bits: the same call. */
+/* The name of fcntl with 64-bit file offsets since 2.28; the same call. */
 HARP_OLD(fcntl64, fcntl, "2.2.5");
 
 HARP_OLD(__isoc23_strtol, strtol, "2.2.5");

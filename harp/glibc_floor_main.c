@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a program begins, for C libraries older than 2.34. The start file of a
- * newer one asks for __libc_start_main@GLIBC_2.34 and leaves the constructors
- * to it; the old version, which both have, is told of them here. Linked with
- * --wrap=__libc_start_main; runs before main, in its thread.
+ * Program start for C libraries older than 2.34. The start file of a newer library references
+ * __libc_start_main@GLIBC_2.34, which calls the constructors itself. This file calls the old
+ * version, which all libraries have, and passes it the constructors. Linked with
+ * --wrap=__libc_start_main. Runs before main, in main's thread.
  */
 #include <features.h>
 #include <stddef.h>
@@ -40,7 +40,7 @@ int __wrap___libc_start_main(int (*program)(int, char **, char **), int argc, ch
                              void (*init)(void), void (*fini)(void), void (*loader_fini)(void),
                              void *stack_end)
 {
-  /* A start file from before 2.34 brings its own init. */
+  /* A start file older than 2.34 passes its own init. */
   return old_start(program, argc, argv, init ? (constructor)init : constructors, fini, loader_fini,
                    stack_end);
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the dynamic loader, and so NCCL, looks for the plugin."""
+"""The folders in which the dynamic loader, and so NCCL, looks for the plugin."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Optional
 NAME = "libnccl-net.so"
 HIDDEN_NAME = "bak.libnccl-net.so"
 
-# What every loader searches, cache or not.
+# The folders that every loader searches, with or without a cache.
 _DEFAULT = (
     "/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu",
@@ -24,14 +24,14 @@ _DEFAULT = (
     "/usr/lib",
 )
 
-# A text that only HARP's plugin holds, and one that only a build without DPDK does (what it says
-# when it declines: dpdk_glue/dpdk/ethdev_absent.c).
+# A text that only HARP's plugin contains, and the error message of a build without DPDK
+# (dpdk_glue/dpdk/ethdev_absent.c).
 _MARK = b"HARP_CONF_DIR"
 _NO_DPDK = b"this HARP was built without DPDK"
 
 
 def _cached() -> list[str]:
-    """Folders of the loader's cache."""
+    """The folders of the loader's cache (ldconfig)."""
     for program in ("/sbin/ldconfig", "/usr/sbin/ldconfig"):
         try:
             listed = subprocess.run([program, "-p"], capture_output=True, text=True, timeout=30)
@@ -53,12 +53,12 @@ def folders() -> list[Path]:
 
 
 def find_all(name: str) -> Iterator[Path]:
-    """The files of that name on the loader's way, in its order."""
+    """The files of that name in the loader's folders, in its order."""
     return (folder / name for folder in folders() if (folder / name).is_file())
 
 
 def find(name: str = NAME) -> Optional[Path]:
-    """The first file of that name on the loader's way."""
+    """The first file of that name in the loader's folders."""
     return next(find_all(name), None)
 
 
@@ -70,10 +70,10 @@ def _holds(path: Path, mark: bytes) -> bool:
 
 
 def is_harp(path: Path) -> bool:
-    """Whether a library is HARP's plugin, and not another vendor's."""
+    """Whether a library is HARP's plugin."""
     return _holds(path, _MARK)
 
 
 def lacks_dpdk(path: Path) -> bool:
-    """Whether a library is HARP's plugin of a build without DPDK."""
+    """Whether a plugin was built without DPDK."""
     return _holds(path, _NO_DPDK)

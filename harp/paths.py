@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the built files are: beside the package once installed, in the build folder in a checkout.
+"""The paths of the built files: in the package once installed, in the build folder in a checkout.
 
-Every function raises FileNotFoundError with the way to get the file.
+Every function raises FileNotFoundError with a way to get a missing file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def in_checkout() -> bool:
 def build_dir() -> Path:
     """The checkout's build folder: $HARP_BUILD_DIR or build/. It need not exist."""
     if not in_checkout():
-        raise FileNotFoundError(f"{PACKAGE} is installed: there is no build folder beside it")
+        raise FileNotFoundError(f"{PACKAGE} is an installed package, without a build folder")
     return Path(os.environ.get("HARP_BUILD_DIR") or PACKAGE.parent / "build").resolve()
 
 
@@ -30,19 +30,19 @@ def _find(built: str, installed: str) -> Path:
         remedy = f"build it with: meson setup {build_dir()} && meson compile -C {build_dir()}"
     else:
         path = PACKAGE / installed
-        remedy = "install the package anew: pip install --force-reinstall harp-nccl"
+        remedy = "reinstall the package: pip install --force-reinstall harp-nccl"
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there; {remedy}")
+        raise FileNotFoundError(f"{path} is missing; {remedy}")
     return path
 
 
 def nccl_plugin_path() -> Path:
-    """HARP's plugin, as NCCL_NET_PLUGIN may name it."""
+    """HARP's plugin; NCCL_NET_PLUGIN may hold this path."""
     return _find("plugin/libnccl-net.so", "libnccl-net-harp.so")
 
 
 def kernel_plugin_path() -> Path:
-    """The plain kernel-TCP plugin that HARP is measured against."""
+    """The reference plugin over kernel TCP."""
     return _find("harp/bench/kernel/libnccl-net-kernel.so", "libnccl-net-kernel.so")
 
 

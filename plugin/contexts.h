@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The communicators that are open, as NCCL names them from version 11 of its net
- * interface on: init gives each a context of its own, finalize brings it back. A
- * context is a number that is never given twice, so one that has ended already, or
- * was never given, names nobody.
+ * The open communicators, for version 11 and later of NCCL's net interface: init gives each
+ * communicator a context, and finalize returns it. Contexts are numbers that are never reused, so
+ * finalize of an ended or unknown context can be detected.
  *
  * Thread: one at a time.
  */
@@ -15,12 +14,12 @@
 
 struct net_contexts {
   struct net_context *first;
-  uintptr_t last; /* the number given last */
+  uintptr_t last; /* the last number that was given */
 };
 
-/* Never NULL. 0, or -ENOMEM; *out is NULL then. */
+/* Adds a context. 0 with *out not NULL, or -ENOMEM with *out NULL. */
 int contexts_add(struct net_contexts *contexts, void **out);
-/* Whether it was there; it is gone then. */
+/* Removes a context. Returns whether it was known. */
 bool contexts_remove(struct net_contexts *contexts, const void *context);
 
 #endif

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that NCCL registers on a link. Each registration is an object of its
- * own, though two of the same pages are one region of the engine's: giving one
- * back must not end what is under way in the other. What was not given back
- * goes with the link.
+ * Memory that NCCL registers on a link. Each registration is an object of its own, even if two
+ * cover the same pages and share one region of the engine: deregistering one must not end transfers
+ * of the other. Closing a link releases its remaining registrations.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -12,7 +11,7 @@
 #include "plugin/nccl/nccl_types.h"
 
 struct net_region {
-  struct net_region *next; /* of its link's; under transport->lock */
+  struct net_region *next; /* in the link's list; under transport->lock */
   struct harp_region *pages;
 };
 

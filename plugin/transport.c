@@ -16,28 +16,28 @@
 #include "plugin/link/link.h"
 
 enum {
-  MAX_COMMS = HARP_ENGINE_CONNECTIONS, /* of one flow each */
-  DEVICE_GUID = 0x50524148,            /* any number, as long as it is the same everywhere */
-  HELLO_TIMEOUT_MS = 5000,             /* an unauthenticated peer's time for its hello */
-  LINGER_MS = 1000,                    /* how long finalize and exit wait for last bytes */
-  FIN_WAIT_MS = 100,                   /* and for the peer to close as well */
-  ECHO_MS = 5,                         /* and for what it sent twice */
-  TRACE_MS = 2000,                     /* and for a trace that is being written */
-  RETIRED_MS = 2000,                   /* a used port waits for late segments */
+  MAX_COMMS = HARP_ENGINE_CONNECTIONS, /* links of one flow each */
+  DEVICE_GUID = 0x50524148,            /* arbitrary, but equal on every rank */
+  HELLO_TIMEOUT_MS = 5000,             /* time for an unauthenticated peer's hello */
+  LINGER_MS = 1000,                    /* finalize and exit: limit for the last acknowledgements */
+  FIN_WAIT_MS = 100,                   /* finalize and exit: limit for the peers' FINs */
+  ECHO_MS = 5,                         /* finalize and exit: wait for the peers' retransmissions */
+  TRACE_MS = 2000,                     /* finalize and exit: limit for writing a trace */
+  RETIRED_MS = 2000,                   /* delay before a used local port is released */
 };
 
 const char net_name[] = "HARP";
 
-/* The process's registry: the one place with state of its own. */
+/* The process-wide state of the plugin. */
 static struct {
   pthread_mutex_t lock;
-  unsigned users; /* init minus finalize */
+  unsigned users; /* calls of init minus calls of finalize */
   struct net_contexts contexts;
   struct transport *_Atomic transport;
   ncclDebugLogger_t _Atomic logger;
   atomic_bool forked;
-  bool handlers; /* atfork and atexit are in place */
-  bool told;     /* what of the environment nothing reads */
+  bool handlers; /* the atfork and atexit handlers are registered */
+  bool told;     /* unknown HARP_ variables were logged */
 } registry = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* --- Log --- */
@@ -78,7 +78,7 @@ int transport_forked(void)
   return atomic_load_explicit(&registry.forked, memory_order_relaxed) ? -EPERM : 0;
 }
 
-/* --- Local ports that were used --- */
+/* --- Used local ports --- */
 
 struct retired_port {
   struct retired_port *next;
@@ -115,10 +115,10 @@ static void release_retired(struct transport_instance *part, struct harp_instanc
   }
 }
 
-/* --- Every instance's tick --- */
+/* --- The tick of each instance --- */
 
-/* What an unauthenticated peer has for its hello. One that has shown the token may be stopped
- * before it proves the key. */
+/* The time for an unauthenticated peer's hello, ms. A peer that has shown the token gets at least
+ * timeout_ms to prove the key, since its process may be stopped meanwhile. */
 static uint64_t hello_timeout_ms(const struct link_flow *flow)
 {
   uint32_t timeout = flow->transport->engine->config.timeout_ms;
@@ -175,7 +175,7 @@ static int read_key(struct transport *transport, char *error)
   return result;
 }
 
-/* NULL with *why (a negative errno) and error, a line for people. */
+/* The transport; or NULL, with a negative errno in *why and a line for the log in error. */
 static struct transport *open_transport(int *why, char *error)
 {
   struct transport *transport = calloc(1, sizeof *transport);
@@ -211,7 +211,7 @@ static struct transport *open_transport(int *why, char *error)
 struct lingering {
   struct transport *transport;
   unsigned owed; /* flows with bytes that the peer may still need */
-  unsigned open; /* flows that are not closed in order on both sides */
+  unsigned open; /* flows with a connection that is not closed on both sides */
 };
 
 static void count_lingering(struct harp_instance *instance, void *argument)
@@ -224,9 +224,9 @@ static void count_lingering(struct harp_instance *instance, void *argument)
   }
 }
 
-/* A finished job must not turn into an error on the other side: the workers
- * answer until the last bytes are acknowledged, within a bound; and a little
- * longer for the peer's FIN, or the kernel would answer that with a reset. */
+/* The end of a finished job must not become an error on the peer. So this waits, with a limit,
+ * while the workers answer: until all bytes are acknowledged, and a little longer for the peer's
+ * FIN, which the kernel would answer with a reset. */
 static void linger(struct transport *transport)
 {
   struct harp_run_time waited = {0};
@@ -289,8 +289,8 @@ static void in_child(void)
   }
 }
 
-/* At exit, without finalize: the application's threads may still be inside, so
- * nothing is freed; links are closed as far as they are idle. */
+/* At exit without finalize. The application's threads may still use HARP, so nothing is freed. Idle
+ * links are closed with FIN, others with RST. */
 static void at_exit(void)
 {
   struct transport *transport = atomic_load(&registry.transport);
@@ -298,7 +298,7 @@ static void at_exit(void)
     return;
   }
   atomic_store(&registry.logger, NULL);
-  pthread_mutex_lock(&transport->lock); /* NCCL's threads may close links meanwhile */
+  pthread_mutex_lock(&transport->lock); /* NCCL's threads may close links at the same time */
   for (struct net_link *link = transport->links; link; link = link->next) {
     link_detach(link);
   }
@@ -356,32 +356,34 @@ static void tell_unknown(const char *name, const char *nearest, void *user)
 {
   harp_log_post(HARP_LOG_WARN,
                 "HARP: nothing reads the variable %s%s%s%s harp env --defaults lists "
-                "those that there are",
+                "all variables",
                 name, nearest ? "; is " : "", nearest ? nearest : "", nearest ? " meant?" : ";");
 }
 
-/* The transport that the user wants of NCCL; NULL: any. */
+/* The transport that the user has selected with NCCL_NET; NULL: any. */
 static const char *wanted_net(void)
 {
   const char *name = getenv("NCCL_NET");
   return name && name[0] ? name : NULL;
 }
 
-/* Says why there is no HARP here, and what follows from that for the job. */
+/* Logs why HARP declines and what that means for the job. */
 static void decline(int result, const char *error)
 {
   const char *wanted = wanted_net();
   if (wanted) {
-    harp_log_post(HARP_LOG_WARN, "HARP: %s; NCCL_NET=%s lets NCCL use nothing else: the job fails",
-                  error, wanted);
+    harp_log_post(HARP_LOG_WARN,
+                  "HARP: %s; NCCL_NET=%s allows no other transport, so the job fails", error,
+                  wanted);
     return;
   }
-  /* Turned off is a wish, everything else a fault. NCCL's words are those of its socket
-   * transport, which takes the first bytes of HARP's handle for an address. */
-  harp_log_post(result == -ECANCELED ? HARP_LOG_INFO : HARP_LOG_WARN,
-                "HARP: %s; NCCL goes on without HARP, and so must all hosts of the job, or it "
-                "fails (\"address with family 45640\")",
-                error);
+  /* Turning HARP off is intended, so that is no warning. NCCL's error text comes from its socket
+   * transport, which reads the first bytes of HARP's handle as an address family. */
+  harp_log_post(
+      result == -ECANCELED ? HARP_LOG_INFO : HARP_LOG_WARN,
+      "HARP: %s; NCCL goes on without HARP. All hosts of the job must do the same, or the "
+      "job fails (\"address with family 45640\")",
+      error);
 }
 
 static int first_init(void)
@@ -389,20 +391,20 @@ static int first_init(void)
   char error[HARP_ENGINE_ERROR_SIZE] = "";
   const char *wanted = wanted_net();
   if (wanted && strcasecmp(wanted, net_name) != 0) {
-    /* NCCL opens a transport before it asks for the name, and in this way. */
+    /* NCCL initializes a transport before it compares the name, without regard to case. */
     harp_log_post(HARP_LOG_INFO, "HARP: NCCL_NET=%.64s asks for another transport", wanted);
     return -ECANCELED;
   }
   int result = 0;
   struct transport *transport = open_transport(&result, error);
-  /* A setting that does nothing looks like one that does not help. */
+  /* Without this warning, a misspelt setting looks like one that has no effect. */
   if (result != -ECANCELED && !registry.told) {
     registry.told = true;
     harp_variables_unknown(environ, tell_unknown, NULL);
   }
   if (!transport) {
     decline(result, error);
-    /* A wrong file is the user's mistake, not a misuse of ours by NCCL. */
+    /* -EINVAL means wrong use by NCCL; a wrong file is the user's mistake. */
     return result == -EINVAL ? -EBADF : result;
   }
   introduce(transport->engine);
@@ -415,7 +417,7 @@ static int first_init(void)
   return 0;
 }
 
-/* With the registry's lock. */
+/* Called with registry.lock. */
 static int begin_communicator(void **context)
 {
   int result = context ? contexts_add(&registry.contexts, context) : 0;
@@ -443,13 +445,13 @@ int net_init(ncclDebugLogger_t logger, void **context)
   return result;
 }
 
-/* The last communicator has ended. With the registry's lock. */
+/* Closes HARP after the last communicator has ended. Called with registry.lock. */
 static void last_finalize(void)
 {
   struct transport *transport = atomic_exchange(&registry.transport, NULL);
   close_transport(transport);
   transport_drain_log();
-  atomic_store(&registry.logger, NULL); /* the caller may be unloaded next */
+  atomic_store(&registry.logger, NULL); /* the logger may be unloaded next */
 }
 
 int net_finalize(void *context)
@@ -473,9 +475,9 @@ int net_devices(int *count)
   return error;
 }
 
-/* The same on every rank of a host, though each may drive another NIC: NCCL up to 2.21
- * fails or hangs where the ranks' pictures of their host differ. So nothing here may
- * come from the NIC that this process has; NCCL sees one device without a place. */
+/* The properties are equal on every rank of a host, although each rank may use another NIC: NCCL up
+ * to 2.21 fails or hangs if the ranks' views of their host differ. So no value here depends on this
+ * process's NIC, and the device has no PCI path. */
 int net_get_properties(int device, struct net_properties *properties)
 {
   int error;

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+import include_graph
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -168,6 +169,39 @@ def test_planted_fault_is_found(fault: str) -> None:
     path, text = FAULTS[fault]
     tree[path] = "int before;\n" + text + "\n"
     assert len(violations(tree)) == 1
+
+
+def test_no_circle_of_includes() -> None:
+    """The graph is printed, too (pytest -s): a newcomer reads the layers off it."""
+    graph = include_graph.units(include_graph.read())
+    include_graph.main([])
+    assert graph["harp/stack/tcp/tcp_input"], "no includes were found"
+    assert not include_graph.forbidden(graph)
+
+
+CIRCLES = {
+    "two folders": {"a/x.c": '#include "b/y.h"', "b/y.c": '#include "a/x.h"'},
+    "by way of a third": {
+        "a/x.h": '#include "b/y.h"',
+        "b/y.c": '#include "c/z.h"',
+        "c/z.h": '#include "a/x.h"',
+    },
+    "in the stack": {
+        "harp/stack/x.c": '#include "harp/stack/y.h"',
+        "harp/stack/y.c": '#include "harp/stack/x.h"',
+    },
+}
+
+
+@pytest.mark.parametrize("name", CIRCLES)
+def test_circle_of_includes_is_seen(name: str) -> None:
+    assert len(include_graph.forbidden(include_graph.units(CIRCLES[name]))) == 1
+
+
+def test_circle_within_one_folder_is_allowed() -> None:
+    tree = {"a/x.c": '#include "a/y.h"', "a/y.c": '#include "a/x.h"'}
+    graph = include_graph.units(tree)
+    assert include_graph.circles(graph) == [["a/x", "a/y"]] and not include_graph.forbidden(graph)
 
 
 def undefined_symbols(*files: Path) -> set[str]:

@@ -10,10 +10,10 @@
 #include <unistd.h>
 
 enum {
-  EXTENTS = 1 << 18,   /* address space of the table; pages come when they are touched */
-  MAPPINGS = 200,      /* VFIO takes about 256, and DPDK has some itself */
-  HUGE_PAGE = 2 << 20, /* the smallest page that the kernel does not move */
-  KPF_HUGE = 17,       /* Linux's admin-guide/mm/pagemap: a page of hugetlbfs */
+  EXTENTS = 1 << 18,   /* table size in address space; memory is allocated when it is touched */
+  MAPPINGS = 200,      /* VFIO allows about 256, and DPDK needs some itself */
+  HUGE_PAGE = 2 << 20, /* bytes; the smallest page that the kernel does not move */
+  KPF_HUGE = 17,       /* Linux, admin-guide/mm/pagemap: a hugetlbfs page */
 };
 
 int harp_dma_table_init(struct dma_table *dma, enum dma_reach reach, struct rte_device *device,
@@ -51,9 +51,10 @@ void harp_dma_table_close(struct dma_table *dma)
   dma->extents = NULL;
 }
 
-/* --- What the device can reach --- */
+/* --- The device's reach --- */
 
-/* Whether the page at a physical address is the kernel's to move or swap. */
+/* Returns true if the page at a physical address is a hugetlbfs page, which the kernel neither
+ * moves nor swaps. */
 static bool stays(uint64_t physical)
 {
   uint64_t flags = 0, page = physical / (uint64_t)sysconf(_SC_PAGESIZE);
@@ -64,8 +65,8 @@ static bool stays(uint64_t physical)
   return read && (flags >> KPF_HUGE & 1);
 }
 
-/* Cuts the extent behind the longest first part that is one physical run, or
- * that is none; whether it is one. */
+/* Shortens the extent to its longest first part that is either one contiguous physical range of
+ * fixed pages or contains none. Returns true in the first case. */
 static bool locate(struct dma_extent *extent)
 {
   uintptr_t at = extent->start;
@@ -89,9 +90,9 @@ static bool map(struct dma_table *dma, struct dma_extent *extent)
 {
   switch (dma->reach) {
   case REACH_PROCESS: return true;
-  /* By VFIO itself: rte_dev_dma_map takes only memory that DPDK knows. Fails also
-   * for pages that an older mapping holds still, and where neither CAP_IPC_LOCK
-   * nor the limit on locked memory lets them be pinned. */
+  /* Calls VFIO directly, because rte_dev_dma_map accepts only memory that DPDK knows. The call
+   * also fails for pages that an older mapping still covers, and if the process can pin no more
+   * memory (no CAP_IPC_LOCK and a low RLIMIT_MEMLOCK). */
   case REACH_MAPPED:
     return dma->device && dma->used < dma->budget &&
            rte_vfio_container_dma_map(RTE_VFIO_DEFAULT_CONTAINER_FD, extent->start, extent->start,
@@ -102,7 +103,8 @@ static bool map(struct dma_table *dma, struct dma_extent *extent)
   return false;
 }
 
-/* Decides about the first part of [start, end), and says how long that is. */
+/* Maps the first part of [start, end) if the device can reach it. Returns the part as an extent,
+ * which may end before end. */
 static struct dma_extent reach(struct dma_table *dma, uintptr_t start, uintptr_t end)
 {
   struct dma_extent extent = {.start = start, .end = end, .iova = start, .loans = 1};
@@ -119,8 +121,8 @@ static struct dma_extent reach(struct dma_table *dma, uintptr_t start, uintptr_t
 
 /* --- The table --- */
 
-/* Pollers read while it is written, and find out afterwards: word by word, each whole. Loans are no
- * business of theirs. */
+/* Pollers read during the write and detect it afterwards, so each word is stored atomically.
+ * Pollers do not read `loans`. */
 static void put(struct dma_extent *place, const struct dma_extent *extent)
 {
   __atomic_store_n(&place->start, extent->start, __ATOMIC_RELAXED);
@@ -151,7 +153,7 @@ static void end_change(struct dma_table *dma)
   atomic_fetch_add_explicit(&dma->version, 1, memory_order_release);
 }
 
-/* The first extent that ends behind address. */
+/* Returns the index of the first extent that ends after address. */
 static unsigned first_behind(const struct dma_table *dma, uintptr_t address, unsigned count)
 {
   unsigned low = 0, high = count;
@@ -191,7 +193,7 @@ static void remove_at(struct dma_table *dma, unsigned at)
   }
 }
 
-/* Makes address the border of extents, if it lies within one. */
+/* Makes address a border between extents, if it lies within one. */
 static void split(struct dma_table *dma, uintptr_t address)
 {
   unsigned count = atomic_load_explicit(&dma->count, memory_order_relaxed);
@@ -209,8 +211,8 @@ static void split(struct dma_table *dma, uintptr_t address)
   insert(dma, at + 1, &second);
 }
 
-/* Extents for the pages from start to end, which are in none, from position at
- * on; the position behind them. */
+/* Inserts extents at index at for [start, end), which no extent covers yet. Returns the index
+ * after them. */
 static unsigned fill(struct dma_table *dma, unsigned at, uintptr_t start, uintptr_t end)
 {
   while (start < end) {
@@ -221,8 +223,8 @@ static unsigned fill(struct dma_table *dma, unsigned at, uintptr_t start, uintpt
   return at;
 }
 
-/* How many more extents a loan can come to: one between each two that there
- * are, or one a huge page, and two where its ends split others. */
+/* Upper bound of the extents that a registration can add: one in each gap, one per huge page,
+ * and two where its ends split others. */
 static bool has_room(const struct dma_table *dma, uintptr_t start, uintptr_t end)
 {
   unsigned count = atomic_load_explicit(&dma->count, memory_order_relaxed);
@@ -252,8 +254,8 @@ int harp_dma_map(struct dma_table *dma, uintptr_t start, uintptr_t end)
   return 0;
 }
 
-/* While a loan lived, all of its pages were in extents that counted it, and its
- * ends were borders. */
+/* While a registration exists, extents that count it cover all its pages, and its ends are
+ * borders between extents. */
 void harp_dma_revoke(struct dma_table *dma, uintptr_t start, uintptr_t end)
 {
   pthread_mutex_lock(&dma->lock);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that the application lends, as the device can address it: whole pages,
- * in extents that do not overlap, each counted by the loans that cover it. What
- * made an extent reachable is its mapping; an extent that a later loan covers in
- * part is split, and the halves share the mapping, which cannot be.
+ * The application's memory as the device can address it: whole pages, in extents that do not
+ * overlap. Each extent counts the registrations that cover it. Its mapping makes it reachable for
+ * the device. If a later registration covers an extent in part, the extent is split. The halves
+ * share the mapping, because a mapping cannot be split.
  *
- * Written by whoever lends and revokes (one at a time), read by all pollers
- * without a lock: a lookup that met a change finds nothing, and the frame is
- * copied. What a poller still holds when an extent goes, reclaim waits for.
+ * One thread at a time maps and revokes. All pollers read without a lock. A lookup that meets a
+ * change finds nothing, and the frame is copied. reclaim waits for references that a poller still
+ * holds when an extent is removed.
  */
 #ifndef HARP_DPDK_GLUE_DPDK_DMA_MAP_H
 #define HARP_DPDK_GLUE_DPDK_DMA_MAP_H
@@ -20,55 +20,55 @@
 
 struct rte_device;
 
-/* From where a device reads what it sends. */
+/* Memory that a device can send from. */
 enum dma_reach {
-  REACH_NOTHING,  /* DPDK's own memory only */
-  REACH_PROCESS,  /* whatever its driver can read with the CPU */
-  REACH_MAPPED,   /* what is mapped for it, at the same addresses */
-  REACH_PHYSICAL, /* pages that stay where they are, by physical address */
+  REACH_NOTHING,  /* only DPDK's own memory */
+  REACH_PROCESS,  /* all memory that its driver can read with the CPU */
+  REACH_MAPPED,   /* memory that is mapped for it, at the same addresses */
+  REACH_PHYSICAL, /* pages that do not move, by physical address */
 };
 
-/* Made and taken back as a whole. */
+/* One mapping of the device; it is mapped and unmapped as a whole. */
 struct dma_mapping {
-  struct dma_mapping *next; /* among the dead */
+  struct dma_mapping *next; /* in the list of dead mappings */
   uintptr_t start, end;
-  uint32_t extents; /* that it serves */
+  uint32_t extents; /* number of extents that use it */
 };
 
 struct dma_extent {
   uintptr_t start, end;
-  uint64_t iova; /* where start is for the device */
-  uint32_t loans;
-  struct dma_mapping *mapping; /* NULL: out of reach, its bytes are copied */
+  uint64_t iova;               /* the device's address of start */
+  uint32_t loans;              /* registrations that cover it */
+  struct dma_mapping *mapping; /* NULL: out of reach, transmit copies the bytes */
 };
 
 struct dma_table {
   enum dma_reach reach;
   struct rte_device *device;
-  uint32_t budget, used; /* mappings: most, and those that there are */
+  uint32_t budget, used; /* mappings: the limit, and the number in use */
   pthread_mutex_t lock;
-  atomic_uint version;        /* odd: being changed */
-  struct dma_extent *extents; /* by address */
+  atomic_uint version;        /* odd: a change is in progress */
+  struct dma_extent *extents; /* sorted by address */
   atomic_uint count;
-  struct dma_mapping *dead; /* revoked, not taken back yet */
+  struct dma_mapping *dead; /* revoked mappings that are not yet unmapped */
 };
 
-/* budget 0: as many as such a device takes. -ENOMEM, or 0. */
+/* budget 0: the usual limit for this kind of device. 0, or -ENOMEM. */
 int harp_dma_table_init(struct dma_table *dma, enum dma_reach reach, struct rte_device *device,
                         uint32_t budget);
-/* The device was taken away and is there again as this one; NULL: it is not. */
+/* The port was closed and opened again as this device; NULL: the device is gone. */
 void harp_dma_table_move(struct dma_table *dma, struct rte_device *device);
 void harp_dma_table_close(struct dma_table *dma);
 
-/* Whole pages. 0 (also where the device cannot reach them), or -ENOMEM. */
+/* Maps whole pages for DMA. 0 (also if the device cannot reach them), or -ENOMEM. */
 int harp_dma_map(struct dma_table *dma, uintptr_t start, uintptr_t end);
-/* From here on no lookup finds the pages that no other loan reaches into. */
+/* Hides the pages from lookups, except those that another registration covers. */
 void harp_dma_revoke(struct dma_table *dma, uintptr_t start, uintptr_t end);
-/* Nothing refers to revoked pages any more: unmaps them. */
+/* Unmaps revoked pages. The caller ensures that nothing refers to them any more. */
 void harp_dma_unmap_deferred(struct dma_table *dma);
 
-/* A poller: the extent that holds address, if the device can reach it; *extent
- * is a copy, but for the loans. recent: where the last one was found, the caller's to keep. */
+/* For pollers: finds the extent that holds address, if the device can reach it. *extent is a
+ * copy without `loans`. recent: index of the last extent found, kept by the caller. */
 bool harp_dma_find(struct dma_table *dma, uintptr_t address, unsigned *recent,
                    struct dma_extent *extent);
 

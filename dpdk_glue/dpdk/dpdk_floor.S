@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * DPDK's archives were compiled elsewhere, so harp/glibc_floor.h has not bound
- * their references to old versions. Here each such name is a hidden function
- * that jumps to the C library's oldest version of it.
+ * DPDK's archives were compiled elsewhere, without harp/glibc_floor.h, so their references are not
+ * bound to old symbol versions. Each such name is here a hidden function that jumps to the C
+ * library's oldest version of it.
  */
 #if defined(__x86_64__)
 #define JUMP(name) jmp name@PLT
@@ -11,7 +11,7 @@
 #elif defined(__aarch64__)
 #define JUMP(name) b name
 #define FIRST 2.17
-#define SINCE(version) 2.17 /* everything on 64-bit Arm began with it */
+#define SINCE(version) 2.17 /* 64-bit Arm starts with 2.17 */
 #endif
 
 #define VERSION_(old, version) old@GLIBC_##version

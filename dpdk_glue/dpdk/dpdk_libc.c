@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What DPDK's archives ask for beyond an old C library: libbsd's string copies,
- * libnuma's few calls, and names that a C library of 2.27 does not have. Hidden
- * symbols, linked into whatever has the archives in it, and found there before
- * any library's.
+ * Functions that DPDK's archives need and an old C library lacks: libbsd's string copies, a few
+ * libnuma calls, and names that glibc 2.27 does not have. They are hidden symbols, linked into
+ * every binary with the archives. The linker finds them before those of any library.
  */
 #include <fcntl.h>
 #include <linux/mempolicy.h>
@@ -36,11 +35,11 @@ size_t strlcat(char *to, const char *from, size_t room)
   return used + strlcpy(to + used, from, room - used);
 }
 
-/* --- libnuma: straight to the kernel, which is all that its calls do --- */
+/* --- libnuma: its calls are thin wrappers of system calls --- */
 
 enum { NODES = 1024, NODE_WORDS = NODES / (8 * (int)sizeof(unsigned long)) };
 
-/* libnuma's own layout: DPDK hands maskp and size on to get_mempolicy. */
+/* libnuma's layout, because DPDK passes maskp and size to get_mempolicy. */
 struct bitmask {
   unsigned long size; /* bits */
   unsigned long *maskp;
@@ -66,7 +65,8 @@ long set_mempolicy(int mode, const unsigned long *mask, unsigned long most)
   return syscall(SYS_set_mempolicy, mode, mask, most);
 }
 
-/* A container may forbid the call as well as lack it: then memory comes as it comes. */
+/* The call may be missing, or a container may forbid it. DPDK then allocates without a NUMA
+ * policy. */
 int numa_available(void) { return get_mempolicy(NULL, NULL, 0, NULL, 0) < 0 ? -1 : 0; }
 
 void numa_set_preferred(int node)
@@ -97,10 +97,10 @@ void numa_bitmask_free(struct bitmask *mask) { free(mask); }
 
 /* --- The C library --- */
 
-/* The system log and its name for this process are the application's. */
+/* Does nothing: the system log and this process's name in it belong to the application. */
 void openlog(const char *name, int options, int facility) {}
 
-/* Until 2.33 it had another name; stat and its kin are in harp/glibc_floor.c. */
+/* glibc exports mknod only since 2.33; see harp/glibc_floor.c for stat and similar functions. */
 int mknod(const char *path, mode_t mode, dev_t device)
 {
   return (int)syscall(SYS_mknodat, AT_FDCWD, path, mode, device);

@@ -17,7 +17,7 @@
 #include "dpdk_glue/fail.h"
 
 enum {
-  PLAIN_MIB = 1024, /* address space without hugepages; pages come when they are touched */
+  PLAIN_MIB = 1024, /* address space without hugepages; memory is allocated when it is touched */
   ARGUMENTS = 20,
   COMPLAINT_SIZE = 200,
 };
@@ -29,12 +29,12 @@ static struct {
   char memory[64];
 } eal;
 
-/* --- What DPDK says --- */
+/* --- DPDK's log --- */
 
 static pthread_mutex_t complaint_lock = PTHREAD_MUTEX_INITIALIZER;
 static char complaint[COMPLAINT_SIZE];
 static size_t complaint_used;
-static bool complaint_whole; /* the first line is the cause, the rest follows from it */
+static bool complaint_whole; /* the first line is the cause; later lines only follow from it */
 
 static ssize_t hear(void *cookie, const char *text, size_t length)
 {
@@ -85,7 +85,7 @@ static uint64_t read_number(const char *folder, const char *entry, const char *n
   return value;
 }
 
-/* MiB in hugepages that nobody has taken; *page_kib: the smallest size there is. */
+/* Returns the MiB in free hugepages. *page_kib: the smallest size with a free page. */
 static uint64_t free_hugepages(uint64_t *page_kib)
 {
   static const char folder[] = "/sys/kernel/mm/hugepages";
@@ -133,7 +133,8 @@ static int choose_memory(const struct harp_eal_request *request, char *error)
 
 /* --- Start --- */
 
-/* EAL's one lcore may run wherever this process may: it must not bind anybody. */
+/* Lets EAL's one lcore run on every CPU of this process, so that EAL does not narrow the
+ * affinity. */
 static void name_cores(char *out, size_t size)
 {
   cpu_set_t set;
@@ -162,8 +163,8 @@ static void initialize(const struct harp_eal_request *request)
   snprintf(prefix, sizeof(prefix), "--file-prefix=harp-%d", (int)getpid());
   const char *always[] = {"harp", cores, "--no-telemetry", "--log-level=lib.*:error",
                           "--log-level=pmd.*:error",
-                          /* An allow list with a function that no bus has: NICs are taken one by
-                           * one, by name, and never because they happen to be there. */
+                          /* An allow list with an address that no bus has. EAL then probes no
+                           * NIC by itself; HARP attaches NICs by name. */
                           "-a", "ffff:ff:1f.7", eal.physical ? "--iova-mode=pa" : "--iova-mode=va"};
   const char *huge[] = {"--in-memory", "--single-file-segments"};
   const char *plain[] = {"--no-huge", "--no-shconf", prefix};
@@ -179,7 +180,7 @@ static void initialize(const struct harp_eal_request *request)
   }
   arguments[count] = NULL;
   eal.running = rte_eal_init(count, arguments) >= 0;
-  /* Nothing is shared with other processes: the folder for that stays empty. */
+  /* HARP shares nothing with other processes, so the runtime folder stays empty. */
   if (eal.running)
     rmdir(rte_eal_get_runtime_dir());
 }
@@ -207,12 +208,12 @@ int harp_eal_start(const struct harp_eal_request *request, char *error)
     return start(request, error);
   if (!eal.running)
     return harp_port_fail(error, -EIO,
-                          "dpdk:%.150s: DPDK did not start before in this process, "
-                          "and it starts once; begin a new one",
+                          "dpdk:%.150s: DPDK failed to start earlier in this process, and "
+                          "it can start only once; start a new process",
                           request->device);
   if (request->physical != eal.physical || (request->hugepages && !eal.huge))
     return harp_port_fail(error, -EBUSY,
-                          "dpdk:%.150s: DPDK runs in this process already, with %s "
+                          "dpdk:%.150s: DPDK already runs in this process, with %s "
                           "and %s addresses; a device of another kind needs a process of its own",
                           request->device, eal.memory, eal.physical ? "physical" : "virtual");
   return 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * "dpdk:DEVICE": a NIC that DPDK drives, or one of its devices of software.
+ * "dpdk:DEVICE": a NIC that DPDK drives, or one of DPDK's software devices.
  *
- * No interrupts are used: a poller that sleeps wakes by a timer, at first soon,
- * then every millisecond, and looks.
+ * HARP uses no interrupts. A timer wakes a sleeping poller to look for frames, first after
+ * NAP_LEAST_US and at last every millisecond.
  */
 #include "dpdk_glue/dpdk/ethdev.h"
 
@@ -21,7 +21,7 @@
 
 enum { NAP_MOST_US = 1000 };
 
-/* --- Events: from DPDK's own thread --- */
+/* --- Events, on DPDK's thread --- */
 
 static int device_removed(uint16_t id, enum rte_eth_event_type event, void *argument, void *unused)
 {
@@ -30,7 +30,7 @@ static int device_removed(uint16_t id, enum rte_eth_event_type event, void *argu
   return 0;
 }
 
-/* --- The link, which a poller looks at now and then --- */
+/* --- Link state, read when counters are read --- */
 
 static void look_at_link(struct ethdev_port *ethdev)
 {
@@ -41,15 +41,15 @@ static void look_at_link(struct ethdev_port *ethdev)
   bool up = link.link_status == RTE_ETH_LINK_UP;
   if (up)
     atomic_store_explicit(&ethdev->been_up, true, memory_order_relaxed);
-  /* A peer in software that has not come yet is no failure. */
+  /* A software peer that has not connected yet is not a failure. */
   atomic_store_explicit(&ethdev->down,
                         !up && atomic_load_explicit(&ethdev->been_up, memory_order_relaxed),
                         memory_order_relaxed);
 }
 
-/* --- Reset: the last resort for references that do not come back --- */
+/* --- Reset: the last resort if the device keeps references --- */
 
-/* Others that poll are kept out of the device, each for as long as it takes. */
+/* Keeps all pollers off the device until leave_gates. */
 static void take_gates(struct ethdev_port *ethdev)
 {
   for (unsigned q = 0; q < ethdev->queue_count; q++)
@@ -75,7 +75,7 @@ static void restart(void *argument)
   harp_dma_table_move(&ethdev->dma, ethdev->device);
 }
 
-/* A closed device reads nothing any more, and its driver has freed what it had. */
+/* After the close the device reads nothing, and its driver has freed all buffers. */
 int harp_ethdev_reset(struct ethdev_port *ethdev)
 {
   take_gates(ethdev);
@@ -135,7 +135,7 @@ static void ethdev_close(struct harp_port *port)
   free(port);
 }
 
-/* Links in software have files of DPDK's own, which stay open here. */
+/* Software devices have files of DPDK's own, which stay open here. */
 static void ethdev_forget(struct harp_port *port)
 {
   harp_ethdev_owner_forget(&harp_ethdev_of(port)->owner);

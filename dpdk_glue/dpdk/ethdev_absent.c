@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* "dpdk:DEVICE" in a build without DPDK: declines. */
+/* "dpdk:DEVICE" in a build without DPDK: open always fails. */
 #include <errno.h>
 
 #include "dpdk_glue/fail.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From a name to a device that DPDK has: what can be known beforehand is looked
- * at first, because DPDK's own words for it help nobody.
+ * Attaches a device by name. HARP checks known causes of failure first, because DPDK's own error
+ * messages are not helpful.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -27,10 +27,10 @@
 #include "dpdk_glue/fail.h"
 
 enum {
-  QUEUE_MIB = 48, /* what a queue takes at most, with buffers for large segments */
+  QUEUE_MIB = 48, /* most memory of one queue, with buffers for large segments */
   BASE_MIB = 32,
-  ADDRESS_BITS = 47,    /* of a process's own addresses */
-  PEER_WAIT_MS = 10000, /* for the other side of a link in software */
+  ADDRESS_BITS = 47,    /* of virtual addresses in a process */
+  PEER_WAIT_MS = 10000, /* wait for the peer of a software link */
 };
 
 static void function_path(const struct ethdev_spec *spec, const char *what, char *out, size_t size)
@@ -38,7 +38,7 @@ static void function_path(const struct ethdev_spec *spec, const char *what, char
   snprintf(out, size, "/sys/bus/pci/devices/%s%s%s", spec->name, *what ? "/" : "", what);
 }
 
-/* The last part of where a link in the function's folder leads; "": no such link. */
+/* Reads the last path component of a link in the function's folder; "" if there is none. */
 static void read_link(const struct ethdev_spec *spec, const char *what, char *out, size_t size)
 {
   char path[160], target[256];
@@ -49,7 +49,7 @@ static void read_link(const struct ethdev_spec *spec, const char *what, char *ou
   snprintf(out, size, "%s", slash ? slash + 1 : "");
 }
 
-/* The first word of a file in the function's folder; "": no such file. */
+/* Reads the first word of a file in the function's folder; "" if there is no file. */
 static void read_text(const struct ethdev_spec *spec, const char *what, char *out, size_t size)
 {
   char path[160];
@@ -62,7 +62,7 @@ static void read_text(const struct ethdev_spec *spec, const char *what, char *ou
   out[strcspn(out, " \n")] = '\0';
 }
 
-/* Whether somebody else has the file open, or it is closed to us. */
+/* Checks that this process can open the file. */
 static int try_file(const struct ethdev_spec *spec, const char *path, char *error)
 {
   int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -82,7 +82,8 @@ static int try_file(const struct ethdev_spec *spec, const char *path, char *erro
                         spec->name, path, strerror(code));
 }
 
-/* Virtual IOMMUs may have fewer address bits than a process. 0: unknown. */
+/* Returns the IOMMU's address width in bits; a virtual IOMMU may have less than a process. 0:
+ * unknown. */
 static unsigned iommu_bits(const struct ethdev_spec *spec)
 {
   char path[192];
@@ -97,14 +98,15 @@ static unsigned iommu_bits(const struct ethdev_spec *spec)
   return capabilities ? (unsigned)(capabilities >> 16 & 63) + 1 : 0;
 }
 
-/* Whether a device of the group is none of VFIO's business: a bridge, or nobody's. */
+/* Returns true if VFIO accepts this other device of the group: unbound, bound to a
+ * VFIO-compatible driver, or a bridge. */
 static bool stands_aside(const char *driver, const char *class)
 {
   return !driver[0] || strcmp(driver, "vfio-pci") == 0 || strcmp(driver, "pci-stub") == 0 ||
          strncmp(class, "0x06", 4) == 0;
 }
 
-/* A group is given away as a whole: VFIO refuses it while the kernel has a part. */
+/* VFIO needs a group as a whole and refuses it while a kernel driver uses one of its devices. */
 static int look_at_group(const struct ethdev_spec *spec, const char *group, char *error)
 {
   char folder[96];
@@ -119,8 +121,8 @@ static int look_at_group(const struct ethdev_spec *spec, const char *group, char
     read_text(&other, "class", class, sizeof(class));
     if (!stands_aside(driver, class))
       rc = harp_port_fail(error, -EBUSY,
-                          "dpdk:%s: shares IOMMU group %s with %s, which the "
-                          "kernel's %s has, and a group is given away as a whole: name that device "
+                          "dpdk:%s: shares IOMMU group %s with %s, which is bound to "
+                          "%s, and VFIO needs the whole group: name that device "
                           "to harp setup as well, or move the card to another slot",
                           spec->name, group, other.name, driver);
   }
@@ -144,7 +146,7 @@ static int look_at_vfio(struct ethdev_spec *spec, char *error)
     snprintf(path, sizeof(path), "/dev/vfio/noiommu-%s", group);
   if (access(path, F_OK) < 0)
     return harp_port_fail(error, -ENOENT,
-                          "dpdk:%s: there is no /dev/vfio/%s: a container needs "
+                          "dpdk:%s: /dev/vfio/%s does not exist: a container needs "
                           "it, and /dev/vfio/vfio (docker run --device, or a privileged pod)",
                           spec->name, group);
   unsigned bits = iommu_bits(spec);
@@ -155,7 +157,7 @@ static int look_at_vfio(struct ethdev_spec *spec, char *error)
   return rc == 0 && spec->iommu ? look_at_group(spec, group, error) : rc;
 }
 
-/* VFIO counts what it maps against the limit of whoever has no CAP_IPC_LOCK. */
+/* VFIO counts mapped memory against RLIMIT_MEMLOCK unless the process has CAP_IPC_LOCK. */
 static bool may_lock_all(void)
 {
   struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -174,8 +176,8 @@ static int look_at_limit(const struct ethdev_spec *spec, char *error)
       limit.rlim_cur >> 20 >= needed)
     return 0;
   return harp_port_fail(error, -EPERM,
-                        "dpdk:%s: %u MiB are to be mapped for the device, and this "
-                        "process may lock %lu: give it CAP_IPC_LOCK, or raise the limit (ulimit -l "
+                        "dpdk:%s: HARP must map %u MiB for the device, but this process may "
+                        "lock only %lu: give it CAP_IPC_LOCK, or raise the limit (ulimit -l "
                         "unlimited, docker run --ulimit memlock=-1)",
                         spec->name, needed, (unsigned long)(limit.rlim_cur >> 20));
 }
@@ -186,7 +188,7 @@ static int look_at_uio(struct ethdev_spec *spec, const char *driver, char *error
   snprintf(spec->uio, sizeof(spec->uio), "%.23s", driver);
   if (geteuid() != 0)
     return harp_port_fail(error, -EPERM,
-                          "dpdk:%s: a device bound to %s is root's alone; bind it "
+                          "dpdk:%s: only root can use a device bound to %s; bind it "
                           "to vfio-pci, or run as root",
                           spec->name, driver);
   return 0;
@@ -207,11 +209,11 @@ static int look_at_pci(struct ethdev_spec *spec, char *error)
   return harp_port_fail(error, -EBUSY,
                         "dpdk:%s: the NIC is %s%s; bind it to vfio-pci (harp setup "
                         "does)",
-                        spec->name, driver[0] ? "the kernel's, bound to its driver " : "",
+                        spec->name, driver[0] ? "bound to the kernel's driver " : "",
                         driver[0] ? driver : "bound to no driver");
 }
 
-/* 0: somebody listens there. -1: nobody, errno says why. */
+/* Tries to connect. 0: a process listens there. -1: none does; errno says why. */
 static int try_socket(const char *path)
 {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -225,35 +227,34 @@ static int try_socket(const char *path)
   return rc;
 }
 
-/* A socket that nobody listens at is what a killed process left. */
+/* Removes a socket that no process listens on, as a killed process leaves it. */
 static int make_way(const struct ethdev_spec *spec, char *error)
 {
   char folder[sizeof(spec->socket)];
   snprintf(folder, sizeof(folder), "%s", spec->socket);
   if (access(dirname(folder), W_OK) < 0)
     return harp_port_fail(error, -errno,
-                          "dpdk:%.60s: no socket can be made at %.107s: %s; name a "
-                          "folder that is there and writable",
+                          "dpdk:%.60s: cannot create a socket at %.107s: %s; name a "
+                          "folder that exists and is writable",
                           spec->name, spec->socket, strerror(errno));
   if (access(spec->socket, F_OK) < 0)
     return 0;
   if (try_socket(spec->socket) == 0 || errno != ECONNREFUSED)
     return harp_port_fail(error, -EBUSY,
-                          "dpdk:%.60s: %.107s is there already, and not by a "
-                          "process that has died: end the one that listens there, or choose "
-                          "another path",
+                          "dpdk:%.60s: %.107s exists, and a process may listen there: end "
+                          "it, or choose another path",
                           spec->name, spec->socket);
   unlink(spec->socket);
   return 0;
 }
 
-/* virtio_user connects once; the other side may be just about to start. */
+/* virtio_user connects only once, but the other side may still be starting. */
 static int wait_for_server(const struct ethdev_spec *spec, char *error)
 {
   for (unsigned waited = 0; access(spec->socket, F_OK) < 0; waited += 20) {
     if (waited >= PEER_WAIT_MS)
       return harp_port_fail(error, -ENOENT,
-                            "dpdk:%.60s: nobody listens at %.107s since %u s: "
+                            "dpdk:%.60s: no process has listened at %.107s for %u s: "
                             "start the other side (net_vhost), or correct the path",
                             spec->name, spec->socket, PEER_WAIT_MS / 1000);
     usleep(20000);
@@ -293,17 +294,17 @@ static int attach_failed(const struct ethdev_spec *spec, int code, char *error)
   const char *said = harp_eal_complaint();
   if (strstr(said, "DMA"))
     return harp_port_fail(error, code,
-                          "dpdk:%.100s: the IOMMU takes none of HARP's memory (%s): "
+                          "dpdk:%.100s: cannot map HARP's memory in the IOMMU (%s): "
                           "raise the limit on locked memory (CAP_IPC_LOCK, ulimit -l unlimited); "
                           "the kernel's log (dmesg) may say more",
                           spec->name, said);
-  return harp_port_fail(error, code, "dpdk:%.150s: DPDK cannot take the device: %s%s%s", spec->name,
-                        strerror(-code), *said ? "; it says " : "", said);
+  return harp_port_fail(error, code, "dpdk:%.150s: DPDK cannot open the device: %s%s%s", spec->name,
+                        strerror(-code), *said ? "; DPDK says " : "", said);
 }
 
 /*
- * A virtio_user server is not there before its peer has come, and waits without
- * an end. After a while somebody comes who is not the peer: that ends it.
+ * A virtio_user server waits for its peer without a limit. After a timeout this watchdog connects
+ * in the peer's place, which ends the wait.
  */
 struct patience {
   const char *socket;
@@ -341,8 +342,8 @@ static int probe(const struct ethdev_spec *spec, char *error)
   close(patience.done);
   if (rc < 0 && patience.ended)
     return harp_port_fail(error, -ENOTCONN,
-                          "dpdk:%.60s: nobody came to %.107s in %u s: start the "
-                          "other side (net_vhost with client=1)",
+                          "dpdk:%.60s: no peer connected to %.107s within %u s: start "
+                          "the other side (net_vhost with client=1)",
                           spec->name, spec->socket, PEER_WAIT_MS / 1000);
   return rc < 0 ? attach_failed(spec, rc, error) : 0;
 }
@@ -354,7 +355,7 @@ int harp_ethdev_attach(struct ethdev_port *ethdev, char *error)
   harp_eal_forget_complaint();
   if (rte_eth_dev_get_port_by_name(spec->name, &ethdev->id) == 0)
     return harp_port_fail(error, -EBUSY,
-                          "dpdk:%.100s: this process has the device already; each "
+                          "dpdk:%.100s: this process already uses the device; each "
                           "ztcp*.conf needs its own",
                           spec->name);
   int rc = probe(spec, error);
@@ -363,7 +364,7 @@ int harp_ethdev_attach(struct ethdev_port *ethdev, char *error)
   rc = rte_eth_dev_get_port_by_name(spec->name, &ethdev->id);
   if (rc < 0)
     return harp_port_fail(error, -ENODEV,
-                          "dpdk:%.150s: no driver of HARP's knows this device; it "
+                          "dpdk:%.150s: HARP has no driver for this device; it "
                           "has virtio, vhost, ena, gve, iavf, ice, i40e, ixgbe, vmxnet3 and memif",
                           spec->name);
   rc = rte_eth_dev_info_get(ethdev->id, &info);
@@ -384,7 +385,7 @@ void harp_ethdev_detach(struct ethdev_port *ethdev)
   rte_eth_dev_close(ethdev->id);
   rte_dev_remove(ethdev->device);
   ethdev->device = NULL;
-  /* vhost removes its own, virtio_user does not. */
+  /* vhost removes its socket, virtio_user does not */
   if (ethdev->spec.serves)
     unlink(ethdev->spec.socket);
 }

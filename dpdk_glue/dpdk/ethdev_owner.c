@@ -14,7 +14,7 @@
 
 enum {
   COMMAND = 4,            /* offset of the command register (PCI 3.0, 6.2.2) */
-  COMMAND_BUS_MASTER = 4, /* may access memory by itself */
+  COMMAND_BUS_MASTER = 4, /* the device may access memory by itself */
 };
 
 void harp_ethdev_owner_init(struct ethdev_owner *owner)
@@ -22,10 +22,10 @@ void harp_ethdev_owner_init(struct ethdev_owner *owner)
   *owner = (struct ethdev_owner){.lock_fd = -1};
 }
 
-/* --- The lock, and the device itself --- */
+/* --- The lock and the bus master bit --- */
 
-/* How often files of the driver's devices are open, all of them together, as
- * every namespace sees it; -1: a driver that is no module does not say. */
+/* Returns how many files of this driver's devices are open, over all devices and namespaces. -1:
+ * unknown, because a built-in driver has no reference count. */
 static int openings(const char *driver)
 {
   char path[96];
@@ -40,8 +40,8 @@ static int openings(const char *driver)
   return count;
 }
 
-/* Older kernels leave the bit set behind a process that has gone: it is believed
- * only while somebody has some device of the driver open. */
+/* Older kernels leave the bus master bit set after a process exits. So the bit counts only while
+ * a process has a device of this driver open. */
 static bool is_driven(const struct ethdev_owner *owner, const struct ethdev_spec *spec)
 {
   uint8_t command = 0;
@@ -50,7 +50,7 @@ static bool is_driven(const struct ethdev_owner *owner, const struct ethdev_spec
   return command & COMMAND_BUS_MASTER && openings(spec->uio) != 0;
 }
 
-/* --- What DPDK opens --- */
+/* --- The files that DPDK opens --- */
 
 static bool is_drivers_file(const char *target)
 {
@@ -69,7 +69,7 @@ static bool is_among(const int *files, unsigned count, int fd)
   return false;
 }
 
-/* The descriptors of drivers' files in this process, those of known left out. */
+/* Finds the descriptors of driver files in this process, except those in known. */
 static unsigned find_files(int *files, const int *known, unsigned known_count)
 {
   unsigned count = 0;
@@ -124,7 +124,7 @@ static void close_lock(struct ethdev_owner *owner)
   owner->lock_fd = -1;
 }
 
-/* Unlocked by name: a child that knows nothing of this may have a copy. */
+/* Unlocks explicitly, because a child process may have a copy of the descriptor. */
 void harp_ethdev_owner_give(struct ethdev_owner *owner)
 {
   if (owner->lock_fd >= 0)
@@ -132,8 +132,8 @@ void harp_ethdev_owner_give(struct ethdev_owner *owner)
   close_lock(owner);
 }
 
-/* The lock last: while this process has the device open, its end would stop it
- * for whoever had taken it meanwhile. */
+/* Closes the lock last. If another process took the NIC while this process still had the device
+ * open, closing the device would stop it for the new owner. */
 void harp_ethdev_owner_forget(struct ethdev_owner *owner)
 {
   for (unsigned i = 0; i < owner->file_count; i++)

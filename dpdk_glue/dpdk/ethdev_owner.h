@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which process drives a NIC on the PCI bus: one at a time.
+ * Ensures that only one process drives a NIC on the PCI bus.
  *
- * VFIO sees to that itself. UIO lets in whoever comes, and each who goes stops
- * the device's memory accesses. So HARP's processes exclude each other there by
- * a lock on the function's file in sysfs, which goes with its process. It must
- * not be /dev/uioN's: whoever opened that to try the lock, and went again, would
- * have stopped the device. sysfs is another one in each network namespace, and
- * no file is the same in every container; what is seen everywhere is the device
- * itself, which may access memory only while somebody has it open.
+ * VFIO enforces this itself. UIO admits every process, and each one that exits disables the
+ * device's memory accesses. So HARP processes exclude each other by a lock on the function's config
+ * file in sysfs. The kernel releases the lock when the process exits. The lock must not be on
+ * /dev/uioN: a process that opens that file to try the lock and closes it again would stop the
+ * device.
+ *
+ * Network namespaces have separate sysfs mounts, and containers share no file. So HARP also reads
+ * the device's bus master bit, which is visible everywhere. The bit is set only while a process has
+ * the device open.
  */
 #ifndef HARP_DPDK_GLUE_ETHDEV_OWNER_H
 #define HARP_DPDK_GLUE_ETHDEV_OWNER_H
@@ -18,27 +20,26 @@
 enum { ETHDEV_OWNER_FILES = 16 };
 
 struct ethdev_owner {
-  int lock_fd;                    /* -1: there is no lock */
-  int others[ETHDEV_OWNER_FILES]; /* driver's files that were open before, of whomever */
+  int lock_fd;                    /* -1: no lock is held */
+  int others[ETHDEV_OWNER_FILES]; /* driver files that were open earlier, for other devices */
   unsigned other_count;
-  int files[ETHDEV_OWNER_FILES]; /* those that DPDK has opened for the device since */
+  int files[ETHDEV_OWNER_FILES]; /* driver files that DPDK has opened for this device */
   unsigned file_count;
 };
 
-/* Nobody's yet. */
+/* Initializes an owner that owns no NIC. */
 void harp_ethdev_owner_init(struct ethdev_owner *owner);
-/* The NIC of spec, which is a PCI function, becomes this process's. 0, or -EBUSY
- * and one line in error (HARP_PORT_ERROR_SIZE bytes): it is another's. */
+/* Makes this process the owner of the NIC in spec, which is a PCI function. 0, or -EBUSY and one
+ * line in error (HARP_PORT_ERROR_SIZE bytes): another process owns it. */
 int harp_ethdev_owner_take(struct ethdev_owner *owner, const struct ethdev_spec *spec, char *error);
-/* DPDK has opened the device: what it opened is not for programs that this
- * process starts. */
+/* DPDK has opened the device: sets close-on-exec on the files that it opened. */
 void harp_ethdev_owner_attached(struct ethdev_owner *owner);
-/* DPDK is about to close it. */
+/* DPDK is about to close the device and its files. */
 void harp_ethdev_owner_detaching(struct ethdev_owner *owner);
-/* The NIC is anybody's again; DPDK has let go of it. */
+/* Releases the NIC for other processes, after DPDK has closed the device. */
 void harp_ethdev_owner_give(struct ethdev_owner *owner);
-/* In a forked child: the NIC is the parent's alone, and dies with it. Closes
- * files and does nothing else. */
+/* For a forked child: closes its copies of the files, so that the NIC stays with the parent and
+ * becomes free when the parent exits. */
 void harp_ethdev_owner_forget(struct ethdev_owner *owner);
 
 #endif

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Receiving. A frame in one buffer is lent to the stack as it lies. A merged
- * segment comes as a chain of buffers, of which every one becomes a segment:
- * the headers are written once more in front of its payload, where the driver
- * has left room, so no payload is moved.
+ * Receiving. A frame in one buffer goes to the stack without a copy. A merged segment is a chain of
+ * buffers, and each buffer becomes a segment. HARP writes the headers again into the headroom in
+ * front of each buffer's payload, so the payload does not move.
  *
- * Where the device cannot steer by local port, every queue hands what is not
- * its own over to the queue that it belongs to.
+ * If the device cannot steer by local port, every queue passes foreign frames to their queues.
  */
 #include <errno.h>
 #include <rte_ip.h>
@@ -22,10 +20,10 @@
 enum {
   IP_START = HARP_ETHERNET_HEADER,
   LAST_FLAGS = RTE_TCP_FIN_FLAG | RTE_TCP_PSH_FLAG,
-  NAP_LEAST_US = 50, /* a sleep right after traffic */
+  NAP_LEAST_US = 50, /* first sleep after traffic */
 };
 
-/* --- Lending, and taking back at the next receive --- */
+/* --- Buffers at the stack, freed at the next receive --- */
 
 static void give(struct ethdev_queue *queue, struct rte_mbuf *mbuf)
 {
@@ -76,7 +74,7 @@ static void hand_over(struct ethdev_port *ethdev, struct ethdev_queue *from, uns
   harp_ethdev_wake(queue);
 }
 
-/* Keeps the queue's own frames, in order, and hands the others over. */
+/* Keeps the queue's own frames in order and passes the others to their queues. */
 static void sort(struct ethdev_port *ethdev, struct ethdev_queue *queue)
 {
   unsigned kept = 0;
@@ -102,7 +100,7 @@ static void burst(struct ethdev_port *ethdev, struct ethdev_queue *queue)
   queue->received_next = 0;
   queue->received_count = rte_eth_rx_burst(ethdev->id, queue->number, queue->received,
                                            ETHDEV_BURST);
-  /* ARP concerns every queue, also where the device steers the rest. */
+  /* Every queue needs ARP, even if the device steers the other frames. */
   if (ethdev->queue_count > 1)
     sort(ethdev, queue);
 }
@@ -112,7 +110,7 @@ static void burst(struct ethdev_port *ethdev, struct ethdev_queue *queue)
 static bool vouched_for(const struct ethdev_port *ethdev, const struct rte_mbuf *mbuf)
 {
   uint64_t sum = mbuf->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK;
-  /* NONE: the field holds no whole checksum, and the data is known to be good. */
+  /* NONE: the checksum field is incomplete, but the data is known to be good. */
   return ethdev->port.info.offloads & HARP_OFFLOAD_RX_CHECKSUM &&
          (sum == RTE_MBUF_F_RX_L4_CKSUM_GOOD || sum == RTE_MBUF_F_RX_L4_CKSUM_NONE);
 }
@@ -122,7 +120,7 @@ static uint16_t segment_size_of(const struct rte_mbuf *mbuf)
   return mbuf->ol_flags & RTE_MBUF_F_RX_LRO ? mbuf->tso_segsz : 0;
 }
 
-/* The headers for a segment with so much payload. */
+/* Rewrites the headers for a segment with `payload` bytes. */
 static void rewrite(uint8_t *frame, uint16_t header_length, uint32_t sequence, uint32_t payload,
                     uint8_t flags)
 {
@@ -156,7 +154,8 @@ static bool has_headroom(const struct rte_mbuf *mbuf, uint16_t bytes)
   return true;
 }
 
-/* The first segment of a chain. False: it is not one that can be taken apart. */
+/* Starts a chain and stores its first segment in *out. Returns false if the chain cannot be
+ * split into segments. */
 static bool begin_chain(struct ethdev_port *ethdev, struct ethdev_queue *queue,
                         struct rte_mbuf *mbuf, struct harp_rx_frame *out)
 {
@@ -188,7 +187,8 @@ static bool begin_chain(struct ethdev_port *ethdev, struct ethdev_queue *queue,
   return true;
 }
 
-/* The next one; lends the chain's memory when that was the last. */
+/* Stores the chain's next segment in *out. After the last one the chain's buffers belong to the
+ * stack until the next receive. */
 static void next_of_chain(struct ethdev_queue *queue, struct harp_rx_frame *out)
 {
   struct ethdev_chain *chain = &queue->chain;
@@ -209,7 +209,7 @@ static void next_of_chain(struct ethdev_queue *queue, struct harp_rx_frame *out)
     give(queue, chain->head);
 }
 
-/* One piece in memory of our own: for chains that no driver should send. */
+/* Copies a chain into one malloc'ed buffer, for chains that no driver should deliver. */
 static bool copy_whole(struct ethdev_port *ethdev, struct ethdev_queue *queue,
                        const struct rte_mbuf *mbuf, struct harp_rx_frame *out)
 {
@@ -236,7 +236,7 @@ static bool copy_whole(struct ethdev_port *ethdev, struct ethdev_queue *queue,
 
 /* --- The burst --- */
 
-/* The next frame; false: this one was no use. */
+/* Stores the next frame in *out. Returns false if a frame was dropped. */
 static bool report(struct ethdev_port *ethdev, struct ethdev_queue *queue,
                    struct harp_rx_frame *out)
 {

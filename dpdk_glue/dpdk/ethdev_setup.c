@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An attached device gets its buffers, queues and offloads: what it has and the
- * device line does not switch off.
+ * Gives an attached device its buffers, queues and offloads. An offload is on if the device has it
+ * and the device line does not switch it off.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -20,18 +20,18 @@
 #include "dpdk_glue/frame_fields.h"
 
 enum {
-  DEVICE_MTU = 1500, /* where a device has no idea of its own */
+  DEVICE_MTU = 1500, /* for devices that report no MTU */
   ROOM_UNIT = 1024,  /* many NICs count receive buffers in KiB, rounded down */
   ROOM_LEAST = 2 * ROOM_UNIT,
-  ROOM_LARGE = 9 * ROOM_UNIT, /* for merged and large segments: a few buffers each */
-  FRAME_OVERHEAD = 14 + 8,    /* Ethernet, and two VLAN tags that a NIC may leave in */
-  CACHE = 128,                /* buffers that a poller keeps at hand */
-  SPARE = 512,                /* buffers on their way through a poller, and in caches */
-  RSS_KEY = 64,               /* longest hash key */
-  RSS_TABLE = 512,            /* longest table of queues */
-  LINK_WAIT_MS = 9000,        /* for a NIC to agree on a speed */
-  VIRTIO_KEEPS = 4,           /* descriptors that virtio's driver refuses to clean before */
-  VIRTIO_LEAST = 32,          /* of them that a ring of virtio's has */
+  ROOM_LARGE = 9 * ROOM_UNIT, /* for merged and large segments, which then take few buffers */
+  FRAME_OVERHEAD = 14 + 8,    /* bytes: Ethernet, and two VLAN tags that a NIC may leave in */
+  CACHE = 128,                /* buffers in a poller's cache */
+  SPARE = 512,                /* buffers in use by pollers, and in caches */
+  RSS_KEY = 64,               /* longest hash key, bytes */
+  RSS_TABLE = 512,            /* most entries of a redirection table */
+  LINK_WAIT_MS = 9000,        /* for a NIC to negotiate its speed */
+  VIRTIO_KEEPS = 4,           /* virtio's tx_free_thresh must be this much below the ring size */
+  VIRTIO_LEAST = 32,          /* fewest descriptors of a virtio ring */
 };
 
 static bool driver_is(const struct rte_eth_dev_info *info, const char *name)
@@ -39,13 +39,13 @@ static bool driver_is(const struct rte_eth_dev_info *info, const char *name)
   return strcmp(info->driver_name, name) == 0;
 }
 
-/* vhost's driver does not say whether large segments are on; its argument does. */
+/* vhost's driver does not report TSO; its argument enables it. */
 static bool vhost_segments(const struct ethdev_port *ethdev, const struct rte_eth_dev_info *info)
 {
   return driver_is(info, "net_vhost") && strstr(ethdev->spec.devargs, ",tso=1");
 }
 
-/* Software on the other side waits for room; a NIC drops. */
+/* A software peer waits for room; a NIC drops. */
 static bool is_nic(const struct ethdev_port *ethdev) { return ethdev->spec.pci; }
 
 static int failed(const struct ethdev_port *ethdev, int code, const char *what, char *error)
@@ -64,8 +64,8 @@ static enum dma_reach reach_of(const struct ethdev_port *ethdev,
     return REACH_NOTHING;
   if (ethdev->spec.pci)
     return ethdev->spec.physical ? REACH_PHYSICAL : REACH_MAPPED;
-  /* The drivers whose sending is a copy by this process. virtio_user is not one
-   * of them: its peer copies, from the memory that DPDK has shared with it. */
+  /* Drivers that copy with this process's CPU when they send. virtio_user is not one of them:
+   * its peer copies, and only from the memory that DPDK shares with it. */
   return driver_is(info, "net_vhost") || driver_is(info, "net_memif") ? REACH_PROCESS
                                                                       : REACH_NOTHING;
 }
@@ -75,7 +75,7 @@ static uint64_t rx_offloads(const struct ethdev_port *ethdev, const struct rte_e
   uint64_t wanted = 0;
   if (ethdev->spec.rx_checksum)
     wanted |= RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_TCP_CKSUM;
-  /* Merged segments have no checksum of their own: the device must vouch. */
+  /* A merged segment has no checksum of its own, so the device must verify. */
   if (ethdev->spec.rx_checksum && ethdev->spec.lro)
     wanted |= RTE_ETH_RX_OFFLOAD_TCP_LRO;
   wanted &= info->rx_offload_capa;
@@ -112,14 +112,13 @@ static uint32_t harp_offloads(const struct ethdev_port *ethdev, const struct rte
   return offloads;
 }
 
-/* --- Queues by local port --- */
+/* --- Steering by local port --- */
 
 /*
- * The Toeplitz hash adds, for every bit i of addresses and ports that is set,
- * the key's 32 bits from i on. With a single bit in the key, number 126, only
- * the destination port (bits 80 to 95 of the input) reaches the hash's lower
- * half, as it is: the queue is the local port modulo the number of queues, the
- * rule of local_ports.h, as long as that number is a power of two.
+ * The Toeplitz hash XORs, for every set bit i of addresses and ports, the key's 32 bits from i on.
+ * The key has a single set bit, number 126. So only the destination port (bits 80 to 95 of the
+ * input) reaches the hash's lower half, unchanged. The queue is then the local port modulo the
+ * number of queues, the rule of local_ports.h, if that number is a power of two.
  */
 static void port_key(uint8_t *key)
 {
@@ -136,8 +135,8 @@ static bool can_steer(const struct ethdev_port *ethdev, const struct rte_eth_dev
          info->reta_size <= RSS_TABLE;
 }
 
-/* After the start: fills the table, and believes in the key only if the device
- * has it. */
+/* Fills the redirection table after the start. Returns true only if the device really uses our
+ * key. */
 static bool steer(const struct ethdev_port *ethdev, const struct rte_eth_dev_info *info)
 {
   uint8_t key[RSS_KEY], found[RSS_KEY] = {0};
@@ -165,9 +164,9 @@ static struct rte_mempool *make_pool(const struct ethdev_port *ethdev, unsigned 
   snprintf(name, sizeof(name), "harp-%u-%u-%s", ethdev->id, queue, kind);
   struct rte_pktmbuf_pool_private shape = {
       .mbuf_data_room_size = (uint16_t)(RTE_PKTMBUF_HEADROOM + room)};
-  /* Software on the other side goes by the process's addresses, and a buffer may
-   * cross pages: laid out page by page they would all fall on the same cache
-   * sets. With this flag the pool knows no addresses for a NIC. */
+  /* Software peers use virtual addresses, so a buffer may cross pages. Buffers laid out page by
+   * page would all fall on the same cache sets. With this flag the pool has no IOVAs, so NICs
+   * cannot use it. */
   unsigned flags = ethdev->spec.pci ? 0 : RTE_MEMPOOL_F_NO_IOVA_CONTIG;
   struct rte_mempool *pool = rte_mempool_create_empty(
       name, count, (unsigned)sizeof(struct rte_mbuf) + shape.mbuf_data_room_size, CACHE,
@@ -211,9 +210,9 @@ static int make_buffers(struct ethdev_port *ethdev, unsigned room, char *error)
 
 /* --- Queues --- */
 
-/* virtio's driver looks for what the device has sent only when the ring is
- * this empty: without that, references would come back very late. How large the
- * ring is, the device alone decides, and tells by refusing more. */
+/* virtio's driver frees sent buffers only when more than ring size - tx_free_thresh of them are
+ * finished. The highest threshold that it accepts returns references soonest. The device alone
+ * decides the ring's size; the setup of a larger ring fails with -EINVAL. */
 static int set_up_virtio_tx(struct ethdev_port *ethdev, uint16_t q, unsigned socket,
                             struct rte_eth_txconf *conf)
 {
@@ -224,7 +223,7 @@ static int set_up_virtio_tx(struct ethdev_port *ethdev, uint16_t q, unsigned soc
     if (rc != -EINVAL || ethdev->tx_descriptors <= VIRTIO_LEAST)
       break;
   }
-  /* What comes in has a ring of the same size, and may need it at once. */
+  /* The receive ring has the same size, and must not ask for more. */
   ethdev->rx_descriptors = RTE_MIN(ethdev->rx_descriptors, ethdev->tx_descriptors);
   return rc;
 }
@@ -294,7 +293,7 @@ static int choose_mtu(struct ethdev_port *ethdev, const struct rte_eth_dev_info 
   uint16_t mtu = ethdev->config.mtu;
   if (!mtu && rte_eth_dev_get_mtu(ethdev->id, &mtu) < 0)
     mtu = DEVICE_MTU;
-  /* Some devices of software take any length, and say so. */
+  /* Some software devices accept any length and report a huge MTU. */
   if (!ethdev->config.mtu && mtu > 9000)
     mtu = DEVICE_MTU;
   if (info->max_mtu && mtu > info->max_mtu)
@@ -312,15 +311,15 @@ static int choose_mac(struct ethdev_port *ethdev, char *error)
   struct rte_ether_addr own, wanted;
   int rc = rte_eth_macaddr_get(ethdev->id, &own);
   if (rc < 0)
-    return failed(ethdev, rc, "no hardware address", error);
+    return failed(ethdev, rc, "cannot read the MAC address", error);
   memcpy(wanted.addr_bytes, ethdev->config.mac, 6);
   if (memcmp(ethdev->config.mac, unset, 6) == 0)
     wanted = own;
   else if (is_nic(ethdev) && rte_eth_dev_default_mac_addr_set(ethdev->id, &wanted) < 0 &&
            rte_eth_promiscuous_enable(ethdev->id) < 0)
     return harp_port_fail(error, -EOPNOTSUPP,
-                          "dpdk:%.100s: the device takes no other hardware "
-                          "address: leave mac out",
+                          "dpdk:%.100s: the device does not accept another MAC "
+                          "address: remove mac",
                           ethdev->spec.name);
   memcpy(ethdev->port.info.mac, wanted.addr_bytes, 6);
   return 0;
@@ -334,7 +333,7 @@ static bool link_is_up(const struct ethdev_port *ethdev, uint32_t *speed_mbps)
   return up;
 }
 
-/* A NIC's cable must be in; a peer in software may come later. */
+/* A NIC's cable must be plugged in, but a software peer may connect later. */
 static int wait_for_link(struct ethdev_port *ethdev, char *error)
 {
   uint32_t *speed = &ethdev->port.info.speed_mbps;
@@ -347,13 +346,13 @@ static int wait_for_link(struct ethdev_port *ethdev, char *error)
   atomic_store(&ethdev->been_up, up);
   if (!up && is_nic(ethdev))
     return harp_port_fail(error, -ENETDOWN,
-                          "dpdk:%.100s: the link is down since %u s: look at "
+                          "dpdk:%.100s: the link has been down for %u s: check "
                           "the cable, the switch, or the host behind a virtual NIC",
                           ethdev->spec.name, LINK_WAIT_MS / 1000);
   return 0;
 }
 
-/* --- What the others are told --- */
+/* --- Information for the engine and the log --- */
 
 static void summarize(struct ethdev_port *ethdev, const struct rte_eth_dev_info *device)
 {
@@ -383,7 +382,8 @@ static void describe(struct ethdev_port *ethdev, const struct rte_eth_dev_info *
   info->address = config->address;
   info->prefix = config->prefix;
   info->gateway = config->gateway;
-  info->point_to_point = ethdev->spec.serves; /* one joins our socket, perhaps much later */
+  /* one peer connects to our socket, perhaps much later */
+  info->point_to_point = ethdev->spec.serves;
   if (ethdev->spec.pci) {
     char link[128], path[PATH_MAX];
     snprintf(link, sizeof(link), "/sys/bus/pci/devices/%s", ethdev->spec.name);
@@ -399,7 +399,7 @@ int harp_ethdev_configure(struct ethdev_port *ethdev, char *error)
   harp_eal_forget_complaint();
   int rc = rte_eth_dev_info_get(ethdev->id, &info);
   if (rc < 0)
-    return failed(ethdev, rc, "the device says nothing of itself", error);
+    return failed(ethdev, rc, "cannot read the device's properties", error);
   rc = check_queues(ethdev, &info, error);
   if (rc == 0)
     rc = choose_mtu(ethdev, &info, error);
@@ -431,7 +431,7 @@ int harp_ethdev_configure(struct ethdev_port *ethdev, char *error)
 
 /* --- Queues in this process's memory --- */
 
-/* Numbers of EAL's per-core caches; 0 is EAL's own. One bit a number. */
+/* One bit for each EAL lcore number, which selects a per-core cache. Number 0 is EAL's own. */
 static _Atomic uint64_t lcores_taken = 1;
 
 static unsigned take_lcore(void)
@@ -442,7 +442,7 @@ static unsigned take_lcore(void)
     if (atomic_compare_exchange_weak(&lcores_taken, &taken, taken | UINT64_C(1) << free_one))
       return free_one;
   }
-  return LCORE_ID_ANY; /* no caches: slower */
+  return LCORE_ID_ANY; /* no cache: slower */
 }
 
 static void give_lcore(unsigned lcore)

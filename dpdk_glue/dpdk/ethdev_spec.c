@@ -13,7 +13,7 @@
 static const struct {
   const char *name;
   size_t offset;
-  uint32_t least, most; /* both 0: yes or no */
+  uint32_t least, most; /* both 0: a boolean */
 } options[] = {
     {"tx_checksum", offsetof(struct ethdev_spec, tx_checksum), 0, 0},
     {"rx_checksum", offsetof(struct ethdev_spec, rx_checksum), 0, 0},
@@ -29,9 +29,9 @@ enum { OPTIONS = sizeof(options) / sizeof(options[0]) };
 static int bad_option(const char *text, const char *item, char *error)
 {
   return harp_port_fail(error, -EINVAL,
-                        "dpdk:%.120s: '%.40s' is no option; behind a semicolon "
-                        "may stand tx_checksum, rx_checksum, tso, lro, rss, reference (each 0 or "
-                        "1), descriptors (64 to 4096) and regions (1 to 65536)",
+                        "dpdk:%.120s: unknown option '%.40s'; the options after a semicolon are "
+                        "tx_checksum, rx_checksum, tso, lro, rss, reference (each 0 or 1), "
+                        "descriptors (64 to 4096) and regions (1 to 65536)",
                         text, item);
 }
 
@@ -60,7 +60,8 @@ static bool set_option(struct ethdev_spec *spec, char *item)
   return false;
 }
 
-/* "0000:00:06.0", or without its domain; made canonical in devargs and name. */
+/* Recognizes "0000:00:06.0", with or without the domain, and makes it canonical in devargs and
+ * name. */
 static void find_pci(struct ethdev_spec *spec)
 {
   unsigned domain = 0, bus, device, function;
@@ -81,7 +82,7 @@ static void find_pci(struct ethdev_spec *spec)
   snprintf(spec->devargs, sizeof(spec->devargs), "%s%.200s", spec->name, rest);
 }
 
-/* Whether ",key=" stands in the devargs; its value into out. */
+/* Returns true if the devargs contain ",key="; copies the value into out. */
 static bool find_argument(const struct ethdev_spec *spec, const char *key, char *out, size_t size)
 {
   char pattern[32];

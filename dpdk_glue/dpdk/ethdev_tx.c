@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sending. Headers are copied into a buffer of DPDK's; payload that the
- * application has lent and the device can reach is chained behind it as it
- * lies, everything else is copied and counted.
+ * Sending. Headers are copied into a DPDK buffer. Payload in mapped memory is chained behind it
+ * without a copy. All other payload is copied and counted.
  *
- * The shared word `lent` counts the buffers that point to foreign memory, from
- * being built to being freed by the driver, which is when the device has let go.
+ * `dma` in the queue counts the buffers that point to application memory. A buffer counts from its
+ * creation until the driver frees it, which is when the device has finished.
  */
 #include <errno.h>
 #include <rte_cycles.h>
@@ -17,15 +16,16 @@
 #include "dpdk_glue/frame_fields.h"
 
 enum {
-  OWN_WORDS = 128,    /* what is not lent and so short is ours: greetings, chunk headers */
-  KICK_LENGTH = 60,   /* the shortest Ethernet frame without its checksum */
-  KICK_TYPE = 0x88b5, /* IEEE 802's type for local experiments: nobody listens */
+  /* unmapped pieces up to this size are HARP's own (hello, chunk headers) and not counted */
+  OWN_WORDS = 128,
+  KICK_LENGTH = 60,   /* bytes; the shortest Ethernet frame without its FCS */
+  KICK_TYPE = 0x88b5, /* IEEE 802's local experimental EtherType, which no host handles */
   PAUSE_US = 20,
 };
 
 /* --- The queue --- */
 
-/* A frame that the driver refuses for good is lost, as on a wire. */
+/* A frame that the driver rejects permanently is lost, as on a wire. */
 static void drop_refused(struct ethdev_queue *queue, unsigned at)
 {
   rte_pktmbuf_free(queue->pending[at]);
@@ -35,7 +35,7 @@ static void drop_refused(struct ethdev_queue *queue, unsigned at)
   queue->counts.tx_errors++;
 }
 
-/* Hands pending frames to the device; what it has no room for stays. */
+/* Gives pending frames to the device. Frames without room stay pending. */
 static void push(struct ethdev_port *ethdev, struct ethdev_queue *queue)
 {
   uint16_t id = ethdev->id, number = queue->number;
@@ -124,7 +124,7 @@ static bool append_reference(struct build *build, uint64_t iova, const uint8_t *
   return true;
 }
 
-/* One piece of payload: by reference as far as the device reaches. */
+/* Appends one piece of payload, by reference as far as the device can reach it. */
 static bool append_payload(struct ethdev_port *ethdev, struct build *build, const uint8_t *data,
                            size_t length)
 {
@@ -172,7 +172,7 @@ static void drop_build(struct build *build)
   *build = (struct build){.queue = build->queue};
 }
 
-/* What the device is to do. */
+/* Sets the offload flags of the frame. */
 static void mark(const struct ethdev_port *ethdev, struct rte_mbuf *mbuf,
                  const struct harp_tx_frame *frame)
 {
@@ -243,8 +243,8 @@ static void fill_kick_frame(const struct ethdev_port *ethdev, struct rte_mbuf *m
 }
 
 /*
- * Drivers look for what the device has sent when they send again, some only
- * then. So they are given a frame to send, to ourselves, that nobody wants.
+ * Drivers look for finished buffers when they send, and some only then. So reclaim sends a frame to
+ * the NIC's own address with an EtherType that no host handles.
  */
 static void kick_tx(struct ethdev_port *ethdev, struct ethdev_queue *queue)
 {
@@ -257,7 +257,7 @@ static void kick_tx(struct ethdev_port *ethdev, struct ethdev_queue *queue)
   push(ethdev, queue);
 }
 
-/* Drivers that can free what has been sent without sending do. */
+/* Some drivers can free sent buffers without sending. */
 static void clean_up(struct ethdev_port *ethdev, struct ethdev_queue *queue)
 {
   if (!harp_ethdev_try_gate(queue))
@@ -266,7 +266,8 @@ static void clean_up(struct ethdev_port *ethdev, struct ethdev_queue *queue)
   harp_ethdev_leave_gate(queue);
 }
 
-/* What waits for the device's room goes on as a copy: it may wait for long. */
+/* Replaces references in frames that wait for the device by copies, because the wait may be
+ * long. */
 static void copy_pending(struct ethdev_queue *queue)
 {
   unsigned kept = 0;

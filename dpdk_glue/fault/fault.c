@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * "fault:SPEC|DEVICE": another port, with drops, duplicates, reordering,
- * corruption, delay, a rate limit or silence in between; see fault_spec.h.
+ * "fault:SPEC|DEVICE": wraps another port and adds drops, duplicates, reordering, corruption,
+ * delay, a rate limit or a blackhole; see fault_spec.h.
  *
- * Frames that nothing happens to pass without a copy. Unless tso=1 the port
- * takes no large segments, so that fate strikes single packets, as on a wire.
- * A frame that was impaired counts as sent: a wire loses in silence.
+ * Unimpaired frames pass without a copy. Unless tso=1 the port accepts no large segments, so each
+ * fault hits a single packet, as on a wire. A dropped frame counts as sent, because a wire reports
+ * no loss.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,12 +27,12 @@
 #include "dpdk_glue/port.h"
 
 enum {
-  FLOWS = 1024,                 /* local ports that flow= can name */
-  CONTROL_PERIOD_NS = 10000000, /* how often the control file is looked at */
+  FLOWS = 1024,                 /* number of local ports that flow= can select */
+  CONTROL_PERIOD_NS = 10000000, /* interval between two looks at the control file */
   CONTROL_BYTES = 4096,
 };
 
-/* What the control file looked like when it was last read. */
+/* State of the control file when it was last read. */
 struct fault_control {
   uint64_t looked_ns;
   ino_t inode;
@@ -41,20 +41,20 @@ struct fault_control {
 };
 
 struct fault_queue {
-  struct fault_spec spec; /* in force now */
+  struct fault_spec spec; /* the spec in force */
   struct fault_control control;
   struct fault_lane tx, rx;
-  struct fault_list delivered; /* copies that the last receive gave away */
+  struct fault_list delivered; /* copies that the last receive returned */
   struct fault_held held;
-  int epoll_fd; /* the inner port's descriptor and the timer; -1: there is none */
-  int timer_fd; /* for frames that become due while the poller sleeps */
+  int epoll_fd; /* watches the inner port's descriptor and the timer; -1: none */
+  int timer_fd; /* wakes a sleeping poller for frames that become due */
 };
 
 struct fault_port {
   struct harp_port port;
   struct harp_port *inner;
-  struct fault_spec base;         /* as the device names it */
-  _Atomic uint16_t locals[FLOWS]; /* ports in the order they were taken */
+  struct fault_spec base;         /* the spec in the device name */
+  _Atomic uint16_t locals[FLOWS]; /* local ports in the order of their reservation */
   unsigned local_count;
   struct fault_loans loans;
   unsigned queue_count;
@@ -70,8 +70,9 @@ static uint64_t now_ns(void)
   return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* The file's text lies over the device's spec. A file that is gone, or whose
- * text is wrong, changes nothing else: there is nobody to tell at run time. */
+/* The control file's text overrides parts of the device's spec. A missing file restores the
+ * device's spec. A file with an error changes nothing, because there is no way to report the
+ * error at run time. */
 static void read_control(const struct fault_port *fault, struct fault_queue *queue)
 {
   char text[CONTROL_BYTES], error[HARP_PORT_ERROR_SIZE];
@@ -104,7 +105,7 @@ static void look_at_control(const struct fault_port *fault, struct fault_queue *
   read_control(fault, queue);
 }
 
-/* Whether the spec is about this frame at all. */
+/* Tells whether the spec applies to this frame. */
 static bool concerns(struct fault_port *fault, const struct fault_spec *spec, enum fault_side side,
                      const uint8_t *header, size_t length)
 {
@@ -139,7 +140,7 @@ static int pass_copy(struct fault_port *fault, unsigned queue, struct fault_fram
   return fault->inner->ops->transmit(fault->inner, queue, &frame);
 }
 
-/* Sends what is due; stops where the device is full. */
+/* Sends the frames that are due. Stops when the device is full. */
 static void send_due(struct fault_port *fault, unsigned queue, uint64_t now)
 {
   struct fault_lane *lane = &fault->queues[queue].tx;
@@ -183,7 +184,7 @@ static int fault_transmit(struct harp_port *port, unsigned queue, const struct h
     return 0;
   int rc = send_one(fault, queue, frame, &verdict);
   if (rc == 0 && verdict.duplicate)
-    send_one(fault, queue, frame, &verdict); /* best effort: the frame itself has gone */
+    send_one(fault, queue, frame, &verdict); /* best effort: the frame itself is sent already */
   if (rc == 0 && fault->base.hold_us)
     harp_fault_keep(&own->held, &fault->loans, frame, now + fault->base.hold_us * 1000);
   return rc;
@@ -198,7 +199,7 @@ static void fault_flush(struct harp_port *port, unsigned queue)
   fault->inner->ops->flush(fault->inner, queue);
 }
 
-/* The copy lives until the next receive. */
+/* The copy stays valid until the next receive. */
 static void dma_map(struct fault_queue *own, struct fault_frame *copy, struct harp_rx_frame *frame)
 {
   copy->next = own->delivered.first;
@@ -221,8 +222,8 @@ static void free_delivered(struct fault_queue *own)
   }
 }
 
-/* One received frame's fate; true: *frame is to be handed up. A duplicate goes
- * into the lane and arrives with the next burst. */
+/* Applies the faults to one received frame. Returns true if the caller must return *frame to the
+ * stack. A duplicate goes into the lane and arrives with the next burst. */
 static bool admit(struct fault_port *fault, struct fault_queue *own, struct harp_rx_frame *frame,
                   uint64_t now)
 {
@@ -247,7 +248,7 @@ static bool admit(struct fault_port *fault, struct fault_queue *own, struct harp
   return keep;
 }
 
-/* Hands up what is due, to frames[n] and on, below end; returns the new n. */
+/* Returns due frames, from frames[n] up to below end. Returns the new n. */
 static int take_due(struct fault_queue *own, struct harp_rx_frame *frames, int n, int end,
                     uint64_t now)
 {
@@ -259,8 +260,8 @@ static int take_due(struct fault_queue *own, struct harp_rx_frame *frames, int n
   return n;
 }
 
-/* Arrivals are put so far behind what is handed up already that the late
- * frames find room among them. */
+/* The inner port stores its frames after a gap in the array. The gap has room for the late
+ * frames that come in between. */
 static int fault_receive(struct harp_port *port, unsigned queue, const struct harp_rx_hint *hint,
                          struct harp_rx_frame *frames, int max)
 {
@@ -291,7 +292,7 @@ static int fault_descriptor(struct harp_port *port, unsigned queue)
   return fault_of(port)->queues[queue].epoll_fd;
 }
 
-/* Also takes back that it rang before. */
+/* Sets the timer, and clears an expiration that was not read. */
 static void set_timer(struct fault_queue *own, uint64_t due)
 {
   struct itimerspec at = {0};
@@ -334,7 +335,7 @@ static void fault_release(struct harp_port *port, unsigned queue, uint16_t local
   fault->inner->ops->release(fault->inner, queue, local);
 }
 
-/* Frames that are held back are copies: only the inner port refers, and hold_us. */
+/* Delayed frames are copies. Only the inner port and hold_us keep references. */
 static int fault_dma_map(struct harp_port *port, uintptr_t start, uintptr_t end)
 {
   struct fault_port *fault = fault_of(port);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hold_us: a device that keeps its references to the application's memory for
- * so long after it was given them, and then reads that memory once more. A
- * reference that outlives its memory ends the process there.
+ * hold_us simulates a device that keeps references to the application's memory for this long and
+ * then reads that memory again. If the memory is unmapped by then, the read ends the process.
  */
 #ifndef HARP_DPDK_GLUE_FAULT_HOLD_H
 #define HARP_DPDK_GLUE_FAULT_HOLD_H
@@ -17,7 +16,7 @@ struct fault_loan {
   uintptr_t start, end;
 };
 
-/* What has been lent to a port. Lent and revoked from any thread. */
+/* The memory ranges that dma_map gave to a port. Any thread may add and revoke. */
 struct fault_loans {
   pthread_mutex_t lock;
   struct fault_loan *first;
@@ -25,7 +24,7 @@ struct fault_loans {
 
 void harp_fault_references_init(struct fault_loans *loans);
 void harp_fault_references_clear(struct fault_loans *loans);
-/* -ENOMEM, or 0. */
+/* 0, or -ENOMEM. */
 int harp_fault_track_reference(struct fault_loans *loans, uintptr_t start, uintptr_t end);
 void harp_fault_copy_revoked(struct fault_loans *loans, uintptr_t start, uintptr_t end);
 
@@ -37,20 +36,20 @@ struct fault_reference {
   uint64_t due_ns;
 };
 
-/* One queue's, oldest first; its poller's. */
+/* One queue's references, the oldest first. Owned by the queue's poller. */
 struct fault_held {
   struct fault_reference references[FAULT_HELD];
   unsigned first, count;
-  uint8_t sum; /* of all bytes read: what a device would have put on the wire */
+  uint8_t sum; /* of all bytes read, so that the compiler keeps the reads */
 };
 
-/* Holds the parts of the frame that lie in lent memory, until due_ns; where
- * there is no room, the oldest are let go. */
+/* Keeps references to those parts of the frame that lie in mapped memory, until due_ns. If there
+ * is no room, the oldest are released early. */
 void harp_fault_keep(struct fault_held *held, struct fault_loans *loans,
                      const struct harp_tx_frame *frame, uint64_t due_ns);
-/* Reads and lets go what is due. */
+/* Reads and releases the references that are due. */
 void harp_fault_let_go(struct fault_held *held, uint64_t now_ns);
-/* When the last is due; 0: none is held. */
+/* Time when the last reference is due; 0: none is held. */
 uint64_t harp_fault_held_until(const struct fault_held *held);
 
 #endif

@@ -7,8 +7,8 @@
 #include "dpdk_glue/frame_fields.h"
 
 enum {
-  LATE_LIMIT_NS = 10000000, /* a late frame that nothing overtakes goes on */
-  RATE_QUEUE_NS = 50000000, /* what a slow line queues before it drops */
+  LATE_LIMIT_NS = 10000000, /* a late frame passes on after this time without later frames */
+  RATE_QUEUE_NS = 50000000, /* queueing delay of a rate-limited line before it drops */
   HELD_BYTES = 64 * 1024 * 1024,
 };
 
@@ -61,7 +61,8 @@ static bool is_lost(struct fault_lane *lane, const struct fault_spec *spec, bool
   return struck;
 }
 
-/* When the frame has left a line of the given rate; 0: its queue is full. */
+/* Returns the time when the frame has left a line of the given rate; 0: the line's queue is
+ * full. */
 static uint64_t leaves_line(struct fault_lane *lane, uint64_t rate_mbps, uint32_t length,
                             uint64_t now_ns)
 {
@@ -93,7 +94,7 @@ struct fault_verdict harp_fault_judge(struct fault_lane *lane, const struct faul
   }
   verdict.due_ns += spec->delay_us * 1000;
   verdict.after = lane->seen + spec->reorder_by;
-  /* Behind frames that wait, everything waits: a delay keeps the order. */
+  /* Every frame waits behind delayed frames, so a delay keeps the order. */
   verdict.hold = verdict.late || verdict.due_ns > now_ns || lane->line.first;
   return verdict;
 }
@@ -181,7 +182,7 @@ struct fault_frame *harp_fault_due(const struct fault_lane *lane, uint64_t now_n
   return first && first->due_ns <= now_ns ? first : NULL;
 }
 
-/* False: it is not in this list. */
+/* Returns false if the frame is not in this list. */
 static bool unlink_frame(struct fault_list *list, struct fault_frame *frame)
 {
   struct fault_frame *before = NULL;

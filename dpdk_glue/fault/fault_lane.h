@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One direction of one queue of a fault port: the dice, and the frames that
- * are under way. A lane belongs to its queue's poller.
+ * One direction of one queue of a fault port: its random numbers, and the frames on their way. A
+ * lane belongs to its queue's poller.
  */
 #ifndef HARP_DPDK_GLUE_FAULT_LANE_H
 #define HARP_DPDK_GLUE_FAULT_LANE_H
@@ -12,11 +12,11 @@
 #include "dpdk_glue/fault/fault_spec.h"
 #include "harp/frame.h"
 
-/* A frame's own copy, with what either direction says about it. */
+/* A private copy of a frame, with the metadata of either direction. */
 struct fault_frame {
   struct fault_frame *next;
-  uint64_t due_ns; /* goes on at this time at the latest */
-  uint64_t after;  /* or, if it is late, when the lane has seen so many frames */
+  uint64_t due_ns; /* latest time to pass the frame on */
+  uint64_t after;  /* a late frame also passes on when the lane has seen this many frames */
   uint32_t length;
   uint16_t header_length;
   uint16_t segment_size;
@@ -31,13 +31,13 @@ struct fault_list {
 };
 
 struct fault_lane {
-  uint64_t dice;       /* state of the generator */
+  uint64_t dice;       /* state of the random number generator */
   uint64_t seen;       /* frames judged */
-  uint64_t burst_left; /* frames that the last drop still takes with it */
-  uint64_t free_ns;    /* with rate_mbps: when the line has sent what it was given */
+  uint64_t burst_left; /* frames that the current burst of drops still takes */
+  uint64_t free_ns;    /* with rate_mbps: time when the line has sent all queued frames */
   uint64_t held_bytes;
   struct fault_list line; /* delayed, in order */
-  struct fault_list late; /* being overtaken */
+  struct fault_list late; /* frames that others overtake */
   unsigned late_count;
 };
 
@@ -46,39 +46,39 @@ struct fault_verdict {
   bool corrupt;
   bool duplicate;
   bool late;
-  bool hold; /* not now: put it in the lane */
+  bool hold; /* put the frame in the lane instead of passing it on now */
   uint64_t due_ns;
   uint64_t after;
-  uint64_t corrupt_at; /* a number from which to choose the bit */
+  uint64_t corrupt_at; /* random number that selects the bit */
 };
 
-/* number: tells the lanes of one port apart, so that each has dice of its own. */
+/* number: identifies the lane within the port and gives it its own random sequence. */
 void harp_fault_lane_init(struct fault_lane *lane, uint64_t seed, unsigned number);
-/* Frees what is still under way. */
+/* Frees the frames that are still on their way. */
 void harp_fault_lane_clear(struct fault_lane *lane);
 
-/* The fate of the next frame. Draws the same number of dice for every frame,
- * so a run is the same for the same seed and frames, whatever their timing. */
+/* Decides the faults for the next frame. Always draws the same number of random numbers, so the
+ * same seed and frames give the same faults at any timing. */
 struct fault_verdict harp_fault_judge(struct fault_lane *lane, const struct fault_spec *spec,
                                       uint32_t length, uint64_t now_ns);
 
-/* Copies; NULL: out of memory, or the lane holds too much already. */
+/* Copy a frame. NULL: out of memory. */
 struct fault_frame *harp_fault_copy_tx(const struct harp_tx_frame *frame);
 struct fault_frame *harp_fault_copy_rx(const struct harp_rx_frame *frame);
 
-/* Completes the checksum, then flips one bit behind the Ethernet header, so
- * that exactly the receiver's own check can tell. */
+/* Completes the checksum, then flips one bit after the Ethernet header. Only the receiver's
+ * checksum check can then detect the error. */
 void harp_fault_corrupt(struct fault_frame *frame, uint64_t choice);
 
-/* Takes the frame over; one too many is freed, as a full queue would. */
+/* Takes ownership of the frame. Frees it if the lane is full, like a full queue. */
 void harp_fault_hold(struct fault_lane *lane, struct fault_frame *frame,
                      const struct fault_verdict *verdict);
 
-/* The next frame that is due, still in the lane; NULL: none. */
+/* Returns the next due frame, which stays in the lane; NULL: none. */
 struct fault_frame *harp_fault_due(const struct fault_lane *lane, uint64_t now_ns);
-/* Takes it out; the caller frees it. */
+/* Removes the frame from the lane; the caller frees it. */
 void harp_fault_remove(struct fault_lane *lane, struct fault_frame *frame);
-/* When time alone makes a frame due; UINT64_MAX: none is held. */
+/* Earliest due_ns of all frames; UINT64_MAX: none is held. */
 uint64_t harp_fault_next_due(const struct fault_lane *lane);
 
 #endif

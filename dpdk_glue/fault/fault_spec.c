@@ -24,7 +24,7 @@ struct key {
   enum kind kind;
   size_t offset;
   uint64_t most;
-  bool at_open; /* not in a control file */
+  bool at_open; /* true: not allowed in a control file */
   const char *allowed;
 };
 
@@ -155,8 +155,8 @@ static int parse_item(struct fault_spec *spec, const char *item, bool running, c
 
 static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
-/* Copies the item that begins at text into item, without white space around
- * it; returns how much of text it took, the comma included. */
+/* Copies the item at the start of text into item, without surrounding white space. Returns the
+ * bytes of text that it used, including the comma. */
 static size_t next_item(const char *text, size_t length, char item[ITEM_MAX])
 {
   size_t end = 0;
@@ -186,7 +186,8 @@ int harp_fault_spec_parse(struct fault_spec *spec, const char *text, size_t leng
     if (rc < 0)
       return rc;
   }
-  /* A large segment has no checksum of its own that could be completed. */
+  /* The checksum of a large segment cannot be completed, because each of its segments has its
+   * own. */
   if (changed.tso && changed.corrupt)
     return harp_port_fail(error, -EINVAL,
                           "fault: corrupt with tso=1: a large segment cannot be "

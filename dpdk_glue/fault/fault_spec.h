@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a fault port does to the frames that pass: "drop=0.01,seed=7".
+ * The faults that a fault port applies to passing frames: "drop=0.01,seed=7".
  */
 #ifndef HARP_DPDK_GLUE_FAULT_SPEC_H
 #define HARP_DPDK_GLUE_FAULT_SPEC_H
@@ -14,31 +14,30 @@ enum fault_side {
   FAULT_RX = 2,
 };
 
-/* Probabilities are of 2^32, so that a draw is one comparison. */
+/* Probabilities are in units of 2^-32, so that a draw is one comparison. */
 struct fault_spec {
   uint64_t drop, duplicate, reorder, corrupt;
-  uint64_t drop_burst; /* frames lost each time that drop strikes */
+  uint64_t drop_burst; /* frames lost with each drop */
   uint64_t reorder_by; /* later frames that overtake a reordered one */
   uint64_t delay_us;
   uint64_t rate_mbps; /* 0: unlimited */
-  uint64_t blackhole; /* boolean: nothing passes */
+  uint64_t blackhole; /* boolean: no frame passes */
   uint64_t seed;
-  uint64_t side;     /* enum fault_side, both or'ed */
-  uint64_t tcp_port; /* with it, only TCP frames from or to this port; 0: all frames */
-  uint64_t flow;     /* 1 + index of a local port in the order they were taken; 0: all */
-  uint64_t tso;      /* boolean: let large segments pass whole */
-  uint64_t hold_us;  /* references to sent memory are kept so long; see fault_hold.h */
-  char control[256]; /* file with a spec that is laid over this one; "": none */
+  uint64_t side;     /* enum fault_side, or'ed */
+  uint64_t tcp_port; /* apply only to TCP frames from or to this port; 0: to all frames */
+  uint64_t flow;     /* 1 + index of a local port in the order of reservation; 0: all */
+  uint64_t tso;      /* boolean: let large segments pass as one frame */
+  uint64_t hold_us;  /* keep references to sent memory this long; see fault_hold.h */
+  char control[256]; /* path of a control file that overrides this spec; "": none */
 };
 
 void harp_fault_spec_default(struct fault_spec *spec);
 
 /*
- * Changes spec by a list "key=value,..." of length bytes; white space around
- * items is skipped. running: the text is that of a control file, which may not
- * name what only open can settle (seed, tso, hold_us, control). On -EINVAL spec is as
- * it was and error (HARP_PORT_ERROR_SIZE bytes) names the key and what is
- * allowed.
+ * Changes spec by a list "key=value,..." of length bytes; white space around items is skipped.
+ * running: the text comes from a control file, which may not set what only open can apply (seed,
+ * tso, hold_us, control). On -EINVAL spec is unchanged, and error (HARP_PORT_ERROR_SIZE bytes)
+ * names the key and the allowed values.
  */
 int harp_fault_spec_parse(struct fault_spec *spec, const char *text, size_t length, bool running,
                           char *error);

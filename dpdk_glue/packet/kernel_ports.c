@@ -9,10 +9,11 @@
 
 #define FOLDER "/proc/sys/net/ipv4/"
 
-/* Every other port, the longest list there is: 32,768 numbers and their commas. */
+/* Room for the longest possible list: every other port, 32,768 numbers with their commas. */
 enum { TEXT_SIZE = 256 * 1024 };
 
-/* By one call: the kernel gives the first part only, and cuts it to the buffer's size. */
+/* Reads with one call, because the kernel cuts the list to the buffer's size and returns no
+ * second part. */
 static void read_text(const char *path, char *text)
 {
   int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -28,7 +29,7 @@ static void mark(struct harp_kernel_ports *ports, unsigned first, unsigned last)
     ports->reserved[port / 64] |= UINT64_C(1) << port % 64;
 }
 
-/* "8080,9000-9010" */
+/* text: a list such as "8080,9000-9010". */
 static void mark_all(struct harp_kernel_ports *ports, const char *text)
 {
   for (; *text >= '0' && *text <= '9'; text += *text == ',') {

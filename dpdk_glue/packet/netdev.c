@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Asked by rtnetlink and ioctl rather than from files, where there is a
- * choice: /sys may show another network namespace's interfaces.
+ * Uses rtnetlink and ioctl instead of files where possible, because /sys may show the interfaces of
+ * another network namespace.
  */
 #include "dpdk_glue/packet/netdev.h"
 
-#include <net/if.h> /* before the kernel's headers, which then leave its names alone */
+#include <net/if.h> /* before the kernel's headers, which then do not redefine its names */
 
 #include <errno.h>
 #include <ifaddrs.h>
@@ -27,8 +27,8 @@
 
 enum { REPLY_BYTES = 32768, GSO_LEGACY_MAX = 65536 };
 
-/* One request, one reply, in place. Returns the reply's bytes or a negative
- * errno; the kernel answers within the call. */
+/* Sends one request and reads one reply; the kernel answers synchronously. Returns the reply's
+ * length in bytes or a negative errno. */
 static ssize_t ask(const void *request, size_t size, void *reply)
 {
   int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
@@ -83,7 +83,7 @@ static int read_link(struct harp_netdev *device, int *hardware)
   int left = (int)(header->nlmsg_len - NLMSG_LENGTH(sizeof(*link)));
   for (const struct rtattr *at = IFLA_RTA(link); RTA_OK(at, left); at = RTA_NEXT(at, left))
     read_link_attribute(at, device);
-  if (device->gso_max > GSO_LEGACY_MAX) /* beyond it the IPv4 length field cannot say */
+  if (device->gso_max > GSO_LEGACY_MAX) /* the IPv4 length field holds no more */
     device->gso_max = GSO_LEGACY_MAX;
   return 0;
 }
@@ -105,8 +105,8 @@ static void read_address(const char *name, struct harp_netdev *device)
   freeifaddrs(list);
 }
 
-/* The main table's default route with the least metric. thread-self: a thread
- * may live in a namespace of its own. */
+/* Reads the main table's default route with the lowest metric. Uses thread-self, because a
+ * thread may be in its own namespace. */
 static void read_gateway(const char *name, struct harp_netdev *device)
 {
   FILE *file = fopen("/proc/thread-self/net/route", "re");
@@ -120,7 +120,7 @@ static void read_gateway(const char *name, struct harp_netdev *device)
         strcmp(interface, name) != 0 || destination || mask || !gateway || metric >= best)
       continue;
     best = metric;
-    device->gateway = gateway; /* printed as the number that it is in memory */
+    device->gateway = gateway; /* the file prints the big-endian word as a host number */
   }
   fclose(file);
 }
@@ -148,7 +148,7 @@ static bool is_pci_function(const char *name)
          name[end] == '\0';
 }
 
-/* /sys may be another namespace's: believe it only if the index agrees. */
+/* /sys may belong to another namespace. It is ours only if the index agrees. */
 static bool sysfs_is_ours(const char *name, int index)
 {
   char path[PATH_MAX];
@@ -162,8 +162,8 @@ static bool sysfs_is_ours(const char *name, int index)
   return read && seen == index;
 }
 
-/* A virtio or other bus may stand between the interface and its PCI function:
- * the last PCI address on the way is the function's. */
+/* A virtio or other bus may stand between the interface and its PCI function. The last PCI
+ * address in the path is the function's. */
 static void read_pci_path(const char *name, struct harp_netdev *device)
 {
   char link[PATH_MAX], path[PATH_MAX];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the kernel knows about an interface and about addresses.
+ * Properties of an interface and of addresses, as the kernel reports them.
  */
 #ifndef HARP_DPDK_GLUE_NETDEV_H
 #define HARP_DPDK_GLUE_NETDEV_H
@@ -10,27 +10,27 @@
 
 struct harp_netdev {
   int index;
-  bool up;      /* switched on */
-  bool carrier; /* and the other side answers */
+  bool up;      /* IFF_UP: enabled by the administrator */
+  bool carrier; /* IFF_RUNNING: the link works */
   uint8_t mac[6];
   uint32_t mtu;
-  uint32_t gso_max;    /* a frame of so many bytes or more is cut in software */
+  uint32_t gso_max;    /* larger or equal frames are segmented in software, bytes */
   uint32_t speed_mbps; /* 0: unknown */
   uint32_t address;    /* the first IPv4 address, network order; 0: none */
   uint8_t prefix;
-  uint32_t gateway;   /* of the default route by this interface; 0: none */
-  char pci_path[256]; /* folder of the PCI function in sysfs; "": a virtual device */
+  uint32_t gateway;   /* of the interface's default route; 0: none */
+  char pci_path[256]; /* the PCI function's folder in sysfs; "" for a virtual device */
 };
 
-/* Fills *device. -ENODEV: no such interface; -EOPNOTSUPP: not Ethernet. The
- * line in error (HARP_PORT_ERROR_SIZE bytes) begins with "packet:NAME". */
+/* Fills *device. -ENODEV: no such interface; -EOPNOTSUPP: not Ethernet. On failure error
+ * (HARP_PORT_ERROR_SIZE bytes) holds one line that begins with "packet:NAME". */
 int harp_netdev_read(const char *name, struct harp_netdev *device, char *error);
 
-/* Whether the kernel holds the address itself (what `ip route get` calls
- * local). address: network order. */
+/* Returns true if the address belongs to this host (`ip route get` prints "local"). address:
+ * network order. */
 bool harp_netdev_is_local(uint32_t address);
 
-/* Whether the interface is up and has a carrier. false if it is gone. */
+/* Returns true if the interface is up and has a carrier, false also if it is gone. */
 bool harp_netdev_has_carrier(int index);
 /* 1: up; 0: down; -ENODEV: gone. */
 int harp_netdev_state(int index);

@@ -2,10 +2,10 @@
 /*
  * "packet:IFACE": AF_PACKET sockets on a kernel interface, one per queue.
  *
- * The kernel keeps the interface and sees every frame too; what keeps it from
- * answering for HARP is an address that it does not own, or, on its own
- * address, the deaf listeners of packet_ports.h. Needs CAP_NET_RAW;
- * CAP_NET_ADMIN only for receive buffers deeper than net.core.rmem_max.
+ * The kernel keeps the interface and also sees every frame. It does not answer for HARP, because
+ * either HARP's address is not the kernel's, or silent listeners hold HARP's ports
+ * (packet_ports.h). Needs CAP_NET_RAW. CAP_NET_ADMIN is only needed for receive buffers larger than
+ * net.core.rmem_max.
  */
 #include "dpdk_glue/packet/packet.h"
 
@@ -25,7 +25,7 @@
 #include "harp/counters.h"
 
 enum {
-  RECEIVE_BUFFER = 64 * 1024 * 1024, /* a window's worth of segments, kernel's overhead included */
+  RECEIVE_BUFFER = 64 * 1024 * 1024, /* bytes; one window of segments with the kernel's overhead */
   SEND_BUFFER = 4 * 1024 * 1024,
 };
 
@@ -50,8 +50,7 @@ static enum packet_filter_kind data_kind(const struct packet_port *packet)
   return packet->queue_count == 1 ? PACKET_FILTER_ALL : PACKET_FILTER_IPV4;
 }
 
-/* The kernel doubles what it is given, and the limit for everybody else is
- * net.core.rmem_max. */
+/* The kernel doubles the requested size. Without CAP_NET_ADMIN the limit is net.core.rmem_max. */
 static void set_buffers(struct packet_port *packet, int fd)
 {
   int receive = RECEIVE_BUFFER / 2, send = SEND_BUFFER / 2;
@@ -78,8 +77,8 @@ static int socket_failed(const char *name, int code, char *error)
                         name, strerror(code));
 }
 
-/* A socket that hears nothing yet: protocol 0 until the filter is in place, so
- * that no unauthenticated peer's frame is ever queued. */
+/* Opens a socket that receives nothing until its filter is set. Protocol 0 keeps it unbound
+ * until then, so it never queues a frame that the filter would drop. */
 static int open_socket(struct packet_port *packet, const char *name, enum packet_filter_kind kind,
                        char *error)
 {
@@ -107,8 +106,9 @@ static int open_socket(struct packet_port *packet, const char *name, enum packet
   return fd;
 }
 
-/* The first socket is given a number that no other group has; the others join
- * by it, in the order of the queues, which is the order the steering counts. */
+/* The kernel gives the first socket a unique group number; the other sockets join that group.
+ * They join in the order of the queues, because the steering program returns an index in that
+ * order. */
 static int join_fanout(struct packet_port *packet, int fd, int *group)
 {
   int request = PACKET_FANOUT_CBPF << 16;
@@ -198,7 +198,8 @@ static void packet_close(struct harp_port *port)
 {
   struct packet_port *packet = packet_of(port);
   close_sockets(packet);
-  /* Not before: until the packet sockets are gone the kernel must not answer. */
+  /* The listeners must outlive the packet sockets; otherwise the kernel would answer HARP's
+   * peers. */
   harp_packet_ports_close(&packet->ports);
   for (unsigned q = 0; packet->queues && q < packet->queue_count; q++)
     harp_packet_rx_free(&packet->queues[q]);
@@ -206,8 +207,8 @@ static void packet_close(struct harp_port *port)
   free(packet);
 }
 
-/* A child that outlives its parent would keep the kernel silent, and the peers
- * waiting for the dead. */
+/* Otherwise a child that outlives its parent would keep the kernel silent, and peers would wait
+ * for a process that is gone. */
 static void packet_forget(struct harp_port *port)
 {
   const struct packet_port *packet = packet_of(port);
@@ -255,12 +256,12 @@ static int check_address(const struct harp_netdev *device, const struct harp_por
                           name);
   if (!config->address && has_own_mac(device, config))
     return harp_port_fail(error, -EINVAL,
-                          "packet:%s: mac goes with an address of HARP's own; with "
-                          "address = kernel leave it out",
+                          "packet:%s: mac cannot be used with address = kernel; remove "
+                          "mac, or set address = A.B.C.D/N",
                           name);
   if (config->address && harp_netdev_is_local(config->address))
     return harp_port_fail(error, -EADDRINUSE,
-                          "packet:%s: the kernel has the address %s itself; "
+                          "packet:%s: the kernel already uses the address %s; "
                           "set address = kernel to share it, or choose one that ip route get does "
                           "not call local",
                           name, inet_ntop(AF_INET, &config->address, text, sizeof(text)));
@@ -299,8 +300,7 @@ static void summarize(struct packet_port *packet, const char *name)
            packet->queue_count, packet->queue_count == 1 ? "" : "s", shallow);
 }
 
-/* A hardware address of HARP's own: the NIC must let it through. It stays set
- * as long as the socket. */
+/* Makes the NIC accept HARP's own MAC address. The setting lasts as long as the socket. */
 static int listen_for_mac(struct packet_port *packet, const char *name, char *error)
 {
   struct packet_mreq request = {
@@ -309,8 +309,8 @@ static int listen_for_mac(struct packet_port *packet, const char *name, char *er
   if (setsockopt(packet->queues[0].fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &request,
                  sizeof(request)) < 0)
     return harp_port_fail(error, -errno,
-                          "packet:%s: the interface takes no second hardware "
-                          "address: %s; leave mac out",
+                          "packet:%s: the interface does not accept a second MAC "
+                          "address: %s; remove mac",
                           name, strerror(errno));
   return 0;
 }
@@ -360,13 +360,13 @@ static int packet_descriptor(struct harp_port *port, unsigned number)
   return queue->epoll_fd >= 0 ? queue->epoll_fd : queue->fd;
 }
 
-/* The descriptor is level-triggered: no frame can slip by. But a poller must
- * not sleep on small frames that the device had no room for. */
+/* The descriptor is level-triggered, so no frame is missed. But the poller must not sleep on
+ * small frames that the device had no room for. */
 static int packet_arm(struct harp_port *port, unsigned number, bool asleep)
 {
   struct packet_queue *queue = &packet_of(port)->queues[number];
   if (!asleep) {
-    queue->arp_in = 0; /* perhaps it was ARP that woke the poller */
+    queue->arp_in = 0; /* ARP may have woken the poller */
     return 0;
   }
   harp_packet_flush(port, number);
@@ -403,13 +403,13 @@ static void packet_release(struct harp_port *port, unsigned queue, uint16_t loca
 
 static int packet_reclaim(struct harp_port *port, unsigned queue, uint32_t timeout_us)
 {
-  return 0; /* the kernel has copied what sendmsg was given */
+  return 0; /* sendmsg has copied the data already */
 }
 
 static void packet_count(struct harp_port *port, unsigned number, uint64_t *counters)
 {
   struct packet_queue *queue = &packet_of(port)->queues[number];
-  struct tpacket_stats lost = {0}; /* since it was last asked */
+  struct tpacket_stats lost = {0}; /* counts since the last call */
   socklen_t length = sizeof(lost);
   if (getsockopt(queue->fd, SOL_PACKET, PACKET_STATISTICS, &lost, &length) == 0)
     queue->counts.rx_lost += lost.tp_drops;

@@ -14,7 +14,7 @@ enum {
   ICMP_UNREACHABLE = 3,
   VLAN_ID = 0xfff,
   FRAGMENT_OFFSET = 0x1fff,
-  /* From the frame's first byte. */
+  /* Offsets from the start of the frame. */
   MAC_HIGH = 0,
   MAC_LOW = 4,
   TYPE = 12,
@@ -22,7 +22,7 @@ enum {
   IP_FRAGMENT = IP + 6,
   IP_PROTOCOL = IP + 9,
   IP_DESTINATION = IP + 16,
-  /* Loads of a frame's fields at these offsets plus the IPv4 header's length. */
+  /* Offsets to which the program adds the length of the IPv4 header. */
   TCP_DESTINATION = IP + 2,
   ICMP_TYPE = IP,
 };
@@ -45,8 +45,8 @@ static void load(struct program *program, uint16_t size, uint32_t at)
   emit(program, (struct sock_filter)BPF_STMT(BPF_LD | size | BPF_ABS, at));
 }
 
-/* Goes on if A is value, else drops. Jumps reach 255 instructions at most, so
- * every test carries its own verdict. */
+/* Continues if register A equals value, else drops. BPF jumps reach at most 255 instructions, so
+ * every test has its own DROP. */
 static void require(struct program *program, uint32_t value)
 {
   emit(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 1, 0));
@@ -59,8 +59,8 @@ static void pass_if(struct program *program, uint32_t value)
   emit(program, (struct sock_filter)PASS);
 }
 
-/* The kernel has taken a VLAN tag out of the frame and keeps it aside: such a
- * frame belongs to another interface. Tag 0 says priority only. */
+/* The kernel moves a VLAN tag out of the frame into metadata. A tagged frame belongs to another
+ * interface. VLAN ID 0 carries only a priority. */
 static void require_untagged(struct program *program)
 {
   load(program, BPF_W, SKF_AD_OFF + SKF_AD_VLAN_TAG_PRESENT);
@@ -82,8 +82,9 @@ static void require_destination(struct program *program, const struct packet_fil
   require(program, ntohl(filter->address));
 }
 
-/* A is the protocol and not TCP's. Of a shared address only the unreachable
- * messages are HARP's business (each process sees all: the stack looks whose). */
+/* Register A holds the IPv4 protocol, and it is not TCP. On a shared address HARP needs only
+ * ICMP unreachable messages. Every process receives all of them, and its stack ignores those for
+ * other connections. */
 static void judge_other_protocols(struct program *program, const struct packet_filter *filter)
 {
   if (!filter->shared) {
@@ -117,7 +118,7 @@ static void judge_ipv4(struct program *program, const struct packet_filter *filt
     emit(program, (struct sock_filter)PASS);
     return;
   }
-  /* Where the port decides, a fragment that has none is nobody's. */
+  /* A later fragment has no port, so the program drops it where ports decide. */
   load(program, BPF_H, IP_FRAGMENT);
   emit(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, FRAGMENT_OFFSET, 0, 1));
   emit(program, (struct sock_filter)DROP);
@@ -154,10 +155,10 @@ int harp_packet_filter_attach(int fd, const struct packet_filter *filter,
   return attach(fd, SOL_SOCKET, SO_ATTACH_FILTER, program.code, program.length);
 }
 
-/* Loads are relative to the network header: what the program sees begins there
- * for arriving frames and with the link header for a sibling's outgoing ones.
- * An unreachable message follows the flow that it quotes; what else there is
- * goes to the first queue. */
+/* The loads are relative to the network header. The program's data begins there for received
+ * frames, but at the link header for frames that a process on the same host sends. An ICMP
+ * unreachable message goes to the queue of the flow that it quotes. All other frames go to queue
+ * 0. */
 int harp_packet_fanout_steer(int fd)
 {
   enum { NET = SKF_NET_OFF, QUOTED_SOURCE = NET + 8 + 20 };

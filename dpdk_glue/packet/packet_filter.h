@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The classic BPF programs of the packet port: which frames its sockets
- * receive, and which queue each one goes to.
+ * The classic BPF programs of the packet port. They select the frames that a socket receives and
+ * the queue of each frame.
  */
 #ifndef HARP_DPDK_GLUE_PACKET_FILTER_H
 #define HARP_DPDK_GLUE_PACKET_FILTER_H
@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 enum {
-  /* Two filters of this size, one replacing the other, fit in what a socket
-   * may take of the kernel's memory (net.core.optmem_max, 20 KiB of old). */
+  /* During a replacement two filters of this size must fit in net.core.optmem_max (20 KiB on
+   * older kernels). */
   PACKET_FILTER_RANGES = 128,
   PACKET_FILTER_CODE = 64 + 3 * PACKET_FILTER_RANGES,
 };
@@ -24,9 +24,9 @@ struct packet_range {
 
 struct packet_filter {
   uint8_t mac[6];
-  uint32_t address; /* network order */
-  bool shared;      /* the kernel owns the address: only what is ours for certain */
-  const struct packet_range *ranges; /* TCP ports that are ours; NULL: all */
+  uint32_t address;                  /* network order */
+  bool shared;                       /* the kernel owns the address: receive only HARP's frames */
+  const struct packet_range *ranges; /* HARP's TCP ports; NULL: all */
   unsigned range_count;              /* at most PACKET_FILTER_RANGES */
 };
 
@@ -36,16 +36,15 @@ enum packet_filter_kind {
   PACKET_FILTER_IPV4,
 };
 
-/* Sets the socket's filter, replacing the one before it without a gap. 0, or
- * a negative errno. */
+/* Sets the socket's filter and replaces the previous one without a gap. 0, or a negative errno. */
 int harp_packet_filter_attach(int fd, const struct packet_filter *filter,
                               enum packet_filter_kind kind);
 
-/* Lets the socket's fanout group choose by TCP destination port modulo its
- * number of sockets (local_ports.h). */
+/* Makes the socket's fanout group choose by TCP destination port modulo its number of sockets
+ * (local_ports.h). */
 int harp_packet_fanout_steer(int fd);
 
-/* Makes a kernel socket drop everything that arrives for it. */
+/* Makes a kernel socket drop every packet that it receives. */
 int harp_packet_filter_deafen(int fd);
 
 #endif

@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 enum {
-  BLOCK = 16,       /* ports taken at a time at first; later as many as are held, */
-  BLOCK_MOST = 64,  /* up to here, so that the filter stays short */
-  BLOCK_TRIES = 64, /* until a block has a port for the queue */
+  BLOCK = 16,       /* ports in the first block; later blocks double the total, */
+  BLOCK_MOST = 64,  /* up to this size, which keeps the filter short */
+  BLOCK_TRIES = 64, /* blocks to try until one has a port for the queue */
 };
 
 void harp_packet_ports_init(struct packet_ports *ports, bool shared, uint32_t address,
@@ -33,7 +33,7 @@ void harp_packet_ports_init(struct packet_ports *ports, bool shared, uint32_t ad
       ports->ranges[ports->range_count++] = (struct packet_range){first, last};
     return;
   }
-  /* The kernel chooses from a range that it may change at any time. */
+  /* Any port is possible, because the kernel's range can change at any time. */
   harp_local_ports_init(&ports->pool, first ? first : 1, first ? last : 65535);
   harp_local_ports_take_all(&ports->pool);
 }
@@ -62,16 +62,15 @@ static int room_for_listener(struct packet_ports *ports)
     return -ENOMEM;
   if (old)
     memcpy(grown, old, ports->listener_count * sizeof(*grown));
-  ports->listeners = grown; /* never none that is valid: a child may be forked now */
+  ports->listeners = grown; /* the array is always valid, because a fork may happen now */
   ports->listener_room = room;
   free(old);
   return 0;
 }
 
-/* Newer kernels allow a filter on a TCP socket only with CAP_NET_ADMIN. What
- * everybody may ask for is a least time to live (RFC 5082): the kernel drops
- * without a word what has crossed, or claims to have crossed, a single router,
- * and every host's segments start lower than 255. */
+/* Newer kernels require CAP_NET_ADMIN for a filter on a TCP socket. IP_MINTTL needs no
+ * privilege: the kernel silently drops every packet with a TTL below 255 (RFC 5082). Hosts start
+ * with a lower TTL, so this covers their segments. */
 static int deafen(int fd)
 {
   int least = 255;
@@ -81,9 +80,8 @@ static int deafen(int fd)
   return rc == -EPERM ? 0 : rc;
 }
 
-/* Deaf before it is bound: there is no moment in which the kernel would answer
- * a connection request. It must listen, for the kernel resets what finds no
- * listener. */
+/* Sets the filters before bind, so the kernel never answers a connection request. The socket
+ * must listen, because the kernel resets segments to a port without a listener. */
 static int listen_deaf(uint32_t address, uint16_t *port)
 {
   struct sockaddr_in name = {
@@ -104,7 +102,7 @@ static int listen_deaf(uint32_t address, uint16_t *port)
   return fd;
 }
 
-/* Holds *port, or, if it is 0, one that the kernel grants. */
+/* Holds *port; if *port is 0, holds a port that the kernel grants and stores its number. */
 static int hold(struct packet_ports *ports, uint16_t *port)
 {
   int rc = room_for_listener(ports);
@@ -132,8 +130,8 @@ static void add_range(struct packet_ports *ports, uint16_t first, uint16_t last)
   ports->ranges[ports->range_count++] = (struct packet_range){first, last};
 }
 
-/* Holds the ports from first on, as many as are free, at most count, and of those behind first
- * only what the kernel would grant as well; kernel NULL: all. */
+/* Holds up to count consecutive free ports from first on. After first it takes only ports that
+ * the kernel could assign automatically; kernel NULL: any port. */
 static int hold_block(struct packet_ports *ports, uint16_t first, unsigned count,
                       const struct harp_kernel_ports *kernel)
 {
@@ -156,7 +154,7 @@ static int hold_block(struct packet_ports *ports, uint16_t first, unsigned count
   return 0;
 }
 
-/* What is held cannot be bound again: there is no need to ask the kernel. */
+/* A held port cannot be bound again, so there is no need to try. */
 static bool is_held(const struct packet_ports *ports, uint16_t port)
 {
   for (unsigned i = 0; i < ports->range_count; i++) {
@@ -166,7 +164,7 @@ static bool is_held(const struct packet_ports *ports, uint16_t port)
   return false;
 }
 
-/* The kernel grants the block's first port. */
+/* The kernel grants the first port of the block. */
 static int hold_granted_block(struct packet_ports *ports, unsigned count)
 {
   struct harp_kernel_ports kernel;
@@ -174,9 +172,9 @@ static int hold_granted_block(struct packet_ports *ports, unsigned count)
   return hold_block(ports, 0, count, &kernel);
 }
 
-/* Within a configured range HARP looks for itself, from a random place so that
- * several processes do not meet. Reserved ports are for those to whom they were given, as
- * they are in that range. */
+/* HARP searches a configured range itself. It starts at a random place, so that several
+ * processes rarely collide. It ignores ip_local_reserved_ports here, because the administrator
+ * has given this range to HARP. */
 static int hold_any_block(struct packet_ports *ports, unsigned count)
 {
   if (!ports->first)
@@ -194,7 +192,7 @@ static int hold_any_block(struct packet_ports *ports, unsigned count)
   return -EADDRINUSE;
 }
 
-/* At least one port for every queue. */
+/* A block has at least one port for every queue. */
 static unsigned block_size(const struct packet_ports *ports)
 {
   unsigned count = ports->listener_count < BLOCK ? BLOCK : ports->listener_count;

@@ -2,12 +2,12 @@
 /*
  * Local TCP ports of a packet port.
  *
- * On an address of HARP's own they are HARP's to give. On an address that it
- * shares, each must be taken from the kernel: a listening socket holds it, deaf
- * to everything, so that the kernel does not answer. They are taken in blocks,
- * because every block changes the packet sockets' filter.
+ * On its own address HARP assigns every port. On a shared address HARP must reserve each port from
+ * the kernel: a listening socket holds it and drops every packet, so that the kernel does not
+ * answer. HARP reserves ports in blocks, because every block changes the filter of the packet
+ * sockets.
  *
- * Not locked: reserve and release come one at a time.
+ * No lock: the caller must serialize reserve and release.
  */
 #ifndef HARP_DPDK_GLUE_PACKET_PORTS_H
 #define HARP_DPDK_GLUE_PACKET_PORTS_H
@@ -19,14 +19,14 @@
 #include "dpdk_glue/packet/packet_filter.h"
 
 struct packet_ports {
-  struct harp_local_ports pool; /* shared: what is held and not given out is free */
+  struct harp_local_ports pool; /* with a shared address: ports that are held and unused are free */
   bool shared;
   uint32_t address; /* network order */
   unsigned queues;
   uint16_t first, last;                             /* the configured range; 0, 0: none */
   struct packet_range ranges[PACKET_FILTER_RANGES]; /* for the filter */
   unsigned range_count;
-  int *listeners; /* shared: one socket per port held */
+  int *listeners; /* shared address: one socket per held port */
   unsigned listener_count, listener_room;
 };
 
@@ -34,11 +34,11 @@ struct packet_ports {
 void harp_packet_ports_init(struct packet_ports *ports, bool shared, uint32_t address,
                             unsigned queues, uint16_t first, uint16_t last);
 void harp_packet_ports_close(struct packet_ports *ports);
-/* In a forked child: the parent's ports are free once the parent has gone. */
+/* For a forked child: closes its copies, so that the ports become free when the parent exits. */
 void harp_packet_ports_forget(const struct packet_ports *ports);
 
-/* As reserve in port.h. *changed: ranges are others now, the filters must
- * follow before the port is used. */
+/* Like reserve in port.h. *changed: the ranges have changed, and the caller must update the
+ * filters before it uses the port. */
 int harp_packet_ports_take(struct packet_ports *ports, unsigned queue, uint16_t wanted,
                            uint16_t *local, bool *changed);
 void harp_packet_ports_give(struct packet_ports *ports, uint16_t local);

@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Receiving: one recvmmsg a burst, each frame scattered as it is hoped to be.
+ * Receiving: one recvmmsg per burst, with each frame scattered as the hint says.
  *
  * A slot is memory for one whole frame, with room in front:
  *
  *   | ... | vnet header | header_length bytes | placed | the rest ... |
  *                                             ^ front
  *
- * The header ends at front. With a hint, the next `placed` bytes go straight
- * to where the payload is expected, and what is longer than that goes behind
- * the gap they leave in the slot. If the guess was wrong in any way, copying
- * them into the gap makes the frame one piece: the single repair for every
- * mistake.
+ * The header ends at front. With a hint, the kernel writes the next `placed` bytes to the address
+ * where the payload belongs, and the rest of the frame behind an equal gap in the slot. If the
+ * guess was wrong, copying the placed bytes into the gap makes the frame contiguous. This one
+ * repair covers every wrong guess.
  *
- * A burst uses the first slots of the ring, always the same ones, so that they
- * stay in the cache.
+ * A burst always uses the first slots, so that they stay in the cache.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -55,7 +53,7 @@ static uint8_t *slot_front(struct packet_queue *queue, unsigned i)
   return queue->slots + (size_t)i * PACKET_SLOT + PACKET_HEADER_ROOM;
 }
 
-/* What the hint says about frame i; placed 0: nothing. */
+/* Computes what the hint says about frame i. placed is 0 if it says nothing. */
 static struct packet_slot apply_hint(const struct harp_rx_hint *hint, unsigned i)
 {
   struct packet_slot slot = {0};
@@ -89,10 +87,10 @@ static void prepare(struct packet_queue *queue, const struct harp_rx_hint *hint,
   }
 }
 
-/* What the hint's guess was worth for one frame. */
+/* Result of the hint for one frame. */
 struct verdict {
-  bool right;   /* the payload begins behind the hint's header and lies where it was placed */
-  bool overran; /* it is longer than its place, however the frame was laid out */
+  bool right;   /* the payload begins after header_length bytes and lies at the hint's address */
+  bool overran; /* the frame was longer than its place, whatever its layout */
 };
 
 static struct verdict judge(const struct packet_slot *slot, const uint8_t *frame, uint32_t length)
@@ -107,9 +105,9 @@ static struct verdict judge(const struct packet_slot *slot, const uint8_t *frame
 }
 
 /*
- * displaced: an earlier frame of the burst was longer than its place, so its
- * bytes belong where the later ones were put: those must move out before it is
- * delivered. Set here for the frames that follow.
+ * displaced: an earlier frame of the burst was longer than its place, so its last bytes belong
+ * where later frames were put. The later frames must move out before the earlier one is delivered.
+ * This function sets it for the frames that follow.
  */
 static void report(struct packet_queue *queue, unsigned i, bool *displaced,
                    struct harp_rx_frame *out)
@@ -126,8 +124,8 @@ static void report(struct packet_queue *queue, unsigned i, bool *displaced,
       .header_length = length,
       .payload = frame + length,
       .segment_size = segments ? vnet.gso_size : 0,
-      /* needs_csum: it never left this machine, or the kernel merged what it
-       * had checked; the field holds no whole checksum then. */
+      /* NEEDS_CSUM: the frame never left this host, or the kernel merged segments that it had
+       * checked. The checksum field is then incomplete. */
       .checksum_good = (vnet.flags & (VIRTIO_NET_HDR_F_NEEDS_CSUM | VIRTIO_NET_HDR_F_DATA_VALID)) !=
                        0,
   };
@@ -145,8 +143,7 @@ static void report(struct packet_queue *queue, unsigned i, bool *displaced,
   *displaced |= verdict.overran;
 }
 
-/* ARP frames are short and rare: no vnet header, and what is longer than an
- * ARP packet is padding. */
+/* ARP frames have no vnet header. Bytes after PACKET_ARP_BYTES are padding. */
 static int receive_arp(struct packet_queue *queue, struct harp_rx_frame *frames, int max)
 {
   int n = 0;
@@ -172,8 +169,8 @@ static bool arp_is_due(struct packet_queue *queue)
   return true;
 }
 
-/* The socket reports ENETDOWN once; whether the interface is back must be
- * asked. It may also have been removed, which ends the port's life. */
+/* The socket reports ENETDOWN only once, so HARP must ask whether the interface is up again. The
+ * interface may also be gone, and then the port is dead. */
 static int check_link(const struct packet_port *packet, struct packet_queue *queue)
 {
   int state = harp_netdev_state(packet->ifindex);
@@ -195,8 +192,8 @@ static int receive_failed(const struct packet_port *packet, struct packet_queue 
   }
 }
 
-/* Twice what came lately, so that a short burst does not pay for preparing a
- * long one. */
+/* Requests twice the last burst, so that short bursts do not pay for the preparation of long
+ * ones. */
 static void adapt_burst(struct packet_queue *queue, unsigned got)
 {
   unsigned next = got * 2 < LEAST_BURST ? LEAST_BURST : got * 2;
@@ -228,7 +225,7 @@ int harp_packet_receive(struct harp_port *port, unsigned number, const struct ha
   bool displaced = false;
   for (unsigned i = 0; i < (unsigned)got; i++) {
     if (queue->rx[i].msg_hdr.msg_flags & MSG_TRUNC)
-      queue->counts.rx_lost++; /* longer than an IPv4 packet can be */
+      queue->counts.rx_lost++; /* longer than any IPv4 packet */
     else
       report(queue, i, &displaced, &frames[n++]);
   }

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sending: the gather list goes to the kernel as it is, a virtio-net header in
- * front says what is left to do, and the device or the kernel does it.
+ * Sending. The kernel receives the gather list without a copy in user space. A virtio-net header in
+ * front requests the offloads, which the device or the kernel performs.
  *
- * Small frames (acknowledgements, short messages) are copied and wait for the
- * end of the burst, so that many go with one call; a large one pushes those
- * before it out first, which keeps the order.
+ * Small frames (acknowledgements, short messages) are copied and wait for the end of the burst, so
+ * that one call sends many. A large frame first sends the held ones, which keeps the order.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -32,8 +31,8 @@ void harp_packet_tx_init(struct packet_queue *queue, int ifindex)
   }
 }
 
-/* Every frame names its protocol: kernels before 5.1 do not look it up in the
- * frame, and cannot segment what they do not know to be IPv4. */
+/* Every frame carries its protocol, because kernels before 5.1 do not read it from the frame and
+ * cannot segment a frame of unknown protocol. */
 static struct sockaddr_ll *address_for(struct packet_queue *queue,
                                        const struct harp_tx_frame *frame)
 {
@@ -57,7 +56,7 @@ static void fill_vnet(struct virtio_net_hdr *vnet, const struct harp_tx_frame *f
   }
 }
 
-/* What the device's refusal means to the caller. */
+/* Maps the errno of a failed send to the port's error and counts it. */
 static int send_failed(struct packet_queue *queue, int error)
 {
   switch (error) {
@@ -72,8 +71,8 @@ static int send_failed(struct packet_queue *queue, int error)
   }
 }
 
-/* Forgets the first count held frames. After them something is left only where
- * the device was full. */
+/* Removes the first count held frames. More than count frames are held only if the device was
+ * full. */
 static void drop_held(struct packet_queue *queue, unsigned count)
 {
   queue->held_count -= count;
@@ -84,8 +83,8 @@ static void drop_held(struct packet_queue *queue, unsigned count)
   }
 }
 
-/* Sends what is held; 0, or -EAGAIN with the rest still held. A frame that the
- * device refuses for good is lost, as on a wire. */
+/* Sends the held frames. 0, or -EAGAIN with the rest still held. A frame that the device rejects
+ * for another reason is lost, as on a wire. */
 static int send_held(struct packet_queue *queue)
 {
   unsigned sent = 0;

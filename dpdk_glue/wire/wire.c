@@ -2,14 +2,13 @@
 /*
  * "wire:PATH": two ends joined by shared memory, in one process or two.
  *
- * From every queue of one end to every queue of the other leads a ring of
- * bytes with one writer and one reader. A frame crosses whole, with what a
- * device would have done for it (checksum, segmentation) as a note beside it:
- * nothing is summed and nothing cut. It is copied once, into the ring; the
- * reader is given pointers into the ring and frees them at its next receive.
+ * A ring of bytes with one writer and one reader leads from every queue of one end to every queue
+ * of the other. A frame crosses as a whole. A note beside it records the device's work (checksum,
+ * segmentation), so nothing is summed and nothing is segmented. The frame is copied once, into the
+ * ring. The reader gets pointers into the ring and frees the bytes at its next receive.
  *
- * If the peer dies its end stays as it was: the rings fill and transmit says
- * -EAGAIN, as towards a device that has stopped; a successor finds them empty.
+ * If the peer dies, its end stays unchanged. The rings fill up and transmit returns -EAGAIN, as
+ * with a device that has stopped. A new process on that end starts with empty rings.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -30,14 +29,14 @@
 #include "harp/counters.h"
 
 enum {
-  WIRE_MTU = 1500, /* what info says unless it is told: as the commonest link */
+  WIRE_MTU = 1500, /* default MTU in info, that of the most common link */
   RECORD_ALIGN = 16,
 };
 
-/* What stands before each frame in a ring. Never split: what does not fit
- * before the ring's end goes to its start, behind a record that says skip. */
+/* Precedes each frame in a ring. A record and its frame are never split. If they do not fit
+ * before the ring's end, a skip record fills the rest and they go to the start. */
 struct wire_record {
-  uint32_t length; /* of the frame, or of the bytes to skip, without this record */
+  uint32_t length; /* bytes of the frame, or bytes to skip, without this record */
   uint16_t segment_size;
   uint8_t checksum_good;
   uint8_t skip;
@@ -45,30 +44,30 @@ struct wire_record {
 };
 _Static_assert(sizeof(struct wire_record) == RECORD_ALIGN, "records keep frames aligned");
 
-/* The writer's side of a ring. */
+/* The writer's state of a ring. */
 struct wire_out {
   struct wire_ring *ring;
   uint8_t *bytes;
   uint64_t written;  /* our copy of ring->written */
-  uint64_t consumed; /* what we last saw of ring->consumed */
+  uint64_t consumed; /* last value read from ring->consumed */
   bool starving;     /* the last frame did not fit */
-  bool unannounced;  /* written to since the last flush */
+  bool unannounced;  /* has frames since the last flush */
 };
 
-/* The reader's side. With the address sanitizer nothing of the ring may be read
- * but what is lent: a header that lies about its length is then found out. */
+/* The reader's state of a ring. With the address sanitizer, only the bytes of received frames
+ * are readable. This detects code that trusts a wrong length in a header. */
 struct wire_in {
   struct wire_ring *ring;
   const uint8_t *bytes;
-  uint64_t consumed; /* what ring->consumed says */
-  uint64_t lent;     /* up to here the last receive gave frames away */
+  uint64_t consumed; /* our copy of ring->consumed */
+  uint64_t lent;     /* end of the frames that the last receive returned */
 };
 
-/* One poller's; the counters are since the last count. */
+/* One queue, used by one poller. The counters run since the last count. */
 struct wire_queue {
   _Alignas(64) struct wire_out out[WIRE_QUEUES]; /* by the peer's queue */
   struct wire_in in[WIRE_QUEUES];
-  unsigned turn; /* the ring that is read first next time */
+  unsigned turn; /* the ring to read first at the next receive */
   uint64_t copied, full, broken;
 };
 
@@ -87,7 +86,7 @@ static uint64_t record_bytes(uint64_t length)
   return (sizeof(struct wire_record) + length + RECORD_ALIGN - 1) & ~(uint64_t)(RECORD_ALIGN - 1);
 }
 
-/* The bytes that a frame takes from the ring now, with what must be skipped. */
+/* Returns the bytes that a frame needs in the ring now, including *skip bytes. */
 static uint64_t bytes_needed(const struct wire_port *wire, const struct wire_out *out,
                              uint32_t length, uint64_t *skip)
 {
@@ -105,8 +104,8 @@ static bool has_room(const struct wire_port *wire, struct wire_out *out, uint64_
   return out->written + need - out->consumed <= wire->mask + 1;
 }
 
-/* Announce, fence, look again: the reader frees, fences, then looks whether
- * anybody starves, so one of the two sees the other. */
+/* Announces the wait, fences, and looks again. The reader frees bytes, fences, and then reads
+ * `starved`. So at least one of the two sees the other's store. */
 static bool wait_for_room(const struct wire_port *wire, struct wire_out *out, uint64_t need)
 {
   atomic_store_explicit(&out->ring->starved, 1, memory_order_relaxed);
@@ -161,7 +160,8 @@ static int wire_transmit(struct harp_port *port, unsigned queue, const struct ha
     own->full++;
     return rc;
   }
-  /* What every queue must hear, a full one may miss: ARP asks again. */
+  /* Sends ARP to the other queues too. A full queue may miss it, because ARP requests are
+   * repeated. */
   for (unsigned q = 1; to < 0 && q < wire->file.queues; q++)
     own->full += put(wire, &own->out[q], frame) < 0;
   own->copied += frame->length - frame->header_length;
@@ -184,7 +184,7 @@ static void wire_flush(struct harp_port *port, unsigned queue)
   }
 }
 
-/* The ring's bytes between two positions, at most once around it. */
+/* Poisons the ring's bytes between two positions, at most one ring's size apart. */
 static void forbid(const struct wire_port *wire, const struct wire_in *in, uint64_t from,
                    uint64_t to)
 {
@@ -195,7 +195,7 @@ static void forbid(const struct wire_port *wire, const struct wire_in *in, uint6
   }
 }
 
-/* Gives the last receive's bytes back to the writer. */
+/* Returns the last receive's bytes to the writer. */
 static void give_back(struct wire_port *wire, struct wire_in *in, unsigned from)
 {
   if (in->consumed == in->lent)
@@ -210,8 +210,7 @@ static void give_back(struct wire_port *wire, struct wire_in *in, unsigned from)
   harp_wire_wake(&wire->file, !wire->file.end, from);
 }
 
-/* The peer is another process: a length that does not fit is refused, not
- * followed. */
+/* The peer is another process, so an impossible length is rejected. */
 static bool plausible(const struct wire_port *wire, const struct wire_record *record, uint64_t at,
                       uint64_t available)
 {
@@ -272,8 +271,7 @@ static int wire_descriptor(struct harp_port *port, unsigned queue)
   return wire->file.doorbells[wire->file.end][queue];
 }
 
-/* Something to do: a frame waits, or the room that a frame of ours waited for
- * has come before we could be woken for it. */
+/* Returns true if a frame waits, or if room appeared for a frame that did not fit. */
 static bool must_stay_awake(struct wire_port *wire, struct wire_queue *own)
 {
   for (unsigned q = 0; q < wire->file.queues; q++) {
@@ -330,7 +328,7 @@ static void wire_count(struct harp_port *port, unsigned queue, uint64_t *counter
 
 static void allow_all(const struct wire_file *file)
 {
-  ASAN_UNPOISON_MEMORY_REGION(file->header, file->size); /* others may map there */
+  ASAN_UNPOISON_MEMORY_REGION(file->header, file->size); /* other code may map memory there later */
 }
 
 static void wire_close(struct harp_port *port)
@@ -391,7 +389,7 @@ static int wire_open(struct harp_port **port, const struct harp_port_config *con
 {
   if (!config->address)
     return harp_port_fail(error, -EINVAL,
-                          "wire:%.150s: a wire has no address of the kernel's to share; set "
+                          "wire:%.150s: a wire cannot share the kernel's address; set "
                           "address = A.B.C.D/N",
                           config->device);
   struct wire_port *wire = calloc(1, sizeof(*wire));

@@ -18,8 +18,9 @@
 
 enum {
   WIRE_VERSION = 1,
-  BYTE_DOOR = WIRE_ENDS, /* bytes 0 and 1 stand for the ends, this one for joining and leaving */
-  DOOR_TRIES = 1000,     /* milliseconds; it is held for far less */
+  /* Bytes 0 and 1 of the file are the ends. This byte serializes joining and leaving. */
+  BYTE_DOOR = WIRE_ENDS,
+  DOOR_TRIES = 1000, /* milliseconds; the lock is held for much less */
   JOIN_TRIES = 16,
   MODE = 0600,
 };
@@ -49,7 +50,7 @@ static bool enter_door(int fd)
 
 static void leave_door(int fd) { lock_byte(fd, BYTE_DOOR, F_UNLCK); }
 
-/* A power of two. */
+/* Returns a power of two. */
 static size_t ring_bytes(unsigned queues)
 {
   size_t share = WIRE_BYTES;
@@ -76,8 +77,8 @@ static void doorbell_path(const struct wire_file *file, int end, unsigned queue,
   snprintf(path, PATH_MAX, "%s.%d.%u", file->path, end, queue);
 }
 
-/* The file's name may have gone, or come to mean another file, between open
- * and the lock: the last end removes it. */
+/* The last end removes the file. So between open and the lock the name may have disappeared or
+ * may name another file. */
 static bool still_named(const struct wire_file *file)
 {
   struct stat open_file, named;
@@ -85,8 +86,8 @@ static bool still_named(const struct wire_file *file)
          open_file.st_ino == named.st_ino && open_file.st_dev == named.st_dev;
 }
 
-/* The memory is taken now: a full /dev/shm must be an error of open, not a
- * SIGBUS at the first frame. */
+/* Allocates the memory now, so that a full /dev/shm is an error of open and not a SIGBUS at the
+ * first frame. */
 static int create(struct wire_file *file, unsigned queues, char *error)
 {
   size_t size = file_bytes(queues);
@@ -109,7 +110,7 @@ static int create(struct wire_file *file, unsigned queues, char *error)
     for (unsigned q = 0; q < WIRE_QUEUES; q++) {
       char path[PATH_MAX];
       doorbell_path(file, end, q, path);
-      unlink(path); /* of a pair that was killed, perhaps with more queues */
+      unlink(path); /* left by a killed pair, which may have had more queues */
       if (q < queues && mkfifo(path, MODE) < 0)
         return harp_port_fail(error, -errno, "wire:%s: cannot make the doorbell %s: %s", file->path,
                               path, strerror(errno));
@@ -152,8 +153,8 @@ static int open_doorbells(struct wire_file *file, char *error)
     for (unsigned q = 0; q < file->queues; q++) {
       char path[PATH_MAX];
       doorbell_path(file, end, q, path);
-      /* Both directions, so that neither open nor write ever waits for the
-       * other side or dies of its absence. */
+      /* O_RDWR, so that open never blocks without the other side and a write never fails with
+       * EPIPE. */
       int fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
       if (fd < 0)
         return harp_port_fail(error, -errno, "wire:%s: cannot open the doorbell %s: %s", file->path,
@@ -163,7 +164,7 @@ static int open_doorbells(struct wire_file *file, char *error)
   return 0;
 }
 
-/* A cable that was just plugged in carries nothing from before. */
+/* Discards frames and state from before this end joined. */
 static void forget_past(struct wire_file *file)
 {
   for (unsigned from = 0; from < file->queues; from++) {
@@ -191,7 +192,7 @@ static void let_go(struct wire_file *file)
   file->fd = -1;
 }
 
-/* Behind the door: 0, or a negative errno with its line. */
+/* The caller holds the lock on BYTE_DOOR. 0, or a negative errno with one line in error. */
 static int take_end(struct wire_file *file, unsigned queues, char *error)
 {
   bool alone = !byte_held(file->fd, 0) && !byte_held(file->fd, 1);
@@ -270,10 +271,11 @@ void harp_wire_leave(struct wire_file *file)
       }
     unlink(file->path);
   }
-  let_go(file); /* and with the descriptor, every lock */
+  let_go(file); /* closing the descriptor releases all locks */
 }
 
-/* An end is held as long as any descriptor or mapping of its open file. */
+/* An end stays taken while any descriptor or mapping refers to the open file, so a child drops
+ * both. */
 void harp_wire_forget(struct wire_file *file) { let_go(file); }
 
 void harp_wire_wake(const struct wire_file *file, int end, unsigned queue)
@@ -282,7 +284,7 @@ void harp_wire_wake(const struct wire_file *file, int end, unsigned queue)
   if (!atomic_load_explicit(&sleeper->asleep, memory_order_relaxed) ||
       !atomic_exchange(&sleeper->asleep, 0))
     return;
-  /* A full FIFO has rung long since: nothing to do about a failure. */
+  /* The write fails only if the FIFO is full, and then the reader is already woken. */
   ssize_t rung = write(file->doorbells[end][queue], "", 1);
   (void)rung;
 }

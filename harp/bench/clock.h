@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <time.h>
 
-/* Nanoseconds of a clock that only goes forward. */
+/* Monotonic clock, nanoseconds. */
 static inline uint64_t clock_ns(void)
 {
   struct timespec now;

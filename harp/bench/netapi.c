@@ -58,7 +58,7 @@ int netapi_open(struct netapi *api, const char *path, int version, char *error)
     snprintf(error, NETAPI_ERROR, "%s has no ncclNetPlugin_v%d: choose another --api", path,
              version);
   else
-    snprintf(error, NETAPI_ERROR, "%s has no ncclNetPlugin_v%d to v%d: it is no NCCL net plugin",
+    snprintf(error, NETAPI_ERROR, "%s has no ncclNetPlugin_v%d to v%d: not an NCCL net plugin",
              path, NETAPI_FIRST, NETAPI_LAST);
   dlclose(library);
   return -1;

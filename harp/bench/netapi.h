@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Any NCCL net plugin, of any version of the interface, behind one set of
- * calls: the counterpart of what NCCL does when it loads a plugin.
+ * Any NCCL net plugin, of any version of the interface, behind one set of calls. It plays NCCL's
+ * part when NCCL loads a plugin.
  *
- * Every call forwards to the plugin and returns what it returned. One plugin
- * and one version per process.
+ * Every call forwards to the plugin and returns the plugin's result. One plugin and one version per
+ * process.
  */
 #ifndef HARP_BENCH_NETAPI_H
 #define HARP_BENCH_NETAPI_H
@@ -18,9 +18,9 @@ enum { NETAPI_FIRST = 4, NETAPI_LAST = 12, NETAPI_ERROR = 512 };
 struct netapi {
   void *library;
   int version;
-  int max_requests;   /* outstanding on a communicator */
+  int max_requests;   /* most outstanding requests per communicator */
   size_t handle_size; /* bytes */
-  const char *name;   /* the plugin's */
+  const char *name;   /* the plugin's name */
   ncclResult_t (*init)(ncclDebugLogger_t logger);
   ncclResult_t (*finalize)(void); /* does nothing before version 11 */
   ncclResult_t (*devices)(int *count);
@@ -38,10 +38,10 @@ struct netapi {
   ncclResult_t (*close_listener)(void *listener);
 };
 
-/* Loads path as NCCL would. version 0: the highest that the plugin has.
- * 0, or -1 with a sentence in error[NETAPI_ERROR]. */
+/* Loads path like NCCL. version 0: the plugin's highest. 0, or -1 with a sentence in
+ * error[NETAPI_ERROR]. */
 int netapi_open(struct netapi *api, const char *path, int version, char *error);
-/* Unloads it, as NCCL does after the last finalize. Nothing of it may be called again. */
+/* Unloads it, like NCCL after the last finalize. The caller must not call it again. */
 void netapi_close(struct netapi *api);
 
 const char *netapi_result_name(ncclResult_t result);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The calls of struct netapi for one version: netapi.c includes this once a
- * version, with API defined. No include guard for that reason.
+ * The calls of struct netapi for one version. netapi.c defines API and includes this file once per
+ * version, so it has no include guard.
  */
 #define PASTE_(a, n, b) a##n##b
 #define PASTE(a, n, b) PASTE_(a, n, b)

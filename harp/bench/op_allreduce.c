@@ -2,15 +2,13 @@
 /*
  * all_reduce: NCCL's ring with the Simple protocol, summing uint32.
  *
- * The input is worked off in loops of at most two steps for each rank. In a
- * loop every rank owns one chunk; in 2 (N - 1) rounds rank r sends chunk r - s
- * of round s to its successor, in slices of one step: the first N - 1 rounds
- * sum up, the others hand the sums around. A rank with an empty chunk sends 0
- * bytes. Round s can send a slice when round s - 1 has received its twin.
+ * The input is processed in loops of at most two steps per rank. In a loop every rank owns one
+ * chunk. In round s of 2 (N - 1) rounds, rank r sends chunk r - s to its successor, in slices of
+ * one step. The first N - 1 rounds sum up; the others distribute the sums. A rank with an empty
+ * chunk sends 0 bytes. Round s can send a slice when round s - 1 has received the same slice.
  *
- * Memory that a send may still read is never written: input is constant,
- * partial sums live in the staging buffer that they were received in until
- * they are sent on, and output is written once an iteration.
+ * Memory that a send may still read is never written. Input is constant. Partial sums stay in the
+ * staging buffer that received them until they are sent. Output is written once per iteration.
  */
 #include "harp/bench/operation.h"
 #include "harp/bench/pattern.h"
@@ -24,24 +22,25 @@ enum {
   OUTPUT,
   STAGING, /* regions */
   SLICES_PER_CHUNK = 2,
-  /* NCCL_STEPS; SLICES_PER_CHUNK + 1 would do for the ring not to lock up. */
+  /* As NCCL_STEPS. SLICES_PER_CHUNK + 1 is enough to prevent a deadlock of the ring. */
   STAGING_BUFFERS = 8,
-  SLACK = 4096 + 64, /* receives take more than is sent; no power-of-two stride */
+  /* bytes; receives have more capacity than the message, and the stride is no power of two */
+  SLACK = 4096 + 64,
 };
 
-/* One message, seen from its sender or its receiver. */
+/* One message, as its sender or its receiver sees it. */
 struct slice {
-  size_t offset, size; /* in input and output, bytes */
+  size_t offset, size; /* position in input and output, bytes */
   uint32_t round;
-  uint32_t twins;  /* slices of a round: the message that this depends on is so many before */
-  uint64_t staged; /* receives that sum up: how many of them came before in the iteration */
+  uint32_t twins;  /* slices per round: this message depends on the one `twins` earlier */
+  uint64_t staged; /* number of earlier staged receives in the iteration */
 };
 
 struct plan {
-  uint64_t messages; /* of an iteration, each way */
-  uint64_t staged;   /* those that go through staging */
+  uint64_t messages; /* per iteration and direction */
+  uint64_t staged;   /* messages that use staging */
   struct slice *send, *receive;
-  uint64_t *staged_at; /* number of the receive that was staged k-th */
+  uint64_t *staged_at; /* index of the receive that was staged k-th */
 };
 
 struct loop {
@@ -61,7 +60,7 @@ static struct loop loop_at(const struct pass *pass, size_t base)
   return (struct loop){.base = base, .chunk = chunk < most ? chunk : most, .end = pass->size};
 }
 
-/* Bytes of a stretch that starts at offset and ends at limit at the latest. */
+/* Returns the bytes of a range that starts at offset and ends at limit at the latest. */
 static size_t clamp(size_t offset, size_t length, size_t limit)
 {
   if (offset >= limit)
@@ -82,7 +81,7 @@ static struct slice slice_of(const struct pass *pass, const struct loop *loop, i
       .twins = (uint32_t)slices_of(pass, loop),
   };
   if (!slice.size)
-    slice.offset = 0; /* a place that exists, also where the chunk is empty */
+    slice.offset = 0; /* a valid position, also if the chunk is empty */
   return slice;
 }
 
@@ -169,7 +168,7 @@ static uint8_t *staging(const struct pass *pass, const struct slice *received)
   return pass->regions[STAGING].data + received->staged % STAGING_BUFFERS * (pass->step + SLACK);
 }
 
-/* An iteration begins when the one before is over on both sides. */
+/* An iteration begins when the previous one is complete in both directions. */
 static bool has_begun(const struct pass *pass, uint64_t iteration)
 {
   uint64_t before = iteration * ((const struct plan *)pass->plan)->messages;
@@ -201,8 +200,8 @@ static bool send_next(void *user, uint64_t index, struct transfer *transfer)
   return true;
 }
 
-/* Whether the staging buffer's last user is through with it: its sum was sent
- * on, or (in the last round that sums up) went to the output at once. */
+/* Returns true if the last user of the staging buffer no longer needs it: its sum was sent, or
+ * (in the last summing round) was written to the output. */
 static bool staging_is_free(const struct pass *pass, uint64_t first, const struct slice *slice)
 {
   const struct plan *plan = pass->plan;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sendrecv, sendrecv_bidir and pingpong: an iteration is one message of the
- * pass's size, cut in steps. As in NCCL's proxy, steps go through a ring of
- * buffers, one for each that may be outstanding.
- * mixed: an iteration is one message of a size of its own, whole, both ways.
+ * sendrecv, sendrecv_bidir and pingpong: an iteration is one message of the pass's size, cut into
+ * steps. As in NCCL's proxy, steps use a ring of buffers, one per outstanding request.
+ * mixed: an iteration is one uncut message of random size in each direction.
  */
 #include "harp/bench/clock.h"
 #include "harp/bench/operation.h"
@@ -14,15 +13,16 @@
 enum {
   OUT,
   IN, /* regions */
-  /* Beyond a step: some receives take more than is sent, and buffers do not
+  /* Bytes beyond a step. Some receives have more capacity than the message, and buffers do not
    * lie a power of two apart. */
   SLACK = 4096 + 64,
-  SMALL = 1024,   /* bytes: most messages of mixed are no larger */
-  DRAW = 1 << 30, /* where a pattern's words decide about sizes; no message is so long */
+  SMALL = 1024,   /* bytes; most messages of mixed are at most this long */
+  DRAW = 1 << 30, /* pattern index of the random sizes; no message is this long */
 };
 
-/* Of 64 messages one may be of any size up to the pass's. No size, and each
- * doubling of it, is as likely as the next. Both ranks come to the same. */
+/* One message in 64 may have any size up to the pass's; the others are small. The size is 0 or
+ * lies in one of the doublings from 1 on, all with the same probability. Both ranks draw the
+ * same sizes. */
 static size_t drawn_size(const struct pass *pass, uint32_t sender, uint32_t iteration)
 {
   uint32_t draw = pattern_word(sender, iteration, DRAW);
@@ -46,7 +46,7 @@ static uint64_t steps(const struct pass *pass)
   return pass->size ? (pass->size + pass->step - 1) / pass->step : 1;
 }
 
-/* Where a step lies in its message, and how long it is. */
+/* Position and size of a step in its message. */
 struct piece {
   uint32_t iteration;
   size_t offset, size;
@@ -145,8 +145,7 @@ static double one_way(int ranks, size_t size) { return (double)size; }
 
 static double two_ways(int ranks, size_t size) { return 2.0 * (double)size; }
 
-/* Rank 0 sends a message when the one before has come back, rank 1 when one
- * has come. */
+/* Rank 0 sends a message when the previous one has returned. Rank 1 sends when one has arrived. */
 static bool send_in_turn(void *user, uint64_t index, struct transfer *transfer)
 {
   struct pass *pass = user;
@@ -170,7 +169,7 @@ static void received_in_turn(void *user, uint64_t index, size_t size)
   received(user, index, size);
 }
 
-/* Steps as in NCCL's send and receive. */
+/* Step sizes as in NCCL's send and receive. */
 #define STREAM(largest)                                                                          \
   .dtype = "uint8", .redop = "none", .unit = 1, .ranks = 2, .outstanding = 8, .step = (largest), \
   .sizes = sizes, .begin = begin, .finish = finish, .bus_factor = as_it_is

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an operation moves, in which order, and how its bytes are verified.
+ * An operation: the messages, their order, and their verification.
  *
- * A pass runs one size for some iterations. A verified pass writes data before
- * they are sent, poisons where they are received, and checks every iteration;
- * a timed pass of the same shape does neither.
+ * A pass runs one size for some iterations. A verified pass fills the data before sending, poisons
+ * the receive buffers, and checks every iteration. A timed pass of the same shape does neither.
  */
 #ifndef HARP_BENCH_OPERATION_H
 #define HARP_BENCH_OPERATION_H
@@ -23,47 +22,47 @@ struct pass {
   size_t size; /* bytes */
   size_t step; /* bytes of the largest message */
   unsigned outstanding;
-  unsigned warmup; /* iterations before those that count; 0 in a verified pass */
+  unsigned warmup; /* iterations before the measured ones; 0 in a verified pass */
   unsigned iterations;
   bool verify;
-  bool inject;            /* flip a byte that this rank receives, once */
+  bool inject;            /* flip one received byte, once */
   unsigned pause_ms;      /* see signals.h */
-  struct region *regions; /* OPERATION_REGIONS of them, as operation->sizes said */
-  struct pump pump;       /* send and receive totals are the operation's to set */
-  double *trips_us;       /* pingpong, rank 0: the time of each round trip; else NULL */
+  struct region *regions; /* OPERATION_REGIONS of them, with the sizes from operation->sizes */
+  struct pump pump;       /* the operation sets the totals of send and receive */
+  double *trips_us;       /* pingpong on rank 0: time of each round trip; else NULL */
   uint64_t wrong;         /* elements */
-  void *plan;             /* the operation's own; freed by finish */
+  void *plan;             /* the operation's private data; finish frees it */
 };
 
 struct operation {
   const char *name;
   const char *dtype;
   const char *redop;
-  size_t unit;           /* bytes of an element */
-  int ranks;             /* how many it takes; 0: any number */
-  unsigned outstanding;  /* as NCCL has them */
-  size_t step;           /* likewise, bytes */
-  const char *direction; /* which side sends; NULL: has no meaning */
-  bool round_trips;      /* pass.trips_us is wanted */
-  bool draws;            /* messages have sizes of their own: no pass can be timed */
-  const struct pump_callbacks callbacks; /* their user is the pass */
+  size_t unit;                           /* bytes of an element */
+  int ranks;                             /* number of ranks; 0: any number */
+  unsigned outstanding;                  /* default, as in NCCL */
+  size_t step;                           /* default, as in NCCL, bytes */
+  const char *direction;                 /* the sending side; NULL: not applicable */
+  bool round_trips;                      /* the operation needs pass.trips_us */
+  bool draws;                            /* messages have random sizes, so passes cannot be timed */
+  const struct pump_callbacks callbacks; /* their user argument is the pass */
   bool (*sends)(int rank), (*receives)(int rank);
-  /* Bytes of each region for messages up to size. */
+  /* Computes the bytes of each region for messages up to size. */
   void (*sizes)(const struct pass *pass, size_t size, size_t regions[OPERATION_REGIONS]);
-  /* Sets the pump's totals. 0, or -1: no memory. */
+  /* Sets the pump's totals. 0, or -1: out of memory. */
   int (*begin)(struct pass *pass);
   void (*finish)(struct pass *pass);
   double (*bus_factor)(int ranks);               /* busbw = algbw times this */
-  double (*bytes_moved)(int ranks, size_t size); /* over the wires, by all ranks, an iteration */
+  double (*bytes_moved)(int ranks, size_t size); /* over the wires, by all ranks, per iteration */
 };
 
 extern const struct operation operation_all_reduce, operation_sendrecv, operation_sendrecv_bidir,
     operation_pingpong, operation_mixed;
 
-/* NULL: there is none of this name. */
+/* NULL: there is no operation of this name. */
 const struct operation *operation_find(const char *name);
 
-/* Flips one byte of received data if this pass is to, once. */
+/* Flips one byte of received data, once, if the pass requests it. */
 void pass_inject(struct pass *pass, void *data, size_t size);
 
 #endif

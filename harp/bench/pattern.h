@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Data that say where they come from: each 32-bit word depends on rank,
- * iteration and offset, so a byte that was lost, moved, or left over from
- * before does not go unseen.
+ * Test data that identify their origin. Each 32-bit word depends on rank, iteration and offset, so
+ * a lost, misplaced or stale byte is detected.
  */
 #ifndef HARP_BENCH_PATTERN_H
 #define HARP_BENCH_PATTERN_H
@@ -21,12 +20,12 @@ static inline uint32_t pattern_word(uint32_t rank, uint32_t iteration, uint64_t 
   return x ^ x >> 13;
 }
 
-/* offset: where in the rank's message data lies, bytes, a multiple of 4. */
+/* offset: position of data in the rank's message, bytes, a multiple of 4. */
 void pattern_fill(void *data, size_t size, uint32_t rank, uint32_t iteration, uint64_t offset);
-/* Bytes that are wrong. */
+/* Returns the number of wrong bytes. */
 uint64_t pattern_check(const void *data, size_t size, uint32_t rank, uint32_t iteration,
                        uint64_t offset);
-/* 32-bit words that are not the sum over all ranks. */
+/* Returns the number of 32-bit words that differ from the sum over all ranks. */
 uint64_t pattern_check_sum(const uint32_t *data, size_t count, uint32_t ranks, uint32_t iteration);
 
 #endif

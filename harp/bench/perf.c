@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * harp perf: for every size a timed pass, unless only verified ones are wanted,
- * and a verified one, then one line of the table. All ranks go through the same steps and tell each
- * other how each pass ended, so that a failure of one ends the run of all.
+ * harp perf. For every size it runs a timed pass (unless only verified ones are requested) and a
+ * verified pass, then prints one line of the table. All ranks take the same steps and exchange the
+ * result of each pass, so that a failure on one rank ends the run on all.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,15 +15,15 @@
 
 enum { ALL_WELL = 0, FAILED = 1 };
 
-/* What a rank tells the others about a pass. */
+/* A rank's result of a pass, sent to the other ranks. */
 struct outcome {
   int32_t failed;
   int32_t unused;
   uint64_t wrong;
-  double elapsed_ns; /* of the iterations that count */
+  double elapsed_ns; /* of the measured iterations */
 };
 
-/* The ranks' outcomes together; elapsed is the slowest's. */
+/* The outcomes of all ranks; elapsed_ns is that of the slowest rank. */
 struct summary {
   int failures;
   uint64_t wrong;
@@ -48,7 +48,7 @@ static int summarise(struct session *session, const struct outcome *mine, struct
   return summary->failures ? -1 : 0;
 }
 
-/* Runs one pass on all ranks, begun together. */
+/* Runs one pass on all ranks, which start together. */
 static int run_together(struct session *session, struct pass *pass, struct summary *summary)
 {
   struct outcome mine = {0};
@@ -56,7 +56,7 @@ static int run_together(struct session *session, struct pass *pass, struct summa
     return -1;
   mine.failed = session_run(session, pass) != 0;
   if (signals_stop())
-    return -1; /* the others learn it by their links, which close now */
+    return -1; /* the other ranks notice that the links close */
   mine.wrong = pass->wrong;
   mine.elapsed_ns = (double)(pass->pump.end_ns - pass->pump.start_ns);
   return summarise(session, &mine, summary);
@@ -122,7 +122,7 @@ static int verified_pass(struct session *session, size_t size, struct measuremen
   return bad;
 }
 
-/* Rank 0 measures while the others wait for it in their next exchange. */
+/* Rank 0 measures while the others wait in their next exchange. */
 static double idle_baseline(const struct session *session)
 {
   return session->options->rank == 0 ? cpu_idle_baseline() : 0;

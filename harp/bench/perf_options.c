@@ -79,16 +79,16 @@ static const char help[] =
     "Usage: harp-perf OP [options]\n"
     "Drives an NCCL net plugin as NCCL's proxy does, and measures it.\n"
     "OP: all_reduce, sendrecv (rank 0 to 1), sendrecv_bidir, pingpong (full round trips),\n"
-    "  mixed (both ways; each message of a size of its own up to -e, mostly small)\n"
+    "  mixed (both ways; each message has a random size up to -e, mostly small)\n"
     "\n"
     "  -b, --min SIZE           smallest message, bytes, or with K, M, G (8)\n"
     "  -e, --max SIZE           largest message (64M)\n"
-    "  -f, --factor N           each size is N times the one before (2)\n"
-    "  -n, --iterations N       timed, and verified, of each size (20)\n"
-    "  -w, --warmup N           before the clock starts (5)\n"
-    "  --outstanding N          requests at a time (all_reduce 4, else 8)\n"
-    "  --step SIZE              larger messages go in steps (all_reduce 1M, else 128K)\n"
-    "  --rate GBIT              offer no more than so many Gbit/s\n"
+    "  -f, --factor N           each size is N times the previous one (2)\n"
+    "  -n, --iterations N       iterations of each pass, timed or verified (20)\n"
+    "  -w, --warmup N           iterations before the clock starts (5)\n"
+    "  --outstanding N          outstanding requests (all_reduce 4, else 8)\n"
+    "  --step SIZE              cut larger messages into steps (all_reduce 1M, else 128K)\n"
+    "  --rate GBIT              offer at most GBIT Gbit/s\n"
     "  --plugin PATH            a libnccl-net.so (HARP's)\n"
     "  --api N                  version of its interface, 4 to 12 (the highest it has)\n"
     "  --flows N                HARP's TCP connections per link (those of its configuration)\n"
@@ -99,15 +99,15 @@ static const char help[] =
     "                           or by mpirun, torchrun or srun; rank 0 listens there\n"
     "  --json FILE              rank 0 writes the records (harp.perf/1)\n"
     "  --verified               only verify, time nothing; mixed never times\n"
-    "  --hugepages              what is sent and received lies in hugepages of 2 MiB\n"
-    "  --pause MS               at SIGUSR1 all_reduce begins its next verified iteration so late\n"
+    "  --hugepages              put the messages in hugepages of 2 MiB\n"
+    "  --pause MS               SIGUSR1 delays all_reduce's next verified iteration by MS\n"
     "  --inject-wrong           flip one received byte of each size before it is verified\n"
-    "  --timeout SECONDS        the longest wait for any progress (90)\n"
+    "  --timeout SECONDS        longest wait for any progress (90)\n"
     "  --wire-name, --transport-name, --label-direction, --label-offloads TEXT;\n"
     "  --label-mtu, --label-pair N\n"
-    "                           change nothing: the records say what you say here\n"
+    "                           labels in the records; they change nothing else\n"
     "\n"
-    "Exit: 0 all well, 1 it failed or bytes were wrong, 2 wrong usage.\n";
+    "Exit: 0 success, 1 failure or wrong bytes, 2 wrong usage.\n";
 
 static int usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -130,7 +130,7 @@ static bool parse_number(const char *text, long low, long high, long *value)
   return !errno && end != text && !*end && *value >= low && *value <= high;
 }
 
-/* "64K": bytes; the suffixes are powers of 1024, as in nccl-tests. */
+/* "64K" in bytes; the suffixes are powers of 1024, as in nccl-tests. */
 static bool parse_size(const char *text, size_t *size)
 {
   char *end;
@@ -184,7 +184,7 @@ static int set_rate(const char *text, double *out)
   return -1;
 }
 
-/* HOST:PORT; an IPv6 address stands in brackets. Cuts text in two. */
+/* HOST:PORT, with an IPv6 address in brackets. Splits text in place. */
 static int set_rendezvous(char *text, struct options *options)
 {
   char *colon = strrchr(text, ':');
@@ -267,12 +267,12 @@ static int set_option(struct options *options, int option, char *text)
   case MTU: return set_int("--label-mtu", text, 576, 65535, &options->mtu);
   case PAIR: return set_int("--label-pair", text, 0, INT_MAX, &options->pair);
   case 'h': fputs(help, stdout); return 0;
-  default: /* getopt_long has said what is wrong */
-    return usage("that is no option, or its value is missing");
+  default: /* getopt_long has printed the reason */
+    return usage("unknown option, or its value is missing");
   }
 }
 
-/* A launcher's variables for rank and number of ranks. */
+/* Environment variables of launchers for the rank and the number of ranks. */
 static const struct launcher {
   const char *rank, *ranks;
 } launchers[] = {
@@ -298,10 +298,10 @@ static void ask_launcher(struct options *options)
   }
 }
 
-/* torchrun's own store listens on MASTER_PORT: the next port is ours. */
+/* torchrun's own store listens on MASTER_PORT, so HARP uses the next port. */
 static const char *port_after(const char *text)
 {
-  static char port[24]; /* any number that a long holds */
+  static char port[24]; /* room for any long */
   long value;
   if (!text || !parse_number(text, 1, 65534, &value))
     return default_port;
@@ -324,12 +324,12 @@ static int check_ranks(struct options *options)
   if (!options->host)
     ask_for_rendezvous(options);
   if (options->rank < 0 || !options->ranks)
-    return usage("which rank is this? Give --rank and --nranks, or start it by mpirun, torchrun "
+    return usage("the rank is unknown: give --rank and --nranks, or start it by mpirun, torchrun "
                  "or srun");
   if (options->rank >= options->ranks)
     return usage("--rank %d of %d ranks: ranks count from 0", options->rank, options->ranks);
   if (!options->host)
-    return usage("where do the ranks meet? Give --rendezvous HOST:PORT, an address of rank 0");
+    return usage("the rendezvous is unknown: give --rendezvous HOST:PORT, an address of rank 0");
   return -1;
 }
 
@@ -337,7 +337,7 @@ static int check_operation(const struct options *options)
 {
   const struct operation *operation = operation_find(options->op);
   if (operation->ranks && options->ranks != operation->ranks)
-    return usage("%s is between %d ranks, not %d", options->op, operation->ranks, options->ranks);
+    return usage("%s needs %d ranks, not %d", options->op, operation->ranks, options->ranks);
   if (options->min_size % operation->unit || options->max_size % operation->unit ||
       options->step % 4)
     return usage("%s moves elements of %zu bytes (and --step multiples of 4): give sizes that are "
@@ -349,22 +349,22 @@ static int check_operation(const struct options *options)
 static int check(struct options *options)
 {
   if (!operation_find(options->op))
-    return usage("there is no operation %s: take all_reduce, sendrecv, sendrecv_bidir, pingpong or "
+    return usage("unknown operation %s: choose all_reduce, sendrecv, sendrecv_bidir, pingpong or "
                  "mixed",
                  options->op);
   if (options->min_size > options->max_size)
     return usage("-b is larger than -e");
   if ((options->nsocks || options->kernel_cc) && !options->kernel)
-    return usage("--nsocks and --kernel-cc go with --kernel");
+    return usage("--nsocks and --kernel-cc need --kernel");
   if (options->kernel && options->flows)
-    return usage("--flows are HARP's; --kernel has --nsocks");
+    return usage("--flows is for HARP's plugin: with --kernel use --nsocks");
   if (options->kernel && options->plugin[0])
-    return usage("--kernel names a plugin, and --plugin another: give one");
+    return usage("--kernel and --plugin both name a plugin: give one");
   int status = check_ranks(options);
   return status < 0 ? check_operation(options) : status;
 }
 
-/* Whether there is a plugin at folder/name; its plain path goes to out. */
+/* Returns true if folder/name exists; stores its canonical path in out. */
 static bool plugin_at(const char *folder, const char *name, char *out)
 {
   char path[2 * PATH_MAX];
@@ -372,7 +372,7 @@ static bool plugin_at(const char *folder, const char *name, char *out)
   return realpath(path, out) != NULL;
 }
 
-/* The plugin lies beside this program: where it was built, or installed. */
+/* The plugin lies beside this program, both in the build folder and in an installation. */
 static int find_plugin(struct options *options)
 {
   const char *const built = options->kernel ? "kernel/libnccl-net-kernel.so"
@@ -385,7 +385,7 @@ static int find_plugin(struct options *options)
     *slash = '\0';
   if (plugin_at(folder, built, options->plugin) || plugin_at(folder, installed, options->plugin))
     return -1;
-  return usage("neither %s nor %s lies beside harp-perf in %s: build it, or name one by --plugin",
+  return usage("neither %s nor %s is beside harp-perf in %s: build it, or name one by --plugin",
                built, installed, folder);
 }
 

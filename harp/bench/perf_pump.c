@@ -31,13 +31,13 @@ static int stalled(struct pump *pump, uint64_t since_ns)
   const struct pending *oldest = &side->pending[side->done % PUMP_MAX_OUTSTANDING];
   if (side->done < side->posted)
     snprintf(pump->failure, sizeof(pump->failure),
-             "%s of message %llu of %llu (%zu bytes) is not through after %.1f ms: no progress "
+             "%s of message %llu of %llu (%zu bytes) is not complete after %.1f ms: no progress "
              "within --timeout",
              side->verb, (unsigned long long)side->done, (unsigned long long)side->total,
              oldest->size, (double)(clock_ns() - oldest->posted_ns) / 1e6);
   else
     snprintf(pump->failure, sizeof(pump->failure),
-             "%s of message %llu of %llu: the plugin took no request for %.1f ms", side->verb,
+             "%s of message %llu of %llu: the plugin accepted no request for %.1f ms", side->verb,
              (unsigned long long)side->posted, (unsigned long long)side->total,
              (double)(clock_ns() - since_ns) / 1e6);
   return -1;
@@ -57,7 +57,7 @@ static bool held_back(const struct pump *pump)
   return (double)pump->bytes_posted > (double)(clock_ns() - pump->began_ns) * pump->bytes_per_ns;
 }
 
-/* Posts at most one message. 1: it did; 0: nothing could be; -1. */
+/* Posts at most one message. 1: posted; 0: not possible now; -1: failed. */
 static int post_send(struct pump *pump)
 {
   struct pump_side *side = &pump->send;
@@ -99,7 +99,7 @@ static int post_receive(struct pump *pump)
   return 1;
 }
 
-/* Tests the oldest message of a side. 1: it is through; 0; -1. */
+/* Tests the oldest message of a side. 1: complete; 0: not yet; -1: failed. */
 static int test_oldest(struct pump *pump, struct pump_side *side, int *size)
 {
   int done = 0;
@@ -121,7 +121,7 @@ static void start_clock_when_warm(struct pump *pump)
     pump->start_ns = clock_ns();
 }
 
-/* One round over both sides, as the proxy's. Events that happened, or -1. */
+/* One round over both sides, like NCCL's proxy. Returns the number of events, or -1. */
 static int turn(struct pump *pump)
 {
   int size = 0;
@@ -146,7 +146,8 @@ static int turn(struct pump *pump)
   return posted_send + sent + posted_receive + received;
 }
 
-/* Idle rounds follow each other within microseconds, on a busy host within milliseconds. */
+/* Idle rounds follow each other within microseconds, or within milliseconds on a busy host. A
+ * longer gap means that the process was stopped. */
 #define PAUSE_NS 1000000000u
 
 int pump_run(struct pump *pump)
@@ -165,12 +166,12 @@ int pump_run(struct pump *pump)
       progress_ns = 0;
       continue;
     }
-    /* The clock is read only in idle rounds; the first of them starts the wait. */
+    /* Only idle rounds read the clock. The first one starts the wait. */
     uint64_t now = clock_ns();
     if (!progress_ns)
       progress_ns = now;
     else if (now - idle_ns > PAUSE_NS)
-      progress_ns += now - idle_ns; /* this process was stopped: that was no stall */
+      progress_ns += now - idle_ns; /* this process was stopped, so it is not a stall */
     idle_ns = now;
     if (now - progress_ns > pump->timeout_ns)
       return stalled(pump, progress_ns);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The progress loop of NCCL's proxy: post sends and receives as they become
- * possible, at most so many at a time, and test the oldest of each, over and
- * over. What is sent and where it is received is an operation's business.
+ * The progress loop of NCCL's proxy. It posts sends and receives as soon as possible, up to a
+ * limit, and tests the oldest of each, in turn. The operation provides the messages and buffers.
  *
  * Thread: the progress thread.
  */
@@ -46,11 +45,11 @@ struct pump_side {
 };
 
 struct pump_callbacks {
-  /* Whether message number index can be posted now, and what it is. May be
-   * asked again for the same index. */
+  /* Returns true if message number index can be posted now, and describes it. The pump may ask
+   * again for the same index. */
   bool (*send)(void *user, uint64_t index, struct transfer *transfer);
   bool (*receive)(void *user, uint64_t index, struct transfer *transfer);
-  /* It is through; side->done counts it already. */
+  /* The message is complete; side->done includes it. */
   void (*sent)(void *user, uint64_t index);
   void (*received)(void *user, uint64_t index, size_t size);
 };
@@ -61,11 +60,11 @@ struct pump {
   void *user;
   struct pump_side send, receive;
   unsigned outstanding;             /* on each side */
-  uint64_t timeout_ns;              /* without progress for so long: it failed */
-  double bytes_per_ns;              /* the most that is offered; 0: no limit */
+  uint64_t timeout_ns;              /* the run fails after this time without progress */
+  double bytes_per_ns;              /* limit of the offered load; 0: no limit */
   uint64_t warm_send, warm_receive; /* messages before the clock starts */
   /* Results */
-  uint64_t began_ns, start_ns, end_ns; /* start: warm-up over */
+  uint64_t began_ns, start_ns, end_ns; /* start: end of the warm-up */
   uint64_t bytes_posted;
   char failure[PUMP_FAILURE];
 };

@@ -32,7 +32,7 @@ static void put_text(FILE *file, const char *name, const char *text)
   put_string(file, text);
 }
 
-/* Negative: it has no meaning here. */
+/* Negative: no value, written as null. */
 static void put_number(FILE *file, const char *name, double value)
 {
   if (value < 0)
@@ -137,7 +137,7 @@ static const char *direction(const struct report *report)
   return report->options->direction ? report->options->direction : report->operation->direction;
 }
 
-/* 0 given on the command line or by default: has no meaning, or was not told. */
+/* Maps 0, which means unknown or not given, to no value. */
 static double told(int value) { return value > 0 ? value : -1; }
 
 static void put_record(struct report *report, const struct measurement *measured, double algbw,
@@ -215,7 +215,7 @@ int report_close(struct report *report)
   int bad = ferror(file);
   bad |= file == stdout ? fflush(file) : fclose(file);
   if (bad)
-    fprintf(stderr, "harp perf: --json %s could not be written whole: is the disk full?\n",
+    fprintf(stderr, "harp perf: --json %s could not be written completely: is the disk full?\n",
             report->options->json);
   return bad ? -1 : 0;
 }

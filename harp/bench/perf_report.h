@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What rank 0 says: a table as nccl-tests print it, and records for programs. */
+/* Rank 0's output: a table in the format of nccl-tests, and JSON records. */
 #ifndef HARP_BENCH_REPORT_H
 #define HARP_BENCH_REPORT_H
 
@@ -13,10 +13,10 @@
 struct measurement {
   size_t size; /* bytes */
   unsigned outstanding;
-  double time_us;        /* of one iteration; negative: none was timed */
+  double time_us;        /* of one iteration; negative: not timed */
   double cpu_s_per_gb;   /* negative: unknown */
-  double p50_us, p99_us; /* of round trips; negative: none were timed */
-  uint64_t wrong;        /* elements, all ranks */
+  double p50_us, p99_us; /* of round trips; negative: not timed */
+  uint64_t wrong;        /* elements, over all ranks */
 };
 
 struct report {
@@ -24,15 +24,15 @@ struct report {
   const struct operation *operation;
   const struct netapi *api;
   const char *device;
-  int flows;          /* per link; 0: not known */
-  FILE *table, *json; /* json NULL: not wanted */
+  int flows;          /* per link; 0: unknown */
+  FILE *table, *json; /* json NULL: not requested */
   unsigned records;
 };
 
-/* 0; -1: the file cannot be written, said on stderr. */
+/* 0; -1: the file cannot be written, and the error is printed. */
 int report_open(struct report *report);
 void report_add(struct report *report, const struct measurement *measurement);
-/* 0; -1: writing failed, said on stderr. */
+/* 0; -1: a write failed, and the error is printed. */
 int report_close(struct report *report);
 
 #endif

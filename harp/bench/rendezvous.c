@@ -26,8 +26,8 @@ struct greeting {
 struct rendezvous {
   int rank, ranks;
   int timeout_ms;
-  int listener; /* rank 0, until everybody has come; else -1 */
-  int *peer;    /* rank 0: a socket for each rank; others: peer[0] leads to rank 0 */
+  int listener; /* rank 0, until all ranks have connected; else -1 */
+  int *peer;    /* rank 0: a socket per rank; other ranks: peer[0] leads to rank 0 */
   char error[ERROR_SIZE];
 };
 
@@ -139,7 +139,7 @@ static int open_listener(struct rendezvous *meeting, const char *host, const cha
   return 0;
 }
 
-/* An unauthenticated peer is sent away; a rank with another idea of the run is an error. */
+/* Closes an unauthenticated peer. A rank with other parameters of the run is an error. */
 static int admit(struct rendezvous *meeting, int fd, uint64_t limit_ns)
 {
   struct greeting greeting;
@@ -154,7 +154,7 @@ static int admit(struct rendezvous *meeting, int fd, uint64_t limit_ns)
       meeting->peer[greeting.rank] >= 0) {
     close(fd);
     return fail(meeting,
-                "a rank came as %d of %d, which is not a free place among %d ranks: give "
+                "a rank connected as %d of %d, which is not free among %d ranks: give "
                 "every rank its own --rank and all the same --nranks",
                 greeting.rank, greeting.ranks, meeting->ranks);
   }
@@ -169,7 +169,7 @@ static int host_ranks(struct rendezvous *meeting, const char *host, const char *
     return -1;
   for (int missing = meeting->ranks - 1; missing > 0;) {
     if (wait_for(meeting->listener, POLLIN, limit))
-      return fail(meeting, "%d of %d ranks did not come to %s:%s within %d ms", missing,
+      return fail(meeting, "%d of %d ranks did not connect to %s:%s within %d ms", missing,
                   meeting->ranks, host, port, meeting->timeout_ms);
     int fd = accept4(meeting->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0)
@@ -184,7 +184,7 @@ static int host_ranks(struct rendezvous *meeting, const char *host, const char *
   return 0;
 }
 
-/* One try at one address; a connected socket, or -1 with errno. */
+/* Tries one address once. Returns a connected socket, or -1 with errno. */
 static int dial(const struct addrinfo *address, uint64_t limit_ns)
 {
   int error = 0;
@@ -213,7 +213,7 @@ static int visit_rank_0(struct rendezvous *meeting, const char *host, const char
   int unknown = getaddrinfo(host, port, &hints, &found);
   if (unknown)
     return fail(meeting, "--rendezvous %s:%s: %s", host, port, gai_strerror(unknown));
-  /* Rank 0 may start after us. */
+  /* Rank 0 may start later than this rank. */
   while ((meeting->peer[0] = dial(found, limit)) < 0 && clock_ns() < limit)
     poll(NULL, 0, RETRY_MS);
   int error = errno;
@@ -258,7 +258,7 @@ int rendezvous_exchange(struct rendezvous *meeting, const void *mine, size_t siz
   if (meeting->rank == 0)
     return gather_and_share(meeting, mine, size, all);
   uint64_t limit = deadline(meeting);
-  memcpy(all, mine, size); /* moved from here, so that mine may stay const */
+  memcpy(all, mine, size); /* all is writable, so mine can stay const */
   if (transfer(meeting, 0, all, size, limit, 1))
     return -1;
   return transfer(meeting, 0, all, size * (size_t)meeting->ranks, limit, 0);

@@ -17,9 +17,10 @@ enum { HUGE_PAGE = 2 << 20 };
 
 static int said_rank;
 static bool say_info;
-static int said_flows; /* TCP connections per link, in HARP's own words; 0: it has not said */
+static int said_flows; /* TCP connections per link, from HARP's log line; 0: unknown */
 
-/* HARP's line at init has "N flows per link" in it: what is in force, wherever it is from. */
+/* HARP's log line at init contains "N flows per link". It is the value in force, whatever its
+ * source. */
 static void hear_flows(const char *text)
 {
   const char *at = strstr(text, " per link; ");
@@ -30,7 +31,7 @@ static void hear_flows(const char *text)
     said_flows = flows;
 }
 
-/* NCCL's logger, as the plugin sees it. */
+/* The logger that the plugin gets as NCCL's. */
 static void log_line(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
                      const char *format, ...) __attribute__((format(printf, 5, 6)));
 
@@ -65,7 +66,7 @@ static int failed(const struct session *session, const char *call, ncclResult_t 
   return -1;
 }
 
-/* What a plugin is told, it is told by the environment. */
+/* Plugins take settings only from the environment. */
 static void plugin_settings(const struct options *options)
 {
   char number[16];
@@ -119,7 +120,7 @@ int session_open(struct session *session, const struct options *options)
   session->outstanding = options->outstanding ? options->outstanding
                                               : session->operation->outstanding;
   if (session->outstanding > (unsigned)session->api.max_requests) {
-    session_say(session, "--outstanding %u: version %d of the interface has %d at most",
+    session_say(session, "--outstanding %u: version %d of the interface allows %d at most",
                 session->outstanding, session->api.version, session->api.max_requests);
     return -1;
   }
@@ -150,7 +151,8 @@ static int meet(struct session *session)
   return 0;
 }
 
-/* Whom this rank sends to, and from whom it receives: neighbours on the ring. */
+/* The neighbours on the ring: this rank sends to its successor and receives from its
+ * predecessor. */
 static int successor(const struct session *session)
 {
   return (session->options->rank + 1) % session->options->ranks;
@@ -184,7 +186,7 @@ static int make_comms(struct session *session, void *handle)
       return failed(session, "accept", result);
     accepting = accepting && !session->receive_comm;
     if (clock_ns() > limit) {
-      session_say(session, "%s did not come through within --timeout",
+      session_say(session, "%s did not complete within --timeout",
                   connecting ? "connect" : "accept");
       return -1;
     }
@@ -220,7 +222,7 @@ static int register_region(struct session *session, struct region *region)
   return result == ncclSuccess ? 0 : failed(session, "regMr", result);
 }
 
-/* Zeroed memory for messages; *size becomes what it really is. NULL: there is none. */
+/* Returns zeroed memory for messages; *size becomes its real size. NULL: out of memory. */
 static void *map_region(const struct session *session, size_t *size)
 {
   int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE;

@@ -34,7 +34,7 @@ void signals_await_stop(bool wanted)
                              .sa_flags = SA_RESTART | SA_RESETHAND};
   for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
     struct sigaction before;
-    /* Who started this rank may want it deaf. */
+    /* The parent process may have set it to SIG_IGN on purpose. */
     if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
       sigaction(numbers[i], &action, NULL);
   }

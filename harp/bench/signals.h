@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a rank does at a signal while a pass runs.
+ * Signal handling of a rank during a pass.
  *
- * SIGUSR1 holds its application up between two iterations, as a model's
- * computing does: its thread posts and tests nothing, while the plugin's
- * threads go on. SIGINT and SIGTERM end the pass as a failure does, so that the
- * rank says what it has seen and closes its links; the second one ends it at once.
+ * SIGUSR1 pauses the application between two iterations, like a model's computation. Its thread
+ * posts and tests nothing, while the plugin's threads continue. SIGINT and SIGTERM end the pass as
+ * a failure does, so that the rank prints its results and closes its links. A second one ends the
+ * process at once.
  */
 #ifndef HARP_BENCH_SIGNALS_H
 #define HARP_BENCH_SIGNALS_H
 
 #include <stdbool.h>
 
-/* From now on SIGUSR1 is caught. */
+/* Installs the handler for SIGUSR1. */
 void signals_await_pause(void);
-/* Progress thread: sleeps for so long if SIGUSR1 came since the last time. */
+/* Progress thread: sleeps for ms milliseconds if SIGUSR1 arrived since the last call. */
 void signals_pause(unsigned ms);
 
-/* Service thread, around a pass: whether SIGINT and SIGTERM only ask for its end. */
+/* Service thread, around a pass. wanted: SIGINT and SIGTERM only request the end of the pass. */
 void signals_await_stop(bool wanted);
-/* They did. */
+/* Returns true if one of them arrived. */
 bool signals_stop(void);
 
 #endif

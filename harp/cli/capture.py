@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`harp capture`: records the frames of HARP's flows on a packet device.
 
-They pass beside the kernel's TCP but through its packet sockets, so another packet
-socket sees them. The kernel picks HARP's frames out (`capture_filter.py`) and keeps them
-in a ring (`packet_ring.py`).
+These frames bypass the kernel's TCP, but pass through packet sockets, so another packet socket
+receives copies. The kernel filters HARP's frames (`capture_filter.py`) and puts them into a ring
+(`packet_ring.py`).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from harp.observe.packet_ring import RETIRE_MS, Frame, Instruction, PacketRing
 from harp.observe.statfile import Flow, Process
 from harp.setup import host
 
-_FLOWS_SHOWN = 512  # entries of a statistics file: beyond, ports are not known
-_SNAPLEN = 262144  # every frame whole
-_HEADERS = 256  # Ethernet to TCP with their options, and the first of HARP's own
-_BEHIND = 4  # where one part in so many of the ring is full, headers must do
+_FLOWS_SHOWN = 512  # entries of a statistics file; the ports of further flows are not known
+_SNAPLEN = 262144  # bytes; keeps every frame whole
+_HEADERS = 256  # bytes: Ethernet, IP and TCP with options, and HARP's first header
+_BEHIND = 4  # if 1/4 of the ring is full, only headers are kept
 _REFRESH_S = 1.0
 _WAIT_S = 0.1
 
 
 @dataclass(frozen=True)
 class Narrowed:
-    """What the user wants of the process's frames, all of it together; see `--help`."""
+    """The user's filter for the process's frames. A frame must fit every part; see `--help`."""
 
     hosts: tuple[str, ...] = ()
     ports: tuple[int, ...] = ()
@@ -52,18 +52,21 @@ class Narrowed:
 
 
 def target(process: Process, narrowed: Narrowed = Narrowed()) -> Target:  # noqa: B008
-    """Raises ClickException for a device whose frames no packet socket sees."""
+    """The capture target of a process. Raises ClickException for a device whose frames do not
+    pass through packet sockets."""
     scheme, _, name = _tables.innermost(process.device).partition(":")
     if scheme != "packet":
         raise click.ClickException(
-            f"pid {process.pid} uses {process.device}: its frames pass no "
-            "packet socket; capture works on packet devices"
+            f"pid {process.pid} uses {process.device}: its frames do not pass through packet "
+            "sockets; capture works on packet devices only"
         )
     address = process.address.partition("/")[0]
     try:
         socket.inet_aton(address)
     except OSError:
-        raise click.ClickException(f"pid {process.pid} names no address: {address!r}") from None
+        raise click.ClickException(
+            f"pid {process.pid}: its statistics file has a wrong address: {address!r}"
+        ) from None
     ports = frozenset(int(flow.local.rpartition(":")[2]) for flow in process.flows)
     known = host.is_local(address) and len(process.flows) < _FLOWS_SHOWN
     connections = frozenset(map(_connection, filter(narrowed.takes, process.flows)))
@@ -84,7 +87,7 @@ def _connection(flow: Flow) -> Connection:
 
 
 class _Stop:
-    """Set by Ctrl-C or SIGTERM. A second Ctrl-C does what it always does."""
+    """Set by Ctrl-C or SIGTERM. A second Ctrl-C interrupts the program at once."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -106,7 +109,8 @@ class _Stop:
 
 @dataclass
 class Capture:
-    """Frames of one process, until it is stopped or a bound is reached (0: none)."""
+    """Captures one process's frames until it is stopped or `count` or `seconds` is reached (0: no
+    bound)."""
 
     path: Path
     narrowed: Narrowed
@@ -117,7 +121,7 @@ class Capture:
     seconds: float
     stop: _Stop = field(default_factory=_Stop)
     taken: int = 0
-    cut: int = 0  # of those taken, kept shorter than was wished
+    cut: int = 0  # of those taken, kept shorter than snaplen asks
     lost: int = 0
     hurries: bool = False
 
@@ -129,11 +133,11 @@ class Capture:
             raise click.ClickException(str(wrong)) from wrong
 
     def _follow(self, ring: PacketRing) -> None:
-        """New flows have new ports."""
+        """Renews the filter for the process's present flows."""
         try:
             now = target(statfile.read(self.path), self.narrowed)
         except (OSError, statfile.StatError, click.ClickException):
-            return  # the process has ended; its last frames may still come
+            return  # the process has ended; its last frames may still arrive
         if now != self.wanted:
             self.wanted = replace(now, interface=self.wanted.interface)
             ring.filter(self._program())
@@ -143,7 +147,7 @@ class Capture:
             return PacketRing(self.wanted.interface, self._program(), self.buffer)
         except PermissionError as refused:
             raise click.ClickException(
-                f"a packet socket: {refused}; capture needs CAP_NET_RAW, run as root"
+                f"cannot open a packet socket: {refused}; capture needs CAP_NET_RAW: run as root"
             ) from refused
         except OSError as failure:
             raise click.ClickException(
@@ -158,8 +162,8 @@ class Capture:
         files.flush()
 
     def _hurry(self, ring: PacketRing, on: bool) -> None:
-        """Keeps headers only for as long as whole frames come faster than they are written: a
-        frame without its end says more than one that is missing."""
+        """Keeps only headers (`on`) while frames arrive faster than they are written. A truncated
+        frame is more useful than a lost one."""
         if on != self.hurries and self.snaplen > _HEADERS:
             self.hurries = on
             ring.filter(self._program())
@@ -168,8 +172,8 @@ class Capture:
         return bool(self.count) and self.taken >= self.count
 
     def run(self, files: CaptureFiles) -> None:
-        """Raises ClickException if the interface cannot be listened to, OSError if a file
-        cannot be written."""
+        """Records until the end. Raises ClickException if it cannot capture on the interface,
+        OSError if it cannot write a file."""
         ring = self._open()
         try:
             self._record(ring, files)
@@ -190,7 +194,7 @@ class Capture:
                     self._hurry(ring, True)
             if not ring.holds(1):
                 self._hurry(ring, False)
-        # The kernel still has the block that it fills; nothing is added to it any more.
+        # Stop new frames, then wait for the block that the kernel was filling.
         ring.filter(capture_filter.NOTHING)
         before = -1
         while not self._is_full() and self.taken > before:
@@ -206,11 +210,11 @@ def _choose(pids: tuple[int, ...], ranks: tuple[int, ...], ids: tuple[str, ...])
         raise click.ClickException(str(missing.args[0])) from missing
     if not processes:
         raise click.ClickException(
-            f"no process with HARP publishes in {', '.join(map(str, statfile.folders()))}"
+            f"no process with HARP runs here (looked in {', '.join(map(str, statfile.folders()))})"
         )
     if len(processes) > 1:
         listed = "\n".join(map(_listed, processes))
-        raise click.UsageError(f"whose frames? Name one of\n{listed}")
+        raise click.UsageError(f"several processes use HARP; name one of\n{listed}")
     return processes[0]
 
 
@@ -231,7 +235,7 @@ class _Address(click.ParamType):
         try:
             return str(ipaddress.IPv4Address(value))
         except ValueError:
-            self.fail(f"{value!r} is no IPv4 address", param, context)
+            self.fail(f"{value!r} is not an IPv4 address", param, context)
 
 
 class _Flow(click.ParamType):
@@ -252,12 +256,12 @@ def _summary(one: Capture, written: list[Path]) -> str:
     where = f"{written[0]} to {written[-1].name}" if len(written) > 1 else str(written[0])
     said = f"{where}: {one.taken} frames, {one.lost} lost because this program was too slow"
     if one.cut:
-        said += f"; of {one.cut} only the first {_HEADERS} bytes, for the same reason"
+        said += f"; {one.cut} truncated to {_HEADERS} bytes for the same reason"
     if one.lost:
         share = 100 * one.lost / (one.lost + one.taken)
         said += (
-            f". {share:.1f} % are lost: --snaplen {_HEADERS} keeps headers only, --buffer "
-            "makes more room for what waits to be written"
+            f". {share:.1f} % are lost: use --snaplen {_HEADERS} to keep only headers, or a larger "
+            "--buffer"
         )
     return said
 
@@ -273,15 +277,17 @@ def _summary(one: Capture, written: list[Path]) -> str:
     help="The pcapng file.",
 )
 @click.option(
-    "--pid", "pids", type=int, multiple=True, help="Whose frames [the only process with HARP]."
+    "--pid", "pids", type=int, multiple=True, help="The process [the only one with HARP]."
 )
-@click.option("--rank", "ranks", type=int, multiple=True, help="The same, by the rank in the job.")
+@click.option("--rank", "ranks", type=int, multiple=True, help="The process, by its rank.")
 @click.option(
-    "--id", "ids", multiple=True, help="The same, by the beginning of the id in `harp stat`."
+    "--id", "ids", multiple=True, help="The process, by its id in `harp stat` or a prefix of it."
 )
-@click.option("-c", "--count", type=click.IntRange(0), default=0, help="Stop after so many frames.")
 @click.option(
-    "--seconds", type=click.FloatRange(0), default=0.0, help="Stop after so much time [at Ctrl-C]."
+    "-c", "--count", type=click.IntRange(0), default=0, help="Stop after this number of frames."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(0), default=0.0, help="Stop after this time [at Ctrl-C]."
 )
 @click.option(
     "-s",
@@ -289,7 +295,7 @@ def _summary(one: Capture, written: list[Path]) -> str:
     type=click.IntRange(14, _SNAPLEN),
     default=_SNAPLEN,
     metavar="BYTES",
-    help=f"Keep so much of each frame [all]; {_HEADERS} holds all headers.",
+    help=f"Keep the first BYTES of each frame [all]; {_HEADERS} holds all headers.",
 )
 @click.option(
     "--host",
@@ -313,17 +319,17 @@ def _summary(one: Capture, written: list[Path]) -> str:
     type=_Flow(),
     multiple=True,
     metavar="LINK[.FLOW]",
-    help="Only this link, or this flow of it, by the numbers of `harp stat`; repeat for more.",
+    help="Only this link, or this flow of it, numbered as in `harp stat`; repeat for more.",
 )
 @click.option(
-    "--direction", type=click.Choice(["in", "out"]), help="Only what this host receives, or sends."
+    "--direction", type=click.Choice(["in", "out"]), help="Only received frames, or only sent ones."
 )
 @click.option(
     "-C",
     "--file-size",
     type=click.FloatRange(0.001),
     metavar="MB",
-    help="Begin another file when one has so many million bytes: FILE-0, FILE-1 ...",
+    help="Start a new file after this number of megabytes: FILE-0, FILE-1 ...",
 )
 @click.option(
     "-W",
@@ -339,7 +345,7 @@ def _summary(one: Capture, written: list[Path]) -> str:
     default=128,
     show_default=True,
     metavar="MiB",
-    help="Kernel memory for frames that wait to be written.",
+    help="Kernel memory for frames not written yet.",
 )
 def capture(
     output: Path,
@@ -359,18 +365,19 @@ def capture(
 ) -> None:
     """Record the frames of a running process's flows, for Wireshark or tshark.
 
-    Works on packet devices and needs CAP_NET_RAW. Large segments appear whole, as
-    the device is given them, and checksums that the device completes appear wrong.
+    Works on packet devices and needs CAP_NET_RAW. TSO segments appear whole, and
+    checksums that the device completes appear wrong.
 
-    --host, --port, --flow and --direction choose among the frames: where several are
-    given, a frame must fit each; where one is repeated, one of its values. For example,
-    what comes in on two flows of link 3: --flow 3.0 --flow 3.1 --direction in
+    --host, --port, --flow and --direction select frames. A frame must fit each of
+    these options, and one of the values of a repeated option. For example, the frames
+    received on two flows of link 3: --flow 3.0 --flow 3.1 --direction in
 
-    While frames come faster than they can be written, only their headers are kept.
-    Ctrl-C ends it, and it says how many frames were recorded, cut short and lost.
+    If frames arrive faster than they can be written, only their headers are kept.
+    Ctrl-C ends the capture, which then prints how many frames were recorded,
+    truncated and lost.
     """
     if file_count and not file_size:
-        raise click.UsageError("--files goes with --file-size")
+        raise click.UsageError("--files needs --file-size")
     process = _choose(pids, ranks, ids)
     narrowed = Narrowed(hosts, ports, flows, direction)
     wanted = target(process, narrowed)

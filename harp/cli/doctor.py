@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harp doctor`: one line for each thing that helps or keeps HARP from working here."""
+"""`harp doctor`: checks whether HARP can work on this host, with one line a finding."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ APIS = range(4, 13)  # versions of NCCL's net interface
 
 
 def _holders(path: Path) -> list[int]:
-    """Processes that hold a lock on the file, as far as the kernel tells; asks without
-    taking the lock, which would get in a job's way."""
+    """The processes that hold a lock on the file, by /proc/locks. An attempt to take the lock
+    could make a starting job fail."""
     status = path.stat()
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     found = []
@@ -45,16 +45,16 @@ def _check_packet(about: str, name: str, values: dict[str, tuple[str, str]]) -> 
     if device is None:
         yield fault(
             about,
-            f"no interface {name} in this network namespace (a pod needs "
-            "hostNetwork or an interface of its own)",
+            f"no interface {name} in this network namespace (a pod needs hostNetwork or its own "
+            "interface)",
         )
         return
     if not device.ethernet:
-        yield fault(about, f"{name} is no Ethernet interface")
+        yield fault(about, f"{name} is not an Ethernet interface")
     if not device.up:
         yield fault(about, f"{name} is down; ip link set {name} up")
     elif not device.carrier:
-        yield fault(about, f"{name} has no carrier; check the cable, or the other end")
+        yield fault(about, f"{name} has no carrier; check the cable and the other end")
     mtu = values["mtu"][0]
     if mtu and int(mtu) > device.mtu:
         yield fault(
@@ -66,29 +66,29 @@ def _check_packet(about: str, name: str, values: dict[str, tuple[str, str]]) -> 
 
 
 def _reaches(interface: host.Interface, gateway: str) -> bool:
-    """Whether a gateway lies in one of the interface's networks, or beside an address alone in
-    its network."""
+    """Whether the gateway is in one of the interface's networks, or the interface has a /32
+    address."""
     networks = [ipaddress.ip_interface(one).network for one in interface.addresses]
     gate = ipaddress.ip_address(gateway)
     return any(network.prefixlen == 32 or gate in network for network in networks)
 
 
 def _check_holder(about: str, device: host.Interface, own: str, mac: str) -> Iterator[Finding]:
-    """Asks on the wire whether another host has the address. What a rank of this host says with
-    the file's own hardware address is no other's."""
+    """Probes by ARP whether another host uses the address. Replies from `mac`, which a rank of
+    this host may send, do not count."""
     try:
         other = arp.holder(device.name, own, mac) if device.up and device.ethernet else None
-    except PermissionError:  # told by privileges()
+    except PermissionError:  # privileges() reports it
         return
     if other:
         yield fault(
             about,
-            f"another host has {own} already: {other} answers ARP for it; take it "
-            "from that host, or set an address that no host has",
+            f"another host has {own} already: {other} answers ARP for it; remove the address from "
+            "that host, or set an address that no host has",
         )
         return
     ranks = [one for one in statfile.scan() if one.address.partition("/")[0] == own]
-    used = f"; {', '.join(f'process {one.pid}' for one in ranks)} uses it now" if ranks else ""
+    used = f"; in use by {', '.join(f'process {one.pid}' for one in ranks)}" if ranks else ""
     yield ok(about, f"{own} is HARP's own on {device.name}{used}")
 
 
@@ -100,27 +100,31 @@ def _check_address(
         if device.addresses and gateway and not _reaches(device, gateway):
             yield fault(
                 about,
-                f"gateway = {gateway} is outside {' and '.join(device.addresses)} "
-                f"of {device.name}, where no host could reach it; correct it, or "
-                "leave it out: the kernel's route is taken then",
+                f"gateway = {gateway} is not reachable: it is outside "
+                f"{' and '.join(device.addresses)} of {device.name}; correct it, or remove the "
+                "key: HARP then uses the kernel's route",
             )
         elif device.addresses:
             yield ok(about, f"shares {device.addresses[0]} of {device.name}")
         else:
             yield fault(
                 about,
-                f"{device.name} has no IPv4 address to share; give it one, or give "
-                "HARP one of its own",
+                f"{device.name} has no IPv4 address to share; add one, or give HARP its own "
+                "address",
             )
         return
     own = address.partition("/")[0]
     if host.is_local(own):
         yield fault(
             about,
-            f"the kernel holds {own} itself; take it from the interface, or set address = kernel",
+            f"{own} is one of the kernel's addresses; remove it from the interface, or set "
+            "address = kernel",
         )
     elif host.forwards(device.name) and not host.has_blackhole(own):
-        yield fault(about, f"this host forwards and would pass on frames for {own}; run harp setup")
+        yield fault(
+            about,
+            f"this host forwards, and its kernel would handle packets for {own}; run harp setup",
+        )
     else:
         yield from _check_holder(about, device, own, values["mac"][0] or device.mac)
 
@@ -131,14 +135,14 @@ def _check_cores(about: str, values: dict[str, tuple[str, str]]) -> Iterator[Fin
     if not cores <= allowed:
         yield fault(
             about,
-            f"cores {sorted(cores - allowed)} are not among those that this process "
-            "may use; see taskset -p, or the container's cpuset",
+            f"cores {sorted(cores - allowed)} are outside this process's CPU affinity; see "
+            "taskset -p, or the container's cpuset",
         )
     if int(values["instances"][0]) > len(allowed):
         yield note(
             about,
-            f"instances = {values['instances'][0]} on {len(allowed)} CPUs: they will "
-            "wait for each other",
+            f"instances = {values['instances'][0]} on {len(allowed)} CPUs: instances will compete "
+            "for CPUs",
         )
 
 
@@ -158,11 +162,11 @@ def _check_file(path: Path) -> Iterator[Finding]:
     yield from _check_cores(about, file.values)
     holders = _holders(path)
     if holders:
-        yield note(about, f"claimed by {', '.join(f'process {pid}' for pid in holders)}")
+        yield note(about, f"in use by {', '.join(f'process {pid}' for pid in holders)}")
 
 
 def configuration() -> Iterator[Finding]:
-    """The folder and each file in it."""
+    """Checks the configuration folder and each file in it."""
     folder = conf_dir()
     files = conf_files(folder)
     if not folder.is_dir():
@@ -173,7 +177,7 @@ def configuration() -> Iterator[Finding]:
         yield from _check_file(path)
 
 
-# -- the process's surroundings
+# -- the process's environment
 
 
 def _check_key_file(path: str) -> Iterator[Finding]:
@@ -183,23 +187,23 @@ def _check_key_file(path: str) -> Iterator[Finding]:
     elif loose:
         yield note(
             "environment",
-            f"HARP_KEY_FILE {path}: every user of this host may read or "
-            f"change it; chmod 600 {path}",
+            f"HARP_KEY_FILE {path}: other users of this host may read or change it; "
+            f"chmod 600 {path}",
         )
     else:
         yield ok("environment", f"HARP_KEY_FILE {path} holds a key")
 
 
 def environment() -> Iterator[Finding]:
-    """Variables that turn HARP off, or that do nothing, and the key's file."""
+    """Checks for variables that turn HARP off or have no effect, and the key file."""
     if os.environ.get("HARP_DISABLE", "0") not in ("", "0"):
         yield fault("environment", "HARP_DISABLE is set: HARP declines; unset it")
     for name in env.ignored_variables():
-        yield note("environment", f"{name} does nothing: the key belongs to the file alone")
+        yield note("environment", f"{name} has no effect: only the file may set this key")
     for name, question in env.unknown_variables().items():
         yield note(
             "environment",
-            f"nothing reads {name}{question or ';'} harp env --defaults lists those that there are",
+            f"{name} is not a variable of HARP's{question or ';'} see harp env --defaults",
         )
     if os.environ.get("HARP_KEY_FILE"):
         yield from _check_key_file(os.environ["HARP_KEY_FILE"])
@@ -211,28 +215,29 @@ def environment() -> Iterator[Finding]:
 
 
 def _wants_packet_sockets() -> bool:
-    """Whether a file shares a NIC with the kernel, or none says yet."""
+    """Whether a file shares a NIC with the kernel, or there is no valid file yet."""
     files = [env.read(path) for path in conf_files(conf_dir())]
     devices = [file.values["device"][0] for file in files if not file.error]
     return not devices or any(_tables.innermost(one).startswith("packet:") for one in devices)
 
 
 def privileges() -> Iterator[Finding]:
+    """Checks for CAP_NET_RAW."""
     if host.may_open_packet_sockets():
         yield ok("privileges", "packet sockets may be opened (CAP_NET_RAW)")
     elif _wants_packet_sockets():
         yield fault(
             "privileges",
-            "no CAP_NET_RAW, which packet devices need; run as root, or "
-            "docker run --cap-add NET_RAW, or in a pod "
-            "securityContext.capabilities.add: [NET_RAW]",
+            "packet devices need CAP_NET_RAW; run as root, or use docker run --cap-add NET_RAW, "
+            "or in a pod securityContext.capabilities.add: [NET_RAW]",
         )
 
 
 def run_folder() -> Iterator[Finding]:
+    """Checks the folder of the statistics files."""
     folder = run_dir()
     if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
-        yield ok("run folder", f"{folder}; {len(statfile.scan())} processes with HARP run now")
+        yield ok("run folder", f"{folder}; {len(statfile.scan())} processes use HARP now")
     else:
         yield note(
             "run folder",
@@ -245,39 +250,41 @@ def run_folder() -> Iterator[Finding]:
 
 
 def _apis(path: Path) -> list[int]:
-    """The versions of NCCL's interface that the library has. Raises OSError."""
+    """The versions of NCCL's net interface that the library exports. Raises OSError."""
     library = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
     return [api for api in APIS if hasattr(library, f"ncclNetPlugin_v{api}")]
 
 
 def built_plugin() -> Iterator[Finding]:
-    """The plugin that belongs to this package."""
+    """Checks this package's plugin."""
     try:
         path = nccl_plugin_path()
         versions = ", ".join(f"v{api}" for api in _apis(path))
-    except OSError as failure:  # also: not there
+    except OSError as failure:  # also for a missing file
         yield fault("plugin", str(failure))
         return
     yield ok("plugin", f"{path} loads; NCCL's interface {versions}")
 
 
 def loaded_plugin() -> Iterator[Finding]:
-    """What NCCL will find without further ado."""
+    """Checks the plugin that NCCL loads by default."""
     if "NCCL_NET_PLUGIN" in os.environ:
         yield note(
             "NCCL",
-            f"NCCL_NET_PLUGIN={os.environ['NCCL_NET_PLUGIN']} decides what is "
-            "loaded; harprun leaves it out",
+            f"NCCL_NET_PLUGIN={os.environ['NCCL_NET_PLUGIN']} selects the plugin; harprun ignores "
+            "the variable",
         )
     path, hidden = loader.find(loader.NAME), loader.find(loader.HIDDEN_NAME)
     if path is not None and loader.is_harp(path):
         yield ok("NCCL", f"loads {path}")
     elif path is not None:
-        yield note("NCCL", f"loads {path}, which is not HARP's; harprun puts HARP first")
+        yield note("NCCL", f"loads {path}, another vendor's plugin; harprun puts HARP first")
     elif hidden is not None:
-        yield note("NCCL", f"finds no plugin: {hidden} is disabled; harp enable, or harprun")
+        yield note("NCCL", f"finds no plugin: {hidden} is disabled; run harp enable, or harprun")
     else:
-        yield note("NCCL", f"finds no {loader.NAME} on the loader's way; start jobs with harprun")
+        yield note(
+            "NCCL", f"finds no {loader.NAME} in the loader's folders; start jobs with harprun"
+        )
 
 
 CHECKS = (environment, configuration, privileges, run_folder, built_plugin, loaded_plugin)
@@ -286,10 +293,10 @@ CHECKS = (environment, configuration, privileges, run_folder, built_plugin, load
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 def doctor(as_json: bool) -> None:
-    """Look for what keeps HARP from working here; one line a finding.
+    """Find the faults that keep HARP from working here; one line a finding.
 
-    ok: as it should be; note: works, but not as one might think; fault: jobs will
-    not use HARP. Exit 1 if there is a fault.
+    ok: correct. note: works, but perhaps not as expected. fault: jobs will not use
+    HARP. Exit 1 if there is a fault.
     """
     findings: list[Finding] = []
     for check in CHECKS:

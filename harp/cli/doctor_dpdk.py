@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `harp doctor` says of a device that HARP has to itself: its driver, who may open it,
-its IOMMU group, and the memory that it needs. Reads only."""
+"""The checks of `harp doctor` for dpdk devices: driver, access rights, IOMMU group and memory.
+Changes nothing."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from harp.setup.request import place_of
 
 _CAP_IPC_LOCK = 14
 
-Values = dict[str, tuple[str, str]]  # a file's, as env reads it
+Values = dict[str, tuple[str, str]]  # a file's values and their sources, from env.read
 
 
 def _driver(about: str, device: pci.PciDevice) -> Iterator[Finding]:
-    bound = f"the kernel's, bound to its driver {device.driver}" if device.driver else "unbound"
+    bound = f"bound to the kernel's driver {device.driver}" if device.driver else "unbound"
     yield fault(
         about,
-        f"the NIC {device.id} is {bound}; harp setup --device dpdk:{device.id} binds it (after "
-        "each reboot: harp setup --yes)",
+        f"the NIC {device.id} is {bound}; run harp setup --device dpdk:{device.id} (after a "
+        "reboot: harp setup --yes)",
     )
 
 
-# -- who may open it
+# -- access rights
 
 
 def _node(device: pci.PciDevice) -> str:
-    """The file in /dev that a process opens to have the device."""
+    """The file in /dev that a process opens to drive the device."""
     path = f"dev/vfio/{device.group}"
     return path if sysfs.at(path).exists() else f"dev/vfio/noiommu-{device.group}"
 
@@ -43,8 +43,8 @@ def _vfio(about: str, device: pci.PciDevice) -> Iterator[Finding]:
     if not device.group:
         yield fault(
             about,
-            f"{device.id} is bound to vfio-pci, but in no IOMMU group; switch the IOMMU on "
-            "(firmware; intel_iommu=on), or harp setup again",
+            f"{device.id} is bound to vfio-pci, but in no IOMMU group; enable the IOMMU "
+            "(firmware; intel_iommu=on), or run harp setup again",
         )
         return
     node = _node(device)
@@ -55,7 +55,7 @@ def _vfio(about: str, device: pci.PciDevice) -> Iterator[Finding]:
             "(docker run --device, or a privileged pod)",
         )
     elif not os.access(sysfs.at(node), os.R_OK | os.W_OK):
-        yield fault(about, f"/{node} cannot be opened by this user; chown it, or run as root")
+        yield fault(about, f"this user cannot open /{node}; chown it, or run as root")
     yield from _group(about, device)
     if not nics.has_iommu(device):
         yield from _without_iommu(about, device)
@@ -69,17 +69,17 @@ def _group(about: str, device: pci.PciDevice) -> Iterator[Finding]:
         named = ", ".join(f"{one.id} ({one.driver})" for one in kept)
         yield fault(
             about,
-            f"{device.id} shares IOMMU group {device.group} with {named}, and a group is given "
-            "away as a whole: harp setup with those NICs as well, or another slot for the card",
+            f"{device.id} shares IOMMU group {device.group} with {named}, and VFIO needs the whole "
+            "group: add those NICs with harp setup, or move the card to another slot",
         )
 
 
 def _without_iommu(about: str, device: pci.PciDevice) -> Iterator[Finding]:
     if os.geteuid() != 0:
         yield fault(
-            about, f"without an IOMMU {device.id} is root's alone; run as root, or switch one on"
+            about, f"only root may use {device.id} without an IOMMU; run as root, or enable one"
         )
-    yield note(about, f"no IOMMU keeps {device.id} from any of this host's memory")
+    yield note(about, f"{device.id} has no IOMMU: it can access all of this host's memory")
 
 
 # -- memory
@@ -92,7 +92,7 @@ def _may_lock_all() -> bool:
 
 
 def _locked_memory(about: str, needed: int) -> Iterator[Finding]:
-    """`needed`: MiB that are mapped for the NIC before any of NCCL's memory."""
+    """`needed`: MiB that HARP maps for the NIC before any of NCCL's memory."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if limit == resource.RLIM_INFINITY or _may_lock_all():
         return
@@ -101,13 +101,13 @@ def _locked_memory(about: str, needed: int) -> Iterator[Finding]:
     if may < needed:
         yield fault(
             about,
-            f"{needed} MiB are to be mapped for the NIC, and this process may lock {may}; {remedy}",
+            f"HARP must map {needed} MiB for the NIC, but this process may lock {may}; {remedy}",
         )
     else:
         yield note(
             about,
-            f"this process may lock {may} MiB: {may - needed} of NCCL's memory are sent in place, "
-            f"and what is beyond is copied; {remedy}",
+            f"this process may lock {may} MiB: HARP sends {may - needed} MiB of NCCL's memory in "
+            f"place and copies the rest; {remedy}",
         )
 
 
@@ -121,14 +121,14 @@ def _free_mib() -> int:
 
 
 def _is_mapped(device: pci.PciDevice) -> bool:
-    """Whether an IOMMU stands before the memory: under uio there is none, whatever the host has."""
+    """Whether an IOMMU translates the device's accesses. Under uio it never does."""
     return device.driver == nics.VFIO and nics.has_iommu(device)
 
 
 def _memory(about: str, device: pci.PciDevice, values: Values) -> Iterator[Finding]:
     asked = int(values["hugepages"][0] or 0)
     needed, free = asked or pages.least_mib(int(values["instances"][0])), _free_mib()
-    remedy = "harp setup sets some aside, or sysctl vm.nr_hugepages"
+    remedy = "run harp setup, or set sysctl vm.nr_hugepages"
     if free >= needed:
         yield ok(about, f"{free} MiB of hugepages are free")
     elif asked:
@@ -138,31 +138,31 @@ def _memory(about: str, device: pci.PciDevice, values: Values) -> Iterator[Findi
     elif not _is_mapped(device):
         yield fault(
             about,
-            f"without an IOMMU {device.id} needs {needed} MiB of hugepages, and {free} are free; "
+            f"{device.id} needs {needed} MiB of hugepages without an IOMMU, but {free} are free; "
             f"{remedy}",
         )
     else:
         yield note(
-            about, f"{free} MiB of hugepages are free: ordinary pages will be used; {remedy}"
+            about, f"{free} MiB of hugepages are free: HARP will use ordinary pages; {remedy}"
         )
         needed = pages.PLAIN_MIB
     if _is_mapped(device):
         yield from _locked_memory(about, needed)
 
 
-# -- what the file says
+# -- the values of the file
 
 
 def _mtu(about: str, device: pci.PciDevice, wanted: str) -> Iterator[Finding]:
-    """Nobody can ask a NIC whose driver is gone; but the journal knows what it had."""
+    """Compares with the MTU in the journal: a NIC without its kernel driver cannot be asked."""
     for step in Journal(conf_dir()).steps:
         if isinstance(step, Bind) and step.pci_id == device.id and step.settings and wanted:
             had = step.settings.mtu
             if int(wanted) > had:
                 yield note(
                     about,
-                    f"mtu = {wanted} is more than the {had} that {step.settings.name} had; if "
-                    "the NIC or the network takes no more, lower it",
+                    f"mtu = {wanted} is more than the {had} that {step.settings.name} had; lower "
+                    "it if the NIC or the network does not support it",
                 )
 
 
@@ -170,7 +170,8 @@ def _address(about: str, values: Values) -> Iterator[Finding]:
     own = values["address"][0].partition("/")[0]
     if host.is_local(own):
         yield fault(
-            about, f"the kernel holds {own} itself; take it from its interface, or take another"
+            about,
+            f"{own} is one of the kernel's addresses; remove it from its interface, or set another",
         )
 
 
@@ -187,7 +188,7 @@ def _pci(about: str, device: pci.PciDevice, values: Values) -> Iterator[Finding]
     users = holders(device_nodes(device))
     if users:
         yield note(about, f"{device.id} is in use by process {users[0]}")
-    else:  # who uses it has the memory as well
+    else:  # a process that uses the NIC has its memory already
         yield from _memory(about, device, values)
     yield from _mtu(about, device, values["mtu"][0])
 
@@ -195,8 +196,8 @@ def _pci(about: str, device: pci.PciDevice, values: Values) -> Iterator[Finding]
 def _no_device(about: str, place: str) -> Finding:
     return fault(
         about,
-        f"there is no PCI device {place}, nor a driver of DPDK's in software of that name "
-        f"({', '.join(nics.SOFTWARE)}); harp setup nics lists the NICs that there are",
+        f"there is no PCI device {place}, and no DPDK software device of that name "
+        f"({', '.join(nics.SOFTWARE)}); harp setup nics lists this host's NICs",
     )
 
 
@@ -204,17 +205,17 @@ def _build(about: str, place: str) -> Iterator[Finding]:
     try:
         lacks = loader.lacks_dpdk(nccl_plugin_path())
     except FileNotFoundError:
-        return  # doctor says so elsewhere
+        return  # built_plugin() reports it
     if lacks:
         yield fault(
             about,
-            f"dpdk:{place}: this HARP was built without DPDK; build it where libdpdk-dev is "
-            "installed, or share the NIC with the kernel as packet:IFACE",
+            f"dpdk:{place}: this HARP was built without DPDK; build it on a host with libdpdk-dev, "
+            "or share the NIC with the kernel as packet:IFACE",
         )
 
 
 def check(about: str, values: Values) -> Iterator[Finding]:
-    """Findings about a dpdk device; `about` names its file. Raises HostError, StepError or
+    """The findings for a dpdk device; `about` is its file's name. Raises HostError, StepError or
     OSError."""
     place = place_of(values["device"][0])
     yield from _build(about, place)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harp env`: the configuration in force, and where each value is from."""
+"""`harp env`: shows the values in force and the source of each."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from harp.setup.plan import conf_dir, conf_files
 
 
 def allowed(key: dict[str, Any]) -> str:
-    """What a key may be set to, with its range."""
+    """The allowed values of a key, with their range."""
     if key["max"] is None:
         return str(key["allowed"])
     return f"{key['allowed']} from {key['min']} to {key['max']}"
 
 
 def variables() -> dict[str, str]:
-    """What steers HARP beside the keys of ztcp*.conf, with its meaning."""
+    """The environment variables that are not keys of ztcp*.conf, with their meaning."""
     return {one["name"]: one["doc"] for one in _tables.variables()}
 
 
 def unknown_variables() -> dict[str, str]:
-    """What is set, begins with HARP_, and that nothing reads, each with a question after what may
-    be meant, or ""."""
+    """The environment variables that begin with HARP_ and that HARP does not read. Each has a
+    question that suggests the right name, or ""."""
     found = _tables.unknown_variables()
-    return {name: f"; is {meant} meant?" if meant else "" for name, meant in found}
+    return {name: f"; do you mean {meant}?" if meant else "" for name, meant in found}
 
 
 def ignored_variables() -> list[str]:
-    """Variables that look like keys but belong to the file alone."""
+    """The environment variables with the name of a key that only the file may set."""
     names = (f"HARP_{key['name'].upper()}" for key in _tables.keys() if key["file_only"])
     return [name for name in names if name in os.environ]
 
 
 @dataclass(frozen=True)
 class File:
-    """A ztcp*.conf: its values with their sources, or what is wrong with it."""
+    """A ztcp*.conf: its values with their sources, or its error ("" for none)."""
 
     path: Path
     values: dict[str, tuple[str, str]]
@@ -50,7 +50,7 @@ class File:
 
 
 def read(path: Path) -> File:
-    """Never raises: an error is part of the answer."""
+    """Reads a ztcp*.conf. Puts an error into the result instead of raising it."""
     try:
         return File(path, _tables.load(path), "")
     except _tables.ConfigError as wrong:
@@ -67,8 +67,8 @@ def _show_defaults(as_json: bool) -> None:
         click.echo(f"    {key['doc']}")
         click.echo(f"    {allowed(key)}")
         if not key["file_only"]:
-            click.echo(f"    HARP_{key['name'].upper()} in the environment wins over the file.")
-    click.echo("\nIn the environment alone:")
+            click.echo(f"    HARP_{key['name'].upper()} in the environment overrides the file.")
+    click.echo("\nOnly in the environment:")
     for name, meaning in variables().items():
         click.echo(f"    {name:<16}{meaning}")
 
@@ -78,16 +78,16 @@ def _show_files(files: list[File]) -> None:
     for file in files:
         click.echo(f"{file.path}")
         if file.error:
-            click.echo(f"    wrong: {file.error}")
+            click.echo(f"    error: {file.error}")
         for key, (value, source) in file.values.items():
             click.echo(f"    {key:<12}{value or '(' + defaults[key] + ')':<40}  {source}")
     for name in variables():
         if name in os.environ:
             click.echo(f"{name} = {os.environ[name]}")
     for name in ignored_variables():
-        click.echo(f"{name} = {os.environ[name]}    ignored: belongs to the file alone")
+        click.echo(f"{name} = {os.environ[name]}    ignored: only the file may set this key")
     for name, question in unknown_variables().items():
-        click.echo(f"{name} = {os.environ.get(name, '?')}    nothing reads it{question}")
+        click.echo(f"{name} = {os.environ.get(name, '?')}    HARP does not read it{question}")
 
 
 def _as_json(files: list[File]) -> str:
@@ -118,10 +118,10 @@ def _as_json(files: list[File]) -> str:
 @click.option("--defaults", is_flag=True, help="Print the table of keys instead.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 def env(paths: tuple[Path, ...], defaults: bool, as_json: bool) -> None:
-    """Show the values in force, and where each is from.
+    """Show the values in force and the source of each.
 
-    PATHS are ztcp*.conf; by default those of the configuration folder. Exit 1 if
-    one of them is wrong, or there is none.
+    PATHS are ztcp*.conf; default: all of the configuration folder. Exit 1 if one
+    has an error, or there is none.
     """
     if defaults:
         _show_defaults(as_json)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `harp doctor` finds: a line with its level."""
+"""The findings of `harp doctor`: a line of text with its level."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """`level`: "ok", "note" (works, but not as one might think) or "fault"."""
+    """`level`: "ok", "note" (works, but perhaps not as expected) or "fault"."""
 
     level: str
     about: str

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: `harp COMMAND`, `harp-setup` and `harprun`.
 
-Exit 0: all well; 1: it failed or found a fault; 2: wrong usage.
+Exit status: 0 success, 1 a failure or a fault found, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any, Optional
 
 import click
 
-# Where each command is: imported only when it is asked for, since some need the
-# compiled module, and `harp build` is what makes it.
+# The module of each command, imported only on use: some need the compiled module, which
+# `harp build` makes.
 _COMMANDS: dict[str, tuple[str, str, str]] = {
     "build": ("harp.build", "build", "Compile the C part of a checkout."),
     "setup": ("harp.setup.command", "setup", "Prepare this host, or undo that."),
-    "doctor": ("harp.cli.doctor", "doctor", "Look for what keeps HARP from working here."),
-    "env": ("harp.cli.env", "env", "Show the configuration in force, and where it is from."),
+    "doctor": ("harp.cli.doctor", "doctor", "Find the faults that keep HARP from working here."),
+    "env": ("harp.cli.env", "env", "Show the values in force and their sources."),
     "enable": ("harp.cli.toggle", "enable", "Let NCCL find the plugin at a path."),
     "disable": ("harp.cli.toggle", "disable", "Hide the plugin at a path from NCCL."),
     "perf": ("harp.cli.perf", "perf", "Measure a plugin between ranks."),
@@ -42,7 +42,7 @@ class _LazyGroup(click.Group):
             if "_tables" not in str(missing):
                 raise
             raise click.ClickException(
-                f"the compiled part is not there ({missing}); build it with: harp build"
+                f"the compiled module is missing ({missing}); build it with: harp build"
             ) from None
         assert isinstance(command, click.Command)
         return command
@@ -52,7 +52,7 @@ class _LazyGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, _, line) in _COMMANDS.items()])
 
 
-# -h, too, for the programs here and all that is below them.
+# -h as well as --help, for these programs and their subcommands.
 HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
@@ -70,7 +70,7 @@ version_option = click.option(
     is_eager=True,
     expose_value=False,
     callback=_version,
-    help="Show the release and leave.",
+    help="Show the release and exit.",
 )
 
 

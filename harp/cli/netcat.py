@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harp nc`: HARP's stack as a netcat, with any TCP peer. The program is in C."""
+"""`harp nc`: a netcat over HARP's stack, for any TCP peer. The program is in C."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from harp import paths
 @click.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def nc(arguments: tuple[str, ...]) -> None:
-    """HARP's TCP as a netcat; its own --help tells more."""
+    """A netcat over HARP's TCP; see harp nc --help."""
     try:
         program = paths.nc_program()
     except FileNotFoundError as missing:
         raise click.ClickException(str(missing)) from missing
-    # The program takes this process's place: signals and status are its own.
+    # exec: the program receives the signals itself and sets the exit status.
     os.execv(program, [str(program), *arguments])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`harp perf`: drives an NCCL net plugin as NCCL's proxy does, and measures it.
 
-The loop is a C program; this command checks what was asked and hands it over.
+The loop is a C program; this command checks the options and runs it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OPERATIONS = ("all_reduce", "sendrecv", "sendrecv_bidir", "pingpong", "mixed")
 
 
 class Size(click.ParamType):
-    """Bytes, or a number with K, M or G (powers of 1024); passed on as written."""
+    """Bytes, or a number with K, M or G (powers of 1024). The text is passed on unchanged."""
 
     name = "size"
 
@@ -44,21 +44,21 @@ class Meeting(click.ParamType):
         return str(value)
 
 
-# Every option with its words for the C program, which knows the defaults.
+# The options, which become those of the C program. The C program has the defaults.
 _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("-b", "--min"), {"type": Size(), "help": "Smallest message [8]."}),
     (("-e", "--max"), {"type": Size(), "help": "Largest message [64M]."}),
     (
         ("-f", "--factor"),
-        {"type": click.IntRange(2), "help": "Each size is so many times the last [2]."},
+        {"type": click.IntRange(2), "help": "The factor between a size and the next [2]."},
     ),
     (
         ("-n", "--iterations"),
-        {"type": click.IntRange(1), "help": "Timed, and verified, of each size [20]."},
+        {"type": click.IntRange(1), "help": "Timed and verified iterations of each size [20]."},
     ),
     (
         ("-w", "--warmup"),
-        {"type": click.IntRange(0), "help": "Iterations before the clock starts [5]."},
+        {"type": click.IntRange(0), "help": "Untimed iterations before them [5]."},
     ),
     (
         ("--outstanding",),
@@ -66,25 +66,25 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     ),
     (
         ("--step",),
-        {"type": Size(), "help": "Larger messages go in steps [all_reduce 1M, else 128K]."},
+        {"type": Size(), "help": "Largest piece of a message [all_reduce 1M, else 128K]."},
     ),
-    (("--rate",), {"type": float, "metavar": "GBIT", "help": "Offer no more than so many Gbit/s."}),
+    (("--rate",), {"type": float, "metavar": "GBIT", "help": "Limit of the offered Gbit/s."}),
     (
         ("--plugin",),
         {"type": click.Path(exists=True, dir_okay=False), "help": "A libnccl-net.so [HARP's]."},
     ),
     (
         ("--api",),
-        {"type": click.IntRange(4, 12), "help": "Version of its interface [the highest it has]."},
+        {"type": click.IntRange(4, 12), "help": "Version of its interface [its highest]."},
     ),
     (
         ("--flows",),
         {
             "type": click.IntRange(1, 16),
-            "help": "HARP's TCP connections per link [those of its configuration].",
+            "help": "HARP's TCP connections per link [the value of ztcp*.conf].",
         },
     ),
-    (("--kernel",), {"is_flag": True, "help": "HARP's plain kernel-TCP plugin instead."}),
+    (("--kernel",), {"is_flag": True, "help": "Measure the reference plugin over kernel TCP."}),
     (
         ("--nsocks",),
         {"type": click.Choice(["1", "2", "4"]), "help": "With --kernel: sockets per link [1]."},
@@ -92,28 +92,28 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--kernel-cc",), {"metavar": "NAME", "help": "With --kernel: congestion control [cubic]."}),
     (
         ("--rank",),
-        {"type": click.IntRange(0), "help": "This rank; mpirun, torchrun and srun tell it, too."},
+        {"type": click.IntRange(0), "help": "This rank [from mpirun, torchrun or srun]."},
     ),
-    (("--nranks",), {"type": click.IntRange(2), "help": "How many there are."}),
-    (("--rendezvous",), {"type": Meeting(), "help": "Where rank 0 listens for the others."}),
+    (("--nranks",), {"type": click.IntRange(2), "help": "The number of ranks."}),
+    (("--rendezvous",), {"type": Meeting(), "help": "Rank 0's listening address."}),
     (
         ("--json",),
         {
             "type": click.Path(dir_okay=False),
             "metavar": "FILE",
-            "help": "Rank 0 writes its records (harp.perf/1); - is standard output.",
+            "help": "Rank 0's file for the records (harp.perf/1); - is standard output.",
         },
     ),
     (
         ("--verified",),
-        {"is_flag": True, "help": "Only verify, time nothing; mixed never times."},
+        {"is_flag": True, "help": "Verify without timing. mixed never times."},
     ),
     (
         ("--hugepages",),
         {
             "is_flag": True,
-            "help": "What is sent and received lies in hugepages of 2 MiB, which a NIC can read in "
-            "place also without an IOMMU.",
+            "help": "Put the buffers into 2 MiB hugepages. A NIC can read these in place also "
+            "without an IOMMU.",
         },
     ),
     (
@@ -121,27 +121,27 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "type": click.IntRange(1, 3600000),
             "metavar": "MS",
-            "help": "At SIGUSR1 all_reduce begins its next verified iteration so late.",
+            "help": "Delay of all_reduce's next verified iteration after SIGUSR1.",
         },
     ),
     (
         ("--inject-wrong",),
-        {"is_flag": True, "help": "Flip one received byte of each size before it is verified."},
+        {"is_flag": True, "help": "Flip one received byte of each size before the check."},
     ),
     (
         ("--timeout",),
         {
             "type": click.IntRange(1, 3600),
             "metavar": "SECONDS",
-            "help": "The longest wait for any progress [90].",
+            "help": "Longest wait for progress [90].",
         },
     ),
     (
         ("--wire-name",),
         {
             "metavar": "TEXT",
-            "help": "A label: it changes nothing, and the records say what you say here. So are "
-            "the five below.",
+            "help": "A label for the records, without other effect. The five options below are "
+            "labels, too.",
         },
     ),
     (("--transport-name",), {"metavar": "TEXT"}),
@@ -159,7 +159,7 @@ def _with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def arguments(op: str, options: dict[str, Any]) -> list[str]:
-    """The C program's words for options as click hands them over (None and False: not given)."""
+    """The C program's arguments for click's options. None and False mean: not given."""
     words = [op]
     for name, value in options.items():
         if value is True:
@@ -171,15 +171,15 @@ def arguments(op: str, options: dict[str, Any]) -> list[str]:
 
 def _check(options: dict[str, Any]) -> None:
     if not options["kernel"] and (options["nsocks"] or options["kernel_cc"]):
-        raise click.UsageError("--nsocks and --kernel-cc go with --kernel")
+        raise click.UsageError("--nsocks and --kernel-cc need --kernel")
     if options["kernel"] and options["flows"]:
-        raise click.UsageError("--flows are HARP's; --kernel has --nsocks")
+        raise click.UsageError("--flows is for HARP; use --nsocks with --kernel")
     if options["kernel"] and options["plugin"]:
-        raise click.UsageError("--kernel names a plugin, and --plugin another: give one")
+        raise click.UsageError("--kernel and --plugin select different plugins: give one of them")
 
 
 def _program_and_plugin(options: dict[str, Any]) -> Path:
-    """The program; sees to it that a plugin is there. ClickException: build it first."""
+    """The C program's path. Sets the default plugin. Raises ClickException if one is not built."""
     try:
         if options["kernel"]:
             paths.kernel_plugin_path()
@@ -194,16 +194,16 @@ def _program_and_plugin(options: dict[str, Any]) -> Path:
 @click.argument("op", type=click.Choice(OPERATIONS))
 @_with_options
 def perf(op: str, **options: Any) -> None:
-    """Measure a plugin between ranks, every byte verified.
+    """Measure a plugin between ranks, and verify every byte.
 
     Start it on every host with its --rank, the same --nranks and the same
     --rendezvous, or by mpirun, torchrun or srun. all_reduce sums uint32 around
-    the ring; sendrecv goes from rank 0 to 1; pingpong times full round trips;
-    mixed sends messages both ways, each of a size of its own, mostly small.
+    the ring. sendrecv sends from rank 0 to 1. pingpong times full round trips.
+    mixed sends messages of random sizes both ways, most of them small.
 
-    Exit: 0 all well, 1 it failed or bytes arrived wrong, 2 wrong usage.
+    Exit: 0 success, 1 a failure or wrong bytes, 2 wrong usage.
     """
     _check(options)
     program = _program_and_plugin(options)
-    # The program takes this process's place: signals and status are its own.
+    # exec: the program receives the signals itself and sets the exit status.
     os.execv(program, [str(program), *arguments(op, options)])

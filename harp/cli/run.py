@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harprun CMD...`: a job with HARP on, whatever NCCL it brings."""
+"""`harprun CMD...`: runs a job with HARP, for every release of NCCL."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import click
 from harp import loader, nccl_plugin_path
 from harp.cli.main import HELP, version_option
 
-_WHEEL_NAME = "libnccl-net-harp.so"  # what NCCL_NET_PLUGIN=harp asks for
+_WHEEL_NAME = "libnccl-net-harp.so"  # NCCL_NET_PLUGIN=harp selects this name
 
 
 def _link_folders(plugin: Path) -> list[Path]:
-    """Where a link to this very plugin may lie, the best place first: another installation's is
-    another folder."""
+    """The folders for a link to this plugin, the best first. Each installation has its own folder,
+    named by a hash of the plugin's path."""
     folders = []
     try:
         cache = os.environ.get("XDG_CACHE_HOME")
         folders.append(Path(cache) if cache else Path.home() / ".cache")
     except RuntimeError:
-        pass  # nobody's home
+        pass  # this user has no home folder
     if os.environ.get("XDG_RUNTIME_DIR"):
         folders.append(Path(os.environ["XDG_RUNTIME_DIR"]))
     name = hashlib.sha256(os.fsencode(plugin)).hexdigest()[:16]
@@ -32,7 +32,7 @@ def _link_folders(plugin: Path) -> list[Path]:
 
 
 def _link(folder: Path, plugin: Path) -> None:
-    """Sees to the link in the folder; others may do so at the same time. Raises OSError."""
+    """Makes the link in the folder. Other ranks may make it at the same time. Raises OSError."""
     link = folder / loader.NAME
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -43,8 +43,8 @@ def _link(folder: Path, plugin: Path) -> None:
 
 
 def library_folder(plugin: Path) -> Optional[Path]:
-    """A folder in which the plugin is called libnccl-net.so: the one name that every
-    release of NCCL looks for. None if no folder can be written."""
+    """A folder in which the plugin has the name libnccl-net.so, which every release of NCCL looks
+    for. None if no folder is writable."""
     if plugin.name == loader.NAME:
         return plugin.parent
     for folder in _link_folders(plugin):
@@ -57,16 +57,17 @@ def library_folder(plugin: Path) -> Optional[Path]:
 
 
 def environment(plugin: Path, insist: bool) -> dict[str, str]:
-    """The job's environment: this process's, in which NCCL finds the plugin first."""
+    """The job's environment: this process's, changed so that NCCL finds the plugin first."""
     result = dict(os.environ)
     folder = library_folder(plugin)
     if folder is not None:
-        # Releases disagree on what this may hold, and without it all look for the name.
+        # NCCL's releases interpret this variable differently. Without it, all look for the name
+        # libnccl-net.so.
         result.pop("NCCL_NET_PLUGIN", None)
     else:
         click.echo(
-            "harprun: no folder can be written for a link to the plugin: NCCL before 2.11 "
-            "will not find it. Set XDG_CACHE_HOME.",
+            "harprun: no folder is writable for a link to the plugin. NCCL before 2.11 will not "
+            "find the plugin. Set XDG_CACHE_HOME.",
             err=True,
         )
         result["NCCL_NET_PLUGIN"] = "harp" if plugin.name == _WHEEL_NAME else str(plugin)
@@ -89,15 +90,14 @@ def environment(plugin: Path, insist: bool) -> dict[str, str]:
 @click.option(
     "--insist",
     is_flag=True,
-    help="NCCL_NET=HARP: the job fails where HARP cannot be used, instead of going on "
-    "over sockets.",
+    help="Set NCCL_NET=HARP: if HARP cannot be used, the job fails instead of using sockets.",
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(plugin: Optional[str], insist: bool, command: tuple[str, ...]) -> None:
-    """Run a job with HARP on.
+    """Run a job with HARP.
 
-    COMMAND is run in this process's place, with the plugin where NCCL looks
-    first: mpirun ... harprun python3 train.py
+    COMMAND replaces this process (exec) and finds the plugin first:
+    mpirun ... harprun python3 train.py
     """
     try:
         chosen = Path(plugin) if plugin else nccl_plugin_path()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harp stat`: counters and flows of running processes, and traces of dead ones."""
+"""`harp stat`: shows counters and flows of running processes, and written traces."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from harp.observe.statfile import Flow, Process
 
 
 def documented() -> dict[str, str]:
-    """Each counter's sentence."""
+    """The description of each counter."""
     return {counter["name"]: counter["doc"] for counter in _tables.counters()}
 
 
-# -- for people
+# -- text
 
 
 def _ago(seconds: float) -> str:
@@ -32,7 +32,7 @@ def _ago(seconds: float) -> str:
 
 
 def _flow_lines(flow: Flow) -> Iterator[str]:
-    """As `ss -ti` says it: the ends, then the numbers by the field's names."""
+    """A flow's lines in the format of `ss -ti`: the two ends, then the numbers with their names."""
     yield (
         f"  link {flow.link} flow {flow.flow} {flow.direction or '-'} {flow.state} "
         f"{flow.local} {flow.peer}"
@@ -49,7 +49,7 @@ def _flow_lines(flow: Flow) -> Iterator[str]:
 
 
 def table(process: Process, everything: bool, explain: bool) -> Iterator[str]:
-    """The lines that describe a process; counters that are 0 only with `everything`."""
+    """The lines that describe a process. Counters of 0 appear only with `everything`."""
     rank = "" if process.rank is None else f"rank {process.rank} "
     yield (
         f"{process.command} {rank}pid {process.pid} on {process.host}, user {process.uid}, "
@@ -71,7 +71,7 @@ def table(process: Process, everything: bool, explain: bool) -> Iterator[str]:
         yield from _flow_lines(flow)
 
 
-# -- for programs
+# -- JSON and Prometheus
 
 
 def as_json(processes: Iterable[Process]) -> str:
@@ -88,7 +88,8 @@ def _labels(**labels: Any) -> str:
 
 
 def _identity(process: Process) -> dict[str, Any]:
-    """Labels that no other process has: ids are unique among a user's files."""
+    """Labels that identify one process. An id is unique among a user's files, so `uid` is one of
+    them."""
     return {
         "rank": "" if process.rank is None else process.rank,
         "host": process.host,
@@ -100,9 +101,9 @@ def _identity(process: Process) -> dict[str, Any]:
 
 
 def prometheus(processes: list[Process]) -> Iterator[str]:
-    """The text format: one family for each counter, a sample for each instance.
+    """Prometheus' text format: one family for each counter, one sample for each instance.
 
-    Pids are no labels: in containers, many processes are number 1.
+    The pid is no label: many processes in containers have pid 1.
     """
     yield "# HELP harp_process_info A process with HARP in it."
     yield "# TYPE harp_process_info gauge"
@@ -132,8 +133,8 @@ def prometheus(processes: list[Process]) -> Iterator[str]:
 
 
 def _families(processes: list[Process]) -> dict[str, tuple[str, str]]:
-    """Each family's counter and kind. This release's own come first: what a file of another
-    says must neither turn one into something else nor name it twice."""
+    """The counter and kind of each family. The counters of this release come first: a file of
+    another release must not change the kind of one, or duplicate a family."""
     named = {counter["name"]: counter["kind"] for counter in _tables.counters()}
     pairs = list(named.items())
     for process in processes:
@@ -155,7 +156,7 @@ def _moment(nanoseconds: int) -> str:
 
 
 def trace_lines(found: trace.Trace) -> Iterator[str]:
-    """Oldest first, with the time since the event before."""
+    """The lines of a trace, the oldest event first, each with the time since the previous one."""
     yield (
         f"pid {found.pid} on {found.host}, release {found.release}, "
         f"{time.strftime('%Y-%m-%d', time.localtime(found.written_ns // 10**9))}: "
@@ -192,10 +193,10 @@ def _show_trace(path: Path, wants_json: bool) -> None:
     "--id",
     "ids",
     multiple=True,
-    help="Only the process whose id begins so: pids repeat among containers.",
+    help="Only the process with this id or prefix of an id. Pids are not unique across containers.",
 )
-@click.option("--all", "everything", is_flag=True, help="Counters that are 0 as well.")
-@click.option("--explain", is_flag=True, help="Say what each counter counts.")
+@click.option("--all", "everything", is_flag=True, help="Also show counters that are 0.")
+@click.option("--explain", is_flag=True, help="Describe each counter.")
 @click.option("--json", "wants_json", is_flag=True, help="Report as JSON.")
 @click.option(
     "--prometheus", "wants_prometheus", is_flag=True, help="Report in Prometheus' text format."
@@ -205,7 +206,7 @@ def _show_trace(path: Path, wants_json: bool) -> None:
     "trace_path",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Show a trace that a process wrote when something went wrong.",
+    help="Show a trace that a process wrote after a fault.",
 )
 def stat(
     pids: tuple[int, ...],
@@ -219,7 +220,7 @@ def stat(
 ) -> None:
     """Show the counters and flows of the processes that run here with HARP.
 
-    Reads their files in the run folder and disturbs nobody.
+    Reads only their files in the run folder, so it does not slow them down.
     """
     if wants_json and wants_prometheus:
         raise click.UsageError("--json and --prometheus: give one")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harp enable` and `harp disable`: one rename, which jobs that start later see."""
+"""`harp enable` and `harp disable`: rename the plugin. Only jobs that start later notice."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from harp import loader
 
 
 def _folder(path: Optional[str]) -> Path:
-    """The folder that is meant: of the plugin under either name. Raises ClickException."""
+    """The folder of the plugin, under either name. Raises ClickException."""
     if path is not None:
         given = Path(path)
         if given.is_dir():
             return given
         if given.name not in (loader.NAME, loader.HIDDEN_NAME):
             raise click.UsageError(
-                f"{given}: give a folder, or a file called {loader.NAME} or {loader.HIDDEN_NAME}"
+                f"{given}: give a folder, or a file named {loader.NAME} or {loader.HIDDEN_NAME}"
             )
         return given.parent
     others = []
@@ -29,10 +29,10 @@ def _folder(path: Optional[str]) -> Path:
             if loader.is_harp(found):
                 return found.parent
             others.append(str(found))
-    there = f"; {' and '.join(others)} is not HARP's" if others else ""
+    there = f"; not HARP's: {', '.join(others)}" if others else ""
     raise click.ClickException(
-        f"no {loader.NAME} of HARP's and no {loader.HIDDEN_NAME} where the "
-        f"loader looks{there}; name the folder"
+        f"the loader's folders hold no {loader.NAME} or {loader.HIDDEN_NAME} of HARP's{there}; "
+        "give the folder"
     )
 
 
@@ -43,16 +43,12 @@ def _rename(folder: Path, source: str, target: str, state: str) -> None:
             click.echo(f"{there}: {state} already")
             return
         raise click.ClickException(
-            f"{folder} holds neither {source} nor {target}; name the folder where the plugin lies"
+            f"{folder} holds neither {source} nor {target}; give the folder of the plugin"
         )
     if not loader.is_harp(here):
-        raise click.ClickException(
-            f"{here} is not HARP's but another plugin under that name, and stays as it is"
-        )
+        raise click.ClickException(f"{here} is another vendor's plugin; it was not renamed")
     if there.exists():
-        raise click.ClickException(
-            f"{there} is there beside {source}; remove the one that is not wanted"
-        )
+        raise click.ClickException(f"{folder} holds both {source} and {target}; remove one of them")
     try:
         os.rename(here, there)
     except OSError as failure:
@@ -65,8 +61,9 @@ def _rename(folder: Path, source: str, target: str, state: str) -> None:
 def enable(path: Optional[str]) -> None:
     """Give the plugin back the name that NCCL looks for.
 
-    PATH is the plugin or its folder; by default HARP's first one where the loader
-    looks. Another vendor's stays as it is. Renames bak.libnccl-net.so to libnccl-net.so.
+    PATH is the plugin or its folder. Default: HARP's first plugin in the loader's
+    folders. Renames bak.libnccl-net.so to libnccl-net.so, but never another vendor's
+    plugin.
     """
     _rename(_folder(path), loader.HIDDEN_NAME, loader.NAME, "enabled")
 
@@ -74,9 +71,10 @@ def enable(path: Optional[str]) -> None:
 @click.command()
 @click.argument("path", required=False)
 def disable(path: Optional[str]) -> None:
-    """Take the plugin out of NCCL's sight; jobs use sockets then.
+    """Hide the plugin from NCCL; jobs use sockets then.
 
-    PATH is the plugin or its folder; by default HARP's first one where the loader
-    looks. Another vendor's stays as it is. Renames libnccl-net.so to bak.libnccl-net.so.
+    PATH is the plugin or its folder. Default: HARP's first plugin in the loader's
+    folders. Renames libnccl-net.so to bak.libnccl-net.so, but never another vendor's
+    plugin.
     """
     _rename(_folder(path), loader.NAME, loader.HIDDEN_NAME, "disabled")

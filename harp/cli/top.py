@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harp top`: what the processes with HARP do right now."""
+"""`harp top`: shows the present rates of the processes with HARP."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _DROPS = (
 
 @dataclass(frozen=True)
 class Rates:
-    """A process over one interval. `busy` is the share of polls that found something
-    to do, in percent."""
+    """The rates of a process over one interval, per second. `busy` is the percentage of polls
+    that found work."""
 
     id: str
     rank: Optional[int]
@@ -54,7 +54,7 @@ class Rates:
 
 
 def rates(before: Process, now: Process, seconds: float) -> Rates:
-    """What changed between two readings of a process."""
+    """The rates between two readings of a process."""
     old, new = before.totals, now.totals
 
     def moved(*names: str) -> int:
@@ -90,8 +90,8 @@ def line(one: Rates) -> str:
 
 
 def intervals(seconds: float, count: int) -> Iterator[list[Rates]]:
-    """One list for each interval, `count` of them; 0: for ever. A process is shown
-    from its second reading on."""
+    """Yields one list for each interval, `count` of them; 0: without end. A process appears from
+    its second reading on."""
     before = {process.path: process for process in statfile.scan()}
     read_at = time.monotonic()
     shown = 0
@@ -120,9 +120,9 @@ def intervals(seconds: float, count: int) -> Iterator[list[Rates]]:
     "--count",
     type=click.IntRange(0),
     default=0,
-    help="So many views, then leave [until Ctrl-C].",
+    help="Exit after this number of views [run until Ctrl-C].",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a view and line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a view, each a line.")
 def top(delay: float, count: int, as_json: bool) -> None:
     """Show the rates of the processes that run here with HARP, live."""
     try:

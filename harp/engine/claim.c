@@ -18,14 +18,14 @@ enum {
   FILES_MAX = 256,
   /* distances */
   OWN_GPU = 0,
-  ANY_GPU = 1, /* and the NIC's nearness to the process's GPU */
+  ANY_GPU = 1, /* plus the NIC's distance to the process's GPU */
   FOREIGN_GPU = ANY_GPU + HARP_NEAR_UNKNOWN + 1,
   NOWHERE,
 };
 
 struct candidate {
   int fd;
-  unsigned distance; /* from this process; less is nearer */
+  unsigned distance; /* from this process; a smaller value is nearer */
   struct harp_config config;
 };
 
@@ -54,8 +54,8 @@ static int is_configuration(const struct dirent *entry)
          strcmp(entry->d_name + length - 5, ".conf") == 0;
 }
 
-/* The descriptor on which the lock will lie is the one that is read, so that the
- * text in force is the text that was claimed. */
+/* The file is read through the descriptor that is locked later, so that the process uses the text
+ * that it has claimed. */
 static int open_candidate(struct candidate *candidate, const char *folder, const char *name,
                           char *error)
 {
@@ -131,7 +131,7 @@ static int read_folder(struct candidates *files, char *error)
   return rc;
 }
 
-/* A file that can be shared serves any number of ranks. */
+/* Checks that there is a file for every local rank. A shareable file serves any number of ranks. */
 static int check_number(const struct candidates *files, const struct harp_rank_topology *place,
                         char *error)
 {
@@ -141,13 +141,13 @@ static int check_number(const struct candidates *files, const struct harp_rank_t
   if (place->local_size <= files->count)
     return 0;
   return fail(error, -EUSERS,
-              "%d files for %d local ranks: %.200s has a ztcp*.conf too few, so "
+              "%d files for %d local ranks: %.200s has too few ztcp*.conf, so "
               "every rank on this host declines; add %d, or share one with address = kernel",
               files->count, place->local_size, files->folder, place->local_size - files->count);
 }
 
-/* A NIC that is said to serve a GPU serves the others last. Where this process's
- * GPU is unknown, all are the same: the ranks' order is then the best guess. */
+/* The distance of a NIC. A NIC that is assigned to another GPU is the last choice. If this
+ * process's GPU is unknown, all NICs have the same distance, and the local rank decides. */
 static unsigned distance(const struct harp_config *config, const struct harp_rank_topology *place,
                          const char *root)
 {
@@ -177,9 +177,9 @@ static unsigned next_distance(const struct candidates *files, unsigned least)
   return next;
 }
 
-/* Of the files that are so far away, the rank's, or the first one behind it that is
- * free: ranks whose GPUs hang on one switch share out the NICs there. Returns the
- * index of the file now locked, or -1. */
+/* Locks a file at this distance: the one that matches the local rank, or the next free one. So
+ * ranks with GPUs behind one PCI switch get different NICs of that switch. Returns the index of the
+ * locked file, or -1. */
 static int lock_one(struct candidates *files, unsigned away, int local_rank)
 {
   int same[FILES_MAX], count = 0, rank = local_rank > 0 ? local_rank : 0;
@@ -196,7 +196,7 @@ static int lock_one(struct candidates *files, unsigned away, int local_rank)
   return -1;
 }
 
-/* Index of the file now locked, or -1. */
+/* Locks the nearest free file. Returns its index, or -1. */
 static int choose(struct candidates *files, const struct harp_rank_topology *place,
                   const char *root)
 {
@@ -212,9 +212,9 @@ static int choose(struct candidates *files, const struct harp_rank_topology *pla
 }
 
 /*
- * All processes of a host tell NCCL one speed, whichever NIC they have: it comes from all
- * files of the folder and from sysfs alone, since a NIC that another process drives is
- * closed to this one.
+ * The lowest speed of all NICs, Mbit/s. All processes of a host must report one speed to NCCL, so
+ * it comes from the files of the folder and from sysfs only: a process cannot open a NIC that
+ * another process uses.
  */
 static uint32_t slowest(const struct candidates *files, const char *root)
 {
@@ -296,8 +296,8 @@ void harp_claim_release(struct harp_claim *claim)
 {
   if (claim->fd < 0)
     return;
-  /* A child that was forked a moment ago may still hold a copy of the
-   * descriptor; unlocking ends the claim for all copies. */
+  /* A child that was just forked may still have a copy of the descriptor. Unlocking ends the claim
+   * for all copies. */
   flock(claim->fd, LOCK_UN);
   harp_claim_forget(claim);
 }

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A process takes one ztcp*.conf, and with it a NIC, by a file lock that dies
- * with the process: exclusive, or shared where the device can be shared. It
- * prefers the NIC that serves its GPU by the key `gpu`, then those whose key is
- * `any` by their nearness to the GPU, then the one of its local rank, then the
- * files' order (ztcp2 before ztcp10).
+ * A process claims one ztcp*.conf, and with it a NIC, by a file lock (flock) that ends with the
+ * process. The lock is exclusive, or shared if processes can share the device. The process prefers
+ * the NIC assigned to its GPU by the key `gpu`, then the nearest one with `gpu = any`, then the one
+ * of its local rank, then the order of the files (ztcp2 before ztcp10).
  *
- * A wrong file makes every rank decline, and so do more ranks than NICs: a job
- * that ran half over HARP and half over sockets would hang or crawl.
+ * An invalid file makes every rank of the host decline. So do more ranks than NICs. A job in which
+ * some ranks used HARP and others sockets would hang or be slow.
  *
  * Thread: any, one at a time per claim.
  */
@@ -18,36 +17,36 @@
 
 enum {
   HARP_CLAIM_ERROR_SIZE = 512,
-  HARP_SPEED_UNKNOWN_MBPS = 25000, /* what a NIC counts for whose speed nobody tells */
+  HARP_SPEED_UNKNOWN_MBPS = 25000, /* assumed for a NIC of unknown speed */
 };
 
 #define HARP_CONF_DIR_DEFAULT "/usr/local/tfabric/tools/config"
 
 struct harp_claim {
   int fd;      /* the locked file; -1: nothing is claimed */
-  bool shared; /* other processes may claim the same file */
+  bool shared; /* other processes may claim the same file, too */
   struct harp_config config;
-  uint32_t slowest_mbps; /* the slowest NIC of the folder, whichever is claimed */
+  uint32_t slowest_mbps; /* speed of the slowest NIC of all files in the folder */
 };
 
 /*
- * 0, or a negative errno and one line in error (HARP_CLAIM_ERROR_SIZE bytes):
+ * Claims a file and reads it. 0, or a negative errno and one line in error (HARP_CLAIM_ERROR_SIZE
+ * bytes):
  * -ECANCELED  HARP_DISABLE=1
  * -ENOENT     no folder, or no ztcp*.conf in it
- * -EINVAL     a file is wrong
+ * -EINVAL     a file is invalid
  * -EUSERS     fewer files than local ranks
- * -EBUSY      other processes hold all files
+ * -EBUSY      other processes have claimed all files
  */
 int harp_claim(struct harp_claim *claim, char *error);
 
-/* The same for tests: root is a folder below which /proc/driver and /sys are looked for. */
+/* The same for tests. root: a folder that contains /proc/driver and /sys. */
 int harp_claim_below(struct harp_claim *claim, const char *root, char *error);
 
-/* Gives the file back. */
+/* Releases the claimed file. */
 void harp_claim_release(struct harp_claim *claim);
 
-/* In a forked child: drops the child's copy of the descriptor and leaves the
- * parent's claim alone. */
+/* In a forked child: closes the child's copy of the descriptor. The parent's claim stays. */
 void harp_claim_forget(struct harp_claim *claim);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one clock of the engine: CLOCK_MONOTONIC in nanoseconds. */
+/* The engine's clock: CLOCK_MONOTONIC in nanoseconds. */
 #ifndef HARP_ENGINE_CLOCK_H
 #define HARP_ENGINE_CLOCK_H
 
@@ -19,7 +19,7 @@ static inline void harp_sleep_us(unsigned us)
   nanosleep(&t, NULL);
 }
 
-/* The wall's clock, for people: ns since 1970. */
+/* CLOCK_REALTIME: ns since 1970, for times that users see. */
 static inline uint64_t harp_clock_wall_ns(void)
 {
   struct timespec t;
@@ -27,13 +27,14 @@ static inline uint64_t harp_clock_wall_ns(void)
   return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-/* How long a loop has waited, not counting time in which its process was stopped. */
+/* The time that a loop has waited, without the time in which its process was stopped. */
 struct harp_run_time {
-  uint64_t last; /* ns: when it was last asked; 0: never */
+  uint64_t last; /* ns: last call of harp_ran_ns; 0: none */
   uint64_t ran;  /* ns */
 };
 
-/* ns since it was first asked. The loop asks every few milliseconds, so a longer gap is a pause. */
+/* Running time since the first call, ns. A loop calls it every few milliseconds, so only 50 ms
+ * of a longer gap count: the rest is a pause. */
 static inline uint64_t harp_ran_ns(struct harp_run_time *time)
 {
   const uint64_t longest = 50000000;

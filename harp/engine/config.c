@@ -14,7 +14,7 @@
 enum {
   ANYWHERE = false,
   FILE_ONLY = true,
-  QUOTED_MAX = 64, /* bytes of a wrong value that an error line repeats */
+  QUOTED_MAX = 64, /* bytes of an invalid value that an error line quotes */
 };
 
 const struct harp_config_key_info harp_config_key_info[HARP_CONFIG_KEYS] = {
@@ -35,7 +35,7 @@ static const struct {
 #undef HARP_KEY
 };
 
-/* A stretch of the untrusted text. */
+/* A part of the untrusted text. */
 struct span {
   const char *start;
   size_t length;
@@ -54,7 +54,7 @@ static struct span trim(struct span s)
   return s;
 }
 
-/* Up to the first of these characters, or everything. */
+/* The part before the first such character, or everything. */
 static struct span cut(struct span s, char at)
 {
   const char *found = s.length ? memchr(s.start, at, s.length) : NULL;
@@ -64,7 +64,7 @@ static struct span cut(struct span s, char at)
   return s;
 }
 
-/* A copy that is fit for an error line: short, and no control characters. */
+/* Copies a part for an error line: shortened, and without control characters. */
 static const char *quote(struct span s, char out[QUOTED_MAX + 4])
 {
   size_t length = s.length < QUOTED_MAX ? s.length : QUOTED_MAX;
@@ -97,7 +97,7 @@ static int find_key(struct span name)
   return -1;
 }
 
-/* Each line says first where the text stands: "FILE:3: ", or nothing for a text without a name. */
+/* where: the prefix of an error line, such as "FILE:3: "; "" for a text without a name. */
 static int unknown_key(const char *where, struct span name, char *error)
 {
   char quoted[QUOTED_MAX + 4], list[HARP_CONFIG_ERROR_SIZE / 2] = "";
@@ -179,8 +179,8 @@ static int parse_line(struct harp_config *config, struct span line, unsigned num
   if (key < 0)
     return unknown_key(where, name, error);
   if (seen[key])
-    return fail(error, -EINVAL, "%s%s is given twice, first in line %u; keep one of them", where,
-                harp_config_key_info[key].name, seen[key]);
+    return fail(error, -EINVAL, "%s%s is given twice, first in line %u; keep one of the lines",
+                where, harp_config_key_info[key].name, seen[key]);
   seen[key] = number;
   config->source[key] = HARP_FROM_FILE;
   return set_value(config, key, value, where, error);
@@ -238,14 +238,14 @@ static bool given(const struct harp_config *config, enum harp_config_key key)
   return config->source[key] != HARP_FROM_DEFAULT;
 }
 
-/* Own addresses have all of the dynamic range (RFC 6335 section 6) to themselves. */
+/* An address of HARP's own uses all dynamic ports (RFC 6335, 6) by default. */
 static void default_ports(struct harp_config *config)
 {
   if (!given(config, HARP_KEY_tcp_ports) && !config->address.kernel)
     config->tcp_ports = (struct harp_config_ports){49152, 65535};
 }
 
-/* A gateway beyond the network is out of reach, but for an address alone in its network (/32). */
+/* A gateway must be inside the address's network, except for a /32 address. */
 static int check_gateway(const struct harp_config *config, const char *where, char *error)
 {
   char gateway[INET_ADDRSTRLEN];
@@ -261,7 +261,7 @@ static int check_gateway(const struct harp_config *config, const char *where, ch
       where, inet_ntop(AF_INET, &config->gateway, gateway, sizeof(gateway)), prefix);
 }
 
-/* What no key can decide alone. */
+/* Checks keys that depend on each other, and sets defaults that depend on other keys. */
 static int check_together(struct harp_config *config, char *error)
 {
   char where[224] = "";
@@ -315,7 +315,7 @@ int harp_config_parse(const char *text, size_t length, const char *name, struct 
   return build(config, (struct span){text, length}, name, false, error);
 }
 
-/* Reads the whole file, up to capacity. Bytes, or a negative errno. */
+/* Reads the file, up to capacity bytes. Returns the bytes read, or a negative errno. */
 static ssize_t read_all(int fd, char *out, size_t capacity)
 {
   size_t used = 0;

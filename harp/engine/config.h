@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a ztcp*.conf says, as typed fields: one file a NIC, lines "key = value",
- * "#" starts a comment. HARP_<KEY> in the environment wins over the file, the
- * file over the default; some keys belong to the file alone (config_keys.def).
+ * The content of a ztcp*.conf as typed fields. One file describes one NIC, in lines "key = value";
+ * "#" starts a comment. HARP_<KEY> in the environment overrides the file, and the file overrides
+ * the default. Some keys are read from the file only (config_keys.def).
  *
- * The text is untrusted: any bytes give either a configuration or one line that
- * names file, line, key and what is allowed.
+ * The text is untrusted. Any bytes result in a configuration, or in an error line that names the
+ * file, the line, the key and the allowed values.
  *
  * Thread: any; no function here keeps state.
  */
@@ -39,7 +39,7 @@ enum harp_config_source {
 };
 
 struct harp_config_address {
-  bool kernel;      /* share the interface's own; the rest is then zero */
+  bool kernel;      /* share the interface's address; the other fields are zero */
   uint32_t address; /* network order */
   uint8_t prefix;   /* bits, 1-32 */
 };
@@ -50,7 +50,7 @@ struct harp_config_cores {
 };
 
 struct harp_config_ports {
-  uint16_t first, last; /* 0, 0: what the kernel grants */
+  uint16_t first, last; /* 0, 0: ports that the kernel assigns */
 };
 
 struct harp_config_network {
@@ -65,11 +65,11 @@ struct harp_config_peers {
 
 /* Fields carry the names of their keys. */
 struct harp_config {
-  char path[4096]; /* of the file; "" if it was parsed from memory without a name */
+  char path[4096]; /* of the file; "": text from memory without a name */
 
   char device[HARP_CONFIG_DEVICE_SIZE];
   struct harp_config_address address;
-  uint32_t gateway;                     /* network order; 0: the device's own idea of it */
+  uint32_t gateway;                     /* network order; 0: the device's */
   uint16_t mtu;                         /* bytes; 0: the device's */
   uint8_t mac[6];                       /* zero: the device's */
   char gpu[16];                         /* "0000:3b:00.0", lower case; "": any */
@@ -83,7 +83,7 @@ struct harp_config {
   char cc[16];
   uint32_t rto_min_us;
   uint32_t timeout_ms;
-  uint32_t hugepages; /* MiB; 0: those that are free, or none */
+  uint32_t hugepages; /* MiB; 0: free hugepages, if there are any */
 
   uint8_t source[HARP_CONFIG_KEYS]; /* enum harp_config_source */
 };
@@ -101,35 +101,33 @@ struct harp_config_key_info {
 extern const struct harp_config_key_info harp_config_key_info[HARP_CONFIG_KEYS];
 
 /*
- * All of these return 0 or a negative errno and then one line in error
- * (HARP_CONFIG_ERROR_SIZE bytes); *config is then undefined.
- * -EINVAL: the text is wrong; -EFBIG: it is too long; else what the system said.
+ * harp_config_parse, harp_config_read and harp_config_load return 0, or a negative errno and one
+ * line in error (HARP_CONFIG_ERROR_SIZE bytes). *config is undefined after an error.
+ * -EINVAL: the text is invalid; -EFBIG: it is too long; else the errno of a system call.
  */
 
-/* From memory: file and defaults, no environment. name stands for the file in
- * the error line; "" if there is none. */
+/* Parses text in memory, with defaults but without the environment. name: the file's name in error
+ * lines; "": none. */
 int harp_config_parse(const char *text, size_t length, const char *name, struct harp_config *config,
                       char *error);
 
-/* From an open file: environment over file over default. fd stays open and its
- * offset is not used. */
+/* Reads an open file, with defaults and the environment. fd stays open and keeps its offset. */
 int harp_config_read(int fd, const char *path, struct harp_config *config, char *error);
 
 int harp_config_load(const char *path, struct harp_config *config, char *error);
 
-/* The value in force, as a file would spell it; "" where the device, the kernel
- * or a measurement decides. Returns out. */
+/* Writes the effective value as a file would contain it; "" if the device or the kernel decides.
+ * Returns out. */
 char *harp_config_format(const struct harp_config *config, enum harp_config_key key, char *out,
                          size_t size);
 
-/* What is behind all fault:SPEC| wrappers of a device: "packet:eth0". Points
- * into device. */
+/* The device inside all fault:SPEC| wrappers, such as "packet:eth0". Points into device. */
 const char *harp_config_innermost(const char *device);
 
-/* Whether several processes may use the device at the same time. */
+/* Whether several processes may use the device at once. */
 bool harp_config_shareable(const struct harp_config *config);
 
-/* Whether peers lets this address (network order) connect. */
+/* Whether the key `peers` allows this address (network order) to connect. */
 bool harp_config_peer_allowed(const struct harp_config *config, uint32_t address);
 
 #endif

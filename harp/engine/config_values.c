@@ -7,8 +7,8 @@
 
 #include "harp/engine/config_values.h"
 
-/* Digits only: strtoul's signs, blanks and hexadecimal are not ours. Moves *text
- * behind the number. */
+/* Reads decimal digits only, unlike strtoul, which allows signs, blanks and hexadecimal. Moves
+ * *text past the number. */
 static bool read_number(const char **text, uint64_t min, uint64_t max, uint64_t *number)
 {
   const char *p = *text;
@@ -69,7 +69,7 @@ static void write_uint16(const void *field, char *out, size_t size)
   write_number(*(const uint16_t *)field, out, size);
 }
 
-/* No control characters: such values are repeated in lines of a log. */
+/* Rejects control characters, because log lines quote the value. */
 static bool copy_text(const char *text, char *out, size_t size)
 {
   size_t length = strlen(text);
@@ -110,8 +110,8 @@ static bool read_device(const struct harp_config_key_info *key, const char *text
   return copy_text(text, field, HARP_CONFIG_DEVICE_SIZE);
 }
 
-/* An address that a host can own: not "this network", loopback, multicast or
- * reserved (RFC 1122 3.2.1.3). */
+/* Whether a host can own the address: it is not "this network", loopback, multicast or reserved
+ * (RFC 1122, 3.2.1.3). */
 static bool is_host(uint32_t address)
 {
   uint8_t first = (uint8_t)(ntohl(address) >> 24);
@@ -157,8 +157,7 @@ static bool read_address(const struct harp_config_key_info *key, const char *tex
   if (!read_number(&slash, 1, 32, &prefix) || *slash != '\0' || !is_host(address->address))
     return false;
   address->prefix = (uint8_t)prefix;
-  /* The network's own and its broadcast address belong to no host; a /31 has
-   * neither (RFC 3021). */
+  /* A host cannot own the network or the broadcast address. A /31 has neither (RFC 3021). */
   host_bits = address->address & ~mask_of(address->prefix);
   return prefix >= 31 || (host_bits != 0 && host_bits != ~mask_of(address->prefix));
 }
@@ -225,7 +224,7 @@ static void write_mac(const void *field, char *out, size_t size)
              mac[5]);
 }
 
-/* A hexadecimal number of at most max_digits; moves *text behind it. */
+/* Reads a hexadecimal number of at most max_digits. Moves *text past it. */
 static bool read_hex(const char **text, int max_digits, unsigned *number)
 {
   int digits = 0;
@@ -238,7 +237,7 @@ static bool read_hex(const char **text, int max_digits, unsigned *number)
   return digits > 0;
 }
 
-/* NVML spells the domain with eight digits, sysfs with four, lspci leaves it out. */
+/* NVML prints the domain with eight digits, sysfs with four, and lspci omits it. */
 bool harp_pci_id_parse(const char *text, char *out)
 {
   unsigned part[3] = {0, 0, 0}, function;
@@ -283,7 +282,7 @@ static bool read_path(const struct harp_config_key_info *key, const char *text, 
   return text[0] == '/' && copy_text(text, field, HARP_CONFIG_PATH_SIZE);
 }
 
-/* Blanks around the commas of a list are welcome. */
+/* Blanks around the commas of a list are allowed. */
 static const char *skip_blanks(const char *text) { return text + strspn(text, " \t"); }
 
 static bool read_cores(const struct harp_config_key_info *key, const char *text, void *field)
@@ -317,7 +316,7 @@ static bool read_cores(const struct harp_config_key_info *key, const char *text,
   }
 }
 
-/* Appends to a text that may already be cut off at size. */
+/* Appends to a text that may be truncated at size already. */
 #define append(out, size, used, ...)                                            \
   do {                                                                          \
     if ((used) < (size))                                                        \
@@ -415,7 +414,7 @@ static void write_peers(const void *field, char *out, size_t size)
   }
 }
 
-/* The key's allowed text lists the words, apart by commas. */
+/* The key's allowed text lists the words, separated by commas. */
 static bool read_choice(const struct harp_config_key_info *key, const char *text, void *field)
 {
   size_t length = strlen(text);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One reader and one writer for each kind of value in ztcp*.conf.
+ * A reader and a writer for each kind of value in ztcp*.conf.
  *
- * A reader gets a trimmed, NUL-terminated, non-empty text of printable ASCII and
- * the key's field. It returns false if the text is not allowed; the field is
- * then undefined. A writer spells the field as a file would, "" for unset.
+ * A reader gets a trimmed, non-empty, NUL-terminated text without control characters except tabs,
+ * and the key's field. It returns false if the text is not allowed; the field is undefined then. A
+ * writer formats the field as a file would contain it, "" if it is not set.
  */
 #ifndef HARP_ENGINE_CONFIG_VALUES_H
 #define HARP_ENGINE_CONFIG_VALUES_H

@@ -8,7 +8,7 @@
 #include "harp/engine/log.h"
 #include "harp/engine/thread.h"
 
-static atomic_uint writing; /* threads that have not done yet */
+static atomic_uint writing; /* threads that have not finished */
 
 static void *write_out(void *argument)
 {

@@ -17,12 +17,12 @@
 
 enum {
   PACKETS = 8192,      /* 2 KiB each, per instance */
-  SYN_RTO_US = 200000, /* a cloud's network is near; RFC 6298 allows no less than it measures */
-  RCVBUF = 4 << 20,    /* the window of a flow: 100 Gbit/s times 300 us */
+  SYN_RTO_US = 200000, /* initial RTO: below RFC 6298's 1 s, since peers are in one network */
+  RCVBUF = 4 << 20,    /* receive window of a flow: about 100 Gbit/s times 300 us */
   RCVBUF_LEAST = 64 << 10,
 };
 
-/* --- Configuration into words that ports and stacks understand --- */
+/* --- Configuration of the port and the stacks --- */
 
 static struct harp_port_config port_config(const struct harp_config *config)
 {
@@ -54,7 +54,7 @@ static int stack_config(const struct harp_engine *engine, struct harp_stack_conf
   stack->max_connections = HARP_ENGINE_CONNECTIONS;
   stack->packets = PACKETS;
   stack->rto_initial_us = SYN_RTO_US;
-  /* What a shallow device drops costs more than a small window. */
+  /* Drops by a device with a small receive buffer cost more than a small window. */
   stack->rcvbuf = RCVBUF;
   uint32_t depth = info->receive_depth / 2;
   if (depth && depth < RCVBUF) {
@@ -65,8 +65,8 @@ static int stack_config(const struct harp_engine *engine, struct harp_stack_conf
   return got == (ssize_t)sizeof stack->seed ? 0 : -EIO;
 }
 
-/* Fewer cores than the threads of all local ranks that would like to spin: each
- * instance's worker, and the thread of the application that waits for it. */
+/* Whether this process has fewer cores than the spinning threads of all local ranks need: for each
+ * rank one worker per instance and one application thread, and two spare cores. */
 static bool cores_are_scarce(const struct harp_config *config)
 {
   cpu_set_t set;

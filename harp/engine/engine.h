@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine: what one process has of HARP. It claims a ztcp*.conf, opens the
- * port, and runs an instance per queue.
+ * The engine, of which a process has one. It claims a ztcp*.conf, opens the port, and runs one
+ * instance per queue.
  *
- * Thread: open and close are the caller's to serialize; the rest is for any.
+ * Thread: the caller serializes open and close; the other functions may be called by any thread.
  */
 #ifndef HARP_ENGINE_ENGINE_H
 #define HARP_ENGINE_ENGINE_H
@@ -20,47 +20,48 @@
 #include "harp/engine/statfile.h"
 
 enum {
-  HARP_ENGINE_INSTANCES = 8,      /* what a handle has room to name */
-  HARP_ENGINE_CONNECTIONS = 4096, /* of each */
+  HARP_ENGINE_INSTANCES = 8,      /* a handle has as many port fields */
+  HARP_ENGINE_CONNECTIONS = 4096, /* per instance */
   HARP_ENGINE_ERROR_SIZE = 512,
 };
 
 struct harp_engine {
   struct harp_config config;
-  struct harp_claim claim; /* fd -1: opened with a configuration of the caller's */
+  struct harp_claim claim; /* fd -1: opened by harp_engine_open_config */
   struct harp_port *port;
   struct harp_statfile statfile;
   unsigned instance_count;
   struct harp_instance *instances[HARP_ENGINE_INSTANCES];
   struct harp_regions regions;
   pthread_mutex_t ports_lock;
-  _Atomic(uint8_t) port_owner[65536]; /* instance + 1 that has a local port; 0: none */
-  bool forgotten;                     /* a forked child: nothing here may be touched */
+  _Atomic(uint8_t) port_owner[65536]; /* instance + 1 that owns a local port; 0: none */
+  bool forgotten;                     /* in a forked child: the engine must not be used */
 };
 
 /*
- * Does everything that can fail, so that NCCL can still fall back: claim,
- * device, memory. Workers sleep until there is work. 0, or a negative errno and
- * one line in error (HARP_ENGINE_ERROR_SIZE bytes) that says what, where, and
- * how to mend it.
+ * Claims a configuration, opens the device and allocates memory. Everything that can fail is done
+ * here, so that NCCL can still fall back. May block. 0, or a negative errno and one line in error
+ * (HARP_ENGINE_ERROR_SIZE bytes) that says what is wrong, where, and how to mend it.
  */
 int harp_engine_open(struct harp_engine **engine, char *error);
-/* The same with a configuration instead of a claim. */
+/* The same with the caller's configuration instead of a claim. */
 int harp_engine_open_config(struct harp_engine **engine, const struct harp_config *config,
                             char *error);
-/* Nobody may use the engine, its instances or flows any more. */
+/* Stops the workers and frees everything. No thread may use the engine, its instances or flows. */
 void harp_engine_close(struct harp_engine *engine);
 
-/* A local TCP port whose packets arrive at the instance; wanted 0: any. */
+/* Reserves a local TCP port (host order) whose packets arrive at the instance; wanted 0: any port.
+ * 0, or a negative errno of the port, such as -EADDRINUSE. */
 int harp_engine_reserve(struct harp_engine *engine, unsigned instance, uint16_t wanted,
                         uint16_t *port);
 void harp_engine_release(struct harp_engine *engine, unsigned instance, uint16_t port);
 
-/* Begins to write the traces of all instances out (dump.h), once per reason that
- * goes wrong; a process leaves a few files at most. */
+/* Starts writing the traces of all instances to a file (dump.h). A process writes at most
+ * HARP_TRACE_DUMPS files. */
 void harp_engine_dump(struct harp_engine *engine, const char *reason);
 
-/* In a forked child: leaves the parent's engine alone. */
+/* In a forked child: releases the child's copies of descriptors and mappings. The parent's engine
+ * continues. */
 void harp_engine_forget(struct harp_engine *engine);
 
 #endif

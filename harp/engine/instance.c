@@ -15,10 +15,10 @@
 #include "harp/engine/log.h"
 
 enum {
-  BURST = 32,          /* frames a receive call, before acknowledgements go out */
-  LOOP_LIMIT = 1024,   /* frames to ourselves that may wait */
-  RECLAIM_US = 100000, /* a device's time to give descriptors back */
-  TIMERS_WAIT = 16,    /* polls that found frames, before timers run all the same */
+  BURST = 32,          /* frames per receive call, before acknowledgements are sent */
+  LOOP_LIMIT = 1024,   /* frames of this process to itself that may wait */
+  RECLAIM_US = 100000, /* time for a device to return its buffers */
+  TIMERS_WAIT = 16,    /* consecutive polls with frames, after which timers run in any case */
 };
 
 /* --- Output --- */
@@ -32,7 +32,7 @@ static uint32_t load_u32(const uint8_t *p)
 
 enum { ETH_SIZE = 14, IP_DST_OFFSET = 16, TCP_DST_OFFSET = 22 }; /* headers without IP options */
 
-/* The instance of this process that a frame to our own address is for. */
+/* The instance of this process that should receive a frame to our own address; NULL: none. */
 static struct harp_instance *own_destination(const struct harp_instance *instance,
                                              const struct harp_tx_frame *frame)
 {
@@ -46,7 +46,8 @@ static struct harp_instance *own_destination(const struct harp_instance *instanc
   return owner ? instance->siblings[owner - 1] : NULL;
 }
 
-/* No NIC returns a frame to its sender, so what is for ourselves turns round here. */
+/* Queues a copy of a frame for an instance of this process, since a NIC does not return a frame to
+ * its sender. */
 static int loop_back(struct harp_instance *target, const struct harp_tx_frame *frame)
 {
   if (atomic_load_explicit(&target->loop_count, memory_order_relaxed) >= LOOP_LIMIT) {
@@ -100,7 +101,7 @@ static unsigned receive_loop(struct harp_instance *instance)
   unsigned count = 0;
   while (list) {
     struct harp_loop_frame *next = list->next;
-    /* It never left memory: whatever checksum it lacks, the bytes are good. */
+    /* The frame never left memory, so its bytes are good even without a checksum. */
     struct harp_rx_frame frame = {.header = list->data,
                                   .header_length = list->length,
                                   .segment_size = list->segment_size,
@@ -173,7 +174,7 @@ static unsigned run_posts(struct harp_instance *instance)
   }
   struct harp_post *list = atomic_exchange(&instance->posts, NULL);
   struct harp_post *in_order = NULL;
-  while (list) { /* they were pushed, so the newest is first */
+  while (list) { /* the list has the newest first */
     struct harp_post *next = list->next;
     list->next = in_order;
     in_order = list;
@@ -183,7 +184,7 @@ static unsigned run_posts(struct harp_instance *instance)
   while (in_order) {
     struct harp_post *post = in_order;
     in_order = post->next;
-    /* Cleared before the run: what is posted from here on runs again. */
+    /* Cleared before the run, so a post during the run causes another run. */
     atomic_store(&post->queued, false);
     post->run(post, instance);
     count++;
@@ -191,8 +192,8 @@ static unsigned run_posts(struct harp_instance *instance)
   return count;
 }
 
-/* Of an address that the kernel has, the kernel knows; and a host with several interfaces may well
- * speak of it through another of them. */
+/* Logs another host that uses HARP's own address. For a shared address, the kernel handles
+ * conflicts, and a host with several interfaces may announce it with another hardware address. */
 static void tell_conflict(struct harp_instance *instance)
 {
   const struct harp_port_info *info = &instance->port->info;
@@ -234,9 +235,8 @@ void harp_instance_add_ticker(struct harp_instance *instance, struct harp_ticker
 
 /* --- The poll --- */
 
-/* A host that was busy elsewhere finds late timers and, behind this burst, frames
- * that came in time: those first, within bounds, or it would send again what was
- * acknowledged long ago. */
+/* After a pause, timers are late and frames that arrived in time still wait. The frames go first,
+ * for at most TIMERS_WAIT polls. Otherwise timers would send data again that was acknowledged. */
 static void run_timers(struct harp_instance *instance, unsigned frames)
 {
   if (frames && instance->timers_waited++ < TIMERS_WAIT) {
@@ -247,8 +247,8 @@ static void run_timers(struct harp_instance *instance, unsigned frames)
   harp_stack_advance(instance->stack, instance->now);
 }
 
-/* A ticker is due every HARP_TICK_NS. Where polls lie farther apart, nobody ran: the process was
- * stopped, or the host had no time for it. */
+/* Detects a pause. A ticker makes a poll due every HARP_TICK_NS. A longer gap between polls means
+ * that the process was stopped or the host was busy. */
 static void notice_pause(struct harp_instance *instance, uint64_t before)
 {
   uint64_t gap = instance->now - before;
@@ -300,11 +300,11 @@ static void poll_unlock(struct harp_instance *instance)
 static void ring(struct harp_instance *instance)
 {
   uint64_t one = 1;
-  /* The count of an eventfd saturates: a full one has rung already. */
+  /* An eventfd whose count is full is readable already, so a failed write does not matter. */
   (void)!write(instance->doorbell, &one, sizeof one);
 }
 
-/* The worker sleeps until a time that has become too late. */
+/* Wakes the worker if the next deadline is now before the end of its sleep. */
 static void wake_for_deadline(struct harp_instance *instance)
 {
   if (!atomic_load(&instance->asleep)) {
@@ -371,7 +371,7 @@ void harp_instance_post(struct harp_instance *instance, struct harp_post *post)
   }
 }
 
-/* --- Calls: a post that somebody waits for --- */
+/* --- Calls: posts that a thread waits for --- */
 
 enum call_state { CALL_WAITING, CALL_RUNNING, CALL_DONE, CALL_ABANDONED };
 
@@ -382,7 +382,7 @@ struct call {
   atomic_int state;
 };
 
-/* Runs it unless the caller has gone; then the call is the poller's to free. */
+/* Runs the call, or frees it if its caller no longer waits. */
 static void run_call(struct harp_post *post, struct harp_instance *instance)
 {
   struct call *call = (struct call *)post;
@@ -416,7 +416,7 @@ int harp_instance_call(struct harp_instance *instance,
     int expected = CALL_WAITING;
     if (harp_ran_ns(&waited) >= timeout_ms * 1000000ull &&
         atomic_compare_exchange_strong(&call->state, &expected, CALL_ABANDONED)) {
-      return -ETIMEDOUT; /* a poller will find and free it */
+      return -ETIMEDOUT; /* the next poll frees it */
     }
     if (round > 64) {
       harp_sleep_us(20);
@@ -435,7 +435,7 @@ int harp_instance_reclaim(struct harp_instance *instance)
 
 /* --- Life --- */
 
-/* The stack's events, by their names in the trace. */
+/* Records the stack's events in the trace. */
 static void trace_stack(void *user, uint16_t local_port, enum harp_stack_event event, uint32_t a,
                         uint32_t b)
 {

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An instance: a core's share of a NIC. One queue of a port, one stack, their
- * counters and trace; nothing mutable is shared with other instances.
+ * An instance drives one queue of a NIC, on one core: a queue of a port, a stack, and their
+ * counters and trace. No other instance touches these.
  *
- * Whoever holds the poll lock polls: the instance's worker, or for one poll an
- * application thread in its place. Everything that touches the stack (the flow
- * callbacks, posted work, calls) runs under the poll lock; other threads hand work
- * in by posts and calls.
+ * A thread polls only while it holds the poll lock: the instance's worker, or an application
+ * thread for one poll. All code that touches the stack runs under the poll lock: flow
+ * callbacks, posted work, and calls. Other threads hand in work by posts and calls.
  */
 #ifndef HARP_ENGINE_INSTANCE_H
 #define HARP_ENGINE_INSTANCE_H
@@ -25,8 +24,8 @@ struct harp_config;
 struct harp_instance;
 
 /*
- * Work handed to the poller, embedded in what it is about. Posting it again
- * before it ran is one run. The owner keeps it alive until it has run.
+ * Work for the poller, embedded in the object that it concerns. Several posts before it runs cause
+ * one run. The owner keeps it alive until it has run.
  */
 struct harp_post {
   struct harp_post *next;
@@ -34,7 +33,7 @@ struct harp_post {
   void (*run)(struct harp_post *post, struct harp_instance *instance);
 };
 
-/* Called about every HARP_TICK_NS while registered, under the poll lock. */
+/* Called about every HARP_TICK_NS, under the poll lock. */
 struct harp_ticker {
   struct harp_ticker *next;
   void (*tick)(struct harp_ticker *ticker, struct harp_instance *instance, uint64_t now_ns);
@@ -50,46 +49,46 @@ struct harp_loop_frame {
 };
 
 struct harp_instance {
-  /* Read by every thread. */
+  /* Constant after creation, read by any thread. */
   struct harp_port *port;
   unsigned queue;
   struct harp_stack *stack;
   uint64_t *counters;
   const struct harp_config *config;
 
-  /* The poll lock, and the words by which threads find each other. */
+  /* The poll lock, and the words by which the threads synchronize. */
   _Alignas(64) atomic_bool poll_lock;
   atomic_bool asleep;              /* the worker waits on its descriptors */
-  _Atomic(uint64_t) sleeps_until;  /* ns: when it would wake by itself */
+  _Atomic(uint64_t) sleeps_until;  /* ns: end of its sleep without a wakeup */
   _Atomic(uint64_t) caller_polled; /* ns: last poll by an application thread */
   _Atomic(struct harp_post *) posts;
 
   /* Under the poll lock. */
   _Alignas(64) uint64_t now;
-  uint64_t last_work; /* ns: last poll that found something */
-  uint64_t next_tick;
-  uint64_t held_up;       /* ns: time in which nobody could poll, all together */
-  uint64_t resumed;       /* ns: when the last such time ended */
-  bool conflict_told;     /* also while the address is tentative: init tells then */
-  unsigned timers_waited; /* polls in a row that found frames and ran no timers */
+  uint64_t last_work;     /* ns: last poll that found work */
+  uint64_t next_tick;     /* ns */
+  uint64_t held_up;       /* ns: sum of all pauses in which no thread polled */
+  uint64_t resumed;       /* ns: when the last pause ended */
+  bool conflict_told;     /* the conflict was logged; also set while tentative: init reports it */
+  unsigned timers_waited; /* consecutive polls that found frames and ran no timers */
   struct harp_ticker *tickers;
   struct harp_trace trace;
-  bool (*expect)(void *user, struct harp_rx_hint *hint); /* where the next payload goes */
+  bool (*expect)(void *user, struct harp_rx_hint *hint); /* tells where the next payload belongs */
   void *expect_user;
-  uint64_t link_changed; /* ns: when the port last went down or came back */
-  atomic_bool link_down; /* written under the poll lock; the worker looks before it sleeps, too */
+  uint64_t link_changed; /* ns: when the port last went down or up */
+  atomic_bool link_down; /* written under the poll lock; the worker reads it before it sleeps */
 
-  /* Frames to ourselves. */
+  /* Frames from this process to itself. */
   pthread_mutex_t loop_lock;
   struct harp_loop_frame *loop_first, *loop_last;
   atomic_uint loop_count;
-  /* Which instance has a local port of this process (number + 1; 0: none), for those. */
+  /* The instance that owns a local port (number + 1; 0: none), to direct these frames. */
   const _Atomic(uint8_t) *port_owner;
   struct harp_instance *const *siblings;
 
   /* The worker. */
   int doorbell; /* eventfd */
-  bool scarce;  /* fewer cores than threads that would like to spin */
+  bool scarce;  /* fewer cores than spinning threads */
   int cpu;      /* -1: not pinned */
   pthread_t worker;
   bool has_worker;
@@ -98,54 +97,55 @@ struct harp_instance {
 
 struct harp_instance_config {
   struct harp_port *port;           /* borrowed */
-  const struct harp_config *config; /* borrowed; says who may connect */
+  const struct harp_config *config; /* borrowed; `peers` limits which hosts may connect */
   unsigned queue;
   struct harp_stack_config stack;
   bool only_asks;     /* the kernel answers ARP and ICMP for the address */
-  bool tentative;     /* the address is not used before harp_stack_use_address */
+  bool tentative;     /* the address must not be used before harp_stack_use_address */
   uint64_t *counters; /* HARP_COUNTERS words; NULL: the stack's own */
   int cpu;
   bool scarce;
 };
 
-/* 0, -EINVAL, -ENOMEM, or what the system said. */
+/* 0, -EINVAL, -ENOMEM, or a negative errno of a system call. */
 int harp_instance_create(struct harp_instance **instance,
                          const struct harp_instance_config *config);
-/* Stops the worker and frees; nobody may post or call any more. */
+/* Stops the worker and frees the instance. No thread may post or call any more. */
 void harp_instance_destroy(struct harp_instance *instance);
 
-/* Starts the worker thread, with all signals blocked. */
+/* Starts the worker thread, with all signals blocked. 0, or a negative errno. */
 int harp_instance_start(struct harp_instance *instance);
 void harp_instance_stop(struct harp_instance *instance);
 
-/* One poll, if nobody else is polling. Returns whether it polled; *worked (may
- * be NULL) whether something was done. Any thread. */
+/* Polls once, unless another thread is polling. Returns whether it polled; *worked (may be NULL)
+ * tells whether the poll found work. Any thread. */
 bool harp_instance_poll(struct harp_instance *instance, bool *worked);
 
-/* The same by an application thread that waits for something in test(): only
- * where it helps, which is when cores are scarce or the worker sleeps. */
+/* The same for an application thread that waits in test(). It polls only if that helps: if cores
+ * are scarce or the worker sleeps. */
 void harp_instance_progress(struct harp_instance *instance);
 
-/* Any thread; wakes the worker if it sleeps. */
+/* Queues work for the next poll, and wakes a sleeping worker. Any thread. */
 void harp_instance_post(struct harp_instance *instance, struct harp_post *post);
 
-/* Runs function under the poll lock and waits for it, at most timeout_ms; polls
- * itself while it waits. -ETIMEDOUT: it has not run, and will not. Not from
- * callbacks. */
+/* Runs function under the poll lock and waits for it, at most timeout_ms of running time. The
+ * caller polls while it waits. 0; -ETIMEDOUT: function has not run and will not run; -ENOMEM. Any
+ * thread, but not from callbacks. */
 int harp_instance_call(struct harp_instance *instance,
                        void (*function)(struct harp_instance *instance, void *argument),
                        void *argument, unsigned timeout_ms);
 
-/* Under the poll lock. */
-/* Waits, with a bound, until the device reads no memory of the application's
- * any more. 0, or -ETIMEDOUT. */
+/* The functions below are called under the poll lock. */
+
+/* Waits at most 100 ms until the device no longer reads application memory. 0, or -ETIMEDOUT. */
 int harp_instance_reclaim(struct harp_instance *instance);
-/* ns: when the instance has to be polled next; UINT64_MAX: never. */
+/* When the instance must be polled next, ns; UINT64_MAX: never. */
 uint64_t harp_instance_deadline(struct harp_instance *instance);
-/* Whether this host's own network link is up. Asks the port, whose socket may not have told. */
+/* Whether this host's network link is up. It asks the port for the carrier, since a socket does not
+ * report a lost carrier. */
 bool harp_instance_link_up(struct harp_instance *instance);
-/* ns: a clock that stands still while nobody could poll (the process was stopped, the host was busy
- * elsewhere). How long a peer has been silent is measured by it. */
+/* A clock that stops during pauses in which no thread polled, because the process was stopped or
+ * the host was busy. It measures how long a peer is silent. ns. */
 static inline uint64_t harp_instance_running_time(const struct harp_instance *instance)
 {
   return instance->now - instance->held_up;

@@ -18,7 +18,7 @@ static int refuse(char *error, int result, const char *path, const char *what)
   return result;
 }
 
-/* Bytes read, at most size; negative errno. */
+/* Reads at most size bytes. Returns the bytes read, or a negative errno. */
 static ssize_t read_whole(int descriptor, uint8_t *bytes, size_t size)
 {
   size_t total = 0;
@@ -51,7 +51,7 @@ int harp_key_file_read(struct harp_key_file *file, const char *path, char *error
   struct stat status;
   file->length = 0;
   file->loose = false;
-  /* A pipe that nobody writes to must not hold init up. */
+  /* O_NONBLOCK: a pipe without a writer must not block init. */
   int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0 || fstat(descriptor, &status) != 0) {
     int result = -errno;
@@ -66,11 +66,11 @@ int harp_key_file_read(struct harp_key_file *file, const char *path, char *error
     return refuse(error, (int)size, path, strerror((int)-size));
   }
   if (size > HARP_KEY_FILE_MAX) {
-    return refuse(error, -EINVAL, path, "more than 4096 bytes are no key");
+    return refuse(error, -EINVAL, path, "a key has at most 4096 bytes");
   }
   file->length = without_line_end(file->bytes, (size_t)size);
   if (file->length < HARP_KEY_FILE_MIN) {
-    return refuse(error, -EINVAL, path, "fewer than 16 bytes can be guessed");
+    return refuse(error, -EINVAL, path, "a key has at least 16 bytes");
   }
   file->loose = (status.st_mode & (S_IROTH | S_IWOTH)) != 0;
   return 0;

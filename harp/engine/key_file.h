@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The file that HARP_KEY_FILE names: read whole, and refused where it is no key.
- * What is made of its bytes is the plugin's.
+ * Reads the file that HARP_KEY_FILE names, and rejects a file that cannot be a key. The plugin
+ * derives its key from the bytes.
  *
  * Thread: any; no function here keeps state.
  */
@@ -13,19 +13,19 @@
 #include <stdint.h>
 
 enum {
-  HARP_KEY_FILE_MIN = 16, /* bytes; fewer can be guessed */
+  HARP_KEY_FILE_MIN = 16, /* bytes; a shorter key can be guessed */
   HARP_KEY_FILE_MAX = 4096,
   HARP_KEY_FILE_ERROR_SIZE = 512,
 };
 
 struct harp_key_file {
-  size_t length; /* without line ends at the end */
-  bool loose;    /* every user of this host may read or change it; known once the file is open */
+  size_t length; /* bytes, without trailing line ends */
+  bool loose;    /* every user of this host may read or change the file */
   uint8_t bytes[HARP_KEY_FILE_MAX + 1];
 };
 
-/* 0, or a negative errno and one line in error (HARP_KEY_FILE_ERROR_SIZE bytes); never waits. The
- * caller erases *file. */
+/* 0, or a negative errno and one line in error (HARP_KEY_FILE_ERROR_SIZE bytes). It does not block
+ * on a pipe. The caller must erase *file. */
 int harp_key_file_read(struct harp_key_file *file, const char *path, char *error);
 
 #endif

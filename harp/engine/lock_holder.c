@@ -7,13 +7,13 @@
 
 #include "harp/engine/lock_holder.h"
 
-/* A file as /proc/locks names it. */
+/* A file's identity in /proc/locks. */
 struct identity {
   unsigned major, minor;
   unsigned long long inode;
 };
 
-/* The mount through which a file was opened; -1: not told. */
+/* The id of the mount through which a file was opened; -1: unknown. */
 static int mount_of(int fd)
 {
   char path[48], line[128];
@@ -31,8 +31,8 @@ static int mount_of(int fd)
   return mount;
 }
 
-/* Overlays and btrfs tell stat another device than the file system's own, which is in the list
- * of mounts. */
+/* Takes the device from the list of mounts: for overlayfs and btrfs, stat reports another device
+ * than /proc/locks. */
 static void find_device(int mount, struct identity *identity)
 {
   char line[4096];
@@ -63,7 +63,7 @@ static int find_identity(int fd, struct identity *identity)
   return 0;
 }
 
-/* 0: not told. */
+/* The pid of the process that holds the lock; 0: unknown. */
 static int holder_of(const struct identity *wanted)
 {
   struct identity locked;
@@ -84,7 +84,7 @@ static int holder_of(const struct identity *wanted)
   return holder;
 }
 
-/* A process chooses its name, and a terminal may show it. */
+/* A process chooses its own name, so characters that a terminal may interpret are replaced. */
 static void name_of_process(int pid, char *out, size_t size)
 {
   char path[48];
@@ -103,7 +103,8 @@ static void name_of_process(int pid, char *out, size_t size)
       *out = '?';
 }
 
-/* -1: not told. /proc/PID itself may belong to root, for a process that has become another user. */
+/* The effective user of a process; -1: unknown. The owner of /proc/PID is no substitute: it may be
+ * root for a process that has changed its user. */
 static long user_of_process(int pid)
 {
   char path[48], line[128];
@@ -130,7 +131,7 @@ void harp_lock_holder(int fd, char *out, size_t size)
   int pid = find_identity(fd, &identity) < 0 ? 0 : holder_of(&identity);
 
   if (!pid) {
-    snprintf(out, size, "a process unknown here");
+    snprintf(out, size, "an unknown process");
     return;
   }
   name_of_process(pid, name, sizeof(name));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who holds a lock (flock) on a file. Anybody who can read a file can lock it, so whoever is
- * kept out by a lock has to learn by whom.
+ * Finds the process that holds a lock (flock) on a file. Every user who can read a file can lock
+ * it, so an error message must name the process that holds the lock.
  *
  * Thread: any; reads /proc only.
  */
@@ -10,8 +10,9 @@
 
 #include <stddef.h>
 
-/* Writes "process 123 (python)", with " of user 1000" where that is not this process's own;
- * "a process unknown here" where the system does not tell, as for another container's. */
+/* Writes "process 123 (python)", with " of user 1000" if that is another user than this process's.
+ * Writes "an unknown process" if the system does not tell, for example for another container's
+ * process. */
 void harp_lock_holder(int fd, char *out, size_t size);
 
 #endif

@@ -10,14 +10,14 @@
 
 #include "harp/engine/log.h"
 
-enum { KINDS = 64 }; /* kinds of message that are watched at a time; a power of two */
+enum { KINDS = 64 }; /* entries of the rate limiter; a power of two */
 
 struct line {
   enum harp_log_level level;
   char text[HARP_LOG_LINE_SIZE];
 };
 
-/* Messages whose text is equal but for the digits. */
+/* Messages with the same text except for digits. */
 struct kind {
   uint64_t hash;
   time_t since;   /* CLOCK_MONOTONIC, s */
@@ -26,7 +26,7 @@ struct kind {
 
 static struct {
   pthread_mutex_t lock;
-  unsigned first, waiting; /* a ring; waiting is also read without the lock */
+  unsigned first, waiting; /* a ring; waiting is read without the lock, too */
   uint64_t dropped;
   struct kind kinds[KINDS];
   struct line lines[HARP_LOG_QUEUE];
@@ -51,8 +51,8 @@ static time_t seconds(void)
   return now.tv_sec;
 }
 
-/* Whether a line may pass now; *held: how many like it did not, in the period
- * that has just ended. Called with the lock. */
+/* Whether a line may be logged now. *held: dropped lines of its kind in the period that has just
+ * ended. Called with the lock. */
 static bool may_pass(const char *text, unsigned *held)
 {
   uint64_t hash = hash_of(text);
@@ -134,7 +134,7 @@ void harp_log_drain(harp_log_writer speak, void *user)
 {
   struct line line;
 
-  /* The logger may block: the lock is not held while it speaks. */
+  /* The logger may block, so it is called without the lock. */
   for (int i = 0; i < HARP_LOG_QUEUE; i++) {
     if (__atomic_load_n(&queue.waiting, __ATOMIC_ACQUIRE) == 0 || !take(&line))
       return;

@@ -11,7 +11,7 @@
 
 enum { FASTEST_MBPS = 10 * 1000 * 1000 };
 
-/* The whole number in a file of a folder in sysfs, or otherwise. */
+/* Reads the number in a sysfs file; otherwise: the result if there is none. */
 static int number_in(const char *folder, const char *name, int otherwise)
 {
   char path[PATH_MAX + 32];
@@ -28,8 +28,8 @@ static int number_in(const char *folder, const char *name, int otherwise)
   return value;
 }
 
-/* A container may see the host's sysfs and so a namesake of its interface. An
- * interface that is not here at all is refused later, by the port. */
+/* Whether sysfs shows another interface of the same name. A container may see the host's sysfs. If
+ * the interface does not exist at all, the port reports that later. */
 static bool is_namesake(const char *folder, const char *interface)
 {
   unsigned index = if_nametoindex(interface);
@@ -37,7 +37,7 @@ static bool is_namesake(const char *folder, const char *interface)
   return index != 0 && number_in(folder, "ifindex", 0) != (int)index;
 }
 
-/* Where the NIC's folder may be found; false: it has none. */
+/* Writes the path of the NIC's folder in sysfs; false: it has none. */
 static bool nic_link(const struct harp_config *config, const char *root, char *out, size_t size)
 {
   const char *device = harp_config_innermost(config->device);
@@ -58,8 +58,8 @@ static bool nic_link(const struct harp_config *config, const char *root, char *o
   return true;
 }
 
-/* Cuts off what lies behind the last PCI function on the way (virtio has a bus of
- * its own); false: there is none. */
+/* Truncates the path after its last PCI function, because virtio devices are on a bus below it.
+ * false: the path has no PCI function. */
 static bool end_at_function(char *path)
 {
   char id[16];
@@ -70,7 +70,7 @@ static bool end_at_function(char *path)
   return false;
 }
 
-/* Steps from the end of path back to its first `shared` bytes. */
+/* The number of folders in path after its first `shared` bytes. */
 static unsigned steps(const char *path, size_t shared)
 {
   unsigned count = 0;
@@ -80,7 +80,7 @@ static unsigned steps(const char *path, size_t shared)
   return count;
 }
 
-/* Bytes of the folders that both paths begin with. */
+/* The length of the folders that both paths begin with, bytes. */
 static size_t shared_length(const char *a, const char *b)
 {
   size_t end = 0;
@@ -93,7 +93,7 @@ static size_t shared_length(const char *a, const char *b)
   }
 }
 
-/* Whether the folders that both lie in reach down to a host bridge, pciDDDD:BB. */
+/* Whether the shared folders include a host bridge, pciDDDD:BB. */
 static bool below_one_bridge(const char *path, size_t shared)
 {
   const char *bridge = strstr(path, "/pci");
@@ -119,7 +119,7 @@ unsigned harp_nic_distance(const struct harp_config *config, const char *gpu, co
                                                                               : HARP_NEAR_SYSTEM;
 }
 
-/* -1, 65535 and what no NIC has are the drivers' words for "unknown". */
+/* Drivers report an unknown speed as -1, 65535 or an impossible value. */
 static uint32_t speed_in(const char *interface)
 {
   int speed = number_in(interface, "speed", 0);
@@ -127,7 +127,7 @@ static uint32_t speed_in(const char *interface)
   return speed > 0 && speed <= FASTEST_MBPS && speed != UINT16_MAX ? (uint32_t)speed : 0;
 }
 
-/* A function may have several interfaces: the fastest counts. */
+/* The speed of the fastest interface of a PCI function, Mbit/s; 0: unknown. */
 static uint32_t speed_of_function(const char *function)
 {
   char pattern[PATH_MAX + 8];

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How near a NIC is to a GPU, as sysfs shows their places on the PCI buses, and how
- * fast it is.
+ * The distance between a NIC and a GPU on the PCI buses, and the NIC's speed, both from sysfs.
  *
  * Thread: any; reads /sys only, and keeps no state.
  */
@@ -11,20 +10,19 @@
 #include "harp/engine/config.h"
 
 enum {
-  HARP_NEAR_NODE = 100,    /* another host bridge, the same NUMA node */
-  HARP_NEAR_SYSTEM = 200,  /* another NUMA node */
-  HARP_NEAR_UNKNOWN = 300, /* a virtual NIC, or sysfs does not tell */
+  HARP_NEAR_NODE = 100,    /* different host bridges of one NUMA node */
+  HARP_NEAR_SYSTEM = 200,  /* different NUMA nodes */
+  HARP_NEAR_UNKNOWN = 300, /* a virtual NIC, or unknown to sysfs */
 };
 
 /*
- * The bridges and ports between the GPU (PCI id; "": unknown) and the NIC of this
- * configuration, or one of the above; less is nearer. root: "", or in tests the
- * folder below which /sys is looked for.
+ * The number of PCI steps between the GPU (PCI id; "": unknown) and the configuration's NIC, or a
+ * constant above; a smaller value is nearer. root: "", or in tests a folder that contains /sys.
  */
 unsigned harp_nic_distance(const struct harp_config *config, const char *gpu, const char *root);
 
-/* The NIC's speed in Mbit/s by sysfs alone, so that every process is told the same, whether
- * it has opened the NIC or not. 0: unknown. root: as above. */
+/* The NIC's speed, Mbit/s; 0: unknown. It comes from sysfs only, so that every process gets the
+ * same value, even if it has not opened the NIC. root: as above. */
 uint32_t harp_nic_speed(const struct harp_config *config, const char *root);
 
 #endif

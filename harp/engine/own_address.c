@@ -10,17 +10,17 @@
 #include "harp/stack/flow.h"
 
 /*
- * RFC 5227, 1.1 has a host wait 5 to 8 s for an address: 1 s at most before the first probe, 1 to
- * 2 s between probes, 2 s after the last. That is for home networks with slow hosts and bridges.
- * A job's init waits for us, and hosts of a datacenter answer ARP within a millisecond: as many
- * probes, each with 100 ms for its answer. There is no delay at random: whoever probes at the same
- * moment is heard by its probe, and both decline.
+ * RFC 5227, 1.1 lets a host wait 5 to 8 s for an address: up to 1 s before the first probe, 1 to 2
+ * s between probes, and 2 s after the last. These times are for home networks with slow hosts and
+ * bridges. Here a job's init waits, and hosts of a datacenter answer ARP within a millisecond. So
+ * HARP sends as many probes, but waits 100 ms after each. There is no random delay: two hosts that
+ * probe at the same moment see each other's probes, and both decline.
  */
 enum {
   PROBES = 3, /* PROBE_NUM */
   PROBE_WAIT_US = 100000,
-  CALL_MS = 1000,    /* a worker's time to run a call, on a busy host */
-  ANNOUNCE_MS = 100, /* without it all goes well, too */
+  CALL_MS = 1000,    /* time for a worker to run a call, on a busy host */
+  ANNOUNCE_MS = 100, /* shorter, since the announcement is optional */
 };
 
 bool harp_own_address_doubtful(const struct harp_port_info *info)
@@ -40,7 +40,7 @@ static void announce(struct harp_instance *instance, void *argument)
 
 struct verdict {
   int result;     /* of harp_stack_use_address */
-  uint8_t mac[6]; /* whose the address is if that failed */
+  uint8_t mac[6]; /* hardware address of the other host if that failed */
 };
 
 static void judge(struct harp_instance *instance, void *argument)
@@ -57,13 +57,14 @@ static void say(const struct harp_engine *engine, const uint8_t *mac, char *erro
   inet_ntop(AF_INET, &engine->port->info.address, address, sizeof address);
   snprintf(error, HARP_ENGINE_ERROR_SIZE,
            "%.100s: another host has the address %s: %02x:%02x:%02x:%02x:%02x:%02x answers ARP for "
-           "it, or wants it too; take it from that host, or set an address in %.200s that no host "
-           "has",
+           "it, or probes for it, too; take it from that host, or set an address in %.200s that no "
+           "host has",
            engine->config.device, address, mac[0], mac[1], mac[2], mac[3], mac[4], mac[5],
            engine->config.path);
 }
 
-/* What has arrived is read before it is judged: a call runs ahead of its poll's frames. */
+/* Each instance polls first, because a call runs before its poll reads frames, and a waiting frame
+ * may show a conflict. */
 static int judge_all(struct harp_engine *engine, char *error)
 {
   for (unsigned i = 0; i < engine->instance_count; i++) {
@@ -96,7 +97,7 @@ int harp_own_address_take(struct harp_engine *engine, char *error)
     harp_instance_call(first, announce, NULL, ANNOUNCE_MS);
   } else if (result == -ETIMEDOUT) {
     snprintf(error, HARP_ENGINE_ERROR_SIZE,
-             "a worker does not run within %d ms; this host is too busy", CALL_MS);
+             "a worker thread did not run within %d ms: this host is too busy", CALL_MS);
   }
   return result;
 }

@@ -11,8 +11,8 @@
 #include "harp/engine/rank_topology.h"
 
 /*
- * The launchers' variables. torchrun and mpirun under SLURM set their own beside
- * SLURM's, which then describe the launcher and not the rank: SLURM comes last.
+ * The launchers' variables. torchrun and mpirun under SLURM set their own, and SLURM's then
+ * describe the launcher instead of the rank. So SLURM comes last.
  */
 static const struct {
   const char *rank, *size;
@@ -26,13 +26,14 @@ static const struct {
     {"SLURM_LOCALID", NULL},
 };
 
-/* Ranks of the job, in the same order; a process alone on its host may have only such a one. */
+/* The variables for the rank in the job, in the same order. A process that is alone on its host may
+ * have only such a variable. */
 static const char *const job_ranks[] = {
     "OMPI_COMM_WORLD_RANK", "RANK",         "MV2_COMM_WORLD_RANK", "PMI_RANK",
     "PALS_RANKID",          "SLURM_PROCID",
 };
 
-/* A non-negative number that is all of the text, or otherwise. */
+/* The text as a non-negative number; otherwise: the result if it is none. */
 static int number_or(const char *text, int otherwise)
 {
   char *end;
@@ -45,8 +46,8 @@ static int number_or(const char *text, int otherwise)
   return errno == 0 && *end == '\0' && value <= INT_MAX ? (int)value : otherwise;
 }
 
-/* SLURM_STEP_TASKS_PER_NODE is "8(x2),4": this node's share is found by counting
- * up to SLURM_NODEID. 0: unknown. */
+/* The number of tasks on this node, from SLURM_STEP_TASKS_PER_NODE, such as "8(x2),4", and
+ * SLURM_NODEID. 0: unknown. */
 static int slurm_local_size(void)
 {
   const char *text = getenv("SLURM_STEP_TASKS_PER_NODE");
@@ -94,9 +95,9 @@ static void find_local_rank(struct harp_rank_topology *place)
 }
 
 /*
- * The process's entry of CUDA_VISIBLE_DEVICES: the only one, or its rank's.
- * "": unknown. Without the variable every GPU is visible, in their order. As for
- * CUDA, blanks before an entry do not count, and what stands behind -1 is hidden.
+ * The process's entry of CUDA_VISIBLE_DEVICES: the only one, or that of its local rank; "":
+ * unknown. Without the variable, all GPUs are visible in their order. As in CUDA, blanks before an
+ * entry are ignored, and entries after -1 are hidden.
  */
 static void visible_entry(int local_rank, char *out, size_t size)
 {
@@ -137,7 +138,7 @@ struct gpus {
   int count;
 };
 
-/* What the driver says about a GPU on its line "KEY: VALUE"; "" if it says nothing. */
+/* The value of the line "KEY: VALUE" in the driver's information on a GPU; "": no such line. */
 static void gpu_says(const struct gpus *gpus, int gpu, const char *key, char *out, size_t size)
 {
   char path[sizeof(gpus->folder) + 300], line[256];
@@ -159,8 +160,9 @@ static void gpu_says(const struct gpus *gpus, int gpu, const char *key, char *ou
   fclose(file);
 }
 
-/* CUDA counts the fastest GPU first, and equal ones in the order of their PCI ids:
- * where they differ, only CUDA knows its order, unless it was told to take the other. */
+/* Whether CUDA numbers the GPUs in the order of their PCI ids. CUDA puts the fastest GPU first, and
+ * equal ones in that order. So the order is known if all are of one model, or if CUDA_DEVICE_ORDER
+ * asks for it. */
 static bool order_is_known(const struct gpus *gpus)
 {
   const char *order = getenv("CUDA_DEVICE_ORDER");
@@ -176,7 +178,7 @@ static bool order_is_known(const struct gpus *gpus)
   return true;
 }
 
-/* An entry may be the beginning of a UUID, if it is that of one GPU only. */
+/* The GPU with this UUID; -1: none. An entry may be a UUID's prefix that matches only one GPU. */
 static int gpu_with_uuid(const struct gpus *gpus, const char *uuid, size_t length)
 {
   int found = -1;
@@ -194,9 +196,9 @@ static int gpu_with_uuid(const struct gpus *gpus, const char *uuid, size_t lengt
   return found;
 }
 
-/* The GPU that an entry names; -1: not to be known without CUDA. A part of a GPU is
- * MIG-GPU-<the GPU's UUID>/<instance>/<instance> for older drivers; newer ones give
- * it a UUID of its own, which tells something only where there is one GPU. */
+/* The GPU that an entry names; -1: unknown without CUDA. Older drivers name a MIG instance
+ * MIG-GPU-<the GPU's UUID>/<instance>/<instance>. Newer ones give it a UUID of its own, which is of
+ * use only on a host with one GPU. */
 static int gpu_named(const struct gpus *gpus, const char *entry)
 {
   if (strncmp(entry, "MIG-GPU-", 8) == 0)

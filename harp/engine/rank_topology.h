@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where this process stands: its number among the job's ranks and among those of
- * its host, as the launcher tells them, and the GPU that it will use.
+ * This process's rank in the job and on its host, from the launcher's variables, and the GPU that
+ * it will use.
  *
  * Thread: any; reads the environment and /proc only.
  */
@@ -15,7 +15,7 @@ struct harp_rank_topology {
   char gpu[16];   /* PCI id as in sysfs, lower case; "": unknown */
 };
 
-/* root: "", or in tests the folder below which /proc/driver/nvidia is looked for. */
+/* root: "", or in tests a folder that contains /proc/driver/nvidia. */
 void harp_rank_topology_find(struct harp_rank_topology *place, const char *root);
 
 #endif

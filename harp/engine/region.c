@@ -39,7 +39,7 @@ static struct harp_region *find(struct harp_regions *regions, uintptr_t start, u
   return region;
 }
 
-/* A new entry, in the reach of the device where it has one. With the lock. */
+/* Adds an entry, mapped for DMA if the port supports that. Called with the lock. */
 static int add(struct harp_engine *engine, uintptr_t start, uintptr_t end, struct harp_region **out)
 {
   struct harp_regions *regions = &engine->regions;
@@ -90,7 +90,7 @@ static void reclaim(struct harp_instance *instance, void *argument)
   *result = one ? one : *result;
 }
 
-/* The last reference is gone: takes the entry out of the table. */
+/* Drops a reference. After the last one, removes the entry from the table and sets *dead. */
 static int forget(struct harp_regions *regions, struct harp_region *region,
                   struct harp_region **dead)
 {
@@ -119,7 +119,7 @@ static int reclaim_all(struct harp_engine *engine)
   return result;
 }
 
-/* No new references, wait for the old ones, out of the device's reach. */
+/* Ends DMA from the region: stops new references, waits for the old ones, then unmaps it. */
 static int give_back(struct harp_engine *engine, const struct harp_region *region)
 {
   struct harp_regions *regions = &engine->regions;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory that the application has registered: sends may refer to it until the
- * region is gone. Ranges are page-granular and counted; the same range
- * registered twice is one entry. The port is lent each entry once.
+ * Memory that the application has registered. Sends may refer to it until it is deregistered. A
+ * region covers whole pages and is counted: registrations of the same pages share one entry, which
+ * the port maps for DMA once.
  *
- * Thread: any; one mutex, never on the data path.
+ * Thread: any; the mutexes are not taken on the data path.
  */
 #ifndef HARP_ENGINE_REGION_H
 #define HARP_ENGINE_REGION_H
@@ -23,7 +23,7 @@ struct harp_region {
 
 struct harp_regions {
   pthread_mutex_t lock;
-  pthread_mutex_t returning; /* one region at a time goes back; taken before lock */
+  pthread_mutex_t returning; /* serializes deregistrations; taken before lock */
   struct harp_region *first;
   unsigned count; /* entries */
 };
@@ -31,13 +31,13 @@ struct harp_regions {
 void harp_regions_init(struct harp_regions *regions);
 void harp_regions_clear(struct harp_regions *regions);
 
-/* -EINVAL: empty or wraps round; -ENOMEM. */
+/* Registers size bytes at data. 0; -EINVAL: the range is empty or wraps around; -ENOMEM. */
 int harp_region_register(struct harp_engine *engine, void *data, size_t size,
                          struct harp_region **region);
 
-/* Waits, with a bound, until no device reads foreign memory any more, so that
- * the memory may be unmapped. -EINVAL: no such region; -ETIMEDOUT: a device
- * has not let go (the region is gone from the table all the same). */
+/* Deregisters a region once. The last deregistration waits, with a limit, until the device no
+ * longer reads application memory, so that the memory may be unmapped. 0; -EINVAL: no such region;
+ * -ETIMEDOUT: the device has not released the memory, but the region is removed. */
 int harp_region_deregister(struct harp_engine *engine, struct harp_region *region);
 
 #endif

@@ -16,7 +16,7 @@
 
 enum {
   TRACES_KEPT = 32,
-  NEW_FILE_SECONDS = 60, /* a .new this old and unlocked was abandoned before its lock */
+  NEW_FILE_SECONDS = 60, /* a younger .new file may not be locked yet */
 };
 
 const char *harp_rundir_configured(void)
@@ -33,8 +33,8 @@ int harp_rundir_fallback(char *out, size_t size)
   snprintf(out, size, "/dev/shm/harp-%u", (unsigned)geteuid());
   if (mkdir(out, 0755) < 0 && errno != EEXIST)
     return -errno;
-  /* /dev/shm is everybody's: another user may have put a link or a folder of
-   * his own in this place. */
+  /* Every user may write to /dev/shm, so another user may have created a link or a folder with this
+   * name. */
   if (lstat(out, &status) < 0)
     return -errno;
   return S_ISDIR(status.st_mode) && status.st_uid == geteuid() ? 0 : -EPERM;
@@ -86,14 +86,14 @@ int harp_rundir_publish(char path[HARP_RUN_PATH_SIZE], const char *suffix)
   return 0;
 }
 
-/* Sixteen hexadecimal digits and the suffix: nothing that others put here is
- * ours to remove. */
+/* Whether HARP has created the file: the name is sixteen hexadecimal digits and the suffix. Other
+ * programs' files must not be removed. */
 static bool is_ours(const char *name, const char *suffix)
 {
   return strspn(name, "0123456789abcdef") == 16 && strcmp(name + 16, suffix) == 0;
 }
 
-/* A live owner holds the lock; its death lets it go. */
+/* Removes a file without a lock: a live owner holds a lock on it. */
 static void remove_if_dead(int folder, const char *name, time_t not_after)
 {
   int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -112,7 +112,7 @@ struct trace_file {
   time_t written;
 };
 
-/* Puts a trace among the newest ones; the oldest falls out and is removed. */
+/* Adds a trace to the newest ones. Removes the file of the trace that drops out of them. */
 static void keep_newest(int folder, struct trace_file kept[TRACES_KEPT], const char *name)
 {
   struct trace_file candidate = {.written = 0};
@@ -121,7 +121,7 @@ static void keep_newest(int folder, struct trace_file kept[TRACES_KEPT], const c
   if (fstatat(folder, name, &status, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(status.st_mode))
     return;
   candidate.written = status.st_mtime;
-  memcpy(candidate.name, name, strlen(name) + 1); /* is_ours knows the length */
+  memcpy(candidate.name, name, strlen(name) + 1); /* is_ours has checked the length */
   for (int i = 0; i < TRACES_KEPT; i++) {
     if (candidate.written > kept[i].written) {
       struct trace_file pushed = kept[i];

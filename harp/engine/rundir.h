@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The folder where processes publish their statistics and leave their traces:
- * HARP_RUN_DIR, by default /usr/local/tfabric/tools/run, which `harp setup`
- * makes; if nothing can be written there, /dev/shm/harp-UID.
+ * The run folder, in which processes publish their statistics and leave their traces: HARP_RUN_DIR,
+ * by default /usr/local/tfabric/tools/run, which `harp setup` creates. If it is not writable:
+ * /dev/shm/harp-UID.
  *
- * File names end in .stat, .trace or (not ready yet) .new; they carry a random
- * id, because process ids repeat across containers that share the folder.
+ * File names end in .stat, .trace or, while the file is incomplete, .new. They contain a random id,
+ * because process ids repeat across containers that share the folder.
  *
- * Thread: any.
+ * Thread: any. The functions may block on the file system.
  */
 #ifndef HARP_ENGINE_RUNDIR_H
 #define HARP_ENGINE_RUNDIR_H
@@ -20,25 +20,24 @@
 enum { HARP_RUN_PATH_SIZE = 512 };
 
 /*
- * A new file under a temporary name, opened for reading and writing, locked by
- * flock, with size bytes of real storage: a full file system says so here and
- * not by SIGBUS later. wish is the folder to try. Returns the descriptor and its
- * path, or a negative errno.
+ * Creates a file with a temporary name in the folder `configured`, open for reading and writing and
+ * locked by flock. Its size bytes are allocated, so a full file system causes an error here and not
+ * SIGBUS later. Returns the descriptor, with the file's path in path, or a negative errno.
  */
 int harp_rundir_create(const char *configured, size_t size, char path[HARP_RUN_PATH_SIZE]);
 
-/* Gives a created file its final suffix (".stat"), in path too. 0, or -errno. */
+/* Renames a created file to its final suffix, such as ".stat", and updates path. 0, or -errno. */
 int harp_rundir_publish(char path[HARP_RUN_PATH_SIZE], const char *suffix);
 
-/* The folder that the environment asks for. */
+/* HARP_RUN_DIR, or the default. */
 const char *harp_rundir_configured(void);
 
-/* /dev/shm/harp-UID, made if it is not there. Fails if it is not this user's
- * own folder: -EPERM, or what the system said. */
+/* Writes the path /dev/shm/harp-UID to out, and creates the folder if it does not exist. 0; -EPERM:
+ * the folder does not belong to this user; or the -errno of a system call. */
 int harp_rundir_fallback(char *out, size_t size);
 
-/* Removes what dead processes left in a folder: statistics at once, traces
- * beyond the newest 32. Silent: what cannot be removed stays. */
+/* Removes files of dead processes from a folder: all statistics and incomplete files, and all
+ * traces but the newest 32. Errors are ignored. */
 void harp_rundir_sweep(const char *folder);
 
 #endif

@@ -10,7 +10,7 @@
 #include "harp/engine/log.h"
 #include "harp/engine/statfile.h"
 
-/* Where the parts of a file lie, bytes. */
+/* Offsets and sizes of a file's parts, bytes. */
 struct layout {
   size_t table, instances, stride, flows, size;
 };
@@ -59,7 +59,7 @@ static int map_memory(struct harp_statfile *file, size_t size)
   return map == MAP_FAILED ? -ENOMEM : 0;
 }
 
-/* The wished folder, then the fallback, then plain memory. One line in all. */
+/* Tries the configured folder, then the fallback, then plain memory. Logs at most one line. */
 static int map_somewhere(struct harp_statfile *file, size_t size)
 {
   const char *configured = harp_rundir_configured();
@@ -156,7 +156,7 @@ int harp_statfile_open(struct harp_statfile *file, const struct harp_stat_identi
   file->size = at.size;
   write_table((struct harp_stat_counter *)((char *)file->map + at.table));
   write_header(file->map, &at, identity);
-  /* Readers look at *.stat only: the name is given when the file is whole. */
+  /* Readers open only *.stat, so the file gets that name when it is complete. */
   if (file->fd >= 0)
     harp_rundir_publish(file->path, ".stat");
   return 0;
@@ -176,8 +176,8 @@ void harp_statfile_forget(struct harp_statfile *file)
 {
   if (file->fd < 0)
     return;
-  /* A lock lives as long as any descriptor or mapping of its open file. Plain
-   * memory in the mapping's place also keeps the child off the parent's words. */
+  /* A flock lasts as long as a descriptor or mapping of its open file. Anonymous memory replaces
+   * the mapping, so the child also cannot write to the parent's counters. */
   mmap(file->map, file->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
        0);
   close(file->fd);

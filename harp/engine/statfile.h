@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a process publishes about itself: a mapped file that readers (harp stat,
- * harp top, an exporter) copy without disturbing it.
+ * A process publishes its statistics in a mapped file. Readers (harp stat, harp top, an exporter)
+ * copy it without delaying the process.
  *
  *   header | counter table | page: instance 0's counters | page: instance 1's |
  *   ... | page: flows
  *
- * Every offset, size and name stands in the file, so that a reader of another
- * release understands it. Integers are the host's. The owner holds an exclusive
- * flock while it lives; a file that can be locked is a dead process's, and the
- * next process to start removes it.
+ * The file contains every offset, size and name, so that readers of other releases understand it.
+ * Integers have the host's byte order. The owner holds an exclusive flock while it lives. A file
+ * that can be locked belongs to a dead process, and the next process that starts removes it.
  *
- * If no file can be made (no folder, no space), the counters live in plain
- * memory, one warning says so, and the job runs.
+ * If no file can be created (no folder, no space), the counters are in plain memory. HARP logs one
+ * warning then, and the job runs.
  */
 #ifndef HARP_ENGINE_STATFILE_H
 #define HARP_ENGINE_STATFILE_H
@@ -24,7 +23,7 @@
 
 enum {
   HARP_STAT_VERSION = 1,
-  HARP_STAT_FLOWS = 512, /* entries of the flow table; later flows are not shown */
+  HARP_STAT_FLOWS = 512, /* entries of the flow table; further flows are not shown */
 };
 
 #define HARP_STAT_MAGIC "HARPSTAT"
@@ -35,13 +34,13 @@ struct harp_stat_header {
   uint32_t header_size;
   uint64_t file_size;
   uint64_t start_ns; /* CLOCK_REALTIME */
-  uint32_t pid;      /* as the process itself sees it: many are 1, in containers */
-  uint32_t uid;      /* for readers of old; others ask who owns the file */
+  uint32_t pid;      /* in the process's own PID namespace; often 1 in a container */
+  uint32_t uid;      /* for old readers; new ones use the file's owner */
   uint32_t instances;
   uint32_t counters;        /* 64-bit words of an instance */
   uint32_t counter_table;   /* offset of struct harp_stat_counter[counters] */
   uint32_t counter_size;    /* sizeof(struct harp_stat_counter) */
-  uint64_t instance_offset; /* of instance 0's words */
+  uint64_t instance_offset; /* of instance 0's counters */
   uint64_t instance_stride;
   uint64_t flow_offset; /* of struct harp_stat_flow[flows] */
   uint32_t flow_size;   /* sizeof(struct harp_stat_flow) */
@@ -52,8 +51,8 @@ struct harp_stat_header {
   char device[256];
   char address[32]; /* "10.0.3.7/24" */
   char config[512]; /* path of the ztcp*.conf */
-  char about[256];  /* offloads and the like, one clause */
-  /* What follows is there if header_size says so. */
+  char about[256];  /* the port's summary, such as its offloads */
+  /* The next fields exist if header_size includes them. */
   int32_t rank; /* in the job; -1: unknown */
   char gpu[20]; /* PCI id; "": unknown */
 };
@@ -64,34 +63,34 @@ struct harp_stat_counter {
 };
 
 /*
- * One TCP flow of a link. The poller of its instance writes, about once in
- * 100 ms; generation is odd meanwhile, and a reader copies until it read the
- * same even generation before and after.
+ * One TCP flow of a link. The poller of its instance writes it about every 100 ms. generation is
+ * odd during a write. A reader copies the entry again until it reads the same even generation
+ * before and after the copy.
  */
 struct harp_stat_flow {
   uint32_t generation;
-  uint32_t state; /* Linux's TCP_ESTABLISHED ...; 0: the entry is free */
+  uint32_t state; /* as in Linux, such as TCP_ESTABLISHED; 0: the entry is free */
   uint32_t link;
   uint16_t flow; /* number within the link */
   uint8_t instance;
-  uint8_t direction;      /* 'S': sends messages, 'R': receives them, 0: neither yet */
-  uint32_t local_address; /* network order, as the peer's */
+  uint8_t direction;      /* 'S': sends messages, 'R': receives them, 0: no link */
+  uint32_t local_address; /* network order */
   uint32_t peer_address;
   uint16_t local_port; /* host order */
   uint16_t peer_port;
   uint32_t mss;            /* bytes */
   uint32_t cwnd;           /* bytes */
   uint32_t ssthresh;       /* bytes */
-  uint32_t send_window;    /* bytes, as the peer advertised */
-  uint32_t receive_window; /* bytes, as we advertised */
-  uint32_t in_flight;      /* bytes sent and not acknowledged */
+  uint32_t send_window;    /* bytes, advertised by the peer */
+  uint32_t receive_window; /* bytes, advertised by this process */
+  uint32_t in_flight;      /* bytes sent, not acknowledged */
   uint32_t srtt_us;
   uint32_t rttvar_us;
   uint32_t min_rtt_us;
   uint32_t rto_us;
   uint32_t retransmits; /* segments */
-  uint64_t bytes_in;    /* payload, in order */
-  uint64_t bytes_out;   /* payload, acknowledged */
+  uint64_t bytes_in;    /* payload received in order */
+  uint64_t bytes_out;   /* payload sent and acknowledged */
   uint64_t opened_ns;   /* CLOCK_REALTIME */
   uint32_t reserved[8]; /* zero */
 };
@@ -99,7 +98,7 @@ struct harp_stat_flow {
 _Static_assert(sizeof(struct harp_stat_flow) == 128, "readers rely on the layout");
 _Static_assert(sizeof(struct harp_stat_counter) == 64, "readers rely on the layout");
 
-/* What the process says of itself; strings are copied and may be cut off. */
+/* The process's description for the header; strings are copied and may be truncated. */
 struct harp_stat_identity {
   unsigned instances;
   const char *device;
@@ -111,35 +110,34 @@ struct harp_stat_identity {
 };
 
 struct harp_statfile {
-  int fd; /* -1: plain memory, nobody can read it */
+  int fd; /* -1: plain memory, which no reader can see */
   void *map;
   size_t size;
   char path[HARP_RUN_PATH_SIZE]; /* "": plain memory */
 };
 
 /*
- * Sweeps the folder, makes the file and takes its lock. 0; -ENOMEM if not even
- * plain memory is left. A fallback is told through harp_log_post, once.
- * Thread: one that may block on the file system.
+ * Creates and locks the file, and sweeps its folder. If that fails, it uses the fallback folder or
+ * plain memory and logs one warning. 0, or -ENOMEM. May block on the file system.
  */
 int harp_statfile_open(struct harp_statfile *file, const struct harp_stat_identity *identity);
 
-/* Unmaps and removes. The counters must not be touched afterwards. */
+/* Unmaps and removes the file. The counters must not be used afterwards. */
 void harp_statfile_close(struct harp_statfile *file);
 
-/* In a forked child: drops its part in the parent's lock. The counters are then
- * zeroed memory of the child's own; close frees it. */
+/* In a forked child: releases the child's references to the parent's lock. The counters become
+ * zeroed memory of the child, which close frees. */
 void harp_statfile_forget(struct harp_statfile *file);
 
-/* HARP_COUNTERS words, page-aligned, zero at the start; instance is below
+/* An instance's HARP_COUNTERS words, page-aligned and initially zero. instance must be less than
  * identity.instances. Only that instance's poller writes them. */
 uint64_t *harp_statfile_counters(const struct harp_statfile *file, unsigned instance);
 
-/* Entry of the flow table; index is below HARP_STAT_FLOWS. */
+/* An entry of the flow table; index must be less than HARP_STAT_FLOWS. */
 struct harp_stat_flow *harp_statfile_flow(const struct harp_statfile *file, unsigned index);
 
-/* Publishes values in an entry; values->generation is not looked at. A zeroed
- * struct frees the entry. */
+/* Writes values to an entry; values->generation is ignored. A zeroed struct frees the entry.
+ * Thread: the flow's poller. */
 void harp_statfile_flow_write(struct harp_stat_flow *entry, const struct harp_stat_flow *values);
 
 #endif

@@ -4,8 +4,8 @@
 
 #include <pthread.h>
 
-/* A thread of HARP's own. Signals are the application's business: none is delivered to
- * it. name: at most 15 bytes. 0, or a negative errno. */
+/* Starts a thread with all signals blocked, since signals belong to the application's threads.
+ * name: at most 15 bytes. 0, or a negative errno. */
 int harp_thread_start(pthread_t *thread, void *(*function)(void *), void *argument,
                       const char *name);
 

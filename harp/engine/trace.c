@@ -9,7 +9,7 @@
 #include "harp/engine/trace.h"
 
 struct ring_copy {
-  struct harp_trace_record *records, *start; /* start: the oldest that is whole */
+  struct harp_trace_record *records, *start; /* start: the oldest valid record */
   uint64_t count;
 };
 
@@ -40,8 +40,8 @@ void harp_trace_destroy(struct harp_trace *trace)
   trace->records = NULL;
 }
 
-/* A copy of the ring, oldest first, of what the poller left alone while it was
- * made. The count of records; they begin at *start. */
+/* Copies the ring, oldest record first, without the records that the poller overwrote during the
+ * copy. Returns the number of records; *start: the first of them. */
 static uint64_t snapshot(const struct harp_trace *trace, struct harp_trace_record *out,
                          struct harp_trace_record **start)
 {
@@ -57,7 +57,7 @@ static uint64_t snapshot(const struct harp_trace *trace, struct harp_trace_recor
   }
   __atomic_thread_fence(__ATOMIC_ACQUIRE);
   after = __atomic_load_n(&trace->head, __ATOMIC_RELAXED);
-  /* One more than is published may be half written. */
+  /* The poller may be writing the record after the last published one. */
   if (after + 1 > first + entries)
     lost = after + 1 - entries - first;
   if (lost > head - first)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The last events of an instance, always on: a ring of 16-byte records that is
- * written out when something goes wrong (dump.h) and read by `harp stat --trace`.
+ * Each instance always records its last events in a ring of 16-byte records. The first failure
+ * writes the rings to a file (dump.h), which `harp stat --trace` reads.
  *
- * Thread: only the instance's poller records. Any thread may take a copy; records
- * that the poller overwrites meanwhile are left out of it.
+ * Thread: only the instance's poller records. Any thread may copy a ring; the copy omits records
+ * that the poller overwrites at that time.
  */
 #ifndef HARP_ENGINE_TRACE_H
 #define HARP_ENGINE_TRACE_H
@@ -28,8 +28,8 @@ struct harp_trace_info {
 extern const struct harp_trace_info harp_trace_info[HARP_TRACE_EVENTS];
 
 struct harp_trace_record {
-  uint64_t when; /* low 48 bits of the instance's clock, ns; below them flow, 16 bits */
-  uint64_t what; /* b, 32 bits; a, 24 bits; event, 8 bits */
+  uint64_t when; /* high 48 bits: low bits of the instance's clock, ns; low 16 bits: flow */
+  uint64_t what; /* from the high bits: b, 32 bits; a, 24 bits; event, 8 bits */
 };
 
 _Static_assert(sizeof(struct harp_trace_record) == 16, "four records a cache line");
@@ -38,16 +38,17 @@ _Static_assert(HARP_TRACE_EVENTS <= 256, "an event has eight bits");
 struct harp_trace {
   struct harp_trace_record *records;
   uint64_t mask; /* entries - 1 */
-  uint64_t head; /* records ever written */
+  uint64_t head; /* records written since creation */
 };
 
-enum { HARP_TRACE_ENTRIES = 64 * 1024 }; /* 1 MiB an instance */
+enum { HARP_TRACE_ENTRIES = 64 * 1024 }; /* 1 MiB per instance */
 
-/* entries: a power of two. -EINVAL, -ENOMEM. */
+/* Allocates the ring. entries: a power of two. 0, -EINVAL, -ENOMEM. */
 int harp_trace_create(struct harp_trace *trace, size_t entries);
 void harp_trace_destroy(struct harp_trace *trace);
 
-/* flow: number of the connection; 0xffff: the instance itself. */
+/* Records an event. flow: the connection's local port; 0xffff: the instance itself. Thread: the
+ * instance's poller. */
 static inline void harp_trace(struct harp_trace *trace, uint64_t now_ns, unsigned flow,
                               enum harp_trace_event event, uint32_t a, uint32_t b)
 {
@@ -56,36 +57,33 @@ static inline void harp_trace(struct harp_trace *trace, uint64_t now_ns, unsigne
 
   uint64_t what = (uint64_t)b << 32 | (uint64_t)(a & 0xffffff) << 8 | (uint8_t)event;
 
-  /* Atomic, because a dump may read what is overwritten here; it drops that then. */
+  /* Atomic, because another thread may copy the record during the write; it drops such a record. */
   __atomic_store_n(&record->when, now_ns << 16 | (uint16_t)flow, __ATOMIC_RELAXED);
   __atomic_store_n(&record->what, what, __ATOMIC_RELAXED);
   __atomic_store_n(&trace->head, head + 1, __ATOMIC_RELEASE);
 }
 
-/* A copy of rings, for whoever writes them out later. */
+/* A copy of rings, to be written to a file later. */
 struct harp_trace_copy;
 
 /*
- * Copies the rings of count instances, 1 MiB each at most: a fraction of a
- * millisecond. now_ns: the instances' clock. reason: one line that the reader will
- * see. 0; -EDQUOT: a process writes at most HARP_TRACE_DUMPS files; -ENOMEM. The
- * copy is the caller's to free.
+ * Copies the rings of count instances, which takes less than a millisecond. now_ns: the instances'
+ * clock. reason: one line for the reader of the file. 0; -EDQUOT: the process has written
+ * HARP_TRACE_DUMPS files already; -ENOMEM. The caller frees the copy.
  */
 enum { HARP_TRACE_DUMPS = 8 };
 int harp_trace_take(struct harp_trace_copy **copy, const struct harp_trace *const *traces,
                     unsigned count, const char *reason, uint64_t now_ns);
 
-/* Writes a copy to a new file in the run folder, and its path to path; takes as long
- * as the file system does. A negative errno if neither that folder nor its fallback
- * takes it. */
+/* Writes a copy to a new file in the run folder or its fallback, and the file's path to path. May
+ * block on the file system. 0, or a negative errno if both folders fail. */
 int harp_trace_write(const struct harp_trace_copy *copy, char path[HARP_RUN_PATH_SIZE]);
 
 void harp_trace_copy_free(struct harp_trace_copy *copy);
 
 /*
- * The file: this header; events entries of struct harp_trace_file_event; then
- * for each instance a 64-bit count and so many records, oldest first. Integers
- * are the host's.
+ * The file: this header; `events` entries of struct harp_trace_file_event; then for each instance a
+ * 64-bit count and that number of records, oldest first. Integers have the host's byte order.
  */
 #define HARP_TRACE_MAGIC "HARPTRCE"
 

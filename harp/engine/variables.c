@@ -12,7 +12,7 @@ enum {
   FILE_ONLY = true,
   TOOLS = true,
   NAME_SIZE = 64,
-  LIKE_MAX = 3, /* letters that a misspelt name may differ by */
+  LIKE_MAX = 3, /* edit distance up to which a name counts as misspelt */
 };
 
 static const char prefix[] = "HARP_";
@@ -26,10 +26,10 @@ const struct harp_variable_info harp_variable_info[HARP_VARIABLES] = {
 #undef HARP_TOOL_VARIABLE
 };
 
-/* Keys are declared in small letters; spell() knows what they are in the environment. */
+/* Keys are declared in lower case; spell() converts them to the environment's upper case. */
 static const struct known {
   const char *name;
-  bool silent; /* it is nobody's advice: it belongs to the file alone, or to the tools */
+  bool silent; /* never suggested: it is read only from the file, or only by tools */
 } known[] = {
 #define HARP_KEY(name, kind, scope, preset, meaning, min, max, allowed, doc) {"HARP_" #name, scope},
 #include "harp/engine/config_keys.def"
@@ -65,8 +65,8 @@ static bool is_known(const char *name)
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
-/* How many letters are added, left out or changed between two names (Levenshtein's distance);
- * small letters are as good as capitals. Both are shorter than NAME_SIZE. */
+/* The Levenshtein distance between two names. The case of a does not matter; b is in upper case.
+ * Both are shorter than NAME_SIZE. */
 static size_t difference(const char *a, const char *b)
 {
   size_t row[NAME_SIZE], width = strlen(b);
@@ -84,7 +84,8 @@ static size_t difference(const char *a, const char *b)
   return row[width];
 }
 
-/* The known name that is spelt most like it; NULL if a third of the letters are others. */
+/* The known name with the smallest distance; NULL if no distance is small enough. The limit is
+ * one plus a third of the letters after HARP_, and at most LIKE_MAX. */
 static const char *nearest(const char *name, char out[NAME_SIZE])
 {
   char spelt[NAME_SIZE];
@@ -102,7 +103,7 @@ static const char *nearest(const char *name, char out[NAME_SIZE])
   return found ? out : NULL;
 }
 
-/* The name of NAME=VALUE as it may stand in a line of a log. */
+/* The name of an entry NAME=VALUE, fit for a log line. */
 static void name_of(const char *entry, char out[NAME_SIZE])
 {
   size_t i = 0;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The variables of the environment that are HARP's: which there are, and which of those that are
- * set nothing reads, mostly because they are misspelt.
+ * HARP's variables of the environment, and a check for unknown ones, which are mostly misspelt.
  *
- * Thread: any that does not run beside a setenv; no function here keeps state.
+ * Thread: any, but not at the same time as setenv; no function here keeps state.
  */
 #ifndef HARP_ENGINE_VARIABLES_H
 #define HARP_ENGINE_VARIABLES_H
@@ -22,15 +21,15 @@ struct harp_variable_info {
   const char *doc;
 };
 
-/* Indexed by enum harp_variable: those that are in force beside the keys of ztcp*.conf. */
+/* Indexed by enum harp_variable: the variables besides the keys of ztcp*.conf. */
 extern const struct harp_variable_info harp_variable_info[HARP_VARIABLES];
 
-/* name: as it is set, cut to 63 bytes, those that do not print replaced by '?'. nearest: the known
- * variable that is spelt most like it and that the environment may set; NULL if none is like it. */
+/* name: the variable's name, truncated to 63 bytes, with '?' for unprintable bytes. nearest: the
+ * most similar variable that the environment may set; NULL if none is similar. */
 typedef void (*harp_variable_tell)(const char *name, const char *nearest, void *user);
 
-/* Calls tell for each variable of environment (as environ: NAME=VALUE, NULL at its end) that
- * begins with HARP_ and that nothing reads. */
+/* Calls tell for each unknown variable that begins with HARP_. environment: as environ, entries
+ * NAME=VALUE and NULL at the end. */
 void harp_variables_unknown(char *const *environment, harp_variable_tell tell, void *user);
 
 #endif

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An instance's worker: polls while there is traffic, then backs off: spin,
- * yield, sleep on the port's descriptor and the doorbell with the next deadline
- * as timeout. While an application thread polls in its place it only looks in
- * now and then.
+ * An instance's worker thread. It polls while there is traffic. Without traffic it spins, then
+ * yields, then sleeps on the port's descriptor and the doorbell until the next deadline. While an
+ * application thread polls instead, the worker only checks once per NAP_US.
  */
 #include <errno.h>
 #include <poll.h>
@@ -16,12 +15,12 @@
 #include "harp/engine/instance.h"
 #include "harp/engine/thread.h"
 
-#define SPIN_NS 50000ull          /* busy polls after the last frame */
-#define YIELD_NS 200000ull        /* then with the core offered to others */
-#define SCARCE_SPIN_NS 20000ull   /* both together where cores are scarce */
-#define CALLER_FRESH_NS 300000ull /* a caller that polled so lately will again */
-#define LAST_COUNT_NS 100000000ull
-enum { NAP_US = 1000 }; /* while a caller does the work */
+#define SPIN_NS 50000ull           /* busy polls after the last work */
+#define YIELD_NS 200000ull         /* end of the time in which it yields between polls */
+#define SCARCE_SPIN_NS 20000ull    /* the same if cores are scarce; it does not spin then */
+#define CALLER_FRESH_NS 300000ull  /* a caller that has polled within this time will poll again */
+#define LAST_COUNT_NS 100000000ull /* bound of harp_instance_stop's wait for the poll lock */
+enum { NAP_US = 1000 };            /* sleep while a caller polls */
 
 static bool caller_is_polling(struct harp_instance *instance, uint64_t now)
 {
@@ -41,8 +40,8 @@ static void wait_for_work(struct harp_instance *instance, uint64_t now)
   struct timespec timeout = {(time_t)(left / 1000000000), (long)(left % 1000000000)};
   struct pollfd fds[2] = {{.fd = instance->doorbell, .events = POLLIN},
                           {.fd = -1, .events = POLLIN}};
-  /* A device that is down reports that for ever: then only time and the doorbell count.
-   * Nothing else hangs on it: who sees it late wakes once too often, or by the time. */
+  /* The descriptor of a device that is down is always readable, so it is left out then. A late view
+   * of link_down costs one needless wakeup, or a sleep until the deadline. */
   if (!atomic_load_explicit(&instance->link_down, memory_order_relaxed)) {
     fds[1].fd = instance->port->ops->descriptor(instance->port, instance->queue);
   }
@@ -53,9 +52,10 @@ static void wait_for_work(struct harp_instance *instance, uint64_t now)
   }
 }
 
-/* Announce the sleep, fence, look again, then sleep (a poster does it the other
- * way round: publish, fence, look whether somebody sleeps). The poll lock is needed
- * for the deadline; whoever has it may be about to change that, so come back. */
+/* Sets asleep, checks again for work, then sleeps. A poster does the reverse: it publishes its
+ * post, then checks asleep. Both use sequentially consistent operations, so one of them sees the
+ * other. The deadline is valid only under the poll lock. If another thread holds the lock, the
+ * worker returns and tries again. */
 static void sleep_until_work(struct harp_instance *instance)
 {
   if (atomic_exchange_explicit(&instance->poll_lock, true, memory_order_acquire)) {
@@ -135,10 +135,10 @@ int harp_instance_start(struct harp_instance *instance)
   return 0;
 }
 
-/* What the port has seen since the last tick: the counters are about to be final. A
- * caller that polled in the worker's place may have been the last to touch them; one that
- * was ended inside a poll, or is this thread itself, never gives the poll lock back, and then
- * the last counts are not worth waiting for. */
+/* Adds the port's counts since the last tick before the counters become final. An application
+ * thread may hold the poll lock. At exit, that thread may have ended inside a poll, or be this
+ * thread itself, and never release the lock. So the wait has a limit, after which the last counts
+ * are lost. */
 static void count_to_the_end(struct harp_instance *instance)
 {
   uint64_t deadline = harp_clock_ns() + LAST_COUNT_NS;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the one connection comes about. */
+/* Establishes the one connection. */
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -10,8 +10,10 @@
 #include "harp/nc/nc.h"
 
 enum {
-  SEND_BUFFER = 4 << 20,    /* bytes: a memory-speed link times a busy host's delays */
-  RECEIVE_BUFFER = 8 << 20, /* more than hosts keep in flight: only a slow reader closes it */
+  /* bytes: the bandwidth of a memory-speed link times a busy host's delay */
+  SEND_BUFFER = 4 << 20,
+  /* bytes: more than hosts keep in flight, so only a slow reader closes the window */
+  RECEIVE_BUFFER = 8 << 20,
   BACKLOG = 8,
 };
 
@@ -36,8 +38,8 @@ static int reserve(struct nc *nc)
   switch (result) {
   case 0: return NC_WELL;
   case -EADDRINUSE:
-    return nc_fail("%s: port %u is in use on this host (ss -ltnp shows by whom): give another "
-                   "one, or leave -p out",
+    return nc_fail("%s: port %u is in use on this host (ss -ltnp shows the process): give "
+                   "another port, or remove -p",
                    device, wanted);
   case -EADDRNOTAVAIL:
     return nc_fail("%s: port %u is outside tcp_ports = %u-%u of %s: give one within, or widen it",
@@ -50,7 +52,7 @@ static int reserve(struct nc *nc)
   }
 }
 
-/* A socket on the reserved port, with buffers that accepted ones inherit. */
+/* Creates a socket on the reserved port. Accepted sockets inherit its buffer sizes. */
 static int make_socket(struct nc *nc)
 {
   struct harp_stack *stack = nc->instance->stack;
@@ -92,21 +94,21 @@ static int connect_failed(const struct nc *nc, int error)
   switch (error) {
   case ECONNREFUSED: return nc_fail("%s refused the connection: start a listener there", peer);
   case ETIMEDOUT:
-    return nc_fail("%s did not answer: is it up, and does a firewall drop what comes from here?",
+    return nc_fail("%s did not answer: check that it is up and that no firewall drops the packets",
                    peer);
   case EHOSTUNREACH:
     return nc_fail("%s: no answer to ARP from it or its gateway: check the address, the cable "
                    "and --gateway",
                    peer);
   case ENETUNREACH:
-    return nc_fail("%s is outside of this address's network, and there is no gateway: give "
+    return nc_fail("%s is outside the local network, and there is no gateway: give "
                    "--gateway",
                    peer);
   default: return nc_fail("%s: no connection: %s; check address and port", peer, strerror(error));
   }
 }
 
-/* Until the socket has the event or fails; 0, or an errno. */
+/* Waits until the socket has the event or fails. 0, or an errno. */
 static int wait_for(struct nc *nc, int event, uint64_t deadline)
 {
   struct harp_stack *stack = nc->instance->stack;
@@ -152,7 +154,7 @@ int nc_connect(struct nc *nc)
   int result = harp_tcp_connect(stack, nc->socket, (struct sockaddr *)&address, sizeof address);
   int error = result == -EINPROGRESS ? wait_for(nc, POLLOUT, deadline_of(nc)) : -result;
   if (error == EINTR) {
-    return NC_FAILED; /* a signal needs no words */
+    return NC_FAILED; /* the signal itself is the message */
   }
   if (error) {
     return connect_failed(nc, error);
@@ -161,7 +163,7 @@ int nc_connect(struct nc *nc)
   return NC_WELL;
 }
 
-/* Takes a peer from the listener into nc->socket; false: none waits. */
+/* Accepts a peer from the listener into nc->socket. Returns false if none waits. */
 static bool take_peer(struct nc *nc, int listener)
 {
   struct harp_stack *stack = nc->instance->stack;
@@ -200,8 +202,8 @@ int nc_accept(struct nc *nc)
     return NC_WELL;
   }
   if (error == EINTR) {
-    return NC_FAILED; /* a signal needs no words */
+    return NC_FAILED; /* the signal itself is the message */
   }
-  return nc_fail("nobody connected to %s within %u s: start the peer, or raise -w",
+  return nc_fail("no peer connected to %s within %u s: start the peer, or raise -w",
                  nc_endpoint(nc_local(nc)), nc->options->timeout_s);
 }

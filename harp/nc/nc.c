@@ -32,7 +32,7 @@ int main(int argc, char **argv)
     status = talk(&nc);
   }
   nc_close(&nc);
-  if (nc_signal()) { /* whoever sent it sees that it was this that ended us */
+  if (nc_signal()) { /* end by the same signal, so that the parent process sees it */
     signal(nc_signal(), SIG_DFL);
     raise(nc_signal());
   }

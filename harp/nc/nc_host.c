@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bring-up, the poll, the wait, and the end. */
+/* Start, polling, waiting and shutdown. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <pthread.h>
@@ -13,7 +13,7 @@
 #include "harp/nc/nc.h"
 
 #define LONGEST_SLEEP_NS 1000000000ull
-#define DOWN_SLEEP_NS 50000000ull /* a device that is down has no event for its return */
+#define DOWN_SLEEP_NS 50000000ull /* no event reports the return of a device that is down */
 
 /* --- Signals --- */
 
@@ -27,7 +27,7 @@ static void catch_signals(void)
   sigaction(SIGINT, &action, NULL);
   sigaction(SIGTERM, &action, NULL);
   sigaction(SIGHUP, &action, NULL);
-  signal(SIGPIPE, SIG_IGN); /* a write then says EPIPE */
+  signal(SIGPIPE, SIG_IGN); /* write then fails with EPIPE */
 }
 
 int nc_signal(void) { return signal_seen; }
@@ -44,7 +44,7 @@ static void speak(enum harp_log_level level, const char *line, void *user)
 
 static void speak_nothing(enum harp_log_level level, const char *line, void *user) {}
 
-/* What bring-up has to say is about the host, and for who asks. */
+/* The start's log lines describe the host, so only --verbose prints them. */
 static void announce(const struct nc *nc)
 {
   bool verbose = nc->options->verbose;
@@ -67,7 +67,7 @@ int nc_open(struct nc *nc, const struct nc_options *options)
     return nc_fail("%s", error);
   }
   nc->instance = nc->engine->instances[0];
-  harp_instance_stop(nc->instance); /* from here on this thread polls */
+  harp_instance_stop(nc->instance); /* this thread polls from now on */
   announce(nc);
   return NC_WELL;
 }
@@ -108,7 +108,7 @@ static void sleep_on(struct nc *nc, struct pollfd *fds, int count, uint64_t ns)
 {
   struct timespec timeout = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
   sigset_t all, before;
-  /* Between the look at the flag and the sleep no signal may slip in. */
+  /* Blocks signals between the check of the flag and the sleep, so that none is missed. */
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   if (!signal_seen) {
@@ -130,11 +130,11 @@ void nc_wait(struct nc *nc, const struct pollfd *others, int count, uint64_t unt
   until = until < until_ns ? until : until_ns;
   until = until < longest ? until : longest;
   if (until <= now) {
-    sched_yield(); /* the port is full: only its device can change that */
+    sched_yield(); /* the port is full, and no event reports room */
     return;
   }
   memcpy(fds, others, (size_t)count * sizeof *fds);
-  /* A device that is down is readable for ever. */
+  /* The descriptor of a device that is down is always readable. */
   fds[count] = (struct pollfd){
       .fd = instance->link_down ? -1 : port->descriptor(instance->port, instance->queue),
       .events = POLLIN};

@@ -26,25 +26,25 @@ static const struct option long_options[] = {
 
 static const char help[] =
     "Usage: harp nc [options] HOST PORT     connect\n"
-    "       harp nc -l [options] PORT       take one connection\n"
-    "Standard input goes to the peer, what the peer sends to standard output, over HARP's\n"
-    "own TCP. At the end of standard input the sending side is closed; it is over when the\n"
-    "peer has closed its side, too, and every byte is acknowledged.\n"
+    "       harp nc -l [options] PORT       accept one connection\n"
+    "Sends standard input to the peer and writes the peer's data to standard output, over\n"
+    "HARP's own TCP. Closes the sending side at the end of standard input. Ends when the peer\n"
+    "has closed its side too and every byte is acknowledged.\n"
     "\n"
     "  -l, --listen            wait for a peer\n"
     "  --device DEVICE         packet:IFACE, wire:PATH or fault:SPEC|DEVICE\n"
-    "  --address ADDRESS       an own one, A.B.C.D/N; or kernel: the interface's (packet only)\n"
+    "  --address ADDRESS       A.B.C.D/N of HARP's own, or kernel: the interface's (packet only)\n"
     "  --gateway A.B.C.D       next hop outside the prefix (the kernel's route)\n"
     "  --mtu BYTES             largest IPv4 packet (the device's)\n"
-    "  --conf FILE             a ztcp*.conf instead of these four; with neither, the one that\n"
-    "                          a job would take\n"
+    "  --conf FILE             a ztcp*.conf instead of these four; without either, the file\n"
+    "                          that a job would claim\n"
     "  -p, --local-port PORT   the port on this side (any)\n"
-    "  -N                      accepted, and always so: close the sending side at end of input\n"
-    "  -w, --timeout SECONDS   give up after so long without a connection or any progress\n"
-    "  -v, --verbose           tell about the connection, as `ss -ti` does\n"
-    "  --json FILE             write the same, with all counters that moved\n"
+    "  -N                      no effect: the sending side always closes at end of input\n"
+    "  -w, --timeout SECONDS   give up after this time without a connection or progress\n"
+    "  -v, --verbose           describe the connection in the format of `ss -ti`\n"
+    "  --json FILE             write the same as JSON, with all counters that are not 0\n"
     "\n"
-    "Exit: 0 all bytes went both ways, 1 it failed, 2 wrong usage.\n";
+    "Exit: 0 all bytes went both ways, 1 failure, 2 wrong usage.\n";
 
 int nc_fail(const char *format, ...)
 {
@@ -113,7 +113,7 @@ static int set_option(struct nc_options *options, int option, const char *text)
   case CONF: options->conf = text; return -1;
   case JSON: options->json = text; return -1;
   case 'h': fputs(help, stdout); return NC_WELL;
-  default: return NC_USAGE; /* getopt has said why */
+  default: return NC_USAGE; /* getopt has printed the reason */
   }
 }
 
@@ -136,12 +136,12 @@ static int check_source(const struct nc_options *options)
 {
   bool parts = options->address || options->gateway || options->mtu;
   if (options->conf && (options->device || parts)) {
-    return usage("--conf %s says what --device, --address, --gateway and --mtu say: give one or "
-                 "the other",
+    return usage("--conf %s cannot be used with --device, --address, --gateway or --mtu: give one "
+                 "or the other",
                  options->conf);
   }
   if (parts && !options->device) {
-    return usage("--address, --gateway and --mtu go with --device");
+    return usage("--address, --gateway and --mtu need --device");
   }
   return -1;
 }
@@ -150,7 +150,7 @@ int nc_options_parse(struct nc_options *options, int argc, char **argv)
 {
   static char name[] = "harp nc";
   *options = (struct nc_options){0};
-  argv[0] = name; /* in getopt's own messages */
+  argv[0] = name; /* for getopt's own messages */
   int option, status = -1;
   while (status < 0 && (option = getopt_long(argc, argv, "lp:Nw:vh", long_options, NULL)) != -1) {
     status = set_option(options, option, optarg);

@@ -10,14 +10,14 @@
 #include "harp/engine/clock.h"
 
 enum {
-  BUFFER = 256 * 1024, /* bytes, each way: stays in a core's cache */
-  STEPS = 32,          /* between two polls: more than a burst of frames brings */
+  BUFFER = 256 * 1024, /* bytes in each direction; fits in a core's cache */
+  STEPS = 32,          /* steps between two polls; more than one burst of frames needs */
 };
 
 #define NS_PER_MS 1000000ull
 #define NS_PER_S 1000000000ull
-#define LAST_ACK_NS (10 * NS_PER_S)     /* without a word from a peer that owes one */
-#define TIME_WAIT_MAX_NS (1 * NS_PER_S) /* of the time that a lost last ACK is made good */
+#define LAST_ACK_NS (10 * NS_PER_S)     /* wait for the last acknowledgement from a silent peer */
+#define TIME_WAIT_MAX_NS (1 * NS_PER_S) /* upper bound of the time in TIME-WAIT */
 
 static struct harp_stack *stack_of(const struct nc_pump *pump) { return pump->nc->instance->stack; }
 
@@ -29,7 +29,7 @@ static void filled(struct nc_buffer *buffer, size_t length)
   buffer->end = length;
 }
 
-/* --- What goes wrong --- */
+/* --- Errors --- */
 
 static int connection_failed(const struct nc_pump *pump, int error)
 {
@@ -38,12 +38,12 @@ static int connection_failed(const struct nc_pump *pump, int error)
   switch (error) {
   case ECONNRESET:
   case EPIPE:
-    return nc_fail("%s reset the connection after %llu bytes to it and %llu from it: look there "
-                   "for the reason",
+    return nc_fail("%s reset the connection after %llu bytes to it and %llu from it: check the "
+                   "peer for the reason",
                    peer, out, in);
   case ETIMEDOUT:
-    return nc_fail("%s does not answer any more, after %llu bytes to it and %llu from it: is it "
-                   "up, and the path to it?",
+    return nc_fail("%s stopped answering after %llu bytes to it and %llu from it: check the peer "
+                   "and the path to it",
                    peer, out, in);
   default:
     return nc_fail("%s: the connection failed after %llu bytes to it and %llu from it: %s; see "
@@ -55,12 +55,13 @@ static int connection_failed(const struct nc_pump *pump, int error)
 static int stream_failed(const char *which, ssize_t result)
 {
   if (result == -EPIPE) {
-    return nc_fail("%s: its reader is gone; let it read to the end", which);
+    return nc_fail("%s: the reader closed it early; let it read to the end", which);
   }
   return nc_fail("%s: %s; check what it is redirected to", which, strerror((int)-result));
 }
 
-/* --- One step each way. 1: moved something; 0: nothing to do; -1: failed, and said. --- */
+/* --- One step in one direction. 1: moved something; 0: nothing to do; -1: failed and printed.
+ * --- */
 
 static int read_input(struct nc_pump *pump)
 {
@@ -162,7 +163,7 @@ static int step_in(struct nc_pump *pump)
 
 /* --- Time --- */
 
-/* When the peer last gave a sign that it takes what is sent. */
+/* Returns the time of the last progress: a byte moved or an acknowledgement arrived. */
 static uint64_t last_sign(const struct nc_pump *pump, uint64_t now)
 {
   uint64_t quiet = pump->info.tcpi_last_ack_recv * NS_PER_MS;
@@ -170,7 +171,7 @@ static uint64_t last_sign(const struct nc_pump *pump, uint64_t now)
   return sign > pump->moved_ns ? sign : pump->moved_ns;
 }
 
-/* Both sides have said everything; the last acknowledgements are on their way. */
+/* Both sides have sent all data; only acknowledgements are missing. */
 static bool only_closing(const struct nc_pump *pump)
 {
   return pump->shut && pump->peer_ended && empty(&pump->to_output);
@@ -196,12 +197,12 @@ static int timed_out(const struct nc_pump *pump)
   unsigned seconds = (unsigned)(timeout_of(pump) / NS_PER_S);
   const char *peer = nc_endpoint(pump->nc->peer);
   if (only_closing(pump)) {
-    return nc_fail("%s has not acknowledged the last bytes within %u s: compare what arrived "
-                   "there",
+    return nc_fail("%s has not acknowledged the last bytes within %u s: check the data that "
+                   "arrived there",
                    peer, seconds);
   }
-  return nc_fail("%s: nothing moved for %u s, after %llu bytes to it and %llu from it: look "
-                 "there, or raise -w",
+  return nc_fail("%s: no progress for %u s, after %llu bytes to it and %llu from it: check "
+                 "the peer, or raise -w",
                  peer, seconds, (unsigned long long)pump->bytes_out,
                  (unsigned long long)pump->bytes_in);
 }
@@ -214,7 +215,7 @@ static void look(struct nc_pump *pump)
   socklen_t length = sizeof info;
   harp_tcp_getsockopt(stack_of(pump), pump->nc->socket, IPPROTO_TCP, TCP_INFO, &info, &length);
   if (info.tcpi_state == TCP_CLOSE) {
-    pump->info.tcpi_state = TCP_CLOSE; /* the rest stays what it was last */
+    pump->info.tcpi_state = TCP_CLOSE; /* the other fields keep their last values */
   } else {
     pump->info = info;
   }
@@ -238,9 +239,9 @@ static void wait_for_more(struct nc_pump *pump)
   nc_wait(pump->nc, fds, 2, deadline_of(pump, harp_clock_ns()));
 }
 
-/* RFC 9293, 3.6.1: the side that closed first stays to answer for the last ACK,
- * should it get lost. A program cannot stay for minutes; one retransmission
- * timeout makes good a single loss, and then the address's owner speaks. */
+/* RFC 9293, 3.6.1: the side that closed first stays in TIME-WAIT to answer a retransmitted FIN.
+ * A program cannot stay for minutes. One retransmission timeout covers a single loss of the last
+ * ACK. After that the owner of the address answers. */
 static void linger(struct nc_pump *pump)
 {
   uint64_t rto = pump->info.tcpi_rto * 1000ull * 3 / 2;
@@ -252,8 +253,8 @@ static void linger(struct nc_pump *pump)
   }
 }
 
-/* As long as it moves something: what a burst brought leaves the stack before the
- * next one, so that the window closes for a slow reader only. */
+/* Repeats a step while it moves something. A burst's data thus leaves the stack before the next
+ * burst, so that only a slow reader closes the window. */
 static int repeat(int (*step)(struct nc_pump *pump), struct nc_pump *pump)
 {
   int result = step(pump), moved = result;
@@ -269,7 +270,7 @@ static int move(struct nc_pump *pump)
     bool worked = nc_poll(pump->nc);
     int in = repeat(step_in, pump);
     uint64_t now = harp_clock_ns();
-    /* Writing may have taken long; what is sent now is sent now. */
+    /* The write may have taken long, so the stack needs the current time before it sends. */
     harp_stack_set_time(stack_of(pump), now);
     int out = in < 0 ? in : step_out(pump);
     if (out < 0 || nc_signal()) {

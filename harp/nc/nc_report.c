@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two forms of the same: a line for people with the words of `ss -ti`, and JSON
- * with struct tcp_info's names and every counter that moved.
+ * Writes the same report in two forms: a line in the format of `ss -ti`, and JSON with the names of
+ * struct tcp_info and every counter that is not 0.
  */
 #include "harp/nc/nc_report.h"
 
@@ -18,7 +18,7 @@ static const char *const state_names[] = {
     [TCP_LISTEN] = "LISTEN",        [TCP_CLOSING] = "CLOSING",
 };
 
-/* What struct tcp_info says, by its own names without the prefix. */
+/* The fields of struct tcp_info, by their own names without the prefix. */
 #define FIELD(name) {#name, offsetof(struct tcp_info, tcpi_##name)}
 
 static const struct field {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Three ways to say what to run on: options, a file, or nothing, which means
- * the file that a job on this host would take. All end in one configuration of
- * a single instance.
+ * There are three sources of the configuration: options, a file, or, without either, the file that
+ * a job on this host would claim. All give one configuration with a single instance.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +12,8 @@
 
 #include "harp/nc/nc.h"
 
-/* Options become lines of a file, so that both are understood and refused alike. */
+/* Turns the options into lines of a file, so that options and files have the same rules and
+ * errors. */
 static int from_options(struct nc_source *source, const struct nc_options *options)
 {
   const struct {
@@ -39,7 +39,7 @@ static int from_options(struct nc_source *source, const struct nc_options *optio
     }
   }
   if (used >= sizeof text) {
-    nc_fail("the device, address, gateway and mtu given are longer than any that exist");
+    nc_fail("the values of --device, --address, --gateway and --mtu are too long");
     return NC_USAGE;
   }
   if (harp_config_parse(text, used, "options", &source->config, error) != 0) {
@@ -49,7 +49,7 @@ static int from_options(struct nc_source *source, const struct nc_options *optio
   return -1;
 }
 
-/* As any process of a job claims it. */
+/* Claims the file like a process of a job. */
 static int lock(struct nc_source *source)
 {
   bool shared = harp_config_shareable(&source->config);
@@ -58,11 +58,11 @@ static int lock(struct nc_source *source)
     return -1;
   }
   if (errno == EWOULDBLOCK) {
-    return nc_fail("%s: another process has claimed it (harp stat shows which); end that, or use "
+    return nc_fail("%s: another process has claimed it (harp stat shows which); end it, or use "
                    "another file",
                    source->config.path);
   }
-  return nc_fail("%s: cannot be locked: %s; put it on a file system that knows flock",
+  return nc_fail("%s: cannot be locked: %s; put it on a file system that supports flock",
                  source->config.path, strerror(errno));
 }
 
@@ -90,8 +90,8 @@ static int from_job(struct nc_source *source)
   return -1;
 }
 
-/* One thread polls one instance. A port asked for by number is the only one
- * that an address of HARP's own has to answer for, unless the file says more. */
+/* One thread polls one instance. On its own address HARP must answer for every port in
+ * tcp_ports. A port given by number is the only one in use, unless the file sets tcp_ports. */
 static void narrow(struct harp_config *config, uint16_t local_port)
 {
   config->instances = 1;

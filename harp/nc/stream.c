@@ -10,9 +10,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PIPE_SIZE = 1 << 20 }; /* bytes; what a user may have by default */
+enum { PIPE_SIZE = 1 << 20 }; /* bytes; the default limit for users without privilege */
 
-/* A pipe or terminal opened anew has its own flags. */
+/* A pipe or terminal that is opened again has its own flags. */
 static int open_anew(int fd, int flags)
 {
   char path[32];
@@ -32,7 +32,7 @@ static struct nc_stream stream_of(int fd, int flags)
     return stream;
   }
   if (S_ISFIFO(status.st_mode)) {
-    fcntl(fd, F_SETPIPE_SZ, PIPE_SIZE); /* fewer changes of process; if refused, so be it */
+    fcntl(fd, F_SETPIPE_SZ, PIPE_SIZE); /* fewer context switches; a failure does no harm */
   }
   int own = open_anew(fd, flags);
   stream.kind = own < 0 ? NC_STREAM_SHARED : NC_STREAM_OWN;
@@ -86,7 +86,7 @@ ssize_t nc_stream_write(const struct nc_stream *stream, const void *data, size_t
     if (!ready(stream->fd, POLLOUT)) {
       return -EAGAIN;
     }
-    /* All that a writable pipe is sure to take (pipe(7)). */
+    /* A pipe that poll() reports writable takes this much without blocking (pipe(7)). */
     length = length < PIPE_BUF ? length : PIPE_BUF;
   }
   return result_of(write(stream->fd, data, length));

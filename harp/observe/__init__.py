@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers of statistics files and traces, and the recording of frames."""
+"""Reads statistics files and traces, and records frames."""

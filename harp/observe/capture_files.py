@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pcapng files of a capture: one, or a ring of several."""
+"""The pcapng files of a capture: one file, or a ring of files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from harp.observe.packet_ring import Frame
 
 
 class CaptureFiles:
-    """Writes frames to `path`. With `size` bytes (0: no bound) a full file is followed by
-    another; with `count` files (0: no bound) the oldest is then overwritten. Their numbers
-    stand before the suffix: out-0.pcapng, out-1.pcapng. Raises OSError where one cannot be
-    written."""
+    """Writes frames to `path`. A file ends at `size` bytes (0: no bound) and a new one follows.
+    After `count` files (0: no bound) the oldest is overwritten. The file's number precedes the
+    suffix: out-0.pcapng, out-1.pcapng. Raises OSError if a file cannot be written."""
 
     def __init__(self, path: Path, comment: str, snaplen: int, size: int, count: int) -> None:
         self._path = path
@@ -42,7 +41,7 @@ class CaptureFiles:
             self._file.close()
 
     def path_of(self, number: int) -> Path:
-        """The file that is the number-th to be written."""
+        """The path of the file with this number, from 0."""
         if not self._size:
             return self._path
         digits = len(str(self._count - 1)) if self._count else 1
@@ -51,18 +50,18 @@ class CaptureFiles:
 
     @property
     def written(self) -> list[Path]:
-        """Files that are there, oldest first."""
+        """The existing files, the oldest first."""
         first = max(0, self._number + 1 - self._count) if self._count else 0
         return [self.path_of(number) for number in range(first, self._number + 1)]
 
     def _open(self) -> BinaryIO:
         file = open(self.path_of(self._number), "wb", buffering=0)
         self._pieces.append(self._head)
-        self._begun = len(self._head)  # bytes of this file, with those in pieces
+        self._begun = len(self._head)  # bytes of this file, including the pieces
         return file
 
     def add(self, frame: Frame) -> None:
-        """The frame's bytes must stay as they are until the next flush."""
+        """Adds a frame. Its bytes must stay valid until the next flush."""
         pieces = pcapng.packet(frame.when, frame.sent, frame.data, frame.length)
         size = sum(map(len, pieces))
         if self._size and self._begun > len(self._head) and self._begun + size > self._size:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which frames a capture takes, as a classic BPF program that the kernel runs."""
+"""The filter of a capture: a classic BPF program that the kernel runs on each frame."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Optional
 
 from harp.observe.packet_ring import Instruction
 
-PROGRAM_MOST = 4096  # instructions that the kernel takes
+PROGRAM_MOST = 4096  # BPF_MAXINSNS: most instructions that the kernel accepts
 
 # Instructions: load from the packet, compare, jump, return.
 _LDH, _LDB, _LDW, _LDX_IHL, _LDH_X = 0x28, 0x30, 0x20, 0xB1, 0x48
@@ -29,12 +29,12 @@ _PACKET_TYPE = ((_LDW, 0, 0, 0xFFFFF000 + 4),)  # SKF_AD_OFF + SKF_AD_PKTTYPE
 _IPV4, _ARP, _TCP, _OUTGOING = 0x0800, 0x0806, 6, 4
 
 Load = tuple[Instruction, ...]
-Test = tuple[Load, Sequence[int]]  # what is loaded is one of these
+Test = tuple[Load, Sequence[int]]  # the loaded value is one of these
 
 
 @dataclass(frozen=True)
 class Connection:
-    """A flow's ends: its own port, the peer's address and port."""
+    """The two ends of a flow: the local port, the peer's address and port."""
 
     port: int
     peer: str
@@ -43,10 +43,10 @@ class Connection:
 
 @dataclass(frozen=True)
 class Target:
-    """Whose frames: all of `address` on `interface`, or only those of its TCP `ports`, where
-    the kernel has the address as well. Of these, as far as given: frames between it and one of
-    `peers`, with one of `either_ports` at one end, of one of `connections`, and sent by this
-    host (`direction` "out") or not ("in")."""
+    """The frames to capture on `interface`: all of `address`, or only those of its TCP `ports` if
+    the kernel shares the address. The other fields narrow this down if given: to one of `peers`,
+    to one of `either_ports` at either end, to one of `connections`, and to sent ("out") or
+    received ("in") frames (`direction`)."""
 
     interface: str
     address: str
@@ -62,23 +62,24 @@ def _number(address: str) -> int:
 
 
 class _Program:
-    """Conditions that must all hold, one after the other."""
+    """A BPF program of conditions; a frame must pass them all."""
 
     def __init__(self) -> None:
         self.code: list[Instruction] = []
 
     def _jump(self) -> int:
-        """A jump whose way is not known yet."""
+        """Adds a jump with a target that _land fills in."""
         self.code.append((_JA, 0, 0, 0))
         return len(self.code) - 1
 
     def _land(self, jumps: Iterable[int]) -> None:
-        """These jumps lead here."""
+        """Makes these jumps lead to the next instruction."""
         for at in jumps:
             self.code[at] = (_JA, 0, 0, len(self.code) - at - 1)
 
     def any_of(self, *alternatives: Sequence[Test]) -> None:
-        """Each alternative is a list of tests that must all hold."""
+        """Rejects a frame that passes none of the alternatives. A frame must pass every test of an
+        alternative."""
         done = []
         for tests in alternatives:
             failed = []
@@ -100,7 +101,7 @@ class _Program:
 
 
 def _connection(one: Connection) -> list[Sequence[Test]]:
-    """Both ways."""
+    """The tests for the two directions of a connection."""
     peer = [_number(one.peer)]
     return [
         [(_SOURCE, peer), (_SOURCE_PORT, [one.peer_port]), (_DESTINATION_PORT, [one.port])],
@@ -109,7 +110,7 @@ def _connection(one: Connection) -> list[Sequence[Test]]:
 
 
 def _whose(program: _Program, wanted: Target) -> None:
-    """The process's own."""
+    """Adds the condition that the frame belongs to the process."""
     address = [_number(wanted.address)]
     if wanted.ports is not None:
         ports = sorted(wanted.ports)
@@ -127,8 +128,8 @@ def _whose(program: _Program, wanted: Target) -> None:
 
 
 def program(wanted: Target, snaplen: int) -> list[Instruction]:
-    """The filter; it keeps the first `snaplen` bytes of a frame. Raises ValueError if the
-    kernel would not take one so long."""
+    """The filter program; it keeps the first `snaplen` bytes of a frame. Raises ValueError if the
+    program is too long for the kernel."""
     made = _Program()
     if wanted.direction == "out":
         made.any_of([(_PACKET_TYPE, [_OUTGOING])])
@@ -150,7 +151,7 @@ def program(wanted: Target, snaplen: int) -> list[Instruction]:
     made.code.append((_RET, 0, 0, snaplen))
     if len(made.code) > PROGRAM_MOST:
         raise ValueError(
-            f"a filter of {len(made.code)} instructions, and the kernel takes "
-            f"{PROGRAM_MOST}: name fewer flows"
+            f"the filter has {len(made.code)} instructions, but the kernel accepts {PROGRAM_MOST}: "
+            "name fewer flows"
         )
     return made.code

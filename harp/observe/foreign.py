@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that any user of the host may have written, and may still be writing.
+"""Reads files that any user of the host may have written, or may be writing now.
 
-They are read into memory, never mapped: a mapped file that is truncated ends its reader by
-SIGBUS. Text from them goes to root's terminal, so it must not hold what a terminal obeys.
+The files are copied into memory, not mapped: a mapped file that another user truncates kills its
+reader by SIGBUS. Their text may go to root's terminal, so it must not contain control characters.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 
 
 class ForeignError(ValueError):
-    """A file that is not what it should be, in a sentence."""
+    """The file has the wrong type or size. The text says which."""
 
 
 def text(raw: bytes) -> str:
-    """A C string; what is not printable (escapes, line ends, marks that turn the direction of
-    writing) is written as Python writes it: `\\x1b`."""
+    """A C string as text. Characters that are not printable (escapes, line ends, marks of writing
+    direction) become Python escapes such as `\\x1b`."""
     decoded = raw.split(b"\0", 1)[0].decode("utf-8", "replace")
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in decoded
@@ -26,33 +26,33 @@ def text(raw: bytes) -> str:
 
 
 def open_file(path: Path) -> int:
-    """A descriptor of a regular file, for reading; no link, and nothing that makes one wait.
-    Raises OSError, or ForeignError for what is no file."""
+    """Opens a regular file for reading, and returns the descriptor. Follows no link and never
+    blocks, for example on a FIFO. Raises OSError, or ForeignError for another type of file."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise ForeignError(f"{path}: no file")
+        raise ForeignError(f"{path}: not a regular file")
     return fd
 
 
 def read_fd(path: Path, fd: int, most: int) -> bytes:
-    """What is in the file now. Raises ForeignError if that is more than `most` bytes."""
+    """The file's present bytes. Raises ForeignError if there are more than `most`."""
     size = os.fstat(fd).st_size
     if size > most:
-        raise ForeignError(f"{path}: {size} bytes, larger than such a file can be")
+        raise ForeignError(f"{path}: {size} bytes are too many for such a file (at most {most})")
     parts = []
     offset = 0
     while offset < size:
         part = os.pread(fd, size - offset, offset)
         if not part:
-            break  # it was truncated meanwhile
+            break  # truncated since the fstat
         parts.append(part)
         offset += len(part)
     return b"".join(parts)
 
 
 def read(path: Path, most: int) -> bytes:
-    """A file's bytes, at most so many. Raises OSError or ForeignError."""
+    """The bytes of a file with at most `most` of them. Raises OSError or ForeignError."""
     fd = open_file(path)
     try:
         return read_fd(path, fd, most)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A packet socket with a ring in mapped memory (TPACKET_V3, packet(7)).
 
-The kernel writes frames into blocks, as much of each as the socket's filter says, and hands
-a block over when it is full or has waited; no call is made for a frame. So what a busy or
-stopped reader loses depends on the ring's size and not on the number of frames: a socket
-without a ring is charged each frame's whole buffer, and takes some nine hundred large ones.
+The kernel writes frames into blocks; the socket's filter says how many bytes of each. The reader
+gets a block when it is full or a timeout has passed, without a system call for each frame. A busy
+reader therefore loses frames only when the ring's bytes are used up. A socket without a ring is
+charged the whole buffer of each frame and holds only about 900 large frames.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from dataclasses import dataclass
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, operand
 
 BLOCK = 1 << 20  # bytes; holds the largest frame
-RETIRE_MS = 60  # after so long a block is handed over though it has room
+RETIRE_MS = 60  # the reader gets a block after this time even if it has room
 
 _ETH_P_ALL = 3
 _SO_ATTACH_FILTER = 26
 _SOL_PACKET = 263
 _PACKET_RX_RING, _PACKET_STATISTICS, _PACKET_VERSION = 5, 6, 10
 _TPACKET_V3 = 2
-_FRAME = 2048  # unused by V3, but it is checked
+_FRAME = 2048  # bytes; unused in V3, but the kernel checks it
 _PACKET_OUTGOING = 4
-_USER = 1  # of a block's status: it is the reader's
+_USER = 1  # TP_STATUS_USER: the reader owns the block
 
 _BLOCK_STATUS, _BLOCK_FRAMES = 8, 12  # offsets in a block
 _FRAMES = struct.Struct("=II")  # number of frames, offset of the first
-_HEADER = struct.Struct("=IIIIIIHH")  # struct tpacket3_hdr, as far as it matters
-_PACKET_TYPE = 58  # offset in a frame's header: sll_pkttype, behind its 48 bytes
+_HEADER = struct.Struct("=IIIIIIHH")  # the first fields of struct tpacket3_hdr
+_PACKET_TYPE = 58  # offset of sll_pkttype: the sockaddr_ll follows 48 bytes of tpacket3_hdr
 
 
 @dataclass(frozen=True)
 class Frame:
-    """`data`: as much as was kept of `length` bytes; valid until the next block is asked for.
-    `when` counts nanoseconds since the epoch; `sent`: this host sent it."""
+    """A frame of `length` bytes; `data` is the kept part, valid until the next block. `when` is in
+    nanoseconds since the epoch; `sent` means that this host sent it."""
 
     when: int
     sent: bool
@@ -50,8 +50,8 @@ class Frame:
 
 
 class PacketRing:
-    """Frames of an interface that pass a filter, from the moment that it is made. Raises
-    OSError: EPERM without CAP_NET_RAW, ENODEV for no such interface, ENOMEM."""
+    """Receives the frames of an interface that pass a filter, from its creation on. `size` is in
+    bytes. Raises OSError: EPERM without CAP_NET_RAW, ENODEV for an unknown interface, ENOMEM."""
 
     def __init__(self, interface: str, program: list[Instruction], size: int) -> None:
         self._blocks = max(2, size // BLOCK)
@@ -82,18 +82,18 @@ class PacketRing:
 
     @property
     def size(self) -> int:
-        """Blocks; fewer than was wished where memory is short."""
+        """The number of blocks; fewer than requested if memory is short."""
         return self._blocks
 
     def filter(self, program: list[Instruction]) -> None:
-        """The kernel swaps filters at once: no frame slips through in between."""
+        """Replaces the filter. The kernel does so atomically: every frame passes one of the two."""
         attach(self._socket, program)
 
     def blocks(self, timeout: float) -> Iterator[list[Frame]]:
-        """The frames of each block that the kernel has handed over; waits, at most so many
-        seconds, if there is none. A block is the kernel's again when the next is asked for."""
+        """Yields the frames of each ready block. Waits up to `timeout` seconds if there is none.
+        The kernel owns a block again when the next one is requested."""
         if not self.holds(1):
-            waiter = select.poll()  # select() knows no descriptor beyond 1023
+            waiter = select.poll()  # select() fails for descriptors above 1023
             waiter.register(self._socket, select.POLLIN | select.POLLERR)
             waiter.poll(timeout * 1000)
         for _ in range(self._blocks):
@@ -105,7 +105,7 @@ class PacketRing:
             self._next = (self._next + 1) % self._blocks
 
     def holds(self, blocks: int) -> bool:
-        """Whether so many blocks, at most the ring's, wait to be read."""
+        """Whether at least `blocks` blocks, at most the ring's, are ready."""
         last = (self._next + blocks - 1) % self._blocks
         (status,) = struct.unpack_from("=I", self._map, last * BLOCK + _BLOCK_STATUS)
         return bool(status & _USER)
@@ -124,12 +124,12 @@ class PacketRing:
             at += step
 
     def lost(self) -> int:
-        """Frames that passed the filter and found no room, since this was asked last."""
+        """The number of frames dropped for lack of room since the last call."""
         told = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 12)
         return int(struct.unpack("=III", told)[1])
 
     def close(self) -> None:
-        """Frames must not be looked at afterwards."""
+        """Closes the ring. Frames must not be used afterwards."""
         self._socket.close()
         if hasattr(self, "_view"):
             self._view.release()
@@ -138,7 +138,7 @@ class PacketRing:
 
 
 def attach(wire: socket.socket, program: list[Instruction]) -> None:
-    """Sets a socket's filter. Raises OSError if the kernel does not take the program."""
+    """Sets a socket's filter. Raises OSError if the kernel refuses the program."""
     code = b"".join(struct.pack("=HBBI", *one) for one in program)
     memory = ctypes.create_string_buffer(code)
     wire.setsockopt(

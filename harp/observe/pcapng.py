@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes captures that Wireshark and tcpdump read (the pcapng format)."""
+"""Writes captures in the pcapng format, for Wireshark and tcpdump."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def _block(kind: int, body: bytes) -> bytes:
 
 
 def head(ethernet: bool, comment: str = "", snaplen: int = 0) -> bytes:
-    """What a capture begins with; `comment` is kept with it. `snaplen`: no frame is kept
-    longer; 0: each is whole."""
+    """The first blocks of a capture, with `comment`. `snaplen` is the most bytes kept of a frame;
+    0: all."""
     options = _option(_OPTION_COMMENT, comment.encode()[:65535]) if comment else b""
     options += _option(0, b"") if options else b""
     linktype = LINKTYPE_ETHERNET if ethernet else LINKTYPE_RAW
@@ -50,8 +50,8 @@ _PADDING = [b"\0" * (-i % 4) for i in range(4)]
 
 
 def packet(when: int, sent: bool, data: Bytes, length: int) -> tuple[bytes, Bytes, bytes]:
-    """A frame of `length` bytes, of which `data` was kept, in pieces that follow each other.
-    `when` is in ns; `sent`: by the stack."""
+    """The block of a frame, in pieces to write one after the other. `length` is the frame's size,
+    `data` its kept part, `when` is in ns, `sent` means sent by the stack."""
     kept = len(data)
     tail = _PACKET_TAIL[sent]
     padding = _PADDING[kept % 4]
@@ -66,9 +66,8 @@ def packet(when: int, sent: bool, data: Bytes, length: int) -> tuple[bytes, Byte
 def write_pcapng(
     path: Path, frames: Iterable[tuple[int, bool, bytes]], ethernet: bool, comment: str = ""
 ) -> None:
-    """Writes frames, each (time in ns, whether the stack sent it, bytes), to `path`.
-
-    `comment` is kept with the capture. OSError if the file cannot be written.
+    """Writes frames to `path`, with a comment. Each is (time in ns, whether the stack sent it,
+    bytes). Raises OSError if the file cannot be written.
     """
     with open(path, "wb") as out:
         out.write(head(ethernet, comment))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what running processes publish: their counters and their flows.
+"""Reads the statistics files of running processes: counters and flows.
 
-The files describe themselves (see harp/engine/statfile.h), so files of other
-releases can be read too. Reading disturbs nobody. Any user may have put a file there:
-what it says of its owner is not believed, and its bytes are bounded and copied first.
+The files describe their own layout (see harp/engine/statfile.h), so files of other releases are
+readable, too. Reading does not slow a process down. Any user may write a file there, so its bytes
+are bounded and copied first, and the owner comes from the file system.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from typing import Optional
 from harp.observe import foreign
 
 DEFAULT_FOLDER = Path("/usr/local/tfabric/tools/run")
-SHARED_MEMORY = Path("/dev/shm")  # the fallback folders' place
+SHARED_MEMORY = Path("/dev/shm")  # the parent of the fallback folders
 
 _MAGIC = b"HARPSTAT"
 _VERSION = 1
 _HEADER = struct.Struct("=8sIIQQIIIIIIQQQII32s64s64s256s32s512s256s")
-_HEADER_MORE = struct.Struct("=i20s")  # what newer headers have behind it
+_HEADER_MORE = struct.Struct("=i20s")  # the fields that newer headers add
 _COUNTER = struct.Struct("=60sI")
 _FLOW = struct.Struct("=IIIHBB4s4sHH11IQQQ")
 _NAME = re.compile(r"[0-9a-f]{16}\.stat")
 _COUNTER_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _FALLBACK = re.compile(r"harp-(0|[1-9][0-9]{0,9})")
-_SIZE_MOST = 8 << 20  # bytes of a file; 64 instances and 512 flows take less than one
-_TRIES = 100  # readings of the flows until their writers are at rest
+_SIZE_MOST = 8 << 20  # bytes of a file; 64 instances and 512 flows take less than 1 MiB
+_TRIES = 100  # most readings of the flow table to find each entry unchanged
 
 TCP_STATES = (
     "",
@@ -54,13 +54,13 @@ TCP_STATES = (
 
 
 class StatError(ValueError):
-    """A file that is no statistics file of a release that this one understands."""
+    """The file is not a statistics file that this release can read."""
 
 
 @dataclass(frozen=True)
 class Flow:
-    """A TCP connection of a link. Times in microseconds, sizes in bytes;
-    `direction` "S": it sends messages, "R": it receives them, "": neither yet."""
+    """A TCP connection of a link. Times are in microseconds, sizes in bytes. `direction` is "S" if
+    it sends messages, "R" if it receives them, "" before that is known."""
 
     link: int
     flow: int
@@ -87,10 +87,10 @@ class Flow:
 
 @dataclass(frozen=True)
 class Process:
-    """One process with HARP in it. `id` is its file's name: a random number, while pids
-    repeat among containers; `rank`, in the job, is None and `gpu`, a PCI id, "" if unknown.
-    `uid` is the file's owner; `started` is in seconds since the epoch; `instances` holds each
-    instance's counters by name."""
+    """A process that uses HARP. `id` is the name of its file, a random number: pids are not unique
+    across containers. `rank` is its rank in the job, None if unknown; `gpu` a PCI id, "" if
+    unknown; `uid` the file's owner; `started` in seconds since the epoch; `instances` has the
+    counters of each instance by name."""
 
     path: str
     id: str
@@ -187,8 +187,8 @@ def _flow(entry: bytes) -> Optional[Flow]:
 
 
 def _settled(table: Callable[[], bytes], size: int, count: int) -> Iterator[bytes]:
-    """The table's entries of which two readings in a row are alike and were not being written
-    (an odd generation); an entry whose writer does not come to rest is left out."""
+    """Yields the entries that are complete: unchanged in two readings in a row, with an even
+    generation (it is odd during a write). Leaves out an entry that keeps changing."""
     left: Sequence[int] = range(count)
     before = table()
     for _ in range(_TRIES):
@@ -209,10 +209,10 @@ def _settled(table: Callable[[], bytes], size: int, count: int) -> Iterator[byte
 
 
 def _parse(path: Path, read: Callable[[], bytes], alive: bool, uid: int) -> Process:
-    """`read` gives the file's bytes, which may be others each time."""
+    """Parses a file. `read` returns its bytes, which may change between calls."""
     data = read()
     if len(data) < _HEADER.size or data[:8] != _MAGIC:
-        raise StatError(f"{path}: no statistics file of HARP's; the folder holds *.stat")
+        raise StatError(f"{path}: not a statistics file of HARP's; these are *.stat")
     (
         _,
         version,
@@ -235,7 +235,7 @@ def _parse(path: Path, read: Callable[[], bytes], alive: bool, uid: int) -> Proc
     release, host, command, device, address, config, about = map(foreign.text, texts)
     if version != _VERSION:
         raise StatError(
-            f"{path}: format {version}, and this release reads {_VERSION}; "
+            f"{path}: its format is {version}, but this release reads {_VERSION}; "
             f"use the harp of release {release}"
         )
     if (
@@ -254,7 +254,7 @@ def _parse(path: Path, read: Callable[[], bytes], alive: bool, uid: int) -> Proc
         raw, kind = _COUNTER.unpack_from(data, table + i * counter_size)
         name = foreign.text(raw)
         if not _COUNTER_NAME.fullmatch(name):
-            raise StatError(f"{path}: {name!r} is no counter's name; the file is damaged")
+            raise StatError(f"{path}: {name!r} is not a counter name; the file is damaged")
         kinds[name] = "gauge" if kind else "count"
     values = [
         dict(zip(kinds, struct.unpack_from(f"={counters}Q", data, instance_offset + i * stride)))
@@ -291,7 +291,7 @@ def _parse(path: Path, read: Callable[[], bytes], alive: bool, uid: int) -> Proc
 
 
 def read(path: Path) -> Process:
-    """One file. Raises OSError if it cannot be read, StatError if it is wrong."""
+    """Reads one file. Raises OSError if it cannot be read, StatError if it is wrong."""
     try:
         fd = foreign.open_file(path)
         try:
@@ -308,7 +308,8 @@ def read(path: Path) -> Process:
 
 
 def _fallbacks() -> Iterator[Path]:
-    """harp-UID folders that are that user's: others may choose names there too."""
+    """The harp-UID folders that belong to that user. Other users could make folders of the same
+    name pattern."""
     try:
         entries = sorted(os.scandir(SHARED_MEMORY), key=lambda entry: entry.name)
     except OSError:
@@ -329,8 +330,8 @@ def chosen(
     ranks: Sequence[int] = (),
     ids: Sequence[str] = (),
 ) -> list[Process]:
-    """Those that were named, by pid, rank or the beginning of an id; all if none was.
-    Raises LookupError that names what no process is."""
+    """The processes selected by pid, rank or prefix of an id; all without a selection. Raises
+    LookupError with the values that match no process."""
 
     def known(process: Process) -> bool:
         return (
@@ -347,20 +348,21 @@ def chosen(
     ]
     if missing:
         raise LookupError(
-            f"no process with {', '.join(missing)} publishes in {', '.join(map(str, folders()))}"
+            f"no process with {', '.join(missing)} runs here (looked in "
+            f"{', '.join(map(str, folders()))})"
         )
     return found
 
 
 def folders() -> list[Path]:
-    """Where processes of this host publish: the run folder and its fallbacks."""
+    """The folders of the statistics files: the run folder and its fallbacks."""
     first = Path(os.environ.get("HARP_RUN_DIR") or DEFAULT_FOLDER)
     return [first, *_fallbacks()]
 
 
 def scan(where: Optional[Sequence[Path]] = None) -> list[Process]:
-    """The processes that live, oldest first. Files that go away meanwhile, or
-    belong to nobody any more, or are damaged are passed over."""
+    """The running processes, the oldest first. Skips files that vanish, that belong to an ended
+    process, or that are damaged."""
     found = []
     for folder in folders() if where is None else where:
         try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a binary trace that a process wrote when something went wrong.
+"""Reads a binary trace that a process wrote after a fault.
 
-The file carries the names of its events (see harp/engine/trace.h), so traces of
-other releases can be read too.
+The file contains the names of its events (see harp/engine/trace.h), so traces of other releases
+are readable, too.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ _VERSION = 1
 _HEADER = struct.Struct("=8sIIIIIIQQ32s64s256s")
 _EVENT = struct.Struct("=32s16s16s")
 _RECORD = struct.Struct("=QQ")
-_WRAP = 1 << 48  # nanoseconds of a record's clock
+_WRAP = 1 << 48  # nanoseconds after which a record's clock wraps
 _SIZE_MOST = 128 << 20  # bytes of a file; 64 instances take less
 
 NO_FLOW = 0xFFFF
 
 
 class TraceError(ValueError):
-    """A file that is no trace of a release that this one understands."""
+    """The file is not a trace that this release can read."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One event. `time_ns` counts nanoseconds since the epoch; `flow` is None for the
-    instance itself; `values` has what the event's numbers mean, addresses
-    with dots."""
+    """One event. `time_ns` is in nanoseconds since the epoch; `flow` is None for an event of the
+    instance itself; `values` are the event's numbers by name, addresses in dotted form."""
 
     time_ns: int
     instance: int
@@ -45,7 +44,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Trace:
-    """`written_ns` counts nanoseconds since the epoch; `records` are in order of time."""
+    """A trace. `written_ns` is in nanoseconds since the epoch; `records` are in order of time."""
 
     pid: int
     host: str
@@ -56,7 +55,7 @@ class Trace:
 
 
 class _Reader:
-    """Takes structures one after the other from a file's bytes."""
+    """Unpacks structures one after the other from a file's bytes."""
 
     def __init__(self, path: Path, data: bytes) -> None:
         self.path = path
@@ -72,7 +71,7 @@ class _Reader:
 
 
 def _value(name: str, number: int) -> Union[int, str]:
-    """An address lies in the record as it does in a packet."""
+    """A value as text if it is an address. The record holds addresses in network order."""
     return socket.inet_ntoa(struct.pack("=I", number)) if name.endswith("_address") else number
 
 
@@ -97,7 +96,7 @@ def _record(
 
 
 def read(path: Path) -> Trace:
-    """Raises OSError if the file cannot be read, TraceError if it is wrong."""
+    """Reads a trace. Raises OSError if the file cannot be read, TraceError if it is wrong."""
     try:
         return _parse(path, foreign.read(path, _SIZE_MOST))
     except foreign.ForeignError as wrong:
@@ -107,7 +106,7 @@ def read(path: Path) -> Trace:
 def _parse(path: Path, data: bytes) -> Trace:
     reader = _Reader(path, data)
     if data[:8] != _MAGIC:
-        raise TraceError(f"{path}: no trace of HARP's; those are called *.trace in the run folder")
+        raise TraceError(f"{path}: not a trace of HARP's; these are *.trace in the run folder")
     (
         _,
         version,
@@ -123,7 +122,7 @@ def _parse(path: Path, data: bytes) -> Trace:
         reason,
     ) = reader.take(_HEADER)
     if version != _VERSION or event_size != _EVENT.size:
-        raise TraceError(f"{path}: format {version}, and this release reads {_VERSION}")
+        raise TraceError(f"{path}: its format is {version}, but this release reads {_VERSION}")
     names = []
     for _ in range(events):
         name, a, b = map(foreign.text, reader.take(_EVENT))

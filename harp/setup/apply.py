@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a plan's changes, and takes all of them back."""
+"""Makes a plan's changes, and undoes all of them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from harp.setup.steps import Step
 
 
 def planned(requests: list[Request], choice: Choice) -> list[Step]:
-    """What apply would do. Raises as apply."""
+    """The steps that apply would make. Raises the same errors."""
     steps = plan(requests, choice, Journal(conf_dir()).steps)
     check_holders(requests)
     return steps
 
 
 def apply(requests: list[Request], choice: Choice) -> list[Step]:
-    """Makes what is missing; the steps that were made. After a failure or a crash
-    in the middle, apply goes on and undo goes back. Raises PlanError, StepError,
-    HostError or OSError."""
-    planned(requests, choice)  # what is refused leaves nothing behind
+    """Makes the missing steps and returns them. After a failure or a crash in the middle, another
+    apply continues and undo reverts. Raises PlanError, StepError, HostError or OSError."""
+    planned(requests, choice)  # a refused request must leave no folder behind
     with home.opened(conf_dir()) as made:
         journal = Journal(conf_dir())
         steps = plan(requests, choice, journal.steps)
@@ -34,8 +33,8 @@ def apply(requests: list[Request], choice: Choice) -> list[Step]:
 
 
 def undo() -> Iterator[str]:
-    """Takes back everything, the last step first, and yields what was done. Raises
-    as apply; what is left then is still in the journal."""
+    """Undoes every step, the last one first, and yields a line for each. Raises the same errors as
+    apply; the journal then keeps the steps that are left."""
     conf = conf_dir()
     with home.locked(conf):
         yield from home.sweep(conf)

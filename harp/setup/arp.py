@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Optional
 
 PROBES = 3
-WAIT_S = 0.1  # for an answer to each; harp/engine/own_address.c says why so short
+WAIT_S = 0.1  # for a reply to each probe; harp/engine/own_address.c gives the reason
 
 _ETH_P_ARP = 0x0806
 _SOL_PACKET, _ADD_MEMBERSHIP, _UNICAST = 263, 1, 1
@@ -25,7 +25,8 @@ def _raw(mac: str) -> bytes:
 
 
 def _claimant(frame: bytes, address: bytes, mac: bytes) -> Optional[bytes]:
-    """The hardware address of an ARP packet's sender, if that says it has the address."""
+    """The sender's hardware address of an ARP packet whose sender IP is `address`; None for other
+    packets and for our own `mac`."""
     arp = frame[14 : 14 + _PACKET.size]
     if len(arp) < _PACKET.size:
         return None
@@ -47,20 +48,19 @@ def _listen(wire: socket.socket, address: bytes, mac: bytes, seconds: float) -> 
 
 
 def holder(interface: str, address: str, mac: str) -> Optional[str]:
-    """The hardware address of another host that has the address; None: nobody has answered.
+    """The hardware address of another host that uses the address; None if no host replies.
 
-    `mac` is the hardware address that HARP would have it with: packets that bear it are none of
-    another's. What this host sends itself is not heard either, so a rank that uses the address
-    on the interface is no other host. Waits for 0.3 s where nobody answers. Raises OSError:
-    EPERM without CAP_NET_RAW, ENETDOWN.
+    `mac` is the hardware address that HARP uses with the address; packets from it do not count.
+    Packets of this host do not count either, so a local rank with the address is no conflict.
+    Waits 0.3 s without a reply. Raises OSError: EPERM without CAP_NET_RAW, ENETDOWN.
     """
     own, wanted = _raw(mac), socket.inet_aton(address)
     probe = _BROADCAST + own + struct.pack("!H", _ETH_P_ARP)
     probe += _PACKET.pack(_FIXED, _REQUEST, own, bytes(4), bytes(6), wanted)
-    # Bound to ARP, and not to all protocols, a socket does not hear what this host sends.
+    # A socket bound to one protocol does not receive outgoing packets, unlike ETH_P_ALL.
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as wire:
         wire.bind((interface, _ETH_P_ARP))
-        if wire.getsockname()[4] != own:  # one beside the interface's: the NIC must let it through
+        if wire.getsockname()[4] != own:  # the NIC's filter must accept a second unicast address
             request = struct.pack("@iHH8s", socket.if_nametoindex(interface), _UNICAST, 6, own)
             wire.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, request)
         for _ in range(PROBES):

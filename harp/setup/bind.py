@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Giving a NIC to another driver, and taking it back, by sysfs's driver_override."""
+"""Binds a NIC to another driver, and back, through driver_override in sysfs."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any, ClassVar, Optional
 from harp.setup import netstate, pci, sysfs
 from harp.setup.steps import Step, StepError
 
-RETURN_S = 15.0  # for an interface to come back, with udev giving it its name
+RETURN_S = 15.0  # seconds for an interface to come back and for udev to name it
 
 
 def _order(path: Path, text: str) -> None:
-    """Tells the kernel something about a device. Raises StepError with its answer."""
+    """Writes to a file of sysfs. Raises StepError with the kernel's error."""
     try:
         path.write_text(text)
     except OSError as failure:
         raise StepError(
-            f"{path}: the kernel refused {text.strip()!r}: {failure.strerror}; its log "
-            "(dmesg) may say why"
+            f"{path}: the kernel refused {text.strip()!r}: {failure.strerror}; see the kernel's "
+            "log (dmesg)"
         ) from None
 
 
 def _hand_over(pci_id: str, driver: str) -> None:
-    """Takes the device from the driver that has it and gives it to another, "" for none."""
+    """Unbinds the device from its driver and binds it to another, "" for none."""
     folder = pci.link_of(pci_id)
     if driver:
         _order(folder / "driver_override", driver)
@@ -43,7 +43,7 @@ def _override(pci_id: str) -> str:
 
 
 def device_nodes(device: pci.PciDevice) -> list[str]:
-    """The files in /dev through which a process drives the device."""
+    """The files in /dev that a process may open to drive the device."""
     found = [f"/dev/{name}" for name in sysfs.names(device.folder / "uio")]
     if device.group:
         found += [f"/dev/vfio/{device.group}", f"/dev/vfio/noiommu-{device.group}"]
@@ -51,7 +51,7 @@ def device_nodes(device: pci.PciDevice) -> list[str]:
 
 
 def holders(paths: list[str]) -> list[int]:
-    """The processes that have one of the files open, as far as we may see."""
+    """The processes that have one of the files open, among those that this user may inspect."""
     found = []
     for pid in sysfs.names(sysfs.at("proc")):
         folder = sysfs.at("proc") / pid / "fd"
@@ -63,15 +63,15 @@ def holders(paths: list[str]) -> list[int]:
                     found.append(int(pid))
                     break
             except OSError:
-                continue  # closed meanwhile
+                continue  # closed since the listing
     return found
 
 
 @dataclass
 class Bind(Step):
-    """The device `pci_id` under `driver`. `earlier` is the driver that it had, "" for
-    none, `override` what driver_override said, and `interface` the settings of its
-    interface, None if it had none; they hold for the boot in which they were read."""
+    """Binds the device `pci_id` to `driver`. The old state: `earlier` is the driver, "" for none;
+    `override` the value of driver_override; `interface` the settings of the interface, None
+    without one. `boot` is the boot id of that state; another boot makes it void."""
 
     kind: ClassVar[str] = "bind"
     pci_id: str
@@ -83,7 +83,7 @@ class Bind(Step):
 
     @classmethod
     def of(cls, device: pci.PciDevice, driver: str, settings: Optional[netstate.Settings]) -> Bind:
-        """The step for a device as it is now; its interface's settings."""
+        """The step for a device in its present state, with its interface's settings."""
         interface = asdict(settings) if settings else None
         override = _override(device.id)
         return cls(device.id, driver, device.driver, override, interface, sysfs.boot())
@@ -109,15 +109,15 @@ class Bind(Step):
         _hand_over(self.pci_id, self.driver)
         if not self.in_place():
             raise StepError(
-                f"{self.driver} did not take {self.pci_id}, which has now "
-                f"{pci.driver_of(self.pci_id) or 'no driver'}; the kernel's log "
-                "(dmesg) may say why; harp setup undo gives the NIC back"
+                f"{self.driver} did not bind to {self.pci_id}, whose driver is now "
+                f"{pci.driver_of(self.pci_id) or 'none'}; see the kernel's log (dmesg); harp setup "
+                "undo returns the NIC to the kernel"
             )
 
     def follow(self, earlier: Step) -> None:
         assert isinstance(earlier, Bind)
         if earlier.boot != self.boot:
-            return  # what was read then is gone; the kernel has made it anew
+            return  # a reboot has reset the earlier state
         self.earlier, self.override = earlier.earlier, earlier.override
         self.interface = earlier.interface
 
@@ -126,7 +126,7 @@ class Bind(Step):
         if device is None:
             return f"left {self.pci_id}: the device is gone"
         if sysfs.boot() != self.boot and device.driver != self.driver:
-            return ""  # another boot has given it back
+            return ""  # a reboot has undone the step
         users = holders(device_nodes(device))
         if users and device.driver == self.driver:
             raise StepError(
@@ -141,9 +141,8 @@ class Bind(Step):
         now = pci.driver_of(self.pci_id)
         if now != self.earlier:
             raise StepError(
-                f"{self.earlier} did not take {self.pci_id} back, which has now "
-                f"{now or 'no driver'}; modprobe the NIC's own driver, then undo "
-                "again"
+                f"{self.earlier} did not bind to {self.pci_id} again, whose driver is now "
+                f"{now or 'none'}; modprobe the NIC's own driver, then run undo again"
             )
         if self.settings is None:
             return f"gave {self.pci_id} back to {self.earlier or 'no driver'}"
@@ -152,7 +151,7 @@ class Bind(Step):
         return f"gave {self.pci_id} back to {self.earlier}: {self.settings.name}{has}"
 
     def _interface(self) -> str:
-        """Its interface's name, once it is there. Raises StepError."""
+        """Waits for the NIC's interface; its name. Raises StepError after RETURN_S."""
         assert self.settings
         end = time.monotonic() + RETURN_S
         found: list[str] = []
@@ -160,11 +159,11 @@ class Bind(Step):
             found = pci.interfaces_of(self.pci_id)
             if self.settings.name in found:
                 return self.settings.name
-            # A name of another kind may be on its way to what udev makes of it.
+            # udev may still rename the interface: wait 3 s before another name is taken.
             if found and time.monotonic() > end - RETURN_S + 3:
                 return found[0]
             time.sleep(0.05)
         raise StepError(
-            f"{self.pci_id} is back under {self.earlier}, but its interface "
-            f"{self.settings.name} did not come within {RETURN_S:.0f} s; undo again"
+            f"{self.pci_id} is bound to {self.earlier} again, but its interface "
+            f"{self.settings.name} did not appear within {RETURN_S:.0f} s; run undo again"
         )

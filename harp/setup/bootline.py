@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""1 GiB pages on the kernel's command line, through the boot loader's own tools."""
+"""1 GiB pages on the kernel's command line, added by the boot loader's own tools."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _MENUS = ("boot/grub/grub.cfg", "boot/grub2/grub.cfg")
 
 
 def words(pages: int) -> str:
-    """What the kernel is to be told for so many pages of 1 GiB."""
+    """The kernel options that reserve `pages` pages of 1 GiB."""
     return f"default_hugepagesz=1G hugepagesz=1G hugepages={pages}"
 
 
 def told() -> int:
-    """How many pages of 1 GiB this boot was told to set aside."""
+    """The number of 1 GiB pages that this boot's command line reserves."""
     line = sysfs.text(sysfs.at("proc/cmdline"))
     found = re.search(r"\bhugepagesz=1GB? (?:.* )?hugepages=(\d+)", line)
     return int(found.group(1)) if found else 0
 
 
 def tool() -> str:
-    """What changes the command line here: "update-grub" (Debian, Ubuntu), "grubby"
-    (CentOS and its kin), or "" for neither."""
+    """The tool that changes the command line: "update-grub" (Debian, Ubuntu), "grubby" (CentOS
+    and related), or "" for neither."""
     if sysfs.at("etc/default/grub").is_file() and shutil.which("update-grub"):
         return "update-grub"
     return "grubby" if shutil.which("grubby") else ""
@@ -39,8 +39,8 @@ def tool() -> str:
 
 @dataclass
 class BootPages(Step):
-    """`pages` of 1 GiB on the command line, by `tool`; `stale` pages of an earlier
-    set-up have to go from there, 0 for none."""
+    """Reserves `pages` pages of 1 GiB on the command line with `tool`. `stale` is the number that
+    an earlier set-up put there and that must be removed, 0 for none."""
 
     kind: ClassVar[str] = "boot"
     pages: int
@@ -95,4 +95,4 @@ class BootPages(Step):
                 return ""
             remove_file(path)
             self._tell("update-grub")
-        return "took the 1 GiB pages off the kernel's command line; they go with the next boot"
+        return "removed the 1 GiB pages from the kernel's command line; the next boot frees them"

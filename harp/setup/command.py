@@ -25,7 +25,7 @@ FAILURES = (PlanError, StepError, host.HostError, OSError)
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
-    """Which NICs, and how; the same for plan, apply and setup itself."""
+    """Adds the options that plan, apply and setup itself share."""
     for option in reversed(
         (
             click.option(
@@ -33,44 +33,44 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 "devices",
                 multiple=True,
                 metavar="DEVICE",
-                help="A NIC for HARP; repeat for more. packet:IFACE shares it with the kernel, "
-                "dpdk:IFACE or dpdk:PCI-ID gives it to HARP alone. Default: those that are "
-                "configured, else the job's interface, shared: NCCL_SOCKET_IFNAME, or the only "
-                "one that can be, or the default route's.",
+                help="A NIC for HARP; repeat for more. packet:IFACE shares it with the kernel. "
+                "dpdk:IFACE or dpdk:PCI-ID gives it to HARP alone. Default: the configured "
+                "devices. If there are none, HARP shares the interface of NCCL_SOCKET_IFNAME, or "
+                "the only usable one, or the default route's.",
             ),
             click.option(
                 "--dpdk",
                 is_flag=True,
-                help="Give all NICs that nobody uses to HARP alone (harp setup nics).",
+                help="Give all free NICs to HARP alone (harp setup nics lists them).",
             ),
             click.option(
                 "--address",
                 "addresses",
                 multiple=True,
                 metavar="ADDRESS/PREFIX|kernel",
-                help="HARP's own address on it, or (packet) the kernel's. Default: dpdk takes "
-                "over the interface's, packet shares it. One for each --device, in their "
-                "order.",
+                help="HARP's own address on the NIC, or kernel: a packet device shares the "
+                "kernel's. Default: a dpdk device takes over the interface's address, a packet "
+                "device shares it. One for each --device, in their order.",
             ),
             click.option(
                 "--gateway",
                 "gateways",
                 multiple=True,
                 metavar="ADDRESS|none",
-                help="Next hop outside the prefix, or none; one for each --device, in their order.",
+                help="Next hop outside the prefix, or none. One for each --device, in their order.",
             ),
             click.option(
                 "--set",
                 "settings",
                 multiple=True,
                 metavar="KEY=VALUE",
-                help="Any other key of ztcp*.conf, for every --device; KEY= takes it out.",
+                help="Any other key of ztcp*.conf, for every --device. KEY= removes the key.",
             ),
             click.option(
                 "--driver",
                 type=click.Choice(nics.DRIVERS),
-                help="For dpdk devices. Default: vfio-pci, also without an IOMMU where the "
-                "kernel allows that, else uio_pci_generic.",
+                help="The kernel driver for dpdk devices. Default: vfio-pci, also without an "
+                "IOMMU if the kernel allows that, else uio_pci_generic.",
             ),
             click.option(
                 "--hugepages",
@@ -86,13 +86,13 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 default="2M",
                 show_default=True,
                 help="1G also puts 1 GiB pages on the kernel's command line: 5 for each GPU "
-                "and 10 more, 50 for eight. They are there from the next boot on.",
+                "and 10 more, 50 for eight GPUs. The kernel reserves them at the next boot.",
             ),
             click.option(
                 "--even-if-used",
                 is_flag=True,
-                help="Give a NIC away that is in use. Never the one of the default route or "
-                "of your ssh session.",
+                help="Take over a NIC that is in use. Set-up never takes the NIC of the default "
+                "route or of your ssh session.",
             ),
         )
     ):
@@ -105,8 +105,8 @@ def _as_json(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _known() -> list[Request]:
-    """What set-up looks after already: the files that are there, but for devices that it does not
-    know, and NICs that a crash has left half given away."""
+    """The configured devices that set-up handles, and the NICs that a crash left without their
+    file."""
     files = [one for one in existing_files(conf_dir()) if one.inner.startswith(SCHEMES)]
     places = {file.place for file in files}
     begun = [step.pci_id for step in Journal(conf_dir()).steps if isinstance(step, Bind)]
@@ -116,20 +116,21 @@ def _known() -> list[Request]:
 
 
 def _free() -> list[Request]:
-    """The NICs that may be given away without being named. Raises ClickException if none may."""
+    """The NICs that HARP may take over without being named. Raises ClickException if there are
+    none."""
     found = [Request({"device": f"dpdk:{nic.device.id}"}) for nic in nics.all_nics() if nic.is_free]
     if not found:
-        raise click.ClickException("no NIC is free; harp setup nics says what keeps each")
+        raise click.ClickException("no NIC is free; harp setup nics says why, for each NIC")
     return found
 
 
 def _jobs_interfaces() -> list[host.Interface]:
-    """Those that a job's traffic takes. Raises UsageError with the choice."""
+    """The interfaces that a job's traffic takes. Raises UsageError with the list to choose from."""
     usable = host.candidates()
     if not usable:
         raise click.UsageError(
-            "no Ethernet interface here is up and has an IPv4 address; name "
-            "one with --device packet:IFACE --address ADDRESS/PREFIX"
+            "no Ethernet interface here is up and has an IPv4 address; name an interface with "
+            "--device packet:IFACE --address ADDRESS/PREFIX"
         )
     wanted = os.environ.get("NCCL_SOCKET_IFNAME", "")
     default = use.default_interfaces()
@@ -139,14 +140,14 @@ def _jobs_interfaces() -> list[host.Interface]:
     if found:
         others = [one.name for one in usable if one not in found]
         if others:
-            click.echo(f"note: {', '.join(others)} could be used as well: --device", err=True)
+            click.echo(f"note: HARP could also use {', '.join(others)}: --device", err=True)
         return found
     listed = "\n".join(f"  --device packet:{one.name:<16}{one.describe}" for one in usable)
-    raise click.UsageError(f"which NIC shall HARP use? Name one or more of\n{listed}")
+    raise click.UsageError(f"several NICs are usable; name one or more of\n{listed}")
 
 
 def unnamed(dpdk_wanted: bool) -> list[Request]:
-    """What is meant where no device is named. Raises ClickException."""
+    """The default devices, for a command that names none. Raises ClickException."""
     try:
         if dpdk_wanted:
             return _free()
@@ -174,14 +175,14 @@ def _resolved(device: str) -> str:
 
 
 def _common(settings: tuple[str, ...]) -> dict[str, str]:
-    """The keys of every device; "" for one that shall not be there."""
+    """The keys for every device; the value "" removes a key."""
     found: dict[str, str] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or key.strip() in ("device", "address", "gateway"):
             raise click.UsageError(
-                f"--set {setting}: expected KEY=VALUE, and device, address and "
-                "gateway by their own options"
+                f"--set {setting}: expected KEY=VALUE; device, address and gateway have options "
+                "of their own"
             )
         found[key.strip()] = value.strip()
     return found
@@ -189,7 +190,7 @@ def _common(settings: tuple[str, ...]) -> dict[str, str]:
 
 def _requests(options: dict[str, Any]) -> list[Request]:
     if options["devices"] and options["dpdk"]:
-        raise click.UsageError("--dpdk means all free NICs; name those of --device dpdk:IFACE")
+        raise click.UsageError("--dpdk takes all free NICs: leave it out, or leave --device out")
     named = [Request({"device": _resolved(device)}) for device in options["devices"]]
     found = named or unnamed(options["dpdk"])
     common = _common(options["settings"])
@@ -217,10 +218,10 @@ def _rows(steps: list[Step]) -> list[dict[str, str]]:
 
 
 def _edits(entries: list[tuple[Step, str]]) -> list[str]:
-    """What may be done about files that somebody has edited since set-up wrote them."""
+    """A line of advice for each file that was edited since set-up wrote it."""
     return [
-        f"{step.target} was edited by hand and stays so (undo keeps it as {step.target}.edited); "
-        "to have what set-up wrote: harp setup undo, then harp setup again"
+        f"{step.target} was edited by hand; set-up leaves it (undo keeps it as "
+        f"{step.target}.edited). To get set-up's text back: harp setup undo, then harp setup"
         for step, state in entries
         if state == "edited"
     ]
@@ -276,17 +277,17 @@ def _apply(requests: list[Request], choice: dpdk.Choice, as_json: bool) -> None:
 def setup(**options: Any) -> None:
     """Prepare this host for HARP, or undo that.
 
-    Alone: plans, asks, and applies. Running it again changes nothing. A packet
-    device with the kernel's address needs one ztcp*.conf and no other change; one
-    with an address of its own also needs, where this host forwards, a route that
-    keeps the kernel from forwarding or answering HARP's frames. A dpdk device is
-    taken from the kernel, with its address, and given back by undo.
+    Without a subcommand, it plans, asks, and applies. A second run changes nothing.
+    A packet device with the kernel's address needs one ztcp*.conf and no other
+    change. A packet device with its own address also needs a blackhole route if this
+    host forwards: without it the kernel would forward or answer HARP's frames. A
+    dpdk device is taken from the kernel, with its address; undo returns it.
     """
     context = click.get_current_context()
     if context.invoked_subcommand:
         default = click.core.ParameterSource.DEFAULT
         if any(context.get_parameter_source(name) != default for name in options):
-            raise click.UsageError("give options behind plan, apply, status or undo")
+            raise click.UsageError("put options after plan, apply, status or undo")
         return
     requests, steps = _plan(options)
     if options["dry_run"] or not options["as_json"]:
@@ -320,7 +321,7 @@ def apply_command(as_json: bool, **options: Any) -> None:
 @setup.command("nics")
 @_as_json
 def nics_command(as_json: bool) -> None:
-    """List the NICs on the PCI bus, and what keeps them from being given away."""
+    """List the NICs on the PCI bus, and why HARP may not take some of them over."""
     try:
         found = nics.all_nics()
     except FAILURES as failure:
@@ -343,8 +344,8 @@ def _show_advice(entries: list[tuple[Step, str]]) -> None:
         click.echo(f"nothing set up in {conf_dir()}; run harp setup")
     if _astray(entries):
         click.echo(
-            "not all is in place (a reboot, a crash, or a change by hand); run harp "
-            "setup again, or harp setup undo"
+            "some steps are not in place (after a reboot, a crash, or a change by hand); run "
+            "harp setup again, or harp setup undo"
         )
     for line in _edits(entries):
         click.echo(line)
@@ -355,8 +356,8 @@ def _show_advice(entries: list[tuple[Step, str]]) -> None:
 def status_command(as_json: bool) -> None:
     """Show what set-up has changed here, and whether it is still in place.
 
-    Exit 1 if something is not, or nothing was set up; a file that was edited by hand
-    is in place.
+    Exit 1 if a step is not in place, or nothing was set up. A file that was edited by
+    hand counts as in place.
     """
     try:
         entries = Journal(conf_dir()).entries()

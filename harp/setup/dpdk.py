@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the NICs that shall be HARP's alone to the steps that make them so."""
+"""Plans the steps that give NICs to HARP alone: drivers, hugepages and kernel options."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _MODULES = {VFIO: ("vfio", "vfio_iommu_type1", VFIO), UIO: ("uio", UIO)}
 
 @dataclass(frozen=True)
 class Choice:
-    """How NICs are given away. `driver` is None for the best one; `page_size` "2M" or "1G";
-    `hugepages` MiB for each NIC; `even_if_used`: told twice."""
+    """The user's choices for dpdk devices. `driver` is None for the best one; `page_size` is "2M"
+    or "1G"; `hugepages` is MiB for each NIC; `even_if_used` allows a NIC that is in use."""
 
     driver: Optional[str] = None
     page_size: str = "2M"
@@ -31,8 +31,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Given:
-    """A NIC that a request is about: as it is, and its interface's settings, of now or
-    as the journal remembers them from before a crash; None if it had no interface."""
+    """A request's NIC, with the settings of its interface. After a crash, the settings come from
+    the journal. They are None if the NIC had no interface."""
 
     request: Request
     nic: Nic
@@ -44,8 +44,8 @@ class Given:
 
 
 def resolved(device: str) -> str:
-    """A device as the file will name it: dpdk:IFACE stands for the NIC behind it.
-    Raises PlanError for an interface without one."""
+    """The device with dpdk:IFACE replaced by dpdk:PCI-ID, as the file names it. Raises PlanError
+    for an interface without a PCI device."""
     wrappers, scheme, name = device.rpartition("dpdk:")
     if not scheme or wrappers and not wrappers.endswith("|"):
         return device
@@ -55,8 +55,8 @@ def resolved(device: str) -> str:
         behind = pci.of_interface(place)
         if behind is None:
             raise PlanError(
-                f"{device}: {place} is not on the PCI bus and cannot be given away; "
-                f"share it as packet:{place}"
+                f"{device}: {place} is not on the PCI bus, so HARP cannot take it over; share it "
+                f"as packet:{place}"
             )
         full = behind.id
     return f"{wrappers}dpdk:{full or place}{name[len(place) :]}"
@@ -72,14 +72,14 @@ def _remembered(journal: Sequence[Step], pci_id: str) -> Optional[netstate.Setti
 def _check_software(request: Request) -> None:
     if "address" not in request.settings:
         raise PlanError(
-            f"{request.device}: a device in software has no address that HARP could take over; "
+            f"{request.device}: a software device has no address that HARP could take over; "
             "give it one with --address ADDRESS/PREFIX"
         )
 
 
 def find(request: Request, journal: Sequence[Step]) -> Optional[Given]:
-    """The request's NIC; None for a device without one (virtio_user and the like).
-    Raises PlanError if it is not there."""
+    """The request's NIC; None for a software device (virtio_user and others). Raises PlanError if
+    there is no such NIC."""
     if nics.is_software(request.place):
         _check_software(request)
         return None
@@ -87,18 +87,18 @@ def find(request: Request, journal: Sequence[Step]) -> Optional[Given]:
     if device is None or not device.is_nic:
         known = "".join(f"\n  {one.describe()}" for one in nics.all_nics()) or " none"
         raise PlanError(
-            f"{request.device}: there is no NIC {request.place}; those that there are:{known}\n"
-            f"(and in software: {', '.join(nics.SOFTWARE)})"
+            f"{request.device}: there is no NIC {request.place}; this host's NICs:{known}\n"
+            f"(software devices: {', '.join(nics.SOFTWARE)})"
         )
     nic = nics.look(device)
     return Given(request, nic, nic.settings or _remembered(journal, device.id))
 
 
-# -- what the file says
+# -- the values of the file
 
 
 def _gateway(settings: netstate.Settings) -> Optional[str]:
-    """Where the interface's traffic for others went: by a default route, else by any."""
+    """The interface's IPv4 gateway: of a default route, else of any other route."""
     ways = [route.split() for route in settings.routes if route.startswith("-4 ")]
     ways = [words for words in ways if "via" in words]
     ways.sort(key=lambda words: words[1] != "default")
@@ -106,8 +106,8 @@ def _gateway(settings: netstate.Settings) -> Optional[str]:
 
 
 def complete(given: Given, gpu: Optional[str]) -> None:
-    """Fills in what the kernel knew about the NIC, and was not asked for otherwise.
-    Raises PlanError if there is no address."""
+    """Fills in missing values from the kernel's settings of the NIC. Raises PlanError if there is
+    no address."""
     wanted, found = given.request.settings, given.settings
     if found:
         gateway = _gateway(found)
@@ -123,8 +123,8 @@ def complete(given: Given, gpu: Optional[str]) -> None:
     wanted.setdefault("pci_path", str(given.device.folder))
     if "address" not in wanted:
         raise PlanError(
-            f"{given.request.device}: the NIC has no IPv4 address that HARP could take "
-            "over; give it one with --address ADDRESS/PREFIX"
+            f"{given.request.device}: the NIC has no IPv4 address that HARP could take over; "
+            "give it one with --address ADDRESS/PREFIX"
         )
 
 
@@ -134,27 +134,27 @@ def _check_address(given: Given) -> None:
     theirs = [one.partition("/")[0] for one in given.settings.ipv4] if given.settings else []
     if own not in theirs and host.is_local(own):
         raise PlanError(
-            f"{given.request.device}: the kernel holds {own} on another interface; "
-            "take an address that no host uses"
+            f"{given.request.device}: the kernel has {own} on another interface; choose an "
+            "address that no host uses"
         )
     if address.endswith("/32") and not given.request.settings.get("gateway"):
         raise PlanError(
-            f"{given.request.device}: beyond {address} nobody can be reached without a --gateway"
+            f"{given.request.device}: {address} has no neighbours (prefix /32); add a --gateway"
         )
 
 
-# -- whether it may be given away
+# -- whether HARP may take the NIC over
 
 
 def check_use(given: Given, choice: Choice) -> None:
-    """Raises PlanError for a NIC that is not given away."""
+    """Raises PlanError for a NIC that HARP may not take over."""
     nic, device = given.nic, given.request.device
     if nic.refusal:
-        raise PlanError(f"{device}: {nic.name or 'the NIC'} is not given away: {nic.refusal}")
+        raise PlanError(f"{device}: HARP may not take over {nic.name or 'the NIC'}: {nic.refusal}")
     if nic.uses and not choice.even_if_used:
         raise PlanError(
-            f"{device}: {nic.name} is in use: {'; '.join(nic.uses)}. End that, or say "
-            "so twice: --even-if-used"
+            f"{device}: {nic.name} is in use: {'; '.join(nic.uses)}. End these uses, or add "
+            "--even-if-used"
         )
 
 
@@ -163,9 +163,9 @@ def _check_group(given: Given, wanted: set[str]) -> None:
     if others:
         named = ", ".join(f"{one.id} ({one.driver})" for one in others)
         raise PlanError(
-            f"{given.request.device}: shares IOMMU group {given.device.group} with "
-            f"{named}, and a group is given away as a whole: name those NICs as well, "
-            "or move the card to another slot"
+            f"{given.request.device}: shares IOMMU group {given.device.group} with {named}, and "
+            "VFIO needs the whole group: add those NICs with --device, or move the card to "
+            "another slot"
         )
 
 
@@ -176,9 +176,9 @@ def _driver(given: Given, choice: Choice) -> str:
         raise PlanError(f"{given.request.device}: {wrong}") from None
     if not driver:
         raise PlanError(
-            f"{given.request.device}: this kernel has neither vfio-pci nor "
-            "uio_pci_generic; install the kernel's package of extra modules, or share "
-            f"the NIC: --device packet:{given.nic.name}"
+            f"{given.request.device}: this kernel has neither vfio-pci nor uio_pci_generic; "
+            "install the kernel's package of extra modules, or share the NIC: "
+            f"--device packet:{given.nic.name}"
         )
     return driver
 
@@ -217,16 +217,14 @@ def _boot_steps(nic_count: int) -> list[Step]:
     memory = re.search(r"MemTotal:\s+(\d+) kB", sysfs.text(sysfs.at("proc/meminfo")))
     if memory and wanted * 1048576 > int(memory.group(1)) * 3 // 4:
         raise PlanError(
-            f"{wanted} GiB of hugepages for {cards} cards would leave this host with "
-            f"{int(memory.group(1)) // 1048576} GiB of memory too little; take "
-            "--pages 2M"
+            f"{wanted} GiB of hugepages for {cards} cards are too much for this host's "
+            f"{int(memory.group(1)) // 1048576} GiB of memory; use --pages 2M"
         )
     tool = bootline.tool()
     if not tool:
         raise PlanError(
-            "neither update-grub nor grubby is here to change the kernel's command "
-            f"line; add by hand: {bootline.words(wanted)}, and take --pages 2M till "
-            "then"
+            "update-grub and grubby are both missing, so set-up cannot change the kernel's "
+            f"command line; add by hand: {bootline.words(wanted)}, and use --pages 2M until then"
         )
     step = bootline.BootPages(wanted, tool)
     return [] if step.in_place() else [step]
@@ -235,8 +233,8 @@ def _boot_steps(nic_count: int) -> list[Step]:
 def plan(
     found: list[Given], configured: set[str], choice: Choice, journal: Sequence[Step]
 ) -> list[Step]:
-    """The steps that are not in place yet. `configured` are the PCI ids of files that
-    are there already, whose hugepages count, too. Raises PlanError."""
+    """The steps that are not in place yet. `configured` are the PCI ids of existing files; their
+    NICs need hugepages, too. Raises PlanError."""
     wanted = {given.device.id for given in found} | configured
     steps: dict[tuple[str, str], Step] = {}
     binds: list[Step] = []
@@ -258,7 +256,7 @@ def plan(
 
 
 def advice(journal: Sequence[Step]) -> list[str]:
-    """What people should know about a host on which these steps are in place."""
+    """Notes for the operator of a host with these steps in place."""
     said = []
     binds = [step for step in journal if isinstance(step, Bind) and step.in_place()]
     groups: dict[str, list[str]] = {}
@@ -268,18 +266,17 @@ def advice(journal: Sequence[Step]) -> list[str]:
             groups.setdefault(device.group, []).append(bind.pci_id)
     if len(binds) > sum(map(len, groups.values())):
         said.append(
-            "there is no IOMMU here: the NIC can reach all of the host's memory, and jobs "
-            "must run as root"
+            "this host has no IOMMU: the NIC can access all of its memory, and jobs must run as "
+            "root"
         )
     for group, members in groups.items():
         if len(members) > 1:
             said.append(
-                f"{' and '.join(members)} share IOMMU group {group}: one process may drive "
-                "them together, two may not share them out"
+                f"{' and '.join(members)} share IOMMU group {group}: only one process may use them"
             )
     for step in journal:
         if isinstance(step, bootline.BootPages) and bootline.told() < step.pages:
-            said.append(f"reboot for {step.pages} hugepages of 1 GiB")
+            said.append(f"reboot to get {step.pages} hugepages of 1 GiB")
     if binds:
-        said.append("drivers and 2 MiB pages last until the next boot; run harp setup again then")
+        said.append("a reboot drops drivers and 2 MiB pages; run harp setup again after it")
     return said

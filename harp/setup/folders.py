@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes folders as root where others may be at work at the same moment.
+"""Makes folders as root, safely in folders that other users can write to.
 
-A path is walked folder by folder, each by its descriptor. Where everybody may write, a link
-is not followed, and a folder has to be ours or root's: somebody may have put it there between
-a look and the call that relies on it.
+The path is walked folder by folder, each by its descriptor. In a world-writable folder, links are
+not followed, and the next folder must belong to root or to this user: another user could have
+replaced it between a check and its use.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 
 
 class FolderError(RuntimeError):
-    """A folder that others may have put in ours' place, in a sentence."""
+    """A part of the path may be another user's. The text says which."""
 
 
 def make_folder(path: str, mode: int) -> None:
-    """The folder, with `mode` as its permission bits, and those above it that are missing.
-    Raises FolderError or OSError."""
+    """Makes the folder, with `mode` as its permission bits, and its missing parents. Raises
+    FolderError or OSError."""
     at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         names = Path(os.path.abspath(path)).parts[1:]
@@ -42,7 +42,8 @@ def _is_everybodys(fd: int) -> bool:
 
 
 def _enter(at: int, name: str, path: str, how: int, wary: bool) -> int:
-    """A descriptor of the folder `name` below `at`, which is made if it is not there."""
+    """Opens the folder `name` in `at`, and makes it if it is missing. `wary`: follow no link, and
+    check the owner. Returns the descriptor, which the caller closes."""
     try:
         os.mkdir(name, 0o755, dir_fd=at)
         wary = True
@@ -54,14 +55,14 @@ def _enter(at: int, name: str, path: str, how: int, wary: bool) -> int:
     except OSError as failure:
         if failure.errno in (errno.ELOOP, errno.ENOTDIR):
             raise FolderError(
-                f"{path}: {name} is no folder but a link, where others may have put "
-                "one: remove it, or name another folder"
+                f"{path}: {name} is a link or file, not a folder, and other users could have put "
+                "it there: remove it, or choose another folder"
             ) from failure
         raise
     owner = os.fstat(fd).st_uid
     if wary and owner not in (0, os.geteuid()):
         os.close(fd)
         raise FolderError(
-            f"{path}: {name} belongs to user {owner}: remove it, or name another folder"
+            f"{path}: {name} belongs to user {owner}: remove it, or choose another folder"
         )
     return fd

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of the journal. It comes by one rename, with the journal in it, and goes by one: a
-kill at any moment leaves nothing that undo does not know."""
+"""The folder of the journal. One rename creates it, with the journal inside, and one rename
+removes it. So a kill at any moment leaves nothing that undo cannot find."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OURS = {NAME, unfinished(Path(NAME)).name}
 
 
 def missing_folders(path: Path) -> list[Path]:
-    """The path and those above it that are not there, the topmost first."""
+    """The missing folders of the path, the topmost first."""
     missing: list[Path] = []
     while not path.is_dir():
         missing.insert(0, path)
@@ -25,18 +25,17 @@ def missing_folders(path: Path) -> list[Path]:
 
 
 def is_home(step: Step, conf: Path) -> bool:
-    """Whether the journal lies in the folder that the step makes, or below it."""
+    """Whether the step makes the journal's folder or a parent of it."""
     return isinstance(step, MakeFolder) and Path(step.path) in (conf, *conf.parents)
 
 
 def _hidden(folder: Path) -> Path:
-    """What a folder is called while it is made, or taken away."""
+    """A folder's temporary name while it is made or removed."""
     return folder.with_name(f".{folder.name}.harp-setup")
 
 
 def _clear(folder: Path) -> None:
-    """Removes a folder that holds a journal and folders, at most. Raises OSError if there is more
-    in it."""
+    """Removes a folder with its journal and empty subfolders. Raises OSError if it holds more."""
     for path, _, files in os.walk(folder, topdown=False):
         for name in _OURS.intersection(files):
             os.unlink(Path(path) / name)
@@ -44,7 +43,7 @@ def _clear(folder: Path) -> None:
 
 
 def sweep(conf: Path) -> Iterator[str]:
-    """Removes what a kill has left of a folder that was made or taken away; says what. Raises
+    """Removes the temporary folders that a kill left, and yields a line for each. Raises
     StepError."""
     for folder in (conf, *list(conf.parents)[:-1]):
         hidden = _hidden(folder)
@@ -53,8 +52,8 @@ def sweep(conf: Path) -> Iterator[str]:
         try:
             _clear(hidden)
         except OSError as failure:
-            raise StepError(f"{failure}; look at what {hidden} holds, and remove it") from None
-        yield f"removed {hidden}, which a crash had left"
+            raise StepError(f"{failure}; check the files in {hidden}, then remove it") from None
+        yield f"removed {hidden}, left by a crash"
 
 
 def _make(conf: Path) -> list[Step]:
@@ -75,20 +74,20 @@ def _make(conf: Path) -> list[Step]:
 
 @contextmanager
 def locked(conf: Path) -> Iterator[None]:
-    """Keeps a second set-up out, whether or not the folder is there. Raises StepError if one
+    """Locks out a second set-up, also while the folder does not exist. Raises StepError if one
     runs."""
     missing = missing_folders(conf)
     place = missing[0].parent if missing else conf
     with only_one(place):
         if missing_folders(conf) != missing:
-            raise StepError(f"another harp setup works on {conf}; wait until it ends")
+            raise StepError(f"another harp setup is changing {conf}; wait until it ends")
         yield
 
 
 @contextmanager
 def opened(conf: Path) -> Iterator[list[Step]]:
-    """Locks the folder, and makes it if it is missing; the steps that were made, which the
-    journal holds already. Raises StepError or OSError."""
+    """Locks the folder, and makes it if it is missing. Yields the steps made, which are in the
+    journal already. Raises StepError or OSError."""
     with locked(conf), ExitStack() as stack:
         for _ in sweep(conf):
             pass
@@ -101,7 +100,7 @@ def opened(conf: Path) -> Iterator[list[Step]]:
 
 
 def _holds_only(folder: Path, made: list[Path], conf: Path) -> bool:
-    """Whether a folder holds no more than the journal and other folders of set-up's."""
+    """Whether a folder holds only the journal and other folders that set-up made."""
     for path, _, files in os.walk(folder):
         if Path(path) not in made or set(files) - (_OURS if Path(path) == conf else set()):
             return False
@@ -109,8 +108,8 @@ def _holds_only(folder: Path, made: list[Path], conf: Path) -> bool:
 
 
 def take_away(journal: Journal, conf: Path) -> Iterator[str]:
-    """Ends a journal of which only the folders are left that it lies in, and removes these as far
-    as they are empty then; says what was done."""
+    """Removes the journal, and its folders unless other files are in them. Yields a line for each
+    folder. The journal's other steps must be undone already."""
     made = [Path(step.path) for step in journal.steps if isinstance(step, MakeFolder)]
     going = [folder for folder in made if _holds_only(folder, made, conf)]
     if going:
@@ -119,7 +118,7 @@ def take_away(journal: Journal, conf: Path) -> Iterator[str]:
         sync_folder(hidden.parent)
         try:
             _clear(hidden)
-        except OSError:  # somebody put something there at this moment
+        except OSError:  # a new file appeared in the folder at this moment
             os.rename(hidden, going[0])
             going = []
     journal.discard()

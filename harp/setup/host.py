@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel says about this host's interfaces, addresses and routes. Reads only."""
+"""Reads this host's interfaces, addresses and routes from the kernel. Changes nothing."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import Optional
 from harp.setup import sysfs
 
 _ETHERNET = "1"  # ARPHRD_ETHER
-_IP_S = 30.0  # seconds for ip(8), which waits for whoever changes the network
+_IP_S = 30.0  # seconds for ip(8), which may wait for the kernel's RTNL lock
 
 
 class HostError(RuntimeError):
-    """The kernel refused, or a tool is missing. The text says how to mend it."""
+    """The kernel refused, or a tool is missing. The text says what to do."""
 
 
 def ip(*words: str) -> str:
-    """Runs ip(8); its standard output. Raises HostError with what it said."""
+    """Runs ip(8) and returns its standard output. Raises HostError with its standard error."""
     command = ["ip", *words]
     try:
         done = subprocess.run(
@@ -64,7 +64,7 @@ class Interface:
 
     @property
     def describe(self) -> str:
-        """One line for people."""
+        """One line of text."""
         words = [
             self.driver or "virtual",
             f"mtu {self.mtu}",
@@ -78,7 +78,7 @@ class Interface:
 
 
 def net() -> Path:
-    """The kernel's folder of interfaces."""
+    """The sysfs folder of the interfaces."""
     return sysfs.at("sys/class/net")
 
 
@@ -107,21 +107,21 @@ def interface(name: str) -> Optional[Interface]:
 
 
 def interfaces() -> list[Interface]:
-    """All of this network namespace, by name."""
+    """All interfaces of this network namespace, sorted by name."""
     found = (interface(name) for name in sysfs.names(net()))
     return [one for one in found if one]
 
 
 def candidates() -> list[Interface]:
-    """Interfaces that HARP could use with the kernel's address as they are."""
+    """The interfaces that HARP can share with the kernel without any change."""
     return [
         one for one in interfaces() if one.ethernet and one.up and not one.bridge and one.addresses
     ]
 
 
 def is_chosen(name: str, pattern: str) -> bool:
-    """Whether NCCL_SOCKET_IFNAME chooses the interface: a list of beginnings of names, after "="
-    of whole names, after "^" of those that are not meant."""
+    """Whether NCCL_SOCKET_IFNAME selects the interface. The pattern is a list of name prefixes; a
+    leading "=" makes them whole names, a leading "^" excludes them."""
     but = pattern.startswith("^")
     listed = pattern.lstrip("^")
     whole = listed.startswith("=")
@@ -130,7 +130,7 @@ def is_chosen(name: str, pattern: str) -> bool:
 
 
 def is_local(address: str) -> bool:
-    """Whether the kernel holds the address (no prefix) itself."""
+    """Whether the address (no prefix) is one of the kernel's."""
     try:
         return ip("route", "get", address).split()[0] in ("local", "broadcast", "multicast")
     except HostError:
@@ -138,7 +138,7 @@ def is_local(address: str) -> bool:
 
 
 def forwards(name: str) -> bool:
-    """Whether the kernel passes on frames that arrive on the interface for others."""
+    """Whether the kernel forwards IPv4 packets that arrive on the interface."""
     return sysfs.text(sysfs.at("proc/sys/net/ipv4/conf") / name / "forwarding") == "1"
 
 
@@ -148,7 +148,7 @@ def has_blackhole(address: str) -> bool:
 
 
 def may_open_packet_sockets() -> bool:
-    """Whether this process has CAP_NET_RAW here, found by trying."""
+    """Whether this process has CAP_NET_RAW. Tries to open a packet socket."""
     try:
         socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0).close()
     except PermissionError:
@@ -157,5 +157,5 @@ def may_open_packet_sockets() -> bool:
 
 
 def missing(names: Sequence[str]) -> list[str]:
-    """Those of the names that are no interface here."""
+    """The names without an interface in this network namespace."""
     return [name for name in names if interface(name) is None]

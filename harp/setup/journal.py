@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What set-up has done to this host, so that it can be undone, also after a crash
-in the middle: every step is on disk before it is made."""
+"""The journal of the steps made on this host. Undo reads it. Every step is on disk before it is
+made, so undo works also after a crash."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = "setup-journal.json"
 
 
 class Journal:
-    """Steps in the order in which they were begun. `path` need not exist."""
+    """The steps in the order of their beginning. The file `path` need not exist."""
 
     def __init__(self, folder: Path) -> None:
         """Reads the folder's journal. Raises StepError if it is damaged."""
@@ -30,15 +30,15 @@ class Journal:
             document = json.loads(self.path.read_text())
             if document["schema"] != SCHEMA:
                 raise StepError(
-                    f"{self.path}: schema {document['schema']!r}, and this release "
-                    f"writes {SCHEMA!r}; use the release that wrote it"
+                    f"{self.path}: its schema is {document['schema']!r}, but this release reads "
+                    f"{SCHEMA!r}; use the release that wrote the file"
                 )
             rows = [(from_row(row["step"]), row["state"] == "begun") for row in document["steps"]]
         except FileNotFoundError:
             return
         except (ValueError, KeyError, TypeError) as wrong:
             raise StepError(
-                f"{self.path} is damaged ({wrong}); undo by hand what it lists, then remove it"
+                f"{self.path} is damaged ({wrong}); undo its steps by hand, then remove it"
             ) from wrong
         self.steps = [step for step, _ in rows]
         self._begun = [begun for _, begun in rows]
@@ -52,12 +52,12 @@ class Journal:
         write_file(self.path, json.dumps(document, indent=1) + "\n")
 
     def discard(self) -> None:
-        """Removes the file, and what a crash has left of one."""
+        """Removes the file, and a temporary file left by a crash."""
         remove_file(self.path)
 
     def entries(self) -> list[tuple[Step, str]]:
-        """Each step with its state: "done", "begun" (a crash came between), "missing" (done, and
-        gone since: a reboot, or by hand), or "edited" (a file that is another now)."""
+        """Each step with its state: "done", "begun" (interrupted by a crash), "missing" (undone by
+        a reboot or by hand), or "edited" (a file changed by hand)."""
 
         def state(step: Step, begun: bool) -> str:
             if step.in_place():
@@ -67,7 +67,7 @@ class Journal:
         return [(step, state(step, begun)) for step, begun in zip(self.steps, self._begun)]
 
     def take_as_made(self, steps: list[Step]) -> None:
-        """Records steps that are made together with the journal."""
+        """Records the steps that make the journal's own folders."""
         self.steps += steps
         self._begun += [False] * len(steps)
         self._save()
@@ -79,8 +79,8 @@ class Journal:
         return -1
 
     def carry_out(self, step: Step) -> None:
-        """Records the step, makes it, and records that it is made. An
-        earlier step on the same target gives way to this one."""
+        """Records the step, makes it, and records that it is done. The step replaces an earlier
+        one on the same target. Raises StepError, HostError or OSError."""
         i = self._find(step)
         if i < 0:
             i = len(self.steps)
@@ -96,7 +96,8 @@ class Journal:
         self._save()
 
     def undo_last(self) -> str:
-        """Takes back the step that was begun last; says what was done, "" for nothing."""
+        """Undoes the last step. Returns a line that says what it did, "" for nothing. Raises
+        StepError, HostError or OSError."""
         said = self.steps[-1].undo()
         self.steps.pop()
         self._begun.pop()
@@ -106,13 +107,15 @@ class Journal:
 
 @contextmanager
 def only_one(folder: Path) -> Iterator[None]:
-    """Keeps a second set-up of the same folder out. Raises StepError if one runs."""
+    """Locks the folder against a second set-up. Raises StepError if one runs."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StepError(f"another harp setup works on {folder}; wait until it ends") from None
+            raise StepError(
+                f"another harp setup is changing {folder}; wait until it ends"
+            ) from None
         yield
     finally:
         os.close(fd)

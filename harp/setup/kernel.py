@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that tell the kernel something: its modules, and values in /sys."""
+"""Steps that change the kernel: load modules, and set values in /sys."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from harp.setup.steps import Step, StepError
 
 
 def run_tool(*command: str) -> tuple[bool, str]:
-    """Runs a tool of the system: whether it ended well, and what it wrote. Raises
-    StepError if it is not there, or takes over two minutes."""
+    """Runs a system tool. Returns whether it succeeded, and its output. Raises StepError if it is
+    missing, or takes over two minutes."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     except FileNotFoundError:
         raise StepError(
-            f"the command {command[0]} is missing; install the package that has it "
-            "(kmod for modprobe)"
+            f"the command {command[0]} is missing; install its package (kmod for modprobe)"
         ) from None
     except subprocess.TimeoutExpired:
         raise StepError(f"{' '.join(command)} did not end within two minutes") from None
@@ -39,8 +38,7 @@ def is_loaded(name: str) -> bool:
 
 
 def _needs(name: str) -> list[str]:
-    """The modules that have to be loaded for one that is not built in, itself left out,
-    in their order."""
+    """The modules that modprobe loads before this one, in their order."""
     _, said = run_tool("modprobe", "--show-depends", name)
     files = [line.split()[1] for line in said.splitlines() if line.startswith("insmod ")]
     return [Path(file).name.partition(".")[0].replace("-", "_") for file in files][:-1]
@@ -48,8 +46,8 @@ def _needs(name: str) -> list[str]:
 
 @dataclass
 class LoadModule(Step):
-    """A module of the kernel's; `brings` are those that come with it. Undone if nobody
-    uses them then."""
+    """Loads a kernel module. `brings` are the modules loaded with it. Undo unloads those that are
+    not in use."""
 
     kind: ClassVar[str] = "module"
     name: str
@@ -57,7 +55,7 @@ class LoadModule(Step):
 
     @classmethod
     def of(cls, name: str) -> LoadModule:
-        """The step for a module as things are now."""
+        """The step for a module; `brings` are the dependencies not loaded yet."""
         return cls(name, [one for one in _needs(name) if not is_loaded(one)])
 
     @property
@@ -73,9 +71,7 @@ class LoadModule(Step):
     def do(self) -> None:
         well, said = run_tool("modprobe", self.name)
         if not well:
-            raise StepError(
-                f"modprobe {self.name} failed: {said}; the kernel's log (dmesg) may say why"
-            )
+            raise StepError(f"modprobe {self.name} failed: {said}; see the kernel's log (dmesg)")
 
     def follow(self, earlier: Step) -> None:
         assert isinstance(earlier, LoadModule)
@@ -88,13 +84,13 @@ class LoadModule(Step):
             said = f"unloaded {self.name}" if well else f"left {self.name} loaded: {why}"
         for name in reversed(self.brings):
             if is_loaded(name):
-                run_tool("modprobe", "--remove", name)  # others may have come to use it
+                run_tool("modprobe", "--remove", name)  # fails if another module uses it now
         return said
 
 
 @dataclass
 class SetValue(Step):
-    """One of the kernel's values: `path` begins with sys/; `before` is what it said."""
+    """Sets a value of the kernel. `path` begins with sys/; `before` is the old value."""
 
     kind: ClassVar[str] = "value"
     path: str
@@ -124,6 +120,6 @@ class SetValue(Step):
 
     def undo(self) -> str:
         if not self._file.exists() or not self.in_place():
-            return ""  # its module is gone, or somebody else has set it since
+            return ""  # the module is gone, or the value was changed after set-up
         self._file.write_text(self.before)
         return f"set {self.target} to {self.before} again"

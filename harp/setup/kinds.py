@@ -24,7 +24,7 @@ KINDS: list[type[Step]] = [
 
 
 def from_row(row: dict[str, Any]) -> Step:
-    """The step of a journal's row. Raises StepError for a row of another release."""
+    """The step of a journal row. Raises StepError for a kind of another release."""
     fields = dict(row)
     kind = fields.pop("kind", None)
     for step in KINDS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel forgets of an interface when its driver lets go, and making it so again."""
+"""Saves and restores the settings that an interface loses when its driver is unbound."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _SET_BY_HAND = 3  # NET_ADDR_SET in addr_assign_type
 
 @dataclass
 class Settings:
-    """An interface as it is. `mtu` in bytes; `mac` is "" unless somebody has set it;
-    `addresses` and `routes` are words for ip(8)."""
+    """The settings of an interface. `mtu` in bytes; `mac` is "" if it is the NIC's own; `addresses`
+    and `routes` are arguments for ip(8)."""
 
     name: str
     mtu: int
@@ -32,9 +32,8 @@ class Settings:
 
 
 def routes(name: str) -> list[str]:
-    """The routes over the interface that somebody has set, as ip(8) takes them; not
-    those that the kernel makes out of addresses. On-link ones come first, since
-    gateways need them."""
+    """The interface's routes as arguments for ip(8), without those that the kernel makes itself.
+    On-link routes come first, because routes with a gateway need them."""
     found = []
     for family in FAMILIES:
         for line in host.ip(family, "route", "show", "table", "all", "dev", name).splitlines():
@@ -52,14 +51,14 @@ def _address_words(name: str) -> list[str]:
     found = []
     for line in host.ip("-o", "addr", "show", "dev", name).splitlines():
         match = re.search(r"\binet6? (\S+(?: (?:peer|metric|brd) \S+)* scope (\S+))", line)
-        # The kernel gives every interface its fe80:: address by itself.
+        # The kernel adds the link-local IPv6 address itself.
         if match and not (match.group(2) == "link" and ":" in match.group(1)):
             found.append(match.group(1))
     return found
 
 
 def settings(name: str) -> Settings:
-    """The interface as it is. Raises HostError if it is gone."""
+    """The interface's settings. Raises HostError if it is gone."""
     folder = sysfs.at("sys/class/net") / name
     by_hand = sysfs.number(folder / "addr_assign_type") == _SET_BY_HAND
     return Settings(
@@ -73,7 +72,7 @@ def settings(name: str) -> Settings:
 
 
 def restore(now: str, wanted: Settings) -> None:
-    """Makes the interface that is called `now` what it was. May be repeated. Raises
+    """Restores the settings, and the name, of the interface named `now`. May be repeated. Raises
     HostError."""
     if now != wanted.name:
         host.ip("link", "set", "dev", now, "down")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which NICs may be given away, and which driver gives them to HARP. Reads only."""
+"""Finds the NICs that HARP may take over, and the driver for each. Changes nothing."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from harp.setup.kernel import has_module, run_tool
 
 VFIO, UIO = "vfio-pci", "uio_pci_generic"
 DRIVERS = (VFIO, UIO)
-# Those under which a user's process drives a device.
+# The kernel drivers that let a process drive a device.
 GIVEN = (*DRIVERS, "igb_uio")
-# Whose devices do not keep VFIO from an IOMMU group: as in dpdk_glue/dpdk/ethdev_device.c.
+# VFIO accepts an IOMMU group whose devices all have one of these drivers. The same list is in
+# dpdk_glue/dpdk/ethdev_device.c.
 ASIDE = ("", VFIO, "pci-stub")
-# The kernel's drivers of the NICs that HARP can drive itself.
+# The kernel drivers of the NICs that HARP's DPDK can drive.
 KNOWN = ("virtio-pci", "ena", "gve", "iavf", "ice", "i40e", "ixgbe", "ixgbevf", "vmxnet3")
 
-# DPDK's devices in software begin with the name of a driver: those of dpdk_glue/meson.build,
-# with their other names.
+# The name of a DPDK software device begins with its driver's name: the drivers of
+# dpdk_glue/meson.build and their aliases.
 SOFTWARE = ("eth_vhost", "net_memif", "net_vhost", "net_virtio_user", "virtio_user")
 
 _NOIOMMU = "sys/module/vfio/parameters/enable_unsafe_noiommu_mode"
@@ -27,8 +28,9 @@ _NOIOMMU = "sys/module/vfio/parameters/enable_unsafe_noiommu_mode"
 
 @dataclass(frozen=True)
 class Nic:
-    """A NIC on the PCI bus. `settings` are its interface's, None for none here; `refusal`
-    says why it is never given away, "" if it may be; `uses` what it is in use for."""
+    """A NIC on the PCI bus. `settings` are its interface's, None without an interface in this
+    network namespace; `refusal` says why HARP never takes the NIC over, "" if it may; `uses` lists
+    its uses."""
 
     device: pci.PciDevice
     settings: Optional[netstate.Settings] = None
@@ -46,19 +48,19 @@ class Nic:
 
     @property
     def is_free(self) -> bool:
-        """Whether set-up gives it away without being told to: HARP can drive it,
-        nobody uses it, and it has the address that HARP will need."""
+        """Whether set-up may take it over without its name: HARP can drive it, it is not in use,
+        and it has the address that HARP needs."""
         return bool(self.addresses) and not self.refusal and not self.uses
 
     def _state(self) -> str:
         if self.refusal or self.uses:
             return self.refusal or "; ".join(self.uses)
         if self.device.driver in GIVEN:
-            return "given away"
-        return "free" if self.is_free else "nobody uses it; HARP will need an --address"
+            return "bound to a user-space driver"
+        return "free" if self.is_free else "not in use; HARP needs an --address for it"
 
     def describe(self) -> str:
-        """One line for people."""
+        """One line of text."""
         words = [
             self.name or "no interface",
             self.device.driver or "no driver",
@@ -67,7 +69,7 @@ class Nic:
         return f"{self.device.id}  {', '.join(words)}: {self._state()}"
 
     def row(self) -> dict[str, Any]:
-        """The same for programs."""
+        """The same for JSON."""
         return {
             "pci_id": self.device.id,
             "interface": self.name,
@@ -81,22 +83,22 @@ class Nic:
 
 
 def look(device: pci.PciDevice) -> Nic:
-    """What may be done with a NIC."""
+    """The NIC of a PCI device, with its uses and the reasons against taking it over."""
     if device.driver in ("", *GIVEN):
         return Nic(device)
     if not device.interfaces:
         return Nic(
             device,
-            refusal="its interface is not in this network namespace: a container "
-            "has it, or it is not Ethernet",
+            refusal="its interface is not in this network namespace: a container has it, or it "
+            "is not Ethernet",
         )
     settings = netstate.settings(device.interfaces[0])
     if device.driver not in KNOWN:
         return Nic(
             device,
             settings,
-            f"HARP cannot drive a NIC of {device.driver}; share it with "
-            f"the kernel as packet:{settings.name}",
+            f"HARP has no driver for a NIC of {device.driver}; share it with the kernel as "
+            f"packet:{settings.name}",
         )
     return Nic(device, settings, use.never(settings.name), use.uses(settings))
 
@@ -107,7 +109,7 @@ def all_nics() -> list[Nic]:
 
 
 def is_software(place: str) -> bool:
-    """Whether a dpdk device of that name is made in software, without a NIC."""
+    """Whether a dpdk device of that name is a software device, without a NIC."""
     return place.startswith(SOFTWARE)
 
 
@@ -115,19 +117,19 @@ def is_software(place: str) -> bool:
 
 
 def has_iommu(device: pci.PciDevice) -> bool:
-    """Whether an IOMMU keeps the device to the memory that it is given. A group that
-    vfio itself has made, without an IOMMU, says so in its name."""
+    """Whether an IOMMU restricts the device to the memory mapped for it. In no-IOMMU mode, vfio
+    makes a group of its own with a name that says so."""
     name = sysfs.at("sys/kernel/iommu_groups") / device.group / "name"
     return bool(device.group) and sysfs.text(name) != "vfio-noiommu"
 
 
 def in_the_way(group: str) -> list[pci.PciDevice]:
-    """The devices whose drivers keep VFIO from their IOMMU group: it is given away as a whole."""
+    """The group's devices whose drivers keep VFIO from it: VFIO needs the whole group."""
     return [one for one in pci.group_members(group) if one.driver not in ASIDE]
 
 
 def noiommu_value() -> str:
-    """The kernel's value that lets vfio do without an IOMMU; "" where it has no such mode."""
+    """The path of vfio's no-IOMMU switch, for sysfs.at(); "" for a kernel without that mode."""
     if sysfs.at(_NOIOMMU).exists():
         return _NOIOMMU
     well, said = run_tool("modinfo", "--field", "parm", "vfio")
@@ -135,19 +137,16 @@ def noiommu_value() -> str:
 
 
 def choose_driver(device: pci.PciDevice, wanted: Optional[str]) -> str:
-    """The driver for a device: the one that is wanted, or the safest that works here;
-    "" with none. Raises ValueError for one that cannot work."""
+    """The driver for a device: the wanted one, or the safest that works here; "" if none does.
+    Raises ValueError if the wanted one cannot work."""
     vfio = has_module(VFIO) and (has_iommu(device) or noiommu_value())
     if wanted == VFIO and not vfio:
         raise ValueError(
-            "vfio-pci needs an IOMMU, or a kernel with vfio's no-IOMMU mode, and this "
-            "host has neither; switch the IOMMU on (firmware; intel_iommu=on), or "
-            "take --driver uio_pci_generic"
+            "vfio-pci needs an IOMMU, or a kernel with vfio's no-IOMMU mode, and this host has "
+            "neither; enable the IOMMU (firmware; intel_iommu=on), or use --driver uio_pci_generic"
         )
     if wanted == UIO and has_iommu(device):
-        raise ValueError(
-            "behind an IOMMU uio_pci_generic cannot reach memory; take --driver vfio-pci"
-        )
+        raise ValueError("uio_pci_generic cannot map memory behind an IOMMU; use --driver vfio-pci")
     if wanted:
         return wanted
     if vfio:

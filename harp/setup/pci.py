@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PCI devices as sysfs shows them: NICs, GPUs, their drivers, groups and distances. Reads only."""
+"""PCI devices in sysfs: NICs, GPUs, drivers, IOMMU groups, distances. Changes nothing."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ _NVIDIA = 0x10DE
 
 @dataclass(frozen=True)
 class PciDevice:
-    """`folder` is its real place in sysfs, which tells who its neighbours are;
-    `driver` the kernel's, "" for none; `interfaces` those of this network
-    namespace; `group` its IOMMU group, "" without an IOMMU; `node` the NUMA node
-    of its memory, -1 if that makes no difference."""
+    """`folder` is its real path in sysfs, which shows its place in the PCI tree; `driver` is the
+    kernel driver, "" for none; `interfaces` are those of this network namespace; `group` is its
+    IOMMU group, "" without an IOMMU; `node` is its NUMA node, -1 for none."""
 
     id: str
     folder: Path
@@ -45,13 +44,13 @@ class PciDevice:
 
 
 def full_id(text: str) -> str:
-    """A PCI id with its domain, which may be left out ("3b:00.0"); "" for what is none."""
+    """A PCI id with its domain, which `text` may leave out ("3b:00.0"); "" for another text."""
     full = text.lower() if text.count(":") == 2 else f"0000:{text.lower()}"
     return full if ID.fullmatch(full) else ""
 
 
 def link_of(pci_id: str) -> Path:
-    """Where the kernel takes orders for the device."""
+    """The device's folder in sysfs, with its control files."""
     return sysfs.at("sys/bus/pci/devices") / pci_id
 
 
@@ -88,7 +87,7 @@ def device(pci_id: str) -> PciDevice | None:
 
 
 def devices() -> list[PciDevice]:
-    """All of this machine, by id."""
+    """All PCI devices, sorted by id."""
     found = (device(name) for name in sysfs.names(sysfs.at("sys/bus/pci/devices")))
     return [one for one in found if one]
 
@@ -103,16 +102,15 @@ def of_interface(name: str) -> PciDevice | None:
 
 
 def group_members(group: str) -> list[PciDevice]:
-    """The devices that the IOMMU cannot tell apart, bridges left out: a group is
-    given away as a whole."""
+    """The devices of an IOMMU group, without bridges. VFIO uses a group only as a whole."""
     folder = sysfs.at("sys/kernel/iommu_groups") / group / "devices"
     found = (device(name) for name in sysfs.names(folder))
     return [one for one in found if one and not one.is_bridge]
 
 
 def distance(one: PciDevice, other: PciDevice) -> int:
-    """How many steps apart in the tree of bridges; across root complexes it is
-    further than within any."""
+    """The distance in the PCI tree, in steps. Devices below different root complexes are further
+    apart than any two below one."""
     mine, theirs = one.folder.parts, other.folder.parts
     shared = 0
     while shared < min(len(mine), len(theirs)) and mine[shared] == theirs[shared]:
@@ -125,8 +123,8 @@ def distance(one: PciDevice, other: PciDevice) -> int:
 
 
 def nearest_gpus(nics: list[PciDevice], gpus: list[PciDevice]) -> dict[str, str]:
-    """A GPU for each NIC, by ids: the nearest pairs first, each GPU once. NICs
-    beyond the number of GPUs get none."""
+    """A GPU for each NIC, by ids: the nearest pairs first, each GPU once. Surplus NICs get
+    none."""
     pairs = sorted((distance(nic, gpu), nic.id, gpu.id) for nic in nics for gpu in gpus)
     chosen: dict[str, str] = {}
     for _, nic, gpu in pairs:

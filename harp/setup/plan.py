@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the devices that HARP shall use to the steps that make the host ready."""
+"""Plans the steps that make the host ready for the requested devices."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from harp.setup.steps import Blackhole, MakeFolder, Step, WriteFile
 
 CONF_DIR = Path("/usr/local/tfabric/tools/config")
 
-SCHEMES = ("packet:", "dpdk:")  # of devices that set-up knows
+SCHEMES = ("packet:", "dpdk:")  # the devices that set-up handles
 
 _HEADER = "# HARP: one file a NIC. The keys: harp env --defaults\n"
 
 
 def conf_dir() -> Path:
-    """Where the ztcp*.conf lie: HARP_CONF_DIR or the default."""
+    """The folder of the ztcp*.conf: HARP_CONF_DIR or the default."""
     return Path(os.environ.get("HARP_CONF_DIR") or CONF_DIR)
 
 
 def run_dir() -> Path:
-    """Where processes publish: HARP_RUN_DIR or the default."""
+    """The folder of the processes' statistics files: HARP_RUN_DIR or the default."""
     return Path(os.environ.get("HARP_RUN_DIR") or RUN_DIR)
 
 
@@ -44,8 +44,8 @@ def conf_files(folder: Path) -> list[Path]:
 
 
 def updated(text: str, settings: dict[str, str]) -> str:
-    """The text with these keys set: lines that hold them are replaced, others,
-    comments included, stay; missing ones are added at the end. A key with "" goes."""
+    """The text with these keys set. Lines with other keys and comments stay; missing keys are
+    added at the end. The value "" removes a key."""
     left = dict(settings)
     lines = []
     for line in text.splitlines():
@@ -69,20 +69,21 @@ def _check_values(request: Request) -> None:
 
 
 def _check_text(step: WriteFile) -> None:
-    """What is well alone may not go with what the file says already."""
+    """Checks the whole file: each new value is valid alone, but may contradict a value that the
+    file holds already."""
     try:
         _tables.parse(step.text.encode(errors="surrogateescape"), step.path)
     except _tables.ConfigError as wrong:
-        raise PlanError(f"with that, {wrong}") from None
+        raise PlanError(f"with this change, {wrong}") from None
 
 
 def _check_scheme(request: Request) -> None:
     if f"{request.scheme}:" in SCHEMES:
         return
-    _check_values(request)  # what is no device at all has an answer of its own
+    _check_values(request)  # a text that is no device at all gets the parser's message
     raise WrongUsage(
-        f"device {request.device}: set-up knows packet:IFACE and dpdk:NIC; write a "
-        "ztcp*.conf for others by hand"
+        f"device {request.device}: set-up handles packet:IFACE and dpdk:NIC; write the "
+        "ztcp*.conf of other devices by hand"
     )
 
 
@@ -93,27 +94,26 @@ def _check_host(request: Request) -> None:
         known = ", ".join(one.name for one in host.candidates()) or "none"
         raise PlanError(
             f"{request.device}: no interface {name} in this network namespace; "
-            f"usable ones: {known} (a pod needs hostNetwork or an interface of its "
-            "own)"
+            f"usable interfaces: {known} (a pod needs hostNetwork or its own interface)"
         )
     if not device.ethernet:
-        raise PlanError(f"{request.device}: {name} is no Ethernet interface, and HARP needs one")
+        raise PlanError(f"{request.device}: {name} is not an Ethernet interface; HARP needs one")
     if not device.up:
         raise PlanError(f"{request.device}: {name} is down; ip link set {name} up")
     if request.own_address is None and not device.addresses:
         raise PlanError(
-            f"{request.device}: {name} has no IPv4 address to share; give it one, or "
-            "give HARP one of its own with --address ADDRESS/PREFIX"
+            f"{request.device}: {name} has no IPv4 address to share; add one, or give HARP its "
+            "own with --address ADDRESS/PREFIX"
         )
     if request.own_address is not None and host.is_local(request.own_address):
         raise PlanError(
-            f"{request.device}: the kernel holds {request.own_address} itself; take an "
+            f"{request.device}: {request.own_address} is one of the kernel's addresses; choose an "
             "address that no host uses, or share the kernel's with --address kernel"
         )
 
 
 def _interface_of(request: Request) -> str:
-    """The interface that a device has in the kernel; "" for none."""
+    """The device's kernel interface; "" for none."""
     if request.scheme == "packet":
         return request.place
     device = pci.device(request.place)
@@ -121,9 +121,10 @@ def _interface_of(request: Request) -> str:
 
 
 def check_holders(requests: list[Request]) -> None:
-    """Asks on the wire whether other hosts have the addresses that HARP shall have. Where this
-    process may not ask, or the device has no interface (any more), the job's ranks will. Raises
-    PlanError."""
+    """Probes by ARP whether other hosts use the requested addresses. Raises PlanError.
+
+    The check is skipped without CAP_NET_RAW, and for a device whose interface is missing or down.
+    The job's ranks probe again at their start."""
     for request in requests:
         device = host.interface(_interface_of(request))
         own = request.own_address
@@ -136,7 +137,7 @@ def check_holders(requests: list[Request]) -> None:
         if other:
             raise PlanError(
                 f"{request.device}: another host has {own} already: {other} answers ARP for it; "
-                "take it from that host, or choose an address that no host has"
+                "remove the address from that host, or choose an address that no host has"
             )
 
 
@@ -148,8 +149,8 @@ def _check_together(requests: list[Request]) -> None:
         earlier.append(request.own_address)
         if len(earlier) > 1 and (request.scheme != "packet" or None in earlier):
             raise WrongUsage(
-                f"{request.device} is named twice: one file serves a NIC. (Several may share a "
-                "packet device, each with an --address of HARP's own.)"
+                f"{request.device} is named twice: one file serves a NIC. (Several files may share "
+                "a packet device if each has its own --address.)"
             )
         if request.own_address in addresses:
             raise WrongUsage(f"address {request.own_address} is given twice")
@@ -158,8 +159,8 @@ def _check_together(requests: list[Request]) -> None:
 
 
 def _folders(conf: Path, run: Path) -> list[Step]:
-    # Everybody's jobs publish in the run folder; the sticky bit keeps them from
-    # removing each other's files.
+    # Jobs of all users write to the run folder. The sticky bit keeps users from removing each
+    # other's files.
     modes = {path: 0o755 for path in [*missing_folders(conf), *missing_folders(run)]}
     if run in modes:
         modes[run] = 0o1777
@@ -168,8 +169,8 @@ def _folders(conf: Path, run: Path) -> list[Step]:
 
 @dataclass(frozen=True)
 class Existing:
-    """A ztcp*.conf that is there: its device as it is written, without fault
-    wrappers, and its address and gateway ("" for none)."""
+    """A ztcp*.conf of the folder. `device` is its text in the file, `inner` the same without fault
+    wrappers; `gateway` is "" for none."""
 
     path: Path
     device: str
@@ -179,19 +180,19 @@ class Existing:
 
     @property
     def place(self) -> str:
-        """What the file is about: an interface, or a device of DPDK's."""
+        """The interface or DPDK device that the file configures."""
         return place_of(self.device)
 
 
 def existing_files(folder: Path) -> list[Existing]:
-    """What is configured already. Raises PlanError for a file that is wrong."""
+    """The folder's ztcp*.conf. Raises PlanError for a file with an error."""
     found = []
     for path in conf_files(folder):
         try:
             values = _tables.load(path)
         except _tables.ConfigError as wrong:
             raise PlanError(
-                f"{wrong} (mend or remove the file first: with it every job would decline)"
+                f"{wrong} (correct or remove the file first: HARP declines every job because of it)"
             ) from None
         device = values["device"][0]
         found.append(
@@ -203,8 +204,8 @@ def existing_files(folder: Path) -> list[Existing]:
 
 
 def _file_of(request: Request, alone: bool, files: list[Existing]) -> Optional[Existing]:
-    """Which of the files about its place, those that no other request has, a request is about;
-    `alone`: no other names the place."""
+    """The file that a request changes; None for a new file. `files` are those of the request's
+    device that no other request has taken. `alone`: no other request names the device."""
     if not alone:
         return files[0] if files else None
     if len(files) < 2:
@@ -213,13 +214,13 @@ def _file_of(request: Request, alone: bool, files: list[Existing]) -> Optional[E
         return None
     listed = ", ".join(f"{file.path.name} ({file.address})" for file in files)
     raise WrongUsage(
-        f"{len(files)} files are about {request.place}: {listed}; name one by --address"
+        f"{len(files)} files configure {request.place}: {listed}; choose one with --address"
     )
 
 
 def _assigned(requests: list[Request], files: list[Existing]) -> list[Optional[Existing]]:
-    """The file that each request is about: the one of its place and address, else one of its
-    place; None for a new one. Raises WrongUsage."""
+    """The file that each request changes: the one of its device and address, else one of its
+    device, else None (a new file). Raises WrongUsage."""
     left = list(files)
     found: dict[int, Optional[Existing]] = {}
     for i, request in enumerate(requests):
@@ -253,7 +254,7 @@ def _file(request: Request, folder: Path, file: Optional[Existing], taken: set[s
 
 
 def _keeps_values(step: WriteFile) -> bool:
-    """Whether the file says already what the step would write, however it spells it."""
+    """Whether the file's values are already those of the step, whatever their spelling."""
     if step.before is None:
         return False
     try:
@@ -279,7 +280,7 @@ def _plan_dpdk(
     choice: dpdk.Choice,
     journal: Sequence[Step],
 ) -> list[Step]:
-    """Completes these requests, and finds the steps that give their NICs away."""
+    """Completes these requests; returns the steps that bind their NICs to DPDK's drivers."""
     configured = {file.place for file in files if file.inner.startswith("dpdk:")}
     for request, file in wanted:
         if file is not None:
@@ -300,7 +301,7 @@ def _plan_dpdk(
 
 
 def _packet_steps(request: Request) -> list[Step]:
-    """What the kernel must be told, so that it leaves frames for HARP's own address alone."""
+    """The blackhole route that keeps a forwarding kernel from the frames for HARP's address."""
     address = request.own_address
     if address and host.forwards(request.place) and not host.has_blackhole(address):
         return [Blackhole(address)]
@@ -308,10 +309,11 @@ def _packet_steps(request: Request) -> list[Step]:
 
 
 def plan(requests: list[Request], choice: dpdk.Choice, journal: Sequence[Step]) -> list[Step]:
-    """The steps that are not in place yet, in order. A device whose address is not
-    asked for keeps that of its file, or takes over or shares the kernel's. `journal`
-    is what earlier set-ups have begun. Raises PlanError, HostError, StepError or
-    OSError."""
+    """The steps that are not in place yet, in order.
+
+    A request without an address keeps the address of its file. Without a file, a dpdk device takes
+    over the kernel's address and a packet device shares it. `journal` holds the steps that earlier
+    runs have begun. Raises PlanError, HostError, StepError or OSError."""
     folder = conf_dir()
     files = existing_files(folder)
     steps = _folders(folder, run_dir())

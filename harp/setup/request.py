@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user asks set-up for."""
+"""A user's request to set-up."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from harp.setup import pci
 
 
 class PlanError(ValueError):
-    """What was asked for cannot be set up on this host. The text says why and what
-    would do."""
+    """The request cannot be fulfilled on this host. The text says why, and what to do."""
 
 
 class WrongUsage(PlanError):
-    """What was asked for is wrong on any host."""
+    """The request is wrong on any host."""
 
 
 def place_of(device: str) -> str:
-    """What a device is about, without fault wrappers and options: an interface for
-    packet, a PCI id (with its domain) or the name of a software device for dpdk."""
+    """The device's name without fault wrappers and options: an interface for packet; a PCI id
+    (with its domain) or a software device's name for dpdk."""
     scheme, _, name = _tables.innermost(device).partition(":")
     if scheme != "dpdk":
         return name
@@ -32,8 +31,8 @@ def place_of(device: str) -> str:
 
 @dataclass
 class Request:
-    """A NIC as the user asks for it: `settings` are keys of ztcp*.conf, device first; one that is
-    "" shall not be there."""
+    """A device that the user requests. `settings` are keys of ztcp*.conf, device first; the value
+    "" removes a key."""
 
     settings: dict[str, str] = field(default_factory=dict)
 
@@ -52,7 +51,7 @@ class Request:
 
     @property
     def own_address(self) -> Optional[str]:
-        """HARP's own address without its prefix; None where it shares the kernel's. Known once
-        the address is."""
+        """HARP's own address without its prefix; None if it shares the kernel's. `settings` must
+        have the address."""
         address = self.settings["address"]
         return None if address == "kernel" else address.partition("/")[0]

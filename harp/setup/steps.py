@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The changes that set-up makes to a host, each of which can be undone.
+"""The steps of set-up: changes to a host that can be undone.
 
-A step knows whether it is in place, does itself, and takes itself back; the last
-two may be repeated after a crash. What undoing needs is recorded before the
-change is made.
+A step can tell whether it is in place, make its change, and undo it. Making and undoing may be
+repeated after a crash. A step records the old state before it makes its change.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from harp.setup.folders import FolderError, make_folder
 
 
 class StepError(RuntimeError):
-    """A step cannot be made or taken back. The text says how to mend it."""
+    """A step could not be made or undone. The text says what to do."""
 
 
 def sync_folder(folder: Path) -> None:
@@ -33,14 +32,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def unfinished(path: Path) -> Path:
-    """What write_file writes before the move."""
+    """The temporary file that write_file renames to `path`."""
     return path.with_name(f".{path.name}.new")
 
 
 def write_file(path: Path, text: str, mode: int = 0o644) -> None:
-    """Replaces a file by a new one in a single move, on disk when this returns."""
+    """Replaces a file atomically, by a rename. The new file is on disk when this returns."""
     new = unfinished(path)
-    new.unlink(missing_ok=True)  # what a write left that was killed, or somebody's link
+    new.unlink(missing_ok=True)  # left by a killed write, or a link of another user
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(fd, "w") as file:
         file.write(text)
@@ -51,12 +50,12 @@ def write_file(path: Path, text: str, mode: int = 0o644) -> None:
 
 
 def discard_unfinished(path: Path) -> None:
-    """Removes what a write_file of the path has left if it was killed."""
+    """Removes the temporary file that a killed write_file left."""
     unfinished(path).unlink(missing_ok=True)
 
 
 def remove_file(path: Path) -> None:
-    """Removes a file that may be there, on disk when this returns."""
+    """Removes a file if it exists. The removal is on disk when this returns."""
     discard_unfinished(path)
     if path.exists():
         path.unlink()
@@ -64,7 +63,7 @@ def remove_file(path: Path) -> None:
 
 
 def is_claimed(path: Path) -> bool:
-    """Whether a running process holds a claim on the file."""
+    """Whether a running process holds a lock on the file (flock)."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -87,30 +86,30 @@ def _read(path: Path) -> Optional[str]:
 
 def _refuse_if_claimed(path: Path) -> None:
     if is_claimed(path):
-        raise StepError(f"{path} is claimed by a running job; try again when the job has ended")
+        raise StepError(f"a running job uses {path}; try again when the job has ended")
 
 
 @dataclass
 class Step(ABC):
-    """Fields are what JSON knows: a step is a row of the journal."""
+    """The fields must fit into JSON: a step is a row of the journal."""
 
     kind: ClassVar[str]
 
     @property
     @abstractmethod
     def target(self) -> str:
-        """What the step is about; two steps of a kind and target are the same."""
+        """The object that the step changes. Two steps of one kind and target are the same."""
 
     @abstractmethod
     def describe(self) -> str:
-        """One line that says what will be done."""
+        """The planned change, in one line."""
 
     @abstractmethod
     def in_place(self) -> bool:
         """Whether there is nothing to do."""
 
     def strayed(self) -> str:
-        """What to call it where it was made and is not in place now."""
+        """The state of a step that was made and is not in place now."""
         return "missing"
 
     @abstractmethod
@@ -119,11 +118,11 @@ class Step(ABC):
 
     @abstractmethod
     def undo(self) -> str:
-        """Takes the change back, whether or not it was made; says what it did, ""
+        """Undoes the change, whether or not it was made. Returns a line that says what it did, ""
         for nothing. Raises StepError, HostError or OSError."""
 
-    def follow(self, earlier: Step) -> None:  # noqa: B027 (most need nothing)
-        """Takes over what undoing needs from an earlier step on the same target."""
+    def follow(self, earlier: Step) -> None:  # noqa: B027 (optional for subclasses)
+        """Takes over the recorded old state of an earlier step on the same target."""
 
     def row(self) -> dict[str, Any]:
         return {"kind": self.kind, **asdict(self)}
@@ -131,7 +130,7 @@ class Step(ABC):
 
 @dataclass
 class MakeFolder(Step):
-    """A folder; `mode` are its permission bits. Undone if it is empty then."""
+    """A folder; `mode` are its permission bits. Undo removes it only if it is empty."""
 
     kind: ClassVar[str] = "folder"
     path: str
@@ -165,8 +164,8 @@ class MakeFolder(Step):
 
 @dataclass
 class WriteFile(Step):
-    """A ztcp*.conf; `before` is what it held before the first set-up, None if it was
-    not there; `earlier` are the texts of set-ups since."""
+    """A ztcp*.conf. `before` is its text before the first set-up, None if there was no file;
+    `earlier` are the texts that set-up wrote since."""
 
     kind: ClassVar[str] = "file"
     path: str
@@ -208,7 +207,7 @@ class WriteFile(Step):
         if now is not None and now not in [self.text, *self.earlier]:
             kept = path.with_name(path.name + ".edited")
             write_file(kept, now)
-            said = f"kept what was edited by hand as {kept}; "
+            said = f"kept the file edited by hand as {kept}; "
         if self.before is None:
             remove_file(path)
             return f"{said}removed {path}"
@@ -218,9 +217,9 @@ class WriteFile(Step):
 
 @dataclass
 class Blackhole(Step):
-    """A route that makes the kernel drop what arrives for HARP's own address:
-    without it, a host that forwards would send the frames on, or answer with
-    ICMP, beside HARP. `address` has no prefix."""
+    """A route that makes the kernel drop the packets for HARP's own address. Without it, the
+    kernel of a host that forwards would forward them or answer with ICMP. `address` has no
+    prefix."""
 
     kind: ClassVar[str] = "blackhole"
     address: str
@@ -232,7 +231,7 @@ class Blackhole(Step):
     def describe(self) -> str:
         return (
             f"ip route add blackhole {self.address}/32 "
-            "(this host forwards: the kernel must leave HARP's frames alone)"
+            "(this host forwards; the kernel must drop HARP's packets)"
         )
 
     def in_place(self) -> bool:

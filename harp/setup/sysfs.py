@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small files in which the kernel tells and is told things: /sys and /proc."""
+"""Access to the kernel's files in /sys and /proc."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# Everything is looked for below it; tests put a tree of their own here.
+# The root of all paths; tests replace it by a tree of their own.
 ROOT = Path("/")
 
 
@@ -15,7 +15,7 @@ def at(path: str) -> Path:
 
 
 def text(path: Path) -> str:
-    """What the file says, stripped; "" if it is not there or says nothing now (as the
+    """The file's text, stripped; "" if the file is missing or cannot be read now (such as the
     carrier of an interface that is down)."""
     try:
         return path.read_text(errors="replace").strip()
@@ -24,7 +24,7 @@ def text(path: Path) -> str:
 
 
 def number(path: Path, otherwise: int = 0) -> int:
-    """The file's number, decimal or after 0x hexadecimal; `otherwise` if it has none."""
+    """The file's number, decimal or hexadecimal with 0x; `otherwise` if it has none."""
     try:
         return int(text(path), 0)
     except ValueError:
@@ -32,7 +32,7 @@ def number(path: Path, otherwise: int = 0) -> int:
 
 
 def names(folder: Path) -> list[str]:
-    """What lies in the folder, sorted; nothing if it is not there."""
+    """The names in the folder, sorted; empty if there is no folder."""
     try:
         return sorted(path.name for path in folder.iterdir())
     except OSError:
@@ -40,11 +40,10 @@ def names(folder: Path) -> list[str]:
 
 
 def link(path: Path) -> str:
-    """The last part of where a link points; "" if there is none."""
+    """The last part of the link's target; "" without a link."""
     return path.resolve().name if path.exists() else ""
 
 
 def boot() -> str:
-    """The name of this boot of the machine: what only the kernel remembered before
-    another one is gone."""
+    """The id of this boot. State that only the kernel held is lost when it changes."""
     return text(at("proc/sys/kernel/random/boot_id"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an interface is used for: what would break if its NIC were given away. Reads only."""
+"""Finds the uses of an interface: they would break if HARP took its NIC. Changes nothing."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def _metric(line: str) -> int:
 
 
 def default_interfaces() -> set[str]:
-    """Those that carry the best default route: of IPv4, or else of IPv6."""
+    """The interfaces of the best default route: of IPv4, or else of IPv6."""
     for family in FAMILIES:
-        # A route of several next hops goes over several lines; the first has its metric.
+        # A multipath route takes several lines; only the first has the metric.
         found: dict[int, set[str]] = {}
         metric = 0
         for line in host.ip(family, "route", "show", "default").splitlines():
@@ -39,18 +39,18 @@ def default_interfaces() -> set[str]:
     return set()
 
 
-# -- the session in which set-up runs
+# -- the ssh session of this process
 
 
 def _parent(pid: int) -> int:
-    # The program's name may hold anything, also spaces and brackets.
+    # The second field, the program's name, may contain spaces and brackets.
     status = sysfs.text(sysfs.at(f"proc/{pid}/stat")).rpartition(")")[2].split()
     return int(status[1]) if len(status) > 1 else 0
 
 
 def _session() -> tuple[str, str]:
-    """The client's and this host's address of the ssh session; "" without one.
-    sudo forgets the variable, so our parents are asked, too."""
+    """The addresses of the ssh session's client and of this host; "" without a session. sudo
+    removes SSH_CONNECTION, so the parents' environments are searched, too."""
     pid = os.getpid()
     for _ in range(64):
         for word in sysfs.text(sysfs.at(f"proc/{pid}/environ")).split("\0"):
@@ -64,8 +64,8 @@ def _session() -> tuple[str, str]:
 
 
 def session_interfaces() -> set[str]:
-    """Those over which the ssh session of this process runs: where its address is,
-    and where its client is routed."""
+    """The interfaces of this process's ssh session: the one with its local address, and the one
+    of the route to its client."""
     client, here = _session()
     if not client:
         return set()
@@ -77,12 +77,12 @@ def session_interfaces() -> set[str]:
     try:
         found.add(_dev(host.ip("route", "get", client)))
     except host.HostError:
-        pass  # its address says enough
+        pass  # the interface of the local address suffices
     return found - {""}
 
 
 def never(name: str) -> str:
-    """Why the interface may not be given away at all; "" if it may."""
+    """The reason why HARP never takes the interface's NIC; "" if it may."""
     if name in default_interfaces():
         return "it carries the default route"
     if name in session_interfaces():
@@ -90,18 +90,18 @@ def never(name: str) -> str:
     return ""
 
 
-# -- what would miss it
+# -- the uses
 
 
 def _serves_others(route: str) -> bool:
-    # An on-link gateway, and a default route that is not the host's (a table of its
-    # own, or a worse metric), are how an address further on is told its way.
+    # Two kinds of routes do not count. An on-link route only makes a gateway reachable. A default
+    # route here is not the host's best: it is in another table or has a worse metric.
     words = route.split()
     return words[1] != "default" and "via" in words
 
 
 def _hex_address(text: str) -> str:
-    """An address of /proc/net/tcp (words in the machine's order), v4-mapped as v4."""
+    """An address of /proc/net/tcp, whose words are in host order. IPv4-mapped ones become IPv4."""
     raw = bytes.fromhex(text)
     words = b"".join(raw[i : i + 4][::-1] for i in range(0, len(raw), 4))
     if len(words) == 4:
@@ -112,7 +112,7 @@ def _hex_address(text: str) -> str:
 
 
 def _sockets(addresses: set[str]) -> dict[str, int]:
-    """How many sockets of each protocol have one of the addresses as their own."""
+    """The number of sockets of each protocol with one of the addresses as local address."""
     found = {}
     for protocol in ("tcp", "udp"):
         count = 0
@@ -129,8 +129,7 @@ def _sockets(addresses: set[str]) -> dict[str, int]:
 
 
 def _packet_sockets(folder: Path) -> int:
-    """How many packet sockets are bound to the interface: a DHCP client, a capture,
-    HARP itself."""
+    """The number of packet sockets bound to the interface: DHCP clients, captures, HARP itself."""
     index = sysfs.text(folder / "ifindex")
     lines = sysfs.text(sysfs.at("proc/net/packet")).splitlines()[1:]
     return sum(line.split()[4] == index for line in lines)
@@ -141,8 +140,8 @@ def _counted(count: int, what: str) -> str:
 
 
 def uses(settings: Settings) -> list[str]:
-    """What an interface is in use for. An address that nobody talks over is none: it
-    goes to HARP with its NIC."""
+    """The uses of an interface. An address without sockets is no use: HARP takes it over with the
+    NIC."""
     folder = sysfs.at("sys/class/net") / settings.name
     master = sysfs.link(folder / "master")
     found = [f"it is a member of {master}"] if master else []

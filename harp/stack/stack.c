@@ -1,6 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A stack's creation, its clock, and the end of a burst. */
+#include "harp/stack.h"
+#include "harp/counters.h"
+#include "harp/frame.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
+#include "harp/stack/headers.h"
+#include "harp/stack/ip/ip_input.h"
+#include "harp/stack/ip/neighbour.h"
+#include "harp/stack/list.h"
+#include "harp/stack/packet.h"
+#include "harp/stack/pool.h"
+#include "harp/stack/siphash.h"
+#include "harp/stack/socket/socket.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/cc/cc.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_ack_sched.h"
+#include "harp/stack/tcp/tcp_conn.h"
+#include "harp/stack/tcp/tcp_control.h"
+#include "harp/stack/tcp/tcp_listener.h"
+#include "harp/stack/tcp/tcp_output.h"
+#include "harp/stack/tcp/tcp_predict.h"
+#include "harp/stack/tcp/tcp_sndq.h"
+#include "harp/stack/tcp/tcp_timeout.h"
+#include "harp/stack/tcp/tcp_timer.h"
 
 enum {
   FLUSH_ROUNDS = 8, /* output may make more output possible, within bounds */
@@ -178,22 +202,13 @@ uint64_t harp_stack_counter(struct harp_stack *stack, unsigned int index)
   return index < HARP_COUNTERS ? harp_stack_counters(stack)[index] : 0;
 }
 
-static void hold(struct harp_tcp *tcp)
-{
-  tcp->ack_held = false;
-  tcp->on_hold = true;
-  tcp->held_next = tcp->stack->held;
-  tcp->stack->held = tcp;
-}
-
 /* What the flush before has held back. */
 static void send_held(struct harp_tcp *list)
 {
   while (list) {
     struct harp_tcp *tcp = list;
-    list = tcp->held_next;
-    tcp->on_hold = false;
-    if (tcp->ack_now && tcp->state != TCP_CLOSE) {
+    list = tcp_ack_unlist(tcp);
+    if (tcp->ack.state != ACK_IDLE && tcp->state != TCP_CLOSE) {
       tcp_send_ack(tcp);
     }
   }
@@ -206,17 +221,16 @@ static void service(struct harp_tcp *tcp)
     tcp_send_syn(tcp);
     return;
   }
-  bool wanted = tcp->ack_now;
+  bool wanted = tcp->ack.state != ACK_IDLE;
   tcp_output(tcp);
   /* Data carries the acknowledgement along, but only a bare one has room for SACK. */
-  bool beyond = tcp->ooo || tcp->fin_waiting;
-  bool sack = wanted && (beyond || tcp->dsack_start != tcp->dsack_end);
-  if (tcp->state != TCP_CLOSE && (tcp->ack_now || sack)) {
-    if (tcp->ack_held && !tcp->on_hold && !sack) {
-      hold(tcp);
-    } else {
-      tcp_send_ack(tcp);
-    }
+  bool beyond = tcp->rcv.ooo || tcp->fin_waiting;
+  bool sack = wanted && (beyond || tcp->rcv.dsack_start != tcp->rcv.dsack_end);
+  if (tcp->state == TCP_CLOSE || (tcp->ack.state == ACK_IDLE && !sack)) {
+    return;
+  }
+  if (sack || !tcp_ack_hold(tcp)) {
+    tcp_send_ack(tcp);
   }
 }
 
@@ -230,7 +244,7 @@ static struct harp_tcp *take_dirty(struct harp_stack *stack)
 /* Back to the pool, unless a list still knows it: then at a later flush. */
 static void release(struct harp_tcp *tcp)
 {
-  if (tcp->on_hold) {
+  if (tcp->ack.listed) {
     tcp_mark_dirty(tcp);
   } else {
     pool_put(&tcp->stack->connections, tcp);
@@ -239,8 +253,7 @@ static void release(struct harp_tcp *tcp)
 
 void harp_stack_flush(struct harp_stack *stack)
 {
-  struct harp_tcp *held = stack->held;
-  stack->held = NULL;
+  struct harp_tcp *held = tcp_ack_take_held(stack);
   stack->port_full = false;
   for (int round = 0; round < FLUSH_ROUNDS && stack->dirty && !stack->port_full; round++) {
     struct harp_tcp *next;
@@ -323,7 +336,7 @@ void harp_stack_set_time(struct harp_stack *stack, uint64_t now_ns)
 void harp_stack_advance(struct harp_stack *stack, uint64_t now_ns)
 {
   harp_stack_set_time(stack, now_ns);
-  neighbour_timers(stack);
+  neighbour_timers(stack, tcp_neighbour_failed);
   tcp_timers_run(stack);
   harp_stack_flush(stack);
 }

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The stack's own state, shared by its files. */
-#ifndef HARP_STACK_INTERNAL_H
-#define HARP_STACK_INTERNAL_H
+#ifndef HARP_STACK_STATE_H
+#define HARP_STACK_STATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
 
 #include "harp/counters.h"
-#include "harp/stack/bytes.h"
-#include "harp/stack/headers.h"
-#include "harp/stack/ip/neighbour.h"
+#include "harp/stack.h"
+#include "harp/stack/flow.h"
+#include "harp/stack/limit.h"
+#include "harp/stack/list.h"
 #include "harp/stack/pool.h"
-#include "harp/stack/siphash.h"
-#include "harp/stack/tcp/tcp.h"
 
 #define NS_PER_US 1000ull
 #define NS_PER_MS 1000000ull
@@ -17,7 +19,10 @@
 
 enum { HARP_MAX_LISTENERS = 4096 };
 
+struct harp_listener;
+struct harp_neighbour;
 struct harp_socket;
+struct harp_tcp;
 
 struct harp_stack {
   uint64_t now; /* ns */
@@ -86,62 +91,7 @@ struct harp_stack {
 #define COUNT_N(stack, name, n) ((stack)->counters[HARP_COUNTER_##name] += (n))
 #define COUNT_DOWN(stack, name) ((stack)->counters[HARP_COUNTER_##name]--)
 
-/* stack.c */
 /* Returns closed connections' blocks to the pool at once. */
 void stack_free_closed(struct harp_stack *stack);
-
-/* For the engine's trace: things that are rare, or ought to be. */
-static inline void stack_event(const struct harp_tcp *tcp, enum harp_stack_event event, uint32_t a,
-                               uint32_t b)
-{
-  const struct harp_stack_io *io = &tcp->stack->io;
-  if (io->event) {
-    io->event(io->user, tcp->local_port, event, a, b);
-  }
-}
-
-/* ip.c */
-void ip_input(struct harp_stack *stack, const struct harp_rx_frame *frame);
-/* Writes Ethernet and IPv4 headers; returns their length. payload_length:
- * bytes after the IPv4 header. */
-uint32_t ip_write_headers(struct harp_stack *stack, uint8_t *out, uint32_t source,
-                          uint32_t destination, uint8_t protocol, uint8_t tos,
-                          uint32_t payload_length);
-/* Sends a frame that ip_write_headers began; iov[0] must be writable. While
- * the neighbour has not answered, the frame waits or is lost: 0 either way. */
-int ip_transmit(struct harp_stack *stack, struct harp_neighbour *neighbour,
-                struct harp_tx_frame *frame);
-/* The neighbour to send to; 0: no route. Addresses in network order. */
-uint32_t ip_next_hop(const struct harp_stack *stack, uint32_t destination);
-
-/* icmp.c */
-void icmp_input(struct harp_stack *stack, const uint8_t *ip, uint32_t header_length,
-                uint32_t length);
-void icmp_send_unreachable(struct harp_stack *stack, const uint8_t *ip, uint32_t header_length,
-                           uint32_t length, uint8_t code);
-
-/* socket.c */
-int sockets_create(struct harp_stack *stack);
-void sockets_destroy(struct harp_stack *stack);
-
-/* Multiply-shift under a secret odd multiplier: universal, so nobody can aim at a bucket. */
-static inline struct harp_tcp **tcp_bucket(const struct harp_stack *stack, uint64_t key)
-{
-  return &stack->buckets[key * stack->bucket_multiplier >> stack->bucket_shift];
-}
-
-static inline struct harp_listener **listener_bucket(const struct harp_stack *stack, uint16_t port)
-{
-  return &stack->listeners[port * stack->bucket_multiplier >> stack->listener_shift];
-}
-
-static inline struct harp_tcp *tcp_find(const struct harp_stack *stack, uint64_t key)
-{
-  struct harp_tcp *tcp = *tcp_bucket(stack, key);
-  while (tcp && tcp->key != key) {
-    tcp = tcp->hash_next;
-  }
-  return tcp;
-}
 
 #endif

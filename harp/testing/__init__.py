@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Packet-level tests of HARP's TCP/IP stack, in virtual time.
 
-`Stack` is a stack, `Dialogue` a scripted peer whose tests read like a packet
-trace, `Wire` a network between two stacks; `harp.testing.plugin` offers them
-as pytest fixtures.
+`Stack` is a stack, `Dialogue` a scripted peer for tests that read like a packet trace, `Wire` a
+network between two stacks. `harp.testing.plugin` provides them as pytest fixtures.
 
-The compiled module lies beside this file once installed; in a checkout it lies
-in the build folder, $HARP_BUILD_DIR or build/.
+The compiled modules are in this folder once installed. In a checkout they are in the build folder,
+$HARP_BUILD_DIR or build/.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine's statistics file, trace and log, for tests: what a process with HARP
-in it would publish, without the process."""
+"""Python binding of the engine's statistics file, trace and log, for tests without a process that
+uses HARP."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
@@ -104,24 +104,24 @@ cdef extern from "harp/engine/log.h":
 
 
 def place(bytes root):
-    """(local rank or -1, local size or 0, PCI id of the GPU or ""); the driver's folder
-    is looked for below root."""
+    """(local rank or -1, local size or 0, PCI id of the GPU or ""). `root` replaces / in the path
+    of the driver's folder."""
     cdef harp_rank_topology found
     harp_rank_topology_find(&found, root)
     return found.local_rank, found.local_size, (<bytes>found.gpu).decode()
 
 
 def job_rank():
-    """The process's rank in its job, -1 if no launcher tells."""
+    """The process's rank in its job, -1 if the launcher does not set it."""
     cdef harp_rank_topology found
     harp_rank_topology_find(&found, b"")
     return found.rank
 
 
 def claim_below(bytes root):
-    """The path of the ztcp*.conf that this process would claim on a host whose /proc/driver
-    and /sys lie below root, and the Mbit/s that it would tell NCCL; the file is given back.
-    Raises RuntimeError with the line that HARP declines by."""
+    """Claims a ztcp*.conf and releases it. Returns its path and the Mbit/s for NCCL. `root` replaces
+    / in the paths of /proc/driver and /sys. Raises RuntimeError with the message if HARP
+    declines."""
     cdef harp_claim claim
     cdef char error[HARP_CLAIM_ERROR_SIZE]
     if harp_claim_below(&claim, root, error):
@@ -136,7 +136,7 @@ BURST = HARP_LOG_BURST
 
 
 cdef class StatFile:
-    """A published statistics file; closed, and removed, by close() or the end of the object."""
+    """A statistics file; close() or the end of the object closes and removes it."""
 
     cdef harp_statfile _file
     cdef bint _open
@@ -159,14 +159,14 @@ cdef class StatFile:
 
     @property
     def path(self):
-        """The file's path; "" where the counters are in plain memory."""
+        """The file's path; "" if the counters are in plain memory."""
         return (<bytes>self._file.path).decode()
 
     def set(self, unsigned instance, unsigned counter, uint64_t value):
         harp_statfile_counters(&self._file, instance)[counter] = value
 
     def flow(self, unsigned index, **fields):
-        """Publishes a flow; no fields: frees the entry."""
+        """Publishes a flow. Without fields, it frees the entry."""
         cdef harp_stat_flow values
         memset(&values, 0, sizeof(values))
         values.state = fields.get("state", 0)
@@ -188,7 +188,7 @@ cdef class StatFile:
         harp_statfile_flow_write(harp_statfile_flow(&self._file, index), &values)
 
     def forget(self):
-        """What a forked child does."""
+        """Forgets the file, as a forked child does."""
         harp_statfile_forget(&self._file)
 
     def close(self):
@@ -201,7 +201,7 @@ cdef class StatFile:
 
 
 cdef class Trace:
-    """An instance's ring of records."""
+    """The trace ring of an instance."""
 
     cdef harp_trace_t _trace
     cdef bint _made
@@ -221,7 +221,7 @@ cdef class Trace:
 
 
 def dump(list traces, bytes reason, uint64_t now_ns):
-    """Writes the rings to a file; its path. Raises OSError."""
+    """Writes the rings to a file. Returns its path. Raises OSError."""
     cdef const harp_trace_t *rings[16]
     cdef char path[512]
     cdef Trace trace
@@ -246,7 +246,7 @@ cdef void _speak(int level, const char *line, void *user) noexcept:
 
 
 def drain():
-    """What the log has to say: (level, line), oldest first."""
+    """The queued log lines: (level, line), the oldest first."""
     lines = []
     harp_log_drain(_speak, <void *>lines)
     return lines

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stack's interface for engines (harp/stack/flow.h) as Python sees it.
+"""Python binding of the stack's interface for engines (harp/stack/flow.h).
 
-A `FlowStack` is driven as an engine drives one: bursts of frames by `receive`,
-ended by `flush`; output as frames with what a device must still do to them. A
-`Flow` hands out references to its own memory when it is pulled, and spoils
-that memory once it is acknowledged, so that a stack that reads it later is
-found out.
+A test drives a `FlowStack` like an engine: it passes bursts of frames to `receive` and ends each
+with `flush`. Output frames carry their offload requests. A `Flow` gives the stack references to
+its own memory when it is pulled. It overwrites that memory once it is acknowledged, so that a later
+read by the stack shows as wrong bytes.
 
-Threads: one; nothing here locks or drops the GIL.
+Threads: one. No function locks or releases the GIL.
 """
 
 import collections
@@ -209,14 +208,14 @@ flow_ops.closed = _closed
 
 
 cdef class FlowStack:
-    """A stack under an engine's interface.
+    """A stack with the interface for engines.
 
-    offloads: names of OFFLOADS; max_frame: with tso, bytes; only_asks: another
-    one answers ARP and ICMP; tentative: the address waits for use_address; peers:
-    the addresses that may connect, None: all; the rest as for
-    harp.testing._stack.Stack.
-    `output` collects TxFrame tuples; `room` is how many more the device takes
-    before it says EAGAIN (None: any number).
+    offloads: names of OFFLOADS. max_frame: bytes, with tso. only_asks: the kernel
+    or another process answers ARP and ICMP. tentative: the address is tentative
+    until use_address. peers: the addresses that may connect, None: all. The other
+    keywords are those of harp.testing._stack.Stack.
+    `output` collects TxFrame tuples. `room` is the number of frames that the device
+    accepts before it returns EAGAIN (None: any number).
     """
 
     cdef harp_stack *_stack
@@ -276,7 +275,7 @@ cdef class FlowStack:
 
     def receive(self, bytes header not None, bytes payload=b"", int segment_size=0,
                 bint checksum_good=False):
-        """One frame of a burst, in one piece or with its payload elsewhere. True: taken."""
+        """Receives one frame of a burst, in one piece or two. Returns whether the stack took it."""
         cdef harp_rx_frame frame
         cdef size_t first = len(header), second = len(payload)
         cdef const char *one = header
@@ -311,11 +310,11 @@ cdef class FlowStack:
         harp_stack_set_time(self._stack, now_ns)
 
     def held_up(self, pause_ns):
-        """Nobody drove the stack for so long until now."""
+        """Accounts for a pause of this host: the stack was not driven for pause_ns until now."""
         harp_stack_account_pause(self._stack, pause_ns)
 
     def next_deadline(self):
-        """ns; None: never."""
+        """The time of the next timer, ns; None: never."""
         cdef uint64_t deadline = harp_stack_next_deadline(self._stack)
         return None if deadline == UINT64_MAX else deadline
 
@@ -323,11 +322,11 @@ cdef class FlowStack:
         harp_stack_probe(self._stack)
 
     def use_address(self):
-        """OSError: EADDRINUSE."""
+        """Ends the tentative state of the address. Raises OSError: EADDRINUSE."""
         _check("harp_stack_use_address", harp_stack_use_address(self._stack))
 
     def conflict(self):
-        """The hardware address of who has claimed ours; None: nobody has."""
+        """The hardware address of a host that has claimed our address; None without a conflict."""
         cdef uint8_t mac[6]
         if not harp_stack_conflict(self._stack, mac):
             return None
@@ -347,11 +346,11 @@ cdef class FlowStack:
         return _counters(self._stack)
 
     def listen(self, int port, int backlog=16):
-        """A Listener. OSError: EADDRINUSE, ENOBUFS."""
+        """A new Listener. Raises OSError: EADDRINUSE, ENOBUFS."""
         return Listener(self, port, backlog)
 
     def connect(self, str address, int port, int local_port=0):
-        """A Flow that has begun to connect. OSError: EADDRINUSE, ENOBUFS, ENETUNREACH."""
+        """A Flow that starts to connect. Raises OSError: EADDRINUSE, ENOBUFS, ENETUNREACH."""
         cdef Flow flow = Flow(self)
         cdef harp_endpoint peer
         peer.address = _address(address)
@@ -363,7 +362,7 @@ cdef class FlowStack:
 
 
 cdef class Listener:
-    """What waits for flows; `accepted` lists them. refuse: a negative errno for newcomers."""
+    """A listener; `accepted` lists its flows. refuse: a negative errno to refuse new ones."""
 
     cdef harp_listener *_listener
     cdef readonly FlowStack stack
@@ -397,10 +396,12 @@ cdef class Listener:
 cdef class Flow:
     """One connection.
 
-    to_pull: pieces (bytes, whether a segment ends behind it) handed out when
-    the stack pulls, as many as there is room for, or one_by_one. limit: how many bytes deliver takes from now on (None: all);
-    received: what it took. places: None, or memory in which each byte of the stream has its place. acked: bytes acknowledged; closed: None, or the
-    errno (0: orderly) of the last call; readable: how often that was called.
+    to_pull: pieces (bytes, whether a segment ends after it) for the stack's pulls. Each pull takes
+    as many as there is room for, or one (one_by_one). limit: the number of bytes that deliver
+    takes from now on (None: all). received: the bytes taken. places: None, or the memory for
+    rx_buffer, with a place for each byte of the stream. acked: the number of acknowledged bytes.
+    closed: None, or the errno (0: orderly) of the call of closed. readable: the number of its
+    calls. then: called after readable and closed.
     """
 
     cdef harp_tcp *_tcp
@@ -433,7 +434,8 @@ cdef class Flow:
         return self._tcp
 
     def push(self, bytes data not None, bint end=False):
-        """Appends a reference to a copy that is spoiled once acknowledged. OSError: ENOBUFS, EPIPE."""
+        """Appends a reference to a copy, which is overwritten once acknowledged. Raises OSError:
+        ENOBUFS, EPIPE."""
         cdef bytearray piece = bytearray(data)
         cdef char *start = PyByteArray_AsString(piece)
         _check("harp_flow_push", harp_flow_push(self._open(), start, <uint32_t>len(piece), end))

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stack's public header (harp/stack.h) as Python sees it.
+"""Python binding of the stack's public header (harp/stack.h).
 
-One `Stack` is one stack: frames go in by `input`, come out in the list
-`output`, and time is whatever `advance` said last. `Socket` has the methods of
-Python's own sockets; nothing blocks. A negative errno from the stack becomes an
-OSError of the matching subclass (BlockingIOError for EAGAIN and EINPROGRESS,
+A `Stack` is one stack: frames enter by `input` and leave in the list `output`; `advance` sets the
+time. `Socket` has the methods of Python's sockets and never blocks. A negative errno of the stack
+becomes an OSError of the matching subclass (BlockingIOError for EAGAIN and EINPROGRESS,
 ConnectionRefusedError, TimeoutError, ...).
 
-Threads: a stack belongs to one thread; nothing here locks or drops the GIL.
+Threads: a stack belongs to one thread. No function locks or releases the GIL.
 """
 
 import errno
@@ -89,16 +88,16 @@ cdef void _collect(void *user, const iovec *iov, int count) noexcept:
 
 
 cdef class Stack:
-    """A stack of its own.
+    """A stack.
 
     Keywords are the fields of struct harp_stack_config in their units (bytes,
-    microseconds, ...); addresses and the MAC are text, `seed` a pair of
-    integers, `cc` text; what is not named keeps the stack's default. OSError
-    (EINVAL, ENOMEM) if the stack refuses them.
+    microseconds, ...). Addresses, the MAC and `cc` are text, `seed` is a pair of
+    integers. Other fields keep the stack's default. Raises OSError (EINVAL, ENOMEM)
+    if the stack refuses them.
 
-    `output` collects every frame that the stack has sent, oldest first; take
-    and clear it as you like (`take`). `now` is the time of the last advance, ns;
-    `address` the stack's own, as it was given.
+    `output` collects the frames that the stack has sent, the oldest first; `take`
+    returns and clears it. `now` is the time of the last advance, ns. `address` is
+    the given address of the stack.
     """
 
     cdef harp_stack *_stack
@@ -124,7 +123,7 @@ cdef class Stack:
 
     def __dealloc__(self):
         if self._stack is not NULL:
-            # Destruction sends nothing: the object can no longer collect it.
+            # Destruction must not send frames: this object can no longer collect them.
             harp_stack_destroy(self._stack)
 
     cdef _gather(self, const iovec *iov, int count):
@@ -136,11 +135,11 @@ cdef class Stack:
         self.output.append(b"".join(parts))
 
     def input(self, bytes frame not None, int gso_size=0):
-        """One complete frame. True if it was taken, False if dropped as malformed.
+        """Receives one complete frame. Returns False if the stack drops it as malformed.
 
-        gso_size: payload bytes of each segment that was merged into it; 0: it is a single one.
-        The stack sees a copy that ends where the frame ends, so that a memory
-        checker notices any look beyond it.
+        gso_size: the payload bytes of each merged segment; 0 for a single segment.
+        The stack gets a copy in memory of the exact size, so that a memory checker
+        notices a read beyond the end.
         """
         cdef size_t length = len(frame)
         cdef const char *data = frame
@@ -160,12 +159,12 @@ cdef class Stack:
         return True
 
     def advance(self, now_ns):
-        """Sets the time (ns, never backwards) and runs what is due."""
+        """Sets the time (ns, never backwards) and runs the timers that are due."""
         self.now = now_ns
         harp_stack_advance(self._stack, now_ns)
 
     def next_deadline(self):
-        """When advance has something to do next, ns; None: never."""
+        """The time of the next timer, ns; None: never."""
         cdef uint64_t deadline = harp_stack_next_deadline(self._stack)
         return None if deadline == UINT64_MAX else deadline
 
@@ -187,20 +186,20 @@ cdef class Stack:
         return counters
 
     def ready(self, int most=64):
-        """The numbers of at most so many sockets that have something new to tell by poll."""
+        """The numbers of at most `most` sockets (up to 64) with new poll events."""
         cdef int numbers[64]
         cdef int count = harp_tcp_ready(self._stack, numbers, min(most, 64))
         return [numbers[i] for i in range(count)]
 
     def socket(self):
-        """A new TCP socket. OSError: EMFILE or ENOMEM when there is no room."""
+        """A new TCP socket. Raises OSError: EMFILE or ENOMEM if there is no room."""
         return Socket(self, _check("harp_tcp_socket", harp_tcp_socket(self._stack)))
 
 
 cdef class Socket:
-    """One TCP socket of a stack; made by Stack.socket and Socket.accept.
+    """A TCP socket of a stack, made by Stack.socket or Socket.accept.
 
-    Dropping the object does not close the socket.
+    The end of the object does not close the socket.
     """
 
     cdef readonly Stack stack
@@ -223,7 +222,7 @@ cdef class Socket:
         _check("harp_tcp_listen", harp_tcp_listen(self.stack._stack, self.number, backlog))
 
     def accept(self):
-        """(socket, (host, port)). BlockingIOError if none waits."""
+        """(socket, (host, port)). Raises BlockingIOError if no connection is ready."""
         cdef char raw[16]
         cdef socklen_t length = 16
         number = _check("harp_tcp_accept", harp_tcp_accept(
@@ -231,7 +230,7 @@ cdef class Socket:
         return Socket(self.stack, number), _address_of(PyBytes_FromStringAndSize(raw, 16))
 
     def getsockname(self):
-        """(host, port) of this end."""
+        """The local (host, port)."""
         cdef char raw[16]
         cdef socklen_t length = 16
         _check("harp_tcp_getsockname", harp_tcp_getsockname(
@@ -239,7 +238,7 @@ cdef class Socket:
         return _address_of(PyBytes_FromStringAndSize(raw, 16))
 
     def getpeername(self):
-        """(host, port) of the other end."""
+        """The peer's (host, port)."""
         cdef char raw[16]
         cdef socklen_t length = 16
         _check("harp_tcp_getpeername", harp_tcp_getpeername(
@@ -254,11 +253,11 @@ cdef class Socket:
         return value
 
     def connect(self, address):
-        """Raises BlockingIOError (EINPROGRESS) where all is well; see connect_ex."""
+        """Starts to connect. Raises BlockingIOError (EINPROGRESS) on success; see connect_ex."""
         _check("harp_tcp_connect", -self.connect_ex(address))
 
     def connect_ex(self, address):
-        """Like connect, but returns the errno: 0 or EINPROGRESS, or what went wrong."""
+        """Like connect, but returns the errno: 0 or EINPROGRESS on success."""
         cdef bytes raw = _sockaddr(address)
         cdef const char *data = raw
         return -harp_tcp_connect(self.stack._stack, self.number, <const sockaddr *>data, len(raw))
@@ -277,7 +276,7 @@ cdef class Socket:
             self.stack._stack, self.number, level, option, data, len(raw)))
 
     def getsockopt(self, int level, int option, int size=0):
-        """An int, or with a size the bytes of a structure of at most that size."""
+        """An int, or with `size` the bytes of a structure of at most that size."""
         cdef char raw[512]
         cdef socklen_t length = size if size else 4
         if length > sizeof(raw):
@@ -288,21 +287,22 @@ cdef class Socket:
         return value if size else struct.unpack("=i", value)[0]
 
     def tcp_info(self):
-        """Linux's struct tcp_info as a dict, as far as the stack filled it."""
+        """Linux's struct tcp_info as a dict, with the fields that the stack filled."""
         return unpack_tcp_info(self.getsockopt(_socket.IPPROTO_TCP, _socket.TCP_INFO, 512))
 
     def error(self):
-        """SO_ERROR: the errno that waits, which this takes away."""
+        """SO_ERROR: the pending errno, which this call clears."""
         return self.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR)
 
     def send(self, bytes data not None, int flags=0):
-        """How many bytes were taken. BlockingIOError if none could be."""
+        """The number of bytes taken. Raises BlockingIOError if there is no room."""
         cdef const char *raw = data
         return _check("harp_tcp_send", harp_tcp_send(
             self.stack._stack, self.number, raw, len(data), flags))
 
     def recv(self, Py_ssize_t size, int flags=0):
-        """Up to size bytes; b"" at the end of the stream. BlockingIOError if none waits."""
+        """Up to size bytes; b"" at the end of the stream. Raises BlockingIOError if there are
+        none."""
         cdef char *raw = <char *>malloc(size if size > 0 else 1)
         cdef ssize_t got
         if raw is NULL:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the TCP segments of a capture (pcapng): headers are enough, payload may be cut off.
+"""Reads the TCP segments of a capture (pcapng). The frames may be truncated after the headers.
 
-For captures of little-endian machines with Ethernet or bare IPv4 frames: the simulator's, the
-dialogues', `harp capture`'s, and those of tcpdump and Wireshark on such machines.
+It reads captures of little-endian machines with Ethernet or bare IPv4 frames: of the simulator, the
+dialogues, `harp capture`, tcpdump and Wireshark.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _SCALE, _SACK, _NOP, _END = 3, 5, 1, 0
 
 
 class CaptureError(ValueError):
-    """The file is no capture that this reader knows: the message names it and says why."""
+    """The reader cannot read this file. The message names the file and the reason."""
 
 
 @dataclass(frozen=True)
 class TracedSegment:
-    """A TCP segment of a capture. time: ns; sent: whether the capturing host sent it, None if the
-    capture does not say; window as in the header; scale: the shift that a SYN offers."""
+    """A TCP segment of a capture. time: ns. sent: whether the capturing host sent it, None if the
+    capture does not say. window: the unscaled value. scale: the window scale option of a SYN."""
 
     time: int
     interface: int
@@ -150,7 +150,7 @@ def _packet(body: bytes, section: _Section) -> Optional[TracedSegment]:
 
 
 def read_tcp(path: Path) -> list[TracedSegment]:
-    """The TCP segments of a capture, in its order. CaptureError; OSError if it cannot be read."""
+    """The TCP segments of a capture, in its order. Raises CaptureError or OSError."""
     section = _Section()
     found = []
     for kind, body in _blocks(path.read_bytes(), path):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What the bindings share: a stack's configuration from keywords, its counters, and errors.
+# Shared by the bindings: the configuration of a stack from keywords, its counters, and errors.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
@@ -53,13 +53,13 @@ cdef extern from "harp/stack/flow.h":
 
 
 cdef dict _counters(harp_stack *stack):
-    """A stack's counters that are not zero, by name."""
+    """The counters of a stack that are not zero, by name."""
     cdef uint64_t *values = harp_stack_counters(stack)
     return {harp_counters[i].name.decode(): values[i] for i in range(HARP_COUNTERS) if values[i]}
 
 
 cdef uint32_t _address(text) except? 0:
-    """Dotted quad to network order. OSError if it is none."""
+    """A dotted quad in network order. Raises OSError for another text."""
     cdef bytes raw = _socket.inet_aton(text)
     cdef const char *data = raw
     cdef uint32_t value

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network device in Python, around a FlowStack: what it leaves undone, and how it hands over.
+"""A network device with offloads in Python, around a FlowStack.
 
-A `FlowHost` stands in a `Wire` like a stack: it completes checksums, cuts large
-segments into frames, hands received ones over in bursts, merged or in pieces.
+A `FlowHost` is an end of a `Wire`, like a stack. It completes checksums, cuts TSO segments into
+frames, and passes received frames on in bursts, merged (LRO) or in pieces.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _pseudo(ip: bytes, length: int) -> bytes:
 
 
 def _complete(header: bytearray, payload: bytes, link: int, tcp: int) -> bytes:
-    """Sets both lengths' and both checksums' fields."""
+    """Sets the IP length and both checksums."""
     header[link + 2 : link + 4] = struct.pack("!H", len(header) - link + len(payload))
     header[link + 10 : link + 12] = b"\0\0"
     header[link + 10 : link + 12] = struct.pack("!H", checksum(bytes(header[link:tcp])))
@@ -41,10 +41,10 @@ def _complete(header: bytearray, payload: bytes, link: int, tcp: int) -> bytes:
 
 
 def finish(frame: TxFrame, link: int) -> list[bytes]:
-    """The frames that a device puts on the wire for one of the stack's.
+    """The frames that a device puts on the wire for one frame of the stack.
 
-    WireError if what the stack prepared is not what devices expect: the
-    checksum field must hold the pseudo-header's sum, places must be right.
+    Raises WireError if the frame's offload data is wrong: the checksum field must
+    hold the pseudo-header's sum, and the offsets must be right.
     """
     if not frame.checksum_needed:
         if frame.segment_size:
@@ -80,10 +80,10 @@ def _cut(header: bytes, payload: bytes, at: int, link: int, last: bool) -> bytes
 class FlowHost:
     """A FlowStack with its device, for harp.testing.wire.Wire.
 
-    split: how received frames are handed over: "whole", "headers" (payload
-    elsewhere), "anywhere" (at random places behind the IP header). merge: join
-    consecutive segments up to so many bytes (0: never). refuse: the device's
-    queue takes so many frames a burst (0: any number).
+    split: the pieces of received frames: "whole", "headers" (payload in a second
+    piece), "anywhere" (cut at a random place after the IP header). merge: join
+    consecutive segments up to this number of bytes (0: never). refuse: the
+    device's queue accepts this number of frames a burst (0: any number).
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class FlowHost:
         while burst:
             frame, segment_size = self._next(burst)
             at = self._place(frame)
-            # What was merged has no checksum of its own: the device vouches for it.
+            # A merged segment has no checksum of its own, so the device must report it as good.
             self.stack.receive(frame[:at], frame[at:], segment_size, bool(segment_size))
         self.stack.flush()
 
@@ -167,7 +167,7 @@ class FlowHost:
         try:
             segment = check_frame(frame, self.ethernet)
         except AssertionError:
-            return False  # corrupted on the way
+            return False  # the wire has corrupted it
         return segment is not None and segment.flags & ~PSH == ACK and bool(segment.payload)
 
     def _follows(self, frame: bytes, length: int, following: bytes, head: int) -> bool:
@@ -185,11 +185,11 @@ class FlowHost:
 
 
 class FlowTransfer:
-    """`size` bytes from one flow to another in pieces, every byte verified.
+    """Sends `size` bytes from one flow to another in pieces and verifies every byte.
 
-    pieces: sizes of the references that are handed out in turn. every: mark
-    the end of a segment behind each so-many-th piece (0: never). appetite: bytes
-    that the receiver takes at a time, once each pause_ns (0: all at once).
+    pieces: the sizes of the references, used in turn. every: mark the end of a
+    segment after each `every`-th piece (0: never). appetite: the bytes that the
+    receiver takes once each pause_ns (0: all at once).
     """
 
     def __init__(

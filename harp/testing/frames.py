@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A quick look at frames: what a simulated wire and every check need.
+"""Fast parsing and checking of frames: Ethernet or bare IPv4, without fragments.
 
-scapy reads better and does more, but takes a few hundred microseconds a
-packet; this takes a few. Ethernet or bare IPv4, without fragments.
+scapy does more but takes a few hundred microseconds a packet. This module takes only a few.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ FIN, SYN, RST, PSH, ACK, URG = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
 
 
 class BadFrame(AssertionError):
-    """A frame that no stack may send: the message says what is wrong with it."""
+    """A stack must not send this frame. The message says why."""
 
 
 def ones_complement_ok(data: bytes) -> bool:
-    """Whether 16-bit words, checksum included, sum to the ones' complement's zero (RFC 1071)."""
+    """Whether the ones' complement sum of the data, including its checksum, is zero (RFC 1071)."""
     if len(data) % 2:
         data += b"\0"
     # The ones' complement sum of the words is the number modulo 2^16 - 1.
@@ -34,7 +33,7 @@ def ones_complement_ok(data: bytes) -> bool:
 
 @dataclass(frozen=True)
 class Segment:
-    """A TCP segment as it stood on the wire; numbers absolute, addresses dotted."""
+    """A TCP segment of the wire. Sequence numbers are absolute, addresses in dotted form."""
 
     src: str
     dst: str
@@ -49,12 +48,12 @@ class Segment:
 
     @property
     def length(self) -> int:
-        """Sequence numbers that it takes: payload bytes, SYN and FIN."""
+        """The sequence space of the segment: payload bytes, SYN and FIN."""
         return len(self.payload) + bool(self.flags & SYN) + bool(self.flags & FIN)
 
 
 def strip_ethernet(frame: bytes) -> tuple[int, bytes]:
-    """(ethertype, what follows the Ethernet header)."""
+    """(ethertype, the bytes after the Ethernet header). Raises BadFrame for a short frame."""
     if len(frame) < 14:
         raise BadFrame(f"Ethernet header cut short: {len(frame)} bytes")
     return struct.unpack_from("!H", frame, 12)[0], frame[14:]
@@ -126,7 +125,7 @@ def check_options(options: bytes) -> None:
         kind = options[at]
         if kind == 0:
             if any(options[at:]):
-                raise BadFrame("TCP options: bytes other than zero behind the end of the list")
+                raise BadFrame("TCP options: nonzero bytes after the end of the list")
             return
         if kind == 1:
             at += 1
@@ -135,7 +134,7 @@ def check_options(options: bytes) -> None:
         if length < 2 or at + length > len(options):
             raise BadFrame(f"TCP option {kind}: length {length} runs past the header")
         if length not in _OPTION_LENGTHS.get(kind, (length,)):
-            raise BadFrame(f"TCP option {kind}: length {length} is not that option's")
+            raise BadFrame(f"TCP option {kind}: length {length} is wrong for that option")
         if kind in seen:
             raise BadFrame(f"TCP option {kind} twice")
         seen.add(kind)
@@ -143,9 +142,9 @@ def check_options(options: bytes) -> None:
 
 
 def check_frame(frame: bytes, ethernet: bool, mtu: int = 65535) -> Segment | None:
-    """Checks an outgoing frame of either link; returns its TCP segment if it has one.
+    """Checks an outgoing frame. Returns its TCP segment, None for other protocols.
 
-    Ethernet frames may be padded to the minimum of 60 bytes.
+    Raises BadFrame. Ethernet frames may be padded to the minimum of 60 bytes.
     """
     if not ethernet:
         return check_ipv4(frame, mtu)

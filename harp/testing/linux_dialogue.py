@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same dialogues with Linux's own TCP: a wrong expectation shows itself.
+"""Runs the same dialogues with Linux's TCP, which reveals wrong expectations.
 
-`LinuxStack` stands in for a `Stack`: its packets come from and go to a TUN
-device in a network namespace of its own, which has no name and goes with its
-descriptors, and its sockets are real. Time is real, too, so a script says when
-something must come by `within` and `silence`, not to the millisecond. What the
-kernel sent carries the kernel's own time, so that a busy machine, where the
-script runs late, makes no silence look broken.
+`LinuxStack` replaces a `Stack`. Its packets pass through a TUN device in a network namespace of its
+own, which ends with its descriptors. Its sockets are kernel sockets. Time is real, so a script uses
+`within` and `silence` instead of exact times. The kernel's packets carry the kernel's time stamps:
+a late script on a busy machine does not mistake them for packets during a silence.
 
-Needs root and /dev/net/tun (`why_not` says what is missing).
+It needs root and /dev/net/tun (`why_not` says what is missing).
 """
 
 from __future__ import annotations
@@ -32,8 +30,8 @@ from harp.testing.tcp_info import unpack_tcp_info
 from harp.testing.tun_device import TUN, enter_network, open_tun, unshare_network
 
 DEVICE = "tun0"
-GRACE_MS = 1000  # for what is due at once
-QUIET_MS = 20  # after that nothing more is due at once
+GRACE_MS = 1000  # the longest wait for an immediate answer
+QUIET_MS = 20  # no immediate answer comes after this time
 TICK_NS = NS_PER_MS
 
 _ETH_P_ALL, _ETH_P_IP = 3, 0x0800  # <linux/if_ether.h>
@@ -42,15 +40,15 @@ _SO_TIMESTAMPNS = 35  # <asm-generic/socket.h>
 
 
 def why_not() -> str:
-    """What keeps Linux dialogues from running here; "" if nothing does."""
+    """Why Linux dialogues cannot run here; "" if they can."""
     if os.geteuid() != 0:
         return "a network namespace needs root"
-    return "" if os.access(TUN, os.R_OK | os.W_OK) else f"{TUN} is not there"
+    return "" if os.access(TUN, os.R_OK | os.W_OK) else f"{TUN} is missing"
 
 
 class LinuxSocket(socket.socket):
-    """What a dialogue's sockets can do, by a real one, which does not block. As a stack's number
-    does, it stays open though the script forgets it: its family keeps it until the stack's end.
+    """A non-blocking kernel socket with the methods of a stack's Socket. Like a stack's socket, it
+    stays open after the script drops the object: `family` keeps it until the stack's end.
     """
 
     def join(self, family: list[LinuxSocket]) -> LinuxSocket:
@@ -60,7 +58,7 @@ class LinuxSocket(socket.socket):
         return self
 
     def accept(self) -> tuple[LinuxSocket, Any]:
-        """Waits a moment: the kernel may be about to make the connection."""
+        """Accepts a connection. Waits up to GRACE_MS for it."""
         select.select([self], [], [], GRACE_MS / 1000)
         descriptor, address = self._accept()  # type: ignore[attr-defined]
         return LinuxSocket(fileno=descriptor).join(self._family), address
@@ -80,8 +78,8 @@ class LinuxSocket(socket.socket):
 
 
 class LinuxStack:
-    """Linux's TCP in a namespace. `config`: the fields of struct harp_stack_config that Linux has,
-    too; ValueError: another one. RFC 1337 is followed, which Linux leaves to its administrator.
+    """Linux's TCP in a namespace. `config`: the fields of struct harp_stack_config that Linux also
+    has; others raise ValueError. RFC 1337 is switched on, as in HARP; Linux's default is off.
     """
 
     def __init__(self, **config: Any) -> None:
@@ -101,7 +99,7 @@ class LinuxStack:
 
     @contextmanager
     def _unshared(self) -> Iterator[None]:
-        """This thread in the namespace; the first time, a new one."""
+        """Runs the block in the namespace, and creates it the first time."""
         if self._inside < 0:
             unshare_network()
             self._inside = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
@@ -123,7 +121,7 @@ class LinuxStack:
             "tcp_no_metrics_save": 1,
         }.items():
             Path(f"/proc/sys/net/ipv4/{name}").write_text(str(value))
-        # What the device hears before the tap is open is the kernel's own chatter.
+        # The packets before the tap is open are only the kernel's own, not the dialogue's.
         self._tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
         self._tap.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         self._tap.setblocking(False)
@@ -134,12 +132,12 @@ class LinuxStack:
                   f"address add {prefix} dev {DEVICE}\n"
                   f"route add {PEER_ADDRESS} dev {DEVICE} initcwnd {settings['initial_window']} "
                   f"rto_min {settings['rto_min_us'] // 1000}ms "
-                  "congctl cubic "  # what HARP has, whatever this machine's choice is
+                  "congctl cubic "  # as HARP, whatever this machine's default is
                   f"quickack {int(settings['delayed_ack_us'] == 0)}\n",
         )  # fmt: skip
 
     def close(self) -> None:
-        """Ends the namespace with all that is in it."""
+        """Closes the sockets and the namespace."""
         for one in self._sockets:
             one.close()
         self._tap.close()
@@ -151,13 +149,13 @@ class LinuxStack:
         return time.time_ns() + self._ahead_ns
 
     def advance(self, now_ns: int) -> None:
-        """Waits until then. The first call sets the clock."""
+        """Waits until that time. The first call sets the dialogue's clock."""
         if self._ahead_ns == 0:
             self._ahead_ns = now_ns - time.time_ns()
         time.sleep(max(now_ns - self.now, 0) / 1e9)
 
     def next_deadline(self) -> int:
-        """Linux does not tell: so the next tick."""
+        """The next tick: Linux does not report its deadlines."""
         return self.now + TICK_NS
 
     def input(self, frame: bytes) -> bool:
@@ -165,7 +163,7 @@ class LinuxStack:
         return True
 
     def take(self) -> list[tuple[int, bytes]]:
-        """What the kernel has sent since, with its time on the dialogue's clock."""
+        """The packets that the kernel has sent since the last call, with the dialogue's time."""
         taken = []
         while True:
             try:
@@ -175,7 +173,7 @@ class LinuxStack:
             if address[1] == _ETH_P_IP and address[2] == _PACKET_OUTGOING:
                 seconds, nanoseconds = struct.unpack("qq", words[0][2][:16])
                 taken.append((seconds * 10**9 + nanoseconds + self._ahead_ns, frame))
-        while True:  # the tap has it: the device's queue only must not fill up
+        while True:  # the tap has these packets; this only empties the device's queue
             try:
                 os.read(self._tun, 65536)
             except BlockingIOError:
@@ -194,7 +192,7 @@ _SETTINGS = {"mtu", "initial_window", "rto_min_us", "delayed_ack_us", "timestamp
 
 
 class LinuxDialogue(Dialogue):
-    """A Dialogue with a LinuxStack. What is due at once gets a moment to come."""
+    """A Dialogue with a LinuxStack. It waits a moment for immediate answers."""
 
     who = "linux"
 

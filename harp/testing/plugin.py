@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""pytest fixtures for tests at packet level.
+"""pytest fixtures for packet-level tests.
 
-`stack(**config)` makes a stack, `dialogue(**config)` a scripted dialogue with
-one, `wire(a, b, **options)` a network of two. A test that takes `either` in place
-of `dialogue` runs twice: with HARP's stack, and with Linux's TCP, which HARP is
-to agree with; where HARP differs on purpose the test asks `d.who`, and says why.
-When a test fails, its dialogues and captured wires are written as pcapng into its
-tmp_path and named in the report.
+`stack(**config)` makes a stack, `dialogue(**config)` a scripted dialogue with a stack, and
+`wire(a, b, **options)` a network of two. A test that takes `either` in place of `dialogue` runs
+twice: with HARP's stack, and with Linux's TCP as the reference. Where HARP differs on purpose, the
+test asks `d.who` and says why. If a test fails, its dialogues and captured wires are written as
+pcapng to its tmp_path, and the report names the files.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linux's struct tcp_info, read as far as a stack filled it."""
+"""Reads Linux's struct tcp_info, as many fields as a stack filled."""
 
 from __future__ import annotations
 
 import struct
 
-# Name and format of each field in the kernel's order. The two bytes of
-# bit-fields behind `backoff` are taken apart by unpack_tcp_info.
+# Name and format of each field in the kernel's order. unpack_tcp_info splits the two bytes of
+# bit-fields after `options`.
 _BYTES = ("state", "ca_state", "retransmits", "probes", "backoff", "options")
 _FIELDS = tuple(
     (name, "I")
@@ -45,7 +45,7 @@ _FIELDS = tuple(
     ("total_rto_time", "I"),
 )
 
-# tcpi_state, as the kernel counts.
+# The names of tcpi_state, by the kernel's numbers.
 STATES = (
     "NONE ESTABLISHED SYN_SENT SYN_RECV FIN_WAIT1 FIN_WAIT2 TIME_WAIT CLOSE CLOSE_WAIT "
     "LAST_ACK LISTEN CLOSING"
@@ -56,7 +56,7 @@ def unpack_tcp_info(data: bytes) -> dict[str, int]:
     """The fields present in `data`, by name without `tcpi_`, in the kernel's units.
 
     Times are microseconds (rto, ato, rtt, rttvar, rcv_rtt, min_rtt) or
-    milliseconds (last_*). A field that `data` ends before is left out.
+    milliseconds (last_*). Fields beyond the end of `data` are left out.
     """
     info: dict[str, int] = {}
     if len(data) < 8:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A flow's time-sequence picture from a capture, as SVG: what was sent when, again or for the first
-time, what was acknowledged, selectively too, and how far the peer's window reached.
+"""Draws the time-sequence graph of a flow in a capture, as SVG: the data sent and retransmitted,
+the acknowledgements, the SACK blocks, and the end of the peer's window over time.
 
     python3 -m harp.testing.time_sequence run.pcapng picture.svg
 """
@@ -30,8 +30,8 @@ COLOURS = {
 }
 
 Flow = tuple[str, int, str, int]  # source and destination, addresses and ports
-Point = tuple[int, int]  # time ns, bytes from the stream's beginning
-Span = tuple[int, int, int]  # time ns, and from where to where
+Point = tuple[int, int]  # time ns, offset in the stream
+Span = tuple[int, int, int]  # time ns, first and end offset in the stream
 
 
 class NoFlow(ValueError):
@@ -40,8 +40,8 @@ class NoFlow(ValueError):
 
 @dataclass
 class Trace:
-    """One direction of a connection, as its sender saw it. Times are ns from its first segment,
-    places bytes from the beginning of the stream."""
+    """One direction of a connection, seen at its sender. Times are ns since the first segment,
+    offsets are bytes from the beginning of the stream."""
 
     flow: Flow
     data: list[Span] = field(default_factory=list)
@@ -56,7 +56,7 @@ def flow_of(segment: TracedSegment) -> Flow:
 
 
 def largest_flow(segments: Iterable[TracedSegment]) -> Flow:
-    """The direction with the most payload. NoFlow if nothing has any."""
+    """The direction with the most payload. Raises NoFlow if there is no payload."""
     bytes_of: Counter[Flow] = Counter()
     for segment in segments:
         bytes_of[flow_of(segment)] += segment.payload
@@ -66,7 +66,7 @@ def largest_flow(segments: Iterable[TracedSegment]) -> Flow:
 
 
 def _at_sender(segments: Sequence[TracedSegment], flow: Flow) -> list[TracedSegment]:
-    """Both directions of a flow where its sender stands, if the capture has several places."""
+    """Both directions of a flow, on the sender's interface if the capture has several."""
     back = (*flow[2:], *flow[:2])
     both = [one for one in segments if flow_of(one) in (flow, back)]
     places = {one.interface for one in both if flow_of(one) == flow and one.sent}
@@ -74,7 +74,7 @@ def _at_sender(segments: Sequence[TracedSegment], flow: Flow) -> list[TracedSegm
 
 
 class _Unwrapped:
-    """Sequence numbers as places in a stream, over any number of wraps."""
+    """Turns sequence numbers into stream offsets, over any number of wraps."""
 
     def __init__(self, first: int) -> None:
         self.first = self.last = first
@@ -89,7 +89,8 @@ class _Unwrapped:
 
 
 def follow(segments: Sequence[TracedSegment], flow: Optional[Flow] = None) -> Trace:
-    """What became of one direction of a connection; by default that with most payload. NoFlow."""
+    """The trace of one direction of a connection; default: the one with the most payload. Raises
+    NoFlow."""
     flow = flow or largest_flow(segments)
     both = _at_sender(segments, flow)
     forth = [one for one in both if flow_of(one) == flow]
@@ -122,7 +123,7 @@ def follow(segments: Sequence[TracedSegment], flow: Optional[Flow] = None) -> Tr
 
 
 def _step(span: float) -> float:
-    """A round distance between marks, some five to ten of them."""
+    """A round distance between marks, for five to ten marks."""
     power = 1.0
     while power * 10 <= span:
         power *= 10
@@ -133,7 +134,7 @@ def _step(span: float) -> float:
 
 @dataclass
 class _Canvas:
-    """From times and places to points of the picture."""
+    """Converts times and offsets to points of the picture."""
 
     duration: int
     size: int
@@ -145,7 +146,7 @@ class _Canvas:
         return HEIGHT - BOTTOM - place / max(self.size, 1) * (HEIGHT - TOP - BOTTOM)
 
     def spans(self, spans: Iterable[Span]) -> str:
-        """Upright strokes; those that fall on the same points are drawn once."""
+        """Vertical strokes. Strokes on the same points are drawn once."""
         drawn: dict[str, None] = {}
         for time, low, high in spans:
             top = min(self.y(high), self.y(low) - 0.6)
@@ -153,7 +154,7 @@ class _Canvas:
         return "".join(drawn)
 
     def stairs(self, points: Sequence[Point]) -> str:
-        """A line that keeps its height until the next point."""
+        """A staircase: the line keeps its height until the next point."""
         parts: dict[str, None] = {}
         for i, (time, place) in enumerate(points):
             start = f"M{self.x(time):.1f} {self.y(place):.1f}" if i == 0 else f"H{self.x(time):.1f}"
@@ -199,12 +200,12 @@ def _style() -> str:
 
 
 def draw(segments: Sequence[TracedSegment], flow: Optional[Flow] = None, title: str = "") -> str:
-    """The picture of a flow, by default of that with most payload, as SVG. NoFlow."""
+    """The picture of a flow as SVG; default: the flow with the most payload. Raises NoFlow."""
     seen = follow(segments, flow)
     spans = seen.data + seen.again
     times = [time for time, *_ in [*spans, *seen.ack]]
     canvas = _Canvas(max(times), max(high for _, _, high in spans))
-    # The window reaches far beyond what is ever sent, mostly; what is cut off says nothing.
+    # The window usually ends far beyond the sent data; that part is not worth drawing.
     edge = [(time, min(place, canvas.size)) for time, place in seen.edge]
     heading = f"{seen.flow[0]}:{seen.flow[1]} to {seen.flow[2]}:{seen.flow[3]}   {title}"
     return "\n".join([
@@ -228,9 +229,7 @@ def draw(segments: Sequence[TracedSegment], flow: Optional[Flow] = None, title: 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("capture", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.argument("picture", type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--port", type=click.IntRange(1, 65535), help="Of the flows with this port the largest."
-)
+@click.option("--port", type=click.IntRange(1, 65535), help="Draw the largest flow with this port.")
 def main(capture: Path, picture: Path, port: Optional[int]) -> None:
     """Draws the time-sequence picture of a capture's largest flow (pcapng to SVG)."""
     try:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linux's TCP at the other end of a wire that is in this process, in real time.
+"""A wire in this process between HARP's stack and Linux's TCP, in real time.
 
-A kernel with a network namespace of its own has one link, a TUN device; what it sends there is
-read here, and given to one of HARP's stacks, and back. On the way a packet may be looked at,
-lost, or held back, which brings both sides into any state that there is.
+Linux's TCP runs in a new network namespace with one link, a TUN device. This module reads the
+packets from the device and passes them to a stack of HARP's, and back. A test may inspect, drop or
+hold back packets on the way, and so bring both sides into any state.
 
     with Kernel() as kernel, closing(kernel.socket()) as theirs:
         wire = TunWire(make_stack(address=HARP_ADDRESS), kernel)
@@ -11,7 +11,7 @@ lost, or held back, which brings both sides into any state that there is.
         ...
         wire.run(lambda: state_of(ours) == "ESTABLISHED")
 
-It needs root. Nothing here blocks for longer than it says.
+It needs root. Every wait has a timeout.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ HARP_ADDRESS = "192.0.2.1"
 KERNEL_ADDRESS = "192.0.2.2"
 PATIENCE_S = 20.0
 STEP_S = 0.005
-BURST = 64  # packets between two looks at the time
+BURST = 64  # packets between two updates of the stack's time
 _TCP_INFO_SIZE = 512
 
 AnySocket = Union[Socket, socket.socket]
-# A packet on its way to the kernel (True) or to HARP: whether it may go on.
+# Decides whether a packet passes. The first argument is True for packets to the kernel.
 Fate = Callable[[bool, bytes], bool]
 
 
 class Kernel:
-    """A namespace with a TUN device, and sockets in it.
+    """A network namespace with a TUN device, and sockets in it.
 
-    sysctls: below net.ipv4, "tcp_sack": "0". A namespace belongs to a thread: one of our own
-    stays in it, and does what has to be done there.
+    sysctls: values below net.ipv4, such as tcp_sack="0". Namespaces belong to threads, so a
+    thread of this object stays in the namespace and does all work there.
     """
 
     def __init__(self, mtu: int = 1500, **sysctls: object) -> None:
@@ -82,16 +82,16 @@ class Kernel:
         trace: Optional[TracebackType],
     ) -> None:
         os.close(self.fd)
-        self._thread.shutdown()  # with it goes the namespace, once its sockets are closed
+        self._thread.shutdown()  # the namespace ends with the thread and its sockets
 
     def socket(self) -> socket.socket:
-        """A TCP socket of this kernel, which does not block."""
+        """A non-blocking TCP socket in the namespace."""
         made = self._thread.submit(socket.socket).result(PATIENCE_S)
         made.setblocking(False)
         return made
 
     def waiting(self) -> int:
-        """Its connections in TIME-WAIT."""
+        """The number of its connections in TIME-WAIT."""
         words = ["ss", "-Htan", "state", "time-wait"]
         done = self._thread.submit(
             subprocess.run, words, capture_output=True, check=True, timeout=PATIENCE_S
@@ -111,10 +111,10 @@ def state_of(end: AnySocket) -> str:
 
 
 class TunWire:
-    """Joins a stack and a kernel. fate: asked about each packet; None lets all go on.
+    """Joins a stack and a kernel. fate: decides about each packet; None: all pass.
 
-    Packets held back (`hold`) wait in `held`, oldest first, until they are let go; `seen` are
-    all that were on the wire since it was cleared: whether to the kernel, and the packet.
+    `held` has the packets that `hold` keeps back, the oldest first. `seen` has all packets since
+    the test cleared it: (whether to the kernel, packet).
     """
 
     def __init__(self, stack: Stack, kernel: Kernel, fate: Optional[Fate] = None) -> None:
@@ -129,7 +129,7 @@ class TunWire:
         self._advance()
 
     def hold(self, to_kernel: bool, on: bool = True) -> None:
-        """What goes there waits from now on. Off: what waited is let go, in order."""
+        """Holds back packets in one direction from now on. Off: passes them on, in order."""
         self._holds[to_kernel] = on
         if not on:
             waiting, self.held[to_kernel] = self.held[to_kernel], []
@@ -137,14 +137,14 @@ class TunWire:
                 self.give(to_kernel, packet)
 
     def give(self, to_kernel: bool, packet: bytes) -> None:
-        """The packet arrives there, now."""
+        """Delivers the packet now."""
         if to_kernel:
             os.write(self.kernel.fd, packet)
         else:
             self.stack.input(packet)
 
     def run(self, until: Callable[[], object], seconds: float = PATIENCE_S) -> None:
-        """Until that is so; AssertionError if it is not in time."""
+        """Runs until `until` is true. Raises AssertionError after `seconds`."""
         deadline = time.monotonic() + seconds
         while not until():
             self.step()
@@ -156,7 +156,8 @@ class TunWire:
             self.step()
 
     def step(self) -> None:
-        """Time, at most a burst of packets each way, and a short sleep if there are none."""
+        """Updates the time and carries at most a burst of packets from the kernel, and all of the
+        stack. Sleeps up to STEP_S if there are none."""
         self._advance()
         self._carry_out()
         if self._poll.poll(STEP_S * 1000):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network namespace of this thread's own, and a TUN device in it. Both need root."""
+"""A new network namespace for this thread, and a TUN device in it. Both need root."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ def _check(result: int) -> None:
 
 
 def unshare_network() -> None:
-    """This thread goes on in a network namespace that is new, and goes with its last descriptor."""
+    """Moves this thread to a new network namespace, which ends with its last descriptor."""
     _check(_LIBC.unshare(_CLONE_NEWNET))
 
 
 def enter_network(namespace: int) -> None:
-    """This thread goes on in the namespace that the descriptor stands for."""
+    """Moves this thread to the network namespace of the descriptor."""
     _check(_LIBC.setns(namespace, _CLONE_NEWNET))
 
 
 def open_tun(name: str) -> int:
-    """The descriptor, which does not block, of a new device for IP packets: one a read or write."""
+    """Makes a TUN device and returns its non-blocking descriptor. Each read or write is one IP
+    packet."""
     fd = os.open(TUN, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.ioctl(fd, _TUNSETIFF, struct.pack("16sH22x", name.encode(), _IFF_TUN_NO_PI))

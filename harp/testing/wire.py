@@ -22,8 +22,8 @@ from harp.testing.frames import BadFrame, check_frame
 SECOND_NS = 1_000_000_000
 _EPOCH_NS = 1_000_000_000_000
 
-# What an impairment makes of a frame: copies, each with the delay it suffers
-# beyond the wire's own, ns. An empty list loses it.
+# The copies of a frame that an impairment lets through, each with an extra delay in ns. An empty
+# list drops the frame.
 Impair = Callable[[bytes], "list[tuple[int, bytes]]"]
 
 
@@ -33,11 +33,11 @@ def unharmed(frame: bytes) -> list[tuple[int, bytes]]:
 
 
 class WireError(AssertionError):
-    """A run that ended wrongly: stalled, out of time, or with a bad frame or byte."""
+    """A run failed: it stalled, took too long, or produced a bad frame or byte."""
 
 
 class Host(Protocol):
-    """What stands at an end of a wire: a Stack, or a stack with a device around it."""
+    """An end of a wire: a Stack, or a stack with a device around it."""
 
     def advance(self, now_ns: int, /) -> None: ...
 
@@ -49,14 +49,14 @@ class Host(Protocol):
 
 
 class App(Protocol):
-    """What runs on the wire: `step` does what can be done now, `done` says when it is over."""
+    """An application on the wire: `step` does all that is possible now, `done` tells the end."""
 
     def step(self, now: int) -> bool:
-        """True if anything moved; now: the wire's time, ns."""
+        """Returns whether anything moved. now: the wire's time, ns."""
         ...
 
     def wakes(self) -> int | None:
-        """When it has something to do although nothing arrives, ns; None: never."""
+        """The time (ns) of the next step that needs no arriving frame; None: never."""
         ...
 
     @property
@@ -67,8 +67,8 @@ class App(Protocol):
 class Impairment:
     """Random faults, each with its probability a frame, from one seed.
 
-    reorder delays a frame by up to reorder_ns; corrupt flips one bit anywhere
-    behind the Ethernet header's place; burst: a loss takes so many frames.
+    reorder delays a frame by up to reorder_ns. corrupt flips one bit of the frame.
+    burst is the number of consecutive frames that a loss drops.
     """
 
     drop: float = 0.0
@@ -118,16 +118,16 @@ class Impairment:
 class _End:
     stack: Host
     impair: Impair
-    free_at: int = 0  # when the transmitter has sent all it holds, ns
+    free_at: int = 0  # ns; the transmitter's queue is empty then
 
 
 class Wire:
     """Joins two stacks.
 
-    delay_ns: one way. rate_bps: of each direction, 0: unlimited; queue: frames
-    that wait for a limited wire, more are lost (tail drop). impair, impair_back:
-    what happens to frames from a and from b; impair alone serves both.
-    mtu: what no frame may exceed. capture: keep frames for `save`.
+    delay_ns: one way. rate_bps: of each direction, 0: unlimited. queue: the most
+    frames waiting for a limited wire (tail drop). impair, impair_back: the
+    impairments of frames from a and from b; impair alone applies to both.
+    mtu: the largest frame, in bytes. capture: keep frames for `save`.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class Wire:
         return min(known) if known else None
 
     def step(self, apps: Sequence[App] = ()) -> bool:
-        """Moves to the next event and does it; False if none is left."""
+        """Advances to the next event and handles it. False if there is none."""
         event = self._next_event(apps)
         if event is None:
             return False
@@ -216,7 +216,7 @@ class Wire:
         return True
 
     def flush(self) -> None:
-        """Puts on the wire what the stacks have sent."""
+        """Puts the stacks' new frames on the wire."""
         self._collect(0)
         self._collect(1)
 
@@ -227,10 +227,10 @@ class Wire:
         until: Callable[[], bool] | None = None,
         limit_s: float = 600.0,
     ) -> int:
-        """Runs until every app is done (or `until` says so); returns the virtual ns it took.
+        """Runs until every app is done (or `until` is true). Returns the virtual ns it took.
 
-        WireError if nothing is left to happen before that, or limit_s (virtual)
-        pass. Without apps and `until` it runs until nothing happens any more.
+        Raises WireError if no event is left before that, or after limit_s virtual
+        seconds. Without apps and `until` it runs until no event is left.
         """
         began = self.now
         limit = began + round(limit_s * SECOND_NS)
@@ -259,12 +259,12 @@ class Wire:
         write_pcapng(path, self.capture or (), self.ethernet)
 
 
-_PATTERN_PERIOD = 65_521  # a prime: a slip by any power of two shows
+_PATTERN_PERIOD = 65_521  # a prime, so that a shift by any power of two is visible
 _PATTERN = random.Random(9293).randbytes(_PATTERN_PERIOD) * 2
 
 
 def pattern(offset: int, size: int) -> bytes:
-    """The bytes at `offset` of a stream that tells every position from its neighbours."""
+    """The bytes at `offset` of a pseudo-random stream, so that misplaced bytes are visible."""
     parts = []
     while size > 0:
         at = offset % _PATTERN_PERIOD
@@ -276,11 +276,11 @@ def pattern(offset: int, size: int) -> bytes:
 
 
 class Transfer:
-    """`size` bytes from one connected socket to another, every one verified.
+    """Sends `size` bytes from one connected socket to another and verifies each.
 
-    shut: the sender shuts its side down behind the last byte, and the receiver
-    must see the end of the stream there. chunk: bytes a call of send and recv.
-    read_every_ns: a slow reader, one recv of read_size bytes in so many ns.
+    shut: the sender shuts its side down after the last byte, and the receiver must
+    see the end of the stream there. chunk: bytes for each call of send.
+    read_every_ns: a slow reader, with one recv of read_size bytes in this time.
     """
 
     def __init__(

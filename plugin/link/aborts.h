@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What follows from an abort is no news. NCCL aborts a job by closing links with
- * requests outstanding, on one host after the other: each link is then reset, some
- * of them while this host still has them open. The first reset by a peer is worth a
- * warning, unless this process is the one that aborts.
+ * Decides which resets deserve a warning. NCCL aborts a job by closing links with outstanding
+ * requests, on one host after the other. Each such link is then reset, often while this host still
+ * has it open. The first reset by a peer deserves a warning, unless this process aborts the job.
  *
  * Thread: any.
  */
@@ -15,19 +14,20 @@
 #include <stdint.h>
 
 enum {
-  ABORT_S = 5,      /* how long an abort may take until all links are closed */
-  ABORT_PEERS = 64, /* a power of two; where two meet in one place both are news */
+  ABORT_S = 5,      /* seconds that an abort may take until all links are closed */
+  ABORT_PEERS = 64, /* a power of two; two peers with the same entry may both cause warnings */
 };
 
-/* All zero: nothing has happened yet. */
+/* Initialized to zero. */
 struct aborts {
-  _Atomic(uint64_t) ours;                /* ns: the last abort of ours */
-  _Atomic(uint64_t) resets[ABORT_PEERS]; /* a peer's address, and the second of its last reset */
+  _Atomic(uint64_t) ours;                /* ns: this process's last abort; 0: none */
+  _Atomic(uint64_t) resets[ABORT_PEERS]; /* high half: peer address, low half: last reset, s */
 };
 
-/* This process closes a link with requests outstanding. now: ns. */
+/* Notes that this process closes a link with outstanding requests. now: ns. */
 void aborts_begin(struct aborts *aborts, uint64_t now);
-/* A peer (address in network order) has reset a link. Whether that is worth a warning. */
+/* Notes that a peer (address in network order) has reset a link. Returns whether that deserves a
+ * warning. now: ns. */
 bool aborts_reset_is_news(struct aborts *aborts, uint32_t peer, uint64_t now);
 
 #endif

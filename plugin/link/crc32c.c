@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* The polynomial is 0x82f63b78, reflected. Four bits a step: the table fits a cache line, and
- * nobody waits for this path. */
+/* The reflected polynomial is 0x82f63b78. Each lookup takes four bits, so the table fits a cache
+ * line. Only CPUs without the instruction use this path. */
 static uint32_t step(uint32_t crc, uint8_t byte)
 {
   static const uint32_t table[16] = {

@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether the peer of a link that waits for something is still there. Its process
- * may have been killed: then its kernel resets what reaches the closed port, so
- * the flow asks for a sign of life twice a second. Its host may be dead: then
- * nobody answers ARP for it. A process that is stopped looks like neither, and
- * has timeout_ms to come back (the user timeout and keepalives of the stack).
+ * Checks that the peer is alive while a link has outstanding requests. The kernel of a killed
+ * process resets segments to its closed port, so the flow probes a silent peer about twice a
+ * second. A dead host does not answer ARP. A stopped process shows neither sign, and has timeout_ms
+ * to continue (the user timeout and keepalives of the stack).
  */
 #include <errno.h>
 
 #include "plugin/link/link.h"
 
-#define QUIET_TIME 400000000ull /* ns of silence before a probe, and between two of them */
-#define DOUBT_TIME 800000000ull /* ns of silence before the host is asked by ARP */
-#define ARP_ROUND 8000000000ull /* ns that the requests of one round take */
+#define QUIET_TIME 400000000ull /* ns of silence before a probe, and between two probes */
+#define DOUBT_TIME 800000000ull /* ns of silence before the neighbour is probed by ARP */
+#define ARP_ROUND 8000000000ull /* ns that one round of ARP requests takes */
 
-/* Its kernel answers ARP as long as the host lives. A round of requests says nothing if it ended
- * before the link began to wait, or began while this host's own link was down. */
+/* The kernel of a live host answers ARP. A failed round of requests does not count if it ended
+ * before the link began to wait, or if it began while this host's own network link was down. */
 static bool host_is_dead(const struct link_flow *flow, const struct harp_flow_view *view)
 {
   struct harp_instance *instance = flow->instance;
@@ -38,8 +37,8 @@ void flow_watch_peer(struct link_flow *flow, uint64_t now)
   }
   if (host_is_dead(flow, &view)) {
     link_fail(link, -EHOSTDOWN,
-              "flow %u: its host does not answer ARP any more: is it down, or "
-              "its link?",
+              "flow %u: the peer's host does not answer ARP any more: is the host down, or its "
+              "network link?",
               flow->number);
     return;
   }

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A flow whose connection is dead while its peer lives (a path that swallows
- * its packets, a firewall that has forgotten it) gets a new connection, and the
- * link does not notice. The sender opens it, from another local port, and says
- * in its hello which flow it goes on for; the receiver drops the old connection
- * before it answers, so no late copy can reach a buffer, and answers how much
- * of the flow's stream it has. The sender goes on exactly there.
+ * A flow gets a new connection if its connection is dead but the peer is alive, for example because
+ * a path drops its packets or a firewall has lost its state. The link continues without an error.
+ * The sender opens the connection from another local port, and its hello names the flow to
+ * continue. The receiver drops the old connection before it answers, so no late segment can reach a
+ * buffer. Its welcome tells how many bytes of the flow it has received, and the sender continues
+ * from there.
  */
 #include <errno.h>
 
 #include "harp/engine/log.h"
 #include "plugin/link/link.h"
 
-/* A flow is dead after so long without progress while its peer is heard on others ... */
+/* A flow is dead after this time without progress while the peer sends on other flows ... */
 #define STALL_MIN 100000000ull /* ns; or 4 RTO */
-/* ... and after this if there is nothing to compare it with. */
+/* ... and after this time in any case. */
 #define STALL_ALONE 1000000000ull /* ns; or 8 RTO */
 #define DOUBT_TIME (2 * HARP_TICK_NS)
-#define ATTEMPT_TIME 1000000000ull /* ns without an answer: then another port is tried */
-enum { SILENT_PROBES = 2 };        /* without an answer, where there is nothing else to answer */
+#define ATTEMPT_TIME 1000000000ull /* ns without an answer, before another port is tried */
+enum { SILENT_PROBES = 2 }; /* unanswered probes, if no data is in flight or the window is closed */
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* The other half of timeout_ms must do for a new connection. */
+/* Limits a stall to half of timeout_ms; the other half remains for a new connection. */
 static uint64_t bounded(const struct link_flow *flow, uint64_t stall_limit)
 {
   uint64_t half = flow->transport->engine->config.timeout_ms * 1000000ull / 2;
@@ -30,7 +30,7 @@ static uint64_t bounded(const struct link_flow *flow, uint64_t stall_limit)
   return stall_limit < most ? stall_limit : most;
 }
 
-/* On another flow of the link. */
+/* Whether the peer has sent on another flow of the link since then. */
 static bool peer_sent_since(const struct link_flow *flow, uint64_t when)
 {
   const struct net_link *link = flow->link;
@@ -51,13 +51,13 @@ bool flow_is_dead(const struct link_flow *flow, uint64_t now)
 {
   struct harp_flow_view view;
   if (!flow->tcp) {
-    return true; /* reset, while its candidate was on the way */
+    return true; /* it was reset while its candidate was being opened */
   }
   harp_flow_view(flow->tcp, &view);
   if (view.unacked == 0 || view.send_window == 0) {
-    return view.probes >= SILENT_PROBES; /* a peer that is slow to receive answers them */
+    return view.probes >= SILENT_PROBES; /* a peer that is only slow to receive answers probes */
   }
-  /* While this host was held up, answers may have waited unread. */
+  /* While this process did not run, answers may have stayed unread. */
   uint64_t since = larger(view.last_progress, flow->instance->resumed);
   uint64_t rto = view.rto_us * 1000ull;
   uint64_t stuck = now - since;
@@ -71,8 +71,8 @@ bool flow_is_dead(const struct link_flow *flow, uint64_t now)
   return stuck > stall_limit && peer_sent_since(flow, since + stall_limit / 2);
 }
 
-/* What a link has to send may all wait for one dead flow. The others are idle
- * then, and say nothing about the peer unless they are asked. */
+/* All outstanding data of a link may be on one dead flow. The other flows are idle then, so they
+ * probe the peer to show that it is alive. */
 static void publish_liveness(struct link_flow *flow, uint64_t now)
 {
   struct harp_flow_view view;
@@ -119,8 +119,8 @@ void flow_watch(struct link_flow *flow, uint64_t now)
     }
     return;
   }
-  /* Once the hello is out the receiver may have dropped the old connection:
-   * there is no way back, only patience. */
+  /* Once the hello is sent, the receiver may have dropped the old connection. The sender cannot
+   * return to it, so the candidate gets all of timeout_ms. */
   uint64_t time = candidate->state == FLOW_OPENING
                       ? ATTEMPT_TIME
                       : flow->transport->engine->config.timeout_ms * 1000000ull;
@@ -129,8 +129,8 @@ void flow_watch(struct link_flow *flow, uint64_t now)
     flow_end(candidate, false);
     if (!flow->tcp) {
       link_fail(link, -ETIMEDOUT,
-                "flow %u: its connection was reset, and a new one is not "
-                "answered: is the host up, and does a firewall let TCP through?",
+                "flow %u: its connection was reset, and the peer does not answer a new "
+                "one: is the host up, and does a firewall let TCP through?",
                 flow->number);
     }
   }
@@ -174,16 +174,16 @@ void flow_candidate_welcomed(struct link_flow *candidate, const struct welcome *
   flow->state = FLOW_OPEN;
   if (missed > held) {
     link_fail(flow->link, -EPROTO,
-              "flow %u: the peer claims %llu bytes where %llu were not "
-              "acknowledged: do both hosts run the same HARP?",
+              "flow %u: the peer claims to have received %llu more bytes, but only %llu are "
+              "unacknowledged: do both hosts run the same HARP?",
               flow->number, (unsigned long long)missed, (unsigned long long)held);
     return;
   }
-  flow_skip(flow, missed); /* what had arrived although its acknowledgement did not */
+  flow_skip(flow, missed); /* bytes that arrived, but whose acknowledgement was lost */
   if (!flow_push_again(flow)) {
     link_fail(flow->link, -ENOBUFS,
-              "flow %u: no memory to send again what its old connection "
-              "carried; fewer `flows`, or more `instances`",
+              "flow %u: no memory to send the data of its old connection again; lower `flows`, or "
+              "raise `instances`",
               flow->number);
     return;
   }

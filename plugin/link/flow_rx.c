@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A flow that receives. Payload goes straight to its place in the posted
- * buffer; where the port has placed it there already, nothing is copied.
+ * A receiving flow. It copies payload to its place in the posted buffer, unless the port has
+ * already placed it there.
  *
- * A receive's word `left` counts down by every chunk's length and up, once, by
- * the message's size, which the chunk that ends it tells: zero means whole.
+ * A receive's word `left` counts down by the length of each complete chunk, and once up by the
+ * message's size, which the last chunk tells. Zero means that the message is complete.
  *
- * Who has the token may still contradict itself. Before a chunk's first byte is
- * written, its length is claimed (`claim`): while bytes of it are to come the
- * message cannot be whole, and once the size is known no more than that can be
- * claimed. So nothing is written to a buffer whose request is done. Whether the
- * chunks of a whole message lie edge to edge, `edges` tells.
+ * A peer with the token may still send contradictory chunks. So a chunk's length is claimed
+ * (`claim`) before its first byte is written. The message cannot be complete while claimed bytes
+ * are missing, and once the size is known, no more than that can be claimed. So a flow never writes
+ * to the buffer of a finished request. `edges` shows whether the chunks of a complete message
+ * cover it without overlap.
  */
 #include <errno.h>
 #include <string.h>
@@ -18,18 +18,18 @@
 #include "plugin/link/crc32c.h"
 #include "plugin/link/link.h"
 
-enum { EXPECT_LEAST = 512 }; /* smaller segments are not worth a guess */
+enum { EXPECT_LEAST = 512 }; /* bytes; a hint for smaller segments costs more than it saves */
 
-/* A receive's `claim`: until a chunk has told the message's size, the bytes that
- * were claimed; from then on (CLAIM_SIZED) those that can still be. Above them,
- * which message it is about: a slot may be posted anew at any time. */
+/* A receive's `claim`. Low 48 bits: the bytes claimed so far or, once the last chunk has told the
+ * size (CLAIM_SIZED), the bytes that may still be claimed. Above them: part of the message number,
+ * because the slot may be posted again at any time. */
 #define CLAIM_SIZED (1ull << 63)
 #define CLAIM_TAG (0x7fffull << 48)
 #define CLAIM_BYTES ((1ull << 48) - 1)
 
 uint64_t receive_unclaimed(uint64_t message) { return message / LINK_REQUESTS << 48 & CLAIM_TAG; }
 
-/* The word after a chunk was claimed; false: that contradicts what was claimed before. */
+/* Updates the word for a chunk; false: the chunk contradicts earlier ones. */
 static bool add_claim(const struct chunk *chunk, uint64_t *word)
 {
   uint64_t bytes = *word & CLAIM_BYTES, length = chunk->length, end = chunk->offset + length;
@@ -51,8 +51,8 @@ static bool add_claim(const struct chunk *chunk, uint64_t *word)
   return good;
 }
 
-/* From true on, the request stays posted until the chunk is whole, and its fields are those
- * that irecv published before its claim. */
+/* After true, the request stays posted until the chunk is complete, and the fields that irecv
+ * published before the claim word are valid. */
 static bool claim(struct net_request *request, const struct chunk *chunk)
 {
   uint64_t word = atomic_load_explicit(&request->claim, memory_order_relaxed), next;
@@ -67,21 +67,19 @@ static bool claim(struct net_request *request, const struct chunk *chunk)
 }
 
 /*
- * A place in a message as a number that has nothing to do with its neighbours'
- * (splitmix64). A chunk adds the number of its end, which for the last one is that
- * of the message's beginning, and takes away that of its beginning. If the sum
- * is zero, as many chunks end as begin at every place; since each ends behind its
- * beginning, they lie edge to edge. Who takes the trouble to make up a sum of zero
- * in another way could as well send wrong bytes.
+ * Hashes an offset within a message (splitmix64). A complete chunk adds the hash of its end and
+ * subtracts the hash of its beginning; the last chunk adds the hash of 0 instead. The sum is zero
+ * if at each offset as many chunks end as begin, which means that they cover the message without
+ * overlap. A peer that forges a zero sum gains nothing: it could as well send wrong bytes.
  */
-static uint64_t edge(uint64_t rx_buffer)
+static uint64_t edge(uint64_t x)
 {
-  rx_buffer = (rx_buffer + 0x9e3779b97f4a7c15ull) * 0xbf58476d1ce4e5b9ull;
-  rx_buffer = (rx_buffer ^ rx_buffer >> 27) * 0x94d049bb133111ebull;
-  return rx_buffer ^ rx_buffer >> 31;
+  x = (x + 0x9e3779b97f4a7c15ull) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebull;
+  return x ^ x >> 31;
 }
 
-/* Collects size bytes in flow->rx_header; returns bytes taken. */
+/* Collects up to size bytes in flow->rx_header. Returns the bytes taken from data. */
 static size_t hear(struct link_flow *flow, const uint8_t *data, size_t length, uint32_t size)
 {
   size_t part = size - flow->rx_header_size;
@@ -98,7 +96,8 @@ static uint32_t hello_size(const struct link_flow *flow)
   return flow->listener ? HELLO_SIZE : WELCOME_SIZE;
 }
 
-/* gone: the flow no longer exists; its connection may go on as another's. */
+/* Collects the peer's hello or welcome. *gone: the flow was freed, and its connection may now
+ * belong to another flow. */
 static size_t hello_input(struct link_flow *flow, const uint8_t *data, size_t length, bool *gone)
 {
   uint32_t size = hello_size(flow);
@@ -111,7 +110,7 @@ static size_t hello_input(struct link_flow *flow, const uint8_t *data, size_t le
   return taken;
 }
 
-/* Where the chunk that comes in goes on. */
+/* Where the next byte of the current chunk belongs. */
 static uint8_t *next_place(const struct link_flow *flow)
 {
   return flow->request->data + flow->chunk.offset + flow->chunk.length - flow->chunk_left;
@@ -120,7 +119,7 @@ static uint8_t *next_place(const struct link_flow *flow)
 static bool expect(void *user, struct harp_rx_hint *hint)
 {
   struct link_flow *flow = user;
-  flow->offered = NULL; /* that of a segment that was wrong, if it still stands */
+  flow->offered = NULL; /* may be left over from a segment that the stack rejected */
   if (!flow->request || flow->stride < EXPECT_LEAST || !harp_flow_rcv_queue_empty(flow->tcp)) {
     return false;
   }
@@ -143,7 +142,7 @@ static void set_expectation(struct link_flow *flow)
   }
 }
 
-/* The receive that a chunk belongs to; NULL: not posted yet, or an error. */
+/* The receive that a chunk belongs to. NULL: it is not posted yet, or the link has failed. */
 static struct net_request *find_request(struct link_flow *flow)
 {
   struct net_link *link = flow->link;
@@ -151,7 +150,7 @@ static struct net_request *find_request(struct link_flow *flow)
   if (chunk->message >= atomic_load(&link->posted)) {
     flow->stalled = true;
     atomic_store(&link->stalled, true);
-    /* Announce, then look again: irecv publishes, then looks whether one is stalled. */
+    /* Set stalled, then check again. irecv does the reverse: it publishes, then checks stalled. */
     if (chunk->message >= atomic_load(&link->posted)) {
       flow->instance->counters[HARP_COUNTER_receive_stalls]++;
       flow_trace(flow, HARP_TRACE_receive_stall, (uint32_t)link->id, 0);
@@ -224,7 +223,7 @@ static void chunk_whole(struct link_flow *flow)
   }
 }
 
-/* A checked flow's header says what was written, the trailer included. */
+/* Whether a checked flow's header has a valid CRC and announces a trailer. */
 static bool header_intact(struct link_flow *flow)
 {
   if (!flow->checked ||
@@ -233,12 +232,13 @@ static bool header_intact(struct link_flow *flow)
   }
   link_fail(flow->link, -EBADMSG,
             "flow %u: the header of a chunk changed between the sender's "
-            "memory and ours: suspect memory, NIC or cable",
+            "memory and this host's: suspect memory, NIC or cable",
             flow->number);
   return false;
 }
 
-/* A header is complete in flow->rx_header. false: wait, or the link has failed. */
+/* Begins the chunk with the complete header in flow->rx_header. false: no receive is posted yet, or
+ * the link has failed. */
 static bool begin_chunk(struct link_flow *flow)
 {
   chunk_read(&flow->chunk, flow->rx_header);
@@ -270,7 +270,7 @@ static size_t payload_in(struct link_flow *flow, const uint8_t *data, size_t len
   if (rx_buffer == data) {
     flow->instance->counters[HARP_COUNTER_rx_placed] += rx_buffer != flow->offered;
   } else {
-    memmove(rx_buffer, data, part); /* a wrong guess lies in the same buffer: it may overlap */
+    memmove(rx_buffer, data, part); /* misplaced payload may overlap: it is in the same buffer */
   }
   if (flow->chunk.flags & CHUNK_TRAILER) {
     flow->crc = crc32c(flow->crc, rx_buffer, part);
@@ -279,16 +279,17 @@ static size_t payload_in(struct link_flow *flow, const uint8_t *data, size_t len
   return part;
 }
 
-/* The trailer is complete in flow->rx_header. */
+/* Checks the payload's CRC against the complete trailer in flow->rx_header. */
 static bool payload_intact(struct link_flow *flow)
 {
   if (chunk_trailer_read(flow->rx_header) == flow->crc) {
     return true;
   }
-  link_fail(flow->link, -EBADMSG,
-            "flow %u: bytes of message %llu changed between the sender's memory and ours: suspect "
-            "memory, NIC or cable, or a buffer that was written to while it was being sent",
-            flow->number, (unsigned long long)flow->chunk.message);
+  link_fail(
+      flow->link, -EBADMSG,
+      "flow %u: bytes of message %llu changed between the sender's memory and this host's: suspect "
+      "memory, NIC or cable, or a buffer that was written to while it was being sent",
+      flow->number, (unsigned long long)flow->chunk.message);
   return false;
 }
 
@@ -316,8 +317,8 @@ static size_t chunks_in(struct link_flow *flow, const uint8_t *data, size_t leng
       }
       if (!begin_chunk(flow)) {
         if (flow->stalled && taken > 0) {
-          /* Its last byte stays in the stack until the receive is posted: what is stored there
-           * outlives the peer's end, and may be all there is of a message. */
+          /* The header's last byte stays in the stack until the receive is posted. Otherwise an
+           * empty message would leave no byte there, and the peer's FIN would be an error. */
           flow->rx_header_size--;
           taken--;
         }
@@ -349,7 +350,7 @@ size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_
     }
   }
   if (!flow->link) {
-    /* The link was closed here: whatever still comes has nowhere to go. */
+    /* The link was closed here, so received data has no receiver. */
     flow_end(flow, false);
     return length;
   }

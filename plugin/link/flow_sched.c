@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which flow of a link takes the next chunk: the one that will be through with
- * it first. Each flow knows what it holds and what its bytes have cost lately,
- * in time. Windows alone would not do: a path that queues lets a slow flow's
- * window grow until one flow holds all that NCCL has posted, and the others idle.
+ * The flow that would deliver the next chunk first takes it. Each flow tracks the bytes that it
+ * holds and the recent cost of its bytes in time. The congestion window alone is not enough: a path
+ * with a long queue lets a slow flow's window grow until that flow holds all posted data and the
+ * other flows idle.
  */
 #include "plugin/link/link.h"
 
 enum {
   COST_SHIFT = 12,      /* costs are ns per 4 KiB */
-  COST_FIRST = 4000,    /* about 1 GB/s, until a flow has shown what it can do */
-  SAMPLE_LEAST = 16384, /* bytes; fewer tell of the round trip only */
-  TIE = 50000,          /* ns; a smaller difference is none */
-  FORGIVE = 8,          /* an idle flow's cost falls by so much of it a tick */
+  COST_FIRST = 4000,    /* about 1 GB/s, before the first sample */
+  SAMPLE_LEAST = 16384, /* bytes; a smaller sample measures only the round trip */
+  TIE = 50000,          /* ns; a smaller difference does not count */
+  FORGIVE = 8,          /* an idle flow's cost falls by 1/8 per tick */
 };
-#define COST_NONE UINT32_MAX   /* it has no connection */
-#define SAMPLE_TIME 1000000ull /* ns; a busy flow is judged so often */
+#define COST_NONE UINT32_MAX   /* the flow has no connection */
+#define SAMPLE_TIME 1000000ull /* ns between the samples of a busy flow */
 
 static uint64_t load(const _Atomic(uint64_t) *word)
 {
@@ -24,10 +24,10 @@ static uint64_t load(const _Atomic(uint64_t) *word)
 
 static void store(_Atomic(uint64_t) *word, uint64_t value)
 {
-  atomic_store_explicit(word, value, memory_order_relaxed); /* only its instance writes it */
+  atomic_store_explicit(word, value, memory_order_relaxed); /* only the flow's instance writes it */
 }
 
-/* ns until a flow has delivered what it holds and so many bytes more. */
+/* Estimated time until a flow has delivered the bytes that it holds and these bytes, ns. */
 static uint64_t through_in(const struct link_flow *flow, uint32_t bytes)
 {
   uint64_t cost = load(&flow->cost);
@@ -47,7 +47,7 @@ bool flow_takes(struct link_flow *flow, uint32_t bytes)
 {
   struct net_link *link = flow->link;
   if (link->flow_count == 1 || atomic_load(&link->closing)) {
-    return true; /* nobody else, or nobody who may be looked at */
+    return true; /* no other flow, or the others may be freed now */
   }
   struct link_flow *best = flow;
   uint64_t least = through_in(flow, bytes);
@@ -75,7 +75,7 @@ void flow_holds_more(struct link_flow *flow, uint32_t bytes)
   store(&flow->held, held + bytes);
 }
 
-/* Bad news counts for more: what a slow flow takes is taken from the others. */
+/* A higher sample counts more than a lower one: data on a slow flow delays the whole message. */
 static uint64_t blend(uint64_t cost, uint64_t sample)
 {
   cost = sample > cost ? (cost + sample) / 2 : cost - (cost - sample) / 4;
@@ -98,7 +98,7 @@ void flow_holds_less(struct link_flow *flow, uint32_t bytes)
   }
 }
 
-/* The least that any flow of the link costs. */
+/* The lowest cost of any flow of the link. */
 static uint64_t least_cost(const struct link_flow *flow)
 {
   const struct net_link *link = flow->link;
@@ -126,7 +126,8 @@ void flow_sched_tick(struct link_flow *flow)
   if (load(&flow->held) > 0 || load(&flow->cost) == COST_NONE) {
     return;
   }
-  /* Nobody gives it anything: perhaps its path has recovered. */
+  /* An idle flow gets cheaper with each tick, so that it is tried again: its path may have
+   * recovered. */
   uint64_t cost = load(&flow->cost), least = least_cost(flow);
   cost -= cost / FORGIVE;
   store(&flow->cost, cost > least ? cost : least);

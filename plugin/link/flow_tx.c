@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A flow that sends: it pulls chunks while its window is open. */
+/* A sending flow: it pulls chunks while its window is open. */
 #include "plugin/link/crc32c.h"
 #include "plugin/link/link.h"
 
@@ -13,7 +13,7 @@ static struct link_instance *part_of(struct link_flow *flow)
   return &flow->link->parts[flow->instance->queue];
 }
 
-/* Whether a claim word is the message's own and it has chunks left. */
+/* Whether a claim word belongs to the message and has chunks left. */
 static bool claims_one(uint64_t message, uint64_t claim)
 {
   return claim >> 32 == (message & 0xffffffff) && (claim & 0xffffffff) > 0;
@@ -25,11 +25,11 @@ static bool has_chunks(const struct net_request *request, uint64_t message)
 }
 
 /*
- * Takes the next chunk of a message; false: none is left. Instances race for
- * it by compare and swap. The word alone decides, since the rest of the slot may
- * be another message's by now, even half written; the message's number in it
- * keeps a late one from taking a chunk of that. Who has a chunk may read the
- * rest: it stays until the chunk is acknowledged.
+ * Takes the next chunk of a message; false: none is left. Instances race for it by
+ * compare-and-swap. Only the claim word is safe to read before that: the slot may belong to a newer
+ * message already, or be half written. The message number in the word keeps a late instance from
+ * taking a chunk of a newer message. After a successful claim, the other fields stay valid until
+ * the chunk is acknowledged.
  */
 static bool claim_chunk(struct net_request *request, uint64_t message, uint64_t *index)
 {
@@ -44,7 +44,7 @@ static bool claim_chunk(struct net_request *request, uint64_t message, uint64_t 
   return true;
 }
 
-/* NULL: there is none, or it is another flow's. */
+/* Takes the next chunk of the link. NULL: no chunk is left, or another flow should take it. */
 static struct net_request *next_chunk(struct link_flow *flow, uint64_t *index)
 {
   struct link_instance *part = part_of(flow);
@@ -65,7 +65,7 @@ static struct net_request *next_chunk(struct link_flow *flow, uint64_t *index)
   return NULL;
 }
 
-/* Pushes the part of a chunk that is not acknowledged. */
+/* Pushes the unacknowledged part of a chunk. */
 static bool push_rest(struct link_flow *flow, struct chunk_out *out)
 {
   struct chunk chunk;
@@ -80,8 +80,8 @@ static bool push_rest(struct link_flow *flow, struct chunk_out *out)
                                {payload, chunk.length},
                                {out->trailer, checked ? CHUNK_TRAILER_SIZE : 0}};
   uint32_t done = header + chunk.length + parts[2].length - out->left;
-  /* A large chunk ends its segment, so that the next one's header begins one:
-   * the receiving port can then place whole segments of payload. */
+  /* A large chunk ends its segment, so the next chunk's header begins a segment. The receiving port
+   * can then place whole segments of payload. */
   bool end = chunk.length >= LARGE_CHUNK;
   bool pushed = true;
   for (int i = 0; i < PUSHES_PER_CHUNK && pushed; i++) {
@@ -94,7 +94,8 @@ static bool push_rest(struct link_flow *flow, struct chunk_out *out)
   return pushed;
 }
 
-/* Puts a chunk into the stream: its header, and the payload where it lies. */
+/* Puts a chunk into the stream: its header, and a reference to the payload in user memory. Returns
+ * its size in bytes. */
 static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, uint64_t index)
 {
   struct chunk_out *out = &flow->chunks[flow->chunk_head++ % FLOW_CHUNKS];

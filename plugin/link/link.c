@@ -13,8 +13,8 @@
 #include "plugin/link/link.h"
 
 enum {
-  CHUNK_ALONE = 4 << 20,    /* bytes, where a link has one flow: nothing to share out */
-  CHUNK_SHARED = 128 << 10, /* where flows share: small enough that a slow one holds little */
+  CHUNK_ALONE = 4 << 20,    /* bytes, for a link with one flow */
+  CHUNK_SHARED = 128 << 10, /* bytes, for several flows: a slow flow then holds little data */
 };
 
 /* --- Posted work, in the poller --- */
@@ -24,7 +24,7 @@ static void part_run(struct harp_post *post, struct harp_instance *instance)
   struct link_instance *part = (struct link_instance *)post;
   struct net_link *link = part->link;
   if (atomic_load(&link->closing)) {
-    return; /* its flows go away, on every instance */
+    return; /* link_detach ends its flows on every instance */
   }
   bool failed = atomic_load(&link->error) != 0;
   for (unsigned i = 0; i < link->flow_count; i++) {
@@ -66,7 +66,8 @@ void link_fail(struct net_link *link, int error, const char *format, ...)
   if (news) {
     transport_request_trace(link->transport, why);
   }
-  atomic_store(&link->error, error); /* who sees it finds the line that says why */
+  /* After the log line was queued, so that a thread that sees the error finds the line. */
+  atomic_store(&link->error, error);
   struct harp_engine *engine = link->transport->engine;
   engine->instances[0]->counters[HARP_COUNTER_link_errors]++;
   if (!atomic_load(&link->closing)) {
@@ -78,21 +79,21 @@ void link_over(struct net_link *link)
 {
   int none = 0;
   if (!link->sends && atomic_load(&link->flows_ended) < link->flow_count) {
-    return; /* other flows may hold what no receive was posted for yet */
+    return; /* other flows may hold data for receives that are not posted yet */
   }
   if (atomic_load(&link->flows_open) < link->flow_count) {
-    return; /* connect still waits for the others, and is told if they do not come */
+    return; /* connect still waits for the other flows, and fails if they do not open */
   }
   atomic_compare_exchange_strong(&link->error, &none, -ESHUTDOWN);
 }
 
-/* What a request on a link that is no more is told. */
+/* Logs why a request on a closed link fails. Returns error. */
 static int refuse(struct net_link *link, int error)
 {
   if (error == -ESHUTDOWN) {
     harp_log_post(HARP_LOG_WARN,
-                  "HARP: the link %s %s failed: the peer has closed it, and more "
-                  "was posted here; its process ended, or the ranks disagree on "
+                  "HARP: the link %s %s failed: the peer has closed it, but this rank posted more "
+                  "messages; the peer's process ended, or the ranks disagree on "
                   "the number of messages: see that host's log",
                   link->sends ? "to" : "from", link->peer_name);
   }
@@ -118,7 +119,7 @@ struct net_link *link_create(struct transport *transport, bool sends, uint64_t i
   link->id = id;
   link->peer = peer;
   link->flow_count = flow_count;
-  /* A checksum is taken when a chunk is pulled: not of much at once. */
+  /* Checksums are computed when a chunk is pulled; small chunks keep that step short. */
   link->chunk_size = flow_count > 1 || transport->checksum ? CHUNK_SHARED : CHUNK_ALONE;
   link->part_count = engine->instance_count;
   for (unsigned i = 0; i < link->part_count; i++) {
@@ -155,7 +156,7 @@ static void detach(struct harp_instance *instance, void *argument)
       flow_end(link->flows[i], detaching->gently);
     }
   }
-  /* Frames that refer to the requests' memory may be on their way to the device. */
+  /* The device may still read frames that refer to the requests' memory. */
   harp_instance_reclaim(instance);
 }
 
@@ -170,22 +171,22 @@ bool link_detach(struct net_link *link)
     aborts_begin(&link->transport->aborts, harp_clock_ns());
   }
   atomic_store(&link->closing, true);
-  /* Instances look at each other's flows: none may be in the middle of that. */
+  /* Instances read each other's flows. Each must finish such a read before flows are freed. */
   for (unsigned i = 0; i < link->part_count && link->part_count > 1; i++) {
     held |= harp_instance_call(link->parts[i].instance, quiesce, NULL, LINK_CLOSE_MS) != 0;
   }
   for (unsigned i = 0; i < link->part_count; i++) {
     held |= harp_instance_call(link->parts[i].instance, detach, &detaching, LINK_CLOSE_MS) != 0;
   }
-  /* An instance that failed the link meanwhile may have posted to another
-   * before it was detached itself: let such posts run out. */
+  /* An instance may have failed the link and posted to the others before it was detached. These
+   * calls return after such posts have run. */
   for (unsigned i = 0; i < link->part_count; i++) {
     held |= harp_instance_call(link->parts[i].instance, quiesce, NULL, LINK_CLOSE_MS) != 0;
   }
   if (held) {
     harp_log_post(HARP_LOG_WARN,
-                  "HARP: the link with %s is still held by a worker that does not "
-                  "answer; its memory is left alone",
+                  "HARP: a worker does not answer and may still use the link with %s; HARP does "
+                  "not free the link's memory",
                   link->peer_name);
   }
   return !held;
@@ -218,7 +219,7 @@ static bool uses(const struct net_link *link, const struct net_region *region)
 void link_lose_memory(struct net_link *link, const struct net_region *region)
 {
   int none = 0;
-  /* A link that has failed may still be letting go, on some instance, of what was posted. */
+  /* On a failed link, some instance may not have stopped using the posted memory yet. */
   if (!uses(link, region) && !atomic_load(&link->error)) {
     return;
   }
@@ -235,7 +236,7 @@ void link_progress(struct net_link *link)
 
 /* --- Requests --- */
 
-/* The slot of the next message; NULL: the oldest request in it is still in use. */
+/* The slot of the next message; NULL: an older request still uses it. */
 static struct net_request *take_slot(struct net_link *link, uint64_t *message)
 {
   *message = atomic_load_explicit(&link->posted, memory_order_relaxed);
@@ -252,7 +253,7 @@ static void publish(struct net_link *link, struct net_request *request, uint64_t
   atomic_store(&link->posted, message + 1);
 }
 
-/* Whether a message may be posted on this link, in this direction. */
+/* 0 if a message may be posted on this link in this direction, else a negative errno. */
 static int usable(struct net_link *link, bool to_send)
 {
   if (transport_forked()) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Links that go out: one flow after the other is opened and greeted; connect is
- * called again until all have been welcomed. The peer need not accept for that.
- * The time to open a link is the flows', not the caller's: however late connect is
- * called again, a link that has come up meanwhile is a good one.
+ * Outgoing links. The first call of connect starts all flows, one after the other; NCCL calls
+ * connect again until all have received a welcome. The peer need not call accept for that. The
+ * timeout applies to the flows, not to the caller: connect returns a link that has opened in time
+ * no matter how late NCCL calls it again.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -14,23 +14,25 @@
 #include "harp/engine/log.h"
 #include "plugin/link/link.h"
 
-enum { ABANDONED_TIMEOUTS = 4 };      /* without a call of connect: NCCL does not come back, */
-#define ABANDONED_LEAST 5000000000ull /* ns; but not sooner than this */
+/* NCCL has abandoned a link if it does not call connect for 4 * timeout_ms, but at least 5 s. */
+enum { ABANDONED_TIMEOUTS = 4 };
+#define ABANDONED_LEAST 5000000000ull /* ns */
 
 /* --- Under the flow's poll lock --- */
 
 #define SAME_KEY "HARP_KEY_FILE must name the same key on every host of the job"
 
-/* The peer wants a proof that we have the key: the hello once more, with it. */
+/* The peer requires a proof that we have the key. Sends the hello again, with the proof. */
 static void answer_challenge(struct link_flow *flow, struct net_link *link)
 {
   const struct proof_key *key = &flow->transport->key;
   if (!key->set) {
-    link_fail(link, -EACCES, "the peer asks for a key, and this host has none: " SAME_KEY);
+    link_fail(link, -EACCES, "the peer requires a key, and this host has none: " SAME_KEY);
     return;
   }
   if (flow->proof.challenged || flow->greeting_left > 0) {
-    link_fail(link, -EPROTO, "the peer greets out of order: do both hosts run the same HARP?");
+    link_fail(link, -EPROTO,
+              "the peer sent an unexpected challenge: do both hosts run the same HARP?");
     return;
   }
   flow->proof.challenged = true;
@@ -42,7 +44,7 @@ static void answer_challenge(struct link_flow *flow, struct net_link *link)
   flow_start_hello(flow, HELLO_SIZE);
 }
 
-/* The welcome in flow->rx_header carries the proof that the peer has the key too. */
+/* Whether the welcome in flow->rx_header proves that the peer has the key; true without a key. */
 static bool peer_proved(struct link_flow *flow, const struct welcome *welcome)
 {
   const struct proof_key *key = &flow->transport->key;
@@ -60,20 +62,19 @@ bool connector_input(struct link_flow *flow)
   struct welcome welcome;
   struct net_link *link = flow->replaces ? flow->replaces->link : flow->link;
   if (!link) {
-    return true; /* its link was closed in order, and so is this connection */
+    return true; /* its link was closed gently, and so is this connection */
   }
   if (flow->greeting_left > 0) {
-    /* No peer can answer what it has not received; and what is not acknowledged may be sent again
-     * from this flow's memory. */
+    /* A peer cannot answer a hello that it has not received. And the stack may still send the
+     * unacknowledged hello again from this flow's memory, so the flow must not be freed. */
     link_fail(link, -EPROTO,
-              "the peer answers before it has acknowledged: do both hosts run the "
+              "the peer answers the hello before it acknowledges it: do both hosts run the "
               "same HARP?");
     return true;
   }
   if (!welcome_read(&welcome, flow->rx_header)) {
     link_fail(link, -EPROTO,
-              "what answers there is not HARP: is the port taken by something "
-              "else?");
+              "the program that answers is not HARP: does another program use the peer's port?");
     return true;
   }
   if (welcome.status == WELCOME_CHALLENGE) {
@@ -81,7 +82,7 @@ bool connector_input(struct link_flow *flow)
     return true;
   }
   if (welcome.status == EACCES) {
-    link_fail(link, -EACCES, "the peer has another key: " SAME_KEY);
+    link_fail(link, -EACCES, "the peer has a different key: " SAME_KEY);
     return true;
   }
   if (welcome.status || welcome.link != link->id || welcome.flow != flow->number) {
@@ -103,8 +104,9 @@ bool connector_input(struct link_flow *flow)
   return true;
 }
 
-/* NCCL may be away from connect for long, but an aborted communicator never comes back, and nobody
- * closes what connect has not returned: the peer would wait for it for ever. */
+/* Fails a link for which NCCL no longer calls connect. NCCL may pause for long, but it never calls
+ * again for an aborted communicator, and it cannot close a link that connect has not returned. The
+ * peer would wait for ever. now: ns, running time. */
 static void watch_caller(struct net_link *link, uint64_t now)
 {
   uint64_t timeout = link->transport->engine->config.timeout_ms * 1000000ull;
@@ -159,7 +161,7 @@ static void open_flow(struct harp_instance *instance, void *argument)
     opening->result = flow_connect(flow, link);
   }
   if (opening->result != 0) {
-    flow_kill(flow); /* freed with its link: other instances may look at it */
+    flow_kill(flow); /* freed with its link: other instances may read it */
   }
 }
 
@@ -200,7 +202,7 @@ static int begin(struct transport *transport, uint8_t *bytes, struct net_link **
   if (getrandom(&id, sizeof id, 0) != (ssize_t)sizeof id) {
     return -EIO;
   }
-  id |= 1; /* zero in a handle means that nobody has tried it yet */
+  id |= 1; /* zero in a handle's scratch means: no attempt yet */
   uint32_t flows = config->flows;
   struct harp_endpoint peer = {handle.address, handle.ports[0]};
   struct net_link *link = link_create(transport, true, id, peer,
@@ -224,7 +226,8 @@ static int begin(struct transport *transport, uint8_t *bytes, struct net_link **
   return 0;
 }
 
-/* The attempt that this handle's scratch names: looked up, never trusted. */
+/* The link that a handle's scratch names, NULL if there is none. The id is untrusted, so it is only
+ * compared. */
 static struct net_link *find_attempt(struct transport *transport, uint64_t id)
 {
   pthread_mutex_lock(&transport->lock);
@@ -252,7 +255,7 @@ static void warn_of_mtu(struct net_link *link)
   }
 }
 
-/* This call of connect is over; another one may come. */
+/* This call of connect ends; another one may follow. */
 static void leave_attempt(struct net_link *link)
 {
   pthread_mutex_lock(&link->transport->lock);
@@ -260,7 +263,8 @@ static void leave_attempt(struct net_link *link)
   pthread_mutex_unlock(&link->transport->lock);
 }
 
-/* Links whose connect was never called again, as after an abort, hold ports and memory. */
+/* Frees links for which NCCL no longer calls connect, as after an abort. They hold local ports and
+ * memory. */
 static void reap_abandoned(struct transport *transport)
 {
   struct net_link *reaped = NULL;
@@ -292,7 +296,7 @@ int net_connect(int device, void *handle, struct net_link **out)
   if (!transport || device != 0) {
     return transport ? -EINVAL : error;
   }
-  /* Scratch that names no attempt of ours says nothing yet: the handle is judged first. */
+  /* Unknown scratch is no error: begin() then checks the handle. */
   uint64_t id = handle_scratch(handle);
   struct net_link *link = id ? find_attempt(transport, id) : NULL;
   reap_abandoned(transport);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A flow's life: opened, greeted, ended, lingering until its last bytes are acknowledged. */
+/* A flow's life: connection, hello exchange, end, and lingering until its last bytes are
+ * acknowledged. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,17 +10,17 @@
 #include "plugin/link/link.h"
 
 enum {
-  KEEPALIVE_MAX_MS = 15000, /* cloud firewalls forget after 60 s at the earliest */
-  KEEPALIVE_PART = 8,       /* of timeout_ms is a link idle before it asks */
+  KEEPALIVE_MAX_MS = 15000, /* cloud firewalls drop idle connections after 60 s or later */
+  KEEPALIVE_PART = 8,       /* the first keepalive follows timeout_ms / 8 of idle time */
   KEEPALIVE_PROBES = 6,
-  PORT_TRIES = 1024, /* local ports that are tried for a connection */
+  PORT_TRIES = 1024, /* local ports to try for a connection */
 };
 
 static void on_established(void *user, struct harp_tcp *tcp)
 {
   struct link_flow *flow = user;
   if (flow->replaces && !flow_is_dead(flow->replaces, flow->instance->now)) {
-    flow_end(flow, false); /* it has recovered meanwhile */
+    flow_end(flow, false); /* the old connection has recovered */
     return;
   }
   struct harp_flow_view view;
@@ -92,25 +93,26 @@ void flow_free(struct link_flow *flow)
   free(flow);
 }
 
-/* Without a connection for this flow its link is over. */
+/* Fails the link of a flow that has lost its connection and cannot get a new one. */
 static void lost(struct net_link *link, const struct link_flow *flow, int error)
 {
   const char *remedy =
-      error == -ETIMEDOUT ? "it did not answer within timeout_ms: is its process stopped, or its "
-                            "host busy or down, or does a firewall drop TCP?"
+      error == -ETIMEDOUT ? "the peer did not answer within timeout_ms: is its process stopped, or "
+                            "its host busy or down, or does a firewall drop TCP?"
       : error == -ECONNREFUSED
-          ? "nothing listens there: did its process end? If it lives, `peers` there "
-            "may not name this host's address"
-      : error == -EHOSTUNREACH ? "nobody answers ARP for it: are both NICs in one network?"
-                               : "the peer aborted it, or its process ended: see that host's log";
+          ? "no process listens on the peer's port: did the peer's process end? If it runs, its "
+            "`peers` may not contain this host's address"
+      : error == -EHOSTUNREACH
+          ? "the peer's host does not answer ARP: are both NICs in one network?"
+          : "the peer aborted it, or its process ended: see that host's log";
   link_fail(link, error ? error : -ECONNRESET, "flow %u: %s; %s", flow->number,
             strerror(error ? -error : ECONNRESET), remedy);
 }
 
 static int open_connection(struct link_flow *flow, const struct net_link *link);
 
-/* Nobody answers ARP for an address of HARP's own while its process is stopped. The flow has its
- * time to open (link_watch_opening), so it tries again. */
+/* A stopped peer process does not answer ARP for an address of HARP's own. So the flow connects
+ * again until its time to open is over (link_watch_opening). */
 static bool tries_again(struct link_flow *flow, int error)
 {
   const struct net_link *link = flow->link;
@@ -145,15 +147,15 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
   }
   flow->state = FLOW_OVER;
   if (flow->fin_in && link_idle(link)) {
-    link_over(link); /* the peer was done, and so are we: how its connection went is no news */
+    link_over(link); /* both sides had finished: how the connection ended does not matter */
     return;
   }
   flow_trace(flow, HARP_TRACE_closed, (uint32_t)-error, 0);
   lost(link, flow, error);
 }
 
-/* The peer's FIN counts once everything before it was handed over. Bytes that could not be
- * delivered yet are no news: flow_resume asks for them. */
+/* Handles the peer's FIN, once all bytes before it were delivered. Bytes without a posted receive
+ * stay in the stack until flow_resume. */
 static void on_readable(void *user, struct harp_tcp *tcp)
 {
   struct link_flow *flow = user;
@@ -166,9 +168,9 @@ static void on_readable(void *user, struct harp_tcp *tcp)
     return;
   }
   bool in_chunk = flow->request || flow->rx_header_size > 0;
-  bool idle = link_idle(link); /* asked once: a receive may be posted at any moment */
+  bool idle = link_idle(link); /* read once: a receive may be posted at any moment */
   unsigned ended = atomic_fetch_add(&link->flows_ended, 1) + 1u;
-  /* Until the last flow has ended, another may still hold what is waited for. */
+  /* Before the last flow ends, another flow may still bring the expected data. */
   bool waits = ended == link->flow_count && !link->sends && !idle;
   if (flow->state != FLOW_OPEN || in_chunk || waits) {
     link_fail(link, -ECONNRESET,
@@ -208,9 +210,9 @@ struct link_flow *flow_create(struct transport *transport, struct harp_instance 
   return flow;
 }
 
-/* From a local port that has no connection to the peer: one of an earlier link may still be in
- * TIME-WAIT, for longer than its port rests. Those are given back in the end, not at once, so
- * that each is tried once. 0 with the flow's port and connection, or -EADDRINUSE, -ENOMEM. */
+/* Connects from a local port that has no connection to the peer. An earlier link's connection may
+ * stay in TIME-WAIT longer than RETIRED_MS. Occupied ports are released only at the end, so that
+ * each port is tried once. 0 with flow->local_port and flow->tcp set, or -EADDRINUSE, -ENOMEM. */
 static int connect_from_some_port(struct link_flow *flow, struct harp_endpoint peer)
 {
   struct harp_engine *engine = flow->transport->engine;
@@ -270,7 +272,8 @@ void flow_take_connection(struct link_flow *flow, struct link_flow *from)
   harp_flow_attach(flow->tcp, &flow_ops, flow);
 }
 
-/* In the statistics file. Unauthenticated peers get none: they could take them all. */
+/* Reserves an entry in the statistics file. Unauthenticated peers get none, since they could use up
+ * all entries. */
 static void find_entry(struct link_flow *flow)
 {
   for (int i = 0; i < HARP_STAT_FLOWS && flow->published < 0; i++) {
@@ -307,8 +310,9 @@ void flow_reopen(struct link_flow *flow)
   flow_trace(flow, HARP_TRACE_hello, (uint32_t)flow->link->id, flow->epoch);
   flow_sched_begin(flow);
   harp_flow_set_harp_peer(flow->tcp, config->rto_min_us);
-  /* Silence is noticed within timeout_ms also when we only wait to receive. It counts from what
-   * was heard last: on an idle link that lies so long before the peer pauses, at most. */
+  /* Keepalives detect a silent peer within timeout_ms, even if this side only receives. The time
+   * counts from the last received segment, which on an idle link arrived at most `idle` ms before
+   * the peer stopped. */
   uint32_t part = config->timeout_ms / KEEPALIVE_PART;
   uint32_t idle = part < KEEPALIVE_MAX_MS ? part : KEEPALIVE_MAX_MS;
   uint32_t interval = (config->timeout_ms - part) / KEEPALIVE_PROBES;
@@ -331,8 +335,8 @@ void flow_kill(struct link_flow *flow)
   flow->state = FLOW_OVER;
 }
 
-/* A flow whose connection was about to be replaced ends in order. Once the candidate's hello is
- * out, the peer may have dropped the old connection for it: then both say that this is the end. */
+/* Ends the candidate of a flow that closes gently. Once the candidate's hello is sent, the peer may
+ * have replaced the old connection already, so the candidate must close with FIN, too. */
 static void end_candidate_in_order(struct link_flow *candidate)
 {
   if (candidate->state != FLOW_GREETING || !candidate->tcp) {
@@ -366,8 +370,8 @@ void flow_end(struct link_flow *flow, bool gently)
 void flow_leave(struct link_flow *flow)
 {
   if (flow_drained(flow)) {
-    /* The stack goes too, and a reset would only frighten the peer; until then
-     * nothing may call back. */
+    /* The stack is destroyed next. A reset would report an error to the peer, so the connection
+     * stays, without callbacks. */
     static const struct harp_flow_ops nobody = {0};
     if (flow->tcp) {
       harp_flow_attach(flow->tcp, &nobody, NULL);
@@ -383,7 +387,7 @@ bool flow_drained(const struct link_flow *flow)
   if (!flow->tcp || harp_flow_drained(flow->tcp)) {
     return true;
   }
-  /* A peer that has closed was idle: it waits for nothing of ours. */
+  /* A peer closes only when it is idle, so it does not need our FIN. */
   struct harp_flow_view view;
   harp_flow_view(flow->tcp, &view);
   return flow->fin_in && view.unacked == 0;

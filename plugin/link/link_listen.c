@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Listeners, and links that come in. Who connects is an unauthenticated peer until its
- * first bytes present the listener's token; unauthenticated peers are few, get little time,
- * and are only counted.
+ * Listeners and incoming links. A connecting peer is unauthenticated until its hello presents the
+ * listener's token. The number and lifetime of unauthenticated peers are limited, and rejected ones
+ * are counted but not logged.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -15,11 +15,11 @@
 #include "plugin/link/link.h"
 
 enum {
-  BACKLOG = 256, /* handshakes at once */
-  /* Connections without a hello at once, to all listeners of an instance: together they must not
-   * take the places of its links. */
+  BACKLOG = 256, /* TCP handshakes in progress, per listener */
+  /* Unauthenticated peers of all listeners of an instance together. The limit leaves enough
+   * connections for the instance's links. */
   UNAUTHENTICATED_MAX = 512,
-  INCOMING_MAX = 256, /* links that nobody has accepted: who knows the token may begin no more */
+  INCOMING_MAX = 256, /* links of a listener that are not accepted yet */
 };
 
 /* --- Under a poll lock --- */
@@ -67,7 +67,7 @@ static int on_accept(void *user, struct harp_tcp *tcp)
   if (!instance) {
     return -EPERM;
   }
-  /* A crowd of silent ones must not keep a peer out: who has waited longest makes room. */
+  /* Many silent connections must not keep a peer out, so the oldest is dropped. */
   struct transport_instance *part = &transport->parts[instance->queue];
   if (part->unauthenticated >= UNAUTHENTICATED_MAX) {
     turn_away(part->unauth_oldest);
@@ -83,7 +83,7 @@ static int on_accept(void *user, struct harp_tcp *tcp)
 
 static const struct harp_flow_ops listener_ops = {.accept = on_accept};
 
-/* Without a branch on the bytes: the time tells nothing about the token. */
+/* Compares in constant time, so that timing reveals nothing about the token. */
 static bool same_token(const uint8_t *a, const uint8_t *b)
 {
   uint8_t difference = 0;
@@ -93,7 +93,8 @@ static bool same_token(const uint8_t *a, const uint8_t *b)
   return difference == 0;
 }
 
-/* The link that a hello belongs to, made by its first flow. Under listener->lock. */
+/* The link that a hello belongs to. The first hello of a link creates it. NULL: too many links
+ * wait, or no memory. Under listener->lock. */
 static struct net_link *incoming_link(struct net_listener *listener, const struct hello *hello,
                                       struct harp_endpoint peer)
 {
@@ -119,12 +120,13 @@ static struct net_link *incoming_link(struct net_listener *listener, const struc
   return link;
 }
 
+/* Adds the flow to the link that its hello names. false: the hello does not fit. */
 static bool join(struct link_flow *flow, const struct hello *hello)
 {
   struct net_listener *listener = flow->listener;
   pthread_mutex_lock(&listener->lock);
   struct net_link *link = NULL;
-  if (!atomic_load(&listener->closed)) { /* since listener_input looked */
+  if (!atomic_load(&listener->closed)) { /* again: listener_input did not hold the lock */
     link = incoming_link(listener, hello, harp_flow_peer(flow->tcp));
   }
   bool fits = link && hello->flows == link->flow_count && !link->flows[hello->flow];
@@ -135,7 +137,7 @@ static bool join(struct link_flow *flow, const struct hello *hello)
   return fits;
 }
 
-/* The welcome that a hello gets if all is well. */
+/* The welcome for an accepted hello. */
 static struct welcome answer_to(const struct link_flow *flow, const struct hello *hello)
 {
   return (struct welcome){
@@ -158,7 +160,7 @@ static void send_welcome(struct link_flow *flow, const struct welcome *welcome)
   flow_start_hello(flow, WELCOME_SIZE);
 }
 
-/* Asks for a proof that the peer has the key; false: the flow is gone. */
+/* Requests a proof that the peer has the key; false: the flow was freed. */
 static bool challenge(struct link_flow *flow, const struct hello *hello)
 {
   struct welcome welcome = answer_to(flow, hello);
@@ -174,7 +176,7 @@ static bool challenge(struct link_flow *flow, const struct hello *hello)
   return true;
 }
 
-/* The second hello, in flow->rx_header, is the first one with the proof in it. */
+/* Whether the second hello, in flow->rx_header, equals the first one and carries a valid proof. */
 static bool proved(struct link_flow *flow, const struct hello *hello)
 {
   uint8_t proof[PROOF_SIZE];
@@ -185,7 +187,8 @@ static bool proved(struct link_flow *flow, const struct hello *hello)
          proof_same(proof, hello->proof);
 }
 
-/* The peer says why and closes; if not, its time runs out. */
+/* Sends a welcome with an errno. The peer logs the reason and closes; otherwise the flow is dropped
+ * after its time for a hello. */
 static void refuse(struct link_flow *flow, const struct hello *hello, uint16_t status)
 {
   struct welcome welcome = answer_to(flow, hello);
@@ -206,19 +209,20 @@ static void refuse_unproved(struct link_flow *flow, const struct hello *hello)
   refuse(flow, hello, EACCES);
 }
 
-/* Bytes of greetings that a flow's connection has received. */
+/* Bytes of hellos that a flow's connection has received. */
 static uint32_t expected_hello(const struct link_flow *flow)
 {
   return flow->proof.challenged ? 2 * HELLO_SIZE : HELLO_SIZE;
 }
 
-/* A hello that was under way for long must not cut a living flow off. */
+/* Whether a hello may replace the flow's connection. A late hello, with an old epoch, must not
+ * replace a newer connection. */
 static bool may_replace(const struct link_flow *flow, const struct hello *hello)
 {
   return hello->epoch > flow->epoch && flow->state == FLOW_OPEN && flow->tcp;
 }
 
-/* A flow that is open here gets a new connection. */
+/* Replaces the connection of an open flow by that of fresh, and sends the welcome. */
 static void go_on(struct link_flow *old, struct link_flow *fresh, const struct hello *hello)
 {
   uint32_t greeting = expected_hello(old);
@@ -331,7 +335,8 @@ void listener_put(struct net_listener *listener)
   }
 }
 
-/* All ports are known before the first worker accepts: each looks at all of them. */
+/* Reserves all ports before the first instance listens, because on_accept reads the ports of all
+ * instances. */
 static int open_instances(struct net_listener *listener)
 {
   struct harp_engine *engine = listener->transport->engine;
@@ -395,8 +400,8 @@ int net_listen(int device, void *handle, struct net_listener **out)
   return 0;
 }
 
-/* Takes the oldest complete link out of the queue, and into *failed those whose
- * flows did not all come. */
+/* Removes the oldest complete link from the queue and returns it, or NULL. Links that failed before
+ * all of their flows were open go to *failed. */
 static struct net_link *take_ready(struct net_listener *listener, struct net_link **failed)
 {
   struct net_link *ready = NULL;
@@ -442,12 +447,12 @@ int net_accept(struct net_listener *listener, struct net_link **out)
   }
   transport_drain_log();
   *out = link;
-  /* Who knew the token came and failed, and does not come again: waiting on would be for ever. */
+  /* The peer of a failed link had the token and does not connect again, so accept must not wait. */
   return link ? 0 : error;
 }
 
-/* Links that came through it may need it for new connections of their flows;
- * those that nobody has accepted are over. */
+/* Accepted links keep the listener, since their flows may need new connections. Links that were not
+ * accepted are destroyed. */
 int net_close_listener(struct net_listener *listener)
 {
   if (transport_forked()) {

@@ -36,7 +36,7 @@ uint16_t wire_version_common(uint16_t peer_min, uint16_t peer_max)
   return highest >= WIRE_VERSION_MIN && highest >= peer_min ? highest : 0;
 }
 
-/* FNV-1a: tells a damaged or foreign handle, no more; the token is the secret. */
+/* FNV-1a: detects damaged and foreign handles. The token, not this check, protects from forgery. */
 static uint32_t handle_check(const uint8_t *bytes)
 {
   uint32_t hash = 2166136261u;
@@ -63,7 +63,7 @@ void handle_write(const struct handle *handle, uint8_t out[HANDLE_SIZE])
   put(out + 44, handle_check(out), 4);
 }
 
-/* What a handle that is not ours looks like, with its peer where it names one. */
+/* Describes a foreign handle, with the peer's address if it contains one. */
 static void describe_stranger(const uint8_t *in, char *why, uint32_t size)
 {
   uint16_t family;

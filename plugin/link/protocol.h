@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What HARP hosts say to each other inside their TCP streams, and what NCCL's
- * handle holds. All integers are big-endian; sizes are fixed.
+ * The messages between HARP hosts inside their TCP streams, and the content of NCCL's handle. All
+ * integers are big-endian; sizes are fixed.
  *
  *   connector                          acceptor
  *   hello (80 bytes)          ->
  *                             <-       welcome (64 bytes)
  *   chunk header, payload, ...  ->
  *
- * With a shared key, a challenge and its answer come in between, in the same
- * two formats:
+ * With a shared key, a challenge and its answer come in between, in the same two formats:
  *
  *   hello, proof = random     ->
  *                             <-       welcome, status = challenge, proof = random
@@ -17,8 +16,8 @@
  *                             <-       welcome, proof
  *   chunk header, payload, ...  ->
  *
- * A chunk is a stretch of one message. Chunks of a message may come over
- * different flows, in any order; each carries its offset.
+ * A chunk is a part of one message. The chunks of a message may arrive over different flows and in
+ * any order; each carries its offset.
  */
 #ifndef HARP_PLUGIN_PROTOCOL_H
 #define HARP_PLUGIN_PROTOCOL_H
@@ -29,9 +28,9 @@
 #include "harp/stack/flow.h"
 
 enum {
-  WIRE_VERSION_MIN = 1, /* what this release speaks */
+  WIRE_VERSION_MIN = 1, /* versions that this release supports */
   WIRE_VERSION_MAX = 2,
-  WIRE_VERSION_CHECKED = 2, /* from here on chunk headers may carry a check */
+  WIRE_VERSION_CHECKED = 2, /* the first version with checked chunk headers */
 
   TOKEN_SIZE = 16,
   PROOF_SIZE = 32, /* zero without a key */
@@ -44,19 +43,19 @@ enum {
   CHUNK_TRAILER_SIZE = 4,
 };
 
-/* The highest version that both speak; 0: none. */
+/* The highest version that both hosts support; 0: none. */
 uint16_t wire_version_common(uint16_t peer_min, uint16_t peer_max);
 
 /*
- * NCCL's handle. Its first two bytes are never AF_INET or AF_INET6 in either
- * byte order, so that a socket transport rejects it, and ours a socket's.
+ * NCCL's handle. Its first two bytes are never AF_INET or AF_INET6 in either byte order. So a
+ * socket transport rejects a HARP handle, and HARP rejects a socket transport's.
  *
  *   0 magic (2)   2 version min, max   4 address   8 ports (8 x 2)
  *  24 instances   25 flags   26 mtu (2)   28 token (16)   44 check (4)
  *  48 scratch of the connecting rank (8)   56 zero
  */
 enum handle_flags {
-  HANDLE_KERNEL_ADDRESS = 1, /* its host's kernel answers ARP, whatever becomes of the process */
+  HANDLE_KERNEL_ADDRESS = 1, /* the host's kernel answers ARP, even without the process */
 };
 
 struct handle {
@@ -70,10 +69,10 @@ struct handle {
 };
 
 void handle_write(const struct handle *handle, uint8_t out[HANDLE_SIZE]);
-/* Untrusted bytes. 0; -EPROTO: not a HARP handle (why says what it is instead);
- * -EPROTONOSUPPORT: no common wire version. */
+/* Parses untrusted bytes. 0, or a negative errno and one line in why (size bytes): -EPROTO: not a
+ * valid HARP handle; -EPROTONOSUPPORT: no common wire version. */
 int handle_read(struct handle *handle, const uint8_t in[HANDLE_SIZE], char *why, uint32_t size);
-/* The scratch word, which the check does not cover. */
+/* The scratch word. The handle's check does not cover it. */
 uint64_t handle_scratch(const uint8_t in[HANDLE_SIZE]);
 void handle_set_scratch(uint8_t out[HANDLE_SIZE], uint64_t value);
 
@@ -83,7 +82,7 @@ void handle_set_scratch(uint8_t out[HANDLE_SIZE], uint64_t value);
  *  48 proof (32)
  */
 enum hello_flags {
-  HELLO_CHECKED = 1,        /* from version 2 on: every chunk has a checked header and a trailer */
+  HELLO_CHECKED = 1,        /* from version 2: every chunk has a checked header and a trailer */
   HELLO_KERNEL_ADDRESS = 2, /* as in the handle */
 };
 
@@ -92,13 +91,13 @@ struct hello {
   uint8_t token[TOKEN_SIZE];
   uint64_t link; /* random, the same for all flows of a link */
   uint16_t flow, flows;
-  uint32_t epoch; /* of the flow: a replacement has a higher one */
+  uint32_t epoch; /* of the flow: each replacement connection has a higher one */
   uint16_t mtu;
   uint8_t flags; /* enum hello_flags */
   uint8_t proof[PROOF_SIZE];
 };
 
-enum { HELLO_PROOF = 48 }; /* where it lies */
+enum { HELLO_PROOF = 48 }; /* offset of the proof */
 
 void hello_write(const struct hello *hello, uint8_t out[HELLO_SIZE]);
 bool hello_read(struct hello *hello, const uint8_t in[HELLO_SIZE]);
@@ -107,25 +106,24 @@ bool hello_read(struct hello *hello, const uint8_t in[HELLO_SIZE]);
  *   0 magic (4)   4 version (2)   6 status (2)   8 link (8)   16 flow (2)
  *  18 mtu (2)   20 epoch (4)   24 proof (32)   56 received (8)
  *
- * A hello with an epoch above that of the flow it names is a fence: from then
- * on nothing of the flow's older connections is listened to, and the welcome
- * tells how many bytes of chunks were received over them. Resending starts
- * exactly there.
+ * A hello with an epoch above that of the flow it names is a fence. The receiver ignores the flow's
+ * older connections from then on, and the welcome tells how many bytes of chunks it has received
+ * over them. The sender continues from there.
  */
-enum { WELCOME_CHALLENGE = 0xffff }; /* status: first prove that you have the key */
+enum { WELCOME_CHALLENGE = 0xffff }; /* status: the connector must first prove the key */
 
 struct welcome {
   uint16_t version;
-  uint16_t status; /* 0; WELCOME_CHALLENGE; or an errno that says why not */
+  uint16_t status; /* 0; WELCOME_CHALLENGE; or the errno of a refusal */
   uint64_t link;
   uint16_t flow;
   uint16_t mtu;
   uint32_t epoch;
-  uint64_t received; /* bytes of chunks, all earlier epochs together */
+  uint64_t received; /* bytes of chunks received in all earlier epochs */
   uint8_t proof[PROOF_SIZE];
 };
 
-enum { WELCOME_PROOF = 24 }; /* where it lies */
+enum { WELCOME_PROOF = 24 }; /* offset of the proof */
 
 void welcome_write(const struct welcome *welcome, uint8_t out[WELCOME_SIZE]);
 bool welcome_read(struct welcome *welcome, const uint8_t in[WELCOME_SIZE]);
@@ -133,8 +131,8 @@ bool welcome_read(struct welcome *welcome, const uint8_t in[WELCOME_SIZE]);
 /*
  *   0 message (8)   8 offset (8)   16 length (4)   20 type (1)   21 flags (1)   22 zero (2)
  *
- * A checked header has four bytes more: the CRC32C of those before. A damaged length or offset
- * must not be acted upon, and the trailer comes too late for that.
+ * A checked header is followed by four bytes: its CRC32C. The trailer comes after the payload, too
+ * late to keep a damaged length or offset from being used.
  */
 enum chunk_type {
   CHUNK_DATA = 1,
@@ -155,7 +153,7 @@ struct chunk {
 
 void chunk_write(const struct chunk *chunk, uint8_t out[CHUNK_HEADER_SIZE]);
 void chunk_read(struct chunk *chunk, const uint8_t in[CHUNK_HEADER_SIZE]);
-/* Writes the check behind a header that is complete but for it. */
+/* Appends the CRC32C to a complete header. */
 void chunk_header_seal(uint8_t header[CHUNK_CHECKED_HEADER_SIZE]);
 bool chunk_header_intact(const uint8_t header[CHUNK_CHECKED_HEADER_SIZE]);
 void chunk_trailer_write(uint32_t crc, uint8_t out[CHUNK_TRAILER_SIZE]);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one place that turns an errno into NCCL's words. */
+/* Turns an errno into NCCL's result code. */
 #include "plugin/nccl/nccl_result.h"
 
 #include <errno.h>
 
-/* Callers of version 4 and 5 (NCCL before 2.13) do not know ncclRemoteError. */
+/* NCCL before 2.13 calls version 4 or 5 and does not know ncclRemoteError. */
 enum { FIRST_API_WITH_REMOTE_ERROR = 6 };
 
 ncclResult_t nccl_result(int error, int api)
@@ -21,7 +21,7 @@ ncclResult_t nccl_result(int error, int api)
   case ENETUNREACH:
   case ENOTCONN:
   case ESHUTDOWN: return api >= FIRST_API_WITH_REMOTE_ERROR ? ncclRemoteError : ncclSystemError;
-  case EMSGSIZE: /* a send larger than the receive that it met */ return ncclInvalidUsage;
+  case EMSGSIZE: /* a send larger than the posted receive */ return ncclInvalidUsage;
   case EINVAL: return ncclInternalError;
   default: return ncclSystemError;
   }

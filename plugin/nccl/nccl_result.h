@@ -4,8 +4,8 @@
 
 #include "plugin/nccl/nccl_types.h"
 
-/* What NCCL is told for an outcome of plugin/net.h (0 or a negative errno),
- * by the version of the interface it called through. */
+/* NCCL's code for a result of plugin/net.h (0 or a negative errno), in the given version of the
+ * interface. */
 ncclResult_t nccl_result(int error, int api);
 
 #endif

@@ -2,14 +2,13 @@
 /*
  * NCCL's net plugin interface, versions 4 to 12, declared from its description.
  *
- * These structs are an ABI: NCCL looks up the data symbol ncclNetPlugin_vN and
- * reads it as ncclNet_vN_t. Names and order of fields are NCCL's; only the
- * versions at which a signature changes get a type of their own.
+ * These structs are an ABI: NCCL looks up the data symbol ncclNetPlugin_vN and reads it as
+ * ncclNet_vN_t. Names and order of fields are NCCL's. A type has a new version only where a
+ * signature changes.
  *
- * Threads: listen, connect, accept, regMr, deregMr and the closes come from a
- * service thread; isend, irecv, iflush and test from a progress thread, at the
- * same time, for other communicators. From version 11 on there may be several
- * of each.
+ * Threads: NCCL calls listen, connect, accept, regMr, deregMr and the close functions from a
+ * service thread. At the same time, it calls isend, irecv, iflush and test from a progress thread,
+ * for other communicators. From version 11 on there may be several threads of each kind.
  */
 #ifndef HARP_PLUGIN_NCCL_TYPES_H
 #define HARP_PLUGIN_NCCL_TYPES_H
@@ -21,10 +20,10 @@ typedef enum {
   ncclSuccess = 0,
   ncclUnhandledCudaError = 1,
   ncclSystemError = 2,   /* operating system or network */
-  ncclInternalError = 3, /* NCCL misused the plugin, or a bug */
+  ncclInternalError = 3, /* wrong use of the plugin by NCCL, or a bug */
   ncclInvalidArgument = 4,
-  ncclInvalidUsage = 5, /* the user's mistake, also sizes that do not match */
-  ncclRemoteError = 6,  /* the peer is lost; known from NCCL 2.13 on */
+  ncclInvalidUsage = 5, /* the user's mistake, such as sizes that do not match */
+  ncclRemoteError = 6,  /* the peer is lost; since NCCL 2.13 */
 } ncclResult_t;
 
 typedef enum {
@@ -36,7 +35,7 @@ typedef enum {
   NCCL_LOG_TRACE = 5,
 } ncclDebugLogLevel;
 
-/* Which part of NCCL a line of the log belongs to: a set of bits. */
+/* The part of NCCL that a log line belongs to: a set of bits. */
 enum {
   NCCL_INIT = 0x1,
   NCCL_COLL = 0x2,
@@ -49,14 +48,14 @@ enum {
   NCCL_ALLOC = 0x100,
 };
 
-/* Never to be called after NCCL has unloaded the plugin. */
+/* NCCL's logger. A plugin must not call it after NCCL has unloaded the plugin. */
 typedef void (*ncclDebugLogger_t)(ncclDebugLogLevel level, unsigned long flags, const char *file,
                                   int line, const char *format, ...);
 
 typedef ncclResult_t (*ncclProfilerCallback_t)(void **event, int type, void *parent, int64_t plugin,
                                                void *data);
 
-/* Memory types of regMr, and as a set in ptrSupport. */
+/* Memory types for regMr, and as a set of bits in ptrSupport. */
 enum {
   NCCL_PTR_HOST = 0x1,
   NCCL_PTR_CUDA = 0x2,
@@ -72,7 +71,7 @@ enum {
   NCCL_NET_ID_UNDEF = -1,                  /* railId, planeId */
 };
 
-/* Who finishes a receive: the host, or NCCL's kernel on the GPU. */
+/* Whether the host or NCCL's kernel on the GPU completes a receive. */
 typedef enum {
   NCCL_NET_DEVICE_HOST = 0,
   NCCL_NET_DEVICE_UNPACK = 1,
@@ -86,7 +85,7 @@ typedef struct {
   int needsProxyProgress;
 } ncclNetDeviceHandle_v7_t;
 
-/* What one virtual NIC is made of: versions 9 to 11, and 12. */
+/* The physical devices of a virtual NIC: versions 9 to 11, and 12. */
 typedef struct {
   int ndevs;
   int devs[4];
@@ -252,7 +251,7 @@ typedef struct {
   ncclResult_t (*closeListen)(void *listenComm);
 } ncclNet_v4_t;
 
-/* connect and accept return a NULL comm until they are through; tags; receives in groups. */
+/* connect and accept return a NULL comm until they have completed; tags; grouped receives. */
 typedef struct {
   const char *name;
   ncclResult_t (*init)(ncclDebugLogger_t logger);

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One version of NCCL's net interface over plugin/net.h. A file nccl_vN.c
- * defines API as N and includes this: the functions below then take that
- * version's signatures, and the table at the end is what NCCL looks up. The
- * compiler checks every signature against plugin/nccl/nccl_types.h.
+ * One version of NCCL's net interface over plugin/net.h. A file nccl_vN.c defines API as N and
+ * includes this file. The functions below then have that version's signatures, and NCCL looks up
+ * the table at the end. The compiler checks every signature against plugin/nccl/nccl_types.h.
  *
- * NCCL 2.19 to 2.30 hold a connection for made though connect or accept failed,
- * and close what they got from it. So an output is NULL after an error, to end
- * NULL is as good as done, and to use it is NCCL's mistake: plugin/net.h gets
- * no NULL object.
+ * NCCL 2.19 to 2.30 treat a connection as made even if connect or accept failed, and close what
+ * they got. So every output is NULL after an error. Closing or deregistering NULL succeeds; accept,
+ * regMr, isend, irecv and test fail with NULL. So plugin/net.h never gets a NULL object.
  *
- * No include guard: the text depends on API and serves one file each.
+ * This file has no include guard: its content depends on API.
  */
 #include <errno.h>
 #include <limits.h>
@@ -24,7 +22,7 @@
 #define SHIM_PASTE_(a, n, b) a##n##b
 #define SHIM_PASTE(a, n, b) SHIM_PASTE_(a, n, b)
 
-/* Where the signatures changed. */
+/* Differences between the versions' signatures. */
 #if API >= 11
 #define CONTEXT void *context,
 #else
@@ -126,7 +124,7 @@ static ncclResult_t shim_properties_get(int device, shim_properties *out)
   out->forceFlush = 0;
   out->vProps.ndevs = 1;
   out->vProps.devs[0] = device;
-  /* test() reports sizes as int: a message stays far below its limit. */
+  /* test() reports sizes as int, so messages must stay below INT_MAX. */
   out->maxP2pBytes = (size_t)1 << 30;
   out->maxCollBytes = (size_t)1 << 30;
 #endif
@@ -150,9 +148,9 @@ static ncclResult_t shim_listen(CONTEXT int device, void *handle, void **listene
 
 #if API == 4
 /*
- * Version 4 blocks until the comm is there. net_connect gives up by itself; an
- * accept whose peer never comes must, too. Ranks may take long to start, but
- * once they have exchanged handles two minutes are plenty.
+ * In version 4, connect and accept block until the comm exists. net_connect times out by itself,
+ * but accept needs a limit for a peer that never connects. Ranks may start late, but once they have
+ * exchanged handles two minutes are enough.
  */
 enum { BLOCK_STEP_NS = 50 * 1000, BLOCK_LIMIT_S = 120 };
 
@@ -163,7 +161,7 @@ static time_t block_now(void)
   return now.tv_sec;
 }
 
-/* Whether to ask again, after a pause; past the limit *error says so. */
+/* Whether to call again, after a pause. Sets *error to -ETIMEDOUT after the limit. */
 static bool block_more(time_t start, const struct net_link *link, int *error)
 {
   struct timespec pause = {.tv_nsec = BLOCK_STEP_NS};
@@ -238,8 +236,8 @@ static ncclResult_t shim_deregister(void *comm, void *mhandle)
   return nccl_result(comm && mhandle ? net_deregister(comm, mhandle) : 0, API);
 }
 
-/* *request is always written: on entry it may hold anything (from version 9
- * on, irecv's may be NCCL_NET_OPTIONAL_RECV_COMPLETION). */
+/* *request is always written, since it may hold any value on entry (from version 9 on, for irecv,
+ * NCCL_NET_OPTIONAL_RECV_COMPLETION). */
 static ncclResult_t shim_send(void *comm, const void *data, size_t size, void *mhandle,
                               void **request)
 {
@@ -259,7 +257,7 @@ static ncclResult_t shim_receive(void *comm, void *data, size_t size, void *mhan
   return nccl_result(error, API);
 }
 
-/* A negative int becomes a size_t above INT_MAX, which the two above refuse. */
+/* A negative int becomes a size_t above INT_MAX, which shim_send and shim_receive reject. */
 #if API == 4
 static ncclResult_t shim_isend(void *comm, void *data, int size, void *mhandle, void **request)
 {
@@ -283,7 +281,7 @@ static ncclResult_t shim_isend(void *comm, void *data, transfer_size size, int t
   return shim_send(comm, data, (size_t)size, mhandle, request);
 }
 
-/* maxRecvs is 1, so a group of receives is one receive, and tags add nothing. */
+/* maxRecvs is 1, so a group has one receive and needs no tags. */
 static ncclResult_t shim_irecv(void *comm, int n, void **data, transfer_size *sizes, int *tags,
                                void **mhandles, PROFILER_HANDLES void **request)
 {
@@ -294,7 +292,7 @@ static ncclResult_t shim_irecv(void *comm, int n, void **data, transfer_size *si
   return shim_receive(comm, data[0], (size_t)sizes[0], mhandles ? mhandles[0] : NULL, request);
 }
 
-/* Host memory needs no flush: no request means that it is through. */
+/* Host memory needs no flush. A NULL request means that the flush has completed. */
 static ncclResult_t shim_iflush(void *comm, int n, void **data, int *sizes, void **mhandles,
                                 void **request)
 {
@@ -320,8 +318,8 @@ static ncclResult_t shim_close_listener(void *listener)
   return nccl_result(listener ? net_close_listener(listener) : 0, API);
 }
 
-/* What NCCL may find NULL stays NULL: regMrDmaBuf, getDeviceMr, irecvConsumed,
- * makeVDevice, setNetAttr. */
+/* These optional functions stay NULL: regMrDmaBuf, getDeviceMr, irecvConsumed, makeVDevice,
+ * setNetAttr. */
 __attribute__((visibility("default"))) extern const SHIM_PASTE(ncclNet_v, API, _t)
     SHIM_PASTE(ncclNetPlugin_v, API, );
 

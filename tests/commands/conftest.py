@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands run as users run them, in an environment without HARP's or NCCL's variables."""
+"""Fixtures that run the commands as users do, without HARP's or NCCL's variables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Harp = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stands for the host's tools: config and run lie in it."""
+    """A folder with the subfolders config and run, named by HARP's variables."""
     for name in list(os.environ):
         if name.startswith(("HARP_", "NCCL_")) and name not in KEPT:
             monkeypatch.delenv(name)
@@ -36,7 +36,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def harp(folders: Path) -> Harp:
-    """Runs harp, sees to its exit status and that it never shows a traceback."""
+    """Runs harp, and checks its exit status and that it shows no traceback."""
 
     def run(*words: str, code: int = 0, module: str = "harp") -> subprocess.CompletedProcess[str]:
         done = subprocess.run(

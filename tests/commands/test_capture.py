@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp capture: the frames of a process's flows, and no others."""
+"""harp capture records the frames of a process's flows, and no others."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from harp.observe.capture_filter import Target, program
 from harp.observe.packet_ring import Frame, attach
 from tools.hosts.lab import Host, Lab
 
-# Publishes flows, as a process would whose flows come and go. A line has a local port, and it
-# may have link, flow, peer and the peer's port.
+# Publishes flows like a process that opens and closes flows. A line has a local port, and
+# optionally link, flow, peer and the peer's port.
 PUBLISHER = """
 import socket, struct, sys
 from harp.testing import _engine
@@ -47,7 +47,7 @@ sys.stdin.read()
 """
 
 
-# Takes what is sent to port 5001, connection by connection.
+# Receives on port 5001, one connection after the other.
 SINK = """
 import socket
 listener = socket.create_server(("", 5001))
@@ -88,7 +88,7 @@ def start_capture(host: Host, path: Path, *words: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    for _ in range(400):  # its packet socket shows that it listens: bound, and running
+    for _ in range(400):  # its packet socket in /proc is bound and running once it captures
         sockets = [line.split() for line in host.read("/proc/net/packet").splitlines()[1:]]
         if any(columns[4] != "0" and columns[5] == "1" for columns in sockets):
             return process
@@ -98,7 +98,7 @@ def start_capture(host: Host, path: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def end(process: subprocess.Popen[str], number: int = signal.SIGINT) -> str:
-    """Ctrl-C; what it said."""
+    """Ends it by Ctrl-C. Returns its output."""
     process.send_signal(number)
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 0 and "Aborted" not in output, output
@@ -106,7 +106,7 @@ def end(process: subprocess.Popen[str], number: int = signal.SIGINT) -> str:
 
 
 def lengths(path: Path) -> list[tuple[int, int]]:
-    """Of each frame: the bytes kept, and those that it had."""
+    """For each frame: the bytes kept, and its length."""
     data, found, at = path.read_bytes(), [], 0
     while at < len(data):
         kind, size = struct.unpack_from("<II", data, at)
@@ -138,7 +138,7 @@ def test_capture_of_kernel_address_takes_only_flow_ports(lab: Lab, folders: Path
     process = start_capture(server, path)
     connect(client, server.address, 5001, 5002)
     publisher.flow(5003)
-    subprocess.run(["sleep", "3"])  # flows are looked up once a second
+    subprocess.run(["sleep", "3"])  # capture reads the flows once a second
     connect(client, server.address, 5003, 5002)
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 0, output
@@ -182,9 +182,9 @@ def test_invalid_requests_are_refused(lab: Lab, folders: Path) -> None:
         assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
         return done.stderr
 
-    assert "no process with HARP publishes" in refused()
+    assert "no process with HARP runs here" in refused()
     wire = Publisher(host, "wire:/x", "10.0.0.1/24")
-    assert "its frames pass no packet socket" in refused()
+    assert "its frames do not pass through packet sockets" in refused()
     gone = Publisher(host, "packet:eth9", "10.0.0.1/24")
     text = refused(code=2)
     assert "--id " in text
@@ -202,8 +202,8 @@ def test_filter_holds_all_ports_of_statistics_file() -> None:
 
 @pytest.fixture
 def served(lab: Lab, folders: Path) -> Iterator[Publisher]:
-    """The first host has sockets on ports 5001 to 5003, and a process with HARP publishes
-    them as flows 0 and 1 of link 4, and as link 5."""
+    """The first host has sockets on ports 5001 to 5003. Its statistics file lists them as flows 0
+    and 1 of link 4, and as link 5."""
     server = lab.hosts[0]
     sockets = server.popen(
         [sys.executable, "-c", SERVER, "5001", "5002", "5003"],
@@ -232,7 +232,7 @@ def test_signal_ends_capture_with_summary(
     assert sum(length for _, length in lengths(path)) > 5000
 
 
-# Sends from the port that is 1000 above the one it sends to.
+# Sends from a source port that is 1000 above the destination port.
 FROM_A_PORT = """
 import socket, sys
 for port in map(int, sys.argv[2:]):
@@ -265,7 +265,7 @@ def test_filters_select_frames(
     ports: set[int],
     sources: Optional[int],
 ) -> None:
-    """`sources`: the only host that frames are from; None: both."""
+    """`sources`: the only host that sends the captured frames; None: both."""
     server, client = lab.hosts
     path = folders / "out.pcapng"
     process = start_capture(
@@ -308,7 +308,7 @@ def test_snaplen_truncates_frames(lab: Lab, folders: Path, served: Publisher) ->
     assert "0 lost" in end(process)
     found = lengths(path)
     assert max(kept for kept, _ in found) == 100 and sum(length for _, length in found) > 5000
-    assert rdpcap(str(path))[-1][IP].dst  # readers take it
+    assert rdpcap(str(path))[-1][IP].dst  # other programs can read the file
 
 
 def test_file_ring_keeps_newest_frames(lab: Lab, folders: Path, served: Publisher) -> None:
@@ -338,7 +338,7 @@ for _ in range(200): s.sendall(bytes(1 << 20))
 
 
 def test_stopped_reader_loses_no_frame_or_reports_loss(lab: Lab, folders: Path) -> None:
-    """200 MB of large frames while it cannot run; and where there is no room, it says so."""
+    """200 MB of large frames arrive while capture is stopped. Without room, it reports the loss."""
     server, client = lab.hosts
     sink = server.popen([sys.executable, "-c", SINK], stdout=subprocess.PIPE)
     assert sink.stdout and sink.stdout.readline()
@@ -361,15 +361,15 @@ def test_stopped_reader_loses_no_frame_or_reports_loss(lab: Lab, folders: Path) 
         seen = sum(length for _, length in lengths(path))
         assert taken == len(lengths(path))
         assert (seen >= 200 << 20) == (lost == 0) == (words[0] == "--snaplen"), output
-        assert ("--buffer makes more room" in output) == (lost > 0)
+        assert ("or a larger --buffer" in output) == (lost > 0)
     publisher.close()
     sink.kill()
     sink.communicate(timeout=20)
 
 
 class Ring:
-    """Stands for a ring of 16 blocks, of which `waiting` are to be read; a block has a frame of
-    10,000 bytes, kept as the filter says."""
+    """A fake ring of 16 blocks, `waiting` of them ready. A block has a frame of 10,000 bytes,
+    truncated by the filter."""
 
     size = 16
 
@@ -396,7 +396,7 @@ def test_full_ring_truncates_frames_to_headers(tmp_path: Path) -> None:
     ring = Ring([1, 3, 4, 9, 1, 0, 0, 0])
     with CaptureFiles(tmp_path / "x.pcapng", "", 262144, 0, 0) as files:
         one._record(ring, files)  # type: ignore[arg-type]
-    assert ring.kept == [10_000, 256, 262144, 0]  # the last: nothing more is taken
+    assert ring.kept == [10_000, 256, 262144, 0]  # the last filter rejects all frames
     kept = [kept for kept, length in lengths(tmp_path / "x.pcapng")]
     assert (one.taken, kept.count(256), one.cut) == (8, 2, 2)
 

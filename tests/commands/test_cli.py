@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command has its help, its exit status, and a line for whoever misspells it."""
+"""Every command has help, an exit status, and an error line for a misspelled name."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp doctor: each fault that is put in is found and told with its remedy."""
+"""harp doctor finds each injected fault and names a remedy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def conf(folders: Path) -> Path:
 
 @pytest.fixture
 def findings(host: Host, conf: Path) -> Findings:
-    """Runs doctor on a host; its texts by level, and sees to the exit status."""
+    """Runs doctor on a host and checks its exit status. Returns its texts by level."""
 
     def run(*prefix: str, **environment: str) -> dict[str, list[str]]:
         done = host.run(
@@ -61,17 +61,17 @@ def test_correct_host_has_no_fault(findings: Findings) -> None:
     assert [text for text in found["fault"] if not text.startswith("plugin")] == []
     assert has(found["ok"], "ztcp0.conf: shares 10.77.0.1/24 of eth0")
     assert has(found["ok"], "CAP_NET_RAW")
-    assert has(found["ok"], "0 processes with HARP run now")
+    assert has(found["ok"], "0 processes use HARP now")
 
 
 @pytest.mark.parametrize(
     "text, said",
     [
         ("device = packet:eth5", "no interface eth5"),
-        ("device = packet:lo", "lo is no Ethernet interface"),
+        ("device = packet:lo", "lo is not an Ethernet interface"),
         ("device = packet:eth0\nmtu = 9000", "mtu = 9000 is more than eth0's 1500"),
-        ("device = packet:eth0\naddress = 10.77.0.1/24", "the kernel holds 10.77.0.1 itself"),
-        ("device = packet:eth0\ncores = 4000", "cores [4000] are not among those"),
+        ("device = packet:eth0\naddress = 10.77.0.1/24", "10.77.0.1 is one of the kernel's"),
+        ("device = packet:eth0\ncores = 4000", "cores [4000] are outside this process's"),
         ("devise = packet:eth0", "ztcp0.conf:1: unknown key 'devise'"),
         (
             "device = packet:eth0\naddress = 10.77.0.101/24\ngateway = 10.78.0.1",
@@ -79,11 +79,11 @@ def test_correct_host_has_no_fault(findings: Findings) -> None:
         ),
         (
             "device = packet:eth0\ngateway = 10.78.0.1",
-            "gateway = 10.78.0.1 is outside 10.77.0.1/24 of eth0",
+            "gateway = 10.78.0.1 is not reachable: it is outside 10.77.0.1/24 of eth0",
         ),
         (
             "device = dpdk:nosuch\naddress = 10.77.0.101/24",
-            "there is no PCI device nosuch, nor a driver of DPDK's in software of that name",
+            "there is no PCI device nosuch, and no DPDK software device of that name",
         ),
     ],
 )
@@ -105,7 +105,7 @@ def test_ip_forwarding_with_own_address_is_a_fault(
     conf.write_text("device = packet:eth0\naddress = 10.77.0.101/24\n")
     assert has(findings()["ok"], "10.77.0.101 is HARP's own on eth0")
     host.write("/proc/sys/net/ipv4/ip_forward", "1")
-    assert has(findings()["fault"], "would pass on frames for 10.77.0.101; run harp setup")
+    assert has(findings()["fault"], "would handle packets for 10.77.0.101; run harp setup")
     host.run([sys.executable, "-m", "harp", "setup", "--yes"])
     assert has(findings()["ok"], "10.77.0.101 is HARP's own on eth0")
     host.run([sys.executable, "-m", "harp", "setup", "undo"])
@@ -131,16 +131,17 @@ def test_address_of_other_host_is_a_fault(
 def test_address_of_local_rank_is_no_fault(
     mac: str, host: Host, conf: Path, findings: Findings
 ) -> None:
-    """It answers ARP for the address, and is no other host; doctor's probe does not harm it."""
+    """A local rank answers ARP for the address, which is no conflict. doctor's probe does not harm
+    it."""
     conf.write_text(f"device = packet:eth0\naddress = 10.77.0.101/24\n{mac}")
     run_folder = os.environ["HARP_RUN_DIR"]
     with Rank(Site(conf.parent, host.command([]), {"HARP_RUN_DIR": run_folder})) as rank:
         rank.init()
         found = findings()
         (process,) = statfile.scan([Path(run_folder)])
-    assert process.instances[0]["arp_requests_in"] >= 3, "it has not heard the probes"
+    assert process.instances[0]["arp_requests_in"] >= 3, "it has not received the probes"
     assert process.instances[0]["arp_conflicts"] == 0
-    assert has(found["ok"], f"HARP's own on eth0; process {process.pid} uses it now")
+    assert has(found["ok"], f"HARP's own on eth0; in use by process {process.pid}")
     assert not has(found["fault"], "10.77.0.101")
 
 
@@ -155,13 +156,13 @@ def test_link_down_is_a_fault(host: Host, findings: Findings) -> None:
 def test_claim_is_noted(conf: Path, findings: Findings) -> None:
     fd = os.open(conf, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    assert has(findings()["note"], f"ztcp0.conf: claimed by process {os.getpid()}")
+    assert has(findings()["note"], f"ztcp0.conf: in use by process {os.getpid()}")
     os.close(fd)
 
 
 def test_missing_cap_net_raw_is_a_fault(findings: Findings) -> None:
     found = findings("setpriv", "--bounding-set", "-net_raw", "--inh-caps", "-net_raw")
-    assert has(found["fault"], "no CAP_NET_RAW")
+    assert has(found["fault"], "need CAP_NET_RAW")
 
 
 def test_environment_faults_are_found(folders: Path, findings: Findings) -> None:
@@ -170,7 +171,7 @@ def test_environment_faults_are_found(folders: Path, findings: Findings) -> None
     )
     assert has(found["fault"], "HARP_DISABLE is set")
     assert has(found["fault"], "NCCL_NET=Socket keeps NCCL from HARP")
-    assert has(found["note"], "HARP_DEVICE does nothing")
+    assert has(found["note"], "HARP_DEVICE has no effect")
     assert has(
         found["note"],
         f"/absent is missing or not writable: statistics go to /dev/shm/harp-{os.geteuid()}",
@@ -179,8 +180,8 @@ def test_environment_faults_are_found(folders: Path, findings: Findings) -> None
 
 def test_unknown_variables_are_noted(findings: Findings) -> None:
     found = findings(HARP_FLOW="4", HARP_ELEPHANT="1", HARP_TEST_SEED="7")
-    assert has(found["note"], "nothing reads HARP_FLOW; is HARP_FLOWS meant?")
-    assert has(found["note"], "nothing reads HARP_ELEPHANT; harp env --defaults lists")
+    assert has(found["note"], "HARP_FLOW is not a variable of HARP's; do you mean HARP_FLOWS?")
+    assert has(found["note"], "HARP_ELEPHANT is not a variable of HARP's; see harp env")
     assert not has(found["note"], "HARP_TEST")
 
 
@@ -188,9 +189,9 @@ def test_key_file_faults_are_found(folders: Path, findings: Findings) -> None:
     key = folders / "key"
     assert has(findings(HARP_KEY_FILE=str(key))["fault"], f"{key}: No such file")
     key.write_text("too short\n")
-    assert has(findings(HARP_KEY_FILE=str(key))["fault"], "fewer than 16 bytes can be guessed")
+    assert has(findings(HARP_KEY_FILE=str(key))["fault"], "a key has at least 16 bytes")
     key.write_text("x" * 4097)
-    assert has(findings(HARP_KEY_FILE=str(key))["fault"], "more than 4096 bytes are no key")
+    assert has(findings(HARP_KEY_FILE=str(key))["fault"], "a key has at most 4096 bytes")
     key.write_text("0123456789abcdef\n")
     key.chmod(0o644)
     assert has(findings(HARP_KEY_FILE=str(key))["note"], f"may read or change it; chmod 600 {key}")
@@ -203,14 +204,16 @@ def test_dpdk_device_without_dpdk_build_is_a_fault(
     conf: Path, folders: Path, findings: Findings
 ) -> None:
     conf.write_text("device = dpdk:virtio_user0,path=/x\naddress = 10.77.0.101/24\n")
-    without = "dpdk:virtio_user0: this HARP was built without DPDK; build it where libdpdk-dev"
+    without = (
+        "dpdk:virtio_user0: this HARP was built without DPDK; build it on a host with libdpdk-dev"
+    )
     plugin = nccl_plugin_path().read_bytes()
     assert has(findings()["fault"], without) == (b"was built without DPDK" in plugin)
     build = folders / "build"
     (build / "harp").mkdir(parents=True)
     shutil.copy(_tables.__file__, build / "harp")
     (build / "plugin").mkdir()
-    # What dpdk_glue/dpdk/ethdev_absent.c puts into the plugin of such a build.
+    # The text that dpdk_glue/dpdk/ethdev_absent.c puts into a plugin without DPDK.
     none = (Path(__file__).parents[2] / "dpdk_glue" / "dpdk" / "ethdev_absent.c").read_text()
     (said,) = re.findall(r"this HARP was built without DPDK", none)
     (build / "plugin" / "libnccl-net.so").write_bytes(plugin + said.encode())
@@ -222,10 +225,10 @@ def test_library_that_nccl_loads_is_reported(folders: Path, findings: Findings) 
     library.write_text("HARP_CONF_DIR")
     assert has(findings(LD_LIBRARY_PATH=str(folders))["ok"], f"NCCL: loads {library}")
     library.write_text("another")
-    assert has(findings(LD_LIBRARY_PATH=str(folders))["note"], "not HARP's")
+    assert has(findings(LD_LIBRARY_PATH=str(folders))["note"], "another vendor's plugin")
     library.rename(folders / "bak.libnccl-net.so")
-    assert has(findings(LD_LIBRARY_PATH=str(folders))["note"], "is disabled; harp enable")
-    assert has(findings(NCCL_NET_PLUGIN="x")["note"], "NCCL_NET_PLUGIN=x decides")
+    assert has(findings(LD_LIBRARY_PATH=str(folders))["note"], "is disabled; run harp enable")
+    assert has(findings(NCCL_NET_PLUGIN="x")["note"], "NCCL_NET_PLUGIN=x selects")
 
 
 def test_missing_plugin_is_a_fault(folders: Path, findings: Findings) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp enable and disable: one rename."""
+"""harp enable and disable rename the plugin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_disable_and_enable_rename_plugin(given: str, harp: Any, tmp_path: Path)
     folder = tmp_path / "lib"
     folder.mkdir()
     (folder / "libnccl-net.so").write_text("HARP_CONF_DIR")
-    for _ in range(2):  # again changes nothing
+    for _ in range(2):  # a repetition changes nothing
         assert "bak.libnccl-net.so: disabled" in harp("disable", f"{folder}{given}").stdout
         assert [path.name for path in folder.iterdir()] == ["bak.libnccl-net.so"]
     for _ in range(2):
@@ -25,7 +25,7 @@ def test_disable_and_enable_rename_plugin(given: str, harp: Any, tmp_path: Path)
 def test_first_harp_plugin_on_search_path_is_renamed(
     harp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another vendor's before it, and behind it, is not touched."""
+    """Other vendors' plugins before and after it are not renamed."""
     folders = [tmp_path / name for name in ("absent", "before", "lib", "behind")]
     for folder in folders[1:]:
         folder.mkdir()
@@ -47,8 +47,8 @@ def test_plugin_of_other_vendor_is_not_renamed(
 ) -> None:
     (tmp_path / name).write_text("somebody else's")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    assert f"{tmp_path / name} is not HARP's" in harp(command, code=1).stderr
-    assert "another plugin under that name" in harp(command, str(tmp_path), code=1).stderr
+    assert f"not HARP's: {tmp_path / name}" in harp(command, code=1).stderr
+    assert "another vendor's plugin" in harp(command, str(tmp_path), code=1).stderr
     assert (tmp_path / name).is_file()
 
 
@@ -56,6 +56,6 @@ def test_invalid_requests_are_refused(harp: Any, tmp_path: Path) -> None:
     assert "holds neither" in harp("enable", str(tmp_path), code=1).stderr
     (tmp_path / "libnccl-net.so").write_text("HARP_CONF_DIR a")
     (tmp_path / "bak.libnccl-net.so").write_text("HARP_CONF_DIR b")
-    assert "is there beside" in harp("disable", str(tmp_path), code=1).stderr
+    assert "holds both" in harp("disable", str(tmp_path), code=1).stderr
     assert (tmp_path / "bak.libnccl-net.so").read_text() == "HARP_CONF_DIR b"
-    assert "give a folder, or a file called" in harp("enable", "/etc/passwd", code=2).stderr
+    assert "give a folder, or a file named" in harp("enable", "/etc/passwd", code=2).stderr

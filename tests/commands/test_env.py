@@ -24,12 +24,12 @@ KEYS = {
     "instances": "1",
     "cores": "none: workers are not pinned",
     "flows": "1",
-    "tcp_ports": "49152-65535; for address = kernel, what the kernel grants",
+    "tcp_ports": "49152-65535; for address = kernel, ports that the kernel assigns",
     "peers": "any",
     "cc": "cubic",
     "rto_min_us": "5000",
     "timeout_ms": "60000",
-    "hugepages": "what is free, or none",
+    "hugepages": "the free ones, or none",
 }
 
 
@@ -73,15 +73,15 @@ def test_unknown_variable_is_named_with_suggestion(
         "HARP_FLOW": "HARP_FLOWS",
     }
     text = harp("env").stdout
-    assert "HARP_FLOW = 4    nothing reads it; is HARP_FLOWS meant?\n" in text
-    assert "HARP_ELEPHANT = 1    nothing reads it\n" in text
+    assert "HARP_FLOW = 4    HARP does not read it; do you mean HARP_FLOWS?\n" in text
+    assert "HARP_ELEPHANT = 1    HARP does not read it\n" in text
 
 
 def test_invalid_file_exits_1(harp: Any, folders: Path) -> None:
     path = folders / "config" / "ztcp0.conf"
     assert "no ztcp*.conf" in harp("env", code=1).stdout
     path.write_text("device = eth0\n")
-    assert "wrong: " in harp("env", code=1).stdout
+    assert "error: " in harp("env", code=1).stdout
     assert (
         "ztcp0.conf:1: device = 'eth0'"
         in json.loads(harp("env", "--json", str(path), code=1).stdout)["files"][0]["error"]

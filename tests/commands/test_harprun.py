@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harprun: what a job's environment is, and that the job takes its place."""
+"""harprun sets a job's environment and replaces itself by the job."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_plugin_with_nccl_name_needs_no_link(harprun: Any, tmp_path: Path) -> No
 
 
 def test_two_installations_have_separate_links(harprun: Any, folders: Path, tmp_path: Path) -> None:
-    """Jobs of both run at the same time."""
+    """Jobs of both installations can run at the same time."""
     found = {}
     for name in ("one", "two", "one"):
         path = tmp_path / name / "libnccl-net-harp.so"
@@ -73,7 +73,7 @@ def test_two_installations_have_separate_links(harprun: Any, folders: Path, tmp_
 
 
 def test_concurrent_harpruns_share_one_link(harprun: Any, plugin: Path, tmp_path: Path) -> None:
-    """Ranks of several hosts may have one home."""
+    """Ranks of several hosts may share a home folder."""
     words = [
         sys.executable,
         "-c",
@@ -93,7 +93,7 @@ def test_concurrent_harpruns_share_one_link(harprun: Any, plugin: Path, tmp_path
 def test_unwritable_home_falls_back(
     harprun: Any, plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NCCL 2.11 and later find the plugin by the name in the wheel; nothing is left anywhere."""
+    """NCCL 2.11 and later find the plugin by its name in the wheel. harprun leaves no files."""
     for name in ("file", "passing", "runtime"):
         (tmp_path / name).mkdir() if name != "file" else (tmp_path / name).write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -102,7 +102,7 @@ def test_unwritable_home_falls_back(
     show = ("sh", "-c", "echo $NCCL_NET_PLUGIN $LD_LIBRARY_PATH")
     done = harprun("--plugin", str(plugin), *show)
     assert done.stdout == f"harp {plugin.parent}\n"
-    assert "NCCL before 2.11 will not find it. Set XDG_CACHE_HOME." in done.stderr
+    assert "NCCL before 2.11 will not find the plugin. Set XDG_CACHE_HOME." in done.stderr
     other = plugin.rename(tmp_path / "libmine.so")
     assert harprun("--plugin", str(other), *show).stdout == f"{other} {tmp_path}\n"
     assert list((tmp_path / "passing").iterdir()) == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp stat and top: what processes publish, for people and for programs."""
+"""harp stat and top show the statistics of processes as text, JSON and Prometheus' format."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def published(folders: Path) -> Iterator[_engine.StatFile]:
 def test_stat_without_processes(harp: Any, folders: Path) -> None:
     assert "no process with HARP runs here" in harp("stat").stdout
     assert json.loads(harp("stat", "--json").stdout)["processes"] == []
-    assert "no process with pid 1 publishes" in harp("stat", "--pid", "1", code=1).stderr
+    assert "no process with pid 1 runs here" in harp("stat", "--pid", "1", code=1).stderr
 
 
 def test_stat_prints_text(harp: Any, published: Any) -> None:
@@ -95,7 +95,7 @@ def test_stat_prints_prometheus(harp: Any, published: Any) -> None:
         assert any(line.startswith(f"# HELP {family} ") for line in lines)
 
 
-# Publishes as the rank that its environment says, as number 1 of its own pid namespace.
+# Publishes as the rank of its environment, with pid 1 in its own pid namespace.
 FIRST_OF_ITS_OWN = """
 import os, sys
 from harp.testing import _engine
@@ -143,7 +143,7 @@ def test_processes_with_equal_pid_have_distinct_samples(harp: Any, folders: Path
         assert f"rank 1 pid 1 on {socket.gethostname()}" in harp("stat").stdout
         rows = json.loads(harp("top", "-n", "1", "-d", "0.1", "--json").stdout)["processes"]
         assert {(row["id"], row["rank"]) for row in rows} == set(zip(ids, (0, 1)))
-        assert "no process with rank 2 publishes" in harp("stat", "--rank", "2", code=1).stderr
+        assert "no process with rank 2 runs here" in harp("stat", "--rank", "2", code=1).stderr
     finally:
         for one in ranks:
             one.communicate(timeout=20)
@@ -170,7 +170,7 @@ print(_engine.dump([ring], b"peer 10.0.0.2 is silent", 4000))
     assert re.search(r"\+2\.500 us  instance 0 flow 2     sleep +timeout_us=70$", text[2])
     records = json.loads(harp("stat", "--json", "--trace", path).stdout)["records"]
     assert [record["event"] for record in records] == ["poll", "sleep"]
-    assert "no trace of HARP's" in harp("stat", "--trace", "/etc/passwd", code=1).stderr
+    assert "not a trace of HARP's" in harp("stat", "--trace", "/etc/passwd", code=1).stderr
     assert "No such file" in harp("stat", "--trace", "/absent", code=1).stderr
 
 

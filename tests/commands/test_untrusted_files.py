@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Statistics files and traces that other users of the host wrote: what root's terminal and
-Prometheus get to see of them, and whom they can pass for."""
+"""Statistics files and traces of other users cannot send control characters to root's terminal,
+change Prometheus' metrics, or pretend to be another user's."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from harp.observe import foreign, statfile
 from harp.testing import _engine
 
 STRANGER = 12345
-TITLE = b"\x1b]0\x07"  # names a terminal's window
+TITLE = b"\x1b]0\x07"  # sets the title of a terminal's window
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives a file away: needs root")
 
 
 def spoil(path: str, find: bytes, become: bytes) -> None:
-    """Another text of the same length at every place in the file."""
+    """Replaces a text by another of the same length, everywhere in the file."""
     data = Path(path).read_bytes()
     assert find in data and len(find) == len(become)
     with open(path, "r+b") as file:
@@ -88,7 +88,7 @@ def test_one_file_cannot_change_prometheus_types(harp: Any, folders: Path) -> No
     data = bytearray(Path(liar.path).read_bytes())
     table = struct.unpack_from("=I", data, 48)[0]
     place = table + names.index("rx_bytes") * 64
-    # A gauge of that name would be the family of the honest one's count.
+    # A gauge of that name would get the family name of the real counter.
     data[place : place + 64] = struct.pack("=60sI", b"tx_bytes_total", 1)
     place = table + names.index("tx_frames") * 64
     struct.pack_into("=I", data, place + 60, 1)
@@ -156,9 +156,9 @@ def test_reader_survives_truncated_file(folders: Path) -> None:
 def test_fifo_and_device_are_refused(folders: Path) -> None:
     pipe = folders / "0123456789abcdef.stat"
     os.mkfifo(pipe)
-    with pytest.raises(statfile.StatError, match="no file"):
+    with pytest.raises(statfile.StatError, match="not a regular file"):
         statfile.read(pipe)
-    with pytest.raises(foreign.ForeignError, match="no file"):
+    with pytest.raises(foreign.ForeignError, match="not a regular file"):
         foreign.read(Path("/dev/zero"), 100)
 
 
@@ -166,14 +166,14 @@ def test_oversized_file_is_refused(folders: Path) -> None:
     large = folders / "0123456789abcdef.stat"
     with open(large, "wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(statfile.StatError, match="larger"):
+    with pytest.raises(statfile.StatError, match="too many"):
         statfile.read(large)
 
 
 def test_fallback_folder_belongs_to_its_user(
     harp: Any, folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever may write to /dev/shm chooses names there, but not other users' numbers."""
+    """Any user may make files in /dev/shm, but cannot own a folder as another user."""
     shm = folders / "shm"
     names = ["harp-" + "7" * 9, f"harp-{os.geteuid()}", "harp-0\x1b[2J", "harp-1x"]
     for name in names:

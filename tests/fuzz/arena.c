@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An arena whose content, and the sanitizer's idea of it, are kept and restored:
- * a live connection for each input at the price of copying it. The linker sends
- * all calls of malloc and its like here (--wrap).
+ * An arena whose content and sanitizer shadow are saved and restored. Each input so finds a live
+ * connection for the cost of a copy. The linker redirects malloc and similar calls here (--wrap).
  */
 #include <errno.h>
 #include <sanitizer/asan_interface.h>
@@ -16,20 +15,20 @@ enum {
   MARGIN = 64, /* bytes between allocations */
   GRAIN = 64,  /* alignment; covers whole bytes of the sanitizer's shadow */
   SKIPS_MAX = 8,
-  HEADER = GRAIN, /* the size of an allocation lies before it */
+  HEADER = GRAIN, /* a block's size is stored before it */
 };
 
 static _Alignas(4096) uint8_t arena[ARENA_SIZE];
 static uint8_t kept[ARENA_SIZE], kept_shadow[ARENA_SIZE / 8];
 static size_t used, kept_size;
-static size_t held, kept_held; /* bytes that were taken and not freed */
+static size_t held, kept_held; /* allocated bytes that were not freed */
 static bool inside;
 static struct {
   size_t start, end;
 } skips[SKIPS_MAX];
 static unsigned skip_count;
 
-/* The sanitizer's runtime has it, its public header does not. */
+/* The sanitizer's runtime has it, but its public header does not declare it. */
 void __asan_get_shadow_mapping(size_t *scale, size_t *offset);
 
 void *__real_malloc(size_t size);
@@ -110,7 +109,8 @@ void __wrap_free(void *memory)
     __real_free(memory);
     return;
   }
-  memcpy(&size, (uint8_t *)memory - sizeof size, sizeof size); /* traps if freed before */
+  /* traps if the block was freed before */
+  memcpy(&size, (uint8_t *)memory - sizeof size, sizeof size);
   held -= size;
   ASAN_POISON_MEMORY_REGION((uint8_t *)memory - HEADER, HEADER + round_up(size));
 }
@@ -131,7 +131,7 @@ static uint8_t *shadow(void)
   return (uint8_t *)(((uintptr_t)arena >> scale) + offset);
 }
 
-/* Copies words without asking the sanitizer: what is freed is kept and restored, too. */
+/* Copies words without the sanitizer's checks, because freed blocks are saved and restored, too. */
 __attribute__((no_sanitize("address", "undefined", "coverage"))) static void copy(
     uint8_t *to, const uint8_t *from, size_t size)
 {
@@ -142,7 +142,7 @@ __attribute__((no_sanitize("address", "undefined", "coverage"))) static void cop
   }
 }
 
-/* Of the arena, or of something that has one byte for each `ratio` bytes of it. */
+/* Copies the arena, or data with one byte for each `ratio` bytes of it. */
 static void copy_content(uint8_t *to, const uint8_t *from, size_t ratio)
 {
   size_t at = 0;

@@ -6,7 +6,7 @@
 
 _Noreturn void fuzz_wrong(const char *file, int line, const char *what)
 {
-  fprintf(stderr, "%s:%d: not so: %s\n", file, line, what);
+  fprintf(stderr, "%s:%d: false: %s\n", file, line, what);
   abort();
 }
 

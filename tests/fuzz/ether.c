@@ -55,7 +55,7 @@ struct world *ether_world(void)
   ether_header(ether_own, ether_peer, ETH_TYPE_ARP, bytes);
   ether_arp(&answer, bytes + ETH_HEADER);
   world_receive(world, bytes, sizeof bytes, sizeof bytes);
-  hand_over(world, 1001, world_find(world, connection)->snd_nxt, FLAG_ACK);
+  hand_over(world, 1001, world_find(world, connection)->snd.nxt, FLAG_ACK);
   FUZZ_EXPECT(connection->tcp && connection->tcp->state == TCP_ESTABLISHED);
   world_push(connection, 6000, true);
   harp_stack_flush(world->stack);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A world on Ethernet, whose peer's hardware address is known. */
+/* A world on Ethernet with a known MAC address of the peer. */
 #ifndef HARP_TESTS_FUZZ_ETHER_H
 #define HARP_TESTS_FUZZ_ETHER_H
 
@@ -13,11 +13,11 @@ struct ether_arp_words {
 
 extern const uint8_t ether_own[6], ether_peer[6];
 
-/* Each returns the bytes that it wrote. */
+/* Both return the number of written bytes. */
 uint32_t ether_header(const uint8_t *to, const uint8_t *from, uint16_t type, uint8_t *out);
 uint32_t ether_arp(const struct ether_arp_words *arp, uint8_t *out);
 
-/* In the arena: connection 0 is established. */
+/* Creates a world in the arena. Connection 0 is established. */
 struct world *ether_world(void);
 
 #endif

@@ -48,7 +48,7 @@ uint8_t *frame_timestamp(uint8_t *at, uint32_t value, uint32_t echo)
   return at + 12;
 }
 
-/* The transport's checksum field within its header; 0: a protocol without one that is known. */
+/* Returns the offset of the checksum in the transport header; 0: none, or an unknown protocol. */
 static uint32_t checksum_at(uint8_t protocol)
 {
   return protocol == IP_PROTOCOL_TCP    ? TCP_CHECKSUM

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames of a peer, with right checksums: what is wrong with them is chosen, not chance. */
+/* Frames of a peer, with correct checksums, so that the fuzzer chooses each error. */
 #ifndef HARP_TESTS_FUZZ_FRAMES_H
 #define HARP_TESTS_FUZZ_FRAMES_H
 
@@ -23,14 +23,15 @@ struct fuzz_segment {
   uint32_t payload_length;
 };
 
-/* Writes IPv4 and TCP headers; returns their length. The device vouches for the segment's sum. */
+/* Writes IPv4 and TCP headers and returns their length. The TCP checksum stays 0, because the
+ * device reports it as good. */
 uint32_t frame_tcp_headers(const struct fuzz_segment *segment, uint8_t *out);
-/* The timestamp option (RFC 7323), padded; returns its end. */
+/* Writes the padded timestamp option (RFC 7323) and returns its end. */
 uint8_t *frame_timestamp(uint8_t *at, uint32_t value, uint32_t echo);
-/* An IPv4 header before payload_length bytes; returns its length. */
+/* Writes an IPv4 header for payload_length bytes and returns its length. */
 uint32_t frame_ipv4(uint32_t from, uint32_t to, uint8_t protocol, uint32_t payload_length,
                     uint8_t *out);
-/* Makes the checksums of a frame right as far as its lengths allow that. */
+/* Corrects the checksums of a frame as far as its lengths allow. */
 void frame_mend(uint8_t *ip, uint32_t length);
 
 #endif

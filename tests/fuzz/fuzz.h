@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the fuzzers share: memory that goes back to what it was after each input,
- * and how a wrong result is told.
+ * Shared code of the fuzzers: memory that is restored after each input, and error reporting.
  *
- *   arena.c        memory with a state that is kept and restored
- *   bytes.c        an input, read piece by piece; the pattern of streams
- *   frames.c       IPv4 packets of a peer; ether.c: and what carries them
+ *   arena.c        memory whose state is saved and restored
+ *   bytes.c        reads an input piece by piece; the pattern of streams
+ *   frames.c       IPv4 packets of a peer; ether.c: their Ethernet frames
  *   world.c        a stack with live connections, and their owner
- *   host.c         a HARP process without threads; remote.c: who it talks to
- *   steps.c        inputs made of steps of equal size, and how they mutate
- *   fuzz_*.c       one target each; a target is a program of libFuzzer's
+ *   host.c         a HARP process without threads; remote.c: its peer
+ *   steps.c        inputs of equal-sized steps, and their mutation
+ *   fuzz_*.c       one target each, a libFuzzer program
  *
- * A target's input is untrusted in the same way as what it stands for. One
- * thread.
+ * A target's input is as untrusted as the data that it stands for. One thread.
  */
 #ifndef HARP_TESTS_FUZZ_H
 #define HARP_TESTS_FUZZ_H
@@ -21,12 +19,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* libFuzzer's names. */
+/* Names required by libFuzzer. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t room);
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned seed);
 
-/* Ends the process as a finding, unless the condition holds. */
+/* Ends the process with a finding if the condition is false. */
 #define FUZZ_EXPECT(condition)                    \
   do {                                            \
     if (!(condition))                             \
@@ -36,47 +34,47 @@ _Noreturn void fuzz_wrong(const char *file, int line, const char *what);
 
 /* --- arena.c --- */
 
-/* Between these two, malloc and its like take from the arena; what they return
- * is surrounded by bytes that may not be touched, and so is what was freed. */
+/* Between these two calls, malloc and similar functions allocate from the arena. Untouchable
+ * bytes surround each block, and freed blocks are untouchable. */
 void arena_enter(void);
 void arena_leave(void);
-/* [start, start + size) is scratch, whose content means nothing: neither kept nor restored. */
+/* [start, start + size) is scratch memory: neither saved nor restored. */
 void arena_skip(const void *start, size_t size);
-/* Keeps what is in the arena, once; what is allocated later goes with the next restore. */
+/* Saves the arena's content, once. A restore discards later allocations. */
 void arena_keep(void);
 void arena_restore(void);
-/* Bytes of it that are in use; that have never been: what is freed is not taken again. */
+/* Bytes in use, and bytes never used. Freed memory is not reused. */
 size_t arena_held(void);
 size_t arena_left(void);
 
 /* --- bytes.c --- */
 
-/* What is left of an input. */
+/* The unread rest of an input. */
 struct fuzz_input {
   const uint8_t *data;
   size_t left;
 };
 
-/* The next bytes, little-endian; zeros where the input has ended. */
+/* Read the next bytes, little-endian; zeros after the end. */
 uint8_t fuzz_u8(struct fuzz_input *input);
 uint16_t fuzz_u16(struct fuzz_input *input);
 uint32_t fuzz_u32(struct fuzz_input *input);
 
-/* Streams consist of a pattern, so that each byte can be told from its number. */
+/* A pattern fills the streams, so that each byte follows from its number. */
 enum { PATTERN_PERIOD = 65536 };
-/* At least PATTERN_PERIOD bytes that a stream has from this number on. */
+/* Returns at least PATTERN_PERIOD bytes of a stream, from this number on. */
 const uint8_t *pattern_at(uint32_t number);
 
 /* --- steps.c --- */
 
 enum { STEP_SIZE = 16 };
 
-/* A target whose inputs are lists of steps: this is all that it defines. */
+/* A target whose inputs are lists of steps defines only this. */
 struct steps_target {
-  unsigned most;                  /* steps that are looked at */
-  void (*set_up)(void);           /* what each input finds, in the arena; once */
+  unsigned most;                  /* most steps that are run */
+  void (*set_up)(void);           /* creates the initial state in the arena; called once */
   void (*step)(const void *step); /* STEP_SIZE bytes */
-  void (*end)(void);              /* after the last one */
+  void (*end)(void);              /* called after the last step */
 };
 extern const struct steps_target steps_target;
 

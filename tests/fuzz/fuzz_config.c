@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A ztcp*.conf: any bytes give one line of error, or a configuration that can be
- * written out and read again with the same meaning. */
+/* Fuzzes ztcp*.conf. Any bytes give either one error line, or a configuration that can be
+ * written and read again with the same meaning. */
 #include <stdio.h>
 #include <string.h>
 

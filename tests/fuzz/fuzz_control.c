@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ARP and ICMP, well-formed and nearly so, to a host that has neighbours to ask
- * for and connections that messages may be about.
+ * Sends ARP and ICMP, well-formed and nearly so, to a host with INCOMPLETE neighbours and with
+ * connections that ICMP messages may quote.
  */
 #include "tests/fuzz/ether.h"
 #include "tests/fuzz/frames.h"
@@ -36,12 +36,12 @@ static uint32_t address(unsigned choice, uint32_t other)
   return addresses[choice & 3];
 }
 
-/* The last byte of a hardware address of the step's choice. */
+/* Builds a MAC address whose last byte the step chooses. */
 static void hardware(uint8_t out[6], unsigned choice)
 {
   memcpy(out, ether_peer, 6);
   out[5] = (uint8_t)(1 + (choice & 7));
-  out[0] |= choice & 8 ? 1 : 0; /* a group's */
+  out[0] |= choice & 8 ? 1 : 0; /* multicast bit */
 }
 
 static void arp(const struct step *step)
@@ -56,14 +56,14 @@ static void arp(const struct step *step)
   hardware(words.target_mac, step->code >> 4);
   ether_header(step->choice & 16 ? everybody : ether_own, words.sender_mac, ETH_TYPE_ARP, bytes);
   ether_arp(&words, bytes + ETH_HEADER);
-  if (step->choice & 32) { /* a wrong byte within its first words */
+  if (step->choice & 32) { /* a wrong byte within the first eight */
     bytes[ETH_HEADER + step->length % 8] ^= (uint8_t)(step->length >> 8);
   }
   uint32_t length = step->choice & 64 ? step->length % sizeof bytes : sizeof bytes;
   world_receive(world, bytes, length, step->choice & 128 ? step->mtu : length);
 }
 
-/* About a segment, or a part of one, that the host has sent or could have. */
+/* Quotes a segment, or a part of one, that the host has sent or could have sent. */
 static uint32_t quoted(const struct step *step, uint8_t *out)
 {
   const struct connection *connection = &world->connections[step->choice >> 6 & 1];
@@ -76,7 +76,7 @@ static uint32_t quoted(const struct step *step, uint8_t *out)
   store_be16(out + length + TCP_DEST,
              (uint16_t)(WORLD_PEER_PORT + (connection - world->connections)));
   store_be32(out + length + TCP_SEQUENCE,
-             tcp && step->choice & 8 ? tcp->snd_una + (step->number & 0xffff) : step->number);
+             tcp && step->choice & 8 ? tcp->snd.una + (step->number & 0xffff) : step->number);
   return length + 8;
 }
 
@@ -96,7 +96,7 @@ static void icmp(const struct step *step)
   world_receive(world, bytes, length, step->choice & 32 ? step->length : length);
 }
 
-/* A connection to somebody whose hardware address has to be asked for. */
+/* Opens a connection to a neighbour without a known MAC address. */
 static void open_to(const struct step *step)
 {
   static const struct harp_flow_ops nobody;
@@ -108,7 +108,7 @@ static void open_to(const struct step *step)
   }
 }
 
-/* Another protocol, or any first bytes behind the IPv4 header. */
+/* Sends another protocol, or any first bytes after the IPv4 header. */
 static void raw(const struct step *step)
 {
   uint8_t bytes[ETH_HEADER + IP_HEADER + STEP_SIZE];

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What HARP hosts say to each other, format by format: NCCL's handle, the hello
- * (with an epoch: the fence), the welcome, the chunk header. What is accepted
- * means the same when it is written again. */
+/* Fuzzes the formats between HARP hosts: NCCL's handle, the hello (with an epoch), the welcome,
+ * and the chunk header. An accepted message has the same meaning when it is written again. */
 #include <string.h>
 
 #include "plugin/link/protocol.h"
@@ -27,7 +26,7 @@ static void handle(const uint8_t *bytes)
   FUZZ_EXPECT(memcmp(scratch, bytes, HANDLE_SIZE) == 0);
 }
 
-/* A handle whose check is right, as far as handle_write lets it be. */
+/* Reads a handle with a correct check, as far as handle_write allows. */
 static void mended_handle(const uint8_t *bytes)
 {
   struct handle handle = {.version_min = bytes[2], .version_max = bytes[3], .instances = bytes[24]};
@@ -71,7 +70,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
   if (size < HELLO_SIZE) {
     return 0;
   }
-  const uint8_t *last = data + size - HELLO_SIZE; /* up to the last byte of its memory */
+  const uint8_t *last = data + size - HELLO_SIZE; /* ends at the last byte of its memory */
   greeting(last);
   handle(last + HELLO_SIZE - HANDLE_SIZE);
   mended_handle(last);

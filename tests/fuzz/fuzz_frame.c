@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Frames as they come: any bytes, in any two pieces, to a host with a live
- * connection. Most get right checksums, or nothing behind them would be reached.
- * An input is a list of: choice, split (2 bytes), length (2), the bytes.
+ * Sends any bytes, in any two pieces, to a host with a live connection. Most frames get correct
+ * checksums, because otherwise the stack would drop them early. An input is a list of: choice,
+ * split (2 bytes), length (2), the bytes.
  */
 #include "tests/fuzz/ether.h"
 #include "tests/fuzz/frames.h"
@@ -31,8 +31,8 @@ static void one(struct fuzz_input *input)
     uint8_t *header = frame + ETH_HEADER + IP_HEADER;
     store_be16(header + TCP_SOURCE, WORLD_PEER_PORT);
     store_be16(header + TCP_DEST, WORLD_LISTENER);
-    store_be32(header + TCP_SEQUENCE, tcp ? tcp->rcv_nxt : 0);
-    store_be32(header + TCP_ACKNOWLEDGEMENT, tcp ? tcp->snd_nxt : 0);
+    store_be32(header + TCP_SEQUENCE, tcp ? tcp->rcv.nxt : 0);
+    store_be32(header + TCP_ACKNOWLEDGEMENT, tcp ? tcp->snd.nxt : 0);
   }
   if (!(choice & AS_IT_IS) && length > ETH_HEADER) {
     frame_mend(frame + ETH_HEADER, length - ETH_HEADER);
@@ -54,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
   arena_restore();
   arena_enter();
   for (int i = 0; i < FRAMES_MAX && input.left > 0; i++) {
-    world->unchecked = true; /* the payload is the input's, not the pattern's */
+    world->unchecked = true; /* the payload is the input's */
     one(&input);
     world_check(world);
   }

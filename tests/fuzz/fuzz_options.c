@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* TCP options: the input is the header's options, to the last byte of its memory. */
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp_options.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

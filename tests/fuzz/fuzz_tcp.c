@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Segments for live connections, and what their owner and the clock do meanwhile.
- * A step names what it does in the connection's own terms (its sequence numbers
- * and edges), so that nearly every segment is one that a connection has to think
- * about. Connections: 0 was accepted, with all options; 1 was opened by us, to a
- * peer without options; 2 and 3 are what the input makes of them.
+ * Sends segments to live connections, while their owner calls the stack and time passes. A step
+ * uses the connection's own terms (its sequence numbers and edges), so that nearly every segment is
+ * relevant. Connection 0 was accepted, with all options. Connection 1 was opened to a peer without
+ * options. The input opens 2 and 3.
  */
 #include "tests/fuzz/frames.h"
 #include "tests/fuzz/world.h"
 
-enum { PAYLOAD_MAX = 3000, FRESH = 0x1000 /* the peer's first number */ };
+enum { PAYLOAD_MAX = 3000, FRESH = 0x1000 /* the peer's ISN */ };
 
 enum operation {
   STEP_SEGMENT,
   STEP_DATA,   /* in order */
-  STEP_ANSWER, /* everything sent is acknowledged */
+  STEP_ANSWER, /* acknowledges everything sent */
   STEP_TIME,
   STEP_DEADLINE,
   STEP_PUSH,
@@ -35,8 +34,8 @@ enum option_choice {
   WITH_SACK = 4,
   WITH_SYN_OPTIONS = 8,
   WITH_BAD_OPTION = 16,
-  MERGED = 32, /* a device has merged it from segments */
-  WHOLE = 64,  /* the payload lies behind the headers */
+  MERGED = 32, /* as if a device had merged segments */
+  WHOLE = 64,  /* the payload follows the headers in memory */
   NO_FLUSH = 128,
 };
 
@@ -51,36 +50,36 @@ static struct world *world;
 
 static int32_t offset(uint32_t word) { return (int32_t)(int16_t)word * (1 << (word >> 16 & 15)); }
 
-/* Sequence numbers of the peer's that mean something to us. */
+/* Returns a sequence number of the peer with a meaning for the stack. */
 static uint32_t their_number(const struct harp_tcp *tcp, unsigned choice, uint32_t word)
 {
   if (!tcp) {
     return FRESH + (choice ? (uint32_t)offset(word) : 0);
   }
-  const uint32_t numbers[8] = {tcp->rcv_nxt,
-                               tcp->rcv_nxt + (uint32_t)offset(word),
-                               tcp->rcv_right + (uint32_t)offset(word),
-                               tcp->irs,
-                               tcp->irs + 1 + (uint32_t)offset(word),
-                               tcp->fin_seq,
-                               tcp->runs ? tcp_ooo_block_at(tcp, 0)->end : tcp->rcv_nxt - 1,
+  const uint32_t numbers[8] = {tcp->rcv.nxt,
+                               tcp->rcv.nxt + (uint32_t)offset(word),
+                               tcp->rcv.right + (uint32_t)offset(word),
+                               tcp->rcv.irs,
+                               tcp->rcv.irs + 1 + (uint32_t)offset(word),
+                               tcp->rcv.fin_seq,
+                               tcp->runs ? tcp_ooo_block_at(tcp, 0)->end : tcp->rcv.nxt - 1,
                                word};
   return numbers[choice & 7];
 }
 
-/* And of ours. */
+/* Same, for the stack's own sequence numbers. */
 static uint32_t our_number(const struct harp_tcp *tcp, unsigned choice, uint32_t word)
 {
   if (!tcp) {
     return word;
   }
-  const uint32_t numbers[8] = {tcp->snd_nxt,
-                               tcp->snd_una,
-                               tcp->snd_una + (uint32_t)offset(word),
-                               tcp->snd_nxt + (uint32_t)offset(word),
-                               tcp->snd_end,
-                               tcp->iss,
-                               tcp->records ? tcp->records->end : tcp->snd_una + 1,
+  const uint32_t numbers[8] = {tcp->snd.nxt,
+                               tcp->snd.una,
+                               tcp->snd.una + (uint32_t)offset(word),
+                               tcp->snd.nxt + (uint32_t)offset(word),
+                               tcp->snd.end,
+                               tcp->snd.iss,
+                               tcp->flight.first ? tcp->flight.first->end : tcp->snd.una + 1,
                                word};
   return numbers[choice & 7];
 }
@@ -103,12 +102,12 @@ static uint8_t *syn_options(uint8_t *at, uint16_t mss, uint8_t shift)
   return at + sizeof options;
 }
 
-/* Two blocks: one by the step's words, one that a record of ours covers. */
+/* Two blocks: one from the step's words, one that covers a transmit record. */
 static uint8_t *sack_option(uint8_t *at, const struct harp_tcp *tcp, const struct step *step)
 {
-  uint32_t una = tcp ? tcp->snd_una : 0;
+  uint32_t una = tcp ? tcp->snd.una : 0;
   uint32_t start = our_number(tcp, step->target >> 2 & 7, step->b);
-  const struct harp_record *record = tcp && tcp->records ? tcp->records->next : NULL;
+  const struct harp_record *record = tcp && tcp->flight.first ? tcp->flight.first->next : NULL;
   store_be32(at, 0x01010500 + 2 + 16);
   store_be32(at + 4, start);
   store_be32(at + 8, start + (step->c >> 16 & 0x3fff));
@@ -121,7 +120,7 @@ static uint8_t write_options(uint8_t *options, const struct harp_tcp *tcp, const
 {
   uint8_t *at = options;
   if (step->choice & (WITH_TIMESTAMP | WITH_OLD_TIMESTAMP)) {
-    uint32_t recent = tcp ? tcp->ts_recent : 1;
+    uint32_t recent = tcp ? tcp->ts.recent : 1;
     at = frame_timestamp(at, step->choice & WITH_OLD_TIMESTAMP ? recent - 1 : recent,
                          tcp ? tcp_timestamp(tcp) : 0);
   }
@@ -187,7 +186,7 @@ static void segment(struct connection *connection, const struct step *step)
                our_number(tcp, step->target >> 5, step->c), step->flags);
 }
 
-/* What an honest peer would send next. */
+/* Sends the next segment of a correct peer. */
 static void honest(struct connection *connection, const struct step *step, uint16_t length)
 {
   const struct harp_tcp *tcp = world_find(world, connection);
@@ -195,7 +194,7 @@ static void honest(struct connection *connection, const struct step *step, uint1
   if (tcp && tcp->state != TCP_SYN_SENT) {
     data.length = length;
     data.choice = (uint8_t)(tcp->timestamps ? WITH_TIMESTAMP : 0) | (step->choice & ~31);
-    send_segment(connection, &data, tcp->rcv_nxt, tcp->snd_nxt, FLAG_ACK | FLAG_PSH);
+    send_segment(connection, &data, tcp->rcv.nxt, tcp->snd.nxt, FLAG_ACK | FLAG_PSH);
   }
 }
 
@@ -216,7 +215,7 @@ static void settings(struct connection *connection, const struct step *step)
   }
 }
 
-/* ICMP: fragmentation needed, about a segment of ours. */
+/* Sends ICMP "fragmentation needed" about a sent segment. */
 static void too_big(struct connection *connection, const struct step *step)
 {
   const struct harp_tcp *tcp = world_find(world, connection);
@@ -297,14 +296,14 @@ static void run(const struct step *step)
   }
 }
 
-/* The peer's third of a handshake that it begins, or its second of one that we do. */
+/* Completes a handshake that the peer begins. */
 static void shake_hands(struct connection *connection, uint8_t choice)
 {
   struct step step = {.window = 1460, .choice = choice, .b = 7};
   send_segment(connection, &step, FRESH, 0, FLAG_SYN);
   step.choice &= (uint8_t)~WITH_SYN_OPTIONS;
   const struct harp_tcp *tcp = world_find(world, connection);
-  send_segment(connection, &step, FRESH + 1, tcp->snd_nxt, FLAG_ACK);
+  send_segment(connection, &step, FRESH + 1, tcp->snd.nxt, FLAG_ACK);
   FUZZ_EXPECT(connection->tcp && connection->tcp->state == TCP_ESTABLISHED);
 }
 
@@ -313,7 +312,7 @@ static void be_answered(struct connection *connection)
   struct step step = {.window = 20000};
   world_connect(world, connection);
   harp_stack_flush(world->stack);
-  send_segment(connection, &step, FRESH, connection->tcp->iss + 1, FLAG_SYN | FLAG_ACK);
+  send_segment(connection, &step, FRESH, connection->tcp->snd.iss + 1, FLAG_SYN | FLAG_ACK);
   FUZZ_EXPECT(connection->tcp && connection->tcp->state == TCP_ESTABLISHED);
 }
 

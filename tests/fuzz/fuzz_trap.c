@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Wrong on purpose, one way for each first byte: whether the fuzzers' own means see it. */
+/* Makes one error per first byte, to check that the fuzzers detect it. */
 #include <stdlib.h>
 
 #include "harp/stack/pool.h"
@@ -24,31 +24,31 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
   }
   arena_restore();
   arena_enter();
-  FUZZ_EXPECT(block[0] == 1); /* whatever the input before has written */
+  FUZZ_EXPECT(block[0] == 1); /* restored after the previous input */
   uint8_t *fresh = malloc(10);
   uint8_t *object = pool_get(&pool);
   struct fuzz_input input = {data, size};
   volatile size_t beyond = fuzz_u8(&input);
   switch (beyond) {
-  case 10: /* behind a block of this input's */ fresh[beyond] = 1; break;
-  case 24: /* behind one that was kept */ block[beyond] = 1; break;
-  case 30: /* in one that was freed */
+  case 10: /* after the end of a new block */ fresh[beyond] = 1; break;
+  case 24: /* after the end of a saved block */ block[beyond] = 1; break;
+  case 30: /* in a freed block */
     free(block);
     block[beyond - 30] = 2;
     break;
-  case 31: /* twice */
+  case 31: /* double free */
     free(fresh);
     free(fresh);
     break;
-  case 32: /* in what the pool has back */
+  case 32: /* in an object that the pool has back */
     pool_put(&pool, object);
     object[beyond] = 1;
     break;
-  case 33: /* in what was made after the state was kept, and is gone */
+  case 33: /* in a block that the restore discarded */
     arena_restore();
     fresh[0] = 1;
     break;
-  default: /* all is well, again and again */
+  default: /* no error, repeatedly */
     block[0] = 2;
     free(fresh);
     pool_put(&pool, object);

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fuzz/host.h"
 
+#include "harp/stack/bytes.h"
+
+#include <string.h>
 #include <sys/random.h>
 #include <time.h>
 
@@ -10,7 +13,7 @@ enum { FIRST_PORT = 10000, TRACE = 64 /* events */ };
 static struct host *host;
 static struct harp_engine *engine;
 
-/* --- Time and chance (the linker sends these calls here: --wrap) --- */
+/* --- Time and random numbers (the linker redirects these calls here: --wrap) --- */
 
 int __real_clock_gettime(clockid_t clock, struct timespec *time);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *time);
@@ -44,8 +47,8 @@ static void hand_back(struct host_queue *queue)
   queue->given_count = 0;
 }
 
-/* As a port does that receives into places: the device writes before anybody looks. *displaced:
- * a frame before was longer than its place, so what follows lies elsewhere than expected. */
+/* Like a port that receives into hinted places: the device writes before the frame is checked.
+ * *displaced: an earlier frame was longer than its place, so later payload lies elsewhere. */
 static void place(const struct host_frame *frame, const struct harp_rx_hint *hint, size_t number,
                   bool *displaced, struct harp_rx_frame *out)
 {
@@ -135,7 +138,7 @@ static const struct harp_port_ops port_ops = {
     .count = count,
 };
 
-/* --- The engine (in the place of harp/engine/engine.c: nobody polls but who is asked to) --- */
+/* --- The engine (replaces harp/engine/engine.c: instances poll only on request) --- */
 
 static struct harp_port *port_create(void)
 {
@@ -167,7 +170,7 @@ static struct harp_instance *instance_create(struct harp_port *port, unsigned qu
   return instance;
 }
 
-/* The flows' table alone. */
+/* Creates only the table of flows. */
 static void statistics_create(struct harp_statfile *file)
 {
   struct harp_stat_header *header =
@@ -204,7 +207,7 @@ void harp_engine_release(struct harp_engine *of, unsigned instance, uint16_t por
   of->port->ops->release(of->port, instance, port);
 }
 
-/* The first link that fails asks for it: nothing is written. */
+/* The first failed link requests a dump; nothing is written here. */
 void harp_engine_dump(struct harp_engine *of, const char *reason) {}
 
 void harp_engine_close(struct harp_engine *of)
@@ -222,7 +225,7 @@ void harp_engine_close(struct harp_engine *of)
 
 void harp_engine_forget(struct harp_engine *of) {}
 
-/* --- What an input may ask for --- */
+/* --- Calls for inputs --- */
 
 static void speak(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
                   const char *format, ...)

@@ -7,7 +7,7 @@
 enum { FIRST_PORT = 2000, FIRST_NUMBER = 0x1000, SEGMENTS_MAX = 16, SEGMENT_MAX = 1400 };
 
 static struct remotes *remotes;
-static uint8_t streams[REMOTES][REMOTE_STREAM]; /* scratch beyond `waiting` */
+static uint8_t streams[REMOTES][REMOTE_STREAM]; /* bytes beyond `waiting` are scratch */
 
 const uint8_t *message_at(uint64_t message, uint64_t offset)
 {
@@ -23,7 +23,7 @@ struct harp_tcp *remote_tcp(const struct remote *remote)
              : NULL;
 }
 
-/* --- What HARP says --- */
+/* --- Data from HARP --- */
 
 static struct reader *reader_of(uint64_t link, uint16_t flow)
 {
@@ -91,7 +91,7 @@ static void read_chunks(struct reader *reader, const uint8_t *bytes, uint32_t le
   }
 }
 
-/* HARP's last greeting, which is whole. */
+/* Reads HARP's last welcome, if it is complete. */
 static bool last_welcome(const struct remote *remote, struct welcome *welcome)
 {
   return !remote->incoming && remote->heard > 0 && remote->heard % WELCOME_SIZE == 0 &&
@@ -99,7 +99,7 @@ static bool last_welcome(const struct remote *remote, struct welcome *welcome)
          welcome_read(welcome, remote->greeting + remote->heard - WELCOME_SIZE);
 }
 
-/* Who goes on for an older connection is told how much HARP had of that. */
+/* The welcome of a replacing connection must contain the bytes that HARP received before. */
 static void check_fence(const struct remote *remote)
 {
   struct welcome welcome;
@@ -108,7 +108,7 @@ static void check_fence(const struct remote *remote)
   }
 }
 
-/* Bytes of a connection, each once and in order. */
+/* Processes new bytes of a connection, in order. */
 static void hear(struct remote *remote, const uint8_t *bytes, uint32_t length)
 {
   if (remote->reader) {
@@ -120,7 +120,7 @@ static void hear(struct remote *remote, const uint8_t *bytes, uint32_t length)
     check_fence(remote);
     return;
   } else {
-    FUZZ_EXPECT(!remote->incoming || remote->unread); /* no chunks before it is welcome */
+    FUZZ_EXPECT(!remote->incoming || remote->unread); /* no chunks before the welcome */
   }
   remote->heard += length;
 }
@@ -136,7 +136,7 @@ static struct remote *find(unsigned queue, uint16_t port, uint16_t to_port)
   return NULL;
 }
 
-/* What is sent again is what was sent before: its memory is still the flow's. */
+/* Retransmitted bytes must equal the first ones, because the flow still owns their memory. */
 static void hear_again(const struct remote *remote, uint32_t at, const uint8_t *bytes,
                        uint32_t length)
 {
@@ -146,7 +146,7 @@ static void hear_again(const struct remote *remote, uint32_t at, const uint8_t *
   }
 }
 
-/* The host opens a connection: it waits for an answer. */
+/* The host opens a connection and waits for an answer. */
 static void take_call(unsigned queue, uint16_t port, uint16_t to_port)
 {
   struct remote *remote = find(queue, port, to_port);
@@ -183,7 +183,7 @@ void remotes_hear(unsigned queue, const struct harp_tx_frame *frame)
   uint32_t at = load_be32(tcp + TCP_SEQUENCE) - (own->iss + 1);
   for (int i = 1; i < frame->iov_count; i++) {
     uint32_t length = (uint32_t)frame->iov[i].iov_len;
-    FUZZ_EXPECT(at <= remote->heard); /* what was refused comes again */
+    FUZZ_EXPECT(at <= remote->heard); /* dropped bytes are retransmitted */
     uint32_t known = HARP_MIN(remote->heard - at, length);
     hear_again(remote, at, frame->iov[i].iov_base, known);
     hear(remote, (const uint8_t *)frame->iov[i].iov_base + known, length - known);
@@ -226,7 +226,7 @@ void remote_reads(struct remote *remote, const struct hello *hello, uint64_t rec
   }
   reader->lied_to |= received != reader->total;
   for (struct remote *old = remotes->all; old < remotes->all + REMOTES; old++) {
-    if (old != remote && old->reader == reader) { /* nothing of it counts from now on */
+    if (old != remote && old->reader == reader) { /* its later data does not count */
       old->reader = NULL;
       old->unread = old->left_alone = true;
     }
@@ -244,7 +244,7 @@ void remote_give_up(struct remote *remote)
   remote->unread = true;
 }
 
-/* --- What is said to it --- */
+/* --- Data to HARP --- */
 
 static void emit(struct remote *remote, uint32_t seq, uint32_t ack, uint8_t flags, uint16_t window,
                  const uint8_t *payload, uint32_t length, unsigned choice)
@@ -297,7 +297,8 @@ void remote_answer(struct remote *remote)
 {
   const struct harp_tcp *tcp = remote_tcp(remote);
   if (tcp && tcp->state == TCP_SYN_SENT) {
-    emit(remote, FIRST_NUMBER, tcp->iss + 1, FLAG_SYN | FLAG_ACK, 32768, NULL, 0, REMOTE_CHECKED);
+    emit(remote, FIRST_NUMBER, tcp->snd.iss + 1, FLAG_SYN | FLAG_ACK, 32768, NULL, 0,
+         REMOTE_CHECKED);
   }
 }
 
@@ -310,14 +311,14 @@ void remote_say(struct remote *remote, const void *bytes, uint32_t length)
   remote->waiting += length;
 }
 
-/* Forgets what the host has taken; returns its sequence number. */
+/* Drops the bytes that the host has received. Returns rcv_nxt. */
 static uint32_t taken(struct remote *remote, const struct harp_tcp *tcp)
 {
-  uint32_t part = HARP_MIN(tcp->rcv_nxt - remote->base, remote->waiting);
+  uint32_t part = HARP_MIN(tcp->rcv.nxt - remote->base, remote->waiting);
   memmove(stream(remote), stream(remote) + part, remote->waiting - part);
   remote->waiting -= part;
   remote->base += part;
-  return tcp->rcv_nxt;
+  return tcp->rcv.nxt;
 }
 
 bool remote_go_on(struct remote *remote, struct remote *old)
@@ -342,7 +343,7 @@ void remote_push(struct remote *remote, uint32_t cut, uint16_t window, unsigned 
     return;
   }
   uint32_t seq = taken(remote, tcp);
-  uint32_t ack = choice & REMOTE_UNACKED ? tcp->snd_una : tcp->snd_nxt;
+  uint32_t ack = choice & REMOTE_UNACKED ? tcp->snd.una : tcp->snd.nxt;
   cut = cut && cut < SEGMENT_MAX ? cut : SEGMENT_MAX;
   uint32_t segments = HARP_MIN((remote->waiting + cut - 1) / cut, (uint32_t)SEGMENTS_MAX);
   for (uint32_t i = 0; i < segments; i++) {
@@ -359,7 +360,7 @@ void remote_end(struct remote *remote, uint8_t flags)
 {
   const struct harp_tcp *tcp = remote_tcp(remote);
   if (tcp) {
-    emit(remote, tcp->rcv_nxt, tcp->snd_nxt, flags, 32768, NULL, 0, REMOTE_CHECKED);
+    emit(remote, tcp->rcv.nxt, tcp->snd.nxt, flags, 32768, NULL, 0, REMOTE_CHECKED);
   }
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The host that a host of host.c talks to: connections whose TCP is sound, and what is
- * said and heard over them. What HARP says is read, and has to be right: its greetings,
- * proofs, chunks and their payload, each byte in its place, whatever the answers were.
+ * The peer of a host of host.c: connections with correct TCP, and the data sent and received over
+ * them. Everything that HARP sends is checked: its hellos, proofs, chunks and their payload, byte
+ * by byte, whatever the answers were.
  */
 #ifndef HARP_TESTS_FUZZ_REMOTE_H
 #define HARP_TESTS_FUZZ_REMOTE_H
@@ -11,16 +11,16 @@
 
 enum {
   REMOTES = 16,
-  REMOTE_STREAM = 8192, /* bytes that wait until the host takes them */
-  REMOTE_PORT = 90,     /* its listeners' first port */
+  REMOTE_STREAM = 8192, /* bytes that wait for the host's window */
+  REMOTE_PORT = 90,     /* first port of its listeners */
   GREETINGS_MAX = 2 * HELLO_SIZE,
 };
 
-/* Chunks of one flow, as they come in, over all of its connections. */
+/* The received chunks of one flow, over all of its connections. */
 struct reader {
   uint64_t link; /* 0: none */
   uint16_t flow;
-  bool lied_to;   /* an answer told another number than total: what comes is not known */
+  bool lied_to;   /* a welcome had another number than total, so the content is unknown */
   uint64_t total; /* bytes */
   uint8_t header[CHUNK_HEADER_SIZE];
   uint32_t header_size;
@@ -31,26 +31,26 @@ struct reader {
 /* A connection. */
 struct remote {
   bool used;
-  bool incoming; /* to us: HARP has opened it, and sends over it */
+  bool incoming; /* HARP has opened it, and sends over it */
   bool timestamps;
-  unsigned queue;         /* of the host's */
-  uint16_t port, to_port; /* ours and the host's */
-  uint32_t base;          /* sequence number of the first byte that waits in the stream */
-  uint32_t waiting;       /* bytes of it */
-  /* What HARP has said: greetings first. */
-  uint32_t heard; /* bytes, all of them */
+  unsigned queue;         /* the host's queue */
+  uint16_t port, to_port; /* the peer's port and the host's */
+  uint32_t base;          /* sequence number of the first waiting byte of the stream */
+  uint32_t waiting;       /* waiting bytes */
+  /* Data received from HARP; hellos and welcomes come first. */
+  uint32_t heard; /* bytes received in total */
   uint8_t greeting[GREETINGS_MAX];
   uint32_t hello_size;
-  struct reader *reader; /* once a flow of HARP's is welcome */
-  bool unread;           /* nobody knows any more what comes */
-  /* What we have said: the greeting, for a proof, and the chunk that is being sent. */
+  struct reader *reader; /* set after a welcome for HARP's flow */
+  bool unread;           /* the content is no longer known */
+  /* Data sent to HARP: the hello, for a proof, and the current chunk. */
   struct proof_transcript proof;
   uint64_t link; /* 0: no hello yet */
   uint16_t flow;
-  uint32_t greeted; /* bytes of greetings */
-  uint64_t before;  /* bytes of chunks that the host took of the flow's older connections, */
-  bool goes_on;     /* if it has any */
-  bool left_alone;  /* another connection goes on for it */
+  uint32_t greeted; /* sent bytes of hellos and welcomes */
+  uint64_t before;  /* bytes of chunks that the host received on older connections of the flow, */
+  bool goes_on;     /* if there are any */
+  bool left_alone;  /* another connection replaces it */
   struct chunk chunk;
   uint32_t left, crc;
   bool in_chunk;
@@ -61,53 +61,55 @@ struct remotes {
   struct reader readers[REMOTES];
   uint16_t next_port;
   uint32_t clock; /* of timestamps */
-  bool away;      /* it does not answer any more */
+  bool away;      /* it no longer answers */
 };
 
-/* How bytes go. */
+/* Options of a push. */
 enum remote_choice {
-  REMOTE_CHECKED = 1,  /* the device vouches for their checksums */
-  REMOTE_PLACED = 2,   /* and puts them where they are expected */
-  REMOTE_REVERSED = 4, /* the last segment is the first to come */
-  REMOTE_UNACKED = 8,  /* nothing new is acknowledged: what was sent may be sent again */
+  REMOTE_CHECKED = 1,  /* the device has verified the checksums */
+  REMOTE_PLACED = 2,   /* the device puts payload where it is expected */
+  REMOTE_REVERSED = 4, /* sends the last segment first */
+  REMOTE_UNACKED = 8,  /* acknowledges nothing new, so that the host may retransmit */
 };
 
-/* Once, within the arena. */
+/* Creates the peer, once, in the arena. */
 struct remotes *remotes_create(void);
-/* For host_create. */
+/* The callback for host_create. */
 void remotes_hear(unsigned queue, const struct harp_tx_frame *frame);
-/* The host's end; NULL: it has none. */
+/* Returns the host's end; NULL: there is none. */
 struct harp_tcp *remote_tcp(const struct remote *remote);
-/* Opens one to a port of the host's; in the place of a dead one if this is. false: refused. */
+/* Opens a connection to a port of the host, and replaces a dead one. Returns false if the host
+ * rejects it. */
 bool remote_open(struct remote *remote, unsigned queue, uint16_t port, bool timestamps);
-/* Answers the SYN of one that HARP opens. */
+/* Answers the SYN of a connection that HARP opens. */
 void remote_answer(struct remote *remote);
-/* Bytes that say takes now. */
+/* Returns the bytes that remote_say accepts now. */
 uint32_t remote_room(const struct remote *remote);
-/* Adds to the stream; what has no room is not said. */
+/* Appends to the stream. Bytes without room are dropped. */
 void remote_say(struct remote *remote, const void *bytes, uint32_t length);
-/* What was said over `old` and not taken by the host is said again, and a chunk goes on. false:
- * there is no room for it. */
+/* Sends again the bytes of `old` that the host has not received, and continues its chunk.
+ * Returns false if there is no room. */
 bool remote_go_on(struct remote *remote, struct remote *old);
-/* Sends what waits, in segments of at most so many bytes (0: what fits), and acknowledges
- * everything unless the choice says otherwise, with that window. */
+/* Sends waiting bytes in segments of at most `cut` bytes (0: full segments), with the given
+ * window. It acknowledges everything unless choice says otherwise. */
 void remote_push(struct remote *remote, uint32_t cut, uint16_t window, unsigned choice);
-/* An end: flags of TCP, behind everything that the host has taken. */
+/* Sends a segment with these TCP flags after the bytes that the host has received. */
 void remote_end(struct remote *remote, uint8_t flags);
-/* HARP's hello: the last one of this connection. false: it is not complete. */
+/* Reads HARP's last hello on this connection. Returns false if it is incomplete. */
 bool remote_hello(const struct remote *remote, struct hello *hello);
-/* HARP's last greeting is a welcome. */
+/* Returns true if HARP's last message is a welcome. */
 bool remote_welcome(const struct remote *remote);
-/* HARP's challenge has come, and wants a proof. */
+/* Returns true if HARP has sent a challenge and expects a proof. */
 bool remote_challenged(const struct remote *remote);
-/* What follows is a flow's chunks, of which so many bytes are said to have come. */
+/* From now on the stream contains a flow's chunks. received: bytes already received, as the peer
+ * told HARP. */
 void remote_reads(struct remote *remote, const struct hello *hello, uint64_t received);
-/* The peer has said something that nobody checks: nor is what it hears from now on. */
+/* The peer has sent unchecked data, so HARP's later data is not checked either. */
 void remote_give_up(struct remote *remote);
-/* How many bytes of the flow's chunks have come. */
+/* Returns the received bytes of the flow's chunks. */
 uint64_t remote_received(const struct hello *hello);
 
-/* Byte `offset` and those that follow (PATTERN_PERIOD) of a message. */
+/* Returns PATTERN_PERIOD bytes of a message, from `offset` on. */
 const uint8_t *message_at(uint64_t message, uint64_t offset);
 
 #endif

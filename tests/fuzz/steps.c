@@ -3,7 +3,7 @@
 
 #include "tests/fuzz/fuzz.h"
 
-/* A linear congruential generator: the seed alone decides. */
+/* A linear congruential generator, determined by the seed. */
 static unsigned draw(unsigned *state, size_t below)
 {
   *state = *state * 1664525u + 1013904223u;
@@ -42,7 +42,7 @@ static void swap_steps(uint8_t *data, size_t steps, unsigned *seed)
   memcpy(b, step, STEP_SIZE);
 }
 
-/* A mutation that mostly leaves the borders of steps where they are. */
+/* A mutation that mostly preserves the borders of steps. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned seed)
 {
   size_t steps = size / STEP_SIZE;
@@ -53,7 +53,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t room, unsigned
   case 0: return insert_copy(data, steps, room, &seed) * STEP_SIZE;
   case 1: return remove_step(data, steps, &seed) * STEP_SIZE;
   case 2: swap_steps(data, steps, &seed); return steps * STEP_SIZE;
-  case 3: /* wherever it likes: steps of other inputs, words that were compared with */
+  case 3: /* anywhere: steps of other inputs, compared words */
     return LLVMFuzzerMutate(data, size, room);
   default: /* within one step, whose size stays */
     LLVMFuzzerMutate(data + draw(&seed, steps) * STEP_SIZE, STEP_SIZE, STEP_SIZE);

@@ -5,9 +5,10 @@
 #include "tests/sim/books.h"
 
 enum {
-  SECOND_CONNECTION = 1, /* has an owner that is asked for what it sends */
-  LAST_ROUNDS = 4096,    /* timers that may run until a stack is at rest: of openings with a user
-                          * timeout a SYN each two seconds */
+  SECOND_CONNECTION = 1, /* its owner sends by the pull callback */
+  /* most timers until a stack is at rest; an open with a user timeout sends a SYN every two
+   * seconds */
+  LAST_ROUNDS = 4096,
 };
 
 /* --- The owner --- */
@@ -17,7 +18,7 @@ static size_t on_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, 
   struct connection *connection = user;
   struct world *world = connection->world;
   size_t taken = HARP_MIN(length, (size_t)world->takes);
-  uint32_t first = tcp->irs + 1 + (uint32_t)connection->received;
+  uint32_t first = tcp->rcv.irs + 1 + (uint32_t)connection->received;
   FUZZ_EXPECT(connection->tcp == tcp && length > 0);
   FUZZ_EXPECT(taken == 0 || world->unchecked || memcmp(data, pattern_at(first), taken) == 0);
   world->takes -= (uint32_t)taken;
@@ -88,10 +89,10 @@ static void check_payload(struct world *world, const uint8_t *tcp_header,
                                    ? world_find(world, &world->connections[index])
                                    : NULL;
   if (!tcp && world->stack->link_header) {
-    return; /* it has waited for its neighbour, and its connection has not */
+    return; /* the frame waited for ARP longer than its connection existed */
   }
   FUZZ_EXPECT(tcp != NULL);
-  uint32_t at = load_be32(tcp_header + TCP_SEQUENCE) - (tcp->iss + 1);
+  uint32_t at = load_be32(tcp_header + TCP_SEQUENCE) - (tcp->snd.iss + 1);
   FUZZ_EXPECT(at + (frame->length - frame->header_length) <=
               (uint32_t)world->connections[index].pushed);
   for (int i = 1; i < frame->iov_count; i++) {
@@ -145,11 +146,11 @@ static int on_transmit(void *user, const struct harp_tx_frame *frame)
   return 0;
 }
 
-/* --- What an input may ask for --- */
+/* --- Calls for inputs --- */
 
 void world_receive(struct world *world, const uint8_t *frame, uint32_t length, uint32_t split)
 {
-  /* Both pieces end where their memory ends. */
+  /* Both pieces end at the end of their memory. */
   static uint8_t headers[WORLD_FRAME], payload[WORLD_FRAME];
   uint32_t first = HARP_MIN(split, length);
   struct harp_rx_frame pieces = {
@@ -225,7 +226,7 @@ void world_end(struct world *world)
   harp_flow_unlisten(world->listener);
   world->refuses = 0;
   harp_stack_advance(stack, world->now);
-  /* What is left has timers: TIME-WAIT, and frames that wait for a neighbour. */
+  /* Timers release the rest: TIME-WAIT, and frames that wait for ARP. */
   for (int i = 0; i < LAST_ROUNDS && stack_in_use(stack, &pool); i++) {
     FUZZ_EXPECT(harp_stack_next_deadline(stack) != UINT64_MAX);
     harp_stack_advance(stack, HARP_MAX(harp_stack_next_deadline(stack), stack->now + 1));

@@ -7,11 +7,11 @@
 enum {
   ETHERNET = 14,
   IP_LEAST = 20,
-  HEADERS = 96, /* where nearly all fields lie */
+  HEADERS = 96, /* the part of a frame with nearly all fields */
   NOISE_LARGEST = 1600,
 };
 
-/* --- Chance (splitmix64) --- */
+/* --- Random numbers (SplitMix64) --- */
 
 void spoil_seed(struct spoil *spoil, uint64_t seed)
 {
@@ -27,7 +27,7 @@ static uint64_t draw(struct spoil *spoil)
   return z ^ z >> 31;
 }
 
-/* 0 to below - 1. */
+/* Returns 0 to limit - 1. */
 static uint32_t below(struct spoil *spoil, uint32_t limit)
 {
   return limit ? (uint32_t)(draw(spoil) % limit) : 0;
@@ -93,7 +93,7 @@ static void lengthen(struct spoil *spoil, struct spoil_frame *frame)
   frame->length += more;
 }
 
-/* A field of two bytes gets one of the values at which counting goes wrong. */
+/* Sets a two-byte field to a boundary value. */
 static void set_extreme(struct spoil *spoil, struct spoil_frame *frame)
 {
   static const uint16_t values[] = {0, 1, 0x7fff, 0x8000, 0xffff, 20, 40, 1500};
@@ -106,7 +106,7 @@ static void set_extreme(struct spoil *spoil, struct spoil_frame *frame)
   frame->bytes[at + 1] = (uint8_t)value;
 }
 
-/* Where TCP begins, if the frame is long enough for IPv4 and TCP; else 0. */
+/* Returns the offset of the TCP header, or 0 if the frame is too short for IPv4 and TCP. */
 static uint32_t tcp_at(const struct spoil_frame *frame)
 {
   uint32_t at = ETHERNET + (frame->length > ETHERNET ? (frame->bytes[ETHERNET] & 15u) * 4 : 0);
@@ -120,7 +120,7 @@ static void change_options(struct spoil *spoil, struct spoil_frame *frame)
     return;
   uint32_t room = frame->length - tcp - 20;
   noise(spoil, frame->bytes + tcp + 20, room < 40 ? room : 40);
-  /* Kinds that exist, with lengths that may not fit. */
+  /* Known kinds, with lengths that may not fit. */
   for (uint32_t i = 0; i + 2 <= room && i < 40; i += 1 + below(spoil, 10)) {
     frame->bytes[tcp + 20 + i] = (uint8_t)below(spoil, 10);
     frame->bytes[tcp + 20 + i + 1] = (uint8_t)below(spoil, 42);
@@ -135,7 +135,7 @@ static void change_flags(struct spoil *spoil, struct spoil_frame *frame)
     frame->bytes[tcp + 13] = (uint8_t)draw(spoil);
 }
 
-/* Sequence or acknowledgement number: anywhere, or near where it was. */
+/* Changes the sequence or acknowledgement number, to any value or to one near the old value. */
 static void move_numbers(struct spoil *spoil, struct spoil_frame *frame)
 {
   uint32_t tcp = tcp_at(frame);
@@ -149,7 +149,7 @@ static void move_numbers(struct spoil *spoil, struct spoil_frame *frame)
     at[i] = (uint8_t)(value >> (24 - 8 * i));
 }
 
-/* The end of another frame behind the start of this one. */
+/* Appends the end of another frame to the start of this one. */
 static void splice(struct spoil *spoil, struct spoil_frame *frame)
 {
   const struct spoil_frame *other = &spoil->samples[below(spoil, spoil->kept)];
@@ -165,7 +165,7 @@ static void (*const changes[])(struct spoil *, struct spoil_frame *) = {
     change_options, change_flags,  move_numbers, splice,
 };
 
-/* Else nothing behind the IPv4 header would ever be looked at. */
+/* Without this the stack would look at nothing after the IPv4 header. */
 static void mend_ip_checksum(struct spoil_frame *frame)
 {
   uint32_t size = frame->length > ETHERNET ? (frame->bytes[ETHERNET] & 15u) * 4 : 0, sum = 0;
@@ -194,7 +194,7 @@ static void spoil_sample(struct spoil *spoil, struct spoil_frame *out)
     out->segment_size = (uint16_t)draw(spoil);
 }
 
-/* Noise, often behind headers that let it in. */
+/* Random bytes, often after headers that a host accepts. */
 static void make_noise(struct spoil *spoil, struct spoil_frame *out)
 {
   static const uint32_t heads[] = {0, ETHERNET, ETHERNET + IP_LEAST, ETHERNET + 2 * IP_LEAST};

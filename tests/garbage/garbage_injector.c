@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sits between two wires and passes on what comes, unchanged and in order; told
- * to, it throws garbage at one of the two as well, made of noise and of the
- * real frames that it has seen go there.
+ * Forwards frames between two wires, unchanged and in order. On command it also floods one of the
+ * two hosts with garbage, made of random bytes and of recorded frames to that host.
  *
- * Usage: garbage_injector VICTIM OTHER: the paths of two wires, whose other ends belong
- * to the two hosts. Lines of standard input, each answered by one:
+ * Usage: garbage_injector VICTIM OTHER: the paths of two wires, whose other ends belong to the two
+ * hosts. Each line of standard input is answered by one line:
  *
- *   flood COUNT SEED VOUCHED   ok FRAMES-LEARNED, when all of it has been taken
+ *   flood COUNT SEED VOUCHED   ok FRAMES-LEARNED, after all frames were sent
  *
- * VOUCHED 1: about half of it comes as if a device had found its checksum good;
- * 0: none of it does.
+ * VOUCHED 1: about half of the frames carry the note that a device has verified their checksum. 0:
+ * none does.
  *
- * It ends with its standard input.
+ * The program ends at the end of standard input.
  */
 #include <errno.h>
 #include <sched.h>
@@ -29,11 +28,11 @@ enum { BURST = 32, NAP_MS = 100, STUCK_S = 20 };
 
 static struct forwarder forwarder;
 static struct spoil spoil;
-static bool flooding; /* what comes meanwhile may be an answer to garbage: nothing to learn from */
+static bool flooding; /* received frames may be answers to garbage, so nothing is learned */
 
 static void fatal(const char *what, const char *why)
 {
-  fprintf(stderr, "meddler: %s: %s\n", what, why);
+  fprintf(stderr, "garbage_injector: %s: %s\n", what, why);
   exit(2);
 }
 
@@ -45,13 +44,13 @@ static bool seen(void *user, enum forwarder_end from, const struct harp_rx_frame
   return true;
 }
 
-/* false: the wire is full. */
+/* Returns false if the wire is full. */
 static bool put(const struct spoil_frame *frame)
 {
   int rc = forwarder_put(&forwarder, FORWARDER_VICTIM, frame->bytes, frame->length,
                          frame->segment_size, frame->vouched);
   if (rc < 0 && rc != -EAGAIN)
-    fatal("a frame cannot be sent", strerror(-rc));
+    fatal("cannot send a frame", strerror(-rc));
   return rc == 0;
 }
 
@@ -76,7 +75,7 @@ static void flood(unsigned long count, uint64_t seed, bool vouched)
       forwarder_pass(&forwarder);
       sched_yield();
       if (seconds() - progress > STUCK_S)
-        fatal("flood", "the victim takes no more frames");
+        fatal("flood", "the victim accepts no more frames");
     }
     sent++;
     if (sent % BURST == 0) {
@@ -91,7 +90,7 @@ static void flood(unsigned long count, uint64_t seed, bool vouched)
   fflush(stdout);
 }
 
-/* One line of standard input, or its end. */
+/* Runs one line of standard input. Returns false at its end. */
 static bool obey(void)
 {
   char line[100];
@@ -111,7 +110,7 @@ static bool obey(void)
 int main(int argc, char **argv)
 {
   if (argc != 3)
-    fatal("usage", "meddler VICTIM OTHER");
+    fatal("usage", "garbage_injector VICTIM OTHER");
   char error[HARP_PORT_ERROR_SIZE];
   spoil_seed(&spoil, 1);
   forwarder.seen = seen;

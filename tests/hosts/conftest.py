@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two hosts on a wire, made once for each file of tests; and HARP's stack beside Linux's TCP."""
+"""Two hosts on a wire, made once for each test file; and HARP's stack beside Linux's TCP."""
 
 from interop_ends import case, wire
 

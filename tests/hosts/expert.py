@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tshark's expert thinks of a connection that was captured without loss."""
+"""tshark's expert findings about a connection that was captured without loss."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Optional
 
 from tools.hosts.lab import Host
 
-SNAP = 128  # bytes of a frame that are kept: all headers
+SNAP = 128  # bytes kept of each frame: all headers
 BUFFER_MIB = 256
 WARNING = 0x600000  # tshark's severities: chat 2, note 4, warning 6, error 8
 
 
 class Capture:
-    """Records a host's TCP frames during a `with` block; then `findings` and `lost` tell.
+    """Records a host's TCP frames during a `with` block, for `findings` and `lost`.
 
-    port: of the connection. AssertionError if dumpcap does not start.
+    port: of the connection. Raises AssertionError if dumpcap does not start.
     """
 
     def __init__(self, host: Host, port: int, path: Path) -> None:
         self.host, self.port, self.path = host, port, path
         self.frames = 0
-        self.lost = 0  # frames that the capture missed, for want of time or memory
+        self.lost = 0  # frames that the capture missed, for lack of time or memory
 
     def __enter__(self) -> Capture:
         self.process = self.host.popen(
@@ -49,7 +49,7 @@ class Capture:
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
-        time.sleep(0.5)  # what has been sent is in the file
+        time.sleep(0.5)  # until dumpcap has written all frames
         self.process.terminate()
         _, said = self.process.communicate(timeout=30)
         counts = re.search(r"received/dropped on interface .*: (\d+)/(\d+)", said)
@@ -57,8 +57,8 @@ class Capture:
         self.frames, self.lost = int(counts[1]), int(counts[2])
 
     def findings(self) -> Counter[str]:
-        """How often the expert says what, at severity warning or above."""
-        # The payload is noise: no other dissector may guess at it.
+        """The number of each finding at severity warning or above."""
+        # The payload is random: no other dissector may try to decode it.
         done = subprocess.run(
             ["tshark", "-r", str(self.path), "-d", f"tcp.port=={self.port},data",
              "-Y", f"_ws.expert.severity >= {WARNING}",

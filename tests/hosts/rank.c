@@ -1,32 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One rank of a fault test: a process with a plugin in it, led line by line.
+ * One rank of a fault test: a process with a plugin, driven line by line.
  *
- * Usage: rank PLUGIN API. Each line of standard input is a command, each
- * answered by one line: "ok ..." or "failed CALL CODE MS", with NCCL's code and
- * the milliseconds that the command took. Commands that wait for something are
- * told how long at most, and then answer "late". What the plugin logs meanwhile
- * stands before the answer, as lines "NCCL WARN ..." and "NCCL INFO ...".
+ * Usage: rank PLUGIN API. Each line of standard input is a command. Each command is answered by one
+ * line: "ok ..." or "failed CALL CODE MS", with NCCL's code and the duration of the command in
+ * milliseconds. Commands that wait have a timeout and answer "late" when it expires. The plugin's
+ * log lines come before the answer, as "NCCL WARN ..." and "NCCL INFO ...".
  *
  *   init                         ok DEVICES
  *   listen                       ok LISTENER HANDLE
  *   connect HANDLE MS            ok COMM
  *   accept LISTENER MS           ok COMM
- *   send COMM COUNT SIZE MS      that many messages of SIZE bytes, a window of
- *   receive COMM COUNT SIZE MS   eight at a time; "wrong MESSAGE" if bytes differ
+ *   send COMM COUNT SIZE MS       COUNT messages of SIZE bytes, in a window of eight;
+ *   receive COMM COUNT SIZE MS    "wrong MESSAGE" if bytes differ
  *   close COMM                   ok MS
  *   unlisten LISTENER
- *   fork LISTENER COMM           the calls' codes in a child that inherited them
- *   child MS                     forks a child that only sleeps for so long
+ *   fork LISTENER COMM           the codes of the calls in a child that inherited both
+ *   child MS                     forks a child that only sleeps for MS
  *   finalize
  *   unload                       after the last finalize
  *   load                         as at the start
- *   drop USER                    every thread becomes another user's, and has no capability
- *                                any more; nor can this one get any
- *   exit                         as main would: exit handlers run
- *   leave                        none of them runs
+ *   drop USER                    changes the user of all threads and drops all capabilities for
+ * good
+ *   exit                         like a return from main: exit handlers run
+ *   leave                        _exit: no exit handler runs
  *
- * Lines may be sent ahead: the next is read once the one before is answered.
+ * Lines may be sent ahead. The program reads a line after it has answered the previous one.
  */
 #include <grp.h>
 #include <sched.h>
@@ -58,7 +57,7 @@ static struct {
   void *listeners[OBJECTS];
   struct comm comms[OBJECTS];
   int listener_count, comm_count;
-  uint64_t began_ns; /* the command */
+  uint64_t began_ns; /* start of the command */
 } rank;
 
 /* --- Answers --- */
@@ -200,7 +199,7 @@ struct stream {
   struct comm *comm;
   unsigned long count, size, posted, done;
   double limit_ms;
-  unsigned char *memory; /* a slot for each message of the window, and the pattern */
+  unsigned char *memory; /* a slot per message of the window, and the pattern */
   void *mhandle;
   void *requests[WINDOW];
 };
@@ -210,8 +209,8 @@ static unsigned char *slot(const struct stream *stream, unsigned long message)
   return stream->memory + message % WINDOW * stream->size;
 }
 
-/* Byte i of a message is (message + i) modulo a prime: each message is a piece
- * of one periodic text, which lies behind the slots. */
+/* Byte i of a message is (message + i) modulo a prime. So each message is a part of one periodic
+ * text, which is stored after the slots. */
 static const unsigned char *expected(const struct stream *stream, unsigned long message)
 {
   return stream->memory + WINDOW * stream->size + message % PERIOD;
@@ -222,7 +221,7 @@ static size_t memory_size(const struct stream *stream)
   return (WINDOW + 1) * stream->size + PERIOD;
 }
 
-/* 1: posted; 0: not now; -1: answered. */
+/* 1: posted; 0: not possible now; -1: an answer was printed. */
 static int post(struct stream *stream)
 {
   struct netapi *api = &rank.api;
@@ -243,7 +242,7 @@ static int post(struct stream *stream)
   return *request != NULL;
 }
 
-/* 1: the oldest is through; 0: not yet; -1: answered. */
+/* 1: the oldest message is complete; 0: not yet; -1: an answer was printed. */
 static int test(struct stream *stream)
 {
   int done = 0, size = 0;
@@ -298,12 +297,12 @@ static void do_stream(const char *words)
     pump(&stream);
     rank.api.deregister_memory(stream.comm->comm, stream.mhandle);
   }
-  /* Requests of a stream that did not end may still use the memory: it stays. */
+  /* Requests of an unfinished stream may still use the memory, so it stays mapped. */
   if (stream.done == stream.count)
     munmap(stream.memory, memory_size(&stream));
 }
 
-/* --- Ends --- */
+/* --- Closing --- */
 
 static ncclResult_t close_comm(struct comm *comm)
 {
@@ -347,8 +346,8 @@ static void do_unload(const char *words)
   answer("ok");
 }
 
-/* The C library tells every thread of the new user, and the kernel takes all
- * capabilities from a thread that leaves root behind. */
+/* The C library applies the new user to every thread. The kernel removes all capabilities from a
+ * thread that stops being root. */
 static void do_drop(const char *words)
 {
   uid_t user = (uid_t)atoi(words);
@@ -359,7 +358,7 @@ static void do_drop(const char *words)
   answer("ok");
 }
 
-/* Everything that a child could try with what it inherited. */
+/* Makes all calls that a child could try with inherited objects. */
 static void try_all(void *listener, struct comm *comm)
 {
   struct netapi *api = &rank.api;
@@ -400,7 +399,7 @@ static void do_child(const char *words)
   pid_t child = fork();
   if (child == 0) {
     for (int fd = 0; fd <= STDERR_FILENO; fd++)
-      close(fd); /* whoever reads them waits for the parent's end only */
+      close(fd); /* the reader of these pipes waits only for the parent's end */
     usleep((useconds_t)atoi(words) * 1000);
     _exit(0);
   }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job that is aborted on purpose: NCCL gives back memory and closes links with requests
-outstanding. What follows from that is no news, and nobody is said to have crashed."""
+"""A job that is aborted on purpose: NCCL deregisters memory and closes links with outstanding
+requests. HARP does not warn of the consequences, and reports no crash of the peer."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def ranks(lab: Lab, tmp_path: Path) -> Iterator[tuple[Rank, Rank]]:
 
 
 def abort(link: Link) -> None:
-    """By the receiver, while a request of its is outstanding."""
+    """The receiver closes the link while its request is outstanding."""
     with pytest.raises(AssertionError, match="late"):
         link.receiver.do("receive", link.receives, 1, 1000, 10)
     link.receiver.do("close", link.receives)
 
 
 def told(rank: Rank, count: int) -> list[str]:
-    """So many lines of links that have failed; the rank calls until they are there."""
+    """Waits for `count` log lines about failed links. Calls of the rank write them."""
     limit = time.monotonic() + SOON_S
     while len(rank.lines(FAILED)) < count and time.monotonic() < limit:
         rank.do("unlisten", rank.listen()[0])
@@ -43,7 +43,7 @@ def told(rank: Rank, count: int) -> list[str]:
 
 
 def test_peer_abort_is_warned_of_once(ranks: tuple[Rank, Rank]) -> None:
-    """Not once a link; each link's line is there for who wants to know."""
+    """The first failed link is a warning. The lines of the others have level INFO."""
     one, other = ranks
     for link in [connect(other, one) for _ in range(LINKS)]:
         abort(link)
@@ -54,7 +54,7 @@ def test_peer_abort_is_warned_of_once(ranks: tuple[Rank, Rank]) -> None:
 
 
 def test_aborting_rank_does_not_warn_of_consequences(ranks: tuple[Rank, Rank]) -> None:
-    """The peer's process ends while some of the links are still open, and being used."""
+    """The peer's process ends while some links are still open and in use."""
     one, other = ranks
     first, second = connect(other, one), connect(one, other)
     abort(first)
@@ -70,7 +70,7 @@ def test_aborting_rank_does_not_warn_of_consequences(ranks: tuple[Rank, Rank]) -
 
 
 def test_peer_exit_without_abort_is_a_warning(ranks: tuple[Rank, Rank]) -> None:
-    """Nobody here has aborted anything: closing what is done is not an abort."""
+    """Closing an idle link is no abort, so a later exit of the peer is still a warning."""
     one, other = ranks
     done = connect(one, other)
     done.move()

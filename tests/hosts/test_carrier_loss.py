@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts behind a switch of which a port goes down: a host's own lost carrier is waited for, its
-peers' is a dead host's silence while they wait for it, and no more after that."""
+"""A port of the switch between hosts goes down. A host waits for its own lost carrier. To its
+peers, it is a dead host only while they wait for it, not later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tools.hosts.lab import Host, Lab
 
 FULL = bool(os.environ.get("HARP_TEST_FULL"))
 SIZE = 65536
-DEAD_S = 9.0  # without an answer to ARP
+DEAD_S = 9.0  # seconds without an ARP reply after which a host is dead
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def switched() -> Iterator[Lab]:
 
 @contextmanager
 def without_carrier(lab: Lab, host: Host) -> Iterator[None]:
-    """The switch's port of a host is down: its interface is up, and has no carrier."""
+    """Sets the switch's port of a host down: its interface stays up, without a carrier."""
     words = ["ip", "-n", lab.middle, "link", "set", f"port{host.index}"]
     subprocess.run([*words, "down"], check=True, timeout=5)
     try:
@@ -48,7 +48,7 @@ def ranks(switched: Lab, tmp_path: Path) -> Iterator[list[Rank]]:
 
 
 def test_own_carrier_loss_does_not_fail_link(switched: Lab, ranks: list[Rank]) -> None:
-    """The peer waits for nothing, so nobody takes anybody for dead."""
+    """The peer does not wait, so neither side reports a dead host."""
     one, other = ranks
     link = connect(other, one)
     link.move()
@@ -61,7 +61,7 @@ def test_own_carrier_loss_does_not_fail_link(switched: Lab, ranks: list[Rank]) -
 
 
 def test_past_outage_does_not_fail_later_receive(switched: Lab, ranks: list[Rank]) -> None:
-    """Rounds of ARP that failed before a link began to wait say nothing about its peer."""
+    """ARP requests that failed before a link began to wait do not fail that link."""
     one, other = ranks
     first, second = connect(other, one), connect(other, one)
     first.move()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP_CHECKSUM=1 covers a chunk's header, too: one changed bit of it is an error at once, in a
-line, and never a message in the wrong place or a receive without an end."""
+"""HARP_CHECKSUM=1 also covers a chunk's header. A changed bit of it is an immediate error with a
+log line. It never misplaces a message or hangs a receive."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def flipped(data: bytes, bit: int) -> bytes:
 
 
 def chunk(bit: int = -1) -> bytes:
-    """Message 0 as one checked chunk; bit: which bit of its header changed on the way."""
+    """Message 0 as one chunk with checksums; bit: the bit of its header to flip."""
     header = struct.pack("!QQIBBH", 0, 0, SIZE, 1, 3, 0)
     header += struct.pack("!I", crc32c(header))
     return (flipped(header, bit) if bit >= 0 else header) + TEXT + struct.pack("!I", crc32c(TEXT))

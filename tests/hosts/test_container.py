@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job between two unprivileged containers, made by hand: namespaces of their own for mounts,
-processes and the network, a user who is not root, CAP_NET_RAW and nothing else, the
-configuration where it belongs by default and read-only, and no place for the run folder."""
+"""A job between two unprivileged containers. Each has its own mount, pid and network namespaces, a
+user other than root, only CAP_NET_RAW, the configuration read-only in its default folder, and no
+run folder."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from harp import paths
 from harp.observe import statfile
 from tools.hosts.lab import Host, Lab
 
-USER = 4711  # no account of this machine
-NET_RAW = 1 << 13  # as a mask of capabilities
+USER = 4711  # a user id without an account
+NET_RAW = 1 << 13  # as a capability mask
 TOOLS = "/usr/local/tfabric/tools"
 
-# What a container's runtime does: /dev/shm and /usr/local of its own, with the image's files
-# in the latter, and the configuration of the host mounted into it. Then the program, which
-# stands first behind the script's own arguments, in its place in the image.
+# Acts as a container runtime: mounts a new /dev/shm and a new /usr/local with the image's files and
+# the host's configuration. Then runs the program of the image, given after the script's arguments.
 RUNTIME = f"""
 folder=$1 plugin=$2 capabilities=$3 program=$4
 shift 4
@@ -53,14 +52,14 @@ def container(folder: Path, host: Host, own_address: bool, capabilities: str = "
 
 
 def inside(rank: Perf) -> Path:
-    """The folder in /proc of the program in a rank's container."""
+    """The /proc folder of the program in a rank's container."""
     pid = rank.process.pid
     (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return Path("/proc") / child
 
 
 def is_unprivileged(process: Path) -> None:
-    """It is what this file's first lines say."""
+    """Checks that the process is as unprivileged as the module's docstring says."""
     status = dict(line.split(":\t", 1) for line in (process / "status").read_text().splitlines())
     assert set(status["Uid"].split()) == {str(USER)}
     assert {int(status[name], 16) for name in ("CapEff", "CapPrm", "CapBnd")} == {NET_RAW}
@@ -72,7 +71,7 @@ def is_unprivileged(process: Path) -> None:
 
 
 def flows(rank: Perf) -> None:
-    """Waits until messages have come to it, as its statistics in /dev/shm tell."""
+    """Waits until it has received messages, by its statistics in /dev/shm."""
     folder = inside(rank) / f"root/dev/shm/harp-{USER}"
 
     def messages() -> int:
@@ -113,7 +112,7 @@ def test_job_runs_in_unprivileged_containers(lab: Lab, tmp_path: Path, own_addre
 
 
 def test_missing_cap_net_raw_declines(lab: Lab, tmp_path: Path) -> None:
-    """Init fails, so NCCL would go on with sockets; one line says what to add."""
+    """Init fails, so NCCL would use sockets. One line names the missing capability."""
     site = container(tmp_path / "0", lab.hosts[0], False, capabilities="-net_raw")
     with Perf(site, ["all_reduce"], 0, "127.0.0.1:9") as rank:
         assert rank.wait(START_S) == 1, rank.lines()

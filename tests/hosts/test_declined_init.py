@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes HARP decline: init fails, NCCL goes on to its next transport, and one line says what
-is wrong, where, and how to mend it."""
+"""HARP declines a wrong configuration: init fails, NCCL uses its next transport, and one line says
+what is wrong, where, and how to correct it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.hosts.lab import Host, Lab
 
 
 def declines(site: Site, api: int = API) -> str:
-    """harp-perf's only warning where init must fail; it meets nobody before that."""
+    """The only warning of a harp-perf whose init must fail. It does not reach its rendezvous."""
     with Perf(site, ["sendrecv", "--api", str(api), "--timeout", "5"], 0, "127.0.0.1:9") as rank:
         assert rank.wait(START_S) == 1, rank.lines()
         (said,) = rank.lines("harp perf:")
@@ -33,12 +33,12 @@ def host(lab: Lab) -> Host:
 
 @pytest.fixture
 def site(host: Host, tmp_path: Path) -> Site:
-    """Nothing is wrong with it yet."""
+    """A site with a valid configuration."""
     return packet_site(tmp_path, host)
 
 
 def test_valid_configuration_is_accepted(site: Site) -> None:
-    """Each other test here makes one thing wrong."""
+    """The reference: each other test changes one thing."""
     with Rank(site) as rank:
         rank.init()
         assert rank.warnings == []
@@ -98,15 +98,14 @@ def test_invalid_value_in_environment_declines(site: Site) -> None:
 
 
 def test_unknown_variable_is_named_with_suggestion(site: Site) -> None:
-    """HARP works without it: it is named, and once."""
+    """HARP works all the same, and warns once of each unknown variable."""
     site.environment.update(HARP_FLOW="4", HARP_ELEPHANT="1", HARP_TEST_SEED="7", HARP_FLOWS="2")
     with Rank(site) as rank:
         rank.init()
         assert sorted(line.partition("HARP: ")[2] for line in rank.warnings) == [
-            "nothing reads the variable HARP_ELEPHANT; harp env --defaults lists those that there "
-            "are",
+            "nothing reads the variable HARP_ELEPHANT; harp env --defaults lists all variables",
             "nothing reads the variable HARP_FLOW; is HARP_FLOWS meant? harp env --defaults "
-            "lists those that there are",
+            "lists all variables",
         ]
         rank.do("finalize")
         rank.init()
@@ -137,7 +136,7 @@ def test_interface_that_is_down_declines(site: Site, host: Host) -> None:
 def test_kernel_address_as_own_address_declines(site: Site, host: Host) -> None:
     text = f"device = packet:{host.interface}\naddress = {host.address}/24\n"
     warning = declines(site.configure(text))
-    assert f"packet:eth0: the kernel has the address {host.address} itself" in warning
+    assert f"packet:eth0: the kernel already uses the address {host.address}" in warning
     assert "set address = kernel to share it, or choose one" in warning
 
 
@@ -146,19 +145,19 @@ def test_kernel_address_as_own_address_declines(site: Site, host: Host) -> None:
     [
         ("0000:ff:1f.7", "", "dpdk:0000:ff:1f.7: there is no such PCI device; see lspci -D"),
         ("ff:1f.7", "", "dpdk:0000:ff:1f.7: there is no such PCI device; see lspci -D"),
-        ("no_such_driver", "", "dpdk:no_such_driver: DPDK cannot take the device"),
-        ("net_vhost0,iface=/nowhere/v", "", "no socket can be made at /nowhere/v: No such file"),
-        ("net_vhost0,iface={}/v;tso=2", "", "'tso=2' is no option; behind a semicolon"),
+        ("no_such_driver", "", "dpdk:no_such_driver: DPDK cannot open the device"),
+        ("net_vhost0,iface=/nowhere/v", "", "cannot create a socket at /nowhere/v: No such file"),
+        ("net_vhost0,iface={}/v;tso=2", "", "unknown option 'tso=2'; the options after"),
         ("net_vhost0,iface={}/v", "hugepages = 1000000\n", "= 1000000 asks for more than the"),
         ("net_vhost0,iface={}/v", "instances = 2\n", "lower `instances`, or give the device q"),
-        ("virtio_user0,path={}/v", "", "nobody listens at {}/v since 10 s: start the other side"),
+        ("virtio_user0,path={}/v", "", "no process has listened at {}/v for 10 s: start"),
     ],
     ids=["absent", "short id", "no driver", "no folder", "option", "hugepages", "queues", "alone"],
 )  # fmt: skip
 def test_invalid_dpdk_device_declines(
     tmp_path: Path, device: str, more: str, expected: str
 ) -> None:
-    """(Those that need a NIC on the PCI bus, a virtual machine shows: tests/vm.)"""
+    """Software devices only; tests/vm has the cases with a NIC on the PCI bus."""
     device = device.format(tmp_path)
     text = f"device = dpdk:{device}\naddress = 10.9.0.1/24\n{more}"
     assert expected.format(tmp_path) in declines(Site(tmp_path).configure(text))
@@ -166,7 +165,7 @@ def test_invalid_dpdk_device_declines(
 
 
 DROPPED = ["setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw"]
-# May enter folders that are their owner's alone: a checkout often lies in one.
+# Allows reading folders of other users: a checkout is often in one.
 ENTERS = "-all,+dac_read_search"
 NOBODY = [
     *("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
@@ -185,7 +184,7 @@ def test_missing_cap_net_raw_declines(site: Site, wrapper: list[str]) -> None:
 
 
 def _let_everybody_in(folder: Path) -> None:
-    """pytest's folders are their owner's alone."""
+    """Opens pytest's folders, which only their owner may enter, to all users."""
     for one in (folder, *folder.parents):
         if one == Path("/tmp"):
             break
@@ -207,7 +206,7 @@ def wires() -> Iterator[Callable[[], Path]]:
 
 
 def exclusive(folder: Path, wire: Path, number: int, name: str) -> Site:
-    """A file that one process claims for itself."""
+    """A file that only one process can claim."""
     return Site(folder).configure(f"device = wire:{wire}\naddress = 10.9.0.{number}/24\n", name)
 
 
@@ -226,7 +225,7 @@ def test_all_files_claimed_declines(tmp_path: Path, wires: Callable[[], Path]) -
             for name, holder in (("ztcp0.conf", first), ("ztcp1.conf", second)):
                 assert f"{name} by process {holder.process.pid} (rank)" in warning
             assert "end one of these, or add a file" in warning
-            # A claim ends with its process; a later init of the same process finds the file.
+            # A claim also ends with finalize, so a later init of the process gets the file.
             first.do("finalize")
             third.init()
             third.do("finalize")
@@ -234,19 +233,19 @@ def test_all_files_claimed_declines(tmp_path: Path, wires: Callable[[], Path]) -
 
 
 def test_fewer_files_than_local_ranks_declines(tmp_path: Path, wires: Callable[[], Path]) -> None:
-    """Every one of them declines: a job must not mix transports by accident."""
+    """All ranks decline: a job must not mix transports by accident."""
     site = exclusive(tmp_path, wires(), 1, "ztcp0.conf")
     exclusive(tmp_path, wires(), 1, "ztcp1.conf")
     for rank in range(3):
         site.environment.update(LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="3")
         warning = declines(site)
         assert "2 files for 3 local ranks" in warning
-        assert f"{tmp_path} has a ztcp*.conf too few" in warning
+        assert f"{tmp_path} has too few ztcp*.conf" in warning
         assert "add 1, or share one with address = kernel" in warning
 
 
 def test_harp_disable_declines_with_one_info_line(site: Site) -> None:
-    """A wish, not a fault: one line, and not a warning."""
+    """The user requests it, so it is one INFO line and no warning."""
     site.environment.update(HARP_DISABLE="1", NCCL_DEBUG="INFO")
     with Perf(site, ["sendrecv"], 0, "127.0.0.1:9") as rank:
         assert rank.wait(START_S) == 1

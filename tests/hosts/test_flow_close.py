@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a link ends where its flows end one by one, early, or before their bytes were asked for. The
-sending peer is a script over the other host's kernel TCP, so that it decides what comes when."""
+"""The end of a link whose flows close one by one, early, or before their bytes were received. The
+sending peer is a script over the other host's kernel TCP, which controls the order of events."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def scene(lab: Lab, tmp_path: Path) -> Iterator[Scene]:
 
 @contextmanager
 def flows(scene: Scene, count: int) -> Iterator[list[Stranger]]:
-    """The flows of one link, greeted."""
+    """The flows of one link, each after its hello."""
     with ExitStack() as stack:
         made = [stack.enter_context(scene.stranger()) for _ in range(count)]
         for number, stranger in enumerate(made):
@@ -50,7 +50,7 @@ def flows(scene: Scene, count: int) -> Iterator[list[Stranger]]:
 
 
 def stored(scene: Scene, size: int) -> None:
-    """Waits until so much of the peer's payload has come, behind the hello."""
+    """Waits until `size` bytes of the peer's payload have arrived, including the hello."""
 
     def come() -> bool:
         (process,) = scene.listening.site.published()
@@ -65,19 +65,19 @@ def test_fin_of_one_flow_keeps_other_flows_open(scene: Scene) -> None:
         link = rank.accept(scene.listener[0])
         rank.start("receive", link, 1, SIZE, 3000)
         first.do("finish")
-        time.sleep(0.3)  # the FIN has come, and ends nothing
+        time.sleep(0.3)  # the FIN has arrived and must not end the link
         second.do(f"send {message(0, TEXT).hex()}")
         rank.finish()
         rank.start("receive", link, 1, SIZE, 3000)
         second.do("finish")
-        with pytest.raises(Failed) as failure:  # now nobody is left who could send it
+        with pytest.raises(Failed) as failure:  # no flow is left that could bring the message
             rank.finish()
         assert failure.value.code == REMOTE_ERROR
 
 
 @pytest.mark.parametrize("payload", [b"", TEXT], ids=["empty", "whole"])
 def test_last_message_before_fin_waits_for_receive(scene: Scene, payload: bytes) -> None:
-    """Behind it stands a FIN, and an empty one has nothing but its header."""
+    """A FIN follows the message. An empty message has only a header."""
     rank = scene.listening
     with flows(scene, 1) as (flow,):
         link = rank.accept(scene.listener[0])
@@ -89,7 +89,7 @@ def test_last_message_before_fin_waits_for_receive(scene: Scene, payload: bytes)
         with pytest.raises(Failed) as failure:
             rank.do("receive", link, 1, SIZE, 3000)
         assert failure.value.code == REMOTE_ERROR
-        assert failure.value.ms < 500  # at once, not by a timeout
+        assert failure.value.ms < 500  # immediately, not by a timeout
         (warning,) = rank.warnings
         assert "the peer has closed it" in warning
 
@@ -97,8 +97,8 @@ def test_last_message_before_fin_waits_for_receive(scene: Scene, payload: bytes)
 @pytest.mark.parametrize("size", [0, SIZE], ids=["empty", "whole"])
 @pytest.mark.parametrize("leaves", [False, True], ids=["stays", "exits"])
 def test_receive_posted_after_sender_closed_succeeds(scene: Scene, leaves: bool, size: int) -> None:
-    """The sender is through and gone for longer than timeout_ms; what it was told is acknowledged
-    is there, and neither side has anything to complain of."""
+    """The sender closed more than timeout_ms ago. The acknowledged message is still there, and
+    neither side warns."""
     link = connect(scene.other, scene.listening, scene.listener)
     scene.other.do("send", link.sends, 1, size, 3000)
     scene.other.do("close", link.sends)
@@ -115,7 +115,7 @@ def test_receive_posted_after_sender_closed_succeeds(scene: Scene, leaves: bool,
 
 @pytest.mark.parametrize("size", [0, SIZE], ids=["empty", "whole"])
 def test_sender_finalize_with_stopped_receiver_loses_nothing(scene: Scene, size: int) -> None:
-    """Behind the message come a FIN and, since nobody answers that, a reset."""
+    """A FIN follows the message, and then a reset, because the stopped receiver does not answer."""
     link = connect(scene.other, scene.listening, scene.listener)
     link.move()
     scene.other.do("send", link.sends, 1, size, 3000)
@@ -130,7 +130,7 @@ def test_sender_finalize_with_stopped_receiver_loses_nothing(scene: Scene, size:
 
 
 def test_accept_fails_when_second_flow_never_opens_after_reset(scene: Scene) -> None:
-    """Its peer died after the first of two flows, and does not come again."""
+    """The peer died after the first of two flows."""
     rank = scene.listening
     with scene.stranger() as first:
         first.do("open 1")
@@ -146,7 +146,7 @@ def test_accept_fails_when_second_flow_never_opens_after_reset(scene: Scene) -> 
 
 
 def test_accept_times_out_when_second_flow_never_opens(scene: Scene) -> None:
-    """The peer's other flow never comes."""
+    """The peer never opens its other flow."""
     rank = scene.listening
     with scene.stranger() as first:
         first.do("open 1")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connecting to what is no HARP rank: it fails in time, and one line names the peer."""
+"""A connect to something other than a HARP rank fails in time, and one line names the peer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ranks import REMOTE_ERROR, SYSTEM_ERROR, Failed, Link, Rank, connect, packe
 from tools.hosts.lab import Host, Lab
 
 TIMEOUT_MS = 1500
-SLACK_MS = 1200  # for a machine that is busy; below TIMEOUT_MS, when a second try would end
+SLACK_MS = 1200  # for a busy machine; a second try would end after another TIMEOUT_MS
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def peer(lab: Lab, tmp_path: Path) -> Iterator[Rank]:
 
 
 def refused(rank: Rank, handle: str, within_ms: float = 200) -> tuple[int, str]:
-    """NCCL's code and the one warning of a connect that must fail."""
+    """NCCL's error code and the only warning of a connect that must fail."""
     before = len(rank.warnings)
     with pytest.raises(Failed) as failure:
         rank.connect(handle, ms=int(max(within_ms, TIMEOUT_MS)) + 1000)
@@ -49,7 +49,7 @@ def refused(rank: Rank, handle: str, within_ms: float = 200) -> tuple[int, str]:
 
 
 def with_check(handle: bytes) -> str:
-    """The handle with a check that agrees: only its contents are strange."""
+    """The handle with a valid checksum: only its contents are wrong."""
     value = 2166136261
     for byte in handle[:44]:
         value = (value ^ byte) * 16777619 & 0xFFFFFFFF
@@ -76,7 +76,7 @@ def test_random_bytes_are_refused_as_handle(rank: Rank, peer: Rank) -> None:
 
 
 def test_damaged_handle_is_refused(rank: Rank, peer: Rank) -> None:
-    """One bit anywhere in what the check covers."""
+    """One flipped bit anywhere in the bytes that the checksum covers."""
     _, text = peer.listen()
     handle = bytearray.fromhex(text)
     for at in (0, 2, 5, 9, 24, 30, 43, 45):
@@ -88,7 +88,7 @@ def test_damaged_handle_is_refused(rank: Rank, peer: Rank) -> None:
 
 @pytest.mark.parametrize("at", [0, 1])
 def test_handle_with_other_magic_is_refused(rank: Rank, peer: Rank, at: int) -> None:
-    """Another kind of handle, whose check agrees."""
+    """Another kind of handle with a valid checksum."""
     handle = bytearray.fromhex(peer.listen()[1])
     handle[at] ^= 0x10
     code, warning = refused(rank, with_check(bytes(handle)))
@@ -104,7 +104,7 @@ def test_inconsistent_handle_is_refused(rank: Rank, peer: Rank) -> None:
 
 
 def sockets_handle(family: int, address: bytes, port: int) -> str:
-    """As NCCL's socket transport writes it: the address it listens on, a magic number, counts."""
+    """A handle of NCCL's socket transport: its listening address, a magic number, counts."""
     name = struct.pack("=H", family) + struct.pack("!H", port) + address
     counts = struct.pack("=QII", 0x564AB9F2FC4B9D6C, 1, 0)
     return (name.ljust(32, b"\0") + counts).ljust(128, b"\0").hex()
@@ -112,7 +112,7 @@ def sockets_handle(family: int, address: bytes, port: int) -> str:
 
 @pytest.mark.parametrize("api", [4, 12])
 def test_socket_transport_handle_is_refused(lab: Lab, tmp_path: Path, api: int) -> None:
-    """The peer declined HARP and fell back to sockets."""
+    """The peer declined HARP and uses sockets."""
     address = lab.hosts[1].address
     site = packet_site(tmp_path / "0", lab.hosts[0], timeout_ms=TIMEOUT_MS)
     with Rank(site, api) as rank:
@@ -168,11 +168,11 @@ def test_connect_to_ended_process_fails(rank: Rank, peer: Rank) -> None:
     code, warning = refused(rank, handle, TIMEOUT_MS + SLACK_MS)
     assert code == REMOTE_ERROR
     assert f"the link to {peer.site.address}:" in warning
-    assert "nothing listens there: did its process end?" in warning
+    assert "no process listens on the peer's port" in warning
 
 
 def moved(peer: Rank, address: str, port: int) -> str:
-    """A handle of the peer's that leads somewhere else."""
+    """A handle of the peer with another address and port."""
     handle = bytearray.fromhex(peer.listen()[1])
     handle[4:8] = socket.inet_aton(address)
     handle[8:10] = struct.pack("!H", port)
@@ -187,17 +187,17 @@ def test_connect_to_unused_address_times_out(rank: Rank, peer: Rank) -> None:
 
 
 def test_connect_without_arp_reply_is_ehostunreach(lab: Lab, tmp_path: Path, peer: Rank) -> None:
-    """With time for the requests that ARP allows, one a second, the reason is known."""
+    """timeout_ms is long enough for all ARP requests, one a second, so HARP knows the reason."""
     with Rank(packet_site(tmp_path / "0", lab.hosts[0], timeout_ms=8000)) as rank:
         rank.init()
         code, warning = refused(rank, moved(peer, "10.77.0.77", 5000), 5000)
     assert code == REMOTE_ERROR
     assert "the link to 10.77.0.77:5000 failed: flow 0: No route to host" in warning
-    assert "nobody answers ARP for it: are both NICs in one network?" in warning
+    assert "the peer's host does not answer ARP: are both NICs in one network?" in warning
 
 
-# A server of the kernel's: it prints its port, takes connections one by one, and
-# says what it was told to say, or nothing, or hangs up.
+# A server over the kernel's TCP: it prints its port, accepts connections one by one, and sends the
+# given text, sends nothing, or closes.
 SERVER = """
 import socket, sys, time
 server = socket.socket()
@@ -217,7 +217,7 @@ while True:
 
 @contextmanager
 def server(host: Host, says: str) -> Iterator[int]:
-    """A TCP server of a host's kernel; its port."""
+    """Runs a server over a host's kernel TCP. Yields its port."""
     process = host.popen([sys.executable, "-c", SERVER, says], stdout=subprocess.PIPE)
     assert process.stdout
     try:
@@ -233,7 +233,7 @@ def test_connect_to_foreign_server_fails(lab: Lab, rank: Rank, peer: Rank) -> No
         code, warning = refused(rank, moved(peer, lab.hosts[1].address, port))
     assert code == SYSTEM_ERROR
     place = f"{lab.hosts[1].address}:{port}"
-    assert f"the link to {place} failed: what answers there is not HARP" in warning
+    assert f"the link to {place} failed: the program that answers is not HARP" in warning
 
 
 def test_connect_to_closing_server_fails(lab: Lab, rank: Rank, peer: Rank) -> None:

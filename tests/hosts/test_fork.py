@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A child has no HARP: whatever it calls fails politely, and its parent does not notice."""
+"""A forked child cannot use HARP: its calls fail cleanly, and its parent is not affected."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from ranks import (
 
 from tools.hosts.lab import Lab
 
-CHILD_S = 12.0  # how long a child that does nothing stays
-NOTICED_MS = 2500  # far less than that, and than timeout_ms
+CHILD_S = 12.0  # the lifetime of an idle child
+NOTICED_MS = 2500  # far less than CHILD_S and than timeout_ms
 
 
 @pytest.fixture(params=[4, 12], ids=["v4", "v12"])
@@ -36,7 +36,7 @@ def ranks(lab: Lab, tmp_path: Path, request: Any) -> Iterator[list[Rank]]:
 
 @pytest.fixture
 def joined(tmp_path: Path) -> Iterator[list[Rank]]:
-    """The two ends of a wire, which has no third."""
+    """The two ends of a wire; a wire has no third end."""
     path = wire_path()
     with Rank(wire_site(tmp_path / "1", path, 1)) as one:
         with Rank(wire_site(tmp_path / "2", path, 2)) as other:
@@ -46,7 +46,7 @@ def joined(tmp_path: Path) -> Iterator[list[Rank]]:
 
 
 def undisturbed(rank: Rank) -> bool:
-    """It has said nothing, and what is published is its own."""
+    """Whether it has logged no warning, and the statistics are its own."""
     (process,) = rank.site.published()
     return process.pid == rank.process.pid and rank.warnings == []
 
@@ -64,7 +64,7 @@ def test_calls_in_forked_child_fail(ranks: list[Rank], forks: str) -> None:
         codes = dict(word.split("=") for word in parent.do("fork", listener[0], comm))
         for call in ("init", "devices", "listen", "accept", "regMr", "post"):
             assert codes[call] == str(SYSTEM_ERROR), codes
-        # There is nothing to close, which is as good as closed.
+        # A child has nothing to close, so close may succeed.
         assert {codes["close"], codes["closeListen"]} <= {"0", str(SYSTEM_ERROR)}, codes
         link.move(count=32)
     connect(other, parent, listener).move()
@@ -74,7 +74,7 @@ def test_calls_in_forked_child_fail(ranks: list[Rank], forks: str) -> None:
 
 
 def test_parent_works_beside_forked_child(ranks: list[Rank]) -> None:
-    """As data loaders' workers are: forked at some time, alive for long, and strangers to HARP."""
+    """Like workers of a data loader: forked late, long-lived, without use of HARP."""
     link = connect(*ranks)
     link.move()
     for rank in ranks:
@@ -84,12 +84,12 @@ def test_parent_works_beside_forked_child(ranks: list[Rank]) -> None:
 
 
 def test_claim_ends_with_parent_despite_child(ranks: list[Rank]) -> None:
-    """Whoever comes next gets the file and the address, whatever the children do."""
+    """The next process gets the file and the address, although the child lives."""
     _is_succeeded(ranks)
 
 
 def test_wire_end_is_free_after_parent_despite_child(joined: list[Rank]) -> None:
-    """And the place at the wire."""
+    """The next process gets the end of the wire, although the child lives."""
     _is_succeeded(joined)
 
 
@@ -100,14 +100,14 @@ def _is_succeeded(ranks: list[Rank]) -> None:
     died = time.monotonic()
     ranks[0].signal(9)
     ranks[0].process.wait(5)
-    # A child that was forked a moment ago first has to let go of what it inherited.
+    # A new child needs a moment to close the descriptors that it inherited.
     wait_until(lambda: ranks[0].site.published() == [], CHILD_S / 2, "its counters outlive it")
     with Rank(ranks[0].site, ranks[0].api) as successor:
         successor.init()
         assert time.monotonic() - died < CHILD_S / 2
         with Rank(ranks[1].site) as none:
             with pytest.raises(Failed):
-                none.init()  # that file's owner lives
+                none.init()  # fails: the file's owner lives
         connect(successor, ranks[1]).move()
 
 
@@ -119,8 +119,8 @@ def _is_succeeded(ranks: list[Rank]) -> None:
 def test_killed_parent_is_noticed_despite_child(
     lab: Lab, tmp_path: Path, faults: str, instances: int
 ) -> None:
-    """On the kernel's address it is the kernel that tells the peers, at once: nobody holds the
-    ports and hears for them any more."""
+    """With the kernel's address, the kernel sends resets to the peers at once: no process holds the
+    ports any more."""
     sites = [
         packet_site(tmp_path / str(host.index), host, faults=faults, instances=instances)
         for host in lab.hosts
@@ -129,7 +129,7 @@ def test_killed_parent_is_noticed_despite_child(
         link = connect(survivor.init(), victim.init())
         link.move()
         victim.do("child", int(CHILD_S * 1000))
-        time.sleep(0.1)  # it first has to let go of what it inherited
+        time.sleep(0.1)  # the child needs a moment to close its inherited descriptors
         link.move()
         connect(survivor, victim).move()
         victim.signal(9)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP's TCP and Linux's TCP with each other: `harp nc` on one host, kernel sockets on the other.
+"""HARP's TCP with Linux's TCP: `harp nc` on one host, kernel sockets on the other.
 
-Every byte is checked by hash. On a good wire an expert (tshark) has nothing to
-complain of; on a bad one HARP is at least half as fast as two kernels are.
+Every byte is checked by hash. On a good wire, tshark's expert finds no fault. On a bad wire, HARP
+is at least half as fast as two kernels.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tools.hosts.lab import Host, Lab
 from tools.hosts.relay import RelaySpec
 
 MB = 1_000_000
-# A sanitizer makes the stack slow, and the hosts around it no faster.
+# A sanitizer slows the stack down, but not its peers.
 FULL = bool(os.environ.get("HARP_TEST_FULL"))
 CLEAN_BYTES = (50 if SANITIZED else 1000 if FULL else 200) * MB
-CLEAN_RATE = 300.0 if FULL else 100.0  # 10^6 bytes/s: no side ever waits for a window
+CLEAN_RATE = 300.0 if FULL else 100.0  # 10^6 bytes/s: slow enough to never fill a window
 CLEAN_TRIES = 4
-# What the expert also says where a host got no processor when it was time to acknowledge.
+# Findings that also occur when a host gets no CPU in time to acknowledge.
 LATE = ("D-SACK", "Zero Window", "window", "retransmission", "Duplicate ACK")
 FLAT_OUT_BYTES = (50 if SANITIZED else 1000) * MB
 BAD_BYTES = (4 if SANITIZED else 20) * MB
@@ -49,7 +49,7 @@ roles = pytest.mark.parametrize("connects", [True, False], ids=["harp connects",
 addresses = pytest.mark.parametrize("own", [False, True], ids=["kernel address", "own address"])
 directions = pytest.mark.parametrize("sends", [True, False], ids=["harp sends", "harp receives"])
 
-_ports = count(5000)  # none is used twice: no connection waits for another's TIME-WAIT
+_ports = count(5000)  # a new port each time, because of TIME-WAIT
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def bad_lab() -> Iterator[Lab]:
 
 
 def at_once() -> list[str]:
-    """What runs a program before all others, as if the machine were idle; nothing if forbidden."""
+    """The prefix that gives a program real-time priority; empty if that is forbidden."""
     words = ["chrt", "--rr", "1"]
     allowed = subprocess.run([*words, "true"], capture_output=True).returncode == 0
     return words if allowed and not SANITIZED else []
@@ -70,9 +70,9 @@ def at_once() -> list[str]:
 def complaints(
     hosts: list[Host], folder: Path, connects: bool, own: bool, sends: bool, seed: int
 ) -> tuple[str, bool]:
-    """What the expert says of one transfer, whose bytes are right; "" is nothing.
+    """The expert's findings of one correct transfer, "" for none.
 
-    And whether all of it may come from a host that got no processor in time.
+    Also whether all of them may come from a host that got no CPU in time.
     """
     harp, kernel = hosts
     load, port = Load(CLEAN_BYTES, seed, CLEAN_RATE), next(_ports)
@@ -99,12 +99,12 @@ def complaints(
 def test_clean_transfer_draws_no_tshark_complaint(
     lab: Lab, tmp_path: Path, connects: bool, own: bool, sends: bool
 ) -> None:
-    """Every byte is right, and nothing is at severity warning or above.
+    """Every byte is right, and no finding has severity warning or above.
 
-    A host that gets no processor for milliseconds acknowledges late, and its
-    peer sends again: that is the machine's doing, so there are some tries, and
-    where none was undisturbed this proves nothing (HARP_TEST_FULL=1, for a quiet
-    machine, fails then). What is wrong with a segment is wrong in the first try.
+    A host that gets no CPU for milliseconds acknowledges late, and its peer retransmits. This is
+    the machine's fault, so the test tries several times. If every try is disturbed, it passes
+    without proof (with HARP_TEST_FULL=1, for a quiet machine, it fails). A wrong segment fails the
+    first try.
     """
     seen = []
     for seed in range(1, 2 if SANITIZED else 1 + CLEAN_TRIES):
@@ -113,13 +113,13 @@ def test_clean_transfer_draws_no_tshark_complaint(
             return
         seen.append(said)
         assert late or SANITIZED, said
-    assert SANITIZED or not FULL, "\n".join(seen)  # too slow to be in time: only the bytes count
+    assert SANITIZED or not FULL, "\n".join(seen)  # too slow for the timing: only the bytes count
     if not SANITIZED:
         pytest.skip(f"the machine was too busy each time: {seen}")
 
 
 def test_tshark_reports_lost_frame(lab: Lab, tmp_path: Path) -> None:
-    """Or else its silence would prove nothing."""
+    """The expert reports an injected loss. This validates the test above."""
     harp, kernel = lab.hosts
     port = next(_ports)
     with Capture(kernel, port, tmp_path / "lossy.pcapng") as capture:
@@ -139,7 +139,7 @@ def test_tshark_reports_lost_frame(lab: Lab, tmp_path: Path) -> None:
 def test_full_speed_transfer_is_correct(
     lab: Lab, tmp_path: Path, connects: bool, own: bool, sends: bool
 ) -> None:
-    """One way, as fast as it goes: windows close and open, and every byte is right."""
+    """One way at full speed: windows close and open, and every byte is right."""
     load = Load(FLAT_OUT_BYTES, seed=7)
     harp, kernel = lab.hosts
     conversation = with_harp(
@@ -150,7 +150,7 @@ def test_full_speed_transfer_is_correct(
 
 
 def test_stalled_reader_closes_window_and_loses_nothing(lab: Lab, tmp_path: Path) -> None:
-    """The window closes, memory does not grow, and nothing is lost."""
+    """The window closes, memory does not grow, and no byte is lost."""
     harp, kernel = lab.hosts
     port, load = next(_ports), Load(100 * MB)
     probes = kernel.counter("TcpExtTCPWinProbe")
@@ -169,7 +169,8 @@ def test_stalled_reader_closes_window_and_loses_nothing(lab: Lab, tmp_path: Path
 def one_pair(
     hosts: list[Host], folder: Path, connects: bool, own: bool, sends: bool, seed: int
 ) -> tuple[float, float]:
-    """Goodput over the bad wire of two kernels and of HARP with one, the same way, in MB/s."""
+    """The goodput over the bad wire of two kernels, and of HARP with a kernel in the same
+    direction, in MB/s."""
     harp, kernel = hosts
     load = Load(BAD_BYTES, seed)
     sender_first = hosts if sends else hosts[::-1]
@@ -190,8 +191,8 @@ def one_pair(
 def test_lossy_goodput_is_at_least_half_of_kernel_tcp(
     bad_lab: Lab, tmp_path: Path, connects: bool, sends: bool
 ) -> None:
-    """The same faults for both: medians of interleaved pairs, with either kind of address; of
-    more pairs where a few are not enough, since a busy machine scatters them."""
+    """Both get the same faults. The test compares medians of interleaved pairs, with either kind of
+    address. It measures more pairs if needed, because a busy machine adds noise."""
     own = connects != sends
     pairs: list[tuple[float, float]] = []
     for seed in range(BAD_PAIRS * (1 if SANITIZED else BAD_TRIES)):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What HARP's TCP_INFO says of a connection, beside what Linux says of it at the other end, and
-beside what was on the wire: the fields that `ss -ti` shows."""
+"""HARP's TCP_INFO of a connection, compared with Linux's at the other end and with the packets on
+the wire: the fields that `ss -ti` shows."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from harp.testing.wire import pattern
 PORT = 4000
 MSS = 1448  # with timestamps
 TIMESTAMPS, SACK, WINDOW_SCALE = 1, 2, 4
-INFINITE = 0x7FFFFFFF  # Linux's for an ssthresh that was never set
-TICK_MS = 10  # of the kernel's clock, and what a segment takes from one end to the other
+INFINITE = 0x7FFFFFFF  # Linux's value of an ssthresh that was never set
+TICK_MS = 10  # the kernel's clock, and a segment's way from one end to the other
 OPEN, RECOVERY = 0, 3  # of tcpi_ca_state
 
 
 class Pair:
-    """An established connection of HARP (`harp`) with the kernel (`linux`), which listened."""
+    """An established connection between HARP (`harp`) and the kernel (`linux`), the listener."""
 
     def __init__(self, kernel: Kernel) -> None:
         stack = make_stack(address=HARP_ADDRESS, timestamps=1, window_scale=7, rcvbuf=1 << 18)
@@ -53,7 +53,7 @@ class Pair:
         self.listener.close()
 
     def move(self, size: int, back: bool = False) -> None:
-        """So many bytes to the kernel, or from it; until they are acknowledged, too."""
+        """Moves `size` bytes to the kernel, or back, until they are acknowledged."""
         sender, receiver = (self.linux, self.harp) if back else (self.harp, self.linux)
         sent = received = 0
 
@@ -69,12 +69,12 @@ class Pair:
         self.wire.run(over)
 
     def data(self, to_kernel: bool = True) -> list[TCP]:
-        """Segments with data that were on the wire."""
+        """The data segments on the wire."""
         segments = [IP(raw)[TCP] for way, raw in self.wire.seen if way == to_kernel]
         return [segment for segment in segments if segment.payload]
 
     def again(self, to_kernel: bool = True) -> int:
-        """Segments with data that are not the first of their number."""
+        """The number of retransmitted data segments."""
         numbers = [segment.seq for segment in self.data(to_kernel)]
         return len(numbers) - len(set(numbers))
 
@@ -98,14 +98,14 @@ def test_tcp_info_matches_linux_after_transfers(pair: Pair) -> None:
     assert harp["options"] == linux["options"] == TIMESTAMPS | SACK | WINDOW_SCALE
     assert harp["snd_mss"] == linux["snd_mss"] == harp["rcv_mss"] == linux["rcv_mss"] == MSS
     assert harp["pmtu"] == linux["pmtu"] == 1500
-    assert harp["advmss"] - linux["advmss"] in (0, 12)  # Linux takes its timestamps off
+    assert harp["advmss"] - linux["advmss"] in (0, 12)  # Linux subtracts the timestamps option
     assert harp["ca_state"] == OPEN and harp["backoff"] == harp["probes"] == 0
     assert harp["unacked"] == harp["sacked"] == harp["lost"] == harp["retrans"] == 0
     assert harp["snd_cwnd"] > 10 and linux["snd_cwnd"] > 10
     for to_kernel, info in ((True, harp), (False, linux)):
         assert 0 < info["rtt"] < 10**6
         assert info["rto"] >= 200_000
-        assert info["total_retrans"] == pair.again(to_kernel)  # on a busy machine there are some
+        assert info["total_retrans"] == pair.again(to_kernel)  # not 0 on a busy machine
 
 
 def test_tcp_info_last_data_times_match_linux(pair: Pair) -> None:
@@ -125,7 +125,7 @@ def test_tcp_info_last_data_times_match_linux(pair: Pair) -> None:
 
 
 def test_tcp_info_unacked_matches_segments_in_flight(pair: Pair) -> None:
-    """Nothing is acknowledged: what HARP calls unacknowledged is what it has sent."""
+    """Without acknowledgements, HARP's unacked is the number of sent segments."""
     pair.wire.hold(False)
     pair.wire.seen.clear()
     pair.harp.send(pattern(0, 100_000))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""While HARP moves a job's bytes the kernels send TCP for the ranks' meeting, and nothing else."""
+"""While HARP moves a job's bytes, the kernels send TCP only for the ranks' rendezvous."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MEETING = 29600
 
 
 def sent_by_kernel(host: Host) -> dict[str, int]:
-    """Everything by which a kernel could have answered for HARP."""
+    """The counters of everything that a kernel could send in HARP's place."""
     counters = host.counters()
     names = ("TcpOutSegs", "TcpRetransSegs", "TcpOutRsts", "TcpAttemptFails", "IcmpOutMsgs")
     return {name: counters[name] for name in names}
@@ -26,7 +26,7 @@ def sent_by_kernel(host: Host) -> dict[str, int]:
 def test_kernel_sends_no_segment_during_link_lifetime(
     lab: Lab, tmp_path: Path, own_address: bool
 ) -> None:
-    """Opening, moving, closing, and a connection that is refused: not one segment."""
+    """The kernel sends no segment for connect, transfer, close, or a refused connection."""
     before = [sent_by_kernel(host) for host in lab.hosts]
     sites = [packet_site(tmp_path / str(h.index), h, own_address) for h in lab.hosts]
     with Rank(sites[0]) as one, Rank(sites[1]) as other:
@@ -52,7 +52,7 @@ def test_kernel_sends_no_segment_during_link_lifetime(
 def test_kernel_sends_only_control_traffic_during_all_reduce(
     lab: Lab, tmp_path: Path, own_address: bool
 ) -> None:
-    """The kernels' counts moved by what a capture shows of the control connection."""
+    """The kernels' counters increase exactly by the captured segments of the control connection."""
     sites = [packet_site(tmp_path / str(h.index), h, own_address) for h in lab.hosts]
     words = ["all_reduce", "-b", "8", "-e", "8M", "-f", "32", "-n", "5", "-w", "1"]
     meeting = f"{lab.hosts[0].address}:{MEETING}"
@@ -65,7 +65,7 @@ def test_kernel_sends_only_control_traffic_during_all_reduce(
     assert seen
     assert seen.kernel_only_controlled(), seen.kernel_text()
     assert 0 < sum(seen.control_segments) < 500
-    # Every byte of the passes, timed and verified, crossed under HARP's ports.
+    # All bytes of the timed and verified passes used HARP's ports.
     assert seen.data_bytes > 2 * 5 * (8 << 20)
     addresses = {site.address for site in sites}
     assert {address for address, _ in seen.data_ports} == addresses

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank that is lost in the middle of a job: the other one's requests fail in time, and its log
-names the peer. One that is only held up for less than timeout_ms is waited for."""
+"""A rank is lost in the middle of a job: the other rank's requests fail in time, and its log names
+the peer. A stop of less than timeout_ms does not fail the job."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ranks import (
 from tools.hosts.lab import Lab
 
 TIMEOUT_MS = 1500
-SLACK_S = 1.2  # for a machine that is busy; below TIMEOUT_MS, when a second try would end
+SLACK_S = 1.2  # for a busy machine; a second try would end after another TIMEOUT_MS
 SEED = int(os.environ.get("HARP_TEST_SEED") or secrets.randbits(32))
 KILLS = 20
 MODES = ["kernel address", "own address", "kernel address", "own address", "wire"]
@@ -40,7 +40,7 @@ MODES = ["kernel address", "own address", "kernel address", "own address", "wire
 
 @pytest.fixture
 def wire() -> Iterator[Path]:
-    """A wire of which a killed end may leave files."""
+    """A wire. Its files are removed at the end, because a killed end leaves them."""
     path = wire_path()
     yield path
     for left in path.parent.glob(f"{path.name}*"):
@@ -49,7 +49,7 @@ def wire() -> Iterator[Path]:
 
 @pytest.fixture
 def sites(mode: str, lab: Lab, wire: Path, tmp_path: Path) -> list[Site]:
-    """Of two ranks; mode: what joins them."""
+    """The sites of two ranks; mode: the network between them."""
     if mode == "wire":
         return [wire_site(tmp_path / str(i), wire, i, timeout_ms=TIMEOUT_MS) for i in (1, 2)]
     own = mode == "own address"
@@ -60,13 +60,13 @@ def sites(mode: str, lab: Lab, wire: Path, tmp_path: Path) -> list[Site]:
 
 
 def messages(site: Site) -> int:
-    """Received by the site's one process so far."""
+    """The messages that the site's process has received so far."""
     return sum(process.totals["messages_in"] for process in site.published())
 
 
 @contextmanager
 def all_reduce(sites: list[Site], lab: Lab, api: int) -> Iterator[list[Perf]]:
-    """Two ranks whose bytes flow, for longer than any test takes."""
+    """Two ranks with flowing bytes, for longer than any test."""
     words = ["all_reduce", "-b", "4M", "-e", "4M", "-n", "10000000", "-w", "0"]
     words += ["--api", str(api), "--timeout", "30"]
     on_wire = not sites[0].prefix
@@ -79,7 +79,8 @@ def all_reduce(sites: list[Site], lab: Lab, api: int) -> Iterator[list[Perf]]:
 
 
 def fails_in_time(survivor: Perf, address: str, since: float, api: int) -> None:
-    """The survivor's requests end with the code for a lost peer, and its log names that one."""
+    """Checks that the survivor's requests fail in time with the code for a lost peer, and that its
+    log names the peer."""
     moment, line = survivor.wait_for_line(" failed after ", TIMEOUT_MS / 1e3 + 5)
     code = "ncclSystemError" if api == 4 else "ncclRemoteError"
     assert re.search(rf"(isend|irecv) of message \d+ of \d+ failed after .*: {code}$", line), line
@@ -109,7 +110,7 @@ def test_killed_rank_fails_peer_in_time(
 
 @pytest.mark.parametrize("mode", ["kernel address", "own address", "wire"])
 def test_stop_shorter_than_timeout_does_not_fail_job(lab: Lab, sites: list[Site]) -> None:
-    """Shorter than timeout_ms: the job goes on."""
+    """The stop is shorter than timeout_ms, so the job continues."""
     with all_reduce(sites, lab, 12) as ranks:
         for held in ranks:
             held.signal(signal.SIGSTOP)
@@ -130,7 +131,7 @@ def test_stopped_rank_fails_peer_after_timeout(lab: Lab, sites: list[Site]) -> N
     with all_reduce(sites, lab, 12) as ranks:
         stopped = ranks[1].signal(signal.SIGSTOP)
         fails_in_time(ranks[0], sites[1].address, stopped, 12)
-        # It wakes up in a world that has moved on: it ends with an error, not with a hang.
+        # Its peer has failed meanwhile: it must end with an error, not hang.
         awake = ranks[1].signal(signal.SIGCONT)
         fails_in_time(ranks[1], sites[0].address, awake, 12)
         assert [rank.wait(5) for rank in ranks] == [1, 1]
@@ -139,8 +140,8 @@ def test_stopped_rank_fails_peer_after_timeout(lab: Lab, sites: list[Site]) -> N
 @pytest.mark.parametrize("mode", ["kernel address", "own address", "wire"])
 @pytest.mark.parametrize("waits", ["sender", "receiver"])
 def test_killed_peer_of_idle_link_is_noticed(sites: list[Site], waits: str) -> None:
-    """A receiver that waits, and has nothing to send, notices all the same; so does a sender
-    whose peer posts no receives."""
+    """A waiting receiver without data to send notices the death. So does a sender whose peer posts
+    no receives."""
     with Rank(sites[0]) as sender, Rank(sites[1]) as receiver:
         sender.init()
         receiver.init()
@@ -167,7 +168,7 @@ def test_killed_peer_of_idle_link_is_noticed(sites: list[Site], waits: str) -> N
 
 @contextmanager
 def one_waits(lab: Lab, folder: Path, who: str) -> Iterator[tuple[Rank, Rank]]:
-    """The rank that waits for its peer, and that peer, with timeout_ms as it is by default."""
+    """A rank that waits for its peer, and the peer, with the default timeout_ms."""
     sites = [packet_site(folder / str(host.index), host) for host in lab.hosts]
     with Rank(sites[0]) as sender, Rank(sites[1]) as receiver:
         sender.init()
@@ -183,7 +184,7 @@ def one_waits(lab: Lab, folder: Path, who: str) -> Iterator[tuple[Rank, Rank]]:
 
 
 def notices(survivor: Rank, began: float, within_s: float) -> None:
-    """Its request fails so soon after a moment."""
+    """Checks that the survivor's request fails within within_s of `began`."""
     with pytest.raises(Failed) as failure:
         survivor.finish(within_s + 20)
     took = time.monotonic() - began
@@ -194,8 +195,8 @@ def notices(survivor: Rank, began: float, within_s: float) -> None:
 
 @pytest.mark.parametrize("who", ["receiver", "sender", "sender whose peer was stopped before"])
 def test_killed_process_is_noticed_within_1_s(lab: Lab, tmp_path: Path, who: str) -> None:
-    """Whatever timeout_ms: its kernel resets what reaches the closed port. Also by one that only
-    waits, or whose own segments have gone unanswered for a while."""
+    """For any timeout_ms: the kernel of the killed process resets segments to the closed port. A
+    rank notices also if it only waits, or if its segments had no answer for a while."""
     with one_waits(lab, tmp_path, who) as (survivor, victim):
         time.sleep(0.5)
         if "stopped" in who:
@@ -206,7 +207,7 @@ def test_killed_process_is_noticed_within_1_s(lab: Lab, tmp_path: Path, who: str
 
 @pytest.mark.parametrize("who", ["receiver", "sender"])
 def test_dead_host_is_noticed_within_10_s(lab: Lab, tmp_path: Path, who: str) -> None:
-    """Whatever timeout_ms: nobody answers ARP for it, as a living kernel would."""
+    """For any timeout_ms: a dead host does not answer ARP, unlike a live kernel."""
     with one_waits(lab, tmp_path, who) as (survivor, victim):
         host = next(one for one in lab.hosts if one.address == victim.site.address)
         silent = "net.ipv4.conf.all.arp_ignore"
@@ -222,7 +223,8 @@ def test_dead_host_is_noticed_within_10_s(lab: Lab, tmp_path: Path, who: str) ->
 
 @pytest.mark.parametrize("mode", ["kernel address"])
 def test_slow_receiver_is_not_failed(sites: list[Site]) -> None:
-    """It lives and posts nothing for longer than timeout_ms, its window full: it is waited for."""
+    """A live receiver with a full window posts nothing for longer than timeout_ms. The sender
+    waits."""
     with Rank(sites[0]) as sender, Rank(sites[1]) as receiver:
         sender.init()
         receiver.init()

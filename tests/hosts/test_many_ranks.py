@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many ranks on one packet device: eight of a job on each host, and two jobs at once."""
+"""Many ranks on one packet device: eight ranks of a job on each host, and two jobs at once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LOCAL_RANKS = 8
 
 
 def sites_of(folder: Path, lab: Lab, local_ranks: int, own_order: bool) -> list[Site]:
-    """A site for each rank; those of a host share its one file, and so its device and address.
+    """A site for each rank. The ranks of a host share its file, and so its device and address.
 
-    own_order: by hosts, so that most of a ring's links join siblings; else in turn, so
-    that all of them cross the wire.
+    own_order: the ranks are numbered by host, so that most links of a ring stay on a host. Else
+    they alternate between the hosts, so that all links cross the wire.
     """
     found: list[Site] = []
     for host in lab.hosts:
@@ -38,7 +38,7 @@ def sites_of(folder: Path, lab: Lab, local_ranks: int, own_order: bool) -> list[
 
 
 def flow(sites: Sequence[Site]) -> bool:
-    """Whether messages have come to every rank."""
+    """Whether every rank has received messages."""
     come = [one.totals["messages_in"] for site in sites for one in site.published()]
     return len(come) == len(sites) and all(come)
 
@@ -52,7 +52,7 @@ def test_eight_ranks_share_one_device(lab: Lab, tmp_path: Path, own_order: bool)
 
 
 def test_two_jobs_share_one_device(lab: Lab, tmp_path: Path) -> None:
-    """On the same devices and addresses; each has its own bytes, and right ones."""
+    """The jobs share devices and addresses. Each gets only its own bytes, and all are right."""
     words = all_reduce("64K", 40, 0.01, "--timeout", 60)
     one, other = (sites_of(tmp_path / name, lab, 2, True) for name in ("one", "other"))
     with (

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin's life in a process that valgrind watches: load, init, jobs whose bytes are verified,
-close, finalize, unload, and all of it again. No memory is used that was never written, none that
-was given back, and none is lost.
+"""The plugin's life cycle under valgrind: load, init, verified transfers, close, finalize, unload,
+twice. valgrind finds no use of uninitialised or freed memory, and no leak.
 
-The other rank runs as it is, and both of them send and receive. HARP_TEST_FULL=1: over packet
-sockets and DPDK, too, and with several instances."""
+The other rank runs without valgrind; both send and receive. With HARP_TEST_FULL=1 the test also
+runs over packet sockets and DPDK, and with several instances."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ from tools.hosts.ranks import ethdev_site
 
 FULL = bool(os.environ.get("HARP_TEST_FULL"))
 JOINTS = ["wire", "packet", "own address", "instances", "ethdev"] if FULL else ["wire"]
-ROUNDS = 2  # of load to unload
-FOUND = 99  # the exit status if valgrind has something to say
-PATIENCE_S = 120.0  # it is thirty times slower
+ROUNDS = 2  # from load to unload
+FOUND = 99  # valgrind's exit status after a finding
+PATIENCE_S = 120.0  # valgrind makes a process about thirty times slower
 MEMCHECK = (
     "valgrind", "--tool=memcheck", f"--error-exitcode={FOUND}", "--fair-sched=yes",
     "--leak-check=full", "--show-leak-kinds=definite", "--errors-for-leak-kinds=definite",
@@ -38,7 +37,7 @@ pytestmark = [
 
 @pytest.fixture(params=JOINTS)
 def sites(request: Any, tmp_path: Path) -> Iterator[list[Site]]:
-    """Of two ranks; the parameter: what joins them."""
+    """The sites of two ranks; the parameter: the network between them."""
     keys: dict[str, object] = {"timeout_ms": 60000}
     if request.param in ("packet", "own address"):
         own = request.param == "own address"
@@ -62,7 +61,7 @@ def watched(site: Site) -> Site:
 
 
 def a_job(one: Rank, other: Rank) -> None:
-    """Links both ways, with messages of every kind; one link is left to finalize."""
+    """Links in both directions, with messages of every size. finalize closes one of them."""
     for ends in ((one, other), (other, one)):
         listener = ends[1].listen()
         link = connect(*ends, listener)

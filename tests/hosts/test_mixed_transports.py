@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP on one host and sockets on the other: both sides end in time, each with one clear line.
+"""HARP on one host and sockets on the other: both sides fail in time, each with one clear line.
 
-The host without HARP first says why it declines, as NCCL would hear it, and then does what
-NCCL does: it goes on with sockets, by the plain kernel-TCP plugin, whose handle begins as
-that of NCCL's own socket transport.
+The host without HARP first logs why it declines. Then it uses sockets, as NCCL would, by the
+reference plugin over kernel TCP. The handle of that plugin begins like that of NCCL's own socket
+transport.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ranks import SYSTEM_ERROR, Failed, Perf, Rank, Site, packet_site
 from harp import paths
 from tools.hosts.lab import Lab
 
-ENDS_S = 30.0  # far above what it takes (all start-ups included), far below a hang
+ENDS_S = 30.0  # far above the usual time with all starts, far below a hang
 DECLINES = {
     "file missing": "no configuration: folder",
     "HARP_DISABLE=1": "HARP_DISABLE=1 in the environment: HARP declines",
@@ -27,7 +27,7 @@ DECLINES = {
 
 
 def declining(folder: Path, lab: Lab, how: str) -> Site:
-    """The second host, where something keeps HARP from being used."""
+    """The site of the second host, where HARP declines."""
     site = packet_site(folder, lab.hosts[1])
     site.environment.update(NCCL_SOCKET_IFNAME=lab.hosts[1].interface)
     if how == "file missing":
@@ -38,7 +38,7 @@ def declining(folder: Path, lab: Lab, how: str) -> Site:
 
 
 def declines(site: Site) -> str:
-    """The one line by which HARP's init fails there."""
+    """The one log line of HARP's failing init."""
     with Rank(site) as rank:
         with pytest.raises(Failed) as failure:
             rank.init()
@@ -54,7 +54,7 @@ def declines(site: Site) -> str:
 def test_job_with_harp_on_one_host_fails_clearly(
     lab: Lab, tmp_path: Path, how: str, harps_rank: int, api: int
 ) -> None:
-    """Every rank of a ring connects to its successor: both ranks learn it at once."""
+    """Every rank of a ring connects to its successor, so both ranks fail at once."""
     harp = packet_site(tmp_path / "harp", lab.hosts[0])
     without = declining(tmp_path / "without", lab, how)
     assert DECLINES[how] in declines(without)
@@ -77,8 +77,8 @@ def test_job_with_harp_on_one_host_fails_clearly(
 
 
 def test_kernel_plugin_handle_matches_nccl_sockets(lab: Lab, tmp_path: Path) -> None:
-    """It begins as NCCL's does: where it listens, in the room of an IPv6 address; a magic
-    number; how many sockets and threads."""
+    """It begins like NCCL's: the listening address in the space of an IPv6 address, a magic number,
+    the numbers of sockets and threads."""
     with Rank(declining(tmp_path, lab, "file missing"), plugin=paths.kernel_plugin_path()) as rank:
         rank.init()
         handle = bytes.fromhex(rank.listen()[1])

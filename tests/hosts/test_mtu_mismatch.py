@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two hosts that disagree on the MTU: segments fit the smaller one, and one line says so."""
+"""Two hosts with different MTUs: segments fit the smaller one, and one line warns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sites_of(lab: Lab, folder: Path, own_address: bool) -> list[Site]:
 
 
 def mss_in_use(rank: Rank) -> set[int]:
-    """Of its flows, once they have been published."""
+    """The MSS of its flows, once they are published."""
 
     def published() -> set[int]:
         flows = [flow for process in rank.site.published() for flow in process.flows]
@@ -34,7 +34,7 @@ def mss_in_use(rank: Rank) -> set[int]:
 
 @pytest.mark.parametrize("own_address", [False, True], ids=["kernel address", "own address"])
 def test_mtu_mismatch_is_warned_of_once(lab: Lab, tmp_path: Path, own_address: bool) -> None:
-    """One a rank, however many links there are."""
+    """Each rank warns once, for any number of links."""
     sites = sites_of(lab, tmp_path, own_address)
     with Rank(sites[0]) as small, Rank(sites[1]) as large:
         small.init()
@@ -51,7 +51,7 @@ def test_mtu_mismatch_is_warned_of_once(lab: Lab, tmp_path: Path, own_address: b
 
 
 def test_all_reduce_with_mtu_mismatch(lab: Lab, tmp_path: Path) -> None:
-    """The NICs themselves differ, as they do in life."""
+    """The NICs have different MTUs, as on real hosts."""
     lab.hosts[0].run(["ip", "link", "set", lab.hosts[0].interface, "mtu", str(SMALL)])
     try:
         all_reduce(lab, [packet_site(tmp_path / str(host.index), host) for host in lab.hosts])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends that are no faults, and posts that come after them."""
+"""Orderly ends of links, and posts after them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tools.hosts.lab import Lab
 SEED = int(os.environ.get("HARP_TEST_SEED") or secrets.randbits(32))
 ROUNDS = 100
 TIMEOUT_MS = 3000
-PORTS_HELD = 16  # local ports that the packet port takes at first
-PORTS_REST_S = 2.2  # and more than they rest behind a link
-CONTROL_S = 0.1  # the fault port looks at its file more often than that
+PORTS_HELD = 16  # local ports that the packet port holds at first
+PORTS_REST_S = 2.2  # more than the time that a local port is not reused after a link
+CONTROL_S = 0.1  # more than the interval in which the fault port reads its file
 
 
 def by_exit(rank: Rank, link: int) -> None:
@@ -42,7 +42,7 @@ SHAPES = [(1, 8), (8, 65536), (3, 1 << 20), (20, 1000), (1, 0), (2, 3_000_017)]
 
 
 def finish_well(link: Link, number: int) -> None:
-    """One job: the receiver ends right behind its last byte, and no side sees a fault."""
+    """One job: the receiver ends right after its last byte, and neither side sees an error."""
     sender, receiver = link.sender, link.receiver
     count, size = SHAPES[number % len(SHAPES)]
     end = ENDS[number // len(SHAPES) % len(ENDS)]
@@ -60,8 +60,8 @@ def finish_well(link: Link, number: int) -> None:
 
 
 def lost_frames(sender: Rank) -> int:
-    """Segments that the sender had to send again."""
-    time.sleep(0.3)  # until the counters have been published
+    """The number of the sender's retransmissions."""
+    time.sleep(0.3)  # until the counters are published
     (process,) = sender.site.published()
     return process.totals["tcp_retransmits"]
 
@@ -73,7 +73,7 @@ MODES = pytest.mark.parametrize("own_address", [False, True], ids=["kernel addre
 def test_receiver_exit_after_last_byte_is_no_error(
     lab: Lab, tmp_path: Path, own_address: bool
 ) -> None:
-    """On both sides one frame in a hundred is lost."""
+    """In both directions, one frame in a hundred is lost."""
     print(f"HARP_TEST_SEED={SEED}")
     sending, receiving = lab.hosts
     faults = f"drop=0.01,seed={SEED}"
@@ -93,8 +93,8 @@ def test_receiver_exit_after_last_byte_is_no_error(
 
 @MODES
 def test_lost_last_acks_are_recovered(lab: Lab, tmp_path: Path, own_address: bool) -> None:
-    """Every third frame of the receiver's: mostly acknowledgements. Whoever has sent its last one
-    must stay until that has come through."""
+    """Every third frame of the receiver is lost, mostly ACKs. The receiver must stay until its last
+    ACK has arrived."""
     print(f"HARP_TEST_SEED={SEED}")
     sending, receiving = lab.hosts
     site = packet_site(tmp_path / "0", sending, own_address, timeout_ms=TIMEOUT_MS)
@@ -116,7 +116,8 @@ def test_lost_last_acks_are_recovered(lab: Lab, tmp_path: Path, own_address: boo
 
 
 def posted_after(poster: Rank, call: str, link: int, peer: Rank) -> None:
-    """A post on a link that the peer has closed: an error soon, and a line that names the peer."""
+    """Checks that a post on a link closed by the peer fails soon, with a line that names the
+    peer."""
     time.sleep(0.1)
     poster.start(call, link, 1, 65536, 3 * TIMEOUT_MS)
     began = time.monotonic()
@@ -133,7 +134,7 @@ def posted_after(poster: Rank, call: str, link: int, peer: Rank) -> None:
 def test_post_after_peer_close_or_exit_fails(
     lab: Lab, tmp_path: Path, closes: str, end: "str | Callable[[Rank, int], None]"
 ) -> None:
-    """The ranks disagree on how many messages there are."""
+    """The ranks disagree on the number of messages."""
     sites = [
         packet_site(tmp_path / str(host.index), host, timeout_ms=TIMEOUT_MS) for host in lab.hosts
     ]
@@ -155,7 +156,7 @@ def test_post_after_peer_close_or_exit_fails(
 
 
 def test_close_in_either_order_is_silent(lab: Lab, tmp_path: Path) -> None:
-    """The usual end, in either order, makes no noise."""
+    """The usual end logs no warning, in either order."""
     sites = [packet_site(tmp_path / str(host.index), host) for host in lab.hosts]
     with Rank(sites[0]) as sender, Rank(sites[1]) as receiver:
         sender.init()
@@ -174,8 +175,8 @@ def test_close_in_either_order_is_silent(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_reused_local_ports_survive_time_wait(lab: Lab, tmp_path: Path) -> None:
-    """Local ports come round again sooner than their last connections to the same listener are
-    forgotten (TIME-WAIT)."""
+    """Local ports are reused while their last connections to the same listener are still in
+    TIME-WAIT."""
     sites = [packet_site(tmp_path / str(host.index), host) for host in lab.hosts]
     with Rank(sites[0]) as sender, Rank(sites[1]) as receiver:
         sender.init()

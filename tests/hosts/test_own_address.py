@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An address of HARP's own that another host has, or wants: HARP declines, names that host, and
-does not answer for the address (RFC 5227)."""
+"""Another host has HARP's own address, or claims it: HARP declines, names that host, and does not
+answer ARP for the address (RFC 5227)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ranks import SYSTEM_ERROR, Failed, Rank, Site, packet_site, wait_until
 
 from tools.hosts.lab import Host, Lab
 
-# Asks for an address all the time, as the stranger 10.77.0.99, and prints the kind and the sender's
-# address of each ARP packet that the host with this hardware address sends. It ends with its input.
+# Requests an address by ARP all the time, from 10.77.0.99. Prints the kind and the sender address
+# of each ARP packet from the host with this hardware address. Ends at the end of its input.
 WATCH = """
 import select, socket, sys
 address, mac = socket.inet_aton(sys.argv[1]), bytes.fromhex(sys.argv[2].replace(":", ""))
@@ -36,7 +36,7 @@ while not select.select([sys.stdin], [], [], 0)[0]:
 REQUEST, REPLY = "1", "2"
 NOBODY = "0.0.0.0"
 
-# Says once, to everybody, that this host has the address.
+# Broadcasts one ARP announcement of the address from this host.
 CLAIM = """
 import socket, sys
 address, mac = socket.inet_aton(sys.argv[1]), bytes.fromhex(sys.argv[2].replace(":", ""))
@@ -48,7 +48,7 @@ wire.send(b"\\xff" * 6 + mac + bytes.fromhex("08060001080006040001") + mac + add
 
 
 class Watch:
-    """What a host says by ARP, as another one hears it that asks for an address."""
+    """Records a host's ARP packets on another host, which requests an address."""
 
     def __init__(self, at: Host, address: str, of: Host) -> None:
         words = [sys.executable, "-u", "-c", WATCH, address, of.mac]
@@ -57,7 +57,7 @@ class Watch:
         assert self.process.stdout.readline() == "watching\n"
 
     def heard(self) -> list[tuple[str, str]]:
-        """Kind and sender of each packet until now."""
+        """The kind and the sender of each packet so far."""
         said, _ = self.process.communicate("end\n", timeout=30)
         return [(line.split()[0], line.split()[1]) for line in said.splitlines()]
 
@@ -72,7 +72,7 @@ def kernel_has(host: Host, address: str) -> Iterator[None]:
 
 
 def declines(rank: Rank) -> str:
-    """Its only warning."""
+    """The only warning of a rank whose init fails."""
     with pytest.raises(Failed) as failure:
         rank.init()
     assert (failure.value.call, failure.value.code) == ("init", SYSTEM_ERROR)
@@ -91,7 +91,7 @@ def test_address_of_other_host_is_declined(lab: Lab, tmp_path: Path) -> None:
     assert f"packet:eth0: another host has the address {host.own_address}: {other.mac}" in warning
     assert f"take it from that host, or set an address in {tmp_path}/ztcp0.conf" in warning
     assert set(heard) == {(REQUEST, NOBODY)}
-    with Rank(site) as rank:  # so the silence above means something
+    with Rank(site) as rank:  # this validates the silence above
         watch = Watch(other, host.own_address, host)
         rank.init()
         heard = watch.heard()
@@ -104,7 +104,7 @@ def test_address_of_other_host_is_declined(lab: Lab, tmp_path: Path) -> None:
 def test_every_instance_declines_address_of_other_host(
     lab: Lab, tmp_path: Path, instances: int
 ) -> None:
-    """All of them hear the answer, and none of them answers."""
+    """All instances receive the reply, and none of them sends one."""
     host, other = lab.hosts
     site = packet_site(tmp_path, host, own_address=True, instances=instances)
     with kernel_has(other, host.own_address), Rank(site) as rank:
@@ -114,7 +114,7 @@ def test_every_instance_declines_address_of_other_host(
 
 
 def test_two_hosts_starting_with_one_address_conflict(lab: Lab, tmp_path: Path) -> None:
-    """One of them at most has it, however their probes meet."""
+    """At most one of them gets it, in any order of their probes."""
     sites = [Site(tmp_path / str(host.index), host.command([])) for host in lab.hosts]
     for site in sites:
         site.configure("device = packet:eth0\naddress = 10.77.0.150/24\n")
@@ -134,7 +134,7 @@ def test_two_hosts_starting_with_one_address_conflict(lab: Lab, tmp_path: Path) 
 
 
 def test_restart_after_kill_is_no_address_conflict(lab: Lab, tmp_path: Path) -> None:
-    """After a crash, and beside another rank of the host on the same interface."""
+    """A rank restarts after a crash, while another rank of the host uses the same interface."""
     host = lab.hosts[0]
     site = packet_site(tmp_path / "0", host, own_address=True)
     beside = Site(tmp_path / "1", host.command([]))
@@ -150,7 +150,8 @@ def test_restart_after_kill_is_no_address_conflict(lab: Lab, tmp_path: Path) -> 
 
 
 def test_kernel_address_is_not_probed(lab: Lab, tmp_path: Path) -> None:
-    """The kernel sees to that one. HARP's own costs three probes and an announcement."""
+    """The kernel guards its own address. HARP's own address takes three probes and an
+    announcement."""
     for own in (False, True):
         site = packet_site(tmp_path / str(own), lab.hosts[0], own_address=own)
         with Rank(site) as rank:
@@ -160,7 +161,7 @@ def test_kernel_address_is_not_probed(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_later_address_conflict_is_warned_of_once(lab: Lab, tmp_path: Path) -> None:
-    """RFC 5227, 2.4: one defence and one warning, however often it says so; HARP goes on."""
+    """RFC 5227, 2.4: one defence and one warning for any number of claims; HARP continues."""
     host, other = lab.hosts
     site = packet_site(tmp_path, host, own_address=True)
     site.environment["HARP_DEBUG"] = "1"

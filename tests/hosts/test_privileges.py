@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""After init a process needs no capability: ranks lose all that they have, and go on as a user who
-is nobody. Links are made and replaced, and the end is clean."""
+"""After init, a process needs no capability: ranks drop all of theirs and continue as an
+unprivileged user. They open and replace links, and end cleanly."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from tools.hosts.jobs import Joint
 from tools.hosts.lab import Lab
 from tools.hosts.ranks import ethdev_site
 
-USER = 4711  # no account of this machine
-LINKS = 20  # in each direction: more local ports than are held at first
+USER = 4711  # a user id without an account
+LINKS = 20  # in each direction: more than the local ports held at first
 
 Start = Callable[["list[Site]"], "list[Rank]"]
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Everybody's; pytest's own are their owner's alone, whenever another pytest begins."""
+    """A world-writable folder. Only the owner may enter pytest's folders."""
     with tempfile.TemporaryDirectory(prefix="harp-test-") as made:
         Path(made).chmod(0o777)
         yield Path(made)
 
 
 def sites_by(joint: str, lab: Lab, folder: Path) -> list[Site]:
-    """Of two ranks; joint: what joins them."""
+    """The sites of two ranks; joint: the network between them."""
     if joint == "ethdev":
         return [ethdev_site(folder / str(end), folder / "vhost", end) for end in (1, 2)]
     own = joint == "own address"
@@ -42,7 +42,7 @@ def sites_by(joint: str, lab: Lab, folder: Path) -> list[Site]:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Ranks at these sites, brought up by root."""
+    """Starts ranks at the sites; root runs their init."""
     with ExitStack() as stack:
 
         def make(sites: list[Site]) -> list[Rank]:
@@ -55,7 +55,7 @@ def start() -> Iterator[Start]:
 
 
 def drop(rank: Rank) -> None:
-    """And looks at every thread of it, HARP's too."""
+    """Drops a rank's privileges and checks all its threads, including HARP's."""
     rank.do("drop", USER)
     threads = sorted(Path(f"/proc/{rank.process.pid}/task").iterdir())
     assert len(threads) > 1, "no worker is there"
@@ -91,7 +91,7 @@ def test_no_capability_is_needed_after_init(
 
 
 def test_init_without_capability_is_refused(lab: Lab, folder: Path, start: Start) -> None:
-    """The next first init; it is refused as everybody's is who has no right to it."""
+    """An init after the drop is refused, as for any process without CAP_NET_RAW."""
     (rank,) = start([packet_site(folder / "0", lab.hosts[0])])
     drop(rank)
     rank.do("finalize")
@@ -104,8 +104,7 @@ def test_init_without_capability_is_refused(lab: Lab, folder: Path, start: Start
 def test_privileged_ports_cannot_be_added_without_capability(
     lab: Lab, folder: Path, start: Start
 ) -> None:
-    """Below 1024 the kernel gives none to who has no CAP_NET_BIND_SERVICE: what is held already
-    is all there is."""
+    """Ports below 1024 need CAP_NET_BIND_SERVICE, so only the ports held already can be used."""
     hosts = {str(host.index): host for host in lab.hosts}
     sites = [packet_site(folder / name, hosts[name], tcp_ports="600-663") for name in hosts]
     one, other = start(sites)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run folder is a convenience: without it, or room in it, the job runs, with one warning."""
+"""The run folder is optional: without it, or if it is full, the job runs with one warning."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from ranks import Rank, Site, connect, packet_site
 
 from tools.hosts.lab import Lab
 
-# A mount namespace of the rank's own, in which memory file systems are mounted;
-# 64 KiB are less than a statistics file takes.
+# Mounts a tmpfs in a new mount namespace of the rank. 64 KiB are too small for a statistics file.
 SCRIPT = 'mount -t tmpfs -o {options} none "{where}" && exec "$@"'
 
 
 def mounted(site: Site, where: Path, options: str) -> Site:
-    """The site with a file system over a folder, for its processes alone."""
+    """The site with a tmpfs over a folder, visible only to its processes."""
     script = SCRIPT.format(options=options, where=where)
     site.prefix = [*site.prefix, "unshare", "-m", "sh", "-c", script, "sh"]
     return site
 
 
 def runs(first: Site, second: Site) -> list[str]:
-    """A job between the two sites, the first of which is in trouble; its warnings."""
+    """Runs a job between the two sites. Returns the warnings of the first."""
     with Rank(first) as a, Rank(second) as b:
         a.init()
         b.init()
@@ -93,7 +92,7 @@ def test_full_dev_shm_is_ignored_if_unused(sites: tuple[Site, Site]) -> None:
 def test_unusable_run_folder_and_fallback_do_not_stop_job(
     sites: tuple[Site, Site], options: str, error: str
 ) -> None:
-    """Then nobody can see the process's counters, and it runs all the same."""
+    """No other process can read its counters, but the job runs."""
     sites[0].environment["HARP_RUN_DIR"] = "/nowhere/run"
     (warning,) = runs(mounted(sites[0], Path("/dev/shm"), options), sites[1])
     assert "run directory /nowhere/run: No such file or directory, and /dev/shm/harp-0: " in warning

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP_KEY_FILE: hosts with the same key meet; who has none, or another, neither joins nor is
-joined, and what somebody has recorded is worth nothing later.
+"""HARP_KEY_FILE: only hosts with the same key can connect to each other. A recorded hello cannot be
+replayed.
 
-The strangers here know the handle's token and make their greetings themselves, with Python's
-BLAKE2b: the format is what plugin/link/protocol.h and plugin/link/proof.h say it is.
+The unauthenticated peers here know the handle's token and build their hellos with Python's BLAKE2b,
+in the format of plugin/link/protocol.h and plugin/link/proof.h.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tools.hosts.lab import Lab
 
 KEY = b"correct horse battery staple"
 CHALLENGE, EACCES = 0xFFFF, 13
-HELLO_PROOF, WELCOME_PROOF, PROOF = 48, 24, 32  # where, how long
+HELLO_PROOF, WELCOME_PROOF, PROOF = 48, 24, 32  # offsets and length, bytes
 SAME = "HARP_KEY_FILE must name the same key on every host of the job"
 
 
@@ -45,7 +45,7 @@ def sites(lab: Lab, tmp_path: Path) -> list[Site]:
 
 @pytest.fixture
 def scene(lab: Lab, sites: list[Site]) -> Iterator[Scene]:
-    """The listening rank and its peer have the key."""
+    """A listening rank and its peer, both with the key."""
     with Rank(with_key(sites[0], KEY)) as listening, Rank(with_key(sites[1], KEY)) as other:
         listening.init()
         other.init()
@@ -63,13 +63,13 @@ def put(text: bytes, at: int, proof: bytes) -> bytes:
 
 
 def heard(stranger: Stranger, size: int) -> bytes:
-    """What the listener has said, once that is so many bytes."""
+    """Waits until the listener has sent `size` bytes. Returns them."""
 
     def enough() -> bytes:
         said = stranger.do("state")[2]
         return said if len(said) >= size else b""
 
-    return wait_until(enough, 3, f"fewer than {size} bytes were heard")
+    return wait_until(enough, 3, f"fewer than {size} bytes were received")
 
 
 def status(welcome: bytes) -> int:
@@ -77,7 +77,7 @@ def status(welcome: bytes) -> int:
 
 
 def ask(stranger: Stranger, first: bytes) -> bytes:
-    """Says hello; the challenge that answers it."""
+    """Sends a hello. Returns the listener's challenge."""
     stranger.do("open 1")
     stranger.do(f"send {first.hex()}")
     challenge = heard(stranger, 64)
@@ -96,7 +96,7 @@ def nobody_came(rank: Rank, listener: int) -> None:
 
 
 def test_peer_with_key_is_accepted(scene: Scene) -> None:
-    """And is shown that the listener has it, too."""
+    """The listener accepts the peer, and proves that it also has the key."""
     first = put(hello(token_of(scene)), HELLO_PROOF, os.urandom(PROOF))
     bare = put(first, HELLO_PROOF, bytes(PROOF))
     with scene.stranger() as stranger:
@@ -106,13 +106,13 @@ def test_peer_with_key_is_accepted(scene: Scene) -> None:
         assert status(welcome) == 0
         theirs = proof(KEY, b"a", first, challenge, put(welcome, WELCOME_PROOF, bytes(PROOF)))
         assert welcome[WELCOME_PROOF:][:PROOF] == theirs
-        scene.listening.accept(scene.listener[0])  # its link is there
+        scene.listening.accept(scene.listener[0])  # the link exists
         scene.still_serves()
     assert scene.counted("keys_refused") == 0
 
 
 def test_peer_without_key_is_refused(scene: Scene) -> None:
-    """Another key, no answer worth the name, the listener's own words, another hello."""
+    """Another key, an invalid answer, a reflected challenge, another hello."""
     first = put(hello(token_of(scene)), HELLO_PROOF, os.urandom(PROOF))
     bare = put(first, HELLO_PROOF, bytes(PROOF))
 
@@ -150,7 +150,7 @@ def test_replayed_greeting_is_refused(scene: Scene) -> None:
         with scene.stranger() as thief:
             assert ask(thief, first)[WELCOME_PROOF:] != challenge[WELCOME_PROOF:]
             assert status(answer(thief, second)) == EACCES
-        with scene.stranger() as hasty:  # both at once: the second is not an answer
+        with scene.stranger() as hasty:  # both at once: the second answers no challenge
             hasty.do("open 1")
             hasty.do(f"send {(first + second).hex()}")
             hasty.is_rid_of(1)
@@ -158,7 +158,7 @@ def test_replayed_greeting_is_refused(scene: Scene) -> None:
     assert scene.counted("keys_refused") == 1
 
 
-# Led by lines: "hear N" tells the next N bytes of the connection; "send HEX".
+# Obeys lines of its input: "hear N" prints the next N bytes of the connection; "send HEX".
 IMPOSTOR = """
 import socket, sys
 listener = socket.create_server((sys.argv[1], 0))
@@ -176,7 +176,7 @@ for line in sys.stdin:
 
 
 class Impostor:
-    """A socket that a connecting rank takes for the listening one."""
+    """A socket that pretends to be the listening rank."""
 
     def __init__(self, scene: Scene, address: str) -> None:
         words = [sys.executable, "-c", IMPOSTOR, address]
@@ -204,7 +204,7 @@ class Impostor:
 
 @pytest.mark.parametrize("knows", [True, False], ids=["with the key", "without"])
 def test_listener_must_prove_key(scene: Scene, knows: bool) -> None:
-    """Here the rank that connects is the judge."""
+    """The connecting rank verifies the listener's proof."""
     impostor = Impostor(scene, scene.other.site.address)
     try:
         scene.listening.start("connect", impostor.handle, 5000)
@@ -216,7 +216,7 @@ def test_listener_must_prove_key(scene: Scene, knows: bool) -> None:
         bare = put(second, HELLO_PROOF, bytes(PROOF))
         assert second[HELLO_PROOF:][:PROOF] == proof(KEY, b"c", first, challenge, bare)
         welcome = put(welcome, 6, bytes(2))
-        # Without the key there is no better guess than to say back what was heard.
+        # Without the key, the best guess is to reflect the received bytes.
         guess = second[HELLO_PROOF:][:PROOF]
         mine = proof(KEY, b"a", first, challenge, welcome) if knows else guess
         impostor.send(put(welcome, WELCOME_PROOF, mine))
@@ -240,8 +240,8 @@ def test_equal_keys_connect(scene: Scene) -> None:
     "keys,said",
     [
         ((None, KEY), "the peer does not prove that it has the key"),
-        ((KEY, None), "the peer asks for a key, and this host has none"),
-        ((KEY, KEY[:-1]), "the peer has another key"),
+        ((KEY, None), "the peer requires a key, and this host has none"),
+        ((KEY, KEY[:-1]), "the peer has a different key"),
     ],
     ids=["listener without", "connector without", "different"],
 )
@@ -260,7 +260,7 @@ def test_hosts_with_different_keys_do_not_connect(
         assert failed.value.code == SYSTEM_ERROR
         (warning,) = other.warnings
         assert said in warning and SAME in warning and sites[0].address in warning
-        if keys[0]:  # else it has asked for nothing
+        if keys[0]:  # else it has sent no challenge
             nobody_came(listening, number)
 
 
@@ -268,9 +268,9 @@ def test_hosts_with_different_keys_do_not_connect(
     "content,said",
     [
         (None, "No such file or directory"),
-        (b"", "fewer than 16 bytes can be guessed"),
-        (b"0123456789abcde\n", "fewer than 16 bytes can be guessed"),
-        (b"x" * 4097, "more than 4096 bytes are no key"),
+        (b"", "a key has at least 16 bytes"),
+        (b"0123456789abcde\n", "a key has at least 16 bytes"),
+        (b"x" * 4097, "a key has at most 4096 bytes"),
     ],
     ids=["missing", "empty", "short", "long"],
 )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that is stopped for a while (a debugger, a live migration, a busy host) goes on, and so
-does its peer: time in which this process did not run is not the peer's silence, and the peer's
-pause is no failure before the peer's timeout_ms is over."""
+"""A process is stopped for a while (a debugger, a live migration, a busy host), and the job
+continues. The stopped process does not count its own pause as silence of the peer. The peer does
+not fail before its own timeout_ms."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ranks import Link, Rank, connect, packet_site
 from tools.hosts.lab import Lab
 
 FULL = bool(os.environ.get("HARP_TEST_FULL"))
-PATIENT_MS = 60_000  # of the one that runs: the default
-HASTY_MS = 1000  # of the one that is stopped: its own time does not count
+PATIENT_MS = 60_000  # timeout_ms of the running process: the default
+HASTY_MS = 1000  # timeout_ms of the stopped process: its own pause does not count
 PAUSE_S = 50.0 if FULL else 2.0
 SIZE = 1 << 20
 WAIT_MS = int(PAUSE_S * 1e3) + 20_000
@@ -26,7 +26,7 @@ WAIT_MS = int(PAUSE_S * 1e3) + 20_000
 
 @pytest.fixture
 def ranks(lab: Lab, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[list[Rank]]:
-    """The first one is the one that is stopped. The parameter: with addresses of their own."""
+    """Two ranks; the tests stop the first one. The parameter: with HARP's own addresses."""
     own = getattr(request, "param", False)
     sites = [
         packet_site(tmp_path / str(host.index), host, own, timeout_ms=timeout, flows=2)
@@ -82,7 +82,7 @@ def go_on(ranks: list[Rank], moment: Callable[[Rank, Link], None], stopped: str)
     moment(one, link)
     began = time.monotonic()
     link.move()
-    assert time.monotonic() - began < 3  # soon after, not after a backed-off timeout
+    assert time.monotonic() - began < 3  # soon, not after a backed-off RTO
     assert one.warnings == other.warnings == []
 
 
@@ -97,13 +97,13 @@ def test_stopped_process_resumes_job(
 @pytest.mark.parametrize("ranks", [True], ids=["own address"], indirect=True)
 @pytest.mark.parametrize("stopped", ["sender", "receiver"])
 def test_stopped_process_with_own_address_resumes_job(ranks: list[Rank], stopped: str) -> None:
-    """Nobody answers ARP for it meanwhile."""
+    """No host answers ARP for the address during the stop."""
     go_on(ranks, under_way, stopped)
 
 
 @pytest.mark.parametrize("ranks", [True], ids=["own address"], indirect=True)
 def test_long_stop_with_own_address_resumes_job(ranks: list[Rank]) -> None:
-    """Longer than a dead host is waited for."""
+    """The stop is longer than the time after which a dead host is noticed."""
     one, other = ranks
     link = connect(one, other)
     link.move()
@@ -121,7 +121,7 @@ def test_long_stop_with_own_address_resumes_job(ranks: list[Rank]) -> None:
     indirect=["ranks"],
 )
 def test_stop_during_link_setup_does_not_fail_link(ranks: list[Rank], stopped: str) -> None:
-    """Longer than ARP is tried, where nobody else answers it."""
+    """With HARP's own address, the stop of an acceptor is longer than ARP's retries."""
     seconds = max(PAUSE_S, 6.0 if stopped == "acceptor" else 0.0)
     one, other = ranks
     connector, acceptor = (one, other) if stopped == "connector" else (other, one)

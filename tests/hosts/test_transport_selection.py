@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the user has said of HARP in the environment, and what HARP then says: no line may promise
-what NCCL will not do."""
+"""Environment variables that select or disable HARP, and HARP's log lines: no line may announce
+something that NCCL does not do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sockets(rank: Rank) -> list[str]:
 
 
 def declines(site: Site) -> str:
-    """The one line of a rank whose init fails; it has opened nothing."""
+    """The only log line of a rank whose init fails without opening a socket."""
     with Rank(site) as rank:
         with pytest.raises(Failed) as failure:
             rank.init()
@@ -37,15 +37,15 @@ def declines(site: Site) -> str:
 
 @pytest.mark.parametrize("name", ["Socket", "IB", "HARPER"])
 def test_nccl_net_naming_other_transport_declines(site: Site, name: str) -> None:
-    """A wish, not a fault: init fails, for NCCL would open HARP's sockets first and ask for the
-    name afterwards."""
+    """The user requests it, so it is no warning. Init fails, because NCCL would initialise HARP
+    first and check the name afterwards."""
     site.environment["NCCL_NET"] = name
     assert declines(site) == f"NCCL INFO HARP: NCCL_NET={name} asks for another transport"
 
 
 @pytest.mark.parametrize("name", ["HARP", "harp", "Harp", ""])
 def test_nccl_net_naming_harp_or_unset_is_accepted(site: Site, name: str) -> None:
-    """NCCL does not mind the case."""
+    """NCCL ignores the case of the name."""
     site.environment["NCCL_NET"] = name
     with Rank(site) as rank:
         rank.init()
@@ -55,7 +55,7 @@ def test_nccl_net_naming_harp_or_unset_is_accepted(site: Site, name: str) -> Non
 @pytest.mark.parametrize("name", ["HARP", "harp"])
 @pytest.mark.parametrize("why", ["HARP_DISABLE=1", "no configuration"])
 def test_nccl_net_harp_with_failed_init_is_a_warning(site: Site, name: str, why: str) -> None:
-    """NCCL then has no other transport: nothing goes on, and that is a warning."""
+    """NCCL then has no other transport and fails, so HARP warns."""
     site.environment["NCCL_NET"] = name
     if why == "HARP_DISABLE=1":
         site.environment["HARP_DISABLE"] = "1"
@@ -63,18 +63,18 @@ def test_nccl_net_harp_with_failed_init_is_a_warning(site: Site, name: str, why:
         (site.folder / "ztcp0.conf").unlink()
     line = declines(site)
     assert line.startswith("NCCL WARN HARP: ") and why in line
-    assert line.endswith(f"NCCL_NET={name} lets NCCL use nothing else: the job fails")
+    assert line.endswith(f"NCCL_NET={name} allows no other transport, so the job fails")
 
 
 def test_log_names_requirement_for_all_hosts(site: Site) -> None:
-    """By the host that has HARP, and by the one that has not: NCCL itself only tells of an
-    address family that nobody knows."""
+    """Both the host with HARP and the one without log it: NCCL itself only reports an unknown
+    address family."""
     with Rank(site) as rank:
         rank.init()
         (line,) = rank.lines("NCCL INFO HARP ")
         assert line.endswith("; all hosts of the job must use HARP, or none")
     site.environment["HARP_DISABLE"] = "1"
     assert declines(site).endswith(
-        "; NCCL goes on without HARP, and so must all hosts of the job, "
-        'or it fails ("address with family 45640")'
+        "; NCCL goes on without HARP. All hosts of the job must do the same, "
+        'or the job fails ("address with family 45640")'
     )

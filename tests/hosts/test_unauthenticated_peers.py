@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who connects without the token gets nowhere and is counted; the listener still serves."""
+"""Peers without the token are rejected and counted; the listener still serves."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from unauthenticated_peers import Scene, Stranger, hello, token_of
 
 from tools.hosts.lab import Lab
 
-STRANGER_S = 5  # what one who says nothing is given
-ROOM = 512  # for so many of them at a time, at all listeners of an instance
-LINKS_MOST = 256  # that nobody has accepted, of a listener
+STRANGER_S = 5  # seconds until a silent peer is closed
+ROOM = 512  # unauthenticated peers at a time, of all listeners of an instance
+LINKS_MOST = 256  # links of a listener that wait to be accepted
 
 
 @pytest.fixture(params=[False, True], ids=["kernel address", "own address"])
@@ -46,7 +46,7 @@ def test_garbage_hello_is_closed_and_counted(scene: Scene) -> None:
         b"HARP" + draw.randbytes(76),
         hello(draw.randbytes(16)),  # a hello without the token
         hello(token_of(scene)[:15] + b"x"),  # with nearly the token
-        hello(token_of(scene), flow=1, flows=1),  # with the token, and nonsense behind it
+        hello(token_of(scene), flow=1, flows=1),  # with the token, but invalid fields
         hello(token_of(scene), flow=0, flows=0),
         hello(token_of(scene), flow=16, flows=65535),
     ]
@@ -60,7 +60,7 @@ def test_garbage_hello_is_closed_and_counted(scene: Scene) -> None:
 
 
 def test_wrong_hello_in_single_bytes_is_closed(scene: Scene) -> None:
-    """A wrong hello in small pieces is a wrong hello."""
+    """A wrong hello in small pieces is rejected like a whole one."""
     with scene.stranger() as stranger:
         stranger.do("open 1")
         for byte in hello(bytes(16)):
@@ -72,8 +72,7 @@ def test_wrong_hello_in_single_bytes_is_closed(scene: Scene) -> None:
 
 @pytest.mark.parametrize("scene", [False], ids=["kernel address"], indirect=True)
 def test_incomplete_hello_times_out(scene: Scene) -> None:
-    """Their time runs out, whether they say nothing, too little, that they are done, or speak
-    another version and do not go."""
+    """A peer times out if it sends nothing, too little, only a FIN, or another version."""
     says = ["", f"send {hello(token_of(scene))[:79].hex()}", "finish",
             f"send {hello(token_of(scene), version=(3, 4)).hex()}"]  # fmt: skip
     with contextlib.ExitStack() as stack:
@@ -82,7 +81,7 @@ def test_incomplete_hello_times_out(scene: Scene) -> None:
         for stranger, command in zip(strangers, says):
             assert stranger.do("open 1")[0] == 1
             stranger.do(command)
-        scene.still_serves()  # beside them
+        scene.still_serves()  # while they are connected
         for stranger in strangers:
             stranger.is_rid_of(1, STRANGER_S + 2)
         assert time.monotonic() - began > STRANGER_S - 1
@@ -91,7 +90,7 @@ def test_incomplete_hello_times_out(scene: Scene) -> None:
 
 
 def test_connections_opened_and_reset_do_not_disturb_listener(scene: Scene) -> None:
-    """As port scanners do."""
+    """Port scanners do this."""
     with scene.stranger() as stranger:
         for _ in range(5):
             stranger.do("open 20")
@@ -99,8 +98,8 @@ def test_connections_opened_and_reset_do_not_disturb_listener(scene: Scene) -> N
     scene.still_serves()
 
 
-# Connects with one hello after the other, each for a link of its own; prints how many it was
-# welcomed for, and how often it was turned away.
+# Connects with one hello after the other, each for its own link. Prints the numbers of accepted and
+# rejected connections.
 LINKS = """
 import socket, sys
 address, port, hello, count = sys.argv[1], int(sys.argv[2]), bytes.fromhex(sys.argv[3]), 300
@@ -129,7 +128,7 @@ def test_unaccepted_links_per_listener_are_bounded(scene: Scene) -> None:
 
 
 def test_unauthenticated_connections_are_bounded(scene: Scene) -> None:
-    """Silent ones in any number do not keep a peer out."""
+    """Any number of silent connections does not block a valid peer."""
     with scene.stranger() as crowd:
         crowd.do("open 600")
         scene.still_serves()
@@ -139,7 +138,7 @@ def test_unauthenticated_connections_are_bounded(scene: Scene) -> None:
 
 @pytest.mark.parametrize("scene", [False], ids=["kernel address"], indirect=True)
 def test_unauthenticated_connections_are_bounded_per_instance(scene: Scene) -> None:
-    """However many listeners there are, a crowd at each leaves the instance's places to links."""
+    """Many connections at each of several listeners leave room for the instance's links."""
     handles = [scene.handle, *(bytes.fromhex(scene.listening.listen()[1]) for _ in range(2))]
     with contextlib.ExitStack() as stack:
         crowds = [stack.enter_context(scene.stranger(handle)) for handle in handles]
@@ -153,7 +152,7 @@ def test_unauthenticated_connections_are_bounded_per_instance(scene: Scene) -> N
 
 
 def test_unsupported_wire_version_is_answered(scene: Scene) -> None:
-    """With the token: it is told why, and the listener still serves."""
+    """A peer with the token gets the reason, and the listener still serves."""
     with scene.stranger() as stranger:
         stranger.do("open 1")
         stranger.do(f"send {hello(token_of(scene), version=(3, 4)).hex()}")
@@ -169,7 +168,7 @@ def test_unsupported_wire_version_is_answered(scene: Scene) -> None:
 
 
 def test_duplicate_hello_is_closed(scene: Scene) -> None:
-    """The second of two equal hellos is a stranger's; the first keeps its link."""
+    """The second of two equal hellos is rejected; the first keeps its link."""
     with scene.stranger() as first, scene.stranger() as second:
         for stranger in (first, second):
             stranger.do("open 1")
@@ -181,7 +180,7 @@ def test_duplicate_hello_is_closed(scene: Scene) -> None:
 
 
 def test_address_outside_peers_is_refused(lab: Lab, tmp_path: Path) -> None:
-    """`peers` names who may: others are refused before they can say anything."""
+    """`peers` lists the allowed addresses: others are refused before they send a byte."""
     sites = [packet_site(tmp_path / str(host.index), host) for host in lab.hosts]
     sites[0].environment["HARP_PEERS"] = "10.77.0.64/26,10.77.1.0/24"
     with Rank(sites[0]) as listening, Rank(sites[1]) as other:
@@ -196,17 +195,17 @@ def test_address_outside_peers_is_refused(lab: Lab, tmp_path: Path) -> None:
         with pytest.raises(Failed):
             other.connect(listening.listen()[1])
         (warning,) = other.warnings
-        assert "nothing listens there: did its process end? If it lives, `peers`" in warning
+        assert "did the peer's process end? If it runs, its `peers`" in warning
 
 
-SIZE = 4096  # of the message that is told in contradictions
+SIZE = 4096  # of the message that contradictory chunks describe
 TEXT = bytes(i % 251 for i in range(SIZE))  # what the rank expects in its message 0
 
 
 def chunk(
     flow: int, begin: int, end: int, last: bool = False, sent: int = SIZE
 ) -> tuple[int, bytes]:
-    """Bytes of message 0, over one of two flows; of its payload no more than `sent` are sent."""
+    """A chunk of message 0 on one of two flows, with at most `sent` bytes of its payload."""
     header = struct.pack("!QQIBBH", 0, begin, end - begin, 1, int(last), 0)
     return flow, header + TEXT[begin:end][:sent]
 
@@ -232,7 +231,8 @@ CONTRADICTIONS = {
 
 @contextlib.contextmanager
 def both_flows(scene: Scene) -> Iterator[tuple[int, list[Stranger]]]:
-    """Who has the token begins a link of two flows: the rank's number for it, and the flows."""
+    """A peer with the token opens a link of two flows. Yields the rank's link number and the
+    flows."""
     with scene.stranger() as first, scene.stranger() as second:
         for number, stranger in enumerate((first, second)):
             stranger.do("open 1")
@@ -243,8 +243,8 @@ def both_flows(scene: Scene) -> Iterator[tuple[int, list[Stranger]]]:
 @pytest.mark.parametrize("scene", [False], ids=["kernel address"], indirect=True)
 @pytest.mark.parametrize("case", CONTRADICTIONS)
 def test_contradictory_chunks_fail_link(scene: Scene, case: str) -> None:
-    """The link ends with an error, and nothing is written to memory whose message is through: the
-    rank gives that back at once, and would end."""
+    """The link fails, and HARP does not write to the memory of a completed message: the rank unmaps
+    it at once, so a write would crash it."""
     rank = scene.listening
     with both_flows(scene) as (link, flows):
         rank.start("receive", link, 1, SIZE, 3000)
@@ -273,7 +273,7 @@ def test_chunk_of_finished_message_fails_link(scene: Scene) -> None:
 
 @pytest.mark.parametrize("scene", [False], ids=["kernel address"], indirect=True)
 def test_duplicate_hello_of_accepted_link_is_closed(scene: Scene) -> None:
-    """It begins no second link, which would be found in the place of the first one."""
+    """It opens no second link that could replace the first one."""
     with both_flows(scene), scene.stranger() as third:
         third.do("open 1")
         third.do(f"send {hello(token_of(scene), flow=0, flows=2).hex()}")

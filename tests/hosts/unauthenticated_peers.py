@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strangers: sockets of the other host's kernel that connect to a listening rank."""
+"""Unauthenticated peers: sockets of the other host's kernel that connect to a listening rank."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from ranks import Rank, connect, wait_until
 
 from tools.hosts.lab import Host
 
-# Led by lines: "open N" makes N connections; "send HEX", "reset" and "finish"
-# (end of data) apply to all of them; "state" tells how many the other side
-# has ended, and what it sent.
+# Obeys lines of its input: "open N" makes N connections; "send HEX", "reset" and "finish" (end of
+# data) apply to all of them; "state" prints how many the other side has closed, and its bytes.
 STRANGER = """
 import select, socket, struct, sys
 address, port = sys.argv[1], int(sys.argv[2])
@@ -54,14 +53,15 @@ for line in sys.stdin:
 
 
 class Stranger:
-    """Connections from a host's kernel to a listener."""
+    """Connections of an unauthenticated peer to a listener, over a host's kernel."""
 
     def __init__(self, host: Host, address: str, port: int) -> None:
         words = [sys.executable, "-c", STRANGER, address, str(port)]
         self.process = host.popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def do(self, command: str) -> tuple[int, int, bytes]:
-        """How many connections it holds, how many were ended, what was heard on them."""
+        """Runs a command. Returns the number of open connections, the number closed by the other
+        side, and the received bytes."""
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
@@ -69,18 +69,18 @@ class Stranger:
         return int(held), int(ended), b"" if heard == "-" else bytes.fromhex(heard)
 
     def is_rid_of(self, count: int, timeout: float = 2) -> bytes:
-        """Once so many connections were ended: what was heard on them."""
+        """Waits until the other side has closed `count` connections. Returns the received bytes."""
 
         def ended() -> bool:
             return self.do("state")[1] >= count
 
-        wait_until(ended, timeout, f"{count} strangers were not turned away")
+        wait_until(ended, timeout, f"{count} connections were not rejected")
         return self.do("state")[2]
 
 
 @dataclass
 class Scene:
-    """A listening rank, one that wants to connect to it, and where the strangers live."""
+    """A listening rank, a rank that connects to it, and the host of the unauthenticated peers."""
 
     listening: Rank
     other: Rank
@@ -93,7 +93,7 @@ class Scene:
 
     @contextmanager
     def stranger(self, handle: Optional[bytes] = None) -> Iterator[Stranger]:
-        """To the listener of a handle; None: of the scene's."""
+        """An unauthenticated peer of a handle's listener; None: of the scene's."""
         (port,) = struct.unpack("!H", (handle or self.handle)[8:10])
         made = Stranger(self.host, self.listening.site.address, port)
         try:
@@ -103,7 +103,7 @@ class Scene:
             made.process.wait(5)
 
     def counted(self, name: str = "strangers") -> int:
-        """A counter, as harp stat tells it."""
+        """A counter, from harp stat."""
         words = [sys.executable, "-m", "harp", "stat", "--json", "--pid"]
         said = subprocess.run(
             [*words, str(self.listening.process.pid)],
@@ -126,8 +126,8 @@ def hello(
     flows: int = 1,
     checked: bool = False,
 ) -> bytes:
-    """The first bytes of a connector: magic, versions, token, link, flow, flows, epoch, MTU,
-    flags. checked: its chunks have checked headers and trailers, from wire version 2 on."""
+    """A hello: magic, versions, token, link, flow, flows, epoch, MTU, flags. checked: the chunks
+    have checksums of header and payload (wire version 2 and later)."""
     numbers = struct.pack("!QHHIHB", 0x1234567890ABCDEF, flow, flows, 0, 1500, checked)
     return (b"HARP" + struct.pack("!HH", *version) + token + numbers).ljust(80, b"\0")
 

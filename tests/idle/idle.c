@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a connection costs that does nothing: many of them between two stacks, in virtual time.
- * Usage: harp-idle CONNECTIONS. Prints lines of a name and a number; 1: something is wrong.
+ * Measures the cost of idle connections: many connections between two stacks, in virtual time.
+ * Usage: harp-idle CONNECTIONS. Prints lines of a name and a number. Exit status 1: a check failed.
  */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "harp/stack/bytes.h"
+#include "harp/stack/packet.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
 
 enum { FRAME_MOST = 128, PORT = 7000, AT_ONCE = 1000 /* handshakes */ };
 
-/* Frames on their way to a stack; in batches, so that few wait. */
+/* Frames on their way to a stack. Handshakes run in batches, so that few frames wait. */
 struct wire {
   struct harp_stack *to;
   uint32_t count;
@@ -67,7 +70,7 @@ static int on_accept(void *user, struct harp_tcp *tcp)
 
 static const struct harp_flow_ops listener_ops = {.accept = on_accept};
 
-/* Until nothing is on its way. */
+/* Delivers frames until none is on its way. */
 static void carry(void)
 {
   while (wires[0].count || wires[1].count) {
@@ -86,7 +89,7 @@ static void carry(void)
   }
 }
 
-/* Runs all timers of both up to a time, ns; returns how many frames that took. */
+/* Runs all timers of both stacks up to a time, ns. Returns the number of frames sent. */
 static uint64_t pass(uint64_t until)
 {
   uint64_t before = wires[0].carried + wires[1].carried;
@@ -121,7 +124,8 @@ static struct harp_stack *create(const char *address, uint32_t connections, stru
   struct harp_stack_config config;
   harp_stack_config_default(&config);
   config.address = inet_addr(address);
-  config.max_connections = connections * 8 / 7 + 8; /* an eighth is for those from here */
+  /* an eighth is reserved for connections opened by this host */
+  config.max_connections = connections * 8 / 7 + 8;
   config.packets = 1024;
   config.seed[0] = config.address;
   struct harp_stack_io io = {.transmit = transmit, .user = out};
@@ -131,7 +135,7 @@ static struct harp_stack *create(const char *address, uint32_t connections, stru
 
 static uint32_t used(const struct harp_pool *pool) { return pool->total - pool->available; }
 
-/* What the idle connections of a stack hold beside their blocks. */
+/* Returns the objects that a stack's idle connections hold, apart from their blocks. */
 static uint32_t held(const struct harp_stack *stack)
 {
   return used(&stack->packets) + used(&stack->references) + used(&stack->records);
@@ -156,7 +160,7 @@ static bool open_all(uint32_t connections, struct harp_tcp **flows)
   return established == connections && accepted == connections;
 }
 
-/* All of them still carry a byte. */
+/* Sends a byte on every connection, to check that all still work. */
 static bool use_all(uint32_t connections, struct harp_tcp **flows)
 {
   for (uint32_t i = 0; i < connections; i++) {
@@ -185,10 +189,11 @@ int main(int argc, char **argv)
   harp_stack_set_time(wires[0].to, 1000 * NS_PER_S);
   harp_stack_set_time(wires[1].to, 1000 * NS_PER_S);
   bool good = open_all(connections, flows);
-  pass(wires[0].to->now + NS_PER_S); /* delayed acknowledgements, if any */
+  pass(wires[0].to->now + NS_PER_S); /* for delayed acknowledgements */
   uint64_t chatter = pass(wires[0].to->now + 3600 * NS_PER_S);
   long block = (long)wires[1].to->connections.size;
-  long common = 1024l * HARP_PACKET_SIZE + (long)sizeof *wires[1].to; /* for any number */
+  /* independent of the number of connections */
+  long common = 1024l * HARP_PACKET_SIZE + (long)sizeof *wires[1].to;
   long blocks = block * (long)wires[1].to->connections.total;
   long beside = (resident() - before - common - blocks) / (long)connections;
   printf("connections %u\nblock_bytes %ld\nbeside_bytes %ld\n", accepted, block, beside);

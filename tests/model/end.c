@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must hold when a program has ended: everything comes to its end, and nothing remains. */
+/* Conditions at the end of a program: all requests end, and no object remains. */
+#include "harp/stack/bytes.h"
 #include "tests/model/links.h"
 
 /* Bounds, ns. */
@@ -7,7 +8,7 @@
 #define REST (600 * NS_PER_S)
 #define REST_STEP (5 * NS_PER_S)
 
-static const char *waits_for; /* what has not come to its end */
+static const char *waits_for; /* the unfinished request */
 static const struct line *waits_line;
 
 static bool waiting(const struct line *line, const char *what)
@@ -22,7 +23,7 @@ static bool lives(const struct line *line, unsigned kind)
   return line->used && !world.sides[role_side(line, kind)].gone;
 }
 
-/* The sender has what its rank asked for, or knows that it cannot. */
+/* Returns true while the sender's requests are neither done nor failed. */
 static bool sender_waits(const struct line *line)
 {
   const struct role *role = &line->roles[SENDER];
@@ -133,7 +134,7 @@ static bool at_rest(unsigned *side, const char **what)
   return !*what;
 }
 
-/* The instances' ticks are waited for only where something else happens, too. */
+/* Waits for the instances' ticks only if another timer is due. */
 static uint64_t next_rest(void)
 {
   uint64_t next = world.now + REST_STEP;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * model-links [-v]: runs the programs that it reads, one a line, and
- * answers each with a line: "ok", how many frames it took and how many steps of time, or
- * "wrong" and what is; then it ends with exit status 1. -v tells the story.
+ * model-links [-v]: runs the programs on standard input, one per line. It answers each with a line:
+ * "ok", the number of frames and the number of time steps, or "wrong" and the violation. After a
+ * violation it exits with status 1. -v prints every event.
  */
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -53,7 +53,7 @@ static void load(unsigned side, const char *folder, char name)
   world.sides[side].api = api;
 }
 
-/* Where this program lies. */
+/* Returns the folder of this program. */
 static const char *folder_of(char *program)
 {
   char *slash = strrchr(program, '/');
@@ -76,7 +76,7 @@ int main(int count, char **arguments)
   while (getline(&text, &size, stdin) > 0) {
     text[strcspn(text, "\n")] = '\0';
     if (!program_run(text)) {
-      puts("this is no program");
+      puts("invalid program");
       return 2;
     }
     printf("ok %llu %llu\n", (unsigned long long)world.frames, (unsigned long long)world.steps);

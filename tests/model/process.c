@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a process of the model shows, and its surroundings: sleep, log, and the count of its memory.
- */
+/* The interface of a process of the model, and its environment: sleep, log, and a count of its
+ * memory. */
 #include "tests/model/process.h"
 
 #include <stdarg.h>
@@ -53,7 +53,7 @@ void __wrap_free(void *memory)
   __real_free(memory);
 }
 
-/* --- In the place of harp/engine/log.c: no line waits, and none is held back --- */
+/* --- Replaces harp/engine/log.c: every line goes out at once --- */
 
 void harp_log_post(enum harp_log_level level, const char *format, ...)
 {
@@ -77,7 +77,7 @@ void fuzz_wrong(const char *file, int line, const char *what)
   abort();
 }
 
-/* --- What the owner calls --- */
+/* --- Calls for the owner --- */
 
 static struct host *here;
 

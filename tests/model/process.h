@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A process of the model: the plugin and a host of tests/fuzz/host.h in a shared object,
- * with a registry of its own. The object is built twice, so that two processes fit into one.
+ * A process of the model: the plugin and a host of tests/fuzz/host.h in a shared object, with its
+ * own registry. The build makes two copies of the object, so that two processes fit into one.
  */
 #ifndef HARP_TESTS_MODEL_PROCESS_H
 #define HARP_TESTS_MODEL_PROCESS_H
 
 #include "tests/fuzz/host.h"
 
-/* What a process asks of its surroundings. */
+/* The callbacks of a process. */
 struct process_calls {
   void (*hears)(unsigned queue, const struct harp_tx_frame *frame);
   void (*sleeps)(uint64_t ns);
@@ -16,20 +16,21 @@ struct process_calls {
 };
 
 struct process_api {
-  /* net_init; random numbers begin with seed. */
+  /* Calls net_init. seed starts the random numbers. */
   struct host *(*create)(const struct host_setup *setup, uint64_t now, uint64_t seed,
                          const struct process_calls *calls);
-  /* net_finalize, which waits for the last bytes; then host_destroy. */
+  /* finalize calls net_finalize, which waits for the last bytes. destroy then calls
+   * host_destroy. */
   void (*finalize)(void);
   void (*destroy)(void);
   struct harp_instance *(*instance)(unsigned queue);
   void (*poll)(unsigned queue);
   uint64_t (*deadline)(unsigned queue);      /* ns: of the instance, */
-  uint64_t (*rest_deadline)(unsigned queue); /* of its stack's timers alone */
+  uint64_t (*rest_deadline)(unsigned queue); /* of its stack's timers only */
   struct host_frame *(*frame)(unsigned queue, uint32_t header_length, uint32_t payload_length);
-  /* NULL, or what a process without links and listeners still has. */
+  /* Returns NULL, or the name of objects that remain without links and listeners. */
   const char *(*in_use)(void);
-  /* Blocks of memory that were taken and not given back. */
+  /* Returns the number of allocated blocks that were not freed. */
   long (*blocks)(void);
   struct harp_endpoint (*peer)(const struct harp_tcp *tcp);
   uint16_t (*local_port)(const struct harp_tcp *tcp);
@@ -46,7 +47,7 @@ struct process_api {
   int (*close_listener)(struct net_listener *listener);
 };
 
-/* Of each of the two objects. */
+/* Exported by each of the two objects. */
 extern const struct process_api harp_model_process;
 
 #endif

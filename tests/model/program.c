@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program's text: settings, then steps, each behind a semicolon. Sides are 0 and 1, times are us.
+ * A program's text: settings, then steps, each after a semicolon. Sides are 0 and 1, times are us.
  *
  *   flows=2 instances=2,1 seed=7 ...
- *   open LINE SIDE          SIDE connects, to send; the other accepts
- *   send LINE SIZE          as soon as the link is open and has a free place
- *   recv LINE COUNT         so many more
- *   time US                 passes
- *   close LINE ROLE         0: the sender, 1: the receiver; once all that was asked for is done
- *   drop LINE ROLE          at once
- *   abandon LINE            connect is never called again, if it has not returned a link yet
- *   pause SIDE US           the process; away: its caller; hold SIDE INSTANCE US: a worker
- *   swallow LINE FLOW BITS  of its connection: what side 0 sends (1), and side 1 (2)
- *   reset LINE FLOW SIDE    its connection, at one side
- *   end SIDE                the process, in order, once all is closed
+ *   open LINE SIDE          SIDE connects, to send; the other side accepts
+ *   send LINE SIZE          when the link is open and has a free slot
+ *   recv LINE COUNT         COUNT more messages
+ *   time US                 lets time pass
+ *   close LINE ROLE         0: the sender, 1: the receiver; after all requests are done
+ *   drop LINE ROLE          closes at once
+ *   abandon LINE            connect is not called again, unless it has returned a link
+ *   pause SIDE US           pauses the process; away: its caller; hold SIDE INSTANCE US: a worker
+ *   swallow LINE FLOW BITS  drops frames of its connection: those of side 0 (1), of side 1 (2)
+ *   reset LINE FLOW SIDE    resets its connection at one side
+ *   end SIDE                ends the process in order, after all is closed
  *   kill SIDE
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "harp/stack/bytes.h"
 #include "tests/model/links.h"
 
 enum { NUMBERS = 3 };
-#define ABANDONED (3 * TIMEOUT_NS) /* a caller of connect that may come back is less long away */
+#define ABANDONED (3 * TIMEOUT_NS) /* a caller of connect that returns is away for less time */
 
 static uint64_t read_number(char **at)
 {

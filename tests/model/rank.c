@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank's calls, as NCCL makes them, and what they must return. */
+/* A rank's calls, like NCCL's, and their required results. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "harp/stack/bytes.h"
 #include "tests/model/links.h"
 
 enum { UNTOUCHED = 0xee, PATTERN = 65536 };
@@ -14,7 +15,7 @@ static const struct process_api *api_of(const struct line *line, unsigned kind)
 
 static const char *role_name(unsigned kind) { return kind == SENDER ? "sender" : "receiver"; }
 
-/* --- What is excused --- */
+/* --- Excuses --- */
 
 void line_excuse(struct line *line, const char *why)
 {
@@ -41,7 +42,7 @@ void excuse_opening(const char *why)
   }
 }
 
-/* Message `number` can't come to pass, since the other rank closed without it. */
+/* Returns true if message `number` cannot complete, because the other rank closed without it. */
 static bool left_out(const struct line *line, unsigned kind, unsigned number)
 {
   const struct role *other = &line->roles[!kind];
@@ -63,7 +64,7 @@ bool anything_excused(void)
 
 #define AT_ONCE (TIMEOUT_NS / 4)
 
-/* Of a receive that nothing is sent for any more. */
+/* Checks that a receive without a message fails promptly. */
 static void check_prompt(const struct line *line, unsigned number)
 {
   const struct role *role = &line->roles[RECEIVER];
@@ -72,7 +73,7 @@ static void check_prompt(const struct line *line, unsigned number)
   since = HARP_MAX(since, HARP_MAX(line->roles[SENDER].closed_at, world.disturbed_until));
   since = HARP_MAX(since, side->away_until);
   if (world.now > since + AT_ONCE) {
-    wrong("line %u: only after %llu ms a receive is told that the sender has closed", line->number,
+    wrong("line %u: a receive failed only %llu ms after the sender had closed", line->number,
           (unsigned long long)((world.now - since) / 1000000));
   }
 }
@@ -95,7 +96,7 @@ static void role_fails(struct line *line, unsigned kind, unsigned number, int er
 
 /* --- Messages --- */
 
-/* Bytes that only this message has, in this order. */
+/* Returns bytes that only this message has, in this order. */
 static const uint8_t *message_bytes(const struct line *line, unsigned number)
 {
   static uint8_t pattern[PATTERN + MESSAGE_MAX];
@@ -120,7 +121,7 @@ static void check_received(const struct line *line, const struct post *post, uns
                            size_t size)
 {
   if (number >= line->count) {
-    wrong("line %u: message %u is received, and was never sent", line->number, number);
+    wrong("line %u: message %u is received but was not sent", line->number, number);
   }
   if (size != line->sizes[number]) {
     wrong("line %u: message %u has %zu bytes, received as %zu", line->number, number,
@@ -131,7 +132,7 @@ static void check_received(const struct line *line, const struct post *post, uns
   }
   for (size_t i = size; i < post->size + GUARD; i++) {
     if (post->data[i] != UNTOUCHED) {
-      wrong("line %u: message %u: byte %zu behind its end is written to", line->number, number, i);
+      wrong("line %u: message %u: byte %zu after its end was changed", line->number, number, i);
     }
   }
 }
@@ -145,7 +146,7 @@ static void test_post(struct line *line, unsigned kind, unsigned number)
   int error = api_of(line, kind)->test(post->request, &done, &size);
   if (error) {
     role_fails(line, kind, number, error, "test");
-    post->request = NULL; /* its memory stays until the link is closed */
+    post->request = NULL; /* the link may use the memory until it is closed */
   } else if (done) {
     if (kind == RECEIVER) {
       check_received(line, post, number, size);
@@ -203,7 +204,7 @@ static void post_wanted(struct line *line, unsigned kind)
   while (role->state == ROLE_OPEN && role->posted < wanted) {
     struct post *post = &role->posts[role->posted % LINK_REQUESTS];
     if (post->data) {
-      return; /* all of them are in use */
+      return; /* all slots are in use */
     }
     int error = post_message(line, kind, post);
     if (error || !post->request) {
@@ -234,7 +235,7 @@ void line_open(struct line *line, unsigned from)
   }
   line->roles[SENDER].state = line->roles[RECEIVER].state = ROLE_OPENING;
   if (world_is_disturbed()) {
-    line_excuse(line, "it was opened when all was disturbed");
+    line_excuse(line, "it was opened during a disturbance");
   }
 }
 
@@ -265,13 +266,13 @@ static void close_role(struct line *line, unsigned kind)
     line_excuse(line, "an end was closed in the middle");
   }
   if (kind == RECEIVER && role->done < line->count) {
-    line_excuse(line, "its receiver closed before it had everything");
+    line_excuse(line, "its receiver closed before all messages were received");
   }
   if (line->wounded) {
-    line_excuse(line, "what says how an end was closed is swallowed");
+    line_excuse(line, "the frames about a closed end are swallowed");
   }
   if (kind == SENDER) {
-    line->count = role->posted; /* what it wanted to send, nobody waits for */
+    line->count = role->posted; /* no rank waits for messages that were not posted */
   }
   role->state = ROLE_CLOSED;
   role->closed_at = world.now;
@@ -327,7 +328,7 @@ void close_listeners(unsigned side)
   }
 }
 
-/* All that a side's rank has asked for is closed. */
+/* Returns true if all roles of a side's rank are closed. */
 static bool has_closed(unsigned side)
 {
   for (unsigned i = 0; i < LINES; i++) {
@@ -365,13 +366,13 @@ void rank_calls(unsigned side)
   }
 }
 
-/* Links that no rank will ever ask for are taken down by the next call of connect. */
+/* The next call of connect removes links that no rank will ask for again. */
 void rank_connects_nowhere(unsigned side)
 {
   uint8_t handle[NET_HANDLE_SIZE] = {0};
   struct net_link *link;
   if (world.sides[side].api->connect(0, handle, &link) == 0) {
-    wrong("%c connects to a handle that is none", 'a' + (char)side);
+    wrong("%c connects to an invalid handle", 'a' + (char)side);
   }
 }
 
@@ -384,7 +385,7 @@ void rank_killed(unsigned side)
     for (unsigned kind = 0; kind < ROLES && line->used; kind++) {
       struct role *role = &line->roles[kind];
       if (role_side(line, kind) == side && role->state != ROLE_CLOSED) {
-        close_role(line, kind); /* gives its memory back; nobody hears of it */
+        close_role(line, kind); /* frees its memory; the peer gets no frame */
       }
     }
   }

@@ -12,7 +12,7 @@ static const uint8_t *tcp_of(const struct wire_frame *frame) { return frame->byt
 
 static uint8_t flags_of(const struct wire_frame *frame) { return tcp_of(frame)[TCP_FLAG_BYTE]; }
 
-/* In the order of arrival, those of one time in the order of sending. */
+/* Inserts by arrival time; frames of equal time keep the order of sending. */
 static void put(struct wire_frame *frame)
 {
   struct wire_frame **at = &world.wire;
@@ -49,7 +49,7 @@ static bool swallowed(const struct wire_frame *frame)
   return false;
 }
 
-/* A lost SYN costs a second: handshakes are spared. */
+/* Spares handshakes, because a lost SYN costs a second. */
 static bool lost(const struct wire_frame *frame)
 {
   return !(flags_of(frame) & FLAG_SYN) && random_below(&world.random, 1000) < world.settings.loss;
@@ -103,7 +103,7 @@ static void say_reset(const struct fuzz_segment *segment, unsigned to)
   put(frame);
 }
 
-/* As a kernel does to a segment that is nobody's. */
+/* Answers a segment to an ended process with a reset, like a kernel. */
 static void answer_for_the_gone(const struct wire_frame *frame)
 {
   const uint8_t *tcp = tcp_of(frame);
@@ -143,7 +143,7 @@ void wire_deliver(void)
   queue = queue < side->setup.instances ? queue : 0;
   struct host_frame *in = side->api->frame(queue, frame->header_length,
                                            frame->length - frame->header_length);
-  if (in) { /* else its ring is full, and the frame lost */
+  if (in) { /* NULL: the ring is full and the frame is lost */
     memcpy(in->bytes, frame->bytes, frame->length);
     in->segment_size = frame->segment_size;
     in->checksum_good = true;
@@ -152,7 +152,7 @@ void wire_deliver(void)
   free(frame);
 }
 
-/* The connection of a line's flow, as the sender knows it. */
+/* Returns the connection of a line's flow at one of its ends. */
 static const struct harp_tcp *connection(const struct line *line, unsigned kind, unsigned flow)
 {
   const struct net_link *link = line->roles[kind].link;
@@ -186,7 +186,7 @@ bool wire_reset(const struct line *line, unsigned flow, unsigned side)
       .to = world.sides[side].setup.address,
       .from_port = api->peer(tcp).port,
       .to_port = api->local_port(tcp),
-      .seq = tcp->rcv_nxt,
+      .seq = tcp->rcv.nxt,
       .flags = FLAG_RST,
   };
   say_reset(&reset, side);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Time: what happens next, at either side. */
+/* Time: the next event on either side. */
 #include <string.h>
 
+#include "harp/stack/bytes.h"
 #include "tests/model/links.h"
 
 enum {
-  WAKES_NS = 20000, /* until a worker or a caller that has something to do comes to it, at most */
+  WAKES_NS = 20000, /* longest time until a worker or caller starts pending work */
   STEPS_MAX = 4000000,
 };
 #define NEVER UINT64_MAX
@@ -96,7 +97,7 @@ static void set_now(uint64_t now)
   }
 }
 
-/* A side's instances that were given something to do. */
+/* Schedules the polls of a side's instances that have work. */
 static void wake(struct side *side)
 {
   for (unsigned i = 0; i < side->setup.instances; i++) {
@@ -111,7 +112,7 @@ static void poll(struct side *side, unsigned queue)
   side->api->poll(queue);
   side->poll_at[queue] = side->api->deadline(queue);
   if (side->call_at == NEVER) {
-    side->call_at = soon(); /* as often as that the rank looks */
+    side->call_at = soon(); /* the rank checks its requests after each poll */
   }
 }
 
@@ -153,7 +154,7 @@ static struct event next_event(void)
   return event;
 }
 
-/* false: nothing happens until then. */
+/* Returns false if nothing happens until then. */
 static bool step(uint64_t until)
 {
   struct event event = next_event();
@@ -217,7 +218,7 @@ void world_kick(void)
 
 /* --- Disturbances --- */
 
-/* What a link must bear: so much of its timeout, as 50 s of 60. */
+/* The part of its timeout that a link must tolerate, like 50 s of 60 s. */
 #define BORNE (TIMEOUT_NS / 6 * 5)
 
 void world_disturb(uint64_t ns, const char *what)

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two ranks with a plugin, for every transport and version of the interface.
+"""Fixtures: two ranks with a plugin, for every transport and version of the interface.
 
     pytest tests/plugin                        all transports and versions
     pytest tests/plugin --api 8 --transport wire
     pytest tests/plugin --plugin ./libnccl-net.so --transport kernel
     pytest tests/plugin --api 12 --rounds 1000 -k reload
 
-Transports say how the two processes reach each other: kernel (the plain
-kernel-TCP plugin over loopback), wire (HARP over shared memory), packet (HARP
-between two namespaces; needs root), flows (wire, with links of several flows
-over several instances), ethdev (HARP over DPDK: vhost and virtio_user). With
---plugin, "kernel" is any plugin that reaches a peer over loopback by itself;
-tests of what only HARP promises are marked harp_only and left out there.
+A transport connects the two processes: kernel (the kernel-TCP plugin over
+loopback), wire (HARP over shared memory), packet (HARP between two namespaces;
+needs root), flows (wire, with links of several flows over several instances),
+ethdev (HARP over DPDK: vhost and virtio_user). With --plugin, "kernel" stands
+for any plugin that reaches a peer over loopback; tests that only HARP must pass
+are marked harp_only and skipped for it.
 
-Most tests share two ranks, and leave them as a job leaves its process: reset
-closes what is open, in whatever state. Whatever kills or ends a rank, and
-whatever fails, is followed by fresh ones.
+Most tests share two ranks. After each test, reset closes everything that is
+open, as at the end of a job. Fresh ranks follow a test that ends a rank or
+fails.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ALL_TRANSPORTS = "kernel,wire,flows,packet,ethdev"
 TRANSPORTS = tuple(os.environ.get("HARP_TEST_TRANSPORTS", ALL_TRANSPORTS).split(","))
 APIS = tuple(map(int, os.environ.get("HARP_TEST_APIS", "4,5,6,7,8,9,10,11,12").split(",")))
 IN_ROUNDS = ("test_reload[", "test_a_device_that_lets_go_late")
-# Where one version is as good as another; HARP_TEST_FULL=1: all, where HARP's sockets are.
+# Transports for which a few versions are enough; HARP_TEST_FULL=1: all versions for some of them.
 FEW_APIS: dict[str, tuple[int, ...]] = {"flows": (12,), "ethdev": (4, 12)}
 if not os.environ.get("HARP_TEST_FULL"):
     FEW_APIS |= {"kernel": (4, 12), "packet": (4, 8, 10, 12)}
@@ -46,15 +46,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--plugin", help="the libnccl-net.so to test (the built ones)")
     parser.addoption("--api", type=int, help="only this version of the interface")
     parser.addoption("--transport", choices=TRANSPORTS, help="only this transport")
-    parser.addoption("--rounds", type=int, help="so often: load, init, job, unload; and lending")
+    parser.addoption("--rounds", type=int, help="rounds of the reload and deregistration tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "harp_only: promised by HARP, not by every plugin")
+    config.addinivalue_line("markers", "harp_only: required of HARP, not of every plugin")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    # Options of this folder are unknown where pytest began further up: then all apply.
+    # pytest does not know this folder's options if it starts further up: then nothing is selected.
     if "transport" not in metafunc.fixturenames:
         return
     api = metafunc.config.getoption("--api", default=None)
@@ -80,7 +80,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_setup(item: pytest.Item) -> None:
     callspec = getattr(item, "callspec", None)
     if item.get_closest_marker("harp_only") and callspec.params["transport"] == "kernel":
-        pytest.skip("only HARP promises this")
+        pytest.skip("only HARP must pass this test")
 
 
 FAILED = pytest.StashKey[bool]()
@@ -94,7 +94,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 def _configuration(folder: Path, device: str, address: str, more: str = "") -> dict[str, str]:
-    """A HARP process's environment, with a configuration file of its own."""
+    """Writes a configuration file. Returns the environment of a HARP process that uses it."""
     folder.mkdir()
     (folder / "ztcp0.conf").write_text(f"device = {device}\naddress = {address}\n{more}")
     (folder / "run").mkdir()
@@ -114,12 +114,12 @@ def _wire(folder: Path, more: str = "") -> Iterator[tuple[Side, Side]]:
             Side(environment=_configuration(folder / "b", f"wire:{memory}", "10.9.0.2/24", more)),
         )
     finally:
-        for ring in memory.parent.glob(f"{memory.name}*"):  # a killed rank leaves its own
+        for ring in memory.parent.glob(f"{memory.name}*"):  # left by a killed rank
             ring.unlink()
 
 
 def _ethdev(folder: Path) -> Iterator[tuple[Side, Side]]:
-    """vhost makes the socket, virtio_user joins it; virtio_user sends what it has copied."""
+    """vhost creates the socket and virtio_user connects to it. virtio_user copies what it sends."""
     socket = folder / "vhost"
     devices = (f"dpdk:net_vhost0,iface={socket}", f"dpdk:virtio_user0,path={socket}")
     yield (
@@ -175,7 +175,7 @@ def _failed(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def pair(ranks: Ranks, api: int, request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """The two ranks that tests share."""
+    """The two ranks that the tests share."""
     taken = ranks.take(api)
     yield taken
     ranks.pair = None
@@ -189,7 +189,7 @@ def pair(ranks: Ranks, api: int, request: pytest.FixtureRequest) -> Iterator[Pai
 def _of_its_own(
     ranks: Ranks, request: pytest.FixtureRequest, api: int, timeout_ms: int
 ) -> Iterator[Pair]:
-    ranks.drop()  # a wire has two ends
+    ranks.drop()  # a wire connects only two ranks
     fresh = Pair(ranks.transport, api, timeout_ms)
     yield fresh
     if _failed(request):
@@ -200,11 +200,11 @@ def _of_its_own(
 
 @pytest.fixture
 def fresh(ranks: Ranks, api: int, request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """Two ranks for a test after which they are no more what they were."""
+    """Two ranks of the test's own, for a test that changes or ends them."""
     yield from _of_its_own(ranks, request, api, TIMEOUT_MS)
 
 
 @pytest.fixture
 def impatient(ranks: Ranks, api: int, request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """The same; they give a lost peer up soon."""
+    """Two ranks of the test's own with a short timeout_ms, so that they soon notice a lost peer."""
     yield from _of_its_own(ranks, request, api, IMPATIENT_MS)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * CRC32C as this CPU does it, and as CPUs without an instruction for it do: the check value of
- * the polynomial's catalogue ("123456789"), and each other's on random bytes, lengths, alignments
- * and pieces. Usage: crc_check SEED TIMES
+ * Checks CRC32C with the CPU's instruction and without it: against the check value of the catalogue
+ * ("123456789"), and against each other on random bytes, lengths, alignments and pieces. Usage:
+ * crc_check SEED TIMES
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -40,13 +40,13 @@ class End:
         return self.rank.check(buffer=self.buffer, offset=offset, size=size, seed=seed)
 
     def close(self) -> float:
-        """Milliseconds that it took."""
+        """Closes the comm. Returns the duration in ms."""
         return self.rank.close(comm=self.comm)
 
 
 def ends_between(one: Peer, other: Peer, size: int, seed: Any = None) -> tuple[End, End]:
-    """A connection from one to the other with a buffer each; the sender's holds the seed's
-    pattern. Connect goes before accept."""
+    """Connects one rank to the other; connect is called before accept. Each end has a buffer, and
+    the sender's holds the seed's pattern."""
     listening = other.listen()
     sends = one.connect(handle=listening["handle"])["comm"]
     assert sends, "connect did not come through"
@@ -57,7 +57,7 @@ def ends_between(one: Peer, other: Peer, size: int, seed: Any = None) -> tuple[E
 
 
 def ends(pair: Pair, size: int, seed: Any = None) -> tuple[End, End]:
-    """A connection from a to b."""
+    """Connects the pair's rank a to rank b."""
     return ends_between(pair.a, pair.b, size, seed)
 
 
@@ -67,10 +67,10 @@ def sizes(outcomes: list[dict[str, Any]]) -> list[Any]:
 
 
 def move(sender: End, receiver: End, size: int, seed: Any) -> None:
-    """One message crosses and arrives right; the sender's buffer holds the seed's pattern."""
+    """Sends a message and checks it; the sender's buffer holds the seed's pattern."""
     request = receiver.receive(size)
     sent = sender.rank.start("wait", requests=[sender.send(size)])
-    # Another thread's name: sender and receiver may be the same rank.
+    # A thread of its own, since sender and receiver may be the same rank.
     assert sizes(receiver.rank.wait(requests=[request], thread="receiver")) == [size]
     assert sizes(sent.result(timeout=20)) == [size]
     assert receiver.holds(size, seed)
@@ -81,8 +81,8 @@ def errors_of(rank: Peer, requests: list[int], timeout: float) -> list[Any]:
 
 
 def first_error(end: End, post: Callable[[], int]) -> Any:
-    """NCCL's code, once posting or waiting for what was posted fails; None: nothing has in time.
-    What had arrived, or left, before the other side went may still come through."""
+    """Posts until a post or its request fails. Returns NCCL's code; None: no failure in time.
+    Data that was sent before the other side ended may still arrive."""
     deadline = time.monotonic() + NOTICED_MS / 1e3
     error = None
     while error is None and time.monotonic() < deadline:
@@ -96,7 +96,8 @@ def first_error(end: End, post: Callable[[], int]) -> Any:
 def stream(
     sender: End, receiver: End, count: int, size: int, seed: int = 9, outstanding: int = 8
 ) -> list[Any]:
-    """Begins messages of both ends, each on a thread of its own. Futures of the two outcomes."""
+    """Starts a stream of messages between both ends, each end on a thread of its own. Returns
+    futures of the two outcomes."""
     shape = {"count": count, "size": size, "seed": seed, "outstanding": outstanding}
     return [
         end.rank.start("stream", comm=end.comm, sends=end is sender, thread=name, **shape)
@@ -105,14 +106,14 @@ def stream(
 
 
 def all_through(outcomes: list[Any], count: int) -> None:
-    """Streams end, whole and right."""
+    """Waits for streams, and checks that all messages arrived unchanged."""
     for outcome in outcomes:
         found = outcome.result(timeout=60)
         assert (found["done"], found["wrong"], found["error"]) == (count, 0, None), found
 
 
 def flowing(ranks: list[Peer], least: int) -> None:
-    """Waits until streams have brought each rank so many messages."""
+    """Waits until the streams of each rank have completed at least this number of messages."""
     deadline = time.monotonic() + 20
     while min(rank.messages() for rank in ranks) < least:
         assert time.monotonic() < deadline, [rank.messages() for rank in ranks]

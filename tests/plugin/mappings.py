@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What memory this process has, mapped and from malloc."""
+"""The memory of this process: mappings and malloc."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class MallocInfo(ctypes.Structure):
 
 
 def mappings() -> tuple[list[list[str]], list[list[str]]]:
-    """This process's, of files and others, in their words; none of the latter where a sanitizer
-    has some of its own."""
+    """This process's file mappings and its other mappings, as words of /proc/self/maps. The second
+    list is empty with a sanitizer, which has such mappings of its own."""
     lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
     named = [words for words in lines if len(words) > 5 and not words[5].startswith("[")]
     sanitized = any("san.so" in words[5] for words in named)
@@ -23,7 +23,7 @@ def mappings() -> tuple[list[list[str]], list[list[str]]]:
 
 
 def heap() -> int:
-    """Bytes that this process has from malloc; 0: a sanitizer has its own."""
+    """Bytes in use from malloc; 0 with a sanitizer, which replaces malloc."""
     mallinfo = ctypes.CDLL(None).mallinfo2
     mallinfo.restype = MallocInfo
     return mallinfo().words[7]  # uordblks

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NCCL's net interface in ctypes: a second description of it, beside the C headers.
+"""NCCL's net interface in ctypes: a second declaration, independent of the C headers.
 
-It is kept apart on purpose: were a field out of place in the plugin's own
-declarations, plugin and measuring program would still agree with each other,
-but not with this.
+A wrong field in the C headers would stay unnoticed between the plugin and harp
+perf, which both use them. This declaration detects it.
 """
 
 from __future__ import annotations
@@ -128,8 +127,8 @@ def table_type(api: int, properties: type[c.Structure]) -> type[c.Structure]:
 
 
 class _Logger:
-    """NCCL's logger, which a plugin may call from init to its last finalize, no longer: then
-    it may be unloaded. A call after that ends the process."""
+    """NCCL's logger. A plugin may call it from init to its last finalize. A later call aborts the
+    process, because NCCL may have unloaded the logger."""
 
     def __init__(self) -> None:
         self.over = False
@@ -147,14 +146,15 @@ class _Logger:
             print(f"NCCL WARN {said}", file=sys.stderr, flush=True)
 
 
-_logger = _Logger()  # an unloaded plugin may still have it: it stays
+_logger = _Logger()  # never freed: an unloaded plugin may still refer to it
 
 
 class Plugin:
     """One version of a plugin's interface. Calls raise NcclError."""
 
     def __init__(self, path: Path, api: int) -> None:
-        """Loads it as NCCL does; OSError or ValueError if it cannot be, or lacks the version."""
+        """Loads a plugin as NCCL does. OSError or ValueError if it cannot be loaded or lacks the
+        version."""
         self.api = api
         self.handle_size = 64 if api < 5 else 128
         self.max_requests = 8 if api < 7 else 32
@@ -167,7 +167,8 @@ class Plugin:
         self._contexts: list[c.c_void_p] = []  # from version 11 on: one for each init
 
     def unload(self) -> None:
-        """As NCCL does when its last communicator has gone. Nothing here may be called again."""
+        """Unloads the plugin, as NCCL does after its last communicator has ended. Do not use this
+        object afterwards."""
         _ctypes.dlclose(self._library._handle)
 
     def exports(self, symbol: str) -> bool:
@@ -183,15 +184,15 @@ class Plugin:
         return self._net.name.decode()
 
     def may_be_null(self) -> dict[str, bool]:
-        """For each function that NCCL calls unchecked: whether it is missing."""
+        """Whether a function is missing, for each that NCCL calls without a check."""
         unchecked = [
             field for field, kind in self._net._fields_ if kind is not _P and field != "name"
         ]
         return {field: not getattr(self._net, field) for field in unchecked}
 
     def _make(self, name: str, out: Any, *arguments: Any, held: int = 0x5A5A) -> Any:
-        """A call with an output, whose value this is; before, that is whatever the caller held
-        there, and after an error nothing that NCCL could use or close."""
+        """Calls a function with an output. Returns the output; held: its value before the call.
+        AssertionError if the output is not NULL after an error."""
         out.value = held
         code = getattr(self._net, name)(*arguments)
         if code != SUCCESS and out.value:
@@ -215,16 +216,16 @@ class Plugin:
             self._call("init", log)
 
     def finalize(self) -> None:
-        """Ends the communicator that began last. Before version 11 there is nothing to call."""
+        """Ends the communicator that was opened last. Before version 11 this does nothing."""
         if self.api >= 11:
             self.end(self.contexts()[-1])
 
     def contexts(self) -> list[int]:
-        """Of the communicators that are open, in the order of their beginning."""
+        """The contexts of the open communicators, oldest first."""
         return [context.value or 0 for context in self._contexts]
 
     def end(self, context: int) -> None:
-        """finalize, with whatever stands for a context."""
+        """Calls finalize with any value as context."""
         self._call("finalize", context)
         known = [index for index, one in enumerate(self.contexts()) if one == context]
         if known:
@@ -264,7 +265,7 @@ class Plugin:
         return self._make("listen", listener, *context, device, handle, c.byref(listener)) or 0
 
     def connect(self, handle: Any, device: int = 0) -> Optional[int]:
-        """None: not yet. The handle is the caller's scratch."""
+        """The comm; None: not ready. The plugin may write to the handle."""
         comm = _P()
         config = c.c_int(-1)
         middle = [c.addressof(config)] if self.api == 10 else []
@@ -284,7 +285,7 @@ class Plugin:
         self._call("deregMr", comm, mhandle)
 
     def isend(self, comm: int, address: int, size: int, mhandle: int) -> Optional[int]:
-        """The request, or None: it would block."""
+        """The request; None: the plugin cannot take one now."""
         request = _P()
         tag = [7] if self.api >= 5 else []
         last = [*([None] if self.api >= 10 else []), c.byref(request)]
@@ -322,14 +323,14 @@ class Plugin:
         return self._make("iflush", request, comm, *place, c.byref(request))
 
     def test(self, request: int) -> Optional[int]:
-        """None: not yet; else the bytes that moved."""
+        """The bytes transferred; None: the request is not done."""
         done, size = _INT(), _INT(-1)
         over = self._make("test", done, request, c.byref(done), c.byref(size))
         return size.value if over else None
 
     def null_calls(self, comm: int) -> dict[str, int]:
-        """The code of each call that NCCL may make with NULL, which is what it got from one that
-        failed, or never made. comm: one, or 0, whose memory handle is NULL."""
+        """The code of each call that NCCL may make with a NULL object, which it has after a failed
+        call. comm: a comm for deregMr with a NULL memory handle, or 0."""
         calls: dict[str, tuple[Any, ...]] = {
             "accept": (self.accept, 0),
             "regMr": (self.register, 0, 4096, 1),

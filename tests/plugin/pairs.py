@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two ranks with a plugin in them, and how they reach each other."""
+"""Two ranks with a plugin, and the transport between them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from plugin_peer import Peer, end_all
 
 from harp import paths
 
-TIMEOUT_MS = 3000  # a link without progress for so long has failed, in these tests
-IMPATIENT_MS = 1000  # the same where that is what a test waits for
-NOTICED_MS = TIMEOUT_MS + 7000  # a busy machine notices a lost peer later; TCP alone takes minutes
+TIMEOUT_MS = 3000  # timeout_ms in these tests
+IMPATIENT_MS = 1000  # timeout_ms in tests that wait for it
+NOTICED_MS = TIMEOUT_MS + 7000  # a busy machine detects a lost peer later; TCP takes minutes
 
 
 def rank_at(folder: Path, keys: str, api: int = 12, **environment: str) -> Peer:
-    """A rank with HARP in it, loaded and brought up; the new folder holds its configuration,
-    which is these lines, and is its run folder."""
+    """Starts a rank with HARP and calls init. The new folder contains its configuration, with the
+    lines of keys, and is its run folder."""
     folder.mkdir()
     (folder / "ztcp0.conf").write_text(keys)
     site = {"HARP_CONF_DIR": str(folder), "HARP_RUN_DIR": str(folder), **environment}
@@ -34,7 +34,7 @@ def rank_at(folder: Path, keys: str, api: int = 12, **environment: str) -> Peer:
 
 @dataclass
 class Side:
-    """How one of the two processes is started."""
+    """The command prefix and environment of one of the two processes."""
 
     prefix: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Transport:
 
 
 class Pair:
-    """Two ranks, a and b, with the plugin loaded and brought up."""
+    """Two ranks, a and b, with the plugin loaded and initialized."""
 
     def __init__(self, transport: Transport, api: int, timeout_ms: int = TIMEOUT_MS) -> None:
         self.api = api
@@ -67,7 +67,7 @@ class Pair:
             raise
 
     def load(self) -> None:
-        # One after the other: over a wire, the first makes what the second joins.
+        # One after the other: the first rank creates the device that the second one opens.
         for rank in self.ranks:
             rank.open(path=str(self.transport.plugin), api=self.api)
             assert rank.init() == 1
@@ -81,17 +81,17 @@ class Pair:
             waiting.result(timeout=60)
 
     def end(self) -> None:
-        """Together, as the ranks of a job; AssertionError if one does not end well."""
+        """Ends both ranks together, as a job does. AssertionError if one fails at its end."""
         end_all(self.ranks)
 
     def abandon(self) -> None:
-        """Nobody asks how they end."""
+        """Kills both ranks."""
         for rank in self.ranks:
             rank.kill()
 
 
 class Ranks:
-    """The pair that tests share, one after the other, while they ask for the same version."""
+    """The pair that consecutive tests of one version share."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport

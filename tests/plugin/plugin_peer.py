@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of a conformance test: a process with a plugin in it, led by its standard input.
+"""One rank of a conformance test: a process with a plugin, controlled by its standard input.
 
-Every line is a call: {"id", "call", arguments}. Answers come back as lines on
+Each input line is a call: {"id", "call", arguments}. Each answer is a line on
 standard output. Calls run on one of two threads, as in NCCL: service (listen,
-connect, accept, regMr, close) and progress (isend, irecv, test); or on a thread
-of their own, by its name in "thread".
+connect, accept, regMr, close) and progress (isend, irecv, test). The argument
+"thread" names another thread for a call.
 
-Peer, at the end, is the leading side.
+The class Peer, at the end, controls such a process.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ from nccl_plugin import NcclError, Plugin
 
 PROGRESS = {"isend", "irecv", "iflush", "test", "wait", "stream"}
 CANARY = b"\xc7" * 64
-BEYOND = 2000  # bytes that are watched behind a message
+BEYOND = 2000  # bytes after a message that must not change
 M_MMAP_THRESHOLD = -3  # of mallopt
-ARENA, LIVE = 16 << 20, 300  # registrations at random: bytes, and how many at once
+ARENA, LIVE = 16 << 20, 300  # random registrations: bytes, and most at a time
 
 
 def pattern(seed: int, size: int) -> bytes:
-    """The first size bytes of the seed's stream: a shorter one is a longer one's beginning."""
+    """The first size bytes of the seed's random stream. A shorter pattern is a prefix of a longer
+    one."""
     return random.Random(seed).randbytes((size + 3) // 4 * 4)[:size]
 
 
 def _odd_stretch(
     draw: random.Random, live: "list[tuple[int, int, int]]", least: int
 ) -> tuple[int, int]:
-    """Offset and length of at least so many bytes within ARENA: anywhere, right behind a live one
-    or the same again."""
+    """A random range within ARENA, as offset and length, of at least `least` bytes. It may follow
+    or equal a live range."""
     kind = draw.random()
     length = max(least, draw.randrange(1, draw.choice((200, 50_000, 50_000, 4_000_000))))
     if not live or kind < 0.6:
@@ -60,15 +61,15 @@ def _odd_stretch(
 
 
 class Rank:
-    """The calls. Objects of the plugin are named by small numbers."""
+    """The calls. Small numbers stand for the plugin's objects."""
 
     def __init__(self) -> None:
         self.plugin: Plugin
         self.objects: dict[int, Any] = {}
-        self.open_ends: dict[int, Callable[[int], None]] = {}  # and how each is closed
+        self.open_ends: dict[int, Callable[[int], None]] = {}  # and their close functions
         self.registered: dict[int, int] = {}  # memory handle to comm
         self.finished = 0  # messages of streams
-        self.threads: set[str] = set()  # ids of those that the plugin's init began
+        self.threads: set[str] = set()  # ids of the threads that init has started
         self._numbers = itertools.count(1)
 
     def _keep(self, thing: Any) -> int:
@@ -107,7 +108,7 @@ class Rank:
         return self.plugin.properties(device)
 
     def signal_masks(self) -> dict[str, int]:
-        """Of the plugin's threads, by their names: the signals that are blocked."""
+        """The blocked signals of each of the plugin's threads, by thread name."""
         masks = {}
         for thread in self.threads:
             status = Path("/proc/self/task", thread, "status").read_text()
@@ -116,8 +117,8 @@ class Rank:
         return masks
 
     def resources(self) -> dict[str, int]:
-        """What this process has that a plugin might leave behind: counts. A sanitizer has
-        anonymous memory of its own, which is not told from the plugin's."""
+        """Counts of the resources that a plugin could leak. With a sanitizer, anonymous mappings
+        are not counted, since it has some of its own."""
         named, anonymous = mappings()
         return {
             "descriptors": len(os.listdir("/proc/self/fd")),
@@ -127,8 +128,8 @@ class Rank:
         }
 
     def memory(self) -> dict[str, int]:
-        """KiB that this process has to itself: mapped, since what lies side by side counts as one,
-        and from malloc. 0 with a sanitizer."""
+        """KiB of private memory: mapped, since adjacent mappings count as one in resources(), and
+        from malloc. 0 with a sanitizer."""
         gc.collect()
         _, anonymous = mappings()
         spans = [words[0].split("-") for words in anonymous if "w" in words[1]]
@@ -147,15 +148,15 @@ class Rank:
     def connect(
         self, handle: str, timeout: float = 10, device: int = 0, pause: float = 0.0002
     ) -> dict[str, Any]:
-        """As NCCL: the same scratch again and again, every pause seconds. The comm is None if time
-        ran out."""
+        """Calls connect as NCCL does: with the same handle, every pause seconds. The comm is None
+        after the timeout."""
         (outcome,) = self.connect_all([handle], timeout, device, pause)
         return outcome
 
     def connect_all(
         self, handles: list[str], timeout: float = 10, device: int = 0, pause: float = 0.0002
     ) -> list[dict[str, Any]]:
-        """All at once, turn and turn about, each with a copy of its handle as its scratch."""
+        """Connects all handles at once, in turns. Each attempt has a copy of its handle."""
         texts = [bytes.fromhex(handle) + CANARY for handle in handles]
         scratches = [ctypes.create_string_buffer(text, len(text)) for text in texts]
         outcomes: list[dict[str, Any]] = [{"comm": None, "tries": 0} for _ in handles]
@@ -189,7 +190,7 @@ class Rank:
         return {"comm": number, "tries": tries}
 
     def buffer(self, size: int, seed: Optional[int] = None) -> int:
-        """Page-aligned memory, with the seed's pattern or poison."""
+        """Allocates page-aligned memory with the seed's pattern, or with poison if seed is None."""
         memory = mmap.mmap(-1, max(size, mmap.PAGESIZE))
         number = self._keep(memory)
         self.fill(number, 0, size, seed)
@@ -200,7 +201,7 @@ class Rank:
         self.objects[buffer][offset : offset + size] = data
 
     def check(self, buffer: int, offset: int, size: int, seed: Optional[int] = None) -> bool:
-        """Whether the memory holds the seed's pattern, or poison."""
+        """Whether the memory contains the seed's pattern, or poison if seed is None."""
         expected = b"\xa5" * size if seed is None else pattern(seed, size)
         return self.objects[buffer][offset : offset + size] == expected
 
@@ -210,7 +211,7 @@ class Rank:
     def register(
         self, comm: int, buffer: int, kind: int = 1, offset: int = 0, size: Optional[int] = None
     ) -> int:
-        """A stretch of a buffer, or the whole of it."""
+        """Registers a part of a buffer, or the whole buffer."""
         size = len(self.objects[buffer]) if size is None else size
         address = self._address(buffer) + offset
         mhandle = self.plugin.register(self.objects[comm], address, size, kind)
@@ -225,8 +226,8 @@ class Rank:
         self.plugin.deregister(self.objects[comm], self.objects.pop(mhandle))
 
     def _post(self, post: "Callable[..., Optional[int]]", *place: Any) -> Optional[int]:
-        """One call of isend or irecv; place: comm, buffer, offset, size, mhandle and, of irecv,
-        more. None: it would block."""
+        """Calls isend or irecv once. place: comm, buffer, offset, size, mhandle and further
+        arguments of irecv. None: the plugin cannot take a request now."""
         comm, buffer, offset, size, mhandle, *more = place
         address = self._address(buffer) + offset
         request = post(self.objects[comm], address, size, self.objects[mhandle], *more)
@@ -263,8 +264,8 @@ class Rank:
         return self.plugin.test(self.objects[request])
 
     def wait(self, requests: list[int], timeout: float = 10) -> list[dict[str, Any]]:
-        """Tests them in this order, each to its end. One outcome each: size, or
-        error (NCCL's code), or neither (time ran out); ms since the call."""
+        """Tests the requests in this order, each until it ends. Returns an outcome for each: size;
+        error (NCCL's code); or neither after the timeout; and ms since the call."""
         began = time.monotonic()
         outcomes = []
         for request in requests:
@@ -283,9 +284,9 @@ class Rank:
     def stream(
         self, comm: int, sends: bool, count: int, size: int, seed: int, outstanding: int
     ) -> dict[str, Any]:
-        """Sends or receives count messages with so many outstanding, or as many as the plugin
-        takes, oldest first. Message i is the pattern of seed + i; behind its place nothing may
-        change. Returns what was wrong, or the error that ended it."""
+        """Sends or receives count messages, with at most `outstanding` requests at a time.
+        Message i is the pattern of seed + i, and the bytes after it must not change. Returns the
+        number of wrong messages, and the error that ended the stream."""
         buffers = [self.buffer(size + BEYOND) for _ in range(outstanding)]
         mhandles = [self.register(comm, buffer) for buffer in buffers]
         post = self.plugin.isend if sends else self.plugin.irecv
@@ -318,9 +319,9 @@ class Rank:
         return {"done": done, "wrong": wrong, "error": error, "ms": ms}
 
     def send_fleeting(self, comm: int, count: int, size: int, seed: int) -> Optional[int]:
-        """Sends count messages, each from memory that is registered, sent, deregistered and
-        unmapped the moment its send is done; now and then nothing takes its place for a while.
-        NCCL's code, if that fails."""
+        """Sends count messages from memory of their own. The memory is deregistered and unmapped
+        right after its send is done. After every eighth message a pause leaves it unmapped. Returns
+        NCCL's code of a failure."""
         for number in range(count):
             memory = mmap.mmap(-1, size)
             memory[:] = pattern(seed + number, size)
@@ -341,9 +342,9 @@ class Rank:
         return None
 
     def register_at_random(self, comm: int, count: int, sends: int, size: int, seed: int) -> None:
-        """Makes count registrations of odd stretches of one buffer, which overlap, touch or are
-        the same, and gives them back in any order. Now and then, sends times in all, a message of
-        so many bytes goes out from one while another is given back."""
+        """Registers count random ranges of one buffer, which may overlap, touch or be equal, and
+        deregisters them in random order. During that, it sends `sends` messages of size bytes, each
+        from one range while another is deregistered."""
         draw, live = random.Random(seed), []
         buffer = self.buffer(ARENA)
         for number in range(count):
@@ -366,29 +367,29 @@ class Rank:
         self.objects.pop(buffer).close()
 
     def give_memory_back(self) -> None:
-        """From here on malloc gives large pieces back as soon as they are free, instead of
-        learning to keep them: what is mapped tells then what is used."""
+        """Makes malloc unmap large blocks as soon as they are freed, without raising its threshold.
+        The mappings then show the memory in use."""
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 128 << 10)
 
     def heap(self) -> int:
-        """Bytes that this process has from malloc; 0: a sanitizer has its own."""
+        """Bytes in use from malloc; 0 with a sanitizer."""
         return heap()
 
     def has_symbol(self, name: str) -> bool:
-        """Whether what is preloaded here has it."""
+        """Whether this process or a preloaded library has the symbol."""
         return hasattr(ctypes.CDLL(None), name)
 
     def refuse(self, number: int) -> int:
-        """The number-th thing that the plugin will ask the system for is refused; 0: nothing is.
-        How much of an earlier wish was still to come: 0, if that has been refused."""
+        """Makes the plugin's number-th system request from now on fail; 0: none. Returns the
+        requests that were left before the last such failure; 0: it has happened."""
         return ctypes.CDLL(None).stingy_refuse(number)
 
     def messages(self) -> int:
-        """How many messages of streams are through, here."""
+        """The number of messages that this rank's streams have completed."""
         return self.finished
 
     def close(self, comm: int) -> float:
-        """Milliseconds that it took."""
+        """Closes a comm. Returns the duration in ms."""
         began = time.monotonic()
         self.open_ends.pop(comm)(self.objects[comm])
         return round((time.monotonic() - began) * 1e3, 1)
@@ -397,21 +398,21 @@ class Rank:
         self.open_ends.pop(listener)(self.objects[listener])
 
     def abort(self, comm: int, buffer: int, mhandle: Optional[int] = None) -> float:
-        """Closes a comm, whatever is outstanding, and at once unmaps the buffer: who touches
-        that again ends this process. With mhandle, the memory is deregistered and unmapped a
-        moment before the comm is closed. Milliseconds that close took."""
+        """Closes a comm with outstanding requests and unmaps the buffer at once, so a later access
+        crashes this process. With mhandle, the memory is deregistered and unmapped shortly before
+        the comm is closed. Returns the duration of close in ms."""
         if mhandle is None:
             took = self.close(comm)
             self.objects.pop(buffer).close()
             return took
         self.deregister(comm, mhandle)
         self.objects.pop(buffer).close()
-        time.sleep(0.02)  # what is on its way comes
+        time.sleep(0.02)  # segments on their way arrive
         return self.close(comm)
 
     def reset(self) -> None:
-        """The end of a job: memory is deregistered, every end closed in whatever state it is,
-        and the memory unmapped."""
+        """Ends a job: deregisters all memory, closes every comm and listener in its current state,
+        and unmaps the memory."""
         for mhandle, comm in list(self.registered.items()):
             if comm in self.open_ends:
                 self.deregister(comm, mhandle)
@@ -422,7 +423,7 @@ class Rank:
         self.objects.clear()
 
     def fork(self, **given: Any) -> dict[str, int]:
-        """NCCL's code of each call that a child of this process makes with what it inherits."""
+        """Forks. Returns NCCL's code of each call that the child makes with inherited objects."""
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
@@ -438,7 +439,7 @@ class Rank:
     def _try_all(
         self, handle: str, listener: int, comm: int, buffer: int, mhandle: int, request: int
     ) -> dict[str, int]:
-        """comm: one that receives, with an unfinished request."""
+        """comm: a receiving comm with an unfinished request."""
         place = {"comm": comm, "buffer": buffer}
         calls: list[tuple[str, dict[str, Any]]] = [
             ("devices", {}),
@@ -465,7 +466,7 @@ class Rank:
         return codes
 
     def leave(self) -> None:
-        """Exits at once by the C library, as a job does whose work is done."""
+        """Exits by the C library's exit, without finalize, as a finished job does."""
         ctypes.CDLL(None).exit(0)
 
 
@@ -503,7 +504,7 @@ def main() -> None:
 
 
 class PeerFailure(AssertionError):
-    """A call failed; code is NCCL's, or None if the plugin was not to blame."""
+    """A call failed. code: NCCL's code, or None if the failure is not the plugin's."""
 
     def __init__(self, text: str, code: Optional[int]) -> None:
         super().__init__(text)
@@ -511,8 +512,8 @@ class PeerFailure(AssertionError):
 
 
 class Peer:
-    """A rank in a process of its own. peer.listen(...) calls and waits; peer.start("wait", ...)
-    returns a future, so that both ranks, and both threads of one, can work at once."""
+    """A rank in a process of its own. peer.listen(...) calls and waits. peer.start("wait", ...)
+    returns a future, so that ranks and threads can work at the same time."""
 
     def __init__(
         self, prefix: Sequence[str] = (), environment: Optional[Mapping[str, str]] = None
@@ -564,16 +565,16 @@ class Peer:
         self.process.wait(timeout=10)
 
     def dismiss(self) -> None:
-        """Lets the process come to its end."""
+        """Closes the process's input, so that it ends."""
         assert self.process.stdin
         try:
             self.process.stdin.close()
-        except BrokenPipeError:  # it is over already
+        except BrokenPipeError:  # it has ended already
             pass
 
     def end(self) -> None:
-        """Ends the process, which has lived long enough; AssertionError if it was not killed
-        and does not end well. A sanitizer, too, speaks through the exit status."""
+        """Ends the process. AssertionError if it was not killed and its exit status is not 0, which
+        also reports a sanitizer's findings."""
         self.dismiss()
         try:
             status = self.process.wait(timeout=20)
@@ -584,8 +585,7 @@ class Peer:
 
 
 def end_all(ranks: Iterable[Peer]) -> None:
-    """Ends the ranks of a job, together. Raises what the first of them that did not end well
-    gives reason to."""
+    """Ends the ranks of a job together. Raises AssertionError if a rank fails at its end."""
     with ExitStack() as stack:
         for rank in ranks:
             stack.callback(rank.end)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Preloaded: of what HARP's plugin asks the system for, one thing is refused. Memory, threads
- * and descriptors count, and only calls from the plugin itself: not what the C library asks for
- * on its behalf, nor anybody else in the process.
+ * A preloaded library that makes one request of HARP's plugin for memory, a thread or a descriptor
+ * fail. Only calls from the plugin itself count, not those of the C library on its behalf or of
+ * other code in the process.
  *
- * Any thread.
+ * Threads: any.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -19,10 +19,10 @@
 
 #define EXPORTED __attribute__((visibility("default")))
 
-static atomic_int left; /* calls until the one that is refused; at most 0: none is */
+static atomic_int left; /* calls until the one that fails; at most 0: none fails */
 
-/* The `number`th call from now on will be refused; 0: none. How many calls were still to be
- * counted before: 0, if what was asked for last has been refused. */
+/* Makes the `number`th call from now on fail; 0: none. Returns the number of calls that were
+ * still to be counted; 0 if the requested call has already failed. */
 EXPORTED int stingy_refuse(int number);
 int stingy_refuse(int number)
 {
@@ -40,7 +40,7 @@ static bool refused(const void *caller)
   return atomic_fetch_sub(&left, 1) == 1;
 }
 
-/* The C library's own names: dlsym would ask for memory itself. */
+/* The C library's internal names, because dlsym itself would allocate memory. */
 void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t count, size_t size);
 void *__libc_memalign(size_t alignment, size_t size);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Preloaded: a run folder on a file system that is slow, as NFS may be. To give a trace its name
- * takes SLOW_TRACE_MS milliseconds; nothing else is slow.
+ * A preloaded library that simulates a run folder on a slow file system, such as NFS. The rename of
+ * a trace to its final name takes SLOW_TRACE_MS milliseconds. Other calls are not slow.
  *
- * Any thread.
+ * Threads: any.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -27,5 +27,5 @@ EXPORTED int rename(const char *from, const char *to)
   return real(from, to);
 }
 
-/* By this a process knows that it is preloaded with it. */
+/* Lets a process check that this library is preloaded. */
 EXPORTED const int slow_is_here = 1;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NCCL may do to a plugin, and what it may expect: between two processes."""
+"""The behaviour that NCCL requires of a plugin, between two processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from plugin_peer import PeerFailure
 
 
 def test_plugin_table_has_every_function(fresh: Pair) -> None:
-    """What NCCL calls unchecked is there, finalize included."""
+    """The functions that NCCL calls without a check exist, including finalize."""
     for rank in fresh.ranks:
         opened = rank.open(path=str(fresh.transport.plugin), api=fresh.api)
         assert opened["name"]
@@ -59,7 +59,7 @@ def check_properties(found: dict[str, Any], api: int) -> None:
 
 
 def test_properties_are_valid_and_equal_on_both_ranks(pair: Pair) -> None:
-    """They make sense, and both ranks say the same of their one device."""
+    """The properties are plausible, and both ranks report the same values."""
     told = [rank.properties() for rank in pair.ranks]
     check_properties(told[0], pair.api)
     assert told[0] == told[1]
@@ -76,7 +76,7 @@ def test_invalid_device_number_is_internal_error(pair: Pair) -> None:
 
 
 def test_connect_completes_before_accept(pair: Pair) -> None:
-    """All ranks of NCCL 2.8 to 2.11 connect before the first accepts; the handle is scratch."""
+    """All ranks of NCCL 2.8 to 2.11 connect before the first one accepts."""
     listening = pair.b.listen()
     connected = pair.a.connect(handle=listening["handle"])
     assert connected["comm"]
@@ -101,7 +101,7 @@ def test_accept_without_connection_returns_no_comm(pair: Pair) -> None:
 
 
 def test_simultaneous_connects_and_accepts_complete(pair: Pair) -> None:
-    """Version 4 blocks in both: each waits for the other side's thread."""
+    """In version 4 connect and accept block, and each waits for the other rank's thread."""
     there, back = pair.a.listen(), pair.b.listen()
     connecting = pair.a.start("connect", handle=back["handle"])
     other = pair.b.start("connect", handle=there["handle"])
@@ -112,7 +112,7 @@ def test_simultaneous_connects_and_accepts_complete(pair: Pair) -> None:
 
 
 def test_interleaved_connects_keep_their_handle_state(pair: Pair) -> None:
-    """The handle's bytes are each attempt's own scratch, also where one handle was copied."""
+    """Each attempt keeps its state in its own copy of the handle, even of the same handle."""
     listening = [pair.b.listen() for _ in range(3)]
     connected = pair.a.connect_all(handles=[one["handle"] for one in listening] * 2)
     comms = [one["comm"] for one in connected]
@@ -122,7 +122,7 @@ def test_interleaved_connects_keep_their_handle_state(pair: Pair) -> None:
         sent = [End.of(pair.a, comms[seed], 1000, seed).send(1000) for seed in seeds]
         waiting = pair.a.start("wait", requests=sent)
         found = []
-        for _ in seeds:  # in which order they are accepted is nobody's promise
+        for _ in seeds:  # accept may return them in any order
             comm = pair.b.accept(listener=one["listener"])["comm"]
             receiver = End.of(pair.b, comm, 1000)
             assert sizes(pair.b.wait(requests=[receiver.receive(1000)])) == [1000]
@@ -167,7 +167,7 @@ def test_send_larger_than_receive_is_invalid_usage(pair: Pair, size: int) -> Non
     outcome = pair.a.start("wait", requests=[sent])
     assert errors_of(pair.b, [received], 10) == [INVALID_USAGE]
     error = outcome.result(timeout=30)[0]["error"]
-    # The bytes may all have left before the peer refused them; then the next one shows it.
+    # All bytes may have been sent before the peer reported the error. Then the next send fails.
     if error is None:
         error = first_error(sender, lambda: sender.send(size))
     assert error in (pair.lost, INVALID_USAGE)
@@ -175,7 +175,7 @@ def test_send_larger_than_receive_is_invalid_usage(pair: Pair, size: int) -> Non
 
 @pytest.mark.parametrize("first", ["receives", "sends"])
 def test_all_outstanding_requests_finish_in_order(pair: Pair, first: str) -> None:
-    """As many as NCCL may post, of different sizes, finish in order."""
+    """All requests that NCCL may post, of different sizes, finish in order."""
     count, room = pair.max_requests, 70_000
     lengths = [(number * 7919) % room for number in range(count)]
     sender, receiver = ends(pair, count * room)
@@ -197,7 +197,7 @@ def test_all_outstanding_requests_finish_in_order(pair: Pair, first: str) -> Non
 
 
 def test_requests_beyond_limit_are_retried_without_error(pair: Pair) -> None:
-    """What cannot be taken is no error: there is no request, and the call is made again."""
+    """A plugin that cannot take a request returns NULL without an error, and is called again."""
     count, room = 300, 1000
     sender, receiver = ends(pair, room, seed=2)
     shape = {"count": count, "size": room, "seed": 3, "outstanding": 100}
@@ -207,7 +207,7 @@ def test_requests_beyond_limit_are_retried_without_error(pair: Pair) -> None:
 
 
 def test_test_of_finished_request_is_harmless(pair: Pair) -> None:
-    """NCCL does not; it must neither crash nor touch what comes next."""
+    """NCCL never does this. It must neither crash nor affect later requests."""
     sender, receiver = ends(pair, 5000, seed=7)
     request = receiver.receive(5000)
     sent = sender.send(5000)
@@ -235,7 +235,7 @@ def test_testing_only_last_request_finishes_all(pair: Pair) -> None:
 
 
 def test_messages_of_many_comms_stay_separate(pair: Pair) -> None:
-    """Messages of many comms, both ways, do not get into each other's way."""
+    """Messages of many comms in both directions arrive in the right buffers."""
     links = []
     for index in range(16):
         one, other = (pair.a, pair.b) if index % 2 else (pair.b, pair.a)
@@ -255,7 +255,7 @@ def test_messages_of_many_comms_stay_separate(pair: Pair) -> None:
 
 
 def test_memory_registered_twice_survives_one_deregistration(pair: Pair) -> None:
-    """It stays registered until it was deregistered as often; what is under way goes on."""
+    """Memory stays registered until its last deregistration, and a running transfer continues."""
     sender, receiver = ends(pair, 300_000, seed=7)
     for end in (sender, receiver):
         again = end.rank.register(comm=end.comm, buffer=end.buffer)
@@ -268,7 +268,7 @@ def test_memory_registered_twice_survives_one_deregistration(pair: Pair) -> None
 
 
 def test_comms_open_and_close_during_transfer(pair: Pair) -> None:
-    """Comms come and go while another one carries messages."""
+    """Comms open and close while another one carries messages."""
     streams = stream(*ends(pair, 8), count=300, size=50_000)
     rounds = 0
     while rounds < 5 or (not streams[0].done() and rounds < 50):
@@ -279,13 +279,13 @@ def test_comms_open_and_close_during_transfer(pair: Pair) -> None:
 
 
 def test_close_of_receiver_with_outstanding_requests_is_prompt(pair: Pair) -> None:
-    """Close is prompt, the memory stays as it is, and the other side gets to know."""
+    """close returns soon, the memory does not change afterwards, and the sender gets an error."""
     sender, receiver = ends(pair, 4 << 20, seed=4)
     receiver.receive(4 << 20)
     assert receiver.close() < 2000
     pair.b.fill(buffer=receiver.buffer, offset=0, size=4 << 20)
     assert first_error(sender, lambda: sender.send(4 << 20)) == pair.lost
-    time.sleep(0.2)  # what was on its way has come by now
+    time.sleep(0.2)  # segments on their way have arrived by now
     assert receiver.holds(4 << 20, None)
 
 
@@ -300,9 +300,9 @@ def test_close_of_sender_with_outstanding_requests_is_prompt(pair: Pair) -> None
 @pytest.mark.parametrize("when", ["with the close", "before the close"])
 @pytest.mark.parametrize("aborts", ["sender", "receiver"])
 def test_memory_may_be_unmapped_right_after_abort(pair: Pair, aborts: str, when: str) -> None:
-    """An abort: requests are half way through, the comm is closed and the memory unmapped at
-    once, or deregistered and unmapped first, as NCCL does; on one side and then on the other.
-    Who still touched it would end the rank."""
+    """An abort in the middle of transfers: each side closes its comm and unmaps the memory at once,
+    or deregisters and unmaps the memory first, as NCCL does. A later access to the memory would
+    crash the rank."""
     room = 1 << 20
     for number in range(3):
         sender, receiver = ends(pair, 8 * room, seed=number)
@@ -328,7 +328,7 @@ def test_killed_peer_fails_receives(impatient: Pair) -> None:
 
 
 def test_killed_peer_fails_sends(impatient: Pair) -> None:
-    """The receiver dies in the middle of a stream."""
+    """The receiver is killed in the middle of a stream."""
     a, b = impatient.ranks
     receives, sends = stream(*ends(impatient, 8), count=1_000_000, size=1 << 16)
     flowing([a, b], 20)
@@ -340,7 +340,7 @@ def test_killed_peer_fails_sends(impatient: Pair) -> None:
 
 
 def test_receiver_exit_after_last_byte_is_no_error(fresh: Pair) -> None:
-    """A finished job is no error on the other side."""
+    """The end of a finished job is no error for the sender."""
     sender, receiver = ends(fresh, 1 << 20, seed=8)
     received = receiver.receive(1 << 20)
     waiting = fresh.a.start("wait", requests=[sender.send(1 << 20)])
@@ -351,8 +351,8 @@ def test_receiver_exit_after_last_byte_is_no_error(fresh: Pair) -> None:
 
 
 def test_sender_exit_after_last_byte_still_delivers(impatient: Pair) -> None:
-    """What was sent arrives, also when the receives are posted late: so late that, were more
-    expected of it, the sender's silence would be noticed."""
+    """Sent data arrives even if the receives are posted late, at a time at which a sender with
+    missing data would count as silent."""
     count = 4
     sender, receiver = ends(impatient, count * 4000, seed=8)
     sent = [sender.send(4000, index * 4000) for index in range(count)]
@@ -408,7 +408,7 @@ def test_invalid_calls_are_refused(pair: Pair) -> None:
     move(sender, receiver, 4096, 1)
 
 
-# What NCCL makes of it where there is nothing: ends of it are as good as done.
+# NCCL's code of each call with NULL; closing or deregistering NULL succeeds.
 NULL_CALLS = {
     **dict.fromkeys(("accept", "regMr", "isend", "irecv", "test"), INTERNAL_ERROR),
     **dict.fromkeys(("deregMr", "iflush", "closeSend", "closeRecv", "closeListen"), 0),
@@ -450,8 +450,8 @@ FAILURES = {
 
 @pytest.mark.parametrize("fails", FAILURES)
 def test_null_comm_calls_after_error_are_safe(pair: Pair, fails: str) -> None:
-    """NCCL 2.19 to 2.30 hold a connection for made though connect or accept failed, and close
-    what they got from it: NULL."""
+    """NCCL 2.19 to 2.30 treat a connection as made even if connect or accept failed, and close the
+    NULL comm that they got."""
     with pytest.raises(PeerFailure) as failure:
         FAILURES[fails](pair)
     assert failure.value.code is not None, failure.value

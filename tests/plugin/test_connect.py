@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""connect as NCCL calls it when it is busy elsewhere: late, or never again."""
+"""connect when NCCL calls it again late, or never."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_connect_called_after_timeout_still_completes(ranks: tuple[Peer, Peer]) 
 
 
 def test_connect_never_called_again_resets_peer(ranks: tuple[Peer, Peer]) -> None:
-    """The peer has accepted and waits for a message: it is told, and nothing is left."""
+    """The peer, which waits for a message, gets an error. Both ranks can connect again."""
     one, other = ranks
     listening = other.listen()
     outcome = one.connect(handle=listening["handle"], timeout=0.0001)

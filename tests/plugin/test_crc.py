@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CRC32C, by this CPU's instruction and as CPUs without one do it; and by ARM's, emulated."""
+"""CRC32C with this CPU's instruction, without it, and with ARM's instruction in an emulator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_crc32c_variants_agree() -> None:
     assert said.returncode == 0, said.stdout + said.stderr
 
 
-# The processor says that it has nothing.
+# The CPU reports no features.
 NO_FEATURES = "unsigned long __wrap_getauxval(unsigned long t) { (void)t; return 0; }"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that is gone the moment its send is done, above a device that lets go late.
+"""Memory that is unmapped right after its send, with a device that releases memory late.
 
 pytest tests/plugin/test_deregistration.py --rounds 100000     some minutes
 """
@@ -23,7 +23,7 @@ Start = Callable[[str, str], "tuple[Peer, Peer]"]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Two ranks by their devices, brought up one after the other."""
+    """start(device, device): two initialized ranks with these devices, started one by one."""
     ranks: list[Peer] = []
 
     def make(*devices: str) -> tuple[Peer, Peer]:
@@ -40,18 +40,18 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def devices() -> Iterator[Callable[[str], "tuple[str, str]"]]:
-    """Two ends of a wire, the first behind faults."""
+    """devices(faults): the two ends of a wire, the first behind the fault port."""
     wire = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
     yield lambda faults: (f"fault:{faults}|wire:{wire}", f"wire:{wire}")
-    for left in wire.parent.glob(f"{wire.name}*"):  # a killed rank leaves its own
+    for left in wire.parent.glob(f"{wire.name}*"):  # left by a killed rank
         left.unlink()
 
 
 def test_deregistered_memory_is_not_read_by_late_device(
     devices: Callable[[str], "tuple[str, str]"], start: Start, request: pytest.FixtureRequest
 ) -> None:
-    """It reads the memory once more, long after the peer's acknowledgement. Whoever unmaps that
-    right after deregistration must have been made to wait."""
+    """The device reads the memory again long after the peer's acknowledgement. Deregistration must
+    wait for that, because the memory is unmapped right afterwards."""
     rounds = request.config.getoption("--rounds", default=None) or ROUNDS
     sender, receiver = start(*devices(f"hold_us={HOLD_US}"))
     listening = receiver.listen()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device goes down under a job and comes back: pollers and sleepers of one instance see it at
-their own times, which the thread sanitizer looks at."""
+"""A device goes down during a job and comes back. The threads of an instance notice that at
+different times, which the thread sanitizer checks."""
 
 from __future__ import annotations
 

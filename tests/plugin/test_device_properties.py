@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NCCL is told of the one device is the same on every rank of a host, whichever NIC each has:
-NCCL up to 2.21 fails or hangs at init where it is not."""
+"""Every rank of a host reports the same device properties to NCCL, although each has another NIC.
+Different properties make NCCL up to 2.21 fail or hang at init."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from harp import paths
 
 APIS = (4, 5, 6, 7, 8, 9, 10, 11, 12)
 RANKS = 8
-# What each file says of its NIC's speed, and what sysfs does: Mbit/s.
+# The NICs' speeds in the files (0: none) and in sysfs, Mbit/s.
 SAID = (0, 0, 50_000, 0, 0, 200_000, 0, 0)
 SHOWN = (100_000, 100_000, 25_000, 100_000, 40_000, 100_000, 100_000, 100_000)
 LEAST = 40_000
 
 
 class Host:
-    """Two sockets, four switches, a GPU and a NIC below each; and a file for each NIC."""
+    """A host with two sockets and four PCI bridges per socket, a GPU and a NIC below each bridge,
+    and a configuration file for each NIC."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -84,13 +85,13 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 def claimed(rank: Peer) -> list[str]:
-    """The ztcp*.conf that a rank holds open."""
+    """The ztcp*.conf files that a rank has open."""
     open_files = [os.readlink(one) for one in Path(f"/proc/{rank.process.pid}/fd").iterdir()]
     return [name for name in open_files if name.endswith(".conf")]
 
 
 def told(rank: Peer) -> dict[int, dict[str, Any]]:
-    """The properties by version; each version's table is NCCL's first contact."""
+    """The properties by version of the interface; init is called for each version."""
     found = {}
     for api in APIS:
         rank.open(path=str(paths.nccl_plugin_path()), api=api)
@@ -101,7 +102,7 @@ def told(rank: Peer) -> dict[int, dict[str, Any]]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_properties_are_equal_on_every_rank(host: Host, seed: int) -> None:
-    """In whichever order they come."""
+    """The ranks may start in any order."""
     order = random.Random(seed).sample(range(RANKS), RANKS)
     ranks = [host.rank(number) for number in order]
     try:
@@ -127,7 +128,7 @@ def test_environment_overrides_speed(host: Host) -> None:
 
 
 def test_unreadable_file_makes_every_rank_decline(host: Host) -> None:
-    """Though all but one could do without it: what they tell would differ."""
+    """All ranks but one could run without the file, but their properties would differ."""
     (host.config / "ztcp6.conf").unlink()
     (host.config / "ztcp6.conf").symlink_to("nowhere")
     ranks = [host.rank(number) for number in (0, 6)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two ranks over DPDK: whose memory is sent, and what memory DPDK takes."""
+"""Two ranks over DPDK: sends from application memory, and the memory that DPDK takes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ Start = Callable[..., "tuple[Peer, Peer]"]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """A rank with vhost, which can refer, and one with virtio_user, which cannot."""
+    """start(...): a rank with vhost, which can refer to application memory, and a rank with
+    virtio_user, which cannot."""
     ranks: list[Peer] = []
 
     def make(more: str = "", faults: str = "", options: str = "") -> tuple[Peer, Peer]:
@@ -49,14 +50,14 @@ def published(folder: Path) -> statfile.Process:
 
 
 def link(sender: Peer, receiver: Peer) -> tuple[int, int]:
-    """A comm that sends, and one that receives."""
+    """Connects two ranks. Returns the sending and the receiving comm."""
     listening = receiver.listen()
     sends = sender.connect(handle=listening["handle"])["comm"]
     return sends, receiver.accept(listener=listening["listener"])["comm"]
 
 
 def stream(sender: Peer, receiver: Peer, size: int = SIZE) -> None:
-    """COUNT messages, every byte checked."""
+    """Sends COUNT messages and checks every byte."""
     sends, receives = link(sender, receiver)
     job = {"count": COUNT, "size": size, "seed": 7, "outstanding": 8}
     sending = sender.start("stream", comm=sends, sends=True, **job)
@@ -66,7 +67,7 @@ def stream(sender: Peer, receiver: Peer, size: int = SIZE) -> None:
 
 
 def counts(folder: Path, least: int = COUNT * SIZE) -> dict[str, int]:
-    """Once the port has added up all that was sent."""
+    """The counters, once the port has counted at least `least` sent bytes."""
     deadline = time.monotonic() + 10
     while True:
         (found,) = published(folder).instances
@@ -77,14 +78,14 @@ def counts(folder: Path, least: int = COUNT * SIZE) -> dict[str, int]:
 
 
 def of_dpdk(rank: Peer) -> list[str]:
-    """The names of DPDK's threads in it."""
+    """The names of DPDK's threads in a rank."""
     tasks = Path(f"/proc/{rank.process.pid}/task").iterdir()
     names = [(task / "comm").read_text().strip() for task in tasks]
     return [name for name in names if name.startswith(("eal", "vhost"))]
 
 
 def test_eal_starts_with_first_dpdk_device(start: Start) -> None:
-    """Loading the file costs no thread of DPDK's."""
+    """Loading the plugin starts no thread of DPDK."""
     rank = Peer([], {})
     try:
         rank.open(path=str(paths.nccl_plugin_path()), api=12)
@@ -95,8 +96,8 @@ def test_eal_starts_with_first_dpdk_device(start: Start) -> None:
 
 
 def test_vhost_refers_and_virtio_user_copies(start: Start, tmp_path: Path) -> None:
-    """vhost reads the application's memory: not a byte is copied, and all are referred to, those
-    sent twice counted twice. virtio_user copies every byte."""
+    """vhost reads the application's memory: no byte is copied, and a retransmitted byte counts
+    again. virtio_user copies every byte."""
     vhost, virtio = start()
     stream(vhost, virtio)
     stream(virtio, vhost)
@@ -109,19 +110,19 @@ def test_vhost_refers_and_virtio_user_copies(start: Start, tmp_path: Path) -> No
 
 
 def test_all_reduce_over_vhost_copies_nothing(tmp_path: Path) -> None:
-    """As a job does it: vhost's rank copies nothing before its device reads it."""
+    """In a job, the rank with vhost copies nothing."""
     sites = [ethdev_site(tmp_path / str(n), tmp_path / "v", n) for n in (1, 2)]
     with job(sites, "127.0.0.1", all_reduce("1M", 200, 2.0)) as running:
         running.ends_well()
     vhost, virtio = running.seen
     assert vhost["tx_copied_bytes"] == 0 and virtio["tx_ref_bytes"] == 0
-    # The port's own counts are added up every 100 ms: the last ones are not seen.
+    # The port's counts are published every 100 ms, so the last ones may be missing.
     assert 0.7 * vhost["message_bytes_out"] < vhost["tx_ref_bytes"]
     assert 0.7 * virtio["message_bytes_out"] < virtio["tx_copied_bytes"]
 
 
 def test_retransmission_refers_to_application_memory(start: Start, tmp_path: Path) -> None:
-    """What is sent again is read from the application's memory again."""
+    """A retransmission reads the application's memory again."""
     vhost, virtio = start(faults="drop=0.01,seed=3")
     stream(vhost, virtio)
     one = counts(tmp_path / "0")
@@ -129,8 +130,8 @@ def test_retransmission_refers_to_application_memory(start: Start, tmp_path: Pat
 
 
 def test_damaged_payload_is_dropped_by_software_checksum(start: Start, tmp_path: Path) -> None:
-    """No device sums: payload is summed while it is copied to the receive's buffer, and what was
-    damaged is never received."""
+    """No device computes checksums. HARP verifies the checksum while it copies payload to the
+    receive's buffer, and drops damaged payload."""
     nothing = ";tx_checksum=0;rx_checksum=0;tso=0;lro=0"
     vhost, virtio = start(faults="corrupt=0.01,side=rx,seed=5", options=nothing)
     stream(virtio, vhost)
@@ -143,11 +144,11 @@ def test_damaged_payload_is_dropped_by_software_checksum(start: Start, tmp_path:
 
 REGISTRATIONS, MESSAGES, SHORT = 4000, 100, 3001
 STEADY_TRIES = 3
-LEAST_LEAK = 16  # bytes: what malloc takes for the smallest thing
+LEAST_LEAK = 16  # bytes: malloc's smallest allocation
 
 
 def register_at_random(sender: Peer, receiver: Peer, comms: tuple[int, int]) -> None:
-    """And send from what is registered; every byte is checked."""
+    """Registers random ranges of memory, sends from them, and checks every byte."""
     sends, receives = comms
     job = {"size": SHORT, "seed": 11}
     receiving = receiver.start(
@@ -163,8 +164,8 @@ def register_at_random(sender: Peer, receiver: Peer, comms: tuple[int, int]) -> 
 
 @pytest.mark.parametrize("regions", [0, 20])
 def test_random_registrations_leak_nothing(start: Start, tmp_path: Path, regions: int) -> None:
-    """4,000 of odd sizes and places, twice: none fails, what is beyond the device's budget is
-    copied, and nothing is left over, of memory, of mappings or of the budget."""
+    """4,000 registrations of random sizes and places, twice. None fails, memory beyond the device's
+    budget is copied, and neither memory, mappings nor the budget leak."""
     vhost, virtio = start(options=f";regions={regions}" if regions else "")
     comms = link(vhost, virtio)
     payload = MESSAGES * SHORT
@@ -191,7 +192,7 @@ def test_random_registrations_leak_nothing(start: Start, tmp_path: Path, regions
 
 @pytest.fixture
 def hugepages() -> Iterator[None]:
-    """Some pages of 2 MiB, for as long as the test."""
+    """Sets aside hugepages of 2 MiB during the test."""
     before = int(PAGES.read_text()) if PAGES.exists() else 0
     wanted = before + PAGES_MIB // 2
     try:
@@ -215,7 +216,7 @@ def test_runs_without_hugepages(start: Start, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(
     not os.environ.get("HARP_TEST_ALONE"),
-    reason="hugepages are for all: tools/test runs it when nothing else does (HARP_TEST_ALONE=1)",
+    reason="other tests could take the hugepages: tools/test runs it alone (HARP_TEST_ALONE=1)",
 )
 @pytest.mark.parametrize("more", ["", "hugepages = 100\n"])
 def test_runs_with_hugepages(start: Start, tmp_path: Path, hugepages: None, more: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several instances, each with its own stack and worker, share a link's flows; and a rank that
+"""Several instances, each with its own stack and worker, carry the flows of one link. A rank
 connects to itself."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _keys(wire: Path, number: int) -> str:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """start(n): n ranks, loaded and brought up; their folders are 0, 1, ..."""
+    """start(n): n initialized ranks; their folders are 0, 1, ..."""
     wire = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
     ranks: list[Peer] = []
 
@@ -91,7 +91,7 @@ def test_workers_run_on_configured_cores(tmp_path: Path) -> None:
 
 
 def test_a_rank_connects_to_itself(start: Start) -> None:
-    """No NIC returns a frame to its sender: these turn round inside the process."""
+    """A NIC does not return a frame to its sender, so these frames stay inside the process."""
     (rank,) = start(1)
     listening = rank.listen()
     sends = rank.connect(handle=listening["handle"])["comm"]

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes, communicators and threads: what NCCL, and the programs around it, may do with a
-plugin beside sending messages."""
+"""The life of processes, communicators and threads with a plugin."""
 
 from __future__ import annotations
 
@@ -15,17 +14,17 @@ from pairs import TIMEOUT_MS, Pair
 from plugin_peer import Peer, PeerFailure
 
 ROUNDS, ROUNDS_WARM = 20, 3
-ROUNDS_SLOW = 4  # where the two sides take a second to find each other
-# What Python and the C library may add once they are warm, however many rounds there are.
+ROUNDS_SLOW = 4  # for a transport that takes a second to connect
+# Growth by Python and the C library that is allowed after the first rounds.
 GROWTH = {"anonymous": 3, "anonymous KiB": 512, "heap KiB": 96}
 ACCEPT_LIMIT_S = 120  # version 4's
 
-# What cannot be blocked, and the two that the C library keeps to itself.
+# Signals that cannot be blocked, and two that the C library reserves.
 UNBLOCKABLE = {signal.SIGKILL, signal.SIGSTOP, 32, 33}
 
 
 def test_init_is_counted_per_communicator(pair: Pair) -> None:
-    """init is counted: one communicator's end does not disturb another's links."""
+    """init is counted, so the end of one communicator does not affect another's links."""
     for rank in pair.ranks:
         assert rank.init() == 1
     sender, receiver = ends(pair, 1000, seed=2)
@@ -37,7 +36,7 @@ def test_init_is_counted_per_communicator(pair: Pair) -> None:
 
 @pytest.mark.harp_only
 def test_contexts_are_finalized_independently(pair: Pair) -> None:
-    """Each ends by itself, once; what is no open communicator's ends nothing."""
+    """Each context ends once and by itself. finalize of an unknown context ends nothing."""
     if pair.api < 11:
         assert pair.a.contexts() == []
         return
@@ -64,7 +63,8 @@ def test_contexts_are_finalized_independently(pair: Pair) -> None:
 
 
 def test_several_progress_threads_run_in_parallel(pair: Pair) -> None:
-    """Each communicator has its own, from version 11 on; others come and go meanwhile."""
+    """From version 11 on, each communicator has a progress thread. Others open and close at the
+    same time."""
     links = [
         ends_between(*((pair.a, pair.b) if number % 2 else (pair.b, pair.a)), 8)
         for number in range(4)
@@ -84,12 +84,12 @@ def test_several_progress_threads_run_in_parallel(pair: Pair) -> None:
 
 
 def test_init_after_last_finalize_works(pair: Pair) -> None:
-    """Without one a plugin fails politely, and init begins anew."""
+    """Calls without a communicator fail, and a new init succeeds."""
     if pair.api < 11:
-        pytest.skip("before version 11 nothing ends a communicator")
+        pytest.skip("before version 11 there is no finalize")
     for rank in pair.ranks:
         rank.finalize()
-    if pair.transport.name != "kernel":  # HARP has let go of its device
+    if pair.transport.name != "kernel":  # HARP has closed its device
         with pytest.raises(PeerFailure) as failure:
             pair.a.listen()
         assert failure.value.code == SYSTEM_ERROR
@@ -99,22 +99,22 @@ def test_init_after_last_finalize_works(pair: Pair) -> None:
 
 
 def test_finalize_with_open_comms_informs_peer(fresh: Pair) -> None:
-    """An abort that closes nothing: what HARP had is gone, the other side gets to know."""
+    """An abort that closes no comm. finalize closes everything, and the peer gets an error."""
     if fresh.api < 11:
-        pytest.skip("before version 11 nothing ends a communicator")
+        pytest.skip("before version 11 there is no finalize")
     sender, receiver = ends(fresh, 1 << 20, seed=2)
     fresh.b.listen()
     receiver.receive(1 << 20)
     sender.send(1 << 20)
     sender.send(1 << 20)
     if fresh.transport.name == "kernel":
-        receiver.close()  # its sockets are the links'
+        receiver.close()  # its sockets belong to links; finalize does not close them
     fresh.b.finalize()
     assert first_error(sender, lambda: sender.send(1 << 20)) == fresh.lost
 
 
 def test_repeated_reload_leaks_nothing(fresh: Pair, request: pytest.FixtureRequest) -> None:
-    """Load, init, a job, unload, again and again: nothing is left behind."""
+    """Many rounds of load, init, job and unload leak no resource."""
     usual = ROUNDS_SLOW if fresh.transport.name == "ethdev" else ROUNDS
     asked = request.config.getoption("--rounds", default=None)
     rounds = asked or (usual if fresh.api == 12 else ROUNDS_WARM + 1)
@@ -128,7 +128,7 @@ def test_repeated_reload_leaks_nothing(fresh: Pair, request: pytest.FixtureReque
             rank.finalize()
             rank.unload()
         found = [{**rank.resources(), **rank.memory()} for rank in fresh.ranks]
-        if number < max(ROUNDS_WARM, rounds // 10):  # pools and caches have what they want then
+        if number < max(ROUNDS_WARM, rounds // 10):  # pools and caches are full then
             before = found
         fresh.load()
     for was, now in zip(before, found):
@@ -138,8 +138,8 @@ def test_repeated_reload_leaks_nothing(fresh: Pair, request: pytest.FixtureReque
 
 
 def test_exit_during_transfer_informs_peer(fresh: Pair) -> None:
-    """A process exits while its progress threads are busy: it ends well, without finalize, and
-    the other side gets to know."""
+    """A process exits without finalize while its progress threads are busy. It ends without an
+    error, and the peer's requests fail."""
     there = stream(*ends(fresh, 8), count=1_000_000, size=50_000, seed=1)
     back = stream(*ends_between(fresh.b, fresh.a, 8), count=1_000_000, size=50_000, seed=2)
     flowing(fresh.ranks, 50)
@@ -150,7 +150,7 @@ def test_exit_during_transfer_informs_peer(fresh: Pair) -> None:
 
 
 def test_listener_close_fails_unaccepted_connection(pair: Pair) -> None:
-    """A listener goes while a peer has connected to it: that is the peer's loss."""
+    """A listener is closed after a peer has connected to it. The peer's link fails."""
     listening = pair.b.listen()
     comm = pair.a.connect(handle=listening["handle"])["comm"]
     pair.b.close_listener(listener=listening["listener"])
@@ -159,7 +159,7 @@ def test_listener_close_fails_unaccepted_connection(pair: Pair) -> None:
 
 
 def test_connection_closed_before_accept_fails(pair: Pair) -> None:
-    """The connecting side has changed its mind: accept finds a comm that fails, or nobody."""
+    """The peer closes its comm before accept. accept returns a comm that fails, or none."""
     listening = pair.b.listen()
     pair.a.close(comm=pair.a.connect(handle=listening["handle"])["comm"])
     if pair.api > 4:  # version 4 would wait for the next one
@@ -176,7 +176,7 @@ def test_connection_closed_before_accept_fails(pair: Pair) -> None:
 
 def test_accept_blocks_in_version_4(pair: Pair) -> None:
     if pair.api > 4:
-        pytest.skip("later versions are asked again and again")
+        pytest.skip("later versions do not block")
     listening = pair.b.listen()
     accepting = pair.b.start("accept", listener=listening["listener"])
     time.sleep(0.3)
@@ -191,7 +191,7 @@ def test_accept_blocks_in_version_4(pair: Pair) -> None:
 @pytest.mark.timeout(2 * ACCEPT_LIMIT_S)
 def test_accept_times_out_in_version_4(pair: Pair) -> None:
     if pair.api > 4:
-        pytest.skip("later versions are asked again and again")
+        pytest.skip("later versions do not block")
     listener = pair.b.listen()["listener"]
     began = time.monotonic()
     with pytest.raises(PeerFailure) as failure:
@@ -202,7 +202,7 @@ def test_accept_times_out_in_version_4(pair: Pair) -> None:
 
 def test_two_ranks_of_one_host_connect(pair: Pair) -> None:
     if pair.transport.name in ("wire", "flows", "ethdev"):
-        pytest.skip("its wire has two ends")
+        pytest.skip("this transport connects only two ranks")
     side = pair.transport.sides[0]
     sibling = Peer(side.prefix, {**side.environment, "HARP_TIMEOUT_MS": str(TIMEOUT_MS)})
     try:
@@ -230,7 +230,7 @@ def test_plugin_threads_block_signals(pair: Pair) -> None:
 
 @pytest.mark.harp_only
 def test_calls_in_forked_child_fail_politely(pair: Pair) -> None:
-    """Each call fails politely, with what it inherited; the parent goes on."""
+    """Each call with an inherited object returns an error, and the parent continues."""
     sender, receiver = ends(pair, 2000, seed=3)
     inherited = {
         "handle": pair.a.listen()["handle"],
@@ -242,7 +242,7 @@ def test_calls_in_forked_child_fail_politely(pair: Pair) -> None:
     for _ in range(3):
         request = receiver.receive(2000)
         codes = pair.b.fork(**inherited, request=request)
-        # There is nothing to close or to finalize, which is as good as done.
+        # The child has nothing to close or to finalize, so these calls may succeed.
         ends_of_it = {codes.pop(name) for name in ("close", "close_listener", "finalize")}
         assert ends_of_it <= {0, SYSTEM_ERROR}
         assert set(codes.values()) == {SYSTEM_ERROR}, codes

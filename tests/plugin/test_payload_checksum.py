@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP_CHECKSUM=1: a byte that changes between the sender's memory and the wire is an error and is
-never delivered.
+"""HARP_CHECKSUM=1: a byte that changes between the sender's memory and the wire causes an error,
+and the message is not delivered.
 
-The byte is changed while the fault port swallows what is sent: what TCP then sends again is
-read from the changed memory, and TCP's own checksum is right.
+The test changes the memory while the fault port drops all sent frames. TCP then reads the changed
+memory for its retransmission, so TCP's own checksum is right.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Start = Callable[..., "tuple[Peer, Peer]"]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """start(**environment of the sender): a sender and a receiver, loaded and brought up."""
+    """start(**environment of the sender): an initialized sender and receiver."""
     wire = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
     control = tmp_path / "faults"
     control.touch()
@@ -53,7 +53,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def impair(folder: Path, spec: str) -> None:
-    """From now on (the port looks every 10 ms)."""
+    """Sets the faults from now on; the port reads the file every 10 ms."""
     fresh = folder / "faults.new"
     fresh.write_text(spec)
     os.replace(fresh, folder / "faults")
@@ -61,8 +61,8 @@ def impair(folder: Path, spec: str) -> None:
 
 
 def move(sender: Peer, receiver: Peer, folder: Path, *, change: bool) -> tuple[dict[str, Any], int]:
-    """Sends a message, the seed 1's pattern; change: seed 2's is put in its place under way.
-    How the receive ended, and the buffer."""
+    """Sends a message with the pattern of seed 1. change: seed 2's pattern replaces it during the
+    transfer. Returns the outcome of the receive, and its buffer."""
     listening = receiver.listen()
     sending = sender.connect(handle=listening["handle"])["comm"]
     receiving = receiver.accept(listener=listening["listener"])["comm"]
@@ -77,7 +77,7 @@ def move(sender: Peer, receiver: Peer, folder: Path, *, change: bool) -> tuple[d
     sent = sender.isend(comm=sending, buffer=out, offset=0, size=SIZE, mhandle=out_handle)
     waiting = sender.start("wait", requests=[sent])
     if change:
-        time.sleep(0.05)  # until it has been summed, and swallowed
+        time.sleep(0.05)  # until the chunks have their checksums and the frames are dropped
         sender.fill(buffer=out, offset=0, size=SIZE, seed=2)
         impair(folder, "")
     (outcome,) = receiver.wait(requests=[request])
@@ -98,7 +98,7 @@ def test_changed_message_fails_checksum(start: Start, tmp_path: Path) -> None:
 
 
 def test_changed_message_passes_without_checksum(start: Start, tmp_path: Path) -> None:
-    """That the test before it changes what arrives."""
+    """Shows that the previous test does change the message."""
     sender, receiver = start()
     outcome, place = move(sender, receiver, tmp_path, change=True)
     assert (outcome["size"], outcome["error"]) == (SIZE, None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp perf over the kernel plugin: what it prints, records and exits with."""
+"""harp perf over the kernel plugin: its output, records and exit status."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Run:
         environment: Optional[Mapping[str, str]] = None,
         told: bool = True,
     ) -> None:
-        """told: ranks by options; else by a launcher's variables in environment, where
-        {rank} stands for the number."""
+        """told: options set the ranks; else a launcher's variables in environment do, in which
+        {rank} stands for the rank's number."""
         meeting = f"127.0.0.1:{free_port()}"
         self.processes = []
         for rank in range(ranks):
@@ -61,7 +61,8 @@ class Run:
             )
 
     def finish(self, timeout: float = 60) -> list[tuple[int, str, str]]:
-        """Exit status, standard output and errors of each rank. They end in time, or are ended."""
+        """Exit status, standard output and errors of each rank. Ranks that do not end in time are
+        killed."""
         ended = []
         try:
             for process in self.processes:
@@ -80,7 +81,7 @@ def statuses(ended: list[tuple[int, str, str]]) -> list[int]:
 
 
 def records(tmp_path: Path, words: Sequence[object], ranks: int = 2) -> list[dict[str, Any]]:
-    """The records of a run that ends well."""
+    """The records of a run that must succeed."""
     file = tmp_path / "out.json"
     ended = Run([*words, "--kernel", "--json", file], ranks).finish()
     assert statuses(ended) == [0] * ranks, ended
@@ -106,7 +107,7 @@ def test_operations_between_two_ranks(tmp_path: Path, op: str) -> None:
 
 @pytest.mark.skipif(not PAGES.exists(), reason="this kernel has no hugepages of 2 MiB")
 def test_missing_hugepages_for_messages_are_reported() -> None:
-    """(With them: tests/vm.)"""
+    """tests/vm has a test with enough hugepages."""
     beyond = (int(PAGES.read_text()) + 1) << 21
     words = ["sendrecv", "--kernel", "--hugepages", "-b", beyond, "-e", beyond]
     for status, _, err in Run(words).finish():
@@ -116,7 +117,7 @@ def test_missing_hugepages_for_messages_are_reported() -> None:
 
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_ring_all_reduce_is_correct(tmp_path: Path, ranks: int) -> None:
-    """Sizes at which some ranks own nothing, and which no rank count divides."""
+    """Some sizes leave ranks without data of their own, and some are no multiple of the ranks."""
     words = ["all_reduce", "-b", "4", "-e", "12M", "-f", "7", "-n", "2"]
     found = records(tmp_path, words, ranks)
     assert all(r["wrong"] == 0 and r["nranks"] == ranks for r in found)
@@ -148,7 +149,7 @@ def test_rate_option_limits_throughput(tmp_path: Path) -> None:
 
 
 def test_mixed_operation_has_no_time(tmp_path: Path) -> None:
-    """Of many sizes both ways; what has no size of its own has no time."""
+    """Messages of many sizes in both directions have no common size, and so no time."""
     (found,) = records(tmp_path, ["mixed", "-b", "1M", "-e", "1M", "-n", "2000"])
     assert (found["wrong"], found["time_us"], found["algbw_gbs"]) == (0, None, None)
 
@@ -160,7 +161,7 @@ def test_verified_option_skips_timed_pass(tmp_path: Path) -> None:
 
 
 def until_caught(process: "subprocess.Popen[str]", number: int) -> None:
-    """Until the process has a handler for that signal: before, it would be its end."""
+    """Waits until the process handles the signal. Before that, the signal would kill it."""
     for _ in range(600):
         status = Path(f"/proc/{process.pid}/status").read_text()
         caught = re.search(r"SigCgt:\s*([0-9a-f]+)", status)
@@ -171,7 +172,7 @@ def until_caught(process: "subprocess.Popen[str]", number: int) -> None:
 
 
 def test_failed_pass_reports_wrong_bytes() -> None:
-    """A wrong byte is told of, too, when the pass does not come to its end."""
+    """A pass that fails reports the wrong bytes that came before."""
     words = ["all_reduce", "--kernel", "-b", "1M", "-e", "1M", "-n", "1000000", "--verified"]
     run = Run([*words, "--inject-wrong"])
     until_caught(run.processes[1], signal.SIGINT)  # the pass has begun
@@ -184,7 +185,7 @@ def test_failed_pass_reports_wrong_bytes() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_ranks_report_received_messages(number: int) -> None:
-    """It says what it has seen, and so does the one that is left alone."""
+    """The interrupted rank and the other rank report the messages that they have received."""
     words = ["all_reduce", "--kernel", "-b", "1M", "-e", "1M", "-n", "1000000", "--verified"]
     run = Run(words)
     for process in run.processes:
@@ -199,7 +200,7 @@ def test_interrupted_ranks_report_received_messages(number: int) -> None:
 
 
 def test_paused_rank_delays_other_rank() -> None:
-    """The other rank waits for the one that is held up."""
+    """The other rank waits for the paused one."""
     words = ["all_reduce", "--kernel", "-b", "64K", "-e", "64K", "-n", "1000", "--verified"]
     run = Run([*words, "--rate", "0.5", "--pause", "3000"])
     began = time.monotonic()
@@ -314,7 +315,7 @@ def test_missing_rank_exits_2() -> None:
 
 
 class TestCommand:
-    """The Python side: the same options, handed over."""
+    """The Python command passes its options to the program."""
 
     def test_options_match_program_help(self) -> None:
         told = subprocess.run(

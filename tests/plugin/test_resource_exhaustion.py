@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each thing that the plugin asks the system for is refused once: memory, a thread, a descriptor.
-A call that cannot do without fails politely and leaves nothing behind, and afterwards all works."""
+"""Each of the plugin's requests for memory, a thread or a descriptor fails once. A call that needs
+the resource returns an error and leaks nothing, and later calls succeed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from harp import paths
 
 API = 12
 INSTANCES = 2
-MOST = 200  # things that are asked for at once: more, and something never ends
+MOST = 200  # requests per attempt; more would mean that the loop does not end
 SIZE = 100_000
 PATIENCE = {"HARP_TIMEOUT_MS": "1000"}
 
 
 @pytest.fixture
 def ranks(tmp_path: Path) -> Iterator[tuple[Peer, Peer]]:
-    """Two ends of a wire, loaded but not brought up."""
+    """Two ranks on a wire, with the plugin loaded but not initialized."""
     stingy = paths.build_dir() / "tests/plugin/libstingy.so"
     wire = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
     started = []
@@ -42,7 +42,7 @@ def ranks(tmp_path: Path) -> Iterator[tuple[Peer, Peer]]:
             started.append(rank)
             rank.open(path=str(paths.nccl_plugin_path()), api=API)
         if not started[0].has_symbol(name="stingy_refuse"):
-            pytest.skip("a sanitizer has the place of what is preloaded")
+            pytest.skip("a sanitizer replaces the preloaded functions")
         yield started[0], started[1]
         for rank in started:
             rank.end()
@@ -59,8 +59,8 @@ def workers(rank: Peer) -> int:
 
 
 def refusals(rank: Peer, attempt: Callable[[], None]) -> list[int]:
-    """Tries again and again, each time with the next thing refused, until nothing is. NCCL's
-    codes of the attempts that failed."""
+    """Repeats the attempt, each time with the next request failing, until none fails. Returns
+    NCCL's codes of the failed attempts."""
     codes = []
     for number in itertools.count(1):
         assert number < MOST
@@ -89,7 +89,7 @@ def test_init_survives_refused_resources(ranks: tuple[Peer, Peer]) -> None:
         rank.init()
         begun = workers(rank)
         rank.finalize()
-        assert begun == INSTANCES  # what init cannot do without, it does not
+        assert begun == INSTANCES  # init succeeds only with all workers
 
     attempt()
     before = rank.resources()
@@ -105,7 +105,7 @@ def test_init_survives_refused_resources(ranks: tuple[Peer, Peer]) -> None:
 
 @pytest.mark.parametrize("who", [0, 1])
 def test_links_survive_refused_resources(ranks: tuple[Peer, Peer], who: int) -> None:
-    """Of the rank that connects, or that listens."""
+    """The requests of the connecting rank, or of the listening rank, fail."""
     for rank in ranks:
         assert rank.init() == 1
     one, other = ranks

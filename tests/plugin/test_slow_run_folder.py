@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first failure's trace goes to a run folder that is slow, as NFS may be: no thread of NCCL's
-waits for it, and only so long the end of the process does."""
+"""The first failure's trace goes to a slow run folder, such as one on NFS. NCCL's threads do not
+wait for it, and finalize and exit wait only for a limited time."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from harp.observe import trace
 
 SLOW_MS = 4000
 HANGS_MS = 40_000
-BOUND_S = 2.0  # for which finalize and exit wait for a trace
-BUSY_S = 3.0  # a machine that has other work; below SLOW_MS
+BOUND_S = 2.0  # finalize and exit wait at most this long for a trace
+BUSY_S = 3.0  # allowance for a busy machine; below SLOW_MS
 
 Start = Callable[[int], "tuple[Peer, Peer]"]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Two ranks on a wire; the second's folder takes so many milliseconds for a trace."""
+    """start(ms): two ranks on a wire; the second one's folder takes ms milliseconds for a trace."""
     wire = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
     slow = paths.build_dir() / "tests/plugin/libslow.so"
     ranks: list[Peer] = []
@@ -39,7 +39,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             keys = f"device = wire:{wire}\naddress = 10.9.0.{number}/24\n"
             ranks.append(rank_at(tmp_path / str(number), keys, **environment))
         if not ranks[1].has_symbol(name="slow_is_here"):
-            pytest.skip("a sanitizer has the place of what is preloaded")
+            pytest.skip("a sanitizer replaces the preloaded functions")
         return ranks[0], ranks[1]
 
     yield make
@@ -50,7 +50,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def a_failure(sender: Peer, receiver: Peer) -> float:
-    """A link fails. Seconds until the receiver's test() tells."""
+    """Makes a link fail. Returns the seconds until the receiver's test() reports it."""
     sends, receives = ends_between(sender, receiver, 2000, seed=1)
     request = receives.receive(1000)
     sends.send(2000)
@@ -75,7 +75,7 @@ def test_slow_trace_write_does_not_delay_test_call(start: Start, tmp_path: Path)
 
 
 def test_finalize_waits_at_most_2_s_for_trace(start: Start) -> None:
-    """The file system hangs: what HARP has is free all the same, and it begins anew."""
+    """The file system hangs. finalize still frees HARP's resources, and a new init succeeds."""
     sender, receiver = start(HANGS_MS)
     a_failure(sender, receiver)
     receiver.reset()

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of lent memory against a count for every page, by random loans and
- * revocations. Usage: dma_map_check SEED LOANS BUDGET; prints what was wrong, or
- * how many pages were found to be within reach and how many not.
+ * Checks the DMA map against a counter per page, with random registrations and revocations. Usage:
+ * dma_map_check SEED LOANS BUDGET. Prints the first error, or the numbers of pages found within
+ * reach and out of reach.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,11 +44,11 @@ static void check(struct dma_table *lent)
     uintptr_t at = FIRST + page * (uintptr_t)PAGE + random_below(PAGE);
     bool found = harp_dma_find(lent, at, &recent, &extent);
     if (found && (!counts[page] || extent.start > at || extent.end <= at)) {
-      printf("page %u is found, and nobody lent it\n", page);
+      printf("page %u is found, but is not registered\n", page);
       exit(1);
     }
     if (!found && counts[page] && lent->used < lent->budget && lent->budget > PAGES) {
-      printf("page %u was lent, and is not found\n", page);
+      printf("page %u is registered, but is not found\n", page);
       exit(1);
     }
     within += found;
@@ -65,7 +65,7 @@ static void step(struct dma_table *lent)
   if (live_count < LIVE && (live_count == 0 || random_below(100) < 55)) {
     struct loan loan = random_loan();
     if (harp_dma_map(lent, loan.start, loan.end) != 0) {
-      printf("a loan was refused\n");
+      printf("a registration failed\n");
       exit(1);
     }
     change(loan, 1);
@@ -101,7 +101,7 @@ int main(int count, char **words)
   harp_dma_unmap_deferred(&lent);
   check(&lent);
   if (atomic_load(&lent.count) || lent.used) {
-    printf("%u extents are left, %u in reach\n", atomic_load(&lent.count), lent.used);
+    printf("%u extents remain, %u in reach\n", atomic_load(&lent.count), lent.used);
     return 1;
   }
   harp_dma_table_close(&lent);

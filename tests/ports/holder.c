@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The probe's command hold: from here on the devices that DPDK has keep, until
- * they are closed, all that they are given to send. A closed one has let go.
+ * The probe's command hold: from now on DPDK's devices keep all frames that they are given to send,
+ * until they are closed.
  */
 #include <errno.h>
 #include <rte_ethdev.h>
@@ -31,7 +31,7 @@ static int let_go(uint16_t id, enum rte_eth_event_type event, void *unused, void
 {
   rte_pktmbuf_free_bulk(held, held_count);
   held_count = 0;
-  holds = false; /* the next device behaves; callbacks outlive one */
+  holds = false; /* the next device works normally; callbacks outlive a device */
   return 0;
 }
 

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A process that has a NIC to itself, as far as other processes are concerned:
- * nobody drives it. Led line by line.
+ * A process that owns a NIC exclusively, as other processes see it, without a driver. It is driven
+ * line by line.
  *
- * Usage: owner_check ID DRIVER FILE. It takes the PCI function, says "has" or what
- * keeps it from that, and opens FILE, as DPDK opens a device. Then it answers
- *   child   by the number of a forked child that only sleeps, having let go
- *   give    by "given": the NIC is anybody's
- * and goes when the lines end.
+ * Usage: owner_check ID DRIVER FILE. It takes the PCI function, prints "has" or the error, and
+ * opens FILE, as DPDK opens a device. Then it answers these commands:
+ *
+ *   child   the process id of a forked child that has released the NIC and only sleeps
+ *   give    "given": the NIC is free again
+ *
+ * It exits at the end of standard input.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -25,12 +27,12 @@ static void answer_child(struct ethdev_owner *owner)
   if (child == 0) {
     harp_ethdev_owner_forget(owner);
     for (int fd = 0; fd <= STDERR_FILENO; fd++)
-      close(fd); /* whoever reads them waits for the parent's end only */
+      close(fd); /* the reader of these pipes waits only for the parent's end */
     close(told[1]);
     for (;;)
       pause();
   }
-  close(told[1]); /* the child's copy goes when it has let go */
+  close(told[1]); /* the child closes its copy after the release */
   while (read(told[0], &done, 1) > 0)
     continue;
   close(told[0]);

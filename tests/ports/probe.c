@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A port in a process of its own, driven line by line, for the tests.
+ * A port in a process of its own, driven line by line by the tests.
  *
- * Each line on standard input is a command; each is answered by lines of which
- * the last begins with "ok" or "error NUMBER". Numbers are decimal, frames hex.
+ * Each line of standard input is a command. The last line of each answer begins with "ok" or "error
+ * NUMBER". Numbers are decimal, frames are hex.
  *
  *   open DEVICE QUEUES ADDRESS/PREFIX|- MTU FIRST-LAST MAC|-
  *   send QUEUE HEADER SEGMENT SUM_START SUM_OFFSET NEEDED PIECES HEX
@@ -16,11 +16,10 @@
  *   lend | revoke | settle | hold            reclaim QUEUE MICROSECONDS
  *   close                use NUMBER
  *
- * A probe has two ports; use says which one the next commands mean. wait polls
- * the descriptor. lend, revoke and settle are about the memory that frames are
- * sent from. hold (with DPDK; holder.c) makes devices keep what they are given.
- * blast sends one frame over and over; drain receives and
- * drops, from the first frame on; COPY 1: not before it has copied the payload.
+ * A probe has two ports; use selects one for the next commands. wait polls the descriptor. lend,
+ * revoke and settle call dma_map, dma_revoke and dma_unmap_deferred for the memory of the sent
+ * frames. hold (with DPDK; holder.c) makes devices keep frames. blast sends one frame repeatedly.
+ * drain receives and drops, starting with the first frame; COPY 1: it copies the payload first.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -35,11 +34,11 @@
 
 enum { PAGE = 4096, FRAME_ROOM = 70000, BURST = 32, PIECES = 300, HINT_ROOM = 4 * 1024 * 1024 };
 
-__attribute__((weak)) int probe_hold(void); /* NULL: there is no DPDK */
+__attribute__((weak)) int probe_hold(void); /* NULL in a build without DPDK */
 
 static struct harp_port *ports[2];
 static unsigned current;
-#define port (ports[current]) /* the one that commands mean */
+#define port (ports[current]) /* the port of the next commands */
 static _Alignas(PAGE) uint8_t frame_bytes[(FRAME_ROOM + PAGE - 1) / PAGE * PAGE];
 static uint8_t hint_bytes[HINT_ROOM];
 
@@ -50,8 +49,7 @@ static uint64_t now_ms(void)
   return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* What the process has computed, so that a busy machine can be told from a
- * slow path. */
+/* CPU time of the process. It distinguishes a busy machine from a slow path. */
 static uint64_t cpu_ms(void)
 {
   struct timespec now;
@@ -134,7 +132,7 @@ static void do_open(const char *line)
          gateway_text, info->shares_address, info->pci_path, info->summary);
 }
 
-/* Cuts what follows the headers into pieces of about the same length. */
+/* Cuts the bytes after the headers into pieces of about the same length. */
 static uint16_t cut(struct iovec *iov, uint32_t header, uint32_t length, unsigned pieces)
 {
   if (pieces <= 1 || length == header) {
@@ -174,8 +172,8 @@ static void do_send(const char *line)
   answer(port->ops->transmit(port, queue, &frame));
 }
 
-/* "frame HEADER_LENGTH PAYLOAD_LENGTH SEGMENT GOOD PLACE HEX"; PLACE: where in
- * the hinted stretch the payload lies, -1 if elsewhere. */
+/* "frame HEADER_LENGTH PAYLOAD_LENGTH SEGMENT GOOD PLACE HEX". PLACE: offset of the payload in
+ * the hinted memory, -1 if it is elsewhere. */
 static void print_frame(const struct harp_rx_frame *frame)
 {
   long place = -1;
@@ -283,7 +281,7 @@ static void do_blast(const char *line)
          (unsigned long long)(cpu_ms() - cpu));
 }
 
-/* As an application would, to the next place in its buffer; the place after it. */
+/* Copies a frame to the next place in a buffer, like an application. Returns the place after it. */
 static uint32_t keep(const struct harp_rx_frame *frame, uint32_t place)
 {
   uint32_t length = frame->header_length;

@@ -410,13 +410,13 @@ def test_server_removes_its_socket(probe: Make, tmp_path: Path) -> None:
     ("device", "says"),
     [
         ("", "names no device"),
-        ("net_vhost0,iface=/tmp/x;tos=1", "'tos=1' is no option; behind a semicolon"),
-        ("net_vhost0,iface=/tmp/x;tso=2", "'tso=2' is no option"),
+        ("net_vhost0,iface=/tmp/x;tos=1", "unknown option 'tos=1'; the options after a semicolon"),
+        ("net_vhost0,iface=/tmp/x;tso=2", "unknown option 'tso=2'"),
         ("net_vhost0,iface=/tmp/x;descriptors=1", "descriptors (64 to 4096)"),
         ("0000:ff:1f.7", "there is no such PCI device; see lspci -D"),
         ("ff:1f.7", "dpdk:0000:ff:1f.7: there is no such PCI device"),
-        ("no-such-device", "DPDK cannot take the device"),
-        ("net_vhost0,iface=/nowhere/v", "no socket can be made at /nowhere/v: No such file"),
+        ("no-such-device", "DPDK cannot open the device"),
+        ("net_vhost0,iface=/nowhere/v", "cannot create a socket at /nowhere/v: No such file"),
     ],
 )
 def test_invalid_device_is_refused(probe: Make, device: str, says: str) -> None:
@@ -444,10 +444,10 @@ def test_mtu_beyond_device_maximum_is_refused(
 def test_socket_in_use_is_refused(probe: Make, tmp_path: Path) -> None:
     first = probe()
     first.open(f"dpdk:net_vhost0,iface={tmp_path}/v", address=f"{A}/24")
-    with pytest.raises(PortError, match="is there already") as refused:
+    with pytest.raises(PortError, match="exists, and a process may listen there") as refused:
         probe().open(f"dpdk:net_vhost0,iface={tmp_path}/v", address=f"{B}/24")
     assert refused.value.number == errno.EBUSY
-    with pytest.raises(PortError, match="this process has the device already|there already"):
+    with pytest.raises(PortError, match="this process already uses the device|may listen there"):
         first.do("use 1")
         first.open(f"dpdk:net_vhost0,iface={tmp_path}/w", address=f"{B}/24")
 
@@ -461,7 +461,7 @@ def _kernel_nic() -> str:
 
 
 def test_device_bound_to_kernel_driver_is_refused(probe: Make) -> None:
-    with pytest.raises(PortError, match="the kernel's, bound to its driver .*; bind it to vfio"):
+    with pytest.raises(PortError, match="bound to the kernel's driver .*; bind it to vfio"):
         probe().open(f"dpdk:{_kernel_nic()}", address=f"{A}/24")
 
 

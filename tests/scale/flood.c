@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Spoofed SYNs and ARP at host 0, and new links from and to it beside them. */
+/* Spoofed SYNs and ARP frames to host 0, and new links from and to it at the same time. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,9 +9,9 @@
 #include "tests/scale/network.h"
 
 enum {
-  PER_MS = 2, /* SYNs, questions and claims, each */
+  PER_MS = 2, /* SYNs, ARP requests and ARP replies, each */
   LINK_EVERY_MS = 10,
-  INVENTED = 1 << 20, /* where addresses of nobody begin */
+  INVENTED = 1 << 20, /* first index of the unused addresses */
   INVENTED_COUNT = 50000,
 };
 
@@ -73,11 +73,13 @@ static void attack(void)
     uint32_t nobody = INVENTED + draw(INVENTED_COUNT);
     send_syn();
     send_arp(ARP_REQUEST, nobody, nobody);
-    send_arp(ARP_REPLY, nobody, 1 + draw(network.count - 1)); /* it claims a true host's address */
+    /* claims the address of an existing host */
+    send_arp(ARP_REPLY, nobody, 1 + draw(network.count - 1));
   }
 }
 
-/* From host 0 or to it, with an unauthenticated peer or somebody that it knows, in turn. */
+/* Opens a link from or to host 0. The peers alternate between known hosts and hosts that it has
+ * not met. */
 static void new_link(struct end *end, uint64_t number, uint32_t strangers)
 {
   struct host *victim = &network.hosts[0];
@@ -106,7 +108,7 @@ uint64_t flood(uint32_t strangers, uint64_t seconds)
       new_link(&ends[opened], opened, strangers);
       opened++;
     }
-    /* A link is over after two seconds. */
+    /* A link lasts two seconds. */
     if (opened > 200 && ms % LINK_EVERY_MS == 0) {
       link_abort(&ends[opened - 200]);
     }

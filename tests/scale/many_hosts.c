@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Very many hosts: every pair of them opens a link and talks, in turns in which each host talks to
- * one other; then every pair talks again, over the same links. Then host 0 is flooded.
- * Usage: harp-crowd HOSTS STRANGERS SECONDS [CONNECTIONS PORTS]. STRANGERS more hosts meet host 0
- * in the flood, which lasts SECONDS; a host has CONNECTIONS places, or as many as that takes, and
- * listens at so many PORTS. Prints lines of a name and a number; 1: not everybody got what it
- * wanted.
+ * Very many hosts. Every pair of hosts opens a link and exchanges messages, in rounds in which each
+ * host talks to one other. Then every pair talks again over the same links. Then host 0 is flooded.
+ * Usage: harp-crowd HOSTS STRANGERS SECONDS [CONNECTIONS PORTS]. The flood lasts SECONDS, and
+ * STRANGERS more hosts open links with host 0 in it. A host has room for CONNECTIONS, or for as
+ * many as needed, and listens on PORTS ports. Prints lines of a name and a number. Exit status 1:
+ * an exchange failed.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,14 +16,14 @@
 enum { TURN_MOST_MS = 20000, PORTS = 20 };
 
 static uint32_t hosts;
-static struct end *ends; /* of each pair, by the smaller and the larger number */
+static struct end *ends; /* one per pair, indexed by the smaller and the larger number */
 
 static struct end *end_of(uint32_t a, uint32_t b)
 {
   return &ends[(size_t)HARP_MIN(a, b) * hosts + HARP_MAX(a, b)];
 }
 
-/* Half of a host's links are its own. */
+/* Each host connects about half of its links itself. */
 static void meet(uint32_t a, uint32_t b, bool again)
 {
   bool swap = (a + b) % 2 == (a < b);
@@ -35,7 +35,7 @@ static void meet(uint32_t a, uint32_t b, bool again)
   }
 }
 
-/* The circle method: in each turn everybody meets one other, and in the end all have met. */
+/* The circle method: each host meets one other host per round, and all others in the end. */
 static bool everybody_talks(bool again)
 {
   uint64_t talks = network.talks;
@@ -86,9 +86,8 @@ int main(int argc, char **argv)
   uint32_t connections = argc == 6 ? (uint32_t)atoi(argv[4]) : hosts * 8 / 7 + 256;
   uint32_t ports = argc == 6 ? (uint32_t)atoi(argv[5]) : PORTS;
   if (hosts < 4 || hosts % 2 || hosts + strangers > 60000) {
-    fprintf(
-        stderr,
-        "usage: harp-crowd HOSTS STRANGERS SECONDS [CONNECTIONS PORTS] (an even number of hosts)\n");
+    fprintf(stderr, "usage: harp-crowd HOSTS STRANGERS SECONDS [CONNECTIONS PORTS] "
+                    "(an even number of hosts)\n");
     return 2;
   }
   network_create(hosts + strangers, connections, ports);

@@ -12,13 +12,13 @@ enum {
   RING = 1 << 16,
   BACKLOG = 256,
   PACKETS = 256,
-  EVERYWHERE = 61, /* of so many broadcasts one is */
+  EVERYWHERE = 61, /* one in this many broadcasts reaches all hosts */
 };
 #define DELAY 10000ull
 
 struct network network;
 
-/* Frames on their way, in the order of their arrival. */
+/* Frames on their way, in the order of arrival. */
 static struct {
   uint64_t arrives;
   uint32_t length;
@@ -46,7 +46,7 @@ void mac_of(uint32_t index, uint8_t mac[6])
 
 void network_send(const uint8_t *frame, uint32_t length)
 {
-  must(ring_head - ring_tail < RING && length <= FRAME_MOST, "too much is on its way");
+  must(ring_head - ring_tail < RING && length <= FRAME_MOST, "too many frames are on their way");
   uint64_t at = ring_head++ % RING;
   ring[at].arrives = network.now + DELAY;
   ring[at].length = length;
@@ -70,7 +70,7 @@ static int transmit(void *user, const struct harp_tx_frame *frame)
 
 static void say(struct end *end)
 {
-  must(harp_flow_push(end->tcp, message, MESSAGE, true) == 0, "there is no room for a message");
+  must(harp_flow_push(end->tcp, message, MESSAGE, true) == 0, "no room for a message");
 }
 
 static void established(void *user, struct harp_tcp *tcp)
@@ -162,7 +162,7 @@ static void create(struct host *host, uint32_t connections)
   config.prefix = 8;
   config.max_connections = connections;
   config.packets = PACKETS;
-  config.rto_initial_us = 200000; /* as an instance's */
+  config.rto_initial_us = 200000; /* like an instance's */
   config.seed[0] = config.seed[1] = 1 + host->index;
   struct harp_stack_io io = {.user = host,
                              .transmit = transmit,
@@ -172,7 +172,7 @@ static void create(struct host *host, uint32_t connections)
   for (uint16_t port = PORT; port < PORT + network.ports; port++) {
     struct harp_listener *listener;
     must(harp_flow_listen(host->stack, port, BACKLOG, &listening, host, &listener) == 0,
-         "a stack does not listen");
+         "cannot listen");
   }
 }
 
@@ -210,9 +210,9 @@ static void hand_over(struct host *host, const uint8_t *data, uint32_t length)
   harp_stack_flush(host->stack);
 }
 
-/* To the host with that hardware address, or to all but the sender. A question for another host
- * only costs its reading, which would be most of the time that a thousand hosts take here: so
- * most of them are read by who is asked alone. */
+/* Delivers to the host with that MAC address, or to all except the sender. Reading broadcasts
+ * would take most of the time with a thousand hosts, because an ARP request for another host has
+ * no effect. So most broadcasts reach only the host that they ask for. */
 static void arrive(const uint8_t *data, uint32_t length)
 {
   static uint64_t broadcasts;

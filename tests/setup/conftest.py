@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts on which HARP is set up, with folders of their own."""
+"""Hosts for tests of harp setup, each with its own folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["fake", "host", "lab"]
 
 
 class SetUpHost:
-    """A host, and the two folders that stand for its own."""
+    """A host with its own configuration and run folders."""
 
     def __init__(self, host: Host, folder: Path) -> None:
         self.host = host
@@ -33,7 +33,7 @@ class SetUpHost:
         code: int = 0,
         input: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs harp here, and sees to its exit status."""
+        """Runs harp on the host and checks its exit status."""
         done = self.host.run(
             [sys.executable, "-m", "harp", *words], self.environment, check=False, input=input
         )
@@ -44,12 +44,12 @@ class SetUpHost:
         return done
 
     def script(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
-        """Runs a script that lies beside this file; its exit status is the caller's."""
+        """Runs a script of this folder. The caller checks the exit status."""
         path = Path(__file__).with_name(name)
         return self.host.run([sys.executable, path, *words], self.environment, check=False)
 
     def state(self) -> dict[str, Any]:
-        """Everything that set-up may change: routes and files."""
+        """All state that set-up may change: routes and files."""
         return {
             "routes": self.host.run(["ip", "route"]).stdout,
             "files": {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A harp that dies by kill -9 in front of the n-th change that it makes to disk or kernel.
+"""Runs harp and kills it by SIGKILL before its n-th change to disk or kernel.
 
 python crashing.py N setup apply ...
 """
@@ -16,7 +16,7 @@ from typing import Any
 from harp.cli.main import main
 from harp.setup import bootline, host, kernel
 
-# Which calls change something: all, or those that say so in their words.
+# The calls that change something: all of a function, or those with one of these arguments.
 CHANGES: list[tuple[Any, str, set[str]]] = [
     (os, "replace", set()),
     (os, "rename", set()),
@@ -36,7 +36,7 @@ def _is_query(words: tuple[Any, ...]) -> bool:
 
 
 def die_before(change: int) -> None:
-    """Arms the trap in this process; changes count from 0."""
+    """Makes this process kill itself before a change. Changes count from 0."""
     left = change
 
     def counted(function: Callable[..., Any], marks: set[str]) -> Callable[..., Any]:

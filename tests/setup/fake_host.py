@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host made of files and canned answers: what set-up plans on machines that no test has."""
+"""A fake host of files and fixed tool output, to test plans for machines that no test has."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from harp.setup import arp, bootline, host, kernel, nics, sysfs
 
 GIB_KB = 1048576
 POOL = "sys/kernel/mm/hugepages/hugepages-2048kB"
-ID = "0000:00:05.0"  # of the NIC that nobody uses
+ID = "0000:00:05.0"  # the NIC that is not in use
 
 
 @dataclass
 class FakeHost:
-    """`root` stands for /. Routes are lines of ip(8) without their device, by interface."""
+    """`root` replaces /. Routes are lines of ip(8) without their device, by interface."""
 
     root: Path
     addresses: dict[str, list[str]] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class FakeHost:
     def add_device(
         self, place: str, kind: str, driver: str = "", vendor: str = "0x1af4", **files: str
     ) -> str:
-        """A PCI device; `place` is its path below /sys/devices, `kind` its class."""
+        """Adds a PCI device; `place` is its path below /sys/devices, `kind` its class."""
         folder = self.root / "sys/devices" / place
         folder.mkdir(parents=True)
         pci_id = folder.name
@@ -69,7 +69,7 @@ class FakeHost:
         group: str = "",
         **files: str,
     ) -> str:
-        """A NIC with an interface; `files` of the interface, or node=N."""
+        """Adds a NIC with an interface; `files`: of the interface, or node=N."""
         device = {"numa_node": files.pop("node")} if "node" in files else {}
         pci_id = self.add_device(place, "0x020000", driver, **device)
         folder = self.root / "sys/devices" / place / "net" / name
@@ -100,7 +100,7 @@ class FakeHost:
         self.write(f"{folder}/free_hugepages", f"{free}\n")
 
     def work_over_ssh(self, client: str, here: str, by_parent: bool = False) -> None:
-        """As if set-up ran in an ssh session, or under sudo in one."""
+        """Pretends that set-up runs in an ssh session, or with `by_parent` under sudo in one."""
         pid = os.getpid()
         session = f"HOME=/root\0SSH_CONNECTION={client} 5022 {here} 22\0"
         self.write(f"proc/{pid}/stat", f"{pid} (a ) b) S {4000 if by_parent else 1} 0")
@@ -109,7 +109,7 @@ class FakeHost:
     # -- answers
 
     def ip(self, *words: str) -> str:
-        """What ip(8) would say here."""
+        """The output of ip(8)."""
         listed: list[str] = []
         if "addr" in words:
             for address in self.addresses.get(words[-1], []):
@@ -130,7 +130,7 @@ class FakeHost:
         return "".join(line + "\n" for line in listed)
 
     def run_tool(self, *command: str) -> tuple[bool, str]:
-        """What the tools of modules and boot loaders would say here."""
+        """The output of the tools for modules and boot loaders."""
         if command[0] == "modprobe" and "--show-depends" in command:
             return True, f"insmod /lib/modules/1/{command[-1]}.ko"
         if command[0] == "modprobe":
@@ -146,11 +146,11 @@ class FakeHost:
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
-    """A host with two NICs: eth0 has the default route, eth1 an address and no more."""
+    """A host with two NICs: eth0 has the default route, eth1 only an address."""
     made = FakeHost(tmp_path / "root")
     monkeypatch.setattr(sysfs, "ROOT", made.root)
     monkeypatch.setattr(host, "ip", made.ip)
-    monkeypatch.setattr(arp, "holder", lambda *_: None)  # nobody else is on its networks
+    monkeypatch.setattr(arp, "holder", lambda *_: None)  # its networks have no other hosts
     for module in (kernel, nics, bootline):
         monkeypatch.setattr(module, "run_tool", made.run_tool)
     monkeypatch.setenv("HARP_CONF_DIR", str(tmp_path / "conf"))

@@ -14,7 +14,7 @@ from tools.hosts.lab import Lab
 OWN = "10.77.0.102"
 ARGUMENTS = ("--device", "packet:eth0", "--address", f"{OWN}/24")
 
-# Says all the time that the host with this hardware address has the address; ends with its input.
+# Claims the address by ARP for this hardware address all the time, until the end of its input.
 REPEAT = """
 import select, socket, sys
 address, mac = socket.inet_aton(sys.argv[1]), bytes.fromhex(sys.argv[2].replace(":", ""))
@@ -47,7 +47,7 @@ def test_address_of_other_host_is_refused(
 
 
 def test_address_taken_later_is_refused(lab: Lab, host: Any) -> None:
-    """What is set up already is asked for again; undo asks nobody."""
+    """Set-up probes a configured address again; undo does not probe."""
     host.harp("setup", "apply", *ARGUMENTS)
     lab.hosts[0].run(["ip", "addr", "add", f"{OWN}/24", "dev", "eth0"])
     try:
@@ -59,7 +59,7 @@ def test_address_taken_later_is_refused(lab: Lab, host: Any) -> None:
 
 @pytest.mark.parametrize("own", [True, False], ids=["ours", "another's"])
 def test_own_mac_in_arp_reply_is_no_conflict(own: bool, lab: Lab, host: Any) -> None:
-    """A rank's answer with the hardware address that HARP would have is no other host's."""
+    """A reply from the hardware address that HARP would use comes from a local rank."""
     mac = host.host.mac if own else "02:77:00:00:00:99"
     words = [sys.executable, "-u", "-c", REPEAT, OWN, mac]
     said = lab.hosts[0].popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What harp doctor says of NICs that HARP has to itself, on hosts made of files."""
+"""harp doctor's findings about dpdk devices, on fake hosts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NODE = "dev/vfio/7"
 
 @pytest.fixture
 def host(fake: FakeHost) -> FakeHost:
-    """Beside eth0 and eth1 a NIC that set-up has bound to vfio-pci, in group 7."""
+    """A host with eth0, eth1 and a NIC bound to vfio-pci, in IOMMU group 7."""
     fake.add_device(f"pci0000:00/{GIVEN}", "0x020000", "vfio-pci")
     fake.join_group(GIVEN, "7")
     fake.write(NODE)
@@ -36,7 +36,7 @@ def host(fake: FakeHost) -> FakeHost:
 
 @pytest.fixture
 def findings(host: FakeHost, tmp_path: Path) -> Findings:
-    """Texts by level, for a file of these lines."""
+    """Returns doctor's texts by level, for a file with these lines."""
 
     def look(device: str = GIVEN, *lines: str) -> dict[str, list[str]]:
         path = tmp_path / "conf/ztcp0.conf"
@@ -62,7 +62,7 @@ def test_correct_nic_has_no_fault(findings: Findings) -> None:
 
 
 def rebind(host: FakeHost, driver: str) -> None:
-    """As if another driver had the NIC, "" for none."""
+    """Binds the NIC to another driver, "" for none."""
     link = (host.root / "sys/bus/pci/devices" / GIVEN).resolve() / "driver"
     link.unlink()
     if driver:
@@ -87,18 +87,18 @@ def a_neighbour(host: FakeHost) -> None:
 FAULTS: dict[str, tuple[Callable[[FakeHost], object], str]] = {
     "kernel": (
         lambda host: rebind(host, "virtio-pci"),
-        f"the kernel's, bound to its driver virtio-pci; harp setup --device dpdk:{GIVEN} binds it",
+        f"bound to the kernel's driver virtio-pci; run harp setup --device dpdk:{GIVEN}",
     ),
-    "unbound": (lambda host: rebind(host, ""), "is unbound; harp setup --device"),
-    "no group": (no_group, "bound to vfio-pci, but in no IOMMU group; switch the IOMMU on"),
+    "unbound": (lambda host: rebind(host, ""), "is unbound; run harp setup --device"),
+    "no group": (no_group, "bound to vfio-pci, but in no IOMMU group; enable the IOMMU"),
     "container": (
         lambda host: (host.root / NODE).unlink(),
         "no /dev/vfio/7 here; a container needs it and /dev/vfio/vfio",
     ),
-    "group": (a_neighbour, "shares IOMMU group 7 with 0000:00:07.0 (ahci), and a group is given"),
+    "group": (a_neighbour, "shares IOMMU group 7 with 0000:00:07.0 (ahci), and VFIO needs"),
     "address": (
         lambda host: host.towards.update({"10.0.3.7": "local 10.0.3.7 dev lo"}),
-        "the kernel holds 10.0.3.7 itself",
+        "10.0.3.7 is one of the kernel's addresses",
     ),
 }
 
@@ -114,13 +114,13 @@ def test_each_fault_names_its_remedy(fault: str, host: FakeHost, findings: Findi
 
 def test_missing_device_is_a_fault(findings: Findings) -> None:
     assert "there is no PCI device 0000:00:66.0" in findings("0000:00:66.0")["fault"][0]
-    assert findings(ID)["fault"]  # there, and without a driver of ours
+    assert findings(ID)["fault"]  # it exists, but is not bound to a user-space driver
 
 
 def test_inaccessible_iommu_group_is_a_fault(
     findings: Findings, host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """(That a user is really kept out, a virtual machine shows: tests/vm.)"""
+    """Access is mocked here; tests/vm checks it with a real user in a virtual machine."""
     asked: list[tuple[Path, int]] = []
 
     def refuse(path: Path, mode: int) -> bool:
@@ -129,7 +129,7 @@ def test_inaccessible_iommu_group_is_a_fault(
 
     monkeypatch.setattr(os, "access", refuse)
     (text,) = findings()["fault"]
-    assert text == f"/{NODE} cannot be opened by this user; chown it, or run as root"
+    assert text == f"this user cannot open /{NODE}; chown it, or run as root"
     assert asked == [(host.root / NODE, os.R_OK | os.W_OK)]
 
 
@@ -143,13 +143,13 @@ def test_low_memlock_limit_is_a_fault(
     assert findings()["fault"] == []
     host.write("proc/self/status", "CapEff:\t0000000000000000\n")
     (text,) = findings()["fault"]
-    assert "80 MiB are to be mapped for the NIC, and this process may lock 8;" in text
+    assert "HARP must map 80 MiB for the NIC, but this process may lock 8;" in text
     assert "CAP_IPC_LOCK, or ulimit -l unlimited" in text
     limit(resource.RLIM_INFINITY)
     assert findings()["fault"] == findings()["note"] == []
     limit(80 << 20)
     (text,) = findings()["note"]
-    assert "may lock 80 MiB: 0 of NCCL's memory are sent in place" in text
+    assert "may lock 80 MiB: HARP sends 0 MiB of NCCL's memory in place" in text
     limit((80 << 20) - 1)
     assert findings()["fault"]
 
@@ -157,15 +157,15 @@ def test_low_memlock_limit_is_a_fault(
 def test_required_memlock_follows_configuration(
     findings: Findings, host: FakeHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By what the process will take: more for each instance, as much as is asked for, and
-    without hugepages the whole of what takes their place."""
+    """The required memory: more for each instance, or the configured size, or without hugepages
+    the size of the ordinary pages."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (100 << 20, 100 << 20))
     host.write("proc/self/status", "CapEff:\t0000000000000000\n")
-    assert "20 of NCCL's memory" in findings()["note"][0] and findings()["fault"] == []
-    assert "128 MiB are to be mapped" in findings(GIVEN, "instances = 2")["fault"][0]
-    assert "120 MiB are to be mapped" in findings(GIVEN, "hugepages = 120")["fault"][0]
+    assert "20 MiB of NCCL's memory" in findings()["note"][0] and findings()["fault"] == []
+    assert "must map 128 MiB" in findings(GIVEN, "instances = 2")["fault"][0]
+    assert "must map 120 MiB" in findings(GIVEN, "hugepages = 120")["fault"][0]
     host.set_pages(POOL, 128, 39)
-    assert "1024 MiB are to be mapped" in findings()["fault"][0]
+    assert "must map 1024 MiB" in findings()["fault"][0]
     no_iommu(host)
     assert not any("mapped" in text for text in findings()["fault"])
 
@@ -174,7 +174,7 @@ def test_device_in_use_is_noted(findings: Findings, host: FakeHost) -> None:
     folder = host.root / "proc/4711/fd"
     folder.mkdir(parents=True)
     (folder / "9").symlink_to("/dev/vfio/7")
-    host.set_pages(POOL, 128, 0)  # it has them
+    host.set_pages(POOL, 128, 0)  # the process has the pages
     found = findings()
     assert found["note"] == [f"{GIVEN} is in use by process 4711"] and found["fault"] == []
 
@@ -184,7 +184,7 @@ def test_hugepage_shortage_is_reported(findings: Findings, host: FakeHost) -> No
         GIVEN, "hugepages = 300"
     )["fault"][0]  # fmt: skip
     host.set_pages(POOL, 128, 39)
-    assert "78 MiB of hugepages are free: ordinary pages" in findings()["note"][0]
+    assert "78 MiB of hugepages are free: HARP will use ordinary pages" in findings()["note"][0]
     host.set_pages(POOL, 128, 40)
     assert findings()["note"] == []
     assert "ordinary pages" in findings(GIVEN, "instances = 2")["note"][0]
@@ -195,26 +195,26 @@ def test_missing_iommu_is_noted(
 ) -> None:
     no_iommu(host)
     found = findings()
-    assert found["fault"] == [] and "any of this host's memory" in found["note"][0]
+    assert found["fault"] == [] and "all of this host's memory" in found["note"][0]
     assert found["ok"][0] == f"{GIVEN} is bound to vfio-pci"
     host.set_pages(POOL, 128, 39)
-    assert f"without an IOMMU {GIVEN} needs 80 MiB of hugepages" in findings()["fault"][0]
+    assert f"{GIVEN} needs 80 MiB of hugepages without an IOMMU" in findings()["fault"][0]
     rebind(host, "uio_pci_generic")
     host.set_pages(POOL, 128, 128)
     assert findings()["fault"] == []
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "is root's alone" in findings()["fault"][0]
+    assert "only root may use" in findings()["fault"][0]
 
 
 def test_uio_driver_needs_hugepages_despite_iommu(findings: Findings, host: FakeHost) -> None:
     rebind(host, "uio_pci_generic")
     assert findings()["ok"][0] == f"{GIVEN} is bound to uio_pci_generic"
     host.set_pages(POOL, 128, 39)
-    assert f"without an IOMMU {GIVEN} needs 80 MiB of hugepages" in findings()["fault"][0]
+    assert f"{GIVEN} needs 80 MiB of hugepages without an IOMMU" in findings()["fault"][0]
 
 
 def test_memory_limits_match_c_source() -> None:
-    """One rule in two languages."""
+    """Python and C have the same rule."""
     root = Path(__file__).resolve().parents[2]
     source = (root / "dpdk_glue/dpdk/ethdev_device.c").read_text()
     mib = {name: int(text) for name, text in re.findall(r"\b(BASE|QUEUE)_MIB = (\d+)", source)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Set-up makes folders as root, also where everybody may put a link in their place meanwhile."""
+"""Set-up makes folders as root, safely in world-writable folders where a link may appear."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_symlink_above_folder_is_refused(everybodys: Path, victim: Path) -> None
 
 
 def test_symlink_of_root_is_followed(tmp_path: Path, victim: Path) -> None:
-    """Many a /usr/local is one."""
+    """/usr/local is a symlink on many hosts."""
     (tmp_path / "local").symlink_to(victim)
     MakeFolder(str(tmp_path / "local/run"), 0o755).do()
     assert mode(victim / "run") == 0o755

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host that forwards does with frames for HARP's own address: with set-up
-nothing at all, without it this test would see it speak."""
+"""A forwarding host with set-up sends nothing in answer to frames for HARP's own address. Without
+set-up it sends ARP and ICMP, which validates the test."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tools.hosts.lab import Lab
 
 OWN = "10.77.0.102"
 
-# Sends to the address, and prints every frame that the other host (its hardware
-# address) sends meanwhile.
+# Sends to the address, and prints the frames that the other host (by its hardware address) sends
+# meanwhile.
 PROVOKE = """
 import select, socket, sys, time
 own, mac = sys.argv[1:]
@@ -44,7 +44,7 @@ def spoken(lab: Lab) -> set[str]:
     return set(sender.run([sys.executable, "-c", PROVOKE, OWN, target.mac]).stdout.split())
 
 
-# In this order: a host that has begun to speak goes on for some seconds.
+# The silent case comes first: a host that has started to send continues for some seconds.
 @pytest.mark.parametrize("ready", [True, False])
 def test_forwarding_host_is_silent_after_setup(ready: bool, lab: Lab, host: Any) -> None:
     lab.hosts[1].write("/proc/sys/net/ipv4/ip_forward", "1")
@@ -59,4 +59,4 @@ def test_forwarding_host_is_silent_after_setup(ready: bool, lab: Lab, host: Any)
     if ready:
         assert heard == set()
     else:
-        assert {"arp", "icmp"} <= heard  # so the silence above means something
+        assert {"arp", "icmp"} <= heard  # this validates the silence above

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which NICs set-up would give away, under which driver, with which memory and files: on
-hosts made of files. (That it can do so, and undo it, a virtual machine shows: tests/vm.)"""
+"""The NICs, drivers, memory and files that set-up chooses for dpdk devices, on fake hosts.
+tests/vm applies and undoes such plans in a virtual machine."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def described(steps: list[Step]) -> list[str]:
 
 
 def settings_of(steps: list[Step]) -> list[dict[str, str]]:
-    """What each planned file says."""
+    """The settings of each planned file."""
     files = [step for step in steps if isinstance(step, WriteFile)]
     lines = [step.text.splitlines()[1:] for step in files]
     return [dict(line.split(" = ") for line in one) for one in lines]
 
 
-# -- which
+# -- the choice of NICs
 
 
 def test_only_unused_nic_is_free(fake: FakeHost) -> None:
@@ -60,11 +60,11 @@ def test_only_unused_nic_is_free(fake: FakeHost) -> None:
 
 
 def test_default_is_to_share_the_default_route_interface(fake: FakeHost) -> None:
-    """Though eth1 is free: what the default route takes is shared."""
+    """The default route's interface is shared, although eth1 is free."""
     assert [one.device for one in command.unnamed(False)] == ["packet:eth0"]
     assert [one.device for one in command.unnamed(True)] == [f"dpdk:{ID}"]
     fake.default_routes = []
-    with pytest.raises(click.UsageError, match="which NIC shall HARP use"):
+    with pytest.raises(click.UsageError, match="several NICs are usable"):
         command.unnamed(False)
 
 
@@ -72,15 +72,15 @@ def test_default_is_to_share_the_default_route_interface(fake: FakeHost) -> None
 @pytest.mark.parametrize("here", ["10.0.3.7", "10.9.9.9"])
 def test_ssh_nic_is_never_given_away(here: str, by_parent: bool, fake: FakeHost) -> None:
     fake.work_over_ssh("10.0.7.7", here, by_parent)
-    if here == "10.9.9.9":  # an address that came by another way: the route says it
+    if here == "10.9.9.9":  # not an address of this host: the client's route decides
         fake.towards["10.0.7.7"] = "10.0.7.7 via 10.0.3.1 dev eth1 src 10.0.3.7"
     said = refusal(f"dpdk:{ID}", even_if_used=True)
-    assert "eth1 is not given away: it carries the ssh session" in said
+    assert "HARP may not take over eth1: it carries the ssh session" in said
 
 
 def test_default_route_nic_is_never_given_away(fake: FakeHost) -> None:
     said = refusal("dpdk:0000:00:04.0", even_if_used=True)
-    assert said == "dpdk:0000:00:04.0: eth0 is not given away: it carries the default route"
+    assert said == "dpdk:0000:00:04.0: HARP may not take over eth0: it carries the default route"
 
 
 def test_lowest_metric_is_the_default_route(fake: FakeHost) -> None:
@@ -88,7 +88,9 @@ def test_lowest_metric_is_the_default_route(fake: FakeHost) -> None:
     steps_for(f"dpdk:{ID}")
     fake.default_routes.append("default via 10.0.3.1 dev eth1 metric 50")
     assert "default route" in refusal(f"dpdk:{ID}")
-    steps_for("dpdk:0000:00:04.0", even_if_used=True)  # now it is only one of many
+    steps_for(
+        "dpdk:0000:00:04.0", even_if_used=True
+    )  # the default route is gone, so the NIC may be taken
     fake.default_routes = ["default metric 50 ", "\tnexthop via 10.0.0.1 dev eth0 weight 1",
                            "\tnexthop via 10.0.3.1 dev eth1 weight 1"]  # fmt: skip
     assert "default route" in refusal(f"dpdk:{ID}")
@@ -114,7 +116,7 @@ def with_a_route(fake: FakeHost) -> None:
 
 
 def with_a_connection(fake: FakeHost) -> None:
-    # 10.0.3.7, established; beside it the same as IPv6 sees it, and what does not count.
+    # An established socket of 10.0.3.7, one as IPv4-mapped IPv6, and sockets that do not count.
     head = "  sl  local_address rem_address   st\n"
     own, mapped = "0703000A:1F90", "0000000000000000FFFF00000703000A:1F90"
     fake.write("proc/net/tcp", f"{head} 0: {own} 01 01\n 1: 0903000A:0016 0 01\n 2: {own} 0 06\n")
@@ -165,10 +167,10 @@ def test_nic_without_address_needs_address_option(fake: FakeHost) -> None:
 def test_unsupported_or_hidden_nic_is_refused(fake: FakeHost) -> None:
     fake.add_nic("eth2", "pci0000:00/0000:00:06.0", "e1000", ("10.0.4.7/24",))
     fake.add_device("pci0000:00/0000:00:07.0", "0x020000", "ena")
-    assert "cannot drive a NIC of e1000; share it" in refusal("dpdk:0000:00:06.0")
+    assert "has no driver for a NIC of e1000; share it" in refusal("dpdk:0000:00:06.0")
     assert "not in this network namespace" in refusal("dpdk:0000:00:07.0")
     said = refusal("dpdk:0000:00:66.0")
-    assert "there is no NIC 0000:00:66.0; those that there are:" in said and ID in said
+    assert "there is no NIC 0000:00:66.0; this host's NICs:" in said and ID in said
 
 
 def test_interface_name_resolves_to_pci_id(fake: FakeHost) -> None:
@@ -207,10 +209,10 @@ def test_file_takes_over_kernel_settings(fake: FakeHost) -> None:
 
 def test_address_with_prefix_32_needs_gateway(fake: FakeHost) -> None:
     fake.addresses["eth1"] = ["10.0.3.7/32"]
-    assert "without a --gateway" in refusal(f"dpdk:{ID}")
+    assert "add a --gateway" in refusal(f"dpdk:{ID}")
     fake.routes["eth1"] = ["10.0.3.1 scope link", "default via 10.0.3.1 proto dhcp metric 200"]
     assert settings_of(steps_for(f"dpdk:{ID}"))[0]["gateway"] == "10.0.3.1"
-    # The gateway of another address is not this one's.
+    # The interface's gateway is not used with another address.
     other = steps_for(f"dpdk:{ID}", keys={"address": "10.0.9.7/24"})
     assert "gateway" not in settings_of(other)[0]
 
@@ -220,7 +222,7 @@ def test_addresses_are_checked(fake: FakeHost) -> None:
         f"dpdk:{ID}", keys={"address": "kernel"}
     )
     fake.towards["10.0.0.9"] = "local 10.0.0.9 dev lo src 10.0.0.9"
-    assert "holds 10.0.0.9 on another" in refusal(f"dpdk:{ID}", keys={"address": "10.0.0.9/24"})
+    assert "has 10.0.0.9 on another" in refusal(f"dpdk:{ID}", keys={"address": "10.0.0.9/24"})
 
 
 def test_each_nic_serves_nearest_gpu(fake: FakeHost) -> None:
@@ -231,7 +233,7 @@ def test_each_nic_serves_nearest_gpu(fake: FakeHost) -> None:
         nic = fake.add_nic(
             f"nic{i}", f"{port}/0000:{i}3:00.0", addresses=(f"10.{i}.0.2/24",), node=str(i // 4)
         )
-        # GPUs come in another order than NICs, and each has two NICs of its complex nearer.
+        # GPUs are in another order than NICs; two NICs of its root complex are nearest to each.
         gpu = fake.add_gpu(f"{switch}/0000:{i}4:00.0/0000:{i}5:00.0")
         expected[f"dpdk:{nic}"] = gpu
     steps = steps_for(*reversed(expected))
@@ -273,14 +275,14 @@ def test_device_options_do_not_change_file_identity(fake: FakeHost, tmp_path: Pa
     assert settings_of(steps)[0]["device"] == f"dpdk:{ID};tso=0"
     file = next(step for step in steps if isinstance(step, WriteFile))
     (tmp_path / "conf/ztcp0.conf").write_text(file.text)
-    steps = steps_for(f"dpdk:{ID}")  # it is the same NIC, and the same file
+    steps = steps_for(f"dpdk:{ID}")  # the same NIC changes the same file
     assert [step.path for step in steps if isinstance(step, WriteFile)] == [file.path]
     (tmp_path / "conf/ztcp0.conf").write_text(file.text.replace(ID, ID[5:]))
     assert [
         step.path
         for step in steps_for(f"dpdk:{ID}", keys={"mtu": "1400"})
         if isinstance(step, WriteFile)
-    ] == [file.path]  # and so it is by its short id
+    ] == [file.path]  # the short id names the same file
     assert settings_of(steps)[0]["device"] == f"dpdk:{ID}"
 
 
@@ -294,7 +296,7 @@ def drivers(*devices: str, **options: Any) -> list[str]:
 def test_iommu_selects_vfio_pci(fake: FakeHost) -> None:
     fake.join_group(ID, "7")
     assert drivers(f"dpdk:{ID}") == ["vfio-pci"]
-    assert "cannot reach memory" in refusal(f"dpdk:{ID}", driver="uio_pci_generic")
+    assert "cannot map memory" in refusal(f"dpdk:{ID}", driver="uio_pci_generic")
 
 
 def test_vfio_noiommu_is_used_where_allowed(fake: FakeHost) -> None:
@@ -348,7 +350,7 @@ def test_nic_given_away_before_needs_only_a_file(fake: FakeHost) -> None:
 def test_journal_restores_address_after_crash(fake: FakeHost) -> None:
     settings = {"name": "eth2", "mtu": 1400, "mac": "", "up": True, "routes": [],
                 "addresses": ["10.0.6.7/24 brd 10.0.6.255 scope global"]}  # fmt: skip
-    pci_id = fake.add_device("pci0000:00/0000:00:06.0", "0x020000")  # no driver has it now
+    pci_id = fake.add_device("pci0000:00/0000:00:06.0", "0x020000")  # a NIC without a driver
     begun = Bind(pci_id, "uio_pci_generic", "ena", "", settings, "this-boot")
     steps = steps_for(f"dpdk:{pci_id}", journal=(begun,))
     assert settings_of(steps)[0]["address"] == "10.0.6.7/24"
@@ -375,21 +377,21 @@ def test_small_hugepages_are_reserved(fake: FakeHost) -> None:
     assert page_steps(f"dpdk:{ID}") == [f"echo 128 > /{POOL}/nr_hugepages (it was 0)"]
     assert page_steps(f"dpdk:{ID}", hugepages=51) == [f"echo 26 > /{POOL}/nr_hugepages (it was 0)"]
     assert page_steps(f"dpdk:{ID}", hugepages=0) == []
-    fake.set_pages(POOL, 200, 100)  # somebody uses a hundred
+    fake.set_pages(POOL, 200, 100)  # another program uses a hundred
     assert page_steps(f"dpdk:{ID}") == [f"echo 228 > /{POOL}/nr_hugepages (it was 200)"]
     fake.set_pages(POOL, 300, 128)
     assert page_steps(f"dpdk:{ID}") == []
     fake.set_pages(POOL, 0, 0)
-    fake.set_pages(LARGE_POOL, 15, 0)  # there are larger ones, and a job has them
+    fake.set_pages(LARGE_POOL, 15, 0)  # a job uses the 1 GiB pages
     assert page_steps(f"dpdk:{ID}") == []
 
 
 def test_small_hugepages_are_reserved_once(fake: FakeHost) -> None:
     first = next(step for step in steps_for(f"dpdk:{ID}") if isinstance(step, pages.Pages))
     first.do()
-    fake.set_pages(POOL, 128, 0)  # a job has taken them
+    fake.set_pages(POOL, 128, 0)  # a job uses them
     assert page_steps(f"dpdk:{ID}", journal=(first,)) == []
-    assert page_steps(f"dpdk:{ID}") != []  # without the journal they look like another's
+    assert page_steps(f"dpdk:{ID}") != []  # without the journal they count as another program's
     assert first.undo() and pages.total(POOL) == 0 and first.undo() == ""
 
 
@@ -397,7 +399,7 @@ def test_undo_keeps_hugepages_of_others(fake: FakeHost) -> None:
     step = next(step for step in steps_for(f"dpdk:{ID}") if isinstance(step, pages.Pages))
     step.do()
     fake.set_pages(POOL, 300, 300)
-    assert "somebody has added" in step.undo() and pages.total(POOL) == 300
+    assert "more were added after set-up" in step.undo() and pages.total(POOL) == 300
     fake.write("proc/sys/kernel/random/boot_id", "another boot")
     fake.set_pages(POOL, 100, 100)
     assert step.undo() == "" and pages.total(POOL) == 100
@@ -441,12 +443,12 @@ def test_large_hugepages_need_reboot(grub: FakeHost) -> None:
     drop_in = grub.root / "etc/default/grub.d/harp.cfg"
     step.do()
     assert words in drop_in.read_text() and step.in_place()
-    assert advice([step]) == ["reboot for 20 hugepages of 1 GiB"]
+    assert advice([step]) == ["reboot to get 20 hugepages of 1 GiB"]
     with pytest.raises(StopIteration):
-        boot_step()  # it is in place
+        boot_step()  # raises: the step is in place
     grub.write("proc/cmdline", f"quiet {words}\n")
     assert bootline.told() == 20 and advice([step]) == []
-    assert "off the kernel's command line" in step.undo()
+    assert "from the kernel's command line" in step.undo()
     assert not drop_in.exists() and not step.in_place() and step.undo() == ""
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp setup on a host of its own: what it writes, that it repeats nothing, and
-that undo leaves the host as it was, whatever came between."""
+"""harp setup on a host: it writes files and routes, repeats nothing, and undo restores the host
+after any interruption."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_second_setup_changes_nothing(host: Host) -> None:
     host.harp("setup", "--yes")
     before = host.state()
     times = {path: path.stat().st_mtime_ns for path in host.conf.iterdir()}
-    done = host.harp("setup")  # nothing to ask, either
+    done = host.harp("setup")  # without changes, it does not ask
     assert done.stdout.splitlines() == ["  nothing to change", "Set up HARP successfully"]
     assert host.state() == before
     assert {path: path.stat().st_mtime_ns for path in host.conf.iterdir()} == times
@@ -121,17 +121,17 @@ def test_undo_keeps_existing_route(host: Host) -> None:
     [
         (
             ("--device", "packet:eth9"),
-            "no interface eth9 in this network namespace; usable ones: eth0",
+            "no interface eth9 in this network namespace; usable interfaces: eth0",
         ),
-        (("--device", "packet:lo"), "lo is no Ethernet interface"),
+        (("--device", "packet:lo"), "lo is not an Ethernet interface"),
         (
             ("--device", "packet:eth0", "--address", "10.77.0.2/24"),
-            "the kernel holds 10.77.0.2 itself",
+            "10.77.0.2 is one of the kernel's addresses",
         ),
-        (("--device", "dpdk:nosuch"), "there is no NIC nosuch; those that there are:"),
+        (("--device", "dpdk:nosuch"), "there is no NIC nosuch; this host's NICs:"),
         (
             ("--device", "dpdk:nosuch", "--address", "10.77.0.102/24"),
-            "there is no NIC nosuch; those that there are:",
+            "there is no NIC nosuch; this host's NICs:",
         ),
         (("--device", "dpdk:virtio_user0,path=/x"), "give it one with --address ADDRESS/PREFIX"),
     ],
@@ -148,7 +148,7 @@ def test_invalid_requests_are_refused(words: tuple[str, ...], said: str, host: H
         (("packet:eth0", "--address", "127.0.0.5/8"), "address = '127.0.0.5/8' is not"),
         (("packet:eth0", "--address", "10.77.0.102"), "with its prefix"),
         (("eth0",), "Error: device = 'eth0' is not allowed; expected packet:IFACE"),
-        (("wire:/x", "--address", "10.0.0.1/24"), "set-up knows packet:IFACE"),
+        (("wire:/x", "--address", "10.0.0.1/24"), "set-up handles packet:IFACE"),
         (("packet:eth0", "--set", "mtu=9"), "Error: mtu = '9' is not allowed; expected a whole"),
         (("packet:eth0", "--set", "colour=blue"), "unknown key 'colour'"),
         (("packet:eth0", "--set", "colour="), "unknown key 'colour'"),
@@ -158,7 +158,7 @@ def test_invalid_requests_are_refused(words: tuple[str, ...], said: str, host: H
             ("packet:eth0", "--address", "10.77.0.102/24", "--gateway", "10.78.0.1"),
             "Error: gateway = 10.78.0.1 is outside the address's network (/24)",
         ),
-        (("packet:eth0", "--dpdk"), "--dpdk means all free NICs"),
+        (("packet:eth0", "--dpdk"), "--dpdk takes all free NICs"),
     ],
 )
 def test_invalid_values_exit_2(words: tuple[str, ...], said: str, host: Host) -> None:
@@ -207,7 +207,7 @@ def test_key_that_contradicts_file_is_refused(host: Host) -> None:
 
 
 def test_one_nic_may_have_several_files(host: Host) -> None:
-    """With addresses of their own a file serves one process."""
+    """With its own address, a file serves only one process."""
     before = host.state()
 
     def asked(*numbers: int) -> list[str]:
@@ -220,7 +220,7 @@ def test_one_nic_may_have_several_files(host: Host) -> None:
     host.harp("setup", "apply", *asked(102, 103))
     assert lines(host, 0) == ["device = packet:eth0", "address = 10.77.0.102/24"]
     assert lines(host, 1) == ["device = packet:eth0", "address = 10.77.0.103/24"]
-    for words in ((), asked(103, 102), asked(103)):  # again, in any order, nothing changes
+    for words in ((), asked(103, 102), asked(103)):  # a repetition in any order changes nothing
         assert "nothing to change" in host.harp("setup", "--yes", *words).stdout
     host.harp("setup", "apply", *asked(103), "--set", "mtu=1400")
     host.harp("setup", "apply", *asked(104))
@@ -228,11 +228,11 @@ def test_one_nic_may_have_several_files(host: Host) -> None:
         f"address = 10.77.0.{number}/24" for number in (102, 103, 104)
     ]
     assert lines(host, 1)[2:] == ["mtu = 1400"] and lines(host, 0)[2:] == []
-    host.harp("setup", "apply", "--set", "flows=2")  # all of them
+    host.harp("setup", "apply", "--set", "flows=2")  # changes all files
     assert [lines(host, i)[-1] for i in range(3)] == ["flows = 2"] * 3
     error = host.harp("setup", "apply", "--device", "packet:eth0", code=2).stderr
-    assert "3 files are about eth0: ztcp0.conf (10.77.0.102/24), ztcp1.conf" in error
-    assert "name one by --address" in error
+    assert "3 files configure eth0: ztcp0.conf (10.77.0.102/24), ztcp1.conf" in error
+    assert "choose one with --address" in error
     assert "given twice" in host.harp("setup", "apply", *asked(102, 102), code=2).stderr
     mixed = ["--device", "packet:eth0", "--address", "kernel"]
     assert "named twice" in host.harp("setup", "apply", *mixed, *asked(102), code=2).stderr
@@ -254,11 +254,11 @@ def second_nic(host: Host) -> Iterator[None]:
 def test_several_usable_interfaces_need_a_choice(host: Host) -> None:
     text = host.harp("setup", "--yes", code=2).stderr
     assert "--device packet:eth0" in text and "--device packet:eth1" in text
-    assert "eth2" not in text  # it has no address
+    assert "eth2" not in text  # eth2 has no address
     host.harp("setup", "apply", "--device", "packet:eth1", "--device", "packet:eth0")
     assert "packet:eth1" in (host.conf / "ztcp0.conf").read_text()
     assert "packet:eth0" in (host.conf / "ztcp1.conf").read_text()
-    # Now they are chosen: alone, set-up looks after what is configured.
+    # The devices are configured now, so set-up without a device handles these.
     assert "nothing to change" in host.harp("setup", "--yes").stdout
     host.host.run(["ip", "link", "set", "eth2", "down"])
     host.host.run(["ip", "link", "set", "eth1", "down"])
@@ -267,7 +267,7 @@ def test_several_usable_interfaces_need_a_choice(host: Host) -> None:
 
 @pytest.mark.usefixtures("second_nic")
 def test_socket_ifname_or_default_route_selects_interface(host: Host) -> None:
-    """NCCL's own choice, else the default route's."""
+    """NCCL_SOCKET_IFNAME selects the interface, else the default route does."""
     for chosen, expected in (("eth1", ["eth1"]), ("=eth0", ["eth0"]), ("^eth1", ["eth0"]),
                              ("eth", ["eth0", "eth1"])):  # fmt: skip
         host.environment["NCCL_SOCKET_IFNAME"] = chosen
@@ -277,7 +277,7 @@ def test_socket_ifname_or_default_route_selects_interface(host: Host) -> None:
     host.host.run(["ip", "route", "add", "default", "via", "10.78.0.2"])
     done = host.harp("setup", "plan")
     assert re.findall("packet:(eth.), address = kernel", done.stdout) == ["eth1"]
-    assert "note: eth0 could be used as well" in done.stderr
+    assert "note: HARP could also use eth0" in done.stderr
 
 
 def test_files_of_other_devices_are_kept(host: Host) -> None:
@@ -318,8 +318,8 @@ def test_undo_keeps_edited_file_aside(host: Host) -> None:
     assert f"edited   file {path}\n" in status and "missing" not in status
     again = host.harp("setup", "--yes").stdout
     for said in (status, again):
-        assert f"{path} was edited by hand and stays so (undo keeps it as {path}.edited); " in said
-        assert "to have what set-up wrote: harp setup undo, then harp setup again" in said
+        assert f"{path} was edited by hand; set-up leaves it (undo keeps it as " in said
+        assert "To get set-up's text back: harp setup undo, then harp setup" in said
     assert "nothing to change" in again and "flows = 3" in path.read_text()
     text = path.read_text()
     path.write_text("flows = many\n")
@@ -327,7 +327,7 @@ def test_undo_keeps_edited_file_aside(host: Host) -> None:
     path.unlink()
     assert f"missing  file {path}" in host.harp("setup", "status", code=1).stdout
     path.write_text(text)
-    assert "kept what was edited by hand" in host.harp("setup", "undo").stdout
+    assert "kept the file edited by hand" in host.harp("setup", "undo").stdout
     assert not path.exists()
     assert "flows = 3" in (host.conf / "ztcp0.conf.edited").read_text()
 
@@ -337,10 +337,8 @@ def test_claimed_file_is_not_changed(host: Host) -> None:
     path = host.conf / "ztcp0.conf"
     fd = os.open(path, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_SH)
-    assert "claimed by a running job" in host.harp("setup", "undo", code=1).stderr
-    assert (
-        "claimed by a running job" in host.harp("setup", "apply", "--set", "flows=2", code=1).stderr
-    )
+    assert "a running job uses" in host.harp("setup", "undo", code=1).stderr
+    assert "a running job uses" in host.harp("setup", "apply", "--set", "flows=2", code=1).stderr
     assert path.exists()
     os.close(fd)
     host.harp("setup", "undo")
@@ -374,20 +372,20 @@ def test_status_and_undo_without_setup(host: Host) -> None:
 
 
 def crash_everywhere(host: Host, words: tuple[str, ...]) -> Iterator[int]:
-    """Runs harp again and again, dying one change later each time, until it ends well."""
+    """Runs harp repeatedly until it succeeds, with a crash one change later each time."""
     for calls in range(60):
         done = host.script("crashing.py", str(calls), *words)
         assert done.returncode in (0, -signal.SIGKILL), done.stdout + done.stderr
         if done.returncode == 0:
             return
         yield calls
-    raise AssertionError("it never ended")
+    raise AssertionError("harp did not succeed within 60 runs")
 
 
 @pytest.mark.usefixtures("forwarding")
 @pytest.mark.parametrize("there", ["", "tools", "tools/config"])
 def test_crash_at_any_step_is_undone(there: str, host: Host) -> None:
-    """Also where some of the folders were there before."""
+    """Also if some of the folders existed before."""
     (host.tools.parent / there).mkdir(parents=True, exist_ok=True)
     crashes = 0
     before = host.state()
@@ -404,7 +402,7 @@ def test_crash_at_any_step_is_undone(there: str, host: Host) -> None:
 def test_setup_resumes_after_crash_at_any_step(host: Host) -> None:
     before = host.state()
     for _ in crash_everywhere(host, ("setup", "apply", *OWN_ARGUMENTS)):
-        pass  # each run goes on where the last one died
+        pass  # each run continues after the crash of the last one
     host.harp("setup", "status")
     assert blackholes(host) == f"blackhole {OWN}"
     for _ in crash_everywhere(host, ("setup", "undo")):
@@ -422,7 +420,7 @@ def test_folders_in_use_are_kept(host: Host) -> None:
 
 
 def test_concurrent_first_setup_is_refused(host: Host) -> None:
-    fd = os.open(host.tools.parent, os.O_RDONLY)  # where the first folder would come
+    fd = os.open(host.tools.parent, os.O_RDONLY)  # the parent of the first folder that set-up makes
     fcntl.flock(fd, fcntl.LOCK_EX)
     assert "another harp setup" in host.harp("setup", "--yes", code=1).stderr
     os.close(fd)

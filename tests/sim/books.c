@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/sim/books.h"
 
+#include "harp/stack/bytes.h"
+#include "harp/stack/seq.h"
+#include "harp/stack/tcp/tcp_ooo.h"
+#include "harp/stack/tcp/tcp_sndq.h"
+
 enum { LONG_LIST = 256 }; /* records */
 
 #define REQUIRE(condition) \
@@ -10,7 +15,7 @@ enum { LONG_LIST = 256 }; /* records */
     }                      \
   } while (0)
 
-/* The bytes of the records by what has become of them. */
+/* The bytes of the records, by state. */
 struct sums {
   uint32_t sacked, lost, again, count;
 };
@@ -18,12 +23,12 @@ struct sums {
 static const char *records(const struct harp_tcp *tcp, bool whole)
 {
   struct sums sums = {0};
-  uint32_t at = tcp->snd_una;
-  for (const struct harp_record *record = tcp->records; record; record = record->next) {
+  uint32_t at = tcp->snd.una;
+  for (const struct harp_record *record = tcp->flight.first; record; record = record->next) {
     uint32_t length = record->end - record->seq;
     REQUIRE(record->seq == at && length > 0);
     REQUIRE(!(record->sacked && (record->lost || record->retransmitted)));
-    REQUIRE(record->next || record == tcp->records_last);
+    REQUIRE(record->next || record == tcp->flight.last);
     sums.sacked += record->sacked ? length : 0;
     sums.lost += record->lost ? length : 0;
     sums.again += record->retransmitted ? length : 0;
@@ -32,31 +37,33 @@ static const char *records(const struct harp_tcp *tcp, bool whole)
       return NULL;
     }
   }
-  REQUIRE(at == tcp->snd_nxt);
-  REQUIRE(sums.sacked == tcp->sacked_out);
-  REQUIRE(sums.lost == tcp->lost_out);
-  REQUIRE(sums.again == tcp->retrans_out);
+  REQUIRE(at == tcp->snd.nxt);
+  REQUIRE(sums.sacked == tcp->flight.sacked_out);
+  REQUIRE(sums.lost == tcp->flight.lost_out);
+  REQUIRE(sums.again == tcp->flight.retrans_out);
   return NULL;
 }
 
 static const char *sending(const struct harp_tcp *tcp)
 {
-  REQUIRE(seq_le(tcp->snd_una, tcp->snd_nxt));
-  REQUIRE(seq_le(tcp->snd_nxt, tcp->snd_end + tcp->fin_sent));
-  REQUIRE(tcp->sacked_out + tcp->lost_out <= tcp->snd_nxt - tcp->snd_una + tcp->retrans_out);
+  REQUIRE(seq_le(tcp->snd.una, tcp->snd.nxt));
+  REQUIRE(seq_le(tcp->snd.nxt, tcp->snd.end + tcp->snd.fin_sent));
+  REQUIRE(tcp->flight.sacked_out + tcp->flight.lost_out <=
+          tcp->snd.nxt - tcp->snd.una + tcp->flight.retrans_out);
   REQUIRE(tcp->cwnd <= 1u << 30);
   REQUIRE(tcp->cwnd > 0 || tcp->recovery != RECOVERY_NONE);
   return NULL;
 }
 
-/* By sequence and by time: the same runs, each with a hole before it, and a table only for some. */
+/* The order by sequence and the order by time hold the same blocks. Each block has a hole before
+ * it. The table exists only if there are blocks. */
 static const char *ooo_queue(const struct harp_tcp *tcp)
 {
-  uint32_t at = tcp->rcv_nxt, count = 0;
-  REQUIRE(!tcp->ooo || (tcp->ooo->count > 0 && tcp->ooo->count <= TCP_MAX_RUNS));
+  uint32_t at = tcp->rcv.nxt, count = 0;
+  REQUIRE(!tcp->rcv.ooo || (tcp->rcv.ooo->count > 0 && tcp->rcv.ooo->count <= TCP_MAX_RUNS));
   for (const struct tcp_ooo_block *run; (run = tcp_ooo_block_at(tcp, count)); count++) {
     REQUIRE(seq_gt(run->start, at) && seq_gt(run->end, run->start));
-    REQUIRE(seq_le(run->end, tcp->rcv_right));
+    REQUIRE(seq_le(run->end, tcp->rcv.right));
     at = run->end;
   }
   const struct tcp_ooo_block *run = tcp_ooo_newest(tcp);
@@ -69,12 +76,12 @@ static const char *ooo_queue(const struct harp_tcp *tcp)
 
 static const char *receiving(const struct harp_tcp *tcp)
 {
-  uint32_t unit = 1u << tcp->rcv_wscale;
-  REQUIRE(tcp->queued + (tcp->rcv_right - tcp->rcv_nxt) < tcp->rcvbuf + unit);
+  uint32_t unit = 1u << tcp->rcv.wscale;
+  REQUIRE(tcp->rcv.queued + (tcp->rcv.right - tcp->rcv.nxt) < tcp->rcv.buf + unit);
   return ooo_queue(tcp);
 }
 
-/* Whoever waits for the peer has a timer, unless it is its turn now. */
+/* A connection that waits for the peer has a timer, unless its output is still pending. */
 static const char *timers(const struct harp_tcp *tcp)
 {
   uint64_t earliest = TIMER_OFF;
@@ -83,10 +90,10 @@ static const char *timers(const struct harp_tcp *tcp)
   }
   REQUIRE(earliest == TIMER_OFF || tcp->heap_index != UINT32_MAX);
   REQUIRE(earliest == TIMER_OFF || tcp->heap_key <= earliest);
-  bool waits = tcp->snd_una != tcp->snd_end + tcp->fin_sent || tcp->fin_queued;
-  REQUIRE(!waits || tcp->dirty || tcp->timers[TIMER_RETRANSMIT] != TIMER_OFF);
+  bool waits = tcp->snd.una != tcp->snd.end + tcp->snd.fin_sent || tcp->snd.fin_queued;
+  REQUIRE(!waits || tcp->dirty || tcp->timers[TIMER_RTO] != TIMER_OFF);
   uint64_t farthest = tcp->stack->now + tcp->stack->config.rto_max_us * NS_PER_US;
-  REQUIRE(tcp->timers[TIMER_RETRANSMIT] == TIMER_OFF || tcp->timers[TIMER_RETRANSMIT] <= farthest);
+  REQUIRE(tcp->timers[TIMER_RTO] == TIMER_OFF || tcp->timers[TIMER_RTO] <= farthest);
   return NULL;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames as pcapng: an interface for each host, headers and some payload. */
+/* Writes frames as pcapng: one interface per host, with the headers and some payload. */
 #include <string.h>
 
 #include "tests/sim/sim.h"
@@ -12,7 +12,7 @@ enum {
   OPTION_FLAGS = 2,
   OPTION_RESOLUTION = 9,
   OPTION_NAME = 2,
-  SNAP = 128, /* bytes of a frame */
+  SNAP = 128, /* recorded bytes per frame */
 };
 
 struct block {
@@ -53,7 +53,7 @@ void capture_begin(struct sim *sim)
   struct block section = {0};
   put(&section, 0x1a2b3c4d);
   put(&section, 1);
-  put(&section, UINT32_MAX); /* length of the section: not told */
+  put(&section, UINT32_MAX); /* length of the section: unknown */
   put(&section, UINT32_MAX);
   write_block(sim->capture, SECTION, &section);
   for (uint64_t i = 0; i < sim->spec.hosts; i++) {

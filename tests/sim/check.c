@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What hosts must be like after every event: the books of their connections agree, and what
- * was acknowledged has been received. */
+/* Rules for hosts after every event: the connections' counts are consistent, and acknowledged
+ * data has been received. */
+#include "harp/stack/bytes.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
 #include "tests/sim/books.h"
 #include "tests/sim/sim.h"
 
 enum {
-  ENDS_A_TIME = 8,     /* of a host are looked at after an event, in turn */
-  LONG_LIST_TURN = 64, /* events between two looks at all of a long list */
+  ENDS_A_TIME = 8,     /* ends of a host that are checked per event, in turn */
+  LONG_LIST_TURN = 64, /* events between two full walks of long lists */
 };
 
 static void expect(struct sim_end *end, const char *wrong)
 {
   if (wrong) {
-    sim_violation(end->flow->sim, "connection %llu, %s: not so: %s",
+    sim_violation(end->flow->sim, "connection %llu, %s: false: %s",
                   (unsigned long long)end->flow->id,
                   end == &end->flow->end[0] ? "client" : "server", wrong);
   }
@@ -21,7 +23,7 @@ static void expect(struct sim_end *end, const char *wrong)
 
 #define EXPECT(end, condition) expect(end, (condition) ? NULL : #condition)
 
-/* What was acknowledged has been received: the sender's memory is let go of no earlier. */
+/* Acknowledged data has been received, so the sender's memory is not released earlier. */
 static void check_acknowledged(struct sim_end *end)
 {
   const struct sim_end *peer = end->peer;
@@ -49,7 +51,7 @@ void check_host(struct sim_host *host)
   }
   for (uint32_t i = 0; i < stack->heap_count && i < 1; i++) {
     if (stack->heap[i]->heap_index != i) {
-      sim_violation(sim, "host %u: the timers' heap has lost its order", host->index);
+      sim_violation(sim, "host %u: the timer heap is out of order", host->index);
     }
   }
 }
@@ -60,10 +62,11 @@ void check_idle(struct sim_host *host)
   const struct harp_pool *pool;
   const char *what = stack_in_use(stack, &pool);
   if (what) {
-    sim_violation(host->sim, "host %u: all is over, but %u of %u %s are still in use", host->index,
-                  pool->total - pool->available, pool->total, what);
+    sim_violation(host->sim, "host %u: all connections have ended, but %u of %u %s are in use",
+                  host->index, pool->total - pool->available, pool->total, what);
   }
   if (harp_stack_next_deadline(stack) != SIM_NEVER) {
-    sim_violation(host->sim, "host %u: all is over, but something is due", host->index);
+    sim_violation(host->sim, "host %u: all connections have ended, but a timer is due",
+                  host->index);
   }
 }

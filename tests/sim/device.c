@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A host's NIC: it cuts large segments, leaves checksums to whoever needs
- * them, and says no when its queue is full. */
+/* A host's NIC: it cuts large segments, computes checksums only when they are needed, and
+ * rejects frames when its queue is full. */
 #include <errno.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #include "harp/stack/ip/checksum.h"
 #include "tests/sim/sim.h"
 
-/* Reads a gather list from its start on. */
+/* Reads a gather list sequentially. */
 struct cursor {
   const struct iovec *iov;
   size_t offset;
@@ -49,7 +49,7 @@ void device_complete_checksum(struct sim_frame *frame)
   frame->unsummed = false;
 }
 
-/* The address names the host; a stack speaks only to hosts that it knows. */
+/* The address identifies the host. A stack sends only to known hosts. */
 static uint16_t target_of(const struct sim_frame *frame)
 {
   return (uint16_t)(__builtin_bswap32(load_address(frame->data + IP_DST)) -
@@ -68,7 +68,7 @@ static void launch(struct sim_host *host, struct sim_frame *frame)
   link_send(sim, &host->nic, frame);
 }
 
-/* Headers of the piece that begins at offset of a large segment's payload. */
+/* Writes the headers of the piece that begins at offset of a large segment's payload. */
 static void write_headers(struct sim_frame *frame, const struct harp_tx_frame *large,
                           uint32_t offset, bool last)
 {
@@ -106,7 +106,7 @@ int device_transmit(void *user, const struct harp_tx_frame *given)
   struct sim_host *host = user;
   struct sim *sim = host->sim;
   if (link_backlog(&host->nic, sim->now) + given->length > host->nic.queue / 2) {
-    /* The other half is for what a large segment grows by when it is cut. */
+    /* The other half is for the headers that cutting a large segment adds. */
     host->refused = true;
     sim->counts.nic_full++;
     return -EAGAIN;

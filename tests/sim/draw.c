@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A scenario drawn from a seed: some faults, some settings, never the same twice. */
+/* Draws a scenario from a seed: some faults and some settings. */
 #include "harp/stack/bytes.h"
 #include "tests/sim/sim.h"
 
-/* A probability, or none: each fault is in play in a third of the runs. */
+/* Returns a probability, or 0 in two thirds of the runs. */
 static double fault(struct sim_random *random, double most)
 {
   if (random_below(random, 3)) {
@@ -12,7 +12,7 @@ static double fault(struct sim_random *random, double most)
   return most * (double)random_scale(random, 1, 1 << 12) / (1 << 12);
 }
 
-/* A buffer smaller than a few units of the window's field can hardly be spoken of. */
+/* The smallest useful buffer is a few units of the scaled window field. */
 static uint64_t buffer_floor(int window_scale)
 {
   return HARP_MAX(4000, 4ull << HARP_MAX(window_scale, 0));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What happens next: a binary heap by time, then by the order of making. */
+/* The queue of events: a binary heap by time, then by order of creation. */
 #include <stdlib.h>
 
 #include "tests/sim/sim.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A host: a stack with a NIC, and when it is polled. */
+/* A host: a stack with a NIC, and the times of its polls. */
 #include <arpa/inet.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "tests/sim/sim.h"
 
 enum {
-  IDLE_POLLS = 10000,      /* with something due and nothing that moves: the stack spins */
+  IDLE_POLLS = 10000,      /* with a timer due but without any frame: the stack spins */
   FIRST_HOST = 0x0a000001, /* 10.0.0.1 */
 };
 
@@ -24,7 +24,7 @@ static void configure(struct sim_host *host)
   config->seed[0] = random_next(&host->sim->random);
   config->seed[1] = random_next(&host->sim->random);
   uint64_t share = spec->connections + spec->hosts;
-  /* An eighth is for those that a host opens itself. */
+  /* An eighth is reserved for connections opened by this host. */
   config->max_connections = (uint32_t)(share < 20000 ? share : 20000) * 8 / 7 + 16;
   config->packets = (uint32_t)spec->packets;
   config->initial_window = (uint32_t)spec->initial_window;
@@ -56,8 +56,8 @@ void host_create(struct sim *sim, uint16_t index)
   *host = (struct sim_host){.sim = sim, .index = index, .wake = SIM_NEVER};
   host->nic = (struct sim_link){spec->rate_mbps, spec->delay_ns / 2, spec->nic_queue};
   host->down = (struct sim_link){spec->rate_mbps, spec->delay_ns - spec->delay_ns / 2, spec->queue};
-  /* Two senders of exactly a link's rate would lock each other out of a full
-   * queue, or let each other in, for ever: nature knows no such clocks. */
+  /* Two senders at exactly a link's rate could lock each other out of a full queue forever. Real
+   * clocks differ, so the NIC's delay varies. */
   host->nic.uneven = true;
   host->nic.random = random_stream(spec->seed, 2000u + index);
   host->down.faulty = spec->faulty == 0 || (spec->faulty == 1) == odd;
@@ -69,7 +69,7 @@ void host_create(struct sim *sim, uint16_t index)
     io.offloads = HARP_OFFLOAD_TSO | HARP_OFFLOAD_TX_CHECKSUM | HARP_OFFLOAD_RX_CHECKSUM;
   }
   if (harp_stack_create_io(&host->stack, &host->config, &io) != 0) {
-    fprintf(stderr, "sim: host %u: the stack refuses its configuration\n", index);
+    fprintf(stderr, "sim: host %u: the stack rejects its configuration\n", index);
     abort();
   }
   harp_stack_set_time(host->stack, sim->now);
@@ -117,7 +117,7 @@ static void poll_at(struct sim_host *host, uint64_t when)
   }
 }
 
-/* A host that has just polled lets frames gather for a while. */
+/* A host that has just polled waits, so that frames gather. */
 static uint64_t next_turn(const struct sim_host *host)
 {
   uint64_t turn = host->last_poll + host->sim->spec.poll_ns;
@@ -139,8 +139,8 @@ void host_receive(struct sim_host *host, struct sim_frame *frame)
 
 void host_begin(struct sim_host *host) { harp_stack_set_time(host->stack, host->sim->now); }
 
-/* The stack says that something is due now: a full NIC explains it, or an
- * acknowledgement that was held back; else it must come to an end soon. */
+/* A timer is due now. A full NIC or a held acknowledgement explains that; otherwise it must stop
+ * soon. */
 static void something_is_due(struct sim_host *host, bool moved)
 {
   struct sim *sim = host->sim;
@@ -152,7 +152,7 @@ static void something_is_due(struct sim_host *host, bool moved)
   }
   host->idle_polls = moved ? 0 : host->idle_polls + 1;
   if (host->idle_polls > IDLE_POLLS) {
-    sim_violation(sim, "host %u: %d polls found something due, and nothing moved", host->index,
+    sim_violation(sim, "host %u: %d polls found a timer due, but no frame moved", host->index,
                   IDLE_POLLS);
   }
   poll_at(host, soon);
@@ -184,7 +184,7 @@ void host_poll(struct sim_host *host)
 {
   struct sim *sim = host->sim;
   if (host->wake != sim->now) {
-    return; /* another event came to be the earlier one */
+    return; /* another event moved the poll */
   }
   host->wake = SIM_NEVER;
   host->last_poll = sim->now;

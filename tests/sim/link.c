@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A link: frames wait in its queue, leave at its rate, and may come to harm. */
+/* A link: frames wait in its queue, leave at its rate, and may suffer faults. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +37,7 @@ uint64_t link_has_room_at(const struct sim_link *link, uint64_t now)
   return when > now ? when : now;
 }
 
-/* Behind all that waits; late: beyond that, ns. */
+/* Queues the frame after all others. late: extra delay, ns. */
 static void forward(struct sim *sim, struct sim_link *link, struct sim_frame *frame, uint64_t late)
 {
   if (link_backlog(link, sim->now) + frame->length > link->queue) {
@@ -57,8 +57,8 @@ static void forward(struct sim *sim, struct sim_link *link, struct sim_frame *fr
   event_add(sim, arrives + late, EVENT_FRAME, frame);
 }
 
-/* A burst of losses begins and ends by frames (Gilbert's model), and ends in
- * time also where frames are rare: else it would outlast every backoff. */
+/* A burst of losses begins and ends at frames (Gilbert's model). It also ends after a time,
+ * because with few frames it would outlast every backoff. */
 static bool in_burst(struct sim *sim, struct sim_link *link)
 {
   bool bad = sim->now < link->bad_until;
@@ -87,7 +87,7 @@ static bool lost(struct sim *sim, struct sim_link *link, const struct sim_frame 
   return false;
 }
 
-/* One byte: the checksum always finds that. */
+/* Changes one byte, which the checksum always detects. */
 static void spoil(struct sim *sim, struct sim_link *link, struct sim_frame *frame)
 {
   device_complete_checksum(frame);

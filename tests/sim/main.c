@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The program: scenarios by words, or drawn from seeds; a line of JSON for each. */
+/* The program: runs scenarios given as text or drawn from seeds, and prints a line of JSON for
+ * each. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,11 +9,11 @@
 
 static const char usage[] =
     "Usage: harp-sim [--capture FILE] SCENARIO     run key=value,key=value,...\n"
-    "       harp-sim [--capture FILE] --seeds A-B  run what seeds A to B draw\n"
-    "       harp-sim --print SEED                  show what a seed draws\n"
-    "Prints a line of JSON for each run. --capture: its frames, as pcapng.\n"
-    "Exit: 0 all is well, 1 a rule was broken, 2 wrong usage.\n"
-    "\nKeys, their defaults, and what they mean:\n";
+    "       harp-sim [--capture FILE] --seeds A-B  run the scenarios of seeds A to B\n"
+    "       harp-sim --print SEED                  show the scenario of a seed\n"
+    "Prints a line of JSON for each run. --capture writes its frames as pcapng.\n"
+    "Exit: 0 success, 1 a rule was broken, 2 wrong usage.\n"
+    "\nKeys, their defaults, and their meaning:\n";
 
 static int wrong_usage(const char *why)
 {
@@ -116,7 +117,7 @@ int main(int count, char **words)
   traffic_pattern_create();
   int status = seeds ? run_seeds(seeds, capture) : run_words(scenario, capture);
   if (capture && fclose(capture) != 0) {
-    fprintf(stderr, "harp-sim: the capture is not whole: %s\n", strerror(errno));
+    fprintf(stderr, "harp-sim: the capture is incomplete: %s\n", strerror(errno));
     status = 1;
   }
   return status;

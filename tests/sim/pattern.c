@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which connections there are, from where to where, and when each begins. */
+/* The connections of a scenario: their hosts and start times. */
 #include <stdlib.h>
 
 #include "tests/sim/sim.h"
@@ -34,7 +34,7 @@ static void choose_sizes(struct sim *sim)
   }
 }
 
-/* Ranks are spread over hosts at random: most neighbours are in other racks. */
+/* Ranks are assigned to hosts at random, so most neighbours are in other racks. */
 static void make_ring(struct sim *sim)
 {
   uint64_t count = sim->flow_count;
@@ -67,7 +67,7 @@ void pattern_begin(struct sim *sim)
   }
 }
 
-/* The rank's host: a fixed shuffle of the seed, the same for all who ask. */
+/* Returns the rank's host: a shuffle that depends only on the seed. */
 static uint16_t host_of_rank(const struct sim *sim, uint64_t rank)
 {
   uint16_t order[256];
@@ -103,12 +103,12 @@ void pattern_done(struct sim_flow *flow)
   start_next(sim, sim->now + sim->spec.stagger_us * 1000);
 }
 
-/* A step of a rank is over when it has the whole of what its neighbour sent;
- * with that it may send its own next. */
+/* A step of a rank ends when it has received all of its neighbour's data. Then it may send its
+ * own next step. */
 static void step_done(struct sim_flow *flow)
 {
   struct sim *sim = flow->sim;
-  if (flow->step_began) { /* the first opens connections and windows */
+  if (flow->step_began) { /* the first step opens connections and windows */
     sim->steps[sim->step_count++] = sim->now - flow->step_began;
   }
   flow->step_began = sim->now;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random numbers of one seed (the SplitMix64 generator): the same on every machine. */
+/* Random numbers from one seed (the SplitMix64 generator), equal on every machine. */
 #ifndef HARP_TESTS_SIM_RANDOM_H
 #define HARP_TESTS_SIM_RANDOM_H
 
@@ -18,7 +18,7 @@ static inline uint64_t random_next(struct sim_random *random)
   return z ^ (z >> 31);
 }
 
-/* A stream of its own for each (seed, purpose). */
+/* A separate stream for each (seed, purpose). */
 static inline struct sim_random random_stream(uint64_t seed, uint64_t purpose)
 {
   struct sim_random random = {seed};
@@ -27,13 +27,13 @@ static inline struct sim_random random_stream(uint64_t seed, uint64_t purpose)
   return random;
 }
 
-/* 0 .. n - 1; n > 0. */
+/* Returns 0 to n - 1; n > 0. */
 static inline uint64_t random_below(struct sim_random *random, uint64_t n)
 {
   return (uint64_t)(((__uint128_t)random_next(random) * n) >> 64);
 }
 
-/* low .. high, both included. */
+/* Returns low to high, both included. */
 static inline uint64_t random_between(struct sim_random *random, uint64_t low, uint64_t high)
 {
   return low + random_below(random, high - low + 1);
@@ -44,7 +44,7 @@ static inline bool random_chance(struct sim_random *random, double probability)
   return probability > 0 && (double)(random_next(random) >> 11) * 0x1p-53 < probability;
 }
 
-/* low .. high, every power of two equally likely; low > 0. */
+/* Returns low to high, with every power of two equally likely; low > 0. */
 static inline uint64_t random_scale(struct sim_random *random, uint64_t low, uint64_t high)
 {
   int first = 63 - __builtin_clzll(low), last = 63 - __builtin_clzll(high);

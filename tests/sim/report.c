@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The result of a run, as one line of JSON. */
+/* Writes the result of a run as one line of JSON. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -20,7 +20,7 @@ static void write_faults(const struct sim_counts *counts, FILE *out)
           counts->large_segments);
 }
 
-/* Of all stacks together; what is zero is left out. */
+/* Sums over all stacks; zero counters are left out. */
 static void write_counters(const struct sim *sim, FILE *out)
 {
   const char *separator = "";
@@ -38,7 +38,7 @@ static void write_counters(const struct sim *sim, FILE *out)
   fprintf(out, "}");
 }
 
-/* Mbit/s of payload. */
+/* Returns Mbit/s of payload. */
 static uint64_t rate(uint64_t bytes, uint64_t ns)
 {
   return ns ? (uint64_t)((__uint128_t)bytes * 8000 / ns) : 0;
@@ -81,7 +81,7 @@ static void write_steps(const struct sim *sim, FILE *out)
           count, sim->steps[count / 2], sim->steps[count * 99 / 100], sim->steps[count - 1]);
 }
 
-/* From the warm-up, if there is one, to the end of the last connection. */
+/* Measures from the end of the warm-up, if there is one, to the end of the last connection. */
 static uint64_t goodput(const struct sim *sim, uint64_t *took)
 {
   uint64_t bytes = 0, until = 0;

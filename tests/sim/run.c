@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One run of a scenario, from its first event to its last. */
+/* One run of a scenario, from the first event to the last. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -8,8 +8,8 @@
 #include "tests/sim/sim.h"
 
 enum {
-  QUIET_FRAMES = 20000,    /* without any progress: a livelock */
-  QUIET_FRAMES_EACH = 200, /* and so many for each connection at a time */
+  QUIET_FRAMES = 20000,    /* without progress: a livelock */
+  QUIET_FRAMES_EACH = 200, /* additional frames per concurrent connection */
 };
 #define LONGEST (100000 * SIM_SECOND)
 
@@ -102,10 +102,10 @@ static void check_progress(struct sim *sim)
 {
   uint64_t bound = QUIET_FRAMES + QUIET_FRAMES_EACH * sim->spec.parallel;
   if (sim->quiet_frames > bound) {
-    sim_violation(sim, "livelock: %" PRIu64 " frames since anything moved", sim->quiet_frames);
+    sim_violation(sim, "livelock: %" PRIu64 " frames since the last progress", sim->quiet_frames);
   }
   if (sim->now > LONGEST) {
-    sim_violation(sim, "not done, %" PRIu64 " of %" PRIu64 " connections are", sim->done,
+    sim_violation(sim, "timeout: %" PRIu64 " of %" PRIu64 " connections have ended", sim->done,
                   sim->flow_count);
   }
 }
@@ -127,9 +127,9 @@ static void check_end_of_run(struct sim *sim)
   if (sim->done < sim->flow_count) {
     const struct sim_flow *flow = first_open(sim);
     sim_violation(sim,
-                  "stalled: nothing is left to happen, %" PRIu64 " of %" PRIu64
-                  " connections are done; %" PRIu64 " is not, its client has %" PRIu64
-                  " of %" PRIu64 " bytes acknowledged, its server %" PRIu64 " of %" PRIu64,
+                  "stalled: no event is left, but only %" PRIu64 " of %" PRIu64
+                  " connections have ended; of %" PRIu64 " the client has %" PRIu64 " of %" PRIu64
+                  " bytes acknowledged, the server %" PRIu64 " of %" PRIu64,
                   sim->done, sim->flow_count, flow->id, flow->end[0].acked, flow->end[0].size,
                   flow->end[1].acked, flow->end[1].size);
   }

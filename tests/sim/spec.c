@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a scenario is: keys and values, as text. */
+/* A scenario's keys and values, as text. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -84,11 +84,11 @@ static bool parse_word(struct sim_spec *spec, char *word, char *error)
     }
     return false;
   }
-  snprintf(error, SIM_MESSAGE, "scenario: there is no key '%.100s'; --help lists them", word);
+  snprintf(error, SIM_MESSAGE, "scenario: unknown key '%.100s'; --help lists the keys", word);
   return false;
 }
 
-/* What single keys cannot see. */
+/* Checks combinations of keys. */
 static bool consistent(const struct sim_spec *spec, char *error)
 {
   const char *wrong = NULL;
@@ -99,7 +99,7 @@ static bool consistent(const struct sim_spec *spec, char *error)
   } else if (spec->warmup_us && spec->warmup_us >= spec->duration_us) {
     wrong = "warmup_us must end before duration_us";
   } else if (spec->path_mtu && spec->path_mtu < 576) {
-    wrong = "path_mtu: no less than 576 is believed";
+    wrong = "path_mtu: stacks ignore values below 576";
   }
   if (wrong) {
     snprintf(error, SIM_MESSAGE, "scenario: %s", wrong);

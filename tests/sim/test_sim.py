@@ -118,7 +118,7 @@ def test_violation_is_reported() -> None:
     [
         ("drop=2", "drop=2: allowed is 0 to 1"),
         ("mtu=100", "mtu=100: allowed is 576 to 65535"),
-        ("speed=1", "there is no key 'speed'"),
+        ("speed=1", "unknown key 'speed'"),
         ("drop", "write key=value"),
         ("hosts=3", "pairs need an even number"),
     ],

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One connection: what each side sends, and what it must receive. */
+/* One connection: the data that each side sends and must receive. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/sim/sim.h"
 
-/* What all streams are cut from, with a period that no window or chunk shares. */
+/* The content of all streams. No window or chunk has the same period. */
 static uint8_t pattern_bytes[SIM_PATTERN + SIM_PUSH_MAX];
 
 void traffic_pattern_create(void)
@@ -29,7 +29,8 @@ static const char *name(const struct sim_end *end)
 
 static void moved(struct sim_end *end) { end->flow->sim->quiet_frames = 0; }
 
-/* FIN once everything is pushed; the listening side when the other is done, too. */
+/* Closes an end that has pushed everything. The listening end waits until the other end has
+ * closed. */
 static void close_if_done(struct sim_end *end)
 {
   bool first = end == &end->flow->end[0];
@@ -76,8 +77,7 @@ static void complain(struct sim_end *end, const uint8_t *data, size_t length)
                 name(end));
 }
 
-/* A slow reader has a budget for each stretch of time; what it leaves waits
- * for the next one. */
+/* A slow reader has a budget for each interval. The rest waits for the next one. */
 static size_t affordable(struct sim_end *end, size_t length)
 {
   struct sim *sim = end->flow->sim;
@@ -120,7 +120,7 @@ static size_t deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, siz
   return length;
 }
 
-/* References are the stack's, and short: whoever found none tries again. */
+/* The stack's references are scarce, so connections that found none try again. */
 static void feed(struct sim_host *host)
 {
   host->starved = false;
@@ -190,7 +190,7 @@ static const struct harp_flow_ops traffic_ops = {
     .closed = closed,
 };
 
-/* The connecting side is found by its address and port. */
+/* Finds the connecting end by its address and port. */
 static int accept_there(void *user, struct harp_tcp *tcp)
 {
   struct sim_host *host = user;
@@ -198,7 +198,7 @@ static int accept_there(void *user, struct harp_tcp *tcp)
   uint32_t index = __builtin_bswap32(peer.address) - __builtin_bswap32(host_address(0));
   struct sim_end *client = host->sim->hosts[index].by_port[peer.port];
   if (!client || client->peer->tcp || client->peer->closed || client->peer->host != host) {
-    sim_violation(host->sim, "host %u accepts a connection that nobody began", host->index);
+    sim_violation(host->sim, "host %u accepts a connection that no host opened", host->index);
     return -1;
   }
   struct sim_end *end = client->peer;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What frames on the wire must be like: no payload beyond the window that the
- * sender was told of, no window whose right edge moves back, nothing above the
- * MTU. It reads frames only, so that it knows nothing of what a stack believes.
+ * Rules for frames on the wire: no payload beyond the advertised window, no right window edge that
+ * moves back, no packet above the MTU. This file reads only frames, so it does not depend on the
+ * stacks' state.
  */
 #include "harp/stack/bytes.h"
 #include "harp/stack/headers.h"
@@ -39,7 +39,7 @@ bool watch_is_tail(const struct sim_frame *frame)
   return read_headers(frame, &headers) && (headers.flags & FLAG_PSH);
 }
 
-/* The end that has sent the frame; NULL: no connection of ours (any more). */
+/* Returns the sender's end; NULL: not a connection of the scenario, or closed. */
 static struct sim_end *sender_of(struct sim *sim, const struct sim_frame *frame,
                                  const struct headers *headers)
 {
@@ -50,7 +50,7 @@ static struct sim_end *sender_of(struct sim *sim, const struct sim_frame *frame,
   return client ? client->peer : NULL;
 }
 
-/* The shift that a SYN offers; 255: none. */
+/* Returns the shift in a SYN; 255: none. */
 static uint8_t offered_scale(const uint8_t *tcp)
 {
   const uint8_t *end = tcp + (tcp[TCP_OFFSET] >> 4) * 4;
@@ -91,8 +91,8 @@ static void check_window(struct sim *sim, struct sim_end *end, const struct head
   if (headers->window == 0) {
     sim->counts.window_closed++;
   }
-  /* Less than a unit is rounding; a host without memory closes the window altogether, and still
-   * takes what was on its way. */
+  /* A decrease of less than a unit is rounding. A host without memory advertises a zero window
+   * but still accepts data on its way. */
   if (end->shown && headers->window && seq_le(edge + unit, end->edge_shown)) {
     sim_violation(sim, "connection %llu: the right edge of the window moves back by %u bytes",
                   (unsigned long long)end->flow->id, end->edge_shown - edge);

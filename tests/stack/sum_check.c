@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every way to sum that this CPU has, against RFC 1071 word by word: random
- * bytes, lengths and alignments, alone and while copying; what is beside the
- * copy stays. Usage: sum_check SEED TIMES; prints the names of those it tried.
+ * Checks every checksum routine of this CPU against RFC 1071, word by word: random bytes, lengths
+ * and alignments, with and without copying. Bytes beside the copy must not change. Usage: sum_check
+ * SEED TIMES; prints the names of the routines.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ enum { MOST = 70000, ROOM = MOST + 256, BESIDE = 0x5a };
 
 static uint8_t from_bytes[ROOM], to_bytes[ROOM];
 
-/* The definition: 16-bit words in network order, an odd byte filled up. */
+/* The definition: 16-bit words in network order, with an odd byte padded by zero. */
 static uint16_t defined(const uint8_t *p, size_t length)
 {
   uint32_t sum = 0;
@@ -31,7 +31,7 @@ static uint16_t folded(uint64_t sum)
   while (sum >> 16) {
     sum = (sum & 0xffff) + (sum >> 16);
   }
-  return __builtin_bswap16((uint16_t)sum); /* both CPUs that there are store the low byte first */
+  return __builtin_bswap16((uint16_t)sum); /* both supported CPUs are little-endian */
 }
 
 static void must(int good, const char *name, const char *what, size_t length)
@@ -62,7 +62,7 @@ static void try_one(const struct harp_summer *summer)
   check_copy(summer->name, to, from, length);
 }
 
-/* In pieces of any length, also odd ones. */
+/* Sums in two pieces of any length, also odd. */
 static void try_pieces(void)
 {
   size_t length = 2 + (size_t)random() % 3000, first = (size_t)random() % length;
@@ -81,7 +81,7 @@ int main(int count, char **words)
   srandom((unsigned)atoi(words[1]));
   for (int i = 0; i < atoi(words[2]); i++) {
     if (i % 100 == 0) {
-      int extreme = i % 300 == 0; /* all ones: the most carries */
+      int extreme = i % 300 == 0; /* all ones: most carries */
       for (size_t at = 0; at < ROOM; at++) {
         from_bytes[at] = extreme ? 0xff : (uint8_t)random();
       }

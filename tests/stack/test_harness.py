@@ -101,7 +101,7 @@ def test_frame_during_silence_fails():
 def test_send_with_unexpected_frame_pending_fails():
     d = says((0, segment()))
     d.settle()
-    with pytest.raises(DialogueError, match="nobody expected"):
+    with pytest.raises(DialogueError, match="unexpected frame"):
         d.send(TCP(flags="A", dport=80))
 
 

@@ -253,8 +253,8 @@ def test_interrupted_run_leaves_nothing(number: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words,said",
     [
-        (["--only", "flood"], "there is no fault 'flood'; there are kill, "),
-        (["--only", "link-long", "--transport", "wire"], "link-long: not over wire"),
+        (["--only", "flood"], "unknown fault 'flood'; the faults are kill, "),
+        (["--only", "link-long", "--transport", "wire"], "link-long: not possible over wire"),
         (["--times", "0"], "--times"),
     ],
 )

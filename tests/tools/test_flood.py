@@ -96,7 +96,7 @@ def test_injected_wrong_byte_is_detected() -> None:
 @pytest.mark.parametrize(
     "words,says",
     [
-        (("--attack", "hugs"), "--attack hugs: there are tokens, half-open,"),
+        (("--attack", "hugs"), "--attack hugs: the attacks are tokens, half-open,"),
         (("--rate", "1"), "Invalid value for '--rate'"),
         (("--transport", "nobody"), "Invalid value for '--transport'"),
     ],

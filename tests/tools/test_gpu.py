@@ -51,14 +51,14 @@ def has_gpu() -> bool:
 def test_missing_gpu_is_reported() -> None:
     done = subprocess.run([ROOT / "tools/gpu"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr == ("gpu: no GPU here: the driver's library libcuda.so.1 cannot be loaded\n")
+    assert done.stderr == ("gpu: no GPU: the driver's library libcuda.so.1 cannot be loaded\n")
 
 
 def test_gpu_tool_needs_only_standard_library() -> None:
     words = [sys.executable, "-S", "-m", "tools.measure.gpu"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([*words, "--help"], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0 and "Real NCCL over HARP" in done.stdout, done.stderr
+    assert done.returncode == 0 and "Run real NCCL over HARP" in done.stdout, done.stderr
     wrong = subprocess.run([*words, "--pairs", "0"], capture_output=True, env=environment)
     assert wrong.returncode == 2
 
@@ -170,7 +170,7 @@ def test_report_lists_jobs_and_checks(tmp_path: Path, monkeypatch: pytest.Monkey
     "fault,named",
     [
         ("wrong", "HARP, job 0: every element is right"),
-        ("fallback", "HARP, job 0: NCCL says that it used HARP"),
+        ("fallback", "HARP, job 0: NCCL's log names HARP"),
         ("crash", "HARP, job 0: both ranks end well"),
         ("mixed hangs", "HARP off on one host: both ranks end with an error, none hangs"),
     ],
@@ -265,7 +265,7 @@ def test_unavailable_net_is_skipped_with_reason(
     refusals: list[str] = []
     with join(["namespaces", "wire"], tmp_path, refusals) as net:
         assert net.name == "wire"
-    assert refusals == ["namespaces: it takes root and ip(8) of iproute2"]
+    assert refusals == ["namespaces: this needs root and ip(8) of iproute2"]
     with pytest.raises(NetError, match=r"ip\(8\)"):
         with join(["namespaces"], tmp_path, []):
             pass

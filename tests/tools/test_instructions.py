@@ -28,7 +28,7 @@ def test_instructions_outside_stack_are_excluded() -> None:
 
 
 def test_function_missing_from_profile_is_an_error() -> None:
-    with pytest.raises(CannotCount, match="has not seen harp_stack_receive"):
+    with pytest.raises(CannotCount, match="has not recorded harp_stack_receive"):
         cost_of(STEPS[1], ANNOTATED, 32, 1)
 
 

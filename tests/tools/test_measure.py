@@ -104,6 +104,13 @@ def test_targets_are_judged_at_their_bound() -> None:
     assert all(verdict(*one).startswith("met") for one in judge(met, [speed, trip]))
 
 
+def test_targets_over_shared_memory_say_so() -> None:
+    assert Target("vhost-tso", "sendrecv", ETHDEV[0], "kernel-tcp", 1.2).text() == (
+        f"vhost-tso (shared memory), sendrecv: {ETHDEV[0]} GB/s ≥ 1.2× kernel-tcp"
+    )
+    assert "shared memory" not in Target("veth-1500", "sendrecv", "a", "b", 1.0).text()
+
+
 def test_failed_run_drops_only_its_pair() -> None:
     made = cell("sendrecv", [6, None, 8], [10, 1, 10])
     ratio = made.ratio("harp-packet", "kernel-tcp")

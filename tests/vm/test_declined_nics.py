@@ -60,7 +60,7 @@ def test_valid_configuration_is_accepted(given: Guest) -> None:
 
 def test_nic_bound_to_kernel_driver_declines(given: Guest) -> None:
     line = refusal(given, MANAGEMENT.pci_id)
-    assert "the kernel's, bound to its driver virtio-pci; bind it to vfio-pci (harp setup" in line
+    assert "bound to the kernel's driver virtio-pci; bind it to vfio-pci (harp setup" in line
 
 
 def test_missing_pci_device_declines(given: Guest) -> None:
@@ -95,7 +95,8 @@ def test_nic_without_access_permission_declines(given: Guest) -> None:
     if given.iommu:
         assert "/dev/vfio/" in line and "Permission denied; give this user the file" in line
     else:
-        assert "is root's alone; bind it to vfio-pci, or run as root" in line
+        assert "only root can use a device bound to" in line
+        assert "; bind it to vfio-pci, or run as root" in line
 
 
 @contextmanager
@@ -120,7 +121,7 @@ def test_memlock_limit_below_mapping_size_declines(given: Guest) -> None:
     if not given.iommu:
         pytest.skip("only an IOMMU's mappings count")
     line = refusal(given, DATA.pci_id, *NOTHING_LOCKED)
-    assert "80 MiB are to be mapped for the device, and this process may lock 8" in line
+    assert "HARP must map 80 MiB for the device, but this process may lock only 8" in line
     assert "give it CAP_IPC_LOCK, or raise the limit (ulimit -l unlimited" in line
 
 
@@ -143,7 +144,7 @@ def test_iommu_group_shared_with_kernel_driver_declines(given: Guest) -> None:
         # It comes back by the first name that is free: that of the NIC given away.
         rename = 'ip link set dev "$(ls /sys/bus/pci/devices/$1/virtio*/net)" name $2'
         given.check("sh", "-c", rename, "sh", one.pci_id, one.name)
-    assert f"with {other.pci_id}, which the kernel's virtio-pci has" in line
+    assert f"with {other.pci_id}, which is bound to virtio-pci" in line
     assert "name that device to harp setup as well" in line
 
 
@@ -151,5 +152,5 @@ def test_doctor_reports_nic_state_and_permission(given: Guest) -> None:
     said = given.run("harp", "doctor").out
     assert f"ok    ztcp0.conf: {DATA.pci_id} is bound to" in said and "256 MiB of hugepages" in said
     kept_out = given.run(*NOBODY, "harp", "doctor").out
-    why = "cannot be opened by this user" if given.iommu else "is root's alone"
+    why = "this user cannot open" if given.iommu else "only root may use"
     assert any("fault ztcp0.conf:" in line and why in line for line in kept_out.splitlines())

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * harp-flood: one host that means no good, beside a job that runs.
+ * harp-flood: one attacking host beside a running job.
  *
- *   main.c     what to do
- *   words.c    the same in words: keys and values
- *   pace.c     visitors and their turns, the report
- *   road.c     the way to the victim: an interface, or between two wires
- *   middle.c   between two wires
- *   attacks.c  the table of attacks: which frames, in which order
- *   frames.c   frames as they go on the wire, and what the answers say
- *   hear.c     a hello, recorded from the wire
+ *   main.c       the command line
+ *   args.c       the keys and values of an attack
+ *   pace.c       the visitors, the rate and the report
+ *   tx.c         the path to the victim: an interface, or between two wires
+ *   main_loop.c  attacks from between two wires
+ *   forwarder.c  forwards frames between two wires
+ *   attacks.c    the table of attacks: their frames in order
+ *   frames.c     builds frames and evaluates the answers
+ *   rx.c         records a hello from the wire
  *
- * One thread; all integers are in host order unless it says otherwise.
+ * One thread. Integers are in host order unless stated otherwise.
  */
 #ifndef HARP_TESTING_FLOOD_H
 #define HARP_TESTING_FLOOD_H
@@ -25,48 +26,48 @@
 struct forwarder;
 
 enum {
-  FLOOD_FRAME = 1536,         /* bytes; no frame here is longer */
-  FLOOD_HELLO = 80,           /* bytes of HARP's first greeting */
-  FLOOD_VISITORS = 8192,      /* connections under way at once */
-  FLOOD_ANSWER_NS = 30000000, /* behind a first frame, unless the victim answers before */
-  FLOOD_NEXT_NS = 1000000,    /* behind each later one */
+  FLOOD_FRAME = 1536,         /* bytes; the longest frame used here */
+  FLOOD_HELLO = 80,           /* bytes of HARP's hello */
+  FLOOD_VISITORS = 8192,      /* concurrent connections */
+  FLOOD_ANSWER_NS = 30000000, /* delay of the second frame, unless the victim answers earlier */
+  FLOOD_NEXT_NS = 1000000,    /* delay between later frames */
 };
 
-/* A connection of the attacker's, or one frame that pretends to belong to one. */
+/* A connection of the attacker, or one frame with a forged source. */
 struct visitor {
-  uint16_t port;     /* its own */
+  uint16_t port;     /* its local port */
   uint16_t step;     /* frames sent */
-  bool answered;     /* a SYN-ACK has come */
-  uint32_t seq, ack; /* next to send, next to expect */
-  uint64_t due_ns;   /* when the next frame is sent */
+  bool answered;     /* a SYN-ACK has arrived */
+  uint32_t seq, ack; /* next sequence number to send; next one expected */
+  uint64_t due_ns;   /* time of the next frame */
 };
 
 struct flood {
-  int fd; /* a packet socket; or, if not NULL: */
+  int fd; /* a packet socket; used if forwarder is NULL */
   struct forwarder *forwarder;
   uint8_t mac[6], to_mac[6];
-  uint32_t from, to;            /* addresses, network order; to: of this phase */
-  uint32_t victim, nobody;      /* the phases' addresses; nobody 0: there is one phase */
-  uint16_t port;                /* of the listener that is attacked */
-  uint32_t peer;                /* network order; of a connection that the victim has; */
-  uint16_t peer_port, own_port; /* the peer's end and the victim's */
-  uint8_t hello[FLOOD_HELLO];   /* recorded; zero: none */
-  uint64_t rate, ms, phase_ms;  /* frames a second; how long; before the address changes */
-  uint64_t random;              /* state of the generator */
-  uint64_t visits;              /* begun so far */
+  uint32_t from, to;            /* addresses, network order; to: the target of the current phase */
+  uint32_t victim, nobody;      /* the targets of the two phases; nobody 0: only one phase */
+  uint16_t port;                /* of the attacked listener */
+  uint32_t peer;                /* network order; of an existing connection of the victim; */
+  uint16_t peer_port, own_port; /* the peer's and the victim's port */
+  uint8_t hello[FLOOD_HELLO];   /* a recorded hello; zero: none */
+  uint64_t rate, ms, phase_ms;  /* frames per second; duration; length of a phase */
+  uint64_t random;              /* state of the random number generator */
+  uint64_t visits;              /* visitors begun so far */
   struct {
     uint64_t frames, connections, answered, resets, arp;
-  } count; /* of the phases on the victim; frames of all */
+  } count; /* of the phases on the victim; frames: of all phases */
   struct visitor visitors[FLOOD_VISITORS];
   uint32_t by_port[65536];                           /* visitor + 1; 0: none */
-  uint32_t answered[FLOOD_VISITORS], answered_count; /* visitors whose turn it is at once */
+  uint32_t answered[FLOOD_VISITORS], answered_count; /* visitors that may send at once */
 };
 
-/* A row of the table of attacks. frame writes the visitor's next frame and returns its
- * bytes. In an attack with `live`, frames name a connection that the victim has. */
+/* A row of the table of attacks. frame writes the visitor's next frame and returns its bytes. In
+ * an attack with `live`, the frames refer to an existing connection of the victim. */
 struct attack {
   const char *name, *what;
-  uint16_t steps; /* frames of a visitor */
+  uint16_t steps; /* frames per visitor */
   bool live;
   size_t (*frame)(struct flood *flood, struct visitor *visitor, uint8_t *out);
 };
@@ -74,24 +75,24 @@ struct attack {
 extern const struct attack attacks[];
 extern const size_t attack_count;
 
-/* NULL: there is no such. */
+/* NULL: there is no attack of this name. */
 const struct attack *attack_named(const char *name);
 
 uint64_t flood_random(struct flood *flood);
-/* ns, of the monotonic clock. */
+/* Nanoseconds of the monotonic clock. */
 uint64_t flood_now(void);
-/* Reads words KEY=VALUE, up to NULL, and writes over them. false: said what is wrong. */
+/* Reads the words KEY=VALUE up to NULL and modifies them. false: printed the error. */
 bool flood_from_args(struct flood *flood, const struct attack *attack, char **args);
-/* Says "ready" and attacks as told, until flood_stop at most, and reports. 0, or negative errno. */
+/* Prints "ready", attacks until the end or flood_stop, and reports. 0, or a negative errno. */
 int flood_run(struct flood *flood, const struct attack *attack);
-extern volatile sig_atomic_t flood_stop; /* a signal's number */
+extern volatile sig_atomic_t flood_stop; /* number of the received signal */
 bool read_number(const char *text, uint64_t most, uint64_t *out);
 
-/* How many frames went, or negative errno. What finds a full wire is lost. */
+/* Returns the number of sent frames, or a negative errno. A full wire loses frames. */
 int tx_send(struct flood *flood, const struct iovec *frames, unsigned count);
-/* Takes notice of what has come. */
+/* Processes the frames that have arrived. */
 void tx_open(struct flood *flood);
-/* Until that time, ns; between wires frames pass meanwhile. */
+/* Waits until that time, ns. Between wires it forwards frames meanwhile. */
 void tx_wait(struct flood *flood, uint64_t until);
 
 /* A TCP segment. options: a multiple of four bytes. */
@@ -100,41 +101,41 @@ struct segment {
   uint16_t source_port, port;
   uint32_t seq, ack;
   uint8_t flags; /* of netinet/tcp.h */
-  bool closed;   /* the window */
+  bool closed;   /* the window is 0 */
   const void *options, *payload;
   size_t option_bytes, payload_bytes;
 };
 
-/* Each returns the frame's bytes; out has room for FLOOD_FRAME. */
+/* Each returns the frame's bytes. out has room for FLOOD_FRAME. */
 size_t frame_tcp(const struct flood *flood, const struct segment *segment, uint8_t *out);
-/* A piece of that segment's packet: its first 64 bytes for offset 0, else what lies behind
- * `offset` bytes, and there is more to come in either case. */
+/* Builds an IP fragment of that segment's packet: its first 64 bytes for offset 0, else the
+ * bytes from `offset` on. Both have the more-fragments flag. */
 size_t frame_fragment(const struct flood *flood, const struct segment *segment, uint16_t id,
                       uint16_t offset, uint8_t *out);
-/* "Fragmentation needed" about a segment from the victim to its peer. */
+/* Builds an ICMP "fragmentation needed" message about a segment from the victim to its peer. */
 size_t frame_too_big(const struct flood *flood, uint32_t source, uint32_t seq, uint16_t mtu,
                      uint8_t *out);
 /* operation: of net/if_arp.h. target: network order. */
 size_t frame_arp(const uint8_t *from_mac, const uint8_t *to_mac, uint16_t operation,
                  uint32_t sender, uint32_t target, uint8_t *out);
 
-/* Takes notice of a frame that came: answers questions for its own address, and learns which
- * visitors the victim has answered. */
+/* Processes a received frame: answers ARP requests for the attacker's address, and records the
+ * visitors that the victim has answered. */
 void frame_seen(struct flood *flood, const uint8_t *frame, size_t length);
 
-/* A packet socket on the interface; its hardware address in mac. -1: said why. */
+/* Opens a packet socket on the interface and stores its MAC address. -1: printed the error. */
 int flood_open(const char *interface, uint8_t mac[6]);
 
-/* Prints the hello that a frame carries to the address, with the frame's addresses; false:
- * it carries none. */
+/* Prints a hello to the address, with the frame's addresses. Returns false if the frame contains
+ * none. */
 bool hello_seen(const uint8_t *frame, size_t length, uint32_t address);
 
-/* Sits between two wires until standard input ends, and attacks as that says. address: of the
- * victim, network order. Returns the exit status. */
+/* Forwards between two wires until standard input ends, and runs the attacks that it names.
+ * address: of the victim, network order. Returns the exit status. */
 int forward_frames(const char *victim, const char *other, uint32_t address);
 
-/* Waits for a hello to this address (network order) and prints it with its addresses.
- * Returns the exit status. */
+/* Waits for a hello to this address (network order) and prints it with its addresses. Returns
+ * the exit status. */
 int rx(const char *interface, uint32_t address, unsigned seconds);
 
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of attacks. Each frame is sent at its time, whether or not the victim has
- * answered the one before: the same attack on an address that nobody owns puts the same
- * frames on the wire.
+ * The table of attacks. Each frame is sent at its time, whether or not the victim has answered the
+ * previous one. So an attack on an unused address puts the same frames on the wire.
  */
 #include "tools/attacker/attacker.h"
 
@@ -12,17 +11,17 @@
 #include <string.h>
 
 enum {
-  HELLO_VERSIONS = 4, /* where they lie in a hello, and the bytes that they take */
+  HELLO_VERSIONS = 4, /* offset of the wire versions in a hello, and their bytes */
   VERSIONS = 4,
   HELLO_TOKEN = 8,
   TOKEN = 16,
-  TINY = 81, /* frames of a connection */
+  TINY = 81, /* frames per connection */
   OUT_OF_ORDER = 41,
 };
 
 static const uint8_t noise[1400];
 
-/* An address of the attacker's network that no host has: the last byte is 160 to 250. */
+/* Returns an unused address of the attacker's network. The last byte is 160 to 250. */
 static uint32_t somebody(struct flood *flood)
 {
   uint32_t host = 160 + (uint32_t)(flood_random(flood) % 91);
@@ -48,7 +47,7 @@ static size_t syn(struct flood *flood, struct visitor *visitor, uint8_t *out)
   return syn_from(flood, visitor, flood->from, out);
 }
 
-/* Of a connection that is open: an acknowledgement without payload so far. */
+/* Returns a segment of an open connection: an acknowledgement without payload. */
 static struct segment of(const struct flood *flood, const struct visitor *visitor)
 {
   return (struct segment){.source = flood->from,
@@ -70,7 +69,7 @@ static size_t data(struct flood *flood, struct visitor *visitor, const uint8_t *
   return frame_tcp(flood, &segment, out);
 }
 
-/* A hello as good as any but for its token, which depends on the connection only. */
+/* Copies a valid hello and replaces the token by one that depends only on the connection. */
 static void wrong_hello(const struct flood *flood, const struct visitor *visitor,
                         uint8_t hello[FLOOD_HELLO])
 {
@@ -111,14 +110,14 @@ static size_t idle(struct flood *flood, struct visitor *visitor, uint8_t *out)
   return frame_tcp(flood, &segment, out);
 }
 
-/* A hello that is answered, by one who has no room for answers. */
+/* Sends a hello that HARP answers, over a connection with a closed window. */
 static size_t sitter(struct flood *flood, struct visitor *visitor, uint8_t *out)
 {
   uint8_t hello[FLOOD_HELLO];
   if (visitor->step == 0)
     return syn(flood, visitor, out);
   memcpy(hello, flood->hello, FLOOD_HELLO);
-  memset(hello + HELLO_VERSIONS, 0x7f, VERSIONS); /* which this release does not speak */
+  memset(hello + HELLO_VERSIONS, 0x7f, VERSIONS); /* a version that this release does not know */
   struct segment segment = of(flood, visitor);
   segment.payload = hello;
   segment.payload_bytes = sizeof hello;
@@ -126,7 +125,8 @@ static size_t sitter(struct flood *flood, struct visitor *visitor, uint8_t *out)
   return frame_tcp(flood, &segment, out);
 }
 
-/* So many bytes, so far behind the next byte that is expected, which never comes. */
+/* Builds a segment of `length` bytes, `distance` bytes beyond the next expected byte, which is
+ * never sent. */
 static size_t beyond(struct flood *flood, struct visitor *visitor, uint32_t distance, size_t length,
                      uint8_t *out)
 {
@@ -141,10 +141,10 @@ static size_t tiny(struct flood *flood, struct visitor *visitor, uint8_t *out)
 {
   if (visitor->step == 0)
     return syn(flood, visitor, out);
-  return beyond(flood, visitor, 2u * visitor->step, 1, out); /* holes as many as bytes */
+  return beyond(flood, visitor, 2u * visitor->step, 1, out); /* as many holes as bytes */
 }
 
-/* Each before the one that came last. */
+/* Each segment lies before the previous one. */
 static size_t out_of_order(struct flood *flood, struct visitor *visitor, uint8_t *out)
 {
   if (visitor->step == 0)
@@ -169,7 +169,7 @@ static size_t stray(struct flood *flood, struct visitor *visitor, uint8_t *out)
   return frame_tcp(flood, &segment, out);
 }
 
-/* Out of the blue, in the peer's name. */
+/* Builds a forged segment in the peer's name. */
 static struct segment in_the_peers_name(struct flood *flood, uint8_t flags)
 {
   return (struct segment){.source = flood->peer,
@@ -211,7 +211,8 @@ static size_t sack_blocks(struct flood *flood, struct visitor *visitor, uint8_t 
   return frame_tcp(flood, &segment, out);
 }
 
-/* The first piece of a packet whose others never come, or one from its middle. */
+/* Sends either the first fragment of a packet or one from its middle. The other fragments never
+ * follow. */
 static size_t fragment(struct flood *flood, struct visitor *visitor, uint8_t *out)
 {
   struct segment segment = in_the_peers_name(flood, TH_ACK);
@@ -235,15 +236,15 @@ static size_t arp_question(struct flood *flood, struct visitor *visitor, uint8_t
 
 const struct attack attacks[] = {
     {"tokens", "connections whose hello has a wrong token", 2, false, wrong_token},
-    {"half-open", "SYNs and nothing behind them", 1, false, syn},
+    {"half-open", "SYNs without a further segment", 1, false, syn},
     {"replay", "connections that send a hello recorded from the wire", 2, false, replay},
     {"byte-by-byte", "connections that send a wrong hello a byte at a time", 1 + FLOOD_HELLO, false,
      byte_by_byte},
-    {"sources", "SYNs from 91 addresses that nobody has", 1, false, syn_from_somebody},
-    {"idle", "connections and nothing in them", 2, false, idle},
-    {"sitters", "connections whose window is closed to what they ask for", 2, false, sitter},
+    {"sources", "SYNs from 91 unused addresses", 1, false, syn_from_somebody},
+    {"idle", "connections without data", 2, false, idle},
+    {"sitters", "connections that request answers with a closed window", 2, false, sitter},
     {"tiny", "connections that send single bytes with holes between them", TINY, false, tiny},
-    {"out-of-order", "connections that send from behind to a beginning that never comes",
+    {"out-of-order", "connections that send segments in reverse order, without the first one",
      OUT_OF_ORDER, false, out_of_order},
     {"stray", "acknowledgements that belong to no connection", 1, false, stray},
     {"acks", "acknowledgements in the peer's name, with any numbers", 1, true, acknowledgement},
@@ -252,7 +253,7 @@ const struct attack attacks[] = {
     {"sacks", "acknowledgements in the peer's name, with four random SACK blocks", 1, true,
      sack_blocks},
     {"fragments", "pieces of packets in the peer's name", 1, true, fragment},
-    {"too-big", "ICMP messages about a live connection: a packet was too big", 1, true, too_big},
+    {"too-big", "ICMP messages about a live connection: fragmentation needed", 1, true, too_big},
     {"arp", "ARP requests in the names of 91 addresses", 1, false, arp_question},
 };
 const size_t attack_count = sizeof attacks / sizeof attacks[0];

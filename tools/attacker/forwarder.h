@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who sits between two wires: what comes by one goes on by the other, unchanged
- * and in order, and more can be put on either. Programs that mean one of the two
- * hosts no good are made of it.
+ * Forwards frames between two wires, unchanged and in order. Its user can insert frames in both
+ * directions. Attacking programs are built on it.
  *
  * One thread. Errors: negative errno.
  */
@@ -18,27 +17,29 @@ enum forwarder_end { FORWARDER_VICTIM, FORWARDER_OTHER, FORWARDER_ENDS };
 
 struct forwarder {
   struct harp_port *ports[FORWARDER_ENDS];
-  /* Is shown every frame that comes, and from which end; false: it goes no further. */
+  /* Called for every received frame with its source end. false: drop the frame. */
   bool (*seen)(void *user, enum forwarder_end from, const struct harp_rx_frame *frame);
   void *user;
 };
 
-/* Fills in the ports. victim, other: paths of wires, whose other ends belong to the two
- * hosts. error: why not, HARP_PORT_ERROR_SIZE bytes. */
+/* Opens the ports. victim, other: paths of wires whose other ends belong to the two hosts.
+ * error: the reason on failure, HARP_PORT_ERROR_SIZE bytes. */
 int forwarder_open(struct forwarder *forwarder, const char *victim, const char *other, char *error);
 void forwarder_close(struct forwarder *forwarder);
 
-/* A whole frame for the host at that end; it may be late until forwarder_flush. vouched: as if
- * a device had found its checksum good. -EAGAIN: the wire is full. */
+/* Sends a whole frame to the host at that end. The frame may be delayed until forwarder_flush.
+ * vouched: the frame carries the note that a device has verified its checksum. -EAGAIN: the wire
+ * is full. */
 int forwarder_put(struct forwarder *forwarder, enum forwarder_end end, const uint8_t *bytes,
                   uint32_t length, uint16_t segment_size, bool vouched);
 void forwarder_flush(struct forwarder *forwarder, enum forwarder_end end);
 
-/* Passes on a burst each way; a full wire loses frames, as wires do. How many came. */
+/* Forwards one burst in each direction. A full wire loses frames. Returns the number of received
+ * frames. */
 int forwarder_pass(struct forwarder *forwarder);
 
-/* Waits for a frame, for the descriptor to become readable, or so long at most. Whether the
- * descriptor is; fd -1: none. */
+/* Waits at most ms milliseconds for a frame or for fd to become readable. Returns true if fd is
+ * readable. fd -1: none. */
 bool forwarder_wait(struct forwarder *forwarder, int fd, int ms);
 
 #endif

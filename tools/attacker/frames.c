@@ -85,7 +85,7 @@ size_t frame_too_big(const struct flood *flood, uint32_t source, uint32_t seq, u
   struct icmphdr icmp = {.type = ICMP_DEST_UNREACH, .code = ICMP_FRAG_NEEDED};
   struct tcphdr tcp = {
       .source = htons(flood->own_port), .dest = htons(flood->peer_port), .seq = htonl(seq)};
-  size_t about = sizeof(struct iphdr) + 8; /* RFC 792: the header, and 8 bytes behind it */
+  size_t about = sizeof(struct iphdr) + 8; /* RFC 792: the IP header and the next 8 bytes */
   size_t at = ethernet(flood->mac, flood->to_mac, ETHERTYPE_IP, out);
   at += ipv4(source, flood->to, IPPROTO_ICMP, sizeof icmp + about, out + at);
   uint8_t *message = out + at;
@@ -117,7 +117,7 @@ size_t frame_arp(const uint8_t *from_mac, const uint8_t *to_mac, uint16_t operat
   return (size_t)(at + 20 - out);
 }
 
-/* --- What comes --- */
+/* --- Received frames --- */
 
 static void arp_seen(struct flood *flood, const uint8_t *arp)
 {

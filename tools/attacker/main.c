@@ -13,35 +13,35 @@ static const char usage[] =
     "       harp-flood listen IFACE ADDRESS SECONDS\n"
     "       harp-flood ATTACK IFACE KEY=VALUE...\n"
     "       harp-flood forward VICTIM OTHER ADDRESS\n"
-    "A host that means no good, for tests of HARP in a lab.\n"
+    "An attacking host, for tests of HARP in a lab.\n"
     "\n"
-    "list: the attacks, one JSON document a line.\n"
-    "listen: prints \"ready\", then the first hello that comes to the address.\n"
-    "forward: sits between two wires, named by their paths, and passes on what comes; prints\n"
-    "the first hello to the address, then obeys lines of standard input until that ends:\n"
+    "list: prints the attacks, one JSON document per line.\n"
+    "listen: prints \"ready\", then the first hello to the address.\n"
+    "forward: forwards frames between two wires, named by their paths. Prints the first hello\n"
+    "to the address, then runs the attacks on standard input until that ends. A line is\n"
     "ATTACK KEY=VALUE..., as below.\n"
-    "ATTACK: prints \"ready\" and the time on the monotonic clock, ns, when its first frame\n"
-    "leaves, and what it did to the victim at its end.\n"
-    "  to=ADDRESS to_mac=MAC   the victim, where the frames go\n"
+    "ATTACK: prints \"ready\" and the time of its first frame (monotonic clock, ns), and a report\n"
+    "at its end.\n"
+    "  to=ADDRESS to_mac=MAC   the victim, the target of the frames\n"
     "  nobody=ADDRESS phase_ms=N\n"
-    "                          after so long they go to this address instead, and so on in turn\n"
-    "  from=ADDRESS            what the attacker calls itself; no kernel may have it\n"
-    "  port=N                  of the listener that is attacked\n"
+    "                          switch between the victim and this address after each N ms\n"
+    "  from=ADDRESS            the attacker's address; no kernel may have it\n"
+    "  port=N                  of the attacked listener\n"
     "  peer=ADDRESS peer_port=N own_port=N\n"
-    "                          a connection that the victim has, for the attacks on one\n"
-    "  hello=HEX               as heard\n"
-    "  rate=N                  frames a second\n"
-    "  ms=N                    how long\n"
+    "                          an existing connection of the victim, for attacks on it\n"
+    "  hello=HEX               as recorded by listen\n"
+    "  rate=N                  frames per second\n"
+    "  ms=N                    duration\n"
     "\n"
-    "Exit: 0 all well, 1 it failed, 2 wrong usage.\n";
+    "Exit: 0 success, 1 failure, 2 wrong usage.\n";
 
 static void on_signal(int number) { flood_stop = number; }
 
-/* It stands for another machine: what runs beside it on this one must not slow it. */
+/* The attacker stands for another machine, so local processes must not slow it down. */
 static void take_precedence(void)
 {
   struct sched_param least = {.sched_priority = 1};
-  sched_setscheduler(0, SCHED_RR, &least); /* without the right to it, it is slower */
+  sched_setscheduler(0, SCHED_RR, &least); /* without the privilege it runs at normal priority */
 }
 
 static int attack_from_args(const struct attack *attack, const char *interface, char **args)
@@ -55,7 +55,7 @@ static int attack_from_args(const struct attack *attack, const char *interface, 
   take_precedence();
   int result = flood_run(&flood, attack);
   if (result < 0)
-    fprintf(stderr, "harp-flood: %s: frames cannot be sent: %s\n", interface, strerror(-result));
+    fprintf(stderr, "harp-flood: %s: cannot send frames: %s\n", interface, strerror(-result));
   return result < 0;
 }
 

@@ -13,10 +13,10 @@ static const uint8_t own_mac[6] = {2, 0x77, 0, 0, 0, 0x66};
 static struct forward_state {
   struct flood flood;
   uint32_t address; /* of the victim */
-  bool hello_seen;  /* a hello to it */
+  bool hello_seen;  /* a hello to the address was printed */
 } state;
 
-/* What is for the attacker goes no further. */
+/* Frames for the attacker are not forwarded. */
 static bool seen(void *user, enum forwarder_end from, const struct harp_rx_frame *frame)
 {
   if (from == FORWARDER_VICTIM) {
@@ -28,7 +28,7 @@ static bool seen(void *user, enum forwarder_end from, const struct harp_rx_frame
   return true;
 }
 
-/* false: no such attack, or it failed. */
+/* Runs the attack that line names. Returns false if there is no such attack, or if it failed. */
 static bool attack(struct forwarder *forwarder, char *line)
 {
   char *args[WORDS + 1] = {0}, *left = NULL;
@@ -42,7 +42,7 @@ static bool attack(struct forwarder *forwarder, char *line)
   return which && flood_from_args(&state.flood, which, args) && flood_run(&state.flood, which) == 0;
 }
 
-/* One line of standard input; false: its end, or nonsense. */
+/* Reads one line of standard input and runs it. Returns false at its end or on an error. */
 static bool obey(struct forwarder *forwarder)
 {
   char line[LINE];

@@ -18,7 +18,7 @@ uint64_t flood_now(void)
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* splitmix64: every run sends the same frames. */
+/* SplitMix64: every run sends the same frames. */
 uint64_t flood_random(struct flood *flood)
 {
   uint64_t z = flood->random += 0x9e3779b97f4a7c15u;
@@ -27,9 +27,9 @@ uint64_t flood_random(struct flood *flood)
   return z ^ z >> 31;
 }
 
-/* Visitors wait in a ring in the order of their last frames, which is that of their next
- * ones but for the moment between a first and a second frame. Their places in it are their
- * places in flood->visitors. */
+/* Visitors wait in a ring, ordered by the time of their last frames. Their next frames have the
+ * same order, except between a first and a second frame. An index into the ring is also the
+ * index into flood->visitors. */
 struct crowd {
   uint64_t first, next; /* modulo FLOOD_VISITORS */
 };
@@ -45,7 +45,7 @@ static struct visitor *welcome(struct flood *flood, struct crowd *crowd)
   return visitor;
 }
 
-/* One whom the victim has just answered, and who has said nothing since; NULL: nobody. */
+/* Returns a visitor that the victim has answered and that has sent nothing since; NULL: none. */
 static struct visitor *answered(struct flood *flood)
 {
   while (flood->answered_count > 0) {
@@ -56,8 +56,8 @@ static struct visitor *answered(struct flood *flood)
   return NULL;
 }
 
-/* Who is to send the next frame; NULL: nobody yet. Whoever has waited long enough goes to
- * the ring's end with it. */
+/* Returns the visitor that sends the next frame; NULL: none yet. A visitor whose wait is over
+ * moves to the end of the ring. */
 static struct visitor *whose_turn(struct flood *flood, struct crowd *crowd,
                                   const struct attack *attack, uint64_t now)
 {
@@ -107,7 +107,7 @@ static int send_frames(struct flood *flood, struct crowd *crowd, const struct at
   return 0;
 }
 
-/* With the address all visitors change: what is unfinished stays so. */
+/* A phase with another address drops all visitors, with their unfinished connections. */
 static void begin_phase(struct flood *flood, struct crowd *crowd, uint64_t elapsed_ns)
 {
   bool odd = flood->nobody && elapsed_ns / (flood->phase_ms * 1000000) % 2;
@@ -129,8 +129,8 @@ static void report(const struct flood *flood, uint64_t took_ns)
   fflush(stdout);
 }
 
-/* Frames leave at every tick. What a busy machine let slip beyond a few ticks is given up:
- * the rate is a bound, and the report tells what became of it. */
+/* Sends frames at every tick. After a delay of more than a few ticks on a busy machine, the
+ * missed frames are dropped. The rate is an upper bound, and the report has the real number. */
 int flood_run(struct flood *flood, const struct attack *attack)
 {
   struct crowd crowd = {0};

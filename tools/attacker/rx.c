@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SNAP = 2048 /* bytes of a frame that are looked at */ };
+enum { SNAP = 2048 /* bytes of a frame to inspect */ };
 
 int flood_open(const char *interface, uint8_t mac[6])
 {
@@ -81,6 +81,6 @@ int rx(const char *interface, uint32_t address, unsigned seconds)
     if (length > 0 && hello_seen(frame, (size_t)length, address))
       return 0;
   }
-  fprintf(stderr, "harp-flood: no hello came within %u s: is it HARP that runs there?\n", seconds);
+  fprintf(stderr, "harp-flood: no hello arrived within %u s: does HARP run there?\n", seconds);
   return 1;
 }

@@ -7,7 +7,7 @@
 #include "tools/attacker/attacker.h"
 #include "tools/attacker/forwarder.h"
 
-enum { BATCH = 64, HEARD = 256 /* frames at a time */ };
+enum { BATCH = 64, HEARD = 256 /* frames per call */ };
 
 static int send_on_interface(struct flood *flood, const struct iovec *frames, unsigned count)
 {

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts made of network namespaces, and ranks that run in them."""
+"""Hosts as network namespaces, and ranks that run in them."""

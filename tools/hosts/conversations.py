@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversations of `harp nc` with the kernel's TCP between the hosts of a lab, of two of
-HARP's, and of two kernels for comparison. Every byte is checked by hash, by who asks for it."""
+"""TCP transfers between the hosts of a lab: `harp nc` with the kernel, two of `harp nc`, and two
+kernels for comparison. `Conversation.check` verifies every byte by hash."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ PATIENCE_S = 60
 
 @dataclass(frozen=True)
 class Load:
-    """What one side sends: bytes that depend on `seed`, at most `rate` (10^6 bytes/s; 0: any).
+    """The data that one side sends. It depends on `seed`; `rate` is in 10^6 bytes/s, 0: no limit.
 
-    held: not before it is let go.
+    held: the side sends only after let_go.
     """
 
     bytes: int = 0
@@ -41,9 +41,9 @@ class Load:
 
 @dataclass(frozen=True)
 class Told:
-    """What a side says it sent and received; `seconds` from the first byte received to the last.
+    """A side's report. `seconds` is from the first byte received to the last.
 
-    timeline: how many bytes had come at moments of CLOCK_MONOTONIC, s.
+    timeline: pairs of time (CLOCK_MONOTONIC, s) and the number of bytes received by then.
     """
 
     sent: int
@@ -55,26 +55,26 @@ class Told:
 
     @property
     def goodput(self) -> float:
-        """Received, in 10^6 bytes per second."""
+        """The rate of the received bytes, in 10^6 bytes per second."""
         return self.received / self.seconds / 1e6
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """Both sides of a connection; `report` is what `harp nc --json` wrote on the first that has
-    it (none: two kernels)."""
+    """Both sides of a connection. `report` is the document of `harp nc --json` of the first side
+    that uses HARP; it is empty for two kernels."""
 
     first: Told
     second: Told
     report: dict[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
-        """AssertionError if a byte is missing, too many or wrong, in either direction."""
+        """Raises AssertionError if a byte is missing, extra or wrong, in either direction."""
         for sender, receiver in ((self.first, self.second), (self.second, self.first)):
             sent, received = sender.sent, receiver.received
-            assert received == sent, f"{sent} bytes were sent and {received} received"
+            assert received == sent, f"{sent} bytes were sent, but {received} received"
             right = receiver.received_sha256 == sender.sent_sha256
-            assert right, f"of {sent} bytes received, some are not those that were sent"
+            assert right, f"some of the {sent} bytes received are wrong"
 
 
 def _wait_until_ready(process: "subprocess.Popen[str]") -> None:
@@ -84,7 +84,7 @@ def _wait_until_ready(process: "subprocess.Popen[str]") -> None:
 
 
 class Peer:
-    """The kernel's side. prefix: words before the program's name."""
+    """The kernel's side. prefix: precedes the command line."""
 
     def __init__(
         self,
@@ -105,11 +105,11 @@ class Peer:
             _wait_until_ready(self.process)
 
     def wait_until_held(self) -> None:
-        """Connected, and would send."""
+        """Waits until it is connected and could send."""
         _wait_until_ready(self.process)
 
     def end(self, patience_s: float = PATIENCE_S) -> Told:
-        """Waits for the end; AssertionError with what it said if that was not well."""
+        """Waits for the end. Raises AssertionError with its output if it failed."""
         said, complaint = self.process.communicate(timeout=patience_s)
         assert self.process.returncode == 0, complaint
         return Told(**json.loads(said))
@@ -118,9 +118,9 @@ class Peer:
 class Netcat:
     """HARP's side: a source, `harp nc` and a sink, joined by pipes.
 
-    own: an address of HARP's own instead of the kernel's. fault: what a fault port does to
-    its frames. prefix: words before the programs' names. stall: for how many seconds
-    the sink does not read, once something has come.
+    own: use HARP's own address instead of the kernel's. fault: the faults of a fault port.
+    prefix: precedes the command lines. stall: seconds for which the sink stops reading after the
+    first bytes.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Netcat:
         device = ["--device", f"fault:{fault}|{name}" if fault else name]
         address = ["--address", f"{host.own_address}/{host.prefix}"] if own else []
         source_end, sink_end = os.pipe(), os.pipe()
-        # The sink comes first: a reader that is still starting would close the window.
+        # The sink starts first: a late reader would let the receive window close.
         self.sink = host.popen(
             [*prefix, sys.executable, PEER, "sink", f"--stall={stall}"],
             stdin=sink_end[0], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -157,7 +157,7 @@ class Netcat:
             stdin=subprocess.PIPE, stdout=source_end[1], stderr=subprocess.PIPE,
         )  # fmt: skip
         for end in (*source_end, *sink_end):
-            os.close(end)  # the children's alone, or none of them would ever see an end
+            os.close(end)  # else the children would never see the end of file
         if "-l" in words:
             self._wait_until_said("listening on")
 
@@ -171,18 +171,18 @@ class Netcat:
         raise AssertionError(said)
 
     def wait_until_held(self) -> None:
-        """Connected, and the source would send."""
+        """Waits until it is connected and the source could send."""
         self._wait_until_said("connected to")
         _wait_until_ready(self.source)
 
     @property
     def memory(self) -> int:
-        """Bytes of memory that `harp nc` has in use."""
+        """The resident memory of `harp nc`, in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index]
 
     def end(self, patience_s: float = PATIENCE_S) -> tuple[Told, dict[str, Any]]:
-        """Waits for the end; AssertionError with what it said if that was not well."""
+        """Waits for the end. Raises AssertionError with its output if it failed."""
         _, said = self.process.communicate(timeout=patience_s)
         assert self.process.returncode == 0, said
         received, _ = self.sink.communicate(timeout=10)
@@ -192,9 +192,10 @@ class Netcat:
 
 
 class OneWay:
-    """A transfer under way to the second host from the first, which connects.
+    """A running transfer from the first host, which connects, to the second.
 
-    harp: which of them has HARP's TCP, and not the kernel's; each has its kernel's address.
+    harp: whether each of them uses HARP's TCP instead of the kernel's. Both use the kernel's
+    address.
     """
 
     def __init__(
@@ -213,18 +214,18 @@ class OneWay:
         )
 
     def wait_until_held(self) -> None:
-        """For a load that is held: connected, and would send."""
+        """For a held load: waits until it is connected and could send."""
         self._sends.wait_until_held()
 
     def let_go(self) -> None:
-        """The sender may send, if its load was held."""
+        """Lets the sender of a held load send."""
         pipe = self._sends.source.stdin
         assert pipe
         pipe.write("\n")
         pipe.flush()
 
     def end(self, patience_s: float = PATIENCE_S) -> Conversation:
-        """Waits for the end; AssertionError with what a side said if that was not well."""
+        """Waits for the end. Raises AssertionError with a side's output if that side failed."""
         told: list[Told] = []
         report: dict[str, Any] = {}
         for side in (self._sends, self._receives):
@@ -249,7 +250,7 @@ def with_harp(
     fault: str = "",
     prefix: Sequence[str] = (),
 ) -> Conversation:
-    """Between HARP (`first`) and a kernel (`second`), either of which connects."""
+    """A transfer between HARP (`first`) and a kernel (`second`). `connects`: HARP connects."""
     address = harp.own_address if own else harp.address
     if connects:
         second = Peer(kernel, "listen", kernel.address, port, to_harp, prefix)

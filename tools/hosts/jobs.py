@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of harp-perf whose paths are interfered with while their bytes flow."""
+"""Jobs of harp-perf, with faults on their paths while their bytes flow."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from tools.hosts.ranks import START_S, Perf, Site, TooLate, wait_until
 
 @dataclass
 class Joint:
-    """Two sites that reach each other. The first one's device obeys a file of faults.
-
-    `host` is an address at which the other ranks find the first one.
+    """Two sites that reach each other. The fault port of the first one reads its faults from the
+    file `control`. `host` is the address of the first one for the other ranks.
     """
 
     sites: list[Site]
@@ -28,20 +27,20 @@ class Joint:
     control: Path
 
     def impair(self, spec: str = "") -> None:
-        """What the fault port does from now on (within 10 ms); nothing: all passes again."""
+        """Sets the faults from now on (within 10 ms). An empty text ends them."""
         fresh = self.control.with_suffix(".new")
         fresh.write_text(spec)
         os.replace(fresh, self.control)  # a reader sees the old text or the new one
 
     def swallow(self, flow: Flow, side: str) -> None:
-        """No packet passes any more of a connection by which either site sends; side: tx, rx or
-        both, as the first one sees it."""
+        """Drops all packets of a connection from now on; side: tx, rx or both, seen from the first
+        site."""
         self.impair(f"blackhole=1,port={flow.local.rpartition(':')[2]},side={side}")
 
 
 @dataclass
 class Job:
-    """The ranks of a job while they run; what each site has counted, as far as was seen."""
+    """The ranks of a running job. `seen` has the latest known counters of each site."""
 
     sites: Sequence[Site]
     ranks: list[Perf]
@@ -51,7 +50,7 @@ class Job:
         self.seen = [{} for _ in self.sites]
 
     def look(self) -> list[dict[str, int]]:
-        """The counters of each site; of a process that has gone, the last that were seen."""
+        """The counters of each site; of an ended process, the latest known ones."""
         for number, site in enumerate(self.sites):
             for process in site.published():
                 self.seen[number] = process.totals
@@ -61,7 +60,7 @@ class Job:
         return self.look()[number].get(name, 0)
 
     def await_count(self, number: int, name: str, least: int, timeout: float = 15) -> float:
-        """Waits until a site's counter is so high; the seconds that it took."""
+        """Waits until a site's counter is at least `least`. Returns the seconds that it took."""
         began = time.monotonic()
         wait_until(
             lambda: self.count(number, name) >= least,
@@ -72,17 +71,17 @@ class Job:
         return time.monotonic() - began
 
     def await_messages(self, least: int) -> None:
-        """Waits until so many have come to each site."""
+        """Waits until each site has received `least` messages."""
         for number in range(len(self.sites)):
             self.await_count(number, "messages_in", least, START_S)
 
     def sending(self, number: int) -> dict[int, Flow]:
-        """The connections by which a site sends, by their flows' numbers."""
+        """The connections on which a site sends, by flow number."""
         flows = [flow for process in self.sites[number].published() for flow in process.flows]
         return {flow.flow: flow for flow in flows if flow.direction == "S"}
 
     def grows(self, number: int, site: int = 0) -> Flow:
-        """A flow by which a site sends, once it is seen to carry data."""
+        """The flow with this number on which a site sends. Waits until it carries data."""
         seen: dict[str, Flow] = {}
 
         def moved() -> Optional[Flow]:
@@ -97,7 +96,8 @@ class Job:
         return found
 
     def finish(self, timeout: float = 60) -> list[int]:
-        """The ranks' exit statuses; counters are watched until the end. TooLate after timeout s."""
+        """Waits for the end of the ranks and keeps their counters. Returns the exit statuses.
+        Raises TooLate after `timeout` seconds."""
         limit = time.monotonic() + timeout
         while any(rank.process.poll() is None for rank in self.ranks):
             self.look()
@@ -107,7 +107,8 @@ class Job:
         return [rank.wait(5) for rank in self.ranks]
 
     def ends_well(self) -> None:
-        """Every rank exits with 0 and has warned of nothing; every byte was right."""
+        """Checks that every rank exits with 0 and without a warning, and that every byte is
+        right."""
         assert self.finish() == [0] * len(self.ranks), [rank.lines() for rank in self.ranks]
         assert [rank.warnings for rank in self.ranks] == [[]] * len(self.ranks)
         wrong = self.ranks[0].wrong()
@@ -118,7 +119,8 @@ class Job:
 def job(
     sites: Sequence[Site], host: str, words: Sequence[object], flowing: int = 8
 ) -> Iterator[Job]:
-    """Ranks of harp-perf, one at each site. Goes on once so many messages have come to each."""
+    """Runs harp-perf with one rank at each site. Enters the block once each rank has received
+    `flowing` messages."""
     meeting = f"{host}:{20000 + secrets.randbelow(10000)}"
     with ExitStack() as stack:
         made = Job(
@@ -134,5 +136,5 @@ def job(
 
 
 def all_reduce(size: str, iterations: int, gbit: float, *more: object) -> list[object]:
-    """Words for harp-perf: at that rate at most, so that it lasts as long as a test needs."""
+    """The arguments of harp-perf. `gbit` limits the rate, so that the job lasts long enough."""
     return ["all_reduce", "-b", size, "-e", size, "-n", iterations, "-w", 0, "--rate", gbit, *more]

@@ -5,13 +5,12 @@
         server = lab.hosts[0].popen(["iperf3", "-s", "-1"])
         lab.hosts[1].run(["iperf3", "-c", lab.hosts[0].address])
 
-Two hosts are the ends of one veth pair; more hang on a bridge; with a relay,
-two hosts are joined by a program that loses, reorders and spoils frames.
+Two hosts are the ends of one veth pair. A bridge joins more hosts. A relay, a program between two
+hosts, drops, reorders and corrupts frames.
 
-A lab needs root. Everything it makes lives in namespaces with names of its
-own, and goes when the lab is closed, on Ctrl-C and on SIGTERM. A lock that
-dies with its owner marks each lab as alive, so that what a killed owner left
-behind is found, and removed, by the next one (see `clean`).
+A lab needs root. It makes namespaces with unique names and removes them on close, Ctrl-C and
+SIGTERM. Each owner holds a file lock, which the kernel releases when the owner dies. So the next
+lab finds and removes the namespaces of a killed owner (see `clean`).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ LOCKS = Path("/run/harp-lab")
 PREFIX = "harp-"
 INTERFACE = "eth0"
 OFFLOADS = ("tso", "gso", "gro", "tx", "rx")
-LINK_S = 20.0  # for kernels to notice a cable, on a busy machine
+LINK_S = 20.0  # seconds for the kernels to notice a carrier, on a busy machine
 SNMP_FILES = ("/proc/net/snmp", "/proc/net/netstat")
 
 
@@ -47,7 +46,7 @@ class LabError(RuntimeError):
 
 @dataclass(frozen=True)
 class Wire:
-    """What joins the hosts: `mtu` in bytes; `offloads` of the hosts' devices."""
+    """The link between the hosts: `mtu` in bytes; `offloads`: the devices have them on."""
 
     name: str
     mtu: int
@@ -56,22 +55,22 @@ class Wire:
 
     @classmethod
     def parse(cls, name: str) -> Wire:
-        """Reads veth-MTU[-nooff][-bridge]; LabError if it is no such name."""
+        """Parses veth-MTU[-nooff][-bridge]. Raises LabError for another name."""
         words = name.split("-")
         rest = words[2:]
         allowed = [[], ["nooff"], ["bridge"], ["nooff", "bridge"]]
         if words[0] != "veth" or len(words) < 2 or not words[1].isdigit() or rest not in allowed:
             raise LabError(
-                f"wire {name!r}: allowed is veth-MTU[-nooff][-bridge], as in veth-1500-nooff"
+                f"wire {name!r}: expected veth-MTU[-nooff][-bridge], such as veth-1500-nooff"
             )
         mtu = int(words[1])
         if not 576 <= mtu <= 65535:
-            raise LabError(f"wire {name!r}: the MTU is from 576 to 65535 bytes")
+            raise LabError(f"wire {name!r}: the MTU must be 576 to 65535 bytes")
         return cls(name, mtu, "nooff" not in rest, "bridge" in rest)
 
 
 def _ip(*words: object) -> str:
-    """Runs ip(8); its standard output, or LabError with what it said."""
+    """Runs ip(8) and returns its standard output. Raises LabError with its standard error."""
     command = ["ip", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     if done.returncode:
@@ -81,7 +80,7 @@ def _ip(*words: object) -> str:
 
 
 def _end(process: "subprocess.Popen[Any]", number: int) -> None:
-    """Sends a signal to a process that a host started, and to its group."""
+    """Sends a signal to the process group of a program."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
 
@@ -99,12 +98,12 @@ class Host:
 
     @property
     def address(self) -> str:
-        """The address that the host's kernel has."""
+        """The address of the host's kernel."""
         return f"10.77.0.{self.index + 1}"
 
     @property
     def own_address(self) -> str:
-        """An address of the same network that no kernel has: for a stack of one's own."""
+        """An unused address of the same network, for a user-space stack."""
         return f"10.77.0.{self.index + 101}"
 
     @property
@@ -112,7 +111,7 @@ class Host:
         return f"02:77:00:00:00:{self.index + 1:02x}"
 
     def command(self, words: Sequence[object]) -> List[str]:
-        """The command line that runs `words` in this host; it keeps its pid through exec."""
+        """The command line that runs `words` in this host. The program keeps the pid (exec)."""
         return ["ip", "netns", "exec", self.namespace, *map(str, words)]
 
     def popen(
@@ -123,8 +122,8 @@ class Host:
     ) -> "subprocess.Popen[Any]":
         """Starts a program in this host, in a process group of its own.
 
-        `env` is added to this process's environment. The program ends with the
-        lab at the latest.
+        `env` is added to this process's environment. The lab ends the program at the
+        latest when it closes.
         """
         options.setdefault("stdin", subprocess.DEVNULL)
         options.setdefault("text", True)
@@ -146,10 +145,10 @@ class Host:
         check: bool = True,
         input: Optional[str] = None,
     ) -> "subprocess.CompletedProcess[str]":
-        """Runs a program to its end: at most `timeout` seconds.
+        """Runs a program to its end, for at most `timeout` seconds.
 
-        LabError if it takes longer, or, with `check`, if its exit status is not 0;
-        the message ends with what it wrote.
+        Raises LabError with the program's output if it takes longer, or with `check` if
+        its exit status is not 0.
         """
         process = self.popen(
             words,
@@ -176,11 +175,11 @@ class Host:
         return f"host {self.index} ({self.namespace}): {' '.join(map(str, words))}"
 
     def read(self, path: str) -> str:
-        """Text of a file as this host sees it (/proc/net, /sys/class/net)."""
+        """Reads a file in this host's namespace (/proc/net, /sys/class/net)."""
         return self.run(["cat", path], timeout=10).stdout
 
     def write(self, path: str, text: str) -> None:
-        """Writes a file as this host sees it."""
+        """Writes a file in this host's namespace."""
         self.run(["tee", path], input=text, timeout=10)
 
     def counters(self) -> Dict[str, int]:
@@ -194,23 +193,23 @@ class Host:
         return counters
 
     def counter(self, name: str) -> int:
-        """One of `counters`; LabError with those of its group if there is none such."""
+        """One of `counters`. Raises LabError with the list if there is no such counter."""
         counters = self.counters()
         if name not in counters:
-            raise LabError(f"host {self.index}: no counter {name!r}; there are {sorted(counters)}")
+            raise LabError(f"host {self.index}: no counter {name!r}; it has {sorted(counters)}")
         return counters[name]
 
     def set_link(self, up: bool) -> None:
-        """Plugs the host's cable in or pulls it."""
+        """Sets the host's link up or down."""
         _ip("-n", self.namespace, "link", "set", self.interface, "up" if up else "down")
 
     def has_link(self) -> bool:
-        """Whether its kernel has come to look at the carrier, and sends. Until then a frame that is
-        sent vanishes without an error."""
+        """Whether the kernel has noticed the carrier. Until then it drops outgoing frames without
+        an error."""
         return self.read(f"/sys/class/net/{self.interface}/operstate").strip() == "up"
 
     def end_processes(self, patience: float = 2.0) -> None:
-        """Ends what popen started: SIGTERM, then after `patience` seconds SIGKILL."""
+        """Ends the programs of popen: SIGTERM, then after `patience` seconds SIGKILL."""
         alive = [p for p in self.processes if p.poll() is None]
         for process in alive:
             _end(process, signal.SIGTERM)
@@ -225,13 +224,13 @@ class Host:
 
 
 class Lab:
-    """Some hosts on a wire, for the length of a `with` block.
+    """Hosts on a wire, for the length of a `with` block.
 
-    hosts: 2 to 64. wire: "veth-1500", "veth-9000", "veth-1500-nooff", or with
-    "-bridge" behind it, which more than two hosts need.
-    relay: faults between two hosts; `relay_counts` tells afterwards what it did.
-    threaded: GRO with a kernel thread per device (NAPI), so that the receiver's
-    work is not done on the sender's core.
+    hosts: 2 to 64. wire: "veth-1500", "veth-9000", "veth-1500-nooff", or with the
+    suffix "-bridge", which more than two hosts need.
+    relay: faults between two hosts; `relay_counts` has its counts afterwards.
+    threaded: threaded NAPI with GRO, so that the receiver's work does not run on
+    the sender's core.
     """
 
     def __init__(
@@ -245,7 +244,7 @@ class Lab:
         if not 2 <= hosts <= 64:
             raise LabError(f"{hosts} hosts: a lab has 2 to 64")
         if hosts > 2 and relay:
-            raise LabError(f"{hosts} hosts: a relay joins two; leave the relay out or take 2 hosts")
+            raise LabError(f"{hosts} hosts: a relay joins two; drop the relay, or use 2 hosts")
         if hosts > 2 and not parsed.bridge:
             parsed = Wire.parse(wire + "-bridge")
         self.wire = parsed
@@ -260,8 +259,8 @@ class Lab:
         self._sigterm: Any = None
 
     def await_links(self) -> None:
-        """Waits until every host's interface carries frames, as it does a while after a cable was
-        plugged in at either end. LabError after LINK_S."""
+        """Waits until every host's interface carries frames: the kernel notices a carrier late.
+        Raises LabError after LINK_S."""
         limit = time.monotonic() + LINK_S
         for host in self.hosts:
             while not host.has_link():
@@ -271,12 +270,12 @@ class Lab:
 
     @property
     def middle(self) -> str:
-        """The namespace between the hosts, with the relay or the bridge; port0 leads to host 0."""
+        """The namespace of the relay or the bridge between the hosts; port0 leads to host 0."""
         if not self._middle:
-            raise LabError("nothing stands between the hosts of this wire")
+            raise LabError("this wire has no relay or bridge between the hosts")
         return self._middle
 
-    # -- life
+    # -- lifetime
 
     def __enter__(self) -> Lab:
         clean()
@@ -313,7 +312,7 @@ class Lab:
         self._restore_sigterm()
 
     def _catch_sigterm(self) -> None:
-        """SIGTERM ends the `with` block like Ctrl-C does, unless someone else handles it."""
+        """Makes SIGTERM end the `with` block like Ctrl-C, unless it has a handler already."""
         self._sigterm = None
         if threading.current_thread() is not threading.main_thread():
             return
@@ -350,7 +349,8 @@ class Lab:
         self.relay = Relay(spec, self._middle, "port0", "port1")
 
     def impair(self, spec: RelaySpec) -> Dict[str, Any]:
-        """Other faults from now on; what the relay did so far. What waits in it is lost."""
+        """Changes the faults from now on. Returns the relay's counts so far. Frames in the relay
+        are lost."""
         assert self.relay, "this lab has no relay"
         counts = self.relay.stop()
         self.relay = None
@@ -390,7 +390,7 @@ class Lab:
             self._port(host)
 
     def _port(self, host: Host) -> str:
-        """A cable from a host to the middle; the name of its end there."""
+        """Makes a veth pair from a host to the middle. Returns the name of the middle's end."""
         assert self._middle
         port = f"port{host.index}"
         self._veth(host, self._middle, port)
@@ -407,11 +407,11 @@ class Lab:
         _ip("-n", name, "address", "add", f"{host.address}/{host.prefix}", "dev", INTERFACE)
         _ip("-n", name, "link", "set", INTERFACE, "up")
         if self.threaded:
-            # A veth polls, and so can have a thread, only while it is up with GRO on.
+            # A veth has NAPI, and so a thread, only while it is up with GRO on.
             _switch_offloads(name, INTERFACE, ("gro",), True)
             host.write(f"/sys/class/net/{INTERFACE}/threaded", "1")
-        # The machine's default may be one that a namespace cannot change; a route
-        # may name the congestion control of its connections all the same.
+        # A namespace may not be allowed to change the default congestion control. A route can set
+        # it for its connections.
         _ip(
             "-n",
             name,
@@ -436,7 +436,7 @@ def _leave(number: int, frame: Optional[FrameType]) -> None:
 
 
 def _quiet_ipv6(namespace: str) -> None:
-    """No neighbour discovery: a silent wire carries nothing but what a test sends."""
+    """Switches IPv6 off: neighbour discovery would add frames to the test's own."""
     switches = [f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6" for which in ("all", "default")]
     command = ["ip", "netns", "exec", namespace, "tee", *switches]
     subprocess.run(command, input="1", text=True, capture_output=True, timeout=10)
@@ -450,11 +450,11 @@ def _switch_offloads(namespace: str, interface: str, which: Sequence[str], on: b
         raise LabError(f"{' '.join(command)}: {done.stderr.strip()}")
 
 
-# -- what tells the living from the dead
+# -- finding the labs of dead owners
 
 
 def _lock(lab_id: str) -> int:
-    """Makes and locks the file that says that this lab is alive; its descriptor."""
+    """Makes and locks the file that marks this lab as alive. Returns its descriptor."""
     LOCKS.mkdir(parents=True, exist_ok=True)
     path = LOCKS / lab_id
     while True:
@@ -462,13 +462,13 @@ def _lock(lab_id: str) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX)
         if os.fstat(fd).st_nlink:
             break
-        os.close(fd)  # somebody who cleans up was faster; make it anew
+        os.close(fd)  # another process's clean() has removed the file: make it again
     os.write(fd, json.dumps({"pid": os.getpid(), "started": time.time()}).encode())
     return fd
 
 
 def _locked_by_nobody(path: Path) -> Optional[int]:
-    """The lock of a dead owner's file, taken; None while the owner lives."""
+    """Locks a dead owner's file and returns its descriptor; None while the owner lives."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -484,14 +484,14 @@ def _locked_by_nobody(path: Path) -> Optional[int]:
 
 
 def namespaces() -> List[str]:
-    """Names of all labs' namespaces on this machine."""
+    """The names of the namespaces of all labs on this machine."""
     folder = Path("/run/netns")
     found = folder.iterdir() if folder.is_dir() else iter(())
     return sorted(path.name for path in found if path.name.startswith(PREFIX))
 
 
 def _remove(lab_id: str) -> List[str]:
-    """Removes a lab's namespaces, with the processes that still run in them."""
+    """Removes a lab's namespaces and kills the processes in them."""
     gone = [name for name in namespaces() if name.startswith(f"{PREFIX}{lab_id}-")]
     for name in gone:
         for pid in _ip("netns", "pids", name).split():
@@ -502,7 +502,7 @@ def _remove(lab_id: str) -> List[str]:
 
 
 def clean() -> List[str]:
-    """Removes what labs left behind whose owners are dead; the names removed."""
+    """Removes the labs of dead owners. Returns the names of the removed namespaces."""
     gone: List[str] = []
     for path in sorted(LOCKS.iterdir()) if LOCKS.is_dir() else []:
         fd = _locked_by_nobody(path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command tools/lab: hosts to try things on by hand."""
+"""The command tools/lab: hosts for experiments by hand."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tools.hosts.relay import RelayError, RelaySpec
 
 
 def _folders(folder: Path, host: labs.Host) -> Dict[str, str]:
-    """The variables that name a host's folders: a namespace has the machine's files, and what is
-    set up in a lab is not for the machine."""
+    """The variables of a host's folders. A namespace shares the machine's files, so each host needs
+    folders apart from the machine's."""
     home = folder / f"host{host.index}"
     return {"HARP_CONF_DIR": str(home / "config"), "HARP_RUN_DIR": str(home / "run")}
 
 
 def _write_program(folder: Path, host: labs.Host) -> None:
-    """The program that runs a command in a host, a shell if none is named."""
+    """Writes the program that runs a command in a host, by default a shell."""
     variables = _folders(folder, host)
     Path(variables["HARP_RUN_DIR"]).mkdir(parents=True)
     path = folder / "bin" / f"h{host.index}"
@@ -41,35 +41,35 @@ def _write_program(folder: Path, host: labs.Host) -> None:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Hosts as network namespaces on a virtual wire. Needs root."""
+    """Make hosts from network namespaces on a virtual wire. Needs root."""
 
 
 @main.command()
-@click.option("--hosts", default=2, show_default=True, help="How many, 2 to 64.")
+@click.option("--hosts", default=2, show_default=True, help="Number of hosts, 2 to 64.")
 @click.option(
     "--wire",
     default="veth-1500",
     show_default=True,
-    help="veth-MTU[-nooff][-bridge]; nooff: TSO, GSO, GRO and checksums off.",
+    help="veth-MTU[-nooff][-bridge]; nooff: TSO, GSO, GRO and checksum offloads off.",
 )
 @click.option(
     "--relay",
     default=None,
     metavar="SPEC",
     help="Faults between two hosts: drop=P, drop_burst=N, duplicate=P, reorder=P/N, "
-    "corrupt=P, delay_us=N, rate_mbps=N, queue=N, seed=N, joined by commas.",
+    "corrupt=P, delay_us=N, rate_mbps=N, queue=N, seed=N, separated by commas.",
 )
-@click.option("--threaded", is_flag=True, help="Threaded NAPI on the hosts' devices.")
+@click.option("--threaded", is_flag=True, help="Use threaded NAPI on the hosts' devices.")
 @click.argument("command", nargs=-1)
 def up(
     hosts: int, wire: str, relay: Optional[str], threaded: bool, command: Tuple[str, ...]
 ) -> None:
-    """Make hosts, run COMMAND in the first one (a shell if none), remove the hosts.
+    """Make hosts, run COMMAND (default: a shell) in the first one, remove the hosts.
 
-    COMMAND finds programs h0, h1 and so on, which run a command in one of the
-    hosts. Each host has folders of its own for HARP's configuration and
-    statistics. The environment of COMMAND has LAB_HOSTS, the namespaces of all
-    hosts, and LAB_ADDRESSES, in the same order.
+    COMMAND finds the programs h0, h1 and so on, which run a command in that host.
+    Each host has its own folders for HARP's configuration and statistics. In the
+    environment of COMMAND, LAB_HOSTS has the namespaces of all hosts, and
+    LAB_ADDRESSES their addresses in the same order.
     """
     try:
         spec = None if relay is None else RelaySpec.parse(relay)
@@ -97,7 +97,7 @@ def up(
 
 
 def _run_in_foreground(words: "list[str]", env: "dict[str, str]") -> int:
-    """Runs a program that owns the terminal: Ctrl-C is for it to act on, not for us."""
+    """Runs a program in the foreground. Ctrl-C goes to the program; this process ignores it."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with subprocess.Popen(words, env=env, restore_signals=True) as process:
@@ -112,14 +112,14 @@ def _run_in_foreground(words: "list[str]", env: "dict[str, str]") -> int:
 
 @main.command("list")
 def list_labs() -> None:
-    """Show the hosts there are."""
+    """List the existing hosts."""
     for lab_id, names in labs.labs().items():
         click.echo(f"{lab_id}: {' '.join(names)}")
 
 
 @main.command()
 def clean() -> None:
-    """Remove hosts whose owner is dead; those of a living owner stay."""
+    """Remove the hosts of dead owners."""
     for name in labs.clean():
         click.echo(f"removed {name}")
 

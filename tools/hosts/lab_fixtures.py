@@ -14,7 +14,7 @@ from tools.hosts.lab import Lab
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    """Two hosts on a wire, made once for each file of tests."""
+    """Two hosts on a wire, made once for each test file."""
     if os.geteuid() != 0:
         pytest.skip("a lab's hosts need root")
     with Lab(hosts=2, wire="veth-1500") as made:
@@ -23,7 +23,7 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture
 def make_lab() -> Iterator[Callable[..., Lab]]:
-    """Makes labs (the arguments are Lab's) that are removed when the test ends."""
+    """Makes labs, with Lab's arguments. The end of the test removes them."""
     if os.geteuid() != 0:
         pytest.skip("a lab's hosts need root")
     with contextlib.ExitStack() as stack:

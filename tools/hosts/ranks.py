@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sites and the programs that run there: configurations, ranks of harp-perf, and what they say.
+"""Sites and their programs: configurations, ranks of harp-perf, and their output.
 
-A Site is a folder with ztcp*.conf and a run folder; a Program runs at one, and the lines that
-it says are kept with the moment of each; a Perf is one rank of harp-perf.
+A Site is a folder with ztcp*.conf and a run folder. A Program runs at a site; its output lines are
+kept with their times. A Perf is one rank of harp-perf.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from harp import paths
 from harp.observe import statfile
 from tools.hosts.lab import Host
 
-START_S = 60.0  # a program's start on a busy machine
+START_S = 60.0  # seconds for a program's start on a busy machine
 
 Words = Sequence[str]
 
 
 class TooLate(AssertionError):
-    """Something did not happen in time; the message says what, and what the programs said."""
+    """A timeout passed. The message says which, with the programs' output."""
 
 
 @dataclass
 class Site:
-    """Where a rank runs and what it is told: a folder with ztcp*.conf and a run folder.
+    """The place and configuration of a rank: a folder with ztcp*.conf and a run folder.
 
-    `prefix` stands before its command line (a namespace, lost capabilities);
+    `prefix` precedes its command line (a namespace, dropped capabilities).
     `environment` is added to this process's.
     """
 
     folder: Path
     prefix: Words = ()
     environment: dict[str, str] = field(default_factory=dict)
-    address: str = ""  # what peers see, without its prefix
+    address: str = ""  # the address that peers see, without prefix
 
     def __post_init__(self) -> None:
         self.run_folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ class Site:
         return [*self.prefix, *words]
 
     def all_environment(self) -> dict[str, str]:
-        # Another run's settings must not reach this one.
+        # Settings of this process must not reach the rank.
         inherited = {k: v for k, v in os.environ.items() if not _is_setting(k)}
         return {
             **inherited,
@@ -71,12 +71,11 @@ class Site:
         }
 
     def published(self) -> list[statfile.Process]:
-        """What the site's processes publish."""
+        """The statistics files of the site's processes."""
         return statfile.scan([self.run_folder])
 
 
 def _is_setting(name: str) -> bool:
-    # LOCAL_ and the like: a launcher's words about ranks of its own.
     return (name.startswith("HARP_") and name != "HARP_BUILD_DIR") or name.startswith("NCCL_")
 
 
@@ -87,7 +86,7 @@ def _behind(faults: str, device: str) -> str:
 def packet_site(
     folder: Path, host: Host, own_address: bool = False, faults: str = "", **keys: object
 ) -> Site:
-    """HARP over a host's interface; faults: a specification for the fault port."""
+    """HARP on a host's interface; faults: a specification for the fault port."""
     address = f"{host.own_address}/{host.prefix}" if own_address else "kernel"
     device = f"packet:{host.interface}"
     lines = {"device": _behind(faults, device), "address": address, **keys}
@@ -100,7 +99,7 @@ def packet_site(
 
 
 def wire_path() -> Path:
-    """A name for a wire; its ends remove it."""
+    """A new name for a wire. The ends of the wire remove the file."""
     return Path(f"/dev/shm/harp-test-{secrets.token_hex(6)}")
 
 
@@ -117,8 +116,8 @@ def _end_site(folder: Path, number: int, **keys: object) -> Site:
 
 
 def ethdev_devices(socket: Path) -> tuple[str, str]:
-    """The ends of a link over DPDK, with large segments: vhost, which makes the socket and may
-    refer to memory, and virtio_user, which joins it and copies."""
+    """The two devices of a DPDK link with TSO: vhost, which makes the socket and can reference
+    memory, and virtio_user, which connects to it and copies."""
     return (
         f"dpdk:net_vhost0,iface={socket},tso=1",
         f"dpdk:virtio_user0,path={socket},queue_size=1024,mrg_rxbuf=1",
@@ -126,13 +125,13 @@ def ethdev_devices(socket: Path) -> tuple[str, str]:
 
 
 def ethdev_site(folder: Path, socket: Path, number: int, faults: str = "", **keys: object) -> Site:
-    """One end of such a link; number: 1 (vhost) or 2."""
+    """One end of a DPDK link; number: 1 (vhost) or 2 (virtio_user)."""
     device = ethdev_devices(socket)[number - 1]
     return _end_site(folder, number, device=_behind(faults, device), **keys)
 
 
 class Program:
-    """A program at a site; what it says is kept with the moment of each line."""
+    """A program at a site. `said` has the lines of its standard error with their times."""
 
     def __init__(self, site: Site, words: Words) -> None:
         self.site = site
@@ -140,7 +139,7 @@ class Program:
         self.process = subprocess.Popen(
             site.command(words),
             env=site.all_environment(),
-            cwd=site.folder,  # where a core file would go
+            cwd=site.folder,  # for core files
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -156,7 +155,7 @@ class Program:
             self.said.append((time.monotonic(), line.rstrip("\n")))
 
     def lines(self, mark: str = "") -> list[str]:
-        """What it has said so far; mark: only the lines that contain it."""
+        """The output lines so far that contain `mark`."""
         return [line for _, line in self.said if mark in line]
 
     @property
@@ -164,7 +163,8 @@ class Program:
         return self.lines("NCCL WARN")
 
     def wait_for_line(self, mark: str, timeout: float) -> tuple[float, str]:
-        """The first line with the mark, and its moment; TooLate after timeout seconds."""
+        """The time and text of the first line with the mark. Raises TooLate after `timeout`
+        seconds."""
         limit = time.monotonic() + timeout
         while True:
             for moment, line in list(self.said):
@@ -175,13 +175,14 @@ class Program:
             time.sleep(0.005)
 
     def signal(self, number: int) -> float:
-        """Sends a signal; the moment."""
+        """Sends a signal. Returns the time."""
         moment = time.monotonic()
         self.process.send_signal(number)
         return moment
 
     def wait(self, timeout: float) -> int:
-        """Its exit status, everything that it said being read; TooLate if it lives on."""
+        """Waits for the end. Returns the exit status; all output is read then. Raises TooLate
+        after `timeout` seconds."""
         try:
             status = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -192,8 +193,8 @@ class Program:
         return status
 
     def end(self) -> None:
-        """Ends it if it lives. It may be stopped. With HARP_TEST_GENTLY it has a moment to end by
-        itself, as its input has: who is killed leaves no counts of what was reached."""
+        """Ends it if it runs, even if it is stopped. With HARP_TEST_GENTLY it gets 3 s to end at
+        the end of its input: a killed process writes no coverage counts."""
         assert self.process.stdin
         if os.environ.get("HARP_TEST_GENTLY") and self.process.poll() is None:
             with suppress(BrokenPipeError, subprocess.TimeoutExpired):
@@ -202,7 +203,7 @@ class Program:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
             self.process.send_signal(signal.SIGCONT)
-        self.process.wait(60)  # a machine that is busy
+        self.process.wait(60)  # on a busy machine
         for reader in self._readers:
             reader.join(5)
         with suppress(BrokenPipeError):
@@ -221,7 +222,7 @@ class Perf(Program):
     def __init__(self, site: Site, words: Words, rank: int, meeting: str, nranks: int = 2) -> None:
         where = ["--rank", str(rank), "--nranks", str(nranks), "--rendezvous", meeting]
         super().__init__(site, [str(paths.perf_program()), *words, *where])
-        # Nobody waits for its answers, but a full pipe would stop it.
+        # A thread reads its standard output: a full pipe would block it.
         self.table: list[str] = []
         self._readers.append(threading.Thread(target=self._collect, daemon=True))
         self._readers[1].start()
@@ -231,7 +232,7 @@ class Perf(Program):
         self.table.extend(self.process.stdout)
 
     def wrong(self) -> list[int]:
-        """The table's column of wrong elements, by row."""
+        """The number of wrong elements in each row of its table."""
         return [int(line.split()[8]) for line in self.table if not line.startswith("#")]
 
 
@@ -239,7 +240,7 @@ WRONG_ELEMENTS = re.compile(r"(\d+) (?:wrong elements|elements arrived wrong)")
 
 
 def wrong_elements(rank: Perf) -> Optional[int]:
-    """Elements that a rank which has failed saw arrive wrong; None: it does not say."""
+    """The number of wrong elements that a failed rank reports; None without a report."""
     told = [WRONG_ELEMENTS.search(line) for line in rank.lines()]
     return max((int(found.group(1)) for found in told if found), default=None)
 
@@ -247,8 +248,8 @@ def wrong_elements(rank: Perf) -> Optional[int]:
 def wait_until(
     what: Callable[[], Any], timeout: float, why: str, of: Sequence[Program] = ()
 ) -> Any:
-    """What the function returns once that is true. TooLate with why, and what the
-    programs said, after timeout seconds, or if one of them has ended."""
+    """Waits until the function returns a true value, and returns it. Raises TooLate with `why` and
+    the programs' output after `timeout` seconds, or if one of them has ended."""
     limit = time.monotonic() + timeout
     while True:
         found = what()

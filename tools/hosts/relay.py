@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The relay between two hosts of a lab: which faults it makes, and its process."""
+"""The relay between two hosts of a lab: its faults and its process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harp.paths import build_dir
 
 
 class RelayError(RuntimeError):
-    """The relay's spec is wrong, it is not built, did not start, or ended by itself."""
+    """The relay's spec is wrong, it is not built, did not start, or ended early."""
 
 
 def _number(kind: Callable[[str], Any], key: str, value: str) -> Any:
@@ -28,13 +28,13 @@ def _number(kind: Callable[[str], Any], key: str, value: str) -> Any:
 
 @dataclass(frozen=True)
 class RelaySpec:
-    """Faults that a relay makes in both directions; the same seed makes the same ones.
+    """The faults of a relay, in both directions. The same seed gives the same faults.
 
     drop, duplicate, reorder, corrupt: probabilities for each TCP frame. A loss
-    takes drop_burst frames in a row; a reordered frame is overtaken by 3 to
-    reorder_depth others; a corrupt one has one byte flipped behind its Ethernet
-    header, with checksums complete before. delay_us: one way. rate_mbps: 0 is no
-    limit. queue: frames that wait for delay and rate; more are lost.
+    drops drop_burst frames in a row. A reordered frame is overtaken by 3 to
+    reorder_depth others. A corrupt frame has one flipped byte after its Ethernet
+    header; its checksums are completed before. delay_us: one way. rate_mbps: 0 is no
+    limit. queue: the most frames that wait for delay and rate; others are dropped.
     """
 
     drop: float = 0.0
@@ -50,7 +50,7 @@ class RelaySpec:
 
     @classmethod
     def parse(cls, text: str) -> RelaySpec:
-        """Reads what `text` writes. RelayError names what is no key or no number."""
+        """Parses the format of `text`. Raises RelayError for an unknown key or a bad number."""
         values: Dict[str, Any] = {}
         types = {f.name: type(f.default) for f in fields(cls)}
         for word in filter(None, text.split(",")):
@@ -65,7 +65,7 @@ class RelaySpec:
         return cls(**values)
 
     def text(self) -> str:
-        """The spec as the relay program reads it."""
+        """The spec in the format of the relay program."""
         words = {
             "drop": self.drop,
             "drop_burst": self.drop_burst,
@@ -81,18 +81,18 @@ class RelaySpec:
 
 
 def relay_program() -> Path:
-    """The built relay; RelayError says how to build it."""
+    """The path of the built relay. Raises RelayError with the way to build it."""
     program = build_dir() / "tools" / "relay" / "harp-relay"
     if not program.is_file():
-        raise RelayError(f"{program} is not there: build it with meson compile -C {build_dir()}")
+        raise RelayError(f"{program} is missing: build it with meson compile -C {build_dir()}")
     return program
 
 
 class Relay:
-    """A running relay in a namespace of two interfaces."""
+    """A running relay in a namespace with two interfaces."""
 
     def __init__(self, spec: RelaySpec, namespace: str, a: str, b: str) -> None:
-        """Starts it and waits, at most 10 s, until it forwards. RelayError says why it doesn't."""
+        """Starts it and waits up to 10 s until it forwards. Raises RelayError with its output."""
         self._folder = tempfile.TemporaryDirectory(prefix="harp-relay-")
         self._report = Path(self._folder.name) / "report.json"
         words = ["ip", "netns", "exec", namespace, relay_program(), a, b, spec.text(), self._report]
@@ -113,9 +113,9 @@ class Relay:
             raise RelayError(said.strip() or "the relay did not start within 10 s")
 
     def stop(self) -> Dict[str, Any]:
-        """Ends it; what it did, by direction ("a_to_b", "b_to_a"), as counts.
+        """Ends it. Returns its counts by direction ("a_to_b", "b_to_a").
 
-        RelayError if it had ended by itself.
+        Raises RelayError if it had ended early.
         """
         early = self._process.poll() is not None
         self._process.send_signal(signal.SIGTERM)

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's TCP, and the two ends of a pipe, for transfers whose bytes are checked by hash.
+"""A peer over the kernel's TCP, and the two ends of a pipe, for transfers verified by hash.
 
     tcp_peer.py listen ADDRESS PORT [OPTIONS]    prints "ready" to standard error first
     tcp_peer.py connect ADDRESS PORT [OPTIONS]
     tcp_peer.py source [OPTIONS]                 to standard output
-    tcp_peer.py sink                             from standard input; "ready" first, too
+    tcp_peer.py sink                             from standard input; also prints "ready" first
 
 Options: --send BYTES, --seed N, --rate MB (per second, 10^6 bytes; 0 is no limit), --cc NAME,
---held ("ready" to standard error first; until standard input has a line, nothing is sent);
-of the sink: --stall SECONDS, for which it does not read, once something has come.
+--held (prints "ready" to standard error and sends only after a line on standard input). Option of
+the sink: --stall SECONDS (a pause in reading after the first bytes).
 
-What was sent and received is told as JSON at the end: bytes and SHA-256 of each, the
-seconds from the first byte received to the last, and how much had come when (seconds of
-CLOCK_MONOTONIC). The source tells on standard error, all others on standard output.
+The program reports at its end as JSON: bytes and SHA-256 sent and received, the seconds from the
+first byte received to the last, and a timeline of the bytes received (seconds of CLOCK_MONOTONIC).
+The source reports on standard error, the others on standard output.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SAMPLE_S = 0.02
 
 
 def pieces(total: int, seed: int) -> Iterator[bytes]:
-    """`total` bytes that depend on the seed and the offset."""
+    """`total` bytes that depend on seed and offset."""
     block = random.Random(seed).randbytes(CHUNK)
     for offset in range(0, total, CHUNK):
         piece = (seed << 56 ^ offset).to_bytes(8, "big") + block[8:]
@@ -57,7 +57,7 @@ class Pace:
 
 
 def send(write: Callable[[bytes], Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Sends what the options say; what that was."""
+    """Sends the data of the options. Returns its size and hash."""
     if options.held:
         say_ready()
         sys.stdin.readline()
@@ -70,7 +70,7 @@ def send(write: Callable[[bytes], Any], options: argparse.Namespace) -> dict[str
 
 
 def receive(read_into: Callable[[memoryview], int], stall: float = 0.0) -> dict[str, Any]:
-    """Receives to the end; what came, and in how many seconds."""
+    """Receives to the end. Returns size, hash, seconds and timeline."""
     digest, count, view = hashlib.sha256(), 0, memoryview(bytearray(CHUNK))
     first = last = time.monotonic()
     timeline: list[tuple[float, int]] = []
@@ -92,7 +92,7 @@ def receive(read_into: Callable[[memoryview], int], stall: float = 0.0) -> dict[
 
 
 def converse(connection: socket.socket, options: argparse.Namespace) -> dict[str, Any]:
-    """Sends and receives at the same time, as far as each side has something to say."""
+    """Sends and receives at the same time."""
     with ThreadPoolExecutor(1) as receiver:
         received = receiver.submit(receive, connection.recv_into)
         sent = send(connection.sendall, options)

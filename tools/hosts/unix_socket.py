@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unix sockets of other processes: a connection that is cut while both of its ends live."""
+"""Cuts the Unix socket connection of another process while both ends live."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Optional
 
-PIDFD_GETFD = 438  # of every architecture; neither Python nor an old C library has it
+PIDFD_GETFD = 438  # on every architecture; Python and old C libraries lack the call
 CONNECTED = "03"  # SS_CONNECTED, in /proc/net/unix
 
 
 def _connections(path: Path) -> Iterator[str]:
-    """The inodes of what a listener at this path has accepted: such sockets bear its name."""
+    """The inodes of the connections that the listener at this path has accepted. Accepted sockets
+    have the listener's name."""
     for line in Path("/proc/net/unix").read_text().splitlines():
         words = line.split()
         if words[5] == CONNECTED and words[-1] == str(path):
@@ -23,10 +24,10 @@ def _connections(path: Path) -> Iterator[str]:
 
 
 def _number_of(inodes: set[str], entry: Path) -> Optional[int]:
-    """The descriptor's number, if it is one of these sockets'."""
+    """The number of the descriptor if it is one of these sockets, else None."""
     try:
         return int(entry.name) if os.readlink(entry).strip("socket:[]") in inodes else None
-    except FileNotFoundError:  # closed meanwhile
+    except FileNotFoundError:  # closed since the listing
         return None
 
 
@@ -43,13 +44,13 @@ def _duplicate(pid: int, number: int) -> socket.socket:
 
 
 def cut(pid: int, path: Path) -> None:
-    """Shuts down every connection that a process has accepted at a path. LookupError: there is
-    none; OSError: this user may not trace the process."""
+    """Shuts down every connection that a process has accepted at a path. Raises LookupError if
+    there is none, OSError if this user may not trace the process."""
     inodes = set(_connections(path))
     entries = Path(f"/proc/{pid}/fd").iterdir()
     numbers = [number for entry in entries if (number := _number_of(inodes, entry)) is not None]
     if not numbers:
-        raise LookupError(f"process {pid} has accepted nobody at {path}")
+        raise LookupError(f"process {pid} has accepted no connection at {path}")
     for number in numbers:
         with _duplicate(pid, number) as connection:
             connection.shutdown(socket.SHUT_RDWR)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurement: rows, interleaved pairs, medians and tables, on the hosts of a lab."""
+"""Measurements on the hosts of a lab: interleaved pairs, medians and tables."""

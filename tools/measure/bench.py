@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark: HARP and the kernel's TCP on the same wire, turn and turn about.
+"""The benchmark: HARP and the kernel's TCP on the same wire, in interleaved pairs.
 
-On each wire both sides first try their settings and keep the best one; then
-they are measured in pairs, so that what slows the machine slows both, with
-iperf3 and the packet port's raw speed in every round. Figures are medians with
-their range; a ratio is the median of the pairs' ratios.
+On each wire, both sides first try their settings and keep the best. They are then measured in
+pairs, so that a slow machine slows both. Every round also measures iperf3 and the raw speed of the
+packet port. Figures are medians with their range; a ratio is the median of the pairs' ratios.
 
-On links of shared memory (tools/measure/shared.py) HARP's two directions are
-measured beside the kernel's TCP on the veth that comes nearest, and beside the
-link's own raw speed, with and without the copy that every receiver has to make.
+On links of shared memory (tools/measure/shared.py), both directions of HARP are compared with the
+kernel's TCP on the most similar veth, and with the raw speed of the link, with and without the
+receiver's copy.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ TRIAL = Task(
     step=MIB,
     outstanding=8,
 )
-BUSY = 0.2  # of the cores: above it the machine's own load drowns what a run costs
+BUSY = 0.2  # of the cores: with more other load, CPU figures of a run mean nothing
 KERNEL, HARP, IPERF, RAW = "kernel-tcp", "harp-packet", "iperf3", "raw"
 ETHDEV = tuple(f"harp-ethdev {direction}" for direction in DIRECTIONS)
 RAW_SHARED = tuple(
@@ -66,7 +65,7 @@ YARDSTICKS = {
 
 
 def row_of(record: Record) -> str:
-    """Which row of a cell a record belongs to: its transport, and who sent where that matters."""
+    """The row of a cell for a record: its transport, and its direction on a shared link."""
     words = [record["transport"]]
     if record["direction"] in DIRECTIONS:
         words.append(record["direction"] + (", copied" if record.get("copy") else ""))
@@ -75,7 +74,7 @@ def row_of(record: Record) -> str:
 
 @dataclass(frozen=True)
 class Target:
-    """What a row must reach: `ours` over `theirs`, at least or at most `bound`."""
+    """A target: the ratio of `ours` to `theirs` must be at least, or at most, `bound`."""
 
     wire: str
     op: str
@@ -87,7 +86,8 @@ class Target:
     def text(self) -> str:
         what = "p50" if self.op == "pingpong" else "GB/s"
         sign = "≤" if self.at_most else "≥"
-        return f"{self.wire}, {self.op}: {self.ours} {what} {sign} {self.bound}× {self.theirs}"
+        wire = f"{self.wire} (shared memory)" if self.wire in SHARED else self.wire
+        return f"{wire}, {self.op}: {self.ours} {what} {sign} {self.bound}× {self.theirs}"
 
     def met(self, ratio: float) -> bool:
         return ratio <= self.bound if self.at_most else ratio >= self.bound
@@ -95,12 +95,12 @@ class Target:
 
 @dataclass(frozen=True)
 class Plan:
-    """How much to measure."""
+    """The extent of a measurement."""
 
     wires: Tuple[str, ...]
     shared: Tuple[str, ...]
     pairs: int
-    seconds: float  # that 1 MiB messages flow in each run, at the faster side's speed
+    seconds: float  # of each run with 1 MiB messages, at the faster side's speed
     round_trips: int
     yardstick_s: float  # of iperf3, and of raw frames
     targets: Tuple[Target, ...]
@@ -114,7 +114,7 @@ def _targets(wires: Sequence[Tuple[str, float]]) -> Tuple[Target, ...]:
 
 
 def _shared_targets(links: Sequence[Tuple[str, float]]) -> Tuple[Target, ...]:
-    """For each direction: it is the worse one that counts."""
+    """The targets of each direction: both directions must meet theirs."""
     found = [
         Target(link, "sendrecv", row, KERNEL, bound) for link, bound in links for row in ETHDEV
     ]
@@ -150,7 +150,7 @@ FULL = Plan(
 
 @dataclass
 class Cell:
-    """One operation on one wire: the settings that won, and what every pair gave."""
+    """One operation on one wire: the best settings, and the records of every pair."""
 
     wire: str
     op: str
@@ -164,12 +164,12 @@ class Cell:
         return f"{self.wire}, {self.op} {size_text(self.size)}"
 
     def figures(self, transport: str) -> List[float]:
-        """What counts here: GB/s, or for round trips the median in microseconds."""
+        """The figures to compare: GB/s, or for pingpong the median in microseconds."""
         name = "p50_us" if self.op == "pingpong" else "algbw_gbs"
         return [record[name] for record in self.records.get(transport, [])]
 
     def ratio(self, ours: str, theirs: str) -> Optional[Summary]:
-        """Over the pairs of which both sides are whole; None if there are none."""
+        """The ratios over the pairs with both records; None if there are none."""
         pairs = [
             {
                 record["pair"]: figure
@@ -182,7 +182,7 @@ class Cell:
 
 
 class Bench:
-    """Runs a plan. `progress` is told what happens, one line at a time."""
+    """Runs a plan. `progress` receives one line for each event."""
 
     def __init__(self, plan: Plan, progress: Callable[[str], None]) -> None:
         self._plan = plan
@@ -193,7 +193,7 @@ class Bench:
 
     def run(self) -> None:
         self.load = idle_load()
-        self._say(f"the machine's own load is {self.load:.1%} of its cores")
+        self._say(f"other load of the machine: {self.load:.1%} of its cores")
         for wire in self._plan.wires:
             with Lab(2, wire) as lab:
                 self._stream(lab)
@@ -218,7 +218,7 @@ class Bench:
             self._yardsticks(lab, cell, pair)
 
     def _long_enough(self, fastest: float) -> Task:
-        """Messages for as long as the plan says, at so many GB/s."""
+        """The task with enough messages for the plan's duration, at `fastest` GB/s."""
         return replace(TRIAL, iterations=max(int(fastest * 1e9 / MIB * self._plan.seconds), 100))
 
     def _stream_shared(self, lab: Lab, link: SharedLink) -> None:
@@ -290,9 +290,9 @@ class Bench:
     def _best(
         self, lab: Lab, cell: Cell, short: Task, choices: Sequence[Transport]
     ) -> Optional[Tuple[Transport, float]]:
-        """The choice with the most GB/s in two short runs, and how many; None if all fail.
+        """The choice with the most GB/s in two short runs, and its speed; None if all fail.
 
-        Whatever else the machine does only ever slows a run: the faster one counts.
+        The faster of a choice's two runs counts: other work can only slow a run down.
         """
         speeds: Dict[Transport, float] = {}
         for choice in [*choices, *choices]:
@@ -310,7 +310,7 @@ class Bench:
     def _pair(
         self, lab: Lab, cell: Cell, task: Task, sides: Sequence[Optional[Transport]], pair: int
     ) -> None:
-        """Both sides once; who begins changes from pair to pair."""
+        """Measures both sides once. The first side alternates from pair to pair."""
         said: List[str] = []
         for side in sides if pair % 2 == 0 else reversed(sides):
             record = self._run(lab, cell, replace(task, pair=pair), side) if side else None
@@ -320,7 +320,7 @@ class Bench:
         self._say(f"{cell.title()}, pair {pair + 1}: {', '.join(said) or 'nothing'}")
 
     def _run(self, lab: Lab, cell: Cell, task: Task, side: Transport) -> Optional[Record]:
-        """The record; None if the run failed, which the cell remembers."""
+        """The record of a run; None if the run failed. The cell keeps the failure."""
         try:
             record = run_perf(lab, task, side)[0]
         except (RunError, LabError, FileNotFoundError) as error:
@@ -342,7 +342,7 @@ def _one(cell: Cell, record: Record) -> str:
     return f"{row_of(record)} {record['algbw_gbs']:.2f} GB/s"
 
 
-# -- what people see
+# -- output
 
 
 def _cell_line(cell: Cell, transport: str) -> List[str]:
@@ -363,7 +363,7 @@ def _cell_line(cell: Cell, transport: str) -> List[str]:
 
 
 def table(cells: Sequence[Cell]) -> str:
-    """All cells: medians, and the smallest and largest figure in brackets."""
+    """The table of all cells: medians, with the smallest and largest figure in brackets."""
     header = [
         "wire",
         "operation",
@@ -379,7 +379,7 @@ def table(cells: Sequence[Cell]) -> str:
 
 
 def judge(cells: Sequence[Cell], targets: Sequence[Target]) -> List[Tuple[Target, Optional[float]]]:
-    """Every target with the ratio that was reached; None: not measured."""
+    """Every target with its measured ratio; None: not measured."""
     by_name = {(cell.wire, cell.op): cell for cell in cells}
     judged: List[Tuple[Target, Optional[float]]] = []
     for target in targets:
@@ -407,14 +407,14 @@ def _extra(bench: Bench, judged: Sequence[Tuple[Target, Optional[float]]]) -> Di
 
 
 def _count(json_path: Optional[Path]) -> int:
-    """The exit status: 1 if there is nothing to count with."""
+    """Counts instructions. Returns the exit status: 1 if it cannot count."""
     try:
         rows = instructions.rows()
     except instructions.CannotCount as error:
         click.echo(f"bench: {error}", err=True)
         return 1
     click.echo(f"\n{instructions.table(rows)}\n")
-    click.echo("Instructions; bursts of 32 segments of 1448 bytes, checksums and copies apart.")
+    click.echo("Instructions; bursts of 32 segments of 1448 bytes, without checksums and copies.")
     if json_path:
         text = json.dumps(
             {"schema": "harp.instructions/1", "rows": [asdict(row) for row in rows]}, indent=1
@@ -427,20 +427,20 @@ def _count(json_path: Optional[Path]) -> int:
 @click.option(
     "--quick",
     is_flag=True,
-    help="Two wires, two links of shared memory and 5 pairs: about six minutes.",
+    help="Measure two wires and two links of shared memory with 5 pairs: about six minutes.",
 )
 @json_option("all records and targets")
 @click.option(
     "--instructions",
     "counted",
     is_flag=True,
-    help="Only count what a segment costs the stack, by callgrind: repeatable, about a minute.",
+    help="Only count the stack's instructions for a segment with callgrind: about a minute.",
 )
 def main(quick: bool, json_path: Optional[Path], counted: bool) -> None:
-    """Measure HARP beside the kernel's TCP, in interleaved pairs on the same wires.
+    """Compare HARP with the kernel's TCP, in interleaved pairs on the same wires.
 
-    Exit: 0 if every run was whole and right, whether or not it met its target;
-    1 if one failed or moved wrong bytes; 2 on wrong usage.
+    Exit: 0 if every run succeeded, whether or not it met its target; 1 if one failed
+    or moved wrong bytes; 2 on wrong usage.
     """
     if counted:
         sys.exit(_count(json_path))
@@ -455,12 +455,12 @@ def main(quick: bool, json_path: Optional[Path], counted: bool) -> None:
     judged = judge(bench.cells, plan.targets)
     click.echo(f"\n{table(bench.cells)}\n")
     click.echo(
-        f"Medians of {plan.pairs} interleaved pairs (lowest–highest). CPU: the whole machine's.\n"
+        f"Medians of {plan.pairs} interleaved pairs (lowest–highest). CPU: of the whole machine.\n"
     )
     if bench.load > BUSY:
         click.echo(
-            f"The machine was busy with other work ({bench.load:.0%} of its cores): "
-            "its figures are worth little, and CPU nothing.\n"
+            f"Other work used {bench.load:.0%} of the machine's cores: the figures are unreliable, "
+            "and those of CPU mean nothing.\n"
         )
     for target, reached in judged:
         click.echo(verdict(target, reached))

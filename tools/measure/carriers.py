@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who carried the bytes: the kernel's own count of what it sent, held against a capture.
+"""Shows whether HARP or the kernel carried the bytes, by kernel counters and a capture.
 
-The kernel counts every TCP segment that it sends: TcpOutSegs, and those that it
-sends again in TcpRetransSegs. While HARP moves the data, all that the kernels
-may have sent is the control connection over which the ranks meet; a capture on
-the wire shows how many segments that was, and on which ports the rest went.
+The kernel counts the TCP segments that it sends in TcpOutSegs, and retransmissions in
+TcpRetransSegs. When HARP moves the data, the kernels may send only the control connection of the
+ranks' rendezvous. A capture on the wire shows the number of its segments, and the ports of the
+other segments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Dict, Iterator, List, Optional, Tuple, Type
 
 from tools.hosts.lab import Lab, LabError
 
-SNAP = 120  # bytes of a frame that a capture keeps: all headers
+SNAP = 120  # bytes kept of each frame: all headers
 CAPTURE_BUFFER_KIB = 65536
 GLOBAL_HEADER = 24
 RECORD = struct.Struct("<IIII")
@@ -31,7 +31,7 @@ TCP = 6
 
 @dataclass(frozen=True)
 class Segment:
-    """One captured TCP frame; a large one that a device would cut counts once."""
+    """One captured TCP frame. A TSO frame counts once."""
 
     source: str
     source_port: int
@@ -41,7 +41,7 @@ class Segment:
 
 
 def read_capture(data: bytes) -> Iterator[Segment]:
-    """The TCP frames of a file that tcpdump wrote (microseconds, Ethernet)."""
+    """The TCP frames of a tcpdump file (microseconds, Ethernet)."""
     at = GLOBAL_HEADER
     while at + RECORD.size <= len(data):
         _, _, kept, _ = RECORD.unpack_from(data, at)
@@ -68,7 +68,7 @@ def _parse(frame: bytes) -> Optional[Segment]:
 
 @dataclass(frozen=True)
 class Sent:
-    """A kernel's count of the TCP segments that it has sent, and of the resets among them."""
+    """A kernel's count of sent TCP segments, and of the resets among them."""
 
     segments: int
     resets: int
@@ -79,22 +79,22 @@ class Sent:
 
 @dataclass
 class Carriers:
-    """What was seen while a row ran."""
+    """The observations during a row."""
 
-    kernel_segments: List[int]  # by host: how far the kernel's count moved
-    kernel_resets: List[int]  # by host: of these, resets
-    control_segments: List[int]  # by host: captured, sent on the control connection
+    kernel_segments: List[int]  # by host: the increase of the kernel's count
+    kernel_resets: List[int]  # by host: the resets among them
+    control_segments: List[int]  # by host: captured segments sent on the control connection
     control_bytes: int
     data_bytes: int  # payload captured on all other ports
-    data_ports: Dict[Tuple[str, int], int] = field(default_factory=dict)  # payload sent, by end
+    data_ports: Dict[Tuple[str, int], int] = field(default_factory=dict)  # payload, by sending end
     lost: int = 0  # frames that the captures missed
 
     def kernel_only_controlled(self) -> bool:
-        """Whether the control connection is all that the kernels sent."""
+        """Whether the kernels sent only the control connection."""
         return self.kernel_segments == self.control_segments
 
     def kernel_text(self) -> str:
-        """One clause a host: what its kernel sent, and what of it is accounted for."""
+        """For each host: the kernel's segments, and how many are of the control connection."""
         return ", ".join(
             f"host {i} +{moved} (control {control}{f', resets {resets}' if resets else ''})"
             for i, (moved, control, resets) in enumerate(
@@ -103,19 +103,19 @@ class Carriers:
         )
 
     def capture_text(self) -> str:
-        """One clause: bytes, and the ends that sent most of them."""
+        """The captured bytes, and the ends that sent the most of them."""
         ends = sorted(self.data_ports.items(), key=lambda item: -item[1])[:4]
         sent = ", ".join(f"{address}:{port} {size / 1e6:.1f} MB" for (address, port), size in ends)
         return (
-            f"{self.data_bytes / 1e6:.1f} MB outside of the control connection ({sent}), "
+            f"{self.data_bytes / 1e6:.1f} MB outside the control connection ({sent}), "
             f"{self.control_bytes / 1e6:.3f} MB on it"
         )
 
 
 class Watch:
-    """Counts and captures during a `with` block; afterwards `seen` says what there was.
+    """Counts and captures during a `with` block; `seen` has the result afterwards.
 
-    Captures on host 0, past which every control connection goes.
+    It captures on host 0, an end of every control connection.
     """
 
     def __init__(self, lab: Lab, control_port: int) -> None:
@@ -127,8 +127,7 @@ class Watch:
         self.seen: Optional[Carriers] = None
 
     def __enter__(self) -> Watch:
-        # Two captures: that of the control connection must not miss a frame
-        # because the other one is busy.
+        # A capture of its own for the control connection does not lose frames to the busy one.
         self._capture(f"tcp port {self._port}")
         self._capture(f"tcp and not port {self._port}")
         self._before = self._sent()
@@ -186,7 +185,7 @@ class Watch:
         self._captures.append((path, process))
 
     def _settle(self) -> None:
-        """Waits, at most 5 s, until tcpdump has written out what it has seen."""
+        """Waits up to 5 s until tcpdump has written all captured frames."""
         sizes: List[int] = []
         for _ in range(50):
             now = [path.stat().st_size for path, _ in self._captures]
@@ -197,7 +196,7 @@ class Watch:
 
     @staticmethod
     def _stop(process: "subprocess.Popen[str]") -> int:
-        """Ends a capture; how many frames it missed."""
+        """Ends a capture. Returns the number of missed frames."""
         process.terminate()
         _, said = process.communicate(timeout=20)
         for line in said.splitlines():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: all-reduce over two hosts, then four, by kernel TCP and by HARP on the same wire;
-and by HARP over DPDK, on links of shared memory.
+"""The demo: all-reduce over two hosts, then four, over kernel TCP and over HARP on the same wire,
+and over HARP with DPDK on links of shared memory.
 
-Every byte is verified, and for every row of HARP's the kernels' own counters and
-a capture say who carried the bytes.
+Every byte is verified. For every row of HARP, the kernels' counters and a capture show that HARP
+carried the bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ITERATIONS = {2: 10, 4: 3}  # by hosts: four share this machine's cores
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that the demo had to show. `text` says what was seen."""
+    """One check of the demo; `text` has the observation."""
 
     ok: bool
     name: str
@@ -49,7 +49,7 @@ class Check:
 
 @dataclass
 class Row:
-    """One transport over all sizes."""
+    """One transport with all sizes."""
 
     hosts: int
     transport: Transport
@@ -61,7 +61,7 @@ class Row:
         return f"{self.transport.label()}, {self.hosts} hosts"
 
     def bytes_past_host_0(self) -> float:
-        """The least that the timed iterations put on host 0's wire, both ways, bytes."""
+        """The least bytes of the timed iterations on host 0's wire, both ways together."""
         sizes: int = sum(record["size"] for record in self.records)
         return sizes * 4 * (self.hosts - 1) / self.hosts * ITERATIONS[self.hosts]
 
@@ -77,7 +77,7 @@ def rows() -> List[Row]:
 
 
 def run_row(row: Row, last: int, inject_wrong: bool) -> None:
-    """Fills in what the row saw, or why it failed."""
+    """Runs a row. Fills in its records, or its failure."""
     task = Task(
         "all_reduce", Sizes(FIRST, last), ITERATIONS[row.hosts], warmup=2, inject_wrong=inject_wrong
     )
@@ -89,7 +89,7 @@ def run_row(row: Row, last: int, inject_wrong: bool) -> None:
         row.failure = str(error)
 
 
-# -- what a row has to show
+# -- the checks of a row
 
 
 def check_row(row: Row) -> List[Check]:
@@ -116,13 +116,13 @@ def _check_bytes(row: Row) -> Check:
 def _check_kernels_are_silent(row: Row, seen: Carriers) -> Check:
     return Check(
         seen.kernel_only_controlled(),
-        f"{row.title()}: TcpOutSegs moves by the control connection only",
+        f"{row.title()}: TcpOutSegs counts only the control connection",
         seen.kernel_text(),
     )
 
 
 def _check_kernels_speak(row: Row, seen: Carriers) -> Check:
-    """The counter that has to stand still in HARP's rows does move when the kernel sends."""
+    """Checks that the counter increases when the kernel sends: this validates HARP's rows."""
     ok = all(m > c for m, c in zip(seen.kernel_segments, seen.control_segments))
     return Check(ok, f"{row.title()}: TcpOutSegs shows the kernel's work", seen.kernel_text())
 
@@ -137,11 +137,11 @@ def _check_wire(row: Row, seen: Carriers) -> Check:
     )
 
 
-# -- what people see
+# -- output
 
 
 def table(title: str, some: List[Row]) -> str:
-    """Rows side by side: how long one iteration takes, and the bus bandwidth."""
+    """The rows side by side: the time of one iteration, and the bus bandwidth."""
     sizes = sorted({record["size"] for row in some for record in row.records})
     found: List[Dict[int, str]] = [
         {
@@ -165,7 +165,7 @@ def say(start: float, text: str) -> None:
 @click.option(
     "--inject-wrong",
     is_flag=True,
-    help="Flip one received byte of each size: shows that the demo would notice.",
+    help="Flip one received byte of each size; the demo must then fail.",
 )
 @click.option(
     "--last",
@@ -175,9 +175,9 @@ def say(start: float, text: str) -> None:
     help="Largest message, bytes.",
 )
 def main(json_path: Optional[Path], inject_wrong: bool, last: int) -> None:
-    """Two hosts, then four, add up their data through HARP, beside kernel TCP.
+    """Run all-reduce on two hosts, then four, over HARP and over kernel TCP.
 
-    Exit: 0 if every check holds, 1 if one doesn't, 2 on wrong usage.
+    Exit: 0 if every check holds, 1 if one does not, 2 on wrong usage.
     """
     start = time.monotonic()
     done: List[Row] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two flows at once through the relay's rate and queue, and what each gets of them."""
+"""Fairness: two flows share the relay's rate and queue, and the share of each is measured."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from tools.measure.stats import between, summarize
 from tools.measure.tables import markdown
 from tools.measure.verdicts import Verdict, show_verdicts
 
-# Both ends of the first and of the second flow: HARP's?
+# Whether both ends of the first and of the second flow are HARP's.
 MIXES = {
     "two of Linux": (False, False),
     "two of HARP": (True, True),
     "HARP beside Linux": (True, False),
 }
 RTTS_MS = (0.2, 2.0)
-LONGER = 10  # than a run with one flow: two need time to settle
-LEAST_S = 0.2  # together; less shows nothing
+LONGER = 10  # times longer than a run with one flow: two flows need time to converge
+LEAST_S = 0.2  # the least time in which both flows must run
 PATIENCE_S = 20.0
-APART = 0.8  # of the greater flow, what the lesser of two of HARP gets at least
-SHARE = (0.7, 1.5)  # of a fair one, for HARP beside Linux
+APART = 0.8  # the least ratio of the slower to the faster of two HARP flows
+SHARE = (0.7, 1.5)  # the allowed share of HARP beside Linux; 1 is fair
 
 
 @dataclass
 class Row:
-    """shares: of the first flow, 1 is fair, in each run; rates: of both together, 10^6 bytes/s."""
+    """shares: the first flow's share in each run, 1 is fair. rates: of both flows together, in 10^6
+    bytes/s."""
 
     rtt_ms: float
     mix: str
@@ -45,21 +46,21 @@ class Row:
 
 
 def share(first: Conversation, second: Conversation) -> tuple[float, float]:
-    """Of the first flow while both ran, 1 is fair; and how fast they were, 10^6 bytes/s.
+    """The first flow's share while both ran, 1 is fair, and their total rate, 10^6 bytes/s.
 
-    AssertionError if they hardly met.
+    Raises AssertionError if they ran together for less than LEAST_S.
     """
     timelines = [one.second.timeline for one in (first, second)]
     begin = max(timeline[0][0] for timeline in timelines)
     end = min(timeline[-1][0] for timeline in timelines)
-    assert end - begin >= LEAST_S, f"the flows ran together for {end - begin:.2f} s only"
+    assert end - begin >= LEAST_S, f"the flows ran together for only {end - begin:.2f} s"
     one, other = (between(timeline, begin, end) for timeline in timelines)
     return 2 * one / (one + other), (one + other) / (end - begin) / 1e6
 
 
 def measure(lab: Lab, folder: Path, spec: RelaySpec, runs: int, seconds: float,
             say: Callable[[str], None]) -> list[Row]:  # fmt: skip
-    """spec: rate and queue; the delays are ours. seconds: of each run."""
+    """Measures all rows. spec: rate and queue; RTTS_MS has the delays. seconds: of each run."""
     size = int(spec.rate_mbps * 1e6 / 8 * seconds / 2)
     rows = [Row(rtt, mix) for rtt in RTTS_MS for mix in MIXES]
     ports = count(10000, 2)
@@ -83,7 +84,7 @@ def measure(lab: Lab, folder: Path, spec: RelaySpec, runs: int, seconds: float,
 def _together(
     lab: Lab, folder: Path, harp: Sequence[bool], size: int, run: int, port: int, seconds: float
 ) -> list[Conversation]:
-    """Both flows' conversations. They begin together; which is first changes from run to run."""
+    """Runs both flows together. The first one to start alternates from run to run."""
     under_way: dict[int, OneWay] = {}
     try:
         for number in (0, 1):
@@ -103,7 +104,7 @@ def _together(
 
 
 def judge(row: Row) -> Optional[Verdict]:
-    """None: nothing is asked of it."""
+    """The verdict of a row; None if it has no target."""
     if row.mix == "two of Linux":
         return None
     name = f"{row.rtt_ms:g}ms, {row.mix}"
@@ -120,7 +121,7 @@ def judge(row: Row) -> Optional[Verdict]:
 
 
 def show(rows: Sequence[Row], runs: int) -> tuple[list[Verdict], list[str]]:
-    """Prints table and verdicts; these, and what failed."""
+    """Prints the table and the verdicts. Returns the verdicts and the failures."""
     header = ("RTT", "flows", "share of the first", "both, MB/s")
     lines = [
         [f"{row.rtt_ms:g} ms", row.mix, summarize(row.shares).text(), summarize(row.rates).text(1)]

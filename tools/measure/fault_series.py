@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A blackhole each second on one of a link's four flows, for as long as an all-reduce lasts."""
+"""A series of blackholes: each second one of a link's four flows, during an all-reduce."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from tools.measure.fault_table import swallow_one
 from tools.measure.fault_trials import FLOWS, Setting, join, words_for
 
 PERIOD_S = 1.0
-LIMIT_S = 60.0  # for the job to finish behind the last one
+LIMIT_S = 60.0  # seconds for the job to finish after the last blackhole
 
 
 @dataclass
 class Series:
-    """`blackholes` were made, and `replaced` is what the ranks' counters say. times: seconds from
-    a blackhole to the flow's new connection. failure: what did not go as it has to."""
+    """The result of a series. blackholes: the number made. replaced: the replaced flows, by the
+    ranks' counters. times: seconds from each blackhole to the flow's new connection. failure: the
+    first failure, None without one."""
 
     blackholes: int = 0
     replaced: int = 0
@@ -32,20 +33,20 @@ class Series:
     failure: Optional[str] = None
 
     def judge(self) -> Series:
-        """Fills in the failure, if there is one that is not named yet."""
+        """Checks the counts and sets the failure if they are wrong."""
         if self.failure:
             return self
         if self.wrong != 0:
             self.failure = f"{self.wrong} elements are wrong"
         elif self.replaced != self.blackholes or not self.blackholes:
-            self.failure = f"{self.blackholes} blackholes, and {self.replaced} flows were replaced"
+            self.failure = f"{self.blackholes} blackholes, but {self.replaced} flows were replaced"
         return self
 
 
 def run_series(setting: Setting, seconds: int, folder: Path) -> Series:
-    """One blackhole a second, in an empty folder, and with the timeout that links have by default:
-    patience with a flow grows with its round trips, which are long on a busy machine. LabError if
-    the hosts cannot be made use of."""
+    """Runs one blackhole a second, in an empty folder. It uses the default timeout of links: the
+    timeout of a flow grows with its RTT, which is long on a busy machine. Raises LabError if the
+    hosts fail."""
     draw = random.Random(f"{setting.seed}/series")
     series = Series()
     words = [*words_for(seconds * PERIOD_S + 1, "8M"), "--timeout", 30]

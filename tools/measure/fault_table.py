@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of faults: what strikes a job, and how it then has to end."""
+"""The table of faults: what happens to a job, and how the job must end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tools.measure.fault_trials import (
     Trial,
 )
 
-FILL_S = 5.0  # for packet memory to fill up
+FILL_S = 5.0  # seconds for packet memory to fill up
 
 
 def kill(trial: Trial) -> None:
@@ -44,7 +44,7 @@ def stop_short(trial: Trial) -> None:
 def stop_long(trial: Trial) -> None:
     victim = trial.one()
     trial.fails(1 - victim, trial.ranks[victim].signal(signal.SIGSTOP))
-    # It wakes up in a world that has moved on.
+    # Its peer has given up meanwhile, so it must fail as well.
     trial.fails(victim, trial.ranks[victim].signal(signal.SIGCONT))
 
 
@@ -74,7 +74,7 @@ def link_long(trial: Trial) -> None:
 
 
 def swallow_one(running: Job, joint: Joint, draw: random.Random) -> float:
-    """One flow's packets are swallowed from now on; seconds until it was replaced."""
+    """Drops one flow's packets from now on. Returns the seconds until HARP replaced the flow."""
     site = draw.randrange(2)
     before = running.count(site, "flows_replaced")
     flow = running.grows(draw.randrange(FLOWS), site)
@@ -94,10 +94,10 @@ def blackhole_all(trial: Trial) -> None:
 
 
 def replaced(trial: Trial) -> None:
-    """The new process is one of a new job, which has to be able to do its work."""
+    """The new process belongs to a new job, which must succeed."""
     victim = trial.one()
     since = trial.kill(victim)
-    trial.ranks[victim].wait(END_S)  # until then its claims are its own
+    trial.ranks[victim].wait(END_S)  # its claims end with the process
     with trial.another_job() as start:
         ranks = [start(victim)]
         if trial.shared:
@@ -117,8 +117,8 @@ def config_removed(trial: Trial) -> None:
 
 
 def memory(trial: Trial) -> None:
-    """A rank's application is busy elsewhere: what its peer sends meanwhile waits in packet
-    memory, and is more than fits."""
+    """A rank's application pauses: its peer's data fills packet memory meanwhile and exceeds
+    it."""
     victim = trial.one()
     before = trial.job.count(victim, "tcp_memory_drops")
     trial.ranks[victim].signal(signal.SIGUSR1)
@@ -130,12 +130,12 @@ def memory(trial: Trial) -> None:
 
     try:
         wait_until(exhausted, FILL_S, "packet memory does not fill up", trial.ranks)
-    except TooLate as late:  # the pause was over before the peer was ready to send
+    except TooLate as late:  # the pause ended before the peer could send enough
         raise Missed(str(late)) from None
 
 
 def fill(trial: Trial) -> None:
-    """Both run folders, up to the last byte."""
+    """Fills both run folders up to the last byte."""
     for site in trial.joint.sites:
         with open(site.run_folder / "filler", "wb", buffering=0) as file:
             try:
@@ -146,7 +146,7 @@ def fill(trial: Trial) -> None:
 
 
 def folder_full_killed(trial: Trial) -> None:
-    """There is no room for the trace that the error asks for."""
+    """Fills the run folders and kills a rank: no room is left for the error's trace."""
     fill(trial)
     kill(trial)
     for site in trial.joint.sites:
@@ -155,7 +155,7 @@ def folder_full_killed(trial: Trial) -> None:
 
 
 def device_closed(trial: Trial) -> None:
-    """By neither rank: the socket that joins the devices, and only that, is shut down."""
+    """Shuts down only the socket that joins the devices. Both ranks stay alive."""
     site, rank = trial.joint.sites[0], trial.ranks[0]
     cut(rank.process.pid, site.folder.parent / SOCKET)
     since = time.monotonic()
@@ -172,16 +172,17 @@ FAULTS = (
     Fault("link-short", "a host's link is down for less than timeout_ms", WENT_ON, link_short,
           transports=PACKET),
     Fault("link-long", "a host's link is down for longer", ERROR, link_long, transports=PACKET),
-    Fault("blackhole-one", "one flow of four is swallowed", WENT_ON, blackhole_one, 1,
-          {"flows": FLOWS}),
-    Fault("blackhole-all", "all packets are swallowed", ERROR, blackhole_all,
+    Fault("blackhole-one", "all packets of one flow of four are dropped", WENT_ON, blackhole_one,
+          1, {"flows": FLOWS}),
+    Fault("blackhole-all", "all packets are dropped", ERROR, blackhole_all,
           keys={"flows": FLOWS}),
     Fault("device-closed", "both ranks' devices are closed", ERROR, device_closed,
           transports=("ethdev",)),
     Fault("replaced", "another process takes a killed rank's address", ERROR, replaced,
           transports=PACKET),
     Fault("config-removed", "both configurations are removed", WENT_ON, config_removed),
-    # Packet memory is 16 MiB: the first 20 MiB of an iteration wait for nothing that comes back.
+    # Packet memory has 16 MiB. A rank sends the first 20 MiB of an iteration without waiting for
+    # its peer.
     Fault("memory", "a rank's packet memory is exhausted", WENT_ON, memory, keys={"flows": 8},
           size="40M", rate=2.0, words=("--step", "10M", "--pause", "600")),
     Fault("folder-full", "both run folders are full", WENT_ON, fill, run_folder_kib=1024),

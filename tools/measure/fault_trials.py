@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults that strike an all-reduce while its bytes flow, one trial each, and what came of it.
+"""Trials: a fault is injected into an all-reduce while its bytes flow, and the end is checked.
 
-A trial starts two ranks of harp-perf that verify every iteration, waits for bytes to flow and a
-random moment more, and lets a fault strike. The job then goes on to its end, or its ranks end
-with an error in time, as the fault's kind demands; everything else is told by name.
+A trial starts two ranks of harp-perf that verify every iteration. It waits until bytes flow and for
+a random time more, and then injects the fault. Depending on the fault, the job must succeed, or its
+ranks must fail in time. Another end is reported as a hang, a crash, wrong bytes or "other".
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from tools.hosts.ranks import (
 )
 
 TRANSPORTS = ("packet", "packet-own", "wire", "ethdev")
-BETWEEN_PROCESSES = ("wire", "ethdev")  # of this machine: no hosts, and no root, are needed
-SOCKET = "vhost"  # in a trial's folder, over ethdev
+BETWEEN_PROCESSES = ("wire", "ethdev")  # between processes of this machine, without root or hosts
+SOCKET = "vhost"  # the socket in a trial's folder, over ethdev
 FLOWS = 4
-GBIT = 0.5  # offered; with 4 MiB an iteration takes 67 ms
+GBIT = 0.5  # offered rate; an iteration of 4 MiB takes 67 ms
 ITERATIONS_A_SECOND = 15
-MESSAGES = 8  # have come to each rank before a fault
-DELAY_S = 0.3  # the random moment
-SLACK_S = 1.0  # beyond timeout_ms: ticks, and a machine that is busy
-HANG_S = 30.0  # beyond timeout_ms: it does not end by itself any more
-END_S = 30.0  # for a rank to end that has failed, or is done
-SHORT_MOST = 0.75  # of timeout_ms: what a fault that a job has to outlive may last
-TRIES = 5  # of a trial that the machine turns into another one
+MESSAGES = 8  # messages that each rank has received before the fault
+DELAY_S = 0.3  # the longest random delay before the fault
+SLACK_S = 1.0  # allowed beyond timeout_ms: timer ticks, and a busy machine
+HANG_S = 30.0  # beyond timeout_ms: a job that still runs then hangs
+END_S = 30.0  # for a failed or finished rank to exit
+SHORT_MOST = 0.75  # of timeout_ms: the longest fault that a job must survive
+TRIES = 5  # of a trial that a busy machine spoils
 
 WENT_ON, ERROR = "went on", "error"
 HANG, CRASH, WRONG, OTHER = "hang", "crash", "wrong", "other"
@@ -54,7 +54,7 @@ SANITIZER = re.compile(r"(ERROR|WARNING): \w+Sanitizer|runtime error:")
 
 
 class Misbehaved(Exception):
-    """A trial did not go as its fault demands; kind: HANG, CRASH, WRONG or OTHER."""
+    """A trial did not end as expected; kind: HANG, CRASH, WRONG or OTHER."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -62,8 +62,8 @@ class Misbehaved(Exception):
 
 
 class Missed(Misbehaved):
-    """This machine made something else of the trial than its fault wants, which says nothing about
-    the job: the trial is to be done again."""
+    """The trial did not produce its fault, for example on a busy machine. It says nothing about
+    the job and must be repeated."""
 
     def __init__(self, text: str) -> None:
         super().__init__(OTHER, text)
@@ -71,8 +71,8 @@ class Missed(Misbehaved):
 
 @dataclass
 class Outcome:
-    """What came of a trial. error_s: from the fault to the last error that it had to cause;
-    missed: how often it was done again."""
+    """The outcome of a trial. error_s: seconds from the fault to the last error that it must cause.
+    missed: the number of repetitions."""
 
     fault: str
     number: int
@@ -87,7 +87,7 @@ class Outcome:
 
 @dataclass
 class Trial:
-    """A job that a fault strikes. `errors`: seconds from the fault to each error."""
+    """A job with a fault. `errors`: seconds from the fault to each error."""
 
     draw: random.Random
     timeout_s: float
@@ -104,27 +104,28 @@ class Trial:
         return self.job.ranks
 
     def one(self) -> int:
-        """Either rank."""
+        """A random rank."""
         return self.draw.randrange(2)
 
     def short(self) -> float:
-        """Seconds that a job has to outlive."""
+        """A random duration in seconds that the job must survive."""
         return self.draw.uniform(0.1, 0.6) * self.timeout_s
 
     def was_short(self, since: float) -> None:
-        """What began then, and is over, a job had to outlive. Missed if it took too long."""
+        """Checks the length of a fault that has ended and that the job must survive. Raises Missed
+        if it took too long."""
         took = time.monotonic() - since
         if took > SHORT_MOST * self.timeout_s:
             raise Missed(f"the fault lasted {took:.2f} s: this machine is too busy")
 
     def kill(self, number: int) -> float:
-        """The moment."""
+        """Kills a rank. Returns the time."""
         self.killed.append(self.ranks[number])
         return self.ranks[number].signal(signal.SIGKILL)
 
     @contextmanager
     def another_job(self) -> Iterator[Callable[[int], Perf]]:
-        """Starts its ranks at the sites, one by one."""
+        """Yields a function that starts a rank of another job at a site."""
         meeting = f"{self.joint.host}:{self.draw.randrange(20000, 30000)}"
         words = list(map(str, words_for(0.2)))
         with ExitStack() as stack:
@@ -137,14 +138,14 @@ class Trial:
             yield start
 
     def lives(self) -> None:
-        """The job was there when the fault struck, and is there yet."""
+        """Checks that all ranks are running."""
         for number, rank in enumerate(self.ranks):
             if rank.process.poll() is not None:
                 raise Misbehaved(OTHER, f"rank {number} has ended: {rank.lines()}")
 
     def fails(self, number: int, since: float) -> None:
-        """A rank's request ends with the error for a lost peer, in time, and its log names that
-        peer; its status and its bytes are looked at when it has ended."""
+        """Checks that a rank's request fails in time with the error for a lost peer, and that its
+        log names the peer. `ended` checks its status and bytes later."""
         rank, peer = self.ranks[number], self.joint.sites[1 - number].address
         try:
             moment, line = rank.wait_for_line(" failed after ", self.timeout_s + HANG_S)
@@ -161,7 +162,7 @@ class Trial:
             raise Misbehaved(OTHER, f"rank {number}: no line names the peer {peer}: {rank.lines()}")
 
     def ended(self, rank: Perf, *statuses: int) -> None:
-        """A rank comes to its end by itself, with one of these statuses and no wrong byte."""
+        """Checks that a rank ends by itself with one of these statuses and no wrong byte."""
         found = self._wait(rank)
         check_crash(rank)
         wrong = wrong_elements(rank)
@@ -170,7 +171,7 @@ class Trial:
         if found not in statuses:
             raise Misbehaved(OTHER, f"exit status {found}: {rank.lines()}")
         if found and wrong is None:  # else the status says it
-            raise Misbehaved(OTHER, f"no word about its bytes: {rank.lines()}")
+            raise Misbehaved(OTHER, f"it does not report its bytes: {rank.lines()}")
 
     def _wait(self, rank: Perf) -> int:
         try:
@@ -185,7 +186,7 @@ class Trial:
 
 
 def check_crash(rank: Perf) -> None:
-    """Of a rank that has ended. Whom SIGKILL ended did not crash: that is how trials end, too."""
+    """Raises Misbehaved if an ended rank has crashed. SIGKILL is no crash: trials use it."""
     status = rank.process.returncode
     if (
         status < 0
@@ -197,9 +198,9 @@ def check_crash(rank: Perf) -> None:
 
 @dataclass(frozen=True)
 class Fault:
-    """`strike` comes back when what is expected at once has been seen; ends: how the job has to
-    end; replaces: how many flows get new connections, None: any number. keys: of the
-    configurations; size, rate (Gbit/s) and words: of the job."""
+    """A fault. strike: injects it, and returns after the immediate effects were checked. ends: the
+    required end of the job. replaces: the number of flows with new connections, None: any number.
+    keys: for the configurations. size, rate (Gbit/s) and words: for the job."""
 
     name: str
     what: str
@@ -218,7 +219,7 @@ class Fault:
 
 
 def words_for(seconds: float, size: str = "4M", rate: float = GBIT) -> list[object]:
-    """An all_reduce that lasts at least so long, verified from the first iteration on."""
+    """An all_reduce that lasts at least `seconds`, verified from the first iteration on."""
     share = rate / GBIT * 4 / int(size.rstrip("M"))
     iterations = int(seconds * ITERATIONS_A_SECOND * share) + 2
     return all_reduce(size, iterations, rate, "--verified")
@@ -226,7 +227,7 @@ def words_for(seconds: float, size: str = "4M", rate: float = GBIT) -> list[obje
 
 @contextmanager
 def join(transport: str, lab: Optional[Lab], folder: Path, **keys: Any) -> Iterator[Joint]:
-    """Two sites, of which the first one's device obeys a file of faults."""
+    """Two sites; the first one's device has a fault port that reads a file of faults."""
     control = folder / "faults"
     control.touch()
     faults = f"tso=1,control={control}"
@@ -263,28 +264,28 @@ def join(transport: str, lab: Optional[Lab], folder: Path, **keys: Any) -> Itera
 
 @contextmanager
 def small_folder(path: Path, kib: int) -> Iterator[None]:
-    """A memory file system over a folder. LabError if it cannot be mounted."""
+    """Mounts a tmpfs of `kib` KiB over a folder. Raises LabError if that fails."""
     words = ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "none", str(path)]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=10)
         if done.returncode:
             raise LabError(f"{' '.join(words)}: {done.stderr.strip()}; run this as root")
         yield
-    finally:  # also where mount was done, and then interrupted
+    finally:  # also after an interrupt that came after the mount
         subprocess.run(["umount", "-l", str(path)], timeout=10, capture_output=True)
 
 
 def _words(fault: Fault, timeout_s: float, inject_wrong: bool) -> list[object]:
-    """For harp-perf. A job that has to go on ends soon behind its fault; one that has to end with
-    an error would not end by itself."""
+    """The arguments of harp-perf. A job that must succeed ends soon after its fault. A job that
+    must fail would otherwise run for an hour."""
     seconds = DELAY_S + 0.6 * timeout_s + 1.0 if fault.ends == WENT_ON else 3600
-    patience = int(timeout_s + HANG_S) + 1  # HARP has to give up first
+    patience = int(timeout_s + HANG_S) + 1  # longer than HARP's own timeout
     words = [*words_for(seconds, fault.size, fault.rate), *fault.words, "--timeout", patience]
     return [*words, "--inject-wrong"] if inject_wrong else words
 
 
 def _come_to_the_end(trial: Trial) -> None:
-    """However slow this machine is: as long as messages come."""
+    """Waits for the end of the job as long as messages arrive, however slow the machine is."""
     came, since = 0, time.monotonic()
     while any(rank.process.poll() is None for rank in trial.ranks):
         now = sum(seen.get("messages_in", 0) for seen in trial.job.look())
@@ -292,7 +293,7 @@ def _come_to_the_end(trial: Trial) -> None:
             came, since = now, time.monotonic()
         elif time.monotonic() - since > trial.timeout_s + HANG_S:
             said = [rank.lines() for rank in trial.ranks]
-            raise Misbehaved(HANG, f"{came} messages have come, and no more: {said}")
+            raise Misbehaved(HANG, f"no more messages after {came}: {said}")
         time.sleep(0.005)
 
 
@@ -306,7 +307,7 @@ def _went_on(fault: Fault, trial: Trial) -> None:
             raise Misbehaved(OTHER, f"it warned: {unexpected}")
     count = sum(seen["flows_replaced"] for seen in trial.job.seen)
     if fault.replaces not in (None, count):
-        raise Misbehaved(OTHER, f"{count} flows were replaced, and not {fault.replaces}")
+        raise Misbehaved(OTHER, f"{count} flows were replaced instead of {fault.replaces}")
 
 
 def _ended(trial: Trial) -> None:
@@ -329,8 +330,8 @@ def _see_it_through(fault: Fault, trial: Trial) -> None:
 
 
 def _judge(fault: Fault, trial: Trial) -> Optional[Misbehaved]:
-    """Sees the trial through; what was wrong with it. A crash explains all else. Whether a job goes
-    on or fails whose trial was missed is the same; how, is not."""
+    """Runs the trial. Returns its failure, None without one. A crash precedes other failures. The
+    job of a missed trial may succeed or fail, but must end well-behaved."""
     try:
         try:
             _see_it_through(fault, trial)
@@ -349,8 +350,8 @@ def _judge(fault: Fault, trial: Trial) -> Optional[Misbehaved]:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all trials of a run have in common. lab: two hosts, or None where a wire in memory
-    joins the ranks. inject_wrong: flip a byte in every trial, which has to be noticed."""
+    """The settings of all trials of a run. lab: two hosts, or None if a link in memory joins the
+    ranks. inject_wrong: flip a byte in every trial; the trial must then fail."""
 
     transport: str
     lab: Optional[Lab]
@@ -362,7 +363,7 @@ class Setting:
 def _try(
     fault: Fault, draw: random.Random, setting: Setting, folder: Path
 ) -> tuple[Trial, Optional[Misbehaved]]:
-    """The trial, which is over, and what was wrong with it."""
+    """Runs a trial once. Returns it and its failure, None without one."""
     timeout_s = setting.timeout_ms / 1e3
     began = time.monotonic()
     with ExitStack() as stack:
@@ -387,9 +388,8 @@ def _empty(folder: Path) -> None:
 
 
 def run_trial(fault: Fault, number: int, setting: Setting, folder: Path) -> Outcome:
-    """One trial in an empty folder, where the logs of its last try lie afterwards. The seed, the
-    fault and the number decide what is random. LabError if the hosts do not do what they are told.
-    """
+    """Runs one trial in an empty folder, which has the logs of the last try afterwards. The seed,
+    the fault and the number determine the random values. Raises LabError if the hosts fail."""
     draw = random.Random(f"{setting.seed}/{fault.name}/{number}")
     outcome = Outcome(fault.name, number, fault.ends)
     began = time.monotonic()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command tools/faults: all-reduces that faults strike, many times each, as a table."""
+"""The command tools/faults: runs all-reduces with faults, many times each, and prints a table."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from tools.measure.tables import markdown
 SCHEMA = "harp.faults/1"
 TIMEOUT_MS = 1000
 PROGRESS_S = 15.0
-STOP_S = 30.0  # for a process that runs trials to clean up
+STOP_S = 30.0  # seconds for a process with trials to clean up
 
 Task = tuple[str, int]  # a fault's name, the number of the trial
 
@@ -90,7 +90,7 @@ def table(rows: Sequence[Row]) -> str:
     return markdown(HEADER, [row.cells() for row in rows if row.outcomes], numbers)
 
 
-# -- trials, in processes of their own
+# -- trials, in child processes
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def _hosts(transport: str) -> Iterator[Optional[Lab]]:
 
 
 def _leave(number: int, frame: Optional[FrameType]) -> None:
-    """The `with` blocks clean up, undisturbed."""
+    """Ends the process. It ignores more signals, so that the `with` blocks can clean up."""
     signal.signal(number, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
@@ -116,10 +116,10 @@ def _keep(folder: Path, logs: Path, outcome: Outcome) -> None:
 
 
 def _serve(line: Connection, transport: str, settings: dict[str, Any], logs: Path) -> None:
-    """Runs the trials that come down the line until it is closed; answers with outcomes, or with
-    a text where a trial could not be made."""
+    """Runs the trials received on `line` until it is closed. Sends an outcome for each, or an error
+    text if a trial could not run."""
     by_name = {fault.name: fault for fault in FAULTS}
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to go, once
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent sends SIGTERM instead
     signal.signal(signal.SIGTERM, _leave)
     try:
         with _hosts(transport) as lab:
@@ -141,14 +141,14 @@ def _answer(line: Connection) -> Outcome:
     try:
         answer = line.recv()
     except EOFError:
-        answer = "a process that runs them has ended"
+        answer = "a process with trials has ended"
     if not isinstance(answer, Outcome):
-        raise click.ClickException(f"trials cannot go on: {answer}")
+        raise click.ClickException(f"trials cannot continue: {answer}")
     return answer
 
 
 class Servers:
-    """Processes that run trials, side by side, for the length of a `with` block."""
+    """Processes that run trials in parallel, for the length of a `with` block."""
 
     def __init__(self, count: int, transport: str, settings: dict[str, Any], logs: Path) -> None:
         self._arguments = (transport, settings, logs)
@@ -157,7 +157,7 @@ class Servers:
         self._lines: list[Connection] = []
 
     def __enter__(self) -> Servers:
-        # Not forked: each would hold the others' lines open beyond this process's death.
+        # Forked processes would keep the lines of the others open after this process's death.
         context = multiprocessing.get_context("spawn")
         for _ in range(self._count):
             ours, theirs = context.Pipe()
@@ -169,7 +169,7 @@ class Servers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The labs go with the processes; one that is in a trial breaks it off."""
+        """Ends the processes, with their labs. A running trial is aborted."""
         for line in self._lines:
             line.close()
         for process in self._processes:
@@ -179,8 +179,8 @@ class Servers:
             process.join(STOP_S)
 
     def run(self, tasks: Sequence[Task], stop_early: bool) -> Iterator[Outcome]:
-        """Outcomes as they come. stop_early: after one that is not as expected, no more are begun.
-        ClickException if trials cannot be made."""
+        """Yields the outcomes as they arrive. stop_early: start no more trials after an unexpected
+        outcome. Raises ClickException if trials cannot run."""
         left, idle = deque(tasks), list(self._lines)
         while left or len(idle) < len(self._lines):
             while left and idle:
@@ -194,7 +194,7 @@ class Servers:
                 yield outcome
 
 
-# -- what people see
+# -- the command
 
 
 def _chosen(names: Optional[str], transport: str) -> list[Fault]:
@@ -202,12 +202,12 @@ def _chosen(names: Optional[str], transport: str) -> list[Fault]:
     unknown = [name for name in wanted if name not in {fault.name for fault in FAULTS}]
     if unknown:
         known = ", ".join(fault.name for fault in FAULTS)
-        raise click.BadParameter(f"there is no fault {unknown[0]!r}; there are {known}")
+        raise click.BadParameter(f"unknown fault {unknown[0]!r}; the faults are {known}")
     chosen = [fault for fault in FAULTS if not wanted or fault.name in wanted]
     possible = [fault for fault in chosen if transport in fault.transports]
     if wanted and len(possible) < len(chosen):
         left_out = ", ".join(fault.name for fault in chosen if fault not in possible)
-        raise click.BadParameter(f"{left_out}: not over {transport}")
+        raise click.BadParameter(f"{left_out}: not possible over {transport}")
     return possible
 
 
@@ -225,7 +225,7 @@ def _say(began: float, text: str) -> None:
 
 
 def _follow(rows: dict[str, Row], outcomes: Iterator[Outcome], times: int) -> None:
-    """Sorts outcomes into their rows, and tells how it goes."""
+    """Sorts outcomes into their rows, and prints the progress."""
     began = said = time.monotonic()
     for outcome in outcomes:
         row = rows[outcome.fault]
@@ -263,47 +263,52 @@ def _series(seconds: int, transport: str, settings: dict[str, Any], logs: Path) 
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--times", default=100, show_default=True, type=click.IntRange(1), help="Of each.")
 @click.option(
-    "--only", metavar="NAME,...", help="Of " + ", ".join(fault.name for fault in FAULTS) + "."
+    "--times", default=100, show_default=True, type=click.IntRange(1), help="Trials of each fault."
+)
+@click.option(
+    "--only",
+    metavar="NAME,...",
+    help="Only these faults, of " + ", ".join(fault.name for fault in FAULTS) + ".",
 )
 @click.option(
     "--transport",
     default="packet",
     show_default=True,
     type=click.Choice(TRANSPORTS),
-    help="packet: the kernel's address; packet-own: beside it; wire: in memory; ethdev: DPDK, "
-    "between vhost and virtio_user.",
+    help="packet: with the kernel's address; packet-own: with HARP's own; wire: in memory; ethdev: "
+    "DPDK, between vhost and virtio_user.",
 )
 @click.option(
     "--series",
     type=click.IntRange(1, 3600),
     metavar="SECONDS",
-    help="Instead: a blackhole each second on one flow of four of one job, with the timeout that "
-    "links have by default.",
+    help="Instead: one job with a blackhole each second on one flow of four, and with the default "
+    "timeout of links.",
 )
-@click.option("--seed", type=int, help="Decides the random moments [drawn, and printed].")
+@click.option("--seed", type=int, help="Seed of the random times [random, and printed].")
 @click.option(
     "--timeout-ms",
     default=TIMEOUT_MS,
     show_default=True,
     type=click.IntRange(500, 60000),
-    help="Of the configurations: bounds the time to an error.",
+    help="The key timeout_ms of the ranks: it bounds the time to an error.",
 )
 @click.option(
     "--at-once",
     default=max(1, min(4, (os.cpu_count() or 1))),
     show_default=True,
     type=click.IntRange(1, 64),
-    help="Trials side by side.",
+    help="Number of parallel trials.",
 )
-@click.option("--keep-going", is_flag=True, help="Also after one that is not as expected.")
-@click.option("--inject-wrong", is_flag=True, help="Flip a byte in each: it has to be noticed.")
+@click.option("--keep-going", is_flag=True, help="Continue after an unexpected outcome.")
+@click.option(
+    "--inject-wrong", is_flag=True, help="Flip a byte in each trial; every trial must fail."
+)
 @click.option(
     "--logs",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the logs of what is not as expected go [a new folder in the system's for temporary "
-    "files].",
+    help="Folder for the logs of unexpected outcomes [a new one in the folder of temporary files].",
 )
 @json_option("all outcomes")
 @first_option
@@ -321,10 +326,10 @@ def main(
     json_path: Optional[Path],
     first: bool,
 ) -> None:
-    """Let faults strike all-reduces at random moments, and see how the jobs end.
+    """Inject faults into all-reduces at random times, and check how the jobs end.
 
-    Every iteration is verified. A job goes on to its end, or all of its ranks
-    end with an error within timeout_ms and a second, as the fault demands.
+    Every iteration is verified. Depending on the fault, the job must succeed, or all
+    of its ranks must fail within timeout_ms and one second.
 
     Exit: 0 if every trial ended as expected, without a hang, a crash or a wrong
     byte; 1 if one did not; 2 on wrong usage.
@@ -366,7 +371,7 @@ def main(
 
 
 def _allow_core_files() -> None:
-    """Of a rank that crashes, beside its logs."""
+    """Lets a crashing rank write a core file beside its logs."""
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (most, most))
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command tools/flood: strangers flood a rank while an all-reduce runs.
+"""The command tools/flood: unauthenticated peers flood a rank during an all-reduce.
 
-A third host floods one of two over AF_PACKET; over a wire in shared memory, somebody who sits
-between the two does. What the all-reduce loses by that is told by
-comparison with the same flood, frame by frame, to an address that nobody owns: its frames
-reach the same host by the same way, and only HARP does not take notice of them. The flood
-goes to the one and to the other in turn, in phases so short that whatever else the machine
-does meets both alike; the job's counters give its rate in each. A second job, which verifies
-every byte, runs under every attack on the victim.
+A third host floods one of two over AF_PACKET. On a wire in shared memory, a program between the two
+floods. The effect on the all-reduce is measured against the same flood to an unused address: these
+frames reach the same host on the same path, but HARP ignores them. The flood alternates between the
+victim and the unused address in short phases, so that other work on the machine affects both alike.
+The job's counters give its rate in each phase. A second job verifies every byte under every attack
+on the victim.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ VERIFY_S = 0.5
 
 
 def measure(where: Scene, row: Row, plan: Plan) -> None:
-    """Fills in what the row saw."""
+    """Measures a row and fills it in."""
     phase_s, seconds = row.attack.phase_s, plan.flood_s(row.attack)
     resident, strangers = where.resident(), where.counter("strangers")
     began = where.flooder.begin(row.attack, plan.rate, seconds, phase_s)
@@ -62,22 +61,22 @@ def measure(where: Scene, row: Row, plan: Plan) -> None:
     row.report = where.flooder.finish(PATIENCE_S)
     row.strangers = where.counter("strangers") - strangers
     if not row.victim:
-        raise FloodError(f"{row.attack.name}: this machine is too busy to measure a single phase")
+        raise FloodError(f"{row.attack.name}: this machine is too busy to measure any phase")
 
 
 def verify(where: Scene, attack: Attack, plan: Plan) -> None:
-    """A while of the attack on the victim."""
+    """Attacks the victim for VERIFY_S seconds."""
     where.flooder.begin(attack, plan.rate, VERIFY_S)
     where.flooder.finish(VERIFY_S + PATIENCE_S)
 
 
 def wrong_elements(running: Job) -> int:
-    """Ends a verified job by its second rank's death: what the first one saw until then."""
+    """Ends a verified job by killing its second rank. Returns the first one's wrong elements."""
     running.ranks[1].end()
     _, line = running.ranks[0].wait_for_line("had come before that", PATIENCE_S)
     found = re.search(r"(\d+) messages had come before that, with (\d+) wrong", line)
     if not found or int(found[1]) == 0:
-        raise FloodError(f"the verified job has verified nothing: {line}")
+        raise FloodError(f"the verifying job has verified no message: {line}")
     return int(found[2])
 
 
@@ -89,7 +88,7 @@ def run(
     more: Sequence[str],
     say: Callable[[str], None],
 ) -> list[Row]:
-    """All rows over this transport. more: options for the verified job."""
+    """Measures all rows over this transport. more: options for the verifying job."""
     rows = [Row(attack, transport) for attack in which]
     with scene(lab, transport) as where:
         for row in rows:
@@ -105,7 +104,7 @@ def run(
     return rows
 
 
-# -- what people see
+# -- the command
 
 
 def _list_attacks(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -121,7 +120,7 @@ def _list_attacks(context: click.Context, _: click.Parameter, wanted: bool) -> N
     default=100_000,
     show_default=True,
     type=click.IntRange(1),
-    help="Of each attack over each transport; less where one takes many frames.",
+    help="Connections of each attack over each transport; fewer if each takes many frames.",
 )
 @click.option(
     "--rate",
@@ -135,37 +134,37 @@ def _list_attacks(context: click.Context, _: click.Parameter, wanted: bool) -> N
     "names",
     multiple=True,
     metavar="NAME",
-    help=f"Only this one; may be repeated.  [default: {', '.join(USUAL)}]",
+    help=f"Only this attack; repeat for more.  [default: {', '.join(USUAL)}]",
 )
-@click.option("--all", "every", is_flag=True, help="Every attack that the flooder knows.")
+@click.option("--all", "every", is_flag=True, help="Run every attack of the flooder.")
 @click.option(
     "--list",
     is_flag=True,
     is_eager=True,
     expose_value=False,
     callback=_list_attacks,
-    help="Name the attacks, and do nothing.",
+    help="List the attacks and exit.",
 )
 @click.option(
     "--transport",
     "transports",
     multiple=True,
     type=click.Choice(TRANSPORTS),
-    help="packet: the victim has the kernel's address; packet-own: one beside it; wire: in "
-    "memory, with the flooder in the middle; may be repeated.  [default: all]",
+    help="packet: the victim has the kernel's address; packet-own: HARP's own; wire: in memory, "
+    "with the flooder between the ranks. Repeat for more.  [default: all]",
 )
 @json_option("all rows")
 @first_option
 @click.option(
-    "--inject-wrong", is_flag=True, help="Flip one received byte: shows that it would be noticed."
+    "--inject-wrong", is_flag=True, help="Flip one received byte; the command must then fail."
 )
 def main(connections: int, rate: int, names: tuple[str, ...], every: bool,
          transports: tuple[str, ...], json_path: Optional[Path],
          first: bool, inject_wrong: bool) -> None:  # fmt: skip
-    """Flood a rank with strangers while an all-reduce runs, and see what it loses.
+    """Flood a rank with connections of unauthenticated peers during an all-reduce.
 
     Exit: 0 if it keeps 0.9 of its rate, its memory is bounded and every byte is right; 1 if
-    not, or if something failed; 2 on wrong usage.
+    not, or after a failure; 2 on wrong usage.
     """
     start = time.monotonic()
 
@@ -176,7 +175,7 @@ def main(connections: int, rate: int, names: tuple[str, ...], every: bool,
         known = attacks()
         unknown = [name for name in names if name not in known]
         if unknown:
-            raise click.UsageError(f"--attack {unknown[0]}: there are {', '.join(known)}")
+            raise click.UsageError(f"--attack {unknown[0]}: the attacks are {', '.join(known)}")
         which = [known[name] for name in (known if every else names or USUAL)]
         plan = Plan(connections, rate)
         more = ["--inject-wrong"] if inject_wrong else []
@@ -190,13 +189,13 @@ def main(connections: int, rate: int, names: tuple[str, ...], every: bool,
         sys.exit(1)
     click.echo(f"\n{table(rows)}\n")
     click.echo(
-        "Medians of phases of the same flood, to the rank and to nobody in turn. Connections, "
-        "answers and strangers are those of the phases on the rank.\n"
+        "Medians over phases: the same flood goes to the rank and to an unused address in turn. "
+        "Connections, answers and unauthenticated peers are those of the phases on the rank.\n"
     )
     if load > BUSY and not first:
         click.echo(
-            f"The machine was busy with other work ({load:.0%} of its cores): the ranks had little "
-            "of it, and a flood costs them more of that little. --first lets them run before it.\n"
+            f"Other work used {load:.0%} of the machine's cores: this makes a flood more costly "
+            "for the ranks. Use --first to give the ranks priority.\n"
         )
     faults = [
         f"{row.attack.name}, {row.transport}: {fault}" for row in rows for fault in row.faults()

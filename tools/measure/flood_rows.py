@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of the table of floods: an attack, what the all-reduce did under it, and the judgement."""
+"""Rows of the table of floods: an attack, its effect on the all-reduce, and the checks."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from tools.measure.stats import Summary, ratios
 from tools.measure.tables import markdown
 
 RATIO_LEAST = 0.9
-MEMORY_MOST = 16 << 20  # bytes that a rank may grow by: what its pools had not touched before
+MEMORY_MOST = 16 << 20  # bytes that a rank may grow by: pages of its pools not touched before
 FLOOD_LEAST_S = 1.0
 PHASE_S = 0.25
-LONG_PHASE_S = 0.5  # where a connection takes many frames
+LONG_PHASE_S = 0.5  # if a connection takes many frames
 
 
 @dataclass(frozen=True)
 class Attack:
-    """One of the flooder's; `frames` are a connection's."""
+    """An attack of the flooder; `frames` is the number of frames a connection."""
 
     name: str
     what: str
     frames: int
 
     def connections(self, wanted: int) -> int:
-        """So many, but where they take more than two frames each, as many as make as much."""
+        """The number of connections to make: fewer than wanted if each takes more than two
+        frames, for about the same number of frames."""
         return max(1, wanted * 2 // max(self.frames, 2))
 
     @property
@@ -38,13 +39,13 @@ class Attack:
 
 @dataclass(frozen=True)
 class Plan:
-    """connections: of each attack; rate: frames a second."""
+    """connections: for each attack. rate: frames a second."""
 
     connections: int
     rate: int
 
     def flood_s(self, attack: Attack) -> float:
-        """Both kinds of phases together: whole pairs of them."""
+        """The length of the flood, both kinds of phases together: a whole number of pairs."""
         frames = 2 * attack.connections(self.connections) * attack.frames
         pair = 2 * attack.phase_s
         return ceil(max(FLOOD_LEAST_S, frames / self.rate) / pair) * pair
@@ -52,7 +53,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Phase:
-    """What the all-reduce did in it: GB/s, and the ranks' CPU time, seconds a second."""
+    """The all-reduce during a phase: its rate in GB/s, and the ranks' CPU time in s/s."""
 
     rate: float
     cpu: float
@@ -60,7 +61,7 @@ class Phase:
 
 @dataclass
 class Row:
-    """An attack on a rank that is reached in one way, and pairs of its phases."""
+    """An attack over one transport, with the measured pairs of phases."""
 
     attack: Attack
     transport: str
@@ -77,8 +78,8 @@ class Row:
 
     @property
     def cost_us(self) -> float:
-        """CPU time of the ranks that a frame costs, beyond what the job's bytes take without
-        it: other work on the machine hardly touches that."""
+        """The ranks' CPU time for a frame of the flood, without the job's own CPU time. Other work
+        on the machine hardly affects it."""
         pairs = zip(self.victim, self.nobody)
         extra = [one.cpu - one.rate * other.cpu / other.rate for one, other in pairs]
         return median(extra) / self.frames_per_s * 1e6
@@ -88,7 +89,7 @@ class Row:
         return float(self.report["frames"] / self.report["seconds"])
 
     def faults(self) -> list[str]:
-        """What it was to keep and did not."""
+        """The missed targets, as text."""
         found: list[str] = []
         if self.ratio.median < RATIO_LEAST:
             found.append(f"the rate fell to {self.ratio.median:.2f}, below {RATIO_LEAST}")
@@ -108,9 +109,9 @@ class Row:
         }
 
 
-HEADER = ("attack", "over", "connections", "frames/s", "answered", "GB/s", "to nobody",
+HEADER = ("attack", "over", "connections", "frames/s", "answered", "GB/s", "to unused address",
           "ratio", "pairs", "CPU µs a frame",
-          "strangers", "grown KiB", "wrong")  # fmt: skip
+          "unauthenticated", "grown KiB", "wrong")  # fmt: skip
 
 
 def table(rows: Sequence[Row]) -> str:

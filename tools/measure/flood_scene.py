@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job under way between two hosts, and the flooder that means it no good."""
+"""A running job between two hosts, and a flooder that attacks it."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ TRANSPORTS = ("packet", "packet-own", "wire")
 NOBODYS = {"packet": "10.77.0.99", "packet-own": "10.77.0.99", "wire": "10.9.0.99"}
 OWN = {"packet": "10.77.0.103", "packet-own": "10.77.0.103", "wire": "10.9.0.103"}
 SIZE = "4M"  # of the all-reduce
-SETTLE_S = 0.02  # of a phase, before its rate counts
-TIMEOUT_MS = 10_000  # a job is ended by one rank's death, which an own address does not tell
-PATIENCE_S = 20.0  # for programs to start and end, on a busy machine
+SETTLE_S = 0.02  # not measured at each end of a phase
+TIMEOUT_MS = 10_000  # ends the job after a rank's death: HARP's own address then sends no reset
+PATIENCE_S = 20.0  # seconds for programs to start and end, on a busy machine
 
 
 class FloodError(RuntimeError):
-    """A part of the scene failed: the flooder, or the job that was to run on."""
+    """The flooder failed, or the job that must continue ended."""
 
 
 # -- the flooder
 
 
 def flood_program() -> Path:
-    """The built flooder; FloodError says how to build it."""
+    """The path of the built flooder. Raises FloodError with the way to build it."""
     program = build_dir() / "tools" / "attacker" / "harp-flood"
     if not program.is_file():
-        raise FloodError(f"{program} is not there: build it with meson compile -C {build_dir()}")
+        raise FloodError(f"{program} is missing: build it with meson compile -C {build_dir()}")
     return program
 
 
 def attacks() -> dict[str, Attack]:
-    """All that the flooder knows, by name."""
+    """All attacks of the flooder, by name."""
     said = subprocess.run(
         [str(flood_program()), "list"], capture_output=True, text=True, check=True, timeout=10
     )
@@ -56,7 +56,7 @@ def attacks() -> dict[str, Attack]:
 
 
 def _expect_ready(process: "subprocess.Popen[str]") -> list[str]:
-    """The words behind "ready"."""
+    """The words after "ready". Raises FloodError if the flooder prints something else."""
     assert process.stdout and process.stderr
     words = process.stdout.readline().split()
     if words[:1] != ["ready"]:
@@ -66,7 +66,7 @@ def _expect_ready(process: "subprocess.Popen[str]") -> list[str]:
 
 
 def _result(process: "subprocess.Popen[str]", within_s: float) -> dict[str, Any]:
-    """The document that it ends with."""
+    """The JSON document that the flooder prints at its end."""
     try:
         said, errors = process.communicate(timeout=within_s)
     except subprocess.TimeoutExpired:
@@ -86,15 +86,15 @@ def _program(host: Host, *words: object) -> "subprocess.Popen[str]":
 
 @dataclass
 class Flooder(ABC):
-    """Who means no good. to: the victim's address; heard: a hello to the victim, and the connection
-    that it came by."""
+    """An attacker. to: the victim's address. heard: a recorded hello to the victim, and its
+    connection."""
 
     transport: str
     to: str
     heard: dict[str, Any]
 
     def words(self, rate: int, seconds: float, phase_s: Optional[float]) -> list[str]:
-        """For harp-flood, behind the attack's name."""
+        """The arguments of harp-flood after the attack's name."""
         keys = {
             "to": self.to,
             "to_mac": self.heard["mac"],
@@ -115,17 +115,18 @@ class Flooder(ABC):
     def begin(
         self, attack: Attack, rate: int, seconds: float, phase_s: Optional[float] = None
     ) -> float:
-        """The monotonic time of the first frame. phase_s: how long it goes to the victim, then to
-        nobody, and so on; None: all of it to the victim."""
+        """Starts the flood. Returns the monotonic time of the first frame. phase_s: the flood goes
+        to the victim and to an unused address in turn, this long to each; None: only to the
+        victim."""
 
     @abstractmethod
     def finish(self, within_s: float) -> dict[str, Any]:
-        """What it did. FloodError if it does not end."""
+        """Waits for the end. Returns the flooder's report. Raises FloodError after within_s."""
 
 
 @dataclass
 class HostFlooder(Flooder):
-    """A third host, with a program for each attack."""
+    """A flooder on a third host, with a new process for each attack."""
 
     host: Host
     _process: "Optional[subprocess.Popen[str]]" = None
@@ -145,7 +146,7 @@ class HostFlooder(Flooder):
 
 @dataclass
 class WireFlooder(Flooder):
-    """A program between two wires, by which the job's frames pass, too."""
+    """A flooder between two wires. It also forwards the job's frames."""
 
     process: "subprocess.Popen[str]"
 
@@ -163,14 +164,14 @@ class WireFlooder(Flooder):
 
 
 def _line(process: "subprocess.Popen[str]", within_s: float) -> dict[str, Any]:
-    """The document that it says next."""
+    """The next JSON document that the flooder prints."""
     assert process.stdout
-    # Not select: what was read ahead with an earlier line waits in no pipe.
+    # select() would miss a line that Python has buffered with an earlier one.
     reader = ThreadPoolExecutor(1)
     try:
         line = reader.submit(process.stdout.readline).result(within_s)
     except TimeoutError:
-        raise FloodError(f"harp-flood says nothing within {within_s} s") from None
+        raise FloodError(f"harp-flood printed nothing within {within_s} s") from None
     finally:
         reader.shutdown(wait=False)
     document: dict[str, Any] = json.loads(line or "{}")
@@ -184,7 +185,7 @@ def _line(process: "subprocess.Popen[str]", within_s: float) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Sample:
-    """time: monotonic; bytes: of the victim's payload; cpu_s: of both ranks."""
+    """time: monotonic, s. bytes: the victim's received payload. cpu_s: CPU time of both ranks."""
 
     time: float
     bytes: int
@@ -192,14 +193,14 @@ class Sample:
 
 
 def _cpu_s(pid: int) -> float:
-    """Seconds that all of a process's threads have run."""
+    """The CPU time of all threads of a process, in seconds."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 @dataclass
 class Scene:
-    """A job under way between hosts 0 and 1, and the flooder on host 2."""
+    """A running job between hosts 0 and 1, and a flooder on host 2 or between two wires."""
 
     job: Job
     flooder: Flooder
@@ -211,7 +212,7 @@ class Scene:
         return self.job.count(0, name)
 
     def resident(self) -> int:
-        """Bytes of the victim's memory."""
+        """The victim's resident memory, in bytes."""
         status = Path(f"/proc/{self.job.ranks[0].process.pid}/status").read_text()
         found = re.search(r"VmRSS:\s+(\d+) kB", status)
         return int(found[1]) << 10 if found else 0
@@ -221,8 +222,8 @@ class Scene:
         return Sample(time.monotonic(), self.counter("tcp_payload_in"), cpu_s)
 
     def phase(self, begins: float, ends: float) -> Optional[Phase]:
-        """What the job did in a phase, given by monotonic times; None: this process was held
-        up and has missed it."""
+        """Measures the job in a phase, given by monotonic times. None: this process ran too late
+        to measure it."""
         time.sleep(max(0.0, begins + SETTLE_S - time.monotonic()))
         first = self._now()
         time.sleep(max(0.0, ends - SETTLE_S - time.monotonic()))
@@ -239,8 +240,8 @@ WORDS = ("all_reduce", "-b", SIZE, "-e", SIZE, "-n", "1000000", "-w", "0")
 
 @contextmanager
 def scene(lab: Lab, transport: str, *words: str) -> Iterator[Scene]:
-    """words: more of harp-perf's. The hello is recorded at the victim's interface or on its wire,
-    as somebody in the middle would."""
+    """Runs a job and a flooder. words: more arguments of harp-perf. The hello is recorded at the
+    victim's interface or wire, as an attacker on the path could."""
     with tempfile.TemporaryDirectory(prefix="harp-flood-") as name:
         places = [Path(name) / str(number) for number in range(2)]
         whole = [*WORDS, *words]

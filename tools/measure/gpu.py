@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command tools/gpu: real NCCL over HARP, on a machine with a GPU.
 
-Two ranks share the GPU; NCCL takes them for two hosts. PyTorch, and NCCL by itself, add up
-their tensors through HARP and through NCCL's own sockets, turn and turn about on the same
-wire; every element is checked. One report has the figures, the versions and the log lines
-that tell which network NCCL used. All logs are kept.
+Two ranks share the GPU; NCCL treats them as two hosts. PyTorch, and NCCL alone, sum their tensors
+through HARP and through NCCL's own sockets, alternately on the same wire. Every element is checked.
+One report has the figures, the versions, and the log lines that name the network that NCCL used.
+All logs are kept.
 
-It needs a built wheel of HARP's and a Python with PyTorch, and nothing else: this module and
-those it imports are content with the standard library, and so without click.
+It needs a built wheel of HARP and a Python with PyTorch. This module and its imports use only the
+standard library, not click.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ SIZES = (4, 1000, 65540, 1 << 20, 16 << 20, 64 << 20)  # bytes
 ITERATIONS = 20
 RUN_LIMIT_S = 180  # of one job
 MIXED_LIMIT_S = 60
-AFTERMATH_S = 20  # for the second rank, once the first has failed
-TAIL = 40  # lines of a failed rank's log that are shown
+AFTERMATH_S = 20  # for the second rank, after the first has failed
+TAIL = 40  # lines shown of a failed rank's log
 
-# Two ranks on one GPU, and nothing between them but the network.
+# Two ranks on one GPU with only the network between them.
 COMMON = {
     "CUDA_VISIBLE_DEVICES": "0",
     "NCCL_CONF_FILE": "/dev/null",
@@ -64,27 +64,27 @@ COMMON = {
     "PYTHONUNBUFFERED": "1",
 }
 
-# What of NCCL's log belongs in the report.
+# The lines of NCCL's log that belong in the report.
 TELLING = re.compile(r"HARP|NCCL version|NET/Plugin|Using network|via NET/|NCCL WARN|NET/Socket")
 
 
 class Unfit(RuntimeError):
-    """This machine cannot run it; the message says why, and what to do."""
+    """This machine cannot run the command. The message says why, and what to do."""
 
 
-# -- what is here
+# -- requirements
 
 
 def find_gpus() -> list[str]:
-    """Names of the GPUs, as the driver's library tells. Unfit: there is none."""
+    """The names of the GPUs, from the driver's library. Raises Unfit if there is none."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        raise Unfit("no GPU here: the driver's library libcuda.so.1 cannot be loaded") from None
+        raise Unfit("no GPU: the driver's library libcuda.so.1 cannot be loaded") from None
     count, names = ctypes.c_int(0), []
     result = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
     if result or count.value == 0:
-        raise Unfit(f"no GPU here: the driver counts {count.value} (CUDA error {result})")
+        raise Unfit(f"no GPU: the driver counts {count.value} (CUDA error {result})")
     for number in range(count.value):
         name = ctypes.create_string_buffer(128)
         cuda.cuDeviceGetName(name, 128, number)
@@ -93,7 +93,7 @@ def find_gpus() -> list[str]:
 
 
 def find_torch(python: str) -> str:
-    """PyTorch's version. Unfit: that Python has none which can use the GPU."""
+    """PyTorch's version. Raises Unfit if that Python has no PyTorch that can use the GPU."""
     code = "import torch; print(torch.__version__ if torch.cuda.is_available() else '')"
     try:
         done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=120)
@@ -108,17 +108,18 @@ def find_torch(python: str) -> str:
 
 
 def newest_wheel() -> Path:
-    """The one that was built last in this checkout. Unfit: there is none."""
+    """The newest wheel of this checkout. Raises Unfit if there is none."""
     found = [*ROOT.glob("*.whl"), *ROOT.glob("dist/*.whl")]
     ours = [path for path in found if path.name.startswith("harp_nccl-")]
     if not ours:
-        raise Unfit(f"no harp_nccl-*.whl in {ROOT} or its dist: name one by --wheel, or make one "
-                    "by `pip wheel . -w dist`")  # fmt: skip
+        raise Unfit(f"no harp_nccl-*.whl in {ROOT} or its dist: give one with --wheel, or make one "
+                    "with `pip wheel . -w dist`")  # fmt: skip
     return max(ours, key=lambda path: path.stat().st_mtime)
 
 
 def unpack(wheel: Path, folder: Path) -> Path:
-    """The wheel's plugin, under the name that NCCL looks for. Unfit: it is not in there."""
+    """Unpacks the wheel's plugin under the name that NCCL looks for. Raises Unfit if the wheel has
+    none."""
     folder.mkdir(parents=True, exist_ok=True)
     plugin = folder / "libnccl-net.so"
     try:
@@ -134,7 +135,7 @@ def unpack(wheel: Path, folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Kind:
-    """A way to run a job: variables for both ranks, and more for the second one."""
+    """A kind of job: variables for both ranks, and more for the second one."""
 
     name: str
     both: dict[str, str]
@@ -143,7 +144,7 @@ class Kind:
 
 
 def kinds(plugin: Path) -> tuple[Kind, Kind, Kind]:
-    """HARP, NCCL's sockets, and a job whose second host has HARP turned off."""
+    """HARP, NCCL's sockets, and a job with HARP disabled on the second host."""
     folders = [str(plugin.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
     harp = {"LD_LIBRARY_PATH": ":".join(folders)}
     return (
@@ -155,11 +156,11 @@ def kinds(plugin: Path) -> tuple[Kind, Kind, Kind]:
 
 @dataclass
 class Job:
-    """What became of two ranks. found: their documents, by rank; lines: what NCCL said."""
+    """The result of a job. found: the ranks' documents; lines: their NCCL log lines."""
 
     kind: str
     number: int
-    statuses: list[Optional[int]]  # None: it hung, and was ended
+    statuses: list[Optional[int]]  # None: the rank hung and was killed
     seconds: float
     logs: list[str]
     found: list[list[dict[str, Any]]]
@@ -178,7 +179,7 @@ class Job:
 
 
 def read_log(text: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """A rank's documents, and its telling lines, each once."""
+    """A rank's documents, and its lines for the report, each once."""
     documents = [json.loads(line[4:]) for line in text.splitlines() if line.startswith("GPU {")]
     lines = [line for line in text.splitlines() if TELLING.search(line) and line[:5] != "GPU {"]
     return documents, list(dict.fromkeys(lines))
@@ -201,7 +202,7 @@ def _environment(net: Net, kind: Kind, rank: int) -> dict[str, str]:
 def _ranks(
     net: Net, kind: Kind, program: Sequence[str], task: dict[str, Any], logs: list[Path]
 ) -> Iterator["list[subprocess.Popen[bytes]]"]:
-    """Both of them, in process groups of their own that end with the block."""
+    """Starts both ranks, each in its own process group. The end of the block kills them."""
     started: "list[subprocess.Popen[bytes]]" = []
     try:
         for rank, log in enumerate(logs):
@@ -222,7 +223,8 @@ def _ranks(
 
 
 def _wait(processes: "list[subprocess.Popen[bytes]]", limit_s: float) -> list[Optional[int]]:
-    """Exit statuses, once all have ended; where one has failed, its peer has AFTERMATH_S more."""
+    """Waits for the end and returns the exit statuses. After a failure, the peer gets AFTERMATH_S
+    more."""
     limit = time.monotonic() + limit_s
     failed = False
     while any(process.poll() is None for process in processes) and time.monotonic() < limit:
@@ -234,7 +236,7 @@ def _wait(processes: "list[subprocess.Popen[bytes]]", limit_s: float) -> list[Op
 
 
 def run_job(net: Net, kind: Kind, number: int, program: Sequence[str], folder: Path) -> Job:
-    """One job; its logs stay in the folder."""
+    """Runs one job. Its logs stay in the folder."""
     logs = [folder / f"{number:02}-{kind.name}-rank{rank}.log" for rank in range(2)]
     task = {
         "ranks": 2,
@@ -265,7 +267,7 @@ def run_job(net: Net, kind: Kind, number: int, program: Sequence[str], folder: P
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that had to be shown; `text` says what was seen."""
+    """One check; `text` has the observation."""
 
     ok: bool
     name: str
@@ -286,20 +288,20 @@ def _check_job(job: Job) -> list[Check]:
     )
     used = [job.says(rank, rf"Using network {job.kind}\b") for rank in range(2)]
     via = [job.says(rank, rf"via NET/{job.kind}/") for rank in range(2)]
-    name = f"{job.kind}, job {job.number}: NCCL says that it used {job.kind}"
+    name = f"{job.kind}, job {job.number}: NCCL's log names {job.kind}"
     checks.append(Check(all(used) and all(via), name, f"Using network: {used}; via: {via}"))
     return checks
 
 
 def _check_mixed(job: Job) -> list[Check]:
-    """Both end in time, by an error, and HARP's side says why."""
+    """Checks that both ranks end in time with an error, and that HARP's side logs the reason."""
     ends = all(status not in (None, 0) for status in job.statuses)
     says = job.says(0, "uses a socket transport, not HARP")
     off = job.says(1, "HARP_DISABLE=1 in the environment")
     seen = f"exit {job.statuses} after {job.seconds:.0f} s; {', '.join(job.logs)}"
     return [
         Check(ends, "HARP off on one host: both ranks end with an error, none hangs", seen),
-        Check(says and off, "HARP off on one host: both sides say so",
+        Check(says and off, "HARP off on one host: both sides log it",
               f"the one with HARP: {says}, the one without: {off}"),
     ]  # fmt: skip
 
@@ -311,12 +313,12 @@ def check_all(jobs: Sequence[Job]) -> list[Check]:
         for check in (_check_mixed(job) if job.kind == "mixed" else _check_job(job))
     ]
     if not any(job.kind == "HARP" for job in jobs):
-        checks.append(Check(False, "HARP: a job ran", "none did"))
+        checks.append(Check(False, "HARP: a job ran", "no job ran"))
     return checks
 
 
 def bandwidth(jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """Medians over jobs, by size and by who called NCCL: bus bandwidth of both networks, GB/s."""
+    """The median bus bandwidth of both networks over the jobs, GB/s, by caller of NCCL and size."""
     found: dict[tuple[str, int], dict[str, list[float]]] = {}
     for job in jobs:
         for one in job.found[0]:
@@ -352,7 +354,7 @@ def table(jobs: Sequence[Job]) -> str:
 
 @dataclass
 class Report:
-    """Everything that was found out."""
+    """All results."""
 
     about: dict[str, Any]
     jobs: list[Job] = field(default_factory=list)
@@ -375,7 +377,7 @@ class Report:
         lines = [f"{key}: {value}" for key, value in self.about.items()]
         lines += [f"{key}: {value}" for key, value in (versions[0] if versions else {}).items()
                   if key != "kind"]  # fmt: skip
-        lines += ["", table(self.jobs), "Bus bandwidth, medians over the jobs, in turn.", ""]
+        lines += ["", table(self.jobs), "Bus bandwidth, medians over alternating jobs.", ""]
         first = {job.kind: job for job in reversed(self.jobs)}
         for job in reversed(first.values()):
             for rank, said in enumerate(job.lines):
@@ -386,7 +388,7 @@ class Report:
 
 
 def _show_failure(job: Job) -> None:
-    """The ends of its logs: what one wants to see first."""
+    """Prints the ends of the job's logs."""
     for log in job.logs:
         lines = Path(log).read_text(errors="replace").splitlines()
         print(f"-- the end of {log}", *lines[-TAIL:], sep="\n", file=sys.stderr)
@@ -395,7 +397,7 @@ def _show_failure(job: Job) -> None:
 def run_all(
     net: Net, plugin: Path, program: Sequence[str], pairs: int, folder: Path
 ) -> Iterator[Job]:
-    """All jobs, one after the other; who begins changes from pair to pair."""
+    """Runs all jobs one after the other. The first of a pair alternates."""
     harp, sockets, mixed = kinds(plugin)
     order = [k for p in range(pairs) for k in ((harp, sockets) if p % 2 == 0 else (sockets, harp))]
     for number, kind in enumerate([*order, mixed]):
@@ -409,17 +411,17 @@ def run_all(
 def _options(words: Optional[Sequence[str]]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="tools/gpu",
-        description="Real NCCL over HARP, two ranks on one GPU: right sums, and bandwidth beside "
-        "NCCL's own sockets.",
-        epilog="Exit: 0 if every check holds, 1 if one does not, 2 on wrong usage or where there "
-        "is no GPU, no PyTorch or no wheel.",
+        description="Run real NCCL over HARP with two ranks on one GPU: check the sums, and "
+        "compare the bandwidth with NCCL's own sockets.",
+        epilog="Exit: 0 if every check holds, 1 if one does not, 2 on wrong usage or without a "
+        "GPU, PyTorch or a wheel.",
     )
     parser.add_argument("--wheel", type=Path, help="harp_nccl-*.whl (the checkout's newest one)")
     parser.add_argument("--plugin", type=Path, help="a libnccl-net.so instead of a wheel's")
-    parser.add_argument("--python", default=sys.executable, help="one with PyTorch (this one)")
+    parser.add_argument("--python", default=sys.executable, help="a Python with PyTorch (this one)")
     parser.add_argument("--net", choices=NAMES, action="append",
-                        help="how the ranks are joined (the first that works here)")  # fmt: skip
-    parser.add_argument("--pairs", type=int, default=3, help="jobs over either network (3)")
+                        help="network between the ranks (the first possible one)")  # fmt: skip
+    parser.add_argument("--pairs", type=int, default=3, help="number of jobs on each network (3)")
     parser.add_argument("--logs", type=Path, help="folder for all logs (a new one in /tmp)")
     parser.add_argument("--json", type=Path, help="write the report to this file, too")
     options = parser.parse_args(words)
@@ -429,7 +431,7 @@ def _options(words: Optional[Sequence[str]]) -> argparse.Namespace:
 
 
 def _plugin(options: argparse.Namespace, folder: Path) -> tuple[Path, str]:
-    """The plugin under the name that NCCL looks for, and where it is from."""
+    """The plugin under the name that NCCL looks for, and its source."""
     if not options.plugin:
         wheel = options.wheel or newest_wheel()
         return unpack(wheel, folder), str(wheel)
@@ -442,7 +444,7 @@ def _plugin(options: argparse.Namespace, folder: Path) -> tuple[Path, str]:
 
 
 def main(words: Optional[Sequence[str]] = None) -> int:
-    """The exit status."""
+    """Runs the command. Returns the exit status."""
     options = _options(words)
     try:
         gpus = find_gpus()

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How tools/gpu joins its two ranks, with whatever the machine allows.
+"""The networks with which tools/gpu can join its two ranks.
 
-`namespaces`: two hosts of a lab, the packet port, as the project's other tests have it; it
-needs root, ip(8), and the right to make namespaces. `interface`: both ranks in this machine's
-network, over the packet port of one interface; it needs CAP_NET_RAW, which containers mostly
-have. `wire`: the port in shared memory, which needs nothing.
+`namespaces`: two hosts of a lab over the packet port, as in the project's other tests. It needs
+root, ip(8), and the right to make namespaces. `interface`: both ranks in this machine's network,
+over the packet port of one interface. It needs CAP_NET_RAW, which most containers have. `wire`: the
+port in shared memory, which needs no privilege.
 
-This module needs the standard library only.
+This module needs only the standard library.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ NAMES = ("namespaces", "interface", "wire")
 
 
 class NetError(RuntimeError):
-    """This way of joining ranks is not to be had here; the message says why."""
+    """This network is not possible here. The message says why."""
 
 
 @dataclass
 class Place:
-    """Where a rank runs: what stands before its command line, where it is configured, which
-    interface NCCL's own connections take."""
+    """The place of a rank: the prefix of its command line, its folder and configuration, and the
+    interface for NCCL's own connections."""
 
     folder: Path
     interface: str
@@ -43,7 +43,7 @@ class Place:
     prefix: list[str] = field(default_factory=list)
 
     def environment(self) -> dict[str, str]:
-        """Writes the configuration; the variables that name it."""
+        """Writes the configuration. Returns the variables that name it."""
         for name in ("config", "run"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "config" / "ztcp0.conf").write_text(self.configuration)
@@ -56,7 +56,7 @@ class Place:
 
 @dataclass
 class Net:
-    """Two places that reach each other; `host`: where rank 0 is met."""
+    """Two places that reach each other; `host` is rank 0's address."""
 
     name: str
     host: str
@@ -66,7 +66,7 @@ class Net:
 @contextmanager
 def _namespaces(folder: Path) -> Iterator[Net]:
     if os.geteuid() != 0 or not shutil.which("ip"):
-        raise NetError("namespaces: it takes root and ip(8) of iproute2")
+        raise NetError("namespaces: this needs root and ip(8) of iproute2")
     with ExitStack() as stack:
         try:
             lab = stack.enter_context(Lab(hosts=2, wire="veth-1500"))
@@ -88,7 +88,7 @@ def _address_of(interface: str) -> str:
 
 
 def _ethernet() -> tuple[str, str]:
-    """The first interface that is up, Ethernet, and has an address; and that."""
+    """The first Ethernet interface that is up and has an IPv4 address, and the address."""
     for _, name in socket.if_nameindex():
         folder = Path("/sys/class/net") / name
         try:
@@ -98,7 +98,7 @@ def _ethernet() -> tuple[str, str]:
                 return name, _address_of(name)
         except OSError:
             continue
-    raise NetError("interface: there is none with an IPv4 address but lo")
+    raise NetError("interface: no Ethernet interface is up and has an IPv4 address")
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def _interface(folder: Path) -> Iterator[Net]:
     try:
         socket.socket(socket.AF_PACKET, socket.SOCK_RAW).close()
     except PermissionError:
-        raise NetError("interface: no packet socket without CAP_NET_RAW") from None
+        raise NetError("interface: packet sockets need CAP_NET_RAW") from None
     text = f"device = packet:{interface}\n"
     places = [Place(folder / str(rank), interface, text) for rank in range(2)]
     yield Net("interface", address, places)
@@ -139,8 +139,8 @@ _MAKERS = {"namespaces": _namespaces, "interface": _interface, "wire": _wire}
 
 @contextmanager
 def join(names: Sequence[str], folder: Path, refusals: list[str]) -> Iterator[Net]:
-    """The first of these nets that can be had; why not the ones before is added to refusals.
-    NetError if there is none."""
+    """The first of these networks that is possible. Adds the reasons against the others to
+    `refusals`. Raises NetError if none is possible."""
     with ExitStack() as stack:
         for name in names:
             try:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of tools/gpu: a program of its own, for whatever Python has PyTorch.
+"""One rank of tools/gpu, a separate program for a Python with PyTorch.
 
-Usage: gpu_rank.py TASK, a JSON document: rank, ranks, host and port where rank 0 is met, sizes
-in bytes, iterations, limit_s. It imports nothing of HARP's and is told nothing of it: what
-NCCL uses is the environment's business. Each line "GPU {...}" on standard output is a
-document of what it found; everything else is PyTorch's and NCCL's.
+Usage: gpu_rank.py TASK. TASK is a JSON document: rank, ranks, host and port of rank 0, sizes in
+bytes, iterations, limit_s. The program does not import HARP; the environment selects NCCL's
+network. Each line "GPU {...}" on standard output is a document with results; the other lines are
+PyTorch's and NCCL's.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def say(kind: str, **found: Any) -> None:
 
 
 def pattern(torch: Any, count: int, rank: int, dtype: Any) -> Any:
-    """Small whole numbers that differ from rank to rank: their sums are exact in every type."""
+    """Small integers that differ from rank to rank. Their sums are exact in every type."""
     index = torch.arange(count, device="cuda", dtype=torch.int64)
     return ((index * (7 + rank) + 13 * rank) % 1001).to(dtype)
 
 
 def wrong(torch: Any, reduced: Any, ranks: int) -> int:
-    """How many elements are not the sum of all ranks' patterns."""
+    """The number of elements that differ from the sum of all ranks' patterns."""
     expected = sum(pattern(torch, reduced.numel(), rank, reduced.dtype) for rank in range(ranks))
     return int((reduced != expected).sum().item())
 
@@ -45,7 +45,7 @@ def check(torch: Any, task: dict[str, Any], size: int, name: str, reduce: Any) -
 
 
 def clock(torch: Any, task: dict[str, Any], size: int, name: str, reduce: Any) -> None:
-    """The time of one all-reduce, by the GPU's own events."""
+    """Measures the time of one all-reduce with CUDA events."""
     data = torch.zeros(max(1, size // 4), device="cuda", dtype=torch.float32)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for _ in range(WARMUP):
@@ -57,7 +57,7 @@ def clock(torch: Any, task: dict[str, Any], size: int, name: str, reduce: Any) -
     end.record()
     torch.cuda.synchronize()
     time_us = begin.elapsed_time(end) * 1e3 / task["iterations"]
-    # nccl-tests' figures: 2 (n - 1) / n of the size pass each rank's link.
+    # As nccl-tests: 2 (n - 1) / n of the size pass through each rank's link.
     algbw = size / time_us / 1e3
     busbw = algbw * 2 * (task["ranks"] - 1) / task["ranks"]
     say("timed", by=name, size=size, time_us=time_us, algbw_gbs=algbw, busbw_gbs=busbw)
@@ -70,7 +70,7 @@ def run_all(torch: Any, task: dict[str, Any], name: str, reduce: Any) -> None:
         clock(torch, task, size, name, reduce)
 
 
-# -- NCCL by itself
+# -- NCCL without PyTorch
 
 
 class UniqueId(ctypes.Structure):
@@ -81,7 +81,7 @@ class Nccl:
     """A communicator of NCCL's own, beside PyTorch's."""
 
     def __init__(self, torch: Any, task: dict[str, Any], store: Any) -> None:
-        # PyTorch has loaded it: its name is enough.
+        # PyTorch has loaded the library, so its name suffices.
         self.nccl = ctypes.CDLL("libnccl.so.2")
         self.nccl.ncclGetErrorString.restype = ctypes.c_char_p
         self.torch = torch

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a segment costs the stack, in instructions: repeatable to the last one, on any machine.
+"""Counts the stack's instructions for a segment: the same number in every run, on any machine.
 
-harp-segments moves bursts of 32 segments between two stacks in one process; callgrind counts.
-Wire, checksums and copies are left out. The cost of an acknowledgement is told twice: for each
-one, and for each of the segments that it acknowledges.
+harp-segments moves bursts of 32 segments between two stacks in one process, and callgrind counts.
+The wire, checksums and copies do not count. The cost of an acknowledgement is given twice: for one
+acknowledgement, and for one acknowledged segment.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ NOT_THE_STACK = ("hand_over", "take")
 
 @dataclass(frozen=True)
 class Step:
-    """A part of a segment's way: the function of harp-segments that it is seen in, and the
-    stack's function below."""
+    """A step of a segment's path: `seen_in` is the function of harp-segments that performs it,
+    `entry` the function of the stack below."""
 
     name: str
     seen_in: str
     entry: str
-    most: int  # instructions for a segment, by the project's own bound; 0: none
+    most: int  # the project's bound of instructions for a segment; 0: none
 
 
 STEPS = (
@@ -44,23 +44,23 @@ STEPS = (
 )
 BOTH = "acknowledgement, both sides"
 BOTH_MOST = 150
-GROWTH_MOST = 1.1  # with many connections, over few
+GROWTH_MOST = 1.1  # cost with many connections, relative to few
 
 
 class CannotCount(Exception):
-    """Why there are no figures."""
+    """The instructions cannot be counted. The text says why."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Instructions of a step for one segment, and for one acknowledgement."""
+    """The instructions of a step for one segment, and for one acknowledgement."""
 
     segment: float
     acknowledgement: float
 
 
 def inclusive(annotated: str) -> Dict[str, int]:
-    """The functions of `callgrind_annotate --inclusive=yes` and what each costs, with all below."""
+    """The functions of `callgrind_annotate --inclusive=yes`, with their inclusive costs."""
     costs: Dict[str, int] = {}
     for line in annotated.splitlines():
         found = re.match(r"\s*([\d,]+) (?:\([^)]*\)\s+)?\S*?:(\w+)(?: \[|$)", line)
@@ -72,7 +72,7 @@ def inclusive(annotated: str) -> Dict[str, int]:
 def cost_of(step: Step, annotated: str, segments: int, acknowledgements: int) -> Cost:
     costs = inclusive(annotated)
     if step.entry not in costs:
-        raise CannotCount(f"callgrind has not seen {step.entry}: was the build stripped?")
+        raise CannotCount(f"callgrind has not recorded {step.entry}: is the build stripped?")
     total = costs[step.entry] - sum(costs.get(name, 0) for name in NOT_THE_STACK)
     return Cost(total / segments, total / acknowledgements)
 
@@ -85,12 +85,12 @@ def _run(words: Sequence[str]) -> str:
 
 
 def count(step: Step, connections: int) -> Cost:
-    """CannotCount where there is no callgrind, or harp-segments is not built."""
+    """Counts a step. Raises CannotCount without callgrind or harp-segments."""
     program = build_dir() / "tools" / "measure" / "harp-segments"
     if not shutil.which("valgrind"):
-        raise CannotCount("valgrind is not there: apt-get install valgrind")
+        raise CannotCount("valgrind is missing: apt-get install valgrind")
     if not program.is_file():
-        raise CannotCount(f"{program} is not there: meson compile -C {build_dir()}")
+        raise CannotCount(f"{program} is missing: build it with meson compile -C {build_dir()}")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "callgrind"
         said = _run(
@@ -107,7 +107,7 @@ def count(step: Step, connections: int) -> Cost:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; costs by connections."""
+    """One line of the table; `costs`: with FEW and with MANY connections."""
 
     name: str
     costs: Tuple[Cost, Cost]
@@ -123,7 +123,7 @@ class Row:
 
 
 def rows() -> List[Row]:
-    """Counts everything: about a minute."""
+    """Counts all steps, in about a minute."""
     made = [Row(step.name, (count(step, FEW), count(step, MANY)), step.most) for step in STEPS]
     sides = [row.costs for row in made if "acknowledgement" in row.name]
     both = tuple(

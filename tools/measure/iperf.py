@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""iperf3 between two hosts of a lab: the yardstick that everybody has."""
+"""iperf3 between two hosts of a lab: a well-known reference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PORT = 5201
 
 
 def busy_seconds() -> Tuple[float, float]:
-    """Seconds that this machine's cores have worked, and have existed, since it started."""
+    """The busy time and the total time of this machine's cores since its start, in seconds."""
     fields = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
     tick = os.sysconf("SC_CLK_TCK")
     idle = fields[3] + fields[4]
@@ -25,7 +25,7 @@ def busy_seconds() -> Tuple[float, float]:
 
 
 def idle_load(seconds: float = 0.5) -> float:
-    """How much of the cores' time the machine takes for itself, as a fraction."""
+    """The fraction of the cores' time that other work takes now."""
     before = busy_seconds()
     time.sleep(seconds)
     after = busy_seconds()
@@ -33,7 +33,8 @@ def idle_load(seconds: float = 0.5) -> float:
 
 
 def run_iperf(lab: Lab, seconds: float, load: float, pair: int) -> Record:
-    """One TCP connection with cubic from host 0 to host 1. LabError if iperf3 fails."""
+    """Measures one TCP connection with cubic from host 0 to host 1. load: the result of idle_load,
+    subtracted from the CPU time. Raises LabError if iperf3 fails."""
     sender, receiver = lab.hosts[:2]
     words = ["iperf3", "-s", "-1", "-p", PORT, "--forceflush"]
     server = receiver.popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

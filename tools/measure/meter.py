@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the machine's cores do while something runs whose begin and end are known only later."""
+"""Records the cores' busy time, for runs whose begin and end are known only later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SAMPLE_S = 0.02
 
 
 class Meter:
-    """Looks at the machine until it is stopped. load: of its cores, that is not to count."""
+    """Samples the machine until stop. load: the fraction of the cores' time to subtract."""
 
     def __init__(self, load: float) -> None:
         self._load = load
@@ -34,5 +34,5 @@ class Meter:
         self._thread.join()
 
     def busy(self, begin: float, end: float) -> float:
-        """Seconds of the cores between two moments of CLOCK_MONOTONIC, beyond the load."""
+        """The busy time between two times of CLOCK_MONOTONIC without the load, in seconds."""
         return max(0.0, between(self._samples, begin, end))

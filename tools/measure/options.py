@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands of this folder have."""
+"""Options that several commands of this folder share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def json_option(what: str) -> Decorator:
-    """--json FILE, as `json_path`."""
+    """The option --json FILE; its parameter is `json_path`."""
     return click.option(
         "--json",
         "json_path",
@@ -23,5 +23,5 @@ def json_option(what: str) -> Decorator:
 
 
 first_option: Decorator = click.option(
-    "--first", is_flag=True, help="The ranks run before other work on this machine, if it has any."
+    "--first", is_flag=True, help="Give the ranks priority over other work on this machine."
 )

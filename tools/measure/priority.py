@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who runs first on a machine that has other work."""
+"""Scheduling priorities for measurements on a machine with other work."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ NICE_FIRST = -18
 
 @contextmanager
 def going_first(wanted: bool = True) -> Iterator[None]:
-    """What is started from here runs before most other work on this machine; it needs root."""
+    """Gives programs started in the block priority over most other work. Needs root."""
     if not wanted:
         yield
         return
     usual, group = os.getpriority(os.PRIO_PROCESS, 0), Path("/proc/self/autogroup")
-    # Where sessions, not processes, are weighed against each other: "/autogroup-7 nice 0".
+    # With autogroups, the kernel weighs sessions instead of processes: "/autogroup-7 nice 0".
     weight = group.read_text().split()[-1] if group.exists() else None
     os.setpriority(os.PRIO_PROCESS, 0, NICE_FIRST)
     try:
@@ -33,7 +33,7 @@ def going_first(wanted: bool = True) -> Iterator[None]:
 
 @contextmanager
 def precedence() -> Iterator[None]:
-    """This thread runs before others, so that a busy machine does not blur the phases' ends."""
+    """Gives this thread real-time priority, so that a busy machine does not delay phase ends."""
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     try:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ceiling: what a port moves when nobody speaks TCP above it.
+"""The upper bound of a port's speed: the port without TCP.
 
-One side sends the same segment over and over, the other receives and drops: no
-acknowledgement, no window, and no copy to where the bytes belong, unless asked
-for. Segments are of 64 KiB where devices cut them, else one frame each.
+One side sends the same segment repeatedly, the other receives and drops it, without
+acknowledgements or a window. The receiver copies only on request. Segments have 64 KiB with TSO,
+else one frame.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tools.measure.shared import SharedLink, sides
 
 HEADERS = 14 + 20 + 32  # Ethernet, IPv4, TCP with timestamps
 TCP_START = 14 + 20
-TCP_CHECKSUM = 16  # from there
-LEAD_MS = 100  # the sender runs so much longer than the receiver measures, at each end
-MEET_MS = 3000  # the same where two processes with DPDK have to start and find each other
+TCP_CHECKSUM = 16  # offset from TCP_START
+LEAD_MS = 100  # the sender starts earlier and ends later than the receiver, by this time
+MEET_MS = 3000  # the same for two processes with DPDK, which take time to start and connect
 
 
 def _probe() -> Path:
     program = build_dir() / "dpdk_glue" / "ports_probe"
     if not program.is_file():
         raise FileNotFoundError(
-            f"{program} is not there: build it with meson compile -C {build_dir()}"
+            f"{program} is missing: build it with meson compile -C {build_dir()}"
         )
     return program
 
@@ -46,7 +46,8 @@ def _sum(data: bytes) -> int:
 
 
 def _segment(sender: Host, receiver: Host, payload: int) -> bytes:
-    """A segment whose checksum is left to the device; where there is none, nobody looks."""
+    """A segment with the checksum left to the device. Without checksum offload it stays wrong, and
+    the receiver does not check it."""
     addresses = socket.inet_aton(sender.own_address) + socket.inet_aton(receiver.own_address)
     pseudo = _sum(addresses + struct.pack("!BBH", 0, 6, 32 + payload))
     tcp = struct.pack("!HHIIBBHHH", 50000, 50001, 1, 1, 0x80, 0x10, 65535, pseudo, 0)
@@ -66,7 +67,7 @@ def _drive(host: Host, device: str, mtu: int, *commands: str) -> "subprocess.Pop
 
 
 def _answers(process: "subprocess.Popen[str]", seconds: float) -> List[Dict[str, Any]]:
-    """What the probe said about itself and about its last command."""
+    """The JSON answers of the probe. Raises LabError if it failed."""
     try:
         said, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -74,12 +75,12 @@ def _answers(process: "subprocess.Popen[str]", seconds: float) -> List[Dict[str,
     lines = said.splitlines()
     failed = [line for line in lines if not line.startswith("ok")]
     if failed or not lines:
-        raise LabError(f"the ports' probe: {failed[0] if failed else 'it said nothing'}")
+        raise LabError(f"the ports' probe: {failed[0] if failed else 'it printed nothing'}")
     return [json.loads(line[3:]) for line in lines if line.startswith("ok {")]
 
 
 def run_raw(lab: Lab, seconds: float, pair: int) -> Record:
-    """Large segments from host 0 to host 1. LabError if the port fails."""
+    """Sends large segments from host 0 to host 1. Raises LabError if the port fails."""
     sender, receiver = lab.hosts[:2]
     mss = lab.wire.mtu - 52
     payload = 65000 - 65000 % mss
@@ -119,8 +120,8 @@ def run_raw(lab: Lab, seconds: float, pair: int) -> Record:
 def run_raw_shared(
     lab: Lab, link: SharedLink, direction: str, copy: bool, seconds: float, pair: int
 ) -> Record:
-    """Segments from host 0 to host 1 over a link of shared memory; copy: the receiver copies
-    them into a buffer of its own, as an application would. LabError if a port fails."""
+    """Sends segments from host 0 to host 1 over a link of shared memory. copy: the receiver copies
+    them into its own buffer, as an application would. Raises LabError if a port fails."""
     sender, receiver = lab.hosts[:2]
     mss = link.mtu - 52
     payload = 65000 - 65000 % mss if link.segments else mss

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents of the schema harp.perf/1: a host and the records measured on it.
+"""Documents of the schema harp.perf/1: a host and its records.
 
-A record is a plain dictionary whose fields `harp perf` defines; null where a
-field has no meaning. GB are 10^9 bytes.
+A record is a dictionary with the fields of `harp perf`; null for a field without a meaning. GB are
+10^9 bytes.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ FIELDS = (
 
 
 class RecordError(ValueError):
-    """A document is none of this schema."""
+    """The document does not have this schema."""
 
 
 def make_record(**values: Any) -> Record:
-    """A record with these fields, all others null. RecordError for an unknown field."""
+    """A record with these fields; all others are null. Raises RecordError for an unknown field."""
     unknown = set(values) - set(FIELDS)
     if unknown:
         raise RecordError(f"no such fields in {SCHEMA}: {', '.join(sorted(unknown))}")
@@ -67,7 +67,7 @@ def _processor() -> str:
 
 
 def describe_host() -> Dict[str, Any]:
-    """What a reader of figures has to know about this machine."""
+    """The facts about this machine that readers of figures need."""
     return {
         "name": platform.node(),
         "kernel": platform.release(),
@@ -81,7 +81,7 @@ def describe_host() -> Dict[str, Any]:
 
 @dataclass
 class Document:
-    """All records of a run, with what else the run found out (`extra`)."""
+    """All records of a run, with other results in `extra`."""
 
     host: Dict[str, Any] = field(default_factory=describe_host)
     records: List[Record] = field(default_factory=list)
@@ -93,7 +93,7 @@ class Document:
 
 
 def load_records(path: Path) -> List[Record]:
-    """The records of a file that `harp perf` wrote; RecordError if it is none."""
+    """The records of a file of `harp perf`. Raises RecordError for another file."""
     try:
         document = json.loads(path.read_text())
     except (OSError, ValueError) as error:

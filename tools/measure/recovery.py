@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command tools/recovery: loss recovery of HARP and of the kernel, side by side.
+"""The command tools/recovery: compares the loss recovery of HARP and of the kernel.
 
-Two hosts without offloads, between them the relay, which loses or reorders, delays, and holds
-both to a rate that either reaches with ease: what differs is how they recover. Each point is
-measured with HARP and the kernel (cubic) in both roles, one after the other, with the same
-seed; figures are medians. Every byte is verified. The relay counts what was sent again, and
-what of that had been delivered already.
+Two hosts without offloads are joined by the relay. It drops or reorders frames, adds delay, and
+limits the rate to one that both TCPs reach easily, so only the recovery differs. Each point is
+measured with HARP and the kernel (cubic) in both roles, in turn and with the same seed. Figures are
+medians. Every byte is verified. The relay counts the retransmissions, and those of segments that
+were delivered before (needless).
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ BURST = 5  # frames lost in a row
 RTTS_MS = (0.2, 2.0)
 LOSSES = (0.0001, 0.001, 0.01, 0.03)
 RATE_LEAST = 10  # Mbit/s
-RATE_MOST = 1000  # Mbit/s: more would only take more of the machine
+RATE_MOST = 1000  # Mbit/s: more would only load the machine more
 QUEUE = 256  # frames
 CALIBRATION_BYTES = 8_000_000
 PILOT_SHARE = 0.25  # of a run
-PILOTS = 3  # one alone may consist of a timeout
-BYTES_LEAST = 2_000_000  # a run of fewer would be all slow start
+PILOTS = 3  # a single one could be dominated by a timeout
+BYTES_LEAST = 2_000_000  # a shorter run would be slow start only
 PATIENCE_S = 20.0
 BUSY = 0.2  # of the cores, with other work
 FAILURES = (AssertionError, LabError, RelayError, subprocess.TimeoutExpired, OSError)
@@ -64,7 +64,8 @@ FAILURES = (AssertionError, LabError, RelayError, subprocess.TimeoutExpired, OSE
 
 @dataclass(frozen=True)
 class Point:
-    """What the wire does. fault: "clean", "random", "burst" or "reorder", to a share of frames."""
+    """The wire's delay and fault. fault: "clean", "random", "burst" or "reorder"; share: the
+    fraction of the frames that it affects."""
 
     rtt_ms: float
     fault: str = "clean"
@@ -81,7 +82,7 @@ class Point:
         )
         if self.fault == "random":
             return replace(spec, drop=self.share)
-        if self.fault == "burst":  # so many begin that in all this share is lost
+        if self.fault == "burst":  # the rate of bursts that loses this share of all frames
             begins = self.share / (BURST - (BURST - 1) * self.share)
             return replace(spec, drop=begins, drop_burst=BURST)
         return replace(spec, reorder=self.share)
@@ -98,8 +99,8 @@ def points() -> list[Point]:
 
 @dataclass(frozen=True)
 class Trial:
-    """One transfer. goodput: 10^6 bytes/s; retransmitted, needless, dropped: data segments, by
-    the relay; counters: of HARP's, the sender's if it is one."""
+    """One transfer. goodput: 10^6 bytes/s. retransmitted, needless, dropped: counts of the relay.
+    counters: HARP's, of the sender if it uses HARP, else of the receiver."""
 
     pair: str
     run: int
@@ -114,22 +115,22 @@ class Trial:
 
 @dataclass
 class Cell:
-    """A point, and by pair what every run at it gave: a trial, or a failure in words."""
+    """The results of a point, by pair: trials, and failures as text."""
 
     point: Point
     trials: dict[str, list[Trial]] = field(default_factory=dict)
     failures: dict[str, list[str]] = field(default_factory=dict)
 
     def figures(self, pair: str, name: str) -> Optional[Summary]:
-        """Over the runs; None if there is none. A run that failed is one without goodput: left
-        out, those that a pair cannot end at all would make it look faster."""
+        """The summary over the runs; None without runs. A failed run counts with a goodput of 0:
+        a pair must not look faster because it fails."""
         values = [getattr(one, name) for one in self.trials.get(pair, [])]
         if values and name == "goodput":
             values += [0.0] * len(self.failures.get(pair, []))
         return summarize(values) if values else None
 
     def ratio(self, pair: str) -> Optional[float]:
-        """The median goodput over that of two kernels; None if either is not measured."""
+        """The median goodput relative to two kernels; None if either is not measured."""
         ours, theirs = self.figures(pair, "goodput"), self.figures(LINUX, "goodput")
         if not ours or not theirs:
             return None
@@ -137,7 +138,8 @@ class Cell:
 
 
 def judge(cell: Cell) -> list[Verdict]:
-    """Ratios count to two digits: where both are held to the rate, the third one is chance."""
+    """The verdicts of a cell. Ratios are rounded to two digits: at the limited rate, the third
+    digit is noise."""
     least = {pair: 0.9 for pair in PAIRS if pair != LINUX}
     least[HARP] = 0.98 if cell.point.fault == "clean" else 1.0
     verdicts: list[Verdict] = []
@@ -159,7 +161,7 @@ def judge(cell: Cell) -> list[Verdict]:
 
 
 def _turned(words: list[str], by: int) -> list[str]:
-    """The same in another order: whatever comes before a run, comes before each pair's in turn."""
+    """The words in rotated order, so that each pair comes first in turn."""
     by %= len(words)
     return words[by:] + words[:by]
 
@@ -167,8 +169,8 @@ def _turned(words: list[str], by: int) -> list[str]:
 class Recovery:
     """Runs points on one pair of hosts.
 
-    seconds: of each run, at two kernels' speed; one that takes ten times that, and patience_s
-    more, has failed. queue: frames that wait before the rate.
+    seconds: the length of a run, at the speed of two kernels. A run fails after ten times that plus
+    patience_s. queue: the relay's queue, in frames.
     """
 
     def __init__(
@@ -186,15 +188,15 @@ class Recovery:
         self._queue = queue
         self._patience_s = patience_s + 10 * seconds
         self._say = say
-        self._ports = count(5000)  # none is used twice: no connection waits for another's TIME-WAIT
+        self._ports = count(5000)  # a new port each time, because of TIME-WAIT
         self.load = idle_load()
         self.reaches: dict[str, float] = {}  # Mbit/s, unimpaired
         self.rate_mbps = 0
-        for host in lab.hosts:  # or a kernel would begin with what it learned in the run before
+        for host in lab.hosts:  # else the kernel starts with metrics cached from earlier runs
             host.write("/proc/sys/net/ipv4/tcp_no_metrics_save", "1")
 
     def hold(self) -> None:
-        """Finds what each reaches without faults; the rate is half of the least, or less."""
+        """Measures the rates without faults. Limits the rate to at most half of the lowest."""
         for rtt in RTTS_MS:
             spec = Point(rtt).spec(0, 4096, 1)
             self._lab.impair(spec)
@@ -204,7 +206,7 @@ class Recovery:
         half = min(self.reaches.values()) / 2
         self.rate_mbps = min(max(int(half) // 10 * 10, RATE_LEAST), RATE_MOST)
         said = ", ".join(f"{name} {rate:.0f}" for name, rate in self.reaches.items())
-        self._say(f"unimpaired: {said} Mbit/s; held to {self.rate_mbps}")
+        self._say(f"without faults: {said} Mbit/s; limited to {self.rate_mbps}")
 
     def measure(self, point: Point, runs: int) -> Cell:
         cell = Cell(point)
@@ -225,7 +227,7 @@ class Recovery:
         return cell
 
     def _size(self, point: Point) -> int:
-        """Bytes that two kernels move in a run's time."""
+        """The bytes that two kernels move in the time of a run."""
         spec = point.spec(self.rate_mbps, self._queue, 1)
         self._lab.impair(spec)
         line = self.rate_mbps * 1e6 / 8 * self._seconds
@@ -239,7 +241,7 @@ class Recovery:
         return max(min(int(goodput * 1e6 * self._seconds), int(line)), BYTES_LEAST)
 
     def _run(self, pair: str, run: int, size: int, after: RelaySpec) -> Trial:
-        """One transfer; then the relay goes on with other faults."""
+        """Runs one transfer, then sets the relay's faults to `after`."""
         hosts = self._lab.hosts
         meter = Meter(self.load)
         try:
@@ -276,13 +278,13 @@ class Recovery:
         self._say(f"{cell.point.name}, {size / 1e6:.1f} MB: {', '.join(said)} MB/s")
 
 
-# -- what people see
+# -- output
 
 HEADER = ("point", "pair", "MB/s", "over Linux", "lost", "sent again", "needless", "CPU s/GB")
 
 
 def table(cells: Sequence[Cell]) -> str:
-    """Medians, and the smallest and largest goodput in brackets."""
+    """The table: medians, with the smallest and largest goodput in brackets."""
 
     def row(cell: Cell, pair: str) -> list[str]:
         goodput, ratio = cell.figures(pair, "goodput"), cell.ratio(pair)
@@ -306,9 +308,9 @@ def _show(cells: Sequence[Cell], runs: int, rate_mbps: int, queue: int) -> list[
     click.echo(f"\n{table(cells)}\n")
     click.echo(
         f"Medians of {runs} interleaved runs (lowest–highest) at {rate_mbps} Mbit/s through a "
-        f"queue of {queue} frames, bursts of {BURST}. Lost: frames; sent again and needless: data "
-        "segments, needless those that had been delivered before. CPU: the whole machine's. A run "
-        "that failed counts as one without goodput.\n"
+        f"queue of {queue} frames, bursts of {BURST}. Lost: frames. Sent again, needless: data "
+        "segments; needless ones were delivered before. CPU: of the whole machine. A failed run "
+        "counts with a goodput of 0.\n"
     )
     verdicts = [verdict for cell in cells for verdict in judge(cell)]
     show_verdicts(verdicts)
@@ -316,7 +318,7 @@ def _show(cells: Sequence[Cell], runs: int, rate_mbps: int, queue: int) -> list[
 
 
 def _chosen(only: Sequence[str]) -> list[Point]:
-    """Points whose names have all parts of one of the texts."""
+    """The points with names that contain all parts of one of the texts."""
     wanted = [set(text.split("/")) for text in only]
     found = [
         point
@@ -325,7 +327,7 @@ def _chosen(only: Sequence[str]) -> list[Point]:
     ]
     if not found:
         names = ", ".join(point.name for point in points())
-        raise click.UsageError(f"--only: no point is called that; there are {names}")
+        raise click.UsageError(f"--only: no such point; the points are {names}")
     return found
 
 
@@ -340,24 +342,26 @@ def _lab() -> Lab:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--only", multiple=True, metavar="TEXT",
-    help='Only points with these parts ("2ms", "burst/1%", "0.2ms/reorder"); may be repeated.',
+    help='Only points with these parts ("2ms", "burst/1%", "0.2ms/reorder"); repeat for more.',
 )  # fmt: skip
-@click.option("--runs", default=9, show_default=True, type=click.IntRange(1), help="Of each pair.")
+@click.option(
+    "--runs", default=9, show_default=True, type=click.IntRange(1), help="Runs of each pair."
+)
 @click.option(
     "--seconds", default=1.0, show_default=True, type=click.FloatRange(0.05),
-    help="That a run takes two kernels; ten times that with --fairness.",
+    help="Length of a run of two kernels; ten times that with --fairness.",
 )  # fmt: skip
 @click.option(
     "--rate", "wanted_mbps", type=click.IntRange(1),
-    help="Mbit/s.  [default: half of what the slower of the two reaches]",
+    help="Rate limit in Mbit/s.  [default: half of the slower TCP's rate]",
 )  # fmt: skip
 @click.option(
     "--queue", default=QUEUE, show_default=True, type=click.IntRange(128, 65536),
-    help="Frames that wait before the rate; more are lost.",
+    help="Length of the relay's queue in frames; further frames are dropped.",
 )  # fmt: skip
 @click.option(
     "--fairness", "fair", is_flag=True,
-    help="Instead: two flows at once, of HARP or one of the kernel, and what each gets.",
+    help="Instead: measure the shares of two parallel flows, of HARP, of the kernel, or mixed.",
 )  # fmt: skip
 @first_option
 @json_option("all trials and targets")
@@ -365,8 +369,8 @@ def main(only: tuple[str, ...], runs: int, seconds: float, wanted_mbps: Optional
          fair: bool, first: bool, json_path: Optional[Path]) -> None:  # fmt: skip
     """Measure loss recovery through a relay: HARP, the kernel, and each with the other.
 
-    Exit: 0 if every run was whole and right, whether or not it met its target; 1 if one
-    failed or moved wrong bytes; 2 on wrong usage.
+    Exit: 0 if every run succeeded, whether or not it met its target; 1 if one failed or moved
+    wrong bytes; 2 on wrong usage.
     """
     chosen = _chosen(only)
     if os.geteuid() != 0:
@@ -407,7 +411,7 @@ def main(only: tuple[str, ...], runs: int, seconds: float, wanted_mbps: Optional
     except FAILURES as error:
         raise click.ClickException(str(error)) from None
     if measuring.load > BUSY and not first:
-        click.echo(f"\nThe machine was busy with other work ({measuring.load:.0%} of its cores).")
+        click.echo(f"\nOther work used {measuring.load:.0%} of the machine's cores.")
     for failure in failures:
         click.echo(f"FAIL {failure.splitlines()[0]}", err=True)
     if json_path:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs `harp perf` on the hosts of a lab: one rank a host, each with its own configuration."""
+"""Runs `harp perf` on the hosts of a lab: one rank a host, each with its configuration."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ RENDEZVOUS_PORT = 29411
 
 
 class RunError(RuntimeError):
-    """Ranks failed, or took too long; the message ends with what they wrote."""
+    """Ranks failed, or took too long. The message ends with their output."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Message sizes in bytes: `first`, and `factor` times as much until past `last`."""
+    """Message sizes in bytes: from `first` to `last`, each `factor` times the previous one."""
 
     first: int
     last: int
@@ -37,7 +37,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class KernelTcp:
-    """The plain kernel-TCP plugin."""
+    """The reference plugin over kernel TCP."""
 
     nsocks: int = 1
     cc: str = "cubic"
@@ -55,13 +55,13 @@ class KernelTcp:
         return {"NCCL_SOCKET_IFNAME": host.interface}
 
     def facts(self) -> Record:
-        """What of it belongs in a record beyond what `harp perf` knows."""
+        """The fields of a record that `harp perf` does not know."""
         return {"address": None}
 
 
 @dataclass(frozen=True)
 class HarpPacket:
-    """HARP over the packet port. own_address: beside the kernel's, not shared with it."""
+    """HARP over the packet port. own_address: HARP's own instead of the kernel's."""
 
     own_address: bool = False
     api: Optional[int] = None
@@ -79,13 +79,13 @@ class HarpPacket:
         return perf_words(self.api, self.flows)
 
     def environment(self, host: Host, folder: Path) -> Dict[str, str]:
-        """Writes the host's configuration into `folder`; the variables that name it."""
+        """Writes the host's configuration into `folder`. Returns the variables that name it."""
         address = f"{host.own_address}/{host.prefix}" if self.own_address else "kernel"
         keys = {"device": f"packet:{host.interface}", "address": address, **dict(self.settings)}
         return write_configuration(folder, keys)
 
     def facts(self) -> Record:
-        """What of it belongs in a record beyond what `harp perf` knows."""
+        """The fields of a record that `harp perf` does not know."""
         return {"address": "own" if self.own_address else "kernel"}
 
 
@@ -94,7 +94,7 @@ Transport = Union[KernelTcp, HarpPacket, HarpEthdev]
 
 @dataclass(frozen=True)
 class Task:
-    """What `harp perf` is to do. limit_s: the longest that all of it may take."""
+    """A task for `harp perf`. limit_s: the timeout for all of it, in seconds."""
 
     op: str
     sizes: Sizes
@@ -153,7 +153,8 @@ def _start(
 
 
 def _wait(ranks: "List[subprocess.Popen[Any]]", limit_s: float) -> Optional[str]:
-    """Until all have ended, or, once one has failed, 5 s more; what went wrong."""
+    """Waits until all have ended, or 5 s after one has failed. Returns the failure, None without
+    one."""
     deadline = time.monotonic() + limit_s
     failed: Optional[str] = None
     while any(process.poll() is None for process in ranks):
@@ -175,9 +176,9 @@ def _failure(ranks: "List[subprocess.Popen[Any]]") -> Optional[str]:
 
 
 def run_perf(lab: Lab, task: Task, transport: Transport) -> List[Record]:
-    """The records of one run, also of one that found wrong bytes.
+    """The records of one run, also of a run that found wrong bytes.
 
-    RunError if the ranks failed for any other reason, or ran past the limit.
+    Raises RunError if the ranks failed for another reason, or ran past the limit.
     """
     with tempfile.TemporaryDirectory(prefix="harp-perf-") as name:
         folder = Path(name)
@@ -199,7 +200,7 @@ def run_perf(lab: Lab, task: Task, transport: Transport) -> List[Record]:
 
 
 def _records_of_wrong_bytes(path: Path) -> List[Record]:
-    """The records, if they explain why a rank ended with 1; none if they don't."""
+    """The records if they contain wrong bytes, which explains exit status 1; else none."""
     try:
         records = load_records(path)
     except RecordError:

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a segment costs the stack, to be counted in instructions: two stacks in
- * one process and in virtual time, whole frames of 1448 bytes of payload in
- * bursts, one connection after the other. No segmentation is left to a device;
- * checksums are, and payload is not copied.
+ * The stack's cost per segment, measured in instructions: two stacks in one process and in virtual
+ * time, bursts of full frames with 1448 bytes of payload, one connection after the other. The stack
+ * does the segmentation itself. The device does the checksums, and the payload is not copied.
  *
- * Usage: harp-segments CONNECTIONS ROUNDS. Prints "SEGMENTS ACKNOWLEDGEMENTS".
- * An instruction counter that is switched on and off by functions (callgrind
- * --toggle-collect) looks at one of measure_transmit, measure_receive,
- * measure_answer and measure_acknowledge; hand_over and take are not the stack's.
+ * Usage: harp-segments CONNECTIONS ROUNDS. Prints "SEGMENTS ACKNOWLEDGEMENTS". An instruction
+ * counter that functions switch on and off (callgrind --toggle-collect) measures one of
+ * measure_transmit, measure_receive, measure_answer and measure_acknowledge. hand_over and take are
+ * not part of the stack.
  */
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -19,9 +18,9 @@
 
 enum {
   PAYLOAD = 1448, /* of a segment at MTU 1500, with timestamps */
-  BURST = 32,     /* segments of a round, as a poll finds them */
+  BURST = 32,     /* segments per round, like one poll's */
   FRAME = 1514,
-  WARM_UP = 4, /* rounds of each connection: handshakes and first windows are over then */
+  WARM_UP = 4, /* rounds per connection; they end the handshakes and first windows */
   SERVER_PORT = 9,
   CLIENT_PORTS = 10000,
 };
@@ -99,19 +98,19 @@ static void receive(struct host *host)
   host->waiting = 0;
 }
 
-/* What was pushed, to the wire. */
+/* Sends the pushed data. */
 __attribute__((noinline)) void measure_transmit(struct host *host)
 {
   harp_stack_flush(host->stack);
 }
 
-/* A burst of data. */
+/* Receives a burst of data. */
 __attribute__((noinline)) void measure_receive(struct host *host) { receive(host); }
 
-/* Its end, with the acknowledgement. */
+/* Ends the burst, with the acknowledgement. */
 __attribute__((noinline)) void measure_answer(struct host *host) { harp_stack_flush(host->stack); }
 
-/* The acknowledgement of a burst. */
+/* Receives the acknowledgement of a burst. */
 __attribute__((noinline)) void measure_acknowledge(struct host *host) { receive(host); }
 
 static void create(struct host *host, struct host *peer, uint32_t address, unsigned connections)
@@ -126,13 +125,14 @@ static void create(struct host *host, struct host *peer, uint32_t address, unsig
   config.link = HARP_LINK_ETHERNET;
   config.address = htonl(address);
   memcpy(config.mac, (uint8_t[6]){2, 0, 0, 0, 0, (uint8_t)address}, 6);
-  config.max_connections = connections * 8 / 7 + 16; /* an eighth is for those from here */
+  /* an eighth is reserved for connections opened by this host */
+  config.max_connections = connections * 8 / 7 + 16;
   config.initial_window = 2 * BURST;
   host->peer = peer;
   must(harp_stack_create_io(&host->stack, &config, &io) == 0, "no stack");
 }
 
-/* Whatever the two still have to say to each other. */
+/* Runs both stacks until all frames are exchanged. */
 static void dma_unmap_deferred(struct host *client, struct host *server)
 {
   now += ROUND_NS;

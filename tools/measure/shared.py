@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Links through shared memory: HARP over DPDK between two processes, virtio_user and vhost.
 
-No NIC and no kernel is in between: the vhost side copies frames out of and into
-the memory of the other. So the two directions are two different things, and are
-told apart by who sends.
+Neither a NIC nor the kernel is on the path: the vhost side copies frames from and to the memory of
+the other. So the two directions differ, and are named by their sender.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ DIRECTIONS = (f"{VHOST}->{VIRTIO_USER}", f"{VIRTIO_USER}->{VHOST}")
 
 @dataclass(frozen=True)
 class SharedLink:
-    """`segments`: large segments and checksums are left to the devices, as cloud NICs do it;
-    otherwise every frame is whole and summed by HARP. `beside`: the kernel's wire of that MTU."""
+    """`segments`: the devices do TSO and checksums, as cloud NICs do; otherwise HARP makes whole
+    frames and their checksums. `beside`: the kernel's wire of that MTU."""
 
     name: str
     mtu: int
@@ -40,7 +39,7 @@ class SharedLink:
         return f"dpdk:virtio_user0,path={socket},queue_size={DESCRIPTORS}{merge}{options}"
 
     def facts(self) -> Record:
-        """What records say of the link."""
+        """The link's fields in records."""
         return {
             "wire": self.name,
             "mtu": self.mtu,
@@ -59,13 +58,13 @@ SHARED = {
 
 
 def sides(direction: str) -> List[str]:
-    """The devices of host 0, which sends, and of host 1."""
+    """The devices of host 0, the sender, and of host 1."""
     return direction.split("->")
 
 
 @dataclass(frozen=True)
 class HarpEthdev:
-    """HARP over a shared link. The hosts of the lab serve to meet; no data passes their wire."""
+    """HARP over a shared link. The hosts of the lab carry only the rendezvous, no data."""
 
     link: SharedLink
     direction: str = DIRECTIONS[0]
@@ -80,8 +79,8 @@ class HarpEthdev:
         return perf_words(self.api, self.flows)
 
     def environment(self, host: Host, folder: Path) -> Dict[str, str]:
-        """Writes the host's configuration into `folder`; the variables that name it. The socket
-        lies beside the folders of all hosts."""
+        """Writes the host's configuration into `folder`. Returns the variables that name it. The
+        socket is in the parent folder, which all hosts share."""
         device = self.link.device(sides(self.direction)[host.index], folder.parent / "vhost")
         keys = {
             "device": device,
@@ -91,5 +90,5 @@ class HarpEthdev:
         return write_configuration(folder, keys)
 
     def facts(self) -> Record:
-        """What of it belongs in a record beyond what `harp perf` knows."""
+        """The fields of a record that `harp perf` does not know."""
         return {**self.link.facts(), "address": "own", "direction": self.direction}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank of HARP is told in a measurement."""
+"""The configuration of a rank in a measurement."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Dict, List, Mapping, Optional
 
 
 def write_configuration(folder: Path, keys: Mapping[str, str]) -> Dict[str, str]:
-    """Writes one ztcp*.conf below `folder`, which is there; the variables that name it and a
-    run folder beside it."""
+    """Writes a ztcp*.conf and makes a run folder below the existing `folder`. Returns the
+    variables that name them."""
     configuration, run = folder / "config", folder / "run"
     configuration.mkdir()
     run.mkdir()
@@ -19,6 +19,6 @@ def write_configuration(folder: Path, keys: Mapping[str, str]) -> Dict[str, str]
 
 
 def perf_words(api: Optional[int], flows: Optional[int]) -> List[str]:
-    """The options of `harp perf` for these, where they are given."""
+    """The options of `harp perf` for the values that are given."""
     words = ["--api", str(api)] if api else []
     return words + (["--flows", str(flows)] if flows else [])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command tools/soak: many messages of mixed sizes both ways, and nothing that grows.
+"""The command tools/soak: sends many messages of mixed sizes both ways, and checks for leaks.
 
-Two ranks of harp-perf send each other messages of up to 1 MiB, mostly small, and verify every
-byte. Meanwhile their resident memory and their descriptors are sampled, by messages and not by
-time: both have to be as flat in the end as they were early on.
+Two ranks of harp-perf send each other messages of up to 1 MiB, mostly small, and verify every byte.
+The command samples their resident memory and descriptors. Neither may grow from an early to a late
+part of the messages.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from tools.measure.records import describe_host
 SCHEMA = "harp.soak/1"
 LARGEST = "1M"  # the mix is log-uniform in two ranges, see harp/bench/op_stream.c
 OUTSTANDING = 32
-SAMPLE_S = 0.05  # at least; and a thousandth of the time so far
+SAMPLE_S = 0.05  # least interval; later a thousandth of the time so far
 PROGRESS_S = 10.0
 STALLED_S = 60.0  # without a message on a busy machine
 END_S = 30.0
 
-# Flat: the most that was seen in the last fifth of the messages is no more than the most in the
-# second fifth, and this. In the first one caches, rings and pools are touched for the first time.
+# The maximum in the last fifth of the messages may exceed the maximum in the second fifth by these
+# values. In the first fifth, caches, rings and pools are touched for the first time.
 EARLY, LATE = (0.2, 0.4), (0.8, 1.0)
 GROWTH_KIB = 1024
 GROWTH_DESCRIPTORS = 0
@@ -47,7 +47,8 @@ GROWTH_DESCRIPTORS = 0
 
 @dataclass(frozen=True)
 class Sample:
-    """Of both ranks, in their order, at a moment (s) when so many messages had come to both."""
+    """A sample of both ranks, in their order. seconds: since the start. messages: received by both
+    together."""
 
     seconds: float
     messages: int
@@ -57,7 +58,7 @@ class Sample:
 
 @dataclass
 class Soak:
-    """A run; failure: what was not as it has to be."""
+    """The result of a run."""
 
     wanted: int
     messages: int = 0
@@ -68,7 +69,7 @@ class Soak:
 
 
 def _sample(running: Job, began: float) -> Sample:
-    """OSError if a rank has ended."""
+    """Takes a sample. Raises OSError if a rank has ended."""
     pids = [rank.process.pid for rank in running.ranks]
     messages = sum(counts.get("messages_in", 0) for counts in running.look())
     resident = []
@@ -83,7 +84,7 @@ def _sample(running: Job, began: float) -> Sample:
 
 
 def growth(samples: list[Sample]) -> list[str]:
-    """What is not flat, in words; also if there are too few samples to say."""
+    """The growth beyond the limits, as text. Also reports too few samples."""
     most = max((sample.messages for sample in samples), default=0)
 
     def within(span: tuple[float, float]) -> list[Sample]:
@@ -92,7 +93,7 @@ def growth(samples: list[Sample]) -> list[str]:
 
     early, late = within(EARLY), within(LATE)
     if not early or not late:
-        return ["too few samples to say what grows: send more messages (--messages)"]
+        return ["too few samples to detect growth: send more messages (--messages)"]
     found = []
     for rank in range(len(samples[0].resident_kib)):
         for what, unit, allowed, values in (
@@ -118,7 +119,8 @@ def _tell(soak: Soak, sample: Sample) -> None:
 
 
 def _watch(running: Job, soak: Soak, limit_s: Optional[float]) -> bool:
-    """Samples until a rank ends or the time is over (True)."""
+    """Samples until a rank ends, or until the time limit. Returns whether the limit was reached.
+    Raises TooLate if no message arrives for STALLED_S."""
     began = moved = time.monotonic()
     told = 0.0
     while all(rank.process.poll() is None for rank in running.ranks):
@@ -136,7 +138,7 @@ def _watch(running: Job, soak: Soak, limit_s: Optional[float]) -> bool:
         if limit_s and sample.seconds > limit_s:
             return True
         if time.monotonic() - moved > STALLED_S:
-            raise TooLate(f"no message came in {STALLED_S:.0f} s")
+            raise TooLate(f"no message arrived in {STALLED_S:.0f} s")
         time.sleep(max(SAMPLE_S, sample.seconds / 1000))
     return False
 
@@ -144,8 +146,8 @@ def _watch(running: Job, soak: Soak, limit_s: Optional[float]) -> bool:
 def run_soak(
     lab: Lab, folder: Path, messages: int, limit_s: Optional[float], inject_wrong: bool = False
 ) -> Soak:
-    """messages: both ways together. limit_s: where that is over first, the ranks are ended, and
-    what came until then counts."""
+    """Runs a soak test. messages: both ways together. limit_s: the ranks are ended after this time;
+    the messages so far count."""
     soak = Soak(messages)
     words: list[object] = ["mixed", "-b", LARGEST, "-e", LARGEST, "-n", (messages + 1) // 2]
     words += ["--outstanding", OUTSTANDING, "--timeout", int(STALLED_S)]
@@ -163,7 +165,7 @@ def run_soak(
             return soak
         soak.wrong = _wrong(running)
         if statuses == [0, 0]:
-            soak.messages = messages  # more than the last sample knew
+            soak.messages = messages  # the last sample may have fewer
         elif not over and not soak.wrong:
             said = [rank.lines() for rank in running.ranks]
             soak.failures.append(f"the ranks ended with {statuses}: {said}")
@@ -174,7 +176,7 @@ def run_soak(
 
 
 def _wrong(running: Job) -> Optional[int]:
-    """Bytes, of both ranks; None: one does not say."""
+    """The wrong bytes of both ranks; None if a rank does not report them."""
     if all(rank.process.returncode == 0 for rank in running.ranks):
         return 0
     told = [wrong_elements(rank) for rank in running.ranks]
@@ -193,15 +195,15 @@ def _leave(number: int, frame: Optional[FrameType]) -> None:
     default=10_000_000,
     show_default=True,
     type=click.IntRange(1000),
-    help="Both ways together.",
+    help="Number of messages, both ways together.",
 )
 @click.option(
     "--minutes",
     type=click.FloatRange(0.05),
-    help="End after so long, if the messages are not through by then.",
+    help="Time limit: end then, even if messages are left.",
 )
-@click.option("--inject-wrong", is_flag=True, help="Flip a byte: it has to be noticed.")
-@json_option("what was seen")
+@click.option("--inject-wrong", is_flag=True, help="Flip a byte; the run must then fail.")
+@json_option("the samples and the result")
 @first_option
 def main(
     messages: int,
@@ -210,12 +212,12 @@ def main(
     json_path: Optional[Path],
     first: bool,
 ) -> None:
-    """Send many messages of mixed sizes both ways over the packet port, every byte verified.
+    """Send many messages of mixed sizes both ways over the packet port; verify every byte.
 
-    Resident memory and descriptors of both ranks have to be flat: in the last
-    fifth of the messages no more than in the second fifth, and 1 MiB.
+    From the second to the last fifth of the messages, the resident memory of a rank
+    may grow by 1 MiB at most, and its number of descriptors not at all.
 
-    Exit: 0 if they are and no byte is wrong, 1 if not, 2 on wrong usage.
+    Exit: 0 if that holds and no byte is wrong, 1 if not, 2 on wrong usage.
     """
     if os.geteuid() != 0:
         raise click.UsageError("hosts are network namespaces: run this as root")

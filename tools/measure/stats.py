@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Medians and spreads. Noise here is one-sided and heavy-tailed: no means."""
+"""Medians and ranges. The noise is one-sided and heavy-tailed, so means would mislead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Sequence, Tuple
 
 @dataclass(frozen=True)
 class Summary:
-    """The middle of some figures, and the smallest and largest of them."""
+    """The median, the smallest and the largest of some figures."""
 
     median: float
     low: float
@@ -23,16 +23,16 @@ class Summary:
 
 
 def summarize(figures: Sequence[float]) -> Summary:
-    """ValueError if there are none."""
+    """The summary of the figures. Raises ValueError if there are none."""
     if not figures:
         raise ValueError("no figures to summarize")
     return Summary(median(figures), min(figures), max(figures), len(figures))
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Summary:
-    """Ours over theirs, pair by pair: what a slow minute does to both goes out.
+    """The ratios of ours to theirs, pair by pair: a slow minute affects both and cancels out.
 
-    ValueError if the pairs are not whole.
+    Raises ValueError if the lengths differ.
     """
     if len(ours) != len(theirs):
         raise ValueError(f"{len(ours)} figures against {len(theirs)} make no pairs")
@@ -40,10 +40,10 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Summary:
 
 
 def between(timeline: Sequence[Tuple[float, float]], begin: float, end: float) -> float:
-    """By how much a count grew from one moment to another; straight between its samples.
+    """The increase of a count between two times, by linear interpolation of its samples.
 
-    timeline: moments, ascending, with the count at each; before the first and behind the last
-    nothing happens. ValueError if it is empty.
+    timeline: ascending times, each with the count. Outside of it the count is constant. Raises
+    ValueError if it is empty.
     """
     if not timeline:
         raise ValueError("no samples to look between")

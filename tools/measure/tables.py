@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables for people: Markdown that reads well as plain text too."""
+"""Tables in Markdown that also read well as plain text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import List, Sequence
 
 
 def size_text(size: int) -> str:
-    """8, 64 KiB, 1 MiB: how people name sizes in bytes."""
+    """A size in bytes as text: 8 B, 64 KiB, 1 MiB."""
     for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
         if size >= 1 << shift and size % (1 << shift) == 0:
             return f"{size >> shift} {unit}"
@@ -15,7 +15,7 @@ def size_text(size: int) -> str:
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int]) -> str:
-    """A table; `right` are the columns of numbers."""
+    """A table; `right` are the right-aligned columns."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
 
     def line(cells: Sequence[str]) -> str:

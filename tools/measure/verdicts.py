@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a measurement was to reach, and whether it did."""
+"""The targets of a measurement, and whether it met them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was to be reached, and what was, in words."""
+    """A target and the result as text, and whether it was met."""
 
     text: str
     met: bool
@@ -21,6 +21,6 @@ class Verdict:
 
 
 def show_verdicts(verdicts: Sequence[Verdict]) -> None:
-    """A line for each on standard output."""
+    """Prints a line for each on standard output."""
     for verdict in verdicts:
         click.echo(verdict)

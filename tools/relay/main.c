@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * harp-relay IFACE_A IFACE_B [SPEC] [REPORT]: forwards between two interfaces
- * until SIGTERM or SIGINT, then writes what it did as JSON to the file REPORT,
- * or to standard output. Prints "ready" once it forwards.
- * Exit status: 0, 1 it failed, 2 wrong usage.
+ * harp-relay IFACE_A IFACE_B [SPEC] [REPORT]: forwards between two interfaces until SIGTERM or
+ * SIGINT. Then it writes its counts as JSON to the file REPORT or to standard output. It prints
+ * "ready" when it starts to forward. Exit status: 0 success, 1 failure, 2 wrong usage.
  */
 #include "tools/relay/relay.h"
 
@@ -37,9 +36,8 @@ static uint64_t clock_ns(void)
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* At most 50 ms, so that a signal that came just before is not waited out; a
- * full transmit queue gives no event, so a frame that is overdue is tried
- * again after 100 us. */
+/* Waits at most 50 ms, so that a signal just before the wait has effect soon. A full transmit
+ * queue raises no event, so an overdue frame is retried after 100 us. */
 static void wait_for_frames(struct relay_path *paths, uint64_t now_ns)
 {
   uint64_t until = now_ns + 50000000;
@@ -58,7 +56,7 @@ static void wait_for_frames(struct relay_path *paths, uint64_t now_ns)
   ppoll(fds, 2, &timeout, NULL);
 }
 
-/* What has come when it is told to stop is still counted. */
+/* After the stop signal it still forwards and counts the frames that have arrived. */
 static int forward(struct relay_path *paths)
 {
   bool busy = true;
@@ -163,7 +161,7 @@ int main(int argc, char **argv)
     return 1;
   }
   catch_signals();
-  prctl(PR_SET_TIMERSLACK, 1ul); /* delays are microseconds */
+  prctl(PR_SET_TIMERSLACK, 1ul); /* delays are in microseconds */
   printf("ready\n");
   fflush(stdout);
   int status = forward(paths);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which bytes of a flow have been sent, and which have been delivered. Payload
- * that was delivered before is a retransmission that nobody needed: whatever
- * the hosts believe, the relay knows what it lost.
+ * The sent and delivered bytes of each flow. A frame with payload that was already delivered is a
+ * needless retransmission. The relay knows this exactly, because it knows its own losses.
  */
 #include "tools/relay/relay.h"
 
@@ -21,12 +20,12 @@ struct payload {
 
 static bool before(uint32_t a, uint32_t b) { return (int32_t)(a - b) < 0; }
 
-/* false: the headers are not whole. A SYN takes a sequence number itself. */
+/* Returns false if the headers are incomplete. A SYN uses one sequence number. */
 static bool read_payload(const uint8_t *frame, size_t length, struct payload *payload)
 {
   const struct iphdr *ip = (const struct iphdr *)(frame + ETHER_HDR_LEN);
   size_t headers = relay_frame_tcp_headers(frame, length);
-  size_t whole = ETHER_HDR_LEN + ntohs(ip->tot_len); /* behind it Ethernet may have padded */
+  size_t whole = ETHER_HDR_LEN + ntohs(ip->tot_len); /* without Ethernet's padding */
 
   if (!headers || whole < headers || whole > length)
     return false;
@@ -46,8 +45,8 @@ static void begin_flow(struct relay_flow *flow, const struct payload *payload)
   flow->beyond_used = 0;
 }
 
-/* The flow of a segment; a SYN, or a port not seen before, begins a new one in
- * the place of the oldest. */
+/* Finds the flow of a segment. A SYN or an unknown pair of ports begins a new flow, which
+ * replaces the oldest. */
 static struct relay_flow *find_flow(struct relay_path *path, const struct payload *payload)
 {
   for (uint32_t i = 0; i < path->flows_used; i++) {
@@ -83,7 +82,7 @@ void relay_flow_sent(struct relay_path *path, const uint8_t *frame, size_t lengt
     flow->sent = payload.end;
 }
 
-/* Makes [begin, end) part of what was delivered; how many bytes of it were new. */
+/* Adds [begin, end) to the delivered bytes. Returns the number of new bytes. */
 static uint32_t deliver(struct relay_flow *flow, uint32_t begin, uint32_t end)
 {
   struct relay_range *beyond = flow->beyond;
@@ -95,7 +94,7 @@ static uint32_t deliver(struct relay_flow *flow, uint32_t begin, uint32_t end)
   }
   if (known == length)
     return 0;
-  /* The ranges that [begin, end) touches become one with it. */
+  /* Merges [begin, end) with the ranges that it touches. */
   for (first = 0; first < flow->beyond_used && before(beyond[first].end, begin);)
     first++;
   uint32_t low = begin, high = end;
@@ -107,14 +106,14 @@ static uint32_t deliver(struct relay_flow *flow, uint32_t begin, uint32_t end)
     low = before(beyond[last].begin, low) ? beyond[last].begin : low;
     high = before(high, beyond[last].end) ? beyond[last].end : high;
   }
-  if (!before(flow->delivered, low)) { /* no hole below: these can only be the first */
+  if (!before(flow->delivered, low)) { /* no hole below, so these are the first ranges */
     flow->delivered = high;
     memmove(beyond, beyond + last, (flow->beyond_used - last) * sizeof *beyond);
     flow->beyond_used -= last;
     return length - known;
   }
   if (last == first && flow->beyond_used == RELAY_RANGES)
-    return length - known; /* forgotten: then a repetition counts as new */
+    return length - known; /* not recorded: a repetition will count as new */
   memmove(beyond + first + 1, beyond + last, (flow->beyond_used - last) * sizeof *beyond);
   flow->beyond_used += first + 1 - last;
   beyond[first] = (struct relay_range){low, high};

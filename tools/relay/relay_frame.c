@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From a frame with work left for the device to the frames of a wire: what a
- * NIC does with TSO and checksum offload, in software.
+ * Turns a frame with offload requests into frames of a wire, like a NIC with TSO and checksum
+ * offload, in software.
  */
 #include "tools/relay/relay.h"
 
@@ -12,8 +12,7 @@
 #include <netinet/tcp.h>
 #include <string.h>
 
-/* Sum of 16-bit words as they lie in memory, RFC 1071; sum goes on from an
- * earlier stretch of even length. */
+/* Sum of 16-bit words in memory order, RFC 1071. sum continues an earlier range of even length. */
 static uint64_t sum_words(const uint8_t *data, size_t length, uint64_t sum)
 {
   size_t i = 0;
@@ -78,7 +77,7 @@ size_t relay_frame_tcp_headers(const uint8_t *frame, size_t length)
   return tcp->doff >= 5 && length >= headers ? headers : 0;
 }
 
-/* Turns a copy of a large segment's headers into those of its piece. */
+/* Changes a copy of a large segment's headers into those of one piece. */
 static void piece_headers(uint8_t *frame, size_t length, unsigned number, uint32_t offset,
                           bool last)
 {
@@ -93,7 +92,7 @@ static void piece_headers(uint8_t *frame, size_t length, unsigned number, uint32
     tcp->fin = 0;
     tcp->psh = 0;
   }
-  if (number) /* RFC 3168 6.1.2: CWR once */
+  if (number) /* RFC 3168, 6.1.2: CWR only in the first segment */
     frame[(uint8_t *)tcp - frame + 13] &= 0x7f;
   store_tcp_checksum(ip, tcp, length - (size_t)((uint8_t *)tcp - frame));
 }
@@ -117,7 +116,7 @@ static void cut(struct relay_path *path, const uint8_t *frame, size_t length, si
   }
 }
 
-/* The field to fill holds the pseudo-header's sum already. */
+/* The checksum field already holds the sum of the pseudo-header. */
 static bool fill_checksum(const struct virtio_net_hdr *vnet, uint8_t *frame, size_t length)
 {
   size_t start = vnet->csum_start;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One direction of a relay: which frames are spoilt, and when each one leaves.
+ * One direction of a relay: impairs frames and schedules their departure.
  *
- * A frame's fate depends on the seed, the direction and the number of TCP
- * frames before it, on nothing else: the same spec spoils the same frames.
+ * The faults of a frame depend only on the seed, the direction and the number of earlier TCP
+ * frames. So the same spec impairs the same frames.
  */
 #include "tools/relay/relay.h"
 
@@ -13,8 +13,8 @@
 
 #include <net/ethernet.h>
 
-/* A frame that is held back on a link that falls silent leaves after so long,
- * or the last frame of a transfer would never arrive. */
+/* Longest time that a frame is held back. Otherwise the last frame of a transfer would never
+ * arrive. */
 static const uint64_t HOLD_MAX_NS = 10000000;
 
 enum draw {
@@ -26,7 +26,7 @@ enum draw {
   DRAW_DUPLICATE,
 };
 
-/* The finalizer of splitmix64: every bit of the input moves every bit out. */
+/* The finalizer of SplitMix64: every input bit affects every output bit. */
 static uint64_t mix(uint64_t x)
 {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -91,8 +91,8 @@ uint8_t *relay_path_room(struct relay_path *path)
   return slot(path, path->used)->data;
 }
 
-/* The frame that lies behind the queue's last becomes the queue's last; it
- * leaves when the line, then the delay, is over. */
+/* Appends the frame in the room after the queue's last one. It leaves after the rate limit and
+ * then the delay. */
 static void append(struct relay_path *path, uint32_t length, uint64_t now_ns)
 {
   const struct relay_spec *spec = path->spec;
@@ -104,7 +104,7 @@ static void append(struct relay_path *path, uint32_t length, uint64_t now_ns)
   frame->release_ns = path->line_free_ns + spec->delay_ns;
 }
 
-/* The same, for a TCP frame that is no copy: the queue loses none. */
+/* Same, for a TCP frame that is not the relay's duplicate. The queue loses no appended frame. */
 static void append_tcp(struct relay_path *path, uint32_t length, uint64_t now_ns)
 {
   const struct relay_frame *frame = slot(path, path->used);
@@ -119,13 +119,13 @@ static void corrupt(struct relay_path *path, struct relay_frame *frame, size_t l
   uint64_t random = draw(path, DRAW_CORRUPT_WHERE);
   uint8_t flip = (uint8_t)(random >> 56);
 
-  /* Behind the Ethernet header: every byte there is under a checksum. */
+  /* after the Ethernet header, where a checksum covers every byte */
   frame->data[ETHER_HDR_LEN + random % (length - ETHER_HDR_LEN)] ^= flip ? flip : 1;
   frame->spoilt = true;
   path->counts.corrupted++;
 }
 
-/* Sets the frame behind the queue's last aside. */
+/* Holds back the frame in the room after the queue's last one. */
 static void hold(struct relay_path *path, uint32_t length, uint64_t now_ns)
 {
   struct relay_held *held = &path->held[path->held_used++];
@@ -139,7 +139,7 @@ static void hold(struct relay_path *path, uint32_t length, uint64_t now_ns)
   frame->data = spare;
 }
 
-/* Puts held frame i behind the queue's last; in a full queue it waits on. */
+/* Appends held frame i to the queue. If the queue is full, the frame waits longer. */
 static void let_go(struct relay_path *path, uint32_t i, uint64_t now_ns)
 {
   if (path->used == path->spec->queue)
@@ -157,7 +157,7 @@ static void let_go(struct relay_path *path, uint32_t i, uint64_t now_ns)
   last->frame.data = spare;
 }
 
-/* One more frame has passed those that are held back. */
+/* Counts one more frame that has passed the held ones. */
 static void overtake(struct relay_path *path, uint64_t now_ns)
 {
   for (uint32_t i = path->held_used; i-- > 0;) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The relay's packet sockets. PACKET_VNET_HDR shows what a host left for its
- * device to do; AF_PACKET sees every frame, also those for another's address.
+ * The relay's packet sockets. PACKET_VNET_HDR shows the work that a host left to its device.
+ * AF_PACKET receives every frame, also those for other addresses.
  */
 #include "tools/relay/relay.h"
 
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 enum {
-  RECEIVE_BUFFER = 64 << 20, /* bytes: a burst must not be lost by the relay itself */
+  RECEIVE_BUFFER = 64 << 20, /* bytes: the relay itself must not lose a burst */
   SEND_BUFFER = 8 << 20,
 };
 
@@ -43,7 +43,7 @@ int relay_socket_open(const char *interface, int *mtu, char *error)
   struct ifreq request = {0};
   struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL)};
 
-  /* Protocol 0: nothing arrives before the socket belongs to its interface. */
+  /* Protocol 0: no frame arrives before bind. */
   int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0)
     return failed(fd, interface, "packet socket (CAP_NET_RAW is needed)", error);

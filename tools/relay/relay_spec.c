@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The text that says which faults a relay makes: the words are those of the
- * fault port, so that one spec can be tried in both places.
+ * Parses the faults of a relay. The keys are those of the fault port, so that one spec works in
+ * both.
  */
 #include "tools/relay/relay.h"
 
@@ -41,7 +41,7 @@ static bool probability(const char *value, double *out)
   return true;
 }
 
-/* "P" or "P/N": overtaken with probability P by 3 to N frames. */
+/* "P" or "P/N": with probability P, 3 to N frames overtake the frame. */
 static bool reorder(char *value, struct relay_spec *spec)
 {
   char *slash = strchr(value, '/');

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The plain kernel-TCP transport behind libnccl-net-kernel.so: what HARP is
- * measured against. It moves messages as NCCL's own socket transport does: a
- * size, then the payload, over nonblocking sockets that are worked only inside
- * test(). It is kept as fast as that design allows.
+ * The plain kernel-TCP transport behind libnccl-net-kernel.so, the baseline for HARP. It moves
+ * messages like NCCL's own socket transport: a size, then the payload, over nonblocking sockets
+ * that work only inside test(). It is as fast as that design allows.
  *
- * Environment: NCCL_SOCKET_IFNAME, HARP_KERNEL_NSOCKS (1, 2, 4),
- * HARP_KERNEL_CC (a congestion control), HARP_TIMEOUT_MS.
+ * Environment: NCCL_SOCKET_IFNAME, HARP_KERNEL_NSOCKS (1, 2, 4), HARP_KERNEL_CC (a congestion
+ * control), HARP_TIMEOUT_MS.
  */
 #ifndef HARP_PLUGIN_KERNEL_KERNEL_H
 #define HARP_PLUGIN_KERNEL_KERNEL_H
@@ -21,8 +20,8 @@
 
 enum {
   KERNEL_MAX_SOCKETS = 4,
-  KERNEL_REQUESTS = NCCL_NET_MAX_REQUESTS, /* outstanding on a link; a power of two */
-  KERNEL_MIN_SLICE = 64 * 1024,            /* bytes; smaller parts are not worth a socket */
+  KERNEL_REQUESTS = NCCL_NET_MAX_REQUESTS, /* most outstanding requests per link; a power of two */
+  KERNEL_MIN_SLICE = 64 * 1024,            /* bytes; the smallest part that gets its own socket */
   KERNEL_PEER_NAME = INET_ADDRSTRLEN + 8,
 };
 
@@ -32,29 +31,29 @@ struct kernel_settings {
   struct in_addr address;
   int sockets;         /* per link */
   char congestion[16]; /* "": the system's default */
-  int timeout_ms;      /* a peer silent for so long is lost */
+  int timeout_ms;      /* a peer that is silent for this time is lost */
 };
 
 extern struct kernel_settings kernel_settings;
 
-/* A part of a message that travels over one socket. */
+/* A part of a message that one socket carries. */
 struct kernel_slice {
   size_t offset, length, moved; /* bytes */
 };
 
-/* A message. Slot number sequence % KERNEL_REQUESTS of its link. */
+/* A message. It is in slot sequence % KERNEL_REQUESTS of its link. */
 struct net_request {
   struct net_link *link;
   uint64_t sequence;
   uint8_t *data;
-  size_t size;     /* a receive's capacity until the header has come */
-  uint32_t header; /* the size as it travels, little-endian */
+  size_t size;     /* a receive's capacity until the header has arrived */
+  uint32_t header; /* the size on the wire, little-endian */
   uint32_t header_moved;
-  bool sliced;          /* size is final, slices are set */
-  uint8_t first_socket; /* slice i travels over socket (first_socket + i) % sockets */
+  bool sliced;          /* size is final and the slices are set */
+  uint8_t first_socket; /* socket (first_socket + i) % sockets carries slice i */
   uint8_t slices;
   size_t left;   /* payload bytes still to move */
-  bool finished; /* test() has reported it */
+  bool finished; /* test() has reported completion */
   struct kernel_slice slice[KERNEL_MAX_SOCKETS];
 };
 
@@ -62,16 +61,17 @@ struct net_request {
 struct net_link {
   bool sends;
   int sockets;
-  int fd[KERNEL_MAX_SOCKETS];      /* -1: not open */
-  int error;                       /* negative errno: the link has failed */
-  uint64_t first, next;            /* sequences of the oldest slot in use and the next free */
+  int fd[KERNEL_MAX_SOCKETS]; /* -1: not open */
+  int error;                  /* 0, or a negative errno: the link has failed */
+  /* sequences of the oldest slot in use and of the next free one */
+  uint64_t first, next;
   uint64_t at[KERNEL_MAX_SOCKETS]; /* sequence that each socket works on */
-  unsigned next_socket;            /* where the next message's slices begin */
+  unsigned next_socket;            /* first socket of the next message */
   char peer[KERNEL_PEER_NAME];     /* address:port, for the log */
   struct net_request request[KERNEL_REQUESTS];
 };
 
-/* Speaks through NCCL's logger; from NCCL's threads only. */
+/* Log through NCCL's logger. Only NCCL's threads may call them. */
 void kernel_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void kernel_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -80,8 +80,8 @@ uint64_t kernel_now_ms(void);
 /* Fills interface and address. 0, or -ENODEV with a line in the log. */
 int kernel_find_interface(struct kernel_settings *settings);
 
-/* A nonblocking TCP socket with every option of settings; its descriptor, or
- * a negative errno with a line in the log. */
+/* Creates a nonblocking TCP socket with all options of settings. Returns its descriptor, or a
+ * negative errno with a line in the log. */
 int kernel_socket(const struct kernel_settings *settings);
 
 struct net_link *kernel_link_new(int sockets, bool sends);

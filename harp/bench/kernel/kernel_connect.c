@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Links come to be: a listener's handle travels to the peer, the peer opens
- * the link's sockets at once and names itself on each by a hello, the listener
- * puts sockets of one hello together. The kernel completes connections by
- * itself, so connect never waits for the peer to call accept.
+ * Connection setup. NCCL carries the listener's handle to the peer. The peer opens all sockets of
+ * the link at once and sends a hello on each. The listener groups the sockets by their hello. The
+ * kernel completes connections by itself, so connect never waits for the peer's accept.
  *
- * Thread: the service threads; attempts of several are kept apart by a lock.
+ * Threads: NCCL's service threads. A lock protects the list of attempts.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -26,9 +25,9 @@
 
 enum { MAX_ARRIVALS = 256 };
 
-/* What travels to the peer, and there is scratch of its connect. It begins as the
- * handles of NCCL's own socket transport do: the address that is listened on, in
- * the room of an IPv6 one, a magic number, two counts. */
+/* The handle that NCCL carries to the peer, with scratch space for the peer's connect. It begins
+ * like the handles of NCCL's own socket transport: the listening address in the room of an IPv6
+ * one, a magic number, and two counts. */
 struct handle {
   uint16_t family;  /* AF_INET */
   uint16_t port;    /* network order */
@@ -36,36 +35,36 @@ struct handle {
   uint8_t unused[24];
   uint64_t magic;
   uint32_t sockets;
-  uint32_t threads; /* beside the progress thread: none */
-  uint64_t token;   /* whoever connects must present it */
-  uint32_t attempt; /* scratch: the connect that this handle has under way; 0: none */
+  uint32_t threads; /* threads beside the progress thread: none */
+  uint64_t token;   /* a connecting peer must present it */
+  uint32_t attempt; /* scratch: id of the connect in progress; 0: none */
 };
 _Static_assert(sizeof(struct handle) <= NET_HANDLE_SIZE, "the handle must fit NCCL's");
 
 struct hello {
   uint64_t magic;
   uint64_t token;
-  uint64_t link;  /* random, the same on every socket of a link */
-  uint32_t index; /* which of the link's sockets this is */
+  uint64_t link;  /* random, the same on all sockets of a link */
+  uint32_t index; /* number of this socket within the link */
   uint32_t sockets;
 };
 
-/* A connect under way. */
+/* A connect in progress. */
 struct attempt {
   struct attempt *next;
   uint32_t id;
   uint64_t deadline_ms;
   struct hello hello;
-  unsigned greeted; /* a bit for each socket whose hello is sent */
+  unsigned greeted; /* one bit per socket whose hello was sent */
   struct net_link *link;
 };
 
-/* An accepted socket whose hello is not complete, or whose siblings are missing. */
+/* An accepted socket with an incomplete hello, or with missing sockets of the same link. */
 struct arrival {
   struct arrival *next;
   int fd;
   uint64_t deadline_ms;
-  size_t got; /* bytes of hello */
+  size_t got; /* received bytes of hello */
   struct hello hello;
   struct sockaddr_in from;
 };
@@ -74,7 +73,7 @@ struct net_listener {
   int fd;
   int sockets;
   uint64_t token;
-  unsigned count; /* arrivals */
+  unsigned count; /* number of arrivals */
   struct arrival *arrivals;
 };
 
@@ -113,7 +112,8 @@ int kernel_socket(const struct kernel_settings *settings)
   if (fd >= 0)
     return fd;
   int error = -errno;
-  kernel_warn("NET/KERNEL: no socket: %s. Look at `ulimit -n` and the congestion control %s",
+  kernel_warn("NET/KERNEL: cannot create a socket: %s. Check `ulimit -n` and the congestion "
+              "control %s",
               strerror(-error), settings->congestion);
   return error;
 }
@@ -159,7 +159,7 @@ int net_listen(int device, void *opaque, struct net_listener **out)
   return 0;
 }
 
-/* Takes the attempt with this id out of the list; NULL: there is none. */
+/* Removes the attempt with this id from the list; NULL: not found. */
 static struct attempt *attempt_take(uint32_t id)
 {
   pthread_mutex_lock(&attempts_lock);
@@ -244,7 +244,7 @@ static int attempt_begin(const struct handle *handle, struct attempt **out)
   return attempt->link ? attempt_open(attempt, handle) : -ENOMEM;
 }
 
-/* Greets on one socket: 1 when that is done, 0 while it is connecting. */
+/* Sends the hello on one socket. 1: sent; 0: still connecting; else a negative errno. */
 static int attempt_greet(struct attempt *attempt, int index)
 {
   struct pollfd ready = {.fd = attempt->link->fd[index], .events = POLLOUT};
@@ -258,14 +258,14 @@ static int attempt_greet(struct attempt *attempt, int index)
     return -error;
   struct hello hello = attempt->hello;
   hello.index = (uint32_t)index;
-  /* The send buffer is empty: the hello goes whole or the connection is broken. */
+  /* The send buffer is empty, so the whole hello fits or the connection is broken. */
   ssize_t sent = send(ready.fd, &hello, sizeof(hello), MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent < 0)
     return -errno;
   return sent == (ssize_t)sizeof(hello) ? 1 : -EIO;
 }
 
-/* 1 when every socket has greeted, 0 to be called again. */
+/* 1: every socket has sent its hello; 0: call again. */
 static int attempt_step(struct attempt *attempt)
 {
   unsigned all = (1u << attempt->link->sockets) - 1;
@@ -345,7 +345,8 @@ static bool arrival_is_welcome(const struct net_listener *listener, const struct
          hello->sockets == (uint32_t)listener->sockets && hello->index < hello->sockets;
 }
 
-/* Reads on. False: the arrival is an unauthenticated peer, late, or gone. */
+/* Continues reading the hello. Returns false if the arrival is an unauthenticated peer, timed
+ * out, or closed. */
 static bool arrival_read(struct net_listener *listener, struct arrival *arrival)
 {
   if (arrival->got == sizeof(arrival->hello))
@@ -462,7 +463,8 @@ void kernel_link_free(struct net_link *link)
   free(link);
 }
 
-/* What the kernel has taken it delivers; requests that are outstanding die. */
+/* The kernel still delivers data that it has accepted. Outstanding requests end without
+ * completion. */
 int net_close(struct net_link *link)
 {
   kernel_link_free(link);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which interface: NCCL_SOCKET_IFNAME as NCCL reads it ("eth,ib": prefixes;
- * "=eth0": exact names; "^docker": all but these), else the first that is up,
- * has an IPv4 address and is no loopback.
+ * Chooses the interface. NCCL_SOCKET_IFNAME has NCCL's syntax ("eth,ib": prefixes; "=eth0": exact
+ * names; "^docker": all others). Without it, the first interface is chosen that is up, has an IPv4
+ * address and is no loopback.
  */
 #include <errno.h>
 #include <ifaddrs.h>
@@ -48,7 +48,7 @@ int kernel_find_interface(struct kernel_settings *settings)
   struct ifaddrs *list;
   if (getifaddrs(&list)) {
     int error = -errno;
-    kernel_warn("NET/KERNEL: the host's interfaces cannot be listed: %s", strerror(-error));
+    kernel_warn("NET/KERNEL: cannot list the host's interfaces: %s", strerror(-error));
     return error;
   }
   const struct ifaddrs *candidate = list;
@@ -61,8 +61,8 @@ int kernel_find_interface(struct kernel_settings *settings)
   freeifaddrs(list);
   if (candidate)
     return 0;
-  kernel_warn("NET/KERNEL: no interface that is up and has an IPv4 address fits "
-              "NCCL_SOCKET_IFNAME=%s: name one of `ip -4 address` in it",
+  kernel_warn("NET/KERNEL: no interface that is up and has an IPv4 address matches "
+              "NCCL_SOCKET_IFNAME=%s: set it to one that `ip -4 address` shows",
               pattern ? pattern : "(unset: all but loopback)");
   return -ENODEV;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings, properties and the log: what belongs to the process, not to a link. */
+/* Settings, properties and the log of the process. */
 #include "plugin/net.h"
 
 #include <arpa/inet.h>
@@ -26,10 +26,10 @@ const char net_name[] = "KERNEL";
 struct kernel_settings kernel_settings;
 
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
-static int init_count; /* under init_lock, and so the contexts */
+static int init_count; /* init_lock protects it and the contexts */
 static struct net_contexts contexts;
 static ncclDebugLogger_t logger;
-static char pci_path[PATH_MAX]; /* "": a virtual device */
+static char pci_path[PATH_MAX]; /* "" for a virtual device */
 static int speed_mbps;
 
 static void speak(ncclDebugLogLevel level, const char *format, va_list arguments)
@@ -97,8 +97,8 @@ static int setting_of_timeout(struct kernel_settings *settings)
 }
 
 /*
- * Cubic where the user named nothing: a system default of bbr without fq would
- * be an easy opponent. A name that the user gave must work; cubic need not.
+ * Without HARP_KERNEL_CC this uses cubic, because a system default of bbr without fq would be slow
+ * and the comparison unfair. A name from the user must work; cubic may fail.
  */
 static int setting_of_congestion(struct kernel_settings *settings)
 {
@@ -115,11 +115,11 @@ static int setting_of_congestion(struct kernel_settings *settings)
   if (!error)
     snprintf(settings->congestion, sizeof(settings->congestion), "%s", name);
   else if (named)
-    kernel_warn("NET/KERNEL: HARP_KERNEL_CC=%s: the kernel refuses it: %s. Load its module, or "
+    kernel_warn("NET/KERNEL: HARP_KERNEL_CC=%s: the kernel rejects it: %s. Load its module, or "
                 "list it in net.ipv4.tcp_allowed_congestion_control of the initial namespace",
                 name, strerror(-error));
   else
-    kernel_info("NET/KERNEL: cubic is refused (%s), the system's default is used",
+    kernel_info("NET/KERNEL: the kernel rejects cubic (%s); using the system's default",
                 strerror(-error));
   return named ? error : 0;
 }
@@ -133,7 +133,7 @@ static void read_device(const char *interface)
   snprintf(path, sizeof(path), "/sys/class/net/%s/speed", interface);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd >= 0 && read(fd, text, sizeof(text) - 1) < 0)
-    text[0] = '\0'; /* a device that is down, or a virtual one, has no speed */
+    text[0] = '\0'; /* virtual devices and devices that are down report no speed */
   if (fd >= 0)
     close(fd);
   speed_mbps = atoi(text) > 0 ? atoi(text) : DEFAULT_SPEED_MBPS;
@@ -157,7 +157,7 @@ static int first_init(void)
   inet_ntop(AF_INET, &settings.address, address, sizeof(address));
   kernel_info("NET/KERNEL: %s %s, %d sockets per link, congestion control %s", settings.interface,
               address, settings.sockets,
-              settings.congestion[0] ? settings.congestion : "as the system");
+              settings.congestion[0] ? settings.congestion : "of the system");
   return 0;
 }
 
@@ -208,7 +208,7 @@ int net_get_properties(int device, struct net_properties *properties)
   return 0;
 }
 
-/* Sockets need no registration; the token only has to be non-NULL. */
+/* Sockets need no registration. The token only has to be non-NULL. */
 int net_register(struct net_link *link, void *data, size_t size, int type,
                  struct net_region **region)
 {

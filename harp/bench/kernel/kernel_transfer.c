@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Messages over sockets. Socket 0 carries each message's size; its payload
- * follows there, or is cut into slices of at least KERNEL_MIN_SLICE bytes that
- * go over the link's sockets in turn. Both sides cut alike, so a slice needs
- * no header. Every socket works through the messages in their order.
+ * Messages over sockets. Socket 0 carries each message's size. The payload follows there, or is cut
+ * into slices of at least KERNEL_MIN_SLICE bytes that use the link's sockets in turn. Both sides
+ * cut in the same way, so a slice needs no header. Every socket processes the messages in order.
  *
  * Thread: the link's progress thread. All I/O happens inside net_test.
  */
@@ -75,7 +74,7 @@ int net_irecv(struct net_link *link, void *data, size_t capacity, struct net_reg
   return link->sends ? -EINVAL : post(link, data, capacity, out);
 }
 
-/* The slice of a message that travels over this socket; NULL: none. */
+/* Returns the slice of a message that this socket carries; NULL: none. */
 static struct kernel_slice *slice_on(struct net_request *request, int socket)
 {
   int sockets = request->link->sockets;
@@ -89,7 +88,7 @@ static void account(struct net_request *request, struct kernel_slice *slice, siz
   request->left -= moved;
 }
 
-/* Bytes that send or recv moved; 0: it would block; else a negative errno. */
+/* Returns the bytes that send or recv moved; 0: it would block; else a negative errno. */
 static ssize_t outcome(ssize_t moved)
 {
   if (moved >= 0)
@@ -97,8 +96,8 @@ static ssize_t outcome(ssize_t moved)
   return errno == EAGAIN || errno == EINTR ? 0 : -errno;
 }
 
-/* Both return 1 when this socket is through with the message, 0 if it would
- * block, or a negative errno. */
+/* Both return 1 when this socket has finished the message, 0 if it would block, or a negative
+ * errno. */
 static int send_on(struct net_request *request, int socket)
 {
   struct kernel_slice *slice = slice_on(request, socket);
@@ -171,7 +170,7 @@ static int receive_on(struct net_request *request, int socket)
   return 1;
 }
 
-/* Works one socket up to the message with sequence last. */
+/* Makes progress on one socket, up to and including the message with sequence last. */
 static int progress_socket(struct net_link *link, int socket, uint64_t last)
 {
   while (link->at[socket] <= last) {
@@ -189,7 +188,7 @@ static bool complete(const struct net_request *request)
   return request->sliced && request->left == 0 && request->header_moved == sizeof(request->header);
 }
 
-/* The peer learns at once: a reset instead of an orderly end. */
+/* Resets the connections, so that the peer notices the failure at once. */
 static void fail(struct net_link *link, int error)
 {
   struct linger reset = {.l_onoff = 1};

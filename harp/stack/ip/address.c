@@ -6,9 +6,16 @@
  * them, is the engine's to decide. Packets with our own hardware address are no conflict: a
  * switch may return them, and a process that ended a moment ago has sent the like.
  */
-#include "harp/stack/stack_state.h"
 
 /* RFC 5227, 1.1: a conflict within so long of another is not answered by a defence. */
+#include "harp/stack/ip/address.h"
+
+#include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
+#include "harp/stack/headers.h"
+#include "harp/stack/ip/arp.h"
+#include "harp/stack/stack_state.h"
+
 #define DEFEND_INTERVAL (10 * NS_PER_S)
 
 void harp_stack_probe(struct harp_stack *stack)

@@ -1,7 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ICMP (RFC 792): echo, and errors about our own segments (RFC 5927). */
+#include "harp/stack/ip/icmp.h"
+
+#include "harp/frame.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/headers.h"
 #include "harp/stack/ip/checksum.h"
+#include "harp/stack/ip/ip_output.h"
+#include "harp/stack/ip/neighbour.h"
+#include "harp/stack/limit.h"
+#include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_conn.h"
+#include "harp/stack/tcp/tcp_rack.h"
+#include "harp/stack/tcp/tcp_sndq.h"
 
 enum {
   ICMP_RATE = 1000, /* messages sent per second at most (RFC 1812, 4.3.2.8) */
@@ -65,15 +78,15 @@ static void too_big(struct harp_tcp *tcp, uint32_t mtu)
   struct harp_stack *stack = tcp->stack;
   uint32_t overhead = IP_HEADER + TCP_HEADER;
   mtu = HARP_MAX(mtu, (uint32_t)PMTU_FLOOR);
-  if (mtu - overhead >= tcp->peer_mss || mtu >= stack->config.mtu) {
+  if (mtu - overhead >= tcp->snd.peer_mss || mtu >= stack->config.mtu) {
     COUNT(stack, icmp_ignored);
     return;
   }
   COUNT(stack, icmp_too_big_in);
-  tcp->peer_mss = mtu - overhead;
+  tcp->snd.peer_mss = mtu - overhead;
   tcp_set_mss(tcp);
   /* The segment that was too big is lost for sure: send it again, smaller. */
-  for (struct harp_record *record = tcp->records; record; record = record->next) {
+  for (struct harp_record *record = tcp->flight.first; record; record = record->next) {
     if (!record->sacked && !record->lost) {
       tcp_mark_lost(tcp, record);
     }
@@ -96,7 +109,7 @@ static void error_input(struct harp_stack *stack, const uint8_t *icmp, uint32_t 
                                     load_be16(ports + TCP_DEST), load_be16(ports + TCP_SOURCE));
   uint32_t seq = load_be32(ports + TCP_SEQUENCE);
   /* Only about something in flight: a guess from afar misses (RFC 5927, 4.1). */
-  if (!tcp || seq_lt(seq, tcp->snd_una) || seq_ge(seq, tcp->snd_nxt)) {
+  if (!tcp || seq_lt(seq, tcp->snd.una) || seq_ge(seq, tcp->snd.nxt)) {
     COUNT(stack, icmp_ignored);
     return;
   }

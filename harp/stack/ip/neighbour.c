@@ -1,49 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "harp/stack/ip/neighbour.h"
-
-#include "harp/stack/ip/checksum.h"
-#include "harp/stack/stack_state.h"
 
 /* RFC 1122, 2.3.2.1: at most one request a second for one address. */
+#include "harp/stack/ip/neighbour.h"
+
+#include "harp/frame.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/headers.h"
+#include "harp/stack/ip/arp.h"
+#include "harp/stack/ip/checksum.h"
+#include "harp/stack/ip/link_output.h"
+#include "harp/stack/limit.h"
+#include "harp/stack/list.h"
+#include "harp/stack/packet.h"
+#include "harp/stack/pool.h"
+#include "harp/stack/siphash.h"
+#include "harp/stack/stack_state.h"
+
 #define ASK_INTERVAL NS_PER_S
 #define FRESH_TIME (60 * NS_PER_S)
 #define DISPUTED_TIME (5 * NS_PER_S) /* what the old owner says may be its last word */
 
 enum {
-  ASKED_IN_PERSON = 2, /* requests to a known neighbour, before everybody is asked */
-  /* To unauthenticated peers: a storm must not be answered by another, and hide no peer's question.
-   */
-  REPLIES_PER_SECOND = 10000,
+  ASKED_IN_PERSON = 2,       /* requests to a known neighbour, before everybody is asked */
   REQUESTS_PER_SECOND = 256, /* for unauthenticated peers for the first time, and as many again */
   QUEUED_SHARE = 8,          /* so small a part of the packets may wait for answers */
 };
-
-void arp_send(struct harp_stack *stack, uint16_t operation, const uint8_t *to_mac,
-              uint32_t sender_ip, const uint8_t *target_mac, uint32_t target_ip)
-{
-  uint8_t out[ETH_HEADER + ARP_LENGTH];
-  static const uint8_t fixed[ARP_OPERATION] = {0, 1, 8, 0, 6, 4}; /* Ethernet, IPv4 */
-  memcpy(out + ETH_DST, to_mac, 6);
-  memcpy(out + ETH_SRC, stack->config.mac, 6);
-  store_be16(out + ETH_TYPE, ETH_TYPE_ARP);
-  uint8_t *arp = out + ETH_HEADER;
-  memcpy(arp, fixed, sizeof fixed);
-  store_be16(arp + ARP_OPERATION, operation);
-  memcpy(arp + ARP_SENDER_MAC, stack->config.mac, 6);
-  store_address(arp + ARP_SENDER_IP, sender_ip);
-  memcpy(arp + ARP_TARGET_MAC, target_mac, 6);
-  store_address(arp + ARP_TARGET_IP, target_ip);
-  struct iovec iov = {out, sizeof out};
-  struct harp_tx_frame frame = {
-      .iov = &iov, .iov_count = 1, .header_length = sizeof out, .length = sizeof out};
-  if (stack->io.transmit(stack->io.user, &frame) == 0) {
-    COUNT(stack, tx_frames);
-    COUNT_N(stack, tx_bytes, frame.length);
-  }
-}
-
-const uint8_t arp_broadcast[6] = {255, 255, 255, 255, 255, 255};
-const uint8_t arp_nobody[6];
 
 static void ask_later(struct harp_stack *stack, struct harp_neighbour *neighbour)
 {
@@ -98,10 +79,10 @@ static struct harp_neighbour *find(const struct harp_stack *stack, uint32_t addr
 static void find_place(struct harp_stack *stack, struct harp_neighbour *entry)
 {
   if (entry->user_count > 0) {
-    list_remove(&entry->rx_buffer);
+    list_remove(&entry->idle_link);
   } else {
     bool asked = entry->state == NEIGHBOUR_INCOMPLETE;
-    list_move(asked ? &stack->neighbours_incomplete : &stack->neighbours_idle, &entry->rx_buffer);
+    list_move(asked ? &stack->neighbours_incomplete : &stack->neighbours_idle, &entry->idle_link);
   }
 }
 
@@ -124,7 +105,7 @@ static void release(struct harp_stack *stack, struct harp_neighbour *entry)
   drop_queue(stack, entry);
   entry->state = NEIGHBOUR_FREE;
   list_remove(&entry->waits);
-  list_move(&stack->neighbours_free, &entry->rx_buffer);
+  list_move(&stack->neighbours_free, &entry->idle_link);
 }
 
 /* Who has not answered yet goes before who has: senders that somebody invents, and
@@ -136,7 +117,7 @@ static void make_room(struct harp_stack *stack)
     from = &stack->neighbours_incomplete;
   }
   COUNT(stack, neighbours_replaced);
-  release(stack, HARP_CONTAINER(from->next, struct harp_neighbour, rx_buffer));
+  release(stack, HARP_CONTAINER(from->next, struct harp_neighbour, idle_link));
 }
 
 static struct harp_neighbour *create(struct harp_stack *stack, uint32_t address)
@@ -144,13 +125,13 @@ static struct harp_neighbour *create(struct harp_stack *stack, uint32_t address)
   if (list_empty(&stack->neighbours_free)) {
     make_room(stack);
   }
-  struct harp_list *rx_buffer = stack->neighbours_free.next;
-  struct harp_neighbour *entry = HARP_CONTAINER(rx_buffer, struct harp_neighbour, rx_buffer);
+  struct harp_list *idle_link = stack->neighbours_free.next;
+  struct harp_neighbour *entry = HARP_CONTAINER(idle_link, struct harp_neighbour, idle_link);
   struct harp_neighbour **bucket = &stack->neighbour_buckets[bucket_of(stack, address)];
-  list_remove(rx_buffer);
+  list_remove(idle_link);
   *entry = (struct harp_neighbour){.address = address, .hash_next = *bucket};
   list_init(&entry->waits);
-  list_init(&entry->rx_buffer);
+  list_init(&entry->idle_link);
   list_init(&entry->users);
   list_init(&entry->holds);
   *bucket = entry;
@@ -184,7 +165,7 @@ int neighbours_create(struct harp_stack *stack)
     list_init(&entry->waits);
     list_init(&entry->users);
     list_init(&entry->holds);
-    list_append(&stack->neighbours_free, &entry->rx_buffer);
+    list_append(&stack->neighbours_free, &entry->idle_link);
   }
   if (!any) {
     create(stack, 0)->state = NEIGHBOUR_REACHABLE;
@@ -265,31 +246,27 @@ struct harp_neighbour *neighbour_route(struct harp_stack *stack, uint32_t next_h
   return entry;
 }
 
-struct harp_neighbour *neighbour_attach(struct harp_tcp *tcp)
+struct harp_neighbour *neighbour_attach(struct harp_stack *stack, uint32_t next_hop,
+                                        struct harp_list *user)
 {
-  struct harp_neighbour *entry = neighbour_route(tcp->stack, tcp->next_hop);
+  struct harp_neighbour *entry = neighbour_route(stack, next_hop);
   if (entry) {
     entry->user_count++;
-    list_append(&entry->users, &tcp->neighbour_link);
-    find_place(tcp->stack, entry);
-    tcp->neighbour = entry;
+    list_append(&entry->users, user);
+    find_place(stack, entry);
   }
   return entry;
 }
 
-void neighbour_detach(struct harp_tcp *tcp)
+void neighbour_detach(struct harp_stack *stack, struct harp_neighbour *entry,
+                      struct harp_list *user)
 {
-  struct harp_neighbour *entry = tcp->neighbour;
-  if (!entry) {
-    return;
-  }
-  tcp->neighbour = NULL;
-  list_remove(&tcp->neighbour_link);
+  list_remove(user);
   entry->user_count--;
   if (entry->user_count == 0 && entry->state == NEIGHBOUR_FAILED) {
-    release(tcp->stack, entry);
+    release(stack, entry);
   } else {
-    find_place(tcp->stack, entry);
+    find_place(stack, entry);
   }
 }
 
@@ -357,15 +334,22 @@ static void send_queue(struct harp_stack *stack, struct harp_neighbour *neighbou
                                   .iov_count = 1,
                                   .header_length = (uint16_t)packet->offset,
                                   .length = packet->length};
-    ip_transmit(stack, neighbour, &frame);
+    memcpy(packet->data + ETH_DST, neighbour->mac, 6);
+    link_transmit(stack, &frame);
     pool_put(&stack->packets, packet);
   }
+}
+
+bool neighbour_is(struct harp_stack *stack, uint32_t address, const uint8_t *mac)
+{
+  const struct harp_neighbour *entry = find(stack, address);
+  return entry && known(entry) && memcmp(entry->mac, mac, 6) == 0;
 }
 
 /* Learns only about neighbours that we asked for, so a flood of claims fills
  * nothing; and while a neighbour is known, another's claim to its address is
  * not believed before the first has had the chance to answer. */
-static void learn(struct harp_stack *stack, uint32_t address, const uint8_t *mac)
+void neighbour_learn(struct harp_stack *stack, uint32_t address, const uint8_t *mac)
 {
   struct harp_neighbour *entry = find(stack, address);
   if (!entry) {
@@ -393,85 +377,22 @@ static void learn(struct harp_stack *stack, uint32_t address, const uint8_t *mac
   send_queue(stack, entry);
 }
 
-/* A neighbour that we know is always answered. */
-static bool may_reply(struct harp_stack *stack, uint32_t address, const uint8_t *mac)
-{
-  const struct harp_neighbour *entry = find(stack, address);
-  if (entry && known(entry) && memcmp(entry->mac, mac, 6) == 0) {
-    return true;
-  }
-  bool may = limit_allows(&stack->arp_limit, stack->now, REPLIES_PER_SECOND);
-  COUNT_N(stack, arp_replies_limited, !may);
-  return may;
-}
-
-static void answer(struct harp_stack *stack, uint32_t address, const uint8_t *mac)
-{
-  if (!stack->io.only_asks && !stack->tentative) {
-    COUNT(stack, arp_replies_out);
-    arp_send(stack, ARP_REPLY, mac, stack->config.address, mac, address);
-  }
-}
-
-void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length)
-{
-  if (length < ETH_HEADER + ARP_LENGTH) {
-    COUNT(stack, rx_drop_truncated);
-    return;
-  }
-  const uint8_t *arp = frame + ETH_HEADER;
-  static const uint8_t fixed[ARP_OPERATION] = {0, 1, 8, 0, 6, 4};
-  uint16_t operation = load_be16(arp + ARP_OPERATION);
-  if (memcmp(arp, fixed, sizeof fixed) != 0 ||
-      (operation != ARP_REQUEST && operation != ARP_REPLY)) {
-    COUNT(stack, rx_drop_malformed);
-    return;
-  }
-  const uint8_t *sender_mac = arp + ARP_SENDER_MAC;
-  if (sender_mac[0] & 1) { /* an answer to many would multiply the question */
-    COUNT(stack, rx_drop_malformed);
-    return;
-  }
-  uint32_t sender = load_address(arp + ARP_SENDER_IP);
-  uint32_t target = load_address(arp + ARP_TARGET_IP);
-  if (address_conflicts(stack, arp)) {
-    address_conflict(stack, sender_mac);
-    return;
-  }
-  if (sender == stack->config.address) {
-    COUNT(stack, rx_drop_source);
-    return;
-  }
-  if (target == stack->config.address && operation == ARP_REQUEST) {
-    COUNT(stack, arp_requests_in);
-    if (may_reply(stack, sender, sender_mac)) {
-      neighbour_expect(stack, sender); /* who asks has something to say, and wants an answer */
-      answer(stack, sender, sender_mac);
-    }
-  } else if (operation == ARP_REPLY) {
-    COUNT(stack, arp_replies_in);
-  } else {
-    COUNT(stack, rx_drop_not_ours);
-  }
-  if (sender != 0) {
-    learn(stack, sender, sender_mac);
-  }
-}
-
-static void give_up(struct harp_stack *stack, struct harp_neighbour *neighbour)
+static void give_up(struct harp_stack *stack, struct harp_neighbour *neighbour,
+                    neighbour_failed *failed)
 {
   COUNT(stack, arp_failures);
   drop_queue(stack, neighbour);
   neighbour->failed_at = stack->now;
   if (neighbour->user_count > 0) {
     set_state(stack, neighbour, NEIGHBOUR_FAILED);
-    tcp_neighbour_failed(neighbour);
+    failed(neighbour);
   } else {
     release(stack, neighbour);
   }
 }
 
-static void timer_fired(struct harp_stack *stack, struct harp_neighbour *entry)
+static void timer_fired(struct harp_stack *stack, struct harp_neighbour *entry,
+                        neighbour_failed *failed)
 {
   if (entry->state == NEIGHBOUR_PROBE && entry->probes < NEIGHBOUR_PROBES) {
     ask(stack, entry);
@@ -482,15 +403,15 @@ static void timer_fired(struct harp_stack *stack, struct harp_neighbour *entry)
   } else if (entry->probes < NEIGHBOUR_PROBES) {
     ask_if_allowed(stack, entry);
   } else {
-    give_up(stack, entry);
+    give_up(stack, entry, failed);
   }
 }
 
-void neighbour_timers(struct harp_stack *stack)
+void neighbour_timers(struct harp_stack *stack, neighbour_failed *failed)
 {
   while (neighbour_timers_next(stack) <= stack->now) {
     struct harp_list *first = stack->neighbours_waiting.next;
-    timer_fired(stack, HARP_CONTAINER(first, struct harp_neighbour, waits));
+    timer_fired(stack, HARP_CONTAINER(first, struct harp_neighbour, waits), failed);
   }
 }
 

@@ -10,10 +10,12 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/uio.h>
 
-#include "harp/stack/flow.h"
 #include "harp/stack/list.h"
+
+struct harp_packet;
+struct harp_stack;
+struct harp_tx_frame;
 
 enum {
   NEIGHBOURS_SPARE = 256, /* places beyond one for each connection */
@@ -29,8 +31,6 @@ enum harp_neighbour_state {
   NEIGHBOUR_FAILED, /* has answered nothing; asked anew when there is something to send */
 };
 
-struct harp_tcp;
-
 struct harp_neighbour {
   uint32_t address; /* network order */
   uint8_t mac[6];
@@ -45,7 +45,7 @@ struct harp_neighbour {
   struct harp_neighbour *hash_next;
   struct harp_list waits; /* ASKED and CHECKING: by deadline */
   struct harp_list
-      rx_buffer;          /* without a connection: among those that make room, or the free ones */
+      idle_link;          /* without a connection: among those that make room, or the free ones */
   struct harp_list users; /* connections that send to it (neighbour_link of struct harp_tcp) */
   uint32_t user_count;
   struct harp_list holds; /* with frames in its queue: by the time of the first */
@@ -56,15 +56,22 @@ struct harp_neighbour {
  * limit for unauthenticated peers; of about as many as there are neighbours the latest are
  * remembered. */
 void neighbour_expect(struct harp_stack *stack, uint32_t address);
+/* An ARP packet says that address is at mac. */
+void neighbour_learn(struct harp_stack *stack, uint32_t address, const uint8_t *mac);
+/* Whether address is known to be at mac. */
+bool neighbour_is(struct harp_stack *stack, uint32_t address, const uint8_t *mac);
 /* 0 or -ENOMEM. */
 int neighbours_create(struct harp_stack *stack);
 void neighbours_destroy(struct harp_stack *stack);
 /* The next hop's entry, until another is asked for; NULL: no route (next_hop 0). Asks if need be.
  */
 struct harp_neighbour *neighbour_route(struct harp_stack *stack, uint32_t next_hop);
-/* The same for a connection, which keeps it until neighbour_detach. */
-struct harp_neighbour *neighbour_attach(struct harp_tcp *tcp);
-void neighbour_detach(struct harp_tcp *tcp);
+/* The same for a user, a link that joins the entry's list: the entry stays until neighbour_detach.
+ */
+struct harp_neighbour *neighbour_attach(struct harp_stack *stack, uint32_t next_hop,
+                                        struct harp_list *user);
+void neighbour_detach(struct harp_stack *stack, struct harp_neighbour *entry,
+                      struct harp_list *user);
 /* The entry can be sent to now; starts a check when it has grown old. */
 bool neighbour_usable(struct harp_stack *stack, struct harp_neighbour *neighbour);
 /* The layers above get no answers through it: it is asked now, not when it has grown old. */
@@ -72,20 +79,11 @@ void neighbour_probe(struct harp_stack *stack, struct harp_neighbour *neighbour)
 /* Keeps a frame until the neighbour answers; larger ones than a packet buffer are lost. */
 void neighbour_queue(struct harp_stack *stack, struct harp_neighbour *neighbour,
                      const struct harp_tx_frame *frame);
-void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length);
-extern const uint8_t arp_broadcast[6], arp_nobody[6];
-/* One ARP packet with our hardware address as its sender's. Addresses in network order. */
-void arp_send(struct harp_stack *stack, uint16_t operation, const uint8_t *to_mac,
-              uint32_t sender_ip, const uint8_t *target_mac, uint32_t target_ip);
 
-/* address.c */
-/* Whether an ARP packet (its first byte behind the link header) shows another host that has our
- * address or, while ours is tentative, wants it. */
-bool address_conflicts(const struct harp_stack *stack, const uint8_t *arp);
-/* Such a packet came from mac. */
-void address_conflict(struct harp_stack *stack, const uint8_t *mac);
-/* Runs what is due. */
-void neighbour_timers(struct harp_stack *stack);
+/* Nobody answers for this neighbour any more. May detach users, the last of which frees it. */
+typedef void neighbour_failed(struct harp_neighbour *neighbour);
+/* Sends the requests that are due; failed is called for each neighbour that answered none. */
+void neighbour_timers(struct harp_stack *stack, neighbour_failed *failed);
 /* ns: when that is next; UINT64_MAX: no request is outstanding. */
 uint64_t neighbour_timers_next(const struct harp_stack *stack);
 

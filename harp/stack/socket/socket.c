@@ -1,8 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sockets are opened, named and closed: a small layer over flows. */
+#include "harp/stack/socket/socket.h"
+
 #include <netinet/in.h>
 
-#include "harp/stack/socket/socket.h"
+#include "harp/stack.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
+#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/cc/cc.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_conn.h"
+#include "harp/stack/tcp/tcp_listener.h"
+#include "harp/stack/tcp/tcp_rcvq.h"
+#include "harp/stack/tcp/tcp_timer.h"
+#include "harp/stack/tcp/tcp_times.h"
 
 static const struct harp_flow_ops socket_ops;
 
@@ -66,9 +78,9 @@ static void release(struct harp_socket *s)
 
 static void apply_options(struct harp_socket *s)
 {
-  s->tcp->nodelay = s->nodelay;
-  s->tcp->cork = s->cork;
-  s->tcp->rcvbuf = s->rcvbuf;
+  s->tcp->snd.nodelay = s->nodelay;
+  s->tcp->snd.cork = s->cork;
+  s->tcp->rcv.buf = s->rcvbuf;
   s->tcp->tos = s->tos;
   socket_apply_congestion(s);
   harp_flow_set_timeout(s->tcp, s->user_timeout_ms);
@@ -96,7 +108,7 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
   struct harp_socket *s = user;
   s->tcp = NULL;
   s->unread = tcp_rcvq_take(tcp); /* it was acknowledged: however this ended, it can be read */
-  s->fin_received = tcp->fin_received;
+  s->fin_received = tcp->rcv.fin_received;
   s->connecting = false;
   s->ended = true;
   s->error = -error;
@@ -309,7 +321,7 @@ int harp_tcp_connect(struct harp_stack *stack, int number, const struct sockaddr
   s->ended = false;
   s->error = 0;
   s->tcp->user_mss = s->mss;
-  s->tcp->rcv_wscale = s->rcv_wscale;
+  s->tcp->rcv.wscale = s->rcv_wscale;
   apply_options(s);
   harp_stack_flush(stack);
   return -EINPROGRESS;
@@ -348,7 +360,7 @@ static void shut_write(struct harp_socket *s)
 {
   s->write_shut = true;
   if (s->tcp) {
-    s->tcp->cork = false;
+    s->tcp->snd.cork = false;
     harp_flow_close(s->tcp);
   }
 }
@@ -382,8 +394,8 @@ static void orphan(struct harp_tcp *tcp)
   static const struct harp_flow_ops nobody = {0}; /* the socket's number will be another's */
   harp_flow_attach(tcp, &nobody, NULL);
   tcp_detach(tcp);
-  if (tcp->state == TCP_FIN_WAIT2 || (tcp->state == TCP_LAST_ACK && tcp->snd_una == tcp->snd_nxt)) {
-    tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + 60 * NS_PER_S);
+  if (tcp->state == TCP_FIN_WAIT2 || (tcp->state == TCP_LAST_ACK && tcp->snd.una == tcp->snd.nxt)) {
+    tcp_timer_set(tcp, TIMER_TIME_WAIT, tcp->stack->now + FIN_WAIT_2_NS);
   }
 }
 
@@ -391,7 +403,7 @@ static void close_connection(struct harp_socket *s)
 {
   struct harp_tcp *tcp = s->tcp;
   bool hard = s->linger.l_onoff && s->linger.l_linger == 0;
-  if (hard || tcp->queued) {
+  if (hard || tcp->rcv.queued) {
     /* Unread data: the peer must learn that it was for nothing (RFC 2525, 2.17). */
     harp_flow_abort(tcp);
     if (tcp->state == TCP_TIME_WAIT) {

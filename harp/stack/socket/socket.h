@@ -11,7 +11,17 @@
 #ifndef HARP_STACK_SOCKET_H
 #define HARP_STACK_SOCKET_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "harp/stack/flow.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/cc/cc.h"
+#include "harp/stack/tcp/tcp.h"
+
+struct harp_listener;
+struct harp_packet;
+struct harp_tcp_info;
 
 struct harp_socket {
   struct harp_stack *stack;
@@ -98,5 +108,8 @@ void socket_room_changed(struct harp_socket *s);
 
 /* socket_info.c */
 void socket_info(const struct harp_socket *s, struct harp_tcp_info *info);
+
+int sockets_create(struct harp_stack *stack);
+void sockets_destroy(struct harp_stack *stack);
 
 #endif

@@ -3,7 +3,16 @@
 #include <poll.h>
 #include <sys/ioctl.h>
 
+#include "harp/stack.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
+#include "harp/stack/packet.h"
+#include "harp/stack/pool.h"
 #include "harp/stack/socket/socket.h"
+#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_rcvq.h"
+#include "harp/stack/tcp/tcp_sndq.h"
 
 enum {
   SEND_FLAGS = MSG_MORE | MSG_DONTWAIT | MSG_NOSIGNAL,
@@ -14,7 +23,7 @@ enum {
 
 static uint32_t send_space(const struct harp_socket *s)
 {
-  uint32_t used = s->tcp->snd_end - s->tcp->snd_una;
+  uint32_t used = s->tcp->snd.end - s->tcp->snd.una;
   return used < s->sndbuf ? s->sndbuf - used : 0;
 }
 
@@ -33,7 +42,7 @@ static size_t copy_in(struct harp_socket *s, const uint8_t *data, size_t length)
   struct harp_pool *pool = &s->stack->packets;
   size_t done = 0;
   while (done < length) {
-    struct harp_reference *last = tcp->references_last;
+    struct harp_reference *last = tcp->sndq.last;
     if (last && last->packet && last->packet->length < HARP_PACKET_DATA) {
       struct harp_packet *packet = last->packet;
       size_t part = HARP_MIN(length - done, (size_t)(HARP_PACKET_DATA - packet->length));
@@ -87,12 +96,12 @@ ssize_t harp_tcp_send(struct harp_stack *stack, int number, const void *data, si
   if (done == 0 && length > 0) {
     return -EAGAIN;
   }
-  bool cork = s->tcp->cork;
-  s->tcp->cork |= (flags & MSG_MORE) != 0;
+  bool cork = s->tcp->snd.cork;
+  s->tcp->snd.cork |= (flags & MSG_MORE) != 0;
   tcp_mark_dirty(s->tcp);
   harp_stack_flush(stack);
   if (s->tcp) {
-    s->tcp->cork = cork;
+    s->tcp->snd.cork = cork;
   }
   return (ssize_t)done;
 }
@@ -101,7 +110,7 @@ ssize_t harp_tcp_send(struct harp_stack *stack, int number, const void *data, si
 
 uint32_t socket_readable(const struct harp_socket *s)
 {
-  uint32_t bytes = s->tcp ? s->tcp->queued : 0;
+  uint32_t bytes = s->tcp ? s->tcp->rcv.queued : 0;
   for (const struct harp_packet *packet = s->unread; packet; packet = packet->next) {
     bytes += packet->length - packet->offset;
   }
@@ -124,7 +133,7 @@ ssize_t harp_tcp_recv(struct harp_stack *stack, int number, void *data, size_t l
     return -ENOTCONN;
   }
   bool peek = flags & MSG_PEEK;
-  if (s->tcp && s->tcp->queued && !s->read_shut) {
+  if (s->tcp && s->tcp->rcv.queued && !s->read_shut) {
     size_t done = tcp_rcvq_read(s->tcp, data, length, peek);
     if (!peek) {
       tcp_window_opened(s->tcp);
@@ -141,7 +150,7 @@ ssize_t harp_tcp_recv(struct harp_stack *stack, int number, void *data, size_t l
   if (s->error) {
     return socket_take_error(s);
   }
-  if (s->ended || s->read_shut || s->tcp->fin_received) {
+  if (s->ended || s->read_shut || s->tcp->rcv.fin_received) {
     return 0;
   }
   return -EAGAIN;
@@ -162,12 +171,12 @@ int harp_tcp_poll(struct harp_stack *stack, int number)
   if (s->connecting) {
     return events;
   }
-  bool read_end = s->ended || s->read_shut || (s->tcp && s->tcp->fin_received);
+  bool read_end = s->ended || s->read_shut || (s->tcp && s->tcp->rcv.fin_received);
   bool write_end = s->ended || s->write_shut;
   if (!s->tcp) {
     return events | POLLHUP | (s->ended ? POLLIN | POLLRDHUP | POLLOUT : POLLOUT);
   }
-  if (s->tcp->queued || read_end) {
+  if (s->tcp->rcv.queued || read_end) {
     events |= POLLIN;
   }
   if (read_end) {
@@ -185,8 +194,8 @@ int harp_tcp_poll(struct harp_stack *stack, int number)
 /* What is pushed and not acknowledged, and the FIN. */
 static uint32_t unacknowledged(const struct harp_tcp *tcp)
 {
-  uint32_t end = tcp->snd_end + (tcp->fin_queued || tcp->fin_sent);
-  return tcp_synchronized(tcp) ? end - tcp->snd_una : 0;
+  uint32_t end = tcp->snd.end + (tcp->snd.fin_queued || tcp->snd.fin_sent);
+  return tcp_synchronized(tcp) ? end - tcp->snd.una : 0;
 }
 
 int harp_tcp_ioctl(struct harp_stack *stack, int number, unsigned long request, int *value)

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* TCP_INFO: what a connection knows of itself, in Linux's words. */
+#include "harp/stack.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/headers.h"
 #include "harp/stack/socket/socket.h"
+#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
 
 static uint8_t congestion_state(const struct harp_tcp *tcp)
 {
@@ -14,8 +19,8 @@ static uint32_t outstanding(const struct harp_tcp *tcp)
   if (!tcp_synchronized(tcp)) {
     return 0;
   }
-  uint32_t fin = tcp->fin_sent && tcp->snd_una != tcp->snd_nxt;
-  return tcp->snd_nxt - tcp->snd_una - fin;
+  uint32_t fin = tcp->snd.fin_sent && tcp->snd.una != tcp->snd.nxt;
+  return tcp->snd.nxt - tcp->snd.una - fin;
 }
 
 /* Counts what only TCP_INFO asks for. */
@@ -26,7 +31,7 @@ static void fill_totals(const struct harp_tcp *tcp, struct harp_tcp_info *info)
   info->tcpi_bytes_received = tcp->bytes_in;
   info->tcpi_bytes_sent = tcp->bytes_out + outstanding(tcp) + tcp->bytes_retransmitted;
   info->tcpi_bytes_retrans = tcp->bytes_retransmitted;
-  info->tcpi_notsent_bytes = tcp->fin_sent ? 0 : tcp->snd_end - tcp->snd_nxt;
+  info->tcpi_notsent_bytes = tcp->snd.fin_sent ? 0 : tcp->snd.end - tcp->snd.nxt;
   info->tcpi_busy_time = busy / NS_PER_US;
   info->tcpi_dsack_dups = tcp->duplicates_reported;
   info->tcpi_reord_seen = tcp->reorderings;
@@ -44,7 +49,7 @@ void socket_info(const struct harp_socket *s, struct harp_tcp_info *info)
     info->tcpi_state = s->listener ? TCP_LISTEN : TCP_CLOSE;
     return;
   }
-  uint32_t mss = HARP_MAX(tcp->mss, 1);
+  uint32_t mss = HARP_MAX(tcp->snd.mss, 1);
   uint64_t now = s->stack->now;
   info->tcpi_state = tcp->state;
   info->tcpi_ca_state = congestion_state(tcp);
@@ -54,30 +59,30 @@ void socket_info(const struct harp_socket *s, struct harp_tcp_info *info)
   info->tcpi_options = (tcp->timestamps ? TCPI_OPT_TIMESTAMPS : 0) |
                        (tcp->sack ? TCPI_OPT_SACK : 0) |
                        (tcp->window_scaling ? TCPI_OPT_WSCALE : 0);
-  info->tcpi_snd_wscale = tcp->snd_wscale & 15;
-  info->tcpi_rcv_wscale = tcp->rcv_wscale & 15;
-  info->tcpi_rto = (uint32_t)(tcp->rto / NS_PER_US);
+  info->tcpi_snd_wscale = tcp->snd.wscale & 15;
+  info->tcpi_rcv_wscale = tcp->rcv.wscale & 15;
+  info->tcpi_rto = (uint32_t)(tcp->rtt.rto / NS_PER_US);
   info->tcpi_ato = s->stack->config.delayed_ack_us;
-  info->tcpi_snd_mss = tcp->mss;
-  info->tcpi_rcv_mss = tcp->rcv_mss;
-  info->tcpi_unacked = (tcp->snd_nxt - tcp->snd_una + mss - 1) / mss;
-  info->tcpi_sacked = (tcp->sacked_out + mss - 1) / mss;
-  info->tcpi_lost = (tcp->lost_out + mss - 1) / mss;
-  info->tcpi_retrans = (tcp->retrans_out + mss - 1) / mss;
+  info->tcpi_snd_mss = tcp->snd.mss;
+  info->tcpi_rcv_mss = tcp->ack.rcv_mss;
+  info->tcpi_unacked = (tcp->snd.nxt - tcp->snd.una + mss - 1) / mss;
+  info->tcpi_sacked = (tcp->flight.sacked_out + mss - 1) / mss;
+  info->tcpi_lost = (tcp->flight.lost_out + mss - 1) / mss;
+  info->tcpi_retrans = (tcp->flight.retrans_out + mss - 1) / mss;
   info->tcpi_last_data_sent = (uint32_t)((now - tcp->last_send) / NS_PER_MS);
   info->tcpi_last_data_recv = (uint32_t)((now - tcp->last_receive) / NS_PER_MS);
   info->tcpi_last_ack_recv = (uint32_t)((now - tcp->last_progress) / NS_PER_MS);
-  info->tcpi_pmtu = tcp->peer_mss + IP_HEADER + TCP_HEADER;
-  info->tcpi_rcv_ssthresh = tcp->rcvbuf;
-  info->tcpi_rtt = (uint32_t)(tcp->srtt / NS_PER_US);
-  info->tcpi_rttvar = (uint32_t)(tcp->rttvar / NS_PER_US);
+  info->tcpi_pmtu = tcp->snd.peer_mss + IP_HEADER + TCP_HEADER;
+  info->tcpi_rcv_ssthresh = tcp->rcv.buf;
+  info->tcpi_rtt = (uint32_t)(tcp->rtt.srtt / NS_PER_US);
+  info->tcpi_rttvar = (uint32_t)(tcp->rtt.rttvar / NS_PER_US);
   info->tcpi_snd_ssthresh = tcp->ssthresh == UINT32_MAX ? INT32_MAX : tcp->ssthresh / mss;
   info->tcpi_snd_cwnd = tcp->cwnd / mss;
   info->tcpi_advmss = tcp->advertised_mss;
   info->tcpi_reordering = TCP_DUPTHRESH;
-  info->tcpi_rcv_space = tcp->rcv_right - tcp->rcv_nxt;
-  info->tcpi_min_rtt = (uint32_t)(tcp->min_rtt == UINT64_MAX ? 0 : tcp->min_rtt / NS_PER_US);
-  info->tcpi_snd_wnd = tcp->snd_wnd;
-  info->tcpi_rcv_wnd = tcp->rcv_right - tcp->rcv_nxt;
+  info->tcpi_rcv_space = tcp->rcv.right - tcp->rcv.nxt;
+  info->tcpi_min_rtt = (uint32_t)(tcp->rtt.min == UINT64_MAX ? 0 : tcp->rtt.min / NS_PER_US);
+  info->tcpi_snd_wnd = tcp->snd.wnd;
+  info->tcpi_rcv_wnd = tcp->rcv.right - tcp->rcv.nxt;
   fill_totals(tcp, info);
 }

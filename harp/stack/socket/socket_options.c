@@ -2,7 +2,15 @@
 /* getsockopt and setsockopt, with Linux's names and meanings. */
 #include <netinet/in.h>
 
+#include "harp/stack.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
 #include "harp/stack/socket/socket.h"
+#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/cc/cc.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_conn.h"
+#include "harp/stack/tcp/tcp_listener.h"
 
 enum {
   SNDBUF_MIN = 4096,
@@ -28,7 +36,7 @@ static void set_rcvbuf(struct harp_socket *s, uint32_t bytes)
     s->rcv_wscale++;
   }
   if (s->tcp) {
-    s->tcp->rcvbuf = bytes;
+    s->tcp->rcv.buf = bytes;
   }
   if (s->listener) {
     s->listener->rcvbuf = bytes;
@@ -95,15 +103,15 @@ static int set_tcp_level(struct harp_socket *s, int option, int value)
   case TCP_NODELAY:
     s->nodelay = value != 0;
     if (s->tcp) {
-      s->tcp->nodelay = s->nodelay;
-      s->tcp->push_end = s->nodelay ? s->tcp->snd_end : s->tcp->push_end;
+      s->tcp->snd.nodelay = s->nodelay;
+      s->tcp->snd.push_end = s->nodelay ? s->tcp->snd.end : s->tcp->snd.push_end;
     }
     push_out(s);
     return 0;
   case TCP_CORK:
     s->cork = value != 0;
     if (s->tcp) {
-      s->tcp->cork = s->cork;
+      s->tcp->snd.cork = s->cork;
     }
     push_out(s);
     return 0;
@@ -209,7 +217,7 @@ static int get_integer(struct harp_socket *s, int level, int option, int *value)
   case TCP_NODELAY: *value = s->nodelay; return 0;
   case TCP_CORK: *value = s->cork; return 0;
   case TCP_MAXSEG:
-    *value = (int)(s->tcp && s->connected ? s->tcp->mss : s->mss ? s->mss : TCP_DEFAULT_MSS);
+    *value = (int)(s->tcp && s->connected ? s->tcp->snd.mss : s->mss ? s->mss : TCP_DEFAULT_MSS);
     return 0;
   case TCP_USER_TIMEOUT: *value = (int)s->user_timeout_ms; return 0;
   case TCP_KEEPIDLE: *value = (int)s->keep_idle_s; return 0;

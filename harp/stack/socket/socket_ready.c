@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which sockets have something new to tell: a list, each once, the oldest news first. */
+#include "harp/stack.h"
 #include "harp/stack/socket/socket.h"
+#include "harp/stack/stack_state.h"
 
 void socket_ready(struct harp_socket *s)
 {

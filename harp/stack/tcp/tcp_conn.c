@@ -1,18 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening, listening and closing; the table of connections. */
+#include "harp/stack/tcp/tcp_conn.h"
+
+#include "harp/stack.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
+#include "harp/stack/headers.h"
+#include "harp/stack/ip/ip_output.h"
+#include "harp/stack/ip/neighbour.h"
+#include "harp/stack/list.h"
+#include "harp/stack/pool.h"
+#include "harp/stack/siphash.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/cc/cc.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_control.h"
+#include "harp/stack/tcp/tcp_listener.h"
+#include "harp/stack/tcp/tcp_rcvq.h"
+#include "harp/stack/tcp/tcp_segment.h"
+#include "harp/stack/tcp/tcp_sndq.h"
+#include "harp/stack/tcp/tcp_timer.h"
+#include "harp/stack/tcp/tcp_times.h"
 
 enum {
   FIRST_PORT = 49152, /* RFC 6335 */
   LAST_PORT = 65535,
-  HALF_OPEN_SHARE = 2, /* of the connections: so many of them may be handshakes of others */
-  OWN_SHARE = 8,       /* and so many are only for those that are opened from here */
+  OWN_SHARE = 8, /* and so many are only for those that are opened from here */
 };
-#define TIME_WAIT_NS (60 * NS_PER_S)
-/* A handshake that has lasted so long makes room where there is none: longer than round trips
- * are. A newcomer is better off so than with a cookie: it keeps all options, and a lost answer
- * is repeated. Only a flood turns a backlog over faster. */
-#define HALF_OPEN_LEAST_NS NS_PER_S
 
 static const struct harp_flow_ops nobody;
 
@@ -66,7 +80,7 @@ static uint32_t timestamp_offset(const struct harp_tcp *tcp)
 
 /* --- Handshakes under way --- */
 
-static void join_half_open(struct harp_listener *listener, struct harp_tcp *tcp)
+void tcp_join_half_open(struct harp_listener *listener, struct harp_tcp *tcp)
 {
   tcp->listener = listener;
   list_append(&listener->half_open, &tcp->half_open_link);
@@ -94,12 +108,12 @@ bool tcp_listener_full(struct harp_listener *listener)
 /* Of handshakes under way, the oldest is the likeliest to be a flood's (RFC 4987, 3.4). false:
  * there is none, or it is not so old (least: ns; 0: whichever it is), or its peer has answered and
  * waits for a place in the accept queue: that one is real. */
-static bool drop_half_open(struct harp_stack *stack, struct harp_tcp *oldest, uint64_t least)
+bool tcp_drop_half_open(struct harp_stack *stack, struct harp_tcp *oldest, uint64_t least)
 {
   if (!oldest || stack->now - oldest->syn_sent < least) {
     return false;
   }
-  if (least && oldest->snd_una == oldest->snd_nxt) {
+  if (least && oldest->snd.una == oldest->snd.nxt) {
     return false;
   }
   COUNT(stack, tcp_half_open_dropped);
@@ -108,7 +122,7 @@ static bool drop_half_open(struct harp_stack *stack, struct harp_tcp *oldest, ui
   return true;
 }
 
-static struct harp_tcp *oldest_of(struct harp_list *turns)
+struct harp_tcp *tcp_oldest_of(struct harp_list *turns)
 {
   return list_empty(turns) ? NULL : HARP_CONTAINER(turns->next, struct harp_tcp, turn);
 }
@@ -122,37 +136,24 @@ static bool free_places(struct harp_stack *stack, uint32_t keep, uint64_t least)
     if (stack->connections.available > keep) {
       break;
     }
-    struct harp_tcp *waiting = oldest_of(&stack->time_wait);
+    struct harp_tcp *waiting = tcp_oldest_of(&stack->time_wait);
     if (waiting) {
       tcp_finish(waiting, 0);
-    } else if (!drop_half_open(stack, oldest_of(&stack->half_open), least)) {
+    } else if (!tcp_drop_half_open(stack, tcp_oldest_of(&stack->half_open), least)) {
       return false;
     }
   }
   return true;
 }
 
-/* Whether a handshake may begin: each listener has a bound, and so has the stack. */
-static bool make_room(struct harp_listener *listener)
-{
-  struct harp_stack *stack = listener->stack;
-  struct harp_tcp *oldest = NULL;
-  if (listener->pending >= listener->backlog) {
-    oldest = HARP_CONTAINER(listener->half_open.next, struct harp_tcp, half_open_link);
-  } else if (stack->half_open_count >= HARP_MAX(stack->connections.total / HALF_OPEN_SHARE, 1u)) {
-    oldest = oldest_of(&stack->half_open);
-  }
-  return !oldest || drop_half_open(stack, oldest, HALF_OPEN_LEAST_NS);
-}
-
 /* --- A connection's life --- */
 
 void tcp_set_iss(struct harp_tcp *tcp, uint32_t iss)
 {
-  tcp->iss = tcp->snd_una = iss;
-  tcp->snd_nxt = tcp->snd_end = iss + 1;
-  tcp->high_sacked = tcp->snd_edge = tcp->snd_nxt;
-  tcp->short_end = tcp->push_end = iss;
+  tcp->snd.iss = tcp->snd.una = iss;
+  tcp->snd.nxt = tcp->snd.end = iss + 1;
+  tcp->flight.high_sacked = tcp->snd.edge = tcp->snd.nxt;
+  tcp->snd.short_end = tcp->snd.push_end = iss;
 }
 
 bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_endpoint peer,
@@ -171,14 +172,14 @@ bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_
       .remote_port = peer.port,
       .state = TCP_CLOSE,
       .next_hop = next_hop,
-      .rcvbuf = config->rcvbuf,
-      .rcv_wscale = (uint8_t)HARP_MAX(config->window_scale, 0),
-      .rcv_mss = TCP_DEFAULT_MSS,
-      .peer_mss = TCP_DEFAULT_MSS,
+      .rcv.buf = config->rcvbuf,
+      .rcv.wscale = (uint8_t)HARP_MAX(config->window_scale, 0),
+      .ack.rcv_mss = TCP_DEFAULT_MSS,
+      .snd.peer_mss = TCP_DEFAULT_MSS,
       .ssthresh = UINT32_MAX,
-      .rto = config->rto_initial_us * NS_PER_US,
-      .rto_min = config->rto_min_us * NS_PER_US,
-      .min_rtt = UINT64_MAX,
+      .rtt.rto = config->rto_initial_us * NS_PER_US,
+      .rtt.rto_min = config->rto_min_us * NS_PER_US,
+      .rtt.min = UINT64_MAX,
       .heap_index = UINT32_MAX,
       .ops = &nobody,
       .last_send = stack->now,
@@ -191,7 +192,7 @@ bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_
   list_init(&tcp->neighbour_link);
   list_init(&tcp->half_open_link);
   list_init(&tcp->turn);
-  tcp->ts_offset = timestamp_offset(tcp);
+  tcp->ts.offset = timestamp_offset(tcp);
   tcp->cc.ops = harp_cc_find(config->cc);
   tcp->syn_sent = stack->now;
   return true;
@@ -230,28 +231,29 @@ void tcp_set_state(struct harp_tcp *tcp, uint8_t state)
 
 void tcp_set_mss(struct harp_tcp *tcp)
 {
-  uint32_t mss = HARP_MIN(tcp->peer_mss, (uint32_t)tcp->stack->config.mtu - IP_HEADER - TCP_HEADER);
+  uint32_t mss = HARP_MIN(tcp->snd.peer_mss,
+                          (uint32_t)tcp->stack->config.mtu - IP_HEADER - TCP_HEADER);
   if (tcp->user_mss) {
     mss = HARP_MIN(mss, tcp->user_mss);
   }
   mss = HARP_MAX(mss, (uint32_t)TCP_MSS_FLOOR);
-  tcp->mss = mss - (tcp->timestamps ? TCP_TIMESTAMP_OPTION : 0);
+  tcp->snd.mss = mss - (tcp->timestamps ? TCP_TIMESTAMP_OPTION : 0);
 }
 
 void tcp_take_syn_options(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   const struct harp_stack_config *config = &tcp->stack->config;
-  tcp->peer_mss = segment->mss ? segment->mss : TCP_DEFAULT_MSS;
+  tcp->snd.peer_mss = segment->mss ? segment->mss : TCP_DEFAULT_MSS;
   tcp->sack = config->sack && segment->sack_permitted;
   tcp->timestamps = config->timestamps && segment->has_timestamp;
   if (tcp->timestamps) {
-    tcp->ts_recent = segment->timestamp;
-    tcp->ts_recent_time = tcp->stack->now;
+    tcp->ts.recent = segment->timestamp;
+    tcp->ts.recent_time = tcp->stack->now;
   }
   tcp->window_scaling = config->window_scale >= 0 && segment->window_scale >= 0;
-  tcp->snd_wscale = tcp->window_scaling ? (uint8_t)segment->window_scale : 0;
+  tcp->snd.wscale = tcp->window_scaling ? (uint8_t)segment->window_scale : 0;
   if (!tcp->window_scaling) {
-    tcp->rcv_wscale = 0;
+    tcp->rcv.wscale = 0;
   }
   tcp_set_mss(tcp);
 }
@@ -259,18 +261,18 @@ void tcp_take_syn_options(struct harp_tcp *tcp, const struct harp_segment *segme
 void tcp_become_established(struct harp_tcp *tcp)
 {
   tcp_set_state(tcp, TCP_ESTABLISHED);
-  tcp_timer_set(tcp, TIMER_RETRANSMIT, TIMER_OFF);
+  tcp_timer_set(tcp, TIMER_RTO, TIMER_OFF);
   tcp_timer_set(tcp, TIMER_USER, TIMER_OFF); /* it was the SYN's */
-  tcp->snd_edge = tcp->snd_una + tcp->snd_wnd;
+  tcp->snd.edge = tcp->snd.una + tcp->snd.wnd;
   /* RFC 5681, 3.1: after a lost SYN start with one segment. */
   uint32_t segments = tcp->syn_transmits > 1 ? 1 : tcp->stack->config.initial_window;
-  tcp->cwnd = segments * tcp->mss;
+  tcp->cwnd = segments * tcp->snd.mss;
   tcp->last_receive = tcp->last_progress = tcp->stack->now;
   tcp->cc.ops->init(tcp);
   tcp_mark_dirty(tcp);
   struct harp_listener *listener = tcp->listener;
   if (!listener) {
-    if (tcp->fin_queued) {
+    if (tcp->snd.fin_queued) {
       tcp_set_state(tcp, TCP_FIN_WAIT1); /* its owner has closed it meanwhile */
     } else if (tcp->ops->established) {
       tcp->ops->established(tcp->user, tcp);
@@ -289,70 +291,14 @@ void tcp_become_established(struct harp_tcp *tcp)
 void tcp_take_syn(struct harp_tcp *tcp, const struct harp_listener *listener,
                   const struct harp_segment *syn)
 {
-  tcp->rcvbuf = listener->rcvbuf;
+  tcp->rcv.buf = listener->rcvbuf;
   tcp->user_mss = listener->user_mss;
-  tcp->rcv_wscale = listener->rcv_wscale;
+  tcp->rcv.wscale = listener->rcv_wscale;
   tcp->tos = listener->tos;
   tcp_take_syn_options(tcp, syn);
-  tcp->irs = syn->seq;
-  tcp->rcv_nxt = tcp->rcv_right = tcp->last_ack_sent = syn->seq + 1;
-  tcp->snd_wnd = tcp->max_snd_wnd = syn->window;
-}
-
-static void syn_input(struct harp_listener *listener, const struct harp_segment *segment)
-{
-  struct harp_stack *stack = listener->stack;
-  if (tcp_listener_full(listener)) {
-    return;
-  }
-  struct harp_endpoint peer = {segment->source, segment->source_port};
-  struct harp_tcp *tcp = make_room(listener) ? tcp_create(stack, peer, listener->port, OPENING_SYN)
-                                             : NULL;
-  if (!tcp) {
-    tcp_cookie_send(listener, segment);
-    return;
-  }
-  join_half_open(listener, tcp);
-  tcp_take_syn(tcp, listener, segment);
-  tcp_set_state(tcp, TCP_SYN_RECV);
-  tcp_send_syn(tcp);
-}
-
-/* An acknowledgement without a connection: of a cookie, or of nothing. */
-static struct harp_tcp *unconnected_ack(struct harp_listener *listener,
-                                        const struct harp_segment *segment)
-{
-  struct harp_tcp *tcp = NULL;
-  switch (tcp_cookie_take(listener, segment, &tcp)) {
-  case COOKIE_TAKEN:
-    join_half_open(listener, tcp); /* which it leaves with this segment */
-    tcp_set_state(tcp, TCP_SYN_RECV);
-    break;
-  case COOKIE_NONE: tcp_reply_reset(listener->stack, segment); break;
-  case COOKIE_REFUSED: break;
-  }
-  return tcp;
-}
-
-struct harp_tcp *tcp_listen_input(struct harp_listener *listener,
-                                  const struct harp_segment *segment)
-{
-  struct harp_stack *stack = listener->stack;
-  if (segment->flags & FLAG_RST) {
-    return NULL;
-  }
-  if (stack->io.admits && !stack->io.admits(stack->io.user, segment->source)) {
-    COUNT(stack, tcp_peer_refused);
-    tcp_reply_reset(stack, segment); /* for these the port is closed */
-    return NULL;
-  }
-  if (segment->flags & FLAG_ACK) {
-    return unconnected_ack(listener, segment);
-  }
-  if ((segment->flags & (FLAG_SYN | FLAG_FIN)) == FLAG_SYN) {
-    syn_input(listener, segment);
-  }
-  return NULL;
+  tcp->rcv.irs = syn->seq;
+  tcp->rcv.nxt = tcp->rcv.right = tcp->ack.last_sent = syn->seq + 1;
+  tcp->snd.wnd = tcp->snd.max_wnd = syn->window;
 }
 
 void tcp_finish(struct harp_tcp *tcp, int error)
@@ -372,7 +318,10 @@ void tcp_finish(struct harp_tcp *tcp, int error)
     leave_half_open(tcp);
   }
   list_remove(&tcp->turn);
-  neighbour_detach(tcp);
+  if (tcp->neighbour) {
+    neighbour_detach(stack, tcp->neighbour, &tcp->neighbour_link);
+    tcp->neighbour = NULL;
+  }
   tcp_timers_remove(tcp);
   tcp_sndq_clear(tcp);
   tcp_mark_dirty(tcp); /* flush returns it to the pool, when nobody looks at it */
@@ -402,7 +351,7 @@ void tcp_detach(struct harp_tcp *tcp)
 
 void tcp_time_wait_again(struct harp_tcp *tcp)
 {
-  tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + TIME_WAIT_NS);
+  tcp_timer_set(tcp, TIMER_TIME_WAIT, tcp->stack->now + TIME_WAIT_NS);
   if (tcp->detached) {
     list_move(&tcp->stack->time_wait, &tcp->turn);
   }
@@ -418,7 +367,7 @@ void tcp_time_wait(struct harp_tcp *tcp)
   if (tcp->detached) {
     return;
   }
-  if (tcp->ops->deliver && tcp->queued == 0) {
+  if (tcp->ops->deliver && tcp->rcv.queued == 0) {
     tcp_owner_done(tcp);
   } else if (tcp->ops->readable) {
     tcp->ops->readable(tcp->user, tcp);
@@ -440,20 +389,4 @@ void tcp_neighbour_failed(struct harp_neighbour *neighbour)
       tcp_finish(tcp, -EHOSTUNREACH); /* the last user's end may free the neighbour */
     }
   }
-}
-
-void tcp_mark_dirty(struct harp_tcp *tcp)
-{
-  struct harp_stack *stack = tcp->stack;
-  if (tcp->dirty) {
-    return;
-  }
-  tcp->dirty = true;
-  tcp->dirty_next = NULL;
-  if (stack->dirty_last) {
-    stack->dirty_last->dirty_next = tcp;
-  } else {
-    stack->dirty = tcp;
-  }
-  stack->dirty_last = tcp;
 }

@@ -6,10 +6,24 @@
  * back: in the sequence number a keyed hash and a step of the MSS, in the low
  * bits of the timestamp the other options. Without timestamps those are lost.
  */
+#include "harp/stack/tcp/tcp_cookie.h"
+
+#include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
+#include "harp/stack/headers.h"
+#include "harp/stack/ip/neighbour.h"
+#include "harp/stack/limit.h"
+#include "harp/stack/seq.h"
+#include "harp/stack/siphash.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_conn.h"
+#include "harp/stack/tcp/tcp_control.h"
+#include "harp/stack/tcp/tcp_listener.h"
+#include "harp/stack/tcp/tcp_options.h"
+#include "harp/stack/tcp/tcp_segment.h"
 
 enum {
-  PERIOD_SHIFT = 36,          /* a cookie holds for its period of 2^36 ns, 69 s, and the next */
   COOKIES_PER_SECOND = 10000, /* so that a flood's answers cost little beside its reading */
   SIZE_BITS = 3,              /* of the sequence number: index into sizes */
   SCALE_BITS = 4,             /* of the timestamp: the peer's window scale */
@@ -48,7 +62,7 @@ static uint32_t cookie(const struct harp_segment *in, const struct harp_stack *s
 static uint32_t stamp(const struct harp_tcp *tcp)
 {
   uint32_t clock = tcp_timestamp(tcp);
-  uint32_t options = tcp->window_scaling ? tcp->snd_wscale : NO_SCALE;
+  uint32_t options = tcp->window_scaling ? tcp->snd.wscale : NO_SCALE;
   options |= tcp->sack ? SACK_BIT : 0;
   uint32_t value = (clock & ~(uint32_t)OPTION_MASK) | options;
   return seq_gt(value, clock) ? value - OPTION_MASK - 1 : value;
@@ -70,9 +84,9 @@ void tcp_cookie_send(struct harp_listener *listener, const struct harp_segment *
     kept.window_scale = -1;
   }
   tcp_take_syn(&tcp, listener, &kept);
-  uint64_t period = stack->now >> PERIOD_SHIFT;
-  tcp_set_iss(&tcp, cookie(syn, stack, syn->seq, period, size_index(tcp.peer_mss)));
-  tcp.ts_offset += stamp(&tcp) - tcp_timestamp(&tcp);
+  uint64_t period = stack->now >> COOKIE_PERIOD_SHIFT;
+  tcp_set_iss(&tcp, cookie(syn, stack, syn->seq, period, size_index(tcp.snd.peer_mss)));
+  tcp.ts.offset += stamp(&tcp) - tcp_timestamp(&tcp);
   tcp.state = TCP_SYN_RECV;
   tcp.neighbour = neighbour_route(stack, tcp.next_hop); /* not kept: it ends with this answer */
   COUNT(stack, tcp_cookies_out);
@@ -80,22 +94,17 @@ void tcp_cookie_send(struct harp_listener *listener, const struct harp_segment *
   tcp_cookie_expect(listener);
 }
 
-void tcp_cookie_expect(struct harp_listener *listener)
-{
-  listener->cookie_period = listener->stack->now >> PERIOD_SHIFT;
-  listener->cookies = true;
-}
-
 /* Whether a cookie of this listener may still hold. */
 static bool cookies_out(const struct harp_listener *listener)
 {
-  return listener->cookies && (listener->stack->now >> PERIOD_SHIFT) - listener->cookie_period <= 1;
+  return listener->cookies &&
+         (listener->stack->now >> COOKIE_PERIOD_SHIFT) - listener->cookie_period <= 1;
 }
 
 static bool holds(const struct harp_stack *stack, const struct harp_segment *in, uint32_t number,
                   uint32_t index)
 {
-  uint64_t period = stack->now >> PERIOD_SHIFT;
+  uint64_t period = stack->now >> COOKIE_PERIOD_SHIFT;
   uint32_t irs = in->seq - 1;
   return number == cookie(in, stack, irs, period, index) ||
          number == cookie(in, stack, irs, period - 1, index);
@@ -132,7 +141,7 @@ enum tcp_cookie tcp_cookie_take(struct harp_listener *listener, const struct har
   tcp_take_syn(made, listener, &syn);
   tcp_commit_offer(made);
   tcp_set_iss(made, number);
-  made->rcv_right = made->rcv_nxt + HARP_MIN(made->rcvbuf, 65535u); /* as the SYN-ACK said */
+  made->rcv.right = made->rcv.nxt + HARP_MIN(made->rcv.buf, 65535u); /* as the SYN-ACK said */
   COUNT(stack, tcp_cookies_in);
   *tcp = made;
   return COOKIE_TAKEN;

@@ -1,6 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Flows: the stack's interface upwards (flow.h). */
+#include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
+#include "harp/stack/headers.h"
+#include "harp/stack/ip/ip_output.h"
+#include "harp/stack/ip/neighbour.h"
+#include "harp/stack/list.h"
+#include "harp/stack/packet.h"
+#include "harp/stack/pool.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_ack_sched.h"
+#include "harp/stack/tcp/tcp_conn.h"
+#include "harp/stack/tcp/tcp_control.h"
+#include "harp/stack/tcp/tcp_listener.h"
+#include "harp/stack/tcp/tcp_rcvq.h"
+#include "harp/stack/tcp/tcp_rtt.h"
+#include "harp/stack/tcp/tcp_sndq.h"
+#include "harp/stack/tcp/tcp_timer.h"
 
 int harp_flow_connect(struct harp_stack *stack, uint16_t local_port, struct harp_endpoint peer,
                       const struct harp_flow_ops *ops, void *user, struct harp_tcp **out)
@@ -84,20 +101,20 @@ void harp_flow_attach(struct harp_tcp *tcp, const struct harp_flow_ops *ops, voi
 
 int harp_flow_push(struct harp_tcp *tcp, const void *data, uint32_t length, bool end)
 {
-  if (tcp->fin_queued || tcp->fin_sent || tcp->state == TCP_CLOSE) {
+  if (tcp->snd.fin_queued || tcp->snd.fin_sent || tcp->state == TCP_CLOSE) {
     return -EPIPE;
   }
   tcp_mark_dirty(tcp);
   int result = length ? tcp_sndq_push(tcp, data, length, NULL) : 0;
   if (result == 0 && length) {
-    tcp->references_last->end = end;
+    tcp->sndq.last->end = end;
   }
   return result;
 }
 
 uint32_t harp_flow_room(const struct harp_tcp *tcp)
 {
-  return HARP_MIN(TCP_MAX_REFERENCES - tcp->reference_count, tcp->stack->references.available);
+  return HARP_MIN(TCP_MAX_REFERENCES - tcp->sndq.count, tcp->stack->references.available);
 }
 
 void harp_flow_ready(struct harp_tcp *tcp) { tcp_mark_dirty(tcp); }
@@ -115,30 +132,29 @@ static void signal_fin(struct harp_tcp *tcp)
 
 void harp_flow_resume(struct harp_tcp *tcp)
 {
-  bool waited = tcp->queued > 0;
+  bool waited = tcp->rcv.queued > 0;
   tcp->stack->current = tcp;
   tcp_rcvq_deliver(tcp);
-  if (waited && tcp->queued == 0 && tcp->fin_received && tcp->state != TCP_CLOSE) {
+  if (waited && tcp->rcv.queued == 0 && tcp->rcv.fin_received && tcp->state != TCP_CLOSE) {
     signal_fin(tcp);
     return; /* nothing comes any more that a window were for */
   }
-  if (tcp->rcv_mem_pressure && !tcp->rcv_queue) {
+  if (tcp->rcv.mem_pressure && !tcp->rcv.queue) {
     /* Its owner takes what comes from now on; the peer believes in a closed window. */
-    tcp->rcv_mem_pressure = false;
-    tcp->ack_now = true;
-    tcp_mark_dirty(tcp);
+    tcp->rcv.mem_pressure = false;
+    tcp_ack_at_once(tcp);
   }
   tcp_window_opened(tcp);
 }
 
 void harp_flow_replace(struct harp_tcp *fresh, struct harp_tcp *old)
 {
-  if (old->rcv_queue) {
-    *(fresh->rcv_queue_tail ? &fresh->rcv_queue_tail->next : &fresh->rcv_queue) = old->rcv_queue;
-    fresh->rcv_queue_tail = old->rcv_queue_tail;
-    fresh->queued += old->queued;
-    old->rcv_queue = old->rcv_queue_tail = NULL;
-    old->queued = 0;
+  if (old->rcv.queue) {
+    *(fresh->rcv.queue_tail ? &fresh->rcv.queue_tail->next : &fresh->rcv.queue) = old->rcv.queue;
+    fresh->rcv.queue_tail = old->rcv.queue_tail;
+    fresh->rcv.queued += old->rcv.queued;
+    old->rcv.queue = old->rcv.queue_tail = NULL;
+    old->rcv.queued = 0;
   }
   old->detached = true;
   tcp_finish(old, -ECONNABORTED);
@@ -153,7 +169,7 @@ void harp_flow_close(struct harp_tcp *tcp)
   case TCP_CLOSE_WAIT: tcp_set_state(tcp, TCP_LAST_ACK); break;
   default: return;
   }
-  tcp->fin_queued = true;
+  tcp->snd.fin_queued = true;
   tcp_mark_dirty(tcp);
 }
 
@@ -171,18 +187,15 @@ void harp_flow_abort(struct harp_tcp *tcp)
 void harp_flow_set_harp_peer(struct harp_tcp *tcp, uint32_t rto_min_us)
 {
   tcp->harp_peer = true;
-  tcp->quick_acks = 0;
-  tcp->nodelay = true;
-  tcp->rto_min = rto_min_us * NS_PER_US;
-  if (tcp->srtt) {
-    tcp_set_rto(tcp);
-  }
+  tcp_ack_set_harp_peer(tcp);
+  tcp->snd.nodelay = true;
+  tcp_set_rto_min(tcp, rto_min_us * NS_PER_US);
 }
 
 void harp_flow_set_timeout(struct harp_tcp *tcp, uint32_t timeout_ms)
 {
   tcp->user_timeout_ms = timeout_ms;
-  bool open = tcp->snd_una != tcp->snd_end + tcp->fin_sent;
+  bool open = tcp->snd.una != tcp->snd.end + tcp->snd.fin_sent;
   uint64_t when = tcp->last_progress + timeout_ms * NS_PER_MS;
   tcp_timer_set(tcp, TIMER_USER, timeout_ms && open ? when : TIMER_OFF);
 }
@@ -217,7 +230,10 @@ void harp_flow_probe_neighbour(struct harp_tcp *tcp)
   }
 }
 
-bool harp_flow_rcv_queue_empty(const struct harp_tcp *tcp) { return !tcp->rcv_queue && !tcp->ooo; }
+bool harp_flow_rcv_queue_empty(const struct harp_tcp *tcp)
+{
+  return !tcp->rcv.queue && !tcp->rcv.ooo;
+}
 
 uint16_t harp_flow_header_length(const struct harp_tcp *tcp)
 {
@@ -225,11 +241,14 @@ uint16_t harp_flow_header_length(const struct harp_tcp *tcp)
                     (tcp->timestamps ? TCP_TIMESTAMP_OPTION : 0));
 }
 
-bool harp_flow_at_end(const struct harp_tcp *tcp) { return tcp->fin_received && tcp->queued == 0; }
+bool harp_flow_at_end(const struct harp_tcp *tcp)
+{
+  return tcp->rcv.fin_received && tcp->rcv.queued == 0;
+}
 
 bool harp_flow_drained(const struct harp_tcp *tcp)
 {
-  return !tcp->fin_queued && tcp->snd_una == tcp->snd_end + tcp->fin_sent;
+  return !tcp->snd.fin_queued && tcp->snd.una == tcp->snd.end + tcp->snd.fin_sent;
 }
 
 struct harp_endpoint harp_flow_peer(const struct harp_tcp *tcp)
@@ -245,16 +264,16 @@ void harp_flow_view(const struct harp_tcp *tcp, struct harp_flow_view *view)
       .state = tcp->state,
       .cwnd = tcp->cwnd,
       .ssthresh = tcp->ssthresh,
-      .send_window = tcp->snd_wnd,
-      .receive_window = tcp->rcv_right - tcp->rcv_nxt,
-      .mss = tcp->mss,
-      .srtt_us = (uint32_t)(tcp->srtt / NS_PER_US),
-      .rttvar_us = (uint32_t)(tcp->rttvar / NS_PER_US),
-      .min_rtt_us = tcp->min_rtt == UINT64_MAX ? 0 : (uint32_t)(tcp->min_rtt / NS_PER_US),
-      .rto_us = (uint32_t)(tcp->rto / NS_PER_US),
+      .send_window = tcp->snd.wnd,
+      .receive_window = tcp->rcv.right - tcp->rcv.nxt,
+      .mss = tcp->snd.mss,
+      .srtt_us = (uint32_t)(tcp->rtt.srtt / NS_PER_US),
+      .rttvar_us = (uint32_t)(tcp->rtt.rttvar / NS_PER_US),
+      .min_rtt_us = tcp->rtt.min == UINT64_MAX ? 0 : (uint32_t)(tcp->rtt.min / NS_PER_US),
+      .rto_us = (uint32_t)(tcp->rtt.rto / NS_PER_US),
       .in_flight = tcp_in_flight(tcp),
       .retransmits = tcp->retransmits,
-      .unacked = tcp->snd_end - tcp->snd_una,
+      .unacked = tcp->snd.end - tcp->snd.una,
       .probes = tcp->probes,
       .last_progress = tcp->last_progress,
       .last_receive = tcp->last_receive,

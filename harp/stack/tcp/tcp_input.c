@@ -1,15 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Segment arrives: RFC 9293, 3.10.7, its steps in their order. */
-#include "harp/stack/stack_state.h"
 
 /* RFC 5961, 7: at most so many challenge ACKs per second, counted per
  * connection, since a global count is a side channel (CVE-2016-5696). */
+#include "harp/stack/tcp/tcp_input.h"
+
+#include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
+#include "harp/stack/headers.h"
+#include "harp/stack/limit.h"
+#include "harp/stack/seq.h"
+#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_ack.h"
+#include "harp/stack/tcp/tcp_ack_sched.h"
+#include "harp/stack/tcp/tcp_conn.h"
+#include "harp/stack/tcp/tcp_control.h"
+#include "harp/stack/tcp/tcp_cookie.h"
+#include "harp/stack/tcp/tcp_listen.h"
+#include "harp/stack/tcp/tcp_listener.h"
+#include "harp/stack/tcp/tcp_rcvq.h"
+#include "harp/stack/tcp/tcp_rtt.h"
+#include "harp/stack/tcp/tcp_segment.h"
+#include "harp/stack/tcp/tcp_timer.h"
+#include "harp/stack/tcp/tcp_times.h"
+
 enum { CHALLENGES_PER_SECOND = 10 };
-
-enum { QUICK_ACKS = 16 }; /* as many as Linux grants a sender that has lost something */
-
-/* Payload that every path can take (RFC 9293, 3.7.1), timestamps subtracted. */
-enum { LEAST_PUSHED = TCP_DEFAULT_MSS - TCP_TIMESTAMP_OPTION };
 
 static bool may_answer(struct harp_tcp *tcp, struct harp_limit *limit)
 {
@@ -24,8 +40,7 @@ static void challenge(struct harp_tcp *tcp, struct harp_limit *limit)
     return;
   }
   COUNT(tcp->stack, tcp_challenge_acks);
-  tcp->ack_now = true;
-  tcp_mark_dirty(tcp);
+  tcp_ack_at_once(tcp);
 }
 
 /* The length in sequence space. */
@@ -39,7 +54,7 @@ static uint32_t segment_span(const struct harp_segment *segment)
 static void syn_sent_input(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   bool has_ack = segment->flags & FLAG_ACK;
-  if (has_ack && segment->ack != tcp->snd_nxt) {
+  if (has_ack && segment->ack != tcp->snd.nxt) {
     if (!(segment->flags & FLAG_RST)) {
       tcp_reply_reset(tcp->stack, segment);
     }
@@ -56,19 +71,19 @@ static void syn_sent_input(struct harp_tcp *tcp, const struct harp_segment *segm
     return;
   }
   tcp_take_syn_options(tcp, segment);
-  tcp->irs = segment->seq;
-  tcp->rcv_nxt = tcp->rcv_right = segment->seq + 1;
-  tcp->last_ack_sent = tcp->rcv_nxt;
-  tcp->snd_wnd = tcp->max_snd_wnd = segment->window; /* never scaled in a SYN */
-  tcp->snd_wl1 = segment->seq;
-  tcp->snd_wl2 = segment->ack;
+  tcp->rcv.irs = segment->seq;
+  tcp->rcv.nxt = tcp->rcv.right = segment->seq + 1;
+  tcp->ack.last_sent = tcp->rcv.nxt;
+  tcp->snd.wnd = tcp->snd.max_wnd = segment->window; /* never scaled in a SYN */
+  tcp->snd.wl1 = segment->seq;
+  tcp->snd.wl2 = segment->ack;
   if (!has_ack) { /* simultaneous open */
     tcp_set_state(tcp, TCP_SYN_RECV);
     tcp->syn_transmits -= tcp->syn_transmits == 1; /* this one repeats none that was lost */
     tcp_send_syn(tcp);
     return;
   }
-  tcp->snd_una = segment->ack;
+  tcp->snd.una = segment->ack;
   if (tcp->syn_transmits == 1) {
     tcp_rtt_sample(tcp, tcp->stack->now - tcp->syn_sent);
   }
@@ -76,8 +91,7 @@ static void syn_sent_input(struct harp_tcp *tcp, const struct harp_segment *segm
   if (tcp->state == TCP_CLOSE) {
     return;
   }
-  tcp->ack_now = true;
-  tcp_mark_dirty(tcp);
+  tcp_ack_at_once(tcp);
 }
 
 /* --- Synchronized states (3.10.7.4) --- */
@@ -91,19 +105,19 @@ static bool paws_rejects(struct harp_tcp *tcp, const struct harp_segment *segmen
   if (!segment->has_timestamp) {
     return true; /* RFC 7323, 3.2: dropped once timestamps are agreed */
   }
-  if (seq_ge(segment->timestamp, tcp->ts_recent)) {
+  if (seq_ge(segment->timestamp, tcp->ts.recent)) {
     return false;
   }
   /* RFC 7323, 5.5: after 24 idle days the remembered value is void. */
-  return tcp->stack->now - tcp->ts_recent_time < 24ull * 86400 * NS_PER_S;
+  return tcp->stack->now - tcp->ts.recent_time < 24ull * 86400 * NS_PER_S;
 }
 
 /* Step 1: does any of it lie in the window? */
 static bool acceptable(const struct harp_tcp *tcp, const struct harp_segment *segment)
 {
-  uint32_t window = tcp->rcv_right - tcp->rcv_nxt;
+  uint32_t window = tcp->rcv.right - tcp->rcv.nxt;
   uint32_t span = segment_span(segment);
-  uint32_t offset = segment->seq - tcp->rcv_nxt;
+  uint32_t offset = segment->seq - tcp->rcv.nxt;
   if (span == 0) {
     /* Also at the right edge: where a lost segment keeps the window filled, that is the peer's
      * next number. */
@@ -120,26 +134,26 @@ static bool acceptable(const struct harp_tcp *tcp, const struct harp_segment *se
 static void reset_input(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   /* RFC 5961, 3.2: only the exact number resets. */
-  if (segment->seq != tcp->rcv_nxt) {
-    if (segment->seq - tcp->rcv_nxt < tcp->rcv_right - tcp->rcv_nxt) {
+  if (segment->seq != tcp->rcv.nxt) {
+    if (segment->seq - tcp->rcv.nxt < tcp->rcv.right - tcp->rcv.nxt) {
       challenge(tcp, &tcp->challenge_limit);
     }
     return;
   }
   COUNT(tcp->stack, tcp_resets_in);
-  stack_event(tcp, HARP_EVENT_RESET, 0, tcp->rcv_nxt - tcp->irs - 1);
+  stack_event(tcp, HARP_EVENT_RESET, 0, tcp->rcv.nxt - tcp->rcv.irs - 1);
   switch (tcp->state) {
   case TCP_SYN_RECV: tcp_finish(tcp, -ECONNREFUSED); break;
   case TCP_TIME_WAIT: /* RFC 1337: assassination is ignored */ break;
   case TCP_CLOSING:
   case TCP_LAST_ACK:
     /* Both sides had said all; but the peer may not have heard it. */
-    tcp_finish(tcp, seq_lt(tcp->snd_una, tcp->snd_end) ? -ECONNRESET : 0);
+    tcp_finish(tcp, seq_lt(tcp->snd.una, tcp->snd.end) ? -ECONNRESET : 0);
     break;
   case TCP_CLOSE_WAIT:
     /* The peer had said all it would, and nothing of ours is on its way: a reset
      * tells only that its end is gone. What its owner has not taken stays. */
-    if (tcp->queued && tcp->ops->deliver && tcp->snd_una == tcp->snd_end) {
+    if (tcp->rcv.queued && tcp->ops->deliver && tcp->snd.una == tcp->snd.end) {
       break;
     }
     tcp_finish(tcp, -EPIPE);
@@ -163,18 +177,18 @@ static bool of_a_cookie(struct harp_tcp *tcp, const struct harp_segment *segment
 /* Step 5 for SYN-RECEIVED. false: the segment ends here. */
 static bool syn_received_ack(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
-  if (segment->ack != tcp->snd_nxt && !of_a_cookie(tcp, segment)) {
+  if (segment->ack != tcp->snd.nxt && !of_a_cookie(tcp, segment)) {
     return false;
   }
   bool syn = segment->flags & FLAG_SYN;
-  if (tcp->syn_transmits == 1 && tcp->snd_una != segment->ack) {
+  if (tcp->syn_transmits == 1 && tcp->snd.una != segment->ack) {
     tcp_rtt_sample(tcp, tcp->stack->now - tcp->syn_sent);
   }
-  tcp->snd_una = segment->ack;
-  tcp->snd_wnd = segment->window << (syn ? 0 : tcp->snd_wscale);
-  tcp->max_snd_wnd = tcp->snd_wnd;
-  tcp->snd_wl1 = segment->seq;
-  tcp->snd_wl2 = segment->ack;
+  tcp->snd.una = segment->ack;
+  tcp->snd.wnd = segment->window << (syn ? 0 : tcp->snd.wscale);
+  tcp->snd.max_wnd = tcp->snd.wnd;
+  tcp->snd.wl1 = segment->seq;
+  tcp->snd.wl2 = segment->ack;
   if (tcp->listener && tcp_listener_full(tcp->listener)) {
     return false;
   }
@@ -189,14 +203,14 @@ static void fin_acknowledged(struct harp_tcp *tcp)
   case TCP_FIN_WAIT1:
     tcp_set_state(tcp, TCP_FIN_WAIT2);
     if (tcp->detached) {
-      tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + 60 * NS_PER_S);
+      tcp_timer_set(tcp, TIMER_TIME_WAIT, tcp->stack->now + FIN_WAIT_2_NS);
     }
     break;
   case TCP_CLOSING: tcp_time_wait(tcp); break;
   case TCP_LAST_ACK:
-    if (!tcp->detached && tcp->queued) {
+    if (!tcp->detached && tcp->rcv.queued) {
       /* Done with the peer, but not with the owner, who has not read it all. */
-      tcp_timer_set(tcp, TIMER_STATE, tcp->stack->now + 60 * NS_PER_S);
+      tcp_timer_set(tcp, TIMER_TIME_WAIT, tcp->stack->now + FIN_WAIT_2_NS);
     } else {
       tcp_finish(tcp, 0);
     }
@@ -210,13 +224,13 @@ static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment)
   if (tcp->state == TCP_SYN_RECV) {
     return syn_received_ack(tcp, segment);
   }
-  if (seq_gt(segment->ack, tcp->snd_nxt)) {
+  if (seq_gt(segment->ack, tcp->snd.nxt)) {
     COUNT(tcp->stack, tcp_bad_ack);
     challenge(tcp, &tcp->answer_limit);
     return false;
   }
   /* RFC 5961, 5.2: an acknowledgement far below is a blind guess. */
-  if (seq_lt(segment->ack, tcp->snd_una - tcp->max_snd_wnd)) {
+  if (seq_lt(segment->ack, tcp->snd.una - tcp->snd.max_wnd)) {
     COUNT(tcp->stack, tcp_bad_ack);
     challenge(tcp, &tcp->answer_limit);
     return false;
@@ -225,78 +239,25 @@ static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment)
    * dead peer's connection open. */
   tcp->last_receive = tcp->stack->now;
   tcp->probes = 0;
-  bool fin_open = tcp->fin_sent && seq_lt(tcp->snd_una, tcp->snd_nxt);
+  bool fin_open = tcp->snd.fin_sent && seq_lt(tcp->snd.una, tcp->snd.nxt);
   tcp_ack(tcp, segment);
   if (tcp->state == TCP_CLOSE) {
     return false;
   }
-  if (fin_open && tcp->snd_una == tcp->snd_nxt) {
+  if (fin_open && tcp->snd.una == tcp->snd.nxt) {
     fin_acknowledged(tcp);
   }
   return tcp->state != TCP_CLOSE;
 }
 
-void tcp_ack_non_harp_peer(struct harp_tcp *tcp)
-{
-  bool with_data = tcp->snd_nxt != tcp->snd_end + tcp->fin_sent; /* at the end of this burst */
-  if (tcp->ack_now && !tcp->harp_peer && !with_data) {
-    tcp_send_ack(tcp);
-  }
-}
-
-/* The estimate follows the largest segments, and smaller ones once two in a row are of a size: the
- * path has become narrower. A pushed one may be all that somebody has written, unless it is as
- * large as any path can take (as in Linux, tcp_measure_rcv_mss). */
-static void measure_segments(struct harp_tcp *tcp, uint32_t size, bool pushed)
-{
-  uint32_t last = tcp->last_smaller;
-  tcp->last_smaller = 0;
-  if (size >= tcp->rcv_mss || size == last) {
-    tcp->rcv_mss = HARP_MIN(size, (uint32_t)tcp->stack->config.mtu);
-  } else if (size >= (pushed ? LEAST_PUSHED : TCP_MSS_FLOOR)) {
-    tcp->last_smaller = size;
-  }
-}
-
-/* When to acknowledge what has arrived (RFC 5681, 4.2; RFC 1122, 4.2.3.2). */
-void tcp_schedule_ack(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool pushed,
-                      bool at_once)
-{
-  const struct harp_stack_config *config = &tcp->stack->config;
-  if (length) {
-    measure_segments(tcp, segment_size ? segment_size : length, pushed);
-  }
-  tcp_mark_dirty(tcp);
-  if (tcp->harp_peer) {
-    /* A lone short message is answered first, and acknowledged by the next poll:
-     * what it is waited for is its answer. */
-    tcp->ack_held = !at_once && !tcp->ack_now && length < tcp->mss;
-    tcp->ack_now = true;
-    return;
-  }
-  tcp->ack_held = false;
-  /* A sender that has just lost something has a small window, and nothing else to wait for. */
-  if (at_once) {
-    tcp->quick_acks = QUICK_ACKS;
-  }
-  bool second = tcp->rcv_nxt - tcp->last_ack_sent > tcp->rcv_mss; /* more than a full one waits */
-  if (tcp->quick_acks || config->delayed_ack_us == 0 || second) {
-    tcp->quick_acks -= tcp->quick_acks > 0;
-    tcp->ack_now = true;
-  } else if (tcp->timers[TIMER_DELAYED_ACK] == TIMER_OFF) {
-    tcp_timer_set(tcp, TIMER_DELAYED_ACK, tcp->stack->now + config->delayed_ack_us * NS_PER_US);
-  }
-}
-
 static void fin_input(struct harp_tcp *tcp)
 {
-  tcp->rcv_nxt++;
-  tcp->rcv_right = seq_max(tcp->rcv_right, tcp->rcv_nxt);
-  tcp->fin_received = true;
+  tcp->rcv.nxt++;
+  tcp->rcv.right = seq_max(tcp->rcv.right, tcp->rcv.nxt);
+  tcp->rcv.fin_received = true;
   tcp->fin_waiting = false;
   tcp_rcvq_at_end(tcp);
-  tcp->ack_now = true;
-  tcp_mark_dirty(tcp);
+  tcp_ack_at_once(tcp);
   switch (tcp->state) {
   case TCP_ESTABLISHED: tcp_set_state(tcp, TCP_CLOSE_WAIT); break;
   case TCP_FIN_WAIT1:
@@ -316,9 +277,9 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment)
 {
   uint32_t seq = segment->seq, length = segment->length;
   bool fin = segment->flags & FLAG_FIN;
-  bool hole = seq_gt(seq, tcp->rcv_nxt);
-  bool had_holes = tcp->ooo != NULL;
-  bool duplicate = length && seq_le(seq + length, tcp->rcv_nxt);
+  bool hole = seq_gt(seq, tcp->rcv.nxt);
+  bool had_holes = tcp->rcv.ooo != NULL;
+  bool duplicate = length && seq_le(seq + length, tcp->rcv.nxt);
   const uint8_t *payload = segment->payload;
   if (length && tcp->detached) {
     /* Nobody will ever read it (RFC 9293, 3.10.4; RFC 2525, 2.17). */
@@ -326,17 +287,17 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment)
     tcp_finish(tcp, -ECONNRESET);
     return;
   }
-  if (seq_gt(seq + length, tcp->rcv_right)) {
-    uint32_t cut = HARP_MIN(length, seq + length - tcp->rcv_right);
+  if (seq_gt(seq + length, tcp->rcv.right)) {
+    uint32_t cut = HARP_MIN(length, seq + length - tcp->rcv.right);
     length -= cut;
     fin = false;
   }
-  bool fin_again = fin && tcp->fin_waiting && tcp->fin_seq == seq + length;
+  bool fin_again = fin && tcp->fin_waiting && tcp->rcv.fin_seq == seq + length;
   if (fin) {
-    tcp->fin_waiting = tcp->fin_newest = true;
-    tcp->fin_seq = seq + length;
+    tcp->fin_waiting = tcp->rcv.fin_newest = true;
+    tcp->rcv.fin_seq = seq + length;
   }
-  uint32_t before = tcp->rcv_nxt, queued = tcp->queued;
+  uint32_t before = tcp->rcv.nxt, queued = tcp->rcv.queued;
   if (length) {
     tcp_rcvq_payload(tcp, seq, payload, length);
     if (tcp->state == TCP_CLOSE) {
@@ -344,30 +305,30 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment)
     }
   }
   if (fin_again) {
-    tcp_rcvq_duplicate(tcp, tcp->fin_seq, tcp->fin_seq + 1);
+    tcp_rcvq_duplicate(tcp, tcp->rcv.fin_seq, tcp->rcv.fin_seq + 1);
   }
   if (segment->length || (segment->flags & FLAG_FIN)) {
     /* RFC 5681, 4.2: out of order, duplicates and what fills a hole at once. */
-    tcp_schedule_ack(tcp, segment->length, segment->segment_size, segment->flags & FLAG_PSH,
+    tcp_ack_schedule(tcp, segment->length, segment->segment_size, segment->flags & FLAG_PSH,
                      hole || had_holes || duplicate || length < segment->length);
   }
-  if (tcp->queued != queued && tcp->ops->readable && tcp->rcv_nxt != before) {
+  if (tcp->rcv.queued != queued && tcp->ops->readable && tcp->rcv.nxt != before) {
     tcp->ops->readable(tcp->user, tcp);
     if (tcp->state == TCP_CLOSE) {
       return;
     }
   }
-  if (tcp->fin_waiting && tcp->fin_seq == tcp->rcv_nxt) {
+  if (tcp->fin_waiting && tcp->rcv.fin_seq == tcp->rcv.nxt) {
     fin_input(tcp);
   } else {
-    tcp_ack_non_harp_peer(tcp);
+    tcp_send_ack_within_burst(tcp);
   }
 }
 
 /* A duplicate SYN of the same handshake: our SYN-ACK was lost. */
 static bool repeated_syn(const struct harp_tcp *tcp, const struct harp_segment *segment)
 {
-  return tcp->state == TCP_SYN_RECV && segment->seq == tcp->irs &&
+  return tcp->state == TCP_SYN_RECV && segment->seq == tcp->rcv.irs &&
          !(segment->flags & (FLAG_ACK | FLAG_RST));
 }
 
@@ -375,8 +336,8 @@ static bool repeated_syn(const struct harp_tcp *tcp, const struct harp_segment *
  * acknowledgement of ours. */
 static bool completes_open(const struct harp_tcp *tcp, const struct harp_segment *segment)
 {
-  return tcp->state == TCP_SYN_RECV && tcp->active && segment->seq == tcp->irs &&
-         segment->ack == tcp->snd_nxt && segment->length == 0 &&
+  return tcp->state == TCP_SYN_RECV && tcp->active && segment->seq == tcp->rcv.irs &&
+         segment->ack == tcp->snd.nxt && segment->length == 0 &&
          (segment->flags & (FLAG_SYN | FLAG_ACK | FLAG_FIN | FLAG_RST)) == (FLAG_SYN | FLAG_ACK);
 }
 
@@ -388,8 +349,8 @@ static bool reopens(const struct harp_tcp *tcp, const struct harp_segment *segme
     return false;
   }
   bool newer = tcp->timestamps && segment->has_timestamp &&
-               seq_gt(segment->timestamp, tcp->ts_recent);
-  return newer || seq_gt(segment->seq, tcp->rcv_nxt);
+               seq_gt(segment->timestamp, tcp->ts.recent);
+  return newer || seq_gt(segment->seq, tcp->rcv.nxt);
 }
 
 /* Tells the peer where this side stands. Payload may be a retransmission whose answer was lost, and
@@ -397,20 +358,19 @@ static bool reopens(const struct harp_tcp *tcp, const struct harp_segment *segme
  * forged, and a flood of it must not be answered by another. */
 static void set_right(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
-  bool asks = segment_span(segment) || segment->seq == tcp->rcv_nxt - 1;
+  bool asks = segment_span(segment) || segment->seq == tcp->rcv.nxt - 1;
   if (!asks && !may_answer(tcp, &tcp->answer_limit)) {
     return;
   }
-  tcp->ack_now = true;
-  tcp_mark_dirty(tcp);
-  tcp_ack_non_harp_peer(tcp);
+  tcp_ack_at_once(tcp);
+  tcp_send_ack_within_burst(tcp);
 }
 
 /* RFC 2883, 4: the sender shall hear of a segment that brought nothing new. */
 static void report_duplicate(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   uint32_t span = segment_span(segment);
-  if (span && seq_le(segment->seq + span, tcp->rcv_nxt)) {
+  if (span && seq_le(segment->seq + span, tcp->rcv.nxt)) {
     COUNT(tcp->stack, tcp_duplicates);
     tcp_rcvq_duplicate(tcp, segment->seq, segment->seq + span);
   }
@@ -433,10 +393,10 @@ static void unacceptable(struct harp_tcp *tcp, const struct harp_segment *segmen
 static void remember_timestamp(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   /* RFC 7323, 4.3 (2): from the segment that spans the last acknowledged number. */
-  if (segment->has_timestamp && tcp->timestamps && seq_le(segment->seq, tcp->last_ack_sent) &&
-      seq_ge(segment->timestamp, tcp->ts_recent)) {
-    tcp->ts_recent = segment->timestamp;
-    tcp->ts_recent_time = tcp->stack->now;
+  if (segment->has_timestamp && tcp->timestamps && seq_le(segment->seq, tcp->ack.last_sent) &&
+      seq_ge(segment->timestamp, tcp->ts.recent)) {
+    tcp->ts.recent = segment->timestamp;
+    tcp->ts.recent_time = tcp->stack->now;
   }
 }
 
@@ -450,8 +410,7 @@ static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment)
     /* Acknowledged, because some stacks answer a SYN-ACK here and take only that. */
     if (syn_received_ack(tcp, segment)) {
       remember_timestamp(tcp, segment);
-      tcp->ack_now = true;
-      tcp_mark_dirty(tcp);
+      tcp_ack_at_once(tcp);
     }
     return;
   }
@@ -485,8 +444,7 @@ static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment)
   if (tcp_can_receive(tcp)) {
     data_input(tcp, segment);
   } else if (segment->length || (segment->flags & FLAG_FIN)) {
-    tcp->ack_now = true;
-    tcp_mark_dirty(tcp);
+    tcp_ack_at_once(tcp);
   }
 }
 

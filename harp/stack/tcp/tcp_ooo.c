@@ -7,7 +7,14 @@
  * use: it is searched by bisection, and to put a run in between some bytes move.
  * Another links the places by when their runs last grew.
  */
+#include "harp/stack/tcp/tcp_ooo.h"
+
+#include <string.h>
+
+#include "harp/stack/pool.h"
+#include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
 
 static struct tcp_ooo_queue *begin(struct harp_tcp *tcp)
 {
@@ -23,23 +30,23 @@ static struct tcp_ooo_queue *begin(struct harp_tcp *tcp)
 }
 
 /* The neighbours in time of the run at a place learn of each other. */
-static void leave_time(struct tcp_ooo_queue *ooo, uint8_t rx_buffer)
+static void leave_time(struct tcp_ooo_queue *ooo, uint8_t slot)
 {
-  uint8_t newer = ooo->newer[rx_buffer], older = ooo->older[rx_buffer];
+  uint8_t newer = ooo->newer[slot], older = ooo->older[slot];
   if (older != TCP_OOO_NONE) {
     ooo->newer[older] = newer;
   }
   *(newer != TCP_OOO_NONE ? &ooo->older[newer] : &ooo->newest) = older;
 }
 
-static void join_time(struct tcp_ooo_queue *ooo, uint8_t rx_buffer)
+static void join_time(struct tcp_ooo_queue *ooo, uint8_t slot)
 {
-  ooo->newer[rx_buffer] = TCP_OOO_NONE;
-  ooo->older[rx_buffer] = ooo->newest;
+  ooo->newer[slot] = TCP_OOO_NONE;
+  ooo->older[slot] = ooo->newest;
   if (ooo->newest != TCP_OOO_NONE) {
-    ooo->newer[ooo->newest] = rx_buffer;
+    ooo->newer[ooo->newest] = slot;
   }
-  ooo->newest = rx_buffer;
+  ooo->newest = slot;
 }
 
 static struct tcp_ooo_block *run_at(struct tcp_ooo_queue *ooo, uint32_t index)
@@ -49,13 +56,13 @@ static struct tcp_ooo_block *run_at(struct tcp_ooo_queue *ooo, uint32_t index)
 
 struct tcp_ooo_block *tcp_ooo_block_at(const struct harp_tcp *tcp, uint32_t index)
 {
-  struct tcp_ooo_queue *ooo = tcp->ooo;
+  struct tcp_ooo_queue *ooo = tcp->rcv.ooo;
   return ooo && index < ooo->count ? run_at(ooo, index) : NULL;
 }
 
 uint32_t tcp_ooo_blocks_before(const struct harp_tcp *tcp, uint32_t seq)
 {
-  struct tcp_ooo_queue *ooo = tcp->ooo;
+  struct tcp_ooo_queue *ooo = tcp->rcv.ooo;
   if (!ooo) {
     return 0;
   }
@@ -74,54 +81,54 @@ uint32_t tcp_ooo_blocks_before(const struct harp_tcp *tcp, uint32_t seq)
 struct tcp_ooo_block *tcp_ooo_insert(struct harp_tcp *tcp, uint32_t index, uint32_t seq,
                                      uint32_t keep)
 {
-  struct tcp_ooo_queue *ooo = tcp->ooo;
+  struct tcp_ooo_queue *ooo = tcp->rcv.ooo;
   if (!ooo && tcp->stack->packets.available > keep) {
-    ooo = tcp->ooo = begin(tcp);
+    ooo = tcp->rcv.ooo = begin(tcp);
   }
   if (!ooo || ooo->count == TCP_MAX_RUNS) {
     return NULL;
   }
   uint8_t *at = ooo->order + index;
-  uint8_t rx_buffer = ooo->order[ooo->count];
+  uint8_t slot = ooo->order[ooo->count];
   memmove(at + 1, at, ooo->count++ - index);
-  *at = rx_buffer;
-  struct tcp_ooo_block *run = &ooo->run[rx_buffer];
+  *at = slot;
+  struct tcp_ooo_block *run = &ooo->run[slot];
   *run = (struct tcp_ooo_block){.start = seq, .end = seq};
-  join_time(ooo, rx_buffer);
-  tcp->fin_newest = false;
+  join_time(ooo, slot);
+  tcp->rcv.fin_newest = false;
   return run;
 }
 
 void tcp_ooo_touch(struct harp_tcp *tcp, const struct tcp_ooo_block *run)
 {
-  uint8_t rx_buffer = (uint8_t)(run - tcp->ooo->run);
-  leave_time(tcp->ooo, rx_buffer);
-  join_time(tcp->ooo, rx_buffer);
-  tcp->fin_newest = false;
+  uint8_t slot = (uint8_t)(run - tcp->rcv.ooo->run);
+  leave_time(tcp->rcv.ooo, slot);
+  join_time(tcp->rcv.ooo, slot);
+  tcp->rcv.fin_newest = false;
 }
 
 void tcp_ooo_remove(struct harp_tcp *tcp, uint32_t index)
 {
-  struct tcp_ooo_queue *ooo = tcp->ooo;
+  struct tcp_ooo_queue *ooo = tcp->rcv.ooo;
   uint8_t *at = ooo->order + index;
-  uint8_t rx_buffer = *at;
-  leave_time(ooo, rx_buffer);
+  uint8_t slot = *at;
+  leave_time(ooo, slot);
   memmove(at, at + 1, --ooo->count - index);
-  ooo->order[ooo->count] = rx_buffer;
+  ooo->order[ooo->count] = slot;
   if (ooo->count == 0) {
-    tcp->ooo = NULL;
+    tcp->rcv.ooo = NULL;
     pool_put(&tcp->stack->packets, ooo);
   }
 }
 
 const struct tcp_ooo_block *tcp_ooo_newest(const struct harp_tcp *tcp)
 {
-  return tcp->ooo ? &tcp->ooo->run[tcp->ooo->newest] : NULL;
+  return tcp->rcv.ooo ? &tcp->rcv.ooo->run[tcp->rcv.ooo->newest] : NULL;
 }
 
 const struct tcp_ooo_block *tcp_ooo_older(const struct harp_tcp *tcp,
                                           const struct tcp_ooo_block *run)
 {
-  uint8_t older = tcp->ooo->older[run - tcp->ooo->run];
-  return older != TCP_OOO_NONE ? &tcp->ooo->run[older] : NULL;
+  uint8_t older = tcp->rcv.ooo->older[run - tcp->rcv.ooo->run];
+  return older != TCP_OOO_NONE ? &tcp->rcv.ooo->run[older] : NULL;
 }

@@ -1,6 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* TCP options: MSS (RFC 9293), window scale and timestamps (7323), SACK (2018, 2883). */
-#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp_options.h"
+
+#include "harp/stack.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/headers.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_rcvq.h"
+#include "harp/stack/tcp/tcp_segment.h"
 
 static void take_option(struct harp_segment *segment, uint8_t kind, const uint8_t *body,
                         uint32_t length)
@@ -70,7 +77,7 @@ bool tcp_options_parse(struct harp_segment *segment, const uint8_t *options, uin
  * offset hides the host's uptime. */
 uint32_t tcp_timestamp_at(const struct harp_tcp *tcp, uint64_t time)
 {
-  return (uint32_t)(time >> 20) + tcp->ts_offset;
+  return (uint32_t)(time >> 20) + tcp->ts.offset;
 }
 
 uint32_t tcp_timestamp(const struct harp_tcp *tcp)
@@ -101,13 +108,13 @@ uint32_t tcp_options_syn(const struct harp_tcp *tcp, uint8_t *out, bool with_ack
     *p++ = 2;
   }
   if (with_ack ? tcp->timestamps : config->timestamps) {
-    p = write_timestamp(tcp, p, with_ack ? tcp->ts_recent : 0);
+    p = write_timestamp(tcp, p, with_ack ? tcp->ts.recent : 0);
   }
   if (with_ack ? tcp->window_scaling : config->window_scale >= 0) {
     *p++ = OPTION_NOP;
     *p++ = OPTION_WINDOW_SCALE;
     *p++ = 3;
-    *p++ = tcp->rcv_wscale;
+    *p++ = tcp->rcv.wscale;
   }
   return (uint32_t)(p - out);
 }
@@ -116,7 +123,7 @@ uint32_t tcp_options_write(struct harp_tcp *tcp, uint8_t *out, bool with_sack)
 {
   uint8_t *p = out;
   if (tcp->timestamps) {
-    p = write_timestamp(tcp, p, tcp->ts_recent);
+    p = write_timestamp(tcp, p, tcp->ts.recent);
   }
   if (with_sack && tcp->sack) {
     uint32_t blocks[TCP_MAX_SACKS][2];

@@ -8,8 +8,21 @@
  * Everything else takes the long way (ip.c, tcp_input.c), which judges anew
  * and decides what to answer or to count.
  */
+#include "harp/stack/tcp/tcp_predict.h"
+
+#include "harp/frame.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/headers.h"
 #include "harp/stack/ip/checksum.h"
+#include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_ack.h"
+#include "harp/stack/tcp/tcp_ack_sched.h"
+#include "harp/stack/tcp/tcp_conn.h"
+#include "harp/stack/tcp/tcp_control.h"
+#include "harp/stack/tcp/tcp_rcvq.h"
+#include "harp/stack/tcp/tcp_segment.h"
 
 enum { USUAL_TCP = TCP_HEADER + TCP_TIMESTAMP_OPTION, USUAL_HEADERS = IP_HEADER + USUAL_TCP };
 
@@ -70,9 +83,9 @@ static bool usual_tcp(const uint8_t *tcp)
  * damaged moves nothing, so that the same bytes are still to come and will be
  * written over. Whatever the damage is, in numbers or in ports, it was held to
  * be the next segment of this connection, and so this is where it does no harm. */
-static uint8_t *place_for(struct harp_tcp *tcp, uint32_t length)
+static uint8_t *rx_buffer_for(struct harp_tcp *tcp, uint32_t length)
 {
-  bool taken = length && !tcp->rcv_queue && tcp->ops->rx_buffer && tcp->ops->deliver;
+  bool taken = length && !tcp->rcv.queue && tcp->ops->rx_buffer && tcp->ops->deliver;
   return taken ? tcp->ops->rx_buffer(tcp->user, tcp, length) : NULL;
 }
 
@@ -91,23 +104,23 @@ static bool sum_right(const uint8_t *ip, uint8_t *rx_buffer, const uint8_t *payl
  * is evaluated; none is likely to be true. */
 static bool next_of(const struct harp_tcp *tcp, const struct numbers *in)
 {
-  uint32_t news = in->ack - tcp->snd_una;
+  uint32_t news = in->ack - tcp->snd.una;
   uint32_t other = load_address(&tcp->state) ^ USUAL_CONNECTION;
-  other |= in->seq ^ tcp->rcv_nxt;                      /* hole or duplicate */
-  other |= in->length > tcp->rcv_right - tcp->rcv_nxt;  /* beyond the window */
-  other |= news > tcp->snd_nxt - tcp->snd_una;          /* old or never sent */
+  other |= in->seq ^ tcp->rcv.nxt;                      /* hole or duplicate */
+  other |= in->length > tcp->rcv.right - tcp->rcv.nxt;  /* beyond the window */
+  other |= news > tcp->snd.nxt - tcp->snd.una;          /* old or never sent */
   other |= (in->length | news) == 0;                    /* a duplicate, or a window's update */
-  other |= (in->timestamp - tcp->ts_recent) & 1u << 31; /* PAWS */
-  other |= tcp->ooo != NULL;                            /* reassembly */
+  other |= (in->timestamp - tcp->ts.recent) & 1u << 31; /* PAWS */
+  other |= tcp->rcv.ooo != NULL;                        /* reassembly */
   return !other;
 }
 
 static void take_ack(struct harp_tcp *tcp, const struct numbers *in)
 {
-  uint32_t window = in->window << tcp->snd_wscale;
-  if (in->ack == tcp->snd_una && window == tcp->snd_wnd && window) {
-    tcp->snd_wl1 = in->seq; /* nothing new but that it is the newest (RFC 9293, 3.10.7.4) */
-    tcp->snd_wl2 = in->ack;
+  uint32_t window = in->window << tcp->snd.wscale;
+  if (in->ack == tcp->snd.una && window == tcp->snd.wnd && window) {
+    tcp->snd.wl1 = in->seq; /* nothing new but that it is the newest (RFC 9293, 3.10.7.4) */
+    tcp->snd.wl2 = in->ack;
     return;
   }
   struct harp_segment segment;
@@ -122,32 +135,30 @@ static void take_ack(struct harp_tcp *tcp, const struct numbers *in)
   tcp_ack(tcp, &segment);
 }
 
-/* What tcp_schedule_ack does, for all but the first segment of a burst, whose size stands for all.
+/* What tcp_ack_schedule does, for all but the first segment of a burst, whose size stands for all.
  */
 static void acknowledge(struct harp_tcp *tcp, uint32_t length, const struct harp_rx_frame *frame)
 {
-  if (tcp->ack_now & tcp->dirty) {
-    tcp->ack_held = false;
-  } else {
+  if (!tcp_ack_extend(tcp)) {
     const uint8_t *wire = frame->header + tcp->stack->link_header + IP_HEADER;
-    tcp_schedule_ack(tcp, length, frame->segment_size, wire[TCP_FLAG_BYTE] & FLAG_PSH, false);
-    tcp_ack_non_harp_peer(tcp);
+    tcp_ack_schedule(tcp, length, frame->segment_size, wire[TCP_FLAG_BYTE] & FLAG_PSH, false);
+    tcp_send_ack_within_burst(tcp);
   }
 }
 
 static void take_payload(struct harp_tcp *tcp, const uint8_t *payload, uint32_t length,
                          const struct harp_rx_frame *frame)
 {
-  uint32_t queued = tcp->queued, taken = 0;
-  if (!tcp->rcv_queue && tcp->ops->deliver) {
+  uint32_t queued = tcp->rcv.queued, taken = 0;
+  if (!tcp->rcv.queue && tcp->ops->deliver) {
     taken = (uint32_t)tcp->ops->deliver(tcp->user, tcp, payload, length);
     if (tcp->state == TCP_CLOSE) {
       return;
     }
   }
   if (taken == length) {
-    tcp->rcv_mem_pressure = false;
-    tcp->rcv_nxt += length;
+    tcp->rcv.mem_pressure = false;
+    tcp->rcv.nxt += length;
     tcp->bytes_in += length;
     COUNT_N(tcp->stack, tcp_payload_in, length);
     acknowledge(tcp, length, frame);
@@ -155,7 +166,7 @@ static void take_payload(struct harp_tcp *tcp, const uint8_t *payload, uint32_t 
   }
   tcp_rcvq_accept(tcp, payload, length, taken);
   acknowledge(tcp, length, frame);
-  if (tcp->queued != queued && tcp->ops->readable) {
+  if (tcp->rcv.queued != queued && tcp->ops->readable) {
     tcp->ops->readable(tcp->user, tcp);
   }
 }
@@ -191,7 +202,7 @@ bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame)
     return false;
   }
   if (!frame->checksum_good) {
-    uint8_t *rx_buffer = frame->payload_length ? NULL : place_for(tcp, in.length);
+    uint8_t *rx_buffer = frame->payload_length ? NULL : rx_buffer_for(tcp, in.length);
     if (!sum_right(ip, rx_buffer, payload, in.length)) {
       return false;
     }
@@ -203,9 +214,9 @@ bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame)
   stack->current = tcp;
   tcp->last_receive = stack->now;
   tcp->probes = 0;
-  if (in.timestamp != tcp->ts_recent && seq_le(in.seq, tcp->last_ack_sent)) {
-    tcp->ts_recent = in.timestamp; /* RFC 7323, 4.3 (2) */
-    tcp->ts_recent_time = stack->now;
+  if (in.timestamp != tcp->ts.recent && seq_le(in.seq, tcp->ack.last_sent)) {
+    tcp->ts.recent = in.timestamp; /* RFC 7323, 4.3 (2) */
+    tcp->ts.recent_time = stack->now;
   }
   take_ack(tcp, &in);
   if (in.length && tcp->state != TCP_CLOSE) {

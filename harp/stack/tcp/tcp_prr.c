@@ -3,15 +3,19 @@
  * Proportional rate reduction (RFC 9937): in fast recovery what goes out follows
  * what arrives, until as much is in flight as ssthresh says.
  */
-#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp_prr.h"
+
+#include "harp/stack/bytes.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_ack_result.h"
 
 void tcp_prr_begin(struct harp_tcp *tcp, const struct harp_ack_result *result)
 {
-  tcp->prr_credit = tcp->sack ? 0 : (TCP_DUPTHRESH - 1) * tcp->mss;
+  tcp->prr.credit = tcp->sack ? 0 : (TCP_DUPTHRESH - 1) * tcp->snd.mss;
   /* RecoverFS: what had not arrived before this acknowledgement. */
-  uint32_t arrived = tcp->sack ? tcp->sacked_out - result->delivered : tcp->prr_credit;
-  tcp->prr_flight = HARP_MAX(tcp->snd_nxt - tcp->snd_una - arrived, tcp->mss);
-  tcp->prr_delivered = tcp->prr_out = 0;
+  uint32_t arrived = tcp->sack ? tcp->flight.sacked_out - result->delivered : tcp->prr.credit;
+  tcp->prr.recover_fs = HARP_MAX(tcp->snd.nxt - tcp->snd.una - arrived, tcp->snd.mss);
+  tcp->prr.delivered = tcp->prr.out = 0;
 }
 
 /* DeliveredData. Without SACK a duplicate stands for one segment, which the acknowledgement that
@@ -23,38 +27,40 @@ static uint32_t delivered_data(struct harp_tcp *tcp, const struct harp_ack_resul
     return result->delivered;
   }
   if (result->duplicate) {
-    if (tcp->snd_nxt - tcp->snd_una < tcp->prr_credit + tcp->mss) {
+    if (tcp->snd.nxt - tcp->snd.una < tcp->prr.credit + tcp->snd.mss) {
       return 0;
     }
-    tcp->prr_credit += tcp->mss;
-    return tcp->mss;
+    tcp->prr.credit += tcp->snd.mss;
+    return tcp->snd.mss;
   }
-  uint32_t behind = result->delivered - HARP_MIN(result->delivered, tcp->mss); /* the hole */
-  uint32_t counted = HARP_MIN(behind, tcp->prr_credit);
-  tcp->prr_credit -= counted;
+  uint32_t behind = result->delivered - HARP_MIN(result->delivered, tcp->snd.mss); /* the hole */
+  uint32_t counted = HARP_MIN(behind, tcp->prr.credit);
+  tcp->prr.credit -= counted;
   return result->delivered - counted;
 }
 
 void tcp_prr_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result, bool safe)
 {
   uint32_t delivered = delivered_data(tcp, result);
-  if (delivered == 0 && tcp->prr_out > 0) {
+  if (delivered == 0 && tcp->prr.out > 0) {
     return;
   }
-  tcp->prr_delivered += delivered;
+  tcp->prr.delivered += delivered;
   uint32_t pipe = tcp_in_flight(tcp);
   int64_t send;
   if (pipe > tcp->ssthresh) {
-    uint64_t share = ((uint64_t)tcp->prr_delivered * tcp->ssthresh + tcp->prr_flight - 1) /
-                     tcp->prr_flight;
-    send = (int64_t)share - tcp->prr_out;
+    uint64_t share = ((uint64_t)tcp->prr.delivered * tcp->ssthresh + tcp->prr.recover_fs - 1) /
+                     tcp->prr.recover_fs;
+    send = (int64_t)share - tcp->prr.out;
   } else {
-    send = HARP_MAX((int64_t)tcp->prr_delivered - tcp->prr_out, (int64_t)delivered);
-    send += safe ? tcp->mss : 0;
+    send = HARP_MAX((int64_t)tcp->prr.delivered - tcp->prr.out, (int64_t)delivered);
+    send += safe ? tcp->snd.mss : 0;
     send = HARP_MIN((int64_t)(tcp->ssthresh - pipe), send);
   }
   /* The first retransmission goes out whatever the arithmetic says, also where a timer found the
    * loss and nothing is delivered. */
-  int64_t least = tcp->prr_out == 0 ? tcp->mss : 0;
+  int64_t least = tcp->prr.out == 0 ? tcp->snd.mss : 0;
   tcp->cwnd = pipe + (uint32_t)HARP_MAX(send, least);
 }
+
+void tcp_prr_on_send(struct harp_tcp *tcp, uint32_t length) { tcp->prr.out += length; }

@@ -9,7 +9,16 @@
  * Acknowledged bytes are never dropped: rcv_nxt moves only over bytes that
  * were taken or stored.
  */
+#include "harp/stack/tcp/tcp_rcvq.h"
+
+#include "harp/stack/bytes.h"
+#include "harp/stack/packet.h"
+#include "harp/stack/pool.h"
+#include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_ack_sched.h"
+#include "harp/stack/tcp/tcp_ooo.h"
 
 enum { MIN_ADVERTISED = 65536 }; /* bytes of window, to a flow whose owner keeps up */
 
@@ -66,10 +75,10 @@ static struct harp_packet *trim(struct harp_tcp *tcp, struct harp_packet *packet
 /* Gives up the run farthest ahead: the peer will send it again. */
 static bool prune(struct harp_tcp *tcp)
 {
-  if (!tcp->ooo) {
+  if (!tcp->rcv.ooo) {
     return false;
   }
-  uint32_t farthest = tcp->ooo->count - 1u;
+  uint32_t farthest = tcp->rcv.ooo->count - 1u;
   const struct tcp_ooo_block *run = tcp_ooo_block_at(tcp, farthest);
   COUNT_N(tcp->stack, tcp_reassembly_pruned, run->end - run->start);
   tcp_packets_free(&tcp->stack->packets, run->first);
@@ -81,13 +90,13 @@ static uint32_t store_in_order(struct harp_tcp *tcp, const uint8_t *data, uint32
 {
   uint32_t stored = 0;
   do {
-    stored += store(tcp, &tcp->rcv_queue, &tcp->rcv_queue_tail, tcp->rcv_nxt + stored,
+    stored += store(tcp, &tcp->rcv.queue, &tcp->rcv.queue_tail, tcp->rcv.nxt + stored,
                     data + stored, length - stored, 0);
   } while (stored < length && prune(tcp));
   if (stored < length) {
     COUNT(tcp->stack, tcp_memory_drops);
   }
-  tcp->queued += stored;
+  tcp->rcv.queued += stored;
   return stored;
 }
 
@@ -95,18 +104,18 @@ static uint32_t store_in_order(struct harp_tcp *tcp, const uint8_t *data, uint32
 static void take_runs(struct harp_tcp *tcp)
 {
   const struct tcp_ooo_block *run;
-  while ((run = tcp_ooo_block_at(tcp, 0)) && seq_le(run->start, tcp->rcv_nxt)) {
-    if (seq_lt(run->start, tcp->rcv_nxt)) {
-      tcp_rcvq_duplicate(tcp, run->start, seq_min(run->end, tcp->rcv_nxt));
+  while ((run = tcp_ooo_block_at(tcp, 0)) && seq_le(run->start, tcp->rcv.nxt)) {
+    if (seq_lt(run->start, tcp->rcv.nxt)) {
+      tcp_rcvq_duplicate(tcp, run->start, seq_min(run->end, tcp->rcv.nxt));
     }
-    struct harp_packet *first = trim(tcp, run->first, tcp->rcv_nxt);
+    struct harp_packet *first = trim(tcp, run->first, tcp->rcv.nxt);
     if (first) {
-      *(tcp->rcv_queue_tail ? &tcp->rcv_queue_tail->next : &tcp->rcv_queue) = first;
-      tcp->rcv_queue_tail = run->last;
-      tcp->queued += run->end - tcp->rcv_nxt;
-      COUNT_N(tcp->stack, tcp_payload_in, run->end - tcp->rcv_nxt);
-      tcp->bytes_in += run->end - tcp->rcv_nxt;
-      tcp->rcv_nxt = run->end;
+      *(tcp->rcv.queue_tail ? &tcp->rcv.queue_tail->next : &tcp->rcv.queue) = first;
+      tcp->rcv.queue_tail = run->last;
+      tcp->rcv.queued += run->end - tcp->rcv.nxt;
+      COUNT_N(tcp->stack, tcp_payload_in, run->end - tcp->rcv.nxt);
+      tcp->bytes_in += run->end - tcp->rcv.nxt;
+      tcp->rcv.nxt = run->end;
     }
     tcp_ooo_remove(tcp, 0);
   }
@@ -114,10 +123,10 @@ static void take_runs(struct harp_tcp *tcp)
 
 void tcp_rcvq_duplicate(struct harp_tcp *tcp, uint32_t start, uint32_t end)
 {
-  bool none = tcp->dsack_start == tcp->dsack_end;
-  if (none || (seq_le(start, tcp->dsack_end) && seq_ge(end, tcp->dsack_start))) {
-    tcp->dsack_start = none ? start : seq_min(start, tcp->dsack_start);
-    tcp->dsack_end = none ? end : seq_max(end, tcp->dsack_end);
+  bool none = tcp->rcv.dsack_start == tcp->rcv.dsack_end;
+  if (none || (seq_le(start, tcp->rcv.dsack_end) && seq_ge(end, tcp->rcv.dsack_start))) {
+    tcp->rcv.dsack_start = none ? start : seq_min(start, tcp->rcv.dsack_start);
+    tcp->rcv.dsack_end = none ? end : seq_max(end, tcp->rcv.dsack_end);
   }
 }
 
@@ -180,16 +189,16 @@ void tcp_rcvq_accept(struct harp_tcp *tcp, const uint8_t *data, uint32_t length,
 {
   struct harp_stack *stack = tcp->stack;
   uint32_t accepted = taken;
-  tcp->rcv_nxt += taken;
+  tcp->rcv.nxt += taken;
   if (taken < length) {
     uint32_t stored = store_in_order(tcp, data + taken, length - taken);
-    tcp->rcv_nxt += stored;
+    tcp->rcv.nxt += stored;
     accepted += stored;
   }
-  tcp->rcv_mem_pressure = accepted < length;
+  tcp->rcv.mem_pressure = accepted < length;
   tcp->bytes_in += accepted;
   COUNT_N(stack, tcp_payload_in, accepted);
-  if (tcp->ooo) {
+  if (tcp->rcv.ooo) {
     take_runs(tcp);
     tcp_rcvq_deliver(tcp);
   }
@@ -198,7 +207,7 @@ void tcp_rcvq_accept(struct harp_tcp *tcp, const uint8_t *data, uint32_t length,
 static void rcv_queue(struct harp_tcp *tcp, const uint8_t *data, uint32_t length)
 {
   uint32_t taken = 0;
-  if (!tcp->rcv_queue && tcp->ops->deliver) {
+  if (!tcp->rcv.queue && tcp->ops->deliver) {
     taken = (uint32_t)tcp->ops->deliver(tcp->user, tcp, data, length);
   }
   if (tcp->state != TCP_CLOSE) {
@@ -209,8 +218,8 @@ static void rcv_queue(struct harp_tcp *tcp, const uint8_t *data, uint32_t length
 void tcp_rcvq_payload(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data, uint32_t length)
 {
   uint32_t end = seq + length;
-  if (seq_lt(seq, tcp->rcv_nxt)) {
-    uint32_t known = seq_min(end, tcp->rcv_nxt);
+  if (seq_lt(seq, tcp->rcv.nxt)) {
+    uint32_t known = seq_min(end, tcp->rcv.nxt);
     tcp_rcvq_duplicate(tcp, seq, known);
     data += known - seq;
     seq = known;
@@ -219,7 +228,7 @@ void tcp_rcvq_payload(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data, u
     COUNT(tcp->stack, tcp_duplicates);
     return;
   }
-  if (seq == tcp->rcv_nxt) {
+  if (seq == tcp->rcv.nxt) {
     rcv_queue(tcp, data, end - seq);
   } else {
     COUNT(tcp->stack, tcp_out_of_order);
@@ -230,24 +239,24 @@ void tcp_rcvq_payload(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data, u
 
 static void drop_head(struct harp_tcp *tcp)
 {
-  struct harp_packet *packet = tcp->rcv_queue;
-  tcp->rcv_queue = packet->next;
-  if (!tcp->rcv_queue) {
-    tcp->rcv_queue_tail = NULL;
+  struct harp_packet *packet = tcp->rcv.queue;
+  tcp->rcv.queue = packet->next;
+  if (!tcp->rcv.queue) {
+    tcp->rcv.queue_tail = NULL;
   }
   pool_put(&tcp->stack->packets, packet);
 }
 
 void tcp_rcvq_deliver(struct harp_tcp *tcp)
 {
-  while (tcp->rcv_queue && tcp->ops->deliver) {
-    struct harp_packet *packet = tcp->rcv_queue;
+  while (tcp->rcv.queue && tcp->ops->deliver) {
+    struct harp_packet *packet = tcp->rcv.queue;
     uint32_t length = packet->length - packet->offset;
     size_t taken = tcp->ops->deliver(tcp->user, tcp, packet->data + packet->offset, length);
     if (tcp->state == TCP_CLOSE) {
       return;
     }
-    tcp->queued -= (uint32_t)taken;
+    tcp->rcv.queued -= (uint32_t)taken;
     packet->offset += (uint32_t)taken;
     if (taken < length) {
       return;
@@ -280,27 +289,27 @@ size_t tcp_packets_read(struct harp_pool *pool, struct harp_packet **first, void
 
 size_t tcp_rcvq_read(struct harp_tcp *tcp, void *data, size_t length, bool peek)
 {
-  size_t done = tcp_packets_read(&tcp->stack->packets, &tcp->rcv_queue, data, length, peek);
-  if (!tcp->rcv_queue) {
-    tcp->rcv_queue_tail = NULL;
+  size_t done = tcp_packets_read(&tcp->stack->packets, &tcp->rcv.queue, data, length, peek);
+  if (!tcp->rcv.queue) {
+    tcp->rcv.queue_tail = NULL;
   }
   if (!peek) {
-    tcp->queued -= (uint32_t)done;
+    tcp->rcv.queued -= (uint32_t)done;
   }
   return done;
 }
 
 struct harp_packet *tcp_rcvq_take(struct harp_tcp *tcp)
 {
-  struct harp_packet *first = tcp->rcv_queue;
-  tcp->rcv_queue = tcp->rcv_queue_tail = NULL;
-  tcp->queued = 0;
+  struct harp_packet *first = tcp->rcv.queue;
+  tcp->rcv.queue = tcp->rcv.queue_tail = NULL;
+  tcp->rcv.queued = 0;
   return first;
 }
 
 void tcp_rcvq_at_end(struct harp_tcp *tcp)
 {
-  while (tcp->ooo) {
+  while (tcp->rcv.ooo) {
     tcp_packets_free(&tcp->stack->packets, tcp_ooo_block_at(tcp, 0)->first);
     tcp_ooo_remove(tcp, 0);
   }
@@ -315,11 +324,11 @@ void tcp_rcvq_clear(struct harp_tcp *tcp)
 /* A FIN beyond a hole, with the last of its data missing, too. */
 static bool is_fin_alone(const struct harp_tcp *tcp)
 {
-  if (!tcp->fin_waiting || seq_le(tcp->fin_seq, tcp->rcv_nxt)) {
+  if (!tcp->fin_waiting || seq_le(tcp->rcv.fin_seq, tcp->rcv.nxt)) {
     return false;
   }
-  uint32_t before = tcp_ooo_blocks_before(tcp, tcp->fin_seq);
-  return before == 0 || seq_lt(tcp_ooo_block_at(tcp, before - 1)->end, tcp->fin_seq);
+  uint32_t before = tcp_ooo_blocks_before(tcp, tcp->rcv.fin_seq);
+  return before == 0 || seq_lt(tcp_ooo_block_at(tcp, before - 1)->end, tcp->rcv.fin_seq);
 }
 
 static int add_block(uint32_t blocks[][2], int count, int max, uint32_t start, uint32_t end)
@@ -334,14 +343,14 @@ static int add_block(uint32_t blocks[][2], int count, int max, uint32_t start, u
 int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max)
 {
   int count = 0;
-  if (tcp->dsack_start != tcp->dsack_end) {
-    count = add_block(blocks, count, max, tcp->dsack_start, tcp->dsack_end);
-    tcp->dsack_start = tcp->dsack_end = 0; /* RFC 2883, 4: reported once */
+  if (tcp->rcv.dsack_start != tcp->rcv.dsack_end) {
+    count = add_block(blocks, count, max, tcp->rcv.dsack_start, tcp->rcv.dsack_end);
+    tcp->rcv.dsack_start = tcp->rcv.dsack_end = 0; /* RFC 2883, 4: reported once */
   }
   const struct tcp_ooo_block *run = tcp_ooo_newest(tcp);
-  uint32_t fin = tcp->fin_seq;
+  uint32_t fin = tcp->rcv.fin_seq;
   bool fin_alone = is_fin_alone(tcp);
-  if (fin_alone && (tcp->fin_newest || !run)) {
+  if (fin_alone && (tcp->rcv.fin_newest || !run)) {
     count = add_block(blocks, count, max, fin, fin + 1);
     fin_alone = false;
   }
@@ -362,9 +371,9 @@ int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max)
  */
 static uint32_t receive_room(const struct harp_tcp *tcp)
 {
-  uint32_t room = tcp->rcvbuf > tcp->queued ? tcp->rcvbuf - tcp->queued : 0;
+  uint32_t room = tcp->rcv.buf > tcp->rcv.queued ? tcp->rcv.buf - tcp->rcv.queued : 0;
   uint64_t memory = (uint64_t)tcp->stack->packets.available * HARP_PACKET_DATA;
-  if (tcp->ops->deliver && !tcp->rcv_queue && !tcp->rcv_mem_pressure) {
+  if (tcp->ops->deliver && !tcp->rcv.queue && !tcp->rcv.mem_pressure) {
     memory = HARP_MAX(memory, (uint64_t)MIN_ADVERTISED);
   }
   return (uint32_t)HARP_MIN((uint64_t)room, memory);
@@ -377,43 +386,42 @@ static uint32_t memory_step(const struct harp_tcp *tcp)
   return (uint32_t)HARP_MIN(memory, (uint64_t)UINT32_MAX);
 }
 
-static uint32_t most_in_field(const struct harp_tcp *tcp) { return 65535u << tcp->rcv_wscale; }
+static uint32_t most_in_field(const struct harp_tcp *tcp) { return 65535u << tcp->rcv.wscale; }
 
 /* Half of what the field can say, if the buffer is larger: beyond that an acknowledgement would
  * look like the last one, and a peer without SACK take it for a sign of loss (RFC 5681, 2). */
 static uint32_t half_window(const struct harp_tcp *tcp)
 {
-  return HARP_MIN(tcp->rcvbuf, most_in_field(tcp)) / 2;
+  return HARP_MIN(tcp->rcv.buf, most_in_field(tcp)) / 2;
 }
 
 void tcp_window_opened(struct harp_tcp *tcp)
 {
-  uint32_t shown = tcp->rcv_mem_pressure ? 0 : tcp->rcv_right - tcp->rcv_nxt;
+  uint32_t shown = tcp->rcv.mem_pressure ? 0 : tcp->rcv.right - tcp->rcv.nxt;
   uint32_t half = half_window(tcp);
-  uint32_t step = HARP_MIN(HARP_MIN(half, 2 * tcp->rcv_mss), memory_step(tcp));
+  uint32_t step = HARP_MIN(HARP_MIN(half, 2 * tcp->ack.rcv_mss), memory_step(tcp));
   if (tcp_can_receive(tcp) && shown < half && receive_room(tcp) >= shown + step) {
-    tcp->ack_now = true;
-    tcp_mark_dirty(tcp);
+    tcp_ack_at_once(tcp);
   }
 }
 
 uint32_t tcp_rcvq_window(struct harp_tcp *tcp)
 {
   uint32_t room = receive_room(tcp);
-  uint32_t shown = tcp->rcv_right - tcp->rcv_nxt;
+  uint32_t shown = tcp->rcv.right - tcp->rcv.nxt;
   /* The windows of all connections are more than the memory that they share. A peer whose data
    * fell victim to that must not take this host for dead: it sees a closed window, and asks
    * (RFC 9293, 3.8.6.1), though what it has sent is still taken if there is room again. */
-  if (tcp->rcv_mem_pressure && room < HARP_MIN(half_window(tcp), 2 * tcp->rcv_mss)) {
+  if (tcp->rcv.mem_pressure && room < HARP_MIN(half_window(tcp), 2 * tcp->ack.rcv_mss)) {
     return 0;
   }
   /* Silly window avoidance (RFC 1122, 4.2.3.3): the right edge moves by a
    * full segment or half the buffer, or not at all. */
-  uint32_t step = HARP_MIN(HARP_MIN(tcp->rcvbuf / 2, tcp->rcv_mss), memory_step(tcp));
+  uint32_t step = HARP_MIN(HARP_MIN(tcp->rcv.buf / 2, tcp->ack.rcv_mss), memory_step(tcp));
   /* What moves is rounded up to what the field can say, or a small window would
    * be scaled away; what stays is rounded down (RFC 7323, 2.4), or the edge
    * would creep on with every acknowledgement, beyond all memory. */
-  uint32_t unit = 1u << tcp->rcv_wscale;
+  uint32_t unit = 1u << tcp->rcv.wscale;
   if (room < shown + step) {
     return shown & ~(unit - 1);
   }

@@ -5,17 +5,27 @@
  * among themselves. So a block is placed by walking runs, from the one that
  * grew last, and then at most half of one hole: never along the window.
  */
-#include "harp/stack/stack_state.h"
 
 /* The last run that begins at seq or before; NULL: none. */
+#include "harp/stack/tcp/tcp_sack.h"
+
+#include "harp/stack/pool.h"
+#include "harp/stack/seq.h"
+#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_ack_result.h"
+#include "harp/stack/tcp/tcp_rack.h"
+#include "harp/stack/tcp/tcp_segment.h"
+#include "harp/stack/tcp/tcp_sndq.h"
+
 static struct harp_record *ooo_block_before(struct harp_tcp *tcp, uint32_t seq)
 {
-  struct harp_record *run = tcp->sack_hint ? tcp->sack_hint : tcp->sacked_last;
+  struct harp_record *run = tcp->flight.sack_hint ? tcp->flight.sack_hint : tcp->flight.sacked_last;
   uint64_t steps = 1;
   for (; run && seq_gt(run->seq, seq); run = run->older) {
     steps++;
   }
-  struct harp_record *next = run ? run->newer : tcp->sacked_first;
+  struct harp_record *next = run ? run->newer : tcp->flight.sacked_first;
   for (; next && seq_le(next->seq, seq); next = next->newer) {
     run = next;
     steps++;
@@ -28,9 +38,9 @@ static struct harp_record *ooo_block_before(struct harp_tcp *tcp, uint32_t seq)
  * ends: whatever order a peer chooses, all searches in a hole of n cost n log n together. */
 static struct harp_record *find_in_hole(struct harp_tcp *tcp, struct harp_record *run, uint32_t seq)
 {
-  struct harp_record *beyond = run ? run->newer : tcp->sacked_first;
-  struct harp_record *up = run ? run->next : tcp->records;
-  struct harp_record *down = beyond ? beyond->prev : tcp->records_last;
+  struct harp_record *beyond = run ? run->newer : tcp->flight.sacked_first;
+  struct harp_record *up = run ? run->next : tcp->flight.first;
+  struct harp_record *down = beyond ? beyond->prev : tcp->flight.last;
   uint64_t steps = 1;
   while (seq_le(up->end, seq) && seq_gt(down->seq, seq)) {
     up = up->next;
@@ -54,11 +64,11 @@ static void join(struct harp_tcp *tcp, struct harp_record *run)
 static struct harp_record *mark_sacked(struct harp_tcp *tcp, struct harp_record *record,
                                        struct harp_record *run, struct harp_ack_result *result)
 {
-  tcp_delivered(tcp, record, record->end, result);
+  tcp_rack_update(tcp, record, record->end, result);
   tcp_record_unlink(tcp, record);
   record->lost = record->retransmitted = false;
   record->sacked = true;
-  tcp->sacked_out += record->end - record->seq;
+  tcp->flight.sacked_out += record->end - record->seq;
   tcp_record_link_sacked(tcp, record, run);
   if (record->next && record->next->sacked) {
     join(tcp, record->next);
@@ -67,7 +77,7 @@ static struct harp_record *mark_sacked(struct harp_tcp *tcp, struct harp_record 
     join(tcp, record);
     record = run;
   }
-  tcp->sack_hint = record;
+  tcp->flight.sack_hint = record;
   return record;
 }
 
@@ -113,17 +123,17 @@ static bool is_dsack(const struct harp_segment *segment)
 void tcp_sack_input(struct harp_tcp *tcp, const struct harp_segment *segment,
                     struct harp_ack_result *result)
 {
-  uint32_t highest = tcp->high_sacked;
+  uint32_t highest = tcp->flight.high_sacked;
   for (int i = 0; i < segment->sack_count; i++) {
     uint32_t start = segment->sack[i].start, end = segment->sack[i].end;
-    bool sane = seq_lt(start, end) && end - start <= (1u << 30) && seq_le(end, tcp->snd_nxt);
+    bool sane = seq_lt(start, end) && end - start <= (1u << 30) && seq_le(end, tcp->snd.nxt);
     if (i == 0 && sane && is_dsack(segment)) {
       result->dsack = end - start;
       result->dsack_end = end;
-      tcp->duplicates_reported += (end - start + tcp->mss - 1) / tcp->mss;
+      tcp->duplicates_reported += (end - start + tcp->snd.mss - 1) / tcp->snd.mss;
       continue;
     }
-    if (!sane || seq_lt(start, tcp->snd_una)) {
+    if (!sane || seq_lt(start, tcp->snd.una)) {
       COUNT(tcp->stack, tcp_sack_ignored);
       continue;
     }
@@ -131,18 +141,18 @@ void tcp_sack_input(struct harp_tcp *tcp, const struct harp_segment *segment,
     take_block(tcp, start, end, result);
     highest = seq_max(highest, end);
   }
-  tcp->high_sacked = highest;
+  tcp->flight.high_sacked = highest;
 }
 
 void tcp_sack_forget(struct harp_tcp *tcp)
 {
   COUNT(tcp->stack, tcp_sack_reneged);
   struct harp_record *run;
-  while ((run = tcp->sacked_first)) {
+  while ((run = tcp->flight.sacked_first)) {
     tcp_record_unlink(tcp, run);
     run->sacked = false;
     run->transmits = 2; /* of several times: no sample of the round trip (Karn) */
     tcp_record_in_flight(tcp, run);
   }
-  tcp->sacked_out = 0;
+  tcp->flight.sacked_out = 0;
 }

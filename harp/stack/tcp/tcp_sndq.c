@@ -3,13 +3,20 @@
  * The send queue: references to bytes that somebody else keeps until they are
  * acknowledged, and the transmit records of what is in flight.
  */
+#include "harp/stack/tcp/tcp_sndq.h"
+
+#include "harp/stack/bytes.h"
+#include "harp/stack/packet.h"
+#include "harp/stack/pool.h"
+#include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
 
 int tcp_sndq_push(struct harp_tcp *tcp, const void *data, uint32_t length,
                   struct harp_packet *packet)
 {
   struct harp_stack *stack = tcp->stack;
-  if (tcp->reference_count >= TCP_MAX_REFERENCES) {
+  if (tcp->sndq.count >= TCP_MAX_REFERENCES) {
     return -ENOBUFS;
   }
   struct harp_reference *reference = pool_get(&stack->references);
@@ -17,60 +24,60 @@ int tcp_sndq_push(struct harp_tcp *tcp, const void *data, uint32_t length,
     return -ENOBUFS;
   }
   *reference = (struct harp_reference){
-      .data = data, .packet = packet, .seq = tcp->snd_end, .length = length};
-  if (tcp->references_last) {
-    tcp->references_last->next = reference;
+      .data = data, .packet = packet, .seq = tcp->snd.end, .length = length};
+  if (tcp->sndq.last) {
+    tcp->sndq.last->next = reference;
   } else {
-    tcp->references = reference;
+    tcp->sndq.first = reference;
   }
-  tcp->references_last = reference;
-  if (!tcp->send_cursor) {
-    tcp->send_cursor = reference;
+  tcp->sndq.last = reference;
+  if (!tcp->sndq.cursor) {
+    tcp->sndq.cursor = reference;
   }
-  tcp->reference_count++;
-  tcp->snd_end += length;
+  tcp->sndq.count++;
+  tcp->snd.end += length;
   return 0;
 }
 
 void tcp_sndq_extend(struct harp_tcp *tcp, uint32_t length)
 {
-  tcp->references_last->length += length;
-  tcp->snd_end += length;
-  if (!tcp->send_cursor) {
-    tcp->send_cursor = tcp->references_last;
+  tcp->sndq.last->length += length;
+  tcp->snd.end += length;
+  if (!tcp->sndq.cursor) {
+    tcp->sndq.cursor = tcp->sndq.last;
   }
 }
 
 static void free_reference(struct harp_tcp *tcp)
 {
-  struct harp_reference *reference = tcp->references;
-  tcp->references = reference->next;
-  if (!tcp->references) {
-    tcp->references_last = NULL;
+  struct harp_reference *reference = tcp->sndq.first;
+  tcp->sndq.first = reference->next;
+  if (!tcp->sndq.first) {
+    tcp->sndq.last = NULL;
   }
-  if (tcp->send_cursor == reference) {
-    tcp->send_cursor = reference->next;
+  if (tcp->sndq.cursor == reference) {
+    tcp->sndq.cursor = reference->next;
   }
   if (reference->packet) {
     pool_put(&tcp->stack->packets, reference->packet);
   }
   pool_put(&tcp->stack->references, reference);
-  tcp->reference_count--;
+  tcp->sndq.count--;
 }
 
 void tcp_sndq_release(struct harp_tcp *tcp, uint32_t una)
 {
-  while (tcp->references && seq_le(tcp->references->seq + tcp->references->length, una)) {
+  while (tcp->sndq.first && seq_le(tcp->sndq.first->seq + tcp->sndq.first->length, una)) {
     free_reference(tcp);
   }
 }
 
 void tcp_sndq_clear(struct harp_tcp *tcp)
 {
-  while (tcp->records) {
-    tcp_record_free(tcp, tcp->records);
+  while (tcp->flight.first) {
+    tcp_record_free(tcp, tcp->flight.first);
   }
-  while (tcp->references) {
+  while (tcp->sndq.first) {
     free_reference(tcp);
   }
 }
@@ -120,8 +127,8 @@ uint64_t tcp_record_age(const struct harp_tcp *tcp, const struct harp_record *re
 void tcp_record_sent(struct harp_tcp *tcp, struct harp_record *record)
 {
   record->sent = tcp->stack->now;
-  if (tcp->newest) {
-    record->sent = HARP_MAX(record->sent, tcp->newest->sent + (record->transmits > 1));
+  if (tcp->flight.newest) {
+    record->sent = HARP_MAX(record->sent, tcp->flight.newest->sent + (record->transmits > 1));
   }
   tcp_record_in_flight(tcp, record);
 }
@@ -129,48 +136,48 @@ void tcp_record_sent(struct harp_tcp *tcp, struct harp_record *record)
 void tcp_record_in_flight(struct harp_tcp *tcp, struct harp_record *record)
 {
   record->newer = NULL;
-  record->older = tcp->newest;
-  if (tcp->newest) {
-    tcp->newest->newer = record;
+  record->older = tcp->flight.newest;
+  if (tcp->flight.newest) {
+    tcp->flight.newest->newer = record;
   } else {
-    tcp->oldest = record;
+    tcp->flight.oldest = record;
   }
-  tcp->newest = record;
+  tcp->flight.newest = record;
 }
 
 void tcp_record_queue_lost(struct harp_tcp *tcp, struct harp_record *record)
 {
   record->newer = NULL;
-  record->older = tcp->lost_last;
-  if (tcp->lost_last) {
-    tcp->lost_last->newer = record;
+  record->older = tcp->flight.lost_last;
+  if (tcp->flight.lost_last) {
+    tcp->flight.lost_last->newer = record;
   } else {
-    tcp->lost_first = record;
+    tcp->flight.lost_first = record;
   }
-  tcp->lost_last = record;
+  tcp->flight.lost_last = record;
 }
 
 void tcp_record_link_sacked(struct harp_tcp *tcp, struct harp_record *record,
                             struct harp_record *run)
 {
   record->older = run;
-  record->newer = run ? run->newer : tcp->sacked_first;
-  *(record->newer ? &record->newer->older : &tcp->sacked_last) = record;
-  *(run ? &run->newer : &tcp->sacked_first) = record;
+  record->newer = run ? run->newer : tcp->flight.sacked_first;
+  *(record->newer ? &record->newer->older : &tcp->flight.sacked_last) = record;
+  *(run ? &run->newer : &tcp->flight.sacked_first) = record;
 }
 
 void tcp_record_unlink(struct harp_tcp *tcp, struct harp_record *record)
 {
-  struct harp_record **first = &tcp->oldest, **last = &tcp->newest;
+  struct harp_record **first = &tcp->flight.oldest, **last = &tcp->flight.newest;
   if (record->sacked) {
-    first = &tcp->sacked_first;
-    last = &tcp->sacked_last;
-    if (tcp->sack_hint == record) {
-      tcp->sack_hint = record->older;
+    first = &tcp->flight.sacked_first;
+    last = &tcp->flight.sacked_last;
+    if (tcp->flight.sack_hint == record) {
+      tcp->flight.sack_hint = record->older;
     }
   } else if (record->lost && !record->retransmitted) {
-    first = &tcp->lost_first;
-    last = &tcp->lost_last;
+    first = &tcp->flight.lost_first;
+    last = &tcp->flight.lost_last;
   }
   *(record->older ? &record->older->newer : first) = record->newer;
   *(record->newer ? &record->newer->older : last) = record->older;
@@ -184,15 +191,15 @@ struct harp_record *tcp_record_append(struct harp_tcp *tcp, uint32_t seq, uint32
     return NULL;
   }
   *record = (struct harp_record){
-      .prev = tcp->records_last,
+      .prev = tcp->flight.last,
       .reference = reference,
       .seq = seq,
       .end = end,
       .transmits = 1,
       .fin = fin,
   };
-  *(tcp->records_last ? &tcp->records_last->next : &tcp->records) = record;
-  tcp->records_last = record;
+  *(tcp->flight.last ? &tcp->flight.last->next : &tcp->flight.first) = record;
+  tcp->flight.last = record;
   tcp_record_sent(tcp, record);
   return record;
 }
@@ -210,19 +217,21 @@ struct harp_record *tcp_record_split(struct harp_tcp *tcp, struct harp_record *r
   record->end = seq;
   record->fin = false;
   record->next = right;
-  *(right->next ? &right->next->prev : &tcp->records_last) = right;
+  *(right->next ? &right->next->prev : &tcp->flight.last) = right;
   /* Same time, higher sequence: directly behind in its order. */
   bool waits = record->lost && !record->retransmitted;
   right->older = record;
   record->newer = right;
-  *(right->newer ? &right->newer->older : waits ? &tcp->lost_last : &tcp->newest) = right;
+  *(right->newer ? &right->newer->older
+    : waits      ? &tcp->flight.lost_last
+                 : &tcp->flight.newest) = right;
   return right;
 }
 
 void tcp_record_free(struct harp_tcp *tcp, struct harp_record *record)
 {
   tcp_record_unlink(tcp, record);
-  *(record->prev ? &record->prev->next : &tcp->records) = record->next;
-  *(record->next ? &record->next->prev : &tcp->records_last) = record->prev;
+  *(record->prev ? &record->prev->next : &tcp->flight.first) = record->next;
+  *(record->next ? &record->next->prev : &tcp->flight.last) = record->prev;
   pool_put(&tcp->stack->records, record);
 }

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* CUBIC (RFC 9438) in integers: windows in 1/1024 segments, times in ms. */
+#include "harp/stack/bytes.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/cc/cc.h"
+#include "harp/stack/tcp/tcp.h"
 
 enum {
   UNIT = 1024,        /* parts of a segment */
@@ -12,12 +15,12 @@ enum {
 
 static uint32_t to_units(const struct harp_tcp *tcp, uint32_t bytes)
 {
-  return (uint32_t)((uint64_t)bytes * UNIT / tcp->mss);
+  return (uint32_t)((uint64_t)bytes * UNIT / tcp->snd.mss);
 }
 
 static uint32_t to_bytes(const struct harp_tcp *tcp, uint64_t units)
 {
-  return (uint32_t)HARP_MIN(units * tcp->mss / UNIT, (uint64_t)1 << 30);
+  return (uint32_t)HARP_MIN(units * tcp->snd.mss / UNIT, (uint64_t)1 << 30);
 }
 
 /* Integer cube root, bit by bit from the top. */
@@ -58,7 +61,7 @@ static void begin_epoch(struct harp_tcp *tcp, uint32_t window)
 static uint32_t target_window(const struct harp_tcp *tcp, uint32_t window)
 {
   const struct harp_cc *cc = &tcp->cc;
-  int64_t t = (int64_t)((tcp->stack->now - cc->epoch + tcp->srtt) / NS_PER_MS);
+  int64_t t = (int64_t)((tcp->stack->now - cc->epoch + tcp->rtt.srtt) / NS_PER_MS);
   int64_t d = t - (int64_t)cc->k_ms;
   d = HARP_MAX(HARP_MIN(d, (int64_t)MAX_OFFSET_MS), -(int64_t)MAX_OFFSET_MS);
   int64_t delta = d * d * d / 1000000 * 4 * UNIT / 10000; /* 0.4 (d / 1000)^3 */
@@ -71,7 +74,7 @@ static void cubic_on_ack(struct harp_tcp *tcp, uint32_t acked)
 {
   struct harp_cc *cc = &tcp->cc;
   cc->acked_bytes += acked;
-  if (cc->acked_bytes < tcp->mss) {
+  if (cc->acked_bytes < tcp->snd.mss) {
     return;
   }
   uint32_t bytes = cc->acked_bytes;
@@ -106,7 +109,7 @@ static uint32_t cubic_on_loss(struct harp_tcp *tcp)
                   : window;
   cc->epoch = 0;
   uint64_t ssthresh = (uint64_t)tcp->cwnd * BETA_NUMERATOR / BETA_DENOMINATOR;
-  return (uint32_t)HARP_MAX(ssthresh, (uint64_t)2 * tcp->mss);
+  return (uint32_t)HARP_MAX(ssthresh, (uint64_t)2 * tcp->snd.mss);
 }
 
 static void cubic_on_undo(struct harp_tcp *tcp)

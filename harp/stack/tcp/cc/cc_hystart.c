@@ -12,7 +12,11 @@
  * once.
  *   - No limit on what one acknowledgement adds, for between HARP hosts one tells of a whole burst.
  */
+#include "harp/stack/bytes.h"
+#include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/cc/cc.h"
+#include "harp/stack/tcp/tcp.h"
 
 enum {
   ROUND_SAMPLES = 8,       /* N_RTT_SAMPLE: a round's least round trip means something from here */
@@ -27,7 +31,7 @@ enum {
 static void begin_round(struct harp_tcp *tcp)
 {
   struct harp_hystart *hystart = &tcp->hystart;
-  hystart->round_end = tcp->snd_nxt;
+  hystart->round_end = tcp->snd.nxt;
   hystart->last_min = hystart->samples ? hystart->round_min : UINT64_MAX;
   hystart->samples = 0;
 }
@@ -65,8 +69,8 @@ static void judge(struct harp_hystart *hystart)
 static bool standing_queue(struct harp_tcp *tcp, uint64_t rtt)
 {
   struct harp_hystart *hystart = &tcp->hystart;
-  uint64_t growth = HARP_MAX(tcp->min_rtt / 2, MIN_GROWTH_MS * NS_PER_MS);
-  if (rtt < tcp->min_rtt + growth) {
+  uint64_t growth = HARP_MAX(tcp->rtt.min / 2, MIN_GROWTH_MS * NS_PER_MS);
+  if (rtt < tcp->rtt.min + growth) {
     hystart->late = 0;
     return false;
   }
@@ -92,7 +96,7 @@ uint32_t hystart_growth(struct harp_tcp *tcp, uint32_t acked, uint64_t rtt)
 {
   struct harp_hystart *hystart = &tcp->hystart;
   /* It may be long ago, by more than numbers can tell, that the window was last in full use. */
-  if (!hystart->begun || seq_gt(hystart->round_end, tcp->snd_nxt)) {
+  if (!hystart->begun || seq_gt(hystart->round_end, tcp->snd.nxt)) {
     hystart->begun = true;
     begin_round(tcp);
   }
@@ -103,7 +107,7 @@ uint32_t hystart_growth(struct harp_tcp *tcp, uint32_t acked, uint64_t rtt)
     sample(hystart, rtt);
     judge(hystart);
   }
-  if (seq_ge(tcp->snd_una, hystart->round_end)) {
+  if (seq_ge(tcp->snd.una, hystart->round_end)) {
     begin_round(tcp);
     if (hystart->rounds && ++hystart->rounds > CONSERVATIVE_ROUNDS) {
       return end_slow_start(tcp);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reno's congestion avoidance (RFC 5681, 3.1), with byte counting (RFC 3465). */
-#include "harp/stack/stack_state.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/tcp/cc/cc.h"
+#include "harp/stack/tcp/tcp.h"
 
 static void reno_init(struct harp_tcp *tcp) { tcp->cc = (struct harp_cc){.ops = &harp_cc_reno}; }
 
@@ -11,14 +13,14 @@ static void reno_on_ack(struct harp_tcp *tcp, uint32_t acked)
   cc->acked_bytes += acked;
   if (cc->acked_bytes >= tcp->cwnd) {
     cc->acked_bytes -= tcp->cwnd;
-    tcp->cwnd = HARP_MIN(tcp->cwnd + tcp->mss, 1u << 30);
+    tcp->cwnd = HARP_MIN(tcp->cwnd + tcp->snd.mss, 1u << 30);
   }
 }
 
 static uint32_t reno_on_loss(struct harp_tcp *tcp)
 {
   tcp->cc.acked_bytes = 0;
-  return HARP_MAX(tcp->cwnd / 2, 2 * tcp->mss);
+  return HARP_MAX(tcp->cwnd / 2, 2 * tcp->snd.mss);
 }
 
 static void reno_on_undo(struct harp_tcp *tcp) { tcp->cc.acked_bytes = 0; }

@@ -1,7 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* IPv4: frames in, demultiplexed; headers out; the route to the next hop. */
+/* IPv4 in: checks of RFC 1122, 3.2.1, and the protocol that a packet is for. */
+#include "harp/stack/ip/ip_input.h"
+
+#include "harp/frame.h"
+#include "harp/stack/bytes.h"
+#include "harp/stack/headers.h"
+#include "harp/stack/ip/arp_input.h"
 #include "harp/stack/ip/checksum.h"
+#include "harp/stack/ip/icmp.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp_input.h"
+#include "harp/stack/tcp/tcp_options.h"
+#include "harp/stack/tcp/tcp_segment.h"
+
+enum { HEADERS_JOINED = 2048 }; /* bytes: room for headers that a port has split */
 
 static bool source_is_host(const struct harp_stack *stack, uint32_t source)
 {
@@ -107,85 +119,115 @@ static uint32_t join(const struct harp_rx_frame *frame, uint8_t *out, uint32_t s
   return first + second;
 }
 
-static void ipv4_input(struct harp_stack *stack, const struct harp_rx_frame *frame)
+/* Finds the headers in one piece and the payload in one piece behind them. small: memory for
+ * headers that the port has split, 2048 bytes. */
+static struct view join_pieces(struct harp_stack *stack, const struct harp_rx_frame *frame,
+                               uint8_t *small)
 {
   uint32_t link = stack->link_header;
-  uint8_t small[2048] __attribute__((aligned(8)));
-  const uint8_t *start = frame->header;
   uint32_t contiguous = frame->header_length;
+  const uint8_t *start = frame->header, *rest = frame->payload;
+  if (frame->payload_length == 0) {
+    return (struct view){.ip = start + link, .contiguous = contiguous - link, .rest = rest};
+  }
+  bool tcp = contiguous >= link + IP_HEADER && start[link + IP_PROTOCOL] == IP_PROTOCOL_TCP;
+  uint32_t wanted = tcp ? link + headers_wanted(start + link, contiguous - link) : 0;
+  if (!tcp || wanted > contiguous) {
+    start = small;
+    contiguous = join(frame, small, HEADERS_JOINED);
+    if (frame->header_length + frame->payload_length > contiguous) {
+      /* The bytes behind the joined ones still lie where the port put them. */
+      if (tcp && contiguous >= link + IP_HEADER) {
+        wanted = link + headers_wanted(small + link, contiguous - link);
+        contiguous = HARP_MIN(wanted, contiguous);
+      }
+      rest = frame->payload + (contiguous - frame->header_length);
+    }
+  } else if (wanted < contiguous) {
+    /* Payload in two pieces: rare, made one in the stack's own buffer. */
+    start = stack->linear;
+    contiguous = join(frame, stack->linear, sizeof stack->linear);
+  }
+  return (struct view){.ip = start + link, .contiguous = contiguous - link, .rest = rest};
+}
+
+/* Version, lengths and checksum of the IPv4 header (RFC 1122, 3.2.1.1 and 3.2.1.2). length: bytes
+ * of the frame behind the link header. */
+static bool header_is_valid(struct harp_stack *stack, struct view *view, uint32_t length)
+{
+  const uint8_t *ip = view->ip;
+  uint32_t header = (uint32_t)(ip[0] & 15) * 4;
+  view->ip_length = load_be16(ip + IP_TOTAL_LENGTH);
+  if (ip[0] >> 4 != 4 || header < IP_HEADER || header > view->ip_length) {
+    COUNT(stack, rx_drop_malformed);
+    return false;
+  }
+  if (view->ip_length > length || header > view->contiguous) {
+    COUNT(stack, rx_drop_truncated);
+    return false;
+  }
+  if (harp_checksum(ip, header) != 0) {
+    COUNT(stack, rx_drop_checksum);
+    return false;
+  }
+  return true;
+}
+
+/* Destination, fragmentation and source (RFC 1122, 3.2.1.3): HARP never reassembles, since its
+ * peers send with DF. */
+static bool is_for_this_host(struct harp_stack *stack, const uint8_t *ip)
+{
+  if (load_address(ip + IP_DST) != stack->config.address) {
+    COUNT(stack, rx_drop_not_ours);
+    return false;
+  }
+  if (load_be16(ip + IP_FRAGMENT) & IP_FRAGMENT_MASK) {
+    COUNT(stack, rx_drop_fragment);
+    return false;
+  }
+  if (!source_is_host(stack, load_address(ip + IP_SRC))) {
+    COUNT(stack, rx_drop_source);
+    return false;
+  }
+  return true;
+}
+
+/* Hands the packet to its protocol; an unknown one is answered (RFC 1122, 3.2.2.1). */
+static void demultiplex(struct harp_stack *stack, const struct view *view,
+                        const struct harp_rx_frame *frame)
+{
+  const uint8_t *ip = view->ip;
+  uint32_t header = (uint32_t)(ip[0] & 15) * 4;
+  uint32_t readable = HARP_MIN(view->ip_length, view->contiguous);
+  if (ip[IP_PROTOCOL] == IP_PROTOCOL_TCP) {
+    if (readable < header + TCP_HEADER ||
+        (frame->payload_length && headers_wanted(ip, view->contiguous) > view->contiguous)) {
+      COUNT(stack, rx_drop_truncated);
+      return;
+    }
+    parse_tcp(stack, view, header, frame);
+  } else if (ip[IP_PROTOCOL] == IP_PROTOCOL_ICMP) {
+    icmp_input(stack, ip, header, readable);
+  } else {
+    COUNT(stack, rx_drop_not_ours);
+    if (!stack->io.only_asks) {
+      icmp_send_unreachable(stack, ip, header, readable, ICMP_CODE_PROTOCOL);
+    }
+  }
+}
+
+static void ipv4_input(struct harp_stack *stack, const struct harp_rx_frame *frame)
+{
+  uint8_t small[HEADERS_JOINED] __attribute__((aligned(8)));
+  uint32_t link = stack->link_header;
   uint32_t total = frame->header_length + frame->payload_length;
   if (total < link + IP_HEADER) {
     COUNT(stack, rx_drop_truncated);
     return;
   }
-  const uint8_t *rest = frame->payload;
-  if (frame->payload_length) {
-    /* The port has placed the payload elsewhere. Headers must be contiguous,
-     * and the payload in one piece behind them. */
-    bool tcp = contiguous >= link + IP_HEADER && start[link + IP_PROTOCOL] == IP_PROTOCOL_TCP;
-    uint32_t wanted = tcp ? link + headers_wanted(start + link, contiguous - link) : 0;
-    if (!tcp || wanted > contiguous) {
-      contiguous = join(frame, small, sizeof small);
-      wanted = tcp && contiguous >= link + IP_HEADER
-                   ? link + headers_wanted(small + link, contiguous - link)
-                   : contiguous;
-      start = small;
-      if (total > contiguous) {
-        /* What follows the joined bytes still lies where the port put it. */
-        contiguous = HARP_MIN(wanted, contiguous);
-        rest = frame->payload + (contiguous - frame->header_length);
-      }
-    } else if (wanted < contiguous) {
-      /* Payload in two pieces: rare, made one in the stack's own buffer. */
-      contiguous = join(frame, stack->linear, sizeof stack->linear);
-      start = stack->linear;
-    }
-  }
-  struct view view = {start + link, 0, contiguous - link, rest};
-  const uint8_t *ip = view.ip;
-  uint32_t header = (uint32_t)(ip[0] & 15) * 4;
-  view.ip_length = load_be16(ip + IP_TOTAL_LENGTH);
-  if (ip[0] >> 4 != 4 || header < IP_HEADER || header > view.ip_length) {
-    COUNT(stack, rx_drop_malformed);
-    return;
-  }
-  if (view.ip_length > total - link || header > view.contiguous) {
-    COUNT(stack, rx_drop_truncated);
-    return;
-  }
-  if (harp_checksum(ip, header) != 0) {
-    COUNT(stack, rx_drop_checksum);
-    return;
-  }
-  uint32_t destination = load_address(ip + IP_DST);
-  if (destination != stack->config.address) {
-    COUNT(stack, rx_drop_not_ours);
-    return;
-  }
-  if (load_be16(ip + IP_FRAGMENT) & IP_FRAGMENT_MASK) {
-    COUNT(stack, rx_drop_fragment);
-    return;
-  }
-  if (!source_is_host(stack, load_address(ip + IP_SRC))) {
-    COUNT(stack, rx_drop_source);
-    return;
-  }
-  if (ip[IP_PROTOCOL] == IP_PROTOCOL_TCP) {
-    uint32_t needed = header + TCP_HEADER;
-    if (view.ip_length < needed || view.contiguous < needed ||
-        (frame->payload_length && headers_wanted(ip, view.contiguous) > view.contiguous)) {
-      COUNT(stack, rx_drop_truncated);
-      return;
-    }
-    parse_tcp(stack, &view, header, frame);
-  } else if (ip[IP_PROTOCOL] == IP_PROTOCOL_ICMP) {
-    icmp_input(stack, ip, header, HARP_MIN(view.ip_length, view.contiguous));
-  } else {
-    COUNT(stack, rx_drop_not_ours);
-    if (!stack->io.only_asks) {
-      icmp_send_unreachable(stack, ip, header, HARP_MIN(view.ip_length, view.contiguous),
-                            ICMP_CODE_PROTOCOL);
-    }
+  struct view view = join_pieces(stack, frame, small);
+  if (header_is_valid(stack, &view, total - link) && is_for_this_host(stack, view.ip)) {
+    demultiplex(stack, &view, frame);
   }
 }
 
@@ -210,57 +252,4 @@ void ip_input(struct harp_stack *stack, const struct harp_rx_frame *frame)
   } else {
     COUNT(stack, rx_drop_not_ours);
   }
-}
-
-uint32_t ip_write_headers(struct harp_stack *stack, uint8_t *out, uint32_t source,
-                          uint32_t destination, uint8_t protocol, uint8_t tos,
-                          uint32_t payload_length)
-{
-  if (stack->link_header) {
-    memset(out + ETH_DST, 0, 6); /* ip_transmit fills it in */
-    memcpy(out + ETH_SRC, stack->config.mac, 6);
-    store_be16(out + ETH_TYPE, ETH_TYPE_IPV4);
-    out += ETH_HEADER;
-  }
-  memset(out, 0, IP_HEADER);
-  store_be16(out, (uint16_t)(0x4500 | tos));
-  store_be16(out + IP_TOTAL_LENGTH, (uint16_t)(IP_HEADER + payload_length));
-  /* Never fragmented, so the identification may be zero (RFC 6864, 4.1). */
-  store_be16(out + IP_FRAGMENT, IP_DF);
-  out[IP_TTL_BYTE] = IP_DEFAULT_TTL;
-  out[IP_PROTOCOL] = protocol;
-  store_address(out + IP_SRC, source);
-  store_address(out + IP_DST, destination);
-  uint16_t sum = harp_checksum(out, IP_HEADER);
-  memcpy(out + IP_SUM, &sum, 2);
-  return stack->link_header + IP_HEADER;
-}
-
-uint32_t ip_next_hop(const struct harp_stack *stack, uint32_t destination)
-{
-  const struct harp_stack_config *config = &stack->config;
-  uint32_t mask = config->prefix == 0 ? 0 : __builtin_bswap32(0xffffffffu << (32 - config->prefix));
-  if (((destination ^ config->address) & mask) == 0) {
-    return destination;
-  }
-  return config->gateway;
-}
-
-int ip_transmit(struct harp_stack *stack, struct harp_neighbour *neighbour,
-                struct harp_tx_frame *frame)
-{
-  if (stack->link_header) {
-    if (!neighbour_usable(stack, neighbour)) {
-      neighbour_queue(stack, neighbour, frame);
-      return 0;
-    }
-    memcpy((uint8_t *)frame->iov[0].iov_base + ETH_DST, neighbour->mac, 6);
-  }
-  int result = stack->io.transmit(stack->io.user, frame);
-  if (result == 0) {
-    COUNT(stack, tx_frames);
-    COUNT_N(stack, tx_bytes, frame->length);
-  }
-  stack->port_full |= result == -EAGAIN;
-  return result;
 }

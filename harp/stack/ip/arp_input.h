@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ARP packets in (RFC 826, 5227). */
+#ifndef HARP_STACK_ARP_INPUT_H
+#define HARP_STACK_ARP_INPUT_H
+
+#include <stdint.h>
+
+struct harp_stack;
+
+void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length);
+
+#endif

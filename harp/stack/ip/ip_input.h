@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* IPv4 in. */
+#ifndef HARP_STACK_IP_INPUT_H
+#define HARP_STACK_IP_INPUT_H
+
+struct harp_rx_frame;
+struct harp_stack;
+
+void ip_input(struct harp_stack *stack, const struct harp_rx_frame *frame);
+
+#endif

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* IPv4 out: headers, the next hop. */
+#ifndef HARP_STACK_IP_OUTPUT_H
+#define HARP_STACK_IP_OUTPUT_H
+
+#include <stdint.h>
+
+struct harp_neighbour;
+struct harp_stack;
+struct harp_tx_frame;
+
+/* Writes Ethernet and IPv4 headers; returns their length. payload_length:
+ * bytes after the IPv4 header. */
+uint32_t ip_write_headers(struct harp_stack *stack, uint8_t *out, uint32_t source,
+                          uint32_t destination, uint8_t protocol, uint8_t tos,
+                          uint32_t payload_length);
+/* Sends a frame that ip_write_headers began; iov[0] must be writable. While
+ * the neighbour has not answered, the frame waits or is lost: 0 either way. */
+int ip_transmit(struct harp_stack *stack, struct harp_neighbour *neighbour,
+                struct harp_tx_frame *frame);
+/* The neighbour to send to; 0: no route. Addresses in network order. */
+uint32_t ip_next_hop(const struct harp_stack *stack, uint32_t destination);
+
+#endif

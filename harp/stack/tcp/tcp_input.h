@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* SEGMENT ARRIVES: RFC 9293, 3.10.7, in its order. */
+#ifndef HARP_STACK_TCP_INPUT_H
+#define HARP_STACK_TCP_INPUT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct harp_segment;
+struct harp_stack;
+struct harp_tcp;
+void tcp_input(struct harp_stack *stack, struct harp_segment *segment);
+
+#endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Segments that arrive at a listener (RFC 9293, 3.10.7.2). */
+#include "harp/stack/tcp/tcp_listen.h"
+
+#include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
+#include "harp/stack/headers.h"
+#include "harp/stack/list.h"
+#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_conn.h"
+#include "harp/stack/tcp/tcp_control.h"
+#include "harp/stack/tcp/tcp_cookie.h"
+#include "harp/stack/tcp/tcp_listener.h"
+#include "harp/stack/tcp/tcp_segment.h"
+#include "harp/stack/tcp/tcp_times.h"
+
+enum { HALF_OPEN_SHARE = 2 }; /* of the connections: so many may be half-open */
+
+/* Whether a handshake may begin: each listener has a bound, and so has the stack. */
+static bool may_begin(struct harp_listener *listener)
+{
+  struct harp_stack *stack = listener->stack;
+  struct harp_tcp *oldest = NULL;
+  if (listener->pending >= listener->backlog) {
+    oldest = HARP_CONTAINER(listener->half_open.next, struct harp_tcp, half_open_link);
+  } else if (stack->half_open_count >= HARP_MAX(stack->connections.total / HALF_OPEN_SHARE, 1u)) {
+    oldest = tcp_oldest_of(&stack->half_open);
+  }
+  return !oldest || tcp_drop_half_open(stack, oldest, HALF_OPEN_LEAST_NS);
+}
+
+static void syn_input(struct harp_listener *listener, const struct harp_segment *segment)
+{
+  struct harp_stack *stack = listener->stack;
+  if (tcp_listener_full(listener)) {
+    return;
+  }
+  struct harp_endpoint peer = {segment->source, segment->source_port};
+  struct harp_tcp *tcp = may_begin(listener) ? tcp_create(stack, peer, listener->port, OPENING_SYN)
+                                             : NULL;
+  if (!tcp) {
+    tcp_cookie_send(listener, segment);
+    return;
+  }
+  tcp_join_half_open(listener, tcp);
+  tcp_take_syn(tcp, listener, segment);
+  tcp_set_state(tcp, TCP_SYN_RECV);
+  tcp_send_syn(tcp);
+}
+
+/* An acknowledgement without a connection: of a cookie, or of nothing. */
+static struct harp_tcp *unconnected_ack(struct harp_listener *listener,
+                                        const struct harp_segment *segment)
+{
+  struct harp_tcp *tcp = NULL;
+  switch (tcp_cookie_take(listener, segment, &tcp)) {
+  case COOKIE_TAKEN:
+    tcp_join_half_open(listener, tcp); /* which it leaves with this segment */
+    tcp_set_state(tcp, TCP_SYN_RECV);
+    break;
+  case COOKIE_NONE: tcp_reply_reset(listener->stack, segment); break;
+  case COOKIE_REFUSED: break;
+  }
+  return tcp;
+}
+
+struct harp_tcp *tcp_listen_input(struct harp_listener *listener,
+                                  const struct harp_segment *segment)
+{
+  struct harp_stack *stack = listener->stack;
+  if (segment->flags & FLAG_RST) {
+    return NULL;
+  }
+  if (stack->io.admits && !stack->io.admits(stack->io.user, segment->source)) {
+    COUNT(stack, tcp_peer_refused);
+    tcp_reply_reset(stack, segment); /* for these the port is closed */
+    return NULL;
+  }
+  if (segment->flags & FLAG_ACK) {
+    return unconnected_ack(listener, segment);
+  }
+  if ((segment->flags & (FLAG_SYN | FLAG_FIN)) == FLAG_SYN) {
+    syn_input(listener, segment);
+  }
+  return NULL;
+}

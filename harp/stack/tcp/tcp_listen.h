@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Segments that arrive at a listener (RFC 9293, 3.10.7.2). */
+#ifndef HARP_STACK_TCP_LISTEN_H
+#define HARP_STACK_TCP_LISTEN_H
+
+struct harp_listener;
+struct harp_segment;
+
+/* Returns the connection that the segment belongs to, if it is one that acknowledges a cookie. */
+struct harp_tcp *tcp_listen_input(struct harp_listener *listener,
+                                  const struct harp_segment *segment);
+
+#endif

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How long a hole may be reordering before it counts as a loss: RACK's
+ * reordering window (RFC 8985, 6.2, steps 3 and 4).
+ *
+ * The RFC's window begins with a quarter of the shortest round trip and grows
+ * by another with each round trip in which a DSACK tells of a needless copy.
+ * How late segments come can be seen sooner: by what fills a hole by itself,
+ * and by the echo of an original while its copy is on its way. The window is
+ * twice that, if that is more than the first quarter, and the steps besides.
+ */
+#include "harp/stack/tcp/tcp_rack.h"
+
+#include "harp/stack/bytes.h"
+#include "harp/stack/seq.h"
+#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_ack_result.h"
+#include "harp/stack/tcp/tcp_options.h"
+#include "harp/stack/tcp/tcp_sndq.h"
+
+enum {
+  REO_PERSIST = 16, /* recoveries that a step lasts without a DSACK (RFC 8985, 6.2, step 4) */
+  LATE_FADES = 8,   /* of what was seen, the part that each recovery takes away */
+};
+
+uint64_t tcp_rack_reo_wnd(const struct harp_tcp *tcp)
+{
+  if (!tcp->rack.reordering_seen &&
+      (tcp->recovery != RECOVERY_NONE || tcp->flight.sacked_out >= TCP_DUPTHRESH * tcp->snd.mss)) {
+    return 0;
+  }
+  if (tcp->rtt.min == UINT64_MAX) {
+    return 0;
+  }
+  uint64_t step = tcp->rtt.min / 4;
+  uint64_t window = HARP_MAX(step, 2 * tcp->rack.reo_late) + tcp->rack.reo_multiplier * step;
+  return HARP_MIN(window, tcp->rtt.srtt);
+}
+
+static uint64_t rack_late(const struct harp_tcp *tcp, const struct harp_record *record)
+{
+  if (seq_ge(record->seq, tcp->flight.high_sacked)) {
+    return 0;
+  }
+  uint64_t age = tcp_record_age(tcp, record);
+  return age > tcp->rack.rtt ? age - tcp->rack.rtt : 1;
+}
+
+void tcp_rack_reordering_seen(struct harp_tcp *tcp, uint64_t late)
+{
+  if (!tcp->rack.reordering_seen) {
+    tcp->rack.reordering_seen = true;
+    COUNT(tcp->stack, tcp_reordering);
+  }
+  tcp->reorderings++;
+  tcp->rack.reo_late = HARP_MAX(tcp->rack.reo_late, late);
+}
+
+void tcp_rack_original_acked_after_retransmit(struct harp_tcp *tcp)
+{
+  /* Any later than a round trip, and the answer may be to the copy; and after a timeout a pause
+   * is the likelier reason. */
+  uint64_t since_copy = tcp_record_age(tcp, tcp->flight.first);
+  if (tcp->recovery == RECOVERY_FAST && since_copy < tcp->rtt.min) {
+    tcp_rack_reordering_seen(tcp, tcp->rack.reo_waited + since_copy);
+  }
+}
+
+/* Once a round trip: one wrong guess may make many copies. By time, not by sequence numbers, which
+ * wrap between two rare reports. */
+void tcp_rack_dsack_reported(struct harp_tcp *tcp)
+{
+  tcp_rack_reordering_seen(tcp, 0);
+  tcp->rack.reo_persist = REO_PERSIST;
+  if (tcp->stack->now < tcp->rack.dsack_round_end) {
+    return;
+  }
+  tcp->rack.dsack_round_end = tcp->stack->now + tcp->rtt.srtt;
+  if (tcp->rack.reo_multiplier < UINT8_MAX) {
+    tcp->rack.reo_multiplier++;
+  }
+}
+
+void tcp_rack_recovered(struct harp_tcp *tcp)
+{
+  tcp->rack.reo_late -= tcp->rack.reo_late / LATE_FADES;
+  if (tcp->rack.reo_persist && --tcp->rack.reo_persist == 0) {
+    tcp->rack.reo_multiplier = 0;
+  }
+}
+
+static void rack_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end)
+{
+  if (record->sent > tcp->rack.sent ||
+      (record->sent == tcp->rack.sent && seq_gt(end, tcp->rack.end))) {
+    tcp->rack.sent = record->sent;
+    tcp->rack.end = end;
+    tcp->rack.rtt = tcp_record_age(tcp, record);
+  }
+}
+
+void tcp_mark_lost(struct harp_tcp *tcp, struct harp_record *record)
+{
+  uint32_t length = record->end - record->seq;
+  tcp_record_unlink(tcp, record);
+  if (record->retransmitted) {
+    tcp->flight.retrans_out -= length;
+  }
+  if (!record->lost) {
+    tcp->flight.lost_out += length;
+  }
+  record->lost = true;
+  record->retransmitted = false;
+  tcp_record_queue_lost(tcp, record);
+}
+
+/* Marks what was sent well before something that has arrived (6.2, step 5).
+ * Returns when to look again; TIMER_OFF: no need. */
+uint64_t tcp_rack_detect_loss(struct harp_tcp *tcp)
+{
+  if (tcp->rack.sent == 0) {
+    return TIMER_OFF;
+  }
+  uint64_t window = tcp_rack_reo_wnd(tcp);
+  uint64_t patience = tcp->rack.rtt + window;
+  struct harp_record *record = tcp->flight.oldest;
+  while (record && (record->sent < tcp->rack.sent ||
+                    (record->sent == tcp->rack.sent && seq_lt(record->end, tcp->rack.end)))) {
+    if (record->sent + patience > tcp->stack->now) {
+      return record->sent + patience;
+    }
+    struct harp_record *newer = record->newer;
+    tcp->rack.reo_waited = window;
+    tcp_mark_lost(tcp, record);
+    record = newer;
+  }
+  return TIMER_OFF;
+}
+
+/* RFC 8985, 6.2, step 2: whether the newest copy is not what arrived. The echo tells, but not
+ * while a hole is open, for then it is of what came before that. So it goes by time; the shortest
+ * round trip says little where a queue stands, and not to count an answer costs little. */
+static bool is_answer_to_earlier(const struct harp_tcp *tcp, const struct harp_record *record,
+                                 const struct harp_ack_result *result)
+{
+  uint64_t rtt = tcp_record_age(tcp, record);
+  if (rtt < tcp->rtt.min) {
+    return true;
+  }
+  if (result->timed) {
+    return seq_lt(result->echo, tcp_timestamp_at(tcp, record->sent));
+  }
+  return rtt < tcp->rtt.srtt / 4 * 3;
+}
+
+void tcp_rack_update(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end,
+                     struct harp_ack_result *result)
+{
+  uint32_t length = end - record->seq;
+  result->delivered += length;
+  if (record->lost) {
+    tcp->flight.lost_out -= length;
+  }
+  if (record->retransmitted) {
+    tcp->flight.retrans_out -= length;
+  }
+  if (record->transmits == 1) {
+    result->rtt = tcp_record_age(tcp, record);
+    result->original |= record->lost;
+    result->late = HARP_MAX(result->late, rack_late(tcp, record));
+  }
+  result->copies |= record->transmits > 1;
+  if (record->transmits == 1 || !is_answer_to_earlier(tcp, record, result)) {
+    rack_delivered(tcp, record, end);
+  }
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Round-trip time and retransmission timeout (RFC 6298). */
+
+/* RFC 6298, 2.3, with Linux's floor, which stands for the variation: a peer may hold an answer back
+ * for as long, however long the round trip is. */
+#include "harp/stack/tcp/tcp_rtt.h"
+
+#include "harp/stack/bytes.h"
+#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+
+static void set_rto(struct harp_tcp *tcp)
+{
+  uint64_t rto = tcp->rtt.srtt + HARP_MAX(4 * tcp->rtt.rttvar, tcp->rtt.rto_min);
+  tcp->rtt.rto = HARP_MIN(rto, tcp->stack->config.rto_max_us * NS_PER_US);
+}
+
+/* RFC 6298, 2; with a sample per acknowledgement the gains stay those of one
+ * per round trip closely enough (RFC 7323, appendix G). */
+void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt)
+{
+  rtt = HARP_MAX(rtt, 1);
+  if (tcp->rtt.srtt == 0) {
+    tcp->rtt.srtt = rtt;
+    tcp->rtt.rttvar = rtt / 2;
+  } else {
+    uint64_t error = rtt > tcp->rtt.srtt ? rtt - tcp->rtt.srtt : tcp->rtt.srtt - rtt;
+    tcp->rtt.rttvar = (3 * tcp->rtt.rttvar + error) / 4;
+    tcp->rtt.srtt = (7 * tcp->rtt.srtt + rtt) / 8;
+  }
+  tcp->rtt.min = HARP_MIN(tcp->rtt.min, rtt);
+  set_rto(tcp);
+}
+
+void tcp_set_rto_min(struct harp_tcp *tcp, uint64_t rto_min)
+{
+  tcp->rtt.rto_min = rto_min;
+  if (tcp->rtt.srtt) {
+    set_rto(tcp);
+  }
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Timers of connections, and what happens when they expire. */
+#ifndef HARP_STACK_TCP_TIMER_H
+#define HARP_STACK_TCP_TIMER_H
+
+#include <stdint.h>
+
+#include "harp/stack/tcp/tcp.h"
+
+struct harp_stack;
+void tcp_timer_set(struct harp_tcp *tcp, enum harp_timer timer, uint64_t when);
+uint64_t tcp_timers_next(struct harp_stack *stack);
+void tcp_timers_remove(struct harp_tcp *tcp);
+void tcp_arm_rto(struct harp_tcp *tcp);
+
+void tcp_arm_tail_probe(struct harp_tcp *tcp);
+
+#endif

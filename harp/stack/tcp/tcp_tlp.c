@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tail loss probe (RFC 8985, 7). */
+
+/* The end of a tail loss probe's episode (RFC 8985, 7.4). Of a copy an acknowledgement
+ * of exactly its end may be of the original, and a DSACK will tell. */
+#include "harp/stack/tcp/tcp_tlp.h"
+
+#include "harp/stack/bytes.h"
+#include "harp/stack/seq.h"
+#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_ack_result.h"
+#include "harp/stack/tcp/tcp_output.h"
+#include "harp/stack/tcp/tcp_rack.h"
+#include "harp/stack/tcp/tcp_sndq.h"
+#include "harp/stack/tcp/tcp_timer.h"
+
+void tcp_tlp_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result)
+{
+  if (!tcp->tlp.is_copy) {
+    tcp->tlp.outstanding = seq_lt(tcp->snd.una, tcp->tlp.end);
+    return;
+  }
+  bool beyond = seq_gt(tcp->snd.una, tcp->tlp.end);
+  if (!beyond && !(tcp->snd.una == tcp->tlp.end && result->dsack)) {
+    return;
+  }
+  tcp->tlp.outstanding = false;
+  if (!result->dsack && tcp->recovery == RECOVERY_NONE) {
+    /* The probe itself repaired a loss, which nothing else will notice. */
+    tcp->ssthresh = tcp->cc.ops->on_loss(tcp);
+    tcp->cwnd = HARP_MIN(tcp->cwnd, tcp->ssthresh);
+  }
+}
+
+/* The SACK of what comes last reveals every hole before it: new data, which nobody can have sent
+ * in vain, or else the last segment again (RFC 8985, 7.3). */
+static void send_probe(struct harp_tcp *tcp)
+{
+  bool fresh = tcp_send_new_probe(tcp);
+  if (tcp->state == TCP_CLOSE) {
+    return;
+  }
+  COUNT(tcp->stack, tcp_tail_probes);
+  tcp->tlp.outstanding = true;
+  tcp->tlp.is_copy = !fresh;
+  tcp->tlp.end = tcp->snd.nxt;
+  if (!fresh) {
+    struct harp_record *last = tcp->flight.last;
+    if (last->end - last->seq > tcp->snd.mss) {
+      struct harp_record *right = tcp_record_split(tcp, last, last->end - tcp->snd.mss);
+      last = right ? right : last;
+    }
+    tcp_mark_lost(tcp, last);
+    tcp_retransmit(tcp, last, tcp->snd.mss);
+  }
+  tcp_arm_rto(tcp);
+}
+
+void tcp_tlp_on_timer(struct harp_tcp *tcp)
+{
+  const struct harp_record *last = tcp->flight.last;
+  if (last && !last->sacked && !last->lost) {
+    send_probe(tcp);
+  }
+}
+
+void tcp_tlp_cancel(struct harp_tcp *tcp)
+{
+  tcp->tlp.outstanding = false;
+  tcp_timer_set(tcp, TIMER_TLP, TIMER_OFF);
+}

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Taking back a reaction to a loss that was none: by DSACK (RFC 3708), Eifel (RFC 3522, 4015),
+ * F-RTO (RFC 5682). */
+#include "harp/stack/tcp/tcp_undo.h"
+
+#include "harp/stack/bytes.h"
+#include "harp/stack/seq.h"
+#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_ack_result.h"
+#include "harp/stack/tcp/tcp_options.h"
+#include "harp/stack/tcp/tcp_rack.h"
+#include "harp/stack/tcp/tcp_sndq.h"
+
+void tcp_undo_remember(struct harp_tcp *tcp)
+{
+  tcp->undo.cwnd = tcp->cwnd;
+  tcp->undo.ssthresh = tcp->ssthresh;
+  tcp->undo.retransmits = 0;
+  tcp->undo.start = tcp->snd.una;
+  tcp->undo.possible = true;
+  tcp->growth_due = 0;
+}
+
+static void undo(struct harp_tcp *tcp)
+{
+  COUNT(tcp->stack, tcp_undos);
+  tcp->cwnd = HARP_MAX(tcp->cwnd, tcp->undo.cwnd);
+  tcp->ssthresh = HARP_MAX(tcp->ssthresh, tcp->undo.ssthresh);
+  tcp->cc.ops->on_undo(tcp);
+  tcp->undo.possible = false;
+  tcp->recovery = RECOVERY_NONE;
+}
+
+/* Nothing was lost but time (the peer's host was busy): the rest of that flight is on its way
+ * too. It was sent before all that is in flight, and so stands before it. */
+static void timeout_was_spurious(struct harp_tcp *tcp)
+{
+  COUNT(tcp->stack, tcp_spurious);
+  for (struct harp_record *record = tcp->flight.lost_first; record; record = record->newer) {
+    record->lost = false;
+    tcp->flight.lost_out -= record->end - record->seq;
+  }
+  if (tcp->flight.lost_first) {
+    tcp->flight.lost_last->newer = tcp->flight.oldest;
+    *(tcp->flight.oldest ? &tcp->flight.oldest->older
+                         : &tcp->flight.newest) = tcp->flight.lost_last;
+    tcp->flight.oldest = tcp->flight.lost_first;
+    tcp->flight.lost_first = tcp->flight.lost_last = NULL;
+  }
+  undo(tcp);
+}
+
+/* Whether the acknowledgement shows that recovery began without need, in time: after a timeout
+ * by what was never sent again (RFC 5682, with SACK), always by timestamps (RFC 3522; in fast
+ * recovery when nothing else that was sent again is still out, RFC 4015). */
+void tcp_undo_if_spurious(struct harp_tcp *tcp, const struct harp_ack_result *result)
+{
+  if (!tcp->undo.possible) {
+    return;
+  }
+  if (tcp->recovery == RECOVERY_RTO && (result->first_copy || (result->original && tcp->sack))) {
+    timeout_was_spurious(tcp);
+  } else if (tcp->recovery == RECOVERY_FAST && result->first_copy && tcp->flight.retrans_out == 0) {
+    COUNT(tcp->stack, tcp_spurious);
+    undo(tcp);
+  }
+}
+
+/* What a DSACK tells of was sent again in this recovery, or in the one that has just ended. */
+static bool is_of_recovery(const struct harp_tcp *tcp, const struct harp_ack_result *result)
+{
+  if (tcp->recovery == RECOVERY_NONE &&
+      (seq_gt(result->dsack_end, tcp->undo.end) || tcp->stack->now > tcp->undo.deadline)) {
+    return false;
+  }
+  return seq_ge(result->dsack_end - result->dsack, tcp->undo.start);
+}
+
+void tcp_undo_on_dsack(struct harp_tcp *tcp, const struct harp_ack_result *result)
+{
+  COUNT(tcp->stack, tcp_spurious);
+  tcp_rack_dsack_reported(tcp);
+  if (tcp->undo.possible && tcp->undo.retransmits && is_of_recovery(tcp, result)) {
+    tcp->undo.retransmits -= HARP_MIN(tcp->undo.retransmits, result->dsack);
+    if (tcp->undo.retransmits == 0) {
+      undo(tcp);
+    }
+  }
+}
+
+void tcp_undo_on_retransmit(struct harp_tcp *tcp, uint32_t length)
+{
+  if (tcp->undo.retransmits == 0) {
+    tcp->undo.stamp = tcp_timestamp(tcp);
+  }
+  tcp->undo.retransmits += length;
+}
+
+void tcp_undo_recovery_ended(struct harp_tcp *tcp)
+{
+  tcp->undo.end = tcp->snd.nxt;
+  tcp->undo.deadline = tcp->stack->now + tcp->rtt.rto;
+}
