@@ -32,7 +32,7 @@ from ranks import (
 from tools.hosts.lab import Lab
 
 TIMEOUT_MS = 1500
-SLACK_S = 0.5  # for a busy machine
+SLACK_S = 1.2  # for a busy machine; a second try would end after another TIMEOUT_MS
 SEED = int(os.environ.get("HARP_TEST_SEED") or secrets.randbits(32))
 KILLS = 20
 MODES = ["kernel address", "own address", "kernel address", "own address", "wire"]

@@ -124,7 +124,7 @@ def posted_after(poster: Rank, call: str, link: int, peer: Rank) -> None:
     with pytest.raises(Failed) as failure:
         poster.finish(TIMEOUT_MS / 1e3 + 5)
     assert failure.value.code == REMOTE_ERROR
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < TIMEOUT_MS / 2e3, "it waited for timeout_ms"
     (warning,) = poster.warnings
     assert f"{peer.site.address}:" in warning
 

@@ -228,7 +228,7 @@ def test_killed_rank_fails_survivor(api: int, code: str, victim: int) -> None:
     run.processes[victim].kill()
     killed = time.monotonic()
     survivor = run.finish()[1 - victim]
-    assert time.monotonic() - killed < 5
+    assert time.monotonic() - killed < 20  # the kernel resets the connection; retries take minutes
     assert survivor[0] == 1
     assert re.search(
         rf"(isend|irecv) of message \d+ of \d+ failed after .* ms.*: {code}", survivor[2]

@@ -159,7 +159,7 @@ def test_delay_holds_frames(pair: Pair, side: Side) -> None:
     for number in range(5):
         ends[0].send(frame(number))
     got: list[Received] = []
-    while len(got) < 5 and time.monotonic() < begin + 3:
+    while len(got) < 5 and time.monotonic() < begin + 20:
         ends[0].do("flush 0")
         got += ends[1].receive(5, 0)
         assert not got or time.monotonic() - begin >= 0.05
@@ -194,7 +194,7 @@ def test_rate_option_limits_throughput(pair: Pair) -> None:
     got: list[Received] = []
     for number in range(100):
         ends[0].send(frame(number, bytes(MSS)))
-    while len(got) < 100 and time.monotonic() < begin + 3:
+    while len(got) < 100 and time.monotonic() < begin + 20:
         ends[0].do("flush 0")
         got += ends[1].receive(100, 0)
     assert time.monotonic() - begin >= 0.022
@@ -299,7 +299,7 @@ def test_order_is_kept_when_the_delay_ends(pair: Pair, side: Side, tmp_path: Pat
     time.sleep(0.02)
     a.send(frame(2))
     got: list[Received] = []
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 20
     while len(got) < 2 and time.monotonic() < deadline:
         a.do("flush 0")
         got += b.receive(2, 0)

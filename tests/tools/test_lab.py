@@ -143,7 +143,7 @@ def test_failed_program_is_reported(make_lab: MakeLab) -> None:
     start = time.monotonic()
     with pytest.raises(LabError, match=r"ran past 0\.3 s"):
         host.run(["sleep", "30"], timeout=0.3)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
 
 
 def test_lab_exit_kills_programs_that_ignore_sigterm() -> None:
@@ -161,7 +161,7 @@ def test_lab_exit_kills_programs_that_ignore_sigterm() -> None:
             for pid in labs._ip("netns", "pids", host.namespace).split()
         ]
     assert len(pids) >= 3
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 10
     while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not any(alive(pid) for pid in pids)

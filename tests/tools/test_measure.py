@@ -150,7 +150,7 @@ def test_failed_run_reports_rank_output() -> None:
             run_perf(
                 lab, Task("sendrecv", Sizes(1 << 20, 1 << 20), 1000000, 0, limit_s=1), KernelTcp()
             )
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 20  # all its messages would take minutes
 
 
 def test_host_configuration_is_written(tmp_path: Path) -> None:
