@@ -238,11 +238,11 @@ def test_await_links_waits_for_both_carriers(lab: Lab) -> None:
 def test_setup_in_lab_does_not_change_machine(tmp_path: Path) -> None:
     """A namespace shares the machine's files, so each host has its own folders."""
     script = (
-        'harp() { %s -m harp "$@"; }; show() { cat $HARP_CONF_DIR/ztcp0.conf; };'
+        "show() { cat $HARP_CONF_DIR/ztcp0.conf; };"
         "harp setup --yes && show && h1 sh -c 'test ! -e $HARP_CONF_DIR && ls -d $HARP_RUN_DIR' &&"
-        "h1 %s -m harp setup --yes --set flows=2 && h1 sh -c 'cat $HARP_CONF_DIR/ztcp0.conf' &&"
+        "h1 harp setup --yes --set flows=2 && h1 sh -c 'cat $HARP_CONF_DIR/ztcp0.conf' &&"
         "h1 hostname -I && echo $HARP_CONF_DIR"
-    ) % (sys.executable, sys.executable)
+    )
     done = subprocess.run(
         [sys.executable, "-m", "tools.hosts.lab_cli", "up", "--", "sh", "-c", script],
         capture_output=True,
