@@ -206,6 +206,7 @@ def test_key_that_contradicts_file_is_refused(host: Host) -> None:
     host.harp("setup", "undo")
 
 
+@pytest.mark.slow
 def test_one_nic_may_have_several_files(host: Host) -> None:
     """With its own address, a file serves only one process."""
     before = host.state()
@@ -382,6 +383,7 @@ def crash_everywhere(host: Host, words: tuple[str, ...]) -> Iterator[int]:
     raise AssertionError("harp did not succeed within 60 runs")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forwarding")
 @pytest.mark.parametrize("there", ["", "tools", "tools/config"])
 def test_crash_at_any_step_is_undone(there: str, host: Host) -> None:

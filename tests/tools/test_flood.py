@@ -65,6 +65,7 @@ def test_usual_attacks_end_without_fault(tmp_path: Path) -> None:
     assert all(row["report"]["connections"] > 0 for row in found.values())
 
 
+@pytest.mark.slow
 def test_other_attacks_end_without_fault(tmp_path: Path) -> None:
     """With an address of the rank's own, where HARP is asked for it, too. HARP_TEST_FULL=1: all."""
     others = [name for name in attacks() if name not in USUAL]
@@ -76,6 +77,7 @@ def test_other_attacks_end_without_fault(tmp_path: Path) -> None:
     assert list(found) == others
 
 
+@pytest.mark.slow
 def test_attacks_over_wire_end_without_fault(tmp_path: Path) -> None:
     names = ["tokens", "sitters", "data"]
     words = [word for name in names for word in ("--attack", name)]
@@ -85,6 +87,7 @@ def test_attacks_over_wire_end_without_fault(tmp_path: Path) -> None:
     assert report["answered"] > report["connections"] / 20, "no handshakes"
 
 
+@pytest.mark.slow
 def test_injected_wrong_byte_is_detected() -> None:
     if os.geteuid() != 0:
         pytest.skip("a lab's hosts need root")
