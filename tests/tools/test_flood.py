@@ -54,6 +54,7 @@ def rows(path: Path, *words: str) -> dict[str, dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_usual_attacks_end_without_fault(tmp_path: Path) -> None:
     found = rows(tmp_path / "rows.json", "--transport", "packet")
     assert list(found) == list(USUAL)
