@@ -35,7 +35,7 @@ from harp import paths
 ALL_TRANSPORTS = "kernel,wire,flows,packet,ethdev"
 TRANSPORTS = tuple(os.environ.get("HARP_TEST_TRANSPORTS", ALL_TRANSPORTS).split(","))
 APIS = tuple(map(int, os.environ.get("HARP_TEST_APIS", "4,5,6,7,8,9,10,11,12").split(",")))
-IN_ROUNDS = ("test_reload[", "test_a_device_that_lets_go_late")
+IN_ROUNDS = ("test_repeated_reload_leaks_nothing", "test_deregistered_memory_is_not_read_by_late")
 # Transports for which a few versions are enough; HARP_TEST_FULL=1: all versions for some of them.
 FEW_APIS: dict[str, tuple[int, ...]] = {"flows": (12,), "ethdev": (4, 12)}
 # One of each shape: the oldest, whose accept blocks and whose handles are short; one whose codes
