@@ -116,9 +116,9 @@ struct tcp_flight {
   struct harp_record *oldest, *newest;            /* in flight, by send time */
   struct harp_record *lost_first, *lost_last;     /* to retransmit, linked by older and newer */
   struct harp_record *sacked_first, *sacked_last; /* by sequence */
-  struct harp_record *sack_hint;              /* where searches begin: grew last; NULL: unknown */
-  uint32_t sacked_out, lost_out, retrans_out; /* bytes */
-  uint32_t high_sacked;                       /* end of the highest SACKed byte so far */
+  struct harp_record *sack_hint;                  /* grew last; searches begin here */
+  uint32_t sacked_out, lost_out, retrans_out;     /* bytes */
+  uint32_t high_sacked;                           /* end of the highest SACKed byte so far */
 };
 
 /* RACK (RFC 8985, 6; tcp_rack.c). Times in ns. */

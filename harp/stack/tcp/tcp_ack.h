@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An acknowledgement: round trips, reclaim, window. */
+/* Processing of an acknowledgement: RTT sample, send queue, send window. */
 #ifndef HARP_STACK_TCP_ACK_H
 #define HARP_STACK_TCP_ACK_H
 
@@ -9,8 +9,9 @@
 struct harp_record;
 struct harp_segment;
 struct harp_tcp;
-/* Takes an acknowledgement that is within what was sent. */
+/* Processes an acknowledgement whose number is at most SND.NXT. */
 void tcp_ack(struct harp_tcp *tcp, const struct harp_segment *segment);
+/* Updates SND.WND, SND.WL1 and SND.WL2 (RFC 9293, 3.10.7.4). */
 void tcp_update_window(struct harp_tcp *tcp, const struct harp_segment *segment);
 
 #endif
