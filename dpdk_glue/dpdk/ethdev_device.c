@@ -77,7 +77,7 @@ static int try_file(const struct ethdev_spec *spec, const char *path, char *erro
                           "end it, or give this process another NIC",
                           spec->name, path);
   return harp_port_fail(error, -code,
-                        "dpdk:%s: %s cannot be opened: %s; give this user the file, "
+                        "dpdk:%s: cannot open %s: %s; give this user access to it, "
                         "or run as root",
                         spec->name, path, strerror(code));
 }

@@ -60,8 +60,7 @@ static int stream_failed(const char *which, ssize_t result)
   return nc_fail("%s: %s; check what it is redirected to", which, strerror((int)-result));
 }
 
-/* --- One step in one direction. 1: moved something; 0: nothing to do; -1: failed and printed.
- * --- */
+/* --- One step in one direction. 1: moved; 0: nothing to do; -1: failed and printed. --- */
 
 static int read_input(struct nc_pump *pump)
 {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A dialogue: one stack, one scripted peer, virtual time.
+"""A dialogue: one stack and one scripted peer in virtual time.
 
-A test says what the peer sends and what the stack must answer, and reads like
-a packet trace:
+A test lists the packets that the peer sends and those that the stack must answer. It reads like a
+packet trace:
 
     d = Dialogue()
     listener = d.listen(80)
@@ -11,16 +11,14 @@ a packet trace:
     d.send(TCP(flags="A", seq=1, ack=1))
     connection = d.accept(listener)
 
-Packets are scapy's. Sequence and acknowledgement numbers (SACK edges too) are
-relative to the sender's initial sequence number, times are milliseconds since
-the dialogue began. What `send` is not told it fills in: ports, the peer's next
-sequence number, an acknowledgement of all that came in order, the window. What
-`expect` is not told it does not compare; only a payload must then be absent,
-and PSH is compared only when it is asked for.
+Packets are scapy's. Sequence and acknowledgement numbers, including SACK edges, are relative to the
+initial sequence number. Times are milliseconds since the dialogue began. `send` fills in missing
+fields: ports, the peer's next sequence number, an acknowledgement of all data in order, the window.
+`expect` compares only the given fields. Without a payload in the script, the packet must have none.
+PSH is compared only if the script sets it.
 
-Every frame that the stack sends is checked: lengths, checksums, options.
-`send` refuses to go on while the stack has said something that nobody
-expected: `expect`, `drain` or `ignore` it first.
+Every frame of the stack is checked: lengths, checksums, options. `send` fails while a frame of the
+stack is unexpected: call `expect`, `drain` or `ignore` first.
 """
 
 from __future__ import annotations
@@ -58,8 +56,7 @@ __all__ = [
 NS_PER_MS = 1_000_000
 _MOD = 1 << 32
 
-# Virtual time does not begin at zero, so that a stack that takes 0 for "never
-# set" is found out.
+# Virtual time does not begin at zero: this finds a stack that uses 0 for "never set".
 _EPOCH_NS = 1_000_000_000_000
 
 STACK_ADDRESS = "192.0.2.1"
@@ -68,7 +65,7 @@ STACK_MAC = "02:00:5e:00:00:01"
 PEER_MAC = "02:00:5e:00:00:02"
 PEER_PORT = 40000
 
-# What a test that does not care gets: plain Internet behaviour, no surprises.
+# The defaults of a test's stack: common Internet behaviour.
 DEFAULTS: dict[str, Any] = {
     "address": STACK_ADDRESS,
     "prefix": 24,
@@ -107,15 +104,15 @@ class Event:
 
 
 class Dialogue:
-    """See the module's text. `config` are fields of struct harp_stack_config.
+    """See the module's docstring. `config` are fields of struct harp_stack_config.
 
-    peer_iss: the peer's initial sequence number, absolute. tolerance_ms: how far
-    from `at` a frame may come (timers have a granularity). on_arp: answer the
-    stack's ARP requests for the peer by itself (Ethernet). strict: `send`
-    refuses to go on over frames that nobody expected.
+    peer_iss: the peer's initial sequence number, absolute. tolerance_ms: the
+    allowed distance of a frame from `at` (timers have a granularity). on_arp:
+    answer the stack's ARP requests for the peer automatically (Ethernet). strict:
+    `send` fails while there are unexpected frames.
     """
 
-    who = "harp"  # whose TCP it is; see harp.testing.linux_dialogue
+    who = "harp"  # the TCP under test; see harp.testing.linux_dialogue
 
     def __init__(
         self,
@@ -154,7 +151,7 @@ class Dialogue:
         return self._ns / NS_PER_MS
 
     def run(self, until: float) -> None:
-        """Runs the stack's timers up to `until` (ms); its frames wait to be expected."""
+        """Runs the stack's timers up to `until` (ms). Its frames are queued for `expect`."""
         self._run(round(until * NS_PER_MS), lambda: False)
 
     def after(self, ms: float) -> None:
@@ -171,12 +168,12 @@ class Dialogue:
             self._ns = max(self._ns, deadline - _EPOCH_NS)
             self._settle()
         else:
-            self._fail("the stack's timers fire without end: its deadline does not move on")
+            self._fail("the stack's timers fire without end: its deadline does not advance")
         self._ns = max(self._ns, until)
         self._settle()
 
     def _settle(self) -> None:
-        """Lets the stack do all that is due now."""
+        """Runs the timers that are due now."""
         for _ in range(1000):
             self.stack.advance(_EPOCH_NS + self._ns)
             self._collect()
@@ -188,7 +185,7 @@ class Dialogue:
     # Sockets
 
     def listen(self, port: int = 80, backlog: int = 16) -> Socket:
-        """A listener; the peer's packets go to its port from now on."""
+        """A new listener. The peer's packets go to its port from now on."""
         listener = self.stack.socket()
         listener.bind((self.stack_address, port))
         listener.listen(backlog)
@@ -196,15 +193,15 @@ class Dialogue:
         return listener
 
     def accept(self, listener: Socket) -> Socket:
-        """The connection that waits; fails if none does."""
+        """The next connection of the listener. Fails if none is ready."""
         try:
             connection, _ = listener.accept()
         except BlockingIOError:
-            self._fail("accept: no connection waits")
+            self._fail("accept: no connection is ready")
         return connection
 
     def connect(self, port: int = 80, local_port: int | None = None) -> Socket:
-        """A socket that has begun to connect to the peer's port."""
+        """A new socket that starts to connect to the peer's port."""
         sock = self.stack.socket()
         if local_port is not None:
             sock.bind((self.stack_address, local_port))
@@ -241,9 +238,9 @@ class Dialogue:
         port: int = 80,
         rtt: float = 0,
     ) -> Socket:
-        """The handshake, begun by the peer, each answer after rtt ms; returns the socket.
+        """A handshake that the peer begins; it answers after rtt ms. Returns the socket.
 
-        The listener is closed again.
+        The listener is closed at the end.
         """
         listener = self.listen(port)
         options = self.syn_options(mss, sack, wscale, timestamps)
@@ -266,7 +263,7 @@ class Dialogue:
         rtt: float = 0,
         before: Callable[[Socket], None] | None = None,
     ) -> Socket:
-        """The handshake, begun by the stack, answered after rtt ms.
+        """A handshake that the stack begins; the peer answers after rtt ms. Returns the socket.
 
         `before` may set options on the new socket.
         """
@@ -292,7 +289,7 @@ class Dialogue:
         return (5_000_000 + self._ns // NS_PER_MS) % _MOD
 
     def flow(self, peer_port: int | None = None, stack_port: int | None = None) -> Flow:
-        """The peer's view of a connection; the current one if no ports are named."""
+        """The peer's view of a connection; of the current one without ports."""
         peer_port = self.peer_port if peer_port is None else peer_port
         stack_port = self.stack_port if stack_port is None else stack_port
         if stack_port is None:
@@ -300,16 +297,15 @@ class Dialogue:
         return self.flows.setdefault((peer_port, stack_port), Flow(self.peer_iss))
 
     def forget(self, peer_iss: int | None = None) -> None:
-        """The peer drops what it knows of the current connection, to open it anew."""
+        """Drops the peer's state of the current connection, so that it can open a new one."""
         if peer_iss is not None:
             self.peer_iss = peer_iss
         self.flows.pop((self.peer_port, self.stack_port or 0), None)
 
     def send(self, packet: Packet | bytes, at: float | None = None) -> None:
-        """The peer sends a packet now, or at `at` (ms) after letting the timers run.
+        """The peer sends a packet now, or at `at` (ms) after running the timers.
 
-        A TCP layer gets IP (and Ethernet) around it, an IP or ARP packet
-        Ethernet; bytes go as they are.
+        `send` adds the missing IP and Ethernet headers. Bytes are sent unchanged.
         """
         if at is not None:
             if round(at * NS_PER_MS) < self._ns:
@@ -317,11 +313,11 @@ class Dialogue:
             self.run(at)
         if self.strict and self._queue:
             event = self._queue[0]
-            self._fail(f"the stack sent what nobody expected: {self._line(event)}")
+            self._fail(f"the stack sent an unexpected frame: {self._line(event)}")
         self._input(self.build(packet))
 
     def build(self, packet: Packet | bytes) -> bytes:
-        """The frame that `send` would send."""
+        """The frame that `send` sends for a packet."""
         if isinstance(packet, bytes):
             return packet
         packet = packet.copy()
@@ -384,7 +380,7 @@ class Dialogue:
         self._settle()
 
     def _taken(self) -> list[tuple[int, bytes]]:
-        """What the stack has sent, with its time since the dialogue began."""
+        """The frames that the stack has sent, with their time since the dialogue began, ns."""
         return [(self._ns, frame) for frame in self.stack.take()]
 
     def _collect(self) -> None:
@@ -443,12 +439,12 @@ class Dialogue:
         within: float | None = None,
         length: int | None = None,
     ) -> Packet:
-        """The next frame of the stack must match `packet`; it is returned, numbers relative.
+        """The next frame of the stack must match `packet`. Returns it, with relative numbers.
 
-        at: when it must be sent (ms, within the tolerance); within: it must be
-        sent at most so many ms from now; neither: it must have been sent by
-        now. length: bytes of payload, where only their number matters. The
-        returned packet's `time` is when it was sent, ms.
+        at: it must be sent at this time (ms, within the tolerance). within: it must be sent at
+        most this number of ms from now. Without both, it must have been sent by now. length: the
+        number of payload bytes, whatever they are. The returned packet's `time` is its time of
+        sending, ms.
         """
         self._settle()
         limit = self._ns
@@ -472,7 +468,7 @@ class Dialogue:
         return got
 
     def silence(self, until: float | None = None, during: float | None = None) -> None:
-        """The stack must send nothing until `until` (ms), or during so many ms, or by now."""
+        """The stack must send nothing until `until` (ms), for `during` ms, or by now."""
         if during is not None:
             until = self.now + during
         limit = self._ns if until is None else round(until * NS_PER_MS)
@@ -481,11 +477,11 @@ class Dialogue:
             self._fail(f"expected silence, but the stack sent {self._line(self._queue[0])}")
 
     def settle(self) -> None:
-        """Lets the stack send what it can send at once, after a call on a socket."""
+        """Lets the stack send all that it can send now, after a call on a socket."""
         self._settle()
 
     def drain(self, until: float | None = None) -> list[Packet]:
-        """All frames sent and not yet expected, after running up to `until` (ms)."""
+        """Returns all queued frames, after running up to `until` (ms)."""
         if until is not None:
             self.run(until)
         else:
@@ -499,7 +495,7 @@ class Dialogue:
         return packets
 
     def ignore(self, until: float | None = None) -> None:
-        """Forgets the frames sent so far, after running up to `until` (ms)."""
+        """Discards all queued frames, after running up to `until` (ms)."""
         self.drain(until)
 
     def _relative(self, frame: bytes) -> Packet:
@@ -510,7 +506,7 @@ class Dialogue:
         flow = self.flows.get((tcp.dport, tcp.sport))
         if flow is None:
             return packet
-        # scapy keeps sequence numbers as 32 bits only when it builds a packet.
+        # scapy reduces sequence numbers to 32 bits only when it builds a packet.
         tcp.seq = flow.relative_seq(tcp.seq) if flow.irs is not None else tcp.seq
         if flag_bits(tcp.flags) & 0x10:
             tcp.ack = flow.relative_ack(tcp.ack)
@@ -531,7 +527,7 @@ class Dialogue:
                 packet = Ether(event.frame) if self.ethernet else IP(event.frame)
                 self._peer_relative(packet[TCP])
             return f"{event.ns / NS_PER_MS:12.3f} {arrow} {summary(packet)}"
-        except Exception:  # a malformed frame has no better rendering than its bytes
+        except Exception:  # a malformed frame can only be shown as bytes
             return f"{event.ns / NS_PER_MS:12.3f} {arrow} {event.frame[:64].hex()}"
 
     def _peer_relative(self, tcp: Packet) -> None:
@@ -548,7 +544,7 @@ class Dialogue:
         ]  # fmt: skip
 
     def render(self, last: int = 60) -> str:
-        """The end of the trace as text; `<` is what the stack sent."""
+        """The end of the trace as text; `<` marks the stack's frames."""
         lines = [self._line(event) for event in self.trace[-last:]]
         if len(self.trace) > last:
             lines.insert(0, f"({len(self.trace) - last} earlier frames)")

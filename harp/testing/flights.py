@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shorthands of dialogues: segments by number, what the peer says of them, what was read."""
+"""Helpers for dialogues: segments by number, their acknowledgements, and received data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MSS = 1460
 
 
 def seq(i: int, mss: int = MSS) -> int:
-    """Where segment i begins."""
+    """The relative sequence number of segment i."""
     return 1 + i * mss
 
 
@@ -36,7 +36,7 @@ def dsack(n: int, i: int) -> Packet:
 def stamped(
     packet: Packet, d: Dialogue, n: int, *sacked: tuple[int, int], mss: int = MSS
 ) -> Packet:
-    """ack(n, *sacked), echoing the timestamp that a packet carried."""
+    """ack(n, *sacked) with an echo of the packet's timestamp."""
     answer = ack(n, *sacked, mss=mss)
     echo = ("Timestamp", (d.peer_clock(), option(packet, "Timestamp")[0]))
     answer.options = [("NOP", None), ("NOP", None), echo, *answer.options]
@@ -44,7 +44,7 @@ def stamped(
 
 
 def send_flight(d: Dialogue, sock: Socket, segments: int = 10) -> None:
-    """Sends so many full segments; fails unless all of them go out at once."""
+    """Sends full segments. Fails unless the stack sends all of them at once."""
     sock.send(pattern(0, segments * MSS))
     for i in range(segments):
         d.expect(TCP(seq=seq(i)), length=MSS)
@@ -52,7 +52,7 @@ def send_flight(d: Dialogue, sock: Socket, segments: int = 10) -> None:
 
 
 def resent(packets: Iterable[Packet]) -> list[tuple[float, float, int]]:
-    """(time in ms, segment's number, bytes) of each data segment."""
+    """(time in ms, segment number, bytes) of each data segment."""
     return [
         (round(float(p.time), 3), (p[TCP].seq - 1) / MSS, len(payload(p)))
         for p in packets
@@ -61,7 +61,7 @@ def resent(packets: Iterable[Packet]) -> list[tuple[float, float, int]]:
 
 
 def numbers(packets: Iterable[Packet]) -> list[int]:
-    """Which segments the data segments are."""
+    """The segment numbers of the data segments."""
     return [int(number) for _, number, _ in resent(packets)]
 
 
@@ -72,12 +72,12 @@ def blocks(packet: Packet) -> list[tuple[int, int]]:
 
 
 def timestamp_option(value: int, echo: int = 0) -> list[tuple[str, Any]]:
-    """A timestamp option as senders put it, behind two of no operation."""
+    """A timestamps option after two NOPs, as senders write it."""
     return [("NOP", None), ("NOP", None), ("Timestamp", (value, echo))]
 
 
 def read_all(sock: Socket) -> bytes:
-    """All that can be read now."""
+    """Reads all available data."""
     data = b""
     while True:
         try:

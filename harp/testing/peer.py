@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scripted peer knows of its connections, and what it has received."""
+"""The state of a scripted peer: its connections and its received data."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _MOD = 1 << 32
 
 
 class DialogueError(AssertionError):
-    """The stack did not do what the script says; the message ends with the trace."""
+    """The stack did not follow the script. The message ends with the trace."""
 
 
 @dataclass
 class Flow:
-    """What the peer knows of one connection; numbers relative unless said."""
+    """The peer's state of one connection. Numbers are relative unless noted."""
 
     iss: int  # absolute, the peer's
     irs: int | None = None  # absolute, the stack's; None until it has sent a SYN
@@ -31,25 +31,25 @@ class Flow:
     ts_on: bool = False  # both SYNs did
 
     def relative_seq(self, absolute: int) -> int:
-        """A number in the stack's own sequence space, as small as can be (may be negative)."""
+        """A relative number in the stack's sequence space. It may be negative."""
         return _near(absolute - (self.irs or 0))
 
     def relative_ack(self, absolute: int) -> int:
-        """A number in the peer's sequence space."""
+        """A relative number in the peer's sequence space."""
         return _near(absolute - self.iss)
 
 
 def _near(difference: int) -> int:
     difference %= _MOD
-    # Long transfers run forward; a little below zero is an old duplicate.
+    # A number just below zero is an old duplicate, not the end of a long transfer.
     return difference - _MOD if difference >= _MOD - (1 << 24) else difference
 
 
 class Sink:
-    """A peer's receive queue: takes the stack's segments in any order, and knows what to say.
+    """A peer's receive queue: takes the stack's segments in any order.
 
-    `data` is the stream so far, `ack` the relative number that acknowledges it,
-    `ended` whether the stack's FIN is part of it.
+    `data` is the stream so far, `ack` the relative number that acknowledges it, `ended` whether
+    the stack's FIN is part of it.
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Sink:
         return 1 + len(self.data) + self.ended
 
     def take(self, packets: Iterable[Packet]) -> bool:
-        """Takes segments that drain or expect returned; True if any holds data or a FIN."""
+        """Takes segments from drain or expect. Returns whether any holds data or a FIN."""
         any_data = False
         for packet in packets:
             tcp, piece = packet[TCP], payload(packet)
@@ -83,6 +83,6 @@ class Sink:
                 break
             piece = self._beyond.pop(at)
             if piece[: have - at] != self.data[at : at + len(piece)]:
-                raise DialogueError(f"byte {at} and on were sent again with other content")
+                raise DialogueError(f"bytes from {at} on were sent again with other content")
             self.data += piece[have - at :]
         self.ended = self._fin == len(self.data)

@@ -87,7 +87,7 @@ def pytest_runtest_makereport(
     outcome = yield
     report = outcome.get_result()
     if report.when == "teardown":
-        item.stash[_MADE] = []  # pytest keeps its items; these are large
+        item.stash[_MADE] = []  # pytest keeps the items, and these objects are large
     folder = getattr(item, "funcargs", {}).get("tmp_path")
     if report.when != "call" or not report.failed or folder is None:
         return

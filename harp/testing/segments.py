@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a segment says, as a line of text, and how it differs from what was expected."""
+"""Formats segments as text, and compares them with the expected ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def flag_bits(flags: Any) -> int:
 
 
 def payload(packet: Packet) -> bytes:
-    """The TCP payload by the IP header's length, free of link padding."""
+    """The TCP payload by the IP header's length, without link padding."""
     ip, tcp = packet[IP], packet[TCP]
     data = bytes(tcp.payload)
     size: int = ip.len - ip.ihl * 4 - tcp.dataofs * 4
@@ -32,7 +32,7 @@ def option(packet: Packet, name: str) -> Any:
 
 
 def timestamp(options: bytes) -> tuple[int, int] | None:
-    """TSval and TSecr among the bytes of a header's options; None if there are none."""
+    """TSval and TSecr of a header's option bytes; None without a timestamps option."""
     at = 0
     while at < len(options) and options[at] != 0:
         if options[at] == 1:
@@ -46,7 +46,7 @@ def timestamp(options: bytes) -> tuple[int, int] | None:
 
 
 def mismatch(want: Packet, got: Packet, length: int | None) -> str | None:
-    """What differs, or None."""
+    """The first difference, or None."""
     layer: Packet = want
     while not isinstance(layer, (NoPayload, Raw)):
         kind = type(layer)
@@ -100,7 +100,7 @@ def _compare_options(want: Iterable[Any], got: Iterable[Any]) -> str | None:
 
 
 def describe(packet: Packet, length: int | None) -> str:
-    """The fields that a packet was given, layer by layer."""
+    """The explicitly set fields of a packet as text, layer by layer."""
     text = []
     layer: Packet = packet
     while not isinstance(layer, NoPayload):
@@ -124,7 +124,7 @@ def _excerpt(data: bytes) -> str:
 
 
 def summary(packet: Packet) -> str:
-    """One line in the manner of tcpdump."""
+    """One line in tcpdump's style."""
     if TCP not in packet:
         return str(packet.summary())
     ip, tcp = packet[IP], packet[TCP]

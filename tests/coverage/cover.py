@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/test --coverage: how much of the C the tests reach, and what they do not."""
+"""tools/test --coverage: measures how much of the C code the tests cover, and lists the rest."""
 
 from __future__ import annotations
 
@@ -18,37 +18,36 @@ from pathlib import Path
 import click
 from report import BOUNDS, ROOT, CoverageError, exclusions, failures, read, table
 
-PASS_S = 1200  # a run that hangs must still report
+PASS_S = 1200  # a hanging run is ended and reported
 GCOVR_S = 600
 SUMMARY = re.compile(r"^=+ (.*) in [0-9.]+s.* =+$", re.MULTILINE)
 FAILED = re.compile(r"^(?:FAILED|ERROR) .*$", re.MULTILINE)
 
-# The objects whose figures count; the same objects of the stack are in every program.
+# The objects that count. Every program has the same objects of the stack.
 OBJECTS = ("harp/stack/libharp_stack.a.p", "harp/engine", "plugin/libnccl-net.so.p",
            "tests/plugin/crc_check.p")  # fmt: skip
-# assert() has a branch that nobody may take.
+# assert() has a branch that must never be taken.
 ASSERTS = r".*\bassert\("
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One run of pytest beside the other: two cores are there. What is given in the environment
-    already is left as it is."""
+    """One run of pytest; passes run in parallel. The environment overrides its variables."""
 
     name: str
     arguments: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
 
 
-# Each version of the interface shares its lines with one of these; what can be reached over
-# loopback is the kernel's plugin, whose figures do not count.
+# Each version of the interface shares its lines with one of these. Loopback only reaches the
+# reference plugin, which does not count.
 FEW = {
     "HARP_TEST_APIS": "4,7,10,12",
     "HARP_TEST_TRANSPORTS": "wire,flows,packet,ethdev",
     "HARP_TEST_GENTLY": "1",
 }
-# test_outsider links the archive to a program of its own, without what counts; under memcheck
-# nothing is reached that is not reached without.
+# test_outsider links the archive to another program, without coverage counters. memcheck covers
+# nothing more than other runs.
 PASSES = (
     Pass("stack and engine", ("tests/stack", "tests/dialogues", "tests/model", "tests/engine",
                               "--ignore=tests/stack/test_stack_library.py")),
@@ -71,13 +70,13 @@ class Outcome:
 
 
 class Runner:
-    """Runs programs in process groups of their own, and leaves none behind."""
+    """Runs programs, each in its own process group, and leaves none behind."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[str]] = set()
 
     def run(self, command: Sequence[str], bound_s: float, **more: str) -> tuple[int, str]:
-        """Exit status and output; a status below zero if it ran past bound_s."""
+        """Returns the exit status and the output. The status is negative after bound_s seconds."""
         process = subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, **more}, text=True, errors="replace",
             start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -93,7 +92,7 @@ class Runner:
         return process.returncode, output
 
     def stop(self) -> None:
-        """pytest cleans up by SIGINT: namespaces, and processes in them."""
+        """Sends SIGINT: pytest then removes its namespaces and their processes."""
         for process in tuple(self._running):
             process.send_signal(signal.SIGINT)
 
@@ -109,7 +108,7 @@ def stopped_by_signals(runner: Runner) -> Iterator[None]:
 
 
 def forget(build: Path, all_of_it: bool) -> None:
-    """What earlier runs reached; or only that of objects which have been compiled since."""
+    """Removes the counts of earlier runs: all of them, or only those of recompiled objects."""
     for data in build.rglob("*.gcda"):
         notes = data.with_suffix(".gcno")
         if all_of_it or not notes.exists() or data.stat().st_mtime < notes.stat().st_mtime:
@@ -128,12 +127,12 @@ def run_tests(runner: Runner, build: Path, one: Pass) -> Outcome:
 
 
 def ask_gcovr(runner: Runner, build: Path) -> Path:
-    """Its report, as JSON. CoverageError: it makes none."""
+    """Runs gcovr. Returns the path of its JSON report. Raises CoverageError if it makes none."""
     report = build / "reached.json"
     command = [
         str(Path(sys.executable).parent / "gcovr"), "--root", str(ROOT),
         "--object-directory", str(build), "-j", "2", "--json", str(report),
-        # The compiler's own branches are on lines without code.
+        # Branches added by the compiler are on lines without code.
         "--exclude-unreachable-branches", "--exclude-branches-by-pattern", ASSERTS,
         # One line of plugin/nccl/shim.h is another function in each version.
         "--merge-mode-functions=separate",
@@ -149,16 +148,16 @@ def ask_gcovr(runner: Runner, build: Path) -> Path:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"],
                                  "ignore_unknown_options": True})  # fmt: skip
-@click.option("--report", "only_report", is_flag=True, help="Run no tests: what earlier runs left.")
-@click.option("--branches", is_flag=True, help="Name the branches never taken, too.")
+@click.option("--report", "only_report", is_flag=True, help="Run no tests; report earlier runs.")
+@click.option("--branches", is_flag=True, help="Also list the branches never taken.")
 @click.option("--build", type=click.Path(path_type=Path, exists=True, file_okay=False),
               default=ROOT / "build-coverage", help="A build with b_coverage=true.")  # fmt: skip
 @click.argument("tests", nargs=-1, metavar="[PYTEST ARGUMENT]...")
 def main(only_report: bool, branches: bool, build: Path, tests: tuple[str, ...]) -> None:
-    """Run what reaches the stack, the engine and the plugin, print how much of each was reached
-    and where the rest is. Named tests alone add to what earlier runs reached.
+    """Run the tests of the stack, the engine and the plugin; print the coverage of each, and the
+    code that was not covered. Named tests add to the counts of earlier runs.
 
-    Exit: 0 all bounds are kept, 1 one is not, or a test failed, 2 wrong usage, 130 interrupted.
+    Exit: 0 all bounds are met, 1 one is not, or a test failed, 2 wrong usage, 130 interrupted.
     """
     build = build.resolve()
     forget(build, all_of_it=not (tests or only_report))
@@ -187,7 +186,7 @@ def main(only_report: bool, branches: bool, build: Path, tests: tuple[str, ...])
     for outcome in bad:
         click.echo("\n".join(FAILED.findall(outcome.output)) or outcome.output[-4000:])
     wanting = failures(areas)
-    click.echo("\n".join(wanting) or "all bounds are kept")
+    click.echo("\n".join(wanting) or "all bounds are met")
     sys.exit(1 if wanting or bad else 0)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests reach of the C: gcovr's figures, area by area, against their bounds."""
+"""The coverage of the C code: gcovr's figures for each area, against their bounds."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ MARKER = re.compile(r"GCOVR_EXCL_(?:BR_)?(?:LINE|START)\b:?[ \t]*(.*?)[ \t]*(?:\
 
 
 class CoverageError(Exception):
-    """Something is not as it has to be for figures; the message is for people."""
+    """The coverage cannot be measured. The message says why."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Least percentages; None: any."""
+    """The least percentages; None: no bound."""
 
     lines: int
     branches: Optional[int] = None
 
 
-# An area is a folder with all below it.
+# An area is a folder with its subfolders.
 BOUNDS: Mapping[str, Bound] = {
     "harp/stack": Bound(95, 85),
     "harp/engine": Bound(90),
@@ -44,7 +44,8 @@ class Tally:
         self.total += 1
 
     def below(self, percent: int) -> bool:
-        """Of nothing, nothing is enough: then no code was found. Never by a rounded figure."""
+        """Whether the figure is below a percentage, without rounding. An area without code is below
+        any."""
         return self.total == 0 or self.reached * 100 < percent * self.total
 
     def __str__(self) -> str:
@@ -56,7 +57,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Gap:
-    """Lines of a function that nothing ran, with none between them that ran."""
+    """Consecutive lines of a function that were not executed."""
 
     file: str
     first: int
@@ -70,7 +71,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Untaken:
-    """A line some of whose branches were never taken, though it ran."""
+    """An executed line with branches that were never taken."""
 
     file: str
     line: int
@@ -91,7 +92,7 @@ class Area:
 
 @dataclass
 class _Line:
-    """What gcovr says of a line, once for each function that has it."""
+    """A line's counts, summed over the functions that contain it."""
 
     function: str
     count: int = 0
@@ -99,8 +100,8 @@ class _Line:
 
 
 def _lines(listed: Iterable[Mapping[str, Any]]) -> dict[int, _Line]:
-    """A line of a header, or below a macro, is several functions': it was reached in one of them,
-    and so was each of its branches."""
+    """The lines by number. A line of a header or macro may be in several functions. It counts as
+    covered if one of them covers it; the same holds for its branches."""
     found: dict[int, _Line] = {}
     for entry in listed:
         if entry.get("gcovr/excluded") or entry.get("gcovr/noncode"):
@@ -137,7 +138,7 @@ def _add(area: Area, file: str, lines: Mapping[int, _Line]) -> None:
 
 
 def read(report: Path) -> dict[str, Area]:
-    """Of a report in gcovr's JSON. CoverageError: it is no such thing."""
+    """Reads a JSON report of gcovr. Raises CoverageError for another file."""
     try:
         files = json.loads(report.read_text())["files"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -161,7 +162,7 @@ def table(areas: Mapping[str, Area]) -> str:
 
 
 def failures(areas: Mapping[str, Area]) -> list[str]:
-    """A sentence for each figure below its bound; none: all is well."""
+    """A sentence for each figure below its bound."""
     found = []
     for name, bound in BOUNDS.items():
         area = areas[name]
@@ -173,7 +174,7 @@ def failures(areas: Mapping[str, Area]) -> list[str]:
 
 
 def exclusions(root: Path = ROOT) -> dict[str, str]:
-    """Each marker in the source by which lines are left out, and the reason that it gives."""
+    """The exclusion markers in the source, with their reasons."""
     found = {}
     for area in BOUNDS:
         for path in sorted([*(root / area).glob("*.c"), *(root / area).glob("*.h")]):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arithmetic of tools/test --coverage: what is below a bound is seen and named."""
+"""The arithmetic of tools/test --coverage: figures below a bound are detected and named."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ def line(number: int, count: int, *branches: int, function: str = "f", **more: b
 
 
 def lines_of(reached: int, total: int, taken: int = 100) -> list[Any]:
-    """`total` lines, `reached` of which ran; the first has a hundred branches."""
+    """`total` lines, `reached` of them executed; the first has a hundred branches."""
     first = [1] * taken + [0] * (100 - taken)
     return [line(1, 1, *first), *(line(i + 2, int(i + 1 < reached)) for i in range(total - 1))]
 
 
 def report(folder: Path, **files: list[Any]) -> Path:
-    """gcovr's report of these lines: of files x.c of all areas, by their names' last words."""
+    """A gcovr report of a file x.c in each area. `files` has the lines of areas by the last part of
+    their names; other areas are fully covered."""
     listed = {f"{area}/x.c": lines_of(100, 100) for area in BOUNDS}
     for name, lines in files.items():
         listed[next(path for path in listed if path.split("/")[-2] == name)] = lines
@@ -96,7 +97,7 @@ def test_uncovered_lines_and_branches_are_named(tmp_path: Path) -> None:
 
 
 def test_line_in_several_functions_counts_once(tmp_path: Path) -> None:
-    """Reached in one of them it is reached, and its branches, too."""
+    """A line covered in one function is covered; the same holds for its branches."""
     lines = [line(3, 0, 0, 0, function="v4"), line(3, 2, 2, 0, function="v5"),
              line(3, 1, 0, 1, function="v6"), line(4, 0)]  # fmt: skip
     area = read(report(tmp_path, plugin=lines))["plugin"]

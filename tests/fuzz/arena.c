@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An arena whose content and sanitizer shadow are saved and restored. Each input so finds a live
+ * An arena whose content and sanitizer shadow are saved and restored. So each input finds a live
  * connection for the cost of a copy. The linker redirects malloc and similar calls here (--wrap).
  */
 #include <errno.h>

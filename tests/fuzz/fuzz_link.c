@@ -1,26 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Links: what an application asks of the plugin, and what a host says that has a
- * sound TCP and means no good: unauthenticated peers, greetings, keys, fences, chunks that
- * contradict each other, on any flow and in any order, and ends in the middle. An
- * input finds a link that comes in (line 0; remotes 0 and 1 are its flows) and one
- * that goes out (line 1; remotes 2 and 3).
+ * Fuzzes links: the application's calls of the plugin, and an attacking peer with correct TCP. The
+ * peer sends hellos, proofs, epochs and contradictory chunks, on any flow and in any order, also
+ * without authentication, and closes at any point. An input finds an incoming link (line 0; remotes
+ * 0 and 1 are its flows) and an outgoing one (line 1; remotes 2 and 3).
  *
- * Whatever is said: a receive that is done holds the message, and no byte beyond it is
- * touched; nothing is done twice; buffers are neither read nor written when they are
- * the application's again; with the peer gone each request ends, with all links closed
- * no memory is left.
+ * These conditions always hold: a completed receive holds the message, and no byte after it is
+ * changed. No request completes twice. The plugin does not access buffers that the application has
+ * back. Without the peer every request ends. With all links closed no memory remains.
  */
+#include <string.h>
+
+#include "harp/stack/pool.h"
+#include "harp/stack/stack_state.h"
 #include "tests/fuzz/link_scene.h"
 
 enum {
   BUFFER_MAX = 8192,
-  TALK_MAX = LINK_REQUESTS + 8, /* messages, */
-  TALK_LENGTH = 16,             /* and bytes of each */
-  LINKS_MEMORY = 2 << 20,       /* bytes that links, flows and frames may take */
-  MEMORY_FOR_THE_END = 2 << 20, /* bytes; links are closed by calls, which take some */
-  GONE_S = 60,                  /* until a request on a link without a peer has ended */
-  REST_S = 600,                 /* until the last connection is forgotten */
+  TALK_MAX = LINK_REQUESTS + 8, /* most messages of a talk, */
+  TALK_LENGTH = 16,             /* and their bytes */
+  LINKS_MEMORY = 2 << 20,       /* bytes that links, flows and frames may use */
+  MEMORY_FOR_THE_END = 2 << 20, /* bytes; closing links needs memory too */
+  GONE_S = 60,                  /* until a request on a link without a peer ends */
+  REST_S = 600,                 /* until the last connection is released */
 };
 
 enum operation {
@@ -45,23 +47,23 @@ enum operation {
   STEP_CLOSE_LISTENER,
   STEP_SETTINGS,
   STEP_REFUSE,
-  STEP_TALK, /* whole messages, one after the other */
+  STEP_TALK, /* whole messages, one after another */
   STEP_KINDS
 };
 
 struct scene *scene;
 
-static size_t memory_at_rest; /* the process with no link and no listener */
+static size_t memory_at_rest; /* of a process without link and listener */
 
 /* --- One step --- */
 
-/* enum remote_choice: the target's number leaves four bits. */
+/* Returns enum remote_choice from four bits of the target's number. */
 static unsigned pushed_how(const struct step *step)
 {
   return step->target >> 5 | (step->target & 16 ? REMOTE_UNACKED : 0);
 }
 
-/* Small messages, as many as wear out all places of a link and more. */
+/* Sends small messages, enough to reuse all slots of a link. */
 static void talk(struct remote *remote, struct line *line, const struct step *step)
 {
   struct step chunk = *step;
@@ -82,7 +84,7 @@ static void push(struct remote *remote, const struct step *step)
               pushed_how(step));
 }
 
-/* Of the application's, and of the two hosts' surroundings. */
+/* Steps of the application and of the hosts' environment. */
 static void ask(const struct step *step)
 {
   struct line *line = &scene->lines[step->target % LINES];
@@ -139,12 +141,12 @@ static void run(const struct step *step)
   host_poll();
 }
 
-/* --- What holds after every step --- */
+/* --- Checks after every step --- */
 
 static void check_line(const struct line *line)
 {
   if (!line->link || atomic_load(&line->link->error)) {
-    return; /* then its requests end when they are asked about */
+    return; /* its requests end at their next test */
   }
   for (int i = 0; i < LINK_REQUESTS; i++) {
     bool in_use = atomic_load(&line->link->requests[i].state) != REQUEST_FREE;
@@ -160,7 +162,7 @@ static void check(void)
   FUZZ_EXPECT(arena_held() <= memory_at_rest + scene->lent + LINKS_MEMORY);
 }
 
-/* --- The beginning and the end --- */
+/* --- Start and end --- */
 
 static void greeted(struct remote *remote, const struct step *step)
 {
@@ -171,7 +173,7 @@ static void greeted(struct remote *remote, const struct step *step)
   host_poll();
 }
 
-/* What a process writes and nobody reads back. */
+/* Memory that a process only writes. */
 static void skip_scratch(void)
 {
   const struct harp_statfile *file = &scene->host->transport->engine->statfile;
@@ -239,7 +241,7 @@ static void one_step(const void *bytes)
   check();
 }
 
-/* With the peer gone, every request ends, and so do attempts to connect. */
+/* Without the peer every request ends, and every connect. */
 static void end_requests(void)
 {
   uint64_t limit = scene->host->now + GONE_S * NS_PER_S;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The application of the fuzzer of links: what it asks of the plugin, and what must hold then. */
+/* The application of the link fuzzer: its calls of the plugin, and checks of the results. */
+#include <string.h>
+
 #include "tests/fuzz/link_scene.h"
 
 static void take_back(struct line *line, struct post *post)
@@ -92,7 +94,7 @@ void close_line(struct line *line)
   }
   net_close(line->link);
   for (int i = 0; i < LINK_REQUESTS; i++) {
-    line->posts[i].region = NULL; /* with the link */
+    line->posts[i].region = NULL; /* the link has dropped it */
     if (line->posts[i].data) {
       take_back(line, &line->posts[i]);
     }
@@ -153,7 +155,7 @@ void lose_memory(struct line *line, uint32_t which)
 {
   struct post *post = &line->posts[which % LINK_REQUESTS];
   if (post->data && post->region) {
-    take_back(line, post); /* the request is still to end */
+    take_back(line, post); /* the request must still end */
   }
 }
 

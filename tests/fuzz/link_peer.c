@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The peer of the fuzzer of links: the greetings, proofs and chunks that it says. */
+/* The peer of the link fuzzer: sends hellos, welcomes, proofs and chunks. */
+#include "harp/stack/bytes.h"
 #include "tests/fuzz/link_scene.h"
 
 struct conversation *conversation(uint64_t link)
@@ -11,7 +12,7 @@ struct conversation *conversation(uint64_t link)
   return one;
 }
 
-/* --- Greetings --- */
+/* --- Hellos and welcomes --- */
 
 const struct proof_key *key(void) { return &scene->host->transport->key; }
 
@@ -41,9 +42,9 @@ static void prove(struct remote *remote, const struct step *step, enum proof_sid
   }
 }
 
-/* A flow gets a new connection, which goes on where the old one was. Nobody knows where that is
- * if it is forgotten; and what was said over one that is not welcome, or has been left, does not
- * count, or counts twice. */
+/* Replaces a flow's connection and continues where the old one was. The content is unknown if
+ * the old connection is gone. It is also unknown if the old one was not welcomed or was already
+ * replaced. */
 static void go_on(struct remote *remote)
 {
   struct remote *old = NULL;
@@ -133,7 +134,7 @@ static void say_welcome(struct remote *remote, const struct step *step)
     remote_reads(remote, &hello, welcome.received);
   }
   if (remote->greeted > 0 && remote->heard == HELLO_SIZE) {
-    remote_give_up(remote); /* a second hello may be on its way, or not */
+    remote_give_up(remote); /* a second hello may be on its way */
   }
   say_greeting(remote, step, bytes, WELCOME_SIZE);
 }
@@ -207,7 +208,7 @@ void say_chunk(struct remote *remote, const struct step *step)
   say_payload(remote, step->choice & HEADER_ALONE ? 0 : REMOTE_STREAM);
   if (step->choice & (ODD_MESSAGE | ODD_OFFSET | ODD_LENGTH)) {
     said->odd = true;
-    return; /* the next one goes on where this one does not */
+    return; /* the next chunk does not continue this one */
   }
   if (step->choice & WRONG_SUM && chunk.flags & CHUNK_TRAILER && !said->odd) {
     said->spoiled = chunk.message + 1;

@@ -53,7 +53,7 @@ class Capture:
         self.process.terminate()
         _, said = self.process.communicate(timeout=30)
         counts = re.search(r"received/dropped on interface .*: (\d+)/(\d+)", said)
-        assert counts, f"dumpcap does not say what it lost: {said}"
+        assert counts, f"dumpcap does not report its losses: {said}"
         self.frames, self.lost = int(counts[1]), int(counts[2])
 
     def findings(self) -> Counter[str]:

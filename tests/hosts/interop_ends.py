@@ -30,14 +30,14 @@ from harp.testing.wire import pattern
 KB = 1000
 PORT = 4000
 TCP_WINDOW_CLAMP = 10
-BEHIND = 1 << 24  # where the stream back begins in the pattern: no byte stands for another
+BEHIND = 1 << 24  # the pattern offset of the stream back: the two streams differ
 
 
 @dataclass(frozen=True)
 class Case:
-    """One combination. stack: HARP's configuration; sysctls, clamp, buffer and mss: the kernel's
-    (its least and largest window, its receive buffer, its MSS); harp_mss: HARP's;
-    every: of this many packets with data one is lost; slow: readers that let the window close."""
+    """One combination. stack: HARP's configuration. sysctls, clamp, buffer and mss: the kernel's
+    sysctls, window clamp, receive buffer and MSS. harp_mss: HARP's MSS. every: one of this many
+    data packets is lost. slow: readers that let the window close."""
 
     name: str
     harp_connects: bool = True
@@ -69,7 +69,7 @@ class Case:
 
 @dataclass
 class Ends:
-    """A connection's sockets; the listener stays, and takes more."""
+    """The sockets of a connection. The listener stays open for more."""
 
     wire: TunWire
     harp: AnySocket
@@ -83,7 +83,7 @@ class Ends:
 
 
 def make_ends(wire: TunWire, case: Case) -> tuple[AnySocket, AnySocket]:
-    """A socket of HARP's and one of the kernel's, as the case wants them."""
+    """A socket of HARP and one of the kernel, with the case's settings."""
     harp, linux = wire.stack.socket(), wire.kernel.socket()
     linux.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     for number, option, value in (
@@ -129,7 +129,7 @@ def connected(wire: TunWire, case: Case) -> Ends:
 
 
 def more(wire: TunWire, connecting: AnySocket, listener: AnySocket) -> Ends:
-    """Connects; the listener takes it."""
+    """Connects to the listener, which accepts."""
     connect(connecting, listener)
     accepted: list[AnySocket] = []
 
@@ -145,7 +145,7 @@ def more(wire: TunWire, connecting: AnySocket, listener: AnySocket) -> Ends:
 
 
 class Stream:
-    """Bytes of the pattern one way, all verified. shuts: then the sender closes its side."""
+    """A verified stream of the pattern in one direction. shuts: the sender closes at the end."""
 
     def __init__(self, sender: AnySocket, receiver: AnySocket, size: int, start: int,
                  slow: bool = False, shuts: bool = True) -> None:  # fmt: skip
@@ -157,7 +157,7 @@ class Stream:
         self._turns = itertools.count()
 
     def step(self) -> bool:
-        """One turn of both ends; whether it is over."""
+        """One step of both ends. Returns whether the stream is complete."""
         with suppress(BlockingIOError):
             self._send()
         if not (self.slow and next(self._turns) % 4):
@@ -174,21 +174,21 @@ class Stream:
             self._shut = True
 
     def _receive(self) -> None:
-        """All that is there; a slow reader takes little."""
+        """Receives all available data; a slow reader receives little at a time."""
         while not self._ended:
             data = self.receiver.recv(500 if self.slow else 1 << 16)
             right = pattern(self.start + self.received, len(data))
-            assert data == right, f"wrong bytes behind {self.received}"
+            assert data == right, f"wrong bytes after {self.received}"
             self.received += len(data)
             self._ended = not data
             if self.slow:
                 break
         assert self.received <= self.size
-        assert self.received == self.size or not self._ended, f"only {self.received} came"
+        assert self.received == self.size or not self._ended, f"only {self.received} bytes arrived"
 
 
 def converse(ends: Ends, case: Case) -> None:
-    """Both ways at once, to the end of each."""
+    """Runs streams in both directions at once, to their ends."""
     streams = [
         Stream(ends.harp, ends.linux, case.size, 0, case.slow),
         Stream(ends.linux, ends.harp, case.size, BEHIND, case.slow),
@@ -198,7 +198,7 @@ def converse(ends: Ends, case: Case) -> None:
 
 @pytest.fixture
 def case() -> Case:
-    """What a test without a case of its own gets."""
+    """The default case."""
     return Case("plain", stack={"window_scale": 7, "timestamps": 1, "rcvbuf": 1 << 18})
 
 
@@ -209,7 +209,7 @@ def wire(case: Case) -> Iterator[TunWire]:
 
 
 def received(wire: TunWire, end: AnySocket) -> bytes:
-    """All that comes, to the end."""
+    """Receives up to the end of the stream."""
     parts: list[bytes] = []
 
     def ended() -> bool:

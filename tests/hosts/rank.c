@@ -11,8 +11,8 @@
  *   listen                       ok LISTENER HANDLE
  *   connect HANDLE MS            ok COMM
  *   accept LISTENER MS           ok COMM
- *   send COMM COUNT SIZE MS       COUNT messages of SIZE bytes, in a window of eight;
- *   receive COMM COUNT SIZE MS    "wrong MESSAGE" if bytes differ
+ *   send COMM COUNT SIZE MS      COUNT messages of SIZE bytes, in a window of eight;
+ *   receive COMM COUNT SIZE MS   "wrong MESSAGE" if bytes differ
  *   close COMM                   ok MS
  *   unlisten LISTENER
  *   fork LISTENER COMM           the codes of the calls in a child that inherited both
@@ -20,8 +20,7 @@
  *   finalize
  *   unload                       after the last finalize
  *   load                         as at the start
- *   drop USER                    changes the user of all threads and drops all capabilities for
- * good
+ *   drop USER                    changes the user of all threads and drops all capabilities
  *   exit                         like a return from main: exit handlers run
  *   leave                        _exit: no exit handler runs
  *

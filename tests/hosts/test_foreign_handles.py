@@ -20,7 +20,7 @@ from ranks import REMOTE_ERROR, SYSTEM_ERROR, Failed, Link, Rank, connect, packe
 from tools.hosts.lab import Host, Lab
 
 TIMEOUT_MS = 1500
-SLACK_MS = 500  # for a busy machine
+SLACK_MS = 1200  # for a busy machine; a second try would end after another TIMEOUT_MS
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_random_bytes_are_refused_as_handle(rank: Rank, peer: Rank) -> None:
     magic = bytes.fromhex(peer.listen()[1])[:2]
     handles = [draw.randbytes(128) for _ in range(8)] + [magic + draw.randbytes(126), bytes(128)]
     for handle in handles:
-        assert handle[:2] not in (b"\x02\0", b"\x0a\0"), "one that looks like a socket's, by chance"
+        assert handle[:2] not in (b"\x02\0", b"\x0a\0"), "a random handle looks like a socket's"
         code, warning = refused(rank, handle.hex())
         assert code == SYSTEM_ERROR
         start = handle[:4].hex(" ")

@@ -23,7 +23,7 @@ from ranks import (
 
 from tools.hosts.lab import Lab
 
-CHILD_S = 4.0  # the lifetime of an idle child
+CHILD_S = 12.0  # the lifetime of an idle child
 NOTICED_MS = 2500  # far less than CHILD_S and than timeout_ms
 
 
@@ -101,7 +101,7 @@ def _is_succeeded(ranks: list[Rank]) -> None:
     ranks[0].signal(9)
     ranks[0].process.wait(5)
     # A new child needs a moment to close the descriptors that it inherited.
-    wait_until(lambda: ranks[0].site.published() == [], 2, "its counters outlive it")
+    wait_until(lambda: ranks[0].site.published() == [], CHILD_S / 2, "its counters outlive it")
     with Rank(ranks[0].site, ranks[0].api) as successor:
         successor.init()
         assert time.monotonic() - died < CHILD_S / 2

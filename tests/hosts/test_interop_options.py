@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HARP's TCP and Linux's agree on every option, and on how a connection begins and ends.
+"""HARP's TCP and Linux's agree on every option, and on the begin and end of a connection.
 
-HARP's stack is in this process, the kernel at the other end of a TUN device: what is on the wire
-is seen here, lost here, and held back until both sides are where a test wants them. Bytes are
-verified in both directions. A sample of the combinations by default, all with HARP_TEST_FULL=1.
+HARP's stack is in this process, the kernel at the other end of a TUN device. The tests observe,
+drop and hold back packets to bring both sides into a state. Bytes are verified in both directions.
+A sample of the combinations runs by default, all with HARP_TEST_FULL=1.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a namespace needs roo
 
 
 def window_scales() -> Iterator[Case]:
-    """Each side's from 0 to 14, HARP's upwards while the kernel's goes down."""
+    """Scales from 0 to 14: HARP's rises while the kernel's falls."""
     for scale, connects in itertools.product(range(15), (True, False)):
         clamp = 1 << (15 + 14 - scale)
         yield Case(
@@ -67,7 +67,7 @@ def window_scales() -> Iterator[Case]:
 
 
 def options_on_and_off() -> Iterator[Case]:
-    """Timestamps and SACK, on either side, while every thirtieth packet with data is lost."""
+    """Timestamps and SACK on or off at either side, while every thirtieth data packet is lost."""
     for ts, their_ts, sack, their_sack, connects in itertools.product((1, 0), repeat=5):
         yield Case(
             f"timestamps {ts} and {their_ts}, SACK {sack} and {their_sack}, "
@@ -121,7 +121,7 @@ CASES = [*window_scales(), *options_on_and_off(), *tiny_buffers(), *segment_size
 
 @dataclass(frozen=True)
 class Agreed:
-    """What is to come of a case. mss: of what either side announces, HARP first."""
+    """The expected negotiation of a case. mss: announced by either side, HARP first."""
 
     options: int
     scales: tuple[int, int]
@@ -137,14 +137,14 @@ class Agreed:
             options |= TIMESTAMPS
         if ours["sack"] and theirs.get("tcp_sack", 1):
             options |= SACK
-        # The kernel offers what its largest window needs.
+        # The kernel offers the scale that its largest window needs.
         scales = (ours["window_scale"], case.clamp.bit_length() - 16 if case.clamp else -1)
         announced = (case.harp_mss or case.mtu - HEADERS, case.mss or case.mtu - HEADERS)
         return cls(options, scales if options & WINDOW_SCALE else (0, 0), announced)
 
     @property
     def payload(self) -> int:
-        """Of the largest segment."""
+        """The payload of the largest segment."""
         return min(self.mss) - (TIMESTAMP_OPTION if self.options & TIMESTAMPS else 0)
 
 
@@ -158,7 +158,7 @@ def check_info(ends: Ends, agreed: Agreed) -> None:
 
 
 def check_answer(wire: TunWire) -> None:
-    """A SYN's answer has no option that the SYN had not."""
+    """Checks that the SYN-ACK has only options of the SYN."""
     syns = [one for _, raw in wire.seen if "S" in (one := IP(raw)[TCP]).flags]
     names = [{name for name, _ in one.options} - {"NOP", "EOL"} for one in syns]
     assert names[-1] <= names[0]
@@ -176,8 +176,8 @@ def check_segments(wire: TunWire, case: Case, agreed: Agreed) -> None:
 
 @pytest.mark.parametrize("case", [one for one in CASES if FULL or one.in_sample], ids=str)
 def test_negotiated_options_match_on_both_sides(wire: TunWire, case: Case) -> None:
-    """TCP_INFO says it on either side, segments are as large as both allow and no larger, and all
-    bytes are right, both ways at once."""
+    """TCP_INFO matches on either side, segments are exactly as large as both allow, and all bytes
+    are right in both directions at once."""
     agreed, ends = Agreed.of(case), connected(wire, case)
     check_answer(wire)
     check_info(ends, agreed)
@@ -188,11 +188,11 @@ def test_negotiated_options_match_on_both_sides(wire: TunWire, case: Case) -> No
     ends.close()
 
 
-# -- how a connection begins and ends
+# -- begin and end of a connection
 
 
 def test_urgent_data_stays_in_the_stream(wire: TunWire, case: Case) -> None:
-    """HARP takes it in line (RFC 6093), wherever it stands; no byte is lost or comes twice."""
+    """HARP receives it in line (RFC 6093), at any place. No byte is lost or duplicated."""
     ends = connected(wire, case)
     sent = b""
     for number in range(20):
@@ -212,7 +212,7 @@ ROLES = pytest.mark.parametrize("harp_first", [True, False], ids=["harp", "linux
 
 @ROLES
 def test_half_close_keeps_other_direction_open(wire: TunWire, case: Case, harp_first: bool) -> None:
-    """One side has said all it had to; the other goes on for long."""
+    """One side closes its direction; the other continues to send."""
     ends = connected(wire, case)
     first, second = (ends.harp, ends.linux) if harp_first else (ends.linux, ends.harp)
     early, late = Stream(first, second, 100, 0), Stream(second, first, 500 * KB, BEHIND)
@@ -221,12 +221,12 @@ def test_half_close_keeps_other_direction_open(wire: TunWire, case: Case, harp_f
     assert state_of(second) == "CLOSE_WAIT"
     wire.run(late.step)
     wire.run(lambda: state_of(second) == "CLOSE")
-    assert state_of(first) in ("TIME_WAIT", "CLOSE")  # the kernel's TIME-WAIT is no socket's
+    assert state_of(first) in ("TIME_WAIT", "CLOSE")  # the kernel's TIME-WAIT has no socket
     ends.close()
 
 
 def test_simultaneous_open(wire: TunWire, case: Case) -> None:
-    """Both connect, and the SYNs cross (RFC 9293, 3.5): one connection, of both."""
+    """Both sides connect, and the SYNs cross (RFC 9293, 3.5): there is one connection."""
     harp, linux = make_ends(wire, case)
     for end in (harp, linux):
         end.bind((address_of(end), PORT))
@@ -257,6 +257,6 @@ def test_simultaneous_close_reaches_time_wait(wire: TunWire, case: Case) -> None
     for way in (True, False):
         wire.hold(way, False)
     wire.run(lambda: state_of(ends.harp) == "TIME_WAIT")
-    wire.run(lambda: state_of(ends.linux) == "CLOSE")  # what the kernel says of TIME-WAIT
+    wire.run(lambda: state_of(ends.linux) == "CLOSE")  # the kernel reports this state for TIME-WAIT
     assert received(wire, ends.harp) == received(wire, ends.linux) == b""
     ends.close()

@@ -35,7 +35,8 @@ def error_of(end: AnySocket) -> int:
 
 @dataclass
 class Meeting:
-    """The side that is to be reset, and the one that resets it. `out`: the way from the first."""
+    """The side that gets the reset, and the side that sends it. `out`: the direction from the
+    first."""
 
     wire: TunWire
     victim: AnySocket
@@ -54,7 +55,7 @@ def into_established(m: Meeting) -> None:
 
 
 def into_fin_wait1(m: Meeting) -> None:
-    m.wire.hold(m.out)  # the peer does not hear of the FIN
+    m.wire.hold(m.out)  # the peer does not receive the FIN
     m.victim.shutdown(socket.SHUT_WR)
     m.until("FIN_WAIT1")
 
@@ -83,7 +84,7 @@ def into_last_ack(m: Meeting) -> None:
     m.until("LAST_ACK")
 
 
-NOTHING_LEFT = (0, errno.ECONNRESET, errno.EPIPE)  # of what was to be said or heard
+NOTHING_LEFT = (0, errno.ECONNRESET, errno.EPIPE)  # allowed errors of sends and receives
 RESETS = {
     into_established: (errno.ECONNRESET,),
     into_fin_wait1: (errno.ECONNRESET,),
@@ -96,7 +97,7 @@ VICTIMS = pytest.mark.parametrize("harp_is_reset", [True, False], ids=["harp is"
 
 
 def meeting(wire: TunWire, case: Case, harp_is_reset: bool) -> tuple[Meeting, AnySocket]:
-    """An established connection to a listener on the victim's side, and that listener."""
+    """An established connection to a listener on the side of the reset, and that listener."""
     ends = connected(wire, replace(case, harp_connects=not harp_is_reset))
     pair = (ends.harp, ends.linux) if harp_is_reset else (ends.linux, ends.harp)
     return Meeting(wire, *pair), ends.listener
@@ -107,7 +108,8 @@ def meeting(wire: TunWire, case: Case, harp_is_reset: bool) -> tuple[Meeting, An
 def test_reset_closes_every_state(
     wire: TunWire, case: Case, bring: Any, harp_is_reset: bool
 ) -> None:
-    """The state is left at once and for good, the program learns why, and the port takes others."""
+    """A reset closes the connection at once, the program gets the error, and the port accepts other
+    connections."""
     m, listener = meeting(wire, case, harp_is_reset)
     bring(m)
     wire.seen.clear()
@@ -119,7 +121,7 @@ def test_reset_closes_every_state(
     wire.held[m.out].clear()
     wire.hold(m.out, False)
     wire.seen.clear()
-    wire.give(not m.out, resets[-1])  # once more: to a listener it means nothing
+    wire.give(not m.out, resets[-1])  # a repetition: a listener ignores it
     wire.run_for(QUIET_S)
     assert not wire.seen
     harp, linux = make_ends(wire, case)
@@ -128,7 +130,7 @@ def test_reset_closes_every_state(
 
 @VICTIMS
 def test_reset_in_syn_sent_is_econnrefused(wire: TunWire, case: Case, harp_is_reset: bool) -> None:
-    """Nobody listens there."""
+    """The port has no listener."""
     harp, linux = make_ends(wire, case)
     victim, other = (harp, linux) if harp_is_reset else (linux, harp)
     connect(victim, other)
@@ -141,7 +143,7 @@ def test_reset_in_syn_sent_is_econnrefused(wire: TunWire, case: Case, harp_is_re
 def test_reset_in_syn_received_returns_to_listen(
     wire: TunWire, case: Case, harp_is_reset: bool
 ) -> None:
-    """Who connected has thought better of it when the answer comes."""
+    """The connecting side aborts before it receives the SYN-ACK."""
     harp, linux = make_ends(wire, case)
     listener, other = (harp, linux) if harp_is_reset else (linux, harp)
     listen(listener)
@@ -163,8 +165,8 @@ def test_reset_in_syn_received_returns_to_listen(
 def test_reset_in_time_wait_is_ignored_by_harp(
     wire: TunWire, case: Case, harp_is_reset: bool
 ) -> None:
-    """A late copy of the last acknowledgement meets nobody, and is answered so. HARP stays in
-    TIME-WAIT (RFC 1337), Linux leaves it, unless it is told otherwise."""
+    """A late copy of the last ACK reaches a closed connection and draws a reset. HARP stays in
+    TIME-WAIT (RFC 1337); Linux leaves it by default."""
     m, _ = meeting(wire, case, harp_is_reset)
     into_fin_wait2(m)
     wire.seen.clear()

@@ -58,7 +58,7 @@ def drop(rank: Rank) -> None:
     """Drops a rank's privileges and checks all its threads, including HARP's."""
     rank.do("drop", USER)
     threads = sorted(Path(f"/proc/{rank.process.pid}/task").iterdir())
-    assert len(threads) > 1, "no worker is there"
+    assert len(threads) > 1, "there is no worker thread"
     for thread in threads:
         text = (thread / "status").read_text()
         status = dict(line.split(":\t", 1) for line in text.splitlines())

@@ -154,7 +154,7 @@ def test_replayed_greeting_is_refused(scene: Scene) -> None:
             hasty.do("open 1")
             hasty.do(f"send {(first + second).hex()}")
             hasty.is_rid_of(1)
-        assert stranger.do("state")[0] == 1, "the recorded one lost its connection"
+        assert stranger.do("state")[0] == 1, "the recorded connection was closed"
     assert scene.counted("keys_refused") == 1
 
 

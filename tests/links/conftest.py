@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What joins two ranks: a wire in memory, or the interfaces of two hosts."""
+"""The networks between two ranks: a wire in memory, or the interfaces of two hosts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["join", "lab"]
 
 @pytest.fixture
 def join(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Joint]]:
-    """join(**keys): two sites with these keys in their configurations; the parameter says what
-    joins them: "wire" or "packet"."""
+    """join(**keys): two sites with these keys in their configurations. The parameter is the network
+    between them: "wire" or "packet"."""
     control = tmp_path / "faults"
     control.touch()
     faults = f"tso=1,control={control}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What joins the ranks of a test: one joint for each test, or every one in the long form."""
+"""The networks of a test: one network for each test, or all in the long form."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import os
 
 import pytest
 
-FULL = bool(os.environ.get("HARP_TEST_FULL"))  # the long forms, too
+FULL = bool(os.environ.get("HARP_TEST_FULL"))  # run the long forms
 
 
 def over(names: str, *cases: tuple[object, ...]) -> pytest.MarkDecorator:
-    """Parametrizes a test by names, "join" first: what joins the sites. The long form takes
-    every case over every joint."""
+    """Parametrizes a test by names; the first is "join", the network. The long form runs every case
+    on every network."""
     if FULL:
         rest = list(dict.fromkeys(case[1:] for case in cases))
         cases = tuple((joint, *case) for joint in ("wire", "packet") for case in rest)

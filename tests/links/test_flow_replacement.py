@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A flow whose path swallows its packets gets a new connection, and the job does not notice. A
-link none of whose paths is left fails in time; one whose peer is only slow does not."""
+"""A flow on a path that drops all packets gets a new connection, and the job continues. A link
+without a working path fails in time. A link to a slow peer does not fail."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ Join = Callable[..., Joint]
 FLOWS = 4
 ROUNDS = 24 if FULL else 4
 PAUSE_S = 1.0 if FULL else 0.1
-ALONE_S = 1.0  # what it takes without other flows to compare with
+ALONE_S = 1.0  # seconds until a replacement without other flows to compare with
 TIMEOUT_MS = 1500
-SLACK_S = 0.7
+SLACK_S = 1.2  # for a busy machine; a second try would end after another TIMEOUT_MS
 ENDLESS = 10_000_000
 
 
+@pytest.mark.slow
 @over("join,side", ("wire", "tx"), ("packet", "both"))
 def test_flows_are_replaced_one_after_another(join: Join, side: str) -> None:
     joint = join(flows=FLOWS)
@@ -49,7 +50,7 @@ def test_flows_are_replaced_one_after_another(join: Join, side: str) -> None:
 
 @over("join,side", ("wire", "rx"), ("packet", "tx"))
 def test_only_flow_is_replaced(join: Join, side: str) -> None:
-    """For good, and in one direction: what it carried has arrived and was not acknowledged, or
+    """The path drops one direction for good: the data has arrived without an acknowledgement, or
     has not arrived."""
     joint = join(flows=1)
     with job(joint.sites, joint.host, all_reduce("4M", 20, 1)) as running:
@@ -88,9 +89,11 @@ def test_link_without_working_path_fails_in_time(join: Join, flows: int) -> None
         assert running.finish(10) == [1, 1]
 
 
+@pytest.mark.sanitized
+@pytest.mark.slow
 @over("join,", ("packet",))
 def test_short_outage_of_all_paths_is_survived(join: Join) -> None:
-    """All paths are dead, but not for long: the job goes on, whatever was tried meanwhile."""
+    """All paths fail for a short time. The job continues, whatever HARP tried meanwhile."""
     joint = join(flows=FLOWS, timeout_ms=4 * TIMEOUT_MS)
     with job(joint.sites, joint.host, all_reduce("8M", 100 if FULL else 12, 1)) as running:
         for silence in (0.3, 1.5, 1.1, 2.0) if FULL else (1.2,):
@@ -104,7 +107,7 @@ def test_short_outage_of_all_paths_is_survived(join: Join) -> None:
 
 @over("join,", ("packet",))
 def test_peer_killed_during_outage_fails_link_in_time(join: Join) -> None:
-    """A new connection is on the way then, and is refused or not answered, like the old one."""
+    """A new connection is being opened then. It is refused or unanswered, like the old one."""
     joint = join(flows=1, timeout_ms=TIMEOUT_MS)
     with job(joint.sites, joint.host, all_reduce("4M", ENDLESS, 1)) as running:
         survivor, victim = running.ranks
@@ -121,8 +124,8 @@ def test_peer_killed_during_outage_fails_link_in_time(join: Join) -> None:
 
 @over("join,", ("wire",))
 def test_replaced_flow_to_slow_receiver_keeps_received_data(join: Join) -> None:
-    """What the old connection had brought, and nobody has taken yet, is not sent again: it goes
-    over to the new one."""
+    """Data received on the old connection but not read yet is not sent again: it moves to the new
+    one."""
     joint = join(flows=1)
     with Rank(joint.sites[0]) as sender, Rank(joint.sites[1]) as receiver:
         sender.init()
@@ -147,10 +150,11 @@ def test_replaced_flow_to_slow_receiver_keeps_received_data(join: Join) -> None:
         assert sender.warnings == receiver.warnings == []
 
 
+@pytest.mark.slow
 @over("join,flows", ("wire", 2), ("packet", 16))
 def test_slow_receiver_does_not_replace_flows(join: Join, flows: int) -> None:
-    """It lives and posts nothing for longer than any patience, its windows full; and, with many
-    flows, its packet memory, which is less than their windows together."""
+    """A live receiver posts nothing for longer than any timeout. Its windows are full, and with
+    many flows its packet memory, too, which is smaller than the windows together."""
     joint = join(flows=flows, timeout_ms=TIMEOUT_MS)
     with Rank(joint.sites[0]) as sender, Rank(joint.sites[1]) as receiver:
         sender.init()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A link that fails leaves a trace in which its flows' lives can be read."""
+"""A link that fails leaves a trace with the events of its flows."""
 
 from __future__ import annotations
 

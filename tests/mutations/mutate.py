@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/test --mutations: each protection is broken on purpose, and its tests have to fail."""
+"""tools/test --mutations: breaks each protection on purpose; its tests must fail."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PREFIX = "harp-mutations-"
 
 
 def chosen(names: Sequence[str]) -> list[Mutation]:
-    """The mutations of these names or lists; of none: all."""
+    """The mutations with these names or in these lists; all without names."""
     everything = list(read_all())
     known = {mutation.name for mutation in everything} | {one.area for one in everything}
     unknown = [name for name in names if name not in known]
@@ -38,18 +38,18 @@ def chosen(names: Sequence[str]) -> list[Mutation]:
 
 
 def in_groups(mutations: Sequence[Mutation]) -> Iterator[list[Mutation]]:
-    """Those of one list and file, which compile little anew."""
+    """Groups of mutations of one list and file, so that little is recompiled in between."""
     where = attrgetter("area", "file")
     for _, group in groupby(sorted(mutations, key=where), where):
         yield list(group)
 
 
 class Run:
-    """Mutations under way: several threads take groups of them, each for its copy of the tree."""
+    """A run of mutations: several threads take groups, each for its copy of the tree."""
 
     def __init__(self, mutations: Sequence[Mutation], copies: Sequence[Path]) -> None:
         self.verdicts: list[Verdict] = []
-        self.outputs: list[str] = []  # of tests that fail while nothing is broken
+        self.outputs: list[str] = []  # of tests that fail without a mutation
         self.stopped = False
         self._benches = [Workbench(folder) for folder in copies]
         self._groups = deque(in_groups(mutations))
@@ -58,7 +58,7 @@ class Run:
         self._began = time.monotonic()
 
     def stop(self) -> None:
-        """Ends what is under way, within seconds, and begins nothing more."""
+        """Ends the running commands within seconds, and starts no more."""
         self.stopped = True
         for bench in self._benches:
             bench.stop()
@@ -70,7 +70,7 @@ class Run:
             click.echo(f"{count} {verdict.what:8} {name} ({verdict.seconds:.0f} s): {verdict.how}")
 
     def work(self) -> Optional[str]:
-        """Tries all there are. What failed, where one copy cannot be built."""
+        """Tries all mutations. Returns the failure if a copy cannot be built, else None."""
         futures: list[Future[Optional[str]]] = []
         with ThreadPoolExecutor(len(self._benches)) as pool:
             try:
@@ -84,7 +84,7 @@ class Run:
         return failed[0] if failed else None
 
     def _work_at(self, bench: Workbench) -> Optional[str]:
-        passing: dict[str, bool] = {}  # tests, while nothing is broken
+        passing: dict[str, bool] = {}  # whether a test passes without a mutation
         try:
             bench.set_up()
             while group := self._next():
@@ -133,7 +133,7 @@ class Run:
 
 
 def sweep() -> None:
-    """Removes what runs have left that were killed."""
+    """Removes the folders of killed runs."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
         pid = folder.name[len(PREFIX) :].partition("-")[0]
         if pid.isdigit() and not Path("/proc", pid).exists():
@@ -144,12 +144,12 @@ def sweep() -> None:
 @click.option("--list", "only_list", is_flag=True, help="Print the mutations and their tests.")
 @click.option("--jobs", type=click.IntRange(1, 64), default=len(os.sched_getaffinity(0)),
               show_default="one for each core",
-              help="Copies of the tree that are built and tried side by side.")  # fmt: skip
+              help="Number of copies of the tree that are tested in parallel.")  # fmt: skip
 @click.argument("names", nargs=-1, metavar="[NAME|LIST]...")
 def main(only_list: bool, jobs: int, names: tuple[str, ...]) -> None:
-    """Break one line after another, and see the named tests fail; without names, all.
+    """Break one line after another, and check that its tests fail. NAMES: default all.
 
-    Works on copies of the tree below the folder for temporary files, never on the tree itself.
+    Works on copies of the tree in the folder of temporary files, never on the tree itself.
 
     Exit: 0 all were caught, 1 one survived or could not be tried, 2 wrong usage, 130 interrupted.
     """
@@ -166,7 +166,7 @@ def main(only_list: bool, jobs: int, names: tuple[str, ...]) -> None:
     with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-") as folder:
         run = Run(mutations, [Path(folder, str(number)) for number in range(jobs)])
         failure = run.work()
-    lab.clean()  # hosts of tests that were ended
+    lab.clean()  # removes the hosts of killed tests
     for output in run.outputs[:1]:
         click.echo(output, err=True)
     click.echo(f"\n{run.table()}\n\n{run.pace()}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lists of mutations: what is broken on purpose, and which tests have to see it."""
+"""The lists of mutations: lines broken on purpose, and the tests that must detect them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LISTS = Path(__file__).resolve().parent
 
 
 class MutationError(Exception):
-    """An entry that does not fit the source, in a sentence."""
+    """An entry does not fit the source. The text says why."""
 
 
 def _places(lines: list[str], wanted: str) -> list[int]:
-    """The indices of a line, without its indentation. A comment at its end counts only where no
-    line fits whole."""
+    """The indices of lines with this text, without indentation. A comment at a line's end is
+    ignored if no line matches with it."""
     whole = [index for index, line in enumerate(lines) if line.strip() == wanted]
     code = [
         index
@@ -33,20 +33,21 @@ def _places(lines: list[str], wanted: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Mutation:
-    """One line of one file, made wrong."""
+    """One line of one file, replaced by a wrong one."""
 
-    area: str  # its list's name
+    area: str  # the name of its list
     name: str
-    feature: str  # the feature's name in FEATURES.yaml that is lost by it
+    feature: str  # the name of the broken feature in FEATURES.yaml
     file: str
-    line: str  # a whole line, without its indentation and a comment at its end
+    line: str  # a whole line, without its indentation and its trailing comment
     becomes: str
-    caught_by: tuple[str, ...]  # tests as pytest names them, without parameters: each must fail
+    caught_by: tuple[str, ...]  # pytest's names of the tests that must fail, without parameters
     why: str
-    after: Optional[str] = None  # a line that stands once: the mutated one is the next such line
+    after: Optional[str] = None  # a unique line: the mutated line is the next match after it
 
     def apply(self, text: str) -> str:
-        """The file's text with the line made wrong; MutationError: the line is not there once."""
+        """The file's text with the line replaced. Raises MutationError if the line is not unique or
+        missing."""
         lines = text.splitlines(keepends=True)
         begin = 0 if self.after is None else self._only(lines, self.after) + 1
         index = (self._only(lines, self.line) if self.after is None
@@ -57,13 +58,13 @@ class Mutation:
     def _next(self, lines: list[str], begin: int) -> int:
         found = [index for index in _places(lines, self.line) if index >= begin]
         if not found:
-            raise MutationError(f"{self.name}: {self.file} has no such line behind {self.after!r}")
+            raise MutationError(f"{self.name}: {self.file} has no such line after {self.after!r}")
         return found[0]
 
     def _only(self, lines: list[str], wanted: str) -> int:
         found = _places(lines, wanted)
         if len(found) != 1:
-            raise MutationError(f"{self.name}: {self.file} has {len(found)} times {wanted!r}")
+            raise MutationError(f"{self.name}: {self.file} has {wanted!r} {len(found)} times")
         return found[0]
 
 
@@ -71,11 +72,12 @@ NEEDED = {field.name for field in fields(Mutation)} - {"area", "after"}
 
 
 def read_entry(area: str, entry: Any) -> Mutation:
-    """MutationError: fields are missing or unknown, or it would change nothing."""
+    """Parses an entry. Raises MutationError if fields are missing or unknown, or if it changes
+    nothing."""
     if not isinstance(entry, dict) or not NEEDED <= set(entry) <= NEEDED | {"after"}:
-        raise MutationError(f"{area}: {entry}: an entry has {', '.join(sorted(NEEDED))}")
+        raise MutationError(f"{area}: {entry}: an entry needs {', '.join(sorted(NEEDED))}")
     if not entry["caught_by"] or entry["line"] == entry["becomes"]:
-        raise MutationError(f"{entry['name']}: nothing changes, or nothing notices")
+        raise MutationError(f"{entry['name']}: it changes nothing, or names no test")
     return Mutation(area=area, **{**entry, "caught_by": tuple(entry["caught_by"])})
 
 

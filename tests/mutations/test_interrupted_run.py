@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/test --mutations that is interrupted, or was killed, leaves nothing behind."""
+"""tools/test --mutations leaves nothing behind after an interrupt or a kill."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ DEAD = 4194305  # above the kernel's largest process id
 
 
 def inside(folder: Path) -> Iterator[int]:
-    """Processes that run there."""
+    """The processes with their working folder there."""
     for entry in Path("/proc").iterdir():
         try:
             where = os.readlink(entry / "cwd") if entry.name.isdigit() else ""
         except OSError:
-            continue  # another's, or gone
+            continue  # another user's process, or ended
         if Path(where).is_relative_to(folder):
             yield int(entry.name)
 
@@ -35,7 +35,8 @@ def inside(folder: Path) -> Iterator[int]:
 def test_interrupted_run_leaves_no_files_or_processes(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    """Neither its copies, nor who works in them, nor what an earlier one left that was killed."""
+    """It leaves neither its copies, nor processes in them, nor the files of a killed earlier
+    run."""
     mine = tmp_path / f"harp-mutations-{os.getpid()}-x"
     for folder in (tmp_path / f"harp-mutations-{DEAD}-x" / "0" / "tree", mine):
         folder.mkdir(parents=True)
@@ -47,7 +48,7 @@ def test_interrupted_run_leaves_no_files_or_processes(
     limit = time.monotonic() + 60
     while len(list(tmp_path.glob("*/?/build"))) < 2 and time.monotonic() < limit:
         time.sleep(0.05)
-    assert list(inside(tmp_path)), "nothing is under way"
+    assert list(inside(tmp_path)), "no process is running"
     run.send_signal(number)
     said, _ = run.communicate(timeout=60)
     assert run.returncode == 130, said

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lists of mutations fit the source and the tests as they are now; nothing is built."""
+"""The lists of mutations match the present source and tests. Nothing is built."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ yaml = pytest.importorskip("yaml")
 from mutations import ROOT, Mutation, MutationError, read_all, read_entry  # noqa: E402
 
 LEAST = 60
-# Of these areas each feature that there is has a mutation ...
+# Every existing feature of these areas needs a mutation ...
 PROTECTED = ("TCP", "IP, ARP, ICMP", "bugs that other stacks had")
-# ... and of the others what keeps somebody out, or somebody's bytes from harm.
+# ... and the features of other areas that reject peers or protect data.
 GUARDS = {"configuration files", "claims", "the peers allow list", "strangers",
           "chunks that contradict each other", "a key that hosts must prove", "handles of others",
           "checksums by software", "checksums from memory to memory", "memory that goes away",
           "a dead flow gets a new connection", "a held-up peer is no lost one"}  # fmt: skip
-# Shown by traffic as a whole; what they stand on is listed by its own features.
+# Traffic as a whole tests these; their parts are features of their own.
 SHOWN_BY_TRAFFIC = {"garbage", "streams over bad wires", "interoperation with Linux's TCP",
                     "the stack as a library for others", "TCP_INFO"}  # fmt: skip
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A copy of the tree with a build of its own, in which one mutation after another is tried."""
+"""A copy of the tree with its own build, to try one mutation after another."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from typing import Optional
 
 from mutations import ROOT, Mutation, MutationError
 
-BUILD_S = 1800  # the first build of all, on a busy machine
+BUILD_S = 1800  # for the first full build, on a busy machine
 TESTS_S = 600
-GRACE_S = 10  # for tests to take down what they have put up
+GRACE_S = 10  # for tests to clean up
 NOT_COPIED = re.compile(r"build.*|\.(venv|git|\w+_cache)")
 OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR) ([^\s[]+)", re.MULTILINE)
 
-# Two processes of the plugin that a program loads by name (tests/model/meson.build).
+# Two copies of the plugin, which a program loads by name (tests/model/meson.build).
 MODEL = [f"tests/model/{name}"
          for name in ("model-links", "libmodel-process-a.so", "libmodel-process-b.so")]  # fmt: skip
 
-# Tests of the stack need only the libraries that they load; linking the rest takes longest.
+# Tests of the stack need only the libraries that they load. Linking the others takes longest.
 TARGETS = {
     "tests/stack": ["harp/testing/_stack.abi3.so", "harp/testing/_flow.abi3.so"],
     "tests/dialogues": ["harp/testing/_stack.abi3.so"],
@@ -52,29 +52,29 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run of pytest ended."""
+    """The result of a run of pytest."""
 
-    passed: frozenset[str]  # of the tests' names without parameters: all of them passed
-    failed: frozenset[str]  # at least one failed
-    killed: str  # by what the run ended before its time; "": it did not
+    passed: frozenset[str]  # names without parameters of tests that passed with all parameters
+    failed: frozenset[str]  # names of tests that failed at least once
+    killed: str  # the reason why the run ended early; "": it did not
     output: str
 
 
 class Stopped(Exception):
-    """Somebody has called stop."""
+    """Another thread has called stop."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that is over."""
+    """A finished command."""
 
     status: int
     output: str
-    late: bool  # it ran past its bound
+    late: bool  # it exceeded its time limit
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Interrupts a command and its children, and kills whoever of them does not go."""
+    """Interrupts a command and its children, and kills those that do not end within GRACE_S."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGINT)
         limit = time.monotonic() + GRACE_S
@@ -84,7 +84,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def targets_of(tests: Iterable[str]) -> list[str]:
-    """What has to be built for tests; none: everything."""
+    """The build targets of tests; empty: all targets."""
     found: list[str] = []
     for test in tests:
         folder = test.rpartition("/")[0]
@@ -95,12 +95,12 @@ def targets_of(tests: Iterable[str]) -> list[str]:
 
 
 class Workbench:
-    """For one thread, but for stop. Nothing outside of its folder is written."""
+    """A copy of the tree for one thread; any thread may call stop. It writes only in its folder."""
 
     def __init__(self, folder: Path, root: Path = ROOT) -> None:
         self._root = root
         self._lock = threading.Lock()
-        self._process: Optional[subprocess.Popen[bytes]] = None  # under way
+        self._process: Optional[subprocess.Popen[bytes]] = None  # the running command
         self._stopped = False
         self.tree = folder / "tree"
         self.build = folder / "build"
@@ -117,7 +117,7 @@ class Workbench:
         self._must(["meson", "setup", str(self.build), "-Dbuildtype=debug", "-Doptimization=1"])
 
     def stop(self) -> None:
-        """From any thread: ends what is under way. That, and all that is begun later, ends by
+        """Ends the running command; any thread may call this. That command and all later ones raise
         Stopped."""
         with self._lock:
             self._stopped = True
@@ -127,7 +127,7 @@ class Workbench:
 
     def _run(self, command: list[str], bound_s: float, **more: str) -> Ended:
         late = False
-        # A file, not a pipe: whoever is left behind would hold that open.
+        # A file, not a pipe, which a surviving child process would hold open.
         with tempfile.TemporaryFile("w+", dir=self.tree.parent, errors="replace") as said:
             with self._lock:
                 if self._stopped:
@@ -156,7 +156,7 @@ class Workbench:
 
     def _command(self, command: list[str]) -> Ended:
         beside = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        # A compiler that is ended leaves its temporary files.
+        # A killed compiler leaves its temporary files.
         return self._run(command, BUILD_S, PATH=beside, TMPDIR=str(self.tree.parent))
 
     def _ninja(self, tests: Iterable[str]) -> list[str]:
@@ -182,15 +182,15 @@ class Workbench:
         )  # fmt: skip
 
     def missing(self, tests: Iterable[str]) -> dict[str, str]:
-        """Of tests that must pass while nothing is broken: those that do not, and the output.
-        MutationError: the tree does not build."""
+        """The tests that fail without a mutation, with the output. Raises MutationError if the tree
+        does not build."""
         tests = sorted(set(tests))
         self._must(self._ninja(tests))
         outcome = self.run_tests(tests, BUILD_S)
         return {test: outcome.output[-4000:] for test in tests if test not in outcome.passed}
 
     def attempt(self, mutation: Mutation, bound_s: float = TESTS_S) -> Verdict:
-        """Breaks the tree, tries, and mends it."""
+        """Applies a mutation, runs its tests, and restores the file."""
         began = time.monotonic()
         path = self.tree / mutation.file
         original = path.read_text()

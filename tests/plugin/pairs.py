@@ -13,7 +13,7 @@ from harp import paths
 
 TIMEOUT_MS = 3000  # timeout_ms in these tests
 IMPATIENT_MS = 1000  # timeout_ms in tests that wait for it
-NOTICED_MS = TIMEOUT_MS + 2000  # a lost peer is detected within this time, even on a busy machine
+NOTICED_MS = TIMEOUT_MS + 7000  # a busy machine detects a lost peer later; TCP takes minutes
 
 
 def rank_at(folder: Path, keys: str, api: int = 12, **environment: str) -> Peer:

@@ -21,7 +21,7 @@ from harp.observe import trace
 SLOW_MS = 4000
 HANGS_MS = 40_000
 BOUND_S = 2.0  # finalize and exit wait at most this long for a trace
-BUSY_S = 1.5  # allowance for a busy machine
+BUSY_S = 3.0  # allowance for a busy machine; below SLOW_MS
 
 Start = Callable[[int], "tuple[Peer, Peer]"]
 
@@ -66,6 +66,7 @@ def traces(folder: Path, timeout: float = 0.0) -> list[Path]:
     return list(folder.glob("*.trace"))
 
 
+@pytest.mark.slow
 def test_slow_trace_write_does_not_delay_test_call(start: Start, tmp_path: Path) -> None:
     sender, receiver = start(SLOW_MS)
     assert a_failure(sender, receiver) < BUSY_S

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probes with ports, and the hosts that they run in."""
+"""Probes with ports, and the hosts of the probes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.hosts.lab import Host, Lab
 
 
 def _end_well(probe: Probe) -> None:
-    """A sanitizer's complaint or a crash shows in the status."""
+    """Checks the exit status, which shows a sanitizer's finding or a crash."""
     status = probe.end()
     assert status in (0, -9), f"the probe ended with {status}"
 
@@ -31,13 +31,13 @@ def probe() -> Iterator[Callable[..., Probe]]:
         return made[-1]
 
     yield make
-    with ExitStack() as ends:  # all of them, also if one fails
+    with ExitStack() as ends:  # ends all of them, also if one fails
         for one in made:
             ends.callback(_end_well, one)
 
 
 def _know_each_other(lab: Lab) -> None:
-    """Kernels that never ask: a test can count every frame that it sees."""
+    """Adds permanent neighbour entries, so that the kernels send no ARP that tests would count."""
     for host in lab.hosts:
         for other in lab.hosts:
             for address in (other.address, other.own_address):
@@ -63,7 +63,7 @@ def _labs() -> Iterator[Callable[[str], Lab]]:
 
 @pytest.fixture
 def hosts(_labs: Callable[[str], Lab]) -> Callable[[str], list[Host]]:
-    """Two hosts on a wire; made once per kind of wire and session."""
+    """Two hosts on a wire, made once for each kind of wire and session."""
     if os.geteuid() != 0:
         pytest.skip("namespaces need root")
     return lambda wire: list(_labs(wire).hosts)
@@ -77,7 +77,7 @@ def wire() -> str:
 
 @pytest.fixture
 def pair(probe: Make, hosts: Hosts, wire: str) -> tuple[Probe, Probe]:
-    """Two ports on addresses of their own, one queue each."""
+    """Two ports with their own addresses, one queue each."""
     ends = []
     for host in hosts(wire):
         one = probe(host)

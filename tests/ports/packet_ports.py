@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of packet ports on the lab's hosts share."""
+"""Helpers for tests of packet ports on the lab's hosts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Make = Callable[..., Probe]
 Hosts = Callable[[str], "list[Host]"]
 
 MSS = 1448
-STRANGER = "10.77.0.77"  # nobody's address in the lab's network
+STRANGER = "10.77.0.77"  # an unused address of the lab's network
 
 
 def between(a: Probe, b: Probe, payload: bytes = b"", **changes: object) -> Frame:
-    """A segment from a's port to b's."""
+    """A segment from port a to port b."""
     words: dict[str, object] = {
         "src": a.info["address"],
         "dst": b.info["address"],
@@ -35,6 +35,6 @@ def payload_of(frames: list[Received], header: int = HEADERS) -> bytes:
 
 
 def listening(host: Host) -> set[int]:
-    """TCP ports that the host's kernel listens on."""
+    """The TCP ports on which the host's kernel listens."""
     said = host.run(["ss", "-Hltn"]).stdout
     return {int(line.split()[3].rsplit(":", 1)[1]) for line in said.splitlines()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A port in a process of its own, and the frames to send through it."""
+"""A port in its own process, and frames to send through it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _pseudo(src: str, dst: str, length: int) -> bytes:
 
 @dataclass
 class Frame:
-    """A TCP segment to send; the checksum field as a device with checksum offload wants it."""
+    """A TCP segment to send, with the checksum field that a device with checksum offload needs."""
 
     src: str
     dst: str
@@ -58,7 +58,7 @@ class Frame:
     options: bytes = b"\x01\x01\x08\x0a" + bytes(8)
     fragment: int = 0
     ttl: int = 64
-    complete: bool = False  # the checksum is whole, nothing is left to the device
+    complete: bool = False  # the checksum is complete, without offload
 
     @property
     def header_length(self) -> int:
@@ -89,7 +89,7 @@ class Frame:
 
 
 def arp_request(src_mac: str, src: str, dst: str) -> bytes:
-    """Who has dst?, as a frame."""
+    """The frame of an ARP request for dst."""
     return (
         _mac(BROADCAST) + _mac(src_mac) + b"\x08\x06"
         + struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1)
@@ -98,7 +98,7 @@ def arp_request(src_mac: str, src: str, dst: str) -> bytes:
 
 
 def icmp_unreachable(src: str, dst: str, src_mac: str, dst_mac: str, quoted: Frame) -> bytes:
-    """The frame in which src tells dst that its segment `quoted` got nowhere."""
+    """The frame of an ICMP host unreachable from src to dst that quotes a segment."""
     body = struct.pack("!BBHI", 3, 1, 0, 0) + bytes(quoted)[ETHERNET : ETHERNET + 28]
     body = body[:2] + struct.pack("!H", _sum(body) ^ 0xFFFF) + body[4:]
     ip = bytearray(
@@ -126,8 +126,8 @@ def sequence_of(frame: bytes) -> int:
 
 @dataclass(frozen=True)
 class Received:
-    """What a port said about a frame, and its bytes. place: payload's offset in
-    the hinted stretch, -1 if it is elsewhere."""
+    """A received frame with the port's metadata. place: the payload's offset in the hinted buffer,
+    -1 if it is elsewhere."""
 
     header_length: int
     payload_length: int
@@ -138,7 +138,7 @@ class Received:
 
 
 class PortError(Exception):
-    """The port's answer was an error: `number` is the errno, the text its line."""
+    """The port returned an error: `number` is the errno, the text its error line."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(text)
@@ -168,7 +168,7 @@ class Probe:
         self.process.stdin.flush()
 
     def finish(self) -> tuple[list[str], str]:
-        """(lines before the answer, what follows its "ok"); raises PortError."""
+        """Reads an answer: (the lines before it, the text after "ok"). Raises PortError."""
         assert self.process.stdout
         lines = []
         for line in self.process.stdout:
@@ -194,7 +194,7 @@ class Probe:
         ports: str = "0-0",
         mac: str = "-",
     ) -> dict[str, Any]:
-        """Opens the port; returns its info."""
+        """Opens the port. Returns its info."""
         info = json.loads(self.do(f"open {device} {queues} {address} {mtu} {ports} {mac}"))
         self.info = dict(info)
         return self.info
@@ -207,7 +207,7 @@ class Probe:
         pieces: int = 1,
         flush: bool = True,
     ) -> None:
-        """Transmits a frame, its payload cut into pieces; raises PortError (EAGAIN: full)."""
+        """Transmits a frame with its payload in pieces. Raises PortError (EAGAIN: full)."""
         data = bytes(frame)
         offload = isinstance(frame, Frame) and not frame.complete
         header = frame.header_length if isinstance(frame, Frame) else len(data)
@@ -223,7 +223,8 @@ class Probe:
         queue: int = 0,
         hint: tuple[int, int, int] = (0, 0, 0),
     ) -> list[Received]:
-        """Up to `most` frames within `timeout` seconds. hint: header, length, stride in bytes."""
+        """Receives up to `most` frames within `timeout` seconds. hint: header, length and stride in
+        bytes."""
         self.start("receive %d %d %d %d %d %d" % (queue, most, int(timeout * 1000), *hint))
         frames = []
         for line in self.finish()[0]:
@@ -255,7 +256,7 @@ class Probe:
         return dict(json.loads(self.do(f"count {queue}")))
 
     def descriptors(self) -> int:
-        """How many files the process has open."""
+        """The number of the process's open descriptors."""
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def kill(self) -> None:
@@ -263,7 +264,7 @@ class Probe:
         self.process.wait(10)
 
     def end(self) -> int:
-        """Closes the port and the process; its exit status."""
+        """Closes the port and the process. Returns the exit status."""
         assert self.process.stdin and self.process.stdout
         if self.process.poll() is None:
             self.process.stdin.close()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""dpdk: one process drives a NIC, and a child of it does not, in a /sys and a /dev made of files.
-(With a NIC: tests/vm.)"""
+"""dpdk: only one process drives a NIC, and a forked child does not. The tests use a fake /sys and
+/dev; tests/vm has a NIC."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from port_probe import PROBE
 
 ID = "0000:00:06.0"
 DRIVER = "uio_pci_generic"
-# A namespace for mounts of its own, as a container has one.
+# Runs in a new mount namespace, like a container.
 NAMESPACE = 'mount --bind "$1/sys" /sys; mount --bind "$1/dev" /dev; shift; exec "$@"'
 BUS_MASTER = 0x04
 
@@ -23,7 +23,7 @@ Start = Callable[..., "Owner"]
 
 
 class Owner:
-    """A process that has taken the NIC, or was refused it."""
+    """A process that has claimed the NIC, or was refused."""
 
     def __init__(self, root: Path, driver: str) -> None:
         program = PROBE.parent / "owner_check"
@@ -45,7 +45,7 @@ class Owner:
         return self._line()
 
     def child(self) -> int:
-        """A child that has let go of the NIC, and lives on."""
+        """Forks a child, which closes the NIC and stays alive. Returns its pid."""
         self.children.append(int(self.do("child")))
         return self.children[-1]
 
@@ -67,7 +67,7 @@ def device_files(pid: int) -> list[int]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """What /sys and /dev are; a NIC that nobody has opened."""
+    """The fake root of /sys and /dev, with a NIC that no process has opened."""
     if os.geteuid() != 0:
         pytest.skip("namespaces need root")
     if not (PROBE.parent / "owner_check").exists():
@@ -80,7 +80,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def tell(root: Path, command: int, openings: str | None) -> None:
-    """The NIC's command register, and how often devices of its driver are open; None: the
+    """Sets the NIC's command register, and the number of open devices of its driver; None: the
     driver is no module."""
     header = bytes.fromhex("f41a0010") + command.to_bytes(2, "little") + bytes(58)
     (root / f"sys/bus/pci/devices/{ID}/config").write_bytes(header)
@@ -116,23 +116,23 @@ def test_device_has_one_owner_at_a_time(start: Start) -> None:
 
 
 def test_forked_child_keeps_no_device_descriptor(start: Start) -> None:
-    """Neither the lock, nor what DPDK has opened: the last who closes that stops the device."""
+    """A child keeps neither the lock nor DPDK's descriptors: the last close stops the device."""
     parent = start()
     children = [parent.child() for _ in range(2)]
     assert len(device_files(parent.process.pid)) == 1
     for child in children:
         assert not device_files(child)
         assert not any(target.endswith("/config") for target in files(child).values())
-    assert "another process with HARP" in start().said  # the parent has it still
+    assert "another process with HARP" in start().said  # the parent still has it
     parent.process.kill()
     parent.process.wait()
     assert start().said == "has 1"
     for child in children:
-        os.kill(child, 0)  # lives
+        os.kill(child, 0)  # the child lives
 
 
 def test_device_descriptor_is_close_on_exec(start: Start) -> None:
-    """DPDK opens devices for whatever its process starts, too."""
+    """DPDK itself opens devices without close-on-exec."""
     owner = start()
     (device,) = device_files(owner.process.pid)
     text = Path(f"/proc/{owner.process.pid}/fdinfo/{device}").read_text()
@@ -154,7 +154,7 @@ def test_device_descriptor_is_close_on_exec(start: Start) -> None:
 def test_owner_in_other_namespace_is_detected(
     root: Path, start: Start, driver: str, command: int, openings: str | None, refused: bool
 ) -> None:
-    """One in another network namespace, whose /sys is another, or in a container."""
+    """The owner is in another network namespace with another /sys, or in a container."""
     tell(root, command, openings)
     said = start(driver).said
     if refused:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which local port a connection gets: one that nobody guesses, that arrives where it should, and
-that no peer remembers (RFC 6056). On a wire port; all ports choose by the same rule."""
+"""The local port of a connection is hard to guess (RFC 6056), reaches the right queue, and is not
+in TIME-WAIT at a peer. The tests use a wire port; all ports choose by the same rule."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_local_ports_are_random_and_match_queue(probe: Make, tmp_path: Path, que
         got = [a.reserve(queue) for _ in range(60)]
         assert len(set(got)) == len(got)
         assert all(port % queues == queue and FIRST <= port <= LAST for port in got)
-        # All but never is an eighth left out, or one port the last one's neighbour throughout.
+        # A random choice almost never misses three eighths, or is sequential throughout.
         assert len({(port - FIRST) // EIGHTH for port in got}) >= 6
         steps = {after - before for before, after in zip(got, got[1:])}
         assert len(steps) > 50
@@ -54,14 +54,14 @@ def test_local_port_is_random_in_small_range(probe: Make, tmp_path: Path) -> Non
 
 
 def test_released_port_is_reused_last(probe: Make, tmp_path: Path) -> None:
-    """A peer may keep it in TIME-WAIT; a new connection would meet that."""
+    """A peer may keep a released port in TIME-WAIT, which a new connection would hit."""
     a = opened(probe, tmp_path / "w", ports="6000-6007")
     used = [a.reserve() for _ in range(4)]
     for port in used:
         a.release(port)
     fresh = [a.reserve() for _ in range(4)]
     assert set(used) | set(fresh) == set(range(6000, 6008))
-    # Now in the order in which they have rested.
+    # The released ports are reused in the order of their release.
     assert [a.reserve() for _ in range(4)] == used
     with pytest.raises(PortError) as none:
         a.reserve()
@@ -69,7 +69,7 @@ def test_released_port_is_reused_last(probe: Make, tmp_path: Path) -> None:
 
 
 def test_requested_port_ignores_reuse_delay(probe: Make, tmp_path: Path) -> None:
-    """And its rest begins anew when it is given back again."""
+    """A requested port is available at once. Its reuse delay restarts at the next release."""
     a = opened(probe, tmp_path / "w", ports="6000-6003")
     for port in (6000, 6001, 6002, 6003):
         assert a.reserve(0, port) == port
@@ -88,7 +88,7 @@ def test_released_ports_keep_their_queue(probe: Make, tmp_path: Path) -> None:
 
 
 def test_oldest_released_ports_become_free(probe: Make, tmp_path: Path) -> None:
-    """Of more than 4096 that were given back the earliest are as good as new."""
+    """Beyond 4096 released ports, the oldest count as never used."""
     a = opened(probe, tmp_path / "w", ports="10000-14096")  # 4097 ports
     for port in range(10000, 14097):
         a.reserve(0, port)
@@ -117,7 +117,7 @@ def user_seconds(process: int) -> float:
 
 
 def test_port_choice_has_low_cost(probe: Make, tmp_path: Path) -> None:
-    """A connection may try a thousand, each of them one of sixteen thousand."""
+    """A connection may try a thousand ports of sixteen thousand."""
     a = opened(probe, tmp_path / "w")
     before = user_seconds(a.process.pid)
     for _ in range(8000):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""packet: what a port refuses to open, and what becomes of an open one whose interface goes."""
+"""The packet port: errors of open, and an open port whose interface is removed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_interface_goes_down_and_comes_back(probe: Make, hosts: Hosts) -> None:
         with pytest.raises(PortError) as send_down:
             b.send(between(b, a, bytes(2000)))
         assert send_down.value.number == errno.ENETDOWN
-        for number in range(3):  # small: lost at the flush, as on a wire
+        for number in range(3):  # small frames: lost at the flush, as on a wire
             b.send(between(b, a), flush=number == 2)
     finally:
         second.set_link(True)
@@ -57,7 +57,7 @@ def test_removed_interface_is_enodev(probe: Make, hosts: Hosts) -> None:
 def test_close_leaves_no_descriptors(probe: Make, hosts: Hosts, queues: int) -> None:
     host = hosts("veth-1500")[0]
     one = probe(host)
-    one.do("use 0")  # it runs
+    one.do("use 0")  # the port works
     before = one.descriptors()
     for device in ("packet:eth0", "fault:drop=0.1|packet:eth0"):
         one.open(device, queues)
@@ -84,7 +84,7 @@ def test_invalid_opens_are_refused(probe: Make, hosts: Hosts) -> None:
     number, text = refusal(one, "packet:eth0", mtu=9000)
     assert number == errno.EINVAL and "1500" in text
     number, text = refusal(one, "packet:eth0", mac="02:55:00:00:00:09")
-    assert number == errno.EINVAL and "leave it out" in text
+    assert number == errno.EINVAL and "remove mac" in text
 
 
 def test_interface_without_address_down_or_without_carrier(probe: Make, hosts: Hosts) -> None:
@@ -126,7 +126,7 @@ def test_gateway_is_kernel_default_route(probe: Make, hosts: Hosts) -> None:
 
 
 def test_cap_net_raw_is_sufficient(probe: Make, hosts: Hosts) -> None:
-    """CAP_NET_RAW alone is enough, with a shallow buffer, which is said; without: refused."""
+    """CAP_NET_RAW alone suffices, with a shallow buffer and a note. Without it, open fails."""
     host = hosts("veth-1500")[0]
     other = probe(hosts("veth-1500")[1])
     other.open("packet:eth0")
@@ -137,7 +137,7 @@ def test_cap_net_raw_is_sufficient(probe: Make, hosts: Hosts) -> None:
     for flags in (0x02, 0x12, 0x10, 0x18, 0x11):
         other.send(between(other, raw, b"x", dport=local, flags=flags))
     assert len(raw.receive(5)) == 5
-    assert host.counters()["TcpOutSegs"] == before["TcpOutSegs"], "the kernel stays silent"
+    assert host.counters()["TcpOutSegs"] == before["TcpOutSegs"], "the kernel must not answer"
     number, text = refusal(
         probe(host, "setpriv", "--bounding-set=-all", "--inh-caps=-all"), "packet:eth0"
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""packet: the port puts payload where a hint says, and repairs a wrong guess."""
+"""The packet port writes payload to the hinted buffer, and corrects a wrong hint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_correct_hint_delivers_payload_to_buffer(pair: tuple[Probe, Probe]) -> N
     sent = [between(a, b, os.urandom(size)) for size in (STRIDE, STRIDE, 5, STRIDE)]
     for one in sent:
         a.send(one, segment=MSS)
-    time.sleep(0.05)  # one burst asks for as many as came lately: at least two
+    time.sleep(0.05)  # until both frames are there: a burst adapts to recent arrivals
     got = b.receive(2, hint=HINT) + b.receive(2, hint=HINT)
     assert [f.place for f in got] == [0, STRIDE, 0, STRIDE]
     assert [f.header_length for f in got] == [HEADERS] * 4
@@ -60,7 +60,8 @@ def test_unexpected_length_makes_frame_contiguous(pair: tuple[Probe, Probe], siz
 def test_long_payload_moves_next_payload_out_of_buffer(
     pair: tuple[Probe, Probe], size: int, options: bytes
 ) -> None:
-    """A payload longer than its place will be delivered over the next one's: that moves out."""
+    """A payload longer than its stride needs the next one's place, so the next one moves out of the
+    buffer."""
     a, b = pair
     first = between(a, b, os.urandom(size), options=options)
     second = between(a, b, os.urandom(STRIDE))
@@ -73,7 +74,7 @@ def test_long_payload_moves_next_payload_out_of_buffer(
 
 
 def test_other_frames_leave_next_payload_in_buffer(pair: tuple[Probe, Probe]) -> None:
-    """What needs no more than its place leaves the next one where it was put."""
+    """A frame that fits its stride leaves the next payload in the buffer."""
     a, b = pair
     request = arp_request(a.info["mac"], a.info["address"], b.info["address"])
     for first in (between(a, b), between(a, b, bytes(STRIDE), options=b""), request):
@@ -86,7 +87,8 @@ def test_other_frames_leave_next_payload_in_buffer(pair: tuple[Probe, Probe]) ->
 
 
 def test_hint_bounds_bytes_written_to_buffer(pair: tuple[Probe, Probe]) -> None:
-    """The stretch ends within the second frame's stride: the rest goes to the slot."""
+    """The buffer ends within the second frame's stride: the rest of its payload stays in the
+    slot."""
     a, b = pair
     sent = [between(a, b, os.urandom(size)) for size in (STRIDE, 100, STRIDE, STRIDE)]
     for one in sent:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fault: what it does to frames between the two ends of a wire."""
+"""The fault port's effects on frames between the two ends of a wire."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def frame(number: int = 0, payload: bytes = b"", **changes: object) -> Frame:
 
 
 def exchange(ends: tuple[Probe, Probe], count: int, payload: bytes = b"") -> list[Received]:
-    """Sends frames 0 to count - 1; what arrives of them."""
+    """Sends frames 0 to count - 1. Returns the received ones."""
     a, b = ends
     got: list[Received] = []
     for number in range(count):
@@ -60,7 +60,7 @@ def numbers(frames: list[Received]) -> list[int]:
 
 
 def within(count: int, probability: float, seen: int) -> bool:
-    """Five standard deviations around what is expected."""
+    """Whether `seen` is within five standard deviations of the expected number."""
     spread = 5 * (count * probability * (1 - probability)) ** 0.5
     return abs(seen - count * probability) <= spread
 
@@ -79,7 +79,7 @@ Side = Callable[[str], "tuple[str, str]"]
 def test_empty_spec_changes_no_frame(pair: Pair) -> None:
     ends = pair("seed=1", "side=both")
     assert numbers(exchange(ends, 300)) == list(range(300))
-    assert ends[0].info["max_frame"] == 1514, "segments are cut, so that fate strikes each"
+    assert ends[0].info["max_frame"] == 1514, "segments are cut, so that faults apply to each frame"
     assert ends[0].info["offloads"] & 2 == 0
     assert "fault (seed=1) over wire" in ends[0].info["summary"]
 
@@ -109,7 +109,7 @@ def test_reorder_delays_expected_share(pair: Pair, side: Side) -> None:
     late = [i for i, n in enumerate(got) if any(m > n for m in got[max(0, i - 8) : i])]
     assert within(2000, 0.05, len(late))
     for i in late:
-        assert 1 <= sum(m > got[i] for m in got[:i]) <= 8, "overtaken by about four"
+        assert 1 <= sum(m > got[i] for m in got[:i]) <= 8, "a frame must be overtaken by about four"
 
 
 def test_last_reordered_frame_is_released(pair: Pair) -> None:
@@ -123,7 +123,7 @@ def test_last_reordered_frame_is_released(pair: Pair) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 500, MSS])
 def test_corrupt_flips_one_detectable_bit(pair: Pair, side: Side, size: int) -> None:
-    """Every frame differs in one bit, claims no checksum, and a check finds it out."""
+    """Every frame differs in one bit and is not marked as checked. Its checksum detects the bit."""
     payload = os.urandom(size)
     frames = exchange(pair(*side("corrupt=1")), 40, payload)
     assert len(frames) == 40
@@ -146,7 +146,7 @@ def test_corrupt_changes_only_expected_share(pair: Pair, side: Side) -> None:
 
 
 def test_merged_segment_is_corrupted_on_receipt(pair: Pair) -> None:
-    """The receiver's checksum covers the segment as it was merged."""
+    """The checksum covers the merged segment."""
     a, b = pair("", "corrupt=1,side=rx")
     a.send(frame(0, bytes(40000)), segment=MSS)
     (got,) = b.receive()
@@ -159,7 +159,7 @@ def test_delay_holds_frames(pair: Pair, side: Side) -> None:
     for number in range(5):
         ends[0].send(frame(number))
     got: list[Received] = []
-    while len(got) < 5 and time.monotonic() < begin + 3:
+    while len(got) < 5 and time.monotonic() < begin + 20:
         ends[0].do("flush 0")
         got += ends[1].receive(5, 0)
         assert not got or time.monotonic() - begin >= 0.05
@@ -171,20 +171,20 @@ def test_armed_descriptor_fires_when_held_frame_is_due(pair: Pair, side: Side, s
     a, b = pair(*side(spec))
     a.send(frame(1))
     sleeper = a if side("")[1] == "" else b
-    sleeper.receive(1, 0)  # the receiver's port takes the frame in, and holds it
+    sleeper.receive(1, 0)  # the receiver's port takes the frame and delays it
     assert not sleeper.arm(True)
-    assert sleeper.wait(1), "by the timer"
+    assert sleeper.wait(1), "the timer did not fire"
     sleeper.arm(False)
     sleeper.do("flush 0")
     assert len(b.receive()) == 1
-    assert not sleeper.arm(True) and not sleeper.wait(0.05), "nothing is due any more"
+    assert not sleeper.arm(True) and not sleeper.wait(0.05), "no frame is left"
 
 
 def test_arm_reports_frames_due(pair: Pair) -> None:
     a, _ = pair("delay_us=1")
     a.send(frame(1), flush=False)
     time.sleep(0.001)
-    assert a.arm(True), "must not sleep on it"
+    assert a.arm(True), "arm must report a due frame"
 
 
 def test_rate_option_limits_throughput(pair: Pair) -> None:
@@ -194,7 +194,7 @@ def test_rate_option_limits_throughput(pair: Pair) -> None:
     got: list[Received] = []
     for number in range(100):
         ends[0].send(frame(number, bytes(MSS)))
-    while len(got) < 100 and time.monotonic() < begin + 3:
+    while len(got) < 100 and time.monotonic() < begin + 20:
         ends[0].do("flush 0")
         got += ends[1].receive(100, 0)
     assert time.monotonic() - begin >= 0.022
@@ -202,14 +202,14 @@ def test_rate_option_limits_throughput(pair: Pair) -> None:
 
 
 def test_rate_queue_drops_excess(pair: Pair) -> None:
-    """The line takes 83 frames a second, and its queue holds what leaves it in 50 ms."""
+    """The line sends 83 frames a second, and its queue holds the frames of 50 ms."""
     ends = pair("rate_mbps=1")
     begin = time.monotonic()
     for number in range(600):
         ends[0].send(frame(number, bytes(MSS)), flush=False)
     most = 83.4 * (time.monotonic() - begin + 0.05) + 2
     if most >= 600:
-        pytest.skip("the machine took seconds to hand over 600 frames")
+        pytest.skip("the machine took seconds to send 600 frames")
     deadline = time.monotonic() + 0.5
     got: list[Received] = []
     while time.monotonic() < deadline:
@@ -223,7 +223,7 @@ def test_blackhole_drops_everything(pair: Pair, side: Side) -> None:
 
 
 def test_same_seed_gives_same_faults(pair: Pair, probe: Make, tmp_path: Path) -> None:
-    """Another run: the same frames are lost; another seed: others are."""
+    """A second run loses the same frames; another seed loses others."""
     spec = "drop=0.1,duplicate=0.1,corrupt=0.1"
 
     def run(name: str, seed: int) -> list[bytes]:
@@ -255,7 +255,7 @@ def test_port_limits_faults_to_one_port(pair: Pair) -> None:
 
 
 def test_flow_limits_faults_to_one_flow(pair: Pair) -> None:
-    """flow=1: the second local port that was taken, whatever its number."""
+    """flow=1 selects the second reserved local port, whatever its number."""
     a, b = pair("blackhole=1,flow=1,side=both")
     ports = [a.reserve() for _ in range(3)]
     for number, port in enumerate(ports):
@@ -274,15 +274,15 @@ def test_control_file_changes_faults(pair: Pair, tmp_path: Path) -> None:
         a.send(frame(number))
         return numbers(b.receive(1, 0.2)) == [number]
 
-    assert passes(1), "there is no file yet"
+    assert passes(1), "without a file, frames pass"
     control.write_text("blackhole=1\n")
     assert not passes(2)
     a.send(frame(2, dport=2001))
-    assert numbers(b.receive()) == [2], "the device's port=2000 still holds"
+    assert numbers(b.receive()) == [2], "port=2000 of the device still applies"
     control.write_text("blackhole=1, port=2001\n")
-    assert passes(3), "the file lies over the device's spec"
+    assert passes(3), "the file must override the device's spec"
     control.write_text("blackhole=1, nonsense=1\n")
-    assert passes(4), "a wrong text changes nothing"
+    assert passes(4), "a wrong text must not change the faults"
     control.write_text("blackhole=1")
     assert not passes(5)
     control.unlink()
@@ -299,7 +299,7 @@ def test_order_is_kept_when_the_delay_ends(pair: Pair, side: Side, tmp_path: Pat
     time.sleep(0.02)
     a.send(frame(2))
     got: list[Received] = []
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 20
     while len(got) < 2 and time.monotonic() < deadline:
         a.do("flush 0")
         got += b.receive(2, 0)

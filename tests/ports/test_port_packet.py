@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""packet: AF_PACKET on the ends of a veth, without a stack above."""
+"""The packet port: AF_PACKET on the ends of a veth, without a stack above."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_too_long_frame_is_emsgsize(pair: tuple[Probe, Probe]) -> None:
     assert pieces.value.number == errno.EMSGSIZE
 
 
-# What is received, and what is not
+# Received and filtered frames
 
 
 def test_own_frames_are_not_received(pair: tuple[Probe, Probe]) -> None:
@@ -129,14 +129,14 @@ def test_filter_of_an_own_address(pair: tuple[Probe, Probe], hosts: Hosts) -> No
     a.send(bytes(between(a, b))[:12] + b"\x86\xdd" + bytes(100))  # IPv6
     a.send(bytes(between(a, b))[:12] + b"\x81\x00\x00\x05" + bytes(between(a, b))[12:])
     a.send(between(a, b, b"ours", complete=True))
-    # A tag of VLAN 0 says priority, not VLAN; the kernel takes it off.
+    # A tag of VLAN 0 has only a priority; the kernel removes it.
     urgent = bytes(between(a, b, b"urgent", complete=True))
     a.send(urgent[:12] + b"\x81\x00\xe0\x00" + urgent[12:])
     assert [f.data[HEADERS:] for f in b.receive(7, 0.3)] == [b"ours", b"urgent"]
 
 
 def test_tcp_ports_divide_own_address(probe: Make, hosts: Hosts, pair: tuple[Probe, Probe]) -> None:
-    """tcp_ports divides one address among files: each hears its own range only."""
+    """tcp_ports divides one address among files: each receives only its own range."""
     a, _ = pair
     host = hosts("veth-1500")[1]
     low, high = probe(host), probe(host)
@@ -162,13 +162,13 @@ def test_second_mac_address_is_registered(
     a.send(between(a, other, b"hello"))
     assert len(other.receive()) == 1
     known = host.run(["bridge", "fdb", "show", "dev", "eth0"]).stdout
-    assert "02:55:00:00:00:09" in known, "a NIC must let it through"
+    assert "02:55:00:00:00:09" in known, "the NIC's address filter must have it"
 
 
 def test_ports_on_one_interface_receive_from_each_other(
     probe: Make, hosts: Hosts, pair: tuple[Probe, Probe]
 ) -> None:
-    """Two processes on one interface: the outgoing frame of one arrives at the other."""
+    """Two processes share an interface: an outgoing frame of one arrives at the other."""
     a, _ = pair
     host = hosts("veth-1500")[0]
     sibling = probe(host)
@@ -202,7 +202,7 @@ def test_fanout_steers_by_local_port(probe: Make, hosts: Hosts, own: bool) -> No
     addresses = (sender.info["address"], b.info["address"], sender.info["mac"], b.info["mac"])
     quoted = between(b, sender, sport=ports[2][0])
     sender.send(icmp_unreachable(*addresses, quoted))
-    assert len(b.receive(1, queue=2)) == 1, "what quotes a flow goes to its queue"
+    assert len(b.receive(1, queue=2)) == 1, "an ICMP error must reach the queue of the quoted flow"
 
 
 def test_arp_reaches_every_queue(probe: Make, hosts: Hosts) -> None:
@@ -211,7 +211,7 @@ def test_arp_reaches_every_queue(probe: Make, hosts: Hosts) -> None:
     sender.open("packet:eth0", address=f"{first.own_address}/24")
     b.open("packet:eth0", 2, f"{second.own_address}/24")
     for queue in range(2):
-        b.receive(8, 0.05, queue=queue)  # what the kernels said to each other
+        b.receive(8, 0.05, queue=queue)  # discards the kernels' own frames
         assert not b.arm(True, queue)
     request = arp_request(sender.info["mac"], sender.info["address"], b.info["address"])
     sender.send(request)
@@ -222,7 +222,7 @@ def test_arp_reaches_every_queue(probe: Make, hosts: Hosts) -> None:
 
 
 def test_fanout_groups_are_per_process(probe: Make, hosts: Hosts) -> None:
-    """Each process's group is its own: frames are not shared out between processes."""
+    """Each process has its own fanout group, so frames are not divided between processes."""
     first, second = hosts("veth-1500")
     sender = probe(first)
     sender.open("packet:eth0", address=f"{first.own_address}/24")
@@ -250,7 +250,7 @@ def test_descriptor_is_readable_when_frames_wait(pair: tuple[Probe, Probe]) -> N
 
 
 def test_socket_buffer_losses_are_counted(probe: Make, hosts: Hosts) -> None:
-    """A reader that sleeps loses what its socket cannot hold, and says how much."""
+    """A sleeping reader loses the frames beyond its socket buffer, and counts them."""
     first, second = hosts("veth-1500")
     a, b = probe(first), probe(second)
     a.open("packet:eth0", address=f"{first.own_address}/24")
@@ -260,14 +260,14 @@ def test_socket_buffer_losses_are_counted(probe: Make, hosts: Hosts) -> None:
     waiting = 0
     while got := len(b.receive(200, 0)):
         waiting += got
-    assert waiting * 64000 > 20e6, "the buffer is deep"
+    assert waiting * 64000 > 20e6, "the socket buffer is too small"
     lost = b.count()["lost"]
     assert waiting + lost == sent["frames"]
-    assert b.count()["lost"] == 0, "counted once"
+    assert b.count()["lost"] == 0, "losses must be counted once"
 
 
 def test_full_qdisc_is_eagain(probe: Make, hosts: Hosts) -> None:
-    """A queueing discipline that takes no more: nothing small is lost, nothing sleeps on it."""
+    """The queueing discipline is full: send returns EAGAIN, without a loss or a sleep."""
     first, second = hosts("veth-1500")
     a, b = probe(first), probe(second)
     a.open("packet:eth0", address=f"{first.own_address}/24")
@@ -284,19 +284,19 @@ def test_full_qdisc_is_eagain(probe: Make, hosts: Hosts) -> None:
         with pytest.raises(PortError) as full:
             a.send(between(a, b, bytes(1000)))
         assert full.value.number == errno.EAGAIN
-        assert a.arm(True), "frames are held"
+        assert a.arm(True), "arm must report the frames held back"
     finally:
         first.run(["tc", "qdisc", "del", "dev", "eth0", "root"])
     a.do("flush 0")
     assert not a.arm(True)
     got = [sequence_of(f.data) for f in b.receive(sent, 0.5)]
     after = got[got.index(max(n for n in got if n + 1 not in got and n + 1 < sent)) + 1 :]
-    assert after == list(range(sent - len(after), sent)), "what was held when it was full"
+    assert after == list(range(sent - len(after), sent)), "a frame held back was lost"
     assert a.count()["full"] >= 3
 
 
 def speed(a: Probe, b: Probe, big: Frame, hint: int) -> tuple[float, float, int]:
-    """Gbit/s that arrived, Gbit sent for each second of the sender's computing, frames."""
+    """The received Gbit/s, the sent Gbit for each CPU second of the sender, and the frames."""
     b.start(f"drain 0 700 {hint} {len(big.payload)}")
     time.sleep(0.05)
     command = f"blast 0 900 {HEADERS} {MSS} {CHECKSUM_START} 16 {bytes(big).hex()}"
@@ -316,8 +316,8 @@ def test_throughput_over_veth(
     hint: int,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Large segments, as fast as they go. The bar is on bits sent per second of the sender's
-    own computing, and low: it tells a broken path from a good one on a busy machine too."""
+    """Large segments at full speed. The bound is on the bits for each CPU second of the sender. It
+    is low, so that it detects a broken path also on a busy machine."""
     a, b = pair
     big = between(a, b, bytes(45 * MSS))
     for _ in range(SPEED_TRIES):

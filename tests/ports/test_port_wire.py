@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""wire: two ends joined by shared memory."""
+"""The wire port: two ends joined by shared memory."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_too_long_frame_is_emsgsize(ends: tuple[Probe, Probe]) -> None:
 
 
 def test_ring_wraps_around(ends: tuple[Probe, Probe]) -> None:
-    """Three times round the ring, in lengths that end everywhere in it."""
+    """Records wrap three times around the ring, and end at all positions."""
     a, b = ends
     sent = 0
     number = 0
@@ -83,7 +83,7 @@ def test_full_ring_refuses_then_accepts_again(ends: tuple[Probe, Probe]) -> None
     assert full.value.number == errno.EAGAIN
     assert RING // 65200 - 2 <= count <= RING // 65000
     assert a.count()["full"] == 1
-    # The writer goes to sleep; the reader's next receives wake it.
+    # The writer sleeps; the reader's next receives wake it.
     assert not a.arm(True)
     assert not a.wait(0.05)
     assert len(b.receive(4)) == 4
@@ -98,14 +98,14 @@ def test_doorbell_wakes_armed_receiver(ends: tuple[Probe, Probe]) -> None:
     assert not b.arm(True)
     assert not b.wait(0.05)
     a.send(frame(b"hello"), flush=False)
-    assert not b.wait(0.05), "a burst rings when it is complete"
+    assert not b.wait(0.05), "the doorbell rings only at the end of a burst"
     a.do("flush 0")
     assert b.wait(1)
     b.arm(False)
-    assert not b.wait(0.05), "the bell must be quiet again"
+    assert not b.wait(0.05), "the doorbell was not disarmed"
     a.send(frame(b"again"))
-    assert not b.wait(0.05), "nobody rings for one who is awake"
-    assert b.arm(True), "frames wait: no sleep"
+    assert not b.wait(0.05), "the doorbell rang for a receiver that does not sleep"
+    assert b.arm(True), "arm must report waiting frames"
     assert len(b.receive(2)) == 2
 
 
@@ -120,7 +120,9 @@ def test_frames_reach_queue_of_their_local_port(probe: Make, path: str) -> None:
             a.send(Frame(A, B, 1000, local, b"to you"), queue=sender)
         assert len(b.receive(3, queue=queue)) == 3
     a.send(arp_request("02:48:41:52:50:00", A, B), queue=1)
-    assert all(len(b.receive(1, queue=queue)) == 1 for queue in range(3)), "every stack hears ARP"
+    assert all(len(b.receive(1, queue=queue)) == 1 for queue in range(3)), (
+        "ARP must reach every queue"
+    )
 
 
 def test_ports_are_reserved_and_released(ends: tuple[Probe, Probe]) -> None:
@@ -152,7 +154,7 @@ def test_dead_peer_is_replaced(ends: tuple[Probe, Probe], probe: Make, path: str
     a.send(frame(b"to the dead"))
     b.kill()
     full = 0
-    for _ in range(200):  # no hang, however long it talks to nobody
+    for _ in range(200):  # sends without a peer must not hang
         try:
             a.send(frame(bytes(65000)))
         except PortError as error:
@@ -161,8 +163,8 @@ def test_dead_peer_is_replaced(ends: tuple[Probe, Probe], probe: Make, path: str
     assert full
     heir = probe()
     heir.open(f"wire:{path}", address=f"{B}/24")
-    assert heir.info["mac"][-1] == "1", "the dead one's end"
-    assert heir.nothing(), "a new cable carries nothing from before"
+    assert heir.info["mac"][-1] == "1", "the new process must get the dead one's end"
+    assert heir.nothing(), "a new end must not receive old frames"
     a.send(frame(b"to the heir", seq=7))
     (got,) = heir.receive()
     assert sequence_of(got.data) == 7
@@ -178,7 +180,7 @@ def test_file_is_reused_after_both_ends_are_killed(
         one.kill()
     assert os.path.exists(path)
     a = probe()
-    a.open(f"wire:{path}", 2, f"{A}/24")  # even with another number of queues
+    a.open(f"wire:{path}", 2, f"{A}/24")  # also with another number of queues
     assert a.nothing()
 
 
@@ -199,7 +201,7 @@ def test_last_close_removes_files(ends: tuple[Probe, Probe], path: str) -> None:
 
 def test_one_process_may_hold_both_ends(probe: Make, path: str) -> None:
     both = probe()
-    both.do("use 0")  # it runs
+    both.do("use 0")  # the port works
     before = both.descriptors()
     both.open(f"wire:{path}", address=f"{A}/24")
     both.do("use 1")
@@ -240,7 +242,7 @@ def test_different_number_of_queues_is_refused(probe: Make, path: str) -> None:
 
 
 def test_damaged_file_is_refused(probe: Make, path: str) -> None:
-    """A file of somebody's is emptied only if no end is held: it was named for this."""
+    """A damaged file is refused while an end is held. It would be replaced only without one."""
     a = probe()
     a.open(f"wire:{path}", address=f"{A}/24")
     with open(path, "r+b") as file:
@@ -250,7 +252,7 @@ def test_damaged_file_is_refused(probe: Make, path: str) -> None:
 
 
 def test_record_with_wrong_length_is_dropped(ends: tuple[Probe, Probe], path: str) -> None:
-    """A record that claims more bytes than there are is dropped and counted."""
+    """A record that claims too many bytes is dropped and counted."""
     a, b = ends
     a.send(frame(b"x" * 100))
     data = Path(path).read_bytes()
@@ -267,7 +269,7 @@ def test_record_with_wrong_length_is_dropped(ends: tuple[Probe, Probe], path: st
 def test_throughput_over_shared_memory(
     ends: tuple[Probe, Probe], record_property: Callable[[str, object], None]
 ) -> None:
-    """Large segments, as fast as they go. A sender that waits for room computes too: a low bar."""
+    """Large segments at full speed. The bound is low, because a waiting sender uses CPU time."""
     a, b = ends
     big = frame(bytes(64000))
     b.start("drain 0 500 0 0")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""packet: ports share the address of the kernel, and reserve TCP ports there."""
+"""Packet ports share the kernel's address, and reserve TCP ports in the kernel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_kernel_does_not_answer_reserved_ports(shared: tuple[Probe, Probe], host
     a.send(between(a, b, os.urandom(60000), dport=local), segment=MSS)
     assert len(b.receive(7)) == 7
     b.release(local)
-    assert local in listening(host), "a port is held for the next flow"
+    assert local in listening(host), "the port stays reserved for the next flow"
     moved = {name: value - before[name] for name, value in host.counters().items()}
     assert moved["TcpOutRsts"] == 0 and moved["TcpOutSegs"] == 0
     b.do("close")
@@ -35,7 +35,7 @@ def test_kernel_does_not_answer_reserved_ports(shared: tuple[Probe, Probe], host
 
 
 def test_kernel_resets_unreserved_port(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
-    """The check above can fail: an unreserved port draws a reset."""
+    """An unreserved port draws a reset. This validates the test above."""
     a, b = shared
     host = hosts("veth-1500")[1]
     before = host.counters()["TcpOutRsts"]
@@ -60,11 +60,11 @@ def test_filter_of_a_shared_address(shared: tuple[Probe, Probe]) -> None:
     frames = b.receive(7, 0.3)
     kinds = [f.data[12:14] + f.data[23:24] for f in frames if f.data[20:22] != b"\x00\x02"]
     assert kinds[:2] == [b"\x08\x00\x06", b"\x08\x00\x01"]
-    assert {kind[:2] for kind in kinds[2:]} == {b"\x08\x06"}, "the request (and an answer)"
+    assert {kind[:2] for kind in kinds[2:]} == {b"\x08\x06"}, "only the request and perhaps a reply"
 
 
 def test_kernel_tcp_works_beside_port(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
-    """The interface's own TCP is not disturbed, and not heard."""
+    """The kernel's TCP on the interface works, and HARP does not receive its frames."""
     first, second = hosts("veth-1500")
     shared[1].reserve()
     server = second.popen(["iperf3", "-s", "-1", "-p", "5999"], stdout=subprocess.DEVNULL)
@@ -79,7 +79,7 @@ def test_kernel_tcp_works_beside_port(shared: tuple[Probe, Probe], hosts: Hosts)
 
 @pytest.fixture
 def few_offered(hosts: Hosts) -> Iterator[set[int]]:
-    """The only ports that the kernel of the second host would choose: others of its range are
+    """The only ports that the second host's kernel may choose: the others of its range are
     reserved."""
     host = hosts("veth-1500")[1]
     names = ("net.ipv4.ip_local_port_range", "net.ipv4.ip_local_reserved_ports")
@@ -96,7 +96,7 @@ def few_offered(hosts: Hosts) -> Iterator[set[int]]:
 def test_ip_local_reserved_ports_are_respected(
     few_offered: set[int], shared: tuple[Probe, Probe], hosts: Hosts
 ) -> None:
-    """Beside what the kernel grants, only what it would grant."""
+    """HARP takes only ports that the kernel may choose itself."""
     before = listening(hosts("veth-1500")[1])
     taken = {shared[1].reserve() for _ in range(100)}
     held = listening(hosts("veth-1500")[1]) - before
@@ -106,7 +106,7 @@ def test_ip_local_reserved_ports_are_respected(
 def test_tcp_ports_may_name_reserved_ports(
     few_offered: set[int], probe: Make, hosts: Hosts
 ) -> None:
-    """Its ports are reserved so that nobody else gets them."""
+    """An administrator may reserve HARP's ports to keep other programs from them."""
     host = hosts("veth-1500")[1]
     one = probe(host)
     one.open(f"packet:{host.interface}", ports="40003-40007")
@@ -119,7 +119,7 @@ def test_ports_are_held_in_blocks(shared: tuple[Probe, Probe], hosts: Hosts) -> 
     ports = {b.reserve() for _ in range(40)}
     assert len(ports) == 40
     held = listening(host)
-    assert ports <= held and len(held) <= 80, "blocks, not one listener after another"
+    assert ports <= held and len(held) <= 80, "ports must be reserved in blocks"
     for local in ports:
         a.send(between(a, b, dport=local))
     assert len(b.receive(40)) == 40
@@ -130,7 +130,7 @@ def test_ports_are_held_in_blocks(shared: tuple[Probe, Probe], hosts: Hosts) -> 
 
 
 def test_several_hundred_ports_are_received(shared: tuple[Probe, Probe], hosts: Hosts) -> None:
-    """Hundreds of ports make few ranges: every one of them is heard."""
+    """Hundreds of ports form few ranges, and frames to each of them arrive."""
     a, b = shared
     ports = [b.reserve() for _ in range(300)]
     assert len(set(ports)) == 300

@@ -33,7 +33,7 @@ def _many(first: int, count: int, jobs: int) -> bool:
         total.add(result)
         if result.violation:
             click.echo(f"seed {result.seed}: {result.violation}", err=True)
-            click.echo(f"  once more: tools/sim --seed {result.seed} --capture FILE", err=True)
+            click.echo(f"  repeat it: tools/sim --seed {result.seed} --capture FILE", err=True)
         if total.runs % 100 == 0:
             click.echo(f"{total.runs} of {count} seeds, {total.bytes:,} bytes", err=True)
     click.echo(
@@ -80,27 +80,27 @@ def _single(result: Result, capture: Optional[Path], picture: Optional[Path]) ->
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--seeds", type=click.IntRange(1), help="Run what so many seeds draw, all kinds of faults."
+    "--seeds", type=click.IntRange(1), help="Run this number of seeds, with all kinds of faults."
 )
 @click.option(
-    "--first", type=click.IntRange(0), default=1, show_default=True, help="The first of --seeds."
+    "--first", type=click.IntRange(0), default=1, show_default=True, help="First seed of --seeds."
 )
 @click.option(
     "--jobs",
     type=click.IntRange(1, 64),
     default=2,
     show_default=True,
-    help="Processes for --seeds.",
+    help="Number of processes for --seeds.",
 )
-@click.option("--seed", type=click.IntRange(0), help="Run what one seed draws once more.")
-@click.option("--scenario", help="Run one scenario, by its name or in words (key=value,...).")
-@click.option("--capture", type=click.Path(path_type=Path), help="Its frames, as pcapng.")
+@click.option("--seed", type=click.IntRange(0), help="Run the scenario of one seed again.")
+@click.option("--scenario", help="Run one scenario, by its name or as key=value,... .")
+@click.option("--capture", type=click.Path(path_type=Path), help="Write its frames as pcapng.")
 @click.option("--picture", type=click.Path(path_type=Path),
-              help="Its largest flow's time-sequence picture (SVG); needs --capture.")  # fmt: skip
+              help="Draw its largest flow's time-sequence graph; needs --capture.")  # fmt: skip
 @click.option(
     "--golden", "compare", is_flag=True, help="Compare all scenarios with the golden table."
 )
-@click.option("--write", is_flag=True, help="With --golden: make what is seen the table.")
+@click.option("--write", is_flag=True, help="With --golden: write the new values to the table.")
 @click.option("--list", "names", is_flag=True, help="Print the scenarios.")
 def main(
     seeds: Optional[int],
@@ -114,16 +114,16 @@ def main(
     write: bool,
     names: bool,
 ) -> None:
-    """Many stacks in virtual time, over links with rates, queues and faults; every byte verified.
+    """Run many stacks in virtual time, over links with rates, queues and faults; verify every byte.
 
-    Exit: 0 all is well, 1 a rule was broken or a golden value has changed, 2 wrong usage.
+    Exit: 0 success, 1 a rule was broken or a golden value has changed, 2 wrong usage.
     """
     if sum([seeds is not None, seed is not None, scenario is not None, compare, names]) != 1:
-        raise click.UsageError("say one of --seeds, --seed, --scenario, --golden and --list")
+        raise click.UsageError("give one of --seeds, --seed, --scenario, --golden and --list")
     if picture and not capture:
-        raise click.UsageError("--picture is drawn from a capture: say --capture FILE, too")
+        raise click.UsageError("--picture needs a capture: add --capture FILE")
     if write and not compare:
-        raise click.UsageError("--write belongs to --golden")
+        raise click.UsageError("--write needs --golden")
     try:
         if names:
             good = True

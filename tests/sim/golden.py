@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The golden table: goodput and retransmissions of each scenario, which a change must explain.
+"""The golden table: goodput and retransmissions of each scenario. A commit must explain a change.
 
-Runs are the same to the byte, so values are compared exactly. Each is a mean over a few seeds,
-since one loss more or less moves a single run by more than most changes of the stack do.
+Runs are deterministic, so values are compared exactly. Each value is a mean over a few seeds: a
+single loss affects one run more than most changes of the stack.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from simulator import SCENARIOS, Result, run
 
 FILE = Path(__file__).with_name("golden.json")
 SEEDS = 3
-LONG = ("incast 8 to 1", "ring of 64")  # one seed of these says enough
+LONG = ("incast 8 to 1", "ring of 64")  # one seed suffices for these
 
 Row = dict[str, int]
 
 
 def results(name: str) -> list[Result]:
-    """The runs of a scenario that its row is made of."""
+    """The runs of a scenario that make up its row."""
     seeds = 1 if name in LONG else SEEDS
     return [run(f"{SCENARIOS[name]},seed={seed}") for seed in range(1, seeds + 1)]
 
@@ -43,7 +43,7 @@ def write(table: dict[str, Row]) -> None:
 
 @dataclass(frozen=True)
 class Change:
-    """A value that is not what the table says."""
+    """A value that differs from the table."""
 
     name: str
     key: str

@@ -7,8 +7,7 @@
  *   draw.c      a scenario drawn from a seed
  *   event.c     the queue of events
  *   link.c      a link: rate, delay, queue, and its faults
- *   device.c    a host's NIC: cuts large segments, completes checksums, rejects frames when it is
- * full
+ *   device.c    a host's NIC: cuts large segments, completes checksums, rejects frames when full
  *   host.c      a host: stack, NIC, and the times of its polls
  *   traffic.c   one connection: the data that it sends and must receive
  *   pattern.c   the connections of a scenario, and their start times
@@ -66,7 +65,7 @@ struct sim_counts {
 struct sim_frame {
   uint64_t order; /* order of sending */
   uint32_t length;
-  uint16_t source, target; /* source and target: host numbers */
+  uint16_t source, target; /* host numbers */
   uint8_t hop;             /* links passed after the NIC */
   bool unsummed;           /* the TCP checksum is not computed yet */
   bool late, spoilt;       /* faults of this frame */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulator's program, harp-sim, as Python runs it: by scenarios, and by thousands of seeds."""
+"""Runs the simulator's program, harp-sim, for single scenarios and for thousands of seeds."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any, Optional
 
 from harp.paths import build_dir
 
-SILENCE_S = 120  # real time: a run takes a fraction of a second
+SILENCE_S = 120  # timeout in real time; a run takes a fraction of a second
 
-# One flow, all to one, a ring over a core, two that share; then each kind of fault.
+# One flow, incast, a ring over a core, two flows that share a link; then each kind of fault.
 NETWORK_25G = "rate_mbps=25000,delay_ns=10000,queue=1048576"
 FAULTS = "bytes=20000000,rate_mbps=10000,delay_ns=50000"
 SCENARIOS = {
@@ -57,7 +57,8 @@ SCENARIOS = {
     "duration_us=800000,warmup_us=400000,rate_mbps=10000,delay_ns=100000,queue=262144",
 }  # fmt: skip
 
-# What the faults' report calls them, and what has to be seen of each in a run over many seeds.
+# The kinds of faults: their names in the report, and their descriptions. A run over many seeds must
+# contain each.
 KINDS = {
     "dropped": "frames lost at random",
     "burst_dropped": "frames lost in bursts",
@@ -76,12 +77,12 @@ KINDS = {
 
 
 class SimError(RuntimeError):
-    """The program is not built, refused its arguments, or fell silent."""
+    """The program is not built, refused its arguments, or hangs."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One run. Rates are Mbit/s of payload, times ns; violation: the rule that was broken."""
+    """One run. Rates are in Mbit/s of payload, times in ns; violation: the broken rule."""
 
     seed: int
     spec: str
@@ -98,7 +99,7 @@ class Result:
     violation: Optional[str] = None
 
     def row(self) -> dict[str, int]:
-        """What a change of the stack has to explain."""
+        """The values of the golden table."""
         return {
             "goodput_mbps": self.goodput_mbps,
             "retransmits": self.counters.get("tcp_retransmits", 0),
@@ -107,10 +108,10 @@ class Result:
 
 
 def program() -> Path:
-    """The built simulator; SimError says how to build it."""
+    """The path of the built simulator. Raises SimError with the way to build it."""
     path = build_dir() / "tests/sim/harp-sim"
     if not path.is_file():
-        raise SimError(f"{path} is not there: build it with meson compile -C {build_dir()}")
+        raise SimError(f"{path} is missing: build it with meson compile -C {build_dir()}")
     return path
 
 
@@ -120,7 +121,7 @@ def _result(line: str) -> Result:
 
 
 def run(scenario: str, capture: Optional[Path] = None) -> Result:
-    """Runs a scenario, by its name or in words. SimError if there is no such one."""
+    """Runs a scenario, by its name or specification. Raises SimError for an unknown one."""
     words = [str(program()), *(["--capture", str(capture)] if capture else [])]
     done = subprocess.run(
         [*words, SCENARIOS.get(scenario, scenario)], capture_output=True, text=True, timeout=600
@@ -131,7 +132,7 @@ def run(scenario: str, capture: Optional[Path] = None) -> Result:
 
 
 def replay(seed: int, capture: Optional[Path] = None) -> Result:
-    """Runs what a seed draws once more."""
+    """Runs the scenario of a seed again."""
     drawn = subprocess.run(
         [str(program()), "--print", str(seed)], capture_output=True, text=True, check=True
     )
@@ -160,7 +161,8 @@ class _Worker:
         return self.done == self.last - self.first + 1
 
     def lines(self) -> Iterator[str]:
-        """What can be read now; SimError if it ended early or says nothing for too long."""
+        """The lines that can be read now. Raises SimError if the program ended early or prints
+        nothing for too long."""
         assert self.process.stdout
         ready, _, _ = select.select([self.process.stdout], [], [], 0.1)
         data = os.read(self.process.stdout.fileno(), 1 << 20) if ready else None
@@ -180,9 +182,9 @@ class _Worker:
 
 
 def run_seeds(first: int, count: int, jobs: int = 1) -> Iterator[Result]:
-    """Runs what `count` seeds draw, in `jobs` processes; results as they come.
+    """Runs the scenarios of `count` seeds in `jobs` processes. Yields the results as they arrive.
 
-    SimError names a seed that kills the program or keeps it busy for ever.
+    Raises SimError with the seed if a run crashes or hangs.
     """
     share = -(-count // jobs)
     starts = range(first, first + count, share)
@@ -220,7 +222,7 @@ class Total:
             self.broken.append(result)
 
     def unseen(self) -> list[str]:
-        """Kinds of faults that did not occur."""
+        """The kinds of faults that did not occur."""
         return [kind for kind in KINDS if not self.faults[kind]]
 
     def table(self) -> str:

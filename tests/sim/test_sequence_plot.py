@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A flow's time-sequence picture: from the simulator's captures, and from frames made by hand."""
+"""Time-sequence graphs of the simulator's captures, and of frames made by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def frame(forth: bool, payload: int = 0, ethernet: bool = False, **fields) -> by
 
 
 def test_lossy_run_matches_stack_counters(tmp_path: Path) -> None:
-    """What the picture calls sent, sent again and selectively acknowledged, the stack does, too."""
+    """The graph's sent, retransmitted and SACKed bytes match the stack's counters."""
     capture = tmp_path / "run.pcapng"
     result = run("bytes=400000,drop=0.02,faulty=1,delay_ns=100000", capture)
     seen = follow(read_tcp(capture))
@@ -37,7 +37,7 @@ def test_lossy_run_matches_stack_counters(tmp_path: Path) -> None:
     assert again == result.counters["tcp_retransmit_bytes"] > 0
     assert seen.sack
     places = [place for _, place in seen.ack]
-    assert max(places) == result.bytes + 1  # the FIN, too
+    assert max(places) == result.bytes + 1  # including the FIN
     assert all(edge >= acked for (_, edge), (_, acked) in zip(seen.edge, seen.ack))
 
 

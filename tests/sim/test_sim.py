@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many stacks in virtual time: what seeds draw breaks no rule, and what must hold holds."""
+"""Many stacks in virtual time: random scenarios break no rule, and the scenarios meet their
+bounds."""
 
 from __future__ import annotations
 
@@ -13,19 +14,20 @@ import pytest
 from simulator import KINDS, SCENARIOS, Result, SimError, Total, program, run, run_seeds
 
 CI_SEEDS = 60
-# With the sanitizers everything takes several times as long; rules are what they watch, not rates.
+# The sanitizers make everything several times slower, so they check rules but not rates.
 SANITIZED = "SANITIZER_RUNTIME" in os.environ
 RATES = pytest.mark.skipif(SANITIZED, reason="rates are looked at with the plain build")
 
 
 def payload_rate(line_mbps: int, mtu: int = 1500) -> float:
-    """Mbit/s of payload that a line can carry: headers, timestamps and Ethernet's gaps left out."""
+    """The Mbit/s of payload that a line can carry, without headers, timestamps and Ethernet's
+    gaps."""
     return line_mbps * (mtu - 52) / (mtu + 38)
 
 
 @pytest.fixture(scope="module")
 def seen() -> Callable[[str], list[Result]]:
-    """The runs of a scenario's golden row, made once."""
+    """Returns the runs of a scenario's golden row, made once."""
     made: dict[str, list[Result]] = {}
 
     def results(name: str) -> list[Result]:
@@ -53,26 +55,26 @@ def test_the_same_seed_gives_the_same_run() -> None:
 @RATES
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_scenarios_match_golden_results(name: str, seen: Callable[[str], list[Result]]) -> None:
-    """If it does: tools/sim --golden --write, and the reason into the commit."""
+    """For an intended change: run tools/sim --golden --write, and give the reason in the commit."""
     runs = seen(name)
     assert [result.violation for result in runs if result.violation] == []
     found = golden.changes(name, golden.read()[name], golden.row_of(runs))
     assert not found, "\n".join(map(str, found))
 
 
-# What must hold
+# The bounds of the scenarios
 
 
 @RATES
 def test_one_flow_fills_a_long_fast_line(seen: Callable[[str], list[Result]]) -> None:
-    """100 Gbit/s, 100 µs: at least 0.95 of the line."""
+    """At 100 Gbit/s and 100 µs, a flow reaches at least 0.95 of the line rate."""
     for result in seen("one flow"):
         assert result.goodput_mbps >= 0.95 * payload_rate(100_000)
 
 
 @RATES
 def test_one_flow_fills_outstanding_limit(seen: Callable[[str], list[Result]]) -> None:
-    """1 MiB in a round trip of 100 µs is less than the line."""
+    """1 MiB in an RTT of 100 µs is less than the line rate."""
     for result in seen("one flow, 1 MiB outstanding"):
         assert result.goodput_mbps >= 0.95 * (1 << 20) * 8 / 100
 
@@ -95,7 +97,7 @@ def test_ring_steps_over_narrow_core_stay_even(seen: Callable[[str], list[Result
 @RATES
 @pytest.mark.parametrize("name", ["two flows", "a late second flow"])
 def test_two_flows_get_equal_rates(name: str, seen: Callable[[str], list[Result]]) -> None:
-    """Within 20 % of each other, over seeds."""
+    """The rates differ by at most 20 %, summed over the seeds."""
     sums = [sum(flow) for flow in zip(*(result.flow_mbps for result in seen(name)))]
     assert min(sums) >= 0.8 * max(sums)
 
@@ -108,7 +110,7 @@ def test_every_fault_kind_is_reported() -> None:
 
 
 def test_violation_is_reported() -> None:
-    """A line that loses everything: the connection dies, and that is a violation."""
+    """A line loses all frames: the connection fails, which is a violation."""
     result = run("bytes=1000,drop=1")
     assert result.violation and "error -110" in result.violation
 

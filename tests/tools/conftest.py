@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of the tools' tests."""
+"""Fixtures of the tests of tools."""
 
 from tools.hosts.lab_fixtures import lab, make_lab
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames with numbers, over AF_PACKET: shows a relay's faults one by one.
+"""Frames with numbers, over AF_PACKET, to observe each fault of a relay.
 
-    numbered_frames.py listen INTERFACE COUNT   prints "listening", then the numbers that came
+    numbered_frames.py listen INTERFACE COUNT   prints "listening", then the received numbers
     numbered_frames.py send INTERFACE MAC COUNT
     numbered_frames.py bytes INTERFACE MAC BEGIN:END...   segments with these bytes of a stream
 
-The frames are TCP by their IPv4 header only; no kernel has the address, so none answers.
+The frames are TCP by their IPv4 header only. No kernel has the address, so none answers.
 """
 
 import socket
@@ -21,7 +21,7 @@ QUIET_SECONDS = 0.3
 
 
 def headers(mac: str, payload: int) -> bytes:
-    """Of Ethernet and IPv4, for so many bytes behind TCP's."""
+    """The Ethernet and IPv4 headers for `payload` bytes after the TCP header."""
     ethernet = bytes.fromhex(mac.replace(":", "")) + b"\x02\x66\x00\x00\x00\x01\x08\x00"
     ip = struct.pack("!BBHHHBBH", 0x45, 0, 20 + 20 + payload, 0, 0, 64, TCP, 0) + ADDRESSES
     return ethernet + ip

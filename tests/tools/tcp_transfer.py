@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves bytes over the kernel's TCP and says what arrived: a program for a lab's hosts.
+"""Moves bytes over the kernel's TCP and prints their count and hash. It runs in a lab's hosts.
 
 tcp_transfer.py receive ADDRESS PORT          prints "listening", then count and hash
 tcp_transfer.py send ADDRESS PORT BYTES SEED  prints count and hash
@@ -15,7 +15,7 @@ CHUNK = 1 << 18
 
 
 def pieces(total: int, seed: int) -> Iterator[bytes]:
-    """`total` bytes that depend on the seed and the offset."""
+    """`total` bytes that depend on seed and offset."""
     block = random.Random(seed).randbytes(CHUNK)
     for offset in range(0, total, CHUNK):
         piece = offset.to_bytes(8, "big") + block[8:]

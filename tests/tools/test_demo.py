@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo, with small messages: every check holds, and each fails when there is reason to."""
+"""The demo with small messages: every check holds, and each detects its fault."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ from tools.measure.runner import Transport as AnyTransport
 
 
 def demo(folder: Path, *options: str) -> Tuple[int, Dict[str, Any]]:
-    """Exit status and document of a run with messages up to 4 KiB."""
+    """The exit status and the document of a run with messages up to 4 KiB."""
     path = folder / "out.json"
     command = [sys.executable, "-m", "tools.measure.demo", "--last", "4096", "--json", str(path)]
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=110)
@@ -29,6 +29,7 @@ def failed(document: Dict[str, Any]) -> List[str]:
     return [f"{check['name']}: {check['text']}" for check in document["checks"] if not check["ok"]]
 
 
+@pytest.mark.slow
 def test_every_check_passes(tmp_path: Path) -> None:
     status, document = demo(tmp_path)
     assert (status, failed(document)) == (0, [])
@@ -45,6 +46,7 @@ def test_every_check_passes(tmp_path: Path) -> None:
     assert {one[1] for one in seen} == {"harp-packet", "harp-ethdev", "kernel-tcp"}
 
 
+@pytest.mark.slow
 def test_injected_wrong_byte_fails_checks(tmp_path: Path) -> None:
     status, document = demo(tmp_path, "--inject-wrong")
     assert status == 1
@@ -53,7 +55,7 @@ def test_injected_wrong_byte_fails_checks(tmp_path: Path) -> None:
 
 
 def row(transport: AnyTransport, wrong: int = 0, **changes: Any) -> Row:
-    """A row in order, or with something wrong with it."""
+    """A correct row, with `changes` to its carriers."""
     sound: Dict[str, Any] = {
         "kernel_segments": [10, 10],
         "kernel_resets": [0, 0],

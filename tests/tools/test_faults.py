@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every fault once, with jobs that end as they have to; and what has to be noticed, is noticed."""
+"""Every fault once, with jobs that end as expected. tools/faults also detects wrong ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tools.measure.fault_trials import (
 )
 
 SEED = 7
-TIMEOUT_MS = 3000  # this machine may be busy
+TIMEOUT_MS = 3000  # long enough for a busy machine
 BY_NAME = {fault.name: fault for fault in FAULTS}
 SERIES_S = int(os.environ.get("HARP_TEST_SERIES_S") or 3)
 
@@ -60,11 +60,13 @@ def ends_as_it_has_to(outcome: Outcome) -> None:
     assert (outcome.error_s is not None) == (ends == ERROR)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in BY_NAME if "packet" in BY_NAME[name].transports])
 def test_every_fault_ends_as_expected(trial: Run, name: str) -> None:
     ends_as_it_has_to(trial(BY_NAME[name]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport,name", [("packet-own", "replaced"), ("wire", "stop-long")])
 def test_faults_over_other_transports_end_as_expected(
     trial: Run, transport: str, name: str
@@ -77,16 +79,17 @@ if not os.environ.get("HARP_TEST_FULL"):
     OVER_ETHDEV = ["kill", "stop-short", "blackhole-one", "device-closed"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OVER_ETHDEV)
 def test_faults_over_ethdev_end_as_expected(trial: Run, name: str) -> None:
     ends_as_it_has_to(trial(BY_NAME[name], "ethdev"))
 
 
-# -- what has to be noticed
+# -- wrong ends must be detected
 
 
 def nothing(trial: Trial) -> None:
-    """No fault at all."""
+    """Injects no fault."""
 
 
 def no_error(trial: Trial) -> None:
@@ -103,7 +106,7 @@ def stopped_for_good(trial: Trial) -> None:
 
 
 def killed_later(trial: Trial) -> None:
-    """The error comes, but long after what is said to be its cause."""
+    """The error comes long after its given cause."""
     trial.killed.append(trial.ranks[1])
     trial.ranks[1].signal(signal.SIGKILL)
     trial.fails(0, time.monotonic() - 5)
@@ -119,6 +122,7 @@ WRONGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", WRONGS)
 def test_unexpected_outcome_is_detected(
     trial: Run, case: str, monkeypatch: pytest.MonkeyPatch
@@ -132,24 +136,27 @@ def test_unexpected_outcome_is_detected(
     assert outcome.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["config-removed", "kill"])
 def test_injected_wrong_byte_is_detected(trial: Run, name: str) -> None:
-    """However the job ends."""
+    """A wrong byte is detected with any end of the job."""
     outcome = trial(replace(BY_NAME[name], words=("--step", "64K")), inject_wrong=True)
     assert (outcome.kind, outcome.expected) == (WRONG, False)
 
 
 def lasted(*seconds: float) -> Fault:
-    """A fault that lasts so long in one try after the other."""
+    """A fault with these lengths in successive tries."""
     left = list(seconds)
     return Fault("x", "", WENT_ON, lambda trial: trial.was_short(time.monotonic() - left.pop(0)))
 
 
+@pytest.mark.slow
 def test_missed_trial_is_repeated(trial: Run) -> None:
     outcome = trial(lasted(5, 0))
     assert (outcome.kind, outcome.text, outcome.missed) == (WENT_ON, "", 1)
 
 
+@pytest.mark.slow
 def test_trial_missed_every_time_fails(trial: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fault_trials, "TRIES", 2)
     outcome = trial(lasted(5, 5))
@@ -157,6 +164,7 @@ def test_trial_missed_every_time_fails(trial: Run, monkeypatch: pytest.MonkeyPat
     assert "this machine is too busy" in outcome.text
 
 
+@pytest.mark.slow
 def test_missed_trial_still_reports_wrong_byte(trial: Run) -> None:
     outcome = trial(replace(lasted(5), words=("--step", "64K")), inject_wrong=True)
     assert (outcome.kind, outcome.missed) == (WRONG, 0)
@@ -165,6 +173,7 @@ def test_missed_trial_still_reports_wrong_byte(trial: Run) -> None:
 # -- a blackhole each second
 
 
+@pytest.mark.slow
 def test_series_replaces_every_dead_flow(lab: Lab, tmp_path: Path) -> None:
     seen = run_series(Setting("packet", lab, SEED, TIMEOUT_MS), SERIES_S, tmp_path)
     print(seen)
@@ -212,7 +221,7 @@ def test_table_reports_trials(tmp_path: Path) -> None:
 
 
 def test_unexpected_trial_ends_run_and_keeps_logs(tmp_path: Path) -> None:
-    """And its logs are kept, with the traces."""
+    """The logs of the trial are kept, with its traces."""
     logs = tmp_path / "logs"
     done = command("--times", 20, "--only", "kill", "--inject-wrong", "--logs", logs)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -226,7 +235,7 @@ def test_unexpected_trial_ends_run_and_keeps_logs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_leaves_nothing(number: int, tmp_path: Path) -> None:
-    """Nothing is left behind."""
+    """An interrupted run leaves no files, processes or namespaces."""
     if os.geteuid() != 0:
         pytest.skip("a lab's hosts need root")
     before = set(namespaces())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/flood: strangers flood a rank. Short floods; what they cost is not judged here, since the
-machine may be busy with anything, but bytes, memory and counters are."""
+"""tools/flood: unauthenticated peers flood a rank. The floods are short. The tests check bytes,
+memory and counters, but not the cost, because the machine may be busy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tools.measure.flood_scene import attacks
 
 COMMAND = [sys.executable, "-m", "tools.measure.flood"]
 SHORT = ("--connections", "500", "--rate", "4000")
-# One of each kind: who connects, who pretends to be the peer, and below TCP.
+# One attack of each kind: own connections, spoofed segments of the peer, and below TCP.
 SOME = ("tiny", "out-of-order", "data", "sacks", "fragments", "arp")
 
 
@@ -37,7 +37,7 @@ def flood(*words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def rows(path: Path, *words: str) -> dict[str, dict[str, Any]]:
-    """The rows of a short flood by attack; only its rate may have missed what is asked for."""
+    """The rows of a short flood, by attack. Only the rate may miss its target."""
     if os.geteuid() != 0:
         pytest.skip("a lab's hosts need root")
     done = flood(*SHORT, "--json", str(path), *words)
@@ -54,19 +54,23 @@ def rows(path: Path, *words: str) -> dict[str, dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_usual_attacks_end_without_fault(tmp_path: Path) -> None:
     found = rows(tmp_path / "rows.json", "--transport", "packet")
     assert list(found) == list(USUAL)
-    # How many get an answer is a matter of luck where the ranks have little of the machine.
+    # On a busy machine, the number of answers is random.
     reports = [found[name]["report"] for name in ("tokens", "replay")]
     answered = sum(report["answered"] for report in reports)
     assert answered > sum(report["connections"] for report in reports) / 20, "no handshakes"
-    assert sum(row["strangers"] for row in found.values()) > answered / 4, "who else are they?"
+    assert sum(row["strangers"] for row in found.values()) > answered / 4, (
+        "too few unauthenticated peers"
+    )
     assert all(row["report"]["connections"] > 0 for row in found.values())
 
 
+@pytest.mark.slow
 def test_other_attacks_end_without_fault(tmp_path: Path) -> None:
-    """With an address of the rank's own, where HARP is asked for it, too. HARP_TEST_FULL=1: all."""
+    """The rank has its own address, so that HARP also answers ARP. HARP_TEST_FULL=1 runs all."""
     others = [name for name in attacks() if name not in USUAL]
     if not os.environ.get("HARP_TEST_FULL"):
         others = [name for name in others if name in SOME]
@@ -76,6 +80,7 @@ def test_other_attacks_end_without_fault(tmp_path: Path) -> None:
     assert list(found) == others
 
 
+@pytest.mark.slow
 def test_attacks_over_wire_end_without_fault(tmp_path: Path) -> None:
     names = ["tokens", "sitters", "data"]
     words = [word for name in names for word in ("--attack", name)]
@@ -85,6 +90,7 @@ def test_attacks_over_wire_end_without_fault(tmp_path: Path) -> None:
     assert report["answered"] > report["connections"] / 20, "no handshakes"
 
 
+@pytest.mark.slow
 def test_injected_wrong_byte_is_detected() -> None:
     if os.geteuid() != 0:
         pytest.skip("a lab's hosts need root")
@@ -112,7 +118,7 @@ def test_list_option_names_every_attack() -> None:
     assert [line.split(":")[0] for line in done.stdout.splitlines()] == list(attacks())
 
 
-# -- the judge, on made-up rows
+# -- the checks, on made-up rows
 
 
 def judged(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/gpu where there is no GPU: that it says so, and everything of it but PyTorch and NCCL.
+"""tools/gpu without a GPU: it reports that, and all parts but PyTorch and NCCL are tested.
 
-Their place is taken by a program that writes what they would, and by harp-perf.
+A program with the same output and harp-perf replace PyTorch and NCCL.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def test_invalid_wheel_is_refused(kind: str, tmp_path: Path) -> None:
         unpack(wheel, tmp_path / "plugin")
 
 
-# -- jobs of a program that stands for PyTorch
+# -- jobs of a program that replaces PyTorch
 
 FAKE = """
 import json, os, sys
@@ -159,7 +159,7 @@ def test_report_lists_jobs_and_checks(tmp_path: Path, monkeypatch: pytest.Monkey
                  "via NET/HARP/0"):  # fmt: skip
         assert said in text, text
     assert re.search(r"\| torch, 64 MiB +\| +2\.000 \| +1\.000 \| +2\.00 \|", text), text
-    assert text.count("Loaded net plugin") == 2, "of each kind of job one is enough"
+    assert text.count("Loaded net plugin") == 2, "the report needs one job of each kind"
     assert "nobody wants" not in text
     document = json.loads(json.dumps(report.document()))
     assert document["schema"] == "harp.gpu/1" and all(one["ok"] for one in document["checks"])
@@ -185,7 +185,7 @@ def test_failed_job_is_named(
     report = report_of(tmp_path, monkeypatch, fault)
     assert named in failures(report)
     shown = capfd.readouterr().err
-    assert ("Traceback: out of luck" in shown) == (fault == "crash"), "the log of who failed"
+    assert ("Traceback: out of luck" in shown) == (fault == "crash"), "the log of the failed rank"
     if fault == "mixed hangs":
         assert report.jobs[-1].statuses == [1, None]
 
@@ -248,7 +248,7 @@ print(job.statuses, net.host, job.says(1, "packet eth0, 10.77.0.1/24"))
 
 
 def test_both_ranks_may_use_one_interface(tmp_path: Path) -> None:
-    """In a host of a lab, whose interface is nobody else's."""
+    """Runs in a host of a lab, so that no other program uses the interface."""
     if os.geteuid() != 0:
         pytest.skip("a lab's hosts need root")
     code = INSIDE.format(here=Path(__file__).parent, folder=tmp_path)
@@ -260,7 +260,7 @@ def test_both_ranks_may_use_one_interface(tmp_path: Path) -> None:
 def test_unavailable_net_is_skipped_with_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next one is taken, and the report says why; without any there is a line."""
+    """tools/gpu uses the next network and reports the reason. Without any, it prints an error."""
     monkeypatch.setattr("tools.measure.gpu_nets.shutil.which", lambda name: None)
     refusals: list[str] = []
     with join(["namespaces", "wire"], tmp_path, refusals) as net:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a segment costs the stack, in instructions; and that the counting counts."""
+"""The stack's instructions for a segment stay within bounds, and the counting works."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ def test_segment_program_moves_every_byte(connections: int) -> None:
     assert said.split() == ["3200", "100"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="there is no valgrind")
 @pytest.mark.parametrize("step", [step for step in STEPS if step.most], ids=lambda step: step.name)
 def test_instructions_per_segment_stay_below_limit(step: Step) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labs: hosts that reach each other, wires that are as named, and nothing left behind."""
+"""Labs: the hosts reach each other, the wires match their names, and nothing is left behind."""
 
 import os
 import re
@@ -143,7 +143,7 @@ def test_failed_program_is_reported(make_lab: MakeLab) -> None:
     start = time.monotonic()
     with pytest.raises(LabError, match=r"ran past 0\.3 s"):
         host.run(["sleep", "30"], timeout=0.3)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
 
 
 def test_lab_exit_kills_programs_that_ignore_sigterm() -> None:
@@ -153,7 +153,7 @@ def test_lab_exit_kills_programs_that_ignore_sigterm() -> None:
             stdout=subprocess.PIPE,
         )
         assert stubborn.stdout and stubborn.stdout.readline() == "up\n"
-        # One that has left its parent's process group.
+        # A process outside of its parent's process group.
         lab.hosts[1].run(["sh", "-c", "setsid sleep 100 >/dev/null 2>&1 &"])
         pids = [
             int(pid)
@@ -161,7 +161,7 @@ def test_lab_exit_kills_programs_that_ignore_sigterm() -> None:
             for pid in labs._ip("netns", "pids", host.namespace).split()
         ]
     assert len(pids) >= 3
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 10
     while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not any(alive(pid) for pid in pids)
@@ -169,7 +169,7 @@ def test_lab_exit_kills_programs_that_ignore_sigterm() -> None:
 
 
 def alive(pid: int) -> bool:
-    """Zombies that wait for a parent of another session don't count."""
+    """Whether the process runs. Zombies do not count."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
@@ -178,7 +178,7 @@ def alive(pid: int) -> bool:
 
 
 def owner(*, relay: bool = False) -> "subprocess.Popen[str]":
-    """A process that makes a lab, prints its id, and sleeps."""
+    """Starts a process that makes a lab, prints its id, and sleeps."""
     program = textwrap.dedent(f"""
         import time
         from tools.hosts.lab import Lab
@@ -236,13 +236,13 @@ def test_await_links_waits_for_both_carriers(lab: Lab) -> None:
 
 
 def test_setup_in_lab_does_not_change_machine(tmp_path: Path) -> None:
-    """A namespace has the machine's files: each host has folders of its own."""
+    """A namespace shares the machine's files, so each host has its own folders."""
     script = (
-        'harp() { %s -m harp "$@"; }; show() { cat $HARP_CONF_DIR/ztcp0.conf; };'
+        "show() { cat $HARP_CONF_DIR/ztcp0.conf; };"
         "harp setup --yes && show && h1 sh -c 'test ! -e $HARP_CONF_DIR && ls -d $HARP_RUN_DIR' &&"
-        "h1 %s -m harp setup --yes --set flows=2 && h1 sh -c 'cat $HARP_CONF_DIR/ztcp0.conf' &&"
+        "h1 harp setup --yes --set flows=2 && h1 sh -c 'cat $HARP_CONF_DIR/ztcp0.conf' &&"
         "h1 hostname -I && echo $HARP_CONF_DIR"
-    ) % (sys.executable, sys.executable)
+    )
     done = subprocess.run(
         [sys.executable, "-m", "tools.hosts.lab_cli", "up", "--", "sh", "-c", script],
         capture_output=True,

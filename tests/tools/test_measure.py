@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurement: medians, pairs, targets, documents, and runs of `harp perf` on hosts."""
+"""Measurements: medians, pairs, targets, documents, and runs of `harp perf` on hosts."""
 
 import json
 import time
@@ -33,7 +33,7 @@ def test_summary_is_median_and_range() -> None:
 
 
 def test_ratios_are_computed_per_pair() -> None:
-    """A machine that slows down tenfold slows both sides of a pair."""
+    """A machine that becomes ten times slower affects both sides of a pair."""
     assert ratios([6, 0.6], [10, 1]).low == pytest.approx(0.6)
     assert ratios([6, 0.6], [10, 1]).high == pytest.approx(0.6)
     with pytest.raises(ValueError, match="no pairs"):
@@ -76,7 +76,7 @@ def test_invalid_documents_are_refused(tmp_path: Path) -> None:
 
 
 def cell(op: str, ours: List[Optional[float]], theirs: List[Optional[float]]) -> Cell:
-    """A cell with these figures by pair; None: that run failed."""
+    """A cell with these figures by pair; None: a failed run."""
     rows = ("kernel-tcp", "harp-packet") + (("iperf3",) if op == "sendrecv" else ())
     made = Cell("veth-1500", op, 8, rows, {"harp-packet": "harp", "kernel-tcp": "kernel"})
     name = "p50_us" if op == "pingpong" else "algbw_gbs"
@@ -150,7 +150,7 @@ def test_failed_run_reports_rank_output() -> None:
             run_perf(
                 lab, Task("sendrecv", Sizes(1 << 20, 1 << 20), 1000000, 0, limit_s=1), KernelTcp()
             )
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 20  # all its messages would take minutes
 
 
 def test_host_configuration_is_written(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_record_reports_effective_flows(transport: Transport, flows: Optional[in
 
 
 def test_directions_over_shared_memory_have_own_rows() -> None:
-    """A Target that named no row would be "not measured" for ever."""
+    """A Target without a matching row would always be "not measured"."""
     for number, direction in enumerate(DIRECTIONS):
         records = [
             make_record(transport="harp-ethdev", direction=direction),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/recovery: transfers through the relay are whole and counted, medians are judged."""
+"""tools/recovery: transfers through the relay are correct and counted, and medians are compared."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def trial(pair: str, goodput: float, needless: int = 0) -> Trial:
 
 
 def cell(point: Point, needless: int = 0, stalled: str = "", **goodputs: float) -> Cell:
-    """Two kernels at 10, of which the middle one counts; HARP's own and the mixed pairs. stalled:
-    of this pair two more runs failed."""
+    """A cell where two kernels have a median of 10, with HARP's and the mixed pairs. stalled: two
+    more runs of this pair failed."""
     made = Cell(point)
     made.trials[LINUX] = [trial(LINUX, rate, 5) for rate in (1.0, 10.0, 11.0)]
     made.trials[HARP] = [trial(HARP, goodputs.get("harp", 10.0), needless)] * 3
@@ -70,7 +70,7 @@ def test_points_are_complete() -> None:
     assert {"0.2ms/clean", "2ms/burst/0.01%", "2ms/random/3%", "0.2ms/reorder/1%"} <= set(names)
     burst = Point(2.0, "burst", 0.03).spec(100, 256, 7)
     assert (burst.delay_us, burst.rate_mbps, burst.queue, burst.seed) == (1000, 100, 256, 7)
-    lost = burst.drop * burst.drop_burst  # after so many frames, on average, that are not lost:
+    lost = burst.drop * burst.drop_burst  # on average, for each frame that starts no burst
     assert lost / (lost + 1 - burst.drop) == pytest.approx(0.03)
 
 
@@ -92,7 +92,7 @@ def test_load_meter_measures_busy_time() -> None:
     meter.stop()
     all_is_own.stop()
     assert all_is_own.busy(begin, middle) < 0.1
-    assert meter.busy(begin, middle) > 0.05  # of which a busy machine lets this process have some
+    assert meter.busy(begin, middle) > 0.05  # less than 0.3 on a busy machine
     assert meter.busy(begin - 2, begin - 1) == 0.0
 
 
@@ -133,8 +133,9 @@ def relayed() -> Lab:
         yield lab
 
 
+@pytest.mark.slow
 def test_recovery_measures_one_point(tmp_path: Path) -> None:
-    """The command itself, on little data: all pairs, losses and what they cost."""
+    """The command with little data measures all pairs, losses and costs."""
     path = tmp_path / "recovery.json"
     words = ["--only", "0.2ms/random/3%", "--runs", "1", "--seconds", "0.05", "--rate", "40"]
     done = CliRunner().invoke(recovery.main, [*words, "--json", str(path)])
@@ -175,10 +176,11 @@ def test_rate_is_half_of_slower_transfer(
     assert least / 2 - 10 <= measuring.rate_mbps <= least / 2 or measuring.rate_mbps == 1000
 
 
+@pytest.mark.slow
 def test_stalled_run_fails_in_time(
     relayed: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It fails in time, in words, and the hosts are free for the next."""
+    """The run fails in time with a text, and the hosts are free for the next run."""
     monkeypatch.setattr(recovery, "PAIRS", {name: PAIRS[name] for name in (LINUX, HARP)})
     measuring = Recovery(relayed, tmp_path, 0.05, lambda text: None, patience_s=1.0)
     measuring.rate_mbps = 40

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The relay: kernel TCP gets its bytes right through every fault, and each fault is counted
-both by the relay that made it and by the kernel that mended it."""
+"""The relay: kernel TCP transfers all bytes through every fault. Both the relay and the kernel
+count each fault."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ FAULTS = ("dropped", "duplicated", "reordered", "corrupted")
 
 
 def moved(spec: RelaySpec, total: int, wire: str = "veth-1500") -> Dict[str, Any]:
-    """Counts of the relay and of the kernels after one right transfer from host 0 to host 1."""
+    """The counts of the relay and of the kernels after a correct transfer from host 0 to host 1."""
     with Lab(hosts=2, wire=wire, relay=spec) as lab:
         sender, receiver = lab.hosts
         before = sender.counters(), receiver.counters()
@@ -38,8 +38,8 @@ def moved(spec: RelaySpec, total: int, wire: str = "veth-1500") -> Dict[str, Any
 
 @pytest.mark.parametrize("wire", ["veth-1500", "veth-1500-nooff", "veth-9000"])
 def test_relay_without_faults_loses_nothing(wire: str) -> None:
-    """What the kernel has to mend came from a machine that gave the relay no processor for
-    so long that its ring ran full, or acknowledgements came late: these have some tries."""
+    """On a busy machine, the relay may get no CPU until its ring is full, or ACKs are late. The
+    kernel then retransmits, so the test tries several times."""
     for _ in range(UNDISTURBED_TRIES):
         counts = moved(RelaySpec(), 40 * MB, wire)
         for way in ("a_to_b", "b_to_a"):
@@ -54,7 +54,9 @@ def test_relay_without_faults_loses_nothing(wire: str) -> None:
 
 def test_large_segments_are_cut_to_mtu() -> None:
     forward = moved(RelaySpec(), 10 * MB)["a_to_b"]
-    assert forward["frames_in"] < forward["segments"] / 5, "the host's device cut them before"
+    assert forward["frames_in"] < forward["segments"] / 5, (
+        "the host's device has cut the segments already"
+    )
     assert forward["segments"] >= 10 * MB // 1448
     assert forward["bytes_out"] / forward["frames_out"] <= 1514
 
@@ -74,8 +76,8 @@ def test_corrupted_frames_fail_checksum(wire: str) -> None:
         )
     )
     assert spoilt > 5
-    # A flipped byte in the IP header may hit a field that the kernel looks at
-    # before the checksum, which some kernels count elsewhere.
+    # A flipped byte may hit an IP field that the kernel checks before the checksum. Some kernels
+    # count this elsewhere.
     assert 0.9 * spoilt <= found <= spoilt * 1.1
 
 
@@ -107,7 +109,7 @@ def test_duplicates_are_forwarded() -> None:
 
 
 def arrivals(spec: RelaySpec, count: int = 2000) -> List[int]:
-    """Numbers of `count` frames sent in order, in the order in which they arrived."""
+    """Sends `count` numbered frames in order. Returns the numbers in the order of arrival."""
     with Lab(hosts=2, wire="veth-1500-nooff", relay=spec) as lab:
         sender, receiver = lab.hosts
         listening = receiver.popen(
@@ -176,9 +178,9 @@ def test_retransmissions_and_needless_ones_are_counted(
 
 
 def test_retransmissions_match_losses() -> None:
-    """Each frame lost is one sent again; what goes beyond that was delivered twice."""
+    """The kernel retransmits each lost frame. Other retransmissions are needless."""
     forward = moved(RelaySpec(drop=0.02, reorder=0.02, seed=12), 10 * MB)["a_to_b"]
-    assert forward["needless"] > 0, "nothing was put to the test"
+    assert forward["needless"] > 0, "there were no needless retransmissions to test"
     mended = forward["retransmitted"] - forward["needless"]
     assert forward["dropped"] * 0.95 - 3 <= mended <= forward["dropped"] * 1.05 + 3
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The soak, short: nothing grows and no byte is wrong; and what grows, or is wrong, is noticed."""
+"""A short soak: nothing grows and no byte is wrong. Growth and wrong bytes are detected."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ def test_short_soak_finds_no_growth(tmp_path: Path) -> None:
     assert document["failures"] == []
 
 
+@pytest.mark.slow
 def test_minutes_option_limits_soak(tmp_path: Path) -> None:
-    """What came until then counts, and both ranks say that it was right."""
+    """The messages until the limit count, and both ranks report that they were right."""
     done = soak("--minutes", 0.1, "--json", tmp_path / "out.json")
     assert done.returncode == 0, done.stdout + done.stderr
     document = json.loads((tmp_path / "out.json").read_text())
@@ -48,8 +49,8 @@ def test_injected_wrong_byte_is_detected() -> None:
 
 
 def samples(resident_kib: float = 0, descriptors: float = 0, early_kib: float = 0) -> list[Sample]:
-    """Of ranks of which the second one gains so much over the run; early_kib: only before the
-    second fifth."""
+    """Samples in which the second rank grows by these amounts over the run; early_kib: only in the
+    first fifth."""
     found = []
     for i in range(101):
         gained = resident_kib * i / 100 + early_kib * min(1.0, i / 20)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who carried the bytes: the watch must tell the kernel's segments from anybody else's."""
+"""The watch must distinguish the kernel's segments from those of other senders."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ CONTROL = 29411
 
 
 def send_frames(lab: Lab, count: int) -> None:
-    """TCP frames that no kernel sends."""
+    """Sends TCP frames past the kernel."""
     lab.hosts[1].run([sys.executable, FRAMES, "send", "eth0", lab.hosts[0].mac, count])
 
 
@@ -37,7 +37,7 @@ def test_kernel_segments_equal_control_connection(hosts: int) -> None:
 def test_other_kernel_segment_is_detected() -> None:
     with Lab() as lab:
         with Watch(lab, CONTROL) as watch:
-            # A connection that is refused: one SYN, one reset.
+            # A refused connection: one SYN, one reset.
             code = f"import socket; socket.socket().connect_ex(('{lab.hosts[0].address}', 9))"
             lab.hosts[1].run([sys.executable, "-c", code])
     assert watch.seen and not watch.seen.kernel_only_controlled()
@@ -54,7 +54,7 @@ def test_foreign_frames_count_as_data() -> None:
     seen = watch.seen
     assert seen and seen.kernel_only_controlled()
     assert seen.kernel_segments == [0, 0]
-    # Their TCP header is blank, so all behind the IPv4 header counts as payload.
+    # Their TCP header is zero, so all bytes after the IPv4 header count as payload.
     assert seen.data_bytes == 500 * 44
     assert list(seen.data_ports) == [("10.66.0.1", 0)]
     assert "10.66.0.1:0 0.0 MB" in seen.capture_text()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transfers between two hosts of a lab over the kernel's TCP, checked by hash."""
+"""Transfers between two hosts of a lab over the kernel's TCP, with hashes of the bytes."""
 
 import subprocess
 import sys
@@ -14,14 +14,14 @@ PORT = 5000
 
 @dataclass(frozen=True)
 class Transfer:
-    """What both ends saw: bytes and hash."""
+    """The count and hash of the bytes at both ends."""
 
     sent: str
     received: str
 
 
 def transfer(sender: Host, receiver: Host, total: int, seed: int = 1) -> Transfer:
-    """Moves `total` bytes; at most 60 s. Whether they are right is for the caller to say."""
+    """Moves `total` bytes within 60 s. The caller compares the hashes."""
     address = receiver.address
     listening = receiver.popen(
         [sys.executable, PROGRAM, "receive", address, PORT], stdout=subprocess.PIPE

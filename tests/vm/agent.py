@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The guest's only service: runs commands that the host sends over a serial port.
 
-A line from the host is JSON: {"id", "words", "env", "input", "timeout"}. The answer,
-when the command has ended, is {"id", "code", "out", "err"}; code is 124 after
-the timeout, in seconds. It begins with the line "ready". Commands run side by side.
+It first sends the line "ready". A line from the host is JSON: {"id", "words", "env", "input",
+"timeout"}, the timeout in seconds. The answer at the end of the command is {"id", "code", "out",
+"err"}; code is 124 after the timeout. Commands run in parallel.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def serve(port: BinaryIO) -> None:
-    """Answers requests, each in a thread of its own, for as long as the guest lives."""
+    """Answers requests, each in its own thread, for the lifetime of the guest."""
     one_at_a_time = threading.Lock()
 
     def answer(request: dict[str, Any]) -> None:
         line = json.dumps(run(request)).encode() + b"\n"
         with one_at_a_time:
-            while line:  # a port takes 32 KiB at a time
+            while line:  # a port accepts 32 KiB at a time
                 line = line[port.write(line) :]
 
     port.write(b"ready\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guests for tests. Only ./tools/test --vm collects them: it names the kernel's folder."""
+"""Guests for tests. They run only with ./tools/test --vm, which sets the kernel's folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from guest import DATA, MANAGEMENT, TWINS, Guest
 
 from tools.hosts.lab import Lab
 
-KERNEL = os.environ.get("HARP_TEST_VM")  # what tests/vm/prepare has made
+KERNEL = os.environ.get("HARP_TEST_VM")  # the folder made by tests/vm/prepare
 collect_ignore_glob = [] if KERNEL else ["test_*.py"]
 
 
@@ -33,36 +33,36 @@ def _boot(flavour: str, config: pytest.Config, folder: Path) -> Iterator[Guest]:
     nics = (MANAGEMENT, DATA, *TWINS) if iommu else (MANAGEMENT, DATA)
     with Lab() as lab, Guest(Path(KERNEL), lab.hosts[0], folder, iommu, nics, say) as guest:
         yield guest
-        with contextlib.suppress(OSError):  # it may have died
+        with contextlib.suppress(OSError):  # the guest may have died
             say(f"ends after {guest.cpu_s():.0f} s of CPU time")
 
 
-# One alone, so that the other can run beside it.
+# The variable selects one flavour, so that both can run in parallel.
 FLAVOURS = os.environ.get("HARP_TEST_VM_FLAVOUR", "iommu no-iommu").split()
 
 
 @pytest.fixture(scope="session", params=FLAVOURS)
 def guest(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A guest with two NICs: one has the default route. Behind an IOMMU two more."""
+    """A guest with two NICs, one with the default route. With an IOMMU it has two more."""
     yield from _boot(request.param, request.config, tmp_path_factory.mktemp(request.param))
 
 
 @pytest.fixture(scope="session")
 def given(guest: Guest) -> Iterator[Guest]:
-    """The guest with its second NIC given to HARP, once for all that need it so."""
+    """The guest with its second NIC set up for HARP, once for all tests that need it."""
     with configured(guest, "--device", f"dpdk:{DATA.name}"):
         yield guest
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that need a NIC given away come last, together."""
+    """Runs the tests with a NIC set up for HARP last and together."""
     items.sort(key=lambda item: "given" in getattr(item, "fixturenames", ()))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Any:
-    """A failure's report ends with what the guest's console said, and where that is kept."""
+    """Adds the end of the guest's console, and its path, to the report of a failure."""
     report = yield
     guest = getattr(item, "funcargs", {}).get("guest")
     if report.failed and isinstance(guest, Guest) and guest.console.exists():

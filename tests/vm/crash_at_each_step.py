@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs in the guest: set-up is killed before each change that it makes, and undone; then
-undo itself is killed before each of its own. After each the host has to be as before.
+"""Runs in the guest: kills set-up before each of its changes and undoes it, then kills undo before
+each of its own changes. The host must be as before each time.
 
-Prints {"killed": times set-up was, "undo_killed": times undo was}; exit 1 with the
-difference if something is left. Processes are forked with everything loaded, since a
-guest without KVM takes seconds to start one.
+Prints {"killed": number of kills of set-up, "undo_killed": number of kills of undo}. Exits with 1
+and the difference if the host has changed. Processes are forked with everything loaded, because a
+guest without KVM takes seconds to start Python.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ import crashing  # noqa: E402
 
 from harp.cli.main import main  # noqa: E402
 
-MOST = 80  # changes: a bound for the loops
+MOST = 80  # changes; bounds the loops
 TREES = ("/usr/local/tfabric", "/etc/default/grub.d")
 
 
 def _lines(*command: str) -> list[str]:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    # The kernel makes fe80:: addresses by itself, when it finds the time.
+    # The kernel adds fe80:: addresses itself, at a time of its own.
     return [line for line in done.stdout.splitlines() if not re.search("fe80:|ff00:", line)]
 
 
 def state() -> dict[str, Any]:
-    """Everything that set-up may change, but for folders that are empty. Sorted: an
-    interface that comes back gets a new number, which is nobody's business."""
+    """All state that set-up may change, except empty folders. Sorted, because a returned interface
+    gets a new index, which does not matter."""
     devices = {}
     for folder in sorted(Path("/sys/bus/pci/devices").iterdir()):
         driver = folder / "driver"
@@ -68,8 +68,8 @@ def state() -> dict[str, Any]:
 
 
 def run(change: int, words: Sequence[str]) -> int:
-    """harp in a process of its own, killed before a change (none for a negative one): its
-    exit status, or minus the signal. What it said is kept for `complain`."""
+    """Runs harp in a child process, killed before a change (a negative one: not killed). Returns
+    its exit status, or minus the signal. Keeps its output for `complain`."""
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -91,7 +91,7 @@ def run(change: int, words: Sequence[str]) -> int:
 
 
 def complain(what: str, before: dict[str, Any]) -> None:
-    """Ends with 1 if the host is not as it was."""
+    """Exits with 1 if the host is not as before."""
     now = state()
     if now == before:
         return
@@ -109,7 +109,7 @@ def expect(code: int, allowed: Sequence[int], what: str) -> None:
 
 
 def everywhere(words: Sequence[str], after: Callable[[int], None]) -> int:
-    """Kills harp before its first change, then before its second, until it ends well."""
+    """Kills harp before its first change, then before its second, until it succeeds."""
     for change in range(MOST):
         code = run(change, words)
         expect(code, (0, -signal.SIGKILL), f"{words}, to be killed before change {change}")

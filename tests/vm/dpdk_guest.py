@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest that is set up, and an all_reduce between it and this machine: its rank 1 and, on the
-tap at the other end of the cable, rank 0."""
+"""Sets up a guest, and runs an all_reduce between it (rank 1) and this machine (rank 0, on the tap
+at the other end of the NIC)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUN_DIR = "/tmp/harp-run"
 KEPT = "/tmp/kept.stat"
 PATIENCE = ("--timeout", "60")
 
-# A process unlinks its counters when it ends; a second name keeps what they were then.
+# A process removes its statistics file at its end; a hard link keeps the final counters.
 KEEPING = f"""
 rm -rf {RUN_DIR} {KEPT}; mkdir -p {RUN_DIR}
 until ln {RUN_DIR}/*.stat {KEPT} 2>/dev/null; do sleep 0.3; done & keeper=$!
@@ -35,7 +35,7 @@ exit $code
 
 @contextmanager
 def configured(guest: Guest, *words: str) -> Iterator[None]:
-    """A guest that is set up, and as before behind the block."""
+    """Sets the guest up for the block, and undoes that after it."""
     done = guest.run("harp-setup", "--yes", *words)
     assert done.code == 0, str(done)
     try:
@@ -47,8 +47,8 @@ def configured(guest: Guest, *words: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Reduced:
-    """What an all_reduce left: rank 0's records, what the guest's rank said, and its counters
-    when it ended."""
+    """The result of an all_reduce: rank 0's records, and the output and final counters of the
+    guest's rank."""
 
     records: list[dict[str, Any]]
     said: str
@@ -76,12 +76,12 @@ def _counters(guest: Guest, folder: Path) -> dict[str, int]:
 
 
 def reduce_together(guest: Guest, folder: Path, sizes: tuple[str, ...], *more: str) -> Reduced:
-    """An all_reduce of these sizes; `more` are words for the guest's rank alone."""
+    """Runs an all_reduce of these sizes; `more` are arguments only for the guest's rank."""
     meeting = f"{MANAGEMENT.peer}:{PORT}"
     words = ["all_reduce", *sizes, *PATIENCE, "--nranks", "2", "--rendezvous", meeting]
     here = _host_rank(guest, folder, words)
     environment = {"NCCL_DEBUG": "INFO", "HARP_TIMEOUT_MS": "60000", "HARP_RUN_DIR": RUN_DIR}
-    # The program behind `harp perf`: to start a Python takes a guest seconds.
+    # The C program of `harp perf`: Python takes seconds to start in a guest.
     command = [build_dir() / "harp/bench/harp-perf", *words, *more, "--rank", "1"]
     command += ["--plugin", build_dir() / "plugin/libnccl-net.so"]
     there = guest.run("sh", "-c", KEEPING, "sh", *command, env=environment)

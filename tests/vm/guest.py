@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A virtual machine as a host for tests: Debian's kernel under QEMU, the files of this
-machine read-only below it, and NICs on the PCI bus.
+"""A virtual machine as a host for tests: Debian's kernel under QEMU, the files of this machine
+read-only, and NICs on the PCI bus.
 
     with Guest(kernel, lab.hosts[0], folder, iommu=True) as guest:
         print(guest.run("uname", "-r").out)
 
-QEMU and its NICs' other ends, taps, live in a namespace of a lab: they go with it.
-No KVM is used, so a guest runs everywhere, at a tenth of the speed.
+QEMU and the taps of its NICs are in a namespace of a lab and end with it. A guest does not use KVM,
+so it runs everywhere, at a tenth of the speed.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from tools.hosts.lab import Host
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 VIRTIOFSD = "/usr/lib/qemu/virtiofsd"
-# What the first process needs before it has the disk with all the others.
+# The modules that init needs before it can mount the file systems with the others.
 EARLY_MODULES = ("virtiofs", "overlay", "virtio_pci", "virtio_console")
 MEMORY_MIB = 1280
 MTU = 1500
-# How much longer than usual things may take on a machine that is busy otherwise.
+# The factor by which a busy machine may be slower than usual.
 PATIENCE = max(1.0, float(os.environ.get("HARP_TEST_VM_MINUTES", "10")) / 10)
-BOOT_S = 240.0 * PATIENCE  # an idle machine takes 5
+BOOT_S = 240.0 * PATIENCE  # an idle machine boots in 5 s
 COMMAND_S = 400.0 * PATIENCE
 TEST_S = 900.0 * PATIENCE
-NEWS_S = 15.0  # between two lines about a boot that takes long
+NEWS_S = 15.0  # between two progress lines of a long boot
 
 
 class GuestError(RuntimeError):
-    """The guest did not start, or has gone. The text has the end of its console."""
+    """The guest did not start, or has ended. The text has the end of its console."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ class Done:
 
 @dataclass(frozen=True)
 class Nic:
-    """A NIC of the guest's: its place on the bus, and the two ends of its cable. The
-    guest's kernel names NICs eth0, eth1, ... in this order."""
+    """A NIC of the guest: its place on the PCI bus, its address, and the address of the tap. The
+    guest's kernel names the NICs eth0, eth1, ... in this order."""
 
     name: str
     pci_id: str
@@ -73,7 +73,7 @@ class Nic:
 
 MANAGEMENT = Nic("eth0", "0000:00:04.0", "tap0", "10.79.0.2", "10.79.0.1")
 DATA = Nic("eth1", "0000:00:05.0", "tap1", "10.78.0.2", "10.78.0.1")
-# Two more, behind one old PCI bridge: an IOMMU cannot tell them apart.
+# Two more NICs behind a conventional PCI bridge: they share an IOMMU group.
 TWINS = (
     Nic("eth2", "0000:01:01.0", "tap2", "10.80.0.2", "10.80.0.1"),
     Nic("eth3", "0000:01:02.0", "tap3", "10.81.0.2", "10.81.0.1"),
@@ -81,7 +81,7 @@ TWINS = (
 
 
 def make_initramfs(kernel: Path, folder: Path) -> Path:
-    """An archive with busybox, init, and the modules that init needs."""
+    """Makes an initramfs with busybox, init, and the modules that init needs."""
     release = (kernel / "release").read_text().strip()
     tree = folder / "initramfs"
     for name in ("bin", "lib/modules", "root", "memory", "host", "kernel", "proc", "sys", "dev"):
@@ -108,9 +108,9 @@ def make_initramfs(kernel: Path, folder: Path) -> Path:
 
 @dataclass(repr=False)
 class Guest:
-    """`kernel` is the folder that tests/vm/prepare made; `host` the namespace for QEMU and
-    the taps; `folder` is for sockets and the console; `iommu`: whether there is one;
-    `say` is told what goes on."""
+    """A running guest. `kernel` is the folder made by tests/vm/prepare; `host` is the namespace for
+    QEMU and the taps; `folder` is for sockets and the console log; `iommu`: whether the guest has
+    one; `say` receives progress lines."""
 
     kernel: Path
     host: Host
@@ -126,10 +126,10 @@ class Guest:
 
     @property
     def console(self) -> Path:
-        """Everything that the guest's kernel and its agent have said."""
+        """The log of the guest's console: the output of its kernel and its agent."""
         return self.folder / "console.log"
 
-    # -- life
+    # -- lifetime
 
     def __enter__(self) -> Guest:
         try:
@@ -178,7 +178,7 @@ class Guest:
 
     def _serve_files(self, tag: str, source: Path) -> None:
         path = self.folder / f"{tag}.socket"
-        # The files are this machine's and hold still; the guest may remember them.
+        # This machine's files do not change, so the guest may cache them.
         options = f"source={source},sandbox=chroot,cache=always"
         words = [VIRTIOFSD, f"--socket-path={path}", "-o", options]
         self._start(self.host.popen(words, **self._log(f"files-{tag}")))
@@ -192,10 +192,10 @@ class Guest:
     def _qemu(self) -> list[str]:
         machine = "q35,memory-backend=memory" + (",kernel-irqchip=off" if self.iommu else "")
         words = ["qemu-system-x86_64", "-accel", "tcg", "-machine", machine, "-cpu", "max"]
-        # One CPU: two guests side by side are as many as many a machine has.
+        # One CPU each: many machines have only two, for two parallel guests.
         words += ["-smp", "1", "-m", str(MEMORY_MIB), "-nodefaults", "-no-user-config"]
         words += ["-display", "none", "-no-reboot", "-serial", f"file:{self.console}"]
-        # Shared, since the files are served by other processes.
+        # Shared memory, because other processes serve the files.
         memory = f"memory-backend-memfd,id=memory,size={MEMORY_MIB}M,share=on"
         words += ["-object", memory, "-kernel", str(self.kernel / "vmlinuz")]
         words += ["-initrd", str(make_initramfs(self.kernel, self.folder))]
@@ -218,7 +218,7 @@ class Guest:
             _, bus, slot = nic.pci_id.split(":")
             place = f"bus={'pcie.0' if bus == '00' else 'old'},addr={slot}"
             options = f"virtio-net-pci,netdev=n{i},mac=02:78:00:00:00:{i:02x},romfile=,{place}"
-            options += f",host_mtu={MTU}"  # the device knows what it can take
+            options += f",host_mtu={MTU}"  # the device reports its MTU
             if self.iommu:
                 options += ",disable-legacy=on,iommu_platform=on,ats=on"
             words += ["-netdev", f"tap,id=n{i},ifname={nic.tap},script=no,downscript=no,vhost=off"]
@@ -226,7 +226,7 @@ class Guest:
         return words
 
     def _command_line(self) -> str:
-        # The timer is not checked: on a busy machine it would seem not to work.
+        # Without the timer check, which may fail on a busy machine.
         words = ["console=ttyS0", "panic=-1", "mitigations=off", "no_timer_check"]
         if self.iommu:
             words += ["intel_iommu=on", "iommu=pt"]
@@ -267,7 +267,7 @@ class Guest:
         self.check("sh", "-ec", "\n".join(lines))
 
     def cpu_s(self) -> float:
-        """CPU seconds that QEMU has taken so far."""
+        """The CPU time of QEMU so far, in seconds."""
         words = Path(f"/proc/{self._processes[-1].pid}/stat").read_text().rpartition(")")[2].split()
         return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -289,7 +289,7 @@ class Guest:
         self.say(f"still boots: {(text.splitlines() or ['nothing said yet'])[-1]}")
 
     def _line(self, end: float, tell: Callable[[], None] = lambda: None) -> bytes:
-        """The next line from the agent; calls `tell` now and then while there is none."""
+        """The next line from the agent; calls `tell` every NEWS_S seconds while there is none."""
         assert self._socket
         self._socket.settimeout(0.5)
         next_news = time.monotonic() + NEWS_S
@@ -315,7 +315,7 @@ class Guest:
         input: Optional[str] = None,
         timeout: float = COMMAND_S,
     ) -> int:
-        """Starts a command; its number, for `wait`. At most `timeout` seconds."""
+        """Starts a command that may take `timeout` seconds. Returns its number for `wait`."""
         assert self._socket
         number = len(self._words)
         self._words[number] = tuple(map(str, words))
@@ -326,7 +326,8 @@ class Guest:
         return number
 
     def wait(self, number: int, timeout: float = COMMAND_S + 100) -> Done:
-        """The end of a command. GuestError if the guest does not answer in time."""
+        """Waits for the end of a command. Raises GuestError if the guest does not answer in
+        time."""
         end = time.monotonic() + timeout
         while number not in self._answers:
             answer = json.loads(self._line(end))
@@ -339,22 +340,22 @@ class Guest:
         return self.wait(self.start(*words, timeout=timeout, **options), timeout + 30)
 
     def check(self, *words: object, **options: Any) -> str:
-        """Runs a command that has to end well; its output."""
+        """Runs a command that must succeed. Returns its output."""
         done = self.run(*words, **options)
         assert done.code == 0, str(done)
         return done.out
 
     def write(self, path: str, text: str, executable: bool = False) -> None:
-        """Writes a file in the guest, in its memory."""
+        """Writes a file in the guest; it is kept only in the guest's memory."""
         mode = "755" if executable else "644"
         script = 'mkdir -p "$(dirname "$1")" && cat > "$1" && chmod "$2" "$1"'
         self.check("sh", "-c", script, "sh", path, mode, input=text)
 
     def read(self, path: str) -> str:
-        """A file of the guest's."""
+        """The text of a file in the guest."""
         return self.check("cat", path)
 
 
 def build_dir() -> Path:
-    """Where the guest finds what has been built."""
+    """The build folder, which has the same path in the guest."""
     return Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build").resolve()

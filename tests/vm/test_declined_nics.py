@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a NIC, in one line with a remedy: init fails, NCCL goes on without HARP."""
+"""HARP declines an unusable NIC: init fails, one line names fault and remedy, and NCCL continues
+without HARP."""
 
 from __future__ import annotations
 
@@ -22,20 +23,20 @@ PERF = (
     "--rank", "0", "--nranks", "2", "--rendezvous", "127.0.0.1:9",
 )  # fmt: skip
 ENVIRONMENT = {"HARP_CONF_DIR": FOLDER, "HARP_RUN_DIR": FOLDER, "NCCL_DEBUG": "WARN"}
-# May enter folders that are their owner's alone: a checkout often lies in one.
+# Allows reading folders of other users: a checkout is often in one.
 ENTERS = "-all,+dac_read_search"
 NOBODY = (
     "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
     f"--inh-caps={ENTERS}", f"--ambient-caps={ENTERS}",
 )  # fmt: skip
-# May lock 8 MiB, however root it is.
+# May lock only 8 MiB, although it is root.
 NOTHING_LOCKED = (
     "prlimit", "--memlock=8388608", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock",
 )  # fmt: skip
 
 
 def start(guest: Guest, device: str, *prefix: str, more: str = "") -> str:
-    """What a rank says that is to use the device: all its lines."""
+    """Starts a rank with the device. Returns all its output."""
     text = f"device = dpdk:{device}\naddress = {DATA.address}/24\n{more}"
     guest.write(f"{FOLDER}/ztcp0.conf", text)
     done = guest.run(*prefix, *PERF, env=ENVIRONMENT)
@@ -44,7 +45,7 @@ def start(guest: Guest, device: str, *prefix: str, more: str = "") -> str:
 
 
 def refusal(guest: Guest, device: str, *prefix: str, more: str = "") -> str:
-    """The one line in which HARP declines."""
+    """The one line with which HARP declines."""
     said = start(guest, device, *prefix, more=more)
     (line,) = [line for line in said.splitlines() if "NCCL WARN" in line]
     assert f"HARP: dpdk:{device}: " in line and "; NCCL goes on without HARP" in line, line
@@ -53,7 +54,7 @@ def refusal(guest: Guest, device: str, *prefix: str, more: str = "") -> str:
 
 
 def test_valid_configuration_is_accepted(given: Guest) -> None:
-    """Each other test here makes one thing wrong."""
+    """The reference: each other test changes one thing."""
     said = start(given, DATA.pci_id)
     assert "NCCL WARN" not in said and "1 of 2 ranks did not come" in said
 
@@ -79,13 +80,13 @@ def test_too_many_hugepages_requested_declines(given: Guest) -> None:
 
 
 def test_nic_used_by_other_process_declines(given: Guest) -> None:
-    """As vfio sees it, and without vfio as HARP's processes see each other."""
+    """vfio detects the other process; without vfio, HARP's processes detect each other."""
     if given.iommu:
         group = given.check("readlink", f"{SYSFS}/{DATA.pci_id}/iommu_group").strip()
         hold = f"exec 9<>/dev/vfio/{Path(group).name}"
     else:
         hold = f"exec 9<{SYSFS}/{DATA.pci_id}/config; flock 9"
-    # The shell holds it while the rank, which does not inherit it, tries.
+    # The shell holds the descriptor during the rank's try; the rank does not inherit it.
     line = refusal(given, DATA.pci_id, "sh", "-c", f'{hold}; "$@" 9>&-; exit $?', "sh")
     assert re.search(r"another process (with HARP )?uses the device.*; end it, or give this", line)
 
@@ -93,7 +94,7 @@ def test_nic_used_by_other_process_declines(given: Guest) -> None:
 def test_nic_without_access_permission_declines(given: Guest) -> None:
     line = refusal(given, DATA.pci_id, *NOBODY)
     if given.iommu:
-        assert "/dev/vfio/" in line and "Permission denied; give this user the file" in line
+        assert "/dev/vfio/" in line and "Permission denied; give this user access to it" in line
     else:
         assert "only root can use a device bound to" in line
         assert "; bind it to vfio-pci, or run as root" in line
@@ -141,7 +142,7 @@ def test_iommu_group_shared_with_kernel_driver_declines(given: Guest) -> None:
         line = refusal(given, one.pci_id)
     finally:
         hand_over(given, one.pci_id, "")
-        # It comes back by the first name that is free: that of the NIC given away.
+        # It returns with the first free name: that of the NIC bound to HARP's driver.
         rename = 'ip link set dev "$(ls /sys/bus/pci/devices/$1/virtio*/net)" name $2'
         given.check("sh", "-c", rename, "sh", one.pci_id, one.name)
     assert f"with {other.pci_id}, which is bound to virtio-pci" in line

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An all_reduce over the guest's NIC, which HARP alone has: not a byte is copied before the NIC
-reads it. Without an IOMMU that holds for pages that the kernel does not move, and what lies in
-others is copied, and counted."""
+"""An all_reduce over the guest's NIC as a dpdk device: no byte is copied before the NIC reads it.
+Without an IOMMU, this holds only for pages that the kernel does not move; other data is copied and
+counted."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from guest import DATA, TEST_S, Guest
 
 pytestmark = pytest.mark.timeout(TEST_S)
 
-# Odd sizes too: chunks, and references, that end anywhere.
+# Odd sizes, so that chunks and references end anywhere.
 SIZES = ("-b", "8", "-e", "1M", "-f", "37", "-n", "2", "-w", "1")
 LEAST = 3 * sum(8 * 37**i for i in range(4))  # an all_reduce of two sends each byte once
 
 
 def check_sums(reduced: Reduced) -> int:
-    """The sums are right, and over HARP's own NIC; the payload, in bytes, that was sent."""
+    """Checks the sums, and that they used the dpdk device. Returns the payload sent, in bytes."""
     assert len(reduced.records) > 3 and reduced.is_right
     assert f"dpdk {DATA.pci_id} (net_virtio), {DATA.address}/24" in reduced.said
     payload = reduced.counters["message_bytes_out"]
@@ -30,7 +30,7 @@ def check_sums(reduced: Reduced) -> int:
 def assert_read_in_place(reduced: Reduced) -> None:
     payload, counters = check_sums(reduced), reduced.counters
     assert counters["tx_copied_bytes"] == 0
-    # What was sent again was read again.
+    # The NIC reads retransmitted data again.
     assert payload <= counters["tx_ref_bytes"] <= payload + counters["tcp_retransmit_bytes"]
 
 
@@ -41,7 +41,7 @@ def test_all_reduce_refers_to_memory_only_with_iommu(given: Guest, tmp_path: Pat
         return
     payload, counters = check_sums(reduced), reduced.counters
     assert counters["tx_ref_bytes"] == 0
-    # The shortest pieces are copied as HARP's own headers are: uncounted.
+    # The shortest pieces are copied without being counted, like HARP's headers.
     assert counters["tx_copied_bytes"] >= payload - 1024
 
 

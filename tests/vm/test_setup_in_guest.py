@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp setup on a machine with NICs to give away: it gives one to HARP and takes it back,
-behind an IOMMU (vfio-pci) and without one (uio_pci_generic)."""
+"""harp setup binds a NIC of the guest to a user-space driver and back, with an IOMMU (vfio-pci) and
+without one (uio_pci_generic)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PYTHON = {"PYTHONPATH": str(ROOT), "HARP_BUILD_DIR": str(build_dir())}
 
 
 def state(guest: Guest) -> Any:
-    """Everything that set-up may change, as the script looks at it."""
+    """All state that set-up may change, from the script's function."""
     code = "import json, killed_anywhere; print(json.dumps(killed_anywhere.state()))"
     path = f"{ROOT}:{KILLED.parent}"
     return json.loads(guest.check(sys.executable, "-c", code, env={**PYTHON, "PYTHONPATH": path}))
@@ -33,7 +33,7 @@ def driver(guest: Guest, pci_id: str) -> str:
 
 
 def reaches_peer(guest: Guest) -> bool:
-    """Whether the kernel's own network works over the second NIC."""
+    """Whether the kernel's network works over the second NIC."""
     return guest.run("busybox", "ping", "-c", "3", "-w", "20", "-I", DATA.name, DATA.peer).code == 0
 
 
@@ -74,7 +74,7 @@ def test_setup_killed_anywhere_is_undone(guest: Guest) -> None:
     done = guest.run(sys.executable, KILLED, *words, env=PYTHON, timeout=2 * COMMAND_S)
     assert done.code == 0, str(done)
     counts = json.loads(done.out)
-    # Folders, modules, pages and orders to the kernel, and the journal's rows about them.
+    # Changes: folders, modules, pages, writes to sysfs, and the journal.
     assert counts["killed"] > 15 and counts["undo_killed"] > 5
 
 

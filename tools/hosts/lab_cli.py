@@ -29,13 +29,26 @@ def _write_program(folder: Path, host: labs.Host) -> None:
     """Writes the program that runs a command in a host, by default a shell."""
     variables = _folders(folder, host)
     Path(variables["HARP_RUN_DIR"]).mkdir(parents=True)
-    path = folder / "bin" / f"h{host.index}"
-    path.parent.mkdir(exist_ok=True)
     exports = "".join(f"export {name}={shlex.quote(text)}\n" for name, text in variables.items())
-    path.write_text(
-        f'#!/bin/sh\n{exports}[ $# -gt 0 ] || set -- "${{SHELL:-sh}}"\n'
-        f'exec {shlex.join(host.command([]))} "$@"\n'
+    _write_script(
+        folder / "bin" / f"h{host.index}",
+        f'{exports}[ $# -gt 0 ] || set -- "${{SHELL:-sh}}"\n'
+        f'exec {shlex.join(host.command([]))} "$@"\n',
     )
+
+
+def _write_harp(folder: Path) -> None:
+    """Writes the program harp of this checkout, because a checkout need not be installed."""
+    root = Path(__file__).resolve().parents[2]
+    _write_script(
+        folder / "bin" / "harp",
+        f'PYTHONPATH={shlex.quote(str(root))} exec {shlex.quote(sys.executable)} -m harp "$@"\n',
+    )
+
+
+def _write_script(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}")
     path.chmod(0o755)
 
 
@@ -66,7 +79,8 @@ def up(
 ) -> None:
     """Make hosts, run COMMAND (default: a shell) in the first one, remove the hosts.
 
-    COMMAND finds the programs h0, h1 and so on, which run a command in that host.
+    COMMAND finds the programs h0, h1 and so on, which run a command in that host,
+    and the program harp of this checkout.
     Each host has its own folders for HARP's configuration and statistics. In the
     environment of COMMAND, LAB_HOSTS has the namespaces of all hosts, and
     LAB_ADDRESSES their addresses in the same order.
@@ -77,6 +91,7 @@ def up(
             tempfile.TemporaryDirectory(prefix="harp-lab-") as name,
             labs.Lab(hosts, wire, spec, threaded) as lab,
         ):
+            _write_harp(Path(name))
             for host in lab.hosts:
                 _write_program(Path(name), host)
                 click.echo(f"host {host.index}: {host.address}, h{host.index} COMMAND")

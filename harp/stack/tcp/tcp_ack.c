@@ -5,7 +5,6 @@
 
 #include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
@@ -41,17 +40,18 @@ static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_resu
   }
 }
 
-void tcp_update_window(struct harp_tcp *tcp, const struct harp_segment *segment)
+/* Updates SND.WND, SND.WL1 and SND.WL2 (RFC 9293, 3.10.7.4). */
+static void update_window(struct harp_tcp *tcp, const struct tcp_ack_numbers *in)
 {
-  if (seq_lt(segment->ack, tcp->snd.una)) {
+  if (seq_lt(in->ack, tcp->snd.una)) {
     return; /* an old acknowledgement, whatever its sequence number */
   }
-  /* RFC 9293, 3.10.7.4: take the window from the newest segment only. A segment that advances
-   * SND.UNA counts as new even if a later one overtook it: the window counts from SND.UNA, so the
-   * old value would exceed the peer's offer. */
-  if (seq_gt(segment->ack, tcp->snd.una) || seq_lt(tcp->snd.wl1, segment->seq) ||
-      (tcp->snd.wl1 == segment->seq && seq_le(tcp->snd.wl2, segment->ack))) {
-    uint32_t window = segment->window << tcp->snd.wscale;
+  /* Take the window from the newest segment only. A segment that advances SND.UNA counts as new
+   * even if a later one overtook it: the window counts from SND.UNA, so the old value would exceed
+   * the peer's offer. */
+  if (seq_gt(in->ack, tcp->snd.una) || seq_lt(tcp->snd.wl1, in->seq) ||
+      (tcp->snd.wl1 == in->seq && seq_le(tcp->snd.wl2, in->ack))) {
+    uint32_t window = in->window << tcp->snd.wscale;
     if (tcp->snd.wnd == 0 && window && tcp->snd.window_limited) {
       /* The window is open again: retransmit the probe's data, which the peer may have dropped. */
       tcp->backoff = 0;
@@ -60,14 +60,14 @@ void tcp_update_window(struct harp_tcp *tcp, const struct harp_segment *segment)
       }
     }
     if (tcp->snd.wnd && !window) {
-      stack_event(tcp, HARP_EVENT_WINDOW_CLOSED, 0, segment->ack - tcp->snd.iss - 1);
+      stack_event(tcp, HARP_EVENT_WINDOW_CLOSED, 0, in->ack - tcp->snd.iss - 1);
     }
     bool turned = !tcp->snd.wnd != !window;
     tcp->snd.wnd = window;
     tcp->snd.max_wnd = HARP_MAX(tcp->snd.max_wnd, window);
-    tcp->snd.edge = seq_max(tcp->snd.edge, segment->ack + window);
-    tcp->snd.wl1 = segment->seq;
-    tcp->snd.wl2 = segment->ack;
+    tcp->snd.edge = seq_max(tcp->snd.edge, in->ack + window);
+    tcp->snd.wl1 = in->seq;
+    tcp->snd.wl2 = in->ack;
     if (turned) {
       tcp_arm_tail_probe(tcp); /* stopped by a closed window, restarted by an open one */
     }
@@ -97,44 +97,86 @@ static bool is_first_copy(const struct harp_tcp *tcp, const struct harp_ack_resu
          result->timed && seq_lt(result->echo, tcp->undo.stamp);
 }
 
-void tcp_ack(struct harp_tcp *tcp, const struct harp_segment *segment)
+/* RFC 5681, 2: the same acknowledgement number and window again, without payload, while data is in
+ * flight. window: SND.WND before this segment, bytes. */
+static bool is_duplicate_ack(const struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
+                             uint32_t window)
+{
+  return in->ack == tcp->snd.una && tcp->flight.first && in->bare && window &&
+         tcp->snd.wnd == window;
+}
+
+/* Without SACK, a duplicate ACK shows that one segment has left the network. */
+static void duplicate_ack(struct harp_tcp *tcp, struct harp_ack_result *result)
+{
+  result->duplicate = true;
+  result->delivered = tcp->snd.mss;
+  tcp_recovery_on_ack(tcp, result);
+  tcp_mark_dirty(tcp);
+}
+
+/* The segment acknowledges no data. Only the window may have changed. */
+static void window_update(struct harp_tcp *tcp)
+{
+  if (tcp->snd.nxt != tcp->snd.end || tcp->flight.lost_first || tcp->ops->pull) {
+    tcp_mark_dirty(tcp);
+  }
+}
+
+/* The acknowledgement advances SND.UNA: removes the acknowledged records. Checks first whether the
+ * original of a retransmitted segment has arrived (Eifel). */
+static void take_acked(struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
+                       struct harp_ack_result *result)
+{
+  result->timed = tcp->timestamps && in->has_echo;
+  result->echo = in->echo;
+  result->first_copy = is_first_copy(tcp, result);
+  if (result->first_copy) {
+    tcp_rack_original_acked_after_retransmit(tcp);
+  }
+  ack_records(tcp, in->ack, result);
+  advance_una(tcp, in->ack);
+}
+
+/* Releases the acknowledged bytes to the owner. una: SND.UNA before the acknowledgement. */
+static void release_acked(struct harp_tcp *tcp, uint32_t una, uint32_t ack)
+{
+  uint32_t bytes = ack - una;
+  if (tcp->snd.fin_sent && ack == tcp->snd.nxt) {
+    bytes--; /* the FIN is not payload */
+  }
+  tcp_sndq_release(tcp, ack);
+  tcp->bytes_out += bytes;
+  if (bytes && tcp->ops->acked) {
+    tcp->ops->acked(tcp->user, tcp, bytes);
+  }
+}
+
+void tcp_ack(struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
+             const struct harp_segment *sacks)
 {
   uint32_t una = tcp->snd.una;
   uint32_t window = tcp->snd.wnd;
   struct harp_ack_result result = {.una_before = una, .was_limited = tcp->cwnd_limited};
-  tcp_update_window(tcp, segment);
-  bool advances = seq_gt(segment->ack, una);
-  if (!tcp->sack && segment->ack == una && tcp->flight.first && segment->length == 0 && window &&
-      tcp->snd.wnd == window && !(segment->flags & FLAG_FIN)) {
-    /* RFC 5681, 2: a duplicate ACK. One segment has left the network. */
-    result.duplicate = true;
-    result.delivered = tcp->snd.mss;
-    tcp_recovery_on_ack(tcp, &result);
-    tcp_mark_dirty(tcp);
+  update_window(tcp, in);
+  if (!tcp->sack && is_duplicate_ack(tcp, in, window)) {
+    duplicate_ack(tcp, &result);
     return;
   }
+  bool advances = seq_gt(in->ack, una);
   if (!advances && tcp->snd.wnd == 0) {
     /* A live peer with a closed window: the user timeout must not expire. */
     tcp->last_progress = tcp->stack->now;
   }
-  if (!advances && segment->sack_count == 0) {
-    if (tcp->snd.nxt != tcp->snd.end || tcp->flight.lost_first || tcp->ops->pull) {
-      tcp_mark_dirty(tcp);
-    }
+  if (!advances && !sacks) {
+    window_update(tcp);
     return;
   }
   if (advances) {
-    result.timed = tcp->timestamps && segment->has_timestamp;
-    result.echo = segment->echo;
-    result.first_copy = is_first_copy(tcp, &result);
-    if (result.first_copy) {
-      tcp_rack_original_acked_after_retransmit(tcp);
-    }
-    ack_records(tcp, segment->ack, &result);
-    advance_una(tcp, segment->ack);
+    take_acked(tcp, in, &result);
   }
-  if (tcp->sack && segment->sack_count) {
-    tcp_sack_input(tcp, segment, &result);
+  if (tcp->sack && sacks) {
+    tcp_sack_input(tcp, sacks, &result);
   }
   if (result.late && !result.copies) {
     tcp_rack_reordering_seen(tcp, result.late);
@@ -145,14 +187,6 @@ void tcp_ack(struct harp_tcp *tcp, const struct harp_segment *segment)
   tcp_recovery_on_ack(tcp, &result);
   tcp_mark_dirty(tcp);
   if (advances) {
-    uint32_t bytes = segment->ack - una;
-    if (tcp->snd.fin_sent && segment->ack == tcp->snd.nxt) {
-      bytes--; /* the FIN is not payload */
-    }
-    tcp_sndq_release(tcp, segment->ack);
-    tcp->bytes_out += bytes;
-    if (bytes && tcp->ops->acked) {
-      tcp->ops->acked(tcp->user, tcp, bytes);
-    }
+    release_acked(tcp, una, in->ack);
   }
 }

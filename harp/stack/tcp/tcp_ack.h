@@ -6,12 +6,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct harp_record;
 struct harp_segment;
 struct harp_tcp;
-/* Processes an acknowledgement whose number is at most SND.NXT. */
-void tcp_ack(struct harp_tcp *tcp, const struct harp_segment *segment);
-/* Updates SND.WND, SND.WL1 and SND.WL2 (RFC 9293, 3.10.7.4). */
-void tcp_update_window(struct harp_tcp *tcp, const struct harp_segment *segment);
+
+/* The header fields of an acknowledgement, in host order. */
+struct tcp_ack_numbers {
+  uint32_t seq, ack;
+  uint32_t window; /* as on the wire, unscaled */
+  uint32_t echo;   /* TSecr, if has_echo */
+  bool has_echo;
+  bool bare; /* neither payload nor FIN */
+};
+
+/* Processes an acknowledgement whose number is at most SND.NXT. sacks: the segment if it carries
+ * SACK blocks, else NULL. */
+void tcp_ack(struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
+             const struct harp_segment *sacks);
 
 #endif

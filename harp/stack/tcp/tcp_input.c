@@ -240,7 +240,15 @@ static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment)
   tcp->last_receive = tcp->stack->now;
   tcp->probes = 0;
   bool fin_open = tcp->snd.fin_sent && seq_lt(tcp->snd.una, tcp->snd.nxt);
-  tcp_ack(tcp, segment);
+  const struct tcp_ack_numbers numbers = {
+      .seq = segment->seq,
+      .ack = segment->ack,
+      .window = segment->window,
+      .echo = segment->echo,
+      .has_echo = segment->has_timestamp,
+      .bare = segment->length == 0 && !(segment->flags & FLAG_FIN),
+  };
+  tcp_ack(tcp, &numbers, segment->sack_count ? segment : NULL);
   if (tcp->state == TCP_CLOSE) {
     return false;
   }

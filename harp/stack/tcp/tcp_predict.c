@@ -20,7 +20,6 @@
 #include "harp/stack/tcp/tcp_conn.h"
 #include "harp/stack/tcp/tcp_control.h"
 #include "harp/stack/tcp/tcp_rcvq.h"
-#include "harp/stack/tcp/tcp_segment.h"
 
 enum { USUAL_TCP = TCP_HEADER + TCP_TIMESTAMP_OPTION, USUAL_HEADERS = IP_HEADER + USUAL_TCP };
 
@@ -122,16 +121,15 @@ static void take_ack(struct harp_tcp *tcp, const struct numbers *in)
     tcp->snd.wl2 = in->ack;
     return;
   }
-  struct harp_segment segment;
-  segment.seq = in->seq;
-  segment.ack = in->ack;
-  segment.window = in->window;
-  segment.length = in->length;
-  segment.flags = FLAG_ACK;
-  segment.has_timestamp = true;
-  segment.echo = in->echo;
-  segment.sack_count = 0; /* tcp_ack reads no other fields */
-  tcp_ack(tcp, &segment);
+  const struct tcp_ack_numbers numbers = {
+      .seq = in->seq,
+      .ack = in->ack,
+      .window = in->window,
+      .echo = in->echo,
+      .has_echo = true,
+      .bare = in->length == 0,
+  };
+  tcp_ack(tcp, &numbers, NULL);
 }
 
 /* Schedules the acknowledgement. Only the first segment of a burst needs tcp_ack_schedule, because
