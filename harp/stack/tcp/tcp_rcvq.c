@@ -379,7 +379,8 @@ static uint32_t receive_room(const struct harp_tcp *tcp)
   return (uint32_t)HARP_MIN((uint64_t)room, memory);
 }
 
-/* With little memory or large segments, there may never be room for a full segment. */
+/* Returns the limit of the window's step, bytes. With little memory there may never be room for a
+ * full segment. */
 static uint32_t memory_step(const struct harp_tcp *tcp)
 {
   uint64_t memory = (uint64_t)tcp->stack->packets.total * HARP_PACKET_DATA / 8;

@@ -84,7 +84,7 @@ static void write_headers(struct harp_stack *stack, struct outgoing *out,
   }
 }
 
-/* Sends the segment whose headers write_headers has written. pieces: entries of the gather list
+/* Sends the segment after write_headers has written its headers. pieces: entries of the gather list
  * after the headers. */
 static int send_written(struct harp_stack *stack, struct harp_neighbour *neighbour,
                         struct outgoing *out, int pieces, uint32_t seq, uint8_t flags)

@@ -4,7 +4,7 @@
  * Conservative slow start then continues at a quarter of the speed for some rounds. It returns to
  * slow start if the growth was jitter.
  *
- * Three differences to the RFC, for hosts in one datacenter:
+ * Three differences from the RFC, for hosts in one datacenter:
  *   - The smallest growth that counts is 1 ms, because most queues there hold no more.
  *   - Slow start ends within a round if a queue has stood for half a millisecond. A queue stands
  *     if every RTT sample exceeds the minimum RTT by half of it and by 1 ms. A cwnd that doubles
