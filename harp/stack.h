@@ -53,14 +53,14 @@ struct harp_stack_config {
   uint32_t initial_window;  /* initial congestion window, segments (RFC 6928) */
   uint32_t rto_initial_us;  /* first retransmission timeout (RFC 6298) */
   uint32_t rto_min_us;      /* floor of the RTO's RTTVAR term, as in Linux */
-  uint32_t rto_max_us;
-  uint32_t delayed_ack_us; /* RFC 1122, 4.2.3.2; 0: acknowledge every burst */
-  int timestamps;          /* RFC 7323; boolean */
-  int sack;                /* RFC 2018; boolean */
-  int window_scale;        /* RFC 7323: offered shift, 0-14; -1: option not sent */
-  uint32_t sndbuf;         /* default send buffer of a socket, bytes */
-  uint32_t rcvbuf;         /* default receive buffer, bytes */
-  const char *cc;          /* congestion control: "cubic", "reno"; NULL: the default */
+  uint32_t rto_max_us;      /* limit of the RTO, also after backoff */
+  uint32_t delayed_ack_us;  /* RFC 1122, 4.2.3.2; 0: acknowledge every burst */
+  int timestamps;           /* RFC 7323; boolean */
+  int sack;                 /* RFC 2018; boolean */
+  int window_scale;         /* RFC 7323: offered shift, 0-14; -1: option not sent */
+  uint32_t sndbuf;          /* default send buffer of a socket, bytes */
+  uint32_t rcvbuf;          /* default receive buffer, bytes */
+  const char *cc;           /* congestion control: "cubic", "reno"; NULL: the default */
 };
 
 struct harp_stack_callbacks {

@@ -134,7 +134,7 @@ void harp_flow_attach(struct harp_tcp *tcp, const struct harp_flow_ops *ops, voi
 int harp_flow_push(struct harp_tcp *tcp, const void *data, uint32_t length, bool end);
 /* Returns how many more references harp_flow_push takes now. */
 uint32_t harp_flow_room(const struct harp_tcp *tcp);
-/* The owner has new data: the next flush calls pull. */
+/* The owner has new data: the next flush calls pull if the flow can send. */
 void harp_flow_ready(struct harp_tcp *tcp);
 /* Calls deliver again with the bytes that it left in the receive queue. */
 void harp_flow_resume(struct harp_tcp *tcp);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stack's creation, its clock, and the end of a burst. */
+/* Creation of a stack, its clock, and the flush at the end of a burst. */
 #include "harp/stack.h"
 #include "harp/counters.h"
 #include "harp/frame.h"
@@ -27,7 +27,7 @@
 #include "harp/stack/tcp/tcp_timer.h"
 
 enum {
-  FLUSH_ROUNDS = 8, /* output may make more output possible, within bounds */
+  FLUSH_ROUNDS = 8, /* output may enable more output; this bounds the rounds */
   HEADERS_MAX = MAX_HEADERS,
   TSO_MAX = 65535, /* IPv4's total length */
 };
@@ -58,7 +58,8 @@ static bool valid(const struct harp_stack_config *config)
 {
   bool good = config->size == sizeof *config;
   good &= config->link == HARP_LINK_IP || config->link == HARP_LINK_ETHERNET;
-  uint8_t first = (uint8_t)config->address; /* network order: a host's, not 0 or many's */
+  /* Network order; unicast, not 0.x.x.x and not multicast. */
+  uint8_t first = (uint8_t)config->address;
   good &= first != 0 && first < 224 && !(config->mac[0] & 1);
   good &= config->prefix <= 32 && config->mtu >= 576;
   good &= config->max_connections > 0 && config->max_connections <= 1 << 20;
@@ -71,7 +72,7 @@ static bool valid(const struct harp_stack_config *config)
   return good && harp_cc_find(config->cc) != NULL;
 }
 
-/* The adapter for users of harp/stack.h, whose frames are complete. */
+/* The adapter for users of harp/stack.h, who use no offloads. */
 static int output_callback(void *user, const struct harp_tx_frame *frame)
 {
   struct harp_stack *stack = user;
@@ -83,8 +84,7 @@ static int create_pools(struct harp_stack *stack)
 {
   const struct harp_stack_config *config = &stack->config;
   uint32_t connections = config->max_connections;
-  /* References and records: enough for every packet buffer to be sent on its
-   * own, and for each connection to have some in flight. */
+  /* References and records: one for each packet buffer, and four more for each connection. */
   uint32_t pieces = config->packets + 4 * connections;
   stack->bucket_count = 16;
   stack->bucket_shift = 64 - 4;
@@ -120,8 +120,7 @@ static void set_up_link(struct harp_stack *stack)
   if (stack->io.offloads & HARP_OFFLOAD_TSO) {
     largest = HARP_MIN(largest, stack->io.max_frame - HEADERS_MAX);
   }
-  /* One output call is one transmit record, also where the stack cuts it up
-   * into frames itself. */
+  /* One output call makes one transmit record, even if the stack splits it into several frames. */
   stack->max_payload = largest;
 }
 
@@ -137,7 +136,7 @@ int harp_stack_create_io(struct harp_stack **out, const struct harp_stack_config
   }
   memset(stack, 0, sizeof *stack);
   stack->config = *config;
-  stack->config.cc = harp_cc_find(config->cc)->name; /* the caller's string may go */
+  stack->config.cc = harp_cc_find(config->cc)->name; /* the caller may free its string */
   stack->io = *io;
   stack->tentative = io->tentative;
   stack->counters = io->counters ? io->counters : stack->own_counters;
@@ -202,7 +201,7 @@ uint64_t harp_stack_counter(struct harp_stack *stack, unsigned int index)
   return index < HARP_COUNTERS ? harp_stack_counters(stack)[index] : 0;
 }
 
-/* What the flush before has held back. */
+/* Sends the acknowledgements that the previous flush has deferred. */
 static void send_held(struct harp_tcp *list)
 {
   while (list) {
@@ -223,7 +222,7 @@ static void service(struct harp_tcp *tcp)
   }
   bool wanted = tcp->ack.state != ACK_IDLE;
   tcp_output(tcp);
-  /* Data carries the acknowledgement along, but only a bare one has room for SACK. */
+  /* Data segments carry the acknowledgement, but only a bare ACK carries SACK blocks. */
   bool beyond = tcp->rcv.ooo || tcp->fin_waiting;
   bool sack = wanted && (beyond || tcp->rcv.dsack_start != tcp->rcv.dsack_end);
   if (tcp->state == TCP_CLOSE || (tcp->ack.state == ACK_IDLE && !sack)) {
@@ -241,7 +240,7 @@ static struct harp_tcp *take_dirty(struct harp_stack *stack)
   return list;
 }
 
-/* Back to the pool, unless a list still knows it: then at a later flush. */
+/* Returns the block to the pool; at a later flush if it is still in the list of held ACKs. */
 static void release(struct harp_tcp *tcp)
 {
   if (tcp->ack.listed) {
@@ -285,7 +284,7 @@ void stack_free_closed(struct harp_stack *stack)
   }
 }
 
-/* Apart, so that the predicted case saves no registers for it. */
+/* A separate function, so that the fast path does not save registers for it. */
 __attribute__((noinline)) static int receive_unpredicted(struct harp_stack *stack,
                                                          const struct harp_rx_frame *frame)
 {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A queue of connections to accept that is full: peers try again, and nobody is reset.
+"""A full accept queue: peers retransmit, and no connection is reset.
 
 As Linux does, a listener keeps one connection more than its backlog says.
 """

@@ -34,8 +34,8 @@ def after_large_segments(either):
 
 @pytest.mark.parametrize(("size", "flags"), [(600, "PA"), (300, "A")])
 def test_ack_threshold_follows_smaller_segment_size(either, size, flags):
-    """The path has become narrower. By two of a size it is known; pushed ones, which may be what
-    somebody writes, have to be as large as any path can take."""
+    """The path MTU has shrunk: two segments of one size show it. Segments with PSH may be short
+    writes, so they count only if they are as large as any path can carry."""
     d, c, seq = after_large_segments(either)
     for i in range(8):
         d.send(TCP(flags=flags, seq=seq, ack=1) / (b"b" * size))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a blind attacker might try is answered by an acknowledgement, no more (RFC 5961)."""
+"""Segments of a blind attacker get only a challenge ACK (RFC 5961)."""
 
 from __future__ import annotations
 

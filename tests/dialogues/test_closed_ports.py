@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where nobody listens, a segment is answered by a reset (RFC 9293, 3.10.7.1)."""
+"""A segment to a closed port gets a RST (RFC 9293, 3.10.7.1)."""
 
 from __future__ import annotations
 

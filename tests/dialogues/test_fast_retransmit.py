@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loss is mended before the timeout (RFC 5681, 6582, 8985)."""
+"""A loss is repaired before the timeout (RFC 5681, 6582, 8985)."""
 
 from __future__ import annotations
 

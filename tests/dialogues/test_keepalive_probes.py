@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An idle peer is asked whether it is there (RFC 9293, 3.8.4)."""
+"""An idle peer gets keepalive probes (RFC 9293, 3.8.4)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_keepalive_probe_follows_keepidle(either):
     ids=["far away", "old", "wrong acknowledgement", "syn", "reset"],
 )
 def test_unacceptable_segment_does_not_reset_keepalive(either, forged):
-    """A segment outside of the window may be anybody's: it is no sign of life."""
+    """An unacceptable segment may be forged: it does not prove that the peer lives."""
     d = either()
     c = d.open_passive()
     c.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)

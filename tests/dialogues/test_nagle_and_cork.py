@@ -51,7 +51,7 @@ def test_nodelay_sends_small_segments_at_once(either):
 
 
 def test_nodelay_flushes_corked_data(either):
-    """What is there then; what is written after it is held again."""
+    """TCP_NODELAY releases the queued data. TCP_CORK delays later data again."""
     d = either(rto_min_us=1_000_000)
     c = d.open_passive(rtt=20)
     c.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A router says that a segment was too big (RFC 1191), and is believed within bounds."""
+"""ICMP fragmentation-needed messages reduce the MSS, within bounds (RFC 1191)."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_paws_drops_old_segment(either):
 
 
 def test_dsack_reports_original_after_its_retransmission(either):
-    """RFC 2883, 4: old by its timestamp; its sender must hear that the copy was needless."""
+    """RFC 2883, 4: PAWS rejects the original; a DSACK reports the spurious copy."""
     d = either(timestamps=1, delayed_ack_us=0)
     d.open_passive(timestamps=True)
     d.send(TCP(seq=1, ack=1, options=timestamp_option(d.peer_clock() + 10)) / (b"a" * 100))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies beyond the window is not taken (RFC 9293, 3.10.7.4)."""
+"""Data beyond the receive window is not accepted (RFC 9293, 3.10.7.4)."""
 
 from __future__ import annotations
 

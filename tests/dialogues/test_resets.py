@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which resets are believed (RFC 9293, 3.10.7.4; RFC 5961, 3.2)."""
+"""Conditions under which a RST is accepted (RFC 9293, 3.10.7.4; RFC 5961, 3.2)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_acked_data_is_readable_after_reset(either):
 
 
 def test_reset_after_peer_fin_leaves_data_and_eof_readable(either):
-    """All that the peer said was heard: it is read to its end, and only who sends learns more."""
+    """All data of the peer has arrived and stays readable; only a send fails."""
     d = either()
     c = d.open_passive()
     d.send(TCP(flags="FPA", seq=1, ack=1) / b"the last words")

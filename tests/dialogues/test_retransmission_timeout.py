@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What nobody acknowledges goes again, ever more seldom (RFC 6298)."""
+"""Unacknowledged data is retransmitted with exponential backoff (RFC 6298)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Beyond a hole data waits and is reported by SACK (RFC 2018), duplicates too (RFC 2883)."""
+"""Out-of-order data is reported by SACK (RFC 2018), duplicates by DSACK (RFC 2883)."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_fin_without_adjacent_data_has_its_own_sack_block(either):
 
 
 def test_duplicate_fin_is_reported_by_dsack(either):
-    """As needless as it is: only by all of it does the sender know that it lost nothing."""
+    """The DSACK covers the FIN too: the sender needs all of it to undo its reaction."""
     d = either()
     d.open_passive()
     d.send(TCP(flags="FA", seq=1, ack=1) / (b"a" * 100))

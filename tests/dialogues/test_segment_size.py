@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Segments keep to what the peer and the link can take (RFC 9293, 3.7.1)."""
+"""Segment size is limited by the peer's MSS and the link's MTU (RFC 9293, 3.7.1)."""
 
 from __future__ import annotations
 

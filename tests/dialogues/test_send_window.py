@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A closed window is respected, and asked about (RFC 9293, 3.8.6.1)."""
+"""A zero window stops data and gets window probes (RFC 9293, 3.8.6.1)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the socket calls say of a connection, and what they change on the wire."""
+"""Results of the socket calls, and their effect on the wire."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lost tail is probed for long before the timeout (RFC 8985, 7)."""
+"""A tail loss probe is sent well before the timeout (RFC 8985, 7)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who closes first waits, and is not disturbed (RFC 9293, 3.6.1; RFC 1337; RFC 6191)."""
+"""The side that closes first enters TIME-WAIT (RFC 9293, 3.6.1; RFC 1337; RFC 6191)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The window field is scaled once both have said so (RFC 7323, 2)."""
+"""The window field is scaled if both SYNs carry the option (RFC 7323, 2)."""
 
 from __future__ import annotations
 

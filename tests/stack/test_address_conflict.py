@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our own address: probed before it is used, and defended with moderation (RFC 5227)."""
+"""Our own address: probed before use, and defended against other hosts (RFC 5227)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def sent(stack: FlowStack) -> list[Ether]:
 
 
 def hear(stack: FlowStack, packet, mac: str = OTHER_MAC, to: str = BROADCAST) -> list[Ether]:
-    """What is said to it."""
+    """The stack receives the packet; returns its answers."""
     stack.receive(bytes(Ether(src=mac, dst=to) / packet))
     return sent(stack)
 
@@ -135,7 +135,7 @@ def test_unrelated_arp_is_no_conflict(stack):
 
 
 def test_simultaneous_probes_make_both_hosts_decline():
-    """RFC 5227, 2.1.1: each hears that the other wants the address, too."""
+    """RFC 5227, 2.1.1: each host receives the other's probe for the address."""
     one, other = make(), make(mac=OTHER_MAC)
     one.probe()
     other.probe()

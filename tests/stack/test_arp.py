@@ -145,7 +145,7 @@ def flooded(ethernet):
 
 
 def test_syn_flood_does_not_evict_reachable_neighbour(ethernet):
-    """Their SYNs are answered, so each of them is asked for; nobody says anything."""
+    """The stack answers the SYNs, so it sends ARP requests for forged addresses without a host."""
     d = ethernet(prefix=16)
     d.connect(80)
     d.expect(REQUEST)
@@ -179,7 +179,7 @@ def test_arp_requests_for_new_addresses_are_rate_limited(ethernet):
 
 
 def test_host_that_sent_arp_is_resolved_during_flood(flooded):
-    """Its question shows that it wants an answer; it is not lost among the invented ones."""
+    """A host that sent an ARP request is exempt from the limit for forged addresses."""
     d = flooded()
     d.send(ARP(op=1, hwsrc=PEER_MAC, psrc=PEER_ADDRESS, pdst=STACK_ADDRESS))
     d.expect(ARP(op=2, hwdst=PEER_MAC))
@@ -374,7 +374,7 @@ def test_unannounced_mac_change_is_found_by_reresolution(ethernet):
 
 
 def test_reachable_neighbour_is_probed_before_mac_changes(ethernet):
-    """While a neighbour answers, nobody else gets its frames: it is asked in person first."""
+    """While a neighbour answers unicast requests, no other host gets its frames."""
     d = ethernet(on_arp=True)
     c = d.open_passive()
     d.on_arp = d.strict = False
@@ -493,7 +493,7 @@ def test_arp_replies_to_unknown_hosts_are_rate_limited(ethernet):
 
 @pytest.mark.parametrize("mac", ["01:00:5e:00:00:01", BROADCAST])
 def test_arp_request_with_group_sender_mac_is_not_answered(ethernet, mac):
-    """A question whose sender is a group would be answered to all of it."""
+    """A reply to a group address would go to many hosts."""
     d = ethernet()
     d.send(ARP(op=1, hwsrc=mac, psrc=PEER_ADDRESS, pdst=STACK_ADDRESS))
     d.silence(during=1000)

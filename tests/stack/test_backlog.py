@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listeners: handshakes under way, and connections that wait to be accepted."""
+"""Listeners: half-open connections and the accept queue."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_listener_serves_again_after_full_backlog(dialogue):
 
 
 def test_half_open_connections_are_bounded_by_backlog(dialogue):
-    """What the backlog does not hold gets a cookie, and no memory: nothing is sent again."""
+    """SYNs beyond the backlog get a cookie and no state: the SYN-ACK is not retransmitted."""
     d = dialogue(max_connections=64, rto_initial_us=1_000_000)
     d.listen(80, backlog=4)
     d.strict = False
@@ -68,7 +68,7 @@ def test_listener_serves_after_syn_flood_times_out(dialogue):
 
 
 def test_oldest_half_open_connection_is_evicted_after_1_s(dialogue):
-    """Who comes after it has a place as soon as the flood's oldest ones have had their time."""
+    """A new SYN replaces the oldest half-open connection once that is 1 s old."""
     d = dialogue(max_connections=64, rto_initial_us=3_000_000)
     listener = d.listen(80, backlog=4)
     for port in range(1001, 1005):
@@ -87,7 +87,7 @@ def test_oldest_half_open_connection_is_evicted_after_1_s(dialogue):
 
 
 def test_half_open_timeout_sends_no_reset(dialogue):
-    """As Linux: the address may be forged, and whoever has it has asked for nothing."""
+    """As Linux: the address may be forged, and its host has sent no SYN."""
     d = dialogue()
     d.listen(80)
     d.send(TCP(flags="S", seq=0))

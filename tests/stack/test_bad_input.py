@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames that are wrong: dropped, without an answer, a leak or a scar."""
+"""Malformed frames: dropped without an answer, a leak or a change of state."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Internet checksum (RFC 1071): by every kind of instructions that this CPU has."""
+"""The Internet checksum (RFC 1071), with each implementation that this CPU supports."""
 
 from __future__ import annotations
 

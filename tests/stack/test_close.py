@@ -424,7 +424,7 @@ def test_time_wait_keeps_unread_data(dialogue):
 
 
 def test_close_with_unread_data_in_time_wait_sends_nothing(dialogue):
-    """Both sides have acknowledged everything: there is nobody to tell, and nothing to wait for."""
+    """Both sides have acknowledged everything, so the peer needs no RST."""
     d = dialogue()
     c = d.open_passive()
     shut(c)
@@ -461,7 +461,7 @@ def test_reset_in_last_ack_closes_without_error(dialogue):
 
 @pytest.mark.parametrize("acknowledged", [0, 3, 7])
 def test_reset_in_last_ack_with_unacked_data_is_econnreset(dialogue, acknowledged):
-    """What the peer has not acknowledged it may not have heard: no quiet end."""
+    """The peer may not have received unacknowledged data, so the close reports an error."""
     d = dialogue()
     c = d.open_passive(rtt=20)
     d.send(TCP(flags="FA", seq=1, ack=1))

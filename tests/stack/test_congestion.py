@@ -328,7 +328,7 @@ def test_two_connections_split_link_fairly(wire):
 
 @pytest.mark.parametrize("receives", [False, True])
 def test_cwnd_restarts_after_idle(dialogue, receives):
-    """RFC 5681, 4.1: no burst of an old window's size into a path nobody has seen for long."""
+    """RFC 5681, 4.1: no burst of the old window's size after an idle time."""
     d = dialogue(initial_window=4, sndbuf=1 << 20, window_scale=0)
     c = d.open_passive(rtt=20, wscale=4, window=60_000)
     sink = Sink()

@@ -11,7 +11,7 @@ from harp.testing.wire import Impairment, pattern
 
 
 def test_checksum_is_verified_while_copying(wire):
-    """What the device has not summed goes to its place in one pass, and only once it is right."""
+    """One pass copies the payload and computes its checksum; only correct payload is delivered."""
     faults = Impairment(drop=0.02, duplicate=0.02, reorder=0.03, corrupt=0.05, seed=9)
     w, a, b = pair(wire, impair=faults)
     one, other = connect_flows(w, a, b)

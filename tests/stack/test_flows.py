@@ -41,7 +41,7 @@ def test_transfer_works_over_often_full_device(wire, seed):
 
 
 def test_full_device_takes_retransmission_in_pieces(wire):
-    """What of a long one it took is not offered again: that would never come to an end."""
+    """The part that the device took is not sent again, or the retransmission would never end."""
     losses = 12
     sent = []
 
@@ -150,7 +150,7 @@ def test_lost_window_update_is_recovered_by_probe(wire):
 
 
 def test_short_tail_is_filled_by_pull(wire):
-    """Nagle holds it back; if nobody asked for more, each would wait for a delayed answer."""
+    """Nagle delays the short tail; without the pull each tail would wait for a delayed ACK."""
     w, a, b = pair(wire, delayed_ack_us=40_000)
     one, other = connect_flows(w, a, b)
     one.one_by_one = True
@@ -269,7 +269,7 @@ def test_harp_peer_burst_is_acked_once_and_at_once(wire):
 
 
 def test_each_out_of_order_segment_of_burst_is_acked(wire):
-    """RFC 5681, 4.2: by a stranger's. Of several acknowledgements one may be lost."""
+    """RFC 5681, 4.2, for a peer that is no HARP host. One of several ACKs may be lost."""
     answers = []
 
     def impair(frame):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time in which this host did not run is no silence of its peer's, and a peer that comes back after
-a pause is heard of soon."""
+"""Pauses of a host. A pause of this host does not count as silence of its peer. A peer that returns
+from a pause soon gets a retransmission."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ends(wire, alive):
 
 
 def pause(w, host, told):
-    """The host's clock goes on, and nobody drives it; told: the engine notices."""
+    """The host's clock runs on without calls to the stack. told: the engine accounts for the pause."""
     w.now += PAUSE_NS
     host.stack.set_time(w.now)
     if told:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that nobody may guess: RFC 6528, RFC 6056, RFC 7323, 5.4."""
+"""Unpredictable ISNs, ports and timestamps: RFC 6528, RFC 6056, RFC 7323, 5.4."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Round trips of 20 µs, as in one rack: what goes by them must not become a hair trigger
+"""Round trips of 20 µs, as in one rack: timers derived from the RTT must not fire too early
 (gVisor #6113)."""
 
 from __future__ import annotations

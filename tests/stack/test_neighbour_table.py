@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of neighbours: as many as there are connections, and a flood takes nobody's place."""
+"""The neighbour table: one entry per connection, which a flood cannot replace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECOND = 10**9
 
 
 def send_to_each(stack: FlowStack, flows: list, numbers: range) -> list[int]:
-    """A byte to each host; whom the stack had to ask for. Each byte is acknowledged."""
+    """Sends a byte to each host, and acknowledges it. Returns the hosts that got ARP requests."""
     questions: list[int] = []
     for flow, number in zip(flows, numbers):
         flow.push(b"x")

@@ -30,7 +30,7 @@ def test_small_segments_do_not_exhaust_the_pool(dialogue):
 
 @pytest.mark.parametrize("size", [1, 10, 100, 536, 1460])
 def test_acked_data_is_kept_when_pool_is_exhausted(dialogue, size):
-    """Several connections, nobody reads, one small pool: some data is refused, none is lost."""
+    """Connections without readers share a small pool: some data is refused, none is lost."""
     d = dialogue(packets=64, rcvbuf=65_535, max_connections=16)
     listener = d.listen(80)
     sockets = {}
@@ -144,8 +144,8 @@ def test_out_of_order_data_is_dropped_first(dialogue):
 
 
 def test_memory_shortage_advertises_zero_window(dialogue):
-    """Not because of what it sent itself: others have taken all memory. It must not believe that
-    nobody is there, and what it sends again is taken as soon as there is room."""
+    """Other connections use all the memory. The zero window shows the peer that this host is alive,
+    and its retransmission is accepted as soon as there is memory."""
     d = dialogue(packets=32, rcvbuf=65_535, max_connections=8, delayed_ack_us=0)
     listener = d.listen(80)
     for port in (5001, 5002):

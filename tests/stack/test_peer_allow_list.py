@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The allow list: to other addresses a listener's port is a closed one, before anything is kept."""
+"""The allow list: other addresses get a RST, as from a closed port, and no state is kept."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_refused_peer_takes_no_memory_and_gets_no_cookie(stack):
 
 
 def test_allow_list_does_not_apply_to_active_open(stack):
-    """Whom we connect to is our own wish."""
+    """The allow list covers listeners only."""
     flow = stack.connect(OTHER, 9, local_port=2000)
     stack.flush()
     syn = check_ipv4(stack.take()[0].data)

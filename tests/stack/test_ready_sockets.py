@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""harp_tcp_ready: the sockets that have something new to tell, each once, without asking all."""
+"""harp_tcp_ready: lists each ready socket once, without a poll of all sockets."""
 
 from __future__ import annotations
 

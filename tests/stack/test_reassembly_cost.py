@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a segment beyond a hole costs: the logarithm of the holes, whatever order a peer chooses."""
+"""Cost of an out-of-order segment: logarithmic in the holes, whatever order the peer chooses."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_delayed_ack_counts_from_first_unacked_byte(dialogue):
 
 
 def test_small_pushed_segments_wait_for_delayed_ack(dialogue):
-    """What is pushed may end where its writer did: such segments wait for the timer."""
+    """A short segment with PSH may be one short write: its ACK waits for the delayed-ACK timer."""
     d = dialogue()
     d.open_passive()
     d.send(TCP(seq=1, ack=1) / (b"a" * 1460))
@@ -233,7 +233,7 @@ def test_data_is_trimmed_to_window(dialogue, timestamps):
 
 
 def test_fin_beyond_trimmed_data_is_not_processed(dialogue):
-    """What the window cuts off is not there yet, and neither is the FIN behind it."""
+    """Data beyond the window is trimmed, and so is the FIN after it."""
     d = dialogue(rcvbuf=4000, delayed_ack_us=0)
     c = d.open_passive()
     data = pattern(0, 6000)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes late was not lost: patience (RFC 8985, 6.2), and reactions taken back (RFC 3522, 3708,
+"""Reordering: RACK's window (RFC 8985, 6.2), and the undo of spurious reactions (RFC 3522, 3708,
 5682)."""
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def loss_found_after(d, c, acked, until=100):
 
 
 def test_late_original_sets_rack_window_to_twice_its_delay(dialogue):
-    """Before a needless copy is made: twice as late is no loss."""
+    """Without a spurious retransmission: data up to twice as late is not marked lost."""
     d = dialogue(initial_window=20)
     c = d.open_passive(rtt=50)
     send_flight(d, c, 20)
@@ -87,7 +87,7 @@ def test_late_original_sets_rack_window_to_twice_its_delay(dialogue):
 
 @pytest.mark.parametrize("late", [9, 45])
 def test_late_original_after_copy_sets_rack_window_by_echo(dialogue, late):
-    """By its echo, a round trip before a DSACK can tell. Patience is a round trip at most."""
+    """The echo shows it a round trip before a DSACK. The window is one SRTT at most."""
     d = dialogue(initial_window=20, timestamps=1)
     c = d.open_passive(rtt=50, timestamps=True)
     mss = c.tcp_info()["snd_mss"]
@@ -107,7 +107,7 @@ def test_late_original_after_copy_sets_rack_window_by_echo(dialogue, late):
 
 
 def test_late_originals_after_copies_do_not_accumulate(dialogue):
-    """Each is as late as itself, not as the patience that the one before has taught."""
+    """The lateness of each original counts, without the window that the earlier ones have set."""
     d = dialogue(initial_window=20, timestamps=1)
     c = d.open_passive(rtt=50, timestamps=True)
     mss = c.tcp_info()["snd_mss"]
@@ -155,7 +155,7 @@ def test_lost_acks_do_not_widen_rack_window(dialogue):
 
 
 def test_spurious_timeout_does_not_widen_rack_window(dialogue):
-    """After a needless timeout, too, an original is answered behind its copy, and soon."""
+    """After a spurious timeout, the ACK of an original comes soon after its retransmission too."""
     d = dialogue(rto_min_us=200_000, timestamps=1)
     c = d.open_passive(rtt=50, timestamps=True)
     mss = c.tcp_info()["snd_mss"]
@@ -226,7 +226,7 @@ def test_dsack_undoes_spurious_fast_recovery(dialogue):
 
 
 def test_undo_requires_dsack_for_every_retransmission(dialogue):
-    """RFC 3708, 3: the reduction is taken back only when every copy was needless."""
+    """RFC 3708, 3: the reduction is taken back only when every retransmission was spurious."""
     d = dialogue(initial_window=20)
     c = d.open_passive(rtt=50)
     send_flight(d, c, 20)
@@ -276,7 +276,7 @@ def test_dsacks_undo_spurious_timeout(dialogue):
 
 
 def test_sack_of_unretransmitted_data_undoes_timeout(dialogue):
-    """RFC 5682, with SACK: it was in flight all the time, so the timeout was needless."""
+    """RFC 5682, with SACK: it was in flight all the time, so the timeout was spurious."""
     d = dialogue(rto_min_us=200_000, sack=1)
     c = d.open_passive(rtt=20)
     send_flight(d, c)
@@ -308,7 +308,7 @@ def test_echo_within_shared_tick_is_not_taken_for_copy(dialogue):
 @pytest.mark.parametrize("which", ["first", "copy"])
 @pytest.mark.parametrize("sack", [0, 1])
 def test_eifel_detects_spurious_timeout(dialogue, which, sack):
-    """RFC 3522, Eifel: the answer to the first copy shows that the timeout was needless."""
+    """RFC 3522, Eifel: the ACK of the original shows that the timeout was spurious."""
     d = dialogue(rto_min_us=200_000, timestamps=1, sack=sack)
     c = d.open_passive(rtt=20, sack=bool(sack), timestamps=True)
     mss = c.tcp_info()["snd_mss"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resets sent and believed: RFC 9293, 3.5.2 and 3.5.3; blind attacks: RFC 5961."""
+"""RSTs sent and received: RFC 9293, 3.5.2 and 3.5.3; blind attacks: RFC 5961."""
 
 from __future__ import annotations
 

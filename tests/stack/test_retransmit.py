@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is lost is sent again: RFC 6298, 5681, 6582, 6675, 8985."""
+"""Retransmission of lost data: RFC 6298, 5681, 6582, 6675, 8985."""
 
 from __future__ import annotations
 
@@ -360,7 +360,7 @@ def test_no_rtt_sample_from_sacked_retransmission(dialogue):
 
 
 def test_no_rtt_sample_from_data_beyond_filled_hole(dialogue):
-    """What a copy at last lets be acknowledged has long arrived."""
+    """Data beyond the hole arrived long before the retransmission let it be acknowledged."""
     d = dialogue(initial_window=20)
     c = d.open_passive(rtt=50)
     send_flight(d, c, 20)

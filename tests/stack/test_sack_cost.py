@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a SACK block costs: holes and records that it touches, never the window (RFC 2018)."""
+"""Cost of a SACK block: the holes and records that it covers, not the window (RFC 2018)."""
 
 from __future__ import annotations
 

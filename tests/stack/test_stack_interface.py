@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Driving a stack: its deadlines, and that the same calls give the same frames."""
+"""The stack's interface: its deadlines, and determinism."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scapy.layers.inet import TCP
 
 
 def test_pending_output_sets_next_deadline(dialogue):
-    """Who calls only when next_deadline says so must not leave data lying."""
+    """A caller that follows next_deadline must not leave data unsent."""
     d = dialogue()
     c = d.open_passive()
     c.send(b"x")
@@ -31,7 +31,7 @@ def test_an_idle_stack_has_no_deadline(dialogue):
 
 @pytest.mark.parametrize("timestamps", [False, True], ids=["long way", "predicted"])
 def test_merged_segments_are_acked_by_gso_size(dialogue, timestamps):
-    """What a device has merged tells the peer's segment size by gso_size, not by its length."""
+    """The peer's segment size comes from gso_size, not from the length of the merged frame."""
     d = dialogue(timestamps=int(timestamps))
     c = d.open_passive(timestamps=timestamps)
     size = 1448

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An outsider's program: harp/stack.h and libharp_stack.a, and nothing else of ours."""
+"""An external program that uses only harp/stack.h and libharp_stack.a."""
 
 from __future__ import annotations
 

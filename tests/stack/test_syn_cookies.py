@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SYN cookies: who comes while the backlog is full is answered and forgotten (RFC 4987, 3.6)."""
+"""SYN cookies: with a full backlog, a SYN is answered without state (RFC 4987, 3.6)."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_cookie_is_valid_for_one_connection_only(dialogue):
 
 
 def test_cookie_is_refused_when_none_is_outstanding(dialogue):
-    """What would be a cookie under the same key is none while none is out."""
+    """A correct cookie is refused while the listener has sent none."""
     d, listener = flooded(dialogue)
     d.send(TCP(flags="S", seq=0))
     d.expect(TCP(flags="SA"))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handshakes under way are bounded for all listeners together: a flood leaves places for others,
-and for those that are opened from here."""
+"""All listeners together have a limit of half-open connections: a flood leaves places for others
+and for active opens."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def meet(stack: FlowStack, host: int, port: int) -> Flow:
 
 def test_flood_on_many_listeners_does_not_block_others() -> None:
     """2,000 spoofed SYNs a second, as HARP's instance is made: 4096 connections, 256 handshakes
-    of each listener. Whoever comes meanwhile is served at once, and so are we."""
+    of each listener. Other SYNs and our active opens are served at once."""
     stack = crowded(link=0, max_connections=4096, packets=1024)
     listeners = [stack.listen(1000 + i, backlog=256) for i in range(LISTENERS)]
     spoofed = 0
@@ -67,8 +67,8 @@ def test_flood_on_many_listeners_does_not_block_others() -> None:
 
 
 def test_flood_on_one_listener_keeps_slow_handshakes() -> None:
-    """2,000 spoofed SYNs a second for 256 handshakes: whoever takes 300 ms has a place or a cookie,
-    and none of its segments is answered by a reset."""
+    """2,000 spoofed SYNs a second for 256 handshakes: a handshake of 300 ms gets a place or a cookie,
+    and none of its segments gets a RST."""
     stack = crowded(link=0, max_connections=4096, packets=1024)
     listener = stack.listen(80, backlog=256)
     waiting: list[tuple[int, int]] = []

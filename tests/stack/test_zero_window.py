@@ -87,7 +87,7 @@ def test_opened_window_gets_tail_loss_probe(dialogue):
 
 
 def test_reordered_ack_updates_window_by_its_ack(dialogue):
-    """What was acknowledged later says where the window ends, even in an earlier segment."""
+    """The segment with the higher acknowledgement sets the window, even with a lower sequence."""
     d = dialogue()
     c = d.open_passive(window=4000, rtt=20)
     c.send(b"x" * 20_000)
@@ -440,8 +440,8 @@ def test_two_zero_windows_do_not_exchange_acks_endlessly(wire, seconds):
 
 
 def test_orphan_with_zero_window_is_reset_after_max_rto(dialogue):
-    """As Linux: its peer answers each probe and takes nothing; when the timeout has reached its
-    maximum, it hears that nobody waits any more. While a socket is there, it may go on."""
+    """As Linux: the peer answers each probe with a zero window. When the RTO has reached its
+    maximum, it gets a RST. While the socket is open, the probes continue."""
     d = dialogue(rto_min_us=200_000, rto_max_us=5_000_000)
     d.strict = False
     kept = d.open_passive(window=0)

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Our own address: it is probed before it is used, and defended with moderation (RFC 5227).
+ * Our own address: the engine probes it before use, and the stack defends it (RFC 5227).
  *
- * The stack says what it hears; how many probes there are, and how long one waits between
- * them, is the engine's to decide. Packets with our own hardware address are no conflict: a
- * switch may return them, and a process that ended a moment ago has sent the like.
+ * The stack reports conflicts. The engine decides the number of probes and their interval. ARP
+ * packets with our own hardware address are no conflict: a switch may return them, or a process
+ * that has just ended may have sent them.
  */
 
-/* RFC 5227, 1.1: a conflict within so long of another is not answered by a defence. */
 #include "harp/stack/ip/address.h"
 
 #include "harp/stack/bytes.h"
@@ -16,6 +15,7 @@
 #include "harp/stack/ip/arp.h"
 #include "harp/stack/stack_state.h"
 
+/* RFC 5227, 1.1: no defence against a conflict within this time of another one. */
 #define DEFEND_INTERVAL (10 * NS_PER_S)
 
 void harp_stack_probe(struct harp_stack *stack)
@@ -55,15 +55,15 @@ bool address_conflicts(const struct harp_stack *stack, const uint8_t *arp)
 {
   uint32_t sender = load_address(arp + ARP_SENDER_IP);
   bool claim = sender == stack->config.address;
-  /* RFC 5227, 2.1.1: who probes for it at the same time wants it as much as we do. */
+  /* RFC 5227, 2.1.1: another host's probe for the address at the same time is a conflict too. */
   bool probe = stack->tentative && sender == 0 && load_be16(arp + ARP_OPERATION) == ARP_REQUEST &&
                load_address(arp + ARP_TARGET_IP) == stack->config.address;
   return (claim || probe) && memcmp(arp + ARP_SENDER_MAC, stack->config.mac, 6) != 0;
 }
 
-/* RFC 5227, 2.4 (b), but that the address is kept: connections live on it. One announcement tells
- * neighbours whose it is. If that does not end the conflict, we say no more: two hosts that both
- * insist would only fight. */
+/* RFC 5227, 2.4 (b), except that the stack keeps the address, because connections use it. It sends
+ * one announcement. It sends no more if the conflict continues, or two hosts would send
+ * announcements without end. */
 void address_conflict(struct harp_stack *stack, const uint8_t *mac)
 {
   bool again = stack->conflicted && stack->now - stack->conflict_heard < DEFEND_INTERVAL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ARP packets out (RFC 826). */
+/* ARP output (RFC 826). */
 #include "harp/stack/ip/arp.h"
 
 #include "harp/frame.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ARP packets in (RFC 826, 5227). */
+/* ARP input (RFC 826, RFC 5227). */
 #include "harp/stack/ip/arp_input.h"
 
 #include "harp/stack/bytes.h"
@@ -11,12 +11,11 @@
 #include "harp/stack/stack_state.h"
 
 enum {
-  /* To unauthenticated peers: a storm must not be answered by another, and hide no peer's question.
-   */
+  /* Replies to hosts that are not neighbours. A storm of requests must not cause one of replies. */
   REPLIES_PER_SECOND = 10000,
 };
 
-/* A neighbour that we know is always answered. */
+/* A known neighbour always gets a reply. */
 static bool may_reply(struct harp_stack *stack, uint32_t address, const uint8_t *mac)
 {
   if (neighbour_is(stack, address, mac)) {
@@ -50,7 +49,7 @@ void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length)
     return;
   }
   const uint8_t *sender_mac = arp + ARP_SENDER_MAC;
-  if (sender_mac[0] & 1) { /* an answer to many would multiply the question */
+  if (sender_mac[0] & 1) { /* a multicast sender: our reply would go to many hosts */
     COUNT(stack, rx_drop_malformed);
     return;
   }
@@ -67,7 +66,7 @@ void arp_input(struct harp_stack *stack, const uint8_t *frame, uint32_t length)
   if (target == stack->config.address && operation == ARP_REQUEST) {
     COUNT(stack, arp_requests_in);
     if (may_reply(stack, sender, sender_mac)) {
-      neighbour_expect(stack, sender); /* who asks has something to say, and wants an answer */
+      neighbour_expect(stack, sender); /* the sender is about to send to us and needs answers */
       answer(stack, sender, sender_mac);
     }
   } else if (operation == ARP_REPLY) {

@@ -30,7 +30,7 @@ void harp_sum_add(struct harp_sum *sum, const void *data, size_t length)
 void harp_sum_add_pseudo(struct harp_sum *sum, uint32_t source, uint32_t destination,
                          uint8_t protocol, uint32_t length)
 {
-  /* Words as they lie in memory: protocol and length in network order. */
+  /* Words in memory order: protocol and length in network order. */
   sum->value += (uint64_t)source + destination + __builtin_bswap16(protocol) +
                 __builtin_bswap32(length);
 }

@@ -3,10 +3,10 @@
 
 #include <string.h>
 
-enum { SHORT = 128 }; /* headers: not worth a wide register */
+enum { SHORT = 128 }; /* bytes: headers are shorter, and vector code does not pay off */
 
-/* Each loop is written once, for sums alone and for sums with a copy: inlined
- * with to = NULL known, nothing of the copy is left. */
+/* Each loop serves sums with and without a copy. Inlined with the constant to = NULL, the compiler
+ * removes the copy. */
 #define LOOP static inline __attribute__((always_inline)) uint64_t
 #define BOTH(loop) (to ? loop(to, from, length) : loop(NULL, from, length))
 
@@ -49,7 +49,7 @@ static bool always(void) { return true; }
 #define AVX2 __attribute__((target("avx2")))
 #define AVX512 __attribute__((target("avx512f,avx512bw")))
 
-/* Eight 32-bit lanes, the even and the odd ones widened to 64 bits apart. */
+/* Eight 32-bit lanes. Even and odd lanes are widened to 64 bits separately. */
 AVX2 LOOP avx2_loop(uint8_t *to, const uint8_t *from, size_t length)
 {
   __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
@@ -82,7 +82,7 @@ AVX2 static uint64_t sum_avx2(uint8_t *to, const uint8_t *from, size_t length)
 
 static bool has_avx2(void) { return __builtin_cpu_supports("avx2"); }
 
-/* The last bytes by a mask: what is masked out is neither read nor written. */
+/* A mask selects the last bytes. Masked bytes are neither read nor written. */
 AVX512 LOOP avx512_loop(uint8_t *to, const uint8_t *from, size_t length)
 {
   __m512i a = _mm512_setzero_si512(), b = a;
@@ -116,7 +116,7 @@ static bool has_avx512(void)
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 
-/* Neighbouring lanes are added in pairs, to 64 bits. */
+/* Adjacent lanes are added in pairs to 64 bits. */
 LOOP neon_loop(uint8_t *to, const uint8_t *from, size_t length)
 {
   uint64x2_t a = vdupq_n_u64(0), b = a;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ICMP (RFC 792): echo, and errors about our own segments (RFC 5927). */
+/* ICMP (RFC 792): echo, and errors that quote our segments (RFC 5927). */
 #include "harp/stack/ip/icmp.h"
 
 #include "harp/frame.h"
@@ -18,7 +18,7 @@
 
 enum {
   ICMP_RATE = 1000, /* messages sent per second at most (RFC 1812, 4.3.2.8) */
-  PMTU_FLOOR = 576, /* smaller claims are not believed (CVE-2019-11479) */
+  PMTU_FLOOR = 576, /* lower bound of the MTU in a message (CVE-2019-11479) */
 };
 
 static bool may_send(struct harp_stack *stack)
@@ -85,7 +85,8 @@ static void too_big(struct harp_tcp *tcp, uint32_t mtu)
   COUNT(stack, icmp_too_big_in);
   tcp->snd.peer_mss = mtu - overhead;
   tcp_set_mss(tcp);
-  /* The segment that was too big is lost for sure: send it again, smaller. */
+  /* The segment that was too big is lost. Mark all data in flight lost, and retransmit it in
+   * smaller segments. */
   for (struct harp_record *record = tcp->flight.first; record; record = record->next) {
     if (!record->sacked && !record->lost) {
       tcp_mark_lost(tcp, record);
@@ -108,7 +109,8 @@ static void error_input(struct harp_stack *stack, const uint8_t *icmp, uint32_t 
   struct harp_tcp *tcp = tcp_lookup(stack, load_address(quoted + IP_DST),
                                     load_be16(ports + TCP_DEST), load_be16(ports + TCP_SOURCE));
   uint32_t seq = load_be32(ports + TCP_SEQUENCE);
-  /* Only about something in flight: a guess from afar misses (RFC 5927, 4.1). */
+  /* Accept only messages about data in flight: a blind attacker must guess the sequence number (RFC
+   * 5927, 4.1). */
   if (!tcp || seq_lt(seq, tcp->snd.una) || seq_ge(seq, tcp->snd.nxt)) {
     COUNT(stack, icmp_ignored);
     return;
@@ -118,8 +120,8 @@ static void error_input(struct harp_stack *stack, const uint8_t *icmp, uint32_t 
     return;
   }
   COUNT(stack, icmp_unreachable_in);
-  /* A hard error ends an attempt to open; an open connection outlives it
-   * (RFC 1122, 4.2.3.9 as amended by RFC 5461). */
+  /* A hard error ends a connection in SYN-SENT, but not an established one (RFC 1122, 4.2.3.9,
+   * updated by RFC 5461). */
   if (tcp->state == TCP_SYN_SENT &&
       (icmp[ICMP_CODE] == ICMP_CODE_PORT || icmp[ICMP_CODE] == ICMP_CODE_PROTOCOL)) {
     tcp_finish(tcp, -ECONNREFUSED);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* IPv4 in: checks of RFC 1122, 3.2.1, and the protocol that a packet is for. */
+/* IPv4 input: the checks of RFC 1122, 3.2.1, and the demultiplexing by protocol. */
 #include "harp/stack/ip/ip_input.h"
 
 #include "harp/frame.h"
@@ -13,11 +13,11 @@
 #include "harp/stack/tcp/tcp_options.h"
 #include "harp/stack/tcp/tcp_segment.h"
 
-enum { HEADERS_JOINED = 2048 }; /* bytes: room for headers that a port has split */
+enum { HEADERS_JOINED = 2048 }; /* bytes: buffer for headers that a port has split */
 
 static bool source_is_host(const struct harp_stack *stack, uint32_t source)
 {
-  uint8_t first = (uint8_t)source; /* network order: the first byte lies lowest */
+  uint8_t first = (uint8_t)source; /* network order: the first byte is the lowest */
   if (first == 0 || first == 127 || first >= 224) {
     return false;
   }
@@ -30,13 +30,13 @@ static bool source_is_host(const struct harp_stack *stack, uint32_t source)
   return !(same_net && (source & host_bits) == host_bits);
 }
 
-/* The frame's headers and the place of the bytes behind them, whatever way the
- * port has split it. */
+/* The frame's headers, and the address of the bytes after them, however the port has split the
+ * frame. */
 struct view {
   const uint8_t *ip;   /* IPv4 header, contiguous with the transport header */
   uint32_t ip_length;  /* total length field, checked against the frame */
   uint32_t contiguous; /* bytes at ip */
-  const uint8_t *rest; /* the bytes behind those */
+  const uint8_t *rest; /* the bytes after those */
 };
 
 static void parse_tcp(struct harp_stack *stack, const struct view *view, uint32_t ip_header,
@@ -87,7 +87,8 @@ static void parse_tcp(struct harp_stack *stack, const struct view *view, uint32_
     return;
   }
   if (segment.source == segment.destination && segment.source_port == segment.destination_port) {
-    COUNT(stack, rx_drop_source); /* a connection to itself would answer itself without end */
+    /* A connection to itself would answer its own segments without end. */
+    COUNT(stack, rx_drop_source);
     return;
   }
   segment.bad_options = !tcp_options_parse(&segment, tcp + TCP_HEADER, header - TCP_HEADER);
@@ -97,7 +98,8 @@ static void parse_tcp(struct harp_stack *stack, const struct view *view, uint32_
   tcp_input(stack, &segment);
 }
 
-/* Header bytes that TCP needs in one piece, as far as the first contiguous bytes tell. */
+/* Returns how many header bytes TCP needs in one piece, as far as the first contiguous bytes show
+ * it. */
 static uint32_t headers_wanted(const uint8_t *ip, uint32_t contiguous)
 {
   uint32_t ip_header = (uint32_t)(ip[0] & 15) * 4;
@@ -119,8 +121,8 @@ static uint32_t join(const struct harp_rx_frame *frame, uint8_t *out, uint32_t s
   return first + second;
 }
 
-/* Finds the headers in one piece and the payload in one piece behind them. small: memory for
- * headers that the port has split, 2048 bytes. */
+/* Returns the headers in one piece and the payload in one piece. small: 2048 bytes for headers that
+ * the port has split. */
 static struct view join_pieces(struct harp_stack *stack, const struct harp_rx_frame *frame,
                                uint8_t *small)
 {
@@ -136,7 +138,7 @@ static struct view join_pieces(struct harp_stack *stack, const struct harp_rx_fr
     start = small;
     contiguous = join(frame, small, HEADERS_JOINED);
     if (frame->header_length + frame->payload_length > contiguous) {
-      /* The bytes behind the joined ones still lie where the port put them. */
+      /* The bytes after the joined ones stay where the port has put them. */
       if (tcp && contiguous >= link + IP_HEADER) {
         wanted = link + headers_wanted(small + link, contiguous - link);
         contiguous = HARP_MIN(wanted, contiguous);
@@ -144,7 +146,7 @@ static struct view join_pieces(struct harp_stack *stack, const struct harp_rx_fr
       rest = frame->payload + (contiguous - frame->header_length);
     }
   } else if (wanted < contiguous) {
-    /* Payload in two pieces: rare, made one in the stack's own buffer. */
+    /* Payload in two pieces is rare: join it in the stack's buffer. */
     start = stack->linear;
     contiguous = join(frame, stack->linear, sizeof stack->linear);
   }
@@ -173,8 +175,8 @@ static bool header_is_valid(struct harp_stack *stack, struct view *view, uint32_
   return true;
 }
 
-/* Destination, fragmentation and source (RFC 1122, 3.2.1.3): HARP never reassembles, since its
- * peers send with DF. */
+/* Destination, fragmentation and source (RFC 1122, 3.2.1.3). HARP never reassembles, because its
+ * peers set DF. */
 static bool is_for_this_host(struct harp_stack *stack, const uint8_t *ip)
 {
   if (load_address(ip + IP_DST) != stack->config.address) {

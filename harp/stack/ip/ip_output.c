@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* IPv4 out: headers, the next hop. */
+/* IPv4 output: headers and next hop. */
 #include "harp/stack/ip/ip_output.h"
 
 #include "harp/frame.h"
@@ -24,7 +24,7 @@ uint32_t ip_write_headers(struct harp_stack *stack, uint8_t *out, uint32_t sourc
   memset(out, 0, IP_HEADER);
   store_be16(out, (uint16_t)(0x4500 | tos));
   store_be16(out + IP_TOTAL_LENGTH, (uint16_t)(IP_HEADER + payload_length));
-  /* Never fragmented, so the identification may be zero (RFC 6864, 4.1). */
+  /* The packet is never fragmented, so its identification may be zero (RFC 6864, 4.1). */
   store_be16(out + IP_FRAGMENT, IP_DF);
   out[IP_TTL_BYTE] = IP_DEFAULT_TTL;
   out[IP_PROTOCOL] = protocol;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* RFC 1122, 2.3.2.1: at most one request a second for one address. */
 #include "harp/stack/ip/neighbour.h"
 
 #include "harp/frame.h"
@@ -16,25 +15,27 @@
 #include "harp/stack/siphash.h"
 #include "harp/stack/stack_state.h"
 
+/* RFC 1122, 2.3.2.1: at most one request a second for one address. */
 #define ASK_INTERVAL NS_PER_S
 #define FRESH_TIME (60 * NS_PER_S)
-#define DISPUTED_TIME (5 * NS_PER_S) /* what the old owner says may be its last word */
+#define DISPUTED_TIME (5 * NS_PER_S) /* a disputed address is checked again soon */
 
 enum {
-  ASKED_IN_PERSON = 2,       /* requests to a known neighbour, before everybody is asked */
-  REQUESTS_PER_SECOND = 256, /* for unauthenticated peers for the first time, and as many again */
-  QUEUED_SHARE = 8,          /* so small a part of the packets may wait for answers */
+  ASKED_IN_PERSON = 2,       /* unicast requests in PROBE, before broadcast ones */
+  REQUESTS_PER_SECOND = 256, /* first requests for unexpected addresses; as many repeats */
+  QUEUED_SHARE = 8, /* at most 1/QUEUED_SHARE of the packet buffers may wait for ARP replies */
 };
 
 static void ask_later(struct harp_stack *stack, struct harp_neighbour *neighbour)
 {
-  neighbour->deadline = stack->now + ASK_INTERVAL; /* the same for all, so the list is in order */
+  /* The same interval for all, so the list stays sorted. */
+  neighbour->deadline = stack->now + ASK_INTERVAL;
   list_move(&stack->neighbours_waiting, &neighbour->waits);
 }
 
 static void ask(struct harp_stack *stack, struct harp_neighbour *neighbour)
 {
-  /* A known neighbour is asked in person: only silence makes it doubtful. */
+  /* A known neighbour gets unicast requests first (RFC 1122, 2.3.2.1). */
   bool in_person = neighbour->state == NEIGHBOUR_PROBE && neighbour->probes < ASKED_IN_PERSON;
   const uint8_t *to = in_person ? neighbour->mac : arp_broadcast;
   neighbour->probes++;
@@ -60,7 +61,7 @@ static bool known(const struct harp_neighbour *neighbour)
   return neighbour->state == NEIGHBOUR_REACHABLE || neighbour->state == NEIGHBOUR_PROBE;
 }
 
-/* Under a key, so that nobody can aim at a bucket. */
+/* A keyed hash, so that an attacker cannot choose addresses that fall into one bucket. */
 static uint32_t bucket_of(const struct harp_stack *stack, uint32_t address)
 {
   return (uint32_t)(harp_siphash(stack->config.seed, address, 0) >> stack->neighbour_shift);
@@ -75,7 +76,7 @@ static struct harp_neighbour *find(const struct harp_stack *stack, uint32_t addr
   return entry;
 }
 
-/* Without a connection it stands among those that make room. */
+/* Puts an entry without a connection into the list of entries that a new one may replace. */
 static void find_place(struct harp_stack *stack, struct harp_neighbour *entry)
 {
   if (entry->user_count > 0) {
@@ -91,7 +92,7 @@ static void set_state(struct harp_stack *stack, struct harp_neighbour *entry,
 {
   entry->state = (uint8_t)state;
   entry->probes = 0;
-  list_remove(&entry->waits); /* ask_later puts it there again */
+  list_remove(&entry->waits); /* ask_later adds it again */
   find_place(stack, entry);
 }
 
@@ -108,8 +109,8 @@ static void release(struct harp_stack *stack, struct harp_neighbour *entry)
   list_move(&stack->neighbours_free, &entry->idle_link);
 }
 
-/* Who has not answered yet goes before who has: senders that somebody invents, and
- * whom we answer all the same, do not push a peer out. Whom a connection sends to stays. */
+/* Frees the oldest entry without a connection. Entries in INCOMPLETE go first, so forged senders,
+ * which we answer too, do not replace a real neighbour. */
 static void make_room(struct harp_stack *stack)
 {
   struct harp_list *from = &stack->neighbours_idle;
@@ -200,7 +201,8 @@ void neighbour_expect(struct harp_stack *stack, uint32_t address)
   stack->expected[bucket_of(stack, address)] = address;
 }
 
-/* Who floods us from invented addresses must not make us flood the network with questions. */
+/* Whether a request for this address is within the rate limits. A flood from forged addresses must
+ * not cause a flood of ARP requests. */
 static bool may_ask(struct harp_stack *stack, const struct harp_neighbour *entry)
 {
   uint32_t address = entry->address;
@@ -281,7 +283,8 @@ bool neighbour_usable(struct harp_stack *stack, struct harp_neighbour *neighbour
   return known(neighbour);
 }
 
-/* What is for nobody must not take the packets: those that have waited longest for an answer go. */
+/* Frames for silent neighbours must not use up the packet buffers. Drops the oldest queue at the
+ * limit. */
 static void bound_queues(struct harp_stack *stack)
 {
   if (stack->neighbour_frames >= HARP_MAX(stack->packets.total / QUEUED_SHARE, 1u)) {
@@ -346,9 +349,9 @@ bool neighbour_is(struct harp_stack *stack, uint32_t address, const uint8_t *mac
   return entry && known(entry) && memcmp(entry->mac, mac, 6) == 0;
 }
 
-/* Learns only about neighbours that we asked for, so a flood of claims fills
- * nothing; and while a neighbour is known, another's claim to its address is
- * not believed before the first has had the chance to answer. */
+/* It updates existing entries only, so a flood of claims adds no entry. It takes another host's
+ * claim to a known neighbour's address only after the neighbour has had time to answer unicast
+ * requests. */
 void neighbour_learn(struct harp_stack *stack, uint32_t address, const uint8_t *mac)
 {
   struct harp_neighbour *entry = find(stack, address);
@@ -360,7 +363,7 @@ void neighbour_learn(struct harp_stack *stack, uint32_t address, const uint8_t *
     entry->disputed = true;
     if (stack->now - entry->asked >= ASK_INTERVAL) {
       check(stack, entry);
-    } else { /* a flood of claims does not make us ask all the time, nor this one be forgotten */
+    } else { /* a flood of claims causes no flood of requests; this claim is checked later */
       entry->deadline = HARP_MIN(entry->deadline, entry->asked + ASK_INTERVAL);
     }
     return;
@@ -397,7 +400,7 @@ static void timer_fired(struct harp_stack *stack, struct harp_neighbour *entry,
   if (entry->state == NEIGHBOUR_PROBE && entry->probes < NEIGHBOUR_PROBES) {
     ask(stack, entry);
   } else if (entry->state == NEIGHBOUR_PROBE) {
-    /* It no longer answers at its old address: anyone may have it now. */
+    /* It no longer answers at its hardware address: ask by broadcast from now on. */
     set_state(stack, entry, NEIGHBOUR_INCOMPLETE);
     ask(stack, entry);
   } else if (entry->probes < NEIGHBOUR_PROBES) {

@@ -26,7 +26,7 @@ enum {
 
 enum harp_neighbour_state {
   NEIGHBOUR_FREE,
-  NEIGHBOUR_INCOMPLETE, /* no hardware address is known */
+  NEIGHBOUR_INCOMPLETE, /* the hardware address is not known, or no longer */
   NEIGHBOUR_REACHABLE,
   NEIGHBOUR_PROBE,  /* known; requests check that it is still there */
   NEIGHBOUR_FAILED, /* no answer to the requests; the next frame starts new ones */

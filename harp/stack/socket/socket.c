@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sockets are opened, named and closed: a small layer over flows. */
+/* Opening, names and closing of sockets, a small layer over flows. */
 #include "harp/stack/socket/socket.h"
 
 #include <netinet/in.h>
@@ -74,7 +74,7 @@ static void release(struct harp_socket *s)
   s->stack->free_socket = socket_number(s);
 }
 
-/* --- What the flow tells --- */
+/* --- Flow callbacks --- */
 
 static void apply_options(struct harp_socket *s)
 {
@@ -107,7 +107,8 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
 {
   struct harp_socket *s = user;
   s->tcp = NULL;
-  s->unread = tcp_rcvq_take(tcp); /* it was acknowledged: however this ended, it can be read */
+  /* Acknowledged data stays readable, however the connection ended. */
+  s->unread = tcp_rcvq_take(tcp);
   s->fin_received = tcp->rcv.fin_received;
   s->connecting = false;
   s->ended = true;
@@ -115,7 +116,7 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
   socket_ready(s);
 }
 
-/* One more than the backlog says is kept, as by Linux. */
+/* As in Linux, the accept queue holds one connection more than the backlog. */
 static bool on_full(void *user)
 {
   const struct harp_socket *server = user;
@@ -137,7 +138,7 @@ static int on_accept(void *user, struct harp_tcp *tcp)
   s->queue = s->queue_last = -1;
   s->queued = 0;
   s->error = 0;
-  s->ended = false; /* of what the server tried before it listened */
+  s->ended = false; /* set by an earlier connection attempt of the listener */
   s->listed = false;
   s->ready_previous = s->ready_next = -1;
   s->waiting = s->writable = true;
@@ -305,7 +306,8 @@ int harp_tcp_connect(struct harp_stack *stack, int number, const struct sockaddr
     return -EALREADY;
   }
   if (s->error) {
-    return socket_take_error(s); /* how the last attempt ended; the next call begins anew */
+    /* The result of the last attempt; the next call starts a new one. */
+    return socket_take_error(s);
   }
   if (s->connected || s->listener) {
     return -EISCONN;
@@ -388,10 +390,10 @@ int harp_tcp_shutdown(struct harp_stack *stack, int number, int how)
   return 0;
 }
 
-/* Lets the connection finish alone. */
+/* The stack finishes the connection without an owner. */
 static void orphan(struct harp_tcp *tcp)
 {
-  static const struct harp_flow_ops nobody = {0}; /* the socket's number will be another's */
+  static const struct harp_flow_ops nobody = {0}; /* the socket's number will be reused */
   harp_flow_attach(tcp, &nobody, NULL);
   tcp_detach(tcp);
   if (tcp->state == TCP_FIN_WAIT2 || (tcp->state == TCP_LAST_ACK && tcp->snd.una == tcp->snd.nxt)) {
@@ -404,7 +406,7 @@ static void close_connection(struct harp_socket *s)
   struct harp_tcp *tcp = s->tcp;
   bool hard = s->linger.l_onoff && s->linger.l_linger == 0;
   if (hard || tcp->rcv.queued) {
-    /* Unread data: the peer must learn that it was for nothing (RFC 2525, 2.17). */
+    /* Unread data: the peer must learn that it was lost (RFC 2525, 2.17). */
     harp_flow_abort(tcp);
     if (tcp->state == TCP_TIME_WAIT) {
       tcp_finish(tcp, 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A socket's bytes: a small copying layer over a flow's references. */
+/* A socket's data: a small copying layer over a flow's references. */
 #include <poll.h>
 #include <sys/ioctl.h>
 
@@ -156,7 +156,7 @@ ssize_t harp_tcp_recv(struct harp_stack *stack, int number, void *data, size_t l
   return -EAGAIN;
 }
 
-/* --- What a socket tells --- */
+/* --- Poll and ioctl --- */
 
 int harp_tcp_poll(struct harp_stack *stack, int number)
 {
@@ -191,7 +191,7 @@ int harp_tcp_poll(struct harp_stack *stack, int number)
   return events;
 }
 
-/* What is pushed and not acknowledged, and the FIN. */
+/* Returns the unacknowledged bytes; the FIN counts as one. */
 static uint32_t unacknowledged(const struct harp_tcp *tcp)
 {
   uint32_t end = tcp->snd.end + (tcp->snd.fin_queued || tcp->snd.fin_sent);

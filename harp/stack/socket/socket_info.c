@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TCP_INFO: what a connection knows of itself, in Linux's words. */
+/* TCP_INFO: the state of a connection in Linux's struct tcp_info. */
 #include "harp/stack.h"
 #include "harp/stack/bytes.h"
 #include "harp/stack/headers.h"
@@ -13,7 +13,7 @@ static uint8_t congestion_state(const struct harp_tcp *tcp)
   return by_recovery[tcp->recovery];
 }
 
-/* Bytes, our SYN and FIN aside, that were sent and not acknowledged. */
+/* Bytes sent and not acknowledged, without our SYN and FIN. */
 static uint32_t outstanding(const struct harp_tcp *tcp)
 {
   if (!tcp_synchronized(tcp)) {
@@ -23,7 +23,7 @@ static uint32_t outstanding(const struct harp_tcp *tcp)
   return tcp->snd.nxt - tcp->snd.una - fin;
 }
 
-/* Counts what only TCP_INFO asks for. */
+/* Fills the totals that only TCP_INFO reports. */
 static void fill_totals(const struct harp_tcp *tcp, struct harp_tcp_info *info)
 {
   uint64_t busy = tcp->busy_time + (tcp->busy_since ? tcp->stack->now - tcp->busy_since : 0);

@@ -26,7 +26,7 @@ static uint32_t clamp(int value, uint32_t low, uint32_t high)
 
 /* --- Integers --- */
 
-/* What the window field can say is settled by the SYN; the buffer may change later. */
+/* The SYN fixes the window scale. The buffer size may change later. */
 static void set_rcvbuf(struct harp_socket *s, uint32_t bytes)
 {
   int least = s->stack->config.window_scale;
@@ -56,7 +56,7 @@ static int set_socket_level(struct harp_socket *s, int option, int value)
     socket_room_changed(s);
     return 0;
   case SO_RCVBUF: set_rcvbuf(s, clamp(value, RCVBUF_MIN, BUFFER_MAX)); return 0;
-  case SO_REUSEADDR: /* addresses in TIME-WAIT never stand in the way here */ return 0;
+  case SO_REUSEADDR: /* TIME-WAIT never blocks bind here */ return 0;
   default: return -ENOPROTOOPT;
   }
 }
@@ -132,7 +132,7 @@ static int set_tcp_level(struct harp_socket *s, int option, int value)
   }
 }
 
-/* The two lowest bits are those of ECN (RFC 3168), and the stack's own. */
+/* The two lowest bits are ECN's (RFC 3168); the user cannot set them. */
 static int set_tos(struct harp_socket *s, const void *value, socklen_t length)
 {
   int word;
@@ -140,7 +140,7 @@ static int set_tos(struct harp_socket *s, const void *value, socklen_t length)
     return -EINVAL;
   }
   if (length < sizeof word) {
-    s->tos = *(const uint8_t *)value & 0xfc; /* one byte is allowed, too (ip(7)) */
+    s->tos = *(const uint8_t *)value & 0xfc; /* one byte is allowed too (ip(7)) */
   } else {
     memcpy(&word, value, sizeof word);
     s->tos = (uint8_t)word & 0xfc;

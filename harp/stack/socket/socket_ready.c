@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which sockets have something new to tell: a list, each once, the oldest news first. */
+/* The list of ready sockets. Each socket appears once, and the oldest event comes first. */
 #include "harp/stack.h"
 #include "harp/stack/socket/socket.h"
 #include "harp/stack/stack_state.h"
@@ -45,7 +45,8 @@ void socket_room_changed(struct harp_socket *s)
   }
 }
 
-/* Memory is all sockets': whoever gives some back does not know who waits for it. */
+/* All sockets share the packet buffers. A socket that frees some does not know which sockets wait,
+ * so this function checks all of them. */
 static void feed(struct harp_stack *stack)
 {
   if (!stack->starved || !socket_memory(stack)) {

@@ -40,14 +40,15 @@ static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_resu
   }
 }
 
+/* Updates SND.WND, SND.WL1 and SND.WL2 (RFC 9293, 3.10.7.4). */
 static void update_window(struct harp_tcp *tcp, const struct tcp_ack_numbers *in)
 {
   if (seq_lt(in->ack, tcp->snd.una)) {
     return; /* an old acknowledgement, whatever its sequence number */
   }
-  /* RFC 9293, 3.10.7.4: take the window from the newest segment only. A segment that advances
-   * SND.UNA counts as new even if a later one overtook it: the window counts from SND.UNA, so the
-   * old value would exceed the peer's offer. */
+  /* Take the window from the newest segment only. A segment that advances SND.UNA counts as new
+   * even if a later one overtook it: the window counts from SND.UNA, so the old value would exceed
+   * the peer's offer. */
   if (seq_gt(in->ack, tcp->snd.una) || seq_lt(tcp->snd.wl1, in->seq) ||
       (tcp->snd.wl1 == in->seq && seq_le(tcp->snd.wl2, in->ack))) {
     uint32_t window = in->window << tcp->snd.wscale;
@@ -96,8 +97,8 @@ static bool is_first_copy(const struct harp_tcp *tcp, const struct harp_ack_resu
          result->timed && seq_lt(result->echo, tcp->undo.stamp);
 }
 
-/* RFC 5681, 2: the same acknowledgement and window again, without data, while data is in flight.
- * window: the peer's before this segment, bytes. */
+/* RFC 5681, 2: the same acknowledgement number and window again, without payload, while data is in
+ * flight. window: SND.WND before this segment, bytes. */
 static bool is_duplicate_ack(const struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
                              uint32_t window)
 {
@@ -105,7 +106,7 @@ static bool is_duplicate_ack(const struct harp_tcp *tcp, const struct tcp_ack_nu
          tcp->snd.wnd == window;
 }
 
-/* Without SACK: some segment has left the network. */
+/* Without SACK, a duplicate ACK shows that one segment has left the network. */
 static void duplicate_ack(struct harp_tcp *tcp, struct harp_ack_result *result)
 {
   result->duplicate = true;
@@ -114,7 +115,7 @@ static void duplicate_ack(struct harp_tcp *tcp, struct harp_ack_result *result)
   tcp_mark_dirty(tcp);
 }
 
-/* Neither data nor SACK blocks: at most the window has changed. */
+/* The segment acknowledges no data. Only the window may have changed. */
 static void window_update(struct harp_tcp *tcp)
 {
   if (tcp->snd.nxt != tcp->snd.end || tcp->flight.lost_first || tcp->ops->pull) {
@@ -122,8 +123,8 @@ static void window_update(struct harp_tcp *tcp)
   }
 }
 
-/* The acknowledgement advances SND.UNA: takes out its records, and looks whether the first copy of
- * a retransmitted segment has arrived. */
+/* The acknowledgement advances SND.UNA: removes the acknowledged records. Checks first whether the
+ * original of a retransmitted segment has arrived (Eifel). */
 static void take_acked(struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
                        struct harp_ack_result *result)
 {
@@ -137,7 +138,7 @@ static void take_acked(struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
   advance_una(tcp, in->ack);
 }
 
-/* Gives the owner back what is acknowledged. una: SND.UNA before. */
+/* Releases the acknowledged bytes to the owner. una: SND.UNA before the acknowledgement. */
 static void release_acked(struct harp_tcp *tcp, uint32_t una, uint32_t ack)
 {
   uint32_t bytes = ack - una;

@@ -9,7 +9,7 @@
 struct harp_segment;
 struct harp_tcp;
 
-/* What an acknowledgement says, in host order. */
+/* The header fields of an acknowledgement, in host order. */
 struct tcp_ack_numbers {
   uint32_t seq, ack;
   uint32_t window; /* as on the wire, unscaled */
@@ -18,7 +18,7 @@ struct tcp_ack_numbers {
   bool bare; /* neither payload nor FIN */
 };
 
-/* Processes an acknowledgement whose number is at most SND.NXT. sacks: the segment, if it carries
+/* Processes an acknowledgement whose number is at most SND.NXT. sacks: the segment if it carries
  * SACK blocks, else NULL. */
 void tcp_ack(struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
              const struct harp_segment *sacks);

@@ -57,7 +57,7 @@ static uint32_t cookie(const struct harp_segment *in, const struct harp_stack *s
   return (uint32_t)hash << SIZE_BITS | index;
 }
 
-/* The latest clock value, not after now, whose low bits are the options. Later segments carry later
+/* The latest clock value up to now that has the options in its low bits. Later segments carry later
  * timestamps. */
 static uint32_t stamp(const struct harp_tcp *tcp)
 {

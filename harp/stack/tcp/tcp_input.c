@@ -362,8 +362,8 @@ static bool reopens(const struct harp_tcp *tcp, const struct harp_segment *segme
   return newer || seq_gt(segment->seq, tcp->rcv.nxt);
 }
 
-/* Sends an ACK with our RCV.NXT. Segments with payload, SYN or FIN always get it, because they may
- * be retransmissions after a lost ACK. Keepalive probes (SEG.SEQ = RCV.NXT - 1) always get it too.
+/* Sends an ACK with our RCV.NXT. Segments with payload or a FIN always get it, because they may be
+ * retransmissions after a lost ACK. Keepalive probes (SEG.SEQ = RCV.NXT - 1) always get it too.
  * Other segments are old or forged, so a rate limit applies. */
 static void set_right(struct harp_tcp *tcp, const struct harp_segment *segment)
 {

@@ -15,9 +15,9 @@
 #include "harp/stack/tcp/tcp_segment.h"
 #include "harp/stack/tcp/tcp_times.h"
 
-enum { HALF_OPEN_SHARE = 2 }; /* of the connections: so many may be half-open */
+enum { HALF_OPEN_SHARE = 2 }; /* at most 1/HALF_OPEN_SHARE of the connections may be half-open */
 
-/* Whether a handshake may begin: each listener has a bound, and so has the stack. */
+/* Whether a handshake may begin. Each listener and the stack limit their half-open connections. */
 static bool may_begin(struct harp_listener *listener)
 {
   struct harp_stack *stack = listener->stack;
@@ -49,14 +49,14 @@ static void syn_input(struct harp_listener *listener, const struct harp_segment 
   tcp_send_syn(tcp);
 }
 
-/* An acknowledgement without a connection: of a cookie, or of nothing. */
+/* An acknowledgement without a connection. It may acknowledge a SYN cookie. */
 static struct harp_tcp *unconnected_ack(struct harp_listener *listener,
                                         const struct harp_segment *segment)
 {
   struct harp_tcp *tcp = NULL;
   switch (tcp_cookie_take(listener, segment, &tcp)) {
   case COOKIE_TAKEN:
-    tcp_join_half_open(listener, tcp); /* which it leaves with this segment */
+    tcp_join_half_open(listener, tcp); /* the caller completes the handshake with this segment */
     tcp_set_state(tcp, TCP_SYN_RECV);
     break;
   case COOKIE_NONE: tcp_reply_reset(listener->stack, segment); break;
@@ -74,7 +74,7 @@ struct harp_tcp *tcp_listen_input(struct harp_listener *listener,
   }
   if (stack->io.admits && !stack->io.admits(stack->io.user, segment->source)) {
     COUNT(stack, tcp_peer_refused);
-    tcp_reply_reset(stack, segment); /* for these the port is closed */
+    tcp_reply_reset(stack, segment); /* the port is closed for these peers */
     return NULL;
   }
   if (segment->flags & FLAG_ACK) {

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of runs: what has been received beyond holes. It lies in a packet
- * buffer, which a connection has only while there is a hole, so that holes are
- * bounded and paid for like the bytes behind them. A run keeps its place in the
- * table. One list names the places by sequence, the free ones behind those in
- * use: it is searched by bisection, and to put a run in between some bytes move.
- * Another links the places by when their runs last grew.
+ * The table of out-of-order blocks. It uses a packet buffer, and exists only while there is a
+ * hole. So the number of blocks is bounded, and the table counts against the packet memory. A
+ * block keeps its slot in the table. The array `order` lists the slots by sequence, and then the
+ * free slots. Lookup is a binary search; insertion moves at most 64 bytes. The arrays `newer` and
+ * `older` link the slots by the last growth of their blocks.
  */
 #include "harp/stack/tcp/tcp_ooo.h"
 
@@ -29,7 +28,7 @@ static struct tcp_ooo_queue *begin(struct harp_tcp *tcp)
   return ooo;
 }
 
-/* The neighbours in time of the run at a place learn of each other. */
+/* Removes a slot from the list by last growth. */
 static void leave_time(struct tcp_ooo_queue *ooo, uint8_t slot)
 {
   uint8_t newer = ooo->newer[slot], older = ooo->older[slot];
@@ -39,6 +38,7 @@ static void leave_time(struct tcp_ooo_queue *ooo, uint8_t slot)
   *(newer != TCP_OOO_NONE ? &ooo->older[newer] : &ooo->newest) = older;
 }
 
+/* Adds a slot to the list by last growth, as the newest. */
 static void join_time(struct tcp_ooo_queue *ooo, uint8_t slot)
 {
   ooo->newer[slot] = TCP_OOO_NONE;
@@ -67,7 +67,7 @@ uint32_t tcp_ooo_blocks_before(const struct harp_tcp *tcp, uint32_t seq)
     return 0;
   }
   uint32_t low = 0, high = ooo->count;
-  uint32_t middle = high - 1; /* behind one loss, all that comes goes to the last run */
+  uint32_t middle = high - 1; /* after a single loss all new data extends the last block */
   uint64_t steps = 0;
   for (; low < high; steps++) {
     bool before = seq_le(run_at(ooo, middle)->start, seq);

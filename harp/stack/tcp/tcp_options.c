@@ -45,7 +45,8 @@ static void take_option(struct harp_segment *segment, uint8_t kind, const uint8_
 
 bool tcp_options_parse(struct harp_segment *segment, const uint8_t *options, uint32_t length)
 {
-  /* The layout that every segment of an open connection has (RFC 7323, appendix A). */
+  /* The usual layout in an established connection: two NOPs and timestamps (RFC 7323, appendix A).
+   */
   if (length == TCP_TIMESTAMP_OPTION && load_be32(options) == 0x0101080a) {
     segment->has_timestamp = true;
     segment->timestamp = load_be32(options + 4);
@@ -73,8 +74,8 @@ bool tcp_options_parse(struct harp_segment *segment, const uint8_t *options, uin
   return true;
 }
 
-/* Ticks of 2^20 ns, within the 1 ms to 1 s that RFC 7323, 5.4 asks for; the
- * offset hides the host's uptime. */
+/* A tick is 2^20 ns, within the 1 ms to 1 s of RFC 7323, 5.4. The offset hides the host's uptime.
+ */
 uint32_t tcp_timestamp_at(const struct harp_tcp *tcp, uint64_t time)
 {
   return (uint32_t)(time >> 20) + tcp->ts.offset;
@@ -127,7 +128,7 @@ uint32_t tcp_options_write(struct harp_tcp *tcp, uint8_t *out, bool with_sack)
   }
   if (with_sack && tcp->sack) {
     uint32_t blocks[TCP_MAX_SACKS][2];
-    int max = tcp->timestamps ? 3 : 4; /* what 40 bytes of options can hold */
+    int max = tcp->timestamps ? 3 : 4; /* the most that fit in 40 bytes of options */
     int count = tcp_rcvq_sacks(tcp, blocks, max);
     if (count) {
       *p++ = OPTION_NOP;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What may be sent now, and sending it. */
+/* Output: decides which data may be sent, and sends it. */
 #include "harp/stack/tcp/tcp_output.h"
 
 #include "harp/stack/bytes.h"
@@ -33,8 +33,8 @@ bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t l
     return false;
   }
   if (full) {
-    /* What did go out is in flight again, or the next attempt would begin with it, and none
-     * get farther; the rest goes on being lost. */
+    /* The part that was sent is in flight again. Else every attempt would begin with it and never
+     * reach the rest. The rest stays lost. */
     length = payload = sent;
   }
   COUNT(stack, tcp_retransmits);
@@ -52,12 +52,12 @@ bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t l
   tcp_undo_on_retransmit(tcp, length);
   tcp_prr_on_send(tcp, length);
   if (record == tcp->flight.first) {
-    tcp_arm_rto(tcp); /* unless the first one was only late, its answer is what snd_una waits for */
+    tcp_arm_rto(tcp); /* the ACK of this retransmission advances SND.UNA, so restart the RTO */
   }
   return !full;
 }
 
-/* Sends again what is lost, as far as the congestion window goes. */
+/* Retransmits lost records within cwnd. false: the port is full, or no memory. */
 static bool output_lost(struct harp_tcp *tcp)
 {
   while (tcp->flight.lost_first) {
@@ -82,14 +82,15 @@ static bool may_send_data(const struct harp_tcp *tcp)
          tcp->state == TCP_FIN_WAIT1 || tcp->state == TCP_CLOSING || tcp->state == TCP_LAST_ACK;
 }
 
-/* RFC 3042: for each of the first duplicates a segment has left. With SACK the flight says so. */
+/* Limited transmit (RFC 3042): one segment has left the network for each of the first two duplicate
+ * ACKs. With SACK, tcp_in_flight accounts for it. */
 static uint32_t limited_transmit(const struct harp_tcp *tcp)
 {
   bool counts = !tcp->sack && tcp->recovery == RECOVERY_NONE;
   return counts ? HARP_MIN(tcp->duplicates, TCP_DUPTHRESH - 1) * tcp->snd.mss : 0;
 }
 
-/* Bytes of new data that both windows have room for. */
+/* Returns the bytes of new data that cwnd and the send window allow. */
 static uint32_t send_room(struct harp_tcp *tcp)
 {
   uint32_t flight = tcp_in_flight(tcp);
@@ -98,15 +99,15 @@ static uint32_t send_room(struct harp_tcp *tcp)
   int32_t peer = seq_diff(tcp->snd.una + tcp->snd.wnd, tcp->snd.nxt);
   uint32_t flow = peer > 0 ? (uint32_t)peer : 0;
   tcp->snd.window_limited = flow < tcp->snd.mss && flow <= congestion;
-  /* Also when more waits than goes, though nothing goes yet for the sake of larger segments. */
+  /* cwnd is also the limit while send_length delays data for a larger burst. */
   tcp->cwnd_limited = congestion < flow &&
                       (congestion < tcp->snd.mss || congestion < tcp->snd.end - tcp->snd.nxt);
   return HARP_MIN(congestion, flow);
 }
 
-/* What is worth waiting for, since large segments are cheaper: a quarter of a window, but no more
- * than the flow sends in a quarter of a millisecond. Of a queue that is nearly full, bursts get
- * nearly all the drops, and flows that send a segment at a time hardly any. */
+/* Returns the burst worth waiting for, bytes, because large segments cost less CPU time. It is a
+ * quarter of a window, but at most the data of a quarter of a millisecond. Larger bursts suffer
+ * most of the drops at a nearly full queue. */
 static uint32_t worthwhile_burst(const struct harp_tcp *tcp)
 {
   uint64_t burst = HARP_MIN(tcp->cwnd, tcp->snd.wnd) / 4;
@@ -116,9 +117,10 @@ static uint32_t worthwhile_burst(const struct harp_tcp *tcp)
   return (uint32_t)HARP_MIN(burst, tcp->stack->max_payload);
 }
 
-/* Whether a short segment, all that is unsent, waits to be filled: under TCP_CORK, or, as in Linux
- * by Minshall's modification of Nagle's algorithm (RFC 9293, 3.7.4), behind an earlier short one.
- * TCP_NODELAY lets go what is there when it is set, also under TCP_CORK. */
+/* Whether a short segment at the end of the unsent data must wait for more data. TCP_CORK delays
+ * it. So does an earlier short segment in flight: Minshall's variant of Nagle's algorithm (RFC
+ * 9293, 3.7.4), as in Linux. TCP_NODELAY releases the data pushed before it was set, even under
+ * TCP_CORK. */
 static bool tail_waits(const struct harp_tcp *tcp)
 {
   bool pushed = seq_lt(tcp->snd.nxt, tcp->snd.push_end) && seq_le(tcp->snd.push_end, tcp->snd.end);
@@ -131,9 +133,9 @@ static bool tail_waits(const struct harp_tcp *tcp)
 }
 
 /*
- * How much of unsent to send now: whole segments if there is more than fits;
- * a short one only when it is all there is and need not wait, or when the
- * peer's window never was larger.
+ * Returns how many unsent bytes to send now. If not all of them fit, it sends full segments only.
+ * It sends a short segment only at the end of the data, or if it fills half of the largest window
+ * that the peer has offered.
  */
 static uint32_t send_length(const struct harp_tcp *tcp, uint32_t unsent, uint32_t room)
 {
@@ -144,8 +146,8 @@ static uint32_t send_length(const struct harp_tcp *tcp, uint32_t unsent, uint32_
     return tail && tail_waits(tcp) ? length - tail : length;
   }
   if (length >= tcp->snd.mss) {
-    /* More waits: let the next acknowledgement open the window further, unless nothing would
-     * bring one. */
+    /* More data is unsent. Wait for the next ACK to open the window further, unless nothing is in
+     * flight that brings an ACK. */
     uint32_t worth = HARP_MIN(unsent, worthwhile_burst(tcp));
     if (length < worth && !idle && !limited_transmit(tcp)) {
       return 0;
@@ -155,8 +157,9 @@ static uint32_t send_length(const struct harp_tcp *tcp, uint32_t unsent, uint32_
   return length && length >= tcp->snd.max_wnd / 2 ? length : 0;
 }
 
-/* New data, and our FIN if fin, whatever the windows say. Returns how many bytes of payload went
- * out, and are in a record: fewer than length if the port is full. *fin_sent: the FIN did. */
+/* Sends new data, and our FIN if fin is set, regardless of the windows. Returns the payload bytes
+ * that were sent and recorded; fewer than length if the port is full. *fin_sent: the FIN was sent.
+ */
 static uint32_t send_new(struct harp_tcp *tcp, uint32_t length, bool fin, bool *fin_sent)
 {
   *fin_sent = false;
@@ -177,17 +180,17 @@ static uint32_t send_new(struct harp_tcp *tcp, uint32_t length, bool fin, bool *
   return sent;
 }
 
-/* One call's worth of new data. false: no more can go now. */
+/* Sends one burst of new data. false: nothing more can be sent now. */
 static bool output_new(struct harp_tcp *tcp)
 {
   uint32_t room = send_room(tcp);
   bool idle = tcp->snd.nxt == tcp->snd.una;
   uint32_t waits = tcp->snd.end - tcp->snd.nxt;
-  /* Nagle holds a short tail back until it is full or alone: it may be filled. */
+  /* More data from pull may fill a short segment that Nagle's algorithm delays. */
   bool short_tail = waits < tcp->snd.mss && !tcp->snd.nodelay;
   if ((waits == 0 || short_tail) && (room >= tcp->snd.mss || idle) && tcp->ops->pull &&
       !tcp->snd.fin_queued) {
-    /* Also for a closed window: only what waits makes this side ask when it opens again. */
+    /* Also for a closed window: only unsent data starts the window probes. */
     tcp->ops->pull(tcp->user, tcp, HARP_MAX(room, 1));
     if (tcp->state == TCP_CLOSE) {
       return false;
@@ -230,8 +233,9 @@ static bool output_new(struct harp_tcp *tcp)
   return !fin_sent;
 }
 
-/* RFC 5681, 4.1: an idle sender has lost its clock; acknowledging what others send does not keep
- * it. Between HARP hosts the path is known and training stops and goes, so the window is kept. */
+/* RFC 5681, 4.1: an idle sender has lost its ACK clock and reduces cwnd. Sending ACKs does not
+ * count as activity. Between HARP hosts cwnd is kept, because training traffic alternates between
+ * bursts and pauses on a known path. */
 static void restart_after_idle(struct harp_tcp *tcp)
 {
   if (!tcp->harp_peer && tcp->snd.nxt == tcp->snd.una &&
@@ -261,7 +265,7 @@ void tcp_output(struct harp_tcp *tcp)
   }
   if (!tcp->flight.first && tcp->snd.nxt != tcp->snd.end && !tcp->snd.fin_sent &&
       tcp->timers[TIMER_RTO] == TIMER_OFF) {
-    tcp_arm_rto(tcp); /* as the persist timer: the window is too small */
+    tcp_arm_rto(tcp); /* the persist timer: the send window is too small */
     if (tcp->user_timeout_ms && tcp->timers[TIMER_USER] == TIMER_OFF) {
       tcp->last_progress = tcp->stack->now;
       tcp_timer_set(tcp, TIMER_USER, tcp->stack->now + tcp->user_timeout_ms * NS_PER_MS);
@@ -294,8 +298,8 @@ bool tcp_send_window_probe(struct harp_tcp *tcp)
   struct harp_record *record = tcp->flight.first;
   if (record) {
     uint32_t payload = record->end - record->seq - record->fin;
-    record->transmits = 2; /* no sample of the round trip from it (Karn) */
-    /* A FIN alone needs no room: the peer takes it at once. */
+    record->transmits = 2; /* no RTT sample from it (Karn) */
+    /* A bare FIN needs no window: the peer accepts it at once. */
     sent = tcp_transmit_payload(tcp, record->reference, record->seq,
                                 HARP_MIN(payload, tcp->snd.mss), payload == 0, &fin_sent) ||
            fin_sent;

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The predicted case, from the wire to its owner in one piece (Van Jacobson's
- * header prediction, one layer further down): the next bytes, or a plain
- * acknowledgement, of an open connection between hosts that agreed on
- * timestamps. The headers are held against what they nearly always are, whole
- * words at a time; nothing has changed until all of it is known to fit.
- * Everything else takes the long way (ip.c, tcp_input.c), which judges anew
- * and decides what to answer or to count.
+ * Van Jacobson's header prediction, extended to the Ethernet and IPv4 headers. It takes the next
+ * payload or a pure ACK of an established connection with timestamps, and passes the payload to
+ * the owner. It compares the headers with their usual values, a word at a time. It changes no
+ * state until all comparisons have succeeded. Any other frame takes the general path (ip_input.c,
+ * tcp_input.c), which checks it from the start.
  */
 #include "harp/stack/tcp/tcp_predict.h"
 
@@ -25,14 +23,14 @@
 
 enum { USUAL_TCP = TCP_HEADER + TCP_TIMESTAMP_OPTION, USUAL_HEADERS = IP_HEADER + USUAL_TCP };
 
-/* What next_of looks at in one word. */
+/* The value of the four bytes that next_of compares in one word. */
 enum { USUAL_CONNECTION = TCP_ESTABLISHED | 1 << 8 };
 _Static_assert(offsetof(struct harp_tcp, timestamps) == offsetof(struct harp_tcp, state) + 1 &&
                    offsetof(struct harp_tcp, fin_waiting) == offsetof(struct harp_tcp, state) + 2 &&
                    offsetof(struct harp_tcp, detached) == offsetof(struct harp_tcp, state) + 3,
                "open, with timestamps, no FIN ahead, owned");
 
-/* A segment's numbers, in host order. */
+/* The header fields of a segment, in host order. */
 struct numbers {
   uint32_t seq, ack, length, window, timestamp, echo;
 };
@@ -44,19 +42,21 @@ static uint64_t load_64(const uint8_t *p)
   return v;
 }
 
-/* To our hardware address, and IPv4. */
+/* Whether the frame is IPv4 to our hardware address. */
 static bool usual_link(const struct harp_stack *stack, const uint8_t *eth)
 {
   uint16_t type;
   memcpy(&type, eth + ETH_TYPE, sizeof type);
-  uint64_t other = (load_64(eth) ^ load_64(stack->config.mac)) << 16; /* six bytes, not eight */
+  /* Compare six bytes of eight. */
+  uint64_t other = (load_64(eth) ^ load_64(stack->config.mac)) << 16;
   return !(other | (type ^ (uint16_t)__builtin_bswap16(ETH_TYPE_IPV4)));
 }
 
-/* Without options and not a fragment, to our address, and undamaged. */
+/* Whether the packet is to our address, has no IP options, is no fragment and has a correct header
+ * checksum. */
 static bool usual_ip(const struct harp_stack *stack, const uint8_t *ip)
 {
-  /* Fragment (more-fragments and the offset), and behind the lifetime the protocol. */
+  /* One word: more-fragments flag and fragment offset, TTL (masked out), protocol. */
   const uint32_t mask = 0xff00ff3f, tcp = (uint32_t)IP_PROTOCOL_TCP << 24;
   uint32_t other = (load_address(ip + IP_FRAGMENT) & mask) ^ tcp;
   other |= ip[0] ^ 0x45;
@@ -65,11 +65,11 @@ static bool usual_ip(const struct harp_stack *stack, const uint8_t *ip)
   for (int i = 0; i < IP_HEADER; i += 4) {
     sum += load_address(ip + i);
   }
-  /* RFC 1071: folded it is 0xffff, the other name of zero in ones' complement. */
+  /* RFC 1071: a correct sum folds to 0xffff, which is zero in one's complement. */
   return (other | (sum % 0xffff != 0)) == 0;
 }
 
-/* No options but timestamps, no flags but ACK and PSH. */
+/* Whether the only option is timestamps and the flags are ACK, with or without PSH. */
 static bool usual_tcp(const uint8_t *tcp)
 {
   uint32_t other = load_address(tcp + TCP_OFFSET) & (0xffff ^ FLAG_PSH << 8);
@@ -77,11 +77,10 @@ static bool usual_tcp(const uint8_t *tcp)
   return !(other | (load_address(tcp + TCP_HEADER) ^ __builtin_bswap32(0x0101080a)));
 }
 
-/* Where the payload of the next segment may be copied to while it is summed:
- * the owner takes what comes at that place, and a segment that turns out to be
- * damaged moves nothing, so that the same bytes are still to come and will be
- * written over. Whatever the damage is, in numbers or in ports, it was held to
- * be the next segment of this connection, and so this is where it does no harm. */
+/* Returns the owner's memory for the payload of the next segment, or NULL. The checksum is computed
+ * during the copy to that memory. A damaged segment does not advance RCV.NXT, so a later segment
+ * overwrites its bytes. That is safe even if the ports or the sequence number are damaged: only
+ * memory for bytes not yet received is written. */
 static uint8_t *rx_buffer_for(struct harp_tcp *tcp, uint32_t length)
 {
   bool taken = length && !tcp->rcv.queue && tcp->ops->rx_buffer && tcp->ops->deliver;
@@ -99,8 +98,8 @@ static bool sum_right(const uint8_t *ip, uint8_t *rx_buffer, const uint8_t *payl
   return harp_sum_fold(&sum) == 0xffff;
 }
 
-/* Nothing unusual is pending, and the segment is the next one. Every condition
- * is evaluated; none is likely to be true. */
+/* Whether this is the next segment of the connection and no special case applies. It evaluates all
+ * conditions without branches, because they are rarely true. */
 static bool next_of(const struct harp_tcp *tcp, const struct numbers *in)
 {
   uint32_t news = in->ack - tcp->snd.una;
@@ -108,7 +107,7 @@ static bool next_of(const struct harp_tcp *tcp, const struct numbers *in)
   other |= in->seq ^ tcp->rcv.nxt;                      /* hole or duplicate */
   other |= in->length > tcp->rcv.right - tcp->rcv.nxt;  /* beyond the window */
   other |= news > tcp->snd.nxt - tcp->snd.una;          /* old or never sent */
-  other |= (in->length | news) == 0;                    /* a duplicate, or a window's update */
+  other |= (in->length | news) == 0;                    /* duplicate ACK or window update */
   other |= (in->timestamp - tcp->ts.recent) & 1u << 31; /* PAWS */
   other |= tcp->rcv.ooo != NULL;                        /* reassembly */
   return !other;
@@ -118,7 +117,7 @@ static void take_ack(struct harp_tcp *tcp, const struct numbers *in)
 {
   uint32_t window = in->window << tcp->snd.wscale;
   if (in->ack == tcp->snd.una && window == tcp->snd.wnd && window) {
-    tcp->snd.wl1 = in->seq; /* nothing new but that it is the newest (RFC 9293, 3.10.7.4) */
+    tcp->snd.wl1 = in->seq; /* only SND.WL1 and SND.WL2 change (RFC 9293, 3.10.7.4) */
     tcp->snd.wl2 = in->ack;
     return;
   }
@@ -133,8 +132,8 @@ static void take_ack(struct harp_tcp *tcp, const struct numbers *in)
   tcp_ack(tcp, &numbers, NULL);
 }
 
-/* What tcp_ack_schedule does, for all but the first segment of a burst, whose size stands for all.
- */
+/* Schedules the acknowledgement. Only the first segment of a burst needs tcp_ack_schedule, because
+ * its size stands for the others. */
 static void acknowledge(struct harp_tcp *tcp, uint32_t length, const struct harp_rx_frame *frame)
 {
   if (!tcp_ack_extend(tcp)) {
@@ -184,7 +183,7 @@ bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame)
   struct numbers in = {
       .seq = load_be32(wire + TCP_SEQUENCE),
       .ack = load_be32(wire + TCP_ACKNOWLEDGEMENT),
-      .length = load_be16(ip + IP_TOTAL_LENGTH) - USUAL_HEADERS, /* huge if less than that */
+      .length = load_be16(ip + IP_TOTAL_LENGTH) - USUAL_HEADERS, /* wraps if too short */
       .window = load_be16(wire + TCP_WINDOW_FIELD),
       .timestamp = load_be32(wire + TCP_HEADER + 4),
       .echo = load_be32(wire + TCP_HEADER + 8),
@@ -192,7 +191,7 @@ bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame)
   const uint8_t *payload = ip + USUAL_HEADERS;
   uint32_t present = frame->header_length - headers;
   if (frame->payload_length) {
-    /* The port has placed it elsewhere; half here and half there is unusual. */
+    /* The port has put the payload elsewhere. The general path handles payload in two pieces. */
     payload = present ? NULL : frame->payload;
     present = frame->payload_length;
   }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Proportional rate reduction (RFC 9937): in fast recovery what goes out follows
- * what arrives, until as much is in flight as ssthresh says.
+ * Proportional Rate Reduction (RFC 9937): in fast recovery, the data sent is proportional to the
+ * data delivered, until the data in flight equals ssthresh.
  */
 #include "harp/stack/tcp/tcp_prr.h"
 
@@ -12,15 +12,15 @@
 void tcp_prr_begin(struct harp_tcp *tcp, const struct harp_ack_result *result)
 {
   tcp->prr.credit = tcp->sack ? 0 : (TCP_DUPTHRESH - 1) * tcp->snd.mss;
-  /* RecoverFS: what had not arrived before this acknowledgement. */
+  /* RecoverFS: the data in flight before this acknowledgement. */
   uint32_t arrived = tcp->sack ? tcp->flight.sacked_out - result->delivered : tcp->prr.credit;
   tcp->prr.recover_fs = HARP_MAX(tcp->snd.nxt - tcp->snd.una - arrived, tcp->snd.mss);
   tcp->prr.delivered = tcp->prr.out = 0;
 }
 
-/* DeliveredData. Without SACK a duplicate stands for one segment, which the acknowledgement that
- * advances must not count again; and duplicates count for no more than what is in flight, since a
- * peer can make up any number of them. */
+/* Returns DeliveredData. Without SACK a duplicate ACK counts as one segment. A later ACK that
+ * advances SND.UNA must not count these segments again. Duplicate ACKs count for no more than the
+ * data in flight, because a peer can forge them. */
 static uint32_t delivered_data(struct harp_tcp *tcp, const struct harp_ack_result *result)
 {
   if (tcp->sack) {
@@ -57,8 +57,8 @@ void tcp_prr_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result, 
     send += safe ? tcp->snd.mss : 0;
     send = HARP_MIN((int64_t)(tcp->ssthresh - pipe), send);
   }
-  /* The first retransmission goes out whatever the arithmetic says, also where a timer found the
-   * loss and nothing is delivered. */
+  /* The first retransmission is always sent, also if a timer detected the loss and nothing was
+   * delivered. */
   int64_t least = tcp->prr.out == 0 ? tcp->snd.mss : 0;
   tcp->cwnd = pipe + (uint32_t)HARP_MAX(send, least);
 }

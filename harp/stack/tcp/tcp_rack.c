@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How long a hole may be reordering before it counts as a loss: RACK's
- * reordering window (RFC 8985, 6.2, steps 3 and 4).
+ * RACK's reordering window: how long a hole may be due to reordering before it counts as a loss
+ * (RFC 8985, 6.2, steps 3 and 4).
  *
- * The RFC's window begins with a quarter of the shortest round trip and grows
- * by another with each round trip in which a DSACK tells of a needless copy.
- * How late segments come can be seen sooner: by what fills a hole by itself,
- * and by the echo of an original while its copy is on its way. The window is
- * twice that, if that is more than the first quarter, and the steps besides.
+ * The RFC's window is a quarter of the minimum RTT. It grows by another quarter in each round trip
+ * with a DSACK. Two events show the lateness of reordered segments earlier: a hole that is filled
+ * without a retransmission, and the timestamp echo of an original after its retransmission. So
+ * this window is the larger of a quarter of the minimum RTT and twice that lateness, plus the
+ * RFC's steps.
  */
 #include "harp/stack/tcp/tcp_rack.h"
 
@@ -20,8 +20,8 @@
 #include "harp/stack/tcp/tcp_sndq.h"
 
 enum {
-  REO_PERSIST = 16, /* recoveries that a step lasts without a DSACK (RFC 8985, 6.2, step 4) */
-  LATE_FADES = 8,   /* of what was seen, the part that each recovery takes away */
+  REO_PERSIST = 16, /* recoveries without a DSACK until the multiplier is 0 (6.2, step 4) */
+  LATE_FADES = 8,   /* each recovery reduces reo_late by 1/LATE_FADES */
 };
 
 uint64_t tcp_rack_reo_wnd(const struct harp_tcp *tcp)
@@ -59,16 +59,17 @@ void tcp_rack_reordering_seen(struct harp_tcp *tcp, uint64_t late)
 
 void tcp_rack_original_acked_after_retransmit(struct harp_tcp *tcp)
 {
-  /* Any later than a round trip, and the answer may be to the copy; and after a timeout a pause
-   * is the likelier reason. */
+  /* Later than the minimum RTT, this ACK may answer the retransmission. After a timeout, a paused
+   * host is the likelier reason. */
   uint64_t since_copy = tcp_record_age(tcp, tcp->flight.first);
   if (tcp->recovery == RECOVERY_FAST && since_copy < tcp->rtt.min) {
     tcp_rack_reordering_seen(tcp, tcp->rack.reo_waited + since_copy);
   }
 }
 
-/* Once a round trip: one wrong guess may make many copies. By time, not by sequence numbers, which
- * wrap between two rare reports. */
+/* The window grows once per round trip, because one wrong decision may cause many spurious
+ * retransmissions. Rounds are measured by time: sequence numbers may wrap between two rare DSACKs.
+ */
 void tcp_rack_dsack_reported(struct harp_tcp *tcp)
 {
   tcp_rack_reordering_seen(tcp, 0);
@@ -115,8 +116,6 @@ void tcp_mark_lost(struct harp_tcp *tcp, struct harp_record *record)
   tcp_record_queue_lost(tcp, record);
 }
 
-/* Marks what was sent well before something that has arrived (6.2, step 5).
- * Returns when to look again; TIMER_OFF: no need. */
 uint64_t tcp_rack_detect_loss(struct harp_tcp *tcp)
 {
   if (tcp->rack.sent == 0) {
@@ -138,9 +137,10 @@ uint64_t tcp_rack_detect_loss(struct harp_tcp *tcp)
   return TIMER_OFF;
 }
 
-/* RFC 8985, 6.2, step 2: whether the newest copy is not what arrived. The echo tells, but not
- * while a hole is open, for then it is of what came before that. So it goes by time; the shortest
- * round trip says little where a queue stands, and not to count an answer costs little. */
+/* RFC 8985, 6.2, step 2: whether the ACK answers an earlier transmission of the record, not the
+ * latest one. The timestamp echo decides, if there is one. While a hole is open the echo is older,
+ * so the elapsed time decides: less than three quarters of SRTT is too short. The minimum RTT alone
+ * is a weak bound when a queue stands, and ignoring a valid sample costs little. */
 static bool is_answer_to_earlier(const struct harp_tcp *tcp, const struct harp_record *record,
                                  const struct harp_ack_result *result)
 {

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The receive queue. In-order payload goes up by pointer at once; only what
- * cannot be taken is copied into packet buffers. What lies beyond a hole waits
- * in runs (tcp_ooo.c), each a chain of packets. Small segments are packed into
- * the last packet of their run, so that tiny ones cannot exhaust the pool
- * before the window closes.
+ * The receive queue. The owner gets in-order payload by pointer at once. Payload that it does not
+ * take is copied into packet buffers. Out-of-order blocks (tcp_ooo.c) are chains of packet
+ * buffers. Small segments share the last packet buffer of their block, so they cannot exhaust the
+ * pool before the window closes.
  *
- * Acknowledged bytes are never dropped: rcv_nxt moves only over bytes that
- * were taken or stored.
+ * Acknowledged bytes are never dropped: RCV.NXT advances only over bytes that were taken or
+ * stored.
  */
 #include "harp/stack/tcp/tcp_rcvq.h"
 
@@ -20,7 +19,7 @@
 #include "harp/stack/tcp/tcp_ack_sched.h"
 #include "harp/stack/tcp/tcp_ooo.h"
 
-enum { MIN_ADVERTISED = 65536 }; /* bytes of window, to a flow whose owner keeps up */
+enum { MIN_ADVERTISED = 65536 }; /* bytes of window for a flow whose owner takes payload at once */
 
 void tcp_packets_free(struct harp_pool *pool, struct harp_packet *packet)
 {
@@ -31,8 +30,8 @@ void tcp_packets_free(struct harp_pool *pool, struct harp_packet *packet)
   }
 }
 
-/* Appends to the chain as much as memory allows; keep: packets to leave in the
- * pool. Returns bytes stored. */
+/* Appends data to the chain as far as memory allows. keep: packet buffers to leave in the pool.
+ * Returns the bytes stored. */
 static uint32_t store(struct harp_tcp *tcp, struct harp_packet **first, struct harp_packet **last,
                       uint32_t seq, const uint8_t *data, uint32_t length, uint32_t keep)
 {
@@ -72,7 +71,7 @@ static struct harp_packet *trim(struct harp_tcp *tcp, struct harp_packet *packet
   return packet;
 }
 
-/* Gives up the run farthest ahead: the peer will send it again. */
+/* Drops the out-of-order block with the highest sequence. The peer retransmits it. */
 static bool prune(struct harp_tcp *tcp)
 {
   if (!tcp->rcv.ooo) {
@@ -100,7 +99,7 @@ static uint32_t store_in_order(struct harp_tcp *tcp, const uint8_t *data, uint32
   return stored;
 }
 
-/* The first run has become contiguous with what was received. */
+/* Moves out-of-order blocks that have become contiguous with RCV.NXT to the receive queue. */
 static void take_runs(struct harp_tcp *tcp)
 {
   const struct tcp_ooo_block *run;
@@ -130,7 +129,7 @@ void tcp_rcvq_duplicate(struct harp_tcp *tcp, uint32_t start, uint32_t end)
   }
 }
 
-/* Joins a run with the next one if they have come to touch. */
+/* Merges a block with the next one if they are adjacent. */
 static void join_next(struct harp_tcp *tcp, uint32_t index)
 {
   struct tcp_ooo_block *run = tcp_ooo_block_at(tcp, index);
@@ -143,11 +142,11 @@ static void join_next(struct harp_tcp *tcp, uint32_t index)
   }
 }
 
-/* Stores [seq, end) among the runs; overlapping bytes keep their first version. */
+/* Stores [seq, end) in the out-of-order queue. Overlapping bytes keep their first version. */
 static void insert_out_of_order(struct harp_tcp *tcp, uint32_t seq, const uint8_t *data,
                                 uint32_t end)
 {
-  /* Data in order must still find room when out-of-order data has filled the pool. */
+  /* In-order data must find memory even when out-of-order data has filled the pool. */
   uint32_t keep = tcp->stack->packets.total / 8;
   while (seq_lt(seq, end)) {
     uint32_t index = tcp_ooo_blocks_before(tcp, seq);
@@ -321,7 +320,7 @@ void tcp_rcvq_clear(struct harp_tcp *tcp)
   tcp_rcvq_at_end(tcp);
 }
 
-/* A FIN beyond a hole, with the last of its data missing, too. */
+/* Whether a FIN is out of order and the byte before it is missing too. */
 static bool is_fin_alone(const struct harp_tcp *tcp)
 {
   if (!tcp->fin_waiting || seq_le(tcp->rcv.fin_seq, tcp->rcv.nxt)) {
@@ -345,7 +344,7 @@ int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max)
   int count = 0;
   if (tcp->rcv.dsack_start != tcp->rcv.dsack_end) {
     count = add_block(blocks, count, max, tcp->rcv.dsack_start, tcp->rcv.dsack_end);
-    tcp->rcv.dsack_start = tcp->rcv.dsack_end = 0; /* RFC 2883, 4: reported once */
+    tcp->rcv.dsack_start = tcp->rcv.dsack_end = 0; /* RFC 2883, 4: a DSACK is sent once */
   }
   const struct tcp_ooo_block *run = tcp_ooo_newest(tcp);
   uint32_t fin = tcp->rcv.fin_seq;
@@ -358,7 +357,8 @@ int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max)
     bool with_fin = tcp->fin_waiting && run->end == fin;
     count = add_block(blocks, count, max, run->start, run->end + with_fin);
     if (fin_alone) {
-      /* Behind the newest, not by its age: it tells that all before it was sent. */
+      /* The FIN comes second, whatever its age: it shows that the peer has sent everything before
+       * it. */
       count = add_block(blocks, count, max, fin, fin + 1);
       fin_alone = false;
     }
@@ -366,9 +366,9 @@ int tcp_rcvq_sacks(struct harp_tcp *tcp, uint32_t blocks[][2], int max)
   return count;
 }
 
-/* Bytes that could be received from here on. What is taken as it comes needs no memory: others
- * that hold all of it must not stop such a flow. Should it not be taken after all, it is refused.
- */
+/* Returns how many bytes could be received now. Payload that the owner takes at once needs no
+ * memory, so other connections that use all of it must not stop this flow. If the owner takes no
+ * payload and there is no memory, the stack drops it. */
 static uint32_t receive_room(const struct harp_tcp *tcp)
 {
   uint32_t room = tcp->rcv.buf > tcp->rcv.queued ? tcp->rcv.buf - tcp->rcv.queued : 0;
@@ -379,7 +379,8 @@ static uint32_t receive_room(const struct harp_tcp *tcp)
   return (uint32_t)HARP_MIN((uint64_t)room, memory);
 }
 
-/* With little memory, or large segments, a full one may never find room. */
+/* Returns the limit of the window's step, bytes. With little memory there may never be room for a
+ * full segment. */
 static uint32_t memory_step(const struct harp_tcp *tcp)
 {
   uint64_t memory = (uint64_t)tcp->stack->packets.total * HARP_PACKET_DATA / 8;
@@ -388,8 +389,9 @@ static uint32_t memory_step(const struct harp_tcp *tcp)
 
 static uint32_t most_in_field(const struct harp_tcp *tcp) { return 65535u << tcp->rcv.wscale; }
 
-/* Half of what the field can say, if the buffer is larger: beyond that an acknowledgement would
- * look like the last one, and a peer without SACK take it for a sign of loss (RFC 5681, 2). */
+/* Returns half of the buffer, or half of the largest value of the window field if that is less. An
+ * update beyond the field's maximum would look like the previous ACK, and a peer without SACK would
+ * count it as a duplicate ACK (RFC 5681, 2). */
 static uint32_t half_window(const struct harp_tcp *tcp)
 {
   return HARP_MIN(tcp->rcv.buf, most_in_field(tcp)) / 2;
@@ -409,18 +411,19 @@ uint32_t tcp_rcvq_window(struct harp_tcp *tcp)
 {
   uint32_t room = receive_room(tcp);
   uint32_t shown = tcp->rcv.right - tcp->rcv.nxt;
-  /* The windows of all connections are more than the memory that they share. A peer whose data
-   * fell victim to that must not take this host for dead: it sees a closed window, and asks
-   * (RFC 9293, 3.8.6.1), though what it has sent is still taken if there is room again. */
+  /* All windows together may exceed the memory that the connections share. A peer whose data was
+   * dropped for lack of memory must not take this host for dead. So it sees a zero window and sends
+   * window probes (RFC 9293, 3.8.6.1). The data that it has sent is still accepted once there is
+   * memory. */
   if (tcp->rcv.mem_pressure && room < HARP_MIN(half_window(tcp), 2 * tcp->ack.rcv_mss)) {
     return 0;
   }
-  /* Silly window avoidance (RFC 1122, 4.2.3.3): the right edge moves by a
-   * full segment or half the buffer, or not at all. */
+  /* Silly window syndrome avoidance (RFC 1122, 4.2.3.3): the right edge moves by at least a full
+   * segment or half the buffer, or not at all. */
   uint32_t step = HARP_MIN(HARP_MIN(tcp->rcv.buf / 2, tcp->ack.rcv_mss), memory_step(tcp));
-  /* What moves is rounded up to what the field can say, or a small window would
-   * be scaled away; what stays is rounded down (RFC 7323, 2.4), or the edge
-   * would creep on with every acknowledgement, beyond all memory. */
+  /* A right edge that moves is rounded up to the window's unit, or a small window would become 0.
+   * One that stays is rounded down (RFC 7323, 2.4), or it would move with every ACK, beyond the
+   * memory. */
   uint32_t unit = 1u << tcp->rcv.wscale;
   if (room < shown + step) {
     return shown & ~(unit - 1);

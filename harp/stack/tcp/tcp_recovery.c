@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is lost: RACK-TLP (RFC 8985), the retransmission timeout (RFC 6298), and
- * taking back a reaction that a DSACK (RFC 3708) or an echo (RFC 3522) shows to
- * be wrong.
+ * Loss detection and recovery: RACK-TLP (RFC 8985), the retransmission timeout (RFC 6298), and the
+ * undo of a reaction that a DSACK (RFC 3708) or a timestamp echo (RFC 3522) shows to be spurious.
  */
 
-/* Without SACK: the third duplicate acknowledgement tells of a hole at the
- * head (RFC 5681, 3.2), a partial one in recovery of the next (RFC 6582, 3.2). */
 #include "harp/stack/tcp/tcp_recovery.h"
 
 #include "harp/stack/bytes.h"
@@ -24,6 +21,8 @@
 #include "harp/stack/tcp/tcp_tlp.h"
 #include "harp/stack/tcp/tcp_undo.h"
 
+/* Without SACK: the third duplicate ACK shows that the first segment is lost (RFC 5681, 3.2). A
+ * partial ACK in recovery shows that the next one is lost (RFC 6582, 3.2). */
 static void detect_loss_by_duplicates(struct harp_tcp *tcp, const struct harp_ack_result *result)
 {
   bool advanced = tcp->snd.una != result->una_before;
@@ -68,7 +67,7 @@ static void grow(struct harp_tcp *tcp, const struct harp_ack_result *result)
   uint32_t acked = result->delivered + tcp->growth_due;
   tcp->growth_due = 0;
   if (!result->was_limited && tcp->recovery == RECOVERY_NONE) {
-    return; /* not in full use: it has proven nothing (RFC 7661) */
+    return; /* cwnd was not the limit, so it is not validated (RFC 7661) */
   }
   if (tcp->cwnd < tcp->ssthresh) {
     uint32_t part = HARP_MIN(acked, tcp->ssthresh - tcp->cwnd);
@@ -120,7 +119,7 @@ void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *res
     tcp_prr_on_ack(tcp, result, advanced && tcp_in_flight(tcp) == flight);
   } else if (advanced) {
     grow(tcp, result);
-  } else if (tcp->sack) { /* a duplicate: the window stays as it is (RFC 5681, 3.2) */
+  } else if (tcp->sack) { /* a duplicate ACK does not change cwnd (RFC 5681, 3.2) */
     tcp->growth_due += result->delivered;
   }
   arm_after_detection(tcp, again);
@@ -131,10 +130,9 @@ void tcp_recovery_on_rto(struct harp_tcp *tcp)
   COUNT(tcp->stack, tcp_rto_fired);
   stack_event(tcp, HARP_EVENT_TIMEOUT, tcp->backoff, tcp->snd.una - tcp->snd.iss - 1);
   if (tcp->flight.first->sacked) {
-    tcp_sack_forget(tcp); /* sacked, yet not acknowledged */
+    tcp_sack_forget(tcp); /* SACKed, but not acknowledged: the peer has reneged */
   }
-  /* The earliest goes first (RFC 6298, 5.4): what was lost before and waits, too, takes its turn.
-   */
+  /* Retransmit in sequence order (RFC 6298, 5.4), records that were lost earlier included. */
   for (struct harp_record *record = tcp->flight.first; record; record = record->next) {
     if (!record->sacked) {
       tcp_mark_lost(tcp, record);

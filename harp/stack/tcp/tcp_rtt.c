@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Round-trip time and retransmission timeout (RFC 6298). */
 
-/* RFC 6298, 2.3, with Linux's floor, which stands for the variation: a peer may hold an answer back
- * for as long, however long the round trip is. */
 #include "harp/stack/tcp/tcp_rtt.h"
 
 #include "harp/stack/bytes.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
 
+/* RFC 6298, 2.3. As in Linux, the floor applies to the RTTVAR term: a peer may delay an ACK by that
+ * time, whatever the RTT. */
 static void set_rto(struct harp_tcp *tcp)
 {
   uint64_t rto = tcp->rtt.srtt + HARP_MAX(4 * tcp->rtt.rttvar, tcp->rtt.rto_min);
   tcp->rtt.rto = HARP_MIN(rto, tcp->stack->config.rto_max_us * NS_PER_US);
 }
 
-/* RFC 6298, 2; with a sample per acknowledgement the gains stay those of one
- * per round trip closely enough (RFC 7323, appendix G). */
+/* RFC 6298, 2. The gains are those of one sample per round trip; with one per ACK they are close
+ * enough (RFC 7323, appendix G). */
 void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt)
 {
   rtt = HARP_MAX(rtt, 1);

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The scoreboard: what selective acknowledgements say of the records (RFC 2018,
- * 2883). What is sacked side by side is one record, a run, and runs are linked
- * among themselves. So a block is placed by walking runs, from the one that
- * grew last, and then at most half of one hole: never along the window.
+ * The scoreboard: SACK state of the transmit records (RFC 2018, RFC 2883). Adjacent SACKed records
+ * are merged into one record, a run, and the runs form a list. The search for a block walks the
+ * runs, from the one that grew last, and then at most half of one hole. It never walks the whole
+ * window.
  */
 
-/* The last run that begins at seq or before; NULL: none. */
 #include "harp/stack/tcp/tcp_sack.h"
 
 #include "harp/stack/pool.h"
@@ -18,6 +17,7 @@
 #include "harp/stack/tcp/tcp_segment.h"
 #include "harp/stack/tcp/tcp_sndq.h"
 
+/* Returns the last run that begins at seq or before; NULL: none. */
 static struct harp_record *ooo_block_before(struct harp_tcp *tcp, uint32_t seq)
 {
   struct harp_record *run = tcp->flight.sack_hint ? tcp->flight.sack_hint : tcp->flight.sacked_last;
@@ -34,8 +34,9 @@ static struct harp_record *ooo_block_before(struct harp_tcp *tcp, uint32_t seq)
   return run;
 }
 
-/* The record that holds seq, which lies in the hole behind run (NULL: the first). From both
- * ends: whatever order a peer chooses, all searches in a hole of n cost n log n together. */
+/* Returns the record that holds seq, in the hole after run (NULL: the first hole). It searches from
+ * both ends of the hole. So all searches in a hole of n records together cost O(n log n), whatever
+ * order the peer chooses. */
 static struct harp_record *find_in_hole(struct harp_tcp *tcp, struct harp_record *run, uint32_t seq)
 {
   struct harp_record *beyond = run ? run->newer : tcp->flight.sacked_first;
@@ -51,7 +52,7 @@ static struct harp_record *find_in_hole(struct harp_tcp *tcp, struct harp_record
   return seq_gt(up->end, seq) ? up : down;
 }
 
-/* Takes a run into the one directly before it. */
+/* Merges a run into the adjacent one before it. */
 static void join(struct harp_tcp *tcp, struct harp_record *run)
 {
   struct harp_record *before = run->prev;
@@ -60,7 +61,8 @@ static void join(struct harp_tcp *tcp, struct harp_record *run)
   tcp_record_free(tcp, run);
 }
 
-/* Makes a record part of the runs, of which `run` is the last before it; returns its run. */
+/* Marks a record SACKed and adds it to the runs. run: the last run before it. Returns the run that
+ * holds the record. */
 static struct harp_record *mark_sacked(struct harp_tcp *tcp, struct harp_record *record,
                                        struct harp_record *run, struct harp_ack_result *result)
 {
@@ -81,7 +83,8 @@ static struct harp_record *mark_sacked(struct harp_tcp *tcp, struct harp_record 
   return record;
 }
 
-/* Records are all connections': what a peer draws into its blocks must not use up the last. */
+/* Splits a record at the edge of a SACK block. All connections share the records, so the SACK
+ * blocks of one peer must not use the last eighth. */
 static struct harp_record *split_for_block(struct harp_tcp *tcp, struct harp_record *record,
                                            uint32_t at)
 {
@@ -89,7 +92,7 @@ static struct harp_record *split_for_block(struct harp_tcp *tcp, struct harp_rec
   return records->available > records->total / 8 ? tcp_record_split(tcp, record, at) : NULL;
 }
 
-/* [start, end) has arrived. */
+/* Processes one SACK block: [start, end) has arrived. */
 static void take_block(struct harp_tcp *tcp, uint32_t start, uint32_t end,
                        struct harp_ack_result *result)
 {
@@ -103,14 +106,14 @@ static void take_block(struct harp_tcp *tcp, uint32_t start, uint32_t end,
       record = split_for_block(tcp, record, start);
     }
     if (!record || (seq_gt(record->end, end) && !split_for_block(tcp, record, end))) {
-      return; /* no memory for it: the peer says it again */
+      return; /* no record for the split: the peer repeats the block */
     }
     run = mark_sacked(tcp, record, run, result);
     start = run->end;
   }
 }
 
-/* RFC 2883, 4: the first block repeats what is acknowledged, or lies in the second. */
+/* RFC 2883, 4: a DSACK is a first block below SEG.ACK or within the second block. */
 static bool is_dsack(const struct harp_segment *segment)
 {
   if (seq_le(segment->sack[0].end, segment->ack)) {
@@ -151,7 +154,7 @@ void tcp_sack_forget(struct harp_tcp *tcp)
   while ((run = tcp->flight.sacked_first)) {
     tcp_record_unlink(tcp, run);
     run->sacked = false;
-    run->transmits = 2; /* of several times: no sample of the round trip (Karn) */
+    run->transmits = 2; /* a run has several send times: no RTT sample (Karn) */
     tcp_record_in_flight(tcp, run);
   }
   tcp->flight.sacked_out = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The send queue: references to bytes that somebody else keeps until they are
- * acknowledged, and the transmit records of what is in flight.
+ * The send queue: references to bytes that the owner keeps until they are acknowledged, and the
+ * transmit records of the data in flight.
  */
 #include "harp/stack/tcp/tcp_sndq.h"
 
@@ -218,7 +218,8 @@ struct harp_record *tcp_record_split(struct harp_tcp *tcp, struct harp_record *r
   record->fin = false;
   record->next = right;
   *(right->next ? &right->next->prev : &tcp->flight.last) = right;
-  /* Same time, higher sequence: directly behind in its order. */
+  /* The right part has the same send time and a higher sequence, so it follows record in its list.
+   */
   bool waits = record->lost && !record->retransmitted;
   right->older = record;
   record->newer = right;

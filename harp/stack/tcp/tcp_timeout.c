@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What happens when a timer expires: retransmission, keepalive, user timeout, TIME-WAIT. */
+/* Expired timers: retransmission, keepalive, user timeout, TIME-WAIT. */
 #include "harp/stack/tcp/tcp_timeout.h"
 
 #include "harp/stack/bytes.h"
@@ -21,7 +21,7 @@ static void give_up(struct harp_tcp *tcp)
   tcp_finish(tcp, -ETIMEDOUT);
 }
 
-/* first: none before it since something was last acknowledged. */
+/* first: the first timeout since the last acknowledgement of new data. */
 static void count_timeout(struct harp_tcp *tcp, bool first)
 {
   tcp->timeouts++;
@@ -34,8 +34,8 @@ static void syn_timer(struct harp_tcp *tcp)
   if (!bounded && tcp->syn_transmits > SYN_RETRIES &&
       tcp->stack->now - tcp->last_progress >= HANDSHAKE_LEAST) {
     if (tcp->listener) {
-      /* As Linux: who was forged is told nothing, and who is there and waits for the accept queue
-       * hears of it when it next says something. */
+      /* As Linux: send no RST to a possibly forged address. A real peer that waits for the accept
+       * queue gets a RST for its next segment. */
       COUNT(tcp->stack, tcp_timeouts);
       tcp_finish(tcp, -ETIMEDOUT);
     } else {
@@ -49,8 +49,8 @@ static void syn_timer(struct harp_tcp *tcp)
   tcp_send_syn(tcp);
 }
 
-/* As Linux: who has closed is gone, and a peer that answers, and takes nothing for so long, does
- * not keep the rest for ever. */
+/* As Linux: after the owner has closed, a peer with a closed window does not keep the connection
+ * open forever. It ends when the backed-off RTO reaches its limit. */
 static bool orphan_is_done(const struct harp_tcp *tcp, bool probing)
 {
   uint64_t longest = tcp->stack->config.rto_max_us * NS_PER_US;
@@ -65,7 +65,8 @@ static void rto_timer(struct harp_tcp *tcp)
     return;
   }
   bool probing = tcp->snd.wnd == 0 || !tcp->flight.first;
-  bool bounded = tcp->timers[TIMER_USER] != TIMER_OFF; /* RFC 5482: that counts, however long */
+  /* RFC 5482: the user timeout replaces the retry limit. */
+  bool bounded = tcp->timers[TIMER_USER] != TIMER_OFF;
   bool tried = (probing ? tcp->probes : tcp->backoff) >= DATA_RETRIES;
   if ((!bounded && tried) || orphan_is_done(tcp, probing)) {
     give_up(tcp);
@@ -84,15 +85,15 @@ static void rto_timer(struct harp_tcp *tcp)
   tcp_arm_rto(tcp);
 }
 
-/* What a peer's silence, ns, and the probes without an answer say. As in Linux, a user timeout
- * counts instead of the number of probes. */
+/* Whether keepalive gives the peer up. quiet: ns since its last segment. As in Linux, the user
+ * timeout replaces the number of probes. */
 static bool peer_is_dead(const struct harp_tcp *tcp, uint64_t quiet)
 {
   return tcp->user_timeout_ms ? tcp->probes > 0 && quiet >= tcp->user_timeout_ms * NS_PER_MS
                               : tcp->probes >= tcp->keep_probes;
 }
 
-/* The device has refused every probe for twice the time that they have. */
+/* Whether the device has refused all probes for twice the time of the keepalive timeout. */
 static bool device_is_dead(const struct harp_tcp *tcp, uint64_t quiet)
 {
   uint64_t probing = tcp->keep_probes * tcp->keep_interval_ms;
@@ -106,9 +107,9 @@ static void keepalive_timer(struct harp_tcp *tcp)
   struct harp_stack *stack = tcp->stack;
   uint64_t quiet = stack->now - tcp->last_receive;
   uint64_t idle = tcp->keep_idle_ms * NS_PER_MS, interval = tcp->keep_interval_ms * NS_PER_MS;
-  /* Retransmission watches over what is in flight, and over what no probe could carry
-   * yet. And a peer that has said all it would may go: its silence must not cost what its
-   * last bytes wait for. */
+  /* The retransmission timer covers data in flight and unsent data. A peer that has sent its FIN
+   * may be gone: its silence must not end the connection before the owner has read its last bytes.
+   */
   bool sends = tcp->flight.first || tcp->snd.nxt != tcp->snd.end + tcp->snd.fin_sent;
   bool needless = sends || (tcp->rcv.fin_received && tcp->rcv.queued);
   if (quiet < idle || needless) {
@@ -126,7 +127,7 @@ static void keepalive_timer(struct harp_tcp *tcp)
     return;
   }
   if (asked && tcp->probes < UINT8_MAX) {
-    tcp->probes++; /* a probe that the device refused needs no answer */
+    tcp->probes++; /* a probe that the device refused is not counted */
   }
   uint64_t next = stack->now + interval;
   uint64_t deadline = tcp->last_receive + tcp->user_timeout_ms * NS_PER_MS;
@@ -162,7 +163,7 @@ void tcp_account_pause(struct harp_stack *stack, uint64_t pause)
 static void time_wait_timer(struct harp_tcp *tcp)
 {
   if (!tcp->detached && tcp->rcv.queued) {
-    /* The owner has not read everything yet, and that is never dropped. */
+    /* The owner has unread data, which is never dropped. */
     tcp_timer_set(tcp, TIMER_TIME_WAIT, tcp->stack->now + FIN_WAIT_2_NS);
     return;
   }

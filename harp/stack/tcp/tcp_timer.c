@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Deadlines. Every connection stands in one heap at its earliest timer. Moving
- * a timer to later, which every acknowledgement does, costs nothing: the heap
- * keeps the old, earlier key until that comes to the top.
+ * Timers. One heap orders the connections by their earliest timer. A later deadline, which every
+ * ACK sets, does not change the heap: the entry keeps its old, earlier key until it reaches the
+ * top.
  */
 #include "harp/stack/tcp/tcp_timer.h"
 
@@ -88,7 +88,7 @@ static uint64_t earliest(const struct harp_tcp *tcp)
   return when;
 }
 
-/* Brings the top's key up to date until it is true. */
+/* Updates the key of the top entry until it equals the earliest timer. */
 uint64_t tcp_timers_next(struct harp_stack *stack)
 {
   while (stack->heap_count) {
@@ -120,11 +120,12 @@ void tcp_arm_rto(struct harp_tcp *tcp)
   } else if (tcp->flight.first || tcp->snd.nxt != tcp->snd.end + tcp->snd.fin_sent) {
     rto = tcp->rtt.rto << HARP_MIN(tcp->backoff, (int)TCP_BACKOFF_MAX);
     if (tcp->user_timeout_ms) {
-      /* A peer that comes back shortly before the timeout must hear of it in time. */
+      /* A peer that returns shortly before the user timeout must get a retransmission in time. */
       rto = HARP_MIN(rto, HARP_MAX(tcp->user_timeout_ms * NS_PER_MS / 8, tcp->rtt.rto));
     }
     if (tcp->harp_peer) {
-      /* A HARP peer may be stopped for most of a minute: it goes on soon after it is back. */
+      /* A HARP peer may be stopped for most of a minute. A short RTO resumes the transfer soon
+       * after it continues. */
       rto = HARP_MIN(rto, HARP_MAX(HARP_PEER_RTO_MAX, tcp->rtt.rto));
     }
   } else {
@@ -141,7 +142,7 @@ void tcp_arm_rto(struct harp_tcp *tcp)
 
 void tcp_arm_tail_probe(struct harp_tcp *tcp)
 {
-  /* Into a closed window only the retransmission timer sends, as the persist timer. */
+  /* While the window is closed, only the persist timer sends. */
   bool useful = tcp->sack && tcp->recovery == RECOVERY_NONE && tcp->flight.oldest && tcp->snd.wnd &&
                 !tcp->flight.sacked_out && !tcp->flight.lost_out && !tcp->tlp.outstanding &&
                 tcp->rtt.srtt;

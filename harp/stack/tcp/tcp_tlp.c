@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tail loss probe (RFC 8985, 7). */
 
-/* The end of a tail loss probe's episode (RFC 8985, 7.4). Of a copy an acknowledgement
- * of exactly its end may be of the original, and a DSACK will tell. */
 #include "harp/stack/tcp/tcp_tlp.h"
 
 #include "harp/stack/bytes.h"
@@ -15,6 +13,8 @@
 #include "harp/stack/tcp/tcp_sndq.h"
 #include "harp/stack/tcp/tcp_timer.h"
 
+/* The end of a TLP episode (RFC 8985, 7.4). If the probe was a retransmission, an ACK of exactly
+ * its end may answer the original; then a DSACK follows. */
 void tcp_tlp_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result)
 {
   if (!tcp->tlp.is_copy) {
@@ -27,14 +27,14 @@ void tcp_tlp_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result)
   }
   tcp->tlp.outstanding = false;
   if (!result->dsack && tcp->recovery == RECOVERY_NONE) {
-    /* The probe itself repaired a loss, which nothing else will notice. */
+    /* The probe itself repaired a loss. No other event shows that loss. */
     tcp->ssthresh = tcp->cc.ops->on_loss(tcp);
     tcp->cwnd = HARP_MIN(tcp->cwnd, tcp->ssthresh);
   }
 }
 
-/* The SACK of what comes last reveals every hole before it: new data, which nobody can have sent
- * in vain, or else the last segment again (RFC 8985, 7.3). */
+/* Sends new data, or else retransmits the last segment (RFC 8985, 7.3). The SACK of the last data
+ * shows every hole before it. New data is never spurious. */
 static void send_probe(struct harp_tcp *tcp)
 {
   bool fresh = tcp_send_new_probe(tcp);

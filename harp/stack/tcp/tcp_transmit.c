@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One segment out: headers, options, checksum, gather list. */
+/* Transmission of a segment: headers, options, checksum, gather list. */
 #include "harp/stack/tcp/tcp_transmit.h"
 
 #include "harp/frame.h"
@@ -19,20 +19,20 @@
 enum { MAX_IOV = 50 }; /* one for the headers, the rest for payload */
 
 /*
- * A segment being built: headers first, then the gather list. The next of a
- * series, equal in length, needs only another number and other flags.
+ * A segment under construction: headers first, then the gather list. The next segment of equal
+ * length changes only the sequence number and the flags.
  */
 struct outgoing {
   struct harp_tx_frame frame;
   uint8_t *tcp;        /* the TCP header, in headers */
-  uint32_t tcp_length; /* its bytes */
-  uint32_t payload;    /* bytes that the headers speak of */
-  uint32_t pseudo;     /* the pseudo-header's sum, folded, as it lies in memory */
+  uint32_t tcp_length; /* length of the TCP header, bytes */
+  uint32_t payload;    /* payload bytes in the headers' length fields */
+  uint32_t pseudo;     /* folded sum of the pseudo-header, in memory order */
   uint8_t headers[MAX_HEADERS];
   struct iovec iov[MAX_IOV];
 };
 
-/* The window field for a segment that goes out now; moves the advertised edge. */
+/* Returns the window field of a segment that is sent now, and updates the advertised right edge. */
 static uint16_t window_field(struct harp_tcp *tcp, bool syn)
 {
   if (!tcp_synchronized(tcp) && tcp->state != TCP_SYN_RECV) {
@@ -84,7 +84,8 @@ static void write_headers(struct harp_stack *stack, struct outgoing *out,
   }
 }
 
-/* Sends what write_headers has begun; pieces: entries of the gather list behind the headers. */
+/* Sends the segment after write_headers has written its headers. pieces: entries of the gather list
+ * after the headers. */
 static int send_written(struct harp_stack *stack, struct harp_neighbour *neighbour,
                         struct outgoing *out, int pieces, uint32_t seq, uint8_t flags)
 {
@@ -118,7 +119,7 @@ static struct harp_neighbour *neighbour_of(struct harp_tcp *tcp)
   return tcp->neighbour;
 }
 
-/* What the next segments of a connection have in common. */
+/* The header fields that the next segments of a connection share. */
 static struct tcp_header_fields fields_of(struct harp_tcp *tcp, bool ack, bool syn,
                                           const uint8_t *options, uint32_t options_length)
 {
@@ -147,7 +148,8 @@ int tcp_transmit_bare(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, const u
                                               options_length);
   write_headers(tcp->stack, &out, &fields, 0);
   int result = send_written(tcp->stack, neighbour, &out, 0, seq, flags);
-  /* Not by a probe: below its window a peer takes no acknowledgement, and waits for one. */
+  /* A keepalive probe does not count: a peer ignores the acknowledgement of a segment below its
+   * window. */
   if (result == 0 && (flags & FLAG_ACK) && seq_ge(seq, tcp->snd.una)) {
     tcp_ack_sent(tcp);
   }

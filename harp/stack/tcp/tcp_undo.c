@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Taking back a reaction to a loss that was none: by DSACK (RFC 3708), Eifel (RFC 3522, 4015),
- * F-RTO (RFC 5682). */
+/* Undo of a spurious reaction to a loss: DSACK (RFC 3708), Eifel (RFC 3522, RFC 4015), F-RTO (RFC
+ * 5682). */
 #include "harp/stack/tcp/tcp_undo.h"
 
 #include "harp/stack/bytes.h"
@@ -32,8 +32,8 @@ static void undo(struct harp_tcp *tcp)
   tcp->recovery = RECOVERY_NONE;
 }
 
-/* Nothing was lost but time (the peer's host was busy): the rest of that flight is on its way
- * too. It was sent before all that is in flight, and so stands before it. */
+/* The timeout was spurious (the peer's host was busy): the rest of that flight is in flight too. It
+ * was sent before the other records in flight, so it goes to the front of the list by send time. */
 static void timeout_was_spurious(struct harp_tcp *tcp)
 {
   COUNT(tcp->stack, tcp_spurious);
@@ -51,9 +51,9 @@ static void timeout_was_spurious(struct harp_tcp *tcp)
   undo(tcp);
 }
 
-/* Whether the acknowledgement shows that recovery began without need, in time: after a timeout
- * by what was never sent again (RFC 5682, with SACK), always by timestamps (RFC 3522; in fast
- * recovery when nothing else that was sent again is still out, RFC 4015). */
+/* Undoes recovery if the acknowledgement shows that it was spurious. After a timeout, data that was
+ * not retransmitted shows it (RFC 5682, with SACK). Timestamps show it in both recoveries (RFC
+ * 3522). In fast recovery no other retransmission may be in flight (RFC 4015). */
 void tcp_undo_if_spurious(struct harp_tcp *tcp, const struct harp_ack_result *result)
 {
   if (!tcp->undo.possible) {
@@ -67,7 +67,8 @@ void tcp_undo_if_spurious(struct harp_tcp *tcp, const struct harp_ack_result *re
   }
 }
 
-/* What a DSACK tells of was sent again in this recovery, or in the one that has just ended. */
+/* Whether a DSACK reports data that was retransmitted in this recovery, or in the one that has just
+ * ended. */
 static bool is_of_recovery(const struct harp_tcp *tcp, const struct harp_ack_result *result)
 {
   if (tcp->recovery == RECOVERY_NONE &&

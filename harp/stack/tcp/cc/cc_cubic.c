@@ -6,7 +6,7 @@
 #include "harp/stack/tcp/tcp.h"
 
 enum {
-  UNIT = 1024,        /* parts of a segment */
+  UNIT = 1024,        /* fractions of a segment */
   BETA_NUMERATOR = 7, /* multiplicative decrease 0.7 (4.6) */
   BETA_DENOMINATOR = 10,
   ALPHA = 542,            /* 3 (1 - beta) / (1 + beta) = 0.529, in 1/1024 (4.3) */
@@ -57,7 +57,7 @@ static void begin_epoch(struct harp_tcp *tcp, uint32_t window)
   }
 }
 
-/* W_cubic(t) = C (t - K)^3 + W_max (4.2), one round trip ahead. */
+/* W_cubic(t) = C (t - K)^3 + W_max (4.2), at one RTT from now. */
 static uint32_t target_window(const struct harp_tcp *tcp, uint32_t window)
 {
   const struct harp_cc *cc = &tcp->cc;
@@ -84,8 +84,9 @@ static void cubic_on_ack(struct harp_tcp *tcp, uint32_t acked)
     begin_epoch(tcp, window);
   }
   uint32_t target = target_window(tcp, window);
-  /* The window that Reno would have (4.3): like Reno itself once it is back at W_max. The rest
-   * of the division is kept, since at 500 segments nothing else would be left. */
+  /* W_est, the window that Reno would have (4.3). Its growth equals Reno's once it has reached
+   * W_max. The remainder of the division is kept, because at 500 segments the quotient is often 0.
+   */
   cc->w_est_rest += (uint64_t)(cc->w_est < cc->w_max ? ALPHA : UNIT) * bytes;
   cc->w_est += (uint32_t)(cc->w_est_rest / tcp->cwnd);
   cc->w_est_rest %= tcp->cwnd;
@@ -102,7 +103,7 @@ static uint32_t cubic_on_loss(struct harp_tcp *tcp)
   struct harp_cc *cc = &tcp->cc;
   uint32_t window = to_units(tcp, tcp->cwnd);
   cc->prior_w_max = cc->w_max;
-  /* Fast convergence (4.7): leave room for newcomers. */
+  /* Fast convergence (4.7): release bandwidth to new flows. */
   cc->w_max = window < cc->w_max
                   ? (uint32_t)((uint64_t)window * (BETA_DENOMINATOR + BETA_NUMERATOR) /
                                (2 * BETA_DENOMINATOR))

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * HyStart++ (RFC 9406): the first slow start ends when the round trip grows, before the queue
- * that makes it grow overflows. What it calls conservative slow start goes on at a quarter of the
- * speed for some rounds, and goes back if the growth was a mistake.
+ * HyStart++ (RFC 9406): the first slow start ends when the RTT grows, before the queue overflows.
+ * Conservative slow start then continues at a quarter of the speed for some rounds. It returns to
+ * slow start if the growth was jitter.
  *
- * Three things differ, for hosts of one datacenter:
- *   - The least growth that counts is 1 ms, for most queues there hold no more.
- *   - Slow start ends at once, within a round, where a queue of half a round trip and 1 ms has
- * stood for half a millisecond: a window that doubles each round fills such a queue before the
- * round's least can tell. A host that did not run for a while finds all of a round late, but at
- * once.
- *   - No limit on what one acknowledgement adds, for between HARP hosts one tells of a whole burst.
+ * Three differences from the RFC, for hosts in one datacenter:
+ *   - The smallest growth that counts is 1 ms, because most queues there hold no more.
+ *   - Slow start ends within a round if a queue has stood for half a millisecond. A queue stands
+ *     if every RTT sample exceeds the minimum RTT by half of it and by 1 ms. A cwnd that doubles
+ *     each round overflows such a queue before the round's minimum shows it. A host that did not
+ *     run for a while also sees late samples, but all at one time.
+ *   - One ACK may add any amount, because between HARP hosts one ACK covers a whole burst.
  */
 #include "harp/stack/bytes.h"
 #include "harp/stack/seq.h"
@@ -19,13 +19,13 @@
 #include "harp/stack/tcp/tcp.h"
 
 enum {
-  ROUND_SAMPLES = 8,       /* N_RTT_SAMPLE: a round's least round trip means something from here */
+  ROUND_SAMPLES = 8,       /* N_RTT_SAMPLE: samples that make a round's minimum valid */
   MIN_GROWTH_MS = 1,       /* MIN_RTT_THRESH: 4 in the RFC */
   MAX_GROWTH_MS = 16,      /* MAX_RTT_THRESH */
   GROWTH_DIVISOR = 8,      /* MIN_RTT_DIVISOR */
   SPEED_DIVISOR = 4,       /* CSS_GROWTH_DIVISOR */
   CONSERVATIVE_ROUNDS = 5, /* CSS_ROUNDS */
-  STANDING_US = 500,       /* in so long a host that was late has caught up */
+  STANDING_US = 500,       /* longer than the time in which a late host catches up */
 };
 
 static void begin_round(struct harp_tcp *tcp)
@@ -51,7 +51,7 @@ static bool has_grown(const struct harp_hystart *hystart)
   return hystart->last_min != UINT64_MAX && hystart->round_min >= hystart->last_min + growth;
 }
 
-/* Enters conservative slow start or leaves it for the fast one, once the round is known. */
+/* Enters conservative slow start, or returns to slow start, once the round has enough samples. */
 static void judge(struct harp_hystart *hystart)
 {
   if (hystart->samples < ROUND_SAMPLES) {
@@ -65,7 +65,7 @@ static void judge(struct harp_hystart *hystart)
   }
 }
 
-/* Whether all round trips have been longer by half, and by 1 ms, for a while. */
+/* Whether all samples have exceeded the minimum RTT by half of it and by 1 ms for STANDING_US. */
 static bool standing_queue(struct harp_tcp *tcp, uint64_t rtt)
 {
   struct harp_hystart *hystart = &tcp->hystart;
@@ -84,7 +84,7 @@ static bool standing_queue(struct harp_tcp *tcp, uint64_t rtt)
          tcp->stack->now - hystart->late_since >= STANDING_US * NS_PER_US;
 }
 
-/* The window is what the path holds, more or less: congestion avoidance finds the rest. */
+/* Ends slow start at the current cwnd. Congestion avoidance continues from there. */
 static uint32_t end_slow_start(struct harp_tcp *tcp)
 {
   COUNT(tcp->stack, tcp_slow_start_exits);
@@ -95,7 +95,7 @@ static uint32_t end_slow_start(struct harp_tcp *tcp)
 uint32_t hystart_growth(struct harp_tcp *tcp, uint32_t acked, uint64_t rtt)
 {
   struct harp_hystart *hystart = &tcp->hystart;
-  /* It may be long ago, by more than numbers can tell, that the window was last in full use. */
+  /* round_end may be so old that sequence numbers have wrapped since: begin a new round. */
   if (!hystart->begun || seq_gt(hystart->round_end, tcp->snd.nxt)) {
     hystart->begun = true;
     begin_round(tcp);

@@ -6,7 +6,7 @@
 
 static void reno_init(struct harp_tcp *tcp) { tcp->cc = (struct harp_cc){.ops = &harp_cc_reno}; }
 
-/* A segment for each window that was acknowledged. */
+/* Adds one segment for each acknowledged window. */
 static void reno_on_ack(struct harp_tcp *tcp, uint32_t acked)
 {
   struct harp_cc *cc = &tcp->cc;
