@@ -102,6 +102,7 @@ def is_gcc() -> bool:
     return "Free Software Foundation" in version and "sanitize" not in " ".join(found[0].words)
 
 
+@pytest.mark.slow
 def test_c_sources_have_no_warnings() -> None:
     if not is_gcc():
         pytest.skip("the build in HARP_BUILD_DIR is not a plain one by gcc")

@@ -58,7 +58,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     ),
     (
         ("-w", "--warmup"),
-        {"type": click.IntRange(0), "help": "Untimed iterations before them [5]."},
+        {"type": click.IntRange(0), "help": "Untimed iterations before the timed ones [5]."},
     ),
     (
         ("--outstanding",),

@@ -237,14 +237,14 @@ void harp_instance_add_ticker(struct harp_instance *instance, struct harp_ticker
 
 /* After a pause, timers are late and frames that arrived in time still wait. The frames go first,
  * for at most TIMERS_WAIT polls. Otherwise timers would send data again that was acknowledged. */
-static void run_timers(struct harp_instance *instance, unsigned frames)
+static bool timers_are_due(struct harp_instance *instance, unsigned frames)
 {
-  if (frames && instance->timers_waited++ < TIMERS_WAIT) {
-    harp_stack_flush(instance->stack);
-    return;
+  if (frames && instance->timers_waited < TIMERS_WAIT) {
+    instance->timers_waited++;
+    return false;
   }
   instance->timers_waited = 0;
-  harp_stack_advance(instance->stack, instance->now);
+  return true;
 }
 
 /* Detects a pause. A ticker makes a poll due every HARP_TICK_NS. A longer gap between polls means
@@ -270,7 +270,11 @@ static bool poll_once(struct harp_instance *instance)
   unsigned work = run_posts(instance);
   unsigned frames = receive_loop(instance) + receive_port(instance);
   run_tickers(instance);
-  run_timers(instance, frames);
+  if (timers_are_due(instance, frames)) {
+    harp_stack_advance(instance->stack, instance->now); /* runs timers, then flushes */
+  } else {
+    harp_stack_flush(instance->stack);
+  }
   instance->port->ops->flush(instance->port, instance->queue);
   unsigned out = (unsigned)(instance->counters[HARP_COUNTER_tx_frames] - sent);
   work += frames + out;

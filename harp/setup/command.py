@@ -380,7 +380,7 @@ def status_command(as_json: bool) -> None:
 @setup.command("undo")
 @_as_json
 def undo_command(as_json: bool) -> None:
-    """Take back everything that set-up has changed here."""
+    """Undo everything that set-up has changed here."""
     said = []
     try:
         for line in undo_steps():

@@ -272,7 +272,8 @@ def advice(journal: Sequence[Step]) -> list[str]:
     for group, members in groups.items():
         if len(members) > 1:
             said.append(
-                f"{' and '.join(members)} share IOMMU group {group}: only one process may use them"
+                f"{' and '.join(members)} share IOMMU group {group}: one process may use them all, "
+                "but two processes may not divide them"
             )
     for step in journal:
         if isinstance(step, bootline.BootPages) and bootline.told() < step.pages:

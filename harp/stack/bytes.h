@@ -32,7 +32,7 @@ static inline void store_be32(uint8_t *p, uint32_t v)
   memcpy(p, &v, sizeof v);
 }
 
-/* Addresses stay in network order, as bytes lie on the wire. */
+/* Addresses stay in network order. */
 static inline uint32_t load_address(const uint8_t *p)
 {
   uint32_t v;

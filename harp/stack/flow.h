@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flows: the stack's interface for an engine that owns the poll loop, and for
- * an upper layer that sends references to its own memory and takes received
- * bytes where they lie. The sockets of harp/stack.h are one such upper layer.
+ * Flows: the stack's interface for an engine and for an upper layer. The engine runs the poll
+ * loop. The upper layer sends references to its own memory, and reads received bytes in place
+ * without a copy. The sockets of harp/stack.h are one such upper layer.
  *
  * Thread: the stack's. The callbacks run inside harp_stack_receive, _advance,
  * _flush and the flow calls; they may call flow functions, but not receive,
@@ -25,90 +25,92 @@ struct harp_flow_ops {
   /* A listener's connection is established: set its ops and user with
    * harp_flow_attach and return 0, or return a negative errno to reset it. */
   int (*accept)(void *user, struct harp_tcp *tcp);
-  /* Of a listener: whether accept would find no room now. The handshake is not completed then,
-   * and the peer tries again. NULL: there always is. */
+  /* For listeners: returns whether accept has no room now. The stack then drops the segment, and
+   * the peer retransmits it. NULL: accept always has room. */
   bool (*full)(void *user);
   /* An active open has succeeded. */
   void (*established)(void *user, struct harp_tcp *tcp);
-  /* Nothing unsent is queued, or only a short tail that Nagle holds back, and the
-   * window has room for that many bytes: harp_flow_push what there is. NULL:
-   * everything is pushed unasked. */
+  /* The flow can take `room` more bytes: the send queue has no unsent data, or only a short segment
+   * that Nagle's algorithm delays. The owner calls harp_flow_push with its next data. room is at
+   * least 1, also while the peer's window is closed. NULL: the owner pushes without this call. */
   void (*pull)(void *user, struct harp_tcp *tcp, uint32_t room);
-  /* Payload in order, each byte once. Returns how many bytes were taken; the
-   * rest waits in the stack, against the window, until harp_flow_resume.
-   * NULL: everything waits, for harp_flow_read. */
+  /* Payload in order, each byte once. Returns how many bytes the owner took. The rest stays in the
+   * receive queue until harp_flow_resume, and reduces the window. NULL: all payload stays in the
+   * receive queue, for tcp_rcvq_read. */
   size_t (*deliver)(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length);
-  /* Where the next so many bytes of payload will go, in one piece, or NULL. A segment that nobody
-   * has summed yet may be copied there while it is: deliver is then given that place, or the
-   * segment was wrong, and what was written there is not yet received. The function may be NULL. */
+  /* Returns the contiguous memory for the next `length` bytes of payload, or NULL. The stack may
+   * copy a segment there while it computes the checksum. If the checksum is right, deliver gets
+   * that address. If it is wrong, the bytes there are not received, and a later segment overwrites
+   * them. The function pointer may be NULL. */
   uint8_t *(*rx_buffer)(void *user, struct harp_tcp *tcp, uint32_t length);
-  /* That many more of the pushed bytes are acknowledged; their memory is free. */
-  void (*acked)(void *user, struct harp_tcp *tcp, uint32_t bytes);
-  /* New payload or the peer's FIN waits to be read (flows without deliver: payload too). The FIN
-   * behind what deliver had left is told of when harp_flow_resume has handed over the last of it.
+  /* The peer has acknowledged `bytes` more of the pushed bytes. The owner may reuse their memory.
    */
+  void (*acked)(void *user, struct harp_tcp *tcp, uint32_t bytes);
+  /* The receive queue has new payload, or the peer's FIN has arrived. If deliver left payload
+   * before the FIN, harp_flow_resume makes this call again after it has delivered the last byte. */
   void (*readable)(void *user, struct harp_tcp *tcp);
-  /* The last call for this flow, which may take what waits to be read (tcp_rcvq_take); tcp is
-   * invalid afterwards. error: 0 after an orderly close, else a negative errno (-ECONNRESET,
+  /* The last call for this flow. The owner may take unread payload now (tcp_rcvq_take). tcp is
+   * invalid after the call. error: 0 after an orderly close, else a negative errno (-ECONNRESET,
    * -ETIMEDOUT, ...). */
   void (*closed)(void *user, struct harp_tcp *tcp, int error);
 };
 
-/* What explains later why a connection was slow, or failed. b: sequence numbers
- * count from the connection's first byte. */
+/* Trace events. They explain later why a connection was slow or failed. Field b is a byte offset: 0
+ * is the first byte of the connection. */
 enum harp_stack_event {
-  HARP_EVENT_RETRANSMIT, /* a: bytes, b: the first of them */
-  HARP_EVENT_RECOVERY, /* of a loss begins. a: the congestion window before, KiB; b: up to where */
-  HARP_EVENT_TIMEOUT,  /* the RTO. a: how many in a row, b: the first byte not acknowledged */
-  HARP_EVENT_WINDOW_CLOSED, /* the peer has no room. b: its window's edge */
-  HARP_EVENT_RESET,         /* by the peer. b: what was expected of it next */
+  HARP_EVENT_RETRANSMIT,    /* a: bytes; b: the first byte */
+  HARP_EVENT_RECOVERY,      /* fast recovery begins. a: congestion window before, KiB; b: SND.NXT */
+  HARP_EVENT_TIMEOUT,       /* the RTO expired. a: timeouts in a row; b: SND.UNA */
+  HARP_EVENT_WINDOW_CLOSED, /* zero window. b: right edge of the peer's window */
+  HARP_EVENT_RESET,         /* the peer sent a RST. b: RCV.NXT */
   HARP_EVENTS
 };
 
-/* How an engine drives a stack, beside the callbacks of harp/stack.h. */
+/* The engine's callbacks and settings. They replace the callbacks of harp/stack.h. */
 struct harp_stack_io {
   void *user;
-  /* 0: taken. -EAGAIN: no room; offered again after the next flush. Other
-   * errors: the frame is lost, as on any wire. */
+  /* 0: the port took the frame. -EAGAIN: the port's queue is full; the stack tries again at a later
+   * flush. Other errors: the frame is lost, as on a wire. */
   int (*transmit)(void *user, const struct harp_tx_frame *frame);
-  /* For a trace; NULL: not wanted. */
+  /* Receives the trace events; NULL: no trace. */
   void (*event)(void *user, uint16_t local_port, enum harp_stack_event event, uint32_t a,
                 uint32_t b);
   uint32_t offloads;  /* HARP_OFFLOAD_* */
-  uint32_t max_frame; /* with HARP_OFFLOAD_TSO: largest frame, bytes */
-  /* Whether listeners hear this address (network order); to others their ports are closed.
-   * NULL: they hear all. */
+  uint32_t max_frame; /* with HARP_OFFLOAD_TSO: the largest frame, bytes */
+  /* Returns whether listeners accept segments from this address (network order). Other peers get a
+   * RST, as from a closed port. NULL: listeners accept all addresses. */
   bool (*admits)(void *user, uint32_t address);
-  bool only_asks;     /* somebody else answers ARP and ICMP for the address */
-  bool tentative;     /* the address is not used before harp_stack_use_address */
+  bool only_asks;     /* the kernel or another stack answers ARP and ICMP for the address */
+  bool tentative;     /* the address stays unused until harp_stack_use_address */
   uint64_t *counters; /* HARP_COUNTERS words; NULL: the stack's own */
 };
 
 int harp_stack_create_io(struct harp_stack **stack, const struct harp_stack_config *config,
                          const struct harp_stack_io *io);
-/* One frame of a burst; not kept. Acknowledgements wait for the flush. */
+/* Receives one frame of a burst. The frame is valid during the call only. Acknowledgements to HARP
+ * hosts wait for the flush. Returns 0, or -EINVAL for a malformed or truncated frame. */
 int harp_stack_receive(struct harp_stack *stack, const struct harp_rx_frame *frame);
-/* Ends a burst: output and acknowledgements, once per connection. */
+/* Ends a burst: sends the due data and acknowledgements of each connection. */
 void harp_stack_flush(struct harp_stack *stack);
-/* Sets the time without running what is due (advance does both). */
+/* Sets the time, ns, but runs no timer (harp_stack_advance does both). */
 void harp_stack_set_time(struct harp_stack *stack, uint64_t now_ns);
-/* Nobody drove the stack for pause ns until now (a stopped process, a busy host). The user timeout
- * and keepalives measure a peer's silence; they do not count this time. */
+/* The engine did not run for the last pause_ns ns (a stopped process, a busy host). The user
+ * timeout and keepalive do not count this time as silence of the peer. */
 void harp_stack_account_pause(struct harp_stack *stack, uint64_t pause_ns);
 uint64_t *harp_stack_counters(struct harp_stack *stack);
-/* RFC 5227, 2.1: an ARP probe, a request for our own address that names no sender's. While the
- * address is tentative the stack answers neither ARP nor IP for it, and nothing may be opened. How
- * many probes there are, and how far apart, is the caller's to decide. */
+/* Sends an ARP probe (RFC 5227, 2.1): a request for our own address, with sender address 0. While
+ * the address is tentative, the stack answers neither ARP nor IP for it, and the caller must not
+ * open connections. The caller decides the number of probes and their interval. */
 void harp_stack_probe(struct harp_stack *stack);
-/* Ends the tentative state. -EADDRINUSE: another host has the address, or wants it at the same
- * time; it stays tentative then, for good. */
+/* Ends the tentative state. -EADDRINUSE: another host has the address, or probes for it at the same
+ * time; the address then stays tentative for the life of the stack. */
 int harp_stack_use_address(struct harp_stack *stack);
-/* Whether another host has claimed our address since the stack was created: with its hardware
- * address, the last one's if there were several. */
+/* Returns whether another host has claimed our address since the stack was created. mac: that
+ * host's hardware address; after several conflicts the latest one. */
 bool harp_stack_conflict(const struct harp_stack *stack, uint8_t mac[6]);
-/* RFC 5227, 2.3: the announcement by which a host says that it has the address. From then on the
- * stack defends it (2.4 b) by one more announcement, but by none within 10 s of another conflict.
- * It keeps the address in any case. */
+/* Sends an ARP announcement (RFC 5227, 2.3). From then on the stack answers a conflict with one
+ * more announcement (2.4 b), but not within 10 s of another conflict. It keeps the address in any
+ * case. */
 void harp_stack_announce(struct harp_stack *stack);
 
 /* Addresses in network order, ports in host order. */
@@ -120,29 +122,29 @@ struct harp_endpoint {
 /* 0: any free local port. -EADDRINUSE, -ENOBUFS, -ENETUNREACH. */
 int harp_flow_connect(struct harp_stack *stack, uint16_t local_port, struct harp_endpoint peer,
                       const struct harp_flow_ops *ops, void *user, struct harp_tcp **tcp);
-/* backlog: connections in handshake at once. */
+/* backlog: most connections in SYN-RECEIVED at once. -EADDRINUSE, -ENOBUFS. */
 int harp_flow_listen(struct harp_stack *stack, uint16_t local_port, uint32_t backlog,
                      const struct harp_flow_ops *ops, void *user, struct harp_listener **listener);
 void harp_flow_unlisten(struct harp_listener *listener);
 void harp_flow_attach(struct harp_tcp *tcp, const struct harp_flow_ops *ops, void *user);
 
-/* Appends a reference: the memory stays unchanged until it is acked (or the
- * flow closed). end: a segment ends here, so that the next one begins with what
- * is pushed next. -ENOBUFS: too many references wait; -EPIPE: closed. */
+/* Appends a reference to data. The owner keeps the memory unchanged until acked reports it or the
+ * flow is closed. end: a segment ends here, so the next push begins a new segment. -ENOBUFS: too
+ * many references are queued; -EPIPE: the sending side is closed. */
 int harp_flow_push(struct harp_tcp *tcp, const void *data, uint32_t length, bool end);
-/* How many more references push takes now. */
+/* Returns how many more references harp_flow_push takes now. */
 uint32_t harp_flow_room(const struct harp_tcp *tcp);
-/* There is something to pull again. */
+/* The owner has new data: the next flush calls pull. */
 void harp_flow_ready(struct harp_tcp *tcp);
-/* Offers again what deliver left. */
+/* Calls deliver again with the bytes that it left in the receive queue. */
 void harp_flow_resume(struct harp_tcp *tcp);
-/* fresh goes on for old, of the same stack: it inherits what old has received
- * in order and not delivered. old is gone without a word to the peer, and
- * without closed(). */
+/* fresh continues old, a flow of the same stack. It inherits the bytes that old has received in
+ * order and not delivered. old is freed: it sends no segment and calls no closed(). */
 void harp_flow_replace(struct harp_tcp *fresh, struct harp_tcp *old);
 /* FIN after everything that was pushed. closed() follows when both sides are done. */
 void harp_flow_close(struct harp_tcp *tcp);
-/* RST; closed() is not called, nothing of the user's is referenced any more. */
+/* Sends a RST (none in TIME-WAIT) and ends the flow. It does not call closed(), and drops all
+ * references to the owner's memory. */
 void harp_flow_abort(struct harp_tcp *tcp);
 /* The peer is a HARP host: acknowledge every burst, use this RTO floor, keep
  * the congestion window over idle times. */
@@ -151,15 +153,17 @@ void harp_flow_set_harp_peer(struct harp_tcp *tcp, uint32_t rto_min_us);
 void harp_flow_set_timeout(struct harp_tcp *tcp, uint32_t timeout_ms);
 void harp_flow_set_keepalive(struct harp_tcp *tcp, uint32_t idle_ms, uint32_t interval_ms,
                              uint32_t probes);
-/* Asks the peer for a sign of life, by a segment that it must answer. */
+/* Sends a keepalive probe. A live peer must answer it. */
 void harp_flow_probe(struct harp_tcp *tcp);
-/* The peer is silent: asks by ARP whether its host still answers for the address. */
+/* Sends an ARP request to the peer's host, at most one a second. Call it when the peer is silent.
+ */
 void harp_flow_probe_neighbour(struct harp_tcp *tcp);
-/* Nothing waits in the receive queue: the next bytes on the wire are the next to be delivered. */
+/* The receive queue and the out-of-order queue are empty: the next byte to deliver has not arrived
+ * yet. */
 bool harp_flow_rcv_queue_empty(const struct harp_tcp *tcp);
 /* Bytes of TCP/IP headers that the peer's data segments carry. */
 uint16_t harp_flow_header_length(const struct harp_tcp *tcp);
-/* The peer has closed its side, and everything before was delivered. */
+/* The peer's FIN has arrived, and every byte before it has been delivered. */
 bool harp_flow_at_end(const struct harp_tcp *tcp);
 /* Everything pushed is acknowledged, and so is our FIN if it was queued. */
 bool harp_flow_drained(const struct harp_tcp *tcp);
@@ -172,11 +176,11 @@ struct harp_flow_view {
   uint32_t srtt_us, rttvar_us, min_rtt_us, rto_us;
   uint32_t in_flight, retransmits;
   uint32_t unacked;       /* bytes pushed and not acknowledged */
-  uint32_t probes;        /* keepalive or window probes without an answer */
-  uint64_t last_progress; /* ns: last acknowledgement of something, or sign of a closed window */
+  uint32_t probes;        /* unanswered keepalive or window probes */
+  uint64_t last_progress; /* ns: last acknowledgement of new data, or of a closed window */
   uint64_t last_receive;  /* ns: last acceptable segment from the peer */
-  uint64_t arp_failed;    /* ns: when the peer's host last left a round of ARP requests without an
-                           * answer; 0: it has answered since, or is behind a gateway */
+  uint64_t arp_failed; /* ns: when the last round of ARP requests to the peer's host failed; 0: it
+                          has answered since, or the peer is behind a gateway */
   uint64_t bytes_in, bytes_out;
 };
 void harp_flow_view(const struct harp_tcp *tcp, struct harp_flow_view *view);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Formats on the wire: offsets and constants of Ethernet, ARP (RFC 826), IPv4
- * (RFC 791), ICMP (RFC 792) and TCP (RFC 9293, 3.1). Nothing here behaves.
+ * Wire formats: offsets and constants of Ethernet, ARP (RFC 826), IPv4 (RFC 791), ICMP (RFC 792)
+ * and TCP (RFC 9293, 3.1).
  */
 #ifndef HARP_STACK_WIRE_H
 #define HARP_STACK_WIRE_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Intrusive lists, doubly linked and circular: a head is a link of its own, and what is in none
- * links to itself. Putting something in and taking it out cost the same in any list.
+ * Intrusive lists, doubly linked and circular. The head is a link itself. A link that is in no
+ * list points to itself. Insertion and removal take constant time.
  */
 #ifndef HARP_STACK_LIST_H
 #define HARP_STACK_LIST_H
@@ -13,7 +13,7 @@ struct harp_list {
   struct harp_list *next, *prev;
 };
 
-/* The object that a link is a member of. */
+/* The object that contains the link as a member. */
 #define HARP_CONTAINER(link, type, member) \
   ((type *)(void *)((char *)(link) - offsetof(type, member)))
 
@@ -21,13 +21,13 @@ static inline void list_init(struct harp_list *list) { list->next = list->prev =
 
 static inline bool list_empty(const struct harp_list *list) { return list->next == list; }
 
-/* The link that has been in the list for longest; NULL: it is empty. */
+/* The first link, which was appended first; NULL: the list is empty. */
 static inline struct harp_list *list_first(const struct harp_list *list)
 {
   return list_empty(list) ? NULL : list->next;
 }
 
-/* Behind all others. The link must be in no list. */
+/* Appends a link. It must be in no list. */
 static inline void list_append(struct harp_list *list, struct harp_list *link)
 {
   link->prev = list->prev;
@@ -36,7 +36,7 @@ static inline void list_append(struct harp_list *list, struct harp_list *link)
   list->prev = link;
 }
 
-/* Out of its list, if it is in one. */
+/* Removes a link from its list, if it is in one. */
 static inline void list_remove(struct harp_list *link)
 {
   link->prev->next = link->next;
@@ -44,7 +44,7 @@ static inline void list_remove(struct harp_list *link)
   list_init(link);
 }
 
-/* Behind all others of a list, from wherever it was. */
+/* Removes a link from its list, if it is in one, and appends it to another. */
 static inline void list_move(struct harp_list *list, struct harp_list *link)
 {
   list_remove(link);

@@ -18,7 +18,7 @@
 #endif
 #endif
 
-/* What is free may not be touched beyond its first word: the sanitizer would know no better. */
+/* AddressSanitizer must report any access to a free object beyond its first word. */
 #ifdef HARP_POOL_WATCHED
 #include <sanitizer/asan_interface.h>
 #else
@@ -37,7 +37,7 @@ struct harp_pool {
 /* 0 or -ENOMEM. size: bytes of an object, at least a pointer's. */
 static inline int pool_create(struct harp_pool *pool, size_t size, uint32_t count)
 {
-  size = (size + 63) & ~(size_t)63; /* whole cache lines: neighbours never share one */
+  size = (size + 63) & ~(size_t)63; /* whole cache lines: two objects never share one */
   pool->free = NULL;
   pool->size = size;
   pool->total = pool->available = count;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SipHash-2-4 (Aumasson, Bernstein: "SipHash: a fast short-input PRF", 2012):
- * keyed, so that nobody outside can predict sequence numbers, ports or the
- * places of connections in the table.
+ * SipHash-2-4 (Aumasson, Bernstein: "SipHash: a fast short-input PRF", 2012): a keyed hash. Other
+ * hosts cannot predict our sequence numbers, ports or hash buckets.
  */
 #ifndef HARP_STACK_SIPHASH_H
 #define HARP_STACK_SIPHASH_H

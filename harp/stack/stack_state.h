@@ -28,7 +28,7 @@ struct harp_stack {
   uint64_t now; /* ns */
   struct harp_stack_config config;
   struct harp_stack_io io;
-  struct harp_stack_callbacks callbacks; /* of harp_stack_create */
+  struct harp_stack_callbacks callbacks; /* those of harp_stack_create */
   uint64_t *counters;
   uint64_t own_counters[HARP_COUNTERS];
 
@@ -37,61 +37,63 @@ struct harp_stack {
 
   struct harp_tcp **buckets;  /* connection table */
   uint64_t bucket_multiplier; /* secret, odd */
-  uint32_t bucket_count;      /* a power of two, */
-  uint32_t bucket_shift;      /* and 64 less its logarithm */
+  uint32_t bucket_count;      /* a power of two */
+  uint32_t bucket_shift;      /* 64 minus the logarithm of bucket_count */
   struct harp_tcp **heap;     /* timers: a binary heap by heap_key */
   uint32_t heap_count;
-  struct harp_tcp *dirty; /* connections with something to do at flush */
+  struct harp_tcp *dirty; /* connections that the next flush serves */
   struct harp_tcp *dirty_last;
-  struct harp_tcp *current; /* being looked at: its block stays though a callback closes it */
+  struct harp_tcp *current; /* in use by the running function: stack_free_closed keeps its block */
   struct harp_tcp *held;    /* connections whose acknowledgement waits for the next flush */
   struct harp_listener **listeners; /* by port */
   uint32_t listener_shift;
-  /* What makes room when there is none, the oldest first: handshakes, and ownerless TIME-WAIT. */
+  /* A new connection replaces one of these when the pool is empty, the oldest first: half-open
+   * connections, and connections in TIME-WAIT without an owner. */
   struct harp_list half_open, time_wait;
   uint32_t half_open_count;
 
   struct harp_pool connections, packets, references, records, listener_pool;
 
-  struct harp_neighbour *neighbours; /* entry 0 alone on a link without any */
+  struct harp_neighbour *neighbours; /* on a link without ARP: entry 0 only */
   struct harp_neighbour **neighbour_buckets;
-  uint32_t *expected;        /* addresses that may be asked for at any time, by their hash */
-  uint32_t neighbour_count;  /* entries; of buckets and expected there are a power of two */
-  uint32_t neighbour_shift;  /* 64 less its logarithm */
-  uint32_t neighbour_frames; /* that wait for answers */
-  struct harp_list neighbours_free, neighbours_waiting; /* waiting: by deadline */
-  struct harp_list neighbours_holding;                  /* frames, the first the longest */
+  uint32_t *expected;        /* addresses exempt from the limits of ARP requests, by their hash */
+  uint32_t neighbour_count;  /* entries in neighbours */
+  uint32_t neighbour_shift;  /* 64 minus the logarithm of the number of buckets */
+  uint32_t neighbour_frames; /* frames queued for neighbours in INCOMPLETE */
+  struct harp_list neighbours_free,
+      neighbours_waiting;              /* waiting: a request is outstanding, by deadline */
+  struct harp_list neighbours_holding; /* with queued frames, the oldest queue first */
   struct harp_list neighbours_incomplete,
       neighbours_idle;        /* without a connection, the oldest first */
-  uint8_t linear[65536 + 64]; /* for frames that came in awkward pieces */
+  uint8_t linear[65536 + 64]; /* for frames whose payload is in two pieces */
 
-  bool tentative;  /* the address is not ours yet: nothing is answered for it */
-  bool announced;  /* and so it is defended */
-  bool conflicted; /* conflict_mac has claimed it, */
+  bool tentative;  /* RFC 5227: the address is not verified; the stack answers nothing for it */
+  bool announced;  /* the address was announced; the stack defends it */
+  bool conflicted; /* another host, conflict_mac, has claimed the address */
   uint8_t conflict_mac[6];
-  uint64_t conflict_heard; /* ns: then for the last time */
+  uint64_t conflict_heard; /* ns: time of the latest conflict */
 
-  struct harp_limit icmp_limit;  /* messages */
-  struct harp_limit reset_limit; /* of unauthenticated peers */
+  struct harp_limit icmp_limit;  /* ICMP messages sent */
+  struct harp_limit reset_limit; /* RSTs to unauthenticated peers */
   struct harp_limit cookie_limit;
-  struct harp_limit arp_limit;        /* replies */
-  struct harp_limit arp_ask_limit;    /* of unauthenticated peers for the first time */
-  struct harp_limit arp_repeat_limit; /* and again */
+  struct harp_limit arp_limit;        /* ARP replies to hosts that are not neighbours */
+  struct harp_limit arp_ask_limit;    /* first ARP requests for addresses not in expected */
+  struct harp_limit arp_repeat_limit; /* repeated ARP requests for them */
   uint32_t port_offset;               /* RFC 6056's counter */
 
-  bool port_full; /* since the last flush began */
+  bool port_full; /* the port has refused a frame since the last flush began */
   struct harp_socket *sockets;
   uint32_t socket_count;
   int free_socket;             /* head of the list; -1: none */
   int ready_first, ready_last; /* sockets that harp_tcp_ready will list; -1: none */
-  bool starved;                /* a socket found no memory to send from */
+  bool starved;                /* a socket waits for memory to send from */
 };
 
 #define COUNT(stack, name) ((stack)->counters[HARP_COUNTER_##name]++)
 #define COUNT_N(stack, name, n) ((stack)->counters[HARP_COUNTER_##name] += (n))
 #define COUNT_DOWN(stack, name) ((stack)->counters[HARP_COUNTER_##name]--)
 
-/* Returns closed connections' blocks to the pool at once. */
+/* Returns the blocks of closed connections to the pool at once. */
 void stack_free_closed(struct harp_stack *stack);
 
 #endif

@@ -124,6 +124,7 @@ def connect(client: Host, address: str, *ports: int) -> None:
     client.run([sys.executable, "-c", code, address, *map(str, ports)])
 
 
+@pytest.mark.slow
 def test_capture_of_kernel_address_takes_only_flow_ports(lab: Lab, folders: Path) -> None:
     server, client = lab.hosts
     sockets = server.popen(
@@ -153,6 +154,7 @@ def test_capture_of_kernel_address_takes_only_flow_ports(lab: Lab, folders: Path
     sockets.communicate()
 
 
+@pytest.mark.slow
 def test_capture_of_own_address_takes_all_its_frames(lab: Lab, folders: Path) -> None:
     server, client = lab.hosts
     publisher = Publisher(server, "fault:drop=0|packet:eth0", f"{server.own_address}/24")

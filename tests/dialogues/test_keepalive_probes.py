@@ -21,6 +21,8 @@ def test_keepalive_probe_follows_keepidle(either):
     d.silence(during=300)
 
 
+@pytest.mark.sanitized
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "forged",
     [

@@ -60,6 +60,7 @@ def test_similar_log_lines_are_rate_limited() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_suppressed_log_lines_are_counted() -> None:
     code = """
 import time

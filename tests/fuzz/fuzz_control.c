@@ -3,6 +3,13 @@
  * Sends ARP and ICMP, well-formed and nearly so, to a host with INCOMPLETE neighbours and with
  * connections that ICMP messages may quote.
  */
+#include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
+#include "harp/stack/headers.h"
+#include "harp/stack/ip/neighbour.h"
+#include "harp/stack/list.h"
+#include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/tcp.h"
 #include "tests/fuzz/ether.h"
 #include "tests/fuzz/frames.h"
 
@@ -148,7 +155,7 @@ static void check_neighbours(void)
     FUZZ_EXPECT(!(neighbour->mac[0] & 1));
     FUZZ_EXPECT(asking != list_empty(&neighbour->waits));
     FUZZ_EXPECT(!asking || neighbour->deadline >= neighbour_timers_next(stack));
-    FUZZ_EXPECT((neighbour->user_count > 0) == list_empty(&neighbour->place));
+    FUZZ_EXPECT((neighbour->user_count > 0) == list_empty(&neighbour->idle_link));
     FUZZ_EXPECT((neighbour->user_count > 0) != list_empty(&neighbour->users));
     FUZZ_EXPECT(neighbour->state != NEIGHBOUR_FAILED || neighbour->user_count > 0);
   }

@@ -9,6 +9,10 @@
  * changed. No request completes twice. The plugin does not access buffers that the application has
  * back. Without the peer every request ends. With all links closed no memory remains.
  */
+#include <string.h>
+
+#include "harp/stack/pool.h"
+#include "harp/stack/stack_state.h"
 #include "tests/fuzz/link_scene.h"
 
 enum {

@@ -5,6 +5,13 @@
  * relevant. Connection 0 was accepted, with all options. Connection 1 was opened to a peer without
  * options. The input opens 2 and 3.
  */
+#include "harp/stack/bytes.h"
+#include "harp/stack/flow.h"
+#include "harp/stack/headers.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_ooo.h"
+#include "harp/stack/tcp/tcp_options.h"
+#include "harp/stack/tcp/tcp_sndq.h"
 #include "tests/fuzz/frames.h"
 #include "tests/fuzz/world.h"
 
@@ -62,7 +69,7 @@ static uint32_t their_number(const struct harp_tcp *tcp, unsigned choice, uint32
                                tcp->rcv.irs,
                                tcp->rcv.irs + 1 + (uint32_t)offset(word),
                                tcp->rcv.fin_seq,
-                               tcp->runs ? tcp_ooo_block_at(tcp, 0)->end : tcp->rcv.nxt - 1,
+                               tcp->rcv.ooo ? tcp_ooo_block_at(tcp, 0)->end : tcp->rcv.nxt - 1,
                                word};
   return numbers[choice & 7];
 }

@@ -2,6 +2,7 @@
 #include "tests/fuzz/host.h"
 
 #include "harp/stack/bytes.h"
+#include "harp/stack/stack_state.h"
 
 #include <string.h>
 #include <sys/random.h>

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The application of the link fuzzer: its calls of the plugin, and checks of the results. */
+#include <string.h>
+
 #include "tests/fuzz/link_scene.h"
 
 static void take_back(struct line *line, struct post *post)

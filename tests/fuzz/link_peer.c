@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The peer of the link fuzzer: sends hellos, welcomes, proofs and chunks. */
+#include "harp/stack/bytes.h"
 #include "tests/fuzz/link_scene.h"
 
 struct conversation *conversation(uint64_t link)

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fuzz/remote.h"
 
+#include "harp/stack/bytes.h"
+#include "harp/stack/headers.h"
+#include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_conn.h"
+#include "harp/stack/tcp/tcp_options.h"
 #include "plugin/link/crc32c.h"
 #include "tests/fuzz/frames.h"
 
@@ -180,7 +185,7 @@ void remotes_hear(unsigned queue, const struct harp_tx_frame *frame)
   if (!own || remotes->away) {
     return;
   }
-  uint32_t at = load_be32(tcp + TCP_SEQUENCE) - (own->iss + 1);
+  uint32_t at = load_be32(tcp + TCP_SEQUENCE) - (own->snd.iss + 1);
   for (int i = 1; i < frame->iov_count; i++) {
     uint32_t length = (uint32_t)frame->iov[i].iov_len;
     FUZZ_EXPECT(at <= remote->heard); /* dropped bytes are retransmitted */

@@ -35,6 +35,7 @@ def runs(corpora) -> Iterator[dict[str, Future[fuzzers.Outcome]]]:
         yield {name: pool.submit(one, target) for name, target in fuzzers.TARGETS.items()}
 
 
+@pytest.mark.slow
 @BUILT
 @pytest.mark.parametrize("name", fuzzers.TARGETS)
 def test_fuzzers_report_no_finding(runs, name):

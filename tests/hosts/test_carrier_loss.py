@@ -47,6 +47,7 @@ def ranks(switched: Lab, tmp_path: Path) -> Iterator[list[Rank]]:
         yield [one, other]
 
 
+@pytest.mark.slow
 def test_own_carrier_loss_does_not_fail_link(switched: Lab, ranks: list[Rank]) -> None:
     """The peer does not wait, so neither side reports a dead host."""
     one, other = ranks
@@ -60,6 +61,8 @@ def test_own_carrier_loss_does_not_fail_link(switched: Lab, ranks: list[Rank]) -
     assert one.warnings == other.warnings == []
 
 
+@pytest.mark.sanitized
+@pytest.mark.slow
 def test_past_outage_does_not_fail_later_receive(switched: Lab, ranks: list[Rank]) -> None:
     """ARP requests that failed before a link began to wait do not fail that link."""
     one, other = ranks

@@ -90,6 +90,7 @@ def job(sites: list[Site], meeting: str) -> Iterator[list[Perf]]:
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own_address", [False, True], ids=["kernel address", "own address"])
 def test_job_runs_in_unprivileged_containers(lab: Lab, tmp_path: Path, own_address: bool) -> None:
     sites = [container(tmp_path / str(host.index), host, own_address) for host in lab.hosts]

@@ -140,6 +140,7 @@ def test_kernel_address_as_own_address_declines(site: Site, host: Host) -> None:
     assert "set address = kernel to share it, or choose one" in warning
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "device,more,expected",
     [

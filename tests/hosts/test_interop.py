@@ -34,14 +34,14 @@ from tools.hosts.relay import RelaySpec
 MB = 1_000_000
 # A sanitizer slows the stack down, but not its peers.
 FULL = bool(os.environ.get("HARP_TEST_FULL"))
-CLEAN_BYTES = (50 if SANITIZED else 1000 if FULL else 200) * MB
+CLEAN_BYTES = (50 if SANITIZED else 1000 if FULL else 100) * MB
 CLEAN_RATE = 300.0 if FULL else 100.0  # 10^6 bytes/s: slow enough to never fill a window
 CLEAN_TRIES = 4
 # Findings that also occur when a host gets no CPU in time to acknowledge.
 LATE = ("D-SACK", "Zero Window", "window", "retransmission", "Duplicate ACK")
-FLAT_OUT_BYTES = (50 if SANITIZED else 1000) * MB
+FLAT_OUT_BYTES = (50 if SANITIZED else 1000 if FULL else 400) * MB
 BAD_BYTES = (4 if SANITIZED else 20) * MB
-BAD_PAIRS = 1 if SANITIZED else 5
+BAD_PAIRS = 1 if SANITIZED else 5 if FULL else 3
 BAD_TRIES = 4
 BAD_WIRE = RelaySpec(drop=0.01, reorder=0.01, duplicate=0.01, corrupt=0.001)
 
@@ -92,6 +92,7 @@ def complaints(
     return "", True
 
 
+@pytest.mark.slow
 @roles
 @addresses
 @directions
@@ -131,6 +132,7 @@ def test_tshark_reports_lost_frame(lab: Lab, tmp_path: Path) -> None:
     assert any("not captured" in message for message in capture.findings())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("connects", "own"), [(True, True), (False, False)], ids=["harp connects", "harp listens"]
 )
@@ -185,6 +187,7 @@ def one_pair(
     return baseline.second.goodput, received.goodput
 
 
+@pytest.mark.slow
 @roles
 @directions
 @pytest.mark.timeout(240)

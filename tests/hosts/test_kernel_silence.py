@@ -48,6 +48,7 @@ def test_kernel_sends_no_segment_during_link_lifetime(
     assert [sent_by_kernel(host) for host in lab.hosts] == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own_address", [False, True], ids=["kernel address", "own address"])
 def test_kernel_sends_only_control_traffic_during_all_reduce(
     lab: Lab, tmp_path: Path, own_address: bool

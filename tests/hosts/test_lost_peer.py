@@ -34,7 +34,15 @@ from tools.hosts.lab import Lab
 TIMEOUT_MS = 1500
 SLACK_S = 1.2  # for a busy machine; a second try would end after another TIMEOUT_MS
 SEED = int(os.environ.get("HARP_TEST_SEED") or secrets.randbits(32))
-KILLS = 20
+FULL = bool(os.environ.get("HARP_TEST_FULL"))
+# Each mode with each of two versions; with a sanitizer each mode once.
+KILLS = 20 if FULL else 5 if "SANITIZER_RUNTIME" in os.environ else 10
+FEW_KILLS = (0, 6, 9)  # each mode and both versions
+SLOW = pytest.mark.slow
+EACH_MODE = pytest.mark.parametrize(
+    "mode",
+    ["kernel address", pytest.param("own address", marks=SLOW), pytest.param("wire", marks=SLOW)],
+)
 MODES = ["kernel address", "own address", "kernel address", "own address", "wire"]
 
 
@@ -92,7 +100,13 @@ def fails_in_time(survivor: Perf, address: str, since: float, api: int) -> None:
         assert re.search(rf"HARP: the link (to|from) {re.escape(address)}:\d+ failed: ", warning)
 
 
-@pytest.mark.parametrize("number,mode", [(n, MODES[n % len(MODES)]) for n in range(KILLS)])
+@pytest.mark.parametrize(
+    "number,mode",
+    [
+        pytest.param(n, MODES[n % len(MODES)], marks=() if n in FEW_KILLS else pytest.mark.slow)
+        for n in range(KILLS)
+    ],
+)
 def test_killed_rank_fails_peer_in_time(
     lab: Lab, sites: list[Site], number: int, mode: str
 ) -> None:
@@ -108,7 +122,7 @@ def test_killed_rank_fails_peer_in_time(
     assert list(sites[1 - victim].run_folder.glob("*.trace")), "no trace was written"
 
 
-@pytest.mark.parametrize("mode", ["kernel address", "own address", "wire"])
+@EACH_MODE
 def test_stop_shorter_than_timeout_does_not_fail_job(lab: Lab, sites: list[Site]) -> None:
     """The stop is shorter than timeout_ms, so the job continues."""
     with all_reduce(sites, lab, 12) as ranks:
@@ -126,7 +140,7 @@ def test_stop_shorter_than_timeout_does_not_fail_job(lab: Lab, sites: list[Site]
             assert rank.warnings == []
 
 
-@pytest.mark.parametrize("mode", ["kernel address", "own address", "wire"])
+@EACH_MODE
 def test_stopped_rank_fails_peer_after_timeout(lab: Lab, sites: list[Site]) -> None:
     with all_reduce(sites, lab, 12) as ranks:
         stopped = ranks[1].signal(signal.SIGSTOP)
@@ -137,7 +151,7 @@ def test_stopped_rank_fails_peer_after_timeout(lab: Lab, sites: list[Site]) -> N
         assert [rank.wait(5) for rank in ranks] == [1, 1]
 
 
-@pytest.mark.parametrize("mode", ["kernel address", "own address", "wire"])
+@EACH_MODE
 @pytest.mark.parametrize("waits", ["sender", "receiver"])
 def test_killed_peer_of_idle_link_is_noticed(sites: list[Site], waits: str) -> None:
     """A waiting receiver without data to send notices the death. So does a sender whose peer posts
@@ -205,6 +219,8 @@ def test_killed_process_is_noticed_within_1_s(lab: Lab, tmp_path: Path, who: str
         notices(survivor, victim.signal(signal.SIGKILL), 1.0)
 
 
+@pytest.mark.sanitized
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["receiver", "sender"])
 def test_dead_host_is_noticed_within_10_s(lab: Lab, tmp_path: Path, who: str) -> None:
     """For any timeout_ms: a dead host does not answer ARP, unlike a live kernel."""

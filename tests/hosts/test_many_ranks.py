@@ -51,6 +51,7 @@ def test_eight_ranks_share_one_device(lab: Lab, tmp_path: Path, own_order: bool)
         assert len(running.ranks) == 2 * LOCAL_RANKS
 
 
+@pytest.mark.slow
 def test_two_jobs_share_one_device(lab: Lab, tmp_path: Path) -> None:
     """The jobs share devices and addresses. Each gets only its own bytes, and all are right."""
     words = all_reduce("64K", 40, 0.01, "--timeout", 60)

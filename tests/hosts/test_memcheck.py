@@ -74,6 +74,7 @@ def a_job(one: Rank, other: Rank) -> None:
             link.receiver.do("close", link.receives)
 
 
+@pytest.mark.slow
 def test_plugin_lifetime_is_clean_under_memcheck(sites: list[Site]) -> None:
     with Rank(watched(sites[0])) as one, Rank(sites[1]) as other:
         for number in range(ROUNDS):

@@ -15,7 +15,8 @@ from ranks import REMOTE_ERROR, Failed, Link, Rank, connect, packet_site
 from tools.hosts.lab import Lab
 
 SEED = int(os.environ.get("HARP_TEST_SEED") or secrets.randbits(32))
-ROUNDS = 100
+FULL = bool(os.environ.get("HARP_TEST_FULL"))
+ROUNDS = 50 if FULL else 24  # at least one for each shape and end
 TIMEOUT_MS = 3000
 PORTS_HELD = 16  # local ports that the packet port holds at first
 PORTS_REST_S = 2.2  # more than the time that a local port is not reused after a link
@@ -69,6 +70,7 @@ def lost_frames(sender: Rank) -> int:
 MODES = pytest.mark.parametrize("own_address", [False, True], ids=["kernel address", "own address"])
 
 
+@pytest.mark.slow
 @MODES
 def test_receiver_exit_after_last_byte_is_no_error(
     lab: Lab, tmp_path: Path, own_address: bool
@@ -80,17 +82,19 @@ def test_receiver_exit_after_last_byte_is_no_error(
     site = packet_site(tmp_path / "0", sending, own_address, faults, timeout_ms=TIMEOUT_MS)
     with Rank(site) as sender:
         sender.init()
-        for number in range(ROUNDS // 2):
+        for number in range(ROUNDS):
             faults = f"drop=0.01,seed={SEED + number}"
             site = packet_site(
                 tmp_path / f"r{number}", receiving, own_address, faults, timeout_ms=TIMEOUT_MS
             )
             with Rank(site) as receiver:
                 finish_well(connect(sender, receiver.init()), number)
-        assert lost_frames(sender) > ROUNDS // 4, "nothing was put to the test"
+        assert lost_frames(sender) > 5, "nothing was put to the test"
         sender.do("finalize")
 
 
+@pytest.mark.sanitized
+@pytest.mark.slow
 @MODES
 def test_lost_last_acks_are_recovered(lab: Lab, tmp_path: Path, own_address: bool) -> None:
     """Every third frame of the receiver is lost, mostly ACKs. The receiver must stay until its last
@@ -167,13 +171,14 @@ def test_close_in_either_order_is_silent(lab: Lab, tmp_path: Path) -> None:
             ends = [(sender, link.sends), (receiver, link.receives)]
             for rank, number in (ends[first], ends[second]):
                 (took,) = rank.do("close", number)
-                assert float(took) < 500
+                assert float(took) < TIMEOUT_MS / 2, "it waited for timeout_ms"
                 time.sleep(0.02)
         for rank in (sender, receiver):
             rank.do("finalize")
             assert rank.warnings == []
 
 
+@pytest.mark.slow
 def test_reused_local_ports_survive_time_wait(lab: Lab, tmp_path: Path) -> None:
     """Local ports are reused while their last connections to the same listener are still in
     TIME-WAIT."""

@@ -87,13 +87,20 @@ def go_on(ranks: list[Rank], moment: Callable[[Rank, Link], None], stopped: str)
 
 
 @pytest.mark.parametrize("stopped", ["sender", "receiver"])
-@pytest.mark.parametrize("moment", MOMENTS, ids=[moment.__name__ for moment in MOMENTS])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param(one, id=one.__name__, marks=() if one is under_way else pytest.mark.slow)
+        for one in MOMENTS
+    ],
+)
 def test_stopped_process_resumes_job(
     ranks: list[Rank], moment: Callable[[Rank, Link], None], stopped: str
 ) -> None:
     go_on(ranks, moment, stopped)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [True], ids=["own address"], indirect=True)
 @pytest.mark.parametrize("stopped", ["sender", "receiver"])
 def test_stopped_process_with_own_address_resumes_job(ranks: list[Rank], stopped: str) -> None:
@@ -101,6 +108,7 @@ def test_stopped_process_with_own_address_resumes_job(ranks: list[Rank], stopped
     go_on(ranks, under_way, stopped)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [True], ids=["own address"], indirect=True)
 def test_long_stop_with_own_address_resumes_job(ranks: list[Rank]) -> None:
     """The stop is longer than the time after which a dead host is noticed."""
@@ -116,7 +124,11 @@ def test_long_stop_with_own_address_resumes_job(ranks: list[Rank]) -> None:
 
 @pytest.mark.parametrize(
     "ranks,stopped",
-    [(False, "connector"), (False, "acceptor"), (True, "acceptor")],
+    [
+        (False, "connector"),
+        (False, "acceptor"),
+        pytest.param(True, "acceptor", marks=pytest.mark.slow),
+    ],
     ids=["connector", "acceptor", "acceptor with an address of its own"],
     indirect=["ranks"],
 )

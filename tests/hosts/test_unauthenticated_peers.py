@@ -70,6 +70,8 @@ def test_wrong_hello_in_single_bytes_is_closed(scene: Scene) -> None:
     scene.still_serves()
 
 
+@pytest.mark.sanitized
+@pytest.mark.slow
 @pytest.mark.parametrize("scene", [False], ids=["kernel address"], indirect=True)
 def test_incomplete_hello_times_out(scene: Scene) -> None:
     """A peer times out if it sends nothing, too little, only a FIN, or another version."""

@@ -27,6 +27,7 @@ SLACK_S = 1.2  # for a busy machine; a second try would end after another TIMEOU
 ENDLESS = 10_000_000
 
 
+@pytest.mark.slow
 @over("join,side", ("wire", "tx"), ("packet", "both"))
 def test_flows_are_replaced_one_after_another(join: Join, side: str) -> None:
     joint = join(flows=FLOWS)
@@ -88,6 +89,8 @@ def test_link_without_working_path_fails_in_time(join: Join, flows: int) -> None
         assert running.finish(10) == [1, 1]
 
 
+@pytest.mark.sanitized
+@pytest.mark.slow
 @over("join,", ("packet",))
 def test_short_outage_of_all_paths_is_survived(join: Join) -> None:
     """All paths fail for a short time. The job continues, whatever HARP tried meanwhile."""
@@ -147,6 +150,7 @@ def test_replaced_flow_to_slow_receiver_keeps_received_data(join: Join) -> None:
         assert sender.warnings == receiver.warnings == []
 
 
+@pytest.mark.slow
 @over("join,flows", ("wire", 2), ("packet", 16))
 def test_slow_receiver_does_not_replace_flows(join: Join, flows: int) -> None:
     """A live receiver posts nothing for longer than any timeout. Its windows are full, and with

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from jobs import over
 from ranks import wait_until
 
@@ -13,6 +14,7 @@ from tools.hosts.jobs import Joint, all_reduce, job
 ROUNDS = 3
 
 
+@pytest.mark.slow
 @over("join,", ("wire",))
 def test_repeated_replacement_proves_shared_key(join: Callable[..., Joint]) -> None:
     joint = join(flows=1)

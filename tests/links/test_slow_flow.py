@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tools.hosts.jobs import job
 from tools.hosts.ranks import wire_path, wire_site
 
@@ -35,6 +37,7 @@ def rate(folder: Path, capped: bool) -> float:
     return float(record["algbw_gbs"])
 
 
+@pytest.mark.slow
 def test_capped_flow_does_not_slow_other_flows(tmp_path: Path) -> None:
     whole = rate(tmp_path / "whole", capped=False)
     capped = rate(tmp_path / "capped", capped=True)

@@ -42,6 +42,8 @@ def test_connect_called_after_timeout_still_completes(ranks: tuple[Peer, Peer]) 
     assert other.accept(listener=listening["listener"])["comm"]
 
 
+@pytest.mark.sanitized
+@pytest.mark.slow
 def test_connect_never_called_again_resets_peer(ranks: tuple[Peer, Peer]) -> None:
     """The peer, which waits for a message, gets an error. Both ranks can connect again."""
     one, other = ranks

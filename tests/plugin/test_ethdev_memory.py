@@ -109,6 +109,7 @@ def test_vhost_refers_and_virtio_user_copies(start: Start, tmp_path: Path) -> No
     assert other["tx_copied_bytes"] >= payload
 
 
+@pytest.mark.slow
 def test_all_reduce_over_vhost_copies_nothing(tmp_path: Path) -> None:
     """In a job, the rank with vhost copies nothing."""
     sites = [ethdev_site(tmp_path / str(n), tmp_path / "v", n) for n in (1, 2)]
@@ -162,6 +163,8 @@ def register_at_random(sender: Peer, receiver: Peer, comms: tuple[int, int]) -> 
     assert (outcome["done"], outcome["wrong"], outcome["error"]) == (MESSAGES, 0, None)
 
 
+@pytest.mark.sanitized
+@pytest.mark.slow
 @pytest.mark.parametrize("regions", [0, 20])
 def test_random_registrations_leak_nothing(start: Start, tmp_path: Path, regions: int) -> None:
     """4,000 registrations of random sizes and places, twice. None fails, memory beyond the device's

@@ -199,6 +199,7 @@ def test_interrupted_ranks_report_received_messages(number: int) -> None:
         assert re.search(r"\d+ messages had come before that, with 0 wrong", said)
 
 
+@pytest.mark.slow
 def test_paused_rank_delays_other_rank() -> None:
     """The other rank waits for the paused one."""
     words = ["all_reduce", "--kernel", "-b", "64K", "-e", "64K", "-n", "1000", "--verified"]
@@ -220,6 +221,7 @@ def test_injected_wrong_byte_is_detected(op: str) -> None:
     assert "elements arrived wrong" in ended[0][2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api,code", [(4, "ncclSystemError"), (12, "ncclRemoteError")])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_killed_rank_fails_survivor(api: int, code: str, victim: int) -> None:

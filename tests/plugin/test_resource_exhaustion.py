@@ -82,6 +82,8 @@ def a_message(one: Peer, other: Peer) -> None:
         rank.reset()
 
 
+@pytest.mark.sanitized
+@pytest.mark.slow
 def test_init_survives_refused_resources(ranks: tuple[Peer, Peer]) -> None:
     rank, other = ranks
 

@@ -66,6 +66,7 @@ def traces(folder: Path, timeout: float = 0.0) -> list[Path]:
     return list(folder.glob("*.trace"))
 
 
+@pytest.mark.slow
 def test_slow_trace_write_does_not_delay_test_call(start: Start, tmp_path: Path) -> None:
     sender, receiver = start(SLOW_MS)
     assert a_failure(sender, receiver) < BUSY_S

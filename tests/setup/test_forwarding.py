@@ -45,6 +45,7 @@ def spoken(lab: Lab) -> set[str]:
 
 
 # The silent case comes first: a host that has started to send continues for some seconds.
+@pytest.mark.slow
 @pytest.mark.parametrize("ready", [True, False])
 def test_forwarding_host_is_silent_after_setup(ready: bool, lab: Lab, host: Any) -> None:
     lab.hosts[1].write("/proc/sys/net/ipv4/ip_forward", "1")

@@ -16,6 +16,7 @@ import pytest
 
 Host = Any  # conftest's SetUpHost
 
+FULL = bool(os.environ.get("HARP_TEST_FULL"))
 OWN = "10.77.0.102"
 OWN_ARGUMENTS = ("--device", "packet:eth0", "--address", f"{OWN}/24")
 
@@ -206,6 +207,7 @@ def test_key_that_contradicts_file_is_refused(host: Host) -> None:
     host.harp("setup", "undo")
 
 
+@pytest.mark.slow
 def test_one_nic_may_have_several_files(host: Host) -> None:
     """With its own address, a file serves only one process."""
     before = host.state()
@@ -382,8 +384,16 @@ def crash_everywhere(host: Host, words: tuple[str, ...]) -> Iterator[int]:
     raise AssertionError("harp did not succeed within 60 runs")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forwarding")
-@pytest.mark.parametrize("there", ["", "tools", "tools/config"])
+@pytest.mark.parametrize(
+    "there",
+    [
+        "",
+        pytest.param("tools", marks=pytest.mark.skipif(not FULL, reason="between the other two")),
+        "tools/config",
+    ],
+)
 def test_crash_at_any_step_is_undone(there: str, host: Host) -> None:
     """Also if some of the folders existed before."""
     (host.tools.parent / there).mkdir(parents=True, exist_ok=True)

@@ -29,6 +29,7 @@ def failed(document: Dict[str, Any]) -> List[str]:
     return [f"{check['name']}: {check['text']}" for check in document["checks"] if not check["ok"]]
 
 
+@pytest.mark.slow
 def test_every_check_passes(tmp_path: Path) -> None:
     status, document = demo(tmp_path)
     assert (status, failed(document)) == (0, [])
@@ -45,6 +46,7 @@ def test_every_check_passes(tmp_path: Path) -> None:
     assert {one[1] for one in seen} == {"harp-packet", "harp-ethdev", "kernel-tcp"}
 
 
+@pytest.mark.slow
 def test_injected_wrong_byte_fails_checks(tmp_path: Path) -> None:
     status, document = demo(tmp_path, "--inject-wrong")
     assert status == 1

@@ -60,11 +60,13 @@ def ends_as_it_has_to(outcome: Outcome) -> None:
     assert (outcome.error_s is not None) == (ends == ERROR)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in BY_NAME if "packet" in BY_NAME[name].transports])
 def test_every_fault_ends_as_expected(trial: Run, name: str) -> None:
     ends_as_it_has_to(trial(BY_NAME[name]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport,name", [("packet-own", "replaced"), ("wire", "stop-long")])
 def test_faults_over_other_transports_end_as_expected(
     trial: Run, transport: str, name: str
@@ -77,6 +79,7 @@ if not os.environ.get("HARP_TEST_FULL"):
     OVER_ETHDEV = ["kill", "stop-short", "blackhole-one", "device-closed"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OVER_ETHDEV)
 def test_faults_over_ethdev_end_as_expected(trial: Run, name: str) -> None:
     ends_as_it_has_to(trial(BY_NAME[name], "ethdev"))
@@ -119,6 +122,7 @@ WRONGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", WRONGS)
 def test_unexpected_outcome_is_detected(
     trial: Run, case: str, monkeypatch: pytest.MonkeyPatch
@@ -132,6 +136,7 @@ def test_unexpected_outcome_is_detected(
     assert outcome.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["config-removed", "kill"])
 def test_injected_wrong_byte_is_detected(trial: Run, name: str) -> None:
     """A wrong byte is detected with any end of the job."""
@@ -145,11 +150,13 @@ def lasted(*seconds: float) -> Fault:
     return Fault("x", "", WENT_ON, lambda trial: trial.was_short(time.monotonic() - left.pop(0)))
 
 
+@pytest.mark.slow
 def test_missed_trial_is_repeated(trial: Run) -> None:
     outcome = trial(lasted(5, 0))
     assert (outcome.kind, outcome.text, outcome.missed) == (WENT_ON, "", 1)
 
 
+@pytest.mark.slow
 def test_trial_missed_every_time_fails(trial: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fault_trials, "TRIES", 2)
     outcome = trial(lasted(5, 5))
@@ -157,6 +164,7 @@ def test_trial_missed_every_time_fails(trial: Run, monkeypatch: pytest.MonkeyPat
     assert "this machine is too busy" in outcome.text
 
 
+@pytest.mark.slow
 def test_missed_trial_still_reports_wrong_byte(trial: Run) -> None:
     outcome = trial(replace(lasted(5), words=("--step", "64K")), inject_wrong=True)
     assert (outcome.kind, outcome.missed) == (WRONG, 0)
@@ -165,6 +173,7 @@ def test_missed_trial_still_reports_wrong_byte(trial: Run) -> None:
 # -- a blackhole each second
 
 
+@pytest.mark.slow
 def test_series_replaces_every_dead_flow(lab: Lab, tmp_path: Path) -> None:
     seen = run_series(Setting("packet", lab, SEED, TIMEOUT_MS), SERIES_S, tmp_path)
     print(seen)

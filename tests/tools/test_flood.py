@@ -54,6 +54,7 @@ def rows(path: Path, *words: str) -> dict[str, dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_usual_attacks_end_without_fault(tmp_path: Path) -> None:
     found = rows(tmp_path / "rows.json", "--transport", "packet")
     assert list(found) == list(USUAL)
@@ -67,6 +68,7 @@ def test_usual_attacks_end_without_fault(tmp_path: Path) -> None:
     assert all(row["report"]["connections"] > 0 for row in found.values())
 
 
+@pytest.mark.slow
 def test_other_attacks_end_without_fault(tmp_path: Path) -> None:
     """The rank has its own address, so that HARP also answers ARP. HARP_TEST_FULL=1 runs all."""
     others = [name for name in attacks() if name not in USUAL]
@@ -78,6 +80,7 @@ def test_other_attacks_end_without_fault(tmp_path: Path) -> None:
     assert list(found) == others
 
 
+@pytest.mark.slow
 def test_attacks_over_wire_end_without_fault(tmp_path: Path) -> None:
     names = ["tokens", "sitters", "data"]
     words = [word for name in names for word in ("--attack", name)]
@@ -87,6 +90,7 @@ def test_attacks_over_wire_end_without_fault(tmp_path: Path) -> None:
     assert report["answered"] > report["connections"] / 20, "no handshakes"
 
 
+@pytest.mark.slow
 def test_injected_wrong_byte_is_detected() -> None:
     if os.geteuid() != 0:
         pytest.skip("a lab's hosts need root")

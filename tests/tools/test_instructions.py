@@ -39,6 +39,7 @@ def test_segment_program_moves_every_byte(connections: int) -> None:
     assert said.split() == ["3200", "100"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("valgrind"), reason="there is no valgrind")
 @pytest.mark.parametrize("step", [step for step in STEPS if step.most], ids=lambda step: step.name)
 def test_instructions_per_segment_stay_below_limit(step: Step) -> None:

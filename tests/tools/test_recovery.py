@@ -133,6 +133,7 @@ def relayed() -> Lab:
         yield lab
 
 
+@pytest.mark.slow
 def test_recovery_measures_one_point(tmp_path: Path) -> None:
     """The command with little data measures all pairs, losses and costs."""
     path = tmp_path / "recovery.json"
@@ -175,6 +176,7 @@ def test_rate_is_half_of_slower_transfer(
     assert least / 2 - 10 <= measuring.rate_mbps <= least / 2 or measuring.rate_mbps == 1000
 
 
+@pytest.mark.slow
 def test_stalled_run_fails_in_time(
     relayed: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ def test_short_soak_finds_no_growth(tmp_path: Path) -> None:
     assert document["failures"] == []
 
 
+@pytest.mark.slow
 def test_minutes_option_limits_soak(tmp_path: Path) -> None:
     """The messages until the limit count, and both ranks report that they were right."""
     done = soak("--minutes", 0.1, "--json", tmp_path / "out.json")

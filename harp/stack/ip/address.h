@@ -7,10 +7,10 @@
 #include <stdint.h>
 
 struct harp_stack;
-/* Whether an ARP packet (its first byte behind the link header) shows another host that has our
- * address or, while ours is tentative, wants it. */
+/* Returns whether an ARP packet shows that another host uses our address or, while ours is
+ * tentative, probes for it. arp: the first byte after the Ethernet header. */
 bool address_conflicts(const struct harp_stack *stack, const uint8_t *arp);
-/* Such a packet came from mac. */
+/* Records a conflict with the host mac, and defends the address (RFC 5227, 2.4 b). */
 void address_conflict(struct harp_stack *stack, const uint8_t *mac);
 
 #endif

@@ -8,7 +8,7 @@
 struct harp_stack;
 
 extern const uint8_t arp_broadcast[6], arp_nobody[6];
-/* One ARP packet with our hardware address as its sender's. Addresses in network order. */
+/* Sends one ARP packet; its sender hardware address is ours. IP addresses in network order. */
 void arp_send(struct harp_stack *stack, uint16_t operation, const uint8_t *to_mac,
               uint32_t sender_ip, const uint8_t *target_mac, uint32_t target_ip);
 

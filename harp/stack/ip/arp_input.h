@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ARP packets in (RFC 826, 5227). */
+/* ARP input (RFC 826, RFC 5227). */
 #ifndef HARP_STACK_ARP_INPUT_H
 #define HARP_STACK_ARP_INPUT_H
 

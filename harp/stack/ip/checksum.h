@@ -9,8 +9,8 @@
 #include <sys/uio.h>
 
 /*
- * A running one's-complement sum over bytes that come in pieces; odd says
- * that an odd number of bytes went before. Start with {0}.
+ * A running one's-complement sum over several pieces of data. odd: the sum covers an odd number of
+ * bytes so far. Start with {0}.
  */
 struct harp_sum {
   uint64_t value;
@@ -18,17 +18,18 @@ struct harp_sum {
 };
 
 void harp_sum_add(struct harp_sum *sum, const void *data, size_t length);
-/* The same, and copies the bytes on the way; to must not overlap from. */
+/* Adds the bytes at from and also copies them to `to`. The two must not overlap. */
 void harp_sum_copy(struct harp_sum *sum, void *to, const void *from, size_t length);
 
-/* Addresses in network order; length: TCP header and payload, bytes. */
+/* Adds the pseudo-header. Addresses in network order; length: TCP header and payload, bytes. */
 void harp_sum_add_pseudo(struct harp_sum *sum, uint32_t source, uint32_t destination,
                          uint8_t protocol, uint32_t length);
 
-/* The folded sum, not complemented, in the byte order of memory. */
+/* Returns the sum folded to 16 bits, not complemented, in network byte order as stored in memory.
+ */
 uint16_t harp_sum_fold(const struct harp_sum *sum);
 
-/* The checksum of one buffer, ready to store as it is. */
+/* Returns the checksum of one buffer, ready to store with memcpy. */
 uint16_t harp_checksum(const void *data, size_t length);
 
 #endif

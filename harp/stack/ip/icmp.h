@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ICMP in and out. */
+/* ICMP input and output. */
 #ifndef HARP_STACK_ICMP_H
 #define HARP_STACK_ICMP_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* IPv4 in. */
+/* Link and IPv4 input. */
 #ifndef HARP_STACK_IP_INPUT_H
 #define HARP_STACK_IP_INPUT_H
 

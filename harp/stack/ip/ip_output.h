@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* IPv4 out: headers, the next hop. */
+/* IPv4 output: headers and next hop. */
 #ifndef HARP_STACK_IP_OUTPUT_H
 #define HARP_STACK_IP_OUTPUT_H
 
@@ -14,11 +14,12 @@ struct harp_tx_frame;
 uint32_t ip_write_headers(struct harp_stack *stack, uint8_t *out, uint32_t source,
                           uint32_t destination, uint8_t protocol, uint8_t tos,
                           uint32_t payload_length);
-/* Sends a frame that ip_write_headers began; iov[0] must be writable. While
- * the neighbour has not answered, the frame waits or is lost: 0 either way. */
+/* Sends a frame whose headers ip_write_headers wrote. iov[0] must be writable. Without the
+ * neighbour's hardware address the frame is queued or dropped; both return 0. Else returns the
+ * result of link_transmit. */
 int ip_transmit(struct harp_stack *stack, struct harp_neighbour *neighbour,
                 struct harp_tx_frame *frame);
-/* The neighbour to send to; 0: no route. Addresses in network order. */
+/* Returns the next hop to destination; 0: no route. Addresses in network order. */
 uint32_t ip_next_hop(const struct harp_stack *stack, uint32_t destination);
 
 #endif

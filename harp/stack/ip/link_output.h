@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames to the port, counted. */
+/* Passes frames to the port and counts them. */
 #ifndef HARP_STACK_LINK_OUTPUT_H
 #define HARP_STACK_LINK_OUTPUT_H
 
@@ -8,7 +8,8 @@
 #include "harp/stack/flow.h"
 #include "harp/stack/stack_state.h"
 
-/* 0, or the negative errno of struct harp_stack_io's transmit. Inline: every segment comes by. */
+/* 0, or the negative errno of struct harp_stack_io's transmit. Inline, because it runs for every
+ * segment. */
 static inline int link_transmit(struct harp_stack *stack, struct harp_tx_frame *frame)
 {
   int result = stack->io.transmit(stack->io.user, frame);

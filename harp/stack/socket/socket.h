@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A socket's own state, and what the files of the socket calls call of each other.
+ * The state of a socket, and the functions that the socket files share.
  *
  *   socket.c          the table; opening, names and closing
- *   socket_data.c     bytes: send, recv, poll, ioctl
- *   socket_ready.c    which sockets have something new to tell
+ *   socket_data.c     data: send, recv, poll, ioctl
+ *   socket_ready.c    the list of ready sockets
  *   socket_options.c  getsockopt and setsockopt
  *   socket_info.c     TCP_INFO
  */
@@ -25,24 +25,24 @@ struct harp_tcp_info;
 
 struct harp_socket {
   struct harp_stack *stack;
-  struct harp_tcp *tcp; /* NULL: not connected, or over */
+  struct harp_tcp *tcp; /* NULL: not connected, or closed */
   struct harp_listener *listener;
-  int next;              /* free list, or the listener's queue; -1: end */
-  int queue, queue_last; /* a listener's sockets to accept; -1: none */
+  int next;              /* next in the free list or the accept queue; -1: end */
+  int queue, queue_last; /* a listener's accept queue; -1: empty */
   uint32_t queued, backlog;
-  struct harp_packet *unread; /* what a connection that is over has left to be read */
-  bool fin_received;          /* its peer had said all it would */
+  struct harp_packet *unread; /* unread data of a closed connection */
+  bool fin_received;          /* the peer of the closed connection had sent its FIN */
   bool used, connecting, connected, write_shut, read_shut, ended;
   bool nodelay, cork, keepalive;
-  bool waiting;                   /* in a listener's queue: nobody knows its number */
-  bool writable;                  /* as poll has told, or would have */
-  bool starved;                   /* it found no memory to send from */
-  bool listed;                    /* among those that are ready */
-  int ready_previous, ready_next; /* there; -1: none */
+  bool waiting;                   /* in an accept queue: the user does not know its number yet */
+  bool writable;                  /* the last reported state */
+  bool starved;                   /* send found no free packet buffer */
+  bool listed;                    /* in the ready list */
+  int ready_previous, ready_next; /* in the ready list; -1: none */
   struct linger linger;
   uint16_t port;             /* bound, host order; 0: not bound */
   uint32_t address;          /* as bound, network order */
-  struct harp_endpoint peer; /* of a connection, also of one that is over */
+  struct harp_endpoint peer; /* of the connection, also after it has closed */
   int error;                 /* SO_ERROR, positive */
   uint32_t sndbuf, rcvbuf, mss, user_timeout_ms;
   uint8_t rcv_wscale, tos;
@@ -60,7 +60,7 @@ static inline struct harp_socket *socket_get(struct harp_stack *stack, int numbe
   return &stack->sockets[number];
 }
 
-/* The error that waits, negative, told once. */
+/* Returns the pending error, negative, and clears it (SO_ERROR). */
 static inline int socket_take_error(struct harp_socket *s)
 {
   int error = s->error;
@@ -88,7 +88,7 @@ static inline int socket_number(const struct harp_socket *s)
   return (int)(s - s->stack->sockets);
 }
 
-/* Whether there is memory to send from: a quarter of it stays for receiving. */
+/* Whether send may take a packet buffer. One quarter of the buffers is reserved for receiving. */
 static inline bool socket_memory(const struct harp_stack *stack)
 {
   return stack->packets.available > stack->packets.total / 4;
@@ -96,14 +96,15 @@ static inline bool socket_memory(const struct harp_stack *stack)
 
 /* socket_data.c */
 uint32_t socket_readable(const struct harp_socket *s); /* bytes */
-/* Whether send would take something worth waking up for. */
+/* Whether poll reports POLLOUT. An open connection needs a third of its send buffer and a packet
+ * buffer free. */
 bool socket_writable(const struct harp_socket *s);
 
 /* socket_ready.c */
-/* poll may have something new to tell. */
+/* Adds the socket to the ready list, unless it is there or in an accept queue. */
 void socket_ready(struct harp_socket *s);
 void socket_unlist(struct harp_socket *s);
-/* Its room to send may have changed. */
+/* Call after the free send space may have changed. */
 void socket_room_changed(struct harp_socket *s);
 
 /* socket_info.c */

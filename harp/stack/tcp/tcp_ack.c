@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an acknowledgement tells: what has arrived, how fast, and how much room there is. */
+/* Processing of an acknowledgement: delivered data, RTT sample and send window. */
 
-/* Takes out what lies below ack. */
 #include "harp/stack/tcp/tcp_ack.h"
 
 #include "harp/stack/bytes.h"
@@ -18,6 +17,7 @@
 #include "harp/stack/tcp/tcp_sndq.h"
 #include "harp/stack/tcp/tcp_timer.h"
 
+/* Removes the records below ack. */
 static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_result *result)
 {
   while (tcp->flight.first && seq_lt(tcp->flight.first->seq, ack)) {
@@ -36,23 +36,23 @@ static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_resu
     }
   }
   if (result->copies) {
-    result->rtt = 0; /* what lay behind the hole waited for it to be filled */
+    result->rtt = 0; /* data beyond the hole waited until the hole was filled */
   }
 }
 
 static void update_window(struct harp_tcp *tcp, const struct tcp_ack_numbers *in)
 {
   if (seq_lt(in->ack, tcp->snd.una)) {
-    return; /* old news, whatever its number: behind a lost segment the newest may come first */
+    return; /* an old acknowledgement, whatever its sequence number */
   }
-  /* RFC 9293, 3.10.7.4: from the newest segment only. That is also one that acknowledges more,
-   * though another overtook it: the window counts from what is acknowledged, and the old one
-   * would reach beyond what the peer has offered. */
+  /* RFC 9293, 3.10.7.4: take the window from the newest segment only. A segment that advances
+   * SND.UNA counts as new even if a later one overtook it: the window counts from SND.UNA, so the
+   * old value would exceed the peer's offer. */
   if (seq_gt(in->ack, tcp->snd.una) || seq_lt(tcp->snd.wl1, in->seq) ||
       (tcp->snd.wl1 == in->seq && seq_le(tcp->snd.wl2, in->ack))) {
     uint32_t window = in->window << tcp->snd.wscale;
     if (tcp->snd.wnd == 0 && window && tcp->snd.window_limited) {
-      /* Open again: what was only a probe goes out for good. */
+      /* The window is open again: retransmit the probe's data, which the peer may have dropped. */
       tcp->backoff = 0;
       if (tcp->flight.first && !tcp->flight.first->sacked && !tcp->flight.first->lost) {
         tcp_mark_lost(tcp, tcp->flight.first);
@@ -68,7 +68,7 @@ static void update_window(struct harp_tcp *tcp, const struct tcp_ack_numbers *in
     tcp->snd.wl1 = in->seq;
     tcp->snd.wl2 = in->ack;
     if (turned) {
-      tcp_arm_tail_probe(tcp); /* off when it closes, and on again when it opens */
+      tcp_arm_tail_probe(tcp); /* stopped by a closed window, restarted by an open one */
     }
   }
 }
@@ -87,8 +87,9 @@ static void advance_una(struct harp_tcp *tcp, uint32_t ack)
   tcp_arm_rto(tcp);
 }
 
-/* The Eifel detection (RFC 3522, 3.2): what fills the hole was sent before the first
- * retransmission, so that one was needless. Only a copy in a later tick can be told apart. */
+/* The Eifel detection (RFC 3522, 3.2): the segment that fills the hole was sent before the first
+ * retransmission, so that retransmission was spurious. It needs a retransmission in a later
+ * timestamp tick. */
 static bool is_first_copy(const struct harp_tcp *tcp, const struct harp_ack_result *result)
 {
   return tcp->undo.possible && tcp->undo.retransmits && tcp->flight.first->transmits > 1 &&
@@ -141,7 +142,7 @@ static void release_acked(struct harp_tcp *tcp, uint32_t una, uint32_t ack)
 {
   uint32_t bytes = ack - una;
   if (tcp->snd.fin_sent && ack == tcp->snd.nxt) {
-    bytes--; /* the FIN is no byte of the owner's */
+    bytes--; /* the FIN is not payload */
   }
   tcp_sndq_release(tcp, ack);
   tcp->bytes_out += bytes;
@@ -163,7 +164,7 @@ void tcp_ack(struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
   }
   bool advances = seq_gt(in->ack, una);
   if (!advances && tcp->snd.wnd == 0) {
-    /* A living peer that has no room: no reason to give it up. */
+    /* A live peer with a closed window: the user timeout must not expire. */
     tcp->last_progress = tcp->stack->now;
   }
   if (!advances && !sacks) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An acknowledgement: round trips, reclaim, window. */
+/* Processing of an acknowledgement: RTT sample, send queue, send window. */
 #ifndef HARP_STACK_TCP_ACK_H
 #define HARP_STACK_TCP_ACK_H
 
@@ -18,8 +18,8 @@ struct tcp_ack_numbers {
   bool bare; /* neither payload nor FIN */
 };
 
-/* Takes an acknowledgement that is within what was sent. sacks: the segment, if it carries SACK
- * blocks, else NULL. */
+/* Processes an acknowledgement whose number is at most SND.NXT. sacks: the segment, if it carries
+ * SACK blocks, else NULL. */
 void tcp_ack(struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
              const struct harp_segment *sacks);
 

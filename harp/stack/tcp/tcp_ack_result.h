@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one acknowledgement tells. */
+/* The information in one acknowledgement. */
 #ifndef HARP_STACK_TCP_ACK_RESULT_H
 #define HARP_STACK_TCP_ACK_RESULT_H
 
@@ -7,19 +7,19 @@
 #include <stdint.h>
 
 struct harp_ack_result {
-  uint32_t delivered; /* bytes newly acknowledged, cumulatively or selectively */
+  uint32_t delivered; /* bytes newly acknowledged, cumulatively or by SACK */
   uint32_t una_before;
-  uint32_t dsack;     /* bytes reported as received twice, */
-  uint32_t dsack_end; /* and the end of that block */
-  uint64_t rtt;       /* ns, of the newest record that was sent only once (Karn); 0: none */
-  bool was_limited;   /* the congestion window was in full use */
-  uint64_t late;      /* ns that something came after what was sent behind it; 0: nothing did */
-  bool copies;        /* some of it had been sent again: the rest may have come long ago */
-  bool original;      /* what was given up as lost arrived, sent only once */
-  bool first_copy;    /* by its timestamp: what was sent again arrived as it was sent first */
-  bool timed;         /* there is an echo: it advances, with a timestamp */
-  uint32_t echo;      /* of the segment that filled the hole at its head */
-  bool duplicate;     /* a duplicate acknowledgement, without SACK */
+  uint32_t dsack;     /* length of the DSACK block, bytes; 0: none */
+  uint32_t dsack_end; /* end of the DSACK block */
+  uint64_t rtt;     /* RTT sample, ns, of the last record that was sent only once (Karn); 0: none */
+  bool was_limited; /* cwnd was the limit before this acknowledgement */
+  uint64_t late;    /* ns: largest lateness of reordered data; 0: no reordering */
+  bool copies;      /* it covers retransmitted data; the other data may have arrived long ago */
+  bool original;    /* data marked lost arrived, without a retransmission */
+  bool first_copy;  /* Eifel: the original arrived, not its retransmission */
+  bool timed;       /* it advances SND.UNA and carries a timestamp */
+  uint32_t echo;    /* TSecr: the timestamp of the segment that filled the hole at SND.UNA */
+  bool duplicate;   /* a duplicate acknowledgement, without SACK */
 };
 
 #endif

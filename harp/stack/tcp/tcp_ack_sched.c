@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When to acknowledge: RFC 5681, 4.2; RFC 1122, 4.2.3.2. Nothing is sent here. The state says what
- * the next flush owes the peer; every segment that carries an acknowledgement settles it.
+ * The time of acknowledgements (RFC 5681, 4.2; RFC 1122, 4.2.3.2). This file sends nothing. It
+ * sets the state that the next flush reads; every segment that carries an acknowledgement clears
+ * it.
  */
 #include "harp/stack/tcp/tcp_ack_sched.h"
 
@@ -12,8 +13,8 @@
 #include "harp/stack/tcp/tcp_timer.h"
 
 enum {
-  QUICK_ACKS = 16, /* as many as Linux grants a sender that has lost something */
-  /* Payload that every path can take (RFC 9293, 3.7.1), timestamps subtracted. */
+  QUICK_ACKS = 16, /* Linux's number of quick ACKs after a loss */
+  /* Full-sized payload on any path (RFC 9293, 3.7.1), minus the timestamp option. */
   LEAST_PUSHED = TCP_DEFAULT_MSS - TCP_TIMESTAMP_OPTION,
 };
 
@@ -27,13 +28,14 @@ void tcp_ack_at_once(struct harp_tcp *tcp)
 
 bool tcp_ack_waits_for_nothing(const struct harp_tcp *tcp)
 {
-  bool with_data = tcp->snd.nxt != tcp->snd.end + tcp->snd.fin_sent; /* at the end of this burst */
+  /* Data goes out at the end of this burst. */
+  bool with_data = tcp->snd.nxt != tcp->snd.end + tcp->snd.fin_sent;
   return tcp->ack.state != ACK_IDLE && !tcp->harp_peer && !with_data;
 }
 
-/* The estimate follows the largest segments, and smaller ones once two in a row are of a size: the
- * path has become narrower. A pushed one may be all that somebody has written, unless it is as
- * large as any path can take (as in Linux, tcp_measure_rcv_mss). */
+/* Estimates the peer's segment size, as Linux's tcp_measure_rcv_mss. The estimate follows larger
+ * segments at once. It follows smaller ones if two in a row have the same size: the path MTU has
+ * shrunk. A small segment with PSH is ignored, because it may be one short write. */
 static void measure_segments(struct harp_tcp *tcp, uint32_t size, bool pushed)
 {
   uint32_t last = tcp->ack.last_smaller;
@@ -45,8 +47,8 @@ static void measure_segments(struct harp_tcp *tcp, uint32_t size, bool pushed)
   }
 }
 
-/* HARP hosts acknowledge every burst. A lone short message is answered first, and acknowledged by
- * the next poll: its answer is what the peer waits for. */
+/* HARP hosts acknowledge every burst. The ACK of a single short message is deferred by one flush,
+ * because the application's answer can carry it. */
 static void schedule_for_harp_peer(struct harp_tcp *tcp, uint32_t length, bool at_once)
 {
   bool lone = tcp->ack.state == ACK_IDLE && !at_once && length < tcp->snd.mss;
@@ -65,11 +67,12 @@ void tcp_ack_schedule(struct harp_tcp *tcp, uint32_t length, uint32_t segment_si
     schedule_for_harp_peer(tcp, length, at_once);
     return;
   }
-  /* A sender that has just lost something has a small window, and nothing else to wait for. */
+  /* A sender that has just lost data has a small cwnd and needs quick ACKs. */
   if (at_once) {
     tcp->ack.quick = QUICK_ACKS;
   }
-  bool second = tcp->rcv.nxt - tcp->ack.last_sent > tcp->ack.rcv_mss; /* more than a full one */
+  /* More than one full-sized segment is unacknowledged. */
+  bool second = tcp->rcv.nxt - tcp->ack.last_sent > tcp->ack.rcv_mss;
   if (tcp->ack.quick || config->delayed_ack_us == 0 || second) {
     tcp->ack.quick -= tcp->ack.quick > 0;
     tcp->ack.state = ACK_DUE;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening, listening and closing; the table of connections. */
+/* Opening and closing of connections; the connection table. */
 #include "harp/stack/tcp/tcp_conn.h"
 
 #include "harp/stack.h"
@@ -25,7 +25,7 @@
 enum {
   FIRST_PORT = 49152, /* RFC 6335 */
   LAST_PORT = 65535,
-  OWN_SHARE = 8, /* and so many are only for those that are opened from here */
+  OWN_SHARE = 8, /* one of this many connections is reserved for active opens */
 };
 
 static const struct harp_flow_ops nobody;
@@ -61,7 +61,7 @@ uint16_t tcp_choose_port(struct harp_stack *stack, struct harp_endpoint peer)
   return 0;
 }
 
-/* RFC 6528: a clock of about 4 us plus a keyed hash of the four-tuple. */
+/* ISN (RFC 6528): a clock with ticks of about 4 us, plus a keyed hash of the four-tuple. */
 static uint32_t initial_sequence(const struct harp_tcp *tcp)
 {
   uint64_t addresses = (uint64_t)tcp->local_address << 32 | tcp->remote_address;
@@ -70,15 +70,15 @@ static uint32_t initial_sequence(const struct harp_tcp *tcp)
          (uint32_t)harp_siphash(tcp->stack->config.seed, addresses, ports);
 }
 
-/* RFC 7323, 5.4 and 7.1: hides the uptime. One for the four numbers, not for each connection:
- * the next one on them must go on where the last has stopped (RFC 6191). */
+/* RFC 7323, 5.4 and 7.1: the offset hides the uptime. It depends on the four-tuple only, so the
+ * timestamps of the next connection continue those of the last (RFC 6191). */
 static uint32_t timestamp_offset(const struct harp_tcp *tcp)
 {
   uint64_t local = (uint64_t)tcp->local_address << 32 | 2;
   return (uint32_t)harp_siphash(tcp->stack->config.seed, tcp->key, local);
 }
 
-/* --- Handshakes under way --- */
+/* --- Half-open connections --- */
 
 void tcp_join_half_open(struct harp_listener *listener, struct harp_tcp *tcp)
 {
@@ -105,9 +105,8 @@ bool tcp_listener_full(struct harp_listener *listener)
   return full;
 }
 
-/* Of handshakes under way, the oldest is the likeliest to be a flood's (RFC 4987, 3.4). false:
- * there is none, or it is not so old (least: ns; 0: whichever it is), or its peer has answered and
- * waits for a place in the accept queue: that one is real. */
+/* The oldest half-open connection is the most likely to belong to a SYN flood (RFC 4987, 3.4). One
+ * whose handshake is complete is real and waits for the accept queue. */
 bool tcp_drop_half_open(struct harp_stack *stack, struct harp_tcp *oldest, uint64_t least)
 {
   if (!oldest || stack->now - oldest->syn_sent < least) {
@@ -117,7 +116,7 @@ bool tcp_drop_half_open(struct harp_stack *stack, struct harp_tcp *oldest, uint6
     return false;
   }
   COUNT(stack, tcp_half_open_dropped);
-  tcp_cookie_expect(oldest->listener); /* its peer may answer yet, and is not to be reset */
+  tcp_cookie_expect(oldest->listener); /* its peer may still answer and must get no RST */
   tcp_finish(oldest, -ETIMEDOUT);
   return true;
 }
@@ -127,8 +126,8 @@ struct harp_tcp *tcp_oldest_of(struct harp_list *turns)
   return list_empty(turns) ? NULL : HARP_CONTAINER(turns->next, struct harp_tcp, turn);
 }
 
-/* Sees to it that more than so many places are free: ownerless connections in TIME-WAIT make
- * room, and handshakes that have lasted so long, ns. */
+/* Frees connections until more than `keep` are available: those in TIME-WAIT without an owner, then
+ * half-open ones at least `least` ns old. false: there are not enough. */
 static bool free_places(struct harp_stack *stack, uint32_t keep, uint64_t least)
 {
   while (stack->connections.available <= keep) {
@@ -262,9 +261,9 @@ void tcp_become_established(struct harp_tcp *tcp)
 {
   tcp_set_state(tcp, TCP_ESTABLISHED);
   tcp_timer_set(tcp, TIMER_RTO, TIMER_OFF);
-  tcp_timer_set(tcp, TIMER_USER, TIMER_OFF); /* it was the SYN's */
+  tcp_timer_set(tcp, TIMER_USER, TIMER_OFF); /* the timer covered the SYN only */
   tcp->snd.edge = tcp->snd.una + tcp->snd.wnd;
-  /* RFC 5681, 3.1: after a lost SYN start with one segment. */
+  /* RFC 5681, 3.1: after a lost SYN or SYN-ACK, cwnd is one segment. */
   uint32_t segments = tcp->syn_transmits > 1 ? 1 : tcp->stack->config.initial_window;
   tcp->cwnd = segments * tcp->snd.mss;
   tcp->last_receive = tcp->last_progress = tcp->stack->now;
@@ -273,7 +272,7 @@ void tcp_become_established(struct harp_tcp *tcp)
   struct harp_listener *listener = tcp->listener;
   if (!listener) {
     if (tcp->snd.fin_queued) {
-      tcp_set_state(tcp, TCP_FIN_WAIT1); /* its owner has closed it meanwhile */
+      tcp_set_state(tcp, TCP_FIN_WAIT1); /* the owner has closed it during the handshake */
     } else if (tcp->ops->established) {
       tcp->ops->established(tcp->user, tcp);
     }
@@ -324,13 +323,13 @@ void tcp_finish(struct harp_tcp *tcp, int error)
   }
   tcp_timers_remove(tcp);
   tcp_sndq_clear(tcp);
-  tcp_mark_dirty(tcp); /* flush returns it to the pool, when nobody looks at it */
+  tcp_mark_dirty(tcp); /* the flush returns it to the pool, when no caller uses it */
   if (!tcp->detached && tcp->ops->closed) {
     tcp->ending = true;
     tcp->ops->closed(tcp->user, tcp, error);
     tcp->ending = false;
   }
-  tcp_rcvq_clear(tcp); /* what was acknowledged and not read, the owner may have taken */
+  tcp_rcvq_clear(tcp); /* closed() may have taken the unread data */
 }
 
 void tcp_owner_done(struct harp_tcp *tcp)
@@ -376,7 +375,8 @@ void tcp_time_wait(struct harp_tcp *tcp)
 
 void tcp_neighbour_failed(struct harp_neighbour *neighbour)
 {
-  /* Their owners may end others meanwhile: what is still to be looked at stands in a list. */
+  /* closed() may end other connections of this list. So the connections still to visit are in a
+   * list of their own. */
   struct harp_list left, *link;
   list_init(&left);
   while ((link = list_first(&neighbour->users))) {
@@ -386,7 +386,7 @@ void tcp_neighbour_failed(struct harp_neighbour *neighbour)
     struct harp_tcp *tcp = HARP_CONTAINER(link, struct harp_tcp, neighbour_link);
     list_move(&neighbour->users, link);
     if (tcp->state == TCP_SYN_SENT) {
-      tcp_finish(tcp, -EHOSTUNREACH); /* the last user's end may free the neighbour */
+      tcp_finish(tcp, -EHOSTUNREACH); /* the last user may free the neighbour */
     }
   }
 }

@@ -15,12 +15,13 @@ struct harp_neighbour;
 struct harp_segment;
 struct harp_stack;
 struct harp_tcp;
-/* ports: the remote one in the upper half, as they lie in a received header. */
+/* ports: the remote port in the upper half, the order of a received header. */
 static inline uint64_t tcp_key(uint32_t remote_address, uint32_t ports)
 {
   return (uint64_t)remote_address << 32 | ports;
 }
-/* Multiply-shift under a secret odd multiplier: universal, so nobody can aim at a bucket. */
+/* Multiply-shift hashing with a secret odd multiplier. It is universal, so an attacker cannot
+ * choose addresses and ports that fall into one bucket. */
 static inline struct harp_tcp **tcp_bucket(const struct harp_stack *stack, uint64_t key)
 {
   return &stack->buckets[key * stack->bucket_multiplier >> stack->bucket_shift];
@@ -38,50 +39,56 @@ static inline struct harp_tcp *tcp_find(const struct harp_stack *stack, uint64_t
 struct harp_tcp *tcp_lookup(struct harp_stack *stack, uint32_t remote_address, uint16_t remote_port,
                             uint16_t local_port);
 struct harp_listener *tcp_listener(struct harp_stack *stack, uint16_t port);
-/* Whether its owner takes no more connections for now: a peer's SYN or the last segment of its
- * handshake is dropped then, and counted, as Linux does. The peer tries again. */
+/* Whether the listener's owner takes no more connections now; counts it. The caller then drops the
+ * SYN or the last ACK of the handshake, as Linux does. The peer retransmits it. */
 bool tcp_listener_full(struct harp_listener *listener);
-/* A connection as it is before anything was sent, not in the table; false: no route. */
+/* Initialises a connection without adding it to the table; false: no route. */
 bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_endpoint peer,
                     uint16_t local_port);
 void tcp_set_iss(struct harp_tcp *tcp, uint32_t iss);
-/* The listener's settings, and what the peer's SYN says. */
+/* Takes the listener's settings and the values of the peer's SYN. */
 void tcp_take_syn(struct harp_tcp *tcp, const struct harp_listener *listener,
                   const struct harp_segment *syn);
 enum tcp_opening {
-  OPENING_SYN,    /* may be a flood's: only a handshake that has had its time makes room for it */
-  OPENING_COOKIE, /* the peer is there, so any handshake does */
-  OPENING_OWN,    /* from here: the same, and an eighth of the places is kept for these */
+  OPENING_SYN, /* may be part of a SYN flood: it can replace only a half-open connection older than
+                  HALF_OPEN_LEAST_NS */
+  OPENING_COOKIE, /* the cookie proves the peer: it can replace any half-open connection */
+  OPENING_OWN,    /* an active open: the same, and one eighth of the places is reserved for these */
 };
-/* In the table, in state CLOSE, owned by nobody; NULL: no memory or no route. */
+/* Creates a connection in state CLOSED without an owner and adds it to the table. NULL: no memory
+ * or no route. */
 struct harp_tcp *tcp_create(struct harp_stack *stack, struct harp_endpoint peer,
                             uint16_t local_port, enum tcp_opening opening);
 void tcp_set_state(struct harp_tcp *tcp, uint8_t state);
 void tcp_become_established(struct harp_tcp *tcp);
-/* What the peer offered in its SYN. */
+/* Takes the options of the peer's SYN. */
 void tcp_take_syn_options(struct harp_tcp *tcp, const struct harp_segment *segment);
 void tcp_set_mss(struct harp_tcp *tcp);
 /* Enters TIME-WAIT. */
 void tcp_time_wait(struct harp_tcp *tcp);
-/* In TIME-WAIT the owner has everything: it is told closed(0), and the block waits alone. */
+/* The owner has read everything in TIME-WAIT: calls closed(0). The block stays until the timer
+ * expires. */
 void tcp_owner_done(struct harp_tcp *tcp);
-/* The wait begins again. */
+/* Restarts the TIME-WAIT timer. */
 void tcp_time_wait_again(struct harp_tcp *tcp);
-/* Its owner lets go: it finishes alone. */
+/* The owner has closed the connection. The stack finishes it alone. */
 void tcp_detach(struct harp_tcp *tcp);
-/* Reports closed(error) once, unless the owner has let go, and frees. */
+/* Calls closed(error), unless the connection is detached, and frees the connection at the next
+ * flush. */
 void tcp_finish(struct harp_tcp *tcp, int error);
-/* Nobody answers for this neighbour: attempts to open through it end, and it may be gone then. */
+/* The neighbour has not answered. Ends every connection in SYN-SENT through it with -EHOSTUNREACH.
+ * The neighbour may be freed on return. */
 void tcp_neighbour_failed(struct harp_neighbour *neighbour);
-/* A free local port for this peer (RFC 6056, 3.3.3); 0: none. */
+/* Returns a free local port for this peer (RFC 6056, 3.3.3); 0: none. */
 uint16_t tcp_choose_port(struct harp_stack *stack, struct harp_endpoint peer);
 
-/* Handshakes under way, of peers. Whoever joins leaves by tcp_become_established or tcp_finish. */
+/* Half-open connections of listeners. tcp_become_established and tcp_finish remove them again. */
 void tcp_join_half_open(struct harp_listener *listener, struct harp_tcp *tcp);
-/* Ends the oldest handshake of a list to make room. least: ns that it has lasted; 0: any. false:
- * there is none (NULL), it is younger, or its peer has answered and waits for the accept queue. */
+/* Drops the oldest half-open connection of a list to make room. least: its minimum age, ns; 0: any.
+ * false: there is none (NULL), it is younger, or (only with least) its handshake is complete and it
+ * waits for the accept queue. */
 bool tcp_drop_half_open(struct harp_stack *stack, struct harp_tcp *oldest, uint64_t least);
-/* The first of a list by tcp->turn; NULL: it is empty. */
+/* Returns the first connection of a list linked by tcp->turn; NULL: the list is empty. */
 struct harp_tcp *tcp_oldest_of(struct harp_list *turns);
 
 #endif

@@ -17,8 +17,8 @@
 #include "harp/stack/tcp/tcp_transmit.h"
 
 enum {
-  RESETS_PER_SECOND = 1000, /* to unauthenticated peers */
-  LEAST_WINDOW_UNITS = 16,  /* that a receive buffer should hold (RFC 7323, 2.3 leaves it to us) */
+  RESETS_PER_SECOND = 1000, /* RSTs to unauthenticated peers */
+  LEAST_WINDOW_UNITS = 16,  /* least size of a receive buffer in units of the window scale */
 };
 
 static int send_plain(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, bool with_sack)
@@ -30,14 +30,15 @@ static int send_plain(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, bool wi
 
 void tcp_send_ack(struct harp_tcp *tcp)
 {
-  /* Beyond the peer's window it accepts nothing and answers (RFC 9293, 3.10.7.4): behind a
-   * probe of a closed window, snd_nxt would start an endless exchange of such answers. So would
-   * a number below what it has received: a window that was rounded down since is no measure. */
+  /* A peer answers a segment outside its window (RFC 9293, 3.10.7.4). After a zero-window probe
+   * SND.NXT is outside, so an ACK with it would start an endless exchange of ACKs. A number below
+   * the peer's RCV.NXT would do the same. So the limit is the highest right edge, not SND.UNA +
+   * SND.WND: the peer may have rounded its window down since. */
   uint32_t seq = seq_min(tcp->snd.nxt, tcp->snd.edge + tcp->snd.fin_sent);
   if (send_plain(tcp, seq, FLAG_ACK, true) == 0) {
     COUNT(tcp->stack, tcp_acks_out);
   } else {
-    tcp_mark_dirty(tcp); /* the port was full: after the next burst */
+    tcp_mark_dirty(tcp); /* the port was full: send it at a later flush */
   }
 }
 
@@ -52,7 +53,8 @@ void tcp_commit_offer(struct harp_tcp *tcp)
 {
   uint32_t mss = tcp->stack->config.mtu - IP_HEADER - TCP_HEADER;
   tcp->advertised_mss = (uint16_t)(tcp->user_mss ? HARP_MIN(mss, tcp->user_mss) : mss);
-  /* The window's unit must be small beside the buffer, or little room can't be told. */
+  /* The window's unit must be small compared with the buffer, or the field cannot express small
+   * windows. */
   while (tcp->rcv.wscale > 0 && tcp->rcv.buf >> tcp->rcv.wscale < LEAST_WINDOW_UNITS) {
     tcp->rcv.wscale--;
   }

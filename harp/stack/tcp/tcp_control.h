@@ -10,23 +10,23 @@ struct harp_stack;
 struct harp_tcp;
 
 void tcp_send_ack(struct harp_tcp *tcp);
-/* The same, only where tcp_ack_waits_for_nothing. */
+/* Sends an ACK, but only if tcp_ack_waits_for_nothing. */
 void tcp_send_ack_within_burst(struct harp_tcp *tcp);
-/* SYN or SYN-ACK, and its timer. */
+/* Sends a SYN or SYN-ACK and starts its timer. */
 void tcp_send_syn(struct harp_tcp *tcp);
-/* Without the timer. */
+/* Sends a SYN or SYN-ACK without a timer. */
 void tcp_send_syn_once(struct harp_tcp *tcp);
-/* Settles what the SYN offers: the MSS, and a scale so small that rcvbuf can be told in its
- * units. */
+/* Fixes the MSS and window scale that the SYN offers. A small receive buffer reduces the scale, so
+ * that the window field can express it. */
 void tcp_commit_offer(struct harp_tcp *tcp);
 void tcp_send_reset(struct harp_tcp *tcp);
-/* One segment outside of the window rules: seq one below snd_una, no payload. false: the port
- * is full, nobody was asked. */
+/* Sends a keepalive probe: SEG.SEQ = SND.UNA - 1, no payload (RFC 1122, 4.2.3.6). false: the port
+ * is full and no probe was sent. */
 bool tcp_send_probe(struct harp_tcp *tcp);
-/* Whether an unauthenticated peer may be sent a reset now. It is a service to whoever is mistaken;
- * a flood must not be answered by one of resets. */
+/* Whether the rate limit allows a RST to an unauthenticated peer now. The limit prevents a flood of
+ * RSTs in answer to a flood of segments. */
 bool tcp_may_reset(struct harp_stack *stack);
-/* The answer to a segment for which there is no connection (RFC 9293, 3.10.7.1). */
+/* Answers a segment for which there is no connection (RFC 9293, 3.10.7.1). */
 void tcp_reply_reset(struct harp_stack *stack, const struct harp_segment *segment);
 
 #endif

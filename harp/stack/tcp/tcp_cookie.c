@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SYN cookies (RFC 4987, 3.6): a handshake for which there is no room is
- * answered all the same, and forgotten. What must be known of it later stands
- * in the SYN-ACK's own numbers, which only the peer's acknowledgement brings
- * back: in the sequence number a keyed hash and a step of the MSS, in the low
- * bits of the timestamp the other options. Without timestamps those are lost.
+ * SYN cookies (RFC 4987, 3.6). Without room for a half-open connection, the stack answers a SYN
+ * but keeps no state. It encodes the state in the SYN-ACK, and the peer's ACK brings it back. The
+ * sequence number holds a keyed hash and an index of the MSS. The low bits of the timestamp hold
+ * the other options. Without timestamps these options are lost.
  */
 #include "harp/stack/tcp/tcp_cookie.h"
 
@@ -24,15 +23,15 @@
 #include "harp/stack/tcp/tcp_segment.h"
 
 enum {
-  COOKIES_PER_SECOND = 10000, /* so that a flood's answers cost little beside its reading */
-  SIZE_BITS = 3,              /* of the sequence number: index into sizes */
-  SCALE_BITS = 4,             /* of the timestamp: the peer's window scale */
-  NO_SCALE = 15,              /* it offered none (RFC 7323, 2.3: 14 is the largest) */
+  COOKIES_PER_SECOND = 10000, /* answers to a flood must cost little compared with its reception */
+  SIZE_BITS = 3,              /* bits of the sequence number: index into sizes */
+  SCALE_BITS = 4,             /* bits of the timestamp: the peer's window scale */
+  NO_SCALE = 15,              /* the peer offered none (RFC 7323, 2.3: 14 is the largest) */
   SACK_BIT = 1 << SCALE_BITS,
   OPTION_MASK = 2 * SACK_BIT - 1,
 };
 
-/* The key is one of its own: a cookie tells nothing about other hashes under the seed. */
+/* A separate key: a cookie reveals nothing about other hashes with the seed. */
 #define COOKIE_KEY 0x53594e20636f6f6bull
 
 static const uint16_t sizes[1 << SIZE_BITS] = {
@@ -47,7 +46,7 @@ static uint32_t size_index(uint32_t mss)
   return index;
 }
 
-/* The index needs no hash: the MSS is what the peer says it is. */
+/* The hash does not cover the index: the peer may choose its MSS anyway. */
 static uint32_t cookie(const struct harp_segment *in, const struct harp_stack *stack, uint32_t irs,
                        uint64_t period, uint32_t index)
 {
@@ -58,7 +57,8 @@ static uint32_t cookie(const struct harp_segment *in, const struct harp_stack *s
   return (uint32_t)hash << SIZE_BITS | index;
 }
 
-/* The clock's latest value that ends in the options: later segments carry a later one. */
+/* The latest clock value, not after now, whose low bits are the options. Later segments carry later
+ * timestamps. */
 static uint32_t stamp(const struct harp_tcp *tcp)
 {
   uint32_t clock = tcp_timestamp(tcp);
@@ -78,7 +78,7 @@ void tcp_cookie_send(struct harp_listener *listener, const struct harp_segment *
     COUNT(stack, tcp_listen_drops);
     return;
   }
-  struct harp_segment kept = *syn; /* what will be known of it */
+  struct harp_segment kept = *syn; /* the options that the cookie preserves */
   if (!stack->config.timestamps || !syn->has_timestamp) {
     kept.sack_permitted = false;
     kept.window_scale = -1;
@@ -88,13 +88,14 @@ void tcp_cookie_send(struct harp_listener *listener, const struct harp_segment *
   tcp_set_iss(&tcp, cookie(syn, stack, syn->seq, period, size_index(tcp.snd.peer_mss)));
   tcp.ts.offset += stamp(&tcp) - tcp_timestamp(&tcp);
   tcp.state = TCP_SYN_RECV;
-  tcp.neighbour = neighbour_route(stack, tcp.next_hop); /* not kept: it ends with this answer */
+  /* The entry is not attached: only this answer uses it. */
+  tcp.neighbour = neighbour_route(stack, tcp.next_hop);
   COUNT(stack, tcp_cookies_out);
   tcp_send_syn_once(&tcp);
   tcp_cookie_expect(listener);
 }
 
-/* Whether a cookie of this listener may still hold. */
+/* Whether a cookie of this listener may still be valid. */
 static bool cookies_out(const struct harp_listener *listener)
 {
   return listener->cookies &&
@@ -123,7 +124,8 @@ enum tcp_cookie tcp_cookie_take(struct harp_listener *listener, const struct har
     return COOKIE_REFUSED;
   }
   if (!*tcp && tcp_listener_full(listener)) {
-    return COOKIE_REFUSED; /* before anybody makes room: its next one brings the cookie once more */
+    return COOKIE_REFUSED; /* checked before another connection is dropped for this one; the peer's
+                              next segment carries the cookie again */
   }
   struct harp_endpoint peer = {segment->source, segment->source_port};
   struct harp_tcp *made = *tcp ? *tcp : tcp_create(stack, peer, listener->port, OPENING_COOKIE);
@@ -132,16 +134,17 @@ enum tcp_cookie tcp_cookie_take(struct harp_listener *listener, const struct har
     return COOKIE_REFUSED;
   }
   uint32_t scale = segment->echo & (SACK_BIT - 1);
-  struct harp_segment syn = *segment; /* as it must have been */
+  struct harp_segment syn = *segment; /* the SYN, reconstructed */
   syn.seq = segment->seq - 1;
   syn.mss = sizes[index];
   syn.sack_permitted = segment->has_timestamp && (segment->echo & SACK_BIT);
   syn.window_scale = segment->has_timestamp && scale != NO_SCALE ? (int8_t)scale : -1;
-  made->syn_transmits = 0; /* nobody knows when the cookie was sent: it times nothing */
+  made->syn_transmits = 0; /* the cookie's send time is unknown: no RTT sample */
   tcp_take_syn(made, listener, &syn);
   tcp_commit_offer(made);
   tcp_set_iss(made, number);
-  made->rcv.right = made->rcv.nxt + HARP_MIN(made->rcv.buf, 65535u); /* as the SYN-ACK said */
+  /* The SYN-ACK offered this window. */
+  made->rcv.right = made->rcv.nxt + HARP_MIN(made->rcv.buf, 65535u);
   COUNT(stack, tcp_cookies_in);
   *tcp = made;
   return COOKIE_TAKEN;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SYN cookies: handshakes without memory (RFC 4987). */
+/* SYN cookies: handshakes without state (RFC 4987). */
 #ifndef HARP_STACK_TCP_COOKIE_H
 #define HARP_STACK_TCP_COOKIE_H
 
@@ -7,15 +7,15 @@ struct harp_listener;
 struct harp_segment;
 struct harp_tcp;
 enum tcp_cookie {
-  COOKIE_NONE,    /* no cookie of the listener's is out */
-  COOKIE_REFUSED, /* some are, but this is none that holds: it may be a later segment of one that
-                   * was given a cookie, so it gets no reset */
+  COOKIE_NONE,    /* the listener has no valid cookie outstanding */
+  COOKIE_REFUSED, /* the listener has, but this acknowledgement holds none: it may be a later
+                     segment of a peer that got a cookie, so it gets no RST */
   COOKIE_TAKEN,
 };
-/* Answers a SYN by a cookie, at most so many a second. */
+/* Answers a SYN with a cookie. Rate limited. */
 void tcp_cookie_send(struct harp_listener *listener, const struct harp_segment *syn);
-/* Gives a connection what the cookie says that an acknowledgement brings. *tcp: the handshake
- * under way between the same ports; NULL: a connection is made, in state CLOSE. */
+/* Checks the cookie that an acknowledgement carries and sets up *tcp from it. *tcp: the half-open
+ * connection of the same four-tuple; NULL: creates one in state CLOSED. */
 enum tcp_cookie tcp_cookie_take(struct harp_listener *listener, const struct harp_segment *segment,
                                 struct harp_tcp **tcp);
 

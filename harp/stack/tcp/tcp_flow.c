@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Flows: the stack's interface upwards (flow.h). */
+/* Flows: the stack's interface to upper layers (flow.h). */
 #include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
 #include "harp/stack/headers.h"
@@ -45,7 +45,7 @@ int harp_flow_connect(struct harp_stack *stack, uint16_t local_port, struct harp
   COUNT(stack, tcp_active_opens);
   tcp_set_state(tcp, TCP_SYN_SENT);
   *out = tcp;
-  tcp_mark_dirty(tcp); /* the SYN goes out at flush, with the options set until then */
+  tcp_mark_dirty(tcp); /* the flush sends the SYN, with the options set until then */
   return 0;
 }
 
@@ -119,7 +119,7 @@ uint32_t harp_flow_room(const struct harp_tcp *tcp)
 
 void harp_flow_ready(struct harp_tcp *tcp) { tcp_mark_dirty(tcp); }
 
-/* The owner has just taken the last byte before the peer's FIN: only now is the FIN its turn. */
+/* The owner has taken the last byte before the peer's FIN: report the FIN now. */
 static void signal_fin(struct harp_tcp *tcp)
 {
   if (tcp->ops->readable) {
@@ -137,10 +137,10 @@ void harp_flow_resume(struct harp_tcp *tcp)
   tcp_rcvq_deliver(tcp);
   if (waited && tcp->rcv.queued == 0 && tcp->rcv.fin_received && tcp->state != TCP_CLOSE) {
     signal_fin(tcp);
-    return; /* nothing comes any more that a window were for */
+    return; /* no more data will arrive, so no window update is needed */
   }
   if (tcp->rcv.mem_pressure && !tcp->rcv.queue) {
-    /* Its owner takes what comes from now on; the peer believes in a closed window. */
+    /* The owner takes data again, but the peer has seen a closed window: update it. */
     tcp->rcv.mem_pressure = false;
     tcp_ack_at_once(tcp);
   }
@@ -217,7 +217,7 @@ void harp_flow_probe(struct harp_tcp *tcp)
   }
 }
 
-/* The peer itself is the next hop, and something was sent to it. */
+/* Whether the peer is the next hop itself, and a segment was sent to it. */
 static bool has_neighbour(const struct harp_tcp *tcp)
 {
   return tcp->stack->link_header && tcp->neighbour && tcp->next_hop == tcp->remote_address;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Segment arrives: RFC 9293, 3.10.7, its steps in their order. */
+/* SEGMENT ARRIVES (RFC 9293, 3.10.7), with its steps in the RFC's order. */
 
-/* RFC 5961, 7: at most so many challenge ACKs per second, counted per
- * connection, since a global count is a side channel (CVE-2016-5696). */
 #include "harp/stack/tcp/tcp_input.h"
 
 #include "harp/stack/bytes.h"
@@ -25,6 +23,8 @@
 #include "harp/stack/tcp/tcp_timer.h"
 #include "harp/stack/tcp/tcp_times.h"
 
+/* RFC 5961, 7: limit of challenge ACKs. It is per connection, because a global limit is a side
+ * channel (CVE-2016-5696). */
 enum { CHALLENGES_PER_SECOND = 10 };
 
 static bool may_answer(struct harp_tcp *tcp, struct harp_limit *limit)
@@ -79,7 +79,8 @@ static void syn_sent_input(struct harp_tcp *tcp, const struct harp_segment *segm
   tcp->snd.wl2 = segment->ack;
   if (!has_ack) { /* simultaneous open */
     tcp_set_state(tcp, TCP_SYN_RECV);
-    tcp->syn_transmits -= tcp->syn_transmits == 1; /* this one repeats none that was lost */
+    /* The SYN-ACK is no retransmission. */
+    tcp->syn_transmits -= tcp->syn_transmits == 1;
     tcp_send_syn(tcp);
     return;
   }
@@ -96,36 +97,36 @@ static void syn_sent_input(struct harp_tcp *tcp, const struct harp_segment *segm
 
 /* --- Synchronized states (3.10.7.4) --- */
 
-/* RFC 7323, 5.3 R1: an old timestamp means an old segment; resets are exempt. */
+/* PAWS (RFC 7323, 5.3 R1): an old timestamp means an old segment. RSTs are exempt. */
 static bool paws_rejects(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   if (!tcp->timestamps || (segment->flags & FLAG_RST)) {
     return false;
   }
   if (!segment->has_timestamp) {
-    return true; /* RFC 7323, 3.2: dropped once timestamps are agreed */
+    return true; /* RFC 7323, 3.2: drop it once timestamps are negotiated */
   }
   if (seq_ge(segment->timestamp, tcp->ts.recent)) {
     return false;
   }
-  /* RFC 7323, 5.5: after 24 idle days the remembered value is void. */
+  /* RFC 7323, 5.5: after 24 idle days TS.Recent is invalid. */
   return tcp->stack->now - tcp->ts.recent_time < 24ull * 86400 * NS_PER_S;
 }
 
-/* Step 1: does any of it lie in the window? */
+/* Step 1: whether any part of the segment is in the receive window. */
 static bool acceptable(const struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   uint32_t window = tcp->rcv.right - tcp->rcv.nxt;
   uint32_t span = segment_span(segment);
   uint32_t offset = segment->seq - tcp->rcv.nxt;
   if (span == 0) {
-    /* Also at the right edge: where a lost segment keeps the window filled, that is the peer's
-     * next number. */
+    /* The right edge counts too: it is the peer's SND.NXT when a lost segment has filled the
+     * window. */
     return offset <= window;
   }
   if (window == 0) {
-    /* Everything is refused, except that the acknowledgement of a probe that
-     * sits exactly at the edge is worth reading; its payload is trimmed. */
+    /* A zero window accepts no data. A window probe at the edge passes for its acknowledgement; the
+     * stack trims its payload. */
     return offset == 0;
   }
   return offset < window || offset + span - 1 < window;
@@ -133,7 +134,7 @@ static bool acceptable(const struct harp_tcp *tcp, const struct harp_segment *se
 
 static void reset_input(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
-  /* RFC 5961, 3.2: only the exact number resets. */
+  /* RFC 5961, 3.2: only a RST with SEG.SEQ = RCV.NXT resets. */
   if (segment->seq != tcp->rcv.nxt) {
     if (segment->seq - tcp->rcv.nxt < tcp->rcv.right - tcp->rcv.nxt) {
       challenge(tcp, &tcp->challenge_limit);
@@ -144,15 +145,15 @@ static void reset_input(struct harp_tcp *tcp, const struct harp_segment *segment
   stack_event(tcp, HARP_EVENT_RESET, 0, tcp->rcv.nxt - tcp->rcv.irs - 1);
   switch (tcp->state) {
   case TCP_SYN_RECV: tcp_finish(tcp, -ECONNREFUSED); break;
-  case TCP_TIME_WAIT: /* RFC 1337: assassination is ignored */ break;
+  case TCP_TIME_WAIT: /* RFC 1337: TIME-WAIT ignores RSTs */ break;
   case TCP_CLOSING:
   case TCP_LAST_ACK:
-    /* Both sides had said all; but the peer may not have heard it. */
+    /* Both sides have closed, but the peer may not have received all our data. */
     tcp_finish(tcp, seq_lt(tcp->snd.una, tcp->snd.end) ? -ECONNRESET : 0);
     break;
   case TCP_CLOSE_WAIT:
-    /* The peer had said all it would, and nothing of ours is on its way: a reset
-     * tells only that its end is gone. What its owner has not taken stays. */
+    /* The peer had closed, and all our data is acknowledged. The RST only shows that the peer's
+     * socket is gone. Unread data stays for the owner. */
     if (tcp->rcv.queued && tcp->ops->deliver && tcp->snd.una == tcp->snd.end) {
       break;
     }
@@ -162,8 +163,8 @@ static void reset_input(struct harp_tcp *tcp, const struct harp_segment *segment
   }
 }
 
-/* Whether an acknowledgement of something else is of a cookie: the peer was given one before its
- * SYN, sent again, found a place. */
+/* Whether an acknowledgement of another number acknowledges a SYN cookie. The peer got one before
+ * its retransmitted SYN created this connection. */
 static bool of_a_cookie(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   enum tcp_cookie cookie = tcp->listener ? tcp_cookie_take(tcp->listener, segment, &tcp)
@@ -174,7 +175,7 @@ static bool of_a_cookie(struct harp_tcp *tcp, const struct harp_segment *segment
   return cookie == COOKIE_TAKEN;
 }
 
-/* Step 5 for SYN-RECEIVED. false: the segment ends here. */
+/* Step 5 for SYN-RECEIVED. false: processing of the segment ends here. */
 static bool syn_received_ack(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   if (segment->ack != tcp->snd.nxt && !of_a_cookie(tcp, segment)) {
@@ -196,7 +197,7 @@ static bool syn_received_ack(struct harp_tcp *tcp, const struct harp_segment *se
   return tcp->state != TCP_CLOSE;
 }
 
-/* What an acknowledgement of our FIN changes. */
+/* Our FIN is acknowledged. */
 static void fin_acknowledged(struct harp_tcp *tcp)
 {
   switch (tcp->state) {
@@ -209,7 +210,7 @@ static void fin_acknowledged(struct harp_tcp *tcp)
   case TCP_CLOSING: tcp_time_wait(tcp); break;
   case TCP_LAST_ACK:
     if (!tcp->detached && tcp->rcv.queued) {
-      /* Done with the peer, but not with the owner, who has not read it all. */
+      /* The peer is done, but the owner has unread data. */
       tcp_timer_set(tcp, TIMER_TIME_WAIT, tcp->stack->now + FIN_WAIT_2_NS);
     } else {
       tcp_finish(tcp, 0);
@@ -229,14 +230,13 @@ static bool ack_input(struct harp_tcp *tcp, const struct harp_segment *segment)
     challenge(tcp, &tcp->answer_limit);
     return false;
   }
-  /* RFC 5961, 5.2: an acknowledgement far below is a blind guess. */
+  /* RFC 5961, 5.2: an acknowledgement below SND.UNA - MAX.SND.WND may be a blind attack. */
   if (seq_lt(segment->ack, tcp->snd.una - tcp->snd.max_wnd)) {
     COUNT(tcp->stack, tcp_bad_ack);
     challenge(tcp, &tcp->answer_limit);
     return false;
   }
-  /* Only now: whose number or acknowledgement is far off may be anybody, and must not keep a
-   * dead peer's connection open. */
+  /* Only after these checks: a forged segment must not keep the connection of a dead peer open. */
   tcp->last_receive = tcp->stack->now;
   tcp->probes = 0;
   bool fin_open = tcp->snd.fin_sent && seq_lt(tcp->snd.una, tcp->snd.nxt);
@@ -269,7 +269,7 @@ static void fin_input(struct harp_tcp *tcp)
   switch (tcp->state) {
   case TCP_ESTABLISHED: tcp_set_state(tcp, TCP_CLOSE_WAIT); break;
   case TCP_FIN_WAIT1:
-    /* Our FIN is not acknowledged, or the ACK would have moved us on. */
+    /* Our FIN is not acknowledged, or the state would be FIN-WAIT-2 now. */
     tcp_set_state(tcp, TCP_CLOSING);
     break;
   case TCP_FIN_WAIT2: tcp_time_wait(tcp); return;
@@ -280,7 +280,7 @@ static void fin_input(struct harp_tcp *tcp)
   }
 }
 
-/* Steps 7 and 8: payload and FIN, trimmed to the window. */
+/* Steps 7 and 8: payload and FIN, trimmed to the receive window. */
 static void data_input(struct harp_tcp *tcp, struct harp_segment *segment)
 {
   uint32_t seq = segment->seq, length = segment->length;
@@ -290,7 +290,7 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment)
   bool duplicate = length && seq_le(seq + length, tcp->rcv.nxt);
   const uint8_t *payload = segment->payload;
   if (length && tcp->detached) {
-    /* Nobody will ever read it (RFC 9293, 3.10.4; RFC 2525, 2.17). */
+    /* The application has closed and will not read it (RFC 9293, 3.10.4; RFC 2525, 2.17). */
     tcp_send_reset(tcp);
     tcp_finish(tcp, -ECONNRESET);
     return;
@@ -316,7 +316,8 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment)
     tcp_rcvq_duplicate(tcp, tcp->rcv.fin_seq, tcp->rcv.fin_seq + 1);
   }
   if (segment->length || (segment->flags & FLAG_FIN)) {
-    /* RFC 5681, 4.2: out of order, duplicates and what fills a hole at once. */
+    /* RFC 5681, 4.2: acknowledge at once out-of-order data, duplicates and data that fills a hole.
+     */
     tcp_ack_schedule(tcp, segment->length, segment->segment_size, segment->flags & FLAG_PSH,
                      hole || had_holes || duplicate || length < segment->length);
   }
@@ -333,15 +334,15 @@ static void data_input(struct harp_tcp *tcp, struct harp_segment *segment)
   }
 }
 
-/* A duplicate SYN of the same handshake: our SYN-ACK was lost. */
+/* Whether this is a retransmitted SYN of the same handshake: our SYN-ACK was lost. */
 static bool repeated_syn(const struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   return tcp->state == TCP_SYN_RECV && segment->seq == tcp->rcv.irs &&
          !(segment->flags & (FLAG_ACK | FLAG_RST));
 }
 
-/* The other half of a simultaneous open (RFC 9293, 3.5): the peer's SYN once more, now with an
- * acknowledgement of ours. */
+/* Whether this completes a simultaneous open (RFC 9293, 3.5): the peer's SYN again, now with an
+ * acknowledgement of our SYN. */
 static bool completes_open(const struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   return tcp->state == TCP_SYN_RECV && tcp->active && segment->seq == tcp->rcv.irs &&
@@ -349,7 +350,7 @@ static bool completes_open(const struct harp_tcp *tcp, const struct harp_segment
          (segment->flags & (FLAG_SYN | FLAG_ACK | FLAG_FIN | FLAG_RST)) == (FLAG_SYN | FLAG_ACK);
 }
 
-/* RFC 6191: a new incarnation may take over a connection in TIME-WAIT. */
+/* RFC 6191: a SYN of a new incarnation may replace a connection in TIME-WAIT. */
 static bool reopens(const struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   if (tcp->state != TCP_TIME_WAIT || !(segment->flags & FLAG_SYN) ||
@@ -361,9 +362,9 @@ static bool reopens(const struct harp_tcp *tcp, const struct harp_segment *segme
   return newer || seq_gt(segment->seq, tcp->rcv.nxt);
 }
 
-/* Tells the peer where this side stands. Payload may be a retransmission whose answer was lost, and
- * just below the window a keepalive asks: those are always answered. The rest is bare, old or
- * forged, and a flood of it must not be answered by another. */
+/* Sends an ACK with our RCV.NXT. Segments with payload, SYN or FIN always get it, because they may
+ * be retransmissions after a lost ACK. Keepalive probes (SEG.SEQ = RCV.NXT - 1) always get it too.
+ * Other segments are old or forged, so a rate limit applies. */
 static void set_right(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   bool asks = segment_span(segment) || segment->seq == tcp->rcv.nxt - 1;
@@ -374,7 +375,7 @@ static void set_right(struct harp_tcp *tcp, const struct harp_segment *segment)
   tcp_send_ack_within_burst(tcp);
 }
 
-/* RFC 2883, 4: the sender shall hear of a segment that brought nothing new. */
+/* RFC 2883, 4: reports a segment without new data by DSACK. */
 static void report_duplicate(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
   uint32_t span = segment_span(segment);
@@ -392,7 +393,7 @@ static void unacceptable(struct harp_tcp *tcp, const struct harp_segment *segmen
   }
   report_duplicate(tcp, segment);
   if (tcp->state == TCP_TIME_WAIT && (segment->flags & FLAG_FIN)) {
-    /* The peer missed our last ACK: the wait starts again. */
+    /* The peer has not received our last ACK: restart the TIME-WAIT timer. */
     tcp_time_wait_again(tcp);
   }
   set_right(tcp, segment);
@@ -400,7 +401,7 @@ static void unacceptable(struct harp_tcp *tcp, const struct harp_segment *segmen
 
 static void remember_timestamp(struct harp_tcp *tcp, const struct harp_segment *segment)
 {
-  /* RFC 7323, 4.3 (2): from the segment that spans the last acknowledged number. */
+  /* RFC 7323, 4.3 (2): from a segment with SEG.SEQ <= Last.ACK.sent. */
   if (segment->has_timestamp && tcp->timestamps && seq_le(segment->seq, tcp->ack.last_sent) &&
       seq_ge(segment->timestamp, tcp->ts.recent)) {
     tcp->ts.recent = segment->timestamp;
@@ -415,7 +416,7 @@ static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment)
     return;
   }
   if (completes_open(tcp, segment)) {
-    /* Acknowledged, because some stacks answer a SYN-ACK here and take only that. */
+    /* Send an ACK: some stacks accept only an ACK as the answer to this SYN-ACK. */
     if (syn_received_ack(tcp, segment)) {
       remember_timestamp(tcp, segment);
       tcp_ack_at_once(tcp);
@@ -423,8 +424,8 @@ static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment)
     return;
   }
   if ((segment->flags & (FLAG_SYN | FLAG_RST)) == FLAG_SYN) {
-    /* RFC 5961, 4.2: whatever its number. A peer that has restarted answers by a reset; its SYN
-     * may be without the timestamps that the old connection had. */
+    /* RFC 5961, 4.2: a challenge ACK, whatever the sequence number. A peer that has restarted
+     * answers it with a RST. This check precedes PAWS, because its SYN may carry no timestamps. */
     COUNT(tcp->stack, tcp_syn_in_window);
     challenge(tcp, &tcp->challenge_limit);
     return;
@@ -432,7 +433,8 @@ static void connection_input(struct harp_tcp *tcp, struct harp_segment *segment)
   if (paws_rejects(tcp, segment)) {
     COUNT(tcp->stack, tcp_paws_drops);
     if (segment->has_timestamp) {
-      report_duplicate(tcp, segment); /* the original is older than a copy that overtook it */
+      /* The original is older than a retransmission that overtook it. */
+      report_duplicate(tcp, segment);
     }
     set_right(tcp, segment);
     return;

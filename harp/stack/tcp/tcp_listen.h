@@ -6,7 +6,7 @@
 struct harp_listener;
 struct harp_segment;
 
-/* Returns the connection that the segment belongs to, if it is one that acknowledges a cookie. */
+/* Returns the new connection if the segment acknowledges a SYN cookie, else NULL. */
 struct harp_tcp *tcp_listen_input(struct harp_listener *listener,
                                   const struct harp_segment *segment);
 

@@ -17,12 +17,12 @@ struct harp_listener {
   const struct harp_flow_ops *ops;
   void *user;
   uint32_t backlog, pending;
-  struct harp_list half_open; /* the pending ones, the oldest first */
+  struct harp_list half_open; /* the pending connections, the oldest first */
   uint32_t rcvbuf, user_mss;
   uint8_t rcv_wscale, tos;
   uint64_t cookie_period; /* of the latest cookie */
   uint16_t port;
-  bool cookies; /* there was one */
+  bool cookies; /* the listener has sent a cookie */
 };
 
 static inline struct harp_listener **listener_bucket(const struct harp_stack *stack, uint16_t port)
@@ -32,10 +32,10 @@ static inline struct harp_listener **listener_bucket(const struct harp_stack *st
 
 enum {
   COOKIE_PERIOD_SHIFT = 36
-}; /* a cookie holds for its period of 2^36 ns, 69 s, and the next */
+}; /* a cookie is valid in its period of 2^36 ns (69 s) and the next */
 
-/* From now on, for one to two periods of 69 s, an acknowledgement without a connection may be of a
- * handshake that this listener has answered and forgotten: it is not reset. */
+/* For the next one to two periods of 69 s, an acknowledgement without a connection may belong to a
+ * handshake whose state this listener has dropped. It gets no RST. */
 static inline void tcp_cookie_expect(struct harp_listener *listener)
 {
   listener->cookie_period = listener->stack->now >> COOKIE_PERIOD_SHIFT;

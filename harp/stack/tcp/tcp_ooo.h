@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The out-of-order queue: blocks beyond holes. */
+/* The out-of-order queue: received blocks beyond a hole. */
 #ifndef HARP_STACK_TCP_OOO_H
 #define HARP_STACK_TCP_OOO_H
 
@@ -9,40 +9,41 @@
 
 struct harp_tcp;
 enum {
-  TCP_MAX_RUNS = 64, /* blocks beyond holes, per connection */
+  TCP_MAX_RUNS = 64, /* out-of-order blocks, per connection */
   TCP_OOO_NONE = 255,
 };
 
-/* A run of received bytes beyond a hole. */
+/* A contiguous block of received bytes beyond a hole. */
 struct tcp_ooo_block {
   struct harp_packet *first, *last;
   uint32_t start, end;
 };
 
-/* A connection's runs (tcp_ooo.c), in the memory of a packet buffer. */
+/* A connection's out-of-order blocks (tcp_ooo.c), in the memory of a packet buffer. A slot is an
+ * index of run[]. */
 struct tcp_ooo_queue {
   uint8_t count;
-  uint8_t newest;              /* the place of the one that grew last */
-  uint8_t order[TCP_MAX_RUNS]; /* places: count of them by sequence, then those that are free */
-  uint8_t newer[TCP_MAX_RUNS]; /* places, by place: of those that grew last after it */
-  uint8_t older[TCP_MAX_RUNS]; /* and before; TCP_OOO_NONE: none */
+  uint8_t newest;              /* slot of the block that grew last */
+  uint8_t order[TCP_MAX_RUNS]; /* slots: first those in use, by sequence; then the free ones */
+  uint8_t newer[TCP_MAX_RUNS]; /* per slot: the slot of the block that grew next after it */
+  uint8_t older[TCP_MAX_RUNS]; /* per slot: the one that grew before it; TCP_OOO_NONE: none */
   struct tcp_ooo_block run[TCP_MAX_RUNS];
 };
 _Static_assert(sizeof(struct tcp_ooo_queue) <= HARP_PACKET_SIZE, "it fits a packet buffer");
 
-/* By sequence: 0 is the first run; NULL: there are not so many. */
+/* Returns a block by its index in sequence order, from 0; NULL: no such block. */
 struct tcp_ooo_block *tcp_ooo_block_at(const struct harp_tcp *tcp, uint32_t index);
-/* How many runs begin at seq or before. */
+/* Returns how many blocks begin at seq or before. */
 uint32_t tcp_ooo_blocks_before(const struct harp_tcp *tcp, uint32_t seq);
-/* An empty run at seq, before the one that is index-th now, the newest by time; keep: packets to
- * leave in the pool. NULL: too many, or no memory. */
+/* Inserts an empty block at seq, before the block with this index, and makes it the newest. keep:
+ * packet buffers to leave in the pool. NULL: too many blocks, or no memory. */
 struct tcp_ooo_block *tcp_ooo_insert(struct harp_tcp *tcp, uint32_t index, uint32_t seq,
                                      uint32_t keep);
-/* It has grown, and is the newest. */
+/* The block has grown: makes it the newest. */
 void tcp_ooo_touch(struct harp_tcp *tcp, const struct tcp_ooo_block *run);
-/* Its packets are the caller's. With the last run its table goes. */
+/* Removes a block; the caller owns its packets. Frees the table with the last block. */
 void tcp_ooo_remove(struct harp_tcp *tcp, uint32_t index);
-/* By when they last grew; NULL: none. */
+/* Blocks in order of their last growth, the newest first; NULL: none. */
 const struct tcp_ooo_block *tcp_ooo_newest(const struct harp_tcp *tcp);
 const struct tcp_ooo_block *tcp_ooo_older(const struct harp_tcp *tcp,
                                           const struct tcp_ooo_block *run);

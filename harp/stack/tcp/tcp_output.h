@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Segments out: what may be sent, and sending it. */
+/* Output: decides which data may be sent, and sends it. */
 #ifndef HARP_STACK_TCP_OUTPUT_H
 #define HARP_STACK_TCP_OUTPUT_H
 
@@ -11,13 +11,15 @@ struct harp_segment;
 struct harp_stack;
 struct harp_tcp;
 void tcp_output(struct harp_tcp *tcp);
-/* A zero-window probe: the next byte, as a record (RFC 9293, 3.8.6.1). false: the port is full. */
+/* Sends a zero-window probe, which carries the next data (RFC 9293, 3.8.6.1). false: the port is
+ * full. */
 bool tcp_send_window_probe(struct harp_tcp *tcp);
-/* A tail probe of new data, beyond the congestion window, as a record. false: there is none that
- * the peer has room for, or the port is full; the owner, asked for some, may have closed. */
+/* Sends one segment of new data as a tail loss probe, regardless of cwnd. false: no data, no room
+ * in the peer's window, or the port is full. It may call pull, and the owner may close the
+ * connection there. */
 bool tcp_send_new_probe(struct harp_tcp *tcp);
-/* Sends up to limit bytes of a record again; cuts the record there. false: the
- * port is full. */
+/* Retransmits up to limit bytes of a record, and splits the record there. false: the port is full,
+ * or no memory for the split. */
 bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t limit);
 
 #endif

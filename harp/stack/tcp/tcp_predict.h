@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The expected next segment of an established connection, by a short path. */
+/* Header prediction: a fast path for the expected next segment of an established connection. */
 #ifndef HARP_STACK_TCP_PREDICT_H
 #define HARP_STACK_TCP_PREDICT_H
 
@@ -7,7 +7,7 @@
 
 struct harp_rx_frame;
 struct harp_stack;
-/* Takes a frame if it is what was to be expected; false: nothing has happened. */
+/* Processes the frame if it is the expected segment. false: it is not, and no state has changed. */
 bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame);
 
 #endif

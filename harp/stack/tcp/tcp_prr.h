@@ -9,12 +9,13 @@
 
 struct harp_ack_result;
 struct harp_tcp;
-/* Fast recovery begins, by this acknowledgement, or by a timer, with an empty result. */
+/* Fast recovery begins. The result is empty if a timer detected the loss. */
 void tcp_prr_begin(struct harp_tcp *tcp, const struct harp_ack_result *result);
-/* Sets the congestion window in fast recovery. safe: it advances, and shows no further loss. */
+/* Sets cwnd in fast recovery. safe: RFC 9937's SafeACK: SND.UNA advances, and no further loss was
+ * detected. */
 void tcp_prr_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result, bool safe);
 
-/* length bytes go out, new or again (prr_out). */
+/* length bytes of new or retransmitted data were sent (prr_out). */
 void tcp_prr_on_send(struct harp_tcp *tcp, uint32_t length);
 
 #endif

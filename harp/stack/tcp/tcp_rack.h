@@ -8,25 +8,27 @@
 struct harp_record;
 struct harp_tcp;
 struct harp_ack_result;
-/* How long, ns, what was sent before something that has arrived may take longer than that. */
+/* Returns the reordering window, ns (RFC 8985, 6.2, step 4). */
 uint64_t tcp_rack_reo_wnd(const struct harp_tcp *tcp);
-/* Something has come so late, ns. */
+/* Records that reordered data came `late` ns late. */
 void tcp_rack_reordering_seen(struct harp_tcp *tcp, uint64_t late);
-/* The original of the first record, which was sent again, fills the hole at snd_una. */
+/* The original of the first record fills the hole at SND.UNA, after the record was retransmitted.
+ */
 void tcp_rack_original_acked_after_retransmit(struct harp_tcp *tcp);
-/* A DSACK tells that a copy was needless. */
+/* A DSACK shows that a retransmission was spurious. */
 void tcp_rack_dsack_reported(struct harp_tcp *tcp);
-/* A recovery has ended: what was learned is forgotten by and by. */
+/* A recovery has ended: reduces the learned lateness by one eighth. Resets the window's multiplier
+ * after 16 recoveries without a DSACK. */
 void tcp_rack_recovered(struct harp_tcp *tcp);
 
-/* The stretch of a record up to end, in flight or lost, has arrived (RFC 8985, 6.2, step 2): the
- * counters of what is in flight, and the result. */
+/* The bytes of a record before end have arrived; the record was in flight or lost (RFC 8985, 6.2,
+ * step 2). Updates the counters of data in flight, and the result. */
 void tcp_rack_update(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end,
                      struct harp_ack_result *result);
-/* Marks what was sent well before something that has arrived (6.2, step 5). Returns when to look
- * again, ns; TIMER_OFF: no need. */
+/* Marks the records lost that were sent more than a reordering window before delivered data (6.2,
+ * step 5). Returns the time of the next check, ns; TIMER_OFF: none. */
 uint64_t tcp_rack_detect_loss(struct harp_tcp *tcp);
-/* A record is lost: it waits to be sent again. */
+/* Marks a record lost and queues it for retransmission. */
 void tcp_mark_lost(struct harp_tcp *tcp, struct harp_record *record);
 
 #endif

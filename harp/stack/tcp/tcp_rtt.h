@@ -7,9 +7,10 @@
 
 struct harp_tcp;
 
+/* Takes a sample, ns: updates SRTT, RTTVAR and the RTO. */
 void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt_ns);
 
-/* The least RTTVAR term of the timeout, ns; applies at once. */
+/* Sets the floor of the RTO's RTTVAR term, ns; updates the RTO at once. */
 void tcp_set_rto_min(struct harp_tcp *tcp, uint64_t rto_min);
 
 #endif

@@ -6,10 +6,11 @@
 struct harp_ack_result;
 struct harp_segment;
 struct harp_tcp;
-/* Takes the blocks of an acknowledgement that the records have been told of. */
+/* Processes the SACK blocks of an acknowledgement, after its cumulative part. */
 void tcp_sack_input(struct harp_tcp *tcp, const struct harp_segment *segment,
                     struct harp_ack_result *result);
-/* The peer took back what it had sacked (RFC 2018, 8): all of it is in flight. */
+/* The peer has discarded SACKed data (reneging; RFC 2018, 8): all of it counts as in flight again.
+ */
 void tcp_sack_forget(struct harp_tcp *tcp);
 
 #endif

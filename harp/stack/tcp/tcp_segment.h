@@ -25,7 +25,7 @@ struct harp_segment {
   } sack[TCP_MAX_SACKS];
   const uint8_t *payload;
   uint32_t length;       /* payload bytes */
-  uint16_t segment_size; /* of a merged segment; else 0 */
+  uint16_t segment_size; /* payload per segment of a merged frame; else 0 */
 };
 
 #endif

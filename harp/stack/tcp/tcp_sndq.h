@@ -9,22 +9,21 @@
 
 struct harp_packet;
 struct harp_tcp;
-/* A reference in the send queue: bytes that live until acknowledged. */
+/* A reference in the send queue, to bytes that stay unchanged until they are acknowledged. */
 struct harp_reference {
   struct harp_reference *next;
   const uint8_t *data;
-  struct harp_packet *packet; /* the copying layer's memory, else NULL */
+  struct harp_packet *packet; /* a socket's packet buffer that holds the bytes, else NULL */
   uint32_t seq;
   uint32_t length;
-  bool end; /* a segment ends with it */
+  bool end; /* a segment ends with this reference */
 };
 
 /*
- * A transmit record: a stretch of sequence space that went out at one time.
- * Ordered by sequence (prev, next); older and newer link it into the order of
- * time while it is in flight (RFC 8985, 5.1), into the queue of what is to be
- * sent again while it is lost, and into the runs once it is sacked: what is
- * sacked side by side is one record.
+ * A transmit record: a range of sequence space that was sent at one time. prev and next link all
+ * records by sequence. older and newer link a record into one of three lists. A record in flight
+ * is in the list by send time (RFC 8985, 5.1). A lost record is in the retransmission queue. A
+ * SACKed record is in the list of SACKed blocks; adjacent SACKed records are merged into one.
  */
 struct harp_record {
   struct harp_record *prev, *next;
@@ -40,35 +39,37 @@ struct harp_record {
 
 int tcp_sndq_push(struct harp_tcp *tcp, const void *data, uint32_t length,
                   struct harp_packet *packet);
-/* The last reference's memory has grown by length bytes. */
+/* The last reference has grown by length bytes. */
 void tcp_sndq_extend(struct harp_tcp *tcp, uint32_t length);
 void tcp_sndq_release(struct harp_tcp *tcp, uint32_t una);
 void tcp_sndq_clear(struct harp_tcp *tcp);
-/* The gather list of [seq, seq + length); returns entries used, and in *covered
- * how many bytes they hold: fewer when max was too small for all, or where a
- * segment is to end. */
+/* Builds the gather list of [seq, seq + length). Returns the entries used. *covered: their bytes;
+ * fewer than length if max is too small, or if a segment must end earlier. */
 int tcp_sndq_gather(const struct harp_reference *reference, uint32_t seq, uint32_t length,
                     struct iovec *iov, int max, uint32_t *covered);
 struct harp_reference *tcp_sndq_seek(struct harp_reference *reference, uint32_t seq);
 struct harp_record *tcp_record_append(struct harp_tcp *tcp, uint32_t seq, uint32_t end,
                                       struct harp_reference *reference, bool fin);
-/* Cuts a record that is not sacked in two at seq, which lies within; NULL: no memory. Returns
- * the right part. */
+/* Splits a record that is not SACKed at seq, which lies within it. Returns the right part; NULL: no
+ * memory. */
 struct harp_record *tcp_record_split(struct harp_tcp *tcp, struct harp_record *record,
                                      uint32_t seq);
-/* ns since it was sent. */
+/* Returns the time since the record was sent, ns. */
 uint64_t tcp_record_age(const struct harp_tcp *tcp, const struct harp_record *record);
 void tcp_record_free(struct harp_tcp *tcp, struct harp_record *record);
-/* It was sent now: sets when, and links it into the order of time. RACK goes by who was sent before
- * whom, and at the same time by sequence (RFC 8985, 6.2); a copy is therefore at least a nanosecond
- * later than the newest in flight, be that ahead of the clock. */
+/* The record was sent now: sets its time and appends it to the list by send time. RACK compares
+ * send times, and sequence numbers if the times are equal (RFC 8985, 6.2). So a retransmission gets
+ * a time at least 1 ns later than the newest record in flight, even if that is ahead of the clock.
+ */
 void tcp_record_sent(struct harp_tcp *tcp, struct harp_record *record);
-/* Links a record into the order of time, as the newest. */
+/* Appends a record to the list by send time. */
 void tcp_record_in_flight(struct harp_tcp *tcp, struct harp_record *record);
-/* Takes it out of the order of time, the queue of the lost or the runs. */
+/* Removes a record from the list by send time, the retransmission queue or the list of SACKed
+ * blocks. */
 void tcp_record_unlink(struct harp_tcp *tcp, struct harp_record *record);
+/* Appends a record to the retransmission queue. */
 void tcp_record_queue_lost(struct harp_tcp *tcp, struct harp_record *record);
-/* Links a record into the runs behind another; NULL: as the first. */
+/* Inserts a record into the list of SACKed blocks after run; NULL: as the first. */
 void tcp_record_link_sacked(struct harp_tcp *tcp, struct harp_record *record,
                             struct harp_record *run);
 

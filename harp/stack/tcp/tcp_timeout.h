@@ -8,7 +8,7 @@
 struct harp_stack;
 
 void tcp_timers_run(struct harp_stack *stack);
-/* The host did not run for so many ns: that was no silence of any peer's. */
+/* The engine did not run for pause ns. This time does not count as silence of a peer. */
 void tcp_account_pause(struct harp_stack *stack, uint64_t pause);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Timers of connections, and what happens when they expire. */
+/* Timers of connections. */
 #ifndef HARP_STACK_TCP_TIMER_H
 #define HARP_STACK_TCP_TIMER_H
 
@@ -8,6 +8,7 @@
 #include "harp/stack/tcp/tcp.h"
 
 struct harp_stack;
+/* when: ns; TIMER_OFF stops the timer. */
 void tcp_timer_set(struct harp_tcp *tcp, enum harp_timer timer, uint64_t when);
 uint64_t tcp_timers_next(struct harp_stack *stack);
 void tcp_timers_remove(struct harp_tcp *tcp);

@@ -6,12 +6,12 @@
 struct harp_ack_result;
 struct harp_tcp;
 
-/* TIMER_TLP has expired: sends new data, or the last segment again (7.3). The owner, asked for
- * data, may close. */
+/* TIMER_TLP has expired: sends new data, or retransmits the last segment (7.3). It may call pull,
+ * and the owner may close the connection there. */
 void tcp_tlp_on_timer(struct harp_tcp *tcp);
-/* A retransmission timeout ends the probe's episode, and none is armed. */
+/* A retransmission timeout ends the TLP episode and stops the timer. */
 void tcp_tlp_cancel(struct harp_tcp *tcp);
-/* While a probe is out: ends its episode if this acknowledgement does (7.4). */
+/* While a probe is in flight: checks whether this acknowledgement ends the episode (7.4). */
 void tcp_tlp_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One segment out: headers, options, checksum, gather list. */
+/* Transmission of a segment: headers, options, checksum, gather list. */
 #ifndef HARP_STACK_TCP_TRANSMIT_H
 #define HARP_STACK_TCP_TRANSMIT_H
 
@@ -11,7 +11,7 @@ struct harp_reference;
 struct harp_stack;
 struct harp_tcp;
 
-/* What the headers of consecutive segments have in common. */
+/* Header fields that consecutive segments share. */
 struct tcp_header_fields {
   uint32_t source, destination; /* network order */
   uint16_t source_port, destination_port;
@@ -22,17 +22,17 @@ struct tcp_header_fields {
   uint32_t options_length;
 };
 
-/* A segment of a connection without payload. 0, or the negative errno of ip_transmit. */
+/* Sends a segment without payload. Returns 0, or the negative errno of ip_transmit. */
 int tcp_transmit_bare(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, const uint8_t *options,
                       uint32_t options_length);
 /*
- * Payload [seq, seq + length), as one large segment where the port can cut it,
- * else segment by segment. fin: the last one carries our FIN. Returns how many
- * payload bytes went out; short: the port is full.
+ * Sends payload [seq, seq + length): as one large segment if the port has TSO, else segment by
+ * segment. fin: the last segment carries our FIN. Returns the payload bytes sent; fewer than
+ * length: the port is full.
  */
 uint32_t tcp_transmit_payload(struct harp_tcp *tcp, const struct harp_reference *reference,
                               uint32_t seq, uint32_t length, bool fin, bool *fin_sent);
-/* A segment that belongs to no connection. */
+/* Sends a segment that belongs to no connection. */
 void tcp_transmit_unconnected(struct harp_stack *stack, struct harp_neighbour *neighbour,
                               const struct tcp_header_fields *fields, uint32_t seq, uint8_t flags);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Taking back a needless reaction to a loss (RFC 3522, 3708, 4015, 5682). */
+/* Undo of a spurious reaction to a loss (RFC 3522, RFC 3708, RFC 4015, RFC 5682). */
 #ifndef HARP_STACK_TCP_UNDO_H
 #define HARP_STACK_TCP_UNDO_H
 
@@ -8,16 +8,17 @@
 struct harp_ack_result;
 struct harp_tcp;
 
-/* Recovery begins: what an undo would restore. */
+/* Recovery begins: saves the state that an undo restores. */
 void tcp_undo_remember(struct harp_tcp *tcp);
-/* An acknowledgement: takes the reaction back if it shows that nothing was lost. */
+/* Undoes the reaction if this acknowledgement shows that nothing was lost. */
 void tcp_undo_if_spurious(struct harp_tcp *tcp, const struct harp_ack_result *result);
-/* A DSACK: the same, once every retransmission of this recovery is reported needless. */
+/* Undoes the reaction once DSACKs have reported every retransmission of this recovery as spurious.
+ */
 void tcp_undo_on_dsack(struct harp_tcp *tcp, const struct harp_ack_result *result);
 
-/* length bytes are sent again. */
+/* length bytes were retransmitted. */
 void tcp_undo_on_retransmit(struct harp_tcp *tcp, uint32_t length);
-/* Recovery is over: for one more RTO a DSACK may still show that it was needless. */
+/* Recovery has ended. For one more RTO, a DSACK may still cause an undo. */
 void tcp_undo_recovery_ended(struct harp_tcp *tcp);
 
 #endif

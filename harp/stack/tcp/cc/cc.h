@@ -13,12 +13,12 @@ struct harp_tcp;
 
 struct harp_cc_ops {
   const char *name;
-  void (*init)(struct harp_tcp *tcp); /* makes it the connection's, as at its start */
-  /* acked bytes arrived while the window was in full use and nothing is lost. */
+  void (*init)(struct harp_tcp *tcp); /* selects this algorithm and resets its state */
+  /* acked bytes arrived while cwnd was the limit and no byte is marked lost. */
   void (*on_ack)(struct harp_tcp *tcp, uint32_t acked);
-  /* A loss: returns the new ssthresh, and remembers. */
+  /* A loss: returns the new ssthresh, and saves the state for on_undo. */
   uint32_t (*on_loss)(struct harp_tcp *tcp);
-  /* The last on_loss was a mistake. */
+  /* The last on_loss was spurious: restores the state. */
   void (*on_undo)(struct harp_tcp *tcp);
 };
 
@@ -27,25 +27,25 @@ struct harp_cc {
   /* CUBIC (RFC 9438), windows in segments << 10 */
   uint64_t epoch; /* ns; 0: none */
   uint32_t w_max, w_est, origin;
-  uint64_t w_est_rest; /* what w_est has not yet taken, times the window in bytes */
+  uint64_t w_est_rest; /* remainder of the division by cwnd in w_est's growth */
   uint32_t k_ms;
-  uint32_t acked_bytes; /* not yet turned into window */
-  uint32_t prior_w_max; /* before the last loss, for undo */
+  uint32_t acked_bytes; /* not yet added to cwnd */
+  uint32_t prior_w_max; /* w_max before the last loss, for on_undo */
 };
 
-/* The first slow start (cc_hystart.c); round trips are ns. */
+/* The first slow start (HyStart++, cc_hystart.c). Round-trip times in ns. */
 struct harp_hystart {
-  uint64_t round_min, last_min; /* the least round trip of this round and of the last */
-  uint64_t baseline;            /* round_min when it had grown */
-  uint64_t late_since;          /* ns: when round trips began to be longer by half */
-  uint32_t round_end;           /* snd_nxt when the round began */
-  uint8_t samples, late;        /* of this round and of those, as far as they matter */
-  uint8_t rounds;               /* of growth at a quarter of the speed; 0: at full speed */
+  uint64_t round_min, last_min; /* shortest round-trip time of this round and of the last */
+  uint64_t baseline;            /* round_min when its growth was detected */
+  uint64_t late_since; /* ns: when round-trip times began to exceed the limit of a standing queue */
+  uint32_t round_end;  /* SND.NXT when the round began */
+  uint8_t samples, late; /* samples of this round, late ones in a row */
+  uint8_t rounds;        /* rounds of conservative slow start; 0: slow start */
   bool begun;
 };
 
-/* What acked bytes add to the window before the first loss; rtt: ns, 0 if none was measured. May
- * set ssthresh. */
+/* Returns the growth of cwnd, bytes, for acked bytes in the first slow start. rtt: ns; 0: no
+ * sample. It ends slow start by setting ssthresh. */
 uint32_t hystart_growth(struct harp_tcp *tcp, uint32_t acked, uint64_t rtt);
 
 extern const struct harp_cc_ops harp_cc_cubic, harp_cc_reno;
