@@ -64,8 +64,8 @@ def tell(stack: FlowStack, *frames: bytes) -> None:
 
 
 def heard(stack: FlowStack) -> tuple[list[int], list[tuple[int, bytes]]]:
-    """The frames that the stack has sent: the hosts of its ARP requests, and its segments, each with
-    the number of the host that it goes to."""
+    """The frames that the stack has sent: the hosts of its ARP requests, and its segments, each
+    with the number of the host that it goes to."""
     asked, segments = [], []
     for frame in stack.take():
         kind, rest = strip_ethernet(frame.data)

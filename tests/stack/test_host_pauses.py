@@ -33,7 +33,7 @@ def ends(wire, alive):
 
 
 def pause(w, host, told):
-    """The host's clock runs on without calls to the stack. told: the engine accounts for the pause."""
+    """The host's clock runs on without calls to the stack. told: the stack learns of the pause."""
     w.now += PAUSE_NS
     host.stack.set_time(w.now)
     if told:

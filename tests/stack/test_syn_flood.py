@@ -67,7 +67,7 @@ def test_flood_on_many_listeners_does_not_block_others() -> None:
 
 
 def test_flood_on_one_listener_keeps_slow_handshakes() -> None:
-    """2,000 spoofed SYNs a second for 256 handshakes: a handshake of 300 ms gets a place or a cookie,
+    """2,000 spoofed SYNs a second for 256 places: a handshake of 300 ms gets a place or a cookie,
     and none of its segments gets a RST."""
     stack = crowded(link=0, max_connections=4096, packets=1024)
     listener = stack.listen(80, backlog=256)
