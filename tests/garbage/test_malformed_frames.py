@@ -160,5 +160,7 @@ def test_job_survives_frames_with_bad_checksums(scene: tuple[Meddler, Rank, Rank
         meddler.start_flood(COUNT // 10, SEED + number, vouched=False)
         link.move(count=200, size=200_000, ms=60_000)
         meddler.finish_flood()
-    assert victim.warnings == other.warnings == []
+    # ARP has no checksum: a damaged packet may claim the victim's address, and HARP says so.
+    unexpected = [line for line in victim.warnings if "has begun to use" not in line]
+    assert unexpected == other.warnings == []
     end_well(victim, other)
