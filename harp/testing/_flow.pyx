@@ -109,6 +109,7 @@ cdef extern from "harp/stack/flow.h":
     void harp_stack_account_pause(harp_stack *stack, uint64_t pause_ns)
     uint64_t harp_stack_next_deadline(harp_stack *stack)
     void harp_stack_probe(harp_stack *stack)
+    void harp_flow_probe(harp_tcp *tcp)
     int harp_stack_use_address(harp_stack *stack)
     cbool harp_stack_conflict(const harp_stack *stack, uint8_t *mac)
     void harp_stack_announce(harp_stack *stack)
@@ -500,6 +501,10 @@ cdef class Flow:
 
     def set_timeout(self, int timeout_ms):
         harp_flow_set_timeout(self._open(), <uint32_t>timeout_ms)
+
+    def probe(self):
+        """Sends a keepalive probe now."""
+        harp_flow_probe(self._open())
 
     def set_keepalive(self, int idle_ms, int interval_ms, int probes):
         harp_flow_set_keepalive(self._open(), <uint32_t>idle_ms, <uint32_t>interval_ms,

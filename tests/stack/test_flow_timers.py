@@ -9,6 +9,7 @@ import pytest
 from flow_pair import pair
 
 from harp.testing.device import connect_flows
+from harp.testing.frames import check_ipv4
 
 
 def test_user_timeout_closes_flow_with_etimedout(wire):
@@ -99,3 +100,19 @@ def test_device_refusing_all_probes_ends_connection(wire):
     client.set_keepalive(1000, 100, 3)
     refuse(w, a, 2)
     assert client.closed == errno.ETIMEDOUT
+
+
+def test_probe_does_not_replace_owed_ack(wire):
+    """A probe lies below the peer's window, so the peer ignores its acknowledgement."""
+    w, a, b = pair(wire)
+    one, other = connect_flows(w, a, b)
+    other.trust(5000)
+    one.push(b"x" * 100)
+    a.stack.flush()
+    for frame in a.stack.take():
+        b.stack.receive(frame.data)
+    other.probe()
+    b.stack.flush()
+    b.stack.flush()  # the acknowledgement of a lone short message waits for one more flush
+    probe, *rest = (check_ipv4(frame.data) for frame in b.stack.take())
+    assert [(answer.seq - probe.seq, answer.ack - probe.ack) for answer in rest] == [(1, 0)]
