@@ -21,14 +21,12 @@ class MutationError(Exception):
 
 def _places(lines: list[str], wanted: str) -> list[int]:
     """The indices of lines with this text, without indentation. A comment at a line's end is
-    ignored if no line matches with it."""
-    whole = [index for index, line in enumerate(lines) if line.strip() == wanted]
-    code = [
+    ignored, unless the wanted text has one."""
+    return [
         index
         for index, line in enumerate(lines)
-        if re.sub(r"\s*/\*.*\*/$", "", line.strip()) == wanted
+        if wanted in (line.strip(), re.sub(r"\s*/\*.*\*/$", "", line.strip()))
     ]
-    return whole or code
 
 
 @dataclass(frozen=True)
