@@ -111,7 +111,10 @@ class Rank:
         """The blocked signals of each of the plugin's threads, by thread name."""
         masks = {}
         for thread in self.threads:
-            status = Path("/proc/self/task", thread, "status").read_text()
+            try:
+                status = Path("/proc/self/task", thread, "status").read_text()
+            except FileNotFoundError:  # it has ended since it was listed
+                continue
             words = dict(line.split(":", 1) for line in status.splitlines())
             masks[words["Name"].strip()] = int(words["SigBlk"], 16)
         return masks
