@@ -17,10 +17,14 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 Graph = dict[str, set[str]]
 
 
-def read(root: Path = ROOT) -> dict[str, str]:
-    """The C files of the project without its tests, by their paths from the root."""
-    paths = (path for top in FOLDERS for path in sorted((root / top).rglob("*.[ch]")))
-    return {path.relative_to(root).as_posix(): path.read_text() for path in paths}
+def read(folders: Iterable[str] = FOLDERS) -> dict[str, str]:
+    """Every C file below these folders, by its path from the root of the checkout."""
+    paths = (path for top in folders for path in sorted((ROOT / top).rglob("*")))
+    return {
+        path.relative_to(ROOT).as_posix(): path.read_text()
+        for path in paths
+        if path.suffix in (".c", ".h", ".def") and path.is_file()
+    }
 
 
 def units(tree: Mapping[str, str]) -> Graph:
@@ -43,41 +47,26 @@ def folders(graph: Mapping[str, Iterable[str]]) -> Graph:
     return found
 
 
-def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
-    """The strongly connected components of more than one node (Tarjan 1972), sorted."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
+def circular(graph: Mapping[str, Iterable[str]]) -> list[str]:
+    """The edges that lie on a circle beyond one folder, or on any circle within the stack."""
     found = []
-
-    def visit(node: str) -> None:
-        index[node] = low[node] = len(index)
-        stack.append(node)
-        for other in graph.get(node, ()):
-            if other not in index:
-                visit(other)
-                low[node] = min(low[node], low[other])
-            elif other in stack:
-                low[node] = min(low[node], index[other])
-        if low[node] == index[node]:
-            component = stack[stack.index(node) :]
-            del stack[stack.index(node) :]
-            if len(component) > 1:
-                found.append(sorted(component))
-
-    for node in list(graph):
-        if node not in index:
-            visit(node)
+    for name, others in graph.items():
+        for other in others:
+            bound = name.startswith("harp/stack/") or _folder(name) != _folder(other)
+            if bound and name in reached(graph, other):
+                found.append(f"{name} -> {other}")
     return sorted(found)
 
 
-def forbidden(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
-    """Circles that reach beyond one folder, and any within the stack."""
-    return [
-        circle
-        for circle in circles(graph)
-        if len({_folder(name) for name in circle}) > 1 or circle[0].startswith("harp/stack")
-    ]
+def reached(graph: Mapping[str, Iterable[str]], start: str) -> set[str]:
+    """A unit and all that it includes, directly or not."""
+    found, waiting = set(), [start]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += graph.get(name, ())
+    return found
 
 
 def _unit(path: str) -> str:

@@ -146,6 +146,12 @@ def test_ruff_finds_no_fault() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@needs("ruff")
+def test_python_is_formatted() -> None:
+    done = python("ruff", "format", "--check", "--no-cache", "harp", "tests", "tools")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @needs("mypy")
 def test_mypy_finds_no_fault() -> None:
     done = python("mypy", "--cache-dir", str(BUILD / "mypy"), "harp", "tools")

@@ -200,7 +200,7 @@ static void fault_flush(struct harp_port *port, unsigned queue)
 }
 
 /* The copy stays valid until the next receive. */
-static void dma_map(struct fault_queue *own, struct fault_frame *copy, struct harp_rx_frame *frame)
+static void deliver(struct fault_queue *own, struct fault_frame *copy, struct harp_rx_frame *frame)
 {
   copy->next = own->delivered.first;
   own->delivered.first = copy;
@@ -241,7 +241,7 @@ static bool admit(struct fault_port *fault, struct fault_queue *own, struct harp
     if (verdict.corrupt)
       harp_fault_corrupt(copy, verdict.corrupt_at);
     if (keep && verdict.corrupt && copies == 1)
-      dma_map(own, copy, frame);
+      deliver(own, copy, frame);
     else
       harp_fault_hold(&own->rx, copy, &verdict);
   }
@@ -255,7 +255,7 @@ static int take_due(struct fault_queue *own, struct harp_rx_frame *frames, int n
   struct fault_frame *due;
   while (n < end && (due = harp_fault_due(&own->rx, now))) {
     harp_fault_remove(&own->rx, due);
-    dma_map(own, due, &frames[n++]);
+    deliver(own, due, &frames[n++]);
   }
   return n;
 }

@@ -81,7 +81,7 @@ struct harp_stack {
   struct harp_limit arp_repeat_limit; /* repeated ARP requests for them */
   uint32_t port_offset;               /* RFC 6056's counter */
 
-  bool port_full; /* the port has refused a frame since the last flush began */
+  bool port_full; /* the port has refused an IPv4 packet since the last flush began */
   struct harp_socket *sockets;
   uint32_t socket_count;
   int free_socket;             /* head of the list; -1: none */

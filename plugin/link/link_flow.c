@@ -341,14 +341,6 @@ static void close_candidate(struct link_flow *candidate)
   harp_flow_close(candidate->tcp);
 }
 
-/* Whether the flow may end with FIN: it is open, no chunk is half received, and nothing waits to be
- * read. */
-static bool closes_with_fin(const struct link_flow *flow)
-{
-  return flow->state == FLOW_OPEN && !flow->request && flow->tcp &&
-         harp_flow_rcv_queue_empty(flow->tcp);
-}
-
 static void unlink_flow(struct link_flow *flow)
 {
   if (flow->link) {
@@ -376,10 +368,11 @@ void flow_close_free(struct link_flow *flow, enum flow_close how)
   }
   harp_instance_stop_expecting(flow->instance, flow);
   unlink_flow(flow);
-  if (how == FLOW_CLOSE_FIN && flow->candidate && flow->state == FLOW_OPEN && !flow->request) {
+  bool in_order = how == FLOW_CLOSE_FIN && flow->state == FLOW_OPEN && !flow->request;
+  if (in_order && flow->candidate) {
     close_candidate(flow->candidate);
   }
-  if (how == FLOW_CLOSE_FIN && closes_with_fin(flow)) {
+  if (in_order && flow->tcp && harp_flow_rcv_queue_empty(flow->tcp)) {
     harp_flow_close(flow->tcp); /* it lingers, and on_closed frees it */
     return;
   }

@@ -14,6 +14,18 @@ from harp.testing.flights import read_all
 from harp.testing.wire import Impairment, Transfer, connect_pair, pattern
 
 
+def accept_two(d):
+    """Two connections, of the peer's ports 5001 and 5002; from here on frames may be ignored."""
+    listener = d.listen(80)
+    for port in (5001, 5002):
+        d.send(TCP(sport=port, flags="S", seq=0))
+        d.expect(TCP(dport=port, flags="SA"))
+        d.send(TCP(sport=port, flags="A", seq=1, ack=1))
+    two = d.accept(listener), d.accept(listener)
+    d.strict = False
+    return two
+
+
 def test_small_segments_do_not_exhaust_the_pool(dialogue):
     """A window of bytes, filled byte by byte: each must not hold a packet of its own."""
     d = dialogue(packets=32, rcvbuf=20_000, delayed_ack_us=0)
@@ -123,13 +135,7 @@ def test_exhausted_pool_serves_again(dialogue):
 def test_out_of_order_data_is_dropped_first(dialogue):
     """Holes of one connection must not starve the stream of another."""
     d = dialogue(packets=48, rcvbuf=65_535, max_connections=8, delayed_ack_us=0)
-    listener = d.listen(80)
-    for port in (5001, 5002):
-        d.send(TCP(sport=port, flags="S", seq=0))
-        d.expect(TCP(dport=port, flags="SA"))
-        d.send(TCP(sport=port, flags="A", seq=1, ack=1))
-    one, other = d.accept(listener), d.accept(listener)
-    d.strict = False
+    one, other = accept_two(d)
     for i in range(60):
         d.stack.input(d.build(TCP(sport=5001, flags="A", seq=1001 + 700 * i, ack=1) / (b"h" * 500)))
     d.ignore()
@@ -147,13 +153,7 @@ def test_memory_shortage_advertises_zero_window(dialogue):
     """Other connections use all the memory. The zero window shows the peer that this host is alive,
     and its retransmission is accepted as soon as there is memory."""
     d = dialogue(packets=32, rcvbuf=65_535, max_connections=8, delayed_ack_us=0)
-    listener = d.listen(80)
-    for port in (5001, 5002):
-        d.send(TCP(sport=port, flags="S", seq=0))
-        d.expect(TCP(dport=port, flags="SA"))
-        d.send(TCP(sport=port, flags="A", seq=1, ack=1))
-    one, other = d.accept(listener), d.accept(listener)
-    d.strict = False
+    one, other = accept_two(d)
     for i in range(44):
         d.stack.input(d.build(TCP(sport=5001, flags="A", seq=1 + 1460 * i, ack=1) / (b"x" * 1460)))
     d.ignore()

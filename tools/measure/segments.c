@@ -133,7 +133,7 @@ static void create(struct host *host, struct host *peer, uint32_t address, unsig
 }
 
 /* Runs both stacks until all frames are exchanged. */
-static void dma_unmap_deferred(struct host *client, struct host *server)
+static void exchange_all(struct host *client, struct host *server)
 {
   now += ROUND_NS;
   for (int i = 0; i < 8; i++) {
@@ -180,11 +180,11 @@ int main(int argc, char **argv)
   for (unsigned i = 0; i < connections; i++) {
     uint16_t port = (uint16_t)(CLIENT_PORTS + i);
     must(harp_flow_connect(client.stack, port, peer, &sender, NULL, &flows[i]) == 0, "no flow");
-    dma_unmap_deferred(&client, &server);
+    exchange_all(&client, &server);
     harp_flow_set_harp_peer(flows[i], 5000);
     for (int j = 0; j < WARM_UP; j++) {
       must(harp_flow_push(flows[i], message, sizeof message, true) == 0, "no room");
-      dma_unmap_deferred(&client, &server);
+      exchange_all(&client, &server);
     }
   }
   size_t before = delivered;

@@ -24,7 +24,8 @@ enum {
   LATE_FADES = 8,   /* each recovery reduces reo_late by 1/LATE_FADES */
 };
 
-uint64_t tcp_rack_reo_wnd(const struct harp_tcp *tcp)
+/* Returns the reordering window, ns (RFC 8985, 6.2, step 4). */
+static uint64_t reo_wnd(const struct harp_tcp *tcp)
 {
   if (!tcp->rack.reordering_seen &&
       (tcp->recovery != RECOVERY_NONE || tcp->flight.sacked_out >= TCP_DUPTHRESH * tcp->snd.mss)) {
@@ -121,7 +122,7 @@ uint64_t tcp_rack_detect_loss(struct harp_tcp *tcp)
   if (tcp->rack.sent == 0) {
     return TIMER_OFF;
   }
-  uint64_t window = tcp_rack_reo_wnd(tcp);
+  uint64_t window = reo_wnd(tcp);
   uint64_t patience = tcp->rack.rtt + window;
   struct harp_record *record = tcp->flight.oldest;
   while (record && (record->sent < tcp->rack.sent ||

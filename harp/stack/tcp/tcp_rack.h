@@ -8,8 +8,6 @@
 struct harp_record;
 struct harp_tcp;
 struct harp_ack_result;
-/* Returns the reordering window, ns (RFC 8985, 6.2, step 4). */
-uint64_t tcp_rack_reo_wnd(const struct harp_tcp *tcp);
 /* Records that reordered data came `late` ns late. */
 void tcp_rack_reordering_seen(struct harp_tcp *tcp, uint64_t late);
 /* The original of the first record fills the hole at SND.UNA, after the record was retransmitted.
