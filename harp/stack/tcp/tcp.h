@@ -5,6 +5,7 @@
 
 #include <netinet/tcp.h> /* names of the states */
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "harp/stack/flow.h"
@@ -177,9 +178,9 @@ struct harp_tcp {
   bool timestamps;  /* both SYNs carried the option (RFC 7323) */
   bool fin_waiting; /* a FIN arrived out of order; its sequence number is rcv.fin_seq */
   bool detached;    /* the owner has closed it; the stack finishes the close alone */
-  struct tcp_snd snd;
-  struct tcp_rcv rcv;
   struct tcp_ts ts;
+  struct tcp_rcv rcv;
+  struct tcp_snd snd;
   struct tcp_ack_schedule ack;
   bool harp_peer, active, window_scaling, sack;
   bool dirty;  /* in stack->dirty, for the next flush */
@@ -243,6 +244,9 @@ struct harp_tcp {
   uint16_t timeouts, timeout_recoveries;
   int error;
 };
+
+_Static_assert(offsetof(struct harp_tcp, snd.wnd) + sizeof(uint32_t) <= 128,
+               "next_of in tcp_predict.c reads two cache lines");
 
 static inline bool tcp_synchronized(const struct harp_tcp *tcp)
 {
