@@ -10,10 +10,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "harp/headers.h"
+
 enum {
-  HARP_ETHERNET_HEADER = 14,
   /* an Ethernet frame with the largest IPv4 packet */
-  HARP_FRAME_MAX = HARP_ETHERNET_HEADER + 65535,
+  HARP_FRAME_MAX = ETH_HEADER + 65535,
 };
 
 struct harp_tcp_fields {

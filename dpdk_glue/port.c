@@ -5,7 +5,6 @@
 #include "dpdk_glue/port.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,15 +18,6 @@ static const struct harp_port_ops *const schemes[] = {
 };
 
 enum { SCHEMES = sizeof(schemes) / sizeof(schemes[0]) };
-
-int harp_port_fail(char *error, int code, const char *format, ...)
-{
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(error, HARP_PORT_ERROR_SIZE, format, arguments);
-  va_end(arguments);
-  return code;
-}
 
 static const struct harp_port_ops *find_scheme(const char *device, size_t length)
 {
@@ -62,6 +52,11 @@ int harp_port_open(struct harp_port **port, const char *device,
   struct harp_port_config rest = *config;
   rest.device = colon + 1;
   return ops->open(port, &rest, error);
+}
+
+int harp_port_start(struct harp_port *port, char *error)
+{
+  return port->ops->start ? port->ops->start(port, error) : 0;
 }
 
 void harp_port_close(struct harp_port *port)

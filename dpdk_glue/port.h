@@ -3,11 +3,11 @@
  * A port moves frames between the stack and a device, with one queue per instance. It knows frames
  * and offloads. It does not know TCP connections.
  *
- * Threads: any thread may call open, close, forget, reserve and release, one call at a time per
- * port. Only the poller of a queue calls receive, transmit, flush, arm and reclaim for that queue.
- * Different queues run at the same time and share no written data.
- * Errors: the calls return a negative errno. open also writes one line that says what is wrong,
- * where, and how to mend it.
+ * Threads: any thread may call open, start, close, forget, reserve and release, one call at a time
+ * per port. Only the poller of a queue calls receive, transmit, flush, arm and reclaim for that
+ * queue. Different queues run at the same time and share no written data. Errors: the calls return
+ * a negative errno. open and start also write one line that says what is wrong, where, and how to
+ * mend it.
  */
 #ifndef HARP_DPDK_GLUE_PORT_H
 #define HARP_DPDK_GLUE_PORT_H
@@ -66,6 +66,9 @@ struct harp_port;
 struct harp_port_ops {
   const char *scheme; /* "packet" of "packet:eth0" */
   int (*open)(struct harp_port **port, const struct harp_port_config *config, char *error);
+  /* Begins to receive. Between open and start the port has its descriptors and privileges, and
+   * reserve works, but no frame reaches it. NULL: open starts the port. */
+  int (*start)(struct harp_port *port, char *error);
   void (*close)(struct harp_port *port);
   /* For a forked child, which does not use its copy of the port. Closes and unmaps everything
    * that would keep the device, the address or local ports occupied after the parent exits.
@@ -120,9 +123,17 @@ struct harp_port {
   struct harp_port_info info;
 };
 
+/* Tells whether the device has a carrier, as far as the port can tell. Any poller. */
+static inline bool harp_port_has_carrier(struct harp_port *port)
+{
+  return !port->ops->has_carrier || port->ops->has_carrier(port);
+}
+
 /* Opens "SCHEME:REST". -EPROTONOSUPPORT: unknown scheme; error then lists the known ones. */
 int harp_port_open(struct harp_port **port, const char *device,
                    const struct harp_port_config *config, char *error);
+/* Begins to receive; once, after open. */
+int harp_port_start(struct harp_port *port, char *error);
 void harp_port_close(struct harp_port *port);
 
 extern const struct harp_port_ops harp_port_packet; /* AF_PACKET on an interface */

@@ -11,6 +11,7 @@ from libc.string cimport memset, strerror
 cdef extern from "harp/counters.h" nogil:
     enum:
         HARP_COUNTERS
+        HARP_COUNTER_ALIASES
         HARP_GAUGE
 
     struct harp_counter_info_t "harp_counter_info":
@@ -19,6 +20,12 @@ cdef extern from "harp/counters.h" nogil:
         int kind
 
     harp_counter_info_t counter_info "harp_counter_info"[]
+
+    struct harp_counter_alias_t "harp_counter_alias":
+        const char *name
+        int counter
+
+    harp_counter_alias_t counter_alias_table "harp_counter_aliases"[]
 
 
 cdef extern from "harp/engine/trace.h" nogil:
@@ -107,6 +114,35 @@ cdef extern from "harp/engine/claim.h" nogil:
     void harp_claim_release(harp_claim_t *claim)
 
 
+cdef extern from "harp/engine/conf_folder.h" nogil:
+    struct harp_conf_file:
+        harp_config config
+
+    struct harp_conf_folder_t "harp_conf_folder":
+        int count
+        harp_conf_file *files
+
+    int harp_conf_folder_read(harp_conf_folder_t *folder, const char *path, char *error)
+    void harp_conf_folder_close(harp_conf_folder_t *folder)
+
+
+cdef extern from "harp/engine/devices.h" nogil:
+    struct harp_device:
+        const char *identity
+        const char *pci_path
+        uint64_t guid
+        uint32_t speed_mbps
+
+    struct harp_devices_t "harp_devices":
+        unsigned count
+        bint one
+        harp_device of "of"[]
+        uint8_t device_of[]
+
+    int harp_devices_find(harp_devices_t *devices, const harp_conf_folder_t *folder,
+                          const char *root, char *error)
+
+
 cdef extern from *:
     const char *HARP_VERSION
 
@@ -187,6 +223,14 @@ def counters():
         }
         for i in range(HARP_COUNTERS)
     ]
+
+
+def counter_aliases():
+    """The old names of renamed counters: {old name: name}."""
+    return {
+        _text(counter_alias_table[i].name): _text(counter_info[counter_alias_table[i].counter].name)
+        for i in range(HARP_COUNTER_ALIASES)
+    }
 
 
 def trace_events():
@@ -271,6 +315,35 @@ def innermost(str device):
     """A device without its fault wrappers: "packet:eth0"."""
     raw = device.encode()
     return _text(harp_config_innermost(raw))
+
+
+def devices(folder, root=""):
+    """The devices that NCCL is told of, for the ztcp*.conf of a folder. Each is a dict: name,
+    identity (the NIC: PCI function, interface, or the key `device`), pci_path (None: none), guid,
+    speed_mbps, files (paths). `root` replaces / in the path of /sys. Raises ConfigError."""
+    cdef harp_conf_folder_t read
+    cdef harp_devices_t found
+    cdef char error[HARP_CONFIG_ERROR_SIZE]
+    path, below = str(folder).encode(), str(root).encode()
+    cdef int rc = harp_conf_folder_read(&read, path, error)
+    if rc:
+        raise ConfigError(_text(error), rc)
+    rc = harp_devices_find(&found, &read, below, error)
+    files = [_text(read.files[i].config.path) for i in range(read.count)]
+    harp_conf_folder_close(&read)
+    if rc:
+        raise ConfigError(_text(error), rc)
+    return [
+        {
+            "name": "HARP" if found.one else f"HARP{i}",
+            "identity": _text(found.of[i].identity),
+            "pci_path": _text(found.of[i].pci_path) or None,
+            "guid": found.of[i].guid,
+            "speed_mbps": found.of[i].speed_mbps,
+            "files": [path for j, path in enumerate(files) if found.device_of[j] == i],
+        }
+        for i in range(found.count)
+    ]
 
 
 cdef class Claim:

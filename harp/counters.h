@@ -31,4 +31,19 @@ struct harp_counter_info {
 /* Indexed by enum harp_counter. */
 extern const struct harp_counter_info harp_counter_info[HARP_COUNTERS];
 
+enum {
+#define HARP_COUNTER_ALIAS(old, name) HARP_COUNTER_ALIAS_##old,
+#include "harp/counter_aliases.def"
+#undef HARP_COUNTER_ALIAS
+  HARP_COUNTER_ALIASES
+};
+
+/* The old name of a renamed counter. */
+struct harp_counter_alias {
+  const char *name;
+  enum harp_counter counter;
+};
+
+extern const struct harp_counter_alias harp_counter_aliases[HARP_COUNTER_ALIASES];
+
 #endif

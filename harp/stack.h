@@ -121,7 +121,8 @@ int harp_tcp_poll(struct harp_stack *stack, int socket);
 int harp_stack_input_merged(struct harp_stack *stack, const void *frame, size_t length,
                             uint16_t gso_size);
 
-/* The stack's counters, by index from 0. A name is a constant string; NULL: no such counter. */
+/* The stack's counters, by index from 0. A name is a constant string; NULL: no such counter. The
+ * old names of renamed counters follow the counters. */
 const char *harp_stack_counter_name(unsigned int index);
 uint64_t harp_stack_counter(struct harp_stack *stack, unsigned int index);
 

@@ -22,6 +22,10 @@ struct net_request;
 
 enum { NET_HANDLE_SIZE = 64 }; /* bytes; the smallest handle of any NCCL release */
 
+/* What NCCL says about a receive's completion. Version 9 and later mark a receive whose completion
+ * is optional: the GPU finds flags among the data and does not wait for it. */
+enum net_completion { NET_COMPLETION_UNKNOWN, NET_COMPLETION_NEEDED, NET_COMPLETION_OPTIONAL };
+
 struct net_properties {
   const char *name;     /* static */
   const char *pci_path; /* NIC's folder in sysfs; NULL: a virtual NIC */
@@ -63,7 +67,7 @@ int net_close_listener(struct net_listener *listener);
 int net_isend(struct net_link *link, const void *data, size_t size, struct net_region *region,
               struct net_request **request);
 int net_irecv(struct net_link *link, void *data, size_t capacity, struct net_region *region,
-              struct net_request **request);
+              enum net_completion completion, struct net_request **request);
 /* size: bytes transferred; for a receive it may be less than its capacity. */
 int net_test(struct net_request *request, int *done, size_t *size);
 

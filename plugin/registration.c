@@ -10,10 +10,56 @@
 #include "plugin/link/link.h"
 #include "plugin/nccl/nccl_types.h"
 
+/* A range's pages on each NIC that may send from it. */
 struct net_region {
   struct net_region *next; /* in the link's list; under transport->lock */
-  struct harp_region *pages;
+  size_t size;             /* bytes of the application's memory */
+  unsigned count;
+  struct {
+    struct harp_engine *engine;
+    struct harp_region *pages;
+  } on[];
 };
+
+size_t region_size(const struct net_region *region) { return region->size; }
+
+/* Releases the pages on all NICs and frees the region. 0, or the first error. */
+static int release_region(struct net_region *region)
+{
+  int result = 0;
+  while (region->count > 0) {
+    region->count--;
+    int one = harp_region_deregister(region->on[region->count].engine,
+                                     region->on[region->count].pages);
+    result = result ? result : one;
+  }
+  free(region);
+  return result;
+}
+
+static int add_nic(struct net_region *region, const struct transport_nic *nic, void *data,
+                   size_t size)
+{
+  int result = harp_region_register(nic->engine, data, size, &region->on[region->count].pages);
+  if (result == 0) {
+    region->on[region->count++].engine = nic->engine;
+  }
+  return result;
+}
+
+/* The other NICs are optional: they send copies of a range that is not registered on them. So does
+ * a NIC to which a flow moves later. */
+static int add_nics(struct net_region *region, const struct net_link *link, void *data, size_t size)
+{
+  int result = add_nic(region, link->nic, data, size);
+  const struct transport_nic *nic = link->striped ? nic_next(link->transport, NULL) : NULL;
+  for (; nic && result == 0; nic = nic_next(link->transport, nic)) {
+    if (nic != link->nic) {
+      add_nic(region, nic, data, size);
+    }
+  }
+  return result;
+}
 
 int net_register(struct net_link *link, void *data, size_t size, int type, struct net_region **out)
 {
@@ -21,13 +67,15 @@ int net_register(struct net_link *link, void *data, size_t size, int type, struc
   if (transport_forked() || type != NCCL_PTR_HOST) {
     return transport_forked() ? -EPERM : -EINVAL;
   }
-  struct net_region *region = malloc(sizeof *region);
+  unsigned most = link->striped ? link->transport->nics.claims.count : 1;
+  struct net_region *region = calloc(1, sizeof *region + most * sizeof region->on[0]);
   if (!region) {
     return -ENOMEM;
   }
-  int result = harp_region_register(link->transport->engine, data, size, &region->pages);
+  region->size = size;
+  int result = add_nics(region, link, data, size);
   if (result != 0) {
-    free(region);
+    release_region(region);
     return result;
   }
   pthread_mutex_lock(&link->transport->lock);
@@ -53,13 +101,6 @@ static bool unlist(struct net_link *link, const struct net_region *region)
   return known;
 }
 
-static int give_back(struct net_link *link, struct net_region *region)
-{
-  int result = harp_region_deregister(link->transport->engine, region->pages);
-  free(region);
-  return result;
-}
-
 int net_deregister(struct net_link *link, struct net_region *region)
 {
   if (transport_forked()) {
@@ -68,15 +109,15 @@ int net_deregister(struct net_link *link, struct net_region *region)
   if (!unlist(link, region)) {
     return -EINVAL;
   }
-  link_lose_memory(link, region);
-  return give_back(link, region);
+  link_revoke_region(link, region);
+  return release_region(region);
 }
 
-void link_give_memory_back(struct net_link *link)
+void link_release_regions(struct net_link *link)
 {
   while (link->regions) {
     struct net_region *region = link->regions;
     link->regions = region->next;
-    give_back(link, region);
+    release_region(region);
   }
 }

@@ -85,16 +85,16 @@ class Rank(Program):
         self.start(*words)
         return self.finish(timeout)
 
-    def init(self) -> Rank:
-        assert self.do("init") == ["1"]
+    def init(self, devices: int = 1) -> Rank:
+        assert self.do("init") == [str(devices)]
         return self
 
-    def listen(self) -> tuple[int, str]:
-        number, handle = self.do("listen")
+    def listen(self, device: int = 0) -> tuple[int, str]:
+        number, handle = self.do("listen", device)
         return int(number), handle
 
-    def connect(self, handle: str, ms: int = 10000) -> int:
-        return int(self.do("connect", handle, ms, timeout=ms / 1e3 + 5)[0])
+    def connect(self, handle: str, ms: int = 10000, device: int = 0) -> int:
+        return int(self.do("connect", handle, ms, device, timeout=ms / 1e3 + 5)[0])
 
     def accept(self, listener: int, ms: int = 10000) -> int:
         return int(self.do("accept", listener, ms, timeout=ms / 1e3 + 5)[0])
@@ -123,7 +123,13 @@ class Link:
         self.receiver.finish(timeout)
 
 
-def connect(sender: Rank, receiver: Rank, listener: Optional[tuple[int, str]] = None) -> Link:
-    number, handle = listener or receiver.listen()
-    sends = sender.connect(handle)
+def connect(
+    sender: Rank,
+    receiver: Rank,
+    listener: Optional[tuple[int, str]] = None,
+    devices: tuple[int, int] = (0, 0),
+) -> Link:
+    """devices: those of connect and of listen."""
+    number, handle = listener or receiver.listen(devices[1])
+    sends = sender.connect(handle, device=devices[0])
     return Link(sender, receiver, sends, receiver.accept(number))

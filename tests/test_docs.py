@@ -321,7 +321,7 @@ def figures_of(cells: list[list[str]]) -> dict[tuple[str, str], dict[str, list[s
     for wire, operation, transport, rate, p50, _, _, ratio in cells:
         at = found.setdefault((wire, operation), {"kernel": [], "HARP": [], "ratio": []})
         first = [cell.split(" ")[0] for cell in (rate, p50, ratio)]
-        figure = first[1] if operation.startswith("pingpong") else first[0]
+        figure = first[1] if operation.startswith(("pingpong", "all_reduce")) else first[0]
         if transport.startswith("kernel-tcp"):
             at["kernel"].append(figure)
         elif transport.startswith("harp"):
@@ -519,7 +519,7 @@ CHANGES: dict[str, tuple[Callable[[str], list[str]], str, str, str, str]] = {
         "no source says \"the peer's host is asleep: are both NICs in one network?\""),
     "a counter": (
         counter_problems, "docs/operate.md",
-        "| `pauses` |", "| `breaks` |", "there is no counter breaks"),
+        "| `poll_stalls` |", "| `breaks` |", "there is no counter breaks"),
     "a key that is missing": (
         configure_problems, "docs/configure.md",
         "| `cores` |", "| `peers` |", "the key cores is missing"),

@@ -18,7 +18,7 @@ PLUGINS = ("plugin/libnccl-net.so", "harp/bench/kernel/libnccl-net-kernel.so")
 # The rest of the package that is machine code.
 GIVEN_AWAY = (
     "harp/_tables*.so", "harp/bench/harp-perf", "harp/nc/harp-nc", "harp/testing/_engine*.so",
-    "harp/testing/_flow*.so", "harp/testing/_stack*.so",
+    "harp/testing/_fault*.so", "harp/testing/_flow*.so", "harp/testing/_stack*.so",
 )  # fmt: skip
 
 # The C library's own files as they were when it still came in several.

@@ -22,7 +22,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
 
-NEUTRAL = ("harp/frame.h", "harp/counters.h", "harp/counters.def")
+NEUTRAL = (
+    "harp/frame.h",
+    "harp/headers.h",
+    "harp/counters.h",
+    "harp/counters.def",
+    "harp/counter_aliases.def",
+)
 
 STACK_SYSTEM = frozenset(
     """arm_neon.h assert.h endian.h errno.h immintrin.h limits.h netinet/in.h netinet/tcp.h poll.h
@@ -50,12 +56,18 @@ class Layer:
 
 # The first layer that a file matches is its own.
 LAYERS = {
+    # Sockets are one owner of flows among others, so they know no more than the plugin.
+    "sockets": Layer(
+        ("harp/stack/socket/*",),
+        ("harp/stack.h", "harp/stack/flow.h", "harp/stack/bytes.h", "harp/stack/socket/*"),
+        STACK_SYSTEM,
+    ),
     "stack": Layer(
         ("harp/stack.h", "harp/stack/*"),
         ("harp/stack.h", "harp/stack/*", *NEUTRAL),
         STACK_SYSTEM,
     ),
-    "neutral": Layer(("harp/frame.h", "harp/counters.*"), NEUTRAL, STACK_SYSTEM),
+    "neutral": Layer(NEUTRAL + ("harp/counters.c",), NEUTRAL, STACK_SYSTEM),
     "engine": Layer(
         ("harp/engine/*",),
         ("harp/engine/*", "harp/stack.h", "harp/stack/*", "dpdk_glue/*", *NEUTRAL),
@@ -76,7 +88,10 @@ LAYERS = {
     "bench": Layer(("harp/bench/*",), ("harp/bench/*", "plugin/nccl/nccl_types.h")),
     "measure": Layer(("tools/measure/*",), ("harp/stack.h", "harp/stack/flow.h", *NEUTRAL)),
     "forwarder": Layer(("tools/attacker/forwarder.*",), ("tools/attacker/*", "dpdk_glue/port.h")),
-    "attacker": Layer(("tools/attacker/*",), ("tools/attacker/*", "harp/stack/ip/checksum.h")),
+    "attacker": Layer(
+        ("tools/attacker/*",),
+        ("tools/attacker/*", "harp/headers.h", "harp/stack/ip/checksum.h"),
+    ),
     "relay": Layer(("tools/relay/*",), ("tools/relay/*",)),
     "tests": Layer(("tests/*",), ("*",)),
 }  # fmt: skip
@@ -141,6 +156,8 @@ FAULTS = {
     "stack reads a clock": ("harp/stack/x.c", "# include <time.h>"),
     "stack locks": ("harp/stack/x.h", "#include <pthread.h>"),
     "stack logs": ("harp/stack/x.c", "#include <stdio.h>  /* printf */"),
+    "sockets name TCP's inside": ("harp/stack/socket/x.c", '#include "harp/stack/tcp/tcp.h"'),
+    "sockets lock": ("harp/stack/socket/x.c", "#include <pthread.h>"),
     "port names stack": ("dpdk_glue/x.c", '#include "harp/stack/tcp/tcp.h"'),
     "port names engine": ("dpdk_glue/x.c", '#include "harp/engine/x.h"'),
     "engine names plugin": ("harp/engine/x.c", '#include "plugin/net.h"'),
@@ -180,6 +197,36 @@ def test_plugin_uses_the_interface_of_instances() -> None:
     ]
     assert "plugin/link/link_flow.c" in tree and not found, found
     assert POKE.search("flow->instance->now") and POKE.search("engine->instances[0]->counters")
+
+
+WINDOW_WRITERS = ("harp/stack/tcp/tcp_cwnd.c", "harp/stack/tcp/tcp_cwnd.h")
+WINDOW_CHANGE = re.compile(r"->(?:cwnd|ssthresh)\s*(?:(?:[-+*/%&|^]|<<|>>)?=(?!=)|\+\+|--)")
+
+
+def test_one_file_changes_the_congestion_window() -> None:
+    """Other files of the stack call the functions of tcp_cwnd.h."""
+    writers = {
+        path
+        for path, text in sources().items()
+        if path.startswith("harp/") and WINDOW_CHANGE.search(text)
+    }
+    assert writers == set(WINDOW_WRITERS)
+
+
+@pytest.mark.parametrize(
+    "line, changes",
+    [
+        ("tcp->cwnd = 1;", True),
+        ("tcp->cwnd\n    += 1;", True),
+        ("tcp->ssthresh <<= 1;", True),
+        ("tcp->cwnd--;", True),
+        ("if (tcp->cwnd == 1 || tcp->cwnd <= tcp->ssthresh)", False),
+        ("tcp->undo.cwnd = 1;", False),
+        ("tcp->cwnd_limited = true;", False),
+    ],
+)
+def test_change_of_the_congestion_window_is_seen(line: str, changes: bool) -> None:
+    assert bool(WINDOW_CHANGE.search(line)) == changes
 
 
 def test_no_circle_of_includes() -> None:

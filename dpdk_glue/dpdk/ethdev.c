@@ -252,7 +252,7 @@ static void ethdev_count(struct harp_port *port, unsigned number, uint64_t *coun
   if (number == 0)
     look_at_link(ethdev);
   counters[HARP_COUNTER_tx_copied_bytes] += counts->tx_copied;
-  counters[HARP_COUNTER_tx_ref_bytes] += counts->tx_referred;
+  counters[HARP_COUNTER_tx_zero_copy_bytes] += counts->tx_referred;
   counters[HARP_COUNTER_port_tx_full] += counts->tx_full;
   counters[HARP_COUNTER_port_tx_errors] += counts->tx_errors;
   counters[HARP_COUNTER_port_rx_lost] += counts->rx_lost;

@@ -18,7 +18,6 @@
 #include "dpdk_glue/frame_fields.h"
 
 enum {
-  IP_START = HARP_ETHERNET_HEADER,
   LAST_FLAGS = RTE_TCP_FIN_FLAG | RTE_TCP_PSH_FLAG,
   NAP_LEAST_US = 50, /* first sleep after traffic */
 };
@@ -124,9 +123,9 @@ static uint16_t segment_size_of(const struct rte_mbuf *mbuf)
 static void rewrite(uint8_t *frame, uint16_t header_length, uint32_t sequence, uint32_t payload,
                     uint8_t flags)
 {
-  struct rte_ipv4_hdr *ip = (struct rte_ipv4_hdr *)(frame + IP_START);
-  struct rte_tcp_hdr *tcp = (struct rte_tcp_hdr *)(frame + IP_START + rte_ipv4_hdr_len(ip));
-  ip->total_length = rte_cpu_to_be_16((uint16_t)(header_length - IP_START + payload));
+  struct rte_ipv4_hdr *ip = (struct rte_ipv4_hdr *)(frame + ETH_HEADER);
+  struct rte_tcp_hdr *tcp = (struct rte_tcp_hdr *)(frame + ETH_HEADER + rte_ipv4_hdr_len(ip));
+  ip->total_length = rte_cpu_to_be_16((uint16_t)(header_length - ETH_HEADER + payload));
   ip->hdr_checksum = 0;
   ip->hdr_checksum = rte_ipv4_cksum(ip);
   tcp->sent_seq = rte_cpu_to_be_32(sequence);
@@ -166,9 +165,9 @@ static bool begin_chain(struct ethdev_port *ethdev, struct ethdev_queue *queue,
       peek.header_length > mbuf->data_len || peek.header_length > sizeof(chain->header) ||
       !has_headroom(mbuf, peek.header_length))
     return false;
-  const struct rte_ipv4_hdr *ip = (const struct rte_ipv4_hdr *)(frame + IP_START);
+  const struct rte_ipv4_hdr *ip = (const struct rte_ipv4_hdr *)(frame + ETH_HEADER);
   const struct rte_tcp_hdr *tcp = (const struct rte_tcp_hdr *)(frame + peek.start);
-  uint32_t whole = IP_START + (uint32_t)rte_be_to_cpu_16(ip->total_length);
+  uint32_t whole = ETH_HEADER + (uint32_t)rte_be_to_cpu_16(ip->total_length);
   uint32_t payload = (uint32_t)mbuf->data_len - peek.header_length;
   if (whole > mbuf->pkt_len || whole <= mbuf->data_len)
     return false;
@@ -195,9 +194,9 @@ static void next_of_chain(struct ethdev_queue *queue, struct harp_rx_frame *out)
   struct rte_mbuf *mbuf = chain->next;
   uint32_t payload = RTE_MIN((uint32_t)mbuf->data_len, chain->left);
   uint8_t *frame = rte_pktmbuf_mtod(mbuf, uint8_t *) - chain->header_length;
-  const struct rte_ipv4_hdr *ip = (const struct rte_ipv4_hdr *)(chain->header + IP_START);
+  const struct rte_ipv4_hdr *ip = (const struct rte_ipv4_hdr *)(chain->header + ETH_HEADER);
   const struct rte_tcp_hdr *tcp =
-      (const struct rte_tcp_hdr *)(chain->header + IP_START + rte_ipv4_hdr_len(ip));
+      (const struct rte_tcp_hdr *)(chain->header + ETH_HEADER + rte_ipv4_hdr_len(ip));
   chain->left -= payload;
   chain->next = chain->left ? mbuf->next : NULL;
   memcpy(frame, chain->header, chain->header_length);

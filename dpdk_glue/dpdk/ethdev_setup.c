@@ -23,15 +23,15 @@ enum {
   DEVICE_MTU = 1500, /* for devices that report no MTU */
   ROOM_UNIT = 1024,  /* many NICs count receive buffers in KiB, rounded down */
   ROOM_LEAST = 2 * ROOM_UNIT,
-  ROOM_LARGE = 9 * ROOM_UNIT, /* for merged and large segments, which then take few buffers */
-  FRAME_OVERHEAD = 14 + 8,    /* bytes: Ethernet, and two VLAN tags that a NIC may leave in */
-  CACHE = 128,                /* buffers in a poller's cache */
-  SPARE = 512,                /* buffers in use by pollers, and in caches */
-  RSS_KEY = 64,               /* longest hash key, bytes */
-  RSS_TABLE = 512,            /* most entries of a redirection table */
-  LINK_WAIT_MS = 9000,        /* for a NIC to negotiate its speed */
-  VIRTIO_KEEPS = 4,           /* virtio's tx_free_thresh must be this much below the ring size */
-  VIRTIO_LEAST = 32,          /* fewest descriptors of a virtio ring */
+  ROOM_LARGE = 9 * ROOM_UNIT,      /* for merged and large segments, which then take few buffers */
+  FRAME_OVERHEAD = ETH_HEADER + 8, /* bytes; two VLAN tags that a NIC may leave in */
+  CACHE = 128,                     /* buffers in a poller's cache */
+  SPARE = 512,                     /* buffers in use by pollers, and in caches */
+  RSS_KEY = 64,                    /* longest hash key, bytes */
+  RSS_TABLE = 512,                 /* most entries of a redirection table */
+  LINK_WAIT_MS = 9000,             /* for a NIC to negotiate its speed */
+  VIRTIO_KEEPS = 4,  /* virtio's tx_free_thresh must be this much below the ring size */
+  VIRTIO_LEAST = 32, /* fewest descriptors of a virtio ring */
 };
 
 static bool driver_is(const struct rte_eth_dev_info *info, const char *name)
@@ -376,7 +376,7 @@ static void describe(struct ethdev_port *ethdev, const struct rte_eth_dev_info *
   struct harp_port_info *info = &ethdev->port.info;
   const struct harp_port_config *config = &ethdev->config;
   info->max_frame = info->offloads & HARP_OFFLOAD_TSO ? HARP_FRAME_MAX
-                                                      : HARP_ETHERNET_HEADER + (uint32_t)info->mtu;
+                                                      : ETH_HEADER + (uint32_t)info->mtu;
   if (is_nic(ethdev))
     info->receive_depth = ethdev->rx_descriptors * (uint32_t)info->mtu;
   info->address = config->address;

@@ -16,8 +16,8 @@
 #include "dpdk_glue/frame_fields.h"
 
 enum {
-  /* unmapped pieces up to this size are HARP's own (hello, chunk headers) and not counted */
-  OWN_WORDS = 128,
+  /* Unmapped pieces up to this size are HARP's own (welcome, chunk headers) and not counted. */
+  CONTROL_MAX = 256,
   KICK_LENGTH = 60,   /* bytes; the shortest Ethernet frame without its FCS */
   KICK_TYPE = 0x88b5, /* IEEE 802's local experimental EtherType, which no host handles */
   PAUSE_US = 20,
@@ -132,7 +132,7 @@ static bool append_payload(struct ethdev_port *ethdev, struct build *build, cons
     struct dma_extent extent;
     uintptr_t at = (uintptr_t)data;
     if (!harp_dma_find(&ethdev->dma, at, &build->queue->recent, &extent)) {
-      build->copied += length > OWN_WORDS ? (uint32_t)length : 0;
+      build->copied += length > CONTROL_MAX ? (uint32_t)length : 0;
       return append_copy(build, data, length);
     }
     size_t part = extent.end - at < length ? extent.end - at : length;
@@ -178,8 +178,8 @@ static void mark(const struct ethdev_port *ethdev, struct rte_mbuf *mbuf,
 {
   if (!frame->checksum_needed)
     return;
-  mbuf->l2_len = HARP_ETHERNET_HEADER;
-  mbuf->l3_len = frame->checksum_start - HARP_ETHERNET_HEADER;
+  mbuf->l2_len = ETH_HEADER;
+  mbuf->l3_len = frame->checksum_start - ETH_HEADER;
   mbuf->l4_len = frame->header_length - frame->checksum_start;
   mbuf->ol_flags |= RTE_MBUF_F_TX_IPV4 | RTE_MBUF_F_TX_TCP_CKSUM;
   if (!frame->segment_size || frame->length - frame->header_length <= frame->segment_size)
@@ -236,10 +236,10 @@ static void fill_kick_frame(const struct ethdev_port *ethdev, struct rte_mbuf *m
   mbuf->data_len = KICK_LENGTH;
   mbuf->pkt_len = KICK_LENGTH;
   memset(frame, 0, KICK_LENGTH);
-  memcpy(frame, ethdev->port.info.mac, 6);
-  memcpy(frame + 6, ethdev->port.info.mac, 6);
-  frame[12] = KICK_TYPE >> 8;
-  frame[13] = KICK_TYPE & 0xff;
+  memcpy(frame + ETH_DST, ethdev->port.info.mac, 6);
+  memcpy(frame + ETH_SRC, ethdev->port.info.mac, 6);
+  frame[ETH_TYPE] = KICK_TYPE >> 8;
+  frame[ETH_TYPE + 1] = KICK_TYPE & 0xff;
 }
 
 /*

@@ -379,8 +379,7 @@ static int fault_reclaim(struct harp_port *port, unsigned queue, uint32_t timeou
 
 static bool fault_has_carrier(struct harp_port *port)
 {
-  struct harp_port *inner = fault_of(port)->inner;
-  return !inner->ops->has_carrier || inner->ops->has_carrier(inner);
+  return harp_port_has_carrier(fault_of(port)->inner);
 }
 
 static void fault_count(struct harp_port *port, unsigned queue, uint64_t *counters)
@@ -442,7 +441,7 @@ static void describe(struct fault_port *fault, const char *spec, size_t spec_len
   *info = fault->inner->info;
   if (!fault->base.tso) {
     info->offloads &= ~HARP_OFFLOAD_TSO;
-    info->max_frame = HARP_ETHERNET_HEADER + (uint32_t)info->mtu;
+    info->max_frame = ETH_HEADER + (uint32_t)info->mtu;
   }
   snprintf(info->summary, sizeof(info->summary), "fault (%.*s) over %.100s", (int)spec_length, spec,
            fault->inner->info.summary);
@@ -478,6 +477,11 @@ static int fault_open(struct harp_port **port, const struct harp_port_config *co
   return 0;
 }
 
+static int fault_start(struct harp_port *port, char *error)
+{
+  return harp_port_start(fault_of(port)->inner, error);
+}
+
 static void fault_forget(struct harp_port *port)
 {
   struct harp_port *inner = fault_of(port)->inner;
@@ -487,6 +491,7 @@ static void fault_forget(struct harp_port *port)
 const struct harp_port_ops harp_port_fault = {
     .scheme = "fault",
     .open = fault_open,
+    .start = fault_start,
     .close = fault_close,
     .forget = fault_forget,
     .receive = fault_receive,

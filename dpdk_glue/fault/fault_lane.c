@@ -140,13 +140,13 @@ struct fault_frame *harp_fault_copy_rx(const struct harp_rx_frame *from)
 
 void harp_fault_corrupt(struct fault_frame *frame, uint64_t choice)
 {
-  if (frame->length <= HARP_ETHERNET_HEADER)
+  if (frame->length <= ETH_HEADER)
     return;
   if (frame->checksum_needed || frame->checksum_good)
     harp_complete_checksum(frame->bytes, frame->length);
   frame->checksum_needed = frame->checksum_good = 0;
-  uint64_t bit = choice % ((uint64_t)(frame->length - HARP_ETHERNET_HEADER) * 8);
-  frame->bytes[HARP_ETHERNET_HEADER + bit / 8] ^= (uint8_t)(1u << bit % 8);
+  uint64_t bit = choice % ((uint64_t)(frame->length - ETH_HEADER) * 8);
+  frame->bytes[ETH_HEADER + bit / 8] ^= (uint8_t)(1u << bit % 8);
 }
 
 static void append(struct fault_list *list, struct fault_frame *frame)

@@ -254,3 +254,75 @@ int harp_netdev_state(int index)
   int rc = read_link(&device, &hardware);
   return rc < 0 ? rc : device.up;
 }
+
+/* The sysctl arp_ignore of an interface, or of "all". */
+static int arp_ignore(const char *name)
+{
+  char path[64 + IFNAMSIZ];
+  int value = 0;
+  snprintf(path, sizeof(path), "/proc/sys/net/ipv4/conf/%.15s/arp_ignore", name);
+  FILE *file = fopen(path, "re");
+  if (file) {
+    if (fscanf(file, "%d", &value) != 1)
+      value = 0;
+    fclose(file);
+  }
+  return value;
+}
+
+/* Whether the kernel answers ARP on the interface for the host's addresses on other ones. The
+ * larger of the two values counts (ip-sysctl.rst): 1 and 2 answer for the interface's own addresses
+ * only, 8 for none. */
+static bool answers_for_others(const char *name)
+{
+  int all = arp_ignore("all"), own = arp_ignore(name), value = own > all ? own : all;
+  return value != 1 && value != 2 && value != 8;
+}
+
+/* Whether the address of a list entry is in the device's subnet. The interface may be down: it may
+ * come up later. */
+static bool shares_subnet(const struct ifaddrs *at, const struct harp_netdev *device)
+{
+  uint32_t mask = device->prefix ? htonl(UINT32_MAX << (32 - device->prefix)) : 0;
+  if (!at->ifa_addr || at->ifa_addr->sa_family != AF_INET ||
+      at->ifa_flags & (IFF_LOOPBACK | IFF_POINTOPOINT))
+    return false;
+  uint32_t address = ((const struct sockaddr_in *)at->ifa_addr)->sin_addr.s_addr;
+  return ((address ^ device->address) & mask) == 0;
+}
+
+static bool listed(const int *indexes, unsigned count, int index)
+{
+  for (unsigned i = 0; i < count; i++) {
+    if (indexes[i] == index)
+      return true;
+  }
+  return false;
+}
+
+/* Whether the interface may receive the device's frames. An interface with the same MAC address is
+ * on top of the device, and passes the same frames up once more. */
+static bool takes_frames(int index, const struct harp_netdev *device)
+{
+  struct harp_netdev other = {.index = index};
+  char name[IF_NAMESIZE]; /* a list entry may have an alias such as eth0:1 */
+  int hardware;
+  return index > 0 && index != device->index && if_indextoname((unsigned)index, name) &&
+         read_link(&other, &hardware) == 0 && hardware == ARPHRD_ETHER &&
+         memcmp(other.mac, device->mac, 6) != 0 && answers_for_others(name);
+}
+
+unsigned harp_netdev_find_flux(const struct harp_netdev *device, int *others, unsigned max)
+{
+  struct ifaddrs *list;
+  unsigned count = 0;
+  if (getifaddrs(&list) < 0)
+    return 0;
+  for (const struct ifaddrs *at = list; at && count < max; at = at->ifa_next) {
+    int index = shares_subnet(at, device) ? (int)if_nametoindex(at->ifa_name) : 0;
+    if (!listed(others, count, index) && takes_frames(index, device))
+      others[count++] = index;
+  }
+  freeifaddrs(list);
+  return count;
+}

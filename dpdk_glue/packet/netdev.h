@@ -30,6 +30,11 @@ int harp_netdev_read(const char *name, struct harp_netdev *device, char *error);
  * network order. */
 bool harp_netdev_is_local(uint32_t address);
 
+/* Stores up to max indexes of other interfaces that are in the interface's subnet and answer ARP
+ * for its address (sysctl arp_ignore = 0). Peers may send its frames to them. Returns their
+ * number. */
+unsigned harp_netdev_find_flux(const struct harp_netdev *device, int *others, unsigned max);
+
 /* Returns true if the interface is up and has a carrier, false also if it is gone. */
 bool harp_netdev_has_carrier(int index);
 /* 1: up; 0: down; -ENODEV: gone. */

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,14 +41,22 @@ static struct packet_filter filter_of(const struct packet_port *packet)
       .shared = info->shares_address,
       .ranges = ports->shared || ports->range_count ? ports->ranges : NULL,
       .range_count = ports->range_count,
+      .ifindex = packet->ifindex,
+      .others = packet->others,
+      .other_count = packet->other_count,
   };
   memcpy(filter.mac, info->mac, sizeof(filter.mac));
   return filter;
 }
 
+static bool has_arp_sockets(const struct packet_port *packet)
+{
+  return packet->queue_count > 1 || packet->other_count > 0;
+}
+
 static enum packet_filter_kind data_kind(const struct packet_port *packet)
 {
-  return packet->queue_count == 1 ? PACKET_FILTER_ALL : PACKET_FILTER_IPV4;
+  return has_arp_sockets(packet) ? PACKET_FILTER_IPV4 : PACKET_FILTER_ALL;
 }
 
 /* The kernel doubles the requested size. Without CAP_NET_ADMIN the limit is net.core.rmem_max. */
@@ -77,8 +86,16 @@ static int socket_failed(const char *name, int code, char *error)
                         name, strerror(code));
 }
 
-/* Opens a socket that receives nothing until its filter is set. Protocol 0 keeps it unbound
- * until then, so it never queues a frame that the filter would drop. */
+static int setup_failed(const char *name, int code, char *error)
+{
+  return harp_port_fail(error, code,
+                        "packet:%s: cannot set up a packet socket: %s; Linux 4.15 or "
+                        "later is needed",
+                        name, strerror(-code));
+}
+
+/* Opens a socket that receives nothing until it is bound. Protocol 0 keeps it unbound until then,
+ * so it never queues a frame that the filter would drop. */
 static int open_socket(struct packet_port *packet, const char *name, enum packet_filter_kind kind,
                        char *error)
 {
@@ -92,18 +109,19 @@ static int open_socket(struct packet_port *packet, const char *name, enum packet
     rc = setsockopt(fd, SOL_PACKET, PACKET_VNET_HDR, &on, sizeof(on)) < 0 ? -errno : 0;
     set_buffers(packet, fd);
   }
-  struct sockaddr_ll here = {
-      .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = packet->ifindex};
-  if (rc == 0 && bind(fd, (struct sockaddr *)&here, sizeof(here)) < 0)
-    rc = -errno;
   if (rc < 0) {
     close(fd);
-    return harp_port_fail(error, rc,
-                          "packet:%s: cannot set up a packet socket: %s; Linux 4.15 or "
-                          "later is needed",
-                          name, strerror(-rc));
+    return setup_failed(name, rc, error);
   }
   return fd;
+}
+
+/* Begins to receive on a socket. ifindex 0: from all interfaces. */
+static int bind_socket(int fd, int ifindex)
+{
+  struct sockaddr_ll here = {
+      .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = ifindex};
+  return bind(fd, (struct sockaddr *)&here, sizeof(here)) < 0 ? -errno : 0;
 }
 
 /* The kernel gives the first socket a unique group number; the other sockets join that group.
@@ -132,17 +150,11 @@ static bool watch(int epoll_fd, int fd)
   return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-static int open_group(struct packet_port *packet, const char *name, char *error)
+/* Gives each queue a second socket, and one descriptor that watches both. */
+static int open_pairs(struct packet_port *packet, const char *name, char *error)
 {
-  int group = -1;
   for (unsigned q = 0; q < packet->queue_count; q++) {
     struct packet_queue *queue = &packet->queues[q];
-    int rc = join_fanout(packet, queue->fd, &group);
-    if (rc < 0)
-      return harp_port_fail(error, rc,
-                            "packet:%s: cannot steer frames to %u instances: %s; set "
-                            "instances = 1",
-                            name, packet->queue_count, strerror(-rc));
     queue->arp_fd = open_socket(packet, name, PACKET_FILTER_ARP, error);
     if (queue->arp_fd < 0)
       return queue->arp_fd;
@@ -175,7 +187,7 @@ static int open_queues(struct packet_port *packet, const char *name, char *error
     if (queue->fd < 0)
       return queue->fd;
   }
-  return packet->queue_count > 1 ? open_group(packet, name, error) : 0;
+  return has_arp_sockets(packet) ? open_pairs(packet, name, error) : 0;
 }
 
 static void close_fd(int fd)
@@ -326,8 +338,11 @@ static int set_up(struct packet_port *packet, const struct harp_port_config *con
   if (rc < 0)
     return rc;
   packet->ifindex = device.index;
+  snprintf(packet->name, sizeof(packet->name), "%.15s", config->device);
   packet->queue_count = config->queues;
   describe(packet, &device, config);
+  if (packet->port.info.shares_address)
+    packet->other_count = harp_netdev_find_flux(&device, packet->others, PACKET_FILTER_OTHERS);
   harp_packet_ports_init(&packet->ports, !config->address, packet->port.info.address,
                          config->queues, config->ports_first, config->ports_last);
   rc = open_queues(packet, config->device, error);
@@ -337,6 +352,28 @@ static int set_up(struct packet_port *packet, const struct harp_port_config *con
   if (rc == 0)
     summarize(packet, config->device);
   return rc;
+}
+
+/* A socket can join a fanout group only after it is bound. */
+static int packet_start(struct harp_port *port, char *error)
+{
+  struct packet_port *packet = packet_of(port);
+  int group = -1;
+  for (unsigned q = 0; q < packet->queue_count; q++) {
+    const struct packet_queue *queue = &packet->queues[q];
+    int rc = bind_socket(queue->fd, packet->other_count > 0 ? 0 : packet->ifindex);
+    if (rc == 0 && queue->arp_fd >= 0)
+      rc = bind_socket(queue->arp_fd, packet->ifindex);
+    if (rc < 0)
+      return setup_failed(packet->name, rc, error);
+    rc = packet->queue_count > 1 ? join_fanout(packet, queue->fd, &group) : 0;
+    if (rc < 0)
+      return harp_port_fail(error, rc,
+                            "packet:%s: cannot steer frames to %u instances: %s; set "
+                            "instances = 1",
+                            packet->name, packet->queue_count, strerror(-rc));
+  }
+  return 0;
 }
 
 static int packet_open(struct harp_port **port, const struct harp_port_config *config, char *error)
@@ -366,7 +403,8 @@ static int packet_arm(struct harp_port *port, unsigned number, bool asleep)
 {
   struct packet_queue *queue = &packet_of(port)->queues[number];
   if (!asleep) {
-    queue->arp_in = 0; /* ARP may have woken the poller */
+    /* ARP may have woken the poller. The worker does not hold the poll lock here. */
+    atomic_store_explicit(&queue->arp_in, 0, memory_order_relaxed);
     return 0;
   }
   harp_packet_flush(port, number);
@@ -428,6 +466,7 @@ static bool packet_has_carrier(struct harp_port *port)
 const struct harp_port_ops harp_port_packet = {
     .scheme = "packet",
     .open = packet_open,
+    .start = packet_start,
     .close = packet_close,
     .forget = packet_forget,
     .receive = harp_packet_receive,

@@ -8,11 +8,13 @@
 
 #include <linux/if_packet.h>
 #include <linux/virtio_net.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
 
 #include "dpdk_glue/frame_fields.h"
+#include "dpdk_glue/packet/packet_filter.h"
 #include "dpdk_glue/packet/packet_ports.h"
 #include "dpdk_glue/port.h"
 
@@ -51,12 +53,13 @@ struct packet_counts {
 struct packet_queue {
   _Alignas(64) int fd; /* receives IPv4, and also ARP if there is one queue */
   /* With several queues, the fanout group gives a frame to only one of them, but ARP must reach
-   * every stack. This socket receives ARP for this queue; -1 with one queue. */
+   * every stack. A socket on several interfaces gets no error when ours goes down. This socket
+   * receives ARP and such errors; -1 with one queue on one interface. */
   int arp_fd;
-  int epoll_fd;    /* watches both sockets; -1 with one queue */
-  unsigned arp_in; /* receive calls until the next read of arp_fd */
-  unsigned burst;  /* frames requested per call: twice the last burst */
-  bool down;       /* the kernel reported ENETDOWN; check the link before each receive */
+  int epoll_fd;             /* watches both sockets; -1 without arp_fd */
+  _Atomic(unsigned) arp_in; /* receive calls until the next read of arp_fd */
+  unsigned burst;           /* frames requested per call: twice the last burst */
+  bool down;                /* the kernel reported ENETDOWN; check the link before each receive */
   struct packet_counts counts;
 
   uint8_t *slots; /* PACKET_BURST slots of PACKET_SLOT bytes */
@@ -75,12 +78,16 @@ struct packet_queue {
 
 struct packet_port {
   struct harp_port port;
+  char name[16]; /* of the interface */
   int ifindex;
   unsigned queue_count;
   bool shallow;       /* the kernel did not grant the full receive buffer */
   int receive_buffer; /* bytes */
   struct packet_ports ports;
   struct packet_queue *queues;
+  /* Interfaces that answer ARP for our address, too; see harp_netdev_find_flux. */
+  int others[PACKET_FILTER_OTHERS];
+  unsigned other_count;
 };
 
 /* 0, or -ENOMEM. */

@@ -6,25 +6,12 @@
 #include <linux/if_packet.h>
 #include <sys/socket.h>
 
+#include "harp/headers.h"
+
 enum {
-  TYPE_IPV4 = 0x0800,
-  TYPE_ARP = 0x0806,
-  PROTOCOL_ICMP = 1,
-  PROTOCOL_TCP = 6,
-  ICMP_UNREACHABLE = 3,
   VLAN_ID = 0xfff,
-  FRAGMENT_OFFSET = 0x1fff,
-  /* Offsets from the start of the frame. */
-  MAC_HIGH = 0,
-  MAC_LOW = 4,
-  TYPE = 12,
-  IP = 14,
-  IP_FRAGMENT = IP + 6,
-  IP_PROTOCOL = IP + 9,
-  IP_DESTINATION = IP + 16,
-  /* Offsets to which the program adds the length of the IPv4 header. */
-  TCP_DESTINATION = IP + 2,
-  ICMP_TYPE = IP,
+  MAC_HIGH = ETH_DST, /* the first four bytes, and the last two */
+  MAC_LOW = ETH_DST + 4,
 };
 
 #define PASS BPF_STMT(BPF_RET | BPF_K, UINT32_MAX)
@@ -53,6 +40,12 @@ static void require(struct program *program, uint32_t value)
   emit(program, (struct sock_filter)DROP);
 }
 
+/* Skips `count` instructions if register A equals value. */
+static void jump_if(struct program *program, uint32_t value, unsigned count)
+{
+  emit(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, (uint8_t)count, 0));
+}
+
 static void pass_if(struct program *program, uint32_t value)
 {
   emit(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1));
@@ -70,15 +63,41 @@ static void require_untagged(struct program *program)
   require(program, 0);
 }
 
-static void require_destination(struct program *program, const struct packet_filter *filter)
+static void require_mac(struct program *program, const uint8_t *mac)
 {
-  const uint8_t *mac = filter->mac;
   load(program, BPF_W, MAC_HIGH);
   require(program,
           (uint32_t)mac[0] << 24 | (uint32_t)mac[1] << 16 | (uint32_t)mac[2] << 8 | mac[3]);
   load(program, BPF_H, MAC_LOW);
   require(program, (uint32_t)mac[4] << 8 | mac[5]);
-  load(program, BPF_W, IP_DESTINATION);
+}
+
+/* The socket receives from all interfaces. On our own, the frame must have our MAC, which frames of
+ * other processes of this host have, too. On the others, it must have arrived there. Only
+ * interfaces with an address count: what a bond or a bridge passes up is also seen on its members.
+ */
+static void require_interface_or_mac(struct program *program, const struct packet_filter *filter)
+{
+  enum { MAC_CODE = 6 };
+  unsigned others = filter->other_count;
+  load(program, BPF_W, SKF_AD_OFF + SKF_AD_IFINDEX);
+  jump_if(program, (uint32_t)filter->ifindex, others + 5);
+  for (unsigned i = 0; i < others; i++)
+    jump_if(program, (uint32_t)filter->others[i], others - i);
+  emit(program, (struct sock_filter)DROP);
+  load(program, BPF_W, SKF_AD_OFF + SKF_AD_PKTTYPE);
+  require(program, PACKET_HOST);
+  emit(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JA, MAC_CODE, 0, 0));
+  require_mac(program, filter->mac);
+}
+
+static void require_destination(struct program *program, const struct packet_filter *filter)
+{
+  if (filter->other_count > 0)
+    require_interface_or_mac(program, filter);
+  else
+    require_mac(program, filter->mac);
+  load(program, BPF_W, ETH_HEADER + IP_DST);
   require(program, ntohl(filter->address));
 }
 
@@ -91,17 +110,17 @@ static void judge_other_protocols(struct program *program, const struct packet_f
     emit(program, (struct sock_filter)PASS);
     return;
   }
-  require(program, PROTOCOL_ICMP);
-  emit(program, (struct sock_filter)BPF_STMT(BPF_LDX | BPF_B | BPF_MSH, IP));
-  emit(program, (struct sock_filter)BPF_STMT(BPF_LD | BPF_B | BPF_IND, ICMP_TYPE));
+  require(program, IP_PROTOCOL_ICMP);
+  emit(program, (struct sock_filter)BPF_STMT(BPF_LDX | BPF_B | BPF_MSH, ETH_HEADER));
+  emit(program, (struct sock_filter)BPF_STMT(BPF_LD | BPF_B | BPF_IND, ETH_HEADER + ICMP_TYPE));
   require(program, ICMP_UNREACHABLE);
   emit(program, (struct sock_filter)PASS);
 }
 
 static void judge_ports(struct program *program, const struct packet_filter *filter)
 {
-  emit(program, (struct sock_filter)BPF_STMT(BPF_LDX | BPF_B | BPF_MSH, IP));
-  emit(program, (struct sock_filter)BPF_STMT(BPF_LD | BPF_H | BPF_IND, TCP_DESTINATION));
+  emit(program, (struct sock_filter)BPF_STMT(BPF_LDX | BPF_B | BPF_MSH, ETH_HEADER));
+  emit(program, (struct sock_filter)BPF_STMT(BPF_LD | BPF_H | BPF_IND, ETH_HEADER + TCP_DEST));
   for (unsigned i = 0; i < filter->range_count; i++) {
     const struct packet_range *range = &filter->ranges[i];
     emit(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, range->first, 0, 2));
@@ -119,12 +138,12 @@ static void judge_ipv4(struct program *program, const struct packet_filter *filt
     return;
   }
   /* A later fragment has no port, so the program drops it where ports decide. */
-  load(program, BPF_H, IP_FRAGMENT);
-  emit(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, FRAGMENT_OFFSET, 0, 1));
+  load(program, BPF_H, ETH_HEADER + IP_FRAGMENT);
+  emit(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, IP_OFFSET_MASK, 0, 1));
   emit(program, (struct sock_filter)DROP);
-  load(program, BPF_B, IP_PROTOCOL);
+  load(program, BPF_B, ETH_HEADER + IP_PROTOCOL);
   unsigned short branch = program->length;
-  emit(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PROTOCOL_TCP, 0, 0));
+  emit(program, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IP_PROTOCOL_TCP, 0, 0));
   judge_other_protocols(program, filter);
   program->code[branch].jt = (uint8_t)(program->length - branch - 1);
   judge_ports(program, filter);
@@ -142,14 +161,14 @@ int harp_packet_filter_attach(int fd, const struct packet_filter *filter,
 {
   struct program program = {.length = 0};
   require_untagged(&program);
-  load(&program, BPF_H, TYPE);
+  load(&program, BPF_H, ETH_TYPE);
   if (kind == PACKET_FILTER_ALL)
-    pass_if(&program, TYPE_ARP);
+    pass_if(&program, ETH_TYPE_ARP);
   if (kind == PACKET_FILTER_ARP) {
-    require(&program, TYPE_ARP);
+    require(&program, ETH_TYPE_ARP);
     emit(&program, (struct sock_filter)PASS);
   } else {
-    require(&program, TYPE_IPV4);
+    require(&program, ETH_TYPE_IPV4);
     judge_ipv4(&program, filter);
   }
   return attach(fd, SOL_SOCKET, SO_ATTACH_FILTER, program.code, program.length);
@@ -161,14 +180,14 @@ int harp_packet_filter_attach(int fd, const struct packet_filter *filter,
  * 0. */
 int harp_packet_fanout_steer(int fd)
 {
-  enum { NET = SKF_NET_OFF, QUOTED_SOURCE = NET + 8 + 20 };
+  enum { NET = SKF_NET_OFF, QUOTED_SOURCE = NET + ICMP_HEADER + IP_HEADER + TCP_SOURCE };
   static const struct sock_filter code[] = {
-      BPF_STMT(BPF_LD | BPF_B | BPF_ABS, (uint32_t)NET + 9),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PROTOCOL_TCP, 2, 0),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PROTOCOL_ICMP, 4, 0),
+      BPF_STMT(BPF_LD | BPF_B | BPF_ABS, (uint32_t)NET + IP_PROTOCOL),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IP_PROTOCOL_TCP, 2, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, IP_PROTOCOL_ICMP, 4, 0),
       BPF_STMT(BPF_RET | BPF_K, 0),
       BPF_STMT(BPF_LDX | BPF_B | BPF_MSH, (uint32_t)NET),
-      BPF_STMT(BPF_LD | BPF_H | BPF_IND, (uint32_t)NET + 2),
+      BPF_STMT(BPF_LD | BPF_H | BPF_IND, (uint32_t)NET + TCP_DEST),
       BPF_STMT(BPF_RET | BPF_A, 0),
       BPF_STMT(BPF_LDX | BPF_B | BPF_MSH, (uint32_t)NET),
       BPF_STMT(BPF_LD | BPF_H | BPF_IND, (uint32_t)QUOTED_SOURCE),

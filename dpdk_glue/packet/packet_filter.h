@@ -14,7 +14,8 @@ enum {
   /* During a replacement two filters of this size must fit in net.core.optmem_max (20 KiB on
    * older kernels). */
   PACKET_FILTER_RANGES = 128,
-  PACKET_FILTER_CODE = 64 + 3 * PACKET_FILTER_RANGES,
+  PACKET_FILTER_OTHERS = 16,
+  PACKET_FILTER_CODE = 64 + PACKET_FILTER_OTHERS + 3 * PACKET_FILTER_RANGES,
 };
 
 /* Host order, both ends included. */
@@ -28,6 +29,9 @@ struct packet_filter {
   bool shared;                       /* the kernel owns the address: receive only HARP's frames */
   const struct packet_range *ranges; /* HARP's TCP ports; NULL: all */
   unsigned range_count;              /* at most PACKET_FILTER_RANGES */
+  int ifindex;                       /* of the interface */
+  const int *others; /* more interfaces that may receive frames for the address, whatever MAC */
+  unsigned other_count;
 };
 
 enum packet_filter_kind {

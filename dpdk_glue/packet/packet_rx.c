@@ -16,6 +16,7 @@
  */
 #include <errno.h>
 #include <netinet/in.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -24,7 +25,7 @@
 
 enum {
   LEAST_BURST = 2,
-  LEAST_HEADERS = HARP_ETHERNET_HEADER + 20 + 20, /* IPv4 and TCP without options */
+  LEAST_HEADERS = ETH_HEADER + IP_HEADER + TCP_HEADER, /* without options */
 };
 
 int harp_packet_rx_init(struct packet_queue *queue)
@@ -143,30 +144,14 @@ static void report(struct packet_queue *queue, unsigned i, bool *displaced,
   *displaced |= verdict.overran;
 }
 
-/* ARP frames have no vnet header. Bytes after PACKET_ARP_BYTES are padding. */
-static int receive_arp(struct packet_queue *queue, struct harp_rx_frame *frames, int max)
-{
-  int n = 0;
-  while (n < max && n < PACKET_ARP_BURST) {
-    ssize_t got = recv(queue->arp_fd, queue->arp[n], PACKET_ARP_BYTES, MSG_DONTWAIT);
-    if (got < 0)
-      break;
-    frames[n] = (struct harp_rx_frame){
-        .header = queue->arp[n],
-        .header_length = (uint32_t)got,
-        .payload = queue->arp[n] + got,
-    };
-    n++;
-  }
-  return n;
-}
-
 static bool arp_is_due(struct packet_queue *queue)
 {
-  if (queue->arp_fd < 0 || queue->arp_in-- > 0)
+  if (queue->arp_fd < 0)
     return false;
-  queue->arp_in = PACKET_ARP_PERIOD;
-  return true;
+  unsigned left = atomic_load_explicit(&queue->arp_in, memory_order_relaxed);
+  atomic_store_explicit(&queue->arp_in, left > 0 ? left - 1 : PACKET_ARP_PERIOD,
+                        memory_order_relaxed);
+  return left == 0;
 }
 
 /* The socket reports ENETDOWN only once, so HARP must ask whether the interface is up again. The
@@ -192,6 +177,28 @@ static int receive_failed(const struct packet_port *packet, struct packet_queue 
   }
 }
 
+/* ARP frames have no vnet header. Bytes after PACKET_ARP_BYTES are padding. Returns the number of
+ * frames, or as receive_failed. */
+static int receive_arp(const struct packet_port *packet, struct packet_queue *queue,
+                       struct harp_rx_frame *frames, int max)
+{
+  int n = 0;
+  while (n < max && n < PACKET_ARP_BURST) {
+    ssize_t got = recv(queue->arp_fd, queue->arp[n], PACKET_ARP_BYTES, MSG_DONTWAIT);
+    if (got < 0) {
+      int rc = receive_failed(packet, queue, errno);
+      return n ? n : rc;
+    }
+    frames[n] = (struct harp_rx_frame){
+        .header = queue->arp[n],
+        .header_length = (uint32_t)got,
+        .payload = queue->arp[n] + got,
+    };
+    n++;
+  }
+  return n;
+}
+
 /* Requests twice the last burst, so that short bursts do not pay for the preparation of long
  * ones. */
 static void adapt_burst(struct packet_queue *queue, unsigned got)
@@ -205,7 +212,9 @@ int harp_packet_receive(struct harp_port *port, unsigned number, const struct ha
 {
   struct packet_port *packet = (struct packet_port *)port;
   struct packet_queue *queue = &packet->queues[number];
-  int n = arp_is_due(queue) ? receive_arp(queue, frames, max) : 0;
+  int n = arp_is_due(queue) ? receive_arp(packet, queue, frames, max) : 0;
+  if (n < 0)
+    return n;
   unsigned room = (unsigned)(max - n);
   unsigned count = room < queue->burst ? room : queue->burst;
   if (count == 0)
@@ -224,10 +233,13 @@ int harp_packet_receive(struct harp_port *port, unsigned number, const struct ha
   adapt_burst(queue, (unsigned)got);
   bool displaced = false;
   for (unsigned i = 0; i < (unsigned)got; i++) {
-    if (queue->rx[i].msg_hdr.msg_flags & MSG_TRUNC)
+    if (queue->rx[i].msg_hdr.msg_flags & MSG_TRUNC) {
       queue->counts.rx_lost++; /* longer than any IPv4 packet */
-    else
-      report(queue, i, &displaced, &frames[n++]);
+      continue;
+    }
+    if (packet->other_count > 0) /* a frame for our address may have another interface's MAC */
+      memcpy(slot_front(queue, i) - queue->slot[i].header + ETH_DST, port->info.mac, 6);
+    report(queue, i, &displaced, &frames[n++]);
   }
   return n;
 }

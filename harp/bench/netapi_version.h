@@ -118,7 +118,6 @@ static ncclResult_t NAME(irecv)(void *comm, void *data, size_t size, void *mhand
 #if API >= 9
   int tag = 0;
   void *phandle = NULL;
-  *request = (void *)(uintptr_t)NCCL_NET_OPTIONAL_RECV_COMPLETION;
 #if API >= 10
   return NAME(net)->irecv(comm, 1, &data, &size, &tag, &mhandle, &phandle, request);
 #else

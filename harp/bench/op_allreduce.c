@@ -24,8 +24,6 @@ enum {
   SLICES_PER_CHUNK = 2,
   /* As NCCL_STEPS. SLICES_PER_CHUNK + 1 is enough to prevent a deadlock of the ring. */
   STAGING_BUFFERS = 8,
-  /* bytes; receives have more capacity than the message, and the stride is no power of two */
-  SLACK = 4096 + 64,
 };
 
 /* One message, as its sender or its receiver sees it. */
@@ -138,7 +136,8 @@ static void begin_iteration(struct pass *pass, uint32_t iteration)
   if (!pass->verify)
     return;
   signals_pause(pass->pause_ms);
-  pattern_fill(pass->regions[INPUT].data, pass->size, (uint32_t)pass->rank, iteration, 0);
+  pattern_fill(pass->regions[INPUT].data, pass->size, (uint32_t)pass->rank, iteration,
+               pass->offset);
   memset(pass->regions[OUTPUT].data, PATTERN_POISON, pass->size);
 }
 
@@ -165,14 +164,20 @@ static int begin(struct pass *pass)
 
 static uint8_t *staging(const struct pass *pass, const struct slice *received)
 {
-  return pass->regions[STAGING].data + received->staged % STAGING_BUFFERS * (pass->step + SLACK);
+  return pass->regions[STAGING].data + received->staged % STAGING_BUFFERS * pass_stride(pass);
 }
 
-/* An iteration begins when the previous one is complete in both directions. */
+/* An iteration begins when the previous one is complete in both directions, on all channels: as
+ * in NCCL, where a kernel serves all channels. */
 static bool has_begun(const struct pass *pass, uint64_t iteration)
 {
-  uint64_t before = iteration * ((const struct plan *)pass->plan)->messages;
-  return pass->pump.send.done >= before && pass->pump.receive.done >= before;
+  for (unsigned i = 0; i < pass->channel_count; i++) {
+    const struct pass *channel = &pass->channels[i];
+    uint64_t before = iteration * ((const struct plan *)channel->plan)->messages;
+    if (channel->pump.send.done < before || channel->pump.receive.done < before)
+      return false;
+  }
+  return true;
 }
 
 static void set(struct transfer *transfer, const struct region *region, uint8_t *data, size_t size)
@@ -231,8 +236,8 @@ static bool receive_next(void *user, uint64_t index, struct transfer *transfer)
     return false;
   uint8_t *data = staging(pass, slice);
   if (pass->verify)
-    memset(data, PATTERN_POISON, pass->step + SLACK);
-  set(transfer, &pass->regions[STAGING], data, pass->step + SLACK);
+    memset(data, PATTERN_POISON, pass_stride(pass));
+  set(transfer, &pass->regions[STAGING], data, pass_stride(pass));
   return true;
 }
 
@@ -259,7 +264,8 @@ static void end_iteration_if_over(struct pass *pass)
     return;
   uint32_t iteration = (uint32_t)(done / messages - 1);
   pass->wrong += pattern_check_sum((const void *)pass->regions[OUTPUT].data,
-                                   pass->size / sizeof(uint32_t), (uint32_t)pass->ranks, iteration);
+                                   pass->size / sizeof(uint32_t), (uint32_t)pass->ranks, iteration,
+                                   pass->offset);
   if (done < pass->pump.receive.total)
     begin_iteration(pass, iteration + 1);
 }
@@ -284,7 +290,7 @@ static void received(void *user, uint64_t index, size_t size)
 static void sizes(const struct pass *pass, size_t size, size_t regions[OPERATION_REGIONS])
 {
   regions[INPUT] = regions[OUTPUT] = size;
-  regions[STAGING] = STAGING_BUFFERS * (pass->step + SLACK);
+  regions[STAGING] = pass_buffers(pass, STAGING_BUFFERS);
 }
 
 static bool everybody(int rank) { return true; }
@@ -300,6 +306,7 @@ const struct operation operation_all_reduce = {
     .unit = sizeof(uint32_t),
     .outstanding = 4,
     .step = 1024 * 1024,
+    .divides = true,
     .callbacks = {.send = send_next, .receive = receive_next, .sent = sent, .received = received},
     .sends = everybody,
     .receives = everybody,

@@ -12,10 +12,7 @@
 
 enum {
   OUT,
-  IN, /* regions */
-  /* Bytes beyond a step. Some receives have more capacity than the message, and buffers do not
-   * lie a power of two apart. */
-  SLACK = 4096 + 64,
+  IN,             /* regions */
   SMALL = 1024,   /* bytes; most messages of mixed are at most this long */
   DRAW = 1 << 30, /* pattern index of the random sizes; no message is this long */
 };
@@ -70,7 +67,7 @@ static struct piece piece_at(const struct pass *pass, int sender, uint64_t index
 
 static uint8_t *buffer_at(const struct pass *pass, int region, uint64_t index)
 {
-  return pass->regions[region].data + index % pass->outstanding * (pass->step + SLACK);
+  return pass->regions[region].data + index % pass->outstanding * pass_stride(pass);
 }
 
 static bool send_next(void *user, uint64_t index, struct transfer *transfer)
@@ -79,7 +76,8 @@ static bool send_next(void *user, uint64_t index, struct transfer *transfer)
   struct piece piece = piece_at(pass, pass->rank, index);
   uint8_t *data = buffer_at(pass, OUT, index);
   if (pass->verify)
-    pattern_fill(data, piece.size, (uint32_t)pass->rank, piece.iteration, piece.offset);
+    pattern_fill(data, piece.size, (uint32_t)pass->rank, piece.iteration,
+                 pass->offset + piece.offset);
   *transfer = (struct transfer){.region = &pass->regions[OUT], .data = data, .size = piece.size};
   return true;
 }
@@ -88,9 +86,11 @@ static bool receive_next(void *user, uint64_t index, struct transfer *transfer)
 {
   struct pass *pass = user;
   uint8_t *data = buffer_at(pass, IN, index);
-  size_t capacity = piece_at(pass, 1 - pass->rank, index).size + (index % 2 ? SLACK : 0);
-  if (pass->verify)
+  size_t capacity = piece_at(pass, 1 - pass->rank, index).size;
+  if (pass->verify) {
+    capacity += index % 2 ? OPERATION_SLACK : 0;
     memset(data, PATTERN_POISON, capacity);
+  }
   *transfer = (struct transfer){.region = &pass->regions[IN], .data = data, .size = capacity};
   return true;
 }
@@ -109,12 +109,13 @@ static void received(void *user, uint64_t index, size_t size)
   if (size != piece.size)
     pass->wrong += piece.size ? piece.size : 1;
   else
-    pass->wrong += pattern_check(data, size, (uint32_t)sender, piece.iteration, piece.offset);
+    pass->wrong += pattern_check(data, size, (uint32_t)sender, piece.iteration,
+                                 pass->offset + piece.offset);
 }
 
 static void sizes(const struct pass *pass, size_t size, size_t regions[OPERATION_REGIONS])
 {
-  regions[OUT] = regions[IN] = pass->outstanding * (pass->step + SLACK);
+  regions[OUT] = regions[IN] = pass_buffers(pass, pass->outstanding);
 }
 
 static bool rank_0(int rank) { return rank == 0; }
@@ -176,6 +177,7 @@ static void received_in_turn(void *user, uint64_t index, size_t size)
 
 const struct operation operation_sendrecv = {
     .name = "sendrecv",
+    .divides = true,
     .direction = "0->1",
     .callbacks = {.send = send_next, .receive = receive_next, .sent = sent, .received = received},
     .sends = rank_0,
@@ -186,6 +188,7 @@ const struct operation operation_sendrecv = {
 
 const struct operation operation_sendrecv_bidir = {
     .name = "sendrecv_bidir",
+    .divides = true,
     .callbacks = {.send = send_next, .receive = receive_next, .sent = sent, .received = received},
     .sends = both,
     .receives = both,

@@ -4,6 +4,8 @@
  *
  * A pass runs one size for some iterations. A verified pass fills the data before sending, poisons
  * the receive buffers, and checks every iteration. A timed pass of the same shape does neither.
+ *
+ * Channels divide a message into consecutive parts. Each channel has a pass for its part.
  */
 #ifndef HARP_BENCH_OPERATION_H
 #define HARP_BENCH_OPERATION_H
@@ -14,16 +16,24 @@
 
 #include "harp/bench/perf_pump.h"
 
-enum { OPERATION_REGIONS = 3 };
+enum {
+  OPERATION_REGIONS = 3,
+  /* Bytes by which the capacity of a verified receive may exceed the message. Not a multiple of a
+   * page, so that buffers of verified passes begin at many offsets in a page. */
+  OPERATION_SLACK = 4096 + 64,
+};
 
 struct pass {
   const struct operation *operation;
   int rank, ranks;
-  size_t size; /* bytes */
-  size_t step; /* bytes of the largest message */
+  struct pass *channels; /* the passes of all channels */
+  unsigned channel_count;
+  size_t size;   /* bytes of this channel */
+  size_t offset; /* position of its bytes in the message, a multiple of 4 */
+  size_t step;   /* bytes of the largest message */
   unsigned outstanding;
-  unsigned warmup; /* iterations before the measured ones; 0 in a verified pass */
-  unsigned iterations;
+  unsigned warmup;     /* iterations before the measured ones; 0 in a verified pass */
+  unsigned iterations; /* measured or verified */
   bool verify;
   bool inject;            /* flip one received byte, once */
   unsigned pause_ms;      /* see signals.h */
@@ -45,6 +55,7 @@ struct operation {
   const char *direction;                 /* the sending side; NULL: not applicable */
   bool round_trips;                      /* the operation needs pass.trips_us */
   bool draws;                            /* messages have random sizes, so passes cannot be timed */
+  bool divides;                          /* channels can divide the messages */
   const struct pump_callbacks callbacks; /* their user argument is the pass */
   bool (*sends)(int rank), (*receives)(int rank);
   /* Computes the bytes of each region for messages up to size. */
@@ -61,6 +72,17 @@ extern const struct operation operation_all_reduce, operation_sendrecv, operatio
 
 /* NULL: there is no operation of this name. */
 const struct operation *operation_find(const char *name);
+
+/* The distance of the buffers that hold the steps of a pass. A timed pass has NCCL's layout: the
+ * slots follow each other in one buffer, and each begins with a page. In a verified pass, buffers
+ * begin anywhere, and have room for OPERATION_SLACK bytes more than a step. */
+size_t pass_stride(const struct pass *pass);
+
+/* Returns the bytes of count buffers, enough for both kinds of passes. */
+size_t pass_buffers(const struct pass *pass, size_t count);
+
+/* Sets size and offset of each pass: the part of its channel in a message of size bytes. */
+void pass_divide(struct pass *passes, unsigned count, size_t size);
 
 /* Flips one byte of received data, once, if the pass requests it. */
 void pass_inject(struct pass *pass, void *data, size_t size);

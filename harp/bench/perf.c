@@ -48,17 +48,19 @@ static int summarise(struct session *session, const struct outcome *mine, struct
   return summary->failures ? -1 : 0;
 }
 
-/* Runs one pass on all ranks, which start together. */
-static int run_together(struct session *session, struct pass *pass, struct summary *summary)
+/* Runs the passes of all channels on all ranks, which start together. */
+static int run_together(struct session *session, struct pass *passes, size_t size,
+                        struct summary *summary)
 {
   struct outcome mine = {0};
   if (summarise(session, &mine, summary))
     return -1;
-  mine.failed = session_run(session, pass) != 0;
+  mine.failed = session_run(session, passes, size) != 0;
   if (signals_stop())
     return -1; /* the other ranks notice that the links close */
-  mine.wrong = pass->wrong;
-  mine.elapsed_ns = (double)(pass->pump.end_ns - pass->pump.start_ns);
+  for (unsigned i = 0; i < passes->channel_count; i++)
+    mine.wrong += passes[i].wrong;
+  mine.elapsed_ns = (double)(passes->pump.end_ns - passes->pump.start_ns);
   return summarise(session, &mine, summary);
 }
 
@@ -78,79 +80,88 @@ static void percentiles(struct pass *pass, struct measurement *measured)
   measured->p99_us = pass->trips_us[(size_t)pass->iterations * 99 / 100];
 }
 
-static double cpu_per_gb(const struct pass *pass, const struct cpu_sample *before, double baseline)
+static double cpu_per_gb(const struct pass *pass, size_t size, const struct cpu_sample *before,
+                         double baseline)
 {
   struct cpu_sample after = cpu_sample();
   double seconds = cpu_seconds(before, &after, baseline);
-  double moved = pass->operation->bytes_moved(pass->ranks, pass->size) *
+  double moved = pass->operation->bytes_moved(pass->ranks, size) *
                  ((double)pass->warmup + (double)pass->iterations);
   return seconds < 0 || moved <= 0 ? -1 : seconds / (moved / 1e9);
 }
 
-static int timed_pass(struct session *session, size_t size, double baseline,
+static int timed_pass(struct session *session, const struct sized *sized, double baseline,
                       struct measurement *measured)
 {
-  struct pass pass;
+  size_t size = sized->size;
+  struct pass passes[OPTIONS_MAX_CHANNELS], *first = passes;
   struct summary summary;
-  session_prepare(session, &pass, size);
-  pass.warmup = session->options->warmup;
-  if (session->operation->round_trips && pass.rank == 0 &&
-      !(pass.trips_us = calloc(pass.iterations, sizeof(*pass.trips_us)))) {
-    session_say(session, "there is no memory for %u round trips: lower -n", pass.iterations);
+  session_prepare(session, passes, size);
+  for (unsigned i = 0; i < first->channel_count; i++) {
+    passes[i].iterations = sized->iterations;
+    passes[i].warmup = sized->warmup;
+  }
+  if (session->operation->round_trips && first->rank == 0 &&
+      !(first->trips_us = calloc(first->iterations, sizeof(*first->trips_us)))) {
+    session_say(session, "there is no memory for %u round trips: lower -n", first->iterations);
     return -1;
   }
   struct cpu_sample before = cpu_sample();
-  int bad = run_together(session, &pass, &summary);
+  int bad = run_together(session, passes, size, &summary);
   if (!bad) {
-    measured->time_us = summary.elapsed_ns / 1e3 / pass.iterations;
-    measured->cpu_s_per_gb = cpu_per_gb(&pass, &before, baseline);
-    percentiles(&pass, measured);
+    measured->time_us = summary.elapsed_ns / 1e3 / first->iterations;
+    measured->cpu_s_per_gb = cpu_per_gb(first, size, &before, baseline);
+    percentiles(first, measured);
   }
-  free(pass.trips_us);
+  free(first->trips_us);
   return bad;
 }
 
-static int verified_pass(struct session *session, size_t size, struct measurement *measured)
+static int verified_pass(struct session *session, const struct sized *sized,
+                         struct measurement *measured)
 {
-  struct pass pass;
+  unsigned most = session->options->verified_iterations;
+  struct pass passes[OPTIONS_MAX_CHANNELS];
   struct summary summary;
-  session_prepare(session, &pass, size);
-  pass.verify = true;
-  pass.inject = session->options->inject_wrong && pass.rank == pass.ranks - 1;
-  int bad = run_together(session, &pass, &summary);
+  session_prepare(session, passes, sized->size);
+  for (unsigned i = 0; i < passes->channel_count; i++) {
+    passes[i].verify = true;
+    passes[i].iterations = most && most < sized->iterations ? most : sized->iterations;
+  }
+  passes->inject = session->options->inject_wrong && passes->rank == passes->ranks - 1;
+  int bad = run_together(session, passes, sized->size, &summary);
   measured->wrong = summary.wrong;
   return bad;
 }
 
-/* Rank 0 measures while the others wait in their next exchange. */
+static bool is_timed(const struct session *session)
+{
+  return !session->options->verified && !session->operation->draws;
+}
+
+/* Rank 0 measures while the others wait in their next exchange. There are no links yet, so what a
+ * plugin spends on idle links counts as a cost of the messages. */
 static double idle_baseline(const struct session *session)
 {
-  return session->options->rank == 0 ? cpu_idle_baseline() : 0;
+  return session->options->rank == 0 && is_timed(session) ? cpu_idle_baseline() : 0;
 }
 
-static size_t next_size(const struct options *options, size_t size)
-{
-  size_t smallest = operation_find(options->op)->unit;
-  return size ? size * options->factor : smallest;
-}
-
-static int measure_all(struct session *session, struct report *report, uint64_t *wrong)
+static int measure_all(struct session *session, struct report *report, double baseline,
+                       uint64_t *wrong)
 {
   const struct options *options = session->options;
-  bool times = !options->verified && !session->operation->draws;
-  double baseline = times ? idle_baseline(session) : 0;
-  for (size_t size = options->min_size; size <= options->max_size;
-       size = next_size(options, size)) {
+  for (unsigned i = 0; i < options->size_count; i++) {
+    const struct sized *sized = &options->sizes[i];
     struct measurement measured = {
-        .size = size,
+        .size = sized->size,
         .outstanding = session->outstanding,
         .time_us = -1,
         .cpu_s_per_gb = -1,
         .p50_us = -1,
         .p99_us = -1,
     };
-    if ((times && timed_pass(session, size, baseline, &measured)) ||
-        verified_pass(session, size, &measured))
+    if ((is_timed(session) && timed_pass(session, sized, baseline, &measured)) ||
+        verified_pass(session, sized, &measured))
       return -1;
     *wrong += measured.wrong;
     if (options->rank == 0)
@@ -169,11 +180,14 @@ static int run(struct session *session)
       .device = session->device,
   };
   uint64_t wrong = 0;
+  if (session_meet(session))
+    return FAILED;
+  double baseline = idle_baseline(session);
   if (session_connect(session))
     return FAILED;
   if (session->options->rank == 0 && report_open(&report))
     return FAILED;
-  int bad = measure_all(session, &report, &wrong);
+  int bad = measure_all(session, &report, baseline, &wrong);
   if (session->options->rank == 0 && report_close(&report))
     bad = -1;
   if (wrong && session->options->rank == 0)

@@ -17,7 +17,11 @@ static const char default_port[] = "29411";
 enum long_option {
   OUTSTANDING = 256,
   STEP,
+  CHANNELS,
   RATE,
+  REST,
+  SIZES,
+  VERIFIED_ITERATIONS,
   PLUGIN,
   API,
   KERNEL,
@@ -49,7 +53,11 @@ static const struct option long_options[] = {
     {"warmup", required_argument, NULL, 'w'},
     {"outstanding", required_argument, NULL, OUTSTANDING},
     {"step", required_argument, NULL, STEP},
+    {"channels", required_argument, NULL, CHANNELS},
     {"rate", required_argument, NULL, RATE},
+    {"rest", no_argument, NULL, REST},
+    {"sizes", required_argument, NULL, SIZES},
+    {"verified-iterations", required_argument, NULL, VERIFIED_ITERATIONS},
     {"plugin", required_argument, NULL, PLUGIN},
     {"api", required_argument, NULL, API},
     {"kernel", no_argument, NULL, KERNEL},
@@ -86,13 +94,19 @@ static const char help[] =
     "  -f, --factor N           each size is N times the previous one (2)\n"
     "  -n, --iterations N       iterations of each pass, timed or verified (20)\n"
     "  -w, --warmup N           iterations before the clock starts (5)\n"
+    "  --sizes SIZE[:N[:W]],... these sizes instead of -b, -e and -f; N and W instead of -n, -w\n"
+    "  --verified-iterations N  iterations of verified passes, at most those of timed ones\n"
     "  --outstanding N          outstanding requests (all_reduce 4, else 8)\n"
     "  --step SIZE              cut larger messages into steps (all_reduce 1M, else 128K)\n"
+    "  --channels N             rings that divide all_reduce and sendrecv; ring i uses device i,\n"
+    "                           modulo the number of devices (1)\n"
     "  --rate GBIT              offer at most GBIT Gbit/s\n"
+    "  --rest                   with --rate and sendrecv: sleep between messages, as NCCL's\n"
+    "                           progress thread does between operations\n"
     "  --plugin PATH            a libnccl-net.so (HARP's)\n"
     "  --api N                  version of its interface, 4 to 12 (the highest it has)\n"
     "  --flows N                HARP's TCP connections per link (those of its configuration)\n"
-    "  --kernel                 HARP's plain kernel-TCP plugin instead\n"
+    "  --kernel                 the reference plugin over kernel TCP instead\n"
     "  --nsocks N               its sockets per link: 1, 2 or 4 (1)\n"
     "  --kernel-cc NAME         its congestion control (cubic)\n"
     "  --rank R --nranks N --rendezvous HOST:PORT\n"
@@ -175,6 +189,33 @@ static int set_size(const char *name, const char *text, size_t *out)
   return -1;
 }
 
+/* SIZE[:N[:W]]. Splits text in place. Iterations and warm-up that are not given stay UINT_MAX. */
+static bool parse_sized(char *text, struct sized *sized)
+{
+  char *size = strsep(&text, ":"), *iterations = strsep(&text, ":"), *warmup = strsep(&text, ":");
+  long count = UINT_MAX, first = UINT_MAX;
+  if (text || !parse_size(size, &sized->size) ||
+      (iterations && !parse_number(iterations, 1, 1000000000, &count)) ||
+      (warmup && !parse_number(warmup, 0, 10000000, &first)))
+    return false;
+  sized->iterations = (unsigned)count;
+  sized->warmup = (unsigned)first;
+  return true;
+}
+
+static int set_sizes(char *text, struct options *options)
+{
+  options->size_count = 0;
+  for (char *word; (word = strsep(&text, ","));) {
+    if (options->size_count == OPTIONS_MAX_SIZES)
+      return usage("--sizes: give at most %d", OPTIONS_MAX_SIZES);
+    if (!parse_sized(word, &options->sizes[options->size_count++]))
+      return usage("--sizes: give sizes like 8:1000:100,64K: bytes, iterations, and iterations to "
+                   "warm up");
+  }
+  return -1;
+}
+
 static int set_rate(const char *text, double *out)
 {
   char *end;
@@ -244,7 +285,14 @@ static int set_option(struct options *options, int option, char *text)
   case OUTSTANDING:
     return set_unsigned("--outstanding", text, 1, PUMP_MAX_OUTSTANDING, &options->outstanding);
   case STEP: return set_size("--step", text, &options->step);
+  case CHANNELS:
+    return set_unsigned("--channels", text, 1, OPTIONS_MAX_CHANNELS, &options->channels);
   case RATE: return set_rate(text, &options->rate_gbit);
+  case REST: return set_flag(&options->rests);
+  case SIZES: return set_sizes(text, options);
+  case VERIFIED_ITERATIONS:
+    return set_unsigned("--verified-iterations", text, 1, 1000000000,
+                        &options->verified_iterations);
   case PLUGIN: return set_plugin(text, options);
   case API: return set_int("--api", text, NETAPI_FIRST, NETAPI_LAST, &options->api);
   case KERNEL: return set_flag(&options->kernel);
@@ -333,13 +381,38 @@ static int check_ranks(struct options *options)
   return -1;
 }
 
+/* Fills the list of sizes from -b, -e and -f, and gaps of --sizes from -n and -w. */
+static void make_sizes(struct options *options, size_t unit)
+{
+  size_t size = options->min_size;
+  bool listed = options->size_count > 0;
+  while (!listed && size <= options->max_size && options->size_count < OPTIONS_MAX_SIZES) {
+    options->sizes[options->size_count++] = (struct sized){size, UINT_MAX, UINT_MAX};
+    size = size ? size * options->factor : unit;
+  }
+  options->max_size = 0;
+  for (unsigned i = 0; i < options->size_count; i++) {
+    struct sized *sized = &options->sizes[i];
+    if (sized->iterations == UINT_MAX)
+      sized->iterations = options->iterations;
+    if (sized->warmup == UINT_MAX)
+      sized->warmup = options->warmup;
+    if (sized->size > options->max_size)
+      options->max_size = sized->size;
+  }
+}
+
 static int check_operation(const struct options *options)
 {
   const struct operation *operation = operation_find(options->op);
   if (operation->ranks && options->ranks != operation->ranks)
     return usage("%s needs %d ranks, not %d", options->op, operation->ranks, options->ranks);
-  if (options->min_size % operation->unit || options->max_size % operation->unit ||
-      options->step % 4)
+  if (options->channels > 1 && !operation->divides)
+    return usage("--channels %u: %s has one", options->channels, options->op);
+  size_t parts = options->step % 4;
+  for (unsigned i = 0; i < options->size_count; i++)
+    parts += options->sizes[i].size % operation->unit;
+  if (parts)
     return usage("%s moves elements of %zu bytes (and --step multiples of 4): give sizes that are "
                  "multiples",
                  options->op, operation->unit);
@@ -348,12 +421,16 @@ static int check_operation(const struct options *options)
 
 static int check(struct options *options)
 {
-  if (!operation_find(options->op))
+  const struct operation *operation = operation_find(options->op);
+  if (!operation)
     return usage("unknown operation %s: choose all_reduce, sendrecv, sendrecv_bidir, pingpong or "
                  "mixed",
                  options->op);
   if (options->min_size > options->max_size)
     return usage("-b is larger than -e");
+  if (options->rests && (options->rate_gbit == 0 || strncmp(options->op, "sendrecv", 8) != 0))
+    return usage("--rest needs --rate, and sendrecv or sendrecv_bidir");
+  make_sizes(options, operation->unit);
   if ((options->nsocks || options->kernel_cc) && !options->kernel)
     return usage("--nsocks and --kernel-cc need --kernel");
   if (options->kernel && options->flows)
@@ -399,6 +476,7 @@ int options_parse(struct options *options, int argc, char **argv)
       .factor = 2,
       .iterations = 20,
       .warmup = 5,
+      .channels = 1,
       .rank = -1,
       .pair = -1,
       .timeout_ms = DEFAULT_TIMEOUT_S * 1000,

@@ -7,14 +7,27 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { OPTIONS_MAX_CHANNELS = 32, OPTIONS_MAX_SIZES = 64 };
+
+/* A size to measure. */
+struct sized {
+  size_t size; /* bytes */
+  unsigned iterations, warmup;
+};
+
 struct options {
   const char *op;
   size_t min_size, max_size; /* bytes */
   unsigned factor;           /* ratio of a size to the previous one */
   unsigned iterations, warmup;
+  struct sized sizes[OPTIONS_MAX_SIZES]; /* those of --sizes, or made of the five above */
+  unsigned size_count;
+  unsigned verified_iterations; /* of a verified pass; 0: those of the timed pass */
+  unsigned channels;
   unsigned outstanding; /* 0: the operation's default */
   size_t step;          /* bytes of the largest message; 0: the operation's default */
   double rate_gbit;     /* offered load, Gbit/s; 0: as fast as possible */
+  bool rests;           /* with rate_gbit: sleep between messages */
   char plugin[PATH_MAX];
   int api; /* 0: the plugin's highest version */
   bool kernel;

@@ -3,9 +3,17 @@
 
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
+#include <time.h>
 
 #include "harp/bench/clock.h"
 #include "harp/bench/signals.h"
+
+/* NCCL's NCCL_PROGRESS_APPENDOP_FREQ: after so many passes with events, its proxy looks for new
+ * operations and yields if there is none. */
+enum { PASSES_PER_YIELD = 8 };
+
+#define LONGEST_REST_NS 50000000u /* a signal is noticed after this time */
 
 static struct pending *slot(struct pump_side *side, uint64_t index)
 {
@@ -43,6 +51,23 @@ static int stalled(struct pump *pump, uint64_t since_ns)
   return -1;
 }
 
+/* Returns true if a request of the pump is not complete. */
+static bool waits(const struct pump *pump)
+{
+  return pump->receive.done < pump->receive.posted || pump->send.done < pump->send.posted;
+}
+
+/* Puts the failure of a pump into the first one, with the number of its channel. */
+static int report(struct pump *first, const struct pump *failed, unsigned count)
+{
+  char text[PUMP_FAILURE];
+  memcpy(text, failed->failure, sizeof(text));
+  if (count > 1)
+    snprintf(first->failure, sizeof(first->failure), "channel %u: %.*s", failed->channel,
+             PUMP_FAILURE - 32, text);
+  return -1;
+}
+
 static int interrupted(struct pump *pump)
 {
   snprintf(pump->failure, sizeof(pump->failure), "a signal ended the pass after %.1f ms",
@@ -50,11 +75,19 @@ static int interrupted(struct pump *pump)
   return -1;
 }
 
-static bool held_back(const struct pump *pump)
+/* Returns the time at which the limit allows the side's next request. */
+static uint64_t allowed_ns(const struct pump *pump, const struct pump_side *side)
 {
-  if (pump->bytes_per_ns == 0)
+  return pump->began_ns + (uint64_t)((double)side->bytes_posted / pump->bytes_per_ns);
+}
+
+/* The limit holds back the sender. A pump that rests holds back its receives, too: both ranks then
+ * begin each message at the same time, as ranks do that call a collective after some computing. */
+static bool held_back(const struct pump *pump, const struct pump_side *side)
+{
+  if (pump->bytes_per_ns == 0 || (side == &pump->receive && !pump->rests))
     return false;
-  return (double)pump->bytes_posted > (double)(clock_ns() - pump->began_ns) * pump->bytes_per_ns;
+  return clock_ns() < allowed_ns(pump, side);
 }
 
 /* Posts at most one message. 1: posted; 0: not possible now; -1: failed. */
@@ -63,7 +96,7 @@ static int post_send(struct pump *pump)
   struct pump_side *side = &pump->send;
   struct transfer transfer;
   if (side->posted == side->total || side->posted - side->done >= pump->outstanding ||
-      held_back(pump) || !pump->callbacks->send(pump->user, side->posted, &transfer))
+      held_back(pump, side) || !pump->callbacks->send(pump->user, side->posted, &transfer))
     return 0;
   struct pending *pending = slot(side, side->posted);
   pending->posted_ns = clock_ns();
@@ -74,7 +107,7 @@ static int post_send(struct pump *pump)
     return fail(pump, side, side->posted, pending->posted_ns, result);
   if (!pending->request)
     return 0;
-  pump->bytes_posted += transfer.size;
+  side->bytes_posted += transfer.size;
   side->posted++;
   return 1;
 }
@@ -84,17 +117,19 @@ static int post_receive(struct pump *pump)
   struct pump_side *side = &pump->receive;
   struct transfer transfer;
   if (side->posted == side->total || side->posted - side->done >= pump->outstanding ||
-      !pump->callbacks->receive(pump->user, side->posted, &transfer))
+      held_back(pump, side) || !pump->callbacks->receive(pump->user, side->posted, &transfer))
     return 0;
   struct pending *pending = slot(side, side->posted);
   pending->posted_ns = clock_ns();
   pending->size = transfer.size;
+  pending->request = NULL; /* its completion is needed */
   ncclResult_t result = pump->api->irecv(side->comm, transfer.data, transfer.size,
                                          transfer.region->receive_mhandle, &pending->request);
   if (result != ncclSuccess)
     return fail(pump, side, side->posted, pending->posted_ns, result);
   if (!pending->request)
     return 0;
+  side->bytes_posted += transfer.size;
   side->posted++;
   return 1;
 }
@@ -114,58 +149,135 @@ static int test_oldest(struct pump *pump, struct pump_side *side, int *size)
   return done != 0;
 }
 
-static void start_clock_when_warm(struct pump *pump)
+static bool is_warm(const struct pump *pump)
 {
-  if (!pump->start_ns && pump->send.done >= pump->warm_send &&
-      pump->receive.done >= pump->warm_receive)
-    pump->start_ns = clock_ns();
+  return pump->send.done >= pump->warm_send && pump->receive.done >= pump->warm_receive;
 }
 
-/* One round over both sides, like NCCL's proxy. Returns the number of events, or -1. */
+static bool is_done(const struct pump *pump)
+{
+  return pump->send.done == pump->send.total && pump->receive.done == pump->receive.total;
+}
+
+static bool all(bool (*holds)(const struct pump *), struct pump *const *pumps, unsigned count)
+{
+  for (unsigned i = 0; i < count; i++) {
+    if (!holds(pumps[i]))
+      return false;
+  }
+  return true;
+}
+
+/* Posts a message or tests the oldest one. Returns the number of events, or -1. */
+static int turn_send(struct pump *pump)
+{
+  int size = 0, posted = post_send(pump);
+  if (posted)
+    return posted;
+  int sent = test_oldest(pump, &pump->send, &size);
+  if (sent > 0)
+    pump->callbacks->sent(pump->user, pump->send.done - 1);
+  return sent;
+}
+
+static int turn_receive(struct pump *pump)
+{
+  int size = 0, posted = post_receive(pump);
+  if (posted)
+    return posted;
+  int received = test_oldest(pump, &pump->receive, &size);
+  if (received > 0)
+    pump->callbacks->received(pump->user, pump->receive.done - 1, (size_t)size);
+  return received;
+}
+
+/* One pass over both sides. As in NCCL's proxy, a side that posts a request tests none in the same
+ * pass. Returns the number of events, or -1. */
 static int turn(struct pump *pump)
 {
-  int size = 0;
-  int posted_send = post_send(pump);
-  if (posted_send < 0)
+  int sends = turn_send(pump);
+  if (sends < 0)
     return -1;
-  int sent = test_oldest(pump, &pump->send, &size);
-  if (sent < 0)
-    return -1;
-  if (sent)
-    pump->callbacks->sent(pump->user, pump->send.done - 1);
-  int posted_receive = post_receive(pump);
-  if (posted_receive < 0)
-    return -1;
-  int received = test_oldest(pump, &pump->receive, &size);
-  if (received < 0)
-    return -1;
-  if (received)
-    pump->callbacks->received(pump->user, pump->receive.done - 1, (size_t)size);
-  if (sent || received)
-    start_clock_when_warm(pump);
-  return posted_send + sent + posted_receive + received;
+  int receives = turn_receive(pump);
+  return receives < 0 ? -1 : sends + receives;
+}
+
+/* One round over all channels. Returns the number of events, or -1 with the failure in the first
+ * pump. */
+static int turn_all(struct pump *const *pumps, unsigned count)
+{
+  int events = 0;
+  for (unsigned i = 0; i < count; i++) {
+    int more = turn(pumps[i]);
+    if (more < 0)
+      return report(pumps[0], pumps[i], count);
+    events += more;
+  }
+  return events;
+}
+
+/* Blames the first channel that waits for a request. */
+static int all_stalled(struct pump *const *pumps, unsigned count, uint64_t since_ns)
+{
+  unsigned slow = 0;
+  for (unsigned i = count; i-- > 0;) {
+    if (waits(pumps[i]))
+      slow = i;
+  }
+  stalled(pumps[slow], since_ns);
+  return report(pumps[0], pumps[slow], count);
+}
+
+/* Sleeps until the limit of the offered load allows the next request. NCCL's progress thread
+ * sleeps, too, while it has no operation. Yields only if a request is under way. */
+static void rest(struct pump *const *pumps, unsigned count)
+{
+  uint64_t until = clock_ns() + LONGEST_REST_NS;
+  for (unsigned i = 0; i < count; i++) {
+    const struct pump *pump = pumps[i];
+    if (waits(pump)) {
+      sched_yield();
+      return;
+    }
+    for (int j = 0; j < 2; j++) {
+      const struct pump_side *side = j ? &pump->receive : &pump->send;
+      if (side->posted < side->total && allowed_ns(pump, side) < until)
+        until = allowed_ns(pump, side);
+    }
+  }
+  struct timespec at = {.tv_sec = (time_t)(until / 1000000000u),
+                        .tv_nsec = (long)(until % 1000000000u)};
+  clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
 }
 
 /* Idle rounds follow each other within microseconds, or within milliseconds on a busy host. A
  * longer gap means that the process was stopped. */
 #define PAUSE_NS 1000000000u
 
-int pump_run(struct pump *pump)
+int pump_run(struct pump *const *pumps, unsigned count)
 {
-  pump->began_ns = clock_ns();
-  pump->start_ns = 0;
-  uint64_t progress_ns = pump->began_ns, idle_ns = pump->began_ns;
-  start_clock_when_warm(pump);
-  while (pump->send.done < pump->send.total || pump->receive.done < pump->receive.total) {
+  struct pump *first = pumps[0];
+  uint64_t began_ns = clock_ns();
+  for (unsigned i = 0; i < count; i++)
+    pumps[i]->began_ns = began_ns;
+  first->start_ns = 0;
+  uint64_t progress_ns = began_ns, idle_ns = began_ns;
+  unsigned busy_passes = 0;
+  while (!all(is_done, pumps, count)) {
+    if (!first->start_ns && all(is_warm, pumps, count))
+      first->start_ns = clock_ns();
     if (signals_stop())
-      return interrupted(pump);
-    int events = turn(pump);
+      return interrupted(first);
+    int events = turn_all(pumps, count);
     if (events < 0)
       return -1;
     if (events) {
       progress_ns = 0;
+      if (++busy_passes % PASSES_PER_YIELD == 0)
+        sched_yield();
       continue;
     }
+    busy_passes = 0;
     /* Only idle rounds read the clock. The first one starts the wait. */
     uint64_t now = clock_ns();
     if (!progress_ns)
@@ -173,10 +285,15 @@ int pump_run(struct pump *pump)
     else if (now - idle_ns > PAUSE_NS)
       progress_ns += now - idle_ns; /* this process was stopped, so it is not a stall */
     idle_ns = now;
-    if (now - progress_ns > pump->timeout_ns)
-      return stalled(pump, progress_ns);
-    sched_yield();
+    if (now - progress_ns > first->timeout_ns)
+      return all_stalled(pumps, count, progress_ns);
+    if (first->rests)
+      rest(pumps, count);
+    else
+      sched_yield();
   }
-  pump->end_ns = clock_ns();
+  first->end_ns = clock_ns();
+  if (!first->start_ns)
+    first->start_ns = began_ns; /* there was no message */
   return 0;
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The progress loop of NCCL's proxy. It posts sends and receives as soon as possible, up to a
- * limit, and tests the oldest of each, in turn. The operation provides the messages and buffers.
+ * The progress loop of NCCL's proxy. In each pass, each side posts its next request as soon as
+ * possible, up to a limit, or tests its oldest one. The thread yields its core after a pass
+ * without an event, and also after every eighth pass. The operation provides the messages and
+ * buffers. Each channel has a pump, and one thread runs the pumps of all channels.
  *
  * Thread: the progress thread.
  */
@@ -41,6 +43,7 @@ struct pump_side {
   const char *verb; /* "isend", "irecv" */
   void *comm;
   uint64_t total, posted, done;
+  uint64_t bytes_posted;
   struct pending pending[PUMP_MAX_OUTSTANDING];
 };
 
@@ -59,17 +62,19 @@ struct pump {
   const struct pump_callbacks *callbacks;
   void *user;
   struct pump_side send, receive;
+  unsigned channel;
   unsigned outstanding;             /* on each side */
   uint64_t timeout_ns;              /* the run fails after this time without progress */
   double bytes_per_ns;              /* limit of the offered load; 0: no limit */
+  bool rests;                       /* sleep while the limit holds back all requests */
   uint64_t warm_send, warm_receive; /* messages before the clock starts */
   /* Results */
   uint64_t began_ns, start_ns, end_ns; /* start: end of the warm-up */
-  uint64_t bytes_posted;
   char failure[PUMP_FAILURE];
 };
 
-/* 0; -1 with a sentence in failure. */
-int pump_run(struct pump *pump);
+/* Runs the pumps of all channels in turn. The results of the run are in the first pump.
+ * 0; -1 with a sentence in its failure. */
+int pump_run(struct pump *const *pumps, unsigned count);
 
 #endif

@@ -98,7 +98,9 @@ static void put_header(const struct report *report)
   const struct options *options = report->options;
   fprintf(report->table, "# %s, %d ranks, %s by %s (API v%d), %u iterations, %u to warm up\n",
           report->operation->name, options->ranks, report->api->name, options->plugin,
-          report->api->version, options->iterations, options->warmup);
+          report->api->version, options->sizes[0].iterations, options->sizes[0].warmup);
+  if (options->channels > 1)
+    fprintf(report->table, "# %u channels\n", options->channels);
   fprintf(report->table, "# %10s %12s %8s %6s %5s %10s %8s %8s %7s %8s %9s %9s\n", "size", "count",
           "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "cpu", "p50", "p99");
   fprintf(report->table, "# %10s %12s %8s %6s %5s %10s %8s %8s %7s %8s %9s %9s\n", "(B)",
@@ -171,6 +173,7 @@ static void put_record(struct report *report, const struct measurement *measured
   put_number(file, "nsocks", options->kernel ? (options->nsocks ? options->nsocks : 1) : -1);
   put_number(file, "p50_us", measured->p50_us);
   put_number(file, "p99_us", measured->p99_us);
+  put_number(file, "channels", options->channels);
   put_text(file, "version", HARP_VERSION);
   fputc('}', file);
 }

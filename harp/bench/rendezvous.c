@@ -18,7 +18,7 @@
 
 enum { MAGIC = 0x48505246, RETRY_MS = 50, ERROR_SIZE = 256 };
 
-struct greeting {
+struct hello {
   uint32_t magic;
   int32_t rank, ranks;
 };
@@ -142,23 +142,23 @@ static int open_listener(struct rendezvous *meeting, const char *host, const cha
 /* Closes an unauthenticated peer. A rank with other parameters of the run is an error. */
 static int admit(struct rendezvous *meeting, int fd, uint64_t limit_ns)
 {
-  struct greeting greeting;
+  struct hello hello;
   uint64_t patience = clock_ns() + 1000000000ull;
   no_delay(fd);
-  if (move(fd, &greeting, sizeof(greeting), patience < limit_ns ? patience : limit_ns, 0) ||
-      greeting.magic != MAGIC) {
+  if (move(fd, &hello, sizeof(hello), patience < limit_ns ? patience : limit_ns, 0) ||
+      hello.magic != MAGIC) {
     close(fd);
     return 0;
   }
-  if (greeting.ranks != meeting->ranks || greeting.rank < 1 || greeting.rank >= meeting->ranks ||
-      meeting->peer[greeting.rank] >= 0) {
+  if (hello.ranks != meeting->ranks || hello.rank < 1 || hello.rank >= meeting->ranks ||
+      meeting->peer[hello.rank] >= 0) {
     close(fd);
     return fail(meeting,
                 "a rank connected as %d of %d, which is not free among %d ranks: give "
                 "every rank its own --rank and all the same --nranks",
-                greeting.rank, greeting.ranks, meeting->ranks);
+                hello.rank, hello.ranks, meeting->ranks);
   }
-  meeting->peer[greeting.rank] = fd;
+  meeting->peer[hello.rank] = fd;
   return 1;
 }
 
@@ -208,7 +208,7 @@ static int dial(const struct addrinfo *address, uint64_t limit_ns)
 static int visit_rank_0(struct rendezvous *meeting, const char *host, const char *port)
 {
   struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
-  struct greeting greeting = {.magic = MAGIC, .rank = meeting->rank, .ranks = meeting->ranks};
+  struct hello hello = {.magic = MAGIC, .rank = meeting->rank, .ranks = meeting->ranks};
   uint64_t limit = deadline(meeting);
   int unknown = getaddrinfo(host, port, &hints, &found);
   if (unknown)
@@ -222,7 +222,7 @@ static int visit_rank_0(struct rendezvous *meeting, const char *host, const char
     return fail(meeting, "rank 0 did not answer at %s:%s within %d ms: %s", host, port,
                 meeting->timeout_ms, strerror(error));
   no_delay(meeting->peer[0]);
-  error = move(meeting->peer[0], &greeting, sizeof(greeting), limit, 1);
+  error = move(meeting->peer[0], &hello, sizeof(hello), limit, 1);
   return error ? fail(meeting, "rank 0 at %s:%s: %s", host, port, strerror(error)) : 0;
 }
 

@@ -96,6 +96,9 @@ static int bring_up(struct session *session)
     return -1;
   }
   session->flows = said_flows;
+  session->channel_count = session->options->channels;
+  for (unsigned i = 0; i < session->channel_count; i++)
+    session->channels[i].device = (int)i % devices;
   result = session->api.device_name(0, &session->device);
   return result == ncclSuccess ? 0 : failed(session, "getProperties", result);
 }
@@ -135,7 +138,7 @@ int session_exchange(struct session *session, const void *mine, size_t size)
   return -1;
 }
 
-static int meet(struct session *session)
+int session_meet(struct session *session)
 {
   const struct options *options = session->options;
   session->meeting = rendezvous_new(options->rank, options->ranks, options->timeout_ms);
@@ -168,7 +171,7 @@ static bool receives(const struct session *session)
   return session->operation->receives(session->options->rank);
 }
 
-static int make_comms(struct session *session, void *handle)
+static int make_comms(struct session *session, struct channel *channel, void *handle)
 {
   struct timespec pause = {.tv_nsec = 50 * 1000};
   uint64_t limit = clock_ns() + (uint64_t)session->options->timeout_ms * 1000000;
@@ -176,15 +179,15 @@ static int make_comms(struct session *session, void *handle)
   while (connecting || accepting) {
     ncclResult_t result = ncclSuccess;
     if (connecting)
-      result = session->api.connect(0, handle, &session->send_comm);
+      result = session->api.connect(channel->device, handle, &channel->send_comm);
     if (result != ncclSuccess)
       return failed(session, "connect", result);
-    connecting = connecting && !session->send_comm;
+    connecting = connecting && !channel->send_comm;
     if (accepting)
-      result = session->api.accept(session->listener, &session->receive_comm);
+      result = session->api.accept(channel->listener, &channel->receive_comm);
     if (result != ncclSuccess)
       return failed(session, "accept", result);
-    accepting = accepting && !session->receive_comm;
+    accepting = accepting && !channel->receive_comm;
     if (clock_ns() > limit) {
       session_say(session, "%s did not complete within --timeout",
                   connecting ? "connect" : "accept");
@@ -195,29 +198,30 @@ static int make_comms(struct session *session, void *handle)
   return 0;
 }
 
-static int connect_ring(struct session *session)
+static int connect_ring(struct session *session, struct channel *channel)
 {
   char handle[SESSION_LARGEST_EXCHANGE] = {0};
   size_t size = session->api.handle_size;
   if (receives(session)) {
-    ncclResult_t result = session->api.listen(0, handle, &session->listener);
+    ncclResult_t result = session->api.listen(channel->device, handle, &channel->listener);
     if (result != ncclSuccess)
       return failed(session, "listen", result);
   }
   if (session_exchange(session, handle, size))
     return -1;
   memcpy(handle, (char *)session->everybody + (size_t)successor(session) * size, size);
-  return make_comms(session, handle);
+  return make_comms(session, channel, handle);
 }
 
-static int register_region(struct session *session, struct region *region)
+static int register_region(struct session *session, const struct channel *channel,
+                           struct region *region)
 {
   ncclResult_t result = ncclSuccess;
-  if (session->send_comm)
-    result = session->api.register_memory(session->send_comm, region->data, region->size,
+  if (channel->send_comm)
+    result = session->api.register_memory(channel->send_comm, region->data, region->size,
                                           &region->send_mhandle);
-  if (result == ncclSuccess && session->receive_comm)
-    result = session->api.register_memory(session->receive_comm, region->data, region->size,
+  if (result == ncclSuccess && channel->receive_comm)
+    result = session->api.register_memory(channel->receive_comm, region->data, region->size,
                                           &region->receive_mhandle);
   return result == ncclSuccess ? 0 : failed(session, "regMr", result);
 }
@@ -234,12 +238,10 @@ static void *map_region(const struct session *session, size_t *size)
   return data == MAP_FAILED ? NULL : data;
 }
 
-static int make_regions(struct session *session)
+static int make_regions(struct session *session, struct channel *channel, struct pass *shape)
 {
   size_t sizes[OPERATION_REGIONS] = {0};
-  struct pass shape;
-  session_prepare(session, &shape, session->options->max_size);
-  session->operation->sizes(&shape, session->options->max_size, sizes);
+  session->operation->sizes(shape, shape->size, sizes);
   for (int i = 0; i < OPERATION_REGIONS; i++) {
     if (!sizes[i])
       continue;
@@ -252,20 +254,41 @@ static int make_regions(struct session *session)
                       : "");
       return -1;
     }
-    session->regions[i] = (struct region){.data = data, .size = sizes[i]};
-    if (register_region(session, &session->regions[i]))
+    channel->regions[i] = (struct region){.data = data, .size = sizes[i]};
+    if (register_region(session, channel, &channel->regions[i]))
       return -1;
   }
   return 0;
 }
 
-static int run_pass(struct pass *pass)
+/* Connects the ring of each channel, then allocates the memory of each. */
+static int make_channels(struct session *session)
 {
-  if (pass->operation->begin(pass)) {
-    snprintf(pass->pump.failure, sizeof(pass->pump.failure), "no memory for the plan of the pass");
-    return -1;
+  struct pass shapes[OPTIONS_MAX_CHANNELS];
+  for (unsigned i = 0; i < session->channel_count; i++) {
+    if (connect_ring(session, &session->channels[i]))
+      return -1;
   }
-  return pump_run(&pass->pump);
+  session_prepare(session, shapes, session->options->max_size);
+  for (unsigned i = 0; i < session->channel_count; i++) {
+    if (make_regions(session, &session->channels[i], &shapes[i]))
+      return -1;
+  }
+  return 0;
+}
+
+static int run_passes(struct pass *passes)
+{
+  struct pump *pumps[OPTIONS_MAX_CHANNELS];
+  unsigned count = passes->channel_count;
+  for (unsigned i = 0; i < count; i++) {
+    pumps[i] = &passes[i].pump;
+    if (passes[i].operation->begin(&passes[i])) {
+      snprintf(pumps[0]->failure, sizeof(pumps[0]->failure), "no memory for the plan of the pass");
+      return -1;
+    }
+  }
+  return pump_run(pumps, count);
 }
 
 static void *progress_main(void *argument)
@@ -277,9 +300,9 @@ static void *progress_main(void *argument)
       pthread_cond_wait(&session->changed, &session->lock);
     if (session->stop)
       break;
-    struct pass *pass = session->job;
+    struct pass *passes = session->job;
     pthread_mutex_unlock(&session->lock);
-    int outcome = run_pass(pass);
+    int outcome = run_passes(passes);
     pthread_mutex_lock(&session->lock);
     session->outcome = outcome;
     session->job = NULL;
@@ -291,7 +314,7 @@ static void *progress_main(void *argument)
 
 int session_connect(struct session *session)
 {
-  if (meet(session) || connect_ring(session) || make_regions(session))
+  if (make_channels(session))
     return -1;
   if (pthread_create(&session->progress, NULL, progress_main, session)) {
     session_say(session, "the progress thread cannot be started");
@@ -301,38 +324,59 @@ int session_connect(struct session *session)
   return 0;
 }
 
-void session_prepare(const struct session *session, struct pass *pass, size_t size)
+void session_prepare(const struct session *session, struct pass *passes, size_t size)
 {
   const struct options *options = session->options;
-  *pass = (struct pass){
-      .operation = session->operation,
-      .rank = options->rank,
-      .ranks = options->ranks,
-      .size = size,
-      .step = session->step,
-      .outstanding = session->outstanding,
-      .iterations = options->iterations,
-      .pause_ms = (unsigned)options->pause_ms,
-      .regions = (struct region *)(uintptr_t)session->regions,
-      .pump =
-          {
-              .api = &session->api,
-              .callbacks = &session->operation->callbacks,
-              .send = {.verb = "isend", .comm = session->send_comm},
-              .receive = {.verb = "irecv", .comm = session->receive_comm},
-              .outstanding = session->outstanding,
-              .timeout_ns = (uint64_t)options->timeout_ms * 1000000,
-              .bytes_per_ns = options->rate_gbit / 8,
-          },
-  };
+  unsigned count = session->channel_count;
+  for (unsigned i = 0; i < count; i++) {
+    const struct channel *channel = &session->channels[i];
+    passes[i] = (struct pass){
+        .operation = session->operation,
+        .rank = options->rank,
+        .ranks = options->ranks,
+        .channels = passes,
+        .channel_count = count,
+        .step = session->step,
+        .outstanding = session->outstanding,
+        .pause_ms = (unsigned)options->pause_ms,
+        .regions = (struct region *)(uintptr_t)channel->regions,
+        .pump =
+            {
+                .api = &session->api,
+                .callbacks = &session->operation->callbacks,
+                .user = &passes[i],
+                .send = {.verb = "isend", .comm = channel->send_comm},
+                .receive = {.verb = "irecv", .comm = channel->receive_comm},
+                .channel = i,
+                .outstanding = session->outstanding,
+                .timeout_ns = (uint64_t)options->timeout_ms * 1000000,
+                .bytes_per_ns = options->rate_gbit / 8 / count,
+                .rests = options->rests,
+            },
+    };
+  }
+  pass_divide(passes, count, size);
 }
 
-int session_run(struct session *session, struct pass *pass)
+/* Says why the passes failed, and what had arrived before. */
+static void say_failure(const struct session *session, const struct pass *passes, size_t size)
 {
-  pass->pump.user = pass;
+  unsigned long long messages = 0, wrong = 0;
+  for (unsigned i = 0; i < passes->channel_count; i++) {
+    messages += passes[i].pump.receive.done;
+    wrong += passes[i].wrong;
+  }
+  session_say(session, "%zu bytes: %s", size, passes->pump.failure);
+  if (passes->verify)
+    session_say(session, "%llu messages had come before that, with %llu wrong elements", messages,
+                wrong);
+}
+
+int session_run(struct session *session, struct pass *passes, size_t size)
+{
   signals_await_stop(true);
   pthread_mutex_lock(&session->lock);
-  session->job = pass;
+  session->job = passes;
   pthread_cond_broadcast(&session->changed);
   while (session->job)
     pthread_cond_wait(&session->changed, &session->lock);
@@ -340,11 +384,9 @@ int session_run(struct session *session, struct pass *pass)
   pthread_mutex_unlock(&session->lock);
   signals_await_stop(false);
   if (outcome)
-    session_say(session, "%zu bytes: %s", pass->size, pass->pump.failure);
-  if (outcome && pass->verify)
-    session_say(session, "%llu messages had come before that, with %llu wrong elements",
-                (unsigned long long)pass->pump.receive.done, (unsigned long long)pass->wrong);
-  pass->operation->finish(pass);
+    say_failure(session, passes, size);
+  for (unsigned i = 0; i < passes->channel_count; i++)
+    passes[i].operation->finish(&passes[i]);
   return outcome;
 }
 
@@ -359,27 +401,34 @@ static void stop_progress(struct session *session)
   pthread_join(session->progress, NULL);
 }
 
-static void free_region(struct session *session, struct region *region)
+static void free_region(struct session *session, const struct channel *channel,
+                        struct region *region)
 {
   if (region->send_mhandle)
-    session->api.deregister_memory(session->send_comm, region->send_mhandle);
+    session->api.deregister_memory(channel->send_comm, region->send_mhandle);
   if (region->receive_mhandle)
-    session->api.deregister_memory(session->receive_comm, region->receive_mhandle);
+    session->api.deregister_memory(channel->receive_comm, region->receive_mhandle);
   if (region->data)
     munmap(region->data, region->size);
+}
+
+static void close_channel(struct session *session, struct channel *channel)
+{
+  for (int i = 0; i < OPERATION_REGIONS; i++)
+    free_region(session, channel, &channel->regions[i]);
+  if (channel->send_comm)
+    session->api.close_send(channel->send_comm);
+  if (channel->receive_comm)
+    session->api.close_receive(channel->receive_comm);
+  if (channel->listener)
+    session->api.close_listener(channel->listener);
 }
 
 void session_close(struct session *session)
 {
   stop_progress(session);
-  for (int i = 0; i < OPERATION_REGIONS; i++)
-    free_region(session, &session->regions[i]);
-  if (session->send_comm)
-    session->api.close_send(session->send_comm);
-  if (session->receive_comm)
-    session->api.close_receive(session->receive_comm);
-  if (session->listener)
-    session->api.close_listener(session->listener);
+  for (unsigned i = 0; i < session->channel_count; i++)
+    close_channel(session, &session->channels[i]);
   if (session->device)
     session->api.finalize();
   if (session->meeting)

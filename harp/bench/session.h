@@ -15,6 +15,13 @@
 #include "harp/bench/perf_options.h"
 #include "harp/bench/rendezvous.h"
 
+/* One of the rings that divide the messages. */
+struct channel {
+  int device;
+  void *listener, *send_comm, *receive_comm;
+  struct region regions[OPERATION_REGIONS];
+};
+
 struct session {
   const struct options *options;
   const struct operation *operation;
@@ -23,26 +30,29 @@ struct session {
   int flows; /* per link; 0: unknown */
   struct rendezvous *meeting;
   void *everybody; /* buffer for an exchange of all ranks */
-  void *listener, *send_comm, *receive_comm;
-  struct region regions[OPERATION_REGIONS];
+  struct channel channels[OPTIONS_MAX_CHANNELS];
+  unsigned channel_count;
   unsigned outstanding;
   size_t step;
   pthread_t progress;
   bool progress_runs;
   pthread_mutex_t lock;
   pthread_cond_t changed;
-  struct pass *job; /* under lock: the pass that the progress thread runs */
+  struct pass *job; /* under lock: the passes that the progress thread runs, one per channel */
   bool stop;        /* under lock */
   int outcome;      /* result of the last job */
 };
 
 /* Loads and initializes the plugin. Other ranks are not needed yet. */
 int session_open(struct session *session, const struct options *options);
-/* Meets the other ranks, connects to the neighbours and registers memory. */
+/* Meets the other ranks. */
+int session_meet(struct session *session);
+/* Connects to the neighbours and registers memory. */
 int session_connect(struct session *session);
-/* Initializes a pass for this session. session_run begins, runs and finishes it. */
-void session_prepare(const struct session *session, struct pass *pass, size_t size);
-int session_run(struct session *session, struct pass *pass);
+/* Initializes a pass for each channel, for messages of size bytes; the caller sets the iterations.
+ * session_run begins, runs and finishes them; the results of their pumps are in the first. */
+void session_prepare(const struct session *session, struct pass *passes, size_t size);
+int session_run(struct session *session, struct pass *passes, size_t size);
 /* Exchanges size bytes per rank; the result is in session->everybody, in the order of ranks. */
 int session_exchange(struct session *session, const void *mine, size_t size);
 /* Call it after an error, too. */

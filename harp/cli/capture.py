@@ -203,9 +203,11 @@ class Capture:
                 self._write(block, files)
 
 
-def _choose(pids: tuple[int, ...], ranks: tuple[int, ...], ids: tuple[str, ...]) -> Process:
+def _choose(
+    pids: tuple[int, ...], ranks: tuple[int, ...], ids: tuple[str, ...], devices: tuple[str, ...]
+) -> Process:
     try:
-        processes = statfile.chosen(statfile.scan(), pids, ranks, ids)
+        processes = statfile.chosen(statfile.scan(), pids, ranks, ids, devices)
     except LookupError as missing:
         raise click.ClickException(str(missing.args[0])) from missing
     if not processes:
@@ -214,15 +216,20 @@ def _choose(pids: tuple[int, ...], ranks: tuple[int, ...], ids: tuple[str, ...])
         )
     if len(processes) > 1:
         listed = "\n".join(map(_listed, processes))
-        raise click.UsageError(f"several processes use HARP; name one of\n{listed}")
+        several = (
+            "the process uses several NICs"
+            if len(statfile.grouped(processes)) == 1
+            else "several processes use HARP"
+        )
+        raise click.UsageError(f"{several}; name one of\n{listed}")
     return processes[0]
 
 
 def _listed(process: Process) -> str:
     rank = "" if process.rank is None else f"--rank {process.rank}  "
     return (
-        f"  --id {process.id}  {rank}--pid {process.pid}  {process.command} on {process.host}, "
-        f"{process.device}"
+        f"  --id {process.id}  {rank}--pid {process.pid}  --device {process.device}  "
+        f"{process.command} on {process.host}"
     )
 
 
@@ -282,6 +289,12 @@ def _summary(one: Capture, written: list[Path]) -> str:
 @click.option("--rank", "ranks", type=int, multiple=True, help="The process, by its rank.")
 @click.option(
     "--id", "ids", multiple=True, help="The process, by its id in `harp stat` or a prefix of it."
+)
+@click.option(
+    "--device",
+    "devices",
+    multiple=True,
+    help="The NIC, such as eth1 [the only one of the process].",
 )
 @click.option(
     "-c", "--count", type=click.IntRange(0), default=0, help="Stop after this number of frames."
@@ -352,6 +365,7 @@ def capture(
     pids: tuple[int, ...],
     ranks: tuple[int, ...],
     ids: tuple[str, ...],
+    devices: tuple[str, ...],
     count: int,
     seconds: float,
     snaplen: int,
@@ -365,7 +379,8 @@ def capture(
 ) -> None:
     """Record the frames of a running process's flows, for Wireshark or tshark.
 
-    Works on packet devices and needs CAP_NET_RAW. TSO segments appear whole, and
+    Works on packet devices and needs CAP_NET_RAW. Records one NIC of the process:
+    run it once for each NIC. TSO segments appear whole, and
     checksums that the device completes appear wrong.
 
     --host, --port, --flow and --direction select frames. A frame must fit each of
@@ -378,7 +393,7 @@ def capture(
     """
     if file_count and not file_size:
         raise click.UsageError("--files needs --file-size")
-    process = _choose(pids, ranks, ids)
+    process = _choose(pids, ranks, ids, devices)
     narrowed = Narrowed(hosts, ports, flows, direction)
     wanted = target(process, narrowed)
     if flows and not wanted.connections:

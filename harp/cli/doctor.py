@@ -14,10 +14,10 @@ from pathlib import Path
 import click
 
 from harp import _tables, loader, nccl_plugin_path
-from harp.cli import doctor_dpdk, env
+from harp.cli import doctor_dpdk, doctor_ranks, env
 from harp.cli.findings import Finding, fault, note, ok
 from harp.observe import statfile
-from harp.setup import arp, host
+from harp.setup import arp, host, one_subnet
 from harp.setup.plan import conf_dir, conf_files, run_dir
 from harp.setup.steps import StepError
 
@@ -177,6 +177,57 @@ def configuration() -> Iterator[Finding]:
         yield from _check_file(path)
 
 
+def devices() -> Iterator[Finding]:
+    """Tells which devices NCCL sees. configuration() reports files that are missing or invalid."""
+    files = conf_files(conf_dir())
+    if not files or any(env.read(path).error for path in files):
+        return
+    try:
+        found = _tables.devices(conf_dir())
+    except _tables.ConfigError as wrong:
+        yield fault("devices", str(wrong))
+        return
+    names = [f"{one['name']} {one['identity']}" for one in found]
+    named = "one device for all NICs" if found[0]["name"] == "HARP" else ", ".join(names)
+    yield ok("devices", f"NCCL sees {named}; harp env --devices shows more")
+
+
+def one_subnet_arp() -> Iterator[Finding]:
+    """Checks whether NICs in one subnet answer ARP for each other's addresses."""
+    files = [file.values for file in map(env.read, conf_files(conf_dir())) if not file.error]
+    devices = [
+        _tables.innermost(values["device"][0])
+        for values in files
+        if values["address"][0] == "kernel"
+    ]
+    names = [device.partition(":")[2] for device in devices if device.startswith("packet:")]
+    for group in one_subnet.groups(names):
+        loose = [name for name in group.names if not one_subnet.effective(name, "arp_ignore")]
+        if loose:
+            yield fault(
+                "ARP",
+                f"{group.listed} are in one subnet, {group.subnet}, and the kernel answers ARP on "
+                f"{' and '.join(loose)} for the addresses of all of them (arp_ignore = 0), so "
+                f"peers may send frames to the wrong NIC; run harp setup, which sets it, or "
+                f"{one_subnet.REMEDY}",
+            )
+        strict = [name for name in group.names if one_subnet.dropped_by_rp_filter(name)]
+        if strict:
+            yield fault(
+                "ARP",
+                f"{group.listed} are in one subnet, {group.subnet}, and rp_filter = 1 keeps "
+                f"{' and '.join(strict)} from answering ARP; run harp setup, which sets it to "
+                f"{one_subnet.LOOSE}, or route by source address (ip rule)",
+            )
+        if not loose and not strict:
+            yield ok("ARP", f"{group.listed} are in {group.subnet}; each answers for itself")
+
+
+def local_ranks() -> Iterator[Finding]:
+    """Compares the running ranks of this host."""
+    yield from doctor_ranks.check()
+
+
 # -- the process's environment
 
 
@@ -237,7 +288,10 @@ def run_folder() -> Iterator[Finding]:
     """Checks the folder of the statistics files."""
     folder = run_dir()
     if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
-        yield ok("run folder", f"{folder}; {len(statfile.scan())} processes use HARP now")
+        yield ok(
+            "run folder",
+            f"{folder}; {len(statfile.grouped(statfile.scan()))} processes use HARP now",
+        )
     else:
         yield note(
             "run folder",
@@ -287,7 +341,10 @@ def loaded_plugin() -> Iterator[Finding]:
         )
 
 
-CHECKS = (environment, configuration, privileges, run_folder, built_plugin, loaded_plugin)
+CHECKS = (
+    environment, configuration, devices, one_subnet_arp, privileges, run_folder, local_ranks,
+    built_plugin, loaded_plugin,
+)  # fmt: skip
 
 
 @click.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,18 +114,70 @@ def _as_json(files: list[File]) -> str:
     )
 
 
+# -- the devices that NCCL sees
+
+
+def devices_as_json(devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The devices with their index. A guid is text, since JSON's readers round large numbers."""
+    return [{"index": i, **one, "guid": f"{one['guid']:016x}"} for i, one in enumerate(devices)]
+
+
+def _table(devices: list[dict[str, Any]]) -> Iterator[str]:
+    """The lines of a table, with a row for each device."""
+    rows = [("device", "name", "NIC", "Mbit/s", "guid", "PCI path", "files")]
+    for one in devices_as_json(devices):
+        nic = "all" if one["name"] == "HARP" else one["identity"]
+        files = ", ".join(Path(path).name for path in one["files"])
+        speed, place = str(one["speed_mbps"]), one["pci_path"] or "none"
+        rows.append((str(one["index"]), one["name"], nic, speed, one["guid"], place, files))
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
+
+
+def _show_devices(as_json: bool) -> None:
+    """Raises Exit(1) if HARP would decline."""
+    folder = conf_dir()
+    devices: list[dict[str, Any]] = []
+    error = ""
+    try:
+        devices = _tables.devices(folder)
+    except _tables.ConfigError as wrong:
+        error = str(wrong)
+    if as_json:
+        report = {
+            "schema": "harp.devices/1",
+            "folder": str(folder),
+            "error": error or None,
+            "devices": devices_as_json(devices),
+        }
+        click.echo(json.dumps(report, indent=1))
+    else:
+        click.echo(f"error: {error}" if error else "\n".join(_table(devices)))
+    if error:
+        raise click.exceptions.Exit(1)
+
+
 @click.command()
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--defaults", is_flag=True, help="Print the table of keys instead.")
+@click.option("--devices", is_flag=True, help="Print the devices that NCCL sees instead.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
-def env(paths: tuple[Path, ...], defaults: bool, as_json: bool) -> None:
+def env(paths: tuple[Path, ...], defaults: bool, devices: bool, as_json: bool) -> None:
     """Show the values in force and the source of each.
 
     PATHS are ztcp*.conf; default: all of the configuration folder. Exit 1 if one
     has an error, or there is none.
+
+    --devices: what every process of this host tells NCCL, in NCCL's order.
     """
+    if devices and (paths or defaults):
+        raise click.UsageError("--devices takes no files and no --defaults: it reads the folder")
     if defaults:
         _show_defaults(as_json)
+        return
+    if devices:
+        _show_devices(as_json)
         return
     chosen = list(paths) or conf_files(conf_dir())
     files = [read(path) for path in chosen]

@@ -53,12 +53,26 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {"type": click.IntRange(2), "help": "The factor between a size and the next [2]."},
     ),
     (
+        ("--sizes",),
+        {
+            "metavar": "SIZE[:N[:W]],...",
+            "help": "Sizes instead of -b, -e and -f, each with N timed and W untimed iterations.",
+        },
+    ),
+    (
         ("-n", "--iterations"),
         {"type": click.IntRange(1), "help": "Timed and verified iterations of each size [20]."},
     ),
     (
         ("-w", "--warmup"),
         {"type": click.IntRange(0), "help": "Untimed iterations before the timed ones [5]."},
+    ),
+    (
+        ("--verified-iterations",),
+        {
+            "type": click.IntRange(1),
+            "help": "Iterations of each verified pass, at most those of the timed one.",
+        },
     ),
     (
         ("--outstanding",),
@@ -68,7 +82,23 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--step",),
         {"type": Size(), "help": "Largest piece of a message [all_reduce 1M, else 128K]."},
     ),
+    (
+        ("--channels",),
+        {
+            "type": click.IntRange(1, 32),
+            "help": "Rings that divide all_reduce and sendrecv. Ring i uses device i, modulo the "
+            "number of devices [1].",
+        },
+    ),
     (("--rate",), {"type": float, "metavar": "GBIT", "help": "Limit of the offered Gbit/s."}),
+    (
+        ("--rest",),
+        {
+            "is_flag": True,
+            "help": "With --rate and sendrecv: sleep between messages, as NCCL's progress thread "
+            "does between operations.",
+        },
+    ),
     (
         ("--plugin",),
         {"type": click.Path(exists=True, dir_okay=False), "help": "A libnccl-net.so [HARP's]."},

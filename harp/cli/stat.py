@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Optional
 
@@ -18,8 +20,13 @@ from harp.observe.statfile import Flow, Process
 
 
 def documented() -> dict[str, str]:
-    """The description of each counter."""
-    return {counter["name"]: counter["doc"] for counter in _tables.counters()}
+    """The description of each counter, and of each old name."""
+    return {counter["name"]: counter["doc"] for counter in _tables.counters()} | renamed()
+
+
+def renamed() -> dict[str, str]:
+    """The description of each old name of a counter."""
+    return {old: f"Old name of {name}." for old, name in _tables.counter_aliases().items()}
 
 
 # -- text
@@ -31,11 +38,12 @@ def _ago(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}"
 
 
-def _flow_lines(flow: Flow) -> Iterator[str]:
-    """A flow's lines in the format of `ss -ti`: the two ends, then the numbers with their names."""
+def _flow_lines(flow: Flow, device: str) -> Iterator[str]:
+    """A flow's lines in the format of `ss -ti`: the two ends, then the numbers with their names.
+    device: its NIC, "" if the process has only one."""
     yield (
         f"  link {flow.link} flow {flow.flow} {flow.direction or '-'} {flow.state} "
-        f"{flow.local} {flow.peer}"
+        f"{flow.local} {flow.peer}" + (f" {device}" if device else "")
     )
     ssthresh = f"ssthresh:{flow.ssthresh} " if flow.ssthresh < 1 << 31 else ""  # no loss yet
     yield (
@@ -48,27 +56,40 @@ def _flow_lines(flow: Flow) -> Iterator[str]:
     )
 
 
-def table(process: Process, everything: bool, explain: bool) -> Iterator[str]:
-    """The lines that describe a process. Counters of 0 appear only with `everything`."""
+def _shares(nics: list[Process], name: str) -> list[int]:
+    """A counter's parts: of each NIC if the process has several, else of each instance."""
+    if len(nics) > 1:
+        return [nic.totals.get(name, 0) for nic in nics]
+    return [instance[name] for instance in nics[0].instances]
+
+
+def table(nics: list[Process], everything: bool, explain: bool) -> Iterator[str]:
+    """The lines that describe a process, by the files of its NICs. Counters of 0 appear only with
+    `everything`."""
+    process = nics[0]
     rank = "" if process.rank is None else f"rank {process.rank} "
     yield (
         f"{process.command} {rank}pid {process.pid} on {process.host}, user {process.uid}, "
         f"up {_ago(time.time() - process.started)}, release {process.release}"
+        + (f", {len(nics)} NICs" if len(nics) > 1 else "")
     )
-    yield f"  id {process.id}" + (f", GPU {process.gpu}" if process.gpu else "")
-    yield f"  {process.device}, {process.address}, {process.config}"
-    if process.about:
-        yield f"  {process.about}"
-    sentences = documented() if explain else {}
-    for name, total in process.totals.items():
+    for nic in nics:
+        yield f"  id {nic.id}" + (f", GPU {nic.gpu}" if nic.gpu else "")
+        yield f"  {nic.device}, {nic.address}, {nic.config}"
+        if nic.about:
+            yield f"  {nic.about}"
+    sentences = documented() if explain else renamed()
+    for name in process.kinds:
+        shares = _shares(nics, name)
+        total = sum(shares)
         if total == 0 and not everything:
             continue
-        shares = [instance[name] for instance in process.instances]
         split = f"  ({' + '.join(map(str, shares))})" if len(shares) > 1 else ""
         sentence = f"  {sentences[name]}" if name in sentences else ""
         yield f"  {name:<26}{total:>20}{split}{sentence}"
-    for flow in process.flows:
-        yield from _flow_lines(flow)
+    for nic in nics:
+        for flow in nic.flows:
+            yield from _flow_lines(flow, nic.device if len(nics) > 1 else "")
 
 
 # -- JSON and Prometheus
@@ -88,8 +109,8 @@ def _labels(**labels: Any) -> str:
 
 
 def _identity(process: Process) -> dict[str, Any]:
-    """Labels that identify one process. An id is unique among a user's files, so `uid` is one of
-    them."""
+    """Labels that identify one process on one NIC. An id is unique among a user's files, so `uid`
+    is one of them."""
     return {
         "rank": "" if process.rank is None else process.rank,
         "host": process.host,
@@ -105,11 +126,12 @@ def prometheus(processes: list[Process]) -> Iterator[str]:
 
     The pid is no label: many processes in containers have pid 1.
     """
-    yield "# HELP harp_process_info A process with HARP in it."
+    yield "# HELP harp_process_info A process that uses HARP, on one of its NICs."
     yield "# TYPE harp_process_info gauge"
     for process in processes:
         labels = _labels(
             **_identity(process),
+            process=process.process_id,
             address=process.address,
             command=process.command,
             release=process.release,
@@ -136,6 +158,7 @@ def _families(processes: list[Process]) -> dict[str, tuple[str, str]]:
     """The counter and kind of each family. The counters of this release come first: a file of
     another release must not change the kind of one, or duplicate a family."""
     named = {counter["name"]: counter["kind"] for counter in _tables.counters()}
+    named |= {old: named[name] for old, name in _tables.counter_aliases().items()}
     pairs = list(named.items())
     for process in processes:
         pairs += process.kinds.items()
@@ -155,34 +178,117 @@ def _moment(nanoseconds: int) -> str:
     return f"{time.strftime('%H:%M:%S', clock)}.{nanoseconds % 10**9:09}"
 
 
-def trace_lines(found: trace.Trace) -> Iterator[str]:
-    """The lines of a trace, the oldest event first, each with the time since the previous one."""
+# Events of every poll, chunk and message. They fill most of a trace.
+FREQUENT = frozenset(
+    ("poll", "sleep", "chunk_out", "chunk_in", "send_done", "receive_done", "receive_stall")
+)
+
+
+def of_flows(found: trace.Trace, flows: Sequence[int]) -> trace.Trace:
+    """The trace with the events of these flows alone. Raises LookupError if a flow has none."""
+    present = {one.flow for one in found.records if one.flow is not None}
+    for flow in flows:
+        if flow not in present:
+            named = ", ".join(map(str, sorted(present))) or "none"
+            raise LookupError(
+                f"the trace has no event of flow {flow}; its flows are: {named}; "
+                "a flow's number is the port of this host, and the log names the peer's"
+            )
+    return replace(found, records=[one for one in found.records if one.flow in flows])
+
+
+END_S = 3  # a window that tells a dead path from one that still carries ARP
+
+
+def _frames_line(found: trace.Trace) -> str:
+    """How many frames came and went before the trace's end. A dead path, a dropped direction and a
+    path that carries ARP alone differ in these numbers."""
+    end = max(record.time_ns for record in found.records)
+    parts = []
+    for way in ("in", "out"):
+        moved = [
+            (record.time_ns, count)
+            for record in found.records
+            if record.event == "poll" and (count := int(record.values[f"frames_{way}"]))
+        ]
+        count = sum(frames for moment, frames in moved if moment > end - END_S * 10**9)
+        last = f"the last at {_moment(moved[-1][0])}" if moved else "none in this trace"
+        parts.append(f"{count} {way} ({last})")
+    covered = (end - min(record.time_ns for record in found.records)) / 10**9
+    return f"frames in the last {min(END_S, covered):.1f} s of the trace: {', '.join(parts)}"
+
+
+def _values(record: trace.Record) -> str:
+    words = [f"{name}={value}" for name, value in record.values.items()]
+    known = errno.errorcode.get(int(record.values.get("errno", 0)))
+    return " ".join([*words, known] if known else words)
+
+
+def _runs(records: Sequence[trace.Record]) -> Iterator[list[trace.Record]]:
+    """The records one by one, but those of the same event without numbers (port_full) in one list
+    if nothing is between them: a device can be full thousands of times in a row."""
+    alike = groupby(records, lambda one: (one.event, one.flow, one.instance, bool(one.values)))
+    for (_, _, _, numbers), run in alike:
+        if numbers:
+            yield from ([record] for record in run)
+        else:
+            yield list(run)
+
+
+def trace_lines(
+    found: trace.Trace, hidden: Collection[str] = FREQUENT, explain: bool = False
+) -> Iterator[str]:
+    """The lines of a trace, the oldest event first, each with the time since the event before it.
+    hidden: events without a line. explain: end with a sentence about each event that has a line."""
+    shown = [record for record in found.records if record.event not in hidden]
     yield (
-        f"pid {found.pid} on {found.host}, release {found.release}, "
+        f"pid {found.pid} on {found.host}, {found.device + ', ' if found.device else ''}"
+        f"release {found.release}, "
         f"{time.strftime('%Y-%m-%d', time.localtime(found.written_ns // 10**9))}: "
         f"{found.reason}"
     )
+    if len(shown) < len(found.records):
+        yield (
+            f"{len(found.records) - len(shown)} events of polls, chunks and messages are hidden; "
+            "--all-events shows them"
+        )
+    if any(record.event == "poll" for record in found.records):
+        yield _frames_line(found)
     before: Optional[int] = None
-    for record in found.records:
+    for run in _runs(shown):
+        record = run[0]
         since = 0.0 if before is None else (record.time_ns - before) / 1000
-        before = record.time_ns
+        before = run[-1].time_ns
         flow = "-" if record.flow is None else str(record.flow)
-        values = " ".join(f"{name}={value}" for name, value in record.values.items())
+        values = _values(record)
+        if len(run) > 1:
+            values = f"{len(run)} times until {_moment(before)}"
         yield (
             f"{_moment(record.time_ns)} {since:>+12.3f} us  instance {record.instance} "
             f"flow {flow:<5} {record.event:<16} {values}".rstrip()
         )
+    if explain:
+        named = {record.event for record in shown}
+        for event in _tables.trace_events():
+            if event["name"] in named:
+                yield f"{event['name']:<16} {event['doc']}"
 
 
-def _show_trace(path: Path, wants_json: bool) -> None:
+def _show_trace(
+    path: Path, flows: Sequence[int], wants_json: bool, hidden: Collection[str], explain: bool
+) -> None:
     try:
         found = trace.read(path)
+        if flows:
+            found = of_flows(found, flows)
     except (OSError, trace.TraceError) as wrong:
         raise click.ClickException(str(wrong)) from wrong
+    except LookupError as missing:
+        raise click.ClickException(str(missing.args[0])) from missing
     if wants_json:
         click.echo(json.dumps({"schema": "harp.observe.trace/1", **asdict(found)}))
         return
-    for line in trace_lines(found):
+    for line in trace_lines(found, hidden, explain):
         click.echo(line)
 
 
@@ -195,8 +301,11 @@ def _show_trace(path: Path, wants_json: bool) -> None:
     multiple=True,
     help="Only the process with this id or prefix of an id. Pids are not unique across containers.",
 )
+@click.option(
+    "--device", "devices", multiple=True, help="Only this NIC, such as eth1; repeat for more."
+)
 @click.option("--all", "everything", is_flag=True, help="Also show counters that are 0.")
-@click.option("--explain", is_flag=True, help="Describe each counter.")
+@click.option("--explain", is_flag=True, help="Describe each counter, or each event of a trace.")
 @click.option("--json", "wants_json", is_flag=True, help="Report as JSON.")
 @click.option(
     "--prometheus", "wants_prometheus", is_flag=True, help="Report in Prometheus' text format."
@@ -208,15 +317,32 @@ def _show_trace(path: Path, wants_json: bool) -> None:
     metavar="FILE",
     help="Show a trace that a process wrote after a fault.",
 )
+@click.option(
+    "--flow",
+    "flows",
+    type=int,
+    multiple=True,
+    metavar="PORT",
+    help="Only the trace's events of the flow with this local port; repeat for more.",
+)
+@click.option(
+    "--all-events",
+    "every_event",
+    is_flag=True,
+    help="Also show the trace's events of polls, chunks and messages.",
+)
 def stat(
     pids: tuple[int, ...],
     ranks: tuple[int, ...],
     ids: tuple[str, ...],
+    devices: tuple[str, ...],
     everything: bool,
     explain: bool,
     wants_json: bool,
     wants_prometheus: bool,
     trace_path: Optional[Path],
+    flows: tuple[int, ...],
+    every_event: bool,
 ) -> None:
     """Show the counters and flows of the processes that run here with HARP.
 
@@ -225,10 +351,13 @@ def stat(
     if wants_json and wants_prometheus:
         raise click.UsageError("--json and --prometheus: give one")
     if trace_path is not None:
-        _show_trace(trace_path, wants_json)
+        hidden = frozenset() if every_event else FREQUENT
+        _show_trace(trace_path, flows, wants_json, hidden, explain)
         return
+    if flows or every_event:
+        raise click.UsageError("--flow and --all-events need --trace")
     try:
-        processes = statfile.chosen(statfile.scan(), pids, ranks, ids)
+        processes = statfile.chosen(statfile.scan(), pids, ranks, ids, devices)
     except LookupError as missing:
         raise click.ClickException(str(missing.args[0])) from missing
     if wants_json:
@@ -240,6 +369,6 @@ def stat(
             f"no process with HARP runs here (looked in {', '.join(map(str, statfile.folders()))})"
         )
     else:
-        for process in processes:
-            for line in table(process, everything, explain):
+        for nics in statfile.grouped(processes):
+            for line in table(nics, everything, explain):
                 click.echo(line)

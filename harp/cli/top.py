@@ -33,10 +33,11 @@ _DROPS = (
 
 @dataclass(frozen=True)
 class Rates:
-    """The rates of a process over one interval, per second. `busy` is the percentage of polls
-    that found work."""
+    """The rates of a process on one of its NICs over one interval, per second. `busy` is the
+    percentage of polls that found work."""
 
     id: str
+    process_id: str
     rank: Optional[int]
     host: str
     gpu: str
@@ -63,6 +64,7 @@ def rates(before: Process, now: Process, seconds: float) -> Rates:
     polls = moved("polls")
     return Rates(
         id=now.id,
+        process_id=now.process_id,
         rank=now.rank,
         host=now.host,
         gpu=now.gpu,
@@ -124,7 +126,8 @@ def intervals(seconds: float, count: int) -> Iterator[list[Rates]]:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a view, each a line.")
 def top(delay: float, count: int, as_json: bool) -> None:
-    """Show the rates of the processes that run here with HARP, live."""
+    """Show the rates of the processes that run here with HARP, live: a line for each NIC that a
+    process uses."""
     try:
         for view in intervals(delay, count):
             if as_json:

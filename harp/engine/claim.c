@@ -1,21 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <dirent.h>
+#include "harp/engine/claim.h"
+
 #include <errno.h>
-#include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
 
-#include "harp/engine/claim.h"
 #include "harp/engine/lock_holder.h"
-#include "harp/engine/nic_distance.h"
+#include "harp/engine/nic_sysfs.h"
 #include "harp/engine/rank_topology.h"
 
 enum {
-  FILES_MAX = 256,
   /* distances */
   OWN_GPU = 0,
   ANY_GPU = 1, /* plus the NIC's distance to the process's GPU */
@@ -23,127 +20,45 @@ enum {
   NOWHERE,
 };
 
-struct candidate {
-  int fd;
-  unsigned distance; /* from this process; a smaller value is nearer */
-  struct harp_config config;
-};
-
+/* The files of the folder, as this process sees them. */
 struct candidates {
-  const char *folder;
-  int count;
-  struct candidate *of;
+  struct harp_conf_folder folder;
+  struct harp_devices devices;
+  struct harp_rank_topology place;
+  unsigned distance[HARP_CONF_FILES_MAX]; /* from this process; a smaller value is nearer */
 };
 
-__attribute__((format(printf, 3, 4))) static int fail(char *error, int code, const char *format,
-                                                      ...)
+static const struct harp_config *config_of(const struct candidates *files, int i)
 {
-  va_list arguments;
-
-  va_start(arguments, format);
-  vsnprintf(error, HARP_CLAIM_ERROR_SIZE, format, arguments);
-  va_end(arguments);
-  return code;
+  return &files->folder.files[i].config;
 }
 
-static int is_configuration(const struct dirent *entry)
+static bool is_shareable(const struct candidates *files, int i)
 {
-  size_t length = strlen(entry->d_name);
-
-  return length > 5 && strncmp(entry->d_name, "ztcp", 4) == 0 &&
-         strcmp(entry->d_name + length - 5, ".conf") == 0;
+  return harp_config_shareable(config_of(files, i));
 }
 
-/* The file is read through the descriptor that is locked later, so that the process uses the text
- * that it has claimed. */
-static int open_candidate(struct candidate *candidate, const char *folder, const char *name,
-                          char *error)
+static int count_exclusive(const struct candidates *files)
 {
-  char path[sizeof(candidate->config.path)];
+  int count = 0;
 
-  if (snprintf(path, sizeof(path), "%s/%s", folder, name) >= (int)sizeof(path))
-    return fail(error, -ENAMETOOLONG,
-                "%.200s: the folder's name is too long; shorten "
-                "HARP_CONF_DIR",
-                folder);
-  candidate->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-  if (candidate->fd < 0) {
-    int code = errno;
-    return fail(error, -code, "%.200s: cannot be opened: %s; make it readable for this user", path,
-                strerror(code));
-  }
-  return harp_config_read(candidate->fd, path, &candidate->config, error);
-}
-
-static void close_candidates(struct candidates *files)
-{
-  for (int i = 0; i < files->count; i++)
-    if (files->of[i].fd >= 0)
-      close(files->of[i].fd);
-  free(files->of);
-}
-
-static int open_candidates(struct candidates *files, struct dirent **entries, int count,
-                           char *error)
-{
-  int rc = 0;
-
-  files->count = 0;
-  files->of = calloc((size_t)count, sizeof(*files->of));
-  if (!files->of)
-    return fail(error, -ENOMEM, "%.200s: no memory to read %d files", files->folder, count);
-  while (rc == 0 && files->count < count) {
-    rc = open_candidate(&files->of[files->count], files->folder, entries[files->count]->d_name,
-                        error);
-    files->count++;
-  }
-  if (rc)
-    close_candidates(files);
-  return rc;
-}
-
-static int read_folder(struct candidates *files, char *error)
-{
-  struct dirent **entries;
-  int count = scandir(files->folder, &entries, is_configuration, versionsort);
-  int rc;
-
-  if (count < 0) {
-    rc = errno;
-    return fail(error, -rc,
-                "no configuration: folder %.200s: %s; run 'harp setup', or name the "
-                "folder in HARP_CONF_DIR",
-                files->folder, strerror(rc));
-  }
-  if (count == 0)
-    rc = fail(error, -ENOENT,
-              "no configuration: folder %.200s holds no ztcp*.conf; run "
-              "'harp setup', or name the folder in HARP_CONF_DIR",
-              files->folder);
-  else if (count > FILES_MAX)
-    rc = fail(error, -EINVAL, "%.200s holds %d ztcp*.conf and HARP reads at most %d; remove some",
-              files->folder, count, FILES_MAX);
-  else
-    rc = open_candidates(files, entries, count, error);
-  for (int i = 0; i < count; i++)
-    free(entries[i]);
-  free(entries);
-  return rc;
+  for (int i = 0; i < files->folder.count; i++)
+    count += !is_shareable(files, i);
+  return count;
 }
 
 /* Checks that there is a file for every local rank. A shareable file serves any number of ranks. */
-static int check_number(const struct candidates *files, const struct harp_rank_topology *place,
-                        char *error)
+static int check_number(const struct candidates *files, char *error)
 {
-  for (int i = 0; i < files->count; i++)
-    if (harp_config_shareable(&files->of[i].config))
-      return 0;
-  if (place->local_size <= files->count)
+  int ranks = files->place.local_size, count = files->folder.count;
+
+  if (count_exclusive(files) < count || ranks <= count)
     return 0;
-  return fail(error, -EUSERS,
-              "%d files for %d local ranks: %.200s has too few ztcp*.conf, so "
-              "every rank on this host declines; add %d, or share one with address = kernel",
-              files->count, place->local_size, files->folder, place->local_size - files->count);
+  return harp_config_fail(
+      error, -EUSERS,
+      "%d files for %d local ranks: %.200s has too few ztcp*.conf, so "
+      "every rank on this host declines; add %d, or share one with address = kernel",
+      count, ranks, files->folder.path, ranks - count);
 }
 
 /* The distance of a NIC. A NIC that is assigned to another GPU is the last choice. If this
@@ -156,13 +71,15 @@ static unsigned distance(const struct harp_config *config, const struct harp_ran
   return ANY_GPU + harp_nic_distance(config, place->gpu, root);
 }
 
-static bool try_lock(struct candidate *candidate)
+static bool try_lock(const struct candidates *files, int i)
 {
-  int kind = harp_config_shareable(&candidate->config) ? LOCK_SH : LOCK_EX;
+  int kind = is_shareable(files, i) ? LOCK_SH : LOCK_EX, fd = files->folder.files[i].fd;
   int rc;
 
+  if (fd < 0)
+    return false;
   do
-    rc = flock(candidate->fd, kind | LOCK_NB);
+    rc = flock(fd, kind | LOCK_NB);
   while (rc < 0 && errno == EINTR);
   return rc == 0;
 }
@@ -171,64 +88,66 @@ static unsigned next_distance(const struct candidates *files, unsigned least)
 {
   unsigned next = NOWHERE;
 
-  for (int i = 0; i < files->count; i++)
-    if (files->of[i].distance >= least && files->of[i].distance < next)
-      next = files->of[i].distance;
+  for (int i = 0; i < files->folder.count; i++)
+    if (files->distance[i] >= least && files->distance[i] < next)
+      next = files->distance[i];
   return next;
 }
 
-/* Locks a file at this distance: the one that matches the local rank, or the next free one. So
- * ranks with GPUs behind one PCI switch get different NICs of that switch. Returns the index of the
- * locked file, or -1. */
-static int lock_one(struct candidates *files, unsigned away, int local_rank)
+static bool has_device(const struct harp_claims *claims, unsigned device)
 {
-  int same[FILES_MAX], count = 0, rank = local_rank > 0 ? local_rank : 0;
+  for (unsigned i = 0; i < claims->count; i++)
+    if (claims->of[i].device == device)
+      return true;
+  return false;
+}
 
-  for (int i = 0; i < files->count; i++)
-    if (files->of[i].distance == away)
+/* Whether a file may serve. The home NIC (claims NULL) may be any. Another NIC is of the wanted
+ * kind and not claimed yet. */
+static bool may_serve(const struct candidates *files, int i, const struct harp_claims *claims,
+                      bool shareable)
+{
+  return !claims ||
+         (is_shareable(files, i) == shareable && !has_device(claims, files->devices.device_of[i]));
+}
+
+/* Locks a file at this distance. The home NIC is the one that matches the local rank, or the next
+ * free one. So ranks with GPUs behind one PCI switch get different NICs of that switch. The other
+ * NICs are searched behind those that match the local ranks, since a rank may start later. Returns
+ * the index of the locked file, or -1. */
+static int lock_one(const struct candidates *files, unsigned away, const struct harp_claims *claims,
+                    bool shareable)
+{
+  int same[HARP_CONF_FILES_MAX], count = 0;
+  int rank = files->place.local_rank > 0 ? files->place.local_rank : 0;
+  int first = claims ? files->place.local_size + rank : 0;
+
+  for (int step = 0; step < files->folder.count; step++) {
+    int i = (first + step) % files->folder.count;
+
+    if (files->distance[i] == away && may_serve(files, i, claims, shareable))
       same[count++] = i;
+  }
   for (int step = 0; step < count; step++) {
-    int i = same[(rank % count + step) % count];
+    int i = same[((claims ? 0 : rank % count) + step) % count];
 
-    if (try_lock(&files->of[i]))
+    if (try_lock(files, i))
       return i;
   }
   return -1;
 }
 
-/* Locks the nearest free file. Returns its index, or -1. */
-static int choose(struct candidates *files, const struct harp_rank_topology *place,
-                  const char *root)
+/* Locks the nearest free file that may serve. Returns its index, or -1. */
+static int lock_nearest(const struct candidates *files, const struct harp_claims *claims,
+                        bool shareable)
 {
   unsigned away;
   int chosen = -1;
 
-  for (int i = 0; i < files->count; i++)
-    files->of[i].distance = distance(&files->of[i].config, place, root);
   for (away = next_distance(files, 0); chosen < 0 && away < NOWHERE;
        away = next_distance(files, away + 1))
-    chosen = lock_one(files, away, place->local_rank);
+    chosen = lock_one(files, away, claims, shareable);
   return chosen;
-}
-
-/*
- * The lowest speed of all NICs, Mbit/s. All processes of a host must report one speed to NCCL, so
- * it comes from the files of the folder and from sysfs only: a process cannot open a NIC that
- * another process uses.
- */
-static uint32_t slowest(const struct candidates *files, const char *root)
-{
-  uint32_t least = UINT32_MAX;
-
-  for (int i = 0; i < files->count; i++) {
-    const struct harp_config *config = &files->of[i].config;
-    uint32_t speed = config->speed_mbps ? config->speed_mbps : harp_nic_speed(config, root);
-
-    if (speed == 0)
-      speed = HARP_SPEED_UNKNOWN_MBPS;
-    least = speed < least ? speed : least;
-  }
-  return least;
 }
 
 static int all_claimed(const struct candidates *files, char *error)
@@ -236,61 +155,153 @@ static int all_claimed(const struct candidates *files, char *error)
   char holders[256] = "";
   size_t used = 0;
 
-  for (int i = 0; i < files->count && used < sizeof(holders); i++) {
-    const char *path = files->of[i].config.path;
+  for (int i = 0; i < files->folder.count && used < sizeof(holders); i++) {
+    const char *path = config_of(files, i)->path;
     char who[96];
 
-    harp_lock_holder(files->of[i].fd, who, sizeof(who));
+    harp_lock_holder(files->folder.files[i].fd, who, sizeof(who));
     used += (size_t)snprintf(holders + used, sizeof(holders) - used, "%s%s by %s", i ? ", " : "",
                              strrchr(path, '/') + 1, who);
   }
-  return fail(error, -EBUSY,
-              "all ztcp*.conf in %.120s are claimed: %s; end one of these, or add a "
-              "file",
-              files->folder, holders);
+  return harp_config_fail(error, -EBUSY,
+                          "all ztcp*.conf in %.120s are claimed: %s; end one of these, or add a "
+                          "file",
+                          files->folder.path, holders);
 }
 
-static int take(struct harp_claim *claim, struct candidates *files, const char *root, char *error)
+/* Moves a locked file into a claim. */
+static void move(struct candidates *files, int i, struct harp_claim *claim)
 {
-  struct harp_rank_topology place;
-  int rc, i;
-
-  harp_rank_topology_find(&place, root);
-  rc = check_number(files, &place, error);
-  if (rc)
-    return rc;
-  i = choose(files, &place, root);
-  if (i < 0)
-    return all_claimed(files, error);
-  claim->fd = files->of[i].fd;
-  claim->config = files->of[i].config;
-  claim->shared = harp_config_shareable(&claim->config);
-  claim->slowest_mbps = slowest(files, root);
-  files->of[i].fd = -1;
-  return 0;
+  claim->fd = files->folder.files[i].fd;
+  claim->config = *config_of(files, i);
+  claim->shared = is_shareable(files, i);
+  claim->device = files->devices.device_of[i];
+  files->folder.files[i].fd = -1;
 }
 
-int harp_claim_below(struct harp_claim *claim, const char *root, char *error)
+static int take_home(struct harp_claim *claim, struct candidates *files, char *error)
 {
-  const char *disable = getenv("HARP_DISABLE"), *folder = getenv("HARP_CONF_DIR");
-  struct candidates files = {.folder = folder && *folder ? folder : HARP_CONF_DIR_DEFAULT};
-  int rc;
+  int rc = check_number(files, error);
+  int i = rc ? -1 : lock_nearest(files, NULL, false);
 
-  claim->fd = -1;
-  if (disable && *disable && strcmp(disable, "0") != 0)
-    return fail(error, -ECANCELED,
-                "HARP_DISABLE=%.16s in the environment: HARP declines; unset it "
-                "to use HARP",
-                disable);
-  rc = read_folder(&files, error);
-  if (rc)
-    return rc;
-  rc = take(claim, &files, root, error);
-  close_candidates(&files);
+  if (rc == 0 && i < 0)
+    rc = all_claimed(files, error);
+  if (rc == 0)
+    move(files, i, claim);
   return rc;
 }
 
-int harp_claim(struct harp_claim *claim, char *error) { return harp_claim_below(claim, "", error); }
+/* --- The other NICs --- */
+
+/* The exclusive files that this process may claim. The local ranks divide all of them. If the
+ * number of local ranks is unknown, each process takes only its home NIC. */
+static unsigned exclusive_quota(const struct candidates *files)
+{
+  int ranks = files->place.local_size, count = count_exclusive(files);
+
+  if (ranks <= 0)
+    return 0;
+  return (unsigned)(count / ranks) +
+         (files->place.local_rank >= 0 && files->place.local_rank < count % ranks);
+}
+
+static void take_more(struct harp_claims *claims, struct candidates *files, bool shareable,
+                      unsigned most)
+{
+  int i;
+
+  while (most-- > 0 && (i = lock_nearest(files, claims, shareable)) >= 0)
+    move(files, i, &claims->of[claims->count++]);
+}
+
+static void take_others(struct harp_claims *claims, struct candidates *files)
+{
+  unsigned quota = exclusive_quota(files), used = !claims->of[0].shared;
+
+  take_more(claims, files, true, HARP_DEVICES_MAX);
+  if (quota > used)
+    take_more(claims, files, false, quota - used);
+}
+
+/* --- The folder --- */
+
+static int read_candidates(struct candidates *files, const char *root, char *error)
+{
+  const char *disable = getenv("HARP_DISABLE");
+  int rc;
+
+  if (disable && *disable && strcmp(disable, "0") != 0)
+    return harp_config_fail(error, -ECANCELED,
+                            "HARP_DISABLE=%.16s in the environment: HARP declines; unset it "
+                            "to use HARP",
+                            disable);
+  rc = harp_conf_folder_read(&files->folder, harp_conf_folder_path(), error);
+  if (rc == 0)
+    rc = harp_devices_find(&files->devices, &files->folder, root, error);
+  if (rc)
+    return rc;
+  harp_rank_topology_find(&files->place, root);
+  for (int i = 0; i < files->folder.count; i++)
+    files->distance[i] = distance(config_of(files, i), &files->place, root);
+  return 0;
+}
+
+static int take(struct harp_claims *claims, struct candidates *files, const char *root, char *error)
+{
+  int rc = read_candidates(files, root, error);
+
+  if (rc == 0) {
+    claims->devices = files->devices;
+    claims->of = calloc(files->devices.count, sizeof(*claims->of));
+    if (!claims->of)
+      rc = harp_config_fail(error, -ENOMEM, "no memory to claim a NIC");
+  }
+  if (rc == 0)
+    rc = take_home(&claims->of[0], files, error);
+  if (rc)
+    return rc;
+  claims->count = 1;
+  if (!files->devices.one)
+    take_others(claims, files);
+  return 0;
+}
+
+int harp_claims_take_below(struct harp_claims *claims, const char *root, char *error)
+{
+  struct candidates *files = calloc(1, sizeof(*files));
+  int rc;
+
+  memset(claims, 0, sizeof(*claims));
+  if (!files)
+    return harp_config_fail(error, -ENOMEM, "no memory to read the configuration");
+  rc = take(claims, files, root, error);
+  if (rc)
+    harp_claims_release(claims);
+  harp_conf_folder_close(&files->folder);
+  free(files);
+  return rc;
+}
+
+int harp_claims_take(struct harp_claims *claims, char *error)
+{
+  return harp_claims_take_below(claims, "", error);
+}
+
+int harp_claim(struct harp_claim *claim, char *error)
+{
+  struct candidates *files = calloc(1, sizeof(*files));
+  int rc;
+
+  claim->fd = -1;
+  if (!files)
+    return harp_config_fail(error, -ENOMEM, "no memory to read the configuration");
+  rc = read_candidates(files, "", error);
+  if (rc == 0)
+    rc = take_home(claim, files, error);
+  harp_conf_folder_close(&files->folder);
+  free(files);
+  return rc;
+}
 
 void harp_claim_release(struct harp_claim *claim)
 {
@@ -300,6 +311,15 @@ void harp_claim_release(struct harp_claim *claim)
    * for all copies. */
   flock(claim->fd, LOCK_UN);
   harp_claim_forget(claim);
+}
+
+void harp_claims_release(struct harp_claims *claims)
+{
+  for (unsigned i = 0; i < claims->count; i++)
+    harp_claim_release(&claims->of[i]);
+  free(claims->of);
+  claims->of = NULL;
+  claims->count = 0;
 }
 
 void harp_claim_forget(struct harp_claim *claim)

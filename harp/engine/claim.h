@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A process claims one ztcp*.conf, and with it a NIC, by a file lock (flock) that ends with the
- * process. The lock is exclusive, or shared if processes can share the device. The process prefers
- * the NIC assigned to its GPU by the key `gpu`, then the nearest one with `gpu = any`, then the one
- * of its local rank, then the order of the files (ztcp2 before ztcp10).
+ * A process claims ztcp*.conf, and with them NICs, by file locks (flock) that end with the process.
+ * A lock is exclusive, or shared if processes can share the device.
+ *
+ * Every process claims one file for its home NIC. It prefers the NIC assigned to its GPU by the key
+ * `gpu`, then the nearest one with `gpu = any`, then the one of its local rank, then the order of
+ * the files. It also claims the other NICs that it may drive:
+ *   - all shareable ones;
+ *   - its share of the exclusive ones, if the host has fewer local ranks than exclusive files. A
+ *     process never takes more than that, since another rank may start later.
  *
  * An invalid file makes every rank of the host decline. So do more ranks than NICs. A job in which
  * some ranks used HARP and others sockets would hang or be slow.
@@ -14,37 +19,47 @@
 #define HARP_ENGINE_CLAIM_H
 
 #include "harp/engine/config.h"
+#include "harp/engine/devices.h"
 
 enum {
-  HARP_CLAIM_ERROR_SIZE = 512,
-  HARP_SPEED_UNKNOWN_MBPS = 25000, /* assumed for a NIC of unknown speed */
+  HARP_CLAIM_ERROR_SIZE = HARP_CONFIG_ERROR_SIZE,
 };
 
-#define HARP_CONF_DIR_DEFAULT "/usr/local/tfabric/tools/config"
-
 struct harp_claim {
-  int fd;      /* the locked file; -1: nothing is claimed */
-  bool shared; /* other processes may claim the same file, too */
+  int fd;          /* the locked file; -1: nothing is claimed */
+  bool shared;     /* other processes may claim the same file, too */
+  unsigned device; /* the index of the file's NIC among the host's devices */
   struct harp_config config;
-  uint32_t slowest_mbps; /* speed of the slowest NIC of all files in the folder */
+};
+
+/* All that a process claims. */
+struct harp_claims {
+  struct harp_devices devices; /* of the host */
+  unsigned count;
+  struct harp_claim *of; /* at most one per device; of[0] is the home NIC's */
 };
 
 /*
- * Claims a file and reads it. 0, or a negative errno and one line in error (HARP_CLAIM_ERROR_SIZE
- * bytes):
+ * Claims the home NIC's file and reads it. 0, or a negative errno and one line in error
+ * (HARP_CLAIM_ERROR_SIZE bytes):
  * -ECANCELED  HARP_DISABLE=1
  * -ENOENT     no folder, or no ztcp*.conf in it
- * -EINVAL     a file is invalid
+ * -EINVAL     a file is invalid, or HARP_DEVICES
  * -EUSERS     fewer files than local ranks
  * -EBUSY      other processes have claimed all files
  */
 int harp_claim(struct harp_claim *claim, char *error);
 
+/* Claims the files of all NICs that this process may drive. Errors: as above; *claims is then empty
+ * and need not be released. */
+int harp_claims_take(struct harp_claims *claims, char *error);
+
 /* The same for tests. root: a folder that contains /proc/driver and /sys. */
-int harp_claim_below(struct harp_claim *claim, const char *root, char *error);
+int harp_claims_take_below(struct harp_claims *claims, const char *root, char *error);
 
 /* Releases the claimed file. */
 void harp_claim_release(struct harp_claim *claim);
+void harp_claims_release(struct harp_claims *claims);
 
 /* In a forked child: closes the child's copy of the descriptor. The parent's claim stays. */
 void harp_claim_forget(struct harp_claim *claim);

@@ -77,8 +77,7 @@ static const char *quote(struct span s, char out[QUOTED_MAX + 4])
   return out;
 }
 
-__attribute__((format(printf, 3, 4))) static int fail(char *error, int code, const char *format,
-                                                      ...)
+int harp_config_fail(char *error, int code, const char *format, ...)
 {
   va_list arguments;
 
@@ -106,8 +105,8 @@ static int unknown_key(const char *where, struct span name, char *error)
   for (int i = 0; i < HARP_CONFIG_KEYS && used < sizeof(list); i++)
     used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "",
                              harp_config_key_info[i].name);
-  return fail(error, -EINVAL, "%sunknown key '%s'; the keys are %s", where, quote(name, quoted),
-              list);
+  return harp_config_fail(error, -EINVAL, "%sunknown key '%s'; the keys are %s", where,
+                          quote(name, quoted), list);
 }
 
 static int bad_value(const char *where, int key, struct span value, char *error)
@@ -119,10 +118,11 @@ static int bad_value(const char *where, int key, struct span value, char *error)
     snprintf(range, sizeof(range), " from %llu to %llu", (unsigned long long)info->min,
              (unsigned long long)info->max);
   if (value.length == 0)
-    return fail(error, -EINVAL, "%s%s has no value; expected %s%s, or leave the line out", where,
-                info->name, info->allowed, range);
-  return fail(error, -EINVAL, "%s%s = '%s' is not allowed; expected %s%s", where, info->name,
-              quote(value, quoted), info->allowed, range);
+    return harp_config_fail(error, -EINVAL,
+                            "%s%s has no value; expected %s%s, or leave the line out", where,
+                            info->name, info->allowed, range);
+  return harp_config_fail(error, -EINVAL, "%s%s = '%s' is not allowed; expected %s%s", where,
+                          info->name, quote(value, quoted), info->allowed, range);
 }
 
 static int set_value(struct harp_config *config, int key, struct span value, const char *where,
@@ -171,16 +171,18 @@ static int parse_line(struct harp_config *config, struct span line, unsigned num
     snprintf(where, sizeof(where), "%.200s:%u: ", config->path, number);
   name = cut(line, '=');
   if (name.length == line.length)
-    return fail(error, -EINVAL, "%s'%s' is not of the form key = value; # starts a comment", where,
-                quote(line, quoted));
+    return harp_config_fail(error, -EINVAL,
+                            "%s'%s' is not of the form key = value; # starts a comment", where,
+                            quote(line, quoted));
   value = trim((struct span){name.start + name.length + 1, line.length - name.length - 1});
   name = trim(name);
   key = find_key(name);
   if (key < 0)
     return unknown_key(where, name, error);
   if (seen[key])
-    return fail(error, -EINVAL, "%s%s is given twice, first in line %u; keep one of the lines",
-                where, harp_config_key_info[key].name, seen[key]);
+    return harp_config_fail(error, -EINVAL,
+                            "%s%s is given twice, first in line %u; keep one of the lines", where,
+                            harp_config_key_info[key].name, seen[key]);
   seen[key] = number;
   config->source[key] = HARP_FROM_FILE;
   return set_value(config, key, value, where, error);
@@ -252,9 +254,9 @@ static int check_gateway(const struct harp_config *config, const char *where, ch
   uint8_t prefix = config->address.prefix;
 
   if (config->gateway == 0 || config->address.kernel || prefix == 32 ||
-      ((config->gateway ^ config->address.address) & htonl(0xffffffffu << (32 - prefix))) == 0)
+      ((config->gateway ^ config->address.address) & harp_netmask(prefix)) == 0)
     return 0;
-  return fail(
+  return harp_config_fail(
       error, -EINVAL,
       "%sgateway = %s is outside the address's network (/%u), where no host could reach it; "
       "correct one of the two, or give the address as /32 if the gateway is on the link",
@@ -270,27 +272,27 @@ static int check_together(struct harp_config *config, char *error)
   if (config->path[0])
     snprintf(where, sizeof(where), "%.200s: ", config->path);
   if (!given(config, HARP_KEY_device))
-    return fail(error, -EINVAL, "%sdevice is missing; add a line device = %s", where,
-                harp_config_key_info[HARP_KEY_device].allowed);
+    return harp_config_fail(error, -EINVAL, "%sdevice is missing; add a line device = %s", where,
+                            harp_config_key_info[HARP_KEY_device].allowed);
   packet = strncmp(harp_config_innermost(config->device), "packet:", 7) == 0;
   if (!given(config, HARP_KEY_address)) {
     if (!packet)
-      return fail(error, -EINVAL,
-                  "%saddress is missing: only packet devices can share the kernel's; "
-                  "add a line address = 10.0.3.7/24",
-                  where);
+      return harp_config_fail(error, -EINVAL,
+                              "%saddress is missing: only packet devices can share the kernel's; "
+                              "add a line address = 10.0.3.7/24",
+                              where);
     config->address.kernel = true;
   } else if (config->address.kernel && !packet) {
-    return fail(error, -EINVAL,
-                "%saddress = kernel needs a packet device, and device is '%.60s'; "
-                "give HARP an address of its own",
-                where, config->device);
+    return harp_config_fail(error, -EINVAL,
+                            "%saddress = kernel needs a packet device, and device is '%.60s'; "
+                            "give HARP an address of its own",
+                            where, config->device);
   }
   if (config->cores.count != 0 && config->cores.count != config->instances)
-    return fail(error, -EINVAL,
-                "%scores lists %u CPUs for instances = %u; give one for each instance, "
-                "or leave cores out",
-                where, config->cores.count, config->instances);
+    return harp_config_fail(error, -EINVAL,
+                            "%scores lists %u CPUs for instances = %u; give one for each instance, "
+                            "or leave cores out",
+                            where, config->cores.count, config->instances);
   default_ports(config);
   return check_gateway(config, where, error);
 }
@@ -341,14 +343,15 @@ int harp_config_read(int fd, const char *path, struct harp_config *config, char 
   int rc;
 
   if (!text)
-    return fail(error, -ENOMEM, "%.200s: no memory to read it", path);
+    return harp_config_fail(error, -ENOMEM, "%.200s: no memory to read it", path);
   length = read_all(fd, text, HARP_CONFIG_FILE_MAX + 1);
   if (length < 0)
-    rc = fail(error, (int)length, "%.200s: cannot be read: %s; it must be a readable file", path,
-              strerror((int)-length));
+    rc = harp_config_fail(error, (int)length,
+                          "%.200s: cannot be read: %s; it must be a readable file", path,
+                          strerror((int)-length));
   else if (length > HARP_CONFIG_FILE_MAX)
-    rc = fail(error, -EFBIG, "%.200s: larger than %d bytes: this is no ztcp*.conf", path,
-              HARP_CONFIG_FILE_MAX);
+    rc = harp_config_fail(error, -EFBIG, "%.200s: larger than %d bytes: this is no ztcp*.conf",
+                          path, HARP_CONFIG_FILE_MAX);
   else
     rc = build(config, (struct span){text, (size_t)length}, path, true, error);
   free(text);
@@ -362,8 +365,9 @@ int harp_config_load(const char *path, struct harp_config *config, char *error)
 
   if (fd < 0) {
     rc = errno;
-    return fail(error, -rc, "%.200s: cannot be opened: %s; check the path and its permissions",
-                path, strerror(rc));
+    return harp_config_fail(error, -rc,
+                            "%.200s: cannot be opened: %s; check the path and its permissions",
+                            path, strerror(rc));
   }
   rc = harp_config_read(fd, path, config, error);
   close(fd);

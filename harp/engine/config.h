@@ -81,6 +81,7 @@ struct harp_config {
   struct harp_config_ports tcp_ports;
   struct harp_config_peers peers;
   char cc[16];
+  char stripe[16]; /* "none" or "all" */
   uint32_t rto_min_us;
   uint32_t timeout_ms;
   uint32_t hugepages; /* MiB; 0: free hugepages, if there are any */
@@ -126,6 +127,13 @@ const char *harp_config_innermost(const char *device);
 
 /* Whether several processes may use the device at once. */
 bool harp_config_shareable(const struct harp_config *config);
+
+/* The mask of a prefix of 0 to 32 bits, network order. */
+uint32_t harp_netmask(unsigned prefix);
+
+/* Writes an error line of HARP_CONFIG_ERROR_SIZE bytes at most. Returns code. */
+__attribute__((format(printf, 3, 4))) int harp_config_fail(char *error, int code,
+                                                           const char *format, ...);
 
 /* Whether the key `peers` allows this address (network order) to connect. */
 bool harp_config_peer_allowed(const struct harp_config *config, uint32_t address);

@@ -134,7 +134,7 @@ static bool read_ipv4(const char *text, size_t length, uint32_t *address)
   return true;
 }
 
-static uint32_t mask_of(unsigned prefix)
+uint32_t harp_netmask(unsigned prefix)
 {
   return prefix == 0 ? 0 : htonl(0xffffffffu << (32 - prefix));
 }
@@ -158,8 +158,8 @@ static bool read_address(const struct harp_config_key_info *key, const char *tex
     return false;
   address->prefix = (uint8_t)prefix;
   /* A host cannot own the network or the broadcast address. A /31 has neither (RFC 3021). */
-  host_bits = address->address & ~mask_of(address->prefix);
-  return prefix >= 31 || (host_bits != 0 && host_bits != ~mask_of(address->prefix));
+  host_bits = address->address & ~harp_netmask(address->prefix);
+  return prefix >= 31 || (host_bits != 0 && host_bits != ~harp_netmask(address->prefix));
 }
 
 static void write_address(const void *field, char *out, size_t size)
@@ -370,7 +370,7 @@ static bool read_network(const char *text, size_t length, struct harp_config_net
   }
   if (!read_ipv4(text, length, &network->address))
     return false;
-  network->mask = mask_of((unsigned)prefix);
+  network->mask = harp_netmask((unsigned)prefix);
   network->address &= network->mask;
   return true;
 }

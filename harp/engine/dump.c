@@ -15,22 +15,22 @@ static void *write_out(void *argument)
   struct harp_trace_copy *copy = argument;
   char path[HARP_RUN_PATH_SIZE];
   if (harp_trace_write(copy, path) == 0) {
-    harp_log_post(HARP_LOG_INFO,
-                  "HARP: the last events are in %s; read them with `harp stat "
-                  "--trace %s`.",
-                  path, path);
+    harp_log_post(
+        HARP_LOG_INFO,
+        "HARP: the last events of %.100s are in %s; read them with `harp stat --trace %s`.",
+        harp_trace_copy_device(copy), path, path);
   }
   harp_trace_copy_free(copy);
   atomic_fetch_sub(&writing, 1);
   return NULL;
 }
 
-int harp_dump_begin(const struct harp_trace *const *traces, unsigned count, const char *reason,
-                    uint64_t now_ns)
+int harp_dump_begin(const struct harp_trace *const *traces, unsigned count, const char *device,
+                    const char *reason, uint64_t now_ns)
 {
   struct harp_trace_copy *copy;
   pthread_t thread;
-  int result = harp_trace_take(&copy, traces, count, reason, now_ns);
+  int result = harp_trace_take(&copy, traces, count, device, reason, now_ns);
   if (result != 0) {
     return result;
   }

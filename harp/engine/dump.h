@@ -14,10 +14,11 @@
 
 #include "harp/engine/trace.h"
 
-/* Starts writing the traces of count instances to a file; a log line will name the file. reason,
- * now_ns and errors: as for harp_trace_take; also a negative errno if no thread can be started. */
-int harp_dump_begin(const struct harp_trace *const *traces, unsigned count, const char *reason,
-                    uint64_t now_ns);
+/* Starts writing the traces of a NIC's count instances to a file; a log line will name the NIC and
+ * the file. device, reason, now_ns and errors: as for harp_trace_take; also a negative errno if no
+ * thread can be started. */
+int harp_dump_begin(const struct harp_trace *const *traces, unsigned count, const char *device,
+                    const char *reason, uint64_t now_ns);
 
 /* Waits at most ms milliseconds until all started traces are written. false: a trace is not written
  * yet, and its thread continues. Not in a forked child. */

@@ -147,7 +147,18 @@ static int open_statistics(struct harp_engine *engine)
   return harp_statfile_open(&engine->statfile, &identity);
 }
 
-static int bring_up(struct harp_engine *engine, char *error)
+static struct harp_engine *allocate(void)
+{
+  struct harp_engine *engine = calloc(1, sizeof *engine);
+  if (engine) {
+    engine->statfile.fd = -1;
+    pthread_mutex_init(&engine->ports_lock, NULL);
+    harp_regions_init(&engine->regions);
+  }
+  return engine;
+}
+
+static int open_port(struct harp_engine *engine, char *error)
 {
   struct harp_port_config port = port_config(&engine->config);
   if (engine->config.instances > HARP_ENGINE_INSTANCES) {
@@ -155,13 +166,38 @@ static int bring_up(struct harp_engine *engine, char *error)
              engine->config.path, engine->config.instances, HARP_ENGINE_INSTANCES);
     return -EINVAL;
   }
-  int result = harp_port_open(&engine->port, engine->config.device, &port, error);
-  if (result == 0 && open_statistics(engine) != 0) {
+  return harp_port_open(&engine->port, engine->config.device, &port, error);
+}
+
+int harp_engine_open(struct harp_engine **out, const struct harp_config *config, char *error)
+{
+  struct harp_engine *engine = allocate();
+  if (!engine) {
+    snprintf(error, HARP_ENGINE_ERROR_SIZE, "no memory");
+    return -ENOMEM;
+  }
+  engine->config = *config;
+  int result = open_port(engine, error);
+  if (result != 0) {
+    harp_engine_close(engine);
+    return result;
+  }
+  *out = engine;
+  return 0;
+}
+
+int harp_engine_start(struct harp_engine *engine, char *error)
+{
+  int result = open_statistics(engine);
+  if (result != 0) {
     snprintf(error, HARP_ENGINE_ERROR_SIZE, "no memory for the counters");
     result = -ENOMEM;
   }
   if (result == 0) {
     result = create_instances(engine, error);
+  }
+  if (result == 0) {
+    result = harp_port_start(engine->port, error);
   }
   if (result == 0) {
     result = start_workers(engine, error);
@@ -170,55 +206,6 @@ static int bring_up(struct harp_engine *engine, char *error)
     result = harp_own_address_take(engine, error);
   }
   return result;
-}
-
-static struct harp_engine *allocate(void)
-{
-  struct harp_engine *engine = calloc(1, sizeof *engine);
-  if (engine) {
-    engine->claim.fd = -1;
-    engine->statfile.fd = -1;
-    pthread_mutex_init(&engine->ports_lock, NULL);
-    harp_regions_init(&engine->regions);
-  }
-  return engine;
-}
-
-int harp_engine_open_config(struct harp_engine **out, const struct harp_config *config, char *error)
-{
-  struct harp_engine *engine = allocate();
-  if (!engine) {
-    snprintf(error, HARP_ENGINE_ERROR_SIZE, "no memory");
-    return -ENOMEM;
-  }
-  engine->config = *config;
-  int result = bring_up(engine, error);
-  if (result != 0) {
-    harp_engine_close(engine);
-    return result;
-  }
-  *out = engine;
-  return 0;
-}
-
-int harp_engine_open(struct harp_engine **out, char *error)
-{
-  struct harp_engine *engine = allocate();
-  if (!engine) {
-    snprintf(error, HARP_ENGINE_ERROR_SIZE, "no memory");
-    return -ENOMEM;
-  }
-  int result = harp_claim(&engine->claim, error);
-  if (result == 0) {
-    engine->config = engine->claim.config;
-    result = bring_up(engine, error);
-  }
-  if (result != 0) {
-    harp_engine_close(engine);
-    return result;
-  }
-  *out = engine;
-  return 0;
 }
 
 void harp_engine_close(struct harp_engine *engine)
@@ -238,9 +225,6 @@ void harp_engine_close(struct harp_engine *engine)
   if (engine->port) {
     harp_port_close(engine->port);
   }
-  if (engine->claim.fd >= 0) {
-    harp_claim_release(&engine->claim);
-  }
   harp_regions_clear(&engine->regions);
   pthread_mutex_destroy(&engine->ports_lock);
   free(engine);
@@ -251,7 +235,25 @@ void harp_engine_forget(struct harp_engine *engine)
   engine->forgotten = true;
   engine->port->ops->forget(engine->port);
   harp_statfile_forget(&engine->statfile);
-  harp_claim_forget(&engine->claim);
+}
+
+/* --- Routes --- */
+
+bool harp_engine_on_link(const struct harp_engine *engine, uint32_t address)
+{
+  const struct harp_port_info *info = &engine->port->info;
+  return ((address ^ info->address) & harp_netmask(info->prefix)) == 0;
+}
+
+bool harp_engine_reaches(const struct harp_engine *engine, uint32_t address)
+{
+  return engine->config.gateway || engine->port->info.gateway ||
+         harp_engine_on_link(engine, address);
+}
+
+bool harp_engine_link_up(const struct harp_engine *engine)
+{
+  return !harp_instance_link_down(engine->instances[0]) && harp_port_has_carrier(engine->port);
 }
 
 /* --- Local ports --- */
@@ -285,5 +287,5 @@ void harp_engine_dump(struct harp_engine *engine, const char *reason)
   for (unsigned i = 0; i < engine->instance_count; i++) {
     traces[i] = &engine->instances[i]->trace;
   }
-  harp_dump_begin(traces, engine->instance_count, reason, harp_clock_ns());
+  harp_dump_begin(traces, engine->instance_count, engine->config.device, reason, harp_clock_ns());
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine, of which a process has one. It claims a ztcp*.conf, opens the port, and runs one
- * instance per queue.
+ * An engine drives one NIC of a process: it opens the port, and runs one instance per queue. nics.h
+ * has the engines of all of a process's NICs.
  *
- * Thread: the caller serializes open and close; the other functions may be called by any thread.
+ * Thread: the caller serializes open, start and close; the other functions may be called by any
+ * thread.
  */
 #ifndef HARP_ENGINE_ENGINE_H
 #define HARP_ENGINE_ENGINE_H
@@ -14,7 +15,7 @@
 #include <stdint.h>
 
 #include "dpdk_glue/port.h"
-#include "harp/engine/claim.h"
+#include "harp/engine/config.h"
 #include "harp/engine/instance.h"
 #include "harp/engine/region.h"
 #include "harp/engine/statfile.h"
@@ -27,7 +28,6 @@ enum {
 
 struct harp_engine {
   struct harp_config config;
-  struct harp_claim claim; /* fd -1: opened by harp_engine_open_config */
   struct harp_port *port;
   struct harp_statfile statfile;
   unsigned instance_count;
@@ -39,16 +39,26 @@ struct harp_engine {
 };
 
 /*
- * Claims a configuration, opens the device and allocates memory. Everything that can fail is done
- * here, so that NCCL can still fall back. May block. 0, or a negative errno and one line in error
- * (HARP_ENGINE_ERROR_SIZE bytes) that says what is wrong, where, and how to mend it.
+ * Opens the device. The engine then has its address, and its sockets with their privileges. It
+ * takes no frame and has no instance, no thread and no packet memory. 0, or a negative errno and
+ * one line in error (HARP_ENGINE_ERROR_SIZE bytes) that says what is wrong, where, and how to mend
+ * it.
  */
-int harp_engine_open(struct harp_engine **engine, char *error);
-/* The same with the caller's configuration instead of a claim. */
-int harp_engine_open_config(struct harp_engine **engine, const struct harp_config *config,
-                            char *error);
+int harp_engine_open(struct harp_engine **engine, const struct harp_config *config, char *error);
+/* Allocates memory, starts the workers and the port. May block, up to half a second for an address
+ * of HARP's own. After an error, the caller closes the engine. Errors: as above. */
+int harp_engine_start(struct harp_engine *engine, char *error);
 /* Stops the workers and frees everything. No thread may use the engine, its instances or flows. */
 void harp_engine_close(struct harp_engine *engine);
+
+/* Whether the address (network order) is in the NIC's own subnet, and whether it can be reached, by
+ * the subnet or a gateway. Any thread, after open. */
+bool harp_engine_on_link(const struct harp_engine *engine, uint32_t address);
+bool harp_engine_reaches(const struct harp_engine *engine, uint32_t address);
+
+/* Whether the NIC's link is up, as far as the port knows. Costs a system call. Any thread, after
+ * start. */
+bool harp_engine_link_up(const struct harp_engine *engine);
 
 /* Reserves a local TCP port (host order) whose packets arrive at the instance; wanted 0: any port.
  * 0, or a negative errno of the port, such as -EADDRINUSE. */

@@ -13,6 +13,7 @@
 #include "harp/engine/clock.h"
 #include "harp/engine/config.h"
 #include "harp/engine/log.h"
+#include "harp/headers.h"
 
 enum {
   BURST = 32,          /* frames per receive call, before acknowledgements are sent */
@@ -30,18 +31,17 @@ static uint32_t load_u32(const uint8_t *p)
   return v;
 }
 
-enum { ETH_SIZE = 14, IP_DST_OFFSET = 16, TCP_DST_OFFSET = 22 }; /* headers without IP options */
-
 /* The instance of this process that should receive a frame to our own address; NULL: none. */
 static struct harp_instance *own_destination(const struct harp_instance *instance,
                                              const struct harp_tx_frame *frame)
 {
-  const uint8_t *ip = (const uint8_t *)frame->iov[0].iov_base + ETH_SIZE;
-  if (!instance->port_owner || frame->header_length < ETH_SIZE + 40 ||
-      load_u32(ip + IP_DST_OFFSET) != instance->port->info.address) {
+  const uint8_t *ip = (const uint8_t *)frame->iov[0].iov_base + ETH_HEADER;
+  const uint8_t *destination = ip + IP_HEADER + TCP_DEST; /* HARP sends no IPv4 options */
+  if (!instance->port_owner || frame->header_length < ETH_HEADER + IP_HEADER + TCP_HEADER ||
+      load_u32(ip + IP_DST) != instance->port->info.address) {
     return NULL;
   }
-  uint16_t port = (uint16_t)(ip[TCP_DST_OFFSET] << 8 | ip[TCP_DST_OFFSET + 1]);
+  uint16_t port = (uint16_t)(destination[0] << 8 | destination[1]);
   uint8_t owner = atomic_load_explicit(&instance->port_owner[port], memory_order_acquire);
   return owner ? instance->siblings[owner - 1] : NULL;
 }
@@ -126,19 +126,18 @@ static void port_state(struct harp_instance *instance, int error)
   if (down) {
     harp_trace(&instance->trace, instance->now, 0xffff, HARP_TRACE_port_error, (uint32_t)-error, 0);
     harp_log_post(HARP_LOG_WARN,
-                  "HARP: the device of instance %u failed: %s. Links wait until it is back, at "
-                  "most timeout_ms; see `ip link`.",
-                  instance->queue, strerror(-error));
+                  "HARP: the device %.64s failed: %s. Links use another NIC, or wait until it is "
+                  "back, at most timeout_ms; see `ip link`.",
+                  instance->config->device, strerror(-error));
   }
 }
 
 bool harp_instance_link_up(struct harp_instance *instance)
 {
-  const struct harp_port_ops *ops = instance->port->ops;
-  if (atomic_load_explicit(&instance->link_down, memory_order_relaxed)) {
+  if (harp_instance_link_down(instance)) {
     return false;
   }
-  if (ops->has_carrier && !ops->has_carrier(instance->port)) {
+  if (!harp_port_has_carrier(instance->port)) {
     instance->link_changed = instance->now;
     return false;
   }
@@ -255,7 +254,7 @@ static void notice_pause(struct harp_instance *instance, uint64_t before)
   if (instance->tickers && gap > 2 * HARP_TICK_NS) {
     instance->held_up += gap - HARP_TICK_NS;
     instance->resumed = instance->now;
-    instance->counters[HARP_COUNTER_pauses]++;
+    instance->counters[HARP_COUNTER_poll_stalls]++;
     harp_stack_account_pause(instance->stack, gap - HARP_TICK_NS);
   }
 }

@@ -150,6 +150,11 @@ static inline uint64_t harp_instance_running_time(const struct harp_instance *in
 {
   return instance->now - instance->held_up;
 }
+/* Whether the port has reported that its link is down. Any thread. */
+static inline bool harp_instance_link_down(const struct harp_instance *instance)
+{
+  return atomic_load_explicit(&instance->link_down, memory_order_relaxed);
+}
 void harp_instance_add_ticker(struct harp_instance *instance, struct harp_ticker *ticker);
 
 /* Time of the current poll, ns of harp_clock_ns. */

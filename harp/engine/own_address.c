@@ -47,6 +47,9 @@ static void judge(struct harp_instance *instance, void *argument)
 {
   struct verdict *verdict = argument;
   verdict->result = harp_stack_use_address(instance->stack);
+  if (verdict->result == 0 && instance->queue == 0) {
+    harp_stack_announce(instance->stack); /* before it answers a request */
+  }
   harp_stack_conflict(instance->stack, verdict->mac);
   instance->conflict_told = verdict->result != 0;
 }
@@ -64,10 +67,10 @@ static void say(const struct harp_engine *engine, const uint8_t *mac, char *erro
 }
 
 /* Each instance polls first, because a call runs before its poll reads frames, and a waiting frame
- * may show a conflict. */
+ * may show a conflict. The first instance is the last one, because it announces the address. */
 static int judge_all(struct harp_engine *engine, char *error)
 {
-  for (unsigned i = 0; i < engine->instance_count; i++) {
+  for (unsigned i = engine->instance_count; i-- > 0;) {
     struct verdict verdict = {0};
     harp_instance_poll(engine->instances[i], NULL);
     int result = harp_instance_call(engine->instances[i], judge, &verdict, CALL_MS);
@@ -92,10 +95,10 @@ int harp_own_address_take(struct harp_engine *engine, char *error)
       harp_sleep_us(PROBE_WAIT_US);
     }
     result = result == 0 ? judge_all(engine, error) : result;
-  }
-  if (result == 0) {
+  } else {
     harp_instance_call(first, announce, NULL, ANNOUNCE_MS);
-  } else if (result == -ETIMEDOUT) {
+  }
+  if (result == -ETIMEDOUT) {
     snprintf(error, HARP_ENGINE_ERROR_SIZE,
              "a worker thread did not run within %d ms: this host is too busy", CALL_MS);
   }

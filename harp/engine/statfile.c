@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -105,6 +107,22 @@ static void write_command(char *out, size_t size)
   fclose(comm);
 }
 
+/* The number that all files of this process have. A forked child draws another one. */
+static uint64_t process_number(void)
+{
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  static pid_t owner;
+  static uint64_t number;
+  uint64_t result;
+
+  pthread_mutex_lock(&lock);
+  if (owner != getpid() && getrandom(&number, sizeof(number), 0) == (ssize_t)sizeof(number))
+    owner = getpid();
+  result = owner == getpid() ? number : 0;
+  pthread_mutex_unlock(&lock);
+  return result;
+}
+
 static void write_table(struct harp_stat_counter *table)
 {
   for (unsigned i = 0; i < HARP_COUNTERS; i++) {
@@ -143,6 +161,7 @@ static void write_header(struct harp_stat_header *header, const struct layout *a
   copy(header->about, sizeof(header->about), identity->about);
   header->rank = identity->rank;
   copy(header->gpu, sizeof(header->gpu), identity->gpu);
+  header->process = process_number();
   memcpy(header->magic, HARP_STAT_MAGIC, sizeof(header->magic));
 }
 

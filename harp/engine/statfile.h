@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A process publishes its statistics in a mapped file. Readers (harp stat, harp top, an exporter)
- * copy it without delaying the process.
+ * A process publishes its statistics in mapped files, one for each NIC that it uses. Readers (harp
+ * stat, harp top, an exporter) copy them without delaying the process.
  *
  *   header | counter table | page: instance 0's counters | page: instance 1's |
  *   ... | page: flows
@@ -53,8 +53,9 @@ struct harp_stat_header {
   char config[512]; /* path of the ztcp*.conf */
   char about[256];  /* the port's summary, such as its offloads */
   /* The next fields exist if header_size includes them. */
-  int32_t rank; /* in the job; -1: unknown */
-  char gpu[20]; /* PCI id; "": unknown */
+  int32_t rank;     /* in the job; -1: unknown */
+  char gpu[20];     /* PCI id; "": unknown */
+  uint64_t process; /* random; equal in the files of all NICs of a process; 0: unknown */
 };
 
 struct harp_stat_counter {

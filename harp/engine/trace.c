@@ -66,15 +66,15 @@ static uint64_t snapshot(const struct harp_trace *trace, struct harp_trace_recor
   return head - first - lost;
 }
 
-static void write_header(struct harp_trace_file *header, unsigned instances, const char *reason,
-                         uint64_t now_ns)
+static void write_header(struct harp_trace_file *header, unsigned instances, const char *device,
+                         const char *reason, uint64_t now_ns)
 {
   struct timespec now;
 
   memset(header, 0, sizeof(*header));
   clock_gettime(CLOCK_REALTIME, &now);
   memcpy(header->magic, HARP_TRACE_MAGIC, sizeof(header->magic));
-  header->version = 1;
+  header->version = HARP_TRACE_VERSION;
   header->header_size = sizeof(*header);
   header->event_size = sizeof(struct harp_trace_file_event);
   header->events = HARP_TRACE_EVENTS;
@@ -85,6 +85,7 @@ static void write_header(struct harp_trace_file *header, unsigned instances, con
   snprintf(header->release, sizeof(header->release), "%s", HARP_VERSION);
   gethostname(header->host, sizeof(header->host) - 1);
   snprintf(header->reason, sizeof(header->reason), "%s", reason);
+  snprintf(header->device, sizeof(header->device), "%s", device);
 }
 
 static void write_events(FILE *file)
@@ -127,7 +128,7 @@ static int write_all(FILE *file, const struct harp_trace_copy *copy)
 }
 
 int harp_trace_take(struct harp_trace_copy **out, const struct harp_trace *const *traces,
-                    unsigned count, const char *reason, uint64_t now_ns)
+                    unsigned count, const char *device, const char *reason, uint64_t now_ns)
 {
   static unsigned taken;
   struct harp_trace_copy *copy;
@@ -138,7 +139,7 @@ int harp_trace_take(struct harp_trace_copy **out, const struct harp_trace *const
   copy = calloc(1, sizeof(*copy) + count * sizeof(copy->rings[0]));
   if (!copy)
     return -ENOMEM;
-  write_header(&copy->header, count, reason, now_ns);
+  write_header(&copy->header, count, device, reason, now_ns);
   for (unsigned i = 0; i < count; i++) {
     struct ring_copy *ring = &copy->rings[i];
 
@@ -151,6 +152,11 @@ int harp_trace_take(struct harp_trace_copy **out, const struct harp_trace *const
   }
   *out = copy;
   return 0;
+}
+
+const char *harp_trace_copy_device(const struct harp_trace_copy *copy)
+{
+  return copy->header.device;
 }
 
 void harp_trace_copy_free(struct harp_trace_copy *copy)

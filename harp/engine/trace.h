@@ -67,17 +67,20 @@ static inline void harp_trace(struct harp_trace *trace, uint64_t now_ns, unsigne
 struct harp_trace_copy;
 
 /*
- * Copies the rings of count instances, which takes less than a millisecond. now_ns: the instances'
- * clock. reason: one line for the reader of the file. 0; -EDQUOT: the process has written
- * HARP_TRACE_DUMPS files already; -ENOMEM. The caller frees the copy.
+ * Copies the rings of a NIC's count instances, which takes less than a millisecond. device: the
+ * NIC. reason: one line for the reader of the file. now_ns: the instances' clock. 0; -EDQUOT: the
+ * process has written HARP_TRACE_DUMPS files already; -ENOMEM. The caller frees the copy.
  */
 enum { HARP_TRACE_DUMPS = 8 };
 int harp_trace_take(struct harp_trace_copy **copy, const struct harp_trace *const *traces,
-                    unsigned count, const char *reason, uint64_t now_ns);
+                    unsigned count, const char *device, const char *reason, uint64_t now_ns);
 
 /* Writes a copy to a new file in the run folder or its fallback, and the file's path to path. May
  * block on the file system. 0, or a negative errno if both folders fail. */
 int harp_trace_write(const struct harp_trace_copy *copy, char path[HARP_RUN_PATH_SIZE]);
+
+/* The device that the copy was taken for. */
+const char *harp_trace_copy_device(const struct harp_trace_copy *copy);
 
 void harp_trace_copy_free(struct harp_trace_copy *copy);
 
@@ -87,9 +90,11 @@ void harp_trace_copy_free(struct harp_trace_copy *copy);
  */
 #define HARP_TRACE_MAGIC "HARPTRCE"
 
+enum { HARP_TRACE_VERSION = 2 };
+
 struct harp_trace_file {
   char magic[8];
-  uint32_t version; /* 1 */
+  uint32_t version; /* HARP_TRACE_VERSION */
   uint32_t header_size;
   uint32_t event_size; /* sizeof(struct harp_trace_file_event) */
   uint32_t events;
@@ -100,6 +105,7 @@ struct harp_trace_file {
   char release[32];
   char host[64];
   char reason[256];
+  char device[256]; /* from version 2 */
 };
 
 struct harp_trace_file_event {

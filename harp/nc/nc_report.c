@@ -81,6 +81,16 @@ static void print_line(const struct nc_pump *pump, const uint64_t *counters)
           seconds > 0 ? (double)(pump->bytes_out + pump->bytes_in) / seconds / 1e9 : 0.0);
 }
 
+/* Writes a counter that is not 0. Returns what separates the next one. */
+static const char *write_counter(FILE *file, const char *comma, const char *name, uint64_t value)
+{
+  if (value == 0) {
+    return comma;
+  }
+  fprintf(file, "%s\"%s\": %" PRIu64, comma, name, value);
+  return ", ";
+}
+
 static void write_json(FILE *file, const struct nc_pump *pump, const uint64_t *counters, int status)
 {
   const struct tcp_info *info = &pump->info;
@@ -98,10 +108,11 @@ static void write_json(FILE *file, const struct nc_pump *pump, const uint64_t *c
   fprintf(file, "},\n \"counters\": {");
   const char *comma = "";
   for (int i = 0; i < HARP_COUNTERS; i++) {
-    if (counters[i]) {
-      fprintf(file, "%s\"%s\": %" PRIu64, comma, harp_counter_info[i].name, counters[i]);
-      comma = ", ";
-    }
+    comma = write_counter(file, comma, harp_counter_info[i].name, counters[i]);
+  }
+  for (int i = 0; i < HARP_COUNTER_ALIASES; i++) {
+    const struct harp_counter_alias *alias = &harp_counter_aliases[i];
+    comma = write_counter(file, comma, alias->name, counters[alias->counter]);
   }
   fprintf(file, "}}\n");
 }

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the statistics files of running processes: counters and flows.
+"""Reads the statistics files of running processes: counters and flows. A process has one file for
+each NIC that it uses.
 
 The files describe their own layout (see harp/engine/statfile.h), so files of other releases are
 readable, too. Reading does not slow a process down. Any user may write a file there, so its bytes
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
+from harp import _tables
 from harp.observe import foreign
 
 DEFAULT_FOLDER = Path("/usr/local/tfabric/tools/run")
@@ -27,7 +29,9 @@ SHARED_MEMORY = Path("/dev/shm")  # the parent of the fallback folders
 _MAGIC = b"HARPSTAT"
 _VERSION = 1
 _HEADER = struct.Struct("=8sIIQQIIIIIIQQQII32s64s64s256s32s512s256s")
-_HEADER_MORE = struct.Struct("=i20s")  # the fields that newer headers add
+# Fields that newer headers add: rank and GPU, then the process's number.
+_HEADER_MORE = struct.Struct("=i20s")
+_HEADER_PROCESS = struct.Struct("=Q")
 _COUNTER = struct.Struct("=60sI")
 _FLOW = struct.Struct("=IIIHBB4s4sHH11IQQQ")
 _NAME = re.compile(r"[0-9a-f]{16}\.stat")
@@ -87,13 +91,15 @@ class Flow:
 
 @dataclass(frozen=True)
 class Process:
-    """A process that uses HARP. `id` is the name of its file, a random number: pids are not unique
-    across containers. `rank` is its rank in the job, None if unknown; `gpu` a PCI id, "" if
+    """A process that uses HARP, on one of its NICs. `id` is the name of the file, a random number:
+    pids are not unique across containers. `process_id` is a random number, too, and is equal for
+    all NICs of a process. `rank` is its rank in the job, None if unknown; `gpu` a PCI id, "" if
     unknown; `uid` the file's owner; `started` in seconds since the epoch; `instances` has the
-    counters of each instance by name."""
+    counters of each instance by name. A renamed counter has its old name, too."""
 
     path: str
     id: str
+    process_id: str
     alive: bool
     rank: Optional[int]
     gpu: str
@@ -208,6 +214,17 @@ def _settled(table: Callable[[], bytes], size: int, count: int) -> Iterator[byte
         left, before = moving, now
 
 
+def _add_aliases(kinds: dict[str, str], values: list[dict[str, int]]) -> None:
+    """Adds the name that a renamed counter lacks: the old one, or in a file of an older release the
+    new one."""
+    for old, name in _tables.counter_aliases().items():
+        for known, added in ((name, old), (old, name)):
+            if known in kinds and added not in kinds:
+                kinds[added] = kinds[known]
+                for instance in values:
+                    instance[added] = instance[known]
+
+
 def _parse(path: Path, read: Callable[[], bytes], alive: bool, uid: int) -> Process:
     """Parses a file. `read` returns its bytes, which may change between calls."""
     data = read()
@@ -260,17 +277,22 @@ def _parse(path: Path, read: Callable[[], bytes], alive: bool, uid: int) -> Proc
         dict(zip(kinds, struct.unpack_from(f"={counters}Q", data, instance_offset + i * stride)))
         for i in range(instances)
     ]
+    _add_aliases(kinds, values)
 
     def flow_table() -> bytes:
         return read()[flow_offset : flow_offset + flows * flow_size]
 
-    rank, gpu = -1, b""
-    if _HEADER.size + _HEADER_MORE.size <= min(header_size, len(data)):
-        rank, gpu = _HEADER_MORE.unpack_from(data, _HEADER.size)
+    rank, gpu, number, offset = -1, b"", 0, _HEADER.size
+    if offset + _HEADER_MORE.size <= min(header_size, len(data)):
+        rank, gpu = _HEADER_MORE.unpack_from(data, offset)
+    offset += _HEADER_MORE.size
+    if offset + _HEADER_PROCESS.size <= min(header_size, len(data)):
+        (number,) = _HEADER_PROCESS.unpack_from(data, offset)
     entries = map(_flow, _settled(flow_table, flow_size, flows))
     return Process(
         path=str(path),
         id=path.stem,
+        process_id=f"{number:016x}" if number else path.stem,
         alive=alive,
         rank=rank if rank >= 0 else None,
         gpu=foreign.text(gpu),
@@ -329,22 +351,33 @@ def chosen(
     pids: Sequence[int] = (),
     ranks: Sequence[int] = (),
     ids: Sequence[str] = (),
+    devices: Sequence[str] = (),
 ) -> list[Process]:
-    """The processes selected by pid, rank or prefix of an id; all without a selection. Raises
-    LookupError with the values that match no process."""
+    """The processes selected by pid, rank, prefix of an id, and device; all without a selection.
+    The prefix may be that of a process_id, too. A device is written as in the ztcp*.conf, or
+    without its scheme. Raises LookupError with the values that match no process."""
 
     def known(process: Process) -> bool:
         return (
             (not pids or process.pid in pids)
             and (not ranks or process.rank in ranks)
-            and (not ids or process.id.startswith(tuple(ids)))
+            and (not ids or named(process, ids))
+            and (not devices or on(process, devices))
         )
+
+    def named(process: Process, prefixes: Sequence[str]) -> bool:
+        return any(text.startswith(tuple(prefixes)) for text in (process.id, process.process_id))
+
+    def on(process: Process, names: Sequence[str]) -> bool:
+        inner = _tables.innermost(process.device)
+        return not {process.device, inner, inner.partition(":")[2]}.isdisjoint(names)
 
     found = [process for process in processes if known(process)]
     missing = [
         *(f"pid {pid}" for pid in pids if pid not in {one.pid for one in found}),
         *(f"rank {rank}" for rank in ranks if rank not in {one.rank for one in found}),
-        *(f"id {text}" for text in ids if not any(one.id.startswith(text) for one in found)),
+        *(f"id {text}" for text in ids if not any(named(one, [text]) for one in found)),
+        *(f"device {name}" for name in devices if not any(on(one, [name]) for one in found)),
     ]
     if missing:
         raise LookupError(
@@ -361,8 +394,8 @@ def folders() -> list[Path]:
 
 
 def scan(where: Optional[Sequence[Path]] = None) -> list[Process]:
-    """The running processes, the oldest first. Skips files that vanish, that belong to an ended
-    process, or that are damaged."""
+    """The running processes, the oldest first, with the NICs of a process together. Skips files
+    that vanish, that belong to an ended process, or that are damaged."""
     found = []
     for folder in folders() if where is None else where:
         try:
@@ -378,4 +411,13 @@ def scan(where: Optional[Sequence[Path]] = None) -> list[Process]:
                 continue
             if process.alive:
                 found.append(process)
-    return sorted(found, key=lambda process: process.started)
+    found.sort(key=lambda process: process.started)
+    return [nic for nics in grouped(found) for nic in nics]
+
+
+def grouped(processes: Sequence[Process]) -> list[list[Process]]:
+    """The NICs of each process, in the order of the processes' first NICs."""
+    groups: dict[tuple[str, int], list[Process]] = {}
+    for process in processes:
+        groups.setdefault((process.process_id, process.uid), []).append(process)
+    return list(groups.values())

@@ -16,8 +16,9 @@ from typing import Any, Optional, Union
 from harp.observe import foreign
 
 _MAGIC = b"HARPTRCE"
-_VERSION = 1
+_VERSIONS = (1, 2)
 _HEADER = struct.Struct("=8sIIIIIIQQ32s64s256s")
+_DEVICE = struct.Struct("=256s")  # follows from version 2
 _EVENT = struct.Struct("=32s16s16s")
 _RECORD = struct.Struct("=QQ")
 _WRAP = 1 << 48  # nanoseconds after which a record's clock wraps
@@ -44,10 +45,12 @@ class Record:
 
 @dataclass(frozen=True)
 class Trace:
-    """A trace. `written_ns` is in nanoseconds since the epoch; `records` are in order of time."""
+    """A trace of a process's NIC. `device` is "" in files of older releases. `written_ns` is in
+    nanoseconds since the epoch; `records` are in order of time."""
 
     pid: int
     host: str
+    device: str
     release: str
     reason: str
     written_ns: int
@@ -121,8 +124,12 @@ def _parse(path: Path, data: bytes) -> Trace:
         host,
         reason,
     ) = reader.take(_HEADER)
-    if version != _VERSION or event_size != _EVENT.size:
-        raise TraceError(f"{path}: its format is {version}, but this release reads {_VERSION}")
+    if version not in _VERSIONS or event_size != _EVENT.size:
+        raise TraceError(
+            f"{path}: its format is {version}, but this release reads "
+            f"{' and '.join(map(str, _VERSIONS))}"
+        )
+    device = b"" if version < 2 else reader.take(_DEVICE)[0]
     names = []
     for _ in range(events):
         name, a, b = map(foreign.text, reader.take(_EVENT))
@@ -134,5 +141,11 @@ def _parse(path: Path, data: bytes) -> Trace:
             records.append(_record(when, what, instance, names, now_ns, realtime_ns))
     records.sort(key=lambda record: record.time_ns)
     return Trace(
-        pid, foreign.text(host), foreign.text(release), foreign.text(reason), realtime_ns, records
+        pid,
+        foreign.text(host),
+        foreign.text(device),
+        foreign.text(release),
+        foreign.text(reason),
+        realtime_ns,
+        records,
     )

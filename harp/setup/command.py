@@ -279,9 +279,11 @@ def setup(**options: Any) -> None:
 
     Without a subcommand, it plans, asks, and applies. A second run changes nothing.
     A packet device with the kernel's address needs one ztcp*.conf and no other
-    change. A packet device with its own address also needs a blackhole route if this
-    host forwards: without it the kernel would forward or answer HARP's frames. A
-    dpdk device is taken from the kernel, with its address; undo returns it.
+    change. Several of them in one subnet also need sysctls: without these the kernel
+    answers ARP for each address on every NIC. A packet device with its own address
+    also needs a blackhole route if this host forwards: without it the kernel would
+    forward or answer HARP's frames. A dpdk device is taken from the kernel, with its
+    address; undo returns it.
     """
     context = click.get_current_context()
     if context.invoked_subcommand:

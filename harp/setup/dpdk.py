@@ -118,6 +118,8 @@ def complete(given: Given, gpu: Optional[str]) -> None:
         wanted.setdefault("mtu", str(found.mtu))
         if found.mac:
             wanted.setdefault("mac", found.mac)
+        if found.speed:  # without the kernel's driver, sysfs does not tell it to the ranks
+            wanted.setdefault("speed_mbps", str(found.speed))
     if gpu:
         wanted.setdefault("gpu", gpu)
     wanted.setdefault("pci_path", str(given.device.folder))

@@ -8,6 +8,7 @@ from typing import Any
 from harp.setup.bind import Bind
 from harp.setup.bootline import BootPages
 from harp.setup.kernel import LoadModule, SetValue
+from harp.setup.one_subnet import InterfaceSysctl
 from harp.setup.pages import Pages
 from harp.setup.steps import Blackhole, MakeFolder, Step, StepError, WriteFile
 
@@ -17,6 +18,7 @@ KINDS: list[type[Step]] = [
     Blackhole,
     LoadModule,
     SetValue,
+    InterfaceSysctl,
     Pages,
     BootPages,
     Bind,

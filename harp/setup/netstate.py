@@ -15,7 +15,7 @@ _SET_BY_HAND = 3  # NET_ADDR_SET in addr_assign_type
 @dataclass
 class Settings:
     """The settings of an interface. `mtu` in bytes; `mac` is "" if it is the NIC's own; `addresses`
-    and `routes` are arguments for ip(8)."""
+    and `routes` are arguments for ip(8); `speed` in Mbit/s, 0 if unknown."""
 
     name: str
     mtu: int
@@ -23,6 +23,7 @@ class Settings:
     up: bool
     addresses: list[str]
     routes: list[str]
+    speed: int = 0
 
     @property
     def ipv4(self) -> list[str]:
@@ -68,6 +69,7 @@ def settings(name: str) -> Settings:
         up=sysfs.number(folder / "flags") & 1 != 0,
         addresses=_address_words(name),
         routes=routes(name),
+        speed=max(0, sysfs.number(folder / "speed")),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Optional
 
 from harp import _tables
 from harp.observe.statfile import DEFAULT_FOLDER as RUN_DIR
-from harp.setup import arp, dpdk, host, pci
+from harp.setup import arp, dpdk, host, one_subnet, pci
 from harp.setup.home import missing_folders
 from harp.setup.request import PlanError, Request, WrongUsage, place_of
 from harp.setup.steps import Blackhole, MakeFolder, Step, WriteFile
@@ -308,6 +308,21 @@ def _packet_steps(request: Request) -> list[Step]:
     return []
 
 
+def _shared(wanted: list[tuple[Request, Optional[Existing]]], files: list[Existing]) -> list[str]:
+    """The interfaces that HARP shares with the kernel when the requests are fulfilled."""
+    changed = [file for _, file in wanted]
+    kept = [
+        file.place
+        for file in files
+        if file not in changed and file.inner.startswith("packet:") and file.address == "kernel"
+    ]
+    return kept + [
+        request.place
+        for request, _ in wanted
+        if request.scheme == "packet" and request.own_address is None
+    ]
+
+
 def plan(requests: list[Request], choice: dpdk.Choice, journal: Sequence[Step]) -> list[Step]:
     """The steps that are not in place yet, in order.
 
@@ -328,6 +343,7 @@ def plan(requests: list[Request], choice: dpdk.Choice, journal: Sequence[Step]) 
     given = [(request, file) for request, file in wanted if request.scheme == "dpdk"]
     steps += _plan_dpdk(given, files, choice, journal)
     _check_together(requests)
+    steps += one_subnet.steps(_shared(wanted, files))
     taken = {file.path.name for file in files}
     for request, file in wanted:
         steps += _packet_steps(request) if request.scheme == "packet" else []

@@ -20,6 +20,8 @@
 
 struct harp_tcp; /* a connection: RFC 9293's transmission control block */
 struct harp_listener;
+struct harp_packet; /* a packet buffer of the stack */
+struct harp_socket_table;
 
 struct harp_flow_ops {
   /* A listener's connection is established: set its ops and user with
@@ -36,7 +38,7 @@ struct harp_flow_ops {
   void (*pull)(void *user, struct harp_tcp *tcp, uint32_t room);
   /* Payload in order, each byte once. Returns how many bytes the owner took. The rest stays in the
    * receive queue until harp_flow_resume, and reduces the window. NULL: all payload stays in the
-   * receive queue, for tcp_rcvq_read. */
+   * receive queue, for harp_flow_read. */
   size_t (*deliver)(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length);
   /* Returns the contiguous memory for the next `length` bytes of payload, or NULL. The stack may
    * copy a segment there while it computes the checksum. If the checksum is right, deliver gets
@@ -49,7 +51,7 @@ struct harp_flow_ops {
   /* The receive queue has new payload, or the peer's FIN has arrived. If deliver left payload
    * before the FIN, harp_flow_resume makes this call again after it has delivered the last byte. */
   void (*readable)(void *user, struct harp_tcp *tcp);
-  /* The last call for this flow. The owner may take unread payload now (tcp_rcvq_take). tcp is
+  /* The last call for this flow. The owner may take unread payload now (harp_flow_take). tcp is
    * invalid after the call. error: 0 after an orderly close, else a negative errno (-ECONNRESET,
    * -ETIMEDOUT, ...). */
   void (*closed)(void *user, struct harp_tcp *tcp, int error);
@@ -98,6 +100,8 @@ void harp_stack_set_time(struct harp_stack *stack, uint64_t now_ns);
  * timeout and keepalive do not count this time as silence of the peer. */
 void harp_stack_account_pause(struct harp_stack *stack, uint64_t pause_ns);
 uint64_t *harp_stack_counters(struct harp_stack *stack);
+/* Returns the sockets of harp/stack.h; only their layer knows what they are. */
+struct harp_socket_table *harp_stack_sockets(const struct harp_stack *stack);
 /* Sends an ARP probe (RFC 5227, 2.1): a request for our own address, with sender address 0. While
  * the address is tentative, the stack answers neither ARP nor IP for it, and the caller must not
  * open connections. The caller decides the number of probes and their interval. */
@@ -126,6 +130,11 @@ int harp_flow_connect(struct harp_stack *stack, uint16_t local_port, struct harp
 int harp_flow_listen(struct harp_stack *stack, uint16_t local_port, uint32_t backlog,
                      const struct harp_flow_ops *ops, void *user, struct harp_listener **listener);
 void harp_flow_unlisten(struct harp_listener *listener);
+void harp_flow_set_backlog(struct harp_listener *listener, uint32_t backlog);
+/* Returns whether a listener has this local port. */
+bool harp_flow_listening(struct harp_stack *stack, uint16_t local_port);
+/* Returns a local port that no listener has, and no connection to this peer; 0: none is free. */
+uint16_t harp_flow_choose_port(struct harp_stack *stack, struct harp_endpoint peer);
 void harp_flow_attach(struct harp_tcp *tcp, const struct harp_flow_ops *ops, void *user);
 
 /* Appends a reference to data. The owner keeps the memory unchanged until acked reports it or the
@@ -138,6 +147,28 @@ uint32_t harp_flow_room(const struct harp_tcp *tcp);
 void harp_flow_ready(struct harp_tcp *tcp);
 /* Calls deliver again with the bytes that it left in the receive queue. */
 void harp_flow_resume(struct harp_tcp *tcp);
+
+/* For owners that copy. The stack's connections share its packet buffers. One quarter of them is
+ * reserved for receiving. */
+
+/* Copies data into packet buffers and appends it, for the flush after harp_flow_ready. Returns the
+ * bytes copied; fewer than length: no packet buffer or no reference is free. */
+size_t harp_flow_write(struct harp_tcp *tcp, const void *data, size_t length);
+/* Returns whether harp_flow_write may take one more packet buffer now. */
+bool harp_flow_has_buffer(const struct harp_stack *stack);
+/* Returns the bytes in the receive queue. */
+uint32_t harp_flow_unread(const struct harp_tcp *tcp);
+/* Copies from the receive queue and returns the bytes copied. peek: they stay there. Otherwise the
+ * next flush sends a window update if the window has grown enough. */
+size_t harp_flow_read(struct harp_tcp *tcp, void *data, size_t length, bool peek);
+/* Passes the receive queue to the caller, who frees it; NULL: it is empty. */
+struct harp_packet *harp_flow_take(struct harp_tcp *tcp);
+/* The same as harp_flow_unread and harp_flow_read for taken packets. */
+uint32_t harp_packets_unread(const struct harp_packet *packets);
+size_t harp_packets_read(struct harp_stack *stack, struct harp_packet **packets, void *data,
+                         size_t length, bool peek);
+void harp_packets_free(struct harp_stack *stack, struct harp_packet *packets);
+
 /* fresh continues old, a flow of the same stack. It inherits the bytes that old has received in
  * order and not delivered. old is freed: it sends no segment and calls no closed(). */
 void harp_flow_replace(struct harp_tcp *fresh, struct harp_tcp *old);
@@ -146,6 +177,11 @@ void harp_flow_close(struct harp_tcp *tcp);
 /* Sends a RST (none in TIME-WAIT) and ends the flow. It does not call closed(), and drops all
  * references to the owner's memory. */
 void harp_flow_abort(struct harp_tcp *tcp);
+/* The same, but it ends TIME-WAIT, too. */
+void harp_flow_discard(struct harp_tcp *tcp);
+/* No callback is called from now on. The stack finishes the connection alone after harp_flow_close,
+ * which may come before or after this call. */
+void harp_flow_detach(struct harp_tcp *tcp);
 /* The peer is a HARP host: acknowledge every burst, use this RTO floor, keep
  * the congestion window over idle times. */
 void harp_flow_set_harp_peer(struct harp_tcp *tcp, uint32_t rto_min_us);
@@ -153,6 +189,39 @@ void harp_flow_set_harp_peer(struct harp_tcp *tcp, uint32_t rto_min_us);
 void harp_flow_set_timeout(struct harp_tcp *tcp, uint32_t timeout_ms);
 void harp_flow_set_keepalive(struct harp_tcp *tcp, uint32_t idle_ms, uint32_t interval_ms,
                              uint32_t probes);
+
+/* What a connection has from its SYN on. */
+struct harp_flow_syn {
+  uint32_t rcvbuf;    /* size of the receive buffer, bytes */
+  uint32_t mss;       /* upper bound of the MSS in both directions; 0: the MTU alone bounds it */
+  uint8_t rcv_wscale; /* window scale to offer, 0-14 */
+  uint8_t tos;        /* IP_TOS of all packets */
+};
+/* Between harp_flow_connect and the next flush. */
+void harp_flow_set_syn(struct harp_tcp *tcp, const struct harp_flow_syn *syn);
+/* For all connections whose SYN arrives from now on. */
+void harp_flow_set_listener_syn(struct harp_listener *listener, const struct harp_flow_syn *syn);
+
+enum {
+  TCP_MSS_FLOOR = 88,    /* lower bound of the MSS (CVE-2019-11479) */
+  TCP_DEFAULT_MSS = 536, /* of a peer whose SYN has no MSS option (RFC 9293, 3.7.1) */
+};
+/* These take effect from the next segment on; harp_flow_ready lets the next flush send it. */
+void harp_flow_set_rcvbuf(struct harp_tcp *tcp, uint32_t bytes);
+void harp_flow_set_mss(struct harp_tcp *tcp, uint32_t mss); /* at least TCP_MSS_FLOOR */
+void harp_flow_set_tos(struct harp_tcp *tcp, uint8_t tos);
+/* TCP_CORK: a short segment waits for more data. */
+void harp_flow_set_cork(struct harp_tcp *tcp, bool cork);
+/* TCP_NODELAY: a short segment does not wait for an acknowledgement. true: what is pushed now does
+ * not wait for more data either, even under TCP_CORK. */
+void harp_flow_set_nodelay(struct harp_tcp *tcp, bool nodelay);
+/* Selects a congestion control by its name, as returned by harp_congestion_name. Its state begins
+ * anew unless it is the selected one already. */
+void harp_flow_set_congestion(struct harp_tcp *tcp, const char *name);
+/* Returns the name of a congestion control as a constant string. NULL: there is none of this name.
+ * name: NULL: the default. */
+const char *harp_congestion_name(const char *name);
+
 /* Sends a keepalive probe. A live peer must answer it. */
 void harp_flow_probe(struct harp_tcp *tcp);
 /* Sends an ARP request to the peer's host, at most one a second. Call it when the peer is silent.
@@ -163,8 +232,13 @@ void harp_flow_probe_neighbour(struct harp_tcp *tcp);
 bool harp_flow_rcv_queue_empty(const struct harp_tcp *tcp);
 /* Bytes of TCP/IP headers that the peer's data segments carry. */
 uint16_t harp_flow_header_length(const struct harp_tcp *tcp);
+/* The peer's FIN has arrived. */
+bool harp_flow_fin_received(const struct harp_tcp *tcp);
 /* The peer's FIN has arrived, and every byte before it has been delivered. */
 bool harp_flow_at_end(const struct harp_tcp *tcp);
+/* Returns the pushed bytes that are not acknowledged; the FIN counts as one. 0 before the
+ * connection is established. */
+uint32_t harp_flow_unacked(const struct harp_tcp *tcp);
 /* Everything pushed is acknowledged, and so is our FIN if it was queued. */
 bool harp_flow_drained(const struct harp_tcp *tcp);
 struct harp_endpoint harp_flow_peer(const struct harp_tcp *tcp);
@@ -184,5 +258,7 @@ struct harp_flow_view {
   uint64_t bytes_in, bytes_out;
 };
 void harp_flow_view(const struct harp_tcp *tcp, struct harp_flow_view *view);
+/* Fills Linux's struct tcp_info (getsockopt of TCP_INFO). */
+void harp_flow_info(const struct harp_tcp *tcp, struct harp_tcp_info *info);
 
 #endif

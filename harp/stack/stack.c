@@ -3,9 +3,9 @@
 #include "harp/stack.h"
 #include "harp/counters.h"
 #include "harp/frame.h"
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/ip/ip_input.h"
 #include "harp/stack/ip/neighbour.h"
 #include "harp/stack/list.h"
@@ -108,7 +108,8 @@ static int create_pools(struct harp_stack *stack)
   failed |= pool_create(&stack->references, sizeof(struct harp_reference), pieces) != 0;
   failed |= pool_create(&stack->records, sizeof(struct harp_record), pieces) != 0;
   failed |= pool_create(&stack->listener_pool, sizeof(struct harp_listener), listeners) != 0;
-  failed |= sockets_create(stack) != 0;
+  stack->sockets = sockets_create(stack, config);
+  failed |= stack->sockets == NULL;
   failed |= neighbours_create(stack) != 0;
   return failed ? -ENOMEM : 0;
 }
@@ -172,7 +173,7 @@ void harp_stack_destroy(struct harp_stack *stack)
   if (!stack) {
     return;
   }
-  sockets_destroy(stack);
+  sockets_destroy(stack->sockets);
   neighbours_destroy(stack);
   pool_destroy(&stack->connections);
   pool_destroy(&stack->packets);
@@ -191,14 +192,29 @@ uint64_t *harp_stack_counters(struct harp_stack *stack)
   return stack->counters;
 }
 
+struct harp_socket_table *harp_stack_sockets(const struct harp_stack *stack)
+{
+  return stack->sockets;
+}
+
 const char *harp_stack_counter_name(unsigned int index)
 {
-  return index < HARP_COUNTERS ? harp_counter_info[index].name : NULL;
+  if (index < HARP_COUNTERS) {
+    return harp_counter_info[index].name;
+  }
+  index -= HARP_COUNTERS;
+  return index < HARP_COUNTER_ALIASES ? harp_counter_aliases[index].name : NULL;
 }
 
 uint64_t harp_stack_counter(struct harp_stack *stack, unsigned int index)
 {
-  return index < HARP_COUNTERS ? harp_stack_counters(stack)[index] : 0;
+  const uint64_t *counters = harp_stack_counters(stack);
+
+  if (index < HARP_COUNTERS) {
+    return counters[index];
+  }
+  index -= HARP_COUNTERS;
+  return index < HARP_COUNTER_ALIASES ? counters[harp_counter_aliases[index].counter] : 0;
 }
 
 /* Sends the acknowledgements that the previous flush has deferred. */

@@ -21,7 +21,7 @@ enum { HARP_MAX_LISTENERS = 4096 };
 
 struct harp_listener;
 struct harp_neighbour;
-struct harp_socket;
+struct harp_socket_table;
 struct harp_tcp;
 
 struct harp_stack {
@@ -82,11 +82,7 @@ struct harp_stack {
   uint32_t port_offset;               /* RFC 6056's counter */
 
   bool port_full; /* the port has refused an IPv4 packet since the last flush began */
-  struct harp_socket *sockets;
-  uint32_t socket_count;
-  int free_socket;             /* head of the list; -1: none */
-  int ready_first, ready_last; /* sockets that harp_tcp_ready will list; -1: none */
-  bool starved;                /* a socket waits for memory to send from */
+  struct harp_socket_table *sockets;
 };
 
 #define COUNT(stack, name) ((stack)->counters[HARP_COUNTER_##name]++)

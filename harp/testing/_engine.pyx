@@ -65,11 +65,15 @@ cdef extern from "harp/engine/claim.h" nogil:
         char path[4096]
 
     struct harp_claim:
+        unsigned device
         harp_config config
-        uint32_t slowest_mbps
 
-    int harp_claim_below(harp_claim *claim, const char *root, char *error)
-    void harp_claim_release(harp_claim *claim)
+    struct harp_claims:
+        unsigned count
+        harp_claim *claims "of"
+
+    int harp_claims_take_below(harp_claims *claims, const char *root, char *error)
+    void harp_claims_release(harp_claims *claims)
 
 
 cdef extern from "harp/engine/trace.h" nogil:
@@ -84,7 +88,8 @@ cdef extern from "harp/engine/trace.h" nogil:
         pass
 
     int harp_trace_take(harp_trace_copy **copy, const harp_trace_t *const *traces,
-                        unsigned count, const char *reason, uint64_t now_ns)
+                        unsigned count, const char *device, const char *reason,
+                        uint64_t now_ns)
     int harp_trace_write(const harp_trace_copy *copy, char *path)
     void harp_trace_copy_free(harp_trace_copy *copy)
 
@@ -97,7 +102,7 @@ cdef extern from "harp/engine/log.h":
         HARP_LOG_BURST
 
     void harp_log_post(int level, const char *format, ...)
-    void harp_log_drain(void (*speak)(int level, const char *line, void *user) noexcept,
+    void harp_log_drain(void (*write)(int level, const char *line, void *user) noexcept,
                         void *user)
     uint64_t harp_log_dropped()
     void harp_log_forget()
@@ -118,17 +123,38 @@ def job_rank():
     return found.rank
 
 
+cdef class Claims:
+    """What a process claims by this process's environment: the ztcp*.conf of its home NIC first,
+    then those of the other NICs. `root` replaces / in the paths of /proc/driver and /sys. Raises
+    RuntimeError with the message if HARP declines."""
+
+    cdef harp_claims _claims
+
+    def __cinit__(self, bytes root=b""):
+        cdef char error[HARP_CLAIM_ERROR_SIZE]
+        if harp_claims_take_below(&self._claims, root, error):
+            raise RuntimeError((<bytes>error).decode())
+
+    def files(self):
+        """[(path, index of its device)], the home NIC's first."""
+        return [
+            ((<bytes>self._claims.claims[i].config.path).decode(), self._claims.claims[i].device)
+            for i in range(self._claims.count)
+        ]
+
+    def release(self):
+        harp_claims_release(&self._claims)
+
+    def __dealloc__(self):
+        harp_claims_release(&self._claims)
+
+
 def claim_below(bytes root):
-    """Claims a ztcp*.conf and releases it. Returns its path and the Mbit/s for NCCL. `root` replaces
-    / in the paths of /proc/driver and /sys. Raises RuntimeError with the message if HARP
-    declines."""
-    cdef harp_claim claim
-    cdef char error[HARP_CLAIM_ERROR_SIZE]
-    if harp_claim_below(&claim, root, error):
-        raise RuntimeError((<bytes>error).decode())
-    path = (<bytes>claim.config.path).decode()
-    harp_claim_release(&claim)
-    return path, claim.slowest_mbps
+    """Claims the ztcp*.conf of the home NIC, releases it, and returns its path."""
+    claims = Claims(root)
+    path = claims.files()[0][0]
+    claims.release()
+    return path
 
 
 QUEUE = HARP_LOG_QUEUE
@@ -220,7 +246,7 @@ cdef class Trace:
             harp_trace_destroy(&self._trace)
 
 
-def dump(list traces, bytes reason, uint64_t now_ns):
+def dump(list traces, bytes reason, uint64_t now_ns, bytes device=b"wire:test"):
     """Writes the rings to a file. Returns its path. Raises OSError."""
     cdef const harp_trace_t *rings[16]
     cdef char path[512]
@@ -228,7 +254,7 @@ def dump(list traces, bytes reason, uint64_t now_ns):
     for i, trace in enumerate(traces[:16]):
         rings[i] = &trace._trace
     cdef harp_trace_copy *copy
-    cdef int rc = harp_trace_take(&copy, rings, len(traces), reason, now_ns)
+    cdef int rc = harp_trace_take(&copy, rings, len(traces), device, reason, now_ns)
     if rc == 0:
         rc = harp_trace_write(copy, path)
         harp_trace_copy_free(copy)

@@ -410,7 +410,7 @@ cdef class Flow:
     cdef public object to_pull
     cdef public bint one_by_one
     cdef object _held
-    cdef list _spoiled
+    cdef list _overwritten
     cdef public object limit
     cdef readonly bytearray received
     cdef public bytearray places
@@ -425,7 +425,7 @@ cdef class Flow:
         self.stack = stack
         self.to_pull = collections.deque()
         self._held = collections.deque()
-        self._spoiled = []
+        self._overwritten = []
         self.received = bytearray()
         self.acked = self.pushed = 0
 
@@ -477,7 +477,7 @@ cdef class Flow:
             if entry[1] == 0:
                 piece = self._held.popleft()[0]
                 memset(PyByteArray_AsString(piece), 0xDD, len(piece))
-                self._spoiled.append(piece)
+                self._overwritten.append(piece)
 
     cdef _ended(self, int error):
         self.closed = -error

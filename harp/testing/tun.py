@@ -33,7 +33,7 @@ from harp.testing.tun_device import open_tun, unshare_network
 
 HARP_ADDRESS = "192.0.2.1"
 KERNEL_ADDRESS = "192.0.2.2"
-PATIENCE_S = 20.0
+WAIT_S = 20.0
 STEP_S = 0.005
 BURST = 64  # packets between two updates of the stack's time
 _TCP_INFO_SIZE = 512
@@ -53,7 +53,7 @@ class Kernel:
     def __init__(self, mtu: int = 1500, **sysctls: object) -> None:
         self._thread = ThreadPoolExecutor(1, initializer=unshare_network)
         try:
-            self.fd = self._thread.submit(self._build, mtu, sysctls).result(PATIENCE_S)
+            self.fd = self._thread.submit(self._build, mtu, sysctls).result(WAIT_S)
         except BaseException:
             self._thread.shutdown()
             raise
@@ -69,7 +69,7 @@ class Kernel:
             f"link set tun0 mtu {mtu} up",
             f"route change 192.0.2.0/24 dev tun0 src {KERNEL_ADDRESS} congctl cubic",
         ):
-            subprocess.run(["ip", *words.split()], check=True, timeout=PATIENCE_S)
+            subprocess.run(["ip", *words.split()], check=True, timeout=WAIT_S)
         return fd
 
     def __enter__(self) -> Kernel:
@@ -86,7 +86,7 @@ class Kernel:
 
     def socket(self) -> socket.socket:
         """A non-blocking TCP socket in the namespace."""
-        made = self._thread.submit(socket.socket).result(PATIENCE_S)
+        made = self._thread.submit(socket.socket).result(WAIT_S)
         made.setblocking(False)
         return made
 
@@ -94,7 +94,7 @@ class Kernel:
         """The number of its connections in TIME-WAIT."""
         words = ["ss", "-Htan", "state", "time-wait"]
         done = self._thread.submit(
-            subprocess.run, words, capture_output=True, check=True, timeout=PATIENCE_S
+            subprocess.run, words, capture_output=True, check=True, timeout=WAIT_S
         ).result()
         return len(done.stdout.splitlines())
 
@@ -143,7 +143,7 @@ class TunWire:
         else:
             self.stack.input(packet)
 
-    def run(self, until: Callable[[], object], seconds: float = PATIENCE_S) -> None:
+    def run(self, until: Callable[[], object], seconds: float = WAIT_S) -> None:
         """Runs until `until` is true. Raises AssertionError after `seconds`."""
         deadline = time.monotonic() + seconds
         while not until():

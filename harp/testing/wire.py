@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from harp.observe.pcapng import write_pcapng
+from harp.testing import _fault
 from harp.testing._stack import Socket, Stack
 from harp.testing.frames import BadFrame, check_frame
 
@@ -65,7 +66,7 @@ class App(Protocol):
 
 @dataclass
 class Impairment:
-    """Random faults, each with its probability a frame, from one seed.
+    """The fault port's random faults, each with its probability a frame, from one seed.
 
     reorder delays a frame by up to reorder_ns. corrupt flips one bit of the frame.
     burst is the number of consecutive frames that a loss drops.
@@ -81,37 +82,33 @@ class Impairment:
     counts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._random = random.Random(self.seed)
-        self._burst_left = 0
+        self._lane = _fault.Lane(
+            f"drop={self.drop},drop_burst={self.burst},duplicate={self.duplicate},"
+            f"reorder={self.reorder},corrupt={self.corrupt},seed={self.seed}"
+        )
 
-    def _hit(self, what: str, probability: float) -> bool:
-        hit = self._random.random() < probability
-        if hit:
-            self.counts[what] = self.counts.get(what, 0) + 1
-        return hit
+    def _count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
 
     def __call__(self, frame: bytes) -> list[tuple[int, bytes]]:
-        if self._burst_left:
-            self._burst_left -= 1
-            self.counts["drop"] += 1
-            return []
-        if self._hit("drop", self.drop):
-            self._burst_left = self.burst - 1
-            return []
-        copies = [frame, frame] if self._hit("duplicate", self.duplicate) else [frame]
-        out = []
-        for copy in copies:
-            if self._hit("corrupt", self.corrupt):
-                copy = self._flip(copy)
-            late = self._random.randrange(self.reorder_ns) if self._hit(
-                "reorder", self.reorder) else 0  # fmt: skip
-            out.append((late, copy))
-        return out
+        verdict = self._lane.judge(frame)
+        copies = self._copy(frame, verdict)
+        if copies and verdict.duplicate:
+            self._count("duplicate")
+            copies += self._copy(frame, self._lane.judge(frame))
+        return copies
 
-    def _flip(self, frame: bytes) -> bytes:
-        changed = bytearray(frame)
-        changed[self._random.randrange(len(changed))] ^= 1 << self._random.randrange(8)
-        return bytes(changed)
+    def _copy(self, frame: bytes, verdict: _fault.Verdict) -> list[tuple[int, bytes]]:
+        if verdict.drop:
+            self._count("drop")
+            return []
+        if verdict.corrupt:
+            self._count("corrupt")
+            frame = _fault.corrupted(frame, verdict.choice)
+        if not verdict.late:
+            return [(0, frame)]
+        self._count("reorder")
+        return [(verdict.choice % self.reorder_ns, frame)]
 
 
 @dataclass

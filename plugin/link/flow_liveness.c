@@ -26,7 +26,7 @@ static bool host_is_dead(const struct link_flow *flow, const struct harp_flow_vi
 void flow_watch_peer(struct link_flow *flow, uint64_t now)
 {
   struct net_link *link = flow->link;
-  if (!link || !flow->tcp || flow->state != FLOW_OPEN || atomic_load(&link->error)) {
+  if (!link || !flow->tcp || flow->state != FLOW_OPEN || link_ended(link)) {
     return;
   }
   struct harp_flow_view view;
@@ -49,5 +49,8 @@ void flow_watch_peer(struct link_flow *flow, uint64_t now)
   }
   if (quiet > DOUBT_TIME) {
     harp_flow_probe_neighbour(flow->tcp); /* at most once a second */
+    if (link_has_routes(link)) {
+      transport_want_nics(flow->transport); /* the peer may come over another NIC */
+    }
   }
 }

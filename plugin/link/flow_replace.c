@@ -16,8 +16,10 @@
 #define STALL_MIN 100000000ull /* ns; or 4 RTO */
 /* ... and after this time in any case. */
 #define STALL_ALONE 1000000000ull /* ns; or 8 RTO */
+#define STALL_ROUTES 300000000ull /* ns; or 8 RTO: the same, if another NIC may reach the peer */
 #define DOUBT_TIME (2 * HARP_TICK_NS)
 #define ATTEMPT_TIME 1000000000ull /* ns without an answer, before another port is tried */
+enum { EPOCHS_LEAST = 2 };  /* new connections; before that, the stack's user timeout decides */
 enum { SILENT_PROBES = 2 }; /* unanswered probes, if no data is in flight or the window is closed */
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
@@ -25,7 +27,7 @@ static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 /* Limits a stall to half of timeout_ms; the other half remains for a new connection. */
 static uint64_t bounded(const struct link_flow *flow, uint64_t stall_limit)
 {
-  uint64_t half = flow->transport->engine->config.timeout_ms * 1000000ull / 2;
+  uint64_t half = flow_config(flow)->timeout_ms * 1000000ull / 2;
   uint64_t most = larger(half, STALL_MIN);
   return stall_limit < most ? stall_limit : most;
 }
@@ -62,7 +64,8 @@ bool flow_is_dead(const struct link_flow *flow, uint64_t now)
   uint64_t rto = view.rto_us * 1000ull;
   uint64_t stuck = now - since;
   uint64_t stall_limit = bounded(flow, larger(4 * rto, STALL_MIN));
-  if (stuck > bounded(flow, larger(8 * rto, STALL_ALONE))) {
+  uint64_t alone = link_has_routes(flow->link) ? STALL_ROUTES : STALL_ALONE;
+  if (stuck > bounded(flow, larger(8 * rto, alone))) {
     return true;
   }
   if (stuck > stall_limit / 2) {
@@ -86,7 +89,7 @@ static void publish_liveness(struct link_flow *flow, uint64_t now)
 
 static void begin(struct link_flow *flow)
 {
-  struct link_flow *candidate = flow_create(flow->transport, flow->instance);
+  struct link_flow *candidate = flow_create(flow->at);
   if (!candidate) {
     return; /* the next tick tries again */
   }
@@ -96,23 +99,62 @@ static void begin(struct link_flow *flow)
   flow->candidate = candidate;
   flow_trace(flow, HARP_TRACE_fence, flow->epoch, (uint32_t)flow->acked);
   if (flow_write_hello(candidate, flow->link, flow->number) != 0 ||
-      flow_connect(candidate, flow->link) != 0) {
+      flow_connect(candidate, flow->peer) != 0) {
     flow_close_free(candidate, FLOW_CLOSE_RESET);
+  }
+}
+
+/* Fails the link if the flow's data makes no progress for timeout_ms, over all of its connections.
+ * Small frames may pass a path that drops large ones: then every new connection opens, and none
+ * carries data. Ticks are counted, so that pauses of this process do not count. */
+static void watch_progress(struct link_flow *flow)
+{
+  struct harp_flow_view view = {0};
+  if (flow->tcp) {
+    harp_flow_view(flow->tcp, &view);
+  }
+  bool waits = flow->tcp && view.send_window == 0; /* the peer answers window probes */
+  if (waits || flow->acked != flow->idle_acked || atomic_load(&flow->held) == 0) {
+    flow->idle_acked = flow->acked;
+    flow->idle_ticks = 0;
+    flow->reopened = 0;
+    return;
+  }
+  unsigned timeout_ms = flow_config(flow)->timeout_ms;
+  if (++flow->idle_ticks * (HARP_TICK_NS / 1000000) <= timeout_ms || flow->epoch < EPOCHS_LEAST) {
+    return;
+  }
+  if (flow->reopened == 0) {
+    link_fail(flow->link, -ETIMEDOUT,
+              "flow %u: no data was acknowledged within timeout_ms (%u), and no new connection "
+              "opened: is the peer's process stopped, or does the network drop frames in one "
+              "direction? Look at switches and firewalls between the hosts",
+              flow->number, timeout_ms);
+  } else {
+    link_fail(flow->link, -ETIMEDOUT,
+              "flow %u: %u new connections opened, and none carried data within timeout_ms (%u): "
+              "the path passes small frames only; compare the MTUs of hosts and switches, or set "
+              "`mtu`",
+              flow->number, flow->reopened, timeout_ms);
   }
 }
 
 void flow_watch(struct link_flow *flow, uint64_t now)
 {
   struct net_link *link = flow->link;
-  if (!link || !link->sends || flow->state != FLOW_OPEN || atomic_load(&link->error)) {
+  if (!link || !link->sends || flow->state != FLOW_OPEN || link_ended(link)) {
     return;
   }
-  struct link_flow *candidate = flow->candidate;
+  watch_progress(flow);
   bool dead = flow_is_dead(flow, now);
   if (flow->tcp) {
     publish_liveness(flow, now);
     flow_sched_tick(flow);
   }
+  if (flow_watch_route(flow, dead, now)) {
+    return;
+  }
+  struct link_flow *candidate = flow->candidate;
   if (!candidate) {
     if (dead) {
       begin(flow);
@@ -121,9 +163,8 @@ void flow_watch(struct link_flow *flow, uint64_t now)
   }
   /* Once the hello is sent, the receiver may have dropped the old connection. The sender cannot
    * return to it, so the candidate gets all of timeout_ms. */
-  uint64_t time = candidate->state == FLOW_OPENING
-                      ? ATTEMPT_TIME
-                      : flow->transport->engine->config.timeout_ms * 1000000ull;
+  uint64_t time = candidate->state == FLOW_OPENING ? ATTEMPT_TIME
+                                                   : flow_config(flow)->timeout_ms * 1000000ull;
   bool recovered = candidate->state == FLOW_OPENING && !dead;
   if (recovered || harp_instance_running_time(flow->instance) - candidate->born > time) {
     flow_close_free(candidate, FLOW_CLOSE_RESET);
@@ -136,7 +177,7 @@ void flow_watch(struct link_flow *flow, uint64_t now)
   }
 }
 
-uint64_t flow_transplant(struct link_flow *old, struct link_flow *fresh)
+uint64_t flow_replace_connection(struct link_flow *old, struct link_flow *fresh)
 {
   struct harp_flow_view view = {0};
   uint16_t port = old->local_port;
@@ -144,33 +185,18 @@ uint64_t flow_transplant(struct link_flow *old, struct link_flow *fresh)
     harp_flow_view(old->tcp, &view);
     harp_flow_replace(fresh->tcp, old->tcp);
   }
-  flow_take_connection(old, fresh);
+  flow_move_connection(old, fresh);
   old->local_port = fresh->local_port;
   fresh->local_port = port; /* released with fresh */
-  old->greeting_left = 0;
+  old->handshake_left = 0;
   flow_free(fresh);
   return view.bytes_in;
 }
 
-struct link_flow *flow_named(struct link_flow *fresh, const struct hello *hello)
+void flow_continue_sending(struct link_flow *flow, const struct welcome *welcome)
 {
-  struct link_flow *flow = fresh->transport->parts[harp_instance_number(fresh->instance)].flows;
-  for (; flow; flow = flow->next) {
-    const struct net_link *link = flow->link;
-    if (link && !link->sends && link->id == hello->link && flow->number == hello->flow &&
-        link->peer.address == harp_flow_peer(fresh->tcp).address) {
-      return flow;
-    }
-  }
-  return NULL;
-}
-
-void flow_candidate_welcomed(struct link_flow *candidate, const struct welcome *welcome)
-{
-  struct link_flow *flow = candidate->replaces;
   uint64_t missed = welcome->received - flow->acked;
   uint64_t held = atomic_load_explicit(&flow->held, memory_order_relaxed);
-  flow_transplant(flow, candidate);
   flow->state = FLOW_OPEN;
   if (missed > held) {
     link_fail(flow->link, -EPROTO,
@@ -188,9 +214,20 @@ void flow_candidate_welcomed(struct link_flow *candidate, const struct welcome *
     return;
   }
   flow_reopen(flow);
+  flow->reopened++;
   harp_instance_count(flow->instance, HARP_COUNTER_flows_replaced, 1);
-  harp_log_post(HARP_LOG_INFO,
-                "HARP: flow %u to %s made no progress and got a new connection "
-                "(number %u); a path there loses packets silently",
-                flow->number, flow->link->peer_name, flow->epoch);
+}
+
+void flow_candidate_welcomed(struct link_flow *candidate, const struct welcome *welcome)
+{
+  struct link_flow *flow = candidate->replaces;
+  flow_replace_connection(flow, candidate);
+  flow_continue_sending(flow, welcome);
+  if (!link_ended(flow->link)) {
+    harp_log_post(HARP_LOG_INFO,
+                  "HARP: flow %u to %s made no progress and got a new connection over %.100s "
+                  "(number %u); a path there loses packets silently",
+                  flow->number, flow->link->peer_name, flow->at->nic->engine->config.device,
+                  flow->epoch);
+  }
 }

@@ -13,6 +13,7 @@
  * cover it without overlap.
  */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "plugin/link/crc32c.h"
@@ -80,7 +81,7 @@ static uint64_t edge(uint64_t x)
 }
 
 /* Collects up to size bytes in flow->rx_header. Returns the bytes taken from data. */
-static size_t hear(struct link_flow *flow, const uint8_t *data, size_t length, uint32_t size)
+static size_t collect(struct link_flow *flow, const uint8_t *data, size_t length, uint32_t size)
 {
   size_t part = size - flow->rx_header_size;
   part = part < length ? part : length;
@@ -91,41 +92,68 @@ static size_t hear(struct link_flow *flow, const uint8_t *data, size_t length, u
   return part;
 }
 
+/* Size of the message that the peer sends now, as far as its beginning tells. */
 static uint32_t hello_size(const struct link_flow *flow)
 {
-  return flow->listener ? HELLO_SIZE : WELCOME_SIZE;
+  struct welcome welcome;
+  if (flow->listener) {
+    return HELLO_SIZE;
+  }
+  bool more = flow->rx_header_size >= WELCOME_SIZE && welcome_read(&welcome, flow->rx_header) &&
+              welcome_has_nics(&welcome);
+  return more ? HANDSHAKE_SIZE : WELCOME_SIZE;
 }
 
 /* Collects the peer's hello or welcome. *gone: the flow was freed, and its connection may now
  * belong to another flow. */
 static size_t hello_input(struct link_flow *flow, const uint8_t *data, size_t length, bool *gone)
 {
-  uint32_t size = hello_size(flow);
-  size_t taken = hear(flow, data, length, size);
+  size_t taken = collect(flow, data, length, hello_size(flow));
+  taken += collect(flow, data + taken, length - taken, hello_size(flow)); /* the list of NICs */
   *gone = false;
-  if (flow->rx_header_size == size) {
+  if (flow->rx_header_size == hello_size(flow)) {
     flow->rx_header_size = 0;
     *gone = !(flow->listener ? listener_input(flow) : connector_input(flow));
   }
   return taken;
 }
 
-/* Where the next byte of the current chunk belongs. */
-static uint8_t *next_place(const struct link_flow *flow)
+struct destination {
+  uint8_t *data;   /* in the posted buffer */
+  uint32_t length; /* bytes; 0: no payload is expected */
+};
+
+/* Where the next payload belongs: the rest of the current chunk. */
+static struct destination payload_destination(const struct link_flow *flow)
 {
-  return flow->request->data + flow->chunk.offset + flow->chunk.length - flow->chunk_left;
+  if (!flow->request || flow->chunk_left == 0) {
+    return (struct destination){0};
+  }
+  const struct chunk *chunk = &flow->chunk;
+  return (struct destination){
+      .data = flow->request->data + chunk->offset + chunk->length - flow->chunk_left,
+      .length = flow->chunk_left,
+  };
+}
+
+/* The same, as far as bytes that do not belong there may be written for a while. */
+static struct destination early_destination(const struct link_flow *flow)
+{
+  bool never = flow->request && flow->request->read_early;
+  return never ? (struct destination){0} : payload_destination(flow);
 }
 
 static bool expect(void *user, struct harp_rx_hint *hint)
 {
   struct link_flow *flow = user;
+  struct destination to = early_destination(flow);
   flow->offered = NULL; /* may be left over from a segment that the stack rejected */
-  if (!flow->request || flow->stride < EXPECT_LEAST || !harp_flow_rcv_queue_empty(flow->tcp)) {
+  if (to.length == 0 || flow->stride < EXPECT_LEAST || !harp_flow_rcv_queue_empty(flow->tcp)) {
     return false;
   }
   hint->header_length = harp_flow_header_length(flow->tcp);
-  hint->payload = next_place(flow);
-  hint->length = flow->chunk_left;
+  hint->payload = to.data;
+  hint->length = to.length;
   hint->stride = flow->stride;
   return true;
 }
@@ -133,7 +161,7 @@ static bool expect(void *user, struct harp_rx_hint *hint)
 static void set_expectation(struct link_flow *flow)
 {
   struct harp_instance *instance = flow->instance;
-  if (flow->request && flow->chunk_left > 0) {
+  if (early_destination(flow).length > 0) {
     harp_instance_expect(instance, expect, flow);
   } else {
     harp_instance_stop_expecting(instance, flow);
@@ -181,7 +209,7 @@ static bool chunk_fits(struct link_flow *flow, const struct net_request *request
   return true;
 }
 
-static void message_whole(struct link_flow *flow, struct net_request *request)
+static void message_complete(struct link_flow *flow, struct net_request *request)
 {
   if (atomic_load_explicit(&request->edges, memory_order_relaxed) != 0) {
     link_fail(flow->link, -EPROTO,
@@ -197,7 +225,7 @@ static void message_whole(struct link_flow *flow, struct net_request *request)
   atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
 }
 
-static void chunk_whole(struct link_flow *flow)
+static void chunk_complete(struct link_flow *flow)
 {
   struct net_request *request = flow->request;
   const struct chunk *chunk = &flow->chunk;
@@ -216,7 +244,7 @@ static void chunk_whole(struct link_flow *flow)
   atomic_fetch_add_explicit(&request->edges, edges, memory_order_relaxed);
   int64_t left = atomic_fetch_add_explicit(&request->left, change, memory_order_acq_rel) + change;
   if (left == 0 && (last || chunk->length > 0)) {
-    message_whole(flow, request);
+    message_complete(flow, request);
   }
 }
 
@@ -262,15 +290,17 @@ static bool begin_chunk(struct link_flow *flow)
 
 static size_t payload_in(struct link_flow *flow, const uint8_t *data, size_t length)
 {
-  size_t part = flow->chunk_left < length ? flow->chunk_left : length;
-  uint8_t *rx_buffer = next_place(flow);
-  if (rx_buffer == data) {
-    harp_instance_count(flow->instance, HARP_COUNTER_rx_placed, rx_buffer != flow->offered);
+  struct destination to = payload_destination(flow);
+  size_t part = to.length < length ? to.length : length;
+  if (to.data == data) {
+    harp_instance_count(flow->instance, HARP_COUNTER_rx_placed, data != flow->offered);
+  } else if (flow->request->read_early) {
+    early_read_copy(to.data, data, part);
   } else {
-    memmove(rx_buffer, data, part); /* misplaced payload may overlap: it is in the same buffer */
+    memmove(to.data, data, part); /* misplaced payload may overlap: it is in the same buffer */
   }
   if (flow->chunk.flags & CHUNK_TRAILER) {
-    flow->crc = crc32c(flow->crc, rx_buffer, part);
+    flow->crc = crc32c(flow->crc, to.data, part);
   }
   flow->chunk_left -= (uint32_t)part;
   return part;
@@ -296,19 +326,19 @@ static size_t chunks_in(struct link_flow *flow, const uint8_t *data, size_t leng
   for (;;) {
     if (flow->request && flow->chunk_left == 0) {
       if (flow->chunk.flags & CHUNK_TRAILER) {
-        taken += hear(flow, data + taken, length - taken, CHUNK_TRAILER_SIZE);
+        taken += collect(flow, data + taken, length - taken, CHUNK_TRAILER_SIZE);
         if (flow->rx_header_size < CHUNK_TRAILER_SIZE || !payload_intact(flow)) {
           break;
         }
       }
-      chunk_whole(flow);
+      chunk_complete(flow);
     } else if (flow->request) {
       if (taken == length) {
         break;
       }
       taken += payload_in(flow, data + taken, length - taken);
     } else {
-      taken += hear(flow, data + taken, length - taken, flow_header_size(flow));
+      taken += collect(flow, data + taken, length - taken, flow_header_size(flow));
       if (flow->rx_header_size < flow_header_size(flow)) {
         break;
       }
@@ -329,17 +359,46 @@ static size_t chunks_in(struct link_flow *flow, const uint8_t *data, size_t leng
 uint8_t *flow_rx_buffer(void *user, struct harp_tcp *tcp, uint32_t length)
 {
   struct link_flow *flow = user;
-  bool fits = flow->request && length <= flow->chunk_left &&
-              atomic_load_explicit(&flow->link->error, memory_order_relaxed) == 0;
-  flow->offered = fits ? next_place(flow) : NULL;
+  struct destination to = early_destination(flow);
+  bool fits = length <= to.length && !link_ended(flow->link);
+  flow->offered = fits ? to.data : NULL;
   return flow->offered;
+}
+
+/* Delivers inherited bytes. false: some are left. */
+static bool deliver_inherited(struct link_flow *flow)
+{
+  if (!flow->inherited) {
+    return true;
+  }
+  if (!link_ended(flow->link)) {
+    flow->inherited_taken += chunks_in(flow, flow->inherited + flow->inherited_taken,
+                                       flow->inherited_size - flow->inherited_taken);
+  }
+  if (flow->inherited_taken < flow->inherited_size) {
+    return false;
+  }
+  flow_drop_inherited(flow);
+  return true;
+}
+
+void flow_resume_inherited(struct link_flow *flow)
+{
+  flow->stalled = false;
+  if (deliver_inherited(flow) && flow->tcp) {
+    harp_flow_resume(flow->tcp);
+    flow_readable(flow, flow->tcp); /* the FIN may have waited for these bytes */
+  }
 }
 
 size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length)
 {
   struct link_flow *flow = user;
   size_t taken = 0;
-  if (flow->state == FLOW_GREETING) {
+  if (flow->move && !flow->move->link->sends) {
+    return 0; /* the flow that gets this connection takes the bytes */
+  }
+  if (flow->state == FLOW_HANDSHAKE) {
     bool gone;
     taken = hello_input(flow, data, length, &gone);
     if (gone || taken == length) {
@@ -351,8 +410,11 @@ size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_
     flow_close_free(flow, FLOW_CLOSE_RESET);
     return length;
   }
+  if (!deliver_inherited(flow)) {
+    return taken;
+  }
   flow->stride = flow->stride > length ? flow->stride : (uint32_t)length;
-  if (atomic_load_explicit(&flow->link->error, memory_order_relaxed) == 0) {
+  if (!link_ended(flow->link)) {
     taken += chunks_in(flow, data + taken, length - taken);
   }
   if (flow->tcp) {
@@ -363,9 +425,7 @@ size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_
 
 void flow_resume(struct link_flow *flow)
 {
-  if (!flow->tcp || !flow->stalled) {
-    return;
+  if (flow->stalled) {
+    flow_resume_inherited(flow);
   }
-  flow->stalled = false;
-  harp_flow_resume(flow->tcp);
 }

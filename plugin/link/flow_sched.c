@@ -36,10 +36,11 @@ static uint64_t through_in(const struct link_flow *flow, uint32_t bytes)
 
 static void hand_over(struct link_flow *flow, struct link_flow *to)
 {
-  if (to->instance == flow->instance) {
+  struct link_instance *part = to->part;
+  if (part == flow->part && to->tcp) { /* a flow that moves here has no connection yet */
     harp_flow_ready(to->tcp);
   } else {
-    harp_instance_post(to->instance, &flow->link->parts[harp_instance_number(to->instance)].post);
+    harp_instance_post(part->instance, &part->post);
   }
 }
 

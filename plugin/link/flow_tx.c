@@ -8,11 +8,6 @@ enum {
   LARGE_CHUNK = 16384,  /* bytes */
 };
 
-static struct link_instance *part_of(struct link_flow *flow)
-{
-  return &flow->link->parts[harp_instance_number(flow->instance)];
-}
-
 /* Whether a claim word belongs to the message and has chunks left. */
 static bool claims_one(uint64_t message, uint64_t claim)
 {
@@ -47,7 +42,7 @@ static bool claim_chunk(struct net_request *request, uint64_t message, uint64_t 
 /* Takes the next chunk of the link. NULL: no chunk is left, or another flow should take it. */
 static struct net_request *next_chunk(struct link_flow *flow, uint64_t *index)
 {
-  struct link_instance *part = part_of(flow);
+  struct link_instance *part = flow->part;
   struct net_link *link = flow->link;
   uint64_t posted = atomic_load_explicit(&link->posted, memory_order_acquire);
   while (part->cursor < posted) {
@@ -66,23 +61,22 @@ static struct net_request *next_chunk(struct link_flow *flow, uint64_t *index)
 }
 
 /* Pushes the unacknowledged part of a chunk. */
-static bool push_rest(struct link_flow *flow, struct chunk_out *out)
+static bool push_rest(struct link_flow *flow, const struct chunk_out *out)
 {
-  struct chunk chunk;
-  chunk_read(&chunk, out->header);
-  bool checked = chunk.flags & CHUNK_TRAILER;
+  const struct chunk *chunk = &out->chunk;
+  bool checked = chunk->flags & CHUNK_TRAILER;
   uint32_t header = flow_header_size(flow);
-  const uint8_t *payload = out->request->data + chunk.offset;
+  const uint8_t *payload = out->request->data + chunk->offset;
   struct {
     const uint8_t *data;
     uint32_t length;
   } parts[PUSHES_PER_CHUNK] = {{out->header, header},
-                               {payload, chunk.length},
+                               {payload, chunk->length},
                                {out->trailer, checked ? CHUNK_TRAILER_SIZE : 0}};
-  uint32_t done = header + chunk.length + parts[2].length - out->left;
+  uint32_t done = header + chunk->length + parts[2].length - out->left;
   /* A large chunk ends its segment, so the next chunk's header begins a segment. The receiving port
    * can then place whole segments of payload. */
-  bool end = chunk.length >= LARGE_CHUNK;
+  bool end = chunk->length >= LARGE_CHUNK;
   bool pushed = true;
   for (int i = 0; i < PUSHES_PER_CHUNK && pushed; i++) {
     uint32_t skip = done < parts[i].length ? done : parts[i].length;
@@ -102,7 +96,7 @@ static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, 
   uint32_t most = request->link->chunk_size;
   uint64_t offset = index * most;
   size_t rest = request->size - offset;
-  struct chunk chunk = {
+  out->chunk = (struct chunk){
       .message = request->message,
       .offset = offset,
       .length = (uint32_t)(rest < most ? rest : most),
@@ -112,19 +106,19 @@ static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, 
   const uint8_t *payload = request->data + offset;
   bool checked = flow->transport->checksum;
   if (checked) {
-    chunk.flags |= CHUNK_TRAILER;
-    chunk_trailer_write(crc32c(0, payload, chunk.length), out->trailer);
+    out->chunk.flags |= CHUNK_TRAILER;
+    chunk_trailer_write(crc32c(0, payload, out->chunk.length), out->trailer);
   }
-  chunk_write(&chunk, out->header);
+  chunk_write(&out->chunk, out->header);
   if (flow->checked) {
     chunk_header_seal(out->header);
   }
   out->request = request;
-  out->left = flow_header_size(flow) + chunk.length + (checked ? CHUNK_TRAILER_SIZE : 0);
+  out->left = flow_header_size(flow) + out->chunk.length + (checked ? CHUNK_TRAILER_SIZE : 0);
   flow_holds_more(flow, out->left);
   push_rest(flow, out);
   harp_instance_count(flow->instance, HARP_COUNTER_chunks_out, 1);
-  flow_trace(flow, HARP_TRACE_chunk_out, chunk.length, (uint32_t)offset);
+  flow_trace(flow, HARP_TRACE_chunk_out, out->chunk.length, (uint32_t)offset);
   return out->left;
 }
 
@@ -170,9 +164,9 @@ static void chunk_done(struct link_flow *flow, struct chunk_out *out)
 void flow_acked(void *user, struct harp_tcp *tcp, uint32_t bytes)
 {
   struct link_flow *flow = user;
-  uint32_t greeting = bytes < flow->greeting_left ? bytes : flow->greeting_left;
-  flow->greeting_left -= greeting;
-  flow_skip(flow, bytes - greeting);
+  uint32_t handshake = bytes < flow->handshake_left ? bytes : flow->handshake_left;
+  flow->handshake_left -= handshake;
+  flow_skip(flow, bytes - handshake);
 }
 
 void flow_skip(struct link_flow *flow, uint64_t bytes)

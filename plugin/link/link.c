@@ -26,13 +26,13 @@ static void part_run(struct harp_post *post, struct harp_instance *instance)
   if (atomic_load(&link->closing)) {
     return; /* link_detach ends its flows on every instance */
   }
-  bool failed = atomic_load(&link->error) != 0;
+  bool ended = link_ended(link);
   for (unsigned i = 0; i < link->flow_count; i++) {
     struct link_flow *flow = link->flows[i];
-    if (!flow || flow->instance != instance) {
+    if (!flow || flow->part != part || flow->at != part->at) { /* it is not adopted yet */
       continue;
     }
-    if (failed) {
+    if (ended) {
       flow_reset(flow);
     } else if (link->sends && flow->tcp) {
       harp_flow_ready(flow->tcp);
@@ -40,18 +40,54 @@ static void part_run(struct harp_post *post, struct harp_instance *instance)
       flow_resume(flow);
     }
   }
+  if (ended) {
+    flow_moves_end(link, part->at, FLOW_CLOSE_RESET);
+  }
 }
 
 static void post_all(struct net_link *link)
 {
-  for (unsigned i = 0; i < link->part_count; i++) {
+  unsigned count = atomic_load_explicit(&link->part_count, memory_order_acquire);
+  for (unsigned i = 0; i < count; i++) {
     harp_instance_post(link->parts[i].instance, &link->parts[i].post);
   }
 }
 
+/* Changes the state of the link; false: it may not change that way. */
+static bool enter_state(struct net_link *link, enum link_state next)
+{
+  static const unsigned from[] = {
+      [LINK_OPEN] = 1u << LINK_OPENING,
+      [LINK_FAILING] = 1u << LINK_OPENING | 1u << LINK_OPEN,
+      /* Before that, connect waits for the other flows, and fails if they do not open. */
+      [LINK_PEER_CLOSED] = 1u << LINK_OPEN,
+      [LINK_FAILED] = 1u << LINK_FAILING,
+  };
+  int state = atomic_load(&link->state);
+  bool may;
+  do {
+    may = from[next] & 1u << state;
+  } while (may && !atomic_compare_exchange_weak(&link->state, &state, (int)next));
+  return may;
+}
+
+void link_flow_opened(struct net_link *link)
+{
+  if (atomic_fetch_add(&link->flows_open, 1) + 1u == link->flow_count) {
+    enter_state(link, LINK_OPEN);
+  }
+}
+
+/* Ends LINK_FAILING. */
+static void set_failed(struct net_link *link, int error)
+{
+  link->error = error;
+  enter_state(link, LINK_FAILED);
+}
+
 void link_fail(struct net_link *link, int error, const char *format, ...)
 {
-  if (atomic_load(&link->error) || atomic_exchange(&link->failing, true)) {
+  if (!enter_state(link, LINK_FAILING)) {
     return;
   }
   char why[400];
@@ -67,24 +103,22 @@ void link_fail(struct net_link *link, int error, const char *format, ...)
     transport_request_trace(link->transport, why);
   }
   /* After the log line was queued, so that a thread that sees the error finds the line. */
-  atomic_store(&link->error, error);
-  struct harp_engine *engine = link->transport->engine;
-  harp_instance_count(engine->instances[0], HARP_COUNTER_link_errors, 1);
+  set_failed(link, error);
+  harp_instance_count(link->nic->engine->instances[0], HARP_COUNTER_link_errors, 1);
   if (!atomic_load(&link->closing)) {
     post_all(link);
   }
 }
 
-void link_over(struct net_link *link)
+void link_peer_closed(struct net_link *link)
 {
-  int none = 0;
   if (!link->sends && atomic_load(&link->flows_ended) < link->flow_count) {
     return; /* other flows may hold data for receives that are not posted yet */
   }
-  if (atomic_load(&link->flows_open) < link->flow_count) {
-    return; /* connect still waits for the other flows, and fails if they do not open */
+  if (link_was_open(link)) {
+    enter_state(link, LINK_OPEN); /* the instance that counted the last flow may not have done it */
   }
-  atomic_compare_exchange_strong(&link->error, &none, -ESHUTDOWN);
+  enter_state(link, LINK_PEER_CLOSED);
 }
 
 /* Logs why a request on a closed link fails. Returns error. */
@@ -98,33 +132,109 @@ static int refuse(struct net_link *link, int error)
                   link->sends ? "to" : "from", link->peer_name);
   }
   if (error) {
-    transport_drain_log();
+    transport_serve();
   }
   return error;
 }
 
 /* --- Life --- */
 
-struct net_link *link_create(struct transport *transport, bool sends, uint64_t id,
+/* Called with transport->parts_lock. */
+static struct link_instance *find_part(struct net_link *link, struct nic_instance *at)
+{
+  struct link_instance *part = NULL;
+  unsigned count = atomic_load_explicit(&link->part_count, memory_order_relaxed);
+  for (unsigned i = 0; i < count && !part; i++) {
+    part = link->parts[i].at == at ? &link->parts[i] : NULL;
+  }
+  if (!part && count < LINK_PARTS) {
+    uint64_t posted = atomic_load(&link->posted);
+    part = &link->parts[count];
+    *part = (struct link_instance){
+        .post.run = part_run,
+        .link = link,
+        .at = at,
+        .instance = at->instance,
+        /* Older messages have no request any more. */
+        .cursor = posted > LINK_REQUESTS ? posted - LINK_REQUESTS : 0,
+    };
+    atomic_store_explicit(&link->part_count, count + 1, memory_order_release);
+  }
+  return part;
+}
+
+struct link_instance *link_part(struct net_link *link, struct nic_instance *at)
+{
+  pthread_mutex_lock(&link->transport->parts_lock);
+  struct link_instance *part = find_part(link, at);
+  pthread_mutex_unlock(&link->transport->parts_lock);
+  return part;
+}
+
+const struct nic_list *link_peer_nics(const struct net_link *link)
+{
+  static const struct nic_list none;
+  return atomic_load(&link->peer_nics_known) ? &link->peer_nics : &none;
+}
+
+void link_receive_on_all(struct net_link *link)
+{
+  struct transport *transport = link->transport;
+  pthread_mutex_lock(&transport->parts_lock);
+  link->next_receiving = transport->receiving;
+  transport->receiving = link;
+  pthread_mutex_unlock(&transport->parts_lock);
+}
+
+/* No part is added from now on. */
+static void stop_receiving(struct net_link *link)
+{
+  struct transport *transport = link->transport;
+  pthread_mutex_lock(&transport->parts_lock);
+  struct net_link **at = &transport->receiving;
+  while (*at && *at != link) {
+    at = &(*at)->next_receiving;
+  }
+  if (*at) {
+    *at = link->next_receiving;
+  }
+  pthread_mutex_unlock(&transport->parts_lock);
+}
+
+struct link_instance *link_named(struct nic_instance *at, const struct hello *hello)
+{
+  struct transport *transport = at->nic->transport;
+  struct link_instance *part = NULL;
+  pthread_mutex_lock(&transport->parts_lock);
+  struct net_link *link = transport->receiving;
+  while (link && (link->id != hello->link || !token_same(link->listener->token, hello->token))) {
+    link = link->next_receiving;
+  }
+  if (link && hello->flow < link->flow_count) {
+    part = find_part(link, at);
+  }
+  pthread_mutex_unlock(&transport->parts_lock);
+  return part;
+}
+
+struct net_link *link_create(struct transport_nic *nic, bool sends, uint64_t id,
                              struct harp_endpoint peer, uint16_t flow_count)
 {
-  struct harp_engine *engine = transport->engine;
   struct net_link *link = aligned_alloc(64, sizeof *link);
   if (!link) {
     return NULL;
   }
   memset(link, 0, sizeof *link);
-  link->transport = transport;
+  link->transport = nic->transport;
+  link->nic = nic;
   link->sends = sends;
   link->id = id;
   link->peer = peer;
   link->flow_count = flow_count;
   /* Checksums are computed when a chunk is pulled; small chunks keep that step short. */
-  link->chunk_size = flow_count > 1 || transport->checksum ? CHUNK_SHARED : CHUNK_ALONE;
-  link->part_count = engine->instance_count;
-  for (unsigned i = 0; i < link->part_count; i++) {
-    link->parts[i] = (struct link_instance){
-        .post.run = part_run, .link = link, .instance = engine->instances[i]};
+  link->chunk_size = flow_count > 1 || nic->transport->checksum ? CHUNK_SHARED : CHUNK_ALONE;
+  for (unsigned i = 0; i < nic_instances(nic); i++) {
+    link_part(link, &nic->parts[i]);
   }
   char address[INET_ADDRSTRLEN];
   inet_ntop(AF_INET, &peer.address, address, sizeof address);
@@ -144,6 +254,7 @@ bool link_idle(const struct net_link *link)
 
 struct detaching {
   struct net_link *link;
+  const struct link_instance *part;
   enum flow_close how;
 };
 
@@ -152,10 +263,11 @@ static void detach(struct harp_instance *instance, void *argument)
   const struct detaching *detaching = argument;
   struct net_link *link = detaching->link;
   for (unsigned i = 0; i < link->flow_count; i++) {
-    if (link->flows[i] && link->flows[i]->instance == instance) {
+    if (link->flows[i] && link->flows[i]->part == detaching->part) {
       flow_close_free(link->flows[i], detaching->how);
     }
   }
+  flow_moves_end(link, detaching->part->at, detaching->how);
   /* The device may still read frames that refer to the requests' memory. */
   harp_instance_reclaim(instance);
 }
@@ -164,19 +276,21 @@ static void quiesce(struct harp_instance *instance, void *argument) {}
 
 bool link_detach(struct net_link *link)
 {
-  int error = atomic_load(&link->error);
+  int error = link_error(link);
   bool in_order = link_idle(link) && (error == 0 || error == -ESHUTDOWN);
-  struct detaching detaching = {link, in_order ? FLOW_CLOSE_FIN : FLOW_CLOSE_RESET};
+  struct detaching detaching = {.link = link, .how = in_order ? FLOW_CLOSE_FIN : FLOW_CLOSE_RESET};
   bool held = false;
   if (!link_idle(link) && (error == 0 || error == -ECANCELED)) {
     aborts_begin(&link->transport->aborts, harp_clock_ns());
   }
   atomic_store(&link->closing, true);
+  stop_receiving(link);
   /* Instances read each other's flows. Each must finish such a read before flows are freed. */
   for (unsigned i = 0; i < link->part_count && link->part_count > 1; i++) {
     held |= harp_instance_call(link->parts[i].instance, quiesce, NULL, LINK_CLOSE_MS) != 0;
   }
   for (unsigned i = 0; i < link->part_count; i++) {
+    detaching.part = &link->parts[i];
     held |= harp_instance_call(link->parts[i].instance, detach, &detaching, LINK_CLOSE_MS) != 0;
   }
   /* An instance may have failed the link and posted to the others before it was detached. These
@@ -197,7 +311,7 @@ void link_destroy(struct net_link *link)
 {
   struct net_listener *listener = link->listener;
   if (link_detach(link)) {
-    link_give_memory_back(link);
+    link_release_regions(link);
     free(link);
     if (listener) {
       listener_put(listener);
@@ -217,14 +331,15 @@ static bool uses(const struct net_link *link, const struct net_region *region)
   return false;
 }
 
-void link_lose_memory(struct net_link *link, const struct net_region *region)
+void link_revoke_region(struct net_link *link, const struct net_region *region)
 {
-  int none = 0;
   /* On a failed link, some instance may not have stopped using the posted memory yet. */
-  if (!uses(link, region) && !atomic_load(&link->error)) {
+  if (!uses(link, region) && !link_ended(link)) {
     return;
   }
-  atomic_compare_exchange_strong(&link->error, &none, -ECANCELED);
+  if (enter_state(link, LINK_FAILING)) {
+    set_failed(link, -ECANCELED);
+  }
   link_detach(link);
 }
 
@@ -260,7 +375,7 @@ static int usable(struct net_link *link, bool to_send)
   if (transport_forked()) {
     return -EPERM;
   }
-  int error = atomic_load_explicit(&link->error, memory_order_relaxed);
+  int error = link_error(link);
   return link->sends == to_send ? refuse(link, error) : -EINVAL;
 }
 
@@ -290,7 +405,7 @@ int net_isend(struct net_link *link, const void *data, size_t size, struct net_r
 }
 
 int net_irecv(struct net_link *link, void *data, size_t capacity, struct net_region *region,
-              struct net_request **out)
+              enum net_completion completion, struct net_request **out)
 {
   *out = NULL;
   uint64_t message;
@@ -303,6 +418,7 @@ int net_irecv(struct net_link *link, void *data, size_t capacity, struct net_reg
   request->region = region;
   request->size = capacity;
   request->received = 0;
+  request->read_early = early_read_possible(&link->transport->early_read, completion, region);
   atomic_store_explicit(&request->left, 0, memory_order_relaxed);
   atomic_store_explicit(&request->edges, 0, memory_order_relaxed);
   atomic_store_explicit(&request->claim, receive_unclaimed(message), memory_order_release);
@@ -339,11 +455,11 @@ int net_test(struct net_request *request, int *done, size_t *size)
     return 0;
   }
   link_progress(link);
-  transport_drain_log();
+  transport_serve();
   if (finished(request, done, size)) {
     return 0;
   }
-  int error = atomic_load(&link->error);
+  int error = link_error(link);
   if (error) {
     atomic_store_explicit(&request->state, REQUEST_FREE, memory_order_release);
   }
@@ -357,6 +473,6 @@ int net_close(struct net_link *link)
   }
   transport_remove_link(link->transport, link);
   link_destroy(link);
-  transport_drain_log();
+  transport_serve();
   return 0;
 }

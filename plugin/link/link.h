@@ -8,7 +8,9 @@
  * Receiving: a flow copies each chunk to its offset in the posted buffer, unless the port has
  * already placed it there. Data without a posted receive stays in the stack's receive queue.
  *
- *   transport.c      the process: engine, logger, fork, exit
+ *   transport.c      the process: init and finalize, logger, fork, exit
+ *   nic.c            a NIC of the process: its start at first use, its ticks, its used ports
+ *   devices.c        what NCCL is told about the NICs, and which NIC serves a device
  *   contexts.c       open communicators
  *   registration.c   memory that is registered on a link
  *   aborts.c         which resets deserve a warning
@@ -21,30 +23,34 @@
  *   flow_sched.c     which flow of a link takes the next chunk
  *   flow_liveness.c  probes to a silent peer
  *   flow_replace.c   replacement of a dead flow's connection
+ *   flow_move.c      a flow's move to another NIC
+ *   flow_route.c     which NIC a flow moves to, and when
  *   protocol.c       wire formats
  *   proof.c          the shared key, and its proofs in hello and welcome
  */
 #ifndef HARP_PLUGIN_LINK_H
 #define HARP_PLUGIN_LINK_H
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "harp/engine/engine.h"
 #include "harp/stack/flow.h"
 #include "plugin/link/aborts.h"
+#include "plugin/link/nic.h"
 #include "plugin/link/proof.h"
 #include "plugin/link/protocol.h"
+#include "plugin/link/transport.h"
 #include "plugin/net.h"
 
 enum {
   LINK_REQUESTS = 64, /* outstanding requests of a link: twice NCCL's limit */
   LINK_FLOWS = 16,
+  LINK_PARTS = 64,
   FLOW_CHUNKS = 128, /* unacknowledged chunks of a flow */
-  LINK_CLOSE_MS = 1000,
   PEER_NAME_SIZE = 32,
 };
 
@@ -62,18 +68,21 @@ struct net_request {
   _Atomic(int64_t) left;   /* send: chunks not acknowledged; receive: see flow_rx.c */
   _Atomic(uint64_t) edges; /* receive: see flow_rx.c */
   size_t received;         /* receive: the message's size, once known */
+  bool read_early;         /* receive: see early_read.h */
 };
 
 /* The part of a link that one instance owns. */
 struct link_instance {
   struct harp_post post; /* posted when a message was posted or the link failed */
   struct net_link *link;
-  struct harp_instance *instance;
-  uint64_t cursor; /* send: oldest message that may have chunks left */
+  struct nic_instance *at;
+  struct harp_instance *instance; /* that of at */
+  uint64_t cursor;                /* send: oldest message that may have chunks left */
 };
 
 /* A pulled chunk, until all of its bytes are acknowledged. */
 struct chunk_out {
+  struct chunk chunk;
   uint8_t header[CHUNK_CHECKED_HEADER_SIZE];
   uint8_t trailer[CHUNK_TRAILER_SIZE];
   struct net_request *request;
@@ -87,7 +96,37 @@ enum flow_close {
   FLOW_CLOSE_EXIT,  /* the stack is destroyed next: nothing if the flow is drained, else RST */
 };
 
-enum flow_state { FLOW_OPENING, FLOW_GREETING, FLOW_OPEN, FLOW_OVER };
+enum flow_state { FLOW_OPENING, FLOW_HANDSHAKE, FLOW_OPEN, FLOW_CLOSED };
+
+/* A flow's move to another instance or to another address of the peer; see flow_move.c. */
+enum move_step {
+  MOVE_NONE,
+  MOVE_CONNECT,
+  MOVE_HANDSHAKE, /* waits for the peer */
+  MOVE_RELEASE,
+  MOVE_ADOPT,
+};
+
+struct flow_move {
+  struct harp_post post; /* runs the step */
+  struct net_link *link;
+  atomic_int step; /* enum move_step */
+  uint16_t number;
+  uint32_t epoch;            /* of the new connection */
+  struct link_instance *to;  /* the new owner */
+  struct link_flow *fresh;   /* the new owner's: has the new connection; NULL: it is lost */
+  struct harp_endpoint peer; /* sender: the other end of the new connection */
+  struct welcome welcome;    /* sender */
+  struct hello hello;        /* receiver */
+  bool released;
+  atomic_uint refusals; /* sender: attempts in a row that the peer has reset or refused */
+};
+
+/* A way to the peer: an instance of one of our NICs, and an end of the peer. */
+struct flow_route {
+  struct nic_instance *at;
+  struct harp_endpoint peer;
+};
 
 struct link_flow {
   struct net_link *link;                         /* NULL: the link is closed and the flow lingers */
@@ -95,8 +134,10 @@ struct link_flow {
   struct link_flow *next;                        /* of its instance's list */
   struct link_flow *unauth_older, *unauth_newer; /* while listener is set */
   struct transport *transport;
-  struct harp_instance *instance;
-  struct harp_tcp *tcp; /* NULL: no connection */
+  struct nic_instance *at;            /* the NIC and the instance that own the flow */
+  struct harp_instance *instance;     /* that of at */
+  struct link_instance *_Atomic part; /* of its link, at that instance; any thread may read it */
+  struct harp_tcp *tcp;               /* NULL: no connection */
   uint16_t number;
   uint16_t local_port;         /* reserved for this flow; 0: it uses the listener's */
   uint8_t state;               /* enum flow_state */
@@ -105,15 +146,24 @@ struct link_flow {
   uint32_t epoch;              /* number of attempts to replace its connection */
   struct link_flow *candidate; /* the flow being opened to replace this one */
   struct link_flow *replaces;  /* the flow that this candidate is to replace */
+  struct flow_move *move;      /* the move that this flow was created for */
+  struct harp_endpoint peer;   /* sender: the other end of its connection */
+  struct flow_route preferred; /* sender: as it was opened */
+  unsigned attempts;           /* moves tried since the last success */
+  unsigned idle_ticks;         /* sender: ticks without progress, over all connections */
+  unsigned reopened;           /* sender: new connections since the last progress */
+  uint64_t idle_acked;         /* sender: acked at the last progress */
+  uint64_t tried;              /* ns: when the last move began */
+  uint64_t lost;               /* ns, running time: when it lost its connection; 0: it has one */
   uint64_t born;               /* ns, running time of its instance: when it was created */
   uint64_t probed;             /* ns: when the last liveness probe was sent */
   uint64_t waits_since;        /* ns: the last tick at which the peer was not overdue */
   uint64_t opened;             /* ns, CLOCK_REALTIME: when it was created */
   int published;               /* entry of the statistics file; -1: none */
 
-  uint8_t greeting[HELLO_SIZE];  /* the hello or welcome we sent, until acknowledged */
-  uint32_t greeting_left;        /* bytes of it that are not acknowledged */
-  uint8_t rx_header[HELLO_SIZE]; /* the part received of a hello, welcome, header or trailer */
+  uint8_t handshake_out[HANDSHAKE_SIZE]; /* the hello or welcome we sent, until acknowledged */
+  uint32_t handshake_left;               /* bytes of it that are not acknowledged */
+  uint8_t rx_header[HANDSHAKE_SIZE]; /* the part received of a hello, welcome, header or trailer */
   uint32_t rx_header_size;
   struct proof_transcript proof; /* with a shared key */
 
@@ -132,41 +182,69 @@ struct link_flow {
   struct net_request *request; /* NULL: between chunks */
   struct chunk chunk;
   uint32_t chunk_left;
-  uint8_t *offered; /* the buffer that flow_rx_buffer gave to the stack last; NULL: none */
-  uint32_t crc;     /* of the chunk's payload so far, if the chunk has a trailer */
-  uint32_t stride;  /* largest payload delivered at once so far, bytes */
-  bool stalled;     /* it waits for a posted receive */
+  uint8_t *offered;   /* the buffer that flow_rx_buffer gave to the stack last; NULL: none */
+  uint32_t crc;       /* of the chunk's payload so far, if the chunk has a trailer */
+  uint32_t stride;    /* largest payload delivered at once so far, bytes */
+  bool stalled;       /* it waits for a posted receive */
+  uint8_t *inherited; /* bytes that an earlier connection has received, delivered first */
+  size_t inherited_size, inherited_taken;
+};
+
+/* The life of a link; enter_state in link.c has the transitions. From LINK_PEER_CLOSED on, requests
+ * fail (link_ended, link_error). */
+enum link_state {
+  LINK_OPENING, /* not every flow has exchanged hello and welcome */
+  LINK_OPEN,
+  LINK_FAILING,     /* one thread logs the first failure; it then sets error and LINK_FAILED */
+  LINK_PEER_CLOSED, /* in order; a request that is posted now fails */
+  LINK_FAILED,
+};
+
+/* Whether NCCL still calls connect for a link. This is no part of its state: a link may be open, or
+ * have failed, long before NCCL calls connect again. */
+enum connect_state {
+  CONNECT_NONE,      /* connect has returned the link, or it was accepted */
+  CONNECT_PENDING,   /* NCCL is to call connect again */
+  CONNECT_ABANDONED, /* NCCL does not call connect again; reap_abandoned frees the link */
 };
 
 struct net_link {
   struct transport *transport;
   struct net_link *next; /* of the transport's list, or the listener's queue */
   bool sends;
-  atomic_bool connecting; /* connect has not returned it yet */
-  atomic_bool called;     /* connect was called for it since the last tick */
-  atomic_bool abandoned;  /* NCCL no longer calls connect for it; reap_abandoned frees it */
-  unsigned calls;         /* connect calls that use it now; under transport->lock */
-  uint64_t called_at;     /* ns, running time of flow 0's instance: last tick that saw a call */
+  atomic_int state;   /* enum link_state */
+  int error;          /* negative errno; written before LINK_FAILED, and read only after it */
+  atomic_int connect; /* enum connect_state */
+  atomic_bool called; /* connect was called for it since the last tick, which resets this */
+  unsigned calls;     /* connect calls that use it now; under transport->lock */
+  uint64_t called_at; /* ns, running time of flow 0's instance: last tick that saw a call */
   uint64_t id;
   struct harp_endpoint peer;
   char peer_name[PEER_NAME_SIZE];
   _Atomic(uint16_t) peer_mtu; /* from the hello or welcome; instances write it concurrently */
   bool peer_kernel_address;   /* the peer host's kernel answers ARP, even for a stopped process */
   uint16_t flow_count;
+  bool striped;                  /* spread over the NICs of the sending process */
+  _Atomic(uint16_t) flows_begun; /* send: flows that connect has opened so far */
   uint32_t chunk_size;           /* send: bytes of a full chunk */
   struct handle handle;          /* send: the peer's, to reopen flows */
   struct net_listener *listener; /* receive: stays open as long as the link, to reopen flows */
-  _Atomic(uint16_t) flows_open;
+  _Atomic(uint16_t) flows_open;  /* flows that have exchanged hello and welcome; never falls */
   _Atomic(uint16_t) flows_ended; /* flows on which the peer's FIN was received */
   struct net_region *regions;    /* memory registered on it */
-  _Atomic(bool) closing;
+  /* link_detach has begun: instances no longer read each other's flows. This is no state: a link
+   * closes in any state, keeps its error, and may still fail until its flows have ended. */
+  atomic_bool closing;
   _Atomic(bool) stalled;                       /* receive: a flow waits for a posted receive */
   struct link_flow *_Atomic flows[LINK_FLOWS]; /* each belongs to its instance */
-  unsigned part_count;
-  struct link_instance parts[HARP_ENGINE_INSTANCES];
-  atomic_int error;          /* negative errno; 0: none */
-  atomic_bool failing;       /* set by the first failure, before it sets error */
-  _Atomic(uint64_t) doubted; /* ns: when one of its flows was last suspected dead */
+  struct transport_nic *nic;                   /* the NIC on which it was opened */
+  _Atomic(unsigned) part_count; /* parts are only added: one for each instance that serves it */
+  struct link_instance parts[LINK_PARTS];
+  struct flow_move moves[LINK_FLOWS]; /* by flow */
+  struct nic_list peer_nics;          /* send: the peer's; read through link_peer_nics */
+  atomic_bool peer_nics_known;        /* from the welcome of flow 0 */
+  struct net_link *next_receiving;    /* receive: in the transport's list */
+  _Atomic(uint64_t) doubted;          /* ns: when one of its flows was last suspected dead */
 
   /* Written by the application's thread, read by pollers. */
   _Alignas(64) _Atomic(uint64_t) posted; /* messages posted since the link was created */
@@ -176,6 +254,8 @@ struct net_link {
 /* Lives until NCCL has closed it and all links that it accepted are closed. */
 struct net_listener {
   struct transport *transport;
+  struct transport_nic *nic;
+  bool shared; /* a NIC's: it accepts flows of all links of the process, and no new link */
   atomic_uint users;
   atomic_bool closed; /* no new links */
   uint8_t token[TOKEN_SIZE];
@@ -185,58 +265,51 @@ struct net_listener {
   struct net_link *incoming; /* links not yet accepted, oldest first */
 };
 
-/* --- transport.c --- */
-
-struct transport {
-  struct harp_engine *engine;
-  pthread_mutex_t lock;    /* links and their regions; never taken under a poll lock */
-  atomic_int trace_wanted; /* enum trace_request; a trace is written once */
-  char trace_reason[200];
-  bool checksum;        /* HARP_CHECKSUM=1: chunks that we send carry a trailer */
-  struct proof_key key; /* HARP_KEY_FILE */
-  struct aborts aborts;
-  atomic_bool warned_of_mtu; /* the MTU warning was logged; it is logged once per process */
-  struct net_link *links;    /* open, or being connected (link->connecting) */
-  /* One per instance, under its poll lock. */
-  struct transport_instance {
-    struct harp_ticker ticker;
-    struct transport *transport;
-    struct link_flow *flows; /* all flows; those without link and listener linger */
-    struct link_flow *unauth_oldest, *unauth_newest; /* connected, no hello yet */
-    unsigned unauthenticated;
-    struct retired_port *retired;
-  } parts[HARP_ENGINE_INSTANCES];
-  atomic_bool published[HARP_STAT_FLOWS]; /* entries in use */
-};
-
-/* The open transport, or NULL with *error set (-ENODEV: no init; -EPERM: in a forked child). */
-struct transport *transport_get(int *error);
-/* 0, or -EPERM in a forked child: HARP's state must not be touched there. */
-int transport_forked(void);
-/* Writes queued log lines with NCCL's logger, and starts writing the trace that the first failure
- * requested. Thread: one of NCCL's. */
-void transport_drain_log(void);
-/* Requests that the trace is written, with this reason. Only the first request counts. Any
- * thread. */
-void transport_request_trace(struct transport *transport, const char *reason);
-/* Releases a local port after a delay. Late segments of the peer must meet HARP's connection in
- * TIME-WAIT, not the kernel. Under the poll lock. */
-void transport_retire_port(struct transport *transport, struct harp_instance *instance,
-                           uint16_t port);
-void transport_add_link(struct transport *transport, struct net_link *link);
-void transport_remove_link(struct transport *transport, struct net_link *link);
-
 /* --- link.c --- */
 
-struct net_link *link_create(struct transport *transport, bool sends, uint64_t id,
+struct net_link *link_create(struct transport_nic *nic, bool sends, uint64_t id,
                              struct harp_endpoint peer, uint16_t flow_count);
+/* The part of the link at this instance, which is added if there is none. NULL: there are too many.
+ * Any thread, also under a poll lock. */
+struct link_instance *link_part(struct net_link *link, struct nic_instance *at);
+/* Send: the peer's NICs; an empty list until the welcome of flow 0. Any thread. */
+const struct nic_list *link_peer_nics(const struct net_link *link);
+/* Receive: lets hellos on any NIC find the link, from now until link_detach. Under a poll lock. */
+void link_receive_on_all(struct net_link *link);
+/* The receiving link that a hello with a valid token names, and the link's part at this instance,
+ * which is added. NULL: none. The link stays valid for the current poll of this instance. */
+struct link_instance *link_named(struct nic_instance *at, const struct hello *hello);
+/* The configuration of the NIC on which the link was opened. Any thread. */
+static inline const struct harp_config *link_config(const struct net_link *link)
+{
+  return &link->nic->engine->config;
+}
+/* Why requests on the link fail: a negative errno, -ESHUTDOWN after the peer has closed it. 0: they
+ * do not. Any thread. */
+static inline int link_error(const struct net_link *link)
+{
+  int state = atomic_load(&link->state);
+  return state == LINK_FAILED ? link->error : state == LINK_PEER_CLOSED ? -ESHUTDOWN : 0;
+}
+/* The link has failed, or the peer has closed it. Any thread. */
+static inline bool link_ended(const struct net_link *link)
+{
+  return atomic_load(&link->state) >= LINK_PEER_CLOSED;
+}
+/* Every flow has been open. It stays true when the link ends. Any thread. */
+static inline bool link_was_open(const struct net_link *link)
+{
+  return atomic_load(&link->flows_open) == link->flow_count;
+}
+/* Another flow has exchanged hello and welcome. Under its poll lock. */
+void link_flow_opened(struct net_link *link);
 /* Fails the link with a negative errno and logs why. Only the first failure counts. Under a poll
  * lock. */
 __attribute__((format(printf, 3, 4))) void link_fail(struct net_link *link, int error,
                                                      const char *format, ...);
 /* The peer has closed a flow and no request is outstanding. The next posted request fails; until
  * then this is no failure. Under a poll lock. */
-void link_over(struct net_link *link);
+void link_peer_closed(struct net_link *link);
 /* Ends the link's flows on all instances: with FIN if no request is outstanding and the link has
  * not failed, else with RST.
  * User memory is not touched afterwards. false: a worker does not answer and may still use the
@@ -248,7 +321,7 @@ void link_destroy(struct net_link *link);
  * an outstanding request uses the region, the whole link ends and user memory is not touched
  * afterwards: NCCL frees the memory of a failed communicator before it closes its comms. Service
  * thread. */
-void link_lose_memory(struct net_link *link, const struct net_region *region);
+void link_revoke_region(struct net_link *link, const struct net_region *region);
 /* Polls the instances of the link, where that helps (harp_instance_progress). */
 void link_progress(struct net_link *link);
 /* Number of chunks of a message of size bytes; an empty message has one. */
@@ -267,8 +340,10 @@ void link_watch_opening(struct link_flow *flow);
 
 /* --- registration.c --- */
 
+/* The registered bytes. */
+size_t region_size(const struct net_region *region);
 /* Releases all regions that NCCL has not deregistered. No request refers to them any more. */
-void link_give_memory_back(struct net_link *link);
+void link_release_regions(struct net_link *link);
 
 /* --- link_flow.c; everything under the flow's poll lock --- */
 
@@ -288,14 +363,24 @@ static inline uint32_t flow_header_size(const struct link_flow *flow)
   return flow->checked ? CHUNK_CHECKED_HEADER_SIZE : CHUNK_HEADER_SIZE;
 }
 
-struct link_flow *flow_create(struct transport *transport, struct harp_instance *instance);
-/* Opens a sending flow's connection to the peer's instance that serves it. 0, or a negative
- * errno. */
-int flow_connect(struct link_flow *flow, const struct net_link *link);
-void flow_adopt(struct link_flow *flow, struct harp_tcp *tcp);
+struct link_flow *flow_create(struct nic_instance *at);
+/* The configuration of the NIC that the flow uses. */
+static inline const struct harp_config *flow_config(const struct link_flow *flow)
+{
+  return &flow->at->nic->engine->config;
+}
+/* Opens a sending flow's connection. 0, or a negative errno. */
+int flow_connect(struct link_flow *flow, struct harp_endpoint peer);
+void flow_accept(struct link_flow *flow, struct harp_tcp *tcp);
 /* Moves the connection of from to flow. */
-void flow_take_connection(struct link_flow *flow, struct link_flow *from);
+void flow_move_connection(struct link_flow *flow, struct link_flow *from);
 void flow_set_link(struct link_flow *flow, struct net_link *link, uint16_t number);
+/* Frees the bytes that an earlier connection has received. */
+void flow_drop_inherited(struct link_flow *flow);
+/* Takes the flow and its link away from its instance. Its connection is reset, and a sending flow
+ * keeps its unacknowledged chunks. */
+void flow_leave_instance(struct link_flow *flow);
+void flow_enter_instance(struct link_flow *flow, struct link_instance *part);
 /* Hello and welcome were exchanged: the peer is a HARP host. */
 void flow_open(struct link_flow *flow);
 /* The same for a flow that gets a new connection. */
@@ -307,9 +392,11 @@ void flow_close_free(struct link_flow *flow, enum flow_close how);
 void flow_free(struct link_flow *flow);
 /* Resets the connection. The flow stays with its link until the link is closed. */
 void flow_reset(struct link_flow *flow);
-/* Sends the hello or welcome in flow->greeting; size in bytes. */
-void flow_start_hello(struct link_flow *flow, uint32_t size);
+/* Sends the hello or welcome in flow->handshake_out; size in bytes. */
+void flow_send_handshake(struct link_flow *flow, uint32_t size);
 void flow_publish(struct link_flow *flow);
+/* Handles the peer's FIN, once all bytes before it were delivered. */
+void flow_readable(void *user, struct harp_tcp *tcp);
 /* Whether no data of ours is outstanding: all bytes and the FIN are acknowledged, or the peer has
  * closed and acknowledged all bytes. */
 bool flow_drained(const struct link_flow *flow);
@@ -345,6 +432,9 @@ uint64_t receive_unclaimed(uint64_t message);
 /* A receive was posted: delivery continues if the flow waits for one. */
 void flow_resume(struct link_flow *flow);
 
+/* Delivers the bytes that an earlier connection has received. */
+void flow_resume_inherited(struct link_flow *flow);
+
 /* Counts bytes of chunks as acknowledged, oldest first. */
 void flow_skip(struct link_flow *flow, uint64_t bytes);
 /* Pushes all unacknowledged bytes again, on a new connection. false: the stack has no room, so the
@@ -360,21 +450,75 @@ bool flow_is_dead(const struct link_flow *flow, uint64_t now);
 /* Sender: the candidate has received its welcome. Its connection moves to the flow that it
  * replaces, and the candidate is freed. */
 void flow_candidate_welcomed(struct link_flow *candidate, const struct welcome *welcome);
-/* Receiver: the flow of this instance that a hello names; NULL: none. */
-struct link_flow *flow_named(struct link_flow *fresh, const struct hello *hello);
+/* Sender: the flow has a new connection, and continues where the welcome says. */
+void flow_continue_sending(struct link_flow *flow, const struct welcome *welcome);
 /* Moves fresh's connection to old and frees fresh. Returns the bytes that the old connection has
  * received, hello included. */
-uint64_t flow_transplant(struct link_flow *old, struct link_flow *fresh);
+uint64_t flow_replace_connection(struct link_flow *old, struct link_flow *fresh);
 /* Writes the hello for a flow's connection. 0, or -EIO: no random challenge. */
 int flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16_t number);
+
+/* --- flow_move.c --- */
+
+/* Sender: begins to move the flow to an instance, with a connection to this end of the peer. false:
+ * a move is under way. */
+bool flow_move_out(struct link_flow *flow, struct nic_instance *to, struct harp_endpoint peer);
+/* Sender: the new connection has received its welcome. false: it is not the first one. */
+bool flow_move_welcomed(struct link_flow *fresh, const struct welcome *welcome);
+/* Receiver: begins to move the flow that a hello on fresh names. false: a move is under way. */
+bool flow_move_in(struct link_flow *fresh, struct link_instance *to, const struct hello *hello);
+/* Sender: the peer has reset or refused a connection that was opened for a move. */
+void flow_move_refused(struct link_flow *fresh);
+/* A flow that was created for a move is being freed. */
+void flow_move_lost(struct link_flow *fresh);
+/* Whether a move of the flow has begun and has not ended. Its owner asks. */
+static inline bool flow_is_moving(const struct link_flow *flow)
+{
+  return flow->link && atomic_load(&flow->link->moves[flow->number].step) != MOVE_NONE;
+}
+/* At every tick: ends an attempt that takes too long. */
+void flow_move_watch(struct link_flow *fresh);
+/* Whether an attempt to open a new connection, by a move or on the same route, takes too long. */
+bool flow_attempt_is_over(const struct link_flow *fresh);
+/* Receiver: counts and copies what the connection has received, because it ends. false: no memory.
+ */
+bool flow_keep_received(struct link_flow *flow);
+/* The link is being detached from this instance, or has failed: ends its moves to here. */
+void flow_moves_end(struct net_link *link, const struct nic_instance *at, enum flow_close how);
+
+/* --- flow_route.c --- */
+
+/* At every tick: moves a sending flow whose NIC or whose peer's NIC fails, and moves it back when
+ * they work again. dead: its connection is dead. now: ns. true: the flow moves, so flow_replace.c
+ * leaves it alone. */
+bool flow_watch_route(struct link_flow *flow, bool dead, uint64_t now);
+/* The route of a flow of a link that is spread over NICs, by its number. first: the open flow 0.
+ * Each pair of NICs of the same device is one route. Any thread. */
+struct flow_route flow_stripe(const struct link_flow *first, unsigned number);
+/* At every tick: fails the link if the flow has had no connection for too long. */
+void flow_watch_lost(struct link_flow *flow);
+static inline bool flow_route_same(const struct flow_route *a, const struct flow_route *b)
+{
+  return a->at == b->at && a->peer.address == b->peer.address && a->peer.port == b->peer.port;
+}
+/* Whether there is another way to the peer than the flow's own. */
+bool link_has_routes(const struct net_link *link);
 
 /* --- The peer's hello or welcome is complete in flow->rx_header; false: the flow was freed --- */
 
 bool listener_input(struct link_flow *flow);  /* link_listen.c */
 bool connector_input(struct link_flow *flow); /* link_connect.c */
 
+/* link_listen.c: opens the listener of a NIC's shared port. NULL: no memory. Service thread. */
+struct net_listener *listener_open_shared(struct transport_nic *nic);
+
+/* link_listen.c: receiver: the flow has a new connection; sends the welcome for its hello. */
+void listener_continue(struct link_flow *flow, const struct hello *hello);
+/* link_listen.c: the bytes of hellos that a flow's connection has received. */
+uint32_t flow_expected_hello(const struct link_flow *flow);
+
 /* link_listen.c: removes the flow from the unauthenticated peers. Under the poll lock. */
-void listener_forget(struct link_flow *flow);
+void listener_remove_unauthenticated(struct link_flow *flow);
 
 /* link_listen.c: drops a reference; the last one destroys the listener. Service thread. */
 void listener_put(struct net_listener *listener);

@@ -30,18 +30,18 @@ static void answer_challenge(struct link_flow *flow, struct net_link *link)
     link_fail(link, -EACCES, "the peer requires a key, and this host has none: " SAME_KEY);
     return;
   }
-  if (flow->proof.challenged || flow->greeting_left > 0) {
+  if (flow->proof.challenged || flow->handshake_left > 0) {
     link_fail(link, -EPROTO,
               "the peer sent an unexpected challenge: do both hosts run the same HARP?");
     return;
   }
   flow->proof.challenged = true;
-  memcpy(flow->proof.hello, flow->greeting, HELLO_SIZE);
+  memcpy(flow->proof.hello, flow->handshake_out, HELLO_SIZE);
   memcpy(flow->proof.challenge, flow->rx_header, WELCOME_SIZE);
-  memset(flow->greeting + HELLO_PROOF, 0, PROOF_SIZE);
-  proof_make(key, PROOF_CONNECTOR, &flow->proof, flow->greeting, HELLO_SIZE,
-             flow->greeting + HELLO_PROOF);
-  flow_start_hello(flow, HELLO_SIZE);
+  memset(flow->handshake_out + HELLO_PROOF, 0, PROOF_SIZE);
+  proof_make(key, PROOF_CONNECTOR, &flow->proof, flow->handshake_out, HELLO_SIZE,
+             flow->handshake_out + HELLO_PROOF);
+  flow_send_handshake(flow, HELLO_SIZE);
 }
 
 /* Whether the welcome in flow->rx_header proves that the peer has the key; true without a key. */
@@ -53,18 +53,21 @@ static bool peer_proved(struct link_flow *flow, const struct welcome *welcome)
     return true;
   }
   memset(flow->rx_header + WELCOME_PROOF, 0, PROOF_SIZE);
-  proof_make(key, PROOF_ACCEPTOR, &flow->proof, flow->rx_header, WELCOME_SIZE, proof);
+  proof_make(key, PROOF_ACCEPTOR, &flow->proof, flow->rx_header,
+             welcome_has_nics(welcome) ? HANDSHAKE_SIZE : WELCOME_SIZE, proof);
   return flow->proof.challenged && proof_same(proof, welcome->proof);
 }
 
 bool connector_input(struct link_flow *flow)
 {
   struct welcome welcome;
-  struct net_link *link = flow->replaces ? flow->replaces->link : flow->link;
+  struct net_link *link = flow->replaces ? flow->replaces->link
+                          : flow->move   ? flow->move->link
+                                         : flow->link;
   if (!link) {
     return true; /* its link was closed with FIN, and so is this connection */
   }
-  if (flow->greeting_left > 0) {
+  if (flow->handshake_left > 0) {
     /* A peer cannot answer a hello that it has not received. And the stack may still send the
      * unacknowledged hello again from this flow's memory, so the flow must not be freed. */
     link_fail(link, -EPROTO,
@@ -98,7 +101,17 @@ bool connector_input(struct link_flow *flow)
     flow_candidate_welcomed(flow, &welcome);
     return false;
   }
+  if (flow->move) {
+    if (!flow_move_welcomed(flow, &welcome)) {
+      link_fail(link, -EPROTO, "the peer answers a hello twice: do both hosts run the same HARP?");
+    }
+    return true;
+  }
   link->peer_mtu = welcome.mtu;
+  if (flow->number == 0 && welcome_has_nics(&welcome)) {
+    nic_list_read(&link->peer_nics, flow->rx_header + WELCOME_SIZE);
+    atomic_store(&link->peer_nics_known, true);
+  }
   flow->checked = flow->transport->checksum && welcome.version >= WIRE_VERSION_CHECKED;
   flow_open(flow);
   return true;
@@ -109,14 +122,15 @@ bool connector_input(struct link_flow *flow)
  * peer would wait for ever. now: ns, running time. */
 static void watch_caller(struct net_link *link, uint64_t now)
 {
-  uint64_t timeout = link->transport->engine->config.timeout_ms * 1000000ull;
+  uint64_t timeout = link_config(link)->timeout_ms * 1000000ull;
   uint64_t bound = timeout * ABANDONED_TIMEOUTS;
   if (atomic_exchange(&link->called, false)) {
     link->called_at = now;
   } else if (now - link->called_at > (bound > ABANDONED_LEAST ? bound : ABANDONED_LEAST)) {
     link_fail(link, -ECANCELED,
               "connect was not called again: NCCL has given up this communicator");
-    atomic_store(&link->abandoned, true);
+    int pending = CONNECT_PENDING;
+    atomic_compare_exchange_strong(&link->connect, &pending, CONNECT_ABANDONED);
   }
 }
 
@@ -127,21 +141,26 @@ void link_watch_opening(struct link_flow *flow)
     return;
   }
   uint64_t now = harp_instance_running_time(flow->instance);
-  uint64_t timeout = link->transport->engine->config.timeout_ms * 1000000ull;
+  uint64_t timeout = link_config(link)->timeout_ms * 1000000ull;
   unsigned open = atomic_load(&link->flows_open);
-  if (open < link->flow_count && now - flow->born > timeout) {
+  /* The other flows of a spread link begin at a later call of connect, which may come late. */
+  unsigned begun = link->sends ? atomic_load(&link->flows_begun) : link->flow_count;
+  timeout *= link->striped && !link->sends ? ABANDONED_TIMEOUTS : 1;
+  if (open < begun && now - flow->born > timeout) {
     link_fail(link, -ETIMEDOUT,
-              "%u of %u flows are open after timeout_ms: is the peer's process "
+              "%u of %u flows are open after timeout_ms (%u): is the peer's process "
               "alive and running, and does a firewall let TCP through?",
-              open, link->flow_count);
+              open, link->flow_count, link_config(link)->timeout_ms);
   }
-  if (flow->number == 0 && atomic_load(&link->connecting)) {
+  if (flow->number == 0 && atomic_load(&link->connect) != CONNECT_NONE) {
     watch_caller(link, now);
   }
 }
 
 struct opening {
   struct net_link *link;
+  struct nic_instance *at;
+  struct harp_endpoint peer;
   uint16_t number;
   int result;
 };
@@ -150,15 +169,16 @@ static void open_flow(struct harp_instance *instance, void *argument)
 {
   struct opening *opening = argument;
   struct net_link *link = opening->link;
-  struct link_flow *flow = flow_create(link->transport, instance);
+  struct link_flow *flow = flow_create(opening->at);
   if (!flow) {
     opening->result = -ENOMEM;
     return;
   }
   flow_set_link(flow, link, opening->number);
+  flow->preferred = (struct flow_route){opening->at, opening->peer};
   opening->result = flow_write_hello(flow, link, opening->number);
   if (opening->result == 0) {
-    opening->result = flow_connect(flow, link);
+    opening->result = flow_connect(flow, opening->peer);
   }
   if (opening->result != 0) {
     flow_reset(flow); /* freed with its link: other instances may read it */
@@ -167,25 +187,60 @@ static void open_flow(struct harp_instance *instance, void *argument)
 
 /* --- The service thread --- */
 
-static int open_flows(struct net_link *link)
+/* The route on which a flow is opened. Flow 0 is open if the link is spread over NICs. */
+static struct flow_route route_of(const struct net_link *link, uint16_t number)
 {
-  for (uint16_t i = 0; i < link->flow_count; i++) {
-    struct opening opening = {.link = link, .number = i};
-    struct harp_instance *instance = link->parts[i % link->part_count].instance;
-    int called = harp_instance_call(instance, open_flow, &opening, LINK_CLOSE_MS);
+  struct flow_route plain = {
+      .at = &link->nic->parts[number % nic_instances(link->nic)],
+      .peer = {link->peer.address, link->handle.ports[number % link->handle.instances]},
+  };
+  bool spread = number > 0 && link->striped && link_peer_nics(link)->count > 1;
+  return spread ? flow_stripe(link->flows[0], number) : plain;
+}
+
+/* Opens the flows up to a number. */
+static int open_flows(struct net_link *link, uint16_t end)
+{
+  for (uint16_t i = link->flows_begun; i < end; i++) {
+    struct flow_route route = route_of(link, i);
+    struct opening opening = {.link = link, .at = route.at, .peer = route.peer, .number = i};
+    link->flows_begun = i + 1;
+    int called = harp_instance_call(route.at->instance, open_flow, &opening, LINK_CLOSE_MS);
     int result = called ? called : opening.result;
     if (result != 0) {
-      harp_log_post(HARP_LOG_WARN,
-                    "HARP: cannot open flow %u to %s: %s; free local ports or "
-                    "memory, or widen `tcp_ports`",
-                    i, link->peer_name, strerror(-result));
+      harp_log_post(HARP_LOG_WARN, "HARP: cannot open flow %u to %s over %.100s: %s; %s", i,
+                    link->peer_name, route.at->nic->engine->config.device, strerror(-result),
+                    result == -ENETUNREACH
+                        ? "no NIC of this process reaches that address: give one an address in "
+                          "its subnet, or a gateway"
+                        : "free local ports or memory, or widen `tcp_ports`");
       return result;
     }
   }
   return 0;
 }
 
-static int begin(struct transport *transport, uint8_t *bytes, struct net_link **out)
+/* The number of flows of a new link; *striped: it is spread over the NICs of the process, which all
+ * start now. Then each NIC has at least one flow. */
+static uint16_t count_flows(struct transport *transport, const struct transport_nic *nic,
+                            bool *striped)
+{
+  const struct harp_config *config = &nic->engine->config;
+  unsigned flows = config->flows, driven = 0;
+  *striped = nic_stripes(nic);
+  if (*striped) {
+    transport_start_nics(transport);
+    for (const struct transport_nic *one = nic_next(transport, NULL); one;
+         one = nic_next(transport, one)) {
+      driven++;
+    }
+  }
+  flows = flows > driven ? flows : driven;
+  return (uint16_t)(flows < LINK_FLOWS ? flows : LINK_FLOWS);
+}
+
+static int begin(struct transport *transport, unsigned device, uint8_t *bytes,
+                 struct net_link **out)
 {
   struct handle handle;
   char why[200];
@@ -197,25 +252,26 @@ static int begin(struct transport *transport, uint8_t *bytes, struct net_link **
                   why);
     return result;
   }
-  const struct harp_config *config = &transport->engine->config;
+  struct transport_nic *nic = nic_for_connect(transport, device, handle.device, handle.address);
   uint64_t id;
   if (getrandom(&id, sizeof id, 0) != (ssize_t)sizeof id) {
     return -EIO;
   }
   id |= 1; /* zero in a handle's scratch means: no attempt yet */
-  uint32_t flows = config->flows;
+  bool striped;
+  uint16_t flows = count_flows(transport, nic, &striped);
   struct harp_endpoint peer = {handle.address, handle.ports[0]};
-  struct net_link *link = link_create(transport, true, id, peer,
-                                      (uint16_t)(flows < LINK_FLOWS ? flows : LINK_FLOWS));
+  struct net_link *link = link_create(nic, true, id, peer, flows);
   if (!link) {
     return -ENOMEM;
   }
-  atomic_store(&link->connecting, true);
+  atomic_store(&link->connect, CONNECT_PENDING);
   atomic_store(&link->called, true);
   link->calls = 1;
   link->handle = handle;
+  link->striped = striped;
   link->peer_kernel_address = handle.flags & HANDLE_KERNEL_ADDRESS;
-  result = open_flows(link);
+  result = open_flows(link, striped ? 1 : flows);
   if (result != 0) {
     link_destroy(link);
     return result;
@@ -232,7 +288,7 @@ static struct net_link *find_attempt(struct transport *transport, uint64_t id)
 {
   pthread_mutex_lock(&transport->lock);
   struct net_link *link = transport->links;
-  while (link && (!atomic_load(&link->connecting) || link->id != id)) {
+  while (link && (atomic_load(&link->connect) == CONNECT_NONE || link->id != id)) {
     link = link->next;
   }
   if (link) {
@@ -245,13 +301,13 @@ static struct net_link *find_attempt(struct transport *transport, uint64_t id)
 
 static void warn_of_mtu(struct net_link *link)
 {
-  uint16_t own = link->transport->engine->port->info.mtu;
+  uint16_t own = link->nic->engine->port->info.mtu;
   if (link->peer_mtu && link->peer_mtu != own &&
       !atomic_exchange(&link->transport->warned_of_mtu, true)) {
     harp_log_post(HARP_LOG_WARN,
-                  "HARP: the MTU here is %u, at %s it is %u: segments are cut to "
-                  "the smaller one; set both NICs to the same MTU for full speed",
-                  own, link->peer_name, link->peer_mtu);
+                  "HARP: the MTU of %.100s is %u, at %s it is %u: segments are cut to the smaller "
+                  "one; set both NICs to the same MTU for full speed",
+                  link->nic->engine->config.device, own, link->peer_name, link->peer_mtu);
   }
 }
 
@@ -272,7 +328,7 @@ static void reap_abandoned(struct transport *transport)
   struct net_link **at = &transport->links;
   while (*at) {
     struct net_link *link = *at;
-    if (atomic_load(&link->abandoned) && link->calls == 0) {
+    if (atomic_load(&link->connect) == CONNECT_ABANDONED && link->calls == 0) {
       *at = link->next;
       link->next = reaped;
       reaped = link;
@@ -288,34 +344,44 @@ static void reap_abandoned(struct transport *transport)
   }
 }
 
+/* Opens the other flows of a link that is spread over NICs, once the welcome of flow 0 has listed
+ * the peer's. */
+static int open_others(struct net_link *link)
+{
+  bool ready = link->flows_begun < link->flow_count && atomic_load(&link->flows_open) > 0 &&
+               !link_ended(link);
+  return ready ? open_flows(link, link->flow_count) : 0;
+}
+
 int net_connect(int device, void *handle, struct net_link **out)
 {
   int error;
   struct transport *transport = transport_get(&error);
   *out = NULL;
-  if (!transport || device != 0) {
+  if (!transport || !device_exists(transport, device)) {
     return transport ? -EINVAL : error;
   }
   /* Unknown scratch is no error: begin() then checks the handle. */
   uint64_t id = handle_scratch(handle);
   struct net_link *link = id ? find_attempt(transport, id) : NULL;
   reap_abandoned(transport);
-  int result = link ? 0 : begin(transport, handle, &link);
+  int result = link ? 0 : begin(transport, (unsigned)device, handle, &link);
   if (result == 0) {
     link_progress(link);
-    error = atomic_load(&link->error);
-    result = error == -ESHUTDOWN ? 0 : error;
+    int opened = open_others(link);
+    error = link_error(link);
+    result = opened ? opened : error == -ESHUTDOWN ? 0 : error;
     if (result != 0) {
       transport_remove_link(transport, link);
       link_destroy(link);
-    } else if (atomic_load(&link->flows_open) == link->flow_count) {
-      atomic_store(&link->connecting, false);
+    } else if (link_was_open(link)) {
+      atomic_store(&link->connect, CONNECT_NONE);
       warn_of_mtu(link);
       *out = link;
     } else {
       leave_attempt(link);
     }
   }
-  transport_drain_log();
+  transport_serve();
   return result;
 }

@@ -26,8 +26,8 @@ static void on_established(void *user, struct harp_tcp *tcp)
   struct harp_flow_view view;
   harp_flow_view(tcp, &view);
   flow_trace(flow, HARP_TRACE_established, view.mss, harp_flow_peer(tcp).address);
-  flow->state = FLOW_GREETING;
-  flow_start_hello(flow, HELLO_SIZE);
+  flow->state = FLOW_HANDSHAKE;
+  flow_send_handshake(flow, HELLO_SIZE);
 }
 
 int flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16_t number)
@@ -41,27 +41,44 @@ int flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16
       .epoch = flow->epoch,
       .mtu = harp_instance_port(flow->instance)->mtu,
       .flags = (flow->transport->checksum ? HELLO_CHECKED : 0) |
-               (harp_instance_port(flow->instance)->shares_address ? HELLO_KERNEL_ADDRESS : 0),
+               (harp_instance_port(flow->instance)->shares_address ? HELLO_KERNEL_ADDRESS : 0) |
+               (link->striped ? HELLO_STRIPED : 0),
   };
   memcpy(hello.token, link->handle.token, TOKEN_SIZE);
   int result = flow->transport->key.set ? proof_challenge(hello.proof) : 0;
-  hello_write(&hello, flow->greeting);
+  hello_write(&hello, flow->handshake_out);
   return result;
 }
 
 static void unlist(struct link_flow *flow)
 {
-  struct link_flow **link = &flow->transport->parts[harp_instance_number(flow->instance)].flows;
+  struct link_flow **link = &flow->at->flows;
   while (*link != flow) {
     link = &(*link)->next;
   }
   *link = flow->next;
 }
 
+/* Releases the flow's entry in the statistics file. */
+static void release_entry(struct link_flow *flow)
+{
+  struct transport_nic *nic = flow->at->nic;
+  if (flow->published >= 0) {
+    struct harp_stat_flow none = {0};
+    harp_statfile_flow_write(harp_statfile_flow(&nic->engine->statfile, (unsigned)flow->published),
+                             &none);
+    atomic_store(&nic->published[flow->published], false);
+    flow->published = -1;
+  }
+}
+
 void flow_free(struct link_flow *flow)
 {
   harp_instance_stop_expecting(flow->instance, flow);
   unlist(flow);
+  if (flow->move) {
+    flow_move_lost(flow);
+  }
   if (flow->replaces) {
     flow->replaces->candidate = NULL;
   }
@@ -69,29 +86,30 @@ void flow_free(struct link_flow *flow)
     flow->candidate->replaces = NULL;
     flow_close_free(flow->candidate, FLOW_CLOSE_RESET);
   }
-  if (flow->published >= 0) {
-    struct harp_stat_flow none = {0};
-    harp_statfile_flow_write(
-        harp_statfile_flow(&flow->transport->engine->statfile, (unsigned)flow->published), &none);
-    atomic_store(&flow->transport->published[flow->published], false);
-  }
+  release_entry(flow);
   if (flow->local_port) {
-    transport_retire_port(flow->transport, flow->instance, flow->local_port);
+    nic_delay_port_release(flow->at, flow->local_port);
   }
   if (flow->listener) {
-    listener_forget(flow);
+    listener_remove_unauthenticated(flow);
   }
   free(flow->chunks);
+  free(flow->inherited);
   free(flow);
 }
 
 /* Fails the link of a flow that has lost its connection and cannot get a new one. */
 static void lost(struct net_link *link, const struct link_flow *flow, int error)
 {
+  if (error == -ETIMEDOUT) {
+    link_fail(link, error,
+              "flow %u: %s; the peer did not answer within timeout_ms (%u): is its process "
+              "stopped, or its host busy or down, or does a firewall drop TCP?",
+              flow->number, strerror(-error), link_config(link)->timeout_ms);
+    return;
+  }
   const char *remedy =
-      error == -ETIMEDOUT ? "the peer did not answer within timeout_ms: is its process stopped, or "
-                            "its host busy or down, or does a firewall drop TCP?"
-      : error == -ECONNREFUSED
+      error == -ECONNREFUSED
           ? "no process listens on the peer's port: did the peer's process end? If it runs, its "
             "`peers` may not contain this host's address"
       : error == -EHOSTUNREACH
@@ -101,7 +119,7 @@ static void lost(struct net_link *link, const struct link_flow *flow, int error)
             strerror(error ? -error : ECONNRESET), remedy);
 }
 
-static int open_connection(struct link_flow *flow, const struct net_link *link);
+static int open_connection(struct link_flow *flow);
 
 /* A stopped peer process does not answer ARP for an address of HARP's own. So the flow connects
  * again until its time to open is over (link_watch_opening). */
@@ -109,18 +127,39 @@ static bool tries_again(struct link_flow *flow, int error)
 {
   const struct net_link *link = flow->link;
   if (error != -EHOSTUNREACH || !link || flow->state != FLOW_OPENING || link->peer_kernel_address ||
-      atomic_load(&link->error)) {
+      link_ended(link)) {
     return false;
   }
-  transport_retire_port(flow->transport, flow->instance, flow->local_port);
+  nic_delay_port_release(flow->at, flow->local_port);
   flow->local_port = 0;
-  return open_connection(flow, link) == 0;
+  return open_connection(flow) == 0;
+}
+
+/* Whether the sender gave up a new connection of the flow before it had the welcome. Another
+ * attempt follows; flow_watch_lost limits the wait. */
+static bool abandoned(const struct link_flow *flow, int error)
+{
+  const struct net_link *link = flow->link;
+  return link && !link->sends && flow->state == FLOW_OPEN && flow->epoch > 0 && !flow->fin_in &&
+         flow->handshake_left > 0 && error == -ECONNRESET;
+}
+
+/* Whether a new connection of the receiver's flow continues behind the bytes of this one. They are
+ * kept then: the next welcome says that they were received. */
+static bool continues(const struct link_flow *flow, int error)
+{
+  return abandoned(flow, error) || (flow->link && !flow->link->sends && flow_is_moving(flow));
 }
 
 static void on_closed(void *user, struct harp_tcp *tcp, int error)
 {
   struct link_flow *flow = user;
   struct net_link *link = flow->link;
+  bool waits = abandoned(flow, error);
+  if (continues(flow, error) && !flow_keep_received(flow)) {
+    link_fail(link, -ENOMEM, "flow %u: no memory for the bytes of its old connection",
+              flow->number);
+  }
   flow->tcp = NULL;
   if (tries_again(flow, error)) {
     return;
@@ -128,18 +167,24 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
   flow_sched_end(flow);
   harp_instance_stop_expecting(flow->instance, flow);
   if (!link) {
+    if (flow->move && (error == -ECONNRESET || error == -ECONNREFUSED)) {
+      flow_move_refused(flow);
+    }
     if (flow->replaces && !flow->replaces->tcp) {
       lost(flow->replaces->link, flow, error); /* the peer has dropped both */
     }
     flow_free(flow);
     return;
   }
-  if (flow->candidate && error != -ETIMEDOUT) {
+  if ((flow->candidate || flow_is_moving(flow)) && error != -ETIMEDOUT) {
     return; /* the peer has dropped this connection for the new one already */
   }
-  flow->state = FLOW_OVER;
+  if (waits) {
+    return;
+  }
+  flow->state = FLOW_CLOSED;
   if (flow->fin_in && link_idle(link)) {
-    link_over(link); /* both sides had finished: how the connection ended does not matter */
+    link_peer_closed(link); /* both sides had finished: how the connection ended does not matter */
     return;
   }
   flow_trace(flow, HARP_TRACE_closed, (uint32_t)-error, 0);
@@ -148,10 +193,10 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
 
 /* Handles the peer's FIN, once all bytes before it were delivered. Bytes without a posted receive
  * stay in the stack until flow_resume. */
-static void on_readable(void *user, struct harp_tcp *tcp)
+void flow_readable(void *user, struct harp_tcp *tcp)
 {
   struct link_flow *flow = user;
-  if (!flow->tcp || flow->fin_in || !harp_flow_at_end(flow->tcp)) {
+  if (!flow->tcp || flow->fin_in || flow->inherited || !harp_flow_at_end(flow->tcp)) {
     return;
   }
   flow->fin_in = true;
@@ -170,7 +215,7 @@ static void on_readable(void *user, struct harp_tcp *tcp)
               "the peer aborted it, or its process ended: see that host's log",
               flow->number);
   } else if (idle) {
-    link_over(link);
+    link_peer_closed(link);
   }
 }
 
@@ -180,34 +225,35 @@ static const struct harp_flow_ops flow_ops = {
     .deliver = flow_deliver,
     .rx_buffer = flow_rx_buffer,
     .acked = flow_acked,
-    .readable = on_readable,
+    .readable = flow_readable,
     .closed = on_closed,
 };
 
-struct link_flow *flow_create(struct transport *transport, struct harp_instance *instance)
+struct link_flow *flow_create(struct nic_instance *at)
 {
   struct link_flow *flow = calloc(1, sizeof *flow);
   if (!flow) {
     return NULL;
   }
-  struct transport_instance *part = &transport->parts[harp_instance_number(instance)];
-  flow->transport = transport;
-  flow->instance = instance;
-  flow->born = harp_instance_running_time(instance);
+  flow->transport = at->nic->transport;
+  flow->at = at;
+  flow->instance = at->instance;
+  flow->born = harp_instance_running_time(at->instance);
   flow->opened = harp_clock_wall_ns();
   flow_sched_end(flow);
   flow->published = -1;
-  flow->next = part->flows;
-  part->flows = flow;
+  flow->next = at->flows;
+  at->flows = flow;
   return flow;
 }
 
 /* Connects from a local port that has no connection to the peer. An earlier link's connection may
- * stay in TIME-WAIT longer than RETIRED_MS. Occupied ports are released only at the end, so that
- * each port is tried once. 0 with flow->local_port and flow->tcp set, or -EADDRINUSE, -ENOMEM. */
+ * stay in TIME-WAIT longer than PORT_RELEASE_DELAY_MS. Occupied ports are released only at the end,
+ * so that each port is tried once. 0 with flow->local_port and flow->tcp set, or -EADDRINUSE,
+ * -ENOMEM. */
 static int connect_from_some_port(struct link_flow *flow, struct harp_endpoint peer)
 {
-  struct harp_engine *engine = flow->transport->engine;
+  struct harp_engine *engine = flow->at->nic->engine;
   unsigned queue = harp_instance_number(flow->instance), passed = 0;
   uint16_t port, occupied[PORT_TRIES];
   int result;
@@ -230,35 +276,34 @@ static int connect_from_some_port(struct link_flow *flow, struct harp_endpoint p
   return result;
 }
 
-/* Opens the connection to the peer's instance that serves the flow. */
-static int open_connection(struct link_flow *flow, const struct net_link *link)
+/* Opens the connection to flow->peer. */
+static int open_connection(struct link_flow *flow)
 {
-  struct harp_endpoint peer = {link->peer.address,
-                               link->handle.ports[flow->number % link->handle.instances]};
-  int result = connect_from_some_port(flow, peer);
+  int result = connect_from_some_port(flow, flow->peer);
   if (result == 0) {
-    harp_flow_set_timeout(flow->tcp, flow->transport->engine->config.timeout_ms);
-    flow_trace(flow, HARP_TRACE_connect, flow->local_port, peer.address);
+    harp_flow_set_timeout(flow->tcp, flow_config(flow)->timeout_ms);
+    flow_trace(flow, HARP_TRACE_connect, flow->local_port, flow->peer.address);
   }
   return result;
 }
 
-int flow_connect(struct link_flow *flow, const struct net_link *link)
+int flow_connect(struct link_flow *flow, struct harp_endpoint peer)
 {
+  flow->peer = peer;
   flow->chunks = calloc(FLOW_CHUNKS, sizeof *flow->chunks);
-  return flow->chunks ? open_connection(flow, link) : -ENOMEM;
+  return flow->chunks ? open_connection(flow) : -ENOMEM;
 }
 
-void flow_adopt(struct link_flow *flow, struct harp_tcp *tcp)
+void flow_accept(struct link_flow *flow, struct harp_tcp *tcp)
 {
   flow->tcp = tcp;
-  flow->state = FLOW_GREETING;
+  flow->state = FLOW_HANDSHAKE;
   harp_flow_attach(tcp, &flow_ops, flow);
   flow_trace(flow, HARP_TRACE_accept, harp_flow_local_port(tcp), harp_flow_peer(tcp).address);
-  harp_flow_set_timeout(tcp, flow->transport->engine->config.timeout_ms);
+  harp_flow_set_timeout(tcp, flow_config(flow)->timeout_ms);
 }
 
-void flow_take_connection(struct link_flow *flow, struct link_flow *from)
+void flow_move_connection(struct link_flow *flow, struct link_flow *from)
 {
   flow->tcp = from->tcp;
   from->tcp = NULL;
@@ -270,7 +315,7 @@ void flow_take_connection(struct link_flow *flow, struct link_flow *from)
 static void find_entry(struct link_flow *flow)
 {
   for (int i = 0; i < HARP_STAT_FLOWS && flow->published < 0; i++) {
-    if (!atomic_exchange(&flow->transport->published[i], true)) {
+    if (!atomic_exchange(&flow->at->nic->published[i], true)) {
       flow->published = i;
     }
   }
@@ -279,26 +324,75 @@ static void find_entry(struct link_flow *flow)
 void flow_set_link(struct link_flow *flow, struct net_link *link, uint16_t number)
 {
   flow->link = link;
+  flow->part = link_part(link, flow->at);
   flow->number = number;
   link->flows[number] = flow;
   find_entry(flow);
 }
 
-void flow_start_hello(struct link_flow *flow, uint32_t size)
+void flow_drop_inherited(struct link_flow *flow)
 {
-  flow->greeting_left = size;
-  harp_flow_push(flow->tcp, flow->greeting, size, true);
+  free(flow->inherited);
+  flow->inherited = NULL;
+  flow->inherited_size = flow->inherited_taken = 0;
+}
+
+/* Ends the connection and the attempt to replace it. */
+static void drop_connection(struct link_flow *flow)
+{
+  harp_instance_stop_expecting(flow->instance, flow);
+  if (flow->candidate) {
+    flow_close_free(flow->candidate, FLOW_CLOSE_RESET);
+  }
+  if (flow->tcp) {
+    harp_flow_abort(flow->tcp);
+    flow->tcp = NULL;
+  }
+  flow_sched_end(flow);
+}
+
+void flow_leave_instance(struct link_flow *flow)
+{
+  drop_connection(flow);
+  if (flow->local_port) {
+    nic_delay_port_release(flow->at, flow->local_port);
+    flow->local_port = 0;
+  }
+  flow->offered = NULL;
+  release_entry(flow);
+  unlist(flow);
+}
+
+void flow_enter_instance(struct link_flow *flow, struct link_instance *part)
+{
+  flow->at = part->at;
+  flow->instance = part->instance;
+  flow->part = part;
+  flow->next = flow->at->flows;
+  flow->at->flows = flow;
+  /* The running times of instances differ. */
+  flow->lost = flow->born = harp_instance_running_time(flow->instance);
+  if (flow->number == 0) {
+    flow->link->called_at = flow->lost;
+  }
+  find_entry(flow);
+}
+
+void flow_send_handshake(struct link_flow *flow, uint32_t size)
+{
+  flow->handshake_left = size;
+  harp_flow_push(flow->tcp, flow->handshake_out, size, true);
 }
 
 void flow_open(struct link_flow *flow)
 {
   flow_reopen(flow);
-  atomic_fetch_add(&flow->link->flows_open, 1);
+  link_flow_opened(flow->link);
 }
 
 void flow_reopen(struct link_flow *flow)
 {
-  const struct harp_config *config = &flow->transport->engine->config;
+  const struct harp_config *config = flow_config(flow);
   flow->state = FLOW_OPEN;
   flow_trace(flow, HARP_TRACE_hello, (uint32_t)flow->link->id, flow->epoch);
   flow_sched_begin(flow);
@@ -315,24 +409,17 @@ void flow_reopen(struct link_flow *flow)
 
 void flow_reset(struct link_flow *flow)
 {
-  harp_instance_stop_expecting(flow->instance, flow);
-  if (flow->candidate) {
-    flow_close_free(flow->candidate, FLOW_CLOSE_RESET);
-  }
-  if (flow->tcp) {
-    harp_flow_abort(flow->tcp);
-    flow->tcp = NULL;
-  }
-  flow_sched_end(flow);
+  drop_connection(flow);
+  flow_drop_inherited(flow);
   flow->request = NULL;
-  flow->state = FLOW_OVER;
+  flow->state = FLOW_CLOSED;
 }
 
 /* Ends the candidate of a flow that closes with FIN. Once the candidate's hello is sent, the peer
  * may have replaced the old connection already, so the candidate must close with FIN, too. */
 static void close_candidate(struct link_flow *candidate)
 {
-  if (candidate->state != FLOW_GREETING || !candidate->tcp) {
+  if (candidate->state != FLOW_HANDSHAKE || !candidate->tcp) {
     flow_close_free(candidate, FLOW_CLOSE_RESET);
     return;
   }
@@ -372,7 +459,7 @@ void flow_close_free(struct link_flow *flow, enum flow_close how)
   if (in_order && flow->candidate) {
     close_candidate(flow->candidate);
   }
-  if (in_order && flow->tcp && harp_flow_rcv_queue_empty(flow->tcp)) {
+  if (in_order && flow->tcp && harp_flow_rcv_queue_empty(flow->tcp) && !flow->inherited) {
     harp_flow_close(flow->tcp); /* it lingers, and on_closed frees it */
     return;
   }
@@ -425,5 +512,5 @@ void flow_publish(struct link_flow *flow)
       .opened_ns = flow->opened,
   };
   harp_statfile_flow_write(
-      harp_statfile_flow(&flow->transport->engine->statfile, (unsigned)flow->published), &entry);
+      harp_statfile_flow(&flow->at->nic->engine->statfile, (unsigned)flow->published), &entry);
 }

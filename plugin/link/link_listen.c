@@ -24,17 +24,17 @@ enum {
 
 /* --- Under a poll lock --- */
 
-static void turn_away(struct link_flow *flow)
+static void reject(struct link_flow *flow)
 {
-  harp_instance_count(flow->instance, HARP_COUNTER_strangers, 1);
-  harp_instance_trace(flow->instance, 0xffff, HARP_TRACE_stranger, flow->rx_header_size,
+  harp_instance_count(flow->instance, HARP_COUNTER_unauthenticated_drops, 1);
+  harp_instance_trace(flow->instance, 0xffff, HARP_TRACE_unauthenticated, flow->rx_header_size,
                       harp_flow_peer(flow->tcp).address);
   flow_close_free(flow, FLOW_CLOSE_RESET);
 }
 
-static void remember(struct net_listener *listener, struct link_flow *flow)
+static void add_unauthenticated(struct net_listener *listener, struct link_flow *flow)
 {
-  struct transport_instance *part = &flow->transport->parts[harp_instance_number(flow->instance)];
+  struct nic_instance *part = flow->at;
   struct link_flow *older = part->unauth_newest;
   flow->listener = listener;
   flow->unauth_older = older;
@@ -43,9 +43,9 @@ static void remember(struct net_listener *listener, struct link_flow *flow)
   part->unauthenticated++;
 }
 
-void listener_forget(struct link_flow *flow)
+void listener_remove_unauthenticated(struct link_flow *flow)
 {
-  struct transport_instance *part = &flow->transport->parts[harp_instance_number(flow->instance)];
+  struct nic_instance *part = flow->at;
   struct link_flow *older = flow->unauth_older, *newer = flow->unauth_newer;
   *(older ? &older->unauth_newer : &part->unauth_oldest) = newer;
   *(newer ? &newer->unauth_older : &part->unauth_newest) = older;
@@ -56,42 +56,30 @@ void listener_forget(struct link_flow *flow)
 static int on_accept(void *user, struct harp_tcp *tcp)
 {
   struct net_listener *listener = user;
-  struct transport *transport = listener->transport;
-  struct harp_instance *instance = NULL;
+  struct nic_instance *part = NULL;
   uint16_t port = harp_flow_local_port(tcp);
-  for (unsigned i = 0; i < transport->engine->instance_count; i++) {
+  for (unsigned i = 0; i < nic_instances(listener->nic); i++) {
     if (listener->ports[i] == port) {
-      instance = transport->engine->instances[i];
+      part = &listener->nic->parts[i];
     }
   }
-  if (!instance) {
+  if (!part) {
     return -EPERM;
   }
   /* Many silent connections must not keep a peer out, so the oldest is dropped. */
-  struct transport_instance *part = &transport->parts[harp_instance_number(instance)];
   if (part->unauthenticated >= UNAUTHENTICATED_MAX) {
-    turn_away(part->unauth_oldest);
+    reject(part->unauth_oldest);
   }
-  struct link_flow *flow = flow_create(transport, instance);
+  struct link_flow *flow = flow_create(part);
   if (!flow) {
     return -ENOMEM;
   }
-  remember(listener, flow);
-  flow_adopt(flow, tcp);
+  add_unauthenticated(listener, flow);
+  flow_accept(flow, tcp);
   return 0;
 }
 
 static const struct harp_flow_ops listener_ops = {.accept = on_accept};
-
-/* Compares in constant time, so that timing reveals nothing about the token. */
-static bool same_token(const uint8_t *a, const uint8_t *b)
-{
-  uint8_t difference = 0;
-  for (int i = 0; i < TOKEN_SIZE; i++) {
-    difference |= a[i] ^ b[i];
-  }
-  return difference == 0;
-}
 
 /* The link that a hello belongs to. The first hello of a link creates it. NULL: too many links
  * wait, or no memory. Under listener->lock. */
@@ -101,7 +89,7 @@ static struct net_link *incoming_link(struct net_listener *listener, const struc
   struct net_link **end = &listener->incoming;
   unsigned waiting = 0;
   for (; *end; end = &(*end)->next) {
-    if ((*end)->id == hello->link && (*end)->peer.address == peer.address) {
+    if ((*end)->id == hello->link) {
       return *end;
     }
     waiting++;
@@ -109,21 +97,22 @@ static struct net_link *incoming_link(struct net_listener *listener, const struc
   if (waiting >= INCOMING_MAX) {
     return NULL;
   }
-  struct net_link *link = link_create(listener->transport, false, hello->link, peer, hello->flows);
+  struct net_link *link = link_create(listener->nic, false, hello->link, peer, hello->flows);
   if (link) {
     link->peer_mtu = hello->mtu;
     link->peer_kernel_address = hello->flags & HELLO_KERNEL_ADDRESS;
+    link->striped = hello->flags & HELLO_STRIPED;
     link->listener = listener;
     atomic_fetch_add(&listener->users, 1);
     *end = link;
+    link_receive_on_all(link);
   }
   return link;
 }
 
 /* Adds the flow to the link that its hello names. false: the hello does not fit. */
-static bool join(struct link_flow *flow, const struct hello *hello)
+static bool join(struct link_flow *flow, struct net_listener *listener, const struct hello *hello)
 {
-  struct net_listener *listener = flow->listener;
   pthread_mutex_lock(&listener->lock);
   struct net_link *link = NULL;
   if (!atomic_load(&listener->closed)) { /* again: listener_input did not hold the lock */
@@ -149,15 +138,37 @@ static struct welcome answer_to(const struct link_flow *flow, const struct hello
   };
 }
 
+/* Our NICs, with the ports on which they accept flows of any link. */
+static void list_nics(const struct transport *transport, uint8_t out[NIC_LIST_SIZE])
+{
+  struct nic_list list = {0};
+  for (unsigned i = 0; i < HARP_DEVICES_MAX && list.count < NIC_LIST_ENTRIES; i++) {
+    const struct transport_nic *nic = nic_driven(transport, i);
+    if (nic && nic->shared_port) {
+      list.of[list.count++] = (struct nic_list_entry){
+          .at = {nic->engine->port->info.address, nic->shared_port},
+          .device = (uint8_t)i,
+          .flags = nic_runs(nic) ? NIC_LISTENS : 0,
+      };
+    }
+  }
+  nic_list_write(&list, out);
+}
+
 static void send_welcome(struct link_flow *flow, const struct welcome *welcome)
 {
   const struct proof_key *key = &flow->transport->key;
-  welcome_write(welcome, flow->greeting);
-  if (key->set && welcome->status == 0) {
-    proof_make(key, PROOF_ACCEPTOR, &flow->proof, flow->greeting, WELCOME_SIZE,
-               flow->greeting + WELCOME_PROOF);
+  uint32_t size = WELCOME_SIZE;
+  welcome_write(welcome, flow->handshake_out);
+  if (welcome_has_nics(welcome)) {
+    list_nics(flow->transport, flow->handshake_out + WELCOME_SIZE);
+    size = HANDSHAKE_SIZE;
   }
-  flow_start_hello(flow, WELCOME_SIZE);
+  if (key->set && welcome->status == 0) {
+    proof_make(key, PROOF_ACCEPTOR, &flow->proof, flow->handshake_out, size,
+               flow->handshake_out + WELCOME_PROOF);
+  }
+  flow_send_handshake(flow, size);
 }
 
 /* Requests a proof that the peer has the key; false: the flow was freed. */
@@ -166,13 +177,13 @@ static bool challenge(struct link_flow *flow, const struct hello *hello)
   struct welcome welcome = answer_to(flow, hello);
   welcome.status = WELCOME_CHALLENGE;
   if (proof_challenge(welcome.proof) != 0) {
-    turn_away(flow);
+    reject(flow);
     return false;
   }
   send_welcome(flow, &welcome);
   flow->proof.challenged = true;
   memcpy(flow->proof.hello, flow->rx_header, HELLO_SIZE);
-  memcpy(flow->proof.challenge, flow->greeting, WELCOME_SIZE);
+  memcpy(flow->proof.challenge, flow->handshake_out, WELCOME_SIZE);
   return true;
 }
 
@@ -209,8 +220,7 @@ static void refuse_unproved(struct link_flow *flow, const struct hello *hello)
   refuse(flow, hello, EACCES);
 }
 
-/* Bytes of hellos that a flow's connection has received. */
-static uint32_t expected_hello(const struct link_flow *flow)
+uint32_t flow_expected_hello(const struct link_flow *flow)
 {
   return flow->proof.challenged ? 2 * HELLO_SIZE : HELLO_SIZE;
 }
@@ -223,25 +233,55 @@ static bool may_replace(const struct link_flow *flow, const struct hello *hello)
 }
 
 /* Replaces the connection of an open flow by that of fresh, and sends the welcome. */
-static void go_on(struct link_flow *old, struct link_flow *fresh, const struct hello *hello)
+static void continue_flow(struct link_flow *old, struct link_flow *fresh, const struct hello *hello)
 {
-  uint32_t greeting = expected_hello(old);
+  uint32_t handshake = flow_expected_hello(old);
   old->proof = fresh->proof;
-  old->received_before += flow_transplant(old, fresh) - greeting;
+  old->received_before += flow_replace_connection(old, fresh) - handshake;
   old->epoch = hello->epoch;
-  struct welcome welcome = answer_to(old, hello);
-  welcome.received = old->received_before;
-  send_welcome(old, &welcome);
-  flow_reopen(old);
+  listener_continue(old, hello);
+}
+
+void listener_continue(struct link_flow *flow, const struct hello *hello)
+{
+  struct welcome welcome = answer_to(flow, hello);
+  welcome.received = flow->received_before;
+  send_welcome(flow, &welcome);
+  flow_reopen(flow);
+}
+
+/* A hello for a flow that has a new connection here. false: fresh was freed. */
+static bool replace(struct link_flow *fresh, struct link_instance *part, const struct hello *hello)
+{
+  struct link_flow *old = part->link->flows[hello->flow];
+  if (old && old->part == part && may_replace(old, hello)) {
+    continue_flow(old, fresh, hello);
+    return false;
+  }
+  bool elsewhere = old && (old->part != part || !old->tcp);
+  if (!elsewhere || !flow_move_in(fresh, part, hello)) {
+    reject(fresh);
+    return false;
+  }
+  return true;
+}
+
+/* The shared listener of a NIC has no token of its own: the hello must name a link. */
+static bool token_fits(const struct net_listener *listener, const struct hello *hello,
+                       const struct link_instance *part)
+{
+  return listener->shared ? part != NULL : token_same(hello->token, listener->token);
 }
 
 bool listener_input(struct link_flow *flow)
 {
   struct hello hello;
   struct net_listener *listener = flow->listener;
-  if (!hello_read(&hello, flow->rx_header) || !same_token(hello.token, listener->token) ||
-      hello.flows > LINK_FLOWS || flow->greeting_left > 0) {
-    turn_away(flow);
+  bool valid = hello_read(&hello, flow->rx_header);
+  struct link_instance *part = valid ? link_named(flow->at, &hello) : NULL;
+  if (!valid || !token_fits(listener, &hello, part) || hello.flows > LINK_FLOWS ||
+      flow->handshake_left > 0) {
+    reject(flow);
     return false;
   }
   if (flow->transport->key.set && !flow->proof.challenged) {
@@ -251,13 +291,13 @@ bool listener_input(struct link_flow *flow)
     refuse_unproved(flow, &hello);
     return true;
   }
-  struct link_flow *old = flow_named(flow, &hello);
-  if (old && may_replace(old, &hello)) {
-    go_on(old, flow, &hello);
-    return false;
+  if (part && hello.epoch > 0) {
+    return replace(flow, part, &hello);
   }
-  if (old || atomic_load(&listener->closed) || hello.epoch > 0) {
-    turn_away(flow);
+  listener = part ? part->link->listener : listener;
+  bool taken = part && part->link->flows[hello.flow];
+  if (taken || atomic_load(&listener->closed) || hello.epoch > 0) {
+    reject(flow);
     return false;
   }
   struct welcome welcome = answer_to(flow, &hello);
@@ -265,13 +305,13 @@ bool listener_input(struct link_flow *flow)
     refuse(flow, &hello, EPROTONOSUPPORT);
     return true;
   }
-  if (!join(flow, &hello)) {
-    turn_away(flow);
+  if (!join(flow, listener, &hello)) {
+    reject(flow);
     return false;
   }
   flow->checked = welcome.version >= WIRE_VERSION_CHECKED && hello.flags & HELLO_CHECKED;
   send_welcome(flow, &welcome);
-  listener_forget(flow);
+  listener_remove_unauthenticated(flow);
   flow_open(flow);
   return true;
 }
@@ -302,7 +342,7 @@ static void stop_listening(struct harp_instance *instance, void *argument)
     listener->stack_listeners[i] = NULL;
   }
   struct link_flow *next;
-  for (struct link_flow *flow = listener->transport->parts[i].flows; flow; flow = next) {
+  for (struct link_flow *flow = listener->nic->parts[i].flows; flow; flow = next) {
     next = flow->next;
     if (flow->listener == listener) {
       flow_close_free(flow, FLOW_CLOSE_RESET);
@@ -312,7 +352,7 @@ static void stop_listening(struct harp_instance *instance, void *argument)
 
 static void destroy(struct net_listener *listener)
 {
-  struct harp_engine *engine = listener->transport->engine;
+  struct harp_engine *engine = listener->nic->engine;
   bool held = false;
   for (unsigned i = 0; i < engine->instance_count; i++) {
     struct listening listening = {listener, 0};
@@ -339,7 +379,7 @@ void listener_put(struct net_listener *listener)
  * instances. */
 static int open_instances(struct net_listener *listener)
 {
-  struct harp_engine *engine = listener->transport->engine;
+  struct harp_engine *engine = listener->nic->engine;
   int result = 0;
   for (unsigned i = 0; i < engine->instance_count && result == 0; i++) {
     result = harp_engine_reserve(engine, i, 0, &listener->ports[i]);
@@ -354,7 +394,7 @@ static int open_instances(struct net_listener *listener)
 
 static void write_handle(const struct net_listener *listener, void *out)
 {
-  const struct harp_engine *engine = listener->transport->engine;
+  const struct harp_engine *engine = listener->nic->engine;
   struct handle handle = {
       .version_min = WIRE_VERSION_MIN,
       .version_max = WIRE_VERSION_MAX,
@@ -362,26 +402,57 @@ static void write_handle(const struct net_listener *listener, void *out)
       .instances = (uint8_t)engine->instance_count,
       .flags = engine->port->info.shares_address ? HANDLE_KERNEL_ADDRESS : 0,
       .mtu = engine->port->info.mtu,
+      .device = listener->nic->device,
   };
   memcpy(handle.ports, listener->ports, sizeof handle.ports);
   memcpy(handle.token, listener->token, TOKEN_SIZE);
   handle_write(&handle, out);
 }
 
+static struct net_listener *create(struct transport_nic *nic)
+{
+  struct net_listener *listener = calloc(1, sizeof *listener);
+  if (listener) {
+    listener->transport = nic->transport;
+    listener->nic = nic;
+    atomic_store(&listener->users, 1);
+    pthread_mutex_init(&listener->lock, NULL);
+  }
+  return listener;
+}
+
+struct net_listener *listener_open_shared(struct transport_nic *nic)
+{
+  struct net_listener *listener = create(nic);
+  if (!listener) {
+    return NULL;
+  }
+  struct listening listening = {listener, 0};
+  listener->shared = true;
+  listener->ports[0] = nic->shared_port;
+  int called = harp_instance_call(nic->parts[0].instance, start_listening, &listening,
+                                  LINK_CLOSE_MS);
+  if (called != 0 || listening.result != 0) {
+    destroy(listener);
+    return NULL;
+  }
+  return listener;
+}
+
 int net_listen(int device, void *handle, struct net_listener **out)
 {
   int error;
   struct transport *transport = transport_get(&error);
-  if (!transport || device != 0) {
+  if (!transport || !device_exists(transport, device)) {
     return transport ? -EINVAL : error;
   }
-  struct net_listener *listener = calloc(1, sizeof *listener);
+  struct net_listener *listener = create(nic_for_listen(transport, (unsigned)device));
   if (!listener) {
     return -ENOMEM;
   }
-  listener->transport = transport;
-  atomic_store(&listener->users, 1);
-  pthread_mutex_init(&listener->lock, NULL);
+  if (nic_stripes(listener->nic)) {
+    transport_start_nics(transport);
+  }
   int result = getrandom(listener->token, TOKEN_SIZE, 0) == TOKEN_SIZE ? 0 : -EIO;
   if (result == 0) {
     result = open_instances(listener);
@@ -390,9 +461,9 @@ int net_listen(int device, void *handle, struct net_listener **out)
     harp_log_post(HARP_LOG_WARN,
                   "HARP: cannot listen on %s: %s; free local ports, or widen "
                   "`tcp_ports`",
-                  transport->engine->config.device, strerror(-result));
+                  listener->nic->engine->config.device, strerror(-result));
     destroy(listener);
-    transport_drain_log();
+    transport_serve();
     return result;
   }
   write_handle(listener, handle);
@@ -409,8 +480,8 @@ static struct net_link *take_ready(struct net_listener *listener, struct net_lin
   struct net_link **at = &listener->incoming;
   while (*at) {
     struct net_link *link = *at;
-    bool complete = atomic_load(&link->flows_open) == link->flow_count;
-    bool over = !complete && atomic_load(&link->error);
+    bool complete = link_was_open(link);
+    bool over = !complete && link_ended(link);
     if (over || (complete && !ready)) {
       *at = link->next;
       link->next = over ? *failed : NULL;
@@ -430,7 +501,7 @@ int net_accept(struct net_listener *listener, struct net_link **out)
   if (!transport_get(&error)) {
     return error;
   }
-  struct harp_engine *engine = listener->transport->engine;
+  struct harp_engine *engine = listener->nic->engine;
   for (unsigned i = 0; i < engine->instance_count; i++) {
     harp_instance_progress(engine->instances[i]);
   }
@@ -438,14 +509,14 @@ int net_accept(struct net_listener *listener, struct net_link **out)
   struct net_link *link = take_ready(listener, &failed);
   while (failed) {
     struct net_link *next = failed->next;
-    error = atomic_load(&failed->error);
+    error = link_error(failed);
     link_destroy(failed);
     failed = next;
   }
   if (link) {
     transport_add_link(listener->transport, link);
   }
-  transport_drain_log();
+  transport_serve();
   *out = link;
   /* The peer of a failed link had the token and does not connect again, so accept must not wait. */
   return link ? 0 : error;
@@ -469,6 +540,6 @@ int net_close_listener(struct net_listener *listener)
     link = next;
   }
   listener_put(listener);
-  transport_drain_log();
+  transport_serve();
   return 0;
 }

@@ -9,7 +9,8 @@
 #include "harp/engine/engine.h"
 #include "harp/engine/key_file.h"
 
-/* Separates this use of the key from any other use of the same key. */
+/* Separates this use of the key from any other use of the same key. Both hosts must use the same
+ * text. */
 static const uint8_t key_label[] = "HARP flow greeting, version 1";
 
 int proof_key_read(struct proof_key *key, const char *path, char *error)

@@ -36,6 +36,15 @@ uint16_t wire_version_common(uint16_t peer_min, uint16_t peer_max)
   return highest >= WIRE_VERSION_MIN && highest >= peer_min ? highest : 0;
 }
 
+bool token_same(const uint8_t a[TOKEN_SIZE], const uint8_t b[TOKEN_SIZE])
+{
+  uint8_t difference = 0;
+  for (int i = 0; i < TOKEN_SIZE; i++) {
+    difference |= a[i] ^ b[i];
+  }
+  return difference == 0;
+}
+
 /* FNV-1a: detects damaged and foreign handles. The token, not this check, protects from forgery. */
 static uint32_t handle_check(const uint8_t *bytes)
 {
@@ -61,10 +70,12 @@ void handle_write(const struct handle *handle, uint8_t out[HANDLE_SIZE])
   put(out + 26, handle->mtu, 2);
   memcpy(out + 28, handle->token, TOKEN_SIZE);
   put(out + 44, handle_check(out), 4);
+  out[56] = (uint8_t)(handle->device + 1);
+  out[57] = (uint8_t)~out[56];
 }
 
 /* Describes a foreign handle, with the peer's address if it contains one. */
-static void describe_stranger(const uint8_t *in, char *why, uint32_t size)
+static void describe_foreign_handle(const uint8_t *in, char *why, uint32_t size)
 {
   uint16_t family;
   char address[INET6_ADDRSTRLEN] = "?";
@@ -86,7 +97,7 @@ static void describe_stranger(const uint8_t *in, char *why, uint32_t size)
 int handle_read(struct handle *handle, const uint8_t in[HANDLE_SIZE], char *why, uint32_t size)
 {
   if (memcmp(in, handle_magic, sizeof handle_magic) != 0 || take(in + 44, 4) != handle_check(in)) {
-    describe_stranger(in, why, size);
+    describe_foreign_handle(in, why, size);
     return -EPROTO;
   }
   *handle = (struct handle){
@@ -95,6 +106,8 @@ int handle_read(struct handle *handle, const uint8_t in[HANDLE_SIZE], char *why,
       .instances = in[24],
       .flags = in[25],
       .mtu = (uint16_t)take(in + 26, 2),
+      /* Zero from releases without devices. The check does not cover it, so it has its own. */
+      .device = in[56] > 0 && (in[56] ^ in[57]) == 0xff ? in[56] - 1u : HANDLE_NO_DEVICE,
   };
   memcpy(&handle->address, in + 4, 4);
   memcpy(handle->token, in + 28, TOKEN_SIZE);
@@ -179,6 +192,39 @@ bool welcome_read(struct welcome *welcome, const uint8_t in[WELCOME_SIZE])
   };
   memcpy(welcome->proof, in + WELCOME_PROOF, PROOF_SIZE);
   return take(in, 4) == WELCOME_MAGIC;
+}
+
+bool welcome_has_nics(const struct welcome *welcome)
+{
+  return welcome->status == 0 && welcome->version >= WIRE_VERSION_NICS;
+}
+
+void nic_list_write(const struct nic_list *list, uint8_t out[NIC_LIST_SIZE])
+{
+  memset(out, 0, NIC_LIST_SIZE);
+  out[0] = (uint8_t)list->count;
+  for (unsigned i = 0; i < list->count; i++) {
+    uint8_t *entry = out + 4 + 8 * i;
+    memcpy(entry, &list->of[i].at.address, 4);
+    put(entry + 4, list->of[i].at.port, 2);
+    entry[6] = list->of[i].device;
+    entry[7] = list->of[i].flags;
+  }
+}
+
+void nic_list_read(struct nic_list *list, const uint8_t in[NIC_LIST_SIZE])
+{
+  unsigned count = in[0] < NIC_LIST_ENTRIES ? in[0] : NIC_LIST_ENTRIES;
+  list->count = 0;
+  for (unsigned i = 0; i < count; i++) {
+    const uint8_t *entry = in + 4 + 8 * i;
+    struct nic_list_entry *nic = &list->of[list->count];
+    memcpy(&nic->at.address, entry, 4);
+    nic->at.port = (uint16_t)take(entry + 4, 2);
+    nic->device = entry[6];
+    nic->flags = entry[7];
+    list->count += nic->at.address != 0 && nic->at.port != 0;
+  }
 }
 
 void chunk_write(const struct chunk *chunk, uint8_t out[CHUNK_HEADER_SIZE])

@@ -5,7 +5,7 @@
  *
  *   connector                          acceptor
  *   hello (80 bytes)          ->
- *                             <-       welcome (64 bytes)
+ *                             <-       welcome (64 bytes), list of NICs (132 bytes)
  *   chunk header, payload, ...  ->
  *
  * With a shared key, a challenge and its answer come in between, in the same two formats:
@@ -29,8 +29,9 @@
 
 enum {
   WIRE_VERSION_MIN = 1, /* versions that this release supports */
-  WIRE_VERSION_MAX = 2,
+  WIRE_VERSION_MAX = 3,
   WIRE_VERSION_CHECKED = 2, /* the first version with checked chunk headers */
+  WIRE_VERSION_NICS = 3,    /* the first version whose welcome has a list of NICs */
 
   TOKEN_SIZE = 16,
   PROOF_SIZE = 32, /* zero without a key */
@@ -38,6 +39,9 @@ enum {
   HANDLE_INSTANCES = 8,
   HELLO_SIZE = 80,
   WELCOME_SIZE = 64,
+  NIC_LIST_ENTRIES = 16,
+  NIC_LIST_SIZE = 4 + 8 * NIC_LIST_ENTRIES,
+  HANDSHAKE_SIZE = WELCOME_SIZE + NIC_LIST_SIZE, /* of the longest message before the chunks */
   CHUNK_HEADER_SIZE = 24,
   CHUNK_CHECKED_HEADER_SIZE = 28,
   CHUNK_TRAILER_SIZE = 4,
@@ -52,7 +56,7 @@ uint16_t wire_version_common(uint16_t peer_min, uint16_t peer_max);
  *
  *   0 magic (2)   2 version min, max   4 address   8 ports (8 x 2)
  *  24 instances   25 flags   26 mtu (2)   28 token (16)   44 check (4)
- *  48 scratch of the connecting rank (8)   56 zero
+ *  48 scratch of the connecting rank (8)   56 device + 1 (1), its complement (1)   58 zero
  */
 enum handle_flags {
   HANDLE_KERNEL_ADDRESS = 1, /* the host's kernel answers ARP, even without the process */
@@ -66,7 +70,13 @@ struct handle {
   uint8_t flags; /* enum handle_flags */
   uint16_t mtu;
   uint8_t token[TOKEN_SIZE];
+  unsigned device; /* of the NIC that listens; HANDLE_NO_DEVICE: the peer does not tell */
 };
+
+enum { HANDLE_NO_DEVICE = 255 };
+
+/* Compares tokens in constant time, so that timing reveals nothing about them. */
+bool token_same(const uint8_t a[TOKEN_SIZE], const uint8_t b[TOKEN_SIZE]);
 
 void handle_write(const struct handle *handle, uint8_t out[HANDLE_SIZE]);
 /* Parses untrusted bytes. 0, or a negative errno and one line in why (size bytes): -EPROTO: not a
@@ -84,6 +94,7 @@ void handle_set_scratch(uint8_t out[HANDLE_SIZE], uint64_t value);
 enum hello_flags {
   HELLO_CHECKED = 1,        /* from version 2: every chunk has a checked header and a trailer */
   HELLO_KERNEL_ADDRESS = 2, /* as in the handle */
+  HELLO_STRIPED = 4,        /* from version 3: the link is spread over NICs */
 };
 
 struct hello {
@@ -127,6 +138,34 @@ enum { WELCOME_PROOF = 24 }; /* offset of the proof */
 
 void welcome_write(const struct welcome *welcome, uint8_t out[WELCOME_SIZE]);
 bool welcome_read(struct welcome *welcome, const uint8_t in[WELCOME_SIZE]);
+
+/*
+ *   0 count (1)   1 zero (3)
+ *   then for each NIC:   0 address (4)   4 port (2)   6 device (1)   7 flags (1)
+ *
+ * From version 3, a welcome that accepts the hello is followed by the acceptor's NICs. Each has a
+ * port on which it accepts flows of any of the process's links: flows that move there from another
+ * NIC, and flows of a link that is spread over several NICs. A count of zero: there is only one
+ * NIC.
+ */
+enum nic_flags {
+  NIC_LISTENS = 1, /* it runs; else it starts when flows need it */
+};
+
+struct nic_list {
+  unsigned count;
+  struct nic_list_entry {
+    struct harp_endpoint at;
+    uint8_t device;
+    uint8_t flags; /* enum nic_flags */
+  } of[NIC_LIST_ENTRIES];
+};
+
+void nic_list_write(const struct nic_list *list, uint8_t out[NIC_LIST_SIZE]);
+/* A count that is too large is read as the most that fits. */
+void nic_list_read(struct nic_list *list, const uint8_t in[NIC_LIST_SIZE]);
+/* Whether a list of NICs follows this welcome. */
+bool welcome_has_nics(const struct welcome *welcome);
 
 /*
  *   0 message (8)   8 offset (8)   16 length (4)   20 type (1)   21 flags (1)   22 zero (2)

@@ -248,11 +248,24 @@ static ncclResult_t shim_send(void *comm, const void *data, size_t size, void *m
   return nccl_result(error, API);
 }
 
+/* What NCCL says of the receive's completion. From version 9 on, it marks the receives of LL and
+ * LL128. */
+static enum net_completion shim_completion(void *mark)
+{
+#if API >= 9
+  return (uintptr_t)mark == NCCL_NET_OPTIONAL_RECV_COMPLETION ? NET_COMPLETION_OPTIONAL
+                                                              : NET_COMPLETION_NEEDED;
+#else
+  return NET_COMPLETION_UNKNOWN;
+#endif
+}
+
 static ncclResult_t shim_receive(void *comm, void *data, size_t size, void *mhandle, void **request)
 {
   struct net_request *made = NULL;
   bool valid = comm && size <= INT_MAX;
-  int error = valid ? net_irecv(comm, data, size, mhandle, &made) : -EINVAL;
+  int error = valid ? net_irecv(comm, data, size, mhandle, shim_completion(*request), &made)
+                    : -EINVAL;
   *request = made;
   return nccl_result(error, API);
 }

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -60,6 +60,7 @@ def test_correct_host_has_no_fault(findings: Findings) -> None:
     found = findings()
     assert [text for text in found["fault"] if not text.startswith("plugin")] == []
     assert has(found["ok"], "ztcp0.conf: shares 10.77.0.1/24 of eth0")
+    assert has(found["ok"], "devices: NCCL sees HARP0 eth0; harp env --devices shows more")
     assert has(found["ok"], "CAP_NET_RAW")
     assert has(found["ok"], "0 processes use HARP now")
 
@@ -145,6 +146,44 @@ def test_address_of_local_rank_is_no_fault(
     assert not has(found["fault"], "10.77.0.101")
 
 
+@pytest.fixture
+def two_nics(host: Host, conf: Path) -> Iterator[None]:
+    """Two NICs in one subnet, with a file each and Linux's ARP settings."""
+    host.run(["ip", "link", "add", "nic0", "type", "veth", "peer", "name", "nic1"])
+    for number in range(2):
+        host.run(["ip", "address", "add", f"10.79.0.{number + 1}/24", "dev", f"nic{number}"])
+        host.run(["ip", "link", "set", f"nic{number}", "up"])
+        conf.with_name(f"ztcp{number}.conf").write_text(f"device = packet:nic{number}\n")
+    for name in ("all", "nic0", "nic1"):
+        host.write(f"/proc/sys/net/ipv4/conf/{name}/arp_ignore", "0")
+    yield
+    host.write("/proc/sys/net/ipv4/conf/all/arp_ignore", "0")
+    host.run(["ip", "link", "del", "nic0"])
+
+
+@pytest.mark.usefixtures("two_nics")
+def test_arp_for_other_nics_in_one_subnet_is_a_fault(
+    host: Host, conf: Path, findings: Findings
+) -> None:
+    def ignore(name: str, value: int) -> None:
+        host.write(f"/proc/sys/net/ipv4/conf/{name}/arp_ignore", str(value))
+
+    where = "ARP: nic0 and nic1 are in one subnet, 10.79.0.0/24, and the kernel answers ARP on "
+    found = findings()["fault"]
+    assert has(found, f"{where}nic0 and nic1 for the addresses of all of them (arp_ignore = 0)")
+    assert has(found, "run harp setup, which sets it, or sysctl -w net.ipv4.conf.all.arp_ignore=1")
+    ignore("nic0", 1)
+    assert has(findings()["fault"], f"{where}nic1 for")
+    ignore("nic1", 2)
+    assert has(findings()["ok"], "ARP: nic0 and nic1 are in 10.79.0.0/24; each answers for itself")
+    ignore("nic0", 0)
+    ignore("all", 1)
+    assert not has(findings()["fault"], "ARP")
+    ignore("all", 0)
+    conf.write_text("device = packet:nic0\naddress = 10.79.0.9/24\n")
+    assert not has(findings()["fault"], "ARP")
+
+
 def test_link_down_is_a_fault(host: Host, findings: Findings) -> None:
     host.set_link(False)
     try:
@@ -176,6 +215,11 @@ def test_environment_faults_are_found(folders: Path, findings: Findings) -> None
         found["note"],
         f"/absent is missing or not writable: statistics go to /dev/shm/harp-{os.geteuid()}",
     )
+
+
+def test_wrong_number_of_devices_is_a_fault(findings: Findings) -> None:
+    assert has(findings(HARP_DEVICES="2")["fault"], "devices: HARP_DEVICES=2: the only value is 1")
+    assert has(findings(HARP_DEVICES="1")["ok"], "devices: NCCL sees one device for all NICs")
 
 
 def test_unknown_variables_are_noted(findings: Findings) -> None:

@@ -21,7 +21,8 @@ import pytest
 from harp import _tables
 from harp.testing import _engine
 
-NAMES = [counter["name"] for counter in _tables.counters()]
+COUNTERS = [counter["name"] for counter in _tables.counters()]
+NAMES = COUNTERS + list(_tables.counter_aliases())
 
 
 def ip(text: str) -> int:
@@ -95,6 +96,89 @@ def test_stat_prints_prometheus(harp: Any, published: Any) -> None:
         assert any(line.startswith(f"# HELP {family} ") for line in lines)
 
 
+@pytest.fixture
+def two_nics(folders: Path) -> Iterator[list[_engine.StatFile]]:
+    """The files of this process's two NICs."""
+    files = []
+    for number in range(2):
+        device = f"fault:|packet:nic{number}" if number else "packet:nic0"
+        file = _engine.StatFile(instances=2, device=device.encode())
+        file.set(0, NAMES.index("tx_bytes"), 100 + number)
+        file.set(1, NAMES.index("tx_bytes"), 200)
+        file.flow(0, state=1, link=number, direction="S")
+        files.append(file)
+    yield files
+    for file in files:
+        file.close()
+
+
+def test_stat_shows_all_nics_of_process(harp: Any, two_nics: list[_engine.StatFile]) -> None:
+    lines = harp("stat").stdout.splitlines()
+    assert len([line for line in lines if " pid " in line]) == 1 and lines[0].endswith(", 2 NICs")
+    nics = [
+        line.split(",")[0].strip() for line in lines if "packet:" in line and "link" not in line
+    ]
+    assert nics == ["packet:nic0", "fault:|packet:nic1"]
+    assert any(re.fullmatch(r" +tx_bytes +601  \(300 \+ 301\)", line) for line in lines)
+    flows = [line.split() for line in lines if line.startswith("  link")]
+    assert [(words[1], words[-1]) for words in flows] == [("0", nics[0]), ("1", nics[1])]
+
+
+@pytest.mark.parametrize("words", [["--device", "nic1"], ["--device", "packet:nic1"], ["--id"]])
+def test_stat_shows_chosen_nic(
+    harp: Any, two_nics: list[_engine.StatFile], words: list[str]
+) -> None:
+    words = [*words, Path(two_nics[1].path).stem] if words == ["--id"] else words
+    text = harp("stat", *words).stdout
+    assert re.search(r"tx_bytes +301  \(101 \+ 200\)\n", text) and "NICs" not in text
+    assert (
+        "no process with device eth9 runs here" in harp("stat", "--device", "eth9", code=1).stderr
+    )
+
+
+def test_json_and_prometheus_name_nic_and_process(
+    harp: Any, two_nics: list[_engine.StatFile]
+) -> None:
+    rows = json.loads(harp("stat", "--json").stdout)["processes"]
+    assert {row["process_id"] for row in rows} == {rows[0]["process_id"]}
+    whole = json.loads(harp("stat", "--json", "--id", rows[0]["process_id"]).stdout)["processes"]
+    assert [row["device"] for row in whole] == ["packet:nic0", "fault:|packet:nic1"]
+    assert [row["totals"]["tx_bytes"] for row in whole] == [300, 301]
+    samples = [
+        line
+        for line in harp("stat", "--prometheus").stdout.splitlines()
+        if not line.startswith("#")
+    ]
+    for row in rows:
+        label = f'device="{row["device"]}"'
+        assert len([one for one in samples if label in one]) == 2 * len(NAMES) + 2
+        (info,) = [one for one in samples if one.startswith("harp_process_info") and label in one]
+        assert f'process="{row["process_id"]}"' in info
+    view = json.loads(harp("top", "-n", "1", "-d", "0.1", "--json").stdout)["processes"]
+    assert [(row["device"], row["process_id"]) for row in view] == [
+        (row["device"], row["process_id"]) for row in rows
+    ]
+
+
+CHILD = """
+import os, sys
+from pathlib import Path
+from harp.observe import statfile
+from harp.testing import _engine
+ours = _engine.StatFile()
+if os.fork() == 0:
+    theirs = _engine.StatFile()
+    assert len({statfile.read(Path(one.path)).process_id for one in (ours, theirs)}) == 2
+    theirs.close()
+    os._exit(0)
+sys.exit(os.wait()[1])
+"""
+
+
+def test_forked_child_is_another_process(folders: Path) -> None:
+    assert subprocess.run([sys.executable, "-c", CHILD]).returncode == 0
+
+
 # Publishes as the rank of its environment, with pid 1 in its own pid namespace.
 FIRST_OF_ITS_OWN = """
 import os, sys
@@ -149,6 +233,23 @@ def test_processes_with_equal_pid_have_distinct_samples(harp: Any, folders: Path
             one.communicate(timeout=20)
 
 
+def test_renamed_counters_keep_old_names(harp: Any, published: Any) -> None:
+    published.set(0, COUNTERS.index("unauthenticated_drops"), 3)
+    published.set(1, COUNTERS.index("unauthenticated_drops"), 4)
+    for old, new in _tables.counter_aliases().items():
+        assert new in COUNTERS and old not in COUNTERS
+    text = harp("stat").stdout
+    assert re.search(r"unauthenticated_drops +7  \(3 \+ 4\)\n", text)
+    assert re.search(r"strangers +7  \(3 \+ 4\)  Old name of unauthenticated_drops\.\n", text)
+    (process,) = json.loads(harp("stat", "--json").stdout)["processes"]
+    assert process["totals"]["strangers"] == 7
+    assert [one["strangers"] for one in process["instances"]] == [3, 4]
+    lines = harp("stat", "--prometheus").stdout.splitlines()
+    samples = [line for line in lines if line.startswith("harp_strangers_total{")]
+    assert [line.rpartition(" ")[2] for line in samples] == ["3", "4"]
+    assert "# TYPE harp_strangers_total counter" in lines
+
+
 def test_wrong_usage_exits_2(harp: Any) -> None:
     harp("stat", "--json", "--prometheus", code=2)
 
@@ -164,14 +265,54 @@ print(_engine.dump([ring], b"peer 10.0.0.2 is silent", 4000))
     path = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     ).stdout.strip()
-    text = harp("stat", "--trace", path).stdout.splitlines()
-    assert text[0].endswith("peer 10.0.0.2 is silent")
-    assert re.search(r"\+0\.000 us  instance 0 flow -     poll +frames_in=1 frames_out=2$", text[1])
-    assert re.search(r"\+2\.500 us  instance 0 flow 2     sleep +timeout_us=70$", text[2])
+    text = harp("stat", "--all-events", "--trace", path).stdout.splitlines()
+    assert text[0].endswith("peer 10.0.0.2 is silent") and len(text) == 4
+    assert re.search(r"\+0\.000 us  instance 0 flow -     poll +frames_in=1 frames_out=2$", text[2])
+    assert re.search(r"\+2\.500 us  instance 0 flow 2     sleep +timeout_us=70$", text[3])
     records = json.loads(harp("stat", "--json", "--trace", path).stdout)["records"]
     assert [record["event"] for record in records] == ["poll", "sleep"]
     assert "not a trace of HARP's" in harp("stat", "--trace", "/etc/passwd", code=1).stderr
     assert "No such file" in harp("stat", "--trace", "/absent", code=1).stderr
+
+
+def test_trace_hides_frequent_events(harp: Any, folders: Path) -> None:
+    """The time of a line counts from the line before it, not from a hidden event."""
+    names = [event["name"] for event in _tables.trace_events()]
+    rto, chunk, closed = map(names.index, ("rto", "chunk_out", "closed"))
+    code = f"""
+from harp.testing import _engine
+ring = _engine.Trace(8)
+ring.record(1000, 65535, 0, 1, 2)
+ring.record(2000, 40000, {rto}, 1, 64)
+ring.record(3000, 40001, {rto}, 1, 64)
+ring.record(4000, 40000, {chunk}, 1448, 0)
+ring.record(5500, 40000, {closed}, 110, 0)
+print(_engine.dump([ring], b"", 6000))
+"""
+    path = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.strip()
+    said = harp("stat", "--trace", path).stdout.splitlines()
+    assert said[1].startswith("2 events of polls, chunks and messages are hidden")
+    assert [line.split()[7] for line in said[3:]] == ["rto", "rto", "closed"]
+    assert [line.split()[1] for line in said[3:]] == ["+0.000", "+1.000", "+2.500"]
+    one = harp("stat", "--flow", "40000", "--explain", "--trace", path).stdout.splitlines()
+    assert [line.split()[1] for line in one[2:4]] == ["+0.000", "+3.500"]
+    assert one[4:] == [
+        "rto              The retransmission timer fired.",
+        "closed           The flow's connection has ended.",
+    ]
+    whole = harp("stat", "--all-events", "--trace", path).stdout
+    assert "hidden" not in whole and len(whole.splitlines()) == 7
+    records = json.loads(harp("stat", "--json", "--trace", path).stdout)["records"]
+    assert [record["event"] for record in records] == ["poll", "rto", "rto", "chunk_out", "closed"]
+    wrong = harp("stat", "--flow", "1", "--trace", path, code=1).stderr
+    assert "no event of flow 1; its flows are: 40000, 40001" in wrong
+
+
+@pytest.mark.parametrize("option", [["--flow", "40000"], ["--all-events"]])
+def test_options_of_trace_need_trace(harp: Any, option: list[str]) -> None:
+    assert "need --trace" in harp("stat", *option, code=2).stderr
 
 
 def test_top_prints_rates(harp: Any, published: Any) -> None:

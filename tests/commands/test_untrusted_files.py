@@ -19,12 +19,12 @@ import pytest
 from harp.observe import foreign, statfile
 from harp.testing import _engine
 
-STRANGER = 12345
+OTHER_USER = 12345
 TITLE = b"\x1b]0\x07"  # sets the title of a terminal's window
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives a file away: needs root")
 
 
-def spoil(path: str, find: bytes, become: bytes) -> None:
+def corrupt(path: str, find: bytes, become: bytes) -> None:
     """Replaces a text by another of the same length, everywhere in the file."""
     data = Path(path).read_bytes()
     assert find in data and len(find) == len(become)
@@ -35,7 +35,7 @@ def spoil(path: str, find: bytes, become: bytes) -> None:
 @pytest.fixture
 def published(folders: Path) -> Iterator[_engine.StatFile]:
     file = _engine.StatFile(device=b"packet:" + TITLE, about="right\u202eleft".encode())
-    spoil(file.path, b"python", b"\x1b]0;x\x07")
+    corrupt(file.path, b"python", b"\x1b]0;x\x07")
     yield file
     file.close()
 
@@ -60,22 +60,22 @@ def test_trace_output_has_no_control_characters(harp: Any, folders: Path) -> Non
     path = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     ).stdout.strip()
-    spoil(path, b"poll", TITLE)
-    said = harp("stat", "--trace", path).stdout
+    corrupt(path, b"poll", TITLE)
+    said = harp("stat", "--all-events", "--trace", path).stdout
     assert [char for char in said if not char.isprintable() and char != "\n"] == []
 
 
 @needs_root
 def test_process_uid_is_file_owner(harp: Any, published: _engine.StatFile) -> None:
-    os.chown(published.path, STRANGER, -1)
+    os.chown(published.path, OTHER_USER, -1)
     (process,) = json.loads(harp("stat", "--json").stdout)["processes"]
-    assert process["uid"] == STRANGER
-    assert f"user {STRANGER}" in harp("stat").stdout
+    assert process["uid"] == OTHER_USER
+    assert f"user {OTHER_USER}" in harp("stat").stdout
 
 
 def test_counter_name_cannot_inject_prometheus_line(harp: Any, folders: Path) -> None:
     file = _engine.StatFile()
-    spoil(file.path, b"tx_bytes\0\0\0", b"x 1\nharp_y ")
+    corrupt(file.path, b"tx_bytes\0\0\0", b"x 1\nharp_y ")
     with pytest.raises(statfile.StatError, match="damaged"):
         statfile.read(Path(file.path))
     assert "harp_y" not in harp("stat", "--prometheus").stdout
@@ -83,16 +83,16 @@ def test_counter_name_cannot_inject_prometheus_line(harp: Any, folders: Path) ->
 
 
 def test_one_file_cannot_change_prometheus_types(harp: Any, folders: Path) -> None:
-    honest, liar = _engine.StatFile(), _engine.StatFile()
+    honest, forged = _engine.StatFile(), _engine.StatFile()
     names = list(statfile.read(Path(honest.path)).kinds)
-    data = bytearray(Path(liar.path).read_bytes())
+    data = bytearray(Path(forged.path).read_bytes())
     table = struct.unpack_from("=I", data, 48)[0]
     place = table + names.index("rx_bytes") * 64
     # A gauge of that name would get the family name of the real counter.
     data[place : place + 64] = struct.pack("=60sI", b"tx_bytes_total", 1)
     place = table + names.index("tx_frames") * 64
     struct.pack_into("=I", data, place + 60, 1)
-    Path(liar.path).open("r+b").write(data)
+    Path(forged.path).open("r+b").write(data)
     lines = harp("stat", "--prometheus").stdout.splitlines()
     types = [line for line in lines if line.startswith("# TYPE")]
     assert len(types) == len({line.split()[2] for line in types})
@@ -101,7 +101,7 @@ def test_one_file_cannot_change_prometheus_types(harp: Any, folders: Path) -> No
         assert f"# TYPE harp_{family}_total counter" in types
         assert any(line.startswith(f"harp_{family}_total{{") and identity in line for line in lines)
     honest.close()
-    liar.close()
+    forged.close()
 
 
 TRUNCATER = """

@@ -40,6 +40,7 @@ def test_defaults_of_a_packet_file() -> None:
         "instances": "1",
         "cores": "",
         "flows": "1",
+        "stripe": "none",
         "tcp_ports": "",
         "peers": "any",
         "cc": "cubic",

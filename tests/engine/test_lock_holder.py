@@ -16,13 +16,13 @@ from harp import _tables
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user: needs root")
 
-STRANGER = 12345
+OTHER_USER = 12345
 OWN = "device = packet:eth0\naddress = 10.0.0.1/24\n"
 
 # Another user, who may only read, under a name that a terminal would obey.
 HOLDER = f"""
 import ctypes, fcntl, os, sys
-os.setgroups([]); os.setgid({STRANGER}); os.setuid({STRANGER})
+os.setgroups([]); os.setgid({OTHER_USER}); os.setuid({OTHER_USER})
 file = open(sys.argv[1])
 fcntl.flock(file, fcntl.LOCK_SH)
 assert ctypes.CDLL(None).prctl(15, b"bad\\x1b[2Jname", 0, 0, 0) == 0
@@ -43,7 +43,7 @@ def held(path: Path) -> subprocess.Popen[str]:
 
 
 def said(holder: subprocess.Popen[str]) -> str:
-    return f"ztcp0.conf by process {holder.pid} (bad?[2Jname) of user {STRANGER}; "
+    return f"ztcp0.conf by process {holder.pid} (bad?[2Jname) of user {OTHER_USER}; "
 
 
 @pytest.fixture

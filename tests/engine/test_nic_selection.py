@@ -1,56 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which NIC a process takes by the buses between it and the process's GPU, on made-up hosts.
-
-The hosts are folders that look like /sys and /proc/driver below another root.
-"""
+"""Which NIC a process takes by the buses between it and the process's GPU, on made-up hosts."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from machines import Machine, configure
 
 from harp.testing import _engine
 
 # Host bridges, and the NUMA nodes that they belong to.
 BRIDGES = {"pci0000:10": 0, "pci0001:20": 0, "pci0002:80": 1, "pci0003:90": 1}
-
-
-class Machine:
-    """A host under construction; functions are named by their PCI ids."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        (root / "sys/bus/pci/devices").mkdir(parents=True)
-        (root / "sys/class/net").mkdir(parents=True)
-
-    def function(self, place: str, node: int) -> Path:
-        """A PCI function at pci0000:10/0000:10:00.0/..."""
-        folder = self.root / "sys/devices" / place
-        folder.mkdir(parents=True)
-        (folder / "numa_node").write_text(f"{node}\n")
-        (self.root / "sys/bus/pci/devices" / folder.name).symlink_to(folder)
-        return folder
-
-    def gpu(self, place: str, node: int = 0) -> None:
-        function = self.function(place, node)
-        said = self.root / "proc/driver/nvidia/gpus" / function.name
-        said.mkdir(parents=True)
-        (said / "information").write_text("Model: H100\n")
-
-    def nic(self, name: str, place: str, node: int = 0, below: str = "", index: int = 77) -> None:
-        """below: a bus of the device's own between its function and the interface."""
-        device = self.function(place, node) / below
-        device.mkdir(exist_ok=True)
-        interface = self.root / "sys/class/net" / name
-        interface.mkdir()
-        (interface / "device").symlink_to(device)
-        (interface / "ifindex").write_text(f"{index}\n")
-        (device / "net").mkdir()
-        (device / "net" / name).symlink_to(interface)
-
-    def speed(self, name: str, says: str) -> None:
-        (self.root / "sys/class/net" / name / "speed").write_text(f"{says}\n")
 
 
 @pytest.fixture
@@ -70,19 +31,11 @@ def big(machine: Machine) -> Machine:
     return machine
 
 
-def configure(folder: Path, *files: str) -> None:
-    """A file for each NIC in the order given; "nic0", or "nic0 gpu = ..."."""
-    for number, text in enumerate(files):
-        name, _, more = text.partition(" ")
-        device = name if ":" in name else f"packet:{name}"
-        (folder / f"ztcp{number}.conf").write_text(f"device = {device}\n{more}\n")
-
-
 def taken(machine: Machine, monkeypatch: pytest.MonkeyPatch, rank: int, **extra: str) -> str:
     monkeypatch.setenv("LOCAL_RANK", str(rank))
     for name, value in extra.items():
         monkeypatch.setenv(name, value)
-    path, _ = _engine.claim_below(str(machine.root).encode())
+    path = _engine.claim_below(str(machine.root).encode())
     return Path(path).read_text().splitlines()[0].split(":", 1)[1]
 
 

@@ -66,12 +66,31 @@ def test_published_statistics_are_read_back(run_dir: Path) -> None:
     assert len(process.instances) == 3
     assert process.instances[2]["tcp_retransmits"] == 2**64 - 1
     assert process.totals["rx_frames"] == 11
-    assert list(process.kinds) == names
+    assert list(process.kinds) == [*names, *_tables.counter_aliases()]
     assert process.kinds["tcp_established"] == "gauge"
     assert process.flows == []
     assert (process.id, process.rank, process.gpu) == (Path(file.path).stem, None, "")
     file.close()
     assert os.listdir(run_dir) == []
+
+
+def test_old_name_of_counter_in_older_file_has_new_name(run_dir: Path) -> None:
+    names = [counter["name"] for counter in _tables.counters()]
+    aliases = _tables.counter_aliases()
+    file = _engine.StatFile()
+    for old, new in aliases.items():
+        file.set(0, names.index(new), len(old))
+    data = Path(file.path).read_bytes()
+    with open(file.path, "r+b") as raw:  # as a release that does not know the new names
+        for old, new in aliases.items():
+            raw.seek(data.index(new.encode() + b"\0"))
+            raw.write(old.encode().ljust(len(new), b"\0"))
+    process = statfile.read(Path(file.path))
+    assert aliases
+    for old, new in aliases.items():
+        assert process.totals[old] == process.totals[new] == len(old)
+        assert process.kinds[old] == process.kinds[new]
+    file.close()
 
 
 def test_rank_and_gpu_are_read_back(run_dir: Path) -> None:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import re
+import struct
 import subprocess
 import sys
 import time
@@ -12,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from harp import _tables
+from harp.cli.stat import trace_lines
 from harp.observe import trace
 from harp.testing import _engine
 
+NOBODY = 0xFFFF  # the flow of an event of the instance itself
 EVENTS = [event["name"] for event in _tables.trace_events()]
 
 
@@ -37,11 +41,11 @@ one, two = _engine.Trace(16), _engine.Trace(16)
 one.record(10_000_000_000, 0xffff, 0, 1, 2)
 one.record(10_000_001_000, 3, {rto}, 0xffffff, 0xffffffff)
 two.record(10_000_000_500, 65534, {chunk}, 1000, 2000)
-print(_engine.dump([one, two], b"link 7 failed", 10_000_002_000))
+print(_engine.dump([one, two], b"link 7 failed", 10_000_002_000, b"packet:eth1"))
 """)
     assert Path(path).suffix == ".trace"
     found = trace.read(Path(path))
-    assert found.reason == "link 7 failed"
+    assert (found.reason, found.device) == ("link 7 failed", "packet:eth1")
     assert found.release == _tables.version()
     assert [(one.instance, one.flow, one.event, one.values) for one in found.records] == [
         (0, None, "poll", {"frames_in": 1, "frames_out": 2}),
@@ -52,8 +56,29 @@ print(_engine.dump([one, two], b"link 7 failed", 10_000_002_000))
     assert [found.written_ns - one.time_ns for one in found.records] == [2000, 1500, 1000]
 
 
+def test_trace_of_version_1_is_readable(run_dir: Path) -> None:
+    """Its header has no device."""
+    path = Path(
+        in_a_process("""
+ring = _engine.Trace(8)
+ring.record(1, 1, 0, 7, 8)
+print(_engine.dump([ring], b"why", 1, b"packet:eth1"))
+""")
+    )
+    data, size = bytearray(path.read_bytes()), trace._HEADER.size
+    del data[size : size + trace._DEVICE.size]
+    data[8:12] = struct.pack("=I", 1)
+    path.write_bytes(data)
+    found = trace.read(path)
+    assert (found.reason, found.device) == ("why", "")
+    assert [record.values for record in found.records] == [{"frames_in": 7, "frames_out": 8}]
+    assert ", release " in next(trace_lines(found))
+
+
 def test_trace_addresses_are_shown_dotted(run_dir: Path) -> None:
-    events = [EVENTS.index(name) for name in ("connect", "accept", "established", "stranger")]
+    events = [
+        EVENTS.index(name) for name in ("connect", "accept", "established", "unauthenticated")
+    ]
     path = in_a_process(f"""
 ring = _engine.Trace(16)
 for event in {events}:
@@ -70,6 +95,51 @@ print(_engine.dump([ring], b"", 1))
         check=True,
     ).stdout
     assert said.count("peer_address=10.1.3.2\n") == 4
+
+
+def shown(events: list[tuple[int, int, str, int, int]]) -> list[str]:
+    """The lines of a trace with these events: ms, flow, name, and the event's two numbers."""
+    calls = "; ".join(
+        f"ring.record({ms * 10**6}, {flow}, {EVENTS.index(name)}, {a}, {b})"
+        for ms, flow, name, a, b in events
+    )
+    end = events[-1][0] * 10**6
+    path = in_a_process(f"""
+ring = _engine.Trace(64); {calls}
+print(_engine.dump([ring], b"why", {end}))
+""")
+    return list(trace_lines(trace.read(Path(path))))
+
+
+def test_trace_counts_frames_before_its_end(run_dir: Path) -> None:
+    """The count tells a dead path from one that still carries ARP."""
+    lines = shown(
+        [
+            (1000, NOBODY, "poll", 100, 0),
+            (9000, NOBODY, "poll", 2, 3),
+            (10000, NOBODY, "poll", 0, 4),
+            (11000, 5, "closed", 110, 0),
+        ]
+    )
+    assert re.search(r"^frames in the last 3\.0 s of the trace: 2 in \(.*\), 7 out \(", lines[2])
+
+
+def test_trace_line_of_frames_needs_polls(run_dir: Path) -> None:
+    assert not any(line.startswith("frames") for line in shown([(1000, 5, "closed", 110, 0)]))
+
+
+def test_trace_names_error_numbers(run_dir: Path) -> None:
+    assert shown([(1000, 5, "closed", 110, 0)])[-1].endswith("errno=110 ETIMEDOUT")
+
+
+def test_trace_joins_events_of_full_device(run_dir: Path) -> None:
+    """The device may be full thousands of times in a row, and hide what happened before."""
+    full = [(ms, NOBODY, "port_full", 0, 0) for ms in (1001, 1002, 1004)]
+    lines = shown([(1000, 5, "rto", 1, 2), *full, (1005, 5, "rto", 2, 2), (1006, 5, "rto", 2, 2)])
+    first, joined, *others = lines[1:]
+    assert "port_full" in joined and "3 times until" in joined
+    assert joined.split()[1] == others[0].split()[1] == "+1000.000"
+    assert len(others) == 2, "events with numbers have a line each"
 
 
 def test_trace_ring_keeps_last_events(run_dir: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/fuzz: fuzzers over everything that strangers can send or write."""
+"""tools/fuzz: fuzzers over everything that others can send or write."""
 
 from __future__ import annotations
 

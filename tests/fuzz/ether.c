@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fuzz/ether.h"
 
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
-#include "harp/stack/headers.h"
 #include "tests/fuzz/frames.h"
 
 const uint8_t ether_own[6] = {2, 0, 0, 0, 0, 2}, ether_peer[6] = {2, 0, 0, 0, 0, 1};

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/ip/checksum.h"
 
 static void store_sum(uint8_t *at, uint16_t sum) { memcpy(at, &sum, sizeof sum); }

@@ -3,9 +3,9 @@
  * Sends ARP and ICMP, well-formed and nearly so, to a host with INCOMPLETE neighbours and with
  * connections that ICMP messages may quote.
  */
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/ip/neighbour.h"
 #include "harp/stack/list.h"
 #include "harp/stack/stack_state.h"

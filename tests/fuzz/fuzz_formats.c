@@ -40,7 +40,7 @@ static void mended_handle(const uint8_t *bytes)
   FUZZ_EXPECT((result == 0) == good);
 }
 
-static void greeting(const uint8_t *bytes)
+static void handshake(const uint8_t *bytes)
 {
   struct hello hello;
   struct welcome welcome;
@@ -71,7 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
   }
   const uint8_t *last = data + size - HELLO_SIZE; /* ends at the last byte of its memory */
-  greeting(last);
+  handshake(last);
   handle(last + HELLO_SIZE - HANDLE_SIZE);
   mended_handle(last);
   chunk(last + HELLO_SIZE - CHUNK_HEADER_SIZE);

@@ -4,8 +4,8 @@
  * checksums, because otherwise the stack would drop them early. An input is a list of: choice,
  * split (2 bytes), length (2), the bytes.
  */
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
 #include "tests/fuzz/ether.h"

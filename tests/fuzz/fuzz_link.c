@@ -28,7 +28,7 @@ enum {
 enum operation {
   STEP_OPEN,
   STEP_ANSWER,
-  STEP_GREET,
+  STEP_HANDSHAKE,
   STEP_CHUNK,
   STEP_PAYLOAD,
   STEP_RAW,
@@ -43,7 +43,7 @@ enum operation {
   STEP_CLOSE,
   STEP_ACCEPT,
   STEP_CONNECT,
-  STEP_LOSE_MEMORY,
+  STEP_DEREGISTER,
   STEP_CLOSE_LISTENER,
   STEP_SETTINGS,
   STEP_REFUSE,
@@ -101,7 +101,7 @@ static void ask(const struct step *step)
   case STEP_CLOSE: close_line(line); break;
   case STEP_ACCEPT: accept_one(); break;
   case STEP_CONNECT: connect_line(line, 1 + (step->choice & 1)); break;
-  case STEP_LOSE_MEMORY: lose_memory(line, step->b); break;
+  case STEP_DEREGISTER: deregister(line, step->b); break;
   case STEP_CLOSE_LISTENER: close_listener(); break;
   case STEP_SETTINGS:
     scene->host->transport->key.set = step->flags & 1;
@@ -120,7 +120,7 @@ static void run(const struct step *step)
     remote_open(remote, step->choice & 1, scene->handle.ports[step->choice & 1], step->choice & 2);
     break;
   case STEP_ANSWER: remote_answer(remote); break;
-  case STEP_GREET: greet(remote, step); break;
+  case STEP_HANDSHAKE: say_hello_or_welcome(remote, step); break;
   case STEP_CHUNK: say_chunk(remote, step); break;
   case STEP_PAYLOAD: say_payload(remote, step->length); break;
   case STEP_RAW: say_raw(remote, step); break;
@@ -135,7 +135,7 @@ static void run(const struct step *step)
   case STEP_PUSH: break;
   default: ask(step);
   }
-  if (kind == STEP_PUSH || kind == STEP_GREET || kind == STEP_CHUNK || kind == STEP_PAYLOAD) {
+  if (kind == STEP_PUSH || kind == STEP_HANDSHAKE || kind == STEP_CHUNK || kind == STEP_PAYLOAD) {
     push(remote, step);
   }
   host_poll();
@@ -145,7 +145,7 @@ static void run(const struct step *step)
 
 static void check_line(const struct line *line)
 {
-  if (!line->link || atomic_load(&line->link->error)) {
+  if (!line->link || link_ended(line->link)) {
     return; /* its requests end at their next test */
   }
   for (int i = 0; i < LINK_REQUESTS; i++) {
@@ -164,9 +164,9 @@ static void check(void)
 
 /* --- Start and end --- */
 
-static void greeted(struct remote *remote, const struct step *step)
+static void push_handshake(struct remote *remote, const struct step *step)
 {
-  greet(remote, step);
+  say_hello_or_welcome(remote, step);
   push(remote, step);
   host_poll();
   remote_push(remote, 0, 32768, REMOTE_CHECKED);
@@ -176,7 +176,7 @@ static void greeted(struct remote *remote, const struct step *step)
 /* Memory that a process only writes. */
 static void skip_scratch(void)
 {
-  const struct harp_statfile *file = &scene->host->transport->engine->statfile;
+  const struct harp_statfile *file = &scene->host->transport->home->engine->statfile;
   arena_skip(harp_statfile_flow(file, 0), HARP_STAT_FLOWS * sizeof(struct harp_stat_flow));
   for (unsigned i = 0; i < HOST_INSTANCES; i++) {
     struct harp_instance *instance = host_instance(i);
@@ -202,7 +202,7 @@ static void set_up(void)
   char why[200];
   scene = calloc(1, sizeof *scene);
   scene->remotes = remotes_create();
-  scene->host = host_create(&setup, 1000 * NS_PER_S, remotes_hear);
+  scene->host = host_create(&setup, 1000 * NS_PER_S, remotes_receive);
   skip_scratch();
   memory_at_rest = arena_held();
   FUZZ_EXPECT(net_listen(0, handle, &scene->listener) == 0);
@@ -212,19 +212,19 @@ static void set_up(void)
   }
   struct remote *remote = scene->remotes->all;
   for (unsigned i = 0; i < 2; i++, remote++) {
-    struct step hello = {.kind = STEP_GREET, .flags = (uint8_t)(1 << 2 | i)};
+    struct step hello = {.kind = STEP_HANDSHAKE, .flags = (uint8_t)(1 << 2 | i)};
     FUZZ_EXPECT(remote_open(remote, i, scene->handle.ports[i], true));
-    greeted(remote, &hello);
+    push_handshake(remote, &hello);
   }
   accept_one();
   FUZZ_EXPECT(scene->lines[0].link);
   connect_line(&scene->lines[1], 2);
   host_poll();
   for (unsigned i = 0; i < 2; i++, remote++) {
-    struct step welcome = {.kind = STEP_GREET};
+    struct step welcome = {.kind = STEP_HANDSHAKE};
     remote_answer(remote);
     host_poll();
-    greeted(remote, &welcome);
+    push_handshake(remote, &welcome);
   }
   connect_line(&scene->lines[1], 2);
   FUZZ_EXPECT(scene->lines[1].link);
@@ -264,8 +264,8 @@ static bool at_rest(const char **what)
   const struct harp_pool *pool;
   *what = NULL;
   for (unsigned i = 0; i < HOST_INSTANCES && !*what; i++) {
-    const struct transport_instance *part = &scene->host->transport->parts[i];
-    *what = part->flows ? "flows" : part->retired ? "used ports" : NULL;
+    const struct nic_instance *part = &scene->host->transport->home->parts[i];
+    *what = part->flows ? "flows" : part->used_ports ? "used ports" : NULL;
     *what = *what ? *what : stack_in_use(host_stack(i), &pool);
   }
   return !*what;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* TCP options: the input is the header's options, to the last byte of its memory. */
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp_options.h"
 #include "harp/stack/tcp/tcp_segment.h"

@@ -5,9 +5,9 @@
  * relevant. Connection 0 was accepted, with all options. Connection 1 was opened to a peer without
  * options. The input opens 2 and 3.
  */
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/tcp/tcp.h"
 #include "harp/stack/tcp/tcp_ooo.h"
 #include "harp/stack/tcp/tcp_options.h"

@@ -97,7 +97,7 @@ static int transmit(struct harp_port *port, unsigned queue, const struct harp_tx
     host->refuses--;
     return -EAGAIN;
   }
-  host->hears(queue, frame);
+  host->on_transmit(queue, frame);
   return 0;
 }
 
@@ -139,7 +139,7 @@ static const struct harp_port_ops port_ops = {
     .count = count,
 };
 
-/* --- The engine (replaces harp/engine/engine.c: instances poll only on request) --- */
+/* --- The engine (replaces harp/engine/engine.c and nics.c: instances poll only on request) --- */
 
 static struct harp_port *port_create(void)
 {
@@ -180,7 +180,7 @@ static void statistics_create(struct harp_statfile *file)
   file->map = header;
 }
 
-int harp_engine_open(struct harp_engine **out, char *error)
+static void engine_create(void)
 {
   engine = calloc(1, sizeof *engine);
   pthread_mutex_init(&engine->ports_lock, NULL);
@@ -194,9 +194,25 @@ int harp_engine_open(struct harp_engine **out, char *error)
     engine->instances[i] = instance_create(engine->port, i);
     engine->instance_count++;
   }
-  *out = engine;
+}
+
+/* One NIC, which is home. */
+int harp_nics_open(struct harp_nics *nics, char *error)
+{
+  memset(nics, 0, sizeof *nics);
+  engine_create();
+  nics->claims.devices.count = 1;
+  nics->engines[0] = engine;
   return 0;
 }
+
+int harp_engine_start(struct harp_engine *of, char *error) { return 0; }
+
+bool harp_engine_on_link(const struct harp_engine *of, uint32_t address) { return true; }
+
+bool harp_engine_reaches(const struct harp_engine *of, uint32_t address) { return true; }
+
+bool harp_engine_link_up(const struct harp_engine *of) { return true; }
 
 int harp_engine_reserve(struct harp_engine *of, unsigned instance, uint16_t wanted, uint16_t *out)
 {
@@ -211,8 +227,9 @@ void harp_engine_release(struct harp_engine *of, unsigned instance, uint16_t por
 /* The first failed link requests a dump; nothing is written here. */
 void harp_engine_dump(struct harp_engine *of, const char *reason) {}
 
-void harp_engine_close(struct harp_engine *of)
+void harp_nics_close(struct harp_nics *nics)
 {
+  struct harp_engine *of = nics->engines[0];
   for (unsigned i = 0; i < of->instance_count; i++) {
     harp_instance_destroy(of->instances[i]);
     hand_back(&host->queues[i]);
@@ -224,23 +241,23 @@ void harp_engine_close(struct harp_engine *of)
   free(of);
 }
 
-void harp_engine_forget(struct harp_engine *of) {}
+void harp_nics_forget(struct harp_nics *nics) {}
 
 /* --- Calls for inputs --- */
 
-static void speak(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
-                  const char *format, ...)
+static void write_log(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
+                      const char *format, ...)
 {}
 
 struct host *host_create(const struct host_setup *setup, uint64_t now,
-                         void (*hears)(unsigned queue, const struct harp_tx_frame *frame))
+                         void (*on_transmit)(unsigned queue, const struct harp_tx_frame *frame))
 {
   int error;
   host = calloc(1, sizeof *host);
   host->setup = setup;
   host->now = now;
-  host->hears = hears;
-  FUZZ_EXPECT(net_init(speak, &host->context) == 0);
+  host->on_transmit = on_transmit;
+  FUZZ_EXPECT(net_init(write_log, &host->context) == 0);
   host->transport = transport_get(&error);
   return host;
 }

@@ -47,7 +47,7 @@ struct host {
   uint64_t now;   /* ns */
   uint64_t drawn; /* count of random numbers */
   struct transport *transport;
-  void (*hears)(unsigned queue, const struct harp_tx_frame *frame);
+  void (*on_transmit)(unsigned queue, const struct harp_tx_frame *frame);
   uint32_t refuses;       /* frames that the device rejects for lack of room */
   bool ports[HOST_PORTS]; /* taken local ports, */
   unsigned ports_taken;   /* and their number */
@@ -57,16 +57,16 @@ struct host {
   } queues[HOST_INSTANCES];
 };
 
-/* Calls net_init at time now. hears: called for every sent frame. */
+/* Calls net_init at time now. on_transmit: called for every sent frame. */
 struct host *host_create(const struct host_setup *setup, uint64_t now,
-                         void (*hears)(unsigned queue, const struct harp_tx_frame *frame));
+                         void (*on_transmit)(unsigned queue, const struct harp_tx_frame *frame));
 /* Call it after net_finalize. */
 void host_destroy(void);
 /* Polls every instance once. */
 void host_poll(void);
 /* Advances to the next deadline of an instance, at most `most` ns, and polls. */
 void host_advance(uint64_t most);
-/* Same, for a process that waits only for its stacks' timers and its retired ports. */
+/* Same, for a process that waits only for its stacks' timers and its used ports. */
 void host_rest(void);
 /* Puts a frame on its way to a queue; the caller fills in its bytes. NULL: the queue is full. */
 struct host_frame *host_frame(unsigned queue, uint32_t header_length, uint32_t payload_length);

@@ -18,7 +18,7 @@ static void take_back(struct line *line, struct post *post)
 static void check_received(const struct line *line, const struct post *post, size_t size)
 {
   FUZZ_EXPECT(size <= post->size);
-  FUZZ_EXPECT(scene->wild || post->message + 1 != conversation(line->link->id)->spoiled);
+  FUZZ_EXPECT(scene->wild || post->message + 1 != conversation(line->link->id)->corrupted);
   FUZZ_EXPECT(scene->wild || memcmp(post->data, message_at(post->message, 0), size) == 0);
   for (size_t i = size; i < post->size; i++) {
     FUZZ_EXPECT(post->data[i] == UNTOUCHED);
@@ -72,8 +72,9 @@ void post_one(struct line *line, bool to_send, uint32_t size, bool registered)
   if (registered) {
     net_register(line->link, data, size ? size : 1, NCCL_PTR_HOST, &region);
   }
-  int error = (to_send ? net_isend(line->link, data, size, region, &request)
-                       : net_irecv(line->link, data, size, region, &request));
+  int error = (to_send
+                   ? net_isend(line->link, data, size, region, &request)
+                   : net_irecv(line->link, data, size, region, NET_COMPLETION_NEEDED, &request));
   FUZZ_EXPECT(!error || !request);
   if (!request) {
     if (region) {
@@ -151,7 +152,7 @@ void connect_line(struct line *line, unsigned instances)
   }
 }
 
-void lose_memory(struct line *line, uint32_t which)
+void deregister(struct line *line, uint32_t which)
 {
   struct post *post = &line->posts[which % LINK_REQUESTS];
   if (post->data && post->region) {

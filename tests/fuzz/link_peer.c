@@ -16,8 +16,8 @@ struct conversation *conversation(uint64_t link)
 
 const struct proof_key *key(void) { return &scene->host->transport->key; }
 
-static void say_greeting(struct remote *remote, const struct step *step, uint8_t *bytes,
-                         uint32_t size)
+static void say_handshake(struct remote *remote, const struct step *step, uint8_t *bytes,
+                          uint32_t size)
 {
   if (step->choice & WRONG_BYTE) {
     bytes[step->b % size] ^= (uint8_t)(step->b >> 8);
@@ -28,7 +28,7 @@ static void say_greeting(struct remote *remote, const struct step *step, uint8_t
     scene->wild = true;
   }
   remote_say(remote, bytes, length);
-  remote->greeted += length;
+  remote->handshake_sent += length;
 }
 
 static void prove(struct remote *remote, const struct step *step, enum proof_side side,
@@ -75,7 +75,7 @@ static void say_hello(struct remote *remote, const struct step *step)
   bool again = remote_challenged(remote);
   scene->wild |= remote->in_chunk || (remote->link && !again);
   if (again) {
-    memcpy(remote->proof.challenge, remote->greeting, WELCOME_SIZE);
+    memcpy(remote->proof.challenge, remote->handshake_in, WELCOME_SIZE);
     memcpy(bytes, remote->proof.hello, HELLO_SIZE);
     prove(remote, step, PROOF_CONNECTOR, bytes, HELLO_SIZE, HELLO_PROOF);
   } else {
@@ -86,7 +86,7 @@ static void say_hello(struct remote *remote, const struct step *step)
     remote->flow = hello.flow;
   }
   hello_read(&hello, bytes);
-  say_greeting(remote, step, bytes, HELLO_SIZE);
+  say_handshake(remote, step, bytes, HELLO_SIZE);
   if (hello.epoch > 0 && (again || !key()->set)) {
     go_on(remote);
   }
@@ -95,7 +95,7 @@ static void say_hello(struct remote *remote, const struct step *step)
 static void check_proof(const struct remote *remote, const struct hello *hello)
 {
   uint8_t said[HELLO_SIZE], proof[PROOF_SIZE];
-  memcpy(said, remote->greeting + HELLO_SIZE, HELLO_SIZE);
+  memcpy(said, remote->handshake_in + HELLO_SIZE, HELLO_SIZE);
   memset(said + HELLO_PROOF, 0, PROOF_SIZE);
   proof_make(key(), PROOF_CONNECTOR, &remote->proof, said, HELLO_SIZE, proof);
   FUZZ_EXPECT(proof_same(proof, hello->proof));
@@ -118,28 +118,28 @@ static void say_welcome(struct remote *remote, const struct step *step)
       .epoch = hello.epoch,
       .received = odd ? step->c : remote_received(&hello),
   };
-  if (key()->set && remote->heard == HELLO_SIZE && !(step->choice & UNASKED)) {
+  if (key()->set && remote->received == HELLO_SIZE && !(step->choice & UNASKED)) {
     welcome.status = WELCOME_CHALLENGE;
     memset(welcome.proof, step->flags, PROOF_SIZE);
   }
   welcome_write(&welcome, bytes);
   if (welcome.status == WELCOME_CHALLENGE) {
-    memcpy(remote->proof.hello, remote->greeting, HELLO_SIZE);
+    memcpy(remote->proof.hello, remote->handshake_in, HELLO_SIZE);
     memcpy(remote->proof.challenge, bytes, WELCOME_SIZE);
-  } else if (key()->set && remote->heard == 2 * HELLO_SIZE) {
+  } else if (key()->set && remote->received == 2 * HELLO_SIZE) {
     check_proof(remote, &hello);
     prove(remote, step, PROOF_ACCEPTOR, bytes, WELCOME_SIZE, WELCOME_PROOF);
   }
   if (welcome.status == 0) {
     remote_reads(remote, &hello, welcome.received);
   }
-  if (remote->greeted > 0 && remote->heard == HELLO_SIZE) {
+  if (remote->handshake_sent > 0 && remote->received == HELLO_SIZE) {
     remote_give_up(remote); /* a second hello may be on its way */
   }
-  say_greeting(remote, step, bytes, WELCOME_SIZE);
+  say_handshake(remote, step, bytes, WELCOME_SIZE);
 }
 
-void greet(struct remote *remote, const struct step *step)
+void say_hello_or_welcome(struct remote *remote, const struct step *step)
 {
   if (remote_room(remote) < HELLO_SIZE) {
     return;
@@ -211,7 +211,7 @@ void say_chunk(struct remote *remote, const struct step *step)
     return; /* the next chunk does not continue this one */
   }
   if (step->choice & WRONG_SUM && chunk.flags & CHUNK_TRAILER && !said->odd) {
-    said->spoiled = chunk.message + 1;
+    said->corrupted = chunk.message + 1;
   }
   said->offset = chunk.flags & CHUNK_LAST ? 0 : said->offset + chunk.length;
   said->message += chunk.flags & CHUNK_LAST;

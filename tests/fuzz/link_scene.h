@@ -17,7 +17,7 @@ enum {
   UNTOUCHED = 0xee, /* fills a receive's buffer */
 };
 
-enum greeting_choice {
+enum handshake_choice {
   ODD_WORD = 1,   /* a wrong token; a status; */
   WITH_EPOCH = 2, /* a hello's epoch; a welcome: any `received` */
   WRONG_BYTE = 4,
@@ -63,8 +63,8 @@ struct line {
 /* The peer's state of a link. */
 struct conversation {
   uint64_t id, message, offset;
-  bool odd;         /* chunks are out of order */
-  uint64_t spoiled; /* 1 + number of a message with a chunk that has a wrong checksum */
+  bool odd;           /* chunks are out of order */
+  uint64_t corrupted; /* 1 + number of a message with a chunk that has a wrong checksum */
 };
 
 struct scene {
@@ -87,14 +87,14 @@ void post_one(struct line *line, bool to_send, uint32_t size, bool registered);
 void close_line(struct line *line);
 void accept_one(void);
 void connect_line(struct line *line, unsigned instances);
-void lose_memory(struct line *line, uint32_t which);
+void deregister(struct line *line, uint32_t which);
 void close_listener(void);
 
 /* The peer. conversation returns its state of this link. say_payload sends up to `most` more
  * bytes of the chunk, and the trailer after the last one. */
 struct conversation *conversation(uint64_t link);
 const struct proof_key *key(void);
-void greet(struct remote *remote, const struct step *step);
+void say_hello_or_welcome(struct remote *remote, const struct step *step);
 void say_payload(struct remote *remote, uint32_t most);
 void say_chunk(struct remote *remote, const struct step *step);
 void say_raw(struct remote *remote, const struct step *step);

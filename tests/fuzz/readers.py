@@ -52,7 +52,7 @@ def events() -> bytes:
     ])  # fmt: skip
 
 
-def spoil(draw: random.Random, data: bytearray) -> None:
+def corrupt(draw: random.Random, data: bytearray) -> None:
     """One thing that a wrong writer does: another word, byte, or length."""
     at = draw.randrange(max(1, min(len(data), 160)))
     kind = draw.randrange(6)
@@ -100,7 +100,7 @@ def run(seconds: float, seed: int) -> int:
         whole, read = draw.choice(((statistics(), read_statistics), (events(), read_trace)))
         data = bytearray(whole)
         for _ in range(draw.randrange(1, 4)):
-            spoil(draw, data)
+            corrupt(draw, data)
         started = time.process_time()
         try:
             read(bytes(data))

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fuzz/remote.h"
 
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/tcp/tcp.h"
 #include "harp/stack/tcp/tcp_conn.h"
 #include "harp/stack/tcp/tcp_options.h"
@@ -84,7 +84,7 @@ static uint32_t read_trailer(struct reader *reader, const uint8_t *bytes, uint32
 static void read_chunks(struct reader *reader, const uint8_t *bytes, uint32_t length)
 {
   reader->total += length;
-  while (length > 0 && !reader->lied_to) {
+  while (length > 0 && !reader->content_unknown) {
     uint32_t part = reader->header_size < CHUNK_HEADER_SIZE ? read_header(reader, bytes, length)
                     : reader->left > 0                      ? read_payload(reader, bytes, length)
                                                             : read_trailer(reader, bytes, length);
@@ -99,9 +99,9 @@ static void read_chunks(struct reader *reader, const uint8_t *bytes, uint32_t le
 /* Reads HARP's last welcome, if it is complete. */
 static bool last_welcome(const struct remote *remote, struct welcome *welcome)
 {
-  return !remote->incoming && remote->heard > 0 && remote->heard % WELCOME_SIZE == 0 &&
-         remote->heard <= GREETINGS_MAX &&
-         welcome_read(welcome, remote->greeting + remote->heard - WELCOME_SIZE);
+  return !remote->incoming && remote->received > 0 && remote->received % WELCOME_SIZE == 0 &&
+         remote->received <= HANDSHAKE_MAX &&
+         welcome_read(welcome, remote->handshake_in + remote->received - WELCOME_SIZE);
 }
 
 /* The welcome of a replacing connection must contain the bytes that HARP received before. */
@@ -114,20 +114,20 @@ static void check_fence(const struct remote *remote)
 }
 
 /* Processes new bytes of a connection, in order. */
-static void hear(struct remote *remote, const uint8_t *bytes, uint32_t length)
+static void receive(struct remote *remote, const uint8_t *bytes, uint32_t length)
 {
   if (remote->reader) {
     read_chunks(remote->reader, bytes, length);
-  } else if (!remote->unread && remote->heard + length <= GREETINGS_MAX) {
-    memcpy(remote->greeting + remote->heard, bytes, length);
-    remote->heard += length;
-    remote->hello_size = remote->heard;
+  } else if (!remote->unread && remote->received + length <= HANDSHAKE_MAX) {
+    memcpy(remote->handshake_in + remote->received, bytes, length);
+    remote->received += length;
+    remote->hello_size = remote->received;
     check_fence(remote);
     return;
   } else {
     FUZZ_EXPECT(!remote->incoming || remote->unread); /* no chunks before the welcome */
   }
-  remote->heard += length;
+  remote->received += length;
 }
 
 static struct remote *find(unsigned queue, uint16_t port, uint16_t to_port)
@@ -142,12 +142,12 @@ static struct remote *find(unsigned queue, uint16_t port, uint16_t to_port)
 }
 
 /* Retransmitted bytes must equal the first ones, because the flow still owns their memory. */
-static void hear_again(const struct remote *remote, uint32_t at, const uint8_t *bytes,
-                       uint32_t length)
+static void check_retransmitted(const struct remote *remote, uint32_t at, const uint8_t *bytes,
+                                uint32_t length)
 {
   if (at < remote->hello_size) {
     uint32_t part = HARP_MIN(length, remote->hello_size - at);
-    FUZZ_EXPECT(memcmp(bytes, remote->greeting + at, part) == 0);
+    FUZZ_EXPECT(memcmp(bytes, remote->handshake_in + at, part) == 0);
   }
 }
 
@@ -168,7 +168,7 @@ static void take_call(unsigned queue, uint16_t port, uint16_t to_port)
   }
 }
 
-void remotes_hear(unsigned queue, const struct harp_tx_frame *frame)
+void remotes_receive(unsigned queue, const struct harp_tx_frame *frame)
 {
   const uint8_t *ip = frame->iov[0].iov_base, *tcp = ip + IP_HEADER;
   if (ip[IP_PROTOCOL] != IP_PROTOCOL_TCP) {
@@ -188,19 +188,19 @@ void remotes_hear(unsigned queue, const struct harp_tx_frame *frame)
   uint32_t at = load_be32(tcp + TCP_SEQUENCE) - (own->snd.iss + 1);
   for (int i = 1; i < frame->iov_count; i++) {
     uint32_t length = (uint32_t)frame->iov[i].iov_len;
-    FUZZ_EXPECT(at <= remote->heard); /* dropped bytes are retransmitted */
-    uint32_t known = HARP_MIN(remote->heard - at, length);
-    hear_again(remote, at, frame->iov[i].iov_base, known);
-    hear(remote, (const uint8_t *)frame->iov[i].iov_base + known, length - known);
+    FUZZ_EXPECT(at <= remote->received); /* dropped bytes are retransmitted */
+    uint32_t known = HARP_MIN(remote->received - at, length);
+    check_retransmitted(remote, at, frame->iov[i].iov_base, known);
+    receive(remote, (const uint8_t *)frame->iov[i].iov_base + known, length - known);
     at += length;
   }
 }
 
 bool remote_hello(const struct remote *remote, struct hello *hello)
 {
-  uint32_t last = remote->heard >= 2 * HELLO_SIZE ? HELLO_SIZE : 0;
-  return remote->incoming && remote->heard >= last + HELLO_SIZE &&
-         hello_read(hello, remote->greeting + last);
+  uint32_t last = remote->received >= 2 * HELLO_SIZE ? HELLO_SIZE : 0;
+  return remote->incoming && remote->received >= last + HELLO_SIZE &&
+         hello_read(hello, remote->handshake_in + last);
 }
 
 bool remote_welcome(const struct remote *remote)
@@ -229,7 +229,7 @@ void remote_reads(struct remote *remote, const struct hello *hello, uint64_t rec
     reader = reader ? reader : &remotes->readers[0];
     *reader = (struct reader){.link = hello->link, .flow = hello->flow};
   }
-  reader->lied_to |= received != reader->total;
+  reader->content_unknown |= received != reader->total;
   for (struct remote *old = remotes->all; old < remotes->all + REMOTES; old++) {
     if (old != remote && old->reader == reader) { /* its later data does not count */
       old->reader = NULL;
@@ -335,7 +335,7 @@ bool remote_go_on(struct remote *remote, struct remote *old)
   remote->left = old->left;
   remote->crc = old->crc;
   remote->in_chunk = old->in_chunk;
-  remote->before = old->before + (old->base - (FIRST_NUMBER + 1)) - old->greeted;
+  remote->before = old->before + (old->base - (FIRST_NUMBER + 1)) - old->handshake_sent;
   remote->goes_on = true;
   old->left_alone = true;
   return fits;

@@ -13,15 +13,15 @@ enum {
   REMOTES = 16,
   REMOTE_STREAM = 8192, /* bytes that wait for the host's window */
   REMOTE_PORT = 90,     /* first port of its listeners */
-  GREETINGS_MAX = 2 * HELLO_SIZE,
+  HANDSHAKE_MAX = 2 * HELLO_SIZE,
 };
 
 /* The received chunks of one flow, over all of its connections. */
 struct reader {
   uint64_t link; /* 0: none */
   uint16_t flow;
-  bool lied_to;   /* a welcome had another number than total, so the content is unknown */
-  uint64_t total; /* bytes */
+  bool content_unknown; /* a welcome had another number than total, so the content is unknown */
+  uint64_t total;       /* bytes */
   uint8_t header[CHUNK_HEADER_SIZE];
   uint32_t header_size;
   struct chunk chunk;
@@ -38,8 +38,8 @@ struct remote {
   uint32_t base;          /* sequence number of the first waiting byte of the stream */
   uint32_t waiting;       /* waiting bytes */
   /* Data received from HARP; hellos and welcomes come first. */
-  uint32_t heard; /* bytes received in total */
-  uint8_t greeting[GREETINGS_MAX];
+  uint32_t received; /* bytes received in total */
+  uint8_t handshake_in[HANDSHAKE_MAX];
   uint32_t hello_size;
   struct reader *reader; /* set after a welcome for HARP's flow */
   bool unread;           /* the content is no longer known */
@@ -47,10 +47,10 @@ struct remote {
   struct proof_transcript proof;
   uint64_t link; /* 0: no hello yet */
   uint16_t flow;
-  uint32_t greeted; /* sent bytes of hellos and welcomes */
-  uint64_t before;  /* bytes of chunks that the host received on older connections of the flow, */
-  bool goes_on;     /* if there are any */
-  bool left_alone;  /* another connection replaces it */
+  uint32_t handshake_sent; /* sent bytes of hellos and welcomes */
+  uint64_t before; /* bytes of chunks that the host received on older connections of the flow, */
+  bool goes_on;    /* if there are any */
+  bool left_alone; /* another connection replaces it */
   struct chunk chunk;
   uint32_t left, crc;
   bool in_chunk;
@@ -75,7 +75,7 @@ enum remote_choice {
 /* Creates the peer, once, in the arena. */
 struct remotes *remotes_create(void);
 /* The callback for host_create. */
-void remotes_hear(unsigned queue, const struct harp_tx_frame *frame);
+void remotes_receive(unsigned queue, const struct harp_tx_frame *frame);
 /* Returns the host's end; NULL: there is none. */
 struct harp_tcp *remote_tcp(const struct remote *remote);
 /* Opens a connection to a port of the host, and replaces a dead one. Returns false if the host

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/fuzz/world.h"
 
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/ip/checksum.h"
 #include "harp/stack/pool.h"
 #include "harp/stack/stack_state.h"

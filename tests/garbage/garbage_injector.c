@@ -6,10 +6,10 @@
  * Usage: garbage_injector VICTIM OTHER: the paths of two wires, whose other ends belong to the two
  * hosts. Each line of standard input is answered by one line:
  *
- *   flood COUNT SEED VOUCHED   ok FRAMES-LEARNED, after all frames were sent
+ *   flood COUNT SEED CHECKSUM_GOOD   ok FRAMES-LEARNED, after all frames were sent
  *
- * VOUCHED 1: about half of the frames carry the note that a device has verified their checksum. 0:
- * none does.
+ * CHECKSUM_GOOD 1: about half of the frames carry the note that a device has verified their
+ * checksum. 0: none does.
  *
  * The program ends at the end of standard input.
  */
@@ -27,7 +27,7 @@
 enum { BURST = 32, NAP_MS = 100, STUCK_S = 20 };
 
 static struct forwarder forwarder;
-static struct spoil spoil;
+static struct corrupt corrupt;
 static bool flooding; /* received frames may be answers to garbage, so nothing is learned */
 
 static void fatal(const char *what, const char *why)
@@ -39,16 +39,16 @@ static void fatal(const char *what, const char *why)
 static bool seen(void *user, enum forwarder_end from, const struct harp_rx_frame *frame)
 {
   if (from == FORWARDER_OTHER && !flooding)
-    spoil_learn(&spoil, frame->header, frame->header_length, frame->segment_size,
-                frame->checksum_good);
+    corrupt_learn(&corrupt, frame->header, frame->header_length, frame->segment_size,
+                  frame->checksum_good);
   return true;
 }
 
 /* Returns false if the wire is full. */
-static bool put(const struct spoil_frame *frame)
+static bool put(const struct corrupt_frame *frame)
 {
   int rc = forwarder_put(&forwarder, FORWARDER_VICTIM, frame->bytes, frame->length,
-                         frame->segment_size, frame->vouched);
+                         frame->segment_size, frame->checksum_good);
   if (rc < 0 && rc != -EAGAIN)
     fatal("cannot send a frame", strerror(-rc));
   return rc == 0;
@@ -61,15 +61,15 @@ static time_t seconds(void)
   return now.tv_sec;
 }
 
-static void flood(unsigned long count, uint64_t seed, bool vouched)
+static void flood(unsigned long count, uint64_t seed, bool checksum_good)
 {
-  static struct spoil_frame frame;
+  static struct corrupt_frame frame;
   time_t progress = seconds();
-  spoil.state = seed;
+  corrupt.state = seed;
   flooding = true;
   for (unsigned long sent = 0; sent < count;) {
-    spoil_next(&spoil, &frame);
-    frame.vouched &= vouched;
+    corrupt_next(&corrupt, &frame);
+    frame.checksum_good &= checksum_good;
     while (!put(&frame)) {
       forwarder_flush(&forwarder, FORWARDER_VICTIM);
       forwarder_pass(&forwarder);
@@ -86,7 +86,7 @@ static void flood(unsigned long count, uint64_t seed, bool vouched)
   }
   forwarder_flush(&forwarder, FORWARDER_VICTIM);
   flooding = false;
-  printf("ok %u\n", spoil.seen);
+  printf("ok %u\n", corrupt.seen);
   fflush(stdout);
 }
 
@@ -96,14 +96,14 @@ static bool obey(void)
   char line[100];
   unsigned long count;
   unsigned long long seed;
-  int vouched;
+  int checksum_good;
   ssize_t got = read(STDIN_FILENO, line, sizeof line - 1);
   if (got <= 0)
     return false;
   line[got] = '\0';
-  if (sscanf(line, "flood %lu %llu %d", &count, &seed, &vouched) != 3)
+  if (sscanf(line, "flood %lu %llu %d", &count, &seed, &checksum_good) != 3)
     fatal("no such command", line);
-  flood(count, seed, vouched);
+  flood(count, seed, checksum_good);
   return true;
 }
 
@@ -112,7 +112,7 @@ int main(int argc, char **argv)
   if (argc != 3)
     fatal("usage", "garbage_injector VICTIM OTHER");
   char error[HARP_PORT_ERROR_SIZE];
-  spoil_seed(&spoil, 1);
+  corrupt_seed(&corrupt, 1);
   forwarder.seen = seen;
   if (forwarder_open(&forwarder, argv[1], argv[2], error) < 0)
     fatal(argv[1], error);

@@ -27,7 +27,7 @@ FLOOD_S = 100.0
 TIMEOUT_MS = 4000
 
 
-class Meddler:
+class GarbageInjector:
     """tests/garbage/garbage_injector.c between two wires."""
 
     def __init__(self, victim: Path, other: Path) -> None:
@@ -45,10 +45,10 @@ class Meddler:
         assert self.process.stdout
         return self.process.stdout.readline().strip()
 
-    def start_flood(self, count: int, seed: int, vouched: bool = True) -> None:
-        """Throws so many frames; vouched: half of them as if their checksums were right."""
+    def start_flood(self, count: int, seed: int, checksum_good: bool = True) -> None:
+        """Throws so many frames; checksum_good: half of them as if their checksums were right."""
         assert self.process.stdin
-        self.process.stdin.write(f"flood {count} {seed} {int(vouched)}\n")
+        self.process.stdin.write(f"flood {count} {seed} {int(checksum_good)}\n")
         self.process.stdin.flush()
 
     def finish_flood(self) -> None:
@@ -56,7 +56,7 @@ class Meddler:
         word, learned = self._answer().split()
         assert word == "ok" and int(learned) > 40, "hardly a real frame was seen"
 
-    def __enter__(self) -> Meddler:
+    def __enter__(self) -> GarbageInjector:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -112,31 +112,33 @@ def end_well(victim: Rank, other: Rank) -> None:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, wires: list[Path]) -> Iterator[tuple[Meddler, Rank, Rank]]:
+def scene(tmp_path: Path, wires: list[Path]) -> Iterator[tuple[GarbageInjector, Rank, Rank]]:
     print(f"HARP_TEST_SEED={SEED}")
     sites = [
         wire_site(tmp_path / str(i), wire, i, timeout_ms=TIMEOUT_MS)
         for i, wire in enumerate(wires, 1)
     ]
-    with Meddler(*wires) as meddler, Rank(sites[0]) as victim, Rank(sites[1]) as other:
-        yield meddler, victim.init(), other.init()
+    with GarbageInjector(*wires) as injector, Rank(sites[0]) as victim, Rank(sites[1]) as other:
+        yield injector, victim.init(), other.init()
 
 
 @pytest.mark.timeout(240)
-def test_malformed_frames_are_counted_and_leak_nothing(scene: tuple[Meddler, Rank, Rank]) -> None:
+def test_malformed_frames_are_counted_and_leak_nothing(
+    scene: tuple[GarbageInjector, Rank, Rank],
+) -> None:
     """Half of it gets past the checksum: it may end the links that are open, but nothing else."""
-    meddler, victim, other = scene
+    injector, victim, other = scene
     listener = victim.listen()
     began, after_first = time.monotonic(), 0
     for number in range(ROUNDS):
         warm_up(victim, other, listener)
         before = counters(victim.site)["rx_frames"]
-        meddler.start_flood(COUNT // ROUNDS, SEED + number)
+        injector.start_flood(COUNT // ROUNDS, SEED + number)
         wait_until(
             lambda: counters(victim.site)["rx_frames"] >= before + COUNT // ROUNDS,
             FLOOD_S, "not all frames were taken", [victim, other],
         )  # fmt: skip
-        meddler.finish_flood()
+        injector.finish_flood()
         after_first = after_first or resident_kib(victim)
     print(f"{COUNT} frames in {time.monotonic() - began:.1f} s")
     connect(other, victim, listener).move()
@@ -150,16 +152,16 @@ def test_malformed_frames_are_counted_and_leak_nothing(scene: tuple[Meddler, Ran
     end_well(victim, other)
 
 
-def test_job_survives_frames_with_bad_checksums(scene: tuple[Meddler, Rank, Rank]) -> None:
+def test_job_survives_frames_with_bad_checksums(scene: tuple[GarbageInjector, Rank, Rank]) -> None:
     """What a bad cable makes of frames has wrong checksums: not one byte of a job changes."""
-    meddler, victim, other = scene
+    injector, victim, other = scene
     listener = victim.listen()
     warm_up(victim, other, listener)
     towards, back = connect(other, victim, listener), connect(victim, other)
     for number, link in enumerate((towards, back)):
-        meddler.start_flood(COUNT // 10, SEED + number, vouched=False)
+        injector.start_flood(COUNT // 10, SEED + number, checksum_good=False)
         link.move(count=200, size=200_000, ms=60_000)
-        meddler.finish_flood()
+        injector.finish_flood()
     # ARP has no checksum: a damaged packet may claim the victim's address, and HARP says so.
     unexpected = [line for line in victim.warnings if "has begun to use" not in line]
     assert unexpected == other.warnings == []

@@ -3,6 +3,6 @@
 
 from interop_ends import case, wire
 
-from tools.hosts.lab_fixtures import lab
+from tools.hosts.lab_fixtures import lab, make_lab
 
-__all__ = ["case", "lab", "wire"]
+__all__ = ["case", "lab", "make_lab", "wire"]

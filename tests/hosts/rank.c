@@ -8,11 +8,15 @@
  * log lines come before the answer, as "NCCL WARN ..." and "NCCL INFO ...".
  *
  *   init                         ok DEVICES
- *   listen                       ok LISTENER HANDLE
- *   connect HANDLE MS            ok COMM
+ *   listen [DEVICE]              ok LISTENER HANDLE
+ *   connect HANDLE MS [DEVICE]   ok COMM
  *   accept LISTENER MS           ok COMM
  *   send COMM COUNT SIZE MS      COUNT messages of SIZE bytes, in a window of eight;
  *   receive COMM COUNT SIZE MS   "wrong MESSAGE" if bytes differ
+ *   exchange COUNT SIZE MS COMM...   the same on several comms at a time, in both directions
+ *   poll COUNT SIZE MS COMM...       the same with receives whose completion is optional; a thread
+ *                                reads their buffers meanwhile: "foreign BYTES" if it saw bytes
+ *                                that do not belong there
  *   close COMM                   ok MS
  *   unlisten LISTENER
  *   fork LISTENER COMM           the codes of the calls in a child that inherited both
@@ -41,8 +45,9 @@
 
 #include "harp/bench/clock.h"
 #include "harp/bench/netapi.h"
+#include "tests/hosts/watch.h"
 
-enum { OBJECTS = 512, LINE = 1024, HANDLE_MOST = 128, WINDOW = 8, PERIOD = 251 };
+enum { OBJECTS = 512, LINE = 1024, HANDLE_MOST = 128, WINDOW = 8, PERIOD = 251, STREAMS = 64 };
 
 struct comm {
   void *comm;
@@ -131,7 +136,7 @@ static void do_listen(const char *words)
   void *listener = NULL;
   if (rank.listener_count == OBJECTS)
     fatal("too many listeners");
-  if (failed("listen", rank.api.listen(0, handle, &listener)))
+  if (failed("listen", rank.api.listen(atoi(words), handle, &listener)))
     return;
   for (size_t i = 0; i < rank.api.handle_size; i++)
     sprintf(text + 2 * i, "%02x", handle[i]);
@@ -159,14 +164,15 @@ static void do_connect(const char *words)
   unsigned char handle[HANDLE_MOST] = {0};
   char text[2 * HANDLE_MOST + 2];
   double limit_ms;
+  int device = 0;
   void *comm = NULL;
-  if (sscanf(words, "%257s %lf", text, &limit_ms) != 2)
-    fatal("connect HANDLE MS");
+  if (sscanf(words, "%257s %lf %d", text, &limit_ms, &device) < 2)
+    fatal("connect HANDLE MS [DEVICE]");
   for (size_t i = 0; i < HANDLE_MOST; i++)
     if (sscanf(text + 2 * i, "%2hhx", &handle[i]) != 1)
       break;
   do {
-    if (failed("connect", rank.api.connect(0, handle, &comm)))
+    if (failed("connect", rank.api.connect(device, handle, &comm)))
       return;
   } while (!comm && in_time(limit_ms));
   if (comm)
@@ -196,6 +202,7 @@ static void do_accept(const char *words)
 
 struct stream {
   struct comm *comm;
+  struct watch *watch; /* NULL: completion is needed */
   unsigned long count, size, posted, done;
   double limit_ms;
   unsigned char *memory; /* a slot per message of the window, and the pattern */
@@ -232,11 +239,17 @@ static int post(struct stream *stream)
     memcpy(data, expected(stream, stream->posted), stream->size);
     result = api->isend(stream->comm->comm, data, stream->size, stream->mhandle, request);
   } else {
-    memset(data, 0xa5, stream->size);
+    memset(data, WATCH_FILL, stream->size);
+    if (stream->watch) {
+      *request = (void *)(uintptr_t)NCCL_NET_OPTIONAL_RECV_COMPLETION;
+      watch_posted(stream->watch, data, expected(stream, stream->posted), stream->size);
+    }
     result = api->irecv(stream->comm->comm, data, stream->size, stream->mhandle, request);
   }
   if (failed(stream->comm->sends ? "isend" : "irecv", result))
     return -1;
+  if (stream->watch && !stream->comm->sends && !*request)
+    watch_released(stream->watch, data);
   stream->posted += *request != NULL;
   return *request != NULL;
 }
@@ -247,6 +260,8 @@ static int test(struct stream *stream)
   int done = 0, size = 0;
   if (failed("test", rank.api.test(stream->requests[stream->done % WINDOW], &done, &size)))
     return -1;
+  if (done && stream->watch && !stream->comm->sends)
+    watch_released(stream->watch, slot(stream, stream->done));
   if (done && !stream->comm->sends &&
       ((unsigned long)size != stream->size ||
        memcmp(slot(stream, stream->done), expected(stream, stream->done), stream->size) != 0)) {
@@ -257,25 +272,85 @@ static int test(struct stream *stream)
   return done != 0;
 }
 
-static void pump(struct stream *stream)
+/* 1: it has advanced; 0: it cannot now; -1: an answer was printed. */
+static int advance(struct stream *stream)
 {
-  while (stream->done < stream->count) {
-    int posted = 0, tested = 0;
-    if (stream->posted < stream->count && stream->posted - stream->done < WINDOW)
-      posted = post(stream);
-    if (posted >= 0 && stream->done < stream->posted)
-      tested = test(stream);
-    if (posted < 0 || tested < 0)
-      return;
-    if (posted + tested)
-      continue;
-    if (elapsed_ms() > stream->limit_ms) {
-      answer("late");
-      return;
+  int posted = 0, tested = 0;
+  if (stream->posted < stream->count && stream->posted - stream->done < WINDOW)
+    posted = post(stream);
+  if (posted >= 0 && stream->done < stream->posted)
+    tested = test(stream);
+  return posted < 0 || tested < 0 ? -1 : posted + tested > 0;
+}
+
+static bool all_done(const struct stream *streams, int count)
+{
+  for (int i = 0; i < count; i++)
+    if (streams[i].done < streams[i].count)
+      return false;
+  return true;
+}
+
+/* false: an answer was printed. */
+static bool pump(struct stream *streams, int count)
+{
+  while (!all_done(streams, count)) {
+    bool advanced = false;
+    for (int i = 0; i < count; i++) {
+      int result = advance(&streams[i]);
+      if (result < 0)
+        return false;
+      advanced |= result > 0;
     }
-    sched_yield();
+    if (elapsed_ms() > streams->limit_ms && !all_done(streams, count)) {
+      answer("late");
+      return false;
+    }
+    if (!advanced)
+      sched_yield();
   }
-  answer("ok %.1f", elapsed_ms());
+  return true;
+}
+
+/* false: an answer was printed. */
+static bool begin_stream(struct stream *stream)
+{
+  size_t size = memory_size(stream);
+  stream->memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (stream->memory == MAP_FAILED)
+    fatal("no memory for the messages");
+  for (size_t i = 0; i < stream->size + PERIOD; i++)
+    stream->memory[WINDOW * stream->size + i] = (unsigned char)(i % PERIOD);
+  return !failed("regMr", rank.api.register_memory(stream->comm->comm, stream->memory, size,
+                                                   &stream->mhandle));
+}
+
+static void end_stream(struct stream *stream)
+{
+  rank.api.deregister_memory(stream->comm->comm, stream->mhandle);
+  /* Requests of an unfinished stream may still use the memory, so it stays mapped. */
+  if (stream->done == stream->count)
+    munmap(stream->memory, memory_size(stream));
+}
+
+static void run_streams(struct stream *streams, int count)
+{
+  int begun = 0;
+  while (begun < count && begin_stream(&streams[begun]))
+    begun++;
+  struct watch *watch = streams->watch;
+  if (watch && watch_start(watch) != 0)
+    fatal("no thread");
+  bool good = begun == count && pump(streams, count);
+  unsigned long foreign = watch ? watch_end(watch) : 0;
+  for (int i = 0; i < begun; i++)
+    end_stream(&streams[i]);
+  if (good && foreign)
+    answer("foreign %lu", foreign);
+  else if (good && watch)
+    answer("ok %.1f %lu", elapsed_ms(), atomic_load(&watch->scans));
+  else if (good)
+    answer("ok %.1f", elapsed_ms());
 }
 
 static void do_stream(const char *words)
@@ -285,20 +360,31 @@ static void do_stream(const char *words)
   if (sscanf(words, "%d %lu %lu %lf", &number, &stream.count, &stream.size, &stream.limit_ms) != 4)
     fatal("send or receive COMM COUNT SIZE MS");
   stream.comm = comm_of(number);
-  stream.memory = mmap(NULL, memory_size(&stream), PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (stream.memory == MAP_FAILED)
-    fatal("no memory for the messages");
-  for (size_t i = 0; i < stream.size + PERIOD; i++)
-    stream.memory[WINDOW * stream.size + i] = (unsigned char)(i % PERIOD);
-  if (!failed("regMr", rank.api.register_memory(stream.comm->comm, stream.memory,
-                                                memory_size(&stream), &stream.mhandle))) {
-    pump(&stream);
-    rank.api.deregister_memory(stream.comm->comm, stream.mhandle);
+  run_streams(&stream, 1);
+}
+
+static void exchange(const char *words, struct watch *watch)
+{
+  struct stream streams[STREAMS] = {0};
+  int count = 0, number, used, more;
+  if (sscanf(words, "%lu %lu %lf%n", &streams->count, &streams->size, &streams->limit_ms, &used) !=
+      3)
+    fatal("exchange or poll COUNT SIZE MS COMM...");
+  streams->watch = watch;
+  for (words += used; count < STREAMS && sscanf(words, "%d%n", &number, &more) == 1;
+       words += more) {
+    streams[count] = streams[0];
+    streams[count++].comm = comm_of(number);
   }
-  /* Requests of an unfinished stream may still use the memory, so it stays mapped. */
-  if (stream.done == stream.count)
-    munmap(stream.memory, memory_size(&stream));
+  run_streams(streams, count);
+}
+
+static void do_exchange(const char *words) { exchange(words, NULL); }
+
+static void do_poll(const char *words)
+{
+  struct watch watch = {0};
+  exchange(words, &watch);
 }
 
 /* --- Closing --- */
@@ -415,12 +501,12 @@ static const struct {
   const char *name;
   void (*run)(const char *words);
 } commands[] = {
-    {"init", do_init},     {"listen", do_listen},     {"connect", do_connect},
-    {"accept", do_accept}, {"send", do_stream},       {"receive", do_stream},
-    {"close", do_close},   {"unlisten", do_unlisten}, {"finalize", do_finalize},
-    {"fork", do_fork},     {"child", do_child},       {"load", do_load},
-    {"unload", do_unload}, {"drop", do_drop},         {"exit", do_exit},
-    {"leave", do_leave},
+    {"init", do_init},         {"listen", do_listen},     {"connect", do_connect},
+    {"accept", do_accept},     {"send", do_stream},       {"receive", do_stream},
+    {"exchange", do_exchange}, {"poll", do_poll},         {"close", do_close},
+    {"unlisten", do_unlisten}, {"finalize", do_finalize}, {"fork", do_fork},
+    {"child", do_child},       {"load", do_load},         {"unload", do_unload},
+    {"drop", do_drop},         {"exit", do_exit},         {"leave", do_leave},
 };
 
 static void run(const char *line)

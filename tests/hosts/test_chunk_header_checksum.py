@@ -60,7 +60,7 @@ def scene(lab: Lab, tmp_path: Path) -> Iterator[Scene]:
 
 def receive(scene: Scene, sent: bytes) -> None:
     rank = scene.listening
-    with scene.stranger() as peer:
+    with scene.unauthenticated_peer() as peer:
         peer.do("open 1")
         peer.do(f"send {hello(token_of(scene), version=(1, 2), checked=True).hex()}")
         link = rank.accept(scene.listener[0])

@@ -81,11 +81,11 @@ def flows(rank: Perf) -> None:
 
 
 @contextmanager
-def job(sites: list[Site], meeting: str) -> Iterator[list[Perf]]:
+def job(sites: list[Site], rendezvous: str) -> Iterator[list[Perf]]:
     words = ["all_reduce", "-b", "1M", "-e", "1M", "-n", "80", "--rate", "0.5"]
     with ExitStack() as stack:
         yield [
-            stack.enter_context(Perf(site, words, number, meeting))
+            stack.enter_context(Perf(site, words, number, rendezvous))
             for number, site in enumerate(sites)
         ]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from ranks import REMOTE_ERROR, Failed, Rank, connect, packet_site, wait_until
-from unauthenticated_peers import Scene, Stranger, hello, token_of
+from unauthenticated_peers import Scene, UnauthenticatedPeer, hello, token_of
 
 from tools.hosts.lab import Lab
 
@@ -39,13 +39,13 @@ def scene(lab: Lab, tmp_path: Path) -> Iterator[Scene]:
 
 
 @contextmanager
-def flows(scene: Scene, count: int) -> Iterator[list[Stranger]]:
+def flows(scene: Scene, count: int) -> Iterator[list[UnauthenticatedPeer]]:
     """The flows of one link, each after its hello."""
     with ExitStack() as stack:
-        made = [stack.enter_context(scene.stranger()) for _ in range(count)]
-        for number, stranger in enumerate(made):
-            stranger.do("open 1")
-            stranger.do(f"send {hello(token_of(scene), flow=number, flows=count).hex()}")
+        made = [stack.enter_context(scene.unauthenticated_peer()) for _ in range(count)]
+        for number, peer in enumerate(made):
+            peer.do("open 1")
+            peer.do(f"send {hello(token_of(scene), flow=number, flows=count).hex()}")
         yield made
 
 
@@ -135,7 +135,7 @@ def test_sender_finalize_with_stopped_receiver_loses_nothing(scene: Scene, size:
 def test_accept_fails_when_second_flow_never_opens_after_reset(scene: Scene) -> None:
     """The peer died after the first of two flows."""
     rank = scene.listening
-    with scene.stranger() as first:
+    with scene.unauthenticated_peer() as first:
         first.do("open 1")
         first.do(f"send {hello(token_of(scene), flow=0, flows=2).hex()}")
         wait_until(lambda: len(first.do("state")[2]) == 64, 3, "there was no welcome")
@@ -151,7 +151,7 @@ def test_accept_fails_when_second_flow_never_opens_after_reset(scene: Scene) -> 
 def test_accept_times_out_when_second_flow_never_opens(scene: Scene) -> None:
     """The peer never opens its other flow."""
     rank = scene.listening
-    with scene.stranger() as first:
+    with scene.unauthenticated_peer() as first:
         first.do("open 1")
         first.do(f"send {hello(token_of(scene), flow=0, flows=2).hex()}")
         with pytest.raises(Failed) as failure:
@@ -159,4 +159,4 @@ def test_accept_times_out_when_second_flow_never_opens(scene: Scene) -> None:
         assert failure.value.call == "accept"
         (warning,) = rank.warnings
         assert "1 of 2 flows" in warning
-        first.is_rid_of(1)
+        first.wait_for_closes(1)

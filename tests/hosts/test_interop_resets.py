@@ -34,7 +34,7 @@ def error_of(end: AnySocket) -> int:
 
 
 @dataclass
-class Meeting:
+class Connection:
     """The side that gets the reset, and the side that sends it. `out`: the direction from the
     first."""
 
@@ -50,38 +50,38 @@ class Meeting:
         self.wire.run(lambda: state_of(self.victim) == state)
 
 
-def into_established(m: Meeting) -> None:
-    m.until("ESTABLISHED")
+def into_established(c: Connection) -> None:
+    c.until("ESTABLISHED")
 
 
-def into_fin_wait1(m: Meeting) -> None:
-    m.wire.hold(m.out)  # the peer does not receive the FIN
-    m.victim.shutdown(socket.SHUT_WR)
-    m.until("FIN_WAIT1")
+def into_fin_wait1(c: Connection) -> None:
+    c.wire.hold(c.out)  # the peer does not receive the FIN
+    c.victim.shutdown(socket.SHUT_WR)
+    c.until("FIN_WAIT1")
 
 
-def into_fin_wait2(m: Meeting) -> None:
-    m.victim.shutdown(socket.SHUT_WR)
-    m.until("FIN_WAIT2")
+def into_fin_wait2(c: Connection) -> None:
+    c.victim.shutdown(socket.SHUT_WR)
+    c.until("FIN_WAIT2")
 
 
-def into_close_wait(m: Meeting) -> None:
-    m.peer.shutdown(socket.SHUT_WR)
-    m.until("CLOSE_WAIT")
+def into_close_wait(c: Connection) -> None:
+    c.peer.shutdown(socket.SHUT_WR)
+    c.until("CLOSE_WAIT")
 
 
-def into_closing(m: Meeting) -> None:
-    into_fin_wait1(m)
-    m.peer.shutdown(socket.SHUT_WR)
-    m.until("CLOSING")
+def into_closing(c: Connection) -> None:
+    into_fin_wait1(c)
+    c.peer.shutdown(socket.SHUT_WR)
+    c.until("CLOSING")
 
 
-def into_last_ack(m: Meeting) -> None:
-    into_close_wait(m)
-    m.wire.run(lambda: state_of(m.peer) == "FIN_WAIT2")
-    m.wire.hold(m.out)
-    m.victim.shutdown(socket.SHUT_WR)
-    m.until("LAST_ACK")
+def into_last_ack(c: Connection) -> None:
+    into_close_wait(c)
+    c.wire.run(lambda: state_of(c.peer) == "FIN_WAIT2")
+    c.wire.hold(c.out)
+    c.victim.shutdown(socket.SHUT_WR)
+    c.until("LAST_ACK")
 
 
 NOTHING_LEFT = (0, errno.ECONNRESET, errno.EPIPE)  # allowed errors of sends and receives
@@ -96,11 +96,11 @@ RESETS = {
 VICTIMS = pytest.mark.parametrize("harp_is_reset", [True, False], ids=["harp is", "linux is"])
 
 
-def meeting(wire: TunWire, case: Case, harp_is_reset: bool) -> tuple[Meeting, AnySocket]:
+def connection(wire: TunWire, case: Case, harp_is_reset: bool) -> tuple[Connection, AnySocket]:
     """An established connection to a listener on the side of the reset, and that listener."""
     ends = connected(wire, replace(case, harp_connects=not harp_is_reset))
     pair = (ends.harp, ends.linux) if harp_is_reset else (ends.linux, ends.harp)
-    return Meeting(wire, *pair), ends.listener
+    return Connection(wire, *pair), ends.listener
 
 
 @VICTIMS
@@ -110,18 +110,18 @@ def test_reset_closes_every_state(
 ) -> None:
     """A reset closes the connection at once, the program gets the error, and the port accepts other
     connections."""
-    m, listener = meeting(wire, case, harp_is_reset)
-    bring(m)
+    c, listener = connection(wire, case, harp_is_reset)
+    bring(c)
     wire.seen.clear()
-    abort(m.peer)
-    m.until("CLOSE")
-    assert error_of(m.victim) in RESETS[bring]
-    resets = [raw for to_kernel, raw in wire.seen if to_kernel != m.out and "R" in flags(raw)]
+    abort(c.peer)
+    c.until("CLOSE")
+    assert error_of(c.victim) in RESETS[bring]
+    resets = [raw for to_kernel, raw in wire.seen if to_kernel != c.out and "R" in flags(raw)]
     assert resets
-    wire.held[m.out].clear()
-    wire.hold(m.out, False)
+    wire.held[c.out].clear()
+    wire.hold(c.out, False)
     wire.seen.clear()
-    wire.give(not m.out, resets[-1])  # a repetition: a listener ignores it
+    wire.give(not c.out, resets[-1])  # a repetition: a listener ignores it
     wire.run_for(QUIET_S)
     assert not wire.seen
     harp, linux = make_ends(wire, case)
@@ -167,24 +167,24 @@ def test_reset_in_time_wait_is_ignored_by_harp(
 ) -> None:
     """A late copy of the last ACK reaches a closed connection and draws a reset. HARP stays in
     TIME-WAIT (RFC 1337); Linux leaves it by default."""
-    m, _ = meeting(wire, case, harp_is_reset)
-    into_fin_wait2(m)
+    c, _ = connection(wire, case, harp_is_reset)
+    into_fin_wait2(c)
     wire.seen.clear()
-    m.peer.shutdown(socket.SHUT_WR)
-    wire.run(lambda: state_of(m.peer) == "CLOSE")
-    m.peer.close()
-    (last,) = [raw for to_kernel, raw in wire.seen if to_kernel == m.out]
+    c.peer.shutdown(socket.SHUT_WR)
+    wire.run(lambda: state_of(c.peer) == "CLOSE")
+    c.peer.close()
+    (last,) = [raw for to_kernel, raw in wire.seen if to_kernel == c.out]
     if harp_is_reset:
-        assert state_of(m.victim) == "TIME_WAIT"
+        assert state_of(c.victim) == "TIME_WAIT"
     else:
         assert wire.kernel.waiting() == 1
     wire.seen.clear()
-    wire.give(m.out, last)
+    wire.give(c.out, last)
     wire.run(lambda: wire.seen)
     (answer,) = [raw for _, raw in wire.seen]
     assert "R" in flags(answer)
     if harp_is_reset:
         wire.run_for(0.05)
-        assert state_of(m.victim) == "TIME_WAIT"
+        assert state_of(c.victim) == "TIME_WAIT"
     else:
         assert wire.kernel.waiting() == 0

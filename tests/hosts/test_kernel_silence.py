@@ -12,7 +12,7 @@ from ranks import Failed, Perf, Rank, connect, packet_site
 from tools.hosts.lab import Host, Lab
 from tools.measure.carriers import Watch
 
-MEETING = 29600
+RENDEZVOUS_PORT = 29600
 
 
 def sent_by_kernel(host: Host) -> dict[str, int]:
@@ -56,9 +56,12 @@ def test_kernel_sends_only_control_traffic_during_all_reduce(
     """The kernels' counters increase exactly by the captured segments of the control connection."""
     sites = [packet_site(tmp_path / str(h.index), h, own_address) for h in lab.hosts]
     words = ["all_reduce", "-b", "8", "-e", "8M", "-f", "32", "-n", "5", "-w", "1"]
-    meeting = f"{lab.hosts[0].address}:{MEETING}"
-    with Watch(lab, MEETING) as watch:
-        with Perf(sites[0], words, 0, meeting) as one, Perf(sites[1], words, 1, meeting) as other:
+    rendezvous = f"{lab.hosts[0].address}:{RENDEZVOUS_PORT}"
+    with Watch(lab, RENDEZVOUS_PORT) as watch:
+        with (
+            Perf(sites[0], words, 0, rendezvous) as one,
+            Perf(sites[1], words, 1, rendezvous) as other,
+        ):
             for rank in (one, other):
                 assert rank.wait(40) == 0, rank.lines()
             assert one.wrong() == [0] * len(one.wrong()) != []

@@ -79,8 +79,8 @@ def all_reduce(sites: list[Site], lab: Lab, api: int) -> Iterator[list[Perf]]:
     words += ["--api", str(api), "--timeout", "30"]
     on_wire = not sites[0].prefix
     port = 20000 + secrets.randbelow(10000)
-    meeting = f"{'127.0.0.1' if on_wire else lab.hosts[0].address}:{port}"
-    with Perf(sites[0], words, 0, meeting) as one, Perf(sites[1], words, 1, meeting) as other:
+    rendezvous = f"{'127.0.0.1' if on_wire else lab.hosts[0].address}:{port}"
+    with Perf(sites[0], words, 0, rendezvous) as one, Perf(sites[1], words, 1, rendezvous) as other:
         for site in sites:
             wait_until(lambda: messages(site) > 20, START_S, "no bytes flow", [one, other])
         yield [one, other]

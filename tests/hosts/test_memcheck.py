@@ -22,7 +22,7 @@ FULL = bool(os.environ.get("HARP_TEST_FULL"))
 JOINTS = ["wire", "packet", "own address", "instances", "ethdev"] if FULL else ["wire"]
 ROUNDS = 2  # from load to unload
 FOUND = 99  # valgrind's exit status after a finding
-PATIENCE_S = 120.0  # valgrind makes a process about thirty times slower
+SLOW_S = 120.0  # valgrind makes a process about thirty times slower
 MEMCHECK = (
     "valgrind", "--tool=memcheck", f"--error-exitcode={FOUND}", "--fair-sched=yes",
     "--leak-check=full", "--show-leak-kinds=definite", "--errors-for-leak-kinds=definite",
@@ -67,8 +67,8 @@ def a_job(one: Rank, other: Rank) -> None:
         link = connect(*ends, listener)
         ends[1].do("unlisten", listener[0])
         for count, size in ((3, 0), (20, 8), (4, 4000), (3, 3 << 20)):
-            link.start(count, size, int(PATIENCE_S * 1e3))
-            link.finish(PATIENCE_S)
+            link.start(count, size, int(SLOW_S * 1e3))
+            link.finish(SLOW_S)
         if ends[0] is one:
             link.sender.do("close", link.sends)
             link.receiver.do("close", link.receives)
@@ -83,13 +83,13 @@ def test_plugin_lifetime_is_clean_under_memcheck(sites: list[Site]) -> None:
                     rank.do("load")
                 rank.start("init")
             for rank in (one, other):
-                assert rank.finish(PATIENCE_S) == ["1"]
+                assert rank.finish(SLOW_S) == ["1"]
             a_job(one, other)
             for rank in (one, other):
                 rank.do("finalize")
                 rank.do("unload")
         for rank in (one, other):
             rank.start("exit")
-            status = rank.wait(PATIENCE_S)
+            status = rank.wait(SLOW_S)
             assert status == 0, "\n".join([f"exit status {status}", *rank.lines()])
         assert one.lines("==") == []

@@ -8,13 +8,15 @@ transport.
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ranks import SYSTEM_ERROR, Failed, Perf, Rank, Site, packet_site
+from ranks import SYSTEM_ERROR, Failed, Perf, Rank, Site, connect, packet_site
 
 from harp import paths
 from tools.hosts.lab import Lab
@@ -58,11 +60,11 @@ def test_job_with_harp_on_one_host_fails_clearly(
     harp = packet_site(tmp_path / "harp", lab.hosts[0])
     without = declining(tmp_path / "without", lab, how)
     assert DECLINES[how] in declines(without)
-    meeting = f"{lab.hosts[harps_rank].address}:29417"
+    rendezvous = f"{lab.hosts[harps_rank].address}:29417"
     words = ["all_reduce", "-b", "1M", "-e", "1M", "--api", str(api)]
     with (
-        Perf(harp, words, harps_rank, meeting) as one,
-        Perf(without, [*words, "--kernel"], 1 - harps_rank, meeting) as other,
+        Perf(harp, words, harps_rank, rendezvous) as one,
+        Perf(without, [*words, "--kernel"], 1 - harps_rank, rendezvous) as other,
     ):
         assert [rank.wait(ENDS_S) for rank in (one, other)] == [1, 1]
         (warning,) = one.warnings
@@ -89,3 +91,41 @@ def test_kernel_plugin_handle_matches_nccl_sockets(lab: Lab, tmp_path: Path) -> 
         assert magic and (sockets, threads) == (1, 0)
         listening = lab.hosts[1].run(["ss", "-Htln", f"sport = :{port}"]).stdout
         assert f"{lab.hosts[1].address}:{port}" in listening
+
+
+# Root without its right to read the files of others.
+CAREFUL = [
+    "setpriv",
+    *(f"--{which}=-dac_override,-dac_read_search" for which in ("bounding-set", "inh-caps")),
+]
+
+
+def test_rank_that_cannot_read_a_file_declines_alone(lab: Lab, tmp_path: Path) -> None:
+    """It could not tell NCCL the devices of the other ranks of its host. They keep HARP, and refuse
+    to connect to it."""
+    here, there = (packet_site(tmp_path / str(host.index), host) for host in lab.hosts)
+    private = here.folder / "ztcp1.conf"
+    private.write_text("device = packet:eth0\nflows = 2\n")
+    private.chmod(0o600)
+    os.chown(private, 65534, 65534)
+    less = replace(here, prefix=[*here.prefix, *CAREFUL])
+    less.environment = {**here.environment, "NCCL_SOCKET_IFNAME": lab.hosts[0].interface}
+    line = declines(less)
+    assert f"{private}: cannot be opened: Permission denied; make it readable for this user" in line
+    with (
+        Rank(here) as rank,
+        Rank(there) as peer,
+        Rank(less, plugin=paths.kernel_plugin_path()) as without,
+    ):
+        for one in (rank, peer, without):
+            one.init()
+        _, handle = without.listen()
+        with pytest.raises(Failed) as failure:
+            rank.connect(handle)
+        assert (failure.value.call, failure.value.code) == ("connect", SYSTEM_ERROR)
+        (warning,) = rank.warnings
+        address = lab.hosts[0].address
+        assert re.search(rf"the peer at {address} port \d+ uses a socket transport", warning), (
+            warning
+        )
+        connect(rank, peer).move()

@@ -44,7 +44,8 @@ def test_mtu_mismatch_is_warned_of_once(lab: Lab, tmp_path: Path, own_address: b
             connect(sender, receiver).move(count=4, size=300_000)
         for rank, own, peer in ((small, SMALL, large), (large, LARGE, small)):
             (warning,) = rank.warnings
-            assert f"HARP: the MTU here is {own}, at {peer.site.address}:" in warning
+            said = f"HARP: the MTU of packet:eth0 is {own}, at {peer.site.address}:"
+            assert said in warning
             assert f"it is {SMALL + LARGE - own}: segments are cut to the smaller one" in warning
             assert "set both NICs to the same MTU" in warning
             assert mss_in_use(rank) == {SMALL - HEADERS}
@@ -62,10 +63,10 @@ def test_all_reduce_with_mtu_mismatch(lab: Lab, tmp_path: Path) -> None:
 
 def all_reduce(lab: Lab, sites: list[Site]) -> None:
     words = ["all_reduce", "-b", "8", "-e", "4M", "-f", "64", "-n", "3", "-w", "1"]
-    meeting = f"{lab.hosts[0].address}:29500"
-    with Perf(sites[0], words, 0, meeting) as one, Perf(sites[1], words, 1, meeting) as other:
+    rendezvous = f"{lab.hosts[0].address}:29500"
+    with Perf(sites[0], words, 0, rendezvous) as one, Perf(sites[1], words, 1, rendezvous) as other:
         for rank in (one, other):
             assert rank.wait(40) == 0, rank.lines()
             (warning,) = rank.warnings
-            assert re.search(r"the MTU here is \d+, at 10\.77\.0\.\d", warning)
+            assert re.search(r"the MTU of packet:eth0 is \d+, at 10\.77\.0\.\d", warning)
         assert one.wrong() == [0] * 4

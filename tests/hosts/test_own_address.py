@@ -56,7 +56,7 @@ class Watch:
         assert self.process.stdout
         assert self.process.stdout.readline() == "watching\n"
 
-    def heard(self) -> list[tuple[str, str]]:
+    def packets(self) -> list[tuple[str, str]]:
         """The kind and the sender of each packet so far."""
         said, _ = self.process.communicate("end\n", timeout=30)
         return [(line.split()[0], line.split()[1]) for line in said.splitlines()]
@@ -86,18 +86,18 @@ def test_address_of_other_host_is_declined(lab: Lab, tmp_path: Path) -> None:
     with kernel_has(other, host.own_address), Rank(site) as rank:
         watch = Watch(other, host.own_address, host)
         warning = declines(rank)
-        heard = watch.heard()
+        packets = watch.packets()
         assert not site.published()
     assert f"packet:eth0: another host has the address {host.own_address}: {other.mac}" in warning
     assert f"take it from that host, or set an address in {tmp_path}/ztcp0.conf" in warning
-    assert set(heard) == {(REQUEST, NOBODY)}
+    assert set(packets) == {(REQUEST, NOBODY)}
     with Rank(site) as rank:  # this validates the silence above
         watch = Watch(other, host.own_address, host)
         rank.init()
-        heard = watch.heard()
-    assert {(REQUEST, NOBODY), (REQUEST, host.own_address)} <= set(heard)
-    announced = heard.index((REQUEST, host.own_address))
-    assert (REPLY, host.own_address) not in heard[:announced]
+        packets = watch.packets()
+    assert {(REQUEST, NOBODY), (REQUEST, host.own_address)} <= set(packets)
+    announced = packets.index((REQUEST, host.own_address))
+    assert (REPLY, host.own_address) not in packets[:announced]
 
 
 @pytest.mark.parametrize("instances", [1, 2])
@@ -110,7 +110,7 @@ def test_every_instance_declines_address_of_other_host(
     with kernel_has(other, host.own_address), Rank(site) as rank:
         watch = Watch(other, host.own_address, host)
         assert other.mac in declines(rank)
-        assert set(watch.heard()) == {(REQUEST, NOBODY)}
+        assert set(watch.packets()) == {(REQUEST, NOBODY)}
 
 
 def test_two_hosts_starting_with_one_address_conflict(lab: Lab, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from ranks import SYSTEM_ERROR, Failed, Rank, Site, connect, packet_site, wait_until
 from test_foreign_handles import with_check
-from unauthenticated_peers import Scene, Stranger, hello, token_of
+from unauthenticated_peers import Scene, UnauthenticatedPeer, hello, token_of
 
 from tools.hosts.lab import Lab
 
@@ -62,11 +62,11 @@ def put(text: bytes, at: int, proof: bytes) -> bytes:
     return text[:at] + proof + text[at + len(proof) :]
 
 
-def heard(stranger: Stranger, size: int) -> bytes:
+def received(peer: UnauthenticatedPeer, size: int) -> bytes:
     """Waits until the listener has sent `size` bytes. Returns them."""
 
     def enough() -> bytes:
-        said = stranger.do("state")[2]
+        said = peer.do("state")[2]
         return said if len(said) >= size else b""
 
     return wait_until(enough, 3, f"fewer than {size} bytes were received")
@@ -76,21 +76,21 @@ def status(welcome: bytes) -> int:
     return int.from_bytes(welcome[6:8], "big")
 
 
-def ask(stranger: Stranger, first: bytes) -> bytes:
+def ask(peer: UnauthenticatedPeer, first: bytes) -> bytes:
     """Sends a hello. Returns the listener's challenge."""
-    stranger.do("open 1")
-    stranger.do(f"send {first.hex()}")
-    challenge = heard(stranger, 64)
+    peer.do("open 1")
+    peer.do(f"send {first.hex()}")
+    challenge = received(peer, 64)
     assert status(challenge) == CHALLENGE
     return challenge
 
 
-def answer(stranger: Stranger, second: bytes) -> bytes:
-    stranger.do(f"send {second.hex()}")
-    return heard(stranger, 128)[64:128]
+def answer(peer: UnauthenticatedPeer, second: bytes) -> bytes:
+    peer.do(f"send {second.hex()}")
+    return received(peer, 128)[64:128]
 
 
-def nobody_came(rank: Rank, listener: int) -> None:
+def no_link_arrived(rank: Rank, listener: int) -> None:
     with pytest.raises(AssertionError, match="late"):
         rank.accept(listener, 200)
 
@@ -99,10 +99,10 @@ def test_peer_with_key_is_accepted(scene: Scene) -> None:
     """The listener accepts the peer, and proves that it also has the key."""
     first = put(hello(token_of(scene)), HELLO_PROOF, os.urandom(PROOF))
     bare = put(first, HELLO_PROOF, bytes(PROOF))
-    with scene.stranger() as stranger:
-        challenge = ask(stranger, first)
+    with scene.unauthenticated_peer() as peer:
+        challenge = ask(peer, first)
         mine = proof(KEY, b"c", first, challenge, bare)
-        welcome = answer(stranger, put(bare, HELLO_PROOF, mine))
+        welcome = answer(peer, put(bare, HELLO_PROOF, mine))
         assert status(welcome) == 0
         theirs = proof(KEY, b"a", first, challenge, put(welcome, WELCOME_PROOF, bytes(PROOF)))
         assert welcome[WELCOME_PROOF:][:PROOF] == theirs
@@ -131,34 +131,34 @@ def test_peer_without_key_is_refused(scene: Scene) -> None:
         lambda challenge: first,
     ]
     for number, make in enumerate(answers):
-        with scene.stranger() as stranger:
-            welcome = answer(stranger, make(ask(stranger, first)))
+        with scene.unauthenticated_peer() as peer:
+            welcome = answer(peer, make(ask(peer, first)))
             assert status(welcome) == EACCES, f"answer {number}"
             assert not any(welcome[WELCOME_PROOF:][:PROOF])
     assert scene.counted("keys_refused") == len(answers)
-    nobody_came(scene.listening, scene.listener[0])
+    no_link_arrived(scene.listening, scene.listener[0])
     assert scene.listening.warnings and all(SAME in said for said in scene.listening.warnings)
 
 
-def test_replayed_greeting_is_refused(scene: Scene) -> None:
+def test_replayed_hello_is_refused(scene: Scene) -> None:
     first = put(hello(token_of(scene)), HELLO_PROOF, os.urandom(PROOF))
     bare = put(first, HELLO_PROOF, bytes(PROOF))
-    with scene.stranger() as stranger:
-        challenge = ask(stranger, first)
+    with scene.unauthenticated_peer() as peer:
+        challenge = ask(peer, first)
         second = put(bare, HELLO_PROOF, proof(KEY, b"c", first, challenge, bare))
-        assert status(answer(stranger, second)) == 0
-        with scene.stranger() as thief:
-            assert ask(thief, first)[WELCOME_PROOF:] != challenge[WELCOME_PROOF:]
-            assert status(answer(thief, second)) == EACCES
-        with scene.stranger() as hasty:  # both at once: the second answers no challenge
-            hasty.do("open 1")
-            hasty.do(f"send {(first + second).hex()}")
-            hasty.is_rid_of(1)
-        assert stranger.do("state")[0] == 1, "the recorded connection was closed"
+        assert status(answer(peer, second)) == 0
+        with scene.unauthenticated_peer() as replaying:
+            assert ask(replaying, first)[WELCOME_PROOF:] != challenge[WELCOME_PROOF:]
+            assert status(answer(replaying, second)) == EACCES
+        with scene.unauthenticated_peer() as early:  # both at once: the second answers no challenge
+            early.do("open 1")
+            early.do(f"send {(first + second).hex()}")
+            early.wait_for_closes(1)
+        assert peer.do("state")[0] == 1, "the recorded connection was closed"
     assert scene.counted("keys_refused") == 1
 
 
-# Obeys lines of its input: "hear N" prints the next N bytes of the connection; "send HEX".
+# Obeys lines of its input: "receive N" prints the next N bytes of the connection; "send HEX".
 IMPOSTOR = """
 import socket, sys
 listener = socket.create_server((sys.argv[1], 0))
@@ -186,9 +186,9 @@ class Impostor:
         handle = put(put(scene.handle, 4, socket.inet_aton(address)), 8, port)
         self.handle = with_check(handle)
 
-    def hear(self, size: int) -> bytes:
+    def receive(self, size: int) -> bytes:
         assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(f"hear {size}\n")
+        self.process.stdin.write(f"receive {size}\n")
         self.process.stdin.flush()
         return bytes.fromhex(self.process.stdout.readline())
 
@@ -208,11 +208,11 @@ def test_listener_must_prove_key(scene: Scene, knows: bool) -> None:
     impostor = Impostor(scene, scene.other.site.address)
     try:
         scene.listening.start("connect", impostor.handle, 5000)
-        first = impostor.hear(80)
+        first = impostor.receive(80)
         welcome = b"harp\0\1\xff\xff" + first[24:34] + b"\x05\xdc" + bytes(44)
         challenge = put(welcome, WELCOME_PROOF, os.urandom(PROOF))
         impostor.send(challenge)
-        second = impostor.hear(80)
+        second = impostor.receive(80)
         bare = put(second, HELLO_PROOF, bytes(PROOF))
         assert second[HELLO_PROOF:][:PROOF] == proof(KEY, b"c", first, challenge, bare)
         welcome = put(welcome, 6, bytes(2))
@@ -261,7 +261,7 @@ def test_hosts_with_different_keys_do_not_connect(
         (warning,) = other.warnings
         assert said in warning and SAME in warning and sites[0].address in warning
         if keys[0]:  # else it has sent no challenge
-            nobody_came(listening, number)
+            no_link_arrived(listening, number)
 
 
 @pytest.mark.parametrize(

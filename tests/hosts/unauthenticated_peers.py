@@ -18,10 +18,10 @@ from tools.hosts.lab import Host
 
 # Obeys lines of its input: "open N" makes N connections; "send HEX", "reset" and "finish" (end of
 # data) apply to all of them; "state" prints how many the other side has closed, and its bytes.
-STRANGER = """
+SCRIPT = """
 import select, socket, struct, sys
 address, port = sys.argv[1], int(sys.argv[2])
-held, ended, heard = [], 0, b""
+held, ended, received = [], 0, b""
 for line in sys.stdin:
     word, _, rest = line.strip().partition(" ")
     if word == "open":
@@ -42,21 +42,21 @@ for line in sys.stdin:
                 held.remove(one)
             elif word == "state" and select.select([one], [], [], 0)[0]:
                 data = one.recv(4096)
-                heard += data
+                received += data
                 if not data:
                     raise ConnectionResetError
         except OSError:
             held.remove(one)
             ended += 1
-    print(len(held), ended, heard.hex() or "-", flush=True)
+    print(len(held), ended, received.hex() or "-", flush=True)
 """
 
 
-class Stranger:
+class UnauthenticatedPeer:
     """Connections of an unauthenticated peer to a listener, over a host's kernel."""
 
     def __init__(self, host: Host, address: str, port: int) -> None:
-        words = [sys.executable, "-c", STRANGER, address, str(port)]
+        words = [sys.executable, "-c", SCRIPT, address, str(port)]
         self.process = host.popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def do(self, command: str) -> tuple[int, int, bytes]:
@@ -65,10 +65,10 @@ class Stranger:
         assert self.process.stdin and self.process.stdout
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
-        held, ended, heard = self.process.stdout.readline().split()
-        return int(held), int(ended), b"" if heard == "-" else bytes.fromhex(heard)
+        held, ended, received = self.process.stdout.readline().split()
+        return int(held), int(ended), b"" if received == "-" else bytes.fromhex(received)
 
-    def is_rid_of(self, count: int, timeout: float = 2) -> bytes:
+    def wait_for_closes(self, count: int, timeout: float = 2) -> bytes:
         """Waits until the other side has closed `count` connections. Returns the received bytes."""
 
         def ended() -> bool:
@@ -92,17 +92,17 @@ class Scene:
         return bytes.fromhex(self.listener[1])
 
     @contextmanager
-    def stranger(self, handle: Optional[bytes] = None) -> Iterator[Stranger]:
+    def unauthenticated_peer(self, handle: Optional[bytes] = None) -> Iterator[UnauthenticatedPeer]:
         """An unauthenticated peer of a handle's listener; None: of the scene's."""
         (port,) = struct.unpack("!H", (handle or self.handle)[8:10])
-        made = Stranger(self.host, self.listening.site.address, port)
+        made = UnauthenticatedPeer(self.host, self.listening.site.address, port)
         try:
             yield made
         finally:
             made.process.kill()
             made.process.wait(5)
 
-    def counted(self, name: str = "strangers") -> int:
+    def counted(self, name: str = "unauthenticated_drops") -> int:
         """A counter, from harp stat."""
         words = [sys.executable, "-m", "harp", "stat", "--json", "--pid"]
         said = subprocess.run(

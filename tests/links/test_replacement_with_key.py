@@ -26,7 +26,7 @@ def test_repeated_replacement_proves_shared_key(join: Callable[..., Joint]) -> N
     with job(joint.sites, joint.host, all_reduce("4M", 60, 1)) as running:
         for number in range(ROUNDS):
             flow = running.grows(0)
-            joint.swallow(flow, "tx")
+            joint.blackhole(flow, "tx")
             running.await_count(0, "flows_replaced", number + 1)
             fresh = lambda: running.sending(0)[0].local != flow.local  # noqa: E731
             wait_until(fresh, 2, "the old connection is still there", running.ranks)

@@ -40,9 +40,9 @@ static bool sender_waits(const struct line *line)
 static bool receiver_waits(const struct line *line)
 {
   const struct role *role = &line->roles[RECEIVER], *sender = &line->roles[SENDER];
-  bool nobody_comes = !sender->was_open && (sender->state != ROLE_OPENING || sender->abandoned);
+  bool never_connects = !sender->was_open && (sender->state != ROLE_OPENING || sender->abandoned);
   if (role->state == ROLE_OPENING) {
-    return !(nobody_comes && !line->heard_of) && waiting(line, "accept does not end");
+    return !(never_connects && !line->has_incoming) && waiting(line, "accept does not end");
   }
   bool over = sender->state != ROLE_OPEN;
   if (role->state == ROLE_OPEN && role->done < (over ? role->wanted : line->count)) {

@@ -5,7 +5,7 @@
  * (program.c has the syntax).
  *
  *   process.c  a process: the plugin and its instances, without threads
- *   wire.c     frames between the two: delay, loss, swallowed or reset connections
+ *   wire.c     frames between the two, with the fault port's delay and loss; reset connections
  *   world.c    time: the order of polls and calls, and pauses
  *   rank.c     a rank's calls, like NCCL's, and their required results
  *   end.c      conditions at the end of a program
@@ -18,6 +18,7 @@
 #ifndef HARP_TESTS_MODEL_LINKS_H
 #define HARP_TESTS_MODEL_LINKS_H
 
+#include "dpdk_glue/fault/fault_lane.h"
 #include "tests/model/process.h"
 #include "tests/sim/random.h"
 
@@ -69,8 +70,8 @@ struct line {
   bool used;
   uint8_t handle[NET_HANDLE_SIZE];
   struct net_listener *listener;
-  bool heard_of;      /* a link arrived that was not accepted */
-  bool wounded;       /* one of its connections is swallowed */
+  bool has_incoming;  /* a link arrived that was not accepted */
+  bool blackholed;    /* one of its connections is blackholed */
   const char *excuse; /* reason why an error is no violation; NULL: it is one */
   size_t sizes[MESSAGES];
   unsigned count;
@@ -96,19 +97,10 @@ struct settings {
   uint64_t seed;
 };
 
-struct wire_frame {
-  struct wire_frame *next;
-  uint64_t arrives;
-  unsigned to;
-  uint32_t header_length, length;
-  uint16_t segment_size;
-  uint8_t bytes[];
-};
-
 struct tuple {
   uint32_t address[SIDES]; /* by side */
   uint16_t port[SIDES];
-  unsigned directions; /* swallowed directions: a bit per sending side */
+  unsigned directions; /* blackholed directions: a bit per sending side */
 };
 enum { TUPLES = 16 };
 
@@ -118,7 +110,8 @@ struct world {
   uint64_t now, disturbed_until, silence;
   struct side sides[SIDES];
   struct line lines[LINES];
-  struct wire_frame *wire;
+  struct fault_spec faults;       /* of each frame */
+  struct fault_lane lanes[SIDES]; /* frames on their way, by receiving side */
   struct tuple tuples[TUPLES];
   unsigned tuple_count;
   uint64_t steps, frames; /* executed so far */
@@ -133,11 +126,13 @@ __attribute__((format(printf, 1, 2))) void tell(const char *format, ...);
 
 /* --- wire.c --- */
 extern const struct process_calls side_calls[SIDES];
-/* Returns the next frame to arrive, or NULL. */
-struct wire_frame *wire_next(void);
+void wire_open(void);
+/* Returns the time when the next frame arrives; UINT64_MAX: none is on its way. */
+uint64_t wire_next(void);
+/* Delivers the next frame, whose time has come. */
 void wire_deliver(void);
 /* Drops all later frames of a flow's current connection. directions: bits by sending side. */
-bool wire_swallow(const struct line *line, unsigned flow, unsigned directions);
+bool wire_blackhole(const struct line *line, unsigned flow, unsigned directions);
 /* Sends a forged reset for a flow's connection to one side. */
 bool wire_reset(const struct line *line, unsigned flow, unsigned side);
 void wire_clear(void);

@@ -139,7 +139,7 @@ CALM = (
     (4, steps("end", SIDES)),
 )
 ROUGH = (
-    (30, steps("swallow", LINES, FLOWS, (0, 1, 2))),
+    (30, steps("blackhole", LINES, FLOWS, (0, 1, 2))),
     (4, steps("drop", LINES, SIDES)),
     (6, steps("abandon", LINES)),
     (5, steps("reset", LINES, FLOWS, SIDES)),

@@ -65,7 +65,7 @@ void harp_log_post(enum harp_log_level level, const char *format, ...)
   calls->says(level == HARP_LOG_WARN, text);
 }
 
-void harp_log_drain(harp_log_writer speak, void *user) {}
+void harp_log_drain(harp_log_writer write_log, void *user) {}
 uint64_t harp_log_dropped(void) { return 0; }
 void harp_log_forget(void) {}
 
@@ -85,7 +85,7 @@ static struct host *create(const struct host_setup *setup, uint64_t now, uint64_
                            const struct process_calls *of)
 {
   calls = of;
-  here = host_create(setup, now, of->hears);
+  here = host_create(setup, now, of->on_transmit);
   here->drawn = seed << 32;
   return here;
 }
@@ -112,8 +112,8 @@ static const char *in_use(void)
   const struct harp_pool *pool;
   const char *what = here->ports_taken ? "local ports" : NULL;
   for (unsigned i = 0; i < here->setup->instances && !what; i++) {
-    const struct transport_instance *part = &here->transport->parts[i];
-    what = part->flows ? "flows" : part->retired ? "used ports" : NULL;
+    const struct nic_instance *part = &here->transport->home->parts[i];
+    what = part->flows ? "flows" : part->used_ports ? "used ports" : NULL;
     what = what ? what : stack_in_use(host_stack(i), &pool);
   }
   return what;

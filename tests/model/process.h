@@ -10,7 +10,7 @@
 
 /* The callbacks of a process. */
 struct process_calls {
-  void (*hears)(unsigned queue, const struct harp_tx_frame *frame);
+  void (*on_transmit)(unsigned queue, const struct harp_tx_frame *frame);
   void (*sleeps)(uint64_t ns);
   void (*says)(bool warning, const char *line);
 };
@@ -41,7 +41,7 @@ struct process_api {
   int (*isend)(struct net_link *link, const void *data, size_t size, struct net_region *region,
                struct net_request **request);
   int (*irecv)(struct net_link *link, void *data, size_t capacity, struct net_region *region,
-               struct net_request **request);
+               enum net_completion completion, struct net_request **request);
   int (*test)(struct net_request *request, int *done, size_t *size);
   int (*close)(struct net_link *link);
   int (*close_listener)(struct net_listener *listener);

@@ -11,7 +11,7 @@
  *   drop LINE ROLE          closes at once
  *   abandon LINE            connect is not called again, unless it has returned a link
  *   pause SIDE US           pauses the process; away: its caller; hold SIDE INSTANCE US: a worker
- *   swallow LINE FLOW BITS  drops frames of its connection: those of side 0 (1), of side 1 (2)
+ *   blackhole LINE FLOW BITS  drops frames of its connection: those of side 0 (1), of side 1 (2)
  *   reset LINE FLOW SIDE    resets its connection at one side
  *   end SIDE                ends the process in order, after all is closed
  *   kill SIDE
@@ -127,14 +127,14 @@ static void step_abandon(struct line *line, const uint64_t *numbers)
   }
 }
 
-static void step_swallow(struct line *line, const uint64_t *numbers)
+static void step_blackhole(struct line *line, const uint64_t *numbers)
 {
   bool open = line->roles[SENDER].state == ROLE_OPEN && line->roles[RECEIVER].state == ROLE_OPEN;
-  if (wire_swallow(line, (unsigned)numbers[1], 1 + numbers[2] % 3)) {
-    line->wounded = true;
-    world_disturb(TIMEOUT_NS / 2, "too much was swallowed");
+  if (wire_blackhole(line, (unsigned)numbers[1], 1 + numbers[2] % 3)) {
+    line->blackholed = true;
+    world_disturb(TIMEOUT_NS / 2, "too much was blackholed");
     if (!open) {
-      line_excuse(line, "it was swallowed before it was open, or when an end was closed");
+      line_excuse(line, "it was blackholed before it was open, or when an end was closed");
     }
   }
 }
@@ -150,9 +150,9 @@ static const struct {
   const char *name;
   void (*run)(struct line *line, const uint64_t *numbers);
 } line_steps[] = {
-    {"open", step_open},       {"send", step_send},   {"recv", step_receive},
-    {"close", step_close},     {"drop", step_drop},   {"abandon", step_abandon},
-    {"swallow", step_swallow}, {"reset", step_reset},
+    {"open", step_open},           {"send", step_send},   {"recv", step_receive},
+    {"close", step_close},         {"drop", step_drop},   {"abandon", step_abandon},
+    {"blackhole", step_blackhole}, {"reset", step_reset},
 };
 
 static void end_soon(unsigned number)

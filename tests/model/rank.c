@@ -194,7 +194,7 @@ static int post_message(struct line *line, unsigned kind, struct post *post)
     memcpy(post->data, message_bytes(line, number), size);
     return api->isend(role->link, post->data, size, NULL, &post->request);
   }
-  return api->irecv(role->link, post->data, size, NULL, &post->request);
+  return api->irecv(role->link, post->data, size, NULL, NET_COMPLETION_NEEDED, &post->request);
 }
 
 static void post_wanted(struct line *line, unsigned kind)
@@ -243,7 +243,7 @@ static void ask(struct line *line, unsigned kind)
 {
   struct role *role = &line->roles[kind];
   const struct process_api *api = api_of(line, kind);
-  line->heard_of |= line->listener && line->listener->incoming;
+  line->has_incoming |= line->listener && line->listener->incoming;
   int error = kind == SENDER ? api->connect(0, line->handle, &role->link)
                              : api->accept(line->listener, &role->link);
   if (error) {
@@ -268,8 +268,8 @@ static void close_role(struct line *line, unsigned kind)
   if (kind == RECEIVER && role->done < line->count) {
     line_excuse(line, "its receiver closed before all messages were received");
   }
-  if (line->wounded) {
-    line_excuse(line, "the frames about a closed end are swallowed");
+  if (line->blackholed) {
+    line_excuse(line, "the frames about a closed end are blackholed");
   }
   if (kind == SENDER) {
     line->count = role->posted; /* no rank waits for messages that were not posted */

@@ -1,80 +1,63 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames between the two processes. */
+/* Frames between the two processes, each direction in a lane of the fault port. */
 #include <stdlib.h>
 #include <string.h>
 
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
-#include "harp/stack/headers.h"
 #include "tests/fuzz/frames.h"
 #include "tests/model/links.h"
 
-static const uint8_t *tcp_of(const struct wire_frame *frame) { return frame->bytes + IP_HEADER; }
+static const uint8_t *tcp_of(const struct fault_frame *frame) { return frame->bytes + IP_HEADER; }
 
-static uint8_t flags_of(const struct wire_frame *frame) { return tcp_of(frame)[TCP_FLAG_BYTE]; }
+static uint8_t flags_of(const struct fault_frame *frame) { return tcp_of(frame)[TCP_FLAG_BYTE]; }
 
-/* Inserts by arrival time; frames of equal time keep the order of sending. */
-static void put(struct wire_frame *frame)
+static struct fault_frame *copy_of(const struct harp_tx_frame *sent)
 {
-  struct wire_frame **at = &world.wire;
-  frame->arrives = world.now + world.settings.delay_us * 1000;
-  while (*at && (*at)->arrives <= frame->arrives) {
-    at = &(*at)->next;
-  }
-  frame->next = *at;
-  *at = frame;
-}
-
-static struct wire_frame *frame_new(unsigned to, uint32_t header_length, uint32_t length)
-{
-  struct wire_frame *frame = malloc(sizeof *frame + length);
+  struct fault_frame *frame = harp_fault_copy_tx(sent);
   if (!frame) {
     abort();
   }
-  *frame = (struct wire_frame){.to = to, .header_length = header_length, .length = length};
   return frame;
 }
 
-static bool swallowed(const struct wire_frame *frame)
+/* Returns true if the frame's connection loses all frames in this direction. */
+static bool is_blackholed(const struct fault_frame *frame, unsigned from)
 {
-  unsigned from = !frame->to;
   uint16_t source = load_be16(tcp_of(frame) + TCP_SOURCE);
   uint16_t dest = load_be16(tcp_of(frame) + TCP_DEST);
   for (unsigned i = 0; i < world.tuple_count; i++) {
     const struct tuple *tuple = &world.tuples[i];
     if (tuple->directions & 1u << from && tuple->port[from] == source &&
-        tuple->port[frame->to] == dest) {
+        tuple->port[!from] == dest) {
       return true;
     }
   }
   return false;
 }
 
-/* Spares handshakes, because a lost SYN costs a second. */
-static bool lost(const struct wire_frame *frame)
+static void transmit(unsigned from, const struct harp_tx_frame *sent)
 {
-  return !(flags_of(frame) & FLAG_SYN) && random_below(&world.random, 1000) < world.settings.loss;
-}
-
-static void hears(unsigned from, const struct harp_tx_frame *sent)
-{
-  struct wire_frame *frame = frame_new(!from, sent->header_length, sent->length);
-  uint32_t at = 0;
-  for (unsigned i = 0; i < sent->iov_count; i++) {
-    memcpy(frame->bytes + at, sent->iov[i].iov_base, sent->iov[i].iov_len);
-    at += (uint32_t)sent->iov[i].iov_len;
-  }
+  struct fault_lane *lane = &world.lanes[!from];
+  struct fault_frame *frame = copy_of(sent);
+  struct fault_spec faults = world.faults;
   frame->segment_size = sent->length - sent->header_length > sent->segment_size ? sent->segment_size
                                                                                 : 0;
   world.frames++;
-  if (world.sides[from].gone || swallowed(frame) || lost(frame)) {
-    free(frame);
-    return;
+  faults.blackhole = world.sides[from].gone || is_blackholed(frame, from);
+  if (flags_of(frame) & FLAG_SYN) {
+    faults.drop = 0; /* a lost SYN costs a second */
   }
-  put(frame);
+  struct fault_verdict verdict = harp_fault_judge(lane, &faults, frame->length, world.now);
+  if (verdict.drop) {
+    free(frame);
+  } else {
+    harp_fault_hold(lane, frame, &verdict);
+  }
 }
 
-static void a_hears(unsigned queue, const struct harp_tx_frame *frame) { hears(0, frame); }
-static void b_hears(unsigned queue, const struct harp_tx_frame *frame) { hears(1, frame); }
+static void a_transmits(unsigned queue, const struct harp_tx_frame *frame) { transmit(0, frame); }
+static void b_transmits(unsigned queue, const struct harp_tx_frame *frame) { transmit(1, frame); }
 
 static void sleeps(unsigned side, uint64_t ns)
 {
@@ -90,21 +73,23 @@ static void a_says(bool warning, const char *text) { side_says(0, warning, text)
 static void b_says(bool warning, const char *text) { side_says(1, warning, text); }
 
 const struct process_calls side_calls[SIDES] = {
-    {.hears = a_hears, .sleeps = a_sleeps, .says = a_says},
-    {.hears = b_hears, .sleeps = b_sleeps, .says = b_says},
+    {.on_transmit = a_transmits, .sleeps = a_sleeps, .says = a_says},
+    {.on_transmit = b_transmits, .sleeps = b_sleeps, .says = b_says},
 };
 
-static void say_reset(const struct fuzz_segment *segment, unsigned to)
+static void send_reset(const struct fuzz_segment *segment, unsigned to)
 {
   uint8_t bytes[IP_HEADER + TCP_HEADER];
   uint32_t length = frame_tcp_headers(segment, bytes);
-  struct wire_frame *frame = frame_new(to, length, length);
-  memcpy(frame->bytes, bytes, length);
-  put(frame);
+  struct iovec iov = {bytes, length};
+  struct harp_tx_frame sent = {
+      .iov = &iov, .iov_count = 1, .header_length = (uint16_t)length, .length = length};
+  struct fault_verdict passes = {.due_ns = world.now + world.faults.delay_us * 1000};
+  harp_fault_hold(&world.lanes[to], copy_of(&sent), &passes);
 }
 
 /* Answers a segment to an ended process with a reset, like a kernel. */
-static void answer_for_the_gone(const struct wire_frame *frame)
+static void reset_from_kernel(const struct fault_frame *frame, unsigned gone)
 {
   const uint8_t *tcp = tcp_of(frame);
   uint8_t flags = flags_of(frame);
@@ -124,18 +109,35 @@ static void answer_for_the_gone(const struct wire_frame *frame)
       .ack = acks ? 0 : next,
       .flags = acks ? FLAG_RST : FLAG_RST | FLAG_ACK,
   };
-  say_reset(&reset, !frame->to);
+  send_reset(&reset, !gone);
 }
 
-struct wire_frame *wire_next(void) { return world.wire; }
+void wire_open(void)
+{
+  harp_fault_spec_default(&world.faults);
+  world.faults.delay_us = world.settings.delay_us;
+  world.faults.drop = (world.settings.loss << 32) / 1000;
+  for (unsigned i = 0; i < SIDES; i++) {
+    harp_fault_lane_init(&world.lanes[i], world.settings.seed, i);
+  }
+}
+
+/* Returns the side that receives the next frame. */
+static unsigned next_side(void)
+{
+  return harp_fault_next_due(&world.lanes[1]) < harp_fault_next_due(&world.lanes[0]);
+}
+
+uint64_t wire_next(void) { return harp_fault_next_due(&world.lanes[next_side()]); }
 
 void wire_deliver(void)
 {
-  struct wire_frame *frame = world.wire;
-  struct side *side = &world.sides[frame->to];
-  world.wire = frame->next;
+  unsigned to = next_side();
+  struct fault_frame *frame = harp_fault_due(&world.lanes[to], world.now);
+  struct side *side = &world.sides[to];
+  harp_fault_remove(&world.lanes[to], frame);
   if (side->gone) {
-    answer_for_the_gone(frame);
+    reset_from_kernel(frame, to);
     free(frame);
     return;
   }
@@ -160,7 +162,7 @@ static const struct harp_tcp *connection(const struct line *line, unsigned kind,
   return of ? of->tcp : NULL;
 }
 
-bool wire_swallow(const struct line *line, unsigned flow, unsigned directions)
+bool wire_blackhole(const struct line *line, unsigned flow, unsigned directions)
 {
   const struct harp_tcp *tcp = connection(line, SENDER, flow);
   if (!tcp || world.tuple_count == TUPLES) {
@@ -189,15 +191,13 @@ bool wire_reset(const struct line *line, unsigned flow, unsigned side)
       .seq = tcp->rcv.nxt,
       .flags = FLAG_RST,
   };
-  say_reset(&reset, side);
+  send_reset(&reset, side);
   return true;
 }
 
 void wire_clear(void)
 {
-  while (world.wire) {
-    struct wire_frame *next = world.wire->next;
-    free(world.wire);
-    world.wire = next;
+  for (unsigned i = 0; i < SIDES; i++) {
+    harp_fault_lane_clear(&world.lanes[i]);
   }
 }

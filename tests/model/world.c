@@ -53,6 +53,7 @@ void world_open(const struct settings *settings)
   world.settings = *settings;
   world.random = random_stream(settings->seed, 0);
   world.now = 1000 * NS_PER_S;
+  wire_open();
   for (unsigned i = 0; i < SIDES; i++) {
     world.sides[i].api = api[i];
     open_side(i);
@@ -133,9 +134,7 @@ static void consider(struct event *event, uint64_t when, unsigned kind, unsigned
 static struct event next_event(void)
 {
   struct event event = {.when = NEVER};
-  if (world.wire) {
-    consider(&event, world.wire->arrives, EVENT_FRAME, 0, 0);
-  }
+  consider(&event, wire_next(), EVENT_FRAME, 0, 0);
   for (unsigned i = 0; i < SIDES; i++) {
     struct side *side = &world.sides[i];
     if (side->gone) {
@@ -198,8 +197,8 @@ bool world_run_until(bool (*condition)(void), uint64_t until)
 
 void world_skip(uint64_t to)
 {
-  set_now(world.wire ? HARP_MIN(to, world.wire->arrives) : to);
-  while (world.wire && world.wire->arrives <= world.now) {
+  set_now(HARP_MIN(to, wire_next()));
+  while (wire_next() <= world.now) {
     wire_deliver();
   }
   for (unsigned i = 0; i < SIDES; i++) {

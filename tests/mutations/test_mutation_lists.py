@@ -20,13 +20,14 @@ LEAST = 60
 # Every existing feature of these areas needs a mutation ...
 PROTECTED = ("TCP", "IP, ARP, ICMP", "bugs that other stacks had")
 # ... and the features of other areas that reject peers or protect data.
-GUARDS = {"configuration files", "claims", "the peers allow list", "strangers",
-          "chunks that contradict each other", "a key that hosts must prove", "handles of others",
-          "checksums by software", "checksums from memory to memory", "memory that goes away",
-          "a dead flow gets a new connection", "a held-up peer is no lost one"}  # fmt: skip
+GUARDS = {"configuration files", "claims", "the peers allow list", "unauthenticated peers",
+          "contradictory chunks", "proof of the shared key", "foreign handles",
+          "software checksums", "end-to-end payload checksums", "deregistration of memory in use",
+          "replacement of a dead flow", "a paused or slow peer does not fail a link"}  # fmt: skip
 # Traffic as a whole tests these; their parts are features of their own.
-SHOWN_BY_TRAFFIC = {"garbage", "streams over bad wires", "interoperation with Linux's TCP",
-                    "the stack as a library for others", "TCP_INFO"}  # fmt: skip
+SHOWN_BY_TRAFFIC = {"random and mutated frames", "transfers over impaired paths",
+                    "interoperation with Linux's TCP", "the stack as a library",
+                    "TCP_INFO"}  # fmt: skip
 
 
 @cache

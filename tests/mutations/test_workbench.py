@@ -47,8 +47,9 @@ def mutation(becomes: str, *tests: str, line: str = SUM, file: str = "small.c") 
 
 
 def verdict(bench: Workbench, tried: Mutation, bound_s: float = 60) -> str:
-    before = {path: path.read_text() for path in bench.tree.rglob("small.*")}
+    before = {path: path.read_text() for name in FILES for path in bench.tree.rglob(name)}
     said = bench.attempt(tried, bound_s)
+    assert len(before) >= len(FILES)
     assert {path: path.read_text() for path in before} == before
     return said.what
 

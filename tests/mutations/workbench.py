@@ -31,10 +31,11 @@ MODEL = [f"tests/model/{name}"
          for name in ("model-links", "libmodel-process-a.so", "libmodel-process-b.so")]  # fmt: skip
 
 # Tests of the stack need only the libraries that they load. Linking the others takes longest.
+STACK = [f"harp/testing/{name}.abi3.so" for name in ("_stack", "_fault")]
 TARGETS = {
-    "tests/stack": ["harp/testing/_stack.abi3.so", "harp/testing/_flow.abi3.so"],
-    "tests/dialogues": ["harp/testing/_stack.abi3.so"],
-    "tests/model": ["harp/testing/_stack.abi3.so", *MODEL],
+    "tests/stack": [*STACK, "harp/testing/_flow.abi3.so"],
+    "tests/dialogues": STACK,
+    "tests/model": [*STACK, *MODEL],
     "tests/engine": ["harp/testing/_engine.abi3.so", "harp/_tables.abi3.so"],
     "tests/sim": ["tests/sim/harp-sim"],
 }

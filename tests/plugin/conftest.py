@@ -48,7 +48,7 @@ if not FULL:
 if not FULL and SANITIZED:  # a port reaches the same code of each version
     FEW_APIS |= dict.fromkeys(("kernel", "packet", "ethdev"), (12,))
 # Fixtures of tests that begin and end processes, or wait for a timeout.
-OF_THEIR_OWN = {"fresh", "impatient"}
+OF_THEIR_OWN = {"fresh", "short_timeout"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -219,6 +219,6 @@ def fresh(ranks: Ranks, api: int, request: pytest.FixtureRequest) -> Iterator[Pa
 
 
 @pytest.fixture
-def impatient(ranks: Ranks, api: int, request: pytest.FixtureRequest) -> Iterator[Pair]:
+def short_timeout(ranks: Ranks, api: int, request: pytest.FixtureRequest) -> Iterator[Pair]:
     """Two ranks of the test's own with a short timeout_ms, so that they soon notice a lost peer."""
     yield from _of_its_own(ranks, request, api, IMPATIENT_MS)

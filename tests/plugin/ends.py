@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+from nccl_plugin import INTERNAL_ERROR
 from pairs import NOTICED_MS, Pair
 from plugin_peer import Peer, PeerFailure
 
@@ -44,11 +46,13 @@ class End:
         return self.rank.close(comm=self.comm)
 
 
-def ends_between(one: Peer, other: Peer, size: int, seed: Any = None) -> tuple[End, End]:
-    """Connects one rank to the other; connect is called before accept. Each end has a buffer, and
-    the sender's holds the seed's pattern."""
-    listening = other.listen()
-    sends = one.connect(handle=listening["handle"])["comm"]
+def ends_between(
+    one: Peer, other: Peer, size: int, seed: Any = None, devices: tuple[int, int] = (0, 0)
+) -> tuple[End, End]:
+    """Connects one rank to the other by these devices; connect is called before accept. Each end
+    has a buffer, and the sender's holds the seed's pattern."""
+    listening = other.listen(device=devices[1])
+    sends = one.connect(handle=listening["handle"], device=devices[0])["comm"]
     assert sends, "connect did not come through"
     receives = other.accept(listener=listening["listener"])["comm"]
     assert receives, "accept did not come through"
@@ -74,6 +78,15 @@ def move(sender: End, receiver: End, size: int, seed: Any) -> None:
     assert sizes(receiver.rank.wait(requests=[request], thread="receiver")) == [size]
     assert sizes(sent.result(timeout=20)) == [size]
     assert receiver.holds(size, seed)
+
+
+def refuse_devices(rank: Peer, handle: str, devices: Iterable[int]) -> None:
+    """Checks that a rank refuses device numbers, to connect by a peer's handle, too."""
+    for device in devices:
+        for call, more in (("properties", {}), ("listen", {}), ("connect", {"handle": handle})):
+            with pytest.raises(PeerFailure) as failure:
+                getattr(rank, call)(device=device, **more)
+            assert failure.value.code == INTERNAL_ERROR, (call, device)
 
 
 def errors_of(rank: Peer, requests: list[int], timeout: float) -> list[Any]:

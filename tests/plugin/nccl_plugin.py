@@ -292,7 +292,7 @@ class Plugin:
         return self._make("isend", request, comm, address, size, *tag, mhandle, *last)
 
     def irecv(
-        self, comm: int, address: int, size: int, mhandle: int, entry: int = 1, count: int = 1
+        self, comm: int, address: int, size: int, mhandle: int, entry: int = 0x5A5A, count: int = 1
     ) -> Optional[int]:
         """entry: what *request holds before the call (1: NCCL's optional completion)."""
         request = _P()

@@ -45,6 +45,7 @@ class Transport:
     name: str
     plugin: Path
     sides: tuple[Side, Side]
+    devices: int = 1  # of each side
 
 
 class Pair:
@@ -55,9 +56,9 @@ class Pair:
         self.transport = transport
         self.lost = 2 if api < 6 else 6  # ncclSystemError, ncclRemoteError
         self.max_requests = 8 if api < 7 else 32
-        patience = {"HARP_TIMEOUT_MS": str(timeout_ms)}
+        timeout = {"HARP_TIMEOUT_MS": str(timeout_ms)}
         self.ranks = [
-            Peer(side.prefix, {**side.environment, **patience}) for side in transport.sides
+            Peer(side.prefix, {**side.environment, **timeout}) for side in transport.sides
         ]
         self.a, self.b = self.ranks
         try:
@@ -70,7 +71,7 @@ class Pair:
         # One after the other: the first rank creates the device that the second one opens.
         for rank in self.ranks:
             rank.open(path=str(self.transport.plugin), api=self.api)
-            assert rank.init() == 1
+            assert rank.init() == self.transport.devices
 
     @property
     def whole(self) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -20,10 +21,11 @@ from click.testing import CliRunner
 from harp import paths
 from harp.cli import perf as perf_module
 
-PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
+PAGES = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
 FIELDS = """
     wire transport api op dtype size direction outstanding rate_gbs time_us algbw_gbs busbw_gbs
-    wrong cpu_s_per_gb nranks flows mtu offloads pair kernel_cc nsocks p50_us p99_us version
+    wrong cpu_s_per_gb nranks flows mtu offloads pair kernel_cc nsocks p50_us p99_us channels
+    version
 """.split()
 
 
@@ -45,11 +47,11 @@ class Run:
     ) -> None:
         """told: options set the ranks; else a launcher's variables in environment do, in which
         {rank} stands for the rank's number."""
-        meeting = f"127.0.0.1:{free_port()}"
+        rendezvous = f"127.0.0.1:{free_port()}"
         self.processes = []
         for rank in range(ranks):
             more = {k: v.format(rank=rank) for k, v in (environment or {}).items()}
-            where = ["--rank", rank, "--nranks", ranks, "--rendezvous", meeting] if told else []
+            where = ["--rank", rank, "--nranks", ranks, "--rendezvous", rendezvous] if told else []
             self.processes.append(
                 subprocess.Popen(
                     [str(word) for word in (paths.perf_program(), *words, *where)],
@@ -108,7 +110,8 @@ def test_operations_between_two_ranks(tmp_path: Path, op: str) -> None:
 @pytest.mark.skipif(not PAGES.exists(), reason="this kernel has no hugepages of 2 MiB")
 def test_missing_hugepages_for_messages_are_reported() -> None:
     """tests/vm has a test with enough hugepages."""
-    beyond = (int(PAGES.read_text()) + 1) << 21
+    (total,) = re.findall(r"^MemTotal: +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    beyond = ((int(total) >> 11) + 1) << 21
     words = ["sendrecv", "--kernel", "--hugepages", "-b", beyond, "-e", beyond]
     for status, _, err in Run(words).finish():
         assert status == 1
@@ -137,8 +140,29 @@ def test_record_has_every_field(tmp_path: Path) -> None:
         "wire": "veth-1500", "transport": "kernel-tcp", "api": 8, "dtype": "uint8", "nsocks": 2,
         "kernel_cc": "cubic", "direction": "0->1", "outstanding": 8, "mtu": 1500, "pair": 0,
         "flows": None, "offloads": "on", "rate_gbs": None, "p50_us": None, "nranks": 2,
+        "channels": 1,
     }  # fmt: skip
     assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "sendrecv", "sendrecv_bidir"])
+def test_channels_divide_messages(tmp_path: Path, op: str) -> None:
+    """Some sizes leave channels without data, and some are no multiple of the channels."""
+    words = [op, "-b", "4", "-e", "2M", "-f", "13", "-n", "3", "--channels", "3", "--step", "64K"]
+    found = records(tmp_path, words)
+    assert len(found) == 6
+    assert all((r["wrong"], r["channels"]) == (0, 3) for r in found)
+
+
+def test_failure_names_channel() -> None:
+    words = ["all_reduce", "--kernel", "-b", "4M", "-e", "4M", "-n", "100000", "--channels", "2"]
+    run = Run(words)
+    until_caught(run.processes[1], signal.SIGINT)
+    time.sleep(1)
+    run.processes[0].kill()
+    status, _, said = run.finish()[1]
+    assert status == 1
+    assert re.search(r"4194304 bytes: channel [01]: (isend|irecv) of message \d+ of", said)
 
 
 def test_rate_option_limits_throughput(tmp_path: Path) -> None:
@@ -146,6 +170,32 @@ def test_rate_option_limits_throughput(tmp_path: Path) -> None:
     (found,) = records(tmp_path, words)
     assert found["rate_gbs"] == pytest.approx(0.1)
     assert 0.05 < found["algbw_gbs"] < 0.105
+
+
+@pytest.mark.parametrize("op", ["sendrecv", "sendrecv_bidir"])
+def test_resting_ranks_sleep_between_messages(tmp_path: Path, op: str) -> None:
+    words = [op, "-b", "64K", "-e", "64K", "-n", "100", "-w", "0", "--rate", "0.05", "--rest"]
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    (found,) = records(tmp_path, words)
+    wall, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert 0.003 < found["algbw_gbs"] < 0.0065
+    assert wall > 2  # a timed and a verified pass of a second each
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < wall / 2
+
+
+def test_sizes_have_their_own_iterations(tmp_path: Path) -> None:
+    words = ["pingpong", "--sizes", "64K:3:1,8,4K:20", "-n", "7", "-e", "1M"]
+    assert [(r["size"], r["wrong"]) for r in records(tmp_path, words)] == [
+        (65536, 0),
+        (8, 0),
+        (4096, 0),
+    ]
+
+
+def test_verified_iterations_limit_verified_pass(tmp_path: Path) -> None:
+    words = ["sendrecv", "--verified", "-b", "1M", "-e", "1M", "-n", "1000000"]
+    (found,) = records(tmp_path, [*words, "--verified-iterations", "2"])  # a million take minutes
+    assert found["wrong"] == 0
 
 
 def test_mixed_operation_has_no_time(tmp_path: Path) -> None:
@@ -211,9 +261,12 @@ def test_paused_rank_delays_other_rank() -> None:
     assert time.monotonic() - began > 3
 
 
-@pytest.mark.parametrize("op", perf_module.OPERATIONS)
-def test_injected_wrong_byte_is_detected(op: str) -> None:
+@pytest.mark.parametrize(
+    "op,channels", [*((op, 1) for op in perf_module.OPERATIONS), ("all_reduce", 2), ("sendrecv", 2)]
+)
+def test_injected_wrong_byte_is_detected(op: str, channels: int) -> None:
     words = [op, "--kernel", "-b", "8", "-e", "800K", "-f", "100000", "-n", "4", "--inject-wrong"]
+    words += ["--channels", str(channels)]
     ended = Run(words).finish()
     assert statuses(ended) == [1, 1]
     wrong = [int(line.split()[8]) for line in ended[0][1].splitlines() if line[0] != "#"]
@@ -281,6 +334,12 @@ def test_launcher_variables_set_ranks(environment: dict[str, str]) -> None:
         ["sendrecv", "-b", "1X"],
         ["sendrecv", "-b", "2M", "-e", "1M"],
         ["sendrecv", "-n", "0"],
+        ["sendrecv", "--sizes", ""],
+        ["sendrecv", "--sizes", "8:0"],
+        ["sendrecv", "--sizes", "8:1:1:1"],
+        ["all_reduce", "--sizes", "8,6"],
+        ["sendrecv", "--rest"],
+        ["pingpong", "--rest", "--rate", "1"],
         ["all_reduce", "--pause", "0"],
         ["sendrecv", "--nsocks", "2"],
         ["sendrecv", "--kernel", "--nsocks", "3"],
@@ -288,6 +347,8 @@ def test_launcher_variables_set_ranks(environment: dict[str, str]) -> None:
         ["sendrecv", "--api", "3"],
         ["all_reduce", "-b", "6"],
         ["sendrecv", "--nranks", "3"],
+        ["sendrecv", "--channels", "33"],
+        ["pingpong", "--channels", "2"],
         ["sendrecv", "--rank", "2"],
         ["sendrecv", "--rendezvous", "nowhere"],
     ],

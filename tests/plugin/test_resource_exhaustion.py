@@ -20,7 +20,7 @@ API = 12
 INSTANCES = 2
 MOST = 200  # requests per attempt; more would mean that the loop does not end
 SIZE = 100_000
-PATIENCE = {"HARP_TIMEOUT_MS": "1000"}
+SHORT_TIMEOUT = {"HARP_TIMEOUT_MS": "1000"}
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def ranks(tmp_path: Path) -> Iterator[tuple[Peer, Peer]]:
                 f"device = wire:{wire}\naddress = 10.9.0.{number}/24\n"
                 f"instances = {INSTANCES}\nflows = 2\n"
             )
-            site = {"HARP_CONF_DIR": str(folder), "HARP_RUN_DIR": str(folder), **PATIENCE}
+            site = {"HARP_CONF_DIR": str(folder), "HARP_RUN_DIR": str(folder), **SHORT_TIMEOUT}
             rank = Peer([], {"LD_PRELOAD": str(stingy), **site})
             started.append(rank)
             rank.open(path=str(paths.nccl_plugin_path()), api=API)

@@ -13,7 +13,7 @@ Make = Callable[..., Probe]
 Hosts = Callable[[str], "list[Host]"]
 
 MSS = 1448
-STRANGER = "10.77.0.77"  # an unused address of the lab's network
+UNUSED_ADDRESS = "10.77.0.77"  # an unused address of the lab's network
 
 
 def between(a: Probe, b: Probe, payload: bytes = b"", **changes: object) -> Frame:

@@ -236,7 +236,7 @@ class Probe:
             )
         return frames
 
-    def nothing(self, queue: int = 0, timeout: float = 0.2) -> bool:
+    def receives_no_frame(self, queue: int = 0, timeout: float = 0.2) -> bool:
         return not self.receive(1, timeout, queue)
 
     def arm(self, asleep: bool, queue: int = 0) -> bool:

@@ -13,13 +13,14 @@
  *   reserve QUEUE PORT   release QUEUE PORT   count QUEUE
  *   blast QUEUE MILLISECONDS HEADER SEGMENT SUM_START SUM_OFFSET HEX
  *   drain QUEUE MILLISECONDS HINT_HEADER HINT_STRIDE [COPY]
- *   lend | revoke | settle | hold            reclaim QUEUE MICROSECONDS
+ *   dma_map | dma_revoke | dma_unmap_deferred
+ *   hold                 reclaim QUEUE MICROSECONDS
  *   close                use NUMBER
  *
- * A probe has two ports; use selects one for the next commands. wait polls the descriptor. lend,
- * revoke and settle call dma_map, dma_revoke and dma_unmap_deferred for the memory of the sent
- * frames. hold (with DPDK; holder.c) makes devices keep frames. blast sends one frame repeatedly.
- * drain receives and drops, starting with the first frame; COPY 1: it copies the payload first.
+ * A probe has two ports; use selects one for the next commands. wait polls the descriptor. The
+ * commands dma_* call the port's functions for the memory of the sent frames. hold (with DPDK;
+ * holder.c) makes devices keep frames. blast sends one frame repeatedly. drain receives and drops,
+ * starting with the first frame; COPY 1: it copies the payload first.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -115,6 +116,10 @@ static void do_open(const char *line)
   config.ports_last = (uint16_t)last;
   read_mac(mac, config.mac);
   int rc = harp_port_open(&port, device, &config, error);
+  if (rc == 0 && (rc = harp_port_start(port, error)) < 0) {
+    harp_port_close(port);
+    port = NULL;
+  }
   if (rc < 0) {
     printf("error %d %s\n", -rc, error);
     return;
@@ -241,7 +246,7 @@ static void do_count(const char *line)
          (unsigned long long)counters[HARP_COUNTER_port_tx_full],
          (unsigned long long)counters[HARP_COUNTER_port_tx_errors],
          (unsigned long long)counters[HARP_COUNTER_port_rx_lost],
-         (unsigned long long)counters[HARP_COUNTER_tx_ref_bytes],
+         (unsigned long long)counters[HARP_COUNTER_tx_zero_copy_bytes],
          (unsigned long long)counters[HARP_COUNTER_port_rx_handed],
          (unsigned long long)counters[HARP_COUNTER_port_resets]);
 }
@@ -347,9 +352,9 @@ static void do_memory(const char *line)
     answer(port->ops->reclaim(port, queue, timeout));
   } else if (!port->ops->dma_map) {
     answer(-ENOTSUP);
-  } else if (strncmp(line, "lend", 4) == 0) {
+  } else if (strncmp(line, "dma_map", 7) == 0) {
     answer(port->ops->dma_map(port, start, end));
-  } else if (strncmp(line, "revoke", 6) == 0) {
+  } else if (strncmp(line, "dma_revoke", 10) == 0) {
     port->ops->dma_revoke(port, start, end);
     answer(0);
   } else {
@@ -386,11 +391,9 @@ static void obey(const char *line)
     const char *word;
     void (*act)(const char *line);
   } commands[] = {
-      {"open ", do_open},      {"send ", do_send},    {"receive ", do_receive},
-      {"wait ", do_wait},      {"count ", do_count},  {"blast ", do_blast},
-      {"drain ", do_drain},    {"reserve ", do_port}, {"release ", do_port},
-      {"lend", do_memory},     {"revoke", do_memory}, {"settle", do_memory},
-      {"reclaim ", do_memory},
+      {"open ", do_open},    {"send ", do_send},   {"receive ", do_receive}, {"wait ", do_wait},
+      {"count ", do_count},  {"blast ", do_blast}, {"drain ", do_drain},     {"reserve ", do_port},
+      {"release ", do_port}, {"dma_", do_memory},  {"reclaim ", do_memory},
   };
   for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
     if (strncmp(line, commands[i].word, strlen(commands[i].word)) == 0) {

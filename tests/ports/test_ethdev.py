@@ -27,7 +27,7 @@ A, B = "10.1.0.1", "10.1.0.2"
 TX_CHECKSUM, TSO, RX_CHECKSUM, LRO = 1, 2, 4, 8
 HEADERS = 66
 PLAIN = ";tx_checksum=0;rx_checksum=0"
-PATIENCE_S = 15.0  # seconds for a device to appear on a busy machine
+LINK_UP_S = 15.0  # seconds for a device to appear on a busy machine
 
 Make = Callable[..., Probe]
 
@@ -58,10 +58,10 @@ class Link:
         yield self.virtio, self.vhost
         yield self.vhost, self.virtio
 
-    def meet(self) -> None:
+    def wait_for_link(self) -> None:
         """Waits until frames pass both ways: vhost completes the handshake in its own thread."""
         for sender, receiver in self.both_ways():
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = time.monotonic() + LINK_UP_S
             while time.monotonic() < deadline:
                 try:
                     sender.send(frame(b"hello", seq=1))
@@ -72,7 +72,7 @@ class Link:
                 for end in (sender, receiver):  # this also polls the link state
                     end.count()
             else:
-                raise AssertionError("nothing comes through")
+                raise AssertionError("no frame arrives")
             while receiver.receive(8, 0.05):
                 pass
             sender.count()
@@ -100,7 +100,7 @@ def open_both(
 def link(probe: Make, tmp_path: Path) -> Callable[..., Link]:
     def make(**how: object) -> Link:
         made = open_both(probe(), probe(), tmp_path / "v", **how)  # type: ignore[arg-type]
-        made.meet()
+        made.wait_for_link()
         return made
 
     return make
@@ -218,22 +218,22 @@ def test_vhost_refers_to_mapped_memory(large: Link) -> None:
         return vhost.count()
 
     assert cross() == {**dict.fromkeys(vhost.count(), 0), "copied": 60000}
-    vhost.do("lend")
+    vhost.do("dma_map")
     assert cross() == {**dict.fromkeys(vhost.count(), 0), "referred": 60000}
-    vhost.do("lend")  # mapped twice, and revoked once
-    vhost.do("revoke")
+    vhost.do("dma_map")  # mapped twice, and revoked once
+    vhost.do("dma_revoke")
     assert cross()["referred"] == 60000
-    vhost.do("revoke")
+    vhost.do("dma_revoke")
     assert vhost.do("reclaim 0 1000000") == "0"
-    vhost.do("settle")
+    vhost.do("dma_unmap_deferred")
     assert cross()["copied"] == 60000
-    vhost.do("lend")
+    vhost.do("dma_map")
     assert cross()["copied"] == 0
 
 
 def test_virtio_user_copies_mapped_memory(large: Link) -> None:
     """Its peer can read only DPDK's own memory, so other memory is copied."""
-    large.virtio.do("lend")
+    large.virtio.do("dma_map")
     large.virtio.send(frame(bytes(60000), complete=False), segment=1448, pieces=3)
     assert len(payload_of(receive_bytes(large.vhost, 60000))) == 60000
     counts = large.virtio.count()
@@ -242,7 +242,7 @@ def test_virtio_user_copies_mapped_memory(large: Link) -> None:
 
 def test_reference_option_switches_zero_copy_off(link: Callable[..., Link]) -> None:
     joined = link(more_virtio=",mrg_rxbuf=1", more_vhost=",tso=1", options=";reference=0")
-    joined.vhost.do("lend")
+    joined.vhost.do("dma_map")
     joined.vhost.send(frame(bytes(9000), complete=False), segment=1448, pieces=3)
     assert joined.vhost.count()["copied"] == 9000
 
@@ -250,43 +250,43 @@ def test_reference_option_switches_zero_copy_off(link: Callable[..., Link]) -> N
 def test_reclaim_gives_up_frames_for_stopped_peer(link: Callable[..., Link]) -> None:
     """Frames wait for a stopped peer: reclaim drops them and returns soon."""
     joined = link(options=PLAIN)
-    joined.vhost.do("lend")
+    joined.vhost.do("dma_map")
     with pytest.raises(PortError):
         for _ in range(5000):
             joined.vhost.send(frame(bytes(1400)), pieces=2)
-    joined.vhost.do("revoke")
+    joined.vhost.do("dma_revoke")
     begin = time.monotonic()
     assert joined.vhost.do("reclaim 0 100000") == "0"
-    assert time.monotonic() - begin < PATIENCE_S
-    joined.vhost.do("settle")
+    assert time.monotonic() - begin < LINK_UP_S
+    joined.vhost.do("dma_unmap_deferred")
 
 
 def test_reclaim_resets_device_that_keeps_buffers(probe: Make, tmp_path: Path) -> None:
     """The device never returns the buffers. HARP reopens it, counts that, and continues. The memory
     is free then."""
     joined = open_both(probe(), probe(), tmp_path / "v", options=PLAIN)
-    joined.meet()
+    joined.wait_for_link()
     vhost = joined.vhost
-    vhost.do("lend")
+    vhost.do("dma_map")
     vhost.do("hold")
     for number in range(3):
         vhost.send(frame(bytes([number]) * 1400), pieces=2)
         assert payload_of(joined.virtio.receive()) == bytes([number]) * 1400
-    vhost.do("revoke")
+    vhost.do("dma_revoke")
     begin = time.monotonic()
     assert vhost.do("reclaim 0 50000") == "0"
-    assert time.monotonic() - begin < PATIENCE_S
-    vhost.do("settle")
+    assert time.monotonic() - begin < LINK_UP_S
+    vhost.do("dma_unmap_deferred")
     counts = vhost.count()
     assert (counts["referred"], counts["resets"]) == (3 * 1400, 1)
     joined.virtio.end()  # it has lost the connection and does not reconnect
     back = probe()
     back.open(f"dpdk:virtio_user0,path={joined.socket},queue_size=256{PLAIN}", address=f"{A}/24")
-    Link(back, vhost, joined.socket).meet()
-    vhost.do("lend")
+    Link(back, vhost, joined.socket).wait_for_link()
+    vhost.do("dma_map")
     vhost.send(frame(bytes(1400)), pieces=2)
     assert payload_of(back.receive()) == bytes(1400)
-    vhost.do("revoke")
+    vhost.do("dma_revoke")
     assert vhost.do("reclaim 0 1000000") == "0"
     assert vhost.count()["resets"] == 0
 
@@ -362,9 +362,9 @@ def test_armed_descriptor_becomes_readable_by_timer(link: Callable[..., Link]) -
 
 def test_virtio_user_peer_reconnects_after_kill(probe: Make, tmp_path: Path) -> None:
     joined = open_both(probe(), probe(), tmp_path / "v", options=PLAIN)
-    joined.meet()
+    joined.wait_for_link()
     joined.virtio.kill()
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + LINK_UP_S
     while time.monotonic() < deadline:
         joined.vhost.count()  # polls the link state
         try:
@@ -376,7 +376,7 @@ def test_virtio_user_peer_reconnects_after_kill(probe: Make, tmp_path: Path) -> 
         raise AssertionError("vhost does not notice")
     back = probe()
     back.open(f"dpdk:virtio_user0,path={joined.socket},queue_size=256{PLAIN}", address=f"{A}/24")
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + LINK_UP_S
     while time.monotonic() < deadline:
         joined.vhost.count()
         back.send(frame(b"back"))
@@ -385,7 +385,7 @@ def test_virtio_user_peer_reconnects_after_kill(probe: Make, tmp_path: Path) -> 
                 return
         except PortError:
             pass
-    raise AssertionError("the new peer is not heard")
+    raise AssertionError("no frame of the new peer arrives")
 
 
 def test_server_removes_its_socket(probe: Make, tmp_path: Path) -> None:
@@ -397,7 +397,7 @@ def test_server_removes_its_socket(probe: Make, tmp_path: Path) -> None:
         virtio, vhost = probe(), probe()
         vhost.open(vhost_device, address=f"{B}/24")
         virtio.open(virtio_device, address=f"{A}/24")
-        Link(virtio, vhost, socket).meet()
+        Link(virtio, vhost, socket).wait_for_link()
         if end is None:
             virtio.do("close")
         else:

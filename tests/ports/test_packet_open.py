@@ -7,7 +7,7 @@ import errno
 import time
 
 import pytest
-from packet_ports import STRANGER, Hosts, Make, between
+from packet_ports import UNUSED_ADDRESS, Hosts, Make, between
 from port_probe import HEADERS, PortError, Probe, Received
 
 
@@ -43,7 +43,7 @@ def test_removed_interface_is_enodev(probe: Make, hosts: Hosts) -> None:
     host.run(["ip", "link", "set", "gone0", "up"])
     host.run(["ip", "link", "set", "gone1", "up"])
     one = probe(host)
-    one.open("packet:gone0", address=f"{STRANGER}/24")
+    one.open("packet:gone0", address=f"{UNUSED_ADDRESS}/24")
     host.run(["ip", "link", "del", "gone0"])
     with pytest.raises(PortError) as gone:
         one.receive()

@@ -242,7 +242,7 @@ def test_side_limits_faults_to_one_direction(pair: Pair) -> None:
     a.send(frame(1))
     assert len(b.receive()) == 1
     b.send(frame(2))
-    assert a.nothing()
+    assert a.receives_no_frame()
 
 
 def test_port_limits_faults_to_one_port(pair: Pair) -> None:

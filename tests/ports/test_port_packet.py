@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from packet_ports import MSS, STRANGER, Hosts, Make, between, payload_of
+from packet_ports import MSS, UNUSED_ADDRESS, Hosts, Make, between, payload_of
 from port_probe import (
     CHECKSUM_START,
     HEADERS,
@@ -84,7 +84,7 @@ def test_small_frames_wait_for_the_flush_and_keep_order(pair: tuple[Probe, Probe
     a, b = pair
     for number in range(3):
         a.send(between(a, b, seq=number), flush=False)
-    assert b.nothing()
+    assert b.receives_no_frame()
     a.send(between(a, b, bytes(3000), seq=3), segment=MSS, flush=False)
     a.send(between(a, b, seq=4), flush=False)
     assert [sequence_of(f.data) for f in b.receive(4)] == [0, 1, 2, 3]
@@ -117,7 +117,7 @@ def test_own_frames_are_not_received(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
     a.send(between(a, a, b"to myself"))
     a.send(arp_request(a.info["mac"], a.info["address"], b.info["address"]))
-    assert a.nothing()
+    assert a.receives_no_frame()
 
 
 def test_filter_of_an_own_address(pair: tuple[Probe, Probe], hosts: Hosts) -> None:
@@ -140,7 +140,7 @@ def test_tcp_ports_divide_own_address(probe: Make, hosts: Hosts, pair: tuple[Pro
     a, _ = pair
     host = hosts("veth-1500")[1]
     low, high = probe(host), probe(host)
-    address = f"{STRANGER}/24"
+    address = f"{UNUSED_ADDRESS}/24"
     low.open(f"packet:{host.interface}", address=address, ports="6000-6099")
     high.open(f"packet:{host.interface}", address=address, ports="6100-6199")
     assert 6000 <= low.reserve() <= 6099 and 6100 <= high.reserve() <= 6199
@@ -157,7 +157,7 @@ def test_second_mac_address_is_registered(
     a, _ = pair
     host = hosts("veth-1500")[1]
     other = probe(host)
-    other.open(f"packet:{host.interface}", address=f"{STRANGER}/24", mac="02:55:00:00:00:09")
+    other.open(f"packet:{host.interface}", address=f"{UNUSED_ADDRESS}/24", mac="02:55:00:00:00:09")
     assert other.info["mac"] == "02:55:00:00:00:09"
     a.send(between(a, other, b"hello"))
     assert len(other.receive()) == 1
@@ -172,9 +172,9 @@ def test_ports_on_one_interface_receive_from_each_other(
     a, _ = pair
     host = hosts("veth-1500")[0]
     sibling = probe(host)
-    sibling.open(f"packet:{host.interface}", address=f"{STRANGER}/24")
+    sibling.open(f"packet:{host.interface}", address=f"{UNUSED_ADDRESS}/24")
     payload = os.urandom(60000)
-    a.send(arp_request(a.info["mac"], a.info["address"], STRANGER))
+    a.send(arp_request(a.info["mac"], a.info["address"], UNUSED_ADDRESS))
     assert len(sibling.receive()) == 1
     a.send(between(a, sibling, payload), segment=MSS)
     (got,) = sibling.receive()

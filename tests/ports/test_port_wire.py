@@ -164,7 +164,7 @@ def test_dead_peer_is_replaced(ends: tuple[Probe, Probe], probe: Make, path: str
     heir = probe()
     heir.open(f"wire:{path}", address=f"{B}/24")
     assert heir.info["mac"][-1] == "1", "the new process must get the dead one's end"
-    assert heir.nothing(), "a new end must not receive old frames"
+    assert heir.receives_no_frame(), "a new end must not receive old frames"
     a.send(frame(b"to the heir", seq=7))
     (got,) = heir.receive()
     assert sequence_of(got.data) == 7
@@ -181,7 +181,7 @@ def test_file_is_reused_after_both_ends_are_killed(
     assert os.path.exists(path)
     a = probe()
     a.open(f"wire:{path}", 2, f"{A}/24")  # also with another number of queues
-    assert a.nothing()
+    assert a.receives_no_frame()
 
 
 def test_third_end_is_refused(ends: tuple[Probe, Probe], probe: Make, path: str) -> None:
@@ -260,7 +260,7 @@ def test_record_with_wrong_length_is_dropped(ends: tuple[Probe, Probe], path: st
     with open(path, "r+b") as file:
         file.seek(at)
         file.write((0x7FFFFFFF).to_bytes(4, "little"))
-    assert b.nothing()
+    assert b.receives_no_frame()
     assert b.count()["lost"] == 1
     a.send(frame(b"honest"))
     assert len(b.receive()) == 1

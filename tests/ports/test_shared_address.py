@@ -181,7 +181,7 @@ def test_ports_on_shared_address_differ(
     assert here != there
     a.send(between(a, sibling, b"to the sibling", sport=here, dport=there))
     assert [f.data[HEADERS:] for f in sibling.receive()] == [b"to the sibling"]
-    assert a.nothing()
+    assert a.receives_no_frame()
 
 
 def test_many_processes_share_an_address(probe: Make, hosts: Hosts) -> None:

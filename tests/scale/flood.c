@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/ip/checksum.h"
 #include "tests/scale/network.h"
 
@@ -80,12 +80,12 @@ static void attack(void)
 
 /* Opens a link from or to host 0. The peers alternate between known hosts and hosts that it has
  * not met. */
-static void new_link(struct end *end, uint64_t number, uint32_t strangers)
+static void new_link(struct end *end, uint64_t number, uint32_t unknown_hosts)
 {
   struct host *victim = &network.hosts[0];
-  uint32_t known = network.count - strangers;
-  uint32_t who = number & 2 && number / 4 < strangers ? known + (uint32_t)(number / 4)
-                                                      : 1 + draw(known - 1);
+  uint32_t known = network.count - unknown_hosts;
+  uint32_t who = number & 2 && number / 4 < unknown_hosts ? known + (uint32_t)(number / 4)
+                                                          : 1 + draw(known - 1);
   struct host *other = &network.hosts[who];
   uint16_t port = (uint16_t)(PORT + draw(network.ports));
   if (number & 1) {
@@ -95,7 +95,7 @@ static void new_link(struct end *end, uint64_t number, uint32_t strangers)
   }
 }
 
-uint64_t flood(uint32_t strangers, uint64_t seconds)
+uint64_t flood(uint32_t unknown_hosts, uint64_t seconds)
 {
   uint64_t count = seconds * 1000 / LINK_EVERY_MS, opened = 0;
   struct end *ends = calloc(count, sizeof *ends);
@@ -105,7 +105,7 @@ uint64_t flood(uint32_t strangers, uint64_t seconds)
   for (uint64_t ms = 0; ms < seconds * 1000; ms++) {
     attack();
     if (ms % LINK_EVERY_MS == 0) {
-      new_link(&ends[opened], opened, strangers);
+      new_link(&ends[opened], opened, unknown_hosts);
       opened++;
     }
     /* A link lasts two seconds. */

@@ -2,8 +2,8 @@
 /*
  * Very many hosts. Every pair of hosts opens a link and exchanges messages, in rounds in which each
  * host talks to one other. Then every pair talks again over the same links. Then host 0 is flooded.
- * Usage: harp-crowd HOSTS STRANGERS SECONDS [CONNECTIONS PORTS]. The flood lasts SECONDS, and
- * STRANGERS more hosts open links with host 0 in it. A host has room for CONNECTIONS, or for as
+ * Usage: many-hosts HOSTS UNKNOWN SECONDS [CONNECTIONS PORTS]. The flood lasts SECONDS, and
+ * UNKNOWN more hosts open links with host 0 in it. A host has room for CONNECTIONS, or for as
  * many as needed, and listens on PORTS ports. Prints lines of a name and a number. Exit status 1:
  * an exchange failed.
  */
@@ -24,7 +24,7 @@ static struct end *end_of(uint32_t a, uint32_t b)
 }
 
 /* Each host connects about half of its links itself. */
-static void meet(uint32_t a, uint32_t b, bool again)
+static void link_hosts(uint32_t a, uint32_t b, bool again)
 {
   bool swap = (a + b) % 2 == (a < b);
   struct host *from = &network.hosts[swap ? b : a], *to = &network.hosts[swap ? a : b];
@@ -35,14 +35,14 @@ static void meet(uint32_t a, uint32_t b, bool again)
   }
 }
 
-/* The circle method: each host meets one other host per round, and all others in the end. */
+/* The circle method: each host links with one other host per round, and with all in the end. */
 static bool everybody_talks(bool again)
 {
   uint64_t talks = network.talks;
   for (uint32_t turn = 0; turn < hosts - 1; turn++) {
-    meet(hosts - 1, turn, again);
+    link_hosts(hosts - 1, turn, again);
     for (uint32_t i = 1; i < hosts / 2; i++) {
-      meet((turn + i) % (hosts - 1), (turn + hosts - 1 - i) % (hosts - 1), again);
+      link_hosts((turn + i) % (hosts - 1), (turn + hosts - 1 - i) % (hosts - 1), again);
     }
     talks += hosts / 2;
     uint64_t most = network.now + TURN_MOST_MS * MS;
@@ -81,16 +81,16 @@ int main(int argc, char **argv)
 {
   bool right = argc == 4 || argc == 6;
   hosts = right ? (uint32_t)atoi(argv[1]) : 0;
-  uint32_t strangers = right ? (uint32_t)atoi(argv[2]) : 0;
+  uint32_t unknown_hosts = right ? (uint32_t)atoi(argv[2]) : 0;
   uint64_t seconds = right ? (uint64_t)atoi(argv[3]) : 0;
   uint32_t connections = argc == 6 ? (uint32_t)atoi(argv[4]) : hosts * 8 / 7 + 256;
   uint32_t ports = argc == 6 ? (uint32_t)atoi(argv[5]) : PORTS;
-  if (hosts < 4 || hosts % 2 || hosts + strangers > 60000) {
-    fprintf(stderr, "usage: harp-crowd HOSTS STRANGERS SECONDS [CONNECTIONS PORTS] "
+  if (hosts < 4 || hosts % 2 || hosts + unknown_hosts > 60000) {
+    fprintf(stderr, "usage: many-hosts HOSTS UNKNOWN SECONDS [CONNECTIONS PORTS] "
                     "(an even number of hosts)\n");
     return 2;
   }
-  network_create(hosts + strangers, connections, ports);
+  network_create(hosts + unknown_hosts, connections, ports);
   ends = calloc((size_t)hosts * hosts, sizeof *ends);
   if (!ends) {
     return 2;
@@ -101,7 +101,7 @@ int main(int argc, char **argv)
   tell_longest("again_longest_us");
   tell("talks", network.talks);
   tell_counters();
-  uint64_t talks = network.talks, links = flood(strangers, seconds);
+  uint64_t talks = network.talks, links = flood(unknown_hosts, seconds);
   tell("flood_links", links);
   tell("flood_talks", network.talks - talks);
   tell_longest("flood_longest_us");

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
-#include "harp/stack/headers.h"
 
 enum {
   RING = 1 << 16,
@@ -31,7 +31,7 @@ static const uint8_t message[MESSAGE];
 static void must(bool good, const char *what)
 {
   if (!good) {
-    fprintf(stderr, "harp-crowd: %s\n", what);
+    fprintf(stderr, "many-hosts: %s\n", what);
     exit(2);
   }
 }
@@ -68,7 +68,7 @@ static int transmit(void *user, const struct harp_tx_frame *frame)
 
 /* --- Links --- */
 
-static void say(struct end *end)
+static void send_message(struct end *end)
 {
   must(harp_flow_push(end->tcp, message, MESSAGE, true) == 0, "no room for a message");
 }
@@ -76,7 +76,7 @@ static void say(struct end *end)
 static void established(void *user, struct harp_tcp *tcp)
 {
   harp_flow_set_harp_peer(tcp, 5000);
-  say(user);
+  send_message(user);
 }
 
 static size_t deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length)
@@ -88,7 +88,7 @@ static size_t deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, siz
   }
   end->received -= MESSAGE;
   if (!end->connects) {
-    say(end);
+    send_message(end);
   } else {
     uint64_t took = network.now - end->began;
     network.longest = HARP_MAX(network.longest, took);
@@ -137,7 +137,7 @@ void link_talk(struct end *end)
   end->began = network.now;
   harp_stack_set_time(end->host->stack, network.now);
   if (end->tcp) {
-    say(end);
+    send_message(end);
     harp_stack_flush(end->host->stack);
   }
 }

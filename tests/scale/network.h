@@ -65,8 +65,8 @@ void link_talk(struct end *end);
 void link_abort(struct end *end);
 
 /* flood.c: sends spoofed SYNs and ARP frames to host 0, and opens links from and to it.
- * strangers: the number of hosts at the end of the list that host 0 has not met. Returns the
+ * unknown_hosts: the number of hosts at the end of the list that host 0 does not know. Returns the
  * number of opened links. */
-uint64_t flood(uint32_t strangers, uint64_t seconds);
+uint64_t flood(uint32_t unknown_hosts, uint64_t seconds);
 
 #endif

@@ -14,7 +14,7 @@ from harp.paths import build_dir
 from tools.measure.instructions import inclusive
 
 FULL = bool(os.environ.get("HARP_TEST_FULL"))
-HOSTS, STRANGERS, FLOOD_S = (1000, 50, 10) if FULL else (300, 50, 5)
+HOSTS, UNKNOWN, FLOOD_S = (1000, 50, 10) if FULL else (300, 50, 5)
 RUN_S = 1500 if FULL else 120
 SYNS = 2000 * 3  # of a flood of three seconds
 SANITIZED = "SANITIZER_RUNTIME" in os.environ
@@ -23,12 +23,12 @@ pytestmark = pytest.mark.timeout(RUN_S + 60)
 
 
 def program() -> str:
-    return str(build_dir() / "tests/scale/harp-crowd")
+    return str(build_dir() / "tests/scale/many-hosts")
 
 
 @pytest.fixture(scope="module")
 def seen() -> dict[str, int]:
-    words = [program(), str(HOSTS), str(STRANGERS), str(FLOOD_S)]
+    words = [program(), str(HOSTS), str(UNKNOWN), str(FLOOD_S)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=RUN_S, check=False)
     print(done.stdout)
     assert done.stdout, done.stderr

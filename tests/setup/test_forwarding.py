@@ -38,7 +38,7 @@ while time.monotonic() < end:
 """
 
 
-def spoken(lab: Lab) -> set[str]:
+def sent_protocols(lab: Lab) -> set[str]:
     sender, target = lab.hosts
     sender.run(["ip", "neigh", "replace", OWN, "lladdr", target.mac, "dev", "eth0"])
     return set(sender.run([sys.executable, "-c", PROVOKE, OWN, target.mac]).stdout.split())
@@ -52,12 +52,12 @@ def test_forwarding_host_is_silent_after_setup(ready: bool, lab: Lab, host: Any)
     if ready:
         host.harp("setup", "apply", "--device", "packet:eth0", "--address", f"{OWN}/24")
     try:
-        heard = spoken(lab)
+        sent = sent_protocols(lab)
     finally:
         if ready:
             host.harp("setup", "undo")
         lab.hosts[1].write("/proc/sys/net/ipv4/ip_forward", "0")
     if ready:
-        assert heard == set()
+        assert sent == set()
     else:
-        assert {"arp", "icmp"} <= heard  # this validates the silence above
+        assert {"arp", "icmp"} <= sent  # this validates the silence above

@@ -192,13 +192,15 @@ def test_interface_name_resolves_to_pci_id(fake: FakeHost) -> None:
 def test_file_takes_over_kernel_settings(fake: FakeHost) -> None:
     folder = interface(fake, "eth1")
     (folder / "mtu").write_text("9001\n")
+    (folder / "speed").write_text("100000\n")
     (folder / "addr_assign_type").write_text("3\n")
     (folder / "address").write_text("02:00:00:00:00:77\n")
     fake.routes["eth1"] = ["default via 10.0.3.1 table 101"]
     steps = steps_for(f"dpdk:{ID}")
     assert settings_of(steps) == [{
         "device": f"dpdk:{ID}", "address": "10.0.3.7/24", "gateway": "10.0.3.1", "mtu": "9001",
-        "mac": "02:00:00:00:00:77", "pci_path": f"{fake.root}/sys/devices/pci0000:00/{ID}",
+        "mac": "02:00:00:00:00:77", "speed_mbps": "100000",
+        "pci_path": f"{fake.root}/sys/devices/pci0000:00/{ID}",
     }]  # fmt: skip
     bind = next(step for step in steps if isinstance(step, Bind))
     assert bind.interface is not None and bind.interface["routes"] == [

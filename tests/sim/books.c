@@ -27,11 +27,11 @@ static const char *records(const struct harp_tcp *tcp, bool whole)
   for (const struct harp_record *record = tcp->flight.first; record; record = record->next) {
     uint32_t length = record->end - record->seq;
     REQUIRE(record->seq == at && length > 0);
-    REQUIRE(!(record->sacked && (record->lost || record->retransmitted)));
     REQUIRE(record->next || record == tcp->flight.last);
-    sums.sacked += record->sacked ? length : 0;
-    sums.lost += record->lost ? length : 0;
-    sums.again += record->retransmitted ? length : 0;
+    bool again = record->state == RECORD_RETRANSMITTED;
+    sums.sacked += record->state == RECORD_SACKED ? length : 0;
+    sums.lost += record->state == RECORD_LOST || again ? length : 0;
+    sums.again += again ? length : 0;
     at = record->end;
     if (++sums.count > LONG_LIST && !whole) {
       return NULL;

@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/ip/checksum.h"
 #include "tests/sim/sim.h"
 

@@ -88,12 +88,12 @@ static bool lost(struct sim *sim, struct sim_link *link, const struct sim_frame 
 }
 
 /* Changes one byte, which the checksum always detects. */
-static void spoil(struct sim *sim, struct sim_link *link, struct sim_frame *frame)
+static void corrupt(struct sim *sim, struct sim_link *link, struct sim_frame *frame)
 {
   device_complete_checksum(frame);
   frame->data[random_below(&link->random, frame->length)] ^= (uint8_t)random_between(&link->random,
                                                                                      1, 255);
-  frame->spoilt = true;
+  frame->corrupted = true;
   sim->counts.corrupted++;
 }
 
@@ -109,7 +109,7 @@ static void pass_with_faults(struct sim *sim, struct sim_link *link, struct sim_
     forward(sim, link, copy_of(sim, frame), random_below(&link->random, spec->reorder_ns));
   }
   if (random_chance(&link->random, spec->corrupt)) {
-    spoil(sim, link, frame);
+    corrupt(sim, link, frame);
   }
   uint64_t late = 0;
   if (random_chance(&link->random, spec->reorder)) {

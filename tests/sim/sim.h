@@ -68,7 +68,7 @@ struct sim_frame {
   uint16_t source, target; /* host numbers */
   uint8_t hop;             /* links passed after the NIC */
   bool unsummed;           /* the TCP checksum is not computed yet */
-  bool late, spoilt;       /* faults of this frame */
+  bool late, corrupted;    /* faults of this frame */
   uint8_t data[] __attribute__((aligned(8)));
 };
 
@@ -103,10 +103,10 @@ struct sim_end {
   uint32_t key; /* position of its stream in the pattern */
   bool established, closing, closed, stalled;
   /* State of its frames and of the frames that it received (watch.c). */
-  bool shown, scaled, heard;
+  bool shown, scaled, window_known;
   uint8_t scale;
-  uint32_t edge_shown; /* right edge of the window that it advertised */
-  uint32_t edge_heard; /* right edge of the window that it received */
+  uint32_t edge_shown;    /* right edge of the window that it advertised */
+  uint32_t edge_received; /* right edge of the window that it received */
 };
 
 struct sim_flow {

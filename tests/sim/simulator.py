@@ -146,7 +146,7 @@ class _Worker:
     first: int
     last: int
     done: int = 0
-    heard: float = field(default_factory=time.monotonic)
+    last_output: float = field(default_factory=time.monotonic)
     rest: bytes = b""
 
     def __post_init__(self) -> None:
@@ -169,11 +169,11 @@ class _Worker:
         if data == b"" and not self.over:
             raise SimError(f"seed {self.first + self.done}: harp-sim died ({self.process.wait()})")
         if data:
-            self.heard = time.monotonic()
+            self.last_output = time.monotonic()
             *whole, self.rest = (self.rest + data).split(b"\n")
             self.done += len(whole)
             yield from (line.decode() for line in whole)
-        elif time.monotonic() - self.heard > SILENCE_S:
+        elif time.monotonic() - self.last_output > SILENCE_S:
             raise SimError(f"seed {self.first + self.done}: no result within {SILENCE_S} s")
 
     def end(self) -> None:

@@ -4,8 +4,8 @@
  * moves back, no packet above the MTU. This file reads only frames, so it does not depend on the
  * stacks' state.
  */
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/seq.h"
 #include "tests/sim/sim.h"
 
@@ -77,10 +77,10 @@ static uint32_t edge_in(const struct sim_end *end, const struct headers *headers
 static void check_payload(struct sim *sim, const struct sim_end *end, const struct headers *headers)
 {
   uint32_t right = headers->seq + headers->payload;
-  bool probe = headers->payload == 1 && headers->seq == end->edge_heard;
-  if (!end->heard || (seq_gt(right, end->edge_heard) && !probe)) {
+  bool probe = headers->payload == 1 && headers->seq == end->edge_received;
+  if (!end->window_known || (seq_gt(right, end->edge_received) && !probe)) {
     sim_violation(sim, "connection %llu: a segment ends %u bytes beyond the peer's window",
-                  (unsigned long long)end->flow->id, right - end->edge_heard);
+                  (unsigned long long)end->flow->id, right - end->edge_received);
   }
 }
 
@@ -130,7 +130,7 @@ void watch_sent(struct sim *sim, const struct sim_frame *frame)
 void watch_arrived(struct sim *sim, const struct sim_frame *frame)
 {
   struct headers headers;
-  if (frame->spoilt || !read_headers(frame, &headers) || !(headers.flags & FLAG_ACK)) {
+  if (frame->corrupted || !read_headers(frame, &headers) || !(headers.flags & FLAG_ACK)) {
     return;
   }
   struct sim_end *end = sender_of(sim, frame, &headers);
@@ -139,6 +139,6 @@ void watch_arrived(struct sim *sim, const struct sim_frame *frame)
   }
   struct sim_end *told = end->peer;
   uint32_t edge = edge_in(end, &headers);
-  told->edge_heard = told->heard ? seq_max(told->edge_heard, edge) : edge;
-  told->heard = true;
+  told->edge_received = told->window_known ? seq_max(told->edge_received, edge) : edge;
+  told->window_known = true;
 }

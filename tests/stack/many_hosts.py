@@ -15,7 +15,7 @@ PORT = 80
 _OWN = bytes(map(int, OWN.split(".")))
 
 
-def crowded(**config: Any) -> FlowStack:
+def make_small_stack(**config: Any) -> FlowStack:
     """A stack on the link; link=0: without one."""
     usual: dict[str, Any] = {"link": 1, "max_connections": 64, "packets": 1024}
     stack = FlowStack(address=OWN, mac=OWN_MAC.hex(":"), prefix=16, **{**usual, **config})
@@ -63,7 +63,7 @@ def tell(stack: FlowStack, *frames: bytes) -> None:
     stack.flush()
 
 
-def heard(stack: FlowStack) -> tuple[list[int], list[tuple[int, bytes]]]:
+def transmitted(stack: FlowStack) -> tuple[list[int], list[tuple[int, bytes]]]:
     """The frames that the stack has sent: the hosts of its ARP requests, and its segments, each
     with the number of the host that it goes to."""
     asked, segments = [], []
@@ -80,11 +80,11 @@ def heard(stack: FlowStack) -> tuple[list[int], list[tuple[int, bytes]]]:
 def open_from(stack: FlowStack, number: int, sport: int = 1000, dport: int = PORT) -> int:
     """A host's handshake to the end, with ARP: the stack's first sequence number."""
     tell(stack, arp(number, 1), segment(number, sport, SYN, 0, 0, dport=dport))
-    asked, segments = heard(stack)
+    asked, segments = transmitted(stack)
     if asked:
         assert asked == [number]
         tell(stack, arp(number, 2))
-        _, segments = heard(stack)
+        _, segments = transmitted(stack)
     ((there, tcp),) = segments
     assert (there, tcp[13]) == (number, SYN | ACK)
     first = struct.unpack_from("!I", tcp, 4)[0]

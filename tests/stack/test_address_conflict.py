@@ -38,7 +38,7 @@ def sent(stack: FlowStack) -> list[Ether]:
     return [Ether(wire) for frame in stack.take() for wire in finish(frame, 14)]
 
 
-def hear(stack: FlowStack, packet, mac: str = OTHER_MAC, to: str = BROADCAST) -> list[Ether]:
+def receive(stack: FlowStack, packet, mac: str = OTHER_MAC, to: str = BROADCAST) -> list[Ether]:
     """The stack receives the packet; returns its answers."""
     stack.receive(bytes(Ether(src=mac, dst=to) / packet))
     return sent(stack)
@@ -79,13 +79,13 @@ def test_unused_address_is_announced_and_answered_for(stack):
     stack.announce()
     (packet,) = sent(stack)
     assert (packet[ARP].psrc, packet[ARP].pdst) == (US, US)
-    (answer,) = hear(stack, question(), PEER_MAC)
+    (answer,) = receive(stack, question(), PEER_MAC)
     assert (answer[ARP].op, answer[ARP].psrc) == (2, US)
 
 
 @pytest.mark.parametrize("sender", [PEER, "0.0.0.0"])
 def test_tentative_address_sends_no_arp(stack, sender):
-    assert hear(stack, question(PEER_MAC, sender), PEER_MAC) == []
+    assert receive(stack, question(PEER_MAC, sender), PEER_MAC) == []
     stack.announce()
     assert sent(stack) == []
 
@@ -93,9 +93,9 @@ def test_tentative_address_sends_no_arp(stack, sender):
 @pytest.mark.parametrize("payload", [ICMP(type=8), TCP(flags="S", dport=80)], ids=["echo", "syn"])
 def test_tentative_address_sends_no_ip(stack, payload):
     packet = IP(src=PEER, dst=US) / payload
-    assert hear(stack, packet, PEER_MAC, OUR_MAC) == []
+    assert receive(stack, packet, PEER_MAC, OUR_MAC) == []
     stack.use_address()
-    (asked,) = hear(stack, packet, PEER_MAC, OUR_MAC)
+    (asked,) = receive(stack, packet, PEER_MAC, OUR_MAC)
     assert asked[ARP].pdst == PEER
 
 
@@ -104,7 +104,7 @@ def test_conflict_during_probing_bars_the_address(stack, packet):
     """It is named, and the address is not used: neither now nor later."""
     stack.probe()
     sent(stack)
-    assert hear(stack, packet) == []
+    assert receive(stack, packet) == []
     assert stack.conflict() == OTHER_MAC
     assert stack.counters()["arp_conflicts"] == 1
     for _ in range(2):
@@ -114,7 +114,7 @@ def test_conflict_during_probing_bars_the_address(stack, packet):
     stack.announce()
     assert sent(stack) == []
     stack.advance(2000 * S)
-    assert hear(stack, question(), PEER_MAC) == []
+    assert receive(stack, question(), PEER_MAC) == []
 
 
 @each_conflict
@@ -122,15 +122,15 @@ def test_arp_from_own_mac_is_no_conflict(stack, packet):
     """A switch returns our probe; a process that has crashed said it a moment ago."""
     own = packet.copy()
     own.hwsrc = OUR_MAC
-    hear(stack, own, OUR_MAC)
+    receive(stack, own, OUR_MAC)
     assert stack.conflict() is None
     stack.use_address()
 
 
 def test_unrelated_arp_is_no_conflict(stack):
-    hear(stack, ARP(op=1, hwsrc=PEER_MAC, psrc="0.0.0.0", pdst=PEER), PEER_MAC)
-    hear(stack, ARP(op=1, hwsrc=PEER_MAC, psrc=PEER, pdst="192.0.2.7"), PEER_MAC)
-    hear(stack, ARP(op=2, hwsrc=PEER_MAC, psrc=PEER, hwdst=OUR_MAC, pdst=US), PEER_MAC, OUR_MAC)
+    receive(stack, ARP(op=1, hwsrc=PEER_MAC, psrc="0.0.0.0", pdst=PEER), PEER_MAC)
+    receive(stack, ARP(op=1, hwsrc=PEER_MAC, psrc=PEER, pdst="192.0.2.7"), PEER_MAC)
+    receive(stack, ARP(op=2, hwsrc=PEER_MAC, psrc=PEER, hwdst=OUR_MAC, pdst=US), PEER_MAC, OUR_MAC)
     assert stack.conflict() is None
 
 
@@ -155,7 +155,7 @@ def used(mac: str = OUR_MAC) -> FlowStack:
 
 def test_arp_probe_for_address_in_use_is_answered():
     stack = used()
-    (answer,) = hear(stack, question(OTHER_MAC, "0.0.0.0"))
+    (answer,) = receive(stack, question(OTHER_MAC, "0.0.0.0"))
     assert (answer.dst, answer[ARP].op, answer[ARP].psrc) == (OTHER_MAC, 2, US)
     assert stack.conflict() is None
 
@@ -163,16 +163,16 @@ def test_arp_probe_for_address_in_use_is_answered():
 def test_address_is_defended_once_in_ten_seconds():
     """RFC 5227, 2.4 (b): none within ten seconds of another conflict; the address is kept."""
     stack = used()
-    (defence,) = hear(stack, claim())
+    (defence,) = receive(stack, claim())
     assert (defence[ARP].op, defence[ARP].psrc, defence[ARP].pdst) == (1, US, US)
     for second in range(1001, 1060, 9):
         stack.advance(second * S)
-        assert hear(stack, claim()) == []
+        assert receive(stack, claim()) == []
     assert stack.conflict() == OTHER_MAC
-    (answer,) = hear(stack, question(), PEER_MAC)
+    (answer,) = receive(stack, question(), PEER_MAC)
     assert answer[ARP].op == 2
     stack.advance(1070 * S)
-    assert len(hear(stack, claim())) == 1
+    assert len(receive(stack, claim())) == 1
 
 
 def test_two_defending_hosts_fall_silent():
@@ -180,21 +180,21 @@ def test_two_defending_hosts_fall_silent():
     one.announce()
     said = 0
     for _ in range(10):
-        for speaker, hearer in ((one, other), (other, one)):
-            for packet in sent(speaker):
+        for sender, receiver in ((one, other), (other, one)):
+            for packet in sent(sender):
                 said += 1
-                hearer.receive(bytes(packet))
+                receiver.receive(bytes(packet))
     assert said == 3  # what began it, and a defence of each
 
 
 def test_unannounced_address_is_not_defended():
     """The other instances of a process: one speaks for all."""
     stack = make(tentative=False)
-    assert hear(stack, claim()) == []
+    assert receive(stack, claim()) == []
     assert stack.conflict() == OTHER_MAC
 
 
 def test_shared_address_is_not_defended():
     stack = make(tentative=False, only_asks=True)
     stack.announce()
-    assert hear(stack, claim()) == []
+    assert receive(stack, claim()) == []

@@ -472,7 +472,7 @@ def test_mac_change_right_after_old_reply_is_noticed(ethernet):
 
 
 def test_arp_replies_to_unknown_hosts_are_rate_limited(ethernet):
-    """At most 10,000 answers a second to strangers; who is known is always answered."""
+    """At most 10,000 answers a second to unknown hosts; a known host is always answered."""
     d = ethernet(on_arp=True)
     known(d)
     asks = ARP(op=1, hwsrc=OTHER_MAC, psrc="192.0.2.20", pdst=STACK_ADDRESS)

@@ -280,7 +280,7 @@ class Vandal:
         self.live: dict[tuple[int, int], list[int]] = {}
         self.established = 0
 
-    def hear(self, frame: bytes) -> None:
+    def learn(self, frame: bytes) -> None:
         segment = check_frame(frame, self.ethernet, 1500)
         if segment is None:
             return
@@ -294,7 +294,7 @@ class Vandal:
             self.live.pop(next(iter(self.live)))
 
     def frame(self) -> bytes:
-        """One frame: noise, a spoiled sample, or a spoiled segment of a connection."""
+        """One frame: noise, a corrupted sample, or a corrupted segment of a connection."""
         kind = self.r.random()
         if kind < 0.1:
             return self.r.randbytes(self.r.randrange(0, 120))
@@ -303,7 +303,7 @@ class Vandal:
         else:
             frame = bytearray(self._segment())
         if self.r.random() < 0.6:
-            self._spoil(frame)
+            self._corrupt(frame)
         if self.r.random() < 0.95:
             checksums(frame, self.link)
         return bytes(frame)
@@ -335,7 +335,7 @@ class Vandal:
         mac = bytes.fromhex((STACK_MAC + PEER_MAC).replace(":", "")) + b"\x08\0"
         return (mac if self.ethernet else b"") + ip + tcp
 
-    def _spoil(self, frame: bytearray) -> None:
+    def _corrupt(self, frame: bytearray) -> None:
         r = self.r
         for _ in range(r.choice((1, 1, 1, 2, 4, 16))):
             action = r.random()
@@ -369,7 +369,7 @@ def test_mutated_frames_do_not_break_service(ethernet):
             served += exercise(s, listener, accepted, vandal.r)
         s.input(vandal.frame())
         for frame in s.take():
-            vandal.hear(frame)
+            vandal.learn(frame)
     assert served > 1000
     for sock in accepted:
         sock.close()
@@ -398,7 +398,7 @@ def test_mutated_split_frames_leak_nothing():
                 now += r.choice((10**3, 10**6, 10**8))
                 s.advance(now)
             for sent in s.take():
-                vandal.hear(sent.data)
+                vandal.learn(sent.data)
                 answers += answer_arp(s, sent.data)
             for flow in listener.accepted[-30:]:
                 if flow.closed is None and r.random() < 0.05:

@@ -181,7 +181,7 @@ def test_flow_resumes_while_other_flow_holds_packet_memory(wire):
 
 
 def test_memory_is_not_read_after_its_acknowledgement(wire):
-    """Flow spoils what is acknowledged; with losses and duplicates nothing spoiled may appear."""
+    """Flow overwrites what is acknowledged; with losses and duplicates no such byte may appear."""
     faults = Impairment(drop=0.05, duplicate=0.05, reorder=0.1, reorder_ns=5_000_000, seed=7)
     w, a, b = pair(wire, impair=faults, offloads=TSO)
     one, other = connect_flows(w, a, b)
@@ -291,7 +291,7 @@ def test_each_out_of_order_segment_of_burst_is_acked(wire):
 @pytest.mark.parametrize(
     ("trusted", "shut", "answers"),
     [(False, False, 6), (False, True, 6), (True, False, 1)],
-    ids=["a stranger", "a stranger who hears no more", "a HARP host"],
+    ids=["another stack", "another stack that receives no more", "a HARP host"],
 )
 def test_burst_acks_differ_for_harp_and_other_peers(wire, trusted, shut, answers):
     """RFC 5681, 4.2: of ten and a FIN in one burst. HARP hosts get one acknowledgement a burst."""

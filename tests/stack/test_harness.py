@@ -23,7 +23,7 @@ class Scripted:
         self.pending = [(10**12 + round(ms * 1e6), frame) for ms, frame in frames]
         self.output: list[bytes] = []
         self.stuck = stuck
-        self.heard: list[bytes] = []
+        self.received: list[bytes] = []
 
     def advance(self, now: int) -> None:
         self.output += [frame for when, frame in self.pending if when <= now]
@@ -35,7 +35,7 @@ class Scripted:
         return min((when for when, _ in self.pending), default=None)
 
     def input(self, frame: bytes) -> bool:
-        self.heard.append(frame)
+        self.received.append(frame)
         return True
 
     def take(self) -> list[bytes]:
@@ -156,9 +156,9 @@ def test_relative_peer_numbers_become_absolute():
     d = says((0, segment()))
     d.expect(TCP(flags="S"))
     d.send(TCP(flags="A", seq=5, ack=7, options=[("SAck", (9, 11))]) / b"data")
-    heard = IP(d.stack.heard[0])[TCP]
-    assert (heard.seq, heard.ack) == (0x10000005, 77 + 7)
-    assert option(IP(d.stack.heard[0]), "SAck") == (77 + 9, 77 + 11)
+    received = IP(d.stack.received[0])[TCP]
+    assert (received.seq, received.ack) == (0x10000005, 77 + 7)
+    assert option(IP(d.stack.received[0]), "SAck") == (77 + 9, 77 + 11)
 
 
 def test_send_defaults_continue_dialogue():
@@ -168,7 +168,7 @@ def test_send_defaults_continue_dialogue():
     d.expect(TCP(seq=1) / b"hello", within=5)
     d.send(TCP() / b"answer")
     d.send(TCP())
-    first, second, third = (IP(f)[TCP] for f in d.stack.heard)
+    first, second, third = (IP(f)[TCP] for f in d.stack.received)
     assert (first.seq - d.peer_iss, first.ack) == (0, 78)
     assert (second.seq - d.peer_iss, second.ack) == (1, 83)
     assert (third.seq - d.peer_iss, third.ack) == (7, 83)

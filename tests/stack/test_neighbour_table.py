@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from many_hosts import arp, crowded, heard, open_from, segment, tell
+from many_hosts import arp, make_small_stack, open_from, segment, tell, transmitted
 
 from harp.testing._flow import FlowStack
 from harp.testing.frames import ACK, PSH, SYN
@@ -19,7 +19,7 @@ def send_to_each(stack: FlowStack, flows: list, numbers: range) -> list[int]:
     for flow, number in zip(flows, numbers):
         flow.push(b"x")
         stack.flush()
-        asked, segments = heard(stack)
+        asked, segments = transmitted(stack)
         questions += asked
         for there, tcp in segments:
             assert there == number
@@ -30,7 +30,8 @@ def send_to_each(stack: FlowStack, flows: list, numbers: range) -> list[int]:
 
 def test_neighbour_table_holds_one_entry_per_connection() -> None:
     """Each of 4,096 hosts is asked for once, and none is forgotten while it has a connection."""
-    stack = crowded(max_connections=MANY * 8 // 7 + 8, packets=8192)  # an eighth is for our own
+    # An eighth of the connections is for our own.
+    stack = make_small_stack(max_connections=MANY * 8 // 7 + 8, packets=8192)
     listener = stack.listen(80, backlog=MANY)
     for number in range(MANY):
         open_from(stack, number)
@@ -44,44 +45,44 @@ def test_neighbour_table_holds_one_entry_per_connection() -> None:
 
 
 def test_neighbour_of_connection_is_not_evicted() -> None:
-    """Ten times as many strangers as the table has places, each of them asked for and there."""
-    stack = crowded(max_connections=8)
+    """Ten times as many unknown hosts as the table has places, each of them asked for and there."""
+    stack = make_small_stack(max_connections=8)
     listener = stack.listen(80)
     open_from(stack, 0)
     for number in range(1, 3000):
         if number % 200 == 0:
             stack.advance(stack.now + SECOND)  # the questions are limited
         tell(stack, arp(number, 1), segment(number, 1, ACK, 5, 5, dport=81))
-        asked, _ = heard(stack)
+        asked, _ = transmitted(stack)
         tell(stack, *(arp(one, 2) for one in asked))
-        heard(stack)
+        transmitted(stack)
     assert stack.counters()["neighbours_replaced"] > 2500
     assert send_to_each(stack, listener.accepted, range(1)) == []
 
 
 def test_incomplete_neighbours_are_evicted_before_reachable() -> None:
     """A host without a connection is known; three times as many as there are places are not."""
-    stack = crowded(max_connections=8)
+    stack = make_small_stack(max_connections=8)
     stray = segment(0, 1, ACK, 5, 5, dport=81)
     tell(stack, arp(0, 1), stray)
     tell(stack, arp(0, 2))
-    heard(stack)
+    transmitted(stack)
     tell(stack, *(segment(number, 1, ACK, 5, 5, dport=81) for number in range(1, 800)))
-    heard(stack)
+    transmitted(stack)
     tell(stack, stray)
-    asked, segments = heard(stack)
+    asked, segments = transmitted(stack)
     assert (asked, [there for there, _ in segments]) == ([], [0])
 
 
 def test_neighbours_of_closed_connections_are_evicted_first() -> None:
     """The places of connections that are over are found again, the oldest first."""
-    stack = crowded(max_connections=8)
+    stack = make_small_stack(max_connections=8)
     stack.listen(80)
     for number in range(1000):
         first = open_from(stack, number)
         tell(stack, segment(number, 1000, 0x14, 1, (first + 1) & 0xFFFFFFFF))
         assert stack.counters().get("tcp_connections", 0) == 0
-        heard(stack)
+        transmitted(stack)
         if number % 200 == 199:
             stack.advance(stack.now + SECOND)
     assert stack.counters()["neighbours_replaced"] == 1000 - 8 - 256
@@ -89,20 +90,20 @@ def test_neighbours_of_closed_connections_are_evicted_first() -> None:
 
 def test_packets_queued_for_arp_use_an_eighth_of_pool() -> None:
     """A flood's answers wait for hosts that are not there; who answers still gets its own."""
-    stack = crowded(max_connections=256, packets=64)
+    stack = make_small_stack(max_connections=256, packets=64)
     stack.listen(80, backlog=256)
     tell(stack, *(segment(number, 1, SYN, 0, 0) for number in range(200)))
-    heard(stack)
+    transmitted(stack)
     assert stack.counters()["packets_used"] == 64 // 8
     assert stack.counters()["arp_queue_drops"] == 200 - 64 // 8
     tell(stack, arp(199, 2), arp(0, 2))
-    _, segments = heard(stack)
+    _, segments = transmitted(stack)
     assert [there for there, _ in segments] == [199]
 
 
 def test_returning_neighbour_is_resolved_again() -> None:
     """Its connection outlives that it answered nothing for a while, and asks again."""
-    stack = crowded()
+    stack = make_small_stack()
     listener = stack.listen(80)
     open_from(stack, 7)
     (flow,) = listener.accepted
@@ -112,16 +113,16 @@ def test_returning_neighbour_is_resolved_again() -> None:
     failed = 0
     for _ in range(40):
         stack.advance(stack.now + SECOND)
-        heard(stack)
+        transmitted(stack)
         failed = stack.counters().get("arp_failures", 0)
     assert failed >= 1
     for _ in range(40):
         stack.advance(stack.now + SECOND)
-        asked, segments = heard(stack)
+        asked, segments = transmitted(stack)
         if asked:
             assert set(asked) == {7}
             tell(stack, arp(7, 2))
-            _, segments = heard(stack)
+            _, segments = transmitted(stack)
         if segments:
             assert segments[0][1][13] & (PSH | ACK)
             return
@@ -131,10 +132,10 @@ def test_returning_neighbour_is_resolved_again() -> None:
 def test_hosts_that_sent_arp_exceed_the_request_limit() -> None:
     """A job begins: all ask, then all connect. No more than a few of them have to wait a second,
     since more than 256 are asked for at once."""
-    stack = crowded(max_connections=1024, packets=8192)
+    stack = make_small_stack(max_connections=1024, packets=8192)
     stack.listen(80, backlog=1024)
     tell(stack, *(arp(number, 1) for number in range(1000)))
-    heard(stack)
+    transmitted(stack)
     tell(stack, *(segment(number, 1, SYN, 0, 0) for number in range(1000)))
-    asked, _ = heard(stack)
+    asked, _ = transmitted(stack)
     assert len(asked) >= 990

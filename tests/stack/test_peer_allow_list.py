@@ -54,7 +54,7 @@ def test_refused_peer_takes_no_memory_and_gets_no_cookie(stack):
     """A flood from outside the list costs its reading: who is on it is served as ever."""
     listener = stack.listen(80, backlog=1)
     resets = sum(len(tell(stack, OTHER, sport=port)) for port in range(1, 1501))
-    assert resets == 1000  # a second, as to all strangers
+    assert resets == 1000  # a second, as to all unknown peers
     counters = stack.counters()
     assert counters["tcp_peer_refused"] == 1500
     assert counters["tcp_resets_limited"] == 500

@@ -101,9 +101,9 @@ def test_late_original_after_copy_sets_rack_window_by_echo(dialogue, late):
     d.ignore()
     began = d.now
     d.send(stamped(first, d, 6, (7, 12), mss=mss))
-    patience = min(2 * late, c.tcp_info()["rtt"] / 1000)
+    window = min(2 * late, c.tcp_info()["rtt"] / 1000)
     again = [p for p in d.drain(until=began + 90) if payload(p) and p[TCP].seq == 1 + 6 * mss]
-    assert [p.time - began for p in again] == [pytest.approx(patience, abs=1)], d.render()
+    assert [p.time - began for p in again] == [pytest.approx(window, abs=1)], d.render()
 
 
 def test_late_originals_after_copies_do_not_accumulate(dialogue):
@@ -128,7 +128,7 @@ def test_late_originals_after_copies_do_not_accumulate(dialogue):
     assert [p.time - began for p in again] == [pytest.approx(50 / 4, abs=1)], d.render()
 
 
-def assert_without_patience(d, c, acked, mss):
+def assert_reordering_window_is_forgotten(d, c, acked, mss):
     """The third segment behind a hole shows the loss, as where nothing was ever reordered."""
     c.send(pattern(acked * mss, 10 * mss))
     later = d.drain()
@@ -151,7 +151,7 @@ def test_lost_acks_do_not_widen_rack_window(dialogue):
     assert 1 <= len(copies) < 12, d.render()
     d.send(stamped(copies[0], d, 20, mss=mss), at=d.now + 50)
     d.ignore()
-    assert_without_patience(d, c, 20, mss)
+    assert_reordering_window_is_forgotten(d, c, 20, mss)
 
 
 def test_spurious_timeout_does_not_widen_rack_window(dialogue):
@@ -166,7 +166,7 @@ def test_spurious_timeout_does_not_widen_rack_window(dialogue):
     d.strict = False
     d.send(stamped(first, d, 10, mss=mss))
     d.ignore()
-    assert_without_patience(d, c, 10, mss)
+    assert_reordering_window_is_forgotten(d, c, 10, mss)
 
 
 @pytest.mark.parametrize("learned", ["from a report", "from a hole"])

@@ -51,6 +51,13 @@ static uint64_t counter(struct harp_stack *stack, const char *wanted) {
   return 0;
 }
 
+static int has_counter(const char *wanted) {
+  const char *name;
+  for (unsigned int i = 0; (name = harp_stack_counter_name(i)); i++)
+    if (strcmp(name, wanted) == 0) return 1;
+  return 0;
+}
+
 int main(void) {
   static struct queue queues[2];
   struct harp_stack *stacks[2];
@@ -94,6 +101,7 @@ int main(void) {
   if (harp_tcp_getsockopt(stacks[1], peer, IPPROTO_TCP, TCP_INFO, &info, &length)) return 9;
   if (length != sizeof info || info.tcpi_bytes_acked != 5 || info.tcpi_bytes_sent != 5) return 10;
   if (counter(stacks[1], "tcp_passive_opens") != 1) return 11;
+  if (!has_counter("rx_software_checksums") || !has_counter("rx_summed")) return 19; /* old name */
   puts(text);
   for (int i = 0; i < 2; i++) harp_stack_destroy(stacks[i]);
   return 0;

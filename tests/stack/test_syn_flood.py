@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 
 import pytest
-from many_hosts import address, crowded, dotted, segment
+from many_hosts import address, dotted, make_small_stack, segment
 
 from harp.testing._flow import Flow, FlowStack
 from harp.testing.frames import ACK, FIN, RST, SYN
@@ -36,8 +36,8 @@ def shake(stack: FlowStack, host: int, sport: int, dport: int = 80) -> None:
     assert tell(stack, segment(host, sport, ACK, 1, ack, dport=dport)) == []
 
 
-def meet(stack: FlowStack, host: int, port: int) -> Flow:
-    """A connection from here that must come about."""
+def connect(stack: FlowStack, host: int, port: int) -> Flow:
+    """Opens a connection from here. It must be established."""
     flow = stack.connect(dotted(host), port)
     stack.flush()
     (syn,) = (out.data[20:] for out in stack.take() if out.data[16:20] == address(host))
@@ -50,7 +50,7 @@ def meet(stack: FlowStack, host: int, port: int) -> Flow:
 def test_flood_on_many_listeners_does_not_block_others() -> None:
     """2,000 spoofed SYNs a second, as HARP's instance is made: 4096 connections, 256 handshakes
     of each listener. Other SYNs and our active opens are served at once."""
-    stack = crowded(link=0, max_connections=4096, packets=1024)
+    stack = make_small_stack(link=0, max_connections=4096, packets=1024)
     listeners = [stack.listen(1000 + i, backlog=256) for i in range(LISTENERS)]
     spoofed = 0
     for ms in range(5000):
@@ -61,7 +61,7 @@ def test_flood_on_many_listeners_does_not_block_others() -> None:
             spoofed += 1
         if ms % 50 == 49:
             shake(stack, 1, 2000 + ms, 1000 + ms % LISTENERS)
-            meet(stack, 2, 3000 + ms)
+            connect(stack, 2, 3000 + ms)
     assert sum(len(listener.accepted) for listener in listeners) == 100
     assert "tcp_listen_drops" not in stack.counters()
 
@@ -69,7 +69,7 @@ def test_flood_on_many_listeners_does_not_block_others() -> None:
 def test_flood_on_one_listener_keeps_slow_handshakes() -> None:
     """2,000 spoofed SYNs a second for 256 places: a handshake of 300 ms gets a place or a cookie,
     and none of its segments gets a RST."""
-    stack = crowded(link=0, max_connections=4096, packets=1024)
+    stack = make_small_stack(link=0, max_connections=4096, packets=1024)
     listener = stack.listen(80, backlog=256)
     waiting: list[tuple[int, int]] = []
     for ms in range(3000):
@@ -87,7 +87,7 @@ def test_flood_on_one_listener_keeps_slow_handshakes() -> None:
 
 def full(**config: object) -> tuple[FlowStack, object]:
     """A stack of 64 connections, of which peers have all that they can get."""
-    stack = crowded(link=0, max_connections=64, **config)
+    stack = make_small_stack(link=0, max_connections=64, **config)
     listener = stack.listen(80, backlog=64)
     for host in range(64):
         shake(stack, host, 1000)  # the last eight get cookies, for which there is no place
@@ -98,7 +98,7 @@ def full(**config: object) -> tuple[FlowStack, object]:
 def test_eighth_of_table_is_reserved_for_active_opens() -> None:
     stack, _ = full()
     for port in range(8):
-        meet(stack, 100, 1 + port)
+        connect(stack, 100, 1 + port)
     with pytest.raises(OSError) as refused:
         stack.connect(dotted(100), 50)
     assert refused.value.errno == errno.ENOBUFS
@@ -123,8 +123,8 @@ def test_syn_to_full_table_gets_cookie() -> None:
 def test_block_of_closing_flow_is_not_reused_in_callback(by_fin: bool) -> None:
     """Its owner may try another connection at once, in the midst of a call: that gets no block
     that is still in use."""
-    stack = crowded(link=0, max_connections=1)
-    flow = meet(stack, 100, 1)
+    stack = make_small_stack(link=0, max_connections=1)
+    flow = connect(stack, 100, 1)
     refused = []
 
     def again() -> None:
@@ -145,12 +145,12 @@ def test_block_of_closing_flow_is_not_reused_in_callback(by_fin: bool) -> None:
     assert refused == [errno.ENOBUFS]
     stack.flush()
     stack.take()
-    meet(stack, 100, 51)  # now there is room
+    connect(stack, 100, 51)  # now there is room
 
 
 def test_active_opens_evict_half_open_connections() -> None:
     """However young they are; the oldest first."""
-    stack = crowded(link=0, max_connections=16)
+    stack = make_small_stack(link=0, max_connections=16)
     stack.listen(80, backlog=16)
     for host in range(6):
         shake(stack, host, 1000)
@@ -158,14 +158,14 @@ def test_active_opens_evict_half_open_connections() -> None:
         tell(stack, segment(200 + host, 1000, SYN, 0, 0))
     assert stack.counters()["tcp_connections"] == 14
     for port in range(10):
-        meet(stack, 100, 1 + port)
+        connect(stack, 100, 1 + port)
     assert stack.counters()["tcp_half_open_dropped"] == 8
     assert tell(stack, segment(200, 1000, ACK, 1, 1)) == []  # it may have been real
 
 
 def test_valid_cookie_evicts_half_open_connection() -> None:
     """That peer is there, and the youngest of them may not be."""
-    stack = crowded(link=0, max_connections=16)
+    stack = make_small_stack(link=0, max_connections=16)
     listener = stack.listen(80, backlog=16)
     for host in range(6):
         shake(stack, host, 1000)
@@ -179,7 +179,7 @@ def test_valid_cookie_evicts_half_open_connection() -> None:
 
 def test_number_of_listeners_is_bounded() -> None:
     """One that is closed makes room, and those that are left are found."""
-    stack = crowded(link=0, max_connections=16)
+    stack = make_small_stack(link=0, max_connections=16)
     listeners = [stack.listen(1000 + i) for i in range(32)]
     with pytest.raises(OSError) as refused:
         stack.listen(2000)
@@ -194,7 +194,7 @@ def test_number_of_listeners_is_bounded() -> None:
 
 def test_half_open_connections_take_half_of_table() -> None:
     """The rest get cookies while none of them is old; then the oldest makes room."""
-    stack = crowded(link=0, max_connections=16)
+    stack = make_small_stack(link=0, max_connections=16)
     for port in (80, 81):
         stack.listen(port, backlog=16)
     for host in range(20):

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tools.hosts.lab import Lab, namespaces
+from tools.hosts.rails import Rails, add_rails
 from tools.hosts.ranks import wait_until
 from tools.measure import fault_table, fault_trials
 from tools.measure.fault_series import Series, run_series
@@ -74,6 +75,30 @@ def test_faults_over_other_transports_end_as_expected(
     ends_as_it_has_to(trial(BY_NAME[name], transport))
 
 
+@pytest.fixture(scope="module")
+def rails() -> Iterator[Rails]:
+    if os.geteuid() != 0:
+        pytest.skip("a lab's hosts need root")
+    with Lab(2, "veth-1500") as lab:
+        yield add_rails(lab, 2)
+
+
+ON_RAILS = {fault.name: fault for fault in fault_table.RAIL_FAULTS}
+SOME_ON_RAILS = ["kill", "nic-long", "nics-long", "blackhole-nic", "replaced"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ON_RAILS if os.environ.get("HARP_TEST_FULL") else SOME_ON_RAILS)
+def test_faults_of_hosts_with_two_nics_end_as_expected(
+    rails: Rails, name: str, tmp_path: Path
+) -> None:
+    setting = Setting("packet", rails.lab, SEED, TIMEOUT_MS, rails=rails)
+    outcome = run_trial(ON_RAILS[name], 0, setting, tmp_path)
+    print(outcome)
+    assert (outcome.kind, outcome.text) == (ON_RAILS[name].ends, "")
+    assert outcome.expected
+
+
 OVER_ETHDEV = [name for name in BY_NAME if "ethdev" in BY_NAME[name].transports]
 if not os.environ.get("HARP_TEST_FULL"):
     OVER_ETHDEV = ["kill", "stop-short", "blackhole-one", "device-closed"]
@@ -88,7 +113,7 @@ def test_faults_over_ethdev_end_as_expected(trial: Run, name: str) -> None:
 # -- wrong ends must be detected
 
 
-def nothing(trial: Trial) -> None:
+def no_fault(trial: Trial) -> None:
     """Injects no fault."""
 
 
@@ -118,7 +143,7 @@ WRONGS = {
     "a job that has to go on ends": (Fault("x", "", WENT_ON, fault_table.kill), OTHER),
     "a crash": (Fault("x", "", WENT_ON, segfault), CRASH),
     "a late error": (Fault("x", "", ERROR, killed_later), OTHER),
-    "a flow that is not replaced": (Fault("x", "", WENT_ON, nothing, replaces=1), OTHER),
+    "a flow that is not replaced": (Fault("x", "", WENT_ON, no_fault, replaces=1), OTHER),
 }
 
 
@@ -263,6 +288,8 @@ def test_interrupted_run_leaves_nothing(number: int, tmp_path: Path) -> None:
     "words,said",
     [
         (["--only", "flood"], "unknown fault 'flood'; the faults are kill, "),
+        (["--only", "link-long", "--nics", "2"], "unknown fault 'link-long'"),
+        (["--nics", "2", "--transport", "wire"], "--nics is for trials over packet"),
         (["--only", "link-long", "--transport", "wire"], "link-long: not possible over wire"),
         (["--times", "0"], "--times"),
     ],

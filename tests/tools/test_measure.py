@@ -4,12 +4,11 @@
 import json
 import time
 from pathlib import Path
-from typing import List, Optional
+from typing import Optional
 
 import pytest
 
 from tools.hosts.lab import Lab
-from tools.measure.bench import ETHDEV, RAW_SHARED, Cell, Target, judge, row_of, table, verdict
 from tools.measure.raw import run_raw_shared
 from tools.measure.records import FIELDS, Document, RecordError, load_records, make_record
 from tools.measure.runner import (
@@ -75,55 +74,6 @@ def test_invalid_documents_are_refused(tmp_path: Path) -> None:
         make_record(speed=1)
 
 
-def cell(op: str, ours: List[Optional[float]], theirs: List[Optional[float]]) -> Cell:
-    """A cell with these figures by pair; None: a failed run."""
-    rows = ("kernel-tcp", "harp-packet") + (("iperf3",) if op == "sendrecv" else ())
-    made = Cell("veth-1500", op, 8, rows, {"harp-packet": "harp", "kernel-tcp": "kernel"})
-    name = "p50_us" if op == "pingpong" else "algbw_gbs"
-    for transport, figures in (("harp-packet", ours), ("kernel-tcp", theirs)):
-        made.records[transport] = [
-            make_record(
-                transport=transport, pair=pair, cpu_s_per_gb=0.1, p99_us=9, **{name: figure}
-            )
-            for pair, figure in enumerate(figures)
-            if figure is not None
-        ]
-    return made
-
-
-def test_targets_are_judged_at_their_bound() -> None:
-    speed = Target("veth-1500", "sendrecv", "harp-packet", "kernel-tcp", 0.6)
-    trip = Target("veth-1500", "pingpong", "harp-packet", "kernel-tcp", 1.0, at_most=True)
-    other = Target("veth-9000", "sendrecv", "harp-packet", "kernel-tcp", 0.6)
-    cells = [cell("sendrecv", [0.59, 5.9], [1, 10]), cell("pingpong", [11, 11], [10, 10])]
-    said = [verdict(*one) for one in judge(cells, [speed, trip, other])]
-    assert said[0].startswith("missed") and said[0].endswith("0.59×")
-    assert said[1].startswith("missed") and "1.10×" in said[1]
-    assert said[2].startswith("missed") and said[2].endswith("not measured")
-    met = [cell("sendrecv", [6, 6, 6], [10, 10, 10]), cell("pingpong", [10], [10])]
-    assert all(verdict(*one).startswith("met") for one in judge(met, [speed, trip]))
-
-
-def test_targets_over_shared_memory_say_so() -> None:
-    assert Target("vhost-tso", "sendrecv", ETHDEV[0], "kernel-tcp", 1.2).text() == (
-        f"vhost-tso (shared memory), sendrecv: {ETHDEV[0]} GB/s ≥ 1.2× kernel-tcp"
-    )
-    assert "shared memory" not in Target("veth-1500", "sendrecv", "a", "b", 1.0).text()
-
-
-def test_failed_run_drops_only_its_pair() -> None:
-    made = cell("sendrecv", [6, None, 8], [10, 1, 10])
-    ratio = made.ratio("harp-packet", "kernel-tcp")
-    assert ratio and (ratio.low, ratio.high, ratio.count) == (0.6, 0.8, 2)
-
-
-def test_failed_transport_stays_in_table() -> None:
-    made = cell("sendrecv", [], [10, 10])
-    text = table([made])
-    assert "harp-packet: failed" in text and "iperf3: failed" in text
-    assert "10.00 (10.00–10.00)" in text
-
-
 def test_harp_perf_runs_on_four_hosts() -> None:
     with Lab(4) as lab:
         records = run_perf(lab, Task("all_reduce", Sizes(8, 512, 8), 3, 1), KernelTcp(nsocks=2))
@@ -175,19 +125,6 @@ def test_record_reports_effective_flows(transport: Transport, flows: Optional[in
     with Lab() as lab:
         (record,) = run_perf(lab, Task("sendrecv", Sizes(8, 8), 1, 0), transport)
     assert record["flows"] == flows
-
-
-def test_directions_over_shared_memory_have_own_rows() -> None:
-    """A Target without a matching row would always be "not measured"."""
-    for number, direction in enumerate(DIRECTIONS):
-        records = [
-            make_record(transport="harp-ethdev", direction=direction),
-            {**make_record(transport="raw", direction=direction), "copy": False},
-            {**make_record(transport="raw", direction=direction), "copy": True},
-        ]
-        rows = [ETHDEV[number], *RAW_SHARED[2 * number : 2 * number + 2]]
-        assert [row_of(record) for record in records] == rows
-    assert row_of(make_record(transport="raw", direction="0->1")) == "raw"
 
 
 @pytest.mark.parametrize("link", SHARED.values(), ids=SHARED)

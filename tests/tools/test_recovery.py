@@ -182,7 +182,7 @@ def test_stalled_run_fails_in_time(
 ) -> None:
     """The run fails in time with a text, and the hosts are free for the next run."""
     monkeypatch.setattr(recovery, "PAIRS", {name: PAIRS[name] for name in (LINUX, HARP)})
-    measuring = Recovery(relayed, tmp_path, 0.05, lambda text: None, patience_s=1.0)
+    measuring = Recovery(relayed, tmp_path, 0.05, lambda text: None, timeout_s=1.0)
     measuring.rate_mbps = 40
     began = time.monotonic()
     dead = measuring.measure(Point(0.2, "random", 1.0), 1)

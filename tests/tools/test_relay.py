@@ -64,7 +64,7 @@ def test_large_segments_are_cut_to_mtu() -> None:
 @pytest.mark.parametrize("wire", ["veth-1500", "veth-1500-nooff"])
 def test_corrupted_frames_fail_checksum(wire: str) -> None:
     counts = moved(RelaySpec(corrupt=0.002, seed=3), 20 * MB, wire)
-    spoilt = counts["a_to_b"]["corrupted"] + counts["b_to_a"]["corrupted"]
+    corrupted = counts["a_to_b"]["corrupted"] + counts["b_to_a"]["corrupted"]
     found = sum(
         counts["kernel"][name]
         for name in (
@@ -75,10 +75,10 @@ def test_corrupted_frames_fail_checksum(wire: str) -> None:
             "IpExtInTruncatedPkts",
         )
     )
-    assert spoilt > 5
+    assert corrupted > 5
     # A flipped byte may hit an IP field that the kernel checks before the checksum. Some kernels
     # count this elsewhere.
-    assert 0.9 * spoilt <= found <= spoilt * 1.1
+    assert 0.9 * corrupted <= found <= corrupted * 1.1
 
 
 def test_losses_are_recovered_and_counted() -> None:

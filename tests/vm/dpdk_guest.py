@@ -21,7 +21,7 @@ from harp.observe import statfile
 PORT = 5999
 RUN_DIR = "/tmp/harp-run"
 KEPT = "/tmp/kept.stat"
-PATIENCE = ("--timeout", "60")
+TIMEOUT = ("--timeout", "60")
 
 # A process removes its statistics file at its end; a hard link keeps the final counters.
 KEEPING = f"""
@@ -77,8 +77,8 @@ def _counters(guest: Guest, folder: Path) -> dict[str, int]:
 
 def reduce_together(guest: Guest, folder: Path, sizes: tuple[str, ...], *more: str) -> Reduced:
     """Runs an all_reduce of these sizes; `more` are arguments only for the guest's rank."""
-    meeting = f"{MANAGEMENT.peer}:{PORT}"
-    words = ["all_reduce", *sizes, *PATIENCE, "--nranks", "2", "--rendezvous", meeting]
+    rendezvous = f"{MANAGEMENT.peer}:{PORT}"
+    words = ["all_reduce", *sizes, *TIMEOUT, "--nranks", "2", "--rendezvous", rendezvous]
     here = _host_rank(guest, folder, words)
     environment = {"NCCL_DEBUG": "INFO", "HARP_TIMEOUT_MS": "60000", "HARP_RUN_DIR": RUN_DIR}
     # The C program of `harp perf`: Python takes seconds to start in a guest.

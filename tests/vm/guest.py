@@ -34,10 +34,10 @@ EARLY_MODULES = ("virtiofs", "overlay", "virtio_pci", "virtio_console")
 MEMORY_MIB = 1280
 MTU = 1500
 # The factor by which a busy machine may be slower than usual.
-PATIENCE = max(1.0, float(os.environ.get("HARP_TEST_VM_MINUTES", "10")) / 10)
-BOOT_S = 240.0 * PATIENCE  # an idle machine boots in 5 s
-COMMAND_S = 400.0 * PATIENCE
-TEST_S = 900.0 * PATIENCE
+SLOWNESS = max(1.0, float(os.environ.get("HARP_TEST_VM_MINUTES", "10")) / 10)
+BOOT_S = 240.0 * SLOWNESS  # an idle machine boots in 5 s
+COMMAND_S = 400.0 * SLOWNESS
+TEST_S = 900.0 * SLOWNESS
 NEWS_S = 15.0  # between two progress lines of a long boot
 
 
@@ -138,7 +138,7 @@ class Guest:
             self._serve_files("host", Path("/"))
             self._serve_files("kernel", self.kernel)
             self._start(self.host.popen(self._qemu(), **self._log("qemu")))
-            self._hear_agent()
+            self._read_agent()
             self._configure()
         except BaseException:
             self.close()
@@ -232,7 +232,7 @@ class Guest:
             words += ["intel_iommu=on", "iommu=pt"]
         return " ".join([*words, f"vm.python={sys.executable}", f"vm.agent={HERE / 'agent.py'}"])
 
-    def _hear_agent(self) -> None:
+    def _read_agent(self) -> None:
         path = self.folder / "agent.socket"
         began = time.monotonic()
         end = began + BOOT_S

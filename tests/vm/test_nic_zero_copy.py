@@ -31,7 +31,7 @@ def assert_read_in_place(reduced: Reduced) -> None:
     payload, counters = check_sums(reduced), reduced.counters
     assert counters["tx_copied_bytes"] == 0
     # The NIC reads retransmitted data again.
-    assert payload <= counters["tx_ref_bytes"] <= payload + counters["tcp_retransmit_bytes"]
+    assert payload <= counters["tx_zero_copy_bytes"] <= payload + counters["tcp_retransmit_bytes"]
 
 
 def test_all_reduce_refers_to_memory_only_with_iommu(given: Guest, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_all_reduce_refers_to_memory_only_with_iommu(given: Guest, tmp_path: Pat
         assert_read_in_place(reduced)
         return
     payload, counters = check_sums(reduced), reduced.counters
-    assert counters["tx_ref_bytes"] == 0
+    assert counters["tx_zero_copy_bytes"] == 0
     # The shortest pieces are copied without being counted, like HARP's headers.
     assert counters["tx_copied_bytes"] >= payload - 1024
 

@@ -12,7 +12,8 @@ static int open_end(struct forwarder *forwarder, enum forwarder_end end, const c
   char device[200];
   struct harp_port_config config = {.queues = 1, .address = 0x0900000a, .prefix = 8};
   snprintf(device, sizeof device, "wire:%s", path);
-  return harp_port_open(&forwarder->ports[end], device, &config, error);
+  int rc = harp_port_open(&forwarder->ports[end], device, &config, error);
+  return rc < 0 ? rc : harp_port_start(forwarder->ports[end], error);
 }
 
 int forwarder_open(struct forwarder *forwarder, const char *victim, const char *other, char *error)

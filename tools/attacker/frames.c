@@ -9,6 +9,7 @@
 #include <netinet/tcp.h>
 #include <string.h>
 
+#include "harp/headers.h"
 #include "harp/stack/ip/checksum.h"
 
 static size_t ethernet(const uint8_t *from, const uint8_t *to, uint16_t type, uint8_t *out)
@@ -109,12 +110,11 @@ size_t frame_arp(const uint8_t *from_mac, const uint8_t *to_mac, uint16_t operat
                         .ar_op = htons(operation)};
   uint8_t *at = out + ethernet(from_mac, to_mac, ETHERTYPE_ARP, out);
   memcpy(at, &head, sizeof head);
-  at += sizeof head;
-  memcpy(at, from_mac, 6);
-  memcpy(at + 6, &sender, 4);
-  memcpy(at + 10, to_mac, 6);
-  memcpy(at + 16, &target, 4);
-  return (size_t)(at + 20 - out);
+  memcpy(at + ARP_SENDER_MAC, from_mac, 6);
+  memcpy(at + ARP_SENDER_IP, &sender, 4);
+  memcpy(at + ARP_TARGET_MAC, to_mac, 6);
+  memcpy(at + ARP_TARGET_IP, &target, 4);
+  return (size_t)(at + ARP_LENGTH - out);
 }
 
 /* --- Received frames --- */
@@ -123,10 +123,11 @@ static void arp_seen(struct flood *flood, const uint8_t *arp)
 {
   uint8_t answer[FLOOD_FRAME];
   uint32_t sender;
-  if (memcmp(arp + 24, &flood->from, 4) != 0 || arp[7] != ARPOP_REQUEST)
+  if (memcmp(arp + ARP_TARGET_IP, &flood->from, 4) != 0 || arp[ARP_OPERATION + 1] != ARPOP_REQUEST)
     return;
-  memcpy(&sender, arp + 14, 4);
-  size_t length = frame_arp(flood->mac, arp + 8, ARPOP_REPLY, flood->from, sender, answer);
+  memcpy(&sender, arp + ARP_SENDER_IP, 4);
+  size_t length = frame_arp(flood->mac, arp + ARP_SENDER_MAC, ARPOP_REPLY, flood->from, sender,
+                            answer);
   flood->count.arp += tx_send(flood, &(struct iovec){answer, length}, 1) == 1;
 }
 
@@ -150,7 +151,7 @@ void frame_seen(struct flood *flood, const uint8_t *frame, size_t length)
   struct ether_header header;
   struct iphdr ip;
   struct tcphdr tcp;
-  if (length < sizeof header + 28)
+  if (length < sizeof header + ARP_LENGTH)
     return;
   memcpy(&header, frame, sizeof header);
   if (header.ether_type == htons(ETHERTYPE_ARP)) {

@@ -42,13 +42,17 @@ int flood_open(const char *interface, uint8_t mac[6])
 
 bool hello_seen(const uint8_t *frame, size_t length, uint32_t address)
 {
+  struct ether_header header;
   struct iphdr ip;
   struct tcphdr tcp;
   char from[INET_ADDRSTRLEN];
-  if (length < ETHER_HDR_LEN + sizeof ip + sizeof tcp || frame[12] != 8 || frame[13] != 0)
+  if (length < sizeof header + sizeof ip + sizeof tcp)
     return false;
-  memcpy(&ip, frame + ETHER_HDR_LEN, sizeof ip);
-  size_t at = ETHER_HDR_LEN + ip.ihl * 4u;
+  memcpy(&header, frame, sizeof header);
+  if (header.ether_type != htons(ETHERTYPE_IP))
+    return false;
+  memcpy(&ip, frame + sizeof header, sizeof ip);
+  size_t at = sizeof header + ip.ihl * 4u;
   if (ip.daddr != address || ip.protocol != IPPROTO_TCP || length < at + sizeof tcp)
     return false;
   memcpy(&tcp, frame + at, sizeof tcp);

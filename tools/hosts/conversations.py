@@ -19,7 +19,7 @@ from tools.hosts.lab import Host
 
 PEER = Path(__file__).with_name("tcp_peer.py")
 SANITIZED = "HARP_SANITIZER_RUNTIME" in os.environ
-PATIENCE_S = 60
+END_S = 60
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,9 @@ class Peer:
         """Waits until it is connected and could send."""
         _wait_until_ready(self.process)
 
-    def end(self, patience_s: float = PATIENCE_S) -> Told:
+    def end(self, timeout_s: float = END_S) -> Told:
         """Waits for the end. Raises AssertionError with its output if it failed."""
-        said, complaint = self.process.communicate(timeout=patience_s)
+        said, complaint = self.process.communicate(timeout=timeout_s)
         assert self.process.returncode == 0, complaint
         return Told(**json.loads(said))
 
@@ -181,9 +181,9 @@ class Netcat:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index]
 
-    def end(self, patience_s: float = PATIENCE_S) -> tuple[Told, dict[str, Any]]:
+    def end(self, timeout_s: float = END_S) -> tuple[Told, dict[str, Any]]:
         """Waits for the end. Raises AssertionError with its output if it failed."""
-        _, said = self.process.communicate(timeout=patience_s)
+        _, said = self.process.communicate(timeout=timeout_s)
         assert self.process.returncode == 0, said
         received, _ = self.sink.communicate(timeout=10)
         _, sent = self.source.communicate(timeout=10)
@@ -224,16 +224,16 @@ class OneWay:
         pipe.write("\n")
         pipe.flush()
 
-    def end(self, patience_s: float = PATIENCE_S) -> Conversation:
+    def end(self, timeout_s: float = END_S) -> Conversation:
         """Waits for the end. Raises AssertionError with a side's output if that side failed."""
         told: list[Told] = []
         report: dict[str, Any] = {}
         for side in (self._sends, self._receives):
             if isinstance(side, Netcat):
-                one, own = side.end(patience_s)
+                one, own = side.end(timeout_s)
                 report = report or own
             else:
-                one = side.end(patience_s)
+                one = side.end(timeout_s)
             told.append(one)
         return Conversation(told[0], told[1], report)
 

@@ -18,21 +18,31 @@ from tools.hosts.ranks import START_S, Perf, Site, TooLate, wait_until
 
 @dataclass
 class Joint:
-    """Two sites that reach each other. The fault port of the first one reads its faults from the
-    file `control`. `host` is the address of the first one for the other ranks.
+    """Two sites that reach each other. The fault port of each NIC of the first one reads its faults
+    from a file; `control` is that of NIC 0. `host` is the address of the first one for the other
+    ranks. `more_controls` are those of its other NICs. `addresses` has those of each site's NICs,
+    if it has several.
     """
 
     sites: list[Site]
     host: str
     control: Path
+    more_controls: Sequence[Path] = ()
+    addresses: Sequence[Sequence[str]] = ()
 
-    def impair(self, spec: str = "") -> None:
-        """Sets the faults from now on (within 10 ms). An empty text ends them."""
-        fresh = self.control.with_suffix(".new")
-        fresh.write_text(spec)
-        os.replace(fresh, self.control)  # a reader sees the old text or the new one
+    def impair(self, spec: str = "", all_nics: bool = False) -> None:
+        """Sets the faults of NIC 0, or of all NICs, from now on (within 10 ms). An empty text ends
+        them."""
+        for control in (self.control, *(self.more_controls if all_nics else ())):
+            fresh = control.with_suffix(".new")
+            fresh.write_text(spec)
+            os.replace(fresh, control)  # a reader sees the old text or the new one
 
-    def swallow(self, flow: Flow, side: str) -> None:
+    def addresses_of(self, number: int) -> Sequence[str]:
+        """The addresses of a site's NICs, that of NIC 0 first."""
+        return self.addresses[number] if self.addresses else [self.sites[number].address]
+
+    def blackhole(self, flow: Flow, side: str) -> None:
         """Drops all packets of a connection from now on; side: tx, rx or both, seen from the first
         site."""
         self.impair(f"blackhole=1,port={flow.local.rpartition(':')[2]},side={side}")
@@ -75,17 +85,23 @@ class Job:
         for number in range(len(self.sites)):
             self.await_count(number, "messages_in", least, START_S)
 
-    def sending(self, number: int) -> dict[int, Flow]:
-        """The connections on which a site sends, by flow number."""
+    def sending(self, number: int, address: str = "") -> dict[int, Flow]:
+        """The connections on which a site sends, by flow number; only those from this address, if
+        one is given."""
         flows = [flow for process in self.sites[number].published() for flow in process.flows]
-        return {flow.flow: flow for flow in flows if flow.direction == "S"}
+        return {
+            flow.flow: flow
+            for flow in flows
+            if flow.direction == "S" and (not address or flow.local.startswith(f"{address}:"))
+        }
 
-    def grows(self, number: int, site: int = 0) -> Flow:
-        """The flow with this number on which a site sends. Waits until it carries data."""
+    def grows(self, number: int, site: int = 0, address: str = "") -> Flow:
+        """The flow with this number on which a site sends, and from this address, if one is given.
+        Waits until it carries data."""
         seen: dict[str, Flow] = {}
 
         def moved() -> Optional[Flow]:
-            flow = self.sending(site).get(number)
+            flow = self.sending(site, address).get(number)
             if not flow:
                 return None
             before = seen.setdefault(flow.local, flow)
@@ -121,12 +137,14 @@ def job(
 ) -> Iterator[Job]:
     """Runs harp-perf with one rank at each site. Enters the block once each rank has received
     `flowing` messages."""
-    meeting = f"{host}:{20000 + secrets.randbelow(10000)}"
+    rendezvous = f"{host}:{20000 + secrets.randbelow(10000)}"
     with ExitStack() as stack:
         made = Job(
             sites,
             [
-                stack.enter_context(Perf(site, list(map(str, words)), number, meeting, len(sites)))
+                stack.enter_context(
+                    Perf(site, list(map(str, words)), number, rendezvous, len(sites))
+                )
                 for number, site in enumerate(sites)
             ],
         )

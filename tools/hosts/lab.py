@@ -208,12 +208,12 @@ class Host:
         an error."""
         return self.read(f"/sys/class/net/{self.interface}/operstate").strip() == "up"
 
-    def end_processes(self, patience: float = 2.0) -> None:
-        """Ends the programs of popen: SIGTERM, then after `patience` seconds SIGKILL."""
+    def end_processes(self, timeout: float = 2.0) -> None:
+        """Ends the programs of popen: SIGTERM, then after `timeout` seconds SIGKILL."""
         alive = [p for p in self.processes if p.poll() is None]
         for process in alive:
             _end(process, signal.SIGTERM)
-        limit = time.monotonic() + patience
+        limit = time.monotonic() + timeout
         for process in alive:
             try:
                 process.wait(max(0.0, limit - time.monotonic()))

@@ -219,8 +219,10 @@ class Program:
 class Perf(Program):
     """One rank of harp-perf."""
 
-    def __init__(self, site: Site, words: Words, rank: int, meeting: str, nranks: int = 2) -> None:
-        where = ["--rank", str(rank), "--nranks", str(nranks), "--rendezvous", meeting]
+    def __init__(
+        self, site: Site, words: Words, rank: int, rendezvous: str, nranks: int = 2
+    ) -> None:
+        where = ["--rank", str(rank), "--nranks", str(nranks), "--rendezvous", rendezvous]
         super().__init__(site, [str(paths.perf_program()), *words, *where])
         # A thread reads its standard output: a full pipe would block it.
         self.table: list[str] = []

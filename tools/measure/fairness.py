@@ -28,7 +28,7 @@ MIXES = {
 RTTS_MS = (0.2, 2.0)
 LONGER = 10  # times longer than a run with one flow: two flows need time to converge
 LEAST_S = 0.2  # the least time in which both flows must run
-PATIENCE_S = 20.0
+END_S = 20.0
 APART = 0.8  # the least ratio of the slower to the faster of two HARP flows
 SHARE = (0.7, 1.5)  # the allowed share of HARP beside Linux; 1 is fair
 
@@ -94,7 +94,7 @@ def _together(
             flow.wait_until_held()
         for number in (0, 1) if run % 2 == 0 else (1, 0):
             under_way[number].let_go()
-        said = [under_way[number].end(PATIENCE_S + 10 * seconds) for number in (0, 1)]
+        said = [under_way[number].end(END_S + 10 * seconds) for number in (0, 1)]
     finally:
         for host in lab.hosts:
             host.end_processes()

@@ -12,7 +12,7 @@ from typing import Optional
 
 from tools.hosts.jobs import job
 from tools.hosts.ranks import TooLate
-from tools.measure.fault_table import swallow_one
+from tools.measure.fault_table import blackhole_one_flow
 from tools.measure.fault_trials import FLOWS, Setting, join, words_for
 
 PERIOD_S = 1.0
@@ -60,7 +60,7 @@ def run_series(setting: Setting, seconds: int, folder: Path) -> Series:
             for _ in range(seconds):
                 time.sleep(max(0.0, next_at - time.monotonic()))
                 next_at += PERIOD_S
-                series.times.append(swallow_one(running, joint, draw))
+                series.times.append(blackhole_one_flow(running, joint, draw))
                 series.blackholes += 1
             joint.impair()
             statuses = running.finish(LIMIT_S)

@@ -6,8 +6,9 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from tools.hosts.jobs import Job, Joint
 from tools.hosts.ranks import TooLate, wait_until
@@ -25,6 +26,7 @@ from tools.measure.fault_trials import (
     Trial,
 )
 
+AFTER_S = 1.0  # seconds: a fault that lasts longer than timeout_ms does so by this
 FILL_S = 5.0  # seconds for packet memory to fill up
 
 
@@ -73,17 +75,17 @@ def link_long(trial: Trial) -> None:
             trial.fails(number, since)
 
 
-def swallow_one(running: Job, joint: Joint, draw: random.Random) -> float:
+def blackhole_one_flow(running: Job, joint: Joint, draw: random.Random) -> float:
     """Drops one flow's packets from now on. Returns the seconds until HARP replaced the flow."""
     site = draw.randrange(2)
     before = running.count(site, "flows_replaced")
     flow = running.grows(draw.randrange(FLOWS), site)
-    joint.swallow(flow, draw.choice(("tx", "rx", "both")))
+    joint.blackhole(flow, draw.choice(("tx", "rx", "both")))
     return running.await_count(site, "flows_replaced", before + 1)
 
 
 def blackhole_one(trial: Trial) -> None:
-    swallow_one(trial.job, trial.joint, trial.draw)
+    blackhole_one_flow(trial.job, trial.joint, trial.draw)
 
 
 def blackhole_all(trial: Trial) -> None:
@@ -163,6 +165,74 @@ def device_closed(trial: Trial) -> None:
         trial.fails(number, since)
 
 
+@contextmanager
+def _nics_down(trial: Trial, nics: Sequence[int]) -> Iterator[float]:
+    """Sets NICs of one of several-NIC hosts down."""
+    assert trial.rails
+    host = trial.rails.lab.hosts[trial.one()]
+    try:
+        for nic in nics:
+            trial.rails.set_link(host, nic, False)
+        yield time.monotonic()
+    finally:
+        for nic in nics:
+            trial.rails.set_link(host, nic, True)
+
+
+def _one_nic(trial: Trial) -> list[int]:
+    assert trial.rails
+    return [trial.draw.randrange(trial.rails.count)]
+
+
+def nic_short(trial: Trial) -> None:
+    with _nics_down(trial, _one_nic(trial)):
+        time.sleep(trial.short())
+
+
+def nic_long(trial: Trial) -> None:
+    """The job must not notice, however long the NIC is down."""
+    with _nics_down(trial, _one_nic(trial)):
+        time.sleep(trial.timeout_s + AFTER_S)
+        trial.lives()
+
+
+def nics_long(trial: Trial) -> None:
+    assert trial.rails
+    with _nics_down(trial, range(trial.rails.count)) as since:
+        for number in (0, 1):
+            trial.fails(number, since)
+
+
+def blackhole_flow_of_nic(trial: Trial) -> None:
+    """Drops one flow's packets on NIC 0 from now on. HARP replaces the flow, or moves it to another
+    NIC: the address of its end changes."""
+    site = trial.draw.randrange(2)
+    address = trial.joint.addresses_of(site)[0]
+    number = trial.draw.randrange(FLOWS)
+    flow = trial.job.grows(number, site, address)
+    trial.joint.blackhole(flow, trial.draw.choice(("tx", "rx", "both")))
+
+    def gone() -> bool:
+        found = trial.job.sending(site, address).get(number)
+        return not found or found.local != flow.local
+
+    wait_until(gone, trial.timeout_s + END_S, "the flow keeps its connection", trial.ranks)
+
+
+def blackhole_nic(trial: Trial) -> None:
+    """Drops all packets of a NIC that stays up, for longer than timeout_ms."""
+    trial.joint.impair("blackhole=1,side=both")
+    time.sleep(trial.timeout_s + AFTER_S)
+    trial.lives()
+
+
+def blackhole_nics(trial: Trial) -> None:
+    trial.joint.impair("blackhole=1,side=both", all_nics=True)
+    since = time.monotonic()
+    for number in (0, 1):
+        trial.fails(number, since)
+
+
 PACKET = ("packet", "packet-own")
 
 FAULTS = (
@@ -188,4 +258,24 @@ FAULTS = (
     Fault("folder-full", "both run folders are full", WENT_ON, fill, run_folder_kib=1024),
     Fault("folder-full-killed", "the same, and then a rank is killed", ERROR, folder_full_killed,
           run_folder_kib=1024),
+)  # fmt: skip
+
+BY_NAME = {fault.name: fault for fault in FAULTS}
+
+# The faults of hosts with several NICs. A fault on one NIC must not end the job.
+RAIL_FAULTS = (
+    *(BY_NAME[name] for name in ("kill", "stop-short", "stop-long")),
+    Fault("nic-short", "one NIC of a host is down for less than timeout_ms", WENT_ON, nic_short),
+    Fault("nic-long", "one NIC of a host is down for longer", WENT_ON, nic_long, beyond=True),
+    Fault("nics-long", "all NICs of a host are down for longer", ERROR, nics_long),
+    Fault("blackhole-one", "all packets of one flow of a NIC are dropped", WENT_ON,
+          blackhole_flow_of_nic, keys={"flows": FLOWS}),
+    Fault("blackhole-nic", "all packets of one NIC are dropped", WENT_ON, blackhole_nic,
+          keys={"flows": FLOWS}, beyond=True),
+    Fault("blackhole-all", "all packets of all NICs are dropped", ERROR, blackhole_nics,
+          keys={"flows": FLOWS}),
+    *(BY_NAME[name] for name in ("replaced", "config-removed")),
+    # Each NIC has packet memory of its own, and each channel half of the message.
+    replace(BY_NAME["memory"], size="80M"),
+    *(BY_NAME[name] for name in ("folder-full", "folder-full-killed")),
 )  # fmt: skip

@@ -22,6 +22,7 @@ from typing import Any, Optional
 
 from tools.hosts.jobs import Job, Joint, all_reduce, job
 from tools.hosts.lab import Lab, LabError
+from tools.hosts.rails import Rails
 from tools.hosts.ranks import (
     Perf,
     TooLate,
@@ -44,12 +45,12 @@ SLACK_S = 1.0  # allowed beyond timeout_ms: timer ticks, and a busy machine
 HANG_S = 30.0  # beyond timeout_ms: a job that still runs then hangs
 END_S = 30.0  # for a failed or finished rank to exit
 SHORT_MOST = 0.75  # of timeout_ms: the longest fault that a job must survive
-TRIES = 5  # of a trial that a busy machine spoils
+TRIES = 5  # of a trial that a busy machine disturbs
 
 WENT_ON, ERROR = "went on", "error"
 HANG, CRASH, WRONG, OTHER = "hang", "crash", "wrong", "other"
 
-DEVICE_IS_GONE = "the device of instance"
+DEVICE_IS_GONE = "HARP: the device "
 SANITIZER = re.compile(r"(ERROR|WARNING): \w+Sanitizer|runtime error:")
 
 
@@ -98,6 +99,7 @@ class Trial:
     programs: list[Perf]  # all that were started
     killed: list[Perf] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
+    rails: Optional[Rails] = None
 
     @property
     def ranks(self) -> list[Perf]:
@@ -126,12 +128,12 @@ class Trial:
     @contextmanager
     def another_job(self) -> Iterator[Callable[[int], Perf]]:
         """Yields a function that starts a rank of another job at a site."""
-        meeting = f"{self.joint.host}:{self.draw.randrange(20000, 30000)}"
+        rendezvous = f"{self.joint.host}:{self.draw.randrange(20000, 30000)}"
         words = list(map(str, words_for(0.2)))
         with ExitStack() as stack:
 
             def start(number: int) -> Perf:
-                rank = Perf(self.joint.sites[number], words, number, meeting)
+                rank = Perf(self.joint.sites[number], words, number, rendezvous)
                 self.programs.append(rank)
                 return stack.enter_context(rank)
 
@@ -146,7 +148,7 @@ class Trial:
     def fails(self, number: int, since: float) -> None:
         """Checks that a rank's request fails in time with the error for a lost peer, and that its
         log names the peer. `ended` checks its status and bytes later."""
-        rank, peer = self.ranks[number], self.joint.sites[1 - number].address
+        rank, peers = self.ranks[number], self.joint.addresses_of(1 - number)
         try:
             moment, line = rank.wait_for_line(" failed after ", self.timeout_s + HANG_S)
         except TooLate as late:
@@ -157,7 +159,8 @@ class Trial:
             raise Misbehaved(OTHER, f"rank {number}: its error came only after {took:.2f} s")
         if not line.endswith(": ncclRemoteError"):
             raise Misbehaved(OTHER, f"rank {number}: {line}")
-        names = rf"HARP: the link (to|from) {re.escape(peer)}:\d+ failed: "
+        peer = "|".join(map(re.escape, peers))
+        names = rf"HARP: the link (to|from) ({peer}):\d+ failed: "
         if not any(re.search(names, warning) for warning in rank.warnings):
             raise Misbehaved(OTHER, f"rank {number}: no line names the peer {peer}: {rank.lines()}")
 
@@ -213,6 +216,7 @@ class Fault:
     words: Sequence[object] = ()
     run_folder_kib: int = 0  # a memory file system of that size; 0: none
     transports: Sequence[str] = TRANSPORTS
+    beyond: bool = False  # it lasts longer than timeout_ms
 
 
 # -- the trial
@@ -262,12 +266,38 @@ def join(transport: str, lab: Optional[Lab], folder: Path, **keys: Any) -> Itera
     yield Joint(sites, first.address, control)
 
 
+def join_rails(rails: Rails, folder: Path, **keys: Any) -> Joint:
+    """Two sites with several NICs each. Each NIC of the first one has a fault port."""
+    controls = [folder / f"faults{nic}" for nic in range(rails.count)]
+    sites = [rails.site(folder / str(host.index), host, **keys) for host in rails.lab.hosts]
+    for nic, control in enumerate(controls):
+        control.touch()
+        path = sites[0].folder / f"ztcp{nic}.conf"
+        packet = f"packet:nic{nic}"
+        path.write_text(path.read_text().replace(packet, f"fault:tso=1,control={control}|{packet}"))
+    addresses = [
+        [rails.address(host, nic) for nic in range(rails.count)] for host in rails.lab.hosts
+    ]
+    return Joint(sites, rails.lab.hosts[0].address, controls[0], controls[1:], addresses)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Delays SIGINT and SIGTERM. A program that an interrupt left alone could do its work later."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 @contextmanager
 def small_folder(path: Path, kib: int) -> Iterator[None]:
     """Mounts a tmpfs of `kib` KiB over a folder. Raises LabError if that fails."""
     words = ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "none", str(path)]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=10)
+        with _uninterrupted():
+            done = subprocess.run(words, capture_output=True, text=True, timeout=10)
         if done.returncode:
             raise LabError(f"{' '.join(words)}: {done.stderr.strip()}; run this as root")
         yield
@@ -278,9 +308,10 @@ def small_folder(path: Path, kib: int) -> Iterator[None]:
 def _words(fault: Fault, timeout_s: float, inject_wrong: bool) -> list[object]:
     """The arguments of harp-perf. A job that must succeed ends soon after its fault. A job that
     must fail would otherwise run for an hour."""
-    seconds = DELAY_S + 0.6 * timeout_s + 1.0 if fault.ends == WENT_ON else 3600
-    patience = int(timeout_s + HANG_S) + 1  # longer than HARP's own timeout
-    words = [*words_for(seconds, fault.size, fault.rate), *fault.words, "--timeout", patience]
+    lasts = timeout_s + 2.0 if fault.beyond else 0.6 * timeout_s
+    seconds = DELAY_S + lasts + 1.0 if fault.ends == WENT_ON else 3600
+    seconds_most = int(timeout_s + HANG_S) + 1  # longer than HARP's own timeout
+    words = [*words_for(seconds, fault.size, fault.rate), *fault.words, "--timeout", seconds_most]
     return [*words, "--inject-wrong"] if inject_wrong else words
 
 
@@ -358,6 +389,7 @@ class Setting:
     seed: int
     timeout_ms: int
     inject_wrong: bool = False
+    rails: Optional[Rails] = None  # the hosts' NICs, if they have several
 
 
 def _try(
@@ -368,13 +400,22 @@ def _try(
     began = time.monotonic()
     with ExitStack() as stack:
         keys = {"timeout_ms": setting.timeout_ms, **fault.keys}
-        joint = stack.enter_context(join(setting.transport, setting.lab, folder, **keys))
+        joint = (
+            join_rails(setting.rails, folder, **keys)
+            if setting.rails
+            else stack.enter_context(join(setting.transport, setting.lab, folder, **keys))
+        )
         for site in joint.sites if fault.run_folder_kib else ():
             stack.enter_context(small_folder(site.run_folder, fault.run_folder_kib))
         words = _words(fault, timeout_s, setting.inject_wrong)
+        if setting.rails:
+            words += ["--channels", setting.rails.count]  # each NIC has a ring
         running = stack.enter_context(job(joint.sites, joint.host, words, flowing=0))
         shared = setting.transport == "packet"
-        trial = Trial(draw, timeout_s, setting.lab, joint, shared, running, list(running.ranks))
+        programs = list(running.ranks)
+        trial = Trial(
+            draw, timeout_s, setting.lab, joint, shared, running, programs, rails=setting.rails
+        )
         bad = _judge(fault, trial)
     for index, rank in enumerate(trial.programs):
         said = "".join(f"{moment - began:8.3f} {line}\n" for moment, line in rank.said)

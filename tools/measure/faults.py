@@ -27,9 +27,10 @@ import click
 
 from harp.paths import nccl_plugin_path, perf_program
 from tools.hosts.lab import Lab, LabError
+from tools.hosts.rails import add_rails
 from tools.hosts.ranks import TooLate
 from tools.measure.fault_series import Series, run_series
-from tools.measure.fault_table import FAULTS
+from tools.measure.fault_table import FAULTS, RAIL_FAULTS
 from tools.measure.fault_trials import (
     BETWEEN_PROCESSES,
     CRASH,
@@ -115,15 +116,22 @@ def _keep(folder: Path, logs: Path, outcome: Outcome) -> None:
     outcome.logs = str(kept)
 
 
-def _serve(line: Connection, transport: str, settings: dict[str, Any], logs: Path) -> None:
+def _table(nics: int) -> Sequence[Fault]:
+    return RAIL_FAULTS if nics > 1 else FAULTS
+
+
+def _serve(
+    line: Connection, transport: str, nics: int, settings: dict[str, Any], logs: Path
+) -> None:
     """Runs the trials received on `line` until it is closed. Sends an outcome for each, or an error
     text if a trial could not run."""
-    by_name = {fault.name: fault for fault in FAULTS}
+    by_name = {fault.name: fault for fault in _table(nics)}
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent sends SIGTERM instead
     signal.signal(signal.SIGTERM, _leave)
     try:
         with _hosts(transport) as lab:
-            setting = Setting(transport, lab, **settings)
+            rails = add_rails(lab, nics) if lab and nics > 1 else None
+            setting = Setting(transport, lab, rails=rails, **settings)
             while True:
                 name, number = line.recv()
                 with tempfile.TemporaryDirectory(prefix="harp-faults-") as folder:
@@ -150,8 +158,10 @@ def _answer(line: Connection) -> Outcome:
 class Servers:
     """Processes that run trials in parallel, for the length of a `with` block."""
 
-    def __init__(self, count: int, transport: str, settings: dict[str, Any], logs: Path) -> None:
-        self._arguments = (transport, settings, logs)
+    def __init__(
+        self, count: int, transport: str, nics: int, settings: dict[str, Any], logs: Path
+    ) -> None:
+        self._arguments = (transport, nics, settings, logs)
         self._count = count
         self._processes: list[multiprocessing.process.BaseProcess] = []
         self._lines: list[Connection] = []
@@ -197,13 +207,14 @@ class Servers:
 # -- the command
 
 
-def _chosen(names: Optional[str], transport: str) -> list[Fault]:
+def _chosen(names: Optional[str], transport: str, nics: int = 1) -> list[Fault]:
+    faults = _table(nics)
     wanted = [name.strip() for name in names.split(",")] if names else []
-    unknown = [name for name in wanted if name not in {fault.name for fault in FAULTS}]
+    unknown = [name for name in wanted if name not in {fault.name for fault in faults}]
     if unknown:
-        known = ", ".join(fault.name for fault in FAULTS)
+        known = ", ".join(fault.name for fault in faults)
         raise click.BadParameter(f"unknown fault {unknown[0]!r}; the faults are {known}")
-    chosen = [fault for fault in FAULTS if not wanted or fault.name in wanted]
+    chosen = [fault for fault in faults if not wanted or fault.name in wanted]
     possible = [fault for fault in chosen if transport in fault.transports]
     if wanted and len(possible) < len(chosen):
         left_out = ", ".join(fault.name for fault in chosen if fault not in possible)
@@ -280,6 +291,15 @@ def _series(seconds: int, transport: str, settings: dict[str, Any], logs: Path) 
     "DPDK, between vhost and virtio_user.",
 )
 @click.option(
+    "--nics",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 8),
+    help="NICs of each host, over packet. A fault on one of several must not end the job: "
+    + ", ".join(fault.name for fault in RAIL_FAULTS)
+    + ".",
+)
+@click.option(
     "--series",
     type=click.IntRange(1, 3600),
     metavar="SECONDS",
@@ -316,6 +336,7 @@ def main(
     times: int,
     only: Optional[str],
     transport: str,
+    nics: int,
     series: Optional[int],
     seed: Optional[int],
     timeout_ms: int,
@@ -334,14 +355,17 @@ def main(
     Exit: 0 if every trial ended as expected, without a hang, a crash or a wrong
     byte; 1 if one did not; 2 on wrong usage.
     """
-    chosen = _chosen(only, transport)
+    if nics > 1 and (transport != "packet" or series):
+        raise click.UsageError("--nics is for trials over packet")
+    chosen = _chosen(only, transport, nics)
     _check_host(transport)
     signal.signal(signal.SIGTERM, _leave)
     seed = secrets.randbits(32) if seed is None else seed
     settings = {"seed": seed, "timeout_ms": timeout_ms, "inject_wrong": inject_wrong}
-    asked = {"transport": transport, **settings}
+    asked = {"transport": transport, "nics": nics, **settings}
     where = logs or Path(tempfile.gettempdir()) / f"harp-faults-{seed}"
-    click.echo(f"--seed {seed}, over {transport}, timeout_ms {timeout_ms}")
+    several = f", {nics} NICs a host" if nics > 1 else ""
+    click.echo(f"--seed {seed}, over {transport}{several}, timeout_ms {timeout_ms}")
     if series:
         with going_first(first):
             seen = _series(series, transport, settings, where)
@@ -356,7 +380,7 @@ def main(
     rows = {fault.name: Row(fault) for fault in chosen}
     tasks = [(name, number) for name in rows for number in range(times)]
     try:
-        servers = Servers(min(at_once, len(tasks)), transport, settings, where)
+        servers = Servers(min(at_once, len(tasks)), transport, nics, settings, where)
         with going_first(first), servers:
             _follow(rows, servers.run(tasks, not keep_going), times)
     finally:

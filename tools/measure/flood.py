@@ -26,7 +26,7 @@ from tools.hosts.lab import Lab, LabError
 from tools.hosts.ranks import TooLate
 from tools.measure.flood_rows import Attack, Plan, Row, table
 from tools.measure.flood_scene import (
-    PATIENCE_S,
+    END_S,
     TRANSPORTS,
     FloodError,
     Scene,
@@ -47,7 +47,7 @@ VERIFY_S = 0.5
 def measure(where: Scene, row: Row, plan: Plan) -> None:
     """Measures a row and fills it in."""
     phase_s, seconds = row.attack.phase_s, plan.flood_s(row.attack)
-    resident, strangers = where.resident(), where.counter("strangers")
+    resident, dropped = where.resident(), where.counter("unauthenticated_drops")
     began = where.flooder.begin(row.attack, plan.rate, seconds, phase_s)
     with precedence():
         for pair in range(round(seconds / phase_s / 2)):
@@ -58,8 +58,8 @@ def measure(where: Scene, row: Row, plan: Plan) -> None:
             if victim and nobody and nobody.rate > 0:
                 row.victim.append(victim)
                 row.nobody.append(nobody)
-    row.report = where.flooder.finish(PATIENCE_S)
-    row.strangers = where.counter("strangers") - strangers
+    row.report = where.flooder.finish(END_S)
+    row.unauthenticated = where.counter("unauthenticated_drops") - dropped
     if not row.victim:
         raise FloodError(f"{row.attack.name}: this machine is too busy to measure any phase")
 
@@ -67,13 +67,13 @@ def measure(where: Scene, row: Row, plan: Plan) -> None:
 def verify(where: Scene, attack: Attack, plan: Plan) -> None:
     """Attacks the victim for VERIFY_S seconds."""
     where.flooder.begin(attack, plan.rate, VERIFY_S)
-    where.flooder.finish(VERIFY_S + PATIENCE_S)
+    where.flooder.finish(VERIFY_S + END_S)
 
 
 def wrong_elements(running: Job) -> int:
     """Ends a verified job by killing its second rank. Returns the first one's wrong elements."""
     running.ranks[1].end()
-    _, line = running.ranks[0].wait_for_line("had come before that", PATIENCE_S)
+    _, line = running.ranks[0].wait_for_line("had come before that", END_S)
     found = re.search(r"(\d+) messages had come before that, with (\d+) wrong", line)
     if not found or int(found[1]) == 0:
         raise FloodError(f"the verifying job has verified no message: {line}")

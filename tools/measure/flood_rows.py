@@ -69,7 +69,7 @@ class Row:
     nobody: list[Phase] = field(default_factory=list)
     report: dict[str, Any] = field(default_factory=dict)  # the flooder's
     grown: int = 0  # bytes of resident memory
-    strangers: int = 0
+    unauthenticated: int = 0
     wrong: Optional[int] = None  # elements; None: not verified
 
     @property
@@ -127,7 +127,7 @@ def table(rows: Sequence[Row]) -> str:
             f"{row.ratio.median:.2f}",
             str(row.ratio.count),
             f"{row.cost_us:.1f}",
-            str(row.strangers),
+            str(row.unauthenticated),
             str(row.grown >> 10),
             "–" if row.wrong is None else str(row.wrong),
         ]

@@ -28,7 +28,7 @@ OWN = {"packet": "10.77.0.103", "packet-own": "10.77.0.103", "wire": "10.9.0.103
 SIZE = "4M"  # of the all-reduce
 SETTLE_S = 0.02  # not measured at each end of a phase
 TIMEOUT_MS = 10_000  # ends the job after a rank's death: HARP's own address then sends no reset
-PATIENCE_S = 20.0  # seconds for programs to start and end, on a busy machine
+END_S = 20.0  # seconds for programs to start and end, on a busy machine
 
 
 class FloodError(RuntimeError):
@@ -253,10 +253,10 @@ def scene(lab: Lab, transport: str, *words: str) -> Iterator[Scene]:
         hosts = zip(places, lab.hosts)
         own = transport == "packet-own"
         sites = [packet_site(place, host, own, timeout_ms=TIMEOUT_MS) for place, host in hosts]
-        listener = _program(victim, "listen", victim.interface, sites[0].address, int(PATIENCE_S))
+        listener = _program(victim, "listen", victim.interface, sites[0].address, int(END_S))
         _expect_ready(listener)
         with job(sites, victim.address, whole) as running:
-            heard = _result(listener, PATIENCE_S)
+            heard = _result(listener, END_S)
             yield Scene(running, HostFlooder(transport, sites[0].address, heard, lab.hosts[2]))
 
 
@@ -273,7 +273,7 @@ def _between_wires(places: Sequence[Path], words: Sequence[str]) -> Iterator[Sce
     try:
         _expect_ready(middle)
         with job(sites, "127.0.0.1", words) as running:
-            heard = _line(middle, PATIENCE_S)
+            heard = _line(middle, END_S)
             yield Scene(running, WireFlooder("wire", sites[0].address, heard, middle))
     finally:
         middle.kill()

@@ -14,10 +14,11 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from harp.paths import build_dir
 from tools.measure.tables import markdown
+from tools.measure.verdicts import Verdict
 
 FEW, MANY = 10, 10_000  # connections
 ROUNDS = 300
@@ -45,6 +46,26 @@ STEPS = (
 BOTH = "acknowledgement, both sides"
 BOTH_MOST = 150
 GROWTH_MOST = 1.1  # cost with many connections, relative to few
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target for a row. lone: it counts the instructions of one acknowledgement, instead of those
+    for one segment. The project aims at `aim`."""
+
+    row: str
+    most: int
+    aim: Optional[int] = None
+    lone: bool = False
+
+
+TARGETS = (
+    Target("transmit", 200),
+    Target("receive", 220, 150),
+    Target(BOTH, 48, 40),
+    Target("send the acknowledgement", 500, lone=True),
+    Target("take the acknowledgement", 400, lone=True),
+)
 
 
 class CannotCount(Exception):
@@ -131,6 +152,20 @@ def rows() -> List[Row]:
         for i in range(2)
     )
     return [*made, Row(BOTH, (both[0], both[1]), BOTH_MOST)]
+
+
+def verdicts(made: Sequence[Row]) -> List[Verdict]:
+    """Each target with its aim in brackets, and the count with few connections."""
+    costs = {row.name: row.costs[0] for row in made}
+    found = []
+    for target in TARGETS:
+        cost = costs[target.row]
+        reached = cost.acknowledgement if target.lone else cost.segment
+        aim = f" ({target.aim})" if target.aim is not None else ""
+        what = "for an ACK" if target.lone else "for a segment"
+        text = f"{target.row}, {what} ≤ {target.most}{aim} instructions: {reached:.0f}"
+        found.append(Verdict(text, reached <= target.most))
+    return found
 
 
 def table(made: Sequence[Row]) -> str:

@@ -43,6 +43,7 @@ FIELDS = (
     "nsocks",
     "p50_us",
     "p99_us",
+    "channels",
     "version",
 )
 

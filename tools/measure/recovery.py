@@ -57,7 +57,7 @@ CALIBRATION_BYTES = 8_000_000
 PILOT_SHARE = 0.25  # of a run
 PILOTS = 3  # a single one could be dominated by a timeout
 BYTES_LEAST = 2_000_000  # a shorter run would be slow start only
-PATIENCE_S = 20.0
+END_S = 20.0
 BUSY = 0.2  # of the cores, with other work
 FAILURES = (AssertionError, LabError, RelayError, subprocess.TimeoutExpired, OSError)
 
@@ -170,7 +170,7 @@ class Recovery:
     """Runs points on one pair of hosts.
 
     seconds: the length of a run, at the speed of two kernels. A run fails after ten times that plus
-    patience_s. queue: the relay's queue, in frames.
+    timeout_s. queue: the relay's queue, in frames.
     """
 
     def __init__(
@@ -180,13 +180,13 @@ class Recovery:
         seconds: float,
         say: Callable[[str], None],
         queue: int = QUEUE,
-        patience_s: float = PATIENCE_S,
+        timeout_s: float = END_S,
     ) -> None:
         self._lab = lab
         self._folder = folder
         self._seconds = seconds
         self._queue = queue
-        self._patience_s = patience_s + 10 * seconds
+        self._timeout_s = timeout_s + 10 * seconds
         self._say = say
         self._ports = count(5000)  # a new port each time, because of TIME-WAIT
         self.load = idle_load()
@@ -248,7 +248,7 @@ class Recovery:
             transfer = OneWay(
                 hosts, PAIRS[pair], Load(size, run + 1), self._folder, next(self._ports)
             )
-            said = transfer.end(self._patience_s)
+            said = transfer.end(self._timeout_s)
         finally:
             meter.stop()
             for host in hosts:

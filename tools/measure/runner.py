@@ -36,6 +36,16 @@ class Sizes:
 
 
 @dataclass(frozen=True)
+class SizeList:
+    """Message sizes in bytes, each with its iterations and those to warm up."""
+
+    sizes: Tuple[Tuple[int, int, int], ...]
+
+    def arguments(self) -> List[str]:
+        return ["--sizes", ",".join(":".join(map(str, one)) for one in self.sizes)]
+
+
+@dataclass(frozen=True)
 class KernelTcp:
     """The reference plugin over kernel TCP."""
 
@@ -89,7 +99,37 @@ class HarpPacket:
         return {"address": "own" if self.own_address else "kernel"}
 
 
-Transport = Union[KernelTcp, HarpPacket, HarpEthdev]
+@dataclass(frozen=True)
+class OtherPlugin:
+    """Another plugin over kernel TCP in the place of the reference plugin, such as NCCL's own
+    socket transport. threads, sockets: NCCL_SOCKET_NTHREADS, NCCL_NSOCKS_PERTHREAD; 0: not set."""
+
+    path: Path  # absolute
+    threads: int = 0
+    sockets: int = 0
+    name: str = "kernel-tcp"
+
+    def label(self) -> str:
+        more = f", {self.threads} x {self.sockets} sockets" if self.threads else ""
+        return f"{self.name} by {self.path.name}{more}, cubic"
+
+    def arguments(self) -> List[str]:
+        return ["--plugin", str(self.path)]
+
+    def environment(self, host: Host, folder: Path) -> Dict[str, str]:
+        """The hosts' routes set cubic, so the plugin's sockets have it."""
+        variables = {"NCCL_SOCKET_IFNAME": host.interface}
+        if self.threads:
+            variables["NCCL_SOCKET_NTHREADS"] = str(self.threads)
+            variables["NCCL_NSOCKS_PERTHREAD"] = str(self.sockets)
+        return variables
+
+    def facts(self) -> Record:
+        """The fields of a record that `harp perf` does not know."""
+        return {"address": None, "plugin": str(self.path)}
+
+
+Transport = Union[KernelTcp, OtherPlugin, HarpPacket, HarpEthdev]
 
 
 @dataclass(frozen=True)
@@ -97,12 +137,15 @@ class Task:
     """A task for `harp perf`. limit_s: the timeout for all of it, in seconds."""
 
     op: str
-    sizes: Sizes
+    sizes: Union[Sizes, SizeList]
     iterations: int = 20
     warmup: int = 5
     outstanding: Optional[int] = None
     step: Optional[int] = None
     pair: Optional[int] = None
+    verified_iterations: Optional[int] = None
+    rate_gbit: Optional[float] = None
+    rest: bool = False  # with rate_gbit: sleep between messages
     inject_wrong: bool = False
     limit_s: float = 120
 
@@ -113,9 +156,12 @@ class Task:
             ("--outstanding", self.outstanding),
             ("--step", self.step),
             ("--label-pair", self.pair),
+            ("--verified-iterations", self.verified_iterations),
+            ("--rate", self.rate_gbit),
         ):
             if value is not None:
                 words += [option, str(value)]
+        words += ["--rest"] if self.rest else []
         return words + (["--inject-wrong"] if self.inject_wrong else [])
 
 
@@ -186,7 +232,7 @@ def run_perf(lab: Lab, task: Task, transport: Transport) -> List[Record]:
         ranks = [_start(lab, rank, task, transport, folder) for rank in range(count)]
         failed = _wait(ranks, task.limit_s)
         for host in lab.hosts:
-            host.end_processes(patience=1)
+            host.end_processes(timeout=1)
         records = folder / "records.json"
         found = load_records(records) if failed is None else _records_of_wrong_bytes(records)
         if found:

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <net/ethernet.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -135,7 +136,7 @@ static int open_paths(struct relay_path *paths, const struct relay_spec *spec, c
   paths[0].name = "a_to_b";
   paths[1].name = "b_to_a";
   for (int i = 0; i < 2; i++)
-    if (relay_path_init(&paths[i], spec, (size_t)mtu + 14) < 0) {
+    if (relay_path_init(&paths[i], spec, (size_t)mtu + ETHER_HDR_LEN) < 0) {
       snprintf(error, RELAY_ERROR_SIZE, "relay: no memory for %" PRIu32 " frames", spec->queue);
       return -ENOMEM;
     }

@@ -66,7 +66,7 @@ struct relay_counts {
 struct relay_frame {
   uint64_t release_ns;
   uint32_t length;
-  bool spoilt; /* the receiver will drop it */
+  bool corrupted; /* the receiver will drop it */
   uint8_t *data;
 };
 

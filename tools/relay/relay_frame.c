@@ -56,9 +56,10 @@ static void store_tcp_checksum(const struct iphdr *ip, struct tcphdr *tcp, size_
 
 bool relay_frame_is_tcp(const uint8_t *frame, size_t length)
 {
+  const struct ether_header *ethernet = (const struct ether_header *)frame;
   const struct iphdr *ip = (const struct iphdr *)(frame + ETHER_HDR_LEN);
 
-  return length >= ETHER_HDR_LEN + sizeof *ip && frame[12] == 0x08 && frame[13] == 0x00 &&
+  return length >= ETHER_HDR_LEN + sizeof *ip && ethernet->ether_type == htons(ETHERTYPE_IP) &&
          ip->protocol == IPPROTO_TCP;
 }
 
@@ -93,7 +94,7 @@ static void piece_headers(uint8_t *frame, size_t length, unsigned number, uint32
     tcp->psh = 0;
   }
   if (number) /* RFC 3168, 6.1.2: CWR only in the first segment */
-    frame[(uint8_t *)tcp - frame + 13] &= 0x7f;
+    tcp->th_flags &= 0x7f;
   store_tcp_checksum(ip, tcp, length - (size_t)((uint8_t *)tcp - frame));
 }
 

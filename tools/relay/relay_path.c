@@ -110,7 +110,7 @@ static void append_tcp(struct relay_path *path, uint32_t length, uint64_t now_ns
   const struct relay_frame *frame = slot(path, path->used);
 
   append(path, length, now_ns);
-  if (!frame->spoilt)
+  if (!frame->corrupted)
     relay_flow_delivered(path, frame->data, length);
 }
 
@@ -121,7 +121,7 @@ static void corrupt(struct relay_path *path, struct relay_frame *frame, size_t l
 
   /* after the Ethernet header, where a checksum covers every byte */
   frame->data[ETHER_HDR_LEN + random % (length - ETHER_HDR_LEN)] ^= flip ? flip : 1;
-  frame->spoilt = true;
+  frame->corrupted = true;
   path->counts.corrupted++;
 }
 
@@ -133,7 +133,7 @@ static void hold(struct relay_path *path, uint32_t length, uint64_t now_ns)
   uint32_t spread = path->spec->reorder_depth - RELAY_REORDER_MIN + 1;
   uint8_t *spare = held->frame.data;
 
-  held->frame = (struct relay_frame){now_ns + HOLD_MAX_NS, length, frame->spoilt, frame->data};
+  held->frame = (struct relay_frame){now_ns + HOLD_MAX_NS, length, frame->corrupted, frame->data};
   held->overtakers = RELAY_REORDER_MIN + (uint32_t)(draw(path, DRAW_REORDER_DEPTH) % spread);
   held->overtaken = false;
   frame->data = spare;
@@ -151,7 +151,7 @@ static void let_go(struct relay_path *path, uint32_t i, uint64_t now_ns)
 
   path->counts.reordered += held.overtaken;
   frame->data = held.frame.data;
-  frame->spoilt = held.frame.spoilt;
+  frame->corrupted = held.frame.corrupted;
   append_tcp(path, held.frame.length, now_ns);
   path->held[i] = *last;
   last->frame.data = spare;
@@ -200,7 +200,7 @@ static void add_tcp(struct relay_path *path, size_t length, uint64_t now_ns)
   relay_flow_sent(path, frame->data, length);
   if (lost(path))
     return;
-  frame->spoilt = false;
+  frame->corrupted = false;
   if (happens(path, DRAW_CORRUPT, spec->corrupt))
     corrupt(path, frame, length);
   if (path->held_used < RELAY_HOLD_MAX && happens(path, DRAW_REORDER, spec->reorder)) {

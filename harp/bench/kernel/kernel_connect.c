@@ -55,7 +55,7 @@ struct attempt {
   uint32_t id;
   uint64_t deadline_ms;
   struct hello hello;
-  unsigned greeted; /* one bit per socket whose hello was sent */
+  unsigned hello_sent; /* one bit per socket whose hello was sent */
   struct net_link *link;
 };
 
@@ -245,7 +245,7 @@ static int attempt_begin(const struct handle *handle, struct attempt **out)
 }
 
 /* Sends the hello on one socket. 1: sent; 0: still connecting; else a negative errno. */
-static int attempt_greet(struct attempt *attempt, int index)
+static int attempt_hello(struct attempt *attempt, int index)
 {
   struct pollfd ready = {.fd = attempt->link->fd[index], .events = POLLOUT};
   int error = 0;
@@ -270,15 +270,15 @@ static int attempt_step(struct attempt *attempt)
 {
   unsigned all = (1u << attempt->link->sockets) - 1;
   for (int i = 0; i < attempt->link->sockets; i++) {
-    if (attempt->greeted & (1u << i))
+    if (attempt->hello_sent & (1u << i))
       continue;
-    int done = attempt_greet(attempt, i);
+    int done = attempt_hello(attempt, i);
     if (done < 0)
       return done;
     if (done)
-      attempt->greeted |= 1u << i;
+      attempt->hello_sent |= 1u << i;
   }
-  if (attempt->greeted == all)
+  if (attempt->hello_sent == all)
     return 1;
   return kernel_now_ms() < attempt->deadline_ms ? 0 : -ETIMEDOUT;
 }

@@ -69,7 +69,7 @@ int net_isend(struct net_link *link, const void *data, size_t size, struct net_r
 }
 
 int net_irecv(struct net_link *link, void *data, size_t capacity, struct net_region *region,
-              struct net_request **out)
+              enum net_completion completion, struct net_request **out)
 {
   return link->sends ? -EINVAL : post(link, data, capacity, out);
 }

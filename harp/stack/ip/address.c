@@ -9,9 +9,9 @@
 
 #include "harp/stack/ip/address.h"
 
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/ip/arp.h"
 #include "harp/stack/stack_state.h"
 

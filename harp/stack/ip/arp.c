@@ -3,8 +3,8 @@
 #include "harp/stack/ip/arp.h"
 
 #include "harp/frame.h"
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/ip/link_output.h"
 #include "harp/stack/stack_state.h"
 

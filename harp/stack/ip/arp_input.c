@@ -2,8 +2,8 @@
 /* ARP input (RFC 826, RFC 5227). */
 #include "harp/stack/ip/arp_input.h"
 
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/ip/address.h"
 #include "harp/stack/ip/arp.h"
 #include "harp/stack/ip/neighbour.h"

@@ -22,12 +22,27 @@ void harp_sum_add(struct harp_sum *sum, const void *data, size_t length);
 void harp_sum_copy(struct harp_sum *sum, void *to, const void *from, size_t length);
 
 /* Adds the pseudo-header. Addresses in network order; length: TCP header and payload, bytes. */
-void harp_sum_add_pseudo(struct harp_sum *sum, uint32_t source, uint32_t destination,
-                         uint8_t protocol, uint32_t length);
+static inline void harp_sum_add_pseudo(struct harp_sum *sum, uint32_t source, uint32_t destination,
+                                       uint8_t protocol, uint32_t length)
+{
+  /* Words in memory order: protocol and length in network order. */
+  sum->value += (uint64_t)source + destination + __builtin_bswap16(protocol) +
+                __builtin_bswap32(length);
+}
+
+/* Returns a sum of words folded to 16 bits. */
+static inline uint16_t harp_fold(uint64_t sum)
+{
+  sum = (sum & 0xffffffff) + (sum >> 32);
+  sum = (sum & 0xffffffff) + (sum >> 32);
+  sum = (sum & 0xffff) + (sum >> 16);
+  sum = (sum & 0xffff) + (sum >> 16);
+  return (uint16_t)sum;
+}
 
 /* Returns the sum folded to 16 bits, not complemented, in network byte order as stored in memory.
  */
-uint16_t harp_sum_fold(const struct harp_sum *sum);
+static inline uint16_t harp_sum_fold(const struct harp_sum *sum) { return harp_fold(sum->value); }
 
 /* Returns the checksum of one buffer, ready to store with memcpy. */
 uint16_t harp_checksum(const void *data, size_t length);

@@ -3,8 +3,8 @@
 #include "harp/stack/ip/icmp.h"
 
 #include "harp/frame.h"
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/ip/checksum.h"
 #include "harp/stack/ip/ip_output.h"
 #include "harp/stack/ip/neighbour.h"
@@ -88,7 +88,7 @@ static void too_big(struct harp_tcp *tcp, uint32_t mtu)
   /* The segment that was too big is lost. Mark all data in flight lost, and retransmit it in
    * smaller segments. */
   for (struct harp_record *record = tcp->flight.first; record; record = record->next) {
-    if (!record->sacked && !record->lost) {
+    if (record->state == RECORD_IN_FLIGHT) {
       tcp_mark_lost(tcp, record);
     }
   }
@@ -142,7 +142,7 @@ void icmp_input(struct harp_stack *stack, const uint8_t *ip, uint32_t header_len
     COUNT(stack, rx_drop_checksum);
     return;
   }
-  if (icmp[ICMP_TYPE] == ICMP_ECHO && icmp[ICMP_CODE] == 0 && !stack->io.only_asks) {
+  if (icmp[ICMP_TYPE] == ICMP_ECHO_REQUEST && icmp[ICMP_CODE] == 0 && !stack->io.only_asks) {
     answer_echo(stack, ip, icmp, length);
   } else if (icmp[ICMP_TYPE] == ICMP_UNREACHABLE) {
     error_input(stack, icmp, length);

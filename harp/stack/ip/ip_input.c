@@ -3,8 +3,8 @@
 #include "harp/stack/ip/ip_input.h"
 
 #include "harp/frame.h"
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/ip/arp_input.h"
 #include "harp/stack/ip/checksum.h"
 #include "harp/stack/ip/icmp.h"
@@ -91,8 +91,7 @@ static void parse_tcp(struct harp_stack *stack, const struct view *view, uint32_
     COUNT(stack, rx_drop_source);
     return;
   }
-  segment.bad_options = !tcp_options_parse(&segment, tcp + TCP_HEADER, header - TCP_HEADER);
-  if (segment.bad_options) {
+  if (!tcp_options_parse(&segment, tcp + TCP_HEADER, header - TCP_HEADER)) {
     COUNT(stack, tcp_bad_options);
   }
   tcp_input(stack, &segment);

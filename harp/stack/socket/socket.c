@@ -2,61 +2,61 @@
 /* Opening, names and closing of sockets, a small layer over flows. */
 #include "harp/stack/socket/socket.h"
 
+#include <errno.h>
 #include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "harp/stack.h"
 #include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
-#include "harp/stack/stack_state.h"
-#include "harp/stack/tcp/cc/cc.h"
-#include "harp/stack/tcp/tcp.h"
-#include "harp/stack/tcp/tcp_conn.h"
-#include "harp/stack/tcp/tcp_listener.h"
-#include "harp/stack/tcp/tcp_rcvq.h"
-#include "harp/stack/tcp/tcp_timer.h"
-#include "harp/stack/tcp/tcp_times.h"
 
 static const struct harp_flow_ops socket_ops;
 
 /* --- The table --- */
 
-int sockets_create(struct harp_stack *stack)
+struct harp_socket_table *sockets_create(struct harp_stack *stack,
+                                         const struct harp_stack_config *config)
 {
-  stack->socket_count = 2 * stack->config.max_connections + 16;
-  stack->sockets = calloc(stack->socket_count, sizeof *stack->sockets);
-  if (!stack->sockets) {
-    return -ENOMEM;
+  uint32_t count = 2 * config->max_connections + 16;
+  struct harp_socket_table *table = calloc(1, sizeof *table + count * sizeof *table->sockets);
+  if (!table) {
+    return NULL;
   }
-  for (uint32_t i = 0; i < stack->socket_count; i++) {
-    stack->sockets[i].next = i + 1 < stack->socket_count ? (int)i + 1 : -1;
+  table->stack = stack;
+  table->config = config;
+  table->count = count;
+  for (uint32_t i = 0; i < count; i++) {
+    table->sockets[i].next = i + 1 < count ? (int)i + 1 : -1;
   }
-  stack->free_socket = 0;
-  stack->ready_first = stack->ready_last = -1;
-  return 0;
+  table->free = 0;
+  table->ready_first = table->ready_last = -1;
+  return table;
 }
 
-void sockets_destroy(struct harp_stack *stack) { free(stack->sockets); }
+void sockets_destroy(struct harp_socket_table *table) { free(table); }
 
-int harp_tcp_socket(struct harp_stack *stack)
+static int allocate(struct harp_socket_table *table)
 {
-  int number = stack->free_socket;
+  int number = table->free;
   if (number < 0) {
     return -EMFILE;
   }
-  struct harp_socket *s = &stack->sockets[number];
-  stack->free_socket = s->next;
+  struct harp_socket *s = &table->sockets[number];
+  const struct harp_stack_config *config = table->config;
+  table->free = s->next;
   *s = (struct harp_socket){
-      .stack = stack,
+      .table = table,
       .next = -1,
       .queue = -1,
       .queue_last = -1,
       .ready_previous = -1,
       .ready_next = -1,
       .used = true,
-      .sndbuf = stack->config.sndbuf,
-      .rcvbuf = stack->config.rcvbuf,
-      .rcv_wscale = (uint8_t)HARP_MAX(stack->config.window_scale, 0),
-      .cc = harp_cc_find(stack->config.cc),
+      .sndbuf = config->sndbuf,
+      .syn.rcvbuf = config->rcvbuf,
+      .syn.rcv_wscale = (uint8_t)HARP_MAX(config->window_scale, 0),
+      .congestion = config->cc,
       .keep_idle_s = 7200, /* RFC 1122, 4.2.3.6 */
       .keep_interval_s = 75,
       .keep_count = 9,
@@ -64,25 +64,27 @@ int harp_tcp_socket(struct harp_stack *stack)
   return number;
 }
 
+int harp_tcp_socket(struct harp_stack *stack) { return allocate(harp_stack_sockets(stack)); }
+
 static void release(struct harp_socket *s)
 {
   socket_unlist(s);
-  tcp_packets_free(&s->stack->packets, s->unread);
+  harp_packets_free(s->table->stack, s->unread);
   s->unread = NULL;
   s->used = false;
-  s->next = s->stack->free_socket;
-  s->stack->free_socket = socket_number(s);
+  s->next = s->table->free;
+  s->table->free = socket_number(s);
 }
 
 /* --- Flow callbacks --- */
 
 static void apply_options(struct harp_socket *s)
 {
-  s->tcp->snd.nodelay = s->nodelay;
-  s->tcp->snd.cork = s->cork;
-  s->tcp->rcv.buf = s->rcvbuf;
-  s->tcp->tos = s->tos;
-  socket_apply_congestion(s);
+  harp_flow_set_nodelay(s->tcp, s->nodelay);
+  harp_flow_set_cork(s->tcp, s->cork);
+  harp_flow_set_rcvbuf(s->tcp, s->syn.rcvbuf);
+  harp_flow_set_tos(s->tcp, s->syn.tos);
+  harp_flow_set_congestion(s->tcp, s->congestion);
   harp_flow_set_timeout(s->tcp, s->user_timeout_ms);
   socket_apply_keepalive(s);
 }
@@ -108,8 +110,8 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
   struct harp_socket *s = user;
   s->tcp = NULL;
   /* Acknowledged data stays readable, however the connection ended. */
-  s->unread = tcp_rcvq_take(tcp);
-  s->fin_received = tcp->rcv.fin_received;
+  s->unread = harp_flow_take(tcp);
+  s->fin_received = harp_flow_fin_received(tcp);
   s->connecting = false;
   s->ended = true;
   s->error = -error;
@@ -120,17 +122,18 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
 static bool on_full(void *user)
 {
   const struct harp_socket *server = user;
-  return server->queued > server->backlog || server->stack->free_socket < 0;
+  return server->queued > server->backlog || server->table->free < 0;
 }
 
 static int on_accept(void *user, struct harp_tcp *tcp)
 {
   struct harp_socket *server = user;
-  int number = harp_tcp_socket(server->stack);
+  struct harp_socket_table *table = server->table;
+  int number = allocate(table);
   if (number < 0) {
     return number;
   }
-  struct harp_socket *s = &server->stack->sockets[number];
+  struct harp_socket *s = &table->sockets[number];
   int keep = s->next;
   *s = *server; /* options are inherited */
   s->next = keep;
@@ -143,7 +146,7 @@ static int on_accept(void *user, struct harp_tcp *tcp)
   s->ready_previous = s->ready_next = -1;
   s->waiting = s->writable = true;
   s->tcp = tcp;
-  s->address = tcp->local_address;
+  s->address = table->config->address;
   s->peer = harp_flow_peer(tcp);
   s->connected = true;
   harp_flow_attach(tcp, &socket_ops, s);
@@ -151,7 +154,7 @@ static int on_accept(void *user, struct harp_tcp *tcp)
   if (server->queue < 0) {
     server->queue = number;
   } else {
-    server->stack->sockets[server->queue_last].next = number;
+    table->sockets[server->queue_last].next = number;
   }
   server->queue_last = number;
   server->queued++;
@@ -213,19 +216,19 @@ int harp_tcp_bind(struct harp_stack *stack, int number, const struct sockaddr *a
   if (s->port || s->tcp || s->listener) {
     return -EINVAL;
   }
-  if (local.address != 0 && local.address != stack->config.address) {
+  if (local.address != 0 && local.address != s->table->config->address) {
     return -EADDRNOTAVAIL;
   }
   if (local.port == 0) {
-    local.port = tcp_choose_port(stack, (struct harp_endpoint){0, 0});
+    local.port = harp_flow_choose_port(stack, (struct harp_endpoint){0, 0});
   } else {
-    for (uint32_t i = 0; i < stack->socket_count; i++) {
-      const struct harp_socket *other = &stack->sockets[i];
+    for (uint32_t i = 0; i < s->table->count; i++) {
+      const struct harp_socket *other = &s->table->sockets[i];
       if (other->used && other != s && other->port == local.port && !other->connected) {
         return -EADDRINUSE;
       }
     }
-    if (tcp_listener(stack, local.port)) {
+    if (harp_flow_listening(stack, local.port)) {
       return -EADDRINUSE;
     }
   }
@@ -245,18 +248,15 @@ int harp_tcp_listen(struct harp_stack *stack, int number, int backlog)
   }
   s->backlog = (uint32_t)HARP_MAX(backlog, 0);
   if (s->listener) {
-    s->listener->backlog = HARP_MAX(s->backlog, 1);
+    harp_flow_set_backlog(s->listener, s->backlog);
     return 0;
   }
   if (!s->port) {
-    s->port = tcp_choose_port(stack, (struct harp_endpoint){0, 0});
+    s->port = harp_flow_choose_port(stack, (struct harp_endpoint){0, 0});
   }
   int result = harp_flow_listen(stack, s->port, s->backlog, &socket_ops, s, &s->listener);
   if (result == 0) {
-    s->listener->rcvbuf = s->rcvbuf;
-    s->listener->rcv_wscale = s->rcv_wscale;
-    s->listener->user_mss = s->mss;
-    s->listener->tos = s->tos;
+    harp_flow_set_listener_syn(s->listener, &s->syn);
   }
   return result;
 }
@@ -275,7 +275,7 @@ int harp_tcp_accept(struct harp_stack *stack, int number, struct sockaddr *addre
   if (child < 0) {
     return -EAGAIN;
   }
-  struct harp_socket *s = &stack->sockets[child];
+  struct harp_socket *s = &server->table->sockets[child];
   server->queue = s->next;
   if (server->queue < 0) {
     server->queue_last = -1;
@@ -316,14 +316,13 @@ int harp_tcp_connect(struct harp_stack *stack, int number, const struct sockaddr
   if (result != 0) {
     return result;
   }
-  s->port = s->tcp->local_port;
-  s->address = stack->config.address;
+  s->port = harp_flow_local_port(s->tcp);
+  s->address = s->table->config->address;
   s->peer = peer;
   s->connecting = true;
   s->ended = false;
   s->error = 0;
-  s->tcp->user_mss = s->mss;
-  s->tcp->rcv.wscale = s->rcv_wscale;
+  harp_flow_set_syn(s->tcp, &s->syn);
   apply_options(s);
   harp_stack_flush(stack);
   return -EINPROGRESS;
@@ -362,7 +361,7 @@ static void shut_write(struct harp_socket *s)
 {
   s->write_shut = true;
   if (s->tcp) {
-    s->tcp->snd.cork = false;
+    harp_flow_set_cork(s->tcp, false);
     harp_flow_close(s->tcp);
   }
 }
@@ -390,30 +389,15 @@ int harp_tcp_shutdown(struct harp_stack *stack, int number, int how)
   return 0;
 }
 
-/* The stack finishes the connection without an owner. */
-static void orphan(struct harp_tcp *tcp)
-{
-  static const struct harp_flow_ops nobody = {0}; /* the socket's number will be reused */
-  harp_flow_attach(tcp, &nobody, NULL);
-  tcp_detach(tcp);
-  if (tcp->state == TCP_FIN_WAIT2 || (tcp->state == TCP_LAST_ACK && tcp->snd.una == tcp->snd.nxt)) {
-    tcp_timer_set(tcp, TIMER_TIME_WAIT, tcp->stack->now + FIN_WAIT_2_NS);
-  }
-}
-
 static void close_connection(struct harp_socket *s)
 {
-  struct harp_tcp *tcp = s->tcp;
   bool hard = s->linger.l_onoff && s->linger.l_linger == 0;
-  if (hard || tcp->rcv.queued) {
+  if (hard || harp_flow_unread(s->tcp)) {
     /* Unread data: the peer must learn that it was lost (RFC 2525, 2.17). */
-    harp_flow_abort(tcp);
-    if (tcp->state == TCP_TIME_WAIT) {
-      tcp_finish(tcp, 0);
-    }
+    harp_flow_discard(s->tcp);
     return;
   }
-  orphan(tcp);
+  harp_flow_detach(s->tcp); /* this socket's number may be another's before the close ends */
   if (!s->write_shut) {
     shut_write(s);
   }
@@ -426,7 +410,7 @@ int harp_tcp_close(struct harp_stack *stack, int number)
     return -EBADF;
   }
   while (s->queue >= 0) {
-    struct harp_socket *child = &stack->sockets[s->queue];
+    struct harp_socket *child = &s->table->sockets[s->queue];
     s->queue = child->next;
     if (child->tcp) {
       harp_flow_abort(child->tcp);

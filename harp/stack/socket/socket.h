@@ -6,7 +6,6 @@
  *   socket_data.c     data: send, recv, poll, ioctl
  *   socket_ready.c    the list of ready sockets
  *   socket_options.c  getsockopt and setsockopt
- *   socket_info.c     TCP_INFO
  */
 #ifndef HARP_STACK_SOCKET_H
 #define HARP_STACK_SOCKET_H
@@ -14,17 +13,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "harp/stack.h"
 #include "harp/stack/flow.h"
-#include "harp/stack/stack_state.h"
-#include "harp/stack/tcp/cc/cc.h"
-#include "harp/stack/tcp/tcp.h"
-
-struct harp_listener;
-struct harp_packet;
-struct harp_tcp_info;
 
 struct harp_socket {
-  struct harp_stack *stack;
+  struct harp_socket_table *table;
   struct harp_tcp *tcp; /* NULL: not connected, or closed */
   struct harp_listener *listener;
   int next;              /* next in the free list or the accept queue; -1: end */
@@ -44,20 +37,32 @@ struct harp_socket {
   uint32_t address;          /* as bound, network order */
   struct harp_endpoint peer; /* of the connection, also after it has closed */
   int error;                 /* SO_ERROR, positive */
-  uint32_t sndbuf, rcvbuf, mss, user_timeout_ms;
-  uint8_t rcv_wscale, tos;
-  const struct harp_cc_ops *cc;
+  uint32_t sndbuf, user_timeout_ms;
+  struct harp_flow_syn syn;
+  const char *congestion; /* a name of harp_congestion_name */
   uint32_t keep_idle_s, keep_interval_s, keep_count;
 };
 
+/* All sockets of a stack. */
+struct harp_socket_table {
+  struct harp_stack *stack;
+  const struct harp_stack_config *config;
+  uint32_t count;
+  int free;                    /* head of the free list; -1: none */
+  int ready_first, ready_last; /* sockets that harp_tcp_ready will list; -1: none */
+  bool starved;                /* a socket waits for memory to send from */
+  struct harp_socket sockets[];
+};
+
 /* NULL: no such socket. */
-static inline struct harp_socket *socket_get(struct harp_stack *stack, int number)
+static inline struct harp_socket *socket_get(const struct harp_stack *stack, int number)
 {
-  if (number < 0 || (uint32_t)number >= stack->socket_count || !stack->sockets[number].used ||
-      stack->sockets[number].waiting) {
+  struct harp_socket_table *table = harp_stack_sockets(stack);
+  if (number < 0 || (uint32_t)number >= table->count || !table->sockets[number].used ||
+      table->sockets[number].waiting) {
     return NULL;
   }
-  return &stack->sockets[number];
+  return &table->sockets[number];
 }
 
 /* Returns the pending error, negative, and clears it (SO_ERROR). */
@@ -76,22 +81,9 @@ static inline void socket_apply_keepalive(struct harp_socket *s)
   }
 }
 
-static inline void socket_apply_congestion(struct harp_socket *s)
-{
-  if (s->tcp && s->tcp->cc.ops != s->cc) {
-    s->cc->init(s->tcp);
-  }
-}
-
 static inline int socket_number(const struct harp_socket *s)
 {
-  return (int)(s - s->stack->sockets);
-}
-
-/* Whether send may take a packet buffer. One quarter of the buffers is reserved for receiving. */
-static inline bool socket_memory(const struct harp_stack *stack)
-{
-  return stack->packets.available > stack->packets.total / 4;
+  return (int)(s - s->table->sockets);
 }
 
 /* socket_data.c */
@@ -107,10 +99,10 @@ void socket_unlist(struct harp_socket *s);
 /* Call after the free send space may have changed. */
 void socket_room_changed(struct harp_socket *s);
 
-/* socket_info.c */
-void socket_info(const struct harp_socket *s, struct harp_tcp_info *info);
-
-int sockets_create(struct harp_stack *stack);
-void sockets_destroy(struct harp_stack *stack);
+/* socket.c */
+/* config: valid as long as the stack. NULL: no memory. */
+struct harp_socket_table *sockets_create(struct harp_stack *stack,
+                                         const struct harp_stack_config *config);
+void sockets_destroy(struct harp_socket_table *table);
 
 #endif

@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A socket's data: a small copying layer over a flow's references. */
+#include <errno.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 
 #include "harp/stack.h"
 #include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
-#include "harp/stack/packet.h"
-#include "harp/stack/pool.h"
 #include "harp/stack/socket/socket.h"
-#include "harp/stack/stack_state.h"
-#include "harp/stack/tcp/tcp.h"
-#include "harp/stack/tcp/tcp_rcvq.h"
-#include "harp/stack/tcp/tcp_sndq.h"
 
 enum {
   SEND_FLAGS = MSG_MORE | MSG_DONTWAIT | MSG_NOSIGNAL,
@@ -23,7 +18,7 @@ enum {
 
 static uint32_t send_space(const struct harp_socket *s)
 {
-  uint32_t used = s->tcp->snd.end - s->tcp->snd.una;
+  uint32_t used = harp_flow_unacked(s->tcp);
   return used < s->sndbuf ? s->sndbuf - used : 0;
 }
 
@@ -32,40 +27,7 @@ bool socket_writable(const struct harp_socket *s)
   if (!s->tcp || s->write_shut) {
     return !s->connecting;
   }
-  return !s->connecting && send_space(s) > s->sndbuf / 3 && socket_memory(s->stack);
-}
-
-/* Fills the last packet first, then new ones. */
-static size_t copy_in(struct harp_socket *s, const uint8_t *data, size_t length)
-{
-  struct harp_tcp *tcp = s->tcp;
-  struct harp_pool *pool = &s->stack->packets;
-  size_t done = 0;
-  while (done < length) {
-    struct harp_reference *last = tcp->sndq.last;
-    if (last && last->packet && last->packet->length < HARP_PACKET_DATA) {
-      struct harp_packet *packet = last->packet;
-      size_t part = HARP_MIN(length - done, (size_t)(HARP_PACKET_DATA - packet->length));
-      memcpy(packet->data + packet->length, data + done, part);
-      packet->length += (uint32_t)part;
-      tcp_sndq_extend(tcp, (uint32_t)part);
-      done += part;
-      continue;
-    }
-    if (!socket_memory(s->stack)) {
-      s->starved = s->stack->starved = true;
-      break;
-    }
-    struct harp_packet *packet = pool_get(pool);
-    packet->length = (uint32_t)HARP_MIN(length - done, (size_t)HARP_PACKET_DATA);
-    memcpy(packet->data, data + done, packet->length);
-    if (tcp_sndq_push(tcp, packet->data, packet->length, packet) != 0) {
-      pool_put(pool, packet);
-      break;
-    }
-    done += packet->length;
-  }
-  return done;
+  return !s->connecting && send_space(s) > s->sndbuf / 3 && harp_flow_has_buffer(s->table->stack);
 }
 
 ssize_t harp_tcp_send(struct harp_stack *stack, int number, const void *data, size_t length,
@@ -91,17 +53,19 @@ ssize_t harp_tcp_send(struct harp_stack *stack, int number, const void *data, si
     return -ENOTCONN;
   }
   size_t part = HARP_MIN(length, (size_t)send_space(s));
-  size_t done = copy_in(s, data, part);
+  size_t done = harp_flow_write(s->tcp, data, part);
+  if (done < part && !harp_flow_has_buffer(stack)) {
+    s->starved = s->table->starved = true;
+  }
   s->writable = done == length && socket_writable(s);
   if (done == 0 && length > 0) {
     return -EAGAIN;
   }
-  bool cork = s->tcp->snd.cork;
-  s->tcp->snd.cork |= (flags & MSG_MORE) != 0;
-  tcp_mark_dirty(s->tcp);
+  harp_flow_set_cork(s->tcp, s->cork || (flags & MSG_MORE));
+  harp_flow_ready(s->tcp);
   harp_stack_flush(stack);
   if (s->tcp) {
-    s->tcp->snd.cork = cork;
+    harp_flow_set_cork(s->tcp, s->cork);
   }
   return (ssize_t)done;
 }
@@ -110,11 +74,7 @@ ssize_t harp_tcp_send(struct harp_stack *stack, int number, const void *data, si
 
 uint32_t socket_readable(const struct harp_socket *s)
 {
-  uint32_t bytes = s->tcp ? s->tcp->rcv.queued : 0;
-  for (const struct harp_packet *packet = s->unread; packet; packet = packet->next) {
-    bytes += packet->length - packet->offset;
-  }
-  return bytes;
+  return s->tcp ? harp_flow_unread(s->tcp) : harp_packets_unread(s->unread);
 }
 
 ssize_t harp_tcp_recv(struct harp_stack *stack, int number, void *data, size_t length, int flags)
@@ -133,16 +93,15 @@ ssize_t harp_tcp_recv(struct harp_stack *stack, int number, void *data, size_t l
     return -ENOTCONN;
   }
   bool peek = flags & MSG_PEEK;
-  if (s->tcp && s->tcp->rcv.queued && !s->read_shut) {
-    size_t done = tcp_rcvq_read(s->tcp, data, length, peek);
+  if (s->tcp && harp_flow_unread(s->tcp) && !s->read_shut) {
+    size_t done = harp_flow_read(s->tcp, data, length, peek);
     if (!peek) {
-      tcp_window_opened(s->tcp);
       harp_stack_flush(stack);
     }
     return (ssize_t)done;
   }
   if (s->unread && !s->read_shut) {
-    return (ssize_t)tcp_packets_read(&stack->packets, &s->unread, data, length, peek);
+    return (ssize_t)harp_packets_read(stack, &s->unread, data, length, peek);
   }
   if (s->fin_received) {
     return 0;
@@ -150,7 +109,7 @@ ssize_t harp_tcp_recv(struct harp_stack *stack, int number, void *data, size_t l
   if (s->error) {
     return socket_take_error(s);
   }
-  if (s->ended || s->read_shut || s->tcp->rcv.fin_received) {
+  if (s->ended || s->read_shut || harp_flow_fin_received(s->tcp)) {
     return 0;
   }
   return -EAGAIN;
@@ -171,12 +130,12 @@ int harp_tcp_poll(struct harp_stack *stack, int number)
   if (s->connecting) {
     return events;
   }
-  bool read_end = s->ended || s->read_shut || (s->tcp && s->tcp->rcv.fin_received);
+  bool read_end = s->ended || s->read_shut || (s->tcp && harp_flow_fin_received(s->tcp));
   bool write_end = s->ended || s->write_shut;
   if (!s->tcp) {
     return events | POLLHUP | (s->ended ? POLLIN | POLLRDHUP | POLLOUT : POLLOUT);
   }
-  if (s->tcp->rcv.queued || read_end) {
+  if (harp_flow_unread(s->tcp) || read_end) {
     events |= POLLIN;
   }
   if (read_end) {
@@ -191,13 +150,6 @@ int harp_tcp_poll(struct harp_stack *stack, int number)
   return events;
 }
 
-/* Returns the unacknowledged bytes; the FIN counts as one. */
-static uint32_t unacknowledged(const struct harp_tcp *tcp)
-{
-  uint32_t end = tcp->snd.end + (tcp->snd.fin_queued || tcp->snd.fin_sent);
-  return tcp_synchronized(tcp) ? end - tcp->snd.una : 0;
-}
-
 int harp_tcp_ioctl(struct harp_stack *stack, int number, unsigned long request, int *value)
 {
   const struct harp_socket *s = socket_get(stack, number);
@@ -209,7 +161,7 @@ int harp_tcp_ioctl(struct harp_stack *stack, int number, unsigned long request, 
   }
   switch (request) {
   case FIONREAD: *value = (int)socket_readable(s); return 0;
-  case TIOCOUTQ: *value = s->tcp ? (int)unacknowledged(s->tcp) : 0; return 0;
+  case TIOCOUTQ: *value = s->tcp ? (int)harp_flow_unacked(s->tcp) : 0; return 0;
   default: return -EINVAL;
   }
 }

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* getsockopt and setsockopt, with Linux's names and meanings. */
+#include <errno.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
 
 #include "harp/stack.h"
 #include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
 #include "harp/stack/socket/socket.h"
-#include "harp/stack/stack_state.h"
-#include "harp/stack/tcp/cc/cc.h"
-#include "harp/stack/tcp/tcp.h"
-#include "harp/stack/tcp/tcp_conn.h"
-#include "harp/stack/tcp/tcp_listener.h"
 
 enum {
   SNDBUF_MIN = 4096,
@@ -26,22 +24,26 @@ static uint32_t clamp(int value, uint32_t low, uint32_t high)
 
 /* --- Integers --- */
 
+static void syn_changed(struct harp_socket *s)
+{
+  if (s->listener) {
+    harp_flow_set_listener_syn(s->listener, &s->syn);
+  }
+}
+
 /* The SYN fixes the window scale. The buffer size may change later. */
 static void set_rcvbuf(struct harp_socket *s, uint32_t bytes)
 {
-  int least = s->stack->config.window_scale;
-  s->rcvbuf = bytes;
-  s->rcv_wscale = (uint8_t)HARP_MAX(least, 0);
-  while (least >= 0 && s->rcv_wscale < 14 && bytes > 65535u << s->rcv_wscale) {
-    s->rcv_wscale++;
+  int least = s->table->config->window_scale;
+  s->syn.rcvbuf = bytes;
+  s->syn.rcv_wscale = (uint8_t)HARP_MAX(least, 0);
+  while (least >= 0 && s->syn.rcv_wscale < 14 && bytes > 65535u << s->syn.rcv_wscale) {
+    s->syn.rcv_wscale++;
   }
   if (s->tcp) {
-    s->tcp->rcv.buf = bytes;
+    harp_flow_set_rcvbuf(s->tcp, bytes);
   }
-  if (s->listener) {
-    s->listener->rcvbuf = bytes;
-    s->listener->rcv_wscale = s->rcv_wscale;
-  }
+  syn_changed(s);
 }
 
 static int set_socket_level(struct harp_socket *s, int option, int value)
@@ -66,14 +68,11 @@ static int set_mss(struct harp_socket *s, int value)
   if (value < TCP_MSS_FLOOR || value > 65495) {
     return -EINVAL;
   }
-  s->mss = (uint32_t)value;
-  if (s->listener) {
-    s->listener->user_mss = s->mss;
-  }
+  s->syn.mss = (uint32_t)value;
   if (s->tcp) {
-    s->tcp->user_mss = s->mss;
-    tcp_set_mss(s->tcp);
+    harp_flow_set_mss(s->tcp, s->syn.mss);
   }
+  syn_changed(s);
   return 0;
 }
 
@@ -92,8 +91,8 @@ static int set_keepalive_time(struct harp_socket *s, uint32_t *field, int value)
 static void push_out(struct harp_socket *s)
 {
   if (s->tcp) {
-    tcp_mark_dirty(s->tcp);
-    harp_stack_flush(s->stack);
+    harp_flow_ready(s->tcp);
+    harp_stack_flush(s->table->stack);
   }
 }
 
@@ -103,15 +102,14 @@ static int set_tcp_level(struct harp_socket *s, int option, int value)
   case TCP_NODELAY:
     s->nodelay = value != 0;
     if (s->tcp) {
-      s->tcp->snd.nodelay = s->nodelay;
-      s->tcp->snd.push_end = s->nodelay ? s->tcp->snd.end : s->tcp->snd.push_end;
+      harp_flow_set_nodelay(s->tcp, s->nodelay);
     }
     push_out(s);
     return 0;
   case TCP_CORK:
     s->cork = value != 0;
     if (s->tcp) {
-      s->tcp->snd.cork = s->cork;
+      harp_flow_set_cork(s->tcp, s->cork);
     }
     push_out(s);
     return 0;
@@ -140,17 +138,15 @@ static int set_tos(struct harp_socket *s, const void *value, socklen_t length)
     return -EINVAL;
   }
   if (length < sizeof word) {
-    s->tos = *(const uint8_t *)value & 0xfc; /* one byte is allowed too (ip(7)) */
+    s->syn.tos = *(const uint8_t *)value & 0xfc; /* one byte is allowed too (ip(7)) */
   } else {
     memcpy(&word, value, sizeof word);
-    s->tos = (uint8_t)word & 0xfc;
+    s->syn.tos = (uint8_t)word & 0xfc;
   }
   if (s->tcp) {
-    s->tcp->tos = s->tos;
+    harp_flow_set_tos(s->tcp, s->syn.tos);
   }
-  if (s->listener) {
-    s->listener->tos = s->tos;
-  }
+  syn_changed(s);
   return 0;
 }
 
@@ -158,12 +154,14 @@ static int set_congestion(struct harp_socket *s, const char *value, socklen_t le
 {
   char name[16] = "";
   memcpy(name, value, HARP_MIN((size_t)length, sizeof name - 1));
-  const struct harp_cc_ops *ops = harp_cc_find(name);
-  if (!ops) {
+  const char *congestion = harp_congestion_name(name);
+  if (!congestion) {
     return -ENOENT;
   }
-  s->cc = ops;
-  socket_apply_congestion(s);
+  s->congestion = congestion;
+  if (s->tcp) {
+    harp_flow_set_congestion(s->tcp, congestion);
+  }
   return 0;
 }
 
@@ -200,6 +198,16 @@ int harp_tcp_setsockopt(struct harp_stack *stack, int number, int level, int opt
 
 /* --- Reading --- */
 
+static uint32_t segment_size(const struct harp_socket *s)
+{
+  if (s->tcp && s->connected) {
+    struct harp_flow_view view;
+    harp_flow_view(s->tcp, &view);
+    return view.mss;
+  }
+  return s->syn.mss ? s->syn.mss : TCP_DEFAULT_MSS;
+}
+
 static int get_integer(struct harp_socket *s, int level, int option, int *value)
 {
   if (level == SOL_SOCKET) {
@@ -207,7 +215,7 @@ static int get_integer(struct harp_socket *s, int level, int option, int *value)
     case SO_ERROR: *value = -socket_take_error(s); return 0;
     case SO_KEEPALIVE: *value = s->keepalive; return 0;
     case SO_SNDBUF: *value = (int)s->sndbuf; return 0;
-    case SO_RCVBUF: *value = (int)s->rcvbuf; return 0;
+    case SO_RCVBUF: *value = (int)s->syn.rcvbuf; return 0;
     case SO_ACCEPTCONN: *value = s->listener != NULL; return 0;
     case SO_TYPE: *value = SOCK_STREAM; return 0;
     default: return -ENOPROTOOPT;
@@ -216,9 +224,7 @@ static int get_integer(struct harp_socket *s, int level, int option, int *value)
   switch (option) {
   case TCP_NODELAY: *value = s->nodelay; return 0;
   case TCP_CORK: *value = s->cork; return 0;
-  case TCP_MAXSEG:
-    *value = (int)(s->tcp && s->connected ? s->tcp->snd.mss : s->mss ? s->mss : TCP_DEFAULT_MSS);
-    return 0;
+  case TCP_MAXSEG: *value = (int)segment_size(s); return 0;
   case TCP_USER_TIMEOUT: *value = (int)s->user_timeout_ms; return 0;
   case TCP_KEEPIDLE: *value = (int)s->keep_idle_s; return 0;
   case TCP_KEEPINTVL: *value = (int)s->keep_interval_s; return 0;
@@ -245,17 +251,19 @@ int harp_tcp_getsockopt(struct harp_stack *stack, int number, int level, int opt
     return 0;
   }
   if (level == IPPROTO_TCP && option == TCP_INFO) {
-    struct harp_tcp_info info;
-    socket_info(s, &info);
+    struct harp_tcp_info info = {.tcpi_state = s->listener ? TCP_LISTEN : TCP_CLOSE};
+    if (s->tcp) {
+      harp_flow_info(s->tcp, &info);
+    }
     copy_out(&info, sizeof info, value, length);
     return 0;
   }
   if (level == IPPROTO_TCP && option == TCP_CONGESTION) {
-    copy_out(s->cc->name, strlen(s->cc->name) + 1, value, length);
+    copy_out(s->congestion, strlen(s->congestion) + 1, value, length);
     return 0;
   }
   if (level == IPPROTO_IP && option == IP_TOS) {
-    int tos = s->tos;
+    int tos = s->syn.tos;
     copy_out(&tos, sizeof tos, value, length);
     return 0;
   }

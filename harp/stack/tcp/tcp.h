@@ -23,8 +23,6 @@ struct harp_stack;
 struct tcp_ooo_queue;
 
 enum {
-  TCP_MSS_FLOOR = 88,    /* lower bound of the peer's MSS (CVE-2019-11479) */
-  TCP_DEFAULT_MSS = 536, /* RFC 9293, 3.7.1 */
   TCP_MAX_REFERENCES = 4096,
   TCP_TIMESTAMP_OPTION = 12, /* bytes, padded */
   TCP_DUPTHRESH = 3,
@@ -146,13 +144,13 @@ struct tcp_prr {
   uint32_t credit; /* counted as delivered for duplicate ACKs, without SACK */
 };
 
-/* The state that an undo restores (tcp_undo.c). */
+/* Undo of a spurious reaction to a loss (tcp_undo.c). */
 struct tcp_undo {
-  uint32_t cwnd, ssthresh;
-  uint32_t retransmits; /* bytes retransmitted in this recovery and not yet reported by DSACK */
-  uint32_t stamp;       /* timestamp of the first of these retransmissions */
-  uint32_t start, end;  /* snd.una at the begin of recovery, snd.nxt at its end */
-  uint64_t deadline;    /* ns: after recovery, a DSACK can undo it until this time */
+  uint32_t cwnd, ssthresh; /* before the loss (tcp_cwnd.c) */
+  uint32_t retransmits;    /* bytes retransmitted in this recovery and not yet reported by DSACK */
+  uint32_t stamp;          /* timestamp of the first of these retransmissions */
+  uint32_t start, end;     /* snd.una at the begin of recovery, snd.nxt at its end */
+  uint64_t deadline;       /* ns: after recovery, a DSACK can undo it until this time */
   bool possible;
 };
 
@@ -190,7 +188,7 @@ struct harp_tcp {
   struct tcp_flight flight;
 
   /* Congestion control and loss recovery. */
-  uint32_t cwnd, ssthresh; /* bytes */
+  uint32_t cwnd, ssthresh; /* bytes; only tcp_cwnd.c changes them */
   uint32_t growth_due;     /* bytes SACKed before the next advance of SND.UNA: cwnd grows then */
   bool cwnd_limited;
   uint8_t recovery; /* enum harp_recovery */

@@ -23,7 +23,7 @@ static void ack_records(struct harp_tcp *tcp, uint32_t ack, struct harp_ack_resu
   while (tcp->flight.first && seq_lt(tcp->flight.first->seq, ack)) {
     struct harp_record *record = tcp->flight.first;
     uint32_t end = seq_min(record->end, ack);
-    if (record->sacked) {
+    if (record->state == RECORD_SACKED) {
       tcp->flight.sacked_out -= end - record->seq;
     } else {
       tcp_rack_update(tcp, record, end, result);
@@ -55,7 +55,7 @@ static void update_window(struct harp_tcp *tcp, const struct tcp_ack_numbers *in
     if (tcp->snd.wnd == 0 && window && tcp->snd.window_limited) {
       /* The window is open again: retransmit the probe's data, which the peer may have dropped. */
       tcp->backoff = 0;
-      if (tcp->flight.first && !tcp->flight.first->sacked && !tcp->flight.first->lost) {
+      if (tcp->flight.first && tcp->flight.first->state == RECORD_IN_FLIGHT) {
         tcp_mark_lost(tcp, tcp->flight.first);
       }
     }

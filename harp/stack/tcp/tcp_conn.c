@@ -2,10 +2,10 @@
 /* Opening and closing of connections; the connection table. */
 #include "harp/stack/tcp/tcp_conn.h"
 
+#include "harp/headers.h"
 #include "harp/stack.h"
 #include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/ip/ip_output.h"
 #include "harp/stack/ip/neighbour.h"
 #include "harp/stack/list.h"
@@ -15,6 +15,7 @@
 #include "harp/stack/tcp/cc/cc.h"
 #include "harp/stack/tcp/tcp.h"
 #include "harp/stack/tcp/tcp_control.h"
+#include "harp/stack/tcp/tcp_cwnd.h"
 #include "harp/stack/tcp/tcp_listener.h"
 #include "harp/stack/tcp/tcp_rcvq.h"
 #include "harp/stack/tcp/tcp_segment.h"
@@ -175,7 +176,6 @@ bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_
       .rcv.wscale = (uint8_t)HARP_MAX(config->window_scale, 0),
       .ack.rcv_mss = TCP_DEFAULT_MSS,
       .snd.peer_mss = TCP_DEFAULT_MSS,
-      .ssthresh = UINT32_MAX,
       .rtt.rto = config->rto_initial_us * NS_PER_US,
       .rtt.rto_min = config->rto_min_us * NS_PER_US,
       .rtt.min = UINT64_MAX,
@@ -188,6 +188,7 @@ bool tcp_initialise(struct harp_tcp *tcp, struct harp_stack *stack, struct harp_
   for (int i = 0; i < TIMERS; i++) {
     tcp->timers[i] = TIMER_OFF;
   }
+  tcp_cwnd_init(tcp);
   list_init(&tcp->neighbour_link);
   list_init(&tcp->half_open_link);
   list_init(&tcp->turn);
@@ -263,9 +264,7 @@ void tcp_become_established(struct harp_tcp *tcp)
   tcp_timer_set(tcp, TIMER_RTO, TIMER_OFF);
   tcp_timer_set(tcp, TIMER_USER, TIMER_OFF); /* the timer covered the SYN only */
   tcp->snd.edge = tcp->snd.una + tcp->snd.wnd;
-  /* RFC 5681, 3.1: after a lost SYN or SYN-ACK, cwnd is one segment. */
-  uint32_t segments = tcp->syn_transmits > 1 ? 1 : tcp->stack->config.initial_window;
-  tcp->cwnd = segments * tcp->snd.mss;
+  tcp_cwnd_established(tcp);
   tcp->last_receive = tcp->last_progress = tcp->stack->now;
   tcp->cc.ops->init(tcp);
   tcp_mark_dirty(tcp);

@@ -2,8 +2,8 @@
 /* Segments without payload: SYN, ACK, RST, keepalive probe. */
 #include "harp/stack/tcp/tcp_control.h"
 
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/ip/ip_output.h"
 #include "harp/stack/ip/neighbour.h"
 #include "harp/stack/limit.h"

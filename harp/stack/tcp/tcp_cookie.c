@@ -7,9 +7,9 @@
  */
 #include "harp/stack/tcp/tcp_cookie.h"
 
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/ip/neighbour.h"
 #include "harp/stack/limit.h"
 #include "harp/stack/seq.h"

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Flows: the stack's interface to upper layers (flow.h). */
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/ip/ip_output.h"
 #include "harp/stack/ip/neighbour.h"
 #include "harp/stack/list.h"
 #include "harp/stack/packet.h"
 #include "harp/stack/pool.h"
 #include "harp/stack/stack_state.h"
+#include "harp/stack/tcp/cc/cc.h"
 #include "harp/stack/tcp/tcp.h"
 #include "harp/stack/tcp/tcp_ack_sched.h"
 #include "harp/stack/tcp/tcp_conn.h"
@@ -18,6 +19,19 @@
 #include "harp/stack/tcp/tcp_rtt.h"
 #include "harp/stack/tcp/tcp_sndq.h"
 #include "harp/stack/tcp/tcp_timer.h"
+#include "harp/stack/tcp/tcp_times.h"
+
+/* --- Opening --- */
+
+uint16_t harp_flow_choose_port(struct harp_stack *stack, struct harp_endpoint peer)
+{
+  return tcp_choose_port(stack, peer);
+}
+
+bool harp_flow_listening(struct harp_stack *stack, uint16_t local_port)
+{
+  return tcp_listener(stack, local_port) != NULL;
+}
 
 int harp_flow_connect(struct harp_stack *stack, uint16_t local_port, struct harp_endpoint peer,
                       const struct harp_flow_ops *ops, void *user, struct harp_tcp **out)
@@ -76,6 +90,11 @@ int harp_flow_listen(struct harp_stack *stack, uint16_t local_port, uint32_t bac
   return 0;
 }
 
+void harp_flow_set_backlog(struct harp_listener *listener, uint32_t backlog)
+{
+  listener->backlog = HARP_MAX(backlog, 1);
+}
+
 void harp_flow_unlisten(struct harp_listener *listener)
 {
   struct harp_stack *stack = listener->stack;
@@ -98,6 +117,8 @@ void harp_flow_attach(struct harp_tcp *tcp, const struct harp_flow_ops *ops, voi
   tcp->ops = ops;
   tcp->user = user;
 }
+
+/* --- Data --- */
 
 int harp_flow_push(struct harp_tcp *tcp, const void *data, uint32_t length, bool end)
 {
@@ -147,6 +168,82 @@ void harp_flow_resume(struct harp_tcp *tcp)
   tcp_window_opened(tcp);
 }
 
+/* --- Copied data --- */
+
+bool harp_flow_has_buffer(const struct harp_stack *stack)
+{
+  return stack->packets.available > stack->packets.total / 4;
+}
+
+/* Appends to the free space of the last packet. Returns the bytes appended. */
+static size_t fill_last(struct harp_tcp *tcp, const uint8_t *data, size_t length)
+{
+  struct harp_packet *packet = tcp->sndq.last ? tcp->sndq.last->packet : NULL;
+  if (!packet) {
+    return 0;
+  }
+  size_t part = HARP_MIN(length, (size_t)(HARP_PACKET_DATA - packet->length));
+  if (part) {
+    memcpy(packet->data + packet->length, data, part);
+    packet->length += (uint32_t)part;
+    tcp_sndq_extend(tcp, (uint32_t)part);
+  }
+  return part;
+}
+
+size_t harp_flow_write(struct harp_tcp *tcp, const void *data, size_t length)
+{
+  struct harp_pool *pool = &tcp->stack->packets;
+  const uint8_t *from = data;
+  size_t done = fill_last(tcp, from, length);
+  while (done < length && harp_flow_has_buffer(tcp->stack)) {
+    struct harp_packet *packet = pool_get(pool);
+    packet->length = (uint32_t)HARP_MIN(length - done, (size_t)HARP_PACKET_DATA);
+    memcpy(packet->data, from + done, packet->length);
+    if (tcp_sndq_push(tcp, packet->data, packet->length, packet) != 0) {
+      pool_put(pool, packet);
+      break;
+    }
+    done += packet->length;
+  }
+  return done;
+}
+
+uint32_t harp_flow_unread(const struct harp_tcp *tcp) { return tcp->rcv.queued; }
+
+size_t harp_flow_read(struct harp_tcp *tcp, void *data, size_t length, bool peek)
+{
+  size_t done = tcp_rcvq_read(tcp, data, length, peek);
+  if (!peek) {
+    tcp_window_opened(tcp);
+  }
+  return done;
+}
+
+struct harp_packet *harp_flow_take(struct harp_tcp *tcp) { return tcp_rcvq_take(tcp); }
+
+uint32_t harp_packets_unread(const struct harp_packet *packets)
+{
+  uint32_t bytes = 0;
+  for (; packets; packets = packets->next) {
+    bytes += packets->length - packets->offset;
+  }
+  return bytes;
+}
+
+size_t harp_packets_read(struct harp_stack *stack, struct harp_packet **packets, void *data,
+                         size_t length, bool peek)
+{
+  return tcp_packets_read(&stack->packets, packets, data, length, peek);
+}
+
+void harp_packets_free(struct harp_stack *stack, struct harp_packet *packets)
+{
+  tcp_packets_free(&stack->packets, packets);
+}
+
+/* --- Closing --- */
+
 void harp_flow_replace(struct harp_tcp *fresh, struct harp_tcp *old)
 {
   if (old->rcv.queue) {
@@ -184,6 +281,77 @@ void harp_flow_abort(struct harp_tcp *tcp)
   }
 }
 
+void harp_flow_discard(struct harp_tcp *tcp)
+{
+  harp_flow_abort(tcp);
+  if (tcp->state == TCP_TIME_WAIT) {
+    tcp_finish(tcp, 0);
+  }
+}
+
+void harp_flow_detach(struct harp_tcp *tcp)
+{
+  static const struct harp_flow_ops nobody = {0};
+  harp_flow_attach(tcp, &nobody, NULL);
+  tcp_detach(tcp);
+  bool all_acked = tcp->state == TCP_LAST_ACK && tcp->snd.una == tcp->snd.nxt;
+  if (tcp->state == TCP_FIN_WAIT2 || all_acked) {
+    tcp_timer_set(tcp, TIMER_TIME_WAIT, tcp->stack->now + FIN_WAIT_2_NS);
+  }
+}
+
+/* --- Options --- */
+
+void harp_flow_set_syn(struct harp_tcp *tcp, const struct harp_flow_syn *syn)
+{
+  tcp->rcv.buf = syn->rcvbuf;
+  tcp->rcv.wscale = syn->rcv_wscale;
+  tcp->user_mss = syn->mss;
+  tcp->tos = syn->tos;
+}
+
+void harp_flow_set_listener_syn(struct harp_listener *listener, const struct harp_flow_syn *syn)
+{
+  listener->rcvbuf = syn->rcvbuf;
+  listener->rcv_wscale = syn->rcv_wscale;
+  listener->user_mss = syn->mss;
+  listener->tos = syn->tos;
+}
+
+void harp_flow_set_rcvbuf(struct harp_tcp *tcp, uint32_t bytes) { tcp->rcv.buf = bytes; }
+
+void harp_flow_set_mss(struct harp_tcp *tcp, uint32_t mss)
+{
+  tcp->user_mss = mss;
+  tcp_set_mss(tcp);
+}
+
+void harp_flow_set_tos(struct harp_tcp *tcp, uint8_t tos) { tcp->tos = tos; }
+
+void harp_flow_set_cork(struct harp_tcp *tcp, bool cork) { tcp->snd.cork = cork; }
+
+void harp_flow_set_nodelay(struct harp_tcp *tcp, bool nodelay)
+{
+  tcp->snd.nodelay = nodelay;
+  if (nodelay) {
+    tcp->snd.push_end = tcp->snd.end;
+  }
+}
+
+void harp_flow_set_congestion(struct harp_tcp *tcp, const char *name)
+{
+  const struct harp_cc_ops *ops = harp_cc_find(name);
+  if (tcp->cc.ops != ops) {
+    ops->init(tcp);
+  }
+}
+
+const char *harp_congestion_name(const char *name)
+{
+  const struct harp_cc_ops *ops = harp_cc_find(name);
+  return ops ? ops->name : NULL;
+}
+
 void harp_flow_set_harp_peer(struct harp_tcp *tcp, uint32_t rto_min_us)
 {
   tcp->harp_peer = true;
@@ -209,6 +377,8 @@ void harp_flow_set_keepalive(struct harp_tcp *tcp, uint32_t idle_ms, uint32_t in
   uint64_t when = tcp->last_receive + idle_ms * NS_PER_MS;
   tcp_timer_set(tcp, TIMER_KEEPALIVE, idle_ms ? when : TIMER_OFF);
 }
+
+/* --- Probes and state --- */
 
 void harp_flow_probe(struct harp_tcp *tcp)
 {
@@ -241,9 +411,17 @@ uint16_t harp_flow_header_length(const struct harp_tcp *tcp)
                     (tcp->timestamps ? TCP_TIMESTAMP_OPTION : 0));
 }
 
+bool harp_flow_fin_received(const struct harp_tcp *tcp) { return tcp->rcv.fin_received; }
+
 bool harp_flow_at_end(const struct harp_tcp *tcp)
 {
   return tcp->rcv.fin_received && tcp->rcv.queued == 0;
+}
+
+uint32_t harp_flow_unacked(const struct harp_tcp *tcp)
+{
+  uint32_t end = tcp->snd.end + (tcp->snd.fin_queued || tcp->snd.fin_sent);
+  return tcp_synchronized(tcp) ? end - tcp->snd.una : 0;
 }
 
 bool harp_flow_drained(const struct harp_tcp *tcp)

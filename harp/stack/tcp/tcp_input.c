@@ -3,9 +3,9 @@
 
 #include "harp/stack/tcp/tcp_input.h"
 
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/limit.h"
 #include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"

@@ -2,9 +2,9 @@
 /* Segments that arrive at a listener (RFC 9293, 3.10.7.2). */
 #include "harp/stack/tcp/tcp_listen.h"
 
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/list.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading and writing of TCP options (RFC 9293, RFC 7323, RFC 2018). */
+/* Reading and writing of TCP options. */
 #ifndef HARP_STACK_TCP_OPTIONS_H
 #define HARP_STACK_TCP_OPTIONS_H
 

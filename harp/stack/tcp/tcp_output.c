@@ -7,6 +7,7 @@
 #include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_cwnd.h"
 #include "harp/stack/tcp/tcp_prr.h"
 #include "harp/stack/tcp/tcp_sndq.h"
 #include "harp/stack/tcp/tcp_timer.h"
@@ -43,7 +44,7 @@ bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t l
   tcp->bytes_retransmitted += payload;
   stack_event(tcp, HARP_EVENT_RETRANSMIT, payload, record->seq - tcp->snd.iss - 1);
   tcp_record_unlink(tcp, record);
-  record->retransmitted = true;
+  record->state = RECORD_RETRANSMITTED;
   if (record->transmits < UINT16_MAX) {
     record->transmits++;
   }
@@ -157,27 +158,71 @@ static uint32_t send_length(const struct harp_tcp *tcp, uint32_t unsent, uint32_
   return length && length >= tcp->snd.max_wnd / 2 ? length : 0;
 }
 
-/* Sends new data, and our FIN if fin is set, regardless of the windows. Returns the payload bytes
- * that were sent and recorded; fewer than length if the port is full. *fin_sent: the FIN was sent.
- */
-static uint32_t send_new(struct harp_tcp *tcp, uint32_t length, bool fin, bool *fin_sent)
+/* Whether the owner can be asked for more data. */
+static bool may_pull(const struct harp_tcp *tcp) { return tcp->ops->pull && !tcp->snd.fin_queued; }
+
+/* Asks the owner for data. room: bytes that can be sent. false: the owner closed the connection. */
+static bool pull(struct harp_tcp *tcp, uint32_t room)
 {
-  *fin_sent = false;
+  tcp->ops->pull(tcp->user, tcp, room);
+  return tcp->state != TCP_CLOSE;
+}
+
+/* Data is in flight again after none was: the timers start. */
+static inline void begin_flight(struct harp_tcp *tcp)
+{
+  uint64_t now = tcp->stack->now;
+  tcp->last_progress = now;
+  tcp->busy_since = HARP_MAX(now, 1);
+  tcp_arm_rto(tcp);
+  if (tcp->user_timeout_ms) {
+    tcp_timer_set(tcp, TIMER_USER, now + tcp->user_timeout_ms * NS_PER_MS);
+  }
+}
+
+/* What new data is sent for. */
+enum purpose {
+  FOR_TRANSFER,     /* also as a tail loss probe */
+  FOR_WINDOW_PROBE, /* counts as a probe only; the persist timer runs already */
+};
+
+/* Sends new data, and our FIN if fin is set, regardless of the windows. All new data is sent here.
+ * Returns the sequence space that was sent and recorded; less than length and the FIN if the port
+ * is full. */
+static inline uint32_t send_new(struct harp_tcp *tcp, uint32_t length, bool fin,
+                                enum purpose purpose)
+{
   if (tcp->stack->records.available == 0) {
     return 0;
   }
+  bool idle = tcp->snd.nxt == tcp->snd.una;
   struct harp_reference *reference = tcp_sndq_seek(tcp->sndq.cursor, tcp->snd.nxt);
-  uint32_t sent = tcp_transmit_payload(tcp, reference, tcp->snd.nxt, length, fin, fin_sent);
-  uint32_t span = sent + *fin_sent;
-  if (span) {
-    tcp_record_append(tcp, tcp->snd.nxt, tcp->snd.nxt + span, reference, *fin_sent);
-    tcp->snd.nxt += span;
-    if (sent % tcp->snd.mss) {
-      tcp->snd.short_end = tcp->snd.nxt;
-    }
-    tcp->sndq.cursor = tcp_sndq_seek(reference, tcp->snd.nxt);
+  bool fin_sent;
+  uint32_t sent = tcp_transmit_payload(tcp, reference, tcp->snd.nxt, length, fin, &fin_sent);
+  uint32_t span = sent + fin_sent;
+  if (span == 0) {
+    return 0;
   }
-  return sent;
+  tcp_record_append(tcp, tcp->snd.nxt, tcp->snd.nxt + span, reference, fin_sent);
+  tcp->snd.nxt += span;
+  if (sent % tcp->snd.mss) {
+    tcp->snd.short_end = tcp->snd.nxt;
+  }
+  tcp->sndq.cursor = tcp_sndq_seek(reference, tcp->snd.nxt);
+  if (tcp->recovery == RECOVERY_FAST) {
+    tcp_prr_on_send(tcp, sent);
+  }
+  if (fin_sent) {
+    tcp->snd.fin_sent = true;
+    tcp->snd.fin_queued = false;
+  }
+  if (purpose == FOR_TRANSFER) {
+    COUNT_N(tcp->stack, tcp_payload_out, sent);
+    if (idle) {
+      begin_flight(tcp);
+    }
+  }
+  return span;
 }
 
 /* Sends one burst of new data. false: nothing more can be sent now. */
@@ -188,13 +233,10 @@ static bool output_new(struct harp_tcp *tcp)
   uint32_t waits = tcp->snd.end - tcp->snd.nxt;
   /* More data from pull may fill a short segment that Nagle's algorithm delays. */
   bool short_tail = waits < tcp->snd.mss && !tcp->snd.nodelay;
-  if ((waits == 0 || short_tail) && (room >= tcp->snd.mss || idle) && tcp->ops->pull &&
-      !tcp->snd.fin_queued) {
-    /* Also for a closed window: only unsent data starts the window probes. */
-    tcp->ops->pull(tcp->user, tcp, HARP_MAX(room, 1));
-    if (tcp->state == TCP_CLOSE) {
-      return false;
-    }
+  /* Also for a closed window: only unsent data starts the window probes. */
+  if ((waits == 0 || short_tail) && (room >= tcp->snd.mss || idle) && may_pull(tcp) &&
+      !pull(tcp, HARP_MAX(room, 1))) {
+    return false;
   }
   uint32_t unsent = tcp->snd.end - tcp->snd.nxt;
   uint32_t length = send_length(tcp, unsent, room);
@@ -202,46 +244,11 @@ static bool output_new(struct harp_tcp *tcp)
   if (length == 0 && !(fin && unsent == 0)) {
     return false;
   }
-  struct harp_stack *stack = tcp->stack;
-  bool fin_sent;
-  uint32_t sent = send_new(tcp, length, fin, &fin_sent);
-  uint32_t span = sent + fin_sent;
-  if (span == 0) {
+  if (send_new(tcp, length, fin, FOR_TRANSFER) < length + fin) {
     tcp_mark_dirty(tcp);
     return false;
   }
-  COUNT_N(stack, tcp_payload_out, sent);
-  if (tcp->recovery == RECOVERY_FAST) {
-    tcp_prr_on_send(tcp, sent);
-  }
-  if (fin_sent) {
-    tcp->snd.fin_sent = true;
-    tcp->snd.fin_queued = false;
-  }
-  if (idle) {
-    tcp->last_progress = stack->now;
-    tcp->busy_since = HARP_MAX(stack->now, 1);
-    tcp_arm_rto(tcp);
-    if (tcp->user_timeout_ms) {
-      tcp_timer_set(tcp, TIMER_USER, stack->now + tcp->user_timeout_ms * NS_PER_MS);
-    }
-  }
-  if (span < length + fin) {
-    tcp_mark_dirty(tcp);
-    return false;
-  }
-  return !fin_sent;
-}
-
-/* RFC 5681, 4.1: an idle sender has lost its ACK clock and reduces cwnd. Sending ACKs does not
- * count as activity. Between HARP hosts cwnd is kept, because training traffic alternates between
- * bursts and pauses on a known path. */
-static void restart_after_idle(struct harp_tcp *tcp)
-{
-  if (!tcp->harp_peer && tcp->snd.nxt == tcp->snd.una &&
-      tcp->stack->now - tcp->last_send > tcp->rtt.rto) {
-    tcp->cwnd = HARP_MIN(tcp->cwnd, tcp->stack->config.initial_window * tcp->snd.mss);
-  }
+  return true;
 }
 
 void tcp_output(struct harp_tcp *tcp)
@@ -249,7 +256,7 @@ void tcp_output(struct harp_tcp *tcp)
   if (!may_send_data(tcp)) {
     return;
   }
-  restart_after_idle(tcp);
+  tcp_cwnd_restart_after_idle(tcp);
   uint32_t before = tcp->snd.nxt;
   if (!output_lost(tcp)) {
     tcp_mark_dirty(tcp);
@@ -279,33 +286,28 @@ bool tcp_send_new_probe(struct harp_tcp *tcp)
   if (room < (int32_t)tcp->snd.mss || tcp->snd.fin_sent || !may_send_data(tcp)) {
     return false;
   }
-  if (tcp->snd.nxt == tcp->snd.end && tcp->ops->pull && !tcp->snd.fin_queued) {
-    tcp->ops->pull(tcp->user, tcp, tcp->snd.mss);
-  }
-  uint32_t length = HARP_MIN(tcp->snd.end - tcp->snd.nxt, tcp->snd.mss);
-  if (tcp->state == TCP_CLOSE || length == 0) {
+  if (tcp->snd.nxt == tcp->snd.end && may_pull(tcp) && !pull(tcp, tcp->snd.mss)) {
     return false;
   }
-  bool fin_sent;
-  uint32_t sent = send_new(tcp, length, false, &fin_sent);
-  COUNT_N(tcp->stack, tcp_payload_out, sent);
-  return sent > 0;
+  uint32_t length = HARP_MIN(tcp->snd.end - tcp->snd.nxt, tcp->snd.mss);
+  return length && send_new(tcp, length, false, FOR_TRANSFER);
 }
 
 bool tcp_send_window_probe(struct harp_tcp *tcp)
 {
-  bool fin_sent, sent = false;
+  bool sent;
   struct harp_record *record = tcp->flight.first;
   if (record) {
     uint32_t payload = record->end - record->seq - record->fin;
     record->transmits = 2; /* no RTT sample from it (Karn) */
     /* A bare FIN needs no window: the peer accepts it at once. */
+    bool fin_sent;
     sent = tcp_transmit_payload(tcp, record->reference, record->seq,
                                 HARP_MIN(payload, tcp->snd.mss), payload == 0, &fin_sent) ||
            fin_sent;
   } else {
     uint32_t length = HARP_MAX(HARP_MIN(tcp->snd.wnd, tcp->snd.end - tcp->snd.nxt), 1);
-    sent = send_new(tcp, HARP_MIN(length, tcp->snd.mss), false, &fin_sent) > 0;
+    sent = send_new(tcp, HARP_MIN(length, tcp->snd.mss), false, FOR_WINDOW_PROBE) > 0;
   }
   COUNT_N(tcp->stack, tcp_window_probes, sent);
   return sent;

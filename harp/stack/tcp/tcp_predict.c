@@ -9,8 +9,8 @@
 #include "harp/stack/tcp/tcp_predict.h"
 
 #include "harp/frame.h"
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/ip/checksum.h"
 #include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
@@ -32,7 +32,7 @@ _Static_assert(offsetof(struct harp_tcp, timestamps) == offsetof(struct harp_tcp
 
 /* The header fields of a segment, in host order. */
 struct numbers {
-  uint32_t seq, ack, length, window, timestamp, echo;
+  uint32_t seq, ack, length, window, timestamp;
 };
 
 static uint64_t load_64(const uint8_t *p)
@@ -52,6 +52,15 @@ static bool usual_link(const struct harp_stack *stack, const uint8_t *eth)
   return !(other | (type ^ (uint16_t)__builtin_bswap16(ETH_TYPE_IPV4)));
 }
 
+/* The header checksum (RFC 1071): a correct sum folds to 0xffff, which is zero in one's complement.
+ */
+static bool ip_sum_right(const uint8_t *ip)
+{
+  uint64_t first = load_64(ip), sum = first + load_64(ip + 8);
+  sum = (sum >> 32) + (sum & 0xffffffff) + (sum < first) + load_address(ip + 16);
+  return sum % 0xffff == 0;
+}
+
 /* Whether the packet is to our address, has no IP options, is no fragment and has a correct header
  * checksum. */
 static bool usual_ip(const struct harp_stack *stack, const uint8_t *ip)
@@ -61,12 +70,7 @@ static bool usual_ip(const struct harp_stack *stack, const uint8_t *ip)
   uint32_t other = (load_address(ip + IP_FRAGMENT) & mask) ^ tcp;
   other |= ip[0] ^ 0x45;
   other |= load_address(ip + IP_DST) ^ stack->config.address;
-  uint64_t sum = 0;
-  for (int i = 0; i < IP_HEADER; i += 4) {
-    sum += load_address(ip + i);
-  }
-  /* RFC 1071: a correct sum folds to 0xffff, which is zero in one's complement. */
-  return (other | (sum % 0xffff != 0)) == 0;
+  return (other | !ip_sum_right(ip)) == 0;
 }
 
 /* Whether the only option is timestamps and the flags are ACK, with or without PSH. */
@@ -113,7 +117,8 @@ static bool next_of(const struct harp_tcp *tcp, const struct numbers *in)
   return !other;
 }
 
-static void take_ack(struct harp_tcp *tcp, const struct numbers *in)
+/* wire: the TCP header. */
+static void take_ack(struct harp_tcp *tcp, const struct numbers *in, const uint8_t *wire)
 {
   uint32_t window = in->window << tcp->snd.wscale;
   if (in->ack == tcp->snd.una && window == tcp->snd.wnd && window) {
@@ -125,7 +130,7 @@ static void take_ack(struct harp_tcp *tcp, const struct numbers *in)
       .seq = in->seq,
       .ack = in->ack,
       .window = in->window,
-      .echo = in->echo,
+      .echo = load_be32(wire + TCP_HEADER + 8),
       .has_echo = true,
       .bare = in->length == 0,
   };
@@ -186,7 +191,6 @@ bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame)
       .length = load_be16(ip + IP_TOTAL_LENGTH) - USUAL_HEADERS, /* wraps if too short */
       .window = load_be16(wire + TCP_WINDOW_FIELD),
       .timestamp = load_be32(wire + TCP_HEADER + 4),
-      .echo = load_be32(wire + TCP_HEADER + 8),
   };
   const uint8_t *payload = ip + USUAL_HEADERS;
   uint32_t present = frame->header_length - headers;
@@ -204,7 +208,7 @@ bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame)
       return false;
     }
     payload = rx_buffer ? rx_buffer : payload;
-    COUNT_N(stack, rx_summed, rx_buffer != NULL);
+    COUNT_N(stack, rx_software_checksums, rx_buffer != NULL);
   }
   COUNT(stack, tcp_segments_in);
   COUNT(stack, tcp_fast_path);
@@ -215,7 +219,7 @@ bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame)
     tcp->ts.recent = in.timestamp; /* RFC 7323, 4.3 (2) */
     tcp->ts.recent_time = stack->now;
   }
-  take_ack(tcp, &in);
+  take_ack(tcp, &in, wire);
   if (in.length && tcp->state != TCP_CLOSE) {
     take_payload(tcp, payload, in.length, frame);
   }

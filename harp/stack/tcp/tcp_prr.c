@@ -8,6 +8,7 @@
 #include "harp/stack/bytes.h"
 #include "harp/stack/tcp/tcp.h"
 #include "harp/stack/tcp/tcp_ack_result.h"
+#include "harp/stack/tcp/tcp_cwnd.h"
 
 void tcp_prr_begin(struct harp_tcp *tcp, const struct harp_ack_result *result)
 {
@@ -60,7 +61,7 @@ void tcp_prr_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result, 
   /* The first retransmission is always sent, also if a timer detected the loss and nothing was
    * delivered. */
   int64_t least = tcp->prr.out == 0 ? tcp->snd.mss : 0;
-  tcp->cwnd = pipe + (uint32_t)HARP_MAX(send, least);
+  tcp_cwnd_in_recovery(tcp, pipe + (uint32_t)HARP_MAX(send, least));
 }
 
 void tcp_prr_on_send(struct harp_tcp *tcp, uint32_t length) { tcp->prr.out += length; }

@@ -106,14 +106,12 @@ void tcp_mark_lost(struct harp_tcp *tcp, struct harp_record *record)
 {
   uint32_t length = record->end - record->seq;
   tcp_record_unlink(tcp, record);
-  if (record->retransmitted) {
+  if (record->state == RECORD_RETRANSMITTED) {
     tcp->flight.retrans_out -= length;
-  }
-  if (!record->lost) {
+  } else if (record->state == RECORD_IN_FLIGHT) {
     tcp->flight.lost_out += length;
   }
-  record->lost = true;
-  record->retransmitted = false;
+  record->state = RECORD_LOST;
   tcp_record_queue_lost(tcp, record);
 }
 
@@ -160,15 +158,15 @@ void tcp_rack_update(struct harp_tcp *tcp, const struct harp_record *record, uin
 {
   uint32_t length = end - record->seq;
   result->delivered += length;
-  if (record->lost) {
+  if (record->state != RECORD_IN_FLIGHT) {
     tcp->flight.lost_out -= length;
   }
-  if (record->retransmitted) {
+  if (record->state == RECORD_RETRANSMITTED) {
     tcp->flight.retrans_out -= length;
   }
   if (record->transmits == 1) {
     result->rtt = tcp_record_age(tcp, record);
-    result->original |= record->lost;
+    result->original |= record->state == RECORD_LOST;
     result->late = HARP_MAX(result->late, rack_late(tcp, record));
   }
   result->copies |= record->transmits > 1;

@@ -6,13 +6,12 @@
 
 #include "harp/stack/tcp/tcp_recovery.h"
 
-#include "harp/stack/bytes.h"
 #include "harp/stack/flow.h"
 #include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
-#include "harp/stack/tcp/cc/cc.h"
 #include "harp/stack/tcp/tcp.h"
 #include "harp/stack/tcp/tcp_ack_result.h"
+#include "harp/stack/tcp/tcp_cwnd.h"
 #include "harp/stack/tcp/tcp_prr.h"
 #include "harp/stack/tcp/tcp_rack.h"
 #include "harp/stack/tcp/tcp_sack.h"
@@ -32,7 +31,7 @@ static void detect_loss_by_duplicates(struct harp_tcp *tcp, const struct harp_ac
   tcp->duplicates = advanced ? 0 : tcp->duplicates + result->duplicate;
   bool third = result->duplicate && tcp->duplicates == TCP_DUPTHRESH &&
                tcp->recovery == RECOVERY_NONE;
-  if (!head || head->lost || !(partial || third)) {
+  if (!head || head->state != RECORD_IN_FLIGHT || !(partial || third)) {
     return;
   }
   if (head->end - head->seq > tcp->snd.mss) {
@@ -48,37 +47,18 @@ static void enter_fast_recovery(struct harp_tcp *tcp, const struct harp_ack_resu
   tcp_undo_remember(tcp);
   tcp->recovery = RECOVERY_FAST;
   tcp->recovery_point = tcp->snd.nxt;
-  tcp->ssthresh = tcp->cc.ops->on_loss(tcp);
+  tcp_cwnd_enter_recovery(tcp);
   tcp_prr_begin(tcp, result);
 }
 
 static void leave_recovery(struct harp_tcp *tcp)
 {
   if (tcp->recovery == RECOVERY_FAST) {
-    tcp->cwnd = tcp->ssthresh;
+    tcp_cwnd_leave_recovery(tcp);
   }
   tcp_rack_recovered(tcp);
   tcp->recovery = RECOVERY_NONE;
   tcp_undo_recovery_ended(tcp);
-}
-
-static void grow(struct harp_tcp *tcp, const struct harp_ack_result *result)
-{
-  uint32_t acked = result->delivered + tcp->growth_due;
-  tcp->growth_due = 0;
-  if (!result->was_limited && tcp->recovery == RECOVERY_NONE) {
-    return; /* cwnd was not the limit, so it is not validated (RFC 7661) */
-  }
-  if (tcp->cwnd < tcp->ssthresh) {
-    uint32_t part = HARP_MIN(acked, tcp->ssthresh - tcp->cwnd);
-    bool first = tcp->ssthresh == UINT32_MAX;
-    uint32_t growth = first ? hystart_growth(tcp, part, result->rtt) : part;
-    tcp->cwnd += HARP_MIN(growth, (1u << 30) - tcp->cwnd);
-    acked -= part;
-  }
-  if (acked && tcp->cwnd >= tcp->ssthresh) {
-    tcp->cc.ops->on_ack(tcp, acked);
-  }
 }
 
 static void arm_after_detection(struct harp_tcp *tcp, uint64_t again)
@@ -118,9 +98,9 @@ void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *res
   if (tcp->recovery == RECOVERY_FAST) {
     tcp_prr_on_ack(tcp, result, advanced && tcp_in_flight(tcp) == flight);
   } else if (advanced) {
-    grow(tcp, result);
+    tcp_cwnd_on_ack(tcp, result);
   } else if (tcp->sack) { /* a duplicate ACK does not change cwnd (RFC 5681, 3.2) */
-    tcp->growth_due += result->delivered;
+    tcp_cwnd_grow_later(tcp, result->delivered);
   }
   arm_after_detection(tcp, again);
 }
@@ -129,22 +109,22 @@ void tcp_recovery_on_rto(struct harp_tcp *tcp)
 {
   COUNT(tcp->stack, tcp_rto_fired);
   stack_event(tcp, HARP_EVENT_TIMEOUT, tcp->backoff, tcp->snd.una - tcp->snd.iss - 1);
-  if (tcp->flight.first->sacked) {
+  if (tcp->flight.first->state == RECORD_SACKED) {
     tcp_sack_forget(tcp); /* SACKed, but not acknowledged: the peer has reneged */
   }
   /* Retransmit in sequence order (RFC 6298, 5.4), records that were lost earlier included. */
   for (struct harp_record *record = tcp->flight.first; record; record = record->next) {
-    if (!record->sacked) {
+    if (record->state != RECORD_SACKED) {
       tcp_mark_lost(tcp, record);
     }
   }
   if (tcp->recovery != RECOVERY_RTO) {
     tcp_undo_remember(tcp);
-    tcp->ssthresh = tcp->cc.ops->on_loss(tcp);
+    tcp_cwnd_enter_recovery(tcp);
   }
   tcp->recovery = RECOVERY_RTO;
   tcp->recovery_point = tcp->snd.nxt;
-  tcp->cwnd = tcp->snd.mss;
+  tcp_cwnd_on_rto(tcp);
   tcp_tlp_cancel(tcp);
   tcp_timer_set(tcp, TIMER_RACK, TIMER_OFF);
 }

@@ -68,14 +68,13 @@ static struct harp_record *mark_sacked(struct harp_tcp *tcp, struct harp_record 
 {
   tcp_rack_update(tcp, record, record->end, result);
   tcp_record_unlink(tcp, record);
-  record->lost = record->retransmitted = false;
-  record->sacked = true;
+  record->state = RECORD_SACKED;
   tcp->flight.sacked_out += record->end - record->seq;
   tcp_record_link_sacked(tcp, record, run);
-  if (record->next && record->next->sacked) {
+  if (record->next && record->next->state == RECORD_SACKED) {
     join(tcp, record->next);
   }
-  if (record->prev && record->prev->sacked) {
+  if (record->prev && record->prev->state == RECORD_SACKED) {
     join(tcp, record);
     record = run;
   }
@@ -153,7 +152,7 @@ void tcp_sack_forget(struct harp_tcp *tcp)
   struct harp_record *run;
   while ((run = tcp->flight.sacked_first)) {
     tcp_record_unlink(tcp, run);
-    run->sacked = false;
+    run->state = RECORD_IN_FLIGHT;
     run->transmits = 2; /* a run has several send times: no RTT sample (Karn) */
     tcp_record_in_flight(tcp, run);
   }

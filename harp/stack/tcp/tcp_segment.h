@@ -15,7 +15,7 @@ struct harp_segment {
   uint32_t seq, ack;
   uint32_t window; /* as on the wire, unscaled */
   uint8_t flags;
-  bool has_timestamp, sack_permitted, bad_options;
+  bool has_timestamp, sack_permitted;
   int8_t window_scale; /* -1: absent */
   uint8_t sack_count;
   uint16_t mss; /* 0: absent */

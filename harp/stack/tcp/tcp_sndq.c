@@ -169,13 +169,13 @@ void tcp_record_link_sacked(struct harp_tcp *tcp, struct harp_record *record,
 void tcp_record_unlink(struct harp_tcp *tcp, struct harp_record *record)
 {
   struct harp_record **first = &tcp->flight.oldest, **last = &tcp->flight.newest;
-  if (record->sacked) {
+  if (record->state == RECORD_SACKED) {
     first = &tcp->flight.sacked_first;
     last = &tcp->flight.sacked_last;
     if (tcp->flight.sack_hint == record) {
       tcp->flight.sack_hint = record->older;
     }
-  } else if (record->lost && !record->retransmitted) {
+  } else if (record->state == RECORD_LOST) {
     first = &tcp->flight.lost_first;
     last = &tcp->flight.lost_last;
   }
@@ -196,6 +196,7 @@ struct harp_record *tcp_record_append(struct harp_tcp *tcp, uint32_t seq, uint32
       .seq = seq,
       .end = end,
       .transmits = 1,
+      .state = RECORD_IN_FLIGHT,
       .fin = fin,
   };
   *(tcp->flight.last ? &tcp->flight.last->next : &tcp->flight.first) = record;
@@ -220,12 +221,11 @@ struct harp_record *tcp_record_split(struct harp_tcp *tcp, struct harp_record *r
   *(right->next ? &right->next->prev : &tcp->flight.last) = right;
   /* The right part has the same send time and a higher sequence, so it follows record in its list.
    */
-  bool waits = record->lost && !record->retransmitted;
   right->older = record;
   record->newer = right;
-  *(right->newer ? &right->newer->older
-    : waits      ? &tcp->flight.lost_last
-                 : &tcp->flight.newest) = right;
+  struct harp_record **last = record->state == RECORD_LOST ? &tcp->flight.lost_last
+                                                           : &tcp->flight.newest;
+  *(right->newer ? &right->newer->older : last) = right;
   return right;
 }
 

@@ -19,22 +19,24 @@ struct harp_reference {
   bool end; /* a segment ends with this reference */
 };
 
-/*
- * A transmit record: a range of sequence space that was sent at one time. prev and next link all
- * records by sequence. older and newer link a record into one of three lists. A record in flight
- * is in the list by send time (RFC 8985, 5.1). A lost record is in the retransmission queue. A
- * SACKed record is in the list of SACKed blocks; adjacent SACKed records are merged into one.
- */
+/* The state of a transmit record. It says in which list older and newer link the record. */
+enum record_state {
+  RECORD_IN_FLIGHT,     /* the list by send time (RFC 8985, 5.1) */
+  RECORD_LOST,          /* the retransmission queue */
+  RECORD_RETRANSMITTED, /* in flight again after a loss: the list by send time */
+  RECORD_SACKED,        /* the list of SACKed blocks; adjacent records are merged into one */
+};
+
+/* A transmit record: a range of sequence space that was sent at one time. */
 struct harp_record {
-  struct harp_record *prev, *next;
-  struct harp_record *older, *newer;
-  struct harp_reference *reference; /* holds the byte at seq; NULL: a bare FIN */
-  uint64_t sent;                    /* ns */
+  struct harp_record *prev, *next;   /* all records, by sequence */
+  struct harp_record *older, *newer; /* the records of one list */
+  struct harp_reference *reference;  /* holds the byte at seq; NULL: a bare FIN */
+  uint64_t sent;                     /* ns */
   uint32_t seq, end;
   uint16_t transmits;
-  bool sacked, lost;
-  bool retransmitted; /* in flight again since it was last marked lost */
-  bool fin;           /* the last number of the range is the FIN */
+  uint8_t state; /* enum record_state */
+  bool fin;      /* the last number of the range is the FIN */
 };
 
 int tcp_sndq_push(struct harp_tcp *tcp, const void *data, uint32_t length,
@@ -62,10 +64,9 @@ void tcp_record_free(struct harp_tcp *tcp, struct harp_record *record);
  * a time at least 1 ns later than the newest record in flight, even if that is ahead of the clock.
  */
 void tcp_record_sent(struct harp_tcp *tcp, struct harp_record *record);
-/* Appends a record to the list by send time. */
+/* Appends a record in flight to the list by send time. */
 void tcp_record_in_flight(struct harp_tcp *tcp, struct harp_record *record);
-/* Removes a record from the list by send time, the retransmission queue or the list of SACKed
- * blocks. */
+/* Removes a record from the list of its state. */
 void tcp_record_unlink(struct harp_tcp *tcp, struct harp_record *record);
 /* Appends a record to the retransmission queue. */
 void tcp_record_queue_lost(struct harp_tcp *tcp, struct harp_record *record);

@@ -3,11 +3,11 @@
 
 #include "harp/stack/tcp/tcp_tlp.h"
 
-#include "harp/stack/bytes.h"
 #include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
 #include "harp/stack/tcp/tcp_ack_result.h"
+#include "harp/stack/tcp/tcp_cwnd.h"
 #include "harp/stack/tcp/tcp_output.h"
 #include "harp/stack/tcp/tcp_rack.h"
 #include "harp/stack/tcp/tcp_sndq.h"
@@ -28,8 +28,7 @@ void tcp_tlp_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result)
   tcp->tlp.outstanding = false;
   if (!result->dsack && tcp->recovery == RECOVERY_NONE) {
     /* The probe itself repaired a loss. No other event shows that loss. */
-    tcp->ssthresh = tcp->cc.ops->on_loss(tcp);
-    tcp->cwnd = HARP_MIN(tcp->cwnd, tcp->ssthresh);
+    tcp_cwnd_on_repaired_loss(tcp);
   }
 }
 
@@ -60,7 +59,7 @@ static void send_probe(struct harp_tcp *tcp)
 void tcp_tlp_on_timer(struct harp_tcp *tcp)
 {
   const struct harp_record *last = tcp->flight.last;
-  if (last && !last->sacked && !last->lost) {
+  if (last && last->state == RECORD_IN_FLIGHT) {
     send_probe(tcp);
   }
 }

@@ -3,8 +3,8 @@
 #include "harp/stack/tcp/tcp_transmit.h"
 
 #include "harp/frame.h"
+#include "harp/headers.h"
 #include "harp/stack/bytes.h"
-#include "harp/stack/headers.h"
 #include "harp/stack/ip/checksum.h"
 #include "harp/stack/ip/ip_output.h"
 #include "harp/stack/ip/neighbour.h"
@@ -63,7 +63,9 @@ static void write_headers(struct harp_stack *stack, struct outgoing *out,
   header[TCP_OFFSET] = (uint8_t)(out->tcp_length / 4 << 4);
   store_be16(header + TCP_WINDOW_FIELD, fields->window);
   store_be16(header + TCP_URGENT_POINTER, 0);
-  if (fields->options_length) {
+  if (fields->options_length == TCP_TIMESTAMP_OPTION) {
+    memcpy(header + TCP_HEADER, fields->options, TCP_TIMESTAMP_OPTION); /* the usual case, inline */
+  } else if (fields->options_length) {
     memcpy(header + TCP_HEADER, fields->options, fields->options_length);
   }
   struct harp_sum sum = {0};

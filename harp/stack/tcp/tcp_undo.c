@@ -8,26 +8,22 @@
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
 #include "harp/stack/tcp/tcp_ack_result.h"
+#include "harp/stack/tcp/tcp_cwnd.h"
 #include "harp/stack/tcp/tcp_options.h"
 #include "harp/stack/tcp/tcp_rack.h"
 #include "harp/stack/tcp/tcp_sndq.h"
 
 void tcp_undo_remember(struct harp_tcp *tcp)
 {
-  tcp->undo.cwnd = tcp->cwnd;
-  tcp->undo.ssthresh = tcp->ssthresh;
   tcp->undo.retransmits = 0;
   tcp->undo.start = tcp->snd.una;
   tcp->undo.possible = true;
-  tcp->growth_due = 0;
 }
 
 static void undo(struct harp_tcp *tcp)
 {
   COUNT(tcp->stack, tcp_undos);
-  tcp->cwnd = HARP_MAX(tcp->cwnd, tcp->undo.cwnd);
-  tcp->ssthresh = HARP_MAX(tcp->ssthresh, tcp->undo.ssthresh);
-  tcp->cc.ops->on_undo(tcp);
+  tcp_cwnd_undo(tcp);
   tcp->undo.possible = false;
   tcp->recovery = RECOVERY_NONE;
 }
@@ -38,7 +34,7 @@ static void timeout_was_spurious(struct harp_tcp *tcp)
 {
   COUNT(tcp->stack, tcp_spurious);
   for (struct harp_record *record = tcp->flight.lost_first; record; record = record->newer) {
-    record->lost = false;
+    record->state = RECORD_IN_FLIGHT;
     tcp->flight.lost_out -= record->end - record->seq;
   }
   if (tcp->flight.lost_first) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Congestion control: a table of functions over a small private state. Windows
- * are bytes, times are ns; integers only.
+ * Congestion control: a table of functions over a small private state. They compute the changes of
+ * cwnd and ssthresh, and tcp_cwnd.c makes them. Windows are bytes, times are ns; integers only.
  */
 #ifndef HARP_STACK_CC_H
 #define HARP_STACK_CC_H
@@ -14,8 +14,9 @@ struct harp_tcp;
 struct harp_cc_ops {
   const char *name;
   void (*init)(struct harp_tcp *tcp); /* selects this algorithm and resets its state */
-  /* acked bytes arrived while cwnd was the limit and no byte is marked lost. */
-  void (*on_ack)(struct harp_tcp *tcp, uint32_t acked);
+  /* acked bytes arrived while cwnd was the limit and no byte is marked lost: returns the growth of
+   * cwnd, bytes. */
+  uint32_t (*on_ack)(struct harp_tcp *tcp, uint32_t acked);
   /* A loss: returns the new ssthresh, and saves the state for on_undo. */
   uint32_t (*on_loss)(struct harp_tcp *tcp);
   /* The last on_loss was spurious: restores the state. */
@@ -44,9 +45,11 @@ struct harp_hystart {
   bool begun;
 };
 
-/* Returns the growth of cwnd, bytes, for acked bytes in the first slow start. rtt: ns; 0: no
- * sample. It ends slow start by setting ssthresh. */
-uint32_t hystart_growth(struct harp_tcp *tcp, uint32_t acked, uint64_t rtt);
+/* An acknowledgement arrived in the first slow start. rtt: ns; 0: no sample. false: slow start must
+ * end. */
+bool hystart_on_ack(struct harp_tcp *tcp, uint64_t rtt);
+/* Returns the growth of cwnd, bytes, for acked bytes in the first slow start. */
+uint32_t hystart_growth(const struct harp_hystart *hystart, uint32_t acked);
 
 extern const struct harp_cc_ops harp_cc_cubic, harp_cc_reno;
 

@@ -70,12 +70,12 @@ static uint32_t target_window(const struct harp_tcp *tcp, uint32_t window)
   return (uint32_t)HARP_MIN(target, (int64_t)window * 3 / 2);
 }
 
-static void cubic_on_ack(struct harp_tcp *tcp, uint32_t acked)
+static uint32_t cubic_on_ack(struct harp_tcp *tcp, uint32_t acked)
 {
   struct harp_cc *cc = &tcp->cc;
   cc->acked_bytes += acked;
   if (cc->acked_bytes < tcp->snd.mss) {
-    return;
+    return 0;
   }
   uint32_t bytes = cc->acked_bytes;
   cc->acked_bytes = 0;
@@ -91,11 +91,9 @@ static void cubic_on_ack(struct harp_tcp *tcp, uint32_t acked)
   cc->w_est += (uint32_t)(cc->w_est_rest / tcp->cwnd);
   cc->w_est_rest %= tcp->cwnd;
   if (target < cc->w_est) {
-    tcp->cwnd = HARP_MAX(tcp->cwnd, to_bytes(tcp, cc->w_est));
-    return;
+    return HARP_MAX(tcp->cwnd, to_bytes(tcp, cc->w_est)) - tcp->cwnd;
   }
-  uint64_t increase = (uint64_t)bytes * (target - window) / HARP_MAX(window, 1);
-  tcp->cwnd = (uint32_t)HARP_MIN(tcp->cwnd + increase, (uint64_t)1 << 30);
+  return (uint32_t)((uint64_t)bytes * (target - window) / HARP_MAX(window, 1));
 }
 
 static uint32_t cubic_on_loss(struct harp_tcp *tcp)

@@ -84,15 +84,7 @@ static bool standing_queue(struct harp_tcp *tcp, uint64_t rtt)
          tcp->stack->now - hystart->late_since >= STANDING_US * NS_PER_US;
 }
 
-/* Ends slow start at the current cwnd. Congestion avoidance continues from there. */
-static uint32_t end_slow_start(struct harp_tcp *tcp)
-{
-  COUNT(tcp->stack, tcp_slow_start_exits);
-  tcp->ssthresh = tcp->cwnd;
-  return 0;
-}
-
-uint32_t hystart_growth(struct harp_tcp *tcp, uint32_t acked, uint64_t rtt)
+bool hystart_on_ack(struct harp_tcp *tcp, uint64_t rtt)
 {
   struct harp_hystart *hystart = &tcp->hystart;
   /* round_end may be so old that sequence numbers have wrapped since: begin a new round. */
@@ -102,16 +94,19 @@ uint32_t hystart_growth(struct harp_tcp *tcp, uint32_t acked, uint64_t rtt)
   }
   if (rtt) {
     if (standing_queue(tcp, rtt)) {
-      return end_slow_start(tcp);
+      return false;
     }
     sample(hystart, rtt);
     judge(hystart);
   }
   if (seq_ge(tcp->snd.una, hystart->round_end)) {
     begin_round(tcp);
-    if (hystart->rounds && ++hystart->rounds > CONSERVATIVE_ROUNDS) {
-      return end_slow_start(tcp);
-    }
+    return !hystart->rounds || ++hystart->rounds <= CONSERVATIVE_ROUNDS;
   }
+  return true;
+}
+
+uint32_t hystart_growth(const struct harp_hystart *hystart, uint32_t acked)
+{
   return hystart->rounds ? acked / SPEED_DIVISOR : acked;
 }

@@ -7,14 +7,15 @@
 static void reno_init(struct harp_tcp *tcp) { tcp->cc = (struct harp_cc){.ops = &harp_cc_reno}; }
 
 /* Adds one segment for each acknowledged window. */
-static void reno_on_ack(struct harp_tcp *tcp, uint32_t acked)
+static uint32_t reno_on_ack(struct harp_tcp *tcp, uint32_t acked)
 {
   struct harp_cc *cc = &tcp->cc;
   cc->acked_bytes += acked;
   if (cc->acked_bytes >= tcp->cwnd) {
     cc->acked_bytes -= tcp->cwnd;
-    tcp->cwnd = HARP_MIN(tcp->cwnd + tcp->snd.mss, 1u << 30);
+    return tcp->snd.mss;
   }
+  return 0;
 }
 
 static uint32_t reno_on_loss(struct harp_tcp *tcp)

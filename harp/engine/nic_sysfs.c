@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "harp/engine/config_values.h"
-#include "harp/engine/nic_distance.h"
+#include "harp/engine/nic_sysfs.h"
 
 enum { FASTEST_MBPS = 10 * 1000 * 1000 };
 
@@ -37,25 +37,45 @@ static bool is_namesake(const char *folder, const char *interface)
   return index != 0 && number_in(folder, "ifindex", 0) != (int)index;
 }
 
-/* Writes the path of the NIC's folder in sysfs; false: it has none. */
-static bool nic_link(const struct harp_config *config, const char *root, char *out, size_t size)
+/* Writes the PCI id of a device that DPDK drives; false: it is no PCI device. */
+static bool dpdk_pci_id(const char *device, char id[16])
 {
-  const char *device = harp_config_innermost(config->device);
-  char id[16], pci[32];
+  char text[32];
 
-  if (config->pci_path[0])
-    return snprintf(out, size, "%s%s", root, config->pci_path) < (int)size;
-  if (strncmp(device, "dpdk:", 5) == 0) {
-    snprintf(pci, sizeof(pci), "%.*s", (int)strcspn(device + 5, ","), device + 5);
-    return harp_pci_id_parse(pci, id) &&
-           snprintf(out, size, "%s/sys/bus/pci/devices/%s", root, id) < (int)size;
-  }
-  if (strncmp(device, "packet:", 7) != 0 ||
-      snprintf(out, size, "%s/sys/class/net/%s", root, device + 7) >= (int)size ||
-      is_namesake(out, device + 7))
+  if (strncmp(device, "dpdk:", 5) != 0)
+    return false;
+  snprintf(text, sizeof(text), "%.*s", (int)strcspn(device + 5, ","), device + 5);
+  return harp_pci_id_parse(text, id);
+}
+
+/* The interface of a device that the kernel drives, such as "eth0"; NULL: none. */
+static const char *interface_of(const char *device)
+{
+  return strncmp(device, "packet:", 7) == 0 ? device + 7 : NULL;
+}
+
+/* Writes the path of the device's folder in sysfs; false: it has none. */
+static bool device_link(const char *device, const char *root, char *out, size_t size)
+{
+  const char *interface = interface_of(device);
+  char id[16];
+
+  if (dpdk_pci_id(device, id))
+    return snprintf(out, size, "%s/sys/bus/pci/devices/%s", root, id) < (int)size;
+  if (!interface || snprintf(out, size, "%s/sys/class/net/%s", root, interface) >= (int)size ||
+      is_namesake(out, interface))
     return false;
   strncat(out, "/device", size - strlen(out) - 1);
   return true;
+}
+
+/* Writes the path of the NIC's folder in sysfs; false: it has none. The key pci_path comes first.
+ */
+static bool nic_link(const struct harp_config *config, const char *root, char *out, size_t size)
+{
+  if (config->pci_path[0])
+    return snprintf(out, size, "%s%s", root, config->pci_path) < (int)size;
+  return device_link(harp_config_innermost(config->device), root, out, size);
 }
 
 /* Truncates the path after its last PCI function, because virtio devices are on a bus below it.
@@ -148,16 +168,53 @@ static uint32_t speed_of_function(const char *function)
 
 uint32_t harp_nic_speed(const struct harp_config *config, const char *root)
 {
-  const char *device = harp_config_innermost(config->device);
+  const char *interface = interface_of(harp_config_innermost(config->device));
   char link[PATH_MAX], function[PATH_MAX];
 
-  if (strncmp(device, "packet:", 7) == 0) {
-    int length = snprintf(link, sizeof(link), "%s/sys/class/net/%s", root, device + 7);
+  if (interface) {
+    int length = snprintf(link, sizeof(link), "%s/sys/class/net/%s", root, interface);
 
-    return length < (int)sizeof(link) && !is_namesake(link, device + 7) ? speed_in(link) : 0;
+    return length < (int)sizeof(link) && !is_namesake(link, interface) ? speed_in(link) : 0;
   }
   if (!nic_link(config, root, link, sizeof(link)) || !realpath(link, function) ||
       !end_at_function(function))
     return 0;
   return speed_of_function(function);
+}
+
+/* --- Which NIC it is --- */
+
+/* Writes the resolved path of a device's PCI function; false: it has none. */
+static bool function_of(const char *device, const char *root, char out[PATH_MAX])
+{
+  char link[PATH_MAX];
+
+  return device_link(device, root, link, sizeof(link)) && realpath(link, out) &&
+         end_at_function(out);
+}
+
+void harp_nic_function(const struct harp_config *config, const char *root, char *out, size_t size)
+{
+  char function[PATH_MAX];
+
+  out[0] = '\0';
+  if (function_of(harp_config_innermost(config->device), root, function) &&
+      snprintf(out, size, "%s", function) >= (int)size)
+    out[0] = '\0';
+}
+
+void harp_nic_identity(const struct harp_config *config, const char *root, char *out, size_t size)
+{
+  const char *device = harp_config_innermost(config->device), *interface = interface_of(device);
+  char function[PATH_MAX], folder[PATH_MAX], id[16];
+  int port = 0;
+
+  if (!function_of(device, root, function)) {
+    snprintf(out, size, "%s", dpdk_pci_id(device, id) ? id : interface ? interface : device);
+    return;
+  }
+  if (interface && snprintf(folder, sizeof(folder), "%s/sys/class/net/%s", root, interface) <
+                       (int)sizeof(folder))
+    port = number_in(folder, "dev_port", 0);
+  snprintf(out, size, port ? "%s/%d" : "%s", strrchr(function, '/') + 1, port);
 }

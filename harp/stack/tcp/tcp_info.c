@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* TCP_INFO: the state of a connection in Linux's struct tcp_info. */
+#include "harp/headers.h"
 #include "harp/stack.h"
 #include "harp/stack/bytes.h"
-#include "harp/stack/headers.h"
-#include "harp/stack/socket/socket.h"
+#include "harp/stack/flow.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
 
@@ -41,17 +41,11 @@ static void fill_totals(const struct harp_tcp *tcp, struct harp_tcp_info *info)
   info->tcpi_total_rto_recoveries = tcp->timeout_recoveries;
 }
 
-void socket_info(const struct harp_socket *s, struct harp_tcp_info *info)
+void harp_flow_info(const struct harp_tcp *tcp, struct harp_tcp_info *info)
 {
-  *info = (struct harp_tcp_info){.tcpi_state = TCP_CLOSE};
-  const struct harp_tcp *tcp = s->tcp;
-  if (!tcp) {
-    info->tcpi_state = s->listener ? TCP_LISTEN : TCP_CLOSE;
-    return;
-  }
   uint32_t mss = HARP_MAX(tcp->snd.mss, 1);
-  uint64_t now = s->stack->now;
-  info->tcpi_state = tcp->state;
+  uint64_t now = tcp->stack->now;
+  *info = (struct harp_tcp_info){.tcpi_state = tcp->state};
   info->tcpi_ca_state = congestion_state(tcp);
   info->tcpi_retransmits = tcp->backoff;
   info->tcpi_probes = tcp->probes;
@@ -62,7 +56,7 @@ void socket_info(const struct harp_socket *s, struct harp_tcp_info *info)
   info->tcpi_snd_wscale = tcp->snd.wscale & 15;
   info->tcpi_rcv_wscale = tcp->rcv.wscale & 15;
   info->tcpi_rto = (uint32_t)(tcp->rtt.rto / NS_PER_US);
-  info->tcpi_ato = s->stack->config.delayed_ack_us;
+  info->tcpi_ato = tcp->stack->config.delayed_ack_us;
   info->tcpi_snd_mss = tcp->snd.mss;
   info->tcpi_rcv_mss = tcp->ack.rcv_mss;
   info->tcpi_unacked = (tcp->snd.nxt - tcp->snd.una + mss - 1) / mss;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Wire formats: offsets and constants of Ethernet, ARP (RFC 826), IPv4 (RFC 791), ICMP (RFC 792)
- * and TCP (RFC 9293, 3.1).
+ * and TCP (RFC 9293, 3.1). Offsets count from the start of their header.
  */
-#ifndef HARP_STACK_WIRE_H
-#define HARP_STACK_WIRE_H
+#ifndef HARP_HEADERS_H
+#define HARP_HEADERS_H
 
 #include <stdint.h>
 
@@ -28,8 +28,9 @@ enum {
   IP_TOTAL_LENGTH = 2,
   IP_ID = 4,
   IP_FRAGMENT = 6, /* flags and offset */
-  IP_DF = 0x4000,
+  IP_DONT_FRAGMENT = 0x4000,
   IP_FRAGMENT_MASK = 0x3fff, /* more-fragments and offset */
+  IP_OFFSET_MASK = 0x1fff,
   IP_TTL_BYTE = 8,
   IP_PROTOCOL = 9,
   IP_SUM = 10,
@@ -47,7 +48,7 @@ enum {
   ICMP_HEADER = 8,
   ICMP_ECHO_REPLY = 0,
   ICMP_UNREACHABLE = 3,
-  ICMP_ECHO = 8,
+  ICMP_ECHO_REQUEST = 8,
   ICMP_CODE_PROTOCOL = 2,
   ICMP_CODE_PORT = 3,
   ICMP_CODE_TOO_BIG = 4,

@@ -11,19 +11,16 @@
 #include "harp/engine/clock.h"
 #include "harp/engine/dump.h"
 #include "harp/engine/log.h"
+#include "harp/engine/thread.h"
 #include "harp/engine/variables.h"
 #include "plugin/contexts.h"
 #include "plugin/link/link.h"
 
 enum {
-  MAX_COMMS = HARP_ENGINE_CONNECTIONS, /* links of one flow each */
-  DEVICE_GUID = 0x50524148,            /* arbitrary, but equal on every rank */
-  HELLO_TIMEOUT_MS = 5000,             /* time for an unauthenticated peer's hello */
-  LINGER_MS = 1000,                    /* finalize and exit: limit for the last acknowledgements */
-  FIN_WAIT_MS = 100,                   /* finalize and exit: limit for the peers' FINs */
-  ECHO_MS = 5,                         /* finalize and exit: wait for the peers' retransmissions */
-  TRACE_MS = 2000,                     /* finalize and exit: limit for writing a trace */
-  RETIRED_MS = 2000,                   /* delay before a used local port is released */
+  LINGER_MS = 1000,  /* finalize and exit: limit for the last acknowledgements */
+  FIN_WAIT_MS = 100, /* finalize and exit: limit for the peers' FINs */
+  ECHO_MS = 5,       /* finalize and exit: wait for the peers' retransmissions */
+  TRACE_MS = 2000,   /* finalize and exit: limit for writing a trace */
 };
 
 const char net_name[] = "HARP";
@@ -62,13 +59,44 @@ void transport_request_trace(struct transport *transport, const char *reason)
   }
 }
 
-void transport_drain_log(void)
+static void dump_all(const struct transport *transport)
+{
+  for (struct transport_nic *nic = nic_next(transport, NULL); nic; nic = nic_next(transport, nic)) {
+    harp_engine_dump(nic->engine, transport->trace_reason);
+  }
+}
+
+void transport_start_nics(struct transport *transport)
+{
+  for (unsigned i = 0; i < transport->nics.claims.devices.count; i++) {
+    if (transport->of_device[i]) {
+      nic_start(transport->of_device[i]);
+    }
+  }
+}
+
+static void *start_all(void *argument)
+{
+  transport_start_nics(argument);
+  return NULL;
+}
+
+void transport_want_nics(struct transport *transport)
+{
+  if (!atomic_load_explicit(&transport->starting, memory_order_relaxed) &&
+      !atomic_exchange(&transport->starting, true) &&
+      harp_thread_start(&transport->starter, start_all, transport, "harp-start") != 0) {
+    atomic_store(&transport->starting, false); /* a later tick tries again */
+  }
+}
+
+void transport_serve(void)
 {
   struct transport *transport = atomic_load_explicit(&registry.transport, memory_order_relaxed);
   int asked = TRACE_REQUESTED;
   if (transport && atomic_load_explicit(&transport->trace_wanted, memory_order_relaxed) == asked &&
       atomic_compare_exchange_strong(&transport->trace_wanted, &asked, TRACE_WRITTEN)) {
-    harp_engine_dump(transport->engine, transport->trace_reason);
+    dump_all(transport);
   }
   harp_log_drain(speak, NULL);
 }
@@ -76,85 +104,6 @@ void transport_drain_log(void)
 int transport_forked(void)
 {
   return atomic_load_explicit(&registry.forked, memory_order_relaxed) ? -EPERM : 0;
-}
-
-/* --- Used local ports --- */
-
-struct retired_port {
-  struct retired_port *next;
-  uint64_t since; /* ns */
-  uint16_t port;
-};
-
-void transport_retire_port(struct transport *transport, struct harp_instance *instance,
-                           uint16_t port)
-{
-  struct transport_instance *part = &transport->parts[harp_instance_number(instance)];
-  struct retired_port *retired = malloc(sizeof *retired);
-  if (!retired) {
-    harp_engine_release(transport->engine, harp_instance_number(instance), port);
-    return;
-  }
-  *retired = (struct retired_port){part->retired, harp_instance_now(instance), port};
-  part->retired = retired;
-}
-
-static void release_retired(struct transport_instance *part, struct harp_instance *instance,
-                            uint64_t least_age)
-{
-  struct retired_port **at = &part->retired;
-  while (*at) {
-    struct retired_port *retired = *at;
-    if (harp_instance_now(instance) - retired->since < least_age) {
-      at = &retired->next;
-      continue;
-    }
-    *at = retired->next;
-    harp_engine_release(part->transport->engine, harp_instance_number(instance), retired->port);
-    free(retired);
-  }
-}
-
-/* --- The tick of each instance --- */
-
-/* The time for an unauthenticated peer's hello, ms. A peer that has shown the token gets at least
- * timeout_ms to prove the key, since its process may be stopped meanwhile. */
-static uint64_t hello_timeout_ms(const struct link_flow *flow)
-{
-  uint32_t timeout = flow->transport->engine->config.timeout_ms;
-  return flow->proof.challenged && timeout > HELLO_TIMEOUT_MS ? timeout : HELLO_TIMEOUT_MS;
-}
-
-static void tick(struct harp_ticker *ticker, struct harp_instance *instance, uint64_t now)
-{
-  struct transport_instance *part = (struct transport_instance *)ticker;
-  uint64_t links = 0;
-  struct link_flow *next;
-  release_retired(part, instance, RETIRED_MS * 1000000ull);
-  uint64_t running = harp_instance_running_time(instance);
-  for (struct link_flow *flow = part->flows; flow; flow = next) {
-    next = flow->next;
-    flow_publish(flow);
-    flow_watch(flow, now);
-    flow_watch_peer(flow, now);
-    link_watch_opening(flow);
-    links += flow->link && flow->number == 0;
-    if (flow->listener && running - flow->born > hello_timeout_ms(flow) * 1000000ull) {
-      harp_instance_count(instance, HARP_COUNTER_strangers, 1);
-      flow_close_free(flow, FLOW_CLOSE_RESET);
-    }
-  }
-  harp_instance_gauge(instance, HARP_COUNTER_links, links);
-  harp_instance_gauge(instance, HARP_COUNTER_log_lines_dropped, harp_log_dropped());
-}
-
-static void start_ticking(struct harp_instance *instance, void *argument)
-{
-  struct transport *transport = argument;
-  struct transport_instance *part = &transport->parts[harp_instance_number(instance)];
-  part->transport = transport;
-  part->ticker.tick = tick;
-  harp_instance_add_ticker(instance, &part->ticker);
 }
 
 /* --- Open and close --- */
@@ -175,6 +124,48 @@ static int read_key(struct transport *transport, char *error)
   return result;
 }
 
+/* Creates the NICs of all engines. The engines that run begin to tick. */
+static int create_nics(struct transport *transport, char *error)
+{
+  const struct harp_devices *devices = &transport->nics.claims.devices;
+  for (unsigned i = 0; i < devices->count; i++) {
+    snprintf(transport->names[i], sizeof transport->names[i], devices->one ? "%s" : "%s%u",
+             net_name, i);
+    if (!transport->nics.engines[i]) {
+      continue;
+    }
+    struct transport_nic *nic = nic_create(transport, i);
+    transport->of_device[i] = nic;
+    transport->driven++;
+    if (!nic) {
+      snprintf(error, HARP_ENGINE_ERROR_SIZE, "no memory");
+      return -ENOMEM;
+    }
+    if (nic_instances(nic) > 0) { /* the engine has started */
+      int result = nic_begin(nic);
+      if (result != 0) {
+        snprintf(error, HARP_ENGINE_ERROR_SIZE, "a worker of device %u does not answer", i);
+        return result;
+      }
+    }
+  }
+  transport->home = transport->of_device[transport->nics.home];
+  return 0;
+}
+
+static void free_transport(struct transport *transport)
+{
+  harp_nics_close(&transport->nics);
+  for (unsigned i = 0; i < HARP_DEVICES_MAX; i++) {
+    free(transport->of_device[i]);
+  }
+  pthread_mutex_destroy(&transport->lock);
+  pthread_mutex_destroy(&transport->start_lock);
+  pthread_mutex_destroy(&transport->parts_lock);
+  proof_key_forget(&transport->key);
+  free(transport);
+}
+
 /* The transport; or NULL, with a negative errno in *why and a line for the log in error. */
 static struct transport *open_transport(int *why, char *error)
 {
@@ -185,23 +176,20 @@ static struct transport *open_transport(int *why, char *error)
     return NULL;
   }
   pthread_mutex_init(&transport->lock, NULL);
+  pthread_mutex_init(&transport->start_lock, NULL);
+  pthread_mutex_init(&transport->parts_lock, NULL);
+  early_read_init(&transport->early_read);
   const char *checksum = getenv("HARP_CHECKSUM");
   transport->checksum = checksum && checksum[0] && strcmp(checksum, "0") != 0;
   int result = read_key(transport, error);
   if (result == 0) {
-    result = harp_engine_open(&transport->engine, error);
+    result = harp_nics_open(&transport->nics, error);
   }
-  for (unsigned i = 0; result == 0 && i < transport->engine->instance_count; i++) {
-    result = harp_instance_call(transport->engine->instances[i], start_ticking, transport,
-                                LINK_CLOSE_MS);
-    if (result != 0) {
-      snprintf(error, HARP_ENGINE_ERROR_SIZE, "worker %u does not answer", i);
-      harp_engine_close(transport->engine);
-    }
+  if (result == 0) {
+    result = create_nics(transport, error);
   }
   if (result != 0) {
-    proof_key_forget(&transport->key);
-    free(transport);
+    free_transport(transport);
     *why = result;
     return NULL;
   }
@@ -209,7 +197,7 @@ static struct transport *open_transport(int *why, char *error)
 }
 
 struct lingering {
-  struct transport *transport;
+  struct nic_instance *at;
   unsigned owed; /* flows with bytes that the peer may still need */
   unsigned open; /* flows with a connection that is not closed on both sides */
 };
@@ -217,11 +205,22 @@ struct lingering {
 static void count_lingering(struct harp_instance *instance, void *argument)
 {
   struct lingering *lingering = argument;
-  const struct link_flow *flow = lingering->transport->parts[harp_instance_number(instance)].flows;
-  for (; flow; flow = flow->next) {
+  for (const struct link_flow *flow = lingering->at->flows; flow; flow = flow->next) {
     lingering->owed += !flow_drained(flow);
     lingering->open += flow->tcp != NULL;
   }
+}
+
+static struct lingering count_all(struct transport *transport)
+{
+  struct lingering all = {0};
+  for (struct transport_nic *nic = nic_next(transport, NULL); nic; nic = nic_next(transport, nic)) {
+    for (unsigned i = 0; i < nic_instances(nic); i++) {
+      all.at = &nic->parts[i];
+      harp_instance_call(all.at->instance, count_lingering, &all, 100);
+    }
+  }
+  return all;
 }
 
 /* The end of a finished job must not become an error on the peer. So this waits, with a limit,
@@ -231,10 +230,7 @@ static void linger(struct transport *transport)
 {
   struct harp_run_time waited = {0};
   for (;;) {
-    struct lingering lingering = {.transport = transport};
-    for (unsigned i = 0; i < transport->engine->instance_count; i++) {
-      harp_instance_call(transport->engine->instances[i], count_lingering, &lingering, 100);
-    }
+    struct lingering lingering = count_all(transport);
     uint64_t bound = lingering.owed ? LINGER_MS : lingering.open ? FIN_WAIT_MS : 0;
     if (harp_ran_ns(&waited) >= bound * 1000000ull) {
       break;
@@ -253,28 +249,24 @@ static void close_links(struct transport *transport)
   }
 }
 
-static void forget_flows(struct harp_instance *instance, void *argument)
+/* Waits until no NIC is being started. */
+static void await_starter(struct transport *transport)
 {
-  struct transport *transport = argument;
-  struct transport_instance *part = &transport->parts[harp_instance_number(instance)];
-  while (part->flows) {
-    flow_close_free(part->flows, FLOW_CLOSE_EXIT);
+  if (atomic_load(&transport->starting) && !atomic_exchange(&transport->starter_joined, true)) {
+    pthread_join(transport->starter, NULL);
   }
-  release_retired(part, instance, 0);
 }
 
 static void close_transport(struct transport *transport)
 {
-  close_links(transport);
+  close_links(transport); /* no flow is left that could want NICs */
+  await_starter(transport);
   linger(transport);
-  for (unsigned i = 0; i < transport->engine->instance_count; i++) {
-    harp_instance_call(transport->engine->instances[i], forget_flows, transport, LINK_CLOSE_MS);
+  for (struct transport_nic *nic = nic_next(transport, NULL); nic; nic = nic_next(transport, nic)) {
+    nic_drop_flows(nic);
   }
-  harp_engine_close(transport->engine);
   harp_dump_wait(TRACE_MS);
-  pthread_mutex_destroy(&transport->lock);
-  proof_key_forget(&transport->key);
-  free(transport);
+  free_transport(transport);
 }
 
 /* --- Fork and exit --- */
@@ -284,7 +276,7 @@ static void in_child(void)
   struct transport *transport = atomic_load(&registry.transport);
   atomic_store(&registry.forked, transport != NULL);
   if (transport) {
-    harp_engine_forget(transport->engine);
+    harp_nics_forget(&transport->nics);
     harp_log_forget();
   }
 }
@@ -303,11 +295,14 @@ static void at_exit(void)
     link_detach(link);
   }
   pthread_mutex_unlock(&transport->lock);
+  await_starter(transport);
   linger(transport);
-  for (unsigned i = 0; i < transport->engine->instance_count; i++) {
-    harp_instance_stop(transport->engine->instances[i]);
+  for (struct transport_nic *nic = nic_next(transport, NULL); nic; nic = nic_next(transport, nic)) {
+    for (unsigned i = 0; i < nic_instances(nic); i++) {
+      harp_instance_stop(nic->engine->instances[i]);
+    }
+    unlink(nic->engine->statfile.path);
   }
-  unlink(transport->engine->statfile.path);
   harp_dump_wait(TRACE_MS);
 }
 
@@ -342,14 +337,18 @@ void transport_remove_link(struct transport *transport, struct net_link *link)
   pthread_mutex_unlock(&transport->lock);
 }
 
-static void introduce(const struct harp_engine *engine)
+static void introduce(const struct transport *transport)
 {
-  harp_log_post(HARP_LOG_INFO,
-                "HARP " HARP_VERSION ": %s: %s; %u instance%s, %u flow%s per link; %s; "
-                "all hosts of the job must use HARP, or none",
-                engine->config.device, engine->port->info.summary, engine->instance_count,
-                engine->instance_count == 1 ? "" : "s", engine->config.flows,
-                engine->config.flows == 1 ? "" : "s", engine->config.path);
+  unsigned count = transport->nics.claims.devices.count;
+  for (struct transport_nic *nic = nic_next(transport, NULL); nic; nic = nic_next(transport, nic)) {
+    nic_introduce(nic);
+  }
+  if (count > 1) {
+    harp_log_post(HARP_LOG_INFO,
+                  "HARP: this rank drives %u of the host's %u NICs, its home is device %u; all "
+                  "hosts of the job must use HARP, or none",
+                  transport->driven, count, transport->home->device);
+  }
 }
 
 static void tell_unknown(const char *name, const char *nearest, void *user)
@@ -407,7 +406,7 @@ static int first_init(void)
     /* -EINVAL means wrong use by NCCL; a wrong file is the user's mistake. */
     return result == -EINVAL ? -EBADF : result;
   }
-  introduce(transport->engine);
+  introduce(transport);
   atomic_store(&registry.transport, transport);
   if (!registry.handlers) {
     registry.handlers = true;
@@ -440,7 +439,7 @@ int net_init(ncclDebugLogger_t logger, void **context)
   pthread_mutex_lock(&registry.lock);
   atomic_store(&registry.logger, logger);
   int result = begin_communicator(context);
-  transport_drain_log();
+  transport_serve();
   pthread_mutex_unlock(&registry.lock);
   return result;
 }
@@ -450,7 +449,7 @@ static void last_finalize(void)
 {
   struct transport *transport = atomic_exchange(&registry.transport, NULL);
   close_transport(transport);
-  transport_drain_log();
+  transport_serve();
   atomic_store(&registry.logger, NULL); /* the logger may be unloaded next */
 }
 
@@ -466,33 +465,4 @@ int net_finalize(void *context)
   }
   pthread_mutex_unlock(&registry.lock);
   return known ? 0 : -EINVAL;
-}
-
-int net_devices(int *count)
-{
-  int error;
-  *count = transport_get(&error) ? 1 : 0;
-  return error;
-}
-
-/* The properties are equal on every rank of a host, although each rank may use another NIC: NCCL up
- * to 2.21 fails or hangs if the ranks' views of their host differ. So no value here depends on this
- * process's NIC, and the device has no PCI path. */
-int net_get_properties(int device, struct net_properties *properties)
-{
-  int error;
-  const struct transport *transport = transport_get(&error);
-  if (!transport || device != 0) {
-    return transport ? -EINVAL : error;
-  }
-  *properties = (struct net_properties){
-      .name = net_name,
-      .pci_path = NULL,
-      .guid = DEVICE_GUID,
-      .speed_mbps = (int)transport->engine->claim.slowest_mbps,
-      .port = 1,
-      .max_comms = MAX_COMMS,
-      .latency_us = 0,
-  };
-  return 0;
 }

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harp/engine/nics.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "harp/engine/log.h"
+
+/* Opens a claimed NIC, and starts it if start is set. */
+static int open_nic(struct harp_nics *nics, const struct harp_claim *claim, bool start, char *error)
+{
+  struct harp_engine *engine;
+  int result = harp_engine_open(&engine, &claim->config, error);
+  if (result == 0 && start) {
+    result = harp_engine_start(engine, error);
+    if (result != 0) {
+      harp_engine_close(engine);
+    }
+  }
+  if (result == 0) {
+    nics->engines[claim->device] = engine;
+  }
+  return result;
+}
+
+static void open_others(struct harp_nics *nics)
+{
+  char error[HARP_ENGINE_ERROR_SIZE];
+  for (unsigned i = 1; i < nics->claims.count; i++) {
+    struct harp_claim *claim = &nics->claims.of[i];
+    if (open_nic(nics, claim, !claim->shared, error) != 0) {
+      harp_log_post(HARP_LOG_WARN,
+                    "HARP: device %u is served by this process's home NIC (%.100s): %s",
+                    claim->device, nics->claims.of[0].config.device, error);
+      harp_claim_release(claim);
+    }
+  }
+}
+
+/* The effective value of an interface's sysctl: the larger of the interface's and the host's. */
+static int arp_ignore(const char *device)
+{
+  const char *names[] = {"all", strchr(device, ':') ? strchr(device, ':') + 1 : device};
+  int most = 0;
+  for (unsigned i = 0; i < 2; i++) {
+    char path[128];
+    int value = 0;
+    snprintf(path, sizeof path, "/proc/sys/net/ipv4/conf/%.32s/arp_ignore", names[i]);
+    FILE *file = fopen(path, "re");
+    if (file) {
+      most = fscanf(file, "%d", &value) == 1 && value > most ? value : most;
+      fclose(file);
+    }
+  }
+  return most;
+}
+
+/* Another NIC whose address the kernel also answers ARP for on this one, because both are in one
+ * subnet. NULL: none. Peers may then send that NIC's frames to this one. */
+static const struct harp_engine *arp_flux(const struct harp_nics *nics,
+                                          const struct harp_engine *engine)
+{
+  const struct harp_port_info *info = &engine->port->info;
+  for (unsigned i = 0; i < HARP_DEVICES_MAX && info->shares_address; i++) {
+    const struct harp_engine *other = nics->engines[i];
+    if (other && other != engine && other->port->info.shares_address &&
+        harp_engine_on_link(other, info->address)) {
+      return arp_ignore(harp_config_innermost(engine->config.device)) == 0 ? other : NULL;
+    }
+  }
+  return NULL;
+}
+
+static void warn_of_arp_flux(const struct harp_nics *nics)
+{
+  for (unsigned i = 0; i < HARP_DEVICES_MAX; i++) {
+    const struct harp_engine *engine = nics->engines[i];
+    const struct harp_engine *other = engine ? arp_flux(nics, engine) : NULL;
+    if (other) {
+      harp_log_post(
+          HARP_LOG_WARN,
+          "HARP: %.64s and %.64s are in one subnet, and the kernel answers ARP for each "
+          "address on both. Peers may send frames to the wrong NIC. HARP accepts them, but the "
+          "NICs share the load unevenly; sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2",
+          engine->config.device, other->config.device);
+      return;
+    }
+  }
+}
+
+int harp_nics_open(struct harp_nics *nics, char *error)
+{
+  memset(nics, 0, sizeof *nics);
+  int result = harp_claims_take(&nics->claims, error);
+  if (result != 0) {
+    return result;
+  }
+  const struct harp_claim *home = &nics->claims.of[0];
+  nics->home = home->device;
+  result = open_nic(nics, home, true, error);
+  if (result != 0) {
+    harp_claims_release(&nics->claims);
+    return result;
+  }
+  open_others(nics);
+  warn_of_arp_flux(nics);
+  return 0;
+}
+
+void harp_nics_close(struct harp_nics *nics)
+{
+  for (unsigned i = 0; i < HARP_DEVICES_MAX; i++) {
+    harp_engine_close(nics->engines[i]);
+  }
+  harp_claims_release(&nics->claims);
+}
+
+void harp_nics_forget(struct harp_nics *nics)
+{
+  for (unsigned i = 0; i < HARP_DEVICES_MAX; i++) {
+    if (nics->engines[i]) {
+      harp_engine_forget(nics->engines[i]);
+    }
+  }
+  for (unsigned i = 0; i < nics->claims.count; i++) {
+    harp_claim_forget(&nics->claims.of[i]);
+  }
+}

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harp doctor compares the running ranks of a host: they must see the same files and network."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ranks import Rank, Site
+
+from harp.cli import doctor_ranks
+from tools.hosts.lab import Host, Lab
+
+Start = Callable[..., Rank]
+Findings = Callable[..., "list[str]"]
+
+
+@pytest.fixture
+def job() -> dict[str, str]:
+    """A launcher's variables, which no other job of this machine has."""
+    return {"SLURM_JOB_ID": secrets.token_hex(8), "SLURM_STEP_ID": "0"}
+
+
+@pytest.fixture
+def start(lab: Lab, folders: Path, job: dict[str, str]) -> Iterator[Start]:
+    """Starts a rank with HARP; number: the host; name: its configuration folder, which is written
+    at first use."""
+    (folders / "config" / "ztcp0.conf").write_text("device = packet:eth0\n")
+    with ExitStack() as stack:
+
+        def make(number: int = 0, name: str = "config", **environment: str) -> Rank:
+            folder = folders / name
+            folder.mkdir(exist_ok=True)
+            if not list(folder.iterdir()):
+                (folder / "ztcp0.conf").write_text("device = packet:eth0\nflows = 2\n")
+            prefix = lab.hosts[number].command([])
+            own = {"HARP_RUN_DIR": str(folders / "run"), **job, **environment}
+            return stack.enter_context(Rank(Site(folder, prefix, own))).init()
+
+        yield make
+
+
+@pytest.fixture
+def findings(lab: Lab, start: Start) -> Findings:
+    """Runs doctor on the first host. Returns its findings about ranks, of this level."""
+
+    def run(level: str, host: Host = lab.hosts[0], **environment: str) -> list[str]:
+        command = [sys.executable, "-m", "harp", "doctor", "--json"]
+        done = host.run(command, environment, check=False)
+        assert "Traceback" not in done.stderr, done.stderr
+        found = json.loads(done.stdout)["findings"]
+        return [one["text"] for one in found if (one["about"], one["level"]) == ("ranks", level)]
+
+    return run
+
+
+def about(texts: list[str], *ranks: Rank) -> list[str]:
+    """Those that name all these ranks; ranks of other tests may run on this machine."""
+    pids = [str(rank.process.pid) for rank in ranks]
+    return [text for text in texts if all(pid in text for pid in pids)]
+
+
+def test_equal_ranks_are_no_fault(start: Start, findings: Findings) -> None:
+    ranks = [start(), start(HARP_FLOWS="2")]
+    assert about(findings("fault"), *ranks[:1]) == []
+    assert about(findings("note"), *ranks[:1]) == []
+
+
+def test_other_network_namespace_is_a_fault(start: Start, findings: Findings) -> None:
+    ranks = [start(), start(), start(number=1)]
+    (text,) = about(findings("fault"), *ranks)
+    first, second, third = (rank.process.pid for rank in ranks)
+    assert "ranks of one job are in different network namespaces (" in text
+    assert f"processes {first}, {second}: net:[" in text and f"process {third}: net:[" in text
+    assert text.endswith("start all ranks of a host in one network namespace")
+    (told,) = about(findings("note"), ranks[2])
+    assert "in another network namespace, which this check does not see; nsenter --target" in told
+
+
+def test_other_files_are_a_fault(folders: Path, start: Start, findings: Findings) -> None:
+    one, other = start(), start(name="other")
+    (text,) = about(findings("fault"), one, other)
+    assert f"process {one.process.pid}: {folders}/config" in text
+    assert f"process {other.process.pid}: {folders}/other" in text
+    assert "give all ranks of a host the same folder" in text
+    (told,) = about(findings("note"), other)
+    assert told == (
+        f"process {other.process.pid} uses HARP with {folders}/other, and this check read other "
+        "files; set HARP_CONF_DIR, or run it in their container"
+    )
+
+
+def test_copy_of_the_folder_is_no_fault(folders: Path, start: Start, findings: Findings) -> None:
+    """Containers may have the files in folders of their own, or as links."""
+    copy = folders / "copy"
+    copy.mkdir()
+    text = (folders / "config" / "ztcp0.conf").read_text()
+    (copy / "..data").write_text(text)
+    (copy / "ztcp0.conf").symlink_to("..data")
+    ranks = [start(), start(name="copy")]
+    assert about(findings("fault"), *ranks) == []
+    assert about(findings("note"), *ranks[1:]) == []
+
+
+def test_folder_of_a_container_is_read_there(
+    folders: Path, start: Start, findings: Findings, lab: Lab, job: dict[str, str]
+) -> None:
+    """The same path in another mount namespace is another folder."""
+    one = start()
+    other = folders / "other"
+    other.mkdir()
+    (other / "ztcp0.conf").write_text("device = packet:eth0\nflows = 2\n")
+    mount = f'mount --bind {other} {folders}/config && exec "$@"'
+    inside = lab.hosts[0].command(["unshare", "--mount", "sh", "-c", mount, "sh"])
+    site = Site(folders / "config", inside, {"HARP_RUN_DIR": str(folders / "run"), **job})
+    with Rank(site) as rank:
+        rank.init()
+        (text,) = about(findings("fault"), one, rank)
+    assert "ranks of one job read different ztcp*.conf" in text
+
+
+def test_setting_of_some_ranks_is_a_fault(start: Start, findings: Findings) -> None:
+    ranks = [start(), start(HARP_DEVICES="1")]
+    (text,) = about(findings("fault"), *ranks)
+    first, second = (rank.process.pid for rank in ranks)
+    assert "ranks of one job have different values of HARP_DEVICES (" in text
+    assert f"process {first}: unset" in text and f"process {second}: 1" in text
+
+
+def test_ranks_of_other_jobs_may_differ(start: Start, findings: Findings) -> None:
+    """Each job may have its own NICs."""
+    ranks = [start(), start(name="other", SLURM_JOB_ID="7"), start(name="third", SLURM_JOB_ID="")]
+    for rank in ranks:
+        assert about(findings("fault"), rank) == []
+
+
+def test_other_hosts_of_one_machine_may_differ(
+    folders: Path, start: Start, findings: Findings, lab: Lab, job: dict[str, str]
+) -> None:
+    """NCCL tells hosts apart by name: a container with a name of its own is another host."""
+    one = start()
+    folder = folders / "other"
+    folder.mkdir()
+    (folder / "ztcp0.conf").write_text("device = packet:eth0\n")
+    inside = lab.hosts[1].command(["unshare", "--uts"])
+    with Rank(Site(folder, inside, {"HARP_RUN_DIR": str(folders / "run"), **job})) as rank:
+        rank.init()
+        assert about(findings("fault"), one) == []
+
+
+def test_folder_name_cannot_control_the_terminal(
+    folders: Path, start: Start, findings: Findings
+) -> None:
+    ranks = [start(), start(name="title\x1b]0;x\x07")]
+    (text,) = about(findings("fault"), *ranks)
+    assert text.isprintable() and "title\\x1b]0;x\\x07" in text
+
+
+def test_many_processes_are_abbreviated(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = doctor_ranks.view(Path("/proc/self"))
+    views = [replace(own, pid=pid) for pid in range(1, 7)]
+    monkeypatch.setattr(doctor_ranks, "running", lambda: views)
+    (found,) = doctor_ranks.check()
+    assert (found.level, found.text) == (
+        "ok",
+        "processes 1, 2, 3, 4 and 2 more use HARP with the files and in the network namespace of "
+        "this check",
+    )
+    views[:] = views[:1]
+    (found,) = doctor_ranks.check()
+    assert found.text.startswith("process 1 uses HARP with")
+    views.clear()
+    assert list(doctor_ranks.check()) == []
