@@ -93,15 +93,17 @@ static bool is_ours(const char *name, const char *suffix)
   return strspn(name, "0123456789abcdef") == 16 && strcmp(name + 16, suffix) == 0;
 }
 
-/* Removes a file without a lock: a live owner holds a lock on it. */
-static void remove_if_dead(int folder, const char *name, time_t not_after)
+/* Removes a file without a lock: a live owner holds a lock on it. min_age: seconds since the last
+ * write; 0 also removes a file whose time lies ahead of the clock. */
+static void remove_if_dead(int folder, const char *name, time_t min_age)
 {
   int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   struct stat status;
 
   if (fd < 0)
     return;
-  if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_mtime <= not_after &&
+  if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
+      (min_age == 0 || time(NULL) - status.st_mtime >= min_age) &&
       flock(fd, LOCK_EX | LOCK_NB) == 0)
     unlinkat(folder, name, 0);
   close(fd);
@@ -136,7 +138,6 @@ static void keep_newest(int folder, struct trace_file kept[TRACES_KEPT], const c
 void harp_rundir_sweep(const char *folder)
 {
   struct trace_file kept[TRACES_KEPT] = {{{0}, 0}};
-  time_t now = time(NULL);
   DIR *entries = opendir(folder);
   struct dirent *entry;
 
@@ -144,9 +145,9 @@ void harp_rundir_sweep(const char *folder)
     return;
   while ((entry = readdir(entries))) {
     if (is_ours(entry->d_name, ".stat"))
-      remove_if_dead(dirfd(entries), entry->d_name, now);
+      remove_if_dead(dirfd(entries), entry->d_name, 0);
     else if (is_ours(entry->d_name, ".new"))
-      remove_if_dead(dirfd(entries), entry->d_name, now - NEW_FILE_SECONDS);
+      remove_if_dead(dirfd(entries), entry->d_name, NEW_FILE_SECONDS);
     else if (is_ours(entry->d_name, ".trace"))
       keep_newest(dirfd(entries), kept, entry->d_name);
   }

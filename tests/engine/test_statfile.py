@@ -203,7 +203,9 @@ def test_other_files_are_left_alone(run_dir: Path) -> None:
     for name in kept:
         (run_dir / name).write_text("x")
     (run_dir / "0123456789abcdef.stat").symlink_to(run_dir / "notes.stat")
-    (run_dir / "00000000000000aa.stat").write_text("left behind")
+    left_behind = run_dir / "00000000000000aa.stat"
+    left_behind.write_text("by a process whose clock was ahead")
+    os.utime(left_behind, (time.time() + 100, time.time() + 100))
     old = run_dir / "00000000000000bb.new"
     old.write_text("never finished")
     os.utime(old, (0, 0))

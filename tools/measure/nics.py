@@ -221,8 +221,9 @@ def run_outage(rails: Rails, load: Load, nic: int, plan: Plan, folder: Path) -> 
         meter.watch(plan.seconds / 2)  # past slow start
         outage.before = meter.watch(plan.seconds)
         try:
-            began, at_once = time.monotonic(), meter.nics()[nic]
+            began = time.monotonic()
             rails.set_link(hosts[0], nic, False)
+            at_once = meter.nics()[nic]
             meter.watch(RESUME_S)
             outage.down = meter.watch(plan.seconds)
             outage.left = meter.nics()[nic] - at_once
