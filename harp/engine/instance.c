@@ -80,9 +80,11 @@ static int transmit(void *user, const struct harp_tx_frame *frame)
     return loop_back(own, frame);
   }
   int result = instance->port->ops->transmit(instance->port, instance->queue, frame);
-  if (result == -EAGAIN) {
+  bool full = result == -EAGAIN;
+  if (full && !instance->port_full) {
     harp_trace(&instance->trace, instance->now, 0xffff, HARP_TRACE_port_full, 0, 0);
   }
+  instance->port_full = full;
   return result;
 }
 

@@ -70,6 +70,7 @@ struct harp_instance {
   uint64_t held_up;       /* ns: sum of all pauses in which no thread polled */
   uint64_t resumed;       /* ns: when the last pause ended */
   bool conflict_told;     /* the conflict was logged; also set while tentative: init reports it */
+  bool port_full;         /* the port took no frame at the last attempt */
   unsigned timers_waited; /* consecutive polls that found frames and ran no timers */
   struct harp_ticker *tickers;
   struct harp_trace trace;

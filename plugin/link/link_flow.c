@@ -156,6 +156,7 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
   struct link_flow *flow = user;
   struct net_link *link = flow->link;
   bool waits = abandoned(flow, error);
+  flow_trace(flow, HARP_TRACE_closed, (uint32_t)-error, 0);
   if (continues(flow, error) && !flow_keep_received(flow)) {
     link_fail(link, -ENOMEM, "flow %u: no memory for the bytes of its old connection",
               flow->number);
@@ -187,7 +188,6 @@ static void on_closed(void *user, struct harp_tcp *tcp, int error)
     link_peer_closed(link); /* both sides had finished: how the connection ended does not matter */
     return;
   }
-  flow_trace(flow, HARP_TRACE_closed, (uint32_t)-error, 0);
   lost(link, flow, error);
 }
 

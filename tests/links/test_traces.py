@@ -30,3 +30,19 @@ def test_failed_link_writes_trace(join: Callable[..., Joint]) -> None:
         assert hello.values["epoch"] == 0
         times = [one.time_ns for one in found.records]
         assert times == sorted(times)
+
+
+@over("join,", ("wire",))
+def test_trace_names_flow_that_closed(join: Callable[..., Joint]) -> None:
+    """On the receiver, too, whose flows use the listener's port."""
+    joint = join(flows=2, timeout_ms=1500)
+    sendrecv = ["sendrecv", *all_reduce("4M", 10_000_000, 1)[1:]]
+    with job(joint.sites, joint.host, sendrecv, flowing=0) as running:
+        running.await_count(1, "messages_in", 8, 20)
+        joint.impair("blackhole=1,side=both")
+        assert running.finish(20) == [1, 1]
+    (path,) = joint.sites[1].run_folder.glob("*.trace")
+    records = trace.read(path).records
+    opened = {one.flow for one in records if one.event in ("accept", "connect")}
+    closed = [one.flow for one in records if one.event == "closed"]
+    assert closed and set(closed) <= opened
