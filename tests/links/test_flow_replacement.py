@@ -38,8 +38,12 @@ def test_flows_are_replaced_one_after_another(join: Join, side: str) -> None:
             flow = running.grows(number % FLOWS)
             joint.blackhole(flow, side)
             times.append(running.await_count(0, "flows_replaced", number + 1))
-            fresh = lambda: running.sending(0)[flow.flow].local != flow.local  # noqa: E731
-            wait_until(fresh, 2, "the old connection is still there", running.ranks)
+            wait_until(
+                lambda: running.sending(0).get(flow.flow, flow).local != flow.local,
+                2,
+                "the old connection is still there",
+                running.ranks,
+            )
             time.sleep(PAUSE_S)
         joint.impair()
         running.ends_well()

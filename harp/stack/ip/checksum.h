@@ -40,6 +40,13 @@ static inline uint16_t harp_fold(uint64_t sum)
   return (uint16_t)sum;
 }
 
+/* Returns the one's-complement sum of two folded sums. */
+static inline uint16_t harp_sum_of_two(uint16_t a, uint16_t b)
+{
+  uint32_t sum = (uint32_t)a + b;
+  return (uint16_t)(sum + (sum >> 16));
+}
+
 /* Returns the sum folded to 16 bits, not complemented, in network byte order as stored in memory.
  */
 static inline uint16_t harp_sum_fold(const struct harp_sum *sum) { return harp_fold(sum->value); }

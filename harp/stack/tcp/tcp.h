@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "harp/headers.h"
 #include "harp/stack/flow.h"
 #include "harp/stack/limit.h"
 #include "harp/stack/list.h"
@@ -154,6 +155,14 @@ struct tcp_undo {
   bool possible;
 };
 
+/* The headers with which all segments of a connection begin (tcp_transmit.c). Fields that differ
+ * between its segments are zero. */
+struct tcp_header_template {
+  uint8_t bytes[ETH_HEADER + IP_HEADER + TCP_HEADER];
+  uint8_t length;      /* of bytes; 0: not written yet */
+  uint16_t pseudo_sum; /* of the pseudo-header, folded */
+};
+
 /* Round-trip time, ns (RFC 6298; tcp_rtt.c). */
 struct tcp_rtt {
   uint64_t srtt, rttvar, rto, min;
@@ -204,6 +213,8 @@ struct harp_tcp {
   struct tcp_undo undo;
   struct harp_cc cc;
   struct harp_hystart hystart;
+
+  struct tcp_header_template headers;
 
   /* ns */
   uint64_t syn_sent;

@@ -104,23 +104,23 @@ void tcp_reply_reset(struct harp_stack *stack, const struct harp_segment *segmen
   if (!neighbour) {
     return;
   }
-  struct tcp_header_fields fields = {
+  const struct tcp_addresses addresses = {
       .source = segment->destination,
       .destination = segment->source,
       .source_port = segment->destination_port,
       .destination_port = segment->source_port,
   };
-  uint32_t seq = 0;
+  uint32_t seq = 0, ack = 0;
   uint8_t flags = FLAG_RST;
   if (segment->flags & FLAG_ACK) {
     seq = segment->ack;
   } else {
-    fields.ack = segment->seq + segment->length + !!(segment->flags & FLAG_SYN) +
-                 !!(segment->flags & FLAG_FIN);
+    ack = segment->seq + segment->length + !!(segment->flags & FLAG_SYN) +
+          !!(segment->flags & FLAG_FIN);
     flags |= FLAG_ACK;
   }
   COUNT(stack, tcp_resets_out);
-  tcp_transmit_unconnected(stack, neighbour, &fields, seq, flags);
+  tcp_transmit_unconnected(stack, neighbour, &addresses, seq, ack, flags);
 }
 
 void tcp_send_ack_within_burst(struct harp_tcp *tcp)

@@ -326,7 +326,11 @@ void harp_flow_set_mss(struct harp_tcp *tcp, uint32_t mss)
   tcp_set_mss(tcp);
 }
 
-void harp_flow_set_tos(struct harp_tcp *tcp, uint8_t tos) { tcp->tos = tos; }
+void harp_flow_set_tos(struct harp_tcp *tcp, uint8_t tos)
+{
+  tcp->tos = tos;
+  tcp->headers.length = 0; /* the next segment writes them again */
+}
 
 void harp_flow_set_cork(struct harp_tcp *tcp, bool cork) { tcp->snd.cork = cork; }
 

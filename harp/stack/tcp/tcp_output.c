@@ -251,9 +251,16 @@ static bool output_new(struct harp_tcp *tcp)
   return true;
 }
 
+/* Whether there is nothing to send and nothing in flight, as on a connection that only receives. */
+static bool nothing_to_send(const struct harp_tcp *tcp)
+{
+  return tcp->snd.una == tcp->snd.end && !tcp->snd.fin_queued && !tcp->snd.fin_sent &&
+         !tcp->ops->pull;
+}
+
 void tcp_output(struct harp_tcp *tcp)
 {
-  if (!may_send_data(tcp)) {
+  if (!may_send_data(tcp) || nothing_to_send(tcp)) {
     return;
   }
   tcp_cwnd_restart_after_idle(tcp);

@@ -91,8 +91,9 @@ static uint8_t *rx_buffer_for(struct harp_tcp *tcp, uint32_t length)
   return taken ? tcp->ops->rx_buffer(tcp->user, tcp, length) : NULL;
 }
 
-static bool sum_right(const uint8_t *ip, uint8_t *rx_buffer, const uint8_t *payload,
-                      uint32_t length)
+/* Not inline: few ports leave the checksum to the stack, and the usual path keeps its registers. */
+__attribute__((noinline)) static bool sum_right(const uint8_t *ip, uint8_t *rx_buffer,
+                                                const uint8_t *payload, uint32_t length)
 {
   struct harp_sum sum = {0};
   harp_sum_add_pseudo(&sum, load_address(ip + IP_SRC), load_address(ip + IP_DST), IP_PROTOCOL_TCP,
@@ -102,39 +103,57 @@ static bool sum_right(const uint8_t *ip, uint8_t *rx_buffer, const uint8_t *payl
   return harp_sum_fold(&sum) == 0xffff;
 }
 
-/* Whether this is the next segment of the connection and no special case applies. It evaluates all
- * conditions without branches, because they are rarely true. */
+/* Whether this is the next segment of the connection and no special case applies. It evaluates
+ * most conditions without branches, because they are rarely true. */
 static bool next_of(const struct harp_tcp *tcp, const struct numbers *in)
 {
   uint32_t news = in->ack - tcp->snd.una;
+  if (in->length > tcp->rcv.right - tcp->rcv.nxt || /* beyond the window */
+      news > tcp->snd.nxt - tcp->snd.una) {         /* an old ACK, or of data never sent */
+    return false;
+  }
   uint32_t other = load_address(&tcp->state) ^ USUAL_CONNECTION;
   other |= in->seq ^ tcp->rcv.nxt;                      /* hole or duplicate */
-  other |= in->length > tcp->rcv.right - tcp->rcv.nxt;  /* beyond the window */
-  other |= news > tcp->snd.nxt - tcp->snd.una;          /* old or never sent */
   other |= (in->length | news) == 0;                    /* duplicate ACK or window update */
   other |= (in->timestamp - tcp->ts.recent) & 1u << 31; /* PAWS */
   other |= tcp->rcv.ooo != NULL;                        /* reassembly */
   return !other;
 }
 
-/* wire: the TCP header. */
-static void take_ack(struct harp_tcp *tcp, const struct numbers *in, const uint8_t *wire)
+/* Finds the connection of a segment. The previous segment is likely to be of the same one. */
+static struct harp_tcp *connection_of(const struct harp_stack *stack, uint64_t key)
+{
+  struct harp_tcp *last = stack->current;
+  return last && last->key == key ? last : tcp_find(stack, key);
+}
+
+/* Takes an acknowledgement of data or a new window. wire: the TCP header. Not inline: most payload
+ * comes without. */
+__attribute__((noinline)) static void take_news(struct harp_tcp *tcp, uint32_t seq, uint32_t ack,
+                                                const uint8_t *wire, bool bare)
+{
+  const struct tcp_ack_numbers numbers = {
+      .seq = seq,
+      .ack = ack,
+      .window = load_be16(wire + TCP_WINDOW_FIELD),
+      .echo = load_be32(wire + TCP_HEADER + 8),
+      .has_echo = true,
+      .bare = bare,
+  };
+  tcp_ack(tcp, &numbers, NULL);
+}
+
+/* wire: the TCP header. Returns whether the connection is still open. */
+static bool take_ack(struct harp_tcp *tcp, const struct numbers *in, const uint8_t *wire)
 {
   uint32_t window = in->window << tcp->snd.wscale;
   if (in->ack == tcp->snd.una && window == tcp->snd.wnd && window) {
     tcp->snd.wl1 = in->seq; /* only SND.WL1 and SND.WL2 change (RFC 9293, 3.10.7.4) */
     tcp->snd.wl2 = in->ack;
-    return;
+    return true;
   }
-  const struct tcp_ack_numbers numbers = {
-      .seq = in->seq,
-      .ack = in->ack,
-      .window = in->window,
-      .echo = load_be32(wire + TCP_HEADER + 8),
-      .has_echo = true,
-      .bare = in->length == 0,
-  };
-  tcp_ack(tcp, &numbers, NULL);
+  take_news(tcp, in->seq, in->ack, wire, in->length == 0);
+  return tcp->state != TCP_CLOSE;
 }
 
 /* Schedules the acknowledgement. Only the first segment of a burst needs tcp_ack_schedule, because
@@ -151,7 +170,7 @@ static void acknowledge(struct harp_tcp *tcp, uint32_t length, const struct harp
 static void take_payload(struct harp_tcp *tcp, const uint8_t *payload, uint32_t length,
                          const struct harp_rx_frame *frame)
 {
-  uint32_t queued = tcp->rcv.queued, taken = 0;
+  uint32_t taken = 0;
   if (!tcp->rcv.queue && tcp->ops->deliver) {
     taken = (uint32_t)tcp->ops->deliver(tcp->user, tcp, payload, length);
     if (tcp->state == TCP_CLOSE) {
@@ -166,6 +185,7 @@ static void take_payload(struct harp_tcp *tcp, const uint8_t *payload, uint32_t 
     acknowledge(tcp, length, frame);
     return;
   }
+  uint32_t queued = tcp->rcv.queued;
   tcp_rcvq_accept(tcp, payload, length, taken);
   acknowledge(tcp, length, frame);
   if (tcp->rcv.queued != queued && tcp->ops->readable) {
@@ -184,7 +204,7 @@ bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame)
   if (!usual_ip(stack, ip) || !usual_tcp(wire)) {
     return false;
   }
-  struct harp_tcp *tcp = tcp_find(stack, tcp_key(load_address(ip + IP_SRC), load_be32(wire)));
+  struct harp_tcp *tcp = connection_of(stack, tcp_key(load_address(ip + IP_SRC), load_be32(wire)));
   struct numbers in = {
       .seq = load_be32(wire + TCP_SEQUENCE),
       .ack = load_be32(wire + TCP_ACKNOWLEDGEMENT),
@@ -219,8 +239,7 @@ bool tcp_predicted(struct harp_stack *stack, const struct harp_rx_frame *frame)
     tcp->ts.recent = in.timestamp; /* RFC 7323, 4.3 (2) */
     tcp->ts.recent_time = stack->now;
   }
-  take_ack(tcp, &in, wire);
-  if (in.length && tcp->state != TCP_CLOSE) {
+  if (take_ack(tcp, &in, wire) && in.length) {
     take_payload(tcp, payload, in.length, frame);
   }
   return true;

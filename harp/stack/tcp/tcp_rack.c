@@ -24,6 +24,13 @@ enum {
   LATE_FADES = 8,   /* each recovery reduces reo_late by 1/LATE_FADES */
 };
 
+/* Returns the time since the record was sent, ns. */
+static uint64_t age_of(const struct harp_tcp *tcp, const struct harp_record *record)
+{
+  uint64_t now = tcp->stack->now;
+  return now > record->sent ? now - record->sent : 0;
+}
+
 /* Returns the reordering window, ns (RFC 8985, 6.2, step 4). */
 static uint64_t reo_wnd(const struct harp_tcp *tcp)
 {
@@ -44,7 +51,7 @@ static uint64_t rack_late(const struct harp_tcp *tcp, const struct harp_record *
   if (seq_ge(record->seq, tcp->flight.high_sacked)) {
     return 0;
   }
-  uint64_t age = tcp_record_age(tcp, record);
+  uint64_t age = age_of(tcp, record);
   return age > tcp->rack.rtt ? age - tcp->rack.rtt : 1;
 }
 
@@ -62,7 +69,7 @@ void tcp_rack_original_acked_after_retransmit(struct harp_tcp *tcp)
 {
   /* Later than the minimum RTT, this ACK may answer the retransmission. After a timeout, a paused
    * host is the likelier reason. */
-  uint64_t since_copy = tcp_record_age(tcp, tcp->flight.first);
+  uint64_t since_copy = age_of(tcp, tcp->flight.first);
   if (tcp->recovery == RECOVERY_FAST && since_copy < tcp->rtt.min) {
     tcp_rack_reordering_seen(tcp, tcp->rack.reo_waited + since_copy);
   }
@@ -98,7 +105,7 @@ static void rack_delivered(struct harp_tcp *tcp, const struct harp_record *recor
       (record->sent == tcp->rack.sent && seq_gt(end, tcp->rack.end))) {
     tcp->rack.sent = record->sent;
     tcp->rack.end = end;
-    tcp->rack.rtt = tcp_record_age(tcp, record);
+    tcp->rack.rtt = age_of(tcp, record);
   }
 }
 
@@ -117,7 +124,7 @@ void tcp_mark_lost(struct harp_tcp *tcp, struct harp_record *record)
 
 uint64_t tcp_rack_detect_loss(struct harp_tcp *tcp)
 {
-  if (tcp->rack.sent == 0) {
+  if (tcp->rack.sent == 0 || !tcp->flight.oldest) {
     return TIMER_OFF;
   }
   uint64_t window = reo_wnd(tcp);
@@ -143,7 +150,7 @@ uint64_t tcp_rack_detect_loss(struct harp_tcp *tcp)
 static bool is_answer_to_earlier(const struct harp_tcp *tcp, const struct harp_record *record,
                                  const struct harp_ack_result *result)
 {
-  uint64_t rtt = tcp_record_age(tcp, record);
+  uint64_t rtt = age_of(tcp, record);
   if (rtt < tcp->rtt.min) {
     return true;
   }
@@ -165,7 +172,7 @@ void tcp_rack_update(struct harp_tcp *tcp, const struct harp_record *record, uin
     tcp->flight.retrans_out -= length;
   }
   if (record->transmits == 1) {
-    result->rtt = tcp_record_age(tcp, record);
+    result->rtt = age_of(tcp, record);
     result->original |= record->state == RECORD_LOST;
     result->late = HARP_MAX(result->late, rack_late(tcp, record));
   }

@@ -118,12 +118,6 @@ int tcp_sndq_gather(const struct harp_reference *reference, uint32_t seq, uint32
   return count;
 }
 
-uint64_t tcp_record_age(const struct harp_tcp *tcp, const struct harp_record *record)
-{
-  uint64_t now = tcp->stack->now;
-  return now > record->sent ? now - record->sent : 0;
-}
-
 void tcp_record_sent(struct harp_tcp *tcp, struct harp_record *record)
 {
   record->sent = tcp->stack->now;

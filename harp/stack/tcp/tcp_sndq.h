@@ -56,8 +56,6 @@ struct harp_record *tcp_record_append(struct harp_tcp *tcp, uint32_t seq, uint32
  * memory. */
 struct harp_record *tcp_record_split(struct harp_tcp *tcp, struct harp_record *record,
                                      uint32_t seq);
-/* Returns the time since the record was sent, ns. */
-uint64_t tcp_record_age(const struct harp_tcp *tcp, const struct harp_record *record);
 void tcp_record_free(struct harp_tcp *tcp, struct harp_record *record);
 /* The record was sent now: sets its time and appends it to the list by send time. RACK compares
  * send times, and sequence numbers if the times are equal (RFC 8985, 6.2). So a retransmission gets

@@ -27,7 +27,7 @@ struct outgoing {
   uint8_t *tcp;        /* the TCP header, in headers */
   uint32_t tcp_length; /* length of the TCP header, bytes */
   uint32_t payload;    /* payload bytes in the headers' length fields */
-  uint32_t pseudo;     /* folded sum of the pseudo-header, in memory order */
+  uint16_t pseudo;     /* folded sum of the pseudo-header, in memory order */
   uint8_t headers[MAX_HEADERS];
   struct iovec iov[MAX_IOV];
 };
@@ -49,29 +49,49 @@ static uint16_t window_field(struct harp_tcp *tcp, bool syn)
   return (uint16_t)field;
 }
 
-static void write_headers(struct harp_stack *stack, struct outgoing *out,
-                          const struct tcp_header_fields *fields, uint32_t payload)
+/* The header fields that consecutive segments share. */
+struct fields {
+  uint32_t ack;
+  uint16_t window;
+  const uint8_t *options;
+  uint32_t options_length;
+};
+
+static void write_template(struct harp_stack *stack, struct tcp_header_template *template,
+                           const struct tcp_addresses *addresses)
+{
+  uint32_t ip = ip_write_headers(stack, template->bytes, addresses->source, addresses->destination,
+                                 IP_PROTOCOL_TCP, addresses->tos, 0);
+  uint8_t *header = template->bytes + ip;
+  memset(header, 0, TCP_HEADER);
+  store_be16(header + TCP_SOURCE, addresses->source_port);
+  store_be16(header + TCP_DEST, addresses->destination_port);
+  template->length = (uint8_t)(ip + TCP_HEADER);
+  struct harp_sum sum = {0};
+  harp_sum_add_pseudo(&sum, addresses->source, addresses->destination, IP_PROTOCOL_TCP, 0);
+  template->pseudo_sum = harp_sum_fold(&sum);
+}
+
+static inline void write_headers(struct harp_stack *stack, struct outgoing *out,
+                                 const struct tcp_header_template *template,
+                                 const struct fields *fields, uint32_t payload)
 {
   out->payload = payload;
   out->tcp_length = TCP_HEADER + fields->options_length;
-  uint32_t ip = ip_write_headers(stack, out->headers, fields->source, fields->destination,
-                                 IP_PROTOCOL_TCP, fields->tos, out->tcp_length + payload);
+  uint32_t ip = template->length - TCP_HEADER;
+  memcpy(out->headers, template->bytes, sizeof template->bytes);
+  ip_set_payload_length(out->headers + ip - IP_HEADER, out->tcp_length + payload);
   uint8_t *header = out->tcp = out->headers + ip;
-  store_be16(header + TCP_SOURCE, fields->source_port);
-  store_be16(header + TCP_DEST, fields->destination_port);
   store_be32(header + TCP_ACKNOWLEDGEMENT, fields->ack);
   header[TCP_OFFSET] = (uint8_t)(out->tcp_length / 4 << 4);
   store_be16(header + TCP_WINDOW_FIELD, fields->window);
-  store_be16(header + TCP_URGENT_POINTER, 0);
   if (fields->options_length == TCP_TIMESTAMP_OPTION) {
     memcpy(header + TCP_HEADER, fields->options, TCP_TIMESTAMP_OPTION); /* the usual case, inline */
   } else if (fields->options_length) {
     memcpy(header + TCP_HEADER, fields->options, fields->options_length);
   }
-  struct harp_sum sum = {0};
-  harp_sum_add_pseudo(&sum, fields->source, fields->destination, IP_PROTOCOL_TCP,
-                      payload + out->tcp_length);
-  out->pseudo = harp_sum_fold(&sum);
+  out->pseudo = harp_sum_of_two(template->pseudo_sum,
+                                __builtin_bswap16((uint16_t)(payload + out->tcp_length)));
   out->iov[0].iov_base = out->headers;
   out->iov[0].iov_len = ip + out->tcp_length;
   out->frame = (struct harp_tx_frame){
@@ -88,11 +108,11 @@ static void write_headers(struct harp_stack *stack, struct outgoing *out,
 
 /* Sends the segment after write_headers has written its headers. pieces: entries of the gather list
  * after the headers. */
-static int send_written(struct harp_stack *stack, struct harp_neighbour *neighbour,
-                        struct outgoing *out, int pieces, uint32_t seq, uint8_t flags)
+static inline int send_written(struct harp_stack *stack, struct harp_neighbour *neighbour,
+                               struct outgoing *out, int pieces, uint32_t seq, uint8_t flags)
 {
   uint8_t *header = out->tcp;
-  uint16_t checksum = (uint16_t)out->pseudo;
+  uint16_t checksum = out->pseudo;
   store_be32(header + TCP_SEQUENCE, seq);
   header[TCP_FLAG_BYTE] = flags;
   out->frame.iov_count = (uint16_t)(1 + pieces);
@@ -121,21 +141,19 @@ static struct harp_neighbour *neighbour_of(struct harp_tcp *tcp)
   return tcp->neighbour;
 }
 
-/* The header fields that the next segments of a connection share. */
-static struct tcp_header_fields fields_of(struct harp_tcp *tcp, bool ack, bool syn,
-                                          const uint8_t *options, uint32_t options_length)
+static const struct tcp_header_template *template_of(struct harp_tcp *tcp)
 {
-  return (struct tcp_header_fields){
-      .source = tcp->local_address,
-      .destination = tcp->remote_address,
-      .source_port = tcp->local_port,
-      .destination_port = tcp->remote_port,
-      .ack = ack ? tcp->rcv.nxt : 0,
-      .window = window_field(tcp, syn),
-      .tos = tcp->tos,
-      .options = options,
-      .options_length = options_length,
-  };
+  if (tcp->headers.length == 0) {
+    const struct tcp_addresses addresses = {
+        .source = tcp->local_address,
+        .destination = tcp->remote_address,
+        .source_port = tcp->local_port,
+        .destination_port = tcp->remote_port,
+        .tos = tcp->tos,
+    };
+    write_template(tcp->stack, &tcp->headers, &addresses);
+  }
+  return &tcp->headers;
 }
 
 int tcp_transmit_bare(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, const uint8_t *options,
@@ -146,9 +164,13 @@ int tcp_transmit_bare(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, const u
     return -ENETUNREACH;
   }
   struct outgoing out;
-  struct tcp_header_fields fields = fields_of(tcp, flags & FLAG_ACK, flags & FLAG_SYN, options,
-                                              options_length);
-  write_headers(tcp->stack, &out, &fields, 0);
+  const struct fields fields = {
+      .ack = flags & FLAG_ACK ? tcp->rcv.nxt : 0,
+      .window = window_field(tcp, flags & FLAG_SYN),
+      .options = options,
+      .options_length = options_length,
+  };
+  write_headers(tcp->stack, &out, template_of(tcp), &fields, 0);
   int result = send_written(tcp->stack, neighbour, &out, 0, seq, flags);
   /* A keepalive probe does not count: a peer ignores the acknowledgement of a segment below its
    * window. */
@@ -168,8 +190,12 @@ uint32_t tcp_transmit_payload(struct harp_tcp *tcp, const struct harp_reference 
     return 0;
   }
   uint8_t options[TCP_MAX_HEADER - TCP_HEADER];
-  uint32_t options_length = tcp_options_write(tcp, options, false);
-  struct tcp_header_fields fields = fields_of(tcp, true, false, options, options_length);
+  const struct fields fields = {
+      .ack = tcp->rcv.nxt,
+      .window = window_field(tcp, false),
+      .options = options,
+      .options_length = tcp_options_write(tcp, options, false),
+  };
   uint32_t most = stack->io.offloads & HARP_OFFLOAD_TSO ? length : tcp->snd.mss;
   uint32_t sent = 0;
   struct outgoing out;
@@ -180,7 +206,7 @@ uint32_t tcp_transmit_payload(struct harp_tcp *tcp, const struct harp_reference 
                                  MAX_IOV - 1, &covered);
     last = sent + covered == length;
     if (!written || covered != out.payload) {
-      write_headers(stack, &out, &fields, covered);
+      write_headers(stack, &out, template_of(tcp), &fields, covered);
       out.frame.segment_size = covered > tcp->snd.mss ? (uint16_t)tcp->snd.mss : 0;
       written = true;
     }
@@ -204,9 +230,13 @@ uint32_t tcp_transmit_payload(struct harp_tcp *tcp, const struct harp_reference 
 }
 
 void tcp_transmit_unconnected(struct harp_stack *stack, struct harp_neighbour *neighbour,
-                              const struct tcp_header_fields *fields, uint32_t seq, uint8_t flags)
+                              const struct tcp_addresses *addresses, uint32_t seq, uint32_t ack,
+                              uint8_t flags)
 {
   struct outgoing out;
-  write_headers(stack, &out, fields, 0);
+  struct tcp_header_template template;
+  const struct fields fields = {.ack = ack};
+  write_template(stack, &template, addresses);
+  write_headers(stack, &out, &template, &fields, 0);
   send_written(stack, neighbour, &out, 0, seq, flags);
 }

@@ -11,15 +11,11 @@ struct harp_reference;
 struct harp_stack;
 struct harp_tcp;
 
-/* Header fields that consecutive segments share. */
-struct tcp_header_fields {
+/* Header fields that all segments of a connection share. */
+struct tcp_addresses {
   uint32_t source, destination; /* network order */
   uint16_t source_port, destination_port;
-  uint32_t ack;
-  uint16_t window;
   uint8_t tos;
-  const uint8_t *options;
-  uint32_t options_length;
 };
 
 /* Sends a segment without payload. Returns 0, or the negative errno of ip_transmit. */
@@ -32,8 +28,9 @@ int tcp_transmit_bare(struct harp_tcp *tcp, uint32_t seq, uint8_t flags, const u
  */
 uint32_t tcp_transmit_payload(struct harp_tcp *tcp, const struct harp_reference *reference,
                               uint32_t seq, uint32_t length, bool fin, bool *fin_sent);
-/* Sends a segment that belongs to no connection. */
+/* Sends a segment that belongs to no connection. Its window is 0. */
 void tcp_transmit_unconnected(struct harp_stack *stack, struct harp_neighbour *neighbour,
-                              const struct tcp_header_fields *fields, uint32_t seq, uint8_t flags);
+                              const struct tcp_addresses *addresses, uint32_t seq, uint32_t ack,
+                              uint8_t flags);
 
 #endif
