@@ -12,7 +12,7 @@ from typing import Iterator
 import fuzzers
 import pytest
 
-SECONDS = 20 if os.environ.get("HARP_TEST_FULL") else 8
+SECONDS = 20 if os.environ.get("HARP_TEST_FULL") else 5
 AT_ONCE = 2
 
 pytestmark = pytest.mark.timeout(600)

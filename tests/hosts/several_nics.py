@@ -24,7 +24,13 @@ MOVE_S = 20.0  # seconds for flows to move on a busy machine
 STEP = (40, 65536, 60_000)  # messages of an exchange, their size, and its timeout in ms
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["subnets", "one subnet"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(False, id="subnets"),
+        pytest.param(True, id="one subnet", marks=pytest.mark.slow),
+    ],
+)
 def rails(request: pytest.FixtureRequest) -> Iterator[Rails]:
     """Two hosts with four NICs each: on four subnets, or all on one."""
     with Lab(hosts=2, wire="veth-1500") as lab:

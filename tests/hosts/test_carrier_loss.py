@@ -61,7 +61,6 @@ def test_own_carrier_loss_does_not_fail_link(switched: Lab, ranks: list[Rank]) -
     assert one.warnings == other.warnings == []
 
 
-@pytest.mark.sanitized
 @pytest.mark.slow
 def test_past_outage_does_not_fail_later_receive(switched: Lab, ranks: list[Rank]) -> None:
     """ARP requests that failed before a link began to wait do not fail that link."""

@@ -188,6 +188,8 @@ def test_unread_bytes_move_along(
     rails: Rails, tmp_path: Path, host: int, count: int, size: int
 ) -> None:
     """The receiver posts nothing until its flow has moved twice."""
+    if count == 4 and rails.one_subnet and not FULL:
+        pytest.skip("the long form: keepalives do not depend on subnets")
     with made(rails, tmp_path) as scene:
         link = scene.connect(0, 1)
         link.move()

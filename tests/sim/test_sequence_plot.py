@@ -24,7 +24,9 @@ def frame(forth: bool, payload: int = 0, ethernet: bool = False, **fields) -> by
     ip = IP(src=A, dst=B) if forth else IP(src=B, dst=A)
     ports = {"sport": 1000, "dport": 80} if forth else {"sport": 80, "dport": 1000}
     packet = ip / TCP(**ports, **fields) / (b"x" * payload)
-    return bytes(Ether() / packet if ethernet else packet)
+    # scapy would ask the network for an address that is not given.
+    link = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
+    return bytes(link / packet if ethernet else packet)
 
 
 def test_lossy_run_matches_stack_counters(tmp_path: Path) -> None:

@@ -56,8 +56,9 @@ def test_load_uses_its_nics_alone(rails: Rails, load: Load, nics: int, tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nic", [0, 2])
-@pytest.mark.parametrize("load", LOADS, ids=lambda load: load.op)
+@pytest.mark.parametrize("load,nic", [
+    pytest.param(load, nic, id=f"{load.op}-{nic}") for load, nic in zip(LOADS, (0, 2))
+])  # fmt: skip
 def test_job_survives_loss_of_nic(rails: Rails, load: Load, nic: int, tmp_path: Path) -> None:
     """The other NICs carry the bytes meanwhile, and later the NIC carries bytes again."""
     outage = run_outage(rails, load, nic, SHORT, tmp_path)
