@@ -2,7 +2,7 @@
 /*
  * An instance's worker thread. It polls while there is traffic. Without traffic it spins, then
  * yields, then sleeps on the port's descriptor and the doorbell until the next deadline. While an
- * application thread polls instead, the worker only checks once per NAP_US.
+ * application thread polls instead, the worker only looks from time to time.
  */
 #include <errno.h>
 #include <poll.h>
@@ -20,7 +20,10 @@
 #define SCARCE_SPIN_NS 20000ull    /* the same if cores are scarce; it does not spin then */
 #define CALLER_FRESH_NS 300000ull  /* a caller that has polled within this time will poll again */
 #define LAST_COUNT_NS 100000000ull /* bound of harp_instance_stop's wait for the poll lock */
-enum { NAP_US = 1000 };            /* sleep while a caller polls */
+/* Sleep while a caller polls: the first, and the longest. Each look takes some 20 us from the
+ * caller's core. The longest is shorter than the default of rto_min_us: a peer must not retransmit
+ * because a caller has stopped. */
+enum { FIRST_NAP_US = 750, LONGEST_NAP_US = 3000 };
 
 static bool caller_is_polling(struct harp_instance *instance, uint64_t now)
 {
@@ -88,13 +91,16 @@ static void *work(void *argument)
 {
   struct harp_instance *instance = argument;
   uint64_t last_work = harp_clock_ns();
+  unsigned nap_us = FIRST_NAP_US;
   while (!atomic_load_explicit(&instance->stop, memory_order_relaxed)) {
     uint64_t now = harp_clock_ns();
     if (caller_is_polling(instance, now)) {
-      harp_sleep_us(NAP_US);
+      harp_sleep_us(nap_us);
+      nap_us = nap_us * 2 < LONGEST_NAP_US ? nap_us * 2 : LONGEST_NAP_US;
       last_work = now;
       continue;
     }
+    nap_us = FIRST_NAP_US;
     bool worked = false;
     if (harp_instance_poll(instance, &worked) && worked) {
       last_work = now;

@@ -268,6 +268,48 @@ def test_harp_peer_burst_is_acked_once_and_at_once(wire):
     assert w.now - began <= 45_000  # two crossings of 20 us, no timer
 
 
+def harp_flows(wire):
+    """A wire, two flows of HARP hosts from A to B and two from B to A, and the payload lengths of
+    B's segments. Devices merge segments."""
+    said = []
+
+    def impair(frame):
+        segment = check_ipv4(frame)
+        said.extend([len(segment.payload)] if segment.src == B else [])
+        return [(0, frame)]
+
+    w, a, b = pair(wire, offloads=TSO, device={"merge": 60_000}, impair=impair)
+    there, back = connect_flows(w, a, b, 7000), connect_flows(w, a, b, 7001)[::-1]
+    for flow in (*there, *back):
+        flow.trust(5000)
+    w.run(limit_s=0.01)
+    return w, there, back, said
+
+
+def test_ack_of_merged_frame_waits_if_harp_host_sends_too(wire):
+    """The host's own data, on another connection, goes out first."""
+    w, there, back, said = harp_flows(wire)
+    for number in range(1, 6):
+        back[0].push(bytes(1000))
+        w.run(limit_s=0.01)
+        said.clear()
+        there[0].push(bytes(4000))
+        w.run(until=lambda: len(there[1].received) == 4000 * number, limit_s=1)
+        assert said == []
+        back[0].push(bytes(1000))
+        w.run(limit_s=0.01)
+        assert said == [1000, 0]
+
+
+def test_ack_of_merged_frame_is_not_deferred_on_receiver(wire):
+    w, there, _, said = harp_flows(wire)
+    for number in range(1, 6):
+        said.clear()
+        there[0].push(bytes(4000))
+        w.run(until=lambda: len(there[1].received) == 4000 * number, limit_s=1)
+        assert said == [0]
+
+
 def test_each_out_of_order_segment_of_burst_is_acked(wire):
     """RFC 5681, 4.2, for a peer that is no HARP host. One of several ACKs may be lost."""
     answers = []

@@ -92,8 +92,10 @@ struct tcp_ack_schedule {
   uint32_t last_smaller; /* the last segment's size, if it may be a full one; else 0 */
   uint8_t state;         /* enum tcp_ack_state */
   uint8_t quick;         /* after a loss: segments still to acknowledge at once */
+  bool yields;           /* this host's own data goes first; only between HARP hosts */
   bool listed;           /* in stack->held */
   struct harp_tcp *next; /* in that list */
+  uint32_t payload_out; /* bytes that this host had sent when the last burst arrived; modulo 2^32 */
 };
 
 /* Timestamps (RFC 7323). */

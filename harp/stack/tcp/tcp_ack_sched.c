@@ -47,12 +47,23 @@ static void measure_segments(struct harp_tcp *tcp, uint32_t size, bool pushed)
   }
 }
 
-/* HARP hosts acknowledge every burst. The ACK of a single short message is deferred by one flush,
- * because the application's answer can carry it. */
-static void schedule_for_harp_peer(struct harp_tcp *tcp, uint32_t length, bool at_once)
+/* Whether this host has sent data, on any connection, since the last burst of this one arrived. */
+static bool sends_too(struct harp_tcp *tcp)
 {
-  bool lone = tcp->ack.state == ACK_IDLE && !at_once && length < tcp->snd.mss;
-  tcp->ack.state = lone ? ACK_HELD : ACK_DUE;
+  uint32_t before = tcp->ack.payload_out;
+  tcp->ack.payload_out = (uint32_t)tcp->stack->counters[HARP_COUNTER_tcp_payload_out];
+  return tcp->ack.payload_out != before;
+}
+
+/* HARP hosts acknowledge every burst. The ACK of a single short message is deferred by one flush,
+ * because the application's answer can carry it. A host that also sends defers the ACK of merged
+ * frames, too: its next data goes out first, and two bursts may share an ACK. Bursts of single
+ * segments are acknowledged at once, because their senders wait for room in small windows. */
+static void schedule_for_harp_peer(struct harp_tcp *tcp, uint32_t length, bool merged, bool at_once)
+{
+  tcp->ack.yields = sends_too(tcp) && merged;
+  bool held = tcp->ack.state == ACK_IDLE && !at_once && (tcp->ack.yields || length < tcp->snd.mss);
+  tcp->ack.state = held ? ACK_HELD : ACK_DUE;
 }
 
 void tcp_ack_schedule(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool pushed,
@@ -64,7 +75,7 @@ void tcp_ack_schedule(struct harp_tcp *tcp, uint32_t length, uint32_t segment_si
   }
   tcp_mark_dirty(tcp);
   if (tcp->harp_peer) {
-    schedule_for_harp_peer(tcp, length, at_once);
+    schedule_for_harp_peer(tcp, length, segment_size > 0, at_once);
     return;
   }
   /* A sender that has just lost data has a small cwnd and needs quick ACKs. */

@@ -22,7 +22,7 @@ void tcp_ack_schedule(struct harp_tcp *tcp, uint32_t length, uint32_t segment_si
 static inline bool tcp_ack_extend(struct harp_tcp *tcp)
 {
   bool owed = tcp->ack.state != ACK_IDLE && tcp->dirty;
-  if (owed) {
+  if (owed && !tcp->ack.yields) {
     tcp->ack.state = ACK_DUE;
   }
   return owed;

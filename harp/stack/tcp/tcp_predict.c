@@ -103,17 +103,15 @@ __attribute__((noinline)) static bool sum_right(const uint8_t *ip, uint8_t *rx_b
   return harp_sum_fold(&sum) == 0xffff;
 }
 
-/* Whether this is the next segment of the connection and no special case applies. It evaluates
- * most conditions without branches, because they are rarely true. */
+/* Whether this is the next segment of the connection and no special case applies. It evaluates all
+ * conditions without branches, because they are rarely true. */
 static bool next_of(const struct harp_tcp *tcp, const struct numbers *in)
 {
   uint32_t news = in->ack - tcp->snd.una;
-  if (in->length > tcp->rcv.right - tcp->rcv.nxt || /* beyond the window */
-      news > tcp->snd.nxt - tcp->snd.una) {         /* an old ACK, or of data never sent */
-    return false;
-  }
   uint32_t other = load_address(&tcp->state) ^ USUAL_CONNECTION;
   other |= in->seq ^ tcp->rcv.nxt;                      /* hole or duplicate */
+  other |= in->length > tcp->rcv.right - tcp->rcv.nxt;  /* beyond the window */
+  other |= news > tcp->snd.nxt - tcp->snd.una;          /* old or never sent */
   other |= (in->length | news) == 0;                    /* duplicate ACK or window update */
   other |= (in->timestamp - tcp->ts.recent) & 1u << 31; /* PAWS */
   other |= tcp->rcv.ooo != NULL;                        /* reassembly */
