@@ -3,10 +3,7 @@
 #include "plugin/link/crc32c.h"
 #include "plugin/link/link.h"
 
-enum {
-  PUSHES_PER_CHUNK = 3, /* header, payload, trailer */
-  LARGE_CHUNK = 16384,  /* bytes */
-};
+enum { PUSHES_PER_CHUNK = 3 }; /* header, payload, trailer */
 
 /* Whether a claim word belongs to the message and has chunks left. */
 static bool claims_one(uint64_t message, uint64_t claim)
@@ -74,15 +71,10 @@ static bool push_rest(struct link_flow *flow, const struct chunk_out *out)
                                {payload, chunk->length},
                                {out->trailer, checked ? CHUNK_TRAILER_SIZE : 0}};
   uint32_t done = header + chunk->length + parts[2].length - out->left;
-  /* A large chunk ends its segment, so the next chunk's header begins a segment. The receiving port
-   * can then place whole segments of payload. */
-  bool end = chunk->length >= LARGE_CHUNK;
   bool pushed = true;
   for (int i = 0; i < PUSHES_PER_CHUNK && pushed; i++) {
     uint32_t skip = done < parts[i].length ? done : parts[i].length;
-    bool last = i == 2 || (i == 1 && !checked);
-    pushed = harp_flow_push(flow->tcp, parts[i].data + skip, parts[i].length - skip, last && end) ==
-             0;
+    pushed = harp_flow_push(flow->tcp, parts[i].data + skip, parts[i].length - skip, false) == 0;
     done -= skip;
   }
   return pushed;
