@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages that wait to be sent together share segments."""
+"""Chunks that wait to be sent together share segments."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from jobs import over
 from tools.hosts.jobs import Joint, job
 
 
-@over("join,", ("packet",))
-def test_messages_that_exceed_a_segment_share_segments(join: Callable[..., Joint]) -> None:
-    """A message of 64 KiB and its header need a bit more than a largest segment."""
-    joint = join(flows=1)
-    words = ["sendrecv", "-b", "64K", "-e", "64K", "-n", 4000, "-w", 0]
+@over("join,", ("wire",), ("packet",))
+def test_chunks_share_segments(join: Callable[..., Joint]) -> None:
+    """A chunk of 128 KiB and its header need a bit more than two largest segments."""
+    joint = join(flows=2)
+    words = ["sendrecv", "-b", "4M", "-e", "4M", "-n", 50, "--step", "4M", "-w", 0]
     with job(joint.sites, joint.host, words, flowing=0) as running:
         running.ends_well()
         sender = running.seen[0]
-    assert sender["messages_out"] >= 4000
-    assert sender["tx_frames"] < 1.8 * sender["messages_out"]
+    assert sender["message_bytes_out"] == sender["chunks_out"] << 17
+    assert 0 < sender["tx_frames"] < 2.9 * sender["chunks_out"]
