@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An instance's worker thread. It polls while there is traffic. Without traffic it spins, then
- * yields, then sleeps on the port's descriptor and the doorbell until the next deadline. While an
- * application thread polls instead, the worker only looks from time to time.
+ * yields, then sleeps on the port's descriptor and the doorbell until the next deadline. If cores
+ * are scarce and an application thread polls instead, the worker only looks from time to time.
  */
 #include <errno.h>
 #include <poll.h>
@@ -21,9 +21,9 @@
 #define CALLER_FRESH_NS 300000ull  /* a caller that has polled within this time will poll again */
 #define LAST_COUNT_NS 100000000ull /* bound of harp_instance_stop's wait for the poll lock */
 /* Sleep while a caller polls: the first, and the longest. Each look takes some 20 us from the
- * caller's core. The longest is shorter than the default of rto_min_us: a peer must not retransmit
- * because a caller has stopped. */
-enum { FIRST_NAP_US = 750, LONGEST_NAP_US = 3000 };
+ * caller's core. If the caller stops, a peer waits for CALLER_FRESH_NS and the rest of a nap. That
+ * must be less than the 2 ms after which it sends a tail loss probe (tcp_times.h). */
+enum { FIRST_NAP_US = 750, LONGEST_NAP_US = 1500 };
 
 static bool caller_is_polling(struct harp_instance *instance, uint64_t now)
 {
@@ -94,7 +94,7 @@ static void *work(void *argument)
   unsigned nap_us = FIRST_NAP_US;
   while (!atomic_load_explicit(&instance->stop, memory_order_relaxed)) {
     uint64_t now = harp_clock_ns();
-    if (caller_is_polling(instance, now)) {
+    if (instance->scarce && caller_is_polling(instance, now)) {
       harp_sleep_us(nap_us);
       nap_us = nap_us * 2 < LONGEST_NAP_US ? nap_us * 2 : LONGEST_NAP_US;
       last_work = now;

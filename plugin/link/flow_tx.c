@@ -117,7 +117,7 @@ static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, 
 void flow_pull(void *user, struct harp_tcp *tcp, uint32_t room)
 {
   struct link_flow *flow = user;
-  if (!flow->link || !flow->link->sends || flow->state != FLOW_OPEN) {
+  if (!flow->link || flow->state != FLOW_OPEN) {
     return;
   }
   uint32_t pulled = 0;

@@ -219,9 +219,16 @@ void flow_readable(void *user, struct harp_tcp *tcp)
   }
 }
 
-static const struct harp_flow_ops flow_ops = {
+static const struct harp_flow_ops sending_ops = {
     .established = on_established,
     .pull = flow_pull,
+    .deliver = flow_deliver,
+    .acked = flow_acked,
+    .readable = flow_readable,
+    .closed = on_closed,
+};
+
+static const struct harp_flow_ops receiving_ops = {
     .deliver = flow_deliver,
     .rx_buffer = flow_rx_buffer,
     .acked = flow_acked,
@@ -262,7 +269,7 @@ static int connect_from_some_port(struct link_flow *flow, struct harp_endpoint p
     if (result != 0) {
       break;
     }
-    result = harp_flow_connect(harp_instance_stack(flow->instance), port, peer, &flow_ops, flow,
+    result = harp_flow_connect(harp_instance_stack(flow->instance), port, peer, &sending_ops, flow,
                                &flow->tcp);
     if (result == 0) {
       flow->local_port = port;
@@ -298,7 +305,7 @@ void flow_accept(struct link_flow *flow, struct harp_tcp *tcp)
 {
   flow->tcp = tcp;
   flow->state = FLOW_HANDSHAKE;
-  harp_flow_attach(tcp, &flow_ops, flow);
+  harp_flow_attach(tcp, &receiving_ops, flow);
   flow_trace(flow, HARP_TRACE_accept, harp_flow_local_port(tcp), harp_flow_peer(tcp).address);
   harp_flow_set_timeout(tcp, flow_config(flow)->timeout_ms);
 }
@@ -307,7 +314,7 @@ void flow_move_connection(struct link_flow *flow, struct link_flow *from)
 {
   flow->tcp = from->tcp;
   from->tcp = NULL;
-  harp_flow_attach(flow->tcp, &flow_ops, flow);
+  harp_flow_attach(flow->tcp, flow->link->sends ? &sending_ops : &receiving_ops, flow);
 }
 
 /* Reserves an entry in the statistics file. Unauthenticated peers get none, since they could use up

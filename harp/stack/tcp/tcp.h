@@ -157,8 +157,8 @@ struct tcp_undo {
   bool possible;
 };
 
-/* The headers with which all segments of a connection begin (tcp_transmit.c). Fields that differ
- * between its segments are zero. */
+/* The headers with which all segments of a connection begin (tcp_transmit.c), for an empty IPv4
+ * packet. TCP's fields that differ between segments are zero. */
 struct tcp_header_template {
   uint8_t bytes[ETH_HEADER + IP_HEADER + TCP_HEADER];
   uint8_t length;      /* of bytes; 0: not written yet */
@@ -275,6 +275,12 @@ static inline bool tcp_can_receive(const struct harp_tcp *tcp)
 {
   return tcp->state == TCP_ESTABLISHED || tcp->state == TCP_FIN_WAIT1 ||
          tcp->state == TCP_FIN_WAIT2;
+}
+
+static inline void tcp_set_tos(struct harp_tcp *tcp, uint8_t tos)
+{
+  tcp->tos = tos;
+  tcp->headers.length = 0; /* the next segment writes them again */
 }
 
 /* Reports a rare event to the engine's trace. */

@@ -10,7 +10,8 @@
 
 struct harp_stack;
 
-/* The next flush sends an acknowledgement: on a data segment, or else on a bare ACK. */
+/* The next flush sends an acknowledgement: on a data segment, or else on a bare ACK. One that is
+ * held already stays held. */
 void tcp_ack_at_once(struct harp_tcp *tcp);
 /* Payload of length bytes has arrived. segment_size: segment size of a merged frame, else 0.
  * pushed: the PSH flag is set. at_once: the payload is out of order, a duplicate, or fills a hole.
@@ -18,7 +19,7 @@ void tcp_ack_at_once(struct harp_tcp *tcp);
 void tcp_ack_schedule(struct harp_tcp *tcp, uint32_t length, uint32_t segment_size, bool pushed,
                       bool at_once);
 /* More payload of a burst has arrived. If an acknowledgement is due, it will cover this payload
- * too, at the next flush. false: no acknowledgement is due yet. */
+ * too. false: no acknowledgement is due yet. */
 static inline bool tcp_ack_extend(struct harp_tcp *tcp)
 {
   bool owed = tcp->ack.state != ACK_IDLE && tcp->dirty;
@@ -40,7 +41,7 @@ bool tcp_ack_hold(struct harp_tcp *tcp);
 struct harp_tcp *tcp_ack_take_held(struct harp_stack *stack);
 /* Removes the first connection from that list; returns the next. */
 struct harp_tcp *tcp_ack_unlist(struct harp_tcp *tcp);
-/* The peer is a HARP host: from now on it gets one acknowledgement per burst. */
+/* The peer is a HARP host: from now on bursts are acknowledged without a timer. */
 void tcp_ack_set_harp_peer(struct harp_tcp *tcp);
 
 #endif

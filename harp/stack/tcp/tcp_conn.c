@@ -292,7 +292,7 @@ void tcp_take_syn(struct harp_tcp *tcp, const struct harp_listener *listener,
   tcp->rcv.buf = listener->rcvbuf;
   tcp->user_mss = listener->user_mss;
   tcp->rcv.wscale = listener->rcv_wscale;
-  tcp->tos = listener->tos;
+  tcp_set_tos(tcp, listener->tos);
   tcp_take_syn_options(tcp, syn);
   tcp->rcv.irs = syn->seq;
   tcp->rcv.nxt = tcp->rcv.right = tcp->ack.last_sent = syn->seq + 1;

@@ -307,7 +307,7 @@ void harp_flow_set_syn(struct harp_tcp *tcp, const struct harp_flow_syn *syn)
   tcp->rcv.buf = syn->rcvbuf;
   tcp->rcv.wscale = syn->rcv_wscale;
   tcp->user_mss = syn->mss;
-  tcp->tos = syn->tos;
+  tcp_set_tos(tcp, syn->tos);
 }
 
 void harp_flow_set_listener_syn(struct harp_listener *listener, const struct harp_flow_syn *syn)
@@ -326,11 +326,7 @@ void harp_flow_set_mss(struct harp_tcp *tcp, uint32_t mss)
   tcp_set_mss(tcp);
 }
 
-void harp_flow_set_tos(struct harp_tcp *tcp, uint8_t tos)
-{
-  tcp->tos = tos;
-  tcp->headers.length = 0; /* the next segment writes them again */
-}
+void harp_flow_set_tos(struct harp_tcp *tcp, uint8_t tos) { tcp_set_tos(tcp, tos); }
 
 void harp_flow_set_cork(struct harp_tcp *tcp, bool cork) { tcp->snd.cork = cork; }
 

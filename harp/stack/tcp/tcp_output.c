@@ -251,7 +251,7 @@ static bool output_new(struct harp_tcp *tcp)
   return true;
 }
 
-/* Whether there is nothing to send and nothing in flight, as on a connection that only receives. */
+/* Whether there is nothing to send and nothing in flight, as on a flow that only receives. */
 static bool nothing_to_send(const struct harp_tcp *tcp)
 {
   return tcp->snd.una == tcp->snd.end && !tcp->snd.fin_queued && !tcp->snd.fin_sent &&

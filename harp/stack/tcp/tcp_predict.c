@@ -125,8 +125,8 @@ static struct harp_tcp *connection_of(const struct harp_stack *stack, uint64_t k
   return last && last->key == key ? last : tcp_find(stack, key);
 }
 
-/* Takes an acknowledgement of data or a new window. wire: the TCP header. Not inline: most payload
- * comes without. */
+/* Takes an acknowledgement of data or a new window. wire: the TCP header. Not inline: most
+ * segments with payload bring neither. */
 __attribute__((noinline)) static void take_news(struct harp_tcp *tcp, uint32_t seq, uint32_t ack,
                                                 const uint8_t *wire, bool bare)
 {
