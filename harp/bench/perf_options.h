@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef HARP_BENCH_OPTIONS_H
-#define HARP_BENCH_OPTIONS_H
+#ifndef HARP_BENCH_PERF_OPTIONS_H
+#define HARP_BENCH_PERF_OPTIONS_H
 
 #include <limits.h>
 #include <stdbool.h>

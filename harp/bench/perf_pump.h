@@ -7,8 +7,8 @@
  *
  * Thread: the progress thread.
  */
-#ifndef HARP_BENCH_PUMP_H
-#define HARP_BENCH_PUMP_H
+#ifndef HARP_BENCH_PERF_PUMP_H
+#define HARP_BENCH_PERF_PUMP_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rank 0's output: a table in the format of nccl-tests, and JSON records. */
-#ifndef HARP_BENCH_REPORT_H
-#define HARP_BENCH_REPORT_H
+#ifndef HARP_BENCH_PERF_REPORT_H
+#define HARP_BENCH_PERF_REPORT_H
 
 #include <stdint.h>
 #include <stdio.h>

@@ -24,7 +24,7 @@ enum {
 struct candidates {
   struct harp_conf_folder folder;
   struct harp_devices devices;
-  struct harp_rank_topology place;
+  struct harp_rank_topology topology;
   unsigned distance[HARP_CONF_FILES_MAX]; /* from this process; a smaller value is nearer */
 };
 
@@ -50,7 +50,7 @@ static int count_exclusive(const struct candidates *files)
 /* Checks that there is a file for every local rank. A shareable file serves any number of ranks. */
 static int check_number(const struct candidates *files, char *error)
 {
-  int ranks = files->place.local_size, count = files->folder.count;
+  int ranks = files->topology.local_size, count = files->folder.count;
 
   if (count_exclusive(files) < count || ranks <= count)
     return 0;
@@ -63,12 +63,12 @@ static int check_number(const struct candidates *files, char *error)
 
 /* The distance of a NIC. A NIC that is assigned to another GPU is the last choice. If this
  * process's GPU is unknown, all NICs have the same distance, and the local rank decides. */
-static unsigned distance(const struct harp_config *config, const struct harp_rank_topology *place,
-                         const char *root)
+static unsigned distance(const struct harp_config *config,
+                         const struct harp_rank_topology *topology, const char *root)
 {
-  if (place->gpu[0] && config->gpu[0])
-    return strcmp(config->gpu, place->gpu) == 0 ? OWN_GPU : FOREIGN_GPU;
-  return ANY_GPU + harp_nic_distance(config, place->gpu, root);
+  if (topology->gpu[0] && config->gpu[0])
+    return strcmp(config->gpu, topology->gpu) == 0 ? OWN_GPU : FOREIGN_GPU;
+  return ANY_GPU + harp_nic_distance(config, topology->gpu, root);
 }
 
 static bool try_lock(const struct candidates *files, int i)
@@ -119,8 +119,8 @@ static int lock_one(const struct candidates *files, unsigned away, const struct 
                     bool shareable)
 {
   int same[HARP_CONF_FILES_MAX], count = 0;
-  int rank = files->place.local_rank > 0 ? files->place.local_rank : 0;
-  int first = claims ? files->place.local_size + rank : 0;
+  int rank = files->topology.local_rank > 0 ? files->topology.local_rank : 0;
+  int first = claims ? files->topology.local_size + rank : 0;
 
   for (int step = 0; step < files->folder.count; step++) {
     int i = (first + step) % files->folder.count;
@@ -197,12 +197,12 @@ static int take_home(struct harp_claim *claim, struct candidates *files, char *e
  * number of local ranks is unknown, each process takes only its home NIC. */
 static unsigned exclusive_quota(const struct candidates *files)
 {
-  int ranks = files->place.local_size, count = count_exclusive(files);
+  int ranks = files->topology.local_size, count = count_exclusive(files);
 
   if (ranks <= 0)
     return 0;
   return (unsigned)(count / ranks) +
-         (files->place.local_rank >= 0 && files->place.local_rank < count % ranks);
+         (files->topology.local_rank >= 0 && files->topology.local_rank < count % ranks);
 }
 
 static void take_more(struct harp_claims *claims, struct candidates *files, bool shareable,
@@ -240,9 +240,9 @@ static int read_candidates(struct candidates *files, const char *root, char *err
     rc = harp_devices_find(&files->devices, &files->folder, root, error);
   if (rc)
     return rc;
-  harp_rank_topology_find(&files->place, root);
+  harp_rank_topology_find(&files->topology, root);
   for (int i = 0; i < files->folder.count; i++)
-    files->distance[i] = distance(config_of(files, i), &files->place, root);
+    files->distance[i] = distance(config_of(files, i), &files->topology, root);
   return 0;
 }
 

@@ -71,25 +71,25 @@ static int slurm_local_size(void)
   return 0;
 }
 
-static void find_job_rank(struct harp_rank_topology *place)
+static void find_job_rank(struct harp_rank_topology *topology)
 {
-  place->rank = -1;
-  for (size_t i = 0; place->rank < 0 && i < sizeof(job_ranks) / sizeof(job_ranks[0]); i++)
-    place->rank = number_or(getenv(job_ranks[i]), -1);
+  topology->rank = -1;
+  for (size_t i = 0; topology->rank < 0 && i < sizeof(job_ranks) / sizeof(job_ranks[0]); i++)
+    topology->rank = number_or(getenv(job_ranks[i]), -1);
 }
 
-static void find_local_rank(struct harp_rank_topology *place)
+static void find_local_rank(struct harp_rank_topology *topology)
 {
-  place->local_rank = -1;
-  place->local_size = 0;
+  topology->local_rank = -1;
+  topology->local_size = 0;
   for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
     int rank = number_or(getenv(launchers[i].rank), -1);
 
     if (rank < 0)
       continue;
-    place->local_rank = rank;
-    place->local_size = launchers[i].size ? number_or(getenv(launchers[i].size), 0)
-                                          : slurm_local_size();
+    topology->local_rank = rank;
+    topology->local_size = launchers[i].size ? number_or(getenv(launchers[i].size), 0)
+                                             : slurm_local_size();
     return;
   }
 }
@@ -210,29 +210,29 @@ static int gpu_named(const struct gpus *gpus, const char *entry)
   return order_is_known(gpus) ? number_or(entry, -1) : -1;
 }
 
-static void find_gpu(struct harp_rank_topology *place, const char *root)
+static void find_gpu(struct harp_rank_topology *topology, const char *root)
 {
   struct gpus gpus;
   char wanted[64];
   int found;
 
-  place->gpu[0] = '\0';
-  visible_entry(place->local_rank, wanted, sizeof(wanted));
+  topology->gpu[0] = '\0';
+  visible_entry(topology->local_rank, wanted, sizeof(wanted));
   snprintf(gpus.folder, sizeof(gpus.folder), "%s/proc/driver/nvidia/gpus", root);
   gpus.count = wanted[0] ? scandir(gpus.folder, &gpus.entries, is_pci_id, alphasort) : -1;
   if (gpus.count < 0)
     return;
   found = gpu_named(&gpus, wanted);
   if (found >= 0 && found < gpus.count)
-    harp_pci_id_parse(gpus.entries[found]->d_name, place->gpu);
+    harp_pci_id_parse(gpus.entries[found]->d_name, topology->gpu);
   for (int i = 0; i < gpus.count; i++)
     free(gpus.entries[i]);
   free(gpus.entries);
 }
 
-void harp_rank_topology_find(struct harp_rank_topology *place, const char *root)
+void harp_rank_topology_find(struct harp_rank_topology *topology, const char *root)
 {
-  find_job_rank(place);
-  find_local_rank(place);
-  find_gpu(place, root);
+  find_job_rank(topology);
+  find_local_rank(topology);
+  find_gpu(topology, root);
 }

@@ -5,8 +5,8 @@
  *
  * Thread: any; reads the environment and /proc only.
  */
-#ifndef HARP_ENGINE_PLACE_H
-#define HARP_ENGINE_PLACE_H
+#ifndef HARP_ENGINE_RANK_TOPOLOGY_H
+#define HARP_ENGINE_RANK_TOPOLOGY_H
 
 struct harp_rank_topology {
   int rank;       /* -1: unknown */
@@ -16,6 +16,6 @@ struct harp_rank_topology {
 };
 
 /* root: "", or in tests a folder that contains /proc/driver/nvidia. */
-void harp_rank_topology_find(struct harp_rank_topology *place, const char *root);
+void harp_rank_topology_find(struct harp_rank_topology *topology, const char *root);
 
 #endif

@@ -14,8 +14,8 @@
  *
  * One thread. Integers are in host order unless stated otherwise.
  */
-#ifndef HARP_TESTING_FLOOD_H
-#define HARP_TESTING_FLOOD_H
+#ifndef HARP_TOOLS_ATTACKER_H
+#define HARP_TOOLS_ATTACKER_H
 
 #include <signal.h>
 #include <stdbool.h>
