@@ -81,7 +81,8 @@ struct harp_config {
   struct harp_config_ports tcp_ports;
   struct harp_config_peers peers;
   char cc[16];
-  char stripe[16]; /* "none" or "all" */
+  char stripe[16];  /* "none" or "all" */
+  char threads[16]; /* "auto", "caller" or "worker" */
   uint32_t rto_min_us;
   uint32_t timeout_ms;
   uint32_t hugepages; /* MiB; 0: free hugepages, if there are any */

@@ -65,18 +65,6 @@ static int stack_config(const struct harp_engine *engine, struct harp_stack_conf
   return got == (ssize_t)sizeof stack->seed ? 0 : -EIO;
 }
 
-/* Whether this process has fewer cores than the spinning threads of all local ranks need: for each
- * rank one worker per instance and one application thread, and two spare cores. */
-static bool cores_are_scarce(const struct harp_config *config)
-{
-  cpu_set_t set;
-  struct harp_rank_topology place;
-  harp_rank_topology_find(&place, "");
-  unsigned ranks = place.local_size > 0 ? (unsigned)place.local_size : 1;
-  unsigned cores = sched_getaffinity(0, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
-  return cores < (config->instances + 1) * ranks + 2;
-}
-
 /* --- Opening --- */
 
 static int create_instances(struct harp_engine *engine, char *error)
@@ -84,7 +72,7 @@ static int create_instances(struct harp_engine *engine, char *error)
   const struct harp_config *config = &engine->config;
   struct harp_stack_config stack;
   int result = stack_config(engine, &stack);
-  bool scarce = cores_are_scarce(config);
+  harp_poll_threads_choose(&engine->threads, config, "");
   for (unsigned i = 0; i < config->instances && result == 0; i++) {
     struct harp_instance_config instance = {
         .port = engine->port,
@@ -95,7 +83,7 @@ static int create_instances(struct harp_engine *engine, char *error)
         .tentative = harp_own_address_doubtful(&engine->port->info),
         .counters = harp_statfile_counters(&engine->statfile, i),
         .cpu = i < config->cores.count ? config->cores.cpu[i] : -1,
-        .scarce = scarce,
+        .callers_poll = engine->threads.callers,
     };
     result = harp_instance_create(&engine->instances[i], &instance);
     if (result == 0) {
@@ -131,8 +119,8 @@ static int open_statistics(struct harp_engine *engine)
 {
   const struct harp_port_info *info = &engine->port->info;
   char text[INET_ADDRSTRLEN], address[32];
-  struct harp_rank_topology place;
-  harp_rank_topology_find(&place, "");
+  struct harp_rank_topology topology;
+  harp_rank_topology_find(&topology, "");
   inet_ntop(AF_INET, &info->address, text, sizeof text);
   snprintf(address, sizeof address, "%s/%u", text, info->prefix);
   struct harp_stat_identity identity = {
@@ -141,8 +129,8 @@ static int open_statistics(struct harp_engine *engine)
       .address = address,
       .config = engine->config.path,
       .about = info->summary,
-      .rank = place.rank,
-      .gpu = place.gpu,
+      .rank = topology.rank,
+      .gpu = topology.gpu,
   };
   return harp_statfile_open(&engine->statfile, &identity);
 }

@@ -17,6 +17,7 @@
 #include "dpdk_glue/port.h"
 #include "harp/engine/config.h"
 #include "harp/engine/instance.h"
+#include "harp/engine/poll_threads.h"
 #include "harp/engine/region.h"
 #include "harp/engine/statfile.h"
 
@@ -30,6 +31,7 @@ struct harp_engine {
   struct harp_config config;
   struct harp_port *port;
   struct harp_statfile statfile;
+  struct harp_poll_threads threads;
   unsigned instance_count;
   struct harp_instance *instances[HARP_ENGINE_INSTANCES];
   struct harp_regions regions;

@@ -8,12 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "harp/engine/clock.h"
 #include "harp/engine/config.h"
 #include "harp/engine/log.h"
 #include "harp/headers.h"
+
+/* Callers start the watchdog again after this time. Programming the core's timer takes some 10 us
+ * in a virtual machine, so the interval is long. */
+#define WATCHDOG_INTERVAL_NS 1400000ull
 
 enum {
   BURST = 32,          /* frames per receive call, before acknowledgements are sent */
@@ -343,6 +348,15 @@ bool harp_instance_poll(struct harp_instance *instance, bool *worked)
   return true;
 }
 
+/* Tells the worker that a caller polls, at a small part of the cost of a thread's wakeup. */
+static void restart_watchdog(struct harp_instance *instance)
+{
+  uint64_t set = atomic_load_explicit(&instance->watchdog_set, memory_order_relaxed);
+  if (set != 0 && instance->now > set + WATCHDOG_INTERVAL_NS) {
+    harp_instance_start_watchdog(instance, instance->now);
+  }
+}
+
 static void poll_as_caller(struct harp_instance *instance)
 {
   if (!poll_trylock(instance)) {
@@ -351,13 +365,14 @@ static void poll_as_caller(struct harp_instance *instance)
   poll_once(instance);
   instance->counters[HARP_COUNTER_polls_by_caller]++;
   atomic_store_explicit(&instance->caller_polled, instance->now, memory_order_relaxed);
+  restart_watchdog(instance);
   wake_for_deadline(instance);
   poll_unlock(instance);
 }
 
 void harp_instance_progress(struct harp_instance *instance)
 {
-  if (instance->scarce || atomic_load_explicit(&instance->asleep, memory_order_relaxed)) {
+  if (instance->callers_poll || atomic_load_explicit(&instance->asleep, memory_order_relaxed)) {
     poll_as_caller(instance);
   }
 }
@@ -493,12 +508,13 @@ int harp_instance_create(struct harp_instance **out, const struct harp_instance_
   instance->config = config->config;
   instance->queue = config->queue;
   instance->cpu = config->cpu;
-  instance->scarce = config->scarce;
+  instance->callers_poll = config->callers_poll;
   instance->conflict_told = config->tentative;
   instance->now = harp_clock_ns();
   pthread_mutex_init(&instance->loop_lock, NULL);
   instance->doorbell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  int result = instance->doorbell < 0 ? -errno : 0;
+  instance->caller_watchdog = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+  int result = instance->doorbell < 0 || instance->caller_watchdog < 0 ? -errno : 0;
   if (result == 0) {
     result = harp_trace_create(&instance->trace, HARP_TRACE_ENTRIES);
   }
@@ -531,6 +547,9 @@ void harp_instance_destroy(struct harp_instance *instance)
   }
   if (instance->doorbell >= 0) {
     close(instance->doorbell);
+  }
+  if (instance->caller_watchdog >= 0) {
+    close(instance->caller_watchdog);
   }
   pthread_mutex_destroy(&instance->loop_lock);
   free(instance);

@@ -61,6 +61,7 @@ struct harp_instance {
   atomic_bool asleep;              /* the worker waits on its descriptors */
   _Atomic(uint64_t) sleeps_until;  /* ns: end of its sleep without a wakeup */
   _Atomic(uint64_t) caller_polled; /* ns: last poll by an application thread */
+  _Atomic(uint64_t) watchdog_set;  /* ns: last start of caller_watchdog; 0: it does not run */
   _Atomic(struct harp_post *) posts;
 
   /* Under the poll lock. */
@@ -88,9 +89,10 @@ struct harp_instance {
   struct harp_instance *const *siblings;
 
   /* The worker. */
-  int doorbell; /* eventfd */
-  bool scarce;  /* fewer cores than spinning threads */
-  int cpu;      /* -1: not pinned */
+  int doorbell;        /* eventfd */
+  int caller_watchdog; /* timerfd: wakes the worker if callers no longer poll */
+  bool callers_poll;   /* threads in test() poll (poll_threads.h) */
+  int cpu;             /* -1: not pinned */
   pthread_t worker;
   bool has_worker;
   atomic_bool stop;
@@ -105,7 +107,7 @@ struct harp_instance_config {
   bool tentative;     /* the address must not be used before harp_stack_use_address */
   uint64_t *counters; /* HARP_COUNTERS words; NULL: the stack's own */
   int cpu;
-  bool scarce;
+  bool callers_poll;
 };
 
 /* 0, -EINVAL, -ENOMEM, or a negative errno of a system call. */
@@ -118,12 +120,18 @@ void harp_instance_destroy(struct harp_instance *instance);
 int harp_instance_start(struct harp_instance *instance);
 void harp_instance_stop(struct harp_instance *instance);
 
+/* Starts caller_watchdog again: it fires HARP_CALLER_GONE_NS after now. */
+void harp_instance_start_watchdog(struct harp_instance *instance, uint64_t now);
+/* The worker polls again this time after the last start. It is less than the 2 ms after which a
+ * peer sends a tail loss probe (tcp_times.h). */
+#define HARP_CALLER_GONE_NS 1800000ull
+
 /* Polls once, unless another thread is polling. Returns whether it polled; *worked (may be NULL)
  * tells whether the poll found work. Any thread. */
 bool harp_instance_poll(struct harp_instance *instance, bool *worked);
 
-/* The same for an application thread that waits in test(). It polls only if that helps: if cores
- * are scarce or the worker sleeps. */
+/* The same for an application thread that waits in test(). It polls only if callers are
+ * to poll (poll_threads.h), or if the worker sleeps. */
 void harp_instance_progress(struct harp_instance *instance);
 
 /* Queues work for the next poll, and wakes a sleeping worker. Any thread. */

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An instance's worker thread. It polls while there is traffic. Without traffic it spins, then
- * yields, then sleeps on the port's descriptor and the doorbell until the next deadline. If cores
- * are scarce and an application thread polls instead, the worker only looks from time to time.
+ * yields, then sleeps on the port's descriptor and the doorbell until the next deadline. If
+ * application threads are to poll (poll_threads.h) and one does, the worker sleeps until it stops.
  */
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <string.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "harp/engine/clock.h"
@@ -17,13 +18,9 @@
 
 #define SPIN_NS 50000ull           /* busy polls after the last work */
 #define YIELD_NS 200000ull         /* end of the time in which it yields between polls */
-#define SCARCE_SPIN_NS 20000ull    /* the same if cores are scarce; it does not spin then */
+#define CALLERS_YIELD_NS 20000ull  /* the same if callers poll; it does not spin then */
 #define CALLER_FRESH_NS 300000ull  /* a caller that has polled within this time will poll again */
 #define LAST_COUNT_NS 100000000ull /* bound of harp_instance_stop's wait for the poll lock */
-/* Sleep while a caller polls: the first, and the longest. Each look takes some 20 us from the
- * caller's core. If the caller stops, a peer waits for CALLER_FRESH_NS and the rest of a nap. That
- * must be less than the 2 ms after which it sends a tail loss probe (tcp_times.h). */
-enum { FIRST_NAP_US = 750, LONGEST_NAP_US = 1500 };
 
 static bool caller_is_polling(struct harp_instance *instance, uint64_t now)
 {
@@ -35,6 +32,27 @@ static void drain_doorbell(struct harp_instance *instance)
 {
   uint64_t count;
   (void)!read(instance->doorbell, &count, sizeof count);
+}
+
+void harp_instance_start_watchdog(struct harp_instance *instance, uint64_t now)
+{
+  struct itimerspec timer = {.it_value = {0, HARP_CALLER_GONE_NS}};
+  timerfd_settime(instance->caller_watchdog, 0, &timer, NULL);
+  atomic_store_explicit(&instance->watchdog_set, now, memory_order_relaxed);
+}
+
+/* Sleeps until no caller has polled for HARP_CALLER_GONE_NS. Each caller starts the watchdog again.
+ * A look at the clock from time to time would take some 20 us from the caller's core. */
+static void wait_for_caller_to_stop(struct harp_instance *instance, uint64_t now)
+{
+  struct pollfd fds[2] = {{.fd = instance->doorbell, .events = POLLIN},
+                          {.fd = instance->caller_watchdog, .events = POLLIN}};
+  harp_instance_start_watchdog(instance, now);
+  poll(fds, 2, -1);
+  atomic_store_explicit(&instance->watchdog_set, 0, memory_order_relaxed);
+  if (fds[0].revents) {
+    drain_doorbell(instance);
+  }
 }
 
 static void wait_for_work(struct harp_instance *instance, uint64_t now)
@@ -91,26 +109,23 @@ static void *work(void *argument)
 {
   struct harp_instance *instance = argument;
   uint64_t last_work = harp_clock_ns();
-  unsigned nap_us = FIRST_NAP_US;
   while (!atomic_load_explicit(&instance->stop, memory_order_relaxed)) {
     uint64_t now = harp_clock_ns();
-    if (instance->scarce && caller_is_polling(instance, now)) {
-      harp_sleep_us(nap_us);
-      nap_us = nap_us * 2 < LONGEST_NAP_US ? nap_us * 2 : LONGEST_NAP_US;
-      last_work = now;
+    if (instance->callers_poll && caller_is_polling(instance, now)) {
+      wait_for_caller_to_stop(instance, now);
+      last_work = harp_clock_ns();
       continue;
     }
-    nap_us = FIRST_NAP_US;
     bool worked = false;
     if (harp_instance_poll(instance, &worked) && worked) {
       last_work = now;
       continue;
     }
     uint64_t idle = now - last_work;
-    if (idle < (instance->scarce ? 0 : SPIN_NS)) {
+    if (idle < (instance->callers_poll ? 0 : SPIN_NS)) {
       continue;
     }
-    if (idle < (instance->scarce ? SCARCE_SPIN_NS : YIELD_NS)) {
+    if (idle < (instance->callers_poll ? CALLERS_YIELD_NS : YIELD_NS)) {
       sched_yield();
       continue;
     }

@@ -108,6 +108,27 @@ cdef extern from "harp/engine/log.h":
     void harp_log_forget()
 
 
+cdef extern from "harp/engine/config.h" nogil:
+    enum:
+        HARP_CONFIG_ERROR_SIZE
+
+    struct harp_config:
+        pass
+
+    int harp_config_parse(const char *text, size_t length, const char *name, harp_config *config,
+                          char *error)
+
+
+cdef extern from "harp/engine/poll_threads.h" nogil:
+    struct harp_poll_threads:
+        bint callers
+        unsigned cpus
+        unsigned wanted
+
+    void harp_poll_threads_choose(harp_poll_threads *threads, const harp_config *config,
+                                  const char *root)
+
+
 def place(bytes root):
     """(local rank or -1, local size or 0, PCI id of the GPU or ""). `root` replaces / in the path
     of the driver's folder."""
@@ -284,3 +305,15 @@ def dropped():
 
 def forget_log():
     harp_log_forget()
+
+
+def poll_threads(bytes text, bytes root):
+    """(whether callers poll, usable CPUs, wanted CPUs) for a configuration. `root` replaces / in
+    the paths of /proc and /sys. Raises ValueError if the text is invalid."""
+    cdef harp_config config
+    cdef harp_poll_threads threads
+    cdef char error[HARP_CONFIG_ERROR_SIZE]
+    if harp_config_parse(text, len(text), b"", &config, error):
+        raise ValueError((<bytes>error).decode())
+    harp_poll_threads_choose(&threads, &config, root)
+    return bool(threads.callers), threads.cpus, threads.wanted

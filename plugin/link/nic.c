@@ -193,11 +193,13 @@ void nic_introduce(const struct transport_nic *nic)
     snprintf(device, sizeof device, "device %u: ", nic->device);
   }
   harp_log_post(HARP_LOG_INFO,
-                "HARP " HARP_VERSION ": %s%s: %s; %u instance%s, %u flow%s per link; %s%s", device,
-                engine->config.device, engine->port->info.summary, engine->instance_count,
-                engine->instance_count == 1 ? "" : "s", engine->config.flows,
-                engine->config.flows == 1 ? "" : "s", engine->config.path,
-                alone ? "; all hosts of the job must use HARP, or none" : "");
+                "HARP " HARP_VERSION ": %s%s: %s; %u instance%s, polled by %s (%u CPUs; spinning "
+                "needs %u), %u flow%s per link; %s%s",
+                device, engine->config.device, engine->port->info.summary, engine->instance_count,
+                engine->instance_count == 1 ? "" : "s",
+                engine->threads.callers ? "NCCL's threads" : "HARP's worker", engine->threads.cpus,
+                engine->threads.wanted, engine->config.flows, engine->config.flows == 1 ? "" : "s",
+                engine->config.path, alone ? "; all hosts of the job must use HARP, or none" : "");
 }
 
 bool nic_stripes(const struct transport_nic *nic)

@@ -25,6 +25,7 @@ KEYS = {
     "cores": "none: workers are not pinned",
     "flows": "1",
     "stripe": "none",
+    "threads": "auto",
     "tcp_ports": "49152-65535; for address = kernel, ports that the kernel assigns",
     "peers": "any",
     "cc": "cubic",

@@ -41,6 +41,7 @@ def test_defaults_of_a_packet_file() -> None:
         "cores": "",
         "flows": "1",
         "stripe": "none",
+        "threads": "auto",
         "tcp_ports": "",
         "peers": "any",
         "cc": "cubic",

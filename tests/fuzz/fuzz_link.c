@@ -193,7 +193,7 @@ static void set_up(void)
       .flows = 2,
       .timeout_ms = HOST_TIMEOUT_MS,
       .offloads = HARP_OFFLOAD_TX_CHECKSUM | HARP_OFFLOAD_TSO | HARP_OFFLOAD_RX_CHECKSUM,
-      .scarce = true,
+      .callers_poll = true,
       .max_connections = 24,
       .packets = 24,
       .rcvbuf = 24 << 10,

@@ -160,7 +160,7 @@ static struct harp_instance *instance_create(struct harp_port *port, unsigned qu
                                         .config = &engine->config,
                                         .queue = queue,
                                         .cpu = -1,
-                                        .scarce = host->setup->scarce};
+                                        .callers_poll = host->setup->callers_poll};
   harp_stack_config_default(&config.stack);
   config.stack.address = host->setup->address;
   config.stack.max_connections = host->setup->max_connections;

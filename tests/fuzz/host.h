@@ -29,7 +29,7 @@ struct host_setup {
   uint32_t flows; /* per link */
   uint32_t timeout_ms;
   uint32_t offloads;                         /* HARP_OFFLOAD_* */
-  bool scarce;                               /* the caller of test polls */
+  bool callers_poll;                         /* the caller of test polls */
   uint32_t max_connections, packets, rcvbuf; /* per stack */
 };
 

@@ -92,8 +92,9 @@ struct side {
 
 struct settings {
   unsigned flows, instances[SIDES];
-  bool checksum, scarce, tso, scatter, kernel; /* kernel: resets segments to an ended process */
-  uint64_t delay_us, loss;                     /* loss: per 1000 frames */
+  bool checksum, callers_poll, tso, scatter,
+      kernel;              /* kernel: resets segments to an ended process */
+  uint64_t delay_us, loss; /* loss: per 1000 frames */
   uint64_t seed;
 };
 

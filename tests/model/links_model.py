@@ -35,7 +35,7 @@ class Settings:
     flows: int
     instances: tuple[int, int]
     checksum: bool
-    scarce: bool
+    callers_poll: bool
     tso: bool
     scatter: bool
     kernel: bool
@@ -102,7 +102,7 @@ SETTINGS = st.builds(
     flows=st.sampled_from((1, 2, 2, 3, 4)),
     instances=st.tuples(st.integers(1, 2), st.integers(1, 2)),
     checksum=st.booleans(),
-    scarce=st.booleans(),
+    callers_poll=st.booleans(),
     tso=st.booleans(),
     scatter=st.booleans(),
     kernel=st.booleans(),

@@ -42,8 +42,8 @@ static bool read_setting(const char *name, char **at, struct settings *settings)
     settings->instances[1] = (unsigned)read_number(at);
   } else if (strcmp(name, "checksum") == 0) {
     settings->checksum = value;
-  } else if (strcmp(name, "scarce") == 0) {
-    settings->scarce = value;
+  } else if (strcmp(name, "callers_poll") == 0) {
+    settings->callers_poll = value;
   } else if (strcmp(name, "tso") == 0) {
     settings->tso = value;
   } else if (strcmp(name, "scatter") == 0) {

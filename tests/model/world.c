@@ -36,7 +36,7 @@ static void open_side(unsigned number)
       .timeout_ms = TIMEOUT_MS,
       .offloads = HARP_OFFLOAD_TX_CHECKSUM | HARP_OFFLOAD_RX_CHECKSUM |
                   (settings->tso ? HARP_OFFLOAD_TSO | HARP_OFFLOAD_LRO : 0),
-      .scarce = settings->scarce,
+      .callers_poll = settings->callers_poll,
       .max_connections = 64,
       .packets = 96,
       .rcvbuf = 32 << 10,

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harp/engine/poll_threads.h"
+
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harp/engine/rank_topology.h"
+
+enum { CGROUP_PATH_SIZE = 4096 };
+
+/* --- The CPU quota (Linux, Documentation/admin-guide/cgroup-v2.rst, cpu.max) --- */
+
+/* Reads at most two numbers of a file. "max" counts as no number. Returns how many there are. */
+static int read_numbers(const char *folder, const char *name, long long *first, long long *second)
+{
+  char path[CGROUP_PATH_SIZE + 64];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  FILE *file = fopen(path, "re");
+  if (!file) {
+    return 0;
+  }
+  int count = fscanf(file, "%lld %lld", first, second);
+  fclose(file);
+  return count > 0 ? count : 0;
+}
+
+/* The quota of one group in whole CPUs, at least 1; UINT_MAX: none. */
+static unsigned group_quota(const char *folder)
+{
+  long long quota = 0, period = 0, rest;
+  bool limited = read_numbers(folder, "cpu.max", &quota, &period) == 2 ||
+                 (read_numbers(folder, "cpu.cfs_quota_us", &quota, &rest) == 1 &&
+                  read_numbers(folder, "cpu.cfs_period_us", &period, &rest) == 1);
+  if (!limited || quota <= 0 || period <= 0) {
+    return UINT_MAX;
+  }
+  long long cpus = quota / period;
+  return cpus < 1 ? 1 : cpus < UINT_MAX ? (unsigned)cpus : UINT_MAX;
+}
+
+/* The smallest quota of a group and its ancestors. A container may not see the upper folders, so
+ * folders that do not exist are passed over. */
+static unsigned smallest_quota(const char *mount, const char *group)
+{
+  char folder[CGROUP_PATH_SIZE];
+  unsigned smallest = UINT_MAX;
+  size_t top = strlen(mount);
+  if ((size_t)snprintf(folder, sizeof folder, "%s%s", mount, group) >= sizeof folder) {
+    return UINT_MAX;
+  }
+  for (;;) {
+    unsigned quota = group_quota(folder);
+    smallest = quota < smallest ? quota : smallest;
+    char *slash = strrchr(folder + top, '/');
+    if (!slash) {
+      return smallest;
+    }
+    *slash = '\0';
+  }
+}
+
+static bool has_cpu_controller(char *controllers)
+{
+  char *rest = controllers;
+  for (char *name = strsep(&rest, ","); name; name = strsep(&rest, ",")) {
+    if (strcmp(name, "cpu") == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* The process's quota in whole CPUs; UINT_MAX: none. A line of /proc/self/cgroup is
+ * "0::PATH" for version 2, and "NUMBER:CONTROLLERS:PATH" for version 1. */
+static unsigned process_quota(const char *root)
+{
+  char path[CGROUP_PATH_SIZE], line[CGROUP_PATH_SIZE], mount[CGROUP_PATH_SIZE];
+  unsigned smallest = UINT_MAX;
+  snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+  FILE *file = fopen(path, "re");
+  while (file && fgets(line, sizeof line, file)) {
+    line[strcspn(line, "\n")] = '\0';
+    char *group = line;
+    strsep(&group, ":");
+    char *controllers = group ? strsep(&group, ":") : NULL;
+    if (!group || (*controllers && !has_cpu_controller(controllers))) {
+      continue;
+    }
+    snprintf(mount, sizeof mount, "%s/sys/fs/cgroup%s", root, *controllers ? "/cpu" : "");
+    unsigned quota = smallest_quota(mount, group);
+    smallest = quota < smallest ? quota : smallest;
+  }
+  if (file) {
+    fclose(file);
+  }
+  return smallest;
+}
+
+/* --- The choice --- */
+
+static unsigned usable_cpus(const char *root)
+{
+  cpu_set_t set;
+  unsigned cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
+  unsigned quota = process_quota(root);
+  return quota < cpus ? quota : cpus;
+}
+
+/* For each local rank one worker per instance and one caller, and two spare CPUs. */
+static unsigned wanted_cpus(const struct harp_config *config, const char *root)
+{
+  struct harp_rank_topology topology;
+  harp_rank_topology_find(&topology, root);
+  unsigned ranks = topology.local_size > 0 ? (unsigned)topology.local_size : 1;
+  return (config->instances + 1) * ranks + 2;
+}
+
+void harp_poll_threads_choose(struct harp_poll_threads *threads, const struct harp_config *config,
+                              const char *root)
+{
+  threads->cpus = usable_cpus(root);
+  threads->wanted = wanted_cpus(config, root);
+  threads->callers = strcmp(config->threads, "auto") == 0 ? threads->cpus < threads->wanted
+                                                          : strcmp(config->threads, "caller") == 0;
+}

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which threads poll: by the key threads, the affinity mask, cgroup quotas and local ranks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from harp.testing._engine import poll_threads
+
+FILE = "device = packet:eth0\n"
+CPUS = len(os.sched_getaffinity(0))
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def choose(root: Path, text: str = "") -> tuple[bool, int, int]:
+    return poll_threads((FILE + text).encode(), str(root).encode())
+
+
+def host(root: Path, cgroup: str, **files: str) -> Path:
+    """A root folder with this /proc/self/cgroup, and with files below /sys/fs/cgroup. "__" stands
+    for "/" in a name, "_dot_" for "."."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(cgroup)
+    for name, text in files.items():
+        path = root / "sys/fs/cgroup" / name.replace("__", "/").replace("_dot_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_host_without_cgroups_has_the_cpus_of_its_mask(tmp_path: Path) -> None:
+    assert choose(tmp_path)[1:] == (CPUS, 4)
+
+
+def test_affinity_mask_limits_cpus(tmp_path: Path) -> None:
+    mask = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(mask)})
+    try:
+        assert choose(tmp_path) == (True, 1, 4)
+    finally:
+        os.sched_setaffinity(0, mask)
+
+
+@pytest.mark.skipif(CPUS < 2, reason="a quota below the mask needs two CPUs")
+@pytest.mark.parametrize(
+    "cgroup, files",
+    [
+        ("0::/job\n", {"job__cpu_dot_max": "100000 100000\n"}),
+        ("0::/\n", {"cpu_dot_max": "150000 100000\n"}),
+        ("0::/a/b\n", {"a__cpu_dot_max": "100000 100000\n", "a__b__cpu_dot_max": "max 100000\n"}),
+        ("0::/not/visible\n", {"cpu_dot_max": "50000 100000\n"}),
+        (
+            "4:memory:/m\n2:cpu,cpuacct:/job\n",
+            {
+                "cpu__job__cpu_dot_cfs_quota_us": "100000",
+                "cpu__job__cpu_dot_cfs_period_us": "100000",
+            },
+        ),
+    ],
+)
+def test_cgroup_quota_limits_cpus(tmp_path: Path, cgroup: str, files: dict[str, str]) -> None:
+    assert choose(host(tmp_path, cgroup, **files))[1] == 1
+
+
+@pytest.mark.parametrize(
+    "cgroup, files",
+    [
+        ("0::/job\n", {"job__cpu_dot_max": "max 100000\n"}),
+        ("0::/job\n", {"job__cpu_dot_max": "100000 0\n"}),
+        ("0::/job\n", {"job__cpu_dot_max": "-5 100000\n"}),
+        ("0::/job\n", {"job__cpu_dot_max": "nonsense"}),
+        ("garbage\n:\n::\n0:\n", {"cpu_dot_max": ""}),
+        (
+            "2:cpuset:/job\n",
+            {"cpu__job__cpu_dot_cfs_quota_us": "1", "cpu__job__cpu_dot_cfs_period_us": "1"},
+        ),
+        (
+            "2:cpu:/job\n",
+            {"cpu__job__cpu_dot_cfs_quota_us": "-1", "cpu__job__cpu_dot_cfs_period_us": "100000"},
+        ),
+        ("0::" + "/x" * 4000 + "\n", {}),
+    ],
+)
+def test_absent_quota_does_not_limit_cpus(
+    tmp_path: Path, cgroup: str, files: dict[str, str]
+) -> None:
+    assert choose(host(tmp_path, cgroup, **files))[1] == CPUS
+
+
+def test_local_ranks_and_instances_need_cpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "0")
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "8")
+    assert choose(tmp_path, "instances = 2\n")[2] == 26
+
+
+@pytest.mark.parametrize("threads, callers", [("caller", True), ("worker", False)])
+def test_key_sets_choice(tmp_path: Path, threads: str, callers: bool) -> None:
+    assert choose(tmp_path, f"threads = {threads}\n")[0] is callers
+
+
+def test_auto_compares_cpus_with_demand(tmp_path: Path) -> None:
+    assert choose(tmp_path, "threads = auto\n")[0] is (CPUS < 4)
+
+
+def test_unknown_choice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="threads.*auto, caller, worker"):
+        choose(tmp_path, "threads = both\n")

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The key threads: NCCL's threads poll, or HARP's worker does. The worker polls again if NCCL's
+threads stop."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from ranks import Rank, connect, packet_site
+
+from tools.hosts.lab import Lab
+
+MESSAGES, SIZE = 4000, 16384
+PAUSE_S = 0.5
+
+
+def polls(rank: Rank) -> tuple[int, int]:
+    """(by callers, all) so far."""
+    (process,) = rank.site.published()
+    return process.totals["polls_by_caller"], process.totals["polls"]
+
+
+@pytest.mark.parametrize(
+    "threads, who", [("caller", "NCCL's threads"), ("worker", "HARP's worker")]
+)
+def test_key_sets_who_polls(lab: Lab, tmp_path: Path, threads: str, who: str) -> None:
+    sites = [packet_site(tmp_path / str(host.index), host, threads=threads) for host in lab.hosts]
+    with Rank(sites[0]) as one, Rank(sites[1]) as other:
+        link = connect(one.init(), other.init())
+        assert all(
+            any(f"polled by {who}" in line for line in rank.lines()) for rank in (one, other)
+        )
+        link.move(MESSAGES // 4, SIZE)
+        before = polls(other)
+        link.move(MESSAGES, SIZE)
+        by_callers, total = (now - then for now, then in zip(polls(other), before))
+        if threads == "caller":
+            assert by_callers > 0.8 * total
+        else:
+            assert by_callers < 0.5 * total
+
+
+def test_worker_polls_again_if_callers_stop(lab: Lab, tmp_path: Path) -> None:
+    """A message arrives at a host whose callers have polled, and poll no more."""
+    sites = [packet_site(tmp_path / str(host.index), host, threads="caller") for host in lab.hosts]
+    with Rank(sites[0]) as one, Rank(sites[1]) as other:
+        link = connect(one.init(), other.init())
+        for _ in range(10):
+            link.move(8, SIZE)
+            before = polls(other)
+            time.sleep(PAUSE_S / 10)
+            link.sender.do("send", link.sends, 1, SIZE, 5000)
+            by_callers, total = (now - then for now, then in zip(polls(other), before))
+            assert by_callers == 0 and total > 0
+            link.receiver.do("receive", link.receives, 1, SIZE, 5000)
