@@ -74,8 +74,9 @@ class Pair:
         return [segment for segment in segments if segment.payload]
 
     def again(self, to_kernel: bool = True) -> int:
-        """The number of retransmitted data segments."""
-        numbers = [segment.seq for segment in self.data(to_kernel)]
+        """The number of retransmitted segments: those with data, and SYN segments."""
+        segments = [IP(raw)[TCP] for way, raw in self.wire.seen if way == to_kernel]
+        numbers = [one.seq for one in segments if one.payload or "S" in one.flags]
         return len(numbers) - len(set(numbers))
 
 
