@@ -32,7 +32,7 @@ void flow_watch_peer(struct link_flow *flow, uint64_t now)
   struct harp_flow_view view;
   harp_flow_view(flow->tcp, &view);
   uint64_t quiet = now - view.last_receive;
-  if (quiet < QUIET_TIME || link_idle(link)) {
+  if (quiet < QUIET_TIME || (link_idle(link) && !flow_owes(flow))) {
     flow->waits_since = now;
     return;
   }

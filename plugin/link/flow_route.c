@@ -133,7 +133,7 @@ static void try_preferred_route(struct link_flow *flow, uint64_t now)
  * has ended. */
 static void give_up(struct link_flow *flow)
 {
-  if (link_idle(flow->link)) {
+  if (link_idle(flow->link) && !flow_owes(flow)) {
     link_peer_closed(flow->link); /* both sides had finished */
     return;
   }

@@ -63,12 +63,11 @@ static bool push_rest(struct link_flow *flow, const struct chunk_out *out)
   const struct chunk *chunk = &out->chunk;
   bool checked = chunk->flags & CHUNK_TRAILER;
   uint32_t header = flow_header_size(flow);
-  const uint8_t *payload = out->request->data + chunk->offset;
   struct {
     const uint8_t *data;
     uint32_t length;
   } parts[PUSHES_PER_CHUNK] = {{out->header, header},
-                               {payload, chunk->length},
+                               {out->payload, chunk->length},
                                {out->trailer, checked ? CHUNK_TRAILER_SIZE : 0}};
   uint32_t done = header + chunk->length + parts[2].length - out->left;
   bool pushed = true;
@@ -80,8 +79,36 @@ static bool push_rest(struct link_flow *flow, const struct chunk_out *out)
   return pushed;
 }
 
-/* Puts a chunk into the stream: its header, and a reference to the payload in user memory. Returns
- * its size in bytes. */
+/* The chunk no longer needs the request. */
+static void chunk_done(struct link_flow *flow, struct net_request *request)
+{
+  if (atomic_fetch_sub_explicit(&request->left, 1, memory_order_acq_rel) != 1) {
+    return;
+  }
+  harp_instance_count(flow->instance, HARP_COUNTER_messages_out, 1);
+  harp_instance_count(flow->instance, HARP_COUNTER_message_bytes_out, request->size);
+  flow_trace(flow, HARP_TRACE_send_done, (uint32_t)request->link->id, (uint32_t)request->size);
+  atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
+}
+
+/* Sets a chunk's payload: a copy of a short message, which is done then, or the user's memory. */
+static void set_payload(struct link_flow *flow, struct chunk_out *out, struct net_request *request)
+{
+  const uint8_t *data = request->data + out->chunk.offset;
+  const uint8_t *copy = NULL;
+  out->copied = 0;
+  if (request->size == out->chunk.length) {
+    copy = flow_copy(flow, data, out->chunk.length, &out->copied);
+  }
+  out->payload = copy ? copy : data;
+  out->request = copy ? NULL : request;
+  if (copy) {
+    chunk_done(flow, request);
+  }
+}
+
+/* Puts a chunk into the stream: its header, and a reference to the payload. Returns its size in
+ * bytes. */
 static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, uint64_t index)
 {
   struct chunk_out *out = &flow->chunks[flow->chunk_head++ % FLOW_CHUNKS];
@@ -95,17 +122,16 @@ static uint32_t push_chunk(struct link_flow *flow, struct net_request *request, 
       .type = CHUNK_DATA,
       .flags = rest <= most ? CHUNK_LAST : 0,
   };
-  const uint8_t *payload = request->data + offset;
+  set_payload(flow, out, request);
   bool checked = flow->transport->checksum;
   if (checked) {
     out->chunk.flags |= CHUNK_TRAILER;
-    chunk_trailer_write(crc32c(0, payload, out->chunk.length), out->trailer);
+    chunk_trailer_write(crc32c(0, out->payload, out->chunk.length), out->trailer);
   }
   chunk_write(&out->chunk, out->header);
   if (flow->checked) {
     chunk_header_seal(out->header);
   }
-  out->request = request;
   out->left = flow_header_size(flow) + out->chunk.length + (checked ? CHUNK_TRAILER_SIZE : 0);
   flow_holds_more(flow, out->left);
   push_rest(flow, out);
@@ -141,18 +167,6 @@ bool flow_push_again(struct link_flow *flow)
   return pushed;
 }
 
-static void chunk_done(struct link_flow *flow, struct chunk_out *out)
-{
-  struct net_request *request = out->request;
-  if (atomic_fetch_sub_explicit(&request->left, 1, memory_order_acq_rel) != 1) {
-    return;
-  }
-  harp_instance_count(flow->instance, HARP_COUNTER_messages_out, 1);
-  harp_instance_count(flow->instance, HARP_COUNTER_message_bytes_out, request->size);
-  flow_trace(flow, HARP_TRACE_send_done, (uint32_t)request->link->id, (uint32_t)request->size);
-  atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
-}
-
 void flow_acked(void *user, struct harp_tcp *tcp, uint32_t bytes)
 {
   struct link_flow *flow = user;
@@ -172,7 +186,10 @@ void flow_skip(struct link_flow *flow, uint64_t bytes)
     flow_holds_less(flow, part);
     if (out->left == 0) {
       flow->chunk_tail++;
-      chunk_done(flow, out);
+      flow_copy_acked(flow, out->copied);
+      if (out->request) {
+        chunk_done(flow, out->request);
+      }
     }
   }
 }

@@ -19,6 +19,7 @@
  *   link_connect.c   outgoing links
  *   link_flow.c      the life of a flow, from connection to linger
  *   flow_tx.c        a sending flow: pull, acknowledge
+ *   flow_copies.c    copies of short messages, until they are acknowledged
  *   flow_rx.c        a receiving flow: deliver
  *   flow_sched.c     which flow of a link takes the next chunk
  *   flow_liveness.c  probes to a silent peer
@@ -50,7 +51,8 @@ enum {
   LINK_REQUESTS = 64, /* outstanding requests of a link: twice NCCL's limit */
   LINK_FLOWS = 16,
   LINK_PARTS = 64,
-  FLOW_CHUNKS = 128, /* unacknowledged chunks of a flow */
+  FLOW_CHUNKS = 128,         /* unacknowledged chunks of a flow */
+  FLOW_COPY_MOST = 32 << 10, /* bytes of a message that is copied when it is sent */
   PEER_NAME_SIZE = 32,
 };
 
@@ -85,8 +87,17 @@ struct chunk_out {
   struct chunk chunk;
   uint8_t header[CHUNK_CHECKED_HEADER_SIZE];
   uint8_t trailer[CHUNK_TRAILER_SIZE];
-  struct net_request *request;
-  uint32_t left; /* bytes not acknowledged, header and trailer included */
+  const uint8_t *payload;      /* in user memory, or a copy */
+  struct net_request *request; /* NULL: the payload is a copy, and the send is done */
+  uint32_t copied;             /* bytes of the copies' ring that it takes */
+  uint32_t left;               /* bytes not acknowledged, header and trailer included */
+};
+
+/* See flow_copies.c. */
+struct copy_ring {
+  uint8_t *memory; /* NULL: nothing was copied yet */
+  uint32_t head;   /* where the next copy may begin, bytes */
+  uint32_t used;   /* bytes before head that belong to unacknowledged copies */
 };
 
 /* How a flow's connection ends. */
@@ -170,6 +181,7 @@ struct link_flow {
   /* Sending: a ring of chunks, oldest at chunk_tail; NULL in an accepted flow. */
   struct chunk_out *chunks;
   uint32_t chunk_head, chunk_tail;
+  struct copy_ring copies;
   uint64_t acked;             /* bytes of chunks acknowledged, over all epochs */
   _Atomic(uint64_t) held;     /* bytes of chunks that are not acknowledged */
   _Atomic(uint64_t) cost;     /* recent cost, ns per 4 KiB; see flow_sched.c */
@@ -405,6 +417,23 @@ bool flow_drained(const struct link_flow *flow);
 
 void flow_pull(void *user, struct harp_tcp *tcp, uint32_t room);
 void flow_acked(void *user, struct harp_tcp *tcp, uint32_t bytes);
+
+/* Whether bytes of chunks are not acknowledged. They may belong to sends that are done. */
+static inline bool flow_owes(const struct link_flow *flow)
+{
+  return flow->chunk_head != flow->chunk_tail;
+}
+
+/* --- flow_copies.c --- */
+
+/* Copies a message of length bytes, which stays until flow_copy_acked. *taken: bytes of the ring
+ * that it takes. NULL: it is too long, or there is no room. */
+const uint8_t *flow_copy(struct link_flow *flow, const uint8_t *data, uint32_t length,
+                         uint32_t *taken);
+/* The oldest copy is acknowledged. */
+void flow_copy_acked(struct link_flow *flow, uint32_t taken);
+/* The connection no longer refers to any copy, and the flow is freed next. */
+void flow_copies_free(struct link_flow *flow);
 
 /* --- flow_sched.c --- */
 

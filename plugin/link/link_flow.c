@@ -94,6 +94,7 @@ void flow_free(struct link_flow *flow)
     listener_remove_unauthenticated(flow);
   }
   free(flow->chunks);
+  flow_copies_free(flow);
   free(flow->inherited);
   free(flow);
 }

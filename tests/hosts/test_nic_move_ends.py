@@ -62,6 +62,24 @@ def test_idle_link_is_closed_in_a_move(
         scene.no_warnings()
 
 
+def test_short_messages_arrive_if_link_is_closed_in_a_move(
+    rails: Rails, tmp_path: Path, draw: random.Random
+) -> None:
+    """The sends of short messages are done, but their bytes are lost with the NIC."""
+    with pair(rails, tmp_path, keys=KEYS) as scene:
+        for moment in range(2 * MOMENTS):
+            link = scene.connect(0, moment % COUNT)
+            link.move()
+            link.receiver.start("receive", link.receives, 8, 4096, 20_000)
+            scene.set_nic(draw.randrange(2), moment % COUNT, False)
+            link.sender.do("send", link.sends, 8, 4096, 5000)
+            link.sender.do("close", link.sends)
+            link.receiver.finish(20)
+            link.receiver.do("close", link.receives)
+            all_up(rails)
+        scene.no_warnings()
+
+
 @ENDS
 def test_busy_link_is_closed_in_a_move(
     rails: Rails, tmp_path: Path, draw: random.Random, closer: int

@@ -25,6 +25,7 @@ ALONE_S = 1.0  # seconds until a replacement without other flows to compare with
 TIMEOUT_MS = 1500
 SLACK_S = 1.2  # for a busy machine; a second try would end after another TIMEOUT_MS
 ENDLESS = 10_000_000
+SHORT_ITERATIONS = 6000  # about a second at the limited rate
 
 
 @pytest.mark.slow
@@ -58,6 +59,17 @@ def test_only_flow_is_replaced(join: Join, side: str) -> None:
     has not arrived."""
     joint = join(flows=1)
     with job(joint.sites, joint.host, all_reduce("4M", 20, 1)) as running:
+        joint.blackhole(running.grows(0), side)
+        running.await_count(0, "flows_replaced", 1)
+        running.ends_well()
+        assert [seen["flows_replaced"] for seen in running.seen] == [1, 0]
+
+
+@over("join,side", ("wire", "rx"), ("packet", "tx"))
+def test_copies_of_short_messages_are_sent_again(join: Join, side: str) -> None:
+    """The sends of short messages are done before the path drops them."""
+    joint = join(flows=1)
+    with job(joint.sites, joint.host, all_reduce("16K", SHORT_ITERATIONS, 1)) as running:
         joint.blackhole(running.grows(0), side)
         running.await_count(0, "flows_replaced", 1)
         running.ends_well()

@@ -143,7 +143,8 @@ def test_damaged_payload_is_dropped_by_software_checksum(start: Start, tmp_path:
     stream(virtio, vhost, 5000)  # more than one in a segment
 
 
-REGISTRATIONS, MESSAGES, SHORT = 4000, 100, 3001
+REGISTRATIONS, MESSAGES = 4000, 100
+ODD_SIZE = 40_001  # bytes; HARP copies shorter messages than 32 KiB when it sends them
 STEADY_TRIES = 3
 LEAST_LEAK = 16  # bytes: malloc's smallest allocation
 
@@ -151,7 +152,7 @@ LEAST_LEAK = 16  # bytes: malloc's smallest allocation
 def register_at_random(sender: Peer, receiver: Peer, comms: tuple[int, int]) -> None:
     """Registers random ranges of memory, sends from them, and checks every byte."""
     sends, receives = comms
-    job = {"size": SHORT, "seed": 11}
+    job = {"size": ODD_SIZE, "seed": 11}
     receiving = receiver.start(
         "stream", comm=receives, sends=False, count=MESSAGES, outstanding=4, **job
     )
@@ -171,7 +172,7 @@ def test_random_registrations_leak_nothing(start: Start, tmp_path: Path, regions
     budget is copied, and neither memory, mappings nor the budget leak."""
     vhost, virtio = start(options=f";regions={regions}" if regions else "")
     comms = link(vhost, virtio)
-    payload = MESSAGES * SHORT
+    payload = MESSAGES * ODD_SIZE
     register_at_random(vhost, virtio, comms)
     one = counts(tmp_path / "0", payload)
     if regions:

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A short message is copied when it is sent, and the send is done at once. The receiver gets the
+bytes of that moment, whatever happens to the sender's memory and to the frames."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Callable
+
+import pytest
+from ends import End, ends_between, sizes
+from pairs import rank_at
+from plugin_peer import Peer, end_all
+
+API = 12
+LONGEST = 32 << 10  # bytes of a message that is copied
+TIMEOUT_MS = 8000
+BLACKHOLE = "blackhole=1,side=both"
+
+Start = Callable[..., "tuple[Peer, Peer]"]
+Impair = Callable[[str], None]
+
+
+@pytest.fixture
+def impair(tmp_path: Path) -> Impair:
+    """Sets the faults of the sender's port from now on. The port reads the file every 10 ms."""
+    (tmp_path / "faults").touch()
+
+    def set_to(spec: str) -> None:
+        fresh = tmp_path / "faults.new"
+        fresh.write_text(spec)
+        os.replace(fresh, tmp_path / "faults")
+        time.sleep(0.05)
+
+    return set_to
+
+
+@pytest.fixture
+def start(tmp_path: Path, impair: Impair) -> Iterator[Start]:
+    """start(): an initialized sender and receiver."""
+    wire = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
+    ranks: list[Peer] = []
+
+    def make() -> tuple[Peer, Peer]:
+        devices = (f"fault:control={tmp_path}/faults,tso=1|wire:{wire}", f"wire:{wire}")
+        for number, device in enumerate(devices, 1):
+            keys = f"device = {device}\naddress = 10.9.0.{number}/24\n"
+            keys += f"timeout_ms = {TIMEOUT_MS}\n"
+            ranks.append(rank_at(tmp_path / str(number), keys, API))
+        return ranks[0], ranks[1]
+
+    try:
+        yield make
+    finally:
+        end_all(ranks)
+        for left in wire.parent.glob(f"{wire.name}*"):
+            left.unlink()
+
+
+def send_and_overwrite(sender: End, size: int) -> None:
+    """The send is done soon. Other bytes replace the message then."""
+    assert sizes(sender.rank.wait(requests=[sender.send(size)], timeout=3)) == [size]
+    sender.rank.fill(buffer=sender.buffer, offset=0, size=size, seed=None)
+
+
+@pytest.mark.sanitized
+@pytest.mark.parametrize("size", [0, 1, 2047, 2048, LONGEST])
+def test_short_send_is_done_without_acknowledgement(
+    start: Start, impair: Impair, size: int
+) -> None:
+    sender, receiver = ends_between(*start(), size, seed=3)
+    request = receiver.receive(size)
+    impair(BLACKHOLE)
+    send_and_overwrite(sender, size)
+    impair("")
+    assert sizes(receiver.rank.wait(requests=[request])) == [size]
+    assert receiver.holds(size, 3)
+
+
+def test_long_send_is_done_when_acknowledged(start: Start, impair: Impair) -> None:
+    size = LONGEST + 1
+    sender, receiver = ends_between(*start(), size, seed=3)
+    request = receiver.receive(size)
+    impair(BLACKHOLE)
+    sent = sender.send(size)
+    deadline = time.monotonic() + 0.3
+    while time.monotonic() < deadline:
+        assert sender.rank.test(request=sent) is None
+    impair("")
+    assert sizes(sender.rank.wait(requests=[sent])) == [size]
+    assert sizes(receiver.rank.wait(requests=[request])) == [size]
+    assert receiver.holds(size, 3)
+
+
+@pytest.mark.sanitized
+def test_copies_survive_loss_in_any_order_of_sizes(start: Start, impair: Impair) -> None:
+    """More bytes than the ring of copies has cross a path that drops frames."""
+    draw = random.Random(5)
+    lengths = [draw.choice((draw.randrange(64), draw.randrange(LONGEST + 1))) for _ in range(200)]
+    sender, receiver = ends_between(*start(), LONGEST)
+    impair("drop=0.03,seed=9")
+    for first in range(0, len(lengths), 20):
+        batch = lengths[first : first + 20]
+        for number, size in enumerate(batch, first):
+            sender.rank.fill(buffer=sender.buffer, offset=0, size=size, seed=number)
+            send_and_overwrite(sender, size)
+        for number, size in enumerate(batch, first):
+            assert sizes(receiver.rank.wait(requests=[receiver.receive(LONGEST)])) == [size]
+            assert receiver.holds(size, number)
+
+
+def test_ring_of_copies_is_used_again(start: Start, impair: Impair) -> None:
+    """Short sends are still done at once after many times the ring's size."""
+    sender, receiver = ends_between(*start(), LONGEST, seed=3)
+    for _ in range(50):
+        request = receiver.receive(LONGEST)
+        assert sizes(sender.rank.wait(requests=[sender.send(LONGEST)])) == [LONGEST]
+        assert sizes(receiver.rank.wait(requests=[request])) == [LONGEST]
+    request = receiver.receive(LONGEST)
+    impair(BLACKHOLE)
+    send_and_overwrite(sender, LONGEST)
+    impair("")
+    assert sizes(receiver.rank.wait(requests=[request])) == [LONGEST]
+
+
+@pytest.mark.sanitized
+def test_message_arrives_after_its_sender_has_closed(start: Start, impair: Impair) -> None:
+    sender, receiver = ends_between(*start(), LONGEST, seed=3)
+    request = receiver.receive(LONGEST)
+    impair(BLACKHOLE)
+    send_and_overwrite(sender, LONGEST)
+    assert sender.close() < 4000
+    impair("")
+    assert sizes(receiver.rank.wait(requests=[request])) == [LONGEST]
+    assert receiver.holds(LONGEST, 3)
+
+
+def test_finalize_waits_for_acknowledgement(start: Start, impair: Impair) -> None:
+    sender, receiver = ends_between(*start(), LONGEST, seed=3)
+    request = receiver.receive(LONGEST)
+    impair(BLACKHOLE)
+    send_and_overwrite(sender, LONGEST)
+    sender.close()
+    ending = sender.rank.start("finalize")
+    time.sleep(0.3)
+    assert not ending.done()
+    impair("")
+    ending.result(timeout=10)
+    assert sizes(receiver.rank.wait(requests=[request])) == [LONGEST]
+    assert receiver.holds(LONGEST, 3)
