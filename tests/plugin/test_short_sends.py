@@ -68,6 +68,14 @@ def send_and_overwrite(sender: End, size: int) -> None:
     sender.rank.fill(buffer=sender.buffer, offset=0, size=size, seed=None)
 
 
+def done_at_once(end: End, request: int) -> bool:
+    deadline = time.monotonic() + 0.3
+    while time.monotonic() < deadline:
+        if end.rank.test(request=request) is not None:
+            return True
+    return False
+
+
 @pytest.mark.sanitized
 @pytest.mark.parametrize("size", [0, 1, 2047, 2048, LONGEST])
 def test_short_send_is_done_without_acknowledgement(
@@ -88,9 +96,7 @@ def test_long_send_is_done_when_acknowledged(start: Start, impair: Impair) -> No
     request = receiver.receive(size)
     impair(BLACKHOLE)
     sent = sender.send(size)
-    deadline = time.monotonic() + 0.3
-    while time.monotonic() < deadline:
-        assert sender.rank.test(request=sent) is None
+    assert not done_at_once(sender, sent)
     impair("")
     assert sizes(sender.rank.wait(requests=[sent])) == [size]
     assert sizes(receiver.rank.wait(requests=[request])) == [size]
@@ -126,6 +132,32 @@ def test_ring_of_copies_is_used_again(start: Start, impair: Impair) -> None:
     send_and_overwrite(sender, LONGEST)
     impair("")
     assert sizes(receiver.rank.wait(requests=[request])) == [LONGEST]
+
+
+@pytest.mark.sanitized
+def test_message_without_room_for_its_copy_is_done_when_acknowledged(
+    start: Start, impair: Impair
+) -> None:
+    """A long message opens the congestion window first. No copy replaces an older one."""
+    big = 8 << 20
+    sender, receiver = ends_between(*start(), big, seed=3)
+    request = receiver.receive(big)
+    assert sizes(sender.rank.wait(requests=[sender.send(big)])) == [big]
+    assert sizes(receiver.rank.wait(requests=[request])) == [big]
+    impair(BLACKHOLE)
+    count, waiting = 0, None
+    while waiting is None and count < 20:
+        sender.rank.fill(buffer=sender.buffer, offset=0, size=LONGEST, seed=count)
+        sent = sender.send(LONGEST)
+        count += 1
+        if not done_at_once(sender, sent):
+            waiting = sent
+    assert waiting is not None and count > 4
+    impair("")
+    assert sizes(sender.rank.wait(requests=[waiting])) == [LONGEST]
+    for number in range(count):
+        assert sizes(receiver.rank.wait(requests=[receiver.receive(LONGEST)])) == [LONGEST]
+        assert receiver.holds(LONGEST, number)
 
 
 @pytest.mark.sanitized
