@@ -268,12 +268,16 @@ static void find_unsettled(struct harp_instance *instance, void *argument)
   }
 }
 
+/* Whether waiting for acknowledgements may help. */
 static bool link_owes(const struct net_link *link)
 {
   struct settling settling = {.owes = false};
   for (unsigned i = 0; i < link->part_count && link->sends && !link_ended(link); i++) {
     settling.part = &link->parts[i];
-    harp_instance_call(link->parts[i].instance, find_unsettled, &settling, SETTLE_MS);
+    if (harp_instance_call(link->parts[i].instance, find_unsettled, &settling, LINK_CLOSE_MS) !=
+        0) {
+      return false; /* a worker does not answer */
+    }
   }
   return settling.owes;
 }
