@@ -12,8 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ranks import Rank, packet_site, wait_until
-from unauthenticated_peers import Scene, UnauthenticatedPeer, hello, token_of
+from ranks import wait_until
+from unauthenticated_peers import (
+    Scene,
+    UnauthenticatedPeer,
+    hello,
+    scene_on,
+    sites_of,
+    token_of,
+)
 
 from tools.hosts.lab import Lab
 
@@ -58,11 +65,8 @@ while True:
 
 @pytest.fixture
 def scene(lab: Lab, tmp_path: Path) -> Iterator[Scene]:
-    sites = [packet_site(tmp_path / str(host.index), host) for host in lab.hosts]
-    with Rank(sites[0]) as listening, Rank(sites[1]) as other:
-        listening.init()
-        other.init()
-        yield Scene(listening, other, listening.listen(), lab.hosts[1])
+    with scene_on(lab, sites_of(lab, tmp_path)) as made:
+        yield made
 
 
 def chunk(message: int) -> bytes:

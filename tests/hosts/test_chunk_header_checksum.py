@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ranks import SYSTEM_ERROR, Failed, Rank, packet_site
-from unauthenticated_peers import Scene, hello, token_of
+from ranks import SYSTEM_ERROR, Failed
+from unauthenticated_peers import Scene, hello, scene_on, sites_of, token_of
 
 from tools.hosts.lab import Lab
 
@@ -51,11 +51,8 @@ def chunk(bit: int = -1) -> bytes:
 
 @pytest.fixture
 def scene(lab: Lab, tmp_path: Path) -> Iterator[Scene]:
-    sites = [packet_site(tmp_path / str(host.index), host) for host in lab.hosts]
-    with Rank(sites[0]) as listening, Rank(sites[1]) as other:
-        listening.init()
-        other.init()
-        yield Scene(listening, other, listening.listen(), lab.hosts[1])
+    with scene_on(lab, sites_of(lab, tmp_path)) as made:
+        yield made
 
 
 def receive(scene: Scene, sent: bytes) -> None:

@@ -12,8 +12,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from ranks import REMOTE_ERROR, Failed, Rank, connect, packet_site, wait_until
-from unauthenticated_peers import Scene, UnauthenticatedPeer, hello, token_of
+from ranks import REMOTE_ERROR, Failed, connect, wait_until
+from unauthenticated_peers import (
+    Scene,
+    UnauthenticatedPeer,
+    hello,
+    scene_on,
+    sites_of,
+    token_of,
+)
 
 from tools.hosts.lab import Lab
 
@@ -29,13 +36,8 @@ def message(number: int, payload: bytes) -> bytes:
 
 @pytest.fixture
 def scene(lab: Lab, tmp_path: Path) -> Iterator[Scene]:
-    sites = [
-        packet_site(tmp_path / str(host.index), host, timeout_ms=TIMEOUT_MS) for host in lab.hosts
-    ]
-    with Rank(sites[0]) as listening, Rank(sites[1]) as other:
-        listening.init()
-        other.init()
-        yield Scene(listening, other, listening.listen(), lab.hosts[1])
+    with scene_on(lab, sites_of(lab, tmp_path, timeout_ms=TIMEOUT_MS)) as made:
+        yield made
 
 
 @contextmanager

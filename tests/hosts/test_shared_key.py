@@ -18,9 +18,16 @@ from hashlib import blake2b
 from pathlib import Path
 
 import pytest
-from ranks import SYSTEM_ERROR, Failed, Rank, Site, connect, packet_site, wait_until
+from ranks import SYSTEM_ERROR, Failed, Rank, Site, connect, wait_until
 from test_foreign_handles import with_check
-from unauthenticated_peers import Scene, UnauthenticatedPeer, hello, token_of
+from unauthenticated_peers import (
+    Scene,
+    UnauthenticatedPeer,
+    hello,
+    scene_on,
+    sites_of,
+    token_of,
+)
 
 from tools.hosts.lab import Lab
 
@@ -40,16 +47,14 @@ def with_key(site: Site, key: bytes) -> Site:
 
 @pytest.fixture
 def sites(lab: Lab, tmp_path: Path) -> list[Site]:
-    return [packet_site(tmp_path / str(host.index), host) for host in lab.hosts]
+    return sites_of(lab, tmp_path)
 
 
 @pytest.fixture
 def scene(lab: Lab, sites: list[Site]) -> Iterator[Scene]:
     """A listening rank and its peer, both with the key."""
-    with Rank(with_key(sites[0], KEY)) as listening, Rank(with_key(sites[1], KEY)) as other:
-        listening.init()
-        other.init()
-        yield Scene(listening, other, listening.listen(), lab.hosts[1])
+    with scene_on(lab, [with_key(site, KEY) for site in sites]) as made:
+        yield made
 
 
 def proof(key: bytes, side: bytes, *said: bytes) -> bytes:

@@ -15,7 +15,14 @@ from typing import Any
 
 import pytest
 from ranks import Failed, Rank, packet_site, wait_until
-from unauthenticated_peers import Scene, UnauthenticatedPeer, hello, token_of
+from unauthenticated_peers import (
+    Scene,
+    UnauthenticatedPeer,
+    hello,
+    scene_on,
+    sites_of,
+    token_of,
+)
 
 from tools.hosts.lab import Lab
 
@@ -26,11 +33,8 @@ LINKS_MOST = 256  # links of a listener that wait to be accepted
 
 @pytest.fixture(params=[False, True], ids=["kernel address", "own address"])
 def scene(lab: Lab, tmp_path: Path, request: Any) -> Iterator[Scene]:
-    sites = [packet_site(tmp_path / str(host.index), host, request.param) for host in lab.hosts]
-    with Rank(sites[0]) as listening, Rank(sites[1]) as other:
-        listening.init()
-        other.init()
-        yield Scene(listening, other, listening.listen(), lab.hosts[1])
+    with scene_on(lab, sites_of(lab, tmp_path, request.param)) as made:
+        yield made
 
 
 def test_garbage_hello_is_closed_and_counted(scene: Scene) -> None:

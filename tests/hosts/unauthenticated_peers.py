@@ -10,11 +10,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Optional
 
-from ranks import Rank, connect, wait_until
+from ranks import Rank, Site, connect, packet_site, wait_until
 
-from tools.hosts.lab import Host
+from tools.hosts.lab import Host, Lab
 
 # Obeys lines of its input: "open N" makes N connections; "send HEX", "reset" and "finish" (end of
 # data) apply to all of them; "state" prints how many the other side has closed, and its bytes.
@@ -134,3 +135,17 @@ def hello(
 
 def token_of(scene: Scene) -> bytes:
     return scene.handle[28:44]
+
+
+def sites_of(lab: Lab, folder: Path, own_address: bool = False, **keys: object) -> list[Site]:
+    """HARP on the interface of each host. The folder gets one folder for each host."""
+    return [packet_site(folder / str(host.index), host, own_address, **keys) for host in lab.hosts]
+
+
+@contextmanager
+def scene_on(lab: Lab, sites: list[Site]) -> Iterator[Scene]:
+    """A rank that listens on the first site, and a rank on the second one."""
+    with Rank(sites[0]) as listening, Rank(sites[1]) as other:
+        listening.init()
+        other.init()
+        yield Scene(listening, other, listening.listen(), lab.hosts[1])

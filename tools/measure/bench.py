@@ -37,13 +37,13 @@ from tools.measure.verdicts import show_verdicts
 BUSY = 0.2  # of the cores: with more other load, CPU figures of a run mean nothing
 
 
+# A measurement lacks a program, a file or a right. The text says which.
+CANNOT = (instructions.CannotCount, copies.CannotCopy, real_nccl.NoNccl)
+
+
 def _count(json_path: Optional[Path]) -> int:
-    """Counts instructions. Returns the exit status: 1 if it cannot count."""
-    try:
-        rows = instructions.rows()
-    except instructions.CannotCount as error:
-        click.echo(f"bench: {error}", err=True)
-        return 1
+    """Counts instructions. Returns the exit status."""
+    rows = instructions.rows()
     click.echo(f"\n{instructions.table(rows)}\n")
     click.echo("Instructions; bursts of 32 segments of 1448 bytes, without checksums and copies.\n")
     verdicts = instructions.verdicts(rows)
@@ -72,12 +72,8 @@ def _nics(quick: bool, mbit: int, json_path: Optional[Path], say: Callable[[str]
 
 
 def _copy(json_path: Optional[Path]) -> int:
-    """Measures copies. Returns the exit status: 1 if it cannot."""
-    try:
-        found = copies.measure()
-    except copies.CannotCopy as error:
-        click.echo(f"bench: {error}", err=True)
-        return 1
+    """Measures copies. Returns the exit status."""
+    found = copies.measure()
     click.echo(f"\n{copies.table(found)}\n\n{copies.remark(found)}\n")
     if json_path:
         copies.save(found, json_path)
@@ -90,11 +86,7 @@ def _nccl(
     """Measures NCCL's own collectives. Returns the exit status: 1 if a run failed."""
     pairs = pairs or QUICK.pairs
     say(f"{pairs} pairs: about {pairs * 15} seconds on an idle machine")
-    try:
-        found = real_nccl.measure(folder, pairs, say)
-    except real_nccl.NoNccl as error:
-        click.echo(f"bench: {error}", err=True)
-        return 1
+    found = real_nccl.measure(folder, pairs, say)
     click.echo(f"\n{real_nccl.table(found)}\n")
     show_verdicts(real_nccl.verdicts(found))
     if json_path:
@@ -232,12 +224,16 @@ def main(
         click.echo(f"[{time.monotonic() - start:4.0f} s] {text}", err=True)
 
     plan = _limited(QUICK if quick else FULL, only, pairs)
-    if counted:
-        sys.exit(_count(json_path))
-    if copied:
-        sys.exit(_copy(json_path))
-    if nccl_folder:
-        sys.exit(_nccl(nccl_folder, pairs, json_path, say))
+    try:
+        if counted:
+            sys.exit(_count(json_path))
+        if copied:
+            sys.exit(_copy(json_path))
+        if nccl_folder:
+            sys.exit(_nccl(nccl_folder, pairs, json_path, say))
+    except CANNOT as error:
+        click.echo(f"bench: {error}", err=True)
+        sys.exit(1)
     if several:
         sys.exit(_nics(quick, nic_rate, json_path, say))
     if listed:
