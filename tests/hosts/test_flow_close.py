@@ -51,14 +51,14 @@ def flows(scene: Scene, count: int) -> Iterator[list[UnauthenticatedPeer]]:
         yield made
 
 
+def payload_in(scene: Scene) -> int:
+    (process,) = scene.listening.site.published()
+    return process.totals["tcp_payload_in"]
+
+
 def stored(scene: Scene, size: int) -> None:
     """Waits until `size` bytes of the peer's payload have arrived, including the hello."""
-
-    def come() -> bool:
-        (process,) = scene.listening.site.published()
-        return process.totals["tcp_payload_in"] >= size
-
-    wait_until(come, 5, "the message did not come")
+    wait_until(lambda: payload_in(scene) >= size, 5, "the message did not come")
 
 
 def test_fin_of_one_flow_keeps_other_flows_open(scene: Scene) -> None:
@@ -120,10 +120,14 @@ def test_receive_posted_after_sender_closed_succeeds(scene: Scene, leaves: bool,
 
 @pytest.mark.parametrize("size", [0, SIZE], ids=["empty", "whole"])
 def test_sender_finalize_with_stopped_receiver_loses_nothing(scene: Scene, size: int) -> None:
-    """A FIN follows the message, and then a reset, because the stopped receiver does not answer."""
+    """The message was acknowledged. A FIN follows, and then a reset, because the stopped receiver
+    does not answer."""
     link = connect(scene.other, scene.listening, scene.listener)
     link.move()
+    before = payload_in(scene)
     scene.other.do("send", link.sends, 1, size, 3000)
+    stored(scene, before + 24 + size)
+    time.sleep(0.1)
     scene.listening.signal(signal.SIGSTOP)
     scene.other.do("close", link.sends)
     scene.other.do("finalize")
