@@ -10,6 +10,7 @@
  * back. Without the peer every request ends. With all links closed no memory remains.
  */
 #include <string.h>
+#include <time.h>
 
 #include "harp/stack/pool.h"
 #include "harp/stack/stack_state.h"
@@ -54,6 +55,16 @@ enum operation {
 struct scene *scene;
 
 static size_t memory_at_rest; /* of a process without link and listener */
+
+/* --- The linker redirects this call here (--wrap) --- */
+
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left);
+
+int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
+{
+  host_sleep((uint64_t)time->tv_sec * NS_PER_S + (uint64_t)time->tv_nsec);
+  return 0;
+}
 
 /* --- One step --- */
 

@@ -287,13 +287,21 @@ static void go_to(uint64_t when)
   host_poll();
 }
 
-void host_advance(uint64_t most)
+static uint64_t first_deadline(void)
 {
-  uint64_t next = host->now + most;
+  uint64_t first = UINT64_MAX;
   for (unsigned i = 0; i < engine->instance_count; i++) {
-    next = HARP_MIN(next, harp_instance_deadline(engine->instances[i]));
+    first = HARP_MIN(first, harp_instance_deadline(engine->instances[i]));
   }
-  go_to(next);
+  return first;
+}
+
+void host_advance(uint64_t most) { go_to(HARP_MIN(host->now + most, first_deadline())); }
+
+void host_sleep(uint64_t least)
+{
+  uint64_t next = first_deadline();
+  host->now = HARP_MAX(host->now + least, next == UINT64_MAX ? 0 : next);
 }
 
 void host_rest(void)

@@ -68,6 +68,9 @@ void host_poll(void);
 void host_advance(uint64_t most);
 /* Same, for a process that waits only for its stacks' timers and its used ports. */
 void host_rest(void);
+/* A thread that waits in a loop sleeps until something is due, at least `least` ns. So the loop is
+ * short. No instance polls meanwhile. */
+void host_sleep(uint64_t least);
 /* Puts a frame on its way to a queue; the caller fills in its bytes. NULL: the queue is full. */
 struct host_frame *host_frame(unsigned queue, uint32_t header_length, uint32_t payload_length);
 struct harp_instance *host_instance(unsigned queue);
