@@ -5,8 +5,8 @@
  * because a flow's bytes are acknowledged in the order in which they were pushed. The ring begins
  * anew whenever it is empty, so few short messages stay in the processor's cache.
  */
-#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "plugin/link/link.h"
 
@@ -25,6 +25,14 @@ static uint32_t position(uint32_t at, const uint8_t *data, uint32_t length)
   return length < PAGE / 2 ? at : at + (uint32_t)(((uintptr_t)data - at) % PAGE);
 }
 
+/* Whole pages, which go back to the system when the flow ends. The heap might keep them. */
+static bool make_ring(struct copy_ring *ring)
+{
+  void *memory = mmap(NULL, RING_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ring->memory = memory == MAP_FAILED ? NULL : memory;
+  return ring->memory;
+}
+
 const uint8_t *flow_copy(struct link_flow *flow, const uint8_t *data, uint32_t length,
                          uint32_t *taken)
 {
@@ -32,7 +40,7 @@ const uint8_t *flow_copy(struct link_flow *flow, const uint8_t *data, uint32_t l
   if (length > FLOW_COPY_MOST) {
     return NULL;
   }
-  if (!ring->memory && !(ring->memory = aligned_alloc(PAGE, RING_SIZE))) {
+  if (!ring->memory && !make_ring(ring)) {
     return NULL;
   }
   uint32_t from = ring->used > 0 ? ring->head : 0, unused = 0;
@@ -57,4 +65,9 @@ const uint8_t *flow_copy(struct link_flow *flow, const uint8_t *data, uint32_t l
 
 void flow_copy_acked(struct link_flow *flow, uint32_t taken) { flow->copies.used -= taken; }
 
-void flow_copies_free(struct link_flow *flow) { free(flow->copies.memory); }
+void flow_copies_free(struct link_flow *flow)
+{
+  if (flow->copies.memory) {
+    munmap(flow->copies.memory, RING_SIZE);
+  }
+}
