@@ -4,9 +4,9 @@
  *
  * NCCL's protocols LL and LL128 store flags among the data. The GPU polls the receive buffer for
  * them and uses data as soon as its flag is there. So such a buffer must never get bytes that do
- * not belong to it, not even for a moment. Payload that a port places by a guess may belong to
- * another flow or to a later segment, and payload that is copied before its checksum is complete
- * may be damaged.
+ * not belong to it, not even for a moment. A port places payload by a guess, and this payload may
+ * belong to another flow or to a later segment. Payload that is copied before its checksum is
+ * complete may be damaged.
  */
 #ifndef HARP_PLUGIN_EARLY_READ_H
 #define HARP_PLUGIN_EARLY_READ_H
@@ -17,7 +17,7 @@
 
 #include "plugin/net.h"
 
-/* NCCL's settings that change its answer or its buffers. */
+/* NCCL's settings that change how it marks receives, or the sizes of its buffers. */
 struct early_read {
   bool unmarked; /* NCCL does not mark the receives of LL and LL128 */
   bool resized;  /* the buffers of LL and LL128 have other sizes than by default */

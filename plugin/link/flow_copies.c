@@ -17,8 +17,8 @@ enum {
 };
 
 /*
- * Where a copy begins that begins at `at` or behind. A long one has the same offset in its page as
- * data, because copies are slow at some other distances (packet_tx.c).
+ * Returns the place of a copy in the ring: `at`, or soon after it. A long copy gets the same offset
+ * in its page as data, because copying is slow at some other distances (packet_tx.c).
  */
 static uint32_t position(uint32_t at, const uint8_t *data, uint32_t length)
 {

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A flow moves to another NIC, or to another NIC of the peer, and gets a new connection there. The
- * flow object stays the same, but another instance owns it afterwards.
+ * flow object stays the same. The instance of the new route owns it afterwards.
  *
- * A move takes three steps. Each runs under the poll lock of one instance, which posts the next
- * step to the other one:
+ * A move takes three steps. Each step runs under the poll lock of its owner's instance, and posts
+ * the next step:
  *
  *   connect   new owner   sender: opens a connection; receiver: has accepted one
  *   release   old owner   ends the old connection and gives the flow away
  *   adopt     new owner   gives the new connection to the flow
  *
  * The receiver drops the old connection before it answers the hello, so no late segment can reach a
- * buffer. Bytes that it has acknowledged but not delivered go along in a copy. The welcome tells
- * how many bytes of the flow it has received, and the sender continues from there.
+ * buffer. Bytes that it has acknowledged but not delivered move to the new owner in a copy. The
+ * welcome tells how many bytes of the flow it has received, and the sender continues from there.
  *
  * A flow has one move at a time. link_detach ends a move: after it has set `closing`, no step gives
  * a flow away.
@@ -80,7 +80,7 @@ static void release(struct flow_move *move)
   move->released = may_release(flow, move) && (link->sends || flow_keep_received(flow));
   if (move->released) {
     flow_leave_instance(flow);
-    flow->part = move->to; /* from here on the new owner's */
+    flow->part = move->to; /* the new owner's from here on */
   }
   atomic_store(&move->step, MOVE_ADOPT);
   harp_instance_post(move->to->instance, &move->post);
@@ -188,7 +188,7 @@ static void move_run(struct harp_post *post, struct harp_instance *instance)
 
 /* --- The beginning of a move --- */
 
-/* Takes the flow's move, which no other instance uses then. NULL: a move is under way. */
+/* Reserves the flow's move for this attempt. NULL: a move is under way. */
 static struct flow_move *begin(struct link_instance *to, uint16_t number)
 {
   struct net_link *link = to->link;
@@ -205,8 +205,8 @@ static struct flow_move *begin(struct link_instance *to, uint16_t number)
   return move;
 }
 
-/* Asks the flow's owner to give it away. false: that was done before. While the link closes, its
- * flows must not be read; flow_moves_end then ends the move. */
+/* Asks the flow's owner to give it away. false: the owner was asked before. While the link closes,
+ * its flows must not be read; flow_moves_end then ends the move. */
 static bool request_release(struct flow_move *move)
 {
   int waiting = MOVE_HANDSHAKE;
@@ -269,7 +269,7 @@ void flow_move_lost(struct link_flow *fresh)
   int waiting = MOVE_HANDSHAKE;
   fresh->move = NULL;
   move->fresh = NULL;
-  /* In a later step, adopt finds out. */
+  /* If the move is in a later step, adopt finds that fresh is gone. */
   atomic_compare_exchange_strong(&move->step, &waiting, MOVE_NONE);
 }
 

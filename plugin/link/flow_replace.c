@@ -19,7 +19,7 @@
 #define STALL_ROUTES 300000000ull /* ns; or 8 RTO: the same, if another NIC may reach the peer */
 #define DOUBT_TIME (2 * HARP_TICK_NS)
 #define ATTEMPT_TIME 1000000000ull /* ns without an answer, before another port is tried */
-enum { EPOCHS_LEAST = 2 };  /* new connections; before that, the stack's user timeout decides */
+enum { EPOCHS_LEAST = 2 };  /* reopening attempts; before that, the stack's user timeout decides */
 enum { SILENT_PROBES = 2 }; /* unanswered probes, if no data is in flight or the window is closed */
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }

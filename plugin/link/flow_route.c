@@ -11,7 +11,7 @@
 
 enum {
   ROUTES = 32,
-  REFUSALS_MOST = 3, /* one may mean that another move of the flow is under way at the peer */
+  REFUSALS_MOST = 3, /* one may mean that the peer still handles another move of the flow */
 };
 #define MOVE_BACK_TIME 1000000000ull /* ns between attempts to move back */
 #define ROUTE_TIME 200000000ull      /* ns between attempts at least */
@@ -102,7 +102,8 @@ bool link_has_routes(const struct net_link *link)
   return peer_follows && (link_peer_nics(link)->count > 1 || link->transport->driven > 1);
 }
 
-/* Moves the flow to the next route whose NIC is up. false: that is the flow's own route. */
+/* Begins to move the flow to the next route whose NIC is up. false: that is the flow's own route,
+ * no NIC is up, or the move cannot begin. */
 static bool try_next_route(struct link_flow *flow)
 {
   struct flow_route list[ROUTES];
@@ -129,7 +130,7 @@ static void try_preferred_route(struct link_flow *flow, uint64_t now)
   flow_move_out(flow, flow->preferred.at, flow->preferred.peer);
 }
 
-/* The peer refuses the flow on whatever route reaches it: it has closed the link, or its process
+/* The peer refuses the flow on every route that reaches it: it has closed the link, or its process
  * has ended. */
 static void give_up(struct link_flow *flow)
 {

@@ -3,14 +3,14 @@
  * A receiving flow. It copies payload to its place in the posted buffer, unless the port has
  * already placed it there.
  *
- * A receive's word `left` counts down by the length of each complete chunk, and once up by the
- * message's size, which the last chunk tells. Zero means that the message is complete.
+ * Each complete chunk subtracts its length from a receive's word `left`. The last chunk tells the
+ * message's size, which is added once. Zero means that the message is complete.
  *
  * A peer with the token may still send contradictory chunks. So a chunk's length is claimed
  * (`claim`) before its first byte is written. The message cannot be complete while claimed bytes
- * are missing, and once the size is known, no more than that can be claimed. So a flow never writes
- * to the buffer of a finished request. `edges` shows whether the chunks of a complete message
- * cover it without overlap.
+ * are missing. Once the size is known, the claims cannot exceed it. So a flow never writes to the
+ * buffer of a finished request. `edges` shows whether the chunks of a complete message cover it
+ * without overlap.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ enum { EXPECT_LEAST = 512 }; /* bytes; a hint for smaller segments costs more th
 
 uint64_t receive_unclaimed(uint64_t message) { return message / LINK_REQUESTS << 48 & CLAIM_TAG; }
 
-/* Updates the word for a chunk; false: the chunk contradicts earlier ones. */
+/* Claims a chunk's bytes in the word; false: the chunk contradicts earlier ones. */
 static bool add_claim(const struct chunk *chunk, uint64_t *word)
 {
   uint64_t bytes = *word & CLAIM_BYTES, length = chunk->length, end = chunk->offset + length;
@@ -92,7 +92,7 @@ static size_t collect(struct link_flow *flow, const uint8_t *data, size_t length
   return part;
 }
 
-/* Size of the message that the peer sends now, as far as its beginning tells. */
+/* Size of the hello or welcome that the peer is sending, as far as its first bytes tell. */
 static uint32_t hello_size(const struct link_flow *flow)
 {
   struct welcome welcome;
@@ -136,7 +136,8 @@ static struct destination payload_destination(const struct link_flow *flow)
   };
 }
 
-/* The same, as far as bytes that do not belong there may be written for a while. */
+/* Where payload may be written before it is checked: payload_destination, or nothing if the GPU
+ * polls the buffer (early_read.h). */
 static struct destination early_destination(const struct link_flow *flow)
 {
   bool never = flow->request && flow->request->read_early;

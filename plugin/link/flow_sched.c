@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The flow that would deliver the next chunk first takes it. Each flow tracks the bytes that it
+ * The next chunk goes to the flow that would deliver it first. Each flow tracks the bytes that it
  * holds and the recent cost of its bytes in time. The congestion window alone is not enough: a path
  * with a long queue lets a slow flow's window grow until that flow holds all posted data and the
  * other flows idle.

@@ -91,7 +91,8 @@ static void chunk_done(struct link_flow *flow, struct net_request *request)
   atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
 }
 
-/* Sets a chunk's payload: a copy of a short message, which is done then, or the user's memory. */
+/* Sets a chunk's payload: a copy of a short message, or the user's memory. The send of a copied
+ * message is done at once. */
 static void set_payload(struct link_flow *flow, struct chunk_out *out, struct net_request *request)
 {
   const uint8_t *data = request->data + out->chunk.offset;

@@ -60,7 +60,7 @@ static bool enter_state(struct net_link *link, enum link_state next)
   static const unsigned from[] = {
       [LINK_OPEN] = 1u << LINK_OPENING,
       [LINK_FAILING] = 1u << LINK_OPENING | 1u << LINK_OPEN,
-      /* Before that, connect waits for the other flows, and fails if they do not open. */
+      /* While a link is opening, connect waits for all flows, and fails if they do not open. */
       [LINK_PEER_CLOSED] = 1u << LINK_OPEN,
       [LINK_FAILED] = 1u << LINK_FAILING,
   };
@@ -103,7 +103,7 @@ void link_fail(struct net_link *link, int error, const char *format, ...)
   if (news) {
     transport_request_trace(link->transport, why);
   }
-  /* After the log line was queued, so that a thread that sees the error finds the line. */
+  /* The log line is queued before this, so that a thread that sees the error finds the line. */
   set_failed(link, error);
   harp_instance_count(link->nic->engine->instances[0], HARP_COUNTER_link_errors, 1);
   if (!atomic_load(&link->closing)) {
@@ -117,7 +117,7 @@ void link_peer_closed(struct net_link *link)
     return; /* other flows may hold data for receives that are not posted yet */
   }
   if (link_was_open(link)) {
-    enter_state(link, LINK_OPEN); /* the instance that counted the last flow may not have done it */
+    enter_state(link, LINK_OPEN); /* the instance that counted the last flow may do it later */
   }
   enter_state(link, LINK_PEER_CLOSED);
 }
@@ -268,7 +268,7 @@ static void find_unsettled(struct harp_instance *instance, void *argument)
   }
 }
 
-/* Whether waiting for acknowledgements may help. */
+/* Whether an acknowledgement is missing that may still come. */
 static bool link_owes(const struct net_link *link)
 {
   struct settling settling = {.owes = false};

@@ -154,7 +154,7 @@ struct link_flow {
   uint8_t state;               /* enum flow_state */
   bool fin_in;                 /* the peer's FIN was received */
   bool checked;                /* chunks have a checked header and a trailer */
-  uint32_t epoch;              /* number of attempts to replace its connection */
+  uint32_t epoch;              /* number of attempts to give it a new connection */
   struct link_flow *candidate; /* the flow being opened to replace this one */
   struct link_flow *replaces;  /* the flow that this candidate is to replace */
   struct flow_move *move;      /* the move that this flow was created for */
@@ -281,23 +281,24 @@ struct net_listener {
 
 struct net_link *link_create(struct transport_nic *nic, bool sends, uint64_t id,
                              struct harp_endpoint peer, uint16_t flow_count);
-/* The part of the link at this instance, which is added if there is none. NULL: there are too many.
- * Any thread, also under a poll lock. */
+/* Returns the part of the link at this instance, and adds it if there is none. NULL: the link has
+ * LINK_PARTS parts already. Any thread, also under a poll lock. */
 struct link_instance *link_part(struct net_link *link, struct nic_instance *at);
 /* Send: the peer's NICs; an empty list until the welcome of flow 0. Any thread. */
 const struct nic_list *link_peer_nics(const struct net_link *link);
 /* Receive: lets hellos on any NIC find the link, from now until link_detach. Under a poll lock. */
 void link_receive_on_all(struct net_link *link);
-/* The receiving link that a hello with a valid token names, and the link's part at this instance,
- * which is added. NULL: none. The link stays valid for the current poll of this instance. */
+/* Finds the receiving link that a hello with a valid token names. Returns the link's part at this
+ * instance, and adds it if there is none. NULL: no such link, or it has too many parts. The link
+ * stays valid for the current poll of this instance. */
 struct link_instance *link_named(struct nic_instance *at, const struct hello *hello);
 /* The configuration of the NIC on which the link was opened. Any thread. */
 static inline const struct harp_config *link_config(const struct net_link *link)
 {
   return &link->nic->engine->config;
 }
-/* Why requests on the link fail: a negative errno, -ESHUTDOWN after the peer has closed it. 0: they
- * do not. Any thread. */
+/* Returns the negative errno with which requests on the link fail; -ESHUTDOWN: the peer has closed
+ * the link. 0: requests do not fail. Any thread. */
 static inline int link_error(const struct net_link *link)
 {
   int state = atomic_load(&link->state);
@@ -313,14 +314,14 @@ static inline bool link_was_open(const struct net_link *link)
 {
   return atomic_load(&link->flows_open) == link->flow_count;
 }
-/* Another flow has exchanged hello and welcome. Under its poll lock. */
+/* One more flow of the link has exchanged hello and welcome. Under the flow's poll lock. */
 void link_flow_opened(struct net_link *link);
 /* Fails the link with a negative errno and logs why. Only the first failure counts. Under a poll
  * lock. */
 __attribute__((format(printf, 3, 4))) void link_fail(struct net_link *link, int error,
                                                      const char *format, ...);
-/* The peer has closed a flow and no request is outstanding. The next posted request fails; until
- * then this is no failure. Under a poll lock. */
+/* The peer has closed a flow and no request is outstanding. This is no failure until the next
+ * request is posted; that request fails. Under a poll lock. */
 void link_peer_closed(struct net_link *link);
 /* Ends the link's flows on all instances: with FIN if no request is outstanding and the link has
  * not failed, else with RST.
@@ -384,7 +385,7 @@ static inline const struct harp_config *flow_config(const struct link_flow *flow
 /* Opens a sending flow's connection. 0, or a negative errno. */
 int flow_connect(struct link_flow *flow, struct harp_endpoint peer);
 void flow_accept(struct link_flow *flow, struct harp_tcp *tcp);
-/* Moves the connection of from to flow. */
+/* Takes the connection away from the flow `from`, and gives it to `flow`. */
 void flow_move_connection(struct link_flow *flow, struct link_flow *from);
 void flow_set_link(struct link_flow *flow, struct net_link *link, uint16_t number);
 /* Frees the bytes that an earlier connection has received. */
@@ -395,7 +396,7 @@ void flow_leave_instance(struct link_flow *flow);
 void flow_enter_instance(struct link_flow *flow, struct link_instance *part);
 /* Hello and welcome were exchanged: the peer is a HARP host. */
 void flow_open(struct link_flow *flow);
-/* The same for a flow that gets a new connection. */
+/* As flow_open, for a flow that has got a new connection. */
 void flow_reopen(struct link_flow *flow);
 /* Takes the flow from its link and closes its connection. Frees the flow, at once or when a
  * lingering connection ends. */
@@ -426,8 +427,8 @@ static inline bool flow_owes(const struct link_flow *flow)
 
 /* --- flow_copies.c --- */
 
-/* Copies a message of length bytes, which stays until flow_copy_acked. *taken: bytes of the ring
- * that it takes. NULL: it is too long, or there is no room. */
+/* Copies a message of length bytes. The copy stays until flow_copy_acked. *taken: bytes of the ring
+ * that the copy takes. NULL: the message is too long, or there is no room. */
 const uint8_t *flow_copy(struct link_flow *flow, const uint8_t *data, uint32_t length,
                          uint32_t *taken);
 /* The oldest copy is acknowledged. */
@@ -437,8 +438,8 @@ void flow_copies_free(struct link_flow *flow);
 
 /* --- flow_sched.c --- */
 
-/* Whether this flow takes the next chunk. bytes: the chunk's size. false: another flow was told to
- * take it. */
+/* Whether this flow takes the next chunk. bytes: the chunk's size. false: another flow should take
+ * the chunk, and was told so. */
 bool flow_takes(struct link_flow *flow, uint32_t bytes);
 void flow_holds_more(struct link_flow *flow, uint32_t bytes);
 void flow_holds_less(struct link_flow *flow, uint32_t bytes);
@@ -489,10 +490,10 @@ int flow_write_hello(struct link_flow *flow, const struct net_link *link, uint16
 
 /* --- flow_move.c --- */
 
-/* Sender: begins to move the flow to an instance, with a connection to this end of the peer. false:
- * a move is under way. */
+/* Sender: begins to move the flow to the instance `to`, with a new connection to `peer`. false: a
+ * move is under way, or the link has too many parts. */
 bool flow_move_out(struct link_flow *flow, struct nic_instance *to, struct harp_endpoint peer);
-/* Sender: the new connection has received its welcome. false: it is not the first one. */
+/* Sender: the new connection has received a welcome. false: it has received one before. */
 bool flow_move_welcomed(struct link_flow *fresh, const struct welcome *welcome);
 /* Receiver: begins to move the flow that a hello on fresh names. false: a move is under way. */
 bool flow_move_in(struct link_flow *fresh, struct link_instance *to, const struct hello *hello);
@@ -509,10 +510,10 @@ static inline bool flow_is_moving(const struct link_flow *flow)
 void flow_move_watch(struct link_flow *fresh);
 /* Whether an attempt to open a new connection, by a move or on the same route, takes too long. */
 bool flow_attempt_is_over(const struct link_flow *fresh);
-/* Receiver: counts and copies what the connection has received, because it ends. false: no memory.
- */
+/* Receiver: counts and copies the bytes that the connection has received, before it ends. false: no
+ * memory. */
 bool flow_keep_received(struct link_flow *flow);
-/* The link is being detached from this instance, or has failed: ends its moves to here. */
+/* The link is being detached from this instance, or has failed. Ends its moves to this instance. */
 void flow_moves_end(struct net_link *link, const struct nic_instance *at, enum flow_close how);
 
 /* --- flow_route.c --- */
@@ -530,7 +531,7 @@ static inline bool flow_route_same(const struct flow_route *a, const struct flow
 {
   return a->at == b->at && a->peer.address == b->peer.address && a->peer.port == b->peer.port;
 }
-/* Whether there is another way to the peer than the flow's own. */
+/* Whether the link has more than one route to the peer. */
 bool link_has_routes(const struct net_link *link);
 
 /* --- The peer's hello or welcome is complete in flow->rx_header; false: the flow was freed --- */

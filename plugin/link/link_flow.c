@@ -136,7 +136,7 @@ static bool tries_again(struct link_flow *flow, int error)
   return open_connection(flow) == 0;
 }
 
-/* Whether the sender gave up a new connection of the flow before it had the welcome. Another
+/* Whether the sender gave up a new connection of the flow before the welcome reached it. Another
  * attempt follows; flow_watch_lost limits the wait. */
 static bool abandoned(const struct link_flow *flow, int error)
 {
@@ -145,8 +145,8 @@ static bool abandoned(const struct link_flow *flow, int error)
          flow->handshake_left > 0 && error == -ECONNRESET;
 }
 
-/* Whether a new connection of the receiver's flow continues behind the bytes of this one. They are
- * kept then: the next welcome says that they were received. */
+/* Whether a new connection of the receiver's flow continues where this one ends. The bytes of this
+ * one are kept then, because the next welcome says that they were received. */
 static bool continues(const struct link_flow *flow, int error)
 {
   return abandoned(flow, error) || (flow->link && !flow->link->sends && flow_is_moving(flow));

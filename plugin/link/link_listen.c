@@ -530,7 +530,7 @@ int net_close_listener(struct net_listener *listener)
     return -EPERM;
   }
   pthread_mutex_lock(&listener->lock);
-  atomic_store(&listener->closed, true); /* join looks under the lock */
+  atomic_store(&listener->closed, true); /* join reads it under the lock */
   struct net_link *link = listener->incoming;
   listener->incoming = NULL;
   pthread_mutex_unlock(&listener->lock);

@@ -45,7 +45,8 @@ struct transport_nic {
   atomic_int state; /* enum nic_state */
   struct nic_instance parts[HARP_ENGINE_INSTANCES];
   atomic_bool published[HARP_STAT_FLOWS]; /* entries of the statistics file in use */
-  /* With several NICs: accepts flows that move here, or of links spread over NICs. 0: none. */
+  /* With several NICs of the process: the port that accepts flows which move here, and flows of
+   * links that are spread over NICs. 0: none. */
   uint16_t shared_port;
   struct net_listener *shared_listener;
 };
@@ -74,8 +75,8 @@ static inline unsigned nic_instances(const struct transport_nic *nic)
 {
   return nic->engine->instance_count;
 }
-/* The next NIC of the process that runs; after NULL: the first one. NULL: there is none. Any
- * thread. */
+/* Returns the next running NIC of the process; after NULL: the first running one. NULL: there is
+ * none. Any thread. */
 struct transport_nic *nic_next(const struct transport *transport,
                                const struct transport_nic *after);
 
@@ -91,7 +92,7 @@ struct transport_nic *nic_driven(const struct transport *transport, unsigned dev
 
 bool device_exists(const struct transport *transport, int device);
 
-/* Both return a NIC that runs. */
+/* The two functions below return a NIC that runs. */
 
 /* The NIC that serves listen on a device: the device's own NIC if this process drives it, else the
  * home NIC. */

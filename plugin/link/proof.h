@@ -31,7 +31,7 @@ struct proof_transcript {
 
 enum proof_side { PROOF_CONNECTOR = 'c', PROOF_ACCEPTOR = 'a' };
 
-/* Derives the key from the file's content, without line ends at its end. 0, or a negative errno and
+/* Derives the key from the file's content, without trailing line ends. 0, or a negative errno and
  * one line in error[HARP_ENGINE_ERROR_SIZE]. */
 int proof_key_read(struct proof_key *key, const char *path, char *error);
 void proof_key_forget(struct proof_key *key);
@@ -39,8 +39,8 @@ void proof_key_forget(struct proof_key *key);
 /* A random challenge. 0, or -EIO. */
 int proof_challenge(uint8_t out[PROOF_SIZE]);
 
-/* Makes a side's proof. said: the message that will carry it, with zeros in the proof field; size
- * in bytes. */
+/* Makes a side's proof. said: the message that will carry the proof, with zeros in the proof field.
+ * size: bytes of said. */
 void proof_make(const struct proof_key *key, enum proof_side side,
                 const struct proof_transcript *transcript, const uint8_t *said, size_t size,
                 uint8_t out[PROOF_SIZE]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The process: init and finalize, the device, the logger, fork and exit. */
+/* The process: init and finalize, the logger, fork and exit. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -223,9 +223,9 @@ static struct lingering count_all(struct transport *transport)
   return all;
 }
 
-/* The end of a finished job must not become an error on the peer. So this waits, with a limit,
- * while the workers answer: until all bytes are acknowledged, and a little longer for the peer's
- * FIN, which the kernel would answer with a reset. */
+/* The end of a finished job must not become an error on the peer. So this waits until all bytes are
+ * acknowledged, and a little longer for the peer's FIN, because the kernel would answer a later FIN
+ * with a reset. Both waits have limits, and the workers still answer meanwhile. */
 static void linger(struct transport *transport)
 {
   struct harp_run_time waited = {0};

@@ -413,7 +413,7 @@ typedef struct {
   ncclResult_t (*makeVDevice)(int *device, ncclNetVDeviceProps_v9_t *properties);
 } ncclNet_v10_t;
 
-/* init for each communicator, with a context; finalize is called unchecked. */
+/* init for each communicator, with a context. NCCL does not check whether finalize is NULL. */
 typedef struct {
   const char *name;
   ncclResult_t (*init)(void **context, uint64_t commId, ncclNetCommConfig_v10_t *config,

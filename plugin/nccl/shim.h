@@ -236,8 +236,8 @@ static ncclResult_t shim_deregister(void *comm, void *mhandle)
   return nccl_result(comm && mhandle ? net_deregister(comm, mhandle) : 0, API);
 }
 
-/* *request is always written, since it may hold any value on entry (from version 9 on, for irecv,
- * NCCL_NET_OPTIONAL_RECV_COMPLETION). */
+/* *request is always written, because it may hold any value on entry. From version 9 on, irecv may
+ * find NCCL_NET_OPTIONAL_RECV_COMPLETION there. */
 static ncclResult_t shim_send(void *comm, const void *data, size_t size, void *mhandle,
                               void **request)
 {
