@@ -79,8 +79,8 @@ struct harp_port_ops {
    * device is gone. */
   int (*receive)(struct harp_port *port, unsigned queue, const struct harp_rx_hint *hint,
                  struct harp_rx_frame *frames, int max);
-  /* Sends one frame. The caller may reuse the frame's memory when the call returns; the memory
-   * that a dma_map covers, only after reclaim. -EAGAIN: the queue is full, retry after a poll.
+  /* Sends one frame. The caller may reuse the frame's memory when the call returns, but memory that
+   * a dma_map covers only after reclaim. -EAGAIN: the queue is full, retry after a poll.
    * Other errors: -EMSGSIZE, -ENETDOWN, -ENODEV, -EIO. */
   int (*transmit)(struct harp_port *port, unsigned queue, const struct harp_tx_frame *frame);
   /* Ends a burst: the port must now send all frames that it still holds back. */

@@ -65,8 +65,8 @@ static bool stays(uint64_t physical)
   return read && (flags >> KPF_HUGE & 1);
 }
 
-/* Shortens the extent to its longest first part that is either one contiguous physical range of
- * fixed pages or contains none. Returns true in the first case. */
+/* Shortens the extent to its longest first part of one kind: one contiguous physical range of fixed
+ * pages, or no fixed page at all. Returns true for the first kind. */
 static bool locate(struct dma_extent *extent)
 {
   uintptr_t at = extent->start;
@@ -211,8 +211,8 @@ static void split(struct dma_table *dma, uintptr_t address)
   insert(dma, at + 1, &second);
 }
 
-/* Inserts extents at index at for [start, end), which no extent covers yet. Returns the index
- * after them. */
+/* Inserts extents for [start, end), which no extent covers yet. The first one gets the index `at`.
+ * Returns the index after the last one. */
 static unsigned fill(struct dma_table *dma, unsigned at, uintptr_t start, uintptr_t end)
 {
   while (start < end) {

@@ -132,8 +132,8 @@ void harp_ethdev_owner_give(struct ethdev_owner *owner)
   close_lock(owner);
 }
 
-/* Closes the lock last. If another process took the NIC while this process still had the device
- * open, closing the device would stop it for the new owner. */
+/* Closes the lock last, after the device. Otherwise another process could take the NIC first, and
+ * the close of the device would stop it for the new owner. */
 void harp_ethdev_owner_forget(struct ethdev_owner *owner)
 {
   for (unsigned i = 0; i < owner->file_count; i++)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * hold_us simulates a device that keeps references to the application's memory for this long and
- * then reads that memory again. If the memory is unmapped by then, the read ends the process.
+ * hold_us simulates a device that keeps references to the application's memory for hold_us
+ * microseconds, and then reads that memory again. If the memory is unmapped by then, the read ends
+ * the process.
  */
 #ifndef HARP_DPDK_GLUE_FAULT_HOLD_H
 #define HARP_DPDK_GLUE_FAULT_HOLD_H

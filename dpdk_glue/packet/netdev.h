@@ -35,7 +35,7 @@ bool harp_netdev_is_local(uint32_t address);
  * number. */
 unsigned harp_netdev_find_flux(const struct harp_netdev *device, int *others, unsigned max);
 
-/* Returns true if the interface is up and has a carrier, false also if it is gone. */
+/* Returns true if the interface is up and has a carrier. false: it is down, or it is gone. */
 bool harp_netdev_has_carrier(int index);
 /* 1: up; 0: down; -ENODEV: gone. */
 int harp_netdev_state(int index);

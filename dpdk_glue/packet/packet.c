@@ -397,8 +397,8 @@ static int packet_descriptor(struct harp_port *port, unsigned number)
   return queue->epoll_fd >= 0 ? queue->epoll_fd : queue->fd;
 }
 
-/* The descriptor is level-triggered, so no frame is missed. But the poller must not sleep on
- * small frames that the device had no room for. */
+/* The descriptor is level-triggered, so no frame is missed. But the poller must not sleep while
+ * the queue holds small frames that the device had no room for. */
 static int packet_arm(struct harp_port *port, unsigned number, bool asleep)
 {
   struct packet_queue *queue = &packet_of(port)->queues[number];

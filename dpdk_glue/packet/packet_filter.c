@@ -72,10 +72,10 @@ static void require_mac(struct program *program, const uint8_t *mac)
   require(program, (uint32_t)mac[4] << 8 | mac[5]);
 }
 
-/* The socket receives from all interfaces. On our own, the frame must have our MAC, which frames of
- * other processes of this host have, too. On the others, it must have arrived there. Only
- * interfaces with an address count: what a bond or a bridge passes up is also seen on its members.
- */
+/* The socket receives from all interfaces. A frame on our own interface must have our MAC. Frames
+ * from other processes of this host have it, too. A frame on one of the other interfaces must have
+ * arrived there. The others all have an address, because a frame that a bond or a bridge passes up
+ * is also seen on its members. */
 static void require_interface_or_mac(struct program *program, const struct packet_filter *filter)
 {
   enum { MAC_CODE = 6 };

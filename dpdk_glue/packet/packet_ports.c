@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 enum {
-  BLOCK = 16,       /* ports in the first block; later blocks double the total, */
-  BLOCK_MOST = 64,  /* up to this size, which keeps the filter short */
+  BLOCK = 16,       /* ports in the first block; each later block doubles the total */
+  BLOCK_MOST = 64,  /* largest block, which keeps the filter short */
   BLOCK_TRIES = 64, /* blocks to try until one has a port for the queue */
 };
 

@@ -106,9 +106,9 @@ static struct verdict judge(const struct packet_slot *slot, const uint8_t *frame
 }
 
 /*
- * displaced: an earlier frame of the burst was longer than its place, so its last bytes belong
+ * *displaced: an earlier frame of the burst was longer than its place, so its last bytes belong
  * where later frames were put. The later frames must move out before the earlier one is delivered.
- * This function sets it for the frames that follow.
+ * This function sets *displaced for the frames that follow.
  */
 static void report(struct packet_queue *queue, unsigned i, bool *displaced,
                    struct harp_rx_frame *out)

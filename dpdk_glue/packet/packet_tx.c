@@ -63,12 +63,12 @@ static const struct iovec *longest_piece(const struct harp_tx_frame *frame, size
 }
 
 /*
- * Bytes of the frame in the linear part of the kernel's buffer (vnet header: hdr_len). The others
- * begin at the start of a page. The kernel copies with `rep movsb`, which is ten times slower on
- * AMD's processors if the destination is 1 to 63 bytes behind the source, modulo 4096. The receiver
- * usually copies to a buffer with the same offset in its page, so 1 to 63 bytes before the source
- * are as bad. A header of a chunk before page-aligned payload gives just such a distance. A few
- * more bytes in the linear part prevent it.
+ * Returns the bytes of the frame in the linear part of the kernel's buffer (vnet header: hdr_len).
+ * The other bytes begin at the start of a page. The kernel copies with `rep movsb`, which is ten
+ * times slower on AMD's processors if the destination is 1 to 63 bytes behind the source, modulo
+ * 4096. The receiver usually copies back to the page offset of our source. Its copy is slow if our
+ * destination is 1 to 63 bytes before our source, so this distance is as bad. A chunk header before
+ * page-aligned payload gives just such a distance. A few more bytes in the linear part prevent it.
  */
 static uint16_t linear_length(const struct harp_tx_frame *frame)
 {
