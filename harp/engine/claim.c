@@ -102,8 +102,8 @@ static bool has_device(const struct harp_claims *claims, unsigned device)
   return false;
 }
 
-/* Whether a file may serve. The home NIC (claims NULL) may be any. Another NIC is of the wanted
- * kind and not claimed yet. */
+/* Whether a file may serve. Any file may serve as the home NIC's (claims NULL). The file of another
+ * NIC must be of the wanted kind, and its NIC must not be claimed yet. */
 static bool may_serve(const struct candidates *files, int i, const struct harp_claims *claims,
                       bool shareable)
 {
@@ -112,9 +112,9 @@ static bool may_serve(const struct candidates *files, int i, const struct harp_c
 }
 
 /* Locks a file at this distance. The home NIC is the one that matches the local rank, or the next
- * free one. So ranks with GPUs behind one PCI switch get different NICs of that switch. The other
- * NICs are searched behind those that match the local ranks, since a rank may start later. Returns
- * the index of the locked file, or -1. */
+ * free one. So ranks with GPUs behind one PCI switch get different NICs of that switch. The search
+ * for other NICs begins behind the files that match the local ranks, since a rank may start later.
+ * Returns the index of the locked file, or -1. */
 static int lock_one(const struct candidates *files, unsigned away, const struct harp_claims *claims,
                     bool shareable)
 {

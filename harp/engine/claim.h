@@ -8,10 +8,10 @@
  * the files. It also claims the other NICs that it may drive:
  *   - all shareable ones;
  *   - its share of the exclusive ones, if the host has fewer local ranks than exclusive files. A
- *     process never takes more than that, since another rank may start later.
+ *     process never takes more than its share, since another rank may start later.
  *
- * An invalid file makes every rank of the host decline. So do more ranks than NICs. A job in which
- * some ranks used HARP and others sockets would hang or be slow.
+ * An invalid file makes every rank of the host decline. Too few files for the local ranks do the
+ * same. A job in which some ranks used HARP and others sockets would hang or be slow.
  *
  * Thread: any, one at a time per claim.
  */
@@ -44,7 +44,7 @@ struct harp_claims {
  * (HARP_CLAIM_ERROR_SIZE bytes):
  * -ECANCELED  HARP_DISABLE=1
  * -ENOENT     no folder, or no ztcp*.conf in it
- * -EINVAL     a file is invalid, or HARP_DEVICES
+ * -EINVAL     a file or HARP_DEVICES is invalid
  * -EUSERS     fewer files than local ranks
  * -EBUSY      other processes have claimed all files
  */

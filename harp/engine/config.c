@@ -54,7 +54,7 @@ static struct span trim(struct span s)
   return s;
 }
 
-/* The part before the first such character, or everything. */
+/* The part before the first character `at`; everything if there is none. */
 static struct span cut(struct span s, char at)
 {
   const char *found = s.length ? memchr(s.start, at, s.length) : NULL;

@@ -118,7 +118,7 @@ int harp_config_read(int fd, const char *path, struct harp_config *config, char 
 
 int harp_config_load(const char *path, struct harp_config *config, char *error);
 
-/* Writes the effective value as a file would contain it; "" if the device or the kernel decides.
+/* Writes the value in force as a file would contain it; "": the device or the kernel decides.
  * Returns out. */
 char *harp_config_format(const struct harp_config *config, enum harp_config_key key, char *out,
                          size_t size);

@@ -41,10 +41,10 @@ struct harp_engine {
 };
 
 /*
- * Opens the device. The engine then has its address, and its sockets with their privileges. It
- * takes no frame and has no instance, no thread and no packet memory. 0, or a negative errno and
- * one line in error (HARP_ENGINE_ERROR_SIZE bytes) that says what is wrong, where, and how to mend
- * it.
+ * Opens the device. The engine then has its address, and sockets that were opened with the present
+ * privileges of the process. It takes no frame yet, and has no instance, no thread and no packet
+ * memory. 0, or a negative errno and one line in error (HARP_ENGINE_ERROR_SIZE bytes) that says
+ * what is wrong, where, and how to mend it.
  */
 int harp_engine_open(struct harp_engine **engine, const struct harp_config *config, char *error);
 /* Allocates memory, starts the workers and the port. May block, up to half a second for an address
@@ -53,8 +53,8 @@ int harp_engine_start(struct harp_engine *engine, char *error);
 /* Stops the workers and frees everything. No thread may use the engine, its instances or flows. */
 void harp_engine_close(struct harp_engine *engine);
 
-/* Whether the address (network order) is in the NIC's own subnet, and whether it can be reached, by
- * the subnet or a gateway. Any thread, after open. */
+/* on_link: whether the address (network order) is in the NIC's own subnet. reaches: whether it is
+ * in the subnet, or the NIC has a gateway. Any thread, after open. */
 bool harp_engine_on_link(const struct harp_engine *engine, uint32_t address);
 bool harp_engine_reaches(const struct harp_engine *engine, uint32_t address);
 

@@ -348,7 +348,7 @@ bool harp_instance_poll(struct harp_instance *instance, bool *worked)
   return true;
 }
 
-/* Tells the worker that a caller polls, at a small part of the cost of a thread's wakeup. */
+/* Tells the worker that a caller polls. This costs much less than waking a thread. */
 static void restart_watchdog(struct harp_instance *instance)
 {
   uint64_t set = atomic_load_explicit(&instance->watchdog_set, memory_order_relaxed);

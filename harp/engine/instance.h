@@ -122,8 +122,8 @@ void harp_instance_stop(struct harp_instance *instance);
 
 /* Starts caller_watchdog again: it fires HARP_CALLER_GONE_NS after now. */
 void harp_instance_start_watchdog(struct harp_instance *instance, uint64_t now);
-/* The worker polls again this time after the last start. It is less than the 2 ms after which a
- * peer sends a tail loss probe (tcp_times.h). */
+/* The worker polls again when this time has passed since the last start of caller_watchdog. The
+ * time is less than the 2 ms after which a peer sends a tail loss probe (tcp_times.h). */
 #define HARP_CALLER_GONE_NS 1800000ull
 
 /* Polls once, unless another thread is polling. Returns whether it polled; *worked (may be NULL)
@@ -205,7 +205,7 @@ static inline void harp_instance_trace(struct harp_instance *instance, uint16_t 
   harp_trace(&instance->trace, instance->now, local_port, event, a, b);
 }
 
-/* Until the next call, expect tells the port where the next payload belongs. */
+/* Sets the function that tells the port where the next payload belongs, until the next call. */
 static inline void harp_instance_expect(struct harp_instance *instance,
                                         bool (*expect)(void *user, struct harp_rx_hint *hint),
                                         void *user)

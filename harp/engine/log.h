@@ -4,8 +4,8 @@
  * the plugin was unloaded. So lines wait in a bounded queue until one of NCCL's threads takes them
  * and logs them.
  *
- * Lines that differ only in digits count as one message. After HARP_LOG_BURST of them within
- * HARP_LOG_PERIOD_S, further ones are dropped, and the next one that passes tells their number.
+ * Lines that differ only in digits count as one message. HARP_LOG_BURST of them may pass within
+ * HARP_LOG_PERIOD_S. Further ones are dropped, and the next one that passes tells their number.
  *
  * HARP_DEBUG=1 also writes each line to stderr at once.
  *

@@ -31,7 +31,7 @@ uint32_t harp_nic_speed(const struct harp_config *config, const char *root);
 void harp_nic_function(const struct harp_config *config, const char *root, char *out, size_t size);
 
 /*
- * Writes what tells this NIC from all others of the host: the PCI function ("0000:3b:00.0", and
+ * Writes an identity that no other NIC of the host has: the PCI function ("0000:3b:00.0", and
  * "0000:3b:00.0/1" for its second port), else the interface ("eth1"), else the key `device` itself.
  * Two files of one NIC get the same identity.
  */

@@ -55,8 +55,8 @@ static int arp_ignore(const char *device)
   return most;
 }
 
-/* Another NIC whose address the kernel also answers ARP for on this one, because both are in one
- * subnet. NULL: none. Peers may then send that NIC's frames to this one. */
+/* Finds another NIC in the subnet of this one, if the kernel answers ARP on this NIC for the other
+ * NIC's address, too. Peers may then send the other NIC's frames to this one. NULL: none. */
 static const struct harp_engine *arp_flux(const struct harp_nics *nics,
                                           const struct harp_engine *engine)
 {

@@ -66,8 +66,8 @@ static void say(const struct harp_engine *engine, const uint8_t *mac, char *erro
            engine->config.path);
 }
 
-/* Each instance polls first, because a call runs before its poll reads frames, and a waiting frame
- * may show a conflict. The first instance is the last one, because it announces the address. */
+/* Each instance polls before the call: a waiting frame may show a conflict, and a call runs before
+ * its own poll reads frames. Instance 0 comes last, because it announces the address. */
 static int judge_all(struct harp_engine *engine, char *error)
 {
   for (unsigned i = engine->instance_count; i-- > 0;) {

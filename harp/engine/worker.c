@@ -41,8 +41,9 @@ void harp_instance_start_watchdog(struct harp_instance *instance, uint64_t now)
   atomic_store_explicit(&instance->watchdog_set, now, memory_order_relaxed);
 }
 
-/* Sleeps until no caller has polled for HARP_CALLER_GONE_NS. Each caller starts the watchdog again.
- * A look at the clock from time to time would take some 20 us from the caller's core. */
+/* Sleeps until callers stop to poll: polling callers start the watchdog again, and it wakes the
+ * worker HARP_CALLER_GONE_NS after the last start. A worker that wakes to look at the clock would
+ * take some 20 us from the caller's core each time. */
 static void wait_for_caller_to_stop(struct harp_instance *instance, uint64_t now)
 {
   struct pollfd fds[2] = {{.fd = instance->doorbell, .events = POLLIN},
@@ -156,10 +157,9 @@ int harp_instance_start(struct harp_instance *instance)
   return 0;
 }
 
-/* Adds the port's counts since the last tick before the counters become final. An application
- * thread may hold the poll lock. At exit, that thread may have ended inside a poll, or be this
- * thread itself, and never release the lock. So the wait has a limit, after which the last counts
- * are lost. */
+/* Adds the port's counts since the last tick, before the counters become final. An application
+ * thread may hold the poll lock. At exit it may never release the lock: it may have ended inside a
+ * poll, or it may be this thread. So the wait has a limit. The last counts are lost after it. */
 static void count_to_the_end(struct harp_instance *instance)
 {
   uint64_t deadline = harp_clock_ns() + LAST_COUNT_NS;
