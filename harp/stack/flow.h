@@ -24,8 +24,8 @@ struct harp_packet; /* a packet buffer of the stack */
 struct harp_socket_table;
 
 struct harp_flow_ops {
-  /* A listener's connection is established: set its ops and user with
-   * harp_flow_attach and return 0, or return a negative errno to reset it. */
+  /* A listener's connection is established. The callback sets its ops and user with
+   * harp_flow_attach and returns 0, or returns a negative errno to reset it. */
   int (*accept)(void *user, struct harp_tcp *tcp);
   /* For listeners: returns whether accept has no room now. The stack then drops the segment, and
    * the peer retransmits it. NULL: accept always has room. */
@@ -96,8 +96,8 @@ int harp_stack_receive(struct harp_stack *stack, const struct harp_rx_frame *fra
 void harp_stack_flush(struct harp_stack *stack);
 /* Sets the time, ns, but runs no timer (harp_stack_advance does both). */
 void harp_stack_set_time(struct harp_stack *stack, uint64_t now_ns);
-/* The engine did not run for the last pause_ns ns (a stopped process, a busy host). The user
- * timeout and keepalive do not count this time as silence of the peer. */
+/* The engine did not run for the last pause_ns ns, because the process was stopped or the host was
+ * busy. The user timeout and keepalive do not count this time as silence of the peer. */
 void harp_stack_account_pause(struct harp_stack *stack, uint64_t pause_ns);
 uint64_t *harp_stack_counters(struct harp_stack *stack);
 /* Returns the sockets of harp/stack.h; only their layer knows what they are. */
@@ -169,28 +169,28 @@ size_t harp_packets_read(struct harp_stack *stack, struct harp_packet **packets,
                          size_t length, bool peek);
 void harp_packets_free(struct harp_stack *stack, struct harp_packet *packets);
 
-/* fresh continues old, a flow of the same stack. It inherits the bytes that old has received in
- * order and not delivered. old is freed: it sends no segment and calls no closed(). */
+/* The flow `fresh` continues the flow `old` of the same stack. It inherits the bytes that `old` has
+ * received in order and not delivered. `old` is freed. It sends no segment, nor calls closed(). */
 void harp_flow_replace(struct harp_tcp *fresh, struct harp_tcp *old);
-/* FIN after everything that was pushed. closed() follows when both sides are done. */
+/* Sends a FIN after everything that was pushed. closed() follows when both sides are done. */
 void harp_flow_close(struct harp_tcp *tcp);
-/* Sends a RST (none in TIME-WAIT) and ends the flow. It does not call closed(), and drops all
- * references to the owner's memory. */
+/* Sends a RST and ends the flow. Sends no RST in TIME-WAIT, or if the limit for peers that are no
+ * HARP hosts is reached. Does not call closed(), and drops all references to the owner's memory. */
 void harp_flow_abort(struct harp_tcp *tcp);
-/* The same, but it ends TIME-WAIT, too. */
+/* As harp_flow_abort, but also ends a connection in TIME-WAIT at once. */
 void harp_flow_discard(struct harp_tcp *tcp);
 /* No callback is called from now on. The stack finishes the connection alone after harp_flow_close,
  * which may come before or after this call. */
 void harp_flow_detach(struct harp_tcp *tcp);
-/* The peer is a HARP host: acknowledge bursts without a timer, use this RTO floor, keep the
- * congestion window over idle times. */
+/* The peer is a HARP host. The flow then acknowledges bursts without a timer, uses this RTO floor,
+ * and keeps its congestion window over idle times. */
 void harp_flow_set_harp_peer(struct harp_tcp *tcp, uint32_t rto_min_us);
-/* 0 disables. The bound on time without progress while data is unacknowledged (RFC 5482). */
+/* Bounds the time without progress while data is unacknowledged (RFC 5482). 0: no bound. */
 void harp_flow_set_timeout(struct harp_tcp *tcp, uint32_t timeout_ms);
 void harp_flow_set_keepalive(struct harp_tcp *tcp, uint32_t idle_ms, uint32_t interval_ms,
                              uint32_t probes);
 
-/* What a connection has from its SYN on. */
+/* Settings of a connection that must be fixed before its SYN is sent. */
 struct harp_flow_syn {
   uint32_t rcvbuf;    /* size of the receive buffer, bytes */
   uint32_t mss;       /* upper bound of the MSS in both directions; 0: the MTU alone bounds it */
@@ -212,8 +212,8 @@ void harp_flow_set_mss(struct harp_tcp *tcp, uint32_t mss); /* at least TCP_MSS_
 void harp_flow_set_tos(struct harp_tcp *tcp, uint8_t tos);
 /* TCP_CORK: a short segment waits for more data. */
 void harp_flow_set_cork(struct harp_tcp *tcp, bool cork);
-/* TCP_NODELAY: a short segment does not wait for an acknowledgement. true: what is pushed now does
- * not wait for more data either, even under TCP_CORK. */
+/* TCP_NODELAY: a short segment does not wait for an acknowledgement. true: data that is already
+ * pushed does not wait for more data either, even under TCP_CORK. */
 void harp_flow_set_nodelay(struct harp_tcp *tcp, bool nodelay);
 /* Selects a congestion control by its name, as returned by harp_congestion_name. Its state begins
  * anew unless it is the selected one already. */

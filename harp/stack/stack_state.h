@@ -43,12 +43,12 @@ struct harp_stack {
   uint32_t heap_count;
   struct harp_tcp *dirty; /* connections that the next flush serves */
   struct harp_tcp *dirty_last;
-  struct harp_tcp *current; /* in use by the running function: stack_free_closed keeps its block */
+  struct harp_tcp *current; /* used by the running function; stack_free_closed keeps its block */
   struct harp_tcp *held;    /* connections whose acknowledgement waits for the next flush */
   struct harp_listener **listeners; /* by port */
   uint32_t listener_shift;
-  /* A new connection replaces one of these when the pool is empty, the oldest first: half-open
-   * connections, and connections in TIME-WAIT without an owner. */
+  /* Half-open connections, and connections in TIME-WAIT without an owner, the oldest first. A new
+   * connection replaces one of them when the pool is empty. */
   struct harp_list half_open, time_wait;
   uint32_t half_open_count;
 

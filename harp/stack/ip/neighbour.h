@@ -52,10 +52,10 @@ struct harp_neighbour {
 };
 
 /* Exempts requests for this address from the rate limits. Callers name addresses that we connect to
- * and hosts that sent us an ARP request. A hash table with about as many places as neighbours holds
- * the addresses; a newer address replaces an older one in the same place. */
+ * and hosts that sent us an ARP request. A hash table with at least as many places as neighbours
+ * holds the addresses; a newer address replaces an older one in the same place. */
 void neighbour_expect(struct harp_stack *stack, uint32_t address);
-/* Takes the claim of an ARP packet that address has the hardware address mac. */
+/* An ARP packet claims that `address` has the hardware address `mac`. Handles this claim. */
 void neighbour_learn(struct harp_stack *stack, uint32_t address, const uint8_t *mac);
 /* Returns whether the table maps address to mac. */
 bool neighbour_is(struct harp_stack *stack, uint32_t address, const uint8_t *mac);

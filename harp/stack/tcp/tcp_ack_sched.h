@@ -10,8 +10,8 @@
 
 struct harp_stack;
 
-/* The next flush sends an acknowledgement: on a data segment, or else on a bare ACK. One that is
- * held already stays held. */
+/* The next flush sends an acknowledgement: on a data segment, or else on a bare ACK. An
+ * acknowledgement that is already held stays held. */
 void tcp_ack_at_once(struct harp_tcp *tcp);
 /* Payload of length bytes has arrived. segment_size: segment size of a merged frame, else 0.
  * pushed: the PSH flag is set. at_once: the payload is out of order, a duplicate, or fills a hole.

@@ -8,7 +8,7 @@ struct harp_segment;
 struct harp_tcp;
 enum tcp_cookie {
   COOKIE_NONE,    /* the listener has no valid cookie outstanding */
-  COOKIE_REFUSED, /* the listener has, but this acknowledgement holds none: it may be a later
+  COOKIE_REFUSED, /* the listener has one, but this acknowledgement holds none: it may be a later
                      segment of a peer that got a cookie, so it gets no RST */
   COOKIE_TAKEN,
 };

@@ -34,8 +34,8 @@ enum {
   COOKIE_PERIOD_SHIFT = 36
 }; /* a cookie is valid in its period of 2^36 ns (69 s) and the next */
 
-/* For the next one to two periods of 69 s, an acknowledgement without a connection may belong to a
- * handshake whose state this listener has dropped. It gets no RST. */
+/* An acknowledgement without a connection may belong to a handshake whose state this listener has
+ * dropped. It gets no RST during the next one to two periods of 69 s. */
 static inline void tcp_cookie_expect(struct harp_listener *listener)
 {
   listener->cookie_period = listener->stack->now >> COOKIE_PERIOD_SHIFT;

@@ -52,8 +52,8 @@ int tcp_sndq_gather(const struct harp_reference *reference, uint32_t seq, uint32
 struct harp_reference *tcp_sndq_seek(struct harp_reference *reference, uint32_t seq);
 struct harp_record *tcp_record_append(struct harp_tcp *tcp, uint32_t seq, uint32_t end,
                                       struct harp_reference *reference, bool fin);
-/* Splits a record that is not SACKed at seq, which lies within it. Returns the right part; NULL: no
- * memory. */
+/* Splits a record at seq, which lies within it. The record is not SACKed. Returns the right part;
+ * NULL: no memory. */
 struct harp_record *tcp_record_split(struct harp_tcp *tcp, struct harp_record *record,
                                      uint32_t seq);
 void tcp_record_free(struct harp_tcp *tcp, struct harp_record *record);

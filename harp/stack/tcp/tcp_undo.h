@@ -8,7 +8,7 @@
 struct harp_ack_result;
 struct harp_tcp;
 
-/* Recovery begins, which a later acknowledgement may undo. */
+/* Recovery begins. A later acknowledgement may undo it. */
 void tcp_undo_remember(struct harp_tcp *tcp);
 /* Undoes the reaction if this acknowledgement shows that nothing was lost. */
 void tcp_undo_if_spurious(struct harp_tcp *tcp, const struct harp_ack_result *result);
