@@ -9,8 +9,8 @@
  * device.
  *
  * Network namespaces have separate sysfs mounts, and containers share no file. So HARP also reads
- * the device's bus master bit, which is visible everywhere. The bit is set only while a process has
- * the device open.
+ * the device's bus master bit, which is visible everywhere. The bit is set while a process has the
+ * device open. Older kernels may leave it set afterwards (is_driven in ethdev_owner.c).
  */
 #ifndef HARP_DPDK_GLUE_ETHDEV_OWNER_H
 #define HARP_DPDK_GLUE_ETHDEV_OWNER_H
