@@ -116,6 +116,7 @@ int harp_config_parse(const char *text, size_t length, const char *name, struct 
 /* Reads an open file, with defaults and the environment. fd stays open and keeps its offset. */
 int harp_config_read(int fd, const char *path, struct harp_config *config, char *error);
 
+/* Opens and reads the file, as harp_config_read. */
 int harp_config_load(const char *path, struct harp_config *config, char *error);
 
 /* Writes the value in force as a file would contain it; "": the device or the kernel decides.

@@ -118,6 +118,7 @@ void harp_instance_destroy(struct harp_instance *instance);
 
 /* Starts the worker thread, with all signals blocked. 0, or a negative errno. */
 int harp_instance_start(struct harp_instance *instance);
+/* Stops the worker and waits for its end. Does nothing if there is no worker. */
 void harp_instance_stop(struct harp_instance *instance);
 
 /* Starts caller_watchdog again: it fires HARP_CALLER_GONE_NS after now. */
@@ -164,6 +165,7 @@ static inline bool harp_instance_link_down(const struct harp_instance *instance)
 {
   return atomic_load_explicit(&instance->link_down, memory_order_relaxed);
 }
+/* Adds a ticker, which the caller keeps alive as long as the instance. */
 void harp_instance_add_ticker(struct harp_instance *instance, struct harp_ticker *ticker);
 
 /* Time of the current poll, ns of harp_clock_ns. */

@@ -29,6 +29,7 @@ struct harp_regions {
 };
 
 void harp_regions_init(struct harp_regions *regions);
+/* Frees all entries, after the port was closed. */
 void harp_regions_clear(struct harp_regions *regions);
 
 /* Registers size bytes at data. 0; -EINVAL: the range is empty or wraps around; -ENOMEM. */

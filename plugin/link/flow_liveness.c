@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checks that the peer is alive while a link has outstanding requests. The kernel of a killed
- * process resets segments to its closed port, so the flow probes a silent peer about twice a
- * second. A dead host does not answer ARP. A stopped process shows neither sign, and has timeout_ms
- * to continue (the user timeout and keepalives of the stack).
+ * Checks that the peer is alive while a link has outstanding requests, or a flow unacknowledged
+ * bytes. The kernel of a killed process resets segments to its closed port, so the flow probes a
+ * silent peer about twice a second. A dead host does not answer ARP. A stopped process shows
+ * neither sign, and has timeout_ms to continue (the user timeout and keepalives of the stack).
  */
 #include <errno.h>
 

@@ -279,6 +279,8 @@ struct net_listener {
 
 /* --- link.c --- */
 
+/* Creates a link without flows on a running NIC, with a part at each of the NIC's instances. The
+ * caller owns it until link_destroy. NULL: no memory. */
 struct net_link *link_create(struct transport_nic *nic, bool sends, uint64_t id,
                              struct harp_endpoint peer, uint16_t flow_count);
 /* Returns the part of the link at this instance, and adds it if there is none. NULL: the link has
@@ -376,6 +378,7 @@ static inline uint32_t flow_header_size(const struct link_flow *flow)
   return flow->checked ? CHUNK_CHECKED_HEADER_SIZE : CHUNK_HEADER_SIZE;
 }
 
+/* Creates a flow without a connection. This instance owns it until flow_free. NULL: no memory. */
 struct link_flow *flow_create(struct nic_instance *at);
 /* The configuration of the NIC that the flow uses. */
 static inline const struct harp_config *flow_config(const struct link_flow *flow)
@@ -384,15 +387,18 @@ static inline const struct harp_config *flow_config(const struct link_flow *flow
 }
 /* Opens a sending flow's connection. 0, or a negative errno. */
 int flow_connect(struct link_flow *flow, struct harp_endpoint peer);
+/* Gives a listener's new connection to a receiving flow, which then waits for the hello. */
 void flow_accept(struct link_flow *flow, struct harp_tcp *tcp);
 /* Takes the connection away from the flow `from`, and gives it to `flow`. */
 void flow_move_connection(struct link_flow *flow, struct link_flow *from);
+/* Makes the flow the one with this number of the link. */
 void flow_set_link(struct link_flow *flow, struct net_link *link, uint16_t number);
 /* Frees the bytes that an earlier connection has received. */
 void flow_drop_inherited(struct link_flow *flow);
 /* Takes the flow and its link away from its instance. Its connection is reset, and a sending flow
  * keeps its unacknowledged chunks. */
 void flow_leave_instance(struct link_flow *flow);
+/* Gives a flow that has left its instance to the instance of this part. */
 void flow_enter_instance(struct link_flow *flow, struct link_instance *part);
 /* Hello and welcome were exchanged: the peer is a HARP host. */
 void flow_open(struct link_flow *flow);
@@ -407,6 +413,7 @@ void flow_free(struct link_flow *flow);
 void flow_reset(struct link_flow *flow);
 /* Sends the hello or welcome in flow->handshake_out; size in bytes. */
 void flow_send_handshake(struct link_flow *flow, uint32_t size);
+/* Writes the flow's values to its entry in the statistics file, if it has one. */
 void flow_publish(struct link_flow *flow);
 /* Handles the peer's FIN, once all bytes before it were delivered. */
 void flow_readable(void *user, struct harp_tcp *tcp);
@@ -416,6 +423,7 @@ bool flow_drained(const struct link_flow *flow);
 
 /* --- flow_tx.c --- */
 
+/* Callbacks of a sending flow; user: the flow (pull and acked of struct harp_flow_ops). */
 void flow_pull(void *user, struct harp_tcp *tcp, uint32_t room);
 void flow_acked(void *user, struct harp_tcp *tcp, uint32_t bytes);
 
@@ -441,20 +449,24 @@ void flow_copies_free(struct link_flow *flow);
 /* Whether this flow takes the next chunk. bytes: the chunk's size. false: another flow should take
  * the chunk, and was told so. */
 bool flow_takes(struct link_flow *flow, uint32_t bytes);
+/* The flow has pulled bytes of chunks, or bytes of chunks were acknowledged. */
 void flow_holds_more(struct link_flow *flow, uint32_t bytes);
 void flow_holds_less(struct link_flow *flow, uint32_t bytes);
 /* The flow has got a connection, or has lost it. */
 void flow_sched_begin(struct link_flow *flow);
 void flow_sched_end(struct link_flow *flow);
+/* At every tick: makes an idle flow cheaper, so that it is tried again. */
 void flow_sched_tick(struct link_flow *flow);
 
 /* --- flow_liveness.c --- */
 
-/* At every tick: probes a silent peer while requests are outstanding. now: ns. */
+/* At every tick: probes a silent peer while requests are outstanding or bytes are unacknowledged.
+ * now: ns. */
 void flow_watch_peer(struct link_flow *flow, uint64_t now);
 
 /* --- flow_rx.c --- */
 
+/* Callbacks of a flow; user: the flow (deliver and rx_buffer of struct harp_flow_ops). */
 size_t flow_deliver(void *user, struct harp_tcp *tcp, const uint8_t *data, size_t length);
 uint8_t *flow_rx_buffer(void *user, struct harp_tcp *tcp, uint32_t length);
 /* The initial claim word of a receive that is posted for a message. */

@@ -90,6 +90,7 @@ void nic_delay_port_release(struct nic_instance *at, uint16_t port);
  * number. Any thread. */
 struct transport_nic *nic_driven(const struct transport *transport, unsigned device);
 
+/* Whether the host has a device of this index. device: any number. Any thread. */
 bool device_exists(const struct transport *transport, int device);
 
 /* The two functions below return a NIC that runs. */

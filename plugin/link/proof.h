@@ -34,6 +34,7 @@ enum proof_side { PROOF_CONNECTOR = 'c', PROOF_ACCEPTOR = 'a' };
 /* Derives the key from the file's content, without trailing line ends. 0, or a negative errno and
  * one line in error[HARP_ENGINE_ERROR_SIZE]. */
 int proof_key_read(struct proof_key *key, const char *path, char *error);
+/* Erases the key from memory. */
 void proof_key_forget(struct proof_key *key);
 
 /* A random challenge. 0, or -EIO. */

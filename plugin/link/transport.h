@@ -53,6 +53,7 @@ void transport_request_trace(struct transport *transport, const char *reason);
 void transport_start_nics(struct transport *transport);
 /* The same without waiting, once: a flow may need another NIC than its own. Any thread. */
 void transport_want_nics(struct transport *transport);
+/* Add a link to the list of open links, or remove it. Service thread. */
 void transport_add_link(struct transport *transport, struct net_link *link);
 void transport_remove_link(struct transport *transport, struct net_link *link);
 
