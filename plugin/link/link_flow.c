@@ -105,7 +105,7 @@ static void lost(struct net_link *link, const struct link_flow *flow, int error)
   if (error == -ETIMEDOUT) {
     link_fail(link, error,
               "flow %u: %s; the peer did not answer within timeout_ms (%u): is its process "
-              "stopped, or its host busy or down, or does a firewall drop TCP?",
+              "stopped, its host busy or down, a network link down, or does a firewall drop TCP?",
               flow->number, strerror(-error), link_config(link)->timeout_ms);
     return;
   }
