@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dpdk_glue/frame_fields.h"
 
+#include "dpdk_glue/big_endian.h"
 #include "harp/headers.h"
-
-static uint16_t read16(const uint8_t *at) { return (uint16_t)(at[0] << 8 | at[1]); }
 
 /* Returns the end of the IPv4 header. 0: not IPv4, or an incomplete header. */
 static size_t ipv4_end(const uint8_t *frame, size_t length)
 {
-  if (length < ETH_HEADER + IP_HEADER || read16(frame + ETH_TYPE) != ETH_TYPE_IPV4)
+  if (length < ETH_HEADER + IP_HEADER || harp_read16(frame + ETH_TYPE) != ETH_TYPE_IPV4)
     return 0;
   size_t header = (size_t)(frame[ETH_HEADER] & 0xf) * 4;
   if (header < IP_HEADER || ETH_HEADER + header > length)
@@ -23,14 +22,14 @@ bool harp_frame_tcp_fields(const uint8_t *frame, size_t length, struct harp_tcp_
   size_t start = ipv4_end(frame, length);
   if (!start || ipv4_protocol(frame) != IP_PROTOCOL_TCP || start + TCP_HEADER > length)
     return false;
-  bool later_fragment = read16(frame + ETH_HEADER + IP_FRAGMENT) & IP_OFFSET_MASK;
+  bool later_fragment = harp_read16(frame + ETH_HEADER + IP_FRAGMENT) & IP_OFFSET_MASK;
   size_t header = (size_t)(frame[start + TCP_OFFSET] >> 4) * 4;
   if (later_fragment || header < TCP_HEADER)
     return false;
   peek->start = (uint16_t)start;
   peek->header_length = (uint16_t)(start + header);
-  peek->source = read16(frame + start + TCP_SOURCE);
-  peek->destination = read16(frame + start + TCP_DEST);
+  peek->source = harp_read16(frame + start + TCP_SOURCE);
+  peek->destination = harp_read16(frame + start + TCP_DEST);
   return true;
 }
 
@@ -42,7 +41,7 @@ static bool quoted_port(const uint8_t *frame, size_t length, uint16_t *port)
   if (!start || ipv4_protocol(frame) != IP_PROTOCOL_ICMP ||
       frame[start + ICMP_TYPE] != ICMP_UNREACHABLE || start + ICMP_HEADER + IP_HEADER + 2 > length)
     return false;
-  *port = read16(frame + start + ICMP_HEADER + IP_HEADER + TCP_SOURCE);
+  *port = harp_read16(frame + start + ICMP_HEADER + IP_HEADER + TCP_SOURCE);
   return true;
 }
 
@@ -50,7 +49,7 @@ int harp_frame_queue(const uint8_t *frame, size_t length, unsigned queues)
 {
   if (queues == 1)
     return 0;
-  if (length >= ETH_HEADER && read16(frame + ETH_TYPE) == ETH_TYPE_ARP)
+  if (length >= ETH_HEADER && harp_read16(frame + ETH_TYPE) == ETH_TYPE_ARP)
     return -1;
   struct harp_tcp_fields peek;
   if (harp_frame_tcp_fields(frame, length, &peek))
@@ -62,7 +61,7 @@ int harp_frame_queue(const uint8_t *frame, size_t length, unsigned queues)
 static uint64_t add_words(uint64_t sum, const uint8_t *data, size_t length)
 {
   for (; length >= 2; data += 2, length -= 2)
-    sum += read16(data);
+    sum += harp_read16(data);
   return length ? sum + (uint64_t)(data[0] << 8) : sum;
 }
 
@@ -72,7 +71,7 @@ void harp_complete_checksum(uint8_t *frame, size_t length)
   struct harp_tcp_fields peek;
   if (!harp_frame_tcp_fields(frame, length, &peek))
     return;
-  size_t packet_end = ETH_HEADER + (size_t)read16(frame + ETH_HEADER + IP_TOTAL_LENGTH);
+  size_t packet_end = ETH_HEADER + (size_t)harp_read16(frame + ETH_HEADER + IP_TOTAL_LENGTH);
   if (packet_end > length || packet_end < peek.header_length)
     return;
   size_t segment = packet_end - peek.start;

@@ -11,10 +11,7 @@
 #include "dpdk_glue/fail.h"
 
 static const struct harp_port_ops *const schemes[] = {
-    &harp_port_packet,
-    &harp_port_dpdk,
-    &harp_port_wire,
-    &harp_port_fault,
+    &harp_port_packet, &harp_port_xdp, &harp_port_dpdk, &harp_port_wire, &harp_port_fault,
 };
 
 enum { SCHEMES = sizeof(schemes) / sizeof(schemes[0]) };

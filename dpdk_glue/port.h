@@ -137,6 +137,7 @@ int harp_port_start(struct harp_port *port, char *error);
 void harp_port_close(struct harp_port *port);
 
 extern const struct harp_port_ops harp_port_packet; /* AF_PACKET on an interface */
+extern const struct harp_port_ops harp_port_xdp;    /* AF_XDP on an interface */
 /* a NIC or a software device that DPDK drives */
 extern const struct harp_port_ops harp_port_dpdk;
 extern const struct harp_port_ops harp_port_wire;  /* two processes over shared memory */

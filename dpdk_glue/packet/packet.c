@@ -21,8 +21,8 @@
 #include <unistd.h>
 
 #include "dpdk_glue/fail.h"
-#include "dpdk_glue/packet/netdev.h"
-#include "dpdk_glue/packet/packet_filter.h"
+#include "dpdk_glue/kernel/netdev.h"
+#include "dpdk_glue/kernel/packet_filter.h"
 #include "harp/counters.h"
 
 enum {
@@ -228,75 +228,14 @@ static void packet_forget(struct harp_port *port)
   harp_packet_ports_forget(&packet->ports);
 }
 
-static int check_device(const struct harp_netdev *device, const struct harp_port_config *config,
-                        char *error)
-{
-  const char *name = config->device;
-  if (!device->up)
-    return harp_port_fail(error, -ENETDOWN, "packet:%s: the interface is down; ip link set %s up",
-                          name, name);
-  if (!device->carrier)
-    return harp_port_fail(error, -ENETDOWN,
-                          "packet:%s: the interface has no carrier; check the "
-                          "cable, or the other end of a virtual one",
-                          name);
-  if (config->mtu > device->mtu)
-    return harp_port_fail(error, -EINVAL,
-                          "packet:%s: mtu = %u is more than the interface's %u; "
-                          "lower it, or ip link set %s mtu %u",
-                          name, config->mtu, device->mtu, name, config->mtu);
-  return 0;
-}
-
-static const uint8_t unset_mac[6];
-
-static bool has_own_mac(const struct harp_netdev *device, const struct harp_port_config *config)
-{
-  return memcmp(config->mac, unset_mac, 6) != 0 && memcmp(config->mac, device->mac, 6) != 0;
-}
-
-static int check_address(const struct harp_netdev *device, const struct harp_port_config *config,
-                         char *error)
-{
-  const char *name = config->device;
-  char text[INET_ADDRSTRLEN];
-  if (!config->address && !device->address)
-    return harp_port_fail(error, -EADDRNOTAVAIL,
-                          "packet:%s: the interface has no IPv4 address to "
-                          "share; give it one, or set address = A.B.C.D/N to one that the kernel "
-                          "does not have",
-                          name);
-  if (!config->address && has_own_mac(device, config))
-    return harp_port_fail(error, -EINVAL,
-                          "packet:%s: mac cannot be used with address = kernel; remove "
-                          "mac, or set address = A.B.C.D/N",
-                          name);
-  if (config->address && harp_netdev_is_local(config->address))
-    return harp_port_fail(error, -EADDRINUSE,
-                          "packet:%s: the kernel already uses the address %s; "
-                          "set address = kernel to share it, or choose one that ip route get does "
-                          "not call local",
-                          name, inet_ntop(AF_INET, &config->address, text, sizeof(text)));
-  return 0;
-}
-
 static void describe(struct packet_port *packet, const struct harp_netdev *device,
                      const struct harp_port_config *config)
 {
   struct harp_port_info *info = &packet->port.info;
-  bool own = config->address != 0;
-  memcpy(info->mac, has_own_mac(device, config) ? config->mac : device->mac, 6);
-  uint32_t mtu = config->mtu ? config->mtu : device->mtu;
-  info->mtu = (uint16_t)(mtu < UINT16_MAX ? mtu : UINT16_MAX);
-  info->speed_mbps = device->speed_mbps;
+  harp_netdev_describe(device, config, info);
   info->offloads = HARP_OFFLOAD_TX_CHECKSUM | HARP_OFFLOAD_TSO | HARP_OFFLOAD_RX_CHECKSUM |
                    HARP_OFFLOAD_LRO;
   info->max_frame = device->gso_max - 1;
-  info->address = own ? config->address : device->address;
-  info->prefix = own ? config->prefix : device->prefix;
-  info->gateway = config->gateway ? config->gateway : device->gateway;
-  info->shares_address = !own;
-  snprintf(info->pci_path, sizeof(info->pci_path), "%s", device->pci_path);
 }
 
 static void summarize(struct packet_port *packet, const char *name)
@@ -330,11 +269,9 @@ static int listen_for_mac(struct packet_port *packet, const char *name, char *er
 static int set_up(struct packet_port *packet, const struct harp_port_config *config, char *error)
 {
   struct harp_netdev device;
-  int rc = harp_netdev_read(config->device, &device, error);
+  int rc = harp_netdev_read("packet", config->device, &device, error);
   if (rc == 0)
-    rc = check_device(&device, config, error);
-  if (rc == 0)
-    rc = check_address(&device, config, error);
+    rc = harp_netdev_check("packet", config->device, &device, config, error);
   if (rc < 0)
     return rc;
   packet->ifindex = device.index;
@@ -346,7 +283,7 @@ static int set_up(struct packet_port *packet, const struct harp_port_config *con
   harp_packet_ports_init(&packet->ports, !config->address, packet->port.info.address,
                          config->queues, config->ports_first, config->ports_last);
   rc = open_queues(packet, config->device, error);
-  if (rc == 0 && has_own_mac(&device, config))
+  if (rc == 0 && harp_netdev_own_mac(&device, config))
     rc = listen_for_mac(packet, config->device, error);
   packet->port.info.receive_depth = (uint32_t)packet->receive_buffer;
   if (rc == 0)

@@ -14,8 +14,8 @@
 #include <sys/socket.h>
 
 #include "dpdk_glue/frame_fields.h"
-#include "dpdk_glue/packet/packet_filter.h"
-#include "dpdk_glue/packet/packet_ports.h"
+#include "dpdk_glue/kernel/packet_filter.h"
+#include "dpdk_glue/kernel/packet_ports.h"
 #include "dpdk_glue/port.h"
 
 enum {

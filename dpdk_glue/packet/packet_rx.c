@@ -20,7 +20,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "dpdk_glue/packet/netdev.h"
+#include "dpdk_glue/kernel/netdev.h"
 #include "dpdk_glue/packet/packet.h"
 
 enum {

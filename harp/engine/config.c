@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <net/if.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -267,26 +268,29 @@ static int check_gateway(const struct harp_config *config, const char *where, ch
 static int check_together(struct harp_config *config, char *error)
 {
   char where[224] = "";
-  bool packet;
+  char interface[IF_NAMESIZE];
+  bool kernels;
 
   if (config->path[0])
     snprintf(where, sizeof(where), "%.200s: ", config->path);
   if (!given(config, HARP_KEY_device))
     return harp_config_fail(error, -EINVAL, "%sdevice is missing; add a line device = %s", where,
                             harp_config_key_info[HARP_KEY_device].allowed);
-  packet = strncmp(harp_config_innermost(config->device), "packet:", 7) == 0;
+  kernels = harp_config_interface(config->device, interface);
   if (!given(config, HARP_KEY_address)) {
-    if (!packet)
-      return harp_config_fail(error, -EINVAL,
-                              "%saddress is missing: only packet devices can share the kernel's; "
-                              "add a line address = 10.0.3.7/24",
-                              where);
+    if (!kernels)
+      return harp_config_fail(
+          error, -EINVAL,
+          "%saddress is missing: only packet and xdp devices can share the kernel's; "
+          "add a line address = 10.0.3.7/24",
+          where);
     config->address.kernel = true;
-  } else if (config->address.kernel && !packet) {
-    return harp_config_fail(error, -EINVAL,
-                            "%saddress = kernel needs a packet device, and device is '%.60s'; "
-                            "give HARP an address of its own",
-                            where, config->device);
+  } else if (config->address.kernel && !kernels) {
+    return harp_config_fail(
+        error, -EINVAL,
+        "%saddress = kernel needs a packet or xdp device, and device is '%.60s'; "
+        "give HARP an address of its own",
+        where, config->device);
   }
   if (config->cores.count != 0 && config->cores.count != config->instances)
     return harp_config_fail(error, -EINVAL,
@@ -393,7 +397,28 @@ const char *harp_config_innermost(const char *device)
   return device;
 }
 
-bool harp_config_shareable(const struct harp_config *config) { return config->address.kernel; }
+bool harp_config_interface(const char *device, char *name)
+{
+  const char *inner = harp_config_innermost(device), *interface = strchr(inner, ':') + 1;
+  bool xdp = strncmp(inner, "xdp:", 4) == 0;
+  size_t length;
+
+  if (!xdp && strncmp(inner, "packet:", 7) != 0)
+    return false;
+  length = xdp ? strcspn(interface, ",") : strlen(interface);
+  if (length == 0 || length >= IF_NAMESIZE)
+    return false;
+  memcpy(name, interface, length);
+  name[length] = '\0';
+  return true;
+}
+
+/* An XDP program and its sockets belong to one process. */
+bool harp_config_shareable(const struct harp_config *config)
+{
+  return config->address.kernel &&
+         strncmp(harp_config_innermost(config->device), "packet:", 7) == 0;
+}
 
 bool harp_config_peer_allowed(const struct harp_config *config, uint32_t address)
 {

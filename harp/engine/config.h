@@ -127,6 +127,11 @@ char *harp_config_format(const struct harp_config *config, enum harp_config_key 
 /* The device inside all fault:SPEC| wrappers, such as "packet:eth0". Points into device. */
 const char *harp_config_innermost(const char *device);
 
+/* Writes the interface of a device that the kernel keeps: "eth0" of "packet:eth0" and of
+ * "xdp:eth0,mode=copy". name: IF_NAMESIZE bytes. false: the device is none, or the name is too
+ * long. */
+bool harp_config_interface(const char *device, char *name);
+
 /* Whether several processes may use the device at once. */
 bool harp_config_shareable(const struct harp_config *config);
 

@@ -97,9 +97,9 @@ static bool read_device(const struct harp_config_key_info *key, const char *text
 {
   const char *inner = harp_config_innermost(text);
 
-  if (starts(inner, "packet:")) {
-    const char *interface = inner + strlen("packet:");
-    if (*interface == '\0' || strlen(interface) >= IF_NAMESIZE || strpbrk(interface, "/ \t"))
+  if (starts(inner, "packet:") || starts(inner, "xdp:")) {
+    char interface[IF_NAMESIZE];
+    if (!harp_config_interface(text, interface) || strpbrk(interface, "/ \t"))
       return false;
   } else if (starts(inner, "dpdk:") || starts(inner, "wire:")) {
     if (inner[strlen("dpdk:")] == '\0')

@@ -48,21 +48,15 @@ static bool dpdk_pci_id(const char *device, char id[16])
   return harp_pci_id_parse(text, id);
 }
 
-/* The interface of a device that the kernel drives, such as "eth0"; NULL: none. */
-static const char *interface_of(const char *device)
-{
-  return strncmp(device, "packet:", 7) == 0 ? device + 7 : NULL;
-}
-
 /* Writes the path of the device's folder in sysfs; false: it has none. */
 static bool device_link(const char *device, const char *root, char *out, size_t size)
 {
-  const char *interface = interface_of(device);
-  char id[16];
+  char interface[IF_NAMESIZE], id[16];
 
   if (dpdk_pci_id(device, id))
     return snprintf(out, size, "%s/sys/bus/pci/devices/%s", root, id) < (int)size;
-  if (!interface || snprintf(out, size, "%s/sys/class/net/%s", root, interface) >= (int)size ||
+  if (!harp_config_interface(device, interface) ||
+      snprintf(out, size, "%s/sys/class/net/%s", root, interface) >= (int)size ||
       is_namesake(out, interface))
     return false;
   strncat(out, "/device", size - strlen(out) - 1);
@@ -168,10 +162,9 @@ static uint32_t speed_of_function(const char *function)
 
 uint32_t harp_nic_speed(const struct harp_config *config, const char *root)
 {
-  const char *interface = interface_of(harp_config_innermost(config->device));
-  char link[PATH_MAX], function[PATH_MAX];
+  char interface[IF_NAMESIZE], link[PATH_MAX], function[PATH_MAX];
 
-  if (interface) {
+  if (harp_config_interface(config->device, interface)) {
     int length = snprintf(link, sizeof(link), "%s/sys/class/net/%s", root, interface);
 
     return length < (int)sizeof(link) && !is_namesake(link, interface) ? speed_in(link) : 0;
@@ -205,16 +198,17 @@ void harp_nic_function(const struct harp_config *config, const char *root, char 
 
 void harp_nic_identity(const struct harp_config *config, const char *root, char *out, size_t size)
 {
-  const char *device = harp_config_innermost(config->device), *interface = interface_of(device);
-  char function[PATH_MAX], folder[PATH_MAX], id[16];
+  const char *device = harp_config_innermost(config->device);
+  char interface[IF_NAMESIZE], function[PATH_MAX], folder[PATH_MAX], id[16];
+  bool kernels = harp_config_interface(device, interface);
   int port = 0;
 
   if (!function_of(device, root, function)) {
-    snprintf(out, size, "%s", dpdk_pci_id(device, id) ? id : interface ? interface : device);
+    snprintf(out, size, "%s", dpdk_pci_id(device, id) ? id : kernels ? interface : device);
     return;
   }
-  if (interface && snprintf(folder, sizeof(folder), "%s/sys/class/net/%s", root, interface) <
-                       (int)sizeof(folder))
+  if (kernels && snprintf(folder, sizeof(folder), "%s/sys/class/net/%s", root, interface) <
+                     (int)sizeof(folder))
     port = number_in(folder, "dev_port", 0);
   snprintf(out, size, port ? "%s/%d" : "%s", strrchr(function, '/') + 1, port);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "harp/engine/nics.h"
 
+#include <net/if.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -38,9 +39,9 @@ static void open_others(struct harp_nics *nics)
 }
 
 /* The effective value of an interface's sysctl: the larger of the interface's and the host's. */
-static int arp_ignore(const char *device)
+static int arp_ignore(const char *interface)
 {
-  const char *names[] = {"all", strchr(device, ':') ? strchr(device, ':') + 1 : device};
+  const char *names[] = {"all", interface};
   int most = 0;
   for (unsigned i = 0; i < 2; i++) {
     char path[128];
@@ -61,11 +62,13 @@ static const struct harp_engine *arp_flux(const struct harp_nics *nics,
                                           const struct harp_engine *engine)
 {
   const struct harp_port_info *info = &engine->port->info;
+  char interface[IF_NAMESIZE] = "";
+  harp_config_interface(engine->config.device, interface);
   for (unsigned i = 0; i < HARP_DEVICES_MAX && info->shares_address; i++) {
     const struct harp_engine *other = nics->engines[i];
     if (other && other != engine && other->port->info.shares_address &&
         harp_engine_on_link(other, info->address)) {
-      return arp_ignore(harp_config_innermost(engine->config.device)) == 0 ? other : NULL;
+      return arp_ignore(interface) == 0 ? other : NULL;
     }
   }
   return NULL;

@@ -14,8 +14,8 @@ from harp import _tables
 # The names that users rely on.
 KEYS = {
     "device": "required",
-    "address": "kernel for packet, else required",
-    "gateway": "the kernel's route for packet, else none",
+    "address": "kernel for packet and xdp, else required",
+    "gateway": "the kernel's route for packet and xdp, else none",
     "mtu": "the device's",
     "mac": "the device's",
     "gpu": "any",

@@ -59,6 +59,8 @@ def test_own_address_defaults_to_dynamic_ports() -> None:
     "line, key, expected",
     [
         ("device=fault:drop=0.1|packet:eth0", "device", "fault:drop=0.1|packet:eth0"),
+        ("device = xdp:eth0", "device", "xdp:eth0"),
+        ("device = xdp:eth0,mode=copy", "device", "xdp:eth0,mode=copy"),
         (
             "device = dpdk:virtio_user0,path=/x,server=1\naddress = 10.0.0.1/32",
             "device",
@@ -102,6 +104,9 @@ def test_valid_values_are_parsed(line: str, key: str, expected: str) -> None:
         ("device = packet:", "packet:IFACE"),
         ("device = packet:a-name-that-is-too-long", "packet:IFACE"),
         ("device = fault:drop=1", "packet:IFACE"),
+        ("device = xdp:", "xdp:IFACE"),
+        ("device = xdp:,mode=copy", "xdp:IFACE"),
+        ("device = xdp:a-name-that-is-too-long,mode=copy", "xdp:IFACE"),
         ("device = wire:", "wire:PATH"),
         ("address = 10.0.3.7", "with its prefix"),
         ("address = 10.0.3.7/33", "with its prefix"),
@@ -149,7 +154,7 @@ def test_invalid_value_names_file_line_key_and_allowed_values(line: str, allowed
     [
         (b"", "device is missing"),
         (b"device = wire:/x", "address is missing"),
-        (b"device = wire:/x\naddress = kernel", "address = kernel needs a packet device"),
+        (b"device = wire:/x\naddress = kernel", "address = kernel needs a packet or xdp device"),
         (
             PACKET + b"colour = blue",
             "ztcp3.conf:2: unknown key 'colour'; the keys are device, address",
@@ -248,6 +253,12 @@ def test_packet_device_with_kernel_address_is_shareable() -> None:
     assert _tables.shareable(b"device = fault:drop=0.1|packet:eth0")
     assert not _tables.shareable(PACKET + b"address = 10.0.0.1/24")
     assert not _tables.shareable(OWN)
+
+
+def test_xdp_device_shares_the_kernels_address_by_default_and_belongs_to_one_process() -> None:
+    values = _tables.parse(b"device = xdp:eth0")
+    assert values["address"] == ("kernel", "default")
+    assert not _tables.shareable(b"device = xdp:eth0")
 
 
 def test_peers_key_limits_addresses() -> None:

@@ -8,10 +8,10 @@
 
 A transport connects the two processes: kernel (the kernel-TCP plugin over
 loopback), wire (HARP over shared memory), packet (HARP between two namespaces;
-needs root), flows (wire, with links of several flows over several instances),
-ethdev (HARP over DPDK: vhost and virtio_user). With --plugin, "kernel" stands
-for any plugin that reaches a peer over loopback; tests that only HARP must pass
-are marked harp_only and skipped for it.
+needs root), xdp (the same over AF_XDP), flows (wire, with links of several
+flows over several instances), ethdev (HARP over DPDK: vhost and virtio_user).
+With --plugin, "kernel" stands for any plugin that reaches a peer over loopback;
+tests that only HARP must pass are marked harp_only and skipped for it.
 
 Most tests share two ranks. After each test, reset closes everything that is
 open, as at the end of a job. Fresh ranks follow a test that ends a rank or
@@ -32,12 +32,12 @@ from pairs import IMPATIENT_MS, TIMEOUT_MS, Pair, Ranks, Side, Transport
 from harp import paths
 
 # HARP_TEST_TRANSPORTS=wire and HARP_TEST_APIS=4,12: shorter lists, for builds that are slow.
-ALL_TRANSPORTS = "kernel,wire,flows,packet,ethdev"
+ALL_TRANSPORTS = "kernel,wire,flows,packet,xdp,ethdev"
 TRANSPORTS = tuple(os.environ.get("HARP_TEST_TRANSPORTS", ALL_TRANSPORTS).split(","))
 APIS = tuple(map(int, os.environ.get("HARP_TEST_APIS", "4,5,6,7,8,9,10,11,12").split(",")))
 IN_ROUNDS = ("test_repeated_reload_leaks_nothing", "test_deregistered_memory_is_not_read_by_late")
 # Transports for which a few versions are enough; HARP_TEST_FULL=1: all versions for some of them.
-FEW_APIS: dict[str, tuple[int, ...]] = {"flows": (12,), "ethdev": (4, 12)}
+FEW_APIS: dict[str, tuple[int, ...]] = {"flows": (12,), "xdp": (12,), "ethdev": (4, 12)}
 # One of each shape: the oldest, whose accept blocks and whose handles are short; one whose codes
 # tell a lost peer; one without contexts; the newest.
 SHAPES = (4, 6, 10, 12)
@@ -47,6 +47,8 @@ if not FULL:
     FEW_APIS |= {"kernel": (4, 12), "packet": (4, 12)}
 if not FULL and SANITIZED:  # a port reaches the same code of each version
     FEW_APIS |= dict.fromkeys(("kernel", "packet", "ethdev"), (12,))
+# Transports whose processes begin and end as those of packet do: the tests of that are left out.
+SHARED_ONLY = () if FULL else ("xdp",)
 # Fixtures of tests that begin and end processes, or wait for a timeout.
 OF_THEIR_OWN = {"fresh", "short_timeout"}
 
@@ -69,8 +71,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     api = metafunc.config.getoption("--api", default=None)
     transport = metafunc.config.getoption("--transport", default=None)
     marks = list(metafunc.definition.iter_markers("harp_only"))
-    transports = [transport] if transport else [t for t in TRANSPORTS if not marks or t != "kernel"]
     waits = bool(OF_THEIR_OWN & set(metafunc.fixturenames))
+    transports = [transport] if transport else [
+        name for name in TRANSPORTS
+        if not (marks and name == "kernel") and not (waits and name in SHARED_ONLY)
+    ]  # fmt: skip
     # Versions of one shape share what waits; tools/test --fast needs few of the others, too.
     apis = [version for version in APIS if FULL or not waits or version in SHAPES]
     quick = (12,) if waits else (4, 12)
@@ -142,16 +147,18 @@ def _ethdev(folder: Path) -> Iterator[tuple[Side, Side]]:
     )
 
 
-def _packet(folder: Path) -> Iterator[tuple[Side, Side]]:
+def _kernel_nic(folder: Path, scheme: str) -> Iterator[tuple[Side, Side]]:
     from tools.hosts.lab import Lab
 
     if os.geteuid() != 0:
         pytest.skip("namespaces need root")
+    if scheme == "xdp" and not (paths.build_dir() / "dpdk_glue" / "xdp_program.o").exists():
+        pytest.skip("this build has no XDP (no clang)")
     with Lab(hosts=2, wire="veth-1500") as lab:
         first, second = (
             Side(
                 list(host.command([])),
-                _configuration(folder / f"{host.index}", f"packet:{host.interface}", "kernel"),
+                _configuration(folder / f"{host.index}", f"{scheme}:{host.interface}", "kernel"),
             )
             for host in lab.hosts
         )
@@ -169,7 +176,8 @@ def transport(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator
         "kernel": _kernel,
         "wire": lambda: _wire(folder),
         "flows": lambda: _wire(folder, "instances = 2\nflows = 4\n"),
-        "packet": lambda: _packet(folder),
+        "packet": lambda: _kernel_nic(folder, "packet"),
+        "xdp": lambda: _kernel_nic(folder, "xdp"),
         "ethdev": lambda: _ethdev(folder),
     }
     for sides in makers[name]():

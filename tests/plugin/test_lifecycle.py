@@ -220,7 +220,7 @@ def test_accept_times_out_in_version_4(pair: Pair) -> None:
 
 
 def test_two_ranks_of_one_host_connect(pair: Pair) -> None:
-    if pair.transport.name in ("wire", "flows", "ethdev"):
+    if pair.transport.name in ("wire", "flows", "xdp", "ethdev"):
         pytest.skip("this transport connects only two ranks")
     side = pair.transport.sides[0]
     sibling = Peer(side.prefix, {**side.environment, "HARP_TIMEOUT_MS": str(TIMEOUT_MS)})

@@ -15,12 +15,13 @@
  *   drain QUEUE MILLISECONDS HINT_HEADER HINT_STRIDE [COPY]
  *   dma_map | dma_revoke | dma_unmap_deferred
  *   hold                 reclaim QUEUE MICROSECONDS
- *   close                use NUMBER
+ *   close                use NUMBER          fork MILLISECONDS
  *
  * A probe has two ports; use selects one for the next commands. wait polls the descriptor. The
  * commands dma_* call the port's functions for the memory of the sent frames. hold (with DPDK;
  * holder.c) makes devices keep frames. blast sends one frame repeatedly. drain receives and drops,
- * starting with the first frame; COPY 1: it copies the payload first.
+ * starting with the first frame; COPY 1: it copies the payload first. fork makes a
+ * child that forgets the port and then lives for a while.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -29,6 +30,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "dpdk_glue/port.h"
 #include "harp/counters.h"
@@ -363,6 +365,24 @@ static void do_memory(const char *line)
   }
 }
 
+static void do_fork(const char *line)
+{
+  unsigned milliseconds = 0;
+  sscanf(line, "fork %u", &milliseconds);
+  fflush(stdout);
+  pid_t child = fork();
+  if (child == 0) {
+    port->ops->forget(port);
+    printf("ok %d\n", (int)getpid());
+    fflush(stdout);
+    fclose(stdout);
+    usleep(milliseconds * 1000);
+    _exit(0);
+  }
+  if (child < 0)
+    answer(-errno);
+}
+
 static void do_small(const char *line)
 {
   unsigned queue = 0, value = 0;
@@ -393,7 +413,7 @@ static void obey(const char *line)
   } commands[] = {
       {"open ", do_open},    {"send ", do_send},   {"receive ", do_receive}, {"wait ", do_wait},
       {"count ", do_count},  {"blast ", do_blast}, {"drain ", do_drain},     {"reserve ", do_port},
-      {"release ", do_port}, {"dma_", do_memory},  {"reclaim ", do_memory},
+      {"release ", do_port}, {"dma_", do_memory},  {"reclaim ", do_memory},  {"fork ", do_fork},
   };
   for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
     if (strncmp(line, commands[i].word, strlen(commands[i].word)) == 0) {

@@ -220,7 +220,7 @@ def test_address_with_prefix_32_needs_gateway(fake: FakeHost) -> None:
 
 
 def test_addresses_are_checked(fake: FakeHost) -> None:
-    assert "address = kernel needs a packet device" in refusal(
+    assert "address = kernel needs a packet or xdp device" in refusal(
         f"dpdk:{ID}", keys={"address": "kernel"}
     )
     fake.towards["10.0.0.9"] = "local 10.0.0.9 dev lo src 10.0.0.9"

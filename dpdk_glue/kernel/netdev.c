@@ -3,10 +3,11 @@
  * Uses rtnetlink and ioctl instead of files where possible, because /sys may show the interfaces of
  * another network namespace.
  */
-#include "dpdk_glue/packet/netdev.h"
+#include "dpdk_glue/kernel/netdev.h"
 
 #include <net/if.h> /* before the kernel's headers, which then do not redefine its names */
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
 #include <limits.h>
@@ -178,7 +179,7 @@ static void read_pci_path(const char *name, struct harp_netdev *device)
     }
 }
 
-static int no_such_interface(const char *name, char *error)
+static int no_such_interface(const char *scheme, const char *name, char *error)
 {
   char names[200] = "";
   size_t used = 0;
@@ -187,30 +188,30 @@ static int no_such_interface(const char *name, char *error)
     used += (size_t)snprintf(names + used, sizeof(names) - used, " %s", at->if_name);
   if_freenameindex(list);
   return harp_port_fail(error, -ENODEV,
-                        "packet:%.40s: no such interface in this network namespace, which has:%s; "
+                        "%s:%.40s: no such interface in this network namespace, which has:%s; "
                         "correct device, or in a pod set hostNetwork: true or attach the NIC "
                         "(Multus)",
-                        name, names);
+                        scheme, name, names);
 }
 
-int harp_netdev_read(const char *name, struct harp_netdev *device, char *error)
+int harp_netdev_read(const char *scheme, const char *name, struct harp_netdev *device, char *error)
 {
   memset(device, 0, sizeof(*device));
   device->index = (int)if_nametoindex(name);
   if (!device->index)
-    return no_such_interface(name, error);
+    return no_such_interface(scheme, name, error);
   int hardware = 0;
   int rc = read_link(device, &hardware);
   if (rc < 0)
     return harp_port_fail(error, rc,
-                          "packet:%s: cannot read the interface's state: %s; is "
+                          "%s:%s: cannot read the interface's state: %s; is "
                           "netlink allowed here?",
-                          name, strerror(-rc));
+                          scheme, name, strerror(-rc));
   if (hardware != ARPHRD_ETHER)
     return harp_port_fail(error, -EOPNOTSUPP,
-                          "packet:%s: not an Ethernet interface (its type is "
+                          "%s:%s: not an Ethernet interface (its type is "
                           "%d); name one that is, as ip -br link shows",
-                          name, hardware);
+                          scheme, name, hardware);
   read_address(name, device);
   read_gateway(name, device);
   read_speed(name, device);
@@ -325,4 +326,78 @@ unsigned harp_netdev_find_flux(const struct harp_netdev *device, int *others, un
   }
   freeifaddrs(list);
   return count;
+}
+
+/* --- Use by a port --- */
+
+static int check_device(const char *scheme, const char *name, const struct harp_netdev *device,
+                        const struct harp_port_config *config, char *error)
+{
+  if (!device->up)
+    return harp_port_fail(error, -ENETDOWN, "%s:%s: the interface is down; ip link set %s up",
+                          scheme, name, name);
+  if (!device->carrier)
+    return harp_port_fail(error, -ENETDOWN,
+                          "%s:%s: the interface has no carrier; check the "
+                          "cable, or the other end of a virtual one",
+                          scheme, name);
+  if (config->mtu > device->mtu)
+    return harp_port_fail(error, -EINVAL,
+                          "%s:%s: mtu = %u is more than the interface's %u; "
+                          "lower it, or ip link set %s mtu %u",
+                          scheme, name, config->mtu, device->mtu, name, config->mtu);
+  return 0;
+}
+
+static const uint8_t unset_mac[6];
+
+bool harp_netdev_own_mac(const struct harp_netdev *device, const struct harp_port_config *config)
+{
+  return memcmp(config->mac, unset_mac, 6) != 0 && memcmp(config->mac, device->mac, 6) != 0;
+}
+
+static int check_address(const char *scheme, const char *name, const struct harp_netdev *device,
+                         const struct harp_port_config *config, char *error)
+{
+  char text[INET_ADDRSTRLEN];
+  if (!config->address && !device->address)
+    return harp_port_fail(error, -EADDRNOTAVAIL,
+                          "%s:%s: the interface has no IPv4 address to "
+                          "share; give it one, or set address = A.B.C.D/N to one that the kernel "
+                          "does not have",
+                          scheme, name);
+  if (!config->address && harp_netdev_own_mac(device, config))
+    return harp_port_fail(error, -EINVAL,
+                          "%s:%s: mac cannot be used with address = kernel; remove "
+                          "mac, or set address = A.B.C.D/N",
+                          scheme, name);
+  if (config->address && harp_netdev_is_local(config->address))
+    return harp_port_fail(error, -EADDRINUSE,
+                          "%s:%s: the kernel already uses the address %s; "
+                          "set address = kernel to share it, or choose one that ip route get does "
+                          "not call local",
+                          scheme, name, inet_ntop(AF_INET, &config->address, text, sizeof(text)));
+  return 0;
+}
+
+int harp_netdev_check(const char *scheme, const char *name, const struct harp_netdev *device,
+                      const struct harp_port_config *config, char *error)
+{
+  int rc = check_device(scheme, name, device, config, error);
+  return rc < 0 ? rc : check_address(scheme, name, device, config, error);
+}
+
+void harp_netdev_describe(const struct harp_netdev *device, const struct harp_port_config *config,
+                          struct harp_port_info *info)
+{
+  bool own = config->address != 0;
+  memcpy(info->mac, harp_netdev_own_mac(device, config) ? config->mac : device->mac, 6);
+  uint32_t mtu = config->mtu ? config->mtu : device->mtu;
+  info->mtu = (uint16_t)(mtu < UINT16_MAX ? mtu : UINT16_MAX);
+  info->speed_mbps = device->speed_mbps;
+  info->address = own ? config->address : device->address;
+  info->prefix = own ? config->prefix : device->prefix;
+  info->gateway = config->gateway ? config->gateway : device->gateway;
+  info->shares_address = !own;
+  snprintf(info->pci_path, sizeof(info->pci_path), "%s", device->pci_path);
 }

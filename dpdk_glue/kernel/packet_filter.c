@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "dpdk_glue/packet/packet_filter.h"
+#include "dpdk_glue/kernel/packet_filter.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "dpdk_glue/port.h"
+
 struct harp_netdev {
   int index;
   bool up;      /* IFF_UP: enabled by the administrator */
@@ -22,9 +24,22 @@ struct harp_netdev {
   char pci_path[256]; /* the PCI function's folder in sysfs; "" for a virtual device */
 };
 
-/* Fills *device. -ENODEV: no such interface; -EOPNOTSUPP: not Ethernet. On failure error
- * (HARP_PORT_ERROR_SIZE bytes) holds one line that begins with "packet:NAME". */
-int harp_netdev_read(const char *name, struct harp_netdev *device, char *error);
+/* Fills *device. scheme: of the port that asks, for error. -ENODEV: no such interface; -EOPNOTSUPP:
+ * not Ethernet. On failure error (HARP_PORT_ERROR_SIZE bytes) holds one line that begins with
+ * "SCHEME:NAME". */
+int harp_netdev_read(const char *scheme, const char *name, struct harp_netdev *device, char *error);
+
+/* Checks that a port with this configuration can use the interface: it is up, its MTU is large
+ * enough, and the address is the kernel's to share, or one that the kernel does not have. name: of
+ * the interface. 0, or a negative errno and one line in error, as harp_netdev_read. */
+int harp_netdev_check(const char *scheme, const char *name, const struct harp_netdev *device,
+                      const struct harp_port_config *config, char *error);
+/* Whether the configuration gives HARP a MAC address that is not the interface's. */
+bool harp_netdev_own_mac(const struct harp_netdev *device, const struct harp_port_config *config);
+/* Fills the fields of info that follow from the interface and the configuration: all but offloads,
+ * receive_depth, max_frame and summary. */
+void harp_netdev_describe(const struct harp_netdev *device, const struct harp_port_config *config,
+                          struct harp_port_info *info);
 
 /* Returns true if the address belongs to this host (`ip route get` prints "local"). address:
  * network order. */

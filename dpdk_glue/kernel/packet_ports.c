@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "dpdk_glue/packet/packet_ports.h"
+#include "dpdk_glue/kernel/packet_ports.h"
 
-#include "dpdk_glue/packet/kernel_ports.h"
+#include "dpdk_glue/kernel/kernel_ports.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

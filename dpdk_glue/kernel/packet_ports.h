@@ -15,8 +15,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "dpdk_glue/kernel/packet_filter.h"
 #include "dpdk_glue/local_ports.h"
-#include "dpdk_glue/packet/packet_filter.h"
 
 struct packet_ports {
   struct harp_local_ports pool; /* with a shared address: ports that are held and unused are free */

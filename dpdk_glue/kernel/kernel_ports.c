@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "dpdk_glue/packet/kernel_ports.h"
+#include "dpdk_glue/kernel/kernel_ports.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * "xdp:IFACE": AF_XDP sockets on a kernel interface.
+ *
+ * The kernel keeps the interface. An XDP program gives the frames of HARP's local ports to HARP's
+ * sockets before the kernel sees them, and passes all others to the kernel: ARP, ICMP and the
+ * kernel's own TCP. A packet socket hears the ARP and ICMP packets that concern HARP. On a shared
+ * address, silent listeners hold HARP's local ports, as for "packet:" (packet_ports.h).
+ *
+ * Needs CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW when it opens, and memory that may be locked.
+ */
+#include "dpdk_glue/xdp/xdp.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/ethtool.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <linux/sockios.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "dpdk_glue/fail.h"
+#include "dpdk_glue/kernel/netdev.h"
+#include "dpdk_glue/kernel/packet_filter.h"
+#include "harp/counters.h"
+
+enum { TCP_IP_HEADERS = IP_HEADER + TCP_HEADER + 12 /* with timestamps */ };
+
+/* --- The interface --- */
+
+/* The number of queues on which the interface may deliver a frame. */
+static unsigned count_queues(const char *name)
+{
+  struct ethtool_channels channels = {.cmd = ETHTOOL_GCHANNELS};
+  struct ifreq request = {.ifr_data = (char *)&channels};
+  snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", name);
+  int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  unsigned count = 0;
+  if (fd >= 0 && ioctl(fd, SIOCETHTOOL, &request) == 0)
+    count = channels.rx_count + channels.combined_count;
+  if (fd >= 0)
+    close(fd);
+  return count ? count : 1;
+}
+
+static int check_queues(const struct xdp_port *xdp, const struct harp_port_config *config,
+                        unsigned queues, char *error)
+{
+  const char *name = xdp->spec.interface;
+  if (config->queues > 1)
+    return harp_port_fail(
+        error, -EINVAL, "xdp:%s: instances = %u: an XDP device has one instance; set instances = 1",
+        name, config->queues);
+  if (queues > XDP_NIC_QUEUES)
+    return harp_port_fail(error, -EINVAL,
+                          "xdp:%s: the interface has %u queues, and HARP takes at most %d; "
+                          "ethtool -L %s combined %d",
+                          name, queues, XDP_NIC_QUEUES, name, XDP_NIC_QUEUES);
+  return 0;
+}
+
+/* --- Sockets --- */
+
+static int socket_failed(const struct xdp_port *xdp, int rc, const char *step, char *error)
+{
+  const char *name = xdp->spec.interface;
+  switch (rc) {
+  case -EPERM:
+    return harp_port_fail(error, rc,
+                          "xdp:%s: may not %s: %s; add CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW, or "
+                          "use packet:%s, which needs CAP_NET_RAW only",
+                          name, step, strerror(-rc), name);
+  case -ENOBUFS:
+    return harp_port_fail(error, rc,
+                          "xdp:%s: cannot %s: %s; raise the limit of locked memory (ulimit -l) by "
+                          "%d MiB, or add CAP_IPC_LOCK",
+                          name, step, strerror(-rc), (int)(xdp->umem.bytes >> 20));
+  case -EBUSY:
+    return harp_port_fail(
+        error, rc,
+        "xdp:%s: cannot %s: another program has an AF_XDP socket on the interface; "
+        "end it, or use packet:%s",
+        name, step, name);
+  case -EAFNOSUPPORT:
+    return harp_port_fail(error, rc,
+                          "xdp:%s: this kernel has no AF_XDP sockets (CONFIG_XDP_SOCKETS); use "
+                          "packet:%s",
+                          name, name);
+  default:
+    return harp_port_fail(error, rc, "xdp:%s: cannot %s: %s%s", name, step, strerror(-rc),
+                          xdp->spec.mode == XDP_MODE_ZEROCOPY
+                              ? "; the driver may not have zero-copy: set mode=auto"
+                              : "; use packet: if this stays");
+  }
+}
+
+/* Opens a socket for each queue of the interface. */
+static int open_sockets(struct xdp_port *xdp, unsigned queues, char *error)
+{
+  for (unsigned q = 0; q < queues; q++) {
+    struct xdp_socket *xsk = &xdp->sockets[q];
+    const struct xdp_socket *first = q ? &xdp->sockets[0] : NULL;
+    const char *step;
+    xdp->socket_count = q + 1;
+    int rc = harp_xdp_socket_open(xsk, &xdp->umem, first, xdp->ifindex, q, xdp->spec.mode, &step);
+    if (rc < 0)
+      return socket_failed(xdp, rc, step, error);
+  }
+  return 0;
+}
+
+/* Loads the program. A frame of several buffers may reach it only if the sockets take such frames:
+ * without them, a virtual interface makes its peer cut all segments. */
+static int open_steering(struct xdp_port *xdp, char *error)
+{
+  const struct harp_port_info *info = &xdp->port.info;
+  struct xdp_steering *steering = &xdp->steering;
+  int rc = harp_xdp_steering_open(steering, xdp->spec.interface, info->address, info->mac,
+                                  xdp->socket_count, xdp->sockets[0].several, error);
+  for (unsigned q = 0; q < xdp->socket_count && rc == 0; q++) {
+    rc = harp_xdp_steering_add(steering, q, xdp->sockets[q].fd);
+    if (rc < 0)
+      return socket_failed(xdp, rc, "register a socket with the XDP program", error);
+  }
+  return rc;
+}
+
+/* The packet socket for ARP and ICMP. Its filter passes no TCP, because the program takes HARP's.
+ */
+static int open_other(struct xdp_port *xdp, char *error)
+{
+  const struct harp_port_info *info = &xdp->port.info;
+  static const struct packet_range none[1];
+  struct packet_filter filter = {
+      .address = info->address,
+      .shared = info->shares_address,
+      .ranges = none,
+      .ifindex = xdp->ifindex,
+  };
+  memcpy(filter.mac, info->mac, sizeof(filter.mac));
+  xdp->other_fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (xdp->other_fd < 0)
+    return socket_failed(xdp, -errno, "open a packet socket for ARP", error);
+  int rc = harp_packet_filter_attach(xdp->other_fd, &filter, PACKET_FILTER_ALL);
+  return rc < 0 ? socket_failed(xdp, rc, "filter the packet socket for ARP", error) : 0;
+}
+
+static bool watch(const struct xdp_port *xdp, int fd)
+{
+  struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
+  return epoll_ctl(xdp->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+static int open_epoll(struct xdp_port *xdp, char *error)
+{
+  xdp->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  bool good = xdp->epoll_fd >= 0 && watch(xdp, xdp->other_fd);
+  for (unsigned q = 0; q < xdp->socket_count && good; q++)
+    good = watch(xdp, xdp->sockets[q].fd);
+  return good ? 0
+              : harp_port_fail(error, -errno,
+                               "xdp:%s: cannot make an epoll descriptor: %s; raise the limit of "
+                               "open files (ulimit -n)",
+                               xdp->spec.interface, strerror(errno));
+}
+
+/* --- Open and close --- */
+
+static void describe(struct xdp_port *xdp, const struct harp_netdev *device,
+                     const struct harp_port_config *config)
+{
+  struct harp_port_info *info = &xdp->port.info;
+  harp_netdev_describe(device, config, info);
+  xdp->local_sender = !device->pci_path[0];
+  info->offloads = HARP_OFFLOAD_TX_CHECKSUM | HARP_OFFLOAD_TSO | HARP_OFFLOAD_RX_CHECKSUM;
+  info->max_frame = HARP_FRAME_MAX;
+}
+
+/* The payload that the chunks of a queue hold, if all frames are as long as they may be. All frames
+ * of a connection arrive on one queue. */
+static uint32_t receive_depth(const struct xdp_port *xdp)
+{
+  uint32_t mtu = xdp->port.info.mtu, room = xdp->umem.chunk - XDP_HEADROOM;
+  uint32_t chunks = (mtu + ETH_HEADER + room - 1) / room;
+  return xdp->umem.rx_chunks / chunks * (mtu - TCP_IP_HEADERS);
+}
+
+static void summarize(struct xdp_port *xdp)
+{
+  struct harp_port_info *info = &xdp->port.info;
+  char address[INET_ADDRSTRLEN];
+  inet_ntop(AF_INET, &info->address, address, sizeof(address));
+  snprintf(info->summary, sizeof(info->summary), "xdp %s, %s/%u %s, mtu %u, %u queue%s, %s",
+           xdp->spec.interface, address, info->prefix,
+           info->shares_address ? "(the kernel's)" : "(its own)", info->mtu, xdp->socket_count,
+           xdp->socket_count == 1 ? "" : "s",
+           xdp->sockets[0].zero_copy ? "zero-copy" : "copy mode");
+}
+
+/* A frame that is longer than a chunk needs several of them. */
+static int check_mtu(const struct xdp_port *xdp, char *error)
+{
+  uint32_t most = xdp->umem.chunk - XDP_HEADROOM - ETH_HEADER;
+  if (xdp->port.info.mtu <= most || xdp->sockets[0].several)
+    return 0;
+  return harp_port_fail(error, -EINVAL,
+                        "xdp:%s: mtu = %u needs frames of several buffers (Linux 6.6, and in "
+                        "zero-copy mode a driver that has them); set mtu = %u on all hosts, or use "
+                        "packet:%s",
+                        xdp->spec.interface, xdp->port.info.mtu, most, xdp->spec.interface);
+}
+
+static void init_ports(struct xdp_port *xdp, const struct harp_port_config *config)
+{
+  harp_packet_ports_init(&xdp->ports, !config->address, xdp->port.info.address, config->queues,
+                         config->ports_first, config->ports_last);
+  if (!config->address)
+    return;
+  uint32_t first = config->ports_first, last = first ? config->ports_last : 65535;
+  for (uint32_t port = first; port <= last; port++)
+    harp_xdp_steering_hold(&xdp->steering, (uint16_t)port, true);
+}
+
+static int set_up(struct xdp_port *xdp, const struct harp_port_config *config, char *error)
+{
+  struct harp_netdev device;
+  int rc = harp_xdp_spec_read(&xdp->spec, config->device, error);
+  const char *name = xdp->spec.interface;
+  if (rc == 0)
+    rc = harp_netdev_read("xdp", name, &device, error);
+  if (rc == 0)
+    rc = harp_netdev_check("xdp", name, &device, config, error);
+  if (rc == 0 && harp_netdev_own_mac(&device, config))
+    rc = harp_port_fail(error, -EINVAL, "xdp:%s: mac cannot be used; remove it", name);
+  if (rc < 0)
+    return rc;
+  unsigned queues = count_queues(name);
+  xdp->ifindex = device.index;
+  describe(xdp, &device, config);
+  rc = check_queues(xdp, config, queues, error);
+  if (rc < 0)
+    return rc;
+  if (harp_xdp_umem_make(&xdp->umem, xdp->port.info.mtu + (uint32_t)ETH_HEADER, queues) < 0)
+    return harp_port_fail(error, -ENOMEM, "xdp:%s: out of memory", name);
+  rc = open_sockets(xdp, queues, error);
+  if (rc == 0)
+    rc = check_mtu(xdp, error);
+  if (rc == 0)
+    rc = open_steering(xdp, error);
+  if (rc == 0)
+    rc = open_other(xdp, error);
+  if (rc == 0)
+    rc = open_epoll(xdp, error);
+  if (rc == 0) {
+    init_ports(xdp, config);
+    xdp->port.info.receive_depth = receive_depth(xdp);
+    summarize(xdp);
+  }
+  return rc;
+}
+
+static void close_fd(int fd)
+{
+  if (fd >= 0)
+    close(fd);
+}
+
+static void xdp_close(struct harp_port *port)
+{
+  struct xdp_port *xdp = harp_xdp_of(port);
+  harp_xdp_steering_close(&xdp->steering);
+  for (unsigned q = 0; q < xdp->socket_count; q++)
+    harp_xdp_socket_close(&xdp->sockets[q]);
+  harp_xdp_umem_free(&xdp->umem);
+  close_fd(xdp->other_fd);
+  close_fd(xdp->epoll_fd);
+  harp_packet_ports_close(&xdp->ports); /* last: until now they keep the kernel silent */
+  free(xdp);
+}
+
+/* The child has no copy of the sockets' memory (MADV_DONTFORK). */
+static void xdp_forget(struct harp_port *port)
+{
+  struct xdp_port *xdp = harp_xdp_of(port);
+  harp_xdp_steering_close(&xdp->steering);
+  for (unsigned q = 0; q < xdp->socket_count; q++)
+    harp_xdp_socket_close(&xdp->sockets[q]);
+  close_fd(xdp->other_fd);
+  close_fd(xdp->epoll_fd);
+  harp_packet_ports_forget(&xdp->ports);
+}
+
+static int xdp_open(struct harp_port **port, const struct harp_port_config *config, char *error)
+{
+  struct xdp_port *xdp = calloc(1, sizeof(*xdp));
+  if (!xdp)
+    return harp_port_fail(error, -ENOMEM, "xdp:%.40s: out of memory", config->device);
+  xdp->port.ops = &harp_port_xdp;
+  xdp->other_fd = xdp->epoll_fd = -1;
+  harp_xdp_steering_init(&xdp->steering);
+  int rc = set_up(xdp, config, error);
+  if (rc < 0) {
+    xdp_close(&xdp->port);
+    return rc;
+  }
+  *port = &xdp->port;
+  return 0;
+}
+
+/* Whether the sockets get what the program takes, where the kernel or the driver runs it. */
+static int check_native(const struct xdp_port *xdp, char *error)
+{
+  const char *name = xdp->spec.interface;
+  if (xdp->steering.native)
+    return 0;
+  if (xdp->sockets[0].zero_copy)
+    return harp_port_fail(error, -EOPNOTSUPP,
+                          "xdp:%s: the driver has zero-copy sockets, but does not run the XDP "
+                          "program; set device = xdp:%s,mode=copy",
+                          name, name);
+  if (!xdp->sockets[0].several)
+    return harp_port_fail(error, -EOPNOTSUPP,
+                          "xdp:%s: the driver does not run XDP programs, and this kernel has no "
+                          "frames of several buffers (Linux 6.6); use packet:%s",
+                          name, name);
+  return 0;
+}
+
+static int xdp_start(struct harp_port *port, char *error)
+{
+  struct xdp_port *xdp = harp_xdp_of(port);
+  struct sockaddr_ll here = {
+      .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = xdp->ifindex};
+  if (bind(xdp->other_fd, (struct sockaddr *)&here, sizeof(here)) < 0)
+    return socket_failed(xdp, -errno, "bind the packet socket for ARP", error);
+  int rc = harp_xdp_steering_attach(&xdp->steering, xdp->spec.interface, xdp->ifindex, error);
+  if (rc == 0)
+    rc = check_native(xdp, error);
+  /* If the kernel runs the program, it may have merged the frames of a peer on the wire before. */
+  xdp->local_sender |= !xdp->steering.native;
+  return rc;
+}
+
+/* --- The other calls of port.h --- */
+
+static int xdp_descriptor(struct harp_port *port, unsigned queue)
+{
+  return harp_xdp_of(port)->epoll_fd;
+}
+
+static int xdp_arm(struct harp_port *port, unsigned queue, bool asleep)
+{
+  struct xdp_port *xdp = harp_xdp_of(port);
+  if (!asleep) {
+    /* ARP may have woken the poller. The worker does not hold the poll lock here. */
+    atomic_store_explicit(&xdp->other_in, 0, memory_order_relaxed);
+    return 0;
+  }
+  return !harp_xdp_flush_all(xdp);
+}
+
+/* Frames for all held ports are HARP's. */
+static void hold_all(struct xdp_port *xdp)
+{
+  for (unsigned i = 0; i < xdp->ports.range_count; i++)
+    for (uint32_t port = xdp->ports.ranges[i].first; port <= xdp->ports.ranges[i].last; port++)
+      harp_xdp_steering_hold(&xdp->steering, (uint16_t)port, true);
+}
+
+static int xdp_reserve(struct harp_port *port, unsigned queue, uint16_t wanted, uint16_t *local)
+{
+  struct xdp_port *xdp = harp_xdp_of(port);
+  bool changed;
+  int rc = harp_packet_ports_take(&xdp->ports, queue, wanted, local, &changed);
+  if (changed)
+    hold_all(xdp);
+  return rc;
+}
+
+static void xdp_release(struct harp_port *port, unsigned queue, uint16_t local)
+{
+  harp_packet_ports_give(&harp_xdp_of(port)->ports, local);
+}
+
+static int xdp_reclaim(struct harp_port *port, unsigned queue, uint32_t timeout_us)
+{
+  return 0; /* the application's memory is copied */
+}
+
+/* Frames for which the rings had no room. The kernel also counts an empty fill ring each time that
+ * it looks, also where no frame is lost. */
+static uint64_t count_lost(const struct xdp_port *xdp)
+{
+  uint64_t lost = 0;
+  for (unsigned q = 0; q < xdp->socket_count; q++) {
+    struct xdp_statistics statistics = {0};
+    socklen_t length = sizeof(statistics);
+    getsockopt(xdp->sockets[q].fd, SOL_XDP, XDP_STATISTICS, &statistics, &length);
+    lost += statistics.rx_dropped + statistics.rx_ring_full;
+  }
+  return lost;
+}
+
+static void xdp_count(struct harp_port *port, unsigned queue, uint64_t *counters)
+{
+  struct xdp_port *xdp = harp_xdp_of(port);
+  uint64_t lost = count_lost(xdp);
+  counters[HARP_COUNTER_tx_copied_bytes] += xdp->counts.tx_copied;
+  counters[HARP_COUNTER_port_tx_full] += xdp->counts.tx_full;
+  counters[HARP_COUNTER_port_tx_errors] += xdp->counts.tx_errors;
+  counters[HARP_COUNTER_port_rx_lost] += xdp->counts.rx_lost + lost - xdp->lost_before;
+  xdp->lost_before = lost;
+  memset(&xdp->counts, 0, sizeof(xdp->counts));
+}
+
+static bool xdp_has_carrier(struct harp_port *port)
+{
+  return harp_netdev_has_carrier(harp_xdp_of(port)->ifindex);
+}
+
+const struct harp_port_ops harp_port_xdp = {
+    .scheme = "xdp",
+    .open = xdp_open,
+    .start = xdp_start,
+    .close = xdp_close,
+    .forget = xdp_forget,
+    .receive = harp_xdp_receive,
+    .transmit = harp_xdp_transmit,
+    .flush = harp_xdp_flush,
+    .descriptor = xdp_descriptor,
+    .arm = xdp_arm,
+    .reserve = xdp_reserve,
+    .release = xdp_release,
+    .reclaim = xdp_reclaim,
+    .has_carrier = xdp_has_carrier,
+    .count = xdp_count,
+};

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * "xdp:IFACE": the parts of the AF_XDP port. xdp.c opens it and reserves local ports, xdp_rx.c
+ * receives, xdp_tx.c sends, xdp_socket.c has sockets and their memory, xdp_steering.c has the XDP
+ * program, and xdp_spec.c reads the options of a device.
+ */
+#ifndef HARP_DPDK_GLUE_XDP_H
+#define HARP_DPDK_GLUE_XDP_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "dpdk_glue/frame_fields.h"
+#include "dpdk_glue/kernel/packet_ports.h"
+#include "dpdk_glue/port.h"
+#include "dpdk_glue/xdp/xdp_socket.h"
+#include "dpdk_glue/xdp/xdp_steering.h"
+
+enum {
+  XDP_BURST = 32,         /* frames per receive call, and frames per system call that sends */
+  XDP_OTHER_BURST = 4,    /* frames per receive call from the packet socket */
+  XDP_OTHER_BYTES = 2048, /* longest frame from it; longer ones are cut */
+  XDP_OTHER_PERIOD = 64,  /* receive calls between two looks at it */
+};
+
+/* Counts since the last count(). port.h's counters have the same names. */
+struct xdp_counts {
+  uint64_t tx_copied, tx_full, tx_errors, rx_lost;
+};
+
+/* A chunk at the stack. It goes back to the fill ring of its socket at the next receive. */
+struct xdp_lent {
+  struct xdp_socket *socket;
+  uint64_t address;
+};
+
+struct xdp_port {
+  struct harp_port port;
+  struct xdp_spec spec;
+  int ifindex;
+  struct xdp_steering steering;
+  struct packet_ports ports;
+  struct xdp_umem umem;
+  /* One socket for each queue of the interface, because the interface decides on which queue a
+   * frame arrives. The first one sends. */
+  struct xdp_socket sockets[XDP_NIC_QUEUES];
+  unsigned socket_count;
+  unsigned next;              /* the socket at which the next receive begins */
+  int other_fd;               /* a packet socket for what the program passes: ARP, ICMP */
+  int epoll_fd;               /* watches all sockets */
+  bool local_sender;          /* checksums may be incomplete; see is_incomplete */
+  int link;                   /* 0; or -ENETDOWN, -ENODEV: look again before each receive */
+  _Atomic(unsigned) other_in; /* receive calls until the next look at other_fd */
+  uint32_t unsent;            /* descriptors in the ring for sending that no call has announced */
+  struct xdp_counts counts;
+  uint64_t lost_before; /* the kernel's count of lost frames at the last count() */
+
+  struct xdp_lent lent[XDP_BURST];
+  unsigned lent_count;
+  uint8_t other[XDP_OTHER_BURST][XDP_OTHER_BYTES];
+};
+
+static inline struct xdp_port *harp_xdp_of(struct harp_port *port)
+{
+  return (struct xdp_port *)port;
+}
+
+/* As in port.h. */
+int harp_xdp_receive(struct harp_port *port, unsigned queue, const struct harp_rx_hint *hint,
+                     struct harp_rx_frame *frames, int max);
+int harp_xdp_transmit(struct harp_port *port, unsigned queue, const struct harp_tx_frame *frame);
+void harp_xdp_flush(struct harp_port *port, unsigned queue);
+
+/* Announces all frames to the device. false: it has no room, and must be asked again. Only the
+ * poller. */
+bool harp_xdp_flush_all(struct xdp_port *xdp);
+
+#endif

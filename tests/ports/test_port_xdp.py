@@ -1,0 +1,596 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The xdp port: AF_XDP on the ends of a veth, without a stack above."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from packet_ports import MSS, UNUSED_ADDRESS, Hosts, Make, between, listening, payload_of
+from port_probe import (
+    CHECKSUM_START,
+    HEADERS,
+    PROBE,
+    Frame,
+    PortError,
+    Probe,
+    Received,
+    arp_request,
+    checksum_ok,
+    icmp_unreachable,
+    sequence_of,
+)
+
+from tools.hosts.lab import Host
+
+pytestmark = pytest.mark.skipif(
+    PROBE.exists() and not (PROBE.parent / "xdp_program.o").exists(),
+    reason="this build has no XDP (no clang)",
+)
+
+WIRES = ("veth-1500", "veth-1500-nooff", "veth-9000")
+
+
+def opened(make: Make, host: Host, device: str = "xdp:eth0", own: bool = True) -> Probe:
+    one = make(host)
+    one.open(device, address=f"{host.own_address}/24" if own else "-")
+    return one
+
+
+@pytest.fixture
+def xdp_pair(probe: Make, hosts: Hosts, wire: str) -> tuple[Probe, Probe]:
+    """Two ports with their own addresses."""
+    first, second = hosts(wire)
+    return opened(probe, first), opened(probe, second)
+
+
+@pytest.fixture
+def xdp_shared(probe: Make, hosts: Hosts) -> tuple[Probe, Probe]:
+    """Two ports on the kernels' own addresses."""
+    first, second = hosts("veth-1500")
+    return opened(probe, first, own=False), opened(probe, second, own=False)
+
+
+@pytest.fixture
+def merged(probe: Make, hosts: Hosts) -> Iterator[tuple[Probe, Probe]]:
+    """A packet port and an xdp port whose frames the kernel neither cuts nor sums: the driver
+    cannot run a program with fewer queues than its peer has, so the kernel runs it later."""
+    host = hosts("veth-1500")[0]
+    host.run(["ip", "link", "add", "late0", "type", "veth", "peer", "name", "late1",
+              "numtxqueues", "2", "numrxqueues", "2"])  # fmt: skip
+    try:
+        host.run(["ethtool", "-L", "late1", "rx", "2", "tx", "2"])
+        for name in ("late0", "late1"):
+            host.run(["ip", "link", "set", name, "up"])
+        a, b = probe(host), probe(host)
+        a.open("packet:late1", address="10.78.0.1/24")
+        b.open("xdp:late0", address="10.78.0.2/24")
+        assert "xdpgeneric" in host.run(["ip", "link", "show", "late0"]).stdout
+        yield a, b
+    finally:
+        host.run(["ip", "link", "del", "late0"])
+
+
+def has_program(host: Host, interface: str = "eth0") -> bool:
+    return "xdp" in host.run(["ip", "link", "show", interface]).stdout
+
+
+# Frames across the wire
+
+
+def test_open_reports_interface_properties(xdp_pair: tuple[Probe, Probe], hosts: Hosts) -> None:
+    info = xdp_pair[0].info
+    host = hosts("veth-1500")[0]
+    assert info["mac"] == host.mac and info["mtu"] == 1500
+    assert info["address"] == host.own_address and not info["shares"]
+    assert "1 queue, copy mode" in info["summary"] and "its own" in info["summary"]
+    assert has_program(host)
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(("length", "pieces"), [(65000, 1), (64999, 2), (30001, 250), (1, 2)])
+def test_segments_are_cut_and_summed(
+    xdp_pair: tuple[Probe, Probe], wire: str, length: int, pieces: int
+) -> None:
+    mss = 8948 if wire == "veth-9000" else MSS
+    for a, b in (xdp_pair, xdp_pair[::-1]):
+        payload = os.urandom(length)
+        one = between(a, b, payload, flags=0x19, seq=0xFFFFF000)
+        a.send(one, segment=mss, pieces=pieces)
+        frames = b.receive(64, 0.3)
+        assert payload_of(frames) == payload
+        assert all(frame.good or checksum_ok(frame.data) for frame in frames)
+        at = one.seq
+        for frame in frames:
+            last = frame is frames[-1]
+            assert sequence_of(frame.data) == at % 2**32
+            assert frame.data[47] == (0x19 if last else 0x10), "FIN and PSH are the last one's"
+            at += len(frame.data) - HEADERS
+        assert a.count()["copied"] == length
+        assert a.count()["errors"] == b.count()["lost"] == 0
+
+
+@pytest.mark.parametrize("mss", [76, 999, 1447])
+def test_odd_segment_sizes(xdp_pair: tuple[Probe, Probe], mss: int) -> None:
+    a, b = xdp_pair
+    payload = os.urandom(20001)
+    a.send(between(a, b, payload), segment=mss, pieces=7)
+    frames = b.receive(20001 // mss + 1, 1)
+    assert [len(f.data) - HEADERS for f in frames[:-1]] == [mss] * (20001 // mss)
+    assert payload_of(frames) == payload and all(checksum_ok(f.data) for f in frames)
+
+
+def test_smallest_segments_of_largest_frame_fit(xdp_pair: tuple[Probe, Probe]) -> None:
+    a, b = xdp_pair
+    a.send(between(a, b, bytes(65400)), segment=76)
+    assert len(b.receive(861, 1)) == 861
+
+
+def test_frames_keep_their_order(xdp_pair: tuple[Probe, Probe]) -> None:
+    a, b = xdp_pair
+    for number in range(100):
+        a.send(between(a, b, bytes(number % 3 * 700), seq=number), flush=number == 99)
+    assert [sequence_of(f.data) for f in b.receive(100)] == list(range(100))
+
+
+def test_complete_frame_is_sent_as_it_is(xdp_pair: tuple[Probe, Probe]) -> None:
+    a, b = xdp_pair
+    one = between(a, b, b"complete", complete=True)
+    a.send(one)
+    a.send(between(a, b, b"wrong sum", complete=True).__bytes__()[:-1] + b"x")
+    first, second = b.receive(2)
+    assert first.data == bytes(one) and not first.good
+    assert not second.good and not checksum_ok(second.data)
+
+
+def test_too_long_frame_is_emsgsize(xdp_pair: tuple[Probe, Probe]) -> None:
+    a, b = xdp_pair
+    too_many = between(a, b, bytes(60000))
+    for one, segment in ((between(a, b, bytes(1500)), 0), (too_many, 1449), (too_many, 20)):
+        with pytest.raises(PortError) as refused:
+            a.send(one, segment=segment)
+        assert refused.value.number == errno.EMSGSIZE
+    assert a.count()["errors"] == 3
+
+
+def test_full_ring_is_eagain_and_nothing_is_lost(xdp_pair: tuple[Probe, Probe]) -> None:
+    """A burst beyond the ring gets EAGAIN or arrives; no accepted frame is lost on the way out."""
+    a, b = xdp_pair
+    a.send(between(a, b, bytes(60000), seq=0), segment=76, flush=False)
+    sent = 790
+    try:
+        for number in range(5):
+            a.send(between(a, b, bytes(30000), seq=number), segment=76, flush=False)
+            sent += 395
+    except PortError as full:
+        assert full.number == errno.EAGAIN
+    a.do("flush 0")
+    assert len(b.receive(sent, 2)) + b.count()["lost"] == sent
+
+
+# Frames of a peer with offloads
+
+
+@pytest.mark.parametrize("length", [65000, 30001, 5000, 10])
+def test_uncut_segments_of_the_peer_are_split(merged: tuple[Probe, Probe], length: int) -> None:
+    """The peer's kernel does not cut segments and completes no checksums: 64 KiB in one frame."""
+    a, b = merged
+    payload = os.urandom(length)
+    a.send(between(a, b, payload, flags=0x19, seq=0xFFFF0000), segment=MSS, pieces=3)
+    frames = b.receive(64, 0.3)
+    assert payload_of(frames) == payload and all(frame.good for frame in frames)
+    assert (len(frames[0].data) > 1514) == (length > MSS)
+    at = 0xFFFF0000
+    for frame in frames:
+        data = frame.data
+        assert sequence_of(data) == at % 2**32
+        assert int.from_bytes(data[16:18], "big") == len(data) - 14
+        assert data[47] == (0x19 if frame is frames[-1] else 0x10)
+        at += len(data) - HEADERS
+    assert b.count()["lost"] == 0
+
+
+def test_long_frame_continues_in_the_next_receive(merged: tuple[Probe, Probe]) -> None:
+    a, b = merged
+    payload = os.urandom(64000)
+    a.send(between(a, b, payload), segment=MSS)
+    a.send(between(a, b, b"next"))
+    frames = [frame for _ in range(40) for frame in b.receive(1, 0.05)]
+    assert payload_of(frames) == payload + b"next"
+    for _ in range(100):  # more chunks than there are: each comes back
+        a.send(between(a, b, payload), segment=MSS)
+        assert payload_of(b.receive(36, 1)) == payload
+    assert b.count()["lost"] == 0
+
+
+@pytest.mark.parametrize("wire", ["veth-1500", "veth-9000"])
+def test_offloads_of_the_peer_do_no_harm(probe: Make, hosts: Hosts, wire: str) -> None:
+    """The peer's kernel cuts for an interface with a program, and may complete no checksum."""
+    first, second = hosts(wire)
+    a, b = opened(probe, first, "packet:eth0"), opened(probe, second)
+    payload = os.urandom(64001)
+    a.send(between(a, b, payload), segment=MSS)
+    frames = b.receive(64, 0.3)
+    assert payload_of(frames) == payload
+    assert all(frame.good or checksum_ok(frame.data) for frame in frames)
+
+
+@pytest.mark.parametrize("wire", ["veth-9000"])
+def test_damaged_long_frame_is_dropped(xdp_pair: tuple[Probe, Probe]) -> None:
+    """Segments of a long frame get new headers, so damage must be found before."""
+    a, b = xdp_pair
+    good = between(a, b, os.urandom(5000), complete=True)
+    in_payload, in_ip, in_length = (bytearray(bytes(good)) for _ in range(3))
+    in_payload[4500] ^= 1
+    in_ip[22] ^= 1  # TTL
+    in_length[16:18] = (46).to_bytes(2, "big")  # the packet ends within the TCP header
+    in_length[24:26] = bytes(2)
+    for bad in (in_payload, in_ip, in_length):
+        a.send(bytes(bad))
+    a.send(good)
+    frames = b.receive(6, 0.3)
+    assert payload_of(frames) == good.payload
+    assert b.count()["lost"] == 3
+
+
+# Received and filtered frames
+
+
+def test_arp_and_icmp_reach_the_port(xdp_pair: tuple[Probe, Probe]) -> None:
+    a, b = xdp_pair
+    request = arp_request(a.info["mac"], a.info["address"], b.info["address"])
+    b.receive(8, 0.05)
+    assert not b.arm(True)
+    a.send(request)
+    assert b.wait(1), "ARP wakes a sleeper"
+    b.arm(False)
+    assert request in [f.data[: len(request)] for f in b.receive(1, 0)], "at once"
+    addresses = (a.info["address"], b.info["address"], a.info["mac"], b.info["mac"])
+    a.send(icmp_unreachable(*addresses, between(b, a)))
+    assert [f.data[23] for f in b.receive(1)] == [1]
+
+
+def test_descriptor_is_readable_when_frames_wait(xdp_pair: tuple[Probe, Probe]) -> None:
+    a, b = xdp_pair
+    b.receive(8, 0.05)
+    assert not b.arm(True) and not b.wait(0.05)
+    a.send(between(a, b))
+    assert b.wait(1)
+    b.arm(False)
+    assert len(b.receive()) == 1
+
+
+def test_tcp_ports_limit_an_own_address(probe: Make, hosts: Hosts) -> None:
+    first, second = hosts("veth-1500")
+    a, b = opened(probe, first), probe(second)
+    b.open("xdp:eth0", address=f"{UNUSED_ADDRESS}/24", ports="6000-6099")
+    assert 6000 <= b.reserve() <= 6099
+    for dport in (5999, 6000, 6099, 6100):
+        a.send(between(a, b, b"%d" % dport, dport=dport))
+    assert [f.data[HEADERS:] for f in b.receive(3, 0.3)] == [b"6000", b"6099"]
+
+
+def test_kernel_is_silent_about_held_ports(xdp_shared: tuple[Probe, Probe], hosts: Hosts) -> None:
+    a, b = xdp_shared
+    host = hosts("veth-1500")[1]
+    assert b.info["shares"] and b.info["address"] == host.address
+    before = host.counters()
+    local = b.reserve()
+    assert local in listening(host)
+    for flags in (0x02, 0x12, 0x10, 0x18, 0x11):
+        a.send(between(a, b, b"x" * 10, dport=local, flags=flags))
+    a.send(between(a, b, os.urandom(60000), dport=local), segment=MSS)
+    assert len(b.receive(5 + 42, 0.5)) == 5 + 42
+    b.release(local)
+    assert local in listening(host), "the port stays reserved for the next flow"
+    moved = {name: value - before[name] for name, value in host.counters().items()}
+    assert moved["TcpOutRsts"] == 0 and moved["TcpOutSegs"] == 0
+    assert moved["TcpInSegs"] == 0, "the kernel must not even see them"
+    a.send(between(a, b, dport=45))
+    time.sleep(0.05)
+    assert host.counters()["TcpOutRsts"] == before["TcpOutRsts"] + 1, "others are the kernel's"
+    assert not b.receive(1, 0.1)
+    b.do("close")
+    assert local not in listening(host) and not has_program(host)
+
+
+def test_many_ports_are_received(xdp_shared: tuple[Probe, Probe]) -> None:
+    a, b = xdp_shared
+    ports = [b.reserve() for _ in range(300)]
+    for local in ports:
+        a.send(between(a, b, dport=local), flush=False)
+    a.do("flush 0")
+    assert [int.from_bytes(f.data[36:38], "big") for f in b.receive(300)] == ports
+
+
+def test_kernel_tcp_works_beside_port(xdp_shared: tuple[Probe, Probe], hosts: Hosts) -> None:
+    """The kernel's TCP, with all offloads, on the interface of an open port."""
+    first, second = hosts("veth-1500")
+    xdp_shared[1].reserve()
+    server = second.popen(["iperf3", "-s", "-1", "-p", "5999"], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 5
+    while 5999 not in listening(second) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    first.run(["iperf3", "-c", second.address, "-p", "5999", "-n", "20M"])
+    server.wait(5)
+    frames = xdp_shared[1].receive(10, 0.2)
+    assert not [f for f in frames if f.data[12:14] == b"\x08\x00"]
+
+
+def test_losses_are_counted_once(xdp_pair: tuple[Probe, Probe]) -> None:
+    """A sleeping reader loses the frames beyond its rings, and counts them."""
+    a, b = xdp_pair
+    big = bytes(between(a, b, bytes(1448))).hex()
+    sent = json.loads(a.do(f"blast 0 200 {HEADERS} 0 {CHECKSUM_START} 16 {big}"))
+    a.do("flush 0")
+    waiting = 0
+    while got := len(b.receive(200, 0.05)):
+        waiting += got
+    assert waiting >= 3000, "the rings are too small"
+    assert sent["frames"] > waiting
+    assert waiting + b.count()["lost"] + a.count()["errors"] == sent["frames"]
+    assert b.count()["lost"] == 0
+
+
+# Opening and ending
+
+
+def refusal(one: Probe, *arguments: object, **options: object) -> tuple[int, str]:
+    with pytest.raises(PortError) as refused:
+        one.open(*arguments, **options)  # type: ignore[arg-type]
+    return refused.value.number, str(refused.value)
+
+
+def test_invalid_opens_are_refused(probe: Make, hosts: Hosts) -> None:
+    host = hosts("veth-1500")[0]
+    one = probe(host)
+    own = f"{host.own_address}/24"
+    for device, number, part in (
+        ("xdp:eth7", errno.ENODEV, "hostNetwork"),
+        ("xdp:lo", errno.EOPNOTSUPP, "not an Ethernet"),
+        ("xdp:eth0,mode=zerocopy", errno.EOPNOTSUPP, "set mode=auto"),
+        ("xdp:eth0,mode=fast", errno.EINVAL, "mode=auto, mode=zerocopy or mode=copy"),
+        ("xdp:eth0,queue=1", errno.EINVAL, "unknown option"),
+        ("xdp:,mode=copy", errno.EINVAL, "no interface"),
+    ):
+        assert refusal(one, device, address=own)[0] == number, device
+        assert part in refusal(one, device, address=own)[1], device
+    for options, number, part in (
+        ({"queues": 2}, errno.EINVAL, "set instances = 1"),
+        ({"address": f"{host.address}/24"}, errno.EADDRINUSE, "address = kernel"),
+        ({"address": own, "mac": "02:55:00:00:00:09"}, errno.EINVAL, "remove it"),
+        ({"address": own, "mtu": 9000}, errno.EINVAL, "1500"),
+    ):
+        refused = refusal(one, "xdp:eth0", **options)
+        assert refused[0] == number and part in refused[1], options
+    assert not has_program(host)
+    one.open("xdp:eth0,mode=copy", address=own)
+
+
+def test_second_process_is_refused(
+    xdp_pair: tuple[Probe, Probe], probe: Make, hosts: Hosts
+) -> None:
+    host = hosts("veth-1500")[0]
+    number, text = refusal(probe(host), "xdp:eth0")
+    assert number == errno.EBUSY and "another program" in text and "packet:eth0" in text
+    a, b = xdp_pair
+    b.send(between(b, a, b"still"))
+    assert payload_of(a.receive()) == b"still"
+
+
+def test_port_opens_again_at_once(probe: Make, hosts: Hosts) -> None:
+    """The kernel frees a queue later than its socket is closed."""
+    first, second = hosts("veth-1500")
+    a, b = opened(probe, first), probe(second)
+    before = None
+    for number in range(5):
+        b.open("xdp:eth0", address=f"{second.own_address}/24")
+        a.send(between(a, b, b"%d" % number))
+        assert payload_of(b.receive()) == b"%d" % number
+        b.do("close")
+        before = before or b.descriptors()
+        assert b.descriptors() == before
+
+
+def test_killed_process_leaves_no_program(probe: Make, hosts: Hosts) -> None:
+    host = hosts("veth-1500")[0]
+    one = opened(probe, host, own=False)
+    local = one.reserve()
+    assert has_program(host)
+    one.kill()
+    assert not has_program(host) and local not in listening(host)
+    opened(probe, host)
+
+
+def test_forked_child_keeps_nothing(probe: Make, hosts: Hosts) -> None:
+    """A child that outlives its parent keeps neither program nor ports nor queues."""
+    first, second = hosts("veth-1500")
+    a, b = opened(probe, first), opened(probe, second, own=False)
+    local = b.reserve()
+    child = int(b.do("fork 20000"))
+    a.send(between(a, b, b"after the fork", dport=local))
+    assert payload_of(b.receive()) == b"after the fork"
+    try:
+        b.kill()
+        assert os.path.exists(f"/proc/{child}")
+        assert not has_program(second) and local not in listening(second)
+        opened(probe, second)
+    finally:
+        os.kill(child, 9)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "part"),
+    [("-all", "CAP_NET_ADMIN"), ("-all,+net_raw", "CAP_BPF")],
+)
+def test_missing_privileges_are_named(
+    probe: Make, hosts: Hosts, capabilities: str, part: str
+) -> None:
+    host = hosts("veth-1500")[0]
+    words = (f"--bounding-set={capabilities}", f"--inh-caps={capabilities}")
+    # Without CAP_IPC_LOCK, too.
+    number, text = refusal(probe(host, "setpriv", *words), "xdp:eth0")
+    assert number == errno.EPERM and part in text and "packet:eth0" in text
+
+
+def test_four_capabilities_suffice(probe: Make, hosts: Hosts) -> None:
+    first, second = hosts("veth-1500")
+    some = "-all,+net_raw,+net_admin,+bpf"
+    poor = probe(first, "prlimit", "--memlock=1048576", "setpriv", f"--bounding-set={some}",
+                 f"--inh-caps={some}")  # fmt: skip
+    number, text = refusal(poor, "xdp:eth0")
+    assert number == errno.ENOBUFS and "ulimit -l" in text and "CAP_IPC_LOCK" in text
+    some += ",+ipc_lock"
+    one = probe(first, "setpriv", f"--bounding-set={some}", f"--inh-caps={some}")
+    one.open("xdp:eth0")
+    other = opened(probe, second)
+    other.send(between(other, one, b"hello", dport=one.reserve()))
+    assert payload_of(one.receive()) == b"hello"
+
+
+def test_foreign_program_is_not_replaced(probe: Make, hosts: Hosts) -> None:
+    host = hosts("veth-1500")[0]
+    words = [PROBE.parent / "xdp_check", host.mac, host.address, "1-2", "eth0"]
+    foreign = host.popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert foreign.stdout and foreign.stdout.readline() == "attached\n"
+    number, text = refusal(probe(host), "xdp:eth0")
+    assert number == errno.EBUSY and "another XDP program" in text and "packet:eth0" in text
+    assert has_program(host)
+    foreign.communicate(timeout=10)
+    opened(probe, host)
+
+
+# The link
+
+
+def test_interface_goes_down_and_comes_back(probe: Make, hosts: Hosts) -> None:
+    first, second = hosts("veth-1500")
+    a, b = opened(probe, first), opened(probe, second)
+    b.receive(8, 0.05)
+    second.set_link(False)
+    try:
+        with pytest.raises(PortError) as down:
+            b.receive()
+        assert down.value.number == errno.ENETDOWN
+        with pytest.raises(PortError) as down:
+            b.receive()
+        assert down.value.number == errno.ENETDOWN, "until it is up again"
+        with pytest.raises(PortError) as send_down:
+            b.send(between(b, a, bytes(2000)), segment=MSS)
+        assert send_down.value.number == errno.ENETDOWN
+        assert not b.arm(True), "a poller may sleep while the link is down"
+        b.arm(False)
+    finally:
+        second.set_link(True)
+    assert payload_of(until_received(a, b)) == b"back"
+    b.send(between(b, a, b"there"))
+    assert payload_of(a.receive()) == b"there"
+
+
+def until_received(a: Probe, b: Probe) -> list[Received]:
+    deadline = time.monotonic() + 5
+    got: list[Received] = []
+    while not got and time.monotonic() < deadline:
+        a.send(between(a, b, b"back"))
+        got = [f for f in b.receive(4, 0.1) if f.data[HEADERS:] == b"back"][:1]
+    return got
+
+
+def test_send_notices_that_the_link_is_down(probe: Make, hosts: Hosts) -> None:
+    """The sender need not receive before it knows."""
+    first, second = hosts("veth-1500")
+    a, b = opened(probe, first), opened(probe, second)
+    second.set_link(False)
+    try:
+        b.send(between(b, a))  # the flush finds out
+        with pytest.raises(PortError) as down:
+            b.send(between(b, a))
+        assert down.value.number == errno.ENETDOWN
+        assert not b.arm(True)
+    finally:
+        second.set_link(True)
+    assert payload_of(until_received(a, b)) == b"back"
+
+
+def test_removed_interface_is_enodev(probe: Make, hosts: Hosts) -> None:
+    host = hosts("veth-1500")[0]
+    host.run(["ip", "link", "add", "gone0", "type", "veth", "peer", "name", "gone1"])
+    host.run(["ip", "link", "set", "gone0", "up"])
+    host.run(["ip", "link", "set", "gone1", "up"])
+    one = probe(host)
+    one.open("xdp:gone0", address=f"{UNUSED_ADDRESS}/24")
+    host.run(["ip", "link", "del", "gone0"])
+    for _ in range(2):
+        with pytest.raises(PortError) as gone:
+            one.receive()
+        assert gone.value.number == errno.ENODEV
+    with pytest.raises(PortError) as gone:
+        one.send(bytes(600))
+    assert gone.value.number == errno.ENODEV
+    assert not one.arm(True)
+    one.do("close")
+
+
+# Several queues of the interface
+
+
+@pytest.fixture
+def wide(hosts: Hosts) -> Iterator[tuple[Host, str]]:
+    """A host with a veth of four queues: wide0 and, for the peer, wide1."""
+    host = hosts("veth-1500")[0]
+    queues = ["numrxqueues", "4", "numtxqueues", "4"]
+    host.run(["ip", "link", "add", "wide0", *queues, "type", "veth", "peer", "name", "wide1",
+              *queues])  # fmt: skip
+    try:
+        for name in ("wide0", "wide1"):
+            host.run(["ethtool", "-L", name, "rx", "4", "tx", "4"])
+            host.run(["ip", "link", "set", name, "up"])
+        yield host, "wide0"
+    finally:
+        host.run(["ip", "link", "del", "wide0"])
+
+
+def test_all_queues_are_received(wide: tuple[Host, str], probe: Make) -> None:
+    """The interface chooses the queue of a frame, and the port hears all of them."""
+    host, interface = wide
+    a, b = probe(host), probe(host)
+    a.open("packet:wide1", 4, address="10.78.0.1/24")
+    b.open(f"xdp:{interface}", address="10.78.0.2/24")
+    assert "4 queues" in b.info["summary"]
+    for number in range(64):
+        a.send(between(a, b, b"%d" % number, sport=40000 + number), queue=number % 4)
+    got = sorted(int(f.data[HEADERS:]) for f in b.receive(64, 1))
+    assert got == list(range(64))
+    payload = os.urandom(60000)
+    a.send(between(a, b, payload), segment=MSS)
+    assert payload_of(b.receive(64, 0.3)) == payload
+
+
+Property = Callable[[str, object], None]
+
+
+def speed(a: Probe, b: Probe, big: Frame) -> tuple[float, int]:
+    """The received Gbit/s, and the frames."""
+    b.start("drain 0 500 0 0 1")
+    time.sleep(0.05)
+    command = f"blast 0 700 {HEADERS} {MSS} {CHECKSUM_START} 16 {bytes(big).hex()}"
+    a.do(command)
+    arrived = json.loads(b.finish()[1])
+    return arrived["bytes"] * 8 / max(arrived["ms"], 1) / 1e6, arrived["frames"]
+
+
+@pytest.mark.parametrize("wire", ["veth-1500-nooff"])
+def test_throughput_over_veth(xdp_pair: tuple[Probe, Probe], record_property: Property) -> None:
+    """The bound is low, so that it detects a broken path also on a busy machine."""
+    a, b = xdp_pair
+    for _ in range(5):
+        gbit, frames = speed(a, b, between(a, b, bytes(45 * MSS)))
+        record_property("gbit", round(gbit, 1))
+        if gbit > 0.5 and frames > 1000:
+            return
+    pytest.fail(f"{gbit:.1f} Gbit/s in the last try")
