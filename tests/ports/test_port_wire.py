@@ -224,7 +224,7 @@ def test_one_process_may_hold_both_ends(probe: Make, path: str) -> None:
         ("wire:", 1, f"{A}/24", "name a file"),
         ("wire:{}", 17, f"{A}/24", "a wire takes 1 to 16"),
         ("wire:/nowhere/w", 1, f"{A}/24", "cannot open the file"),
-        ("wirre:{}", 1, f"{A}/24", "packet:, dpdk:, wire:, fault:"),
+        ("wirre:{}", 1, f"{A}/24", "packet:, xdp:, dpdk:, wire:, fault:"),
     ],
 )
 def test_invalid_open_is_refused(
