@@ -154,7 +154,10 @@ def test_invalid_requests_are_refused(words: tuple[str, ...], said: str, host: H
         (("packet:eth0", "--set", "colour=blue"), "unknown key 'colour'"),
         (("packet:eth0", "--set", "colour="), "unknown key 'colour'"),
         (("packet:eth0", "--device", "packet:eth0"), "named twice"),
-        (("dpdk:virtio_user0", "--address", "kernel"), "address = kernel needs a packet device"),
+        (
+            ("dpdk:virtio_user0", "--address", "kernel"),
+            "address = kernel needs a packet or xdp device",
+        ),
         (
             ("packet:eth0", "--address", "10.77.0.102/24", "--gateway", "10.78.0.1"),
             "Error: gateway = 10.78.0.1 is outside the address's network (/24)",
