@@ -399,12 +399,13 @@ const char *harp_config_innermost(const char *device)
 
 bool harp_config_interface(const char *device, char *name)
 {
-  const char *inner = harp_config_innermost(device), *interface = strchr(inner, ':') + 1;
+  const char *inner = harp_config_innermost(device), *interface;
   bool xdp = strncmp(inner, "xdp:", 4) == 0;
   size_t length;
 
   if (!xdp && strncmp(inner, "packet:", 7) != 0)
     return false;
+  interface = strchr(inner, ':') + 1;
   length = xdp ? strcspn(interface, ",") : strlen(interface);
   if (length == 0 || length >= IF_NAMESIZE)
     return false;
