@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers for tests of packet ports on the lab's hosts."""
+"""Helpers for tests of the ports on interfaces of the lab's hosts."""
 
 from __future__ import annotations
 
+import subprocess
+import time
 from collections.abc import Callable
 
-from port_probe import HEADERS, Frame, Probe, Received
+import pytest
+from port_probe import HEADERS, Frame, PortError, Probe, Received
 
 from tools.hosts.lab import Host
 
@@ -38,3 +41,32 @@ def listening(host: Host) -> set[int]:
     """The TCP ports on which the host's kernel listens."""
     said = host.run(["ss", "-Hltn"]).stdout
     return {int(line.split()[3].rsplit(":", 1)[1]) for line in said.splitlines()}
+
+
+def refusal(one: Probe, *arguments: object, **options: object) -> tuple[int, str]:
+    """The errno and the line with which the port refuses to open."""
+    with pytest.raises(PortError) as refused:
+        one.open(*arguments, **options)  # type: ignore[arg-type]
+    return refused.value.number, str(refused.value)
+
+
+def descriptor_tells_of_frames(a: Probe, b: Probe) -> None:
+    """The descriptor of b is readable as long as a frame from a waits."""
+    b.receive(8, 0.05)
+    assert not b.arm(True) and not b.wait(0.05)
+    a.send(between(a, b))
+    assert b.wait(1)
+    b.arm(False)
+    assert len(b.receive()) == 1
+
+
+def kernel_moves_bytes(first: Host, second: Host, port: Probe) -> None:
+    """The kernels' TCP works, and the port on the second host does not receive its frames."""
+    server = second.popen(["iperf3", "-s", "-1", "-p", "5999"], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 5
+    while 5999 not in listening(second) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    first.run(["iperf3", "-c", second.address, "-p", "5999", "-n", "20M"])
+    server.wait(5)
+    frames = port.receive(10, 0.2)
+    assert not [f for f in frames if f.data[12:14] == b"\x08\x00"]

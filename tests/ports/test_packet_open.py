@@ -7,8 +7,8 @@ import errno
 import time
 
 import pytest
-from packet_ports import UNUSED_ADDRESS, Hosts, Make, between
-from port_probe import HEADERS, PortError, Probe, Received
+from packet_ports import UNUSED_ADDRESS, Hosts, Make, between, refusal
+from port_probe import HEADERS, PortError, Received
 
 
 def test_interface_goes_down_and_comes_back(probe: Make, hosts: Hosts) -> None:
@@ -64,12 +64,6 @@ def test_close_leaves_no_descriptors(probe: Make, hosts: Hosts, queues: int) -> 
         one.reserve()
         one.do("close")
         assert one.descriptors() == before
-
-
-def refusal(one: Probe, *arguments: object, **options: object) -> tuple[int, str]:
-    with pytest.raises(PortError) as refused:
-        one.open(*arguments, **options)  # type: ignore[arg-type]
-    return refused.value.number, str(refused.value)
 
 
 def test_invalid_opens_are_refused(probe: Make, hosts: Hosts) -> None:

@@ -10,7 +10,15 @@ import time
 from collections.abc import Callable
 
 import pytest
-from packet_ports import MSS, UNUSED_ADDRESS, Hosts, Make, between, payload_of
+from packet_ports import (
+    MSS,
+    UNUSED_ADDRESS,
+    Hosts,
+    Make,
+    between,
+    descriptor_tells_of_frames,
+    payload_of,
+)
 from port_probe import (
     CHECKSUM_START,
     HEADERS,
@@ -240,13 +248,7 @@ def test_fanout_groups_are_per_process(probe: Make, hosts: Hosts) -> None:
 
 
 def test_descriptor_is_readable_when_frames_wait(pair: tuple[Probe, Probe]) -> None:
-    a, b = pair
-    b.receive(8, 0.05)
-    assert not b.arm(True) and not b.wait(0.05)
-    a.send(between(a, b))
-    assert b.wait(1)
-    b.arm(False)
-    assert len(b.receive()) == 1
+    descriptor_tells_of_frames(*pair)
 
 
 def test_socket_buffer_losses_are_counted(probe: Make, hosts: Hosts) -> None:

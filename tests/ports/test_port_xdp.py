@@ -11,7 +11,18 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from packet_ports import MSS, UNUSED_ADDRESS, Hosts, Make, between, listening, payload_of
+from packet_ports import (
+    MSS,
+    UNUSED_ADDRESS,
+    Hosts,
+    Make,
+    between,
+    descriptor_tells_of_frames,
+    kernel_moves_bytes,
+    listening,
+    payload_of,
+    refusal,
+)
 from port_probe import (
     CHECKSUM_START,
     HEADERS,
@@ -256,13 +267,7 @@ def test_arp_and_icmp_reach_the_port(xdp_pair: tuple[Probe, Probe]) -> None:
 
 
 def test_descriptor_is_readable_when_frames_wait(xdp_pair: tuple[Probe, Probe]) -> None:
-    a, b = xdp_pair
-    b.receive(8, 0.05)
-    assert not b.arm(True) and not b.wait(0.05)
-    a.send(between(a, b))
-    assert b.wait(1)
-    b.arm(False)
-    assert len(b.receive()) == 1
+    descriptor_tells_of_frames(*xdp_pair)
 
 
 def test_tcp_ports_limit_an_own_address(probe: Make, hosts: Hosts) -> None:
@@ -312,14 +317,7 @@ def test_kernel_tcp_works_beside_port(xdp_shared: tuple[Probe, Probe], hosts: Ho
     """The kernel's TCP, with all offloads, on the interface of an open port."""
     first, second = hosts("veth-1500")
     xdp_shared[1].reserve()
-    server = second.popen(["iperf3", "-s", "-1", "-p", "5999"], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 5
-    while 5999 not in listening(second) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    first.run(["iperf3", "-c", second.address, "-p", "5999", "-n", "20M"])
-    server.wait(5)
-    frames = xdp_shared[1].receive(10, 0.2)
-    assert not [f for f in frames if f.data[12:14] == b"\x08\x00"]
+    kernel_moves_bytes(first, second, xdp_shared[1])
 
 
 def test_losses_are_counted_once(xdp_pair: tuple[Probe, Probe]) -> None:
@@ -338,12 +336,6 @@ def test_losses_are_counted_once(xdp_pair: tuple[Probe, Probe]) -> None:
 
 
 # Opening and ending
-
-
-def refusal(one: Probe, *arguments: object, **options: object) -> tuple[int, str]:
-    with pytest.raises(PortError) as refused:
-        one.open(*arguments, **options)  # type: ignore[arg-type]
-    return refused.value.number, str(refused.value)
 
 
 def test_invalid_opens_are_refused(probe: Make, hosts: Hosts) -> None:
