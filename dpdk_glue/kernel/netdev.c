@@ -126,19 +126,32 @@ static void read_gateway(const char *name, struct harp_netdev *device)
   fclose(file);
 }
 
+/* Asks the driver. command: begins with the number of an ETHTOOL_ request. false: no answer. */
+static bool ask_driver(const char *name, void *command)
+{
+  struct ifreq request = {.ifr_data = command};
+  snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", name);
+  int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  bool answered = fd >= 0 && ioctl(fd, SIOCETHTOOL, &request) == 0;
+  if (fd >= 0)
+    close(fd);
+  return answered;
+}
+
 static void read_speed(const char *name, struct harp_netdev *device)
 {
   struct ethtool_cmd command = {.cmd = ETHTOOL_GSET};
-  struct ifreq request = {.ifr_data = (char *)&command};
-  snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", name);
-  int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0)
-    return;
-  if (ioctl(fd, SIOCETHTOOL, &request) == 0) {
+  if (ask_driver(name, &command)) {
     uint32_t speed = ethtool_cmd_speed(&command);
     device->speed_mbps = speed == (uint32_t)SPEED_UNKNOWN || speed == UINT16_MAX ? 0 : speed;
   }
-  close(fd);
+}
+
+unsigned harp_netdev_queues(const char *name)
+{
+  struct ethtool_channels channels = {.cmd = ETHTOOL_GCHANNELS};
+  unsigned count = ask_driver(name, &channels) ? channels.rx_count + channels.combined_count : 0;
+  return count ? count : 1;
 }
 
 static bool is_pci_function(const char *name)

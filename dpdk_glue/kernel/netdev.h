@@ -50,6 +50,8 @@ bool harp_netdev_is_local(uint32_t address);
  * number. */
 unsigned harp_netdev_find_flux(const struct harp_netdev *device, int *others, unsigned max);
 
+/* The number of queues on which the interface may deliver a frame; 1 if the driver does not say. */
+unsigned harp_netdev_queues(const char *name);
 /* Returns true if the interface is up and has a carrier. false: it is down, or it is gone. */
 bool harp_netdev_has_carrier(int index);
 /* 1: up; 0: down; -ENODEV: gone. */

@@ -13,15 +13,12 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <linux/ethtool.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
-#include <linux/sockios.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -33,21 +30,6 @@
 enum { TCP_IP_HEADERS = IP_HEADER + TCP_HEADER + 12 /* with timestamps */ };
 
 /* --- The interface --- */
-
-/* The number of queues on which the interface may deliver a frame. */
-static unsigned count_queues(const char *name)
-{
-  struct ethtool_channels channels = {.cmd = ETHTOOL_GCHANNELS};
-  struct ifreq request = {.ifr_data = (char *)&channels};
-  snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", name);
-  int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  unsigned count = 0;
-  if (fd >= 0 && ioctl(fd, SIOCETHTOOL, &request) == 0)
-    count = channels.rx_count + channels.combined_count;
-  if (fd >= 0)
-    close(fd);
-  return count ? count : 1;
-}
 
 static int check_queues(const struct xdp_port *xdp, const struct harp_port_config *config,
                         unsigned queues, char *error)
@@ -222,9 +204,8 @@ static void init_ports(struct xdp_port *xdp, const struct harp_port_config *conf
                          config->ports_first, config->ports_last);
   if (!config->address)
     return;
-  uint32_t first = config->ports_first, last = first ? config->ports_last : 65535;
-  for (uint32_t port = first; port <= last; port++)
-    harp_xdp_steering_hold(&xdp->steering, (uint16_t)port, true);
+  uint16_t first = config->ports_first, last = first ? config->ports_last : UINT16_MAX;
+  harp_xdp_steering_hold(&xdp->steering, first, last);
 }
 
 static int set_up(struct xdp_port *xdp, const struct harp_port_config *config, char *error)
@@ -238,9 +219,9 @@ static int set_up(struct xdp_port *xdp, const struct harp_port_config *config, c
     rc = harp_netdev_check("xdp", name, &device, config, error);
   if (rc == 0 && harp_netdev_own_mac(&device, config))
     rc = harp_port_fail(error, -EINVAL, "xdp:%s: mac cannot be used; remove it", name);
-  if (rc < 0)
+  if (rc != 0)
     return rc;
-  unsigned queues = count_queues(name);
+  unsigned queues = harp_netdev_queues(name);
   xdp->ifindex = device.index;
   describe(xdp, &device, config);
   rc = check_queues(xdp, config, queues, error);
@@ -271,15 +252,21 @@ static void close_fd(int fd)
     close(fd);
 }
 
-static void xdp_close(struct harp_port *port)
+/* Gives up everything but the memory and the local ports. */
+static void close_sockets(struct xdp_port *xdp)
 {
-  struct xdp_port *xdp = harp_xdp_of(port);
   harp_xdp_steering_close(&xdp->steering);
   for (unsigned q = 0; q < xdp->socket_count; q++)
     harp_xdp_socket_close(&xdp->sockets[q]);
-  harp_xdp_umem_free(&xdp->umem);
   close_fd(xdp->other_fd);
   close_fd(xdp->epoll_fd);
+}
+
+static void xdp_close(struct harp_port *port)
+{
+  struct xdp_port *xdp = harp_xdp_of(port);
+  close_sockets(xdp);
+  harp_xdp_umem_free(&xdp->umem);
   harp_packet_ports_close(&xdp->ports); /* last: until now they keep the kernel silent */
   free(xdp);
 }
@@ -288,11 +275,7 @@ static void xdp_close(struct harp_port *port)
 static void xdp_forget(struct harp_port *port)
 {
   struct xdp_port *xdp = harp_xdp_of(port);
-  harp_xdp_steering_close(&xdp->steering);
-  for (unsigned q = 0; q < xdp->socket_count; q++)
-    harp_xdp_socket_close(&xdp->sockets[q]);
-  close_fd(xdp->other_fd);
-  close_fd(xdp->epoll_fd);
+  close_sockets(xdp);
   harp_packet_ports_forget(&xdp->ports);
 }
 
@@ -369,8 +352,7 @@ static int xdp_arm(struct harp_port *port, unsigned queue, bool asleep)
 static void hold_all(struct xdp_port *xdp)
 {
   for (unsigned i = 0; i < xdp->ports.range_count; i++)
-    for (uint32_t port = xdp->ports.ranges[i].first; port <= xdp->ports.ranges[i].last; port++)
-      harp_xdp_steering_hold(&xdp->steering, (uint16_t)port, true);
+    harp_xdp_steering_hold(&xdp->steering, xdp->ports.ranges[i].first, xdp->ports.ranges[i].last);
 }
 
 static int xdp_reserve(struct harp_port *port, unsigned queue, uint16_t wanted, uint16_t *local)

@@ -195,14 +195,11 @@ int harp_xdp_steering_attach(struct xdp_steering *steering, const char *name, in
   return 0;
 }
 
-void harp_xdp_steering_hold(struct xdp_steering *steering, uint16_t port, bool held)
+void harp_xdp_steering_hold(struct xdp_steering *steering, uint16_t first, uint16_t last)
 {
-  _Atomic(uint64_t) *word = &steering->held[port / XDP_PORTS_PER_WORD];
-  uint64_t bit = UINT64_C(1) << port % XDP_PORTS_PER_WORD;
-  if (held)
-    atomic_fetch_or(word, bit);
-  else
-    atomic_fetch_and(word, ~bit);
+  for (uint32_t port = first; port <= last; port++)
+    atomic_fetch_or(&steering->held[port / XDP_PORTS_PER_WORD], UINT64_C(1)
+                                                                    << port % XDP_PORTS_PER_WORD);
 }
 
 static void close_fd(int fd)

@@ -32,8 +32,8 @@ int harp_xdp_steering_add(struct xdp_steering *steering, unsigned queue, int soc
 /* Attaches the program: frames go to the sockets from now on. As open. */
 int harp_xdp_steering_attach(struct xdp_steering *steering, const char *name, int ifindex,
                              char *error);
-/* Frames for the local port are HARP's, or the kernel's. port: host order. */
-void harp_xdp_steering_hold(struct xdp_steering *steering, uint16_t port, bool held);
+/* Frames for the local ports are HARP's from now on. first, last: host order, both included. */
+void harp_xdp_steering_hold(struct xdp_steering *steering, uint16_t first, uint16_t last);
 /* Detaches the program, unless another process has a copy of the link. */
 void harp_xdp_steering_close(struct xdp_steering *steering);
 

@@ -73,8 +73,7 @@ int main(int argc, char **argv)
     perror("AF_XDP");
     return 1;
   }
-  for (unsigned port = first; port <= last; port++)
-    harp_xdp_steering_hold(&steering, (uint16_t)port, true);
+  harp_xdp_steering_hold(&steering, (uint16_t)first, (uint16_t)last);
   if (argc > 4) {
     if (harp_xdp_steering_attach(&steering, argv[4], (int)if_nametoindex(argv[4]), error) < 0) {
       fprintf(stderr, "%s\n", error);
