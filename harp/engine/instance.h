@@ -193,6 +193,13 @@ static inline void harp_instance_count(struct harp_instance *instance, enum harp
   instance->counters[counter] += amount;
 }
 
+/* Adds one to a counter that only this function changes. Any thread. */
+static inline void harp_instance_count_shared(struct harp_instance *instance,
+                                              enum harp_counter counter)
+{
+  __atomic_fetch_add(&instance->counters[counter], 1, __ATOMIC_RELAXED);
+}
+
 /* Sets a gauge of this instance. */
 static inline void harp_instance_gauge(struct harp_instance *instance, enum harp_counter counter,
                                        uint64_t value)

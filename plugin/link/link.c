@@ -105,7 +105,7 @@ void link_fail(struct net_link *link, int error, const char *format, ...)
   }
   /* The log line is queued before this, so that a thread that sees the error finds the line. */
   set_failed(link, error);
-  harp_instance_count(link->nic->engine->instances[0], HARP_COUNTER_link_errors, 1);
+  harp_instance_count_shared(link->nic->engine->instances[0], HARP_COUNTER_link_errors);
   if (!atomic_load(&link->closing)) {
     post_all(link);
   }

@@ -32,6 +32,8 @@ from tools.measure.records import describe_host
 
 SCHEMA = "harp.soak/1"
 LARGEST = "1M"  # the mix is log-uniform in two ranges, see harp/bench/op_stream.c
+MESSAGES = 10_000_000
+UNLIMITED = 2_000_000_000  # what harp-perf can count each way
 OUTSTANDING = 32
 SAMPLE_S = 0.05  # least interval; later a thousandth of the time so far
 PROGRESS_S = 10.0
@@ -111,16 +113,17 @@ def growth(samples: list[Sample]) -> list[str]:
 
 def _tell(soak: Soak, sample: Sample) -> None:
     rate = sample.messages / sample.seconds if sample.seconds else 0
+    wanted = "" if soak.wanted == UNLIMITED else f" of {soak.wanted}"
     click.echo(
-        f"[{sample.seconds:5.0f} s] {sample.messages} of {soak.wanted} messages, {rate:.0f}/s; "
+        f"[{sample.seconds:5.0f} s] {sample.messages}{wanted} messages, {rate:.0f}/s; "
         f"resident {' and '.join(map(str, sample.resident_kib))} KiB; "
         f"descriptors {' and '.join(map(str, sample.descriptors))}"
     )
 
 
 def _watch(running: Job, soak: Soak, limit_s: Optional[float]) -> bool:
-    """Samples until a rank ends, or until the time limit. Returns whether the limit was reached.
-    Raises TooLate if no message arrives for STALLED_S."""
+    """Samples until a rank ends, or until the time limit. Returns whether the limit was reached
+    with messages left. Raises TooLate if no message arrives for STALLED_S."""
     began = moved = time.monotonic()
     told = 0.0
     while all(rank.process.poll() is None for rank in running.ranks):
@@ -136,7 +139,7 @@ def _watch(running: Job, soak: Soak, limit_s: Optional[float]) -> bool:
             told = sample.seconds
             _tell(soak, sample)
         if limit_s and sample.seconds > limit_s:
-            return True
+            return sample.messages < soak.wanted  # else the ranks are about to end
         if time.monotonic() - moved > STALLED_S:
             raise TooLate(f"no message arrived in {STALLED_S:.0f} s")
         time.sleep(max(SAMPLE_S, sample.seconds / 1000))
@@ -192,10 +195,8 @@ def _leave(number: int, frame: Optional[FrameType]) -> None:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--messages",
-    default=10_000_000,
-    show_default=True,
     type=click.IntRange(1000),
-    help="Number of messages, both ways together.",
+    help=f"Number of messages, both ways together.  [default: {MESSAGES}; no limit with --minutes]",
 )
 @click.option(
     "--minutes",
@@ -206,7 +207,7 @@ def _leave(number: int, frame: Optional[FrameType]) -> None:
 @json_option("the samples and the result")
 @first_option
 def main(
-    messages: int,
+    messages: Optional[int],
     minutes: Optional[float],
     inject_wrong: bool,
     json_path: Optional[Path],
@@ -227,7 +228,8 @@ def main(
         with going_first(first), Lab(hosts=2, wire="veth-1500") as lab, ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             limit_s = minutes * 60 if minutes else None
-            soak = run_soak(lab, Path(folder), messages, limit_s, inject_wrong)
+            wanted = messages or (UNLIMITED if minutes else MESSAGES)
+            soak = run_soak(lab, Path(folder), wanted, limit_s, inject_wrong)
     except (LabError, TooLate, FileNotFoundError) as error:
         raise click.ClickException(str(error)) from None
     if soak.samples:
