@@ -13,11 +13,16 @@
 #define DOUBT_TIME 800000000ull /* ns of silence before the neighbour is probed by ARP */
 #define ARP_ROUND 8000000000ull /* ns that one round of ARP requests takes */
 
-/* The kernel of a live host answers ARP. A failed round of requests does not count if it ended
+/* The kernel of a live host answers ARP. If the link may use other NICs, one that is silent says
+ * nothing about the host: the sender moves the flow, at the latest when its process is no longer
+ * stopped, and timeout_ms limits the wait. A failed round of requests does not count if it ended
  * before the link began to wait, or if it began while this host's own network link was down. */
 static bool host_is_dead(const struct link_flow *flow, const struct harp_flow_view *view)
 {
   struct harp_instance *instance = flow->instance;
+  if (link_has_routes(flow->link)) {
+    return false;
+  }
   return flow->link->peer_kernel_address && view->arp_failed > flow->waits_since &&
          harp_instance_link_up(instance) &&
          view->arp_failed > harp_instance_link_changed(instance) + ARP_ROUND;

@@ -17,6 +17,7 @@
 /* ... and after this time in any case. */
 #define STALL_ALONE 1000000000ull /* ns; or 8 RTO */
 #define STALL_ROUTES 300000000ull /* ns; or 8 RTO: the same, if another NIC may reach the peer */
+#define STALL_ROUTES_MOST 2000000000ull /* ns; a pause may make the RTO longer than that */
 #define DOUBT_TIME (2 * HARP_TICK_NS)
 #define ATTEMPT_TIME 1000000000ull /* ns without an answer, before another port is tried */
 enum { EPOCHS_LEAST = 2 };  /* reopening attempts; before that, the stack's user timeout decides */
@@ -30,6 +31,16 @@ static uint64_t bounded(const struct link_flow *flow, uint64_t stall_limit)
   uint64_t half = flow_config(flow)->timeout_ms * 1000000ull / 2;
   uint64_t most = larger(half, STALL_MIN);
   return stall_limit < most ? stall_limit : most;
+}
+
+/* The stall after which a flow is dead, whatever the peer sends on other flows, ns. */
+static uint64_t alone_limit(const struct link_flow *flow, uint64_t rto)
+{
+  if (!link_has_routes(flow->link)) {
+    return larger(8 * rto, STALL_ALONE);
+  }
+  uint64_t limit = larger(8 * rto, STALL_ROUTES);
+  return limit < STALL_ROUTES_MOST ? limit : STALL_ROUTES_MOST;
 }
 
 /* Whether the peer has sent on another flow of the link since then. */
@@ -64,8 +75,7 @@ bool flow_is_dead(const struct link_flow *flow, uint64_t now)
   uint64_t rto = view.rto_us * 1000ull;
   uint64_t stuck = now - since;
   uint64_t stall_limit = bounded(flow, larger(4 * rto, STALL_MIN));
-  uint64_t alone = link_has_routes(flow->link) ? STALL_ROUTES : STALL_ALONE;
-  if (stuck > bounded(flow, larger(8 * rto, alone))) {
+  if (stuck > bounded(flow, alone_limit(flow, rto))) {
     return true;
   }
   if (stuck > stall_limit / 2) {
