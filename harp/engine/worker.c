@@ -70,7 +70,7 @@ static void wait_for_work(struct harp_instance *instance, uint64_t now)
   ppoll(fds, 2, &timeout, NULL);
   if (fds[0].revents) {
     drain_doorbell(instance);
-    __atomic_fetch_add(&instance->counters[HARP_COUNTER_wakeups], 1, __ATOMIC_RELAXED);
+    harp_instance_count_shared(instance, HARP_COUNTER_wakeups);
   }
 }
 

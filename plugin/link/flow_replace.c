@@ -25,12 +25,13 @@ enum { SILENT_PROBES = 2 }; /* unanswered probes, if no data is in flight or the
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
+static uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
 /* Limits a stall to half of timeout_ms; the other half remains for a new connection. */
 static uint64_t bounded(const struct link_flow *flow, uint64_t stall_limit)
 {
   uint64_t half = flow_config(flow)->timeout_ms * 1000000ull / 2;
-  uint64_t most = larger(half, STALL_MIN);
-  return stall_limit < most ? stall_limit : most;
+  return smaller(stall_limit, larger(half, STALL_MIN));
 }
 
 /* The stall after which a flow is dead, whatever the peer sends on other flows, ns. */
@@ -39,8 +40,7 @@ static uint64_t alone_limit(const struct link_flow *flow, uint64_t rto)
   if (!link_has_routes(flow->link)) {
     return larger(8 * rto, STALL_ALONE);
   }
-  uint64_t limit = larger(8 * rto, STALL_ROUTES);
-  return limit < STALL_ROUTES_MOST ? limit : STALL_ROUTES_MOST;
+  return smaller(larger(8 * rto, STALL_ROUTES), STALL_ROUTES_MOST);
 }
 
 /* Whether the peer has sent on another flow of the link since then. */

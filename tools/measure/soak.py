@@ -33,7 +33,7 @@ from tools.measure.records import describe_host
 SCHEMA = "harp.soak/1"
 LARGEST = "1M"  # the mix is log-uniform in two ranges, see harp/bench/op_stream.c
 MESSAGES = 10_000_000
-UNLIMITED = 2_000_000_000  # what harp-perf can count each way
+UNLIMITED = 2_000_000_000  # both ways together; harp-perf takes half of it each way
 OUTSTANDING = 32
 SAMPLE_S = 0.05  # least interval; later a thousandth of the time so far
 PROGRESS_S = 10.0
