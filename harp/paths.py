@@ -54,3 +54,8 @@ def perf_program() -> Path:
 def nc_program() -> Path:
     """HARP's netcat."""
     return _find("harp/nc/harp-nc", "harp-nc")
+
+
+def agent_opener() -> Path:
+    """The privileged part of `harp agent`."""
+    return _find("harp/agent/harp-agent-open", "harp-agent-open")

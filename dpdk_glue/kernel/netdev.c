@@ -131,7 +131,7 @@ static bool ask_driver(const char *name, void *command)
 {
   struct ifreq request = {.ifr_data = command};
   snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", name);
-  int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  int fd = harp_netdev_control();
   bool answered = fd >= 0 && ioctl(fd, SIOCETHTOOL, &request) == 0;
   if (fd >= 0)
     close(fd);
@@ -254,19 +254,31 @@ bool harp_netdev_is_local(uint32_t address)
   return route->rtm_type == RTN_LOCAL;
 }
 
-bool harp_netdev_has_carrier(int index)
+int harp_netdev_control(void)
 {
-  struct harp_netdev device = {.index = index};
-  int hardware;
-  return read_link(&device, &hardware) >= 0 && device.carrier;
+  int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  return fd < 0 ? -errno : fd;
 }
 
-int harp_netdev_state(int index)
+/* The IFF_ flags of an interface, or a negative errno. */
+static int read_flags(int control, int index)
 {
-  struct harp_netdev device = {.index = index};
-  int hardware;
-  int rc = read_link(&device, &hardware);
-  return rc < 0 ? rc : device.up;
+  struct ifreq request = {.ifr_ifindex = index};
+  if (ioctl(control, SIOCGIFNAME, &request) < 0 || ioctl(control, SIOCGIFFLAGS, &request) < 0)
+    return -errno;
+  return (unsigned short)request.ifr_flags;
+}
+
+bool harp_netdev_has_carrier(int control, int index)
+{
+  int flags = read_flags(control, index);
+  return flags >= 0 && flags & IFF_RUNNING;
+}
+
+int harp_netdev_state(int control, int index)
+{
+  int flags = read_flags(control, index);
+  return flags < 0 ? flags : (flags & IFF_UP) != 0;
 }
 
 /* The sysctl arp_ignore of an interface, or of "all". */

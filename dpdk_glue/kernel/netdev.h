@@ -52,9 +52,13 @@ unsigned harp_netdev_find_flux(const struct harp_netdev *device, int *others, un
 
 /* The number of queues on which the interface may deliver a frame; 1 if the driver does not say. */
 unsigned harp_netdev_queues(const char *name);
-/* Returns true if the interface is up and has a carrier. false: it is down, or it is gone. */
-bool harp_netdev_has_carrier(int index);
-/* 1: up; 0: down; -ENODEV: gone. */
-int harp_netdev_state(int index);
+/* Opens a socket for the two calls below. It stays in this network namespace, whichever process has
+ * it. Returns a descriptor, which the caller closes, or a negative errno. */
+int harp_netdev_control(void);
+/* Returns true if the interface is up and has a carrier. false: it is down, or it is gone. control:
+ * of harp_netdev_control. Any thread. */
+bool harp_netdev_has_carrier(int control, int index);
+/* 1: up; 0: down; -ENODEV: gone. Any thread. */
+int harp_netdev_state(int control, int index);
 
 #endif

@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dpdk_glue/kernel/packet_ports.h"
 
-#include "dpdk_glue/kernel/kernel_ports.h"
-
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 #include <unistd.h>
+
+#include "dpdk_glue/kernel/silent_listeners.h"
 
 enum {
   BLOCK = 16,       /* ports in the first block; each later block doubles the total */
@@ -52,11 +49,14 @@ void harp_packet_ports_close(struct packet_ports *ports)
   ports->listener_count = 0;
 }
 
-static int room_for_listener(struct packet_ports *ports)
+/* Makes room for count more listeners. */
+static int make_room(struct packet_ports *ports, unsigned count)
 {
-  if (ports->listener_count < ports->listener_room)
+  unsigned room = ports->listener_room ? ports->listener_room : BLOCK;
+  while (room < ports->listener_count + count)
+    room *= 2;
+  if (room == ports->listener_room)
     return 0;
-  unsigned room = ports->listener_room ? ports->listener_room * 2 : BLOCK;
   int *grown = malloc(room * sizeof(*grown)), *old = ports->listeners;
   if (!grown)
     return -ENOMEM;
@@ -65,52 +65,6 @@ static int room_for_listener(struct packet_ports *ports)
   ports->listeners = grown; /* the array is always valid, because a fork may happen now */
   ports->listener_room = room;
   free(old);
-  return 0;
-}
-
-/* Newer kernels require CAP_NET_ADMIN for a filter on a TCP socket. IP_MINTTL needs no
- * privilege: the kernel silently drops every packet with a TTL below 255 (RFC 5082). Hosts start
- * with a lower TTL, so this covers their segments. */
-static int deafen(int fd)
-{
-  int least = 255;
-  if (setsockopt(fd, IPPROTO_IP, IP_MINTTL, &least, sizeof(least)) < 0)
-    return -errno;
-  int rc = harp_packet_filter_deafen(fd);
-  return rc == -EPERM ? 0 : rc;
-}
-
-/* Sets the filters before bind, so the kernel never answers a connection request. The socket
- * must listen, because the kernel resets segments to a port without a listener. */
-static int listen_deaf(uint32_t address, uint16_t *port)
-{
-  struct sockaddr_in name = {
-      .sin_family = AF_INET, .sin_port = htons(*port), .sin_addr.s_addr = address};
-  socklen_t length = sizeof(name);
-  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0)
-    return -errno;
-  int rc = deafen(fd);
-  if (rc == 0 && (bind(fd, (struct sockaddr *)&name, sizeof(name)) < 0 || listen(fd, 0) < 0 ||
-                  getsockname(fd, (struct sockaddr *)&name, &length) < 0))
-    rc = -errno;
-  if (rc < 0) {
-    close(fd);
-    return rc;
-  }
-  *port = ntohs(name.sin_port);
-  return fd;
-}
-
-/* Holds *port; if *port is 0, holds a port that the kernel grants and stores its number. */
-static int hold(struct packet_ports *ports, uint16_t *port)
-{
-  int rc = room_for_listener(ports);
-  int fd = rc < 0 ? rc : listen_deaf(ports->address, port);
-  if (fd < 0)
-    return fd;
-  ports->listeners[ports->listener_count++] = fd;
-  harp_local_ports_add(&ports->pool, *port);
   return 0;
 }
 
@@ -130,27 +84,31 @@ static void add_range(struct packet_ports *ports, uint16_t first, uint16_t last)
   ports->ranges[ports->range_count++] = (struct packet_range){first, last};
 }
 
-/* Holds up to count consecutive free ports from first on. After first it takes only ports that
- * the kernel could assign automatically; kernel NULL: any port. */
+/* Holds up to count consecutive free ports from first on, or from a port that the kernel grants.
+ * After first it takes only ports in `offered`; NULL: any port. */
 static int hold_block(struct packet_ports *ports, uint16_t first, unsigned count,
-                      const struct harp_kernel_ports *kernel)
+                      const struct harp_kernel_ports *offered)
 {
+  struct silent_block block = {
+      .first = first,
+      .limit = ports->last ? ports->last : 65535,
+      .count = count,
+      .offered = offered,
+  };
   if (ports->range_count == PACKET_FILTER_RANGES)
     return -EADDRINUSE;
-  int rc = hold(ports, &first);
+  int rc = make_room(ports, count);
   if (rc < 0)
     return rc;
-  uint16_t last = first;
-  uint16_t limit = ports->last ? ports->last : 65535;
-  while (last < limit && last - first + 1u < count) {
-    uint16_t next = (uint16_t)(last + 1);
-    if (kernel && !harp_kernel_ports_offered(kernel, next))
-      break;
-    if (hold(ports, &next) < 0)
-      break;
-    last = next;
-  }
-  add_range(ports, first, last);
+  int *fds = ports->listeners + ports->listener_count;
+  int held = ports->agent ? harp_agent_listen(ports->agent, &block, fds)
+                          : harp_silent_listeners_open(ports->address, &block, fds);
+  if (held < 0)
+    return held;
+  ports->listener_count += (unsigned)held;
+  for (int i = 0; i < held; i++)
+    harp_local_ports_add(&ports->pool, (uint16_t)(block.first + i));
+  add_range(ports, block.first, (uint16_t)(block.first + held - 1));
   return 0;
 }
 
@@ -210,14 +168,14 @@ int harp_packet_ports_take(struct packet_ports *ports, unsigned queue, uint16_t 
     return rc;
   if (wanted) {
     rc = hold_block(ports, wanted, 1, NULL);
-    *changed = rc == 0;
+    *changed = rc == 0 && !ports->agent;
     return rc < 0 ? rc : harp_local_ports_take(pool, queue, ports->queues, wanted, local);
   }
   for (int i = 0; i < BLOCK_TRIES; i++) {
     rc = hold_any_block(ports, block_size(ports));
     if (rc < 0)
       return rc;
-    *changed = true;
+    *changed = !ports->agent;
     if (harp_local_ports_take(pool, queue, ports->queues, 0, local) == 0)
       return 0;
   }

@@ -4,8 +4,8 @@
  *
  * On its own address HARP assigns every port. On a shared address HARP must reserve each port from
  * the kernel: a listening socket holds it and drops every packet, so that the kernel does not
- * answer. HARP reserves ports in blocks, because every block changes the filter of the packet
- * sockets.
+ * answer (silent_listeners.h). HARP reserves ports in blocks, because every block changes the
+ * filter of the packet sockets.
  *
  * No lock: the caller must serialize reserve and release.
  */
@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "dpdk_glue/agent/agent_client.h"
 #include "dpdk_glue/kernel/packet_filter.h"
 #include "dpdk_glue/local_ports.h"
 
@@ -28,6 +29,9 @@ struct packet_ports {
   unsigned range_count;
   int *listeners; /* shared address: one socket per held port */
   unsigned listener_count, listener_room;
+  /* The node's agent, which holds the ports of first..last. It has selected their frames for good:
+   * *changed of harp_packet_ports_take stays false. NULL: this process holds the ports. */
+  struct harp_agent *agent;
 };
 
 /* first, last: the configured range, or 0, 0. */

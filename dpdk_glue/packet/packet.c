@@ -4,14 +4,13 @@
  *
  * The kernel keeps the interface and also sees every frame. It does not answer for HARP, because
  * either HARP's address is not the kernel's, or silent listeners hold HARP's ports
- * (packet_ports.h). Needs CAP_NET_RAW. CAP_NET_ADMIN is only needed for receive buffers larger than
- * net.core.rmem_max.
+ * (packet_ports.h). Needs CAP_NET_RAW, or an agent on the node that opens the sockets.
+ * CAP_NET_ADMIN is only needed for receive buffers larger than net.core.rmem_max.
  */
 #include "dpdk_glue/packet/packet.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <linux/if_ether.h>
 #include <linux/if_packet.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -21,127 +20,15 @@
 #include <unistd.h>
 
 #include "dpdk_glue/fail.h"
-#include "dpdk_glue/kernel/netdev.h"
-#include "dpdk_glue/kernel/packet_filter.h"
 #include "harp/counters.h"
-
-enum {
-  RECEIVE_BUFFER = 64 * 1024 * 1024, /* bytes; one window of segments with the kernel's overhead */
-  SEND_BUFFER = 4 * 1024 * 1024,
-};
 
 static struct packet_port *packet_of(struct harp_port *port) { return (struct packet_port *)port; }
 
-static struct packet_filter filter_of(const struct packet_port *packet)
+/* The ports whose frames HARP receives. On its own address these are all, or those configured. */
+static struct packet_selection selection_of(const struct packet_ports *ports)
 {
-  const struct harp_port_info *info = &packet->port.info;
-  const struct packet_ports *ports = &packet->ports;
-  struct packet_filter filter = {
-      .address = info->address,
-      .shared = info->shares_address,
-      .ranges = ports->shared || ports->range_count ? ports->ranges : NULL,
-      .range_count = ports->range_count,
-      .ifindex = packet->ifindex,
-      .others = packet->others,
-      .other_count = packet->other_count,
-  };
-  memcpy(filter.mac, info->mac, sizeof(filter.mac));
-  return filter;
-}
-
-static bool has_arp_sockets(const struct packet_port *packet)
-{
-  return packet->queue_count > 1 || packet->other_count > 0;
-}
-
-static enum packet_filter_kind data_kind(const struct packet_port *packet)
-{
-  return has_arp_sockets(packet) ? PACKET_FILTER_IPV4 : PACKET_FILTER_ALL;
-}
-
-/* The kernel doubles the requested size. Without CAP_NET_ADMIN the limit is net.core.rmem_max. */
-static void set_buffers(struct packet_port *packet, int fd)
-{
-  int receive = RECEIVE_BUFFER / 2, send = SEND_BUFFER / 2;
-  socklen_t length = sizeof(packet->receive_buffer);
-  if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &receive, sizeof(receive)) < 0)
-    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &receive, sizeof(receive));
-  if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &send, sizeof(send)) < 0)
-    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send, sizeof(send));
-  getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &packet->receive_buffer, &length);
-  packet->shallow = packet->receive_buffer < RECEIVE_BUFFER;
-}
-
-static int socket_failed(const char *name, int code, char *error)
-{
-  if (code == EPERM || code == EACCES)
-    return harp_port_fail(error, -EPERM,
-                          "packet:%s: not allowed to open a packet socket; give the process "
-                          "CAP_NET_RAW (run as root; docker run --cap-add NET_RAW; in a pod "
-                          "securityContext.capabilities.add: [NET_RAW])",
-                          name);
-  return harp_port_fail(error, -code,
-                        "packet:%s: cannot open a packet socket: %s; does this kernel have "
-                        "CONFIG_PACKET, and is the limit of open files high enough?",
-                        name, strerror(code));
-}
-
-static int setup_failed(const char *name, int code, char *error)
-{
-  return harp_port_fail(error, code,
-                        "packet:%s: cannot set up a packet socket: %s; Linux 4.15 or "
-                        "later is needed",
-                        name, strerror(-code));
-}
-
-/* Opens a socket that receives nothing until it is bound. Protocol 0 keeps it unbound until then,
- * so it never queues a frame that the filter would drop. */
-static int open_socket(struct packet_port *packet, const char *name, enum packet_filter_kind kind,
-                       char *error)
-{
-  int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0)
-    return socket_failed(name, errno, error);
-  struct packet_filter filter = filter_of(packet);
-  int on = 1;
-  int rc = harp_packet_filter_attach(fd, &filter, kind);
-  if (rc == 0 && kind != PACKET_FILTER_ARP) {
-    rc = setsockopt(fd, SOL_PACKET, PACKET_VNET_HDR, &on, sizeof(on)) < 0 ? -errno : 0;
-    set_buffers(packet, fd);
-  }
-  if (rc < 0) {
-    close(fd);
-    return setup_failed(name, rc, error);
-  }
-  return fd;
-}
-
-/* Begins to receive on a socket. ifindex 0: from all interfaces. */
-static int bind_socket(int fd, int ifindex)
-{
-  struct sockaddr_ll here = {
-      .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = ifindex};
-  return bind(fd, (struct sockaddr *)&here, sizeof(here)) < 0 ? -errno : 0;
-}
-
-/* The kernel gives the first socket a unique group number; the other sockets join that group.
- * They join in the order of the queues, because the steering program returns an index in that
- * order. */
-static int join_fanout(struct packet_port *packet, int fd, int *group)
-{
-  int request = PACKET_FANOUT_CBPF << 16;
-  bool first = *group < 0;
-  request |= first ? PACKET_FANOUT_FLAG_UNIQUEID << 16 : *group;
-  if (setsockopt(fd, SOL_PACKET, PACKET_FANOUT, &request, sizeof(request)) < 0)
-    return -errno;
-  if (!first)
-    return 0;
-  int given = 0;
-  socklen_t length = sizeof(given);
-  if (getsockopt(fd, SOL_PACKET, PACKET_FANOUT, &given, &length) < 0)
-    return -errno;
-  *group = given & 0xffff;
-  return harp_packet_fanout_steer(fd);
+  bool some = ports->shared || ports->range_count;
+  return (struct packet_selection){some ? ports->ranges : NULL, ports->range_count};
 }
 
 static bool watch(int epoll_fd, int fd)
@@ -150,69 +37,61 @@ static bool watch(int epoll_fd, int fd)
   return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-/* Gives each queue a second socket, and one descriptor that watches both. */
-static int open_pairs(struct packet_port *packet, const char *name, char *error)
+/* One descriptor watches both sockets of a queue. */
+static int open_epoll(struct packet_queue *queue, const char *name, char *error)
 {
-  for (unsigned q = 0; q < packet->queue_count; q++) {
-    struct packet_queue *queue = &packet->queues[q];
-    queue->arp_fd = open_socket(packet, name, PACKET_FILTER_ARP, error);
-    if (queue->arp_fd < 0)
-      return queue->arp_fd;
-    queue->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (queue->epoll_fd < 0 || !watch(queue->epoll_fd, queue->fd) ||
-        !watch(queue->epoll_fd, queue->arp_fd))
-      return harp_port_fail(error, -errno,
-                            "packet:%s: cannot make an epoll descriptor: %s; raise "
-                            "the limit of open files (ulimit -n)",
-                            name, strerror(errno));
-  }
+  queue->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  if (queue->epoll_fd < 0 || !watch(queue->epoll_fd, queue->fd) ||
+      !watch(queue->epoll_fd, queue->arp_fd))
+    return harp_port_fail(error, -errno,
+                          "packet:%s: cannot make an epoll descriptor: %s; raise "
+                          "the limit of open files (ulimit -n)",
+                          name, strerror(errno));
   return 0;
 }
 
-static int open_queues(struct packet_port *packet, const char *name, char *error)
+static int make_queues(struct packet_port *packet, const char *name, char *error)
 {
-  size_t size = packet->queue_count * sizeof(*packet->queues);
+  const struct packet_sockets *sockets = &packet->sockets;
+  size_t size = sockets->queue_count * sizeof(*packet->queues);
   packet->queues = aligned_alloc(_Alignof(struct packet_queue), size);
   if (!packet->queues)
     return harp_port_fail(error, -ENOMEM, "packet:%s: out of memory", name);
   memset(packet->queues, 0, size);
-  for (unsigned q = 0; q < packet->queue_count; q++)
-    packet->queues[q].fd = packet->queues[q].arp_fd = packet->queues[q].epoll_fd = -1;
+  packet->queue_count = sockets->queue_count;
   for (unsigned q = 0; q < packet->queue_count; q++) {
+    packet->queues[q].fd = sockets->data[q];
+    packet->queues[q].arp_fd = sockets->arp[q];
+    packet->queues[q].epoll_fd = -1;
+  }
+  int rc = 0;
+  for (unsigned q = 0; q < packet->queue_count && rc == 0; q++) {
     struct packet_queue *queue = &packet->queues[q];
     if (harp_packet_rx_init(queue) < 0)
       return harp_port_fail(error, -ENOMEM, "packet:%s: out of memory", name);
-    harp_packet_tx_init(queue, packet->ifindex);
-    queue->fd = open_socket(packet, name, data_kind(packet), error);
-    if (queue->fd < 0)
-      return queue->fd;
+    harp_packet_tx_init(queue, sockets->device.index);
+    if (queue->arp_fd >= 0)
+      rc = open_epoll(queue, name, error);
   }
-  return has_arp_sockets(packet) ? open_pairs(packet, name, error) : 0;
+  return rc;
 }
 
-static void close_fd(int fd)
+static void close_descriptors(const struct packet_port *packet)
 {
-  if (fd >= 0)
-    close(fd);
-}
-
-static void close_sockets(const struct packet_port *packet)
-{
-  for (unsigned q = 0; packet->queues && q < packet->queue_count; q++) {
-    const struct packet_queue *queue = &packet->queues[q];
-    close_fd(queue->fd);
-    close_fd(queue->arp_fd);
-    close_fd(queue->epoll_fd);
-  }
+  for (unsigned q = 0; packet->queues && q < packet->queue_count; q++)
+    if (packet->queues[q].epoll_fd >= 0)
+      close(packet->queues[q].epoll_fd);
+  harp_packet_sockets_close(&packet->sockets);
 }
 
 static void packet_close(struct harp_port *port)
 {
   struct packet_port *packet = packet_of(port);
-  close_sockets(packet);
+  close_descriptors(packet);
   /* The listeners must outlive the packet sockets; otherwise the kernel would answer HARP's
    * peers. */
   harp_packet_ports_close(&packet->ports);
+  harp_agent_close(&packet->agent);
   for (unsigned q = 0; packet->queues && q < packet->queue_count; q++)
     harp_packet_rx_free(&packet->queues[q]);
   free(packet->queues);
@@ -224,18 +103,20 @@ static void packet_close(struct harp_port *port)
 static void packet_forget(struct harp_port *port)
 {
   const struct packet_port *packet = packet_of(port);
-  close_sockets(packet);
+  close_descriptors(packet);
   harp_packet_ports_forget(&packet->ports);
+  harp_agent_close(&packet->agent);
 }
 
-static void describe(struct packet_port *packet, const struct harp_netdev *device,
-                     const struct harp_port_config *config)
+static void describe(struct packet_port *packet, const struct harp_port_config *config)
 {
+  const struct harp_netdev *device = &packet->sockets.device;
   struct harp_port_info *info = &packet->port.info;
   harp_netdev_describe(device, config, info);
   info->offloads = HARP_OFFLOAD_TX_CHECKSUM | HARP_OFFLOAD_TSO | HARP_OFFLOAD_RX_CHECKSUM |
                    HARP_OFFLOAD_LRO;
   info->max_frame = device->gso_max - 1;
+  info->receive_depth = (uint32_t)packet->sockets.receive_buffer;
 }
 
 static void summarize(struct packet_port *packet, const char *name)
@@ -243,74 +124,55 @@ static void summarize(struct packet_port *packet, const char *name)
   struct harp_port_info *info = &packet->port.info;
   char address[INET_ADDRSTRLEN], shallow[64] = "";
   inet_ntop(AF_INET, &info->address, address, sizeof(address));
-  if (packet->shallow)
+  int buffer = packet->sockets.receive_buffer;
+  if (buffer < PACKET_RECEIVE_BUFFER)
     snprintf(shallow, sizeof(shallow), ", receive buffer %d KiB (CAP_NET_ADMIN: 64 MiB)",
-             packet->receive_buffer >> 10);
-  snprintf(info->summary, sizeof(info->summary), "packet %s, %s/%u %s, mtu %u, %u queue%s%s", name,
-           address, info->prefix, info->shares_address ? "(the kernel's)" : "(its own)", info->mtu,
-           packet->queue_count, packet->queue_count == 1 ? "" : "s", shallow);
+             buffer >> 10);
+  snprintf(info->summary, sizeof(info->summary), "packet %s, %s/%u %s, mtu %u, %u queue%s%s%s",
+           name, address, info->prefix, info->shares_address ? "(the kernel's)" : "(its own)",
+           info->mtu, packet->queue_count, packet->queue_count == 1 ? "" : "s", shallow,
+           packet->agent.path[0] ? ", by the agent" : "");
 }
 
-/* Makes the NIC accept HARP's own MAC address. The setting lasts as long as the socket. */
-static int listen_for_mac(struct packet_port *packet, const char *name, char *error)
+static void init_ports(struct packet_port *packet, const struct harp_port_config *config)
 {
-  struct packet_mreq request = {
-      .mr_ifindex = packet->ifindex, .mr_type = PACKET_MR_UNICAST, .mr_alen = 6};
-  memcpy(request.mr_address, packet->port.info.mac, 6);
-  if (setsockopt(packet->queues[0].fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &request,
-                 sizeof(request)) < 0)
-    return harp_port_fail(error, -errno,
-                          "packet:%s: the interface does not accept a second MAC "
-                          "address: %s; remove mac",
-                          name, strerror(errno));
-  return 0;
+  harp_packet_ports_init(&packet->ports, !config->address, config->address, config->queues,
+                         config->ports_first, config->ports_last);
+}
+
+/* The agent opens the sockets where it runs; otherwise this process does. */
+static int open_sockets(struct packet_port *packet, const struct harp_port_config *config,
+                        char *error)
+{
+  if (config->agent)
+    return harp_packet_agent_open(packet, config, error);
+  struct packet_selection selection = selection_of(&packet->ports);
+  return harp_packet_sockets_open(&packet->sockets, config, &selection, error);
 }
 
 static int set_up(struct packet_port *packet, const struct harp_port_config *config, char *error)
 {
-  struct harp_netdev device;
-  int rc = harp_netdev_read("packet", config->device, &device, error);
-  if (rc == 0)
-    rc = harp_netdev_check("packet", config->device, &device, config, error);
+  packet->config = *config;
+  packet->config.device = packet->config.agent = NULL;
+  snprintf(packet->name, sizeof(packet->name), "%.15s", config->device);
+  init_ports(packet, config);
+  int rc = open_sockets(packet, config, error);
   if (rc < 0)
     return rc;
-  packet->ifindex = device.index;
-  snprintf(packet->name, sizeof(packet->name), "%.15s", config->device);
-  packet->queue_count = config->queues;
-  describe(packet, &device, config);
-  if (packet->port.info.shares_address)
-    packet->other_count = harp_netdev_find_flux(&device, packet->others, PACKET_FILTER_OTHERS);
-  harp_packet_ports_init(&packet->ports, !config->address, packet->port.info.address,
-                         config->queues, config->ports_first, config->ports_last);
-  rc = open_queues(packet, config->device, error);
-  if (rc == 0 && harp_netdev_own_mac(&device, config))
-    rc = listen_for_mac(packet, config->device, error);
-  packet->port.info.receive_depth = (uint32_t)packet->receive_buffer;
+  describe(packet, config);
+  packet->ports.address = packet->port.info.address;
+  rc = make_queues(packet, config->device, error);
   if (rc == 0)
     summarize(packet, config->device);
   return rc;
 }
 
-/* A socket can join a fanout group only after it is bound. */
+/* The agent has started its sockets, because it locks their filters. */
 static int packet_start(struct harp_port *port, char *error)
 {
   struct packet_port *packet = packet_of(port);
-  int group = -1;
-  for (unsigned q = 0; q < packet->queue_count; q++) {
-    const struct packet_queue *queue = &packet->queues[q];
-    int rc = bind_socket(queue->fd, packet->other_count > 0 ? 0 : packet->ifindex);
-    if (rc == 0 && queue->arp_fd >= 0)
-      rc = bind_socket(queue->arp_fd, packet->ifindex);
-    if (rc < 0)
-      return setup_failed(packet->name, rc, error);
-    rc = packet->queue_count > 1 ? join_fanout(packet, queue->fd, &group) : 0;
-    if (rc < 0)
-      return harp_port_fail(error, rc,
-                            "packet:%s: cannot steer frames to %u instances: %s; set "
-                            "instances = 1",
-                            packet->name, packet->queue_count, strerror(-rc));
-  }
-  return 0;
+  return packet->agent.path[0] ? 0
+                               : harp_packet_sockets_start(&packet->sockets, packet->name, error);
 }
 
 static int packet_open(struct harp_port **port, const struct harp_port_config *config, char *error)
@@ -319,6 +181,8 @@ static int packet_open(struct harp_port **port, const struct harp_port_config *c
   if (!packet)
     return harp_port_fail(error, -ENOMEM, "packet:%.40s: out of memory", config->device);
   packet->port.ops = &harp_port_packet;
+  harp_packet_sockets_init(&packet->sockets);
+  harp_agent_init(&packet->agent);
   int rc = set_up(packet, config, error);
   if (rc < 0) {
     packet_close(&packet->port);
@@ -348,22 +212,14 @@ static int packet_arm(struct harp_port *port, unsigned number, bool asleep)
   return queue->held_count > 0;
 }
 
-static int attach_filters(const struct packet_port *packet)
-{
-  struct packet_filter filter = filter_of(packet);
-  int rc = 0;
-  for (unsigned q = 0; q < packet->queue_count && rc == 0; q++)
-    rc = harp_packet_filter_attach(packet->queues[q].fd, &filter, data_kind(packet));
-  return rc;
-}
-
 static int packet_reserve(struct harp_port *port, unsigned queue, uint16_t wanted, uint16_t *local)
 {
   struct packet_port *packet = packet_of(port);
   bool changed;
   int rc = harp_packet_ports_take(&packet->ports, queue, wanted, local, &changed);
   if (changed) {
-    int attached = attach_filters(packet);
+    struct packet_selection selection = selection_of(&packet->ports);
+    int attached = harp_packet_sockets_select(&packet->sockets, &packet->config, &selection);
     if (attached < 0 && rc == 0)
       harp_packet_ports_give(&packet->ports, *local);
     rc = rc < 0 ? rc : attached;
@@ -397,7 +253,8 @@ static void packet_count(struct harp_port *port, unsigned number, uint64_t *coun
 
 static bool packet_has_carrier(struct harp_port *port)
 {
-  return harp_netdev_has_carrier(packet_of(port)->ifindex);
+  const struct packet_sockets *sockets = &packet_of(port)->sockets;
+  return harp_netdev_has_carrier(sockets->control, sockets->device.index);
 }
 
 const struct harp_port_ops harp_port_packet = {

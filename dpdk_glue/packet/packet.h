@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * "packet:IFACE": the parts of the AF_PACKET port. packet.c opens it and reserves local ports,
- * packet_rx.c receives, packet_tx.c sends.
+ * packet_sockets.c opens its sockets, packet_agent.c lets the node's agent open them, packet_rx.c
+ * receives, packet_tx.c sends.
  */
 #ifndef HARP_DPDK_GLUE_PACKET_H
 #define HARP_DPDK_GLUE_PACKET_H
@@ -13,9 +14,10 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
+#include "dpdk_glue/agent/agent_client.h"
 #include "dpdk_glue/frame_fields.h"
-#include "dpdk_glue/kernel/packet_filter.h"
 #include "dpdk_glue/kernel/packet_ports.h"
+#include "dpdk_glue/packet/packet_sockets.h"
 #include "dpdk_glue/port.h"
 
 enum {
@@ -78,17 +80,19 @@ struct packet_queue {
 
 struct packet_port {
   struct harp_port port;
-  char name[16]; /* of the interface */
-  int ifindex;
-  unsigned queue_count;
-  bool shallow;       /* the kernel did not grant the full receive buffer */
-  int receive_buffer; /* bytes */
+  struct harp_port_config config; /* without the strings */
+  char name[16];                  /* of the interface */
+  struct packet_sockets sockets;
+  struct harp_agent agent; /* of the node, if it opened the sockets */
   struct packet_ports ports;
+  unsigned queue_count;
   struct packet_queue *queues;
-  /* Interfaces that answer ARP for our address, too; see harp_netdev_find_flux. */
-  int others[PACKET_FILTER_OTHERS];
-  unsigned other_count;
 };
+
+/* Has the agent open the port's sockets, and takes its local ports from the agent, too. As open in
+ * port.h. */
+int harp_packet_agent_open(struct packet_port *packet, const struct harp_port_config *config,
+                           char *error);
 
 /* 0, or -ENOMEM. */
 int harp_packet_rx_init(struct packet_queue *queue);

@@ -158,7 +158,7 @@ static bool arp_is_due(struct packet_queue *queue)
  * interface may also be gone, and then the port is dead. */
 static int check_link(const struct packet_port *packet, struct packet_queue *queue)
 {
-  int state = harp_netdev_state(packet->ifindex);
+  int state = harp_netdev_state(packet->sockets.control, packet->sockets.device.index);
   queue->down = state <= 0;
   if (state < 0)
     return -ENODEV;
@@ -237,7 +237,8 @@ int harp_packet_receive(struct harp_port *port, unsigned number, const struct ha
       queue->counts.rx_lost++; /* longer than any IPv4 packet */
       continue;
     }
-    if (packet->other_count > 0) /* a frame for our address may have another interface's MAC */
+    if (packet->sockets.other_count >
+        0) /* a frame for our address may have another interface's MAC */
       memcpy(slot_front(queue, i) - queue->slot[i].header + ETH_DST, port->info.mac, 6);
     report(queue, i, &displaced, &frames[n++]);
   }

@@ -223,6 +223,9 @@ static int set_up(struct xdp_port *xdp, const struct harp_port_config *config, c
     return rc;
   unsigned queues = harp_netdev_queues(name);
   xdp->ifindex = device.index;
+  xdp->control_fd = harp_netdev_control();
+  if (xdp->control_fd < 0)
+    return socket_failed(xdp, xdp->control_fd, "open a socket for the interface's state", error);
   describe(xdp, &device, config);
   rc = check_queues(xdp, config, queues, error);
   if (rc < 0)
@@ -260,6 +263,7 @@ static void close_sockets(struct xdp_port *xdp)
     harp_xdp_socket_close(&xdp->sockets[q]);
   close_fd(xdp->other_fd);
   close_fd(xdp->epoll_fd);
+  close_fd(xdp->control_fd);
 }
 
 static void xdp_close(struct harp_port *port)
@@ -285,7 +289,7 @@ static int xdp_open(struct harp_port **port, const struct harp_port_config *conf
   if (!xdp)
     return harp_port_fail(error, -ENOMEM, "xdp:%.40s: out of memory", config->device);
   xdp->port.ops = &harp_port_xdp;
-  xdp->other_fd = xdp->epoll_fd = -1;
+  xdp->other_fd = xdp->epoll_fd = xdp->control_fd = -1;
   harp_xdp_steering_init(&xdp->steering);
   int rc = set_up(xdp, config, error);
   if (rc < 0) {
@@ -403,7 +407,7 @@ static void xdp_count(struct harp_port *port, unsigned queue, uint64_t *counters
 
 static bool xdp_has_carrier(struct harp_port *port)
 {
-  return harp_netdev_has_carrier(harp_xdp_of(port)->ifindex);
+  return harp_netdev_has_carrier(harp_xdp_of(port)->control_fd, harp_xdp_of(port)->ifindex);
 }
 
 const struct harp_port_ops harp_port_xdp = {

@@ -49,6 +49,7 @@ struct xdp_port {
   unsigned next;              /* the socket at which the next receive begins */
   int other_fd;               /* a packet socket for what the program passes: ARP, ICMP */
   int epoll_fd;               /* watches all sockets */
+  int control_fd;             /* of harp_netdev_control */
   bool local_sender;          /* checksums may be incomplete; see is_incomplete */
   int link;                   /* 0; or -ENETDOWN, -ENODEV: look again before each receive */
   _Atomic(unsigned) other_in; /* receive calls until the next look at other_fd */

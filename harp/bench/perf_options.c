@@ -225,12 +225,12 @@ static int set_rate(const char *text, double *out)
   return -1;
 }
 
-/* HOST:PORT, with an IPv6 address in brackets. Splits text in place. */
+/* HOST:PORT, with an IPv6 address in brackets, or unix:PATH. Splits text in place. */
 static int set_rendezvous(char *text, struct options *options)
 {
   char *colon = strrchr(text, ':');
   if (!colon || colon == text || !colon[1])
-    return usage("--rendezvous %s: give HOST:PORT", text);
+    return usage("--rendezvous %s: give HOST:PORT or unix:PATH", text);
   *colon = '\0';
   options->port = colon + 1;
   if (*text == '[' && colon[-1] == ']') {

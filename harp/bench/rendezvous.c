@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "harp/bench/clock.h"
@@ -118,18 +119,45 @@ static void no_delay(int fd)
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
-static int open_listener(struct rendezvous *meeting, const char *host, const char *port)
+struct place {
+  struct sockaddr_storage address;
+  socklen_t length; /* bytes */
+};
+
+/* host "unix": port is a path. Ranks without a common network meet there. */
+static int resolve(struct rendezvous *meeting, const char *host, const char *port, int flags,
+                   struct place *place)
 {
-  struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found;
-  int on = 1;
+  struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = flags}, *found;
+  struct sockaddr_un path = {.sun_family = AF_UNIX};
+  memset(place, 0, sizeof(*place));
+  if (strcmp(host, "unix") == 0) {
+    if (strlen(port) >= sizeof(path.sun_path))
+      return fail(meeting, "--rendezvous unix:%s: the path is too long", port);
+    memcpy(path.sun_path, port, strlen(port));
+    memcpy(&place->address, &path, sizeof(path));
+    place->length = sizeof(path);
+    return 0;
+  }
   int unknown = getaddrinfo(host, port, &hints, &found);
   if (unknown)
     return fail(meeting, "--rendezvous %s:%s: %s", host, port, gai_strerror(unknown));
-  int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  int bad = fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
-            bind(fd, found->ai_addr, found->ai_addrlen) || listen(fd, meeting->ranks);
-  int error = errno;
+  memcpy(&place->address, found->ai_addr, found->ai_addrlen);
+  place->length = found->ai_addrlen;
   freeaddrinfo(found);
+  return 0;
+}
+
+static int open_listener(struct rendezvous *meeting, const char *host, const char *port)
+{
+  struct place place;
+  int on = 1;
+  if (resolve(meeting, host, port, AI_PASSIVE, &place))
+    return -1;
+  int fd = socket(place.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  int bad = fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) ||
+            bind(fd, (struct sockaddr *)&place.address, place.length) || listen(fd, meeting->ranks);
+  int error = errno;
   meeting->listener = fd;
   if (bad)
     return fail(meeting,
@@ -181,18 +209,20 @@ static int host_ranks(struct rendezvous *meeting, const char *host, const char *
   }
   close(meeting->listener);
   meeting->listener = -1;
+  if (strcmp(host, "unix") == 0)
+    unlink(port);
   return 0;
 }
 
 /* Tries one address once. Returns a connected socket, or -1 with errno. */
-static int dial(const struct addrinfo *address, uint64_t limit_ns)
+static int dial(const struct place *place, uint64_t limit_ns)
 {
   int error = 0;
   socklen_t length = sizeof(error);
-  int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  int fd = socket(place->address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0)
     return -1;
-  if (connect(fd, address->ai_addr, address->ai_addrlen) && errno != EINPROGRESS)
+  if (connect(fd, (const struct sockaddr *)&place->address, place->length) && errno != EINPROGRESS)
     error = errno;
   else if (wait_for(fd, POLLOUT, limit_ns))
     error = ETIMEDOUT;
@@ -207,17 +237,15 @@ static int dial(const struct addrinfo *address, uint64_t limit_ns)
 
 static int visit_rank_0(struct rendezvous *meeting, const char *host, const char *port)
 {
-  struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
+  struct place place;
   struct hello hello = {.magic = MAGIC, .rank = meeting->rank, .ranks = meeting->ranks};
   uint64_t limit = deadline(meeting);
-  int unknown = getaddrinfo(host, port, &hints, &found);
-  if (unknown)
-    return fail(meeting, "--rendezvous %s:%s: %s", host, port, gai_strerror(unknown));
+  if (resolve(meeting, host, port, 0, &place))
+    return -1;
   /* Rank 0 may start later than this rank. */
-  while ((meeting->peer[0] = dial(found, limit)) < 0 && clock_ns() < limit)
+  while ((meeting->peer[0] = dial(&place, limit)) < 0 && clock_ns() < limit)
     poll(NULL, 0, RETRY_MS);
   int error = errno;
-  freeaddrinfo(found);
   if (meeting->peer[0] < 0)
     return fail(meeting, "rank 0 did not answer at %s:%s within %d ms: %s", host, port,
                 meeting->timeout_ms, strerror(error));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The rendezvous of a run's ranks. Rank 0 listens and the others connect. All exchange handles,
- * barriers and results over plain TCP, independent of the measured plugin.
+ * barriers and results over plain TCP, or a UNIX socket, independent of the measured plugin.
  *
  * Thread: one. Every call blocks for the timeout at most. Errors: -1, with a sentence from
  * rendezvous_error.
@@ -15,6 +15,7 @@ struct rendezvous;
 
 /* NULL: out of memory. Free it with rendezvous_close, also after a failed open. */
 struct rendezvous *rendezvous_new(int rank, int ranks, int timeout_ms);
+/* host "unix": port is the path of a UNIX socket. */
 int rendezvous_open(struct rendezvous *meeting, const char *host, const char *port);
 /* Gives every rank the size bytes of all ranks, in the order of ranks. It is also a barrier. */
 int rendezvous_exchange(struct rendezvous *meeting, const void *mine, size_t size, void *all);

@@ -32,15 +32,15 @@ class Size(click.ParamType):
 
 
 class Meeting(click.ParamType):
-    """HOST:PORT."""
+    """HOST:PORT, or unix:PATH."""
 
     name = "host:port"
 
     def convert(
         self, value: Any, param: Optional[click.Parameter], ctx: Optional[click.Context]
     ) -> str:
-        if not re.fullmatch(r".+:[0-9]{1,5}", str(value)):
-            self.fail(f"{value!r}: give HOST:PORT, an address of rank 0", param, ctx)
+        if not re.fullmatch(r".+:[0-9]{1,5}|unix:/.+", str(value)):
+            self.fail(f"{value!r}: give HOST:PORT, an address of rank 0, or unix:PATH", param, ctx)
         return str(value)
 
 
@@ -125,7 +125,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {"type": click.IntRange(0), "help": "This rank [from mpirun, torchrun or srun]."},
     ),
     (("--nranks",), {"type": click.IntRange(2), "help": "The number of ranks."}),
-    (("--rendezvous",), {"type": Meeting(), "help": "Rank 0's listening address."}),
+    (("--rendezvous",), {"type": Meeting(), "help": "Rank 0's listening address, or unix:PATH."}),
     (
         ("--json",),
         {

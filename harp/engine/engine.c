@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "harp/engine/agent_socket.h"
 #include "harp/engine/clock.h"
 #include "harp/engine/dump.h"
 #include "harp/engine/own_address.h"
@@ -36,6 +37,7 @@ static struct harp_port_config port_config(const struct harp_config *config)
       .ports_first = config->tcp_ports.first,
       .ports_last = config->tcp_ports.last,
       .hugepages = config->hugepages,
+      .agent = harp_agent_socket(),
   };
   memcpy(port.mac, config->mac, sizeof port.mac);
   return port;

@@ -217,13 +217,19 @@ class Program:
 
 
 class Perf(Program):
-    """One rank of harp-perf."""
+    """One rank of harp-perf. program: a copy of it; None: the built one."""
 
     def __init__(
-        self, site: Site, words: Words, rank: int, rendezvous: str, nranks: int = 2
+        self,
+        site: Site,
+        words: Words,
+        rank: int,
+        rendezvous: str,
+        nranks: int = 2,
+        program: Optional[Path] = None,
     ) -> None:
         where = ["--rank", str(rank), "--nranks", str(nranks), "--rendezvous", rendezvous]
-        super().__init__(site, [str(paths.perf_program()), *words, *where])
+        super().__init__(site, [str(program or paths.perf_program()), *words, *where])
         # A thread reads its standard output: a full pipe would block it.
         self.table: list[str] = []
         self._readers.append(threading.Thread(target=self._collect, daemon=True))

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "dpdk_glue/agent/agent_client.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "dpdk_glue/fail.h"
+
+enum { PATIENCE_S = 15 /* for one step: connect, send, receive */ };
+
+/* --- One exchange --- */
+
+void harp_agent_init(struct harp_agent *agent)
+{
+  memset(agent, 0, sizeof(*agent));
+  agent->fd = -1;
+}
+
+void harp_agent_close(const struct harp_agent *agent)
+{
+  if (agent->fd >= 0)
+    close(agent->fd);
+}
+
+static int dial(struct harp_agent *agent)
+{
+  struct sockaddr_un name = {.sun_family = AF_UNIX};
+  const struct timeval patience = {.tv_sec = PATIENCE_S};
+  harp_agent_close(agent);
+  agent->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (agent->fd < 0)
+    return -errno;
+  memcpy(name.sun_path, agent->path, sizeof(name.sun_path));
+  setsockopt(agent->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+  setsockopt(agent->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  return connect(agent->fd, (struct sockaddr *)&name, sizeof(name)) < 0 ? -errno : 0;
+}
+
+/* Stores the descriptors of a message and returns their number. */
+static int take_descriptors(struct msghdr *message, int *fds)
+{
+  int count = 0;
+  for (struct cmsghdr *at = CMSG_FIRSTHDR(message); at; at = CMSG_NXTHDR(message, at)) {
+    if (at->cmsg_level != SOL_SOCKET || at->cmsg_type != SCM_RIGHTS)
+      continue;
+    size_t bytes = at->cmsg_len - CMSG_LEN(0);
+    memcpy(fds + count, CMSG_DATA(at), bytes);
+    count += (int)(bytes / sizeof(int));
+  }
+  return count;
+}
+
+static void close_all(const int *fds, int count)
+{
+  for (int i = 0; i < count; i++)
+    close(fds[i]);
+}
+
+/* Receives a reply. Returns the number of descriptors, or a negative errno. */
+static int receive(int fd, struct harp_agent_reply *reply, int *fds)
+{
+  union {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(HARP_AGENT_DESCRIPTORS * sizeof(int))];
+  } control;
+  struct iovec piece = {reply, sizeof(*reply)};
+  struct msghdr message = {
+      .msg_iov = &piece,
+      .msg_iovlen = 1,
+      .msg_control = &control,
+      .msg_controllen = sizeof(control),
+  };
+  memset(reply, 0, sizeof(*reply));
+  ssize_t got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  if (got <= 0)
+    return got == 0 ? -ECONNRESET : errno == EAGAIN ? -ETIMEDOUT : -errno;
+  int count = take_descriptors(&message, fds);
+  bool whole = (size_t)got > offsetof(struct harp_agent_reply, error) &&
+               reply->magic == HARP_AGENT_MAGIC && reply->descriptors == count;
+  if (whole && reply->result == 0)
+    return count;
+  close_all(fds, count);
+  reply->error[sizeof(reply->error) - 1] = '\0';
+  if (whole)
+    return reply->result < 0 ? reply->result : -EPROTO;
+  /* The kernel drops descriptors for which the process has no numbers left. */
+  return message.msg_flags & MSG_CTRUNC ? -EMFILE : -EPROTO;
+}
+
+static int exchange(struct harp_agent *agent, const char *request, struct harp_agent_reply *reply,
+                    int *fds)
+{
+  if (send(agent->fd, request, strlen(request), MSG_NOSIGNAL) < 0)
+    return errno == EAGAIN ? -ETIMEDOUT : -errno;
+  return receive(agent->fd, reply, fds);
+}
+
+/* --- Requests --- */
+
+/* Whether the text can stand in a JSON string as it is. */
+static bool is_plain(const char *text)
+{
+  for (; *text; text++)
+    if (*text < ' ' || *text > '~' || *text == '"' || *text == '\\')
+      return false;
+  return true;
+}
+
+static void write_open(char *request, const struct harp_agent *agent,
+                       const struct harp_port_config *config)
+{
+  char address[INET_ADDRSTRLEN] = "kernel", mac[18] = "";
+  static const uint8_t unset[6];
+  const uint8_t *m = config->mac;
+  if (config->address)
+    inet_ntop(AF_INET, &config->address, address, sizeof(address));
+  if (memcmp(m, unset, sizeof(unset)) != 0)
+    snprintf(mac, sizeof(mac), "%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5]);
+  snprintf(request, HARP_AGENT_REQUEST,
+           "{\"version\":%d,\"op\":\"open\",\"device\":\"%s\",\"queues\":%u,\"address\":\"%s\","
+           "\"mac\":\"%s\",\"mtu\":%u,\"ports\":[%u,%u]}",
+           HARP_AGENT_VERSION, agent->device, config->queues, address, mac, config->mtu,
+           config->ports_first, config->ports_last);
+}
+
+static int no_agent(const struct harp_agent *agent, int rc, char *error)
+{
+  return harp_port_fail(error, rc,
+                        "%s: no answer from the agent at %s: %s; start harp agent on the node and "
+                        "mount its socket, or set HARP_AGENT= (empty) to use HARP's own privileges",
+                        agent->device, agent->path, strerror(-rc));
+}
+
+int harp_agent_open(struct harp_agent *agent, const char *scheme,
+                    const struct harp_port_config *config, struct harp_agent_reply *reply, int *fds,
+                    char *error)
+{
+  char request[HARP_AGENT_REQUEST];
+  if (strlen(config->agent) >= sizeof(agent->path))
+    return harp_port_fail(error, -ENAMETOOLONG,
+                          "HARP_AGENT=%.40s…: longer than %zu bytes; name a shorter path",
+                          config->agent, sizeof(agent->path) - 1);
+  memcpy(agent->path, config->agent, strlen(config->agent) + 1);
+  int length = snprintf(agent->device, sizeof(agent->device), "%s:%s", scheme, config->device);
+  if (length >= (int)sizeof(agent->device) || !is_plain(agent->device))
+    return harp_port_fail(error, -EINVAL, "%s:%.40s: not the name of an interface", scheme,
+                          config->device);
+  write_open(request, agent, config);
+  int rc = dial(agent);
+  if (rc < 0)
+    return no_agent(agent, rc, error);
+  rc = exchange(agent, request, reply, fds);
+  if (rc < 0 && reply->error[0])
+    return harp_port_fail(error, rc, "%s", reply->error);
+  if (rc < 0)
+    return no_agent(agent, rc, error);
+  agent->ports_first = reply->ports_first;
+  agent->ports_last = reply->ports_last;
+  return rc;
+}
+
+int harp_agent_listen(struct harp_agent *agent, struct silent_block *block, int *fds)
+{
+  char request[HARP_AGENT_REQUEST];
+  struct harp_agent_reply reply;
+  int received[HARP_AGENT_DESCRIPTORS];
+  unsigned room = block->limit - block->first + 1u;
+  unsigned count = block->count < room ? block->count : room;
+  snprintf(request, sizeof(request),
+           "{\"version\":%d,\"op\":\"listen\",\"device\":\"%s\",\"grant\":[%u,%u],\"first\":%u,"
+           "\"count\":%u}",
+           HARP_AGENT_VERSION, agent->device, agent->ports_first, agent->ports_last, block->first,
+           count);
+  int rc = exchange(agent, request, &reply, received);
+  /* The agent has restarted. */
+  if (rc == -ECONNRESET || rc == -EPIPE || rc == -ENOTCONN) {
+    rc = dial(agent);
+    if (rc == 0)
+      rc = exchange(agent, request, &reply, received);
+  }
+  if (rc < 0)
+    return rc;
+  if (rc == 0 || rc > (int)count) {
+    close_all(received, rc);
+    return -EPROTO;
+  }
+  memcpy(fds, received, (size_t)rc * sizeof(*fds));
+  return rc;
+}

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives up all privileges but those that the agent needs.
+
+setpriv(1) of util-linux does the work: it starts the agent again as another user, with three
+capabilities that programs it runs inherit.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import resource
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+CAPABILITIES = ("net_raw", "net_admin", "bpf")
+DESCRIPTORS = 8192
+_BITS = {"net_admin": 12, "net_raw": 13, "bpf": 39}  # capability.h
+
+
+class PrivilegeError(RuntimeError):
+    """The agent cannot get, or give up, its privileges. The text has the remedy."""
+
+
+def _effective() -> int:
+    """The capabilities of this process, as bits (proc_pid_status(5))."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return int(line.split()[1], 16)
+    return 0
+
+
+def missing() -> list[str]:
+    """The needed capabilities that this process does not have."""
+    return [name for name in CAPABILITIES if not _effective() >> _BITS[name] & 1]
+
+
+def has_more() -> bool:
+    """Whether this process has capabilities that the agent does not need."""
+    return bool(_effective() & ~sum(1 << bit for bit in _BITS.values()))
+
+
+def prepare_folder(folder: Path, user: str) -> None:
+    """Makes the folder of the socket, owned by the user that the agent becomes."""
+    record = pwd.getpwnam(user)
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    os.chown(folder, record.pw_uid, record.pw_gid)
+
+
+def become(user: str, command: Sequence[str]) -> None:
+    """Replaces this process by `command`, as `user` and with CAPABILITIES only. Returns only by
+    PrivilegeError."""
+    program = shutil.which("setpriv")
+    if not program:
+        raise PrivilegeError("setpriv is missing; install util-linux")
+    try:
+        record = pwd.getpwnam(user)
+    except KeyError:
+        raise PrivilegeError(f"there is no user {user}; name one with --user") from None
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(DESCRIPTORS, most), most))
+    kept = ",".join(["-all", *(f"+{name}" for name in CAPABILITIES)])
+    words = [program, f"--reuid={user}", f"--regid={record.pw_gid}", "--init-groups"]
+    words += [f"--inh-caps={kept}", f"--ambient-caps={kept}", f"--bounding-set={kept}"]
+    words += ["--no-new-privs", "--", *command]
+    try:
+        os.execv(program, words)
+    except OSError as failed:
+        raise PrivilegeError(f"{program}: {failed.strerror}") from None

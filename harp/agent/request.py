@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests to the agent.
+
+A request is a JSON object of at most LIMIT bytes. Its members:
+
+    version  1; a newer one may have more members, which an older agent ignores
+    op       "open", "listen", "status" or "hello"
+
+    open     device "packet:IFACE"; queues 1 to 8; address "kernel" or A.B.C.D; mac "" or
+             aa:bb:cc:dd:ee:ff; mtu 0 or up to 65535; ports [first, last] or [0, 0]
+    listen   device; grant [first, last], the ports that an open gave; first; count
+
+The C side is dpdk_glue/agent/agent_client.c.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Union
+
+VERSION = 1
+LIMIT = 1024  # bytes
+QUEUES = 8
+LISTENERS = 64
+_MAC = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}")
+_INTERFACE = re.compile(r"[^\s/:\"'\\]{1,15}")
+
+
+class RequestError(ValueError):
+    """A request that the agent cannot read. The text says which member is wrong."""
+
+
+@dataclass(frozen=True)
+class Open:
+    """Asks for the sockets of a port. `ports` is (0, 0) for any. `address` is "kernel", or one of
+    HARP's own."""
+
+    interface: str
+    queues: int
+    address: str
+    mac: str
+    mtu: int
+    ports: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Listen:
+    """Asks for listeners on `count` ports from `first` on, in the range of an earlier grant."""
+
+    interface: str
+    grant: tuple[int, int]
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Query:
+    """Asks for a JSON text: "status", what the agent has granted; "hello", whether the client may
+    ask."""
+
+    what: str
+
+
+Request = Union[Open, Listen, Query]
+
+
+def _number(members: dict[str, Any], name: str, least: int, most: int) -> int:
+    value = members.get(name)
+    if type(value) is not int or not least <= value <= most:
+        raise RequestError(f"{name} must be a whole number from {least} to {most}")
+    return value
+
+
+def _text(members: dict[str, Any], name: str) -> str:
+    value = members.get(name)
+    if not isinstance(value, str):
+        raise RequestError(f"{name} must be a text")
+    return value
+
+
+def _range(members: dict[str, Any], name: str) -> tuple[int, int]:
+    value = members.get(name)
+    if not isinstance(value, list) or len(value) != 2:
+        raise RequestError(f"{name} must be two port numbers")
+    first, last = (_number({name: port}, name, 0, 65535) for port in value)
+    if first > last or (first == 0) != (last == 0):
+        raise RequestError(f"{name} must be two port numbers in ascending order")
+    return first, last
+
+
+def _interface(members: dict[str, Any]) -> str:
+    scheme, colon, name = _text(members, "device").partition(":")
+    if not colon or scheme != "packet":
+        raise RequestError("device must be packet:IFACE; the agent opens no other devices")
+    if not _INTERFACE.fullmatch(name) or name in (".", ".."):
+        raise RequestError("device must name an interface of at most 15 characters")
+    return name
+
+
+def _address(members: dict[str, Any]) -> str:
+    value = _text(members, "address")
+    if value == "kernel":
+        return value
+    try:
+        return str(ipaddress.IPv4Address(value))
+    except ValueError:
+        raise RequestError('address must be "kernel" or an IPv4 address') from None
+
+
+def _open(members: dict[str, Any]) -> Open:
+    mac = _text(members, "mac")
+    if mac and not _MAC.fullmatch(mac):
+        raise RequestError("mac must be six bytes in lower-case hexadecimal with colons")
+    return Open(
+        interface=_interface(members),
+        queues=_number(members, "queues", 1, QUEUES),
+        address=_address(members),
+        mac=mac,
+        mtu=_number(members, "mtu", 0, 65535),
+        ports=_range(members, "ports"),
+    )
+
+
+def _listen(members: dict[str, Any]) -> Listen:
+    grant = _range(members, "grant")
+    return Listen(
+        interface=_interface(members),
+        grant=grant,
+        first=_number(members, "first", max(grant[0], 1), grant[1]),
+        count=_number(members, "count", 1, LISTENERS),
+    )
+
+
+def parse(data: bytes) -> Request:
+    """The request in a packet. Raises RequestError for any other bytes."""
+    if len(data) > LIMIT:
+        raise RequestError(f"the request is longer than {LIMIT} bytes")
+    try:
+        members = json.loads(data)
+    except (ValueError, RecursionError):
+        raise RequestError("the request is no JSON text") from None
+    if not isinstance(members, dict):
+        raise RequestError("the request is no JSON object")
+    _number(members, "version", 1, 1 << 31)
+    op = _text(members, "op")
+    if op == "open":
+        return _open(members)
+    if op == "listen":
+        return _listen(members)
+    if op in ("status", "hello"):
+        return Query(op)
+    raise RequestError('op must be "open", "listen", "status" or "hello"; is the client newer?')

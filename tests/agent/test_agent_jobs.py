@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs without any privilege, whose sockets the node's agent opens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from conftest import AgentProcess, Pods, wait_for
+
+from tools.hosts.lab import Lab
+from tools.hosts.ranks import Perf
+
+
+def finish(ranks: list[Perf], timeout: float = 60) -> None:
+    for rank in ranks:
+        assert rank.wait(timeout) == 0, rank.lines()
+    assert all(wrong == 0 for rank in ranks for wrong in rank.wrong())
+
+
+@pytest.mark.parametrize("own_address", [False, True], ids=["kernel", "own"])
+@pytest.mark.parametrize("instances", [1, 2])
+def test_all_reduce_of_pods_without_network(
+    lab: Lab,
+    start_agent: Callable[..., AgentProcess],
+    start_pods: Pods,
+    own_address: bool,
+    instances: int,
+) -> None:
+    options = ["--allow", "nobody", "--address", "10.77.0.0/24"]
+    agents = [start_agent(host, *options) for host in lab.hosts]
+    words = ["all_reduce", "-b", "8", "-e", "4M"]
+    finish(start_pods(agents, *words, own_address=own_address, instances=instances))
+    for agent in agents:
+        assert agent.ask()["counts"]["granted"] == 1
+        wait_for(lambda: not agent.ask()["grants"], 5, "the agent keeps the grant of a dead job")
