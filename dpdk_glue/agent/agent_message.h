@@ -45,6 +45,9 @@ struct harp_agent_reply {
   uint32_t queue_count;
   uint32_t other_count;
   int32_t others[HARP_AGENT_OTHERS];
+  /* --- Of "open" for xdp, with queue_count: struct xdp_port --- */
+  uint32_t chunk, rx_chunks, tx_chunks; /* of the sockets' memory (struct xdp_umem) */
+  uint8_t zero_copy, several, native, reserved_xdp;
 };
 
 #endif

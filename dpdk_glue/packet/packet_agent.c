@@ -6,23 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "dpdk_glue/agent/agent_device.h"
 #include "dpdk_glue/fail.h"
 #include "dpdk_glue/packet/packet.h"
-
-static void read_device(struct harp_netdev *device, const struct harp_agent_reply *reply)
-{
-  device->index = reply->index;
-  device->up = reply->state & 1;
-  device->carrier = reply->state & 2;
-  memcpy(device->mac, reply->mac, sizeof(device->mac));
-  device->mtu = reply->mtu;
-  device->gso_max = reply->gso_max;
-  device->speed_mbps = reply->speed_mbps;
-  device->address = reply->address;
-  device->prefix = reply->prefix;
-  device->gateway = reply->gateway;
-  memcpy(device->pci_path, reply->pci_path, sizeof(device->pci_path) - 1);
-}
 
 /* The descriptors: that for the interface's state, one data socket a queue, one ARP socket a queue
  * if there are ARP sockets. */
@@ -53,7 +39,7 @@ int harp_packet_agent_open(struct packet_port *packet, const struct harp_port_co
   int count = harp_agent_open(&packet->agent, "packet", config, &reply, fds, error);
   if (count < 0)
     return count;
-  read_device(&packet->sockets.device, &reply);
+  harp_agent_read_device(&packet->sockets.device, &reply);
   if (read_sockets(&packet->sockets, &reply, config->queues, fds, count) < 0) {
     for (int i = 0; i < count; i++)
       close(fds[i]);

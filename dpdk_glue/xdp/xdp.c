@@ -7,7 +7,8 @@
  * kernel's own TCP. A packet socket hears the ARP and ICMP packets that concern HARP. On a shared
  * address, silent listeners hold HARP's local ports, as for "packet:" (packet_ports.h).
  *
- * Needs CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW when it opens, and memory that may be locked.
+ * Needs CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW when it opens, and memory that may be locked; or an
+ * agent on the node that opens the sockets.
  */
 #include "dpdk_glue/xdp/xdp.h"
 
@@ -23,7 +24,6 @@
 #include <unistd.h>
 
 #include "dpdk_glue/fail.h"
-#include "dpdk_glue/kernel/netdev.h"
 #include "dpdk_glue/kernel/packet_filter.h"
 #include "harp/counters.h"
 
@@ -90,7 +90,8 @@ static int open_sockets(struct xdp_port *xdp, unsigned queues, char *error)
     const struct xdp_socket *first = q ? &xdp->sockets[0] : NULL;
     const char *step;
     xdp->socket_count = q + 1;
-    int rc = harp_xdp_socket_open(xsk, &xdp->umem, first, xdp->ifindex, q, xdp->spec.mode, &step);
+    int rc = harp_xdp_socket_open(xsk, &xdp->umem, first, xdp->device.index, q, xdp->spec.mode,
+                                  &step);
     if (rc < 0)
       return socket_failed(xdp, rc, step, error);
   }
@@ -123,7 +124,7 @@ static int open_other(struct xdp_port *xdp, char *error)
       .address = info->address,
       .shared = info->shares_address,
       .ranges = none,
-      .ifindex = xdp->ifindex,
+      .ifindex = xdp->device.index,
   };
   memcpy(filter.mac, info->mac, sizeof(filter.mac));
   xdp->other_fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -154,12 +155,11 @@ static int open_epoll(struct xdp_port *xdp, char *error)
 
 /* --- Open and close --- */
 
-static void describe(struct xdp_port *xdp, const struct harp_netdev *device,
-                     const struct harp_port_config *config)
+static void describe(struct xdp_port *xdp, const struct harp_port_config *config)
 {
   struct harp_port_info *info = &xdp->port.info;
-  harp_netdev_describe(device, config, info);
-  xdp->local_sender = !device->pci_path[0];
+  harp_netdev_describe(&xdp->device, config, info);
+  xdp->local_sender = !xdp->device.pci_path[0];
   info->offloads = HARP_OFFLOAD_TX_CHECKSUM | HARP_OFFLOAD_TSO | HARP_OFFLOAD_RX_CHECKSUM;
   info->max_frame = HARP_FRAME_MAX;
 }
@@ -178,11 +178,11 @@ static void summarize(struct xdp_port *xdp)
   struct harp_port_info *info = &xdp->port.info;
   char address[INET_ADDRSTRLEN];
   inet_ntop(AF_INET, &info->address, address, sizeof(address));
-  snprintf(info->summary, sizeof(info->summary), "xdp %s, %s/%u %s, mtu %u, %u queue%s, %s",
+  snprintf(info->summary, sizeof(info->summary), "xdp %s, %s/%u %s, mtu %u, %u queue%s, %s%s",
            xdp->spec.interface, address, info->prefix,
            info->shares_address ? "(the kernel's)" : "(its own)", info->mtu, xdp->socket_count,
-           xdp->socket_count == 1 ? "" : "s",
-           xdp->sockets[0].zero_copy ? "zero-copy" : "copy mode");
+           xdp->socket_count == 1 ? "" : "s", xdp->sockets[0].zero_copy ? "zero-copy" : "copy mode",
+           xdp->agent.path[0] ? ", by the agent" : "");
 }
 
 /* A frame that is longer than a chunk needs several of them. */
@@ -198,40 +198,41 @@ static int check_mtu(const struct xdp_port *xdp, char *error)
                         xdp->spec.interface, xdp->port.info.mtu, most, xdp->spec.interface);
 }
 
-static void init_ports(struct xdp_port *xdp, const struct harp_port_config *config)
+/* On an address of HARP's own, all ports that it may use are its own, too. */
+static void hold_own(struct xdp_port *xdp, const struct harp_port_config *config)
 {
-  harp_packet_ports_init(&xdp->ports, !config->address, xdp->port.info.address, config->queues,
-                         config->ports_first, config->ports_last);
-  if (!config->address)
-    return;
   uint16_t first = config->ports_first, last = first ? config->ports_last : UINT16_MAX;
-  harp_xdp_steering_hold(&xdp->steering, first, last);
+  if (config->address)
+    harp_xdp_steering_hold(&xdp->steering, first, last);
 }
 
-static int set_up(struct xdp_port *xdp, const struct harp_port_config *config, char *error)
+static int read_device(struct xdp_port *xdp, const struct harp_port_config *config, char *error)
 {
-  struct harp_netdev device;
-  int rc = harp_xdp_spec_read(&xdp->spec, config->device, error);
   const char *name = xdp->spec.interface;
+  int rc = harp_netdev_read("xdp", name, &xdp->device, error);
   if (rc == 0)
-    rc = harp_netdev_read("xdp", name, &device, error);
-  if (rc == 0)
-    rc = harp_netdev_check("xdp", name, &device, config, error);
-  if (rc == 0 && harp_netdev_own_mac(&device, config))
+    rc = harp_netdev_check("xdp", name, &xdp->device, config, error);
+  if (rc == 0 && harp_netdev_own_mac(&xdp->device, config))
     rc = harp_port_fail(error, -EINVAL, "xdp:%s: mac cannot be used; remove it", name);
-  if (rc != 0)
+  if (rc < 0)
     return rc;
-  unsigned queues = harp_netdev_queues(name);
-  xdp->ifindex = device.index;
   xdp->control_fd = harp_netdev_control();
   if (xdp->control_fd < 0)
     return socket_failed(xdp, xdp->control_fd, "open a socket for the interface's state", error);
-  describe(xdp, &device, config);
-  rc = check_queues(xdp, config, queues, error);
+  return 0;
+}
+
+/* Opens everything that takes a privilege. */
+static int open_here(struct xdp_port *xdp, const struct harp_port_config *config, bool shared,
+                     char *error)
+{
+  unsigned queues = harp_netdev_queues(xdp->spec.interface);
+  int rc = check_queues(xdp, config, queues, error);
   if (rc < 0)
     return rc;
-  if (harp_xdp_umem_make(&xdp->umem, xdp->port.info.mtu + (uint32_t)ETH_HEADER, queues) < 0)
-    return harp_port_fail(error, -ENOMEM, "xdp:%s: out of memory", name);
+  uint32_t frame = xdp->port.info.mtu + (uint32_t)ETH_HEADER;
+  if (harp_xdp_umem_make(&xdp->umem, frame, queues, shared) < 0)
+    return harp_port_fail(error, -ENOMEM, "xdp:%s: out of memory", xdp->spec.interface);
   rc = open_sockets(xdp, queues, error);
   if (rc == 0)
     rc = check_mtu(xdp, error);
@@ -240,13 +241,39 @@ static int set_up(struct xdp_port *xdp, const struct harp_port_config *config, c
   if (rc == 0)
     rc = open_other(xdp, error);
   if (rc == 0)
-    rc = open_epoll(xdp, error);
-  if (rc == 0) {
-    init_ports(xdp, config);
-    xdp->port.info.receive_depth = receive_depth(xdp);
-    summarize(xdp);
-  }
+    hold_own(xdp, config);
   return rc;
+}
+
+static void init_ports(struct xdp_port *xdp, const struct harp_port_config *config)
+{
+  bool asked = xdp->agent.path[0], shared = !config->address;
+  harp_packet_ports_init(&xdp->ports, shared, xdp->port.info.address, config->queues,
+                         asked && shared ? xdp->agent.ports_first : config->ports_first,
+                         asked && shared ? xdp->agent.ports_last : config->ports_last);
+  xdp->ports.agent = asked ? &xdp->agent : NULL;
+}
+
+/* shared: another process takes the port over. */
+static int set_up(struct xdp_port *xdp, const struct harp_port_config *config, bool shared,
+                  char *error)
+{
+  int rc = harp_xdp_spec_read(&xdp->spec, config->device, error);
+  if (rc < 0)
+    return rc;
+  rc = config->agent ? harp_xdp_agent_open(xdp, config, error) : read_device(xdp, config, error);
+  if (rc < 0)
+    return rc;
+  describe(xdp, config);
+  rc = config->agent ? 0 : open_here(xdp, config, shared, error);
+  if (rc == 0)
+    rc = open_epoll(xdp, error);
+  if (rc < 0)
+    return rc;
+  init_ports(xdp, config);
+  xdp->port.info.receive_depth = receive_depth(xdp);
+  summarize(xdp);
+  return 0;
 }
 
 static void close_fd(int fd)
@@ -272,6 +299,7 @@ static void xdp_close(struct harp_port *port)
   close_sockets(xdp);
   harp_xdp_umem_free(&xdp->umem);
   harp_packet_ports_close(&xdp->ports); /* last: until now they keep the kernel silent */
+  harp_agent_close(&xdp->agent);
   free(xdp);
 }
 
@@ -281,23 +309,37 @@ static void xdp_forget(struct harp_port *port)
   struct xdp_port *xdp = harp_xdp_of(port);
   close_sockets(xdp);
   harp_packet_ports_forget(&xdp->ports);
+  harp_agent_close(&xdp->agent);
 }
 
-static int xdp_open(struct harp_port **port, const struct harp_port_config *config, char *error)
+static int open_port(struct harp_port **port, const struct harp_port_config *config, bool shared,
+                     char *error)
 {
   struct xdp_port *xdp = calloc(1, sizeof(*xdp));
   if (!xdp)
     return harp_port_fail(error, -ENOMEM, "xdp:%.40s: out of memory", config->device);
   xdp->port.ops = &harp_port_xdp;
-  xdp->other_fd = xdp->epoll_fd = xdp->control_fd = -1;
+  xdp->other_fd = xdp->epoll_fd = xdp->control_fd = xdp->umem.file = -1;
+  harp_agent_init(&xdp->agent);
   harp_xdp_steering_init(&xdp->steering);
-  int rc = set_up(xdp, config, error);
+  int rc = set_up(xdp, config, shared, error);
   if (rc < 0) {
     xdp_close(&xdp->port);
     return rc;
   }
   *port = &xdp->port;
   return 0;
+}
+
+static int xdp_open(struct harp_port **port, const struct harp_port_config *config, char *error)
+{
+  return open_port(port, config, false, error);
+}
+
+int harp_xdp_open_shared(struct harp_port **port, const struct harp_port_config *config,
+                         char *error)
+{
+  return open_port(port, config, true, error);
 }
 
 /* Whether the sockets get what the program takes, where the kernel or the driver runs it. */
@@ -319,16 +361,21 @@ static int check_native(const struct xdp_port *xdp, char *error)
   return 0;
 }
 
+static int start_here(struct xdp_port *xdp, char *error)
+{
+  struct sockaddr_ll here = {
+      .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = xdp->device.index};
+  if (bind(xdp->other_fd, (struct sockaddr *)&here, sizeof(here)) < 0)
+    return socket_failed(xdp, -errno, "bind the packet socket for ARP", error);
+  int rc = harp_xdp_steering_attach(&xdp->steering, xdp->spec.interface, xdp->device.index, error);
+  return rc < 0 ? rc : check_native(xdp, error);
+}
+
+/* The agent has started its sockets. */
 static int xdp_start(struct harp_port *port, char *error)
 {
   struct xdp_port *xdp = harp_xdp_of(port);
-  struct sockaddr_ll here = {
-      .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = xdp->ifindex};
-  if (bind(xdp->other_fd, (struct sockaddr *)&here, sizeof(here)) < 0)
-    return socket_failed(xdp, -errno, "bind the packet socket for ARP", error);
-  int rc = harp_xdp_steering_attach(&xdp->steering, xdp->spec.interface, xdp->ifindex, error);
-  if (rc == 0)
-    rc = check_native(xdp, error);
+  int rc = xdp->agent.path[0] ? 0 : start_here(xdp, error);
   /* If the kernel runs the program, it may have merged the frames of a peer on the wire before. */
   xdp->local_sender |= !xdp->steering.native;
   return rc;
@@ -407,7 +454,8 @@ static void xdp_count(struct harp_port *port, unsigned queue, uint64_t *counters
 
 static bool xdp_has_carrier(struct harp_port *port)
 {
-  return harp_netdev_has_carrier(harp_xdp_of(port)->control_fd, harp_xdp_of(port)->ifindex);
+  const struct xdp_port *xdp = harp_xdp_of(port);
+  return harp_netdev_has_carrier(xdp->control_fd, xdp->device.index);
 }
 
 const struct harp_port_ops harp_port_xdp = {

@@ -11,7 +11,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "dpdk_glue/agent/agent_client.h"
 #include "dpdk_glue/frame_fields.h"
+#include "dpdk_glue/kernel/netdev.h"
 #include "dpdk_glue/kernel/packet_ports.h"
 #include "dpdk_glue/port.h"
 #include "dpdk_glue/xdp/xdp_socket.h"
@@ -38,7 +40,8 @@ struct xdp_lent {
 struct xdp_port {
   struct harp_port port;
   struct xdp_spec spec;
-  int ifindex;
+  struct harp_netdev device;
+  struct harp_agent agent; /* of the node, if it opened the sockets */
   struct xdp_steering steering;
   struct packet_ports ports;
   struct xdp_umem umem;
@@ -61,6 +64,14 @@ struct xdp_port {
   unsigned lent_count;
   uint8_t other[XDP_OTHER_BURST][XDP_OTHER_BYTES];
 };
+
+/* As open in port.h, for a process that passes the descriptors on: the sockets' memory is a file.
+ */
+int harp_xdp_open_shared(struct harp_port **port, const struct harp_port_config *config,
+                         char *error);
+/* Has the agent open the sockets, start them and take the job's local ports. Stores what
+ * harp_xdp_open_shared stores, but for the maps of the program. As open in port.h. */
+int harp_xdp_agent_open(struct xdp_port *xdp, const struct harp_port_config *config, char *error);
 
 static inline struct xdp_port *harp_xdp_of(struct harp_port *port)
 {

@@ -15,10 +15,11 @@ enum {
 
 /* --- Memory --- */
 
-/* A forked child gets no copy: the kernel writes to these pages. */
-static uint8_t *map_memory(size_t bytes)
+/* A forked child gets no copy: the kernel writes to these pages. file -1: of no file. */
+static uint8_t *map_memory(size_t bytes, int file)
 {
-  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  int flags = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, file, 0);
   if (memory == MAP_FAILED)
     return NULL;
   madvise(memory, bytes, MADV_HUGEPAGE);
@@ -26,17 +27,17 @@ static uint8_t *map_memory(size_t bytes)
   return memory;
 }
 
-int harp_xdp_umem_make(struct xdp_umem *umem, uint32_t frame, unsigned queues)
+static void set_size(struct xdp_umem *umem, unsigned queues)
 {
-  bool small = frame <= XDP_SMALL_CHUNK - XDP_HEADROOM;
-  umem->chunk = small ? XDP_SMALL_CHUNK : XDP_LARGE_CHUNK;
-  umem->rx_chunks = XDP_RX_BYTES / umem->chunk / queues;
-  if (umem->rx_chunks < XDP_RX_CHUNKS)
-    umem->rx_chunks = XDP_RX_CHUNKS;
+  umem->bytes = ((size_t)queues * umem->rx_chunks + XDP_TX_CHUNKS) * umem->chunk;
+}
+
+/* Maps the chunks. The first ones belong to the queues, and the rest is for sending. */
+static int map_chunks(struct xdp_umem *umem, unsigned queues)
+{
   uint64_t received = (uint64_t)queues * umem->rx_chunks;
-  umem->bytes = (received + XDP_TX_CHUNKS) * umem->chunk;
   umem->free = malloc(XDP_TX_CHUNKS * sizeof(*umem->free));
-  umem->memory = umem->free ? map_memory(umem->bytes) : NULL;
+  umem->memory = umem->free ? map_memory(umem->bytes, umem->file) : NULL;
   if (!umem->memory)
     return -ENOMEM;
   for (uint32_t i = 0; i < XDP_TX_CHUNKS; i++)
@@ -44,12 +45,40 @@ int harp_xdp_umem_make(struct xdp_umem *umem, uint32_t frame, unsigned queues)
   return 0;
 }
 
+int harp_xdp_umem_make(struct xdp_umem *umem, uint32_t frame, unsigned queues, bool shared)
+{
+  bool small = frame <= XDP_SMALL_CHUNK - XDP_HEADROOM;
+  umem->chunk = small ? XDP_SMALL_CHUNK : XDP_LARGE_CHUNK;
+  umem->rx_chunks = XDP_RX_BYTES / umem->chunk / queues;
+  if (umem->rx_chunks < XDP_RX_CHUNKS)
+    umem->rx_chunks = XDP_RX_CHUNKS;
+  set_size(umem, queues);
+  if (shared) {
+    umem->file = memfd_create("harp-xdp", MFD_CLOEXEC);
+    if (umem->file < 0 || ftruncate(umem->file, (off_t)umem->bytes) < 0)
+      return -errno;
+  }
+  return map_chunks(umem, queues);
+}
+
+int harp_xdp_umem_adopt(struct xdp_umem *umem, int file, uint32_t chunk, uint32_t rx_chunks,
+                        unsigned queues)
+{
+  umem->file = file;
+  umem->chunk = chunk;
+  umem->rx_chunks = rx_chunks;
+  set_size(umem, queues);
+  return map_chunks(umem, queues);
+}
+
 void harp_xdp_umem_free(struct xdp_umem *umem)
 {
   if (umem->memory)
     munmap(umem->memory, umem->bytes);
+  if (umem->file >= 0)
+    close(umem->file);
   free(umem->free);
-  *umem = (struct xdp_umem){0};
+  *umem = (struct xdp_umem){.file = -1};
 }
 
 /* --- Rings --- */
@@ -86,9 +115,13 @@ static uint32_t power_of_two(uint32_t least)
   return power;
 }
 
-static int make_rings(struct xdp_socket *xsk, const struct xdp_umem *umem)
+static uint32_t ring_in(const struct xdp_umem *umem) { return power_of_two(umem->rx_chunks); }
+
+static uint32_t ring_out(void) { return power_of_two(XDP_TX_CHUNKS); }
+
+static int make_rings(const struct xdp_socket *xsk, const struct xdp_umem *umem)
 {
-  const uint32_t in = power_of_two(umem->rx_chunks), out = power_of_two(XDP_TX_CHUNKS);
+  const uint32_t in = ring_in(umem), out = ring_out();
   int fd = xsk->fd, rc = set_number(fd, XDP_UMEM_FILL_RING, in);
   if (rc == 0)
     rc = set_number(fd, XDP_UMEM_COMPLETION_RING, out);
@@ -96,12 +129,18 @@ static int make_rings(struct xdp_socket *xsk, const struct xdp_umem *umem)
     rc = set_number(fd, XDP_RX_RING, in);
   if (rc == 0)
     rc = set_number(fd, XDP_TX_RING, out);
+  return rc;
+}
+
+static int map_rings(struct xdp_socket *xsk, const struct xdp_umem *umem)
+{
+  const uint32_t in = ring_in(umem), out = ring_out();
   struct xdp_mmap_offsets offsets;
   socklen_t length = sizeof(offsets);
-  if (rc == 0 && getsockopt(fd, SOL_XDP, XDP_MMAP_OFFSETS, &offsets, &length) < 0)
-    rc = -errno;
-  if (rc == 0)
-    rc = map_ring(&xsk->fill, fd, &offsets.fr, in, sizeof(uint64_t), XDP_UMEM_PGOFF_FILL_RING);
+  int fd = xsk->fd, rc = 0;
+  if (getsockopt(fd, SOL_XDP, XDP_MMAP_OFFSETS, &offsets, &length) < 0)
+    return -errno;
+  rc = map_ring(&xsk->fill, fd, &offsets.fr, in, sizeof(uint64_t), XDP_UMEM_PGOFF_FILL_RING);
   if (rc == 0)
     rc = map_ring(&xsk->completion, fd, &offsets.cr, out, sizeof(uint64_t),
                   XDP_UMEM_PGOFF_COMPLETION_RING);
@@ -209,6 +248,8 @@ int harp_xdp_socket_open(struct xdp_socket *xsk, struct xdp_umem *umem,
     return rc;
   *step = "make the rings of a socket";
   rc = make_rings(xsk, umem);
+  if (rc == 0)
+    rc = map_rings(xsk, umem);
   if (rc < 0)
     return rc;
   give_chunks(xsk, umem, queue);
@@ -216,6 +257,15 @@ int harp_xdp_socket_open(struct xdp_socket *xsk, struct xdp_umem *umem,
   rc = bind_best(xsk, first, ifindex, queue, mode);
   if (rc == 0)
     read_mode(xsk);
+  return rc;
+}
+
+int harp_xdp_socket_adopt(struct xdp_socket *xsk, int fd, const struct xdp_umem *umem)
+{
+  xsk->fd = fd;
+  int rc = map_rings(xsk, umem);
+  if (rc == 0)
+    xsk->fill.mine = atomic_load_explicit(xsk->fill.producer, memory_order_acquire);
   return rc;
 }
 

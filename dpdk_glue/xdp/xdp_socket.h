@@ -52,6 +52,7 @@ struct xdp_ring {
 
 struct xdp_umem {
   uint8_t *memory;
+  int file; /* whose pages they are, if another process opened the sockets; else -1 */
   size_t bytes;
   uint32_t chunk; /* bytes */
   uint64_t *free; /* addresses of the chunks for sending that are free; the last one is used
@@ -78,8 +79,13 @@ struct xdp_socket {
   struct xdp_long rest;
 };
 
-/* frame: longest frame, bytes. queues: sockets that share it. 0, or a negative errno. */
-int harp_xdp_umem_make(struct xdp_umem *umem, uint32_t frame, unsigned queues);
+/* frame: longest frame, bytes. queues: sockets that share it. shared: the memory is a file, which
+ * another process can map. 0, or a negative errno. */
+int harp_xdp_umem_make(struct xdp_umem *umem, uint32_t frame, unsigned queues, bool shared);
+/* Maps the memory that another process made; file: its descriptor, which umem then owns, also after
+ * a failure. 0, or a negative errno. */
+int harp_xdp_umem_adopt(struct xdp_umem *umem, int file, uint32_t chunk, uint32_t rx_chunks,
+                        unsigned queues);
 void harp_xdp_umem_free(struct xdp_umem *umem);
 
 /*
@@ -90,6 +96,9 @@ void harp_xdp_umem_free(struct xdp_umem *umem);
 int harp_xdp_socket_open(struct xdp_socket *socket, struct xdp_umem *umem,
                          const struct xdp_socket *first, int ifindex, unsigned queue,
                          enum xdp_mode mode, const char **step);
+/* Maps the rings of a socket that another process opened and bound; fd: its descriptor, which
+ * socket then owns, also after a failure. 0, or a negative errno. */
+int harp_xdp_socket_adopt(struct xdp_socket *socket, int fd, const struct xdp_umem *umem);
 void harp_xdp_socket_close(struct xdp_socket *socket);
 
 /* --- Rings --- */

@@ -9,6 +9,8 @@ import pwd
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from harp.agent.request import Device
+
 
 class Denied(PermissionError):
     """A request that the policy forbids. The text names the user, the group and the remedy."""
@@ -73,22 +75,22 @@ class Policy:
             f"@{_group(gid)}"
         )
 
-    def check_device(self, interface: str) -> None:
+    def check_device(self, device: Device) -> None:
         """Raises Denied for an interface that is not for jobs."""
-        if self.devices and interface not in self.devices:
+        if self.devices and device.interface not in self.devices:
             raise Denied(
-                f"packet:{interface}: the agent serves only {', '.join(self.devices)}; start harp "
-                f"agent with --device {interface}"
+                f"{device}: the agent serves only {', '.join(self.devices)}; start harp agent with "
+                f"--device {device.interface}"
             )
 
-    def check_address(self, interface: str, address: str, mac: str) -> None:
+    def check_address(self, device: Device, address: str, mac: str) -> None:
         """Raises Denied for an address that a job may not have."""
         if address == "kernel" and mac:
-            raise Denied(f"packet:{interface}: mac cannot be used with address = kernel")
+            raise Denied(f"{device}: mac cannot be used with address = kernel")
         if address == "kernel" or _inside(address, self.addresses):
             return
         raise Denied(
-            f"packet:{interface}: the agent gives no job the address {address}; set address = "
+            f"{device}: the agent gives no job the address {address}; set address = "
             f"kernel, or start harp agent with --address {address}/32"
         )
 

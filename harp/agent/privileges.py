@@ -2,7 +2,8 @@
 """Gives up all privileges but those that the agent needs.
 
 setpriv(1) of util-linux does the work: it starts the agent again as another user, with three
-capabilities that programs it runs inherit.
+capabilities that programs it runs inherit. A container may forbid to raise the limit of locked
+memory. The agent then keeps CAP_IPC_LOCK, too: the sockets' memory of xdp devices is locked.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from pathlib import Path
 
 CAPABILITIES = ("net_raw", "net_admin", "bpf")
 DESCRIPTORS = 8192
-_BITS = {"net_admin": 12, "net_raw": 13, "bpf": 39}  # capability.h
+LOCKING = "ipc_lock"
+_BITS = {"net_admin": 12, "net_raw": 13, "ipc_lock": 14, "bpf": 39}  # capability.h
 
 
 class PrivilegeError(RuntimeError):
@@ -48,6 +50,16 @@ def prepare_folder(folder: Path, user: str) -> None:
     os.chown(folder, record.pw_uid, record.pw_gid)
 
 
+def _may_lock_memory() -> bool:
+    """Raises the limit of locked memory. false: that is forbidden here."""
+    unlimited = resource.RLIM_INFINITY
+    try:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (unlimited, unlimited))
+    except (ValueError, OSError):
+        return False
+    return True
+
+
 def become(user: str, command: Sequence[str]) -> None:
     """Replaces this process by `command`, as `user` and with CAPABILITIES only. Returns only by
     PrivilegeError."""
@@ -60,7 +72,8 @@ def become(user: str, command: Sequence[str]) -> None:
         raise PrivilegeError(f"there is no user {user}; name one with --user") from None
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(DESCRIPTORS, most), most))
-    kept = ",".join(["-all", *(f"+{name}" for name in CAPABILITIES)])
+    names = CAPABILITIES if _may_lock_memory() else (*CAPABILITIES, LOCKING)
+    kept = ",".join(["-all", *(f"+{name}" for name in names)])
     words = [program, f"--reuid={user}", f"--regid={record.pw_gid}", "--init-groups"]
     words += [f"--inh-caps={kept}", f"--ambient-caps={kept}", f"--bounding-set={kept}"]
     words += ["--no-new-privs", "--", *command]

@@ -6,7 +6,7 @@ A request is a JSON object of at most LIMIT bytes. Its members:
     version  1; a newer one may have more members, which an older agent ignores
     op       "open", "listen", "status" or "hello"
 
-    open     device "packet:IFACE"; queues 1 to 8; address "kernel" or A.B.C.D; mac "" or
+    open     device "packet:IFACE" or "xdp:IFACE[,mode=MODE]"; queues 1 to 8; address "kernel" or A.B.C.D; mac "" or
              aa:bb:cc:dd:ee:ff; mtu 0 or up to 65535; ports [first, last] or [0, 0]
     listen   device; grant [first, last], the ports that an open gave; first; count
 
@@ -26,7 +26,9 @@ LIMIT = 1024  # bytes
 QUEUES = 8
 LISTENERS = 64
 _MAC = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}")
-_INTERFACE = re.compile(r"[^\s/:\"'\\]{1,15}")
+_SCHEMES = ("packet", "xdp")
+_OPTION = re.compile(r"(?:,mode=[a-z]{1,16})?")
+_INTERFACE = re.compile(r"[^\s/:,\"'\\]{1,15}")
 
 
 class RequestError(ValueError):
@@ -34,11 +36,23 @@ class RequestError(ValueError):
 
 
 @dataclass(frozen=True)
+class Device:
+    """What stands behind `device =`: "xdp", "eth0", ",mode=copy"."""
+
+    scheme: str
+    interface: str
+    options: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.scheme}:{self.interface}"
+
+
+@dataclass(frozen=True)
 class Open:
     """Asks for the sockets of a port. `ports` is (0, 0) for any. `address` is "kernel", or one of
     HARP's own."""
 
-    interface: str
+    device: Device
     queues: int
     address: str
     mac: str
@@ -50,7 +64,7 @@ class Open:
 class Listen:
     """Asks for listeners on `count` ports from `first` on, in the range of an earlier grant."""
 
-    interface: str
+    device: Device
     grant: tuple[int, int]
     first: int
     count: int
@@ -91,13 +105,17 @@ def _range(members: dict[str, Any], name: str) -> tuple[int, int]:
     return first, last
 
 
-def _interface(members: dict[str, Any]) -> str:
-    scheme, colon, name = _text(members, "device").partition(":")
-    if not colon or scheme != "packet":
-        raise RequestError("device must be packet:IFACE; the agent opens no other devices")
+def _device(members: dict[str, Any]) -> Device:
+    scheme, colon, rest = _text(members, "device").partition(":")
+    if not colon or scheme not in _SCHEMES:
+        raise RequestError("device must be packet:IFACE or xdp:IFACE; the agent opens no others")
+    name, comma, option = rest.partition(",")
     if not _INTERFACE.fullmatch(name) or name in (".", ".."):
         raise RequestError("device must name an interface of at most 15 characters")
-    return name
+    options = comma + option
+    if not _OPTION.fullmatch(options) or (options and scheme != "xdp"):
+        raise RequestError("device may have an option of the form xdp:IFACE,mode=MODE only")
+    return Device(scheme, name, options)
 
 
 def _address(members: dict[str, Any]) -> str:
@@ -115,7 +133,7 @@ def _open(members: dict[str, Any]) -> Open:
     if mac and not _MAC.fullmatch(mac):
         raise RequestError("mac must be six bytes in lower-case hexadecimal with colons")
     return Open(
-        interface=_interface(members),
+        device=_device(members),
         queues=_number(members, "queues", 1, QUEUES),
         address=_address(members),
         mac=mac,
@@ -127,7 +145,7 @@ def _open(members: dict[str, Any]) -> Open:
 def _listen(members: dict[str, Any]) -> Listen:
     grant = _range(members, "grant")
     return Listen(
-        interface=_interface(members),
+        device=_device(members),
         grant=grant,
         first=_number(members, "first", max(grant[0], 1), grant[1]),
         count=_number(members, "count", 1, LISTENERS),

@@ -203,20 +203,20 @@ class Agent:
                 "the agent does not see the client's process; run the agent in the host's pid "
                 "namespace (hostPID: true)"
             )
-        self.policy.check_device(request.interface)
-        self.policy.check_address(request.interface, request.address, request.mac)
+        self.policy.check_device(request.device)
+        self.policy.check_address(request.device, request.address, request.mac)
         async with self._opening:  # so that two requests do not get the same block
             self.policy.check_quota(owner.uid, self.grants.used_by(owner.uid))
             if request.address != "kernel":
                 await self._open_own(client, request)
                 return None
             for ports in self._candidates(request):
-                status = await self._run_packet(client, request, ports)
+                status = await self._run_open(client, request, ports)
                 if status != OCCUPIED:
                     self._note(client, request, ports, status)
                     return None
         raise Exhausted(
-            f"packet:{request.interface}: no local ports are left for this job: each block of "
+            f"{request.device}: no local ports are left for this job: each block of "
             f"{self.ports.block} in {self.ports.first}-{self.ports.last} has a port in use; end "
             "other jobs, or start harp agent with more --ports or a smaller --block"
         )
@@ -229,56 +229,58 @@ class Agent:
             blocks = [wanted]
         else:
             raise Denied(
-                f"packet:{request.interface}: tcp_ports = {wanted[0]}-{wanted[1]} is outside of "
+                f"{request.device}: tcp_ports = {wanted[0]}-{wanted[1]} is outside of "
                 f"the agent's {self.ports.first}-{self.ports.last}; remove tcp_ports, or start "
                 f"harp agent with --ports {wanted[0]}-{wanted[1]}"
             )
-        return [b for b in blocks if self.grants.is_free(request.interface, *b)]
+        return [b for b in blocks if self.grants.is_free(request.device.interface, *b)]
 
     async def _open_own(self, client: Client, request: Open) -> None:
         held = self.grants.holder(request.address)
         if held:
             raise Exhausted(
-                f"packet:{request.interface}: pid {held.owner.pid} has the address "
+                f"{request.device}: pid {held.owner.pid} has the address "
                 f"{request.address} already; give this job another one"
             )
-        status = await self._run_packet(client, request, request.ports)
+        status = await self._run_open(client, request, request.ports)
         self._note(client, request, (0, 0), status)
 
     def _note(self, client: Client, request: Open, ports: tuple[int, int], status: int) -> None:
         if status != DONE:
             return
-        grant = Grant(request.interface, request.address, *ports, client.owner)
+        grant = Grant(request.device.interface, request.address, *ports, client.owner)
         client.grants.append(grant)
         self.grants.add(grant)
         self.counts["granted"] += 1
         LOG.info(
-            "pid %d uid %d: packet:%s, address %s, ports %d-%d",
+            "pid %d uid %d: %s, address %s, ports %d-%d",
             client.owner.pid,
             client.owner.uid,
-            request.interface,
+            request.device,
             request.address,
             *ports,
         )
 
-    async def _run_packet(self, client: Client, request: Open, ports: tuple[int, int]) -> int:
+    async def _run_open(self, client: Client, request: Open, ports: tuple[int, int]) -> int:
         numbers = (request.mtu, *ports)
-        words = [request.interface, str(request.queues), request.address, request.mac or "-"]
-        return await self._run(client, "packet", *words, *map(str, numbers))
+        device = request.device
+        words = [device.scheme, device.interface + device.options, str(request.queues)]
+        words += [request.address, request.mac or "-", *map(str, numbers)]
+        return await self._run(client, *words)
 
     # -- listen
 
     async def _listen(self, client: Client, request: Listen) -> Optional[bytes]:
-        grant = self.grants.find(client.owner, request.interface, request.grant)
+        grant = self.grants.find(client.owner, request.device.interface, request.grant)
         if not grant or not grant.first:
             raise Denied(
-                f"packet:{request.interface}: pid {client.owner.pid} has no ports "
+                f"{request.device}: pid {client.owner.pid} has no ports "
                 f"{request.grant[0]}-{request.grant[1]}; open the device first"
             )
         if grant not in client.grants:  # the client has connected again
             client.grants.append(grant)
         numbers = (request.first, request.count, grant.last)
-        await self._run(client, "listen", request.interface, *map(str, numbers))
+        await self._run(client, "listen", request.device.interface, *map(str, numbers))
         return None
 
     # -- harp-agent-open

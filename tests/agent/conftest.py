@@ -94,6 +94,7 @@ def start_pods(lab: Lab, folder: Path) -> Iterator[Pods]:
             agents: list[AgentProcess],
             *words: str,
             own_address: bool = False,
+            scheme: str = "packet",
             environment: Optional[dict[str, str]] = None,
             **keys: object,
         ) -> list[Perf]:
@@ -106,7 +107,7 @@ def start_pods(lab: Lab, folder: Path) -> Iterator[Pods]:
                 site.environment.update(environment or {})
                 for path in (site.folder, site.run_folder):
                     path.chmod(0o777)
-                lines = {"device": f"packet:{host.interface}", "address": address, **keys}
+                lines = {"device": f"{scheme}:{host.interface}", "address": address, **keys}
                 site.configure("".join(f"{key} = {value}\n" for key, value in lines.items()))
                 words_here = [*words, "--plugin", str(plugin)]
                 rank = Perf(site, words_here, number, meeting, len(agents), program)

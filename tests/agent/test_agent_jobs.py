@@ -19,18 +19,20 @@ def finish(ranks: list[Perf], timeout: float = 60) -> None:
 
 
 @pytest.mark.parametrize("own_address", [False, True], ids=["kernel", "own"])
-@pytest.mark.parametrize("instances", [1, 2])
+@pytest.mark.parametrize("device", ["packet", "packet of two instances", "xdp"])
 def test_all_reduce_of_pods_without_network(
     lab: Lab,
     start_agent: Callable[..., AgentProcess],
     start_pods: Pods,
     own_address: bool,
-    instances: int,
+    device: str,
 ) -> None:
     options = ["--allow", "nobody", "--address", "10.77.0.0/24"]
     agents = [start_agent(host, *options) for host in lab.hosts]
     words = ["all_reduce", "-b", "8", "-e", "4M"]
-    finish(start_pods(agents, *words, own_address=own_address, instances=instances))
+    instances = 2 if device.endswith("instances") else 1
+    scheme = device.split()[0]
+    finish(start_pods(agents, *words, own_address=own_address, scheme=scheme, instances=instances))
     for agent in agents:
         assert agent.ask()["counts"]["granted"] == 1
         wait_for(lambda: not agent.ask()["grants"], 5, "the agent keeps the grant of a dead job")
