@@ -81,7 +81,7 @@ LAYERS = {
     "plugin": Layer(
         ("plugin/*",), ("plugin/*", "harp/engine/*", "harp/stack/flow.h", "harp/counters.h")
     ),
-    "agent": Layer(("harp/agent/*",), ("dpdk_glue/*",)),
+    "agent": Layer(("harp/agent/*",), ("harp/agent/*", "dpdk_glue/*")),
     "glibc floor": Layer(("harp/glibc_floor*",), ()),
     "nc": Layer(
         ("harp/nc/*",), ("harp/nc/*", "harp/engine/*", "harp/stack.h", "harp/stack/flow.h")

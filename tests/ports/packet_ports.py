@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from port_probe import HEADERS, Frame, PortError, Probe, Received
+from port_probe import Frame, PortError, Probe
 
 from tools.hosts.lab import Host
 
@@ -31,10 +31,6 @@ def between(a: Probe, b: Probe, payload: bytes = b"", **changes: object) -> Fram
     }
     words.update(changes)
     return Frame(payload=payload, **words)  # type: ignore[arg-type]
-
-
-def payload_of(frames: list[Received], header: int = HEADERS) -> bytes:
-    return b"".join(frame.data[header:] for frame in frames)
 
 
 def listening(host: Host) -> set[int]:

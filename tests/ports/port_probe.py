@@ -137,6 +137,11 @@ class Received:
     data: bytes
 
 
+def payload_of(frames: list[Received], header: int = HEADERS) -> bytes:
+    """The payloads of the frames, joined. header: the length of each frame's headers in bytes."""
+    return b"".join(frame.data[header:] for frame in frames)
+
+
 class PortError(Exception):
     """The port returned an error: `number` is the errno, the text its error line."""
 
@@ -234,6 +239,20 @@ class Probe:
             frames.append(
                 Received(numbers[0], numbers[1], numbers[2], bool(numbers[3]), numbers[4], data)
             )
+        return frames
+
+    def receive_all(self, expected: int) -> list[Received]:
+        """Receives frames until `expected` have arrived, within 5 s, and more ones for a moment."""
+        return self.receive(expected, 5.0) + self.receive(8, 0.1)
+
+    def receive_bytes(self, size: int) -> list[Received]:
+        """Receives frames until their payload has `size` bytes, or no more arrive for 5 s."""
+        frames: list[Received] = []
+        while len(payload_of(frames)) < size:
+            more = self.receive(32, 0.1) or self.receive(1, 5)
+            if not more:
+                break
+            frames += more
         return frames
 
     def receives_no_frame(self, queue: int = 0, timeout: float = 0.2) -> bool:

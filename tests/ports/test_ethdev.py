@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from port_probe import (
+    HEADERS,
     PROBE,
     Frame,
     PortError,
@@ -20,12 +21,12 @@ from port_probe import (
     Received,
     arp_request,
     checksum_ok,
+    payload_of,
     sequence_of,
 )
 
 A, B = "10.1.0.1", "10.1.0.2"
 TX_CHECKSUM, TSO, RX_CHECKSUM, LRO = 1, 2, 4, 8
-HEADERS = 66
 PLAIN = ";tx_checksum=0;rx_checksum=0"
 LINK_UP_S = 15.0  # seconds for a device to appear on a busy machine
 
@@ -112,21 +113,6 @@ def large(link: Callable[..., Link]) -> Link:
     return link(more_virtio=",mrg_rxbuf=1", more_vhost=",tso=1")
 
 
-def payload_of(frames: list[Received]) -> bytes:
-    return b"".join(one.data[HEADERS:] for one in frames)
-
-
-def receive_bytes(receiver: Probe, size: int) -> list[Received]:
-    """Receives frames until their payload has `size` bytes, or no more arrive."""
-    frames: list[Received] = []
-    while len(payload_of(frames)) < size:
-        more = receiver.receive(32, 0.1) or receiver.receive(1, 5)
-        if not more:
-            break
-        frames += more
-    return frames
-
-
 # -- frames
 
 
@@ -164,7 +150,7 @@ def test_tso_and_lro_segments_cross_whole(large: Link) -> None:
         assert sender.info["offloads"] == TX_CHECKSUM | TSO | RX_CHECKSUM | LRO
         one = frame(os.urandom(64000), complete=False, seq=0xFFFFF000, flags=0x19)  # FIN, PSH
         sender.send(one, segment=1448, pieces=5)
-        parts = receive_bytes(receiver, 64000)
+        parts = receiver.receive_bytes(64000)
         assert payload_of(parts) == one.payload
         number = one.seq
         for part in parts:
@@ -214,7 +200,7 @@ def test_vhost_refers_to_mapped_memory(large: Link) -> None:
 
     def cross() -> dict[str, int]:
         vhost.send(one, segment=1448, pieces=5)
-        assert payload_of(receive_bytes(virtio, 60000)) == one.payload
+        assert payload_of(virtio.receive_bytes(60000)) == one.payload
         return vhost.count()
 
     assert cross() == {**dict.fromkeys(vhost.count(), 0), "copied": 60000}
@@ -235,7 +221,7 @@ def test_virtio_user_copies_mapped_memory(large: Link) -> None:
     """Its peer can read only DPDK's own memory, so other memory is copied."""
     large.virtio.do("dma_map")
     large.virtio.send(frame(bytes(60000), complete=False), segment=1448, pieces=3)
-    assert len(payload_of(receive_bytes(large.vhost, 60000))) == 60000
+    assert len(payload_of(large.vhost.receive_bytes(60000))) == 60000
     counts = large.virtio.count()
     assert (counts["copied"], counts["referred"]) == (60000, 0)
 

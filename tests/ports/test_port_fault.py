@@ -250,8 +250,8 @@ def test_port_limits_faults_to_one_port(pair: Pair) -> None:
     for number, ports in enumerate([(1000, 2000), (1000, 2001), (2001, 1000), (2002, 1)]):
         a.send(frame(number, sport=ports[0], dport=ports[1]))
         b.send(frame(number, sport=ports[0], dport=ports[1]))
-    assert numbers(b.receive(4, 0.2)) == [0, 3]
-    assert numbers(a.receive(4, 0.2)) == [0, 3]
+    assert numbers(b.receive_all(2)) == [0, 3]
+    assert numbers(a.receive_all(2)) == [0, 3]
 
 
 def test_flow_limits_faults_to_one_flow(pair: Pair) -> None:
@@ -261,8 +261,8 @@ def test_flow_limits_faults_to_one_flow(pair: Pair) -> None:
     for number, port in enumerate(ports):
         a.send(frame(number, sport=port))
         b.send(frame(number, dport=port))
-    assert numbers(b.receive(3, 0.2)) == [0, 2]
-    assert numbers(a.receive(3, 0.2)) == [0, 2]
+    assert numbers(b.receive_all(2)) == [0, 2]
+    assert numbers(a.receive_all(2)) == [0, 2]
 
 
 def test_control_file_changes_faults(pair: Pair, tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_faults_can_be_stacked(pair: Pair, probe: Make, tmp_path: Path) -> None:
     a.open(f"fault:duplicate=1|fault:duplicate=1|wire:{tmp_path}/w", address=f"{A}/24")
     b.open(f"wire:{tmp_path}/w", address=f"{B}/24")
     a.send(frame(1))
-    assert len(b.receive(5, 0.2)) == 4
+    assert len(b.receive_all(4)) == 4
 
 
 @pytest.mark.parametrize(

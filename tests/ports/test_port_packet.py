@@ -17,7 +17,6 @@ from packet_ports import (
     Make,
     between,
     descriptor_tells_of_frames,
-    payload_of,
 )
 from port_probe import (
     CHECKSUM_START,
@@ -28,6 +27,7 @@ from port_probe import (
     arp_request,
     checksum_ok,
     icmp_unreachable,
+    payload_of,
     sequence_of,
 )
 
@@ -63,7 +63,7 @@ def test_kernel_segments_without_offloads(pair: tuple[Probe, Probe]) -> None:
     a, b = pair
     payload = os.urandom(45 * MSS - 7)
     a.send(between(a, b, payload), segment=MSS)
-    frames = b.receive(46, 0.5)
+    frames = b.receive_all(45)
     assert len(frames) == 45
     assert all(checksum_ok(frame.data) for frame in frames)
     assert payload_of(frames) == payload
@@ -140,7 +140,7 @@ def test_filter_of_an_own_address(pair: tuple[Probe, Probe], hosts: Hosts) -> No
     # A tag of VLAN 0 has only a priority; the kernel removes it.
     urgent = bytes(between(a, b, b"urgent", complete=True))
     a.send(urgent[:12] + b"\x81\x00\xe0\x00" + urgent[12:])
-    assert [f.data[HEADERS:] for f in b.receive(7, 0.3)] == [b"ours", b"urgent"]
+    assert [f.data[HEADERS:] for f in b.receive_all(2)] == [b"ours", b"urgent"]
 
 
 def test_tcp_ports_divide_own_address(probe: Make, hosts: Hosts, pair: tuple[Probe, Probe]) -> None:
@@ -155,8 +155,8 @@ def test_tcp_ports_divide_own_address(probe: Make, hosts: Hosts, pair: tuple[Pro
     a.send(between(a, low, b"low", dport=6099))
     a.send(between(a, low, b"high", dport=6100))
     a.send(between(a, low, b"none", dport=6200))
-    assert [f.data[HEADERS:] for f in low.receive(3, 0.3)] == [b"low"]
-    assert [f.data[HEADERS:] for f in high.receive(3, 0.1)] == [b"high"]
+    assert [f.data[HEADERS:] for f in low.receive_all(1)] == [b"low"]
+    assert [f.data[HEADERS:] for f in high.receive_all(1)] == [b"high"]
 
 
 def test_second_mac_address_is_registered(

@@ -20,7 +20,6 @@ from packet_ports import (
     descriptor_tells_of_frames,
     kernel_moves_bytes,
     listening,
-    payload_of,
     refusal,
 )
 from port_probe import (
@@ -34,6 +33,7 @@ from port_probe import (
     arp_request,
     checksum_ok,
     icmp_unreachable,
+    payload_of,
     sequence_of,
 )
 
@@ -113,7 +113,7 @@ def test_segments_are_cut_and_summed(
         payload = os.urandom(length)
         one = between(a, b, payload, flags=0x19, seq=0xFFFFF000)
         a.send(one, segment=mss, pieces=pieces)
-        frames = b.receive(64, 0.3)
+        frames = b.receive_bytes(length)
         assert payload_of(frames) == payload
         assert all(frame.good or checksum_ok(frame.data) for frame in frames)
         at = one.seq
@@ -193,7 +193,7 @@ def test_uncut_segments_of_the_peer_are_split(merged: tuple[Probe, Probe], lengt
     a, b = merged
     payload = os.urandom(length)
     a.send(between(a, b, payload, flags=0x19, seq=0xFFFF0000), segment=MSS, pieces=3)
-    frames = b.receive(64, 0.3)
+    frames = b.receive_bytes(len(payload))
     assert payload_of(frames) == payload and all(frame.good for frame in frames)
     assert (len(frames[0].data) > 1514) == (length > MSS)
     at = 0xFFFF0000
@@ -226,7 +226,7 @@ def test_offloads_of_the_peer_do_no_harm(probe: Make, hosts: Hosts, wire: str) -
     a, b = opened(probe, first, "packet:eth0"), opened(probe, second)
     payload = os.urandom(64001)
     a.send(between(a, b, payload), segment=MSS)
-    frames = b.receive(64, 0.3)
+    frames = b.receive_bytes(len(payload))
     assert payload_of(frames) == payload
     assert all(frame.good or checksum_ok(frame.data) for frame in frames)
 
@@ -244,7 +244,7 @@ def test_damaged_long_frame_is_dropped(xdp_pair: tuple[Probe, Probe]) -> None:
     for bad in (in_payload, in_ip, in_length):
         a.send(bytes(bad))
     a.send(good)
-    frames = b.receive(6, 0.3)
+    frames = b.receive_bytes(len(good.payload))
     assert payload_of(frames) == good.payload
     assert b.count()["lost"] == 3
 
@@ -277,7 +277,7 @@ def test_tcp_ports_limit_an_own_address(probe: Make, hosts: Hosts) -> None:
     assert 6000 <= b.reserve() <= 6099
     for dport in (5999, 6000, 6099, 6100):
         a.send(between(a, b, b"%d" % dport, dport=dport))
-    assert [f.data[HEADERS:] for f in b.receive(3, 0.3)] == [b"6000", b"6099"]
+    assert [f.data[HEADERS:] for f in b.receive_all(2)] == [b"6000", b"6099"]
 
 
 def test_kernel_is_silent_about_held_ports(xdp_shared: tuple[Probe, Probe], hosts: Hosts) -> None:
@@ -560,7 +560,7 @@ def test_all_queues_are_received(wide: tuple[Host, str], probe: Make) -> None:
     assert got == list(range(64))
     payload = os.urandom(60000)
     a.send(between(a, b, payload), segment=MSS)
-    assert payload_of(b.receive(64, 0.3)) == payload
+    assert payload_of(b.receive_bytes(len(payload))) == payload
 
 
 Property = Callable[[str, object], None]

@@ -57,7 +57,7 @@ def test_filter_of_a_shared_address(shared: tuple[Probe, Probe]) -> None:
     echo[34] = 8
     a.send(bytes(echo))
     a.send(arp_request(a.info["mac"], a.info["address"], b.info["address"]))
-    frames = b.receive(7, 0.3)
+    frames = b.receive_all(3)
     kinds = [f.data[12:14] + f.data[23:24] for f in frames if f.data[20:22] != b"\x00\x02"]
     assert kinds[:2] == [b"\x08\x00\x06", b"\x08\x00\x01"]
     assert {kind[:2] for kind in kinds[2:]} == {b"\x08\x06"}, "only the request and perhaps a reply"
@@ -190,4 +190,4 @@ def test_many_processes_share_an_address(probe: Make, hosts: Hosts) -> None:
     for one, local in ranks:
         sender.send(between(sender, one, b"%d" % local, dport=local))
     for one, local in ranks:
-        assert [f.data[HEADERS:] for f in one.receive(2, 0.1)] == [b"%d" % local]
+        assert [f.data[HEADERS:] for f in one.receive_all(1)] == [b"%d" % local]
