@@ -84,7 +84,7 @@ Pods = Callable[..., list[Perf]]
 @pytest.fixture
 def start_pods(lab: Lab, folder: Path) -> Iterator[Pods]:
     """Starts one rank of harp-perf in a pod for each host. They meet at a UNIX socket, because they
-    have no common network."""
+    have no common network. nranks: if the job has more ranks than that."""
     program, plugin = folder / "harp-perf", folder / "libnccl-net.so"
     shutil.copy(paths.perf_program(), program)
     shutil.copy(paths.nccl_plugin_path(), plugin)
@@ -96,6 +96,7 @@ def start_pods(lab: Lab, folder: Path) -> Iterator[Pods]:
             own_address: bool = False,
             scheme: str = "packet",
             environment: Optional[dict[str, str]] = None,
+            nranks: Optional[int] = None,
             **keys: object,
         ) -> list[Perf]:
             ranks = []
@@ -110,7 +111,7 @@ def start_pods(lab: Lab, folder: Path) -> Iterator[Pods]:
                 lines = {"device": f"{scheme}:{host.interface}", "address": address, **keys}
                 site.configure("".join(f"{key} = {value}\n" for key, value in lines.items()))
                 words_here = [*words, "--plugin", str(plugin)]
-                rank = Perf(site, words_here, number, meeting, len(agents), program)
+                rank = Perf(site, words_here, number, meeting, nranks or len(agents), program)
                 ranks.append(stack.enter_context(rank))
             return ranks
 
