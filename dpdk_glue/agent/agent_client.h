@@ -4,8 +4,8 @@
  * node's network namespace, and passes the descriptors. No payload passes it.
  *
  * The connection stays open as long as the port. When it ends, the agent takes the ports back as
- * soon as nobody has their sockets. An agent that restarts harms nobody: descriptors stay valid, and
- * the next request connects again.
+ * soon as nobody has their sockets. An agent that restarts harms nobody: descriptors stay valid,
+ * and the next request connects again.
  *
  * Threads: one call at a time for each object. A call waits for some seconds at most.
  */
