@@ -113,9 +113,10 @@ class Agent:
                     continue
                 self._start(self._attend(connection))
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            while self._tasks:  # wait_for of Python before 3.12 may swallow a cancellation
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.wait(self._tasks, timeout=0.1)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
