@@ -2,7 +2,8 @@
 """The agent's loop: it accepts clients, reads requests, and runs harp-agent-open for them.
 
 One thread. A client that stalls holds a descriptor and nothing else: no call here waits for a
-client. Each user has a bounded number of connections.
+client. Each user has a bounded number of connections, and
+all users that the agent does not serve share one such number.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ SILENCE_S = 10.0  # until a client must have sent its first request
 SWEEP_S = 5.0  # between two looks for grants that are over
 SETTLE_S = 0.2  # until the kernel has closed the sockets of a process that ends
 BACKLOG = 256
+STRANGERS = -1  # counts for all users that the agent does not serve
+STRANGERS = -1  # stands for all users that the agent does not serve
 DONE, REFUSED, GONE, OCCUPIED = 0, 1, 3, 4  # exit statuses of harp-agent-open
 
 
@@ -130,8 +133,8 @@ class Agent:
             self._complaints.flush()
             with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), SWEEP_S)
+                self._ended.clear()
                 await asyncio.sleep(SETTLE_S)
-            self._ended.clear()
 
     def _release(self) -> None:
         try:
@@ -147,14 +150,17 @@ class Agent:
             pid, uid, gid = struct.unpack(
                 "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             )
-            if self._connected[uid] >= self.connections:
+            # One process may have many user numbers, but not many that the agent serves.
+            payer = uid if self.policy.permits(uid, gid) else STRANGERS
+            if self._connected[payer] >= self.connections:
                 self.counts["refused"] += 1
-                self._send(
-                    connection,
-                    reply.error(errno.EUSERS, f"uid {uid} has {self.connections} connections"),
+                who = (
+                    f"uid {uid} has" if payer == uid else "users that the agent does not serve have"
                 )
+                text = f"{who} {self.connections} connections"
+                self._send(connection, reply.error(errno.EUSERS, text))
                 return
-            self._connected[uid] += 1
+            self._connected[payer] += 1
             client = Client(connection, Owner(pid, start_time(pid) or 0, uid), gid)
             try:
                 await self._converse(client)
@@ -165,9 +171,9 @@ class Agent:
                 self._complaints.add(uid, f"pid {pid}: cannot serve it: {failed}")
                 self._send(connection, reply.error(failed.errno or errno.EIO, _cannot(failed)))
             finally:
-                self._connected[uid] -= 1
-                if not self._connected[uid]:
-                    del self._connected[uid]
+                self._connected[payer] -= 1
+                if not self._connected[payer]:
+                    del self._connected[payer]
                 if client.has_grant:
                     self._ended.set()
 

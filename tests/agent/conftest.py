@@ -162,3 +162,8 @@ def children_named(name: str) -> list[int]:
         if command == name[:15] and fields[0] != "Z" and int(fields[1]) == os.getpid():
             found.append(int(folder.name))
     return found
+
+
+def payload(rank: Perf) -> int:
+    """The bytes that a rank has sent."""
+    return sum(nic.totals["tcp_payload_out"] for nic in rank.site.published())

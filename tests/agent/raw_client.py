@@ -63,9 +63,9 @@ class Client:
 
     def __init__(self, path: Path, uid: int = 0):
         self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.connection.settimeout(20)
         with user(uid):
             self.connection.connect(str(path))
+        self.connection.settimeout(20)
 
     def __enter__(self) -> Client:
         return self

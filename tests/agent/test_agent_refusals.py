@@ -68,6 +68,7 @@ def test_stranger_gets_nothing(host: Host, start_agent: StartAgent, members: obj
     assert refused.number == 13 and "does not serve user nobody" in refused.text
 
 
+@pytest.mark.slow  # the agent counts for 5 s
 def test_log_is_not_filled_by_a_stranger(host: Host, start_agent: StartAgent) -> None:
     agent = start_agent(host)
     with Client(agent.socket, NOBODY) as client:

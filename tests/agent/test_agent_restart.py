@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from conftest import AgentProcess, Pods, wait_for
+from conftest import AgentProcess, Pods, payload, wait_for
 from raw_client import Client, Refused, opening, refusal
 
 from tools.hosts.lab import Host, Lab
@@ -34,11 +34,6 @@ def restart(
     return [start(host, *OPTIONS, newer=newer) for host in hosts]
 
 
-def payload(rank: Perf) -> int:
-    """The bytes that a rank has sent."""
-    return sum(nic.totals["tcp_payload_out"] for nic in rank.site.published())
-
-
 def finish(ranks: list[Perf]) -> None:
     for rank in ranks:
         assert rank.wait(90) == 0, rank.lines()
@@ -46,6 +41,7 @@ def finish(ranks: list[Perf]) -> None:
         assert not rank.warnings
 
 
+@pytest.mark.slow
 @ENDS
 def test_jobs_survive_newer_agents(
     lab: Lab, start_agent: StartAgent, start_pods: Pods, how: int
@@ -69,6 +65,7 @@ def test_jobs_survive_newer_agents(
         wait_for(lambda: not agent.ask()["grants"], 10, "the grant of a dead job is kept")
 
 
+@pytest.mark.slow
 def test_rank_waits_for_agent_that_is_away(
     lab: Lab, start_agent: StartAgent, start_pods: Pods
 ) -> None:
