@@ -5,12 +5,15 @@ that it does changes this."""
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import socket
+import stat
 import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Optional
 
 import pytest
 from conftest import AgentProcess, Pods, wait_for
@@ -22,6 +25,8 @@ NOBODY = 65534
 SO_ATTACH_FILTER, SO_DETACH_FILTER, SO_LOCK_FILTER = 26, 27, 44
 SO_ATTACH_BPF = 50
 ETH_P_ALL = 3
+SOL_PACKET, PACKET_FANOUT = 263, 18
+AF_XDP = 44
 PASS_ALL = struct.pack("=HBBI", 0x06, 0, 0, 0xFFFFFFFF)
 TCP_DESTINATION = 14 + 20 + 2
 VNET_HEADER = 10
@@ -45,6 +50,14 @@ def opened(agent: AgentProcess) -> Iterator[Opened]:
 
 def adopted(fd: int) -> socket.socket:
     return socket.socket(fileno=os.dup(fd))
+
+
+def domain(fd: int) -> Optional[int]:
+    """The family of a socket; None: no socket."""
+    if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+        return None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=os.dup(fd)) as one:
+        return one.getsockopt(socket.SOL_SOCKET, socket.SO_DOMAIN)
 
 
 def program() -> tuple[bytes, object]:
@@ -76,9 +89,20 @@ def test_filters_are_locked(opened: Opened, uid: int) -> None:
 
 def test_every_socket_is_a_packet_socket(opened: Opened) -> None:
     """A UDP or UNIX socket of the node's namespace would reach the node's programs."""
-    for fd in opened.fds:
-        with adopted(fd) as one:
-            assert one.family == socket.AF_PACKET
+    assert {domain(fd) for fd in opened.fds} == {socket.AF_PACKET}
+
+
+def test_sockets_of_an_xdp_device(agent: AgentProcess) -> None:
+    """Its packet sockets are locked, too. The others are AF_XDP sockets, their memory, and the link
+    of the program."""
+    with Client(agent.socket, NOBODY) as client:
+        opened = client.open(device="xdp:eth0")
+        domains = [domain(fd) for fd in opened.fds]
+        assert set(domains) == {socket.AF_PACKET, AF_XDP, None}
+        for fd, family in zip(opened.fds, domains):
+            if family == socket.AF_PACKET:
+                assert_locked(fd)
+        opened.close()
 
 
 def test_listener_reaches_nobody(lab: Lab, agent: AgentProcess) -> None:
@@ -111,6 +135,18 @@ def test_listener_reaches_nobody(lab: Lab, agent: AgentProcess) -> None:
     finally:
         server.kill()
         server.communicate()
+
+
+def test_job_cannot_join_the_instances_of_another(agent: AgentProcess, opened: Opened) -> None:
+    """It would take a share of the other job's frames away."""
+    with Client(agent.socket, NOBODY) as client:
+        mine = client.open()
+        with adopted(opened.fds[1]) as theirs, adopted(mine.fds[1]) as one:
+            group = theirs.getsockopt(SOL_PACKET, PACKET_FANOUT)
+            with user(NOBODY), pytest.raises(OSError) as failed:
+                one.setsockopt(SOL_PACKET, PACKET_FANOUT, group)
+            assert failed.value.errno == errno.ENOSPC
+        mine.close()
 
 
 # -- what a data socket receives
