@@ -146,3 +146,10 @@ def test_listeners_outside_of_grant_are_refused(changes: dict[str, Any]) -> None
 def test_other_texts_are_refused(data: bytes) -> None:
     with pytest.raises(RequestError):
         parse(data)
+
+
+def test_long_request_is_refused() -> None:
+    good = json.dumps(opening()).encode()
+    parse(good.ljust(LIMIT))
+    with pytest.raises(RequestError, match="longer"):
+        parse(good.ljust(LIMIT + 1))
