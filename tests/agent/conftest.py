@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Callable, Optional
@@ -41,7 +41,7 @@ NEWER = str(Path(__file__).with_name("newer_agent.py"))
 
 class AgentProcess(Program):
     """`harp agent` on a host. It serves `socket`. newer: of a later release. home: the socket's
-    folder."""
+    folder. prefix: precedes its command line."""
 
     def __init__(
         self,
@@ -50,11 +50,12 @@ class AgentProcess(Program):
         *options: str,
         newer: bool = False,
         home: Optional[Path] = None,
+        prefix: Sequence[str] = (),
     ) -> None:
         self.socket = (home or folder) / f"agent{host.index}.sock"
         program = [NEWER] if newer else ["-m", "harp"]
         words = [sys.executable, *program, "agent", "--socket", str(self.socket)]
-        super().__init__(Site(folder, host.command([])), [*words, "--user", "root", *options])
+        super().__init__(Site(folder, host.command(prefix)), [*words, "--user", "root", *options])
         self.wait_for_line("harp agent: serves", 30)
 
     def ask(self, what: str = "status") -> Any:

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -65,7 +67,7 @@ def test_rank_of_stranger_learns_user_group_and_remedy(
 def test_stranger_gets_nothing(host: Host, start_agent: StartAgent, members: object) -> None:
     agent = start_agent(host, "--allow", "daemon")
     refused = refusal(agent.socket, members, uid=NOBODY)
-    assert refused.number == 13 and "does not serve user nobody" in refused.text
+    assert refused.number == errno.EACCES and "does not serve user nobody" in refused.text
 
 
 @pytest.mark.slow  # the agent counts for 5 s
@@ -87,13 +89,13 @@ def test_requests_beyond_policy_are_denied(host: Host, start_agent: StartAgent) 
     options = ["--address", "10.77.0.96/28", "--ports", "61000-61999", "--allow", "nobody"]
     agent = start_agent(host, *options)
     cases = [
-        (opening("lo"), 13, "serves only eth0; start harp agent with --device lo"),
-        (opening(address="10.77.0.5"), 13, "--address 10.77.0.5/32"),
-        (opening(ports=[60999, 61000]), 13, "start harp agent with --ports 60999-61000"),
-        (opening(ports=[61999, 62000]), 13, "remove tcp_ports"),
-        (opening(mac="02:00:00:00:00:01"), 13, "mac cannot be used"),
-        (opening(address="0.0.0.0"), 22, "address"),
-        (opening(mtu=9000), 22, "lower it"),
+        (opening("lo"), errno.EACCES, "serves only eth0; start harp agent with --device lo"),
+        (opening(address="10.77.0.5"), errno.EACCES, "--address 10.77.0.5/32"),
+        (opening(ports=[60999, 61000]), errno.EACCES, "start harp agent with --ports 60999-61000"),
+        (opening(ports=[61999, 62000]), errno.EACCES, "remove tcp_ports"),
+        (opening(mac="02:00:00:00:00:01"), errno.EACCES, "mac cannot be used"),
+        (opening(address="0.0.0.0"), errno.EINVAL, "address"),
+        (opening(mtu=9000), errno.EINVAL, "lower it"),
     ]
     for members, number, text in cases:
         refused = refusal(agent.socket, members, uid=NOBODY)
@@ -121,7 +123,7 @@ def test_address_of_living_job_is_not_given_twice(host: Host, start_agent: Start
     with Client(agent.socket) as first:
         opened = first.open(address=host.own_address)
         refused = refusal(agent.socket, opening(address=host.own_address))
-        assert refused.number == 98 and "give this job another one" in refused.text
+        assert refused.number == errno.EADDRINUSE and "give this job another one" in refused.text
         refusal(agent.socket, opening(address=host.own_address, ports=[1, 5]))
         opened.close()
     with Client(agent.socket) as second:  # at once, like a job that is started again
@@ -148,7 +150,7 @@ def test_exhausted_ports(host: Host, start_agent: StartAgent) -> None:
         opened = [client.open() for _ in range(2)]
         assert sorted((one.first, one.last) for one in opened) == [(61000, 61015), (61016, 61031)]
         refused = refusal(agent.socket, opening())
-        assert refused.number == 98
+        assert refused.number == errno.EADDRINUSE
         assert "no local ports are left" in refused.text and "--ports" in refused.text
         assert agent.ask()["counts"]["exhausted"] == 1
         for one in opened:
@@ -186,12 +188,26 @@ def test_listeners_need_a_grant_of_the_same_process(host: Host, start_agent: Sta
         held = client.listen(opened, 64)
         assert len(held.fds) == 64 and held.port == opened.first
         in_use = refusal(agent.socket, listening(opened))
-        assert in_use.number == 98 and f"cannot hold port {opened.first}" in in_use.text
+        assert (
+            in_use.number == errno.EADDRINUSE and f"cannot hold port {opened.first}" in in_use.text
+        )
         refused = refusal(agent.socket, listening(opened), uid=NOBODY)
         assert "open the device first" in refused.text
         opened.first += 1
         assert "open the device first" in refusal(agent.socket, listening(opened)).text
         for one in (opened, held):
+            one.close()
+
+
+def test_opens_at_the_same_time_get_different_ports(host: Host, start_agent: StartAgent) -> None:
+    agent = start_agent(host, "--block", "16")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Client(agent.socket)) for _ in range(12)]
+        for client in clients:
+            client.send(opening())
+        opened = [client.receive() for client in clients]
+        assert {one.first for one in opened} == set(range(61000, 61000 + 12 * 16, 16))
+        for one in opened:
             one.close()
 
 
@@ -252,6 +268,14 @@ def test_busy_agent_keeps_its_socket(host: Host, folder: Path, start_agent: Star
     for one in waiting:
         one.close()
     start_agent(host)  # the socket of an agent that has ended is replaced
+
+
+def test_agent_that_does_not_see_its_clients_says_so(host: Host, folder: Path) -> None:
+    """It could not tell when they end."""
+    apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    with AgentProcess(folder, host, prefix=apart) as agent:
+        refused = refusal(agent.socket, opening())
+        assert refused.number == errno.EACCES and "hostPID: true" in refused.text
 
 
 def test_agent_without_capabilities_is_refused(host: Host, folder: Path) -> None:
