@@ -9,11 +9,16 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "dpdk_glue/fail.h"
 
-enum { PATIENCE_S = 15 /* for one step: connect, send, receive */ };
+enum {
+  PATIENCE_S = 15,   /* for one step: connect, send, receive */
+  RESTART_MS = 5000, /* an agent that restarts listens again within this time */
+  RETRY_MS = 50,
+};
 
 /* --- One exchange --- */
 
@@ -166,6 +171,32 @@ int harp_agent_open(struct harp_agent *agent, const char *scheme,
   return rc;
 }
 
+/* Whether the connection to the agent has ended. */
+static bool is_lost(int rc)
+{
+  return rc == -ECONNRESET || rc == -EPIPE || rc == -ENOTCONN || rc == -ECONNREFUSED ||
+         rc == -ENOENT;
+}
+
+/* As exchange, and waits for an agent that restarts. */
+static int exchange_again(struct harp_agent *agent, const char *request,
+                          struct harp_agent_reply *reply, int *fds)
+{
+  const struct timespec pause = {.tv_nsec = RETRY_MS * 1000000L};
+  int rc = exchange(agent, request, reply, fds);
+  for (int waited = 0; is_lost(rc) && waited < RESTART_MS; waited += RETRY_MS) {
+    rc = dial(agent);
+    if (rc == 0)
+      rc = exchange(agent, request, reply, fds);
+    if (is_lost(rc))
+      nanosleep(&pause, NULL);
+  }
+  /* The reply may still come. The next call needs another connection. */
+  if (rc == -ETIMEDOUT)
+    shutdown(agent->fd, SHUT_RDWR);
+  return rc;
+}
+
 int harp_agent_listen(struct harp_agent *agent, struct silent_block *block, int *fds)
 {
   char request[HARP_AGENT_REQUEST];
@@ -178,16 +209,10 @@ int harp_agent_listen(struct harp_agent *agent, struct silent_block *block, int 
            "\"count\":%u}",
            HARP_AGENT_VERSION, agent->device, agent->ports_first, agent->ports_last, block->first,
            count);
-  int rc = exchange(agent, request, &reply, received);
-  /* The agent has restarted. */
-  if (rc == -ECONNRESET || rc == -EPIPE || rc == -ENOTCONN) {
-    rc = dial(agent);
-    if (rc == 0)
-      rc = exchange(agent, request, &reply, received);
-  }
+  int rc = exchange_again(agent, request, &reply, received);
   if (rc < 0)
     return rc;
-  if (rc == 0 || rc > (int)count) {
+  if (rc == 0 || rc > (int)count || reply.port != block->first) {
     close_all(received, rc);
     return -EPROTO;
   }

@@ -3,8 +3,9 @@
  * The side of a port that asks the node's agent. The agent opens what takes privileges, or the
  * node's network namespace, and passes the descriptors. No payload passes it.
  *
- * The connection stays open as long as the port: the agent takes the ports back when it ends. An
- * agent that restarts harms nobody: descriptors stay valid, and the next request connects again.
+ * The connection stays open as long as the port. When it ends, the agent takes the ports back as
+ * soon as nobody has their sockets. An agent that restarts harms nobody: descriptors stay valid,
+ * and the next request connects again.
  *
  * Threads: one call at a time for each object. A call waits for some seconds at most.
  */

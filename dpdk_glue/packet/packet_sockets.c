@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -187,16 +188,31 @@ static int bind_socket(int fd, int ifindex)
   return bind(fd, (struct sockaddr *)&here, sizeof(here)) < 0 ? -errno : 0;
 }
 
+/* A group has no room for sockets of other processes, which would take frames away. Kernels before
+ * 5.11 know no such limit, and only the first member of the structure. */
+static int request_fanout(int fd, const struct fanout_args *request)
+{
+  enum { WITHOUT_LIMIT = offsetof(struct fanout_args, max_num_members) };
+  if (setsockopt(fd, SOL_PACKET, PACKET_FANOUT, request, sizeof(*request)) == 0)
+    return 0;
+  bool old = errno == EINVAL;
+  return old && setsockopt(fd, SOL_PACKET, PACKET_FANOUT, request, WITHOUT_LIMIT) == 0 ? 0 : -errno;
+}
+
 /* The kernel gives the first socket a unique group number; the other sockets join that group.
  * They join in the order of the queues, because the steering program returns an index in that
  * order. */
-static int join_fanout(int fd, int *group)
+static int join_fanout(int fd, unsigned sockets, int *group)
 {
-  int request = PACKET_FANOUT_CBPF << 16;
   bool first = *group < 0;
-  request |= first ? PACKET_FANOUT_FLAG_UNIQUEID << 16 : *group;
-  if (setsockopt(fd, SOL_PACKET, PACKET_FANOUT, &request, sizeof(request)) < 0)
-    return -errno;
+  struct fanout_args request = {.type_flags = PACKET_FANOUT_CBPF, .max_num_members = sockets};
+  if (first)
+    request.type_flags |= PACKET_FANOUT_FLAG_UNIQUEID;
+  else
+    request.id = (uint16_t)*group;
+  int rc = request_fanout(fd, &request);
+  if (rc < 0)
+    return rc;
   if (!first)
     return 0;
   int given = 0;
@@ -218,7 +234,7 @@ int harp_packet_sockets_start(const struct packet_sockets *sockets, const char *
       rc = bind_socket(sockets->arp[q], ifindex);
     if (rc < 0)
       return setup_failed(name, rc, error);
-    rc = sockets->queue_count > 1 ? join_fanout(fd, &group) : 0;
+    rc = sockets->queue_count > 1 ? join_fanout(fd, sockets->queue_count, &group) : 0;
     if (rc < 0)
       return harp_port_fail(error, rc,
                             "packet:%s: cannot steer frames to %u instances: %s; set "

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "dpdk_glue/kernel/netdev.h"
 #include "dpdk_glue/kernel/silent_listeners.h"
@@ -22,6 +23,17 @@
 #include "harp/agent/agent_reply.h"
 
 /* --- listen --- */
+
+/* A listener drops every packet. Without a lock its holder could take the filter off, and connect
+ * to this namespace's other programs. */
+static int lock_listeners(const int *fds, int count)
+{
+  int on = 1;
+  for (int i = 0; i < count; i++)
+    if (setsockopt(fds[i], SOL_SOCKET, SO_LOCK_FILTER, &on, sizeof(on)) < 0)
+      return -errno;
+  return 0;
+}
 
 static enum agent_status open_listeners(const char *name, struct silent_block *block)
 {
@@ -37,6 +49,9 @@ static enum agent_status open_listeners(const char *name, struct silent_block *b
              block->first, strerror(-held));
     return agent_refuse(&reply, held);
   }
+  rc = lock_listeners(fds, held);
+  if (rc < 0)
+    return agent_refuse(&reply, agent_lock_failed(&reply, name, rc));
   reply.port = block->first;
   return agent_reply(&reply, fds, (unsigned)held);
 }
@@ -73,7 +88,8 @@ static enum agent_status run_open(char **arg,
   struct harp_port_config config = {.device = arg[0]};
   bool own = strcmp(arg[2], "kernel") != 0;
   if (queues < 1 || mtu < 0 || first < 0 || last < first ||
-      (own && inet_pton(AF_INET, arg[2], &config.address) != 1) || !read_mac(arg[3], config.mac))
+      (own && (inet_pton(AF_INET, arg[2], &config.address) != 1 || !config.address)) ||
+      !read_mac(arg[3], config.mac))
     return AGENT_USAGE;
   config.queues = (uint16_t)queues;
   config.mtu = (uint16_t)mtu;

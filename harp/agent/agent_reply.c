@@ -6,9 +6,19 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { CLIENT = STDIN_FILENO };
+
+/* Tells the agent which sockets the client has, one inode a line. */
+static void list_sockets(const int *fds, unsigned count)
+{
+  struct stat file;
+  for (unsigned i = 0; i < count; i++)
+    if (fstat(fds[i], &file) == 0 && S_ISSOCK(file.st_mode))
+      printf("%lu\n", (unsigned long)file.st_ino);
+}
 
 enum agent_status agent_reply(struct harp_agent_reply *reply, const int *fds, unsigned count)
 {
@@ -30,7 +40,10 @@ enum agent_status agent_reply(struct harp_agent_reply *reply, const int *fds, un
     header->cmsg_len = CMSG_LEN(count * sizeof(int));
     memcpy(CMSG_DATA(header), fds, count * sizeof(int));
   }
-  return sendmsg(CLIENT, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? AGENT_GONE : AGENT_DONE;
+  if (sendmsg(CLIENT, &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+    return AGENT_GONE;
+  list_sockets(fds, count);
+  return AGENT_DONE;
 }
 
 enum agent_status agent_refuse(struct harp_agent_reply *reply, int rc)

@@ -5,18 +5,23 @@ A grant belongs to one open port of a process. On the kernel's address it has a 
 ports, because the socket's filter lets the job see all frames of these ports. On an address of its
 own it has the address.
 
-The table is kept in a file. An agent that restarts reads it and keeps the grants of processes that
-still live, because their sockets live, too.
+A grant lasts as long as a socket that the agent has passed for it, whoever holds that socket now: a
+process could give it to another one and end. The kernel lists all packet sockets. A grant without
+known sockets is one whose opening was interrupted; it lasts as long as its process.
+
+The table is kept in a file. An agent that restarts reads it and keeps the grants that last.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
+
+PACKET_SOCKETS = Path("/proc/net/packet")
 
 
 class Exhausted(OSError):
@@ -34,6 +39,12 @@ def start_time(pid: int) -> Optional[int]:
     return int(fields[19]) if fields[0] not in "ZX" else None
 
 
+def packet_sockets() -> set[int]:
+    """The inodes of all packet sockets in this network namespace."""
+    lines = PACKET_SOCKETS.read_text().splitlines()[1:]
+    return {int(line.split()[8]) for line in lines}
+
+
 @dataclass(frozen=True)
 class Owner:
     """A process. `started` tells it from a later process with the same number."""
@@ -48,16 +59,24 @@ class Owner:
 
 @dataclass(frozen=True)
 class Grant:
-    """`first` and `last`: the block of ports; 0, 0 on an address of HARP's own."""
+    """`first` and `last`: the block of ports; 0, 0 on an address of HARP's own. `sockets`: the
+    inodes of what the client got; empty: unknown."""
 
     interface: str
     address: str
     first: int
     last: int
     owner: Owner
+    sockets: tuple[int, ...] = ()
 
     def is_for(self, interface: str, ports: tuple[int, int]) -> bool:
         return self.interface == interface and (self.first, self.last) == ports
+
+    def lasts(self, present: Collection[int]) -> bool:
+        """present: packet_sockets()."""
+        if self.sockets:
+            return any(inode in present for inode in self.sockets)
+        return self.owner.lives()
 
 
 def _from_json(record: dict[str, Any]) -> Grant:
@@ -68,6 +87,7 @@ def _from_json(record: dict[str, Any]) -> Grant:
         int(record["first"]),
         int(record["last"]),
         owner,
+        tuple(int(inode) for inode in record.get("sockets", ())),
     )
 
 
@@ -78,7 +98,8 @@ class Grants:
         self.file = file
         self._held: list[Grant] = []
         if file and file.exists():
-            self._held = [grant for grant in _read(file) if grant.owner.lives()]
+            self._held = _read(file)
+            self.drop_gone()
 
     def __iter__(self) -> Iterator[Grant]:
         return iter(self._held)
@@ -106,7 +127,7 @@ class Grants:
         )
 
     def holder(self, address: str) -> Optional[Grant]:
-        """The grant of an address of HARP's own. Processes may share it if their ports differ."""
+        """The grant of an address of HARP's own."""
         for grant in self._held:
             if grant.address == address:
                 return grant
@@ -116,17 +137,27 @@ class Grants:
         self._held.append(grant)
         self._save()
 
-    def drop(self, gone: list[Grant]) -> None:
-        """Takes grants back."""
-        if gone:
-            self._held = [grant for grant in self._held if not any(grant is g for g in gone)]
-            self._save()
+    def drop(self, gone: Grant) -> None:
+        """Takes a grant back."""
+        self._held = [grant for grant in self._held if grant is not gone]
+        self._save()
 
-    def drop_dead(self) -> int:
-        """Takes back the grants of processes that have ended. Returns their number."""
-        dead = [grant for grant in self._held if not grant.owner.lives()]
-        self.drop(dead)
-        return len(dead)
+    def confirm(self, grant: Grant, sockets: tuple[int, ...]) -> Grant:
+        """Notes the sockets that a client got for a grant. Returns the grant with them."""
+        confirmed = replace(grant, sockets=sockets)
+        self._held = [confirmed if held is grant else held for held in self._held]
+        self._save()
+        return confirmed
+
+    def drop_gone(self) -> int:
+        """Takes back the grants that do not last. Returns their number."""
+        present = packet_sockets()
+        lasting = [grant for grant in self._held if grant.lasts(present)]
+        count = len(self._held) - len(lasting)
+        if count:
+            self._held = lasting
+            self._save()
+        return count
 
     def _save(self) -> None:
         if self.file:

@@ -8,10 +8,12 @@
 #include "dpdk_glue/packet/packet_sockets.h"
 #include "harp/agent/agent_reply.h"
 
+/* The first one is for the interface's state. A packet socket whose filter is locked serves: a UDP
+ * socket would let the client talk to this namespace's programs. */
 static unsigned list_sockets(const struct packet_sockets *sockets, int *fds)
 {
   unsigned count = 0;
-  fds[count++] = sockets->control;
+  fds[count++] = sockets->data[0];
   for (unsigned q = 0; q < sockets->queue_count; q++)
     fds[count++] = sockets->data[q];
   for (unsigned q = 0; q < sockets->queue_count && harp_packet_sockets_have_arp(sockets); q++)

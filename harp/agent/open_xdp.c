@@ -21,11 +21,11 @@ static void describe_xdp(struct harp_agent_reply *reply, const struct xdp_port *
   reply->native = xdp->steering.native;
 }
 
-/* In the order of xdp_agent.c. */
+/* In the order of xdp_agent.c. The first one is for the interface's state; see open_packet.c. */
 static unsigned list_xdp(const struct xdp_port *xdp, int *fds)
 {
   unsigned count = 0;
-  fds[count++] = xdp->control_fd;
+  fds[count++] = xdp->other_fd;
   fds[count++] = xdp->other_fd;
   fds[count++] = xdp->umem.file;
   fds[count++] = xdp->steering.link;

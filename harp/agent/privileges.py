@@ -8,6 +8,7 @@ memory. The agent then keeps CAP_IPC_LOCK, too: the sockets' memory of xdp devic
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import resource
@@ -44,10 +45,19 @@ def has_more() -> bool:
 
 
 def prepare_folder(folder: Path, user: str) -> None:
-    """Makes the folder of the socket, owned by the user that the agent becomes."""
+    """Makes the folder of the socket, owned by the user that the agent becomes. Raises
+    PrivilegeError for a folder of others, such as /run: it is not the agent's to give away."""
     record = pwd.getpwnam(user)
-    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    os.chown(folder, record.pw_uid, record.pw_gid)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o755, parents=True)
+        os.chown(folder, record.pw_uid, record.pw_gid)
+    owner = folder.stat().st_uid
+    if owner != record.pw_uid:
+        raise PrivilegeError(
+            f"{folder}: belongs to uid {owner}, but the agent runs as {user} (uid "
+            f"{record.pw_uid}); name a --socket in a folder that does not exist yet, or chown the "
+            f"folder to {user} if nothing else is in it"
+        )
 
 
 def _may_lock_memory() -> bool:

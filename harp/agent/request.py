@@ -6,8 +6,9 @@ A request is a JSON object of at most LIMIT bytes. Its members:
     version  1; a newer one may have more members, which an older agent ignores
     op       "open", "listen", "status" or "hello"
 
-    open     device "packet:IFACE" or "xdp:IFACE[,mode=MODE]"; queues 1 to 8; address "kernel" or A.B.C.D; mac "" or
-             aa:bb:cc:dd:ee:ff; mtu 0 or up to 65535; ports [first, last] or [0, 0]
+    open     device "packet:IFACE" or "xdp:IFACE[,mode=MODE]"; queues 1 to 8; address "kernel" or
+             A.B.C.D; mac "" or aa:bb:cc:dd:ee:ff; mtu 0 or up to 65535; ports [first, last] or
+             [0, 0]
     listen   device; grant [first, last], the ports that an open gave; first; count
 
 The C side is dpdk_glue/agent/agent_client.c.
@@ -26,9 +27,12 @@ LIMIT = 1024  # bytes
 QUEUES = 8
 LISTENERS = 64
 _MAC = re.compile(r"(?:[0-9a-f]{2}:){5}[0-9a-f]{2}")
+_THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")  # RFC 1122, section 3.2.1.3
+_MULTICAST = ipaddress.IPv4Address("224.0.0.0")  # from here on: multicast and reserved
 _SCHEMES = ("packet", "xdp")
 _OPTION = re.compile(r"(?:,mode=[a-z]{1,16})?")
-_INTERFACE = re.compile(r"[^\s/:,\"'\\]{1,15}")
+# Printable, because it stands in log lines and in a command line.
+_INTERFACE = re.compile(r"(?:(?![/:,\"'\\])[!-~]){1,15}")
 
 
 class RequestError(ValueError):
@@ -123,9 +127,13 @@ def _address(members: dict[str, Any]) -> str:
     if value == "kernel":
         return value
     try:
-        return str(ipaddress.IPv4Address(value))
+        address = ipaddress.IPv4Address(value)
     except ValueError:
         raise RequestError('address must be "kernel" or an IPv4 address') from None
+    # harp-agent-open would take 0.0.0.0 for the kernel's address, with all its ports.
+    if address in _THIS_NETWORK or address.is_loopback or address >= _MULTICAST:
+        raise RequestError("address must be one that a host may have")
+    return str(address)
 
 
 def _open(members: dict[str, Any]) -> Open:

@@ -2,7 +2,8 @@
 """The agent's loop: it accepts clients, reads requests, and runs harp-agent-open for them.
 
 One thread. A client that stalls holds a descriptor and nothing else: no call here waits for a
-client. Each user has a bounded number of connections.
+client. Each user has a bounded number of connections, and
+all users that the agent does not serve share one such number.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
 from harp.agent import reply
+from harp.agent.complaints import Complaints
 from harp.agent.grants import Exhausted, Grant, Grants, Owner, start_time
 from harp.agent.policy import Denied, Policy
 from harp.agent.request import LIMIT, VERSION, Listen, Open, Query, RequestError, parse
@@ -30,8 +32,11 @@ LOG = logging.getLogger("harp.agent")
 OPENERS = 4  # that run at a time
 OPEN_S = 10.0
 SILENCE_S = 10.0  # until a client must have sent its first request
-SWEEP_S = 5.0  # between two looks for dead owners
+SWEEP_S = 5.0  # between two looks for grants that are over
+SETTLE_S = 0.2  # until the kernel has closed the sockets of a process that ends
 BACKLOG = 256
+STRANGERS = -1  # counts for all users that the agent does not serve
+STRANGERS = -1  # stands for all users that the agent does not serve
 DONE, REFUSED, GONE, OCCUPIED = 0, 1, 3, 4  # exit statuses of harp-agent-open
 
 
@@ -59,7 +64,11 @@ class Client:
     connection: socket.socket
     owner: Owner
     gid: int
-    grants: list[Grant] = field(default_factory=list)
+    has_grant: bool = False
+
+
+def _cannot(failed: OSError) -> str:
+    return f"the agent cannot serve the request: {failed.strerror or failed}; see its log"
 
 
 class Agent:
@@ -86,6 +95,8 @@ class Agent:
         self._connected: Counter[int] = Counter()
         self._openers = asyncio.Semaphore(OPENERS)
         self._opening = asyncio.Lock()
+        self._ended = asyncio.Event()  # a client with a grant has gone
+        self._complaints = Complaints()
         self._tasks: set[asyncio.Task[None]] = set()
 
     # -- the loop
@@ -105,9 +116,10 @@ class Agent:
                     continue
                 self._start(self._attend(connection))
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            while self._tasks:  # wait_for of Python before 3.12 may swallow a cancellation
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.wait(self._tasks, timeout=0.1)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -115,10 +127,20 @@ class Agent:
         task.add_done_callback(self._tasks.discard)
 
     async def _sweep(self) -> None:
-        """Takes back the grants of processes that ended while no agent ran."""
+        """Takes back grants that are over, whether or not an agent ran when they ended."""
         while True:
-            self.counts["released"] += self.grants.drop_dead()
-            await asyncio.sleep(SWEEP_S)
+            self._release()
+            self._complaints.flush()
+            with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), SWEEP_S)
+                self._ended.clear()
+                await asyncio.sleep(SETTLE_S)
+
+    def _release(self) -> None:
+        try:
+            self.counts["released"] += self.grants.drop_gone()
+        except OSError as failed:  # no space for the table: the next look may find some
+            LOG.error("cannot take grants back: %s", failed)
 
     # -- one client
 
@@ -128,25 +150,32 @@ class Agent:
             pid, uid, gid = struct.unpack(
                 "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             )
-            if self._connected[uid] >= self.connections:
+            # One process may have many user numbers, but not many that the agent serves.
+            payer = uid if self.policy.permits(uid, gid) else STRANGERS
+            if self._connected[payer] >= self.connections:
                 self.counts["refused"] += 1
-                self._send(
-                    connection,
-                    reply.error(errno.EUSERS, f"uid {uid} has {self.connections} connections"),
+                who = (
+                    f"uid {uid} has" if payer == uid else "users that the agent does not serve have"
                 )
+                text = f"{who} {self.connections} connections"
+                self._send(connection, reply.error(errno.EUSERS, text))
                 return
-            self._connected[uid] += 1
+            self._connected[payer] += 1
             client = Client(connection, Owner(pid, start_time(pid) or 0, uid), gid)
             try:
                 await self._converse(client)
             except (ConnectionError, asyncio.TimeoutError, TimeoutError):
                 pass
+            except OSError as failed:
+                self.counts["failed"] += 1
+                self._complaints.add(uid, f"pid {pid}: cannot serve it: {failed}")
+                self._send(connection, reply.error(failed.errno or errno.EIO, _cannot(failed)))
             finally:
-                self._connected[uid] -= 1
-                if not self._connected[uid]:
-                    del self._connected[uid]
-                self.counts["released"] += len(client.grants)
-                self.grants.drop(client.grants)
+                self._connected[payer] -= 1
+                if not self._connected[payer]:
+                    del self._connected[payer]
+                if client.has_grant:
+                    self._ended.set()
 
     async def _converse(self, client: Client) -> None:
         loop = asyncio.get_running_loop()
@@ -160,7 +189,7 @@ class Agent:
             answer = await self._answer(client, data)
             if answer is not None and not self._send(client.connection, answer):
                 return
-            patience = None if client.grants else SILENCE_S
+            patience = None if client.has_grant else SILENCE_S
 
     @staticmethod
     def _send(connection: socket.socket, data: bytes) -> bool:
@@ -187,11 +216,11 @@ class Agent:
             return reply.error(errno.EINVAL, f"the agent cannot read the request: {wrong}")
         except Denied as denied:
             self.counts["denied"] += 1
-            LOG.warning("denied to pid %d: %s", client.owner.pid, denied)
+            self._complaints.add(client.owner.uid, f"denied to pid {client.owner.pid}: {denied}")
             return reply.error(errno.EACCES, str(denied))
         except Exhausted as none_left:
             self.counts["exhausted"] += 1
-            LOG.warning("%s", none_left)
+            self._complaints.add(client.owner.uid, str(none_left))
             return reply.error(errno.EADDRINUSE, str(none_left))
 
     # -- open
@@ -206,14 +235,10 @@ class Agent:
         self.policy.check_device(request.device)
         self.policy.check_address(request.device, request.address, request.mac)
         async with self._opening:  # so that two requests do not get the same block
+            self._release()
             self.policy.check_quota(owner.uid, self.grants.used_by(owner.uid))
-            if request.address != "kernel":
-                await self._open_own(client, request)
-                return None
             for ports in self._candidates(request):
-                status = await self._run_open(client, request, ports)
-                if status != OCCUPIED:
-                    self._note(client, request, ports, status)
+                if await self._grant(client, request, ports) != OCCUPIED:
                     return None
         raise Exhausted(
             f"{request.device}: no local ports are left for this job: each block of "
@@ -222,7 +247,11 @@ class Agent:
         )
 
     def _candidates(self, request: Open) -> list[tuple[int, int]]:
+        """The ports to try. On an address of its own a job has all, or those that it names."""
         wanted = request.ports
+        if request.address != "kernel":
+            self._check_holder(request)
+            return [wanted]
         if wanted == (0, 0):
             blocks = self.ports.blocks()
         elif wanted in self.ports:
@@ -235,22 +264,34 @@ class Agent:
             )
         return [b for b in blocks if self.grants.is_free(request.device.interface, *b)]
 
-    async def _open_own(self, client: Client, request: Open) -> None:
+    def _check_holder(self, request: Open) -> None:
         held = self.grants.holder(request.address)
         if held:
             raise Exhausted(
                 f"{request.device}: pid {held.owner.pid} has the address "
                 f"{request.address} already; give this job another one"
             )
-        status = await self._run_open(client, request, request.ports)
-        self._note(client, request, (0, 0), status)
 
-    def _note(self, client: Client, request: Open, ports: tuple[int, int], status: int) -> None:
-        if status != DONE:
-            return
-        grant = Grant(request.device.interface, request.address, *ports, client.owner)
-        client.grants.append(grant)
+    async def _grant(self, client: Client, request: Open, ports: tuple[int, int]) -> int:
+        """Opens the sockets and keeps the grant. The table has the grant before the client has the
+        sockets, so that an agent that is killed in between gives the ports to nobody else. An agent
+        that ends now keeps it, too. Returns harp-agent-open's exit status."""
+        own = request.address != "kernel"
+        block = (0, 0) if own else ports
+        grant = Grant(request.device.interface, request.address, *block, client.owner)
         self.grants.add(grant)
+        try:
+            status, sockets = await self._run_open(client, request, ports)
+        except TimeoutError:  # the client may have the sockets
+            raise
+        except OSError:
+            self.grants.drop(grant)
+            raise
+        if status != DONE:
+            self.grants.drop(grant)
+            return status
+        self.grants.confirm(grant, sockets)
+        client.has_grant = True
         self.counts["granted"] += 1
         LOG.info(
             "pid %d uid %d: %s, address %s, ports %d-%d",
@@ -258,10 +299,13 @@ class Agent:
             client.owner.uid,
             request.device,
             request.address,
-            *ports,
+            *block,
         )
+        return status
 
-    async def _run_open(self, client: Client, request: Open, ports: tuple[int, int]) -> int:
+    async def _run_open(
+        self, client: Client, request: Open, ports: tuple[int, int]
+    ) -> tuple[int, tuple[int, ...]]:
         numbers = (request.mtu, *ports)
         device = request.device
         words = [device.scheme, device.interface + device.options, str(request.queues)]
@@ -277,28 +321,29 @@ class Agent:
                 f"{request.device}: pid {client.owner.pid} has no ports "
                 f"{request.grant[0]}-{request.grant[1]}; open the device first"
             )
-        if grant not in client.grants:  # the client has connected again
-            client.grants.append(grant)
+        client.has_grant = True  # also if it has connected again
         numbers = (request.first, request.count, grant.last)
         await self._run(client, "listen", request.device.interface, *map(str, numbers))
         return None
 
     # -- harp-agent-open
 
-    async def _run(self, client: Client, *words: str) -> int:
-        """Runs harp-agent-open for a client. Returns its exit status."""
+    async def _run(self, client: Client, *words: str) -> tuple[int, tuple[int, ...]]:
+        """Runs harp-agent-open for a client. Returns its exit status, and the inodes of the sockets
+        that the client got. TimeoutError: the client may have them."""
         async with self._openers:
             process = await asyncio.create_subprocess_exec(
                 str(self.opener),
                 *words,
                 stdin=client.connection.fileno(),
+                stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
             )
             try:
-                _, said = await asyncio.wait_for(process.communicate(), OPEN_S)
+                listed, said = await asyncio.wait_for(process.communicate(), OPEN_S)
             except (asyncio.TimeoutError, TimeoutError):
                 LOG.error("%s %s: took longer than %g s", self.opener.name, words[0], OPEN_S)
-                raise ConnectionAbortedError from None
+                raise TimeoutError from None
             finally:
                 if process.returncode is None:
                     with contextlib.suppress(ProcessLookupError):
@@ -307,10 +352,11 @@ class Agent:
         status = process.returncode or 0
         if status not in (DONE, OCCUPIED):
             self.counts["failed"] += 1
-            LOG.warning("pid %d: %s", client.owner.pid, said.decode(errors="replace").strip())
+            line = said.decode(errors="replace").strip()
+            self._complaints.add(client.owner.uid, f"pid {client.owner.pid}: {line}")
         if status not in (DONE, REFUSED, OCCUPIED):
             raise ConnectionAbortedError
-        return status
+        return status, tuple(map(int, listed.split()))
 
     # -- status
 

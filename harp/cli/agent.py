@@ -104,8 +104,10 @@ def _is_served(path: Path) -> bool:
         probe.settimeout(PATIENCE_S)
         try:
             probe.connect(str(path))
-        except OSError:
+        except (ConnectionRefusedError, FileNotFoundError):
             return False
+        except OSError:  # its queue is full
+            return True
     return True
 
 

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients that send anything, stall, or are killed: the agent's memory and descriptors stay
+bounded, and jobs run on.
+
+HARP_TEST_FULL=1: a million requests, and more deaths.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from conftest import AgentProcess, Pods, descriptors, payload, wait_for
+from raw_client import Client, Refused, opening, packet_inodes, refusal
+
+from tools.hosts.lab import Lab
+from tools.hosts.ranks import wait_until
+
+FULL = bool(os.environ.get("HARP_TEST_FULL"))
+REQUESTS = 1_000_000 if FULL else 20_000
+STALLED = 1000
+DEATHS = 200 if FULL else 8
+GROWTH_KIB = 8192
+CONNECTIONS = 128  # of a user
+NOBODY, DAEMON, STRANGER = 65534, 1, 54321
+
+
+@pytest.fixture
+def agent(lab: Lab, start_agent: Callable[..., AgentProcess]) -> AgentProcess:
+    return start_agent(lab.hosts[0], "--allow", "nobody", "--address", "10.77.0.0/24")
+
+
+def rss_kib(agent: AgentProcess) -> int:
+    text = Path(f"/proc/{agent.process.pid}/status").read_text()
+    return int(text.partition("VmRSS:")[2].split()[0])
+
+
+def openers(agent: AgentProcess) -> list[str]:
+    """The agent's children."""
+    pid = agent.process.pid
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError):
+            found += (task / "children").read_text().split()
+    return found
+
+
+@contextmanager
+def unharmed(agent: AgentProcess) -> Iterator[None]:
+    """Afterwards the agent has the grants, sockets and descriptors of before, and no child."""
+    granted, sockets = agent.ask()["granted"], packet_inodes(agent.process.pid)
+    time.sleep(0.05)  # until the agent has closed the connection of the query
+    before = descriptors(agent.process)
+    yield
+    wait_for(lambda: agent.ask()["granted"] == granted, 20, "grants are left")
+    wait_for(lambda: packet_inodes(agent.process.pid) == sockets, 20, "packet sockets are left")
+    wait_for(lambda: not openers(agent), 20, "harp-agent-open is left")
+    wait_for(lambda: descriptors(agent.process) <= before, 20, "descriptors are left")
+    assert not agent.lines("Traceback") and not agent.lines("never retrieved")
+
+
+# -- requests
+
+
+def garbage(chance: random.Random) -> bytes:
+    """Some bytes, a request with damaged bytes, or one with wrong members."""
+    kind = chance.randrange(4)
+    if kind == 0:
+        return chance.randbytes(chance.randrange(1, 1200))
+    members = opening(
+        interface=chance.choice(["eth0", "", "lo\0", "\x1b[2J", "e" * 15, "\ud800"]),
+        queues=chance.choice([0, 1, 9, -1, 10**30, 1.5, None]),
+        version=chance.choice([0, 1, 2, "1"]),
+    )
+    if kind == 1:
+        return json.dumps({**members, "address": chance.choice(["0.0.0.0", "kernel", {}])}).encode()
+    if kind == 2:
+        return json.dumps({"version": 1, "op": chance.choice(["hello", "stop", ["open"]])}).encode()
+    data = bytearray(json.dumps(opening(queues=0)).encode())
+    data[chance.randrange(len(data))] = chance.randrange(256)
+    return bytes(data)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800 if FULL else 120)
+def test_random_requests_need_bounded_memory(agent: AgentProcess) -> None:
+    chance = random.Random(17)
+    requests = [garbage(chance) for _ in range(5000)]
+    data = memoryview(bytearray(70000))
+    with unharmed(agent), Client(agent.socket, NOBODY) as client:
+        peer = client.connection
+        for count, request in enumerate(itertools.islice(itertools.cycle(requests), REQUESTS)):
+            if count == REQUESTS // 4:
+                settled = rss_kib(agent)
+            peer.send(request)
+            assert peer.recv_into(data) > 0
+        assert rss_kib(agent) - settled < GROWTH_KIB
+    counts = agent.ask()["counts"]
+    assert counts["requests"] >= REQUESTS and counts["malformed"] > REQUESTS // 2
+
+
+def test_descriptors_that_clients_send_are_not_kept(agent: AgentProcess) -> None:
+    with unharmed(agent), Client(agent.socket, NOBODY) as client:
+        request = json.dumps({"version": 1, "op": "hello"}).encode()
+        for _ in range(100):
+            socket.send_fds(client.connection, [request], [0] * 100)
+            assert client.connection.recv(100) == b'{"may": true}'
+
+
+# -- clients that stall
+
+
+def stall(agent: AgentProcess, uid: int, count: int, stack: ExitStack) -> list[Client]:
+    """Clients that connect and send nothing, or half of a request's conversation."""
+    clients = []
+    for number in range(count):
+        client = stack.enter_context(Client(agent.socket, uid))
+        with suppress(OSError):  # it has been refused
+            if number % 3 == 1:
+                client.send(b"{")
+            elif number % 3 == 2:
+                client.send({"version": 1, "op": "hello"})
+        clients.append(client)
+    return clients
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """Room for all the clients in this process."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 2 * STALLED), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.usefixtures("many_descriptors")
+def test_job_begins_and_runs_beside_stalled_clients(
+    lab: Lab, agent: AgentProcess, start_agent: Callable[..., AgentProcess], start_pods: Pods
+) -> None:
+    """They come before it opens its device, and while it runs; users that the agent serves are
+    among them."""
+    agents = [agent, start_agent(lab.hosts[1], "--allow", "nobody")]
+    users = [0, *range(STRANGER, STRANGER + 9)]
+    with unharmed(agent), ExitStack() as stack:
+        for uid in users:
+            stall(agent, uid, STALLED // 20, stack)
+        ranks = start_pods(agents, "all_reduce", "-b", "64K", "-e", "64K", "-n", "8000")
+        wait_until(lambda: payload(ranks[0]), 30, "the job does not run", ranks)
+        for uid in users:
+            stall(agent, uid, STALLED // 20, stack)
+        assert all(rank.process.poll() is None for rank in ranks), "the job was too short"
+        for rank in ranks:
+            assert rank.wait(100) == 0, rank.lines()
+            assert all(wrong == 0 for wrong in rank.wrong()) and not rank.warnings
+        stack.close()
+        wait_for(lambda: not agent.ask()["grants"], 10, "the grant of a dead job is kept")
+
+
+def test_connections_of_a_user_are_limited(agent: AgentProcess) -> None:
+    """Others are served, and the user again when some have gone. Users that the agent does not
+    serve count as one."""
+    with unharmed(agent), ExitStack() as stack:
+        stall(agent, STRANGER, CONNECTIONS, stack)
+        with Client(agent.socket, DAEMON) as more:
+            with pytest.raises(Refused, match=f"does not serve have {CONNECTIONS} connections"):
+                more.receive()
+        stall(agent, NOBODY, CONNECTIONS - 1, stack)
+        with Client(agent.socket, NOBODY) as client:
+            client.open().close()
+            with Client(agent.socket, NOBODY) as more:
+                with pytest.raises(Refused, match=f"uid {NOBODY} has {CONNECTIONS} connections"):
+                    more.receive()
+        with Client(agent.socket) as client:
+            client.open().close()
+        assert agent.ask()["counts"]["refused"] == 2
+        stack.close()
+        wait_for(lambda: agent.ask()["connections"] < 5, 10, "connections are left")
+        assert "does not serve" in refusal(agent.socket, opening(), STRANGER).text
+
+
+def test_queue_of_connections_is_emptied(lab: Lab, agent: AgentProcess) -> None:
+    """Clients connect and go faster than the agent accepts."""
+    with unharmed(agent):
+        for _ in range(2000):
+            Client(agent.socket, STRANGER).connection.close()
+
+
+# -- clients that are killed
+
+STEPS = ("connect", "half", "send", "reply", "unread", "listen", "held")
+VICTIM = """
+import sys, time
+from raw_client import Client, listening, opening
+path, step = sys.argv[1:]
+def at(reached):
+    if step == reached:
+        print("here", flush=True)
+        time.sleep(60)
+client = Client(path)
+at("connect")
+if step == "half":
+    client.connection.send(b'{"version":1,"op":"op')
+at("half")
+client.send(opening())
+at("send")
+opened = client.receive()
+at("reply")
+client.send(opening())
+time.sleep(0.05)
+at("unread")
+client.receive()
+client.send(listening(opened, 64))
+at("listen")
+held = client.receive()
+at("held")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_client_leaves_nothing(lab: Lab, agent: AgentProcess, step: str) -> None:
+    """Its death comes at once, or a random moment after the step."""
+    chance = random.Random(step)
+    code = [sys.executable, "-c", VICTIM, str(agent.socket), step]
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": path}
+    with unharmed(agent):
+        for _ in range(DEATHS // 4):
+            victims = [
+                subprocess.Popen(code, env=environment, stdout=subprocess.PIPE, text=True)
+                for _ in range(4)
+            ]
+            for victim in victims:
+                assert victim.stdout and victim.stdout.readline() == "here\n"
+                time.sleep(chance.choice([0, chance.random() / 100]))
+                victim.kill()
+                victim.communicate()
+    with Client(agent.socket) as client:
+        opened = client.open()
+        assert opened.first == 61000, "the first block is free again"
+        opened.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_killed_ranks_leave_nothing(lab: Lab, agent: AgentProcess, start_pods: Pods) -> None:
+    """The real client, killed in the middle of its start."""
+    chance = random.Random(5)
+    with unharmed(agent):
+        for _ in range(DEATHS // 3):
+            (rank,) = start_pods([agent], "all_reduce", nranks=2)
+            time.sleep(chance.random() * 0.4)
+            rank.signal(signal.SIGKILL)
+            rank.wait(20)
+    assert agent.ask()["counts"]["granted"] >= 1
