@@ -49,6 +49,8 @@ if not FULL and SANITIZED:  # a port reaches the same code of each version
     FEW_APIS |= dict.fromkeys(("kernel", "packet", "ethdev"), (12,))
 # Transports whose processes begin and end as those of packet do: the tests of that are left out.
 SHARED_ONLY = () if FULL else ("xdp",)
+# Transports that take a second to connect two processes: those tests run with one version.
+ONE_SHAPE = () if FULL else ("ethdev",)
 # Fixtures of tests that begin and end processes, or wait for a timeout.
 OF_THEIR_OWN = {"fresh", "short_timeout"}
 
@@ -85,6 +87,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         for name in transports
         for version in ([api] if api else apis)
         if api or version in FEW_APIS.get(name, APIS)
+        if api or version == 12 or not (waits and name in ONE_SHAPE)
     ]  # fmt: skip
     metafunc.parametrize(("transport", "api"), cases, indirect=["transport"], scope="module")
 
