@@ -24,6 +24,7 @@ from ranks import (
     Site,
     connect,
     packet_site,
+    remove_wire,
     wait_until,
     wire_path,
     wire_site,
@@ -51,8 +52,7 @@ def wire() -> Iterator[Path]:
     """A wire. Its files are removed at the end, because a killed end leaves them."""
     path = wire_path()
     yield path
-    for left in path.parent.glob(f"{path.name}*"):
-        left.unlink()
+    remove_wire(path)
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ import pytest
 from pairs import IMPATIENT_MS, TIMEOUT_MS, Pair, Ranks, Side, Transport
 
 from harp import paths
+from tools.hosts.ranks import remove_wire
 
 # HARP_TEST_TRANSPORTS=wire and HARP_TEST_APIS=4,12: shorter lists, for builds that are slow.
 ALL_TRANSPORTS = "kernel,wire,flows,packet,xdp,ethdev"
@@ -136,8 +137,7 @@ def _wire(folder: Path, more: str = "") -> Iterator[tuple[Side, Side]]:
             Side(environment=_configuration(folder / "b", f"wire:{memory}", "10.9.0.2/24", more)),
         )
     finally:
-        for ring in memory.parent.glob(f"{memory.name}*"):  # left by a killed rank
-            ring.unlink()
+        remove_wire(memory)
 
 
 def _ethdev(folder: Path) -> Iterator[tuple[Side, Side]]:

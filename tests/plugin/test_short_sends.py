@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import random
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable
@@ -16,6 +15,8 @@ import pytest
 from ends import End, ends_between, sizes
 from pairs import rank_at
 from plugin_peer import Peer, end_all
+
+from tools.hosts.ranks import remove_wire, wire_path
 
 API = 12
 LONGEST = 32 << 10  # bytes of a message that is copied
@@ -43,7 +44,7 @@ def impair(tmp_path: Path) -> Impair:
 @pytest.fixture
 def start(tmp_path: Path, impair: Impair) -> Iterator[Start]:
     """start(): an initialized sender and receiver."""
-    wire = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
+    wire = wire_path()
     ranks: list[Peer] = []
 
     def make() -> tuple[Peer, Peer]:
@@ -58,8 +59,7 @@ def start(tmp_path: Path, impair: Impair) -> Iterator[Start]:
         yield make
     finally:
         end_all(ranks)
-        for left in wire.parent.glob(f"{wire.name}*"):
-            left.unlink()
+        remove_wire(wire)
 
 
 def send_and_overwrite(sender: End, size: int) -> None:
