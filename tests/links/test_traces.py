@@ -20,6 +20,7 @@ def test_failed_link_writes_trace(join: Callable[..., Joint]) -> None:
     with job(joint.sites, joint.host, all_reduce("4M", 10_000_000, 1)) as running:
         joint.impair("blackhole=1,side=both")
         assert running.finish(20) == [1, 1]
+    ports: list[set[tuple[object, object]]] = []  # of each rank: connected, accepted
     for site in joint.sites:
         (path,) = site.run_folder.glob("*.trace")
         found = trace.read(path)
@@ -30,6 +31,12 @@ def test_failed_link_writes_trace(join: Callable[..., Joint]) -> None:
         assert hello.values["epoch"] == 0
         times = [one.time_ns for one in found.records]
         assert times == sorted(times)
+        connects = [one for one in found.records if one.event == "connect"]
+        accepts = [one for one in found.records if one.event == "accept"]
+        ports.append({(one.flow, one.values["peer_port"]) for one in connects})
+        ports.append({(one.values["peer_port"], one.flow) for one in accepts})
+    assert ports[1] and ports[1] <= ports[2], "what one rank accepts, the other has opened"
+    assert ports[3] and ports[3] <= ports[0]
 
 
 @over("join,", ("wire",))

@@ -32,6 +32,14 @@ void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt)
   set_rto(tcp);
 }
 
+void tcp_rtt_sample_handshake(struct harp_tcp *tcp)
+{
+  uint64_t rtt = HARP_MAX(tcp->stack->now - tcp->syn_sent, 1);
+  if (tcp->syn_transmits == 1 && tcp_rtt_is_sample(tcp->stack, rtt)) {
+    tcp_rtt_sample(tcp, rtt);
+  }
+}
+
 void tcp_set_rto_min(struct harp_tcp *tcp, uint64_t rto_min)
 {
   tcp->rtt.rto_min = rto_min;
