@@ -122,6 +122,19 @@ def test_killed_rank_fails_peer_in_time(
     assert list(sites[1 - victim].run_folder.glob("*.trace")), "no trace was written"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["wire"])
+def test_perf_names_trace_while_it_waits_for_a_stopped_rank(lab: Lab, sites: list[Site]) -> None:
+    """It waits for the stopped rank for as long as --timeout says."""
+    with all_reduce(sites, lab, 12) as ranks:
+        ranks[1].signal(signal.SIGSTOP)
+        ranks[0].wait_for_line(" failed after ", TIMEOUT_MS / 1e3 + 5)
+        _, line = ranks[0].wait_for_line("harp stat --trace ", 3)
+        assert ranks[0].process.poll() is None, "nothing was put to the test"
+    (path,) = sites[0].run_folder.glob("*.trace")
+    assert f"harp stat --trace {path}`" in line
+
+
 @EACH_MODE
 def test_stop_shorter_than_timeout_does_not_fail_job(lab: Lab, sites: list[Site]) -> None:
     """The stop is shorter than timeout_ms, so the job continues."""
