@@ -46,9 +46,7 @@ def test_traces_name_flow_that_closed_and_its_peer(join: Callable[..., Joint]) -
         joint.impair("blackhole=1,side=both")
         assert running.finish(20) == [1, 1]
     sent, received = [
-        trace.read(path).records
-        for site in joint.sites
-        for path in site.run_folder.glob("*.trace")
+        trace.read(path).records for site in joint.sites for path in site.run_folder.glob("*.trace")
     ]
     opened = {one.flow for one in received if one.event in ("accept", "connect")}
     closed = [one.flow for one in received if one.event == "closed"]
