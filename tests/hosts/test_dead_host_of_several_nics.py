@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host with several NICs is dead, or one of its NICs is silent for long. The bound for a dead host
-is timeout_ms, however many routes lead to it. A link that one NIC still reaches goes on."""
+"""A host with several NICs is dead, or one of its NICs is silent for long. A dead host is noticed
+after timeout_ms, however many routes lead to it. A link that one NIC still reaches goes on."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ static void set_rto(struct harp_tcp *tcp)
  * enough (RFC 7323, appendix G). */
 void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt)
 {
-  rtt = HARP_MAX(rtt, 1);
   if (tcp->rtt.srtt == 0) {
     tcp->rtt.srtt = rtt;
     tcp->rtt.rttvar = rtt / 2;

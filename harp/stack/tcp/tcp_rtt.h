@@ -17,7 +17,7 @@ static inline bool tcp_rtt_is_sample(const struct harp_stack *stack, uint64_t rt
   return rtt - 1 < stack->now - stack->resumed; /* 0 wraps */
 }
 
-/* Takes a sample, ns: updates SRTT, RTTVAR and the RTO. */
+/* Takes a sample, ns, at least 1: updates SRTT, RTTVAR and the RTO. */
 void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt_ns);
 
 /* Takes the handshake's sample, if it has one: the SYN was sent once (Karn), and this process did
