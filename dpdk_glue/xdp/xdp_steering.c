@@ -8,8 +8,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
+#include "dpdk_glue/descriptor.h"
 #include "dpdk_glue/fail.h"
 #include "dpdk_glue/xdp/xdp_program.h"
 
@@ -202,19 +202,13 @@ void harp_xdp_steering_hold(struct xdp_steering *steering, uint16_t first, uint1
                                                                     << port % XDP_PORTS_PER_WORD);
 }
 
-static void close_fd(int fd)
-{
-  if (fd >= 0)
-    close(fd);
-}
-
 void harp_xdp_steering_close(struct xdp_steering *steering)
 {
-  close_fd(steering->link);
-  close_fd(steering->program);
-  close_fd(steering->sockets);
-  close_fd(steering->settings);
-  close_fd(steering->ports);
+  harp_descriptor_close(steering->link);
+  harp_descriptor_close(steering->program);
+  harp_descriptor_close(steering->sockets);
+  harp_descriptor_close(steering->settings);
+  harp_descriptor_close(steering->ports);
   if (steering->held)
     munmap((void *)(uintptr_t)steering->held, MAP_BYTES);
   steering->held = NULL;

@@ -193,7 +193,8 @@ def devices() -> Iterator[Finding]:
 
 
 def one_subnet_arp() -> Iterator[Finding]:
-    """Checks whether NICs in one subnet answer ARP for each other's addresses."""
+    """Checks the groups of NICs that have addresses in one subnet: whether a NIC answers ARP for
+    the addresses of the others, or a strict rp_filter keeps it from answering at all."""
     files = [file.values for file in map(env.read, conf_files(conf_dir())) if not file.error]
     devices = [
         _tables.innermost(values["device"][0])

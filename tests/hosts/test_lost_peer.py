@@ -30,6 +30,7 @@ from ranks import (
     wire_site,
 )
 
+from harp import paths
 from tools.hosts.lab import Lab
 
 TIMEOUT_MS = 1500
@@ -120,6 +121,23 @@ def test_killed_rank_fails_peer_in_time(
         fails_in_time(ranks[1 - victim], sites[victim].address, killed, api)
         assert ranks[1 - victim].wait(5) == 1
     assert list(sites[1 - victim].run_folder.glob("*.trace")), "no trace was written"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["wire"])
+def test_perf_names_trace_while_it_waits_for_a_stopped_rank(lab: Lab, sites: list[Site]) -> None:
+    """It waits for the stopped rank for as long as --timeout says. The trace is written after the
+    last request has failed."""
+    slow = paths.build_dir() / "tests" / "plugin" / "libslow.so"
+    if "SANITIZER_RUNTIME" not in os.environ:  # it replaces the preloaded functions
+        sites[0].environment.update({"LD_PRELOAD": str(slow), "SLOW_TRACE_MS": "100"})
+    with all_reduce(sites, lab, 12) as ranks:
+        ranks[1].signal(signal.SIGSTOP)
+        ranks[0].wait_for_line(" failed after ", TIMEOUT_MS / 1e3 + 5)
+        _, line = ranks[0].wait_for_line("harp stat --trace ", 3)
+        assert ranks[0].process.poll() is None, "nothing was put to the test"
+    (path,) = sites[0].run_folder.glob("*.trace")
+    assert f"harp stat --trace {path}`" in line
 
 
 @EACH_MODE
