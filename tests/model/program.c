@@ -167,10 +167,13 @@ static void end_soon(unsigned number)
   }
 }
 
-/* Prints the requests of each link: all instances of a link write to them. */
+/* At the beginning, prints the requests of each link: all instances of a link write to them. */
 static void watch(bool on)
 {
   world.watching = on;
+  if (!on) {
+    puts("watched");
+  }
   for (unsigned i = 0; i < LINES && on; i++) {
     for (unsigned kind = 0; kind < ROLES && world.lines[i].used; kind++) {
       const struct net_link *link = world.lines[i].roles[kind].link;

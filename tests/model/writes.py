@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Optional
 
 from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
 from links_model import PROGRAM
 
 LINE = 64  # bytes of a cache line
@@ -40,6 +41,7 @@ class _Symbols:
     def add(self, path: Path, known: str, address: int) -> None:
         with path.open("rb") as file:
             table = ELFFile(file).get_section_by_name(".symtab")
+            assert isinstance(table, SymbolTableSection)
             symbols = [(s["st_value"], s["st_size"], s.name) for s in table.iter_symbols()]
         base = address - next(at for at, _, name in symbols if name == known)
         self._found += [(base + at, size, name) for at, size, name in symbols if size]
@@ -60,15 +62,15 @@ class Watched:
         self.requests: list[range] = []
         self._phases = range(0)
         self._stack = 0
-        self.answer = ""
+        self.complete = False
         words = ("valgrind", "--tool=lackey", "--trace-mem=yes", "--log-fd=2", str(PROGRAM), "-a")
         with subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as run:
             timer = threading.Timer(RUN_S, run.kill)
             timer.start()
-            assert run.stdin and run.stdout and run.stderr
-            reader = threading.Thread(target=self._listen, args=(run.stdout,))
+            assert run.stdin and run.stderr
+            reader = threading.Thread(target=self._listen, args=(run,))
             reader.start()
             run.stdin.write(program.encode() + b"\n")
             run.stdin.close()
@@ -76,8 +78,9 @@ class Watched:
             reader.join()
             timer.cancel()
 
-    def _listen(self, file: IO[bytes]) -> None:
-        for line in file:
+    def _listen(self, run: subprocess.Popen[bytes]) -> None:
+        assert run.stdout
+        for line in run.stdout:
             name, *words = line.decode().split()
             if name == "phases":
                 self._phases = range(int(words[0], 16), int(words[0], 16) + int(words[1]))
@@ -88,8 +91,9 @@ class Watched:
                 self.requests.append(range(start // LINE, (start + int(words[1])) // LINE))
             elif words and words[-1].startswith("0x"):
                 self.symbols.add(PROGRAM.parent / name, words[0], int(words[1], 16))
-            else:
-                self.answer = line.decode().strip()
+            elif name == "watched":
+                self.complete = True
+                run.kill()  # the end of the program does not matter
 
     def _stores(self, file: IO[bytes]) -> Iterator[tuple[str, int, int]]:
         """The function, address and size of each store. A store of the C library belongs to the
