@@ -38,8 +38,8 @@ FOR_A_SLEEP = {
     *("__pthread_enable_asynccancel", "__pthread_disable_asynccancel"),
 }
 SLEEP_CALLS = ("ppoll", "poll", "read", "write", "clock_nanosleep")
-# For a message of one chunk, with its post: no message takes more.
-FOR_A_MESSAGE = 8
+FOR_A_MESSAGE = 3  # of one chunk
+FOR_A_POST = 6  # on both sides of a post that wakes or that a stalled flow waits for
 
 pytestmark = [
     pytest.mark.slow,
@@ -131,12 +131,15 @@ def _no_lock_for_a_packet(run: Run) -> None:
 
 
 def _few_locks_for_a_message(run: Run) -> None:
-    """Posts, claims and the words that tell that a message is done."""
+    """Claims, the words that tell that a message is done, and posts. Of the two locked instructions
+    in harp_instance_post, the second one is executed if the post was not queued before."""
+    of_post = [count for (name, _), count in run.locked.items() if name == "harp_instance_post"]
+    posts = min(of_post) if len(of_post) > 1 else 0
     counted = sum(
         count for (name, _), count in run.locked.items() if name not in FOR_A_POLL | FOR_A_SLEEP
     )
     print(f"{counted / SMALL[0]:.1f} locked instructions for a short message: {_told(run)}")
-    assert counted <= FOR_A_MESSAGE * SMALL[0] + 4 * FEW, _told(run)
+    assert counted <= FOR_A_MESSAGE * SMALL[0] + FOR_A_POST * posts + 4 * FEW, _told(run)
 
 
 def _system_calls_move_packets(rank: Executed, port: str) -> None:
