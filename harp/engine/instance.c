@@ -307,6 +307,12 @@ uint64_t harp_instance_deadline(struct harp_instance *instance)
   return next;
 }
 
+bool harp_instance_hold(struct harp_instance *instance) { return poll_trylock(instance); }
+
+bool harp_instance_poll_held(struct harp_instance *instance) { return poll_once(instance); }
+
+void harp_instance_let_go(struct harp_instance *instance) { poll_unlock(instance); }
+
 bool harp_instance_poll(struct harp_instance *instance, bool *worked)
 {
   if (!poll_trylock(instance)) {

@@ -132,8 +132,15 @@ void harp_instance_start_watchdog(struct harp_instance *instance, uint64_t now);
  * tells whether the poll found work. Any thread. */
 bool harp_instance_poll(struct harp_instance *instance, bool *worked);
 
-/* The same for an application thread that waits in test(). It polls only if callers are
- * to poll (poll_threads.h), or if the worker sleeps. */
+/* For the worker, which polls often and so keeps the poll lock: taking it costs a locked
+ * instruction each time. hold takes the lock, unless another thread has it; poll_held polls once
+ * under it, and returns whether the poll found work; let_go releases it. */
+bool harp_instance_hold(struct harp_instance *instance);
+bool harp_instance_poll_held(struct harp_instance *instance);
+void harp_instance_let_go(struct harp_instance *instance);
+
+/* As harp_instance_poll, for an application thread that waits in test(). It polls only if callers
+ * are to poll (poll_threads.h), or if the worker sleeps. */
 void harp_instance_progress(struct harp_instance *instance);
 
 /* Queues work for the next poll, and wakes a sleeping worker. Any thread. */

@@ -90,7 +90,7 @@ void tcp_ack_sent(struct harp_tcp *tcp)
 {
   tcp->ack.last_sent = tcp->rcv.nxt;
   tcp->ack.state = ACK_IDLE;
-  tcp_timer_set(tcp, TIMER_DELAYED_ACK, TIMER_OFF);
+  tcp_timer_stop(tcp, TIMER_DELAYED_ACK);
 }
 
 bool tcp_ack_hold(struct harp_tcp *tcp)
