@@ -7,6 +7,7 @@ import ctypes
 import ipaddress
 import json
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -205,7 +206,8 @@ def one_subnet_arp() -> Iterator[Finding]:
         if values["address"][0] == "kernel"
     ]
     names = [device.partition(":")[2] for device in devices if device.startswith("packet:")]
-    for group in one_subnet.groups(names):
+    here = {name for _, name in socket.if_nameindex()}  # others are the agent's, or missing
+    for group in one_subnet.groups([name for name in names if name in here]):
         loose = [name for name in group.names if not one_subnet.effective(name, "arp_ignore")]
         if loose:
             yield fault(
