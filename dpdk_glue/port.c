@@ -38,14 +38,13 @@ static int unknown_scheme(const char *device, char *error)
 }
 
 /* A job without privileges may expect that the agent opens these, too. */
-static void explain_agent(const char *device, int rc, char *error)
+static void explain_agent(const char *device, char *error)
 {
   size_t used = strlen(error);
-  if (rc == -EPERM || rc == -EACCES || rc == -ENOENT || rc == -ENODEV || rc == -EOPNOTSUPP)
-    snprintf(error + used, HARP_PORT_ERROR_SIZE - used,
-             "; the agent of this node opens no dpdk devices: set device = packet:IFACE or "
-             "xdp:IFACE, or give the job what %.64s needs",
-             device);
+  snprintf(error + used, HARP_PORT_ERROR_SIZE - used,
+           "; the agent of this node opens no dpdk devices: set device = packet:IFACE or "
+           "xdp:IFACE, or give the job what %.64s needs",
+           device);
 }
 
 int harp_port_open(struct harp_port **port, const char *device,
@@ -61,7 +60,7 @@ int harp_port_open(struct harp_port **port, const char *device,
   rest.device = colon + 1;
   int rc = ops->open(port, &rest, error);
   if (rc < 0 && config->agent && ops == &harp_port_dpdk)
-    explain_agent(device, rc, error);
+    explain_agent(device, error);
   return rc;
 }
 

@@ -228,6 +228,29 @@ def test_opens_at_the_same_time_get_different_ports(host: Host, start_agent: Sta
             one.close()
 
 
+# -- devices that no agent opens
+
+
+def test_dpdk_device_is_refused_with_remedy(host: Host, start_agent: StartAgent) -> None:
+    agent = start_agent(host)
+    refused = refusal(agent.socket, opening(device="dpdk:0000:01:00.0"))
+    assert refused.number == errno.EINVAL
+    assert "the agent opens no dpdk devices" in refused.text
+    assert "set device = packet:IFACE or xdp:IFACE" in refused.text
+
+
+def test_rank_with_dpdk_device_learns_that_the_agent_opens_none(
+    host: Host, start_agent: StartAgent, start_pods: Pods
+) -> None:
+    agent = start_agent(host, "--allow", "nobody")
+    environment = {"NCCL_DEBUG": "WARN"}
+    (rank,) = start_pods(
+        [agent], "all_reduce", scheme="dpdk", own_address=True, environment=environment, nranks=2
+    )
+    line = rank.wait_for_line("the agent of this node opens no dpdk devices", 30)[1]
+    assert "NCCL WARN" in line and "set device = packet:IFACE or xdp:IFACE" in line
+
+
 # -- starting an agent
 
 
