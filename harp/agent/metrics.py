@@ -8,16 +8,16 @@ from typing import Any
 
 from harp.observe.prometheus import family, sample
 
-# Of server.COUNTS.
+# One family for each of server.COUNTS.
 SENTENCES = {
-    "requests": "Requests that clients have sent.",
-    "granted": "Devices that the agent has opened for jobs.",
-    "released": "Grants that are over, because nobody has their sockets.",
-    "denied": "Requests that the policy forbids.",
-    "exhausted": "Requests for which no local ports or no address was free.",
-    "malformed": "Requests that the agent cannot read.",
-    "refused": "Connections refused because their user has too many.",
-    "failed": "Requests that failed: a device could not be opened, or the agent had an error.",
+    "harp_agent_requests_total": "Requests that clients have sent.",
+    "harp_agent_granted_total": "Devices that the agent has opened for jobs.",
+    "harp_agent_released_total": "Grants that are over, because nobody has their sockets.",
+    "harp_agent_denied_total": "Requests that the policy forbids.",
+    "harp_agent_exhausted_total": "Requests for which no local ports or no address was free.",
+    "harp_agent_malformed_total": "Requests that the agent cannot read.",
+    "harp_agent_refused_total": "Connections refused because their user has too many.",
+    "harp_agent_failed_total": "Requests that failed: a device could not be opened, or the agent had an error.",
 }
 
 
@@ -34,6 +34,7 @@ def lines(state: dict[str, Any]) -> Iterator[str]:
     yield from family("harp_agent_grants", "gauge", "Devices that jobs have now.")
     yield sample("harp_agent_grants", state["granted"])
     for name, sentence in SENTENCES.items():
-        if name in state["counts"]:
-            yield from family(f"harp_agent_{name}_total", "counter", sentence)
-            yield sample(f"harp_agent_{name}_total", state["counts"][name])
+        count = state["counts"].get(name[len("harp_agent_") : -len("_total")])
+        if count is not None:
+            yield from family(name, "counter", sentence)
+            yield sample(name, count)

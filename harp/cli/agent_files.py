@@ -9,7 +9,14 @@ from pathlib import Path
 import click
 
 FOLDER = Path(__file__).parents[1] / "agent" / "files"
-NAMES = ("harp-agent.service", "harp-agent.socket", "daemonset.yaml", "pod.yaml", "egress.nft", "seccomp.json")
+NAMES = (
+    "harp-agent.service",
+    "harp-agent.socket",
+    "daemonset.yaml",
+    "pod.yaml",
+    "egress.nft",
+    "seccomp.json",
+)
 
 
 def text(name: str) -> str:

@@ -23,7 +23,7 @@ from harp.cli import agent_files
 from tools.hosts.lab import Host, Lab
 
 NOBODY, AGENT = 65534, 54322
-SOL_PACKET, MEMBERSHIP, RX_RING, QDISC_BYPASS = 263, 1, 5, 20
+SOL_PACKET, PACKET_QDISC_BYPASS = 263, 20
 VNET_HEADER = bytes(10)
 OTHER_MAC = b"\2\0\0\0\0\x99"
 StartAgent = Callable[..., AgentProcess]
@@ -85,7 +85,7 @@ def arp(host: Host, claims: str) -> bytes:
 def sends(opened: Opened, frame: bytes, interface: str = "eth0", bypass: bool = False) -> bool:
     """Whether the kernel takes a frame from a job's data socket."""
     with socket.socket(fileno=os.dup(opened.fds[1])) as data, user(NOBODY):
-        data.setsockopt(SOL_PACKET, QDISC_BYPASS, bypass)
+        data.setsockopt(SOL_PACKET, PACKET_QDISC_BYPASS, bypass)
         try:
             data.sendto(frame, (interface, struct.unpack("!H", frame[22:24])[0]))
         except OSError as failed:

@@ -163,8 +163,8 @@ def test_service_has_the_agents_capabilities() -> None:
     assert path == str(default["socket_path"])
     program, module, name, verb, options = service_file["ExecStart"].split()
     assert [program, module, name, verb] == [sys.executable, "-m", "harp", "agent"]
-    assert options == "$HARP_AGENT_OPTIONS"
-    line = re.search(r'HARP_AGENT_OPTIONS=(.*?)"', agent_files.text("harp-agent.service"))
+    assert options == "$AGENT_OPTIONS"
+    line = re.search(r'AGENT_OPTIONS=(.*?)"', agent_files.text("harp-agent.service"))
     assert line and parses(line[1].split())["allow"] == ("@jobs",)
 
 

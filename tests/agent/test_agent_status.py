@@ -53,7 +53,7 @@ def test_metrics_count_clients_grants_requests_and_refusals(
 
 
 def test_every_count_has_a_sentence() -> None:
-    assert set(metrics.SENTENCES) == set(server.COUNTS)
+    assert set(metrics.SENTENCES) == {f"harp_agent_{name}_total" for name in server.COUNTS}
 
 
 def test_one_format_at_a_time(lab: Lab, start_agent: Callable[..., AgentProcess]) -> None:
