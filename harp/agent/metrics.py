@@ -17,7 +17,7 @@ SENTENCES = {
     "harp_agent_exhausted_total": "Requests for which no local ports or no address was free.",
     "harp_agent_malformed_total": "Requests that the agent cannot read.",
     "harp_agent_refused_total": "Connections refused because their user has too many.",
-    "harp_agent_failed_total": "Requests that failed: a device could not be opened, or the agent had an error.",
+    "harp_agent_failed_total": "Requests that failed, for example because of the device.",
 }
 
 
