@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import subprocess
 import sys
@@ -68,6 +69,20 @@ def test_stranger_gets_nothing(host: Host, start_agent: StartAgent, members: obj
     agent = start_agent(host, "--allow", "daemon")
     refused = refusal(agent.socket, members, uid=NOBODY)
     assert refused.number == errno.EACCES and "does not serve user nobody" in refused.text
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+def test_further_groups_of_a_process_count(host: Host, start_agent: StartAgent, count: int) -> None:
+    stranger, group = 54400, 54321
+    agent = start_agent(host, "--allow", f"@{group}")
+    assert refusal(agent.socket, opening(), stranger).number == errno.EACCES
+    before = os.getgroups()
+    os.setgroups([*range(60000, 60000 + count - 1), group])
+    try:
+        with Client(agent.socket, stranger) as client:
+            client.open().close()
+    finally:
+        os.setgroups(before)
 
 
 @pytest.mark.slow  # the agent counts for 5 s

@@ -155,6 +155,7 @@ def test_service_has_the_agents_capabilities() -> None:
     wanted = {f"CAP_{name.upper()}" for name in privileges.CAPABILITIES}
     for name in ("CapabilityBoundingSet", "AmbientCapabilities"):
         assert set(service_file[name].split()) == wanted
+    assert service_file["SystemCallErrorNumber"] == "EPERM", "harp-agent-open calls iopl"
     assert service_file["Type"] == "notify" and service_file["LimitMEMLOCK"] == "infinity"
     default = {one.name: one.default for one in command.params}
     assert service_file["User"] == default["user"]
