@@ -202,6 +202,17 @@ void harp_xdp_steering_hold(struct xdp_steering *steering, uint16_t first, uint1
                                                                     << port % XDP_PORTS_PER_WORD);
 }
 
+uint32_t harp_xdp_steering_program(const struct xdp_steering *steering)
+{
+  struct bpf_prog_info info = {0};
+  union bpf_attr attributes = {
+      .info.bpf_fd = (uint32_t)steering->program,
+      .info.info_len = sizeof(info),
+      .info.info = (uint64_t)(uintptr_t)&info,
+  };
+  return bpf(BPF_OBJ_GET_INFO_BY_FD, &attributes) < 0 ? 0 : info.id;
+}
+
 void harp_xdp_steering_close(struct xdp_steering *steering)
 {
   harp_descriptor_close(steering->link);

@@ -7,6 +7,7 @@ import ctypes
 import ipaddress
 import json
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import click
 
 from harp import _tables, loader, nccl_plugin_path
-from harp.cli import doctor_dpdk, doctor_ranks, env
+from harp.cli import doctor_agent, doctor_dpdk, doctor_ranks, env
 from harp.cli.findings import Finding, fault, note, ok
 from harp.observe import statfile
 from harp.setup import arp, host, one_subnet
@@ -153,11 +154,15 @@ def _check_file(path: Path) -> Iterator[Finding]:
         yield fault(about, file.error)
         return
     scheme, _, name = _tables.innermost(file.values["device"][0]).partition(":")
-    if scheme == "packet":
+    agent = doctor_agent.in_use() if scheme in ("packet", "xdp") else None
+    if agent:
+        yield from doctor_agent.check_device(about, f"{scheme}:{name}", agent)
+    # The node's interface may be out of sight, or another one than that of the same name here.
+    if scheme == "packet" and (not agent or (os.geteuid() == 0 and host.interface(name))):
         yield from _check_packet(about, name, file.values)
     elif scheme == "dpdk":
         yield from doctor_dpdk.check(about, file.values)
-    else:
+    elif not agent:
         yield ok(about, f"device = {file.values['device'][0]}")
     yield from _check_cores(about, file.values)
     holders = _holders(path)
@@ -202,7 +207,8 @@ def one_subnet_arp() -> Iterator[Finding]:
         if values["address"][0] == "kernel"
     ]
     names = [device.partition(":")[2] for device in devices if device.startswith("packet:")]
-    for group in one_subnet.groups(names):
+    here = {name for _, name in socket.if_nameindex()}  # others are the agent's, or missing
+    for group in one_subnet.groups([name for name in names if name in here]):
         loose = [name for name in group.names if not one_subnet.effective(name, "arp_ignore")]
         if loose:
             yield fault(
@@ -222,6 +228,11 @@ def one_subnet_arp() -> Iterator[Finding]:
             )
         if not loose and not strict:
             yield ok("ARP", f"{group.listed} are in {group.subnet}; each answers for itself")
+
+
+def agent() -> Iterator[Finding]:
+    """Checks the agent of this node."""
+    yield from doctor_agent.check()
 
 
 def local_ranks() -> Iterator[Finding]:
@@ -274,14 +285,17 @@ def _wants_packet_sockets() -> bool:
 
 
 def privileges() -> Iterator[Finding]:
-    """Checks for CAP_NET_RAW."""
-    if host.may_open_packet_sockets():
+    """Checks for CAP_NET_RAW, or an agent that has it."""
+    if doctor_agent.in_use():
+        yield ok("privileges", "none are needed: the agent of this node opens the devices")
+    elif host.may_open_packet_sockets():
         yield ok("privileges", "packet sockets may be opened (CAP_NET_RAW)")
     elif _wants_packet_sockets():
         yield fault(
             "privileges",
             "packet devices need CAP_NET_RAW; run as root, or use docker run --cap-add NET_RAW, "
-            "or in a pod securityContext.capabilities.add: [NET_RAW]",
+            "or in a pod securityContext.capabilities.add: [NET_RAW], or run harp agent on the "
+            "node",
         )
 
 
@@ -343,8 +357,8 @@ def loaded_plugin() -> Iterator[Finding]:
 
 
 CHECKS = (
-    environment, configuration, devices, one_subnet_arp, privileges, run_folder, local_ranks,
-    built_plugin, loaded_plugin,
+    environment, configuration, devices, one_subnet_arp, agent, privileges, run_folder,
+    local_ranks, built_plugin, loaded_plugin,
 )  # fmt: skip
 
 
