@@ -19,7 +19,7 @@ import pytest
 from port_probe import ETHERNET, PROBE, Frame, arp_request, icmp_unreachable
 from test_xdp_program import FIRST, LAST, changed, is_ours
 
-from tools.hosts.lab import SNMP_FILES, Host, Lab
+from tools.hosts.lab import Host, Lab
 
 pytestmark = pytest.mark.skipif(
     PROBE.exists() and not (PROBE.parent / "xdp_program.o").exists(),
@@ -30,7 +30,7 @@ FRAMES = 100_000 if os.environ.get("HARP_TEST_FULL") else 3000
 SEED = 17
 BURST = 128  # frames at once; the queue of a veth has 256
 
-# Sends the frames of a file, each behind its length of two bytes. Asks for a line before each burst.
+# Sends the frames of a file, each behind its length of two bytes. Waits for a line after a burst.
 SEND = """
 import socket, struct, sys
 frames = open(sys.argv[1], "rb").read()
