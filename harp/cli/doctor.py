@@ -14,11 +14,12 @@ from pathlib import Path
 import click
 
 from harp import _tables, loader, nccl_plugin_path
-from harp.cli import doctor_dpdk, doctor_ranks, env
+from harp.cli import doctor_dpdk, doctor_ranks, doctor_xdp, env
 from harp.cli.findings import Finding, fault, note, ok
 from harp.observe import statfile
 from harp.setup import arp, host, one_subnet
 from harp.setup.plan import conf_dir, conf_files, run_dir
+from harp.setup.request import is_on_interface, place_of, scheme_of
 from harp.setup.steps import StepError
 
 APIS = range(4, 13)  # versions of NCCL's net interface
@@ -40,7 +41,9 @@ def _holders(path: Path) -> list[int]:
     return found
 
 
-def _check_packet(about: str, name: str, values: dict[str, tuple[str, str]]) -> Iterator[Finding]:
+def _check_interface(
+    about: str, name: str, values: dict[str, tuple[str, str]]
+) -> Iterator[Finding]:
     device = host.interface(name)
     if device is None:
         yield fault(
@@ -152,15 +155,16 @@ def _check_file(path: Path) -> Iterator[Finding]:
     if file.error:
         yield fault(about, file.error)
         return
-    scheme, _, name = _tables.innermost(file.values["device"][0]).partition(":")
-    if scheme == "packet":
-        yield from _check_packet(about, name, file.values)
-    elif scheme == "dpdk":
+    device, holders = file.values["device"][0], _holders(path)
+    if is_on_interface(device):
+        yield from _check_interface(about, place_of(device), file.values)
+    if scheme_of(device) == "xdp":
+        yield from doctor_xdp.check(about, file.values, bool(holders))
+    elif scheme_of(device) == "dpdk":
         yield from doctor_dpdk.check(about, file.values)
-    else:
-        yield ok(about, f"device = {file.values['device'][0]}")
+    elif not is_on_interface(device):
+        yield ok(about, f"device = {device}")
     yield from _check_cores(about, file.values)
-    holders = _holders(path)
     if holders:
         yield note(about, f"in use by {', '.join(f'process {pid}' for pid in holders)}")
 
@@ -195,12 +199,8 @@ def devices() -> Iterator[Finding]:
 def one_subnet_arp() -> Iterator[Finding]:
     """Checks whether NICs in one subnet answer ARP for each other's addresses."""
     files = [file.values for file in map(env.read, conf_files(conf_dir())) if not file.error]
-    devices = [
-        _tables.innermost(values["device"][0])
-        for values in files
-        if values["address"][0] == "kernel"
-    ]
-    names = [device.partition(":")[2] for device in devices if device.startswith("packet:")]
+    devices = [values["device"][0] for values in files if values["address"][0] == "kernel"]
+    names = [place_of(device) for device in devices if is_on_interface(device)]
     for group in one_subnet.groups(names):
         loose = [name for name in group.names if not one_subnet.effective(name, "arp_ignore")]
         if loose:
@@ -269,7 +269,7 @@ def _wants_packet_sockets() -> bool:
     """Whether a file shares a NIC with the kernel, or there is no valid file yet."""
     files = [env.read(path) for path in conf_files(conf_dir())]
     devices = [file.values["device"][0] for file in files if not file.error]
-    return not devices or any(_tables.innermost(one).startswith("packet:") for one in devices)
+    return not devices or any(map(is_on_interface, devices))
 
 
 def privileges() -> Iterator[Finding]:
@@ -279,8 +279,8 @@ def privileges() -> Iterator[Finding]:
     elif _wants_packet_sockets():
         yield fault(
             "privileges",
-            "packet devices need CAP_NET_RAW; run as root, or use docker run --cap-add NET_RAW, "
-            "or in a pod securityContext.capabilities.add: [NET_RAW]",
+            "packet and xdp devices need CAP_NET_RAW; run as root, or use docker run --cap-add "
+            "NET_RAW, or in a pod securityContext.capabilities.add: [NET_RAW]",
         )
 
 
