@@ -54,6 +54,7 @@ def test_job_survives_faults_of_its_device(lab: Lab, tmp_path: Path, own_address
     with job(sites, lab.hosts[0].address, all_reduce("256K", 100, 2, "--timeout", 60)) as running:
         running.ends_well()
         assert running.count(0, "tcp_retransmits") > 0
+        assert (running.count(0, "xdp_sockets"), running.count(0, "xdp_zero_copy")) == (1, 0)
 
 
 def test_killed_rank_leaves_nothing_and_fails_its_peer(lab: Lab, tmp_path: Path) -> None:
@@ -72,6 +73,7 @@ def test_killed_rank_leaves_nothing_and_fails_its_peer(lab: Lab, tmp_path: Path)
         assert time.monotonic() - killed < TIMEOUT_MS / 1e3 + 2
         (warning,) = survivor.warnings
         assert f"{sites[1].address}:" in warning
+        assert list(sites[0].run_folder.glob("*.trace")), "no trace was written"
         victim.wait(10)
         assert not has_program(victim_host) and not listeners(victim_host)
         with Rank(sites[1]) as again:
