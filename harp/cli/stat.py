@@ -52,7 +52,9 @@ def _flow_lines(flow: Flow, device: str) -> Iterator[str]:
         f"minrtt:{flow.min_rtt_us / 1000:g} rto:{flow.rto_us / 1000:g} "
         f"retrans:{flow.retransmits} unacked:{flow.in_flight} snd_wnd:{flow.send_window} "
         f"rcv_wnd:{flow.receive_window} bytes_acked:{flow.bytes_out} "
-        f"bytes_received:{flow.bytes_in}"
+        f"bytes_received:{flow.bytes_in} ack_wait:{flow.ack_wait_ms} "
+        f"window_wait:{flow.window_wait_ms} device_wait:{flow.device_wait_ms} "
+        f"receive_wait:{flow.receive_wait_ms}"
     )
 
 

@@ -256,6 +256,9 @@ struct harp_flow_view {
   uint64_t arp_failed; /* ns: when the last round of ARP requests to the peer's host failed; 0: it
                           has answered since, or the peer is behind a gateway */
   uint64_t bytes_in, bytes_out;
+  /* How long the sender has waited so far: for acknowledgements of data in flight, for the peer's
+   * window, and for room in the port's queue. */
+  uint32_t ack_wait_ms, window_wait_ms, device_wait_ms;
 };
 void harp_flow_view(const struct harp_tcp *tcp, struct harp_flow_view *view);
 /* Fills Linux's struct tcp_info (getsockopt of TCP_INFO). */

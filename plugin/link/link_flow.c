@@ -518,6 +518,10 @@ void flow_publish(struct link_flow *flow)
       .bytes_in = view.bytes_in,
       .bytes_out = view.bytes_out,
       .opened_ns = flow->opened,
+      .ack_wait_ms = view.ack_wait_ms,
+      .window_wait_ms = view.window_wait_ms,
+      .device_wait_ms = view.device_wait_ms,
+      .receive_wait_ms = flow_receive_wait_ms(flow),
   };
   harp_statfile_flow_write(
       harp_statfile_flow(&flow->at->nic->engine->statfile, (unsigned)flow->published), &entry);

@@ -27,9 +27,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faulty_wire import impair, start
 from pairs import IMPATIENT_MS, TIMEOUT_MS, Pair, Ranks, Side, Transport
 
 from harp import paths
+
+__all__ = ["impair", "start"]
 
 # HARP_TEST_TRANSPORTS=wire and HARP_TEST_APIS=4,12: shorter lists, for builds that are slow.
 ALL_TRANSPORTS = "kernel,wire,flows,packet,xdp,ethdev"

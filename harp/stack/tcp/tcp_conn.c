@@ -22,6 +22,7 @@
 #include "harp/stack/tcp/tcp_sndq.h"
 #include "harp/stack/tcp/tcp_timer.h"
 #include "harp/stack/tcp/tcp_times.h"
+#include "harp/stack/tcp/tcp_wait.h"
 
 enum {
   FIRST_PORT = 49152, /* RFC 6335 */
@@ -306,6 +307,7 @@ void tcp_finish(struct harp_tcp *tcp, int error)
     return;
   }
   tcp_set_state(tcp, TCP_CLOSE);
+  tcp_wait_for(tcp, TCP_WAIT_NOTHING);
   COUNT_DOWN(stack, tcp_connections);
   struct harp_tcp **link = tcp_bucket(stack, tcp->key);
   while (*link != tcp) {

@@ -11,6 +11,7 @@
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
 #include "harp/stack/tcp/tcp_times.h"
+#include "harp/stack/tcp/tcp_wait.h"
 
 static void heap_put(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp)
 {
@@ -130,10 +131,7 @@ void tcp_arm_rto(struct harp_tcp *tcp)
     }
   } else {
     tcp_timer_set(tcp, TIMER_RTO, TIMER_OFF);
-    if (tcp->busy_since) {
-      tcp->busy_time += tcp->stack->now - tcp->busy_since;
-      tcp->busy_since = 0;
-    }
+    tcp_wait_for(tcp, TCP_WAIT_NOTHING);
     return;
   }
   rto = HARP_MIN(rto, config->rto_max_us * NS_PER_US);
