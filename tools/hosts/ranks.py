@@ -84,11 +84,17 @@ def _behind(faults: str, device: str) -> str:
 
 
 def packet_site(
-    folder: Path, host: Host, own_address: bool = False, faults: str = "", **keys: object
+    folder: Path,
+    host: Host,
+    own_address: bool = False,
+    faults: str = "",
+    port: str = "packet",
+    **keys: object,
 ) -> Site:
-    """HARP on a host's interface; faults: a specification for the fault port."""
+    """HARP on a host's interface; faults: a specification for the fault port; port: packet or
+    xdp."""
     address = f"{host.own_address}/{host.prefix}" if own_address else "kernel"
-    device = f"packet:{host.interface}"
+    device = f"{port}:{host.interface}"
     lines = {"device": _behind(faults, device), "address": address, **keys}
     site = Site(
         folder,
