@@ -347,6 +347,17 @@ CHECKS = (
 )  # fmt: skip
 
 
+def all_findings() -> list[Finding]:
+    """Runs all checks of this host. A check that cannot run is a fault itself."""
+    findings: list[Finding] = []
+    for check in CHECKS:
+        try:
+            findings += check()
+        except (host.HostError, StepError, OSError) as failure:
+            findings.append(fault(check.__name__.replace("_", " "), str(failure)))
+    return findings
+
+
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 def doctor(as_json: bool) -> None:
@@ -355,12 +366,7 @@ def doctor(as_json: bool) -> None:
     ok: correct. note: works, but perhaps not as expected. fault: jobs will not use
     HARP. Exit 1 if there is a fault.
     """
-    findings: list[Finding] = []
-    for check in CHECKS:
-        try:
-            findings += check()
-        except (host.HostError, StepError, OSError) as failure:
-            findings.append(fault(check.__name__.replace("_", " "), str(failure)))
+    findings = all_findings()
     if as_json:
         click.echo(
             json.dumps(
