@@ -16,8 +16,8 @@ _RESET = "no process listens on the peer's port"
 _KINDS = {
     "swallowed": (
         "HARP's TCP {who} is swallowed without an answer: a firewall drops it",
-        "allow TCP to all of HARP's ports (tcp_ports) between the hosts: see the switches, security "
-        "groups and nft list ruleset",
+        "allow TCP to all of HARP's ports (tcp_ports) between the hosts: see security groups, the "
+        "switches and nft list ruleset",
     ),
     "reset": (
         "HARP's TCP {who} is reset: a firewall rejects it, or the key peers there excludes it",

@@ -147,5 +147,5 @@ def gather(nonce: str) -> Facts:
         "checksum": os.environ.get("HARP_CHECKSUM", "0") not in ("", "0"),
         "may_open_sockets": host.may_open_packet_sockets(),
         "gpus": gpus.found(),
-        "doctor": _problems(doctor.all_findings()),
+        "doctor": _problems(doctor.all_findings(doctor.OF_HOST)),
     }

@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Optional
 
@@ -47,6 +48,8 @@ class Outcome:
     releases: list[str] = field(default_factory=list)
     alone: Rates = field(default_factory=dict)
     together: Rates = field(default_factory=dict)
+    beside: Rates = field(default_factory=dict)  # of good pairs, in one round beside suspects
+    usual: list[float] = field(default_factory=list)  # all of these
     trips_us: Rates = field(default_factory=dict)
     broken: dict[tuple[int, int], str] = field(default_factory=dict)
     seconds: float = 0.0
@@ -54,6 +57,11 @@ class Outcome:
 
 def _slot_s(total: float, slots: int) -> float:
     return min(LONGEST_S, max(SHORTEST_S, total / max(1, slots)))
+
+
+def _device(host: Host, rank: int) -> int:
+    """The device of a rank: the ranks of a host take its devices in turn."""
+    return host.ranks.index(rank) % max(1, len(host.facts["devices"]))
 
 
 class Check:
@@ -159,9 +167,7 @@ class Check:
                     prober.listen()
                     wanted = prober.expected()
                     heard = [(*one, prober.heard.get(one, 0), wanted[one]) for one in wanted]
-                again = self._meeting.step(
-                    heard, lambda said, last=last: self._decide_frames(said, last), PROBE_S
-                )
+                again = self._meeting.step(heard, partial(self._decide_frames, last=last), PROBE_S)
                 if not again:
                     return
         finally:
@@ -193,13 +199,6 @@ class Check:
         failed = self._mesh.failures() if self._mesh else {}
         self._meeting.step(list(failed.items()), self._decide_links, PROBE_S + STEP_S)
 
-    def _device(self, count: int) -> int:
-        """The device of this rank: those of a host's ranks take turns."""
-        for one in self._hosts:
-            if self._rank in one.ranks:
-                return one.ranks.index(self._rank) % count
-        return 0
-
     def _open_plugin(self) -> Any:
         """What this rank tells of its plugin: the handles for its peers, or why it has none."""
         peers = [
@@ -209,7 +208,9 @@ class Check:
         ]
         try:
             plugin = Plugin(facts_of.plugin_path(self._named))
-            mesh = Mesh(plugin, self._device(plugin.init()))
+            count = plugin.init()
+            here = next(one for one in self._hosts if self._rank in one.ranks)
+            mesh = Mesh(plugin, _device(here, self._rank) % count)
             handles = mesh.listen(peers)
         except (PluginError, FileNotFoundError) as failure:
             return {"declined": str(failure)}
@@ -252,13 +253,46 @@ class Check:
         alone = tournament.one_by_one(ranks, self._plan["host_of"])
         together = tournament.rounds(ranks)
         self._phase("one pair by one", alone, _slot_s(ALONE_S, len(alone)), out.alone)
-        for number in range(slow.AGAIN):
-            pairs = self._meeting.step("", lambda _: slow.suspects(out.alone, out.host_of))
-            if not pairs:
-                break
-            again = tournament.again([(a, b) for a, b in pairs], self._plan["host_of"])
-            self._phase(f"suspects again ({number + 1})", again, LONGEST_S, out.alone)
+        self._measure_suspects()
         self._phase("all at once", together, _slot_s(TOGETHER_S, len(together)), out.together)
+
+    def _places(self) -> list[slow.Place]:
+        """Where each rank is."""
+        places = [slow.Place(host, 0) for host in self.outcome.host_of]
+        for host in self.outcome.hosts:
+            for rank in host.ranks:
+                places[rank] = slow.Place(host.number, _device(host, rank))
+        return places
+
+    def _measure_suspects(self) -> None:
+        """Measures slow pairs again, in turns with good ones."""
+        out = self.outcome
+        begun = time.monotonic()
+        for number in range(slow.AGAIN):
+            both = self._meeting.step("", lambda _: self._suspects(begun))
+            if not both["suspects"]:
+                return
+            for name, into in (("suspects", out.alone), ("references", out.beside)):
+                pairs = [(a, b) for a, b in both[name]]
+                slots = tournament.again(pairs, self._plan["host_of"])
+                seconds = _slot_s(slow.ROUND_S, len(slots))
+                self._phase(f"suspects again ({number + 1})", slots, seconds, into)
+            self._meeting.step("", self._take_beside)
+
+    def _suspects(self, begun: float) -> dict[str, list[tuple[int, int]]]:
+        out = self.outcome
+        places = self._places()
+        found = slow.suspects(out.alone, places, out.usual)
+        if time.monotonic() - begun > slow.AGAIN_S:
+            found = []
+        return {
+            "suspects": found,
+            "references": slow.references(out.alone, places, len(found)),
+        }
+
+    def _take_beside(self, _: list[Any]) -> None:
+        self.outcome.usual += self.outcome.beside.values()
+        self.outcome.beside.clear()
 
     def _willing(self, said: list[Any]) -> list[int]:
         return [rank for rank, has in enumerate(said) if has]
@@ -327,8 +361,8 @@ class Check:
             if why.startswith(measure.STALLED)
         }
         out.findings += broken.links(out.hosts, stalled)
-        out.findings += slow.judge(out.hosts, out.alone, out.host_of)
-        out.findings += slow.far(out.hosts, out.trips_us, out.host_of)
+        out.findings += slow.judge(out.hosts, out.alone, self._places(), out.usual)
+        out.findings += slow.far(out.hosts, out.trips_us, self._places())
         place = self._meeting.place
         lost = self._meeting.lost
         out.findings += broken.missing(

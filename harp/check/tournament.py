@@ -23,24 +23,6 @@ def rounds(players: Sequence[int]) -> list[list[Pair]]:
     return found
 
 
-def _pack(pairs: Iterable[Pair], host_of: Sequence[_Key]) -> list[list[Pair]]:
-    """Puts each pair into the first slot in which no other pair uses its hosts."""
-    slots: list[list[Pair]] = []
-    busy: list[set[_Key]] = []
-    for pair in pairs:
-        hosts = {host_of[rank] for rank in pair}
-        for number, used in enumerate(busy):
-            if not used & hosts:
-                break
-        else:
-            number = len(slots)
-            slots.append([])
-            busy.append(set())
-        slots[number].append(pair)
-        busy[number] |= hosts
-    return slots
-
-
 def one_by_one(ranks: Sequence[int], host_of: Sequence[_Key]) -> list[list[Pair]]:
     """Slots with all pairs of the ranks. No host is in two pairs of a slot, so each pair has its
     hosts for itself. host_of: the host of each rank."""
@@ -66,5 +48,16 @@ def _columns(rows: Sequence[Sequence[Pair]]) -> list[list[Pair]]:
 
 
 def again(pairs: Iterable[Pair], host_of: Sequence[_Key]) -> list[list[Pair]]:
-    """Slots with some pairs only, as in one_by_one."""
-    return _pack(pairs, host_of)
+    """Slots with some pairs only, as in one_by_one. Each pair is in the first slot that is free of
+    its hosts."""
+    slots: list[list[Pair]] = []
+    busy: list[set[_Key]] = []
+    for pair in pairs:
+        hosts = {host_of[rank] for rank in pair}
+        free = next((i for i, used in enumerate(busy) if not used & hosts), len(slots))
+        if free == len(slots):
+            slots.append([])
+            busy.append(set())
+        slots[free].append(pair)
+        busy[free] |= hosts
+    return slots

@@ -7,7 +7,7 @@ import ctypes
 import ipaddress
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -341,16 +341,20 @@ def loaded_plugin() -> Iterator[Finding]:
         )
 
 
-CHECKS = (
-    environment, configuration, devices, one_subnet_arp, privileges, run_folder, local_ranks,
-    built_plugin, loaded_plugin,
+Check = Callable[[], Iterator[Finding]]
+
+# Those of this host alone, and those that look at the processes of running jobs, too.
+OF_HOST: tuple[Check, ...] = (
+    environment, configuration, devices, one_subnet_arp, privileges, run_folder, built_plugin,
+    loaded_plugin,
 )  # fmt: skip
+CHECKS = (*OF_HOST, local_ranks)
 
 
-def all_findings() -> list[Finding]:
-    """Runs all checks of this host. A check that cannot run is a fault itself."""
+def all_findings(checks: Sequence[Check] = CHECKS) -> list[Finding]:
+    """Runs checks of this host. A check that cannot run is a fault itself."""
     findings: list[Finding] = []
-    for check in CHECKS:
+    for check in checks:
         try:
             findings += check()
         except (host.HostError, StepError, OSError) as failure:
