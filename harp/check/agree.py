@@ -95,13 +95,10 @@ def _remedy(one: Host) -> str:
 
 
 def _enabled(hosts: Sequence[Host]) -> Iterator[Finding]:
-    """Names the hosts on which NCCL does not find HARP, if it finds HARP on others, or would."""
+    """Names the hosts on which NCCL does not find HARP, if it finds HARP on others."""
     without = [one for one in hosts if one.facts["state"] != facts_of.ENABLED]
     states = {one.facts["state"] for one in hosts}
-    if not without:
-        return
-    if len(states) == 1:
-        yield note("HARP", f"on all hosts: {_STATES[states.pop()]}; {_remedy(without[0])}")
+    if len(states) == 1:  # doctor has said it
         return
     if states == {facts_of.HIDDEN, facts_of.ABSENT}:
         without = [one for one in without if one.facts["state"] == facts_of.HIDDEN]

@@ -64,21 +64,19 @@ def _fingerprint(nonce: str) -> str:
     return hmac.new(key, nonce.encode(), "sha256").hexdigest()
 
 
-def _own_macs() -> set[str]:
-    return {one.mac for one in host.interfaces()}
-
-
 def _conflict(interface: host.Interface, address: str) -> str:
-    """The hardware address of another host with this kernel's address; "" for none."""
+    """The hardware address of another host with this kernel's address; "" for none. Raises
+    HostError."""
     try:
         found = arp.holder(interface.name, address, interface.mac)
     except OSError:  # no right to ask, or no link: doctor reports it
         return ""
-    return found if found and found not in _own_macs() else ""
+    own = {one.mac for one in host.interfaces()}
+    return found if found and found not in own else ""
 
 
 def _nic(path: Path, values: dict[str, tuple[str, str]]) -> Facts:
-    """The NIC of a ztcp*.conf. An address of HARP's own is probed by doctor."""
+    """The NIC of a ztcp*.conf. An address of HARP's own is probed by doctor. Raises HostError."""
     device = _tables.innermost(values["device"][0])
     scheme, _, name = device.partition(":")
     interface = host.interface(name) if scheme in ("packet", "xdp") else None
@@ -105,8 +103,11 @@ def _nic(path: Path, values: dict[str, tuple[str, str]]) -> Facts:
 def _nics() -> Iterator[Facts]:
     for path in conf_files(conf_dir()):
         file = env.read(path)
-        if not file.error:
-            yield _nic(path, file.values)
+        try:
+            if not file.error:
+                yield _nic(path, file.values)
+        except host.HostError:  # doctor reports it
+            continue
 
 
 def _devices() -> list[Facts]:

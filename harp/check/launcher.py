@@ -84,4 +84,6 @@ def find(
         raise Unknown(
             "the rendezvous is unknown: give --rendezvous HOST:PORT, an address of rank 0"
         )
+    if host != "unix" and _number(port, 1, 65535) is None:
+        raise Unknown(f"--rendezvous {host}:{port}: a port is a number from 1 to 65535")
     return Place(rank, ranks, host, port)

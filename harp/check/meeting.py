@@ -66,6 +66,11 @@ def _give(sock: socket.socket, packed: bytes, until: float) -> None:
     sock.sendall(packed)
 
 
+def _no_delay(sock: socket.socket) -> None:
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
 def _why(failure: OSError) -> str:
     """What happened to an attempt to connect, and what it says about the way to rank 0."""
     if isinstance(failure, ConnectionRefusedError):
@@ -83,6 +88,7 @@ class Meeting:
         self.place = place
         self.lost: dict[int, str] = {}
         self._peers: dict[int, socket.socket] = {}  # rank 0: of each rank; else: {0: rank 0's}
+        self._patience = 0.0  # rank 0 may wait that long for others before the first step
 
     @property
     def leads(self) -> bool:
@@ -148,6 +154,7 @@ class Meeting:
                 f"a rank came as {rank} of {ranks}, which is not free among {self.place.ranks} "
                 "ranks: give every rank its own --rank and all the same --ranks"
             )
+        _no_delay(sock)
         self._peers[rank] = sock
 
     def _host(self, wait_s: float, told: Callable[[int], None]) -> None:
@@ -231,9 +238,9 @@ class Meeting:
 
     def _visit(self, wait_s: float) -> None:
         sock = self._dial(time.monotonic() + wait_s)
-        with suppress(OSError):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _no_delay(sock)
         self._peers[0] = sock
+        self._patience = wait_s
         hello = {"magic": MAGIC, "rank": self.place.rank, "ranks": self.place.ranks}
         try:
             _give(sock, _packed(hello), time.monotonic() + STEP_S)
@@ -254,6 +261,8 @@ class Meeting:
             return self._lead(mine, decide, seconds)
         try:
             _give(self._peers[0], _packed(mine), time.monotonic() + STEP_S)
-            return _take(self._peers[0], time.monotonic() + seconds + 2 * STEP_S)
+            patience, self._patience = self._patience, 0.0
+            until = time.monotonic() + seconds + 2 * STEP_S + patience
+            return _take(self._peers[0], until)
         except (OSError, ValueError) as failure:
             raise self._left(failure) from failure

@@ -105,14 +105,13 @@ _SAYS = {
 }
 
 
-def _sentence(about: str, who: str, outcome: str) -> Finding:
+def _sentence(who: str, outcome: str) -> Finding:
     says, remedy = _SAYS.get(outcome, (f"fails ({outcome})", "see ip route on both hosts"))
-    return fault(about, f"TCP {who} {says}; {remedy}")
+    return fault("firewall", f"the kernel's TCP {who} {says}; {remedy}")
 
 
-def judge(hosts: Sequence[Host], results: Results, about: str, what: str) -> Iterator[Finding]:
-    """Names the hosts or pairs between which TCP is not answered. what: "the kernel's", or
-    "HARP's": whose TCP."""
+def judge(hosts: Sequence[Host], results: Results) -> Iterator[Finding]:
+    """Names the hosts or pairs between which the kernel's TCP is not answered."""
     bad: dict[str, list[tuple[int, int]]] = {}
     for link, outcome in results.items():
         if outcome != ANSWERED:
@@ -122,10 +121,10 @@ def judge(hosts: Sequence[Host], results: Results, about: str, what: str) -> Ite
         blamed = blame.find(links, everyone)
         for host, mine in blamed.hosts.items():
             way = blame.direction(host, mine)
-            yield _sentence(about, f"{way} {hosts[host].name} ({what})", outcome)
+            yield _sentence(f"{way} {hosts[host].name}", outcome)
         for source, target in blamed.links:
-            who = f"from {hosts[source].name} to {hosts[target].name} ({what})"
-            yield _sentence(about, who, outcome)
+            who = f"from {hosts[source].name} to {hosts[target].name}"
+            yield _sentence(who, outcome)
 
 
 def tries_of(host: Host, hosts: Sequence[Host], ports: Sequence[Any]) -> list[Any]:

@@ -71,7 +71,7 @@ def cell(value: Optional[float]) -> str:
 
 
 TITLES = (
-    ("alone_gbit", "one pair by one, Gbit/s from row to column"),
+    ("alone_gbit", "one pair at a time, Gbit/s from row to column"),
     ("together_gbit", "all at once, Gbit/s from row to column"),
     ("round_trip_us", "shortest round trip, µs"),
 )

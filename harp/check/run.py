@@ -67,8 +67,11 @@ def _device(host: Host, rank: int) -> int:
 class Check:
     """One rank's part. `outcome` is complete on rank 0 only."""
 
-    def __init__(self, meeting: Meeting, plugin: Optional[Path], progress: Progress) -> None:
-        self._meeting, self._progress = meeting, progress
+    def __init__(
+        self, meeting: Meeting, plugin: Optional[Path], quick: bool, progress: Progress
+    ) -> None:
+        """plugin: the one to test; None: the one that NCCL would load. quick: measure nothing."""
+        self._meeting, self._progress, self._quick = meeting, progress, quick
         self._named = plugin
         self._rank = meeting.place.rank
         self.outcome = Outcome(meeting.place.ranks)
@@ -83,7 +86,8 @@ class Check:
         self._facts()
         self._network()
         self._links()
-        self._measure()
+        if not self._meeting.step(self._quick, any):  # all ranks measure, or none
+            self._measure()
         if self._mesh:
             self._mesh.close()
         return bool(self._meeting.step("", self._decide_end))
@@ -154,7 +158,7 @@ class Check:
             for target, end in said[one.ranks[0]] or ():
                 if found.get((one.number, target), reach.ANSWERED) == reach.ANSWERED:
                     found[one.number, target] = end
-        self.outcome.findings += reach.judge(self._hosts, found, "firewall", "the kernels'")
+        self.outcome.findings += reach.judge(self._hosts, found)
 
     def _frames(self, mine: Optional[Host], ports: Sequence[Any], token: bytes) -> None:
         prober = frames.Prober(mine, self._hosts, ports, token) if mine else None
@@ -252,7 +256,7 @@ class Check:
         ranks = self._meeting.step(self._mesh is not None, self._willing)
         alone = tournament.one_by_one(ranks, self._plan["host_of"])
         together = tournament.rounds(ranks)
-        self._phase("one pair by one", alone, _slot_s(ALONE_S, len(alone)), out.alone)
+        self._phase("one pair at a time", alone, _slot_s(ALONE_S, len(alone)), out.alone)
         self._measure_suspects()
         self._phase("all at once", together, _slot_s(TOGETHER_S, len(together)), out.together)
 

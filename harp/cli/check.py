@@ -86,6 +86,7 @@ def _place(options: dict[str, Any]) -> launcher.Place:
     metavar="SECONDS",
     help="Every rank ends within this time after the wait [180].",
 )
+@click.option("--quick", is_flag=True, help="Do not measure the pairs.")
 @click.option(
     "--plugin",
     type=click.Path(exists=True, dir_okay=False, resolve_path=True),
@@ -114,7 +115,7 @@ def check(**options: Any) -> None:
 
     Each rank does what harp doctor does. Then all ranks compare their hosts, look for
     duplicate addresses, firewalls and the path MTU, and measure every pair through
-    the plugin: one pair by one, then all at once. Rank 0 prints the report.
+    the plugin: one pair at a time, then all at once. Rank 0 prints the report.
 
     Exit: 0 no fault, 1 a fault or a missing rank, 2 wrong usage.
     """
@@ -123,7 +124,7 @@ def check(**options: Any) -> None:
     progress = Progress(silent=place.rank != 0)
     meeting = Meeting(place)
     plugin = Path(options["plugin"]) if options["plugin"] else None
-    done = Check(meeting, plugin, progress)
+    done = Check(meeting, plugin, options["quick"], progress)
     try:
         meeting.open(
             options["wait"],
