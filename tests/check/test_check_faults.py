@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ from crowd import Crowd, Result
 from harp import paths
 from tools.hosts.lab import Host, Lab, _ip
 
+pytestmark = pytest.mark.slow
+
+FULL = pytest.mark.skipif(not os.environ.get("HARP_TEST_FULL"), reason="a variant")
 ROOT = Path(__file__).resolve().parents[2]
 SYN = "tcp flags & (syn | ack) == syn"  # the first segment of a connection
 QUICK = ("--quick",)
@@ -53,7 +57,7 @@ def test_disabled_host_is_named(crowd: Crowd) -> None:
     check_blames(result, host, "HARP", "HARP is disabled", f"harp enable {folder}")
 
 
-@pytest.mark.slow
+@FULL
 def test_host_that_declines_is_named(crowd: Crowd) -> None:
     enable_everywhere(crowd)
     host = crowd.lab.hosts[1]
@@ -93,7 +97,7 @@ def test_older_wire_version_is_named(crowd: Crowd) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.slow
+@FULL
 def test_foreign_wire_version_is_named(crowd: Crowd) -> None:
     enable_everywhere(crowd)
     host = crowd.lab.hosts[3]
@@ -126,7 +130,6 @@ def test_small_mtu_of_host_is_named(crowd: Crowd) -> None:
     check_blames(result, host, "MTU", "MTU 1500", "ip link set eth0 mtu 9000")
 
 
-@pytest.mark.slow
 def test_small_mtu_of_path_is_named(crowd: Crowd) -> None:
     """Both hosts have 9000, and the port of the switch between them has 1500."""
     host = crowd.lab.hosts[3]
@@ -244,7 +247,6 @@ def rates(lab: Lab, slow: Host) -> Iterator[None]:
             subprocess.run(words, check=True, timeout=30)
 
 
-@pytest.mark.slow
 def test_link_at_a_tenth_is_named(crowd: Crowd) -> None:
     host = crowd.lab.hosts[2]
     with rates(crowd.lab, host):
