@@ -214,8 +214,8 @@ def test_rank_that_goes_silent_is_lost_and_others_go_on(tmp_path: Path) -> None:
         replies.append(other.step("b", lambda _: None))
 
     threads = [
-        threading.Thread(target=follow),
-        threading.Thread(target=lambda: silent.open(20, lambda _: None)),
+        threading.Thread(target=follow, daemon=True),
+        threading.Thread(target=lambda: silent.open(20, lambda _: None), daemon=True),
     ]
     for thread in threads:
         thread.start()
@@ -237,7 +237,7 @@ def test_second_rank_of_a_number_is_refused(tmp_path: Path) -> None:
     def come(rank: Meeting) -> None:
         rank.open(20, lambda _: None)
 
-    threads = [threading.Thread(target=come, args=(rank,)) for rank in (one, twin)]
+    threads = [threading.Thread(target=come, args=(rank,), daemon=True) for rank in (one, twin)]
     for thread in threads:
         thread.start()
     with pytest.raises(MeetingError, match="came as 1 of 3, which is not free among 3 ranks"):
