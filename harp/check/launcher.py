@@ -45,7 +45,7 @@ def _number(text: Optional[str], low: int, high: int) -> Optional[int]:
 def _from_launcher(environment: Mapping[str, str]) -> tuple[Optional[int], Optional[int]]:
     for names in _LAUNCHERS:
         rank = _number(environment.get(names[0]), 0, LARGEST_RANKS - 1)
-        ranks = _number(environment.get(names[1]), 2, LARGEST_RANKS)
+        ranks = _number(environment.get(names[1]), 1, LARGEST_RANKS)
         if rank is not None and ranks is not None:
             return rank, ranks
     return None, None
@@ -77,6 +77,8 @@ def find(
         raise Unknown(
             "the rank is unknown: give --rank and --ranks, or start it by mpirun, torchrun or srun"
         )
+    if ranks < 2:
+        raise Unknown("one rank has no other to check with: start more, or run harp doctor")
     if rank >= ranks:
         raise Unknown(f"--rank {rank} of {ranks} ranks: ranks count from 0")
     host, port = _meeting(rendezvous, environment)

@@ -61,12 +61,13 @@ class _Direction:
 
 
 class _Arrivals:
-    """The receiving side of a stream. The rate counts from the end of the first message on."""
+    """The receiving side of a stream. The rate counts from the beginning of the stream: several
+    messages may wait here when a busy host looks, so the time between them says little."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self._begun = self._last = time.monotonic()
-        self._count = self._bytes = self._first = 0
+        self._bytes = 0
         self.ended = False
 
     def step(self) -> None:
@@ -75,20 +76,15 @@ class _Arrivals:
             size = self._link.arrived()
             if size is None:
                 return
-            if size == END:
-                self.ended = True
-                return
-            now = time.monotonic()
-            if self._count == 0:
-                self._begun, self._first = now, size
-            self._count += 1
-            self._bytes += size
-            self._last = now
+            self.ended = size == END
+            if not self.ended:
+                self._bytes += size
+                self._last = time.monotonic()
 
     def gbit(self) -> float:
         """The rate, Gbit/s."""
         seconds = self._last - self._begun
-        return (self._bytes - self._first) * 8e-9 / seconds if seconds > 0 else 0.0
+        return self._bytes * 8e-9 / seconds if seconds > 0 else 0.0
 
 
 def _until(done: Callable[[], bool], seconds: float, what: str) -> None:

@@ -205,15 +205,14 @@ class Meeting:
         return said
 
     def _lead(self, mine: Any, decide: Decide, seconds: float) -> Any:
-        reply = decide(self._collect(mine, time.monotonic() + seconds))
-        packed = _packed(reply)
+        packed = _packed(decide(self._collect(mine, time.monotonic() + seconds)))
         until = time.monotonic() + STEP_S
         for rank in list(self._peers):
             try:
                 _give(self._peers[rank], packed, until)
             except OSError as failure:
                 self._lose(rank, f"ended early ({failure})")
-        return reply
+        return json.loads(packed[_LENGTH.size :])  # the same types as on the other ranks
 
     # -- the other ranks
 

@@ -22,6 +22,7 @@ from harp.check.hosts import Host
 from harp.check.links import Mesh
 from harp.check.meeting import STEP_S, Meeting
 from harp.check.netplugin import Plugin, PluginError
+from harp.check.pace import Pace
 from harp.check.progress import Progress
 from harp.cli.findings import Finding
 
@@ -29,8 +30,8 @@ FACTS_S = 60.0  # for doctor on the slowest host
 PROBE_S = 20.0
 INIT_S = 45.0
 CONNECT_S, RANK_S = 6.0, 0.1  # for links to open, and more for each rank of the job
+SLOT_S = 3 * measure.PATIENCE_S  # for the slowest pair of a slot
 ALONE_S, TOGETHER_S = 20.0, 8.0  # for all slots of these phases
-LONGEST_S, SHORTEST_S = 0.2, 0.02  # a slot
 FRAME_ROUNDS = 3
 HOPELESS = 3  # stalled links of a rank: it is measured no more, because each takes seconds
 
@@ -53,10 +54,6 @@ class Outcome:
     trips_us: Rates = field(default_factory=dict)
     broken: dict[tuple[int, int], str] = field(default_factory=dict)
     seconds: float = 0.0
-
-
-def _slot_s(total: float, slots: int) -> float:
-    return min(LONGEST_S, max(SHORTEST_S, total / max(1, slots)))
 
 
 def _device(host: Host, rank: int) -> int:
@@ -256,9 +253,9 @@ class Check:
         ranks = self._meeting.step(self._mesh is not None, self._willing)
         alone = tournament.one_by_one(ranks, self._plan["host_of"])
         together = tournament.rounds(ranks)
-        self._phase("one pair at a time", alone, _slot_s(ALONE_S, len(alone)), out.alone)
+        self._phase("one pair at a time", alone, ALONE_S, out.alone)
         self._measure_suspects()
-        self._phase("all at once", together, _slot_s(TOGETHER_S, len(together)), out.together)
+        self._phase("all at once", together, TOGETHER_S, out.together)
 
     def _places(self) -> list[slow.Place]:
         """Where each rank is."""
@@ -279,8 +276,7 @@ class Check:
             for name, into in (("suspects", out.alone), ("references", out.beside)):
                 pairs = [(a, b) for a, b in both[name]]
                 slots = tournament.again(pairs, self._plan["host_of"])
-                seconds = _slot_s(slow.ROUND_S, len(slots))
-                self._phase(f"suspects again ({number + 1})", slots, seconds, into)
+                self._phase(f"suspects again ({number + 1})", slots, slow.ROUND_S, into)
             self._meeting.step("", self._take_beside)
 
     def _suspects(self, begun: float) -> dict[str, list[tuple[int, int]]]:
@@ -302,24 +298,21 @@ class Check:
         return [rank for rank, has in enumerate(said) if has]
 
     def _phase(
-        self, name: str, slots: Sequence[Sequence[tuple[int, int]]], seconds: float, rates: Rates
+        self, name: str, slots: Sequence[Sequence[tuple[int, int]]], total: float, rates: Rates
     ) -> None:
-        """Measures the pairs of each slot at the same time, and the slots one after the other."""
+        """Measures the pairs of each slot at the same time, and the slots one after the other.
+        total: the seconds for all slots."""
         seen: list[tuple[int, float, float]] = []
-        mesh = self._mesh
+        mesh, pace = self._mesh, Pace(total, len(slots))
         for number, slot in enumerate(slots):
             self._progress.say(f"measuring {name}", f"{number + 1} of {len(slots)}")
             failed = list(mesh.failures().items()) if mesh else []
-            skip = self._meeting.step(failed, self._unusable, seconds + 3 * measure.PATIENCE_S)
+            now = self._meeting.step(failed, partial(self._slot, pace=pace), SLOT_S)
             for a, b in slot:
-                if mesh and self._rank in (a, b) and [a, b] not in skip:
-                    seen += self._pair(mesh, b if self._rank == a else a, seconds)
+                if mesh and self._rank in (a, b) and [a, b] not in now["unusable"]:
+                    seen += self._pair(mesh, b if self._rank == a else a, now["seconds"])
         failed = list(mesh.failures().items()) if mesh else []
-        self._meeting.step(
-            [seen, failed],
-            lambda said: self._keep(said, rates),
-            seconds + 3 * measure.PATIENCE_S,
-        )
+        self._meeting.step([seen, failed], lambda said: self._keep(said, rates), SLOT_S)
 
     def _pair(self, mesh: Mesh, peer: int, seconds: float) -> list[tuple[int, float, float]]:
         link = mesh.links[peer]
@@ -331,6 +324,9 @@ class Check:
             link.failure = str(failure)
             return []
         return [(peer, found.rtt_us, found.gbit)]
+
+    def _slot(self, said: list[Any], pace: Pace) -> dict[str, Any]:
+        return {"unusable": self._unusable(said), "seconds": pace.next()}
 
     def _unusable(self, said: list[Any]) -> list[tuple[int, int]]:
         """The pairs that cannot be measured, lower rank first: one of them is lost, or a link is

@@ -14,6 +14,7 @@ import pytest
 from harp.check import agree, blame, broken, expect, frames, launcher, reach, run, slow, tournament
 from harp.check.hosts import Host
 from harp.check.meeting import Meeting, MeetingError
+from harp.check.pace import Pace
 
 
 def hosts(count: int, **facts: Any) -> list[Host]:
@@ -55,11 +56,15 @@ def test_no_host_has_two_pairs_while_one_pair_is_measured(ranks: int, count: int
 def test_64_ranks_are_measured_in_half_a_minute(count: int) -> None:
     """The rest of the minute is for the hosts' own checks, probes and opening links."""
     host_of = [rank * count // 64 for rank in range(64)]
-    total = 0.0
     alone, together = tournament.one_by_one(range(64), host_of), tournament.rounds(range(64))
+    now = 0.0
     for bound, slots in ((run.ALONE_S, alone), (run.TOGETHER_S, together)):
-        total += len(slots) * run._slot_s(bound, len(slots))
-    assert total < 30
+        pace = Pace(bound, len(slots), lambda: now)
+        for _ in slots:
+            seconds = pace.next()
+            assert 0.02 <= seconds <= 0.2
+            now += seconds + 0.01  # a step of the meeting
+    assert 10 < now < 30
 
 
 def test_suspects_are_measured_alone_again() -> None:
@@ -192,6 +197,7 @@ def test_launchers_tell_rank_and_rendezvous(names: tuple[str, str]) -> None:
     [
         (None, None, "a:1", "give --rank and --ranks, or start it by mpirun"),
         (8, 8, "a:1", "--rank 8 of 8 ranks"),
+        (0, 1, "a:1", "one rank has no other to check with"),
         (0, 8, None, "give --rendezvous HOST:PORT"),
         (0, 8, "a:70000", "a port is a number from 1 to 65535"),
     ],
@@ -221,7 +227,7 @@ def test_rank_that_goes_silent_is_lost_and_others_go_on(tmp_path: Path) -> None:
         thread.start()
     lead.open(20, lambda _: None)
     begun = time.monotonic()
-    replies.append(lead.step("a", lambda said: said, 0.5))
+    replies.append(lead.step("a", tuple, 0.5))
     for thread in threads:
         thread.join(20)
     assert replies == [["a", "b", None]] * 2
