@@ -28,29 +28,33 @@ PATIENCE_S = 8.0  # without an end, beyond the time of the measurement
 @dataclass
 class Measured:
     """What this rank saw of a peer. `rtt_us`: the shortest round trip, µs, -1 on the rank that
-    answers. `gbit`: the rate from the peer to this rank, Gbit/s."""
+    answers. `gbit`: the rate from this rank to the peer, Gbit/s."""
 
     rtt_us: float
     gbit: float
 
 
 class _Direction:
-    """The sending side of a stream, until `until` (monotonic seconds)."""
+    """The sending side of a stream, for some seconds. The rate counts until the peer has
+    acknowledged all. Only the sender can tell it: a busy receiver finds many messages at once."""
 
-    def __init__(self, link: Link, until: float) -> None:
-        self._link, self._until = link, until
-        self._size, self._count, self._ended = SMALLEST, 0, False
-        self._grown = time.monotonic()
+    def __init__(self, link: Link, seconds: float) -> None:
+        self._link = link
+        self._begun = self._grown = self._over = time.monotonic()
+        self._until = self._begun + seconds
+        self._size, self._count, self._bytes, self._ended = SMALLEST, 0, 0, False
 
     def step(self) -> bool:
         """Posts what the link takes. Returns whether all is sent and acknowledged."""
-        if self._ended:
-            return self._link.sent_all()
         now = time.monotonic()
+        if self._ended:
+            self._over = now
+            return self._link.sent_all()
         if now >= self._until and self._count >= LEAST_MESSAGES:
             self._ended = self._link.send(END)
         elif self._link.send(self._size):
             self._count += 1
+            self._bytes += self._size
             # The first posts say nothing: the link takes them at once, however slow it is.
             if self._size < LARGEST and self._count > POSTED and now - self._grown < GROW_S:
                 self._size *= 2
@@ -59,15 +63,16 @@ class _Direction:
             self._link.sent_all()
         return False
 
+    def gbit(self) -> float:
+        """The rate, Gbit/s."""
+        return self._bytes * 8e-9 / max(1e-9, self._over - self._begun)
+
 
 class _Arrivals:
-    """The receiving side of a stream. The rate counts from the beginning of the stream: several
-    messages may wait here when a busy host looks, so the time between them says little."""
+    """The receiving side of a stream."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._begun = self._last = time.monotonic()
-        self._bytes = 0
         self.ended = False
 
     def step(self) -> None:
@@ -77,14 +82,6 @@ class _Arrivals:
             if size is None:
                 return
             self.ended = size == END
-            if not self.ended:
-                self._bytes += size
-                self._last = time.monotonic()
-
-    def gbit(self) -> float:
-        """The rate, Gbit/s."""
-        seconds = self._last - self._begun
-        return self._bytes * 8e-9 / seconds if seconds > 0 else 0.0
 
 
 def _until(done: Callable[[], bool], seconds: float, what: str) -> None:
@@ -119,13 +116,15 @@ def pair(link: Link, first: bool, seconds: float) -> Measured:
     """Measures for that long. first: this rank sends the pings. Raises PluginError if the link
     fails or stalls. It then may not be used again."""
     rtt = _round_trips(link, first)
-    sending, arrivals = _Direction(link, time.monotonic() + seconds), _Arrivals(link)
+    sending, arrivals = _Direction(link, seconds), _Arrivals(link)
+    sent = False
 
     def done() -> bool:
+        nonlocal sent
         arrivals.step()
-        return sending.step() and arrivals.ended
+        sent = sent or sending.step()
+        return sent and arrivals.ended
 
-    _until(
-        done, seconds + PATIENCE_S, f"{STALLED}: short messages pass, and long ones did not come"
-    )
-    return Measured(rtt, arrivals.gbit())
+    stuck = f"{STALLED}: short messages pass, and long ones did not come"
+    _until(done, seconds + PATIENCE_S, stuck)
+    return Measured(rtt, sending.gbit())

@@ -346,7 +346,7 @@ class Check:
         out = self.outcome
         for rank, one in enumerate(said):
             for peer, rtt_us, gbit in one[0] if one else ():
-                rates[peer, rank] = max(gbit, rates.get((peer, rank), 0.0))
+                rates[rank, peer] = max(gbit, rates.get((rank, peer), 0.0))
                 if rtt_us >= 0:
                     best = min(rtt_us, out.trips_us.get((rank, peer), rtt_us))
                     out.trips_us[rank, peer] = best
