@@ -18,12 +18,23 @@ def _by_mac(hosts: Sequence[Host], mac: str) -> str:
     return f"a host outside this job, {mac}"
 
 
-def duplicates(hosts: Sequence[Host]) -> Iterator[Finding]:
-    """Finds addresses of two hosts of the job, and those that ARP finds at other hosts."""
+def _owners(hosts: Sequence[Host]) -> dict[str, list[Host]]:
     owners: dict[str, list[Host]] = {}
     for one in hosts:
         for address in {nic["address"] for nic in one.nics if nic["address"]}:
             owners.setdefault(address, []).append(one)
+    return owners
+
+
+def doubtful(hosts: Sequence[Host]) -> set[int]:
+    """The hosts with an address that another host has, too: frames for one may reach the other."""
+    shared = {one.number for having in _owners(hosts).values() if len(having) > 1 for one in having}
+    return shared | {one.number for one in hosts for nic in one.nics if nic["conflict"]}
+
+
+def duplicates(hosts: Sequence[Host]) -> Iterator[Finding]:
+    """Finds addresses of two hosts of the job, and those that ARP finds at other hosts."""
+    owners = _owners(hosts)
     for address, having in owners.items():
         if len(having) > 1:
             macs = [

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from harp.check import blame
 from harp.check.hosts import Host
+from harp.check.links import AWAITED
 from harp.cli.findings import Finding, fault
 
 # What the plugin says of a reset to its first segment (plugin/link/link_connect.c). The peer does
@@ -35,6 +36,8 @@ def _kind(why: str) -> str:
     for kind in ("swallowed", "stalled"):
         if why.startswith(kind):
             return kind
+    if why.startswith(AWAITED):
+        return "swallowed"
     return "reset" if _RESET in why else "refused"
 
 
@@ -72,7 +75,9 @@ def missing(
         at = f" on {hosts[known].name}" if known >= 0 else ""
         reasons.setdefault(f"{at} {why}", []).append(rank)
     for text, missed in reasons.items():
-        some = f"rank{'s' if len(missed) > 1 else ''} {', '.join(map(str, missed))} of {ranks}"
+        some = (
+            f"rank{'s' if len(missed) > 1 else ''} {', '.join(map(str, sorted(missed)))} of {ranks}"
+        )
         yield fault(
             "ranks",
             f"{some}{text}; see their own messages, whether the launcher has started them, and "

@@ -125,6 +125,19 @@ def _problems(findings: list[Finding]) -> list[dict[str, str]]:
     return [asdict(one) for one in findings if one.level != "ok"]
 
 
+def troubles() -> list[str]:
+    """What is wrong with this host alone, in lines, for a rank that cannot meet the others."""
+    found = [one for one in doctor.all_findings(doctor.OF_HOST) if one.level == "fault"]
+    lines = [f"{one.about}: {one.text}" for one in found]
+    for nic in _nics():
+        if nic["conflict"]:
+            lines.append(
+                f"address: another host, {nic['conflict']}, has {nic['address']}, too; give one "
+                "of them another address"
+            )
+    return lines
+
+
 def _host_id() -> str:
     """Tells hosts, and pods with networks of their own, apart."""
     boot = sysfs.text(sysfs.at("proc/sys/kernel/random/boot_id"))

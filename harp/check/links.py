@@ -17,6 +17,7 @@ from typing import Any, Optional
 from harp.check.netplugin import HANDLE_SIZE, Plugin, PluginError
 
 LARGEST = 1 << 20  # bytes of a message
+AWAITED = "the peer did not connect"  # begins the failure of a link that only the peer can explain
 POSTED = 4  # receives and sends at a time on a link
 
 
@@ -122,9 +123,10 @@ class Mesh:
         for link in self.links.values():
             if not link.failure and link.send_comm and link.receive_comm:
                 self._try(link, link.register)
+            elif not link.failure and not link.send_comm:
+                link.failure = f"swallowed: the connection did not open within {seconds:.0f} s"
             elif not link.failure:
-                lacks = "the connection to" if not link.send_comm else "the one from"
-                link.failure = f"swallowed: {lacks} it did not open within {seconds:.0f} s"
+                link.failure = f"{AWAITED} within {seconds:.0f} s"
 
     def _try(self, link: Link, action: Callable[[], None]) -> None:
         try:

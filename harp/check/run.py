@@ -19,7 +19,7 @@ from harp.check import addresses, agree, broken, frames, measure, reach, slow, t
 from harp.check import facts as facts_of
 from harp.check import hosts as hosts_of
 from harp.check.hosts import Host
-from harp.check.links import Mesh
+from harp.check.links import AWAITED, Mesh
 from harp.check.meeting import STEP_S, Meeting
 from harp.check.netplugin import Plugin, PluginError
 from harp.check.pace import Pace
@@ -155,7 +155,7 @@ class Check:
             for target, end in said[one.ranks[0]] or ():
                 if found.get((one.number, target), reach.ANSWERED) == reach.ANSWERED:
                     found[one.number, target] = end
-        self.outcome.findings += reach.judge(self._hosts, found)
+        self.outcome.findings += reach.judge(self._hosts, self._certain(found))
 
     def _frames(self, mine: Optional[Host], ports: Sequence[Any], token: bytes) -> None:
         prober = frames.Prober(mine, self._hosts, ports, token) if mine else None
@@ -185,7 +185,7 @@ class Check:
                 missing = missing or size < wanted
         if missing and not last:
             return True
-        self.outcome.findings += frames.judge(self._hosts, heard)
+        self.outcome.findings += frames.judge(self._hosts, self._certain(heard))
         return False
 
     # -- links, by the plugin
@@ -238,13 +238,30 @@ class Check:
 
     def _decide_links(self, said: list[Any]) -> None:
         out = self.outcome
+        awaited: dict[tuple[int, int], str] = {}
         for rank, failed in enumerate(said):
             for peer, why in failed or ():
-                out.broken[rank, int(peer)] = why
+                if why.startswith(AWAITED):
+                    awaited[int(peer), rank] = why
+                else:
+                    out.broken[rank, int(peer)] = why
+        for link, why in awaited.items():  # the peer knows better why it did not connect
+            out.broken.setdefault(link, why)
+        self._judge_broken("")
+
+    def _judge_broken(self, beginning: str) -> None:
+        """Names the hosts whose links are broken. beginning: of the reason; "": any reason."""
+        out = self.outcome
         by_host: dict[tuple[int, int], str] = {}
         for (source, target), why in out.broken.items():
-            by_host.setdefault((out.host_of[source], out.host_of[target]), why)
-        out.findings += broken.links(out.hosts, by_host)
+            if why.startswith(beginning):
+                by_host.setdefault((out.host_of[source], out.host_of[target]), why)
+        out.findings += broken.links(out.hosts, self._certain(by_host))
+
+    def _certain(self, links: dict[tuple[int, int], Any]) -> dict[tuple[int, int], Any]:
+        """The links between hosts with addresses of their own: of others, nothing can be said."""
+        doubtful = addresses.doubtful(self.outcome.hosts)
+        return {link: said for link, said in links.items() if not doubtful & set(link)}
 
     # -- measuring
 
@@ -355,12 +372,7 @@ class Check:
 
     def _decide_end(self, _: list[Any]) -> bool:
         out = self.outcome
-        stalled = {
-            (out.host_of[a], out.host_of[b]): why
-            for (a, b), why in out.broken.items()
-            if why.startswith(measure.STALLED)
-        }
-        out.findings += broken.links(out.hosts, stalled)
+        self._judge_broken(measure.STALLED)
         out.findings += slow.judge(out.hosts, out.alone, self._places(), out.usual)
         out.findings += slow.far(out.hosts, out.trips_us, self._places())
         place = self._meeting.place

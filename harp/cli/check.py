@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 import click
 
-from harp.check import html, launcher, report
+from harp.check import facts, html, launcher, report
 from harp.check.meeting import Meeting, MeetingError
 from harp.check.progress import Progress
 from harp.check.run import Check
@@ -136,6 +136,8 @@ def check(**options: Any) -> None:
             _report(done, options["json_file"], options["html_file"])
     except MeetingError as failure:
         progress.end()
+        for line in facts.troubles():
+            click.echo(f"rank {place.rank}: this host: {line}", err=True)
         raise click.ClickException(f"rank {place.rank}: {failure}") from failure
     finally:
         meeting.close()

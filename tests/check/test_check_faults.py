@@ -181,7 +181,9 @@ def test_firewall_that_resets_is_named(crowd: Crowd) -> None:
     assert len(kernel) == 1, result.text
     assert "is reset: a firewall rejects it" in kernel[0] and named(host) in kernel[0]
     assert "nft list ruleset" in kernel[0]
-    assert all(named(host) in text for text in result.texts()), result.text
+    plugin = result.faults_about("link")
+    assert len(plugin) == 1 and f"HARP's TCP to vm {named(host)} is reset" in plugin[0], result.text
+    assert result.texts() == [*kernel, *plugin]
 
 
 @contextmanager
@@ -207,6 +209,7 @@ def test_duplicate_address_is_named(crowd: Crowd) -> None:
     assert set(result.codes) == {1}
     faults = result.faults_about("address")
     assert len(faults) == 1, result.text
+    assert result.texts() == faults, result.text  # what follows from it is no news
     for part in (f"have the same address {one.address}", one.mac, other.mac, "another address"):
         assert part in faults[0]
 
