@@ -57,11 +57,25 @@ class _LazyGroup(click.Group):
 HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
+# How this CPU computes checksums, by the names of harp/stack/ip/checksum_vector.c.
+_SUMS = {
+    "avx512": "by AVX-512",
+    "avx2": "by AVX2",
+    "neon": "by NEON",
+    "words": "without vector instructions (no AVX2)",
+}
+
+
 def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
         from harp import _tables
 
-        click.echo(f"harp {_tables.version()}")
+        facts = _tables.build_facts()
+        click.echo(f"harp {facts['release']}")
+        click.echo(f"commit {facts['commit']}")
+        click.echo(f"DPDK {facts['dpdk'] or 'none: this build has no dpdk: devices'}")
+        click.echo(f"checksums {_SUMS[facts['sums']]}")
+        click.echo(f"devices {' '.join(facts['devices'])}")
         context.exit()
 
 
@@ -71,7 +85,7 @@ version_option = click.option(
     is_eager=True,
     expose_value=False,
     callback=_version,
-    help="Show the release and exit.",
+    help="Show release, commit and parts of this build, and exit.",
 )
 
 
