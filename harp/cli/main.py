@@ -13,7 +13,7 @@ import click
 
 # The module of each command, imported only on use: some need the compiled module, which
 # `harp build` makes.
-_COMMANDS: dict[str, tuple[str, str, str]] = {
+COMMANDS: dict[str, tuple[str, str, str]] = {
     "build": ("harp.build", "build", "Compile the C part of a checkout."),
     "setup": ("harp.setup.command", "setup", "Prepare this host, or undo that."),
     "doctor": ("harp.cli.doctor", "doctor", "Find the faults that keep HARP from working here."),
@@ -31,12 +31,12 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
 
 class _LazyGroup(click.Group):
     def list_commands(self, context: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, context: click.Context, name: str) -> Optional[click.Command]:
-        if name not in _COMMANDS:
+        if name not in COMMANDS:
             return None
-        module, attribute, _ = _COMMANDS[name]
+        module, attribute, _ = COMMANDS[name]
         try:
             command = getattr(importlib.import_module(module), attribute)
         except ImportError as missing:
@@ -50,7 +50,7 @@ class _LazyGroup(click.Group):
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, _, line) in _COMMANDS.items()])
+            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
 
 
 # -h as well as --help, for these programs and their subcommands.
