@@ -36,7 +36,14 @@ def run_lines(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if re.match(r"ExecStart=|\s+harp ", line))
 
 
-@pytest.mark.parametrize("name", ["systemd/harp-setup.service", "debian/harp-nccl.prerm"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "systemd/harp-setup.service",
+        "debian/harp-nccl.prerm",
+        "harp.spec",
+    ],
+)
 def test_packages_run_commands_that_exist(name: str) -> None:
     lines = run_lines((PACKAGES / name).read_text())
     assert lines and not command_problems(lines)
@@ -54,7 +61,7 @@ def test_unit_runs_only_after_set_up() -> None:
 
 
 @pytest.mark.parametrize("script", [
-    "man", "deb", "debian/harp-nccl.prerm", "debian/harp-nccl.postrm", "../arm64", "../package",
+    "man", "deb", "rpm", "container", "debian/harp-nccl.prerm", "debian/harp-nccl.postrm", "../arm64", "../package",
 ])  # fmt: skip
 def test_script_has_no_error_of_syntax(script: str) -> None:
     path = PACKAGES / script
