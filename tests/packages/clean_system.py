@@ -108,6 +108,7 @@ def two_hosts(system: Path, folder: Path) -> Iterator[tuple[CleanHost, CleanHost
             root, upper, work = (folder / f"{name}{i}" for name in ("root", "upper", "work"))
             for one in (root, upper, work):
                 one.mkdir()
+            stack.callback(run, "rm", "-rf", upper, work)
             options = f"lowerdir={system},upperdir={upper},workdir={work}"
             run("mount", "-t", "overlay", "overlay", "-o", options, root)
             stack.callback(run, "umount", root)
