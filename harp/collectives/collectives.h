@@ -112,9 +112,9 @@ HARP_PUBLIC int harp_group_start(struct harp_group *group, const void *handles, 
 /* Fails the group with this reason. */
 HARP_PUBLIC void harp_group_abort(struct harp_group *group, const char *reason);
 
-/* Closes the links and ends the group's thread. Unfinished operations fail. The caller must free
- * the group's operations before, and no other thread may use the group. May block for seconds,
- * until the peers have acknowledged the last messages. */
+/* Closes the links and ends the group's thread. Unfinished operations fail. The caller may still
+ * wait for operations and must free them, but must post no more. May block for seconds, until the
+ * peers have acknowledged the last messages. */
 HARP_PUBLIC void harp_group_destroy(struct harp_group *group);
 
 /* Posts an operation. NULL on an error; the group then remains as it was, unless it has failed. */

@@ -104,6 +104,7 @@ struct harp_group *harp_group_create(int rank, int ranks, int local, void *handl
     say(error, "no memory for a process group");
     return NULL;
   }
+  atomic_init(&group->references, 1);
   group->rank = rank;
   group->ranks = ranks;
   bool listens = links_init(&group->links, rank, ranks, local, handle, error) == 0;
@@ -139,6 +140,18 @@ void harp_group_abort(struct harp_group *group, const char *reason)
   pthread_mutex_unlock(&group->lock);
 }
 
+static void put_group(struct harp_group *group)
+{
+  if (atomic_fetch_sub(&group->references, 1) > 1)
+    return;
+  p2p_free(&group->p2p, group->ranks);
+  pthread_cond_destroy(&group->changed);
+  pthread_cond_destroy(&group->wake);
+  pthread_mutex_destroy(&group->lock);
+  free(group->names);
+  free(group);
+}
+
 void harp_group_destroy(struct harp_group *group)
 {
   pthread_mutex_lock(&group->lock);
@@ -147,17 +160,20 @@ void harp_group_destroy(struct harp_group *group)
   pthread_mutex_unlock(&group->lock);
   if (group->runs)
     pthread_join(group->thread, NULL);
-  if (atomic_load(&group->unfinished) > 0) {
-    group_fail(group, "the process group was destroyed before the operation ended");
-    group_round(group);
-  }
+  bool orderly = atomic_load(&group->unfinished) == 0;
+  if (!orderly)
+    harp_group_abort(group, "the process group was destroyed before the operation ended");
+  pthread_mutex_lock(&group->lock);
+  while (group->driven) /* by a thread that waits */
+    pthread_cond_wait(&group->changed, &group->lock);
+  group->driven = true;
+  pthread_mutex_unlock(&group->lock);
+  if (orderly)
+    links_close(&group->links);
+  group_fail(group, "the process group was destroyed");
+  group_round(group);
   links_free(&group->links);
-  p2p_free(&group->p2p, group->ranks);
-  pthread_cond_destroy(&group->changed);
-  pthread_cond_destroy(&group->wake);
-  pthread_mutex_destroy(&group->lock);
-  free(group->names);
-  free(group);
+  put_group(group);
 }
 
 /* --- Posting --- */
@@ -257,6 +273,7 @@ static struct harp_op *make_op(struct harp_group *group, const struct harp_call 
     return NULL;
   }
   op->group = group;
+  atomic_fetch_add(&group->references, 1);
   op->kind = (enum harp_kind)call->kind;
   op->peer = call->peer;
   op->tag = call->tag;
@@ -305,6 +322,16 @@ int harp_op_state(struct harp_op *op)
 }
 
 int harp_op_source(struct harp_op *op) { return op->source; }
+
+void op_put(struct harp_op *op)
+{
+  if (atomic_fetch_sub(&op->references, 1) > 1)
+    return;
+  put_group(op->group);
+  schedule_free(&op->schedule);
+  free(op->views);
+  free(op);
+}
 
 void harp_op_free(struct harp_op *op) { op_put(op); }
 

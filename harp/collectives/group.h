@@ -2,8 +2,8 @@
 /*
  * A process group of one rank: its operations, its links, and the threads that drive it.
  *
- * One thread at a time drives the group: its own, or one that waits for an operation. `lock` protects
- * what other threads touch.
+ * One thread at a time drives the group: its own, or one that waits for an operation. `lock`
+ * protects what other threads touch.
  */
 #ifndef HARP_COLLECTIVES_GROUP_H
 #define HARP_COLLECTIVES_GROUP_H
@@ -17,6 +17,7 @@
 #include "harp/collectives/p2p.h"
 
 struct harp_group {
+  atomic_int references; /* the caller's, and one for each operation */
   int rank, ranks;
   char *names; /* host names, HARP_NAME bytes each */
   struct links links;

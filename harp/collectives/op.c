@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "harp/collectives/op.h"
 
-#include <stdlib.h>
-
 const char *op_name(const struct harp_op *op)
 {
   static const char *const names[HARP_KINDS] = {
@@ -19,13 +17,4 @@ const char *op_name(const struct harp_op *op)
       [HARP_RECEIVE] = "recv",
   };
   return names[op->kind];
-}
-
-void op_put(struct harp_op *op)
-{
-  if (atomic_fetch_sub(&op->references, 1) > 1)
-    return;
-  schedule_free(&op->schedule);
-  free(op->views);
-  free(op);
 }
