@@ -12,10 +12,19 @@
 #include "harp/collectives/net.h"
 #include "harp/collectives/plan.h"
 
-/* Rounds without an event before a driver sleeps between rounds. A thread that waits for an
+/*
+ * Rounds without an event before a driver sleeps between rounds. A thread that waits for an
  * operation has nothing else to do, so it yields for longer. The group's own thread must leave the
- * cores to the training. */
-enum { YIELDS_WAITING = 2000, YIELDS_BESIDE = 100, NAP_NS = 50000 };
+ * cores to the training. If other programs use the core, a yield lasts until the kernel takes it
+ * from them, but a sleeper gets it back at once: drivers sleep then.
+ */
+enum {
+  YIELDS_WAITING = 400,
+  YIELDS_BESIDE = 40,
+  CROWDED_NS = 100000, /* a yield that lasts so long found another program */
+  CROWDED_NAPS = 200,  /* before the next yield */
+  NAP_NS = 1,          /* and the kernel's timer slack, 50 us */
+};
 
 static int say(char *error, const char *text)
 {
@@ -27,17 +36,27 @@ int harp_collectives_open(const char *path, char *error) { return net_open(path,
 
 /* --- Driving --- */
 
-static void pace(unsigned *idle, unsigned events, unsigned yields)
+struct pace {
+  unsigned yields; /* limit */
+  unsigned idle;   /* rounds without an event */
+  unsigned naps;   /* left, because the core is crowded */
+};
+
+/* Lets other threads run after a round. */
+static void rest(struct pace *pace, unsigned events)
 {
-  *idle = events ? 0 : *idle + 1;
+  pace->idle = events ? 0 : pace->idle + 1;
   if (events)
     return;
-  if (*idle < yields) {
+  if (pace->naps == 0 && pace->idle < pace->yields) {
+    uint64_t before = clock_ns();
     sched_yield();
-  } else {
-    struct timespec nap = {.tv_nsec = NAP_NS};
-    nanosleep(&nap, NULL);
+    if (clock_ns() - before > CROWDED_NS)
+      pace->naps = CROWDED_NAPS;
+    return;
   }
+  nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+  pace->naps -= pace->naps > 0;
 }
 
 static bool has_work(struct harp_group *group)
@@ -48,9 +67,9 @@ static bool has_work(struct harp_group *group)
 /* Drives until there is no work, or another thread wants to drive. */
 static void drive_beside(struct harp_group *group)
 {
-  unsigned idle = 0;
+  struct pace pace = {.yields = YIELDS_BESIDE};
   while (has_work(group) && atomic_load(&group->waiters) == 0 && !group->failed)
-    pace(&idle, group_round(group), YIELDS_BESIDE);
+    rest(&pace, group_round(group));
   group_round(group); /* takes what was posted to a failed group */
 }
 
@@ -338,10 +357,10 @@ void harp_op_free(struct harp_op *op) { op_put(op); }
 /* Drives until the operation is done, or the time is over. */
 static void drive_for(struct harp_op *op, uint64_t until)
 {
-  unsigned idle = 0;
+  struct pace pace = {.yields = YIELDS_WAITING};
   while (harp_op_state(op) == OP_PENDING) {
     unsigned events = group_round(op->group);
-    pace(&idle, events, YIELDS_WAITING);
+    rest(&pace, events);
     if (!events && until != UINT64_MAX && clock_ns() >= until)
       return;
   }
