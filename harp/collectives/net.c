@@ -10,7 +10,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct netapi api;
-static int devices; /* 0: not open */
+static _Atomic int devices; /* 0: not open */
 
 static pthread_mutex_t warning_lock = PTHREAD_MUTEX_INITIALIZER;
 static char warning[512];
@@ -18,18 +18,20 @@ static char warning[512];
 static void hear(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
                  const char *format, ...) __attribute__((format(printf, 5, 6)));
 
-/* Stands for NCCL's logger: warnings go to standard error, and the last one is kept. */
+/* Stands for NCCL's logger: warnings go to standard error, and the last one is kept. A plugin that
+ * declines may say why in a line for information. */
 static void hear(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
                  const char *format, ...)
 {
-  if (level > NCCL_LOG_WARN)
+  if (level > NCCL_LOG_WARN && devices)
     return; /* with HARP_DEBUG=1 the plugin itself prints every line */
   pthread_mutex_lock(&warning_lock);
   va_list arguments;
   va_start(arguments, format);
   vsnprintf(warning, sizeof(warning), format, arguments);
   va_end(arguments);
-  fprintf(stderr, "harp.torch: %s\n", warning);
+  if (level <= NCCL_LOG_WARN)
+    fprintf(stderr, "harp.torch: %s\n", warning);
   pthread_mutex_unlock(&warning_lock);
 }
 
@@ -62,6 +64,9 @@ static int open_plugin(const char *path, char *error)
     return -1;
   }
   devices = count;
+  pthread_mutex_lock(&warning_lock);
+  warning[0] = 0;
+  pthread_mutex_unlock(&warning_lock);
   return 0;
 }
 

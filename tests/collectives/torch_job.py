@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of torch.distributed on the hosts of a lab: a program of tests/torch/programs for each
+"""Jobs of torch.distributed on the hosts of a lab: a program of tests/collectives/programs for each
 rank."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import secrets
 import sys
@@ -13,11 +14,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
 from tools.hosts.lab import Lab
 from tools.hosts.ranks import Program, Site, packet_site
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).resolve().parent / "programs"
+
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="no torch here: pip install torch"
+)
 
 
 class TorchRank(Program):

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank that dies, is absent or aborts: every other rank gets an exception in time, which names
+rank, host and remedy. And ranks that cannot use HARP say so at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch_job import TorchRank, needs_torch, sites, torch_job
+
+from tools.hosts.lab import Lab
+
+pytestmark = [needs_torch, pytest.mark.slow, pytest.mark.timeout(300)]
+
+RANKS = 3
+TIMEOUT_S = 3.0  # as programs/faults.py
+# A busy machine may be late by seconds; a hang lasts for ever.
+LATE_S = 30.0
+
+
+def phases(rank: TorchRank) -> dict[str, dict[str, Any]]:
+    told = [json.loads(line) for line in rank.printed if line.startswith("{")]
+    return {one["phase"]: one for one in told}
+
+
+def test_every_rank_gets_an_exception(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
+    places = sites(tmp_path, make_lab(hosts=RANKS), RANKS)
+    with torch_job(places, "faults") as ranks:
+        for number, rank in enumerate(ranks):
+            status = rank.wait(250)
+            assert status == (-9 if number == RANKS - 1 else 0), rank.told()
+        for number, rank in enumerate(ranks[:-1]):
+            seen = phases(rank)
+            failed = {name: one["text"] for name, one in seen.items() if name != "success"}
+            assert len(failed) == 7, rank.told()
+            assert "no exception" not in failed.values(), failed
+            assert all(one.get("seconds", 0) < LATE_S for one in seen.values()), seen
+            assert seen["success"]["text"] == "False"
+            assert seen["absent, short"]["seconds"] > TIMEOUT_S * 0.9 or "link" in str(failed)
+            assert f"of rank {number}" in failed["killed"], failed["killed"]
+            assert " on " in failed["killed"] and "restart the job" in failed["killed"]
+        # The first to notice an absent rank names it; the others may see its closed links.
+        texts = [phases(rank)["absent, short"]["text"] for rank in ranks[:-1]]
+        assert any("has not ended within 3000 ms" in text for text in texts), texts
+        assert any("init_process_group" in text for text in texts), texts
+        sizes = [phases(rank)["sizes differ"]["text"] for rank in ranks]
+        assert any("different sizes" in text or "larger" in text for text in sizes), sizes
+
+
+@pytest.mark.parametrize("how", ["no file", "disabled"])
+def test_init_says_at_once_where_harp_cannot_run(lab: Lab, tmp_path: Path, how: str) -> None:
+    places = sites(tmp_path, lab, 2)
+    if how == "no file":
+        (places[1].folder / "ztcp0.conf").unlink()
+    else:
+        places[1].environment["HARP_DISABLE"] = "1"
+    with torch_job(places, "initialise") as ranks:
+        texts = []
+        for rank in ranks:
+            assert rank.wait(120) == 1, rank.told()
+            texts.append("\n".join([*rank.printed, *rank.lines()]))
+        reason = "ztcp" if how == "no file" else "HARP_DISABLE"
+        assert all("cannot run on this host" in text and reason in text for text in texts), texts
+        assert "rank 1 on " in texts[0] and "cannot use HARP" in texts[0]
