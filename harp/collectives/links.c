@@ -72,7 +72,7 @@ int links_init(struct links *links, int rank, int ranks, int local, void *handle
   ncclResult_t result = net_api()->listen(links->device, handle, &links->listener);
   if (result != ncclSuccess) {
     char why[512];
-    net_last_warning(why, sizeof why);
+    net_take_warning(why, sizeof why);
     snprintf(error, HARP_ERROR, "%s cannot listen for the other ranks (%s): %s", net_api()->name,
              netapi_result_name(result), why);
     return -1;

@@ -35,10 +35,11 @@ static void hear(ncclDebugLogLevel level, unsigned long flags, const char *file,
   pthread_mutex_unlock(&warning_lock);
 }
 
-void net_last_warning(char *text, size_t size)
+void net_take_warning(char *text, size_t size)
 {
   pthread_mutex_lock(&warning_lock);
   snprintf(text, size, "%s", warning);
+  warning[0] = 0;
   pthread_mutex_unlock(&warning_lock);
 }
 
@@ -58,15 +59,13 @@ static int open_plugin(const char *path, char *error)
   if (result == ncclSuccess)
     result = api.devices(&count);
   if (result != ncclSuccess || count < 1) {
-    net_last_warning(why, sizeof why);
+    net_take_warning(why, sizeof why);
     snprintf(error, HARP_ERROR, "%s cannot run on this host (%s): %s; `harp doctor` says more",
              api.name, netapi_result_name(result), why[0] ? why : "it has no NIC");
     return -1;
   }
+  net_take_warning(why, sizeof why); /* a line for information */
   devices = count;
-  pthread_mutex_lock(&warning_lock);
-  warning[0] = 0;
-  pthread_mutex_unlock(&warning_lock);
   return 0;
 }
 

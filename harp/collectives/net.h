@@ -21,7 +21,7 @@ const struct netapi *net_api(void);
 /* The number of NICs, at least 1, after net_open. */
 int net_devices(void);
 
-/* Copies the plugin's last warning, or "" if there is none. */
-void net_last_warning(char *text, size_t size);
+/* Takes the plugin's last warning, or "" if none has come since the last call. */
+void net_take_warning(char *text, size_t size);
 
 #endif

@@ -165,7 +165,7 @@ static unsigned send_round(struct harp_group *group, int peer)
       group_op_done(group, op_list_remove(&outbox->flying, &outbox->flying.first));
     }
   }
-  if (fails(group, NULL, link, call, result) || !outbox->sends.first)
+  if (fails(group, outbox->flying.first, link, call, result) || !outbox->sends.first)
     return events;
   call = link_open(&group->links, link, &result);
   while (call > 0 && outbox->sends.first) {
@@ -328,6 +328,12 @@ static int post_read(struct inbox *inbox, struct link *link, int *result)
   return link_post(link, inbox->packed, LINK_SHORT, false, NULL, HEADER, result);
 }
 
+/* An operation that needs the next message. */
+static const struct harp_op *reader(const struct p2p *p2p, const struct inbox *inbox)
+{
+  return inbox->fills ? inbox->fills : p2p->receives.first;
+}
+
 static unsigned receive_round(struct harp_group *group, int peer)
 {
   struct p2p *p2p = &group->p2p;
@@ -339,7 +345,7 @@ static unsigned receive_round(struct harp_group *group, int peer)
     struct flight flight;
     size_t size;
     int call = link_take(link, &flight, &size, &result);
-    if (fails(group, inbox->fills, link, call, result) || call == 0)
+    if (fails(group, reader(p2p, inbox), link, call, result) || call == 0)
       return events;
     inbox->reads = false;
     events++;
@@ -353,7 +359,7 @@ static unsigned receive_round(struct harp_group *group, int peer)
   int call = link_open(&group->links, link, &result);
   if (call > 0)
     call = post_read(inbox, link, &result);
-  if (!fails(group, inbox->fills, link, call, result) && call > 0)
+  if (!fails(group, reader(p2p, inbox), link, call, result) && call > 0)
     inbox->reads = true;
   return events;
 }

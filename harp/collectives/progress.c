@@ -68,7 +68,7 @@ void group_link_failed(struct harp_group *group, const struct harp_op *op, int p
                        int result)
 {
   char why[400];
-  net_last_warning(why, sizeof why);
+  net_take_warning(why, sizeof why);
   if (!op)
     op = group->collectives.first;
   group_fail(group,

@@ -39,6 +39,7 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self._rank, self._size, self._timeout = rank, size, timeout
+        self._name, self._description = "", "undefined"
         self._completer = Completer()
         self._flying: list[Operation] = []  # keeps tensors alive, even if nobody keeps the work
         self._coalesced: Optional[list[HarpWork]] = None
@@ -92,8 +93,27 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         """The limit for operations that are posted from now on."""
         self._timeout = timeout
 
+    # torch asks a backend in C++ for these, and this group has none.
+
     def getBackendName(self) -> str:
         return "harp"
+
+    def setGroupName(self, name: str) -> None:
+        self._name = name
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def setGroupDesc(self, description: str) -> None:
+        self._description = description
+
+    def getGroupDesc(self) -> str:
+        return self._description
+
+    _set_group_name = setGroupName
+    _set_group_desc = setGroupDesc
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
 
     name = getBackendName
     _get_backend_name = getBackendName

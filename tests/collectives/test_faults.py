@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_job import TorchRank, needs_torch, sites, torch_job
+from torch_tests import PROGRAMS, needs_torch
 
 from tools.hosts.lab import Lab
+from tools.hosts.torch_job import TorchRank, sites, torch_job
 
 pytestmark = [needs_torch, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -29,7 +30,7 @@ def phases(rank: TorchRank) -> dict[str, dict[str, Any]]:
 
 def test_every_rank_gets_an_exception(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
     places = sites(tmp_path, make_lab(hosts=RANKS), RANKS)
-    with torch_job(places, "faults") as ranks:
+    with torch_job(places, PROGRAMS / "faults.py") as ranks:
         for number, rank in enumerate(ranks):
             status = rank.wait(250)
             assert status == (-9 if number == RANKS - 1 else 0), rank.told()
@@ -58,7 +59,7 @@ def test_init_says_at_once_where_harp_cannot_run(lab: Lab, tmp_path: Path, how: 
         (places[1].folder / "ztcp0.conf").unlink()
     else:
         places[1].environment["HARP_DISABLE"] = "1"
-    with torch_job(places, "initialise") as ranks:
+    with torch_job(places, PROGRAMS / "initialise.py") as ranks:
         texts = []
         for rank in ranks:
             assert rank.wait(120) == 1, rank.told()

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of torch.distributed on the hosts of a lab: a program of tests/collectives/programs for each
-rank."""
+"""Jobs of torch.distributed on the hosts of a lab: the same Python program for each rank."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import secrets
 import sys
@@ -14,25 +12,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import pytest
-
-from tools.hosts.lab import Lab
+from tools.hosts.lab import INTERFACE, Lab
 from tools.hosts.ranks import Program, Site, packet_site
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = Path(__file__).resolve().parent / "programs"
-
-needs_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="no torch here: pip install torch"
-)
 
 
 class TorchRank(Program):
     """One rank. `printed` has the lines of its standard output."""
 
-    def __init__(self, site: Site, program: str, words: Sequence[object]) -> None:
-        path = str(PROGRAMS / f"{program}.py")
-        super().__init__(site, [sys.executable, path, *map(str, words)])
+    def __init__(self, site: Site, program: Path, words: Sequence[object]) -> None:
+        super().__init__(site, [sys.executable, str(program), *map(str, words)])
         self.printed: list[str] = []
         self._readers.append(threading.Thread(target=self._collect, daemon=True))
         self._readers[1].start()
@@ -41,14 +31,6 @@ class TorchRank(Program):
         assert self.process.stdout
         for line in self.process.stdout:
             self.printed.append(line.rstrip("\n"))
-
-    def await_print(self, mark: str, timeout: float) -> None:
-        """Waits for a line with the mark."""
-        limit = time.monotonic() + timeout
-        while not any(mark in line for line in list(self.printed)):
-            assert time.monotonic() < limit, f"no {mark!r}: {self.told()}"
-            assert self.process.poll() is None, f"ended without {mark!r}: {self.told()}"
-            time.sleep(0.01)
 
     def told(self) -> str:
         return "\n".join([*self.printed, *self.lines()][-40:])
@@ -65,10 +47,8 @@ def sites(folder: Path, lab: Lab, ranks: int, **keys: object) -> list[Site]:
 
 
 @contextmanager
-def torch_job(
-    places: Sequence[Site], program: str, *words: object, interface: str = "eth0"
-) -> Iterator[list[TorchRank]]:
-    """Starts a rank at each site. Rank 0 has the store."""
+def torch_job(places: Sequence[Site], program: Path, *words: object) -> Iterator[list[TorchRank]]:
+    """Starts a rank at each site, with the variables that torchrun sets. Rank 0 has the store."""
     port = 20000 + secrets.randbelow(10000)
     with ExitStack() as stack:
         ranks = []
@@ -78,7 +58,7 @@ def torch_job(
                 WORLD_SIZE=str(len(places)),
                 MASTER_ADDR=places[0].address,
                 MASTER_PORT=str(port),
-                GLOO_SOCKET_IFNAME=interface,
+                GLOO_SOCKET_IFNAME=INTERFACE,
                 OMP_NUM_THREADS="1",
                 PYTHONPATH=str(ROOT),
                 HARP_BUILD_DIR=os.environ.get("HARP_BUILD_DIR") or str(ROOT / "build"),
