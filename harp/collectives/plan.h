@@ -31,6 +31,9 @@ int plan_gather(struct plan *plan, char *error);
 int plan_scatter(struct plan *plan, char *error);
 int plan_barrier(struct plan *plan, char *error);
 
+/* The part of plan_all_reduce for long tensors of many ranks. */
+void plan_ring(struct plan *plan);
+
 /* The rank `distance` places after (or, negative, before) this one. */
 static inline int plan_rank(const struct plan *plan, int distance)
 {

@@ -5,20 +5,18 @@
  * Short all_reduce and reduce: recursive doubling, whose partial results are as wide as the
  * accumulator. Long ones: each rank folds its share of the elements from all ranks (reduce-scatter
  * by pairwise exchange), and sends the result to the others or to the root. Slices make the two
- * phases and the computing overlap. Each element is folded by one rank, in a fixed order, and
- * rounded once, so all ranks get the same bits in each run. Thakur, Rabenseifner and Gropp (2005);
- * Rabenseifner, "Optimization of Collective Reduction Operations" (2004).
+ * phases and the computing overlap. Long all_reduce of more than two ranks takes the ring
+ * (plan_ring.c), but for the 16-bit floats. Each element is folded by one rank, in a fixed order,
+ * and rounded once, so all ranks get the same bits in each run. Thakur, Rabenseifner and Gropp
+ * (2005); Rabenseifner, "Optimization of Collective Reduction Operations" (2004).
  */
-#include "harp/collectives/plan.h"
+#include "harp/collectives/plan_share.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The elements that one rank folds. */
-struct share {
-  uint8_t *data;
-  size_t count, slice, slices; /* elements, elements, number */
-};
+/* Larger tensors take the ring: its 2 (N - 1) rounds then cost little. */
+enum { RING_BYTES = 262144 };
 
 struct reducing {
   struct plan *plan;
@@ -26,26 +24,6 @@ struct reducing {
   int32_t **sent;       /* sent[rank][slice]: step that sends our part of that rank's share */
   uint8_t *out;         /* where own results go; NULL: to staging */
 };
-
-static size_t least(size_t a, size_t b) { return a < b ? a : b; }
-
-static struct share make_share(const struct reduction *reduction, void *data, size_t count)
-{
-  size_t bytes = count * reduction->size;
-  struct share share = {.data = data, .count = count, .slice = plan_slice(bytes) / reduction->size};
-  share.slices = (count + share.slice - 1) / share.slice;
-  return share;
-}
-
-static size_t slice_count(const struct share *share, size_t slice)
-{
-  return least(share->slice, share->count - slice * share->slice);
-}
-
-static uint8_t *slice_data(const struct reducing *reducing, const struct share *share, size_t slice)
-{
-  return share->data + slice * share->slice * reducing->plan->schedule->reduction.size;
-}
 
 static bool begin(struct reducing *reducing, struct plan *plan)
 {
@@ -63,24 +41,10 @@ static void end(struct reducing *reducing)
   free(reducing->shares);
 }
 
-static void share_equally(struct reducing *reducing, const struct harp_view *view)
-{
-  const struct reduction *reduction = &reducing->plan->schedule->reduction;
-  size_t ranks = (size_t)reducing->plan->ranks, unit = 64 / reduction->size;
-  size_t count = view->bytes / reduction->size;
-  size_t each = ((count + ranks - 1) / ranks + unit - 1) / unit * unit;
-  for (size_t rank = 0; rank < ranks; rank++) {
-    size_t first = least(rank * each, count), last = least(first + each, count);
-    uint8_t *data = (uint8_t *)view->data + first * reduction->size;
-    reducing->shares[rank] = make_share(reduction, data, last - first);
-  }
-}
-
 /* Sends our operands of the other ranks' shares. */
 static bool send_operands(struct reducing *reducing)
 {
   struct plan *plan = reducing->plan;
-  size_t size = plan->schedule->reduction.size;
   for (int distance = 1; distance < plan->ranks; distance++) {
     int to = plan_rank(plan, distance);
     const struct share *share = &reducing->shares[to];
@@ -88,8 +52,8 @@ static bool send_operands(struct reducing *reducing)
     if (!sent)
       return false;
     for (size_t slice = 0; slice < share->slices; slice++)
-      sent[slice] = add_send(plan->schedule, to, slice_data(reducing, share, slice),
-                             slice_count(share, slice) * size, NO_STEP);
+      sent[slice] = add_send(plan->schedule, to, share_slice_data(share, slice),
+                             share_slice_bytes(share, slice), NO_STEP);
   }
   return true;
 }
@@ -109,7 +73,7 @@ static int32_t fold_peer(struct reducing *reducing, int32_t *folds, int distance
   int from = plan_rank(plan, -distance);
   struct link *link = links_get(plan->links, LINK_COLLECTIVE, false, from);
   void *staging = link_staging(link, (int)(slice % LINK_STAGED));
-  size_t count = slice_count(own, slice);
+  size_t count = share_slice_count(own, slice);
   int32_t empty = slice < LINK_STAGED ? NO_STEP
                                       : *folded(folds, own, distance, slice - LINK_STAGED);
   int32_t received = add_receive(schedule, from, staging, count * schedule->reduction.size, empty);
@@ -137,13 +101,12 @@ static bool fold_share(struct reducing *reducing, int32_t *stored, int root)
   }
   int32_t left[LINK_STAGED] = {NO_STEP, NO_STEP, NO_STEP, NO_STEP};
   for (size_t slice = 0; slice < own->slices; slice++) {
-    size_t count = slice_count(own, slice), staged = slice % LINK_STAGED;
+    size_t count = share_slice_count(own, slice), staged = slice % LINK_STAGED;
     void *out = reducing->out ? reducing->out + slice * own->slice * reduction->size
                               : link_staging(links_get(plan->links, LINK_COLLECTIVE, true, root),
                                              (int)staged);
     void *wide = direct ? out : schedule->wide;
-    add_compute(schedule, STEP_LOAD, wide, slice_data(reducing, own, slice), count, NO_STEP,
-                NO_STEP);
+    add_compute(schedule, STEP_LOAD, wide, share_slice_data(own, slice), count, NO_STEP, NO_STEP);
     for (int distance = 1; distance < plan->ranks; distance++)
       fold_peer(reducing, folds, distance, slice, wide);
     stored[slice] = add_compute(schedule, STEP_STORE, out, wide, count, left[staged], NO_STEP);
@@ -161,25 +124,23 @@ static void spread_results(struct reducing *reducing, const int32_t *stored)
 {
   struct plan *plan = reducing->plan;
   struct schedule *schedule = plan->schedule;
-  size_t size = schedule->reduction.size;
   const struct share *own = &reducing->shares[plan->rank];
   for (size_t slice = 0; slice < own->slices; slice++) {
     for (int distance = 1; distance < plan->ranks; distance++)
-      add_send(schedule, plan_rank(plan, distance), slice_data(reducing, own, slice),
-               slice_count(own, slice) * size, stored[slice]);
+      add_send(schedule, plan_rank(plan, distance), share_slice_data(own, slice),
+               share_slice_bytes(own, slice), stored[slice]);
   }
 }
 
 static void receive_results(struct reducing *reducing)
 {
   struct plan *plan = reducing->plan;
-  size_t size = plan->schedule->reduction.size;
   for (int distance = 1; distance < plan->ranks; distance++) {
     int from = plan_rank(plan, -distance);
     const struct share *share = &reducing->shares[from];
     for (size_t slice = 0; slice < share->slices; slice++)
-      add_receive(plan->schedule, from, slice_data(reducing, share, slice),
-                  slice_count(share, slice) * size, reducing->sent[from][slice]);
+      add_receive(plan->schedule, from, share_slice_data(share, slice),
+                  share_slice_bytes(share, slice), reducing->sent[from][slice]);
   }
 }
 
@@ -206,7 +167,7 @@ static void reduce_long(struct plan *plan, enum spread spread)
 {
   struct reducing reducing;
   if (begin(&reducing, plan)) {
-    share_equally(&reducing, plan->call->out);
+    share_equally(reducing.shares, plan->ranks, &plan->schedule->reduction, plan->call->out);
     if (spread == TO_ALL || plan->rank == plan->call->peer)
       reducing.out = reducing.shares[plan->rank].data;
     reduce_shares(&reducing, spread);
@@ -329,6 +290,9 @@ int plan_all_reduce(struct plan *plan, char *error)
     return -1;
   if (is_short(plan))
     reduce_short(plan, true);
+  else if (plan->ranks > 2 && plan->call->out->bytes > RING_BYTES &&
+           reduction_is_plain(&plan->schedule->reduction))
+    plan_ring(plan);
   else
     reduce_long(plan, TO_ALL);
   return 0;
@@ -354,7 +318,7 @@ int plan_reduce_scatter(struct plan *plan, char *error)
   const struct reduction *reduction = &plan->schedule->reduction;
   if (begin(&reducing, plan)) {
     for (int rank = 0; rank < plan->ranks; rank++)
-      reducing.shares[rank] = make_share(reduction, call->in[rank].data,
+      reducing.shares[rank] = share_make(reduction, call->in[rank].data,
                                          call->in[rank].bytes / reduction->size);
     reducing.out = call->out->data;
     reduce_shares(&reducing, TO_NOBODY);
