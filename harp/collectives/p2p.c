@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "harp/collectives/early.h"
 #include "harp/collectives/group.h"
 
 struct header {
@@ -24,21 +25,12 @@ struct outbox {
   uint8_t *packed;       /* header and short payload, LINK_SHORT bytes */
 };
 
-/* A message that came before its receive. */
-struct early {
-  struct early *next;
-  size_t bytes;
-  int32_t tag;
-  bool complete;
-  uint8_t data[];
-};
-
 struct inbox {
   uint8_t *packed;       /* the header's message, LINK_SHORT bytes */
   bool reads;            /* a receive is posted on the link */
   struct harp_op *fills; /* receive whose payload comes */
   struct early *filling; /* or where it is stored */
-  struct early *early, **last_early;
+  struct early *early;   /* in their order */
 };
 
 bool p2p_init(struct p2p *p2p, int ranks)
@@ -46,10 +38,9 @@ bool p2p_init(struct p2p *p2p, int ranks)
   p2p->outboxes = calloc((size_t)ranks, sizeof *p2p->outboxes);
   p2p->inboxes = calloc((size_t)ranks, sizeof *p2p->inboxes);
   op_list_init(&p2p->receives);
-  for (int rank = 0; p2p->outboxes && p2p->inboxes && rank < ranks; rank++) {
+  for (int rank = 0; p2p->outboxes && rank < ranks; rank++) {
     op_list_init(&p2p->outboxes[rank].sends);
     op_list_init(&p2p->outboxes[rank].flying);
-    p2p->inboxes[rank].last_early = &p2p->inboxes[rank].early;
   }
   return p2p->outboxes && p2p->inboxes;
 }
@@ -59,11 +50,8 @@ void p2p_free(struct p2p *p2p, int ranks)
   for (int rank = 0; p2p->outboxes && p2p->inboxes && rank < ranks; rank++) {
     free(p2p->outboxes[rank].packed);
     free(p2p->inboxes[rank].packed);
-    while (p2p->inboxes[rank].early) {
-      struct early *next = p2p->inboxes[rank].early->next;
-      free(p2p->inboxes[rank].early);
-      p2p->inboxes[rank].early = next;
-    }
+    while (p2p->inboxes[rank].early)
+      early_drop(&p2p->inboxes[rank].early, p2p->inboxes[rank].early);
   }
   free(p2p->outboxes);
   free(p2p->inboxes);
@@ -221,53 +209,65 @@ static bool wanted(const struct p2p *p2p, int peer)
   return false;
 }
 
-static struct early *store_early(struct inbox *inbox, const struct header *header)
+/* Whether a header is one of ours, and its payload of the right size. */
+static bool is_valid(const struct header *header, size_t size)
 {
-  struct early *early = malloc(sizeof *early + header->bytes);
-  if (!early)
-    return NULL;
-  *early = (struct early){.bytes = header->bytes, .tag = header->tag};
-  *inbox->last_early = early;
-  inbox->last_early = &early->next;
-  return early;
+  if (size < sizeof *header || header->follows > 1)
+    return false;
+  return header->follows ? size == sizeof *header : size - sizeof *header == header->bytes;
+}
+
+/* A message without a receive begins. Its payload comes now or later. */
+static void begin_early(struct harp_group *group, int peer, const struct header *header)
+{
+  struct inbox *inbox = &group->p2p.inboxes[peer];
+  struct early *early = early_add(&inbox->early, header->tag, header->bytes);
+  if (!early) {
+    group_fail(group, "no memory for a message of %zu bytes of rank %d on %s",
+               (size_t)header->bytes, peer, group_name(group, peer));
+  } else if (header->follows) {
+    inbox->filling = early;
+    group->p2p.busy++;
+  } else {
+    memcpy(early->data, inbox->packed + sizeof *header, header->bytes);
+    early->complete = true;
+  }
+}
+
+/* The message of a receive begins. */
+static void begin_receive(struct harp_group *group, int peer, const struct header *header,
+                          struct harp_op **at)
+{
+  struct inbox *inbox = &group->p2p.inboxes[peer];
+  if (!agree(group, *at, peer, header->bytes))
+    return;
+  struct harp_op *op = op_list_remove(&group->p2p.receives, at);
+  if (header->follows) {
+    inbox->fills = op;
+    group->p2p.busy++;
+  } else {
+    memcpy(op->data, inbox->packed + sizeof *header, header->bytes);
+    finish(group, op, peer);
+  }
 }
 
 /* A header has come, maybe with its payload. */
 static void take_header(struct harp_group *group, int peer, size_t size)
 {
-  struct p2p *p2p = &group->p2p;
-  struct inbox *inbox = &p2p->inboxes[peer];
   struct header header;
-  memcpy(&header, inbox->packed, sizeof header);
-  if (size != sizeof header + (header.follows ? 0 : header.bytes)) {
+  memcpy(&header, group->p2p.inboxes[peer].packed, sizeof header);
+  if (!is_valid(&header, size)) {
     group_fail(group,
-               "rank %d on %s sends a message that this HARP does not know: install the "
-               "same version of HARP on all hosts",
+               "rank %d on %s sends a message that this HARP does not know: install the same "
+               "version of HARP on all hosts",
                peer, group_name(group, peer));
     return;
   }
-  struct harp_op **at = find_receive(p2p, peer, header.tag), *op = *at;
-  struct early *early = NULL;
-  if (op && !agree(group, op, peer, header.bytes))
-    return;
-  if (!op && !(early = store_early(inbox, &header))) {
-    group_fail(group, "no memory for a message of %zu bytes of rank %d on %s", (size_t)header.bytes,
-               peer, group_name(group, peer));
-    return;
-  }
-  if (op)
-    op_list_remove(&p2p->receives, at);
-  if (header.follows) {
-    inbox->fills = op;
-    inbox->filling = early;
-    p2p->busy++;
-    return;
-  }
-  memcpy(op ? op->data : early->data, inbox->packed + sizeof header, header.bytes);
-  if (op)
-    finish(group, op, peer);
+  struct harp_op **at = find_receive(&group->p2p, peer, header.tag);
+  if (*at)
+    begin_receive(group, peer, &header, at);
   else
-    early->complete = true;
+    begin_early(group, peer, &header);
 }
 
 static void take_payload(struct harp_group *group, struct link *link, int peer)
@@ -284,15 +284,6 @@ static void take_payload(struct harp_group *group, struct link *link, int peer)
     finish(group, op, peer);
 }
 
-/* The message for a receive among those that came early; *NULL if there is none. */
-static struct early **find_early(struct inbox *inbox, const struct harp_op *op, int peer)
-{
-  struct early **at = &inbox->early;
-  while (*at && !((*at)->complete && takes(op, peer, (*at)->tag)))
-    at = &(*at)->next;
-  return at;
-}
-
 /* Gives messages that came early to their receives. */
 static unsigned deliver_early(struct harp_group *group, int peer)
 {
@@ -300,18 +291,18 @@ static unsigned deliver_early(struct harp_group *group, int peer)
   struct inbox *inbox = &group->p2p.inboxes[peer];
   struct op_list *receives = &group->p2p.receives;
   for (struct harp_op **at = &receives->first; inbox->early && *at;) {
-    struct early **place = find_early(inbox, *at, peer), *early = *place;
+    const struct harp_op *op = *at;
+    struct early *early = NULL;
+    if (op->peer == peer || op->peer == HARP_ANY_RANK)
+      early = early_find(inbox->early, op->tag);
     if (!early) {
       at = &(*at)->next;
       continue;
     }
-    if (!agree(group, *at, peer, early->bytes))
+    if (!agree(group, op, peer, early->bytes))
       return events;
-    memcpy((*at)->data, early->data, early->bytes);
-    *place = early->next;
-    if (!early->next)
-      inbox->last_early = place;
-    free(early);
+    memcpy(op->data, early->data, early->bytes);
+    early_drop(&inbox->early, early);
     finish(group, op_list_remove(receives, at), peer);
     events++;
   }

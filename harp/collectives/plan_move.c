@@ -9,8 +9,6 @@
  */
 #include "harp/collectives/plan.h"
 
-#include <stdlib.h>
-
 static void broadcast_tree(struct plan *plan)
 {
   const struct harp_view *view = plan->call->out;
@@ -128,11 +126,10 @@ int plan_scatter(struct plan *plan, char *error)
 int plan_barrier(struct plan *plan, char *error)
 {
   int32_t heard = NO_STEP;
-  uint8_t *byte = plan->schedule->wide = calloc(1, 1);
-  if (!byte) {
-    plan->schedule->out_of_memory = true;
+  if (!schedule_make_wide(plan->schedule, 1))
     return 0;
-  }
+  uint8_t *byte = plan->schedule->wide;
+  *byte = 0;
   for (int distance = 1; distance < plan->ranks; distance <<= 1) {
     add_send(plan->schedule, plan_rank(plan, distance), byte, 1, heard);
     heard = add_receive(plan->schedule, plan_rank(plan, -distance), byte, 1, heard);

@@ -21,41 +21,51 @@ enum { RING_BYTES = 262144 };
 struct reducing {
   struct plan *plan;
   struct share *shares; /* of each rank */
-  int32_t **sent;       /* sent[rank][slice]: step that sends our part of that rank's share */
+  size_t most;          /* slices of the largest share */
+  int32_t *sent;        /* [rank][slice]: step that sends our part of that rank's share */
   uint8_t *out;         /* where own results go; NULL: to staging */
 };
 
+/* The caller sets the shares next. */
 static bool begin(struct reducing *reducing, struct plan *plan)
 {
   *reducing = (struct reducing){.plan = plan};
   reducing->shares = calloc((size_t)plan->ranks, sizeof *reducing->shares);
-  reducing->sent = calloc((size_t)plan->ranks, sizeof *reducing->sent);
-  return reducing->shares && reducing->sent;
+  return reducing->shares != NULL;
+}
+
+static bool measure_shares(struct reducing *reducing)
+{
+  for (int rank = 0; rank < reducing->plan->ranks; rank++) {
+    size_t slices = reducing->shares[rank].slices;
+    reducing->most = slices > reducing->most ? slices : reducing->most;
+  }
+  reducing->sent = malloc(((size_t)reducing->plan->ranks * reducing->most + 1) * sizeof(int32_t));
+  return reducing->sent != NULL;
 }
 
 static void end(struct reducing *reducing)
 {
-  for (int rank = 0; reducing->sent && rank < reducing->plan->ranks; rank++)
-    free(reducing->sent[rank]);
   free(reducing->sent);
   free(reducing->shares);
 }
 
+static int32_t *sent_step(const struct reducing *reducing, int rank, size_t slice)
+{
+  return &reducing->sent[(size_t)rank * reducing->most + slice];
+}
+
 /* Sends our operands of the other ranks' shares. */
-static bool send_operands(struct reducing *reducing)
+static void send_operands(struct reducing *reducing)
 {
   struct plan *plan = reducing->plan;
   for (int distance = 1; distance < plan->ranks; distance++) {
     int to = plan_rank(plan, distance);
     const struct share *share = &reducing->shares[to];
-    int32_t *sent = reducing->sent[to] = malloc((share->slices + 1) * sizeof *sent);
-    if (!sent)
-      return false;
     for (size_t slice = 0; slice < share->slices; slice++)
-      sent[slice] = add_send(plan->schedule, to, share_slice_data(share, slice),
-                             share_slice_bytes(share, slice), NO_STEP);
+      *sent_step(reducing, to, slice) = add_send(plan->schedule, to, share_slice_data(share, slice),
+                                                 share_slice_bytes(share, slice), NO_STEP);
   }
-  return true;
 }
 
 /* The step that folds slice `slice` of the rank `distance` before us. */
@@ -93,9 +103,7 @@ static bool fold_share(struct reducing *reducing, int32_t *stored, int root)
   size_t peers = (size_t)plan->ranks - 1, bytes = (own->slices * peers + 1) * sizeof(int32_t);
   int32_t *folds = malloc(bytes);
   bool direct = reducing->out && reduction_is_plain(reduction);
-  if (!direct)
-    schedule->wide = malloc(own->slice * reduction->wide_size);
-  if (!folds || (!direct && !schedule->wide)) {
+  if (!folds || (!direct && !schedule_make_wide(schedule, own->slice * reduction->wide_size))) {
     free(folds);
     return false;
   }
@@ -140,7 +148,7 @@ static void receive_results(struct reducing *reducing)
     const struct share *share = &reducing->shares[from];
     for (size_t slice = 0; slice < share->slices; slice++)
       add_receive(plan->schedule, from, share_slice_data(share, slice),
-                  share_slice_bytes(share, slice), reducing->sent[from][slice]);
+                  share_slice_bytes(share, slice), *sent_step(reducing, from, slice));
   }
 }
 
@@ -152,7 +160,10 @@ static void reduce_shares(struct reducing *reducing, enum spread spread)
   struct plan *plan = reducing->plan;
   const struct share *own = &reducing->shares[plan->rank];
   int32_t *stored = malloc((own->slices + 1) * sizeof *stored);
-  if (!stored || !send_operands(reducing) || !fold_share(reducing, stored, plan->call->peer)) {
+  bool equipped = stored && measure_shares(reducing);
+  if (equipped)
+    send_operands(reducing);
+  if (!equipped || !fold_share(reducing, stored, plan->call->peer)) {
     plan->schedule->out_of_memory = true;
   } else if (spread == TO_ALL) {
     spread_results(reducing, stored);
@@ -253,11 +264,8 @@ static void reduce_short(struct plan *plan, bool keeps)
   const struct harp_view *view = plan->call->out;
   struct doubling doubling = {.plan = plan, .count = view->bytes / reduction->size};
   doubling.bytes = doubling.count * reduction->wide_size;
-  schedule->wide = malloc(doubling.bytes * partials(plan->ranks) + 1);
-  if (!schedule->wide) {
-    schedule->out_of_memory = true;
+  if (!schedule_make_wide(schedule, doubling.bytes * partials(plan->ranks)))
     return;
-  }
   doubling.partial = schedule->wide;
   doubling.ready = add_compute(schedule, STEP_LOAD, doubling.partial, view->data, doubling.count,
                                NO_STEP, NO_STEP);

@@ -24,6 +24,13 @@ void schedule_free(struct schedule *schedule)
   free(schedule->wide);
 }
 
+bool schedule_make_wide(struct schedule *schedule, size_t bytes)
+{
+  schedule->wide = malloc(bytes + 1);
+  schedule->out_of_memory |= !schedule->wide;
+  return schedule->wide != NULL;
+}
+
 static struct step *new_step(struct schedule *schedule)
 {
   if (schedule->count == schedule->capacity) {

@@ -61,6 +61,9 @@ struct schedule {
 bool schedule_init(struct schedule *schedule, int ranks);
 void schedule_free(struct schedule *schedule);
 
+/* Sets schedule->wide. false: no memory, and schedule->out_of_memory is set. */
+bool schedule_make_wide(struct schedule *schedule, size_t bytes);
+
 static inline struct queue *schedule_sends(struct schedule *schedule, int peer)
 {
   return &schedule->queues[peer];

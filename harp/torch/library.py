@@ -114,7 +114,7 @@ def views(tensors: Sequence[torch.Tensor]) -> Any:
     if not tensors:
         return None
     return (View * len(tensors))(
-        *[(tensor.data_ptr(), tensor.numel() * tensor.element_size()) for tensor in tensors]
+        *[View(tensor.data_ptr(), tensor.numel() * tensor.element_size()) for tensor in tensors]
     )
 
 

@@ -36,13 +36,12 @@ class TorchRank(Program):
         return "\n".join([*self.printed, *self.lines()][-40:])
 
 
-def sites(folder: Path, lab: Lab, ranks: int, **keys: object) -> list[Site]:
+def sites(folder: Path, lab: Lab, ranks: int) -> list[Site]:
     """A site for each rank; the ranks take turns on the hosts."""
     made = []
     for rank in range(ranks):
         host = lab.hosts[rank % len(lab.hosts)]
-        site = packet_site(folder / str(rank), host, **keys)
-        made.append(site)
+        made.append(packet_site(folder / str(rank), host))
     return made
 
 
