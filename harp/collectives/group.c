@@ -111,21 +111,37 @@ static bool init_threads(struct harp_group *group)
   return group->runs;
 }
 
+static void free_group(struct harp_group *group)
+{
+  p2p_free(&group->p2p, group->ranks);
+  free(group->names);
+  free(group);
+}
+
+static struct harp_group *make_group(int rank, int ranks)
+{
+  struct harp_group *group = calloc(1, sizeof *group);
+  if (!group)
+    return NULL;
+  atomic_init(&group->references, 1);
+  group->rank = rank;
+  group->ranks = ranks;
+  group->names = calloc((size_t)ranks, HARP_NAME);
+  if (group->names && p2p_init(&group->p2p, ranks))
+    return group;
+  free_group(group);
+  return NULL;
+}
+
 struct harp_group *harp_group_create(int rank, int ranks, int local, void *handle, char *error)
 {
   if (net_open(NULL, error))
     return NULL;
-  struct harp_group *group = calloc(1, sizeof *group);
-  if (!group || !(group->names = calloc((size_t)ranks, HARP_NAME)) ||
-      !p2p_init(&group->p2p, ranks)) {
-    free(group ? group->names : NULL);
-    free(group);
+  struct harp_group *group = make_group(rank, ranks);
+  if (!group) {
     say(error, "no memory for a process group");
     return NULL;
   }
-  atomic_init(&group->references, 1);
-  group->rank = rank;
-  group->ranks = ranks;
   bool listens = links_init(&group->links, rank, ranks, local, handle, error) == 0;
   if (!init_threads(group)) {
     say(error, "the process group's thread cannot start: see the limit on processes (ulimit -u)");
@@ -163,12 +179,10 @@ static void put_group(struct harp_group *group)
 {
   if (atomic_fetch_sub(&group->references, 1) > 1)
     return;
-  p2p_free(&group->p2p, group->ranks);
   pthread_cond_destroy(&group->changed);
   pthread_cond_destroy(&group->wake);
   pthread_mutex_destroy(&group->lock);
-  free(group->names);
-  free(group);
+  free_group(group);
 }
 
 void harp_group_destroy(struct harp_group *group)

@@ -37,22 +37,26 @@ bool p2p_init(struct p2p *p2p, int ranks)
 {
   p2p->outboxes = calloc((size_t)ranks, sizeof *p2p->outboxes);
   p2p->inboxes = calloc((size_t)ranks, sizeof *p2p->inboxes);
+  p2p->packed = malloc(2 * (size_t)ranks * LINK_SHORT);
   op_list_init(&p2p->receives);
-  for (int rank = 0; p2p->outboxes && rank < ranks; rank++) {
+  if (!p2p->outboxes || !p2p->inboxes || !p2p->packed)
+    return false;
+  for (int rank = 0; rank < ranks; rank++) {
     op_list_init(&p2p->outboxes[rank].sends);
     op_list_init(&p2p->outboxes[rank].flying);
+    p2p->outboxes[rank].packed = p2p->packed + 2 * (size_t)rank * LINK_SHORT;
+    p2p->inboxes[rank].packed = p2p->outboxes[rank].packed + LINK_SHORT;
   }
-  return p2p->outboxes && p2p->inboxes;
+  return true;
 }
 
 void p2p_free(struct p2p *p2p, int ranks)
 {
-  for (int rank = 0; p2p->outboxes && p2p->inboxes && rank < ranks; rank++) {
-    free(p2p->outboxes[rank].packed);
-    free(p2p->inboxes[rank].packed);
+  for (int rank = 0; p2p->inboxes && rank < ranks; rank++) {
     while (p2p->inboxes[rank].early)
       early_drop(&p2p->inboxes[rank].early, p2p->inboxes[rank].early);
   }
+  free(p2p->packed);
   free(p2p->outboxes);
   free(p2p->inboxes);
 }
@@ -357,30 +361,16 @@ static unsigned receive_round(struct harp_group *group, int peer)
 
 /* --- Both --- */
 
-static bool equip(uint8_t **packed)
-{
-  if (!*packed)
-    *packed = malloc(LINK_SHORT);
-  return *packed != NULL;
-}
-
 void p2p_add(struct harp_group *group, struct harp_op *op)
 {
   struct p2p *p2p = &group->p2p;
-  bool sends = op->kind == HARP_SEND, equipped = true;
-  for (int peer = 0; peer < group->ranks; peer++) {
-    if (op->peer == peer || op->peer == HARP_ANY_RANK)
-      equipped &= equip(sends ? &p2p->outboxes[peer].packed : &p2p->inboxes[peer].packed);
-  }
-  if (sends) {
+  if (op->kind == HARP_SEND) {
     op->parts_left = op->bytes > SHORT_PAYLOAD ? 2 : 1;
     p2p->busy++;
     op_list_add(&p2p->outboxes[op->peer].sends, op);
   } else {
     op_list_add(&p2p->receives, op);
   }
-  if (!equipped)
-    group_fail(group, "no memory for messages");
 }
 
 unsigned p2p_round(struct harp_group *group)

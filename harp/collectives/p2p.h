@@ -24,6 +24,7 @@ struct inbox;
 struct p2p {
   struct outbox *outboxes; /* of each rank */
   struct inbox *inboxes;
+  uint8_t *packed;         /* their memory; unused pages cost nothing */
   struct op_list receives; /* without a message */
   int busy;                /* sends, and receives whose payload is on its way */
 };
@@ -32,7 +33,7 @@ struct p2p {
 bool p2p_init(struct p2p *p2p, int ranks);
 void p2p_free(struct p2p *p2p, int ranks);
 
-/* Takes an operation over. A receive may be done at once. */
+/* Takes an operation over. */
 void p2p_add(struct harp_group *group, struct harp_op *op);
 
 /* Returns the number of events. May fail the group. */
