@@ -2,8 +2,10 @@
 """The process group: torch's collectives as calls of the C library.
 
 Names and signatures of the methods are those of torch.distributed.ProcessGroup. Newer releases of
-torch renamed some; both names exist. Every method returns a HarpWork, and raises HarpError for a
-call that cannot work. Tensors must not change before their work is done.
+torch renamed some; both names exist. all_gather_into_tensor calls all_gather_single,
+reduce_scatter_tensor calls reduce_scatter_single, and batch_isend_irecv send and recv. Every method
+returns a HarpWork, and raises HarpError for a call that cannot work. Tensors must not change before
+their work is done.
 """
 
 from __future__ import annotations
