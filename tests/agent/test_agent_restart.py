@@ -51,7 +51,8 @@ def test_jobs_survive_newer_agents(
     agents = [start_agent(host, *OPTIONS) for host in lab.hosts]
     words = ["all_reduce", "-b", "256K", "-e", "256K", "-n", "3000", "-w", "1", *MANY_LINKS]
     ranks = start_pods(agents[:1], *words, nranks=2)
-    before = wait_for(lambda: agents[0].ask()["grants"], 20, "rank 0 opens no device")
+    wait_for(lambda: agents[0].ask()["counts"]["granted"], 20, "rank 0 opens no device")
+    before = agents[0].ask()["grants"]
     agents = restart(agents, start_agent, lab.hosts, how, newer=True)
     assert agents[0].ask()["version"] == 2
     assert agents[0].ask()["grants"] == before
@@ -72,7 +73,7 @@ def test_rank_waits_for_agent_that_is_away(
     agents = [start_agent(host, *OPTIONS) for host in lab.hosts]
     words = ["sendrecv", "-b", "64K", "-e", "64K", *MANY_LINKS]
     ranks = start_pods(agents[:1], *words, nranks=2)
-    wait_for(lambda: agents[0].ask()["grants"], 20, "rank 0 opens no device")
+    wait_for(lambda: agents[0].ask()["counts"]["granted"], 20, "rank 0 opens no device")
     end(agents[0], signal.SIGTERM)
     ranks += start_pods(agents[1:], *words, nranks=2, first=1)
     wait_for(lambda: agents[1].ask()["counts"].get("granted"), 20, "rank 1 opens no device")
