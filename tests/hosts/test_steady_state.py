@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from executed import Executed, Run, is_locked, watched
-from ranks import Rank, Site, connect, packet_site, wire_path, wire_site
+from ranks import Rank, Site, connect, packet_site, remove_wire, wire_path, wire_site
 
 FULL = bool(os.environ.get("HARP_TEST_FULL"))
 LATE_S = 100.0
@@ -92,8 +92,7 @@ def ranks(port: str, drive: str, request: Any, tmp_path: Path) -> Iterator[tuple
     folders = tmp_path / "sender", tmp_path / "receiver"
     _transfer([watched(*pair, "do_stream") for pair in zip(sites, folders)])
     yield tuple(map(Executed, folders))
-    for left in path.parent.glob(f"{path.name}*"):  # a killed end leaves files
-        left.unlink()
+    remove_wire(path)
 
 
 def _transfer(sites: list[Site]) -> None:
