@@ -10,25 +10,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import click
 
 from harp import _tables
-from harp.observe import statfile, trace
-from harp.observe.prometheus import family, sample
+from harp.observe import metrics, prometheus, statfile, trace
+from harp.observe.flow_sums import Readings
 from harp.observe.statfile import Flow, Process
-
-
-def documented() -> dict[str, str]:
-    """The description of each counter, and of each old name."""
-    return {counter["name"]: counter["doc"] for counter in _tables.counters()} | renamed()
-
-
-def renamed() -> dict[str, str]:
-    """The description of each old name of a counter."""
-    return {old: f"Old name of {name}." for old, name in _tables.counter_aliases().items()}
-
 
 # -- text
 
@@ -74,6 +63,7 @@ def table(nics: list[Process], everything: bool, explain: bool) -> Iterator[str]
     yield (
         f"{process.command} {rank}pid {process.pid} on {process.host}, user {process.uid}, "
         f"up {_ago(time.time() - process.started)}, release {process.release}"
+        + (f", job {process.job}" if process.job else "")
         + (f", {len(nics)} NICs" if len(nics) > 1 else "")
     )
     for nic in nics:
@@ -81,7 +71,7 @@ def table(nics: list[Process], everything: bool, explain: bool) -> Iterator[str]
         yield f"  {nic.device}, {nic.address}, {nic.config}"
         if nic.about:
             yield f"  {nic.about}"
-    sentences = documented() if explain else renamed()
+    sentences = metrics.documented() if explain else metrics.renamed()
     for name in process.kinds:
         shares = _shares(nics, name)
         total = sum(shares)
@@ -95,73 +85,13 @@ def table(nics: list[Process], everything: bool, explain: bool) -> Iterator[str]
             yield from _flow_lines(flow, nic.device if len(nics) > 1 else "")
 
 
-# -- JSON and Prometheus
+# -- JSON
 
 
 def as_json(processes: Iterable[Process]) -> str:
     """{"schema": "harp.stat/1", "processes": [...]}, fields as in harp.observe.statfile."""
     rows = [{**asdict(process), "totals": process.totals} for process in processes]
     return json.dumps({"schema": "harp.stat/1", "processes": rows}, indent=1)
-
-
-def _identity(process: Process) -> dict[str, Any]:
-    """Labels that identify one process on one NIC. An id is unique among a user's files, so `uid`
-    is one of them."""
-    return {
-        "rank": "" if process.rank is None else process.rank,
-        "host": process.host,
-        "gpu": process.gpu,
-        "device": process.device,
-        "id": process.id,
-        "uid": process.uid,
-    }
-
-
-def prometheus(processes: list[Process]) -> Iterator[str]:
-    """Prometheus' text format: one family for each counter, one sample for each instance.
-
-    The pid is no label: many processes in containers have pid 1.
-    """
-    yield from family("harp_process_info", "gauge", "A process that uses HARP, on one of its NICs.")
-    for process in processes:
-        yield sample(
-            "harp_process_info",
-            1,
-            **_identity(process),
-            process=process.process_id,
-            address=process.address,
-            command=process.command,
-            release=process.release,
-        )
-    name = "harp_process_start_time_seconds"
-    yield from family(name, "gauge", "When the process began, since the epoch.")
-    for process in processes:
-        yield sample(name, f"{process.started:.3f}", **_identity(process))
-    sentences = documented()
-    for named, (name, kind) in _families(processes).items():
-        kind_shown = "gauge" if kind == "gauge" else "counter"
-        yield from family(named, kind_shown, sentences.get(name, name))
-        for process in processes:
-            if process.kinds.get(name) != kind:
-                continue
-            for number, instance in enumerate(process.instances):
-                yield sample(named, instance[name], **_identity(process), instance=number)
-
-
-def _families(processes: list[Process]) -> dict[str, tuple[str, str]]:
-    """The counter and kind of each family. The counters of this release come first: a file of
-    another release must not change the kind of one, or duplicate a family."""
-    named = {counter["name"]: counter["kind"] for counter in _tables.counters()}
-    named |= {old: named[name] for old, name in _tables.counter_aliases().items()}
-    pairs = list(named.items())
-    for process in processes:
-        pairs += process.kinds.items()
-    families: dict[str, tuple[str, str]] = {}
-    for name, kind in pairs:
-        family = f"harp_{name}" if kind == "gauge" else f"harp_{name}_total"
-        families.setdefault(family, (name, kind))
-    published = {name for process in processes for name in process.kinds}
-    return {family: one for family, one in families.items() if one[0] in published}
 
 
 # -- a trace
@@ -357,7 +287,7 @@ def stat(
     if wants_json:
         click.echo(as_json(processes))
     elif wants_prometheus:
-        click.echo("\n".join(prometheus(processes)))
+        click.echo("\n".join(prometheus.lines(metrics.families(processes, Readings()))))
     elif not processes:
         click.echo(
             f"no process with HARP runs here (looked in {', '.join(map(str, statfile.folders()))})"
