@@ -30,6 +30,7 @@ from prometheus_client.parser import text_string_to_metric_families  # noqa: E40
 
 COUNTERS = [counter["name"] for counter in _tables.counters()]
 RANKS = 8
+FULL = bool(os.environ.get("HARP_TEST_FULL"))
 
 
 def ip(text: str) -> int:
@@ -126,6 +127,13 @@ def test_eight_containers_have_no_duplicate_series(ranks: list[Any], folders: Pa
     check_ranks(text_of(Collector([f"{folders}/pod*", f"{folders}/again", f"{folders}/absent"])))
 
 
+def test_files_of_a_user_are_bounded(
+    ranks: list[Any], folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statfile, "FILES_MOST", 3)
+    assert len(statfile.scan(Collector([f"{folders}/pod*"]).folders())) == 3
+
+
 def test_exporter_and_stat_print_the_same(ranks: list[Any], harp: Any, folders: Path) -> None:
     pattern = str(folders / "pod2")
     harp("exporter", "--folder", pattern, "--textfile", str(folders / "harp.prom"), "--once")
@@ -217,6 +225,16 @@ def test_sums_keep_closed_flows() -> None:
     assert (peer.sums[0], peer.flows, peer.rtt_us) == (320, 0, 0)
 
 
+def test_readings_keep_no_closed_flows() -> None:
+    sums = flow_sums.FlowSums()
+    for i in range(3):
+        sums.add([flow(1, opened=float(i))])
+    before = sys.getallocatedblocks()
+    for i in range(2000):
+        sums.add([flow(1, opened=float(i))])
+    assert sys.getallocatedblocks() < before + 2000
+
+
 def test_peers_beyond_the_bound_share_one_series() -> None:
     sums = flow_sums.FlowSums()
     many = [flow(i, f"10.0.{i // 250}.{i % 250}", bytes_out=i) for i in range(500)]
@@ -253,9 +271,8 @@ JOB_S = 600  # a job of 8 ranks ends and the next begins
 def test_a_day_of_scrapes_stays_bounded(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readings of 24 hours while jobs come and go, and with them their flows and peers. The memory
     blocks that stay and the number of series do not grow with time."""
-    full = bool(os.environ.get("HARP_TEST_FULL"))
-    jobs = DAY_S // JOB_S if full else 12
-    scrapes = JOB_S // SCRAPE_S if full else 3
+    jobs = DAY_S // JOB_S if FULL else 12
+    scrapes = JOB_S // SCRAPE_S if FULL else 3
     collector = Collector([])
     sizes, series = [], []
     for job in range(jobs):
