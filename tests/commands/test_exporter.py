@@ -251,8 +251,8 @@ def test_a_false_file_adds_few_families(folders: Path) -> None:
     file = _engine.StatFile()
     (process,) = statfile.scan([folders / "run"])
     for i in range(5000):
-        process.kinds[f"false_{i}"] = "count"
-        process.instances[0][f"false_{i}"] = i
+        process.kinds[f"z_false_{i}"] = "count"
+        process.instances[0][f"z_false_{i}"] = i
     process.kinds["process_info"] = process.kinds["peer_flows"] = "gauge"
     process.instances[0]["process_info"] = process.instances[0]["peer_flows"] = 7
     found = metrics.families([process], flow_sums.Readings())
