@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import errno
 import json
+import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
@@ -255,6 +256,15 @@ def _show_trace(
     is_flag=True,
     help="Also show the trace's events of polls, chunks and messages.",
 )
+@click.option(
+    "--watch",
+    type=click.FloatRange(0.1, 3600),
+    metavar="SECONDS",
+    help="Show a new report every so many seconds, until Ctrl-C.",
+)
+@click.option(
+    "-n", "--count", type=click.IntRange(0), default=0, help="End after so many reports of --watch."
+)
 def stat(
     pids: tuple[int, ...],
     ranks: tuple[int, ...],
@@ -267,11 +277,17 @@ def stat(
     trace_path: Optional[Path],
     flows: tuple[int, ...],
     every_event: bool,
+    watch: Optional[float],
+    count: int,
 ) -> None:
     """Show the counters and flows of the processes that run here with HARP.
 
     Reads only their files in the run folder, so it does not slow them down.
     """
+    if count and watch is None:
+        raise click.UsageError("--count needs --watch")
+    if watch is not None and trace_path is not None:
+        raise click.UsageError("--watch and --trace: give one")
     if wants_json and wants_prometheus:
         raise click.UsageError("--json and --prometheus: give one")
     if trace_path is not None:
@@ -280,10 +296,45 @@ def stat(
         return
     if flows or every_event:
         raise click.UsageError("--flow and --all-events need --trace")
+
+    def processes() -> list[Process]:
+        try:
+            return statfile.chosen(statfile.scan(), pids, ranks, ids, devices)
+        except LookupError as missing:
+            raise click.ClickException(str(missing.args[0])) from missing
+
+    def show() -> None:
+        _show(processes(), wants_json, wants_prometheus, everything, explain)
+
+    if watch is None:
+        show()
+    else:
+        _repeat(show, watch, count)
+
+
+def _repeat(show: Callable[[], None], seconds: float, count: int) -> None:
+    """Shows `count` reports, 0: until Ctrl-C. Each takes the place of the last on a terminal."""
+    shown = 0
     try:
-        processes = statfile.chosen(statfile.scan(), pids, ranks, ids, devices)
-    except LookupError as missing:
-        raise click.ClickException(str(missing.args[0])) from missing
+        while True:
+            if sys.stdout.isatty():
+                click.clear()
+            show()
+            shown += 1
+            if shown == count:
+                return
+            time.sleep(seconds)
+    except KeyboardInterrupt:
+        pass
+
+
+def _show(
+    processes: list[Process],
+    wants_json: bool,
+    wants_prometheus: bool,
+    everything: bool,
+    explain: bool,
+) -> None:
     if wants_json:
         click.echo(as_json(processes))
     elif wants_prometheus:

@@ -371,6 +371,13 @@ def _fallbacks() -> Iterator[Path]:
             yield Path(entry.path)
 
 
+def is_on(process: Process, devices: Sequence[str]) -> bool:
+    """Whether the process uses one of these NICs, written as in the ztcp*.conf or without the
+    scheme."""
+    inner = _tables.innermost(process.device)
+    return not {process.device, inner, inner.partition(":")[2]}.isdisjoint(devices)
+
+
 def chosen(
     processes: Sequence[Process],
     pids: Sequence[int] = (),
@@ -387,22 +394,18 @@ def chosen(
             (not pids or process.pid in pids)
             and (not ranks or process.rank in ranks)
             and (not ids or named(process, ids))
-            and (not devices or on(process, devices))
+            and (not devices or is_on(process, devices))
         )
 
     def named(process: Process, prefixes: Sequence[str]) -> bool:
         return any(text.startswith(tuple(prefixes)) for text in (process.id, process.process_id))
-
-    def on(process: Process, names: Sequence[str]) -> bool:
-        inner = _tables.innermost(process.device)
-        return not {process.device, inner, inner.partition(":")[2]}.isdisjoint(names)
 
     found = [process for process in processes if known(process)]
     missing = [
         *(f"pid {pid}" for pid in pids if pid not in {one.pid for one in found}),
         *(f"rank {rank}" for rank in ranks if rank not in {one.rank for one in found}),
         *(f"id {text}" for text in ids if not any(named(one, [text]) for one in found)),
-        *(f"device {name}" for name in devices if not any(on(one, [name]) for one in found)),
+        *(f"device {name}" for name in devices if not any(is_on(one, [name]) for one in found)),
     ]
     if missing:
         raise LookupError(

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from harp import _tables
+from harp.cli.top import Rates, in_order
 from harp.testing import _engine
 
 COUNTERS = [counter["name"] for counter in _tables.counters()]
@@ -343,6 +344,54 @@ def test_top_prints_rates(harp: Any, published: Any) -> None:
     assert process["links"] == 2
     header, row = text.splitlines()
     assert "IN Gbit/s" in header and row.split()[2] == str(os.getpid())
+
+
+@pytest.fixture
+def three_peers(folders: Path) -> Iterator[list[_engine.StatFile]]:
+    """The files of three NICs with a flow each; the second has sent the most."""
+    files = []
+    for number, sent in enumerate((10, 30, 20)):
+        file = _engine.StatFile(device=f"packet:nic{number}".encode(), rank=2 - number)
+        file.set(0, NAMES.index("links"), sent)
+        file.flow(0, state=1, peer_address=ip(f"10.0.0.{number + 2}"), peer_port=7)
+        files.append(file)
+    yield files
+    for file in files:
+        file.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "nics"),
+    [
+        ([], "012"),
+        (["--sort", "links"], "120"),
+        (["--sort", "rank"], "210"),
+        (["--peer", "10.0.0.3"], "1"),
+        (["--peer", "10.0.0.3", "--peer", "10.0.0.4", "--sort", "rank"], "21"),
+        (["--peer", "10.0.0.30"], ""),
+        (["--device", "nic2"], "2"),
+        (["--device", "nic2", "--peer", "10.0.0.2"], ""),
+    ],
+)
+def test_top_sorts_and_chooses(
+    harp: Any, three_peers: list[_engine.StatFile], words: list[str], nics: str
+) -> None:
+    shown = harp("top", "-n", "1", "-d", "0.1", "--json", *words).stdout
+    found = [one["device"] for one in json.loads(shown)["processes"]]
+    assert found == [f"packet:nic{number}" for number in nics]
+
+
+def test_top_puts_unknown_ranks_last() -> None:
+    known = {name: 0 for name in Rates.__dataclass_fields__}
+    view = [Rates(**{**known, "rank": rank, "links": 1}) for rank in (None, 1, 0)]
+    assert [one.rank for one in in_order(view, "rank")] == [0, 1, None]
+
+
+def test_stat_watches(harp: Any, published: Any) -> None:
+    text = harp("stat", "--watch", "0.1", "--count", "3").stdout
+    assert len(re.findall(r"tx_bytes +1500 ", text)) == 3
+    assert "--count needs --watch" in harp("stat", "-n", "2", code=2).stderr
+    assert "give one" in harp("stat", "--watch", "1", "--trace", "/absent", code=2).stderr
 
 
 def test_top_ends_on_sigint(folders: Path) -> None:
