@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
 # Every file of these is for users. Only a checkout has tools/ and tests/.
-WHOLE = ("harp", "harp/cli", "harp/observe", "harp/setup", "harp/torch")
+WHOLE = tuple("harp/agent harp/check harp/cli harp/observe harp/setup harp/torch harp".split())
 
 # torch is no dependency of the package, so harp.torch is left out where it is absent.
 IMPORT_ALL = """
@@ -78,7 +78,10 @@ def test_every_module_imports_without_checkout(installed: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("words", ["setup --help", "setup nics", "doctor --help", "perf --help"])
+@pytest.mark.parametrize(
+    "words",
+    ["setup --help", "setup nics", "doctor --help", "perf --help", "agent file harp-agent.service"],
+)
 def test_commands_run_without_checkout(installed: Path, words: str) -> None:
     done = python("-c", RUN, str(installed), *words.split())
     assert done.returncode == 0, done.stderr
