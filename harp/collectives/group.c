@@ -24,6 +24,8 @@ enum {
   CROWDED_NS = 100000, /* a yield that lasts so long found another program */
   CROWDED_NAPS = 200,  /* before the next yield */
   NAP_NS = 1,          /* and the kernel's timer slack, 50 us */
+  LONG_WAIT = 4000,    /* rounds after which the peer is slow, and naps are longer */
+  LONG_NAP_NS = 500000,
 };
 
 static int say(char *error, const char *text)
@@ -55,7 +57,8 @@ static void rest(struct pace *pace, unsigned events)
       pace->naps = CROWDED_NAPS;
     return;
   }
-  nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+  long nap = pace->idle < LONG_WAIT ? NAP_NS : LONG_NAP_NS;
+  nanosleep(&(struct timespec){.tv_nsec = nap}, NULL);
   pace->naps -= pace->naps > 0;
 }
 
