@@ -190,24 +190,24 @@ static void put_group(struct harp_group *group)
 
 void harp_group_destroy(struct harp_group *group)
 {
+  bool orderly = atomic_load(&group->unfinished) == 0;
+  if (!orderly)
+    harp_group_abort(group, "the process group was shut down before the operation ended");
   pthread_mutex_lock(&group->lock);
   group->stop = true;
   pthread_cond_signal(&group->wake);
   pthread_mutex_unlock(&group->lock);
   if (group->runs)
     pthread_join(group->thread, NULL);
-  bool orderly = atomic_load(&group->unfinished) == 0;
-  if (!orderly)
-    harp_group_abort(group, "the process group was destroyed before the operation ended");
   pthread_mutex_lock(&group->lock);
   while (group->driven) /* by a thread that waits */
     pthread_cond_wait(&group->changed, &group->lock);
   group->driven = true;
   pthread_mutex_unlock(&group->lock);
+  group_round(group); /* fails what is unfinished */
   if (orderly)
     links_close(&group->links);
-  group_fail(group, "the process group was destroyed");
-  group_round(group);
+  group_fail(group, "the process group was shut down");
   links_free(&group->links);
   put_group(group);
 }
