@@ -77,7 +77,8 @@ struct harp_instance {
   struct harp_trace trace;
   bool (*expect)(void *user, struct harp_rx_hint *hint); /* tells where the next payload belongs */
   void *expect_user;
-  uint64_t link_changed; /* ns: when the port last went down or up */
+  uint64_t link_changed; /* ns: when the port last went down or up, or had no carrier */
+  uint64_t outage;       /* ns: when the device failed or lost its carrier; 0: it works */
   atomic_bool link_down; /* written under the poll lock; the worker reads it before it sleeps */
 
   /* Frames from this process to itself. */
@@ -187,7 +188,7 @@ static inline uint64_t harp_instance_resumed(const struct harp_instance *instanc
   return instance->resumed;
 }
 
-/* When the port last went down or up, ns. */
+/* When the port last went down or up, or had no carrier, ns. */
 static inline uint64_t harp_instance_link_changed(const struct harp_instance *instance)
 {
   return instance->link_changed;
