@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ranks import Failed, Rank, Site, connect, packet_site
+from ranks import Failed, Rank, Site, connect, packet_site, wait_until
 
 from harp import paths
 from tools.hosts.jobs import all_reduce, job
@@ -73,7 +73,8 @@ def test_killed_rank_leaves_nothing_and_fails_its_peer(lab: Lab, tmp_path: Path)
         assert time.monotonic() - killed < TIMEOUT_MS / 1e3 + 2
         (warning,) = survivor.warnings
         assert f"{sites[1].address}:" in warning
-        assert list(sites[0].run_folder.glob("*.trace")), "no trace was written"
+        traces = sites[0].run_folder
+        wait_until(lambda: list(traces.glob("*.trace")), 10, "no trace was written", [survivor])
         victim.wait(10)
         assert not has_program(victim_host) and not listeners(victim_host)
         with Rank(sites[1]) as again:
