@@ -21,8 +21,8 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
+#include "dpdk_glue/descriptor.h"
 #include "dpdk_glue/fail.h"
 #include "dpdk_glue/kernel/packet_filter.h"
 #include "harp/counters.h"
@@ -134,18 +134,12 @@ static int open_other(struct xdp_port *xdp, char *error)
   return rc < 0 ? socket_failed(xdp, rc, "filter the packet socket for ARP", error) : 0;
 }
 
-static bool watch(const struct xdp_port *xdp, int fd)
-{
-  struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
-  return epoll_ctl(xdp->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
-}
-
 static int open_epoll(struct xdp_port *xdp, char *error)
 {
   xdp->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-  bool good = xdp->epoll_fd >= 0 && watch(xdp, xdp->other_fd);
+  bool good = xdp->epoll_fd >= 0 && harp_descriptor_watch(xdp->epoll_fd, xdp->other_fd);
   for (unsigned q = 0; q < xdp->socket_count && good; q++)
-    good = watch(xdp, xdp->sockets[q].fd);
+    good = harp_descriptor_watch(xdp->epoll_fd, xdp->sockets[q].fd);
   return good ? 0
               : harp_port_fail(error, -errno,
                                "xdp:%s: cannot make an epoll descriptor: %s; raise the limit of "
@@ -276,21 +270,15 @@ static int set_up(struct xdp_port *xdp, const struct harp_port_config *config, b
   return 0;
 }
 
-static void close_fd(int fd)
-{
-  if (fd >= 0)
-    close(fd);
-}
-
 /* Gives up everything but the memory and the local ports. */
 static void close_sockets(struct xdp_port *xdp)
 {
   harp_xdp_steering_close(&xdp->steering);
   for (unsigned q = 0; q < xdp->socket_count; q++)
     harp_xdp_socket_close(&xdp->sockets[q]);
-  close_fd(xdp->other_fd);
-  close_fd(xdp->epoll_fd);
-  close_fd(xdp->control_fd);
+  harp_descriptor_close(xdp->other_fd);
+  harp_descriptor_close(xdp->epoll_fd);
+  harp_descriptor_close(xdp->control_fd);
 }
 
 static void xdp_close(struct harp_port *port)

@@ -3,6 +3,7 @@
  * Opens the sockets of an xdp port for another process.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <sys/socket.h>
 
 #include "dpdk_glue/agent/agent_device.h"
@@ -54,7 +55,11 @@ static enum agent_status pass_on(struct harp_port *port, const struct harp_port_
   describe_xdp(reply, xdp);
   reply->ports_first = config->ports_first;
   reply->ports_last = config->ports_last;
-  return agent_reply(reply, fds, list_xdp(xdp, fds));
+  enum agent_status status = agent_reply(reply, fds, list_xdp(xdp, fds));
+  /* The link keeps the program attached after the packet socket is closed. */
+  if (status == AGENT_DONE)
+    printf("program %u\n", harp_xdp_steering_program(&xdp->steering));
+  return status;
 }
 
 enum agent_status agent_open_xdp(const struct harp_port_config *config)

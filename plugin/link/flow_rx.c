@@ -247,6 +247,17 @@ static void message_complete(struct link_flow *flow, struct net_request *request
   atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
 }
 
+/* Adds a complete chunk to the request. Returns the bytes that are left then. A chunk that is the
+ * whole message changes neither word, and needs no locked instruction. */
+static int64_t count_chunk(struct net_request *request, uint64_t edges, int64_t change)
+{
+  if (edges == 0 && change == 0) {
+    return atomic_load_explicit(&request->left, memory_order_acquire);
+  }
+  atomic_fetch_add_explicit(&request->edges, edges, memory_order_relaxed);
+  return atomic_fetch_add_explicit(&request->left, change, memory_order_acq_rel) + change;
+}
+
 static void chunk_complete(struct link_flow *flow)
 {
   struct net_request *request = flow->request;
@@ -263,9 +274,7 @@ static void chunk_complete(struct link_flow *flow)
   flow->rx_header_size = 0;
   harp_instance_count(flow->instance, HARP_COUNTER_chunks_in, 1);
   flow_trace(flow, HARP_TRACE_chunk_in, chunk->length, (uint32_t)chunk->offset);
-  atomic_fetch_add_explicit(&request->edges, edges, memory_order_relaxed);
-  int64_t left = atomic_fetch_add_explicit(&request->left, change, memory_order_acq_rel) + change;
-  if (left == 0 && (last || chunk->length > 0)) {
+  if (count_chunk(request, edges, change) == 0 && (last || chunk->length > 0)) {
     message_complete(flow, request);
   }
 }

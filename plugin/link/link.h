@@ -73,9 +73,10 @@ struct net_request {
   bool read_early;         /* receive: see early_read.h */
 };
 
-/* The part of a link that one instance owns. */
+/* The part of a link that one instance owns, in a cache line of its own: pollers write to it for
+ * each message. */
 struct link_instance {
-  struct harp_post post; /* posted when a message was posted or the link failed */
+  _Alignas(64) struct harp_post post; /* posted when a message was posted or the link failed */
   struct net_link *link;
   struct nic_instance *at;
   struct harp_instance *instance; /* that of at */

@@ -290,7 +290,7 @@ static int open_connection(struct link_flow *flow)
   int result = connect_from_some_port(flow, flow->peer);
   if (result == 0) {
     harp_flow_set_timeout(flow->tcp, flow_config(flow)->timeout_ms);
-    flow_trace(flow, HARP_TRACE_connect, flow->local_port, flow->peer.address);
+    flow_trace(flow, HARP_TRACE_connect, flow->peer.port, flow->peer.address);
   }
   return result;
 }
@@ -307,7 +307,8 @@ void flow_accept(struct link_flow *flow, struct harp_tcp *tcp)
   flow->tcp = tcp;
   flow->state = FLOW_HANDSHAKE;
   harp_flow_attach(tcp, &receiving_ops, flow);
-  flow_trace(flow, HARP_TRACE_accept, harp_flow_local_port(tcp), harp_flow_peer(tcp).address);
+  struct harp_endpoint peer = harp_flow_peer(tcp);
+  flow_trace(flow, HARP_TRACE_accept, peer.port, peer.address);
   harp_flow_set_timeout(tcp, flow_config(flow)->timeout_ms);
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable
@@ -13,6 +12,8 @@ from typing import Callable
 import pytest
 from pairs import rank_at
 from plugin_peer import Peer, end_all
+
+from tools.hosts.ranks import remove_wire, wire_path
 
 API = 12
 TIMEOUT_MS = 8000
@@ -39,7 +40,7 @@ def impair(tmp_path: Path) -> Impair:
 def start(tmp_path: Path, impair: Impair) -> Iterator[Start]:
     """start(): an initialized sender and receiver. Their run folders are "1" and "2" in
     tmp_path."""
-    wire = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
+    wire = wire_path()
     ranks: list[Peer] = []
 
     def make() -> tuple[Peer, Peer]:
@@ -54,5 +55,4 @@ def start(tmp_path: Path, impair: Impair) -> Iterator[Start]:
         yield make
     finally:
         end_all(ranks)
-        for left in wire.parent.glob(f"{wire.name}*"):
-            left.unlink()
+        remove_wire(wire)

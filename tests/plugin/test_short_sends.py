@@ -12,6 +12,7 @@ from ends import End, ends_between, sizes
 from faulty_wire import Impair, Start
 
 LONGEST = 32 << 10  # bytes of a message that is copied
+SETTLE_MS = 2000  # the longest wait of closes for acknowledgements
 BLACKHOLE = "blackhole=1,side=both"
 
 
@@ -123,6 +124,37 @@ def test_message_arrives_after_its_sender_has_closed(start: Start, impair: Impai
     impair("")
     assert sizes(receiver.rank.wait(requests=[request])) == [LONGEST]
     assert receiver.holds(LONGEST, 3)
+
+
+@pytest.mark.slow
+def test_closes_share_2_s_of_waiting_for_acknowledgements(start: Start, impair: Impair) -> None:
+    """The path stays dead. timeout_ms is four times as long, so it does not end the waits."""
+    sender, receiver = start()
+    links = [ends_between(sender, receiver, LONGEST, seed=3) for _ in range(4)]
+    impair(BLACKHOLE)
+    for sends, _ in links:
+        send_and_overwrite(sends, LONGEST)
+    first, *others = [sends.close() for sends, _ in links]
+    assert SETTLE_MS <= first < 2 * SETTLE_MS
+    assert sum(others) < SETTLE_MS / 2
+
+
+@pytest.mark.slow
+def test_acknowledgement_gives_closes_their_2_s_again(start: Start, impair: Impair) -> None:
+    sender, receiver = start()
+    dead, live, last = [ends_between(sender, receiver, LONGEST, seed=3) for _ in range(3)]
+    impair(BLACKHOLE)
+    send_and_overwrite(dead[0], LONGEST)
+    assert dead[0].close() >= SETTLE_MS
+    impair("")
+    request = live[1].receive(LONGEST)
+    send_and_overwrite(live[0], LONGEST)
+    assert sizes(receiver.wait(requests=[request])) == [LONGEST]
+    time.sleep(0.3)  # the acknowledgement arrives
+    live[0].close()
+    impair(BLACKHOLE)
+    send_and_overwrite(last[0], LONGEST)
+    assert SETTLE_MS <= last[0].close() < 2 * SETTLE_MS
 
 
 def test_finalize_waits_for_acknowledgement(start: Start, impair: Impair) -> None:

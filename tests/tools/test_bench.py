@@ -414,6 +414,15 @@ def test_instruction_targets_become_verdicts() -> None:
     assert FEW < MANY
 
 
+def test_growth_with_flows_becomes_verdicts() -> None:
+    few = Cost(100, 0)
+    rows = [instructions.Row("x", (few, Cost(many, 0)), 0) for many in (105, 112)]
+    assert [str(one) for one in instructions.flow_verdicts(rows, 1.25)] == [
+        "missed  1 to 10,000 flows, instructions ≤ 1.1×: 1.12×",
+        "met     1 to 1,000 flows, time for a byte ≤ 1.3×: 1.25×",
+    ]
+
+
 # -- copies
 
 

@@ -105,8 +105,14 @@ def packet_site(
 
 
 def wire_path() -> Path:
-    """A new name for a wire. The ends of the wire remove the file."""
+    """A new name for a wire. The ends of the wire remove its files; see remove_wire."""
     return Path(f"/dev/shm/harp-test-{secrets.token_hex(6)}")
+
+
+def remove_wire(path: Path) -> None:
+    """Removes the files of a wire whose ends were killed."""
+    for left in path.parent.glob(f"{path.name}*"):
+        left.unlink()
 
 
 def wire_site(folder: Path, wire: Path, number: int, **keys: object) -> Site:

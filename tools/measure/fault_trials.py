@@ -28,6 +28,7 @@ from tools.hosts.ranks import (
     TooLate,
     ethdev_site,
     packet_site,
+    remove_wire,
     wire_path,
     wire_site,
     wrong_elements,
@@ -245,8 +246,7 @@ def join(transport: str, lab: Optional[Lab], folder: Path, **keys: Any) -> Itera
             ]
             yield Joint(sites, "127.0.0.1", control)
         finally:
-            for left in path.parent.glob(f"{path.name}*"):  # a killed end leaves files
-                left.unlink()
+            remove_wire(path)
         return
     if transport == "ethdev":
         socket = folder / SOCKET

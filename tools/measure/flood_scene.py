@@ -19,7 +19,7 @@ from typing import Any, Optional
 from harp.paths import build_dir
 from tools.hosts.jobs import Job, job
 from tools.hosts.lab import Host, Lab
-from tools.hosts.ranks import packet_site, wire_path, wire_site
+from tools.hosts.ranks import packet_site, remove_wire, wire_path, wire_site
 from tools.measure.flood_rows import Attack, Phase
 
 TRANSPORTS = ("packet", "packet-own", "xdp", "wire")
@@ -284,5 +284,4 @@ def _between_wires(places: Sequence[Path], words: Sequence[str]) -> Iterator[Sce
         middle.kill()
         middle.communicate()
         for wire in wires:
-            for left in wire.parent.glob(f"{wire.name}*"):
-                left.unlink()
+            remove_wire(wire)

@@ -262,8 +262,8 @@ void tcp_take_syn_options(struct harp_tcp *tcp, const struct harp_segment *segme
 void tcp_become_established(struct harp_tcp *tcp)
 {
   tcp_set_state(tcp, TCP_ESTABLISHED);
-  tcp_timer_set(tcp, TIMER_RTO, TIMER_OFF);
-  tcp_timer_set(tcp, TIMER_USER, TIMER_OFF); /* the timer covered the SYN only */
+  tcp_timer_stop(tcp, TIMER_RTO);
+  tcp_timer_stop(tcp, TIMER_USER); /* the timer covered the SYN only */
   tcp->snd.edge = tcp->snd.una + tcp->snd.wnd;
   tcp_cwnd_established(tcp);
   tcp->last_receive = tcp->last_progress = tcp->stack->now;
