@@ -143,6 +143,20 @@ cdef extern from "harp/engine/devices.h" nogil:
                           const char *root, char *error)
 
 
+cdef extern from "harp/engine/build_facts.h":
+    const char *build_commit "harp_build_commit"
+    const char *build_dpdk "harp_build_dpdk"
+    const char *build_devices "harp_build_devices"
+
+
+cdef extern from "harp/stack/ip/checksum_vector.h":
+    struct harp_summer:
+        const char *name
+        bint (*there)()
+
+    const harp_summer *summers "harp_summers"
+
+
 cdef extern from *:
     const char *HARP_VERSION
 
@@ -163,6 +177,22 @@ cdef str _text(const char *raw):
 def version():
     """The release of the C part."""
     return _text(HARP_VERSION)
+
+
+def build_facts():
+    """What this build holds: release, commit ("unknown": built outside of a clone), dpdk (its
+    release; None without DPDK), devices (schemes), and sums: the instructions with which this CPU
+    sums ("avx512", "avx2", "neon"; "words" without vectors)."""
+    cdef const harp_summer *summer = summers
+    while not summer.there():
+        summer += 1
+    return {
+        "release": version(),
+        "commit": _text(build_commit),
+        "dpdk": _text(build_dpdk) or None,
+        "devices": _text(build_devices).split(),
+        "sums": _text(summer.name),
+    }
 
 
 def keys():

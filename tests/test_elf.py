@@ -17,7 +17,8 @@ BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
 PLUGINS = ("plugin/libnccl-net.so", "harp/bench/kernel/libnccl-net-kernel.so")
 # The rest of the package that is machine code.
 GIVEN_AWAY = (
-    "harp/_tables*.so", "harp/bench/harp-perf", "harp/nc/harp-nc", "harp/testing/_engine*.so",
+    "harp/_tables*.so", "harp/bench/harp-perf", "harp/collectives/libharp-collectives.so",
+    "harp/nc/harp-nc", "harp/testing/_engine*.so",
     "harp/testing/_fault*.so", "harp/testing/_flow*.so", "harp/testing/_stack*.so",
 )  # fmt: skip
 
@@ -40,6 +41,7 @@ class Library:
             elf = elffile.ELFFile(file)
             dynamic = elf.get_section_by_name(".dynamic")
             self.needed = {t.needed for t in dynamic.iter_tags("DT_NEEDED")}
+            self.own_names = [t.soname for t in dynamic.iter_tags("DT_SONAME")]
             self.flags_1 = sum(t["d_val"] for t in dynamic.iter_tags("DT_FLAGS_1"))
             self.search = [t for t in dynamic.iter_tags()
                            if t["d_tag"] in ("DT_RPATH", "DT_RUNPATH")]  # fmt: skip
@@ -137,6 +139,17 @@ def test_packaged_files_need_only_old_symbol_versions(given_away: Library) -> No
 def test_plugin_names_libpthread_and_libdl(library: Library) -> None:
     """Up to 2.33 these lived in files of their own; a version need there names the file."""
     assert {"libpthread.so.0", "libdl.so.2"} <= library.needed
+
+
+def test_ldconfig_makes_no_link_to_plugin() -> None:
+    """The link would be libnccl-net.so in a system folder, and each NCCL of the host would load
+    HARP."""
+    assert not Library(BUILD / PLUGINS[0]).own_names
+
+
+def test_name_for_ldconfig_is_detected(tmp_path: Path) -> None:
+    library = make_library(tmp_path, "int ncclNetPlugin_v4;", "-Wl,-soname,libnccl-net.so")
+    assert library.own_names == ["libnccl-net.so"]
 
 
 def test_a_plugin_is_hardened(library: Library) -> None:

@@ -7,6 +7,7 @@
 #include <rte_memory.h>
 #include <rte_vfio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

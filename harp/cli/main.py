@@ -13,13 +13,14 @@ import click
 
 # The module of each command, imported only on use: some need the compiled module, which
 # `harp build` makes.
-_COMMANDS: dict[str, tuple[str, str, str]] = {
+COMMANDS: dict[str, tuple[str, str, str]] = {
     "build": ("harp.build", "build", "Compile the C part of a checkout."),
     "setup": ("harp.setup.command", "setup", "Prepare this host, or undo that."),
     "doctor": ("harp.cli.doctor", "doctor", "Find the faults that keep HARP from working here."),
     "env": ("harp.cli.env", "env", "Show the values in force and their sources."),
     "enable": ("harp.cli.toggle", "enable", "Let NCCL find the plugin at a path."),
     "disable": ("harp.cli.toggle", "disable", "Hide the plugin at a path from NCCL."),
+    "check": ("harp.cli.check", "check", "Test a job's hosts and network before the job."),
     "perf": ("harp.cli.perf", "perf", "Measure a plugin between ranks."),
     "nc": ("harp.cli.netcat", "nc", "HARP's TCP as a netcat."),
     "stat": ("harp.cli.stat", "stat", "Counters and flows of running processes."),
@@ -31,12 +32,12 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
 
 class _LazyGroup(click.Group):
     def list_commands(self, context: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, context: click.Context, name: str) -> Optional[click.Command]:
-        if name not in _COMMANDS:
+        if name not in COMMANDS:
             return None
-        module, attribute, _ = _COMMANDS[name]
+        module, attribute, _ = COMMANDS[name]
         try:
             command = getattr(importlib.import_module(module), attribute)
         except ImportError as missing:
@@ -50,18 +51,32 @@ class _LazyGroup(click.Group):
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, _, line) in _COMMANDS.items()])
+            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
 
 
 # -h as well as --help, for these programs and their subcommands.
 HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
+# How this CPU computes checksums, by the names of harp/stack/ip/checksum_vector.c.
+_SUMS = {
+    "avx512": "by AVX-512",
+    "avx2": "by AVX2",
+    "neon": "by NEON",
+    "words": "without vector instructions (no AVX2)",
+}
+
+
 def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
         from harp import _tables
 
-        click.echo(f"harp {_tables.version()}")
+        facts = _tables.build_facts()
+        click.echo(f"harp {facts['release']}")
+        click.echo(f"commit {facts['commit']}")
+        click.echo(f"DPDK {facts['dpdk'] or 'none: this build has no dpdk: devices'}")
+        click.echo(f"checksums {_SUMS[facts['sums']]}")
+        click.echo(f"devices {' '.join(facts['devices'])}")
         context.exit()
 
 
@@ -71,7 +86,7 @@ version_option = click.option(
     is_eager=True,
     expose_value=False,
     callback=_version,
-    help="Show the release and exit.",
+    help="Show release, commit and parts of this build, and exit.",
 )
 
 

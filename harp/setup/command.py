@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional
 
 import click
 
-from harp.setup import dpdk, host, nics, pages, use
+from harp.setup import dpdk, host, nics, pages, restore, use
 from harp.setup.apply import apply as apply_steps
 from harp.setup.apply import planned
 from harp.setup.apply import undo as undo_steps
@@ -319,6 +319,25 @@ def apply_command(as_json: bool, **options: Any) -> None:
     if not as_json:
         _report(steps, False)
     _apply(requests, _choice(options), as_json)
+
+
+@setup.command("restore")
+@_as_json
+def restore_command(as_json: bool) -> None:
+    """Make again what a reboot has undone, with the choices of the last set-up.
+
+    It asks nothing and takes over no other NIC. Without a set-up on this host it does
+    nothing. harp-setup.service runs it at boot.
+    """
+    try:
+        requests, choice = restore.recorded()
+        steps = planned(requests, choice) if requests else []
+    except FAILURES as failure:
+        raise _fail(failure) from failure
+    if not as_json:
+        _report(steps, False)
+    if requests or as_json:
+        _apply(requests, choice, as_json)
 
 
 @setup.command("nics")

@@ -5,9 +5,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from harp import _tables
+
+ROOT = Path(__file__).resolve().parents[2]
 
 COMMANDS = (
     "build",
@@ -29,6 +34,25 @@ def test_help_lists_all_commands(harp: Any) -> None:
         assert f"\n  {command} " in listed
     assert harp("-h").stdout == listed
     assert harp("--version").stdout.startswith("harp ")
+
+
+def test_version_names_commit_and_parts(harp: Any) -> None:
+    facts = _tables.build_facts()
+    lines = dict(line.split(" ", 1) for line in harp("--version").stdout.splitlines())
+    assert list(lines) == ["harp", "commit", "DPDK", "checksums", "devices"]
+    assert lines["harp"] == _tables.version() and lines["commit"] == facts["commit"]
+    assert {"packet", "wire", "fault"} <= set(lines["devices"].split())
+    assert ("dpdk" in lines["devices"].split()) == (not lines["DPDK"].startswith("none"))
+    assert (facts["sums"] == "avx512") == (lines["checksums"] == "by AVX-512")
+
+
+def test_commit_is_one_of_the_clone() -> None:
+    git = ["git", "-C", str(ROOT)]
+    if subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True).returncode:
+        pytest.skip("this is no clone")
+    commit = str(_tables.build_facts()["commit"]).partition("-")[0]
+    assert len(commit) >= 12
+    subprocess.run([*git, "cat-file", "-e", f"{commit}^{{commit}}"], check=True)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
