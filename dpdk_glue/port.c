@@ -37,6 +37,16 @@ static int unknown_scheme(const char *device, char *error)
                         device, names);
 }
 
+/* A job without privileges may expect that the agent opens these, too. */
+static void explain_agent(const char *device, char *error)
+{
+  size_t used = strlen(error);
+  snprintf(error + used, HARP_PORT_ERROR_SIZE - used,
+           "; the agent of this node opens no dpdk devices: set device = packet:IFACE or "
+           "xdp:IFACE, or give the job what %.64s needs",
+           device);
+}
+
 int harp_port_open(struct harp_port **port, const char *device,
                    const struct harp_port_config *config, char *error)
 {
@@ -48,7 +58,10 @@ int harp_port_open(struct harp_port **port, const char *device,
     return unknown_scheme(device, error);
   struct harp_port_config rest = *config;
   rest.device = colon + 1;
-  return ops->open(port, &rest, error);
+  int rc = ops->open(port, &rest, error);
+  if (rc < 0 && config->agent && ops == &harp_port_dpdk)
+    explain_agent(device, error);
+  return rc;
 }
 
 int harp_port_start(struct harp_port *port, char *error)

@@ -28,6 +28,7 @@ _DEFAULT = (
 # (dpdk_glue/dpdk/ethdev_absent.c).
 _MARK = b"HARP_CONF_DIR"
 _NO_DPDK = b"this HARP was built without DPDK"
+_NO_XDP = b"this HARP was built without XDP"
 
 
 def _cached() -> list[str]:
@@ -77,3 +78,8 @@ def is_harp(path: Path) -> bool:
 def lacks_dpdk(path: Path) -> bool:
     """Whether a plugin was built without DPDK."""
     return _holds(path, _NO_DPDK)
+
+
+def lacks_xdp(path: Path) -> bool:
+    """Whether a plugin was built without XDP."""
+    return _holds(path, _NO_XDP)

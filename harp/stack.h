@@ -147,7 +147,7 @@ int harp_tcp_ready(struct harp_stack *stack, int *sockets, int max);
  * <netinet/tcp.h> may be shorter). A shorter buffer gets the first fields. Times are in
  * microseconds; tcpi_last_* are milliseconds since the event. These fields are always 0, because
  * the stack does not measure them: fackets, last_ack_sent, rcv_rtt, pacing_rate, max_pacing_rate,
- * segs_out, segs_in, data_segs_in, data_segs_out, delivery_rate, rwnd_limited, sndbuf_limited,
+ * segs_out, segs_in, data_segs_in, data_segs_out, delivery_rate, sndbuf_limited,
  * delivered, delivered_ce, rehash, total_rto_time, delivery_rate_app_limited and
  * fastopen_client_fail.
  */
@@ -195,8 +195,8 @@ struct harp_tcp_info {
   uint32_t tcpi_data_segs_in;
   uint32_t tcpi_data_segs_out;
   uint64_t tcpi_delivery_rate;
-  uint64_t tcpi_busy_time; /* time with data in flight */
-  uint64_t tcpi_rwnd_limited;
+  uint64_t tcpi_busy_time;    /* time with unacknowledged data */
+  uint64_t tcpi_rwnd_limited; /* part of busy_time: waits for the peer's window */
   uint64_t tcpi_sndbuf_limited;
   uint32_t tcpi_delivered;
   uint32_t tcpi_delivered_ce;

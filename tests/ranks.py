@@ -17,6 +17,7 @@ from tools.hosts.ranks import (
     Program,
     Site,
     packet_site,
+    remove_wire,
     wait_until,
     wire_path,
     wire_site,
@@ -24,7 +25,7 @@ from tools.hosts.ranks import (
 
 __all__ = [
     "API", "REMOTE_ERROR", "START_S", "SYSTEM_ERROR", "Failed", "Link", "Perf", "Rank", "Site",
-    "connect", "packet_site", "wait_until", "wire_path", "wire_site",
+    "connect", "packet_site", "remove_wire", "wait_until", "wire_path", "wire_site",
 ]  # fmt: skip
 
 SYSTEM_ERROR, REMOTE_ERROR = 2, 6  # ncclResult_t

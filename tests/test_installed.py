@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
 # Every file of these is for users. Only a checkout has tools/ and tests/.
-WHOLE = ("harp", "harp/cli", "harp/observe", "harp/setup")
+WHOLE = ("harp", "harp/agent", "harp/cli", "harp/observe", "harp/setup")
 
 IMPORT_ALL = """
 import importlib, pathlib, sys
@@ -76,7 +76,10 @@ def test_every_module_imports_without_checkout(installed: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("words", ["setup --help", "setup nics", "doctor --help", "perf --help"])
+@pytest.mark.parametrize(
+    "words",
+    ["setup --help", "setup nics", "doctor --help", "perf --help", "agent file harp-agent.service"],
+)
 def test_commands_run_without_checkout(installed: Path, words: str) -> None:
     done = python("-c", RUN, str(installed), *words.split())
     assert done.returncode == 0, done.stderr

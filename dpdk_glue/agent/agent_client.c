@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "dpdk_glue/descriptor.h"
 #include "dpdk_glue/fail.h"
 
 enum {
@@ -28,11 +29,7 @@ void harp_agent_init(struct harp_agent *agent)
   agent->fd = -1;
 }
 
-void harp_agent_close(const struct harp_agent *agent)
-{
-  if (agent->fd >= 0)
-    close(agent->fd);
-}
+void harp_agent_close(const struct harp_agent *agent) { harp_descriptor_close(agent->fd); }
 
 static int dial(struct harp_agent *agent)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dpdk_glue/dpdk/dma_map.h"
+#include "dpdk_glue/descriptor.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -61,8 +62,7 @@ static bool stays(uint64_t physical)
   uint64_t flags = 0, page = physical / (uint64_t)sysconf(_SC_PAGESIZE);
   int fd = open("/proc/kpageflags", O_RDONLY | O_CLOEXEC);
   bool read = fd >= 0 && pread(fd, &flags, sizeof(flags), (off_t)(page * 8)) == sizeof(flags);
-  if (fd >= 0)
-    close(fd);
+  harp_descriptor_close(fd);
   return read && (flags >> KPF_HUGE & 1);
 }
 

@@ -22,6 +22,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "dpdk_glue/descriptor.h"
 #include "dpdk_glue/dpdk/eal.h"
 #include "dpdk_glue/dpdk/ethdev.h"
 #include "dpdk_glue/fail.h"
@@ -56,8 +57,7 @@ static void read_text(const struct ethdev_spec *spec, const char *what, char *ou
   function_path(spec, what, path, sizeof(path));
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   ssize_t length = fd < 0 ? 0 : read(fd, out, size - 1);
-  if (fd >= 0)
-    close(fd);
+  harp_descriptor_close(fd);
   out[length > 0 ? length : 0] = '\0';
   out[strcspn(out, " \n")] = '\0';
 }
@@ -221,8 +221,7 @@ static int try_socket(const char *path)
   int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   int rc = fd < 0 ? -1 : connect(fd, (struct sockaddr *)&address, sizeof(address));
   int code = errno;
-  if (fd >= 0)
-    close(fd);
+  harp_descriptor_close(fd);
   errno = code;
   return rc;
 }

@@ -10,6 +10,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "dpdk_glue/descriptor.h"
 #include "dpdk_glue/fail.h"
 
 enum {
@@ -119,8 +120,7 @@ void harp_ethdev_owner_detaching(struct ethdev_owner *owner) { owner->file_count
 
 static void close_lock(struct ethdev_owner *owner)
 {
-  if (owner->lock_fd >= 0)
-    close(owner->lock_fd);
+  harp_descriptor_close(owner->lock_fd);
   owner->lock_fd = -1;
 }
 

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/timerfd.h>
-#include <unistd.h>
 
+#include "dpdk_glue/descriptor.h"
 #include "dpdk_glue/dpdk/eal.h"
 #include "dpdk_glue/dpdk/ethdev.h"
 #include "dpdk_glue/fail.h"
@@ -483,8 +483,7 @@ void harp_ethdev_free(struct ethdev_port *ethdev)
     rte_mempool_free(queue->large);
     rte_mempool_free(queue->small);
     give_lcore(queue->lcore);
-    if (queue->timer_fd >= 0)
-      close(queue->timer_fd);
+    harp_descriptor_close(queue->timer_fd);
   }
   free(ethdev->queues);
   ethdev->queues = NULL;

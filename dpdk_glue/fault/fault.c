@@ -19,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "dpdk_glue/descriptor.h"
 #include "dpdk_glue/fail.h"
 #include "dpdk_glue/fault/fault_hold.h"
 #include "dpdk_glue/fault/fault_lane.h"
@@ -79,8 +80,7 @@ static void read_control(const struct fault_port *fault, struct fault_queue *que
   struct fault_spec spec = fault->base;
   int fd = open(fault->base.control, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   ssize_t length = fd < 0 ? 0 : read(fd, text, sizeof(text));
-  if (fd >= 0)
-    close(fd);
+  harp_descriptor_close(fd);
   if (length >= 0 && harp_fault_spec_parse(&spec, text, (size_t)length, true, error) == 0)
     queue->spec = spec;
 }
@@ -393,10 +393,8 @@ static void close_queue(struct fault_queue *own)
   harp_fault_lane_clear(&own->tx);
   harp_fault_lane_clear(&own->rx);
   free_delivered(own);
-  if (own->epoll_fd >= 0)
-    close(own->epoll_fd);
-  if (own->timer_fd >= 0)
-    close(own->timer_fd);
+  harp_descriptor_close(own->epoll_fd);
+  harp_descriptor_close(own->timer_fd);
 }
 
 static void fault_close(struct harp_port *port)
@@ -407,12 +405,6 @@ static void fault_close(struct harp_port *port)
   harp_port_close(fault->inner);
   harp_fault_references_clear(&fault->loans);
   free(fault);
-}
-
-static bool watch(int epoll_fd, int fd)
-{
-  struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
-  return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
 static int open_queue(struct fault_port *fault, unsigned q, char *error)
@@ -426,8 +418,9 @@ static int open_queue(struct fault_port *fault, unsigned q, char *error)
   int inner = fault->inner->ops->descriptor(fault->inner, q);
   own->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
   own->epoll_fd = inner < 0 ? -1 : epoll_create1(EPOLL_CLOEXEC);
-  if (own->timer_fd < 0 || (inner >= 0 && (own->epoll_fd < 0 || !watch(own->epoll_fd, inner) ||
-                                           !watch(own->epoll_fd, own->timer_fd))))
+  if (own->timer_fd < 0 ||
+      (inner >= 0 && (own->epoll_fd < 0 || !harp_descriptor_watch(own->epoll_fd, inner) ||
+                      !harp_descriptor_watch(own->epoll_fd, own->timer_fd))))
     return harp_port_fail(error, -errno,
                           "fault: cannot make a timer: %s; raise the limit of open "
                           "files (ulimit -n)",

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dpdk_glue/kernel/kernel_ports.h"
+#include "dpdk_glue/descriptor.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -19,8 +20,7 @@ static void read_text(const char *path, char *text)
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   ssize_t got = fd < 0 ? 0 : read(fd, text, TEXT_SIZE - 1);
   text[got > 0 ? got : 0] = '\0';
-  if (fd >= 0)
-    close(fd);
+  harp_descriptor_close(fd);
 }
 
 static void mark(struct harp_kernel_ports *ports, unsigned first, unsigned last)

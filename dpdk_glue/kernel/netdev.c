@@ -23,6 +23,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "dpdk_glue/descriptor.h"
 #include "dpdk_glue/fail.h"
 #include "dpdk_glue/port.h"
 
@@ -133,8 +134,7 @@ static bool ask_driver(const char *name, void *command)
   snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", name);
   int fd = harp_netdev_control();
   bool answered = fd >= 0 && ioctl(fd, SIOCETHTOOL, &request) == 0;
-  if (fd >= 0)
-    close(fd);
+  harp_descriptor_close(fd);
   return answered;
 }
 

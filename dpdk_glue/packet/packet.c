@@ -17,8 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
+#include "dpdk_glue/descriptor.h"
 #include "dpdk_glue/fail.h"
 #include "harp/counters.h"
 
@@ -31,18 +31,12 @@ static struct packet_selection selection_of(const struct packet_ports *ports)
   return (struct packet_selection){some ? ports->ranges : NULL, ports->range_count};
 }
 
-static bool watch(int epoll_fd, int fd)
-{
-  struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
-  return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
-}
-
 /* One descriptor watches both sockets of a queue. */
 static int open_epoll(struct packet_queue *queue, const char *name, char *error)
 {
   queue->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-  if (queue->epoll_fd < 0 || !watch(queue->epoll_fd, queue->fd) ||
-      !watch(queue->epoll_fd, queue->arp_fd))
+  if (queue->epoll_fd < 0 || !harp_descriptor_watch(queue->epoll_fd, queue->fd) ||
+      !harp_descriptor_watch(queue->epoll_fd, queue->arp_fd))
     return harp_port_fail(error, -errno,
                           "packet:%s: cannot make an epoll descriptor: %s; raise "
                           "the limit of open files (ulimit -n)",
@@ -79,8 +73,7 @@ static int make_queues(struct packet_port *packet, const char *name, char *error
 static void close_descriptors(const struct packet_port *packet)
 {
   for (unsigned q = 0; packet->queues && q < packet->queue_count; q++)
-    if (packet->queues[q].epoll_fd >= 0)
-      close(packet->queues[q].epoll_fd);
+    harp_descriptor_close(packet->queues[q].epoll_fd);
   harp_packet_sockets_close(&packet->sockets);
 }
 

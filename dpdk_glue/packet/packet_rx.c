@@ -21,6 +21,7 @@
 #include <sys/mman.h>
 
 #include "dpdk_glue/kernel/netdev.h"
+#include "dpdk_glue/kernel/packet_calls.h"
 #include "dpdk_glue/packet/packet.h"
 
 enum {
@@ -225,7 +226,7 @@ int harp_packet_receive(struct harp_port *port, unsigned number, const struct ha
       return rc;
   }
   prepare(queue, hint, count);
-  int got = recvmmsg(queue->fd, queue->rx, count, MSG_DONTWAIT, NULL);
+  int got = harp_recvmmsg(queue->fd, queue->rx, count, MSG_DONTWAIT);
   if (got < 0) {
     int rc = receive_failed(packet, queue, errno);
     return n ? n : rc;

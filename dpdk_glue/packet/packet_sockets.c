@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
+#include "dpdk_glue/descriptor.h"
 #include "dpdk_glue/fail.h"
 
 enum { SEND_BUFFER = 4 * 1024 * 1024 /* bytes */ };
@@ -263,17 +263,11 @@ int harp_packet_sockets_lock(const struct packet_sockets *sockets)
   return rc;
 }
 
-static void close_fd(int fd)
-{
-  if (fd >= 0)
-    close(fd);
-}
-
 void harp_packet_sockets_close(const struct packet_sockets *sockets)
 {
   for (unsigned q = 0; q < PACKET_QUEUES; q++) {
-    close_fd(sockets->data[q]);
-    close_fd(sockets->arp[q]);
+    harp_descriptor_close(sockets->data[q]);
+    harp_descriptor_close(sockets->arp[q]);
   }
-  close_fd(sockets->control);
+  harp_descriptor_close(sockets->control);
 }

@@ -11,6 +11,7 @@
 #include <linux/if_ether.h>
 #include <string.h>
 
+#include "dpdk_glue/kernel/packet_calls.h"
 #include "dpdk_glue/packet/packet.h"
 
 enum {
@@ -135,7 +136,7 @@ static int send_held(struct packet_queue *queue)
   unsigned sent = 0;
   int rc = 0;
   while (sent < queue->held_count && rc != -EAGAIN) {
-    int n = sendmmsg(queue->fd, queue->tx + sent, queue->held_count - sent, MSG_DONTWAIT);
+    int n = harp_sendmmsg(queue->fd, queue->tx + sent, queue->held_count - sent, MSG_DONTWAIT);
     rc = n < 0 ? send_failed(queue, errno) : 0;
     if (rc != -EAGAIN)
       sent += n < 0 ? 1 : (unsigned)n;
@@ -179,7 +180,7 @@ static int send_now(struct packet_queue *queue, const struct harp_tx_frame *fram
       .msg_iov = queue->tx_iov,
       .msg_iovlen = 1u + frame->iov_count,
   };
-  return sendmsg(queue->fd, &message, MSG_DONTWAIT) < 0 ? send_failed(queue, errno) : 0;
+  return harp_sendmsg(queue->fd, &message, MSG_DONTWAIT) < 0 ? send_failed(queue, errno) : 0;
 }
 
 int harp_packet_transmit(struct harp_port *port, unsigned number, const struct harp_tx_frame *frame)

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "dpdk_glue/descriptor.h"
 #include "dpdk_glue/fail.h"
 
 #define WIRE_MAGIC UINT64_C(0x31657269772d7068) /* "hp-wire1" */
@@ -187,8 +188,7 @@ static void let_go(struct wire_file *file)
   if (file->header)
     munmap(file->header, file->size);
   file->header = NULL;
-  if (file->fd >= 0)
-    close(file->fd);
+  harp_descriptor_close(file->fd);
   file->fd = -1;
 }
 

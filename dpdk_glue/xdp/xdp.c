@@ -21,8 +21,8 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
+#include "dpdk_glue/descriptor.h"
 #include "dpdk_glue/fail.h"
 #include "dpdk_glue/kernel/packet_filter.h"
 #include "harp/counters.h"
@@ -134,18 +134,12 @@ static int open_other(struct xdp_port *xdp, char *error)
   return rc < 0 ? socket_failed(xdp, rc, "filter the packet socket for ARP", error) : 0;
 }
 
-static bool watch(const struct xdp_port *xdp, int fd)
-{
-  struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
-  return epoll_ctl(xdp->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
-}
-
 static int open_epoll(struct xdp_port *xdp, char *error)
 {
   xdp->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-  bool good = xdp->epoll_fd >= 0 && watch(xdp, xdp->other_fd);
+  bool good = xdp->epoll_fd >= 0 && harp_descriptor_watch(xdp->epoll_fd, xdp->other_fd);
   for (unsigned q = 0; q < xdp->socket_count && good; q++)
-    good = watch(xdp, xdp->sockets[q].fd);
+    good = harp_descriptor_watch(xdp->epoll_fd, xdp->sockets[q].fd);
   return good ? 0
               : harp_port_fail(error, -errno,
                                "xdp:%s: cannot make an epoll descriptor: %s; raise the limit of "
@@ -276,21 +270,15 @@ static int set_up(struct xdp_port *xdp, const struct harp_port_config *config, b
   return 0;
 }
 
-static void close_fd(int fd)
-{
-  if (fd >= 0)
-    close(fd);
-}
-
 /* Gives up everything but the memory and the local ports. */
 static void close_sockets(struct xdp_port *xdp)
 {
   harp_xdp_steering_close(&xdp->steering);
   for (unsigned q = 0; q < xdp->socket_count; q++)
     harp_xdp_socket_close(&xdp->sockets[q]);
-  close_fd(xdp->other_fd);
-  close_fd(xdp->epoll_fd);
-  close_fd(xdp->control_fd);
+  harp_descriptor_close(xdp->other_fd);
+  harp_descriptor_close(xdp->epoll_fd);
+  harp_descriptor_close(xdp->control_fd);
 }
 
 static void xdp_close(struct harp_port *port)
@@ -426,29 +414,52 @@ static int xdp_reclaim(struct harp_port *port, unsigned queue, uint32_t timeout_
   return 0; /* the application's memory is copied */
 }
 
-/* Frames for which the rings had no room. The kernel also counts an empty fill ring each time that
- * it looks, also where no frame is lost. */
-static uint64_t count_lost(const struct xdp_port *xdp)
+/* The kernel's counts, of all sockets together. It counts an empty fill ring each time that it
+ * looks, also where no frame is lost. */
+static struct xdp_statistics sum_statistics(const struct xdp_port *xdp)
 {
-  uint64_t lost = 0;
+  struct xdp_statistics sum = {0};
   for (unsigned q = 0; q < xdp->socket_count; q++) {
-    struct xdp_statistics statistics = {0};
-    socklen_t length = sizeof(statistics);
-    getsockopt(xdp->sockets[q].fd, SOL_XDP, XDP_STATISTICS, &statistics, &length);
-    lost += statistics.rx_dropped + statistics.rx_ring_full;
+    struct xdp_statistics one = {0};
+    socklen_t length = sizeof(one);
+    getsockopt(xdp->sockets[q].fd, SOL_XDP, XDP_STATISTICS, &one, &length);
+    sum.rx_dropped += one.rx_dropped;
+    sum.rx_ring_full += one.rx_ring_full;
+    sum.rx_fill_ring_empty_descs += one.rx_fill_ring_empty_descs;
+    sum.rx_invalid_descs += one.rx_invalid_descs;
+    sum.tx_invalid_descs += one.tx_invalid_descs;
   }
-  return lost;
+  return sum;
+}
+
+static void count_statistics(struct xdp_port *xdp, uint64_t *counters)
+{
+  const struct xdp_statistics now = sum_statistics(xdp), before = xdp->counted;
+  const uint64_t dropped = now.rx_dropped - before.rx_dropped;
+  const uint64_t full = now.rx_ring_full - before.rx_ring_full;
+  counters[HARP_COUNTER_port_rx_lost] += dropped + full;
+  counters[HARP_COUNTER_xdp_rx_dropped] += dropped;
+  counters[HARP_COUNTER_xdp_rx_ring_full] += full;
+  counters[HARP_COUNTER_xdp_fill_ring_empty] += now.rx_fill_ring_empty_descs -
+                                                before.rx_fill_ring_empty_descs;
+  counters[HARP_COUNTER_xdp_invalid_descriptors] += now.rx_invalid_descs - before.rx_invalid_descs +
+                                                    now.tx_invalid_descs - before.tx_invalid_descs;
+  xdp->counted = now;
 }
 
 static void xdp_count(struct harp_port *port, unsigned queue, uint64_t *counters)
 {
   struct xdp_port *xdp = harp_xdp_of(port);
-  uint64_t lost = count_lost(xdp);
+  unsigned zero_copy = 0;
+  for (unsigned q = 0; q < xdp->socket_count; q++)
+    zero_copy += xdp->sockets[q].zero_copy;
+  counters[HARP_COUNTER_xdp_sockets] = xdp->socket_count;
+  counters[HARP_COUNTER_xdp_zero_copy] = zero_copy;
   counters[HARP_COUNTER_tx_copied_bytes] += xdp->counts.tx_copied;
   counters[HARP_COUNTER_port_tx_full] += xdp->counts.tx_full;
   counters[HARP_COUNTER_port_tx_errors] += xdp->counts.tx_errors;
-  counters[HARP_COUNTER_port_rx_lost] += xdp->counts.rx_lost + lost - xdp->lost_before;
-  xdp->lost_before = lost;
+  counters[HARP_COUNTER_port_rx_lost] += xdp->counts.rx_lost;
+  count_statistics(xdp, counters);
   memset(&xdp->counts, 0, sizeof(xdp->counts));
 }
 

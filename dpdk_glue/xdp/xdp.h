@@ -58,7 +58,7 @@ struct xdp_port {
   _Atomic(unsigned) other_in; /* receive calls until the next look at other_fd */
   uint32_t unsent;            /* descriptors in the ring for sending that no call has announced */
   struct xdp_counts counts;
-  uint64_t lost_before; /* the kernel's count of lost frames at the last count() */
+  struct xdp_statistics counted; /* the kernel's counts at the last count() */
 
   struct xdp_lent lent[XDP_BURST];
   unsigned lent_count;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dpdk_glue/xdp/xdp_socket.h"
+#include "dpdk_glue/descriptor.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -281,7 +282,6 @@ void harp_xdp_socket_close(struct xdp_socket *xsk)
   unmap_ring(&xsk->tx);
   unmap_ring(&xsk->fill);
   unmap_ring(&xsk->completion);
-  if (xsk->fd >= 0)
-    close(xsk->fd);
+  harp_descriptor_close(xsk->fd);
   *xsk = (struct xdp_socket){.fd = -1};
 }

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
+#include "dpdk_glue/descriptor.h"
 #include "dpdk_glue/fail.h"
 #include "dpdk_glue/xdp/xdp_program.h"
 
@@ -202,19 +202,24 @@ void harp_xdp_steering_hold(struct xdp_steering *steering, uint16_t first, uint1
                                                                     << port % XDP_PORTS_PER_WORD);
 }
 
-static void close_fd(int fd)
+uint32_t harp_xdp_steering_program(const struct xdp_steering *steering)
 {
-  if (fd >= 0)
-    close(fd);
+  struct bpf_prog_info info = {0};
+  union bpf_attr attributes = {
+      .info.bpf_fd = (uint32_t)steering->program,
+      .info.info_len = sizeof(info),
+      .info.info = (uint64_t)(uintptr_t)&info,
+  };
+  return bpf(BPF_OBJ_GET_INFO_BY_FD, &attributes) < 0 ? 0 : info.id;
 }
 
 void harp_xdp_steering_close(struct xdp_steering *steering)
 {
-  close_fd(steering->link);
-  close_fd(steering->program);
-  close_fd(steering->sockets);
-  close_fd(steering->settings);
-  close_fd(steering->ports);
+  harp_descriptor_close(steering->link);
+  harp_descriptor_close(steering->program);
+  harp_descriptor_close(steering->sockets);
+  harp_descriptor_close(steering->settings);
+  harp_descriptor_close(steering->ports);
   if (steering->held)
     munmap((void *)(uintptr_t)steering->held, MAP_BYTES);
   steering->held = NULL;

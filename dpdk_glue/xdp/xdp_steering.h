@@ -34,6 +34,8 @@ int harp_xdp_steering_attach(struct xdp_steering *steering, const char *name, in
                              char *error);
 /* Frames for the local ports are HARP's from now on. first, last: host order, both included. */
 void harp_xdp_steering_hold(struct xdp_steering *steering, uint16_t first, uint16_t last);
+/* The program's number in the kernel, as IFLA_XDP_PROG_ID shows it; 0: unknown. */
+uint32_t harp_xdp_steering_program(const struct xdp_steering *steering);
 /* Detaches the program, unless another process has a copy of the link. */
 void harp_xdp_steering_close(struct xdp_steering *steering);
 

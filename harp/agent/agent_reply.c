@@ -11,13 +11,13 @@
 
 enum { CLIENT = STDIN_FILENO };
 
-/* Tells the agent which sockets the client has, one inode a line. */
+/* Tells the agent which sockets the client has, by their inodes. */
 static void list_sockets(const int *fds, unsigned count)
 {
   struct stat file;
   for (unsigned i = 0; i < count; i++)
     if (fstat(fds[i], &file) == 0 && S_ISSOCK(file.st_mode))
-      printf("%lu\n", (unsigned long)file.st_ino);
+      printf("socket %lu\n", (unsigned long)file.st_ino);
 }
 
 enum agent_status agent_reply(struct harp_agent_reply *reply, const int *fds, unsigned count)

@@ -20,8 +20,8 @@ enum agent_status {
   AGENT_OCCUPIED, /* a port of the range is in use, and the client has got nothing */
 };
 
-/* Sends the reply with its descriptors to the client, and writes the inodes of the sockets among
- * them to standard output. Never waits: a client that does not read gets nothing. */
+/* Sends the reply with its descriptors to the client, and writes "socket INODE" to standard output
+ * for each socket among them. Never waits: a client that does not read gets nothing. */
 enum agent_status agent_reply(struct harp_agent_reply *reply, const int *fds, unsigned count);
 
 /* Sends the error of a reply. rc: a negative errno. */

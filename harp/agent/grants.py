@@ -6,8 +6,10 @@ ports, because the socket's filter lets the job see all frames of these ports. O
 own it has the address.
 
 A grant lasts as long as a socket that the agent has passed for it, whoever holds that socket now: a
-process could give it to another one and end. The kernel lists all packet sockets. A grant without
-known sockets is one whose opening was interrupted; it lasts as long as its process.
+process could give it to another one and end. The kernel lists all packet sockets. A grant of an xdp
+device also lasts as long as its program is attached: the program gives frames to AF_XDP sockets,
+whoever has them. A grant that knows neither is one whose opening was interrupted; it lasts as long
+as its process.
 
 The table is kept in a file. An agent that restarts reads it and keeps the grants that last.
 """
@@ -20,6 +22,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
+
+from harp.agent import xdp_programs
 
 PACKET_SOCKETS = Path("/proc/net/packet")
 
@@ -46,6 +50,27 @@ def packet_sockets() -> set[int]:
 
 
 @dataclass(frozen=True)
+class Present:
+    """What the kernel has now, in this network namespace."""
+
+    sockets: Collection[int] = ()  # inodes of packet sockets
+    programs: Collection[int] = ()  # numbers of attached XDP programs
+
+    @classmethod
+    def read(cls) -> Present:
+        """Raises OSError."""
+        return cls(packet_sockets(), xdp_programs.attached())
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What a client got: the inodes of sockets, and the number of an XDP program (0: none)."""
+
+    sockets: tuple[int, ...] = ()
+    program: int = 0
+
+
+@dataclass(frozen=True)
 class Owner:
     """A process. `started` tells it from a later process with the same number."""
 
@@ -59,8 +84,8 @@ class Owner:
 
 @dataclass(frozen=True)
 class Grant:
-    """`first` and `last`: the block of ports; 0, 0 on an address of HARP's own. `sockets`: the
-    inodes of what the client got; empty: unknown."""
+    """`first` and `last`: the block of ports; 0, 0 on an address of HARP's own. `sockets` and
+    `program`: as in Passed; none: unknown."""
 
     interface: str
     address: str
@@ -68,15 +93,21 @@ class Grant:
     last: int
     owner: Owner
     sockets: tuple[int, ...] = ()
+    program: int = 0
 
     def is_for(self, interface: str, ports: tuple[int, int]) -> bool:
         return self.interface == interface and (self.first, self.last) == ports
 
-    def lasts(self, present: Collection[int]) -> bool:
-        """present: packet_sockets()."""
-        if self.sockets:
-            return any(inode in present for inode in self.sockets)
-        return self.owner.lives()
+    def port_count(self) -> int:
+        return self.last - self.first + 1 if self.first else 0
+
+    def lasts(self, present: Present) -> bool:
+        """Whether somebody still has a part of it."""
+        if not self.sockets and not self.program:
+            return self.owner.lives()
+        if self.program in present.programs:
+            return True
+        return any(inode in present.sockets for inode in self.sockets)
 
 
 def _from_json(record: dict[str, Any]) -> Grant:
@@ -88,6 +119,7 @@ def _from_json(record: dict[str, Any]) -> Grant:
         int(record["last"]),
         owner,
         tuple(int(inode) for inode in record.get("sockets", ())),
+        int(record.get("program", 0)),
     )
 
 
@@ -110,6 +142,11 @@ class Grants:
     def used_by(self, uid: int) -> int:
         """The number of grants of a user."""
         return sum(grant.owner.uid == uid for grant in self._held)
+
+    def ports_used_by(self, uid: int, interface: str) -> int:
+        """The number of local ports that a user has on an interface."""
+        mine = (g for g in self._held if g.owner.uid == uid and g.interface == interface)
+        return sum(grant.port_count() for grant in mine)
 
     def find(self, owner: Owner, interface: str, ports: tuple[int, int]) -> Optional[Grant]:
         """The grant of a process with these ports."""
@@ -142,16 +179,16 @@ class Grants:
         self._held = [grant for grant in self._held if grant is not gone]
         self._save()
 
-    def confirm(self, grant: Grant, sockets: tuple[int, ...]) -> Grant:
-        """Notes the sockets that a client got for a grant. Returns the grant with them."""
-        confirmed = replace(grant, sockets=sockets)
+    def confirm(self, grant: Grant, passed: Passed) -> Grant:
+        """Notes what a client got for a grant. Returns the grant with it."""
+        confirmed = replace(grant, sockets=passed.sockets, program=passed.program)
         self._held = [confirmed if held is grant else held for held in self._held]
         self._save()
         return confirmed
 
     def drop_gone(self) -> int:
         """Takes back the grants that do not last. Returns their number."""
-        present = packet_sockets()
+        present = Present.read()
         lasting = [grant for grant in self._held if grant.lasts(present)]
         count = len(self._held) - len(lasting)
         if count:

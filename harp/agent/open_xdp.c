@@ -3,6 +3,7 @@
  * Opens the sockets of an xdp port for another process.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <sys/socket.h>
 
 #include "dpdk_glue/agent/agent_device.h"
@@ -36,27 +37,39 @@ static unsigned list_xdp(const struct xdp_port *xdp, int *fds)
 
 /* The program takes the frames of all ports that the job may hold: the job cannot change its map.
  */
-enum agent_status agent_open_xdp(const struct harp_port_config *config)
+static enum agent_status pass_on(struct harp_port *port, const struct harp_port_config *config,
+                                 struct harp_agent_reply *reply)
 {
-  struct harp_agent_reply reply = {0};
-  struct harp_port *port;
-  int fds[HARP_AGENT_DESCRIPTORS], on = 1;
-  int rc = harp_xdp_open_shared(&port, config, reply.error);
-  if (rc < 0)
-    return agent_refuse(&reply, rc);
   struct xdp_port *xdp = harp_xdp_of(port);
+  int fds[HARP_AGENT_DESCRIPTORS], on = 1;
   if (!config->address) {
     if (agent_is_occupied(xdp->device.address, config->ports_first, config->ports_last))
       return AGENT_OCCUPIED;
     harp_xdp_steering_hold(&xdp->steering, config->ports_first, config->ports_last);
   }
-  rc = harp_port_start(port, reply.error);
+  int rc = harp_port_start(port, reply->error);
   if (rc == 0 && setsockopt(xdp->other_fd, SOL_SOCKET, SO_LOCK_FILTER, &on, sizeof(on)) < 0)
-    rc = agent_lock_failed(&reply, config->device, -errno);
+    rc = agent_lock_failed(reply, config->device, -errno);
+  if (rc < 0)
+    return agent_refuse(reply, rc);
+  describe_xdp(reply, xdp);
+  reply->ports_first = config->ports_first;
+  reply->ports_last = config->ports_last;
+  enum agent_status status = agent_reply(reply, fds, list_xdp(xdp, fds));
+  /* The link keeps the program attached after the packet socket is closed. */
+  if (status == AGENT_DONE)
+    printf("program %u\n", harp_xdp_steering_program(&xdp->steering));
+  return status;
+}
+
+enum agent_status agent_open_xdp(const struct harp_port_config *config)
+{
+  struct harp_agent_reply reply = {0};
+  struct harp_port *port;
+  int rc = harp_xdp_open_shared(&port, config, reply.error);
   if (rc < 0)
     return agent_refuse(&reply, rc);
-  describe_xdp(&reply, xdp);
-  reply.ports_first = config->ports_first;
-  reply.ports_last = config->ports_last;
-  return agent_reply(&reply, fds, list_xdp(xdp, fds));
+  enum agent_status status = pass_on(port, config, &reply);
+  harp_port_close(port); /* the descriptors on their way keep the sockets and the program */
+  return status;
 }

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import grp
 import ipaddress
-import pwd
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from harp.agent.accounts import Accounts
 from harp.agent.request import Device
 
 
@@ -16,63 +15,46 @@ class Denied(PermissionError):
     """A request that the policy forbids. The text names the user, the group and the remedy."""
 
 
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
-def _group(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
-
-
-def _groups(uid: int, gid: int) -> set[str]:
-    """The names and numbers of a process's group, and of all groups of its user on this host."""
-    found = {gid}
-    try:
-        record = pwd.getpwuid(uid)
-        found.add(record.pw_gid)
-        found.update(g.gr_gid for g in grp.getgrall() if record.pw_name in g.gr_mem)
-    except KeyError:
-        pass
-    return {str(number) for number in found} | {_group(number) for number in found}
-
-
-@dataclass(frozen=True)
+@dataclass
 class Policy:
-    """What the operator allows.
+    """What the operator allows. Raises UnknownName for a user that this host does not have.
 
     allow: users (name or number) and groups (@name or @number). Root may always ask.
     devices: interfaces; empty: all.
     addresses: networks in which a job may have an address of its own; empty: none.
     quota: ports that the processes of one user may have open at a time.
+    port_quota: local TCP ports that they may have on one interface at a time.
     """
 
     allow: Sequence[str] = ()
     devices: Sequence[str] = ()
     addresses: Sequence[ipaddress.IPv4Network] = field(default_factory=list)
     quota: int = 64
+    port_quota: int = 4096
 
-    def permits(self, uid: int, gid: int) -> bool:
-        """Whether a process of this user and group may ask."""
-        if uid == 0 or {str(uid), _user(uid)} & set(self.allow):
-            return True
-        names = {f"@{name}" for name in _groups(uid, gid)}
-        return bool(names & set(self.allow))
+    def __post_init__(self) -> None:
+        self.accounts = Accounts(self.allow)
 
-    def check_client(self, uid: int, gid: int) -> None:
-        """Raises Denied for a user that may not ask."""
-        if self.permits(uid, gid):
+    def permits(self, uid: int, gids: Collection[int]) -> bool:
+        """Whether a process of this user, with these groups, may ask."""
+        return self.accounts.include(uid, gids)
+
+    def check_client(self, uid: int, gids: Sequence[int]) -> None:
+        """Raises Denied for a user that may not ask. gids: the process's own group first."""
+        if self.permits(uid, gids):
             return
-        allowed = ", ".join(self.allow) or "root only"
+        user, group = self.accounts.user(uid), self.accounts.group(gids[0])
+        served = ", ".join(self.allow) or "root only"
+        who = f"user {user} (uid {uid}), group {group} (gid {gids[0]})"
+        if self.accounts.is_unmapped(uid):
+            raise Denied(
+                f"the agent does not serve {who}: the kernel shows this number for every user of a "
+                f"user namespace without a number on the node; it serves: {served}; run the job as "
+                f"a user of its own, or start harp agent with --allow {user} to serve all of these"
+            )
         raise Denied(
-            f"the agent does not serve user {_user(uid)} (uid {uid}), group {_group(gid)} (gid "
-            f"{gid}); it serves: {allowed}; start harp agent with --allow {_user(uid)} or --allow "
-            f"@{_group(gid)}"
+            f"the agent does not serve {who}; it serves: {served}; start harp agent with --allow "
+            f"{user} or --allow @{group}"
         )
 
     def check_device(self, device: Device) -> None:
@@ -98,8 +80,18 @@ class Policy:
         """Raises Denied if a user already has all the ports that it may have."""
         if used >= self.quota:
             raise Denied(
-                f"user {_user(uid)} has {used} devices open, which is its quota; end a job, or "
-                f"start harp agent with --quota {2 * self.quota}"
+                f"user {self.accounts.user(uid)} has {used} devices open, which is its quota; end "
+                f"a job, or start harp agent with --quota {2 * self.quota}"
+            )
+
+    def check_port_quota(self, device: Device, uid: int, used: int, wanted: int) -> None:
+        """Raises Denied if a user would have more local ports than it may have. used: what it has
+        on the interface."""
+        if used + wanted > self.port_quota:
+            raise Denied(
+                f"{device}: user {self.accounts.user(uid)} has {used} local ports and would get "
+                f"{wanted} more, but its quota is {self.port_quota}; end a job, or start harp "
+                f"agent with --port-quota {2 * self.port_quota} or a smaller --block"
             )
 
 

@@ -14,7 +14,10 @@ import pwd
 import resource
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+from harp.agent.accounts import overflow_uid
 
 CAPABILITIES = ("net_raw", "net_admin", "bpf")
 DESCRIPTORS = 8192
@@ -44,23 +47,64 @@ def has_more() -> bool:
     return bool(_effective() & ~sum(1 << bit for bit in _BITS.values()))
 
 
-def prepare_folder(folder: Path, user: str) -> None:
+def may_lock_memory() -> bool:
+    """Whether this process may lock as much memory as it wants, as xdp devices do."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return limit == resource.RLIM_INFINITY or bool(_effective() >> _BITS[LOCKING] & 1)
+
+
+@dataclass(frozen=True)
+class User:
+    """The user that the agent becomes. A user without a name has the group of its number."""
+
+    uid: int
+    gid: int
+    name: str  # "": none
+
+    @classmethod
+    def find(cls, given: str) -> User:
+        """The user with a name or number. Raises PrivilegeError for one that is missing, or that
+        others use, too: they could kill the agent and replace its socket."""
+        try:
+            record = pwd.getpwuid(int(given)) if given.isdecimal() else pwd.getpwnam(given)
+            found = cls(record.pw_uid, record.pw_gid, record.pw_name)
+        except KeyError:
+            if not given.isdecimal():
+                raise PrivilegeError(
+                    f"there is no user {given} for the agent to run as; make one (useradd --system "
+                    f"--no-create-home --shell /usr/sbin/nologin {given}), or name another with "
+                    "--user"
+                ) from None
+            found = cls(int(given), int(given), "")
+        if found.uid == overflow_uid():
+            raise PrivilegeError(
+                f"--user {given}: other programs run as uid {found.uid}, too, and could end the "
+                "agent or replace its socket; name a user that nothing else runs as"
+            )
+        return found
+
+    def words(self) -> list[str]:
+        """Options of setpriv."""
+        groups = "--init-groups" if self.name else "--clear-groups"
+        return [f"--reuid={self.name or self.uid}", f"--regid={self.gid}", groups]
+
+
+def prepare_folder(folder: Path, user: User) -> None:
     """Makes the folder of the socket, owned by the user that the agent becomes. Raises
     PrivilegeError for a folder of others, such as /run: it is not the agent's to give away."""
-    record = pwd.getpwnam(user)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o755, parents=True)
-        os.chown(folder, record.pw_uid, record.pw_gid)
+        os.chown(folder, user.uid, user.gid)
     owner = folder.stat().st_uid
-    if owner != record.pw_uid:
+    if owner != user.uid:
         raise PrivilegeError(
-            f"{folder}: belongs to uid {owner}, but the agent runs as {user} (uid "
-            f"{record.pw_uid}); name a --socket in a folder that does not exist yet, or chown the "
-            f"folder to {user} if nothing else is in it"
+            f"{folder}: belongs to uid {owner}, but the agent runs as {user.name or 'a user'} (uid "
+            f"{user.uid}); name a --socket in a folder that does not exist yet, or chown the "
+            f"folder to {user.uid} if nothing else is in it"
         )
 
 
-def _may_lock_memory() -> bool:
+def _raise_memory_limit() -> bool:
     """Raises the limit of locked memory. false: that is forbidden here."""
     unlimited = resource.RLIM_INFINITY
     try:
@@ -70,21 +114,17 @@ def _may_lock_memory() -> bool:
     return True
 
 
-def become(user: str, command: Sequence[str]) -> None:
+def become(user: User, command: Sequence[str]) -> None:
     """Replaces this process by `command`, as `user` and with CAPABILITIES only. Returns only by
     PrivilegeError."""
     program = shutil.which("setpriv")
     if not program:
         raise PrivilegeError("setpriv is missing; install util-linux")
-    try:
-        record = pwd.getpwnam(user)
-    except KeyError:
-        raise PrivilegeError(f"there is no user {user}; name one with --user") from None
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(DESCRIPTORS, most), most))
-    names = CAPABILITIES if _may_lock_memory() else (*CAPABILITIES, LOCKING)
+    names = CAPABILITIES if _raise_memory_limit() else (*CAPABILITIES, LOCKING)
     kept = ",".join(["-all", *(f"+{name}" for name in names)])
-    words = [program, f"--reuid={user}", f"--regid={record.pw_gid}", "--init-groups"]
+    words = [program, *user.words()]
     words += [f"--inh-caps={kept}", f"--ambient-caps={kept}", f"--bounding-set={kept}"]
     words += ["--no-new-privs", "--", *command]
     try:

@@ -111,6 +111,11 @@ def _range(members: dict[str, Any], name: str) -> tuple[int, int]:
 
 def _device(members: dict[str, Any]) -> Device:
     scheme, colon, rest = _text(members, "device").partition(":")
+    if colon and scheme == "dpdk":
+        raise RequestError(
+            "the agent opens no dpdk devices: a job needs the NIC's own file for them (/dev/vfio); "
+            "set device = packet:IFACE or xdp:IFACE, or unset HARP_AGENT"
+        )
     if not colon or scheme not in _SCHEMES:
         raise RequestError("device must be packet:IFACE or xdp:IFACE; the agent opens no others")
     name, comma, option = rest.partition(",")

@@ -2,8 +2,9 @@
 """The agent's loop: it accepts clients, reads requests, and runs harp-agent-open for them.
 
 One thread. A client that stalls holds a descriptor and nothing else: no call here waits for a
-client. Each user has a bounded number of connections, and
-all users that the agent does not serve share one such number.
+client, or for a name service. Each user has a bounded number of connections, and all users that the
+agent does not serve share one such number. One more connection of each user may ask for the status
+only, so that its jobs cannot hide it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import errno
 import logging
 import os
 import socket
-import struct
 import time
 from collections import Counter
 from collections.abc import Coroutine
@@ -22,11 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from harp.agent import reply
+from harp.agent import kernel_ports, privileges, reply
 from harp.agent.complaints import Complaints
-from harp.agent.grants import Exhausted, Grant, Grants, Owner, start_time
+from harp.agent.grants import Exhausted, Grant, Grants, Owner, Passed, start_time
+from harp.agent.peer import Peer
 from harp.agent.policy import Denied, Policy
-from harp.agent.request import LIMIT, VERSION, Listen, Open, Query, RequestError, parse
+from harp.agent.request import LIMIT, VERSION, Device, Listen, Open, Query, RequestError, parse
 
 LOG = logging.getLogger("harp.agent")
 OPENERS = 4  # that run at a time
@@ -35,9 +36,19 @@ SILENCE_S = 10.0  # until a client must have sent its first request
 SWEEP_S = 5.0  # between two looks for grants that are over
 SETTLE_S = 0.2  # until the kernel has closed the sockets of a process that ends
 BACKLOG = 256
-STRANGERS = -1  # counts for all users that the agent does not serve
 STRANGERS = -1  # stands for all users that the agent does not serve
 DONE, REFUSED, GONE, OCCUPIED = 0, 1, 3, 4  # exit statuses of harp-agent-open
+# What the agent counts from its start on; metrics.py has a sentence for each.
+COUNTS = (
+    "requests",
+    "granted",
+    "released",
+    "denied",
+    "exhausted",
+    "malformed",
+    "refused",
+    "failed",
+)
 
 
 @dataclass(frozen=True)
@@ -59,12 +70,23 @@ class Ports:
 
 @dataclass
 class Client:
-    """A connection. `owner` is the process that made it (SO_PEERCRED)."""
+    """A connection. `owner` is the process that made it, `gids` are its groups. `spare`: it may
+    only ask for the status, once."""
 
     connection: socket.socket
     owner: Owner
-    gid: int
+    gids: tuple[int, ...]
+    spare: bool = False
     has_grant: bool = False
+
+
+def _read_passed(listed: bytes) -> Passed:
+    """What harp-agent-open has printed: "socket INODE" and "program ID". An opener of another
+    release may print more."""
+    pairs = [line.split() for line in listed.decode(errors="replace").splitlines()]
+    sockets = tuple(int(pair[1]) for pair in pairs if pair[:1] == ["socket"])
+    programs = [int(pair[1]) for pair in pairs if pair[:1] == ["program"]]
+    return Passed(sockets, programs[0] if programs else 0)
 
 
 def _cannot(failed: OSError) -> str:
@@ -91,7 +113,7 @@ class Agent:
         self.ports = ports or Ports()
         self.connections = connections
         self.started = time.time()
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter(dict.fromkeys(COUNTS, 0))
         self._connected: Counter[int] = Counter()
         self._openers = asyncio.Semaphore(OPENERS)
         self._opening = asyncio.Lock()
@@ -147,28 +169,25 @@ class Agent:
     async def _attend(self, connection: socket.socket) -> None:
         with connection:
             connection.setblocking(False)
-            pid, uid, gid = struct.unpack(
-                "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-            )
+            peer = Peer.of(connection)
             # One process may have many user numbers, but not many that the agent serves.
-            payer = uid if self.policy.permits(uid, gid) else STRANGERS
-            if self._connected[payer] >= self.connections:
+            served = self.policy.permits(peer.uid, peer.gids)
+            payer = peer.uid if served else STRANGERS
+            others = self._connected[payer]
+            if others > self.connections or (others == self.connections and not served):
                 self.counts["refused"] += 1
-                who = (
-                    f"uid {uid} has" if payer == uid else "users that the agent does not serve have"
-                )
-                text = f"{who} {self.connections} connections"
-                self._send(connection, reply.error(errno.EUSERS, text))
+                self._send(connection, self._too_many(payer))
                 return
+            owner = Owner(peer.pid, start_time(peer.pid) or 0, peer.uid)
+            client = Client(connection, owner, peer.gids, spare=others == self.connections)
             self._connected[payer] += 1
-            client = Client(connection, Owner(pid, start_time(pid) or 0, uid), gid)
             try:
                 await self._converse(client)
             except (ConnectionError, asyncio.TimeoutError, TimeoutError):
                 pass
             except OSError as failed:
                 self.counts["failed"] += 1
-                self._complaints.add(uid, f"pid {pid}: cannot serve it: {failed}")
+                self._complaints.add(peer.uid, f"pid {peer.pid}: cannot serve it: {failed}")
                 self._send(connection, reply.error(failed.errno or errno.EIO, _cannot(failed)))
             finally:
                 self._connected[payer] -= 1
@@ -176,6 +195,11 @@ class Agent:
                     del self._connected[payer]
                 if client.has_grant:
                     self._ended.set()
+
+    def _too_many(self, payer: int) -> bytes:
+        served = payer != STRANGERS
+        who = f"uid {payer} has" if served else "users that the agent does not serve have"
+        return reply.error(errno.EUSERS, f"{who} {self.connections} connections")
 
     async def _converse(self, client: Client) -> None:
         loop = asyncio.get_running_loop()
@@ -188,6 +212,8 @@ class Agent:
                 return
             answer = await self._answer(client, data)
             if answer is not None and not self._send(client.connection, answer):
+                return
+            if client.spare:
                 return
             patience = None if client.has_grant else SILENCE_S
 
@@ -205,9 +231,12 @@ class Agent:
         self.counts["requests"] += 1
         try:
             request = parse(data)
-            self.policy.check_client(client.owner.uid, client.gid)
+            self.policy.check_client(client.owner.uid, client.gids)
             if isinstance(request, Query):
-                return reply.text(self.status() if request.what == "status" else {"may": True})
+                return reply.text(self.status() if request.what == "status" else self.hello())
+            if client.spare:
+                self.counts["refused"] += 1
+                return self._too_many(client.owner.uid)
             if isinstance(request, Open):
                 return await self._open(client, request)
             return await self._listen(client, request)
@@ -237,7 +266,7 @@ class Agent:
         async with self._opening:  # so that two requests do not get the same block
             self._release()
             self.policy.check_quota(owner.uid, self.grants.used_by(owner.uid))
-            for ports in self._candidates(request):
+            for ports in self._candidates(owner.uid, request):
                 if await self._grant(client, request, ports) != OCCUPIED:
                     return None
         raise Exhausted(
@@ -246,7 +275,7 @@ class Agent:
             "other jobs, or start harp agent with more --ports or a smaller --block"
         )
 
-    def _candidates(self, request: Open) -> list[tuple[int, int]]:
+    def _candidates(self, uid: int, request: Open) -> list[tuple[int, int]]:
         """The ports to try. On an address of its own a job has all, or those that it names."""
         wanted = request.ports
         if request.address != "kernel":
@@ -262,7 +291,26 @@ class Agent:
                 f"the agent's {self.ports.first}-{self.ports.last}; remove tcp_ports, or start "
                 f"harp agent with --ports {wanted[0]}-{wanted[1]}"
             )
-        return [b for b in blocks if self.grants.is_free(request.device.interface, *b)]
+        self._check_port_quota(uid, request.device, blocks)
+        kept = self._kept_by_kernel(request.device, blocks)
+        return [b for b in kept if self.grants.is_free(request.device.interface, *b)]
+
+    def _check_port_quota(self, uid: int, device: Device, blocks: list[tuple[int, int]]) -> None:
+        used = self.grants.ports_used_by(uid, device.interface)
+        wanted = max(last - first + 1 for first, last in blocks)
+        self.policy.check_port_quota(device, uid, used, wanted)
+
+    def _kept_by_kernel(
+        self, device: Device, blocks: list[tuple[int, int]]
+    ) -> list[tuple[int, int]]:
+        """The blocks of which the kernel gives no port to other programs. An operator may have
+        changed its range since the agent's start. Raises Exhausted if there are none."""
+        kept = [block for block in blocks if kernel_ports.given_away(*block) is None]
+        if not kept:
+            first, last = self.ports.first, self.ports.last
+            given = kernel_ports.given_away(first, last)
+            raise Exhausted(f"{device}: {kernel_ports.remedy(given or first, first, last)}")
+        return kept
 
     def _check_holder(self, request: Open) -> None:
         held = self.grants.holder(request.address)
@@ -281,7 +329,7 @@ class Agent:
         grant = Grant(request.device.interface, request.address, *block, client.owner)
         self.grants.add(grant)
         try:
-            status, sockets = await self._run_open(client, request, ports)
+            status, passed = await self._run_open(client, request, ports)
         except TimeoutError:  # the client may have the sockets
             raise
         except OSError:
@@ -290,7 +338,7 @@ class Agent:
         if status != DONE:
             self.grants.drop(grant)
             return status
-        self.grants.confirm(grant, sockets)
+        self.grants.confirm(grant, passed)
         client.has_grant = True
         self.counts["granted"] += 1
         LOG.info(
@@ -305,7 +353,7 @@ class Agent:
 
     async def _run_open(
         self, client: Client, request: Open, ports: tuple[int, int]
-    ) -> tuple[int, tuple[int, ...]]:
+    ) -> tuple[int, Passed]:
         numbers = (request.mtu, *ports)
         device = request.device
         words = [device.scheme, device.interface + device.options, str(request.queues)]
@@ -328,9 +376,9 @@ class Agent:
 
     # -- harp-agent-open
 
-    async def _run(self, client: Client, *words: str) -> tuple[int, tuple[int, ...]]:
-        """Runs harp-agent-open for a client. Returns its exit status, and the inodes of the sockets
-        that the client got. TimeoutError: the client may have them."""
+    async def _run(self, client: Client, *words: str) -> tuple[int, Passed]:
+        """Runs harp-agent-open for a client. Returns its exit status, and what the client got.
+        TimeoutError: the client may have it."""
         async with self._openers:
             process = await asyncio.create_subprocess_exec(
                 str(self.opener),
@@ -356,9 +404,19 @@ class Agent:
             self._complaints.add(client.owner.uid, f"pid {client.owner.pid}: {line}")
         if status not in (DONE, REFUSED, OCCUPIED):
             raise ConnectionAbortedError
-        return status, tuple(map(int, listed.split()))
+        return status, _read_passed(listed)
 
-    # -- status
+    # -- queries
+
+    def hello(self) -> dict[str, object]:
+        """What `harp doctor` wants to know before a job runs."""
+        return {
+            "may": True,
+            "version": VERSION,
+            "kernel": os.uname().release,
+            "devices": list(self.policy.devices),
+            "may_lock_memory": privileges.may_lock_memory(),
+        }
 
     def status(self) -> dict[str, object]:
         """What `harp agent status` shows."""

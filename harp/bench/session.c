@@ -13,7 +13,11 @@
 #include "harp/bench/clock.h"
 #include "harp/bench/signals.h"
 
-enum { HUGE_PAGE = 2 << 20 };
+enum {
+  HUGE_PAGE = 2 << 20,
+  LAST_LINES_MS = 200, /* time for a plugin to log why it has failed */
+  LAST_LINES_STEP_MS = 20,
+};
 
 static int said_rank;
 static bool say_info;
@@ -31,6 +35,9 @@ static void hear_flows(const char *text)
     said_flows = flows;
 }
 
+/* Whether the line names the file with a link's last events, which explains a failure. */
+static bool names_trace(const char *text) { return strstr(text, "harp stat --trace") != NULL; }
+
 /* The logger that the plugin gets as NCCL's. */
 static void log_line(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
                      const char *format, ...) __attribute__((format(printf, 5, 6)));
@@ -44,7 +51,7 @@ static void log_line(ncclDebugLogLevel level, unsigned long flags, const char *f
   vsnprintf(text, sizeof(text), format, arguments);
   va_end(arguments);
   hear_flows(text);
-  if (level > NCCL_LOG_WARN && !say_info)
+  if (level > NCCL_LOG_WARN && !say_info && !names_trace(text))
     return;
   fprintf(stderr, "[%d] NCCL %s %s\n", said_rank, level <= NCCL_LOG_WARN ? "WARN" : "INFO", text);
 }
@@ -372,6 +379,21 @@ static void say_failure(const struct session *session, const struct pass *passes
                 wrong);
 }
 
+/* A plugin logs only while it is called, and HARP writes its trace in a thread. This rank may wait
+ * long for the other ranks next, so it first calls the plugin for the last lines. */
+static void let_plugin_log(const struct session *session)
+{
+  const struct timespec step = {.tv_nsec = LAST_LINES_STEP_MS * 1000000};
+  char handle[SESSION_LARGEST_EXCHANGE];
+  void *listener;
+  for (int ms = 0; ms < LAST_LINES_MS; ms += LAST_LINES_STEP_MS) {
+    nanosleep(&step, NULL);
+    if (session->api.listen(session->channels[0].device, handle, &listener) != ncclSuccess)
+      return;
+    session->api.close_listener(listener);
+  }
+}
+
 int session_run(struct session *session, struct pass *passes, size_t size)
 {
   signals_await_stop(true);
@@ -383,8 +405,10 @@ int session_run(struct session *session, struct pass *passes, size_t size)
   int outcome = session->outcome;
   pthread_mutex_unlock(&session->lock);
   signals_await_stop(false);
-  if (outcome)
+  if (outcome) {
     say_failure(session, passes, size);
+    let_plugin_log(session);
+  }
   for (unsigned i = 0; i < passes->channel_count; i++)
     passes[i].operation->finish(&passes[i]);
   return outcome;

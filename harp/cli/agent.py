@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
-import json
 import logging
 import os
 import signal
@@ -19,17 +18,16 @@ from typing import Any, Optional
 import click
 
 from harp import paths
-from harp.agent import privileges, reply
+from harp.agent import kernel_ports, privileges, service
+from harp.agent.accounts import UnknownName
 from harp.agent.grants import Grants
 from harp.agent.policy import Policy
-from harp.agent.request import LIMIT, VERSION
+from harp.agent.query import PATIENCE_S, SOCKET
+from harp.agent.request import VERSION
 from harp.agent.server import BACKLOG, Agent, Ports
+from harp.cli.agent_files import file
+from harp.cli.agent_status import status
 from harp.cli.main import HELP
-
-SOCKET = Path("/run/harp/agent.sock")
-KERNEL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-KERNEL_RESERVED = Path("/proc/sys/net/ipv4/ip_local_reserved_ports")
-PATIENCE_S = 5.0
 
 
 class _PortRange(click.ParamType):
@@ -64,39 +62,11 @@ class _Network(click.ParamType):
 # -- the daemon
 
 
-def _reserved() -> set[int]:
-    """The ports of ip_local_reserved_ports."""
-    found: set[int] = set()
-    for part in KERNEL_RESERVED.read_text().strip().split(","):
-        first, _, last = part.partition("-")
-        if first:
-            found.update(range(int(first), int(last or first) + 1))
-    return found
-
-
 def _check_ports(ports: Ports) -> None:
-    """Fails if the kernel may give a port of the range to another program: a job would see the
-    frames of that program's connection, and reset it."""
-    first, last = map(int, KERNEL_RANGE.read_text().split())
-    reserved = _reserved()
-    given = [
-        port
-        for port in range(max(first, ports.first), min(last, ports.last) + 1)
-        if port not in reserved
-    ]
-    if given:
-        raise click.ClickException(
-            f"the kernel gives port {given[0]} to any program (ip_local_port_range is "
-            f"{first}-{last}); choose other --ports, or reserve these: sysctl "
-            f"net.ipv4.ip_local_reserved_ports={ports.first}-{ports.last}"
-        )
-
-
-def _activated() -> Optional[socket.socket]:
-    """The listening socket that systemd passes (sd_listen_fds(3)); None: it has passed none."""
-    if os.environ.get("LISTEN_PID") != str(os.getpid()) or os.environ.get("LISTEN_FDS") != "1":
-        return None
-    return socket.socket(fileno=3)
+    """Fails if the kernel may give a port of the range to another program."""
+    given = kernel_ports.given_away(ports.first, ports.last)
+    if given is not None:
+        raise click.ClickException(kernel_ports.remedy(given, ports.first, ports.last))
 
 
 def _is_served(path: Path) -> bool:
@@ -132,14 +102,16 @@ def _listen(path: Path) -> socket.socket:
 
 
 async def _serve(agent: Agent, listener: socket.socket) -> None:
+    """Serves until SIGTERM or SIGINT."""
     work = asyncio.ensure_future(agent.serve(listener))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, work.cancel)
+    service.notify("READY=1")
     try:
         await work
     except asyncio.CancelledError:
-        pass
+        service.notify("STOPPING=1")
 
 
 def _run(socket_path: Path, policy: Policy, ports: Ports) -> None:
@@ -153,11 +125,13 @@ def _run(socket_path: Path, policy: Policy, ports: Ports) -> None:
     try:
         grants = Grants(socket_path.with_suffix(".grants"))
         opener = paths.agent_opener()
-    except (ValueError, FileNotFoundError) as wrong:
+        passed = service.passed_socket()
+    except (ValueError, OSError, service.ActivationError) as wrong:
         raise click.ClickException(str(wrong)) from None
-    passed = _activated()
     listener = passed or _listen(socket_path)
     logging.info("harp agent: serves %s, protocol %d, %d grants", socket_path, VERSION, len(grants))
+    if not policy.allow:
+        logging.info("harp agent: serves root only; name users and groups with --allow")
     try:
         asyncio.run(_serve(Agent(policy, grants, opener, ports), listener))
     finally:
@@ -207,10 +181,18 @@ def _run(socket_path: Path, policy: Policy, ports: Ports) -> None:
     help="Devices that a user's processes may have open at a time.",
 )
 @click.option(
-    "--user",
-    default="nobody",
+    "--port-quota",
+    type=click.IntRange(16),
+    default=4096,
     show_default=True,
-    help="Run as this user, with three capabilities only, if started as root.",
+    help="Local ports that a user's processes may have on one interface at a time.",
+)
+@click.option(
+    "--user",
+    default="harp",
+    show_default=True,
+    help="Run as this user, with three capabilities only, if started as root. Nothing else may run "
+    "as it.",
 )
 @click.pass_context
 def agent(
@@ -222,69 +204,24 @@ def agent(
     ports: tuple[int, int],
     block: int,
     quota: int,
+    port_quota: int,
     user: str,
 ) -> None:
-    """Opens packet sockets of this node for jobs that have no privilege, also in pods with a
-    network namespace of their own. Runs in the foreground and logs to standard error."""
+    """Opens packet and xdp devices of this node for jobs that have no privilege, also in pods with
+    a network namespace of their own. Runs in the foreground and logs to standard error."""
     if context.invoked_subcommand:
         return
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    if os.geteuid() == 0 and (user != "root" or privileges.has_more()):
-        try:
-            privileges.prepare_folder(socket_path.parent, user)
-            privileges.become(user, [sys.executable, "-m", "harp", *sys.argv[1:]])
-        except (privileges.PrivilegeError, KeyError, OSError) as failed:
-            raise click.ClickException(str(failed)) from None
-    _run(socket_path, Policy(allow, device, address, quota), Ports(*ports, block))
-
-
-# -- status
-
-
-def ask(path: Path, what: str) -> Any:
-    """The agent's answer to a query: "status" or "hello". Raises OSError."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(PATIENCE_S)
-        connection.connect(str(path))
-        request = json.dumps({"version": VERSION, "op": what}).encode()
-        assert len(request) <= LIMIT
-        connection.send(request)
-        answer = connection.recv(65536)
-    if not answer:
-        raise ConnectionResetError(errno.ECONNRESET, "the agent closed the connection")
-    refused = reply.read_error(answer)
-    if refused:
-        raise OSError(*refused)
-    return json.loads(answer)
-
-
-@agent.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.pass_context
-def status(context: click.Context, as_json: bool) -> None:
-    """Shows what the agent has granted to which process."""
-    assert context.parent
-    path: Path = context.parent.params["socket_path"]
     try:
-        state = ask(path, "status")
-    except OSError as failed:
-        raise click.ClickException(
-            f"{path}: {failed.strerror or failed}; is harp agent running on this node?"
-        ) from None
-    if as_json:
-        click.echo(json.dumps(state, indent=2))
-        return
-    first, last, block = state["ports"]
-    click.echo(f"agent pid {state['pid']}, protocol {state['version']}, {path}")
-    click.echo(f"  serves: {', '.join(state['allow']) or 'root only'}")
-    click.echo(f"  devices: {', '.join(state['devices']) or 'all'}")
-    click.echo(f"  ports {first}-{last}, {block} for each device of a process")
-    counts = " ".join(f"{name}:{count}" for name, count in sorted(state["counts"].items()))
-    click.echo(f"  connections:{state['connections']} granted now:{state['granted']} {counts}")
-    for grant in state["grants"]:
-        low, high = grant["ports"]
-        where = f"ports {low}-{high}" if low else "all ports"
-        click.echo(
-            f"  pid {grant['pid']} uid {grant['uid']}: packet:{grant['interface']}, address "
-            f"{grant['address']}, {where}"
-        )
+        policy = Policy(allow, device, address, quota, port_quota)
+        if os.geteuid() == 0 and (user not in ("root", "0") or privileges.has_more()):
+            found = privileges.User.find(user)
+            privileges.prepare_folder(socket_path.parent, found)
+            privileges.become(found, [sys.executable, "-m", "harp", *sys.argv[1:]])
+    except (UnknownName, privileges.PrivilegeError, OSError) as failed:
+        raise click.ClickException(str(failed)) from None
+    _run(socket_path, policy, Ports(*ports, block))
+
+
+agent.add_command(status)
+agent.add_command(file)

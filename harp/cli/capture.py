@@ -58,7 +58,8 @@ def target(process: Process, narrowed: Narrowed = Narrowed()) -> Target:  # noqa
     if scheme != "packet":
         raise click.ClickException(
             f"pid {process.pid} uses {process.device}: its frames do not pass through packet "
-            "sockets; capture works on packet devices only"
+            "sockets; capture works on packet devices only. Use a packet device for a while, or "
+            "capture on the switch"
         )
     address = process.address.partition("/")[0]
     try:

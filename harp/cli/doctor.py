@@ -7,6 +7,7 @@ import ctypes
 import ipaddress
 import json
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -14,11 +15,12 @@ from pathlib import Path
 import click
 
 from harp import _tables, loader, nccl_plugin_path
-from harp.cli import doctor_dpdk, doctor_ranks, env
+from harp.cli import doctor_agent, doctor_dpdk, doctor_ranks, doctor_xdp, env
 from harp.cli.findings import Finding, fault, note, ok
 from harp.observe import statfile
 from harp.setup import arp, host, one_subnet
 from harp.setup.plan import conf_dir, conf_files, run_dir
+from harp.setup.request import is_on_interface, place_of, scheme_of
 from harp.setup.steps import StepError
 
 APIS = range(4, 13)  # versions of NCCL's net interface
@@ -40,7 +42,9 @@ def _holders(path: Path) -> list[int]:
     return found
 
 
-def _check_packet(about: str, name: str, values: dict[str, tuple[str, str]]) -> Iterator[Finding]:
+def _check_interface(
+    about: str, name: str, values: dict[str, tuple[str, str]]
+) -> Iterator[Finding]:
     device = host.interface(name)
     if device is None:
         yield fault(
@@ -152,15 +156,22 @@ def _check_file(path: Path) -> Iterator[Finding]:
     if file.error:
         yield fault(about, file.error)
         return
-    scheme, _, name = _tables.innermost(file.values["device"][0]).partition(":")
-    if scheme == "packet":
-        yield from _check_packet(about, name, file.values)
+    device, holders = file.values["device"][0], _holders(path)
+    scheme, place = scheme_of(device), place_of(device)
+    agent = doctor_agent.in_use() if is_on_interface(device) else None
+    if agent:
+        yield from doctor_agent.check_device(about, f"{scheme}:{place}", agent)
+    # The node's interface may be out of sight, or another one than that of the same name here.
+    here = not agent or (os.geteuid() == 0 and host.interface(place))
+    if is_on_interface(device) and here:
+        yield from _check_interface(about, place, file.values)
+        if scheme == "xdp":
+            yield from doctor_xdp.check(about, file.values, bool(holders))
     elif scheme == "dpdk":
         yield from doctor_dpdk.check(about, file.values)
-    else:
-        yield ok(about, f"device = {file.values['device'][0]}")
+    elif not agent:
+        yield ok(about, f"device = {device}")
     yield from _check_cores(about, file.values)
-    holders = _holders(path)
     if holders:
         yield note(about, f"in use by {', '.join(f'process {pid}' for pid in holders)}")
 
@@ -193,15 +204,13 @@ def devices() -> Iterator[Finding]:
 
 
 def one_subnet_arp() -> Iterator[Finding]:
-    """Checks whether NICs in one subnet answer ARP for each other's addresses."""
+    """Checks the groups of NICs that have addresses in one subnet: whether a NIC answers ARP for
+    the addresses of the others, or a strict rp_filter keeps it from answering at all."""
     files = [file.values for file in map(env.read, conf_files(conf_dir())) if not file.error]
-    devices = [
-        _tables.innermost(values["device"][0])
-        for values in files
-        if values["address"][0] == "kernel"
-    ]
-    names = [device.partition(":")[2] for device in devices if device.startswith("packet:")]
-    for group in one_subnet.groups(names):
+    devices = [values["device"][0] for values in files if values["address"][0] == "kernel"]
+    names = [place_of(device) for device in devices if is_on_interface(device)]
+    here = {name for _, name in socket.if_nameindex()}  # others are the agent's, or missing
+    for group in one_subnet.groups([name for name in names if name in here]):
         loose = [name for name in group.names if not one_subnet.effective(name, "arp_ignore")]
         if loose:
             yield fault(
@@ -221,6 +230,11 @@ def one_subnet_arp() -> Iterator[Finding]:
             )
         if not loose and not strict:
             yield ok("ARP", f"{group.listed} are in {group.subnet}; each answers for itself")
+
+
+def agent() -> Iterator[Finding]:
+    """Checks the agent of this node."""
+    yield from doctor_agent.check()
 
 
 def local_ranks() -> Iterator[Finding]:
@@ -269,18 +283,21 @@ def _wants_packet_sockets() -> bool:
     """Whether a file shares a NIC with the kernel, or there is no valid file yet."""
     files = [env.read(path) for path in conf_files(conf_dir())]
     devices = [file.values["device"][0] for file in files if not file.error]
-    return not devices or any(_tables.innermost(one).startswith("packet:") for one in devices)
+    return not devices or any(map(is_on_interface, devices))
 
 
 def privileges() -> Iterator[Finding]:
-    """Checks for CAP_NET_RAW."""
-    if host.may_open_packet_sockets():
+    """Checks for CAP_NET_RAW, or an agent that has it."""
+    if doctor_agent.in_use():
+        yield ok("privileges", "none are needed: the agent of this node opens the devices")
+    elif host.may_open_packet_sockets():
         yield ok("privileges", "packet sockets may be opened (CAP_NET_RAW)")
     elif _wants_packet_sockets():
         yield fault(
             "privileges",
-            "packet devices need CAP_NET_RAW; run as root, or use docker run --cap-add NET_RAW, "
-            "or in a pod securityContext.capabilities.add: [NET_RAW]",
+            "packet and xdp devices need CAP_NET_RAW; run as root, or use docker run --cap-add "
+            "NET_RAW, or in a pod securityContext.capabilities.add: [NET_RAW], or run harp agent "
+            "on the node",
         )
 
 
@@ -342,8 +359,8 @@ def loaded_plugin() -> Iterator[Finding]:
 
 
 CHECKS = (
-    environment, configuration, devices, one_subnet_arp, privileges, run_folder, local_ranks,
-    built_plugin, loaded_plugin,
+    environment, configuration, devices, one_subnet_arp, agent, privileges, run_folder,
+    local_ranks, built_plugin, loaded_plugin,
 )  # fmt: skip
 
 

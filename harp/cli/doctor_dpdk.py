@@ -16,8 +16,6 @@ from harp.setup.journal import Journal
 from harp.setup.plan import conf_dir
 from harp.setup.request import place_of
 
-_CAP_IPC_LOCK = 14
-
 Values = dict[str, tuple[str, str]]  # a file's values and their sources, from env.read
 
 
@@ -85,16 +83,10 @@ def _without_iommu(about: str, device: pci.PciDevice) -> Iterator[Finding]:
 # -- memory
 
 
-def _may_lock_all() -> bool:
-    status = sysfs.text(sysfs.at("proc/self/status"))
-    words = [line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")]
-    return bool(words) and bool(int(words[0], 16) >> _CAP_IPC_LOCK & 1)
-
-
 def _locked_memory(about: str, needed: int) -> Iterator[Finding]:
     """`needed`: MiB that HARP maps for the NIC before any of NCCL's memory."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if limit == resource.RLIM_INFINITY or _may_lock_all():
+    if limit == resource.RLIM_INFINITY or host.has_capability(host.CAP_IPC_LOCK):
         return
     remedy = "give it CAP_IPC_LOCK, or ulimit -l unlimited"
     may = limit >> 20

@@ -16,6 +16,7 @@ import click
 
 from harp import _tables
 from harp.observe import statfile, trace
+from harp.observe.prometheus import family, sample
 from harp.observe.statfile import Flow, Process
 
 
@@ -52,7 +53,9 @@ def _flow_lines(flow: Flow, device: str) -> Iterator[str]:
         f"minrtt:{flow.min_rtt_us / 1000:g} rto:{flow.rto_us / 1000:g} "
         f"retrans:{flow.retransmits} unacked:{flow.in_flight} snd_wnd:{flow.send_window} "
         f"rcv_wnd:{flow.receive_window} bytes_acked:{flow.bytes_out} "
-        f"bytes_received:{flow.bytes_in}"
+        f"bytes_received:{flow.bytes_in} ack_wait:{flow.ack_wait_ms} "
+        f"window_wait:{flow.window_wait_ms} device_wait:{flow.device_wait_ms} "
+        f"receive_wait:{flow.receive_wait_ms}"
     )
 
 
@@ -101,13 +104,6 @@ def as_json(processes: Iterable[Process]) -> str:
     return json.dumps({"schema": "harp.stat/1", "processes": rows}, indent=1)
 
 
-def _labels(**labels: Any) -> str:
-    def escaped(value: Any) -> str:
-        return str(value).replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
-
-    return ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items())
-
-
 def _identity(process: Process) -> dict[str, Any]:
     """Labels that identify one process on one NIC. An id is unique among a user's files, so `uid`
     is one of them."""
@@ -126,32 +122,30 @@ def prometheus(processes: list[Process]) -> Iterator[str]:
 
     The pid is no label: many processes in containers have pid 1.
     """
-    yield "# HELP harp_process_info A process that uses HARP, on one of its NICs."
-    yield "# TYPE harp_process_info gauge"
+    yield from family("harp_process_info", "gauge", "A process that uses HARP, on one of its NICs.")
     for process in processes:
-        labels = _labels(
+        yield sample(
+            "harp_process_info",
+            1,
             **_identity(process),
             process=process.process_id,
             address=process.address,
             command=process.command,
             release=process.release,
         )
-        yield f"harp_process_info{{{labels}}} 1"
-    yield "# HELP harp_process_start_time_seconds When the process began, since the epoch."
-    yield "# TYPE harp_process_start_time_seconds gauge"
+    name = "harp_process_start_time_seconds"
+    yield from family(name, "gauge", "When the process began, since the epoch.")
     for process in processes:
-        labels = _labels(**_identity(process))
-        yield f"harp_process_start_time_seconds{{{labels}}} {process.started:.3f}"
+        yield sample(name, f"{process.started:.3f}", **_identity(process))
     sentences = documented()
-    for family, (name, kind) in _families(processes).items():
-        yield f"# HELP {family} {sentences.get(name, name)}"
-        yield f"# TYPE {family} {'gauge' if kind == 'gauge' else 'counter'}"
+    for named, (name, kind) in _families(processes).items():
+        kind_shown = "gauge" if kind == "gauge" else "counter"
+        yield from family(named, kind_shown, sentences.get(name, name))
         for process in processes:
             if process.kinds.get(name) != kind:
                 continue
             for number, instance in enumerate(process.instances):
-                labels = _labels(**_identity(process), instance=number)
-                yield f"{family}{{{labels}}} {instance[name]}"
+                yield sample(named, instance[name], **_identity(process), instance=number)
 
 
 def _families(processes: list[Process]) -> dict[str, tuple[str, str]]:

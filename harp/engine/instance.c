@@ -13,6 +13,7 @@
 
 #include "harp/engine/clock.h"
 #include "harp/engine/config.h"
+#include "harp/engine/link_state.h"
 #include "harp/engine/log.h"
 #include "harp/headers.h"
 
@@ -121,36 +122,6 @@ static unsigned receive_loop(struct harp_instance *instance)
   return count;
 }
 
-static void port_state(struct harp_instance *instance, int error)
-{
-  bool down = error != 0;
-  if (down == atomic_load_explicit(&instance->link_down, memory_order_relaxed)) {
-    return;
-  }
-  atomic_store_explicit(&instance->link_down, down, memory_order_relaxed);
-  instance->link_changed = instance->now;
-  instance->counters[HARP_COUNTER_port_link_changes]++;
-  if (down) {
-    harp_trace(&instance->trace, instance->now, 0xffff, HARP_TRACE_port_error, (uint32_t)-error, 0);
-    harp_log_post(HARP_LOG_WARN,
-                  "HARP: the device %.64s failed: %s. Links use another NIC, or wait until it is "
-                  "back, at most timeout_ms; see `ip link`.",
-                  instance->config->device, strerror(-error));
-  }
-}
-
-bool harp_instance_link_up(struct harp_instance *instance)
-{
-  if (harp_instance_link_down(instance)) {
-    return false;
-  }
-  if (!harp_port_has_carrier(instance->port)) {
-    instance->link_changed = instance->now;
-    return false;
-  }
-  return true;
-}
-
 static unsigned receive_port(struct harp_instance *instance)
 {
   struct harp_rx_frame frames[BURST];
@@ -161,10 +132,10 @@ static unsigned receive_port(struct harp_instance *instance)
   int count = instance->port->ops->receive(instance->port, instance->queue, expected, frames,
                                            BURST);
   if (count <= 0) {
-    port_state(instance, count);
+    harp_link_state_port(instance, count);
     return 0;
   }
-  port_state(instance, 0);
+  harp_link_state_port(instance, 0);
   for (int i = 0; i < count; i++) {
     harp_stack_receive(instance->stack, &frames[i]);
   }
@@ -226,6 +197,7 @@ static void run_tickers(struct harp_instance *instance)
   instance->port->ops->count(instance->port, instance->queue, instance->counters);
   harp_stack_counters(instance->stack);
   tell_conflict(instance);
+  harp_link_state_watch(instance);
   struct harp_ticker *next;
   for (struct harp_ticker *ticker = instance->tickers; ticker; ticker = next) {
     next = ticker->next;
@@ -334,6 +306,12 @@ uint64_t harp_instance_deadline(struct harp_instance *instance)
   }
   return next;
 }
+
+bool harp_instance_hold(struct harp_instance *instance) { return poll_trylock(instance); }
+
+bool harp_instance_poll_held(struct harp_instance *instance) { return poll_once(instance); }
+
+void harp_instance_let_go(struct harp_instance *instance) { poll_unlock(instance); }
 
 bool harp_instance_poll(struct harp_instance *instance, bool *worked)
 {

@@ -77,7 +77,8 @@ struct harp_instance {
   struct harp_trace trace;
   bool (*expect)(void *user, struct harp_rx_hint *hint); /* tells where the next payload belongs */
   void *expect_user;
-  uint64_t link_changed; /* ns: when the port last went down or up */
+  uint64_t link_changed; /* ns: when the port last went down or up, or had no carrier */
+  uint64_t outage;       /* ns: when the device failed or lost its carrier; 0: it works */
   atomic_bool link_down; /* written under the poll lock; the worker reads it before it sleeps */
 
   /* Frames from this process to itself. */
@@ -131,8 +132,15 @@ void harp_instance_start_watchdog(struct harp_instance *instance, uint64_t now);
  * tells whether the poll found work. Any thread. */
 bool harp_instance_poll(struct harp_instance *instance, bool *worked);
 
-/* The same for an application thread that waits in test(). It polls only if callers are
- * to poll (poll_threads.h), or if the worker sleeps. */
+/* For the worker, which polls often and so keeps the poll lock: taking it costs a locked
+ * instruction each time. hold takes the lock, unless another thread has it; poll_held polls once
+ * under it, and returns whether the poll found work; let_go releases it. */
+bool harp_instance_hold(struct harp_instance *instance);
+bool harp_instance_poll_held(struct harp_instance *instance);
+void harp_instance_let_go(struct harp_instance *instance);
+
+/* As harp_instance_poll, for an application thread that waits in test(). It polls only if callers
+ * are to poll (poll_threads.h), or if the worker sleeps. */
 void harp_instance_progress(struct harp_instance *instance);
 
 /* Queues work for the next poll, and wakes a sleeping worker. Any thread. */
@@ -180,7 +188,7 @@ static inline uint64_t harp_instance_resumed(const struct harp_instance *instanc
   return instance->resumed;
 }
 
-/* When the port last went down or up, ns. */
+/* When the port last went down or up, or had no carrier, ns. */
 static inline uint64_t harp_instance_link_changed(const struct harp_instance *instance)
 {
   return instance->link_changed;

@@ -93,7 +93,13 @@ struct harp_stat_flow {
   uint64_t bytes_in;    /* payload received in order */
   uint64_t bytes_out;   /* payload sent and acknowledged */
   uint64_t opened_ns;   /* CLOCK_REALTIME */
-  uint32_t reserved[8]; /* zero */
+  /* How long the flow has waited so far. Sending: for acknowledgements of data in flight, for the
+   * peer's window, for room in the device's queue. Receiving: for a receive to be posted. */
+  uint32_t ack_wait_ms;
+  uint32_t window_wait_ms;
+  uint32_t device_wait_ms;
+  uint32_t receive_wait_ms;
+  uint32_t reserved[4]; /* zero */
 };
 
 _Static_assert(sizeof(struct harp_stat_flow) == 128, "readers rely on the layout");

@@ -106,10 +106,27 @@ static void sleep_until_work(struct harp_instance *instance)
   instance->port->ops->arm(instance->port, instance->queue, false);
 }
 
+/* Polls once and returns whether the poll found work. *held: the worker has the poll lock. It keeps
+ * the lock until it yields or sleeps, unless callers are to poll. */
+static bool poll_as_worker(struct harp_instance *instance, bool *held)
+{
+  *held = *held || harp_instance_hold(instance);
+  return *held && harp_instance_poll_held(instance);
+}
+
+static void let_go(struct harp_instance *instance, bool *held)
+{
+  if (*held) {
+    harp_instance_let_go(instance);
+  }
+  *held = false;
+}
+
 static void *work(void *argument)
 {
   struct harp_instance *instance = argument;
-  uint64_t last_work = harp_clock_ns();
+  uint64_t last_work = harp_clock_ns(), spin = instance->callers_poll ? 0 : SPIN_NS;
+  bool held = false;
   while (!atomic_load_explicit(&instance->stop, memory_order_relaxed)) {
     uint64_t now = harp_clock_ns();
     if (instance->callers_poll && caller_is_polling(instance, now)) {
@@ -117,14 +134,14 @@ static void *work(void *argument)
       last_work = harp_clock_ns();
       continue;
     }
-    bool worked = false;
-    if (harp_instance_poll(instance, &worked) && worked) {
-      last_work = now;
+    last_work = poll_as_worker(instance, &held) ? now : last_work;
+    uint64_t idle = now - last_work;
+    if (idle < spin) {
       continue;
     }
-    uint64_t idle = now - last_work;
-    if (idle < (instance->callers_poll ? 0 : SPIN_NS)) {
-      continue;
+    let_go(instance, &held);
+    if (idle == 0) {
+      continue; /* the poll found work */
     }
     if (idle < (instance->callers_poll ? CALLERS_YIELD_NS : YIELD_NS)) {
       sched_yield();
@@ -132,6 +149,7 @@ static void *work(void *argument)
     }
     sleep_until_work(instance);
   }
+  let_go(instance, &held);
   return NULL;
 }
 

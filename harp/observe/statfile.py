@@ -33,7 +33,7 @@ _HEADER = struct.Struct("=8sIIQQIIIIIIQQQII32s64s64s256s32s512s256s")
 _HEADER_MORE = struct.Struct("=i20s")
 _HEADER_PROCESS = struct.Struct("=Q")
 _COUNTER = struct.Struct("=60sI")
-_FLOW = struct.Struct("=IIIHBB4s4sHH11IQQQ")
+_FLOW = struct.Struct("=IIIHBB4s4sHH11IQQQ4I")
 _NAME = re.compile(r"[0-9a-f]{16}\.stat")
 _COUNTER_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _FALLBACK = re.compile(r"harp-(0|[1-9][0-9]{0,9})")
@@ -64,7 +64,9 @@ class StatError(ValueError):
 @dataclass(frozen=True)
 class Flow:
     """A TCP connection of a link. Times are in microseconds, sizes in bytes. `direction` is "S" if
-    it sends messages, "R" if it receives them, "" before that is known."""
+    it sends messages, "R" if it receives them, "" before that is known. The fields *_wait_ms are
+    the milliseconds that the flow has waited: a sender for acknowledgements, for the peer's window,
+    and for the device; a receiver for a receive to be posted."""
 
     link: int
     flow: int
@@ -87,6 +89,10 @@ class Flow:
     bytes_in: int
     bytes_out: int
     opened: float
+    ack_wait_ms: int
+    window_wait_ms: int
+    device_wait_ms: int
+    receive_wait_ms: int
 
 
 @dataclass(frozen=True)
@@ -164,6 +170,10 @@ def _flow(entry: bytes) -> Optional[Flow]:
         bytes_in,
         bytes_out,
         opened,
+        ack_wait,
+        window_wait,
+        device_wait,
+        receive_wait,
     ) = _FLOW.unpack_from(entry)
     if state == 0:
         return None
@@ -189,6 +199,10 @@ def _flow(entry: bytes) -> Optional[Flow]:
         bytes_in=bytes_in,
         bytes_out=bytes_out,
         opened=opened / 1e9,
+        ack_wait_ms=ack_wait,
+        window_wait_ms=window_wait,
+        device_wait_ms=device_wait,
+        receive_wait_ms=receive_wait,
     )
 
 

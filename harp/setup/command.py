@@ -33,10 +33,10 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 "devices",
                 multiple=True,
                 metavar="DEVICE",
-                help="A NIC for HARP; repeat for more. packet:IFACE shares it with the kernel. "
-                "dpdk:IFACE or dpdk:PCI-ID gives it to HARP alone. Default: the configured "
-                "devices. If there are none, HARP shares the interface of NCCL_SOCKET_IFNAME, or "
-                "the only usable one, or the default route's.",
+                help="A NIC for HARP; repeat for more. packet:IFACE shares it with the kernel, "
+                "xdp:IFACE too, by AF_XDP, for one process. dpdk:IFACE or dpdk:PCI-ID gives it to "
+                "HARP alone. Default: the configured devices. If there are none, HARP shares the "
+                "interface of NCCL_SOCKET_IFNAME, or the only usable one, or the default route's.",
             ),
             click.option(
                 "--dpdk",
@@ -48,9 +48,9 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
                 "addresses",
                 multiple=True,
                 metavar="ADDRESS/PREFIX|kernel",
-                help="HARP's own address on the NIC, or kernel: a packet device shares the "
-                "kernel's. Default: a dpdk device takes over the interface's address, a packet "
-                "device shares it. One for each --device, in their order.",
+                help="HARP's own address on the NIC, or kernel: a packet or xdp device shares the "
+                "kernel's. Default: a dpdk device takes over the interface's address, the others "
+                "share it. One for each --device, in their order.",
             ),
             click.option(
                 "--gateway",
@@ -282,8 +282,9 @@ def setup(**options: Any) -> None:
     change. Several of them in one subnet also need sysctls: without these the kernel
     answers ARP for each address on every NIC. A packet device with its own address
     also needs a blackhole route if this host forwards: without it the kernel would
-    forward or answer HARP's frames. A dpdk device is taken from the kernel, with its
-    address; undo returns it.
+    forward or answer HARP's frames. An xdp device needs the same; set-up also
+    switches LRO off, and adjusts queues and rings where needed. A dpdk device is
+    taken from the kernel, with its address; undo returns it.
     """
     context = click.get_current_context()
     if context.invoked_subcommand:

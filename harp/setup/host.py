@@ -14,6 +14,9 @@ from typing import Optional
 
 from harp.setup import sysfs
 
+# Linux, capability.h
+CAP_NET_ADMIN, CAP_IPC_LOCK, CAP_SYS_ADMIN, CAP_BPF = 12, 14, 21, 39
+
 _ETHERNET = "1"  # ARPHRD_ETHER
 _IP_S = 30.0  # seconds for ip(8), which may wait for the kernel's RTNL lock
 
@@ -154,6 +157,13 @@ def may_open_packet_sockets() -> bool:
     except PermissionError:
         return False
     return True
+
+
+def has_capability(number: int) -> bool:
+    """Whether this process has the capability in force."""
+    status = sysfs.text(sysfs.at("proc/self/status"))
+    words = [line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")]
+    return bool(words) and bool(int(words[0], 16) >> number & 1)
 
 
 def missing(names: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 from harp.setup.bind import Bind
 from harp.setup.bootline import BootPages
 from harp.setup.kernel import LoadModule, SetValue
+from harp.setup.nic_settings import NicSetting
 from harp.setup.one_subnet import InterfaceSysctl
 from harp.setup.pages import Pages
 from harp.setup.steps import Blackhole, MakeFolder, Step, StepError, WriteFile
@@ -19,6 +20,7 @@ KINDS: list[type[Step]] = [
     LoadModule,
     SetValue,
     InterfaceSysctl,
+    NicSetting,
     Pages,
     BootPages,
     Bind,

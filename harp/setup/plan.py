@@ -12,14 +12,21 @@ from typing import Optional
 
 from harp import _tables
 from harp.observe.statfile import DEFAULT_FOLDER as RUN_DIR
-from harp.setup import arp, dpdk, host, one_subnet, pci
+from harp.setup import arp, dpdk, host, nic_settings, one_subnet, pci
 from harp.setup.home import missing_folders
-from harp.setup.request import PlanError, Request, WrongUsage, place_of
+from harp.setup.request import (
+    ON_INTERFACE,
+    PlanError,
+    Request,
+    WrongUsage,
+    is_on_interface,
+    place_of,
+)
 from harp.setup.steps import Blackhole, MakeFolder, Step, WriteFile
 
 CONF_DIR = Path("/usr/local/tfabric/tools/config")
 
-SCHEMES = ("packet:", "dpdk:")  # the devices that set-up handles
+SCHEMES = ("packet:", "xdp:", "dpdk:")  # the devices that set-up handles
 
 _HEADER = "# HARP: one file a NIC. The keys: harp env --defaults\n"
 
@@ -82,8 +89,8 @@ def _check_scheme(request: Request) -> None:
         return
     _check_values(request)  # a text that is no device at all gets the parser's message
     raise WrongUsage(
-        f"device {request.device}: set-up handles packet:IFACE and dpdk:NIC; write the "
-        "ztcp*.conf of other devices by hand"
+        f"device {request.device}: set-up handles packet:IFACE, xdp:IFACE and dpdk:NIC; "
+        "write the ztcp*.conf of other devices by hand"
     )
 
 
@@ -114,7 +121,7 @@ def _check_host(request: Request) -> None:
 
 def _interface_of(request: Request) -> str:
     """The device's kernel interface; "" for none."""
-    if request.scheme == "packet":
+    if request.scheme in ON_INTERFACE:
         return request.place
     device = pci.device(request.place)
     return device.interfaces[0] if device and device.interfaces else ""
@@ -143,11 +150,14 @@ def check_holders(requests: list[Request]) -> None:
 
 def _check_together(requests: list[Request]) -> None:
     own: dict[str, list[Optional[str]]] = {}
+    schemes: dict[str, set[str]] = {}
     addresses: set[str] = set()
     for request in requests:
         earlier = own.setdefault(request.place, [])
         earlier.append(request.own_address)
-        if len(earlier) > 1 and (request.scheme != "packet" or None in earlier):
+        kinds = schemes.setdefault(request.place, set())
+        kinds.add(request.scheme)
+        if len(earlier) > 1 and (kinds != {"packet"} or None in earlier):
             raise WrongUsage(
                 f"{request.device} is named twice: one file serves a NIC. (Several files may share "
                 "a packet device if each has its own --address.)"
@@ -267,7 +277,7 @@ def _keeps_values(step: WriteFile) -> bool:
 
 def _check_shared(given: dpdk.Given, files: list[Existing]) -> None:
     for file in files:
-        if file.inner == f"packet:{given.nic.name}":
+        if is_on_interface(file.device) and file.place == given.nic.name:
             raise PlanError(
                 f"{given.request.device}: {file.path} shares {given.nic.name} with the "
                 "kernel; remove that file first (harp setup undo, if set-up wrote it)"
@@ -300,12 +310,14 @@ def _plan_dpdk(
     return dpdk.plan(found, configured, choice, journal)
 
 
-def _packet_steps(request: Request) -> list[Step]:
-    """The blackhole route that keeps a forwarding kernel from the frames for HARP's address."""
+def _interface_steps(request: Request) -> list[Step]:
+    """The blackhole route that keeps a forwarding kernel from the frames for HARP's address; and
+    the settings of the NIC that an xdp device needs."""
     address = request.own_address
+    found: list[Step] = []
     if address and host.forwards(request.place) and not host.has_blackhole(address):
-        return [Blackhole(address)]
-    return []
+        found.append(Blackhole(address))
+    return found + (nic_settings.steps(request.place) if request.scheme == "xdp" else [])
 
 
 def _shared(wanted: list[tuple[Request, Optional[Existing]]], files: list[Existing]) -> list[str]:
@@ -314,12 +326,12 @@ def _shared(wanted: list[tuple[Request, Optional[Existing]]], files: list[Existi
     kept = [
         file.place
         for file in files
-        if file not in changed and file.inner.startswith("packet:") and file.address == "kernel"
+        if file not in changed and is_on_interface(file.device) and file.address == "kernel"
     ]
     return kept + [
         request.place
         for request, _ in wanted
-        if request.scheme == "packet" and request.own_address is None
+        if request.scheme in ON_INTERFACE and request.own_address is None
     ]
 
 
@@ -327,8 +339,8 @@ def plan(requests: list[Request], choice: dpdk.Choice, journal: Sequence[Step]) 
     """The steps that are not in place yet, in order.
 
     A request without an address keeps the address of its file. Without a file, a dpdk device takes
-    over the kernel's address and a packet device shares it. `journal` holds the steps that earlier
-    runs have begun. Raises PlanError, HostError, StepError or OSError."""
+    over the kernel's address, and the others share it. `journal` holds the steps that earlier runs
+    have begun. Raises PlanError, HostError, StepError or OSError."""
     folder = conf_dir()
     files = existing_files(folder)
     steps = _folders(folder, run_dir())
@@ -336,7 +348,7 @@ def plan(requests: list[Request], choice: dpdk.Choice, journal: Sequence[Step]) 
         _check_scheme(request)
     wanted = list(zip(requests, _assigned(requests, files)))
     for request, file in wanted:
-        if request.scheme == "packet":
+        if request.scheme in ON_INTERFACE:
             request.settings.setdefault("address", file.address if file else "kernel")
             _check_values(request)
             _check_host(request)
@@ -346,7 +358,7 @@ def plan(requests: list[Request], choice: dpdk.Choice, journal: Sequence[Step]) 
     steps += one_subnet.steps(_shared(wanted, files))
     taken = {file.path.name for file in files}
     for request, file in wanted:
-        steps += _packet_steps(request) if request.scheme == "packet" else []
+        steps += _interface_steps(request) if request.scheme in ON_INTERFACE else []
         step = _file(request, folder, file, taken)
         _check_text(step)
         if not _keeps_values(step):

@@ -19,10 +19,26 @@ class WrongUsage(PlanError):
     """The request is wrong on any host."""
 
 
+# Devices on an interface that the kernel keeps, and whose address HARP may share.
+ON_INTERFACE = ("packet", "xdp")
+
+
+def is_on_interface(device: str) -> bool:
+    """Whether the kernel keeps the device's interface."""
+    return scheme_of(device) in ON_INTERFACE
+
+
+def scheme_of(device: str) -> str:
+    """The kind of a device, without fault wrappers: packet, xdp, dpdk."""
+    return _tables.innermost(device).partition(":")[0]
+
+
 def place_of(device: str) -> str:
-    """The device's name without fault wrappers and options: an interface for packet; a PCI id
-    (with its domain) or a software device's name for dpdk."""
+    """The device's name without fault wrappers and options: an interface for packet and xdp; a PCI
+    id (with its domain) or a software device's name for dpdk."""
     scheme, _, name = _tables.innermost(device).partition(":")
+    if scheme == "xdp":
+        return name.partition(",")[0]
     if scheme != "dpdk":
         return name
     short = re.split("[,;]", name)[0]
@@ -42,8 +58,8 @@ class Request:
 
     @property
     def scheme(self) -> str:
-        """The kind of device, without fault wrappers: packet, dpdk."""
-        return _tables.innermost(self.device).partition(":")[0]
+        """The kind of device, without fault wrappers: packet, xdp, dpdk."""
+        return scheme_of(self.device)
 
     @property
     def place(self) -> str:

@@ -97,7 +97,8 @@ void harp_stack_flush(struct harp_stack *stack);
 /* Sets the time, ns, but runs no timer (harp_stack_advance does both). */
 void harp_stack_set_time(struct harp_stack *stack, uint64_t now_ns);
 /* The engine did not run for the last pause_ns ns, because the process was stopped or the host was
- * busy. The user timeout and keepalive do not count this time as silence of the peer. */
+ * busy. The user timeout and keepalive do not count this time as silence of the peer, and no RTT
+ * sample includes it. Called before the first harp_stack_receive after the pause. */
 void harp_stack_account_pause(struct harp_stack *stack, uint64_t pause_ns);
 uint64_t *harp_stack_counters(struct harp_stack *stack);
 /* Returns the sockets of harp/stack.h; only their layer knows what they are. */
@@ -256,6 +257,9 @@ struct harp_flow_view {
   uint64_t arp_failed; /* ns: when the last round of ARP requests to the peer's host failed; 0: it
                           has answered since, or the peer is behind a gateway */
   uint64_t bytes_in, bytes_out;
+  /* How long the sender has waited so far: for acknowledgements of data in flight, for the peer's
+   * window, and for room in the port's queue. */
+  uint32_t ack_wait_ms, window_wait_ms, device_wait_ms;
 };
 void harp_flow_view(const struct harp_tcp *tcp, struct harp_flow_view *view);
 /* Fills Linux's struct tcp_info (getsockopt of TCP_INFO). */

@@ -358,6 +358,7 @@ void harp_stack_advance(struct harp_stack *stack, uint64_t now_ns)
 
 void harp_stack_account_pause(struct harp_stack *stack, uint64_t pause_ns)
 {
+  stack->resumed = stack->now;
   tcp_account_pause(stack, pause_ns);
 }
 

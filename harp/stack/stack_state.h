@@ -25,7 +25,8 @@ struct harp_socket_table;
 struct harp_tcp;
 
 struct harp_stack {
-  uint64_t now; /* ns */
+  uint64_t now;     /* ns */
+  uint64_t resumed; /* ns: when the last pause of this process ended; 0: there was none */
   struct harp_stack_config config;
   struct harp_stack_io io;
   struct harp_stack_callbacks callbacks; /* those of harp_stack_create */

@@ -34,6 +34,7 @@ cdef extern from "harp/engine/statfile.h" nogil:
         uint32_t retransmits
         uint64_t bytes_in
         uint64_t bytes_out
+        uint32_t window_wait_ms
 
     struct harp_statfile:
         int fd
@@ -232,6 +233,7 @@ cdef class StatFile:
         values.retransmits = fields.get("retransmits", 0)
         values.bytes_in = fields.get("bytes_in", 0)
         values.bytes_out = fields.get("bytes_out", 0)
+        values.window_wait_ms = fields.get("window_wait_ms", 0)
         harp_statfile_flow_write(harp_statfile_flow(&self._file, index), &values)
 
     def forget(self):

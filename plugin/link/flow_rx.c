@@ -169,13 +169,34 @@ static void set_expectation(struct link_flow *flow)
   }
 }
 
+static uint64_t stalled_for(const struct link_flow *flow)
+{
+  return flow->stalled ? harp_instance_now(flow->instance) - flow->stalled_since : 0;
+}
+
+uint32_t flow_receive_wait_ms(const struct link_flow *flow)
+{
+  return (uint32_t)((flow->stalled_time + stalled_for(flow)) / 1000000);
+}
+
+static void end_stall(struct link_flow *flow)
+{
+  uint64_t time = stalled_for(flow);
+  flow->stalled = false;
+  flow->stalled_time += time;
+  harp_instance_count(flow->instance, HARP_COUNTER_receive_wait_ns, time);
+}
+
 /* The receive that a chunk belongs to. NULL: it is not posted yet, or the link has failed. */
 static struct net_request *find_request(struct link_flow *flow)
 {
   struct net_link *link = flow->link;
   const struct chunk *chunk = &flow->chunk;
   if (chunk->message >= atomic_load(&link->posted)) {
-    flow->stalled = true;
+    if (!flow->stalled) {
+      flow->stalled = true;
+      flow->stalled_since = harp_instance_now(flow->instance);
+    }
     atomic_store(&link->stalled, true);
     /* Set stalled, then check again. irecv does the reverse: it publishes, then checks stalled. */
     if (chunk->message >= atomic_load(&link->posted)) {
@@ -183,7 +204,7 @@ static struct net_request *find_request(struct link_flow *flow)
       flow_trace(flow, HARP_TRACE_receive_stall, (uint32_t)link->id, 0);
       return NULL;
     }
-    flow->stalled = false;
+    end_stall(flow);
   }
   struct net_request *request = &link->requests[chunk->message % LINK_REQUESTS];
   if (!claim(request, chunk) || request->message != chunk->message) {
@@ -226,6 +247,17 @@ static void message_complete(struct link_flow *flow, struct net_request *request
   atomic_store_explicit(&request->state, REQUEST_DONE, memory_order_release);
 }
 
+/* Adds a complete chunk to the request. Returns the bytes that are left then. A chunk that is the
+ * whole message changes neither word, and needs no locked instruction. */
+static int64_t count_chunk(struct net_request *request, uint64_t edges, int64_t change)
+{
+  if (edges == 0 && change == 0) {
+    return atomic_load_explicit(&request->left, memory_order_acquire);
+  }
+  atomic_fetch_add_explicit(&request->edges, edges, memory_order_relaxed);
+  return atomic_fetch_add_explicit(&request->left, change, memory_order_acq_rel) + change;
+}
+
 static void chunk_complete(struct link_flow *flow)
 {
   struct net_request *request = flow->request;
@@ -242,9 +274,7 @@ static void chunk_complete(struct link_flow *flow)
   flow->rx_header_size = 0;
   harp_instance_count(flow->instance, HARP_COUNTER_chunks_in, 1);
   flow_trace(flow, HARP_TRACE_chunk_in, chunk->length, (uint32_t)chunk->offset);
-  atomic_fetch_add_explicit(&request->edges, edges, memory_order_relaxed);
-  int64_t left = atomic_fetch_add_explicit(&request->left, change, memory_order_acq_rel) + change;
-  if (left == 0 && (last || chunk->length > 0)) {
+  if (count_chunk(request, edges, change) == 0 && (last || chunk->length > 0)) {
     message_complete(flow, request);
   }
 }
@@ -385,7 +415,7 @@ static bool deliver_inherited(struct link_flow *flow)
 
 void flow_resume_inherited(struct link_flow *flow)
 {
-  flow->stalled = false;
+  end_stall(flow);
   if (deliver_inherited(flow) && flow->tcp) {
     harp_flow_resume(flow->tcp);
     flow_readable(flow, flow->tcp); /* the FIN may have waited for these bytes */

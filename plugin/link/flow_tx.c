@@ -79,10 +79,18 @@ static bool push_rest(struct link_flow *flow, const struct chunk_out *out)
   return pushed;
 }
 
+/* Whether this is the message's last chunk. Nobody else counts then, so it needs no locked
+ * instruction. */
+static bool is_last_chunk(struct net_request *request)
+{
+  return atomic_load_explicit(&request->left, memory_order_acquire) == 1 ||
+         atomic_fetch_sub_explicit(&request->left, 1, memory_order_acq_rel) == 1;
+}
+
 /* The chunk no longer needs the request. */
 static void chunk_done(struct link_flow *flow, struct net_request *request)
 {
-  if (atomic_fetch_sub_explicit(&request->left, 1, memory_order_acq_rel) != 1) {
+  if (!is_last_chunk(request)) {
     return;
   }
   harp_instance_count(flow->instance, HARP_COUNTER_messages_out, 1);

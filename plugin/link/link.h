@@ -73,9 +73,10 @@ struct net_request {
   bool read_early;         /* receive: see early_read.h */
 };
 
-/* The part of a link that one instance owns. */
+/* The part of a link that one instance owns, in a cache line of its own: pollers write to it for
+ * each message. */
 struct link_instance {
-  struct harp_post post; /* posted when a message was posted or the link failed */
+  _Alignas(64) struct harp_post post; /* posted when a message was posted or the link failed */
   struct net_link *link;
   struct nic_instance *at;
   struct harp_instance *instance; /* that of at */
@@ -194,10 +195,11 @@ struct link_flow {
   struct net_request *request; /* NULL: between chunks */
   struct chunk chunk;
   uint32_t chunk_left;
-  uint8_t *offered;   /* the buffer that flow_rx_buffer gave to the stack last; NULL: none */
-  uint32_t crc;       /* of the chunk's payload so far, if the chunk has a trailer */
-  uint32_t stride;    /* largest payload delivered at once so far, bytes */
-  bool stalled;       /* it waits for a posted receive */
+  uint8_t *offered; /* the buffer that flow_rx_buffer gave to the stack last; NULL: none */
+  uint32_t crc;     /* of the chunk's payload so far, if the chunk has a trailer */
+  uint32_t stride;  /* largest payload delivered at once so far, bytes */
+  bool stalled;     /* it waits for a posted receive */
+  uint64_t stalled_since, stalled_time; /* ns; the sum of earlier waits */
   uint8_t *inherited; /* bytes that an earlier connection has received, delivered first */
   size_t inherited_size, inherited_taken;
 };
@@ -476,6 +478,8 @@ void flow_resume(struct link_flow *flow);
 
 /* Delivers the bytes that an earlier connection has received. */
 void flow_resume_inherited(struct link_flow *flow);
+/* How long the flow's data has waited for receives to be posted, ms. Thread: the flow's poller. */
+uint32_t flow_receive_wait_ms(const struct link_flow *flow);
 
 /* Counts bytes of chunks as acknowledged, oldest first. */
 void flow_skip(struct link_flow *flow, uint64_t bytes);

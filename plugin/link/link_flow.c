@@ -290,7 +290,7 @@ static int open_connection(struct link_flow *flow)
   int result = connect_from_some_port(flow, flow->peer);
   if (result == 0) {
     harp_flow_set_timeout(flow->tcp, flow_config(flow)->timeout_ms);
-    flow_trace(flow, HARP_TRACE_connect, flow->local_port, flow->peer.address);
+    flow_trace(flow, HARP_TRACE_connect, flow->peer.port, flow->peer.address);
   }
   return result;
 }
@@ -307,7 +307,8 @@ void flow_accept(struct link_flow *flow, struct harp_tcp *tcp)
   flow->tcp = tcp;
   flow->state = FLOW_HANDSHAKE;
   harp_flow_attach(tcp, &receiving_ops, flow);
-  flow_trace(flow, HARP_TRACE_accept, harp_flow_local_port(tcp), harp_flow_peer(tcp).address);
+  struct harp_endpoint peer = harp_flow_peer(tcp);
+  flow_trace(flow, HARP_TRACE_accept, peer.port, peer.address);
   harp_flow_set_timeout(tcp, flow_config(flow)->timeout_ms);
 }
 
@@ -518,6 +519,10 @@ void flow_publish(struct link_flow *flow)
       .bytes_in = view.bytes_in,
       .bytes_out = view.bytes_out,
       .opened_ns = flow->opened,
+      .ack_wait_ms = view.ack_wait_ms,
+      .window_wait_ms = view.window_wait_ms,
+      .device_wait_ms = view.device_wait_ms,
+      .receive_wait_ms = flow_receive_wait_ms(flow),
   };
   harp_statfile_flow_write(
       harp_statfile_flow(&flow->at->nic->engine->statfile, (unsigned)flow->published), &entry);

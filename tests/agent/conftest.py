@@ -100,7 +100,8 @@ Pods = Callable[..., list[Perf]]
 @pytest.fixture
 def start_pods(lab: Lab, folder: Path) -> Iterator[Pods]:
     """Starts one rank of harp-perf in a pod for each host. They meet at a UNIX socket, because they
-    have no common network. nranks: of the job, if it has more. first: the first one's number."""
+    have no common network. nranks: of the job, if it has more. first: the first one's number.
+    prefix: precedes the rank's command line."""
     program, plugin = folder / "harp-perf", folder / "libnccl-net.so"
     shutil.copy(paths.perf_program(), program)
     shutil.copy(paths.nccl_plugin_path(), plugin)
@@ -114,6 +115,7 @@ def start_pods(lab: Lab, folder: Path) -> Iterator[Pods]:
             environment: Optional[dict[str, str]] = None,
             nranks: Optional[int] = None,
             first: int = 0,
+            prefix: Sequence[str] = (),
             **keys: object,
         ) -> list[Perf]:
             ranks = []
@@ -121,7 +123,9 @@ def start_pods(lab: Lab, folder: Path) -> Iterator[Pods]:
             for number, agent in enumerate(agents, first):
                 host = lab.hosts[number]
                 address = f"{host.own_address}/{host.prefix}" if own_address else "kernel"
-                site = Site(folder / str(number), POD, {"HARP_AGENT": str(agent.socket)})
+                site = Site(
+                    folder / str(number), [*POD, *prefix], {"HARP_AGENT": str(agent.socket)}
+                )
                 site.environment.update(environment or {})
                 for path in (site.folder, site.run_folder):
                     path.chmod(0o777)

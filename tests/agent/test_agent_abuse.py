@@ -116,7 +116,7 @@ def test_descriptors_that_clients_send_are_not_kept(agent: AgentProcess) -> None
         request = json.dumps({"version": 1, "op": "hello"}).encode()
         for _ in range(100):
             socket.send_fds(client.connection, [request], [0] * 100)
-            assert client.connection.recv(100) == b'{"may": true}'
+            assert json.loads(client.connection.recv(1000))["may"] is True
 
 
 # -- clients that stall
@@ -181,15 +181,34 @@ def test_connections_of_a_user_are_limited(agent: AgentProcess) -> None:
         stall(agent, NOBODY, CONNECTIONS - 1, stack)
         with Client(agent.socket, NOBODY) as client:
             client.open().close()
-            with Client(agent.socket, NOBODY) as more:
-                with pytest.raises(Refused, match=f"uid {NOBODY} has {CONNECTIONS} connections"):
-                    more.receive()
+            refused = refusal(agent.socket, opening(), NOBODY)
+            assert f"uid {NOBODY} has {CONNECTIONS} connections" in refused.text
         with Client(agent.socket) as client:
             client.open().close()
         assert agent.ask()["counts"]["refused"] == 2
         stack.close()
         wait_for(lambda: agent.ask()["connections"] < 5, 10, "connections are left")
         assert "does not serve" in refusal(agent.socket, opening(), STRANGER).text
+
+
+def test_status_is_shown_beside_a_users_connections(agent: AgentProcess) -> None:
+    """Root's jobs cannot hide it from root. The one more connection serves nothing else."""
+    with unharmed(agent), ExitStack() as stack:
+        stall(agent, 0, CONNECTIONS, stack)
+        for _ in range(2):  # it ends after the answer
+            assert agent.ask()["connections"] == CONNECTIONS + 1
+        with Client(agent.socket) as spare:
+            with pytest.raises(Refused, match=f"uid 0 has {CONNECTIONS} connections"):
+                spare.open()
+            with pytest.raises((EOFError, ConnectionError)):
+                spare.open()
+        with Client(agent.socket) as spare, Client(agent.socket) as more:
+            with pytest.raises(Refused, match=f"uid 0 has {CONNECTIONS} connections"):
+                more.receive()
+            spare.send({"version": 1, "op": "status"})
+            assert spare.connection.recv(1 << 16)
+        stack.close()
+        wait_for(lambda: agent.ask()["connections"] < 5, 10, "connections are left")
 
 
 def test_queue_of_connections_is_emptied(lab: Lab, agent: AgentProcess) -> None:

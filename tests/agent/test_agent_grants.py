@@ -15,7 +15,7 @@ import pytest
 from raw_client import inode
 
 from harp.agent import grants
-from harp.agent.grants import Grant, Grants, Owner, start_time
+from harp.agent.grants import Grant, Grants, Owner, Passed, start_time
 
 HERE = Owner(os.getpid(), start_time(os.getpid()) or 0, 0)
 GONE = 1 << 31  # no socket has this inode
@@ -102,6 +102,17 @@ def test_grant_lasts_as_long_as_its_socket(packet_socket: socket.socket) -> None
     assert table.drop_gone() == 1 and len(table) == 0
 
 
+def test_grant_lasts_as_long_as_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gives frames to AF_XDP sockets, which are in no list of packet sockets."""
+    monkeypatch.setattr(grants.xdp_programs, "attached", lambda: {7})
+    table = Grants()
+    table.add(grant(owner=dead_owner(), sockets=(GONE,), program=7))
+    table.add(grant(62000, sockets=(GONE,), program=8))
+    table.add(grant(63000, program=8))
+    assert table.drop_gone() == 2
+    assert [held.first for held in table] == [61000]
+
+
 def test_interrupted_grant_lasts_as_long_as_its_process() -> None:
     table = Grants()
     table.add(grant())
@@ -114,7 +125,7 @@ def test_table_survives_in_its_file(file: Path, packet_socket: socket.socket) ->
     table = Grants(file)
     pending = grant()
     table.add(pending)
-    opened = table.confirm(pending, (inode(packet_socket.fileno()),))
+    opened = table.confirm(pending, Passed((inode(packet_socket.fileno()),), 7))
     table.add(grant(62000))
     table.add(grant(63000, owner=dead_owner()))
     assert list(Grants(file)) == [opened, grant(62000)]
@@ -126,7 +137,7 @@ def test_file_of_older_and_newer_release_is_read(file: Path) -> None:
     Grants(file).add(grant())
     (record,) = json.loads(file.read_text())
     newer = {**record, "colour": "red", "owner": {**record["owner"], "name": "x"}}
-    older = {name: value for name, value in record.items() if name != "sockets"}
+    older = {name: value for name, value in record.items() if name not in ("sockets", "program")}
     for one in (newer, older):
         file.write_text(json.dumps([one]))
         assert list(Grants(file)) == [grant()]
@@ -166,6 +177,17 @@ def test_users_grants_are_counted() -> None:
     table.add(grant())
     table.add(grant(62000, owner=replace(HERE, uid=7)))
     assert [table.used_by(uid) for uid in (0, 7, 8)] == [1, 1, 0]
+
+
+def test_users_ports_are_counted_on_each_interface() -> None:
+    table = Grants()
+    table.add(grant())
+    table.add(grant(62000))
+    table.add(grant(63000, interface="eth1"))
+    table.add(grant(63000, owner=replace(HERE, uid=7)))
+    table.add(grant(0, address="10.0.0.9", last=0))
+    assert [table.ports_used_by(0, name) for name in ("eth0", "eth1", "lo")] == [1024, 512, 0]
+    assert table.ports_used_by(7, "eth0") == 512
 
 
 def test_packet_sockets_are_listed(packet_socket: socket.socket) -> None:

@@ -9,61 +9,107 @@ import pwd
 
 import pytest
 
+from harp.agent.accounts import UnknownName, overflow_uid
 from harp.agent.complaints import MOST, SPAN_S, USERS, Complaints
 from harp.agent.policy import Denied, Policy
 from harp.agent.request import Device
 
 NOBODY = pwd.getpwnam("nobody")
-GROUP = grp.getgrgid(NOBODY.pw_gid).gr_name
+USER = pwd.getpwnam("daemon")
+GROUP = grp.getgrgid(USER.pw_gid).gr_name
 ETH0 = Device("packet", "eth0")
 STRANGER = 54321  # a number without a name on this host
 
 
+def may(allow: list[str], uid: int, *gids: int) -> bool:
+    return Policy(allow).permits(uid, gids or (STRANGER + 1,))
+
+
 @pytest.mark.parametrize(
-    "allow",
-    ["nobody", str(NOBODY.pw_uid), f"@{GROUP}", f"@{NOBODY.pw_gid}"],
+    "allow", [USER.pw_name, str(USER.pw_uid), f"@{GROUP}", f"@{USER.pw_gid}"],
     ids=["user", "uid", "group", "gid"],
-)
+)  # fmt: skip
 def test_allowed_user_may_ask(allow: str) -> None:
-    Policy(["daemon", allow]).check_client(NOBODY.pw_uid, NOBODY.pw_gid)
+    Policy(["mail", allow]).check_client(USER.pw_uid, [USER.pw_gid])
 
 
-@pytest.mark.parametrize(
-    "allow", [[], ["daemon"], ["@daemon"], ["@nobody"], [GROUP], ["nobody "], ["*"]]
-)
+@pytest.mark.parametrize("allow", [[], ["mail"], ["@mail"], [str(STRANGER)], [f"@{STRANGER}"]])
 def test_other_user_may_not_ask(allow: list[str]) -> None:
     with pytest.raises(Denied):
-        Policy(allow).check_client(NOBODY.pw_uid, NOBODY.pw_gid)
+        Policy(allow).check_client(USER.pw_uid, [USER.pw_gid])
+
+
+@pytest.mark.parametrize("allow", ["nosuch", "@nosuch", "daemon ", "*", "-1", "@"])
+def test_unknown_name_is_refused_at_start(allow: str) -> None:
+    with pytest.raises(UnknownName, match="there is no .* here; correct it, or give its number"):
+        Policy([allow])
 
 
 def test_root_may_always_ask() -> None:
-    Policy().check_client(0, 0)
-    with pytest.raises(Denied):
-        Policy().check_client(STRANGER, 0)  # of root's group
+    assert may([], 0, 0)
+    assert not may([], STRANGER, 0)  # of root's group
 
 
-def test_group_of_process_counts() -> None:
-    Policy([f"@{STRANGER}"]).check_client(NOBODY.pw_uid, STRANGER)
+def test_each_group_of_process_counts() -> None:
+    assert may([f"@{STRANGER}"], USER.pw_uid, 7, 8, STRANGER)
+    assert not may([f"@{STRANGER}"], USER.pw_uid, 7, 8)
 
 
-def test_groups_of_user_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_of_group_on_this_host_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = grp.struct_group(("helpers", "x", STRANGER, ["daemon", "has-been-removed"]))
+    monkeypatch.setattr(grp, "getgrnam", lambda name: {"helpers": extra}[name])
+    assert may(["@helpers"], USER.pw_uid, USER.pw_gid)
+    assert not may(["@helpers"], STRANGER)
+
+
+def test_unmapped_user_is_served_only_if_it_is_named() -> None:
+    """Every user of a user namespace without a number on the node appears as this one."""
+    uid = overflow_uid()
+    for allow in ([f"@{NOBODY.pw_gid}"], ["daemon"], []):
+        with pytest.raises(Denied) as denied:
+            Policy(allow).check_client(uid, [NOBODY.pw_gid])
+        line = str(denied.value)
+        assert "every user of a user namespace without a number on the node" in line
+        assert f"user nobody (uid {uid})" in line and "--allow nobody" in line
+    assert may(["nobody"], uid) and may([str(uid)], uid)
+
+
+def test_members_of_a_group_do_not_include_the_unmapped(monkeypatch: pytest.MonkeyPatch) -> None:
     extra = grp.struct_group(("helpers", "x", STRANGER, ["nobody"]))
-    monkeypatch.setattr(grp, "getgrall", lambda: [extra])
-    monkeypatch.setattr(grp, "getgrgid", lambda gid: {STRANGER: extra}[gid])
-    Policy(["@helpers"]).check_client(NOBODY.pw_uid, NOBODY.pw_gid)
-    with pytest.raises(Denied):
-        Policy(["@helpers"]).check_client(1, 1)
+    monkeypatch.setattr(grp, "getgrnam", lambda name: {"helpers": extra}[name])
+    assert not may(["@helpers"], NOBODY.pw_uid, NOBODY.pw_gid)
 
 
 def test_denial_names_user_group_and_remedy() -> None:
     with pytest.raises(Denied) as denied:
-        Policy(["daemon"]).check_client(NOBODY.pw_uid, NOBODY.pw_gid)
+        Policy(["mail"]).check_client(USER.pw_uid, [USER.pw_gid])
     line = str(denied.value)
-    assert f"user nobody (uid {NOBODY.pw_uid})" in line
-    assert f"group {GROUP} (gid {NOBODY.pw_gid})" in line
-    assert "it serves: daemon" in line and "--allow nobody" in line and "\n" not in line
+    assert f"user daemon (uid {USER.pw_uid})" in line
+    assert f"group {GROUP} (gid {USER.pw_gid})" in line
+    assert "it serves: mail" in line and "--allow daemon" in line and "\n" not in line
     with pytest.raises(Denied, match=f"user {STRANGER} .*root only.*--allow {STRANGER}"):
-        Policy().check_client(STRANGER, STRANGER)
+        Policy().check_client(STRANGER, [STRANGER])
+
+
+def test_names_are_looked_up_at_start_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name service may take seconds, and the agent's loop would stand still meanwhile."""
+    policy = Policy(["daemon", "@mail"])
+
+    def slow(*_: object) -> None:
+        raise AssertionError("a name is looked up in the loop")
+
+    for module, names in ((pwd, ("getpwuid", "getpwnam", "getpwall")),
+                          (grp, ("getgrgid", "getgrnam", "getgrall"))):  # fmt: skip
+        for name in names:
+            monkeypatch.setattr(module, name, slow)
+    policy.check_client(USER.pw_uid, [USER.pw_gid])
+    for uid in (STRANGER, NOBODY.pw_uid):
+        with pytest.raises(Denied):
+            policy.check_client(uid, [STRANGER, NOBODY.pw_gid])
+    with pytest.raises(Denied, match="user daemon"):
+        policy.check_quota(USER.pw_uid, 64)
+    with pytest.raises(Denied, match="user daemon"):
+        policy.check_port_quota(ETH0, USER.pw_uid, 4096, 1)
 
 
 def test_devices_and_addresses() -> None:
@@ -88,6 +134,12 @@ def test_quota() -> None:
     Policy(quota=2).check_quota(7, 1)
     with pytest.raises(Denied, match="quota.*--quota 4"):
         Policy(quota=2).check_quota(7, 2)
+
+
+def test_port_quota() -> None:
+    Policy(port_quota=1024).check_port_quota(ETH0, 7, 512, 512)
+    with pytest.raises(Denied, match="has 513 local ports .*512 more.*--port-quota 2048"):
+        Policy(port_quota=1024).check_port_quota(ETH0, 7, 513, 512)
 
 
 # -- the log

@@ -16,7 +16,8 @@ import pytest
 from conftest import AgentProcess, Pods, wait_for
 from raw_client import Client
 
-from harp.agent.privileges import PrivilegeError, prepare_folder
+from harp.agent.privileges import PrivilegeError, User, prepare_folder
+from harp.cli.agent import agent as command
 from tools.hosts.lab import Host, Lab
 
 NOBODY = 65534
@@ -49,8 +50,9 @@ def expected() -> set[int]:
     return {NET_ADMIN, NET_RAW, BPF}
 
 
-@pytest.mark.parametrize("name", ["root", "nobody"])
+@pytest.mark.parametrize("name", ["root", "daemon", "54322"])
 def test_agent_has_three_capabilities(lab: Lab, folder: Path, name: str) -> None:
+    """A user without a name has the group of its number."""
     check = ["setpriv", "--reuid", name, "--clear-groups", sys.executable, "-m", "harp", "--help"]
     if subprocess.run(check, capture_output=True, check=False).returncode:
         pytest.skip(f"{name} may not read this checkout")
@@ -59,7 +61,7 @@ def test_agent_has_three_capabilities(lab: Lab, folder: Path, name: str) -> None
         fields = status(agent.process.pid)
         for one in SETS:
             assert bits(fields[one]) == expected(), one
-        uid = str(pwd.getpwnam(name).pw_uid)
+        uid = name if name.isdecimal() else str(pwd.getpwnam(name).pw_uid)
         assert fields["Uid"].split() == [uid] * 4
         assert fields["NoNewPrivs"] == "1"
         assert home.stat().st_uid == int(uid)
@@ -109,7 +111,7 @@ def test_status_shows_grants(lab: Lab, start_agent: Callable[..., AgentProcess])
         assert f"agent pid {agent.process.pid}, protocol 1, {agent.socket}" in text
         assert "serves: nobody" in text and "devices: eth0" in text
         assert "ports 61000-65535, 64 for each device of a process" in text
-        mine = f"pid {pid} uid {NOBODY}: packet:eth0, address"
+        mine = f"pid {pid} uid {NOBODY}: eth0, address"
         assert f"{mine} kernel, ports 61000-61063" in text
         assert f"{mine} {host.own_address}, all ports" in text
         assert state["pid"] == agent.process.pid and state["version"] == 1
@@ -136,13 +138,43 @@ def test_status_without_agent_has_remedy(
 
 
 def test_new_folder_belongs_to_the_agents_user(folder: Path) -> None:
-    prepare_folder(folder / "a" / "b", "nobody")
-    assert (folder / "a" / "b").stat().st_uid == NOBODY
-    prepare_folder(folder / "a" / "b", "nobody")
+    user = User.find("daemon")
+    prepare_folder(folder / "a" / "b", user)
+    assert (folder / "a" / "b").stat().st_uid == user.uid
+    prepare_folder(folder / "a" / "b", user)
 
 
 def test_folder_of_another_user_is_refused(folder: Path) -> None:
     (folder / "a").mkdir(mode=0o755)
-    with pytest.raises(PrivilegeError, match="belongs to uid 0, but the agent runs as nobody"):
-        prepare_folder(folder / "a", "nobody")
+    with pytest.raises(PrivilegeError, match="belongs to uid 0, but the agent runs as daemon"):
+        prepare_folder(folder / "a", User.find("daemon"))
     assert (folder / "a").stat().st_uid == 0
+
+
+# -- the agent's user
+
+
+def test_agent_has_a_user_of_its_own() -> None:
+    """Other pods run as nobody, too: they could kill the agent and replace its socket."""
+    for name in ("nobody", str(NOBODY)):
+        with pytest.raises(PrivilegeError, match="name a user that nothing else runs as"):
+            User.find(name)
+    with pytest.raises(PrivilegeError, match="useradd --system .* nosuch.*--user"):
+        User.find("nosuch")
+    assert User.find("54322") == User(54322, 54322, "")
+    assert User.find("1") == User.find("daemon")
+
+
+def test_default_user_is_none_that_others_use(lab: Lab, folder: Path) -> None:
+    words = [sys.executable, "-m", "harp", "agent", "--socket", str(folder / "new" / "a.sock")]
+    done = lab.hosts[0].run([*words, "--user", "nobody"], timeout=30, check=False)
+    assert done.returncode == 1 and "name a user that nothing else runs as" in done.stderr
+    default = {one.name: one.default for one in command.params}["user"]
+    assert default == "harp"
+
+
+def test_agent_without_allowed_users_says_so(
+    lab: Lab, start_agent: Callable[..., AgentProcess]
+) -> None:
+    agent = start_agent(lab.hosts[0])
+    agent.wait_for_line("serves root only; name users and groups with --allow", 10)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import subprocess
 import sys
@@ -52,7 +53,7 @@ def test_rank_of_stranger_learns_user_group_and_remedy(
     line = rank.wait_for_line("does not serve", 30)[1]
     assert "NCCL WARN" in line
     assert "user nobody (uid 65534), group nogroup (gid 65534)" in line
-    assert "it serves: daemon" in line and "--allow nobody" in line
+    assert "without a number on the node; it serves: daemon" in line and "--allow nobody" in line
     rank.end()
     assert len([said for said in rank.lines() if "does not serve" in said]) == 1
     assert agent.ask()["counts"]["denied"] >= 1 and not agent.ask()["grants"]
@@ -68,6 +69,20 @@ def test_stranger_gets_nothing(host: Host, start_agent: StartAgent, members: obj
     agent = start_agent(host, "--allow", "daemon")
     refused = refusal(agent.socket, members, uid=NOBODY)
     assert refused.number == errno.EACCES and "does not serve user nobody" in refused.text
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+def test_further_groups_of_a_process_count(host: Host, start_agent: StartAgent, count: int) -> None:
+    stranger, group = 54400, 54321
+    agent = start_agent(host, "--allow", f"@{group}")
+    assert refusal(agent.socket, opening(), stranger).number == errno.EACCES
+    before = os.getgroups()
+    os.setgroups([*range(60000, 60000 + count - 1), group])
+    try:
+        with Client(agent.socket, stranger) as client:
+            client.open().close()
+    finally:
+        os.setgroups(before)
 
 
 @pytest.mark.slow  # the agent counts for 5 s
@@ -144,6 +159,23 @@ def test_quota_of_user(host: Host, start_agent: StartAgent) -> None:
             one.close()
 
 
+def test_local_ports_of_user_are_bounded(host: Host, start_agent: StartAgent) -> None:
+    """Else nine devices of one user would take the whole default range."""
+    options = ["--block", "64", "--port-quota", "160", "--address", "10.77.0.0/24"]
+    agent = start_agent(host, "--allow", "nobody", *options)
+    with Client(agent.socket, NOBODY) as client:
+        opened = [client.open() for _ in range(2)]
+        refused = refusal(agent.socket, opening(), uid=NOBODY)
+        assert "user nobody has 128 local ports and would get 64 more" in refused.text
+        assert "--port-quota 320" in refused.text and refused.number == errno.EACCES
+        opened.append(client.open(ports=[62000, 62031]))  # it fits
+        assert refusal(agent.socket, opening(ports=[62064, 62064]), uid=NOBODY).number
+        opened.append(client.open(address=host.own_address))  # takes none of the kernel's
+        opened.append(Client(agent.socket).open())  # root has a quota of its own
+        for one in opened:
+            one.close()
+
+
 def test_exhausted_ports(host: Host, start_agent: StartAgent) -> None:
     agent = start_agent(host, "--ports", "61000-61031", "--block", "16")
     with Client(agent.socket) as client:
@@ -211,6 +243,29 @@ def test_opens_at_the_same_time_get_different_ports(host: Host, start_agent: Sta
             one.close()
 
 
+# -- devices that no agent opens
+
+
+def test_dpdk_device_is_refused_with_remedy(host: Host, start_agent: StartAgent) -> None:
+    agent = start_agent(host)
+    refused = refusal(agent.socket, opening(device="dpdk:0000:01:00.0"))
+    assert refused.number == errno.EINVAL
+    assert "the agent opens no dpdk devices" in refused.text
+    assert "set device = packet:IFACE or xdp:IFACE" in refused.text
+
+
+def test_rank_with_dpdk_device_learns_that_the_agent_opens_none(
+    host: Host, start_agent: StartAgent, start_pods: Pods
+) -> None:
+    agent = start_agent(host, "--allow", "nobody")
+    environment = {"NCCL_DEBUG": "WARN"}
+    (rank,) = start_pods(
+        [agent], "all_reduce", scheme="dpdk", own_address=True, environment=environment, nranks=2
+    )
+    line = rank.wait_for_line("the agent of this node opens no dpdk devices", 30)[1]
+    assert "NCCL WARN" in line and "set device = packet:IFACE or xdp:IFACE" in line
+
+
 # -- starting an agent
 
 
@@ -231,6 +286,26 @@ def test_reserved_ports_are_accepted(lab: Lab, start_agent: StartAgent) -> None:
             opened.close()
     finally:
         host.write(reserved, "\n")
+
+
+def test_range_of_the_kernel_is_looked_at_for_each_grant(lab: Lab, start_agent: StartAgent) -> None:
+    host = lab.hosts[1]
+    agent = start_agent(host, "--ports", "61000-61127", "--block", "64")
+    where = "/proc/sys/net/ipv4/ip_local_port_range"
+    try:
+        with Client(agent.socket) as client:
+            host.write(where, "32768 61010")
+            opened = client.open()
+            assert opened.first == 61064, "the block has a port that the kernel gives away"
+            opened.close()
+            host.write(where, "32768 65535")
+            refused = refusal(agent.socket, opening())
+            assert refused.number == errno.EADDRINUSE
+            assert "the kernel gives port 61000 to any program" in refused.text
+            assert "sysctl net.ipv4.ip_local_reserved_ports=61000-61127" in refused.text
+            assert refusal(agent.socket, opening(ports=[61100, 61101])).number == errno.EADDRINUSE
+    finally:
+        host.write(where, "32768 60999")
 
 
 @pytest.mark.parametrize("ports", ["5", "80-90", "5000-4000", "60000-70000", "a-b"])
@@ -288,8 +363,8 @@ def test_agent_without_capabilities_is_refused(host: Host, folder: Path) -> None
 def test_folder_of_others_is_not_taken(host: Host, folder: Path) -> None:
     """Otherwise --socket /run/agent.sock would give /run to the agent's user."""
     words = agent_words(folder)
-    words[words.index("root")] = "nobody"
+    words[words.index("root")] = "daemon"
     folder.chmod(0o755)
     said = refused_start(host, words)
-    assert f"{folder}: belongs to uid 0, but the agent runs as nobody" in said
+    assert f"{folder}: belongs to uid 0, but the agent runs as daemon" in said
     assert folder.stat().st_uid == 0

@@ -34,6 +34,11 @@ def restart(
     return [start(host, *OPTIONS, newer=newer) for host in hosts]
 
 
+def opened(rank: Perf) -> None:
+    """Waits until the rank has the agent's answer: it publishes its statistics afterwards."""
+    wait_until(rank.site.published, 20, "the rank opens no device", [rank])
+
+
 def finish(ranks: list[Perf]) -> None:
     for rank in ranks:
         assert rank.wait(90) == 0, rank.lines()
@@ -49,9 +54,11 @@ def test_jobs_survive_newer_agents(
     """Rank 0 opens its device, and needs most of its local ports after the restart. A second
     restart comes in the middle of the traffic."""
     agents = [start_agent(host, *OPTIONS) for host in lab.hosts]
-    words = ["all_reduce", "-b", "256K", "-e", "256K", "-n", "3000", "-w", "1", *MANY_LINKS]
+    words = ["sendrecv_bidir", "-b", "256K", "-e", "256K", "-n", "500", "-w", "1", *MANY_LINKS]
+    words += ["--verified", "--rate", "0.2", "--rest"]  # takes five seconds
     ranks = start_pods(agents[:1], *words, nranks=2)
-    before = wait_for(lambda: agents[0].ask()["grants"], 20, "rank 0 opens no device")
+    opened(ranks[0])
+    before = agents[0].ask()["grants"]
     agents = restart(agents, start_agent, lab.hosts, how, newer=True)
     assert agents[0].ask()["version"] == 2
     assert agents[0].ask()["grants"] == before
@@ -72,7 +79,7 @@ def test_rank_waits_for_agent_that_is_away(
     agents = [start_agent(host, *OPTIONS) for host in lab.hosts]
     words = ["sendrecv", "-b", "64K", "-e", "64K", *MANY_LINKS]
     ranks = start_pods(agents[:1], *words, nranks=2)
-    wait_for(lambda: agents[0].ask()["grants"], 20, "rank 0 opens no device")
+    opened(ranks[0])
     end(agents[0], signal.SIGTERM)
     ranks += start_pods(agents[1:], *words, nranks=2, first=1)
     wait_for(lambda: agents[1].ask()["counts"].get("granted"), 20, "rank 1 opens no device")

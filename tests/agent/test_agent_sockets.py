@@ -259,3 +259,25 @@ def test_grant_lasts_until_the_last_socket_is_closed(lab: Lab, agent: AgentProce
         assert again.first == first
         again.close()
     wait_for(lambda: not agent.ask()["grants"], 10, "the agent keeps the grant of closed sockets")
+
+
+def test_xdp_grant_lasts_until_the_program_is_detached(lab: Lab, agent: AgentProcess) -> None:
+    """A job could keep the link and an AF_XDP socket only. The program then takes all frames of its
+    ports, also those of the next job."""
+    with Client(agent.socket, NOBODY) as client:
+        opened = client.open(device="xdp:eth0")
+        first = opened.first
+        link = next(fd for fd in opened.fds if "bpf_link" in os.readlink(f"/proc/self/fd/{fd}")
+                    or "bpf-link" in os.readlink(f"/proc/self/fd/{fd}"))  # fmt: skip
+        kept = [fd for fd in opened.fds if fd == link or domain(fd) == AF_XDP]
+        for fd in kept:
+            opened.fds.remove(fd)
+        opened.close()
+    assert agent.ask()["granted"] == 1
+    with Client(agent.socket) as client:
+        other = client.open()
+        assert other.first != first
+        other.close()
+    for fd in kept:
+        os.close(fd)
+    wait_for(lambda: not agent.ask()["grants"], 15, "the agent keeps the grant of closed sockets")

@@ -187,6 +187,11 @@ def test_invalid_requests_are_refused(lab: Lab, folders: Path) -> None:
     assert "no process with HARP runs here" in refused()
     wire = Publisher(host, "wire:/x", "10.0.0.1/24")
     assert "its frames do not pass through packet sockets" in refused()
+    xdp = Publisher(host, "xdp:eth0", "10.77.0.1/24")
+    text = refused("--pid", str(xdp.process.pid))
+    assert "uses xdp:eth0: its frames do not pass through packet sockets" in text
+    assert "or capture on the switch" in text
+    xdp.close()
     gone = Publisher(host, "packet:eth9", "10.0.0.1/24")
     text = refused(code=2)
     assert "--id " in text

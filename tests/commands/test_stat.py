@@ -48,6 +48,7 @@ def published(folders: Path) -> Iterator[_engine.StatFile]:
         cwnd=14480,
         srtt_us=250,
         bytes_out=77,
+        window_wait_ms=1234,
     )
     yield file
     file.close()
@@ -65,6 +66,7 @@ def test_stat_prints_text(harp: Any, published: Any) -> None:
     assert "rx_bytes" not in text
     assert "link 3 flow 1 S ESTABLISHED 10.0.0.1:50000 10.0.0.2:51000" in text
     assert "cwnd:14480" in text and "rtt:0.25/0" in text and "bytes_acked:77" in text
+    assert "ack_wait:0 window_wait:1234 device_wait:0 receive_wait:0" in text
     assert re.search(r"rx_bytes +0 ", harp("stat", "--all").stdout)
     assert "Bytes in frames handed to the port." in harp("stat", "--explain").stdout
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ranks import Rank, Site, connect, wait_until, wire_path, wire_site
+from ranks import Rank, Site, connect, remove_wire, wait_until, wire_path, wire_site
 
 from harp import paths
 
@@ -70,8 +70,7 @@ def wires() -> Iterator[list[Path]]:
     made = [wire_path(), wire_path()]
     yield made
     for path in made:
-        for left in path.parent.glob(f"{path.name}*"):
-            left.unlink()
+        remove_wire(path)
 
 
 def counters(site: Site) -> dict[str, int]:

@@ -16,6 +16,7 @@ from ranks import (
     Rank,
     connect,
     packet_site,
+    remove_wire,
     wait_until,
     wire_path,
     wire_site,
@@ -41,8 +42,7 @@ def joined(tmp_path: Path) -> Iterator[list[Rank]]:
     with Rank(wire_site(tmp_path / "1", path, 1)) as one:
         with Rank(wire_site(tmp_path / "2", path, 2)) as other:
             yield [one.init(), other.init()]
-    for left in path.parent.glob(f"{path.name}*"):  # a killed end leaves files
-        left.unlink()
+    remove_wire(path)
 
 
 def undisturbed(rank: Rank) -> bool:

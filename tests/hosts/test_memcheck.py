@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks import Rank, Site, connect, packet_site, wire_path, wire_site
+from ranks import Rank, Site, connect, packet_site, remove_wire, wire_path, wire_site
 
 from tools.hosts.ranks import ethdev_site
 
@@ -52,8 +52,7 @@ def sites(request: Any, tmp_path: Path) -> Iterator[list[Site]]:
         keys |= {"instances": 2, "flows": 4}
     path = wire_path()
     yield [wire_site(tmp_path / str(end), path, end, **keys) for end in (1, 2)]
-    for left in path.parent.glob(f"{path.name}*"):  # a killed end leaves files
-        left.unlink()
+    remove_wire(path)
 
 
 def watched(site: Site) -> Site:

@@ -10,7 +10,7 @@ import pytest
 
 from tools.hosts.jobs import Joint
 from tools.hosts.lab_fixtures import lab
-from tools.hosts.ranks import packet_site, wire_path, wire_site
+from tools.hosts.ranks import packet_site, remove_wire, wire_path, wire_site
 
 __all__ = ["join", "lab"]
 
@@ -46,5 +46,4 @@ def join(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..
         return Joint(sites, "127.0.0.1", control)
 
     yield make_wire
-    for left in path.parent.glob(f"{path.name}*"):  # a killed end leaves files
-        left.unlink()
+    remove_wire(path)

@@ -117,6 +117,11 @@ struct world {
   unsigned tuple_count;
   uint64_t steps, frames; /* executed so far */
   bool over;              /* the program has ended, and warnings are ignored */
+  bool watching;
+  /* A store to the first one: no instance polls from now on. To another one: this instance does.
+   * tests/model/writes.py sees the stores. */
+  volatile uint8_t phases[1 + SIDES * HOST_INSTANCES];
+  unsigned phase;
 };
 extern struct world world;
 
@@ -152,6 +157,8 @@ bool world_run_until(bool (*condition)(void), uint64_t until);
 void world_disturb(uint64_t ns, const char *what);
 /* Returns true if a disturbance is or was recently so long that a link may fail to open. */
 bool world_is_disturbed(void);
+/* Tells which instance polls, if the world is watched; 0: none. Returns the one before. */
+unsigned world_phase(unsigned phase);
 /* Returns the time when all pauses have ended. */
 uint64_t world_paused_until(void);
 /* Ends the side's process, which may sleep meanwhile. */

@@ -2,7 +2,7 @@
 /*
  * model-links [-v]: runs the programs on standard input, one per line. It answers each with a line:
  * "ok", the number of frames and the number of time steps, or "wrong" and the violation. After a
- * violation it exits with status 1. -v prints every event.
+ * violation it exits with status 1. -v prints every event, -a first prints addresses for a tracer.
  */
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -53,6 +53,16 @@ static void load(unsigned side, const char *folder, char name)
   world.sides[side].api = api;
 }
 
+/* Where the objects, the phases and the stack of this process are. */
+static void tell_addresses(void)
+{
+  printf("model-links world %p\n", (const void *)&world);
+  printf("libmodel-process-a.so harp_model_process %p\n", (const void *)world.sides[0].api);
+  printf("libmodel-process-b.so harp_model_process %p\n", (const void *)world.sides[1].api);
+  printf("phases %p %zu\n", (const void *)(uintptr_t)world.phases, sizeof world.phases);
+  printf("stack %p\n", __builtin_frame_address(0));
+}
+
 /* Returns the folder of this program. */
 static const char *folder_of(char *program)
 {
@@ -73,6 +83,9 @@ int main(int count, char **arguments)
   const char *folder = folder_of(arguments[0]);
   load(0, folder, 'a');
   load(1, folder, 'b');
+  if (count > 1 && strcmp(arguments[1], "-a") == 0) {
+    tell_addresses();
+  }
   while (getline(&text, &size, stdin) > 0) {
     text[strcspn(text, "\n")] = '\0';
     if (!program_run(text)) {

@@ -13,6 +13,7 @@
  *   pause SIDE US           pauses the process; away: its caller; hold SIDE INSTANCE US: a worker
  *   blackhole LINE FLOW BITS  drops frames of its connection: those of side 0 (1), of side 1 (2)
  *   reset LINE FLOW SIDE    resets its connection at one side
+ *   watch BIT               1: polls are told to a tracer from now on, with what instances share
  *   end SIDE                ends the process in order, after all is closed
  *   kill SIDE
  */
@@ -166,6 +167,23 @@ static void end_soon(unsigned number)
   }
 }
 
+/* At the beginning, prints the requests of each link: all instances of a link write to them. */
+static void watch(bool on)
+{
+  world.watching = on;
+  if (!on) {
+    puts("watched");
+  }
+  for (unsigned i = 0; i < LINES && on; i++) {
+    for (unsigned kind = 0; kind < ROLES && world.lines[i].used; kind++) {
+      const struct net_link *link = world.lines[i].roles[kind].link;
+      if (link) {
+        printf("requests %p %zu\n", (const void *)link->requests, sizeof link->requests);
+      }
+    }
+  }
+}
+
 static bool side_step(const char *name, const uint64_t *numbers)
 {
   unsigned number = numbers[0] % SIDES;
@@ -185,6 +203,8 @@ static bool side_step(const char *name, const uint64_t *numbers)
     world_disturb(numbers[2] * 1000, "a worker was held for too long");
   } else if (strcmp(name, "time") == 0) {
     world_run(world.now + numbers[0] * 1000);
+  } else if (strcmp(name, "watch") == 0) {
+    watch(numbers[0]);
   } else if (side->gone) {
     return true;
   } else if (strcmp(name, "end") == 0) {

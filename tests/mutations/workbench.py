@@ -23,6 +23,8 @@ from mutations import ROOT, Mutation, MutationError
 BUILD_S = 1800  # for the first full build, on a busy machine
 TESTS_S = 600
 GRACE_S = 10  # for tests to clean up
+# Python takes bytecode for current if the source has the same size and second of its last change.
+NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
 NOT_COPIED = re.compile(r"build.*|\.(venv|git|\w+_cache)")
 OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR) ([^\s[]+)", re.MULTILINE)
 
@@ -134,7 +136,8 @@ class Workbench:
                 if self._stopped:
                     raise Stopped
                 process = self._process = subprocess.Popen(
-                    command, cwd=self.tree, env={**os.environ, **more}, start_new_session=True,
+                    command, cwd=self.tree, env={**os.environ, **NO_BYTECODE, **more},
+                    start_new_session=True,
                     stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT,
                 )  # fmt: skip
             try:

@@ -31,7 +31,17 @@ PROGRESS = {"isend", "irecv", "iflush", "test", "wait", "stream"}
 CANARY = b"\xc7" * 64
 BEYOND = 2000  # bytes after a message that must not change
 M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # of mallopt
+EAGER_S = 0.02  # a wait that is longer has no message under way
 ARENA, LIVE = 16 << 20, 300  # random registrations: bytes, and most at a time
+
+
+def _idle(waited_s: float) -> None:
+    """Lets others run. NCCL's thread would go on asking; a rank that has waited for long sleeps,
+    too, because most waits for lost peers take seconds."""
+    if waited_s < EAGER_S:
+        os.sched_yield()
+    else:
+        time.sleep(0.0005)
 
 
 def pattern(seed: int, size: int) -> bytes:
@@ -272,7 +282,7 @@ class Rank:
                 while outcome["size"] is None and time.monotonic() - began < timeout:
                     outcome["size"] = self.plugin.test(self.objects[request])
                     if outcome["size"] is None:
-                        os.sched_yield()
+                        _idle(time.monotonic() - began)
             except NcclError as error:
                 outcome["error"] = error.code
             outcome["ms"] = round((time.monotonic() - began) * 1e3, 1)

@@ -303,7 +303,7 @@ def test_memory_may_be_unmapped_right_after_abort(pair: Pair, aborts: str, when:
     crash the rank."""
     room = 1 << 20
     for number in range(3):
-        sender, receiver = ends(pair, 8 * room, seed=number)
+        sender, receiver = ends(pair, 8 * room)
         received = [receiver.receive(room, index * room) for index in range(8)]
         sent = [sender.send(room, index * room) for index in range(8)]
         through = pair.a.start("wait", requests=sent[: 2 * number])

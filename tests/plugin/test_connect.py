@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,8 @@ from nccl_plugin import REMOTE_ERROR
 from pairs import rank_at
 from plugin_peer import Peer, end_all
 
+from tools.hosts.ranks import remove_wire, wire_path
+
 API = 12
 TIMEOUT_MS = 1000
 ABANDONED_S = 5.0  # without a call of connect
@@ -20,7 +21,7 @@ ABANDONED_S = 5.0  # without a call of connect
 
 @pytest.fixture
 def ranks(tmp_path: Path) -> Iterator[tuple[Peer, Peer]]:
-    wire = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
+    wire = wire_path()
     made: list[Peer] = []
     try:
         for number in (1, 2):
@@ -30,8 +31,7 @@ def ranks(tmp_path: Path) -> Iterator[tuple[Peer, Peer]]:
         yield made[0], made[1]
     finally:
         end_all(made)
-        for left in wire.parent.glob(f"{wire.name}*"):
-            left.unlink()
+        remove_wire(wire)
 
 
 def test_connect_called_after_timeout_still_completes(ranks: tuple[Peer, Peer]) -> None:

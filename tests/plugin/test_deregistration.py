@@ -6,13 +6,14 @@ pytest tests/plugin/test_deregistration.py --rounds 100000     some minutes
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pairs import rank_at
 from plugin_peer import Peer, end_all
+
+from tools.hosts.ranks import remove_wire, wire_path
 
 SIZE = 16384
 HOLD_US = 300
@@ -41,10 +42,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
 @pytest.fixture
 def devices() -> Iterator[Callable[[str], "tuple[str, str]"]]:
     """devices(faults): the two ends of a wire, the first behind the fault port."""
-    wire = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
+    wire = wire_path()
     yield lambda faults: (f"fault:{faults}|wire:{wire}", f"wire:{wire}")
-    for left in wire.parent.glob(f"{wire.name}*"):  # left by a killed rank
-        left.unlink()
+    remove_wire(wire)
 
 
 def test_deregistered_memory_is_not_read_by_late_device(

@@ -19,6 +19,7 @@ from harp import paths
 from tools.hosts.lab import Host as LabHost
 from tools.hosts.lab import Lab
 from tools.hosts.lab_fixtures import lab
+from tools.hosts.ranks import remove_wire
 
 __all__ = ["lab"]
 
@@ -118,8 +119,7 @@ def host(root: Path) -> Iterator[Host]:
     """A NIC for each rank."""
     made = Host(root)
     yield made
-    for left in Path("/dev/shm").glob(f"{made.name}*"):
-        left.unlink()
+    remove_wire(Path("/dev/shm", made.name))
 
 
 @pytest.fixture

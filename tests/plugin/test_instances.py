@@ -5,7 +5,6 @@ connects to itself."""
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Callable
@@ -15,6 +14,7 @@ from pairs import rank_at
 from plugin_peer import Peer, end_all
 
 from harp.observe import statfile
+from tools.hosts.ranks import remove_wire, wire_path
 
 API = 12
 INSTANCES, FLOWS = 2, 4
@@ -33,7 +33,7 @@ def _keys(wire: Path, number: int) -> str:
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """start(n): n initialized ranks; their folders are 0, 1, ..."""
-    wire = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
+    wire = wire_path()
     ranks: list[Peer] = []
 
     def make(count: int) -> list[Peer]:
@@ -45,8 +45,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield make
     finally:
         end_all(ranks)
-        for left in wire.parent.glob(f"{wire.name}*"):
-            left.unlink()
+        remove_wire(wire)
 
 
 def _number(task: Path) -> int:
@@ -76,8 +75,8 @@ def test_all_instances_carry_one_link(start: Start, tmp_path: Path) -> None:
 def test_workers_run_on_configured_cores(tmp_path: Path) -> None:
     cores = sorted(os.sched_getaffinity(0))
     given = [cores[-1], cores[0]]
-    wire = f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}"
-    rank = rank_at(tmp_path / "0", _keys(Path(wire), 1) + f"cores = {given[0]},{given[1]}\n", API)
+    wire = wire_path()
+    rank = rank_at(tmp_path / "0", _keys(wire, 1) + f"cores = {given[0]},{given[1]}\n", API)
     try:
         kept = []
         for task in sorted(Path(f"/proc/{rank.process.pid}/task").iterdir(), key=_number):
@@ -85,8 +84,7 @@ def test_workers_run_on_configured_cores(tmp_path: Path) -> None:
                 kept.append(os.sched_getaffinity(_number(task)))
     finally:
         rank.end()
-        for left in Path("/dev/shm").glob(f"{Path(wire).name}*"):
-            left.unlink()
+        remove_wire(wire)
     assert kept == [{core} for core in given]
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable
@@ -19,6 +18,8 @@ import pytest
 from nccl_plugin import SYSTEM_ERROR
 from pairs import rank_at
 from plugin_peer import Peer, end_all
+
+from tools.hosts.ranks import remove_wire, wire_path
 
 API = 12
 SIZE = 300_000
@@ -30,7 +31,7 @@ Start = Callable[..., "tuple[Peer, Peer]"]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """start(**environment of the sender): an initialized sender and receiver."""
-    wire = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
+    wire = wire_path()
     control = tmp_path / "faults"
     control.touch()
     ranks: list[Peer] = []
@@ -48,8 +49,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield make
     finally:
         end_all(ranks)
-        for left in wire.parent.glob(f"{wire.name}*"):
-            left.unlink()
+        remove_wire(wire)
 
 
 def impair(folder: Path, spec: str) -> None:

@@ -5,7 +5,6 @@ the resource returns an error and leaks nothing, and later calls succeed."""
 from __future__ import annotations
 
 import itertools
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from nccl_plugin import REMOTE_ERROR, SYSTEM_ERROR
 from plugin_peer import Peer, PeerFailure
 
 from harp import paths
+from tools.hosts.ranks import remove_wire, wire_path
 
 API = 12
 INSTANCES = 2
@@ -27,7 +27,7 @@ SHORT_TIMEOUT = {"HARP_TIMEOUT_MS": "1000"}
 def ranks(tmp_path: Path) -> Iterator[tuple[Peer, Peer]]:
     """Two ranks on a wire, with the plugin loaded but not initialized."""
     stingy = paths.build_dir() / "tests/plugin/libstingy.so"
-    wire = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
+    wire = wire_path()
     started = []
     try:
         for number in (1, 2):
@@ -49,8 +49,7 @@ def ranks(tmp_path: Path) -> Iterator[tuple[Peer, Peer]]:
     finally:
         for rank in started:
             rank.kill()
-        for left in wire.parent.glob(f"{wire.name}*"):
-            left.unlink()
+        remove_wire(wire)
 
 
 def workers(rank: Peer) -> int:

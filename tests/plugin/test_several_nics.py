@@ -18,6 +18,7 @@ from pairs import Pair, Side, Transport
 from harp import paths
 from tools.hosts.lab import Lab
 from tools.hosts.lab_fixtures import lab
+from tools.hosts.ranks import remove_wire
 
 __all__ = ["lab"]
 
@@ -71,8 +72,7 @@ def wires(tmp_path: Path) -> Iterator[Make]:
             return started(stack, transport, api)
 
         yield make
-    for left in memory.parent.glob(f"{memory.name}*"):
-        left.unlink()
+    remove_wire(memory)
 
 
 @pytest.fixture

@@ -4,62 +4,16 @@ bytes of that moment, whatever happens to the sender's memory and to the frames.
 
 from __future__ import annotations
 
-import os
 import random
 import time
-import uuid
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Callable
 
 import pytest
 from ends import End, ends_between, sizes
-from pairs import rank_at
-from plugin_peer import Peer, end_all
+from faulty_wire import Impair, Start
 
-API = 12
 LONGEST = 32 << 10  # bytes of a message that is copied
-TIMEOUT_MS = 8000
+SETTLE_MS = 2000  # the longest wait of closes for acknowledgements
 BLACKHOLE = "blackhole=1,side=both"
-
-Start = Callable[..., "tuple[Peer, Peer]"]
-Impair = Callable[[str], None]
-
-
-@pytest.fixture
-def impair(tmp_path: Path) -> Impair:
-    """Sets the faults of the sender's port from now on. The port reads the file every 10 ms."""
-    (tmp_path / "faults").touch()
-
-    def set_to(spec: str) -> None:
-        fresh = tmp_path / "faults.new"
-        fresh.write_text(spec)
-        os.replace(fresh, tmp_path / "faults")
-        time.sleep(0.05)
-
-    return set_to
-
-
-@pytest.fixture
-def start(tmp_path: Path, impair: Impair) -> Iterator[Start]:
-    """start(): an initialized sender and receiver."""
-    wire = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
-    ranks: list[Peer] = []
-
-    def make() -> tuple[Peer, Peer]:
-        devices = (f"fault:control={tmp_path}/faults,tso=1|wire:{wire}", f"wire:{wire}")
-        for number, device in enumerate(devices, 1):
-            keys = f"device = {device}\naddress = 10.9.0.{number}/24\n"
-            keys += f"timeout_ms = {TIMEOUT_MS}\n"
-            ranks.append(rank_at(tmp_path / str(number), keys, API))
-        return ranks[0], ranks[1]
-
-    try:
-        yield make
-    finally:
-        end_all(ranks)
-        for left in wire.parent.glob(f"{wire.name}*"):
-            left.unlink()
 
 
 def send_and_overwrite(sender: End, size: int) -> None:
@@ -170,6 +124,37 @@ def test_message_arrives_after_its_sender_has_closed(start: Start, impair: Impai
     impair("")
     assert sizes(receiver.rank.wait(requests=[request])) == [LONGEST]
     assert receiver.holds(LONGEST, 3)
+
+
+@pytest.mark.slow
+def test_closes_share_2_s_of_waiting_for_acknowledgements(start: Start, impair: Impair) -> None:
+    """The path stays dead. timeout_ms is four times as long, so it does not end the waits."""
+    sender, receiver = start()
+    links = [ends_between(sender, receiver, LONGEST, seed=3) for _ in range(4)]
+    impair(BLACKHOLE)
+    for sends, _ in links:
+        send_and_overwrite(sends, LONGEST)
+    first, *others = [sends.close() for sends, _ in links]
+    assert SETTLE_MS <= first < 2 * SETTLE_MS
+    assert sum(others) < SETTLE_MS / 2
+
+
+@pytest.mark.slow
+def test_acknowledgement_gives_closes_their_2_s_again(start: Start, impair: Impair) -> None:
+    sender, receiver = start()
+    dead, live, last = [ends_between(sender, receiver, LONGEST, seed=3) for _ in range(3)]
+    impair(BLACKHOLE)
+    send_and_overwrite(dead[0], LONGEST)
+    assert dead[0].close() >= SETTLE_MS
+    impair("")
+    request = live[1].receive(LONGEST)
+    send_and_overwrite(live[0], LONGEST)
+    assert sizes(receiver.wait(requests=[request])) == [LONGEST]
+    time.sleep(0.3)  # the acknowledgement arrives
+    live[0].close()
+    impair(BLACKHOLE)
+    send_and_overwrite(last[0], LONGEST)
+    assert SETTLE_MS <= last[0].close() < 2 * SETTLE_MS
 
 
 def test_finalize_waits_for_acknowledgement(start: Start, impair: Impair) -> None:

@@ -5,7 +5,6 @@ wait for it, and finalize and exit wait only for a limited time."""
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from plugin_peer import Peer
 
 from harp import paths
 from harp.observe import trace
+from tools.hosts.ranks import remove_wire, wire_path
 
 SLOW_MS = 4000
 HANGS_MS = 40_000
@@ -29,7 +29,7 @@ Start = Callable[[int], "tuple[Peer, Peer]"]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """start(ms): two ranks on a wire; the second one's folder takes ms milliseconds for a trace."""
-    wire = Path(f"/dev/shm/harp-test-{uuid.uuid4().hex[:12]}")
+    wire = wire_path()
     slow = paths.build_dir() / "tests/plugin/libslow.so"
     ranks: list[Peer] = []
 
@@ -45,8 +45,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield make
     for rank in ranks:
         rank.kill()
-    for left in wire.parent.glob(f"{wire.name}*"):
-        left.unlink()
+    remove_wire(wire)
 
 
 def a_failure(sender: Peer, receiver: Peer) -> float:

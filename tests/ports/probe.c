@@ -243,14 +243,22 @@ static void do_count(const char *line)
   sscanf(line, "count %u", &queue);
   port->ops->count(port, queue, counters);
   printf("ok {\"copied\": %llu, \"full\": %llu, \"errors\": %llu, \"lost\": %llu, "
-         "\"referred\": %llu, \"handed\": %llu, \"resets\": %llu}\n",
+         "\"referred\": %llu, \"handed\": %llu, \"resets\": %llu, \"xdp_sockets\": %llu, "
+         "\"xdp_zero_copy\": %llu, \"xdp_dropped\": %llu, \"xdp_ring_full\": %llu, "
+         "\"xdp_fill_empty\": %llu, \"xdp_invalid\": %llu}\n",
          (unsigned long long)counters[HARP_COUNTER_tx_copied_bytes],
          (unsigned long long)counters[HARP_COUNTER_port_tx_full],
          (unsigned long long)counters[HARP_COUNTER_port_tx_errors],
          (unsigned long long)counters[HARP_COUNTER_port_rx_lost],
          (unsigned long long)counters[HARP_COUNTER_tx_zero_copy_bytes],
          (unsigned long long)counters[HARP_COUNTER_port_rx_handed],
-         (unsigned long long)counters[HARP_COUNTER_port_resets]);
+         (unsigned long long)counters[HARP_COUNTER_port_resets],
+         (unsigned long long)counters[HARP_COUNTER_xdp_sockets],
+         (unsigned long long)counters[HARP_COUNTER_xdp_zero_copy],
+         (unsigned long long)counters[HARP_COUNTER_xdp_rx_dropped],
+         (unsigned long long)counters[HARP_COUNTER_xdp_rx_ring_full],
+         (unsigned long long)counters[HARP_COUNTER_xdp_fill_ring_empty],
+         (unsigned long long)counters[HARP_COUNTER_xdp_invalid_descriptors]);
 }
 
 static void do_blast(const char *line)

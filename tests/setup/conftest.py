@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +46,25 @@ class SetUpHost:
         assert "Traceback" not in done.stderr
         return done
 
-    def script(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
-        """Runs a script of this folder. The caller checks the exit status."""
-        path = Path(__file__).with_name(name)
-        return self.host.run([sys.executable, path, *words], self.environment, check=False)
+    @contextmanager
+    def crashing(self) -> Iterator[Callable[..., tuple[int, str]]]:
+        """Starts crashing.py on the host. Gives its function run; the words are arguments."""
+        path = Path(__file__).with_name("crashing.py")
+        runs = self.host.popen(
+            [sys.executable, path],
+            self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+        def run(change: int, *words: str) -> tuple[int, str]:
+            assert runs.stdin and runs.stdout
+            print(json.dumps([change, *words]), file=runs.stdin, flush=True)
+            status, said = json.loads(runs.stdout.readline())
+            return status, said
+
+        with runs:  # closes its input at the end, and waits for it
+            yield run
 
     def state(self) -> dict[str, Any]:
         """All state that set-up may change: routes and files."""

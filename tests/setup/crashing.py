@@ -1,20 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs harp and kills it by SIGKILL before its n-th change to disk or kernel.
+"""Runs harp in child processes that are killed by SIGKILL before their n-th change to disk or
+kernel. The children are forked with everything loaded, because Python takes long to start.
 
-python crashing.py N setup apply ...
+python crashing.py: reads lines of JSON, [n, "setup", "apply", ...], and answers each with a line
+[status, output]. n is -1 for a child that is not killed.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from harp.cli.main import main
-from harp.setup import bootline, host, kernel
+from harp.setup import arp, bootline, command, host, kernel
+
+__all__ = ["command"]  # which main would load in each child
 
 # The calls that change something: all of a function, or those with one of these arguments.
 CHANGES: list[tuple[Any, str, set[str]]] = [
@@ -54,6 +61,37 @@ def die_before(change: int) -> None:
         setattr(owner, name, counted(getattr(owner, name), marks))
 
 
+def run(change: int, words: Sequence[str]) -> tuple[int, str]:
+    """Runs harp in a child process, killed before a change (a negative one: not killed). Returns
+    its exit status, or minus the signal, and its output."""
+    with tempfile.TemporaryFile("w+") as said:
+        pid = os.fork()
+        if not pid:
+            _child(change, words, said.fileno())
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        said.seek(0)
+        return status, said.read()
+
+
+def _child(change: int, words: Sequence[str], said: int) -> None:
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    code = 1
+    try:
+        if change >= 0:
+            die_before(change)
+        main(list(words))
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except Exception:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    die_before(int(sys.argv[1]))
-    main(sys.argv[2:])
+    arp.WAIT_S /= 100  # no test of crashes has a host that answers
+    for line in sys.stdin:
+        number, *asked = json.loads(line)
+        print(json.dumps(run(number, asked)), flush=True)

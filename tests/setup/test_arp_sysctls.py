@@ -27,7 +27,8 @@ def set_all(host: Host, interface: str, values: dict[str, int]) -> None:
 
 
 def values_of(host: Host, interface: str) -> dict[str, int]:
-    return {key: int(host.host.read(path_of(interface, key))) for key in KEYS}
+    said = host.host.run(["cat", *(path_of(interface, key) for key in KEYS)]).stdout
+    return dict(zip(KEYS, map(int, said.split())))
 
 
 OFF = dict.fromkeys(KEYS, 0)
@@ -160,12 +161,13 @@ def test_subnet_within_subnet_counts(host: Host) -> None:
 @pytest.mark.slow
 def test_crash_at_any_step_is_undone(host: Host) -> None:
     before = host.state()
-    for calls in range(60):
-        done = host.script("crashing.py", str(calls), "setup", "apply", *BOTH)
-        host.harp("setup", "undo")
-        assert [values_of(host, name) for name in NICS] == [OFF, OFF]
-        assert host.state() == before
-        if done.returncode == 0:
-            break
-        assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+    with host.crashing() as run:
+        for calls in range(60):
+            status, said = run(calls, "setup", "apply", *BOTH)
+            assert run(-1, "setup", "undo")[0] == 0
+            assert [values_of(host, name) for name in NICS] == [OFF, OFF]
+            assert host.state() == before
+            if status == 0:
+                break
+            assert status == -signal.SIGKILL, said
     assert 10 <= calls < 59

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -376,12 +376,15 @@ def test_status_and_undo_without_setup(host: Host) -> None:
     assert "nothing to undo" in host.harp("setup", "undo").stdout
 
 
-def crash_everywhere(host: Host, words: tuple[str, ...]) -> Iterator[int]:
+Run = Callable[..., tuple[int, str]]  # of SetUpHost.crashing
+
+
+def crash_everywhere(run: Run, words: tuple[str, ...]) -> Iterator[int]:
     """Runs harp repeatedly until it succeeds, with a crash one change later each time."""
     for calls in range(60):
-        done = host.script("crashing.py", str(calls), *words)
-        assert done.returncode in (0, -signal.SIGKILL), done.stdout + done.stderr
-        if done.returncode == 0:
+        status, said = run(calls, *words)
+        assert status in (0, -signal.SIGKILL), said
+        if status == 0:
             return
         yield calls
     raise AssertionError("harp did not succeed within 60 runs")
@@ -395,11 +398,13 @@ def test_crash_at_any_step_is_undone(there: str, host: Host) -> None:
     (host.tools.parent / there).mkdir(parents=True, exist_ok=True)
     crashes = 0
     before = host.state()
-    for _ in crash_everywhere(host, ("setup", "apply", *OWN_ARGUMENTS)):
-        host.harp("setup", "undo")
-        crashes += 1
-        assert blackholes(host) == ""
-        assert host.state() == before
+    with host.crashing() as run:
+        for _ in crash_everywhere(run, ("setup", "apply", *OWN_ARGUMENTS)):
+            status, said = run(-1, "setup", "undo")
+            assert status == 0, said
+            crashes += 1
+            assert blackholes(host) == ""
+            assert host.state() == before
     assert crashes >= 10
     host.harp("setup", "undo")
 
@@ -407,12 +412,13 @@ def test_crash_at_any_step_is_undone(there: str, host: Host) -> None:
 @pytest.mark.usefixtures("forwarding")
 def test_setup_resumes_after_crash_at_any_step(host: Host) -> None:
     before = host.state()
-    for _ in crash_everywhere(host, ("setup", "apply", *OWN_ARGUMENTS)):
-        pass  # each run continues after the crash of the last one
-    host.harp("setup", "status")
-    assert blackholes(host) == f"blackhole {OWN}"
-    for _ in crash_everywhere(host, ("setup", "undo")):
-        pass
+    with host.crashing() as run:
+        for _ in crash_everywhere(run, ("setup", "apply", *OWN_ARGUMENTS)):
+            pass  # each run continues after the crash of the last one
+        host.harp("setup", "status")
+        assert blackholes(host) == f"blackhole {OWN}"
+        for _ in crash_everywhere(run, ("setup", "undo")):
+            pass
     assert host.state() == before
 
 

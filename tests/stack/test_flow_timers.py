@@ -69,6 +69,7 @@ def test_full_device_is_not_a_dead_peer(wire):
     assert one.closed is None
     a.stack.room = None
     w.run(until=one.drained, limit_s=1)
+    assert 700e6 <= a.stack.counters()["tcp_device_wait_ns"] <= 900e6
 
 
 def refuse(w, a, seconds):

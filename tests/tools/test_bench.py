@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Optional
 
@@ -36,6 +37,7 @@ from tools.measure.bench_plan import (
     RATE,
     RAW_SHARED,
     TIME,
+    XDP,
     Row,
     Target,
     metric_of,
@@ -43,7 +45,15 @@ from tools.measure.bench_plan import (
 from tools.measure.instructions import BOTH, FEW, MANY, Cost
 from tools.measure.load import compute_loops
 from tools.measure.records import make_record
-from tools.measure.runner import HarpPacket, KernelTcp, OtherPlugin, RunError, SizeList, Task
+from tools.measure.runner import (
+    HarpPacket,
+    HarpXdp,
+    KernelTcp,
+    OtherPlugin,
+    RunError,
+    SizeList,
+    Task,
+)
 from tools.measure.shared import DIRECTIONS
 
 STREAM = Row("veth-1500", "sendrecv", MIB)
@@ -96,7 +106,11 @@ def test_patterns_choose_rows_by_words(pattern: str, names: list[str]) -> None:
         ("veth-9000 sendrecv 64K", [(RATE, 1.3, None), (CPU, 1.0, None)]),
         ("veth-1500 sendrecv 128K", [(CPU, 1.0, None)]),
         ("veth-1500 sendrecv 8M", [(RATE, 0.95, 1.0), (CPU, 1.0, None)]),
-        ("veth-9000-nooff sendrecv 1M", [(RATE, 0.8, 1.0)]),
+        (
+            "veth-9000-nooff sendrecv 1M",
+            [(RATE, 0.8, 1.0), (RATE, 1.0, None), (CPU, 0.9, None)],
+        ),
+        ("veth-1500-nooff pingpong 8B", [(P50, 0.8, None), (P99, 1.0, 0.7), (P50, 0.8, None)]),
         ("veth-1500 sendrecv 1M 10-gbit", [(CPU, 1.0, 0.8)]),
         ("veth-1500 sendrecv_bidir 1M", [(RATE, 1.0, None)]),
         ("veth-1500 pingpong 4K", [(P50, 0.8, None), (P99, 1.0, 0.7)]),
@@ -113,6 +127,22 @@ def test_patterns_choose_rows_by_words(pattern: str, names: list[str]) -> None:
 def test_rows_have_targets(name: str, targets: list[tuple[object, float, Optional[float]]]) -> None:
     found = [target for target in QUICK.targets if target.row.name == name]
     assert [(one.metric, one.bound, one.aim) for one in found] == targets
+
+
+def test_xdp_is_compared_with_the_kernel_and_with_packet() -> None:
+    targets = [one for one in QUICK.targets if one.ours == XDP and one.row.size == MIB]
+    first = [one for one in targets if one.row.wire == "veth-1500-nooff"]
+    assert [(one.theirs, one.metric, one.bound, one.aim) for one in first] == [
+        (KERNEL, RATE, 1.15, 1.4),
+        (KERNEL, CPU, 0.9, None),
+        (HARP, RATE, 1.4, None),
+    ]
+    made = Cell(STREAM, (KERNEL, HARP, XDP))
+    for transport, figure in ((KERNEL, 10.0), (HARP, 8.0), (XDP, 11.6)):
+        made.keep(make_record(transport=transport, pair=0, cpu_s_per_gb=0.1, algbw_gbs=figure))
+    over_kernel, _, over_packet = (replace(one, row=STREAM) for one in first)
+    assert [one.met for one in judge([made], [over_kernel, over_packet])] == [True, True]
+    assert not judge([made], [replace(over_packet, bound=1.46)])[0].met
 
 
 def test_targets_are_judged_at_their_bound() -> None:
@@ -208,6 +238,7 @@ class NoLab:
 def run_bench(monkeypatch: pytest.MonkeyPatch, runs: Runs, pattern: str) -> bench_run.Bench:
     monkeypatch.setattr(bench_run, "run_perf", runs)
     monkeypatch.setattr(bench_run, "Lab", NoLab)
+    monkeypatch.setattr(bench_run, "has_xdp", lambda: True)
     made = bench_run.Bench(QUICK.limited([pattern], 2), lambda text: None)
     made.run()
     return made
@@ -216,18 +247,21 @@ def run_bench(monkeypatch: pytest.MonkeyPatch, runs: Runs, pattern: str) -> benc
 def test_each_size_uses_its_best_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = [KernelTcp(nsocks=count).label() for count in (1, 2, 4)]
     harp = [HarpPacket(flows=count).label() for count in (1, 2, 4)]
-    times = {(label, size): 100.0 for label in kernel + harp for size in (64 * KIB, MIB)}
+    xdp = [HarpXdp(flows=count).label() for count in (1, 2, 4)]
+    assert all("harp-xdp in copy mode" in label for label in xdp)
+    times = {(label, size): 100.0 for label in kernel + harp + xdp for size in (64 * KIB, MIB)}
     times[kernel[0], 64 * KIB] = times[kernel[1], MIB] = times[harp[2], MIB] = 50.0
+    times[xdp[1], MIB] = 50.0
     runs = Runs(times)
     made = run_bench(monkeypatch, runs, "veth-1500-nooff sendrecv")
     small, large = made.cells
     assert small.settings[KERNEL] == kernel[0] and large.settings[KERNEL] == kernel[1]
-    assert large.settings[HARP] == harp[2]
-    assert [small.ratio(HARP, KERNEL), large.ratio(HARP, KERNEL)] != [None, None]
+    assert large.settings[HARP] == harp[2] and large.settings[XDP] == xdp[1]
+    assert all(cell.ratio(ours, KERNEL) for cell in (small, large) for ours in (HARP, XDP))
     pairs = [(task.pair, label, task.sizes) for label, task in runs.tasks if task.pair is not None]
     assert (0, kernel[1], SizeList(((MIB, 8000, 800),))) in pairs
     firsts = [[label for pair, label, _ in pairs if pair == number][0] for number in (0, 1)]
-    assert firsts[0] in kernel and firsts[1] in harp  # the sides begin in turns
+    assert firsts[0] in kernel and firsts[1] in xdp  # the sides begin in turns
 
 
 def test_failed_settings_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,6 +412,15 @@ def test_instruction_targets_become_verdicts() -> None:
         "missed  take the acknowledgement, for an ACK ≤ 400 instructions: 401",
     ]
     assert FEW < MANY
+
+
+def test_growth_with_flows_becomes_verdicts() -> None:
+    few = Cost(100, 0)
+    rows = [instructions.Row("x", (few, Cost(many, 0)), 0) for many in (105, 112)]
+    assert [str(one) for one in instructions.flow_verdicts(rows, 1.25)] == [
+        "missed  1 to 10,000 flows, instructions ≤ 1.1×: 1.12×",
+        "met     1 to 1,000 flows, time for a byte ≤ 1.3×: 1.25×",
+    ]
 
 
 # -- copies

@@ -4,15 +4,18 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 import pytest
 
+from tools.hosts.lab import Lab, LabError
 from tools.measure.carriers import Carriers
-from tools.measure.demo import Row, check_row
+from tools.measure.demo import Row, check_row, rows
+from tools.measure.kernel_talk import TOO_SLOW_S, KernelTalk
 from tools.measure.records import make_record
-from tools.measure.runner import HarpPacket, KernelTcp
+from tools.measure.runner import HarpPacket, HarpXdp, KernelTcp, has_xdp
 from tools.measure.runner import Transport as AnyTransport
 
 
@@ -43,7 +46,12 @@ def test_every_check_passes(tmp_path: Path) -> None:
     assert ("veth-1500-bridge", "harp-packet", "kernel", 12, 4) in seen
     for link in ("vhost-1500", "vhost-tso"):
         assert (link, "harp-ethdev", "own", 12, 2) in seen
-    assert {one[1] for one in seen} == {"harp-packet", "harp-ethdev", "kernel-tcp"}
+    expected = {"harp-packet", "harp-ethdev", "kernel-tcp"}
+    if has_xdp():
+        expected.add("harp-xdp")
+        for hosts, wire in ((2, "veth-1500"), (4, "veth-1500-bridge")):
+            assert {(wire, "harp-xdp", one, 12, hosts) for one in ("kernel", "own")} <= seen
+    assert {one[1] for one in seen} == expected
 
 
 @pytest.mark.slow
@@ -51,7 +59,7 @@ def test_injected_wrong_byte_fails_checks(tmp_path: Path) -> None:
     status, document = demo(tmp_path, "--inject-wrong")
     assert status == 1
     wrong = [check for check in document["checks"] if check["name"].endswith("wrong=0")]
-    assert len(wrong) == 10 and not any(check["ok"] for check in wrong)
+    assert len(wrong) == len(rows()) >= 10 and not any(check["ok"] for check in wrong)
 
 
 def row(transport: AnyTransport, wrong: int = 0, **changes: Any) -> Row:
@@ -62,6 +70,7 @@ def row(transport: AnyTransport, wrong: int = 0, **changes: Any) -> Row:
         "control_segments": [10, 10],
         "control_bytes": 100,
         "data_bytes": 1 << 30,
+        "interface_bytes": 1 << 30,
     }
     return Row(2, transport, [make_record(size=8, wrong=wrong)], Carriers(**{**sound, **changes}))
 
@@ -80,6 +89,38 @@ def test_each_check_of_a_row_fails_for_its_reason(change: Dict[str, Any], check:
     bad = [one.name for one in check_row(row(HarpPacket(), **change)) if not one.ok]
     assert [name for name in bad if check and check in name] == bad
     assert len(bad) == (1 if check else 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "talk", "check"),
+    [
+        ({"data_bytes": 0}, (9, 0.1), None),
+        ({"kernel_segments": [10, 11]}, (9, 0.1), "TcpOutSegs"),
+        ({"interface_bytes": 100}, (9, 0.1), "interface"),
+        ({"interface_bytes": 240, "control_bytes": 200}, (9, 0.1), "interface"),
+        ({}, (0, 0.0), "the kernels' own TCP"),
+        ({}, (9, TOO_SLOW_S), "the kernels' own TCP"),
+    ],
+)
+def test_each_check_of_an_xdp_row_fails_for_its_reason(
+    change: Dict[str, Any], talk: Tuple[int, float], check: str
+) -> None:
+    made = row(HarpXdp(), **change)
+    made.talk = KernelTalk.__new__(KernelTalk)
+    made.talk.trips, made.talk.longest_s = talk
+    bad = [one.name for one in check_row(made) if not one.ok]
+    assert [name for name in bad if check and check in name] == bad
+    assert len(bad) == (1 if check else 0)
+
+
+def test_kernel_talk_counts_round_trips_and_notices_a_break() -> None:
+    with Lab() as lab:
+        with KernelTalk(lab) as talk:
+            time.sleep(0.1)
+        assert talk.trips > 1 and 0 < talk.longest_s < TOO_SLOW_S
+        with pytest.raises(LabError, match="the connection ended"), KernelTalk(lab):
+            lab.hosts[1].end_processes()
+            time.sleep(0.1)
 
 
 def test_kernel_tcp_row_must_count_segments() -> None:

@@ -34,10 +34,12 @@ from tools.measure.fault_trials import (
     Trial,
     run_trial,
 )
+from tools.measure.runner import has_xdp
 
 SEED = 7
 TIMEOUT_MS = 3000  # long enough for a busy machine
 BY_NAME = {fault.name: fault for fault in FAULTS}
+NEEDS_XDP = pytest.mark.skipif(not has_xdp(), reason="this build has no XDP (no clang)")
 SERIES_S = int(os.environ.get("HARP_TEST_SERIES_S") or 3)
 
 Run = Callable[..., Outcome]
@@ -68,7 +70,15 @@ def test_every_fault_ends_as_expected(trial: Run, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transport,name", [("packet-own", "replaced"), ("wire", "stop-long")])
+@pytest.mark.parametrize(
+    "transport,name",
+    [
+        ("packet-own", "replaced"),
+        ("wire", "stop-long"),
+        pytest.param("xdp", "blackhole-one", marks=NEEDS_XDP),
+        pytest.param("xdp", "replaced", marks=NEEDS_XDP),
+    ],
+)
 def test_faults_over_other_transports_end_as_expected(
     trial: Run, transport: str, name: str
 ) -> None:

@@ -25,6 +25,7 @@ from tools.measure.flood_rows import (
     table,
 )
 from tools.measure.flood_scene import attacks
+from tools.measure.runner import has_xdp
 
 COMMAND = [sys.executable, "-m", "tools.measure.flood"]
 SHORT = ("--connections", "500", "--rate", "4000")
@@ -78,6 +79,18 @@ def test_other_attacks_end_without_fault(tmp_path: Path) -> None:
     words = [word for name in others for word in ("--attack", name)]
     found = rows(tmp_path / "rows.json", "--transport", "packet-own", *words)
     assert list(found) == others
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_xdp(), reason="this build has no XDP (no clang)")
+def test_attacks_over_xdp_end_without_fault(tmp_path: Path) -> None:
+    """The program gives floods of TCP to HARP and those below TCP to the kernel."""
+    names = ["tokens", "data", "fragments", "arp"]
+    words = [word for name in names for word in ("--attack", name)]
+    found = rows(tmp_path / "rows.json", "--transport", "xdp", *words)
+    assert list(found) == names
+    report = found["tokens"]["report"]
+    assert report["answered"] > report["connections"] / 20, "no handshakes"
 
 
 @pytest.mark.slow

@@ -3,19 +3,16 @@
 each of its own changes. The host must be as before each time.
 
 Prints {"killed": number of kills of set-up, "undo_killed": number of kills of undo}. Exits with 1
-and the difference if the host has changed. Processes are forked with everything loaded, because a
-guest without KVM takes seconds to start Python.
+and the difference if the host has changed.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,9 +20,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "setup"))
 
-import crashing  # noqa: E402
-
-from harp.cli.main import main  # noqa: E402
+from crashing import run  # noqa: E402
 
 MOST = 80  # changes; bounds the loops
 TREES = ("/usr/local/tfabric", "/etc/default/grub.d")
@@ -67,54 +62,35 @@ def state() -> dict[str, Any]:
     }
 
 
-def run(change: int, words: Sequence[str]) -> int:
-    """Runs harp in a child process, killed before a change (a negative one: not killed). Returns
-    its exit status, or minus the signal. Keeps its output for `complain`."""
-    pid = os.fork()
-    if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    with open("/tmp/said", "w") as said:
-        os.dup2(said.fileno(), 1)
-        os.dup2(said.fileno(), 2)
-    code = 1
-    try:
-        if change >= 0:
-            crashing.die_before(change)
-        main(list(words))
-    except SystemExit as end:
-        code = int(end.code or 0)
-    except Exception:
-        traceback.print_exc()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def complain(what: str, before: dict[str, Any]) -> None:
-    """Exits with 1 if the host is not as before."""
+def complain(what: str, said: str, before: dict[str, Any]) -> None:
+    """Exits with 1 if the host is not as before. said: the output of harp."""
     now = state()
     if now == before:
         return
     for key, value in before.items():
         if now[key] != value:
             print(f"{what}: {key} was\n{value}\nand is\n{now[key]}")
-    print(Path("/tmp/said").read_text())
+    print(said)
     sys.exit(1)
 
 
-def expect(code: int, allowed: Sequence[int], what: str) -> None:
+def expect(change: int, words: Sequence[str], allowed: Sequence[int], what: str) -> tuple[int, str]:
+    """Runs harp, and exits with 1 if its status is not one of these. Returns status and output."""
+    code, said = run(change, words)
     if code not in allowed:
-        print(f"{what} ended with {code}\n{Path('/tmp/said').read_text()}")
+        print(f"{what} ended with {code}\n{said}")
         sys.exit(1)
+    return code, said
 
 
-def everywhere(words: Sequence[str], after: Callable[[int], None]) -> int:
-    """Kills harp before its first change, then before its second, until it succeeds."""
+def everywhere(words: Sequence[str], after: Callable[[int], None]) -> tuple[int, str]:
+    """Kills harp before its first change, then before its second, until it succeeds. Returns the
+    number of kills, and the output of the last run."""
     for change in range(MOST):
-        code = run(change, words)
-        expect(code, (0, -signal.SIGKILL), f"{words}, to be killed before change {change}")
+        what = f"{words}, to be killed before change {change}"
+        code, said = expect(change, words, (0, -signal.SIGKILL), what)
         if code == 0:
-            return change
+            return change, said
         after(change)
     raise SystemExit(f"{words} made over {MOST} changes")
 
@@ -123,12 +99,13 @@ def killed(words: list[str]) -> None:
     before = state()
 
     def undo(change: int) -> None:
-        expect(run(-1, ["setup", "undo"]), (0,), f"undo after a kill before change {change}")
-        complain(f"undo after a kill before change {change}", before)
+        what = f"undo after a kill before change {change}"
+        _, said = expect(-1, ["setup", "undo"], (0,), what)
+        complain(what, said, before)
 
-    changes = everywhere(words, undo)
-    undone = everywhere(["setup", "undo"], lambda change: None)
-    complain("undo that was killed again and again", before)
+    changes, _ = everywhere(words, undo)
+    undone, said = everywhere(["setup", "undo"], lambda change: None)
+    complain("undo that was killed again and again", said, before)
     print(json.dumps({"killed": changes, "undo_killed": undone}))
 
 

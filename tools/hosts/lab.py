@@ -208,9 +208,12 @@ class Host:
         an error."""
         return self.read(f"/sys/class/net/{self.interface}/operstate").strip() == "up"
 
-    def end_processes(self, timeout: float = 2.0) -> None:
-        """Ends the programs of popen: SIGTERM, then after `timeout` seconds SIGKILL."""
-        alive = [p for p in self.processes if p.poll() is None]
+    def end_processes(
+        self, timeout: float = 2.0, some: "Optional[Sequence[subprocess.Popen[Any]]]" = None
+    ) -> None:
+        """Ends the programs of popen, or only some: SIGTERM, then after `timeout` seconds
+        SIGKILL."""
+        alive = [p for p in self.processes if p.poll() is None and (some is None or p in some)]
         for process in alive:
             _end(process, signal.SIGTERM)
         limit = time.monotonic() + timeout
@@ -220,7 +223,7 @@ class Host:
             except subprocess.TimeoutExpired:
                 _end(process, signal.SIGKILL)
                 process.wait()
-        self.processes.clear()
+        self.processes = [p for p in self.processes if p.poll() is None]
 
 
 class Lab:

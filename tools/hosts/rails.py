@@ -26,7 +26,9 @@ SYSCTLS = {
 
 @dataclass(frozen=True)
 class Rails:
-    """The NICs of a lab's hosts. `one_subnet`: all NICs reach each other."""
+    """The NICs of a lab's hosts; `count`: of each host. `one_subnet`: all of them have addresses in
+    one subnet and are ports of one bridge, so each NIC reaches every NIC of the other host. If it
+    is false, NIC i reaches NIC i of the other host only, in a subnet of their own."""
 
     lab: Lab
     count: int
@@ -68,8 +70,9 @@ class Rails:
 def add_rails(
     lab: Lab, count: int, one_subnet: bool = False, linux_defaults: bool = False
 ) -> Rails:
-    """Adds NICs to both hosts of a lab. `linux_defaults`: the hosts keep Linux's ARP settings, so
-    each NIC answers for all addresses of its host. Raises LabError."""
+    """Adds `count` NICs to both hosts of a lab. `one_subnet`: all of them share one subnet and one
+    bridge; see Rails. `linux_defaults`: the hosts keep Linux's ARP settings, so each NIC answers
+    for all addresses of its host. Raises LabError."""
     rails = Rails(lab, count, one_subnet)
     mtu = lab.wire.mtu
     first, second = lab.hosts

@@ -84,11 +84,17 @@ def _behind(faults: str, device: str) -> str:
 
 
 def packet_site(
-    folder: Path, host: Host, own_address: bool = False, faults: str = "", **keys: object
+    folder: Path,
+    host: Host,
+    own_address: bool = False,
+    faults: str = "",
+    port: str = "packet",
+    **keys: object,
 ) -> Site:
-    """HARP on a host's interface; faults: a specification for the fault port."""
+    """HARP on a host's interface; faults: a specification for the fault port; port: packet or
+    xdp."""
     address = f"{host.own_address}/{host.prefix}" if own_address else "kernel"
-    device = f"packet:{host.interface}"
+    device = f"{port}:{host.interface}"
     lines = {"device": _behind(faults, device), "address": address, **keys}
     site = Site(
         folder,
@@ -99,8 +105,14 @@ def packet_site(
 
 
 def wire_path() -> Path:
-    """A new name for a wire. The ends of the wire remove the file."""
+    """A new name for a wire. The ends of the wire remove its files; see remove_wire."""
     return Path(f"/dev/shm/harp-test-{secrets.token_hex(6)}")
+
+
+def remove_wire(path: Path) -> None:
+    """Removes the files of a wire whose ends were killed."""
+    for left in path.parent.glob(f"{path.name}*"):
+        left.unlink()
 
 
 def wire_site(folder: Path, wire: Path, number: int, **keys: object) -> Site:

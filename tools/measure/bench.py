@@ -46,13 +46,15 @@ def _count(json_path: Optional[Path]) -> int:
     rows = instructions.rows()
     click.echo(f"\n{instructions.table(rows)}\n")
     click.echo("Instructions; bursts of 32 segments of 1448 bytes, without checksums and copies.\n")
-    verdicts = instructions.verdicts(rows)
+    slower = instructions.slowdown()
+    verdicts = instructions.verdicts(rows) + instructions.flow_verdicts(rows, slower)
     show_verdicts(verdicts)
     if json_path:
         document = {
             "schema": "harp.instructions/1",
             "rows": [asdict(row) for row in rows],
             "targets": [asdict(one) for one in verdicts],
+            "slowdown": slower,
         }
         json_path.write_text(json.dumps(document, indent=1) + "\n")
     return 0

@@ -12,7 +12,7 @@ from tools.measure.shared import DIRECTIONS, SHARED
 from tools.measure.tables import size_text
 
 KIB, MIB = 1 << 10, 1 << 20
-KERNEL, HARP, IPERF, RAW = "kernel-tcp", "harp-packet", "iperf3", "raw"
+KERNEL, HARP, XDP, IPERF, RAW = "kernel-tcp", "harp-packet", "harp-xdp", "iperf3", "raw"
 ETHDEV = tuple(f"harp-ethdev {direction}" for direction in DIRECTIONS)
 RAW_SHARED = tuple(
     f"raw {direction}{copied}" for direction in DIRECTIONS for copied in ("", ", copied")
@@ -69,6 +69,11 @@ class Row:
         words += ["busy"] if self.busy else []
         words += [f"{self.gbit:.0f}-gbit"] if self.gbit else []
         return " ".join(words)
+
+    @property
+    def has_xdp(self) -> bool:
+        """Whether the xdp port is measured, too: on wires without offloads, as XDP has none."""
+        return self.wire in SINGLE and self.op in ("sendrecv", "pingpong") and not self.busy
 
     @property
     def operation(self) -> str:
@@ -157,6 +162,7 @@ SINGLE = ("veth-1500-nooff", "veth-9000-nooff")
 QUICK_ROWS = (
     *_on(WHOLE, "sendrecv", STREAM_SIZES),
     *_on(SINGLE, "sendrecv", (64 * KIB, MIB)),
+    *_on(SINGLE[:1], "pingpong", TRIP_SIZES[:1]),
     *map(_fixed, WHOLE),
     *_on(WHOLE, "sendrecv_bidir", (MIB,)),
     *_on(WHOLE, "pingpong", TRIP_SIZES),
@@ -170,7 +176,8 @@ FULL_ROWS = (
     *QUICK_ROWS,
     *_on(SINGLE, "sendrecv", (128 * KIB, 256 * KIB, 8 * MIB)),
     *_on(SINGLE, "sendrecv_bidir", (MIB,)),
-    *_on(SINGLE, "pingpong", TRIP_SIZES),
+    *_on(SINGLE[:1], "pingpong", TRIP_SIZES[1:]),
+    *_on(SINGLE[1:], "pingpong", TRIP_SIZES),
     *_on((*WHOLE[1:], *SINGLE), "all_reduce", REDUCE_SIZES),
     *_on((*WHOLE[1:], *SINGLE), "all_reduce", REDUCE_SIZES, 4),
     *_busy("veth-9000"),
@@ -187,6 +194,7 @@ WHOLE_RATES = {
     8 * MIB: (0.95, 1.0),
 }
 SINGLE_RATES = {64 * KIB: (0.9, None), MIB: (0.8, 1.0)}
+XDP_RATES = {"veth-1500-nooff": (1.15, 1.4), "veth-9000-nooff": (1.0, None)}  # of 1 MiB
 SHARED_RATES = {"vhost-1500": 5.0, "vhost-9000": 1.5, "vhost-tso": 1.2}
 
 
@@ -210,7 +218,22 @@ def _targets_of(row: Row) -> list[Target]:
         found += [(P50, 0.8, None), (P99, 1.0, 0.7)]
     elif row.op == "all_reduce":
         found.append((TIME, 1.0, 0.8) if row.hosts == 2 else (TIME, 1.1, None))
-    return [Target(row, metric, HARP, KERNEL, bound, aim) for metric, bound, aim in found]
+    targets = [Target(row, metric, HARP, KERNEL, bound, aim) for metric, bound, aim in found]
+    return targets + (_xdp_targets(row) if row.has_xdp else [])
+
+
+def _xdp_targets(row: Row) -> list[Target]:
+    if row.op == "pingpong":
+        return [Target(row, P50, XDP, KERNEL, 0.8)] if row.size <= 4 * KIB else []
+    if row.size != MIB:
+        return []
+    bound, aim = XDP_RATES[row.wire]
+    targets = [
+        Target(row, RATE, XDP, KERNEL, bound, aim),
+        Target(row, CPU, XDP, KERNEL, 0.9),
+    ]
+    over_packet = Target(row, RATE, XDP, HARP, 1.4)
+    return targets + ([over_packet] if row.wire == SINGLE[0] else [])
 
 
 def _shared_targets(row: Row) -> list[Target]:

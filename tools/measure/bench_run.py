@@ -24,6 +24,7 @@ from tools.measure.bench_plan import (
     MIB,
     RAW,
     RAW_SHARED,
+    XDP,
     Plan,
     Row,
     metric_of,
@@ -34,12 +35,14 @@ from tools.measure.raw import run_raw, run_raw_shared
 from tools.measure.records import Record
 from tools.measure.runner import (
     HarpPacket,
+    HarpXdp,
     KernelTcp,
     OtherPlugin,
     RunError,
     SizeList,
     Task,
     Transport,
+    has_xdp,
     run_perf,
 )
 from tools.measure.shared import DIRECTIONS, SHARED, HarpEthdev
@@ -83,11 +86,13 @@ def choices_of(row: Row, baseline: Optional[Path]) -> list[list[Transport]]:
     counts = {"sendrecv": (1, 2, 4), "pingpong": (1,)}.get(row.op, (1, 2))
     if row.gbit:
         counts = (1,)  # the rate is given, so trials would tell nothing
-    harp: list[Transport] = [HarpPacket(flows=count) for count in counts]
+    harp: list[list[Transport]] = [[HarpPacket(flows=count) for count in counts]]
+    if row.has_xdp and has_xdp():
+        harp.append([HarpXdp(flows=count) for count in counts])
     if not baseline:
-        return [[KernelTcp(nsocks=count) for count in counts], harp]
+        return [[KernelTcp(nsocks=count) for count in counts], *harp]
     others = [(0, 0), (1, 2), (2, 1)][: len(counts)]
-    return [[OtherPlugin(baseline, *one) for one in others], harp]
+    return [[OtherPlugin(baseline, *one) for one in others], *harp]
 
 
 def minutes(plan: Plan) -> float:
@@ -164,7 +169,7 @@ class Bench:
 
     def _cell(self, row: Row, sides: int) -> Cell:
         shared = row.wire in SHARED
-        rows = (KERNEL, *ETHDEV[: sides - 1]) if shared else (KERNEL, HARP)
+        rows = (KERNEL, *(ETHDEV if shared else (HARP, XDP))[: sides - 1])
         if self._plan.yardstick_s and _has_yardsticks((row,)):
             rows += RAW_SHARED if shared else tuple(YARDSTICKS)
         cell = Cell(row, rows)

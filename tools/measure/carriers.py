@@ -4,7 +4,7 @@
 The kernel counts the TCP segments that it sends in TcpOutSegs, and retransmissions in
 TcpRetransSegs. When HARP moves the data, the kernels may send only the control connection of the
 ranks' rendezvous. A capture on the wire shows the number of its segments, and the ports of the
-other segments.
+other segments. The interface also counts frames that no packet socket sees.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ class Carriers:
     data_bytes: int  # payload captured on all other ports
     data_ports: Dict[Tuple[str, int], int] = field(default_factory=dict)  # payload, by sending end
     lost: int = 0  # frames that the captures missed
+    interface_bytes: int = 0  # of the frames at host 0's interface, both ways
 
     def kernel_only_controlled(self) -> bool:
         """Whether the kernels sent only the control connection."""
@@ -115,12 +116,14 @@ class Carriers:
 class Watch:
     """Counts and captures during a `with` block; `seen` has the result afterwards.
 
-    It captures on host 0, an end of every control connection.
+    It captures on host 0, an end of every control connection. control_ports: of the connections of
+    the kernels.
     """
 
-    def __init__(self, lab: Lab, control_port: int) -> None:
+    def __init__(self, lab: Lab, *control_ports: int) -> None:
         self._lab = lab
-        self._port = control_port
+        self._control = " or ".join(f"port {port}" for port in control_ports)
+        self._bytes_before = 0
         self._before: List[Sent] = []
         self._folder = tempfile.TemporaryDirectory(prefix="harp-watch-")
         self._captures: List[Tuple[Path, "subprocess.Popen[str]"]] = []
@@ -128,9 +131,10 @@ class Watch:
 
     def __enter__(self) -> Watch:
         # A capture of its own for the control connection does not lose frames to the busy one.
-        self._capture(f"tcp port {self._port}")
-        self._capture(f"tcp and not port {self._port}")
+        self._capture(f"tcp and ({self._control})")
+        self._capture(f"tcp and not ({self._control})")
         self._before = self._sent()
+        self._bytes_before = self._interface_bytes()
         return self
 
     def __exit__(
@@ -155,6 +159,11 @@ class Watch:
             Sent(count["TcpOutSegs"] + count["TcpRetransSegs"], count["TcpOutRsts"])
             for count in counters
         ]
+
+    def _interface_bytes(self) -> int:
+        host = self._lab.hosts[0]
+        folder = f"/sys/class/net/{host.interface}/statistics"
+        return sum(int(host.read(f"{folder}/{way}_bytes")) for way in ("rx", "tx"))
 
     def _capture(self, what: str) -> None:
         host = self._lab.hosts[0]
@@ -222,4 +231,5 @@ class Watch:
             data_bytes=sum(segment.payload for segment in data),
             data_ports=dict(ports),
             lost=lost,
+            interface_bytes=self._interface_bytes() - self._bytes_before,
         )

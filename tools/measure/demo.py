@@ -3,13 +3,15 @@
 and over HARP with DPDK on links of shared memory.
 
 Every byte is verified. For every row of HARP, the kernels' counters and a capture show that HARP
-carried the bytes.
+carried the bytes. No packet socket sees the frames of xdp devices, so the interface's counters show
+them. In these rows the kernels' own TCP talks on the same interface meanwhile.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Dict, List, Optional
@@ -18,16 +20,20 @@ import click
 
 from tools.hosts.lab import Lab, LabError
 from tools.measure.carriers import Carriers, Watch
+from tools.measure.kernel_talk import PORT as TALK_PORT
+from tools.measure.kernel_talk import TOO_SLOW_S, KernelTalk
 from tools.measure.options import json_option
 from tools.measure.records import Document, Record
 from tools.measure.runner import (
     RENDEZVOUS_PORT,
     HarpPacket,
+    HarpXdp,
     KernelTcp,
     RunError,
     Sizes,
     Task,
     Transport,
+    has_xdp,
     run_perf,
 )
 from tools.measure.shared import SHARED, HarpEthdev
@@ -55,6 +61,7 @@ class Row:
     transport: Transport
     records: List[Record] = field(default_factory=list)
     carriers: Optional[Carriers] = None
+    talk: Optional[KernelTalk] = None  # of the kernels meanwhile
     failure: Optional[str] = None
 
     def title(self) -> str:
@@ -73,6 +80,9 @@ def rows() -> List[Row]:
         *(HarpEthdev(SHARED[link]) for link in ("vhost-1500", "vhost-tso")),
     ]
     four: List[Transport] = [KernelTcp(), HarpPacket(False, 12), HarpPacket(True, 12)]
+    if has_xdp():
+        two += [HarpXdp(own, 12) for own in (False, True)]
+        four += [HarpXdp(own, 12) for own in (False, True)]
     return [Row(2, transport) for transport in two] + [Row(4, transport) for transport in four]
 
 
@@ -81,9 +91,11 @@ def run_row(row: Row, last: int, inject_wrong: bool) -> None:
     task = Task(
         "all_reduce", Sizes(FIRST, last), ITERATIONS[row.hosts], warmup=2, inject_wrong=inject_wrong
     )
+    beside = isinstance(row.transport, HarpXdp)
     try:
-        with Lab(row.hosts, WIRE) as lab, Watch(lab, RENDEZVOUS_PORT) as watch:
-            row.records = run_perf(lab, task, row.transport)
+        with Lab(row.hosts, WIRE) as lab, Watch(lab, RENDEZVOUS_PORT, TALK_PORT) as watch:
+            with KernelTalk(lab) if beside else nullcontext() as row.talk:
+                row.records = run_perf(lab, task, row.transport)
         row.carriers = watch.seen
     except (RunError, LabError, FileNotFoundError) as error:
         row.failure = str(error)
@@ -97,12 +109,19 @@ def check_row(row: Row) -> List[Check]:
         return [Check(False, f"{row.title()}: runs", row.failure)]
     checks = [_check_bytes(row)]
     if row.carriers:
-        if isinstance(row.transport, HarpPacket):
+        if isinstance(row.transport, HarpXdp):
+            checks += [
+                _check_kernels_are_silent(row, row.carriers),
+                _check_interface(row, row.carriers),
+            ]
+        elif isinstance(row.transport, HarpPacket):
             checks += [_check_kernels_are_silent(row, row.carriers), _check_wire(row, row.carriers)]
         elif isinstance(row.transport, HarpEthdev):
             checks.append(_check_kernels_are_silent(row, row.carriers))
         else:
             checks.append(_check_kernels_speak(row, row.carriers))
+    if row.talk:
+        checks.append(_check_talk(row, row.talk))
     return checks
 
 
@@ -134,6 +153,23 @@ def _check_wire(row: Row, seen: Carriers) -> Check:
         seen.data_bytes >= least,
         f"{row.title()}: the capture on host 0 has the bytes on HARP's ports",
         seen.capture_text() + missed,
+    )
+
+
+def _check_interface(row: Row, seen: Carriers) -> Check:
+    frames = seen.interface_bytes - seen.control_bytes
+    return Check(
+        frames >= row.bytes_past_host_0(),
+        f"{row.title()}: the interface of host 0 has the bytes",
+        f"{frames / 1e6:.1f} MB, of which packet sockets saw {seen.data_bytes / 1e6:.1f} MB",
+    )
+
+
+def _check_talk(row: Row, talk: KernelTalk) -> Check:
+    return Check(
+        talk.trips > 0 and talk.longest_s < TOO_SLOW_S,
+        f"{row.title()}: the kernels' own TCP works meanwhile",
+        f"{talk.trips} round trips, the longest of {talk.longest_s * 1e3:.0f} ms",
     )
 
 

@@ -233,7 +233,7 @@ def blackhole_nics(trial: Trial) -> None:
         trial.fails(number, since)
 
 
-PACKET = ("packet", "packet-own")
+PACKET = ("packet", "packet-own", "xdp")
 
 FAULTS = (
     Fault("kill", "a rank is killed", ERROR, kill),

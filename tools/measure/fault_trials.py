@@ -28,12 +28,13 @@ from tools.hosts.ranks import (
     TooLate,
     ethdev_site,
     packet_site,
+    remove_wire,
     wire_path,
     wire_site,
     wrong_elements,
 )
 
-TRANSPORTS = ("packet", "packet-own", "wire", "ethdev")
+TRANSPORTS = ("packet", "packet-own", "xdp", "wire", "ethdev")
 BETWEEN_PROCESSES = ("wire", "ethdev")  # between processes of this machine, without root or hosts
 SOCKET = "vhost"  # the socket in a trial's folder, over ethdev
 FLOWS = 4
@@ -245,8 +246,7 @@ def join(transport: str, lab: Optional[Lab], folder: Path, **keys: Any) -> Itera
             ]
             yield Joint(sites, "127.0.0.1", control)
         finally:
-            for left in path.parent.glob(f"{path.name}*"):  # a killed end leaves files
-                left.unlink()
+            remove_wire(path)
         return
     if transport == "ethdev":
         socket = folder / SOCKET
@@ -257,11 +257,11 @@ def join(transport: str, lab: Optional[Lab], folder: Path, **keys: Any) -> Itera
         yield Joint(sites, "127.0.0.1", control)
         return
     assert lab
-    own = transport == "packet-own"
+    port, _, own = transport.partition("-")
     first, second = lab.hosts
     sites = [
-        packet_site(places[0], first, own, faults, **keys),
-        packet_site(places[1], second, own, **keys),
+        packet_site(places[0], first, bool(own), faults, port, **keys),
+        packet_site(places[1], second, bool(own), port=port, **keys),
     ]
     yield Joint(sites, first.address, control)
 

@@ -287,8 +287,8 @@ def _series(seconds: int, transport: str, settings: dict[str, Any], logs: Path) 
     default="packet",
     show_default=True,
     type=click.Choice(TRANSPORTS),
-    help="packet: with the kernel's address; packet-own: with HARP's own; wire: in memory; ethdev: "
-    "DPDK, between vhost and virtio_user.",
+    help="packet, xdp: with the kernel's address; packet-own: with HARP's own; wire: in memory; "
+    "ethdev: DPDK, between vhost and virtio_user.",
 )
 @click.option(
     "--nics",

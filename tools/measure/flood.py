@@ -37,6 +37,7 @@ from tools.measure.iperf import idle_load
 from tools.measure.options import first_option, json_option
 from tools.measure.priority import going_first, precedence
 from tools.measure.records import describe_host
+from tools.measure.runner import has_xdp
 
 SCHEMA = "harp.flood/1"
 USUAL = ("tokens", "half-open", "replay", "byte-by-byte")
@@ -150,8 +151,8 @@ def _list_attacks(context: click.Context, _: click.Parameter, wanted: bool) -> N
     "transports",
     multiple=True,
     type=click.Choice(TRANSPORTS),
-    help="packet: the victim has the kernel's address; packet-own: HARP's own; wire: in memory, "
-    "with the flooder between the ranks. Repeat for more.  [default: all]",
+    help="packet, xdp: the victim has the kernel's address; packet-own: HARP's own; wire: in "
+    "memory, with the flooder between the ranks. Repeat for more.  [default: all of this build]",
 )
 @json_option("all rows")
 @first_option
@@ -182,7 +183,8 @@ def main(connections: int, rate: int, names: tuple[str, ...], every: bool,
         rows: list[Row] = []
         load = idle_load()
         with going_first(first), Lab(hosts=3) as lab:
-            for transport in transports or TRANSPORTS:
+            built = [one for one in TRANSPORTS if one != "xdp" or has_xdp()]
+            for transport in transports or built:
                 rows += run(lab, transport, which, plan, more, say)
     except (FloodError, LabError, TooLate, OSError) as error:
         click.echo(f"flood: {error}", err=True)

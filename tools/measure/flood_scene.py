@@ -19,12 +19,10 @@ from typing import Any, Optional
 from harp.paths import build_dir
 from tools.hosts.jobs import Job, job
 from tools.hosts.lab import Host, Lab
-from tools.hosts.ranks import packet_site, wire_path, wire_site
+from tools.hosts.ranks import packet_site, remove_wire, wire_path, wire_site
 from tools.measure.flood_rows import Attack, Phase
 
-TRANSPORTS = ("packet", "packet-own", "wire")
-NOBODYS = {"packet": "10.77.0.99", "packet-own": "10.77.0.99", "wire": "10.9.0.99"}
-OWN = {"packet": "10.77.0.103", "packet-own": "10.77.0.103", "wire": "10.9.0.103"}
+TRANSPORTS = ("packet", "packet-own", "xdp", "wire")
 SIZE = "4M"  # of the all-reduce
 SETTLE_S = 0.02  # not measured at each end of a phase
 TIMEOUT_MS = 10_000  # ends the job after a rank's death: HARP's own address then sends no reset
@@ -89,16 +87,19 @@ class Flooder(ABC):
     """An attacker. to: the victim's address. heard: a recorded hello to the victim, and its
     connection."""
 
-    transport: str
     to: str
     heard: dict[str, Any]
+
+    def _near(self, number: int) -> str:
+        """An address in the victim's network."""
+        return f"{self.to.rpartition('.')[0]}.{number}"
 
     def words(self, rate: int, seconds: float, phase_s: Optional[float]) -> list[str]:
         """The arguments of harp-flood after the attack's name."""
         keys = {
             "to": self.to,
             "to_mac": self.heard["mac"],
-            "from": OWN[self.transport],
+            "from": self._near(103),
             "port": self.heard["port"],
             "own_port": self.heard["port"],
             "peer": self.heard["peer"],
@@ -108,7 +109,7 @@ class Flooder(ABC):
             "ms": round(seconds * 1000),
         }
         if phase_s:
-            keys.update(nobody=NOBODYS[self.transport], phase_ms=round(phase_s * 1000))
+            keys.update(nobody=self._near(99), phase_ms=round(phase_s * 1000))
         return [f"{key}={value}" for key, value in keys.items()]
 
     @abstractmethod
@@ -240,8 +241,8 @@ WORDS = ("all_reduce", "-b", SIZE, "-e", SIZE, "-n", "1000000", "-w", "0")
 
 @contextmanager
 def scene(lab: Lab, transport: str, *words: str) -> Iterator[Scene]:
-    """Runs a job and a flooder. words: more arguments of harp-perf. The hello is recorded at the
-    victim's interface or wire, as an attacker on the path could."""
+    """Runs a job and a flooder. words: more arguments of harp-perf. The hello is recorded on the
+    path to the victim: no socket on its host sees the frames of xdp devices."""
     with tempfile.TemporaryDirectory(prefix="harp-flood-") as name:
         places = [Path(name) / str(number) for number in range(2)]
         whole = [*WORDS, *words]
@@ -251,13 +252,17 @@ def scene(lab: Lab, transport: str, *words: str) -> Iterator[Scene]:
             return
         victim = lab.hosts[0]
         hosts = zip(places, lab.hosts)
-        own = transport == "packet-own"
-        sites = [packet_site(place, host, own, timeout_ms=TIMEOUT_MS) for place, host in hosts]
-        listener = _program(victim, "listen", victim.interface, sites[0].address, int(END_S))
+        port, _, own = transport.partition("-")
+        sites = [
+            packet_site(place, host, bool(own), port=port, timeout_ms=TIMEOUT_MS)
+            for place, host in hosts
+        ]
+        switch = Host(lab.middle, 1, lab.wire, "port1")  # the port of the victim's peer
+        listener = _program(switch, "listen", switch.interface, sites[0].address, int(END_S))
         _expect_ready(listener)
         with job(sites, victim.address, whole) as running:
             heard = _result(listener, END_S)
-            yield Scene(running, HostFlooder(transport, sites[0].address, heard, lab.hosts[2]))
+            yield Scene(running, HostFlooder(sites[0].address, heard, lab.hosts[2]))
 
 
 @contextmanager
@@ -274,10 +279,9 @@ def _between_wires(places: Sequence[Path], words: Sequence[str]) -> Iterator[Sce
         _expect_ready(middle)
         with job(sites, "127.0.0.1", words) as running:
             heard = _line(middle, END_S)
-            yield Scene(running, WireFlooder("wire", sites[0].address, heard, middle))
+            yield Scene(running, WireFlooder(sites[0].address, heard, middle))
     finally:
         middle.kill()
         middle.communicate()
         for wire in wires:
-            for left in wire.parent.glob(f"{wire.name}*"):
-                left.unlink()
+            remove_wire(wire)

@@ -4,6 +4,9 @@
 harp-segments moves bursts of 32 segments between two stacks in one process, and callgrind counts.
 The wire, checksums and copies do not count. The cost of an acknowledgement is given twice: for one
 acknowledgement, and for one acknowledged segment.
+
+The time for a byte is that of harp-segments without callgrind, wire and copies included. It is
+compared in interleaved pairs of one flow and many flows.
 """
 
 from __future__ import annotations
@@ -14,14 +17,18 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from harp.paths import build_dir
 from tools.measure.tables import markdown
 from tools.measure.verdicts import Verdict
 
-FEW, MANY = 10, 10_000  # connections
+FEW, MANY = 1, 10_000  # connections
 ROUNDS = 300
+FLOWS = 1000  # whose time for a byte is compared with that of one flow
+PAIRS = 9
+TIMED_ROUNDS = 10_000
 RUN_S = 600
 NOT_THE_STACK = ("hand_over", "take")
 
@@ -46,6 +53,7 @@ STEPS = (
 BOTH = "acknowledgement, both sides"
 BOTH_MOST = 150
 GROWTH_MOST = 1.1  # cost with many connections, relative to few
+SLOWDOWN_MOST = 1.3  # time for a byte with FLOWS connections, relative to one
 
 
 @dataclass(frozen=True)
@@ -105,13 +113,28 @@ def _run(words: Sequence[str]) -> str:
     return done.stdout
 
 
-def count(step: Step, connections: int) -> Cost:
-    """Counts a step. Raises CannotCount without callgrind or harp-segments."""
+def _program() -> Path:
     program = build_dir() / "tools" / "measure" / "harp-segments"
-    if not shutil.which("valgrind"):
-        raise CannotCount("valgrind is missing: apt-get install valgrind")
     if not program.is_file():
         raise CannotCount(f"{program} is missing: build it with meson compile -C {build_dir()}")
+    return program
+
+
+def _ns_for_all(connections: int, rounds: int) -> int:
+    return int(_run([str(_program()), str(connections), str(rounds)]).split()[2])
+
+
+def slowdown(pairs: int = PAIRS, rounds: int = TIMED_ROUNDS) -> float:
+    """The time for a byte with FLOWS flows, relative to one flow: the median of interleaved pairs,
+    in some ten seconds. Raises CannotCount."""
+    return median(_ns_for_all(FLOWS, rounds) / _ns_for_all(1, rounds) for _ in range(pairs))
+
+
+def count(step: Step, connections: int) -> Cost:
+    """Counts a step. Raises CannotCount without callgrind or harp-segments."""
+    program = _program()
+    if not shutil.which("valgrind"):
+        raise CannotCount("valgrind is missing: apt-get install valgrind")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "callgrind"
         said = _run(
@@ -121,7 +144,7 @@ def count(step: Step, connections: int) -> Cost:
                 *(str(program), str(connections), str(ROUNDS)),
             ]
         )
-        segments, acknowledgements = map(int, said.split())
+        segments, acknowledgements, _ = map(int, said.split())
         words = ["callgrind_annotate", "--inclusive=yes", "--threshold=100", str(out)]
         return cost_of(step, _run(words), segments, acknowledgements)
 
@@ -152,6 +175,21 @@ def rows() -> List[Row]:
         for i in range(2)
     )
     return [*made, Row(BOTH, (both[0], both[1]), BOTH_MOST)]
+
+
+def flow_verdicts(made: Sequence[Row], slower: float) -> List[Verdict]:
+    """Whether many flows cost as much as one. slower: of slowdown()."""
+    growth = max(row.growth for row in made)
+    return [
+        Verdict(
+            f"1 to {MANY:,} flows, instructions ≤ {GROWTH_MOST}×: {growth:.2f}×",
+            growth <= GROWTH_MOST,
+        ),
+        Verdict(
+            f"1 to {FLOWS:,} flows, time for a byte ≤ {SLOWDOWN_MOST}×: {slower:.2f}×",
+            slower <= SLOWDOWN_MOST,
+        ),
+    ]
 
 
 def verdicts(made: Sequence[Row]) -> List[Verdict]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple, Union
 
-from harp.paths import perf_program
+from harp.paths import build_dir, perf_program
 from tools.hosts.lab import Host, Lab
 from tools.measure.records import Record, RecordError, load_records
 from tools.measure.shared import HarpEthdev
@@ -79,6 +79,9 @@ class HarpPacket:
     settings: Tuple[Tuple[str, str], ...] = ()  # more keys of the configuration
     name: str = "harp-packet"
 
+    def device(self, host: Host) -> str:
+        return f"packet:{host.interface}"
+
     def label(self) -> str:
         words = [self.name, "own address" if self.own_address else "the kernel's address"]
         words += [f"v{self.api}"] if self.api else []
@@ -91,12 +94,30 @@ class HarpPacket:
     def environment(self, host: Host, folder: Path) -> Dict[str, str]:
         """Writes the host's configuration into `folder`. Returns the variables that name it."""
         address = f"{host.own_address}/{host.prefix}" if self.own_address else "kernel"
-        keys = {"device": f"packet:{host.interface}", "address": address, **dict(self.settings)}
+        keys = {"device": self.device(host), "address": address, **dict(self.settings)}
         return write_configuration(folder, keys)
 
     def facts(self) -> Record:
         """The fields of a record that `harp perf` does not know."""
         return {"address": "own" if self.own_address else "kernel"}
+
+
+@dataclass(frozen=True)
+class HarpXdp(HarpPacket):
+    """HARP over the xdp port. A veth has copy mode only."""
+
+    name: str = "harp-xdp"
+
+    def device(self, host: Host) -> str:
+        return f"xdp:{host.interface},mode=copy"
+
+    def label(self) -> str:
+        return super().label().replace(self.name, f"{self.name} in copy mode", 1)
+
+
+def has_xdp() -> bool:
+    """Whether this build has xdp devices: clang makes their program."""
+    return (build_dir() / "dpdk_glue" / "xdp_program.o").exists()
 
 
 @dataclass(frozen=True)
@@ -232,7 +253,7 @@ def run_perf(lab: Lab, task: Task, transport: Transport) -> List[Record]:
         ranks = [_start(lab, rank, task, transport, folder) for rank in range(count)]
         failed = _wait(ranks, task.limit_s)
         for host in lab.hosts:
-            host.end_processes(timeout=1)
+            host.end_processes(1, ranks)  # others of the host may watch it
         records = folder / "records.json"
         found = load_records(records) if failed is None else _records_of_wrong_bytes(records)
         if found:

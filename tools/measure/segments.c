@@ -4,7 +4,8 @@
  * time, bursts of full frames with 1448 bytes of payload, one connection after the other. The stack
  * does the segmentation itself. The device does the checksums, and the payload is not copied.
  *
- * Usage: harp-segments CONNECTIONS ROUNDS. Prints "SEGMENTS ACKNOWLEDGEMENTS". An instruction
+ * Usage: harp-segments CONNECTIONS ROUNDS. Prints "SEGMENTS ACKNOWLEDGEMENTS NANOSECONDS". The time
+ * is that of all rounds, in which the connections take turns. An instruction
  * counter that functions switch on and off (callgrind --toggle-collect) measures one of
  * measure_transmit, measure_receive, measure_answer and measure_acknowledge. hand_over and take are
  * not part of the stack.
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "harp/stack/flow.h"
 
@@ -159,6 +161,13 @@ static int round_trip(struct host *client, struct host *server, struct harp_tcp 
   return acknowledgements;
 }
 
+static uint64_t wall_ns(void)
+{
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
 int main(int argc, char **argv)
 {
   static struct host client, server;
@@ -189,11 +198,13 @@ int main(int argc, char **argv)
   }
   size_t before = delivered;
   unsigned long acknowledgements = 0;
+  uint64_t began = wall_ns();
   for (unsigned i = 0; i < rounds; i++) {
     acknowledgements += (unsigned long)round_trip(&client, &server, flows[i % connections]);
   }
+  uint64_t took = wall_ns() - began;
   must(delivered - before == (size_t)rounds * sizeof message, "bytes are missing");
-  printf("%lu %lu\n", (unsigned long)rounds * BURST, acknowledgements);
+  printf("%lu %lu %lu\n", (unsigned long)rounds * BURST, acknowledgements, (unsigned long)took);
   harp_stack_destroy(client.stack);
   harp_stack_destroy(server.stack);
   free(flows);

@@ -50,6 +50,22 @@ enum tcp_ack_state {
   ACK_DUE,  /* due at the next flush */
 };
 
+/* What the sender waits for. */
+enum tcp_wait {
+  TCP_WAIT_NOTHING, /* no data is unacknowledged: the owner has none to send */
+  TCP_WAIT_ACK,     /* data is in flight */
+  TCP_WAIT_WINDOW,  /* the peer's window is too small for one more segment */
+  TCP_WAIT_DEVICE,  /* the port's queue or the stack's memory is full */
+  TCP_WAITS
+};
+
+/* tcp_wait.c */
+struct tcp_waits {
+  uint64_t since;          /* ns: begin of the current wait */
+  uint64_t sum[TCP_WAITS]; /* ns: earlier waits */
+  enum tcp_wait now;
+};
+
 /* The send sequence space (RFC 9293, 3.3.1). Sequence numbers; windows and sizes in bytes. */
 struct tcp_snd {
   uint32_t una, nxt, wnd;
@@ -245,13 +261,13 @@ struct harp_tcp {
   uint32_t user_mss;       /* TCP_MAXSEG; 0: none */
   uint16_t advertised_mss; /* MSS option of our SYN */
   uint64_t bytes_in, bytes_out;
+  struct tcp_waits waits;
 
   /* Used by TCP_INFO only. */
   uint64_t bytes_retransmitted;
-  uint64_t busy_since, busy_time; /* ns: data in flight since (0: none); sum of earlier times */
-  uint32_t duplicates_reported;   /* segments, reported by DSACK */
-  uint32_t reorderings;           /* reordering events that the sender has detected */
-  uint32_t out_of_order;          /* out-of-order segments received */
+  uint32_t duplicates_reported; /* segments, reported by DSACK */
+  uint32_t reorderings;         /* reordering events that the sender has detected */
+  uint32_t out_of_order;        /* out-of-order segments received */
   uint16_t timeouts, timeout_recoveries;
   int error;
 };

@@ -181,8 +181,10 @@ void tcp_ack(struct harp_tcp *tcp, const struct tcp_ack_numbers *in,
   if (result.late && !result.copies) {
     tcp_rack_reordering_seen(tcp, result.late);
   }
-  if (result.rtt) {
+  if (tcp_rtt_is_sample(tcp->stack, result.rtt)) {
     tcp_rtt_sample(tcp, result.rtt);
+  } else {
+    result.rtt = 0;
   }
   tcp_recovery_on_ack(tcp, &result);
   tcp_mark_dirty(tcp);

@@ -26,13 +26,6 @@ void tcp_ack_at_once(struct harp_tcp *tcp)
   tcp_mark_dirty(tcp);
 }
 
-bool tcp_ack_waits_for_nothing(const struct harp_tcp *tcp)
-{
-  /* Data goes out at the end of this burst. */
-  bool with_data = tcp->snd.nxt != tcp->snd.end + tcp->snd.fin_sent;
-  return tcp->ack.state != ACK_IDLE && !tcp->harp_peer && !with_data;
-}
-
 /* Estimates the peer's segment size, as Linux's tcp_measure_rcv_mss. The estimate follows larger
  * segments at once. It follows smaller ones if two in a row have the same size: the path MTU has
  * shrunk. A small segment with PSH is ignored, because it may be one short write. */
@@ -97,7 +90,7 @@ void tcp_ack_sent(struct harp_tcp *tcp)
 {
   tcp->ack.last_sent = tcp->rcv.nxt;
   tcp->ack.state = ACK_IDLE;
-  tcp_timer_set(tcp, TIMER_DELAYED_ACK, TIMER_OFF);
+  tcp_timer_stop(tcp, TIMER_DELAYED_ACK);
 }
 
 bool tcp_ack_hold(struct harp_tcp *tcp)

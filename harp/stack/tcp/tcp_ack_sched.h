@@ -31,7 +31,12 @@ static inline bool tcp_ack_extend(struct harp_tcp *tcp)
 /* Whether the acknowledgement must go out now, before the end of the burst. That is so for peers
  * that are not HARP hosts. RFC 5681, 4.2 requires one ACK for every second full-sized segment. One
  * ACK for a burst would slow a sender with a small cwnd. */
-bool tcp_ack_waits_for_nothing(const struct harp_tcp *tcp);
+static inline bool tcp_ack_waits_for_nothing(const struct harp_tcp *tcp)
+{
+  /* Data goes out at the end of this burst. */
+  bool with_data = tcp->snd.nxt != tcp->snd.end + tcp->snd.fin_sent;
+  return tcp->ack.state != ACK_IDLE && !tcp->harp_peer && !with_data;
+}
 /* A segment has carried RCV.NXT: no acknowledgement is due. */
 void tcp_ack_sent(struct harp_tcp *tcp);
 /* At a flush: defers an ACK_HELD acknowledgement to the next flush. false: it is due now. */

@@ -22,6 +22,7 @@
 #include "harp/stack/tcp/tcp_sndq.h"
 #include "harp/stack/tcp/tcp_timer.h"
 #include "harp/stack/tcp/tcp_times.h"
+#include "harp/stack/tcp/tcp_wait.h"
 
 enum {
   FIRST_PORT = 49152, /* RFC 6335 */
@@ -261,8 +262,8 @@ void tcp_take_syn_options(struct harp_tcp *tcp, const struct harp_segment *segme
 void tcp_become_established(struct harp_tcp *tcp)
 {
   tcp_set_state(tcp, TCP_ESTABLISHED);
-  tcp_timer_set(tcp, TIMER_RTO, TIMER_OFF);
-  tcp_timer_set(tcp, TIMER_USER, TIMER_OFF); /* the timer covered the SYN only */
+  tcp_timer_stop(tcp, TIMER_RTO);
+  tcp_timer_stop(tcp, TIMER_USER); /* the timer covered the SYN only */
   tcp->snd.edge = tcp->snd.una + tcp->snd.wnd;
   tcp_cwnd_established(tcp);
   tcp->last_receive = tcp->last_progress = tcp->stack->now;
@@ -306,6 +307,7 @@ void tcp_finish(struct harp_tcp *tcp, int error)
     return;
   }
   tcp_set_state(tcp, TCP_CLOSE);
+  tcp_wait_for(tcp, TCP_WAIT_NOTHING);
   COUNT_DOWN(stack, tcp_connections);
   struct harp_tcp **link = tcp_bucket(stack, tcp->key);
   while (*link != tcp) {

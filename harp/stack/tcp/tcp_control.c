@@ -10,7 +10,6 @@
 #include "harp/stack/seq.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
-#include "harp/stack/tcp/tcp_ack_sched.h"
 #include "harp/stack/tcp/tcp_options.h"
 #include "harp/stack/tcp/tcp_segment.h"
 #include "harp/stack/tcp/tcp_timer.h"
@@ -121,11 +120,4 @@ void tcp_reply_reset(struct harp_stack *stack, const struct harp_segment *segmen
   }
   COUNT(stack, tcp_resets_out);
   tcp_transmit_unconnected(stack, neighbour, &addresses, seq, ack, flags);
-}
-
-void tcp_send_ack_within_burst(struct harp_tcp *tcp)
-{
-  if (tcp_ack_waits_for_nothing(tcp)) {
-    tcp_send_ack(tcp);
-  }
 }

@@ -5,13 +5,20 @@
 
 #include <stdbool.h>
 
+#include "harp/stack/tcp/tcp_ack_sched.h"
+
 struct harp_segment;
 struct harp_stack;
 struct harp_tcp;
 
 void tcp_send_ack(struct harp_tcp *tcp);
 /* Sends an ACK, but only if tcp_ack_waits_for_nothing. */
-void tcp_send_ack_within_burst(struct harp_tcp *tcp);
+static inline void tcp_send_ack_within_burst(struct harp_tcp *tcp)
+{
+  if (tcp_ack_waits_for_nothing(tcp)) {
+    tcp_send_ack(tcp);
+  }
+}
 /* Sends a SYN or SYN-ACK and starts its timer. */
 void tcp_send_syn(struct harp_tcp *tcp);
 /* Sends a SYN or SYN-ACK without a timer. */

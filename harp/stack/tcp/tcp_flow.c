@@ -20,6 +20,7 @@
 #include "harp/stack/tcp/tcp_sndq.h"
 #include "harp/stack/tcp/tcp_timer.h"
 #include "harp/stack/tcp/tcp_times.h"
+#include "harp/stack/tcp/tcp_wait.h"
 
 /* --- Opening --- */
 
@@ -458,5 +459,8 @@ void harp_flow_view(const struct harp_tcp *tcp, struct harp_flow_view *view)
       .arp_failed = has_neighbour(tcp) ? tcp->neighbour->failed_at : 0,
       .bytes_in = tcp->bytes_in,
       .bytes_out = tcp->bytes_out,
+      .ack_wait_ms = (uint32_t)(tcp_wait_time(tcp, TCP_WAIT_ACK) / NS_PER_MS),
+      .window_wait_ms = (uint32_t)(tcp_wait_time(tcp, TCP_WAIT_WINDOW) / NS_PER_MS),
+      .device_wait_ms = (uint32_t)(tcp_wait_time(tcp, TCP_WAIT_DEVICE) / NS_PER_MS),
   };
 }

@@ -6,6 +6,7 @@
 #include "harp/stack/flow.h"
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
+#include "harp/stack/tcp/tcp_wait.h"
 
 static uint8_t congestion_state(const struct harp_tcp *tcp)
 {
@@ -26,13 +27,15 @@ static uint32_t outstanding(const struct harp_tcp *tcp)
 /* Fills the totals that only TCP_INFO reports. */
 static void fill_totals(const struct harp_tcp *tcp, struct harp_tcp_info *info)
 {
-  uint64_t busy = tcp->busy_time + (tcp->busy_since ? tcp->stack->now - tcp->busy_since : 0);
+  uint64_t window = tcp_wait_time(tcp, TCP_WAIT_WINDOW);
+  uint64_t busy = tcp_wait_time(tcp, TCP_WAIT_ACK) + window + tcp_wait_time(tcp, TCP_WAIT_DEVICE);
   info->tcpi_bytes_acked = tcp->bytes_out;
   info->tcpi_bytes_received = tcp->bytes_in;
   info->tcpi_bytes_sent = tcp->bytes_out + outstanding(tcp) + tcp->bytes_retransmitted;
   info->tcpi_bytes_retrans = tcp->bytes_retransmitted;
   info->tcpi_notsent_bytes = tcp->snd.fin_sent ? 0 : tcp->snd.end - tcp->snd.nxt;
   info->tcpi_busy_time = busy / NS_PER_US;
+  info->tcpi_rwnd_limited = window / NS_PER_US;
   info->tcpi_dsack_dups = tcp->duplicates_reported;
   info->tcpi_reord_seen = tcp->reorderings;
   info->tcpi_rcv_ooopack = tcp->out_of_order;

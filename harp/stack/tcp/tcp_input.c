@@ -85,9 +85,7 @@ static void syn_sent_input(struct harp_tcp *tcp, const struct harp_segment *segm
     return;
   }
   tcp->snd.una = segment->ack;
-  if (tcp->syn_transmits == 1) {
-    tcp_rtt_sample(tcp, tcp->stack->now - tcp->syn_sent);
-  }
+  tcp_rtt_sample_handshake(tcp);
   tcp_become_established(tcp);
   if (tcp->state == TCP_CLOSE) {
     return;
@@ -182,8 +180,8 @@ static bool syn_received_ack(struct harp_tcp *tcp, const struct harp_segment *se
     return false;
   }
   bool syn = segment->flags & FLAG_SYN;
-  if (tcp->syn_transmits == 1 && tcp->snd.una != segment->ack) {
-    tcp_rtt_sample(tcp, tcp->stack->now - tcp->syn_sent);
+  if (tcp->snd.una != segment->ack) {
+    tcp_rtt_sample_handshake(tcp);
   }
   tcp->snd.una = segment->ack;
   tcp->snd.wnd = segment->window << (syn ? 0 : tcp->snd.wscale);

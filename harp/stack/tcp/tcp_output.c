@@ -13,6 +13,7 @@
 #include "harp/stack/tcp/tcp_timer.h"
 #include "harp/stack/tcp/tcp_transmit.h"
 #include "harp/stack/tcp/tcp_undo.h"
+#include "harp/stack/tcp/tcp_wait.h"
 
 bool tcp_retransmit(struct harp_tcp *tcp, struct harp_record *record, uint32_t limit)
 {
@@ -173,7 +174,6 @@ static inline void begin_flight(struct harp_tcp *tcp)
 {
   uint64_t now = tcp->stack->now;
   tcp->last_progress = now;
-  tcp->busy_since = HARP_MAX(now, 1);
   tcp_arm_rto(tcp);
   if (tcp->user_timeout_ms) {
     tcp_timer_set(tcp, TIMER_USER, now + tcp->user_timeout_ms * NS_PER_MS);
@@ -225,8 +225,14 @@ static inline uint32_t send_new(struct harp_tcp *tcp, uint32_t length, bool fin,
   return span;
 }
 
-/* Sends one burst of new data. false: nothing more can be sent now. */
-static bool output_new(struct harp_tcp *tcp)
+enum output {
+  OUTPUT_MORE,
+  OUTPUT_DONE, /* nothing more can be sent now */
+  OUTPUT_FULL, /* the port is full, or no memory */
+};
+
+/* Sends one burst of new data. */
+static enum output output_new(struct harp_tcp *tcp)
 {
   uint32_t room = send_room(tcp);
   bool idle = tcp->snd.nxt == tcp->snd.una;
@@ -236,19 +242,28 @@ static bool output_new(struct harp_tcp *tcp)
   /* Also for a closed window: only unsent data starts the window probes. */
   if ((waits == 0 || short_tail) && (room >= tcp->snd.mss || idle) && may_pull(tcp) &&
       !pull(tcp, HARP_MAX(room, 1))) {
-    return false;
+    return OUTPUT_DONE;
   }
   uint32_t unsent = tcp->snd.end - tcp->snd.nxt;
   uint32_t length = send_length(tcp, unsent, room);
   bool fin = tcp->snd.fin_queued && length == unsent;
   if (length == 0 && !(fin && unsent == 0)) {
-    return false;
+    return OUTPUT_DONE;
   }
   if (send_new(tcp, length, fin, FOR_TRANSFER) < length + fin) {
     tcp_mark_dirty(tcp);
-    return false;
+    return OUTPUT_FULL;
   }
-  return true;
+  return OUTPUT_MORE;
+}
+
+/* What the sender waits for if the port has room. */
+static enum tcp_wait wait_of(const struct harp_tcp *tcp)
+{
+  if (tcp->snd.window_limited && tcp->snd.una != tcp->snd.end) {
+    return TCP_WAIT_WINDOW;
+  }
+  return tcp->snd.una != tcp->snd.nxt ? TCP_WAIT_ACK : TCP_WAIT_NOTHING;
 }
 
 /* Whether there is nothing to send and nothing in flight, as on a flow that only receives. */
@@ -267,13 +282,17 @@ void tcp_output(struct harp_tcp *tcp)
   uint32_t before = tcp->snd.nxt;
   if (!output_lost(tcp)) {
     tcp_mark_dirty(tcp);
+    tcp_wait_for(tcp, TCP_WAIT_DEVICE);
     return;
   }
-  while (!tcp->flight.lost_first && !tcp->snd.fin_sent && output_new(tcp)) {
+  enum output output = OUTPUT_MORE;
+  while (output == OUTPUT_MORE && !tcp->flight.lost_first && !tcp->snd.fin_sent) {
+    output = output_new(tcp);
   }
   if (tcp->state == TCP_CLOSE) {
     return;
   }
+  tcp_wait_for(tcp, output == OUTPUT_FULL ? TCP_WAIT_DEVICE : wait_of(tcp));
   if (tcp->snd.nxt != before) {
     tcp_arm_tail_probe(tcp);
   }

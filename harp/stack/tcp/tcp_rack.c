@@ -46,12 +46,9 @@ static uint64_t reo_wnd(const struct harp_tcp *tcp)
   return HARP_MIN(window, tcp->rtt.srtt);
 }
 
-static uint64_t rack_late(const struct harp_tcp *tcp, const struct harp_record *record)
+/* How late a record came of which later ones were SACKed before, ns. age: of the record, ns. */
+static uint64_t rack_late(const struct harp_tcp *tcp, uint64_t age)
 {
-  if (seq_ge(record->seq, tcp->flight.high_sacked)) {
-    return 0;
-  }
-  uint64_t age = age_of(tcp, record);
   return age > tcp->rack.rtt ? age - tcp->rack.rtt : 1;
 }
 
@@ -99,13 +96,15 @@ void tcp_rack_recovered(struct harp_tcp *tcp)
   }
 }
 
-static void rack_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end)
+/* age: of the record, ns. */
+static void rack_delivered(struct harp_tcp *tcp, const struct harp_record *record, uint32_t end,
+                           uint64_t age)
 {
   if (record->sent > tcp->rack.sent ||
       (record->sent == tcp->rack.sent && seq_gt(end, tcp->rack.end))) {
     tcp->rack.sent = record->sent;
     tcp->rack.end = end;
-    tcp->rack.rtt = age_of(tcp, record);
+    tcp->rack.rtt = age;
   }
 }
 
@@ -171,13 +170,18 @@ void tcp_rack_update(struct harp_tcp *tcp, const struct harp_record *record, uin
   if (record->state == RECORD_RETRANSMITTED) {
     tcp->flight.retrans_out -= length;
   }
+  uint64_t age = age_of(tcp, record);
   if (record->transmits == 1) {
-    result->rtt = age_of(tcp, record);
+    result->rtt = age;
     result->original |= record->state == RECORD_LOST;
-    result->late = HARP_MAX(result->late, rack_late(tcp, record));
+    if (seq_lt(record->seq, tcp->flight.high_sacked)) {
+      result->late = HARP_MAX(result->late, rack_late(tcp, age));
+    }
+  } else {
+    result->copies = true;
+    if (is_answer_to_earlier(tcp, record, result)) {
+      return;
+    }
   }
-  result->copies |= record->transmits > 1;
-  if (record->transmits == 1 || !is_answer_to_earlier(tcp, record, result)) {
-    rack_delivered(tcp, record, end);
-  }
+  rack_delivered(tcp, record, end, age);
 }

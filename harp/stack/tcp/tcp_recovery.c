@@ -65,13 +65,25 @@ static void arm_after_detection(struct harp_tcp *tcp, uint64_t again)
 {
   tcp_timer_set(tcp, TIMER_RACK, again);
   if (again != TIMER_OFF) {
-    tcp_timer_set(tcp, TIMER_TLP, TIMER_OFF);
+    tcp_timer_stop(tcp, TIMER_TLP);
   } else {
     tcp_arm_tail_probe(tcp);
   }
 }
 
-void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result)
+/* cwnd outside of fast recovery. */
+static void grow(struct harp_tcp *tcp, const struct harp_ack_result *result)
+{
+  if (tcp->snd.una != result->una_before) {
+    tcp_cwnd_on_ack(tcp, result);
+  } else if (tcp->sack) { /* a duplicate ACK does not change cwnd (RFC 5681, 3.2) */
+    tcp_cwnd_grow_later(tcp, result->delivered);
+  }
+}
+
+/* Not inline: the usual acknowledgement saves no registers for it. */
+__attribute__((noinline)) static void detect_and_recover(struct harp_tcp *tcp,
+                                                         const struct harp_ack_result *result)
 {
   bool advanced = tcp->snd.una != result->una_before;
   tcp_undo_if_spurious(tcp, result);
@@ -97,12 +109,29 @@ void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *res
   }
   if (tcp->recovery == RECOVERY_FAST) {
     tcp_prr_on_ack(tcp, result, advanced && tcp_in_flight(tcp) == flight);
-  } else if (advanced) {
-    tcp_cwnd_on_ack(tcp, result);
-  } else if (tcp->sack) { /* a duplicate ACK does not change cwnd (RFC 5681, 3.2) */
-    tcp_cwnd_grow_later(tcp, result->delivered);
+  } else {
+    grow(tcp, result);
   }
   arm_after_detection(tcp, again);
+}
+
+/* Whether no data is in flight or lost, and no recovery or probe has to end. detect_and_recover
+ * would then only grow cwnd and stop timers. */
+static bool is_quiet(const struct harp_tcp *tcp, const struct harp_ack_result *result)
+{
+  return tcp->sack && !tcp->flight.oldest && !tcp->flight.lost_first &&
+         tcp->recovery == RECOVERY_NONE && !tcp->tlp.outstanding && !result->dsack;
+}
+
+void tcp_recovery_on_ack(struct harp_tcp *tcp, const struct harp_ack_result *result)
+{
+  if (!is_quiet(tcp, result)) {
+    detect_and_recover(tcp, result);
+    return;
+  }
+  grow(tcp, result);
+  tcp_timer_stop(tcp, TIMER_RACK);
+  tcp_timer_stop(tcp, TIMER_TLP);
 }
 
 void tcp_recovery_on_rto(struct harp_tcp *tcp)
@@ -126,7 +155,7 @@ void tcp_recovery_on_rto(struct harp_tcp *tcp)
   tcp->recovery_point = tcp->snd.nxt;
   tcp_cwnd_on_rto(tcp);
   tcp_tlp_cancel(tcp);
-  tcp_timer_set(tcp, TIMER_RACK, TIMER_OFF);
+  tcp_timer_stop(tcp, TIMER_RACK);
 }
 
 void tcp_recovery_on_rack_timer(struct harp_tcp *tcp)

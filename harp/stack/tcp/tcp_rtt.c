@@ -19,7 +19,6 @@ static void set_rto(struct harp_tcp *tcp)
  * enough (RFC 7323, appendix G). */
 void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt)
 {
-  rtt = HARP_MAX(rtt, 1);
   if (tcp->rtt.srtt == 0) {
     tcp->rtt.srtt = rtt;
     tcp->rtt.rttvar = rtt / 2;
@@ -30,6 +29,14 @@ void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt)
   }
   tcp->rtt.min = HARP_MIN(tcp->rtt.min, rtt);
   set_rto(tcp);
+}
+
+void tcp_rtt_sample_handshake(struct harp_tcp *tcp)
+{
+  uint64_t rtt = HARP_MAX(tcp->stack->now - tcp->syn_sent, 1);
+  if (tcp->syn_transmits == 1 && tcp_rtt_is_sample(tcp->stack, rtt)) {
+    tcp_rtt_sample(tcp, rtt);
+  }
 }
 
 void tcp_set_rto_min(struct harp_tcp *tcp, uint64_t rto_min)

@@ -3,12 +3,26 @@
 #ifndef HARP_STACK_TCP_RTT_H
 #define HARP_STACK_TCP_RTT_H
 
+#include <stdbool.h>
 #include <stdint.h>
+
+#include "harp/stack/stack_state.h"
 
 struct harp_tcp;
 
-/* Takes a sample, ns: updates SRTT, RTTVAR and the RTO. */
+/* Whether a round trip that ends now is a sample. rtt: ns; 0: none. A round trip that began before
+ * the end of a pause of this process is none: it includes the pause. */
+static inline bool tcp_rtt_is_sample(const struct harp_stack *stack, uint64_t rtt)
+{
+  return rtt - 1 < stack->now - stack->resumed; /* 0 wraps */
+}
+
+/* Takes a sample, ns, at least 1: updates SRTT, RTTVAR and the RTO. */
 void tcp_rtt_sample(struct harp_tcp *tcp, uint64_t rtt_ns);
+
+/* Takes the handshake's sample, if it has one: the SYN was sent once (Karn), and this process did
+ * not pause since. */
+void tcp_rtt_sample_handshake(struct harp_tcp *tcp);
 
 /* Sets the floor of the RTO's RTTVAR term, ns; updates the RTO at once. */
 void tcp_set_rto_min(struct harp_tcp *tcp, uint64_t rto_min);

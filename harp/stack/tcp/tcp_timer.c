@@ -11,6 +11,7 @@
 #include "harp/stack/stack_state.h"
 #include "harp/stack/tcp/tcp.h"
 #include "harp/stack/tcp/tcp_times.h"
+#include "harp/stack/tcp/tcp_wait.h"
 
 static void heap_put(struct harp_stack *stack, uint32_t index, struct harp_tcp *tcp)
 {
@@ -129,11 +130,8 @@ void tcp_arm_rto(struct harp_tcp *tcp)
       rto = HARP_MIN(rto, HARP_MAX(HARP_PEER_RTO_MAX, tcp->rtt.rto));
     }
   } else {
-    tcp_timer_set(tcp, TIMER_RTO, TIMER_OFF);
-    if (tcp->busy_since) {
-      tcp->busy_time += tcp->stack->now - tcp->busy_since;
-      tcp->busy_since = 0;
-    }
+    tcp_timer_stop(tcp, TIMER_RTO);
+    tcp_wait_for(tcp, TCP_WAIT_NOTHING);
     return;
   }
   rto = HARP_MIN(rto, config->rto_max_us * NS_PER_US);
@@ -147,7 +145,7 @@ void tcp_arm_tail_probe(struct harp_tcp *tcp)
                 !tcp->flight.sacked_out && !tcp->flight.lost_out && !tcp->tlp.outstanding &&
                 tcp->rtt.srtt;
   if (!useful) {
-    tcp_timer_set(tcp, TIMER_TLP, TIMER_OFF);
+    tcp_timer_stop(tcp, TIMER_TLP);
     return;
   }
   uint64_t wait = HARP_MAX(2 * tcp->rtt.srtt, tcp->harp_peer ? PROBE_FLOOR_HARP_PEER : PROBE_FLOOR);
@@ -155,6 +153,6 @@ void tcp_arm_tail_probe(struct harp_tcp *tcp)
     wait += PEER_DELAYED_ACK;
   }
   uint64_t when = tcp->stack->now + wait;
-  tcp_timer_set(tcp, TIMER_RACK, TIMER_OFF); /* RFC 8985, 7.2: one of the two at a time */
+  tcp_timer_stop(tcp, TIMER_RACK); /* RFC 8985, 7.2: one of the two at a time */
   tcp_timer_set(tcp, TIMER_TLP, when < tcp->timers[TIMER_RTO] ? when : TIMER_OFF);
 }

@@ -10,6 +10,11 @@
 struct harp_stack;
 /* when: ns; TIMER_OFF stops the timer. */
 void tcp_timer_set(struct harp_tcp *tcp, enum harp_timer timer, uint64_t when);
+/* The connection's place in the heap is corrected when it reaches the top. */
+static inline void tcp_timer_stop(struct harp_tcp *tcp, enum harp_timer timer)
+{
+  tcp->timers[timer] = TIMER_OFF;
+}
 uint64_t tcp_timers_next(struct harp_stack *stack);
 void tcp_timers_remove(struct harp_tcp *tcp);
 void tcp_arm_rto(struct harp_tcp *tcp);

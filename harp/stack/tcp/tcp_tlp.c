@@ -67,5 +67,5 @@ void tcp_tlp_on_timer(struct harp_tcp *tcp)
 void tcp_tlp_cancel(struct harp_tcp *tcp)
 {
   tcp->tlp.outstanding = false;
-  tcp_timer_set(tcp, TIMER_TLP, TIMER_OFF);
+  tcp_timer_stop(tcp, TIMER_TLP);
 }

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks a running agent for its status, or whether the caller may use it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from harp.agent import reply
+from harp.agent.request import VERSION
+
+SOCKET = Path("/run/harp/agent.sock")
+PATIENCE_S = 5.0
+ROOM = 1 << 16
+
+
+def socket_path() -> Path:
+    """Where this process's agent listens: HARP_AGENT, or the usual place."""
+    return Path(os.environ.get("HARP_AGENT") or SOCKET)
+
+
+def ask(path: Path, what: str) -> Any:
+    """The agent's answer to "status" or "hello". Raises OSError. Waits PATIENCE_S at most."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(PATIENCE_S)
+        connection.connect(str(path))
+        connection.send(json.dumps({"version": VERSION, "op": what}).encode())
+        answer = connection.recv(ROOM)
+    if not answer:
+        raise ConnectionResetError(errno.ECONNRESET, "the agent closed the connection")
+    refused = reply.read_error(answer)
+    if refused:
+        raise OSError(*refused)
+    return json.loads(answer)

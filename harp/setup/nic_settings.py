@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel's settings of a NIC that xdp devices depend on: queues, receive ring, LRO.
+
+They are those of ethtool(8), by the same ioctl (Linux, uapi/linux/ethtool.h).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import socket
+import struct
+from dataclasses import dataclass
+from typing import ClassVar, Optional
+
+from harp.setup import sysfs
+from harp.setup.steps import Step, StepError
+
+QUEUES_MOST = 64  # XDP_NIC_QUEUES of dpdk_glue/xdp/xdp_socket.h
+RING_LEAST = 1024  # frames that wait for the kernel until the poller's core is free
+
+_SIOCETHTOOL = 0x8946
+_IFREQ = struct.Struct("16sP16x")
+_IFNAMSIZ = 16
+_GET_FLAGS, _SET_FLAGS = 0x25, 0x26
+_LRO = 1 << 15  # ETH_FLAG_LRO
+
+
+@dataclass(frozen=True)
+class _Table:
+    """An array of 32-bit numbers that an ioctl reads and another one writes, the command first.
+    `now` and `most` are the places of the setting and of the driver's limit."""
+
+    get: int
+    set: int
+    length: int
+    now: int
+    most: int
+
+
+_RING = _Table(0x10, 0x11, 9, 5, 1)  # struct ethtool_ringparam: rx_pending, rx_max_pending
+_COMBINED = _Table(0x3C, 0x3D, 9, 8, 4)  # struct ethtool_channels: combined_count, max_combined
+_RX_ONLY = _Table(0x3C, 0x3D, 9, 5, 1)  # rx_count, max_rx
+
+
+def _ask(interface: str, words: list[int]) -> list[int]:
+    """The words that the driver answers. Raises OSError: EOPNOTSUPP if it has no such command,
+    EPERM without CAP_NET_ADMIN for one that sets, ENODEV."""
+    numbers = (ctypes.c_uint32 * len(words))(*words)
+    request = _IFREQ.pack(interface.encode()[: _IFNAMSIZ - 1], ctypes.addressof(numbers))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        fcntl.ioctl(control, _SIOCETHTOOL, request)
+    return list(numbers)
+
+
+def _read(interface: str, table: _Table) -> Optional[list[int]]:
+    try:
+        return _ask(interface, [table.get] + [0] * (table.length - 1))
+    except OSError:
+        return None
+
+
+def _queue_table(interface: str) -> _Table:
+    found = _read(interface, _COMBINED)
+    return _COMBINED if found and found[_COMBINED.now] else _RX_ONLY
+
+
+def value(interface: str, key: str) -> Optional[int]:
+    """The setting now; None if the driver does not tell. key: "queues", "rx-ring" or "lro" (0: off,
+    1: on)."""
+    if key == "lro":
+        try:
+            return int(bool(_ask(interface, [_GET_FLAGS, 0])[1] & _LRO))
+        except OSError:
+            return None
+    table = _queue_table(interface) if key == "queues" else _RING
+    found = _read(interface, table)
+    return found[table.now] if found else None
+
+
+def ring_most(interface: str) -> int:
+    """The largest receive ring of the driver; 0 if it does not tell."""
+    found = _read(interface, _RING)
+    return found[_RING.most] if found else 0
+
+
+def change(interface: str, key: str, new: int) -> None:
+    """Makes the setting. Raises OSError: EPERM without CAP_NET_ADMIN, or the driver's refusal."""
+    if key == "lro":
+        flags = _ask(interface, [_GET_FLAGS, 0])[1] & ~_LRO
+        _ask(interface, [_SET_FLAGS, flags | (_LRO if new else 0)])
+        return
+    table = _queue_table(interface) if key == "queues" else _RING
+    words = _ask(interface, [table.get] + [0] * (table.length - 1))
+    words[0], words[table.now] = table.set, new
+    _ask(interface, words)
+
+
+def command(interface: str, key: str, new: int) -> str:
+    """The command of ethtool(8) that makes the setting."""
+    if key == "lro":
+        return f"ethtool -K {interface} lro {'on' if new else 'off'}"
+    if key == "rx-ring":
+        return f"ethtool -G {interface} rx {new}"
+    kind = "combined" if _queue_table(interface) is _COMBINED else "rx"
+    return f"ethtool -L {interface} {kind} {new}"
+
+
+_WHY = {
+    "lro": "most drivers refuse XDP programs while the NIC merges segments",
+    "queues": f"an xdp device hears at most {QUEUES_MOST} queues",
+    "rx-ring": "bursts wait there until a core is free",
+}
+
+
+def wanted(interface: str) -> dict[str, int]:
+    """The settings that an xdp device needs and that are not in force."""
+    found: dict[str, int] = {}
+    if value(interface, "lro"):
+        found["lro"] = 0
+    if (value(interface, "queues") or 0) > QUEUES_MOST:
+        found["queues"] = QUEUES_MOST
+    ring, most = value(interface, "rx-ring"), ring_most(interface)
+    if ring is not None and ring < min(RING_LEAST, most):
+        found["rx-ring"] = min(RING_LEAST, most)
+    return found
+
+
+@dataclass
+class NicSetting(Step):
+    """Makes a setting of an interface. `before` is the old value, and `boot` the boot id of that
+    value: another boot makes it void. A change of queues or rings interrupts some NICs' links for
+    a moment."""
+
+    kind: ClassVar[str] = "nic"
+    interface: str
+    key: str
+    value: int
+    before: int
+    boot: str
+
+    @property
+    def target(self) -> str:
+        return f"{self.interface} {self.key}"
+
+    def describe(self) -> str:
+        return f"{command(self.interface, self.key, self.value)} ({_WHY[self.key]})"
+
+    def in_place(self) -> bool:
+        now = value(self.interface, self.key)
+        if now is None:
+            return False
+        return now >= self.value if self.key == "rx-ring" else now <= self.value
+
+    def _make(self, new: int) -> None:
+        try:
+            change(self.interface, self.key, new)
+        except PermissionError:
+            raise
+        except OSError as failure:
+            raise StepError(
+                f"{command(self.interface, self.key, new)}: {failure.strerror}; the driver refuses "
+                "it: end programs that use the NIC's queues, or use a packet device"
+            ) from failure
+
+    def do(self) -> None:
+        self._make(self.value)
+
+    def follow(self, earlier: Step) -> None:
+        assert isinstance(earlier, NicSetting)
+        if earlier.boot == self.boot:
+            self.before = earlier.before
+
+    def undo(self) -> str:
+        if sysfs.boot() != self.boot or value(self.interface, self.key) != self.value:
+            return ""  # a reboot, the end of the interface, or a later change has undone the step
+        self._make(self.before)
+        return f"set {self.target} to {self.before} again"
+
+
+def steps(interface: str) -> list[Step]:
+    """The steps that an xdp device on this interface needs, those in place left out."""
+    return [
+        NicSetting(interface, key, new, value(interface, key) or 0, sysfs.boot())
+        for key, new in wanted(interface).items()
+    ]

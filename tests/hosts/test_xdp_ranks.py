@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks over xdp devices: faults, a killed rank, and the loss of carrier or device."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ranks import Failed, Rank, Site, connect, packet_site
+
+from harp import paths
+from tools.hosts.jobs import all_reduce, job
+from tools.hosts.lab import Host, Lab
+
+TIMEOUT_MS = 1500
+SIZE = 65536
+
+pytestmark = pytest.mark.skipif(
+    not (paths.build_dir() / "dpdk_glue" / "xdp_program.o").exists(),
+    reason="this build has no XDP (no clang)",
+)
+
+
+def has_program(host: Host) -> bool:
+    return "xdp" in host.run(["ip", "link", "show", host.interface]).stdout
+
+
+def listeners(host: Host) -> str:
+    """The TCP ports on which the host's kernel listens."""
+    return host.run(["ss", "-Hltn"]).stdout
+
+
+def sites_of(lab: Lab, folder: Path, **keys: object) -> list[Site]:
+    return [
+        packet_site(folder / str(host.index), host, port="xdp", timeout_ms=TIMEOUT_MS, **keys)  # type: ignore[arg-type]
+        for host in lab.hosts
+    ]
+
+
+@pytest.fixture
+def fresh_lab() -> Iterator[Lab]:
+    """A lab that a test may damage."""
+    with Lab(hosts=2, wire="veth-1500") as made:
+        yield made
+
+
+@pytest.mark.parametrize("own_address", [False, True], ids=["kernel", "own"])
+def test_job_survives_faults_of_its_device(lab: Lab, tmp_path: Path, own_address: bool) -> None:
+    faults = "drop=0.005,duplicate=0.005,corrupt=0.002,reorder=0.01,seed=7"
+    sites = sites_of(lab, tmp_path, own_address=own_address, faults=faults)
+    with job(sites, lab.hosts[0].address, all_reduce("256K", 100, 2, "--timeout", 60)) as running:
+        running.ends_well()
+        assert running.count(0, "tcp_retransmits") > 0
+        assert (running.count(0, "xdp_sockets"), running.count(0, "xdp_zero_copy")) == (1, 0)
+
+
+def test_killed_rank_leaves_nothing_and_fails_its_peer(lab: Lab, tmp_path: Path) -> None:
+    sites = sites_of(lab, tmp_path)
+    victim_host = lab.hosts[1]
+    with Rank(sites[0]) as survivor, Rank(sites[1]) as victim:
+        survivor.init()
+        victim.init()
+        link = connect(victim, survivor)
+        link.move()
+        assert has_program(victim_host) and listeners(victim_host)
+        survivor.start("receive", link.receives, 4, SIZE, 10 * TIMEOUT_MS)
+        killed = victim.signal(signal.SIGKILL)
+        with pytest.raises(Failed):
+            survivor.finish(TIMEOUT_MS / 1e3 + 10)
+        assert time.monotonic() - killed < TIMEOUT_MS / 1e3 + 2
+        (warning,) = survivor.warnings
+        assert f"{sites[1].address}:" in warning
+        assert list(sites[0].run_folder.glob("*.trace")), "no trace was written"
+        victim.wait(10)
+        assert not has_program(victim_host) and not listeners(victim_host)
+        with Rank(sites[1]) as again:
+            again.init()
+            connect(again, survivor).move()
+            assert again.warnings == []
+
+
+def test_job_continues_after_loss_of_carrier(fresh_lab: Lab, tmp_path: Path) -> None:
+    sites = sites_of(fresh_lab, tmp_path)
+    with Rank(sites[0]) as one, Rank(sites[1]) as other:
+        one.init()
+        other.init()
+        link = connect(other, one)
+        link.move()
+        fresh_lab.hosts[1].set_link(False)
+        link.start(8, SIZE, 30_000)
+        time.sleep(0.6)
+        fresh_lab.hosts[1].set_link(True)
+        link.finish(40)
+        assert one.warnings == []
+        (warning,) = other.warnings
+        assert "the device xdp:eth0 failed: Network is down" in warning
+
+
+def test_removed_device_fails_requests_in_time(fresh_lab: Lab, tmp_path: Path) -> None:
+    host = fresh_lab.hosts[1]
+    sites = sites_of(fresh_lab, tmp_path)
+    with Rank(sites[0]) as one, Rank(sites[1]) as other:
+        one.init()
+        other.init()
+        link = connect(other, one)
+        link.move()
+        host.run(["ip", "link", "del", host.interface])
+        other.start("send", link.sends, 4, 4 << 20, 10 * TIMEOUT_MS)
+        with pytest.raises(Failed):
+            other.finish(TIMEOUT_MS / 1e3 + 10)
+        assert any(f"xdp:{host.interface}" in line for line in other.lines()), other.lines()
+        other.do("finalize")
+
+
+def test_second_rank_on_an_interface_declines(lab: Lab, tmp_path: Path) -> None:
+    """Both by one file and by a file of its own: a program and its sockets belong to one
+    process."""
+    host = lab.hosts[0]
+    site = sites_of(lab, tmp_path)[0]
+    other = packet_site(tmp_path / "other", host, port="xdp")
+    with Rank(site) as first:
+        first.init()
+        for place, part in ((site, "are claimed"), (other, "use packet:eth0")):
+            with Rank(place) as second:
+                with pytest.raises(Failed):
+                    second.init()
+                (warning,) = second.warnings
+                assert part in warning
+        assert first.warnings == [] and has_program(host)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two ranks on a wire whose sender's port has faults that a test sets."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Callable
+
+import pytest
+from pairs import rank_at
+from plugin_peer import Peer, end_all
+
+from tools.hosts.ranks import remove_wire, wire_path
+
+API = 12
+TIMEOUT_MS = 8000
+
+Start = Callable[..., "tuple[Peer, Peer]"]
+Impair = Callable[[str], None]
+
+
+@pytest.fixture
+def impair(tmp_path: Path) -> Impair:
+    """Sets the faults of the sender's port from now on. The port reads the file every 10 ms."""
+    (tmp_path / "faults").touch()
+
+    def set_to(spec: str) -> None:
+        fresh = tmp_path / "faults.new"
+        fresh.write_text(spec)
+        os.replace(fresh, tmp_path / "faults")
+        time.sleep(0.05)
+
+    return set_to
+
+
+@pytest.fixture
+def start(tmp_path: Path, impair: Impair) -> Iterator[Start]:
+    """start(): an initialized sender and receiver. Their run folders are "1" and "2" in
+    tmp_path."""
+    wire = wire_path()
+    ranks: list[Peer] = []
+
+    def make() -> tuple[Peer, Peer]:
+        devices = (f"fault:control={tmp_path}/faults,tso=1|wire:{wire}", f"wire:{wire}")
+        for number, device in enumerate(devices, 1):
+            keys = f"device = {device}\naddress = 10.9.0.{number}/24\n"
+            keys += f"timeout_ms = {TIMEOUT_MS}\n"
+            ranks.append(rank_at(tmp_path / str(number), keys, API))
+        return ranks[0], ranks[1]
+
+    try:
+        yield make
+    finally:
+        end_all(ranks)
+        remove_wire(wire)

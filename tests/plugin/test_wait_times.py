@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The statistics tell what a flow waits for: acknowledgements, the peer's window, or a receive that
+is not posted. tests/stack/test_flow_timers.py has waits for the device."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from ends import End, ends_between, sizes
+from faulty_wire import Impair, Start
+
+from harp.observe import statfile
+from harp.observe.statfile import Process
+
+SIZE = 16 << 20  # bytes; more than a window
+WAITED_MS = 400
+PUBLISHED_S = 0.25  # a process publishes its flows every 100 ms
+
+
+def observed(folder: Path) -> Process:
+    time.sleep(PUBLISHED_S)
+    (process,) = [statfile.read(path) for path in folder.glob("*.stat")]
+    return process
+
+
+def waits(folder: Path, direction: str) -> dict[str, int]:
+    """The sums of the waits of a rank's flows in ms, by their kind."""
+    flows = [flow for flow in observed(folder).flows if flow.direction == direction]
+    kinds = ("ack", "window", "device", "receive")
+    return {kind: sum(getattr(flow, f"{kind}_wait_ms") for flow in flows) for kind in kinds}
+
+
+def counted_ms(folder: Path, counter: str) -> float:
+    return observed(folder).totals[counter] / 1e6
+
+
+def finish(sender: End, sent: int, receiver: End, request: int) -> None:
+    waiting = sender.rank.start("wait", requests=[sent])
+    assert sizes(receiver.rank.wait(requests=[request])) == [SIZE]
+    assert sizes(waiting.result(timeout=30)) == [SIZE]
+
+
+def test_sender_waits_for_window_of_slow_receiver(start: Start, tmp_path: Path) -> None:
+    sender, receiver = ends_between(*start(), SIZE, seed=3)
+    sent = sender.send(SIZE)
+    time.sleep(WAITED_MS / 1e3)
+    finish(sender, sent, receiver, receiver.receive(SIZE))
+    of_sender, of_receiver = waits(tmp_path / "1", "S"), waits(tmp_path / "2", "R")
+    assert of_sender["window"] > WAITED_MS / 2 > of_sender["ack"]
+    assert of_receiver["receive"] > WAITED_MS / 2
+    assert counted_ms(tmp_path / "1", "tcp_window_wait_ns") > WAITED_MS / 2
+    assert counted_ms(tmp_path / "2", "receive_wait_ns") > WAITED_MS / 2
+
+
+def test_sender_waits_for_acknowledgements(start: Start, impair: Impair, tmp_path: Path) -> None:
+    sender, receiver = ends_between(*start(), SIZE, seed=3)
+    request = receiver.receive(SIZE)
+    impair("blackhole=1,side=both")
+    sent = sender.send(SIZE)
+    time.sleep(WAITED_MS / 1e3)
+    of_sender = waits(tmp_path / "1", "S")
+    assert of_sender["ack"] > WAITED_MS / 2 > of_sender["window"]
+    impair("")
+    finish(sender, sent, receiver, request)
+    assert counted_ms(tmp_path / "1", "tcp_ack_wait_ns") > WAITED_MS / 2
+    assert waits(tmp_path / "2", "R")["receive"] < WAITED_MS / 2
+
+
+def test_idle_sender_waits_for_nothing(start: Start, tmp_path: Path) -> None:
+    sender, receiver = ends_between(*start(), SIZE, seed=3)
+    request = receiver.receive(SIZE)
+    time.sleep(WAITED_MS / 1e3)
+    finish(sender, sender.send(SIZE), receiver, request)
+    time.sleep(WAITED_MS / 1e3)
+    assert sum(waits(tmp_path / "1", "S").values()) < WAITED_MS / 2
+    assert sum(waits(tmp_path / "2", "R").values()) < WAITED_MS / 2

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harp setup with xdp devices: it switches LRO off, limits queues and enlarges rings. Undo restores
+all of them."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from harp.setup import nic_settings
+from harp.setup.nic_settings import NicSetting
+from harp.setup.request import place_of
+from harp.setup.steps import StepError
+
+Host = Any  # conftest's SetUpHost
+
+NIC = "wide0"
+QUEUES = 70
+DEVICE = ("--device", f"xdp:{NIC},mode=copy")
+
+
+@pytest.fixture
+def wide(host: Host) -> Iterator[Host]:
+    """A host whose interface wide0 has more queues than HARP hears."""
+    count = ["numtxqueues", QUEUES, "numrxqueues", QUEUES]
+    host.host.run(["ip", "link", "add", NIC, *count, "type", "veth", "peer", "name", "wide1"])
+    host.host.run(["ethtool", "-L", NIC, "rx", QUEUES])
+    host.host.run(["ip", "address", "add", "10.79.0.1/24", "dev", NIC])
+    for name in (NIC, "wide1"):
+        host.host.run(["ip", "link", "set", name, "up"])
+    yield host
+    host.host.run(["ip", "link", "del", NIC])
+
+
+def planned(host: Host, *words: str) -> list[str]:
+    rows = json.loads(host.harp("setup", "plan", "--json", *words).stdout)["steps"]
+    return [row["does"] for row in rows if row["kind"] == "nic"]
+
+
+def queues(host: Host) -> int:
+    lines = host.host.run(["ethtool", "-l", NIC]).stdout.splitlines()
+    return int([line.split()[1] for line in lines if line.startswith("RX:")][1])
+
+
+def test_queues_are_limited_and_restored(wide: Host) -> None:
+    before = wide.state()
+    assert planned(wide, *DEVICE) == [
+        f"ethtool -L {NIC} rx 64 (an xdp device hears at most 64 queues)"
+    ]
+    assert "ethtool -L" in wide.harp("setup", "--dry-run", *DEVICE).stdout
+    assert queues(wide) == QUEUES and wide.state() == before
+    wide.harp("setup", "apply", *DEVICE)
+    assert queues(wide) == 64
+    assert (wide.conf / "ztcp0.conf").read_text().splitlines()[1:] == [
+        f"device = xdp:{NIC},mode=copy",
+        "address = kernel",
+    ]
+    assert f"done     nic {NIC} queues" in wide.harp("setup", "status").stdout
+    assert "nothing to change" in wide.harp("setup", "--yes").stdout
+    assert f"set {NIC} queues to {QUEUES} again" in wide.harp("setup", "undo").stdout
+    assert queues(wide) == QUEUES and wide.state() == before
+
+
+def test_undo_leaves_later_changes(wide: Host) -> None:
+    wide.harp("setup", "apply", *DEVICE)
+    wide.host.run(["ethtool", "-L", NIC, "rx", "3"])
+    assert "queues" not in wide.harp("setup", "undo").stdout
+    assert queues(wide) == 3
+
+
+def test_packet_device_changes_no_setting_and_becomes_xdp(wide: Host) -> None:
+    wide.harp("setup", "apply", "--device", f"packet:{NIC}")
+    assert queues(wide) == QUEUES
+    wide.harp("setup", "apply", "--device", f"xdp:{NIC}")
+    assert [path.name for path in wide.conf.glob("ztcp*.conf")] == ["ztcp0.conf"]
+    assert f"device = xdp:{NIC}\n" in (wide.conf / "ztcp0.conf").read_text()
+    wide.harp("setup", "undo")
+
+
+@pytest.mark.parametrize("first, second", [("xdp", "xdp"), ("xdp", "packet"), ("packet", "xdp")])
+def test_one_file_serves_an_interface_with_xdp(host: Host, first: str, second: str) -> None:
+    words = ["--device", f"{first}:eth0", "--address", "10.77.0.111/24"]
+    words += ["--device", f"{second}:eth0", "--address", "10.77.0.112/24"]
+    assert "is named twice" in host.harp("setup", "plan", *words, code=2).stderr
+
+
+def test_xdp_devices_in_one_subnet_get_sysctls(wide: Host) -> None:
+    wide.host.run(["ip", "address", "add", "10.79.0.2/24", "dev", "wide1"])
+    for key in ("arp_ignore", "arp_announce"):
+        wide.host.write(f"/proc/sys/net/ipv4/conf/{NIC}/{key}", "0")
+    words = [*DEVICE, "--device", "packet:wide1"]
+    said = wide.harp("setup", "plan", *words).stdout
+    assert f"net.ipv4.conf.{NIC}.arp_ignore=1" in said
+
+
+def test_options_are_no_part_of_the_interface() -> None:
+    assert place_of("fault:drop=0.1|xdp:eth1,mode=copy") == place_of("xdp:eth1") == "eth1"
+
+
+class Driver:
+    """Answers ioctls about a ring and about LRO. `refuses`: the errno of a change."""
+
+    def __init__(self, ring: int, most: int, refuses: int = 0, flags: int = 0) -> None:
+        self.ring, self.most, self.refuses, self.flags = ring, most, refuses, flags
+
+    def __call__(self, interface: str, words: list[int]) -> list[int]:
+        command = words[0]
+        if command == 0x10:
+            return [command, self.most, 0, 0, 4096, self.ring, 0, 0, 512]
+        if command == 0x25:
+            return [command, self.flags]
+        if self.refuses or command not in (0x11, 0x26):
+            raise OSError(self.refuses or errno.EOPNOTSUPP, "it does not")
+        if command == 0x11:
+            assert words[8] == 512, "the ring for sending stays"
+            self.ring = words[5]
+        else:
+            self.flags = words[1]
+        return words
+
+
+def test_lro_is_switched_off_and_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    lro, vlan_offload = 1 << 15, 1 << 7
+    driver = Driver(1024, 1024, flags=lro | vlan_offload)
+    monkeypatch.setattr(nic_settings, "_ask", driver)
+    (step,) = nic_settings.steps("eth1")
+    assert step.describe() == (
+        "ethtool -K eth1 lro off (most drivers refuse XDP programs while the NIC merges segments)"
+    )
+    assert not step.in_place()
+    step.do()
+    assert driver.flags == vlan_offload and step.in_place() and not nic_settings.steps("eth1")
+    assert step.undo() == "set eth1 lro to 1 again" and driver.flags == lro | vlan_offload
+
+
+@pytest.mark.parametrize(
+    "now, most, wanted", [(256, 4096, 1024), (256, 512, 512), (2048, 4096, None), (512, 512, None)]
+)
+def test_small_rings_are_enlarged_and_restored(
+    monkeypatch: pytest.MonkeyPatch, now: int, most: int, wanted: int | None
+) -> None:
+    driver = Driver(now, most)
+    monkeypatch.setattr(nic_settings, "_ask", driver)
+    steps = nic_settings.steps("eth1")
+    assert len(steps) == (wanted is not None)
+    for step in steps:
+        assert f"ethtool -G eth1 rx {wanted} " in step.describe() and not step.in_place()
+        step.do()
+        assert driver.ring == wanted and step.in_place() and not nic_settings.steps("eth1")
+        assert step.undo() == f"set eth1 rx-ring to {now} again" and driver.ring == now
+
+
+def test_refusal_of_the_driver_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nic_settings, "_ask", Driver(256, 4096, errno.EBUSY))
+    with pytest.raises(StepError, match="ethtool -G eth1 rx 1024: it does not; the driver refuses"):
+        NicSetting("eth1", "rx-ring", 1024, 256, "").do()
