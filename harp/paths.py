@@ -51,6 +51,11 @@ def perf_program() -> Path:
     return _find("harp/bench/harp-perf", "harp-perf")
 
 
+def collectives_library() -> Path:
+    """The C library of harp.torch."""
+    return _find("harp/collectives/libharp-collectives.so", "libharp-collectives.so")
+
+
 def nc_program() -> Path:
     """HARP's netcat."""
     return _find("harp/nc/harp-nc", "harp-nc")

@@ -20,7 +20,7 @@ from harp import _tables
 from harp.cli import main as cli
 from harp.cli.run import run
 from tools.hosts import lab_cli
-from tools.measure import bench, demo, faults, flood, recovery, soak
+from tools.measure import bench, demo, faults, flood, jobs, recovery, soak
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
@@ -58,6 +58,7 @@ PYTHON_TOOLS: dict[str, click.Command] = {
     "recovery": recovery.main,
     "soak": soak.main,
     "lab": lab_cli.main,
+    "jobs": jobs.main,
 }
 # Of docker, of pytest in tests/plugin, and of programs behind tools/.
 OTHERS_OPTIONS = ("--cap-add", "--device", "--net", "--ulimit", "--plugin", "--api", "--transport",

@@ -17,7 +17,8 @@ BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
 PLUGINS = ("plugin/libnccl-net.so", "harp/bench/kernel/libnccl-net-kernel.so")
 # The rest of the package that is machine code.
 GIVEN_AWAY = (
-    "harp/_tables*.so", "harp/bench/harp-perf", "harp/nc/harp-nc", "harp/testing/_engine*.so",
+    "harp/_tables*.so", "harp/bench/harp-perf", "harp/collectives/libharp-collectives.so",
+    "harp/nc/harp-nc", "harp/testing/_engine*.so",
     "harp/testing/_fault*.so", "harp/testing/_flow*.so", "harp/testing/_stack*.so",
 )  # fmt: skip
 

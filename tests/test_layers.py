@@ -88,6 +88,11 @@ LAYERS = {
     ),
     # The measuring program loads any plugin; of ours it knows NCCL's types only.
     "bench": Layer(("harp/bench/*",), ("harp/bench/*", "plugin/nccl/nccl_types.h")),
+    # Collectives take NCCL's place, too.
+    "collectives": Layer(
+        ("harp/collectives/*",),
+        ("harp/collectives/*", "harp/bench/netapi.h", "harp/bench/clock.h"),
+    ),
     "measure": Layer(("tools/measure/*",), ("harp/stack.h", "harp/stack/flow.h", *NEUTRAL)),
     "forwarder": Layer(("tools/attacker/forwarder.*",), ("tools/attacker/*", "dpdk_glue/port.h")),
     "attacker": Layer(
@@ -167,6 +172,8 @@ FAULTS = {
     "plugin names packets": ("plugin/x.c", '#include "harp/frame.h"'),
     "plugin names stack's inside": ("plugin/x.c", '#include "harp/stack/tcp/tcp.h"'),
     "kernel plugin names engine": ("harp/bench/kernel/x.c", '#include "harp/engine/x.h"'),
+    "collectives name engine": ("harp/collectives/x.c", '#include "harp/engine/x.h"'),
+    "collectives name links": ("harp/collectives/x.c", '#include "plugin/net.h"'),
     "measuring names plugin": ("harp/bench/x.c", '#include "plugin/net.h"'),
     "path not from the root": ("harp/stack/x.c", '#include "tcp.h"'),
     "computed include": ("harp/stack/x.c", "#include HEADER"),

@@ -31,7 +31,15 @@ STRICT = (
     "-Wnull-dereference", "-Wdouble-promotion", "-Wcast-qual", "-Walloca",
     "-Wjump-misses-init", "-Wtrampolines", "-Wimplicit-fallthrough=5", "-Wredundant-decls",
 )  # fmt: skip
-ANALYZED = ("dpdk_glue", "harp/bench", "harp/engine", "harp/nc", "harp/stack", "plugin")
+ANALYZED = (
+    "dpdk_glue",
+    "harp/bench",
+    "harp/collectives",
+    "harp/engine",
+    "harp/nc",
+    "harp/stack",
+    "plugin",
+)
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -8,7 +8,7 @@ import ipaddress
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -358,10 +358,25 @@ def loaded_plugin() -> Iterator[Finding]:
         )
 
 
-CHECKS = (
+Check = Callable[[], Iterator[Finding]]
+
+# Those of this host alone, and those that look at the processes of running jobs, too.
+OF_HOST: tuple[Check, ...] = (
     environment, configuration, devices, one_subnet_arp, agent, privileges, run_folder,
-    local_ranks, built_plugin, loaded_plugin,
+    built_plugin, loaded_plugin,
 )  # fmt: skip
+CHECKS = (*OF_HOST, local_ranks)
+
+
+def all_findings(checks: Sequence[Check] = CHECKS) -> list[Finding]:
+    """Runs checks of this host. A check that cannot run is a fault itself."""
+    findings: list[Finding] = []
+    for check in checks:
+        try:
+            findings += check()
+        except (host.HostError, StepError, OSError) as failure:
+            findings.append(fault(check.__name__.replace("_", " "), str(failure)))
+    return findings
 
 
 @click.command()
@@ -372,12 +387,7 @@ def doctor(as_json: bool) -> None:
     ok: correct. note: works, but perhaps not as expected. fault: jobs will not use
     HARP. Exit 1 if there is a fault.
     """
-    findings: list[Finding] = []
-    for check in CHECKS:
-        try:
-            findings += check()
-        except (host.HostError, StepError, OSError) as failure:
-            findings.append(fault(check.__name__.replace("_", " "), str(failure)))
+    findings = all_findings()
     if as_json:
         click.echo(
             json.dumps(

@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "env": ("harp.cli.env", "env", "Show the values in force and their sources."),
     "enable": ("harp.cli.toggle", "enable", "Let NCCL find the plugin at a path."),
     "disable": ("harp.cli.toggle", "disable", "Hide the plugin at a path from NCCL."),
+    "check": ("harp.cli.check", "check", "Test a job's hosts and network before the job."),
     "perf": ("harp.cli.perf", "perf", "Measure a plugin between ranks."),
     "nc": ("harp.cli.netcat", "nc", "HARP's TCP as a netcat."),
     "stat": ("harp.cli.stat", "stat", "Counters and flows of running processes."),

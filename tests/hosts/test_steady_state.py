@@ -26,8 +26,8 @@ LARGE = (12, 1 << 20)  # messages, and the bytes of each: at least 17 frames
 SMALL = (60, 8)
 FRAMES_PER_MESSAGE = 17
 
-# Executed at most once for a poll. The first three take the poll lock; the compiler may inline them.
-# The others are fences between the processes of a wire.
+# Executed at most once for a poll. The first three take the poll lock; the compiler may inline
+# them. The others are fences between the processes of a wire.
 FOR_A_POLL = {
     *("poll_trylock", "harp_instance_hold", "harp_instance_progress"),
     *("wire_flush", "wire_receive", "harp_wire_wake"),

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NCCL would get: the bandwidth that NICs, rails and GPUs allow, beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harp.check.hosts import Host
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Rates in Gbit/s. `nics`: of all NICs of the host; `gpus`: of its GPUs' PCIe links, 0: no GPU
+    is known. `gbit` is the least of them."""
+
+    nics: float
+    rails: int
+    gpus: float
+    gpu_count: int
+
+    @property
+    def gbit(self) -> float:
+        return min(self.nics, self.gpus) if self.gpus else self.nics
+
+    @property
+    def limit(self) -> str:
+        """What limits it."""
+        return "PCIe of the GPUs" if self.gpus and self.gpus < self.nics else "NICs"
+
+
+def of_host(host: Host) -> Expected:
+    """What a host can send and receive."""
+    speeds = [device["speed_mbps"] for device in host.facts["devices"]]
+    gpus = host.facts["gpus"]
+    return Expected(
+        nics=sum(speeds) / 1000,
+        rails=len(speeds),
+        gpus=sum(gpu["pcie_gbit"] for gpu in gpus),
+        gpu_count=len(gpus),
+    )
+
+
+def of_pair(one: Host, other: Host) -> float:
+    """The rate of one NIC to one NIC, Gbit/s; 0: unknown. A pair of ranks uses one NIC each."""
+    ends = [
+        max((device["speed_mbps"] for device in host.facts["devices"]), default=0)
+        for host in (one, other)
+    ]
+    return min(ends) / 1000
+
+
+def inbound(
+    hosts: Sequence[Host], together: Mapping[tuple[int, int], float], host_of: Sequence[int]
+) -> dict[int, float]:
+    """The mean rate at which each host received from other hosts while all sent, Gbit/s."""
+    found: dict[int, float] = {}
+    for host in hosts:
+        rates = [
+            rate
+            for (source, target), rate in together.items()
+            if host_of[target] == host.number and host_of[source] != host.number
+        ]
+        if rates:
+            found[host.number] = sum(rates) / len(rates) * len(host.ranks)
+    return found
+
+
+def sentences(
+    hosts: Sequence[Host], together: Mapping[tuple[int, int], float], host_of: Sequence[int]
+) -> list[str]:
+    """What would NCCL get, in lines."""
+    if len(hosts) < 2:
+        return ["What would NCCL get: all ranks are on one host, where NCCL uses no network."]
+    each = {host.number: of_host(host) for host in hosts}
+    least = min(hosts, key=lambda host: each[host.number].gbit)
+    one = each[least.number]
+    gpus = f"{one.gpu_count} GPUs (PCIe {one.gpus:.0f} Gbit/s)" if one.gpu_count else "no GPU found"
+    lines = [
+        f"What would NCCL get: at most {one.gbit:.4g} Gbit/s into each host, so all_reduce has a "
+        f"bus bandwidth of at most {one.gbit / 8:.3g} GB/s. The limit is the {one.limit} of "
+        f"{least.name}: {one.rails} rail{'s' if one.rails != 1 else ''} of {one.nics:.4g} Gbit/s "
+        f"together, {gpus}.",
+    ]
+    measured = inbound(hosts, together, host_of)
+    if measured:
+        slowest = min(measured, key=lambda number: measured[number])
+        share = 100 * measured[slowest] / one.gbit if one.gbit else 0
+        lines.append(
+            f"Measured, all ranks at once: {measured[slowest]:.3g} Gbit/s into "
+            f"{hosts[slowest].name}, the slowest: {share:.0f} % of that."
+        )
+    return lines

@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harp/collectives/links.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "harp/collectives/net.h"
+
+enum {
+  STAGING = LINK_STAGED * LINK_SLICE,
+  MEMORY = STAGING + LINK_FLIGHTS * LINK_SHORT, /* bytes of a link */
+  DIRECTIONS = 2,
+};
+
+#define HELLO_MAGIC 0x48435031u /* HCP1 */
+
+/* The first message of each link. Ranks of a group have the same byte order. */
+struct hello {
+  uint32_t magic, rank, use;
+};
+
+struct stranger {
+  struct stranger *next;
+  void *comm, *mhandle, *request;
+  struct hello hello;
+};
+
+static size_t link_count(const struct links *links)
+{
+  return (size_t)LINK_USES * DIRECTIONS * (size_t)links->ranks;
+}
+
+struct link *links_get(struct links *links, enum link_use use, bool sends, int peer)
+{
+  size_t row = (size_t)use * DIRECTIONS + (sends ? 0 : 1);
+  return &links->all[row * (size_t)links->ranks + (size_t)peer];
+}
+
+static bool make_links(struct links *links)
+{
+  size_t bytes = link_count(links) * MEMORY;
+  links->all = calloc(link_count(links), sizeof *links->all);
+  links->handles = calloc((size_t)links->ranks, HARP_HANDLE);
+  void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  links->memory = memory == MAP_FAILED ? NULL : memory;
+  if (!links->all || !links->handles || !links->memory)
+    return false;
+  for (int i = 0; i < LINK_USES * DIRECTIONS * links->ranks; i++) {
+    enum link_use use = i / links->ranks < DIRECTIONS ? LINK_COLLECTIVE : LINK_P2P;
+    bool sends = i / links->ranks % DIRECTIONS == 0;
+    *links_get(links, use, sends, i % links->ranks) = (struct link){
+        .peer = i % links->ranks,
+        .sends = sends,
+        .use = use,
+        .memory = links->memory + (size_t)i * MEMORY,
+    };
+  }
+  return true;
+}
+
+int links_init(struct links *links, int rank, int ranks, int local, void *handle, char *error)
+{
+  *links = (struct links){.rank = rank, .ranks = ranks, .device = local % net_devices()};
+  if (!make_links(links)) {
+    snprintf(error, HARP_ERROR, "no memory for a group of %d ranks", ranks);
+    return -1;
+  }
+  ncclResult_t result = net_api()->listen(links->device, handle, &links->listener);
+  if (result != ncclSuccess) {
+    char why[512];
+    net_take_warning(why, sizeof why);
+    snprintf(error, HARP_ERROR, "%s cannot listen for the other ranks (%s): %s", net_api()->name,
+             netapi_result_name(result), why);
+    return -1;
+  }
+  return 0;
+}
+
+void link_forget(struct link *link)
+{
+  while (link->registrations) {
+    struct registration *next = link->registrations->next;
+    net_api()->deregister_memory(link->comm, link->registrations->mhandle);
+    free(link->registrations);
+    link->registrations = next;
+  }
+}
+
+static void close_link(struct link *link)
+{
+  if (link->comm) {
+    link_forget(link);
+    if (link->mhandle)
+      net_api()->deregister_memory(link->comm, link->mhandle);
+    if (link->sends)
+      net_api()->close_send(link->comm);
+    else
+      net_api()->close_receive(link->comm);
+  }
+  free(link->dialed);
+  link->comm = link->mhandle = link->dialed = NULL;
+  link->posted = link->done = 0;
+}
+
+static void close_stranger(struct stranger *stranger)
+{
+  if (stranger->mhandle)
+    net_api()->deregister_memory(stranger->comm, stranger->mhandle);
+  if (stranger->comm)
+    net_api()->close_receive(stranger->comm);
+  free(stranger);
+}
+
+void links_close(struct links *links)
+{
+  for (size_t i = 0; links->all && i < link_count(links); i++)
+    close_link(&links->all[i]);
+  while (links->strangers) {
+    struct stranger *next = links->strangers->next;
+    close_stranger(links->strangers);
+    links->strangers = next;
+  }
+  if (links->listener)
+    net_api()->close_listener(links->listener);
+  links->listener = NULL;
+}
+
+void links_free(struct links *links)
+{
+  links_close(links);
+  if (links->memory)
+    munmap(links->memory, link_count(links) * MEMORY);
+  free(links->all);
+  free(links->handles);
+}
+
+void *link_staging(struct link *link, int slot) { return link->memory + (size_t)slot * LINK_SLICE; }
+
+static void *short_message(const struct link *link, unsigned number)
+{
+  return link->memory + STAGING + (size_t)(number % LINK_FLIGHTS) * LINK_SHORT;
+}
+
+static bool failed(ncclResult_t call, int *result)
+{
+  if (call != ncclSuccess)
+    *result = (int)call;
+  return call != ncclSuccess;
+}
+
+static bool register_own(struct link *link, int *result)
+{
+  return !failed(net_api()->register_memory(link->comm, link->memory, MEMORY, &link->mhandle),
+                 result);
+}
+
+static int dial(struct links *links, struct link *link, int *result)
+{
+  if (!link->dialed) {
+    if (!(link->dialed = malloc(HARP_HANDLE))) {
+      *result = ncclSystemError;
+      return -1;
+    }
+    memcpy(link->dialed, links->handles + (size_t)link->peer * HARP_HANDLE, HARP_HANDLE);
+  }
+  if (failed(net_api()->connect(links->device, link->dialed, &link->comm), result))
+    return -1;
+  if (!link->comm)
+    return 0;
+  if (!register_own(link, result))
+    return -1;
+  struct hello hello = {HELLO_MAGIC, (uint32_t)links->rank, (uint32_t)link->use};
+  /* A new link has room for a message. */
+  return link_post(link, &hello, sizeof hello, false, NULL, LINK_HELLO, result);
+}
+
+static int accept_one(struct links *links, int *result)
+{
+  void *comm = NULL;
+  if (failed(net_api()->accept(links->listener, &comm), result))
+    return -1;
+  if (!comm)
+    return 0;
+  struct stranger *stranger = calloc(1, sizeof *stranger);
+  if (!stranger) {
+    *result = ncclSystemError;
+    net_api()->close_receive(comm);
+    return -1;
+  }
+  stranger->comm = comm;
+  stranger->next = links->strangers;
+  links->strangers = stranger;
+  size_t size = sizeof stranger->hello;
+  if (failed(net_api()->register_memory(comm, &stranger->hello, size, &stranger->mhandle),
+             result) ||
+      failed(net_api()->irecv(comm, &stranger->hello, size, stranger->mhandle, &stranger->request),
+             result))
+    return -1;
+  return 0;
+}
+
+/* Gives a link that has said its name its place. A link with a wrong name is closed. */
+static int introduce(struct links *links, struct stranger *stranger, size_t size, int *result)
+{
+  const struct hello *hello = &stranger->hello;
+  struct link *link = NULL;
+  if (size == sizeof *hello && hello->magic == HELLO_MAGIC && hello->use < LINK_USES &&
+      hello->rank < (uint32_t)links->ranks)
+    link = links_get(links, (enum link_use)hello->use, false, (int)hello->rank);
+  bool known = link && !link->comm;
+  if (known) {
+    link->comm = stranger->comm;
+    net_api()->deregister_memory(stranger->comm, stranger->mhandle);
+    stranger->comm = stranger->mhandle = NULL;
+  }
+  close_stranger(stranger);
+  return known && !register_own(link, result) ? -1 : 0;
+}
+
+static int meet_strangers(struct links *links, int *result)
+{
+  for (struct stranger **at = &links->strangers; *at;) {
+    struct stranger *stranger = *at;
+    int done = 0, size = 0;
+    if (stranger->request && failed(net_api()->test(stranger->request, &done, &size), result))
+      return -1;
+    if (!done) {
+      at = &stranger->next;
+      continue;
+    }
+    *at = stranger->next;
+    if (introduce(links, stranger, (size_t)size, result) < 0)
+      return -1;
+  }
+  return 0;
+}
+
+int link_open(struct links *links, struct link *link, int *result)
+{
+  if (link->comm)
+    return 1;
+  if (link->sends)
+    return dial(links, link, result);
+  if (accept_one(links, result) < 0 || meet_strangers(links, result) < 0)
+    return -1;
+  return link->comm != NULL;
+}
+
+static void *registered(struct link *link, const uint8_t *data, size_t bytes, int *result)
+{
+  for (struct registration *at = link->registrations; at; at = at->next) {
+    if (data >= at->data && data + bytes <= at->data + at->bytes)
+      return at->mhandle;
+  }
+  struct registration *made = calloc(1, sizeof *made);
+  if (!made) {
+    *result = ncclSystemError;
+    return NULL;
+  }
+  made->data = data;
+  made->bytes = bytes;
+  void *memory = (void *)(uintptr_t)data;
+  if (failed(net_api()->register_memory(link->comm, memory, bytes, &made->mhandle), result)) {
+    free(made);
+    return NULL;
+  }
+  made->next = link->registrations;
+  link->registrations = made;
+  return made->mhandle;
+}
+
+int link_register(struct link *link, void *data, size_t bytes, int *result)
+{
+  return registered(link, data, bytes, result) ? 0 : -1;
+}
+
+int link_post(struct link *link, void *data, size_t bytes, bool staged, void *owner, int32_t step,
+              int *result)
+{
+  struct flight *flight = &link->flights[link->posted % LINK_FLIGHTS];
+  if (link->posted - link->done == LINK_FLIGHTS)
+    return 0;
+  *flight = (struct flight){.owner = owner, .step = step, .bytes = bytes};
+  void *mhandle = link->mhandle, *memory = data;
+  if (!staged && bytes <= LINK_SHORT) {
+    memory = short_message(link, link->posted);
+    if (link->sends)
+      memcpy(memory, data, bytes);
+    flight->deliver = data;
+  } else if (!staged && !(mhandle = registered(link, data, bytes, result))) {
+    return -1;
+  }
+  const struct netapi *api = net_api();
+  ncclResult_t call = link->sends
+                          ? api->isend(link->comm, memory, bytes, mhandle, &flight->request)
+                          : api->irecv(link->comm, memory, bytes, mhandle, &flight->request);
+  if (failed(call, result))
+    return -1;
+  if (!flight->request)
+    return 0;
+  link->posted++;
+  return 1;
+}
+
+int link_take(struct link *link, struct flight *flight, size_t *size, int *result)
+{
+  if (link->done == link->posted)
+    return 0;
+  *flight = link->flights[link->done % LINK_FLIGHTS];
+  int done = 0, count = 0;
+  if (failed(net_api()->test(flight->request, &done, &count), result))
+    return -1;
+  if (!done)
+    return 0;
+  if (!link->sends && flight->deliver && (size_t)count <= flight->bytes) {
+    memcpy(flight->deliver, short_message(link, link->done), (size_t)count);
+  }
+  link->done++;
+  *size = (size_t)count;
+  return 1;
+}

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harp/collectives/p2p.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "harp/collectives/early.h"
+#include "harp/collectives/group.h"
+
+struct header {
+  uint64_t bytes; /* of payload */
+  int32_t tag;
+  uint32_t follows; /* 1: the payload is the next message */
+};
+
+/* The steps of flights. */
+enum { HEADER, PAYLOAD };
+
+enum { SHORT_PAYLOAD = LINK_SHORT - sizeof(struct header) };
+
+struct outbox {
+  struct op_list sends;  /* not fully posted */
+  struct op_list flying; /* posted, in their order */
+  bool header_sent;      /* of the first one */
+  uint8_t *packed;       /* header and short payload, LINK_SHORT bytes */
+};
+
+struct inbox {
+  uint8_t *packed;       /* the header's message, LINK_SHORT bytes */
+  bool reads;            /* a receive is posted on the link */
+  struct harp_op *fills; /* receive whose payload comes */
+  struct early *filling; /* or where it is stored */
+  struct early *early;   /* in their order */
+};
+
+bool p2p_init(struct p2p *p2p, int ranks)
+{
+  p2p->outboxes = calloc((size_t)ranks, sizeof *p2p->outboxes);
+  p2p->inboxes = calloc((size_t)ranks, sizeof *p2p->inboxes);
+  p2p->packed = malloc(2 * (size_t)ranks * LINK_SHORT);
+  op_list_init(&p2p->receives);
+  if (!p2p->outboxes || !p2p->inboxes || !p2p->packed)
+    return false;
+  for (int rank = 0; rank < ranks; rank++) {
+    op_list_init(&p2p->outboxes[rank].sends);
+    op_list_init(&p2p->outboxes[rank].flying);
+    p2p->outboxes[rank].packed = p2p->packed + 2 * (size_t)rank * LINK_SHORT;
+    p2p->inboxes[rank].packed = p2p->outboxes[rank].packed + LINK_SHORT;
+  }
+  return true;
+}
+
+void p2p_free(struct p2p *p2p, int ranks)
+{
+  for (int rank = 0; p2p->inboxes && rank < ranks; rank++) {
+    while (p2p->inboxes[rank].early)
+      early_drop(&p2p->inboxes[rank].early, p2p->inboxes[rank].early);
+  }
+  free(p2p->packed);
+  free(p2p->outboxes);
+  free(p2p->inboxes);
+}
+
+void p2p_each(struct p2p *p2p, int ranks, void (*visit)(struct harp_op *, void *), void *user)
+{
+  for (struct harp_op *op = p2p->receives.first; op; op = op->next)
+    visit(op, user);
+  for (int rank = 0; rank < ranks; rank++) {
+    for (struct harp_op *op = p2p->outboxes[rank].sends.first; op; op = op->next)
+      visit(op, user);
+    for (struct harp_op *op = p2p->outboxes[rank].flying.first; op; op = op->next)
+      visit(op, user);
+    if (p2p->inboxes[rank].fills)
+      visit(p2p->inboxes[rank].fills, user);
+  }
+}
+
+static void drain(struct op_list *from, struct op_list *to)
+{
+  while (from->first)
+    op_list_add(to, op_list_remove(from, &from->first));
+}
+
+void p2p_drain(struct p2p *p2p, int ranks, struct op_list *to)
+{
+  drain(&p2p->receives, to);
+  for (int rank = 0; rank < ranks; rank++) {
+    drain(&p2p->outboxes[rank].sends, to);
+    drain(&p2p->outboxes[rank].flying, to);
+    if (p2p->inboxes[rank].fills)
+      op_list_add(to, p2p->inboxes[rank].fills);
+    p2p->inboxes[rank].fills = NULL;
+  }
+  p2p->busy = 0;
+}
+
+/* --- Sending --- */
+
+static bool fails(struct harp_group *group, const struct harp_op *op, const struct link *link,
+                  int call, int result)
+{
+  if (call < 0)
+    group_link_failed(group, op, link->peer, link->sends, result);
+  return call < 0;
+}
+
+/* Posts the header's message, with the payload if it is short. */
+static int post_header(struct outbox *outbox, struct link *link, struct harp_op *op, int *result)
+{
+  struct header header = {.bytes = op->bytes, .tag = op->tag, .follows = op->bytes > SHORT_PAYLOAD};
+  size_t payload = header.follows ? 0 : op->bytes;
+  memcpy(outbox->packed, &header, sizeof header);
+  if (payload)
+    memcpy(outbox->packed + sizeof header, op->data, payload);
+  int posted = link_post(link, outbox->packed, sizeof header + payload, false, op, HEADER, result);
+  if (posted > 0)
+    outbox->header_sent = true;
+  return posted;
+}
+
+/* One long payload at a time, so that its registration can end with it. */
+static int post_payload(struct link *link, struct harp_op *op, int *result)
+{
+  if (op->bytes <= SHORT_PAYLOAD)
+    return 1;
+  return link->registrations ? 0 : link_post(link, op->data, op->bytes, false, op, PAYLOAD, result);
+}
+
+static int post_send(struct outbox *outbox, struct link *link, struct harp_op *op, int *result)
+{
+  if (!outbox->header_sent) {
+    int posted = post_header(outbox, link, op, result);
+    if (posted <= 0)
+      return posted;
+  }
+  int posted = post_payload(link, op, result);
+  if (posted > 0)
+    outbox->header_sent = false;
+  return posted;
+}
+
+static unsigned send_round(struct harp_group *group, int peer)
+{
+  struct outbox *outbox = &group->p2p.outboxes[peer];
+  struct link *link = links_get(&group->links, LINK_P2P, true, peer);
+  struct flight flight;
+  size_t size;
+  unsigned events = 0;
+  int result = 0, call;
+  while ((call = link_take(link, &flight, &size, &result)) > 0) {
+    struct harp_op *op = flight.owner;
+    events++;
+    if (op && flight.step == PAYLOAD)
+      link_forget(link);
+    if (op && --op->parts_left == 0) {
+      group->p2p.busy--;
+      group_op_done(group, op_list_remove(&outbox->flying, &outbox->flying.first));
+    }
+  }
+  if (fails(group, outbox->flying.first, link, call, result) || !outbox->sends.first)
+    return events;
+  call = link_open(&group->links, link, &result);
+  while (call > 0 && outbox->sends.first) {
+    call = post_send(outbox, link, outbox->sends.first, &result);
+    if (call > 0) {
+      op_list_add(&outbox->flying, op_list_remove(&outbox->sends, &outbox->sends.first));
+      events++;
+    }
+  }
+  fails(group, outbox->sends.first, link, call, result);
+  return events;
+}
+
+/* --- Receiving --- */
+
+static bool takes(const struct harp_op *receive, int peer, int tag)
+{
+  return (receive->peer == peer || receive->peer == HARP_ANY_RANK) && receive->tag == tag;
+}
+
+static struct harp_op **find_receive(struct p2p *p2p, int peer, int tag)
+{
+  struct harp_op **at = &p2p->receives.first;
+  while (*at && !takes(*at, peer, tag))
+    at = &(*at)->next;
+  return at;
+}
+
+/* false: the sizes differ, and the group has failed. */
+static bool agree(struct harp_group *group, const struct harp_op *op, int peer, size_t bytes)
+{
+  if (op->bytes == bytes)
+    return true;
+  group_fail(group,
+             "recv with tag %d expects %zu bytes, but rank %d on %s sends %zu: give both ranks "
+             "tensors of the same size and type",
+             op->tag, op->bytes, peer, group_name(group, peer), bytes);
+  return false;
+}
+
+static void finish(struct harp_group *group, struct harp_op *op, int peer)
+{
+  op->source = peer;
+  group_op_done(group, op);
+}
+
+static bool wanted(const struct p2p *p2p, int peer)
+{
+  for (const struct harp_op *op = p2p->receives.first; op; op = op->next) {
+    if (op->peer == peer || op->peer == HARP_ANY_RANK)
+      return true;
+  }
+  return false;
+}
+
+/* Whether a header is one of ours, and its payload of the right size. */
+static bool is_valid(const struct header *header, size_t size)
+{
+  if (size < sizeof *header || header->follows > 1)
+    return false;
+  return header->follows ? size == sizeof *header : size - sizeof *header == header->bytes;
+}
+
+/* A message without a receive begins. Its payload comes now or later. */
+static void begin_early(struct harp_group *group, int peer, const struct header *header)
+{
+  struct inbox *inbox = &group->p2p.inboxes[peer];
+  struct early *early = early_add(&inbox->early, header->tag, header->bytes);
+  if (!early) {
+    group_fail(group, "no memory for a message of %zu bytes of rank %d on %s",
+               (size_t)header->bytes, peer, group_name(group, peer));
+  } else if (header->follows) {
+    inbox->filling = early;
+    group->p2p.busy++;
+  } else {
+    memcpy(early->data, inbox->packed + sizeof *header, header->bytes);
+    early->complete = true;
+  }
+}
+
+/* The message of a receive begins. */
+static void begin_receive(struct harp_group *group, int peer, const struct header *header,
+                          struct harp_op **at)
+{
+  struct inbox *inbox = &group->p2p.inboxes[peer];
+  if (!agree(group, *at, peer, header->bytes))
+    return;
+  struct harp_op *op = op_list_remove(&group->p2p.receives, at);
+  if (header->follows) {
+    inbox->fills = op;
+    group->p2p.busy++;
+  } else {
+    memcpy(op->data, inbox->packed + sizeof *header, header->bytes);
+    finish(group, op, peer);
+  }
+}
+
+/* A header has come, maybe with its payload. */
+static void take_header(struct harp_group *group, int peer, size_t size)
+{
+  struct header header;
+  memcpy(&header, group->p2p.inboxes[peer].packed, sizeof header);
+  if (!is_valid(&header, size)) {
+    group_fail(group,
+               "rank %d on %s sends a message that this HARP does not know: install the same "
+               "version of HARP on all hosts",
+               peer, group_name(group, peer));
+    return;
+  }
+  struct harp_op **at = find_receive(&group->p2p, peer, header.tag);
+  if (*at)
+    begin_receive(group, peer, &header, at);
+  else
+    begin_early(group, peer, &header);
+}
+
+static void take_payload(struct harp_group *group, struct link *link, int peer)
+{
+  struct inbox *inbox = &group->p2p.inboxes[peer];
+  struct harp_op *op = inbox->fills;
+  link_forget(link);
+  group->p2p.busy--;
+  if (inbox->filling)
+    inbox->filling->complete = true;
+  inbox->fills = NULL;
+  inbox->filling = NULL;
+  if (op)
+    finish(group, op, peer);
+}
+
+/* Gives messages that came early to their receives. */
+static unsigned deliver_early(struct harp_group *group, int peer)
+{
+  unsigned events = 0;
+  struct inbox *inbox = &group->p2p.inboxes[peer];
+  struct op_list *receives = &group->p2p.receives;
+  for (struct harp_op **at = &receives->first; inbox->early && *at;) {
+    const struct harp_op *op = *at;
+    struct early *early = NULL;
+    if (op->peer == peer || op->peer == HARP_ANY_RANK)
+      early = early_find(inbox->early, op->tag);
+    if (!early) {
+      at = &(*at)->next;
+      continue;
+    }
+    if (!agree(group, op, peer, early->bytes))
+      return events;
+    memcpy(op->data, early->data, early->bytes);
+    early_drop(&inbox->early, early);
+    finish(group, op_list_remove(receives, at), peer);
+    events++;
+  }
+  return events;
+}
+
+static int post_read(struct inbox *inbox, struct link *link, int *result)
+{
+  if (inbox->fills)
+    return link_post(link, inbox->fills->data, inbox->fills->bytes, false, NULL, PAYLOAD, result);
+  if (inbox->filling)
+    return link_post(link, inbox->filling->data, inbox->filling->bytes, false, NULL, PAYLOAD,
+                     result);
+  return link_post(link, inbox->packed, LINK_SHORT, false, NULL, HEADER, result);
+}
+
+/* An operation that needs the next message. */
+static const struct harp_op *reader(const struct p2p *p2p, const struct inbox *inbox)
+{
+  return inbox->fills ? inbox->fills : p2p->receives.first;
+}
+
+static unsigned receive_round(struct harp_group *group, int peer)
+{
+  struct p2p *p2p = &group->p2p;
+  struct inbox *inbox = &p2p->inboxes[peer];
+  struct link *link = links_get(&group->links, LINK_P2P, false, peer);
+  unsigned events = deliver_early(group, peer);
+  int result = 0;
+  if (inbox->reads && !group->failed) {
+    struct flight flight;
+    size_t size;
+    int call = link_take(link, &flight, &size, &result);
+    if (fails(group, reader(p2p, inbox), link, call, result) || call == 0)
+      return events;
+    inbox->reads = false;
+    events++;
+    if (flight.step == PAYLOAD)
+      take_payload(group, link, peer);
+    else
+      take_header(group, peer, size);
+  }
+  if (group->failed || !(inbox->fills || inbox->filling || wanted(p2p, peer)))
+    return events;
+  int call = link_open(&group->links, link, &result);
+  if (call > 0)
+    call = post_read(inbox, link, &result);
+  if (!fails(group, reader(p2p, inbox), link, call, result) && call > 0)
+    inbox->reads = true;
+  return events;
+}
+
+/* --- Both --- */
+
+void p2p_add(struct harp_group *group, struct harp_op *op)
+{
+  struct p2p *p2p = &group->p2p;
+  if (op->kind == HARP_SEND) {
+    op->parts_left = op->bytes > SHORT_PAYLOAD ? 2 : 1;
+    p2p->busy++;
+    op_list_add(&p2p->outboxes[op->peer].sends, op);
+  } else {
+    op_list_add(&p2p->receives, op);
+  }
+}
+
+unsigned p2p_round(struct harp_group *group)
+{
+  unsigned events = 0;
+  if (!group->p2p.busy && !group->p2p.receives.first)
+    return 0;
+  for (int peer = 0; peer < group->ranks && !group->failed; peer++) {
+    if (peer == group->rank)
+      continue;
+    events += send_round(group, peer);
+    if (!group->failed)
+      events += receive_round(group, peer);
+  }
+  return events;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Planners: each writes the schedule of one rank for one operation. The schedules of all ranks
+ * match if their calls do.
+ *
+ * Thread: any, one for a schedule. Errors: -1 with a sentence for the caller's mistakes, 0
+ * otherwise; a lack of memory shows in schedule->out_of_memory.
+ */
+#ifndef HARP_COLLECTIVES_PLAN_H
+#define HARP_COLLECTIVES_PLAN_H
+
+#include "harp/collectives/collectives.h"
+#include "harp/collectives/links.h"
+#include "harp/collectives/schedule.h"
+
+struct plan {
+  struct schedule *schedule;
+  struct links *links; /* for staging */
+  int rank, ranks;
+  const struct harp_call *call;
+};
+
+int plan_all_reduce(struct plan *plan, char *error);
+int plan_reduce(struct plan *plan, char *error);
+int plan_reduce_scatter(struct plan *plan, char *error);
+
+int plan_broadcast(struct plan *plan, char *error);
+int plan_all_gather(struct plan *plan, char *error);
+int plan_all_to_all(struct plan *plan, char *error);
+int plan_gather(struct plan *plan, char *error);
+int plan_scatter(struct plan *plan, char *error);
+int plan_barrier(struct plan *plan, char *error);
+
+/* The part of plan_all_reduce for long tensors of many ranks. */
+void plan_ring(struct plan *plan);
+
+/* The rank `distance` places after (or, negative, before) this one. */
+static inline int plan_rank(const struct plan *plan, int distance)
+{
+  return ((plan->rank + distance) % plan->ranks + plan->ranks) % plan->ranks;
+}
+
+/* How a message of many bytes is cut for pipelining. Both ends compute the same. */
+static inline size_t plan_slice(size_t bytes)
+{
+  size_t quarter = (bytes / 4 + 63) & ~(size_t)63;
+  if (quarter < 2 * LINK_SHORT)
+    return 2 * LINK_SHORT;
+  return quarter < LINK_SLICE ? quarter : LINK_SLICE;
+}
+
+#endif

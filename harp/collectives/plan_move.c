@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Operations that move bytes and compute nothing.
+ *
+ * Broadcast: a binomial tree for short messages, else a chain of ranks that passes slices on. The
+ * others send each byte straight to its reader, and begin with different peers (pairwise exchange).
+ * Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH"
+ * (2005). Barrier: dissemination, Hensgen, Finkel and Manber (1988).
+ */
+#include "harp/collectives/plan.h"
+
+static void broadcast_tree(struct plan *plan)
+{
+  const struct harp_view *view = plan->call->out;
+  int place = plan_rank(plan, -plan->call->peer); /* the root's is 0 */
+  int32_t received = NO_STEP;
+  int bit = 1;
+  for (; bit < plan->ranks; bit <<= 1) {
+    if (place & bit) {
+      received = add_receive(plan->schedule, plan_rank(plan, -bit), view->data, view->bytes,
+                             NO_STEP);
+      break;
+    }
+  }
+  for (bit >>= 1; bit; bit >>= 1) {
+    if (place + bit < plan->ranks)
+      add_send(plan->schedule, plan_rank(plan, bit), view->data, view->bytes, received);
+  }
+}
+
+static void broadcast_chain(struct plan *plan)
+{
+  const struct harp_view *view = plan->call->out;
+  int place = plan_rank(plan, -plan->call->peer);
+  size_t slice = plan_slice(view->bytes);
+  for (size_t at = 0; at < view->bytes; at += slice) {
+    size_t bytes = view->bytes - at < slice ? view->bytes - at : slice;
+    uint8_t *data = (uint8_t *)view->data + at;
+    int32_t received = NO_STEP;
+    if (place > 0)
+      received = add_receive(plan->schedule, plan_rank(plan, -1), data, bytes, NO_STEP);
+    if (place + 1 < plan->ranks)
+      add_send(plan->schedule, plan_rank(plan, 1), data, bytes, received);
+  }
+}
+
+int plan_broadcast(struct plan *plan, char *error)
+{
+  if (plan->call->out->bytes <= LINK_SHORT)
+    broadcast_tree(plan);
+  else
+    broadcast_chain(plan);
+  return 0;
+}
+
+static void copy_own(struct plan *plan, const struct harp_view *to, const struct harp_view *from)
+{
+  if (from->bytes)
+    add_compute(plan->schedule, STEP_COPY, to->data, from->data, from->bytes, NO_STEP, NO_STEP);
+}
+
+static void send_view(struct plan *plan, int peer, const struct harp_view *view)
+{
+  add_send(plan->schedule, peer, view->data, view->bytes, NO_STEP);
+}
+
+static void receive_view(struct plan *plan, int peer, const struct harp_view *view)
+{
+  add_receive(plan->schedule, peer, view->data, view->bytes, NO_STEP);
+}
+
+int plan_all_gather(struct plan *plan, char *error)
+{
+  const struct harp_call *call = plan->call;
+  for (int distance = 1; distance < plan->ranks; distance++) {
+    int to = plan_rank(plan, distance), from = plan_rank(plan, -distance);
+    send_view(plan, to, call->in);
+    receive_view(plan, from, &call->out[from]);
+  }
+  copy_own(plan, &call->out[plan->rank], call->in);
+  return 0;
+}
+
+int plan_all_to_all(struct plan *plan, char *error)
+{
+  const struct harp_call *call = plan->call;
+  for (int distance = 1; distance < plan->ranks; distance++) {
+    int to = plan_rank(plan, distance), from = plan_rank(plan, -distance);
+    send_view(plan, to, &call->in[to]);
+    receive_view(plan, from, &call->out[from]);
+  }
+  copy_own(plan, &call->out[plan->rank], &call->in[plan->rank]);
+  return 0;
+}
+
+int plan_gather(struct plan *plan, char *error)
+{
+  const struct harp_call *call = plan->call;
+  if (plan->rank != call->peer) {
+    send_view(plan, call->peer, call->in);
+    return 0;
+  }
+  for (int rank = 0; rank < plan->ranks; rank++) {
+    if (rank != plan->rank)
+      receive_view(plan, rank, &call->out[rank]);
+  }
+  copy_own(plan, &call->out[plan->rank], call->in);
+  return 0;
+}
+
+int plan_scatter(struct plan *plan, char *error)
+{
+  const struct harp_call *call = plan->call;
+  if (plan->rank != call->peer) {
+    receive_view(plan, call->peer, call->out);
+    return 0;
+  }
+  for (int rank = 0; rank < plan->ranks; rank++) {
+    if (rank != plan->rank)
+      send_view(plan, rank, &call->in[rank]);
+  }
+  copy_own(plan, call->out, &call->in[plan->rank]);
+  return 0;
+}
+
+int plan_barrier(struct plan *plan, char *error)
+{
+  int32_t heard = NO_STEP;
+  if (!schedule_make_wide(plan->schedule, 1))
+    return 0;
+  uint8_t *byte = plan->schedule->wide;
+  *byte = 0;
+  for (int distance = 1; distance < plan->ranks; distance <<= 1) {
+    add_send(plan->schedule, plan_rank(plan, distance), byte, 1, heard);
+    heard = add_receive(plan->schedule, plan_rank(plan, -distance), byte, 1, heard);
+  }
+  return 0;
+}

@@ -1,0 +1,295 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Carries out schedules, notices deadlines, and fails the group. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "harp/bench/clock.h"
+#include "harp/collectives/group.h"
+#include "harp/collectives/net.h"
+
+enum { DEADLINES_EVERY_NS = 10000000 };
+
+/* --- Failure --- */
+
+static void end_op(struct harp_group *group, struct harp_op *op, enum op_state state)
+{
+  pthread_mutex_lock(&group->lock);
+  atomic_store_explicit(&op->state, state, memory_order_release);
+  pthread_cond_broadcast(&group->changed);
+  pthread_mutex_unlock(&group->lock);
+  atomic_fetch_sub(&group->unfinished, 1);
+  op_put(op);
+}
+
+void group_op_done(struct harp_group *group, struct harp_op *op) { end_op(group, op, OP_DONE); }
+
+static void take_posted(struct harp_group *group)
+{
+  struct op_list posted;
+  op_list_init(&posted);
+  pthread_mutex_lock(&group->lock);
+  while (group->posted.first)
+    op_list_add(&posted, op_list_remove(&group->posted, &group->posted.first));
+  atomic_store(&group->has_posted, false);
+  pthread_mutex_unlock(&group->lock);
+  while (posted.first) {
+    struct harp_op *op = op_list_remove(&posted, &posted.first);
+    if (group->failed)
+      end_op(group, op, OP_FAILED);
+    else if (op->kind == HARP_SEND || op->kind == HARP_RECEIVE)
+      p2p_add(group, op);
+    else
+      op_list_add(&group->collectives, op);
+  }
+}
+
+void group_fail(struct harp_group *group, const char *format, ...)
+{
+  if (group->failed)
+    return;
+  char reason[HARP_ERROR];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(reason, sizeof reason, format, arguments);
+  va_end(arguments);
+  pthread_mutex_lock(&group->lock);
+  memcpy(group->reason, reason, sizeof reason);
+  group->failed = true;
+  pthread_mutex_unlock(&group->lock);
+  /* Before the operations end: their memory is then the caller's again. */
+  links_close(&group->links);
+  p2p_drain(&group->p2p, group->ranks, &group->collectives);
+  while (group->collectives.first)
+    end_op(group, op_list_remove(&group->collectives, &group->collectives.first), OP_FAILED);
+}
+
+void group_link_failed(struct harp_group *group, const struct harp_op *op, int peer, bool sends,
+                       int result)
+{
+  char why[400];
+  net_take_warning(why, sizeof why);
+  if (!op)
+    op = group->collectives.first;
+  group_fail(group,
+             "%s of rank %d: the link %s rank %d on %s failed (%s)%s%s. That rank has ended or has "
+             "lost its network, or another rank's failure ended it: look at its log, and restart "
+             "the job",
+             op ? op_name(op) : "an operation", group->rank, sends ? "to" : "from", peer,
+             group_name(group, peer), netapi_result_name((ncclResult_t)result), why[0] ? ": " : "",
+             why);
+}
+
+/* --- Collectives --- */
+
+static void step_done(struct schedule *schedule, struct step *step)
+{
+  step->done = true;
+  schedule->left--;
+}
+
+/* The caller's view that contains the step's message. */
+static const struct harp_view *view_of(const struct harp_op *op, const struct step *step)
+{
+  const uint8_t *data = step->data;
+  for (int i = 0; i < op->view_count; i++) {
+    const uint8_t *view = op->views[i].data;
+    if (data >= view && data + step->bytes <= view + op->views[i].bytes)
+      return &op->views[i];
+  }
+  return NULL;
+}
+
+static int post_step(struct harp_group *group, const struct harp_op *op, struct link *link,
+                     int32_t number, int *result)
+{
+  const struct step *step = &op->schedule.steps[number];
+  int call = link_open(&group->links, link, result);
+  if (call <= 0)
+    return call;
+  if (!step->staged && step->bytes > LINK_SHORT) {
+    const struct harp_view *view = view_of(op, step);
+    if (view && link_register(link, view->data, view->bytes, result) < 0)
+      return -1;
+  }
+  return link_post(link, step->data, step->bytes, step->staged, NULL, number, result);
+}
+
+static bool sizes_agree(struct harp_group *group, const struct harp_op *op, const struct link *link,
+                        const struct step *step, size_t size)
+{
+  if (link->sends || size == step->bytes)
+    return true;
+  group_fail(group,
+             "%s of rank %d expects %zu bytes of rank %d on %s and got %zu: the ranks call "
+             "different operations, or with tensors of different sizes",
+             op_name(op), group->rank, step->bytes, link->peer, group_name(group, link->peer),
+             size);
+  return false;
+}
+
+/* One round on one link. */
+static unsigned queue_round(struct harp_group *group, struct harp_op *op, struct link *link,
+                            struct queue *queue)
+{
+  struct schedule *schedule = &op->schedule;
+  struct flight flight;
+  size_t size;
+  unsigned events = 0;
+  int result = 0, call = 0;
+  while (link->comm && (call = link_take(link, &flight, &size, &result)) > 0) {
+    events++;
+    if (flight.step == LINK_HELLO)
+      continue;
+    struct step *step = &schedule->steps[flight.step];
+    if (!sizes_agree(group, op, link, step, size))
+      return events;
+    step_done(schedule, step);
+  }
+  while (call >= 0 && queue->head != NO_STEP) {
+    const struct step *step = &schedule->steps[queue->head];
+    if (!step_may_start(schedule, step) ||
+        (call = post_step(group, op, link, queue->head, &result)) <= 0)
+      break;
+    queue->head = step->next;
+    events++;
+  }
+  if (call < 0)
+    group_link_failed(group, op, link->peer, link->sends, result);
+  return events;
+}
+
+static unsigned compute_round(struct schedule *schedule)
+{
+  struct queue *queue = schedule_computing(schedule);
+  unsigned events = 0;
+  while (queue->head != NO_STEP && step_may_start(schedule, &schedule->steps[queue->head])) {
+    struct step *step = &schedule->steps[queue->head];
+    step_compute(schedule, step);
+    step_done(schedule, step);
+    queue->head = step->next;
+    events++;
+  }
+  return events;
+}
+
+static void finish_collective(struct harp_group *group, struct harp_op *op)
+{
+  for (int peer = 0; peer < group->ranks; peer++) {
+    link_forget(links_get(&group->links, LINK_COLLECTIVE, true, peer));
+    link_forget(links_get(&group->links, LINK_COLLECTIVE, false, peer));
+  }
+  op_list_remove(&group->collectives, &group->collectives.first);
+  group_op_done(group, op);
+}
+
+static unsigned collective_round(struct harp_group *group)
+{
+  struct harp_op *op = group->collectives.first;
+  if (!op)
+    return 0;
+  struct schedule *schedule = &op->schedule;
+  unsigned events = compute_round(schedule);
+  for (int i = 0; i < 2 * group->ranks && schedule->left > 0; i++) {
+    int peer = i / 2;
+    bool sends = i % 2 == 0;
+    struct queue *queue = sends ? schedule_sends(schedule, peer)
+                                : schedule_receives(schedule, peer);
+    if (queue->tail == NO_STEP)
+      continue;
+    events += queue_round(group, op, links_get(&group->links, LINK_COLLECTIVE, sends, peer), queue);
+    if (group->failed)
+      return events;
+    events += compute_round(schedule);
+  }
+  if (schedule->left == 0) {
+    finish_collective(group, op);
+    events++;
+  }
+  return events;
+}
+
+/* --- Deadlines --- */
+
+/* The first peer that the operation waits for, or -1. */
+static int awaited(struct harp_group *group, struct harp_op *op, bool *sends)
+{
+  *sends = op->kind == HARP_SEND;
+  if (op->kind == HARP_SEND || op->kind == HARP_RECEIVE)
+    return op->peer;
+  for (int i = 2 * group->ranks - 1; i >= 0; i--) {
+    int peer = i % group->ranks;
+    *sends = i < group->ranks;
+    const struct queue *queue = *sends ? schedule_sends(&op->schedule, peer)
+                                       : schedule_receives(&op->schedule, peer);
+    if (queue->tail != NO_STEP && !op->schedule.steps[queue->tail].done)
+      return peer;
+  }
+  return -1;
+}
+
+static void fail_late(struct harp_group *group, struct harp_op *op)
+{
+  bool sends;
+  int peer = awaited(group, op, &sends);
+  char whom[HARP_NAME + 64] = "any rank";
+  if (peer >= 0)
+    snprintf(whom, sizeof whom, "rank %d on %s to %s", peer, group_name(group, peer),
+             sends ? "receive" : "send");
+  group_fail(
+      group,
+      "%s of rank %d (%zu bytes) has not ended within %lld ms: it waits for %s. Look whether "
+      "that rank runs and calls the same operation; a longer timeout is an argument of "
+      "init_process_group and new_group",
+      op_name(op), group->rank, op->bytes, (long long)op->timeout_ms, whom);
+}
+
+struct lateness {
+  uint64_t now;
+  struct harp_op *late;
+};
+
+static void find_late(struct harp_op *op, void *user)
+{
+  struct lateness *lateness = user;
+  if (op->deadline_ns < lateness->now)
+    lateness->late = op;
+}
+
+static void check_deadlines(struct harp_group *group)
+{
+  struct lateness lateness = {.now = clock_ns()};
+  if (lateness.now - group->deadlines_ns < DEADLINES_EVERY_NS)
+    return;
+  group->deadlines_ns = lateness.now;
+  if (group->collectives.first)
+    find_late(group->collectives.first, &lateness);
+  p2p_each(&group->p2p, group->ranks, find_late, &lateness);
+  if (lateness.late)
+    fail_late(group, lateness.late);
+}
+
+static void take_abort(struct harp_group *group)
+{
+  char reason[HARP_ERROR];
+  pthread_mutex_lock(&group->lock);
+  memcpy(reason, group->reason, sizeof reason);
+  pthread_mutex_unlock(&group->lock);
+  group_fail(group, "%s", reason);
+}
+
+unsigned group_round(struct harp_group *group)
+{
+  unsigned events = 0;
+  if (atomic_load(&group->has_posted))
+    take_posted(group);
+  if (atomic_load(&group->aborts))
+    take_abort(group);
+  if (!group->failed)
+    events += collective_round(group);
+  if (!group->failed)
+    events += p2p_round(group);
+  if (!events && !group->failed)
+    check_deadlines(group);
+  return events;
+}

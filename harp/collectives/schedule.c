@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "harp/collectives/schedule.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Plugins count some sizes in an int, so larger messages are sent in parts. */
+#define LARGEST_MESSAGE ((size_t)1 << 30)
+
+bool schedule_init(struct schedule *schedule, int ranks)
+{
+  size_t queues = 2 * (size_t)ranks + 1;
+  *schedule = (struct schedule){.ranks = ranks};
+  schedule->queues = malloc(queues * sizeof(struct queue));
+  for (size_t i = 0; schedule->queues && i < queues; i++)
+    schedule->queues[i] = (struct queue){NO_STEP, NO_STEP};
+  return schedule->queues != NULL;
+}
+
+void schedule_free(struct schedule *schedule)
+{
+  free(schedule->steps);
+  free(schedule->queues);
+  free(schedule->wide);
+}
+
+bool schedule_make_wide(struct schedule *schedule, size_t bytes)
+{
+  schedule->wide = malloc(bytes + 1);
+  schedule->out_of_memory |= !schedule->wide;
+  return schedule->wide != NULL;
+}
+
+static struct step *new_step(struct schedule *schedule)
+{
+  if (schedule->count == schedule->capacity) {
+    int32_t capacity = schedule->capacity ? 2 * schedule->capacity : 16;
+    struct step *steps = realloc(schedule->steps, (size_t)capacity * sizeof *steps);
+    if (!steps) {
+      schedule->out_of_memory = true;
+      return NULL;
+    }
+    schedule->steps = steps;
+    schedule->capacity = capacity;
+  }
+  return &schedule->steps[schedule->count];
+}
+
+static int32_t add(struct schedule *schedule, struct queue *queue, struct step step)
+{
+  struct step *made = new_step(schedule);
+  if (!made)
+    return NO_STEP;
+  step.next = NO_STEP;
+  *made = step;
+  int32_t number = schedule->count++;
+  if (queue->head == NO_STEP)
+    queue->head = number;
+  else
+    schedule->steps[queue->tail].next = number;
+  queue->tail = number;
+  schedule->left++;
+  return number;
+}
+
+static int32_t add_message(struct schedule *schedule, struct queue *queue, enum step_kind kind,
+                           void *data, size_t bytes, int32_t after)
+{
+  int32_t last = NO_STEP;
+  for (size_t done = 0; done < bytes; done += LARGEST_MESSAGE) {
+    size_t part = bytes - done < LARGEST_MESSAGE ? bytes - done : LARGEST_MESSAGE;
+    last = add(schedule, queue,
+               (struct step){.kind = kind,
+                             .after = {after, NO_STEP},
+                             .data = (uint8_t *)data + done,
+                             .bytes = part});
+  }
+  return last;
+}
+
+int32_t add_send(struct schedule *schedule, int peer, const void *data, size_t bytes, int32_t after)
+{
+  return add_message(schedule, schedule_sends(schedule, peer), STEP_SEND, (void *)(uintptr_t)data,
+                     bytes, after);
+}
+
+int32_t add_receive(struct schedule *schedule, int peer, void *data, size_t bytes, int32_t after)
+{
+  return add_message(schedule, schedule_receives(schedule, peer), STEP_RECEIVE, data, bytes, after);
+}
+
+int32_t add_compute(struct schedule *schedule, enum step_kind kind, void *data, const void *from,
+                    size_t count, int32_t after, int32_t also)
+{
+  return add(schedule, schedule_computing(schedule),
+             (struct step){.kind = kind,
+                           .after = {after, also},
+                           .data = data,
+                           .from = from,
+                           .bytes = kind == STEP_COPY ? count : 0,
+                           .count = count});
+}
+
+void mark_staged(struct schedule *schedule, int32_t step)
+{
+  if (step != NO_STEP)
+    schedule->steps[step].staged = true;
+}
+
+bool step_may_start(const struct schedule *schedule, const struct step *step)
+{
+  for (int i = 0; i < 2; i++) {
+    if (step->after[i] != NO_STEP && !schedule->steps[step->after[i]].done)
+      return false;
+  }
+  return true;
+}
+
+void step_compute(const struct schedule *schedule, const struct step *step)
+{
+  const struct reduction *reduction = &schedule->reduction;
+  switch (step->kind) {
+  case STEP_COPY:
+    if (step->data != step->from)
+      memmove(step->data, step->from, step->bytes);
+    break;
+  case STEP_LOAD: reduction_load(reduction, step->data, step->from, step->count); break;
+  case STEP_FOLD: reduction_fold(reduction, step->data, step->from, step->count); break;
+  case STEP_FOLD_WIDE: reduction->fold(step->data, step->from, step->count); break;
+  case STEP_STORE: reduction_store(reduction, step->data, step->from, step->count); break;
+  case STEP_SEND:
+  case STEP_RECEIVE: break; /* not in this queue */
+  }
+}

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of `harp check` that need no host: schedules, blame, slow links, places of ranks."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harp.check import agree, blame, broken, expect, frames, launcher, reach, run, slow, tournament
+from harp.check.hosts import Host
+from harp.check.meeting import Meeting, MeetingError
+from harp.check.pace import Pace
+
+
+def hosts(count: int, **facts: Any) -> list[Host]:
+    nic = {"mtu": 9000, "interface": "eth0", "device": "packet:eth0", "mtu_key": False}
+    base: dict[str, Any] = {
+        "devices": [{"name": "HARP0", "identity": "eth0", "speed_mbps": 10000}], "nics": [nic],
+        "gpus": [], "key": "", "key_file": "", "checksum": False, "release": "1", "plugin": "",
+        "state": "enabled", "doctor": [],
+    }  # fmt: skip
+    return [Host(i, f"gpu{i}", (i,), {**base, **facts}) for i in range(count)]
+
+
+# -- schedules
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 63, 64])
+def test_tournament_has_each_pair_once_and_no_rank_twice_in_a_round(count: int) -> None:
+    rounds = tournament.rounds(range(count))
+    pairs = [pair for one in rounds for pair in one]
+    assert sorted(pairs) == list(itertools.combinations(range(count), 2))
+    assert len(rounds) == count - 1 + count % 2
+    for one in rounds:
+        ranks = [rank for pair in one for rank in pair]
+        assert len(ranks) == len(set(ranks))
+
+
+@pytest.mark.parametrize("ranks, count", [(64, 64), (64, 8), (64, 16), (8, 4), (7, 3), (8, 1)])
+def test_no_host_has_two_pairs_while_one_pair_is_measured(ranks: int, count: int) -> None:
+    host_of = [rank * count // ranks for rank in range(ranks)]
+    slots = tournament.one_by_one(range(ranks), host_of)
+    pairs = [pair for slot in slots for pair in slot]
+    assert sorted(pairs) == list(itertools.combinations(range(ranks), 2))
+    for slot in slots:
+        used = [host for a, b in slot for host in {host_of[a], host_of[b]}]
+        assert len(used) == len(set(used))
+
+
+@pytest.mark.parametrize("count", [64, 16, 8])
+def test_64_ranks_are_measured_in_half_a_minute(count: int) -> None:
+    """The rest of the minute is for the hosts' own checks, probes and opening links."""
+    host_of = [rank * count // 64 for rank in range(64)]
+    alone, together = tournament.one_by_one(range(64), host_of), tournament.rounds(range(64))
+    now = 0.0
+    for bound, slots in ((run.ALONE_S, alone), (run.TOGETHER_S, together)):
+        pace = Pace(bound, len(slots), lambda: now)
+        for _ in slots:
+            seconds = pace.next()
+            assert 0.02 <= seconds <= 0.2
+            now += seconds + 0.01  # a step of the meeting
+    assert 10 < now < 30
+
+
+def test_suspects_are_measured_alone_again() -> None:
+    slots = tournament.again([(0, 1), (0, 2), (3, 4), (1, 2)], [0, 1, 2, 3, 4])
+    assert slots == [[(0, 1), (3, 4)], [(0, 2)], [(1, 2)]]
+
+
+# -- blame
+
+
+def test_host_with_most_bad_links_is_blamed() -> None:
+    bad = [(2, other) for other in (0, 1, 3)]
+    found = blame.find(bad, range(4))
+    assert list(found.hosts) == [2] and not found.links
+    assert blame.direction(2, found.hosts[2]) == "from"
+    assert blame.direction(2, [(0, 2)]) == "to"
+    assert blame.direction(2, [(0, 2), (2, 0)]) == "with"
+
+
+def test_single_link_blames_no_host() -> None:
+    found = blame.find([(0, 1), (1, 0)], range(4))
+    assert not found.hosts and found.links == [(0, 1), (1, 0)]
+
+
+# -- slow links
+
+
+def rates(count: int, value: float) -> dict[tuple[int, int], float]:
+    return dict.fromkeys(itertools.permutations(range(count), 2), value)
+
+
+PLACES = [slow.Place(number, 0) for number in range(4)]
+
+
+def test_slow_link_is_named_and_no_host() -> None:
+    measured = rates(4, 10.0) | {(1, 3): 1.0}
+    texts = [f"{one.about}: {one.text}" for one in slow.judge(hosts(4), measured, PLACES, [])]
+    assert len(texts) == 1 and texts[0].startswith("slow link: from gpu1 to gpu3: 1 Gbit/s")
+    assert slow.suspects(measured, PLACES, []) == [(1, 3)]
+
+
+def test_slow_host_is_named_and_no_link() -> None:
+    measured = {pair: 1.0 if 2 in pair else 10.0 for pair in rates(4, 0)}
+    texts = [f"{one.about}: {one.text}" for one in slow.judge(hosts(4), measured, PLACES, [])]
+    assert len(texts) == 1 and texts[0].startswith("slow host: gpu2: 1 Gbit/s on links with it")
+
+
+def test_slow_rail_is_not_hidden_by_the_other_rail() -> None:
+    places = [slow.Place(rank // 2, rank % 2) for rank in range(8)]
+    measured = {pair: 1.0 if 5 in pair else 10.0 for pair in rates(8, 0)}
+    texts = [one.text for one in slow.judge(hosts(4), measured, places, [])]
+    assert len(texts) == 1 and "gpu2" in texts[0]
+
+
+def test_link_as_slow_as_good_ones_beside_it_is_good() -> None:
+    measured = rates(4, 10.0) | {(1, 3): 2.0}
+    assert list(slow.judge(hosts(4), measured, PLACES, []))
+    assert not list(slow.judge(hosts(4), measured, PLACES, [4.0, 5.0, 3.0]))
+    assert not list(slow.judge(hosts(2), {(0, 1): 10.0, (1, 0): 1.0}, PLACES, []))
+
+
+# -- what hosts agree on
+
+
+def test_no_host_is_blamed_without_a_majority() -> None:
+    two = hosts(1)[:1] + hosts(2, checksum=True)[1:]
+    texts = [one.text for one in agree.compare(two, [one.facts for one in two])]
+    assert len(texts) == 1 and texts[0].startswith("the hosts differ (gpu0: no HARP_CHECKSUM; gpu1")
+
+
+def test_missing_rail_is_named() -> None:
+    three = hosts(3)
+    three[1].facts["devices"] = three[1].facts["devices"] * 2
+    found = agree.compare(three, [one.facts for one in three])
+    assert [one.text for one in found if one.text.startswith("gpu1: 2 devices, and 1 devices")]
+
+
+def test_words_of_plugin_tell_reset_from_swallowed() -> None:
+    said = {(0, 1): "HARP: no process listens on the peer's port: ...", (1, 2): "swallowed: x"}
+    texts = [one.text for one in broken.links(hosts(3), said)]
+    assert any("from gpu0 to gpu1 is reset: a firewall rejects it" in text for text in texts)
+    assert any("from gpu1 to gpu2 is swallowed" in text for text in texts)
+
+
+def test_each_answer_of_the_kernel_is_told_apart() -> None:
+    ends = {(0, 1): reach.RESET, (1, 2): reach.SWALLOWED, (2, 0): reach.ANSWERED}
+    texts = [one.text for one in reach.judge(hosts(3), ends)]
+    assert len(texts) == 2
+    assert "from gpu0 to gpu1 is reset" in texts[0]
+    assert "from gpu1 to gpu2 is swallowed" in texts[1]
+
+
+def test_frames_that_do_not_pass_at_all_say_nothing_of_the_mtu() -> None:
+    assert not list(frames.judge(hosts(3), {(0, 1): {0: 0}, (1, 2): {0: 9000}}))
+    found = list(frames.judge(hosts(3), {(0, 1): {0: 1500}}))
+    assert len(found) == 1 and "1500 bytes pass, and 9000 do not" in found[0].text
+    assert frames.sizes(9000, 1500) == [256, 1280, 1400, 1500]
+
+
+def test_expected_bandwidth_is_that_of_the_slowest_part() -> None:
+    two = hosts(2, gpus=[{"pci": "0000:01:00.0", "pcie_gbit": 4.0}])
+    assert expect.of_host(two[0]).gbit == 4.0
+    assert "The limit is the PCIe of the GPUs of gpu0" in expect.sentences(two, {}, [0, 1])[0]
+    measured = {(0, 1): 2.0, (1, 0): 1.0}
+    assert "1 Gbit/s into gpu0, the slowest: 25 %" in expect.sentences(two, measured, [0, 1])[1]
+
+
+# -- ranks
+
+
+LAUNCHERS = [
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("RANK", "WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+]
+
+
+@pytest.mark.parametrize("names", LAUNCHERS, ids=lambda names: names[0])
+def test_launchers_tell_rank_and_rendezvous(names: tuple[str, str]) -> None:
+    told = {names[0]: "3", names[1]: "8", "MASTER_ADDR": "gpu1", "MASTER_PORT": "29500"}
+    assert launcher.find(None, None, None, told) == launcher.Place(3, 8, "gpu1", "29501")
+    assert launcher.find(2, 4, "unix:/x:y", told) == launcher.Place(2, 4, "unix", "/x:y")
+    told = {names[0]: "3", names[1]: "8", "SLURM_LAUNCH_NODE_IPADDR": "10.0.3.7"}
+    assert launcher.find(None, None, None, told).port == "29411"
+
+
+@pytest.mark.parametrize(
+    "rank, ranks, meeting, said",
+    [
+        (None, None, "a:1", "give --rank and --ranks, or start it by mpirun"),
+        (8, 8, "a:1", "--rank 8 of 8 ranks"),
+        (0, 1, "a:1", "one rank has no other to check with"),
+        (0, 8, None, "give --rendezvous HOST:PORT"),
+        (0, 8, "a:70000", "a port is a number from 1 to 65535"),
+    ],
+)
+def test_wrong_places_are_refused(rank: Any, ranks: Any, meeting: Any, said: str) -> None:
+    with pytest.raises(launcher.Unknown, match=said):
+        launcher.find(rank, ranks, meeting, {})
+
+
+def meet(folder: Path, rank: int, ranks: int) -> Meeting:
+    return Meeting(launcher.Place(rank, ranks, "unix", str(folder / "meeting")))
+
+
+def test_rank_that_goes_silent_is_lost_and_others_go_on(tmp_path: Path) -> None:
+    lead, other, silent = (meet(tmp_path, rank, 3) for rank in range(3))
+    replies: list[Any] = []
+
+    def follow() -> None:
+        other.open(20, lambda _: None)
+        replies.append(other.step("b", lambda _: None))
+
+    threads = [
+        threading.Thread(target=follow, daemon=True),
+        threading.Thread(target=lambda: silent.open(20, lambda _: None), daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
+    lead.open(20, lambda _: None)
+    begun = time.monotonic()
+    replies.append(lead.step("a", tuple, 0.5))
+    for thread in threads:
+        thread.join(20)
+    assert replies == [["a", "b", None]] * 2
+    assert list(lead.lost) == [2] and "silent" in lead.lost[2]
+    assert time.monotonic() - begun < 15
+    for one in (lead, other, silent):
+        one.close()
+
+
+def test_second_rank_of_a_number_is_refused(tmp_path: Path) -> None:
+    lead, one, twin = meet(tmp_path, 0, 3), meet(tmp_path, 1, 3), meet(tmp_path, 1, 3)
+
+    def come(rank: Meeting) -> None:
+        rank.open(20, lambda _: None)
+
+    threads = [threading.Thread(target=come, args=(rank,), daemon=True) for rank in (one, twin)]
+    for thread in threads:
+        thread.start()
+    with pytest.raises(MeetingError, match="came as 1 of 3, which is not free among 3 ranks"):
+        lead.open(20, lambda _: None)
+    for thread in threads:
+        thread.join(20)
+    for rank in (lead, one, twin):
+        rank.close()

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/collectives/plan_world.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct links_memory {
+  uint8_t bytes[LINK_STAGED * LINK_SLICE];
+};
+
+/* Stand for links.c: all that planners ask of links is staging. */
+struct link *links_get(struct links *links, enum link_use use, bool sends, int peer)
+{
+  struct link *link = &links->all[(sends ? 0 : links->ranks) + peer];
+  if (!link->memory)
+    link->memory = malloc(sizeof(struct links_memory));
+  return link;
+}
+
+void *link_staging(struct link *link, int slot) { return link->memory + (size_t)slot * LINK_SLICE; }
+
+void world_init(struct world *world, int ranks, unsigned seed)
+{
+  *world = (struct world){.ranks = ranks, .random = seed, .asleep = -1};
+  world->slow = (int)world_draw(world, (unsigned)ranks);
+  for (int rank = 0; rank < ranks; rank++) {
+    schedule_init(&world->schedules[rank], ranks);
+    world->links[rank].ranks = ranks;
+    world->links[rank].all = calloc(2 * (size_t)ranks, sizeof(struct link));
+  }
+}
+
+void world_free(struct world *world)
+{
+  for (int rank = 0; rank < world->ranks; rank++) {
+    schedule_free(&world->schedules[rank]);
+    for (int i = 0; i < 2 * world->ranks; i++)
+      free(world->links[rank].all[i].memory);
+    free(world->links[rank].all);
+  }
+}
+
+unsigned world_draw(struct world *world, unsigned limit)
+{
+  world->random = world->random * 1664525 + 1013904223;
+  return (world->random >> 8) % limit;
+}
+
+bool world_done(const struct world *world, int rank) { return world->schedules[rank].left == 0; }
+
+/* The first step of a queue if it may start. */
+static struct step *ready(struct schedule *schedule, const struct queue *queue)
+{
+  if (queue->head == NO_STEP || !step_may_start(schedule, &schedule->steps[queue->head]))
+    return NULL;
+  return &schedule->steps[queue->head];
+}
+
+static void finish(struct schedule *schedule, struct queue *queue, struct step *step)
+{
+  step->done = true;
+  schedule->left--;
+  queue->head = step->next;
+}
+
+static bool compute(struct world *world, int rank)
+{
+  struct schedule *schedule = &world->schedules[rank];
+  struct queue *queue = schedule_computing(schedule);
+  struct step *step = ready(schedule, queue);
+  if (!step)
+    return false;
+  step_compute(schedule, step);
+  finish(schedule, queue, step);
+  return true;
+}
+
+/* FNV-1a, not 0. */
+static uint64_t sum_up(const struct step *step)
+{
+  const uint8_t *data = step->data;
+  uint64_t sum = 0xcbf29ce484222325;
+  for (size_t i = 0; i < step->bytes; i++)
+    sum = (sum ^ data[i]) * 0x100000001b3;
+  return sum | 1;
+}
+
+static void acknowledge(struct world *world, int from, int to, const char **wrong)
+{
+  struct schedule *sender = &world->schedules[from];
+  struct queue *queue = schedule_sends(sender, to);
+  struct step *step = &sender->steps[queue->head];
+  if (sum_up(step) != world->unacknowledged[from][to])
+    *wrong = "data change before they are acknowledged";
+  world->unacknowledged[from][to] = 0;
+  finish(sender, queue, step);
+}
+
+/* One message from one rank to another, or its acknowledgement. */
+static bool move(struct world *world, int from, int to, const char **wrong)
+{
+  struct schedule *sender = &world->schedules[from], *receiver = &world->schedules[to];
+  struct queue *in = schedule_receives(receiver, from);
+  struct step *send = ready(sender, schedule_sends(sender, to)), *receive = ready(receiver, in);
+  if (world->unacknowledged[from][to]) {
+    if (from == world->slow && world->idle < 10 * (unsigned)(world->ranks * world->ranks))
+      return false;
+    acknowledge(world, from, to, wrong);
+    return true;
+  }
+  if (!send || !receive)
+    return false;
+  if (send->bytes != receive->bytes) {
+    *wrong = "the sizes of a message differ";
+    return false;
+  }
+  memcpy(receive->data, send->data, send->bytes);
+  world->unacknowledged[from][to] = sum_up(send);
+  finish(receiver, in, receive);
+  return true;
+}
+
+const char *world_run(struct world *world)
+{
+  const char *wrong = NULL;
+  unsigned ranks = (unsigned)world->ranks;
+  world->idle = 0;
+  while (!wrong && world->idle < 40 * ranks * ranks) {
+    int one = (int)world_draw(world, ranks), other = (int)world_draw(world, ranks);
+    bool awake = one != world->asleep && other != world->asleep;
+    bool moved = awake && (one == other ? compute(world, one) : move(world, one, other, &wrong));
+    world->idle = moved ? 0 : world->idle + 1;
+  }
+  return wrong;
+}
