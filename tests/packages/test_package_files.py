@@ -61,7 +61,8 @@ def test_unit_runs_only_after_set_up() -> None:
 
 
 @pytest.mark.parametrize("script", [
-    "man", "deb", "rpm", "container", "debian/harp-nccl.prerm", "debian/harp-nccl.postrm", "../arm64", "../package",
+    "man", "deb", "rpm", "container", "debian/harp-nccl.prerm", "debian/harp-nccl.postrm",
+    "../arm64", "../package",
 ])  # fmt: skip
 def test_script_has_no_error_of_syntax(script: str) -> None:
     path = PACKAGES / script
