@@ -21,9 +21,11 @@ NEEDS = ("python3", "python3-click", "iproute2")
 OF_APT = ("var/log/", "var/lib/dpkg/", "var/lib/apt/", "var/cache/apt/", "var/cache/ldconfig/",
           "etc/ld.so.cache", "etc/hosts")  # fmt: skip
 
-# Mounts end with the process: ip netns exec makes a mount namespace.
+# Mounts end with the process: ip netns exec makes a mount namespace. The host sees no processes and
+# no shared memory of this machine.
 _ENTER = """
 mount -t proc proc "$1/proc"; mount -t sysfs sysfs "$1/sys"; mount --rbind /dev "$1/dev"
+mount -t tmpfs tmpfs "$1/dev/shm"
 root=$1; shift; exec chroot "$root" "$@"
 """
 
@@ -91,8 +93,8 @@ class CleanHost:
 
     def words(self, *command: str) -> list[str | Path]:
         """The words that run a command on this host."""
-        return ["ip", "netns", "exec", self.namespace, "sh", "-ec", _ENTER, "enter", self.root,
-                *command]  # fmt: skip
+        return ["ip", "netns", "exec", self.namespace, "unshare", "--pid", "--fork",
+                "--kill-child", "sh", "-ec", _ENTER, "enter", self.root, *command]  # fmt: skip
 
     def run(self, *command: str) -> str:
         return run(*self.words(*command))
