@@ -75,9 +75,8 @@ def missing(
         at = f" on {hosts[known].name}" if known >= 0 else ""
         reasons.setdefault(f"{at} {why}", []).append(rank)
     for text, missed in reasons.items():
-        some = (
-            f"rank{'s' if len(missed) > 1 else ''} {', '.join(map(str, sorted(missed)))} of {ranks}"
-        )
+        listed = ", ".join(map(str, sorted(missed)))
+        some = f"rank{'s' if len(missed) > 1 else ''} {listed} of {ranks}"
         yield fault(
             "ranks",
             f"{some}{text}; see their own messages, whether the launcher has started them, and "

@@ -288,7 +288,7 @@ def _wants_packet_sockets() -> bool:
 
 def privileges() -> Iterator[Finding]:
     """Checks for CAP_NET_RAW, or an agent that has it."""
-    if doctor_agent.in_use():
+    if _wants_packet_sockets() and doctor_agent.in_use():
         yield ok("privileges", "none are needed: the agent of this node opens the devices")
     elif host.may_open_packet_sockets():
         yield ok("privileges", "packet sockets may be opened (CAP_NET_RAW)")

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from executed import Executed, Run, is_locked, watched
-from ranks import Rank, Site, connect, packet_site, wire_path, wire_site
+from ranks import Rank, Site, connect, packet_site, remove_wire, wire_path, wire_site
 
 FULL = bool(os.environ.get("HARP_TEST_FULL"))
 LATE_S = 100.0
@@ -26,7 +26,7 @@ LARGE = (12, 1 << 20)  # messages, and the bytes of each: at least 17 frames
 SMALL = (60, 8)
 FRAMES_PER_MESSAGE = 17
 
-# Executed at most once for a poll. The first three take the poll lock; the compiler may inline
+# Executed at most once for a poll. The first three take the poll lock, and the compiler may inline
 # them. The others are fences between the processes of a wire.
 FOR_A_POLL = {
     *("poll_trylock", "harp_instance_hold", "harp_instance_progress"),
@@ -92,8 +92,7 @@ def ranks(port: str, drive: str, request: Any, tmp_path: Path) -> Iterator[tuple
     folders = tmp_path / "sender", tmp_path / "receiver"
     _transfer([watched(*pair, "do_stream") for pair in zip(sites, folders)])
     yield tuple(map(Executed, folders))
-    for left in path.parent.glob(f"{path.name}*"):  # a killed end leaves files
-        left.unlink()
+    remove_wire(path)
 
 
 def _transfer(sites: list[Site]) -> None:
@@ -158,7 +157,7 @@ def _worker_keeps_the_poll_lock(both: tuple[Executed, ...]) -> None:
         sum(run.calls(name) for rank in both for run in rank.runs)
         for name in ("harp_instance_hold", "harp_instance_poll_held")
     )
-    assert taken < 0.95 * polls
+    assert polls < 4 * FEW or taken < 0.95 * polls  # callers may have polled instead
 
 
 def _cancellation_points_only_sleep(rank: Executed) -> None:
