@@ -127,6 +127,55 @@ def test_eight_containers_have_no_duplicate_series(ranks: list[Any], folders: Pa
     check_ranks(text_of(Collector([f"{folders}/pod*", f"{folders}/again", f"{folders}/absent"])))
 
 
+# A rank that is number 1 of its container, publishes in /dev/shm, and says so.
+CONTAINED = """
+import sys
+from harp.testing import _engine
+rank = _engine.job_rank()
+name, size = _engine.job()
+file = _engine.StatFile(rank=rank, world_size=size, job=name.encode(), instances=2)
+print(file.path, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes namespaces: needs root")
+def test_ranks_in_namespaces_are_told_apart(folders: Path) -> None:
+    """Eight containers with namespaces of their own: each has pid 1, the same host name, and the
+    same path of the run folder, which is a folder of the host."""
+    shell = 'mount --bind "$1" /dev/shm && hostname pod && HARP_RUN_DIR=/dev/shm exec "$2" -c "$3"'
+    containers = []
+    try:
+        for rank in range(RANKS):
+            folder = folders / f"pod{rank}"
+            folder.mkdir()
+            words = ["unshare", "--pid", "--mount", "--uts", "--ipc", "--fork", "sh", "-c", shell]
+            of = {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "HARP_JOB": "run"}
+            containers.append(
+                subprocess.Popen(
+                    [*words, "sh", str(folder), sys.executable, CONTAINED],
+                    env={**os.environ, **of},
+                    text=True,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                )
+            )
+        for one in containers:
+            assert one.stdout and one.stdout.readline().startswith("/dev/shm/")
+        text = text_of(Collector([f"{folders}/pod*"]))
+        promtool("check", "metrics", text=text)
+        info = [dict(of) for name, of in parsed(text) if name == "harp_process_info"]
+        assert sorted(one["rank"] for one in info) == [str(rank) for rank in range(RANKS)]
+        assert {(one["job_id"], one["world_size"], one["host"]) for one in info} == {
+            ("run", str(RANKS), "pod")
+        }
+    finally:
+        for one in containers:
+            one.communicate(timeout=20)
+    assert not [one for one in Collector([f"{folders}/pod*"]).families() if one.samples]
+
+
 def test_files_of_a_user_are_bounded(
     ranks: list[Any], folders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
