@@ -17,6 +17,9 @@
 enum {
   PAGE = 4096,        /* bytes; the distance between addresses that the processor confuses */
   SLOW_DISTANCE = 64, /* bytes */
+  /* A longer linear part would need more than four pages in a row, which a host may lack. */
+  LINEAR_MOST = 4 * PAGE - 512, /* bytes; the kernel needs some for itself */
+  HEADROOM = 16,                /* bytes before the frame: LL_RESERVED_SPACE of most devices */
 };
 
 static struct sockaddr_ll address_of(int ifindex, uint16_t protocol)
@@ -63,13 +66,23 @@ static const struct iovec *longest_piece(const struct harp_tx_frame *frame, size
   return longest;
 }
 
+/* Whether a copy is slow in one direction if its ends are so far apart, modulo PAGE. */
+static bool is_slow(unsigned distance)
+{
+  return distance % PAGE > 0 &&
+         (distance % PAGE < SLOW_DISTANCE || distance % PAGE > PAGE - SLOW_DISTANCE);
+}
+
 /*
  * Returns the bytes of the frame in the linear part of the kernel's buffer (vnet header: hdr_len).
- * The other bytes begin at the start of a page. The kernel copies with `rep movsb`, which is ten
- * times slower on AMD's processors if the destination is 1 to 63 bytes behind the source, modulo
- * 4096. The receiver usually copies back to the page offset of our source. Its copy is slow if our
- * destination is 1 to 63 bytes before our source, so this distance is as bad. A chunk header before
- * page-aligned payload gives just such a distance. A few more bytes in the linear part prevent it.
+ * The other bytes begin at the start of a page, and the kernel allocates and copies their pages one
+ * by one. So a frame that is not too long is linear as a whole.
+ *
+ * The kernel copies with `rep movsb`, which is ten times slower on AMD's processors if the
+ * destination is 1 to 63 bytes behind the source, modulo 4096. The receiver usually copies back to
+ * the page offset of our source. Its copy is slow if our destination is 1 to 63 bytes before our
+ * source, so this distance is as bad. A chunk header before page-aligned payload gives just such a
+ * distance if the payload begins on a page. A few more bytes in the linear part prevent it.
  */
 static uint16_t linear_length(const struct harp_tx_frame *frame)
 {
@@ -77,8 +90,11 @@ static uint16_t linear_length(const struct harp_tx_frame *frame)
     return frame->header_length; /* the kernel makes all of it linear */
   size_t offset;
   const struct iovec *piece = longest_piece(frame, &offset);
+  unsigned source = (unsigned)(uintptr_t)piece->iov_base;
+  if (frame->length <= LINEAR_MOST && !is_slow(HEADROOM + (unsigned)offset - source))
+    return (uint16_t)frame->length;
   uint16_t linear = frame->header_length;
-  unsigned distance = (unsigned)(offset - linear - (uintptr_t)piece->iov_base) % PAGE;
+  unsigned distance = ((unsigned)offset - linear - source) % PAGE;
   if (distance > 0 && distance < SLOW_DISTANCE)
     linear += distance;
   else if (distance > PAGE - SLOW_DISTANCE)

@@ -36,8 +36,8 @@ def statistics() -> bytes:
         header.pack(b"HARPSTAT", 1, header.size, size, 1, 2, 3, 2, 2, table, counter.size, words,
                     16, flows, flow.size, 2, *text),
         counter.pack(b"one", 0), counter.pack(b"two", 1), struct.pack("=4Q", 1, 2, 3, 4),
-        flow.pack(2, 1, 7, 0, 0, 83, bytes(4), bytes(4), 1, 2, *range(11), 1, 2, 3),
-        flow.pack(2, 99, 7, 1, 0, 0, bytes(4), bytes(4), 1, 2, *range(11), 1, 2, 3),
+        flow.pack(2, 1, 7, 0, 0, 83, bytes(4), bytes(4), 1, 2, *range(11), 1, 2, 3, *range(4)),
+        flow.pack(2, 99, 7, 1, 0, 0, bytes(4), bytes(4), 1, 2, *range(11), 1, 2, 3, *range(4)),
     ])  # fmt: skip
 
 
