@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A communication hook of DistributedDataParallel."""
+"""A communication hook of DistributedDataParallel.
 
-from __future__ import annotations
+DDP compares the annotations of a hook with classes, so they are no texts here.
+"""
 
-from typing import Any
-
+import torch
 import torch.distributed as dist
 
 from harp.light.reducer import Reducer as State
@@ -12,7 +12,7 @@ from harp.light.reducer import Reducer as State
 __all__ = ["State", "hook"]
 
 
-def hook(state: State, bucket: dist.GradBucket) -> Any:
+def hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The hook for `model.register_comm_hook(State(...), hook)`. DDP calls it for each bucket.
 
     The future has the bucket's average. It raises what the collectives raise.

@@ -9,6 +9,7 @@ from typing import Optional
 import torch
 import torch.distributed as dist
 
+from harp.light import names
 from harp.light.settings import SettingError, Settings, variables
 
 
@@ -72,8 +73,8 @@ class Groups:
         missing = -flat.numel() % self._width
         padded = torch.cat([flat, flat.new_zeros(missing)]) if missing else flat
         share = flat.new_empty(padded.numel() // self._width)
-        dist.reduce_scatter_tensor(share, padded, group=self.intra)
+        names.reduce_scatter_single(share, padded, group=self.intra)
         dist.all_reduce(share, group=self.inter)
-        dist.all_gather_into_tensor(padded, share, group=self.intra)
+        names.all_gather_single(padded, share, group=self.intra)
         if missing:
             flat.copy_(padded[: flat.numel()])

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from harp.light import names
+
 WARMUP_START = 0.25  # the share that Deep Gradient Compression sends in its first epoch
 
 
@@ -59,7 +61,7 @@ def sum_over(sparse: Sparse, group: dist.ProcessGroup, dtype: torch.dtype) -> to
     # One message: indices, then values.
     mine = torch.cat([sparse.indices.view(torch.uint8), sparse.values.view(torch.uint8)])
     all_ranks = mine.new_empty(ranks * mine.numel())
-    dist.all_gather_into_tensor(all_ranks, mine, group=group)
+    names.all_gather_single(all_ranks, mine, group=group)
     total = torch.zeros(sparse.size, dtype=dtype, device=mine.device)
     middle = sparse.indices.numel() * sparse.indices.element_size()
     for row in all_ranks.view(ranks, -1):

@@ -20,7 +20,8 @@ needs_torch = pytest.mark.skipif(
 )
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["harp.light.torch"])  # each rank is then a fork
+# Each rank is then a fork of a process that has all modules.
+_context.set_forkserver_preload(["harp.light.torch", "torch._dynamo", "pytest"])
 
 
 def _rank(

@@ -22,17 +22,20 @@ def average(fp16: bool = False) -> tuple[Any, Any, list[str]]:
     """The average of a reducer, the right one, and the collectives that were called."""
     import torch.distributed as dist
 
+    from harp.light import names
     from harp.light.reducer import Reducer
 
     called = []
     reducer = Reducer(fp16=fp16)
-    for name in ("all_reduce", "reduce_scatter_tensor", "all_gather_into_tensor"):
+    for where, name in (
+        (dist, "all_reduce"), (names, "reduce_scatter_single"), (names, "all_gather_single")
+    ):  # fmt: skip
 
-        def noted(*words: Any, _name: str = name, _call: Any = getattr(dist, name), **more: Any):
+        def noted(*words: Any, _name: str = name, _call: Any = getattr(where, name), **more: Any):
             called.append(_name)
             return _call(*words, **more)
 
-        setattr(dist, name, noted)
+        setattr(where, name, noted)
     flat = gradient(dist.get_rank())
     reducer.submit(flat, []).wait()
     right = sum(gradient(rank) for rank in range(dist.get_world_size())) / dist.get_world_size()
@@ -44,7 +47,7 @@ def close(answer: tuple[Any, Any, list[str]], relative: float) -> bool:
     return all(abs(a - b) <= relative * max(abs(b), 1) for a, b in zip(found, right))
 
 
-TWO_D = ["reduce_scatter_tensor", "all_reduce", "all_gather_into_tensor"]
+TWO_D = ["reduce_scatter_single", "all_reduce", "all_gather_single"]
 
 
 def test_two_dimensions_give_the_same_average() -> None:

@@ -9,6 +9,7 @@ from typing import Any, Optional, Union
 import torch
 import torch.distributed as dist
 
+from harp.light import names
 from harp.light.reducer import KEY
 from harp.light.torch import job
 from harp.light.torch.compression import Compression
@@ -57,12 +58,12 @@ def allgather(tensor: torch.Tensor, name: Optional[str] = None) -> torch.Tensor:
     here = tensor.detach().contiguous()
     rows = torch.tensor([here.shape[0]], device=here.device)
     all_rows = rows.new_empty(job.size())
-    dist.all_gather_into_tensor(all_rows, rows)
+    names.all_gather_single(all_rows, rows)
     most = int(all_rows.max())
     padded = here.new_zeros((most, *here.shape[1:]))
     padded[: here.shape[0]] = here
     gathered = here.new_empty((job.size(), *padded.shape))
-    dist.all_gather_into_tensor(gathered.flatten(0, 1), padded)
+    names.all_gather_single(gathered.flatten(0, 1), padded)
     return torch.cat([part[:count] for part, count in zip(gathered, all_rows.tolist())])
 
 
