@@ -43,9 +43,7 @@ def trained(way: str, seed: int, digits: tuple[Any, Any]) -> tuple[float, float]
     optimizer = torch.optim.SGD(net.parameters(), lr=RATE)
     wrapped = DistributedDataParallel(net)
     settings = harp.light.Settings(topk="top-k" in way, topk_ratio=0.01, topk_least=0)
-    state = harp.light.State(
-        settings, fp16=way == "fp16", error_feedback="without" not in way
-    )
+    state = harp.light.State(settings, fp16=way == "fp16", error_feedback="without" not in way)
     wrapped.register_comm_hook(state, harp.light.hook)
     chosen = torch.Generator().manual_seed(1000 * seed + dist.get_rank())
     for _ in range(STEPS):

@@ -87,9 +87,7 @@ def by_horovod(clip: bool = False) -> list[float]:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     hvd.broadcast_parameters(net.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    optimizer = hvd.DistributedOptimizer(
-        optimizer, named_parameters=net.named_parameters()
-    )
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=net.named_parameters())
     assert isinstance(optimizer, torch.optim.SGD)
     for step in range(STEPS):
         optimizer.zero_grad()

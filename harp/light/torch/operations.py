@@ -78,9 +78,7 @@ def broadcast_(
     return tensor
 
 
-def broadcast(
-    tensor: torch.Tensor, root_rank: int = 0, name: Optional[str] = None
-) -> torch.Tensor:
+def broadcast(tensor: torch.Tensor, root_rank: int = 0, name: Optional[str] = None) -> torch.Tensor:
     """The root's tensor. The argument keeps its value."""
     return broadcast_(tensor.detach().clone(), root_rank, name)
 
