@@ -3,11 +3,39 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+import weakref
+from queue import SimpleQueue
 from typing import Any, Callable, Optional
 
 import torch
+
+Job = tuple[Callable[[], torch.Tensor], Any]
+
+
+def _carry_out(jobs: SimpleQueue[Optional[Job]], cycle_s: float) -> None:
+    """The thread. It knows the queue and no lane, so that a lane without users ends."""
+    failure: Optional[BaseException] = None
+    start_s = 0.0
+    while True:
+        entry = jobs.get()
+        if entry is None:
+            return
+        job, future = entry
+        try:
+            if failure is not None:
+                raise RuntimeError(f"an earlier reduction failed: {failure}")
+            time.sleep(max(0.0, start_s - time.monotonic()))
+            start_s = time.monotonic() + cycle_s
+            result = job()
+        except BaseException as raised:  # the caller gets it
+            failure = failure or raised
+            future.set_exception(raised)
+        else:
+            future.set_result(result)
+        # A gradient must not stay in memory until the next job comes.
+        del entry, job, future
 
 
 class Lane:
@@ -18,11 +46,12 @@ class Lane:
     """
 
     def __init__(self, cycle_ms: float = 0.0) -> None:
-        self._cycle_s = cycle_ms / 1000
-        self._next_s = 0.0
-        self._thread = ThreadPoolExecutor(1, "harp-light")
         self._stream: Any = None
-        self._failure: Optional[BaseException] = None
+        self._jobs: SimpleQueue[Optional[Job]] = SimpleQueue()
+        # A rank that ends by an exception must not wait for a collective of the others.
+        words = (self._jobs, cycle_ms / 1000)
+        threading.Thread(target=_carry_out, args=words, name="harp-light", daemon=True).start()
+        weakref.finalize(self, self._jobs.put, None)
 
     def submit(self, job: Callable[[], torch.Tensor], tensor: torch.Tensor) -> Any:
         """A future of the job's tensor. `tensor` is what the job reads and writes.
@@ -33,24 +62,8 @@ class Lane:
         if tensor.is_cuda:
             return self._on_stream(job, tensor)
         future: Any = torch.futures.Future()
-        self._thread.submit(self._run, job, future)
+        self._jobs.put((job, future))
         return future
-
-    def _run(self, job: Callable[[], torch.Tensor], future: Any) -> None:
-        try:
-            if self._failure is not None:
-                raise RuntimeError(f"an earlier reduction failed: {self._failure}")
-            self._pace()
-            result = job()
-        except BaseException as failure:  # the caller gets it
-            self._failure = self._failure or failure
-            future.set_exception(failure)
-        else:
-            future.set_result(result)
-
-    def _pace(self) -> None:
-        time.sleep(max(0.0, self._next_s - time.monotonic()))
-        self._next_s = time.monotonic() + self._cycle_s
 
     def _on_stream(self, job: Callable[[], torch.Tensor], tensor: torch.Tensor) -> Any:
         if self._stream is None:

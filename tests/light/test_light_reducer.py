@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 from light_ranks import needs_torch, run, run_each
@@ -25,17 +27,22 @@ def average(fp16: bool = False) -> tuple[Any, Any, list[str]]:
     from harp.light import names
     from harp.light.reducer import Reducer
 
-    called = []
+    called: list[str] = []
     reducer = Reducer(fp16=fp16)
+
+    def noting(name: str, call: Any) -> Any:
+        def noted(*words: Any, **more: Any) -> Any:
+            called.append(name)
+            return call(*words, **more)
+
+        return noted
+
     for where, name in (
-        (dist, "all_reduce"), (names, "reduce_scatter_single"), (names, "all_gather_single")
-    ):  # fmt: skip
-
-        def noted(*words: Any, _name: str = name, _call: Any = getattr(where, name), **more: Any):
-            called.append(_name)
-            return _call(*words, **more)
-
-        setattr(where, name, noted)
+        (dist, "all_reduce"),
+        (names, "reduce_scatter_single"),
+        (names, "all_gather_single"),
+    ):
+        setattr(where, name, noting(name, getattr(where, name)))
     flat = gradient(dist.get_rank())
     reducer.submit(flat, []).wait()
     right = sum(gradient(rank) for rank in range(dist.get_world_size())) / dist.get_world_size()
@@ -188,3 +195,34 @@ def failing() -> list[str]:
 def test_failure_reaches_the_caller_and_ends_the_lane() -> None:
     (texts,) = run(1, failing)
     assert len(texts) == 2 and "an earlier reduction failed" in texts[1]
+
+
+ENDS_EARLY = """
+import threading, torch
+from harp.light.lane import Lane
+lane = Lane()
+lane.submit(threading.Event().wait, torch.zeros(1))
+"""
+
+
+def test_a_rank_ends_without_waiting_for_the_others() -> None:
+    subprocess.run([sys.executable, "-c", ENDS_EARLY], check=True, timeout=60)
+
+
+def threads() -> list[str]:
+    import gc
+    import threading
+    import time
+
+    from harp.light import State
+
+    State()
+    gc.collect()
+    limit = time.monotonic() + 30
+    while time.monotonic() < limit and threading.active_count() > 1:
+        time.sleep(0.01)
+    return [one.name for one in threading.enumerate() if one.name == "harp-light"]
+
+
+def test_a_reducer_without_users_leaves_no_thread() -> None:
+    assert run(1, threads) == [[]]

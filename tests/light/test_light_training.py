@@ -148,6 +148,28 @@ def test_hook_equals_one_process_with_all_batches() -> None:
     assert same(run(2, by_hook), alone(2))
 
 
+def failing_hook() -> str:
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    import harp.light
+
+    net = DistributedDataParallel(model())
+    state = harp.light.State()
+    net.register_comm_hook(state, harp.light.hook)
+    state.residuals[next(net.parameters())] = torch.zeros(2)  # does not fit
+    try:
+        backward(net, [dist.get_rank()], 0)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_a_failed_reduction_raises_in_the_backward_pass() -> None:
+    assert all("shape" in text for text in run(2, failing_hook))
+
+
 def by_bucket_sizes() -> list[list[float]]:
     found = []
     for fusion in ("0", "2500", "26214400"):

@@ -142,8 +142,10 @@ def DistributedOptimizer(
 ) -> Any:
     """The same optimizer, which from now on reduces gradients over all ranks.
 
-    All ranks call it at the same time, after init. Buckets of at most HOROVOD_FUSION_THRESHOLD bytes
-    are reduced beside the backward pass. A gradient that no rank has becomes zero, as in Horovod.
+    All ranks call it at the same time, after init. Buckets of at most HOROVOD_FUSION_THRESHOLD
+    bytes are reduced beside the backward pass. A gradient that no rank has becomes zero, as in
+    Horovod.
+
     named_parameters: only for Horovod's programs; the optimizer's own parameters are meant
     warmup_steps: steps until the ratio of top-k is reached
     error_feedback: False drops what top-k does not send; only measurements need it
