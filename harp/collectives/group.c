@@ -24,6 +24,8 @@ enum {
   CROWDED_NS = 100000, /* a yield that lasts so long found another program */
   CROWDED_NAPS = 200,  /* before the next yield */
   NAP_NS = 1,          /* and the kernel's timer slack, 50 us */
+  LONG_WAIT = 4000,    /* rounds after which the peer is slow, and naps are longer */
+  LONG_NAP_NS = 500000,
 };
 
 static int say(char *error, const char *text)
@@ -55,7 +57,8 @@ static void rest(struct pace *pace, unsigned events)
       pace->naps = CROWDED_NAPS;
     return;
   }
-  nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+  long nap = pace->idle < LONG_WAIT ? NAP_NS : LONG_NAP_NS;
+  nanosleep(&(struct timespec){.tv_nsec = nap}, NULL);
   pace->naps -= pace->naps > 0;
 }
 
@@ -187,24 +190,24 @@ static void put_group(struct harp_group *group)
 
 void harp_group_destroy(struct harp_group *group)
 {
+  bool orderly = atomic_load(&group->unfinished) == 0;
+  if (!orderly)
+    harp_group_abort(group, "the process group was shut down before the operation ended");
   pthread_mutex_lock(&group->lock);
   group->stop = true;
   pthread_cond_signal(&group->wake);
   pthread_mutex_unlock(&group->lock);
   if (group->runs)
     pthread_join(group->thread, NULL);
-  bool orderly = atomic_load(&group->unfinished) == 0;
-  if (!orderly)
-    harp_group_abort(group, "the process group was destroyed before the operation ended");
   pthread_mutex_lock(&group->lock);
   while (group->driven) /* by a thread that waits */
     pthread_cond_wait(&group->changed, &group->lock);
   group->driven = true;
   pthread_mutex_unlock(&group->lock);
+  group_round(group); /* fails what is unfinished */
   if (orderly)
     links_close(&group->links);
-  group_fail(group, "the process group was destroyed");
-  group_round(group);
+  group_fail(group, "the process group was shut down");
   links_free(&group->links);
   put_group(group);
 }

@@ -25,7 +25,7 @@ enum link_use { LINK_COLLECTIVE, LINK_P2P, LINK_USES };
 enum {
   LINK_SHORT = 32768,  /* bytes; HARP copies messages up to this size, too */
   LINK_FLIGHTS = 8,    /* outstanding messages */
-  LINK_SLICE = 262144, /* bytes of a staged message at most */
+  LINK_SLICE = 131072, /* bytes of a staged message at most */
   LINK_STAGED = 4,     /* staged messages; fewer than LINK_FLIGHTS */
 };
 

@@ -80,7 +80,8 @@ static void wait_for_work(struct harp_instance *instance, uint64_t now)
  * worker returns and tries again. */
 static void sleep_until_work(struct harp_instance *instance)
 {
-  if (atomic_exchange_explicit(&instance->poll_lock, true, memory_order_acquire)) {
+  if (atomic_load_explicit(&instance->poll_lock, memory_order_relaxed) ||
+      atomic_exchange_explicit(&instance->poll_lock, true, memory_order_acquire)) {
     sched_yield();
     return;
   }

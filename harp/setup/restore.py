@@ -35,7 +35,7 @@ def requests(steps: Sequence[Step]) -> list[Request]:
     return [
         Request({"device": file.device, "address": file.address})
         for file in files
-        if file.inner.startswith("packet:") or file.place in taken
+        if not file.inner.startswith("dpdk:") or file.place in taken
     ]
 
 

@@ -37,11 +37,13 @@ def test_every_rank_gets_an_exception(make_lab: Callable[..., Lab], tmp_path: Pa
         for number, rank in enumerate(ranks[:-1]):
             seen = phases(rank)
             failed = {name: one["text"] for name, one in seen.items() if name != "success"}
-            assert len(failed) == 7, rank.told()
+            assert len(failed) == 8, rank.told()
             assert "no exception" not in failed.values(), failed
             assert all(one.get("seconds", 0) < LATE_S for one in seen.values()), seen
             assert seen["success"]["text"] == "False"
             assert seen["absent, short"]["seconds"] > TIMEOUT_S * 0.9 or "link" in str(failed)
+            assert "shut down before the operation ended" in failed["shut down"], failed
+            assert seen["shut down"]["seconds"] < 1, seen
             assert f"of rank {number}" in failed["killed"], failed["killed"]
             assert " on " in failed["killed"] and "restart the job" in failed["killed"]
         # The first to notice an absent rank names it; the others may see its closed links.

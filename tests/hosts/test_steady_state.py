@@ -26,7 +26,7 @@ LARGE = (12, 1 << 20)  # messages, and the bytes of each: at least 17 frames
 SMALL = (60, 8)
 FRAMES_PER_MESSAGE = 17
 
-# Executed at most once for a poll. The first three take the poll lock; the compiler may inline
+# Executed at most once for a poll. The first three take the poll lock, and the compiler may inline
 # them. The others are fences between the processes of a wire.
 FOR_A_POLL = {
     *("poll_trylock", "harp_instance_hold", "harp_instance_progress"),
@@ -157,7 +157,7 @@ def _worker_keeps_the_poll_lock(both: tuple[Executed, ...]) -> None:
         sum(run.calls(name) for rank in both for run in rank.runs)
         for name in ("harp_instance_hold", "harp_instance_poll_held")
     )
-    assert taken < 0.95 * polls
+    assert polls < 4 * FEW or taken < 0.95 * polls  # callers may have polled instead
 
 
 def _cancellation_points_only_sleep(rank: Executed) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two hosts with fresh systems by debootstrap, each in a network namespace, joined by a veth pair.
 
-A system is unpacked once for each suite, into build/clean/SUITE, with what HARP's package depends
-on. Each host writes to a layer of its own over it.
+A system is unpacked once for each suite, into a folder of its name, with what HARP's package needs.
+Each host writes to a layer of its own over it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ NEEDS = ("python3", "python3-click", "iproute2")
 OF_APT = ("var/log/", "var/lib/dpkg/", "var/lib/apt/", "var/cache/apt/", "var/cache/ldconfig/",
           "etc/ld.so.cache", "etc/hosts")  # fmt: skip
 
-# Mounts end with the process: ip netns exec makes a mount namespace.
+# Mounts end with the process: ip netns exec makes a mount namespace. The host sees no processes and
+# no shared memory of this machine.
 _ENTER = """
 mount -t proc proc "$1/proc"; mount -t sysfs sysfs "$1/sys"; mount --rbind /dev "$1/dev"
+mount -t tmpfs tmpfs "$1/dev/shm"
 root=$1; shift; exec chroot "$root" "$@"
 """
 
@@ -39,14 +41,16 @@ def run(*words: str | Path, timeout: float = 900) -> str:
 
 
 def make_system(suite: str, folder: Path) -> Path:
-    """The suite's system, made if it is missing. Needs root and debootstrap."""
+    """The system of SUITE or SUITE@MIRROR, made if it is missing. Needs root and debootstrap."""
+    suite, _, mirror = suite.partition("@")
     root = folder / suite
     if not root.is_dir():
         new = folder / f".{suite}.new"
         run("rm", "-rf", new)
         new.mkdir(parents=True)
         # python3-click is in universe on Ubuntu, and Debian ignores a component that it lacks.
-        run("debootstrap", "--variant=minbase", "--components=main,universe", suite, new)
+        run("debootstrap", "--variant=minbase", "--components=main,universe", suite, new,
+            *([mirror] if mirror else []))  # fmt: skip
         run("chroot", new, "apt-get", "-qq", "update")
         run("chroot", new, "apt-get", "-qq", "-y", "--no-install-recommends", "install", *NEEDS)
         new.rename(root)
@@ -91,8 +95,8 @@ class CleanHost:
 
     def words(self, *command: str) -> list[str | Path]:
         """The words that run a command on this host."""
-        return ["ip", "netns", "exec", self.namespace, "sh", "-ec", _ENTER, "enter", self.root,
-                *command]  # fmt: skip
+        return ["ip", "netns", "exec", self.namespace, "unshare", "--pid", "--fork",
+                "--kill-child", "sh", "-ec", _ENTER, "enter", self.root, *command]  # fmt: skip
 
     def run(self, *command: str) -> str:
         return run(*self.words(*command))

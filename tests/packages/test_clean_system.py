@@ -6,7 +6,8 @@ The long form installs the Debian package on two fresh systems:
     HARP_TEST_FULL=1 pytest tests/packages/test_clean_system.py
 
 It needs debootstrap and the package of ./tools/package deb, and takes minutes. HARP_TEST_SUITES
-names other suites, separated by spaces. The short form installs this build into a folder.
+names other suites, separated by spaces; SUITE@MIRROR is one of another distribution. The short form
+installs this build into a folder.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ __all__ = ["lab"]
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
 FULL = os.environ.get("HARP_TEST_FULL")
+SYSTEMS = Path("/var/tmp/harp-clean-systems")  # kept for the next run
 SUITES = (os.environ.get("HARP_TEST_SUITES") or "bookworm").split()
 
 PERF = ("perf", "sendrecv", "-b", "64K", "-e", "64K", "-n", "20", "--nranks", "2",
@@ -115,7 +117,7 @@ def install(host: CleanHost, package: Path) -> None:
 def test_package_leaves_clean_system_as_it_was(suite: str, tmp_path: Path) -> None:
     found = sorted((ROOT / "dist").glob("harp-nccl_*.deb"))
     assert found, "there is no package: ./tools/package deb"
-    system = make_system(suite, ROOT / "build/clean")
+    system = make_system(suite, SYSTEMS)
     with two_hosts(system, tmp_path) as hosts:
         before = [snapshot(host.root) for host in hosts]
         for host in hosts:
@@ -142,7 +144,7 @@ def test_package_leaves_clean_system_as_it_was(suite: str, tmp_path: Path) -> No
 @pytest.mark.skipif(not FULL, reason="needs debootstrap and minutes; HARP_TEST_FULL=1")
 @pytest.mark.timeout(3600)
 def test_pip_on_clean_system_names_all_packages(tmp_path: Path) -> None:
-    system = make_system("bookworm", ROOT / "build/clean")
+    system = make_system("bookworm", SYSTEMS)
     with two_hosts(system, tmp_path) as hosts:
         source = hosts[0].root / "source"
         shutil.copytree(ROOT / "tools/packages", source)

@@ -16,7 +16,7 @@ PORT = 29422
 TOO_SLOW_S = 5.0  # for a round trip: a rank that is busy does not delay the kernel that long
 END_S = 30.0  # for the last round trip
 
-_ECHO = """
+ECHO = """
 import socket, sys
 with socket.create_server((sys.argv[1], int(sys.argv[2]))) as server:
     print("ready", flush=True)
@@ -27,7 +27,7 @@ with socket.create_server((sys.argv[1], int(sys.argv[2]))) as server:
 """
 # Prints the number of lines that came back, and the longest wait in seconds, at the end of its
 # input.
-_TALK = """
+TALK = """
 import json, select, socket, sys, time
 trips, longest = 0, 0.0
 with socket.create_connection((sys.argv[1], int(sys.argv[2])), 10) as end:
@@ -56,8 +56,8 @@ class KernelTalk:
 
     def __enter__(self) -> KernelTalk:
         first, second = self._lab.hosts[:2]
-        self._echo = self._start(second, _ECHO, "ready")
-        self._talk = self._start(first, _TALK, "talking")
+        self._echo = self._start(second, ECHO, "ready")
+        self._talk = self._start(first, TALK, "talking")
         return self
 
     def _start(self, host: Host, program: str, mark: str) -> "subprocess.Popen[str]":

@@ -18,7 +18,8 @@ import harp.torch  # noqa: F401
 Tensor = torch.Tensor
 
 FULL = sys.argv[1:] == ["full"]
-COUNTS = [0, 1, 5000, 50_001] + ([63, 400_000, 1_048_576, 16_777_216] if FULL else [])
+COUNTS = [0, 1, 5000, 50_001] + ([63, 400_000, 1_048_576] if FULL else [])
+LARGEST = 16_777_216  # 64 MiB of float32, in the long form
 GROUPS = [2, 3, 4]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 HALVES = [torch.float16, torch.bfloat16]
@@ -312,6 +313,9 @@ def main() -> int:
                 reductions(rank, size, gloo, harp_group, dtype, count)
             for dtype in MOVED:
                 movements(rank, size, gloo, harp_group, dtype, count)
+        if FULL:
+            reductions(rank, size, gloo, harp_group, torch.float32, LARGEST)
+            movements(rank, size, gloo, harp_group, torch.float32, LARGEST // size)
         special(rank, size, harp_group)
         futures(rank, size, harp_group)
         dist.barrier(group=harp_group)

@@ -73,6 +73,13 @@ def main() -> None:
         group.abort()
 
     group = fresh()
+    if innocent:
+        dist.barrier(group=group, async_op=True).get_future()
+        work = dist.all_reduce(long, group=group, async_op=True)
+        group.shutdown()
+        expect_failure("shut down", work.wait)
+
+    group = fresh()
     size = 10 if innocent else 10_000
     expect_failure("sizes differ", lambda: dist.all_reduce(torch.ones(size), group=group))
 

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NCCL's traffic over the guest's NIC as an xdp device, on the driver of the guest's kernel. The
+kernel keeps the NIC: its own TCP works meanwhile, and nothing is left when the process is gone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from dpdk_guest import configured, reduce_together
+from guest import DATA, TEST_S, Guest, build_dir
+
+from tools.measure.kernel_talk import ECHO, PORT, TALK
+
+pytestmark = [
+    pytest.mark.timeout(TEST_S),
+    pytest.mark.skipif(
+        not (build_dir() / "dpdk_glue" / "xdp_program.o").exists(),
+        reason="this build has no XDP (no clang)",
+    ),
+]
+
+DEVICE = ("--device", f"xdp:{DATA.name}")
+
+# Starts the command, waits until its XDP program is attached, and kills it.
+KILLED = f"""
+"$@" & rank=$!
+for i in $(seq 300); do ip link show {DATA.name} | grep -q xdp && break; sleep 0.2; done
+ip link show {DATA.name}
+kill -9 $rank
+wait $rank 2>/dev/null
+"""
+
+
+@contextmanager
+def kernels_talk(guest: Guest) -> Iterator[None]:
+    """The kernels of the guest and of this machine talk by TCP over the NIC during the block."""
+    echo = guest.start(sys.executable, "-c", ECHO, DATA.address, PORT)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    for _ in range(200):  # until the guest listens
+        talk = guest.host.popen([sys.executable, "-c", TALK, DATA.address, PORT], **pipes)
+        assert talk.stdout
+        if talk.stdout.readline() == "talking\n":
+            break
+        time.sleep(0.2)
+    yield
+    said, _ = talk.communicate("end\n", timeout=60)
+    assert said, "the connection broke"
+    assert json.loads(said)[0] > 1, "no line came back"
+    assert guest.wait(echo).code == 0
+
+
+def program(guest: Guest) -> str:
+    """How a program is attached to the NIC: "xdp", "xdpgeneric"; "" for none."""
+    words = guest.check("ip", "link", "show", DATA.name).split()
+    return next((word for word in words if word.startswith("xdp")), "")
+
+
+def test_all_reduce_over_xdp_device(guest: Guest, tmp_path: Path) -> None:
+    with configured(guest, *DEVICE), kernels_talk(guest):
+        sizes = ("-b", "8", "-e", "1M", "-f", "37", "-n", "2", "-w", "1")
+        reduced = reduce_together(guest, tmp_path, sizes)
+    assert len(reduced.records) > 3 and reduced.is_right
+    assert f"xdp {DATA.name}, {DATA.address}/24 (the kernel's)" in reduced.said
+    assert reduced.counters["xdp_sockets"] >= 1
+    assert reduced.counters["xdp_invalid_descriptors"] == 0
+    assert program(guest) == ""
+
+
+def test_killed_rank_leaves_nic_to_kernel(guest: Guest) -> None:
+    with configured(guest, *DEVICE):
+        words = [build_dir() / "harp/bench/harp-perf", "all_reduce", "--rank", "1", "--nranks", "2"]
+        words += ["--rendezvous", f"{DATA.peer}:9", "--plugin"]
+        words += [build_dir() / "plugin/libnccl-net.so"]
+        done = guest.run("sh", "-c", KILLED, "sh", *words)
+        assert " xdp " in done.out and "xdpgeneric" not in done.out, str(done)
+        assert program(guest) == ""
+        with kernels_talk(guest):
+            time.sleep(0.5)
