@@ -21,7 +21,7 @@ def operations() -> list[Any]:
     found: list[Any] = [(rank, hvd.size(), hvd.local_rank(), hvd.is_initialized())]
     found.append(hvd.allreduce(mine).tolist())
     found.append(hvd.allreduce(mine, compression=hvd.Compression.fp16, op=hvd.Sum).tolist())
-    found.append(hvd.allreduce(torch.tensor([rank, 1]), op=hvd.Sum).tolist())
+    found.append(hvd.allreduce(torch.tensor([rank, 1]), average=False).tolist())
     found.append(mine.tolist())
     # Columns are no contiguous memory.
     hvd.allreduce_(mine.t()[:2])
@@ -29,7 +29,11 @@ def operations() -> list[Any]:
     found.append(hvd.allgather(torch.full((rank + 1, 2), rank)).tolist())
     found.append(hvd.broadcast(torch.tensor([rank]), root_rank=1).tolist())
     found.append(hvd.broadcast_object({"rank": rank}, root_rank=1))
-    for wrong in (lambda: hvd.allreduce(torch.tensor([1])), lambda: hvd.allreduce(mine, op="max")):
+    for wrong in (
+        lambda: hvd.allreduce(torch.tensor([1])),
+        lambda: hvd.allreduce(mine, op="max"),
+        lambda: hvd.allreduce(mine, average=True, op=hvd.Sum),
+    ):
         try:
             wrong()
         except (TypeError, ValueError) as error:
@@ -56,6 +60,7 @@ def test_operations() -> None:
             {"rank": 1},
             "the average of torch.int64 is no torch.int64; use op=hvd.Sum",
             "op is max; harp.light knows Average and Sum",
+            "average and op say the same; give op alone",
             "harp.light.torch is not initialized; call hvd.init() first",
         ]
 

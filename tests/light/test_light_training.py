@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -73,7 +74,7 @@ def by_hook() -> list[float]:
     return values(net)
 
 
-def by_horovod(clip: bool = False) -> list[float]:
+def by_horovod(early: str = "") -> list[float]:
     import torch
 
     import harp.light.torch as hvd
@@ -92,11 +93,9 @@ def by_horovod(clip: bool = False) -> list[float]:
     for step in range(STEPS):
         optimizer.zero_grad()
         backward(net, [hvd.rank()], step)
-        if clip:
+        if early:
             optimizer.synchronize()
-            with optimizer.skip_synchronize():
-                optimizer.step()
-        else:
+        with optimizer.skip_synchronize() if early == "skip" else nullcontext():
             optimizer.step()
     hvd.shutdown()
     return values(net)
@@ -184,8 +183,24 @@ def test_optimizer_equals_one_process_with_all_batches() -> None:
         assert same(found, right)
 
 
-def test_step_without_a_second_synchronization() -> None:
-    assert same(run(2, by_horovod, True), alone(2))
+def reductions(early: str) -> tuple[list[float], int]:
+    from harp.light.reducer import Reducer
+
+    submitted, submit = [], Reducer.submit
+
+    def counted(self: Any, *words: Any) -> Any:
+        submitted.append(words)
+        return submit(self, *words)
+
+    Reducer.submit = counted  # type: ignore[method-assign]
+    return by_horovod(early), len(submitted)
+
+
+def test_gradients_are_reduced_once_before_a_step() -> None:
+    for early in ("", "skip", "step"):
+        found = run(2, reductions, early)
+        assert same([one for one, _ in found], alone(2))
+        assert [count for _, count in found] == [STEPS] * 2  # one bucket
 
 
 def test_buckets_hold_parameters_up_to_the_threshold() -> None:

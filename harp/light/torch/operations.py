@@ -18,8 +18,15 @@ Average = dist.ReduceOp.AVG
 Sum = dist.ReduceOp.SUM
 
 
-def averages(op: Any) -> bool:
-    """Whether an operation is Average. Raises ValueError for one that Horovod's users lack here."""
+def averages(op: Any, average: Optional[bool] = None) -> bool:
+    """Whether an operation is Average, its default. `average` is the older way to say so.
+
+    Raises ValueError for other operations, or if both are given.
+    """
+    if average is not None and op is not None:
+        raise ValueError("average and op say the same; give op alone")
+    if op is None:
+        return average is not False
     if op not in (Average, Sum):
         raise ValueError(f"op is {op}; harp.light knows Average and Sum")
     return bool(op == Average)
@@ -27,17 +34,18 @@ def averages(op: Any) -> bool:
 
 def allreduce_(
     tensor: torch.Tensor,
+    average: Optional[bool] = None,
     name: Optional[str] = None,
     compression: Compression = Compression.none,
-    op: Any = Average,
+    op: Any = None,
 ) -> torch.Tensor:
     """Averages a tensor over all ranks, in place. The name is only for Horovod's programs."""
     flat = tensor.detach().reshape(-1)
-    average = averages(op)
-    if average and not (flat.is_floating_point() or flat.is_complex()):
+    by_average = averages(op, average)
+    if by_average and not (flat.is_floating_point() or flat.is_complex()):
         raise TypeError(f"the average of {flat.dtype} is no {flat.dtype}; use op=hvd.Sum")
     reducer = job.reducer(compression is Compression.fp16)
-    result = reducer.submit_plain(flat, average).wait()
+    result = reducer.submit_plain(flat, by_average).wait()
     with torch.no_grad():
         tensor.copy_(result.view_as(tensor))
     return tensor
@@ -45,12 +53,13 @@ def allreduce_(
 
 def allreduce(
     tensor: torch.Tensor,
+    average: Optional[bool] = None,
     name: Optional[str] = None,
     compression: Compression = Compression.none,
-    op: Any = Average,
+    op: Any = None,
 ) -> torch.Tensor:
     """The average of a tensor over all ranks, or its sum. The argument keeps its value."""
-    return allreduce_(tensor.detach().clone(), name, compression, op)
+    return allreduce_(tensor.detach().clone(), average, name, compression, op)
 
 
 def allgather(tensor: torch.Tensor, name: Optional[str] = None) -> torch.Tensor:

@@ -68,7 +68,7 @@ class Distributed(torch.optim.Optimizer):
 
     def _distribute(self, reducer: Reducer, average: bool, passes: int, most_bytes: int) -> None:
         self._light_reducer, self._light_average, self._light_passes = reducer, average, passes
-        self._light_skips = False
+        self._light_skips = self._light_synchronized = False
         chosen = [one for group in self.param_groups for one in group["params"]
                   if one.requires_grad]  # fmt: skip
         # The backward pass makes the gradients of the last parameters first.
@@ -81,6 +81,7 @@ class Distributed(torch.optim.Optimizer):
             parameter.register_post_accumulate_grad_hook(self._light_accumulated)
 
     def _light_accumulated(self, parameter: torch.Tensor) -> None:
+        self._light_synchronized = False
         self._light_counts[parameter] += 1
         if self._light_counts[parameter] < self._light_passes:
             return
@@ -114,10 +115,11 @@ class Distributed(torch.optim.Optimizer):
         self._light_started = 0
         self._light_counts = dict.fromkeys(self._light_counts, 0)
         self._light_reducer.step += 1
+        self._light_synchronized = True
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """A `step` inside does not synchronize: for programs that did so to clip gradients."""
+        """A `step` inside does not synchronize. Horovod's programs use it to clip gradients."""
         self._light_skips = True
         try:
             yield
@@ -125,9 +127,10 @@ class Distributed(torch.optim.Optimizer):
             self._light_skips = False
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """Reduces the gradients, and takes the step of the optimizer's own class."""
-        if not self._light_skips:
+        """Takes the step of the optimizer's own class, with gradients that are reduced once."""
+        if not (self._light_skips or self._light_synchronized):
             self.synchronize()
+        self._light_synchronized = False
         return super().step(closure)
 
 
