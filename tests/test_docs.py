@@ -19,6 +19,7 @@ import pytest
 from harp import _tables
 from harp.cli import main as cli
 from harp.cli.run import run
+from harp.observe.metrics import family_of
 from tools.hosts import lab_cli
 from tools.measure import bench, demo, faults, flood, jobs, recovery, soak
 
@@ -96,6 +97,11 @@ def keys() -> frozenset[str]:
 @cache
 def counters() -> frozenset[str]:
     return frozenset(counter["name"] for counter in _tables.counters())
+
+
+@cache
+def families() -> frozenset[str]:
+    return frozenset(family_of(one["name"], one["kind"]) for one in _tables.counters())
 
 
 @cache
@@ -278,8 +284,8 @@ def name_problems(text: str) -> list[str]:
     found = []
     for one in CODE.findall(FENCE.sub("", text)):
         for name in re.findall(r"^([A-Za-z]\w*_\w+)(?:\(\))?$", one):
-            family = name.startswith("harp_") and name[5:].removesuffix("_total") in counters()
-            if name not in words() and name.lower() not in keys() and not family:
+            known = name in words() or name in families() or name.lower() in keys()
+            if not known:
                 found.append(f"no source has the name {name}")
     return found
 
@@ -512,8 +518,9 @@ CHANGES: dict[str, tuple[Callable[[str], list[str]], str, str, str, str]] = {
         "figures without their command: HARP moved 9.0 GB/s."),
     "a sentence that is said again": (
         lambda text: repeated([text, read("docs/operate.md")]), "README.md",
-        "## Documents", "`harp stat --prometheus` prints the text format of Prometheus.",
-        "said twice: `harp stat --prometheus` prints the text format of Prometheus."),
+        "## Documents",
+        "One exporter serves the metrics of all processes of a node, also of those in containers.",
+        "said twice: One exporter serves the metrics of all processes of a node"),
     "a line that nobody says": (
         line_problems, "docs/operate.md",
         "host does not answer ARP:", "host is asleep:",

@@ -5,30 +5,20 @@ from __future__ import annotations
 
 import errno
 import json
+import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Optional
+from typing import Optional
 
 import click
 
 from harp import _tables
-from harp.observe import statfile, trace
-from harp.observe.prometheus import family, sample
+from harp.observe import metrics, prometheus, statfile, trace
+from harp.observe.flow_sums import Readings
 from harp.observe.statfile import Flow, Process
-
-
-def documented() -> dict[str, str]:
-    """The description of each counter, and of each old name."""
-    return {counter["name"]: counter["doc"] for counter in _tables.counters()} | renamed()
-
-
-def renamed() -> dict[str, str]:
-    """The description of each old name of a counter."""
-    return {old: f"Old name of {name}." for old, name in _tables.counter_aliases().items()}
-
 
 # -- text
 
@@ -74,6 +64,7 @@ def table(nics: list[Process], everything: bool, explain: bool) -> Iterator[str]
     yield (
         f"{process.command} {rank}pid {process.pid} on {process.host}, user {process.uid}, "
         f"up {_ago(time.time() - process.started)}, release {process.release}"
+        + (f", job {process.job}" if process.job else "")
         + (f", {len(nics)} NICs" if len(nics) > 1 else "")
     )
     for nic in nics:
@@ -81,7 +72,7 @@ def table(nics: list[Process], everything: bool, explain: bool) -> Iterator[str]
         yield f"  {nic.device}, {nic.address}, {nic.config}"
         if nic.about:
             yield f"  {nic.about}"
-    sentences = documented() if explain else renamed()
+    sentences = metrics.documented() if explain else metrics.renamed()
     for name in process.kinds:
         shares = _shares(nics, name)
         total = sum(shares)
@@ -95,73 +86,13 @@ def table(nics: list[Process], everything: bool, explain: bool) -> Iterator[str]
             yield from _flow_lines(flow, nic.device if len(nics) > 1 else "")
 
 
-# -- JSON and Prometheus
+# -- JSON
 
 
 def as_json(processes: Iterable[Process]) -> str:
     """{"schema": "harp.stat/1", "processes": [...]}, fields as in harp.observe.statfile."""
     rows = [{**asdict(process), "totals": process.totals} for process in processes]
     return json.dumps({"schema": "harp.stat/1", "processes": rows}, indent=1)
-
-
-def _identity(process: Process) -> dict[str, Any]:
-    """Labels that identify one process on one NIC. An id is unique among a user's files, so `uid`
-    is one of them."""
-    return {
-        "rank": "" if process.rank is None else process.rank,
-        "host": process.host,
-        "gpu": process.gpu,
-        "device": process.device,
-        "id": process.id,
-        "uid": process.uid,
-    }
-
-
-def prometheus(processes: list[Process]) -> Iterator[str]:
-    """Prometheus' text format: one family for each counter, one sample for each instance.
-
-    The pid is no label: many processes in containers have pid 1.
-    """
-    yield from family("harp_process_info", "gauge", "A process that uses HARP, on one of its NICs.")
-    for process in processes:
-        yield sample(
-            "harp_process_info",
-            1,
-            **_identity(process),
-            process=process.process_id,
-            address=process.address,
-            command=process.command,
-            release=process.release,
-        )
-    name = "harp_process_start_time_seconds"
-    yield from family(name, "gauge", "When the process began, since the epoch.")
-    for process in processes:
-        yield sample(name, f"{process.started:.3f}", **_identity(process))
-    sentences = documented()
-    for named, (name, kind) in _families(processes).items():
-        kind_shown = "gauge" if kind == "gauge" else "counter"
-        yield from family(named, kind_shown, sentences.get(name, name))
-        for process in processes:
-            if process.kinds.get(name) != kind:
-                continue
-            for number, instance in enumerate(process.instances):
-                yield sample(named, instance[name], **_identity(process), instance=number)
-
-
-def _families(processes: list[Process]) -> dict[str, tuple[str, str]]:
-    """The counter and kind of each family. The counters of this release come first: a file of
-    another release must not change the kind of one, or duplicate a family."""
-    named = {counter["name"]: counter["kind"] for counter in _tables.counters()}
-    named |= {old: named[name] for old, name in _tables.counter_aliases().items()}
-    pairs = list(named.items())
-    for process in processes:
-        pairs += process.kinds.items()
-    families: dict[str, tuple[str, str]] = {}
-    for name, kind in pairs:
-        family = f"harp_{name}" if kind == "gauge" else f"harp_{name}_total"
-        families.setdefault(family, (name, kind))
-    published = {name for process in processes for name in process.kinds}
-    return {family: one for family, one in families.items() if one[0] in published}
 
 
 # -- a trace
@@ -325,6 +256,15 @@ def _show_trace(
     is_flag=True,
     help="Also show the trace's events of polls, chunks and messages.",
 )
+@click.option(
+    "--watch",
+    type=click.FloatRange(0.1, 3600),
+    metavar="SECONDS",
+    help="Show a new report every so many seconds, until Ctrl-C.",
+)
+@click.option(
+    "-n", "--count", type=click.IntRange(0), default=0, help="End after so many reports of --watch."
+)
 def stat(
     pids: tuple[int, ...],
     ranks: tuple[int, ...],
@@ -337,11 +277,17 @@ def stat(
     trace_path: Optional[Path],
     flows: tuple[int, ...],
     every_event: bool,
+    watch: Optional[float],
+    count: int,
 ) -> None:
     """Show the counters and flows of the processes that run here with HARP.
 
     Reads only their files in the run folder, so it does not slow them down.
     """
+    if count and watch is None:
+        raise click.UsageError("--count needs --watch")
+    if watch is not None and trace_path is not None:
+        raise click.UsageError("--watch and --trace: give one")
     if wants_json and wants_prometheus:
         raise click.UsageError("--json and --prometheus: give one")
     if trace_path is not None:
@@ -350,14 +296,49 @@ def stat(
         return
     if flows or every_event:
         raise click.UsageError("--flow and --all-events need --trace")
+
+    def processes() -> list[Process]:
+        try:
+            return statfile.chosen(statfile.scan(), pids, ranks, ids, devices)
+        except LookupError as missing:
+            raise click.ClickException(str(missing.args[0])) from missing
+
+    def show() -> None:
+        _show(processes(), wants_json, wants_prometheus, everything, explain)
+
+    if watch is None:
+        show()
+    else:
+        _repeat(show, watch, count)
+
+
+def _repeat(show: Callable[[], None], seconds: float, count: int) -> None:
+    """Shows `count` reports, 0: until Ctrl-C. Each takes the place of the last on a terminal."""
+    shown = 0
     try:
-        processes = statfile.chosen(statfile.scan(), pids, ranks, ids, devices)
-    except LookupError as missing:
-        raise click.ClickException(str(missing.args[0])) from missing
+        while True:
+            if sys.stdout.isatty():
+                click.clear()
+            show()
+            shown += 1
+            if shown == count:
+                return
+            time.sleep(seconds)
+    except KeyboardInterrupt:
+        pass
+
+
+def _show(
+    processes: list[Process],
+    wants_json: bool,
+    wants_prometheus: bool,
+    everything: bool,
+    explain: bool,
+) -> None:
     if wants_json:
         click.echo(as_json(processes))
     elif wants_prometheus:
-        click.echo("\n".join(prometheus(processes)))
+        click.echo("\n".join(prometheus.lines(metrics.families(processes, Readings()))))
     elif not processes:
         click.echo(
             f"no process with HARP runs here (looked in {', '.join(map(str, statfile.folders()))})"

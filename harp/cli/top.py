@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Optional
+from typing import Any, Optional
 
 import click
 
@@ -29,6 +29,23 @@ _DROPS = (
     "tcp_reassembly_drops",
     "port_rx_lost",
 )
+
+
+# What --sort takes: the field, and whether the largest comes first.
+SORTS = {
+    "rank": ("rank", False),
+    "pid": ("pid", False),
+    "command": ("command", False),
+    "device": ("device", False),
+    "links": ("links", True),
+    "flows": ("flows", True),
+    "out": ("out_gbit", True),
+    "in": ("in_gbit", True),
+    "messages": ("messages", True),
+    "retransmits": ("retransmits", True),
+    "drops": ("drops", True),
+    "busy": ("busy", True),
+}
 
 
 @dataclass(frozen=True)
@@ -91,7 +108,33 @@ def line(one: Rates) -> str:
     )
 
 
-def intervals(seconds: float, count: int) -> Iterator[list[Rates]]:
+def in_order(view: Sequence[Rates], sort: Optional[str]) -> list[Rates]:
+    """The rates in the order of a key of SORTS; None: as they are. Unknown ranks come last."""
+    if sort is None:
+        return list(view)
+    name, largest_first = SORTS[sort]
+
+    def place(one: Rates) -> tuple[bool, Any]:
+        value = getattr(one, name)
+        return value is None, 0 if value is None else value
+
+    return sorted(view, key=place, reverse=largest_first)
+
+
+def chosen(processes: Sequence[Process], peers: Sequence[str], devices: Sequence[str]) -> set[str]:
+    """The paths of the processes on one of these devices that have a flow with one of these peers,
+    which are addresses; all without a choice."""
+    return {
+        process.path
+        for process in processes
+        if (not devices or statfile.is_on(process, devices))
+        and (not peers or any(flow.peer.rpartition(":")[0] in peers for flow in process.flows))
+    }
+
+
+def intervals(
+    seconds: float, count: int, peers: Sequence[str] = (), devices: Sequence[str] = ()
+) -> Iterator[list[Rates]]:
     """Yields one list for each interval, `count` of them; 0: without end. A process appears from
     its second reading on."""
     before = {process.path: process for process in statfile.scan()}
@@ -101,8 +144,11 @@ def intervals(seconds: float, count: int) -> Iterator[list[Rates]]:
         time.sleep(seconds)
         now = {process.path: process for process in statfile.scan()}
         passed, read_at = time.monotonic() - read_at, time.monotonic()
+        wanted = chosen(list(now.values()), peers, devices)
         yield [
-            rates(before[path], process, passed) for path, process in now.items() if path in before
+            rates(before[path], process, passed)
+            for path, process in now.items()
+            if path in before and path in wanted
         ]
         before = now
         shown += 1
@@ -124,12 +170,35 @@ def intervals(seconds: float, count: int) -> Iterator[list[Rates]]:
     default=0,
     help="Exit after this number of views [run until Ctrl-C].",
 )
+@click.option(
+    "--sort",
+    type=click.Choice(list(SORTS)),
+    help="Order of the lines; rates begin with the largest [the oldest process first].",
+)
+@click.option(
+    "--peer",
+    "peers",
+    multiple=True,
+    metavar="ADDRESS",
+    help="Only processes that have flows with this host; repeat for more.",
+)
+@click.option(
+    "--device", "devices", multiple=True, help="Only this NIC, such as eth1; repeat for more."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a view, each a line.")
-def top(delay: float, count: int, as_json: bool) -> None:
+def top(
+    delay: float,
+    count: int,
+    sort: Optional[str],
+    peers: tuple[str, ...],
+    devices: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Show the rates of the processes that run here with HARP, live: a line for each NIC that a
     process uses."""
     try:
-        for view in intervals(delay, count):
+        for found in intervals(delay, count, peers, devices):
+            view = in_order(found, sort)
             if as_json:
                 click.echo(
                     json.dumps(

@@ -133,6 +133,8 @@ static int open_statistics(struct harp_engine *engine)
       .about = info->summary,
       .rank = topology.rank,
       .gpu = topology.gpu,
+      .world_size = topology.world_size,
+      .job = topology.job,
   };
   return harp_statfile_open(&engine->statfile, &identity);
 }

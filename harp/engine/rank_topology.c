@@ -26,11 +26,25 @@ static const struct {
     {"SLURM_LOCALID", NULL},
 };
 
-/* The variables for the rank in the job, in the same order. A process that is alone on its host may
- * have only such a variable. */
-static const char *const job_ranks[] = {
-    "OMPI_COMM_WORLD_RANK", "RANK",         "MV2_COMM_WORLD_RANK", "PMI_RANK",
-    "PALS_RANKID",          "SLURM_PROCID",
+/* The variables for the rank in the job and the number of ranks, in the same order. A process that
+ * is alone on its host may have only such variables. */
+static const struct {
+  const char *rank, *size;
+} job_ranks[] = {
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"RANK", "WORLD_SIZE"},
+    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
+    {"PMI_RANK", "PMI_SIZE"},
+    {"PALS_RANKID", NULL},
+    {"SLURM_PROCID", "SLURM_NTASKS"},
+};
+
+/* The variables for the job's name: the user's own, those of schedulers (Slurm, PBS, LSF, Flux,
+ * PALS), then those of launchers (torchrun, PMIx, PMI, Open MPI 4). A scheduler's job may start
+ * launchers one after another, and its name is the one that users know. */
+static const char *const job_names[] = {
+    "HARP_JOB",  "SLURM_JOB_ID",        "PBS_JOBID",      "LSB_JOBID", "FLUX_JOB_ID",
+    "PALS_APID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE", "PMI_JOBID", "OMPI_MCA_ess_base_jobid",
 };
 
 /* The text as a non-negative number; otherwise: the result if it is none. */
@@ -74,8 +88,24 @@ static int slurm_local_size(void)
 static void find_job_rank(struct harp_rank_topology *topology)
 {
   topology->rank = -1;
-  for (size_t i = 0; topology->rank < 0 && i < sizeof(job_ranks) / sizeof(job_ranks[0]); i++)
-    topology->rank = number_or(getenv(job_ranks[i]), -1);
+  topology->world_size = 0;
+  for (size_t i = 0; topology->rank < 0 && i < sizeof(job_ranks) / sizeof(job_ranks[0]); i++) {
+    topology->rank = number_or(getenv(job_ranks[i].rank), -1);
+    if (topology->rank >= 0 && job_ranks[i].size)
+      topology->world_size = number_or(getenv(job_ranks[i].size), 0);
+  }
+}
+
+static void find_job(struct harp_rank_topology *topology)
+{
+  topology->job[0] = '\0';
+  for (size_t i = 0; !topology->job[0] && i < sizeof(job_names) / sizeof(job_names[0]); i++) {
+    const char *name = getenv(job_names[i]);
+
+    /* torchrun without --rdzv-id has the name "none". */
+    if (name && strcmp(name, "none") != 0)
+      snprintf(topology->job, sizeof(topology->job), "%s", name);
+  }
 }
 
 static void find_local_rank(struct harp_rank_topology *topology)
@@ -232,6 +262,7 @@ static void find_gpu(struct harp_rank_topology *topology, const char *root)
 
 void harp_rank_topology_find(struct harp_rank_topology *topology, const char *root)
 {
+  find_job(topology);
   find_job_rank(topology);
   find_local_rank(topology);
   find_gpu(topology, root);

@@ -162,6 +162,8 @@ static void write_header(struct harp_stat_header *header, const struct layout *a
   header->rank = identity->rank;
   copy(header->gpu, sizeof(header->gpu), identity->gpu);
   header->process = process_number();
+  header->world_size = (uint32_t)identity->world_size;
+  copy(header->job, sizeof(header->job), identity->job);
   memcpy(header->magic, HARP_STAT_MAGIC, sizeof(header->magic));
 }
 

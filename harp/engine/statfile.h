@@ -53,9 +53,11 @@ struct harp_stat_header {
   char config[512]; /* path of the ztcp*.conf */
   char about[256];  /* the port's summary, such as its offloads */
   /* The next fields exist if header_size includes them. */
-  int32_t rank;     /* in the job; -1: unknown */
-  char gpu[20];     /* PCI id; "": unknown */
-  uint64_t process; /* random; equal in the files of all NICs of a process; 0: unknown */
+  int32_t rank;        /* in the job; -1: unknown */
+  char gpu[20];        /* PCI id; "": unknown */
+  uint64_t process;    /* random; equal in the files of all NICs of a process; 0: unknown */
+  uint32_t world_size; /* ranks of the job; 0: unknown */
+  char job[124];       /* name of the job; "": unknown */
 };
 
 struct harp_stat_counter {
@@ -114,6 +116,8 @@ struct harp_stat_identity {
   const char *about;
   int rank;        /* -1: unknown */
   const char *gpu; /* "": unknown */
+  int world_size;  /* 0: unknown */
+  const char *job; /* "": unknown */
 };
 
 struct harp_statfile {

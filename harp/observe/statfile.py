@@ -15,6 +15,7 @@ import re
 import socket
 import stat
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,15 +30,17 @@ SHARED_MEMORY = Path("/dev/shm")  # the parent of the fallback folders
 _MAGIC = b"HARPSTAT"
 _VERSION = 1
 _HEADER = struct.Struct("=8sIIQQIIIIIIQQQII32s64s64s256s32s512s256s")
-# Fields that newer headers add: rank and GPU, then the process's number.
+# Fields that newer headers add: rank and GPU, the process's number, then the job.
 _HEADER_MORE = struct.Struct("=i20s")
 _HEADER_PROCESS = struct.Struct("=Q")
+_HEADER_JOB = struct.Struct("=I124s")
 _COUNTER = struct.Struct("=60sI")
 _FLOW = struct.Struct("=IIIHBB4s4sHH11IQQQ4I")
 _NAME = re.compile(r"[0-9a-f]{16}\.stat")
 _COUNTER_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _FALLBACK = re.compile(r"harp-(0|[1-9][0-9]{0,9})")
 _SIZE_MOST = 8 << 20  # bytes of a file; 64 instances and 512 flows take less than 1 MiB
+FILES_MOST = 1024  # files of a user: more than the ranks of a host have NICs
 _TRIES = 100  # most readings of the flow table to find each entry unchanged
 
 TCP_STATES = (
@@ -99,8 +102,9 @@ class Flow:
 class Process:
     """A process that uses HARP, on one of its NICs. `id` is the name of the file, a random number:
     pids are not unique across containers. `process_id` is a random number, too, and is equal for
-    all NICs of a process. `rank` is its rank in the job, None if unknown; `gpu` a PCI id, "" if
-    unknown; `uid` the file's owner; `started` in seconds since the epoch; `instances` has the
+    all NICs of a process. `rank` is its rank in the job, None if unknown; `world_size` the number
+    of ranks, 0 if unknown; `job` the job's name and `gpu` a PCI id, "" if unknown; `uid` the file's
+    owner; `started` in seconds since the epoch; `instances` has the
     counters of each instance by name. A renamed counter has its old name, too."""
 
     path: str
@@ -108,6 +112,8 @@ class Process:
     process_id: str
     alive: bool
     rank: Optional[int]
+    world_size: int
+    job: str
     gpu: str
     pid: int
     uid: int
@@ -296,12 +302,15 @@ def _parse(path: Path, read: Callable[[], bytes], alive: bool, uid: int) -> Proc
     def flow_table() -> bytes:
         return read()[flow_offset : flow_offset + flows * flow_size]
 
-    rank, gpu, number, offset = -1, b"", 0, _HEADER.size
+    rank, gpu, number, size, job, offset = -1, b"", 0, 0, b"", _HEADER.size
     if offset + _HEADER_MORE.size <= min(header_size, len(data)):
         rank, gpu = _HEADER_MORE.unpack_from(data, offset)
     offset += _HEADER_MORE.size
     if offset + _HEADER_PROCESS.size <= min(header_size, len(data)):
         (number,) = _HEADER_PROCESS.unpack_from(data, offset)
+    offset += _HEADER_PROCESS.size
+    if offset + _HEADER_JOB.size <= min(header_size, len(data)):
+        size, job = _HEADER_JOB.unpack_from(data, offset)
     entries = map(_flow, _settled(flow_table, flow_size, flows))
     return Process(
         path=str(path),
@@ -309,6 +318,8 @@ def _parse(path: Path, read: Callable[[], bytes], alive: bool, uid: int) -> Proc
         process_id=f"{number:016x}" if number else path.stem,
         alive=alive,
         rank=rank if rank >= 0 else None,
+        world_size=size,
+        job=foreign.text(job),
         gpu=foreign.text(gpu),
         pid=pid,
         uid=uid,
@@ -360,6 +371,13 @@ def _fallbacks() -> Iterator[Path]:
             yield Path(entry.path)
 
 
+def is_on(process: Process, devices: Sequence[str]) -> bool:
+    """Whether the process uses one of these NICs, written as in the ztcp*.conf or without the
+    scheme."""
+    inner = _tables.innermost(process.device)
+    return not {process.device, inner, inner.partition(":")[2]}.isdisjoint(devices)
+
+
 def chosen(
     processes: Sequence[Process],
     pids: Sequence[int] = (),
@@ -376,22 +394,18 @@ def chosen(
             (not pids or process.pid in pids)
             and (not ranks or process.rank in ranks)
             and (not ids or named(process, ids))
-            and (not devices or on(process, devices))
+            and (not devices or is_on(process, devices))
         )
 
     def named(process: Process, prefixes: Sequence[str]) -> bool:
         return any(text.startswith(tuple(prefixes)) for text in (process.id, process.process_id))
-
-    def on(process: Process, names: Sequence[str]) -> bool:
-        inner = _tables.innermost(process.device)
-        return not {process.device, inner, inner.partition(":")[2]}.isdisjoint(names)
 
     found = [process for process in processes if known(process)]
     missing = [
         *(f"pid {pid}" for pid in pids if pid not in {one.pid for one in found}),
         *(f"rank {rank}" for rank in ranks if rank not in {one.rank for one in found}),
         *(f"id {text}" for text in ids if not any(named(one, [text]) for one in found)),
-        *(f"device {name}" for name in devices if not any(on(one, [name]) for one in found)),
+        *(f"device {name}" for name in devices if not any(is_on(one, [name]) for one in found)),
     ]
     if missing:
         raise LookupError(
@@ -409,8 +423,11 @@ def folders() -> list[Path]:
 
 def scan(where: Optional[Sequence[Path]] = None) -> list[Process]:
     """The running processes, the oldest first, with the NICs of a process together. Skips files
-    that vanish, that belong to an ended process, or that are damaged."""
-    found = []
+    that vanish, that belong to an ended process, or that are damaged, and those of a user who has
+    `FILES_MOST` already. A file that is in two of the folders, such as a mounted one, counts
+    once."""
+    found: dict[tuple[str, int], Process] = {}
+    users: Counter[int] = Counter()
     for folder in folders() if where is None else where:
         try:
             names = sorted(entry.name for entry in os.scandir(folder))
@@ -420,13 +437,16 @@ def scan(where: Optional[Sequence[Path]] = None) -> list[Process]:
             if not _NAME.fullmatch(name):
                 continue
             try:
+                if users[os.lstat(folder / name).st_uid] >= FILES_MOST:
+                    continue
                 process = read(folder / name)
             except (OSError, StatError):
                 continue
-            if process.alive:
-                found.append(process)
-    found.sort(key=lambda process: process.started)
-    return [nic for nics in grouped(found) for nic in nics]
+            if process.alive and (process.id, process.uid) not in found:
+                found[process.id, process.uid] = process
+                users[process.uid] += 1
+    in_order = sorted(found.values(), key=lambda process: process.started)
+    return [nic for nics in grouped(in_order) for nic in nics]
 
 
 def grouped(processes: Sequence[Process]) -> list[list[Process]]:

@@ -15,6 +15,8 @@ cdef extern from "harp/engine/statfile.h" nogil:
         const char *about
         int rank
         const char *gpu
+        int world_size
+        const char *job
 
     struct harp_stat_flow:
         uint32_t generation
@@ -34,6 +36,11 @@ cdef extern from "harp/engine/statfile.h" nogil:
         uint32_t retransmits
         uint64_t bytes_in
         uint64_t bytes_out
+        uint32_t min_rtt_us
+        uint64_t opened_ns
+        uint32_t ack_wait_ms
+        uint32_t device_wait_ms
+        uint32_t receive_wait_ms
         uint32_t window_wait_ms
 
     struct harp_statfile:
@@ -54,6 +61,8 @@ cdef extern from "harp/engine/rank_topology.h" nogil:
         int local_rank
         int local_size
         char gpu[16]
+        int world_size
+        char job[124]
 
     void harp_rank_topology_find(harp_rank_topology *place, const char *root)
 
@@ -145,6 +154,13 @@ def job_rank():
     return found.rank
 
 
+def job():
+    """(name of the job or "", number of its ranks or 0)."""
+    cdef harp_rank_topology found
+    harp_rank_topology_find(&found, b"")
+    return (<bytes>found.job).decode(), found.world_size
+
+
 cdef class Claims:
     """What a process claims by this process's environment: the ztcp*.conf of its home NIC first,
     then those of the other NICs. `root` replaces / in the paths of /proc/driver and /sys. Raises
@@ -191,7 +207,8 @@ cdef class StatFile:
 
     def __cinit__(self, unsigned instances=1, bytes device=b"packet:eth0",
                   bytes address=b"10.0.0.1/24", bytes config=b"/etc/ztcp0.conf",
-                  bytes about=b"test", int rank=-1, bytes gpu=b""):
+                  bytes about=b"test", int rank=-1, bytes gpu=b"", int world_size=0,
+                  bytes job=b""):
         cdef harp_stat_identity identity
         identity.instances = instances
         identity.device = device
@@ -200,6 +217,8 @@ cdef class StatFile:
         identity.about = about
         identity.rank = rank
         identity.gpu = gpu
+        identity.world_size = world_size
+        identity.job = job
         cdef int rc = harp_statfile_open(&self._file, &identity)
         if rc:
             raise OSError(-rc, "harp_statfile_open")
@@ -233,7 +252,12 @@ cdef class StatFile:
         values.retransmits = fields.get("retransmits", 0)
         values.bytes_in = fields.get("bytes_in", 0)
         values.bytes_out = fields.get("bytes_out", 0)
+        values.min_rtt_us = fields.get("min_rtt_us", 0)
+        values.opened_ns = fields.get("opened_ns", 0)
+        values.ack_wait_ms = fields.get("ack_wait_ms", 0)
         values.window_wait_ms = fields.get("window_wait_ms", 0)
+        values.device_wait_ms = fields.get("device_wait_ms", 0)
+        values.receive_wait_ms = fields.get("receive_wait_ms", 0)
         harp_statfile_flow_write(harp_statfile_flow(&self._file, index), &values)
 
     def forget(self):

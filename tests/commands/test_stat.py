@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from harp import _tables
+from harp.cli.top import Rates, in_order
 from harp.testing import _engine
 
 COUNTERS = [counter["name"] for counter in _tables.counters()]
@@ -85,15 +86,14 @@ def test_stat_prints_prometheus(harp: Any, published: Any) -> None:
     samples = [line for line in lines if not line.startswith("#")]
     families = {line.split()[2]: line.split()[3] for line in lines if line.startswith("# TYPE")}
     assert families["harp_tx_bytes_total"] == "counter" and families["harp_links"] == "gauge"
-    assert len(families) == len(NAMES) + 2
-    assert len(samples) == 2 * len(NAMES) + 2
+    counted = [line for line in samples if 'queue="' in line]
+    assert len({line.partition("{")[0] for line in counted}) == len(NAMES)
+    assert len(counted) == 2 * len(NAMES)
     sample = re.compile(
-        r'harp_\w+\{\w+="(?:[^"\\]|\\.)*"(?:,\w+="(?:[^"\\]|\\.)*")*\} \d+(?:\.\d+)?'
+        r'harp_\w+\{\w+="(?:[^"\\]|\\.)*"(?:,\w+="(?:[^"\\]|\\.)*")*\} \d+(?:\.\d+)?(?:e-\d+)?'
     )
     assert [line for line in samples if not sample.fullmatch(line)] == []
-    assert any(
-        re.fullmatch(r'harp_tx_bytes_total\{.*,instance="1"\} 500', line) for line in samples
-    )
+    assert any(re.fullmatch(r'harp_tx_bytes_total\{.*,queue="1"\} 500', line) for line in samples)
     for family in families:
         assert any(line.startswith(f"# HELP {family} ") for line in lines)
 
@@ -153,7 +153,8 @@ def test_json_and_prometheus_name_nic_and_process(
     ]
     for row in rows:
         label = f'device="{row["device"]}"'
-        assert len([one for one in samples if label in one]) == 2 * len(NAMES) + 2
+        counted = [one for one in samples if label in one and 'queue="' in one]
+        assert len(counted) == 2 * len(NAMES)
         (info,) = [one for one in samples if one.startswith("harp_process_info") and label in one]
         assert f'process="{row["process_id"]}"' in info
     view = json.loads(harp("top", "-n", "1", "-d", "0.1", "--json").stdout)["processes"]
@@ -212,7 +213,8 @@ def test_processes_with_equal_pid_have_distinct_samples(harp: Any, folders: Path
             for line in harp("stat", "--prometheus").stdout.splitlines()
             if not line.startswith("#")
         ]
-        assert len(samples) == len(set(samples)) == 2 * (len(NAMES) + 2)
+        assert len(samples) == len(set(samples))
+        assert len([line for line in samples if 'queue="' in line]) == 2 * len(NAMES)
         assert not any("pid=" in line or "started=" in line for line in samples)
         info = [line for line in samples if line.startswith("harp_process_info")]
         for rank, (gpu, name) in enumerate(zip(["0000:3b:00.0", "0000:86:00.0"], ids)):
@@ -342,6 +344,54 @@ def test_top_prints_rates(harp: Any, published: Any) -> None:
     assert process["links"] == 2
     header, row = text.splitlines()
     assert "IN Gbit/s" in header and row.split()[2] == str(os.getpid())
+
+
+@pytest.fixture
+def three_peers(folders: Path) -> Iterator[list[_engine.StatFile]]:
+    """The files of three NICs with a flow each; the second has sent the most."""
+    files = []
+    for number, sent in enumerate((10, 30, 20)):
+        file = _engine.StatFile(device=f"packet:nic{number}".encode(), rank=2 - number)
+        file.set(0, NAMES.index("links"), sent)
+        file.flow(0, state=1, peer_address=ip(f"10.0.0.{number + 2}"), peer_port=7)
+        files.append(file)
+    yield files
+    for file in files:
+        file.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "nics"),
+    [
+        ([], "012"),
+        (["--sort", "links"], "120"),
+        (["--sort", "rank"], "210"),
+        (["--peer", "10.0.0.3"], "1"),
+        (["--peer", "10.0.0.3", "--peer", "10.0.0.4", "--sort", "rank"], "21"),
+        (["--peer", "10.0.0.30"], ""),
+        (["--device", "nic2"], "2"),
+        (["--device", "nic2", "--peer", "10.0.0.2"], ""),
+    ],
+)
+def test_top_sorts_and_chooses(
+    harp: Any, three_peers: list[_engine.StatFile], words: list[str], nics: str
+) -> None:
+    shown = harp("top", "-n", "1", "-d", "0.1", "--json", *words).stdout
+    found = [one["device"] for one in json.loads(shown)["processes"]]
+    assert found == [f"packet:nic{number}" for number in nics]
+
+
+def test_top_puts_unknown_ranks_last() -> None:
+    known = {name: 0 for name in Rates.__dataclass_fields__}
+    view = [Rates(**{**known, "rank": rank, "links": 1}) for rank in (None, 1, 0)]
+    assert [one.rank for one in in_order(view, "rank")] == [0, 1, None]
+
+
+def test_stat_watches(harp: Any, published: Any) -> None:
+    text = harp("stat", "--watch", "0.1", "--count", "3").stdout
+    assert len(re.findall(r"tx_bytes +1500 ", text)) == 3
+    assert "--count needs --watch" in harp("stat", "-n", "2", code=2).stderr
+    assert "give one" in harp("stat", "--watch", "1", "--trace", "/absent", code=2).stderr
 
 
 def test_top_ends_on_sigint(folders: Path) -> None:

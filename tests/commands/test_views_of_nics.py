@@ -38,6 +38,8 @@ def links(
         rails.site(folders / str(host.index), host, timeout_ms=2000) for host in rails.lab.hosts
     ]
     monkeypatch.setenv("HARP_RUN_DIR", str(sites[0].run_folder))
+    for name, value in {"SLURM_JOB_ID": "train", "RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
     with ExitStack() as stack:
         sender, receiver = [stack.enter_context(Rank(site)).init(devices=2) for site in sites]
         yield (
@@ -58,6 +60,7 @@ def test_views_name_each_nic(harp: Any, rails: Rails, links: tuple[Link, Link]) 
     rows = wait_until(published, 10, "a NIC is missing")
     assert [row["device"] for row in rows] == NICS
     assert len({row["process_id"] for row in rows}) == 1
+    assert {(row["job"], row["world_size"]) for row in rows} == {("train", 2)}
     for number, row in enumerate(rows):
         peer = rails.address(rails.lab.hosts[1], number)
         assert {flow["peer"].partition(":")[0] for flow in row["flows"]} == {peer}

@@ -17,6 +17,18 @@ RANKS = (
     "PALS_RANKID",
     "SLURM_PROCID",
 )
+JOBS = (
+    "HARP_JOB",
+    "SLURM_JOB_ID",
+    "PBS_JOBID",
+    "LSB_JOBID",
+    "FLUX_JOB_ID",
+    "PALS_APID",
+    "TORCHELASTIC_RUN_ID",
+    "PMIX_NAMESPACE",
+    "PMI_JOBID",
+    "OMPI_MCA_ess_base_jobid",
+)
 IDS = ("0000:3b:00.0", "0000:86:00.0", "0001:05:00.0")
 
 
@@ -133,3 +145,37 @@ def test_job_rank_prefers_launcher_over_slurm(monkeypatch: pytest.MonkeyPatch) -
         assert _engine.job_rank() == number
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "none")
     assert _engine.job_rank() == 1
+
+
+def test_number_of_ranks_is_of_the_launcher_that_gave_the_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in RANKS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert _engine.job()[1] == 0
+    monkeypatch.setenv("SLURM_PROCID", "3")
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    assert _engine.job()[1] == 2
+    monkeypatch.setenv("RANK", "1")
+    assert _engine.job()[1] == 8
+
+
+def test_job_has_name_of_user_then_scheduler_then_launcher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in JOBS:
+        monkeypatch.delenv(name, raising=False)
+    assert _engine.job()[0] == ""
+    for name in reversed(JOBS):
+        monkeypatch.setenv(name, f"by {name}")
+        assert _engine.job()[0] == f"by {name}"
+    monkeypatch.setenv("HARP_JOB", "x" * 200)
+    assert _engine.job()[0] == "x" * 123
+
+
+def test_torchrun_without_id_has_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in JOBS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert _engine.job()[0] == ""

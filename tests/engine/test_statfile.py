@@ -48,6 +48,8 @@ def test_published_statistics_are_read_back(run_dir: Path) -> None:
         address=b"10.1.2.3/24",
         config=b"/etc/ztcp7.conf",
         about=b"offloads: all",
+        world_size=8,
+        job=b"train 7",
     )
     file.set(2, names.index("tcp_retransmits"), 2**64 - 1)
     file.set(0, names.index("rx_frames"), 5)
@@ -69,6 +71,7 @@ def test_published_statistics_are_read_back(run_dir: Path) -> None:
     assert list(process.kinds) == [*names, *_tables.counter_aliases()]
     assert process.kinds["tcp_established"] == "gauge"
     assert process.flows == []
+    assert (process.world_size, process.job) == (8, "train 7")
     assert (process.id, process.rank, process.gpu) == (Path(file.path).stem, None, "")
     file.close()
     assert os.listdir(run_dir) == []

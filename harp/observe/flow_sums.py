@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of the flows by peer, and a histogram of their round-trip times, over many readings.
+
+A flow leaves the statistics file when it closes. Its part stays in the sums, so that they only
+grow, as Prometheus' counters must. The sums of a process go when its file goes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from harp.observe.statfile import Flow, Process
+
+PEERS_MOST = 64  # peers of a process on a NIC with sums of their own; the others share OTHER
+OTHER = "other"
+FLOWS_MOST = 512  # entries that HARP writes (HARP_STAT_FLOWS); a false file may have more
+
+SUMS = (
+    "bytes_out",
+    "bytes_in",
+    "retransmits",
+    "ack_wait_ms",
+    "window_wait_ms",
+    "device_wait_ms",
+    "receive_wait_ms",
+)
+
+# Upper bounds of the histogram, in seconds; the last bucket has no bound.
+RTT_BOUNDS = (2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2, 0.2, 1.0)
+
+_Key = tuple[int, int, int, str, str, float]
+
+
+@dataclass
+class Peer:
+    """What the flows of a process on a NIC have done with one peer. `sums` has the fields of
+    `SUMS`, also of flows that are closed. `flows`, `rtt_us` (the largest smoothed round trip) and
+    `min_rtt_us` are those of the open flows; 0: no flow, or nothing measured."""
+
+    sums: list[int] = field(default_factory=lambda: [0] * len(SUMS))
+    flows: int = 0
+    rtt_us: int = 0
+    min_rtt_us: int = 0
+
+
+class FlowSums:
+    """The sums of one statistics file."""
+
+    def __init__(self) -> None:
+        self.peers: dict[str, Peer] = {}
+        self.rtt_counts = [0] * (len(RTT_BOUNDS) + 1)
+        self.rtt_sum_us = 0
+        # The flows of the last reading and of the one before. An entry that kept changing during a
+        # reading is missing there, and comes back in the next one.
+        self._last: dict[_Key, list[int]] = {}
+        self._before: dict[_Key, list[int]] = {}
+
+    def _peer(self, flow: Flow) -> Peer:
+        address = flow.peer.rpartition(":")[0]
+        if address not in self.peers and len(self.peers) - (OTHER in self.peers) >= PEERS_MOST:
+            address = OTHER
+        return self.peers.setdefault(address, Peer())
+
+    def _observe(self, flow: Flow) -> None:
+        self.rtt_counts[bisect_left(RTT_BOUNDS, flow.srtt_us / 1e6)] += 1
+        self.rtt_sum_us += flow.srtt_us
+
+    def add(self, flows: Sequence[Flow]) -> None:
+        """Adds what the flows have done since the last reading. The histogram counts each open flow
+        once a reading."""
+        for peer in self.peers.values():
+            peer.flows = peer.rtt_us = peer.min_rtt_us = 0
+        now: dict[_Key, list[int]] = {}
+        busiest = sorted(flows[:FLOWS_MOST], key=lambda flow: -flow.bytes_in - flow.bytes_out)
+        for flow in busiest:
+            key = (flow.link, flow.flow, flow.instance, flow.local, flow.peer, flow.opened)
+            if key in now:
+                continue
+            values: list[int] = [getattr(flow, name) for name in SUMS]
+            then = self._last.get(key) or self._before.get(key) or [0] * len(SUMS)
+            peer = self._peer(flow)
+            for i, (new, old) in enumerate(zip(values, then)):
+                peer.sums[i] += new - old if new >= old else new
+            now[key] = values
+            peer.flows += 1
+            if flow.srtt_us:
+                peer.rtt_us = max(peer.rtt_us, flow.srtt_us)
+                self._observe(flow)
+            if flow.min_rtt_us:
+                peer.min_rtt_us = min(peer.min_rtt_us or flow.min_rtt_us, flow.min_rtt_us)
+        self._before, self._last = self._last, now
+
+
+class Readings:
+    """The sums of all processes. Thread: one at a time."""
+
+    def __init__(self) -> None:
+        self._files: dict[tuple[str, int], FlowSums] = {}
+
+    def add(self, processes: Sequence[Process]) -> list[FlowSums]:
+        """Takes a reading of the running processes. Returns their sums, in the same order, and
+        forgets processes that are not among them."""
+        found = {}
+        for process in processes:
+            sums = self._files.get((process.id, process.uid)) or FlowSums()
+            sums.add(process.flows)
+            found[process.id, process.uid] = sums
+        self._files = found
+        return list(found.values())
