@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from conftest import AgentProcess, Pods, descriptors, payload, wait_for
+from agents import AgentProcess, Pods, descriptors, payload, wait_for
 from raw_client import Client, Refused, opening, packet_inodes, refusal
 
 from tools.hosts.lab import Lab

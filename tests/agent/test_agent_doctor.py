@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import POD, AgentProcess
+from agents import POD, AgentProcess
 from raw_client import Client
 
 from harp.agent import query

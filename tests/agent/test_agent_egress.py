@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Optional
 
 import pytest
-from conftest import AgentProcess, Pods
+from agents import AgentProcess, Pods
 from raw_client import Client, Opened, user
 
 from harp.cli import agent_files
 from tools.hosts.lab import Host, Lab
+
+PYTHON = os.path.realpath(sys.executable)  # other users may not enter the checkout
 
 NOBODY = 65534
 SOL_PACKET, PACKET_QDISC_BYPASS = 263, 20
@@ -165,7 +167,7 @@ def try_options(host: Host, opened: Opened, *prefix: str) -> list[str]:
     fd = os.dup(opened.fds[1])
     os.set_inheritable(fd, True)
     nobody = ["setpriv", "--reuid", str(NOBODY), "--clear-groups", "--bounding-set=-all"]
-    words = [*nobody, *prefix, sys.executable, "-c", TRY, str(fd)]
+    words = [*nobody, *prefix, PYTHON, "-c", TRY, str(fd)]
     done = subprocess.run(
         host.command(words), pass_fds=[fd], capture_output=True, text=True, timeout=30, check=False
     )
@@ -181,7 +183,7 @@ def confined(folder: Path) -> list[str]:
     program, rules = folder / here.name, folder / "seccomp.json"
     shutil.copy(here, program)
     rules.write_text(agent_files.text("seccomp.json"))
-    return [sys.executable, str(program), str(rules)]
+    return [PYTHON, str(program), str(rules)]
 
 
 def test_seccomp_rules_close_options_of_packet_sockets(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from conftest import AgentProcess, Pods, wait_for
+from agents import AgentProcess, Pods, wait_for
 
 from tools.hosts.lab import Lab
 from tools.hosts.ranks import Perf

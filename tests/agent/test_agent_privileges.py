@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import AgentProcess, Pods, wait_for
+from agents import AgentProcess, Pods, wait_for
 from raw_client import Client
 
 from harp.agent.privileges import PrivilegeError, User, prepare_folder

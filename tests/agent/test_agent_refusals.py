@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from conftest import AgentProcess, Pods, wait_for
+from agents import AgentProcess, Pods, wait_for
 from raw_client import Client, listening, opening, refusal
 
 from tools.hosts.lab import Host, Lab
@@ -357,6 +357,12 @@ def test_agent_without_capabilities_is_refused(host: Host, folder: Path) -> None
     words = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", *agent_words(folder)]
     assert "lacks CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF; run it as root" in refused_start(host, words)
     words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *agent_words(folder)]
+    words = [
+        *words[:4],
+        "--inh-caps=+dac_read_search",
+        "--ambient-caps=+dac_read_search",
+        *words[4:],
+    ]
     assert "run it as root" in refused_start(host, words)
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from conftest import AgentProcess, Pods, payload, wait_for
+from agents import AgentProcess, Pods, payload, wait_for
 from raw_client import Client, Refused, opening, refusal
 
 from tools.hosts.lab import Host, Lab

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 import pytest
-from conftest import children_named
+from agents import children_named
 from raw_client import opening
 
 from harp.agent import reply, server

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 import pytest
-from conftest import AgentProcess
+from agents import AgentProcess
 from raw_client import Client
 
 from harp.agent import privileges, service

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Optional
 
 import pytest
-from conftest import AgentProcess, Pods, wait_for
+from agents import AgentProcess, Pods, wait_for
 from raw_client import Client, Opened, user
 
 from tools.hosts.lab import Lab

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from conftest import AgentProcess
+from agents import AgentProcess
 from raw_client import Client, opening, refusal
 
 from harp.agent import metrics, server

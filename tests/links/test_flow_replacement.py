@@ -40,7 +40,7 @@ def test_flows_are_replaced_one_after_another(join: Join, side: str) -> None:
             times.append(running.await_count(0, "flows_replaced", number + 1))
             wait_until(
                 lambda: running.sending(0).get(flow.flow, flow).local != flow.local,
-                2,
+                5,
                 "the old connection is still there",
                 running.ranks,
             )
