@@ -15,9 +15,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
 # Every file of these is for users. Only a checkout has tools/ and tests/.
-WHOLE = tuple("harp/agent harp/check harp/cli harp/observe harp/setup harp/torch harp".split())
+WHOLE = tuple(
+    "harp/agent harp/check harp/cli harp/light harp/light/torch harp/observe harp/setup harp/torch "
+    "harp".split()
+)
 
-# torch is no dependency of the package, so harp.torch is left out where it is absent.
+# torch is no dependency of the package, so what needs it is left out where it is absent.
 IMPORT_ALL = """
 import importlib.util, pathlib, sys
 folder = pathlib.Path(sys.argv[1])
@@ -25,7 +28,9 @@ lacks_torch = importlib.util.find_spec("torch") is None
 sys.path.insert(0, str(folder))
 for path in sorted((folder / "harp").rglob("*.py")):
     name = ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
-    if not name.endswith("__main__") and not (lacks_torch and name.startswith("harp.torch")):
+    if not name.endswith("__main__") and not (
+        lacks_torch and name.startswith(("harp.light", "harp.torch"))
+    ):
         module = importlib.import_module(name)
         assert module.__file__ and module.__file__.startswith(str(folder)), module.__file__
 """

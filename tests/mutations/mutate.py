@@ -13,6 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from importlib.util import find_spec
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -28,13 +29,20 @@ PREFIX = "harp-mutations-"
 
 
 def chosen(names: Sequence[str]) -> list[Mutation]:
-    """The mutations with these names or in these lists; all without names."""
+    """The mutations with these names or in these lists. Without names all, but those whose optional
+    module is absent."""
     everything = list(read_all())
     known = {mutation.name for mutation in everything} | {one.area for one in everything}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise MutationError(f"no such mutation or list: {', '.join(unknown)}")
-    return [one for one in everything if not names or one.name in names or one.area in names]
+    if names:
+        return [one for one in everything if one.name in names or one.area in names]
+    absent = {one.needs for one in everything if one.needs and not find_spec(one.needs)}
+    for module in sorted(absent):
+        count = sum(one.needs == module for one in everything)
+        click.echo(f"{count} mutations are left out: there is no Python module {module} here")
+    return [one for one in everything if one.needs not in absent]
 
 
 def in_groups(mutations: Sequence[Mutation]) -> Iterator[list[Mutation]]:

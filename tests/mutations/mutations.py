@@ -42,6 +42,7 @@ class Mutation:
     caught_by: tuple[str, ...]  # pytest's names of the tests that must fail, without parameters
     why: str
     after: Optional[str] = None  # a unique line: the mutated line is the next match after it
+    needs: Optional[str] = None  # an optional Python module, without which its tests are skipped
 
     def apply(self, text: str) -> str:
         """The file's text with the line replaced. Raises MutationError if the line is not unique or
@@ -66,13 +67,14 @@ class Mutation:
         return found[0]
 
 
-NEEDED = {field.name for field in fields(Mutation)} - {"area", "after"}
+OPTIONAL = {"after", "needs"}
+NEEDED = {field.name for field in fields(Mutation)} - {"area"} - OPTIONAL
 
 
 def read_entry(area: str, entry: Any) -> Mutation:
     """Parses an entry. Raises MutationError if fields are missing or unknown, or if it changes
     nothing."""
-    if not isinstance(entry, dict) or not NEEDED <= set(entry) <= NEEDED | {"after"}:
+    if not isinstance(entry, dict) or not NEEDED <= set(entry) <= NEEDED | OPTIONAL:
         raise MutationError(f"{area}: {entry}: an entry needs {', '.join(sorted(NEEDED))}")
     if not entry["caught_by"] or entry["line"] == entry["becomes"]:
         raise MutationError(f"{entry['name']}: it changes nothing, or names no test")

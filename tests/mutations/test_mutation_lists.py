@@ -135,7 +135,7 @@ def test_after_selects_next_matching_line() -> None:
                                     {"caught_by": []}])  # fmt: skip
 def test_malformed_entry_is_refused(change: dict[str, Any]) -> None:
     entry = dataclasses.asdict(GOOD)
-    entry.pop("area"), entry.pop("after")
+    entry.pop("area"), entry.pop("after"), entry.pop("needs")
     assert read_entry("a", entry) == GOOD
     entry.update(change)
     with pytest.raises(MutationError):
