@@ -85,7 +85,8 @@ def test_losses_are_recovered_and_counted() -> None:
     counts = moved(RelaySpec(drop=0.01, seed=5), 20 * MB)
     forward = counts["a_to_b"]
     assert 0.006 < forward["dropped"] / forward["segments"] < 0.014
-    assert counts["kernel"]["TcpRetransSegs"] >= forward["dropped"]
+    # The last ACKs of the handshake and of the close carry no data, so nothing repeats them.
+    assert counts["kernel"]["TcpRetransSegs"] >= forward["dropped"] - 2
 
 
 def test_drop_burst_loses_expected_share() -> None:
