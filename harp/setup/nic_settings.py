@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Optional
 
 from harp.setup import sysfs
+from harp.setup.interface_value import InterfaceValue
 from harp.setup.steps import Step, StepError
 
 QUEUES_MOST = 64  # XDP_NIC_QUEUES of dpdk_glue/xdp/xdp_socket.h
@@ -127,17 +128,11 @@ def wanted(interface: str) -> dict[str, int]:
 
 
 @dataclass
-class NicSetting(Step):
-    """Makes a setting of an interface. `before` is the old value, and `boot` the boot id of that
-    value: another boot makes it void. A change of queues or rings interrupts some NICs' links for
+class NicSetting(InterfaceValue):
+    """Makes a setting of an interface. A change of queues or rings interrupts some NICs' links for
     a moment."""
 
     kind: ClassVar[str] = "nic"
-    interface: str
-    key: str
-    value: int
-    before: int
-    boot: str
 
     @property
     def target(self) -> str:
@@ -146,36 +141,28 @@ class NicSetting(Step):
     def describe(self) -> str:
         return f"{command(self.interface, self.key, self.value)} ({_WHY[self.key]})"
 
+    def now(self) -> Optional[int]:
+        return value(self.interface, self.key)
+
     def in_place(self) -> bool:
-        now = value(self.interface, self.key)
+        now = self.now()
         if now is None:
             return False
         return now >= self.value if self.key == "rx-ring" else now <= self.value
 
-    def _make(self, new: int) -> None:
+    def make(self, value: int) -> None:
         try:
-            change(self.interface, self.key, new)
+            change(self.interface, self.key, value)
         except PermissionError:
             raise
         except OSError as failure:
             raise StepError(
-                f"{command(self.interface, self.key, new)}: {failure.strerror}; the driver refuses "
-                "it: end programs that use the NIC's queues, or use a packet device"
+                f"{command(self.interface, self.key, value)}: {failure.strerror}; the driver "
+                "refuses it: end programs that use the NIC's queues, or use a packet device"
             ) from failure
 
     def do(self) -> None:
-        self._make(self.value)
-
-    def follow(self, earlier: Step) -> None:
-        assert isinstance(earlier, NicSetting)
-        if earlier.boot == self.boot:
-            self.before = earlier.before
-
-    def undo(self) -> str:
-        if sysfs.boot() != self.boot or value(self.interface, self.key) != self.value:
-            return ""  # a reboot, the end of the interface, or a later change has undone the step
-        self._make(self.before)
-        return f"set {self.target} to {self.before} again"
+        self.make(self.value)
 
 
 def steps(interface: str) -> list[Step]:

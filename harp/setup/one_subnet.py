@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from harp.setup import host, sysfs
+from harp.setup.interface_value import InterfaceValue
 from harp.setup.steps import Step, StepError
 
 # Answer ARP only for the interface's own address, and ask with that address.
@@ -82,25 +83,20 @@ def dropped_by_rp_filter(interface: str) -> bool:
 
 
 @dataclass
-class InterfaceSysctl(Step):
-    """Sets net.ipv4.conf.INTERFACE.KEY to at least `value`. `before` is the interface's old value,
-    and `boot` the boot id of that value; another boot makes it void."""
+class InterfaceSysctl(InterfaceValue):
+    """Sets net.ipv4.conf.INTERFACE.KEY to at least `value`."""
 
     kind: ClassVar[str] = "sysctl"
-    interface: str
-    key: str
-    value: int
-    before: int
-    boot: str
 
     @property
     def target(self) -> str:
         return f"net.ipv4.conf.{self.interface.replace('.', '/')}.{self.key}"  # as in sysctl(8)
 
-    def _own(self) -> int:
+    def now(self) -> int:
+        """-1 if the interface does not have it."""
         return sysfs.number(sysfs.at(_CONF) / self.interface / self.key, -1)
 
-    def _write(self, value: int) -> None:
+    def make(self, value: int) -> None:
         (sysfs.at(_CONF) / self.interface / self.key).write_text(str(value))
 
     def describe(self) -> str:
@@ -110,26 +106,15 @@ class InterfaceSysctl(Step):
         )
 
     def in_place(self) -> bool:
-        return self._own() >= 0 and effective(self.interface, self.key) >= self.value
+        return self.now() >= 0 and effective(self.interface, self.key) >= self.value
 
     def do(self) -> None:
         try:
-            self._write(self.value)
+            self.make(self.value)
         except OSError as failure:
             raise StepError(
                 f"{failure}; a container may not change it: run {REMEDY} on its host"
             ) from failure
-
-    def follow(self, earlier: Step) -> None:
-        assert isinstance(earlier, InterfaceSysctl)
-        if earlier.boot == self.boot:
-            self.before = earlier.before
-
-    def undo(self) -> str:
-        if sysfs.boot() != self.boot or self._own() != self.value:
-            return ""  # a reboot, the end of the interface, or a later change has undone the step
-        self._write(self.before)
-        return f"set {self.target} to {self.before} again"
 
 
 def steps(names: Iterable[str]) -> list[Step]:
