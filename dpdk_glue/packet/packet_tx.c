@@ -95,10 +95,8 @@ static uint16_t linear_length(const struct harp_tx_frame *frame)
     return (uint16_t)frame->length;
   uint16_t linear = frame->header_length;
   unsigned distance = ((unsigned)offset - linear - source) % PAGE;
-  if (distance > 0 && distance < SLOW_DISTANCE)
-    linear += distance;
-  else if (distance > PAGE - SLOW_DISTANCE)
-    linear += distance - (PAGE - SLOW_DISTANCE);
+  if (is_slow(distance))
+    linear += distance < SLOW_DISTANCE ? distance : distance - (PAGE - SLOW_DISTANCE);
   return linear;
 }
 

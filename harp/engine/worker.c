@@ -80,8 +80,7 @@ static void wait_for_work(struct harp_instance *instance, uint64_t now)
  * worker returns and tries again. */
 static void sleep_until_work(struct harp_instance *instance)
 {
-  if (atomic_load_explicit(&instance->poll_lock, memory_order_relaxed) ||
-      atomic_exchange_explicit(&instance->poll_lock, true, memory_order_acquire)) {
+  if (!harp_instance_hold(instance)) {
     sched_yield();
     return;
   }
@@ -99,7 +98,7 @@ static void sleep_until_work(struct harp_instance *instance)
     harp_trace(&instance->trace, now, 0xffff, HARP_TRACE_sleep, 0,
                (uint32_t)((atomic_load(&instance->sleeps_until) - now) / 1000));
   }
-  atomic_store_explicit(&instance->poll_lock, false, memory_order_release);
+  harp_instance_let_go(instance);
   if (!stay) {
     wait_for_work(instance, now);
   }
@@ -182,14 +181,14 @@ int harp_instance_start(struct harp_instance *instance)
 static void count_to_the_end(struct harp_instance *instance)
 {
   uint64_t deadline = harp_clock_ns() + LAST_COUNT_NS;
-  while (atomic_exchange_explicit(&instance->poll_lock, true, memory_order_acquire)) {
+  while (!harp_instance_hold(instance)) {
     if (harp_clock_ns() > deadline) {
       return;
     }
     sched_yield();
   }
   instance->port->ops->count(instance->port, instance->queue, instance->counters);
-  atomic_store_explicit(&instance->poll_lock, false, memory_order_release);
+  harp_instance_let_go(instance);
 }
 
 void harp_instance_stop(struct harp_instance *instance)
