@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -134,17 +133,6 @@ def start_pods(lab: Lab, folder: Path) -> Iterator[Pods]:
             return ranks
 
         yield start
-
-
-def wait_for(what: Callable[[], Any], timeout: float, why: str) -> Any:
-    """Waits until the function returns a true value, and returns it."""
-    limit = time.monotonic() + timeout
-    while True:
-        found = what()
-        if found:
-            return found
-        assert time.monotonic() < limit, why
-        time.sleep(0.02)
 
 
 def descriptors(process: "subprocess.Popen[str]") -> int:

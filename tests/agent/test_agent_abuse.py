@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from agents import AgentProcess, Pods, descriptors, payload, wait_for
+from agents import AgentProcess, Pods, descriptors, payload
 from raw_client import Client, Refused, opening, packet_inodes, refusal
 
 from tools.hosts.lab import Lab
@@ -64,10 +64,10 @@ def unharmed(agent: AgentProcess) -> Iterator[None]:
     time.sleep(0.05)  # until the agent has closed the connection of the query
     before = descriptors(agent.process)
     yield
-    wait_for(lambda: agent.ask()["granted"] == granted, 20, "grants are left")
-    wait_for(lambda: packet_inodes(agent.process.pid) == sockets, 20, "packet sockets are left")
-    wait_for(lambda: not openers(agent), 20, "harp-agent-open is left")
-    wait_for(lambda: descriptors(agent.process) <= before, 20, "descriptors are left")
+    wait_until(lambda: agent.ask()["granted"] == granted, 20, "grants are left")
+    wait_until(lambda: packet_inodes(agent.process.pid) == sockets, 20, "packet sockets are left")
+    wait_until(lambda: not openers(agent), 20, "harp-agent-open is left")
+    wait_until(lambda: descriptors(agent.process) <= before, 20, "descriptors are left")
     assert not agent.lines("Traceback") and not agent.lines("never retrieved")
 
 
@@ -167,7 +167,7 @@ def test_job_begins_and_runs_beside_stalled_clients(
             assert rank.wait(100) == 0, rank.lines()
             assert all(wrong == 0 for wrong in rank.wrong()) and not rank.warnings
         stack.close()
-        wait_for(lambda: not agent.ask()["grants"], 10, "the grant of a dead job is kept")
+        wait_until(lambda: not agent.ask()["grants"], 10, "the grant of a dead job is kept")
 
 
 def test_connections_of_a_user_are_limited(agent: AgentProcess) -> None:
@@ -187,7 +187,7 @@ def test_connections_of_a_user_are_limited(agent: AgentProcess) -> None:
             client.open().close()
         assert agent.ask()["counts"]["refused"] == 2
         stack.close()
-        wait_for(lambda: agent.ask()["connections"] < 5, 10, "connections are left")
+        wait_until(lambda: agent.ask()["connections"] < 5, 10, "connections are left")
         assert "does not serve" in refusal(agent.socket, opening(), STRANGER).text
 
 
@@ -208,7 +208,7 @@ def test_status_is_shown_beside_a_users_connections(agent: AgentProcess) -> None
             spare.send({"version": 1, "op": "status"})
             assert spare.connection.recv(1 << 16)
         stack.close()
-        wait_for(lambda: agent.ask()["connections"] < 5, 10, "connections are left")
+        wait_until(lambda: agent.ask()["connections"] < 5, 10, "connections are left")
 
 
 def test_queue_of_connections_is_emptied(lab: Lab, agent: AgentProcess) -> None:

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from agents import AgentProcess, Pods, wait_for
+from agents import AgentProcess, Pods
 
 from tools.hosts.lab import Lab
-from tools.hosts.ranks import Perf
+from tools.hosts.ranks import Perf, wait_until
 
 
 def finish(ranks: list[Perf], timeout: float = 60) -> None:
@@ -35,4 +35,4 @@ def test_all_reduce_of_pods_without_network(
     finish(start_pods(agents, *words, own_address=own_address, scheme=scheme, instances=instances))
     for agent in agents:
         assert agent.ask()["counts"]["granted"] == 1
-        wait_for(lambda: not agent.ask()["grants"], 5, "the agent keeps the grant of a dead job")
+        wait_until(lambda: not agent.ask()["grants"], 5, "the agent keeps the grant of a dead job")

@@ -13,12 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from agents import AgentProcess, Pods, wait_for
+from agents import AgentProcess, Pods
 from raw_client import Client
 
 from harp.agent.privileges import PrivilegeError, User, prepare_folder
 from harp.cli.agent import agent as command
 from tools.hosts.lab import Host, Lab
+from tools.hosts.ranks import wait_until
 
 NOBODY = 65534
 NET_ADMIN, NET_RAW, IPC_LOCK, BPF = 12, 13, 14, 39  # capability.h
@@ -76,7 +77,7 @@ def test_job_has_no_privilege(lab: Lab, start_agent: Callable[..., AgentProcess]
                               start_pods: Pods) -> None:  # fmt: skip
     agent = start_agent(lab.hosts[0], "--allow", "nobody")
     (rank,) = start_pods([agent], "all_reduce", nranks=2)
-    wait_for(lambda: agent.ask()["grants"], 20, "the rank opens no device")
+    wait_until(lambda: agent.ask()["grants"], 20, "the rank opens no device")
     (pid,) = children(rank.process.pid)
     fields = status(pid)
     assert fields["Name"] == "harp-perf" and fields["NoNewPrivs"] == "1"

@@ -13,10 +13,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from agents import AgentProcess, Pods, wait_for
+from agents import AgentProcess, Pods
 from raw_client import Client, listening, opening, refusal
 
 from tools.hosts.lab import Host, Lab
+from tools.hosts.ranks import wait_until
 
 NOBODY = 65534
 StartAgent = Callable[..., AgentProcess]
@@ -39,7 +40,7 @@ def refused_start(host: Host, words: list[str]) -> str:
 
 
 def no_grants(agent: AgentProcess) -> None:
-    wait_for(lambda: not agent.ask()["grants"], 5, "the agent keeps a grant that nobody has")
+    wait_until(lambda: not agent.ask()["grants"], 5, "the agent keeps a grant that nobody has")
 
 
 # -- users

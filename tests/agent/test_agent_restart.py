@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from agents import AgentProcess, Pods, payload, wait_for
+from agents import AgentProcess, Pods, payload
 from raw_client import Client, Refused, opening, refusal
 
 from tools.hosts.lab import Host, Lab
@@ -69,7 +69,7 @@ def test_jobs_survive_newer_agents(
     wait_until(lambda: payload(ranks[0]) > begun, 30, "the traffic stands", ranks)
     finish(ranks)
     for agent in agents:
-        wait_for(lambda: not agent.ask()["grants"], 10, "the grant of a dead job is kept")
+        wait_until(lambda: not agent.ask()["grants"], 10, "the grant of a dead job is kept")
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def test_rank_waits_for_agent_that_is_away(
     opened(ranks[0])
     end(agents[0], signal.SIGTERM)
     ranks += start_pods(agents[1:], *words, nranks=2, first=1)
-    wait_for(lambda: agents[1].ask()["counts"].get("granted"), 20, "rank 1 opens no device")
+    wait_until(lambda: agents[1].ask()["counts"].get("granted"), 20, "rank 1 opens no device")
     time.sleep(1.5)  # rank 0 needs local ports now
     agent = start_agent(lab.hosts[0], *OPTIONS)
     finish(ranks)

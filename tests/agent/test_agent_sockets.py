@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator
 from typing import Optional
 
 import pytest
-from agents import AgentProcess, Pods, wait_for
+from agents import AgentProcess, Pods
 from raw_client import Client, Opened, user
 
 from tools.hosts.lab import Lab
+from tools.hosts.ranks import wait_until
 
 NOBODY = 65534
 SO_ATTACH_FILTER, SO_DETACH_FILTER, SO_LOCK_FILTER = 26, 27, 44
@@ -258,7 +259,7 @@ def test_grant_lasts_until_the_last_socket_is_closed(lab: Lab, agent: AgentProce
         again = client.open()
         assert again.first == first
         again.close()
-    wait_for(lambda: not agent.ask()["grants"], 10, "the agent keeps the grant of closed sockets")
+    wait_until(lambda: not agent.ask()["grants"], 10, "the agent keeps the grant of closed sockets")
 
 
 def test_xdp_grant_lasts_until_the_program_is_detached(lab: Lab, agent: AgentProcess) -> None:
@@ -280,4 +281,4 @@ def test_xdp_grant_lasts_until_the_program_is_detached(lab: Lab, agent: AgentPro
         other.close()
     for fd in kept:
         os.close(fd)
-    wait_for(lambda: not agent.ask()["grants"], 15, "the agent keeps the grant of closed sockets")
+    wait_until(lambda: not agent.ask()["grants"], 15, "the agent keeps the grant of closed sockets")

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from torch_tests import PROGRAMS, needs_torch
+from torch_tests import PROGRAMS
 
 from tools.hosts.lab import Lab
 from tools.hosts.torch_job import end_well, sites, torch_job
+from tools.hosts.torch_mark import needs_torch
 
 FULL = bool(os.environ.get("HARP_TEST_FULL"))
 

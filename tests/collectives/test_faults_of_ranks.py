@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_tests import PROGRAMS, needs_torch
+from torch_tests import PROGRAMS
 
 from tools.hosts.lab import Lab
 from tools.hosts.torch_job import TorchRank, end_well, sites, torch_job
+from tools.hosts.torch_mark import needs_torch
 
 pytestmark = [needs_torch, pytest.mark.slow, pytest.mark.timeout(300)]
 

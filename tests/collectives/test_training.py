@@ -6,10 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from torch_tests import PROGRAMS, needs_torch
+from torch_tests import PROGRAMS
 
 from tools.hosts.lab import Lab
 from tools.hosts.torch_job import end_well, sites, torch_job
+from tools.hosts.torch_mark import needs_torch
 
 
 @needs_torch

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import multiprocessing
 import os
 import queue
@@ -12,12 +11,6 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Callable
-
-import pytest
-
-needs_torch = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="no torch here: pip install torch"
-)
 
 _context = multiprocessing.get_context("forkserver")
 # Each rank is then a fork of a process that has all modules.

@@ -12,7 +12,9 @@ from statistics import mean, stdev
 from typing import Any
 
 import pytest
-from light_ranks import needs_torch, run
+from light_ranks import run
+
+from tools.hosts.torch_mark import needs_torch
 
 pytestmark = [
     needs_torch,

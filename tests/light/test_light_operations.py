@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from light_ranks import needs_torch, run, run_each
+from light_ranks import run, run_each
+
+from tools.hosts.torch_mark import needs_torch
 
 pytestmark = needs_torch
 

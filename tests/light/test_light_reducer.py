@@ -7,7 +7,9 @@ import subprocess
 import sys
 from typing import Any
 
-from light_ranks import needs_torch, run, run_each
+from light_ranks import run, run_each
+
+from tools.hosts.torch_mark import needs_torch
 
 pytestmark = needs_torch
 

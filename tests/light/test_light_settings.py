@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import pytest
-from light_ranks import needs_torch
+
+from tools.hosts.torch_mark import needs_torch
 
 pytestmark = needs_torch
 

@@ -10,7 +10,9 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from light_ranks import needs_torch, run
+from light_ranks import run
+
+from tools.hosts.torch_mark import needs_torch
 
 pytestmark = needs_torch
 

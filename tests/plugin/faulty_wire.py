@@ -38,17 +38,18 @@ def impair(tmp_path: Path) -> Impair:
 
 @pytest.fixture
 def start(tmp_path: Path, impair: Impair) -> Iterator[Start]:
-    """start(): an initialized sender and receiver. Their run folders are "1" and "2" in
-    tmp_path."""
+    """start(**environment of the sender): an initialized sender and receiver. Their run folders
+    are "1" and "2" in tmp_path."""
     wire = wire_path()
     ranks: list[Peer] = []
 
-    def make() -> tuple[Peer, Peer]:
+    def make(**environment: str) -> tuple[Peer, Peer]:
         devices = (f"fault:control={tmp_path}/faults,tso=1|wire:{wire}", f"wire:{wire}")
         for number, device in enumerate(devices, 1):
             keys = f"device = {device}\naddress = 10.9.0.{number}/24\n"
             keys += f"timeout_ms = {TIMEOUT_MS}\n"
-            ranks.append(rank_at(tmp_path / str(number), keys, API))
+            mine = environment if number == 1 else {}
+            ranks.append(rank_at(tmp_path / str(number), keys, API, **mine))
         return ranks[0], ranks[1]
 
     try:

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from tools.hosts.torch_mark import needs_torch
 from tools.measure.jobs import main, report
 
 
@@ -21,9 +21,7 @@ def test_report_divides_gloos_time_by_harps() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None, reason="no torch here: pip install torch"
-)
+@needs_torch
 def test_all_reduce_is_timed(tmp_path: Path) -> None:
     file = tmp_path / "jobs.json"
     words = ["all-reduce", "--rounds", "2", "--size", "8", "--size", "65536", "--json", str(file)]
