@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 import weakref
@@ -12,6 +13,7 @@ from typing import Any, Callable, Optional
 import torch
 
 Job = tuple[Callable[[], torch.Tensor], Any]
+END_S = 0.5  # seconds
 
 
 def _carry_out(jobs: SimpleQueue[Optional[Job]], cycle_s: float) -> None:
@@ -38,6 +40,21 @@ def _carry_out(jobs: SimpleQueue[Optional[Job]], cycle_s: float) -> None:
         del entry, job, future
 
 
+_threads: "weakref.WeakKeyDictionary[threading.Thread, SimpleQueue[Optional[Job]]]"
+_threads = weakref.WeakKeyDictionary()
+
+
+@atexit.register
+def _end_threads() -> None:
+    """Ends idle threads before the interpreter does. It would stop a thread inside PyTorch, whose
+    C++ code then aborts the process. A thread that waits for other ranks delays the end by END_S.
+    """
+    for jobs in list(_threads.values()):
+        jobs.put(None)
+    for thread in list(_threads):
+        thread.join(END_S)
+
+
 class Lane:
     """Jobs run in the order of their submission, so all ranks call collectives in the same order.
 
@@ -50,7 +67,9 @@ class Lane:
         self._jobs: SimpleQueue[Optional[Job]] = SimpleQueue()
         # A rank that ends by an exception must not wait for a collective of the others.
         words = (self._jobs, cycle_ms / 1000)
-        threading.Thread(target=_carry_out, args=words, name="harp-light", daemon=True).start()
+        thread = threading.Thread(target=_carry_out, args=words, name="harp-light", daemon=True)
+        _threads[thread] = self._jobs
+        thread.start()
         weakref.finalize(self, self._jobs.put, None)
 
     def submit(self, job: Callable[[], torch.Tensor], tensor: torch.Tensor) -> Any:
