@@ -38,8 +38,8 @@ def test_key_sets_who_polls(lab: Lab, tmp_path: Path, threads: str, who: str) ->
         by_callers, total = (now - then for now, then in zip(polls(other), before))
         if threads == "caller":
             assert by_callers > 0.5 * total  # a busy machine wakes the worker, too
-        else:
-            assert by_callers < 0.5 * total
+        else:  # beside a polling caller, the worker polls only some hundred times
+            assert total - by_callers > MESSAGES // 4
 
 
 def test_worker_polls_again_if_callers_stop(lab: Lab, tmp_path: Path) -> None:
