@@ -16,6 +16,7 @@ import textwrap
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Optional
 
 import pytest
 
@@ -34,6 +35,7 @@ from tools.measure.gpu import (
     run_job,
     unpack,
 )
+from tools.measure.gpu_mps import PROGRAM, mps
 from tools.measure.gpu_nets import Net, NetError, join
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,6 +87,47 @@ def test_invalid_wheel_is_refused(kind: str, tmp_path: Path) -> None:
         unpack(wheel, tmp_path / "plugin")
 
 
+# -- MPS
+
+CONTROL = """#!/bin/sh
+cd "$CUDA_MPS_PIPE_DIRECTORY" || exit 1
+if [ "$1" = -f ]; then
+  echo $$ >up
+  while [ -e up ]; do sleep 0.05; done
+  exit 0
+fi
+read -r command
+case $command in
+  get_server_list) [ -e up ] ;;
+  quit*) rm up ;;
+esac
+"""
+
+
+def test_mps_runs_for_the_jobs_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / PROGRAM
+    program.write_text(CONTROL)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with mps(tmp_path) as variables:
+        (pipes,) = map(Path, variables.values())
+        pid = (pipes / "up").read_text().strip()
+        assert list(variables) == ["CUDA_MPS_PIPE_DIRECTORY"] and Path("/proc", pid).exists()
+    assert not pipes.exists() and not Path("/proc", pid).exists()
+
+
+@pytest.mark.parametrize("text", [None, "#!/bin/sh\nexit 1\n"])
+def test_jobs_run_without_mps(
+    text: Optional[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if text is not None:
+        (tmp_path / PROGRAM).write_text(text)
+        (tmp_path / PROGRAM).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with mps(tmp_path) as variables:
+        assert variables == {}
+
+
 # -- jobs of a program that replaces PyTorch
 
 FAKE = """
@@ -124,6 +167,9 @@ for by in ("torch", "nccl"):
         bad = int(fault == "wrong" and net == "HARP" and rank == 1 and size == 1000)
         say("checked", by=by, size=size, dtype="float32", wrong=bad)
         say("timed", by=by, size=size, time_us=1, algbw_gbs=1, busbw_gbs=2 if net == "HARP" else 1)
+for reduction in ("plain", "top-k"):
+    same = not (fault == "models differ" and net == "HARP" and reduction == "top-k")
+    say("trained", reduction=reduction, images_per_s=30 if net == "HARP" else 20, same=same)
 say("done")
 """
 
@@ -138,7 +184,7 @@ def report_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str = "") 
     report = Report({"net": "wire"})
     with join(["wire"], tmp_path, []) as net:
         words = [sys.executable, str(program), fault]
-        report.jobs += run_all(net, plugin, words, 2, tmp_path)
+        report.jobs += run_all(net, plugin, {}, words, 2, tmp_path)
     return report
 
 
@@ -149,7 +195,7 @@ def failures(report: Report) -> list[str]:
 def test_report_lists_jobs_and_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = report_of(tmp_path, monkeypatch)
     assert [job.kind for job in report.jobs] == ["HARP", "Socket", "Socket", "HARP", "mixed"]
-    assert failures(report) == [] and len(report.checks()) == 4 * 3 + 2
+    assert failures(report) == [] and len(report.checks()) == 4 * 4 + 2
     rows = bandwidth(report.jobs)
     assert len(rows) == 2 * 6
     assert rows[0]["by"] == "torch" and rows[0]["size"] == 4
@@ -158,7 +204,10 @@ def test_report_lists_jobs_and_checks(tmp_path: Path, monkeypatch: pytest.Monkey
     for said in ("torch: 2.9.1", "gpu: NVIDIA H200", "Loaded net plugin HARP (v12)",
                  "via NET/HARP/0"):  # fmt: skip
         assert said in text, text
-    assert re.search(r"\| torch, 64 MiB +\| +2\.000 \| +1\.000 \| +2\.00 \|", text), text
+    assert re.search(
+        r"\| all_reduce by torch, 64 MiB, GB/s +\| +2\.000 \| +1\.000 \| +2\.00 \|", text
+    ), text
+    assert re.search(r"\| VGG16, top-k, images/s +\| +30\.0 \| +20\.0 \| +1\.50 \|", text), text
     assert text.count("Loaded net plugin") == 2, "the report needs one job of each kind"
     assert "nobody wants" not in text
     document = json.loads(json.dumps(report.document()))
@@ -171,6 +220,7 @@ def test_report_lists_jobs_and_checks(tmp_path: Path, monkeypatch: pytest.Monkey
     [
         ("wrong", "HARP, job 0: every element is right"),
         ("fallback", "HARP, job 0: NCCL's log names HARP"),
+        ("models differ", "HARP, job 0: the ranks' models are equal"),
         ("crash", "HARP, job 0: both ranks end well"),
         ("mixed hangs", "HARP off on one host: both ranks end with an error, none hangs"),
     ],
@@ -215,7 +265,7 @@ os.execv(sys.argv[1], [sys.argv[1], *words, *where])
 def perf_job(net: Net, folder: Path) -> Job:
     program = folder / "perf.py"
     program.write_text(textwrap.dedent(PERF))
-    harp, *_ = kinds(paths.nccl_plugin_path())
+    harp, *_ = kinds(paths.nccl_plugin_path(), {})
     words = [sys.executable, str(program), str(paths.perf_program())]
     return run_job(net, replace(harp, limit_s=60), 0, [*words, str(paths.nccl_plugin_path())],
                    folder)  # fmt: skip

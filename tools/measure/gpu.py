@@ -3,7 +3,7 @@
 
 Two ranks share the GPU; NCCL treats them as two hosts. PyTorch, and NCCL alone, sum their tensors
 through HARP and through NCCL's own sockets, alternately on the same wire. Every element is checked.
-One report has the figures, the versions, and the log lines that name the network that NCCL used.
+PyTorch then trains a model, with plain gradients and with those of harp.light. One report has the figures, the versions, and the log lines that name the network that NCCL used.
 All logs are kept.
 
 It needs a built wheel of HARP and a Python with PyTorch. This module and its imports use only the
@@ -31,6 +31,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Optional
 
+from tools.measure.gpu_mps import mps
 from tools.measure.gpu_nets import NAMES, Net, NetError, join
 from tools.measure.records import describe_host
 from tools.measure.tables import markdown, size_text
@@ -143,13 +144,14 @@ class Kind:
     limit_s: float = RUN_LIMIT_S
 
 
-def kinds(plugin: Path) -> tuple[Kind, Kind, Kind]:
-    """HARP, NCCL's sockets, and a job with HARP disabled on the second host."""
+def kinds(plugin: Path, gpu: dict[str, str]) -> tuple[Kind, Kind, Kind]:
+    """HARP, NCCL's sockets, and a job with HARP disabled on the second host. `gpu` has further
+    variables."""
     folders = [str(plugin.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-    harp = {"LD_LIBRARY_PATH": ":".join(folders)}
+    harp = {**gpu, "LD_LIBRARY_PATH": ":".join(folders)}
     return (
         Kind("HARP", {**harp, "NCCL_NET": "HARP"}),
-        Kind("Socket", {"NCCL_NET": "Socket"}),
+        Kind("Socket", {**gpu, "NCCL_NET": "Socket"}),
         Kind("mixed", harp, {"HARP_DISABLE": "1"}, MIXED_LIMIT_S),
     )
 
@@ -286,6 +288,10 @@ def _check_job(job: Job) -> list[Check]:
             f"{bad} wrong in {len(seen)} checks",
         )
     )
+    trained = job.documents("trained")
+    same = bool(trained) and all(one["same"] for one in trained)
+    name = f"{job.kind}, job {job.number}: the ranks' models are equal"
+    checks.append(Check(same, name, f"{len(trained)} trainings on both ranks"))
     used = [job.says(rank, rf"Using network {job.kind}\b") for rank in range(2)]
     via = [job.says(rank, rf"via NET/{job.kind}/") for rank in range(2)]
     name = f"{job.kind}, job {job.number}: NCCL's log names {job.kind}"
@@ -317,39 +323,51 @@ def check_all(jobs: Sequence[Job]) -> list[Check]:
     return checks
 
 
-def bandwidth(jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """The median bus bandwidth of both networks over the jobs, GB/s, by caller of NCCL and size."""
-    found: dict[tuple[str, int], dict[str, list[float]]] = {}
+def _medians(
+    jobs: Sequence[Job], kind: str, keys: Sequence[str], value: str
+) -> list[dict[str, Any]]:
+    """Both networks' medians of a value of rank 0's documents over the jobs, a row for each
+    combination of the keys."""
+    found: dict[tuple[Any, ...], dict[str, list[float]]] = {}
     for job in jobs:
         for one in job.found[0]:
-            if one["kind"] == "timed":
-                speeds = found.setdefault((one["by"], one["size"]), {})
-                speeds.setdefault(job.kind, []).append(one["busbw_gbs"])
+            if one["kind"] == kind:
+                values = found.setdefault(tuple(one[key] for key in keys), {})
+                values.setdefault(job.kind, []).append(one[value])
     rows = []
-    for (by, size), kinds_of in found.items():
-        middle = {kind: median(values) for kind, values in kinds_of.items()}
+    for names, kinds_of in found.items():
+        middle = {net: median(values) for net, values in kinds_of.items()}
         both = "HARP" in middle and middle.get("Socket")
         ratio = middle["HARP"] / middle["Socket"] if both else None
-        rows.append({"by": by, "size": size, "busbw_gbs": middle, "ratio": ratio})
+        rows.append({**dict(zip(keys, names)), value: middle, "ratio": ratio})
     return rows
 
 
+def bandwidth(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """Bus bandwidth in GB/s, by caller of NCCL and size."""
+    return _medians(jobs, "timed", ("by", "size"), "busbw_gbs")
+
+
+def training(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """Images per second of all ranks, by reduction of the gradients."""
+    return _medians(jobs, "trained", ("reduction",), "images_per_s")
+
+
 def table(jobs: Sequence[Job]) -> str:
-    def cell(row: dict[str, Any], kind: str) -> str:
-        value = row["busbw_gbs"].get(kind)
-        return "–" if value is None else f"{value:.3f}"
+    def cells(row: dict[str, Any], value: str, digits: int) -> list[str]:
+        speeds = [row[value].get(kind) for kind in ("HARP", "Socket")]
+        shown = ["–" if one is None else f"{one:.{digits}f}" for one in speeds]
+        return [*shown, "–" if row["ratio"] is None else f"{row['ratio']:.2f}"]
 
     lines = [
-        [
-            f"{row['by']}, {size_text(row['size'])}",
-            cell(row, "HARP"),
-            cell(row, "Socket"),
-            "–" if row["ratio"] is None else f"{row['ratio']:.2f}",
-        ]
+        [f"all_reduce by {row['by']}, {size_text(row['size'])}, GB/s", *cells(row, "busbw_gbs", 3)]
         for row in bandwidth(jobs)
     ]
-    header = ("all_reduce by", "HARP GB/s", "Socket GB/s", "HARP over Socket")
-    return markdown(header, lines, (1, 2, 3))
+    lines += [
+        [f"VGG16, {row['reduction']}, images/s", *cells(row, "images_per_s", 1)]
+        for row in training(jobs)
+    ]
+    return markdown(("", "HARP", "Socket", "HARP over Socket"), lines, (1, 2, 3))
 
 
 @dataclass
@@ -369,6 +387,7 @@ class Report:
             **self.about,
             "checks": [asdict(check) for check in self.checks()],
             "bandwidth": bandwidth(self.jobs),
+            "training": training(self.jobs),
             "jobs": [asdict(job) for job in self.jobs],
         }
 
@@ -377,7 +396,12 @@ class Report:
         lines = [f"{key}: {value}" for key, value in self.about.items()]
         lines += [f"{key}: {value}" for key, value in (versions[0] if versions else {}).items()
                   if key != "kind"]  # fmt: skip
-        lines += ["", table(self.jobs), "Bus bandwidth, medians over alternating jobs.", ""]
+        lines += [
+            "",
+            table(self.jobs),
+            "Medians over alternating jobs. GB/s are bus bandwidth.",
+            "",
+        ]
         first = {job.kind: job for job in reversed(self.jobs)}
         for job in reversed(first.values()):
             for rank, said in enumerate(job.lines):
@@ -395,10 +419,16 @@ def _show_failure(job: Job) -> None:
 
 
 def run_all(
-    net: Net, plugin: Path, program: Sequence[str], pairs: int, folder: Path
+    net: Net,
+    plugin: Path,
+    gpu: dict[str, str],
+    program: Sequence[str],
+    pairs: int,
+    folder: Path,
 ) -> Iterator[Job]:
-    """Runs all jobs one after the other. The first of a pair alternates."""
-    harp, sockets, mixed = kinds(plugin)
+    """Runs all jobs one after the other. The first of a pair alternates. `gpu` has variables for
+    all ranks."""
+    harp, sockets, mixed = kinds(plugin, gpu)
     order = [k for p in range(pairs) for k in ((harp, sockets) if p % 2 == 0 else (sockets, harp))]
     for number, kind in enumerate([*order, mixed]):
         job = run_job(net, kind, number, program, folder)
@@ -452,12 +482,12 @@ def main(words: Optional[Sequence[str]] = None) -> int:
         folder = options.logs or Path(tempfile.mkdtemp(prefix="harp-gpu-"))
         plugin, source = _plugin(options, folder / "plugin")
         refusals: list[str] = []
-        with join(options.net or NAMES, folder, refusals) as net:
-            about = {"gpus": gpus, "torch": torch, "plugin": source, "net": net.name,
-                     "refused": refusals, "logs": str(folder)}  # fmt: skip
+        with join(options.net or NAMES, folder, refusals) as net, mps(folder) as gpu:
+            about = {"gpus": gpus, "mps": bool(gpu), "torch": torch, "plugin": source,
+                     "net": net.name, "refused": refusals, "logs": str(folder)}  # fmt: skip
             report = Report(about)
             program = [options.python, str(RANK_PROGRAM)]
-            report.jobs += run_all(net, plugin, program, options.pairs, folder)
+            report.jobs += run_all(net, plugin, gpu, program, options.pairs, folder)
     except (Unfit, NetError) as error:
         print(f"gpu: {error}", file=sys.stderr)
         return 2

@@ -2,8 +2,7 @@
 """One rank of tools/gpu, a separate program for a Python with PyTorch.
 
 Usage: gpu_rank.py TASK. TASK is a JSON document: rank, ranks, host and port of rank 0, sizes in
-bytes, iterations, limit_s. The program does not import HARP; the environment selects NCCL's
-network. Each line "GPU {...}" on standard output is a document with results; the other lines are
+bytes, iterations, limit_s. The environment selects NCCL's network. Each line "GPU {...}" on standard output is a document with results; the other lines are
 PyTorch's and NCCL's.
 """
 
@@ -14,6 +13,8 @@ import json
 import sys
 from datetime import timedelta
 from typing import Any
+
+from tools.measure.gpu_train import REDUCTIONS, train
 
 INT32, FLOAT32, SUM = 2, 7, 0  # ncclDataType_t, ncclRedOp_t
 WARMUP = 3
@@ -136,6 +137,8 @@ def main() -> None:
     nccl = Nccl(torch, task, store)
     run_all(torch, task, "nccl", nccl.all_reduce)
     nccl.close()
+    for reduction in REDUCTIONS:
+        train(torch, task, reduction, say)
     dist.barrier()
     dist.destroy_process_group()
     say("done")
