@@ -3,8 +3,9 @@
 
 Two ranks share the GPU; NCCL treats them as two hosts. PyTorch, and NCCL alone, sum their tensors
 through HARP and through NCCL's own sockets, alternately on the same wire. Every element is checked.
-PyTorch then trains a model, with plain gradients and with those of harp.light. One report has the figures, the versions, and the log lines that name the network that NCCL used.
-All logs are kept.
+PyTorch then trains a model, with plain gradients and with those of harp.light. One
+report has the figures, the versions, and the log lines that name the network that NCCL used. All
+logs are kept.
 
 It needs a built wheel of HARP and a Python with PyTorch. This module and its imports use only the
 standard library, not click.

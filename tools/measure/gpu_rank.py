@@ -2,8 +2,8 @@
 """One rank of tools/gpu, a separate program for a Python with PyTorch.
 
 Usage: gpu_rank.py TASK. TASK is a JSON document: rank, ranks, host and port of rank 0, sizes in
-bytes, iterations, limit_s. The environment selects NCCL's network. Each line "GPU {...}" on standard output is a document with results; the other lines are
-PyTorch's and NCCL's.
+bytes, iterations, limit_s. The environment selects NCCL's network. Each line "GPU {...}" on
+standard output is a document with results; the other lines are PyTorch's and NCCL's.
 """
 
 from __future__ import annotations
