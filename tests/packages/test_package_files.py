@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files behind ./tools/package: units, maintainer scripts, man pages. Nothing is built."""
+"""The files behind ./tools/package: units and maintainer scripts. Nothing is built."""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -26,7 +27,9 @@ def command_problems(text: str) -> list[str]:
         command = cli.harp.get_command(context, name)
         if command is None:
             found.append(f"harp {name}")
-        elif isinstance(command, click.Group) and not command.get_command(context, word):
+        elif not isinstance(command, click.Group) or (command.invoke_without_command and not word):
+            continue
+        elif not command.get_command(context, word):
             found.append(f"harp {name} {word}")
     return found
 
@@ -61,13 +64,60 @@ def test_unit_runs_only_after_set_up() -> None:
 
 
 @pytest.mark.parametrize("script", [
-    "man", "deb", "rpm", "container", "debian/harp-nccl.prerm", "debian/harp-nccl.postrm",
+    "deb", "rpm", "container", "debian/harp-nccl.postinst", "debian/harp-nccl.prerm",
+    "debian/harp-nccl.postrm",
     "../arm64", "../package",
 ])  # fmt: skip
 def test_script_has_no_error_of_syntax(script: str) -> None:
     path = PACKAGES / script
     shell = path.read_text().splitlines()[0].removeprefix("#!")
     subprocess.run([shell, "-n", path], check=True)
+
+
+def test_units_of_packages_run_the_installed_command(tmp_path: Path) -> None:
+    script = f". {PACKAGES}/common; units {tmp_path}"
+    subprocess.run(["bash", "-ec", script], check=True, cwd=ROOT)
+    texts = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert set(texts) == {"harp-setup.service", "harp-agent.service", "harp-agent.socket",
+                          "harp-exporter.service"}  # fmt: skip
+    started = [line for text in texts.values() for line in re.findall("ExecStart=.*", text)]
+    assert len(started) == 3
+    assert all(line.startswith("ExecStart=/usr/bin/harp ") for line in started)
+    assert not command_problems("\n".join(started))
+    rules = (PACKAGES / "debian/rules").read_text()
+    for name in {unit.partition(".")[0] for unit in texts}:
+        (line,) = (line for line in rules.splitlines() if line.endswith(f"--name={name}"))
+        assert ("--no-enable" in line) == (name != "harp-setup") and "--no-start" in line
+    user = re.search(r"^User=(.*)$", texts["harp-agent.service"], re.MULTILINE)
+    assert user and f"\nu {user[1]} " in (PACKAGES / "systemd/harp-agent.sysusers").read_text()
+
+
+# Runs postrm with folders of its own in place of the system's. $1: the script, $2: the user's text.
+PURGE = """
+mount -t tmpfs tmpfs /usr/local; mount -t tmpfs tmpfs /run
+mkdir -p /usr/local/tfabric/tools/config /usr/local/tfabric/tools/run /run/harp
+cd /usr/local/tfabric/tools
+touch config/ztcp0.conf config/ztcp1.conf.edited run/harp-x.stat /run/harp/agent.sock
+getent() { echo "harp:x:9:9:$name:/:/bin/sh"; }
+userdel() { echo "userdel $*"; }
+script=$1 name=$2
+set -- purge
+. "$script"
+cd /usr/local; find . -type f; ls -A /run
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts folders: needs root")
+@pytest.mark.parametrize(
+    ("name", "gone"), [("HARP's agent", "userdel harp\n"), ("a person", "")], ids=["ours", "other"]
+)
+def test_purge_leaves_only_files_written_by_hand(name: str, gone: str) -> None:
+    script = PACKAGES / "debian/harp-nccl.postrm"
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-ec", PURGE, "sh", script, name],
+        capture_output=True, text=True, timeout=60)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{gone}./tfabric/tools/config/ztcp0.conf\n"
 
 
 def test_release_of_package_is_that_of_wheel() -> None:

@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The build backend of pyproject.toml: meson-python, with three additions.
+"""The build backend of pyproject.toml: meson-python, with four additions.
 
 It names everything that the host lacks before it builds. It builds all devices unless an option
 leaves some out, and a wheel without DPDK has the local version "nodpdk". Its wheels are tagged for
 the oldest Python of the limited API, because meson-python tags them for the Python that builds.
+They hold man pages and completions, made from the declarations of the built commands.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any, Optional
 
 import build_needs
+import completions
 import mesonpy
 from mesonpy import build_sdist, get_requires_for_build_sdist
+from wheel.wheelfile import WheelFile
 
 __all__ = [
     "build_editable",
@@ -63,12 +68,39 @@ def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
 get_requires_for_build_editable = get_requires_for_build_wheel
 
 
+def _add_shared_files(file: Path) -> None:
+    """Adds man pages and completions of its commands to a wheel. pip installs them into share/."""
+    with tempfile.TemporaryDirectory() as name, WheelFile(file) as old:
+        folder = Path(name)
+        files = [info for info in old.infolist() if not info.is_dir()]
+        for info in files:
+            (folder / old.extract(info, folder)).chmod(info.external_attr >> 16)
+        # pip's own folder on PYTHONPATH has what the build requires.
+        paths = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+        subprocess.run(
+            [sys.executable, Path(__file__).with_name("man.py"), folder / "man1",
+             file.name.split("-")[1]], env={**os.environ, "PYTHONPATH": paths}, check=True,
+        )  # fmt: skip
+        shared = dict(completions.files())
+        shared.update((f"man/man1/{page.name}", page.read_text())
+                      for page in sorted((folder / "man1").iterdir()))  # fmt: skip
+        new = folder / file.name
+        with WheelFile(new, "w") as wheel:
+            for info in files:
+                if info.filename != old.record_path:
+                    wheel.writestr(info, old.read(info))
+            for place, text in shared.items():
+                wheel.writestr(f"{old.parsed_filename['namever']}.data/data/share/{place}", text)
+        shutil.move(new, file)
+
+
 def build_wheel(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: Optional[str] = None
 ) -> str:
     """Returns the name of the wheel's file in wheel_directory."""
     settings = _prepared(config_settings)
     name = mesonpy.build_wheel(wheel_directory, settings, metadata_directory)
+    _add_shared_files(Path(wheel_directory) / name)
     done = subprocess.run(
         [sys.executable, "-m", "wheel", "tags", "--remove", "--python-tag", OLDEST,
          Path(wheel_directory) / name],
