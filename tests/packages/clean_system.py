@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-NEEDS = ("python3", "python3-click", "iproute2")
+NEEDS = ("python3", "python3-click", "python3-pip", "iproute2")
 
-# What apt and dpkg write about their own work.
-OF_APT = ("var/log/", "var/lib/dpkg/", "var/lib/apt/", "var/cache/apt/", "var/cache/ldconfig/",
-          "etc/ld.so.cache", "etc/hosts")  # fmt: skip
+# What apt, dpkg and rpm write about their own work.
+OF_APT = ("root/.rpmdb/", "var/log/", "var/lib/dpkg/", "var/lib/apt/", "var/cache/apt/",
+          "var/cache/ldconfig/", "etc/ld.so.cache", "etc/hosts")  # fmt: skip
 
 # Mounts end with the process: ip netns exec makes a mount namespace. The host sees no processes and
 # no shared memory of this machine.
@@ -34,17 +34,19 @@ def run(*words: str | Path, timeout: float = 900) -> str:
     """The output. An error holds the output of a command that failed."""
     done = subprocess.run(
         words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, timeout=timeout, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+        text=True, timeout=timeout, env={"PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"})  # fmt: skip
     assert done.returncode == 0, f"{' '.join(map(str, words))}\n{done.stdout}"
     return done.stdout
 
 
 def make_system(suite: str, folder: Path) -> Path:
-    """The system of SUITE or SUITE@MIRROR, made if it is missing. Needs root and debootstrap."""
+    """The system of SUITE or SUITE@MIRROR, made if it or a package is missing. Needs root and
+    debootstrap."""
     suite, _, mirror = suite.partition("@")
     root = folder / suite
-    if not root.is_dir():
+    if not all((root / f"var/lib/dpkg/info/{name}.list").is_file() for name in NEEDS):
+        run("rm", "-rf", root)
         new = folder / f".{suite}.new"
         run("rm", "-rf", new)
         new.mkdir(parents=True)

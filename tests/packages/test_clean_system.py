@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """From installation to removal, nothing is left.
 
-The long form installs the Debian package on two fresh systems:
+The long form installs the Debian package, or the wheel, on two fresh systems:
 
     HARP_TEST_FULL=1 pytest tests/packages/test_clean_system.py
 
-It needs debootstrap and the package of ./tools/package deb, and takes minutes. HARP_TEST_SUITES
+It needs debootstrap and the packages of ./tools/package deb, and takes minutes. HARP_TEST_SUITES
 names other suites, separated by spaces; SUITE@MIRROR is one of another distribution. The short form
 installs this build into a folder.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clean_system import CleanHost, difference, make_system, snapshot, two_hosts
+from clean_system import CleanHost, difference, make_system, run, snapshot, two_hosts
 
 from tools.hosts.lab import Lab
 from tools.hosts.lab_fixtures import lab
@@ -32,6 +32,10 @@ BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
 FULL = os.environ.get("HARP_TEST_FULL")
 SYSTEMS = Path("/var/tmp/harp-clean-systems")  # kept for the next run
 SUITES = (os.environ.get("HARP_TEST_SUITES") or "bookworm").split()
+
+# pip removes the folder of commands when it is empty, and keeps empty folders below share/.
+OF_PIP = {"gone: usr/local/bin", "new: usr/local/share/bash-completion",
+          "new: usr/local/share/fish", "new: usr/local/share/zsh"}  # fmt: skip
 
 PERF = ("perf", "sendrecv", "-b", "64K", "-e", "64K", "-n", "20", "--nranks", "2",
         "--rendezvous", "10.77.0.1:5000")  # fmt: skip
@@ -104,10 +108,37 @@ def test_difference_names_what_is_left(tmp_path: Path) -> None:
 # -- the long form
 
 
-def install(host: CleanHost, package: Path) -> None:
-    shutil.copy(package, host.root / "tmp")
-    host.run("apt-get", "-y", "--no-install-recommends", "install", f"/tmp/{package.name}")
-    (host.root / "tmp" / package.name).unlink()
+def both(hosts: tuple[CleanHost, CleanHost], *words: str) -> list[str]:
+    """What a command prints as rank 0 on the first host, and as rank 1 on the other."""
+    return wait_for_all([
+        subprocess.Popen(host.words(*words, "--rank", str(i)), text=True, stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT)
+        for i, host in enumerate(hosts)
+    ])  # fmt: skip
+
+
+def do_job(hosts: tuple[CleanHost, CleanHost]) -> None:
+    """Set-up, checks and a job."""
+    for host in hosts:
+        assert "DPDK 22.11" in host.run("harp", "--version")
+        assert host.run("harp", "setup", "restore") == "  nothing to change\n"
+        host.run("harp", "setup", "--yes", "--device", "packet:eth0")
+        host.run("harp", "doctor")
+    both(hosts, "harp", "check", "--ranks", "2", "--rendezvous", "10.77.0.1:5000")
+    assert any("65536" in output for output in both(hosts, "harp", *PERF))
+
+
+def package(pattern: str) -> Path:
+    """The newest package of dist/ with such a name."""
+    found = sorted((ROOT / "dist").glob(pattern))
+    assert found, "there is no package: ./tools/package deb"
+    return found[-1]
+
+
+def copied(file: Path, host: CleanHost) -> str:
+    """The path of a copy on a host."""
+    shutil.copy(file, host.root / "tmp")
+    return f"/tmp/{file.name}"
 
 
 @pytest.mark.slow
@@ -115,29 +146,71 @@ def install(host: CleanHost, package: Path) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("suite", SUITES)
 def test_package_leaves_clean_system_as_it_was(suite: str, tmp_path: Path) -> None:
-    found = sorted((ROOT / "dist").glob("harp-nccl_*.deb"))
-    assert found, "there is no package: ./tools/package deb"
     system = make_system(suite, SYSTEMS)
     with two_hosts(system, tmp_path) as hosts:
         before = [snapshot(host.root) for host in hosts]
         for host in hosts:
-            install(host, found[-1])
-            assert "DPDK 22.11" in host.run("harp", "--version")
-            assert host.run("harp", "setup", "restore") == "  nothing to change\n"
-            host.run("harp", "setup", "--yes", "--device", "packet:eth0")
-            host.run("harp", "doctor")
-        ranks = [
-            subprocess.Popen(host.words("harp", *PERF, "--rank", str(i)), text=True,
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-            for i, host in enumerate(hosts)
-        ]  # fmt: skip
-        assert any("65536" in output for output in wait_for_all(ranks))
+            file = copied(package("harp-nccl_*.deb"), host)
+            host.run("apt-get", "-y", "--no-install-recommends", "install", file)
+            host.run("rm", file)
+        do_job(hosts)
         hosts[0].run("harp", "setup", "undo")
         # Removal undoes the other host's set-up.
         for host in hosts:
             host.run("apt-get", "-y", "purge", "harp-nccl")
         left = [difference(*pair) for pair in zip(before, [snapshot(host.root) for host in hosts])]
     assert left == [[], []]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FULL, reason="needs debootstrap and minutes; HARP_TEST_FULL=1")
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("suite", SUITES)
+def test_wheel_leaves_clean_system_as_it_was(suite: str, tmp_path: Path) -> None:
+    system = make_system(suite, SYSTEMS)
+    with two_hosts(system, tmp_path) as hosts:
+        before = []
+        for host in hosts:
+            before.append(snapshot(host.root))
+            file = copied(package("harp_nccl-*.whl"), host)
+            # The system's click suffices, so pip needs no index.
+            host.run("pip", "install", "--break-system-packages", "--no-index", file)
+            host.run("rm", file)
+            assert (host.root / "usr/local/share/bash-completion/completions/harp").is_file()
+            assert (host.root / "usr/local/share/man/man1/harp-perf.1").is_file()
+        do_job(hosts)
+        for host in hosts:
+            # harp check may leave a trace of a link whose peer ended first. Undo keeps traces.
+            host.run("sh", "-c", "rm -f /usr/local/tfabric/tools/run/*")
+            host.run("harp", "setup", "undo")
+            host.run("pip", "uninstall", "--break-system-packages", "-y", "harp-nccl")
+        left = [difference(*pair) for pair in zip(before, [snapshot(host.root) for host in hosts])]
+    assert [set(one) - OF_PIP for one in left] == [set(), set()]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FULL, reason="needs debootstrap and minutes; HARP_TEST_FULL=1")
+@pytest.mark.skipif(shutil.which("rpm") is None, reason="rpm is missing: apt-get install rpm")
+@pytest.mark.timeout(3600)
+def test_rpm_leaves_system_as_it_was(tmp_path: Path) -> None:
+    """On a system of another family: rpm finds none of the packages that this one depends on. Its
+    scripts, commands and files are the same there."""
+    system = make_system("bookworm", SYSTEMS)
+    with two_hosts(system, tmp_path) as (host, _):
+        rpm = ["rpm", "--root", str(host.root)]
+        run(*rpm, "--initdb")
+        before = snapshot(host.root)
+        run(*rpm, "--nodeps", "-i", package("harp-nccl-*.rpm"))
+        run(*rpm, "--nodeps", "-V", "harp-nccl")
+        assert "DPDK 22.11" in host.run("harp", "--version")
+        host.run("harp", "setup", "--yes", "--device", "packet:eth0")
+        run(*rpm, "--nodeps", "-U", "--force", package("harp-nccl-*.rpm"))
+        assert "ztcp0.conf" in host.run("harp", "setup", "status")
+        assert "removed" in host.run("harp", "setup", "undo")
+        run(*rpm, "--nodeps", "-e", "harp-nccl")
+        left = set(difference(before, snapshot(host.root)))
+    # On systems of its family, these folders belong to rpm and systemd.
+    assert left - {"new: usr/share/licenses", "new: usr/lib/sysusers.d"} == set()
 
 
 @pytest.mark.slow

@@ -97,7 +97,8 @@ PURGE = """
 mount -t tmpfs tmpfs /usr/local; mount -t tmpfs tmpfs /run
 mkdir -p /usr/local/tfabric/tools/config /usr/local/tfabric/tools/run /run/harp
 cd /usr/local/tfabric/tools
-touch config/ztcp0.conf config/ztcp1.conf.edited run/harp-x.stat /run/harp/agent.sock
+touch config/ztcp0.conf config/ztcp1.conf.edited run/01.stat run/02.trace run/03.new
+touch /run/harp/agent.sock
 getent() { echo "harp:x:9:9:$name:/:/bin/sh"; }
 userdel() { echo "userdel $*"; }
 script=$1 name=$2
