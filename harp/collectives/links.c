@@ -11,7 +11,7 @@
 
 enum {
   STAGING = LINK_STAGED * LINK_SLICE,
-  MEMORY = STAGING + LINK_FLIGHTS * LINK_SHORT, /* bytes of a link */
+  MEMORY = STAGING + LINK_MESSAGES * LINK_SHORT, /* bytes of a link */
   DIRECTIONS = 2,
 };
 
@@ -22,8 +22,8 @@ struct hello {
   uint32_t magic, rank, use;
 };
 
-struct stranger {
-  struct stranger *next;
+struct unidentified {
+  struct unidentified *next;
   void *comm, *mhandle, *request;
   struct hello hello;
 };
@@ -101,28 +101,28 @@ static void close_link(struct link *link)
     else
       net_api()->close_receive(link->comm);
   }
-  free(link->dialed);
-  link->comm = link->mhandle = link->dialed = NULL;
+  free(link->connect_handle);
+  link->comm = link->mhandle = link->connect_handle = NULL;
   link->posted = link->done = 0;
 }
 
-static void close_stranger(struct stranger *stranger)
+static void close_unidentified(struct unidentified *opened)
 {
-  if (stranger->mhandle)
-    net_api()->deregister_memory(stranger->comm, stranger->mhandle);
-  if (stranger->comm)
-    net_api()->close_receive(stranger->comm);
-  free(stranger);
+  if (opened->mhandle)
+    net_api()->deregister_memory(opened->comm, opened->mhandle);
+  if (opened->comm)
+    net_api()->close_receive(opened->comm);
+  free(opened);
 }
 
 void links_close(struct links *links)
 {
   for (size_t i = 0; links->all && i < link_count(links); i++)
     close_link(&links->all[i]);
-  while (links->strangers) {
-    struct stranger *next = links->strangers->next;
-    close_stranger(links->strangers);
-    links->strangers = next;
+  while (links->unidentified) {
+    struct unidentified *next = links->unidentified->next;
+    close_unidentified(links->unidentified);
+    links->unidentified = next;
   }
   if (links->listener)
     net_api()->close_listener(links->listener);
@@ -142,7 +142,7 @@ void *link_staging(struct link *link, int slot) { return link->memory + (size_t)
 
 static void *short_message(const struct link *link, unsigned number)
 {
-  return link->memory + STAGING + (size_t)(number % LINK_FLIGHTS) * LINK_SHORT;
+  return link->memory + STAGING + (size_t)(number % LINK_MESSAGES) * LINK_SHORT;
 }
 
 static bool failed(ncclResult_t call, int *result)
@@ -158,16 +158,16 @@ static bool register_own(struct link *link, int *result)
                  result);
 }
 
-static int dial(struct links *links, struct link *link, int *result)
+static int connect_link(struct links *links, struct link *link, int *result)
 {
-  if (!link->dialed) {
-    if (!(link->dialed = malloc(HARP_HANDLE))) {
+  if (!link->connect_handle) {
+    if (!(link->connect_handle = malloc(HARP_HANDLE))) {
       *result = ncclSystemError;
       return -1;
     }
-    memcpy(link->dialed, links->handles + (size_t)link->peer * HARP_HANDLE, HARP_HANDLE);
+    memcpy(link->connect_handle, links->handles + (size_t)link->peer * HARP_HANDLE, HARP_HANDLE);
   }
-  if (failed(net_api()->connect(links->device, link->dialed, &link->comm), result))
+  if (failed(net_api()->connect(links->device, link->connect_handle, &link->comm), result))
     return -1;
   if (!link->comm)
     return 0;
@@ -185,55 +185,54 @@ static int accept_one(struct links *links, int *result)
     return -1;
   if (!comm)
     return 0;
-  struct stranger *stranger = calloc(1, sizeof *stranger);
-  if (!stranger) {
+  struct unidentified *opened = calloc(1, sizeof *opened);
+  if (!opened) {
     *result = ncclSystemError;
     net_api()->close_receive(comm);
     return -1;
   }
-  stranger->comm = comm;
-  stranger->next = links->strangers;
-  links->strangers = stranger;
-  size_t size = sizeof stranger->hello;
-  if (failed(net_api()->register_memory(comm, &stranger->hello, size, &stranger->mhandle),
-             result) ||
-      failed(net_api()->irecv(comm, &stranger->hello, size, stranger->mhandle, &stranger->request),
+  opened->comm = comm;
+  opened->next = links->unidentified;
+  links->unidentified = opened;
+  size_t size = sizeof opened->hello;
+  if (failed(net_api()->register_memory(comm, &opened->hello, size, &opened->mhandle), result) ||
+      failed(net_api()->irecv(comm, &opened->hello, size, opened->mhandle, &opened->request),
              result))
     return -1;
   return 0;
 }
 
-/* Gives a link that has said its name its place. A link with a wrong name is closed. */
-static int introduce(struct links *links, struct stranger *stranger, size_t size, int *result)
+/* Takes the link that the hello names. A link with a bad hello, or a second one, is closed. */
+static int identify(struct links *links, struct unidentified *opened, size_t size, int *result)
 {
-  const struct hello *hello = &stranger->hello;
+  const struct hello *hello = &opened->hello;
   struct link *link = NULL;
   if (size == sizeof *hello && hello->magic == HELLO_MAGIC && hello->use < LINK_USES &&
       hello->rank < (uint32_t)links->ranks)
     link = links_get(links, (enum link_use)hello->use, false, (int)hello->rank);
   bool known = link && !link->comm;
   if (known) {
-    link->comm = stranger->comm;
-    net_api()->deregister_memory(stranger->comm, stranger->mhandle);
-    stranger->comm = stranger->mhandle = NULL;
+    link->comm = opened->comm;
+    net_api()->deregister_memory(opened->comm, opened->mhandle);
+    opened->comm = opened->mhandle = NULL;
   }
-  close_stranger(stranger);
+  close_unidentified(opened);
   return known && !register_own(link, result) ? -1 : 0;
 }
 
-static int meet_strangers(struct links *links, int *result)
+static int identify_links(struct links *links, int *result)
 {
-  for (struct stranger **at = &links->strangers; *at;) {
-    struct stranger *stranger = *at;
+  for (struct unidentified **at = &links->unidentified; *at;) {
+    struct unidentified *opened = *at;
     int done = 0, size = 0;
-    if (stranger->request && failed(net_api()->test(stranger->request, &done, &size), result))
+    if (opened->request && failed(net_api()->test(opened->request, &done, &size), result))
       return -1;
     if (!done) {
-      at = &stranger->next;
+      at = &opened->next;
       continue;
     }
-    *at = stranger->next;
-    if (introduce(links, stranger, (size_t)size, result) < 0)
+    *at = opened->next;
+    if (identify(links, opened, (size_t)size, result) < 0)
       return -1;
   }
   return 0;
@@ -244,8 +243,8 @@ int link_open(struct links *links, struct link *link, int *result)
   if (link->comm)
     return 1;
   if (link->sends)
-    return dial(links, link, result);
-  if (accept_one(links, result) < 0 || meet_strangers(links, result) < 0)
+    return connect_link(links, link, result);
+  if (accept_one(links, result) < 0 || identify_links(links, result) < 0)
     return -1;
   return link->comm != NULL;
 }
@@ -281,43 +280,43 @@ int link_register(struct link *link, void *data, size_t bytes, int *result)
 int link_post(struct link *link, void *data, size_t bytes, bool staged, void *owner, int32_t step,
               int *result)
 {
-  struct flight *flight = &link->flights[link->posted % LINK_FLIGHTS];
-  if (link->posted - link->done == LINK_FLIGHTS)
+  struct link_message *message = &link->messages[link->posted % LINK_MESSAGES];
+  if (link->posted - link->done == LINK_MESSAGES)
     return 0;
-  *flight = (struct flight){.owner = owner, .step = step, .bytes = bytes};
+  *message = (struct link_message){.owner = owner, .step = step, .bytes = bytes};
   void *mhandle = link->mhandle, *memory = data;
   if (!staged && bytes <= LINK_SHORT) {
     memory = short_message(link, link->posted);
     if (link->sends)
       memcpy(memory, data, bytes);
-    flight->deliver = data;
+    message->deliver = data;
   } else if (!staged && !(mhandle = registered(link, data, bytes, result))) {
     return -1;
   }
   const struct netapi *api = net_api();
   ncclResult_t call = link->sends
-                          ? api->isend(link->comm, memory, bytes, mhandle, &flight->request)
-                          : api->irecv(link->comm, memory, bytes, mhandle, &flight->request);
+                          ? api->isend(link->comm, memory, bytes, mhandle, &message->request)
+                          : api->irecv(link->comm, memory, bytes, mhandle, &message->request);
   if (failed(call, result))
     return -1;
-  if (!flight->request)
+  if (!message->request)
     return 0;
   link->posted++;
   return 1;
 }
 
-int link_take(struct link *link, struct flight *flight, size_t *size, int *result)
+int link_take(struct link *link, struct link_message *message, size_t *size, int *result)
 {
   if (link->done == link->posted)
     return 0;
-  *flight = link->flights[link->done % LINK_FLIGHTS];
+  *message = link->messages[link->done % LINK_MESSAGES];
   int done = 0, count = 0;
-  if (failed(net_api()->test(flight->request, &done, &count), result))
+  if (failed(net_api()->test(message->request, &done, &count), result))
     return -1;
   if (!done)
     return 0;
-  if (!link->sends && flight->deliver && (size_t)count <= flight->bytes) {
-    memcpy(flight->deliver, short_message(link, link->done), (size_t)count);
+  if (!link->sends && message->deliver && (size_t)count <= message->bytes) {
+    memcpy(message->deliver, short_message(link, link->done), (size_t)count);
   }
   link->done++;
   *size = (size_t)count;

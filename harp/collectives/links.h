@@ -17,20 +17,20 @@
 
 #include "harp/collectives/collectives.h"
 
-/* The step of the first message's flight, which the driver ignores. */
+/* The step of a link's first message, which the driver ignores. */
 enum { LINK_HELLO = -2 };
 
 enum link_use { LINK_COLLECTIVE, LINK_P2P, LINK_USES };
 
 enum {
   LINK_SHORT = 32768,  /* bytes; HARP copies messages up to this size, too */
-  LINK_FLIGHTS = 8,    /* outstanding messages */
+  LINK_MESSAGES = 8,   /* outstanding messages */
   LINK_SLICE = 131072, /* bytes of a staged message at most */
-  LINK_STAGED = 4,     /* staged messages; fewer than LINK_FLIGHTS */
+  LINK_STAGED = 4,     /* staged messages; fewer than LINK_MESSAGES */
 };
 
 /* A message that the plugin has accepted. */
-struct flight {
+struct link_message {
   void *request;
   void *owner;   /* the caller's */
   int32_t step;  /* the caller's */
@@ -46,20 +46,20 @@ struct registration {
 };
 
 struct link {
-  void *comm;   /* NULL: not open */
-  void *dialed; /* connect's copy of the handle, while it is not done */
+  void *comm;           /* NULL: not open */
+  void *connect_handle; /* connect's copy of the handle, while it is not done */
   bool sends;
   enum link_use use;
   int peer;
   uint8_t *memory; /* staged messages, then short ones */
   void *mhandle;   /* of memory */
   struct registration *registrations;
-  struct flight flights[LINK_FLIGHTS];
+  struct link_message messages[LINK_MESSAGES];
   unsigned posted, done; /* messages since the link opened */
 };
 
-/* An accepted link whose first message has not come. */
-struct stranger;
+/* An accepted link before its hello: its peer and its use are unknown. */
+struct unidentified;
 
 struct links {
   int rank, ranks, device;
@@ -67,7 +67,7 @@ struct links {
   uint8_t *handles; /* of all ranks */
   struct link *all; /* see links_get */
   uint8_t *memory;  /* of all links; unused pages cost nothing */
-  struct stranger *strangers;
+  struct unidentified *unidentified;
 };
 
 /* Listens. handle: receives HARP_HANDLE bytes. 0, or -1 with a sentence. */
@@ -94,7 +94,7 @@ int link_post(struct link *link, void *data, size_t bytes, bool staged, void *ow
               int *result);
 
 /* Takes the oldest message if it is done. *size: bytes that came, or were sent. 1, 0 or -1. */
-int link_take(struct link *link, struct flight *flight, size_t *size, int *result);
+int link_take(struct link *link, struct link_message *message, size_t *size, int *result);
 
 /* Ends the registrations of the caller's memory. */
 void link_forget(struct link *link);

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "harp/collectives/early.h"
 #include "harp/collectives/group.h"
+#include "harp/collectives/unexpected.h"
 
 struct header {
   uint64_t bytes; /* of payload */
@@ -13,24 +13,24 @@ struct header {
   uint32_t follows; /* 1: the payload is the next message */
 };
 
-/* The steps of flights. */
+/* The steps of link messages. */
 enum { HEADER, PAYLOAD };
 
 enum { SHORT_PAYLOAD = LINK_SHORT - sizeof(struct header) };
 
 struct outbox {
   struct op_list sends;  /* not fully posted */
-  struct op_list flying; /* posted, in their order */
+  struct op_list posted; /* on the link, in their order */
   bool header_sent;      /* of the first one */
   uint8_t *packed;       /* header and short payload, LINK_SHORT bytes */
 };
 
 struct inbox {
-  uint8_t *packed;       /* the header's message, LINK_SHORT bytes */
-  bool reads;            /* a receive is posted on the link */
-  struct harp_op *fills; /* receive whose payload comes */
-  struct early *filling; /* or where it is stored */
-  struct early *early;   /* in their order */
+  uint8_t *packed;               /* the header's message, LINK_SHORT bytes */
+  bool reading;                  /* a receive is posted on the link */
+  struct harp_op *receive;       /* gets the payload of the next message; NULL: none */
+  struct unexpected *partial;    /* gets it instead; NULL: none */
+  struct unexpected *unexpected; /* in their order */
 };
 
 bool p2p_init(struct p2p *p2p, int ranks)
@@ -43,7 +43,7 @@ bool p2p_init(struct p2p *p2p, int ranks)
     return false;
   for (int rank = 0; rank < ranks; rank++) {
     op_list_init(&p2p->outboxes[rank].sends);
-    op_list_init(&p2p->outboxes[rank].flying);
+    op_list_init(&p2p->outboxes[rank].posted);
     p2p->outboxes[rank].packed = p2p->packed + 2 * (size_t)rank * LINK_SHORT;
     p2p->inboxes[rank].packed = p2p->outboxes[rank].packed + LINK_SHORT;
   }
@@ -53,8 +53,8 @@ bool p2p_init(struct p2p *p2p, int ranks)
 void p2p_free(struct p2p *p2p, int ranks)
 {
   for (int rank = 0; p2p->inboxes && rank < ranks; rank++) {
-    while (p2p->inboxes[rank].early)
-      early_drop(&p2p->inboxes[rank].early, p2p->inboxes[rank].early);
+    while (p2p->inboxes[rank].unexpected)
+      unexpected_drop(&p2p->inboxes[rank].unexpected, p2p->inboxes[rank].unexpected);
   }
   free(p2p->packed);
   free(p2p->outboxes);
@@ -68,10 +68,10 @@ void p2p_each(struct p2p *p2p, int ranks, void (*visit)(struct harp_op *, void *
   for (int rank = 0; rank < ranks; rank++) {
     for (struct harp_op *op = p2p->outboxes[rank].sends.first; op; op = op->next)
       visit(op, user);
-    for (struct harp_op *op = p2p->outboxes[rank].flying.first; op; op = op->next)
+    for (struct harp_op *op = p2p->outboxes[rank].posted.first; op; op = op->next)
       visit(op, user);
-    if (p2p->inboxes[rank].fills)
-      visit(p2p->inboxes[rank].fills, user);
+    if (p2p->inboxes[rank].receive)
+      visit(p2p->inboxes[rank].receive, user);
   }
 }
 
@@ -86,10 +86,10 @@ void p2p_drain(struct p2p *p2p, int ranks, struct op_list *to)
   drain(&p2p->receives, to);
   for (int rank = 0; rank < ranks; rank++) {
     drain(&p2p->outboxes[rank].sends, to);
-    drain(&p2p->outboxes[rank].flying, to);
-    if (p2p->inboxes[rank].fills)
-      op_list_add(to, p2p->inboxes[rank].fills);
-    p2p->inboxes[rank].fills = NULL;
+    drain(&p2p->outboxes[rank].posted, to);
+    if (p2p->inboxes[rank].receive)
+      op_list_add(to, p2p->inboxes[rank].receive);
+    p2p->inboxes[rank].receive = NULL;
   }
   p2p->busy = 0;
 }
@@ -143,27 +143,27 @@ static unsigned send_round(struct harp_group *group, int peer)
 {
   struct outbox *outbox = &group->p2p.outboxes[peer];
   struct link *link = links_get(&group->links, LINK_P2P, true, peer);
-  struct flight flight;
+  struct link_message message;
   size_t size;
   unsigned events = 0;
   int result = 0, call;
-  while ((call = link_take(link, &flight, &size, &result)) > 0) {
-    struct harp_op *op = flight.owner;
+  while ((call = link_take(link, &message, &size, &result)) > 0) {
+    struct harp_op *op = message.owner;
     events++;
-    if (op && flight.step == PAYLOAD)
+    if (op && message.step == PAYLOAD)
       link_forget(link);
     if (op && --op->parts_left == 0) {
       group->p2p.busy--;
-      group_op_done(group, op_list_remove(&outbox->flying, &outbox->flying.first));
+      group_op_done(group, op_list_remove(&outbox->posted, &outbox->posted.first));
     }
   }
-  if (fails(group, outbox->flying.first, link, call, result) || !outbox->sends.first)
+  if (fails(group, outbox->posted.first, link, call, result) || !outbox->sends.first)
     return events;
   call = link_open(&group->links, link, &result);
   while (call > 0 && outbox->sends.first) {
     call = post_send(outbox, link, outbox->sends.first, &result);
     if (call > 0) {
-      op_list_add(&outbox->flying, op_list_remove(&outbox->sends, &outbox->sends.first));
+      op_list_add(&outbox->posted, op_list_remove(&outbox->sends, &outbox->sends.first));
       events++;
     }
   }
@@ -221,24 +221,25 @@ static bool is_valid(const struct header *header, size_t size)
   return header->follows ? size == sizeof *header : size - sizeof *header == header->bytes;
 }
 
-/* A message without a receive begins. Its payload comes now or later. */
-static void begin_early(struct harp_group *group, int peer, const struct header *header)
+/* Stores a message that has no receive yet. Its payload comes with the header or in the next
+ * message of the link. */
+static void begin_unexpected(struct harp_group *group, int peer, const struct header *header)
 {
   struct inbox *inbox = &group->p2p.inboxes[peer];
-  struct early *early = early_add(&inbox->early, header->tag, header->bytes);
-  if (!early) {
+  struct unexpected *unexpected = unexpected_add(&inbox->unexpected, header->tag, header->bytes);
+  if (!unexpected) {
     group_fail(group, "no memory for a message of %zu bytes of rank %d on %s",
                (size_t)header->bytes, peer, group_name(group, peer));
   } else if (header->follows) {
-    inbox->filling = early;
+    inbox->partial = unexpected;
     group->p2p.busy++;
   } else {
-    memcpy(early->data, inbox->packed + sizeof *header, header->bytes);
-    early->complete = true;
+    memcpy(unexpected->data, inbox->packed + sizeof *header, header->bytes);
+    unexpected->complete = true;
   }
 }
 
-/* The message of a receive begins. */
+/* Begins the receive at `at`. Its payload comes with the header or in the next message. */
 static void begin_receive(struct harp_group *group, int peer, const struct header *header,
                           struct harp_op **at)
 {
@@ -247,7 +248,7 @@ static void begin_receive(struct harp_group *group, int peer, const struct heade
     return;
   struct harp_op *op = op_list_remove(&group->p2p.receives, at);
   if (header->follows) {
-    inbox->fills = op;
+    inbox->receive = op;
     group->p2p.busy++;
   } else {
     memcpy(op->data, inbox->packed + sizeof *header, header->bytes);
@@ -255,7 +256,7 @@ static void begin_receive(struct harp_group *group, int peer, const struct heade
   }
 }
 
-/* A header has come, maybe with its payload. */
+/* Handles a header, and the payload if it is in the same message. */
 static void take_header(struct harp_group *group, int peer, size_t size)
 {
   struct header header;
@@ -271,42 +272,42 @@ static void take_header(struct harp_group *group, int peer, size_t size)
   if (*at)
     begin_receive(group, peer, &header, at);
   else
-    begin_early(group, peer, &header);
+    begin_unexpected(group, peer, &header);
 }
 
 static void take_payload(struct harp_group *group, struct link *link, int peer)
 {
   struct inbox *inbox = &group->p2p.inboxes[peer];
-  struct harp_op *op = inbox->fills;
+  struct harp_op *op = inbox->receive;
   link_forget(link);
   group->p2p.busy--;
-  if (inbox->filling)
-    inbox->filling->complete = true;
-  inbox->fills = NULL;
-  inbox->filling = NULL;
+  if (inbox->partial)
+    inbox->partial->complete = true;
+  inbox->receive = NULL;
+  inbox->partial = NULL;
   if (op)
     finish(group, op, peer);
 }
 
-/* Gives messages that came early to their receives. */
-static unsigned deliver_early(struct harp_group *group, int peer)
+/* Gives unexpected messages to the receives that were posted later. */
+static unsigned deliver_unexpected(struct harp_group *group, int peer)
 {
   unsigned events = 0;
   struct inbox *inbox = &group->p2p.inboxes[peer];
   struct op_list *receives = &group->p2p.receives;
-  for (struct harp_op **at = &receives->first; inbox->early && *at;) {
+  for (struct harp_op **at = &receives->first; inbox->unexpected && *at;) {
     const struct harp_op *op = *at;
-    struct early *early = NULL;
+    struct unexpected *unexpected = NULL;
     if (op->peer == peer || op->peer == HARP_ANY_RANK)
-      early = early_find(inbox->early, op->tag);
-    if (!early) {
+      unexpected = unexpected_find(inbox->unexpected, op->tag);
+    if (!unexpected) {
       at = &(*at)->next;
       continue;
     }
-    if (!agree(group, op, peer, early->bytes))
+    if (!agree(group, op, peer, unexpected->bytes))
       return events;
-    memcpy(op->data, early->data, early->bytes);
-    early_drop(&inbox->early, early);
+    memcpy(op->data, unexpected->data, unexpected->bytes);
+    unexpected_drop(&inbox->unexpected, unexpected);
     finish(group, op_list_remove(receives, at), peer);
     events++;
   }
@@ -315,10 +316,11 @@ static unsigned deliver_early(struct harp_group *group, int peer)
 
 static int post_read(struct inbox *inbox, struct link *link, int *result)
 {
-  if (inbox->fills)
-    return link_post(link, inbox->fills->data, inbox->fills->bytes, false, NULL, PAYLOAD, result);
-  if (inbox->filling)
-    return link_post(link, inbox->filling->data, inbox->filling->bytes, false, NULL, PAYLOAD,
+  if (inbox->receive)
+    return link_post(link, inbox->receive->data, inbox->receive->bytes, false, NULL, PAYLOAD,
+                     result);
+  if (inbox->partial)
+    return link_post(link, inbox->partial->data, inbox->partial->bytes, false, NULL, PAYLOAD,
                      result);
   return link_post(link, inbox->packed, LINK_SHORT, false, NULL, HEADER, result);
 }
@@ -326,7 +328,7 @@ static int post_read(struct inbox *inbox, struct link *link, int *result)
 /* An operation that needs the next message. */
 static const struct harp_op *reader(const struct p2p *p2p, const struct inbox *inbox)
 {
-  return inbox->fills ? inbox->fills : p2p->receives.first;
+  return inbox->receive ? inbox->receive : p2p->receives.first;
 }
 
 static unsigned receive_round(struct harp_group *group, int peer)
@@ -334,28 +336,28 @@ static unsigned receive_round(struct harp_group *group, int peer)
   struct p2p *p2p = &group->p2p;
   struct inbox *inbox = &p2p->inboxes[peer];
   struct link *link = links_get(&group->links, LINK_P2P, false, peer);
-  unsigned events = deliver_early(group, peer);
+  unsigned events = deliver_unexpected(group, peer);
   int result = 0;
-  if (inbox->reads && !group->failed) {
-    struct flight flight;
+  if (inbox->reading && !group->failed) {
+    struct link_message message;
     size_t size;
-    int call = link_take(link, &flight, &size, &result);
+    int call = link_take(link, &message, &size, &result);
     if (fails(group, reader(p2p, inbox), link, call, result) || call == 0)
       return events;
-    inbox->reads = false;
+    inbox->reading = false;
     events++;
-    if (flight.step == PAYLOAD)
+    if (message.step == PAYLOAD)
       take_payload(group, link, peer);
     else
       take_header(group, peer, size);
   }
-  if (group->failed || !(inbox->fills || inbox->filling || wanted(p2p, peer)))
+  if (group->failed || !(inbox->receive || inbox->partial || wanted(p2p, peer)))
     return events;
   int call = link_open(&group->links, link, &result);
   if (call > 0)
     call = post_read(inbox, link, &result);
   if (!fails(group, reader(p2p, inbox), link, call, result) && call > 0)
-    inbox->reads = true;
+    inbox->reading = true;
   return events;
 }
 

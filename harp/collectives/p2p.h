@@ -4,8 +4,8 @@
  *
  * A message begins with a header. Short payload follows in the same message of the link, longer
  * payload in the next one. A receiver reads a header only while it waits for a receive from that
- * rank, so a rank that sends early is held back by the link. Messages with another tag than the one
- * awaited are stored.
+ * rank, so the link holds back a rank that sends before that. Messages with another tag than the
+ * expected one are stored (unexpected.h).
  *
  * Thread: the driver of the group.
  */

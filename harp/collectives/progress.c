@@ -133,15 +133,15 @@ static unsigned queue_round(struct harp_group *group, struct harp_op *op, struct
                             struct queue *queue)
 {
   struct schedule *schedule = &op->schedule;
-  struct flight flight;
+  struct link_message message;
   size_t size;
   unsigned events = 0;
   int result = 0, call = 0;
-  while (link->comm && (call = link_take(link, &flight, &size, &result)) > 0) {
+  while (link->comm && (call = link_take(link, &message, &size, &result)) > 0) {
     events++;
-    if (flight.step == LINK_HELLO)
+    if (message.step == LINK_HELLO)
       continue;
-    struct step *step = &schedule->steps[flight.step];
+    struct step *step = &schedule->steps[message.step];
     if (!sizes_agree(group, op, link, step, size))
       return events;
     step_done(schedule, step);

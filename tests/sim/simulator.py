@@ -26,7 +26,7 @@ SCENARIOS = {
     "no TSO": f"{FAULTS},tso=0",
     "MTU 9000": f"{FAULTS},mtu=9000",
     "both ways": f"{FAULTS},duplex=1",
-    "towards strangers": f"{FAULTS},trust=0,rto_min_us=200000",
+    "towards other stacks": f"{FAULTS},trust=0,rto_min_us=200000",
     "drop 0.01 %": f"{FAULTS},drop=0.0001,faulty=1",
     "drop 0.1 %": f"{FAULTS},drop=0.001,faulty=1",
     "drop 1 %": f"{FAULTS},drop=0.01,faulty=1",

@@ -46,7 +46,8 @@ static uint64_t reo_wnd(const struct harp_tcp *tcp)
   return HARP_MIN(window, tcp->rtt.srtt);
 }
 
-/* How late a record came of which later ones were SACKed before, ns. age: of the record, ns. */
+/* Returns how late a record arrived, ns, after later records were SACKed. age: of the record, ns.
+ */
 static uint64_t rack_late(const struct harp_tcp *tcp, uint64_t age)
 {
   return age > tcp->rack.rtt ? age - tcp->rack.rtt : 1;
