@@ -24,7 +24,7 @@ def _driver(about: str, device: pci.PciDevice) -> Iterator[Finding]:
     yield fault(
         about,
         f"the NIC {device.id} is {bound}; run harp setup --device dpdk:{device.id} (after a "
-        "reboot: harp setup --yes)",
+        "reboot: harp setup restore)",
     )
 
 
