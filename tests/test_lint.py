@@ -160,6 +160,7 @@ def test_python_is_formatted() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow  # tools/lint runs it, too
 @needs("mypy")
 def test_mypy_finds_no_fault() -> None:
     done = python("mypy", "--cache-dir", str(BUILD / "mypy"), "harp", "tools")

@@ -11,6 +11,9 @@ from agents import AgentProcess, Pods
 from tools.hosts.lab import Lab
 from tools.hosts.ranks import Perf, wait_until
 
+# Pairs whose device and address other pairs have, too: tools/test --fast leaves them out.
+REPEATS = (pytest.mark.slow, pytest.mark.sanitized)
+
 
 def finish(ranks: list[Perf], timeout: float = 60) -> None:
     for rank in ranks:
@@ -18,8 +21,19 @@ def finish(ranks: list[Perf], timeout: float = 60) -> None:
     assert all(wrong == 0 for rank in ranks for wrong in rank.wrong())
 
 
-@pytest.mark.parametrize("own_address", [False, True], ids=["kernel", "own"])
-@pytest.mark.parametrize("device", ["packet", "packet of two instances", "xdp"])
+@pytest.mark.parametrize(
+    ("device", "own_address"),
+    [
+        pytest.param("packet", False, id="packet-kernel"),
+        pytest.param("packet", True, id="packet-own", marks=REPEATS),
+        pytest.param("packet of two instances", False, id="packet of two instances-kernel"),
+        pytest.param(
+            "packet of two instances", True, id="packet of two instances-own", marks=REPEATS
+        ),
+        pytest.param("xdp", False, id="xdp-kernel", marks=REPEATS),
+        pytest.param("xdp", True, id="xdp-own"),
+    ],
+)
 def test_all_reduce_of_pods_without_network(
     lab: Lab,
     start_agent: Callable[..., AgentProcess],

@@ -43,7 +43,13 @@ def flow(sites: Sequence[Site]) -> bool:
     return len(come) == len(sites) and all(come)
 
 
-@pytest.mark.parametrize("own_order", [False, True], ids=["in turn", "by hosts"])
+@pytest.mark.parametrize(
+    "own_order",
+    [
+        pytest.param(False, id="in turn", marks=(pytest.mark.slow, pytest.mark.sanitized)),
+        pytest.param(True, id="by hosts"),
+    ],
+)
 def test_eight_ranks_share_one_device(lab: Lab, tmp_path: Path, own_order: bool) -> None:
     sites = sites_of(tmp_path, lab, LOCAL_RANKS, own_order)
     with job(sites, sites[0].address, all_reduce("64K", 10, 0.2, "--timeout", 60)) as running:

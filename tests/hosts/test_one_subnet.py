@@ -58,7 +58,10 @@ def links_open(sites: list[Site]) -> None:
             assert rank.warnings == []
 
 
-@pytest.mark.parametrize("remedy", ["harp setup", "sysctl"])
+@pytest.mark.parametrize(
+    "remedy",
+    ["harp setup", pytest.param("sysctl", marks=(pytest.mark.slow, pytest.mark.sanitized))],
+)
 def test_each_nic_carries_link_after_remedy(rails: Rails, tmp_path: Path, remedy: str) -> None:
     all_up(rails)
     sites = [rails.site(tmp_path / str(host.index), host) for host in rails.lab.hosts]
@@ -74,6 +77,8 @@ def test_each_nic_carries_link_after_remedy(rails: Rails, tmp_path: Path, remedy
     links_open(sites)
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 def test_each_nic_carries_link_with_strict_rp_filter(rails: Rails, tmp_path: Path) -> None:
     all_up(rails)
     sites = [rails.site(tmp_path / str(host.index), host) for host in rails.lab.hosts]

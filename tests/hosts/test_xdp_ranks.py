@@ -47,7 +47,13 @@ def fresh_lab() -> Iterator[Lab]:
         yield made
 
 
-@pytest.mark.parametrize("own_address", [False, True], ids=["kernel", "own"])
+@pytest.mark.parametrize(
+    "own_address",
+    [
+        pytest.param(False, id="kernel", marks=(pytest.mark.slow, pytest.mark.sanitized)),
+        pytest.param(True, id="own"),
+    ],
+)
 def test_job_survives_faults_of_its_device(lab: Lab, tmp_path: Path, own_address: bool) -> None:
     faults = "drop=0.005,duplicate=0.005,corrupt=0.002,reorder=0.01,seed=7"
     sites = sites_of(lab, tmp_path, own_address=own_address, faults=faults)

@@ -53,7 +53,10 @@ def test_flows_are_replaced_one_after_another(join: Join, side: str) -> None:
 
 
 @over("join,side", ("wire", "rx"), ("packet", "tx"))
-@pytest.mark.parametrize("size, iterations", [("4M", 20), ("16K", 6000)])
+@pytest.mark.parametrize(
+    "size, iterations",
+    [("4M", 20), pytest.param("16K", 6000, marks=(pytest.mark.slow, pytest.mark.sanitized))],
+)
 def test_only_flow_is_replaced(join: Join, side: str, size: str, iterations: int) -> None:
     """The path drops one direction for good: the data has arrived without an acknowledgement, or
     has not arrived. The sends of short messages are done before that."""

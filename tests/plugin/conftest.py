@@ -82,12 +82,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         name for name in TRANSPORTS
         if not (marks and name == "kernel") and not (waits and name in SHARED_ONLY)
     ]  # fmt: skip
-    # Versions of one shape share what waits; tools/test --fast needs few of the others, too.
+    # Versions of one shape share what waits. tools/test --fast takes the newest version over each
+    # transport, and the oldest over wire.
     apis = [version for version in APIS if FULL or not waits or version in SHAPES]
-    quick = (12,) if waits else (4, 12)
     cases = [
         pytest.param(name, version, id=f"{name}-v{version}",
-                     marks=() if version in quick else pytest.mark.slow)
+                     marks=() if version == 12 or (name == "wire" and version == 4 and not waits)
+                     else pytest.mark.slow)
         for name in transports
         for version in ([api] if api else apis)
         if api or version in FEW_APIS.get(name, APIS)

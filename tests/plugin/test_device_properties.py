@@ -25,6 +25,7 @@ __all__ = ["lab"]
 
 APIS = (4, 5, 6, 7, 8, 9, 10, 11, 12)
 RANKS = 8
+REPEATS = (pytest.mark.slow, pytest.mark.sanitized)  # left out by tools/test --fast
 # The NICs' speeds in the files (0: none) and in sysfs, Mbit/s.
 SAID = (0, 0, 50_000, 0, 0, 200_000, 0, 0)
 SHOWN = (100_000, 100_000, 25_000, 100_000, 40_000, 100_000, 100_000, 100_000)
@@ -173,7 +174,7 @@ def check(found: Told, devices: int) -> None:
     assert len(guids) == 1, "the same in all versions"
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=REPEATS)])
 def test_properties_are_equal_if_each_rank_has_a_nic(host: Host, seed: int) -> None:
     """The ranks may start in any order."""
     order = random.Random(seed).sample(range(RANKS), RANKS)
@@ -188,7 +189,7 @@ def test_properties_are_equal_if_each_rank_has_a_nic(host: Host, seed: int) -> N
     assert all(other == first for other in others)
 
 
-@pytest.mark.parametrize("nics", [1, 2, 8])
+@pytest.mark.parametrize("nics", [pytest.param(1, marks=REPEATS), 2, 8])
 def test_properties_are_equal_if_ranks_share_nics(
     sharing: Callable[[int], Host], nics: int
 ) -> None:

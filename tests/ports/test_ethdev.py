@@ -374,6 +374,8 @@ def test_virtio_user_peer_reconnects_after_kill(probe: Make, tmp_path: Path) -> 
     raise AssertionError("no frame of the new peer arrives")
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 def test_server_removes_its_socket(probe: Make, tmp_path: Path) -> None:
     """virtio_user is the server: the port removes its socket, and replaces that of a killed one."""
     socket = tmp_path / "s"

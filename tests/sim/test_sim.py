@@ -53,7 +53,13 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 @RATES
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "ring of 64" else ())
+        for name in SCENARIOS
+    ],
+)
 def test_scenarios_match_golden_results(name: str, seen: Callable[[str], list[Result]]) -> None:
     """For an intended change: run tools/sim --golden --write, and give the reason in the commit."""
     runs = seen(name)
@@ -87,6 +93,7 @@ def test_incast_fills_line_and_starves_no_flow(seen: Callable[[str], list[Result
         assert min(result.flow_mbps) >= 0.5 * line / 8
 
 
+@pytest.mark.slow
 @RATES
 def test_ring_steps_over_narrow_core_stay_even(seen: Callable[[str], list[Result]]) -> None:
     for result in seen("ring of 64"):

@@ -93,6 +93,8 @@ def test_packets_queued_for_arp_are_bounded(ethernet):
     assert len(d.drain()) == 4  # NEIGHBOUR_QUEUE
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 def test_echo_flood_does_not_fill_neighbour_table(ethernet):
     """Echo requests from thousands of addresses must not push the peer out, or ask for all."""
     d = ethernet()

@@ -384,7 +384,13 @@ def begin_slow_start(dialogue, rtt=50):
     return d, c
 
 
-@pytest.mark.parametrize("rtt, grown", [(50, 60), (6, 7.2)])
+@pytest.mark.parametrize(
+    "rtt, grown",
+    [
+        pytest.param(50, 60, marks=(pytest.mark.slow, pytest.mark.sanitized)),
+        (6, 7.2),
+    ],
+)
 def test_hystart_ends_slow_start_on_rtt_increase(dialogue, rtt, grown):
     """RFC 9406, 4.2: a quarter of the speed for five rounds, then congestion avoidance. By an
     eighth, and 1 ms instead of 4, which would be 12 MB at 25 Gbit/s, more than queues hold."""

@@ -13,6 +13,9 @@ from harp.testing.dialogue import make_stack
 from harp.testing.flights import read_all
 from harp.testing.wire import Impairment, Transfer, connect_pair, pattern
 
+# Values between the first and the last one, which tools/test --fast leaves out.
+BETWEEN = (pytest.mark.slow, pytest.mark.sanitized)
+
 
 def accept_two(d):
     """Two connections, of the peer's ports 5001 and 5002; from here on frames may be ignored."""
@@ -26,6 +29,8 @@ def accept_two(d):
     return two
 
 
+@pytest.mark.slow
+@pytest.mark.sanitized
 def test_small_segments_do_not_exhaust_the_pool(dialogue):
     """A window of bytes, filled byte by byte: each must not hold a packet of its own."""
     d = dialogue(packets=32, rcvbuf=20_000, delayed_ack_us=0)
@@ -40,7 +45,9 @@ def test_small_segments_do_not_exhaust_the_pool(dialogue):
     assert read_all(c) == stream
 
 
-@pytest.mark.parametrize("size", [1, 10, 100, 536, 1460])
+@pytest.mark.parametrize(
+    "size", [1, *(pytest.param(size, marks=BETWEEN) for size in (10, 100, 536)), 1460]
+)
 def test_acked_data_is_kept_when_pool_is_exhausted(dialogue, size):
     """Connections without readers share a small pool: some data is refused, none is lost."""
     d = dialogue(packets=64, rcvbuf=65_535, max_connections=16)
@@ -72,7 +79,9 @@ def test_acked_data_is_kept_when_pool_is_exhausted(dialogue, size):
         assert data == pattern(port, len(data))
 
 
-@pytest.mark.parametrize("scale", [0, 7, 10, 14])
+@pytest.mark.parametrize(
+    "scale", [0, *(pytest.param(scale, marks=BETWEEN) for scale in (7, 10)), 14]
+)
 def test_unread_stream_stays_within_receive_buffer(dialogue, scale):
     """RFC 7323, 2.4: rounding to the window field's unit must not move the edge on and on."""
     d = dialogue(rcvbuf=100_000, window_scale=scale, packets=4096, delayed_ack_us=0)

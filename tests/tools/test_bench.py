@@ -363,6 +363,7 @@ def test_wrong_usage_exits_2(words: tuple[str, ...]) -> None:
     assert invoke(*words)[0] == 2
 
 
+@pytest.mark.slow
 def test_baseline_is_measured_as_kernel_side(tmp_path: Path) -> None:
     """The reference plugin, named by its path, stands for NCCL's socket transport."""
     plugin, file = paths.kernel_plugin_path(), tmp_path / "out.json"

@@ -23,6 +23,7 @@ def soak(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=110)
 
 
+@pytest.mark.slow
 def test_short_soak_finds_no_growth(tmp_path: Path) -> None:
     done = soak("--messages", 400_000, "--json", tmp_path / "out.json")
     assert done.returncode == 0, done.stdout + done.stderr
