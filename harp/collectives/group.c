@@ -264,6 +264,37 @@ static bool copy_views(const struct harp_group *group, struct harp_op *op,
   return true;
 }
 
+/* What the rank gives to itself: a view to read, and the one that it fills. false: nothing. */
+static bool find_own_part(const struct harp_group *group, const struct harp_call *call,
+                          const struct harp_view **from, const struct harp_view **to)
+{
+  int own = group->rank;
+  bool rooted = call->kind == HARP_GATHER || call->kind == HARP_SCATTER;
+  if (rooted && call->peer != own)
+    return false;
+  switch (call->kind) {
+  case HARP_ALL_GATHER:
+  case HARP_GATHER: *from = call->in, *to = &call->out[own]; return true;
+  case HARP_REDUCE_SCATTER:
+  case HARP_SCATTER: *from = &call->in[own], *to = call->out; return true;
+  case HARP_ALL_TO_ALL: *from = &call->in[own], *to = &call->out[own]; return true;
+  default: return false;
+  }
+}
+
+/* Parts of other ranks are checked when they come. */
+static int check_own_part(const struct harp_group *group, const struct harp_call *call, char *error)
+{
+  const struct harp_view *from, *to;
+  if (!find_own_part(group, call, &from, &to) || from->bytes == to->bytes)
+    return 0;
+  snprintf(error, HARP_ERROR,
+           "rank %d gives itself %zu bytes, and its output for them has %zu: give tensors of the "
+           "same size and type",
+           group->rank, from->bytes, to->bytes);
+  return -1;
+}
+
 static int check_call(const struct harp_group *group, const struct harp_call *call, char *error)
 {
   bool single = call->kind == HARP_SEND || call->kind == HARP_RECEIVE;
@@ -279,7 +310,7 @@ static int check_call(const struct harp_group *group, const struct harp_call *ca
   }
   if (single && call->peer == group->rank)
     return say(error, "a rank cannot send to itself or receive from itself");
-  return 0;
+  return check_own_part(group, call, error);
 }
 
 static int fill_op(struct harp_group *group, struct harp_op *op, const struct harp_call *call,
@@ -301,6 +332,13 @@ static int fill_op(struct harp_group *group, struct harp_op *op, const struct ha
   return op->schedule.out_of_memory ? say(error, "no memory for an operation") : 0;
 }
 
+/* The time in timeout_ms, ns; UINT64_MAX: none, or later than the clock counts. */
+static uint64_t deadline_in(int64_t timeout_ms)
+{
+  bool none = timeout_ms <= 0 || timeout_ms > INT64_MAX / 1000000;
+  return none ? UINT64_MAX : clock_ns() + (uint64_t)timeout_ms * 1000000;
+}
+
 static struct harp_op *make_op(struct harp_group *group, const struct harp_call *call, char *error)
 {
   struct harp_op *op = calloc(1, sizeof *op);
@@ -315,8 +353,7 @@ static struct harp_op *make_op(struct harp_group *group, const struct harp_call 
   op->tag = call->tag;
   op->source = HARP_ANY_RANK;
   op->timeout_ms = call->timeout_ms;
-  op->deadline_ns = call->timeout_ms > 0 ? clock_ns() + (uint64_t)call->timeout_ms * 1000000
-                                         : UINT64_MAX;
+  op->deadline_ns = deadline_in(call->timeout_ms);
   atomic_init(&op->references, 1);
   if (fill_op(group, op, call, error)) {
     op_put(op);
@@ -405,7 +442,7 @@ static bool may_drive(struct harp_op *op, uint64_t until, bool drives)
 int harp_op_wait(struct harp_op *op, int64_t timeout_ms, int drives, char *error)
 {
   struct harp_group *group = op->group;
-  uint64_t until = timeout_ms > 0 ? clock_ns() + (uint64_t)timeout_ms * 1000000 : UINT64_MAX;
+  uint64_t until = deadline_in(timeout_ms);
   atomic_fetch_add(&group->waiters, drives ? 1 : 0);
   pthread_mutex_lock(&group->lock);
   if (may_drive(op, until, drives)) {

@@ -290,8 +290,10 @@ int link_post(struct link *link, void *data, size_t bytes, bool staged, void *ow
     if (link->sends)
       memcpy(memory, data, bytes);
     message->deliver = data;
-  } else if (!staged && !(mhandle = registered(link, data, bytes, result))) {
-    return -1;
+  } else if (!staged) {
+    if (!(mhandle = registered(link, data, bytes, result)))
+      return -1;
+    message->registers = true;
   }
   const struct netapi *api = net_api();
   ncclResult_t call = link->sends

@@ -27,15 +27,17 @@ enum {
   LINK_MESSAGES = 8,   /* outstanding messages */
   LINK_SLICE = 131072, /* bytes of a staged message at most */
   LINK_STAGED = 4,     /* staged messages; fewer than LINK_MESSAGES */
+  LINK_LONG = 1 << 30, /* bytes of a message at most: plugins count some sizes in an int */
 };
 
 /* A message that the plugin has accepted. */
 struct link_message {
   void *request;
-  void *owner;   /* the caller's */
-  int32_t step;  /* the caller's */
-  void *deliver; /* receive of a short message: where its bytes go */
-  size_t bytes;  /* expected */
+  void *owner;    /* the caller's */
+  int32_t step;   /* the caller's */
+  void *deliver;  /* receive of a short message: where its bytes go */
+  size_t bytes;   /* expected */
+  bool registers; /* it uses a registration of the caller's memory */
 };
 
 struct registration {

@@ -32,6 +32,7 @@ struct harp_op {
   /* Sends and receives: */
   int peer, tag, source;
   void *data;
+  size_t posted;       /* bytes of a long send's payload */
   unsigned parts_left; /* messages that are not done */
 };
 

@@ -18,6 +18,13 @@ enum { HEADER, PAYLOAD };
 
 enum { SHORT_PAYLOAD = LINK_SHORT - sizeof(struct header) };
 
+/* The messages of a payload that follows its header have LINK_LONG bytes each, and the last one has
+ * the rest. */
+static size_t next_part(size_t bytes, size_t done)
+{
+  return bytes - done < LINK_LONG ? bytes - done : LINK_LONG;
+}
+
 struct outbox {
   struct op_list sends;  /* not fully posted */
   struct op_list posted; /* on the link, in their order */
@@ -30,6 +37,7 @@ struct inbox {
   bool reading;                  /* a receive is posted on the link */
   struct harp_op *receive;       /* gets the payload of the next message; NULL: none */
   struct unexpected *partial;    /* gets it instead; NULL: none */
+  size_t filled;                 /* bytes of that payload that have come */
   struct unexpected *unexpected; /* in their order */
 };
 
@@ -118,12 +126,17 @@ static int post_header(struct outbox *outbox, struct link *link, struct harp_op 
   return posted;
 }
 
-/* One long payload at a time, so that its registration can end with it. */
+/* One registered message at a time, so that its registration can end with it. */
 static int post_payload(struct link *link, struct harp_op *op, int *result)
 {
-  if (op->bytes <= SHORT_PAYLOAD)
-    return 1;
-  return link->registrations ? 0 : link_post(link, op->data, op->bytes, false, op, PAYLOAD, result);
+  int posted = 1;
+  while (posted > 0 && op->bytes > SHORT_PAYLOAD && op->posted < op->bytes) {
+    uint8_t *data = (uint8_t *)op->data + op->posted;
+    size_t bytes = next_part(op->bytes, op->posted);
+    posted = link->registrations ? 0 : link_post(link, data, bytes, false, op, PAYLOAD, result);
+    op->posted += posted > 0 ? bytes : 0;
+  }
+  return posted;
 }
 
 static int post_send(struct outbox *outbox, struct link *link, struct harp_op *op, int *result)
@@ -150,7 +163,7 @@ static unsigned send_round(struct harp_group *group, int peer)
   while ((call = link_take(link, &message, &size, &result)) > 0) {
     struct harp_op *op = message.owner;
     events++;
-    if (op && message.step == PAYLOAD)
+    if (message.registers) /* a short payload may end while a long one is under way */
       link_forget(link);
     if (op && --op->parts_left == 0) {
       group->p2p.busy--;
@@ -256,16 +269,21 @@ static void begin_receive(struct harp_group *group, int peer, const struct heade
   }
 }
 
+static void fail_unknown(struct harp_group *group, int peer)
+{
+  group_fail(group,
+             "rank %d on %s sends a message that this HARP does not know: install the same "
+             "version of HARP on all hosts",
+             peer, group_name(group, peer));
+}
+
 /* Handles a header, and the payload if it is in the same message. */
 static void take_header(struct harp_group *group, int peer, size_t size)
 {
   struct header header;
   memcpy(&header, group->p2p.inboxes[peer].packed, sizeof header);
   if (!is_valid(&header, size)) {
-    group_fail(group,
-               "rank %d on %s sends a message that this HARP does not know: install the same "
-               "version of HARP on all hosts",
-               peer, group_name(group, peer));
+    fail_unknown(group, peer);
     return;
   }
   struct harp_op **at = find_receive(&group->p2p, peer, header.tag);
@@ -275,11 +293,29 @@ static void take_header(struct harp_group *group, int peer, size_t size)
     begin_unexpected(group, peer, &header);
 }
 
-static void take_payload(struct harp_group *group, struct link *link, int peer)
+/* Where the payload that comes belongs; *bytes: its size. */
+static uint8_t *destination(const struct inbox *inbox, size_t *bytes)
+{
+  *bytes = inbox->receive ? inbox->receive->bytes : inbox->partial->bytes;
+  return inbox->receive ? inbox->receive->data : inbox->partial->data;
+}
+
+/* A message of the payload has come. */
+static void take_payload(struct harp_group *group, struct link *link, int peer, size_t size)
 {
   struct inbox *inbox = &group->p2p.inboxes[peer];
   struct harp_op *op = inbox->receive;
+  size_t bytes;
+  destination(inbox, &bytes);
   link_forget(link);
+  if (size != next_part(bytes, inbox->filled)) {
+    fail_unknown(group, peer);
+    return;
+  }
+  inbox->filled += size;
+  if (inbox->filled < bytes)
+    return;
+  inbox->filled = 0;
   group->p2p.busy--;
   if (inbox->partial)
     inbox->partial->complete = true;
@@ -316,13 +352,11 @@ static unsigned deliver_unexpected(struct harp_group *group, int peer)
 
 static int post_read(struct inbox *inbox, struct link *link, int *result)
 {
-  if (inbox->receive)
-    return link_post(link, inbox->receive->data, inbox->receive->bytes, false, NULL, PAYLOAD,
-                     result);
-  if (inbox->partial)
-    return link_post(link, inbox->partial->data, inbox->partial->bytes, false, NULL, PAYLOAD,
-                     result);
-  return link_post(link, inbox->packed, LINK_SHORT, false, NULL, HEADER, result);
+  if (!inbox->receive && !inbox->partial)
+    return link_post(link, inbox->packed, LINK_SHORT, false, NULL, HEADER, result);
+  size_t bytes;
+  uint8_t *data = destination(inbox, &bytes) + inbox->filled;
+  return link_post(link, data, next_part(bytes, inbox->filled), false, NULL, PAYLOAD, result);
 }
 
 /* An operation that needs the next message. */
@@ -347,7 +381,7 @@ static unsigned receive_round(struct harp_group *group, int peer)
     inbox->reading = false;
     events++;
     if (message.step == PAYLOAD)
-      take_payload(group, link, peer);
+      take_payload(group, link, peer, size);
     else
       take_header(group, peer, size);
   }
@@ -367,7 +401,9 @@ void p2p_add(struct harp_group *group, struct harp_op *op)
 {
   struct p2p *p2p = &group->p2p;
   if (op->kind == HARP_SEND) {
-    op->parts_left = op->bytes > SHORT_PAYLOAD ? 2 : 1;
+    op->parts_left = 1;
+    if (op->bytes > SHORT_PAYLOAD)
+      op->parts_left += (unsigned)((op->bytes - 1) / LINK_LONG + 1);
     p2p->busy++;
     op_list_add(&p2p->outboxes[op->peer].sends, op);
   } else {

@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Plugins count some sizes in an int, so larger messages are sent in parts. */
-#define LARGEST_MESSAGE ((size_t)1 << 30)
+#include "harp/collectives/links.h"
 
 bool schedule_init(struct schedule *schedule, int ranks)
 {
@@ -67,8 +66,8 @@ static int32_t add_message(struct schedule *schedule, struct queue *queue, enum 
                            void *data, size_t bytes, int32_t after)
 {
   int32_t last = NO_STEP;
-  for (size_t done = 0; done < bytes; done += LARGEST_MESSAGE) {
-    size_t part = bytes - done < LARGEST_MESSAGE ? bytes - done : LARGEST_MESSAGE;
+  for (size_t done = 0; done < bytes; done += LINK_LONG) {
+    size_t part = bytes - done < LINK_LONG ? bytes - done : LINK_LONG;
     last = add(schedule, queue,
                (struct step){.kind = kind,
                              .after = {after, NO_STEP},

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of the C library of collectives by ctypes, without PyTorch: a group of two ranks in one
+process, over links of the process to itself. Prints a line of JSON with what the calls gave.
+
+Usage: library.py LIBRARY PLUGIN
+"""
+
+from __future__ import annotations
+
+import ctypes as c
+import json
+import sys
+import time
+from typing import Any, Optional
+
+ERROR, HANDLE, NAME, RANKS = 768, 128, 80, 2
+ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER, SEND, RECEIVE = 3, 4, 5, 6, 7, 9, 10
+SHORT, LONG = 32768, 3_000_000  # bytes: LINK_SHORT, and a message that is registered
+WAIT_MS = 20_000
+LATE_MS = (1 << 64) // 1_000_000 + 1  # as ns, it is a fraction of a millisecond modulo 2^64
+
+library = c.CDLL(sys.argv[1])
+error = c.create_string_buffer(ERROR)
+
+
+class View(c.Structure):
+    _fields_ = [("data", c.c_void_p), ("bytes", c.c_size_t)]
+
+
+class Call(c.Structure):
+    _fields_ = [
+        *[(name, c.c_int32) for name in ("kind", "dtype", "reduction", "peer", "tag", "waits")],
+        ("timeout_ms", c.c_int64),
+        ("inputs", c.POINTER(View)),
+        ("outputs", c.POINTER(View)),
+    ]
+
+
+for name in ("harp_group_create", "harp_post"):
+    getattr(library, name).restype = c.c_void_p
+
+
+def views(buffers: list[Any]) -> Any:
+    return (View * len(buffers))(*[View(c.addressof(one), c.sizeof(one)) for one in buffers])
+
+
+def post(
+    group: Any, kind: int, peer: int, read: list[Any], written: list[Any], limit: int = WAIT_MS
+) -> Optional[Any]:
+    call = Call(kind, 0, 0, peer, 0, 0, limit, views(read), views(written))
+    op = library.harp_post(group, c.byref(call), error)
+    return c.c_void_p(op) if op else None
+
+
+def end(op: Any) -> int:
+    state = library.harp_op_wait(op, c.c_int64(WAIT_MS), 1, error)
+    library.harp_op_free(op)
+    return int(state)
+
+
+def zeros(size: int) -> Any:
+    return (c.c_char * size)()
+
+
+def make_groups() -> list[Any]:
+    handles = [zeros(HANDLE) for _ in range(RANKS)]
+    groups = [
+        c.c_void_p(library.harp_group_create(rank, RANKS, 0, handles[rank], error))
+        for rank in range(RANKS)
+    ]
+    assert all(group.value for group in groups), error.value
+    for group in groups:
+        library.harp_group_start(group, b"".join(map(bytes, handles)), bytes(RANKS * NAME), error)
+    return groups
+
+
+def send_all(groups: list[Any], sizes: list[int]) -> list[str]:
+    """Sends messages of rank 0 to rank 1, all at once. Says what went wrong."""
+    sent = [c.create_string_buffer(bytes([65 + i % 26]) * size, size) for i, size in
+            enumerate(sizes)]  # fmt: skip
+    got = [zeros(size) for size in sizes]
+    receives = [post(groups[1], RECEIVE, 0, [], [one]) for one in got]
+    sends = [post(groups[0], SEND, 1, [one], []) for one in sent]
+    states = [end(op) for op in (*receives, *sends)]
+    if states != [1] * len(states):
+        return [error.value.decode()]
+    return [f"{len(a)} bytes differ" for a, b in zip(sent, got) if bytes(a) != bytes(b)]
+
+
+def receive_late(groups: list[Any]) -> int:
+    """The state of a receive with a limit of centuries, some time after its post."""
+    op = post(groups[1], RECEIVE, 0, [], [zeros(1)], LATE_MS)
+    time.sleep(0.2)
+    state = int(library.harp_op_state(op))
+    sent = post(groups[0], SEND, 1, [zeros(1)], [])
+    return state or (end(sent) + end(op) if sent else -1)
+
+
+def refusals(group: Any) -> dict[str, str]:
+    """The sentences for outputs that are smaller than what the rank gives itself."""
+    # The C library's allocator has room for eight bytes more than the small ones.
+    large, small = [zeros(4088), zeros(4088)], [zeros(4080), zeros(4080)]
+    calls = {
+        "all_gather": (ALL_GATHER, large[:1], small),
+        "reduce_scatter": (REDUCE_SCATTER, large, small[:1]),
+        "all_to_all": (ALL_TO_ALL, large, small),
+        "gather": (GATHER, large[:1], small),
+        "scatter": (SCATTER, large, small[:1]),
+    }
+    said = {}
+    for name, (kind, read, written) in calls.items():
+        said[name] = "accepted" if post(group, kind, 0, read, written) else error.value.decode()
+    return said
+
+
+def main() -> None:
+    assert library.harp_collectives_open(sys.argv[2].encode(), error) == 0, error.value
+    groups = make_groups()
+    told = {
+        "mixed": send_all(groups, [SHORT, LONG, SHORT - 15, LONG, 0, LONG, SHORT + 1]),
+        "late limit": receive_late(groups),
+        "refusals": refusals(groups[0]),
+    }
+    print(json.dumps(told))
+
+
+main()

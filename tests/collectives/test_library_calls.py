@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C library of collectives without PyTorch, see programs/library.py."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from torch_tests import PROGRAMS
+
+from harp import paths
+from tools.hosts.ranks import remove_wire, wire_path, wire_site
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    wire = wire_path()
+    site = wire_site(tmp_path_factory.mktemp("site"), wire, 1)
+    libraries = [str(paths.collectives_library()), str(paths.nccl_plugin_path())]
+    try:
+        done = subprocess.run(
+            [sys.executable, str(PROGRAMS / "library.py"), *libraries],
+            env=site.all_environment(),
+            capture_output=True,
+            text=True,
+            timeout=50,
+        )
+    finally:
+        remove_wire(wire)
+    assert done.returncode == 0, done.stderr
+    yield json.loads(done.stdout)
+
+
+def test_output_smaller_than_own_part_is_refused(told: dict[str, Any]) -> None:
+    said = told["refusals"]
+    assert len(said) == 5
+    for sentence in said.values():
+        assert "rank 0 gives itself 4088 bytes, and its output for them has 4080" in sentence, said
+
+
+def test_short_payload_ends_while_a_long_one_is_under_way(told: dict[str, Any]) -> None:
+    assert told["mixed"] == []
+
+
+def test_limit_of_centuries_does_not_wrap(told: dict[str, Any]) -> None:
+    assert told["late limit"] == 2  # both ends are done
