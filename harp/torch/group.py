@@ -47,16 +47,18 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._coalesced: Optional[list[HarpWork]] = None
         self._lock = threading.Lock()
         self._group = self._meet(store)
-        self._end = weakref.finalize(self, _destroy, self._group, self._completer)
+        self._process = os.getpid()
+        self._end = weakref.finalize(self, _destroy, self._group, self._completer, self._process)
         self._barrier(timeout)
+        meeting.withdraw(store, rank)  # all ranks have read it: they are in the barrier
 
     def _meet(self, store: Any) -> int:
         """Makes the harp_group and tells it the other ranks."""
         error = lib.error_text()
         host = meeting.own_host()
         handle = (lib.ctypes.c_char * lib.HANDLE)()
-        local = int(os.environ.get("LOCAL_RANK", "0") or 0)
         try:
+            local = meeting.local_rank()
             lib.open_plugin()
             group: Optional[int] = lib.library().harp_group_create(
                 self._rank, self._size, local, handle, error
@@ -138,6 +140,8 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     ) -> Operation:
         if not self._end.alive:
             raise lib.HarpError("this process group was shut down: make a new one")
+        if self._process != os.getpid():
+            raise lib.HarpError("a forked process has no process group: use that of its parent")
         timeout = getattr(opts, "timeout", self._timeout)
         if timeout <= _NO_TIMEOUT:  # not set
             timeout = self._timeout
@@ -375,7 +379,10 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return 0
 
 
-def _destroy(group: int, completer: Completer) -> None:
-    """Ends a harp_group, and the futures that still wait."""
+def _destroy(group: int, completer: Completer, process: int) -> None:
+    """Ends a harp_group, and the futures that still wait. A forked process has no such threads, and
+    would wait for them for ever."""
+    if process != os.getpid():
+        return
     lib.library().harp_group_destroy(group)
     completer.end()

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 from dataclasses import dataclass
 from typing import Any
@@ -46,8 +48,25 @@ def own_host() -> str:
     return socket.gethostname()
 
 
+def local_rank() -> int:
+    """This rank's number on its host. Raises HarpError if LOCAL_RANK is no such number."""
+    text = os.environ.get("LOCAL_RANK") or "0"
+    if not (text.isascii() and text.isdigit() and int(text) < 1 << 31):
+        raise lib.HarpError(
+            f"LOCAL_RANK={text} is no rank of a host: start the job with torchrun, or unset it"
+        )
+    return int(text)
+
+
 def publish(store: Any, rank: int, card: Card) -> None:
     store.set(f"harp/{rank}", card.pack())
+
+
+def withdraw(store: Any, rank: int) -> None:
+    """Takes the card back, so that a later group in the same store does not find it. Some stores
+    delete nothing."""
+    with contextlib.suppress(RuntimeError, NotImplementedError):
+        store.delete_key(f"harp/{rank}")
 
 
 def collect(store: Any, ranks: int) -> list[Card]:

@@ -39,7 +39,7 @@ class Operation:
         """Waits, for at most timeout_s seconds (0: without a limit). drives: this thread makes
         progress meanwhile. Returns the state."""
         limit = time.monotonic() + timeout_s if timeout_s > 0 else None
-        while self._state == lib.PENDING:
+        while self.state() == lib.PENDING:
             left_ms = _LOOK_MS
             if limit is not None:
                 left_ms = min(left_ms, int((limit - time.monotonic()) * 1000))

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a group of harp.torch, see programs/groups.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from torch_tests import PROGRAMS
+
+from tools.hosts.lab import Lab
+from tools.hosts.torch_job import end_well, sites, torch_job
+from tools.hosts.torch_mark import needs_torch
+
+pytestmark = [needs_torch, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def test_groups_are_made_again_forked_and_waited_for(lab: Lab, tmp_path: Path) -> None:
+    with torch_job(sites(tmp_path, lab, 2), PROGRAMS / "groups.py", tmp_path) as ranks:
+        end_well(ranks, 250)
+        told = [json.loads(rank.printed[-1]) for rank in ranks]
+    right = {"made": 3, "child": 7, "short wait": True, "long": True}
+    assert told == [right] * 2
+
+
+def test_wrong_local_rank_is_told_to_all_ranks(lab: Lab, tmp_path: Path) -> None:
+    places = sites(tmp_path, lab, 2)
+    places[1].environment["LOCAL_RANK"] = "first"
+    with torch_job(places, PROGRAMS / "groups.py", tmp_path) as ranks:
+        for rank in ranks:
+            assert rank.wait(100) != 0
+            assert "LOCAL_RANK=first is no rank of a host" in rank.told()
