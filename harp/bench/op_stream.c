@@ -2,6 +2,8 @@
 /*
  * sendrecv, sendrecv_bidir and pingpong: an iteration is one message of the pass's size, cut into
  * steps. As in NCCL's proxy, steps use a ring of buffers, one per outstanding request.
+ * all_to_all: as sendrecv_bidir with every other rank. A message of a channel is the block for its
+ * target. The block of a rank for itself stays where it is.
  * mixed: an iteration is one uncut message of random size in each direction.
  */
 #include "harp/bench/clock.h"
@@ -65,6 +67,12 @@ static struct piece piece_at(const struct pass *pass, int sender, uint64_t index
   return piece;
 }
 
+/* Returns the position of this channel's bytes for a rank in the sender's message. */
+static uint64_t position(const struct pass *pass, int target)
+{
+  return (uint64_t)target * pass->block + pass->offset;
+}
+
 static uint8_t *buffer_at(const struct pass *pass, int region, uint64_t index)
 {
   return pass->regions[region].data + index % pass->outstanding * pass_stride(pass);
@@ -77,7 +85,7 @@ static bool send_next(void *user, uint64_t index, struct transfer *transfer)
   uint8_t *data = buffer_at(pass, OUT, index);
   if (pass->verify)
     pattern_fill(data, piece.size, (uint32_t)pass->rank, piece.iteration,
-                 pass->offset + piece.offset);
+                 position(pass, pass->target) + piece.offset);
   *transfer = (struct transfer){.region = &pass->regions[OUT], .data = data, .size = piece.size};
   return true;
 }
@@ -86,7 +94,7 @@ static bool receive_next(void *user, uint64_t index, struct transfer *transfer)
 {
   struct pass *pass = user;
   uint8_t *data = buffer_at(pass, IN, index);
-  size_t capacity = piece_at(pass, 1 - pass->rank, index).size;
+  size_t capacity = piece_at(pass, pass->source, index).size;
   if (pass->verify) {
     capacity += index % 2 ? OPERATION_SLACK : 0;
     memset(data, PATTERN_POISON, capacity);
@@ -102,15 +110,14 @@ static void received(void *user, uint64_t index, size_t size)
   struct pass *pass = user;
   if (!pass->verify)
     return;
-  int sender = 1 - pass->rank;
-  struct piece piece = piece_at(pass, sender, index);
+  struct piece piece = piece_at(pass, pass->source, index);
   uint8_t *data = buffer_at(pass, IN, index);
   pass_inject(pass, data, piece.size);
   if (size != piece.size)
     pass->wrong += piece.size ? piece.size : 1;
   else
-    pass->wrong += pattern_check(data, size, (uint32_t)sender, piece.iteration,
-                                 pass->offset + piece.offset);
+    pass->wrong += pattern_check(data, size, (uint32_t)pass->source, piece.iteration,
+                                 position(pass, pass->rank) + piece.offset);
 }
 
 static void sizes(const struct pass *pass, size_t size, size_t regions[OPERATION_REGIONS])
@@ -118,23 +125,16 @@ static void sizes(const struct pass *pass, size_t size, size_t regions[OPERATION
   regions[OUT] = regions[IN] = pass_buffers(pass, pass->outstanding);
 }
 
-static bool rank_0(int rank) { return rank == 0; }
+static bool rank_0(int rank, int ranks) { return rank == 0; }
 
-static bool rank_1(int rank) { return rank == 1; }
+static bool rank_1(int rank, int ranks) { return rank == 1; }
 
-static bool both(int rank) { return true; }
+static bool everybody(int rank, int ranks) { return true; }
 
 static int begin(struct pass *pass)
 {
-  uint64_t count = steps(pass), all = pass->warmup + pass->iterations;
-  if (pass->operation->sends(pass->rank)) {
-    pass->pump.send.total = all * count;
-    pass->pump.warm_send = pass->warmup * count;
-  }
-  if (pass->operation->receives(pass->rank)) {
-    pass->pump.receive.total = all * count;
-    pass->pump.warm_receive = pass->warmup * count;
-  }
+  pass->messages = steps(pass);
+  pass_set_totals(pass);
   return 0;
 }
 
@@ -142,9 +142,25 @@ static void finish(struct pass *pass) {}
 
 static double as_it_is(int ranks) { return 1; }
 
+static double share_of_others(int ranks) { return 1.0 * (ranks - 1) / ranks; }
+
 static double one_way(int ranks, size_t size) { return (double)size; }
 
 static double two_ways(int ranks, size_t size) { return 2.0 * (double)size; }
+
+static double to_others(int ranks, size_t size) { return 1.0 * (ranks - 1) * (double)size; }
+
+static bool send_in_iteration(void *user, uint64_t index, struct transfer *transfer)
+{
+  const struct pass *pass = user;
+  return pass_may_begin(pass, index / pass->messages) && send_next(user, index, transfer);
+}
+
+static bool receive_in_iteration(void *user, uint64_t index, struct transfer *transfer)
+{
+  const struct pass *pass = user;
+  return pass_may_begin(pass, index / pass->messages) && receive_next(user, index, transfer);
+}
 
 /* Rank 0 sends a message when the previous one has returned. Rank 1 sends when one has arrived. */
 static bool send_in_turn(void *user, uint64_t index, struct transfer *transfer)
@@ -172,8 +188,8 @@ static void received_in_turn(void *user, uint64_t index, size_t size)
 
 /* Step sizes as in NCCL's send and receive. */
 #define STREAM(largest)                                                                          \
-  .dtype = "uint8", .redop = "none", .unit = 1, .ranks = 2, .outstanding = 8, .step = (largest), \
-  .sizes = sizes, .begin = begin, .finish = finish, .bus_factor = as_it_is
+  .datatype = &datatype_uint8, .redop = "none", .root = -1, .outstanding = 8, .step = (largest), \
+  .sizes = sizes, .begin = begin, .finish = finish
 
 const struct operation operation_sendrecv = {
     .name = "sendrecv",
@@ -183,6 +199,8 @@ const struct operation operation_sendrecv = {
     .sends = rank_0,
     .receives = rank_1,
     .bytes_moved = one_way,
+    .ranks = 2,
+    .bus_factor = as_it_is,
     STREAM(128 * 1024),
 };
 
@@ -190,9 +208,11 @@ const struct operation operation_sendrecv_bidir = {
     .name = "sendrecv_bidir",
     .divides = true,
     .callbacks = {.send = send_next, .receive = receive_next, .sent = sent, .received = received},
-    .sends = both,
-    .receives = both,
+    .sends = everybody,
+    .receives = everybody,
     .bytes_moved = two_ways,
+    .ranks = 2,
+    .bus_factor = as_it_is,
     STREAM(128 * 1024),
 };
 
@@ -203,9 +223,11 @@ const struct operation operation_pingpong = {
                   .receive = receive_next,
                   .sent = sent,
                   .received = received_in_turn},
-    .sends = both,
-    .receives = both,
+    .sends = everybody,
+    .receives = everybody,
     .bytes_moved = two_ways,
+    .ranks = 2,
+    .bus_factor = as_it_is,
     STREAM(128 * 1024),
 };
 
@@ -213,8 +235,25 @@ const struct operation operation_mixed = {
     .name = "mixed",
     .draws = true,
     .callbacks = {.send = send_next, .receive = receive_next, .sent = sent, .received = received},
-    .sends = both,
-    .receives = both,
+    .sends = everybody,
+    .receives = everybody,
     .bytes_moved = two_ways,
+    .ranks = 2,
+    .bus_factor = as_it_is,
     STREAM(1024 * 1024),
+};
+
+const struct operation operation_all_to_all = {
+    .name = "all_to_all",
+    .blocks = true,
+    .pairwise = true,
+    .callbacks = {.send = send_in_iteration,
+                  .receive = receive_in_iteration,
+                  .sent = sent,
+                  .received = received},
+    .sends = everybody,
+    .receives = everybody,
+    .bus_factor = share_of_others,
+    .bytes_moved = to_others,
+    STREAM(128 * 1024),
 };

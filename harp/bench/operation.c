@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "harp/bench/operation.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const struct operation *const operations[] = {
-    &operation_all_reduce, &operation_sendrecv, &operation_sendrecv_bidir,
-    &operation_pingpong,   &operation_mixed,
+    &operation_all_reduce,     &operation_reduce_scatter, &operation_all_gather,
+    &operation_broadcast,      &operation_all_to_all,     &operation_sendrecv,
+    &operation_sendrecv_bidir, &operation_pingpong,       &operation_mixed,
 };
 
 const struct operation *operation_find(const char *name)
@@ -15,6 +17,24 @@ const struct operation *operation_find(const char *name)
       return operations[i];
   }
   return NULL;
+}
+
+const char *operation_names(void)
+{
+  static char names[256];
+  size_t length = 0;
+  for (size_t i = 0; i < sizeof(operations) / sizeof(operations[0]); i++)
+    length += (size_t)snprintf(names + length, sizeof(names) - length, "%s%s", i ? ", " : "",
+                               operations[i]->name);
+  return names;
+}
+
+/* Positions in test data are multiples of words, also those of bytes. */
+size_t operation_fit(const struct operation *operation, const struct datatype *datatype, int ranks,
+                     size_t size)
+{
+  size_t element = datatype->size < sizeof(uint32_t) ? sizeof(uint32_t) : datatype->size;
+  return operation->blocks ? size - size % (element * (size_t)ranks) : size;
 }
 
 enum { PAGE = 4096 };
@@ -35,12 +55,48 @@ size_t pass_buffers(const struct pass *pass, size_t count)
 
 void pass_divide(struct pass *passes, unsigned count, size_t size)
 {
-  size_t words = (size + 3) / 4, part = (words + count - 1) / count * 4;
+  bool blocks = passes->operation->blocks, pairwise = passes->operation->pairwise;
+  size_t whole = blocks ? size / (size_t)passes->ranks : size;
+  size_t parts = pairwise ? 1 : count, longs = (whole + 7) / 8;
+  size_t part = (longs + parts - 1) / parts * 8;
   for (unsigned i = 0; i < count; i++) {
-    size_t offset = i * part < size ? i * part : size;
+    size_t offset = pairwise ? 0 : i * part < whole ? i * part : whole;
+    passes[i].block = blocks ? whole : 0;
     passes[i].offset = offset;
-    passes[i].size = size - offset < part ? size - offset : part;
+    passes[i].size = whole - offset < part ? whole - offset : part;
   }
+}
+
+void pass_set_totals(struct pass *pass)
+{
+  uint64_t warm = pass->warmup * pass->messages;
+  uint64_t all = warm + pass->iterations * pass->messages;
+  if (pass->operation->sends(pass->rank, pass->ranks)) {
+    pass->pump.send.total = all;
+    pass->pump.warm_send = warm;
+  }
+  if (pass->operation->receives(pass->rank, pass->ranks)) {
+    pass->pump.receive.total = all;
+    pass->pump.warm_receive = warm;
+  }
+}
+
+uint64_t pass_done(const struct pass *pass)
+{
+  const struct pump_side *send = &pass->pump.send, *receive = &pass->pump.receive;
+  if (!send->total || !receive->total)
+    return send->total ? send->done : receive->done;
+  return send->done < receive->done ? send->done : receive->done;
+}
+
+bool pass_may_begin(const struct pass *pass, uint64_t iteration)
+{
+  for (unsigned i = 0; i < pass->channel_count; i++) {
+    const struct pass *channel = &pass->channels[i];
+    if (pass_done(channel) < iteration * channel->messages)
+      return false;
+  }
+  return true;
 }
 
 void pass_inject(struct pass *pass, void *data, size_t size)

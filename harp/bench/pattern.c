@@ -38,16 +38,3 @@ uint64_t pattern_check(const void *data, size_t size, uint32_t rank, uint32_t it
   }
   return wrong + count_wrong(place, pattern_word(rank, iteration, index), size);
 }
-
-uint64_t pattern_check_sum(const uint32_t *data, size_t count, uint32_t ranks, uint32_t iteration,
-                           uint64_t offset)
-{
-  uint64_t wrong = 0, first = offset / sizeof(*data);
-  for (size_t i = 0; i < count; i++) {
-    uint32_t sum = 0;
-    for (uint32_t rank = 0; rank < ranks; rank++)
-      sum += pattern_word(rank, iteration, first + i);
-    wrong += data[i] != sum;
-  }
-  return wrong;
-}

@@ -25,8 +25,5 @@ void pattern_fill(void *data, size_t size, uint32_t rank, uint32_t iteration, ui
 /* Returns the number of wrong bytes. */
 uint64_t pattern_check(const void *data, size_t size, uint32_t rank, uint32_t iteration,
                        uint64_t offset);
-/* Returns the number of 32-bit words that differ from the sum over all ranks; offset as above. */
-uint64_t pattern_check_sum(const uint32_t *data, size_t count, uint32_t ranks, uint32_t iteration,
-                           uint64_t offset);
 
 #endif

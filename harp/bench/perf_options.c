@@ -18,6 +18,7 @@ enum long_option {
   OUTSTANDING = 256,
   STEP,
   CHANNELS,
+  DATATYPE,
   RATE,
   REST,
   SIZES,
@@ -54,6 +55,7 @@ static const struct option long_options[] = {
     {"outstanding", required_argument, NULL, OUTSTANDING},
     {"step", required_argument, NULL, STEP},
     {"channels", required_argument, NULL, CHANNELS},
+    {"datatype", required_argument, NULL, DATATYPE},
     {"rate", required_argument, NULL, RATE},
     {"rest", no_argument, NULL, REST},
     {"sizes", required_argument, NULL, SIZES},
@@ -86,7 +88,8 @@ static const struct option long_options[] = {
 static const char help[] =
     "Usage: harp-perf OP [options]\n"
     "Drives an NCCL net plugin as NCCL's proxy does, and measures it.\n"
-    "OP: all_reduce, sendrecv (rank 0 to 1), sendrecv_bidir, pingpong (full round trips),\n"
+    "OP: all_reduce, reduce_scatter, all_gather, broadcast (from rank 0), all_to_all,\n"
+    "  sendrecv (rank 0 to 1), sendrecv_bidir, pingpong (full round trips),\n"
     "  mixed (both ways; each message has a random size up to -e, mostly small)\n"
     "\n"
     "  -b, --min SIZE           smallest message, bytes, or with K, M, G (8)\n"
@@ -96,10 +99,12 @@ static const char help[] =
     "  -w, --warmup N           iterations before the clock starts (5)\n"
     "  --sizes SIZE[:N[:W]],... these sizes instead of -b, -e and -f; N and W instead of -n, -w\n"
     "  --verified-iterations N  iterations of verified passes, at most those of timed ones\n"
-    "  --outstanding N          outstanding requests (all_reduce 4, else 8)\n"
-    "  --step SIZE              cut larger messages into steps (all_reduce 1M, else 128K)\n"
-    "  --channels N             rings that divide all_reduce and sendrecv; ring i uses device i,\n"
-    "                           modulo the number of devices (1)\n"
+    "  --outstanding N          outstanding requests (rings 4, else 8)\n"
+    "  --step SIZE              cut larger messages into steps (rings 1M, else 128K)\n"
+    "  --channels N             rings that divide messages, of rings and sendrecv; ring i uses\n"
+    "                           device i, modulo the number of devices (1)\n"
+    "  --datatype TYPE          of all_reduce and reduce_scatter: int32, uint32, int64, uint64,\n"
+    "                           float32 or float64 (uint32)\n"
     "  --rate GBIT              offer at most GBIT Gbit/s\n"
     "  --rest                   with --rate and sendrecv: sleep between messages, as NCCL's\n"
     "                           progress thread does between operations\n"
@@ -114,7 +119,7 @@ static const char help[] =
     "  --json FILE              rank 0 writes the records (harp.perf/1)\n"
     "  --verified               only verify, time nothing; mixed never times\n"
     "  --hugepages              put the messages in hugepages of 2 MiB\n"
-    "  --pause MS               SIGUSR1 delays all_reduce's next verified iteration by MS\n"
+    "  --pause MS               SIGUSR1 delays the next verified iteration of a ring by MS\n"
     "  --inject-wrong           flip one received byte of each size before it is verified\n"
     "  --timeout SECONDS        longest wait for any progress (90)\n"
     "  --wire-name, --transport-name, --label-direction, --label-offloads TEXT;\n"
@@ -255,6 +260,15 @@ static int set_plugin(const char *text, struct options *options)
   return -1;
 }
 
+static int set_datatype(const char *text, struct options *options)
+{
+  options->datatype = datatype_find(text);
+  return options->datatype ? -1
+                           : usage("--datatype %s: give int32, uint32, int64, uint64, float32 or "
+                                   "float64",
+                                   text);
+}
+
 static int set_timeout(const char *text, struct options *options)
 {
   int status = set_int("--timeout", text, 1, 3600, &options->timeout_ms);
@@ -287,6 +301,7 @@ static int set_option(struct options *options, int option, char *text)
   case STEP: return set_size("--step", text, &options->step);
   case CHANNELS:
     return set_unsigned("--channels", text, 1, OPTIONS_MAX_CHANNELS, &options->channels);
+  case DATATYPE: return set_datatype(text, options);
   case RATE: return set_rate(text, &options->rate_gbit);
   case REST: return set_flag(&options->rests);
   case SIZES: return set_sizes(text, options);
@@ -381,14 +396,15 @@ static int check_ranks(struct options *options)
   return -1;
 }
 
-/* Fills the list of sizes from -b, -e and -f, and gaps of --sizes from -n and -w. */
-static void make_sizes(struct options *options, size_t unit)
+/* Fills the list of sizes from -b, -e and -f, and gaps of --sizes from -n and -w. Needs the number
+ * of ranks. */
+static void make_sizes(struct options *options, const struct operation *operation)
 {
   size_t size = options->min_size;
   bool listed = options->size_count > 0;
   while (!listed && size <= options->max_size && options->size_count < OPTIONS_MAX_SIZES) {
     options->sizes[options->size_count++] = (struct sized){size, UINT_MAX, UINT_MAX};
-    size = size ? size * options->factor : unit;
+    size = size ? size * options->factor : options->datatype->size;
   }
   options->max_size = 0;
   for (unsigned i = 0; i < options->size_count; i++) {
@@ -397,6 +413,7 @@ static void make_sizes(struct options *options, size_t unit)
       sized->iterations = options->iterations;
     if (sized->warmup == UINT_MAX)
       sized->warmup = options->warmup;
+    sized->size = operation_fit(operation, options->datatype, options->ranks, sized->size);
     if (sized->size > options->max_size)
       options->max_size = sized->size;
   }
@@ -408,29 +425,50 @@ static int check_operation(const struct options *options)
   if (operation->ranks && options->ranks != operation->ranks)
     return usage("%s needs %d ranks, not %d", options->op, operation->ranks, options->ranks);
   if (options->channels > 1 && !operation->divides)
-    return usage("--channels %u: %s has one", options->channels, options->op);
-  size_t parts = options->step % 4;
-  for (unsigned i = 0; i < options->size_count; i++)
-    parts += options->sizes[i].size % operation->unit;
-  if (parts)
-    return usage("%s moves elements of %zu bytes (and --step multiples of 4): give sizes that are "
-                 "multiples",
-                 options->op, operation->unit);
+    return usage("--channels %u: %s does not divide messages", options->channels, options->op);
+  if (operation->pairwise && options->ranks - 1 > OPTIONS_MAX_CHANNELS)
+    return usage("%s is for at most %d ranks, not %d", options->op, OPTIONS_MAX_CHANNELS + 1,
+                 options->ranks);
   return -1;
+}
+
+static int check_sizes(const struct options *options)
+{
+  size_t parts = options->step % 8;
+  for (unsigned i = 0; i < options->size_count; i++)
+    parts += options->sizes[i].size % options->datatype->size;
+  if (parts)
+    return usage("%s moves elements of %zu bytes (and --step multiples of 8): give sizes that are "
+                 "multiples",
+                 options->op, options->datatype->size);
+  return -1;
+}
+
+/* Completes the options by what the operation and the ranks decide. */
+static int settle(struct options *options, const struct operation *operation)
+{
+  int status = check_operation(options);
+  if (status >= 0)
+    return status;
+  if (operation->pairwise)
+    options->channels = (unsigned)options->ranks - 1;
+  if (!options->datatype)
+    options->datatype = operation->datatype;
+  make_sizes(options, operation);
+  return check_sizes(options);
 }
 
 static int check(struct options *options)
 {
   const struct operation *operation = operation_find(options->op);
   if (!operation)
-    return usage("unknown operation %s: choose all_reduce, sendrecv, sendrecv_bidir, pingpong or "
-                 "mixed",
-                 options->op);
+    return usage("unknown operation %s: choose one of %s", options->op, operation_names());
+  if (options->datatype && !operation->reduces)
+    return usage("--datatype is for all_reduce and reduce_scatter; %s moves bytes", options->op);
   if (options->min_size > options->max_size)
     return usage("-b is larger than -e");
   if (options->rests && (options->rate_gbit == 0 || strncmp(options->op, "sendrecv", 8) != 0))
     return usage("--rest needs --rate, and sendrecv or sendrecv_bidir");
-  make_sizes(options, operation->unit);
   if ((options->nsocks || options->kernel_cc) && !options->kernel)
     return usage("--nsocks and --kernel-cc need --kernel");
   if (options->kernel && options->flows)
@@ -438,7 +476,7 @@ static int check(struct options *options)
   if (options->kernel && options->plugin[0])
     return usage("--kernel and --plugin both name a plugin: give one");
   int status = check_ranks(options);
-  return status < 0 ? check_operation(options) : status;
+  return status < 0 ? settle(options, operation) : status;
 }
 
 /* Returns true if folder/name exists; stores its canonical path in out. */
@@ -488,9 +526,8 @@ int options_parse(struct options *options, int argc, char **argv)
       return status;
   }
   if (optind + 1 != argc)
-    return usage(optind == argc ? "name an operation: all_reduce, sendrecv, sendrecv_bidir, "
-                                  "pingpong or mixed"
-                                : "one operation at a time");
+    return usage(optind == argc ? "name an operation: one of %s" : "name one operation, of %s",
+                 operation_names());
   options->op = argv[optind];
   int status = check(options);
   if (status < 0 && !options->plugin[0])

@@ -15,6 +15,8 @@ struct sized {
   unsigned iterations, warmup;
 };
 
+struct datatype;
+
 struct options {
   const char *op;
   size_t min_size, max_size; /* bytes */
@@ -23,7 +25,8 @@ struct options {
   struct sized sizes[OPTIONS_MAX_SIZES]; /* those of --sizes, or made of the five above */
   unsigned size_count;
   unsigned verified_iterations; /* of a verified pass; 0: those of the timed pass */
-  unsigned channels;
+  unsigned channels;            /* of a pairwise operation: one for each other rank */
+  const struct datatype *datatype;
   unsigned outstanding; /* 0: the operation's default */
   size_t step;          /* bytes of the largest message; 0: the operation's default */
   double rate_gbit;     /* offered load, Gbit/s; 0: as fast as possible */

@@ -153,7 +153,7 @@ static void put_record(struct report *report, const struct measurement *measured
   put_text(file, "transport", transport(report));
   put_number(file, "api", report->api->version);
   put_text(file, "op", report->operation->name);
-  put_text(file, "dtype", report->operation->dtype);
+  put_text(file, "dtype", options->datatype->name);
   put_number(file, "size", (double)measured->size);
   put_text(file, "direction", direction(report));
   put_number(file, "outstanding", measured->outstanding);
@@ -193,8 +193,8 @@ void report_add(struct report *report, const struct measurement *measured)
   double algbw = timed ? (double)measured->size / measured->time_us / 1e3 : -1;
   double busbw = timed ? algbw * report->operation->bus_factor(report->options->ranks) : -1;
   fprintf(table, "  %10zu %12zu %8s %6s %5d", measured->size,
-          measured->size / report->operation->unit, report->operation->dtype,
-          report->operation->redop, -1);
+          measured->size / report->options->datatype->size, report->options->datatype->name,
+          report->operation->redop, report->operation->root);
   put_optional(table, 10, 2, measured->time_us);
   put_optional(table, 8, 3, algbw);
   put_optional(table, 8, 3, busbw);

@@ -104,8 +104,10 @@ static int bring_up(struct session *session)
   }
   session->flows = said_flows;
   session->channel_count = session->options->channels;
-  for (unsigned i = 0; i < session->channel_count; i++)
+  for (unsigned i = 0; i < session->channel_count; i++) {
     session->channels[i].device = (int)i % devices;
+    session->channels[i].distance = session->operation->pairwise ? (int)i + 1 : 1;
+  }
   result = session->api.device_name(0, &session->device);
   return result == ncclSuccess ? 0 : failed(session, "getProperties", result);
 }
@@ -161,21 +163,25 @@ int session_meet(struct session *session)
   return 0;
 }
 
-/* The neighbours on the ring: this rank sends to its successor and receives from its
- * predecessor. */
-static int successor(const struct session *session)
+static int target(const struct session *session, const struct channel *channel)
 {
-  return (session->options->rank + 1) % session->options->ranks;
+  return (session->options->rank + channel->distance) % session->options->ranks;
+}
+
+static int source(const struct session *session, const struct channel *channel)
+{
+  int ranks = session->options->ranks;
+  return (session->options->rank + ranks - channel->distance) % ranks;
 }
 
 static bool sends(const struct session *session)
 {
-  return session->operation->sends(session->options->rank);
+  return session->operation->sends(session->options->rank, session->options->ranks);
 }
 
 static bool receives(const struct session *session)
 {
-  return session->operation->receives(session->options->rank);
+  return session->operation->receives(session->options->rank, session->options->ranks);
 }
 
 static int make_comms(struct session *session, struct channel *channel, void *handle)
@@ -216,7 +222,7 @@ static int connect_ring(struct session *session, struct channel *channel)
   }
   if (session_exchange(session, handle, size))
     return -1;
-  memcpy(handle, (char *)session->everybody + (size_t)successor(session) * size, size);
+  memcpy(handle, (char *)session->everybody + (size_t)target(session, channel) * size, size);
   return make_comms(session, channel, handle);
 }
 
@@ -339,8 +345,11 @@ void session_prepare(const struct session *session, struct pass *passes, size_t 
     const struct channel *channel = &session->channels[i];
     passes[i] = (struct pass){
         .operation = session->operation,
+        .datatype = options->datatype,
         .rank = options->rank,
         .ranks = options->ranks,
+        .source = source(session, channel),
+        .target = target(session, channel),
         .channels = passes,
         .channel_count = count,
         .step = session->step,

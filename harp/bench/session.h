@@ -15,9 +15,10 @@
 #include "harp/bench/perf_options.h"
 #include "harp/bench/rendezvous.h"
 
-/* One of the rings that divide the messages. */
+/* One of the rings that divide the messages, or that lead to the other ranks in turn. */
 struct channel {
   int device;
+  int distance; /* this rank sends to the rank that is `distance` later, modulo the ranks */
   void *listener, *send_comm, *receive_comm;
   struct region regions[OPERATION_REGIONS];
 };
@@ -47,7 +48,7 @@ struct session {
 int session_open(struct session *session, const struct options *options);
 /* Meets the other ranks. */
 int session_meet(struct session *session);
-/* Connects to the neighbours and registers memory. */
+/* Connects the channels and registers memory. */
 int session_connect(struct session *session);
 /* Initializes a pass for each channel, for messages of size bytes; the caller sets the iterations.
  * session_run begins, runs and finishes them; the results of their pumps are in the first. */

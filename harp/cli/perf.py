@@ -15,7 +15,18 @@ import click
 
 from harp import paths
 
-OPERATIONS = ("all_reduce", "sendrecv", "sendrecv_bidir", "pingpong", "mixed")
+OPERATIONS = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "all_to_all",
+    "sendrecv",
+    "sendrecv_bidir",
+    "pingpong",
+    "mixed",
+)
+DATATYPES = ("int32", "uint32", "int64", "uint64", "float32", "float64")
 
 
 class Size(click.ParamType):
@@ -76,18 +87,25 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     ),
     (
         ("--outstanding",),
-        {"type": click.IntRange(1, 32), "help": "Requests at a time [all_reduce 4, else 8]."},
+        {"type": click.IntRange(1, 32), "help": "Requests at a time [rings 4, else 8]."},
     ),
     (
         ("--step",),
-        {"type": Size(), "help": "Largest piece of a message [all_reduce 1M, else 128K]."},
+        {"type": Size(), "help": "Largest piece of a message [rings 1M, else 128K]."},
     ),
     (
         ("--channels",),
         {
             "type": click.IntRange(1, 32),
-            "help": "Rings that divide all_reduce and sendrecv. Ring i uses device i, modulo the "
-            "number of devices [1].",
+            "help": "Rings that divide each message of a ring or of sendrecv. Ring i uses device "
+            "i, modulo the number of devices [1].",
+        },
+    ),
+    (
+        ("--datatype",),
+        {
+            "type": click.Choice(DATATYPES),
+            "help": "What all_reduce and reduce_scatter add up [uint32].",
         },
     ),
     (("--rate",), {"type": float, "metavar": "GBIT", "help": "Limit of the offered Gbit/s."}),
@@ -151,7 +169,7 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {
             "type": click.IntRange(1, 3600000),
             "metavar": "MS",
-            "help": "Delay of all_reduce's next verified iteration after SIGUSR1.",
+            "help": "Delay of a ring's next verified iteration after SIGUSR1.",
         },
     ),
     (
@@ -199,11 +217,13 @@ def arguments(op: str, options: dict[str, Any]) -> list[str]:
     return words
 
 
-def _check(options: dict[str, Any]) -> None:
+def _check(op: str, options: dict[str, Any]) -> None:
     if not options["kernel"] and (options["nsocks"] or options["kernel_cc"]):
         raise click.UsageError("--nsocks and --kernel-cc need --kernel")
     if options["kernel"] and options["flows"]:
         raise click.UsageError("--flows is for HARP; use --nsocks with --kernel")
+    if options["datatype"] and op not in ("all_reduce", "reduce_scatter"):
+        raise click.UsageError(f"--datatype is for all_reduce and reduce_scatter; {op} moves bytes")
     if options["kernel"] and options["plugin"]:
         raise click.UsageError("--kernel and --plugin select different plugins: give one of them")
 
@@ -227,13 +247,15 @@ def perf(op: str, **options: Any) -> None:
     """Measure a plugin between ranks, and verify every byte.
 
     Start it on every host with its --rank, the same --nranks and the same
-    --rendezvous, or by mpirun, torchrun or srun. all_reduce sums uint32 around
-    the ring. sendrecv sends from rank 0 to 1. pingpong times full round trips.
-    mixed sends messages of random sizes both ways, most of them small.
+    --rendezvous, or by mpirun, torchrun or srun. all_reduce, reduce_scatter,
+    all_gather and broadcast are NCCL's rings. In all_to_all each rank exchanges
+    blocks with every other one. sendrecv sends from rank 0 to 1. pingpong times
+    full round trips. mixed sends messages of random sizes both ways, most of
+    them small.
 
     Exit: 0 success, 1 a failure or wrong bytes, 2 wrong usage.
     """
-    _check(options)
+    _check(op, options)
     program = _program_and_plugin(options)
     # exec: the program receives the signals itself and sets the exit status.
     os.execv(program, [str(program), *arguments(op, options)])

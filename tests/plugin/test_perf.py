@@ -129,6 +129,30 @@ def test_ring_all_reduce_is_correct(tmp_path: Path, ranks: int) -> None:
         assert r["busbw_gbs"] == pytest.approx(r["algbw_gbs"] * 2 * (ranks - 1) / ranks)
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("op", ["reduce_scatter", "all_gather", "all_to_all", "broadcast"])
+def test_collectives_are_correct(tmp_path: Path, op: str, ranks: int) -> None:
+    """busbw is that of nccl-tests, whose sizes are multiples of a block for each rank. Small steps
+    make many loops, and some messages leave no bytes."""
+    words = [op, "-b", "8", "-e", "3M", "-f", "37", "-n", "3", "--step", "64K"]
+    found = records(tmp_path, words, ranks)
+    block = 1 if op == "broadcast" else 4 * ranks
+    assert [r["size"] for r in found] == [8 * 37**n // block * block for n in range(4)]
+    factor = 1 if op == "broadcast" else (ranks - 1) / ranks
+    for r in found:
+        assert (r["op"], r["wrong"], r["nranks"]) == (op, 0, ranks)
+        assert r["busbw_gbs"] == pytest.approx(r["algbw_gbs"] * factor)
+
+
+@pytest.mark.parametrize("datatype", perf_module.DATATYPES)
+def test_sums_of_every_datatype(tmp_path: Path, datatype: str) -> None:
+    op = "reduce_scatter" if "64" in datatype else "all_reduce"
+    words = [op, "--sizes", "48K:3", "--step", "4K", "--datatype", datatype, "--verified"]
+    (found,) = records(tmp_path, words, 3)
+    assert (found["dtype"], found["wrong"]) == (datatype, 0)
+    assert statuses(Run([*words, "--kernel", "--inject-wrong"]).finish()) == [1, 1]
+
+
 def test_record_has_every_field(tmp_path: Path) -> None:
     words = ["sendrecv", "-b", "1M", "-e", "1M", "-n", "50", "--nsocks", "2", "--api", "8"]
     words += ["--wire-name", "veth-1500", "--label-mtu", "1500"]
@@ -145,7 +169,9 @@ def test_record_has_every_field(tmp_path: Path) -> None:
     assert {name: found[name] for name in expected} == expected
 
 
-@pytest.mark.parametrize("op", ["all_reduce", "sendrecv", "sendrecv_bidir"])
+@pytest.mark.parametrize(
+    "op", ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "sendrecv", "sendrecv_bidir"]
+)
 def test_channels_divide_messages(tmp_path: Path, op: str) -> None:
     """Some sizes leave channels without data, and some are no multiple of the channels."""
     words = [op, "-b", "4", "-e", "2M", "-f", "13", "-n", "3", "--channels", "3", "--step", "64K"]
@@ -328,8 +354,13 @@ def test_launcher_variables_set_ranks(environment: dict[str, str]) -> None:
     "words",
     [
         [],
-        ["broadcast"],
+        ["gather"],
         ["sendrecv", "sendrecv"],
+        ["all_gather", "--datatype", "int32"],
+        ["all_reduce", "--datatype", "float16"],
+        ["all_reduce", "--datatype", "float64", "--sizes", "12"],
+        ["all_to_all", "--channels", "2"],
+        ["all_to_all", "--nranks", "34"],
         ["sendrecv", "--frobnicate"],
         ["sendrecv", "-b", "1X"],
         ["sendrecv", "-b", "2M", "-e", "1M"],
@@ -414,7 +445,8 @@ class TestCommand:
     @pytest.mark.parametrize(
         "words",
         [
-            ["broadcast"],
+            ["gather"],
+            ["all_gather", "--datatype", "int32"],
             ["sendrecv", "-b", "1X"],
             ["sendrecv", "--nsocks", "2"],
             ["sendrecv", "--kernel", "--plugin", __file__],
