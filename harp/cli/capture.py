@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import signal
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, Optional
 
 import click
 
 from harp import _tables
+from harp.cli.stop import Stop
 from harp.observe import capture_filter, statfile
 from harp.observe.capture_files import CaptureFiles
 from harp.observe.capture_filter import Connection, Target
@@ -87,27 +84,6 @@ def _connection(flow: Flow) -> Connection:
     return Connection(int(flow.local.rpartition(":")[2]), peer, int(peer_port))
 
 
-class _Stop:
-    """Set by Ctrl-C or SIGTERM. A second Ctrl-C interrupts the program at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def _ask(self, number: int, frame: Optional[FrameType]) -> None:
-        self.asked = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = [signal.signal(number, self._ask) for number in numbers]
-        try:
-            yield
-        finally:
-            for number, handler in zip(numbers, before):
-                signal.signal(number, handler)
-
-
 @dataclass
 class Capture:
     """Captures one process's frames until it is stopped or `count` or `seconds` is reached (0: no
@@ -120,7 +96,7 @@ class Capture:
     buffer: int  # bytes
     count: int
     seconds: float
-    stop: _Stop = field(default_factory=_Stop)
+    stop: Stop = field(default_factory=Stop)
     taken: int = 0
     cut: int = 0  # of those taken, kept shorter than snaplen asks
     lost: int = 0

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C and SIGTERM as a request, for commands that must end other things before themselves."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Optional
+
+
+class Stop:
+    """Set by Ctrl-C or SIGTERM. A second Ctrl-C interrupts the program at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def _ask(self, number: int, frame: Optional[FrameType]) -> None:
+        self.asked = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(number, self._ask) for number in numbers]
+        try:
+            yield
+        finally:
+            for number, handler in zip(numbers, before):
+                signal.signal(number, handler)
