@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of a check as one HTML page, without scripts and without other files."""
+"""Reports as one HTML page, without scripts and without other files; that of a check."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from typing import Any, Optional
 
@@ -79,6 +79,14 @@ def _names(report: Mapping[str, Any], by_ranks: bool) -> list[str]:
     return names
 
 
+def document(title: str, heading: str, body: Iterable[str]) -> str:
+    """A page with the style of HARP's reports. heading and body are HTML."""
+    return (
+        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f"<style>{_STYLE}</style></head><body><h1>{heading}</h1>{''.join(body)}</body></html>\n"
+    )
+
+
 def page(report: Mapping[str, Any]) -> str:
     """The page. Names come from the hosts, and are escaped."""
     good = report["good"]
@@ -86,9 +94,6 @@ def page(report: Mapping[str, Any]) -> str:
     by_ranks = report["ranks"] <= WIDEST
     names = _names(report, by_ranks)
     parts = [
-        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>harp check</title>',
-        f"<style>{_STYLE}</style></head><body><h1>harp check: ",
-        f'<span class="{"good" if good else "bad"}">{verdict}</span></h1>',
         f"<p>{report['ranks']} ranks on {len(report['hosts'])} hosts, {report['seconds']} s</p>",
         "<h2>Findings</h2>",
         *_findings(report),
@@ -98,4 +103,5 @@ def page(report: Mapping[str, Any]) -> str:
         matrix: Matrix = report[name]
         shown = matrix if by_ranks else by_host(report, matrix)
         parts += [f"<h2>{escape(title)}</h2>", *_map(shown, names, name != "round_trip_us")]
-    return "".join(parts) + "</body></html>\n"
+    heading = f'harp check: <span class="{"good" if good else "bad"}">{verdict}</span>'
+    return document("harp check", heading, parts)

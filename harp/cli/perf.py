@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """`harp perf`: drives an NCCL net plugin as NCCL's proxy does, and measures it.
 
-The loop is a C program; this command checks the options and runs it.
+The loop is a C program. This command checks the options and runs it, here or on several hosts.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any, Callable, Optional
 
 import click
 
 from harp import paths
+from harp.cli import perf_html
+from harp.cli.perf_runs import HostRanks, meeting_at, run_program
 
 OPERATIONS = (
     "all_reduce",
@@ -42,6 +47,22 @@ class Size(click.ParamType):
         return str(value)
 
 
+class Hosts(click.ParamType):
+    """Names of hosts for ssh, with commas."""
+
+    name = "hosts"
+
+    def convert(
+        self, value: Any, param: Optional[click.Parameter], ctx: Optional[click.Context]
+    ) -> list[str]:
+        hosts = str(value).split(",")
+        if len(hosts) < 2 or not all(re.fullmatch(r"[^-\s]\S*", host) for host in hosts):
+            self.fail(
+                f"{value!r}: give two or more names for ssh, like a,b or root@a,b", param, ctx
+            )
+        return hosts
+
+
 class Meeting(click.ParamType):
     """HOST:PORT, or unix:PATH."""
 
@@ -55,8 +76,8 @@ class Meeting(click.ParamType):
         return str(value)
 
 
-# The options, which become those of the C program. The C program has the defaults.
-_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+# The options that become those of the C program. The C program has the defaults.
+_PASSED_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("-b", "--min"), {"type": Size(), "help": "Smallest message [8]."}),
     (("-e", "--max"), {"type": Size(), "help": "Largest message [64M]."}),
     (
@@ -200,8 +221,54 @@ _OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
 )
 
 
+# The options of this command alone.
+_OWN_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (
+        ("--hosts",),
+        {
+            "type": Hosts(),
+            "metavar": "HOST,...",
+            "help": "Start a rank on each of these hosts over ssh, in this order.",
+        },
+    ),
+    (
+        ("--ssh",),
+        {
+            "metavar": "COMMAND",
+            "default": "ssh -o BatchMode=yes",
+            "show_default": True,
+            "help": "With --hosts: it gets the host and a command line of a shell.",
+        },
+    ),
+    (
+        ("--remote-harp",),
+        {
+            "metavar": "COMMAND",
+            "default": "harp",
+            "show_default": True,
+            "help": "With --hosts: HARP's command there, such as /opt/venv/bin/harp.",
+        },
+    ),
+    (
+        ("--html",),
+        {
+            "type": click.Path(dir_okay=False, path_type=Path),
+            "metavar": "FILE",
+            "help": "Measure HARP, then the kernel's TCP, and let rank 0 write a page with curves.",
+        },
+    ),
+    (
+        ("--until-eof",),
+        {"is_flag": True, "help": "End when standard input ends. --hosts starts ranks with it."},
+    ),
+)
+
+
+OWN_NAMES = tuple(names[-1][2:].replace("-", "_") for names, _ in _OWN_OPTIONS)
+
+
 def _with_options(command: Callable[..., None]) -> Callable[..., None]:
-    for names, settings in reversed(_OPTIONS):
+    for names, settings in reversed(_PASSED_OPTIONS + _OWN_OPTIONS):
         command = click.option(*names, **settings)(command)
     return command
 
@@ -217,8 +284,12 @@ def arguments(op: str, options: dict[str, Any]) -> list[str]:
     return words
 
 
-def _check(op: str, options: dict[str, Any]) -> None:
-    if not options["kernel"] and (options["nsocks"] or options["kernel_cc"]):
+def _check(op: str, options: dict[str, Any], own: dict[str, Any]) -> None:
+    if own["html"] and (options["kernel"] or options["json"]):
+        raise click.UsageError("--html measures HARP and the kernel: leave --kernel and --json out")
+    if own["hosts"] and (options["rank"] is not None or options["nranks"]):
+        raise click.UsageError("--hosts sets the ranks: leave --rank and --nranks out")
+    if not options["kernel"] and not own["html"] and (options["nsocks"] or options["kernel_cc"]):
         raise click.UsageError("--nsocks and --kernel-cc need --kernel")
     if options["kernel"] and options["flows"]:
         raise click.UsageError("--flows is for HARP; use --nsocks with --kernel")
@@ -240,6 +311,52 @@ def _program_and_plugin(options: dict[str, Any]) -> Path:
         raise click.ClickException(str(error)) from error
 
 
+def _measure(
+    op: str, options: dict[str, Any], own: dict[str, Any], ranks: Optional[HostRanks]
+) -> int:
+    """Measures once, and returns the exit status. Raises ClickException, or OSError for --json."""
+    if not ranks:
+        program = _program_and_plugin(options)
+        return run_program([str(program), *arguments(op, options)], own["until_eof"])
+    meeting = options["rendezvous"] or meeting_at(own["hosts"][0])
+    shared = {**options, "nranks": len(own["hosts"]), "rendezvous": meeting}
+    file = shared.pop("json")
+
+    def words(rank: int) -> list[str]:
+        more = {"json": "-"} if file and rank == 0 else {}
+        return arguments(op, {**shared, "rank": rank, **more})
+
+    listed = ", ".join(f"rank {number} on {host}" for number, host in enumerate(own["hosts"]))
+    click.echo(f"harp perf: {listed}; they meet at {meeting}", err=True)
+    if not file or file == "-":
+        return ranks.run(words)
+    with open(file, "w") as output:
+        return ranks.run(words, output)
+
+
+def _with_kernel(
+    op: str, options: dict[str, Any], own: dict[str, Any], ranks: Optional[HostRanks]
+) -> int:
+    """Measures HARP and the kernel, and writes the page on rank 0. As _measure."""
+    kernels = ("nsocks", "kernel_cc")
+    runs = (
+        {**options, **dict.fromkeys(kernels)},
+        {**options, "kernel": True, "plugin": None, "flows": None},
+    )
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, run in enumerate(runs):
+            file = Path(folder) / f"{number}.json"
+            status = _measure(op, {**run, "json": str(file)}, own, ranks)
+            if status:
+                return status
+            if file.exists():  # on rank 0
+                found.append(json.loads(file.read_text()))
+    if found:
+        own["html"].write_text(perf_html.page(*found))
+    return 0
+
+
 @click.command()
 @click.argument("op", type=click.Choice(OPERATIONS))
 @_with_options
@@ -247,15 +364,23 @@ def perf(op: str, **options: Any) -> None:
     """Measure a plugin between ranks, and verify every byte.
 
     Start it on every host with its --rank, the same --nranks and the same
-    --rendezvous, or by mpirun, torchrun or srun. all_reduce, reduce_scatter,
-    all_gather and broadcast are NCCL's rings. In all_to_all each rank exchanges
-    blocks with every other one. sendrecv sends from rank 0 to 1. pingpong times
-    full round trips. mixed sends messages of random sizes both ways, most of
-    them small.
+    --rendezvous, or by mpirun, torchrun or srun, or on one host with --hosts.
+    all_reduce, reduce_scatter, all_gather and broadcast are NCCL's rings. In
+    all_to_all each rank exchanges blocks with every other one. sendrecv sends
+    from rank 0 to 1. pingpong times full round trips. mixed sends messages of
+    random sizes both ways, most of them small.
 
     Exit: 0 success, 1 a failure or wrong bytes, 2 wrong usage.
     """
-    _check(op, options)
-    program = _program_and_plugin(options)
-    # exec: the program receives the signals itself and sets the exit status.
-    os.execv(program, [str(program), *arguments(op, options)])
+    own = {name: options.pop(name) for name in OWN_NAMES}
+    _check(op, options, own)
+    if not own["hosts"] and not own["html"] and not own["until_eof"]:
+        program = _program_and_plugin(options)
+        # exec: the program receives the signals itself and sets the exit status.
+        os.execv(program, [str(program), *arguments(op, options)])
+        return
+    ranks = HostRanks(own["hosts"], own["ssh"], own["remote_harp"]) if own["hosts"] else None
+    try:
+        sys.exit((_with_kernel if own["html"] else _measure)(op, options, own, ranks))
+    except OSError as failure:
+        raise click.ClickException(f"{failure}; is the folder there and writable?") from failure
