@@ -11,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
+import sys
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,8 +21,8 @@ import click
 
 from harp import _tables
 from harp.cli.stop import Stop
-from harp.observe import capture_filter, statfile
-from harp.observe.capture_files import CaptureFiles
+from harp.observe import capture_filter, pcap_filter, statfile
+from harp.observe.capture_files import STDOUT, CaptureFiles
 from harp.observe.capture_filter import Connection, Target
 from harp.observe.packet_ring import RETIRE_MS, Frame, Instruction, PacketRing
 from harp.observe.statfile import Flow, Process
@@ -43,6 +44,7 @@ class Narrowed:
     ports: tuple[int, ...] = ()
     flows: tuple[tuple[int, Optional[int]], ...] = ()  # link, number within the link
     direction: Optional[str] = None
+    expression: tuple[Instruction, ...] = ()
 
     def takes(self, flow: Flow) -> bool:
         return any(flow.link == link and number in (None, flow.flow) for link, number in self.flows)
@@ -76,6 +78,7 @@ def target(process: Process, narrowed: Narrowed = Narrowed()) -> Target:  # noqa
         either_ports=frozenset(narrowed.ports),
         connections=connections if narrowed.flows else None,
         direction=narrowed.direction,
+        expression=narrowed.expression,
     )
 
 
@@ -250,7 +253,17 @@ def _summary(one: Capture, written: list[Path]) -> str:
     return said
 
 
+def _compiled(expression: str) -> tuple[Instruction, ...]:
+    try:
+        return tuple(pcap_filter.compiled(expression)) if expression else ()
+    except ValueError as wrong:
+        raise click.UsageError(f"{expression!r}: {wrong}; see man pcap-filter") from wrong
+    except LookupError as missing:
+        raise click.ClickException(str(missing.args[0])) from missing
+
+
 @click.command()
+@click.argument("expression", nargs=-1)
 @click.option(
     "-w",
     "--write",
@@ -258,7 +271,7 @@ def _summary(one: Capture, written: list[Path]) -> str:
     required=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The pcapng file.",
+    help="The pcapng file; - is standard output.",
 )
 @click.option(
     "--pid", "pids", type=int, multiple=True, help="The process [the only one with HARP]."
@@ -338,6 +351,7 @@ def _summary(one: Capture, written: list[Path]) -> str:
     help="Kernel memory for frames not written yet.",
 )
 def capture(
+    expression: tuple[str, ...],
     output: Path,
     pids: tuple[int, ...],
     ranks: tuple[int, ...],
@@ -363,6 +377,8 @@ def capture(
     --host, --port, --flow and --direction select frames. A frame must fit each of
     these options, and one of the values of a repeated option. For example, the frames
     received on two flows of link 3: --flow 3.0 --flow 3.1 --direction in
+    EXPRESSION selects further, as in tcpdump: 'tcp[tcpflags] & tcp-rst != 0'. It
+    needs libpcap.
 
     If frames arrive faster than they can be written, only their headers are kept.
     Ctrl-C ends the capture, which then prints how many frames were recorded,
@@ -370,8 +386,13 @@ def capture(
     """
     if file_count and not file_size:
         raise click.UsageError("--files needs --file-size")
+    to_stdout = str(output) == STDOUT
+    if to_stdout and file_size:
+        raise click.UsageError("--file-size needs a file: standard output has no end")
+    if to_stdout and sys.stdout.isatty():
+        raise click.UsageError("-w - writes packets, and standard output is a terminal: use a pipe")
+    narrowed = Narrowed(hosts, ports, flows, direction, _compiled(" ".join(expression)))
     process = _choose(pids, ranks, ids, devices)
-    narrowed = Narrowed(hosts, ports, flows, direction)
     wanted = target(process, narrowed)
     if flows and not wanted.connections:
         raise click.ClickException(f"pid {process.pid} has no such flow now; see harp stat")
@@ -385,6 +406,8 @@ def capture(
             ) as files,
         ):
             one.run(files)
+    except BrokenPipeError:
+        pass  # the reader of standard output has seen enough
     except OSError as failure:
         raise click.ClickException(f"{output}: {failure}") from failure
-    click.echo(_summary(one, files.written))
+    click.echo(_summary(one, files.written), err=to_stdout)

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pcapng files of a capture: one file, or a ring of files."""
+"""The pcapng files of a capture: one file, a ring of files, or standard output."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Optional
+from typing import BinaryIO, Optional, Union
 
 from harp.observe import pcapng
 from harp.observe.packet_ring import Frame
+
+STDOUT = "-"
 
 
 class CaptureFiles:
     """Writes frames to `path`. A file ends at `size` bytes (0: no bound) and a new one follows.
     After `count` files (0: no bound) the oldest is overwritten. The file's number precedes the
-    suffix: out-0.pcapng, out-1.pcapng. Raises OSError if a file cannot be written."""
+    suffix: out-0.pcapng, out-1.pcapng. The path "-" is standard output. Raises OSError if a file
+    cannot be written."""
 
     def __init__(self, path: Path, comment: str, snaplen: int, size: int, count: int) -> None:
         self._path = path
@@ -55,7 +59,9 @@ class CaptureFiles:
         return [self.path_of(number) for number in range(first, self._number + 1)]
 
     def _open(self) -> BinaryIO:
-        file = open(self.path_of(self._number), "wb", buffering=0)
+        path = self.path_of(self._number)
+        place: Union[int, Path] = os.dup(1) if str(path) == STDOUT else path
+        file = open(place, "wb", buffering=0)
         self._pieces.append(self._head)
         self._begun = len(self._head)  # bytes of this file, including the pieces
         return file

@@ -46,7 +46,8 @@ class Target:
     """The frames to capture on `interface`: all of `address`, or only those of its TCP `ports` if
     the kernel shares the address. The other fields narrow this down if given: to one of `peers`,
     to one of `either_ports` at either end, to one of `connections`, and to sent ("out") or
-    received ("in") frames (`direction`)."""
+    received ("in") frames (`direction`), and to those for which a BPF program does not return 0
+    (`expression`)."""
 
     interface: str
     address: str
@@ -55,6 +56,7 @@ class Target:
     either_ports: frozenset[int] = frozenset()
     connections: Optional[frozenset[Connection]] = None
     direction: Optional[str] = None
+    expression: tuple[Instruction, ...] = ()
 
 
 def _number(address: str) -> int:
@@ -96,6 +98,17 @@ class _Program:
         self.code.append(_REJECT)
         self._land(done)
 
+    def passes(self, program: Sequence[Instruction]) -> None:
+        """Rejects a frame for which the program returns 0."""
+        accepted = []
+        for one in program:
+            code, _, _, operand = one
+            if code == _RET and operand:
+                accepted.append(self._jump())
+            else:
+                self.code.append(one)
+        self._land(accepted)
+
     def none_of(self, load: Load, comparison: int, value: int) -> None:
         self.code += [*load, (comparison, 0, 1, value), _REJECT]
 
@@ -131,6 +144,7 @@ def program(wanted: Target, snaplen: int) -> list[Instruction]:
     """The filter program; it keeps the first `snaplen` bytes of a frame. Raises ValueError if the
     program is too long for the kernel."""
     made = _Program()
+    made.passes(wanted.expression)
     if wanted.direction == "out":
         made.any_of([(_PACKET_TYPE, [_OUTGOING])])
     elif wanted.direction == "in":
@@ -152,6 +166,6 @@ def program(wanted: Target, snaplen: int) -> list[Instruction]:
     if len(made.code) > PROGRAM_MOST:
         raise ValueError(
             f"the filter has {len(made.code)} instructions, but the kernel accepts {PROGRAM_MOST}: "
-            "name fewer flows"
+            "name fewer flows, or give a shorter expression"
         )
     return made.code

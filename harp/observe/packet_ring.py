@@ -9,6 +9,7 @@ charged the whole buffer of each frame and holds only about 900 large frames.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -134,7 +135,9 @@ class PacketRing:
         if hasattr(self, "_view"):
             self._view.release()
         if hasattr(self, "_map"):
-            self._map.close()
+            # After a failed write, frames still refer to the memory. It ends with them.
+            with contextlib.suppress(BufferError):
+                self._map.close()
 
 
 def attach(wire: socket.socket, program: list[Instruction]) -> None:

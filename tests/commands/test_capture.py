@@ -17,6 +17,7 @@ import pytest
 from scapy.all import IP, TCP, rdpcap
 
 from harp.cli.capture import Capture, Narrowed
+from harp.observe import pcap_filter
 from harp.observe.capture_files import CaptureFiles
 from harp.observe.capture_filter import Target, program
 from harp.observe.packet_ring import Frame, attach
@@ -82,11 +83,14 @@ class Publisher:
         self.process.communicate()
 
 
-def start_capture(host: Host, path: Path, *words: str) -> subprocess.Popen[str]:
+def start_capture(
+    host: Host, path: Path, *words: str, stdout: Optional[Any] = None
+) -> subprocess.Popen[str]:
+    """stdout: of the capture, apart from its errors [both together]."""
     process = host.popen(
         [sys.executable, "-m", "harp", "capture", "-w", path, *(words or ["--seconds", "7"])],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stdout=stdout or subprocess.PIPE,
+        stderr=subprocess.PIPE if stdout else subprocess.STDOUT,
     )
     for _ in range(400):  # its packet socket in /proc is bound and running once it captures
         sockets = [line.split() for line in host.read("/proc/net/packet").splitlines()[1:]]
@@ -239,6 +243,13 @@ def test_signal_ends_capture_with_summary(
     assert sum(length for _, length in lengths(path)) > 5000
 
 
+# Sends no frame of HARP's.
+UNRELATED = """
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.sendto(b"x", (sys.argv[1], 5002))
+"""
+
 # Sends from a source port that is 1000 above the destination port.
 FROM_A_PORT = """
 import socket, sys
@@ -288,6 +299,84 @@ def test_filters_select_frames(
     )
 
 
+def has_libpcap() -> bool:
+    try:
+        return bool(pcap_filter.compiled("tcp"))
+    except LookupError:
+        return False
+
+
+needs_libpcap = pytest.mark.skipif(not has_libpcap(), reason="libpcap is not installed")
+
+
+@needs_libpcap
+@pytest.mark.parametrize(
+    "expression, ports",
+    [
+        ("port 5002 or port 6003", {5002, 5003}),
+        ("host 203.0.113.9", set()),
+        ("tcp[tcpflags] & tcp-syn != 0 and dst port 5001", {5001}),
+    ],
+)
+def test_expression_selects_frames(
+    lab: Lab, folders: Path, served: Publisher, expression: str, ports: set[int]
+) -> None:
+    """Together with an option. Frames of other programs are left out as ever."""
+    server, client = lab.hosts
+    path = folders / "out.pcapng"
+    process = start_capture(server, path, "--direction", "in", *expression.split())
+    client.run([sys.executable, "-c", FROM_A_PORT, server.address, "5001", "5002", "5003"])
+    client.run([sys.executable, "-c", UNRELATED, server.address])
+    end(process)
+    frames = rdpcap(str(path))
+    assert {min(frame[TCP].sport, frame[TCP].dport) for frame in frames} == ports
+    assert {frame[IP].src for frame in frames} <= {client.address}
+    if "tcp-syn" in expression:
+        assert [frame[TCP].flags for frame in frames] == ["S"]
+
+
+def test_missing_libpcap_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pcap_filter, "_NAMES", ("libpcap.so.none",))
+    with pytest.raises(LookupError, match="install libpcap0.8"):
+        pcap_filter.compiled("tcp")
+
+
+def test_failed_write_is_one_line(lab: Lab, folders: Path, served: Publisher) -> None:
+    server, client = lab.hosts
+    process = start_capture(server, Path("/dev/full"), "-c", "100000")
+    connect(client, server.address, 5001)
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert said == "Error: /dev/full: [Errno 28] No space left on device\n"
+
+
+def test_standard_output_is_a_stream_of_packets(lab: Lab, folders: Path, served: Publisher) -> None:
+    """The summary is on standard error. A reader that ends also ends the capture, without an
+    error."""
+    server, client = lab.hosts
+    path = folders / "out.pcapng"
+    with open(path, "wb") as out:
+        process = start_capture(server, Path("-"), "-c", "100000", stdout=out)
+        connect(client, server.address, 5001)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 0, said
+    assert f"-: {len(rdpcap(str(path)))} frames, 0 lost" in said
+    process = start_capture(server, Path("-"), "-c", "100000", stdout=subprocess.PIPE)
+    assert process.stdout
+    process.stdout.close()
+    connect(client, server.address, 5001)
+    assert process.stderr
+    said = process.stderr.read()
+    assert process.wait(timeout=30) == 0 and "Traceback" not in said, said
+
+
+@needs_libpcap
+def test_wrong_expression_exits_2(harp: Any) -> None:
+    said = harp("capture", "-w", "x", "port", "5001", "nonsense", code=2).stderr
+    assert "'port 5001 nonsense': " in said and "syntax error" in said
+
+
 def test_wrong_usage_exits_2(harp: Any, folders: Path) -> None:
     for words in (
         ["--flow", "1.2.3"],
@@ -297,6 +386,8 @@ def test_wrong_usage_exits_2(harp: Any, folders: Path) -> None:
         ["--direction", "up"],
     ):
         assert "Usage" in harp("capture", "-w", str(folders / "x"), *words, code=2).stderr
+    said = harp("capture", "-w", "-", "--file-size", "1", code=2).stderr
+    assert "standard output has no end" in said
 
 
 def test_unknown_flow_is_refused(lab: Lab, folders: Path, served: Publisher) -> None:
