@@ -18,6 +18,7 @@ static void begin_outage(struct harp_instance *instance, const char *why, const 
   time_t now = time(NULL);
   struct tm utc;
   instance->outage = instance->now;
+  instance->counters[HARP_COUNTER_port_down] = 1;
   if (speaks_for_nic(instance)) {
     strftime(since, sizeof since, "%H:%M:%S", gmtime_r(&now, &utc));
     harp_log_post(HARP_LOG_WARN,
@@ -31,6 +32,7 @@ static void end_outage(struct harp_instance *instance)
 {
   uint64_t ms = (instance->now - instance->outage) / 1000000;
   instance->outage = 0;
+  instance->counters[HARP_COUNTER_port_down] = 0;
   instance->link_changed = instance->now;
   harp_trace(&instance->trace, instance->now, 0xffff, HARP_TRACE_port_back, 0, (uint32_t)ms);
   if (speaks_for_nic(instance)) {
