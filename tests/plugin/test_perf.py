@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -465,6 +466,27 @@ class TestCommand:
     def test_wrong_usage_exits_2(self, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, "execv", lambda program, words: pytest.fail("it went on"))
         assert CliRunner().invoke(perf_module.perf, words).exit_code == 2
+
+    def test_ranks_started_by_hand_make_a_page(self, tmp_path: Path) -> None:
+        """Rank 0 writes it, and the other rank writes nothing. The kernel's plugin stands for
+        HARP's, which needs a configuration."""
+        pages = [tmp_path / "0.html", tmp_path / "1.html"]
+        words = ["pingpong", "--sizes", "8:5", "--plugin", str(paths.kernel_plugin_path())]
+        words += ["--nranks", "2", "--rendezvous", f"127.0.0.1:{free_port()}", "--timeout", "20"]
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-m", "harp", "perf", *words, "--rank", str(rank), "--html", page],
+                env={**os.environ, "NCCL_SOCKET_IFNAME": "lo"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank, page in enumerate(pages)
+        ]
+        said = [rank.communicate(timeout=60)[0] for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0, 0], said
+        assert [page.exists() for page in pages] == [True, False]
+        assert pages[0].read_text().count("<polyline") == 4
 
     def test_missing_program_exits_1(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("HARP_BUILD_DIR", str(tmp_path))
