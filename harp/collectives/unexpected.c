@@ -5,9 +5,8 @@
 
 struct unexpected *unexpected_add(struct unexpected **list, int32_t tag, size_t bytes)
 {
-  struct unexpected *unexpected = bytes < SIZE_MAX - sizeof *unexpected
-                                      ? malloc(sizeof *unexpected + bytes)
-                                      : NULL;
+  bool fits = bytes < SIZE_MAX - sizeof(struct unexpected);
+  struct unexpected *unexpected = fits ? malloc(sizeof *unexpected + bytes) : NULL;
   if (!unexpected)
     return NULL;
   *unexpected = (struct unexpected){.bytes = bytes, .tag = tag};
