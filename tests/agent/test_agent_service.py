@@ -137,9 +137,9 @@ def units(tmp_path: Path) -> list[str]:
 
 
 def test_units_are_correct(units: list[str]) -> None:
-    done = subprocess.run(
-        ["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=60
-    )
+    # A build has no man pages yet.
+    words = ["systemd-analyze", "verify", "--man=no", *units]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "harp" not in done.stderr, done.stderr
 
 

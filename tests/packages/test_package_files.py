@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -90,6 +91,18 @@ def test_units_of_packages_run_the_installed_command(tmp_path: Path) -> None:
         assert ("--no-enable" in line) == (name != "harp-setup") and "--no-start" in line
     user = re.search(r"^User=(.*)$", texts["harp-agent.service"], re.MULTILINE)
     assert user and f"\nu {user[1]} " in (PACKAGES / "systemd/harp-agent.sysusers").read_text()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is missing")
+def test_units_of_packages_are_correct(tmp_path: Path) -> None:
+    script = f". {PACKAGES}/common; units {tmp_path}"
+    subprocess.run(["bash", "-ec", script], check=True, cwd=ROOT)
+    for unit in tmp_path.iterdir():
+        unit.write_text(unit.read_text().replace("/usr/bin/harp", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *tmp_path.iterdir()],
+        capture_output=True, text=True, timeout=60)  # fmt: skip
+    assert done.returncode == 0 and "harp" not in done.stderr, done.stderr
 
 
 # Runs postrm with folders of its own in place of the system's. $1: the script, $2: the user's text.
