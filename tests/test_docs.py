@@ -27,21 +27,17 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")
 # Those for users, which no other page repeats.
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+RECIPES = sorted(f"docs/recipes/{path.name}" for path in (ROOT / "docs/recipes").glob("*.md"))
 MEASURED = sorted(
     str(path.relative_to(ROOT))
     for folder in ("decisions", "results")
     for path in (ROOT / "docs" / folder).glob("*.md")
 )
-DOCUMENTS = (
-    *PAGES,
-    "ARCHITECTURE.md",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "SECURITY.md",
-    *MEASURED,
-)
+DOCUMENTS = (*PAGES, *RECIPES, "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md",
+             *MEASURED)  # fmt: skip
 FIGURES_PAGE = "docs/results/bench.md"  # the whole table; README has some of its rows
 README_MOST = 200  # lines
+RECIPE_MOST = 120
 PAGE_MOST = 600
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -353,9 +349,9 @@ def digest_problems(digest: str, whole: str) -> list[str]:
 
 
 def prose(text: str) -> str:
-    """Without blocks of code and tables."""
+    """Without blocks of code, comments and tables."""
     lines = FENCE.sub("", FIGURES.sub("", text)).splitlines()
-    return "\n".join(line for line in lines if not line.startswith("|"))
+    return "\n".join(line for line in lines if not re.match(r"\|| *<!--", line))
 
 
 def lonely_figures(text: str) -> list[str]:
@@ -414,10 +410,14 @@ def commands_missing(text: str) -> list[str]:
             if f"`{name}" not in table]  # fmt: skip
 
 
+def problems_of_others(text: str, folder: Path) -> list[str]:
+    """Of a page that also names options, variables and settings of other programs."""
+    return [*command_problems(text), *file_problems(text), *link_problems(text, folder),
+            *key_problems(text), *setting_problems(text)]  # fmt: skip
+
+
 def problems(text: str, folder: Path) -> list[str]:
-    return [*command_problems(text), *option_problems(text), *file_problems(text),
-            *link_problems(text, folder), *key_problems(text), *name_problems(text),
-            *setting_problems(text)]  # fmt: skip
+    return [*problems_of_others(text, folder), *option_problems(text), *name_problems(text)]
 
 
 def read(name: str) -> str:
@@ -427,24 +427,29 @@ def read(name: str) -> str:
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_what_a_document_names_is_there(name: str) -> None:
     path = ROOT / name
-    found = problems(path.read_text(), path.parent)
+    check = problems_of_others if name in RECIPES else problems
+    found = check(path.read_text(), path.parent)
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [*PAGES, *RECIPES])
 def test_a_page_for_users(name: str) -> None:
     text = read(name)
-    assert len(text.splitlines()) <= (README_MOST if name == "README.md" else PAGE_MOST)
+    most = RECIPE_MOST if name in RECIPES else README_MOST if name == "README.md" else PAGE_MOST
+    assert len(text.splitlines()) <= most
     found = [*lonely_figures(text), *line_problems(text), *counter_problems(text)]
     assert not found, "\n".join(found)
 
 
 def test_nothing_is_said_twice() -> None:
-    assert repeated([read(name) for name in PAGES]) == []
+    assert repeated([read(name) for name in (*PAGES, *RECIPES)]) == []
 
 
 def test_each_page_is_linked() -> None:
     assert set(PAGES) - set(LINK.findall(read("README.md"))) == {"README.md"}
+    assert "docs/recipes/README.md" in LINK.findall(read("README.md"))
+    index = {f"docs/recipes/{name}" for name in LINK.findall(read("docs/recipes/README.md"))}
+    assert set(RECIPES) - index == {"docs/recipes/README.md"}
 
 
 def test_the_figures_stand_under_their_command() -> None:

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command lines of the recipes run as they are printed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import blocks
+import pytest
+from blocks import Block
+from cluster import Cluster
+from slurm_cluster import missing, slurm
+
+from harp import paths
+
+RUN = [block for block in blocks.all_blocks() if block.places]
+MPIRUNS = {"Open MPI 4": "/usr/bin/mpirun.openmpi", "Open MPI 5": "mpirun"}
+HOSTS = ("gpu1", "gpu2")
+USER = 1000  # of the recipes
+
+
+def ranks(said: str) -> list[tuple[str, str, str, str]]:
+    """Host, rank, ranks and plugin of each train.py, by rank."""
+    found = re.findall(r"(gpu\d): rank (\d+) of (\d+) found (\S+)", said)
+    return sorted(found, key=lambda one: one[1])
+
+
+def check(block: Block, said: str) -> None:
+    """The job's ranks were on both hosts and found the plugin; the hosts' test found no fault."""
+    text = block.text
+    if "harp check" in text:
+        assert "harp check: 4 ranks" in said and ": good" in said, said
+        assert "host 1: gpu2 (10.77.0.2): " in said, said
+    if "train.py" in text:
+        plugin = str(paths.nccl_plugin_path())
+        placed = [(HOSTS[rank // 2], str(rank), "4", plugin) for rank in range(4)]
+        assert ranks(said) == placed, said
+
+
+def of_page(*pages: str, place: str = "") -> list[object]:
+    """The blocks of pages, as parameters of a test."""
+    return [
+        pytest.param(block, id=block.title)
+        for block in RUN
+        if block.page in pages and (place in block.places or not place)
+    ]
+
+
+def shell(block: Block) -> list[str]:
+    """The words that run a block."""
+    if "torchrun" in block.text and not importlib.util.find_spec("torch"):
+        pytest.skip("no torch here: pip install torch")
+    return ["bash", "-euc", block.text]
+
+
+def run(block: Block, cluster: Cluster) -> None:
+    check(block, cluster.run(block.places, shell(block)))
+
+
+@pytest.mark.parametrize("block", of_page("openmpi.md"))
+@pytest.mark.parametrize("release", MPIRUNS)
+def test_open_mpi(block: Block, release: str, cluster: Cluster) -> None:
+    program = shutil.which(MPIRUNS[release], path=cluster.path())
+    if not program:
+        pytest.skip(f"no {release} here: run tools/prepare")
+    (cluster.bin / "mpirun").symlink_to(program)
+    run(block, cluster)
+
+
+@pytest.mark.parametrize("block", of_page("mpich.md", place="gpu1"))
+def test_mpich(block: Block, cluster: Cluster) -> None:
+    run(block, cluster)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", of_page("torchrun.md"))
+def test_torchrun(block: Block, cluster: Cluster) -> None:
+    run(block, cluster)
+
+
+needs_slurm = pytest.mark.skipif(
+    bool(missing()), reason=f"no {', '.join(missing())} here: run tools/prepare"
+)
+
+
+@needs_slurm
+@pytest.mark.slow
+@pytest.mark.parametrize("block", of_page("slurm.md", "mpich.md", place="Slurm"))
+def test_slurm(block: Block, cluster: Cluster) -> None:
+    with slurm(cluster) as nodes:
+        check(block, nodes.run(shell(block)))
+
+
+@needs_slurm
+@pytest.mark.slow
+def test_slurms_prolog_and_epilog(cluster: Cluster) -> None:
+    """Set-up comes before the job's first step, and its traces are gone after the job."""
+    (block,) = (one for one in RUN if "harp-prolog.sh" in one.text)
+    cluster.run(["gpu1"], shell(block))
+    text = (blocks.FOLDER / block.page).read_text()
+    (lines,) = re.findall(r"^```\n(Prolog=.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    more = lines.replace("/etc/slurm", str(cluster.work))
+    for name in HOSTS:
+        shutil.rmtree(cluster.folder / name / "config")
+    with slurm(cluster, more) as nodes:
+        said = nodes.run(["srun", "-N", "2", "harp", "env"])
+        assert said.count("device      packet:eth0") == 2, said
+        done = 'until [ "$(sinfo -h -o %t-%D)" = idle-2 ]; do sleep 0.1; done'
+        nodes.run(["sh", "-c", done])
+    for name in HOSTS:
+        assert not (cluster.folder / name / "config").exists()
+
+
+@pytest.fixture
+def user(cluster: Cluster) -> Cluster:
+    """The cluster, whose work folder belongs to the user of the recipes."""
+    os.chown(cluster.work, USER, USER)
+    os.chown(cluster.folder / "gpu1/run", USER, USER)
+    may_read = ["setpriv", f"--reuid={USER}", "--clear-groups", sys.executable, "-m", "harp", "-h"]
+    if subprocess.run(may_read, cwd="/", capture_output=True, check=False).returncode:
+        pytest.skip(f"uid {USER} may not read this checkout")
+    return cluster
+
+
+def block_with(page: str, word: str) -> Block:
+    (found,) = (block for block in RUN if block.page == page and word in block.text)
+    return found
+
+
+def test_ambient_capability(user: Cluster) -> None:
+    block = block_with("non-root.md", "--ambient-caps")
+    said = user.run(block.places, shell(block))
+    assert "ok    privileges: packet sockets may be opened" in said, said
+    without = block.text.replace("--inh-caps +net_raw --ambient-caps +net_raw", "")
+    with pytest.raises(AssertionError, match="CAP_NET_RAW"):
+        user.run(block.places, ["sh", "-c", without])
+
+
+def test_file_capability(user: Cluster) -> None:
+    block = block_with("non-root.md", "setcap")
+    said = user.run(block.places, shell(block))
+    assert said.split()[-1] == str(paths.nccl_plugin_path())
+
+
+def test_file_capability_loses_library_path(user: Cluster) -> None:
+    """With harprun in place of the plugin's path the loader does not find it. It does for the same
+    program without the capability."""
+    text = block_with("non-root.md", "setcap").text
+    changed = re.sub(r"^export .*\n", "", text, flags=re.MULTILINE)
+    changed = changed.replace("./python3-harp", "harprun ./python3-harp")
+    with pytest.raises(AssertionError, match="libnccl-net.so: cannot open shared object file"):
+        user.run(["gpu1"], ["sh", "-ec", changed])
+    user.run(["gpu1"], ["sh", "-ec", re.sub(r"^setcap .*\n", "", changed, flags=re.MULTILINE)])
+
+
+def test_hydra_passes_library_path(cluster: Cluster) -> None:
+    line = "harprun mpiexec.hydra -np 4 -hosts gpu1:2,gpu2:2 python3 train.py"
+    said = cluster.run(["gpu1"], ["sh", "-ec", line])
+    assert len(ranks(said)) == 4
+
+
+def test_open_mpi_does_not_pass_library_path(cluster: Cluster) -> None:
+    line = "harprun mpirun -np 2 -H gpu1:1,gpu2:1 --bind-to none python3 train.py"
+    with pytest.raises(AssertionError, match="libnccl-net.so: cannot open shared object file"):
+        cluster.run(["gpu1"], ["sh", "-ec", line])
+
+
+def test_each_block_says_where_it_runs() -> None:
+    block = "<!-- {} -->\n```sh\nmpirun harprun python3 train.py\n```\n"
+    with pytest.raises(ValueError, match="block 1 does not say where it runs"):
+        blocks.parse("x.md", block.split("\n", 1)[1])
+    with pytest.raises(ValueError, match="block 2 does not say where it runs: 'runs on gpu3'"):
+        blocks.parse("x.md", block.format("runs on gpu1") + block.format("runs on gpu3"))
+    (one,) = blocks.parse("x.md", block.format("not run: no cluster"))
+    assert not one.places
+
+
+def test_each_block_that_runs_has_a_test() -> None:
+    pages = {"openmpi.md", "mpich.md", "torchrun.md", "slurm.md", "non-root.md"}
+    assert {block.page for block in RUN} == pages
