@@ -19,7 +19,7 @@ from slurm_cluster import missing, slurm
 from harp import paths
 
 RUN = [block for block in blocks.all_blocks() if block.places]
-MPIRUNS = {"Open MPI 4": "/usr/bin/mpirun.openmpi", "Open MPI 5": "mpirun"}
+MPIRUNS = {"Open MPI 4": "mpirun.openmpi", "Open MPI 5": "mpirun"}
 HOSTS = ("gpu1", "gpu2")
 USER = 1000  # of the recipes
 
@@ -63,7 +63,9 @@ def run(block: Block, cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("block", of_page("openmpi.md"))
-@pytest.mark.parametrize("release", MPIRUNS)
+@pytest.mark.parametrize(
+    "release", [pytest.param("Open MPI 4", marks=pytest.mark.slow), "Open MPI 5"]
+)
 def test_open_mpi(block: Block, release: str, cluster: Cluster) -> None:
     program = shutil.which(MPIRUNS[release], path=cluster.path())
     if not program:
