@@ -19,6 +19,7 @@ from types import MappingProxyType
 from tools.hosts.lab import Lab
 
 ROOT = Path(__file__).resolve().parents[2]
+BUILD = os.environ.get("HARP_BUILD_DIR") or str(ROOT / "build")
 TRAIN = Path(__file__).with_name("train.py")
 LONGEST_S = 60.0
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -78,12 +79,11 @@ class Cluster:
     def _write_harp(self, program: str, function: str) -> None:
         """A program of this checkout with the configuration of the host that runs it."""
         start = f"from harp.cli import main; main.{function}()"
-        build = os.environ.get("HARP_BUILD_DIR") or ROOT / "build"
         self._script(
             program,
             f"home={shlex.quote(str(self.folder))}/$(hostname)\n"
             f'export HARP_CONF_DIR="$home/config" HARP_RUN_DIR="$home/run"\n'
-            f"export HARP_BUILD_DIR={shlex.quote(str(build))} PYTHONPATH={shlex.quote(str(ROOT))}\n"
+            f"export HARP_BUILD_DIR={shlex.quote(BUILD)} PYTHONPATH={shlex.quote(str(ROOT))}\n"
             f'exec {shlex.quote(sys.executable)} -c {shlex.quote(start)} "$@"\n',
         )
 
@@ -100,6 +100,7 @@ class Cluster:
         return {
             "PATH": self.path(),
             "PYTHONPATH": str(ROOT),
+            "HARP_BUILD_DIR": BUILD,
             "HOME": str(self.folder),
             "TMPDIR": str(self.folder),
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
