@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from harp.torch import library as lib
 from harp.torch import meeting, tensors
+from harp.torch.devices import OPERATIONS, OtherDevices, by_device
 from harp.torch.work import Completer, HarpWork, Operation
 
 Tensors = Sequence[torch.Tensor]
@@ -40,9 +41,10 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
-        self._rank, self._size, self._timeout = rank, size, timeout
+        self._rank, self._size, self.timeout = rank, size, timeout
         self._name, self._description = "", "undefined"
         self._completer = Completer()
+        self.others = OtherDevices()
         self._flying: list[Operation] = []  # keeps tensors alive, even if nobody keeps the work
         self._coalesced: Optional[list[HarpWork]] = None
         self._lock = threading.Lock()
@@ -95,7 +97,7 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def set_timeout(self, timeout: timedelta) -> None:
         """The limit for operations that are posted from now on."""
-        self._timeout = timeout
+        self.timeout = timeout
 
     # torch asks a backend in C++ for these, and this group has none.
 
@@ -122,6 +124,12 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     name = getBackendName
     _get_backend_name = getBackendName
 
+    # init_process_group asks the backend of a device_id.
+    def _get_backend(self, device: torch.device) -> HarpProcessGroup:
+        return self
+
+    supports_splitting = False
+
     def __repr__(self) -> str:
         return f"HarpProcessGroup(rank={self._rank}, size={self._size})"
 
@@ -142,9 +150,9 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             raise lib.HarpError("this process group was shut down: make a new one")
         if self._process != os.getpid():
             raise lib.HarpError("a forked process has no process group: use that of its parent")
-        timeout = getattr(opts, "timeout", self._timeout)
+        timeout = getattr(opts, "timeout", self.timeout)
         if timeout <= _NO_TIMEOUT:  # not set
-            timeout = self._timeout
+            timeout = self.timeout
         call = lib.Call(
             kind,
             dtype,
@@ -360,7 +368,11 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     # -- waiting for each other
 
-    def barrier(self, opts: Any = None) -> HarpWork:
+    def barrier(self, opts: Any = None) -> Any:
+        device = getattr(opts, "device", None)
+        other = device and self.others.group_for(self, device)
+        if other:
+            return other.barrier(opts)
         return self._work([self._post(lib.BARRIER, (), (), opts)], (), opts)
 
     def _barrier(self, timeout: timedelta) -> None:
@@ -370,13 +382,17 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def monitored_barrier(self, timeout: Optional[timedelta] = None, *_: Any) -> None:
         """A barrier. Its failure names a rank that is missing."""
-        self._barrier(timeout or self._timeout)
+        self._barrier(timeout or self.timeout)
 
     def _set_sequence_number_for_group(self) -> None:
         """Nothing to do: the ranks of a group count nothing together."""
 
     def _get_sequence_number_for_group(self) -> int:
         return 0
+
+
+for _name in OPERATIONS:
+    setattr(HarpProcessGroup, _name, by_device(_name, getattr(HarpProcessGroup, _name)))
 
 
 def _destroy(group: int, completer: Completer, process: int) -> None:
