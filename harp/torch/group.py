@@ -206,10 +206,13 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _reduce_in_place(self, kind: int, written: Tensors, opts: Any, peer: int = 0) -> HarpWork:
         tensors.check(written, any_order=True)
-        reduction = lib.reduction(opts.reduceOp)
+        reduction, factor = lib.reduction(opts.reduceOp), lib.premultiplier(opts.reduceOp)
+        # A reduce changes the root's tensor only.
+        in_place = kind == lib.ALL_REDUCE or peer == self._rank
         operations = []
         for tensor in written:
-            numbers, dtype = tensors.as_numbers(tensor, reduction)
+            operand = tensors.premultiplied(tensor, factor, in_place)
+            numbers, dtype = tensors.as_numbers(operand, reduction)
             operations.append(self._post(kind, (), (numbers,), opts, peer, dtype, reduction))
         return self._work(operations, written, opts)
 
@@ -224,9 +227,10 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def _reduce_scatter_one(self, written: torch.Tensor, read: Tensors, opts: Any) -> Operation:
         tensors.check([written, *read])
-        reduction = lib.reduction(opts.reduceOp)
+        reduction, factor = lib.reduction(opts.reduceOp), lib.premultiplier(opts.reduceOp)
         numbers, dtype = tensors.as_numbers(written, reduction)
-        shares = [tensors.as_numbers(tensor, reduction)[0] for tensor in read]
+        operands = [tensors.premultiplied(tensor, factor) for tensor in read]
+        shares = [tensors.as_numbers(operand, reduction)[0] for operand in operands]
         if len(shares) != self._size or shares[self._rank].numel() != numbers.numel():
             raise lib.HarpError(
                 f"reduce_scatter needs an input for each of {self._size} ranks, and an output of "

@@ -125,11 +125,21 @@ def _reductions() -> dict[Any, int]:
 
 
 def reduction(op: Any) -> int:
-    """enum harp_reduction of a torch ReduceOp. Raises HarpError for PREMUL_SUM."""
+    """enum harp_reduction of a torch ReduceOp: of PREMUL_SUM, the sum. Raises HarpError for others
+    that the library lacks."""
+    if op == getattr(dist.ReduceOp, "PREMUL_SUM", None):
+        return SUM
     for known, number in _reductions().items():
         if op == known:
             return number
-    raise HarpError(f"the backend harp has no reduction {op}: use SUM and multiply before it")
+    raise HarpError(f"the backend harp has no reduction {op}: see docs/torch.md")
+
+
+def premultiplier(op: Any) -> Optional[float]:
+    """The factor of a PREMUL_SUM; None for other reductions. torch shows it only to pickle."""
+    if op != getattr(dist.ReduceOp, "PREMUL_SUM", None):
+        return None
+    return float(op.__getstate__()[1])
 
 
 def post(group: int, call: Call) -> int:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Optional
 
 import torch
 
@@ -60,6 +61,19 @@ def as_numbers(tensor: torch.Tensor, reduction: int) -> tuple[torch.Tensor, int]
             f"the backend harp has no such reduction of {tensor.dtype}: convert the tensor first"
         )
     return tensor, dtype
+
+
+def premultiplied(
+    tensor: torch.Tensor, factor: Optional[float], in_place: bool = False
+) -> torch.Tensor:
+    """This rank's operand of a PREMUL_SUM: the tensor, or its product with the factor. Products of
+    16-bit floats are rounded. in_place: the tensor takes the product. Raises HarpError for
+    integers."""
+    if factor is None:
+        return tensor
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        raise lib.HarpError(f"PREMUL_SUM multiplies floats, and not {tensor.dtype}: use SUM")
+    return tensor.mul_(factor) if in_place else tensor * factor
 
 
 def parts(tensor: torch.Tensor, sizes: Sequence[int], ranks: int) -> list[torch.Tensor]:

@@ -284,6 +284,35 @@ def special(me: int, size: int, harp_group: Any) -> None:
         dist.send(torch.tensor([rank]), peers[0], group=harp_group)
 
 
+def premultiplied(me: int, size: int, harp_group: Any) -> None:
+    """Each rank multiplies its operand by a factor of its own. Gloo has no such reduction."""
+    make_op = getattr(dist, "_make_nccl_premul_sum", None)
+    if make_op is None:  # this release of torch lacks it
+        return
+    total = sum(rank * (rank + 0.5) for rank in range(size))
+    root = dist.get_global_rank(harp_group, size - 1)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.complex64):
+        for op in (make_op(me + 0.5), make_op(torch.tensor([me + 0.5]))):
+            mine = torch.full((30_000,), me, dtype=dtype)
+            dist.all_reduce(mine, op, group=harp_group)
+            if (mine != total).any():
+                wrong.append(f"premultiplied all_reduce of {dtype}")
+            mine = torch.full((30_000,), me, dtype=dtype)
+            dist.reduce(mine, root, op, group=harp_group)
+            if (mine != (total if me == size - 1 else me)).any():
+                wrong.append(f"premultiplied reduce of {dtype}")
+            share, many = torch.zeros(70, dtype=dtype), torch.full((70 * size,), me, dtype=dtype)
+            dist.reduce_scatter_tensor(share, many, op, group=harp_group)
+            if (share != total).any() or (many != me).any():
+                wrong.append(f"premultiplied reduce_scatter of {dtype}")
+    try:
+        dist.all_reduce(torch.ones(3, dtype=torch.int32), make_op(2.0), group=harp_group)
+        wrong.append("PREMUL_SUM took integers")
+    except RuntimeError as error:
+        if "multiplies floats" not in str(error):
+            wrong.append(f"PREMUL_SUM of integers: {error}")
+
+
 def futures(me: int, size: int, harp_group: Any) -> None:
     """Several operations under way, whose futures and callbacks get the results."""
     total = float(sum(range(size)))
@@ -317,6 +346,7 @@ def main() -> int:
             reductions(rank, size, gloo, harp_group, torch.float32, LARGEST)
             movements(rank, size, gloo, harp_group, torch.float32, LARGEST // size)
         special(rank, size, harp_group)
+        premultiplied(rank, size, harp_group)
         futures(rank, size, harp_group)
         dist.barrier(group=harp_group)
     dist.barrier()
