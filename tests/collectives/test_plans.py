@@ -3,19 +3,7 @@
 
 from __future__ import annotations
 
-import subprocess
-
-import pytest
-
-from harp import paths
-
-
-def run(name: str) -> None:
-    program = paths.build_dir() / "tests" / "collectives" / name
-    if not program.exists():
-        pytest.skip(f"{program} is not built: meson compile -C {paths.build_dir()}")
-    done = subprocess.run([program], capture_output=True, text=True, timeout=110)
-    assert done.returncode == 0, done.stdout + done.stderr
+from built_programs import run
 
 
 def test_plans_match_end_and_give_right_elements() -> None:
