@@ -9,14 +9,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "harp/collectives/collectives.h"
+#include "harp/collectives/folds.h"
 
 struct reduction {
   enum harp_dtype dtype;
   size_t size, wide_size; /* bytes of an element, and of its wide form */
   unsigned divisor;       /* of an average; else 1 */
-  /* to = to OP from, both wide */
-  void (*fold)(void *restrict to, const void *restrict from, size_t count);
+  fold_function fold;
+  const struct folds *folds; /* for this CPU */
 };
 
 /* false: the type has no such reduction. */

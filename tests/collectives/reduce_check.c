@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The reductions, and the conversions of 16-bit floats for each of their values.
+ * The reductions, the conversions of 16-bit floats for each of their values, and the instruction
+ * sets, which must give the same bits.
  *
  * Exit: 0, or 1 after printing what is wrong.
  */
@@ -96,6 +97,72 @@ static void check_width(void)
   expect(bfloat16_to_float(result) == 1 + 1.0f / 128, "sum of bfloat16 in float32");
 }
 
+enum { ODD = 1003, VALUES = 65536 }; /* elements: no multiple of a vector; all 16-bit numbers */
+
+/* Numbers without a NaN: which of two NaNs a sum keeps is open. */
+static void fill(uint8_t *data, size_t bytes, enum harp_dtype dtype)
+{
+  static uint32_t random = 1;
+  float *floats = (float *)data;
+  double *doubles = (double *)data;
+  for (size_t i = 0; i < bytes; i++) {
+    random = random * 1664525 + 1013904223;
+    data[i] = dtype == HARP_BOOL ? random >> 31 : (uint8_t)(random >> 24);
+  }
+  for (size_t i = 0; dtype == HARP_FLOAT32 && i < bytes / sizeof *floats; i++)
+    floats[i] = (float)data[4 * i] / 3 - 40;
+  for (size_t i = 0; dtype == HARP_FLOAT64 && i < bytes / sizeof *doubles; i++)
+    doubles[i] = data[8 * i] / 3.0 - 40;
+}
+
+static void compare_folds(const struct folds *set, const struct folds *plain, int dtype, int op)
+{
+  static _Alignas(64) uint8_t one[ODD * 8], other[ODD * 8], right[ODD * 8];
+  struct reduction reduction;
+  if (!reduction_init(&reduction, dtype, op, 3))
+    return;
+  bool is_short = dtype == HARP_FLOAT16 || dtype == HARP_BFLOAT16;
+  fill(one, sizeof one, is_short ? HARP_FLOAT32 : reduction.dtype);
+  fill(other, sizeof other, is_short ? HARP_FLOAT32 : reduction.dtype);
+  memcpy(right, one, sizeof one);
+  set->fold[dtype][op](one, other, ODD);
+  plain->fold[dtype][op](right, other, ODD);
+  expect(memcmp(one, right, sizeof one) == 0, "a fold of an instruction set");
+}
+
+static void compare_conversions(const struct folds *set, const struct folds *plain, int dtype)
+{
+  static float wide[VALUES], right_wide[VALUES];
+  static uint16_t narrow[VALUES], right_narrow[VALUES];
+  for (size_t i = 0; i < VALUES; i++)
+    narrow[i] = (uint16_t)i;
+  set->widen(dtype, wide, narrow, VALUES - 1);
+  plain->widen(dtype, right_wide, narrow, VALUES - 1);
+  expect(memcmp(wide, right_wide, sizeof wide) == 0, "widening by an instruction set");
+  set->narrow(dtype, narrow, wide, VALUES - 1, 3);
+  plain->narrow(dtype, right_narrow, wide, VALUES - 1, 3);
+  right_narrow[VALUES - 1] = narrow[VALUES - 1]; /* not converted */
+  expect(memcmp(narrow, right_narrow, sizeof narrow) == 0, "narrowing by an instruction set");
+}
+
+/* Each set that this CPU runs, beside the plain one, which is the last. */
+static void check_sets(void)
+{
+  unsigned count = 0;
+  while (folds_choose(count))
+    count++;
+  const struct folds *plain = folds_choose(count - 1);
+  for (unsigned i = 0; i < count; i++) {
+    for (int dtype = 0; dtype < HARP_DTYPES; dtype++) {
+      for (int op = 0; op < HARP_REDUCTIONS; op++)
+        compare_folds(folds_choose(i), plain, dtype, op);
+    }
+    compare_conversions(folds_choose(i), plain, HARP_FLOAT16);
+    compare_conversions(folds_choose(i), plain, HARP_BFLOAT16);
+  }
+  printf("%u instruction sets\n", count);
+}
+
 static void check_refusals(void)
 {
   struct reduction reduction;
@@ -112,6 +179,7 @@ int main(void)
   check_nan();
   check_integers();
   check_width();
+  check_sets();
   check_refusals();
   printf("%u wrong\n", wrong);
   return wrong > 0;
