@@ -21,7 +21,8 @@ from harp.cli import main as cli
 from harp.cli.run import run
 from harp.observe.metrics import family_of
 from tools.hosts import lab_cli
-from tools.measure import bench, demo, faults, flood, jobs, recovery, soak
+from tools.measure import bench, demo, faults, flood, recovery, soak
+from tools.measure.jobs import command as jobs
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("HARP_BUILD_DIR") or ROOT / "build")

@@ -1,33 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/jobs, once: HARP beside Gloo under torch.distributed."""
+"""tools/jobs: its tables and verdicts, and each job once in a short form."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from tools.hosts.torch_mark import needs_torch
-from tools.measure.jobs import main, report
+from tools.measure.jobs import all_reduce, ddp
+from tools.measure.jobs import hosts as lab_hosts
+from tools.measure.jobs.command import main
 
 
-def test_report_divides_gloos_time_by_harps() -> None:
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(main, words)
+
+
+def cells(table: str) -> list[str]:
+    """Those of the last row."""
+    return [cell.strip() for cell in table.splitlines()[-1].split("|")[1:-1]]
+
+
+def test_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab_hosts.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(click.ClickException, match="no scikit-learn here: .venv/bin/pip install"):
+        lab_hosts.require("sklearn")
+
+
+def test_all_reduce_divides_gloos_time_by_harps() -> None:
     records = [{"size": 65536, "gloo": [4e-4, 6e-4], "harp": [2e-4, 2e-4]}]
-    assert report(records).splitlines()[-1].split("|")[1:5] == [
-        " 64 KiB     ", " 500 (400–600) ", " 200 (200–200) ", "     2.50 (2.00–3.00) ",
-    ]  # fmt: skip
+    row = cells(all_reduce.report(records))
+    assert row == ["64 KiB", "500 (400–600)", "200 (200–200)", "2.50 (2.00–3.00)"]
+
+
+def ddp_record(last_loss: float) -> dict[str, Any]:
+    return {
+        "model": "wide",
+        "losses": {"gloo": [2.0, 1.0], "harp": [2.0, last_loss]},
+        "seconds": {"gloo": [9.0, 9.0, 0.2, 0.4], "harp": [9.0, 9.0, 0.1, 0.2]},
+    }
+
+
+def test_ddp_times_leave_out_the_warm_up() -> None:
+    row = cells(ddp.report([ddp_record(1.0)], hosts=2))
+    assert row[5:] == ["300.0 (200.0–400.0)", "150.0 (100.0–200.0)", "0.50"]
+
+
+def test_ddp_difference_is_relative_to_gloos_loss() -> None:
+    assert ddp.difference(ddp_record(0.75)) == 0.25
 
 
 @pytest.mark.slow
 @needs_torch
 def test_all_reduce_is_timed(tmp_path: Path) -> None:
     file = tmp_path / "jobs.json"
-    words = ["all-reduce", "--rounds", "2", "--size", "8", "--size", "65536", "--json", str(file)]
-    done = CliRunner().invoke(main, words)
+    sizes = ("--size", "8", "--size", "65536")
+    done = invoke("all-reduce", "--rounds", "2", *sizes, "--json", str(file))
     assert done.exit_code == 0, done.output
     assert "| 64 KiB" in done.output
     records = json.loads(file.read_text())["records"]
     assert [one["size"] for one in records] == [8, 65536]
     assert all(len(one[name]) == 2 for one in records for name in ("gloo", "harp"))
+
+
+@pytest.mark.slow
+@needs_torch
+def test_ddp_gives_gloos_losses_or_fails(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.json"
+    short = ("ddp", "--hosts", "2", "--steps", "6", "--model", "transformer")
+    done = invoke(*short, "--json", str(file))
+    assert done.exit_code == 0, done.output
+    losses = json.loads(file.read_text())["records"][0]["losses"]
+    assert losses["harp"][-1] < losses["harp"][0]  # it learns
+    wrong = invoke(*short, "--inject-wrong")
+    assert wrong.exit_code == 1
+    assert "differs from Gloo's" in wrong.output

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of tools/jobs all-reduce. Usage: jobs_rank.py ROUNDS SIZE..."""
+"""One rank of tools/jobs all-reduce. Usage: all_reduce.py ROUNDS SIZE..."""
 
 from __future__ import annotations
 

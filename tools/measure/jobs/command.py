@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command tools/jobs: training jobs over HARP beside Gloo, on hosts of a lab."""
+
+from __future__ import annotations
+
+import click
+
+from tools.measure.jobs.all_reduce import all_reduce
+from tools.measure.jobs.ddp import ddp
+
+JOBS = (all_reduce, ddp)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Run jobs of torch.distributed over HARP and over Gloo."""
+
+
+for job in JOBS:
+    main.add_command(job)
+
+if __name__ == "__main__":
+    main()

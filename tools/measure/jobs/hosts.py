@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the jobs share: hosts, the rank programs and what rank 0 prints, options, the document."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Optional
+
+import click
+
+from tools.hosts.lab import Lab, LabError
+from tools.hosts.relay import RelayError, RelaySpec
+from tools.hosts.torch_job import TorchRank, end_well, sites, torch_job
+from tools.measure.options import Decorator
+from tools.measure.records import describe_host
+
+PROGRAMS = Path(__file__).with_name("programs")
+SCHEMA = "harp.jobs/1"
+JOB_LIMIT_S = 900
+PACKAGES = {"torch": "torch", "sklearn": "scikit-learn"}  # a module, and its name for pip
+
+wire_option: Decorator = click.option(
+    "--wire", default="veth-1500", show_default=True, help="Wire of the lab."
+)
+
+
+def hosts_option(default: int = 2) -> Decorator:
+    return click.option(
+        "--hosts",
+        default=default,
+        show_default=True,
+        type=click.IntRange(2, 16),
+        help="Hosts, with a rank each.",
+    )
+
+
+def require(*modules: str) -> None:
+    """Raises ClickException if a module is missing, with the command that installs it."""
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            package = PACKAGES[module]
+            raise click.ClickException(f"no {package} here: .venv/bin/pip install {package}")
+
+
+@contextmanager
+def failures_told() -> Iterator[None]:
+    """Turns failures of hosts and ranks into the command's error."""
+    try:
+        yield
+    except (LabError, RelayError, AssertionError) as failure:
+        raise click.ClickException(str(failure)) from None
+
+
+def told(rank: TorchRank) -> list[dict[str, Any]]:
+    """The records that a rank has printed: its lines of JSON."""
+    return [json.loads(line) for line in rank.printed if line.startswith("{")]
+
+
+def run(
+    program: str,
+    *words: object,
+    hosts: int,
+    wire: str,
+    relay: Optional[RelaySpec] = None,
+) -> list[dict[str, Any]]:
+    """Runs a program of PROGRAMS with a rank on each host. Returns the records of rank 0.
+
+    Raises LabError, RelayError, or AssertionError if a rank fails or JOB_LIMIT_S passes.
+    """
+    with Lab(hosts=hosts, wire=wire, relay=relay) as lab, tempfile.TemporaryDirectory() as folder:
+        places = sites(Path(folder), lab, hosts)
+        with torch_job(places, PROGRAMS / program, *words) as ranks:
+            end_well(ranks, JOB_LIMIT_S)
+            return told(ranks[0])
+
+
+def save(path: Optional[Path], records: Sequence[dict[str, Any]], **facts: Any) -> None:
+    """Writes the document of --json, if there is a path."""
+    if path:
+        document = {"schema": SCHEMA, "host": describe_host(), **facts, "records": records}
+        path.write_text(json.dumps(document, indent=1) + "\n")
