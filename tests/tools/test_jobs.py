@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tools.hosts.torch_mark import needs_torch
-from tools.measure.jobs import all_reduce, ddp
+from tools.measure.fault_trials import HANG, WENT_ON, Misbehaved
+from tools.measure.jobs import all_reduce, ddp, faults
 from tools.measure.jobs import hosts as lab_hosts
 from tools.measure.jobs.command import main
 
@@ -53,6 +54,38 @@ def test_ddp_times_leave_out_the_warm_up() -> None:
 
 def test_ddp_difference_is_relative_to_gloos_loss() -> None:
     assert ddp.difference(ddp_record(0.75)) == 0.25
+
+
+class QuietTrial:
+    """Stands for a trial whose job trains, and ends as its fault requires."""
+
+    cleared = False
+
+    def trains(self) -> None: ...
+
+    ends = trains
+
+    def clear(self) -> None:
+        self.cleared = True
+
+
+def test_a_hang_is_told_and_the_next_trial_can_begin() -> None:
+    def hang(_: Any) -> None:
+        raise Misbehaved(HANG, "rank 1 does not print its 'end'")
+
+    trial: Any = QuietTrial()
+    fault = faults.Fault("stop", "a rank is stopped", WENT_ON, hang)
+    assert faults.run_trial(fault, trial) == (HANG, "rank 1 does not print its 'end'")
+    assert trial.cleared
+    row = faults.Row(fault, [HANG, WENT_ON], [0.5, 1.5])
+    assert cells(faults.report([row]))[3:] == ["1", "1", "0", "0", "0", "1.00", "1.50"]
+
+
+@pytest.mark.slow
+@needs_torch
+def test_each_rank_raises_or_goes_on() -> None:
+    done = invoke("faults", "--times", "1", "--only", "kill", "--only", "slow")
+    assert done.exit_code == 0, done.output
 
 
 @pytest.mark.slow

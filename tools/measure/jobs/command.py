@@ -7,8 +7,9 @@ import click
 
 from tools.measure.jobs.all_reduce import all_reduce
 from tools.measure.jobs.ddp import ddp
+from tools.measure.jobs.faults import faults
 
-JOBS = (all_reduce, ddp)
+JOBS = (all_reduce, ddp, faults)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -56,9 +56,9 @@ def failures_told() -> Iterator[None]:
         raise click.ClickException(str(failure)) from None
 
 
-def told(rank: TorchRank) -> list[dict[str, Any]]:
-    """The records that a rank has printed: its lines of JSON."""
-    return [json.loads(line) for line in rank.printed if line.startswith("{")]
+def told(rank: TorchRank, begin: int = 0) -> list[dict[str, Any]]:
+    """The records that a rank has printed from line `begin` on: its lines of JSON."""
+    return [json.loads(line) for line in rank.printed[begin:] if line.startswith("{")]
 
 
 def run(
