@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from tools.hosts.lab import LabError
 from tools.hosts.torch_mark import needs_torch
 from tools.measure.fault_trials import HANG, WENT_ON, Misbehaved
-from tools.measure.jobs import all_reduce, ddp, faults
+from tools.measure.jobs import all_reduce, compression, ddp, faults, synthetic
 from tools.measure.jobs import hosts as lab_hosts
 from tools.measure.jobs.command import main
+
+pytestmark = pytest.mark.timeout(300)  # loading PyTorch in each rank takes long on a busy machine
 
 
 def invoke(*words: str) -> Result:
@@ -79,6 +83,43 @@ def test_a_hang_is_told_and_the_next_trial_can_begin() -> None:
     assert trial.cleared
     row = faults.Row(fault, [HANG, WENT_ON], [0.5, 1.5])
     assert cells(faults.report([row]))[3:] == ["1", "1", "0", "0", "0", "1.00", "1.50"]
+
+
+def test_synthetic_reads_the_figure_of_the_right_job() -> None:
+    output = "Img/sec per CPU: 6.4 +-0.7\nTotal img/sec on 2 CPU(s): 12.8 +-1.5\n"
+    assert synthetic.images_per_second(output, 2) == 12.8
+    with pytest.raises(LabError, match="no images per second of 4 ranks"):
+        synthetic.images_per_second(output, 4)  # as of ranks that did not meet
+    assert cells(synthetic.report({1: [5.0], 2: [8.0], 4: [10.0]}))[2] == "2.00 (2.00–2.00)"
+
+
+def test_compression_divides_plains_time() -> None:
+    record = {"size": 25 << 20, "plain": [0.42], "fp16": [0.21], "top-k": [0.07]}
+    assert cells(compression.report(record)) == [
+        "top-k",
+        "70 (70–70)",
+        "6.0 (6.0–6.0)",
+        "10",
+        "missed",
+    ]
+    assert f"{compression.wire_share(record, mbps=1000):.2f}" == "0.50"
+
+
+@pytest.mark.slow
+@needs_torch
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun: apt-get install openmpi-bin")
+def test_synthetic_runs_by_mpirun() -> None:
+    done = invoke("synthetic", "--rounds", "1", "--iterations", "1", "--batch-size", "1")
+    assert done.exit_code == 0, done.output
+    assert [row.split("|")[1].strip() for row in done.output.splitlines()[-3:]] == ["1", "2", "4"]
+
+
+@pytest.mark.slow
+@needs_torch
+def test_compression_is_timed() -> None:
+    done = invoke("compression", "--rounds", "1", "--size", str(1 << 20), "--mbps", "200")
+    assert done.exit_code == 0, done.output
+    assert "| fp16 " in done.output
 
 
 @pytest.mark.slow

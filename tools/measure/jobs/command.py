@@ -6,10 +6,12 @@ from __future__ import annotations
 import click
 
 from tools.measure.jobs.all_reduce import all_reduce
+from tools.measure.jobs.compression import compression
 from tools.measure.jobs.ddp import ddp
 from tools.measure.jobs.faults import faults
+from tools.measure.jobs.synthetic import synthetic
 
-JOBS = (all_reduce, ddp, faults)
+JOBS = (all_reduce, ddp, synthetic, compression, faults)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -89,7 +89,7 @@ class Trial:
 
     def trains(self) -> None:
         for number in range(len(self.ranks)):
-            self.wait_for(number, "training", START_S)
+            self.wait_for(number, "training", 2 * START_S)
         time.sleep(self.draw.uniform(0, DELAY_S))
 
     def fails(self, number: int, since: float) -> None:

@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-import harp.torch  # noqa: F401
+import harp.torch
 
 STORE_S = 120  # for the ranks to meet, on a busy machine
 FIRST_STEPS = 5
@@ -63,6 +63,8 @@ class Rank:
 
     def train(self) -> tuple[int, torch.nn.Module]:
         """Trains until rank 0 stops. Returns the steps and the model."""
+        group = dist.group.WORLD
+        assert isinstance(group, harp.torch.HarpProcessGroup)
         torch.manual_seed(1)
         layers = [torch.nn.Linear(WIDTH, WIDTH) for _ in range(3)]
         model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=1)
@@ -76,6 +78,7 @@ class Rank:
             optimizer.step()
             steps += 1
             if steps == FIRST_STEPS:
+                group.set_timeout(timedelta(seconds=self.timeout_s))
                 tell(training=True)
             stops = torch.tensor(float(self.stops))
             dist.all_reduce(stops, dist.ReduceOp.MAX)
@@ -84,10 +87,9 @@ class Rank:
 
     def run(self, rank: int, ranks: int, address: str, port: int) -> None:
         store = dist.TCPStore(address, port, ranks, rank == 0, timedelta(seconds=STORE_S))
-        dist.init_process_group(
-            "harp", store=store, rank=rank, world_size=ranks,
-            timeout=timedelta(seconds=self.timeout_s),
-        )  # fmt: skip
+        # A busy machine may start a rank late. So the timeout begins with the training.
+        start = timedelta(seconds=STORE_S)
+        dist.init_process_group("harp", store=store, rank=rank, world_size=ranks, timeout=start)
         try:
             steps, model = self.train()
         except RuntimeError as error:
