@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from tools.hosts.lab import LabError
 from tools.hosts.torch_mark import needs_torch
 from tools.measure.fault_trials import HANG, WENT_ON, Misbehaved
-from tools.measure.jobs import all_reduce, compression, ddp, faults, synthetic
+from tools.measure.jobs import all_reduce, compression, ddp, faults, recommender, synthetic
 from tools.measure.jobs import hosts as lab_hosts
 from tools.measure.jobs.command import main
 
@@ -103,6 +103,24 @@ def test_compression_divides_plains_time() -> None:
         "missed",
     ]
     assert f"{compression.wire_share(record, mbps=1000):.2f}" == "0.50"
+
+
+def test_recommender_needs_all_rows_and_their_values() -> None:
+    right = {"rows": [3, 4], "rows_alone": 7, "loss_difference": 1e-7, "row_difference": 1e-7}
+    assert recommender.is_right(right)
+    for wrong in ({"rows": [7, 0]}, {"rows_alone": 8}, {"loss_difference": 1.0},
+                  {"row_difference": float("nan")}):  # fmt: skip
+        assert not recommender.is_right({**right, **wrong})
+
+
+@pytest.mark.slow
+@needs_torch
+def test_recommender_gives_the_rows_of_one_process_or_fails() -> None:
+    done = invoke("recommender", "--steps", "5")
+    assert done.exit_code == 0, done.output
+    wrong = invoke("recommender", "--steps", "5", "--inject-wrong")
+    assert wrong.exit_code == 1
+    assert "not those of one process" in wrong.output
 
 
 @pytest.mark.slow

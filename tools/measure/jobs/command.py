@@ -9,9 +9,10 @@ from tools.measure.jobs.all_reduce import all_reduce
 from tools.measure.jobs.compression import compression
 from tools.measure.jobs.ddp import ddp
 from tools.measure.jobs.faults import faults
+from tools.measure.jobs.recommender import recommender
 from tools.measure.jobs.synthetic import synthetic
 
-JOBS = (all_reduce, ddp, synthetic, compression, faults)
+JOBS = (all_reduce, ddp, synthetic, compression, recommender, faults)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
