@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from tools.hosts.lab import LabError
 from tools.hosts.torch_mark import needs_torch
 from tools.measure.fault_trials import HANG, WENT_ON, Misbehaved
-from tools.measure.jobs import all_reduce, compression, ddp, faults, recommender, synthetic
+from tools.measure.jobs import all_reduce, compression, ddp, faults, fsdp, recommender, synthetic
 from tools.measure.jobs import hosts as lab_hosts
 from tools.measure.jobs.command import main
 
@@ -111,6 +111,32 @@ def test_recommender_needs_all_rows_and_their_values() -> None:
     for wrong in ({"rows": [7, 0]}, {"rows_alone": 8}, {"loss_difference": 1.0},
                   {"row_difference": float("nan")}):  # fmt: skip
         assert not recommender.is_right({**right, **wrong})
+
+
+def steps_taken(attempts: str, last_loss: float = 0.5) -> list[dict[str, Any]]:
+    """The records of steps 1 to 4, with the attempt of each, as "0011"."""
+    found = [{"step": n, "attempt": int(one), "loss": 1.0} for n, one in enumerate(attempts, 1)]
+    found[-1]["loss"] = last_loss
+    return found
+
+
+def test_fsdp_must_restart_at_its_checkpoint_and_end_alike() -> None:
+    unbroken = steps_taken("0000")
+    assert fsdp.problem(unbroken, steps_taken("0011"), 4) is None
+    for broken, said in (
+        (steps_taken("0000"), "was not restarted"),
+        (steps_taken("1111"), "did not begin at its checkpoint"),
+        (steps_taken("001"), "ended before step 4"),
+        (steps_taken("0011", 0.51), "the last losses differ"),
+    ):
+        assert said in str(fsdp.problem(unbroken, broken, 4))
+
+
+@pytest.mark.slow
+@needs_torch
+def test_fsdp_job_survives_the_loss_of_a_rank() -> None:
+    done = invoke("fsdp", "--steps", "4")
+    assert done.exit_code == 0, done.output
 
 
 @pytest.mark.slow

@@ -9,10 +9,11 @@ from tools.measure.jobs.all_reduce import all_reduce
 from tools.measure.jobs.compression import compression
 from tools.measure.jobs.ddp import ddp
 from tools.measure.jobs.faults import faults
+from tools.measure.jobs.fsdp import fsdp
 from tools.measure.jobs.recommender import recommender
 from tools.measure.jobs.synthetic import synthetic
 
-JOBS = (all_reduce, ddp, synthetic, compression, recommender, faults)
+JOBS = (all_reduce, ddp, fsdp, synthetic, compression, recommender, faults)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
