@@ -12,9 +12,6 @@ import sys
 
 from torch.distributed.run import main
 
-# Otherwise the workers of each attempt use the agents' store, under the number of restarts. The
-# agents may count differently, and a worker then meets those of the attempt before.
-os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
 addresses = sys.argv[1].split(",")
 place = int(os.environ["RANK"])
 main([
