@@ -60,7 +60,8 @@ PYTHON_TOOLS: dict[str, click.Command] = {
 }
 # Of docker, of pytest in tests/plugin, and of programs behind tools/.
 OTHERS_OPTIONS = ("--cap-add", "--device", "--net", "--ulimit", "--plugin", "--api", "--transport",
-                  "--rounds", "--fast", "--sanitize", "--fuzz", "--coverage")  # fmt: skip
+                  "--rounds", "--fast", "--sanitize", "--fuzz", "--coverage",
+                  "--tests")  # fmt: skip
 
 FIGURES = re.compile(r"<!-- figures: (.*?) -->\n(.*?)<!-- end of figures -->", re.DOTALL)
 

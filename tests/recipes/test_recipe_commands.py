@@ -69,7 +69,7 @@ def run(block: Block, cluster: Cluster) -> None:
 def test_open_mpi(block: Block, release: str, cluster: Cluster) -> None:
     program = shutil.which(MPIRUNS[release], path=cluster.path())
     if not program:
-        pytest.skip(f"no {release} here: run tools/prepare")
+        pytest.skip(f"no {release} here: run tools/prepare --tests")
     (cluster.bin / "mpirun").symlink_to(program)
     run(block, cluster)
 
@@ -86,7 +86,7 @@ def test_torchrun(block: Block, cluster: Cluster) -> None:
 
 
 needs_slurm = pytest.mark.skipif(
-    bool(missing()), reason=f"no {', '.join(missing())} here: run tools/prepare"
+    bool(missing()), reason=f"no {', '.join(missing())} here: run tools/prepare --tests"
 )
 
 
