@@ -7,6 +7,7 @@
  */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -74,21 +75,33 @@ static void *wait_backwards(void *argument)
   return NULL;
 }
 
+static bool all_are(const float *tensor, size_t count, float right)
+{
+  for (size_t at = 0; at < count; at++)
+    if (tensor[at] != right)
+      return false;
+  return true;
+}
+
+static size_t count_of(int operation)
+{
+  return operation % 3 == 0 ? 1 : operation % 3 == 1 ? COUNT / 10 : COUNT;
+}
+
 /* Sums of several sizes, and a message around the ring, all under way at once. */
 static void reduce_at_once(struct rank *rank)
 {
   pthread_t threads[2];
   char error[HARP_ERROR] = "";
   for (int i = 0; i < OPERATIONS; i++) {
-    size_t count = i % 3 == 0 ? 1 : i % 3 == 1 ? COUNT / 10 : COUNT;
+    size_t count = i == OPERATIONS - 1 ? COUNT / 10 : count_of(i);
     struct harp_view view = {rank->tensors[i], count * sizeof(float)};
     for (size_t at = 0; at < count; at++)
       rank->tensors[i][at] = (float)(rank->number + i);
     if (i == OPERATIONS - 2)
       rank->ops[i] = post(rank, HARP_SEND, (rank->number + 1) % RANKS, &view);
     else if (i == OPERATIONS - 1)
-      rank->ops[i] = post(rank, HARP_RECEIVE, (rank->number + RANKS - 1) % RANKS,
-                          &(struct harp_view){rank->tensors[i], COUNT / 10 * sizeof(float)});
+      rank->ops[i] = post(rank, HARP_RECEIVE, (rank->number + RANKS - 1) % RANKS, &view);
     else
       rank->ops[i] = post(rank, HARP_ALL_REDUCE, 0, &view);
   }
@@ -105,7 +118,8 @@ static void reduce_at_once(struct rank *rank)
     float from = (float)((rank->number + RANKS - 1) % RANKS + OPERATIONS - 2);
     float own = (float)(rank->number + i);
     float right = i == OPERATIONS - 2 ? own : i == OPERATIONS - 1 ? from : sum;
-    expect(rank->tensors[i][0] == right, "result", "another number");
+    size_t count = i == OPERATIONS - 1 ? COUNT / 10 : count_of(i);
+    expect(all_are(rank->tensors[i], count, right), "result", "another number");
     harp_op_free(rank->ops[i]);
   }
 }

@@ -27,12 +27,12 @@ from tools.measure.gpu import (
     Job,
     Report,
     Unfit,
-    bandwidth,
     check_all,
     kinds,
     read_log,
     run_all,
     run_job,
+    timing,
     unpack,
 )
 from tools.measure.gpu_mps import PROGRAM, mps
@@ -166,7 +166,8 @@ for by in ("torch", "nccl"):
     for size in task["sizes"]:
         bad = int(fault == "wrong" and net == "HARP" and rank == 1 and size == 1000)
         say("checked", by=by, size=size, dtype="float32", wrong=bad)
-        say("timed", by=by, size=size, time_us=1, algbw_gbs=1, busbw_gbs=2 if net == "HARP" else 1)
+        say("timed", by=by, size=size, time_us=3 if net == "HARP" else 2,
+            algbw_gbs=1, busbw_gbs=2 if net == "HARP" else 1)
 for reduction in ("plain", "top-k"):
     same = not (fault == "models differ" and net == "HARP" and reduction == "top-k")
     say("trained", reduction=reduction, images_per_s=30 if net == "HARP" else 20, same=same)
@@ -196,7 +197,7 @@ def test_report_lists_jobs_and_checks(tmp_path: Path, monkeypatch: pytest.Monkey
     report = report_of(tmp_path, monkeypatch)
     assert [job.kind for job in report.jobs] == ["HARP", "Socket", "Socket", "HARP", "mixed"]
     assert failures(report) == [] and len(report.checks()) == 4 * 4 + 2
-    rows = bandwidth(report.jobs)
+    rows = timing(report.jobs, "busbw_gbs")
     assert len(rows) == 2 * 6
     assert rows[0]["by"] == "torch" and rows[0]["size"] == 4
     assert rows[0]["busbw_gbs"] == {"HARP": 2.0, "Socket": 1.0} and rows[0]["ratio"] == 2.0
@@ -207,6 +208,7 @@ def test_report_lists_jobs_and_checks(tmp_path: Path, monkeypatch: pytest.Monkey
     assert re.search(
         r"\| all_reduce by torch, 64 MiB, GB/s +\| +2\.000 \| +1\.000 \| +2\.00 \|", text
     ), text
+    assert re.search(r"\| all_reduce by nccl, 4 B, µs +\| +3\.0 \| +2\.0 \| +1\.50 \|", text), text
     assert re.search(r"\| VGG16, top-k, images/s +\| +30\.0 \| +20\.0 \| +1\.50 \|", text), text
     assert text.count("Loaded net plugin") == 2, "the report needs one job of each kind"
     assert "nobody wants" not in text

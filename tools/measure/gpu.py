@@ -42,6 +42,7 @@ RANK_PROGRAM = Path(__file__).with_name("gpu_rank.py")
 SCHEMA = "harp.gpu/1"
 IN_WHEEL = "harp/libnccl-net-harp.so"
 SIZES = (4, 1000, 65540, 1 << 20, 16 << 20, 64 << 20)  # bytes
+RATES_FROM = 1 << 20  # bytes: the table has times of shorter messages
 ITERATIONS = 20
 RUN_LIMIT_S = 180  # of one job
 MIXED_LIMIT_S = 60
@@ -344,9 +345,9 @@ def _medians(
     return rows
 
 
-def bandwidth(jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """Bus bandwidth in GB/s, by caller of NCCL and size."""
-    return _medians(jobs, "timed", ("by", "size"), "busbw_gbs")
+def timing(jobs: Sequence[Job], value: str) -> list[dict[str, Any]]:
+    """busbw_gbs (bus bandwidth) or time_us of all-reduces, by caller of NCCL and size."""
+    return _medians(jobs, "timed", ("by", "size"), value)
 
 
 def training(jobs: Sequence[Job]) -> list[dict[str, Any]]:
@@ -361,8 +362,14 @@ def table(jobs: Sequence[Job]) -> str:
         return [*shown, "–" if row["ratio"] is None else f"{row['ratio']:.2f}"]
 
     lines = [
+        [f"all_reduce by {row['by']}, {size_text(row['size'])}, µs", *cells(row, "time_us", 1)]
+        for row in timing(jobs, "time_us")
+        if row["size"] < RATES_FROM
+    ]
+    lines += [
         [f"all_reduce by {row['by']}, {size_text(row['size'])}, GB/s", *cells(row, "busbw_gbs", 3)]
-        for row in bandwidth(jobs)
+        for row in timing(jobs, "busbw_gbs")
+        if row["size"] >= RATES_FROM
     ]
     lines += [
         [f"VGG16, {row['reduction']}, images/s", *cells(row, "images_per_s", 1)]
@@ -387,7 +394,8 @@ class Report:
             "host": describe_host(),
             **self.about,
             "checks": [asdict(check) for check in self.checks()],
-            "bandwidth": bandwidth(self.jobs),
+            "bandwidth": timing(self.jobs, "busbw_gbs"),
+            "times": timing(self.jobs, "time_us"),
             "training": training(self.jobs),
             "jobs": [asdict(job) for job in self.jobs],
         }

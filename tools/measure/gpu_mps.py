@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -66,6 +67,6 @@ def mps(folder: Path) -> Iterator[dict[str, str]]:
             _ask(program, "quit -t 1\n", environment)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 daemon.wait(END_S)
-            if daemon.poll() is None:
-                daemon.kill()
-                daemon.wait()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(daemon.pid, signal.SIGKILL)  # its server, too
+            daemon.wait()
