@@ -34,10 +34,13 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), 10) as end:
     print("talking", flush=True)
     while not select.select([sys.stdin], [], [], 0.01)[0]:
         began = time.monotonic()
-        end.sendall(b"%63d\\n" % trips)
         back = b""
-        while len(back) < 64:
-            back += end.recv(64 - len(back)) or sys.exit("the connection ended")
+        try:
+            end.sendall(b"%63d\\n" % trips)
+            while len(back) < 64:
+                back += end.recv(64 - len(back)) or sys.exit("the connection ended")
+        except ConnectionError as failure:
+            sys.exit(f"the connection ended: {failure}")
         assert int(back) == trips
         trips, longest = trips + 1, max(longest, time.monotonic() - began)
 print(json.dumps([trips, longest]), flush=True)
