@@ -374,22 +374,14 @@ static void sizes(const struct pass *pass, size_t size, size_t regions[OPERATION
   regions[STAGING] = reduces ? pass_buffers(pass, STAGING_BUFFERS) : 0;
 }
 
-static bool everybody(int rank, int ranks) { return true; }
-
 static bool all_but_last(int rank, int ranks) { return rank != ranks - 1; }
 
 static bool all_but_root(int rank, int ranks) { return rank != ROOT; }
 
-/* The factors are those of nccl-tests. */
+/* As in nccl-tests. */
 static double twice_share_of_others(int ranks) { return 2.0 * (ranks - 1) / ranks; }
 
-static double share_of_others(int ranks) { return 1.0 * (ranks - 1) / ranks; }
-
-static double as_it_is(int ranks) { return 1; }
-
 static double twice_to_others(int ranks, size_t size) { return 2.0 * (ranks - 1) * (double)size; }
-
-static double to_others(int ranks, size_t size) { return 1.0 * (ranks - 1) * (double)size; }
 
 #define RING                                                                              \
   .outstanding = 4, .step = 1024 * 1024, .divides = true, .sizes = sizes, .begin = begin, \
@@ -402,8 +394,8 @@ const struct operation operation_all_reduce = {
     .redop = "sum",
     .root = -1,
     .reduces = true,
-    .sends = everybody,
-    .receives = everybody,
+    .sends = operation_on_every_rank,
+    .receives = operation_on_every_rank,
     .bus_factor = twice_share_of_others,
     .bytes_moved = twice_to_others,
     RING,
@@ -416,10 +408,10 @@ const struct operation operation_reduce_scatter = {
     .root = -1,
     .reduces = true,
     .blocks = true,
-    .sends = everybody,
-    .receives = everybody,
-    .bus_factor = share_of_others,
-    .bytes_moved = to_others,
+    .sends = operation_on_every_rank,
+    .receives = operation_on_every_rank,
+    .bus_factor = operation_factor_of_others,
+    .bytes_moved = operation_bytes_to_others,
     RING,
 };
 
@@ -429,10 +421,10 @@ const struct operation operation_all_gather = {
     .redop = "none",
     .root = -1,
     .blocks = true,
-    .sends = everybody,
-    .receives = everybody,
-    .bus_factor = share_of_others,
-    .bytes_moved = to_others,
+    .sends = operation_on_every_rank,
+    .receives = operation_on_every_rank,
+    .bus_factor = operation_factor_of_others,
+    .bytes_moved = operation_bytes_to_others,
     RING,
 };
 
@@ -443,7 +435,7 @@ const struct operation operation_broadcast = {
     .root = ROOT,
     .sends = all_but_last,
     .receives = all_but_root,
-    .bus_factor = as_it_is,
-    .bytes_moved = to_others,
+    .bus_factor = operation_factor_one,
+    .bytes_moved = operation_bytes_to_others,
     RING,
 };

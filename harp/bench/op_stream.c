@@ -129,8 +129,6 @@ static bool rank_0(int rank, int ranks) { return rank == 0; }
 
 static bool rank_1(int rank, int ranks) { return rank == 1; }
 
-static bool everybody(int rank, int ranks) { return true; }
-
 static int begin(struct pass *pass)
 {
   pass->messages = steps(pass);
@@ -140,15 +138,9 @@ static int begin(struct pass *pass)
 
 static void finish(struct pass *pass) {}
 
-static double as_it_is(int ranks) { return 1; }
-
-static double share_of_others(int ranks) { return 1.0 * (ranks - 1) / ranks; }
-
 static double one_way(int ranks, size_t size) { return (double)size; }
 
 static double two_ways(int ranks, size_t size) { return 2.0 * (double)size; }
-
-static double to_others(int ranks, size_t size) { return 1.0 * (ranks - 1) * (double)size; }
 
 static bool send_in_iteration(void *user, uint64_t index, struct transfer *transfer)
 {
@@ -200,7 +192,7 @@ const struct operation operation_sendrecv = {
     .receives = rank_1,
     .bytes_moved = one_way,
     .ranks = 2,
-    .bus_factor = as_it_is,
+    .bus_factor = operation_factor_one,
     STREAM(128 * 1024),
 };
 
@@ -208,11 +200,11 @@ const struct operation operation_sendrecv_bidir = {
     .name = "sendrecv_bidir",
     .divides = true,
     .callbacks = {.send = send_next, .receive = receive_next, .sent = sent, .received = received},
-    .sends = everybody,
-    .receives = everybody,
+    .sends = operation_on_every_rank,
+    .receives = operation_on_every_rank,
     .bytes_moved = two_ways,
     .ranks = 2,
-    .bus_factor = as_it_is,
+    .bus_factor = operation_factor_one,
     STREAM(128 * 1024),
 };
 
@@ -223,11 +215,11 @@ const struct operation operation_pingpong = {
                   .receive = receive_next,
                   .sent = sent,
                   .received = received_in_turn},
-    .sends = everybody,
-    .receives = everybody,
+    .sends = operation_on_every_rank,
+    .receives = operation_on_every_rank,
     .bytes_moved = two_ways,
     .ranks = 2,
-    .bus_factor = as_it_is,
+    .bus_factor = operation_factor_one,
     STREAM(128 * 1024),
 };
 
@@ -235,11 +227,11 @@ const struct operation operation_mixed = {
     .name = "mixed",
     .draws = true,
     .callbacks = {.send = send_next, .receive = receive_next, .sent = sent, .received = received},
-    .sends = everybody,
-    .receives = everybody,
+    .sends = operation_on_every_rank,
+    .receives = operation_on_every_rank,
     .bytes_moved = two_ways,
     .ranks = 2,
-    .bus_factor = as_it_is,
+    .bus_factor = operation_factor_one,
     STREAM(1024 * 1024),
 };
 
@@ -251,9 +243,9 @@ const struct operation operation_all_to_all = {
                   .receive = receive_in_iteration,
                   .sent = sent,
                   .received = received},
-    .sends = everybody,
-    .receives = everybody,
-    .bus_factor = share_of_others,
-    .bytes_moved = to_others,
+    .sends = operation_on_every_rank,
+    .receives = operation_on_every_rank,
+    .bus_factor = operation_factor_of_others,
+    .bytes_moved = operation_bytes_to_others,
     STREAM(128 * 1024),
 };

@@ -29,12 +29,26 @@ const char *operation_names(void)
   return names;
 }
 
-/* Positions in test data are multiples of words, also those of bytes. */
+size_t operation_unit(const struct datatype *datatype)
+{
+  return datatype->size < sizeof(uint32_t) ? sizeof(uint32_t) : datatype->size;
+}
+
 size_t operation_fit(const struct operation *operation, const struct datatype *datatype, int ranks,
                      size_t size)
 {
-  size_t element = datatype->size < sizeof(uint32_t) ? sizeof(uint32_t) : datatype->size;
-  return operation->blocks ? size - size % (element * (size_t)ranks) : size;
+  return operation->blocks ? size - size % (operation_unit(datatype) * (size_t)ranks) : size;
+}
+
+bool operation_on_every_rank(int rank, int ranks) { return true; }
+
+double operation_factor_one(int ranks) { return 1; }
+
+double operation_factor_of_others(int ranks) { return 1.0 * (ranks - 1) / ranks; }
+
+double operation_bytes_to_others(int ranks, size_t size)
+{
+  return 1.0 * (ranks - 1) * (double)size;
 }
 
 enum { PAGE = 4096 };

@@ -34,7 +34,7 @@ struct pass {
   unsigned channel_count;
   size_t size;   /* bytes of this channel, in each block if the message has blocks */
   size_t block;  /* bytes of a block; 0: the message has no blocks */
-  size_t offset; /* position of the channel's bytes in the message or block, times of 8 */
+  size_t offset; /* position of the channel's bytes in the message or block, a multiple of 8 */
   size_t step;   /* bytes of the largest message */
   unsigned outstanding;
   unsigned warmup;     /* iterations before the measured ones; 0 in a verified pass */
@@ -87,10 +87,26 @@ const struct operation *operation_find(const char *name);
 /* The names of all operations, with commas. */
 const char *operation_names(void);
 
+/* The bytes that each step and each block is a multiple of: those of an element, and at least those
+ * of a word of the test data (pattern.h). */
+size_t operation_unit(const struct datatype *datatype);
+
 /* The largest message up to size that has whole elements in equal blocks, as in nccl-tests; size
  * itself if the operation's messages have no blocks. */
 size_t operation_fit(const struct operation *operation, const struct datatype *datatype, int ranks,
                      size_t size);
+
+/* For sends and receives: true on each rank. */
+bool operation_on_every_rank(int rank, int ranks);
+
+/* For bus_factor, as in nccl-tests: 1, and the share of a message's blocks that are another rank's,
+ * (ranks - 1) / ranks. */
+double operation_factor_one(int ranks);
+double operation_factor_of_others(int ranks);
+
+/* For bytes_moved: a message of size bytes goes to each rank but one, or a block of each rank's
+ * message to each other rank. */
+double operation_bytes_to_others(int ranks, size_t size);
 
 /* The distance of the buffers that hold the steps of a pass. A timed pass has NCCL's layout: the
  * slots follow each other in one buffer, and each begins with a page. In a verified pass, buffers

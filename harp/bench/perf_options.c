@@ -434,13 +434,16 @@ static int check_operation(const struct options *options)
 
 static int check_sizes(const struct options *options)
 {
-  size_t parts = options->step % 8;
-  for (unsigned i = 0; i < options->size_count; i++)
-    parts += options->sizes[i].size % options->datatype->size;
-  if (parts)
-    return usage("%s moves elements of %zu bytes (and --step multiples of 8): give sizes that are "
-                 "multiples",
-                 options->op, options->datatype->size);
+  const struct datatype *datatype = options->datatype;
+  size_t unit = operation_unit(datatype);
+  if (options->step % unit)
+    return usage("--step %zu: give a multiple of %zu bytes", options->step, unit);
+  for (unsigned i = 0; i < options->size_count; i++) {
+    if (options->sizes[i].size % datatype->size)
+      return usage("a message of %zu bytes: %s adds up elements of %zu bytes (%s); correct -b, -e, "
+                   "-f or --sizes",
+                   options->sizes[i].size, options->op, datatype->size, datatype->name);
+  }
   return -1;
 }
 

@@ -154,6 +154,25 @@ def test_sums_of_every_datatype(tmp_path: Path, datatype: str) -> None:
     assert statuses(Run([*words, "--kernel", "--inject-wrong"]).finish()) == [1, 1]
 
 
+@pytest.mark.parametrize("words", [["sendrecv"], ["all_reduce", "--datatype", "float32"]])
+def test_step_is_any_multiple_of_an_element(tmp_path: Path, words: list[str]) -> None:
+    (found,) = records(tmp_path, [*words, "--sizes", "48K:3", "--step", "4100", "--verified"])
+    assert found["wrong"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--step", "4100", "--datatype", "int64"], "--step 4100: give a multiple of 8 bytes"),
+        (["--step", "4098"], "--step 4098: give a multiple of 4 bytes"),
+        (["--sizes", "8,6"], "a message of 6 bytes: all_reduce adds up elements of 4 bytes"),
+    ],
+)
+def test_size_that_cuts_an_element_is_named(words: list[str], why: str) -> None:
+    for status, _, said in Run(["all_reduce", "--kernel", *words]).finish():
+        assert status == 2 and why in said, said
+
+
 def test_record_has_every_field(tmp_path: Path) -> None:
     words = ["sendrecv", "-b", "1M", "-e", "1M", "-n", "50", "--nsocks", "2", "--api", "8"]
     words += ["--wire-name", "veth-1500", "--label-mtu", "1500"]
