@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, Callable, Optional
 import click
 
 from harp import paths
+from harp.check import launcher
 from harp.cli import perf_html
 from harp.cli.perf_runs import HostRanks, meeting_at, run_program
 
@@ -73,6 +75,26 @@ class Meeting(click.ParamType):
     ) -> str:
         if not re.fullmatch(r".+:[0-9]{1,5}|unix:/.+", str(value)):
             self.fail(f"{value!r}: give HOST:PORT, an address of rank 0, or unix:PATH", param, ctx)
+        return str(value)
+
+
+class CommandLine(click.ParamType):
+    """A command line of a shell. The text is passed on unchanged."""
+
+    name = "command"
+
+    def convert(
+        self, value: Any, param: Optional[click.Parameter], ctx: Optional[click.Context]
+    ) -> str:
+        try:
+            words = shlex.split(str(value))
+        except ValueError as wrong:
+            self.fail(
+                f"{value!r}: {wrong}; give a command line of a shell, with each quote closed",
+                param, ctx,
+            )  # fmt: skip
+        if not words:
+            self.fail(f"{value!r} is empty: give a command, or leave the option out", param, ctx)
         return str(value)
 
 
@@ -234,6 +256,7 @@ _OWN_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--ssh",),
         {
+            "type": CommandLine(),
             "metavar": "COMMAND",
             "default": "ssh -o BatchMode=yes",
             "show_default": True,
@@ -243,6 +266,7 @@ _OWN_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--remote-harp",),
         {
+            "type": CommandLine(),
             "metavar": "COMMAND",
             "default": "harp",
             "show_default": True,
@@ -334,10 +358,35 @@ def _measure(
         return ranks.run(words, output)
 
 
+def _writes_page(options: dict[str, Any], own: dict[str, Any]) -> bool:
+    """Whether this process writes the file of --html. False if the rank is unknown: the C program
+    says then what is missing."""
+    if own["hosts"]:
+        return True
+    try:
+        place = launcher.find(
+            options["rank"], options["nranks"], options["rendezvous"], os.environ
+        )  # fmt: skip
+    except launcher.Unknown:
+        return False
+    return place.rank == 0
+
+
+def _check_writable(file: Path) -> None:
+    """Opens a file for writing, and leaves things as they are. Raises OSError."""
+    new = not file.exists()
+    with file.open("a"):
+        pass
+    if new:
+        file.unlink()
+
+
 def _with_kernel(
     op: str, options: dict[str, Any], own: dict[str, Any], ranks: Optional[HostRanks]
 ) -> int:
     """Measures HARP and the kernel, and writes the page on rank 0. As _measure."""
+    if _writes_page(options, own):
+        _check_writable(own["html"])
     kernels = ("nsocks", "kernel_cc")
     runs = (
         {**options, **dict.fromkeys(kernels)},
@@ -351,9 +400,9 @@ def _with_kernel(
             if status:
                 return status
             if file.exists():  # on rank 0
-                found.append(json.loads(file.read_text()))
+                found.append(json.loads(file.read_text(encoding="utf-8")))
     if found:
-        own["html"].write_text(perf_html.page(*found))
+        own["html"].write_text(perf_html.page(*found), encoding="utf-8")
     return 0
 
 

@@ -18,6 +18,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Optional
 
@@ -41,23 +42,33 @@ def _input_has_ended() -> bool:
 
 
 def run_program(words: Sequence[str], until_eof: bool) -> int:
-    """Runs one rank's program to its end, and returns its exit status. Ctrl-C, SIGTERM and, with
-    `until_eof`, the end of standard input end the program."""
-    stop, asked_at = Stop(), 0.0
+    """Runs one rank's program to its end, and returns its exit status, 1 if a signal ended it.
+    Ctrl-C, SIGTERM, SIGHUP and, with `until_eof`, the end of standard input end the program. A
+    second Ctrl-C kills it and raises KeyboardInterrupt."""
+    stop = Stop()
     with stop.listening():
         # The program has a session of its own, so Ctrl-C in a terminal reaches it once.
         child = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
-        while True:
-            try:
-                status = child.wait(_PAUSE_S)
-                return status if status >= 0 else 128 - status
-            except subprocess.TimeoutExpired:
-                pass
-            if not asked_at and (stop.asked or (until_eof and _input_has_ended())):
-                child.terminate()
-                asked_at = time.monotonic()
-            elif asked_at and time.monotonic() - asked_at > _GRACE_S:
-                child.kill()
+        try:
+            status = _await_program(child, stop, until_eof)
+        finally:
+            child.kill()  # does nothing if the program has ended
+            child.wait()
+    return 1 if stop.asked or status < 0 else status
+
+
+def _await_program(child: "subprocess.Popen[bytes]", stop: Stop, until_eof: bool) -> int:
+    asked_at = 0.0
+    while True:
+        try:
+            return child.wait(_PAUSE_S)
+        except subprocess.TimeoutExpired:
+            pass
+        if not asked_at and (stop.asked or (until_eof and _input_has_ended())):
+            child.terminate()
+            asked_at = time.monotonic()
+        elif asked_at and time.monotonic() - asked_at > _GRACE_S:
+            child.kill()
 
 
 def meeting_at(host: str) -> str:
@@ -106,10 +117,10 @@ class _Rank:
         return about + f"ended with status {status}"
 
     def kill(self) -> None:
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        """Kills the process group of an ssh that has not ended."""
+        if self.process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
 
 
 class HostRanks:
@@ -160,23 +171,29 @@ class HostRanks:
             time.sleep(_PAUSE_S)
 
     def _end(self) -> None:
-        for rank in self._ranks:
-            assert rank.process.stdin is not None
-            rank.process.stdin.close()
+        """Lets the ranks end by the end of their input, and kills those that do not in time, or at
+        a second Ctrl-C."""
         limit = time.monotonic() + 2 * _GRACE_S
-        for rank in self._ranks:
-            try:
-                rank.process.wait(max(0.0, limit - time.monotonic()))
-            except subprocess.TimeoutExpired:
+        try:
+            for rank in self._ranks:
+                assert rank.process.stdin is not None
+                rank.process.stdin.close()
+            for rank in self._ranks:
+                with suppress(subprocess.TimeoutExpired):
+                    rank.process.wait(max(0.0, limit - time.monotonic()))
+        finally:
+            for rank in self._ranks:
                 rank.kill()
-                rank.process.wait()
+        for rank in self._ranks:
+            rank.process.wait()
             for reader in rank.readers:
                 reader.join(1.0)
 
     def run(self, words: Callable[[int], Sequence[str]], output: Optional[IO[str]] = None) -> int:
         """Runs all ranks to their end, with the arguments of `words`, and returns the exit status.
         `output` takes rank 0's standard output [this process's]. Nothing of the run is left, also
-        after Ctrl-C, SIGTERM, or the failure of a rank. Raises ClickException."""
+        after Ctrl-C, SIGTERM, SIGHUP, or the failure of a rank. Raises ClickException, and
+        KeyboardInterrupt at a second Ctrl-C."""
         stop = Stop()
         self._ranks = []
         with stop.listening():

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C and SIGTERM as a request, for commands that must end other things before themselves."""
+"""Ctrl-C, SIGTERM and SIGHUP as a request, for commands that must end other things before
+themselves."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from typing import Optional
 
 
 class Stop:
-    """Set by Ctrl-C or SIGTERM. A second Ctrl-C interrupts the program at once."""
+    """Set by Ctrl-C, SIGTERM, or SIGHUP when the terminal is closed. A second Ctrl-C interrupts the
+    program at once, by KeyboardInterrupt. An ignored SIGHUP stays ignored, as nohup wants it."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -22,7 +24,9 @@ class Stop:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        numbers = (signal.SIGINT, signal.SIGTERM)
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
         before = [signal.signal(number, self._ask) for number in numbers]
         try:
             yield

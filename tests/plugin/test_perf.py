@@ -480,6 +480,9 @@ class TestCommand:
             ["sendrecv", "--hosts", "localhost,b"],  # its address means another host on b
             ["sendrecv", "--hosts", "10.0.0.1,b", "--rank", "0"],
             ["sendrecv", "--html", "x.html", "--kernel"],
+            ["sendrecv", "--hosts", "10.0.0.1,b", "--ssh", "ssh 'x"],
+            ["sendrecv", "--hosts", "10.0.0.1,b", "--ssh", " "],
+            ["sendrecv", "--hosts", "10.0.0.1,b", "--remote-harp", ""],
         ],
     )
     def test_wrong_usage_exits_2(self, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -488,14 +491,15 @@ class TestCommand:
 
     def test_ranks_started_by_hand_make_a_page(self, tmp_path: Path) -> None:
         """Rank 0 writes it, and the other rank writes nothing. The kernel's plugin stands for
-        HARP's, which needs a configuration."""
+        HARP's, which needs a configuration. The page is UTF-8 in a locale with ASCII, too."""
         pages = [tmp_path / "0.html", tmp_path / "1.html"]
         words = ["pingpong", "--sizes", "8:5", "--plugin", str(paths.kernel_plugin_path())]
         words += ["--nranks", "2", "--rendezvous", f"127.0.0.1:{free_port()}", "--timeout", "20"]
+        ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
         ranks = [
             subprocess.Popen(
                 [sys.executable, "-m", "harp", "perf", *words, "--rank", str(rank), "--html", page],
-                env={**os.environ, "NCCL_SOCKET_IFNAME": "lo"},
+                env={**os.environ, "NCCL_SOCKET_IFNAME": "lo", **ascii_locale},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -505,7 +509,23 @@ class TestCommand:
         said = [rank.communicate(timeout=60)[0] for rank in ranks]
         assert [rank.returncode for rank in ranks] == [0, 0], said
         assert [page.exists() for page in pages] == [True, False]
-        assert pages[0].read_text().count("<polyline") == 4
+        assert pages[0].read_text(encoding="utf-8").count("<polyline") == 4
+
+    def test_page_is_opened_before_measuring(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """On the rank that writes it: the folder may be missing on the others' hosts."""
+        measured = []
+        monkeypatch.setattr(perf_module, "_measure", lambda *_: measured.append(1) or 1)
+        words = ["pingpong", "--nranks", "2", "--rendezvous", "127.0.0.1:5000", "--html"]
+        page = tmp_path / "missing" / "page.html"
+        done = CliRunner().invoke(perf_module.perf, [*words, str(page), "--rank", "0"])
+        assert (done.exit_code, measured) == (1, []) and "is the folder there" in done.output
+        CliRunner().invoke(perf_module.perf, [*words, str(page), "--rank", "1"])
+        assert measured == [1]
+        page = tmp_path / "page.html"
+        CliRunner().invoke(perf_module.perf, [*words, str(page), "--rank", "0"])
+        assert measured == [1, 1] and not page.exists()
 
     def test_missing_program_exits_1(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("HARP_BUILD_DIR", str(tmp_path))
