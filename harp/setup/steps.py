@@ -7,14 +7,13 @@ repeated after a crash. A step records the old state before it makes its change.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Optional
 
-from harp.setup import host
+from harp.setup import host, leftovers
 from harp.setup.folders import FolderError, make_folder
 
 
@@ -69,12 +68,9 @@ def is_claimed(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return leftovers.is_locked(fd)
     finally:
         os.close(fd)
-    return False
 
 
 def _read(path: Path) -> Optional[str]:
@@ -130,7 +126,8 @@ class Step(ABC):
 
 @dataclass
 class MakeFolder(Step):
-    """A folder; `mode` are its permission bits. Undo removes it only if it is empty."""
+    """A folder; `mode` are its permission bits. Undo removes it only if it is empty, or
+    holds nothing but files of ended processes, as the run folder does."""
 
     kind: ClassVar[str] = "folder"
     path: str
@@ -154,6 +151,7 @@ class MakeFolder(Step):
 
     def undo(self) -> str:
         try:
+            leftovers.remove(self.path)
             os.rmdir(self.path)
         except FileNotFoundError:
             return ""

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,46 @@ def test_folder_of_other_user_is_refused(everybodys: Path) -> None:
         with pytest.raises(StepError, match="12345"):
             MakeFolder(str(wanted), 0o755).do()
     assert os.listdir(path) == []
+
+
+def left_by_processes(run: Path) -> list[Path]:
+    """Files as ended processes leave them (harp/engine/rundir.h)."""
+    files = [run / f"0123456789abcde{i}{end}" for i, end in enumerate((".stat", ".new", ".trace"))]
+    for file in files:
+        file.write_text("left")
+    return files
+
+
+def test_run_folder_with_files_of_ended_processes_is_removed(tmp_path: Path) -> None:
+    step = MakeFolder(str(tmp_path / "run"), 0o1777)
+    step.do()
+    left_by_processes(tmp_path / "run")
+    assert step.undo() == f"removed the folder {tmp_path / 'run'}"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("other", ["running", "notes", "link", "fifo", "folder"])
+def test_run_folder_with_other_things_is_kept_whole(
+    other: str, tmp_path: Path, victim: Path
+) -> None:
+    """Its traces, too: the user sees the folder and decides."""
+    step = MakeFolder(str(tmp_path / "run"), 0o1777)
+    step.do()
+    left = left_by_processes(tmp_path / "run")
+    name = tmp_path / "run/fedcba9876543210.trace"
+    with ExitStack() as stack:
+        if other == "running":
+            fcntl.flock(stack.enter_context(left[0].open()), fcntl.LOCK_EX)
+        elif other == "notes":
+            (tmp_path / "run/notes.trace").write_text("mine")
+        elif other == "link":
+            name.symlink_to(victim)
+        elif other == "fifo":
+            os.mkfifo(name)
+        else:
+            name.mkdir()
+        assert step.undo() == f"left the folder {tmp_path / 'run'}: it is not empty"
+    assert all(file.exists() for file in left)
 
 
 def test_symlink_instead_of_temporary_file_is_replaced(everybodys: Path, victim: Path) -> None:
