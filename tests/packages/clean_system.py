@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from harp.setup.folders import make_folder
+
 NEEDS = ("python3", "python3-click", "python3-pip", "iproute2")
 
 # What apt, dpkg and rpm write about their own work.
@@ -41,8 +43,9 @@ def run(*words: str | Path, timeout: float = 900) -> str:
 
 
 def make_system(suite: str, folder: Path) -> Path:
-    """The system of SUITE or SUITE@MIRROR, made if it or a package is missing. Needs root and
-    debootstrap."""
+    """The system of SUITE or SUITE@MIRROR, made if it or a package is missing. Only root may
+    enter `folder`. Needs root and debootstrap. Raises FolderError if another user made it."""
+    make_folder(str(folder), 0o700)
     suite, _, mirror = suite.partition("@")
     root = folder / suite
     if not all((root / f"var/lib/dpkg/info/{name}.list").is_file() for name in NEEDS):

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from clean_system import CleanHost, difference, make_system, run, snapshot, two_hosts
 
+from harp.setup.folders import FolderError
 from tools.hosts.lab import Lab
 from tools.hosts.lab_fixtures import lab
 
@@ -139,6 +140,17 @@ def copied(file: Path, host: CleanHost) -> str:
     """The path of a copy on a host."""
     shutil.copy(file, host.root / "tmp")
     return f"/tmp/{file.name}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a folder away: needs root")
+def test_systems_of_another_user_are_refused(tmp_path: Path) -> None:
+    """Root would run the programs in them."""
+    os.chown(tmp_path, 12345, -1)
+    tmp_path.chmod(0o1777)
+    (tmp_path / "systems").mkdir()
+    os.chown(tmp_path / "systems", 12345, -1)
+    with pytest.raises(FolderError, match="12345"):
+        make_system("bookworm", tmp_path / "systems")
 
 
 @pytest.mark.slow

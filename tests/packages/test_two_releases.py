@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from tools.hosts.lab_fixtures import lab
 __all__ = ["lab"]
 
 ROOT = Path(__file__).resolve().parents[2]
-RELEASES = Path("/var/tmp/harp-releases")  # kept for the next run
+RELEASES = ROOT / "build-releases"  # kept for the next run; only its owner writes to the checkout
 LAST_OF = {1: "f836519b", 2: "2c583bd2"}  # wire version: commit
 
 pytestmark = [
@@ -38,8 +39,7 @@ pytestmark = [
 
 def older_plugin(commit: str) -> Path:
     """The plugin of an older commit, built if it is missing."""
-    folder = RELEASES / commit
-    plugin = folder / "build/plugin/libnccl-net.so"
+    plugin = RELEASES / commit / "libnccl-net.so"
     if plugin.is_file():
         return plugin
     meson = shutil.which("meson")
@@ -48,14 +48,16 @@ def older_plugin(commit: str) -> Path:
     )
     if meson is None or source.returncode:
         pytest.skip(f"no meson, or a clone without commit {commit}: git fetch --unshallow")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    subprocess.run(["tar", "-x", "-C", folder], input=source.stdout, check=True)
-    build = folder / "build"
-    for words in ([meson, "setup", "-Ddpdk=disabled", build, folder],
-                  ["ninja", "-C", build, "plugin/libnccl-net.so"]):  # fmt: skip
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    plugin.parent.mkdir(parents=True, exist_ok=True)
+    # Each run has a folder of its own, because two runs may build at once.
+    with tempfile.TemporaryDirectory(dir=RELEASES) as folder:
+        subprocess.run(["tar", "-x", "-C", folder], input=source.stdout, timeout=60, check=True)
+        build = Path(folder) / "build"
+        for words in ([meson, "setup", "-Ddpdk=disabled", build, folder],
+                      ["ninja", "-C", build, "plugin/libnccl-net.so"]):  # fmt: skip
+            done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
+            assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+        (build / "plugin/libnccl-net.so").replace(plugin)
     return plugin
 
 
