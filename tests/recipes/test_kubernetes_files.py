@@ -15,8 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-import kubernetes_validate
 import pod_security
 import pytest
 import yaml
@@ -24,6 +22,12 @@ from cluster import Cluster
 
 from harp import _tables
 from harp.cli import agent_files
+
+_MISSING = "no {} here: run tools/prepare --tests"
+jsonschema = pytest.importorskip("jsonschema", reason=_MISSING.format("jsonschema"))
+kubernetes_validate = pytest.importorskip(
+    "kubernetes_validate", reason=_MISSING.format("kubernetes-validate")
+)
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs/recipes/kubernetes"
 FILES = sorted(path.name for path in FOLDER.glob("*.yaml"))
