@@ -10,8 +10,8 @@
  * Threads: any, unless a comment says otherwise. One thread of each group makes progress. A thread
  * that waits for an operation makes progress itself.
  * Errors: a sentence for users in error[HARP_ERROR]. A failed link, a timeout or an abort fails the
- * whole group: its operations end with the same sentence, and its links close, so that the other
- * ranks fail too.
+ * whole group: its operations end with the same sentence, and then its links close, so that the
+ * other ranks fail too.
  */
 #ifndef HARP_COLLECTIVES_COLLECTIVES_H
 #define HARP_COLLECTIVES_COLLECTIVES_H

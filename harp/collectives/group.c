@@ -76,19 +76,32 @@ static void drive_beside(struct harp_group *group)
   group_round(group); /* takes what was posted to a failed group */
 }
 
+/* Whether the group's thread should take over. The caller holds the lock. */
+static bool thread_may_drive(struct harp_group *group)
+{
+  if (group->driven)
+    return false;
+  if (group->failed)
+    return group->links_left || atomic_load(&group->has_posted);
+  return has_work(group) && atomic_load(&group->waiters) == 0;
+}
+
 static void *thread_main(void *argument)
 {
   struct harp_group *group = argument;
   pthread_mutex_lock(&group->lock);
   while (!group->stop) {
-    bool dead = group->failed && !atomic_load(&group->has_posted);
-    if (group->driven || dead || !has_work(group) || atomic_load(&group->waiters) > 0) {
+    if (!thread_may_drive(group)) {
       pthread_cond_wait(&group->wake, &group->lock);
       continue;
     }
     group->driven = true;
+    bool closes = group->links_left;
+    group->links_left = false;
     pthread_mutex_unlock(&group->lock);
     drive_beside(group);
+    if (closes)
+      links_close(&group->links);
     pthread_mutex_lock(&group->lock);
     group->driven = false;
     pthread_cond_broadcast(&group->changed);

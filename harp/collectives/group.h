@@ -34,6 +34,7 @@ struct harp_group {
   bool driven;            /* a thread drives */
   bool stop;
   bool failed;
+  bool links_left;         /* of a failed group, to be closed by its thread */
   char reason[HARP_ERROR]; /* of the failure, or of a requested abort */
 
   atomic_int waiters; /* threads that want to drive; the group's thread then lets go */

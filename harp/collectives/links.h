@@ -74,7 +74,10 @@ struct links {
 
 /* Listens. handle: receives HARP_HANDLE bytes. 0, or -1 with a sentence. */
 int links_init(struct links *links, int rank, int ranks, int local, void *handle, char *error);
-/* Closes everything. User memory is not touched afterwards. */
+/* Ends all use of user memory, without waiting. Closes the links with messages under way. */
+void links_leave_memory(struct links *links);
+/* Closes everything. User memory is not touched afterwards. May block for seconds, until the peers
+ * have acknowledged the last messages. */
 void links_close(struct links *links);
 void links_free(struct links *links);
 

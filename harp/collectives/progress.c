@@ -56,9 +56,12 @@ void group_fail(struct harp_group *group, const char *format, ...)
   pthread_mutex_lock(&group->lock);
   memcpy(group->reason, reason, sizeof reason);
   group->failed = true;
+  group->links_left = true;
+  pthread_cond_signal(&group->wake);
   pthread_mutex_unlock(&group->lock);
-  /* Before the operations end: their memory is then the caller's again. */
-  links_close(&group->links);
+  /* Before the operations end: their memory is then the caller's again. The close of the other
+   * links may wait for acknowledgements, and so is left to the group's thread. */
+  links_leave_memory(&group->links);
   p2p_drain(&group->p2p, group->ranks, &group->collectives);
   while (group->collectives.first)
     end_op(group, op_list_remove(&group->collectives, &group->collectives.first), OP_FAILED);

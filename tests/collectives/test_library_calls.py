@@ -19,11 +19,12 @@ from tools.hosts.ranks import remove_wire, wire_path, wire_site
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     wire = wire_path()
-    site = wire_site(tmp_path_factory.mktemp("site"), wire, 1)
+    folder = tmp_path_factory.mktemp("site")
+    site, other_end = (wire_site(folder / str(number), wire, number) for number in (1, 2))
     libraries = [str(paths.collectives_library()), str(paths.nccl_plugin_path())]
     try:
         done = subprocess.run(
-            [sys.executable, str(PROGRAMS / "library.py"), *libraries],
+            [sys.executable, str(PROGRAMS / "library.py"), *libraries, str(other_end.folder)],
             env=site.all_environment(),
             capture_output=True,
             text=True,
@@ -44,6 +45,13 @@ def test_output_smaller_than_own_part_is_refused(told: dict[str, Any]) -> None:
 
 def test_short_payload_ends_while_a_long_one_is_under_way(told: dict[str, Any]) -> None:
     assert told["mixed"] == []
+
+
+def test_failure_does_not_wait_for_acknowledgements(told: dict[str, Any]) -> None:
+    late = told["stopped peer"]
+    assert late["state"] == -1
+    assert "waits for rank 1 on " in late["text"], late
+    assert 0.3 <= late["seconds"] < 1.5, late  # the close of the link may take two seconds
 
 
 def test_limit_of_centuries_does_not_wrap(told: dict[str, Any]) -> None:

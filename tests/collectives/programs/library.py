@@ -2,13 +2,17 @@
 """Calls of the C library of collectives by ctypes, without PyTorch: a group of two ranks in one
 process, over links of the process to itself. Prints a line of JSON with what the calls gave.
 
-Usage: library.py LIBRARY PLUGIN
+Usage: library.py LIBRARY PLUGIN FOLDER
+FOLDER: the configuration of a second process, at the other end of the wire.
 """
 
 from __future__ import annotations
 
 import ctypes as c
 import json
+import os
+import signal
+import socket
 import sys
 import time
 from typing import Any, Optional
@@ -17,6 +21,7 @@ ERROR, HANDLE, NAME, RANKS = 768, 128, 80, 2
 ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER, SEND, RECEIVE = 3, 4, 5, 6, 7, 9, 10
 SHORT, LONG = 32768, 3_000_000  # bytes: LINK_SHORT, and a message that is registered
 WAIT_MS = 20_000
+LIMIT_MS = 300  # of an operation that cannot end
 LATE_MS = (1 << 64) // 1_000_000 + 1  # as ns, it is a fraction of a millisecond modulo 2^64
 
 library = c.CDLL(sys.argv[1])
@@ -96,6 +101,58 @@ def receive_late(groups: list[Any]) -> int:
     return state or (end(sent) + end(op) if sent else -1)
 
 
+def exchange(group: Any, rank: int) -> None:
+    """Rank 0 sends a byte to rank 1, which sends one back. This opens the links."""
+    calls = [(SEND, [zeros(1)], []), (RECEIVE, [], [zeros(1)])]
+    for kind, read, written in calls if rank == 0 else calls[::-1]:
+        assert end(post(group, kind, 1 - rank, read, written)) == 1, error.value
+
+
+def join(rank: int, pipe: socket.socket) -> Any:
+    """This process's rank of a group with another process."""
+    handle = zeros(HANDLE)
+    group = c.c_void_p(library.harp_group_create(rank, RANKS, 0, handle, error))
+    assert group.value, error.value
+    pipe.sendall(bytes(handle))
+    other = pipe.recv(HANDLE, socket.MSG_WAITALL)
+    handles = bytes(handle) + other if rank == 0 else other + bytes(handle)
+    library.harp_group_start(group, handles, bytes(RANKS * NAME), error)
+    exchange(group, rank)
+    return group
+
+
+def start_stopping_peer(folder: str) -> tuple[int, socket.socket]:
+    """Forks a process that is rank 1 of a group, and stops once the links are open. folder: of its
+    configuration. Must precede the first call of the library."""
+    own, others = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        c.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with its parent
+        os.environ["HARP_CONF_DIR"] = folder
+        os.environ["HARP_RUN_DIR"] = f"{folder}/run"
+        assert library.harp_collectives_open(sys.argv[2].encode(), error) == 0, error.value
+        join(1, others)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return pid, own
+
+
+def fail_beside_stopped(pid: int, pipe: socket.socket) -> dict[str, Any]:
+    """A receive that passes its limit, while the peer is stopped and so does not acknowledge the
+    last message: the seconds that it took, and its sentence. The library copies short messages, so
+    that the send is done at once."""
+    group = join(0, pipe)
+    assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
+    began = time.monotonic()
+    received = post(group, RECEIVE, 1, [], [zeros(1)], LIMIT_MS)
+    assert end(post(group, SEND, 1, [zeros(1)], [])) == 1
+    state = end(received)
+    told = {"state": state, "seconds": time.monotonic() - began, "text": error.value.decode()}
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    library.harp_group_destroy(group)
+    return told
+
+
 def refusals(group: Any) -> dict[str, str]:
     """The sentences for outputs that are smaller than what the rank gives itself."""
     # The C library's allocator has room for eight bytes more than the small ones.
@@ -114,12 +171,14 @@ def refusals(group: Any) -> dict[str, str]:
 
 
 def main() -> None:
+    peer = start_stopping_peer(sys.argv[3])
     assert library.harp_collectives_open(sys.argv[2].encode(), error) == 0, error.value
     groups = make_groups()
     told = {
         "mixed": send_all(groups, [SHORT, LONG, SHORT - 15, LONG, 0, LONG, SHORT + 1]),
         "late limit": receive_late(groups),
         "refusals": refusals(groups[0]),
+        "stopped peer": fail_beside_stopped(*peer),
     }
     print(json.dumps(told))
 
