@@ -32,6 +32,7 @@ from ranks import (
 
 from harp import paths
 from tools.hosts.lab import Lab
+from tools.hosts.ports import random_port
 
 TIMEOUT_MS = 1500
 SLACK_S = 1.2  # for a busy machine; a second try would end after another TIMEOUT_MS
@@ -79,7 +80,7 @@ def all_reduce(sites: list[Site], lab: Lab, api: int) -> Iterator[list[Perf]]:
     words = ["all_reduce", "-b", "4M", "-e", "4M", "-n", "10000000", "-w", "0"]
     words += ["--api", str(api), "--timeout", "30"]
     on_wire = not sites[0].prefix
-    port = 20000 + secrets.randbelow(10000)
+    port = random_port()
     rendezvous = f"{'127.0.0.1' if on_wire else lab.hosts[0].address}:{port}"
     with Perf(sites[0], words, 0, rendezvous) as one, Perf(sites[1], words, 1, rendezvous) as other:
         for site in sites:

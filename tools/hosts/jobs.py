@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Optional
 
 from harp.observe.statfile import Flow
+from tools.hosts.ports import random_port
 from tools.hosts.ranks import START_S, Perf, Site, TooLate, wait_until
 
 
@@ -137,7 +137,7 @@ def job(
 ) -> Iterator[Job]:
     """Runs harp-perf with one rank at each site. Enters the block once each rank has received
     `flowing` messages."""
-    rendezvous = f"{host}:{20000 + secrets.randbelow(10000)}"
+    rendezvous = f"{host}:{random_port()}"
     with ExitStack() as stack:
         made = Job(
             sites,

@@ -8,13 +8,13 @@ command in the namespace of the host.
 from __future__ import annotations
 
 import os
-import secrets
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tools.hosts.lab import INTERFACE, Lab
+from tools.hosts.ports import random_port
 from tools.hosts.ranks import Site, packet_site
 from tools.hosts.torch_job import ROOT
 
@@ -43,7 +43,7 @@ def mpirun(
     """
     used = lab.hosts[:ranks]
     sites = {host.address: packet_site(folder / str(host.index), host) for host in used}
-    master = {"MASTER_ADDR": used[0].address, "MASTER_PORT": 20000 + secrets.randbelow(10000)}
+    master = {"MASTER_ADDR": used[0].address, "MASTER_PORT": random_port()}
     build = os.environ.get("HARP_BUILD_DIR") or ROOT / "build"
     everywhere = {"PYTHONPATH": ROOT, "HARP_BUILD_DIR": build, "OMP_NUM_THREADS": 1}
     passed = [f"{name}={value}" for name, value in {**variables, **master, **everywhere}.items()]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tools.hosts.lab import INTERFACE, Lab
+from tools.hosts.ports import random_port
 from tools.hosts.ranks import Program, Site, packet_site
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +48,7 @@ def sites(folder: Path, lab: Lab, ranks: int) -> list[Site]:
 @contextmanager
 def torch_job(places: Sequence[Site], program: Path, *words: object) -> Iterator[list[TorchRank]]:
     """Starts a rank at each site, with the variables that torchrun sets. Rank 0 has the store."""
-    port = 20000 + secrets.randbelow(10000)
+    port = random_port()
     with ExitStack() as stack:
         ranks = []
         for rank, site in enumerate(places):

@@ -22,6 +22,7 @@ from typing import Any, Optional
 
 from tools.hosts.jobs import Job, Joint, all_reduce, job
 from tools.hosts.lab import Lab, LabError
+from tools.hosts.ports import random_port
 from tools.hosts.rails import Rails
 from tools.hosts.ranks import (
     Perf,
@@ -129,7 +130,7 @@ class Trial:
     @contextmanager
     def another_job(self) -> Iterator[Callable[[int], Perf]]:
         """Yields a function that starts a rank of another job at a site."""
-        rendezvous = f"{self.joint.host}:{self.draw.randrange(20000, 30000)}"
+        rendezvous = f"{self.joint.host}:{random_port()}"
         words = list(map(str, words_for(0.2)))
         with ExitStack() as stack:
 

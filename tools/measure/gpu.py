@@ -19,7 +19,6 @@ import ctypes
 import json
 import os
 import re
-import secrets
 import signal
 import subprocess
 import sys
@@ -32,6 +31,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Optional
 
+from tools.hosts.ports import random_port
 from tools.measure.gpu_mps import mps
 from tools.measure.gpu_nets import NAMES, Net, NetError, join
 from tools.measure.records import describe_host
@@ -245,7 +245,7 @@ def run_job(net: Net, kind: Kind, number: int, program: Sequence[str], folder: P
     task = {
         "ranks": 2,
         "host": net.host,
-        "port": 20000 + secrets.randbelow(10000),
+        "port": random_port(),
         "sizes": SIZES,
         "iterations": ITERATIONS,
         "limit_s": kind.limit_s,

@@ -19,6 +19,7 @@ from typing import Any, Optional
 import click
 
 from tools.hosts.lab import Lab
+from tools.hosts.ports import random_port
 from tools.hosts.ranks import START_S, TooLate, wait_until
 from tools.hosts.torch_job import TorchRank, sites, torch_job
 from tools.measure.fault_trials import (
@@ -58,7 +59,7 @@ class Trial:
         self.killed: list[int] = []
         self.errors: list[float] = []  # seconds from a fault to each exception
         self._begins = [len(rank.printed) for rank in ranks]
-        port = 20000 + secrets.randbelow(10000)
+        port = random_port()
         for number, rank in enumerate(ranks):
             assert rank.process.stdin
             rank.process.stdin.write(f"{number} {len(ranks)} {lab.hosts[0].address} {port}\n")
