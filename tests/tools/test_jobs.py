@@ -5,16 +5,22 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
-from tools.hosts.lab import LabError
+from tools.hosts.lab import Lab, LabError
+from tools.hosts.mpi_job import MPIRUN, agent, mpirun
+from tools.hosts.ranks import Site
 from tools.hosts.torch_mark import needs_torch
-from tools.measure.fault_trials import HANG, WENT_ON, Misbehaved
+from tools.measure.fault_trials import ERROR, HANG, OTHER, WENT_ON, Misbehaved
 from tools.measure.jobs import all_reduce, compression, ddp, faults, fsdp, recommender, synthetic
 from tools.measure.jobs import hosts as lab_hosts
 from tools.measure.jobs.command import main
@@ -60,10 +66,41 @@ def test_ddp_difference_is_relative_to_gloos_loss() -> None:
     assert ddp.difference(ddp_record(0.75)) == 0.25
 
 
-class QuietTrial:
-    """Stands for a trial whose job trains, and ends as its fault requires."""
+def test_ddp_loss_that_is_no_number_differs() -> None:
+    assert ddp.difference(ddp_record(float("nan"))) > ddp.TOLERANCE
 
-    cleared = False
+
+@pytest.mark.parametrize("hosts,named", [(2, "veth-1500"), (3, "veth-1500-bridge")])
+def test_a_job_tells_the_wire_of_its_lab(
+    hosts: int, named: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class NoHosts(Lab):
+        def __enter__(self) -> Lab:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    @contextmanager
+    def no_job(*_: object) -> Iterator[list[Any]]:
+        record = {"size": 8, "gloo": [1.0], "harp": [1.0]}
+        yield [SimpleNamespace(printed=[json.dumps(record)])]
+
+    monkeypatch.setattr(lab_hosts, "Lab", NoHosts)
+    monkeypatch.setattr(lab_hosts, "torch_job", no_job)
+    monkeypatch.setattr(lab_hosts, "end_well", lambda *_: None)
+    monkeypatch.setattr(lab_hosts, "require", lambda *_: None)
+    file = tmp_path / "jobs.json"
+    done = invoke("all-reduce", "--hosts", str(hosts), "--json", str(file))
+    assert f"{hosts} hosts, {named}, " in done.output
+    assert json.loads(file.read_text())["wire"] == named
+
+
+class QuietTrial:
+    """Stands for a trial whose job trains, and ends as its fault requires. stays: a rank that
+    cannot be killed."""
+
+    def __init__(self, stays: bool = False) -> None:
+        self.cleared, self.stays = False, stays
 
     def trains(self) -> None: ...
 
@@ -71,6 +108,8 @@ class QuietTrial:
 
     def clear(self) -> None:
         self.cleared = True
+        if self.stays:
+            raise Misbehaved(HANG, "rank 1 does not print its 'status'")
 
 
 def test_a_hang_is_told_and_the_next_trial_can_begin() -> None:
@@ -85,6 +124,67 @@ def test_a_hang_is_told_and_the_next_trial_can_begin() -> None:
     assert cells(faults.report([row]))[3:] == ["1", "1", "0", "0", "0", "1.00", "1.50"]
 
 
+def test_a_trial_that_cannot_be_cleared_is_a_hang() -> None:
+    def end_otherwise(_: Any) -> None:
+        raise Misbehaved(OTHER, "rank 0 has no exception")
+
+    trial: Any = QuietTrial(stays=True)
+    quiet = faults.Fault("slow", "a rank is slow", WENT_ON, lambda _: None)
+    assert faults.run_trial(quiet, trial) == (HANG, "rank 1 does not print its 'status'")
+    bad = faults.Fault("kill", "a rank is killed", WENT_ON, end_otherwise)
+    end, text = faults.run_trial(bad, trial)
+    assert end == HANG
+    assert text == "rank 0 has no exception; rank 1 does not print its 'status'"
+
+
+class EndedRanks(faults.Trial):
+    """A trial of three ranks that have raised these texts at once. Rank 2 is the victim."""
+
+    def __init__(self, *texts: str) -> None:
+        self.ranks, self.victim, self.timeout_s = cast(Any, [None] * 3), 2, 1.0
+        self.killed, self.errors, self.texts = [], [], texts
+
+    def wait_for(self, number: int, key: str, seconds: float) -> dict[str, Any]:
+        return {"end": ERROR, "at": 0.0, "text": self.texts[number]}
+
+    def send(self, number: int, what: int) -> float:
+        return 0.0
+
+
+def lost(own: int, peer: int) -> str:
+    return (f"all_reduce of rank {own}: the link to rank {peer} on host failed (ncclRemoteError). "
+            "look at its log, and restart the job")  # fmt: skip
+
+
+def test_exceptions_must_name_the_killed_rank() -> None:
+    faults.kill(EndedRanks(lost(0, 2), lost(1, 2)))
+    faults.kill(EndedRanks(lost(0, 2), lost(1, 0)))  # rank 1 saw rank 0 fail
+    for texts, said in (
+        ((lost(0, 1), lost(1, 0)), "no exception names rank 2"),
+        ((lost(0, 2), "all_reduce of rank 1: restart the job"), "rank 1: it does not name two"),
+        ((lost(0, 2), lost(1, 1)), "rank 1: it does not name two"),
+        ((lost(0, 2), lost(1, 2).replace("restart", "end")), "rank 1: no remedy"),
+    ):
+        with pytest.raises(Misbehaved, match=said):
+            faults.kill(EndedRanks(*texts))
+
+
+def test_synthetic_needs_open_mpi_4(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "mpirun").write_text("#!/bin/sh\n")  # that of another release
+    (tmp_path / "mpirun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LabError, match=r"no mpirun.openmpi \(Open MPI 4\) here: apt-get install"):
+        mpirun(cast(Lab, None), tmp_path, 2, [], 1)
+
+
+def test_mpiruns_remote_shell_keeps_spaces(tmp_path: Path) -> None:
+    site = Site(tmp_path / "two words")
+    script = agent(tmp_path, {"10.0.0.1": site})
+    words = [str(script), "10.0.0.1", 'echo "$HARP_CONF_DIR"', "$HARP_RUN_DIR"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=10)
+    assert done.stdout == f"{site.folder} {site.run_folder}\n", done.stderr
+
+
 def test_synthetic_reads_the_figure_of_the_right_job() -> None:
     output = "Img/sec per CPU: 6.4 +-0.7\nTotal img/sec on 2 CPU(s): 12.8 +-1.5\n"
     assert synthetic.images_per_second(output, 2) == 12.8
@@ -94,14 +194,8 @@ def test_synthetic_reads_the_figure_of_the_right_job() -> None:
 
 
 def test_compression_divides_plains_time() -> None:
-    record = {"size": 25 << 20, "plain": [0.42], "fp16": [0.21], "top-k": [0.07]}
-    assert cells(compression.report(record)) == [
-        "top-k",
-        "70 (70–70)",
-        "6.0 (6.0–6.0)",
-        "10",
-        "missed",
-    ]
+    record = {"size": 25 << 20, "ratio": 0.01, "plain": [0.42], "fp16": [0.21], "top-k": [0.07]}
+    assert cells(compression.report(record)) == ["top-k", "70 (70–70)", "6.0 (6.0–6.0)", "50"]
     assert f"{compression.wire_share(record, mbps=1000):.2f}" == "0.50"
 
 
@@ -132,6 +226,13 @@ def test_fsdp_must_restart_at_its_checkpoint_and_end_alike() -> None:
         assert said in str(fsdp.problem(unbroken, broken, 4))
 
 
+def test_fsdp_worker_may_have_ended_before_it_is_killed() -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    agent = SimpleNamespace(printed=[json.dumps({"step": 2, "pid": ended.pid})])
+    fsdp.kill_at(cast(Any, agent), 2)
+
+
 @pytest.mark.slow
 @needs_torch
 def test_fsdp_job_survives_the_loss_of_a_rank() -> None:
@@ -151,7 +252,7 @@ def test_recommender_gives_the_rows_of_one_process_or_fails() -> None:
 
 @pytest.mark.slow
 @needs_torch
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun: apt-get install openmpi-bin")
+@pytest.mark.skipif(not shutil.which(MPIRUN), reason="no Open MPI 4: apt-get install openmpi-bin")
 def test_synthetic_runs_by_mpirun() -> None:
     done = invoke("synthetic", "--rounds", "1", "--iterations", "1", "--batch-size", "1")
     assert done.exit_code == 0, done.output

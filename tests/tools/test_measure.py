@@ -2,6 +2,7 @@
 """Measurements: medians, pairs, targets, documents, and runs of `harp perf` on hosts."""
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Optional
@@ -21,7 +22,7 @@ from tools.measure.runner import (
     run_perf,
 )
 from tools.measure.shared import DIRECTIONS, SHARED, HarpEthdev, SharedLink
-from tools.measure.stats import ratios, summarize
+from tools.measure.stats import largest, ratios, summarize
 from tools.measure.tables import markdown, size_text
 
 
@@ -29,6 +30,12 @@ def test_summary_is_median_and_range() -> None:
     assert summarize([3, 1, 100]).text(0) == "3 (1–100)"
     with pytest.raises(ValueError, match="no figures"):
         summarize([])
+
+
+def test_largest_keeps_what_is_not_finite() -> None:
+    assert largest([1e-9, 3e-9, 2e-9]) == 3e-9
+    for bad in (math.nan, math.inf, -math.inf):
+        assert largest([1e-9, bad, 2e-9]) == math.inf  # max() drops a NaN in this place
 
 
 def test_ratios_are_computed_per_pair() -> None:

@@ -2,29 +2,33 @@
 """Jobs of Open MPI's mpirun on the hosts of a lab, with HARP on each host.
 
 mpirun reaches hosts by a remote shell. Here an agent takes its place: a script that starts the
-command in the namespace of the host.
+command in the namespace of the host. The launch line has the options of Open MPI 4, which Debian
+installs as mpirun.openmpi. Another mpirun may come first in PATH.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tools.hosts.lab import INTERFACE, Lab
+from tools.hosts.lab import INTERFACE, Lab, LabError
 from tools.hosts.ports import random_port
 from tools.hosts.ranks import Site, packet_site
 from tools.hosts.torch_job import ROOT
 
+MPIRUN = "mpirun.openmpi"
 
-def _agent(folder: Path, sites: Mapping[str, Site]) -> Path:
+
+def agent(folder: Path, sites: Mapping[str, Site]) -> Path:
     """Writes the remote shell. Usage: AGENT ADDRESS WORD..."""
     lines = ["#!/bin/sh", "address=$1; shift", 'case "$address" in']
     for address, site in sites.items():
-        settings = f"HARP_CONF_DIR={site.folder} HARP_RUN_DIR={site.run_folder}"
-        command = shlex.join(site.command(["env", *settings.split(), "sh", "-c"]))
+        settings = [f"HARP_CONF_DIR={site.folder}", f"HARP_RUN_DIR={site.run_folder}"]
+        command = shlex.join(site.command(["env", *settings, "sh", "-c"]))
         lines.append(f'{address}) exec {command} "$*";;')
     path = folder / "agent"
     path.write_text("\n".join([*lines, "esac", 'echo "no host $address" >&2; exit 1', ""]))
@@ -39,8 +43,10 @@ def mpirun(
     """Runs a Python program with one rank on each of the first hosts, and returns its output.
 
     folder: for the configuration of the hosts. variables: of all ranks, passed on by -x. Raises
-    LabError if mpirun fails or takes longer than `timeout` seconds.
+    LabError if mpirun is missing, fails, or takes longer than `timeout` seconds.
     """
+    if not shutil.which(MPIRUN):
+        raise LabError(f"no {MPIRUN} (Open MPI 4) here: apt-get install openmpi-bin")
     used = lab.hosts[:ranks]
     sites = {host.address: packet_site(folder / str(host.index), host) for host in used}
     master = {"MASTER_ADDR": used[0].address, "MASTER_PORT": random_port()}
@@ -49,9 +55,9 @@ def mpirun(
     passed = [f"{name}={value}" for name, value in {**variables, **master, **everywhere}.items()]
     own = sites[used[0].address]
     # Hosts share this machine's cores, so that mpirun must not bind each host's rank to the first.
-    words = ["mpirun", "--allow-run-as-root", "--bind-to", "none", "-np", ranks,
+    words = [MPIRUN, "--allow-run-as-root", "--bind-to", "none", "-np", ranks,
              "-H", ",".join(f"{host.address}:1" for host in used),
-             "-mca", "plm_rsh_agent", _agent(folder, sites),
+             "-mca", "plm_rsh_agent", agent(folder, sites),
              "-mca", "oob_tcp_if_include", INTERFACE, *(one for pair in passed
              for one in ("-x", pair)), sys.executable, *program]  # fmt: skip
     environment = {"HARP_CONF_DIR": str(own.folder), "HARP_RUN_DIR": str(own.run_folder)}

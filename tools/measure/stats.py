@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect
 from dataclasses import dataclass
 from statistics import median
-from typing import Sequence, Tuple
+from typing import Iterable, Sequence, Tuple
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,12 @@ def summarize(figures: Sequence[float]) -> Summary:
     if not figures:
         raise ValueError("no figures to summarize")
     return Summary(median(figures), min(figures), max(figures), len(figures))
+
+
+def largest(figures: Iterable[float]) -> float:
+    """The largest of some differences; infinity if one of them is not finite. max() drops a NaN
+    that is not the first one. Raises ValueError if there are none."""
+    return max(one if math.isfinite(one) else math.inf for one in figures)
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Summary:

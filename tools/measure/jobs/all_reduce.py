@@ -39,7 +39,7 @@ def all_reduce(
     """Time all_reduce of float32 by both backends, in turns on the same wire."""
     lab_hosts.require("torch")
     with lab_hosts.failures_told():
-        records = lab_hosts.run("all_reduce.py", rounds, *sizes, hosts=hosts, wire=wire)
-    print(f"all_reduce of float32, {hosts} hosts, {wire}, {rounds} rounds: median (range)\n")
-    print(report(records))
-    lab_hosts.save(json_path, records, wire=wire, hosts=hosts)
+        done = lab_hosts.run("all_reduce.py", rounds, *sizes, hosts=hosts, wire=wire)
+    print(f"all_reduce of float32, {hosts} hosts, {done.wire}, {rounds} rounds: median (range)\n")
+    print(report(done.records))
+    lab_hosts.save(json_path, done.records, wire=done.wire, hosts=hosts)

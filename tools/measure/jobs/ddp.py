@@ -10,7 +10,7 @@ import click
 
 from tools.measure.jobs import hosts as lab_hosts
 from tools.measure.options import json_option
-from tools.measure.stats import ratios, summarize
+from tools.measure.stats import largest, ratios, summarize
 from tools.measure.tables import markdown
 
 MODELS = ("vision", "transformer", "wide")
@@ -21,9 +21,10 @@ WARM_UP = 2  # steps, which make buckets and links and are not timed
 
 
 def difference(record: dict[str, Any]) -> float:
-    """The largest difference of two losses of the same step, relative to Gloo's."""
+    """The largest difference of two losses of the same step, relative to Gloo's; infinity if a loss
+    is not finite."""
     pairs = zip(record["losses"]["gloo"], record["losses"]["harp"])
-    return max(abs(harp - gloo) / abs(gloo) for gloo, harp in pairs)
+    return largest(abs(harp - gloo) / abs(gloo) for gloo, harp in pairs)
 
 
 def report(records: list[dict[str, Any]], hosts: int) -> str:
@@ -73,12 +74,12 @@ def ddp(
     found, worst = [], 0.0
     for hosts in counts:
         with lab_hosts.failures_told():
-            records = lab_hosts.run("ddp.py", steps, seed, sound, *models, hosts=hosts, wire=wire)
-        print(f"DDP, {hosts} hosts, {wire}, {steps} steps; times: median (range)\n")
-        print(report(records, hosts), "\n")
-        worst = max([worst, *map(difference, records)])
-        found += [{"hosts": hosts, **record} for record in records]
-    lab_hosts.save(json_path, found, wire=wire, steps=steps, seed=seed)
+            done = lab_hosts.run("ddp.py", steps, seed, sound, *models, hosts=hosts, wire=wire)
+        print(f"DDP, {hosts} hosts, {done.wire}, {steps} steps; times: median (range)\n")
+        print(report(done.records, hosts), "\n")
+        worst = max([worst, *map(difference, done.records)])
+        found += [{"hosts": hosts, "wire": done.wire, **record} for record in done.records]
+    lab_hosts.save(json_path, found, steps=steps, seed=seed)
     if not worst <= TOLERANCE:
         raise click.ClickException(
             f"a loss over HARP differs from Gloo's by {worst:.1e} of it; at most {TOLERANCE:.0e} "

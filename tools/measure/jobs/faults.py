@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import secrets
 import signal
 import tempfile
@@ -39,10 +40,16 @@ from tools.measure.tables import markdown
 
 TIMEOUT_S = 3.0
 DELAY_S = 0.3  # the longest random delay before a fault
-SLACK_S = 2.0  # beyond the timeout: two operations may be under way, and the machine is busy
+SLACK_S = 1.0  # beyond the timeout: the job computes before its next call, on a busy machine
 LONG_S = 1.5  # beyond the timeout: a fault that the job cannot survive
 REMEDIES = ("restart the job", "a longer timeout")  # what an exception of harp.torch advises
+PEER = re.compile(r"\brank (\d+) on \S")  # another rank, which an exception names with its host
 GOES_ON_S = 0.5  # a job that survived trains for this long after the fault
+
+
+def other_ranks(text: str, number: int) -> set[int]:
+    """The ranks that an exception of rank `number` names with their hosts."""
+    return {int(peer) for peer in PEER.findall(text)} - {number}
 
 
 class Trial:
@@ -93,8 +100,9 @@ class Trial:
             self.wait_for(number, "training", 2 * START_S)
         time.sleep(self.draw.uniform(0, DELAY_S))
 
-    def fails(self, number: int, since: float) -> None:
-        """Checks that a rank's exception comes in time, and that it names the rank."""
+    def fails(self, number: int, since: float) -> set[int]:
+        """Checks that a rank's exception comes in time, and that it names the rank, another one
+        with its host, and the remedy. Returns the other ranks."""
         end = self.wait_for(number, "end", self.timeout_s + HANG_S)
         if end["end"] != ERROR:
             raise Misbehaved(OTHER, f"rank {number} has no exception: {end}")
@@ -103,13 +111,20 @@ class Trial:
         if took > self.timeout_s + SLACK_S:
             raise Misbehaved(OTHER, f"rank {number}: its exception came after {took:.2f} s")
         text = end["text"]
-        if f"rank {number}" not in text or not any(remedy in text for remedy in REMEDIES):
-            raise Misbehaved(OTHER, f"rank {number}: no rank or remedy: {text}")
+        others = other_ranks(text, number)
+        if f"of rank {number}" not in text or not others:
+            raise Misbehaved(OTHER, f"rank {number}: it does not name two ranks: {text}")
+        if not any(remedy in text for remedy in REMEDIES):
+            raise Misbehaved(OTHER, f"rank {number}: no remedy: {text}")
+        return others
 
-    def others_fail(self, since: float) -> None:
+    def others_fail(self, since: float) -> set[int]:
+        """Checks this of all ranks but the victim. Returns the ranks that they name."""
+        named: set[int] = set()
         for number in range(len(self.ranks)):
             if number != self.victim:
-                self.fails(number, since)
+                named |= self.fails(number, since)
+        return named
 
     def goes_on(self) -> None:
         """Lets the job train on, ends it, and checks its parameters."""
@@ -143,7 +158,10 @@ class Trial:
 
 def kill(trial: Trial) -> None:
     trial.killed.append(trial.victim)
-    trial.others_fail(trial.send(trial.victim, signal.SIGKILL))
+    named = trial.others_fail(trial.send(trial.victim, signal.SIGKILL))
+    # A rank may name one that failed before it, but the first to fail has nobody else to name.
+    if trial.victim not in named:
+        raise Misbehaved(OTHER, f"no exception names rank {trial.victim}, which was killed")
 
 
 def stop(trial: Trial) -> None:
@@ -234,15 +252,18 @@ def report(rows: Sequence[Row]) -> str:
 
 def run_trial(fault: Fault, trial: Trial) -> tuple[str, str]:
     """How a trial ended: the fault's own end or one of KINDS, and what to say of it."""
+    end, text = fault.ends, ""
     try:
         trial.trains()
         fault.strike(trial)
         trial.ends()
     except Misbehaved as bad:
-        return bad.kind, str(bad)
-    finally:
+        end, text = bad.kind, str(bad)
+    try:
         trial.clear()
-    return fault.ends, ""
+    except Misbehaved as left:
+        end, text = HANG, f"{text}; {left}" if text else str(left)
+    return end, text
 
 
 @click.command("faults")
@@ -261,8 +282,9 @@ def faults(
 ) -> None:  # fmt: skip
     """Strike a rank of a DDP job over HARP, many times by each fault.
 
-    The job goes on, or every rank gets an exception within the timeout, which names the rank and
-    the remedy. The exit status is 1 if another end is seen.
+    The job goes on, or every rank gets an exception, at most a second after the timeout. It names
+    the rank, another rank with its host, and the remedy. An exception names the killed rank. The
+    exit status is 1 if another end is seen.
     """
     lab_hosts.require("torch")
     seed = secrets.randbelow(1 << 31) if seed is None else seed
@@ -283,7 +305,9 @@ def faults(
     print()
     print(report(rows))
     records = [{"fault": row.fault.name, "ends": row.ends, "errors_s": row.errors} for row in rows]
-    lab_hosts.save(json_path, records, hosts=hosts, timeout_s=timeout_s, seed=seed)
+    lab_hosts.save(
+        json_path, records, wire=lab.wire.name, hosts=hosts, timeout_s=timeout_s, seed=seed
+    )
     bad = sum(end != row.fault.ends for row in rows for end in row.ends)
     if bad:
         raise click.ClickException(f"{bad} trials ended in another way; see the lines above")

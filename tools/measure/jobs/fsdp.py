@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Optional
 
@@ -23,13 +24,15 @@ Record = dict[str, Any]
 
 
 def kill_at(agent: TorchRank, step: int) -> None:
-    """Kills the worker of an agent once it has taken this step."""
+    """Kills the worker of an agent once it has taken this step. A worker that has ended meanwhile
+    is not killed; `problem` says so."""
 
     def taken() -> Optional[Record]:
         return next((one for one in lab_hosts.told(agent) if one["step"] >= step), None)
 
     record = wait_until(taken, STEP_S, f"no step {step}", [agent])
-    os.kill(record["pid"], signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.kill(record["pid"], signal.SIGKILL)
 
 
 def train(lab: Lab, folder: Path, steps: int, kill_step: Optional[int]) -> list[Record]:
@@ -89,11 +92,11 @@ def fsdp(wire: str, hosts: int, steps: int, json_path: Optional[Path]) -> None:
         for kill_step in (None, steps // 2):
             with tempfile.TemporaryDirectory() as folder:
                 found.append(train(lab, Path(folder), steps, kill_step))
-    print(f"FSDP over HARP, {hosts} hosts, {wire}, {steps} steps\n")
+    print(f"FSDP over HARP, {hosts} hosts, {lab.wire.name}, {steps} steps\n")
     unbroken, broken = found
     print(report(unbroken, broken))
     records = [{"job": "unbroken", "steps": unbroken}, {"job": "killed", "steps": broken}]
-    lab_hosts.save(json_path, records, wire=wire, hosts=hosts, steps=steps)
+    lab_hosts.save(json_path, records, wire=lab.wire.name, hosts=hosts, steps=steps)
     wrong = problem(unbroken, broken, steps)
     if wrong:
         raise click.ClickException(wrong)

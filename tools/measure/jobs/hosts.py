@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import click
 
@@ -61,14 +61,21 @@ def told(rank: TorchRank, begin: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in rank.printed[begin:] if line.startswith("{")]
 
 
+class Run(NamedTuple):
+    """What rank 0 has printed, and the wire of the lab: more than two hosts get a bridge."""
+
+    records: list[dict[str, Any]]
+    wire: str
+
+
 def run(
     program: str,
     *words: object,
     hosts: int,
     wire: str,
     relay: Optional[RelaySpec] = None,
-) -> list[dict[str, Any]]:
-    """Runs a program of PROGRAMS with a rank on each host. Returns the records of rank 0.
+) -> Run:
+    """Runs a program of PROGRAMS with a rank on each host.
 
     Raises LabError, RelayError, or AssertionError if a rank fails or JOB_LIMIT_S passes.
     """
@@ -76,7 +83,7 @@ def run(
         places = sites(Path(folder), lab, hosts)
         with torch_job(places, PROGRAMS / program, *words) as ranks:
             end_well(ranks, JOB_LIMIT_S)
-            return told(ranks[0])
+            return Run(told(ranks[0]), lab.wire.name)
 
 
 def save(path: Optional[Path], records: Sequence[dict[str, Any]], **facts: Any) -> None:

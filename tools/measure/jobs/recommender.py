@@ -50,10 +50,10 @@ def recommender(
     lab_hosts.require("torch")
     words = (steps, seed, "inject-wrong" if inject_wrong else "sound")
     with lab_hosts.failures_told():
-        [record] = lab_hosts.run("recommender.py", *words, hosts=hosts, wire=wire)
-    print(f"embeddings over {hosts} hosts, {wire}, {steps} steps\n")
+        [record], used = lab_hosts.run("recommender.py", *words, hosts=hosts, wire=wire)
+    print(f"embeddings over {hosts} hosts, {used}, {steps} steps\n")
     print(report(record))
-    lab_hosts.save(json_path, [record], wire=wire, hosts=hosts, steps=steps, seed=seed)
+    lab_hosts.save(json_path, [record], wire=used, hosts=hosts, steps=steps, seed=seed)
     if not is_right(record):
         raise click.ClickException(
             "losses or rows are not those of one process: compare all_to_all_single by "

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 import harp.torch  # noqa: F401
+from tools.measure.stats import largest
 
 DIM, SAMPLES, FEATURES, RATE = 16, 32, 8, 0.5
 IDS = 5000  # few of them are frequent, as in clicks
@@ -158,8 +159,8 @@ def main() -> None:
         print(json.dumps({
             "loss_first": losses[0],
             "loss_last": losses[-1],
-            "loss_difference": max(abs(a - b) for a, b in zip(losses, right_losses)),
-            "row_difference": max(rows) if len(found) == len(right.rows) else float("inf"),
+            "loss_difference": largest(abs(a - b) for a, b in zip(losses, right_losses)),
+            "row_difference": largest(rows) if len(found) == len(right.rows) else float("inf"),
             "rows": [len(part) for part in parts],
             "rows_alone": len(right.rows),
             "moved": table.moved,
