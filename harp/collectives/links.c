@@ -110,11 +110,6 @@ void links_leave_memory(struct links *links)
 {
   for (size_t i = 0; links->all && i < link_count(links); i++) {
     struct link *link = &links->all[i];
-    struct link_message message;
-    size_t size;
-    int result;
-    while (link_take(link, &message, &size, &result) > 0)
-      continue;
     if (link->done == link->posted)
       link_forget(link);
     else
