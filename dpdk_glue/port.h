@@ -51,15 +51,19 @@ struct harp_port_info {
 
 /*
  * A guess of where the payload of the next frames belongs. Frame i of a burst, if its headers take
- * header_length bytes, goes to payload + i * stride. A port may write anywhere in the length bytes,
+ * header_length bytes, goes to payload + i * stride. The bytes behind the length bytes are `gap`
+ * bytes that belong nowhere, and then those of `next`. A port may write anywhere in both places,
  * even payload that belongs elsewhere. It must report in the frame where the payload really is; the
  * stack moves misplaced payload.
  */
 struct harp_rx_hint {
   uint16_t header_length;
-  uint8_t *payload; /* NULL: no guess */
-  size_t length;    /* bytes that the port may write there */
-  size_t stride;    /* payload bytes expected in each frame */
+  uint8_t *payload;   /* NULL: no guess */
+  size_t length;      /* bytes that the port may write there; 0 without payload */
+  size_t stride;      /* payload bytes expected in each frame */
+  size_t gap;         /* bytes between the two places; used only with next */
+  uint8_t *next;      /* NULL: no guess */
+  size_t next_length; /* bytes that the port may write there */
 };
 
 struct harp_port;

@@ -2,7 +2,7 @@
 /*
  * "packet:IFACE": the parts of the AF_PACKET port. packet.c opens it and reserves local ports,
  * packet_sockets.c opens its sockets, packet_agent.c lets the node's agent open them, packet_rx.c
- * receives, packet_tx.c sends.
+ * receives, packet_place.c puts payload where it belongs, packet_tx.c sends.
  */
 #ifndef HARP_DPDK_GLUE_PACKET_H
 #define HARP_DPDK_GLUE_PACKET_H
@@ -29,16 +29,20 @@ enum {
   PACKET_ARP_BYTES = 64,
   PACKET_ARP_PERIOD = 64, /* receive calls between two reads of a separate ARP socket */
   PACKET_VNET = sizeof(struct virtio_net_hdr),
+  PACKET_PIECES = 4,        /* frames that one received frame may be split into */
   PACKET_HEADER_ROOM = 256, /* longest header_length of a hint, with the vnet header */
   /* Not a power of two, so that slots do not fall on the same cache sets. */
   PACKET_SLOT = (PACKET_HEADER_ROOM + HARP_FRAME_MAX + 63) / 64 * 64 + 64 * 5,
 };
 
-/* Describes how one frame of a burst is received; see packet_rx.c. */
+/* Describes how one frame of a burst is received; see packet_place.h. */
 struct packet_slot {
   uint16_t header; /* the hint's header_length; 0: no hint for this frame */
   uint32_t placed; /* bytes of room offered at the hint's payload address */
   uint8_t *hint;
+  uint32_t gap;         /* bytes after them in the slot; 0: there is no second place */
+  uint32_t next_placed; /* bytes of room offered at the second place */
+  uint8_t *next;
 };
 
 struct packet_held {
@@ -67,7 +71,7 @@ struct packet_queue {
   uint8_t *slots; /* PACKET_BURST slots of PACKET_SLOT bytes */
   struct packet_slot slot[PACKET_BURST];
   struct mmsghdr rx[PACKET_BURST];
-  struct iovec rx_iov[PACKET_BURST][3];
+  struct iovec rx_iov[PACKET_BURST][5];
   uint8_t arp[PACKET_ARP_BURST][PACKET_ARP_BYTES];
 
   struct sockaddr_ll to_ipv4, to_arp; /* the interface, one address per protocol */

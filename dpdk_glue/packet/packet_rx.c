@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Receiving: one recvmmsg per burst, with each frame scattered as the hint says.
- *
- * A slot is memory for one whole frame, with room in front:
- *
- *   | ... | vnet header | header_length bytes | placed | the rest ... |
- *                                             ^ front
- *
- * The header ends at front. With a hint, the kernel writes the next `placed` bytes to the address
- * where the payload belongs, and the rest of the frame behind an equal gap in the slot. If the
- * guess was wrong, copying the placed bytes into the gap makes the frame contiguous. This one
- * repair covers every wrong guess.
+ * Receiving: one recvmmsg per burst. packet_place.c says where the bytes of each frame go.
  *
  * A burst always uses the first slots, so that they stay in the cache.
  */
@@ -23,11 +13,9 @@
 #include "dpdk_glue/kernel/netdev.h"
 #include "dpdk_glue/kernel/packet_calls.h"
 #include "dpdk_glue/packet/packet.h"
+#include "dpdk_glue/packet/packet_place.h"
 
-enum {
-  LEAST_BURST = 2,
-  LEAST_HEADERS = ETH_HEADER + IP_HEADER + TCP_HEADER, /* without options */
-};
+enum { LEAST_BURST = 2 };
 
 int harp_packet_rx_init(struct packet_queue *queue)
 {
@@ -48,101 +36,6 @@ void harp_packet_rx_free(struct packet_queue *queue)
   if (queue->slots)
     munmap(queue->slots, (size_t)PACKET_BURST * PACKET_SLOT);
   queue->slots = NULL;
-}
-
-static uint8_t *slot_front(struct packet_queue *queue, unsigned i)
-{
-  return queue->slots + (size_t)i * PACKET_SLOT + PACKET_HEADER_ROOM;
-}
-
-/* Computes what the hint says about frame i. placed is 0 if it says nothing. */
-static struct packet_slot apply_hint(const struct harp_rx_hint *hint, unsigned i)
-{
-  struct packet_slot slot = {0};
-  if (!hint || !hint->payload || hint->header_length < LEAST_HEADERS ||
-      hint->header_length > PACKET_HEADER_ROOM - PACKET_VNET)
-    return slot;
-  size_t offset = i * hint->stride;
-  if (offset >= hint->length)
-    return slot;
-  size_t placed = hint->length - offset < hint->stride ? hint->length - offset : hint->stride;
-  size_t most = HARP_FRAME_MAX - (size_t)hint->header_length;
-  slot.header = hint->header_length;
-  slot.hint = hint->payload + offset;
-  slot.placed = (uint32_t)(placed < most ? placed : most);
-  return slot;
-}
-
-static void prepare(struct packet_queue *queue, const struct harp_rx_hint *hint, unsigned count)
-{
-  for (unsigned i = 0; i < count; i++) {
-    struct packet_slot *slot = &queue->slot[i];
-    *slot = apply_hint(hint, i);
-    uint8_t *front = slot_front(queue, i);
-    struct iovec *iov = queue->rx_iov[i];
-    size_t rest = HARP_FRAME_MAX - (size_t)slot->header - slot->placed;
-    iov[0].iov_base = front - slot->header - PACKET_VNET;
-    iov[0].iov_len = PACKET_VNET + (size_t)slot->header + (slot->placed ? 0 : rest);
-    iov[1] = (struct iovec){.iov_base = slot->hint, .iov_len = slot->placed};
-    iov[2] = (struct iovec){.iov_base = front + slot->placed, .iov_len = rest};
-    queue->rx[i].msg_hdr.msg_iovlen = slot->placed ? 3 : 1;
-  }
-}
-
-/* Result of the hint for one frame. */
-struct verdict {
-  bool right;   /* the payload begins after header_length bytes and lies at the hint's address */
-  bool overran; /* the frame was longer than its place, whatever its layout */
-};
-
-static struct verdict judge(const struct packet_slot *slot, const uint8_t *frame, uint32_t length)
-{
-  struct harp_tcp_fields peek;
-  struct verdict verdict = {0};
-  if (!harp_frame_tcp_fields(frame, slot->header, &peek))
-    return verdict;
-  verdict.overran = length > peek.header_length + slot->placed;
-  verdict.right = peek.header_length == slot->header && !verdict.overran;
-  return verdict;
-}
-
-/*
- * *displaced: an earlier frame of the burst was longer than its place, so its last bytes belong
- * where later frames were put. The later frames must move out before the earlier one is delivered.
- * This function sets *displaced for the frames that follow.
- */
-static void report(struct packet_queue *queue, unsigned i, bool *displaced,
-                   struct harp_rx_frame *out)
-{
-  const struct packet_slot *slot = &queue->slot[i];
-  uint8_t *front = slot_front(queue, i);
-  uint8_t *frame = front - slot->header;
-  uint32_t length = queue->rx[i].msg_len - PACKET_VNET;
-  struct virtio_net_hdr vnet;
-  memcpy(&vnet, frame - PACKET_VNET, sizeof(vnet));
-  bool segments = (vnet.gso_type & ~VIRTIO_NET_HDR_GSO_ECN) == VIRTIO_NET_HDR_GSO_TCPV4;
-  *out = (struct harp_rx_frame){
-      .header = frame,
-      .header_length = length,
-      .payload = frame + length,
-      .segment_size = segments ? vnet.gso_size : 0,
-      /* NEEDS_CSUM: the frame never left this host, or the kernel merged segments that it had
-       * checked. The checksum field is then incomplete. */
-      .checksum_good = (vnet.flags & (VIRTIO_NET_HDR_F_NEEDS_CSUM | VIRTIO_NET_HDR_F_DATA_VALID)) !=
-                       0,
-  };
-  if (length <= slot->header || !slot->placed)
-    return;
-  uint32_t behind = length - slot->header;
-  struct verdict verdict = judge(slot, frame, length);
-  if (verdict.right && !*displaced) {
-    out->header_length = slot->header;
-    out->payload = slot->hint;
-    out->payload_length = behind;
-  } else {
-    memcpy(front, slot->hint, behind < slot->placed ? behind : slot->placed);
-  }
-  *displaced |= verdict.overran;
 }
 
 static bool arp_is_due(struct packet_queue *queue)
@@ -217,6 +110,14 @@ int harp_packet_receive(struct harp_port *port, unsigned number, const struct ha
   if (n < 0)
     return n;
   unsigned room = (unsigned)(max - n);
+  struct harp_rx_hint one_place;
+  if (room >= PACKET_PIECES) {
+    room -= PACKET_PIECES - 1; /* the last frame may be reported in pieces */
+  } else if (hint) {
+    one_place = *hint;
+    one_place.next = NULL;
+    hint = &one_place;
+  }
   unsigned count = room < queue->burst ? room : queue->burst;
   if (count == 0)
     return n;
@@ -225,7 +126,7 @@ int harp_packet_receive(struct harp_port *port, unsigned number, const struct ha
     if (rc < 0)
       return rc;
   }
-  prepare(queue, hint, count);
+  count = harp_packet_prepare(queue, hint, count);
   int got = harp_recvmmsg(queue->fd, queue->rx, count, MSG_DONTWAIT);
   if (got < 0) {
     int rc = receive_failed(packet, queue, errno);
@@ -240,8 +141,8 @@ int harp_packet_receive(struct harp_port *port, unsigned number, const struct ha
     }
     if (packet->sockets.other_count >
         0) /* a frame for our address may have another interface's MAC */
-      memcpy(slot_front(queue, i) - queue->slot[i].header + ETH_DST, port->info.mac, 6);
-    report(queue, i, &displaced, &frames[n++]);
+      memcpy(harp_packet_front(queue, i) - queue->slot[i].header + ETH_DST, port->info.mac, 6);
+    n += harp_packet_report(queue, i, &displaced, &frames[n]);
   }
   return n;
 }

@@ -17,6 +17,8 @@
 enum {
   PAGE = 4096,        /* bytes; the distance between addresses that the processor confuses */
   SLOW_DISTANCE = 64, /* bytes */
+  LONG_PIECE = 1024,  /* bytes; the copy of a shorter one takes little time anyway */
+  SHIFTS = 8,
   /* A longer linear part would need more than four pages in a row, which a host may lack. */
   LINEAR_MOST = 4 * PAGE - 512, /* bytes; the kernel needs some for itself */
   HEADROOM = 16,                /* bytes before the frame: LL_RESERVED_SPACE of most devices */
@@ -50,27 +52,26 @@ static struct sockaddr_ll *address_for(struct packet_queue *queue,
                                                                     : &queue->to_ipv4;
 }
 
-/* The longest piece behind the headers, and its offset in the frame. */
-static const struct iovec *longest_piece(const struct harp_tx_frame *frame, size_t *offset)
-{
-  const struct iovec *longest = &frame->iov[0];
-  size_t at = 0;
-  *offset = 0;
-  for (unsigned i = 0; i < frame->iov_count; i++) {
-    if (i <= 1 || frame->iov[i].iov_len > longest->iov_len) {
-      longest = &frame->iov[i];
-      *offset = at;
-    }
-    at += frame->iov[i].iov_len;
-  }
-  return longest;
-}
-
 /* Whether a copy is slow in one direction if its ends are so far apart, modulo PAGE. */
 static bool is_slow(unsigned distance)
 {
   return distance % PAGE > 0 &&
          (distance % PAGE < SLOW_DISTANCE || distance % PAGE > PAGE - SLOW_DISTANCE);
+}
+
+/* Finds a long piece whose copy is slow. start: where the frame would begin, modulo PAGE. distance:
+ * between the piece's destination and source. */
+static bool find_slow(const struct harp_tx_frame *frame, unsigned start, unsigned *distance)
+{
+  unsigned at = start;
+  for (unsigned i = 0; i < frame->iov_count; i++) {
+    const struct iovec *piece = &frame->iov[i];
+    *distance = (at - (unsigned)(uintptr_t)piece->iov_base) % PAGE;
+    if (piece->iov_len >= LONG_PIECE && is_slow(*distance))
+      return true;
+    at += (unsigned)piece->iov_len;
+  }
+  return false;
 }
 
 /*
@@ -82,20 +83,18 @@ static bool is_slow(unsigned distance)
  * destination is 1 to 63 bytes behind the source, modulo 4096. The receiver usually copies back to
  * the page offset of our source. Its copy is slow if our destination is 1 to 63 bytes before our
  * source, so this distance is as bad. A chunk header before page-aligned payload gives just such a
- * distance if the payload begins on a page. A few more bytes in the linear part prevent it.
+ * distance if the payload begins on a page. A few more bytes in the linear part prevent it. A frame
+ * has the payload of two messages at most times, so a few tries suffice.
  */
 static uint16_t linear_length(const struct harp_tx_frame *frame)
 {
+  unsigned distance;
   if (frame->length < PAGE)
     return frame->header_length; /* the kernel makes all of it linear */
-  size_t offset;
-  const struct iovec *piece = longest_piece(frame, &offset);
-  unsigned source = (unsigned)(uintptr_t)piece->iov_base;
-  if (frame->length <= LINEAR_MOST && !is_slow(HEADROOM + (unsigned)offset - source))
+  if (frame->length <= LINEAR_MOST && !find_slow(frame, HEADROOM, &distance))
     return (uint16_t)frame->length;
   uint16_t linear = frame->header_length;
-  unsigned distance = ((unsigned)offset - linear - source) % PAGE;
-  if (is_slow(distance))
+  for (int i = 0; i < SHIFTS && find_slow(frame, -(unsigned)linear, &distance); i++)
     linear += distance < SLOW_DISTANCE ? distance : distance - (PAGE - SLOW_DISTANCE);
   return linear;
 }

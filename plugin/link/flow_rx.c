@@ -144,25 +144,56 @@ static struct destination early_destination(const struct link_flow *flow)
   return never ? (struct destination){0} : payload_destination(flow);
 }
 
+/* Where the payload of the next message belongs, if its header follows the bytes that
+ * early_destination tells, and nothing else. A guess: the message after one that filled its receive
+ * fills its own, too. Only a link of one flow has its messages in order. */
+static struct destination next_destination(const struct link_flow *flow)
+{
+  const struct net_link *link = flow->link;
+  uint64_t message = flow->chunk.message + 1;
+  bool between = flow->request ? flow->chunk_left == 0 : flow->rx_header_size > 0;
+  if (!flow->full || between || link->flow_count != 1 ||
+      message >= atomic_load_explicit(&link->posted, memory_order_acquire)) {
+    return (struct destination){0};
+  }
+  const struct net_request *request = &link->requests[message % LINK_REQUESTS];
+  bool fits = request->message == message && request->size == flow->full;
+  if (!fits || request->read_early || (flow->request && flow->request->read_early)) {
+    return (struct destination){0};
+  }
+  return (struct destination){.data = request->data, .length = flow->full};
+}
+
+/* Bytes between the payload of the current chunk, if there is one, and that of the next chunk. */
+static size_t bytes_between(const struct link_flow *flow)
+{
+  bool trailer = flow->request && flow->chunk.flags & CHUNK_TRAILER;
+  return flow_header_size(flow) + (trailer ? CHUNK_TRAILER_SIZE : 0);
+}
+
 static bool expect(void *user, struct harp_rx_hint *hint)
 {
   struct link_flow *flow = user;
-  struct destination to = early_destination(flow);
+  struct destination to = early_destination(flow), next = next_destination(flow);
   flow->offered = NULL; /* may be left over from a segment that the stack rejected */
-  if (to.length == 0 || flow->stride < EXPECT_LEAST || !harp_flow_rcv_queue_empty(flow->tcp)) {
+  if (to.length + next.length == 0 || flow->stride < EXPECT_LEAST ||
+      !harp_flow_rcv_queue_empty(flow->tcp)) {
     return false;
   }
   hint->header_length = harp_flow_header_length(flow->tcp);
   hint->payload = to.data;
   hint->length = to.length;
   hint->stride = flow->stride;
+  hint->gap = bytes_between(flow);
+  hint->next = next.data;
+  hint->next_length = next.length;
   return true;
 }
 
 static void set_expectation(struct link_flow *flow)
 {
   struct harp_instance *instance = flow->instance;
-  if (early_destination(flow).length > 0) {
+  if (early_destination(flow).length > 0 || flow->full) {
     harp_instance_expect(instance, expect, flow);
   } else {
     harp_instance_stop_expecting(instance, flow);
@@ -312,6 +343,8 @@ static bool begin_chunk(struct link_flow *flow)
   if (!request || !chunk_fits(flow, request)) {
     return false;
   }
+  bool whole = flow->chunk.flags & CHUNK_LAST && flow->chunk.offset == 0;
+  flow->full = whole && flow->chunk.length == request->size ? flow->chunk.length : 0;
   flow->request = request;
   flow->chunk_left = flow->chunk.length;
   flow->crc = 0;
@@ -351,6 +384,31 @@ static bool payload_intact(struct link_flow *flow)
   return false;
 }
 
+/* Whether a copy to the chunk's memory would overwrite bytes that are still to be read. A port may
+ * have put bytes into the memory of a message that they do not belong to (next_destination), and
+ * the message may have come in another order than expected. */
+static bool overwrites_unread(const struct link_flow *flow, const uint8_t *data, size_t length)
+{
+  struct destination to = payload_destination(flow);
+  size_t part = to.length < length ? to.length : length;
+  return to.data > data && to.data < data + length && part < length;
+}
+
+static size_t chunks_in(struct link_flow *flow, const uint8_t *data, size_t length);
+
+/* chunks_in of a copy. */
+static size_t copied_in(struct link_flow *flow, const uint8_t *data, size_t length)
+{
+  uint8_t *copy = malloc(length);
+  if (!copy) {
+    return 0; /* the stack keeps the bytes; a later segment brings the flow here again */
+  }
+  memcpy(copy, data, length);
+  size_t taken = chunks_in(flow, copy, length);
+  free(copy);
+  return taken;
+}
+
 static size_t chunks_in(struct link_flow *flow, const uint8_t *data, size_t length)
 {
   size_t taken = 0;
@@ -366,6 +424,9 @@ static size_t chunks_in(struct link_flow *flow, const uint8_t *data, size_t leng
     } else if (flow->request) {
       if (taken == length) {
         break;
+      }
+      if (overwrites_unread(flow, data + taken, length - taken)) {
+        return taken + copied_in(flow, data + taken, length - taken);
       }
       taken += payload_in(flow, data + taken, length - taken);
     } else {

@@ -227,10 +227,12 @@ class Probe:
         timeout: float = 2.0,
         queue: int = 0,
         hint: tuple[int, int, int] = (0, 0, 0),
+        second: tuple[int, int, int] = (0, 0, 0),
     ) -> list[Received]:
         """Receives up to `most` frames within `timeout` seconds. hint: header, length and stride in
-        bytes."""
-        self.start("receive %d %d %d %d %d %d" % (queue, most, int(timeout * 1000), *hint))
+        bytes. second: gap, place and length of the second place of the hint."""
+        words = (queue, most, int(timeout * 1000), *hint, *second)
+        self.start("receive %d %d %d %d %d %d %d %d %d" % words)
         frames = []
         for line in self.finish()[0]:
             words = line.split()

@@ -196,19 +196,27 @@ static void print_frame(const struct harp_rx_frame *frame)
 
 static void do_receive(const char *line)
 {
-  unsigned queue, most, timeout, header, length, stride, count = 0;
-  if (sscanf(line, "receive %u %u %u %u %u %u", &queue, &most, &timeout, &header, &length,
-             &stride) != 6 ||
-      length > HINT_ROOM) {
+  unsigned queue, most, timeout, header, length, stride, gap, next, next_length, count = 0;
+  if (sscanf(line, "receive %u %u %u %u %u %u %u %u %u", &queue, &most, &timeout, &header, &length,
+             &stride, &gap, &next, &next_length) != 9 ||
+      length > HINT_ROOM || next + next_length > HINT_ROOM) {
     answer(-EINVAL);
     return;
   }
-  struct harp_rx_hint hint = {(uint16_t)header, length ? hint_bytes : NULL, length, stride};
+  bool hinted = length + next_length > 0;
+  struct harp_rx_hint hint = {(uint16_t)header,
+                              length ? hint_bytes : NULL,
+                              length,
+                              stride,
+                              gap,
+                              next_length ? hint_bytes + next : NULL,
+                              next_length};
   struct harp_rx_frame frames[BURST];
   uint64_t end = now_ms() + timeout;
   for (;;) {
-    unsigned room = most - count < BURST ? most - count : BURST;
-    int n = port->ops->receive(port, queue, length ? &hint : NULL, frames, (int)room);
+    /* A frame for two places needs room for its pieces. */
+    unsigned room = next_length || most - count > BURST ? BURST : most - count;
+    int n = port->ops->receive(port, queue, hinted ? &hint : NULL, frames, (int)room);
     if (n < 0) {
       answer(n);
       return;
@@ -216,7 +224,7 @@ static void do_receive(const char *line)
     for (int i = 0; i < n; i++)
       print_frame(&frames[i]);
     count += (unsigned)n;
-    if (count == most || now_ms() >= end)
+    if (count >= most || now_ms() >= end)
       break;
     struct timespec pause = {.tv_nsec = 200000};
     if (n == 0)

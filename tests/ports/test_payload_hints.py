@@ -9,6 +9,7 @@ import time
 import pytest
 from packet_ports import MSS, between
 from port_probe import HEADERS, Frame, Probe, Received, arp_request
+from scapy.layers.inet import IP, TCP
 
 STRIDE = 20000
 HINT = (HEADERS, 4 * STRIDE, STRIDE)
@@ -118,3 +119,83 @@ def test_hint_with_arp(pair: tuple[Probe, Probe]) -> None:
     a.send(request)
     (got,) = b.receive(1, hint=(HEADERS, 1000, 1000))
     assert got.data == request and got.payload_length == 0
+
+
+# -- two places
+
+GAP, NEXT = 24, 2 * STRIDE  # bytes between the places; the second one
+
+
+def segments_of(got: list[Received]) -> list[tuple[int, int, bytes]]:
+    """Sequence number, flags and payload of each frame, whose lengths and sum must be right."""
+    found = []
+    for frame in got:
+        packet = IP(frame.data[14:])
+        assert packet.len == len(frame.data) - 14
+        assert packet.chksum == IP(bytes(packet)[:2] + bytes(packet)[2:]).chksum
+        again = IP(bytes(packet))
+        del again.chksum
+        assert IP(bytes(again)).chksum == packet.chksum
+        found.append((packet[TCP].seq, int(packet[TCP].flags), frame.data[HEADERS:]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("left", "room", "places"),
+    [
+        (5000, 30000, [0, -1, NEXT]),
+        (0, 30000, [-1, NEXT]),
+        (30, 30000, [-1, NEXT]),  # too short for a header in its place
+        (5000, 3000, [0, -1, NEXT, -1]),
+    ],
+)
+def test_frame_for_two_places_arrives_in_pieces(
+    pair: tuple[Probe, Probe], left: int, room: int, places: list[int]
+) -> None:
+    a, b = pair
+    one = between(a, b, os.urandom(STRIDE))
+    a.send(one, segment=MSS)
+    got = b.receive(len(places), hint=(HEADERS, left, STRIDE), second=(GAP, NEXT, room))
+    assert [frame.place for frame in got] == places
+    assert all(frame.segment == MSS and frame.good for frame in got)
+    (first, flags, _), *_ = found = segments_of(got)
+    data = b""
+    for sequence, also, payload in found:
+        assert (sequence, also) == (first + len(data), flags)
+        data += payload
+    assert data == one.payload
+
+
+@pytest.mark.parametrize("size", [4000, 5010, 5024 + 2 * HEADERS - 1])
+def test_short_frame_stays_in_one_piece(pair: tuple[Probe, Probe], size: int) -> None:
+    a, b = pair
+    one = between(a, b, os.urandom(size))
+    a.send(one, segment=MSS)
+    (got,) = b.receive(1, hint=(HEADERS, 5000, STRIDE), second=(GAP, NEXT, 30000))
+    assert got.place == (0 if size <= 5000 else -1)
+    assert got.data[HEADERS:] == one.payload
+
+
+@pytest.mark.parametrize("options", [b"", b"\x01" * 40])
+def test_unexpected_header_makes_frame_for_two_places_contiguous(
+    pair: tuple[Probe, Probe], options: bytes
+) -> None:
+    a, b = pair
+    one = between(a, b, os.urandom(STRIDE), options=options)
+    a.send(one, segment=1400)
+    (got,) = b.receive(1, hint=(HEADERS, 5000, STRIDE), second=(GAP, NEXT, 30000))
+    check_contiguous(got, one)
+
+
+def test_burst_ends_with_frame_for_two_places(pair: tuple[Probe, Probe]) -> None:
+    """A wrong guess about it would move the frames behind it."""
+    a, b = pair
+    sent = [between(a, b, os.urandom(STRIDE)) for _ in range(4)]
+    for one in sent:
+        a.send(one, segment=MSS)
+    time.sleep(0.05)
+    hint, second = (HEADERS, STRIDE + 5000, STRIDE), (GAP, NEXT, 30000)
+    got = b.receive(4, hint=hint, second=second)
+    assert [frame.place for frame in got] == [0, STRIDE, -1, NEXT]
+    assert b"".join(f.data[HEADERS:] for f in got) == sent[0].payload + sent[1].payload
+    assert [f.data[HEADERS:] for f in b.receive(2)] == [one.payload for one in sent[2:]]
