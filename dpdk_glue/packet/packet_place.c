@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "dpdk_glue/big_endian.h"
+#include "dpdk_glue/segment_headers.h"
 
 enum { LEAST_HEADERS = ETH_HEADER + IP_HEADER + TCP_HEADER /* without options */ };
 
@@ -94,7 +95,6 @@ struct received {
   uint8_t *front, *header;
   uint32_t behind; /* bytes behind the hint's header_length */
   struct harp_tcp_fields tcp;
-  bool is_tcp;
 };
 
 static void repair(const struct received *frame)
@@ -117,17 +117,6 @@ static bool may_split(const struct received *frame, const struct harp_rx_frame *
          frame->behind >= slot->placed + slot->gap + 2 * (uint32_t)slot->header;
 }
 
-/* RFC 791, 3.1 */
-static void set_ip_sum(uint8_t *ip, size_t length)
-{
-  uint32_t sum = 0;
-  harp_write16(ip + IP_SUM, 0);
-  for (size_t i = 0; i < length; i += 2)
-    sum += harp_read16(ip + i);
-  sum = (sum >> 16) + (sum & 0xffff);
-  harp_write16(ip + IP_SUM, ~(sum + (sum >> 16)));
-}
-
 /* Makes a header for `length` bytes of payload that begin `skipped` bytes after the frame's. */
 static void write_header(const struct received *frame, const uint8_t *original, uint8_t *to,
                          uint32_t skipped, uint32_t length)
@@ -135,8 +124,7 @@ static void write_header(const struct received *frame, const uint8_t *original, 
   uint32_t size = frame->slot->header;
   memcpy(to, original, size);
   uint8_t *ip = to + ETH_HEADER, *tcp = to + frame->tcp.start;
-  harp_write16(ip + IP_TOTAL_LENGTH, size - ETH_HEADER + length);
-  set_ip_sum(ip, (size_t)(tcp - ip));
+  harp_complete_ip(ip, (uint32_t)(tcp - ip), size - ETH_HEADER + length);
   harp_write32(tcp + TCP_SEQUENCE, harp_read32(tcp + TCP_SEQUENCE) + skipped);
 }
 
@@ -197,10 +185,10 @@ int harp_packet_report(struct packet_queue *queue, unsigned i, bool *displaced,
   if (length <= slot->header || !slot->header)
     return 1;
   frame.behind = length - slot->header;
-  frame.is_tcp = harp_frame_tcp_fields(frame.header, slot->header, &frame.tcp);
-  bool overran = frame.is_tcp &&
+  bool is_tcp = harp_frame_tcp_fields(frame.header, slot->header, &frame.tcp);
+  bool overran = is_tcp &&
                  length > frame.tcp.header_length + slot->placed + slot->gap + slot->next_placed;
-  bool right = frame.is_tcp && frame.tcp.header_length == slot->header && !*displaced;
+  bool right = is_tcp && frame.tcp.header_length == slot->header && !*displaced;
   *displaced |= overran;
   if (right && slot->gap && may_split(&frame, out))
     return split(&frame, out);

@@ -14,8 +14,8 @@
 
 #include "dpdk_glue/big_endian.h"
 #include "dpdk_glue/kernel/netdev.h"
+#include "dpdk_glue/segment_headers.h"
 #include "dpdk_glue/xdp/xdp.h"
-#include "dpdk_glue/xdp/xdp_headers.h"
 #include "harp/stack/ip/checksum.h"
 
 static uint8_t *bytes_at(const struct xdp_port *xdp, uint64_t address)
@@ -70,7 +70,7 @@ static bool is_incomplete(const struct xdp_port *xdp, const uint8_t *frame,
   uint16_t field;
   memcpy(&field, frame + fields->start + TCP_CHECKSUM, sizeof(field));
   return xdp->local_sender && total + ETH_HEADER >= fields->start &&
-         field == xdp_pseudo_sum(ip, total + ETH_HEADER - fields->start);
+         field == harp_pseudo_sum(ip, total + ETH_HEADER - fields->start);
 }
 
 static struct harp_rx_frame whole(const uint8_t *frame, uint32_t length, bool good)
@@ -104,7 +104,7 @@ static bool has_good_sum(const struct xdp_port *xdp, const struct xdp_socket *xs
   const struct xdp_ring *rx = &xsk->rx;
   const uint8_t *frame = bytes_at(xdp, xdp_desc(rx, rx->mine)->addr);
   uint32_t left = harp_read16(frame + ETH_HEADER + IP_TOTAL_LENGTH) + ETH_HEADER - fields->start;
-  struct harp_sum sum = {.value = xdp_pseudo_sum(frame + ETH_HEADER, left)};
+  struct harp_sum sum = {.value = harp_pseudo_sum(frame + ETH_HEADER, left)};
   if (is_incomplete(xdp, frame, fields))
     return true;
   for (unsigned i = 0; i < count && left; i++) {
@@ -144,8 +144,8 @@ static void write_headers(uint8_t *frame, const struct xdp_long *rest, uint32_t 
   const struct harp_tcp_fields *fields = &rest->fields;
   uint8_t *ip = frame + ETH_HEADER;
   memcpy(frame, rest->header, fields->header_length);
-  xdp_complete_ip(ip, (uint32_t)(fields->start - ETH_HEADER),
-                  fields->header_length - ETH_HEADER + payload);
+  harp_complete_ip(ip, (uint32_t)(fields->start - ETH_HEADER),
+                   fields->header_length - ETH_HEADER + payload);
   harp_write32(frame + fields->start + TCP_SEQUENCE, rest->sequence);
   if (rest->left > payload)
     frame[fields->start + TCP_FLAG_BYTE] &= (uint8_t)~(FLAG_FIN | FLAG_PSH);

@@ -10,8 +10,8 @@
 #include <sys/socket.h>
 
 #include "dpdk_glue/big_endian.h"
+#include "dpdk_glue/segment_headers.h"
 #include "dpdk_glue/xdp/xdp.h"
-#include "dpdk_glue/xdp/xdp_headers.h"
 #include "harp/stack/ip/checksum.h"
 
 enum { CALL_MOST = 32 /* frames that one call sends in copy mode */ };
@@ -158,11 +158,11 @@ static void complete(uint8_t *header, const struct cut *cut, uint32_t number, ui
   uint8_t *ip = header + ETH_HEADER, *tcp = ip + cut->ip_header;
   uint32_t length = cut->header_length - ETH_HEADER - cut->ip_header + payload;
   harp_write16(ip + IP_ID, cut->id + number);
-  xdp_complete_ip(ip, cut->ip_header, cut->ip_header + length);
+  harp_complete_ip(ip, cut->ip_header, cut->ip_header + length);
   harp_write32(tcp + TCP_SEQUENCE, cut->sequence + offset);
   tcp[TCP_FLAG_BYTE] = last ? cut->flags : cut->flags & ~(FLAG_FIN | FLAG_PSH);
   memset(tcp + TCP_CHECKSUM, 0, 2);
-  struct harp_sum all = {.value = xdp_pseudo_sum(ip, length)};
+  struct harp_sum all = {.value = harp_pseudo_sum(ip, length)};
   harp_sum_add(&all, tcp, length - payload);
   uint16_t checksum = (uint16_t)~harp_sum_of_two(harp_sum_fold(&all), harp_sum_fold(&sum));
   memcpy(tcp + TCP_CHECKSUM, &checksum, sizeof(checksum));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The header fields that the port writes when it makes several segments of one. */
-#ifndef HARP_DPDK_GLUE_XDP_HEADERS_H
-#define HARP_DPDK_GLUE_XDP_HEADERS_H
+/* The header fields that a port writes when it makes several segments of one. */
+#ifndef HARP_DPDK_GLUE_SEGMENT_HEADERS_H
+#define HARP_DPDK_GLUE_SEGMENT_HEADERS_H
 
 #include <stdint.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 /* Returns the sum of the pseudo-header, not inverted: what a sender leaves in the checksum field if
  * a device is to complete it (as virtio-net). length: of the TCP segment, bytes. */
-static inline uint16_t xdp_pseudo_sum(const uint8_t *ip, uint32_t length)
+static inline uint16_t harp_pseudo_sum(const uint8_t *ip, uint32_t length)
 {
   struct harp_sum sum = {0};
   uint32_t source, destination;
@@ -23,7 +23,7 @@ static inline uint16_t xdp_pseudo_sum(const uint8_t *ip, uint32_t length)
 }
 
 /* Completes an IPv4 header of `header` bytes: the packet has `total` bytes. */
-static inline void xdp_complete_ip(uint8_t *ip, uint32_t header, uint32_t total)
+static inline void harp_complete_ip(uint8_t *ip, uint32_t header, uint32_t total)
 {
   harp_write16(ip + IP_TOTAL_LENGTH, total);
   memset(ip + IP_SUM, 0, 2);
