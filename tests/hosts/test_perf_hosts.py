@@ -15,16 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tools.hosts.lab import Host, Lab
+from tools.hosts.lab import Lab
 from tools.hosts.ranks import packet_site, wait_until
-
-WRAPPER = """#!/bin/sh
-case $1 in
-{cases}
-*) echo "ssh: connect to host $1 port 22: No route to host" >&2; exit 255;;
-esac
-"""
-CASE = '{address}) {settings} exec ip netns exec {namespace} sh -c "$2";;'
+from tools.hosts.remote_shell import write_remote_shell
 
 
 class Starter:
@@ -32,15 +25,10 @@ class Starter:
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         self.lab, self.folder = lab, folder
-        self.ssh = folder / "ssh"
-        cases = "\n".join(map(self._case, lab.hosts))
-        self.ssh.write_text(WRAPPER.format(cases=cases))
-        self.ssh.chmod(0o755)
-
-    def _case(self, host: Host) -> str:
-        site = packet_site(self.folder / f"host{host.index}", host)
-        settings = f"HARP_CONF_DIR='{site.folder}' HARP_RUN_DIR='{site.run_folder}'"
-        return CASE.format(address=host.address, settings=settings, namespace=host.namespace)
+        sites = {
+            host.address: packet_site(folder / f"host{host.index}", host) for host in lab.hosts
+        }
+        self.ssh = write_remote_shell(folder / "ssh", sites)
 
     def start(self, *words: object, hosts: Sequence[str] = ()) -> "subprocess.Popen[str]":
         named = ",".join(hosts or [host.address for host in self.lab.hosts])

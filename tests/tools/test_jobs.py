@@ -17,8 +17,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tools.hosts.lab import Lab, LabError
-from tools.hosts.mpi_job import MPIRUN, agent, mpirun
+from tools.hosts.mpi_job import MPIRUN, mpirun
 from tools.hosts.ranks import Site
+from tools.hosts.remote_shell import write_remote_shell
 from tools.hosts.torch_mark import needs_torch
 from tools.measure.fault_trials import ERROR, HANG, OTHER, WENT_ON, Misbehaved
 from tools.measure.jobs import all_reduce, compression, ddp, faults, fsdp, recommender, synthetic
@@ -179,7 +180,7 @@ def test_synthetic_needs_open_mpi_4(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 def test_mpiruns_remote_shell_keeps_spaces(tmp_path: Path) -> None:
     site = Site(tmp_path / "two words")
-    script = agent(tmp_path, {"10.0.0.1": site})
+    script = write_remote_shell(tmp_path / "agent", {"10.0.0.1": site})
     words = [str(script), "10.0.0.1", 'echo "$HARP_CONF_DIR"', "$HARP_RUN_DIR"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=10)
     assert done.stdout == f"{site.folder} {site.run_folder}\n", done.stderr

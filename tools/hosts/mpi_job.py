@@ -1,39 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of Open MPI's mpirun on the hosts of a lab, with HARP on each host.
 
-mpirun reaches hosts by a remote shell. Here an agent takes its place: a script that starts the
-command in the namespace of the host. The launch line has the options of Open MPI 4, which Debian
-installs as mpirun.openmpi. Another mpirun may come first in PATH.
+mpirun reaches hosts by a remote shell, here by a script (remote_shell.py). The launch line has the
+options of Open MPI 4, which Debian installs as mpirun.openmpi. Another mpirun may come first in
+PATH.
 """
 
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tools.hosts.lab import INTERFACE, Lab, LabError
 from tools.hosts.ports import random_port
-from tools.hosts.ranks import Site, packet_site
+from tools.hosts.ranks import packet_site
+from tools.hosts.remote_shell import write_remote_shell
 from tools.hosts.torch_job import ROOT
 
 MPIRUN = "mpirun.openmpi"
-
-
-def agent(folder: Path, sites: Mapping[str, Site]) -> Path:
-    """Writes the remote shell. Usage: AGENT ADDRESS WORD..."""
-    lines = ["#!/bin/sh", "address=$1; shift", 'case "$address" in']
-    for address, site in sites.items():
-        settings = [f"HARP_CONF_DIR={site.folder}", f"HARP_RUN_DIR={site.run_folder}"]
-        command = shlex.join(site.command(["env", *settings, "sh", "-c"]))
-        lines.append(f'{address}) exec {command} "$*";;')
-    path = folder / "agent"
-    path.write_text("\n".join([*lines, "esac", 'echo "no host $address" >&2; exit 1', ""]))
-    path.chmod(0o755)
-    return path
 
 
 def mpirun(
@@ -57,7 +44,7 @@ def mpirun(
     # Hosts share this machine's cores, so that mpirun must not bind each host's rank to the first.
     words = [MPIRUN, "--allow-run-as-root", "--bind-to", "none", "-np", ranks,
              "-H", ",".join(f"{host.address}:1" for host in used),
-             "-mca", "plm_rsh_agent", agent(folder, sites),
+             "-mca", "plm_rsh_agent", write_remote_shell(folder / "agent", sites),
              "-mca", "oob_tcp_if_include", INTERFACE, *(one for pair in passed
              for one in ("-x", pair)), sys.executable, *program]  # fmt: skip
     environment = {"HARP_CONF_DIR": str(own.folder), "HARP_RUN_DIR": str(own.run_folder)}
