@@ -17,6 +17,11 @@ from tools.hosts.rails import Rails, add_rails
 NICS = 8
 MOST = 1.1  # of the cost of one NIC
 
+pytestmark = pytest.mark.skipif(
+    "SANITIZER_RUNTIME" in os.environ,
+    reason="a sanitizer keeps memory of its own, and freed memory",
+)
+
 
 @dataclass(frozen=True)
 class Cost:
