@@ -142,11 +142,11 @@ def _check_cores(about: str, values: dict[str, tuple[str, str]]) -> Iterator[Fin
             f"cores {sorted(cores - allowed)} are outside this process's CPU affinity; see "
             "taskset -p, or the container's cpuset",
         )
-    if int(values["instances"][0]) > len(allowed):
+    instances = int(values["instances"][0] or 1)
+    if instances > len(allowed):
         yield note(
             about,
-            f"instances = {values['instances'][0]} on {len(allowed)} CPUs: instances will compete "
-            "for CPUs",
+            f"instances = {instances} on {len(allowed)} CPUs: instances will compete for CPUs",
         )
 
 

@@ -119,7 +119,7 @@ def _is_mapped(device: pci.PciDevice) -> bool:
 
 def _memory(about: str, device: pci.PciDevice, values: Values) -> Iterator[Finding]:
     asked = int(values["hugepages"][0] or 0)
-    needed, free = asked or pages.least_mib(int(values["instances"][0])), _free_mib()
+    needed, free = asked or pages.least_mib(int(values["instances"][0] or 1)), _free_mib()
     remedy = "run harp setup, or set sysctl vm.nr_hugepages"
     if free >= needed:
         yield ok(about, f"{free} MiB of hugepages are free")

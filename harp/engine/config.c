@@ -292,6 +292,8 @@ static int check_together(struct harp_config *config, char *error)
         "give HARP an address of its own",
         where, config->device);
   }
+  if (config->instances == 0)
+    config->instances = config->cores.count;
   if (config->cores.count != 0 && config->cores.count != config->instances)
     return harp_config_fail(error, -EINVAL,
                             "%scores lists %u CPUs for instances = %u; give one for each instance, "

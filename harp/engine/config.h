@@ -75,9 +75,9 @@ struct harp_config {
   char gpu[16];                         /* "0000:3b:00.0", lower case; "": any */
   char pci_path[HARP_CONFIG_PATH_SIZE]; /* "": none */
   uint32_t speed_mbps;                  /* 0: the device's */
-  uint32_t instances;
+  uint32_t instances;                   /* 0: harp_instances_choose decides */
   struct harp_config_cores cores;
-  uint32_t flows;
+  uint32_t flows; /* 0: one for each instance */
   struct harp_config_ports tcp_ports;
   struct harp_config_peers peers;
   char cc[16];

@@ -11,7 +11,7 @@
 static int open_nic(struct harp_nics *nics, const struct harp_claim *claim, bool start, char *error)
 {
   struct harp_engine *engine;
-  int result = harp_engine_open(&engine, &claim->config, error);
+  int result = harp_engine_open(&engine, &claim->config, nics->claims.count, error);
   if (result == 0 && start) {
     result = harp_engine_start(engine, error);
     if (result != 0) {

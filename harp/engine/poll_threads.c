@@ -101,7 +101,7 @@ static unsigned process_quota(const char *root)
 
 /* --- The choice --- */
 
-static unsigned usable_cpus(const char *root)
+unsigned harp_usable_cpus(const char *root)
 {
   cpu_set_t set;
   unsigned cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) : 1;
@@ -109,20 +109,40 @@ static unsigned usable_cpus(const char *root)
   return quota < cpus ? quota : cpus;
 }
 
-/* For each local rank one worker per instance and one caller, and two spare CPUs. */
-static unsigned wanted_cpus(const struct harp_config *config, const char *root)
+static unsigned local_ranks(const char *root)
 {
   struct harp_rank_topology topology;
   harp_rank_topology_find(&topology, root);
-  unsigned ranks = topology.local_size > 0 ? (unsigned)topology.local_size : 1;
-  return (config->instances + 1) * ranks + 2;
+  return topology.local_size > 0 ? (unsigned)topology.local_size : 1;
+}
+
+/* For each local rank one worker per instance and one caller, and two spare CPUs. */
+static unsigned wanted_cpus(unsigned instances, unsigned ranks)
+{
+  return (instances + 1) * ranks + 2;
+}
+
+/* Two workers copy nearly twice as fast as one (docs/decisions/0061-two-instances.md). More ranks
+ * or NICs already have several workers. */
+unsigned harp_instances_choose(const struct harp_config *config, unsigned nics, unsigned cpus,
+                               const char *root)
+{
+  enum { PAIR = 2 };
+  const char *device = harp_config_innermost(config->device);
+  unsigned ranks = local_ranks(root);
+  if (config->instances) {
+    return config->instances;
+  }
+  bool helps = strncmp(device, "packet:", strlen("packet:")) == 0 && ranks * nics <= PAIR;
+  bool fits = strcmp(config->threads, "caller") != 0 && cpus >= wanted_cpus(PAIR, ranks);
+  return helps && fits ? PAIR : 1;
 }
 
 void harp_poll_threads_choose(struct harp_poll_threads *threads, const struct harp_config *config,
                               const char *root)
 {
-  threads->cpus = usable_cpus(root);
-  threads->wanted = wanted_cpus(config, root);
+  threads->cpus = harp_usable_cpus(root);
+  threads->wanted = wanted_cpus(config->instances, local_ranks(root));
   threads->callers = strcmp(config->threads, "auto") == 0 ? threads->cpus < threads->wanted
                                                           : strcmp(config->threads, "caller") == 0;
 }

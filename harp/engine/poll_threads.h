@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which threads poll an instance: its worker alone, or NCCL's threads inside test() as well.
+ * How many instances a NIC has, and which threads poll them: their workers alone, or NCCL's threads
+ * inside test() as well.
  *
  * Thread: any; reads the environment, /proc and the cgroup file systems only.
  */
@@ -11,14 +12,23 @@
 
 #include "harp/engine/config.h"
 
+/* The CPUs that the process may use: those of its affinity mask, or fewer by the quota of its
+ * cgroups. root: "", or in tests a folder that contains /proc and /sys. */
+unsigned harp_usable_cpus(const char *root);
+
+/* The number of instances of a NIC: the key `instances`, else 1 or 2. nics: the NICs of the
+ * process. cpus: those that it may use. root: as above. */
+unsigned harp_instances_choose(const struct harp_config *config, unsigned nics, unsigned cpus,
+                               const char *root);
+
 struct harp_poll_threads {
   bool callers;    /* threads in test() poll, and the worker sleeps meanwhile */
   unsigned cpus;   /* CPUs that the process may use */
   unsigned wanted; /* CPUs that all local ranks need for spinning workers and callers */
 };
 
-/* Follows the key `threads`. auto: callers poll if there are fewer CPUs than wanted. root: "", or
- * in tests a folder that contains /proc and /sys. */
+/* Follows the key `threads`. auto: callers poll if there are fewer CPUs than wanted. The
+ * configuration has a number of instances. root: as above. */
 void harp_poll_threads_choose(struct harp_poll_threads *threads, const struct harp_config *config,
                               const char *root);
 

@@ -73,6 +73,7 @@ cdef extern from "harp/engine/claim.h" nogil:
 
     struct harp_config:
         char path[4096]
+        uint32_t instances
 
     struct harp_claim:
         unsigned device
@@ -135,6 +136,8 @@ cdef extern from "harp/engine/poll_threads.h" nogil:
         unsigned cpus
         unsigned wanted
 
+    unsigned harp_instances_choose(const harp_config *config, unsigned nics, unsigned cpus,
+                                   const char *root)
     void harp_poll_threads_choose(harp_poll_threads *threads, const harp_config *config,
                                   const char *root)
 
@@ -333,13 +336,28 @@ def forget_log():
     harp_log_forget()
 
 
-def poll_threads(bytes text, bytes root):
-    """(whether callers poll, usable CPUs, wanted CPUs) for a configuration. `root` replaces / in
-    the paths of /proc and /sys. Raises ValueError if the text is invalid."""
+cdef harp_config parsed(bytes text) except *:
     cdef harp_config config
-    cdef harp_poll_threads threads
     cdef char error[HARP_CONFIG_ERROR_SIZE]
     if harp_config_parse(text, len(text), b"", &config, error):
         raise ValueError((<bytes>error).decode())
+    return config
+
+
+def instances(bytes text, unsigned nics, unsigned cpus, bytes root):
+    """The number of instances of a NIC with this configuration, in a process with so many NICs and
+    usable CPUs. `root` replaces / in the paths of /proc and /sys. Raises ValueError if the text is
+    invalid."""
+    cdef harp_config config = parsed(text)
+    return harp_instances_choose(&config, nics, cpus, root)
+
+
+def poll_threads(bytes text, bytes root):
+    """(whether callers poll, usable CPUs, wanted CPUs) for a configuration; without a number of
+    instances it has one. `root` replaces / in the paths of /proc and /sys. Raises ValueError if the
+    text is invalid."""
+    cdef harp_config config = parsed(text)
+    cdef harp_poll_threads threads
+    config.instances = config.instances or 1
     harp_poll_threads_choose(&threads, &config, root)
     return bool(threads.callers), threads.cpus, threads.wanted

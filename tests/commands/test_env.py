@@ -21,9 +21,9 @@ KEYS = {
     "gpu": "any",
     "pci_path": "none",
     "speed_mbps": "the device's, else 25000",
-    "instances": "1",
+    "instances": "1, or 2 for packet on a host with free CPUs",
     "cores": "none: workers are not pinned",
-    "flows": "1",
+    "flows": "one for each instance",
     "stripe": "none",
     "threads": "auto",
     "tcp_ports": "49152-65535; for address = kernel, ports that the kernel assigns",
@@ -56,7 +56,8 @@ def test_values_are_shown_with_sources(
     assert values["flows"] == {"value": "2", "source": "file"}
     assert values["mtu"] == {"value": "1400", "source": "environment"}
     assert values["gpu"] == {"value": "any", "source": "default"}
-    assert values["instances"] == {"value": "1", "source": "default"}
+    assert values["cc"] == {"value": "cubic", "source": "default"}
+    assert values["instances"] == {"value": None, "source": "default"}
     assert values["gateway"] == {"value": None, "source": "default"}
     assert report["ignored"] == ["HARP_GPU"]
     text = harp("env").stdout

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which threads poll: by the key threads, the affinity mask, cgroup quotas and local ranks."""
+"""How many instances there are, and which threads poll: by the keys, the affinity mask, cgroup
+quotas, local ranks and NICs."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from harp.testing._engine import poll_threads
+from harp.testing._engine import instances, poll_threads
 
 FILE = "device = packet:eth0\n"
 CPUS = len(os.sched_getaffinity(0))
@@ -114,3 +115,41 @@ def test_auto_compares_cpus_with_demand(tmp_path: Path) -> None:
 def test_unknown_choice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="threads.*auto, caller, worker"):
         choose(tmp_path, "threads = both\n")
+
+
+@pytest.mark.parametrize(
+    "nics, cpus, ranks, count",
+    [
+        (1, 5, 1, 2),
+        (1, 4, 1, 1),
+        (2, 5, 1, 2),
+        (3, 64, 1, 1),
+        (1, 8, 2, 2),
+        (1, 7, 2, 1),
+        (1, 64, 3, 1),
+        (2, 64, 2, 1),
+    ],
+)
+def test_packet_device_has_two_instances_on_a_host_with_free_cpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nics: int, cpus: int, ranks: int, count: int
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    assert instances(FILE.encode(), nics, cpus, str(tmp_path).encode()) == count
+
+
+@pytest.mark.parametrize(
+    "text, count",
+    [
+        ("device = packet:eth0\ninstances = 3\n", 3),
+        ("device = packet:eth0\ninstances = 1\n", 1),
+        ("device = packet:eth0\ncores = 0-3\n", 4),
+        ("device = packet:eth0\nthreads = caller\n", 1),
+        ("device = packet:eth0\nthreads = worker\n", 2),
+        ("device = fault:drop=0.1|packet:eth0\n", 2),
+        ("device = xdp:eth0\n", 1),
+        ("device = dpdk:0000:03:00.0\naddress = 10.0.3.7/24\n", 1),
+    ],
+)
+def test_keys_and_device_decide_about_instances(tmp_path: Path, text: str, count: int) -> None:
+    assert instances(text.encode(), 1, 64, str(tmp_path).encode()) == count

@@ -58,10 +58,17 @@ class Rails:
                 )  # fmt: skip
 
     def site(self, folder: Path, host: Host, nics: Sequence[int] = (), **keys: object) -> Site:
-        """A site with a file for each NIC, all shared with the kernel; nics: only these."""
+        """A site with a file for each NIC, all shared with the kernel; nics: only these. NICs have
+        one instance each, as packet_site has."""
         site = Site(folder, host.command([]), address=self.address(host, 0))
         for nic in nics or range(self.count):
-            lines: Dict[str, object] = {"device": f"packet:nic{nic}", "address": "kernel", **keys}
+            device = f"packet:nic{nic}"
+            lines: Dict[str, object] = {
+                "device": device,
+                "address": "kernel",
+                "instances": 1,
+                **keys,
+            }
             text = "".join(f"{key} = {value}\n" for key, value in lines.items())
             site.configure(text, f"ztcp{nic}.conf")
         return site

@@ -92,10 +92,10 @@ def packet_site(
     **keys: object,
 ) -> Site:
     """HARP on a host's interface; faults: a specification for the fault port; port: packet or
-    xdp."""
+    xdp. It has one instance, whatever the machine's number of CPUs, unless a key says otherwise."""
     address = f"{host.own_address}/{host.prefix}" if own_address else "kernel"
     device = f"{port}:{host.interface}"
-    lines = {"device": _behind(faults, device), "address": address, **keys}
+    lines = {"device": _behind(faults, device), "address": address, "instances": 1, **keys}
     site = Site(
         folder,
         host.command([]),
