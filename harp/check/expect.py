@@ -86,8 +86,14 @@ def sentences(
     if measured:
         slowest = min(measured, key=lambda number: measured[number])
         share = 100 * measured[slowest] / one.gbit if one.gbit else 0
+        percent = f"{share:.0f}" if share >= 1 else f"{share:.1g}"
         lines.append(
             f"Measured, all ranks at once: {measured[slowest]:.3g} Gbit/s into "
-            f"{hosts[slowest].name}, the slowest: {share:.0f} % of that."
+            f"{hosts[slowest].name}, the slowest: {percent} % of that."
         )
+        if len(hosts) == 2:
+            lines.append(
+                "No link between two hosts alone is called slow. If this rate is too low, compare "
+                "it with that of the kernel's TCP: harp perf sendrecv, without and with --kernel."
+            )
     return lines

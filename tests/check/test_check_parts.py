@@ -170,6 +170,14 @@ def test_expected_bandwidth_is_that_of_the_slowest_part() -> None:
     assert "The limit is the PCIe of the GPUs of gpu0" in expect.sentences(two, {}, [0, 1])[0]
     measured = {(0, 1): 2.0, (1, 0): 1.0}
     assert "1 Gbit/s into gpu0, the slowest: 25 %" in expect.sentences(two, measured, [0, 1])[1]
+    measured = {(0, 1): 2.0, (1, 0): 0.01}
+    assert "the slowest: 0.2 % of that" in expect.sentences(two, measured, [0, 1])[1]
+
+
+def test_report_says_that_a_single_pair_of_hosts_is_not_judged() -> None:
+    rates = {(0, 1): 2.0, (1, 0): 1.0}
+    assert "two hosts alone" in expect.sentences(hosts(2), rates, [0, 1])[2]
+    assert len(expect.sentences(hosts(3), rates, [0, 1, 2])) == 2
 
 
 # -- ranks
