@@ -59,6 +59,18 @@ def test_page_of_program_has_what_the_program_prints(pages: dict[str, str]) -> N
     assert "\\-l, \\-\\-listen" in pages["harp-nc.1"]
 
 
+def test_package_in_current_folder_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "harp").mkdir()
+    (tmp_path / "harp/__init__.py").write_text("raise SystemExit('the wrong package')\n")
+    monkeypatch.chdir(tmp_path)
+    command = harp.get_command(click.Context(harp), "nc")
+    assert command
+    page = man.page("harp-nc", command, "harp nc", "A netcat.", "1.2")
+    assert "\\-l, \\-\\-listen" in page
+
+
 def test_text_is_no_instruction_of_troff() -> None:
     assert man.escaped(".so /etc/passwd\n'x\na\\fB-b") == "\\&.so /etc/passwd\n\\&'x\na\\efB\\-b"
 

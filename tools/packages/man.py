@@ -18,6 +18,7 @@ import click
 
 from harp.cli.main import COMMANDS, harp
 from harp.cli.run import run
+from harp.paths import PACKAGE
 
 _STATUS = "0 success, 1 a failure or a fault found, 2 wrong usage."
 
@@ -50,8 +51,10 @@ def _options(command: click.Command, context: click.Context) -> Iterator[str]:
 
 def _help_of_program(name: str) -> Iterator[str]:
     """What a command prints whose options a program in C reads."""
+    # Python's option -m finds a package in the current folder first. pip starts builds in the
+    # checkout, whose package lacks the program.
     done = subprocess.run(
-        [sys.executable, "-m", "harp", name, "--help"],
+        [sys.executable, "-m", "harp", name, "--help"], cwd=PACKAGE.parent,
         stdout=subprocess.PIPE, text=True, timeout=60, check=True,
     )  # fmt: skip
     yield from (".SH DESCRIPTION", ".nf", escaped(done.stdout.rstrip()), ".fi")
