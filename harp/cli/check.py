@@ -109,7 +109,7 @@ def _place(options: dict[str, Any]) -> launcher.Place:
 def check(**options: Any) -> None:
     """Test the hosts of a job and the network between them, before the job.
 
-    Start it in the job's place: mpirun ... harp check, torchrun --no-python ...
+    Start it instead of the job: mpirun ... harp check, torchrun --no-python ...
     harp check, or srun ... harp check. Without a launcher, start it on every host
     with its --rank, the same --ranks and the same --rendezvous.
 
