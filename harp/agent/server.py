@@ -36,7 +36,7 @@ SILENCE_S = 10.0  # until a client must have sent its first request
 SWEEP_S = 5.0  # between two looks for grants that are over
 SETTLE_S = 0.2  # until the kernel has closed the sockets of a process that ends
 BACKLOG = 256
-STRANGERS = -1  # stands for all users that the agent does not serve
+UNSERVED = -1  # stands for all users that the agent does not serve
 DONE, REFUSED, GONE, OCCUPIED = 0, 1, 3, 4  # exit statuses of harp-agent-open
 # What the agent counts from its start on; metrics.py has a sentence for each.
 COUNTS = (
@@ -172,7 +172,7 @@ class Agent:
             peer = Peer.of(connection)
             # One process may have many user numbers, but not many that the agent serves.
             served = self.policy.permits(peer.uid, peer.gids)
-            payer = peer.uid if served else STRANGERS
+            payer = peer.uid if served else UNSERVED
             others = self._connected[payer]
             if others > self.connections or (others == self.connections and not served):
                 self.counts["refused"] += 1
@@ -197,7 +197,7 @@ class Agent:
                     self._ended.set()
 
     def _too_many(self, payer: int) -> bytes:
-        served = payer != STRANGERS
+        served = payer != UNSERVED
         who = f"uid {payer} has" if served else "users that the agent does not serve have"
         return reply.error(errno.EUSERS, f"{who} {self.connections} connections")
 

@@ -34,7 +34,7 @@ STALLED = 1000
 DEATHS = 200 if FULL else 8
 GROWTH_KIB = 8192
 CONNECTIONS = 128  # of a user
-NOBODY, DAEMON, STRANGER = 65534, 1, 54321
+NOBODY, DAEMON, UNSERVED_USER = 65534, 1, 54321
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_job_begins_and_runs_beside_stalled_clients(
     """They come before it opens its device, and while it runs; users that the agent serves are
     among them."""
     agents = [agent, start_agent(lab.hosts[1], "--allow", "nobody")]
-    users = [0, *range(STRANGER, STRANGER + 9)]
+    users = [0, *range(UNSERVED_USER, UNSERVED_USER + 9)]
     with unharmed(agent), ExitStack() as stack:
         for uid in users:
             stall(agent, uid, STALLED // 20, stack)
@@ -174,7 +174,7 @@ def test_connections_of_a_user_are_limited(agent: AgentProcess) -> None:
     """Others are served, and the user again when some have gone. Users that the agent does not
     serve count as one."""
     with unharmed(agent), ExitStack() as stack:
-        stall(agent, STRANGER, CONNECTIONS, stack)
+        stall(agent, UNSERVED_USER, CONNECTIONS, stack)
         with Client(agent.socket, DAEMON) as more:
             with pytest.raises(Refused, match=f"does not serve have {CONNECTIONS} connections"):
                 more.receive()
@@ -188,7 +188,7 @@ def test_connections_of_a_user_are_limited(agent: AgentProcess) -> None:
         assert agent.ask()["counts"]["refused"] == 2
         stack.close()
         wait_until(lambda: agent.ask()["connections"] < 5, 10, "connections are left")
-        assert "does not serve" in refusal(agent.socket, opening(), STRANGER).text
+        assert "does not serve" in refusal(agent.socket, opening(), UNSERVED_USER).text
 
 
 def test_status_is_shown_beside_a_users_connections(agent: AgentProcess) -> None:
@@ -215,7 +215,7 @@ def test_queue_of_connections_is_emptied(lab: Lab, agent: AgentProcess) -> None:
     """Clients connect and go faster than the agent accepts."""
     with unharmed(agent):
         for _ in range(2000):
-            Client(agent.socket, STRANGER).connection.close()
+            Client(agent.socket, UNSERVED_USER).connection.close()
 
 
 # -- clients that are killed

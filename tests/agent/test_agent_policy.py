@@ -18,11 +18,11 @@ NOBODY = pwd.getpwnam("nobody")
 USER = pwd.getpwnam("daemon")
 GROUP = grp.getgrgid(USER.pw_gid).gr_name
 ETH0 = Device("packet", "eth0")
-STRANGER = 54321  # a number without a name on this host
+UNSERVED_USER = 54321  # a number without a name on this host
 
 
 def may(allow: list[str], uid: int, *gids: int) -> bool:
-    return Policy(allow).permits(uid, gids or (STRANGER + 1,))
+    return Policy(allow).permits(uid, gids or (UNSERVED_USER + 1,))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,9 @@ def test_allowed_user_may_ask(allow: str) -> None:
     Policy(["mail", allow]).check_client(USER.pw_uid, [USER.pw_gid])
 
 
-@pytest.mark.parametrize("allow", [[], ["mail"], ["@mail"], [str(STRANGER)], [f"@{STRANGER}"]])
+@pytest.mark.parametrize(
+    "allow", [[], ["mail"], ["@mail"], [str(UNSERVED_USER)], [f"@{UNSERVED_USER}"]]
+)
 def test_other_user_may_not_ask(allow: list[str]) -> None:
     with pytest.raises(Denied):
         Policy(allow).check_client(USER.pw_uid, [USER.pw_gid])
@@ -47,19 +49,19 @@ def test_unknown_name_is_refused_at_start(allow: str) -> None:
 
 def test_root_may_always_ask() -> None:
     assert may([], 0, 0)
-    assert not may([], STRANGER, 0)  # of root's group
+    assert not may([], UNSERVED_USER, 0)  # of root's group
 
 
 def test_each_group_of_process_counts() -> None:
-    assert may([f"@{STRANGER}"], USER.pw_uid, 7, 8, STRANGER)
-    assert not may([f"@{STRANGER}"], USER.pw_uid, 7, 8)
+    assert may([f"@{UNSERVED_USER}"], USER.pw_uid, 7, 8, UNSERVED_USER)
+    assert not may([f"@{UNSERVED_USER}"], USER.pw_uid, 7, 8)
 
 
 def test_members_of_group_on_this_host_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    extra = grp.struct_group(("helpers", "x", STRANGER, ["daemon", "has-been-removed"]))
+    extra = grp.struct_group(("helpers", "x", UNSERVED_USER, ["daemon", "has-been-removed"]))
     monkeypatch.setattr(grp, "getgrnam", lambda name: {"helpers": extra}[name])
     assert may(["@helpers"], USER.pw_uid, USER.pw_gid)
-    assert not may(["@helpers"], STRANGER)
+    assert not may(["@helpers"], UNSERVED_USER)
 
 
 def test_unmapped_user_is_served_only_if_it_is_named() -> None:
@@ -75,7 +77,7 @@ def test_unmapped_user_is_served_only_if_it_is_named() -> None:
 
 
 def test_members_of_a_group_do_not_include_the_unmapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    extra = grp.struct_group(("helpers", "x", STRANGER, ["nobody"]))
+    extra = grp.struct_group(("helpers", "x", UNSERVED_USER, ["nobody"]))
     monkeypatch.setattr(grp, "getgrnam", lambda name: {"helpers": extra}[name])
     assert not may(["@helpers"], NOBODY.pw_uid, NOBODY.pw_gid)
 
@@ -87,8 +89,8 @@ def test_denial_names_user_group_and_remedy() -> None:
     assert f"user daemon (uid {USER.pw_uid})" in line
     assert f"group {GROUP} (gid {USER.pw_gid})" in line
     assert "it serves: mail" in line and "--allow daemon" in line and "\n" not in line
-    with pytest.raises(Denied, match=f"user {STRANGER} .*root only.*--allow {STRANGER}"):
-        Policy().check_client(STRANGER, [STRANGER])
+    with pytest.raises(Denied, match=f"user {UNSERVED_USER} .*root only.*--allow {UNSERVED_USER}"):
+        Policy().check_client(UNSERVED_USER, [UNSERVED_USER])
 
 
 def test_names_are_looked_up_at_start_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,9 +105,9 @@ def test_names_are_looked_up_at_start_only(monkeypatch: pytest.MonkeyPatch) -> N
         for name in names:
             monkeypatch.setattr(module, name, slow)
     policy.check_client(USER.pw_uid, [USER.pw_gid])
-    for uid in (STRANGER, NOBODY.pw_uid):
+    for uid in (UNSERVED_USER, NOBODY.pw_uid):
         with pytest.raises(Denied):
-            policy.check_client(uid, [STRANGER, NOBODY.pw_gid])
+            policy.check_client(uid, [UNSERVED_USER, NOBODY.pw_gid])
     with pytest.raises(Denied, match="user daemon"):
         policy.check_quota(USER.pw_uid, 64)
     with pytest.raises(Denied, match="user daemon"):

@@ -74,20 +74,20 @@ def test_stranger_gets_nothing(host: Host, start_agent: StartAgent, members: obj
 
 @pytest.mark.parametrize("count", [1, 1000])
 def test_further_groups_of_a_process_count(host: Host, start_agent: StartAgent, count: int) -> None:
-    stranger, group = 54400, 54321
+    unserved, group = 54400, 54321
     agent = start_agent(host, "--allow", f"@{group}")
-    assert refusal(agent.socket, opening(), stranger).number == errno.EACCES
+    assert refusal(agent.socket, opening(), unserved).number == errno.EACCES
     before = os.getgroups()
     os.setgroups([*range(60000, 60000 + count - 1), group])
     try:
-        with Client(agent.socket, stranger) as client:
+        with Client(agent.socket, unserved) as client:
             client.open().close()
     finally:
         os.setgroups(before)
 
 
 @pytest.mark.slow  # the agent counts for 5 s
-def test_log_is_not_filled_by_a_stranger(host: Host, start_agent: StartAgent) -> None:
+def test_log_is_not_filled_by_an_unserved_user(host: Host, start_agent: StartAgent) -> None:
     agent = start_agent(host)
     with Client(agent.socket, NOBODY) as client:
         for _ in range(300):

@@ -14,7 +14,7 @@ from raw_client import Client, opening, refusal
 from harp.agent import metrics, server
 from tools.hosts.lab import Lab
 
-NOBODY, STRANGER = 65534, 54321
+NOBODY, UNSERVED_USER = 65534, 54321
 
 
 def shown(lab: Lab, agent: AgentProcess, *options: str) -> str:
@@ -37,7 +37,7 @@ def test_metrics_count_clients_grants_requests_and_refusals(
         opened = client.open()
         refusal(agent.socket, opening(), NOBODY)  # no ports are left
         refusal(agent.socket, b"x", NOBODY)
-        refusal(agent.socket, opening(), STRANGER)
+        refusal(agent.socket, opening(), UNSERVED_USER)
         text = shown(lab, agent, "--prometheus")
         after = samples(text)
         opened.close()
