@@ -34,6 +34,8 @@ class Link:
     _mhandles: tuple[int, int] = (0, 0)
     _sends: deque[int] = field(default_factory=deque)
     _receives: deque[int] = field(default_factory=deque)
+    _unsent: int = 0  # messages of a drain
+    _expected: int = 0
 
     def register(self) -> None:
         """Prepares the memory. Call it once, when both comms are there."""
@@ -64,8 +66,12 @@ class Link:
 
     def arrived(self) -> Optional[int]:
         """The bytes of the next message; None: none has come. Receives stay posted."""
+        return self._take(POSTED)
+
+    def _take(self, posted: int) -> Optional[int]:
+        """As `arrived`, with up to that many receives posted before."""
         assert self.receive_comm
-        while len(self._receives) < POSTED:
+        while len(self._receives) < posted:
             request = self.plugin.irecv(
                 self.receive_comm, self.memory, LARGEST, self._mhandles[1]
             )  # fmt: skip
@@ -76,6 +82,20 @@ class Link:
         if size is not None:
             self._receives.popleft()
         return size
+
+    def begin_drain(self) -> bool:
+        """Returns whether receives are outstanding. `drained` then ends them."""
+        self._unsent = self._expected = POSTED if self._receives else 0
+        return bool(self._receives)
+
+    def drained(self) -> bool:
+        """Each side sends as many empty messages as a link has receives. Returns whether those of
+        both sides have arrived. Call it until then."""
+        if self._unsent and self.send(0):
+            self._unsent -= 1
+        if self._expected and self._take(self._expected) is not None:
+            self._expected -= 1
+        return not self._unsent and not self._expected and self.sent_all()
 
     def close(self) -> None:
         """Closes both directions."""
@@ -143,6 +163,21 @@ class Mesh:
     def failures(self) -> dict[int, str]:
         """Why links cannot be used, by the peer's rank."""
         return {peer: link.failure for peer, link in self.links.items() if link.failure}
+
+    def drain(self, seconds: float) -> None:
+        """Ends the receives that are outstanding on measured links. The end of a link with a
+        receive is a failure, which writes a trace. Links that take longer are left as they are."""
+        waiting = [link for link in self.links.values() if not link.failure and link.begin_drain()]
+        until = time.monotonic() + seconds
+        while waiting and time.monotonic() < until:
+            for link in list(waiting):
+                try:
+                    done = link.drained()
+                except PluginError:
+                    done = True  # the link has failed
+                if done:
+                    waiting.remove(link)
+            os.sched_yield()
 
     def close(self) -> None:
         """Closes all links and listeners."""

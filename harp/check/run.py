@@ -28,6 +28,7 @@ from harp.cli.findings import Finding
 
 FACTS_S = 60.0  # for doctor on the slowest host
 PROBE_S = 20.0
+DRAIN_S = 10.0  # for the receives that are outstanding at the end
 INIT_S = 45.0
 CONNECT_S, RANK_S = 6.0, 0.1  # for links to open, and more for each rank of the job
 SLOT_S = 3 * measure.PATIENCE_S  # for the slowest pair of a slot
@@ -85,6 +86,9 @@ class Check:
         self._links()
         if not self._meeting.step(self._quick, any):  # all ranks measure, or none
             self._measure()
+        if self._mesh:
+            self._mesh.drain(DRAIN_S)
+        self._meeting.step("", lambda _: "")  # no rank closes before all have drained
         if self._mesh:
             self._mesh.close()
         return bool(self._meeting.step("", self._decide_end))

@@ -21,9 +21,11 @@ def rendezvous(crowd: Crowd) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("run", range(CLEAN))
 def test_clean_hosts_have_no_fault(crowd: Crowd, run: int) -> None:
+    before = set(crowd.folder.glob("run*/*.trace"))
     result = crowd.run(rendezvous=rendezvous(crowd))
     assert result.texts() == [], result.text
     assert set(result.codes) == {0}
+    assert set(crowd.folder.glob("run*/*.trace")) == before, "a link has failed"
     report = result.report
     assert [one["ranks"] for one in report["hosts"]] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     for name in ("alone_gbit", "together_gbit", "round_trip_us"):
