@@ -22,7 +22,11 @@ from harp.agent.accounts import overflow_uid
 CAPABILITIES = ("net_raw", "net_admin", "bpf")
 DESCRIPTORS = 8192
 LOCKING = "ipc_lock"
-_BITS = {"net_admin": 12, "net_raw": 13, "ipc_lock": 14, "bpf": 39}  # capability.h
+_TO_BECOME = ("setgid", "setuid", "setpcap")
+_BITS = {
+    "setgid": 6, "setuid": 7, "setpcap": 8, "net_admin": 12, "net_raw": 13, "ipc_lock": 14,
+    "bpf": 39,
+}  # fmt: skip  # capability.h
 
 
 class PrivilegeError(RuntimeError):
@@ -42,9 +46,16 @@ def missing() -> list[str]:
     return [name for name in CAPABILITIES if not _effective() >> _BITS[name] & 1]
 
 
+def no_way_to_become() -> list[str]:
+    """The capabilities that root lacks to become the agent's user with CAPABILITIES only."""
+    names = (*CAPABILITIES, *_TO_BECOME)
+    return [name for name in names if not _effective() >> _BITS[name] & 1]
+
+
 def has_more() -> bool:
     """Whether this process has capabilities that the agent does not need."""
-    return bool(_effective() & ~sum(1 << bit for bit in _BITS.values()))
+    needed = (*CAPABILITIES, LOCKING)
+    return bool(_effective() & ~sum(1 << _BITS[name] for name in needed))
 
 
 def may_lock_memory() -> bool:

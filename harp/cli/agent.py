@@ -62,6 +62,21 @@ class _Network(click.ParamType):
 # -- the daemon
 
 
+class _Lacking(click.ClickException):
+    """Capabilities are missing. A restart does not help: the systemd unit makes none then."""
+
+    exit_code = os.EX_CONFIG
+
+
+def _check_capabilities(lacking: Sequence[str]) -> None:
+    if lacking:
+        names = ", ".join("CAP_" + name.upper() for name in lacking)
+        raise _Lacking(
+            f"the agent lacks {names}; run it as root or by its systemd unit, and in a container "
+            "add the capabilities that `harp agent file daemonset.yaml` lists"
+        )
+
+
 def _check_ports(ports: Ports) -> None:
     """Fails if the kernel may give a port of the range to another program."""
     given = kernel_ports.given_away(ports.first, ports.last)
@@ -115,12 +130,7 @@ async def _serve(agent: Agent, listener: socket.socket) -> None:
 
 
 def _run(socket_path: Path, policy: Policy, ports: Ports) -> None:
-    lacking = privileges.missing()
-    if lacking:
-        raise click.ClickException(
-            f"the agent lacks {', '.join('CAP_' + name.upper() for name in lacking)}; run it as "
-            "root, or by its systemd unit"
-        )
+    _check_capabilities(privileges.missing())
     _check_ports(ports)
     try:
         grants = Grants(socket_path.with_suffix(".grants"))
@@ -216,6 +226,7 @@ def agent(
         policy = Policy(allow, device, address, quota, port_quota)
         if os.geteuid() == 0 and (user not in ("root", "0") or privileges.has_more()):
             found = privileges.User.find(user)
+            _check_capabilities(privileges.no_way_to_become())
             privileges.prepare_folder(socket_path.parent, found)
             privileges.become(found, [sys.executable, "-m", "harp", *sys.argv[1:]])
     except (UnknownName, privileges.PrivilegeError, OSError) as failed:

@@ -33,9 +33,9 @@ def agent_words(folder: Path, *options: str) -> list[str]:
     return [*words, "--user", "root", *options]
 
 
-def refused_start(host: Host, words: list[str]) -> str:
+def refused_start(host: Host, words: list[str], status: int = 1) -> str:
     done = host.run(words, timeout=30, check=False)
-    assert done.returncode == 1
+    assert done.returncode == status
     return done.stderr
 
 
@@ -356,7 +356,8 @@ def test_agent_that_does_not_see_its_clients_says_so(host: Host, folder: Path) -
 
 def test_agent_without_capabilities_is_refused(host: Host, folder: Path) -> None:
     words = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", *agent_words(folder)]
-    assert "lacks CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF; run it as root" in refused_start(host, words)
+    lacking = "lacks CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF; run it as root"
+    assert lacking in refused_start(host, words, os.EX_CONFIG)
     words = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *agent_words(folder)]
     words = [
         *words[:4],
@@ -364,7 +365,7 @@ def test_agent_without_capabilities_is_refused(host: Host, folder: Path) -> None
         "--ambient-caps=+dac_read_search",
         *words[4:],
     ]
-    assert "run it as root" in refused_start(host, words)
+    assert "run it as root" in refused_start(host, words, os.EX_CONFIG)
 
 
 def test_folder_of_others_is_not_taken(host: Host, folder: Path) -> None:

@@ -169,6 +169,31 @@ def test_service_has_the_agents_capabilities() -> None:
     assert line and parses(line[1].split())["allow"] == ("@jobs",)
 
 
+@pytest.mark.parametrize("name", [*privileges.CAPABILITIES, "setpcap"])
+def test_missing_capability_ends_the_agent_for_good(host: Host, folder: Path, name: str) -> None:
+    """It ends with one line, and with a status after which systemd starts it no more."""
+    words = ["setpriv", f"--bounding-set=-{name}", "--inh-caps=-all", sys.executable, "-m", "harp"]
+    words += ["agent", "--user", "root", "--socket", str(folder / "agent0.sock")]
+    done = host.run(words, timeout=30, check=False)
+    (line,) = done.stderr.splitlines()
+    assert f"the agent lacks CAP_{name.upper()}; run it as root or by its systemd unit" in line
+    assert "harp agent file daemonset.yaml" in line
+    assert str(done.returncode) == settings("harp-agent.service")["RestartPreventExitStatus"]
+
+
+def test_attempts_to_start_have_a_limit() -> None:
+    """The time is long enough for all of them, also where Python starts slowly."""
+    unit = settings("harp-agent.service")
+    attempts, seconds = int(unit["StartLimitBurst"]), int(unit["StartLimitIntervalSec"])
+    assert attempts * (int(unit["RestartSec"]) + 10) <= seconds
+
+
+def test_pods_status_has_the_agents_last_line() -> None:
+    yaml = pytest.importorskip("yaml")
+    pod = yaml.safe_load(agent_files.text("daemonset.yaml"))["spec"]["template"]["spec"]
+    assert pod["containers"][0]["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
 def test_daemonset_runs_the_agent() -> None:
     yaml = pytest.importorskip("yaml")
     pod = yaml.safe_load(agent_files.text("daemonset.yaml"))["spec"]["template"]["spec"]
