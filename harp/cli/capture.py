@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harp capture`: records the frames of HARP's flows on a packet device.
+"""`harp capture`: records the frames of HARP's flows.
 
-These frames bypass the kernel's TCP, but pass through packet sockets, so another packet socket
-receives copies. The kernel filters HARP's frames (`capture_filter.py`) and puts them into a ring
-(`packet_ring.py`).
+The frames of a packet device bypass the kernel's TCP, but pass through packet sockets, so another
+packet socket receives copies. The kernel filters HARP's frames (`capture_filter.py`) and puts them
+into a ring (`packet_ring.py`). The process itself copies the frames of other devices
+(`frame_sockets.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import click
 
@@ -24,6 +25,7 @@ from harp.cli.stop import Stop
 from harp.observe import capture_filter, pcap_filter, statfile
 from harp.observe.capture_files import STDOUT, CaptureFiles
 from harp.observe.capture_filter import Connection, Target
+from harp.observe.frame_sockets import CaptureRefused, FrameSockets, asks_for_length
 from harp.observe.packet_ring import RETIRE_MS, Frame, Instruction, PacketRing
 from harp.observe.statfile import Flow, Process
 from harp.setup import host
@@ -34,6 +36,8 @@ _HEADERS = 256  # bytes: Ethernet, IP and TCP with options, and HARP's first hea
 _BEHIND = 4  # if 1/4 of the ring is full, only headers are kept
 _REFRESH_S = 1.0
 _WAIT_S = 0.1
+
+Source = Union[PacketRing, FrameSockets]
 
 
 @dataclass(frozen=True)
@@ -51,15 +55,10 @@ class Narrowed:
 
 
 def target(process: Process, narrowed: Narrowed = Narrowed()) -> Target:  # noqa: B008
-    """The capture target of a process. Raises ClickException for a device whose frames do not
-    pass through packet sockets."""
+    """The capture target of a process. Its interface is "" if the process itself copies the
+    frames. Raises ClickException for a damaged statistics file."""
     scheme, _, name = _tables.innermost(process.device).partition(":")
-    if scheme != "packet":
-        raise click.ClickException(
-            f"pid {process.pid} uses {process.device}: its frames do not pass through packet "
-            "sockets; capture works on packet devices only. Use a packet device for a while, or "
-            "capture on the switch"
-        )
+    copies = scheme != "packet"
     address = process.address.partition("/")[0]
     try:
         socket.inet_aton(address)
@@ -68,10 +67,10 @@ def target(process: Process, narrowed: Narrowed = Narrowed()) -> Target:  # noqa
             f"pid {process.pid}: its statistics file has a wrong address: {address!r}"
         ) from None
     ports = frozenset(int(flow.local.rpartition(":")[2]) for flow in process.flows)
-    known = host.is_local(address) and len(process.flows) < _FLOWS_SHOWN
+    known = not copies and host.is_local(address) and len(process.flows) < _FLOWS_SHOWN
     connections = frozenset(map(_connection, filter(narrowed.takes, process.flows)))
     return Target(
-        name,
+        "" if copies else name,
         address,
         ports if known else None,
         peers=frozenset(narrowed.hosts),
@@ -92,7 +91,7 @@ class Capture:
     """Captures one process's frames until it is stopped or `count` or `seconds` is reached (0: no
     bound)."""
 
-    path: Path
+    process: Process
     narrowed: Narrowed
     wanted: Target
     snaplen: int
@@ -107,22 +106,30 @@ class Capture:
 
     def _program(self) -> list[Instruction]:
         kept = min(self.snaplen, _HEADERS) if self.hurries else self.snaplen
+        wanted = self.wanted
+        if not wanted.interface:
+            wanted = replace(wanted, direction=None)  # copies have no packet type
         try:
-            return capture_filter.program(self.wanted, kept)
+            return capture_filter.program(wanted, kept)
         except ValueError as wrong:
             raise click.ClickException(str(wrong)) from wrong
 
-    def _follow(self, ring: PacketRing) -> None:
+    def _follow(self, ring: Source) -> None:
         """Renews the filter for the process's present flows."""
         try:
-            now = target(statfile.read(self.path), self.narrowed)
+            now = target(statfile.read(Path(self.process.path)), self.narrowed)
         except (OSError, statfile.StatError, click.ClickException):
             return  # the process has ended; its last frames may still arrive
         if now != self.wanted:
             self.wanted = replace(now, interface=self.wanted.interface)
             ring.filter(self._program())
 
-    def _open(self) -> PacketRing:
+    def _open(self) -> Source:
+        if not self.wanted.interface:
+            try:
+                return FrameSockets(self.process, self._program(), self.wanted.direction)
+            except CaptureRefused as refused:
+                raise click.ClickException(str(refused)) from None
         try:
             return PacketRing(self.wanted.interface, self._program(), self.buffer)
         except PermissionError as refused:
@@ -141,7 +148,7 @@ class Capture:
             self.cut += len(frame.data) < min(frame.length, self.snaplen)
         files.flush()
 
-    def _hurry(self, ring: PacketRing, on: bool) -> None:
+    def _hurry(self, ring: Source, on: bool) -> None:
         """Keeps only headers (`on`) while frames arrive faster than they are written. A truncated
         frame is more useful than a lost one."""
         if on != self.hurries and self.snaplen > _HEADERS:
@@ -161,7 +168,7 @@ class Capture:
             self.lost += ring.lost()
             ring.close()
 
-    def _record(self, ring: PacketRing, files: CaptureFiles) -> None:
+    def _record(self, ring: Source, files: CaptureFiles) -> None:
         end = time.monotonic() + self.seconds if self.seconds else float("inf")
         follow_at = time.monotonic() + _REFRESH_S
         while not self.stop.asked and not self._is_full() and time.monotonic() < end:
@@ -239,6 +246,16 @@ class _Flow(click.ParamType):
         return int(matched[1]), int(matched[2]) if matched[2] else None
 
 
+def _remedy(one: Capture) -> str:
+    """What keeps frames from being lost."""
+    more = (
+        "a larger --buffer"
+        if one.wanted.interface
+        else "--direction or --flow (net.core.wmem_max limits what may wait)"
+    )
+    return f"use --snaplen {_HEADERS} to keep only headers, or {more}"
+
+
 def _summary(one: Capture, written: list[Path]) -> str:
     where = f"{written[0]} to {written[-1].name}" if len(written) > 1 else str(written[0])
     said = f"{where}: {one.taken} frames, {one.lost} lost because this program was too slow"
@@ -246,10 +263,7 @@ def _summary(one: Capture, written: list[Path]) -> str:
         said += f"; {one.cut} truncated to {_HEADERS} bytes for the same reason"
     if one.lost:
         share = 100 * one.lost / (one.lost + one.taken)
-        said += (
-            f". {share:.1f} % are lost: use --snaplen {_HEADERS} to keep only headers, or a larger "
-            "--buffer"
-        )
+        said += f". {share:.1f} % are lost: {_remedy(one)}"
     return said
 
 
@@ -348,7 +362,7 @@ def _compiled(expression: str) -> tuple[Instruction, ...]:
     default=128,
     show_default=True,
     metavar="MiB",
-    help="Kernel memory for frames not written yet.",
+    help="Kernel memory for frames not written yet, on packet devices.",
 )
 def capture(
     expression: tuple[str, ...],
@@ -370,9 +384,9 @@ def capture(
 ) -> None:
     """Record the frames of a running process's flows, for Wireshark or tshark.
 
-    Works on packet devices and needs CAP_NET_RAW. Records one NIC of the process:
-    run it once for each NIC. TSO segments appear whole, and
-    checksums that the device completes appear wrong.
+    Needs CAP_NET_RAW on packet devices, and the process's user or root on all
+    others. Records one NIC of the process: run it once for each NIC. TSO segments
+    appear whole, and checksums that the device completes appear wrong.
 
     --host, --port, --flow and --direction select frames. A frame must fit each of
     these options, and one of the values of a repeated option. For example, the frames
@@ -396,7 +410,12 @@ def capture(
     wanted = target(process, narrowed)
     if flows and not wanted.connections:
         raise click.ClickException(f"pid {process.pid} has no such flow now; see harp stat")
-    one = Capture(Path(process.path), narrowed, wanted, snaplen, buffer << 20, count, seconds)
+    if not wanted.interface and asks_for_length(narrowed.expression):
+        raise click.ClickException(
+            f"pid {process.pid} uses {process.device}, whose frames are cut before the filter: an "
+            "expression with a frame's length (len, less, greater) works on packet devices only"
+        )
+    one = Capture(process, narrowed, wanted, snaplen, buffer << 20, count, seconds)
     comment = f"harp capture: pid {process.pid}, {process.device}, {process.address}"
     try:
         with (

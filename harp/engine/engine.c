@@ -69,6 +69,13 @@ static int stack_config(const struct harp_engine *engine, struct harp_stack_conf
 
 /* --- Opening --- */
 
+/* Whether `harp capture` needs the instances' help. */
+static bool sends_copies(const struct harp_engine *engine)
+{
+  return engine->statfile.path[0] &&
+         strncmp(harp_config_innermost(engine->config.device), "packet:", 7) != 0;
+}
+
 static int create_instances(struct harp_engine *engine, char *error)
 {
   const struct harp_config *config = &engine->config;
@@ -84,6 +91,7 @@ static int create_instances(struct harp_engine *engine, char *error)
         .only_asks = engine->port->info.shares_address,
         .tentative = harp_own_address_doubtful(&engine->port->info),
         .counters = harp_statfile_counters(&engine->statfile, i),
+        .statistics = sends_copies(engine) ? engine->statfile.path : NULL,
         .cpu = i < config->cores.count ? config->cores.cpu[i] : -1,
         .callers_poll = engine->threads.callers,
     };
@@ -230,6 +238,9 @@ void harp_engine_forget(struct harp_engine *engine)
   engine->forgotten = true;
   engine->port->ops->forget(engine->port);
   harp_statfile_forget(&engine->statfile);
+  for (unsigned i = 0; i < engine->instance_count; i++) {
+    harp_capture_close(&engine->instances[i]->capture);
+  }
 }
 
 /* --- Routes --- */

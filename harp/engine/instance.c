@@ -91,6 +91,10 @@ static int transmit(void *user, const struct harp_tx_frame *frame)
     harp_trace(&instance->trace, instance->now, 0xffff, HARP_TRACE_port_full, 0, 0);
   }
   instance->port_full = full;
+  if (instance->capture.count && result == 0) {
+    harp_capture_frame(&instance->capture, true, frame->iov, frame->iov_count,
+                       &instance->counters[HARP_COUNTER_capture_lost]);
+  }
   return result;
 }
 
@@ -122,6 +126,14 @@ static unsigned receive_loop(struct harp_instance *instance)
   return count;
 }
 
+static void capture_received(struct harp_instance *instance, const struct harp_rx_frame *frame)
+{
+  struct iovec parts[] = {{(void *)(uintptr_t)frame->header, frame->header_length},
+                          {(void *)(uintptr_t)frame->payload, frame->payload_length}};
+  harp_capture_frame(&instance->capture, false, parts, 2,
+                     &instance->counters[HARP_COUNTER_capture_lost]);
+}
+
 static unsigned receive_port(struct harp_instance *instance)
 {
   struct harp_rx_frame frames[BURST];
@@ -137,6 +149,9 @@ static unsigned receive_port(struct harp_instance *instance)
   }
   harp_link_state_port(instance, 0);
   for (int i = 0; i < count; i++) {
+    if (instance->capture.count) {
+      capture_received(instance, &frames[i]);
+    }
     harp_stack_receive(instance->stack, &frames[i]);
   }
   return (unsigned)count;
@@ -197,6 +212,7 @@ static void run_tickers(struct harp_instance *instance)
   instance->port->ops->count(instance->port, instance->queue, instance->counters);
   harp_stack_counters(instance->stack);
   tell_conflict(instance);
+  harp_capture_serve(&instance->capture);
   harp_link_state_watch(instance);
   struct harp_ticker *next;
   for (struct harp_ticker *ticker = instance->tickers; ticker; ticker = next) {
@@ -488,6 +504,7 @@ int harp_instance_create(struct harp_instance **out, const struct harp_instance_
   instance->cpu = config->cpu;
   instance->callers_poll = config->callers_poll;
   instance->conflict_told = config->tentative;
+  instance->capture.listener = -1;
   instance->now = harp_clock_ns();
   pthread_mutex_init(&instance->loop_lock, NULL);
   instance->doorbell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -504,6 +521,9 @@ int harp_instance_create(struct harp_instance **out, const struct harp_instance_
     return result;
   }
   harp_stack_set_time(instance->stack, instance->now);
+  if (config->statistics) {
+    harp_capture_open(&instance->capture, config->statistics, config->queue); /* or no captures */
+  }
   *out = instance;
   return 0;
 }
@@ -520,6 +540,7 @@ void harp_instance_destroy(struct harp_instance *instance)
     free(instance->loop_first);
     instance->loop_first = next;
   }
+  harp_capture_close(&instance->capture);
   if (instance->trace.records) {
     harp_trace_destroy(&instance->trace);
   }

@@ -17,6 +17,7 @@
 
 #include "dpdk_glue/port.h"
 #include "harp/counters.h"
+#include "harp/engine/capture.h"
 #include "harp/engine/trace.h"
 #include "harp/stack/flow.h"
 
@@ -75,6 +76,7 @@ struct harp_instance {
   unsigned timers_waited; /* consecutive polls that found frames and ran no timers */
   struct harp_ticker *tickers;
   struct harp_trace trace;
+  struct harp_capture capture;
   bool (*expect)(void *user, struct harp_rx_hint *hint); /* tells where the next payload belongs */
   void *expect_user;
   uint64_t link_changed; /* ns: when the port last went down or up, or had no carrier */
@@ -107,6 +109,9 @@ struct harp_instance_config {
   bool only_asks;     /* the kernel answers ARP and ICMP for the address */
   bool tentative;     /* the address must not be used before harp_stack_use_address */
   uint64_t *counters; /* HARP_COUNTERS words; NULL: the stack's own */
+  /* Path of the file under which `harp capture` finds the instance; NULL: packet sockets see the
+   * frames. */
+  const char *statistics;
   int cpu;
   bool callers_poll;
 };

@@ -190,12 +190,7 @@ def test_invalid_requests_are_refused(lab: Lab, folders: Path) -> None:
 
     assert "no process with HARP runs here" in refused()
     wire = Publisher(host, "wire:/x", "10.0.0.1/24")
-    assert "its frames do not pass through packet sockets" in refused()
-    xdp = Publisher(host, "xdp:eth0", "10.77.0.1/24")
-    text = refused("--pid", str(xdp.process.pid))
-    assert "uses xdp:eth0: its frames do not pass through packet sockets" in text
-    assert "or capture on the switch" in text
-    xdp.close()
+    assert "does not answer here (Connection refused)" in refused()
     gone = Publisher(host, "packet:eth9", "10.0.0.1/24")
     text = refused(code=2)
     assert "--id " in text
@@ -490,7 +485,8 @@ class Ring:
 
 def test_full_ring_truncates_frames_to_headers(tmp_path: Path) -> None:
     wanted = Target("eth0", "10.0.0.1", None)
-    one = Capture(tmp_path, Narrowed(), wanted, 262144, 1 << 20, 8, 0.0)
+    process: Any = None  # only a capture that lasts for a second looks at it
+    one = Capture(process, Narrowed(), wanted, 262144, 1 << 20, 8, 0.0)
     ring = Ring([1, 3, 4, 9, 1, 0, 0, 0])
     with CaptureFiles(tmp_path / "x.pcapng", "", 262144, 0, 0) as files:
         one._record(ring, files)  # type: ignore[arg-type]

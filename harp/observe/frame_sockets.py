@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frames that a process copies itself, because its device's frames reach no packet socket.
+
+Each of its instances listens at an abstract address (harp/engine/capture.h), and sends the copies
+that a request asks for. The kernel runs the filter on them, and stamps them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import select
+import socket
+import struct
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Optional
+
+from harp.observe import statfile
+from harp.observe.packet_ring import Frame, Instruction, attach
+from harp.observe.statfile import Process
+
+_VERSION = 1
+_REQUEST = struct.Struct("=III")  # struct harp_capture_request
+_LEAST = 64  # bytes: the headers that tell a frame's length
+_ARENA = 8 << 20  # bytes of a block of frames
+_BLOCK = 256  # frames
+_LARGEST = 1 << 17  # bytes; longer than any frame
+_ANSWER_S = 5.0  # an idle instance polls once in a second
+_SIOCOUTQ = 0x5411
+_SO_TIMESTAMPNS = 35
+_TIME = struct.Struct("@ll")
+_CREDENTIALS = struct.Struct("=iII")  # struct ucred
+_ETHERNET = 14
+_RETURN, _LOAD_LENGTH = 0x06, 0x80  # BPF
+
+
+class CaptureRefused(RuntimeError):
+    """The process gives no frames. The text has the remedy."""
+
+
+def asks_for_length(program: Sequence[Instruction]) -> bool:
+    """Whether the result depends on a frame's length, which a truncated copy does not have."""
+    return any(code == _LOAD_LENGTH for code, *_ in program)
+
+
+def _length(data: memoryview) -> int:
+    """The length of the frame that begins with these bytes."""
+    if len(data) < _LEAST or bytes(data[12:14]) != b"\x08\x00":
+        return len(data)
+    return max(len(data), _ETHERNET + int.from_bytes(data[16:18], "big"))
+
+
+def _has_ended(one: socket.socket) -> bool:
+    try:
+        return not one.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+class FrameSockets:
+    """Receives the frames of a process that pass a filter, from its creation on. `direction` is
+    "in", "out" or None: both. Has the methods of PacketRing. Raises CaptureRefused."""
+
+    size = 64  # blocks behind which a reader is late
+
+    def __init__(
+        self, process: Process, program: list[Instruction], direction: Optional[str]
+    ) -> None:
+        self._process = process
+        self._sockets: dict[int, tuple[socket.socket, bool]] = {}
+        self._arena = memoryview(bytearray(_ARENA))
+        self._full = 0  # full blocks in a row
+        self._missed = process.totals.get("capture_lost", 0)
+        ways = [sent for sent in (False, True) if direction in (None, "out" if sent else "in")]
+        try:
+            for number in range(len(process.instances)):
+                for sent in ways:
+                    one = self._connect(number)
+                    self._sockets[one.fileno()] = one, sent
+            self.filter(program)
+            self._await_acceptance()
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, number: int) -> socket.socket:
+        process = self._process
+        one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            one.setblocking(False)
+            one.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            one.connect(f"\0harp-capture-{process.id}-{number}")
+            size = _CREDENTIALS.size
+            told = one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        except OSError as failed:
+            one.close()
+            if failed.errno == errno.EAGAIN:
+                raise CaptureRefused(
+                    f"pid {process.pid}: other captures of it run already; end one of them"
+                ) from None
+            raise CaptureRefused(
+                f"pid {process.pid} does not answer here ({failed.strerror}); run the capture in "
+                f"its network namespace: nsenter --net=/proc/{process.pid}/ns/net harp capture ..."
+            ) from None
+        if _CREDENTIALS.unpack(told)[1] != process.uid:
+            one.close()
+            raise CaptureRefused(
+                f"another user answers in the place of pid {process.pid}; see ss -xlp for the "
+                f"program at @harp-capture-{process.id}-{number}, and end it"
+            )
+        return one
+
+    def _await_acceptance(self) -> None:
+        """Waits until the process has read the requests."""
+        end = time.monotonic() + _ANSWER_S
+        for fd, (one, _) in self._sockets.items():
+            waiting = bytearray(4)
+            while True:
+                fcntl.ioctl(fd, _SIOCOUTQ, waiting)
+                if _has_ended(one):
+                    raise CaptureRefused(
+                        f"pid {self._process.pid} refuses captures by this user; run as root or as "
+                        f"its own user (uid {self._process.uid})"
+                    )
+                if int.from_bytes(waiting, sys.byteorder) == 0:
+                    break
+                if time.monotonic() > end:
+                    raise CaptureRefused(
+                        f"pid {self._process.pid} does not answer: it is stopped, or other "
+                        "captures of it run; continue it, or end one of them"
+                    )
+                time.sleep(0.01)
+
+    def filter(self, program: list[Instruction]) -> None:
+        """Replaces the filter, and how much is kept of a frame: what the program returns last."""
+        self._kept = program[-1][3]
+        keep = max(self._kept, _LEAST) if self._kept else 0
+        whole = [
+            (code, true, false, _LARGEST if code == _RETURN and operand else operand)
+            for code, true, false, operand in program
+        ]
+        for one, sent in self._sockets.values():
+            attach(one, whole)
+            with contextlib.suppress(OSError):  # the process has ended
+                one.send(_REQUEST.pack(_VERSION, sent, keep))
+
+    def holds(self, blocks: int) -> bool:
+        """Whether frames wait (1), or have filled so many blocks in a row."""
+        return bool(self._ready(0)) if blocks == 1 else self._full >= blocks
+
+    def _ready(self, timeout: float) -> list[int]:
+        waiter = select.poll()
+        for fd in self._sockets:
+            waiter.register(fd, select.POLLIN)
+        return [fd for fd, _ in waiter.poll(timeout * 1000)]
+
+    def blocks(self, timeout: float) -> Iterator[list[Frame]]:
+        """Yields blocks of frames. Waits up to `timeout` seconds if there is none. The memory of a
+        block is used again for the next one."""
+        ready = self._ready(timeout)
+        for _ in range(self.size):
+            block = sorted(self._block(ready), key=lambda frame: frame.when)
+            self._full = self._full + 1 if len(block) >= _BLOCK else 0
+            if not block:
+                return
+            yield block
+            ready = self._ready(0)
+
+    def _block(self, ready: list[int]) -> Iterator[Frame]:
+        at = taken = 0
+        for fd in ready:
+            one, sent = self._sockets[fd]
+            while taken < _BLOCK and at + _LARGEST <= _ARENA:
+                try:
+                    got, extra, _, _ = one.recvmsg_into([self._arena[at : at + _LARGEST]], 64)
+                except BlockingIOError:
+                    break
+                except OSError:
+                    got = 0
+                if not got:
+                    one.close()
+                    del self._sockets[fd]
+                    break
+                data = self._arena[at : at + got]
+                when = next((_TIME.unpack(told) for _, _, told in extra), None)
+                seconds, ns = when or divmod(time.time_ns(), 10**9)
+                yield Frame(seconds * 10**9 + ns, sent, _length(data), data[: self._kept])
+                at += got
+                taken += 1
+
+    def lost(self) -> int:
+        """The number of frames that the process could not copy since the last call."""
+        try:
+            missed = statfile.read(Path(self._process.path)).totals.get("capture_lost", 0)
+        except (OSError, statfile.StatError):
+            return 0  # the process has ended
+        missed, self._missed = missed - self._missed, missed
+        return missed
+
+    def close(self) -> None:
+        for one, _ in self._sockets.values():
+            one.close()
+        self._sockets.clear()

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""harp capture of devices whose frames reach no packet socket: the process copies them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Callable, Optional
+
+import pytest
+from click.testing import CliRunner
+from ranks import Link, Rank, connect, packet_site, remove_wire, wait_until, wire_path, wire_site
+from scapy.all import IP, TCP, PcapReader
+
+from harp import paths
+from harp.cli.capture import capture as command
+from harp.cli.capture import target
+from harp.observe import capture_filter, frame_sockets, statfile
+from harp.observe.frame_sockets import CaptureRefused, FrameSockets
+from harp.observe.packet_ring import Frame
+from harp.observe.statfile import Process
+from tools.hosts.lab import Lab
+
+READERS = 4  # HARP_CAPTURE_READERS
+SIZE = 4096
+
+
+@pytest.fixture(scope="module")
+def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Link]:
+    """Two ranks on a wire, with two instances each."""
+    folder, wire = tmp_path_factory.mktemp("ranks"), wire_path()
+    sites = [wire_site(folder / str(number), wire, number, instances=2) for number in (1, 2)]
+    try:
+        with Rank(sites[0]) as sender, Rank(sites[1]) as receiver:
+            sender.start("init")
+            receiver.start("init")
+            assert sender.finish() == receiver.finish() == ["1"]
+            yield connect(sender, receiver)
+    finally:
+        remove_wire(wire)
+
+
+@pytest.fixture
+def process(link: Link) -> Process:
+    """The sender, as harp capture sees it."""
+    link.move(1, SIZE)
+    (found,) = statfile.scan([link.sender.site.run_folder])
+    return found
+
+
+def sockets(process: Process, direction: Optional[str] = None, kept: int = 1 << 18) -> FrameSockets:
+    program = capture_filter.program(target(process), kept)
+    return FrameSockets(process, program, direction)
+
+
+def raw(process: Process, instance: int = 0) -> socket.socket:
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    one.settimeout(20)
+    one.connect(f"\0harp-capture-{process.id}-{instance}")
+    return one
+
+
+def payload(frame: Frame) -> int:
+    return len(IP(bytes(frame.data[14:]))[TCP].payload)
+
+
+def until(source: FrameSockets, enough: Callable[[list[Frame]], bool]) -> list[Frame]:
+    """The frames that arrive until there are enough of them."""
+    found: list[Frame] = []
+
+    def more() -> bool:
+        for block in source.blocks(0.1):
+            found.extend(
+                Frame(one.when, one.sent, one.length, memoryview(bytes(one.data))) for one in block
+            )
+        return enough(found)
+
+    wait_until(more, 20, "frames are missing")
+    return found
+
+
+def test_all_frames_of_both_directions_are_copied(link: Link, process: Process) -> None:
+    with closing(sockets(process)) as source:
+        link.move(4, SIZE)
+        frames = until(
+            source,
+            lambda found: (
+                sum(payload(one) for one in found if one.sent) >= 4 * SIZE
+                and any(not one.sent for one in found)
+            ),
+        )
+        assert source.lost() == 0
+    for frame in frames:
+        parsed = IP(bytes(frame.data[14:]))
+        assert (parsed.src == "10.9.0.1") == frame.sent
+        assert frame.length == len(frame.data) == 14 + parsed.len
+    assert [one.when for one in frames if one.sent] == sorted(
+        one.when for one in frames if one.sent
+    )
+
+
+@pytest.mark.parametrize("direction", ["in", "out"])
+def test_one_direction_is_cut(link: Link, process: Process, direction: str) -> None:
+    """A frame keeps its length."""
+    with closing(sockets(process, direction, 60)) as source:
+        link.move(4, SIZE)
+        frames = until(source, lambda found: bool(found))
+    assert {frame.sent for frame in frames} == {direction == "out"}
+    assert {len(frame.data) for frame in frames} == {60}
+    assert all(frame.length == 14 + int.from_bytes(frame.data[16:18], "big") for frame in frames)
+
+
+def test_stalled_readers_lose_frames_and_delay_nothing(link: Link, process: Process) -> None:
+    with closing(sockets(process)) as source:
+
+        def lost() -> int:
+            link.move()
+            return source.lost()
+
+        wait_until(lost, 60, "a reader that reads nothing loses nothing")
+    with closing(sockets(process)) as source:  # the places of the ended ones are free again
+        link.move(1, SIZE)
+        until(source, lambda found: bool(found))
+
+
+def test_places_of_readers_are_bounded(
+    link: Link, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers that ask for nothing have all places until they end."""
+    silent = [raw(process) for _ in range(READERS)]
+    with monkeypatch.context() as patched:
+        patched.setattr(frame_sockets, "_ANSWER_S", 0.5)
+        with pytest.raises(CaptureRefused, match="other captures of it run"):
+            sockets(process)
+    for one in silent:
+        one.close()
+    link.move(1, SIZE)
+    sockets(process).close()
+
+
+@pytest.mark.parametrize("request_", [b"x", struct.pack("=III", 99, 0, 64), b"x" * 1000])
+def test_wrong_request_ends_reader(link: Link, process: Process, request_: bytes) -> None:
+    with raw(process, 1) as reader:
+        reader.send(request_)
+        try:
+            assert reader.recv(100) == b""
+        except ConnectionResetError:
+            pass
+    link.move(1, SIZE)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+def test_other_users_are_refused(process: Process) -> None:
+    os.seteuid(65534)
+    try:
+        with pytest.raises(CaptureRefused, match="refuses captures by this user"):
+            sockets(process)
+    finally:
+        os.seteuid(0)
+
+
+def test_process_in_another_namespace_is_named(process: Process) -> None:
+    with pytest.raises(CaptureRefused, match=f"nsenter --net=/proc/{process.pid}/ns/net"):
+        sockets(replace(process, id="0123456789abcdef"))
+
+
+def test_program_of_another_user_is_not_read(process: Process) -> None:
+    with pytest.raises(CaptureRefused, match="another user answers"):
+        sockets(replace(process, uid=process.uid + 1))
+
+
+def test_length_in_expression_is_refused(
+    link: Link, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A filter sees the cut frame. The first program is that of `less 100`."""
+    monkeypatch.setenv("HARP_RUN_DIR", str(link.sender.site.run_folder))
+    less = ((0x80, 0, 0, 0), (0x25, 1, 0, 100), (0x06, 0, 0, 1), (0x06, 0, 0, 0))
+    monkeypatch.setattr("harp.cli.capture._compiled", lambda _: less)
+    words = ["-w", str(folders / "out.pcapng"), "less", "100"]
+    said = CliRunner().invoke(command, words)
+    assert said.exit_code == 1 and "works on packet devices only" in said.output
+
+
+@pytest.mark.skipif(
+    not (paths.build_dir() / "dpdk_glue" / "xdp_program.o").exists(),
+    reason="this build has no XDP (no clang)",
+)
+def test_frames_of_an_xdp_device_are_recorded(
+    lab: Lab, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sites = [packet_site(folders / str(one.index), one, port="xdp") for one in lab.hosts]
+    path, host = folders / "out.pcapng", lab.hosts[1]
+    monkeypatch.setenv("HARP_RUN_DIR", str(sites[1].run_folder))
+    with Rank(sites[0]) as receiver, Rank(sites[1]) as sender:
+        receiver.init()
+        sender.init()
+        link = connect(sender, receiver)
+        link.move()
+        words = [sys.executable, "-m", "harp", "capture", "-w", str(path), "-c", "200"]
+        process = host.popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        wait_until(lambda: link.move() or process.poll() is not None, 60, "the capture lasts")
+        output, _ = process.communicate()
+    assert process.returncode == 0 and f"{path}: 200 frames, " in output, output
+    with PcapReader(str(path)) as frames:
+        ways = {(frame[IP].src, frame[IP].dst) for frame in frames}
+    one, other = (site.address for site in sites)
+    assert ways == {(one, other), (other, one)}
