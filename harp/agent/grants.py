@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -84,8 +85,9 @@ class Owner:
 
 @dataclass(frozen=True)
 class Grant:
-    """`first` and `last`: the block of ports; 0, 0 on an address of HARP's own. `sockets` and
-    `program`: as in Passed; none: unknown."""
+    """`interface`: its name when the job opened it, and `index` its number, which it keeps (0:
+    unknown). `first` and `last`: the block of ports; 0, 0 on an address of HARP's own. `sockets`
+    and `program`: as in Passed; none: unknown."""
 
     interface: str
     address: str
@@ -94,6 +96,14 @@ class Grant:
     owner: Owner
     sockets: tuple[int, ...] = ()
     program: int = 0
+    index: int = 0
+
+    def present_name(self) -> str:
+        """The interface's name now. That of an interface that is gone stays."""
+        try:
+            return socket.if_indextoname(self.index) if self.index else self.interface
+        except OSError:
+            return self.interface
 
     def is_for(self, interface: str, ports: tuple[int, int]) -> bool:
         return self.interface == interface and (self.first, self.last) == ports
@@ -120,6 +130,7 @@ def _from_json(record: dict[str, Any]) -> Grant:
         owner,
         tuple(int(inode) for inode in record.get("sockets", ())),
         int(record.get("program", 0)),
+        int(record.get("index", 0)),
     )
 
 
@@ -144,21 +155,21 @@ class Grants:
         return sum(grant.owner.uid == uid for grant in self._held)
 
     def ports_used_by(self, uid: int, interface: str) -> int:
-        """The number of local ports that a user has on an interface."""
-        mine = (g for g in self._held if g.owner.uid == uid and g.interface == interface)
+        """The number of local ports that a user has on an interface, by its present name."""
+        mine = (g for g in self._held if g.owner.uid == uid and g.present_name() == interface)
         return sum(grant.port_count() for grant in mine)
 
     def find(self, owner: Owner, interface: str, ports: tuple[int, int]) -> Optional[Grant]:
-        """The grant of a process with these ports."""
+        """The grant of a process with these ports. A job knows the interface's first name only."""
         for grant in self._held:
             if grant.owner == owner and grant.is_for(interface, ports):
                 return grant
         return None
 
     def is_free(self, interface: str, first: int, last: int) -> bool:
-        """Whether nobody has a port of the range on an interface."""
+        """Whether nobody has a port of the range on an interface, by its present name."""
         return not any(
-            grant.interface == interface and grant.first <= last and first <= grant.last
+            grant.present_name() == interface and grant.first <= last and first <= grant.last
             for grant in self._held
             if grant.first
         )

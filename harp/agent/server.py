@@ -89,6 +89,14 @@ def _read_passed(listed: bytes) -> Passed:
     return Passed(sockets, programs[0] if programs else 0)
 
 
+def _index(interface: str) -> int:
+    """The interface's number, which it keeps when it gets another name; 0: there is none."""
+    try:
+        return socket.if_nametoindex(interface)
+    except OSError:
+        return 0
+
+
 def _cannot(failed: OSError) -> str:
     return f"the agent cannot serve the request: {failed.strerror or failed}; see its log"
 
@@ -326,7 +334,9 @@ class Agent:
         that ends now keeps it, too. Returns harp-agent-open's exit status."""
         own = request.address != "kernel"
         block = (0, 0) if own else ports
-        grant = Grant(request.device.interface, request.address, *block, client.owner)
+        interface = request.device.interface
+        index = _index(interface)
+        grant = Grant(interface, request.address, *block, client.owner, index=index)
         self.grants.add(grant)
         try:
             status, passed = await self._run_open(client, request, ports)
@@ -371,7 +381,7 @@ class Agent:
             )
         client.has_grant = True  # also if it has connected again
         numbers = (request.first, request.count, grant.last)
-        await self._run(client, "listen", request.device.interface, *map(str, numbers))
+        await self._run(client, "listen", grant.present_name(), *map(str, numbers))
         return None
 
     # -- harp-agent-open
@@ -431,7 +441,7 @@ class Agent:
             "counts": dict(self.counts),
             "grants": [
                 {
-                    "interface": grant.interface,
+                    "interface": grant.present_name(),
                     "address": grant.address,
                     "ports": [grant.first, grant.last],
                     "pid": grant.owner.pid,

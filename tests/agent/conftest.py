@@ -3,6 +3,6 @@
 
 from agents import folder, start_agent, start_pods
 
-from tools.hosts.lab_fixtures import lab
+from tools.hosts.lab_fixtures import lab, make_lab
 
-__all__ = ["folder", "lab", "start_agent", "start_pods"]
+__all__ = ["folder", "lab", "make_lab", "start_agent", "start_pods"]

@@ -91,6 +91,16 @@ def test_range_that_touches_a_grant_is_not_free() -> None:
     assert table.holder("10.0.0.9") and not table.holder("10.0.0.8")
 
 
+def test_grant_follows_its_interface_to_another_name() -> None:
+    """The job knows the first name only. An interface that is gone has that name, too."""
+    table = Grants()
+    table.add(grant(index=socket.if_nametoindex("lo")))
+    table.add(grant(62000, interface="eth1", index=(1 << 31) - 1))
+    assert not table.is_free("lo", 61000, 61511) and table.is_free("eth0", 61000, 61511)
+    assert [table.ports_used_by(0, name) for name in ("lo", "eth0", "eth1")] == [512, 0, 512]
+    assert table.find(HERE, "eth0", (61000, 61511))
+
+
 def test_grant_lasts_as_long_as_its_socket(packet_socket: socket.socket) -> None:
     """Its process could have passed the socket on."""
     table = Grants()

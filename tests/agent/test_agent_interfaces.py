@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent beside interfaces that get another name, or go away, while jobs use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from agents import AgentProcess
+from raw_client import Client, Refused
+
+from tools.hosts.lab import Host, Lab
+from tools.hosts.ranks import wait_until
+
+
+@pytest.fixture
+def host(make_lab: Callable[..., Lab]) -> Host:
+    """A host whose interface a test may change."""
+    return make_lab(hosts=2, wire="veth-1500").hosts[0]
+
+
+@pytest.fixture
+def agent(host: Host, start_agent: Callable[..., AgentProcess]) -> AgentProcess:
+    return start_agent(host, "--device", "new0")
+
+
+def rename(host: Host, new: str) -> None:
+    for words in (["down"], ["name", new]):
+        host.run(["ip", "link", "set", host.interface, *words])
+    host.run(["ip", "link", "set", new, "up"])
+
+
+@pytest.mark.parametrize("scheme", ["packet", "xdp"])
+def test_renamed_interface_gives_no_port_twice(
+    host: Host, agent: AgentProcess, scheme: str
+) -> None:
+    """A running job gets more of its ports by the name that it knows."""
+    with Client(agent.socket) as first, Client(agent.socket) as second:
+        opened = first.open(device=f"{scheme}:{host.interface}")
+        rename(host, "new0")
+        other = second.open("new0")
+        assert other.first > opened.last
+        listeners = first.listen(opened)
+        assert len(listeners.fds) == 16
+        shown = {grant["interface"] for grant in agent.ask()["grants"]}
+        assert shown == {"new0"}
+        for one in (opened, other, listeners):
+            one.close()
+    wait_until(lambda: not agent.ask()["grants"], 20, "the agent keeps a grant")
+
+
+@pytest.mark.parametrize("scheme", ["packet", "xdp"])
+def test_grant_ends_with_its_removed_interface(
+    host: Host, agent: AgentProcess, scheme: str
+) -> None:
+    """The agent goes on, and says what is missing."""
+    with Client(agent.socket) as client:
+        opened = client.open(device=f"{scheme}:{host.interface}")
+        host.run(["ip", "link", "del", host.interface])
+        with pytest.raises(Refused, match="eth0"):
+            client.listen(opened)
+        with pytest.raises(Refused, match="eth0"):
+            client.open(device=f"{scheme}:{host.interface}")
+        opened.close()
+    wait_until(lambda: not agent.ask()["grants"], 20, "the agent keeps a grant")
