@@ -72,13 +72,15 @@ def payload(frame: Frame) -> int:
 
 
 def until(source: FrameSockets, enough: Callable[[list[Frame]], bool]) -> list[Frame]:
-    """The frames that arrive until there are enough of them."""
+    """The TCP segments that arrive until there are enough of them."""
     found: list[Frame] = []
 
     def more() -> bool:
         for block in source.blocks(0.1):
             found.extend(
-                Frame(one.when, one.sent, one.length, memoryview(bytes(one.data))) for one in block
+                Frame(one.when, one.sent, one.length, memoryview(bytes(one.data)))
+                for one in block
+                if one.data[12:14] == b"\x08\x00"
             )
         return enough(found)
 
@@ -113,6 +115,8 @@ def test_one_direction_is_cut(link: Link, process: Process, direction: str) -> N
         link.move(4, SIZE)
         frames = until(source, lambda found: bool(found))
     assert {frame.sent for frame in frames} == {direction == "out"}
+    number = 1 if direction == "out" else 2
+    assert {bytes(frame.data[26:30]) for frame in frames} == {bytes([10, 9, 0, number])}
     assert {len(frame.data) for frame in frames} == {60}
     assert all(frame.length == 14 + int.from_bytes(frame.data[16:18], "big") for frame in frames)
 
@@ -145,10 +149,17 @@ def test_places_of_readers_are_bounded(
     sockets(process).close()
 
 
-@pytest.mark.parametrize("request_", [b"x", struct.pack("=III", 99, 0, 64), b"x" * 1000])
-def test_wrong_request_ends_reader(link: Link, process: Process, request_: bytes) -> None:
+WRONG = {
+    "short": b"x",
+    "of another version": struct.pack("=III", 99, 0, 64),
+    "long": struct.pack("=IIII", 1, 0, 64, 0),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_request_ends_reader(link: Link, process: Process, name: str) -> None:
     with raw(process, 1) as reader:
-        reader.send(request_)
+        reader.send(WRONG[name])
         try:
             assert reader.recv(100) == b""
         except ConnectionResetError:
