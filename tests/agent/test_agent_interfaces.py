@@ -30,7 +30,7 @@ def rename(host: Host, new: str) -> None:
     host.run(["ip", "link", "set", new, "up"])
 
 
-@pytest.mark.parametrize("scheme", ["packet", "xdp"])
+@pytest.mark.parametrize("scheme", [pytest.param("packet", marks=pytest.mark.slow), "xdp"])
 def test_renamed_interface_gives_no_port_twice(
     host: Host, agent: AgentProcess, scheme: str
 ) -> None:
@@ -49,6 +49,7 @@ def test_renamed_interface_gives_no_port_twice(
     wait_until(lambda: not agent.ask()["grants"], 20, "the agent keeps a grant")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["packet", "xdp"])
 def test_grant_ends_with_its_removed_interface(
     host: Host, agent: AgentProcess, scheme: str

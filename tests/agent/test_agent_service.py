@@ -169,7 +169,7 @@ def test_service_has_the_agents_capabilities() -> None:
     assert line and parses(line[1].split())["allow"] == ("@jobs",)
 
 
-@pytest.mark.parametrize("name", [*privileges.CAPABILITIES, "setpcap"])
+@pytest.mark.parametrize("name", ["bpf", "setpcap"])
 def test_missing_capability_ends_the_agent_for_good(host: Host, folder: Path, name: str) -> None:
     """It ends with one line, and with a status after which systemd starts it no more."""
     words = ["setpriv", f"--bounding-set=-{name}", "--inh-caps=-all", sys.executable, "-m", "harp"]

@@ -108,7 +108,7 @@ def test_all_frames_of_both_directions_are_copied(link: Link, process: Process) 
     )
 
 
-@pytest.mark.parametrize("direction", ["in", "out"])
+@pytest.mark.parametrize("direction", [pytest.param("in", marks=pytest.mark.slow), "out"])
 def test_one_direction_is_cut(link: Link, process: Process, direction: str) -> None:
     """A frame keeps its length."""
     with closing(sockets(process, direction, 60)) as source:
@@ -134,6 +134,7 @@ def test_stalled_readers_lose_frames_and_delay_nothing(link: Link, process: Proc
         until(source, lambda found: bool(found))
 
 
+@pytest.mark.slow
 def test_places_of_readers_are_bounded(
     link: Link, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
