@@ -23,7 +23,7 @@
 
 enum {
   HARP_ERROR = 768,  /* bytes of an error's sentence, with its 0 */
-  HARP_HANDLE = 128, /* bytes of a group's handle: NCCL_NET_HANDLE_MAXSIZE */
+  HARP_HANDLE = 160, /* bytes of a group's handle: where it listens, and its window's offer */
   HARP_NAME = 80,    /* bytes of a host's name, with its 0 */
   HARP_ANY_RANK = -1,
 };
@@ -108,6 +108,12 @@ HARP_PUBLIC struct harp_group *harp_group_create(int rank, int ranks, int local,
  * ranks, in their order; both are copied. 0 or -1. */
 HARP_PUBLIC int harp_group_start(struct harp_group *group, const void *handles, const char *names,
                                  char *error);
+
+/* Lets operations use shared memory if the ranks of each host can share some and the hosts have the
+ * same number of ranks; otherwise, or without this call, they use links alone. All ranks must call
+ * it, before they post anything. It waits for them. timeout_ms: 0 for no limit. 1: they share; 0:
+ * they use links alone; -1: failed. */
+HARP_PUBLIC int harp_group_share(struct harp_group *group, int64_t timeout_ms, char *error);
 
 /* Fails the group with this reason. */
 HARP_PUBLIC void harp_group_abort(struct harp_group *group, const char *reason);

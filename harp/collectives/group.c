@@ -28,6 +28,8 @@ enum {
   LONG_NAP_NS = 500000,
 };
 
+_Static_assert(HARP_HANDLE == LINK_HANDLE + sizeof(struct window_offer), "see harp_group_create");
+
 static int say(char *error, const char *text)
 {
   snprintf(error, HARP_ERROR, "%s", text);
@@ -44,8 +46,15 @@ struct pace {
   unsigned naps;   /* left, because the core is crowded */
 };
 
+/* Whether nothing but a signal can let the group go on: its giver wakes the driver. */
+static bool awaits_signal_alone(const struct harp_group *group)
+{
+  const struct windows *windows = &group->windows;
+  return windows->awaited && windows->hosts == 1 && p2p_is_idle(&group->p2p);
+}
+
 /* Lets other threads run after a round. */
-static void rest(struct pace *pace, unsigned events)
+static void rest(struct harp_group *group, struct pace *pace, unsigned events)
 {
   pace->idle = events ? 0 : pace->idle + 1;
   if (events)
@@ -57,8 +66,9 @@ static void rest(struct pace *pace, unsigned events)
       pace->naps = CROWDED_NAPS;
     return;
   }
-  long nap = pace->idle < LONG_WAIT ? NAP_NS : LONG_NAP_NS;
-  nanosleep(&(struct timespec){.tv_nsec = nap}, NULL);
+  long nap = pace->idle < LONG_WAIT && !awaits_signal_alone(group) ? NAP_NS : LONG_NAP_NS;
+  if (!windows_sleep(&group->windows, nap))
+    nanosleep(&(struct timespec){.tv_nsec = nap}, NULL);
   pace->naps -= pace->naps > 0;
 }
 
@@ -72,7 +82,7 @@ static void drive_beside(struct harp_group *group)
 {
   struct pace pace = {.yields = YIELDS_BESIDE};
   while (has_work(group) && atomic_load(&group->waiters) == 0 && !group->failed)
-    rest(&pace, group_round(group));
+    rest(group, &pace, group_round(group));
   group_round(group); /* takes what was posted to a failed group */
 }
 
@@ -130,6 +140,7 @@ static bool init_threads(struct harp_group *group)
 static void free_group(struct harp_group *group)
 {
   p2p_free(&group->p2p, group->ranks);
+  windows_free(&group->windows);
   free(group->names);
   free(group);
 }
@@ -142,6 +153,7 @@ static struct harp_group *make_group(int rank, int ranks)
   atomic_init(&group->references, 1);
   group->rank = rank;
   group->ranks = ranks;
+  windows_init(&group->windows);
   group->names = calloc((size_t)ranks, HARP_NAME);
   if (group->names && p2p_init(&group->p2p, ranks))
     return group;
@@ -159,6 +171,7 @@ struct harp_group *harp_group_create(int rank, int ranks, int local, void *handl
     return NULL;
   }
   bool listens = links_init(&group->links, rank, ranks, local, handle, error) == 0;
+  memcpy((uint8_t *)handle + LINK_HANDLE, &group->windows.offer, sizeof group->windows.offer);
   if (!init_threads(group)) {
     say(error, "the process group's thread cannot start: see the limit on processes (ulimit -u)");
     listens = false;
@@ -177,7 +190,30 @@ int harp_group_start(struct harp_group *group, const void *handles, const char *
   memcpy(group->names, names, ranks * HARP_NAME);
   for (size_t rank = 0; rank < ranks; rank++)
     group->names[rank * HARP_NAME + HARP_NAME - 1] = 0;
+  windows_attach(&group->windows, group->rank, group->ranks, (const uint8_t *)handles + LINK_HANDLE,
+                 HARP_HANDLE);
   return 0;
+}
+
+/* The least of what the ranks say tells whether all of them can. */
+int harp_group_share(struct harp_group *group, int64_t timeout_ms, char *error)
+{
+  uint8_t can = group->windows.attached;
+  struct harp_view view = {&can, sizeof can};
+  struct harp_call call = {.kind = HARP_ALL_REDUCE,
+                           .dtype = HARP_UINT8,
+                           .reduction = HARP_MIN,
+                           .waits = 1,
+                           .timeout_ms = timeout_ms,
+                           .out = &view};
+  struct harp_op *op = harp_post(group, &call, error);
+  if (!op)
+    return -1;
+  int state = harp_op_wait(op, 0, 1, error);
+  op_put(op);
+  group->windows.agreed = state == OP_DONE && can;
+  windows_close_offer(&group->windows);
+  return state == OP_DONE ? can : -1;
 }
 
 void harp_group_abort(struct harp_group *group, const char *reason)
@@ -337,6 +373,7 @@ static int fill_op(struct harp_group *group, struct harp_op *op, const struct ha
   }
   struct plan plan = {.schedule = &op->schedule,
                       .links = &group->links,
+                      .windows = group->windows.agreed ? &group->windows : NULL,
                       .rank = group->rank,
                       .ranks = group->ranks,
                       .call = call};
@@ -427,7 +464,7 @@ static void drive_for(struct harp_op *op, uint64_t until)
   struct pace pace = {.yields = YIELDS_WAITING};
   while (harp_op_state(op) == OP_PENDING) {
     unsigned events = group_round(op->group);
-    rest(&pace, events);
+    rest(op->group, &pace, events);
     if (!events && until != UINT64_MAX && clock_ns() >= until)
       return;
   }

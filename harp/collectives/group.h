@@ -15,12 +15,14 @@
 #include "harp/collectives/links.h"
 #include "harp/collectives/op.h"
 #include "harp/collectives/p2p.h"
+#include "harp/collectives/windows.h"
 
 struct harp_group {
   atomic_int references; /* the caller's, and one for each operation */
   int rank, ranks;
   char *names; /* host names, HARP_NAME bytes each */
   struct links links;
+  struct windows windows;
 
   /* The driver's. */
   struct op_list collectives; /* the first one runs */

@@ -172,11 +172,11 @@ static bool register_own(struct link *link, int *result)
 static int connect_link(struct links *links, struct link *link, int *result)
 {
   if (!link->connect_handle) {
-    if (!(link->connect_handle = malloc(HARP_HANDLE))) {
+    if (!(link->connect_handle = malloc(LINK_HANDLE))) {
       *result = ncclSystemError;
       return -1;
     }
-    memcpy(link->connect_handle, links->handles + (size_t)link->peer * HARP_HANDLE, HARP_HANDLE);
+    memcpy(link->connect_handle, links->handles + (size_t)link->peer * HARP_HANDLE, LINK_HANDLE);
   }
   if (failed(net_api()->connect(links->device, link->connect_handle, &link->comm), result))
     return -1;

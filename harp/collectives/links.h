@@ -20,6 +20,8 @@
 /* The step of a link's first message, which the driver ignores. */
 enum { LINK_HELLO = -2 };
 
+enum { LINK_HANDLE = 128 }; /* bytes of a listener's handle: NCCL_NET_HANDLE_MAXSIZE */
+
 enum link_use { LINK_COLLECTIVE, LINK_P2P, LINK_USES };
 
 enum {
@@ -66,13 +68,14 @@ struct unidentified;
 struct links {
   int rank, ranks, device;
   void *listener;
-  uint8_t *handles; /* of all ranks */
+  uint8_t
+      *handles; /* of all ranks, HARP_HANDLE bytes each, which begin with that of the listener */
   struct link *all; /* see links_get */
   uint8_t *memory;  /* of all links; unused pages cost nothing */
   struct unidentified *unidentified;
 };
 
-/* Listens. handle: receives HARP_HANDLE bytes. 0, or -1 with a sentence. */
+/* Listens. handle: receives LINK_HANDLE bytes. 0, or -1 with a sentence. */
 int links_init(struct links *links, int rank, int ranks, int local, void *handle, char *error);
 /* Ends all use of user memory, without waiting. Closes the links with messages under way. */
 void links_leave_memory(struct links *links);

@@ -33,6 +33,12 @@ struct p2p {
 bool p2p_init(struct p2p *p2p, int ranks);
 void p2p_free(struct p2p *p2p, int ranks);
 
+/* Whether nothing is sent, received or awaited. */
+static inline bool p2p_is_idle(const struct p2p *p2p)
+{
+  return p2p->busy == 0 && !p2p->receives.first;
+}
+
 /* Takes an operation over. */
 void p2p_add(struct harp_group *group, struct harp_op *op);
 

@@ -12,10 +12,12 @@
 #include "harp/collectives/collectives.h"
 #include "harp/collectives/links.h"
 #include "harp/collectives/schedule.h"
+#include "harp/collectives/windows.h"
 
 struct plan {
   struct schedule *schedule;
-  struct links *links; /* for staging */
+  struct links *links;     /* for staging */
+  struct windows *windows; /* NULL: the ranks use links alone */
   int rank, ranks;
   const struct harp_call *call;
 };
@@ -31,8 +33,9 @@ int plan_gather(struct plan *plan, char *error);
 int plan_scatter(struct plan *plan, char *error);
 int plan_barrier(struct plan *plan, char *error);
 
-/* The part of plan_all_reduce for long tensors of many ranks. */
+/* Parts of plan_all_reduce: for long tensors of many ranks, and for hosts with several ranks. */
 void plan_ring(struct plan *plan);
+void plan_windows(struct plan *plan);
 
 /* The rank `distance` places after (or, negative, before) this one. */
 static inline int plan_rank(const struct plan *plan, int distance)

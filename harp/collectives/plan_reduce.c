@@ -2,14 +2,17 @@
 /*
  * Operations that reduce.
  *
- * Short all_reduce and reduce: recursive doubling, whose partial results are as wide as the
- * accumulator. Long ones: each rank folds its share of the elements from all ranks (reduce-scatter
- * by pairwise exchange), and sends the result to the others or to the root. Slices make the two
- * phases and the computing overlap. Long all_reduce of more than two ranks takes the ring
- * (plan_ring.c), but for the 16-bit floats. Each element is folded by one rank, in a fixed order,
- * and rounded once, so all ranks get the same bits in each run. Thakur, Rabenseifner and Gropp
- * (2005); Rabenseifner, "Optimization of Collective Reduction Operations" (2004).
+ * All_reduce of ranks that share memory is in plan_windows.c. The rest is here.
+ *
+ * Short all_reduce and reduce: recursive doubling (plan_double.c). Long ones: each rank folds its
+ * share of the elements from all ranks (reduce-scatter by pairwise exchange), and sends the result
+ * to the others or to the root. Slices make the two phases and the computing overlap. Long
+ * all_reduce of more than two ranks takes the ring (plan_ring.c), but for the 16-bit floats. Each
+ * element is folded by one rank, in a fixed order, and rounded once, so all ranks get the same bits
+ * in each run. Thakur, Rabenseifner and Gropp (2005); Rabenseifner, "Optimization of Collective
+ * Reduction Operations" (2004).
  */
+#include "harp/collectives/plan_double.h"
 #include "harp/collectives/plan_share.h"
 
 #include <stdio.h>
@@ -192,89 +195,25 @@ static void reduce_long(struct plan *plan, enum spread spread)
 
 /* --- Recursive doubling --- */
 
-struct doubling {
-  struct plan *plan;
-  size_t count, bytes; /* elements, and wide bytes */
-  uint8_t *partial;    /* our current result */
-  int32_t ready;       /* step that completes it */
-};
-
-static void give(struct doubling *doubling, int peer)
-{
-  add_send(doubling->plan->schedule, peer, doubling->partial, doubling->bytes, doubling->ready);
-}
-
-/* Folds the peer's partial result into ours. A send may still read the old one, so the new one lies
- * behind it. */
-static void fold_from(struct doubling *doubling, int peer)
-{
-  struct schedule *schedule = doubling->plan->schedule;
-  uint8_t *next = doubling->partial + doubling->bytes;
-  int32_t received = add_receive(schedule, peer, next, doubling->bytes, NO_STEP);
-  doubling->ready = add_compute(schedule, STEP_FOLD_WIDE, next, doubling->partial, doubling->count,
-                                received, NO_STEP);
-  doubling->partial = next;
-}
-
-static void replace_from(struct doubling *doubling, int peer)
-{
-  uint8_t *next = doubling->partial + doubling->bytes;
-  doubling->ready = add_receive(doubling->plan->schedule, peer, next, doubling->bytes, NO_STEP);
-  doubling->partial = next;
-}
-
-/* Ranks beyond a power of two first give their operands to a neighbour, and get the result from it
- * at the end. */
-static void double_up(struct doubling *doubling)
-{
-  const struct plan *plan = doubling->plan;
-  int power = 1, rank = plan->rank, rounds;
-  while (2 * power <= plan->ranks)
-    power *= 2;
-  int paired = 2 * (plan->ranks - power); /* of the first `paired` ranks, the odd ones go on */
-  if (rank < paired && rank % 2 == 0) {
-    give(doubling, rank + 1);
-    replace_from(doubling, rank + 1);
-    return;
-  }
-  if (rank < paired)
-    fold_from(doubling, rank - 1);
-  int place = rank < paired ? rank / 2 : rank - paired / 2;
-  for (rounds = 1; rounds < power; rounds *= 2) {
-    int other = place ^ rounds;
-    int peer = other < paired / 2 ? 2 * other + 1 : other + paired / 2;
-    give(doubling, peer);
-    fold_from(doubling, peer);
-  }
-  if (rank < paired)
-    give(doubling, rank - 1);
-}
-
-/* Our operands, a result of each round, and those of a neighbour. */
-static size_t partials(int ranks)
-{
-  size_t count = 3;
-  for (int power = 2; power <= ranks && power > 0; power *= 2)
-    count++;
-  return count;
-}
-
 static void reduce_short(struct plan *plan, bool keeps)
 {
   struct schedule *schedule = plan->schedule;
   const struct reduction *reduction = &schedule->reduction;
   const struct harp_view *view = plan->call->out;
-  struct doubling doubling = {.plan = plan, .count = view->bytes / reduction->size};
-  doubling.bytes = doubling.count * reduction->wide_size;
-  if (!schedule_make_wide(schedule, doubling.bytes * partials(plan->ranks)))
+  struct doubling doubling = {.schedule = schedule,
+                              .place = plan->rank,
+                              .places = plan->ranks,
+                              .count = view->bytes / reduction->size};
+  doubling.bytes = doubling.stride = doubling.count * reduction->wide_size;
+  if (!schedule_make_wide(schedule, doubling.bytes * doubling_partials(plan->ranks)))
     return;
-  doubling.partial = schedule->wide;
-  doubling.ready = add_compute(schedule, STEP_LOAD, doubling.partial, view->data, doubling.count,
+  doubling.partials = schedule->wide;
+  doubling.ready = add_compute(schedule, STEP_LOAD, doubling.partials, view->data, doubling.count,
                                NO_STEP, NO_STEP);
-  double_up(&doubling);
+  doubling_add(&doubling);
   if (keeps)
-    add_compute(schedule, STEP_STORE, view->data, doubling.partial, doubling.count, doubling.ready,
-                NO_STEP);
+    add_compute(schedule, STEP_STORE, view->data, doubling_result(&doubling), doubling.count,
+                doubling.ready, NO_STEP);
 }
 
 /* --- The operations --- */
@@ -301,7 +240,9 @@ int plan_all_reduce(struct plan *plan, char *error)
 {
   if (take_reduction(plan, error))
     return -1;
-  if (is_short(plan))
+  if (plan->windows)
+    plan_windows(plan);
+  else if (is_short(plan))
     reduce_short(plan, true);
   else if (plan->ranks > 2 && plan->call->out->bytes > RING_BYTES &&
            reduction_is_plain(&plan->schedule->reduction))

@@ -59,6 +59,7 @@ void group_fail(struct harp_group *group, const char *format, ...)
   group->links_left = true;
   pthread_cond_signal(&group->wake);
   pthread_mutex_unlock(&group->lock);
+  windows_leave(&group->windows, group->rank);
   /* Before the operations end: their memory is then the caller's again. The close of the other
    * links may wait for acknowledgements, and so is left to the group's thread. */
   links_leave_memory(&group->links);
@@ -72,6 +73,7 @@ void group_link_failed(struct harp_group *group, const struct harp_op *op, int p
 {
   char why[400];
   net_take_warning(why, sizeof why);
+  windows_leave(&group->windows, peer);
   if (!op)
     op = group->collectives.first;
   group_fail(group,
@@ -162,6 +164,15 @@ static unsigned queue_round(struct harp_group *group, struct harp_op *op, struct
   return events;
 }
 
+/* The signal that computing waits for, or NULL. */
+static const struct step *awaited_signal(struct schedule *schedule)
+{
+  const struct queue *queue = schedule_computing(schedule);
+  if (queue->head == NO_STEP || schedule->steps[queue->head].kind != STEP_AWAIT)
+    return NULL;
+  return &schedule->steps[queue->head];
+}
+
 static unsigned compute_round(struct schedule *schedule)
 {
   struct queue *queue = schedule_computing(schedule);
@@ -182,6 +193,7 @@ static void finish_collective(struct harp_group *group, struct harp_op *op)
     link_forget(links_get(&group->links, LINK_COLLECTIVE, true, peer));
     link_forget(links_get(&group->links, LINK_COLLECTIVE, false, peer));
   }
+  windows_finish(&group->windows);
   op_list_remove(&group->collectives, &group->collectives.first);
   group_op_done(group, op);
 }
@@ -207,8 +219,12 @@ static unsigned collective_round(struct harp_group *group)
   }
   if (schedule->left == 0) {
     finish_collective(group, op);
-    events++;
+    return events + 1;
   }
+  const struct step *signal = awaited_signal(schedule);
+  group->windows.awaited = signal ? signal->from : NULL;
+  group->windows.awaited_signals = signal ? (uint32_t)signal->count : 0;
+  group->windows.all_signals = schedule->signals;
   return events;
 }
 
@@ -220,6 +236,11 @@ static int awaited(struct harp_group *group, struct harp_op *op, bool *sends)
   *sends = op->kind == HARP_SEND;
   if (op->kind == HARP_SEND || op->kind == HARP_RECEIVE)
     return op->peer;
+  const struct step *signal = awaited_signal(&op->schedule);
+  for (int i = 0; signal && i < group->windows.count; i++) {
+    if (group->windows.peers[i].window == signal->from)
+      return group->windows.peers[i].rank;
+  }
   for (int i = 2 * group->ranks - 1; i >= 0; i--) {
     int peer = i % group->ranks;
     *sends = i < group->ranks;
@@ -236,9 +257,11 @@ static void fail_late(struct harp_group *group, struct harp_op *op)
   bool sends;
   int peer = awaited(group, op, &sends);
   char whom[HARP_NAME + 64] = "any rank";
-  if (peer >= 0)
+  if (peer >= 0) {
     snprintf(whom, sizeof whom, "rank %d on %s to %s", peer, group_name(group, peer),
              sends ? "receive" : "send");
+    windows_leave(&group->windows, peer);
+  }
   group_fail(
       group,
       "%s of rank %d (%zu bytes) has not ended within %lld ms: it waits for %s. Look whether "
@@ -259,6 +282,18 @@ static void find_late(struct harp_op *op, void *user)
     lateness->late = op;
 }
 
+static void check_windows(struct harp_group *group)
+{
+  int rank;
+  enum window_loss loss = windows_lost(&group->windows, &rank);
+  if (loss == WINDOW_KEPT)
+    return;
+  windows_leave(&group->windows, rank);
+  group_fail(group, "%s of rank %d: rank %d on %s has %s: look at its log, and restart the job",
+             op_name(group->collectives.first), group->rank, rank, group_name(group, rank),
+             loss == WINDOW_DIED ? "ended" : "failed or left the group");
+}
+
 static void check_deadlines(struct harp_group *group)
 {
   struct lateness lateness = {.now = clock_ns()};
@@ -270,6 +305,8 @@ static void check_deadlines(struct harp_group *group)
   p2p_each(&group->p2p, group->ranks, find_late, &lateness);
   if (lateness.late)
     fail_late(group, lateness.late);
+  else if (group->collectives.first)
+    check_windows(group);
 }
 
 static void take_abort(struct harp_group *group)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "harp/collectives/links.h"
+#include "harp/collectives/windows.h"
 
 bool schedule_init(struct schedule *schedule, int ranks)
 {
@@ -100,6 +101,28 @@ int32_t add_compute(struct schedule *schedule, enum step_kind kind, void *data, 
                            .count = count});
 }
 
+uint32_t add_signal(struct schedule *schedule)
+{
+  add(schedule, schedule_computing(schedule),
+      (struct step){.kind = STEP_SIGNAL, .after = {NO_STEP, NO_STEP}});
+  return ++schedule->signals;
+}
+
+void add_await(struct schedule *schedule, int place, uint32_t signal)
+{
+  add(schedule, schedule_computing(schedule),
+      (struct step){.kind = STEP_AWAIT,
+                    .after = {NO_STEP, NO_STEP},
+                    .from = schedule->windows->peers[place].window,
+                    .count = signal});
+}
+
+void start_after(struct schedule *schedule, int32_t message, int32_t step)
+{
+  if (message != NO_STEP)
+    schedule->steps[message].after[1] = step;
+}
+
 void mark_staged(struct schedule *schedule, int32_t step)
 {
   if (step != NO_STEP)
@@ -112,7 +135,8 @@ bool step_may_start(const struct schedule *schedule, const struct step *step)
     if (step->after[i] != NO_STEP && !schedule->steps[step->after[i]].done)
       return false;
   }
-  return true;
+  return step->kind != STEP_AWAIT ||
+         windows_has_signaled(schedule->windows, step->from, (uint32_t)step->count);
 }
 
 void step_compute(const struct schedule *schedule, const struct step *step)
@@ -127,6 +151,8 @@ void step_compute(const struct schedule *schedule, const struct step *step)
   case STEP_FOLD: reduction_fold(reduction, step->data, step->from, step->count); break;
   case STEP_FOLD_WIDE: reduction->fold(step->data, step->from, step->count); break;
   case STEP_STORE: reduction_store(reduction, step->data, step->from, step->count); break;
+  case STEP_SIGNAL: windows_signal(schedule->windows); break;
+  case STEP_AWAIT: break; /* it has waited */
   case STEP_SEND:
   case STEP_RECEIVE: break; /* not in this queue */
   }

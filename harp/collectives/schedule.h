@@ -29,6 +29,8 @@ enum step_kind {
   STEP_FOLD,
   STEP_FOLD_WIDE,
   STEP_STORE,
+  STEP_SIGNAL, /* what was written to the own window can be read (windows.h) */
+  STEP_AWAIT,  /* `count` signals of the window `from` */
 };
 
 struct step {
@@ -47,8 +49,12 @@ struct queue {
   int32_t head, tail;
 };
 
+struct windows;
+
 struct schedule {
   int ranks;
+  struct windows *windows; /* of operations that use them; signals are counted from their start */
+  uint32_t signals;        /* that the steps give */
   struct step *steps;
   int32_t count, capacity, left; /* left: steps that are not done */
   struct queue *queues;          /* sends by rank, receives by rank, computing */
@@ -86,6 +92,15 @@ int32_t add_send(struct schedule *schedule, int peer, const void *data, size_t b
 int32_t add_receive(struct schedule *schedule, int peer, void *data, size_t bytes, int32_t after);
 int32_t add_compute(struct schedule *schedule, enum step_kind kind, void *data, const void *from,
                     size_t count, int32_t after, int32_t also);
+
+/* Adds a signal to the computing. Returns its number in the operation, from 1. */
+uint32_t add_signal(struct schedule *schedule);
+
+/* Computing goes on when that rank of the host has given this signal. place: see windows.h. */
+void add_await(struct schedule *schedule, int place, uint32_t signal);
+
+/* Lets a message also wait for this step, or for none. */
+void start_after(struct schedule *schedule, int32_t message, int32_t step);
 
 /* The message lies in memory of the link (links.h). */
 void mark_staged(struct schedule *schedule, int32_t step);

@@ -30,6 +30,11 @@ Tensors = Sequence[torch.Tensor]
 _NO_TIMEOUT = timedelta(0)
 
 
+def _milliseconds(timeout: timedelta) -> int:
+    """At least 1: to the library, 0 means no limit."""
+    return max(1, int(timeout.total_seconds() * 1000))
+
+
 def create(store: Any, rank: int, size: int, timeout: timedelta) -> HarpProcessGroup:
     """Makes the group of one rank, as torch asks a backend to. Returns once all ranks have reached
     each other. Raises HarpError on all ranks if HARP cannot run on one of them."""
@@ -51,8 +56,8 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._group = self._meet(store)
         self._process = os.getpid()
         self._end = weakref.finalize(self, _destroy, self._group, self._completer, self._process)
-        self._barrier(timeout)
-        meeting.withdraw(store, rank)  # all ranks have read it: they are in the barrier
+        self._share(timeout)
+        meeting.withdraw(store, rank)  # all ranks have read it: they have come to _share
 
     def _meet(self, store: Any) -> int:
         """Makes the harp_group and tells it the other ranks."""
@@ -82,6 +87,12 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         )
         lib.library().harp_group_start(group, handles, names, error)
         return group
+
+    def _share(self, timeout: timedelta) -> None:
+        """Lets the ranks of a host use shared memory. Waits for all ranks."""
+        error = lib.error_text()
+        if lib.library().harp_group_share(self._group, _milliseconds(timeout), error) < 0:
+            raise lib.said(error)
 
     # -- life
 
@@ -160,7 +171,7 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             peer,
             tag,
             self._waits(opts),
-            max(1, int(timeout.total_seconds() * 1000)),
+            _milliseconds(timeout),
             lib.views(read),
             lib.views(written),
         )

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from harp import paths
 
-ERROR, HANDLE, NAME, ANY_RANK = 768, 128, 80, -1
+ERROR, HANDLE, NAME, ANY_RANK = 768, 160, 80, -1
 
 # enum harp_kind
 (
@@ -72,6 +72,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "harp_collectives_open": (c_int, [c_char_p, c_char_p]),
     "harp_group_create": (c_void_p, [c_int, c_int, c_int, c_char_p, c_char_p]),
     "harp_group_start": (c_int, [c_void_p, c_char_p, c_char_p, c_char_p]),
+    "harp_group_share": (c_int, [c_void_p, c_int64, c_char_p]),
     "harp_group_abort": (None, [c_void_p, c_char_p]),
     "harp_group_destroy": (None, [c_void_p]),
     "harp_post": (c_void_p, [c_void_p, POINTER(Call), c_char_p]),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups of three ranks in one process. Several threads post operations, wait for them, look at
- * them and end the group, all at once. The thread sanitizer watches.
+ * Groups of three ranks in one process, one with shared memory and one without. Several threads
+ * post operations, wait for them, look at them and end the group, all at once. The thread sanitizer
+ * watches.
  *
  * Usage: group-check PLUGIN. Exit: 0, or 1 after printing what is wrong.
  */
@@ -166,6 +167,8 @@ static void run_group(struct rank *rank, enum end end)
   if (!rank->group)
     return;
   harp_group_start(rank->group, handles, names[0], error);
+  if (end == BY_ABORT) /* the other groups use links alone */
+    expect(harp_group_share(rank->group, TIMEOUT_MS, error) == 1, "share", error);
   reduce_at_once(rank);
   pthread_barrier_wait(&all_ranks);
   end_while_waiting(rank, end);

@@ -34,9 +34,43 @@ void world_free(struct world *world)
 {
   for (int rank = 0; rank < world->ranks; rank++) {
     schedule_free(&world->schedules[rank]);
+    schedule_free(&world->later[rank]);
+    free(world->windows[rank].own);
+    free(world->windows[rank].peers);
+    free(world->windows[rank].column);
     for (int i = 0; i < 2 * world->ranks; i++)
       free(world->links[rank].all[i].memory);
     free(world->links[rank].all);
+  }
+}
+
+static void make_windows(struct world *world, int rank, int local)
+{
+  struct windows *windows = &world->windows[rank];
+  int hosts = world->ranks / local;
+  *windows = (struct windows){.count = local,
+                              .place = rank / hosts,
+                              .hosts = hosts,
+                              .host = rank % hosts,
+                              .peers = calloc((size_t)local, sizeof *windows->peers),
+                              .column = calloc((size_t)hosts, sizeof *windows->column)};
+  windows->own = aligned_alloc(64, sizeof(struct window));
+  memset(windows->own, 0, sizeof(struct window));
+  for (int host = 0; host < hosts; host++)
+    windows->column[host] = windows->place * hosts + host;
+}
+
+void world_share(struct world *world, int local)
+{
+  for (int rank = 0; rank < world->ranks; rank++)
+    make_windows(world, rank, local);
+  for (int rank = 0; rank < world->ranks; rank++) {
+    struct windows *windows = &world->windows[rank];
+    for (int place = 0; place < local; place++) {
+      int peer = place * windows->hosts + windows->host;
+      windows->peers[place] =
+          (struct window_peer){.rank = peer, .process = -1, .window = world->windows[peer].own};
+    }
   }
 }
 
@@ -63,13 +97,25 @@ static void finish(struct schedule *schedule, struct queue *queue, struct step *
   queue->head = step->next;
 }
 
+/* Lets a rank that has ended its operation begin the second one. */
+static bool go_on(struct world *world, int rank)
+{
+  if (world->schedules[rank].left > 0 || world->later[rank].ranks == 0)
+    return false;
+  schedule_free(&world->schedules[rank]);
+  world->schedules[rank] = world->later[rank];
+  world->later[rank] = (struct schedule){0};
+  windows_finish(&world->windows[rank]);
+  return true;
+}
+
 static bool compute(struct world *world, int rank)
 {
   struct schedule *schedule = &world->schedules[rank];
   struct queue *queue = schedule_computing(schedule);
   struct step *step = ready(schedule, queue);
   if (!step)
-    return false;
+    return go_on(world, rank);
   step_compute(schedule, step);
   finish(schedule, queue, step);
   return true;

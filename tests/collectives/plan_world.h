@@ -17,6 +17,8 @@ struct world {
   int ranks;
   struct schedule schedules[WORLD_MOST];
   struct links links[WORLD_MOST];
+  struct windows windows[WORLD_MOST]; /* after world_share */
+  struct schedule later[WORLD_MOST];  /* a second operation; without ranks: none */
   /* Sums of data that have arrived and are not acknowledged, from rank to rank; 0: none. */
   uint64_t unacknowledged[WORLD_MOST][WORLD_MOST];
   unsigned random;
@@ -27,6 +29,9 @@ struct world {
 
 void world_init(struct world *world, int ranks, unsigned seed);
 void world_free(struct world *world);
+
+/* Gives windows to the ranks. Hosts have `local` ranks each, whose numbers lie `hosts` apart. */
+void world_share(struct world *world, int local);
 
 /* A number below limit. */
 unsigned world_draw(struct world *world, unsigned limit);

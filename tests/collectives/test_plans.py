@@ -10,5 +10,9 @@ def test_plans_match_end_and_give_right_elements() -> None:
     run("plan-check")
 
 
+def test_windows_give_right_elements_in_any_order() -> None:
+    run("window-check")
+
+
 def test_reductions_and_conversions() -> None:
     run("reduce-check")

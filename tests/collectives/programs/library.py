@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any, Optional
 
-ERROR, HANDLE, NAME, RANKS = 768, 128, 80, 2
+ERROR, HANDLE, NAME, RANKS = 768, 160, 80, 2
 ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER, SEND, RECEIVE = 3, 4, 5, 6, 7, 9, 10
 SHORT, LONG = 32768, 3_000_000  # bytes: LINK_SHORT, and a message that is registered
 WAIT_MS = 20_000
