@@ -359,6 +359,8 @@ static int check_call(const struct harp_group *group, const struct harp_call *ca
   }
   if (single && call->peer == group->rank)
     return say(error, "a rank cannot send to itself or receive from itself");
+  if (single && call->tag < 0)
+    return say(error, "a tag is 0 or more: use another one");
   return check_own_part(group, call, error);
 }
 

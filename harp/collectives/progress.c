@@ -8,7 +8,10 @@
 #include "harp/collectives/group.h"
 #include "harp/collectives/net.h"
 
-enum { DEADLINES_EVERY_NS = 10000000 };
+enum {
+  DEADLINES_EVERY_NS = 10000000,
+  AWAITED_NAMED = 4, /* peers in a message, which has HARP_ERROR bytes */
+};
 
 /* --- Failure --- */
 
@@ -230,43 +233,79 @@ static unsigned collective_round(struct harp_group *group)
 
 /* --- Deadlines --- */
 
-/* The first peer that the operation waits for, or -1. */
-static int awaited(struct harp_group *group, struct harp_op *op, bool *sends)
+/* The rank of the host whose signal the operation waits for, or -1. */
+static int signalling_peer(struct harp_group *group, struct harp_op *op)
 {
-  *sends = op->kind == HARP_SEND;
-  if (op->kind == HARP_SEND || op->kind == HARP_RECEIVE)
-    return op->peer;
   const struct step *signal = awaited_signal(&op->schedule);
   for (int i = 0; signal && i < group->windows.count; i++) {
     if (group->windows.peers[i].window == signal->from)
       return group->windows.peers[i].rank;
   }
-  for (int i = 2 * group->ranks - 1; i >= 0; i--) {
-    int peer = i % group->ranks;
-    *sends = i < group->ranks;
-    const struct queue *queue = *sends ? schedule_sends(&op->schedule, peer)
-                                       : schedule_receives(&op->schedule, peer);
-    if (queue->tail != NO_STEP && !op->schedule.steps[queue->tail].done)
-      return peer;
-  }
   return -1;
+}
+
+/* Whether the operation waits for a message of this direction. One that must follow another step is
+ * not waited for yet. */
+static bool waits_for(struct harp_group *group, struct harp_op *op, int peer, bool sends)
+{
+  if (op->kind == HARP_SEND || op->kind == HARP_RECEIVE)
+    return op->peer == peer && sends == (op->kind == HARP_SEND);
+  if (!sends && signalling_peer(group, op) == peer)
+    return true;
+  const struct schedule *schedule = &op->schedule;
+  const struct queue *queue = sends ? schedule_sends(&op->schedule, peer)
+                                    : schedule_receives(&op->schedule, peer);
+  const struct link *link = links_get(&group->links, LINK_COLLECTIVE, sends, peer);
+  bool may_start = queue->head != NO_STEP &&
+                   step_may_start(schedule, &schedule->steps[queue->head]);
+  return may_start || (queue->tail != NO_STEP && link->posted != link->done);
+}
+
+/* Appends to text of `size` bytes, and cuts what has no room. */
+__attribute__((format(printf, 3, 4))) static void append(char *text, size_t size,
+                                                         const char *format, ...)
+{
+  size_t length = strlen(text);
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text + length, size - length, format, arguments);
+  va_end(arguments);
+}
+
+/* Writes whom the operation waits for: all peers, or the first ones and their number.
+ * Returns the first one, or -1. */
+static int say_awaited(struct harp_group *group, struct harp_op *op, char *text, size_t size)
+{
+  static const char *const tasks[] = {"", "send", "receive", "send and receive"};
+  int count = 0, first = -1;
+  text[0] = '\0';
+  for (int peer = 0; peer < group->ranks; peer++) {
+    int task = (waits_for(group, op, peer, false) ? 1 : 0) +
+               (waits_for(group, op, peer, true) ? 2 : 0);
+    if (task && first < 0)
+      first = peer;
+    if (task && count++ < AWAITED_NAMED)
+      append(text, size, "%srank %d on %s to %s", count > 1 ? ", " : "", peer,
+             group_name(group, peer), tasks[task]);
+  }
+  if (count > AWAITED_NAMED)
+    append(text, size, ", and %d more", count - AWAITED_NAMED);
+  if (count == 0)
+    append(text, size, "any rank");
+  return first;
 }
 
 static void fail_late(struct harp_group *group, struct harp_op *op)
 {
-  bool sends;
-  int peer = awaited(group, op, &sends);
-  char whom[HARP_NAME + 64] = "any rank";
-  if (peer >= 0) {
-    snprintf(whom, sizeof whom, "rank %d on %s to %s", peer, group_name(group, peer),
-             sends ? "receive" : "send");
-    windows_leave(&group->windows, peer);
-  }
+  char whom[AWAITED_NAMED * (HARP_NAME + 40)];
+  int first = say_awaited(group, op, whom, sizeof whom);
+  if (first >= 0)
+    windows_leave(&group->windows, first);
   group_fail(
       group,
-      "%s of rank %d (%zu bytes) has not ended within %lld ms: it waits for %s. Look whether "
-      "that rank runs and calls the same operation; a longer timeout is an argument of "
-      "init_process_group and new_group",
+      "%s of rank %d (%zu bytes) has not ended within %lld ms: it waits for %s. Look whether each "
+      "runs and calls the same operation; a longer timeout is an argument of init_process_group "
+      "and new_group",
       op_name(op), group->rank, op->bytes, (long long)op->timeout_ms, whom);
 }
 

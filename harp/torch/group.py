@@ -169,7 +169,7 @@ class HarpProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             dtype,
             reduction,
             peer,
-            tag,
+            lib.checked_tag(tag),
             self._waits(opts),
             _milliseconds(timeout),
             lib.views(read),

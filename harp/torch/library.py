@@ -143,6 +143,13 @@ def premultiplier(op: Any) -> Optional[float]:
     return float(op.__getstate__()[1])
 
 
+def checked_tag(tag: int) -> int:
+    """The tag of a send or receive. Raises HarpError if it does not fit the library's 31 bits."""
+    if not 0 <= tag < 1 << 31:
+        raise HarpError(f"tag {tag} is not between 0 and {(1 << 31) - 1}: use a smaller one")
+    return tag
+
+
 def post(group: int, call: Call) -> int:
     """Posts an operation of a harp_group. Returns the harp_op."""
     error = error_text()

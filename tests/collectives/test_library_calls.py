@@ -56,3 +56,11 @@ def test_failure_does_not_wait_for_acknowledgements(told: dict[str, Any]) -> Non
 
 def test_limit_of_centuries_does_not_wrap(told: dict[str, Any]) -> None:
     assert told["late limit"] == 2  # both ends are done
+
+
+def test_late_operation_names_all_ranks_that_it_waits_for(told: dict[str, Any]) -> None:
+    assert "it waits for rank 1 on  to send, rank 2 on  to send. Look" in told["absent"]
+
+
+def test_negative_tag_is_refused(told: dict[str, Any]) -> None:
+    assert "a tag is 0 or more" in told["negative tag"]

@@ -50,9 +50,10 @@ def views(buffers: list[Any]) -> Any:
 
 
 def post(
-    group: Any, kind: int, peer: int, read: list[Any], written: list[Any], limit: int = WAIT_MS
-) -> Optional[Any]:
-    call = Call(kind, 0, 0, peer, 0, 0, limit, views(read), views(written))
+    group: Any, kind: int, peer: int, read: list[Any], written: list[Any], limit: int = WAIT_MS,
+    tag: int = 0,
+) -> Optional[Any]:  # fmt: skip
+    call = Call(kind, 0, 0, peer, tag, 0, limit, views(read), views(written))
     op = library.harp_post(group, c.byref(call), error)
     return c.c_void_p(op) if op else None
 
@@ -67,15 +68,15 @@ def zeros(size: int) -> Any:
     return (c.c_char * size)()
 
 
-def make_groups() -> list[Any]:
-    handles = [zeros(HANDLE) for _ in range(RANKS)]
+def make_groups(ranks: int = RANKS) -> list[Any]:
+    handles = [zeros(HANDLE) for _ in range(ranks)]
     groups = [
-        c.c_void_p(library.harp_group_create(rank, RANKS, 0, handles[rank], error))
-        for rank in range(RANKS)
+        c.c_void_p(library.harp_group_create(rank, ranks, 0, handles[rank], error))
+        for rank in range(ranks)
     ]
     assert all(group.value for group in groups), error.value
     for group in groups:
-        library.harp_group_start(group, b"".join(map(bytes, handles)), bytes(RANKS * NAME), error)
+        library.harp_group_start(group, b"".join(map(bytes, handles)), bytes(ranks * NAME), error)
     return groups
 
 
@@ -153,6 +154,19 @@ def fail_beside_stopped(pid: int, pipe: socket.socket) -> dict[str, Any]:
     return told
 
 
+def wait_for_absent() -> str:
+    """The sentence of a root that gathers from rank 3, and from ranks 1 and 2, which are absent."""
+    groups = make_groups(4)
+    sent = post(groups[3], GATHER, 0, [zeros(8)], [])
+    assert sent and end(sent) == 1, error.value
+    written = [zeros(8) for _ in groups]
+    assert end(post(groups[0], GATHER, 0, [zeros(8)], written, LIMIT_MS)) == -1
+    sentence = error.value.decode()
+    for group in groups:
+        library.harp_group_destroy(group)
+    return sentence
+
+
 def refusals(group: Any) -> dict[str, str]:
     """The sentences for outputs that are smaller than what the rank gives itself."""
     # The C library's allocator has room for eight bytes more than the small ones.
@@ -170,6 +184,11 @@ def refusals(group: Any) -> dict[str, str]:
     return said
 
 
+def refuse_tag(group: Any) -> str:
+    accepted = post(group, SEND, 1, [zeros(8)], [], tag=-1)
+    return "accepted" if accepted else error.value.decode()
+
+
 def main() -> None:
     peer = start_stopping_peer(sys.argv[3])
     assert library.harp_collectives_open(sys.argv[2].encode(), error) == 0, error.value
@@ -178,6 +197,8 @@ def main() -> None:
         "mixed": send_all(groups, [SHORT, LONG, SHORT - 15, LONG, 0, LONG, SHORT + 1]),
         "late limit": receive_late(groups),
         "refusals": refusals(groups[0]),
+        "absent": wait_for_absent(),
+        "negative tag": refuse_tag(groups[0]),
         "stopped peer": fail_beside_stopped(*peer),
     }
     print(json.dumps(told))
