@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import secrets
@@ -11,17 +10,16 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Optional
+from typing import Optional
 
 import click
 
 from tools.hosts.lab import Lab
 from tools.hosts.ports import random_port
-from tools.hosts.ranks import START_S, TooLate, wait_until
+from tools.hosts.ranks import START_S
 from tools.hosts.torch_job import TorchRank, sites, torch_job
 from tools.measure.fault_trials import (
     CRASH,
@@ -35,6 +33,7 @@ from tools.measure.fault_trials import (
     Misbehaved,
 )
 from tools.measure.jobs import hosts as lab_hosts
+from tools.measure.jobs.forks import Forks
 from tools.measure.options import json_option
 from tools.measure.tables import markdown
 
@@ -52,8 +51,8 @@ def other_ranks(text: str, number: int) -> set[int]:
     return {int(peer) for peer in PEER.findall(text)} - {number}
 
 
-class Trial:
-    """A running job with its fault. Each rank's records are those that it printed since it began.
+class Trial(Forks):
+    """A running job with its fault.
 
     draw: random choices. killed: the ranks that need not end well.
     """
@@ -61,39 +60,11 @@ class Trial:
     def __init__(
         self, ranks: Sequence[TorchRank], lab: Lab, draw: random.Random, timeout_s: float
     ) -> None:
-        self.ranks, self.lab, self.draw, self.timeout_s = ranks, lab, draw, timeout_s
+        super().__init__(ranks, lab.hosts[0].address, random_port())
+        self.lab, self.draw, self.timeout_s = lab, draw, timeout_s
         self.victim = draw.randrange(len(ranks))
         self.killed: list[int] = []
         self.errors: list[float] = []  # seconds from a fault to each exception
-        self._begins = [len(rank.printed) for rank in ranks]
-        port = random_port()
-        for number, rank in enumerate(ranks):
-            assert rank.process.stdin
-            rank.process.stdin.write(f"{number} {len(ranks)} {lab.hosts[0].address} {port}\n")
-            rank.process.stdin.flush()
-
-    def find(self, number: int, key: str) -> Optional[dict[str, Any]]:
-        """The first record of a rank's trial with this key."""
-        records = lab_hosts.told(self.ranks[number], self._begins[number])
-        return next((one for one in records if key in one), None)
-
-    def wait_for(self, number: int, key: str, seconds: float) -> dict[str, Any]:
-        """Waits for `find`. Raises Misbehaved for a hang after `seconds`."""
-        why = f"rank {number} does not print its {key!r}"
-        try:
-            found: dict[str, Any] = wait_until(
-                lambda: self.find(number, key), seconds, why, [self.ranks[number]]
-            )
-        except TooLate as late:
-            raise Misbehaved(HANG, str(late)) from None
-        return found
-
-    def send(self, number: int, what: int) -> float:
-        """Sends a signal to a rank. Returns the time."""
-        pid = self.wait_for(number, "pid", START_S)["pid"]
-        moment = time.monotonic()
-        os.kill(pid, what)
-        return moment
 
     def trains(self) -> None:
         for number in range(len(self.ranks)):
@@ -146,14 +117,6 @@ class Trial:
             if status:
                 kind = CRASH if status < 0 else OTHER
                 raise Misbehaved(kind, f"rank {number} ended with {status}")
-
-    def clear(self) -> None:
-        """Kills what is left of the trial, so that the next one can begin."""
-        for number in range(len(self.ranks)):
-            if not self.find(number, "status"):
-                with suppress(ProcessLookupError):
-                    self.send(number, signal.SIGKILL)
-                self.wait_for(number, "status", END_S)
 
 
 def kill(trial: Trial) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of each trial of tools/jobs faults. Usage: faults.py TIMEOUT_S
 
-Reads a line for each trial: RANK RANKS ADDRESS PORT. The trial runs in a fork of this process, so
-that PyTorch is loaded once. Prints the fork's pid, then "training" after the first steps, and at
-last the exit status. The fork trains by DDP until rank 0 gets SIGUSR2, and prints one of these:
+Reads a line for each trial: RANK RANKS ADDRESS PORT. The trial runs in a fork of this process. The
+fork prints "training" after the first steps. It trains by DDP until rank 0 gets SIGUSR2, and prints
+one of these:
 
     {"end": "went on", "steps": N, "same": whether all ranks have the same parameters}
     {"end": "error", "at": time.monotonic(), "text": the exception's}
@@ -13,29 +13,24 @@ SIGUSR1 makes the rank slow: it computes its next two steps for 0.6 of the timeo
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import harp.torch
+from tools.measure.jobs.programs.forks import serve, tell
 
 STORE_S = 120  # for the ranks to meet, on a busy machine
 FIRST_STEPS = 5
 SLOW_STEPS, SLOW_SHARE = 2, 0.6
 WIDTH = 512
 STEP_S = 0.01  # of computing; leaves room for the other ranks on a machine with few cores
-
-
-def tell(**record: Any) -> None:
-    print(json.dumps(record), flush=True)
 
 
 class Rank:
@@ -105,16 +100,12 @@ class Rank:
 
 def main() -> None:
     timeout_s = float(sys.argv[1])
-    for line in sys.stdin:
-        rank, ranks, address, port = line.split()
-        child = os.fork()
-        if child == 0:
-            Rank(timeout_s).run(int(rank), int(ranks), address, int(port))
-            sys.stdout.flush()
-            os._exit(0)
-        tell(pid=child)
-        _, status = os.waitpid(child, 0)
-        tell(status=os.waitstatus_to_exitcode(status))
+
+    def run(words: Sequence[str]) -> None:
+        rank, ranks, address, port = words
+        Rank(timeout_s).run(int(rank), int(ranks), address, int(port))
+
+    serve(run)
 
 
 if __name__ == "__main__":
